@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * checksum.h - the Internet checksum (RFC 1071): sums are in memory order (no byte swapping needed to
+ * store the folded, complemented result), 32 bits wide and unfolded so that they can be added.
+ */
+#ifndef HARP_BASE_CHECKSUM_H
+#define HARP_BASE_CHECKSUM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Sum of len bytes; an odd last byte counts as if followed by zero. */
+uint32_t csum_partial(const void *data, size_t len, uint32_t sum);
+/* The same while copying: one pass over the bytes. */
+uint32_t csum_copy(void *restrict dst, const void *restrict src, size_t len, uint32_t sum);
+/* Adds the sum of a later piece that begins at byte `offset`: swaps when that is odd (RFC 1071 2B). */
+uint32_t csum_append(uint32_t sum, uint32_t piece, size_t offset);
+/* Folded to 16 bits and complemented, ready to store; compare a received packet's with 0. */
+uint16_t csum_finish(uint32_t sum);
+static inline uint32_t csum_add(uint32_t a, uint32_t b)
+{
+	uint64_t s = (uint64_t)a + b;
+	return (uint32_t)s + (uint32_t)(s >> 32);
+}
+
+#endif

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * harp.h - the public C API of the HARP user-space TCP stack.
+ *
+ * A *stack* is one core's world: one NIC queue pair, one pool of frames, one flow table, one timer
+ * wheel, one random generator. It does nothing by itself: harp_stack_poll(stack, now_ns) advances
+ * it and nothing else does. Time is an argument, so a stack runs as well under a virtual clock.
+ *
+ * Threads: a stack, its listeners, connections and frames belong to one thread at a time. Calls on
+ * different stacks never touch shared data. No call blocks; none but harp_stack_create() and the
+ * NIC constructors allocates memory.
+ *
+ * Errors: functions that can fail return 0 (or a count) on success and -errno on failure. The
+ * library never prints, never exits, never installs a signal handler.
+ *
+ * Units are part of the names: _ns nanoseconds, _bytes, _packets, _seq TCP sequence numbers.
+ * A worked example, compiled and run by the tests, is examples/two_stacks.c.
+ */
+#ifndef HARP_H
+#define HARP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "harp_nic.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HARP_API_VERSION 1u
+
+#ifndef HARP_API
+#define HARP_API __attribute__((visibility("default")))
+#endif
+
+struct harp_stack;
+struct harp_listener;
+struct harp_conn;
+
+/* "0.1.0"; and HARP_API_VERSION as compiled into the library, to compare with the header's. */
+HARP_API const char *harp_version(void);
+HARP_API uint32_t harp_api_version(void);
+
+/* ------------------------------------------------------------------------------------------------
+ * Addresses. One 16-byte type for both families; IPv4 is the mapped form ::ffff:a.b.c.d (RFC 4291
+ * section 2.5.5.2). Ports are in host byte order everywhere in this API.
+ */
+struct harp_addr {
+	uint8_t bytes[16];
+};
+
+struct harp_endpoint {
+	struct harp_addr addr;
+	uint16_t port;
+	uint16_t reserved;
+	uint32_t scope_id; /* IPv6 link-local only, else 0 */
+};
+
+#define HARP_ADDR_TEXT_MAX 48     /* longest address text with its final NUL */
+#define HARP_ENDPOINT_TEXT_MAX 56 /* longest "[addr]:port" text with its final NUL */
+
+HARP_API struct harp_addr harp_addr_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d);
+HARP_API bool harp_addr_is_v4(const struct harp_addr *addr);
+/* Parses "10.0.0.1" or "fd00::1". -EINVAL when it is neither. */
+HARP_API int harp_addr_parse(const char *text, struct harp_addr *out);
+/* Writes the text form and returns buf. buf has room for HARP_ADDR_TEXT_MAX (.._ENDPOINT_..). */
+HARP_API char *harp_addr_format(const struct harp_addr *addr, char *buf);
+HARP_API char *harp_endpoint_format(const struct harp_endpoint *ep, char *buf);
+
+/* ------------------------------------------------------------------------------------------------
+ * The stack.
+ */
+enum harp_log_level {
+	HARP_LOG_ERROR = 0,
+	HARP_LOG_WARN = 1,
+	HARP_LOG_INFO = 2,
+	HARP_LOG_DEBUG = 3,
+};
+typedef void (*harp_log_fn)(void *ctx, enum harp_log_level level, const char *message);
+
+/* Who answers "which MAC address has this next hop?" */
+enum harp_neighbour_mode {
+	HARP_NEIGHBOUR_OWN = 0,      /* the stack speaks ARP itself (dedicated NIC, wire, tests) */
+	HARP_NEIGHBOUR_EXTERNAL = 1, /* the owner feeds harp_stack_neighbour_set() (shared NIC) */
+};
+
+/*
+ * Hooks into the owner. Every one may be NULL; all are called by the thread inside
+ * harp_stack_poll() or inside another call of this API, never concurrently.
+ */
+struct harp_stack_hooks {
+	void *ctx;
+	harp_log_fn log;
+	/* Called once per poll, after packets and timers, before transmission: the place to hand
+	 * over the application's requests. */
+	void (*requests)(void *ctx, uint64_t now_ns);
+	/* HARP_NEIGHBOUR_EXTERNAL: a packet waits for this next hop. Called at most every 100 ms per
+	 * address while it is missing. */
+	void (*neighbour_wanted)(void *ctx, const struct harp_addr *next_hop);
+	/* HARP_NEIGHBOUR_EXTERNAL: a connection through this next hop made progress (its data or
+	 * SYN was acknowledged). Called at most once a second per address; the owner confirms the
+	 * kernel's entry with it. */
+	void (*neighbour_confirmed)(void *ctx, const struct harp_addr *next_hop);
+	/* A local port comes into use / is free again. acquire returns 0, or -EADDRINUSE to make
+	 * the stack choose another one (automatic ports) or fail (explicit ports). */
+	int (*port_acquire)(void *ctx, uint16_t port);
+	void (*port_release)(void *ctx, uint16_t port);
+};
+
+struct harp_stack_options {
+	uint32_t size;         /* sizeof(struct harp_stack_options), set by the caller */
+	uint32_t max_conns;    /* connections in all states. 0: 1024. 1..1048576 */
+	uint32_t max_listeners; /* 0: 64 */
+	uint32_t max_neighbours; /* 0: 256 */
+	uint16_t port_min;     /* automatic local ports, both ends included. 0: 61000 */
+	uint16_t port_max;     /* 0: 65535 */
+	uint32_t neighbour_mode; /* enum harp_neighbour_mode */
+	uint64_t seed;         /* seeds randomness, ISN secret and ports; 0 is a valid seed */
+	uint64_t now_ns;       /* the clock at creation */
+	struct harp_stack_hooks hooks;
+};
+
+/*
+ * Creates a stack on a NIC. The stack does not own the NIC: destroy the stack first, then the NIC.
+ * opt may be NULL for all defaults.
+ * -EINVAL bad option (the log hook names it), -ENOMEM, -ENOBUFS the NIC has too few frames.
+ */
+HARP_API int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
+			       const struct harp_stack_options *opt);
+/* Drops every connection without sending anything more, and frees the stack. NULL is accepted. */
+HARP_API void harp_stack_destroy(struct harp_stack *stack);
+
+/*
+ * Advances the stack: receives, runs timers, calls hooks.requests, transmits.
+ * now_ns: monotonic; a smaller value than the last one is taken as the last one.
+ * Returns the number of packets received and sent plus timers run (0: nothing happened).
+ */
+HARP_API int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns);
+/* When poll must be called next if no packet arrives and no call is made: the earliest timer, the
+ * present when transmission is pending, UINT64_MAX when there is none. */
+HARP_API uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack);
+/* The clock as of the last poll. */
+HARP_API uint64_t harp_stack_now_ns(const struct harp_stack *stack);
+
+/* Own addresses. prefix_len in bits of the address's own family (0..32 or 0..128); the on-link
+ * prefix becomes a route. -EEXIST, -ENOENT, -ENOSPC, -EINVAL. */
+HARP_API int harp_stack_address_add(struct harp_stack *stack, const struct harp_addr *addr,
+				    unsigned prefix_len);
+HARP_API int harp_stack_address_remove(struct harp_stack *stack, const struct harp_addr *addr);
+/* Routes: longest prefix wins. gateway NULL: on-link. mtu_bytes 0: the NIC's. */
+HARP_API int harp_stack_route_add(struct harp_stack *stack, const struct harp_addr *prefix,
+				  unsigned prefix_len, const struct harp_addr *gateway,
+				  uint32_t mtu_bytes);
+HARP_API int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *prefix,
+				     unsigned prefix_len);
+/* Sets (mac 6 bytes) or removes (mac NULL) a neighbour; packets that waited for it leave. */
+HARP_API int harp_stack_neighbour_set(struct harp_stack *stack, const struct harp_addr *addr,
+				      const uint8_t *mac);
+
+/* ------------------------------------------------------------------------------------------------
+ * TCP.
+ */
+struct harp_tcp_options {
+	uint32_t size;               /* sizeof(struct harp_tcp_options) */
+	uint32_t rx_frames;          /* receive budget in frames; bounds the window. 0: 256 */
+	uint32_t tx_frames;          /* send budget in frames. 0: 256 */
+	uint32_t backlog;            /* listeners: embryonic plus unaccepted. 0: 128 */
+	uint64_t connect_timeout_ns; /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
+	uint64_t user_timeout_ns;    /* RFC 5482: data unacknowledged for so long. 0: 120 s */
+	uint64_t keepalive_idle_ns;  /* 0: no keepalive */
+	uint64_t keepalive_interval_ns; /* 0: keepalive_idle_ns */
+	uint32_t keepalive_count;    /* unanswered probes before -ETIMEDOUT. 0: 8 */
+	uint8_t dscp;                /* 0..63 */
+	uint8_t reserved[3];
+	void *user;                  /* harp_conn_user() of the connection (and of accepted ones) */
+};
+
+/* Events, as a bit mask. */
+#define HARP_EVENT_CONNECTED 0x01u /* connect() completed */
+#define HARP_EVENT_READABLE 0x02u  /* received bytes, or end of stream, wait */
+#define HARP_EVENT_WRITABLE 0x04u  /* send budget is there again after -EAGAIN */
+#define HARP_EVENT_ACKED 0x08u     /* harp_conn_acked_bytes() advanced */
+#define HARP_EVENT_EOF 0x10u       /* the peer's FIN has arrived (bytes may still wait) */
+#define HARP_EVENT_CLOSED 0x20u    /* dead; harp_conn_error() says why. Nothing more follows */
+#define HARP_EVENT_ACCEPT 0x40u    /* of a listener: accept() will give a connection */
+
+/*
+ * Listens. local->addr all zero: every own address. local->port 0: chosen from the range, see
+ * harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL.
+ */
+HARP_API int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
+			     const struct harp_tcp_options *opt, struct harp_listener **out);
+/* Takes an established connection. -EAGAIN when there is none. */
+HARP_API int harp_tcp_accept(struct harp_listener *listener, struct harp_conn **out);
+HARP_API void harp_listener_endpoint(const struct harp_listener *l, struct harp_endpoint *local);
+/* Stops listening; connections not yet accepted are reset, accepted ones live on. */
+HARP_API void harp_listener_close(struct harp_listener *listener);
+
+/*
+ * Opens a connection; returns 0 at once with the connection in SYN-SENT. local NULL, or with a
+ * zero address or port: chosen. Ends in HARP_EVENT_CONNECTED or HARP_EVENT_CLOSED.
+ * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL.
+ */
+HARP_API int harp_tcp_connect(struct harp_stack *stack, const struct harp_endpoint *local,
+			      const struct harp_endpoint *remote,
+			      const struct harp_tcp_options *opt, struct harp_conn **out);
+
+/*
+ * Pops one connection with pending events and clears them; NULL when none is left. A connection
+ * keeps at most one place in this queue, so a loop over it is fair and bounded.
+ * For a listener use harp_tcp_accept() directly.
+ */
+HARP_API struct harp_conn *harp_stack_next_event(struct harp_stack *stack, uint32_t *events);
+
+/*
+ * Sends bytes: copies them into the stack's frames (counted as tx_copied_bytes). Returns how many
+ * were taken, which may be fewer than asked; -EAGAIN when none could be. They leave at the next
+ * poll. -ENOTCONN before the handshake is complete, -EPIPE after shutdown, the connection's error
+ * when it is dead.
+ */
+HARP_API ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_count);
+/* Bytes that harp_conn_send() would take now. */
+HARP_API size_t harp_conn_send_room(const struct harp_conn *conn);
+/* Receives: copies at most len in-order bytes out (counted as rx_copied_bytes). Returns the
+ * count; 0 at end of stream; -EAGAIN when nothing waits; the connection's error when dead. */
+HARP_API ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len);
+/*
+ * Looks at received bytes where they lie: fills at most iov_count pieces in stream order without
+ * taking them. Returns the number of pieces; 0 at end of stream; -EAGAIN; the error.
+ * harp_conn_consume() then takes len bytes (at most what peek could see) and reopens the window.
+ * Pieces stay valid until consumed or until the next harp_conn_recv*() on the connection; polls
+ * in between do not move them, new bytes may be appended to the last one.
+ */
+HARP_API int harp_conn_peek(struct harp_conn *conn, struct iovec *iov, int iov_count);
+HARP_API void harp_conn_consume(struct harp_conn *conn, size_t len);
+
+/* ------------------------------------------------------------------------------------------------
+ * Frames: sending and receiving with the stack's own buffers, nothing copied.
+ */
+struct harp_frame {
+	uint8_t *data;     /* first byte */
+	uint32_t len;      /* bytes in use; the sender sets it */
+	uint32_t capacity; /* bytes that fit, from data. Do not change */
+};
+
+/*
+ * Takes an empty frame to fill and send on conn: capacity is at most one segment. -EAGAIN when the
+ * send budget or the pool is used up (HARP_EVENT_WRITABLE follows), or as harp_conn_send().
+ */
+HARP_API int harp_frame_alloc(struct harp_conn *conn, struct harp_frame **out);
+/*
+ * Sends frame->data[0 .. frame->len). The frame belongs to the stack from here; it is read again
+ * when it must be retransmitted and freed when acknowledged and no longer read by the NIC.
+ * -EINVAL when len is 0 or above capacity (the frame stays the caller's), else as harp_conn_send().
+ */
+HARP_API int harp_conn_send_frame(struct harp_conn *conn, struct harp_frame *frame);
+/* Takes the next in-order received bytes as a frame. Returns 1, 0 at end of stream, -EAGAIN, or
+ * the error. The caller gives it back with harp_frame_release(); until then it counts against the
+ * connection's receive budget. */
+HARP_API int harp_conn_recv_frame(struct harp_conn *conn, struct harp_frame **out);
+/* Gives a frame back, received or allocated and not sent. */
+HARP_API void harp_frame_release(struct harp_conn *conn, struct harp_frame *frame);
+
+/* ------------------------------------------------------------------------------------------------
+ * Ending a connection. A handle is dead after close or abort and must not be used again; frames
+ * of the connection that the application still holds must be released before.
+ */
+/* Sends FIN after what is queued. Receiving goes on. */
+HARP_API int harp_conn_shutdown(struct harp_conn *conn);
+/* Orderly: FIN after what is queued, then the stack finishes alone (TIME-WAIT included). Unread
+ * received bytes make it a reset (RFC 2525 section 2.17). NULL is accepted. */
+HARP_API void harp_conn_close(struct harp_conn *conn);
+/* Sends RST and forgets the connection. NULL is accepted. */
+HARP_API void harp_conn_abort(struct harp_conn *conn);
+
+/* ------------------------------------------------------------------------------------------------
+ * Looking at a connection.
+ */
+/* 0, or the -errno that ended it: -ECONNREFUSED, -ECONNRESET, -ETIMEDOUT, -EHOSTUNREACH... */
+HARP_API int harp_conn_error(const struct harp_conn *conn);
+HARP_API void *harp_conn_user(const struct harp_conn *conn);
+HARP_API void harp_conn_set_user(struct harp_conn *conn, void *user);
+HARP_API void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endpoint *local,
+				  struct harp_endpoint *remote);
+/* Bytes of the application acknowledged by the peer since the connection began. */
+HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
+/* Changes keepalive at run time; idle_ns 0 turns it off. Probing starts idle_ns after the last
+ * segment received. */
+HARP_API int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns,
+				     uint64_t interval_ns, uint32_t count);
+/* Sends one keepalive probe at the next poll, whatever the timers say: a living peer answers with
+ * an ACK, a dead process's host with RST. */
+HARP_API int harp_conn_probe(struct harp_conn *conn);
+
+/* RFC 9293 section 3.3.2, in its order. */
+enum harp_tcp_state {
+	HARP_TCP_LISTEN = 1,
+	HARP_TCP_SYN_SENT,
+	HARP_TCP_SYN_RECEIVED,
+	HARP_TCP_ESTABLISHED,
+	HARP_TCP_FIN_WAIT_1,
+	HARP_TCP_FIN_WAIT_2,
+	HARP_TCP_CLOSE_WAIT,
+	HARP_TCP_CLOSING,
+	HARP_TCP_LAST_ACK,
+	HARP_TCP_TIME_WAIT,
+	HARP_TCP_CLOSED,
+};
+HARP_API const char *harp_tcp_state_name(enum harp_tcp_state state);
+
+struct harp_tcp_info {
+	uint32_t state; /* enum harp_tcp_state */
+	uint32_t options; /* HARP_TCPI_* that both sides agreed on */
+	uint32_t snd_mss_bytes, rcv_mss_bytes;
+	uint32_t snd_wscale, rcv_wscale;
+	uint64_t srtt_ns, rttvar_ns, rtt_ns_min, rto_ns;
+	uint64_t snd_cwnd_bytes, snd_ssthresh_bytes, snd_wnd_bytes, rcv_wnd_bytes;
+	uint64_t bytes_in_flight, bytes_unsent;
+	uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
+	uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
+	uint64_t retransmits, rto_count, fast_retransmits, dup_acks_in, out_of_order_in;
+	uint64_t zero_window_probes, keepalive_probes;
+	uint64_t tx_copied_bytes, rx_copied_bytes;
+	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
+	uint64_t last_rcv_ns; /* clock of the last segment accepted */
+};
+#define HARP_TCPI_TIMESTAMPS 1u
+#define HARP_TCPI_SACK 2u
+#define HARP_TCPI_WSCALE 4u
+#define HARP_TCPI_ECN 8u
+
+/* Fills at most size bytes of info (the caller's sizeof): older callers get the older fields. */
+HARP_API int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size);
+
+/* ------------------------------------------------------------------------------------------------
+ * Statistics. Names, kinds and help come from the one list in harp_stats.h.
+ */
+HARP_API unsigned harp_stats_count(void);
+HARP_API const char *harp_stats_name(unsigned index);
+HARP_API const char *harp_stats_help(unsigned index);
+/* Copies min(count, harp_stats_count()) values in list order and returns how many. */
+HARP_API unsigned harp_stack_stats(const struct harp_stack *stack, uint64_t *values,
+				   unsigned count);
+/* One statistic by name; -ENOENT. For tests and tools. */
+HARP_API int harp_stack_stat(const struct harp_stack *stack, const char *name, uint64_t *value);
+
+/* ------------------------------------------------------------------------------------------------
+ * Capture: a bounded ring of the newest packets, both directions, written as pcapng
+ * (draft-ietf-opsawg-pcapng). Available on every NIC.
+ */
+/* Starts keeping packets in a ring of ring_bytes (allocated here), snap_len bytes of each
+ * (0: all). -ENOMEM, -EALREADY. */
+HARP_API int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes,
+				      uint32_t snap_len);
+/* Writes what the ring holds, oldest first, as a complete pcapng file to fd. Wall-clock times are
+ * now_ns + wall_offset_ns. */
+HARP_API int harp_stack_capture_write(const struct harp_stack *stack, int fd,
+				      int64_t wall_offset_ns);
+HARP_API void harp_stack_capture_stop(struct harp_stack *stack);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * harp_host.h - a stack on a NIC that the kernel keeps using: AF_XDP queue, steering program,
+ * the host's own addresses, its routes and neighbours through rtnetlink.
+ *
+ * An *instance* is such a stack, opened by the process itself (stand-alone mode: it needs
+ * CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF or root, and holds its own XDP link, so that its death
+ * detaches it). It changes no MTU, queue count or offload.
+ */
+#ifndef HARP_HOST_H
+#define HARP_HOST_H
+
+#include "harp.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct harp_instance;
+
+enum harp_xdp_mode {
+	HARP_XDP_AUTO = 0, /* generic on veth; native where attaching costs the kernel nothing */
+	HARP_XDP_GENERIC = 1,
+	HARP_XDP_NATIVE = 2,
+};
+
+struct harp_instance_options {
+	uint32_t size;         /* sizeof(struct harp_instance_options) */
+	const char *ifname;
+	uint32_t queue;
+	uint32_t xdp_mode;     /* enum harp_xdp_mode */
+	uint32_t copy_mode;    /* as harp_af_xdp_options */
+	uint32_t huge_pages;   /* as harp_af_xdp_options */
+	uint32_t frame_count;  /* 0: 8192 */
+	uint32_t max_conns;    /* 0: 1024 */
+	uint16_t port_min, port_max; /* 0: 61000, 65535 */
+	uint64_t seed;         /* 0: from getrandom() */
+	const char *lib_dir;   /* where libharp-xdp.so lies; NULL: beside this library, then the
+				* loader's search path */
+	void *ctx;             /* of the two hooks */
+	harp_log_fn log;
+	void (*requests)(void *ctx, uint64_t now_ns);
+};
+
+/*
+ * Opens everything. On failure nothing is left attached, bound or mapped, and why (one line) names
+ * interface, queue, cause and remedy.
+ * -EPERM missing privilege, -ENODEV no such interface, -EBUSY queue or XDP hook taken, -ENOTSUP
+ * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM.
+ */
+HARP_API int harp_instance_open(struct harp_instance **out,
+				const struct harp_instance_options *opt, char *why, size_t why_len);
+HARP_API struct harp_stack *harp_instance_stack(struct harp_instance *instance);
+HARP_API struct harp_nic *harp_instance_nic(struct harp_instance *instance);
+/* Readable when packets wait (sleep on it together with control_fd when idle). */
+HARP_API int harp_instance_fd(const struct harp_instance *instance);
+/* Readable when addresses, routes, neighbours or the link changed. */
+HARP_API int harp_instance_control_fd(const struct harp_instance *instance);
+/* Handles those changes and the neighbours that the stack asked for. By the thread that may poll the
+ * stack; a few times a second, and when control_fd is readable. Cheap when there is nothing.
+ * -ENODEV when the interface is gone, -ENETDOWN while it is down. */
+HARP_API int harp_instance_control(struct harp_instance *instance, uint64_t now_ns);
+/* True when the stack has asked for something that harp_instance_control() must do soon. */
+HARP_API bool harp_instance_control_pending(const struct harp_instance *instance);
+/* One line for people: "AF_XDP generic copy on veth0 queue 0, MTU 1500, 8192 frames of 2048". */
+HARP_API const char *harp_instance_describe(const struct harp_instance *instance);
+/* In a forked child: closes this instance's descriptors and nothing else. Async-signal-safe. */
+HARP_API void harp_instance_fork_child(struct harp_instance *instance);
+HARP_API void harp_instance_close(struct harp_instance *instance);
+
+/* ------------------------------------------------------------------------------------------------
+ * Questions about the host, answered by rtnetlink; no privilege needed.
+ */
+struct harp_host_route {
+	struct harp_addr source;   /* preferred source address */
+	struct harp_addr next_hop; /* gateway, or the destination itself */
+	uint32_t ifindex;
+	uint32_t mtu_bytes;        /* of the route or interface */
+	uint8_t is_local;          /* an address of this host: packets never reach a NIC */
+	uint8_t has_gateway;
+	uint8_t reserved[2];
+	char ifname[16];
+};
+/* The kernel's way to dst. -ENETUNREACH; other -errno. */
+HARP_API int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out);
+/* 1 when the default route (either family) leaves through this interface, 0 when not, -errno. */
+HARP_API int harp_host_has_default_route(const char *ifname);
+
+/* ------------------------------------------------------------------------------------------------
+ * Would it work? One finding per line for harpctl check; also used to explain refusals.
+ */
+struct harp_check_item {
+	char name[32];   /* "driver", "xdp-mode", "privilege", "queue" ... */
+	int severity;    /* 0 good, 1 costs performance, 2 HARP cannot use it */
+	char text[256];  /* what was found */
+	char remedy[256]; /* what to do; empty when nothing */
+};
+/* Fills at most max items, returns how many there are. Attaches nothing, changes nothing. */
+HARP_API int harp_host_check(const char *ifname, uint32_t queue, struct harp_check_item *items,
+			     unsigned max);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

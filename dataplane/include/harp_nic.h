@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * harp_nic.h - what the stack asks of a network card, and the cards that come with it.
+ *
+ * A NIC is a struct of a few functions over one region of equal frames. Frames are named by their
+ * byte offset in the region. Ownership moves by call: fill() gives the NIC empty frames to receive
+ * into, rx() gives them back with a packet; tx() gives the NIC frames to send, complete() gives
+ * them back. All functions of one NIC are called by one thread at a time.
+ */
+#ifndef HARP_NIC_H
+#define HARP_NIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef HARP_API
+#define HARP_API __attribute__((visibility("default")))
+#endif
+
+/* The layout of struct xdp_desc (linux/if_xdp.h), so that AF_XDP rings need no translation. */
+struct harp_desc {
+	uint64_t addr; /* offset of the first byte in the region */
+	uint32_t len;  /* bytes here */
+	uint32_t flags; /* HARP_DESC_* */
+};
+#define HARP_DESC_MORE 0x1u         /* the packet goes on in the next descriptor */
+#define HARP_DESC_CSUM_GOOD 0x100u  /* rx: the card verified the transport checksum */
+
+/* Abilities, in caps.features. */
+#define HARP_NIC_RX_CSUM_PARTIAL 0x1u /* a local peer may leave only the folded pseudo-header sum
+				       * in the transport checksum field (veth, bridge, tap) */
+#define HARP_NIC_TX_MULTI 0x2u        /* tx() takes packets of several descriptors */
+#define HARP_NIC_STRICT 0x4u          /* frames are hashed at tx() and checked at completion */
+
+struct harp_nic_caps {
+	char name[32];          /* interface or wire port */
+	char mode[64];          /* for people: "af_xdp generic copy queue 0", "wire" */
+	uint8_t *frame_base;    /* the region */
+	uint32_t frame_size;    /* bytes of each frame, a power of two */
+	uint32_t frame_count;
+	uint32_t rx_headroom;   /* bytes of a frame that rx leaves unused at its beginning */
+	uint32_t rx_ring;       /* frames the NIC can hold for receiving */
+	uint32_t tx_ring;       /* frames the NIC can hold for sending */
+	uint32_t tx_frags_max;  /* descriptors of one packet, at least 1 */
+	uint32_t mtu_bytes;     /* IP packet, without Ethernet header */
+	uint32_t features;      /* HARP_NIC_* */
+	uint8_t mac[6];
+	uint8_t reserved[2];
+};
+
+struct harp_nic_stats {
+	uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes;
+	uint64_t rx_dropped;      /* by the card or kernel before they reached the ring */
+	uint64_t rx_ring_full, rx_fill_empty, tx_ring_empty, rx_invalid, tx_invalid;
+	uint64_t kicks;           /* system calls made to transmit or to wake the card */
+	uint64_t copied_bytes;    /* copied by the NIC code of HARP itself (0 for AF_XDP) */
+};
+
+struct harp_nic;
+
+struct harp_nic_ops {
+	uint32_t size; /* sizeof(struct harp_nic_ops) */
+	/* Receives: fills at most max descriptors and returns how many; never returns a part of a
+	 * packet. The frames are the caller's from here. now_ns is the clock (virtual NICs). */
+	unsigned (*rx)(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
+		       uint64_t now_ns);
+	/* Queues packets; returns how many descriptors were taken (whole packets only). They may
+	 * leave at once or at the next kick(). */
+	unsigned (*tx)(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
+		       uint64_t now_ns);
+	/* Gives back sent frames (any offset within the frame); returns how many. */
+	unsigned (*complete)(struct harp_nic *nic, uint64_t *addrs, unsigned max, uint64_t now_ns);
+	/* Takes empty frames to receive into; returns how many it took. */
+	unsigned (*fill)(struct harp_nic *nic, const uint64_t *addrs, unsigned count);
+	/* Makes queued packets leave, and wakes the card if it asked for it. */
+	void (*kick)(struct harp_nic *nic, uint64_t now_ns);
+	/* Earliest time at which rx() or complete() will have something, UINT64_MAX if unknown. For
+	 * virtual clocks. May be NULL. */
+	uint64_t (*next_ns)(struct harp_nic *nic);
+	/* File descriptor that polls readable when packets wait, or -1. May be NULL. */
+	int (*fd)(struct harp_nic *nic);
+	void (*stats)(struct harp_nic *nic, struct harp_nic_stats *out);
+	void (*destroy)(struct harp_nic *nic);
+};
+
+/* Implementations embed this as their first member. */
+struct harp_nic {
+	const struct harp_nic_ops *ops;
+	struct harp_nic_caps caps;
+};
+
+/* Destroys any NIC. NULL is accepted. */
+HARP_API void harp_nic_destroy(struct harp_nic *nic);
+
+/* ------------------------------------------------------------------------------------------------
+ * The wire: packets in memory between two or more ports, with everything that can go wrong on the
+ * way. Time is what the ports' callers say it is; randomness comes from the seed.
+ */
+struct harp_wire;
+
+struct harp_wire_impair { /* of packets that a port sends */
+	uint64_t delay_ns;        /* propagation */
+	uint64_t jitter_ns;       /* added, uniform in [0, jitter_ns); does not reorder by itself */
+	uint64_t rate_bps;        /* 0: infinite */
+	uint64_t queue_bytes;     /* tail-drop limit of the rate limiter's queue. 0: infinite */
+	uint32_t ecn_mark_bytes;  /* mark CE on ECT packets above this queue depth. 0: never */
+	uint32_t loss_ppm;        /* parts per million, as all below */
+	uint32_t duplicate_ppm;
+	uint32_t reorder_ppm;     /* held back for reorder_ns more */
+	uint32_t corrupt_ppm;     /* one random bit flipped */
+	uint64_t reorder_ns;
+	uint32_t down;            /* 1: everything is lost */
+	uint32_t reserved;
+};
+
+struct harp_wire_options {
+	uint32_t size;         /* sizeof(struct harp_wire_options) */
+	uint32_t ports;        /* 0: 2. Ports above two are switched by destination MAC */
+	uint32_t frame_size;   /* 0: 2048 */
+	uint32_t frame_count;  /* per port. 0: 4096 */
+	uint32_t mtu_bytes;    /* 0: 1500 */
+	uint32_t packets_max;  /* in flight on the whole wire. 0: 8192 */
+	uint32_t strict;       /* 1: hash frames at tx, check them at completion */
+	uint32_t tx_frags_max; /* 0: 8 */
+	uint64_t seed;
+	uint64_t complete_delay_ns; /* when a sent frame is given back. 0: at once */
+	struct harp_wire_impair impair; /* of every port at first */
+};
+
+HARP_API int harp_wire_create(struct harp_wire **out, const struct harp_wire_options *opt);
+/* The port's NIC, owned by the wire. MAC 02:48:41:52:50:<port>. NULL when out of range. */
+HARP_API struct harp_nic *harp_wire_port(struct harp_wire *wire, unsigned port);
+HARP_API int harp_wire_set_impair(struct harp_wire *wire, unsigned port,
+				  const struct harp_wire_impair *impair);
+struct harp_wire_stats {
+	uint64_t sent, delivered, lost, duplicated, reordered, corrupted, queue_dropped, ce_marked;
+	uint64_t rx_no_frame;   /* arrived while the port had no empty frame */
+	uint64_t strict_violations; /* frames changed between tx and completion */
+};
+/* Of packets sent by this port. */
+HARP_API int harp_wire_stats(const struct harp_wire *wire, unsigned port,
+			     struct harp_wire_stats *out);
+/* Packets still in flight. */
+HARP_API unsigned harp_wire_in_flight(const struct harp_wire *wire);
+HARP_API void harp_wire_destroy(struct harp_wire *wire);
+
+/* ------------------------------------------------------------------------------------------------
+ * A NIC made of two functions of the caller's: raw Ethernet frames in and out. The simplest way to
+ * put a stack on any packet source; it copies each packet once each way (nic copied_bytes).
+ */
+struct harp_nic_callbacks {
+	uint32_t size; /* sizeof(struct harp_nic_callbacks) */
+	uint32_t mtu_bytes;   /* 0: 1500 */
+	uint32_t frame_size;  /* 0: 2048 up to MTU 1800, else 4096 */
+	uint32_t frame_count; /* 0: 4096 */
+	uint8_t mac[6];
+	uint8_t reserved[2];
+	void *ctx;
+	/* Writes one received Ethernet frame (no FCS) of at most cap bytes to buf and returns its
+	 * length; 0 when none waits. A frame longer than cap must be dropped by the caller. */
+	size_t (*receive)(void *ctx, void *buf, size_t cap);
+	/* Sends one Ethernet frame. Returns 0, or -EAGAIN to be asked again with the same one. */
+	int (*send)(void *ctx, const void *frame, size_t len);
+};
+HARP_API int harp_nic_callback_create(struct harp_nic **out,
+				      const struct harp_nic_callbacks *callbacks);
+
+/* ------------------------------------------------------------------------------------------------
+ * AF_XDP. Opens the socket, its region and rings on one queue; it does not load or attach any XDP
+ * program (harp_host.h does).
+ */
+struct harp_af_xdp_options {
+	uint32_t size;          /* sizeof(struct harp_af_xdp_options) */
+	const char *ifname;
+	uint32_t queue;
+	uint32_t frame_count;   /* 0: 8192 */
+	uint32_t frame_size;    /* 2048 or 4096; 0: 2048 up to MTU 1500, else 4096 */
+	uint32_t ring_size;     /* descriptors of each ring, power of two. 0: 2048 */
+	uint32_t copy_mode;     /* 0: zero-copy if the driver has it, else copy. 1: copy. 2: zero-copy or fail */
+	uint32_t huge_pages;    /* 0: if available. 1: never. 2: or fail */
+	uint32_t bind_retry_ms; /* a queue is busy for tens of ms after its owner's death. 0: 200 */
+};
+/* why (why_len bytes, may be NULL) receives one line on failure that names interface, queue, cause
+ * and remedy. -EPERM, -ENODEV, -EBUSY, -EOPNOTSUPP, -ENOMEM, -EINVAL. */
+HARP_API int harp_nic_af_xdp_create(struct harp_nic **out, const struct harp_af_xdp_options *opt,
+				    char *why, size_t why_len);
+/* The XSK's file descriptor, for the steering map. */
+HARP_API int harp_nic_af_xdp_fd(const struct harp_nic *nic);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

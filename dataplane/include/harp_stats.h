@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * harp_stats.h - the one list of statistics. The C struct, the names, the help texts, Prometheus
+ * and the documentation come from it. X(name, kind, help): kind is counter or gauge. Append only:
+ * the order is part of the contract.
+ */
+#ifndef HARP_STATS_H
+#define HARP_STATS_H
+
+#include <stdint.h>
+
+#define HARP_STATS(X)                                                                              \
+	X(polls, counter, "calls of harp_stack_poll")                                              \
+	X(rx_packets, counter, "packets taken from the NIC")                                       \
+	X(rx_bytes, counter, "bytes of those packets, Ethernet header included")                   \
+	X(tx_packets, counter, "packets given to the NIC")                                         \
+	X(tx_bytes, counter, "bytes of those packets, Ethernet header included")                   \
+	X(tx_copied_bytes, counter, "application bytes copied into frames")                        \
+	X(rx_copied_bytes, counter, "received bytes copied out of frames")                         \
+	X(rx_coalesced_bytes, counter, "received bytes copied to merge small segments")            \
+	X(frames_free, gauge, "frames in the free pool")                                           \
+	X(frames_rx_nic, gauge, "frames the NIC holds for receiving")                              \
+	X(frames_tx_nic, gauge, "frames the NIC holds for sending")                                \
+	X(frames_tcp_tx, gauge, "frames in send queues")                                           \
+	X(frames_tcp_rx, gauge, "frames in receive queues, or lent to the application")            \
+	X(tx_ring_full, counter, "transmissions put off because the NIC's ring was full")          \
+	X(neighbour_wait, counter, "transmissions put off because the next hop was unresolved")    \
+	X(arp_in, counter, "ARP packets received")                                                 \
+	X(arp_out, counter, "ARP packets sent")                                                    \
+	X(icmp_echo_in, counter, "ICMP echo requests answered")                                    \
+	X(icmp_error_in, counter, "ICMP errors received that quote a flow of ours")                \
+	X(tcp_conns, gauge, "TCP connections in any state but CLOSED")                             \
+	X(tcp_active_opens, counter, "connections opened by connect")                              \
+	X(tcp_passive_opens, counter, "connections opened by a listener")                          \
+	X(tcp_attempt_fails, counter, "connections that died before ESTABLISHED")                  \
+	X(tcp_estab_resets, counter, "established connections that were reset")                    \
+	X(tcp_segs_in, counter, "valid TCP segments received")                                     \
+	X(tcp_segs_out, counter, "TCP segments sent")                                              \
+	X(tcp_data_segs_in, counter, "segments received with payload")                             \
+	X(tcp_data_segs_out, counter, "segments sent with payload, retransmissions included")      \
+	X(tcp_fast_path_in, counter, "segments that took the fast path")                           \
+	X(tcp_retransmits, counter, "segments retransmitted")                                      \
+	X(tcp_rto, counter, "retransmission timeouts")                                             \
+	X(tcp_fast_retransmits, counter, "fast retransmissions")                                   \
+	X(tcp_out_of_order, counter, "segments received out of order and kept")                    \
+	X(tcp_zero_window_probes, counter, "zero-window probes sent")                              \
+	X(tcp_keepalive_probes, counter, "keepalive probes sent")                                  \
+	X(tcp_rst_out, counter, "RST segments sent")                                               \
+	X(tcp_rst_in, counter, "RST segments accepted")                                            \
+	X(tcp_challenge_acks, counter, "challenge ACKs sent (RFC 5961)")                           \
+	X(csum_partial_accepted, counter, "packets accepted with a pseudo-header checksum only")   \
+	X(drop_eth_short, counter, "dropped: shorter than an Ethernet header")                     \
+	X(drop_eth_not_ours, counter, "dropped: destination MAC address is not ours")              \
+	X(drop_eth_type, counter, "dropped: EtherType not handled")                                \
+	X(drop_arp_bad, counter, "dropped: malformed ARP")                                         \
+	X(drop_ip_short, counter, "dropped: shorter than its IP header or total length")           \
+	X(drop_ip_version, counter, "dropped: IP version or header length wrong")                  \
+	X(drop_ip_checksum, counter, "dropped: IPv4 header checksum wrong")                        \
+	X(drop_ip_not_ours, counter, "dropped: destination address is not ours")                   \
+	X(drop_ip_source, counter, "dropped: source address is multicast, broadcast or ours")      \
+	X(drop_ip_fragment, counter, "dropped: IP fragment")                                       \
+	X(drop_ip_protocol, counter, "dropped: IP protocol not handled")                           \
+	X(drop_icmp_bad, counter, "dropped: malformed or unhandled ICMP")                          \
+	X(drop_tcp_short, counter, "dropped: shorter than its TCP header")                         \
+	X(drop_tcp_checksum, counter, "dropped: TCP checksum wrong")                               \
+	X(drop_tcp_flags, counter, "dropped: impossible TCP flags")                                \
+	X(drop_tcp_options, counter, "dropped: malformed TCP options")                             \
+	X(drop_tcp_no_flow, counter, "answered with RST or dropped: no such connection")           \
+	X(drop_tcp_backlog, counter, "dropped: SYN while the backlog was full")                    \
+	X(drop_tcp_window, counter, "dropped: outside the receive window")                         \
+	X(drop_tcp_paws, counter, "dropped: old timestamp (RFC 7323 PAWS)")                        \
+	X(drop_tcp_ack, counter, "dropped: acknowledges what was never sent, or too old")          \
+	X(drop_tcp_duplicate, counter, "payload dropped: received before")                         \
+	X(drop_tcp_rx_budget, counter, "payload dropped: receive budget of the connection used up") \
+	X(drop_tcp_state, counter, "dropped: not acceptable in the connection's state")            \
+	X(drop_no_frame, counter, "dropped: no free frame for a reply or a copy")                  \
+	X(drop_gso_oversize, counter, "dropped: larger than the stack can hold")
+
+#define HARP_STATS_FIELD(name, kind, help) uint64_t name;
+struct harp_stats {
+	HARP_STATS(HARP_STATS_FIELD)
+};
+#undef HARP_STATS_FIELD
+
+#endif

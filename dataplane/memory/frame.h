@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * frame.h - frames and their pool: one record per chunk of the NIC's region.
+ *
+ * A frame has at most two holders: someone in the stack (a queue, the application) and the NIC. It
+ * goes home when the last one lets go: acknowledged *and* completed. A packet is a frame and its
+ * fragments, linked by `frag`; a queue links packets by `next`.
+ */
+#ifndef HARP_MEMORY_FRAME_H
+#define HARP_MEMORY_FRAME_H
+
+#include <assert.h>
+#include "harp.h"
+
+/* Room kept below the payload of a frame we fill, for every header that may come before it:
+ * Ethernet 14 + VLAN 4 + IPv6 40 + TCP 60 = 118. */
+#define FRAME_HEADROOM_BYTES 128u
+
+enum frame_flag {
+	FRAME_CSUM = 0x01,      /* csum covers data[0..len): the payload's one's-complement sum */
+	FRAME_RX_CSUM_GOOD = 0x02, /* the card verified the transport checksum */
+	FRAME_SENT = 0x04,      /* first transmission has happened; segment boundary is fixed */
+	FRAME_RETRANS = 0x08,
+	FRAME_FIN = 0x10,
+	FRAME_LENT = 0x20,      /* in the application's hands */
+};
+
+struct frame {
+	struct harp_frame pub; /* data, len, capacity: must be first */
+	struct frame *next;    /* next packet of a queue */
+	struct frame *frag;    /* next frame of the same packet */
+	uint32_t index;        /* chunk number in the region */
+	uint8_t nic_refs;      /* transmissions of this frame the NIC has not completed */
+	uint8_t stack_refs;    /* 1 while a queue or the application holds it */
+	uint8_t flags;         /* enum frame_flag */
+	uint8_t reserved;
+	uint32_t csum;         /* see FRAME_CSUM; not folded further than 32 bits */
+	uint32_t seq;          /* TCP: sequence number of data[0] */
+	uint64_t sent_ns;      /* TCP: last transmission; RACK and RTT sampling read it */
+	uint64_t owner;        /* the layer that holds it: a mark of its own (transport: the conn) */
+};
+static_assert(sizeof(struct frame) == 64, "one cache line per frame");
+
+struct frame_pool {
+	uint8_t *base;
+	uint32_t frame_size, frame_shift, frame_count;
+	uint32_t free_count;
+	uint32_t *free_stack; /* indices of free frames, newest last */
+	struct frame *frames; /* frame_count records */
+};
+
+/* Sets up a pool over caps->frame_base; all frames free. -EINVAL, -ENOMEM. */
+int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps);
+void frame_pool_destroy(struct frame_pool *pool);
+
+/* An empty frame with stack_refs 1, data at FRAME_HEADROOM_BYTES, capacity to the chunk's end; NULL
+ * when fewer than `floor` would remain (the floor keeps the fill ring alive). */
+struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor);
+/* Lets the stack's hold on this frame and its fragments go; home when the NIC's is gone too. */
+void frame_release_packet(struct frame_pool *pool, struct frame *f);
+/* The same for one frame, its fragments untouched. */
+void frame_release(struct frame_pool *pool, struct frame *f);
+/* The NIC completed one transmission of this frame. */
+void frame_nic_done(struct frame_pool *pool, struct frame *f);
+
+/* The frame that holds a region offset; NULL when it is outside. */
+static inline struct frame *frame_of_offset(struct frame_pool *pool, uint64_t offset)
+{
+	uint64_t index = offset >> pool->frame_shift;
+	return index < pool->frame_count ? &pool->frames[index] : NULL;
+}
+static inline uint64_t frame_offset(const struct frame_pool *pool, const uint8_t *p)
+{
+	return (uint64_t)(p - pool->base);
+}
+static inline uint8_t *frame_chunk(const struct frame_pool *pool, const struct frame *f)
+{
+	return pool->base + ((uint64_t)f->index << pool->frame_shift);
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ip.h - IPv4 (and the shape for IPv6): own addresses, routes, input validation, output.
+ *
+ * Up is a return: ip_input() gives a verdict and fills struct packet_in; stack.c calls the next
+ * layer. Down is a call: ip_output() writes its header and calls eth_output().
+ */
+#ifndef HARP_NETWORK_IP_H
+#define HARP_NETWORK_IP_H
+
+#include "link/eth.h"
+
+#define IP_PROTO_ICMP 1u
+#define IP_PROTO_TCP 6u
+#define IP_PROTO_UDP 17u
+
+/* What a received packet is, once eth and ip have looked at it. */
+struct packet_in {
+	struct frame *frame;   /* first frame; pub.data/len are moved to the payload of the layer */
+	uint32_t len;          /* bytes from pub.data on, all fragments, padding trimmed */
+	uint8_t proto;         /* IP_PROTO_* */
+	uint8_t ttl;
+	uint8_t tos;           /* DSCP and ECN */
+	uint8_t csum_good;     /* the card verified the transport checksum */
+	uint32_t l4_csum_pseudo; /* pseudo-header sum (unfolded) for this packet's proto and len */
+	struct harp_addr src, dst;
+	const uint8_t *ip_header; /* for ICMP errors that quote it */
+};
+
+enum ip_verdict {
+	IP_DROPPED = 0, /* counted; the frame is still the caller's to release */
+	IP_LOCAL_TCP,
+	IP_LOCAL_UDP,
+	IP_LOCAL_ICMP,
+};
+
+/* A resolved way to a destination, cached by connections. Refreshed by ip_path_check(). */
+struct ip_path {
+	struct harp_addr src, dst, next_hop;
+	uint32_t generation;     /* of routes and addresses when it was looked up; 0: never */
+	uint32_t mtu_bytes;
+	struct neighbour *neighbour;
+};
+
+struct ip_address {
+	struct harp_addr addr;
+	uint8_t prefix_len; /* in bits of the 128-bit form (IPv4: 96 + n) */
+};
+struct ip_route {
+	struct harp_addr prefix, gateway;
+	uint32_t mtu_bytes;
+	uint8_t prefix_len; /* in bits of the 128-bit form */
+	uint8_t on_link;
+};
+#define IP_ADDRESSES_MAX 16u
+#define IP_ROUTES_MAX 64u
+
+struct ip {
+	struct eth *eth;
+	struct harp_stats *stats;
+	uint32_t generation; /* grows with every change of addresses and routes; starts at 1 */
+	uint16_t v4_id;
+	unsigned address_count, route_count;
+	struct ip_address addresses[IP_ADDRESSES_MAX];
+	struct ip_route routes[IP_ROUTES_MAX];
+};
+
+void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats);
+int ip_address_add(struct ip *ip, const struct harp_addr *addr, unsigned prefix_len);
+int ip_address_remove(struct ip *ip, const struct harp_addr *addr);
+bool ip_is_own(const struct ip *ip, const struct harp_addr *addr);
+int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len,
+		 const struct harp_addr *gateway, uint32_t mtu_bytes);
+int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len);
+
+/*
+ * Makes path fit to send to path->dst: chooses route, next hop, source (when path->src is zero) and
+ * neighbour record. 0; -ENETUNREACH no route; -EADDRNOTAVAIL src is not ours.
+ */
+int ip_path_lookup(struct ip *ip, struct ip_path *path);
+/* Cheap test before every send; looks up again when the generation moved. Same errors. */
+static inline int ip_path_check(struct ip *ip, struct ip_path *path)
+{
+	return path->generation == ip->generation ? 0 : ip_path_lookup(ip, path);
+}
+
+/* Validates the IP header of a packet that eth_input() returned (data at the IP header). */
+enum ip_verdict ip_input(struct ip *ip, struct packet_in *in);
+
+/*
+ * Sends: out->head is at the transport header. Writes the IP header and goes down.
+ * 0 queued; -EAGAIN next hop unresolved or NIC full (nothing written that matters, try again later:
+ * eth.h says when); other -errno from ip_path_check(). DF is always set (RFC 1191).
+ */
+int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
+	      struct packet_out *out);
+
+/* Pseudo-header sum (unfolded) for RFC 9293 section 3.1 / RFC 8200 section 8.1. */
+uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
+		       uint32_t len);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nicio.h - between frames and a NIC: bursts in, bursts out, completions, the fill ring, counters
+ * and the capture tap.
+ */
+#ifndef HARP_NIC_NICIO_H
+#define HARP_NIC_NICIO_H
+
+#include "harp_stats.h"
+#include "memory/frame.h"
+
+#define NICIO_BURST 64u
+
+/*
+ * A packet on its way out. Headers grow downwards in the first frame's headroom: each layer moves
+ * `head` down and writes; the frame's own data/len stay the payload, so that it can be
+ * retransmitted.
+ */
+struct packet_out {
+	struct frame *frame; /* first frame; fragments by ->frag carry only payload */
+	uint8_t *head;       /* first byte written so far; starts at frame->pub.data */
+	uint32_t len;        /* bytes of the packet from head, fragments included */
+};
+
+struct capture; /* nic/capture.h */
+
+struct nicio {
+	struct harp_nic *nic;
+	struct frame_pool *pool;
+	struct harp_stats *stats;
+	struct capture *capture; /* NULL: off */
+	uint64_t now_ns;
+	uint32_t fill_target;    /* frames we want the NIC to hold for receiving */
+	uint32_t fill_held;
+	uint32_t tx_held;
+	unsigned tx_count;       /* descriptors waiting for nicio_flush */
+	bool kick_wanted;
+	struct harp_desc tx[NICIO_BURST];
+};
+
+int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
+	       struct harp_stats *stats);
+
+/* Receives packets: each is a frame (stack_refs 1, data/len = its Ethernet bytes) with fragments by
+ * ->frag. Returns how many. Packets the NIC handed over badly are dropped and counted. */
+unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max);
+/* Room for a packet of `frags` descriptors? Flushes when needed to make room. */
+bool nicio_tx_ready(struct nicio *io, unsigned frags);
+/* Queues a packet (one nic_ref per frame). The caller has asked nicio_tx_ready(). */
+void nicio_tx(struct nicio *io, const struct packet_out *out);
+/* Gives queued packets to the NIC and kicks it. */
+void nicio_flush(struct nicio *io);
+/* Takes completed frames home. */
+void nicio_complete(struct nicio *io);
+/* Tops the NIC's receive ring up to fill_target. */
+void nicio_fill(struct nicio *io);
+
+#endif

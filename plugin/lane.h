@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lane.h - a lane: one reliable byte stream of one comm, HARP TCP or a kernel TCP socket.
+ *
+ * Every function is called with the baton of lane->driver held.
+ */
+#ifndef HARP_PLUGIN_LANE_H
+#define HARP_PLUGIN_LANE_H
+
+#include "driver.h"
+#include "harp.h"
+
+struct lane;
+
+enum lane_state { LANE_CONNECTING, LANE_OPEN, LANE_DEAD };
+
+struct lane_ops {
+	const char *kind; /* "harp-tcp", "kernel-tcp" */
+	/* LANE_CONNECTING until the stream is open; LANE_DEAD: lane->error says why. */
+	enum lane_state (*state)(struct lane *lane);
+	/* Takes bytes; returns how many (may be short), -EAGAIN, or the error. The bytes are copied
+	 * (or the kernel has them): the caller's memory may be reused. */
+	ssize_t (*send)(struct lane *lane, const struct iovec *iov, int iov_count);
+	/*
+	 * Receives up to len bytes to dst in stream order. unit 1: control bytes, any way. unit 8:
+	 * payload placed in memory a GPU may be reading (contract section 4.3): commits aligned
+	 * 8-byte units in address order, and may hold back up to 7 bytes until more arrive, except
+	 * that the bytes before dst+len are always committed once they are there. Returns bytes
+	 * placed, 0 at end of stream, -EAGAIN, or the error.
+	 */
+	ssize_t (*recv)(struct lane *lane, void *dst, size_t len, unsigned unit);
+	/* Bytes handed to send() so far that count as delivered: acknowledged (HARP), accepted by the
+	 * kernel (kernel lane). */
+	uint64_t (*done_bytes)(struct lane *lane);
+	/* A request is outstanding: notice a dead peer process (probe every interval) / stop. */
+	void (*watch)(struct lane *lane, bool on);
+	/* No more will be sent: FIN after what is queued. */
+	void (*shutdown)(struct lane *lane);
+	/* Ends and frees the lane. abort: RST, else orderly in the background. */
+	void (*close)(struct lane *lane, bool abort);
+	/* Writes one line: kind, both endpoints, and for HARP the path. */
+	void (*describe)(struct lane *lane, char *buf, size_t len);
+};
+
+struct lane {
+	const struct lane_ops *ops;
+	struct driver *driver;
+	/* Called (baton held) when the lane became readable, writable, acknowledged more, opened or
+	 * died. HARP lanes call it from the stack's events; kernel lanes never do: their owner looks
+	 * at each turn. */
+	void (*notify)(struct lane *lane, uint64_t now_ns);
+	void *owner;
+	int error; /* -errno once dead */
+	struct harp_endpoint local, remote;
+};
+
+/* lane_kernel.c. Both make the lane's own struct driver part of the caller's choice: driver is kept. */
+int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remote, int dscp,
+			struct lane **out);
+/* Takes an accepted, non-blocking socket. */
+int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
+
+/* lane_harp.c, on an engine's driver; baton held. */
+struct engine;
+int lane_harp_connect(struct engine *engine, const struct harp_endpoint *remote, int dscp,
+		      struct lane **out);
+/* -EAGAIN when no connection waits. */
+int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out);
+
+#endif

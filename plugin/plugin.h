@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plugin.h - the one interface between the ABI tables (abi.c, the only file that knows NCCL's
+ * version numbers) and everything else.
+ *
+ * Results are 0 or -errno; abi.c alone turns them into ncclResult_t:
+ *   peer gone: ECONNRESET EPIPE ECONNREFUSED ETIMEDOUT EHOSTUNREACH ENETUNREACH EPROTO
+ *              ECONNABORTED                                                -> ncclRemoteError
+ *   EMSGSIZE (message truncated), EPROTONOSUPPORT (forced path not to be had,
+ *              foreign or damaged handle)                                  -> ncclInvalidUsage
+ *   EINVAL ENODEV EOPNOTSUPP                                               -> ncclInvalidArgument
+ *   EBADF EFAULT                                                           -> ncclInternalError
+ *   everything else                                                        -> ncclSystemError
+ * Whoever finds an error logs one WARN line that names peer, cause and remedy; upper layers don't
+ * log it again.
+ */
+#ifndef HARP_PLUGIN_H
+#define HARP_PLUGIN_H
+
+#include "harp_host.h"
+
+#define PLUGIN_REQUESTS_MAX 32u
+#define PLUGIN_HANDLE_BYTES 128u
+#define PLUGIN_DEVICES_MAX 32u
+
+/* log.c: NCCL's logger, and nothing else, ever. Before init and after the last finalize silent. */
+enum plugin_log_level { PLUGIN_WARN, PLUGIN_INFO, PLUGIN_TRACE };
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+#define WARN(...) plugin_log(PLUGIN_WARN, __func__, __LINE__, __VA_ARGS__)
+#define INFO(...) plugin_log(PLUGIN_INFO, __func__, __LINE__, __VA_ARGS__)
+
+/* config.c: HARP_* variables, read once at the first init. */
+enum plugin_path { PATH_AUTO, PATH_XDP, PATH_KERNEL };
+struct plugin_config {
+	enum plugin_path path;          /* HARP_PATH=auto|xdp|kernel */
+	uint32_t eager_bytes;           /* HARP_EAGER_BYTES, default 262144 */
+	uint32_t frames;                /* HARP_FRAMES, default 8192 */
+	uint64_t connect_timeout_ns;    /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
+	uint64_t user_timeout_ns;       /* HARP_USER_TIMEOUT_MS, default 120000 */
+	uint64_t probe_interval_ns;     /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
+	uint64_t close_linger_ns;       /* HARP_CLOSE_LINGER_MS, default 50 */
+	uint64_t guardian_idle_ns;      /* HARP_GUARDIAN_IDLE_US, default 1000: nobody polled so long */
+	uint32_t speed_mbps;            /* HARP_SPEED_MBPS, 0: from the interface */
+	enum harp_xdp_mode xdp_mode;    /* HARP_XDP_MODE=auto|generic|native */
+	char ifname[256];               /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
+	bool ifname_set;                /* named by the user: a default-route interface may be used */
+	int family;                     /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
+	char lib_dir[256];              /* HARP_LIBDIR, else where this .so lies */
+};
+const struct plugin_config *plugin_config(void);
+/* Reads the environment. -EINVAL names variable, value and range through WARN. */
+int plugin_config_load(void);
+
+/* device.c: the interfaces we offer, stable for the life of the process's first init. */
+struct device {
+	char ifname[16];
+	uint32_t ifindex;
+	char pci_path[256];       /* empty: none */
+	uint64_t guid;
+	uint32_t speed_mbps;
+	uint32_t mtu_bytes;
+	int numa_node;
+	bool has_default_route;
+	bool has_v4, has_v6;
+	struct harp_addr addr_v4, addr_v6; /* first usable address of each family */
+	uint32_t scope_id;                 /* of addr_v6 when link-local */
+};
+int plugin_devices_load(void);
+int plugin_device_count(void);
+const struct device *plugin_device(int dev); /* NULL when out of range */
+
+/* plugin.c: contexts; process-wide state comes with the first and goes with the last. */
+struct plugin_ctx;
+struct listen_comm;
+struct comm;    /* send or receive end of one connection */
+struct request;
+
+int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class);
+int plugin_finalize(struct plugin_ctx *ctx); /* NULL is accepted */
+int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle, struct listen_comm **out);
+/* Pending: 0 with *out NULL. handle is private to this connection between calls; connect keeps its
+ * progress in a table of the context keyed by the handle's address and secret. */
+int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_class,
+		   struct comm **out);
+int plugin_accept(struct listen_comm *listen, struct comm **out);
+int plugin_close_listen(struct listen_comm *listen);
+int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, struct request **out);
+int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, struct request **out);
+/* done: 0 or 1, always written. size: real size of the message, NULL accepted. */
+int plugin_test(struct request *request, int *done, size_t *size);
+/* Bounded, with requests in flight too; never touches the requests' buffers after it returns. */
+int plugin_close(struct comm *comm);
+
+#endif
