@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl_abi.h - NCCL's net-plugin ABI, versions 6 to 12, written from its specification.
+ *
+ * A plugin exports one data symbol per version, `ncclNetPlugin_vN`, of type struct nccl_net_vN; NCCL
+ * takes the newest one it knows. What did not change from one version to the next is declared once,
+ * under the oldest version that has it: nccl_isend_v9 is the isend of v9 only, nccl_isend_v10 that
+ * of v10, v11 and v12. Every size and every offset that differs is asserted at the end.
+ *
+ * Used by both sides: by abi.c, which fills the tables, and by the bench driver, which plays NCCL
+ * and loads any plugin.
+ */
+#ifndef HARP_NCCL_ABI_H
+#define HARP_NCCL_ABI_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NCCL_ABI_OLDEST 6
+#define NCCL_ABI_NEWEST 12
+
+#define NCCL_HANDLE_BYTES 128         /* of listen, connect */
+#define NCCL_REQUESTS_MAX 32          /* outstanding per comm since 2.19; 8 before */
+#define NCCL_TRAFFIC_CLASS_UNSET (-1)
+/* What irecv may find in *request (v9 and later): "no completion is needed". To be overwritten. */
+#define NCCL_REQUEST_OPTIONAL ((void *)0x1)
+
+/* ncclResult_t. */
+enum nccl_result {
+	NCCL_SUCCESS = 0,
+	NCCL_UNHANDLED_CUDA_ERROR = 1,
+	NCCL_SYSTEM_ERROR = 2,
+	NCCL_INTERNAL_ERROR = 3,
+	NCCL_INVALID_ARGUMENT = 4,
+	NCCL_INVALID_USAGE = 5,
+	NCCL_REMOTE_ERROR = 6,
+};
+
+/* ncclDebugLogLevel, ncclDebugLogSubSys. */
+enum nccl_log_level {
+	NCCL_LOG_NONE = 0,
+	NCCL_LOG_VERSION = 1,
+	NCCL_LOG_WARN = 2,
+	NCCL_LOG_INFO = 3,
+	NCCL_LOG_ABORT = 4,
+	NCCL_LOG_TRACE = 5,
+};
+#define NCCL_LOG_INIT 1ul
+#define NCCL_LOG_NET 16ul
+#define NCCL_LOG_ALL (~0ul)
+
+typedef void (*nccl_logger)(enum nccl_log_level level, unsigned long flags, const char *func,
+			    int line, const char *fmt, ...);
+typedef enum nccl_result (*nccl_profiler)(void **event, int type, void *parent, int64_t plugin_id,
+					  void *data);
+
+/* Where memory lies, for regMr and as bits of ptrSupport. */
+#define NCCL_PTR_HOST 1
+#define NCCL_PTR_CUDA 2
+#define NCCL_PTR_DMABUF 4
+
+enum nccl_device_type {
+	NCCL_DEVICE_HOST = 0,
+	NCCL_DEVICE_UNPACK = 1,
+};
+
+struct nccl_device_handle {
+	enum nccl_device_type type;
+	int version;
+	void *handle;
+	size_t size_bytes;
+	int needs_proxy_progress;
+};
+
+/* v10 and later: ncclNetCommConfig. */
+struct nccl_comm_config {
+	int traffic_class; /* NCCL_TRAFFIC_CLASS_UNSET: none asked for */
+};
+
+struct nccl_comm_attr {
+	int32_t max_concurrent_peers, min_concurrent_peers;
+	int32_t max_flows_per_peer, min_flows_per_peer;
+};
+
+/* v11 and later: hints of setNetAttr. */
+struct nccl_net_attr {
+	struct nccl_comm_attr send, recv;
+	uint32_t op, algo, proto; /* bit masks */
+};
+
+/* Physical devices behind a virtual one. */
+struct nccl_vprops_v9 {
+	int ndevs;
+	int devs[4];
+};
+struct nccl_vprops_v12 {
+	int ndevs;
+	int devs[8];
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Properties of a device. NCCL doesn't clear the struct before getProperties.
+ */
+struct nccl_props_v6 {
+	char *name;
+	char *pci_path; /* sysfs directory of the PCI function; NULL: none */
+	uint64_t guid;
+	int ptr_support;
+	int speed_mbps;
+	int port;
+	float latency_us;
+	int max_comms;
+	int max_recvs;
+};
+
+struct nccl_props_v7 {
+	char *name;
+	char *pci_path;
+	uint64_t guid;
+	int ptr_support;
+	int speed_mbps;
+	int port;
+	float latency_us;
+	int max_comms;
+	int max_recvs;
+	enum nccl_device_type device_type;
+	int device_version;
+};
+
+struct nccl_props_v8 {
+	char *name;
+	char *pci_path;
+	uint64_t guid;
+	int ptr_support;
+	int reg_is_global;
+	int speed_mbps;
+	int port;
+	float latency_us;
+	int max_comms;
+	int max_recvs;
+	enum nccl_device_type device_type;
+	int device_version;
+};
+
+/* v9 and v10. */
+struct nccl_props_v9 {
+	char *name;
+	char *pci_path;
+	uint64_t guid;
+	int ptr_support;
+	int reg_is_global;
+	int force_flush;
+	int speed_mbps;
+	int port;
+	float latency_us;
+	int max_comms;
+	int max_recvs;
+	enum nccl_device_type device_type;
+	int device_version;
+	struct nccl_vprops_v9 vprops;
+	size_t max_p2p_bytes;
+	size_t max_coll_bytes;
+};
+
+struct nccl_props_v11 {
+	char *name;
+	char *pci_path;
+	uint64_t guid;
+	int ptr_support;
+	int reg_is_global;
+	int force_flush;
+	int speed_mbps;
+	int port;
+	float latency_us;
+	int max_comms;
+	int max_recvs;
+	enum nccl_device_type device_type;
+	int device_version;
+	struct nccl_vprops_v9 vprops;
+	size_t max_p2p_bytes;
+	size_t max_coll_bytes;
+	int max_multi_request_size;
+};
+
+struct nccl_props_v12 {
+	char *name;
+	char *pci_path;
+	uint64_t guid;
+	int ptr_support;
+	int reg_is_global;
+	int force_flush;
+	int speed_mbps;
+	int port;
+	float latency_us;
+	int max_comms;
+	int max_recvs;
+	enum nccl_device_type device_type;
+	int device_version;
+	struct nccl_vprops_v12 vprops;
+	size_t max_p2p_bytes;
+	size_t max_coll_bytes;
+	int max_multi_request_size;
+	int16_t rail_id;
+	int16_t plane_id;
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Functions, each named after the oldest version that has this form.
+ */
+typedef enum nccl_result nccl_init_v6(nccl_logger logger);
+typedef enum nccl_result nccl_init_v10(nccl_logger logger, nccl_profiler profiler);
+typedef enum nccl_result nccl_init_v11(void **ctx, uint64_t comm_id,
+				       struct nccl_comm_config *config, nccl_logger logger,
+				       nccl_profiler profiler);
+typedef enum nccl_result nccl_finalize_v11(void *ctx);
+
+typedef enum nccl_result nccl_devices_v6(int *ndev);
+typedef enum nccl_result nccl_get_properties_v6(int dev, struct nccl_props_v6 *props);
+typedef enum nccl_result nccl_get_properties_v7(int dev, struct nccl_props_v7 *props);
+typedef enum nccl_result nccl_get_properties_v8(int dev, struct nccl_props_v8 *props);
+typedef enum nccl_result nccl_get_properties_v9(int dev, struct nccl_props_v9 *props);
+typedef enum nccl_result nccl_get_properties_v11(int dev, struct nccl_props_v11 *props);
+typedef enum nccl_result nccl_get_properties_v12(int dev, struct nccl_props_v12 *props);
+typedef enum nccl_result nccl_make_vdevice_v9(int *dev, struct nccl_vprops_v9 *props);
+typedef enum nccl_result nccl_make_vdevice_v12(int *dev, struct nccl_vprops_v12 *props);
+typedef enum nccl_result nccl_set_net_attr_v11(void *ctx, struct nccl_net_attr *attr);
+
+typedef enum nccl_result nccl_listen_v6(int dev, void *handle, void **listen_comm);
+typedef enum nccl_result nccl_listen_v11(void *ctx, int dev, void *handle, void **listen_comm);
+
+typedef enum nccl_result nccl_connect_v6(int dev, void *handle, void **send_comm);
+typedef enum nccl_result nccl_connect_v7(int dev, void *handle, void **send_comm,
+					 struct nccl_device_handle **dev_comm);
+typedef enum nccl_result nccl_connect_v10(int dev, struct nccl_comm_config *config, void *handle,
+					  void **send_comm, struct nccl_device_handle **dev_comm);
+typedef enum nccl_result nccl_connect_v11(void *ctx, int dev, void *handle, void **send_comm,
+					  struct nccl_device_handle **dev_comm);
+
+typedef enum nccl_result nccl_accept_v6(void *listen_comm, void **recv_comm);
+typedef enum nccl_result nccl_accept_v7(void *listen_comm, void **recv_comm,
+					struct nccl_device_handle **dev_comm);
+
+typedef enum nccl_result nccl_reg_mr_v6(void *comm, void *data, int size, int type,
+					void **mhandle);
+typedef enum nccl_result nccl_reg_mr_v8(void *comm, void *data, size_t size, int type,
+					void **mhandle);
+typedef enum nccl_result nccl_reg_mr_dmabuf_v6(void *comm, void *data, size_t size, int type,
+					       uint64_t offset, int fd, void **mhandle);
+typedef enum nccl_result nccl_dereg_mr_v6(void *comm, void *mhandle);
+typedef enum nccl_result nccl_get_device_mr_v7(void *comm, void *mhandle, void **device_mr);
+
+typedef enum nccl_result nccl_isend_v6(void *send_comm, void *data, int size, int tag,
+				       void *mhandle, void **request);
+typedef enum nccl_result nccl_isend_v9(void *send_comm, void *data, size_t size, int tag,
+				       void *mhandle, void **request);
+typedef enum nccl_result nccl_isend_v10(void *send_comm, void *data, size_t size, int tag,
+					void *mhandle, void *phandle, void **request);
+
+typedef enum nccl_result nccl_irecv_v6(void *recv_comm, int n, void **data, int *sizes, int *tags,
+				       void **mhandles, void **request);
+typedef enum nccl_result nccl_irecv_v9(void *recv_comm, int n, void **data, size_t *sizes,
+				       int *tags, void **mhandles, void **request);
+typedef enum nccl_result nccl_irecv_v10(void *recv_comm, int n, void **data, size_t *sizes,
+					int *tags, void **mhandles, void **phandles,
+					void **request);
+
+typedef enum nccl_result nccl_iflush_v6(void *recv_comm, int n, void **data, int *sizes,
+					void **mhandles, void **request);
+typedef enum nccl_result nccl_test_v6(void *request, int *done, int *sizes);
+typedef enum nccl_result nccl_irecv_consumed_v7(void *recv_comm, int n, void *request);
+typedef enum nccl_result nccl_close_v6(void *comm);
+
+/* ------------------------------------------------------------------------------------------------
+ * The tables. May be NULL: reg_mr_dmabuf, iflush, get_device_mr, irecv_consumed, make_vdevice,
+ * set_net_attr.
+ */
+struct nccl_net_v6 {
+	const char *name;
+	nccl_init_v6 *init;
+	nccl_devices_v6 *devices;
+	nccl_get_properties_v6 *get_properties;
+	nccl_listen_v6 *listen;
+	nccl_connect_v6 *connect;
+	nccl_accept_v6 *accept;
+	nccl_reg_mr_v6 *reg_mr;
+	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
+	nccl_dereg_mr_v6 *dereg_mr;
+	nccl_isend_v6 *isend;
+	nccl_irecv_v6 *irecv;
+	nccl_iflush_v6 *iflush;
+	nccl_test_v6 *test;
+	nccl_close_v6 *close_send;
+	nccl_close_v6 *close_recv;
+	nccl_close_v6 *close_listen;
+};
+
+struct nccl_net_v7 {
+	const char *name;
+	nccl_init_v6 *init;
+	nccl_devices_v6 *devices;
+	nccl_get_properties_v7 *get_properties;
+	nccl_listen_v6 *listen;
+	nccl_connect_v7 *connect;
+	nccl_accept_v7 *accept;
+	nccl_reg_mr_v6 *reg_mr;
+	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
+	nccl_dereg_mr_v6 *dereg_mr;
+	nccl_isend_v6 *isend;
+	nccl_irecv_v6 *irecv;
+	nccl_iflush_v6 *iflush;
+	nccl_test_v6 *test;
+	nccl_close_v6 *close_send;
+	nccl_close_v6 *close_recv;
+	nccl_close_v6 *close_listen;
+	nccl_get_device_mr_v7 *get_device_mr;
+	nccl_irecv_consumed_v7 *irecv_consumed;
+};
+
+struct nccl_net_v8 {
+	const char *name;
+	nccl_init_v6 *init;
+	nccl_devices_v6 *devices;
+	nccl_get_properties_v8 *get_properties;
+	nccl_listen_v6 *listen;
+	nccl_connect_v7 *connect;
+	nccl_accept_v7 *accept;
+	nccl_reg_mr_v8 *reg_mr;
+	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
+	nccl_dereg_mr_v6 *dereg_mr;
+	nccl_isend_v6 *isend;
+	nccl_irecv_v6 *irecv;
+	nccl_iflush_v6 *iflush;
+	nccl_test_v6 *test;
+	nccl_close_v6 *close_send;
+	nccl_close_v6 *close_recv;
+	nccl_close_v6 *close_listen;
+	nccl_get_device_mr_v7 *get_device_mr;
+	nccl_irecv_consumed_v7 *irecv_consumed;
+};
+
+struct nccl_net_v9 {
+	const char *name;
+	nccl_init_v6 *init;
+	nccl_devices_v6 *devices;
+	nccl_get_properties_v9 *get_properties;
+	nccl_listen_v6 *listen;
+	nccl_connect_v7 *connect;
+	nccl_accept_v7 *accept;
+	nccl_reg_mr_v8 *reg_mr;
+	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
+	nccl_dereg_mr_v6 *dereg_mr;
+	nccl_isend_v9 *isend;
+	nccl_irecv_v9 *irecv;
+	nccl_iflush_v6 *iflush;
+	nccl_test_v6 *test;
+	nccl_close_v6 *close_send;
+	nccl_close_v6 *close_recv;
+	nccl_close_v6 *close_listen;
+	nccl_get_device_mr_v7 *get_device_mr;
+	nccl_irecv_consumed_v7 *irecv_consumed;
+	nccl_make_vdevice_v9 *make_vdevice;
+};
+
+struct nccl_net_v10 {
+	const char *name;
+	nccl_init_v10 *init;
+	nccl_devices_v6 *devices;
+	nccl_get_properties_v9 *get_properties;
+	nccl_listen_v6 *listen;
+	nccl_connect_v10 *connect;
+	nccl_accept_v7 *accept;
+	nccl_reg_mr_v8 *reg_mr;
+	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
+	nccl_dereg_mr_v6 *dereg_mr;
+	nccl_isend_v10 *isend;
+	nccl_irecv_v10 *irecv;
+	nccl_iflush_v6 *iflush;
+	nccl_test_v6 *test;
+	nccl_close_v6 *close_send;
+	nccl_close_v6 *close_recv;
+	nccl_close_v6 *close_listen;
+	nccl_get_device_mr_v7 *get_device_mr;
+	nccl_irecv_consumed_v7 *irecv_consumed;
+	nccl_make_vdevice_v9 *make_vdevice;
+};
+
+struct nccl_net_v11 {
+	const char *name;
+	nccl_init_v11 *init;
+	nccl_devices_v6 *devices;
+	nccl_get_properties_v11 *get_properties;
+	nccl_listen_v11 *listen;
+	nccl_connect_v11 *connect;
+	nccl_accept_v7 *accept;
+	nccl_reg_mr_v8 *reg_mr;
+	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
+	nccl_dereg_mr_v6 *dereg_mr;
+	nccl_isend_v10 *isend;
+	nccl_irecv_v10 *irecv;
+	nccl_iflush_v6 *iflush;
+	nccl_test_v6 *test;
+	nccl_close_v6 *close_send;
+	nccl_close_v6 *close_recv;
+	nccl_close_v6 *close_listen;
+	nccl_get_device_mr_v7 *get_device_mr;
+	nccl_irecv_consumed_v7 *irecv_consumed;
+	nccl_make_vdevice_v9 *make_vdevice;
+	nccl_finalize_v11 *finalize;
+	nccl_set_net_attr_v11 *set_net_attr;
+};
+
+struct nccl_net_v12 {
+	const char *name;
+	nccl_init_v11 *init;
+	nccl_devices_v6 *devices;
+	nccl_get_properties_v12 *get_properties;
+	nccl_listen_v11 *listen;
+	nccl_connect_v11 *connect;
+	nccl_accept_v7 *accept;
+	nccl_reg_mr_v8 *reg_mr;
+	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
+	nccl_dereg_mr_v6 *dereg_mr;
+	nccl_isend_v10 *isend;
+	nccl_irecv_v10 *irecv;
+	nccl_iflush_v6 *iflush;
+	nccl_test_v6 *test;
+	nccl_close_v6 *close_send;
+	nccl_close_v6 *close_recv;
+	nccl_close_v6 *close_listen;
+	nccl_get_device_mr_v7 *get_device_mr;
+	nccl_irecv_consumed_v7 *irecv_consumed;
+	nccl_make_vdevice_v12 *make_vdevice;
+	nccl_finalize_v11 *finalize;
+	nccl_set_net_attr_v11 *set_net_attr;
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Layout, as measured on x86-64 (LP64).
+ */
+#define NCCL_ABI_WORDS(type, words) \
+	static_assert(sizeof(struct type) == (words) * sizeof(void *), "words of " #type)
+#define NCCL_ABI_WORD(type, member, word) \
+	static_assert(offsetof(struct type, member) == (word) * sizeof(void *), #type "." #member)
+#define NCCL_ABI_SIZE(type, bytes) \
+	static_assert(sizeof(struct type) == (bytes), "size of " #type)
+#define NCCL_ABI_AT(type, member, bytes) \
+	static_assert(offsetof(struct type, member) == (bytes), #type "." #member)
+
+static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "NCCL's ABI is described for LP64");
+static_assert(sizeof(enum nccl_result) == 4 && sizeof(enum nccl_log_level) == 4, "enums are ints");
+NCCL_ABI_SIZE(nccl_device_handle, 32);
+NCCL_ABI_AT(nccl_device_handle, needs_proxy_progress, 24);
+NCCL_ABI_SIZE(nccl_comm_config, 4);
+NCCL_ABI_SIZE(nccl_net_attr, 44);
+NCCL_ABI_AT(nccl_net_attr, op, 32);
+NCCL_ABI_SIZE(nccl_vprops_v9, 20);
+NCCL_ABI_SIZE(nccl_vprops_v12, 36);
+
+NCCL_ABI_SIZE(nccl_props_v6, 48);
+NCCL_ABI_AT(nccl_props_v6, speed_mbps, 28);
+NCCL_ABI_AT(nccl_props_v6, max_recvs, 44);
+NCCL_ABI_SIZE(nccl_props_v7, 56);
+NCCL_ABI_AT(nccl_props_v7, speed_mbps, 28);
+NCCL_ABI_AT(nccl_props_v7, device_type, 48);
+NCCL_ABI_SIZE(nccl_props_v8, 64);
+NCCL_ABI_AT(nccl_props_v8, reg_is_global, 28);
+NCCL_ABI_AT(nccl_props_v8, speed_mbps, 32);
+NCCL_ABI_AT(nccl_props_v8, device_type, 52);
+NCCL_ABI_SIZE(nccl_props_v9, 104);
+NCCL_ABI_AT(nccl_props_v9, speed_mbps, 36);
+NCCL_ABI_AT(nccl_props_v9, vprops, 64);
+NCCL_ABI_AT(nccl_props_v9, max_p2p_bytes, 88);
+NCCL_ABI_SIZE(nccl_props_v11, 112);
+NCCL_ABI_AT(nccl_props_v11, speed_mbps, 36);
+NCCL_ABI_AT(nccl_props_v11, vprops, 64);
+NCCL_ABI_AT(nccl_props_v11, max_p2p_bytes, 88);
+NCCL_ABI_AT(nccl_props_v11, max_multi_request_size, 104);
+NCCL_ABI_SIZE(nccl_props_v12, 128);
+NCCL_ABI_AT(nccl_props_v12, ptr_support, 24);
+NCCL_ABI_AT(nccl_props_v12, speed_mbps, 36);
+NCCL_ABI_AT(nccl_props_v12, latency_us, 44);
+NCCL_ABI_AT(nccl_props_v12, device_type, 56);
+NCCL_ABI_AT(nccl_props_v12, vprops, 64);
+NCCL_ABI_AT(nccl_props_v12, max_p2p_bytes, 104);
+NCCL_ABI_AT(nccl_props_v12, max_coll_bytes, 112);
+NCCL_ABI_AT(nccl_props_v12, max_multi_request_size, 120);
+NCCL_ABI_AT(nccl_props_v12, rail_id, 124);
+NCCL_ABI_AT(nccl_props_v12, plane_id, 126);
+
+NCCL_ABI_WORDS(nccl_net_v6, 17);
+NCCL_ABI_WORD(nccl_net_v6, isend, 10);
+NCCL_ABI_WORD(nccl_net_v6, close_listen, 16);
+NCCL_ABI_WORDS(nccl_net_v7, 19);
+NCCL_ABI_WORD(nccl_net_v7, isend, 10);
+NCCL_ABI_WORD(nccl_net_v7, irecv_consumed, 18);
+NCCL_ABI_WORDS(nccl_net_v8, 19);
+NCCL_ABI_WORD(nccl_net_v8, isend, 10);
+NCCL_ABI_WORD(nccl_net_v8, irecv_consumed, 18);
+NCCL_ABI_WORDS(nccl_net_v9, 20);
+NCCL_ABI_WORD(nccl_net_v9, isend, 10);
+NCCL_ABI_WORD(nccl_net_v9, make_vdevice, 19);
+NCCL_ABI_WORDS(nccl_net_v10, 20);
+NCCL_ABI_WORD(nccl_net_v10, isend, 10);
+NCCL_ABI_WORD(nccl_net_v10, make_vdevice, 19);
+NCCL_ABI_WORDS(nccl_net_v11, 22);
+NCCL_ABI_WORD(nccl_net_v11, isend, 10);
+NCCL_ABI_WORD(nccl_net_v11, finalize, 20);
+NCCL_ABI_WORD(nccl_net_v11, set_net_attr, 21);
+NCCL_ABI_WORDS(nccl_net_v12, 22);
+NCCL_ABI_WORD(nccl_net_v12, listen, 4);
+NCCL_ABI_WORD(nccl_net_v12, reg_mr, 7);
+NCCL_ABI_WORD(nccl_net_v12, isend, 10);
+NCCL_ABI_WORD(nccl_net_v12, test, 13);
+NCCL_ABI_WORD(nccl_net_v12, get_device_mr, 17);
+NCCL_ABI_WORD(nccl_net_v12, make_vdevice, 19);
+NCCL_ABI_WORD(nccl_net_v12, finalize, 20);
+NCCL_ABI_WORD(nccl_net_v12, set_net_attr, 21);
+
+#undef NCCL_ABI_WORDS
+#undef NCCL_ABI_WORD
+#undef NCCL_ABI_SIZE
+#undef NCCL_ABI_AT
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
