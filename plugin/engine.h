@@ -20,10 +20,15 @@ struct engine *engine_get(int dev, char *why, size_t why_len);
 void engine_put(struct engine *engine);
 struct driver *engine_driver(struct engine *engine);
 struct harp_stack *engine_stack(struct engine *engine);
+struct harp_instance *engine_instance(struct engine *engine);
 /* One line for people, from harp_instance_describe(). */
 const char *engine_describe(struct engine *engine);
 /* May this engine reach dst? Not when dst is an address of this host or leaves by another
  * interface: why says so. No baton needed. */
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, char *why, size_t why_len);
+/* The last context is gone: refusals are forgotten, so that a later init may try again. */
+void engine_reset(void);
+/* In a forked child: closes the engines' descriptors, touches nothing else. */
+void engine_fork_child(void);
 
 #endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lane_harp.c - a lane that is a connection of the process's own TCP stack. */
+#include "lane_harp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "place.h"
+
+/*
+ * Theory of operation
+ *
+ * Everything runs with the baton of the engine held. The stack's events come through
+ * lane_harp_event(): while the lane has an owner they become its notify(); once the owner has let
+ * go they drive the closing.
+ *
+ * Closing. An orderly close outlives its owner: the FIN goes out behind what is queued, whatever
+ * the peer still sends is thrown away, and the connection stays until the peer has closed too or
+ * the linger is over. So a receiver keeps answering retransmissions of what it has already got
+ * (contract section 3.8), and the sender's last bytes never meet a reset.
+ *
+ * Watching. While a request is outstanding a connection is probed every probe_interval_ns (TCP
+ * keepalive): the host of a dead process answers RST. Requests come and go millions of times a
+ * second, so switching the timer off is left to lane_harp_tick().
+ */
+
+/* One peek; a segment of MTU 9000 lies in three frames. */
+#define PEEK_PIECES 32
+
+static struct lane_harp *to_harp(struct lane *lane)
+{
+	return (struct lane_harp *)lane;
+}
+
+static enum lane_state lane_harp_state(struct lane *lane)
+{
+	if (lane->error)
+		return LANE_DEAD;
+	return to_harp(lane)->connected ? LANE_OPEN : LANE_CONNECTING;
+}
+
+static int lane_harp_fail(struct lane *lane, int error)
+{
+	if (!lane->error)
+		lane->error = error;
+	return lane->error;
+}
+
+static ssize_t lane_harp_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	struct lane_harp *h = to_harp(lane);
+	ssize_t n;
+
+	if (lane->error)
+		return lane->error;
+	n = harp_conn_send(h->conn, iov, iov_count); /* COPY into frames, counted by the stack */
+	if (n < 0 && n != -EAGAIN)
+		return lane_harp_fail(lane, (int)n);
+	return n;
+}
+
+static ssize_t lane_harp_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	struct lane_harp *h = to_harp(lane);
+	struct iovec pieces[PEEK_PIECES];
+	size_t placed = 0;
+
+	while (placed < len) {
+		size_t avail = 0, commit;
+		int n = harp_conn_peek(h->conn, pieces, PEEK_PIECES);
+
+		if (n <= 0) {
+			if (placed)
+				break;
+			if (n < 0 && n != -EAGAIN)
+				return lane_harp_fail(lane, n);
+			return n;
+		}
+		for (int i = 0; i < n; i++)
+			avail += pieces[i].iov_len;
+		commit = avail < len - placed ? avail : len - placed;
+		if (unit > 1)
+			commit = place_commit_bytes((uint8_t *)dst + placed, len - placed, avail);
+		if (!commit)
+			return placed ? (ssize_t)placed : -EAGAIN;
+		place_gather((uint8_t *)dst + placed, commit, pieces, n);
+		harp_conn_consume(h->conn, commit);
+		placed += commit;
+	}
+	return (ssize_t)placed;
+}
+
+static uint64_t lane_harp_done_bytes(struct lane *lane)
+{
+	return harp_conn_acked_bytes(to_harp(lane)->conn);
+}
+
+static void lane_harp_watch(struct lane *lane, bool on)
+{
+	struct lane_harp *h = to_harp(lane);
+
+	h->watched = on;
+	if (on && !h->probing && !lane->error)
+		lane_harp_probe_on(h);
+}
+
+static void lane_harp_shutdown(struct lane *lane)
+{
+	if (!lane->error)
+		(void)harp_conn_shutdown(to_harp(lane)->conn);
+}
+
+static void lane_harp_free(struct lane_harp *h, bool abort)
+{
+	if (abort)
+		harp_conn_abort(h->conn);
+	else
+		harp_conn_close(h->conn);
+	engine_forget_lane(h->engine, h);
+	free(h);
+}
+
+static void lane_harp_close(struct lane *lane, bool abort)
+{
+	struct lane_harp *h = to_harp(lane);
+
+	lane->owner = NULL;
+	lane->notify = NULL;
+	h->watched = false;
+	if (abort || lane->error || !h->connected) {
+		lane_harp_free(h, abort);
+		return;
+	}
+	(void)harp_conn_shutdown(h->conn);
+	h->closing_deadline_ns =
+		harp_stack_now_ns(engine_stack(h->engine)) + plugin_config()->close_linger_ns;
+	engine_lane_closing(h->engine, h);
+	lane_harp_event(h, HARP_EVENT_READABLE, 0);
+}
+
+static void lane_harp_describe(struct lane *lane, char *buf, size_t len)
+{
+	char local[HARP_ENDPOINT_TEXT_MAX], remote[HARP_ENDPOINT_TEXT_MAX];
+
+	snprintf(buf, len, "HARP TCP %s -> %s, %s", harp_endpoint_format(&lane->local, local),
+		 harp_endpoint_format(&lane->remote, remote),
+		 engine_describe(to_harp(lane)->engine));
+}
+
+static const struct lane_ops lane_harp_ops = {
+	.kind = "harp-tcp",
+	.state = lane_harp_state,
+	.send = lane_harp_send,
+	.recv = lane_harp_recv,
+	.done_bytes = lane_harp_done_bytes,
+	.watch = lane_harp_watch,
+	.shutdown = lane_harp_shutdown,
+	.close = lane_harp_close,
+	.describe = lane_harp_describe,
+};
+
+static struct lane_harp *lane_harp_new(struct engine *engine)
+{
+	struct lane_harp *h = calloc(1, sizeof(*h));
+
+	if (!h)
+		return NULL;
+	h->lane.ops = &lane_harp_ops;
+	h->lane.driver = engine_driver(engine);
+	h->engine = engine;
+	return h;
+}
+
+static void lane_harp_start(struct lane_harp *h, struct lane **out)
+{
+	harp_conn_set_user(h->conn, h);
+	harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
+	engine_add_lane(h->engine, h);
+	*out = &h->lane;
+}
+
+void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
+{
+	const struct plugin_config *config = plugin_config();
+
+	memset(opt, 0, sizeof(*opt));
+	opt->size = sizeof(*opt);
+	opt->connect_timeout_ns = config->connect_timeout_ns;
+	opt->user_timeout_ns = config->user_timeout_ns;
+	opt->rx_frames = LANE_HARP_FRAMES;
+	opt->tx_frames = LANE_HARP_FRAMES;
+	opt->dscp = dscp > 0 ? (uint8_t)(dscp & 63) : 0;
+}
+
+int lane_harp_connect(struct engine *engine, const struct harp_endpoint *remote, int dscp,
+		      struct lane **out)
+{
+	struct lane_harp *h = lane_harp_new(engine);
+	struct harp_tcp_options opt;
+	int rc;
+
+	*out = NULL;
+	if (!h)
+		return -ENOMEM;
+	lane_harp_tcp_options(&opt, dscp);
+	opt.user = h;
+	rc = harp_tcp_connect(engine_stack(engine), NULL, remote, &opt, &h->conn);
+	if (rc) {
+		free(h);
+		return rc;
+	}
+	lane_harp_start(h, out);
+	return 0;
+}
+
+int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out)
+{
+	struct harp_conn *conn;
+	struct lane_harp *h;
+	int rc = harp_tcp_accept(listener, &conn);
+
+	*out = NULL;
+	if (rc)
+		return rc;
+	h = lane_harp_new(engine);
+	if (!h) {
+		harp_conn_abort(conn);
+		return -ENOMEM;
+	}
+	h->conn = conn;
+	h->connected = true;
+	lane_harp_start(h, out);
+	return 0;
+}
+
+void lane_harp_probe_on(struct lane_harp *h)
+{
+	const struct plugin_config *config = plugin_config();
+	uint64_t interval_ns = config->probe_interval_ns;
+
+	if (!interval_ns)
+		return;
+	h->probing = true;
+	/* Silence is the user timeout's business; probes are there to provoke a RST. */
+	(void)harp_conn_set_keepalive(h->conn, interval_ns, interval_ns,
+				      (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
+}
+
+/* What a closing lane does with events: throws away what comes, ends when the peer has ended. */
+static void lane_harp_drain(struct lane_harp *h, uint32_t events)
+{
+	struct iovec piece[PEEK_PIECES];
+	int n;
+
+	while ((n = harp_conn_peek(h->conn, piece, PEEK_PIECES)) > 0) {
+		size_t len = 0;
+
+		for (int i = 0; i < n; i++)
+			len += piece[i].iov_len;
+		harp_conn_consume(h->conn, len);
+	}
+	/* 0: the peer's FIN. What we sent is acknowledged or the stack goes on trying alone. */
+	if (n == 0 || (n < 0 && n != -EAGAIN) || (events & HARP_EVENT_CLOSED))
+		lane_harp_free(h, false);
+}
+
+void lane_harp_event(struct lane_harp *h, uint32_t events, uint64_t now_ns)
+{
+	if (events & HARP_EVENT_CONNECTED) {
+		h->connected = true;
+		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
+	}
+	if (events & HARP_EVENT_CLOSED) {
+		int error = harp_conn_error(h->conn);
+
+		lane_harp_fail(&h->lane, error ? error : -ECONNRESET);
+		if (error == -ECONNRESET)
+			engine_probe_peer(h->engine, h);
+	}
+	if (h->closing_deadline_ns)
+		lane_harp_drain(h, events);
+	else if (h->lane.notify)
+		h->lane.notify(&h->lane, now_ns);
+}
+
+void lane_harp_tick(struct lane_harp *h, uint64_t now_ns)
+{
+	struct harp_tcp_info info;
+
+	if (h->closing_deadline_ns) {
+		if (now_ns >= h->closing_deadline_ns)
+			lane_harp_free(h, false);
+		return;
+	}
+	if (h->lane.error)
+		return;
+	if (!h->watched) {
+		if (h->probing)
+			(void)harp_conn_set_keepalive(h->conn, 0, 0, 0);
+		h->probing = false;
+		return;
+	}
+	if (harp_conn_info(h->conn, &info, sizeof(info)))
+		return;
+	if (now_ns < info.last_rcv_ns + LANE_HARP_SILENCE_NS) {
+		h->warned_silent = false;
+	} else if (!h->warned_silent) {
+		char text[256];
+
+		h->warned_silent = true;
+		lane_harp_describe(&h->lane, text, sizeof(text));
+		WARN("peer silent for %llu s on %s: still waiting (gives up after %llu s without an "
+		     "acknowledgement; is the host or the path down?)",
+		     (unsigned long long)((now_ns - info.last_rcv_ns) / 1000000000u), text,
+		     (unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
+	}
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lane_harp.h - between lane_harp.c and engine.c: the lanes of one engine. Baton held throughout. */
+#ifndef HARP_PLUGIN_LANE_HARP_H
+#define HARP_PLUGIN_LANE_HARP_H
+
+#include "engine.h"
+#include "lane.h"
+
+/* Frames that one connection may hold for each direction: 512 of 1448 bytes are 741 KB of window,
+ * enough for 40 Gbit/s at a round trip of 140 us. */
+#define LANE_HARP_FRAMES 512u
+/* A watched peer that says nothing for so long is reported once (design.md section 8). */
+#define LANE_HARP_SILENCE_NS 5000000000ull
+
+struct lane_harp {
+	struct lane lane; /* first */
+	struct engine *engine;
+	struct harp_conn *conn;
+	struct lane_harp *next, **pprev; /* the engine's list */
+	uint64_t closing_deadline_ns;    /* 0: not closing */
+	bool connected;
+	bool watched;  /* a request is outstanding */
+	bool probing;  /* keepalive is on */
+	bool warned_silent;
+};
+
+/* The options of every connection of a lane, for listeners too. */
+void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp);
+/* The stack's events of h; h may be gone afterwards. */
+void lane_harp_event(struct lane_harp *h, uint32_t events, uint64_t now_ns);
+/* A few times a second: ends lingering closes, stops needless probes, reports silence. h may be gone
+ * afterwards. */
+void lane_harp_tick(struct lane_harp *h, uint64_t now_ns);
+void lane_harp_probe_on(struct lane_harp *h);
+
+/* engine.c's side. */
+void engine_add_lane(struct engine *engine, struct lane_harp *h);
+void engine_forget_lane(struct engine *engine, struct lane_harp *h);
+/* h now lives only to finish its close. */
+void engine_lane_closing(struct engine *engine, struct lane_harp *h);
+/* h was reset: its siblings to the same host ask at once whether they are still wanted. */
+void engine_probe_peer(struct engine *engine, const struct lane_harp *h);
+
+#endif
