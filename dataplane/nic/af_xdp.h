@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* af_xdp.h - the AF_XDP NIC's state, between its opening (af_xdp_open.c) and its work (af_xdp.c). */
+#ifndef HARP_NIC_AF_XDP_H
+#define HARP_NIC_AF_XDP_H
+
+#include <stdbool.h>
+
+#include "nic/af_xdp_abi.h"
+
+/*
+ * One ring shared with the kernel (af_xdp.rst, "Rings"): single producer, single consumer. We produce
+ * fill and tx, and consume rx and completion; the kernel has the other end.
+ *   ours: plain copy in `head`; published with a release store
+ *   the kernel's: read with an acquire load into `limit` only when the old value is used up
+ */
+struct xsk_ring {
+	uint32_t *producer, *consumer, *flags;
+	void *entries;
+	uint32_t size, mask;
+	uint32_t head;  /* our next index */
+	uint32_t limit; /* producer rings: first index we may not write; consumer: not read */
+	void *map;
+	size_t map_bytes;
+};
+
+/* Frames that a packet longer than the caller's burst left behind, on their way to the fill ring. */
+#define AF_XDP_STASH_MAX 256u
+
+struct af_xdp {
+	struct harp_nic nic; /* first: the harp_nic is this */
+	struct xsk_ring rx, fill, tx, completion;
+	int fd;
+	uint32_t queue;
+	bool need_wakeup;
+	bool zero_copy;
+	bool tx_blocked; /* the kernel left entries in the tx ring at the last kick */
+	size_t region_bytes;
+	unsigned stash_count;
+	uint64_t stash[AF_XDP_STASH_MAX];
+	struct harp_nic_stats stats; /* what the kernel does not count */
+};
+
+extern const struct harp_nic_ops af_xdp_ops;
+
+#endif
