@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * steer.bpf.c - the steering program: HARP's own flows go to its AF_XDP socket, everything else to the
+ * kernel, untouched.
+ *
+ * Ours is a packet to an own address and a port that a HARP stack holds, and an ICMP error that
+ * quotes a packet from one. IP fragments always pass: only the first has ports. When no socket is on
+ * the packet's queue (its owner died) the kernel gets it and answers RST.
+ *
+ * The license below is what the kernel demands of a program that may call its GPL-only helpers; this
+ * one calls none, and says what is true.
+ */
+#include <linux/bpf.h>
+#include <linux/icmpv6.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "steer.h"
+
+/* linux/icmp.h draws in libc. RFC 792. */
+struct icmp4_start {
+	__u8 type, code;
+	__be16 checksum;
+	__be32 rest;
+};
+enum { ICMP4_DEST_UNREACH = 3, ICMP4_TIME_EXCEEDED = 11, ICMP4_PARAMETER_PROBLEM = 12 };
+
+struct address {
+	__u8 bytes[16]; /* IPv4 as ::ffff:a.b.c.d */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, STEER_QUEUES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} xsks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, STEER_PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STEER_ADDRESSES_MAX);
+	__type(key, struct address);
+	__type(value, __u32);
+} addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, STEER_VERDICT_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} verdicts SEC(".maps");
+
+static __always_inline void address_from_v4(struct address *out, __be32 v4)
+{
+	__builtin_memset(out, 0, 10);
+	out->bytes[10] = out->bytes[11] = 0xff;
+	__builtin_memcpy(out->bytes + 12, &v4, 4);
+}
+
+/* Is (address, port) an end that a HARP stack holds? The port first: it decides most packets. */
+static __always_inline enum steer_verdict own_end(const struct address *address, __be16 port,
+						  enum steer_verdict yes)
+{
+	__u32 key = bpf_ntohs(port);
+	__u32 *held = bpf_map_lookup_elem(&ports, &key);
+
+	if (!held || !*held)
+		return STEER_pass_port;
+	if (!bpf_map_lookup_elem(&addresses, address))
+		return STEER_pass_address;
+	return yes;
+}
+
+static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end)
+{
+	struct iphdr *quoted = (void *)(icmp + 1);
+	struct address source;
+	struct tcphdr *tcp;
+
+	if ((void *)(icmp + 1) > end)
+		return STEER_pass_short;
+	if (icmp->type != ICMP4_DEST_UNREACH && icmp->type != ICMP4_TIME_EXCEEDED &&
+	    icmp->type != ICMP4_PARAMETER_PROBLEM)
+		return STEER_pass_protocol;
+	if ((void *)(quoted + 1) > end)
+		return STEER_pass_short;
+	if (quoted->ihl < 5 || quoted->protocol != IPPROTO_TCP)
+		return STEER_pass_protocol;
+	if (quoted->frag_off & bpf_htons(0x1fff))
+		return STEER_pass_fragment;
+	tcp = (void *)quoted + quoted->ihl * 4;
+	if ((void *)tcp + 8 > end) /* RFC 792: at least 64 bits of it are there */
+		return STEER_pass_short;
+	address_from_v4(&source, quoted->saddr);
+	return own_end(&source, tcp->source, STEER_redirect_icmp);
+}
+
+static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end)
+{
+	struct address to;
+	struct tcphdr *tcp;
+
+	if ((void *)(ip + 1) > end)
+		return STEER_pass_short;
+	if (ip->version != 4 || ip->ihl < 5)
+		return STEER_pass_header;
+	if (ip->frag_off & bpf_htons(0x3fff)) /* more fragments, or not the first */
+		return STEER_pass_fragment;
+	tcp = (void *)ip + ip->ihl * 4;
+	if (ip->protocol == IPPROTO_ICMP)
+		return steer_icmp4((void *)tcp, end);
+	if (ip->protocol != IPPROTO_TCP)
+		return STEER_pass_protocol;
+	if ((void *)(tcp + 1) > end)
+		return STEER_pass_short;
+	address_from_v4(&to, ip->daddr);
+	return own_end(&to, tcp->dest, STEER_redirect_tcp);
+}
+
+static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end)
+{
+	struct ipv6hdr *quoted = (void *)(icmp + 1);
+	struct tcphdr *tcp = (void *)(quoted + 1);
+	struct address source;
+
+	if ((void *)(icmp + 1) > end)
+		return STEER_pass_short;
+	if (icmp->icmp6_type < ICMPV6_DEST_UNREACH || icmp->icmp6_type > ICMPV6_PARAMPROB)
+		return STEER_pass_protocol;
+	if ((void *)tcp + 8 > end)
+		return STEER_pass_short;
+	if (quoted->nexthdr != IPPROTO_TCP)
+		return STEER_pass_protocol;
+	__builtin_memcpy(&source, &quoted->saddr, sizeof(source));
+	return own_end(&source, tcp->source, STEER_redirect_icmp);
+}
+
+static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end)
+{
+	struct tcphdr *tcp = (void *)(ip + 1);
+	struct address to;
+
+	if ((void *)(ip + 1) > end)
+		return STEER_pass_short;
+	if (ip->version != 6)
+		return STEER_pass_header;
+	switch (ip->nexthdr) {
+	case IPPROTO_TCP:
+		break;
+	case IPPROTO_ICMPV6:
+		return steer_icmp6((void *)(ip + 1), end);
+	case IPPROTO_FRAGMENT:
+		return STEER_pass_fragment;
+	case IPPROTO_HOPOPTS:
+	case IPPROTO_ROUTING:
+	case IPPROTO_DSTOPTS:
+		return STEER_pass_header;
+	default:
+		return STEER_pass_protocol;
+	}
+	if ((void *)(tcp + 1) > end)
+		return STEER_pass_short;
+	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
+	return own_end(&to, tcp->dest, STEER_redirect_tcp);
+}
+
+static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx)
+{
+	void *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	if ((void *)(eth + 1) > end)
+		return STEER_pass_short;
+	switch (bpf_ntohs(eth->h_proto)) {
+	case ETH_P_IP:
+		return steer_v4((void *)(eth + 1), end);
+	case ETH_P_IPV6:
+		return steer_v6((void *)(eth + 1), end);
+	case ETH_P_8021Q:
+	case ETH_P_8021AD:
+		return STEER_pass_vlan;
+	default:
+		return STEER_pass_type;
+	}
+}
+
+SEC("xdp.frags")
+int harp_steer(struct xdp_md *ctx)
+{
+	__u32 verdict = steer_packet(ctx);
+	int action = XDP_PASS;
+	__u64 *count;
+
+	if (verdict == STEER_redirect_tcp || verdict == STEER_redirect_icmp) {
+		action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
+		if (action != XDP_REDIRECT)
+			verdict = STEER_absent;
+	}
+	count = bpf_map_lookup_elem(&verdicts, &verdict);
+	if (count)
+		++*count;
+	return action;
+}
+
+char steer_license[] SEC("license") = "Apache-2.0";
