@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
+.POSIX:
+.PHONY: help build demo test test-long format clean
+
+AS_ROOT = tools/as_root.sh
+PYTEST = .venv/bin/python -m pytest
+
+help:
+	@echo 'make build      set up and build into build/'
+	@echo 'make demo       ... and train a model across two hosts (namespaces) over HARP'
+	@echo 'make test       ... and run the tests (at most 15 minutes)'
+	@echo 'make test-long  ... and what takes longer: sanitizers, more seeds, clang-tidy'
+	@echo 'make format     format C and Python'
+	@echo 'make clean      remove build directories and .venv'
+
+build:
+	@tools/setup.sh
+
+demo: build
+	@$(AS_ROOT) .venv/bin/harpctl demo $(DEMOFLAGS)
+
+test: build
+	@$(AS_ROOT) $(PYTEST) -m 'not long' $(PYTESTFLAGS)
+
+test-long: build
+	@$(AS_ROOT) $(PYTEST) $(PYTESTFLAGS)
+
+format: build
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@.venv/bin/ruff format --quiet harp tests tools
+	@.venv/bin/ruff check --quiet --fix harp tests tools
+
+clean:
+	rm -rf build build-* .venv .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the compiled parts lie: in the build tree (editable) or in the installed package."""
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from harp.errors import Exit, HarpError
+
+PLUGIN = "libnccl-net-harp.so"
+XDP_LIBRARY = "libharp-xdp.so"
+
+# Places in the build tree. A wheel has everything in harp/lib and harp/bin.
+_BUILT = {
+    PLUGIN: "plugin",
+    XDP_LIBRARY: "dataplane/xdp",
+    "harp-bench": "tools/driver",
+    "harp-wire": "tools/wire",
+}
+
+
+@cache
+def build_dir() -> Path | None:
+    """The build tree that belongs to this source tree: $HARP_BUILD, else build/ beside harp/."""
+    override = os.environ.get("HARP_BUILD")
+    if override:
+        return Path(override).resolve()
+    # This file is in the source tree when the package is installed in editable mode.
+    tree = Path(__file__).resolve().parent.parent
+    if (tree / "meson.build").is_file() and (tree / "build" / "build.ninja").is_file():
+        return tree / "build"
+    return None
+
+
+def _candidates(name: str) -> Iterator[Path]:
+    build = build_dir()
+    if build is not None:
+        yield build / _BUILT[name] / name
+    package = Path(__file__).resolve().parent
+    yield package / ("lib" if ".so" in name else "bin") / name
+
+
+def find(name: str) -> Path:
+    """The path of a compiled part; HarpError says where it was looked for."""
+    looked = list(_candidates(name))
+    for path in looked:
+        if path.is_file():
+            return path
+    places = ", ".join(str(path.parent) for path in looked)
+    raise HarpError(f"{name} not found in {places}. Run `make build` first", Exit.MISSING)
+
+
+def plugin(path: str | None = None) -> Path:
+    """The plugin to load: the given path, which must exist, or HARP's own."""
+    if path is None:
+        return find(PLUGIN)
+    chosen = Path(path).resolve()
+    if not chosen.is_file():
+        raise HarpError(f"no plugin at {chosen}", Exit.MISSING)
+    return chosen

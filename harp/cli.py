@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl: the command line."""
+
+import sys
+
+import click
+
+from harp import __version__
+from harp.errors import Exit, HarpError
+from harp.output import err
+
+EPILOG = """\b
+Exit codes: 0 good; 1 it ran and the result is wrong; 2 bad usage; 3 needs root;
+4 a program, library or interface is missing; 5 (check) works, at a cost; 130 interrupted."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.version_option(__version__, prog_name="harpctl")
+def cli() -> None:
+    """Looks after HARP, the user-space TCP stack that carries NCCL."""
+
+
+def main() -> None:
+    """Entry point: errors become one line on stderr and an exit code that means something."""
+    try:
+        cli.main(standalone_mode=False)
+    except HarpError as error:
+        err.print(f"harpctl: {error}", markup=False, soft_wrap=True)
+        sys.exit(error.code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        err.print("harpctl: interrupted")
+        sys.exit(Exit.INTERRUPTED)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formatters and linters, each a test: what they find fails the run."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+
+
+def sources(root: Path, *suffixes: str) -> list[str]:
+    """Files of the tree (tracked, or new and not ignored) with one of these suffixes."""
+    git = ["git", "-c", f"safe.directory={root}", "ls-files", "-co", "--exclude-standard", "-z"]
+    listed = subprocess.run(git, cwd=root, capture_output=True, text=True, check=False)
+    if listed.returncode == 0:
+        names = [name for name in listed.stdout.split("\0") if name]
+    else:  # an unpacked archive
+        names = [str(path.relative_to(root)) for path in root.rglob("*")]
+    skip = ("build", ".venv/")
+    return sorted(
+        name
+        for name in names
+        if name.endswith(suffixes) and not name.startswith(skip) and (root / name).is_file()
+    )
+
+
+def run(root: Path, *command: str) -> None:
+    """Runs a linter; its findings are the failure."""
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.fail((done.stdout + done.stderr)[-6000:], pytrace=False)
+
+
+def tool(name: str) -> str:
+    """A linter of the virtual environment or the system; its absence fails, it is never skipped."""
+    path = shutil.which(name, path=f"{BIN}:/usr/bin:/usr/local/bin")
+    if path is None:
+        pytest.fail(f"{name} is not installed: run `make build`")
+    return path
+
+
+def test_c_is_formatted(root_dir: Path) -> None:
+    """clang-format has nothing to change (`make format` does it)."""
+    run(root_dir, tool("clang-format"), "--dry-run", "-Werror", *sources(root_dir, ".c", ".h"))
+
+
+def test_python_is_formatted(root_dir: Path) -> None:
+    """Ruff's formatter has nothing to change (`make format` does it)."""
+    run(root_dir, tool("ruff"), "format", "--check", *sources(root_dir, ".py", ".pyi"))
+
+
+def test_ruff(root_dir: Path) -> None:
+    """Ruff's rules of pyproject.toml."""
+    run(root_dir, tool("ruff"), "check", *sources(root_dir, ".py", ".pyi"))
+
+
+def test_mypy(root_dir: Path) -> None:
+    """The package is typed throughout."""
+    run(root_dir, tool("mypy"), "--strict", "harp")
+
+
+def test_cython_lint(root_dir: Path) -> None:
+    """Cython sources."""
+    files = sources(root_dir, ".pyx", ".pxd")
+    assert files, "no Cython sources found"
+    run(root_dir, tool("cython-lint"), *files)
+
+
+def test_layers(root_dir: Path) -> None:
+    """No file includes a layer that it must not know."""
+    run(root_dir, sys.executable, "tools/check_layers.py")
+
+
+def test_licence(root_dir: Path) -> None:
+    """Every source file names its licence in its first lines."""
+    suffixes = (".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".sh", ".toml", ".options")
+    files = sources(root_dir, *suffixes)
+    lacking = [
+        name
+        for name in files
+        if "SPDX-License-Identifier: Apache-2.0" not in (root_dir / name).read_text()[:400]
+    ]
+    assert not lacking
+
+
+def test_shell_scripts_parse(root_dir: Path) -> None:
+    """bash -n."""
+    for name in [*sources(root_dir, ".sh"), ".ci/run"]:
+        run(root_dir, "bash", "-n", name)

@@ -1,0 +1,240 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Brings a fresh Debian 12 to a built HARP: system packages (apt), .venv, build/.
+# Does only what is missing, so that it may be run again at any time, also after an interruption.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+
+say() { printf 'harp: %s\n' "$*"; }
+die() {
+	printf 'harp: error: %s\n' "$*" >&2
+	exit 1
+}
+
+# --------------------------------------------------------------------------------------------------
+# Privilege. What root makes here (sudo make ...) belongs to the owner of the checkout.
+#
+as_root() {
+	if [ "$(id -u)" -eq 0 ]; then
+		"$@"
+	elif command -v sudo >/dev/null; then
+		sudo -E "$@"
+	else
+		die "this needs root and there is no sudo: $*"
+	fi
+}
+
+give_back() {
+	if [ "$(id -u)" -eq 0 ] && [ "$(stat -c %u .)" -ne 0 ]; then
+		local path
+		for path in .venv build harp tests; do
+			[ -e "$path" ] && chown -R --reference=. "$path"
+		done
+	fi
+}
+trap give_back EXIT
+
+# Two runs at once would build over each other.
+exec 9<.
+if ! flock -n 9; then
+	say "another run is setting up $root; waiting for it"
+	flock 9
+fi
+
+logged() { # runs a command silently; shows the end of its output if it fails
+	local log
+	log=$(mktemp)
+	if ! "$@" >"$log" 2>&1; then
+		tail -n 60 "$log" >&2
+		rm -f "$log"
+		return 1
+	fi
+	grep -n 'warning:' "$log" >&2 || true
+	rm -f "$log"
+}
+
+# --------------------------------------------------------------------------------------------------
+# System packages.
+#
+missing_packages() {
+	local missing=()
+	need() { # need PACKAGE TEST...
+		local package=$1
+		shift
+		"$@" >/dev/null 2>&1 || missing+=("$package")
+	}
+	need gcc command -v gcc
+	need clang command -v clang
+	need llvm command -v llvm-strip
+	need clang-format command -v clang-format
+	need clang-tidy command -v clang-tidy
+	need pkg-config command -v pkg-config
+	need libc6-dev test -e /usr/include/stdio.h
+	need libbpf-dev test -e /usr/include/bpf/libbpf.h
+	need libelf-dev test -e /usr/include/libelf.h
+	need zlib1g-dev test -e /usr/include/zlib.h
+	need iproute2 command -v ip
+	need ethtool command -v ethtool
+	need iperf3 command -v iperf3
+	need procps command -v ps
+	printf '%s\n' "${missing[@]}"
+}
+
+apt_run() {
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 \
+		-o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@"
+}
+
+apt_update() {
+	local attempt
+	for attempt in 1 2 3; do
+		apt_run update && return 0
+		say "apt-get update failed (attempt $attempt of 3)"
+	done
+	return 1
+}
+
+apt_install() {
+	command -v apt-get >/dev/null || die "missing: $*. Here is no apt-get: install them by hand"
+	say "installing system packages: $*"
+	local log
+	log=$(mktemp)
+	# Package lists may be absent or stale: only then an update is needed.
+	if apt_run install --no-install-recommends "$@" >"$log" 2>&1; then
+		rm -f "$log"
+		return
+	fi
+	apt_run -f install >>"$log" 2>&1 || true # a half-done installation from an interrupted run
+	if ! { apt_update && apt_run install --no-install-recommends "$@"; } >>"$log" 2>&1; then
+		tail -n 20 "$log" >&2
+		rm -f "$log"
+		die "apt-get could not install: $*. Is there a network and a package mirror?" \
+			"Install them by hand, then run make again"
+	fi
+	rm -f "$log"
+}
+
+setup_packages() {
+	local missing
+	mapfile -t missing < <(missing_packages)
+	[ -n "${missing[0]:-}" ] || return 0
+	apt_install "${missing[@]}"
+	mapfile -t missing < <(missing_packages)
+	[ -z "${missing[0]:-}" ] || die "still missing after apt-get: ${missing[*]}"
+}
+
+# --------------------------------------------------------------------------------------------------
+# Python: 3.11 or later with its headers and the venv module.
+#
+python_version_ok() {
+	"$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+python_complete() {
+	"$1" -c '
+import os, sys, sysconfig, ensurepip, venv
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
+' >/dev/null 2>&1
+}
+
+find_python() {
+	local candidate
+	for candidate in "${PYTHON:-}" python3 python3.11 python3.12 python3.13 /usr/bin/python3; do
+		[ -n "$candidate" ] || continue
+		command -v "$candidate" >/dev/null || continue
+		if python_version_ok "$candidate" && python_complete "$candidate"; then
+			# The interpreter itself: pyenv's shims change their mind by directory.
+			"$candidate" -c 'import sys; print(sys.executable)'
+			return 0
+		fi
+	done
+	return 1
+}
+
+setup_python() {
+	python=$(find_python) && return
+	apt_install python3 python3-dev python3-venv
+	python=$(find_python) || die "no Python 3.11 or later with headers and venv." \
+		"Set PYTHON=/path/to/python3.11"
+}
+
+# --------------------------------------------------------------------------------------------------
+# The virtual environment and the build. The stamp says what they were made from: another interpreter,
+# another place, other requirements or a half-made one make them again.
+#
+stamp_text() {
+	printf '%s\n%s\n' "$root" "$("$python" -c 'import sys; print(sys.executable, sys.version)')"
+	sha256sum pyproject.toml
+}
+
+requirements() {
+	"$python" - <<'PY'
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+extras = project["optional-dependencies"]
+print("\n".join(project["dependencies"] + extras["demo"] + extras["dev"]))
+PY
+}
+
+venv_usable() {
+	[ -f .venv/harp-stamp ] && stamp_text | cmp -s - .venv/harp-stamp &&
+		.venv/bin/python -c 'import mesonbuild, Cython, numpy' >/dev/null 2>&1
+}
+
+setup_venv() {
+	venv_usable && return
+	say "making .venv with $("$python" --version) ($python) and installing Python packages"
+	rm -rf .venv
+	"$python" -m venv .venv
+	requirements >.venv/requirements.txt
+	logged env PIP_ROOT_USER_ACTION=ignore .venv/bin/python -m pip install --retries 5 \
+		--disable-pip-version-check -r .venv/requirements.txt ||
+		die "pip could not install the packages of pyproject.toml. Is there a network or a mirror?"
+	stamp_text >.venv/harp-stamp
+}
+
+# A build directory that belongs to another place, or that an interrupted run left half made.
+build_usable() {
+	[ -f build/build.ninja ] && [ -f build/meson-info/meson-info.json ] &&
+		.venv/bin/python - <<'PY' >/dev/null 2>&1
+import json, pathlib, sys
+info = json.loads(pathlib.Path("build/meson-info/meson-info.json").read_text())
+sys.exit(info["directories"]["source"] != str(pathlib.Path.cwd()) or info["error"])
+PY
+}
+
+editable_usable() {
+	(cd / && MESONPY_EDITABLE_SKIP="$root/build" "$root/.venv/bin/python" -c 'import harp.cli') \
+		>/dev/null 2>&1 && [ -x .venv/bin/harpctl ]
+}
+
+setup_build() {
+	export PATH="$root/.venv/bin:$PATH" # meson, ninja and cython of the environment
+	if [ -e build ] && ! build_usable; then
+		say "build/ is not usable here (moved, or an interrupted run): making it again"
+		rm -rf build
+	fi
+	if [ -d build ]; then
+		say "building"
+		logged ninja -C build || die "the build failed"
+	fi
+	if [ ! -d build ] || ! editable_usable; then
+		say "building into build/ and installing harp into .venv (editable)"
+		logged env PIP_ROOT_USER_ACTION=ignore .venv/bin/python -m pip install \
+			--disable-pip-version-check --no-build-isolation --no-deps --editable . \
+			-Cbuild-dir=build || die "the build failed"
+	fi
+	editable_usable || die "harp is installed in .venv but can't be imported:" \
+		"$(cd / && "$root/.venv/bin/python" -c 'import harp.cli' 2>&1 | tail -n 1)"
+}
+
+setup_packages
+setup_python
+setup_venv
+setup_build
+say "plugin: $root/build/plugin/libnccl-net-harp.so"
+say "use it: export NCCL_NET_PLUGIN=$root/build/plugin/libnccl-net-harp.so NCCL_NET=HARP"
