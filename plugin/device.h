@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device.h - choosing and describing interfaces from a given picture of a host, for the tests. */
+#ifndef HARP_PLUGIN_DEVICE_H
+#define HARP_PLUGIN_DEVICE_H
+
+#include <ifaddrs.h>
+
+#include "plugin.h"
+
+/* Where device_scan() looks. */
+struct device_host {
+	const struct ifaddrs *addresses; /* as getifaddrs() gives them */
+	const char *sysfs;               /* "/sys" */
+	const char *comm_id;             /* NCCL_COMM_ID or NULL */
+	int (*mtu)(const char *ifname);  /* bytes, or -errno */
+	int (*default_route)(const char *ifname); /* 1, 0, -errno */
+};
+
+/*
+ * Fills out with at most max devices in NCCL's order of preference and returns how many.
+ * config: ifname, family and speed_mbps are used. 0: none fits; nothing is logged.
+ */
+unsigned device_scan(const struct device_host *host, const struct plugin_config *config,
+		     struct device *out, unsigned max);
+
+/* Does ifname match a list in NCCL_SOCKET_IFNAME's syntax? exact: the list names it in whole. */
+bool device_name_matches(const char *list, const char *ifname, bool *exact);
+
+/* ------------------------------------------------------------------------------------------------
+ * Between device.c and device_sysfs.c.
+ */
+/* Everything the kernel says about one interface. */
+struct candidate {
+	struct device device;
+	uint8_t mac[6];
+	bool has_mac;
+	bool on_comm_id_subnet;
+	struct harp_addr link_local;
+	uint32_t link_local_scope;
+	bool has_link_local;
+};
+
+/* MAC and index: unique per interface of a host, and the same each time it is asked. */
+uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex);
+/* Is there such an entry in the interface's directory? */
+bool device_sysfs_exists(const char *sysfs, const char *ifname, const char *entry);
+/* Adds speed (unless set), PCI path and NUMA node; guid too when a wire beneath is shared. all: the
+ * interfaces of the host. */
+void device_describe_hardware(const char *sysfs, struct candidate *candidate,
+			      const struct candidate *all, unsigned count);
+
+#endif
