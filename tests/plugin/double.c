@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* double.c - see double.h. */
+#include "double.h"
+
+struct double_script double_script;
+struct double_seen double_seen;
+
+/* Opaque to everyone: their addresses are all that counts. */
+static char double_ctx, double_listen, double_comm, double_request;
+
+static void *double_out(void *good)
+{
+	if (double_script.rc)
+		return double_script.dirty ? (void *)(uintptr_t)0xdead0 : NULL;
+	return double_script.pending ? NULL : good;
+}
+
+int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
+{
+	double_seen.inits++;
+	double_seen.comm_id = comm_id;
+	double_seen.init_traffic_class = traffic_class;
+	*out = double_script.rc ? double_out(NULL) : (struct plugin_ctx *)(void *)&double_ctx;
+	return double_script.rc;
+}
+
+int plugin_finalize(struct plugin_ctx *ctx)
+{
+	double_seen.finalizes++;
+	double_seen.ctx = ctx;
+	return double_script.rc;
+}
+
+int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle, struct listen_comm **out)
+{
+	double_seen.ctx = ctx;
+	double_seen.dev = dev;
+	double_seen.handle = handle;
+	*out = double_script.rc ? double_out(NULL) : (void *)&double_listen;
+	return double_script.rc;
+}
+
+int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_class,
+		   struct comm **out)
+{
+	double_seen.ctx = ctx;
+	double_seen.dev = dev;
+	double_seen.handle = handle;
+	double_seen.connect_traffic_class = traffic_class;
+	*out = double_out(&double_comm);
+	return double_script.rc;
+}
+
+int plugin_accept(struct listen_comm *listen, struct comm **out)
+{
+	(void)listen;
+	*out = double_out(&double_comm);
+	return double_script.rc;
+}
+
+int plugin_close_listen(struct listen_comm *listen)
+{
+	(void)listen;
+	double_seen.close_listens++;
+	return double_script.rc;
+}
+
+int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, struct request **out)
+{
+	(void)comm;
+	double_seen.data = data;
+	double_seen.size = size;
+	double_seen.tag = tag;
+	*out = double_out(&double_request);
+	return double_script.rc;
+}
+
+int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, struct request **out)
+{
+	return plugin_isend(comm, data, size, tag, out);
+}
+
+int plugin_test(struct request *request, int *done, size_t *size)
+{
+	(void)request;
+	*done = double_script.rc ? 77 : double_script.done;
+	if (size)
+		*size = double_script.size;
+	return double_script.rc;
+}
+
+int plugin_close(struct comm *comm)
+{
+	(void)comm;
+	double_seen.closes++;
+	return double_script.rc;
+}
+
+int harp_host_has_default_route(const char *ifname)
+{
+	(void)ifname;
+	return 0;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* versions.c - see versions.h. */
+#include "versions.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define V(n) ((const struct nccl_net_v##n *)net->table)
+
+/* Every version's member of one name and form: evaluates call with `t` as the table. */
+#define EACH(call)                                                                                 \
+	switch (net->version) {                                                                    \
+	case 6: { const struct nccl_net_v6 *t = net->table; return call; }                         \
+	case 7: { const struct nccl_net_v7 *t = net->table; return call; }                         \
+	case 8: { const struct nccl_net_v8 *t = net->table; return call; }                         \
+	case 9: { const struct nccl_net_v9 *t = net->table; return call; }                         \
+	case 10: { const struct nccl_net_v10 *t = net->table; return call; }                       \
+	case 11: { const struct nccl_net_v11 *t = net->table; return call; }                       \
+	case 12: { const struct nccl_net_v12 *t = net->table; return call; }                       \
+	}                                                                                          \
+	abort()
+
+bool net_is_valid(int version)
+{
+	return version >= NCCL_ABI_OLDEST && version <= NCCL_ABI_NEWEST;
+}
+
+enum nccl_result net_init(struct net *net, nccl_logger logger)
+{
+	struct nccl_comm_config config = { .traffic_class = net->traffic_class };
+
+	net->ctx = (void *)(uintptr_t)0x5eed;
+	switch (net->version) {
+	case 10:
+		return V(10)->init(logger, NULL);
+	case 11:
+		return V(11)->init(&net->ctx, 0x1234, &config, logger, NULL);
+	case 12:
+		return V(12)->init(&net->ctx, 0x1234, &config, logger, NULL);
+	case 9:
+		return V(9)->init(logger);
+	case 8:
+		return V(8)->init(logger);
+	case 7:
+		return V(7)->init(logger);
+	default:
+		return V(6)->init(logger);
+	}
+}
+
+enum nccl_result net_finalize(struct net *net)
+{
+	if (net->version == 11)
+		return V(11)->finalize(net->ctx);
+	if (net->version == 12)
+		return V(12)->finalize(net->ctx);
+	return NCCL_SUCCESS;
+}
+
+const char *net_name(const struct net *net)
+{
+	EACH(t->name);
+}
+
+enum nccl_result net_devices(struct net *net, int *count)
+{
+	EACH(t->devices(count));
+}
+
+#define COPY_V6                                                                                    \
+	props->name = p.name, props->pci_path = p.pci_path, props->guid = p.guid,                  \
+	props->ptr_support = p.ptr_support, props->speed_mbps = p.speed_mbps,                      \
+	props->port = p.port, props->latency_us = p.latency_us, props->max_comms = p.max_comms,    \
+	props->max_recvs = p.max_recvs
+#define COPY_V7 COPY_V6, props->device_type = p.device_type, props->device_version = p.device_version
+#define COPY_V8 COPY_V7, props->reg_is_global = p.reg_is_global
+#define COPY_V9                                                                                    \
+	COPY_V8, props->force_flush = p.force_flush, props->vprops.ndevs = p.vprops.ndevs,         \
+		 props->vprops.devs[0] = p.vprops.devs[0],                                         \
+		 props->max_p2p_bytes = p.max_p2p_bytes, props->max_coll_bytes = p.max_coll_bytes
+#define COPY_V11 COPY_V9, props->max_multi_request_size = p.max_multi_request_size
+/* Bytes on both sides of the struct must stay as they are: the size that we think is the plugin's. */
+#define PROPERTIES(n, type, copy)                                                                  \
+	case n: {                                                                                  \
+		struct {                                                                           \
+			unsigned char before[64];                                                  \
+			struct type value;                                                         \
+			unsigned char after[64];                                                   \
+		} guarded;                                                                         \
+		struct type p;                                                                     \
+		enum nccl_result result;                                                           \
+                                                                                                   \
+		memset(&guarded, 0xa5, sizeof(guarded));                                           \
+		result = V(n)->get_properties(dev, &guarded.value);                                \
+		for (size_t i = 0; i < 64; i++)                                                    \
+			if (guarded.before[i] != 0xa5 || guarded.after[i] != 0xa5)                 \
+				abort();                                                           \
+		p = guarded.value;                                                                 \
+		copy;                                                                              \
+		return result;                                                                     \
+	}
+
+enum nccl_result net_properties(struct net *net, int dev, struct nccl_props_v12 *props)
+{
+	switch (net->version) {
+		PROPERTIES(6, nccl_props_v6, COPY_V6)
+		PROPERTIES(7, nccl_props_v7, COPY_V7)
+		PROPERTIES(8, nccl_props_v8, COPY_V8)
+		PROPERTIES(9, nccl_props_v9, COPY_V9)
+		PROPERTIES(10, nccl_props_v9, COPY_V9)
+		PROPERTIES(11, nccl_props_v11, COPY_V11)
+		PROPERTIES(12, nccl_props_v12, *props = p)
+	}
+	abort();
+}
+
+enum nccl_result net_listen(struct net *net, int dev, void *handle, void **comm)
+{
+	switch (net->version) {
+	case 11:
+		return V(11)->listen(net->ctx, dev, handle, comm);
+	case 12:
+		return V(12)->listen(net->ctx, dev, handle, comm);
+	case 10:
+		return V(10)->listen(dev, handle, comm);
+	case 9:
+		return V(9)->listen(dev, handle, comm);
+	case 8:
+		return V(8)->listen(dev, handle, comm);
+	case 7:
+		return V(7)->listen(dev, handle, comm);
+	default:
+		return V(6)->listen(dev, handle, comm);
+	}
+}
+
+enum nccl_result net_connect(struct net *net, int dev, void *handle, void **comm)
+{
+	struct nccl_comm_config config = { .traffic_class = net->traffic_class };
+	struct nccl_device_handle *device = NULL;
+
+	switch (net->version) {
+	case 11:
+		return V(11)->connect(net->ctx, dev, handle, comm, &device);
+	case 12:
+		return V(12)->connect(net->ctx, dev, handle, comm, &device);
+	case 10:
+		return V(10)->connect(dev, &config, handle, comm, &device);
+	case 9:
+		return V(9)->connect(dev, handle, comm, &device);
+	case 8:
+		return V(8)->connect(dev, handle, comm, &device);
+	case 7:
+		return V(7)->connect(dev, handle, comm, &device);
+	default:
+		return V(6)->connect(dev, handle, comm);
+	}
+}
+
+enum nccl_result net_accept(struct net *net, void *listen_comm, void **comm)
+{
+	struct nccl_device_handle *device = NULL;
+
+	switch (net->version) {
+	case 12:
+		return V(12)->accept(listen_comm, comm, &device);
+	case 11:
+		return V(11)->accept(listen_comm, comm, &device);
+	case 10:
+		return V(10)->accept(listen_comm, comm, &device);
+	case 9:
+		return V(9)->accept(listen_comm, comm, &device);
+	case 8:
+		return V(8)->accept(listen_comm, comm, &device);
+	case 7:
+		return V(7)->accept(listen_comm, comm, &device);
+	default:
+		return V(6)->accept(listen_comm, comm);
+	}
+}
+
+enum nccl_result net_reg_mr(struct net *net, void *comm, void *data, size_t size, int type,
+			    void **mhandle)
+{
+	switch (net->version) {
+	case 6:
+		return V(6)->reg_mr(comm, data, (int)size, type, mhandle);
+	case 7:
+		return V(7)->reg_mr(comm, data, (int)size, type, mhandle);
+	case 8:
+		return V(8)->reg_mr(comm, data, size, type, mhandle);
+	case 9:
+		return V(9)->reg_mr(comm, data, size, type, mhandle);
+	case 10:
+		return V(10)->reg_mr(comm, data, size, type, mhandle);
+	case 11:
+		return V(11)->reg_mr(comm, data, size, type, mhandle);
+	default:
+		return V(12)->reg_mr(comm, data, size, type, mhandle);
+	}
+}
+
+enum nccl_result net_dereg_mr(struct net *net, void *comm, void *mhandle)
+{
+	EACH(t->dereg_mr(comm, mhandle));
+}
+
+enum nccl_result net_isend(struct net *net, void *comm, void *data, size_t size, int tag,
+			   void *mhandle, void **request)
+{
+	switch (net->version) {
+	case 6:
+		return V(6)->isend(comm, data, (int)size, tag, mhandle, request);
+	case 7:
+		return V(7)->isend(comm, data, (int)size, tag, mhandle, request);
+	case 8:
+		return V(8)->isend(comm, data, (int)size, tag, mhandle, request);
+	case 9:
+		return V(9)->isend(comm, data, size, tag, mhandle, request);
+	case 10:
+		return V(10)->isend(comm, data, size, tag, mhandle, NULL, request);
+	case 11:
+		return V(11)->isend(comm, data, size, tag, mhandle, NULL, request);
+	default:
+		return V(12)->isend(comm, data, size, tag, mhandle, NULL, request);
+	}
+}
+
+enum nccl_result net_irecv_list(struct net *net, void *comm, int n, void **data, size_t *sizes,
+				int *tags, void **mhandles, void **request)
+{
+	int narrow[8] = { 0 }, *list = sizes ? narrow : NULL;
+	void *phandles[8] = { NULL };
+
+	for (int i = 0; sizes && i < n && i < 8; i++)
+		narrow[i] = (int)sizes[i];
+	switch (net->version) {
+	case 6:
+		return V(6)->irecv(comm, n, data, list, tags, mhandles, request);
+	case 7:
+		return V(7)->irecv(comm, n, data, list, tags, mhandles, request);
+	case 8:
+		return V(8)->irecv(comm, n, data, list, tags, mhandles, request);
+	case 9:
+		return V(9)->irecv(comm, n, data, sizes, tags, mhandles, request);
+	case 10:
+		return V(10)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
+	case 11:
+		return V(11)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
+	default:
+		return V(12)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
+	}
+}
+
+enum nccl_result net_irecv(struct net *net, void *comm, void *data, size_t size, int tag,
+			   void *mhandle, void **request)
+{
+	return net_irecv_list(net, comm, 1, &data, &size, &tag, &mhandle, request);
+}
+
+enum nccl_result net_iflush(struct net *net, void *comm, void **request)
+{
+	void *data = NULL, *mhandle = NULL;
+	int size = 0;
+
+	EACH(t->iflush(comm, 1, &data, &size, &mhandle, request));
+}
+
+enum nccl_result net_test(struct net *net, void *request, int *done, int *sizes)
+{
+	EACH(t->test(request, done, sizes));
+}
+
+enum nccl_result net_close_send(struct net *net, void *comm)
+{
+	EACH(t->close_send(comm));
+}
+
+enum nccl_result net_close_recv(struct net *net, void *comm)
+{
+	EACH(t->close_recv(comm));
+}
+
+enum nccl_result net_close_listen(struct net *net, void *comm)
+{
+	EACH(t->close_listen(comm));
+}
