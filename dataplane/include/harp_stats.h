@@ -74,7 +74,13 @@
 	X(drop_tcp_rx_budget, counter, "payload dropped: receive budget of the connection used up") \
 	X(drop_tcp_state, counter, "dropped: not acceptable in the connection's state")            \
 	X(drop_no_frame, counter, "dropped: no free frame for a reply or a copy")                  \
-	X(drop_gso_oversize, counter, "dropped: larger than the stack can hold")
+	X(drop_gso_oversize, counter, "dropped: larger than the stack can hold")                   \
+	X(drop_nic_desc, counter, "dropped: impossible descriptors from the NIC")                  \
+	X(nic_completion_bad, counter, "completions of frames that the NIC did not hold")          \
+	X(arp_conflicts, counter, "ARP packets from others that claim our own address")            \
+	X(drop_arp_claim, counter, "dropped: ARP that would replace a neighbour known to live")    \
+	X(neighbour_full, counter, "neighbours not learned because the table was full")            \
+	X(drop_icmp_rate, counter, "dropped: ICMP echo requests above the rate limit")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

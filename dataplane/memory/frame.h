@@ -23,6 +23,7 @@ enum frame_flag {
 	FRAME_RETRANS = 0x08,
 	FRAME_FIN = 0x10,
 	FRAME_LENT = 0x20,      /* in the application's hands */
+	FRAME_RX_NIC = 0x40,    /* the NIC holds it for receiving: nobody else does */
 };
 
 struct frame {

@@ -10,6 +10,8 @@
 #include "memory/frame.h"
 
 #define NICIO_BURST 64u
+/* Descriptors of one received packet that we believe: 64 KiB in the smallest pieces, 1792 bytes. */
+#define NICIO_FRAGS_MAX 40u
 
 /*
  * A packet on its way out. Headers grow downwards in the first frame's headroom: each layer moves
@@ -32,7 +34,7 @@ struct nicio {
 	uint64_t now_ns;
 	uint32_t fill_target;    /* frames we want the NIC to hold for receiving */
 	uint32_t fill_held;
-	uint32_t tx_held;
+	uint32_t tx_held;        /* descriptors not completed, those waiting in tx[] included */
 	unsigned tx_count;       /* descriptors waiting for nicio_flush */
 	bool kick_wanted;
 	struct harp_desc tx[NICIO_BURST];
@@ -42,7 +44,8 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats);
 
 /* Receives packets: each is a frame (stack_refs 1, data/len = its Ethernet bytes) with fragments by
- * ->frag. Returns how many. Packets the NIC handed over badly are dropped and counted. */
+ * ->frag. Returns how many. Packets the NIC handed over badly are dropped and counted. max bounds
+ * the descriptors too: less than NICIO_FRAGS_MAX may starve the largest packets. */
 unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max);
 /* Room for a packet of `frags` descriptors? Flushes when needed to make room. */
 bool nicio_tx_ready(struct nicio *io, unsigned frags);

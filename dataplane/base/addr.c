@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* addr.c - addresses as text and back; IPv4 lives in its mapped form (RFC 4291 section 2.5.5.2). */
+#include "harp.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const uint8_t addr_v4_prefix[12] = { [10] = 0xff, [11] = 0xff };
+
+struct harp_addr harp_addr_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d)
+{
+	struct harp_addr addr = { .bytes = { [10] = 0xff, [11] = 0xff, a, b, c, d } };
+
+	return addr;
+}
+
+bool harp_addr_is_v4(const struct harp_addr *addr)
+{
+	return memcmp(addr->bytes, addr_v4_prefix, sizeof(addr_v4_prefix)) == 0;
+}
+
+int harp_addr_parse(const char *text, struct harp_addr *out)
+{
+	struct harp_addr addr;
+
+	if (!text || !out)
+		return -EINVAL;
+	memcpy(addr.bytes, addr_v4_prefix, sizeof(addr_v4_prefix));
+	if (inet_pton(AF_INET, text, addr.bytes + 12) != 1 &&
+	    inet_pton(AF_INET6, text, addr.bytes) != 1)
+		return -EINVAL;
+	*out = addr;
+	return 0;
+}
+
+char *harp_addr_format(const struct harp_addr *addr, char *buf)
+{
+	bool v4 = harp_addr_is_v4(addr);
+
+	inet_ntop(v4 ? AF_INET : AF_INET6, addr->bytes + (v4 ? 12 : 0), buf, HARP_ADDR_TEXT_MAX);
+	return buf;
+}
+
+char *harp_endpoint_format(const struct harp_endpoint *ep, char *buf)
+{
+	char text[HARP_ADDR_TEXT_MAX];
+	const char *form = harp_addr_is_v4(&ep->addr) ? "%s:%u" : "[%s]:%u";
+
+	snprintf(buf, HARP_ENDPOINT_TEXT_MAX, form, harp_addr_format(&ep->addr, text),
+		 (unsigned)ep->port);
+	return buf;
+}

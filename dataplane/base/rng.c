@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rng.c - xoshiro256** 1.0 (Blackman, Vigna 2018), its state filled by splitmix64. */
+#include "base/rng.h"
+
+static uint64_t rng_splitmix64(uint64_t *state)
+{
+	uint64_t z = *state += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
+}
+
+void rng_seed(struct rng *rng, uint64_t seed)
+{
+	/* splitmix64 never gives four zeros in a row, the one state xoshiro can't leave. */
+	for (int i = 0; i < 4; i++)
+		rng->s[i] = rng_splitmix64(&seed);
+}
+
+static inline uint64_t rng_rotl(uint64_t x, unsigned bits)
+{
+	return x << bits | x >> (64 - bits);
+}
+
+uint64_t rng_u64(struct rng *rng)
+{
+	uint64_t *s = rng->s;
+	uint64_t result = rng_rotl(s[1] * 5, 7) * 9;
+	uint64_t t = s[1] << 17;
+
+	s[2] ^= s[0];
+	s[3] ^= s[1];
+	s[1] ^= s[2];
+	s[0] ^= s[3];
+	s[2] ^= t;
+	s[3] = rng_rotl(s[3], 45);
+	return result;
+}
+
+uint32_t rng_below(struct rng *rng, uint32_t bound)
+{
+	/* The high half of a product: a bias of bound / 2^32 at most, and no division. */
+	return (uint32_t)((rng_u64(rng) >> 32) * bound >> 32);
+}

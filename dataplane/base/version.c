@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* version.c - which library this is; the number comes from meson.build. */
+#include "harp.h"
+
+const char *harp_version(void)
+{
+	return HARP_VERSION;
+}
+
+uint32_t harp_api_version(void)
+{
+	return HARP_API_VERSION;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wheel.c - a hierarchical timing wheel (Varghese, Lauck 1987, scheme 7).
+ *
+ * A tick number is read in groups of six bits. A timer lies on the level of the highest group in
+ * which its tick differs from now_tick, in the slot that this group names. Hence
+ *   - everything on level L is due before everything on level L + 1;
+ *   - on a level above 0, all timers lie in slots after the one that now_tick names;
+ *   - a level-0 slot holds one tick, and the slot of now_tick itself what is due at once.
+ * So the next thing to do is the first occupied slot of the lowest occupied level: one
+ * count-trailing-zeros per level, and empty time costs nothing. When time reaches a slot of a higher
+ * level, its timers are placed again and fall to a lower one: at most WHEEL_LEVELS moves each.
+ *
+ * Timers further away than the top level reaches (2^30 ticks, 4.9 hours) wait in the top level's
+ * slot 0. Within an era of 2^30 ticks no timer belongs there, so there it means "when the next era
+ * begins".
+ */
+#include "base/wheel.h"
+
+#include <assert.h>
+#include <stddef.h>
+
+#define WHEEL_BITS 6u
+#define WHEEL_MASK (WHEEL_SLOTS - 1u)
+#define WHEEL_TICK_SHIFT 14u
+#define WHEEL_ERA_BITS (WHEEL_BITS * WHEEL_LEVELS)
+#define WHEEL_TOP (WHEEL_LEVELS - 1u)
+#define WHEEL_NO_SLOT UINT32_MAX /* on a list of due timers: in no slot */
+
+static_assert(WHEEL_TICK_NS == 1u << WHEEL_TICK_SHIFT, "ticks are shifts");
+static_assert(WHEEL_SLOTS == 1u << WHEEL_BITS && WHEEL_SLOTS == 64, "one bit of a word per slot");
+
+void wheel_init(struct wheel *wheel, uint64_t now_ns)
+{
+	*wheel = (struct wheel){ .now_tick = now_ns >> WHEEL_TICK_SHIFT };
+}
+
+static void wheel_link(struct timer **head, struct timer *timer)
+{
+	timer->next = *head;
+	timer->pprev = head;
+	if (timer->next)
+		timer->next->pprev = &timer->next;
+	*head = timer;
+}
+
+static void wheel_unlink(struct timer *timer)
+{
+	*timer->pprev = timer->next;
+	if (timer->next)
+		timer->next->pprev = timer->pprev;
+	timer->next = NULL;
+	timer->pprev = NULL;
+}
+
+static void wheel_place(struct wheel *wheel, struct timer *timer)
+{
+	uint64_t tick = (timer->deadline_ns >> WHEEL_TICK_SHIFT) +
+			((timer->deadline_ns & (WHEEL_TICK_NS - 1)) != 0);
+	unsigned level = 0, slot;
+
+	if (tick < wheel->now_tick)
+		tick = wheel->now_tick;
+	uint64_t differs = tick ^ wheel->now_tick;
+
+	if (differs >> WHEEL_ERA_BITS) {
+		level = WHEEL_TOP;
+		slot = 0;
+	} else {
+		if (differs)
+			level = (63u - (unsigned)__builtin_clzll(differs)) / WHEEL_BITS;
+		slot = (unsigned)(tick >> (WHEEL_BITS * level)) & WHEEL_MASK;
+	}
+	timer->slot = level * WHEEL_SLOTS + slot;
+	wheel_link(&wheel->slots[level][slot], timer);
+	wheel->occupied[level] |= UINT64_C(1) << slot;
+}
+
+void wheel_cancel(struct wheel *wheel, struct timer *timer)
+{
+	unsigned level = timer->slot / WHEEL_SLOTS, slot = timer->slot & WHEEL_MASK;
+
+	if (!timer_is_set(timer))
+		return;
+	wheel_unlink(timer);
+	wheel->count--;
+	if (timer->slot != WHEEL_NO_SLOT && !wheel->slots[level][slot])
+		wheel->occupied[level] &= ~(UINT64_C(1) << slot);
+}
+
+void wheel_set(struct wheel *wheel, struct timer *timer, uint64_t deadline_ns)
+{
+	wheel_cancel(wheel, timer);
+	timer->deadline_ns = deadline_ns;
+	wheel_place(wheel, timer);
+	wheel->count++;
+}
+
+/* The first occupied slot in time: its tick, and where it lies. UINT64_MAX when there is none. */
+static uint64_t wheel_first(const struct wheel *wheel, unsigned *level, unsigned *slot)
+{
+	for (unsigned l = 0; l < WHEEL_LEVELS; l++) {
+		unsigned shift = WHEEL_BITS * l;
+		uint64_t bits = wheel->occupied[l];
+		uint64_t base = wheel->now_tick >> shift >> WHEEL_BITS;
+
+		if (!bits)
+			continue;
+		*level = l;
+		if (l == WHEEL_TOP && bits == 1) { /* only timers of later eras */
+			*slot = 0;
+			return (base + 1) << WHEEL_ERA_BITS;
+		}
+		if (l == WHEEL_TOP)
+			bits &= ~UINT64_C(1);
+		*slot = (unsigned)__builtin_ctzll(bits);
+		return (base << WHEEL_BITS | *slot) << shift;
+	}
+	return UINT64_MAX;
+}
+
+/* Moves a slot's timers: all of them to the list of due ones, or each to a lower level. */
+static struct timer **wheel_drain(struct wheel *wheel, unsigned level, unsigned slot,
+				  struct timer **due_tail)
+{
+	struct timer *timer = wheel->slots[level][slot];
+
+	wheel->slots[level][slot] = NULL;
+	wheel->occupied[level] &= ~(UINT64_C(1) << slot);
+	while (timer) {
+		struct timer *next = timer->next;
+
+		if (level > 0) {
+			wheel_place(wheel, timer);
+		} else {
+			timer->next = NULL;
+			timer->pprev = due_tail;
+			timer->slot = WHEEL_NO_SLOT;
+			*due_tail = timer;
+			due_tail = &timer->next;
+		}
+		timer = next;
+	}
+	return due_tail;
+}
+
+unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire, void *ctx)
+{
+	uint64_t target = now_ns >> WHEEL_TICK_SHIFT;
+	struct timer *due = NULL, **tail = &due;
+	unsigned level = 0, slot = 0, fired = 0;
+
+	if (target < wheel->now_tick)
+		target = wheel->now_tick; /* time never runs backwards here */
+	for (;;) {
+		uint64_t tick = wheel->count ? wheel_first(wheel, &level, &slot) : UINT64_MAX;
+
+		if (tick > target)
+			break;
+		wheel->now_tick = tick;
+		tail = wheel_drain(wheel, level, slot, tail);
+	}
+	wheel->now_tick = target;
+	/* Collected first, fired after: a handler that sets a timer in the past gets it at the next
+	 * call, so that this loop ends. */
+	while (due) {
+		struct timer *timer = due;
+
+		wheel_unlink(timer);
+		wheel->count--;
+		fired++;
+		fire(ctx, timer, now_ns);
+	}
+	return fired;
+}
+
+uint64_t wheel_next_ns(const struct wheel *wheel)
+{
+	unsigned level = 0, slot = 0;
+	uint64_t tick = wheel->count ? wheel_first(wheel, &level, &slot) : UINT64_MAX;
+
+	return tick > UINT64_MAX >> WHEEL_TICK_SHIFT ? UINT64_MAX : tick << WHEEL_TICK_SHIFT;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * frame.c - the pool: a stack of free chunk numbers, newest first, so that the frame used next is
+ * the one most likely still in the cache.
+ */
+#include "memory/frame.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps)
+{
+	uint32_t size = caps->frame_size, count = caps->frame_count;
+
+	*pool = (struct frame_pool){ 0 };
+	if (!caps->frame_base || count == 0 || size <= 2 * FRAME_HEADROOM_BYTES ||
+	    (size & (size - 1)) != 0 || caps->rx_headroom >= size)
+		return -EINVAL;
+
+	pool->base = caps->frame_base;
+	pool->frame_size = size;
+	pool->frame_shift = (uint32_t)__builtin_ctz(size);
+	pool->frame_count = count;
+	pool->free_stack = malloc(count * sizeof(*pool->free_stack));
+	pool->frames = aligned_alloc(sizeof(struct frame), count * sizeof(struct frame));
+	if (!pool->free_stack || !pool->frames) {
+		frame_pool_destroy(pool);
+		return -ENOMEM;
+	}
+	memset(pool->frames, 0, count * sizeof(struct frame));
+	for (uint32_t i = 0; i < count; i++) {
+		pool->frames[i].index = i;
+		pool->free_stack[i] = count - 1 - i;
+	}
+	pool->free_count = count;
+	return 0;
+}
+
+void frame_pool_destroy(struct frame_pool *pool)
+{
+	free(pool->free_stack);
+	free(pool->frames);
+	*pool = (struct frame_pool){ 0 };
+}
+
+struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor)
+{
+	if (pool->free_count <= floor)
+		return NULL;
+
+	struct frame *f = &pool->frames[pool->free_stack[--pool->free_count]];
+
+	assert(f->stack_refs == 0 && f->nic_refs == 0 && !(f->flags & FRAME_RX_NIC));
+	f->pub.data = frame_chunk(pool, f) + FRAME_HEADROOM_BYTES;
+	f->pub.len = 0;
+	f->pub.capacity = pool->frame_size - FRAME_HEADROOM_BYTES;
+	f->next = NULL;
+	f->frag = NULL;
+	f->stack_refs = 1;
+	f->flags = 0;
+	f->csum = 0;
+	f->seq = 0;
+	f->sent_ns = 0;
+	f->owner = 0;
+	return f;
+}
+
+static inline void frame_go_home(struct frame_pool *pool, struct frame *f)
+{
+	assert(pool->free_count < pool->frame_count);
+	f->flags = 0;
+	pool->free_stack[pool->free_count++] = f->index;
+}
+
+void frame_release(struct frame_pool *pool, struct frame *f)
+{
+	assert(f->index < pool->frame_count && &pool->frames[f->index] == f);
+	assert(f->stack_refs == 1);
+	f->stack_refs = 0;
+	if (f->nic_refs == 0)
+		frame_go_home(pool, f);
+}
+
+void frame_release_packet(struct frame_pool *pool, struct frame *f)
+{
+	while (f) {
+		struct frame *frag = f->frag;
+
+		frame_release(pool, f);
+		f = frag;
+	}
+}
+
+void frame_nic_done(struct frame_pool *pool, struct frame *f)
+{
+	assert(f->nic_refs > 0);
+	f->nic_refs--;
+	if (f->nic_refs == 0 && f->stack_refs == 0)
+		frame_go_home(pool, f);
+}

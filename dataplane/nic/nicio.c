@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nicio.c - packets in and out of a NIC, which is not trusted: what it hands over is checked
+ * before a byte is read, and a frame that it does not hold is counted and left alone.
+ */
+#include "nic/nicio.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "nic/capture.h"
+
+void harp_nic_destroy(struct harp_nic *nic)
+{
+	if (nic)
+		nic->ops->destroy(nic);
+}
+
+int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
+	       struct harp_stats *stats)
+{
+	const struct harp_nic_caps *caps = &nic->caps;
+	uint32_t half = caps->frame_count / 2;
+
+	if (nic->ops->size < sizeof(struct harp_nic_ops) || caps->tx_frags_max == 0 ||
+	    caps->tx_frags_max > NICIO_BURST || caps->tx_frags_max > caps->tx_ring ||
+	    caps->rx_ring == 0)
+		return -EINVAL;
+	*io = (struct nicio){ .nic = nic, .pool = pool, .stats = stats };
+	/* Half of the frames at most: sending and queues need the others. */
+	io->fill_target = caps->rx_ring < half ? caps->rx_ring : half;
+	return io->fill_target > 0 ? 0 : -ENOBUFS;
+}
+
+/* The frame that the NIC gives back with a packet; NULL when it does not hold that one. */
+static inline struct frame *nicio_take(struct nicio *io, const struct harp_desc *desc)
+{
+	struct frame *f = frame_of_offset(io->pool, desc->addr);
+
+	if (!f || !(f->flags & FRAME_RX_NIC))
+		return NULL;
+	uint32_t room = io->pool->frame_size -
+			(uint32_t)(desc->addr & (io->pool->frame_size - 1));
+
+	f->flags = desc->flags & HARP_DESC_CSUM_GOOD ? FRAME_RX_CSUM_GOOD : 0;
+	f->pub.data = io->pool->base + desc->addr;
+	f->pub.len = desc->len;
+	f->pub.capacity = room;
+	f->next = NULL;
+	f->frag = NULL;
+	f->stack_refs = 1;
+	f->csum = 0;
+	f->seq = 0;
+	f->sent_ns = 0;
+	f->owner = 0;
+	io->fill_held--;
+	return f;
+}
+
+/* A packet being put together from descriptors. */
+struct nicio_chain {
+	struct frame *first, *last;
+	uint32_t frags, bytes;
+	bool bad;
+};
+
+static inline void nicio_chain_add(struct nicio *io, struct nicio_chain *chain,
+				   const struct harp_desc *desc)
+{
+	struct frame *f = nicio_take(io, desc);
+
+	chain->frags++;
+	if (!f) {
+		chain->bad = true;
+		return;
+	}
+	chain->bad |= desc->len == 0;
+	chain->bad |= desc->len > f->pub.capacity;
+	chain->bad |= chain->frags > NICIO_FRAGS_MAX;
+	chain->bytes += desc->len;
+	if (chain->last)
+		chain->last->frag = f;
+	else
+		chain->first = f;
+	chain->last = f;
+}
+
+static void nicio_chain_drop(struct nicio *io, struct nicio_chain *chain)
+{
+	io->stats->drop_nic_desc++;
+	frame_release_packet(io->pool, chain->first);
+}
+
+unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
+{
+	struct harp_desc descs[NICIO_BURST];
+	struct nicio_chain chain = { 0 };
+	unsigned want = max < NICIO_BURST ? max : NICIO_BURST;
+	unsigned got = io->nic->ops->rx(io->nic, descs, want, io->now_ns);
+	unsigned count = 0;
+
+	if (got > want)
+		got = want; /* it can't have written more without overrunning descs */
+	for (unsigned i = 0; i < got; i++) {
+		if (i + 1 < got && descs[i + 1].addr < io->pool->frame_count *
+					   (uint64_t)io->pool->frame_size) {
+			__builtin_prefetch(io->pool->base + descs[i + 1].addr);
+			__builtin_prefetch(&io->pool->frames[descs[i + 1].addr >>
+							     io->pool->frame_shift], 1);
+		}
+		nicio_chain_add(io, &chain, &descs[i]);
+		if (descs[i].flags & HARP_DESC_MORE)
+			continue;
+		if (__builtin_expect(chain.bad, 0)) {
+			nicio_chain_drop(io, &chain);
+		} else {
+			io->stats->rx_packets++;
+			io->stats->rx_bytes += chain.bytes;
+			if (__builtin_expect(io->capture != NULL, 0))
+				capture_packet(io->capture, CAPTURE_IN, io->now_ns,
+					       chain.first->pub.data, chain.first->pub.len,
+					       chain.first->frag);
+			packets[count++] = chain.first;
+		}
+		chain = (struct nicio_chain){ 0 };
+	}
+	if (chain.frags > 0) /* the NIC broke its word: a part of a packet */
+		nicio_chain_drop(io, &chain);
+	io->stats->frames_rx_nic = io->fill_held;
+	return count;
+}
+
+bool nicio_tx_ready(struct nicio *io, unsigned frags)
+{
+	const struct harp_nic_caps *caps = &io->nic->caps;
+
+	if (frags > caps->tx_frags_max)
+		return false;
+	if (io->tx_count + frags > NICIO_BURST)
+		nicio_flush(io);
+	/* tx_held counts the waiting ones too. */
+	if (io->tx_held + frags > caps->tx_ring)
+		nicio_complete(io);
+	if (io->tx_count + frags > NICIO_BURST || io->tx_held + frags > caps->tx_ring) {
+		io->stats->tx_ring_full++;
+		return false;
+	}
+	return true;
+}
+
+void nicio_tx(struct nicio *io, const struct packet_out *out)
+{
+	struct frame *f = out->frame;
+	uint8_t *data = out->head;
+	uint32_t len = (uint32_t)(f->pub.data + f->pub.len - data);
+	uint32_t total = 0;
+
+	if (__builtin_expect(io->capture != NULL, 0))
+		capture_packet(io->capture, CAPTURE_OUT, io->now_ns, data, len, f->frag);
+	for (;;) {
+		struct frame *next = f->frag;
+
+		assert(io->tx_count < NICIO_BURST && f->nic_refs < UINT8_MAX);
+		f->nic_refs++;
+		io->tx_held++;
+		io->tx[io->tx_count++] = (struct harp_desc){
+			.addr = frame_offset(io->pool, data),
+			.len = len,
+			.flags = next ? HARP_DESC_MORE : 0,
+		};
+		total += len;
+		if (!next)
+			break;
+		f = next;
+		data = f->pub.data;
+		len = f->pub.len;
+	}
+	assert(total == out->len);
+	io->stats->tx_packets++;
+	io->stats->tx_bytes += total;
+}
+
+void nicio_flush(struct nicio *io)
+{
+	unsigned taken = 0;
+
+	if (io->tx_count > 0) {
+		taken = io->nic->ops->tx(io->nic, io->tx, io->tx_count, io->now_ns);
+		taken = taken < io->tx_count ? taken : io->tx_count;
+		io->tx_count -= taken;
+		if (io->tx_count > 0)
+			memmove(io->tx, io->tx + taken, io->tx_count * sizeof(io->tx[0]));
+	}
+	/* While the NIC holds frames it may want another kick; whether that costs a system call it
+	 * knows best. */
+	if (io->tx_held > io->tx_count || io->kick_wanted)
+		io->nic->ops->kick(io->nic, io->now_ns);
+	io->kick_wanted = false;
+	io->stats->frames_tx_nic = io->tx_held;
+}
+
+void nicio_complete(struct nicio *io)
+{
+	uint64_t addrs[NICIO_BURST];
+	unsigned got;
+
+	if (io->tx_held == io->tx_count)
+		return;
+	do {
+		got = io->nic->ops->complete(io->nic, addrs, NICIO_BURST, io->now_ns);
+		for (unsigned i = 0; i < got && i < NICIO_BURST; i++) {
+			struct frame *f = frame_of_offset(io->pool, addrs[i]);
+
+			if (!f || f->nic_refs == 0) {
+				io->stats->nic_completion_bad++;
+				continue;
+			}
+			frame_nic_done(io->pool, f);
+			io->tx_held--;
+		}
+	} while (got == NICIO_BURST);
+	io->stats->frames_tx_nic = io->tx_held;
+}
+
+void nicio_fill(struct nicio *io)
+{
+	uint64_t addrs[NICIO_BURST];
+	struct frame *frames[NICIO_BURST];
+
+	while (io->fill_held < io->fill_target) {
+		unsigned want = io->fill_target - io->fill_held, n = 0, took;
+
+		want = want < NICIO_BURST ? want : NICIO_BURST;
+		for (; n < want && (frames[n] = frame_alloc(io->pool, 0)) != NULL; n++)
+			addrs[n] = (uint64_t)frames[n]->index << io->pool->frame_shift;
+		if (n == 0)
+			break;
+		took = io->nic->ops->fill(io->nic, addrs, n);
+		took = took < n ? took : n;
+		for (unsigned i = 0; i < took; i++) {
+			frames[i]->stack_refs = 0;
+			frames[i]->flags = FRAME_RX_NIC;
+		}
+		for (unsigned i = took; i < n; i++)
+			frame_release(io->pool, frames[i]);
+		io->fill_held += took;
+		io->kick_wanted |= took > 0;
+		if (took < want)
+			break;
+	}
+	io->stats->frames_rx_nic = io->fill_held;
+	io->stats->frames_free = io->pool->free_count;
+}

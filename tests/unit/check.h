@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check.h - what unit tests are written with. A program is a list of tests; it exits 0 (passed),
+ * 1 (failed) or 77 (skipped, meson's convention). A failed check says where, and both values; the
+ * test goes on, so that one run shows everything.
+ */
+#ifndef HARP_TESTS_CHECK_H
+#define HARP_TESTS_CHECK_H
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CHECK_SKIP 77
+
+static unsigned check_failures;
+
+#define CHECK(condition)                                                                           \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
+			check_failures++;                                                          \
+		}                                                                                  \
+	} while (0)
+
+/* Integers of any type up to 64 bits: got, then wanted. */
+#define CHECK_EQ(got, want)                                                                        \
+	do {                                                                                       \
+		int64_t check_got = (int64_t)(got), check_want = (int64_t)(want);                  \
+		if (check_got != check_want) {                                                     \
+			fprintf(stderr,                                                            \
+				"%s:%d: %s is %" PRId64 " (0x%" PRIx64 "), not %s = %" PRId64      \
+				" (0x%" PRIx64 ")\n",                                              \
+				__FILE__, __LINE__, #got, check_got, (uint64_t)check_got, #want,   \
+				check_want, (uint64_t)check_want);                                 \
+			check_failures++;                                                          \
+		}                                                                                  \
+	} while (0)
+
+#define CHECK_STR(got, want)                                                                       \
+	do {                                                                                       \
+		const char *check_got = (got), *check_want = (want);                               \
+		if (strcmp(check_got, check_want) != 0) {                                          \
+			fprintf(stderr, "%s:%d: %s is \"%s\", not \"%s\"\n", __FILE__, __LINE__,   \
+				#got, check_got, check_want);                                      \
+			check_failures++;                                                          \
+		}                                                                                  \
+	} while (0)
+
+#define CHECK_MEM(got, want, len)                                                                  \
+	do {                                                                                       \
+		if (memcmp((got), (want), (len)) != 0) {                                           \
+			fprintf(stderr, "%s:%d: %s differs from %s\n", __FILE__, __LINE__, #got,   \
+				#want);                                                            \
+			check_failures++;                                                          \
+		}                                                                                  \
+	} while (0)
+
+/* The program's exit status. */
+static inline int check_done(void)
+{
+	if (check_failures)
+		fprintf(stderr, "%u checks failed\n", check_failures);
+	return check_failures ? 1 : 0;
+}
+
+#endif
