@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process in a namespace that does what a test tells it, one JSON line a command.
+
+As a module it is the test's side (`Actor`); run as a program it is the process's side, which holds
+one plugin (ncclnet.Net) and answers each command with one line. Commands may be started and
+collected apart, so that a test can be hostile while one is under way.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+
+class ActorError(Exception):
+    """The command raised over there; the text is its exception."""
+
+
+class Actor:
+    """The test's end of one process."""
+
+    def __init__(self, netns: str | None, env: dict[str, str], prefix: list[str] | None = None):
+        command = ["ip", "netns", "exec", netns] if netns else []
+        command += (prefix or []) + [sys.executable, __file__]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **env},
+            text=True,
+        )
+        self.pid = self.process.pid
+
+    def start(self, command: str, **args: Any) -> None:
+        """Sends a command; result() collects its answer."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"command": command, **args}) + "\n")
+        self.process.stdin.flush()
+
+    def result(self) -> Any:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line:
+            raise ActorError(f"the process ended with {self.process.wait()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ActorError(answer["error"])
+        return answer["value"]
+
+    def call(self, command: str, **args: Any) -> Any:
+        self.start(command, **args)
+        return self.result()
+
+    def kill(self) -> None:
+        """SIGKILL, and waits for the end."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            with contextlib.suppress(BrokenPipeError, OSError):
+                assert self.process.stdin
+                self.process.stdin.close()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                with contextlib.suppress(BrokenPipeError, OSError):
+                    stream.close()
+
+
+@contextlib.contextmanager
+def actors(*made: Actor) -> Iterator[tuple[Actor, ...]]:
+    """Ends them all, whatever happens."""
+    try:
+        yield made
+    finally:
+        for actor in made:
+            actor.close()
+
+
+# ---- the process's side ------------------------------------------------------------------------
+
+
+class Commands:
+    """Each public method is a command."""
+
+    def __init__(self) -> None:
+        sys.path.insert(0, str(pathlib.Path(__file__).parent))
+        self.net: Any = None
+        self.forked: list[int] = []
+
+    def load(self, path: str) -> None:
+        import ncclnet
+
+        self.ncclnet = ncclnet
+        self.net = ncclnet.Net(path)
+
+    def warnings(self) -> list[str]:
+        return list(self.net.warnings())
+
+    def log(self) -> list[str]:
+        return [text for _, text in self.net.lines]
+
+    def listen(self) -> list[Any]:
+        handle, comm = self.net.listen()
+        return [base64.b64encode(handle).decode(), comm]
+
+    def accept(self, listen: int, timeout_s: float = 10.0) -> int:
+        return self.ncclnet.poll_until([lambda: self.net.accept_step(listen)], timeout_s)[0]
+
+    def connect(self, handle: str, timeout_s: float = 10.0) -> int:
+        step = self.net.connect_start(base64.b64decode(handle))
+        return self.ncclnet.poll_until([step], timeout_s)[0]
+
+    def send(self, comm: int, data: str, timeout_s: float = 10.0) -> int:
+        request = self._post(lambda: self.net.isend(comm, base64.b64decode(data)))
+        return request.wait(timeout_s)
+
+    def receive(self, comm: int, size: int, timeout_s: float = 10.0) -> str:
+        request = self._post(lambda: self.net.irecv(comm, size))
+        got = request.wait(timeout_s)
+        return base64.b64encode(request.buffer.raw[:got]).decode()
+
+    def receive_error(self, comm: int, size: int, timeout_s: float = 10.0) -> list[Any]:
+        """Waits for a receive to fail: [result, seconds it took]."""
+        begin = time.monotonic()
+        try:
+            self._post(lambda: self.net.irecv(comm, size)).wait(timeout_s)
+        except self.ncclnet.NcclError as error:
+            return [error.result, time.monotonic() - begin]
+        raise AssertionError("the receive succeeded")
+
+    def stream(self, comm: int, size: int, seconds: float) -> list[Any]:
+        """Sends messages, eight in flight, until the time is over or an error: [sent, result]."""
+        data, flying, sent = bytes(size), [], 0
+        deadline = time.monotonic() + seconds
+        try:
+            while time.monotonic() < deadline:
+                if len(flying) < 8 and (request := self.net.isend(comm, data)):
+                    flying.append(request)
+                if flying and flying[0].test() is not None:
+                    flying.pop(0)
+                    sent += 1
+            for request in flying:
+                request.wait()
+                sent += 1
+        except self.ncclnet.NcclError as error:
+            return [sent, error.result]
+        return [sent, "ncclSuccess"]
+
+    def drain(self, comm: int, size: int, seconds: float) -> list[Any]:
+        """Receives messages, eight posted, until the time is over or an error: [got, result]."""
+        flying, got = [], 0
+        deadline = time.monotonic() + seconds
+        try:
+            while time.monotonic() < deadline:
+                if len(flying) < 8 and (request := self.net.irecv(comm, size)):
+                    flying.append(request)
+                if flying[0].test() is not None:
+                    flying.pop(0)
+                    got += 1
+        except self.ncclnet.NcclError as error:
+            return [got, error.result]
+        return [got, "ncclSuccess"]
+
+    def fork_sleeper(self) -> int:
+        """Forks a child that only sleeps, as a DataLoader worker would."""
+        pid = os.fork()
+        if pid == 0:
+            devnull = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(devnull, fd)
+            signal.pause()
+            os._exit(0)
+        self.forked.append(pid)
+        return pid
+
+    def close_send(self, comm: int) -> None:
+        self.net.close_send(comm)
+
+    def close_recv(self, comm: int) -> None:
+        self.net.close_recv(comm)
+
+    def close_listen(self, comm: int) -> None:
+        self.net.close_listen(comm)
+
+    def finalize(self) -> None:
+        self.net.finalize()
+
+    def _post(self, post: Any) -> Any:
+        deadline = time.monotonic() + 10
+        while (request := post()) is None:
+            assert time.monotonic() < deadline, "no free request in time"
+            time.sleep(0)
+        return request
+
+
+def main() -> None:
+    commands = Commands()
+    for line in sys.stdin:
+        args = json.loads(line)
+        name = args.pop("command")
+        try:
+            answer: dict[str, Any] = {"value": getattr(commands, name)(**args)}
+        except Exception as error:  # everything goes to the test
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+    for pid in commands.forked:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main()
