@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strangers, liars and killers against the real plugin on a real queue (issue 2, point 11).
+
+Each gets one clear error or a counted drop; nothing crashes or hangs, and what was established goes
+on. Every test runs over HARP's own TCP (AF_XDP on veth) and over kernel lanes.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from actor import Actor, ActorError, actors
+from hosts import Hosts
+from wire import ACK, CLOSE, CREDIT, DATA, Handle, Peer, record
+
+SEED = 20261121
+SECOND = 1.0
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(params=["xdp", "kernel"])
+def path(request: pytest.FixtureRequest) -> str:
+    """The kind of lane on the side under test."""
+    return str(request.param)
+
+
+def spawn(hosts: Hosts, host: int, path: str, **env: str) -> Actor:
+    actor = Actor(hosts.netns[host], hosts.env(path, **env))
+    try:
+        actor.call("load", path=str(hosts.plugin))
+    except BaseException:
+        actor.close()
+        raise
+    return actor
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+class Pair:
+    """Two ranks with one comm from host 1 to host 0, which is the side under test."""
+
+    def __init__(self, receiver: Actor, sender: Actor) -> None:
+        self.receiver, self.sender = receiver, sender
+        self.handle, self.listen = receiver.call("listen")
+        receiver.start("accept", listen=self.listen)
+        self.send_comm = sender.call("connect", handle=self.handle)
+        self.recv_comm = receiver.result()
+
+    def exchange(self, data: bytes) -> None:
+        """One message; it must arrive as it was sent."""
+        self.receiver.start("receive", comm=self.recv_comm, size=len(data) + 64)
+        assert self.sender.call("send", comm=self.send_comm, data=b64(data)) == len(data)
+        assert base64.b64decode(self.receiver.result()) == data
+
+
+@contextlib.contextmanager
+def ranks(hosts: Hosts, path: str, sender_path: str | None = None) -> Iterator[Pair]:
+    with actors(spawn(hosts, 0, path), spawn(hosts, 1, sender_path or path)) as (receiver, sender):
+        yield Pair(receiver, sender)
+
+
+def closed_within(sock: socket.socket, seconds: float) -> bool:
+    """True when the other side ends the connection in time."""
+    sock.settimeout(seconds)
+    try:
+        while sock.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def connected_peer(hosts: Hosts, receiver: Actor) -> Iterator[tuple[Peer, int]]:
+    """A peer of ours in host 1, admitted by a correct preamble, and the plugin's comm."""
+    raw, listen = receiver.call("listen")
+    with hosts.inside(1):
+        peer = Peer(Handle.decode(base64.b64decode(raw)))
+    with peer:
+        receiver.start("accept", listen=listen)
+        peer.handshake()
+        yield peer, receiver.result()
+
+
+@pytest.mark.parametrize("sender_path", ["xdp", "kernel"])
+def test_lane_kinds_interoperate(hosts: Hosts, path: str, sender_path: str) -> None:
+    with ranks(hosts, path, sender_path) as pair:
+        for size in (0, 1, 7, 8, 9, 1447, 4096, 65536, 1 << 20):
+            pair.exchange(random.Random(SEED + size).randbytes(size))
+
+
+def test_a_peer_written_from_the_document_is_understood(hosts: Hosts, path: str) -> None:
+    with (
+        actors(spawn(hosts, 0, path)) as (receiver,),
+        connected_peer(hosts, receiver) as (peer, comm),
+    ):
+        data = random.Random(SEED).randbytes(5000)
+        receiver.start("receive", comm=comm, size=8192)
+        head, tail = data[:4096], data[4096:]
+        peer.send(record(DATA, message=0, total=5000, offset=0, payload=head))
+        peer.send(record(DATA, message=0, total=5000, offset=4096, payload=tail))
+        assert base64.b64decode(receiver.result()) == data
+
+
+def test_every_byte_of_a_handle_is_protected(hosts: Hosts, path: str) -> None:
+    with actors(spawn(hosts, 0, path), spawn(hosts, 1, path)) as (receiver, sender):
+        raw, _ = receiver.call("listen")
+        handle = base64.b64decode(raw)
+        for at in range(len(handle)):
+            broken = bytearray(handle)
+            broken[at] ^= 1 << (at % 8)
+            before = len(sender.call("warnings"))
+            with pytest.raises(ActorError, match="ncclInvalidUsage"):
+                sender.call("connect", handle=b64(bytes(broken)))
+            said = sender.call("warnings")[before:]
+            assert len(said) == 1 and "handle" in said[0], f"byte {at}: {said}"
+
+
+def test_silent_strangers_do_not_delay_a_healthy_connect(hosts: Hosts, path: str) -> None:
+    with ranks(hosts, path) as pair, contextlib.ExitStack() as strangers:
+        handle = Handle.decode(base64.b64decode(pair.handle))
+        silent = []
+        with hosts.inside(1):
+            for _ in range(80):
+                sock = socket.create_connection((handle.v4, handle.port), 5)
+                silent.append(strangers.enter_context(sock))
+        begin = time.monotonic()
+        second = Pair(pair.receiver, pair.sender)
+        assert time.monotonic() - begin < SECOND
+        second.exchange(b"healthy")
+        pair.exchange(b"established")
+        # The deadline of an unauthenticated connection is 5 s; someone must poll meanwhile.
+        raw, listen = pair.receiver.call("listen")
+        with pytest.raises(ActorError, match="not made in time"):
+            pair.receiver.call("accept", listen=listen, timeout_s=6.5)
+        assert raw and all(closed_within(sock, 0.5) for sock in silent)
+
+
+def test_babbling_strangers_are_closed_and_change_nothing(hosts: Hosts, path: str) -> None:
+    rng = random.Random(SEED)
+    with ranks(hosts, path) as pair:
+        handle = Handle.decode(base64.b64decode(pair.handle))
+        words = [
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(200),
+            b"\x16\x03\x01" + rng.randbytes(200),
+            b"HELO" + rng.randbytes(100),
+            b"HELO" + struct.pack("<H", 1) + bytes(100),
+            b"HARPhndl" + rng.randbytes(200),
+            *(rng.randbytes(rng.randrange(64, 4000)) for _ in range(20)),
+        ]
+        raw, listen = pair.receiver.call("listen")
+        for word in words:
+            with hosts.inside(1):
+                sock = socket.create_connection((handle.v4, handle.port), 5)
+            with sock:
+                sock.sendall(word)
+                with pytest.raises(ActorError, match="not made in time"):
+                    pair.receiver.call("accept", listen=listen, timeout_s=0.05)
+                assert closed_within(sock, SECOND), word[:16]
+        pair.exchange(b"established")
+        Pair(pair.receiver, pair.sender).exchange(b"new")
+        assert raw
+
+
+def test_a_replayed_preamble_is_refused(hosts: Hosts, path: str) -> None:
+    with ranks(hosts, path) as pair:
+        raw, listen = pair.receiver.call("listen")
+        handle = Handle.decode(base64.b64decode(raw))
+        with hosts.inside(1):
+            first = Peer(handle)
+        with first:
+            hello = first.hello()
+            pair.receiver.start("accept", listen=listen)
+            first.send(hello)
+            first.read(64)
+            proof = first.proof()
+            first.send(proof)
+            first.read(32)
+            comm = pair.receiver.result()
+            with hosts.inside(1):
+                again = Peer(handle)
+            with again:
+                again.send(hello + proof)
+                pair.receiver.start("accept", listen=listen, timeout_s=1.0)
+                again.read(64)  # a challenge with a nonce of its own
+                with pytest.raises((EOFError, ConnectionError)):
+                    again.read(32)
+                with pytest.raises(ActorError, match="not made in time"):
+                    pair.receiver.result()
+            pair.receiver.start("receive", comm=comm, size=8)
+            first.send(record(DATA, total=4, payload=b"mine"))
+            assert base64.b64decode(pair.receiver.result()) == b"mine"
+        pair.exchange(b"established")
+
+
+def test_a_peer_without_the_secret_is_refused(hosts: Hosts, path: str) -> None:
+    with ranks(hosts, path) as pair:
+        raw, listen = pair.receiver.call("listen")
+        handle = Handle.decode(base64.b64decode(raw))
+        with hosts.inside(1):
+            peer = Peer(handle)
+        with peer:
+            peer.send(peer.hello())
+            pair.receiver.start("accept", listen=listen, timeout_s=1.0)
+            peer.read(64)
+            handle.secret = bytes(16)
+            peer.send(peer.proof())
+            with pytest.raises((EOFError, ConnectionError)):
+                peer.read(32)
+            with pytest.raises(ActorError, match="not made in time"):
+                pair.receiver.result()
+        pair.exchange(b"established")
+
+
+IMPOSSIBLE = {
+    "unknown type": record(77),
+    "type 0": record(0),
+    "reserved bits": b"\x01\xff" + record(DATA, total=8, payload=bytes(8))[2:],
+    "longer than its message": record(DATA, total=8, length=4096) + bytes(4096),
+    "offset behind the end": record(DATA, total=64, offset=128, payload=bytes(8)),
+    "unaligned offset": record(DATA, total=64, offset=3, payload=bytes(8)),
+    "not the next message": record(DATA, message=9, total=8, payload=bytes(8)),
+    "not the next offset": record(DATA, total=256, offset=128, payload=bytes(128)),
+    "a terabyte and more": record(DATA, total=1 << 63, length=1 << 20),
+    "length over the limit": record(DATA, total=1 << 40, length=0xFFFFFFFF),
+    "empty piece": record(DATA, total=64),
+    "credit from a sender": record(CREDIT, message=0, total=1, payload=struct.pack("<Q", 8)),
+    "ack with payload": record(ACK, payload=bytes(8)),
+    "close with payload": record(CLOSE, payload=bytes(8)),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_impossible_records_fail_their_comm_only(hosts: Hosts, path: str, name: str) -> None:
+    with ranks(hosts, path) as pair:
+        with connected_peer(hosts, pair.receiver) as (peer, comm):
+            before = len(pair.receiver.call("warnings"))
+            pair.receiver.start("receive_error", comm=comm, size=1 << 16)
+            peer.send(IMPOSSIBLE[name])
+            result, _ = pair.receiver.result()
+            assert result == "ncclRemoteError"
+            said = pair.receiver.call("warnings")[before:]
+            assert len(said) == 1, said
+            # Sticky, cheap and silent from now on.
+            assert pair.receiver.call("receive_error", comm=comm, size=8)[0] == result
+            assert len(pair.receiver.call("warnings")) == before + 1
+        pair.exchange(b"established")
+
+
+def test_a_message_longer_than_its_receive_is_truncation(hosts: Hosts, path: str) -> None:
+    with ranks(hosts, path) as pair:
+        pair.receiver.start("receive_error", comm=pair.recv_comm, size=100)
+        with contextlib.suppress(ActorError):
+            pair.sender.call("send", comm=pair.send_comm, data=b64(bytes(101)))
+        assert pair.receiver.result()[0] == "ncclInvalidUsage"
+        assert any("truncated" in line for line in pair.receiver.call("warnings"))
+
+
+@pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a sleeping child"])
+@pytest.mark.parametrize("busy", [False, True], ids=["waiting", "mid-transfer"])
+def test_a_killed_sender_is_noticed_within_a_second(
+    hosts: Hosts, path: str, forked: bool, busy: bool
+) -> None:
+    with ranks(hosts, path) as pair, contextlib.ExitStack() as after:
+        pair.exchange(b"alive")
+        if forked:
+            hosts.kill_later(after, pair.sender.call("fork_sleeper"))
+        if busy:
+            pair.receiver.start("drain", comm=pair.recv_comm, size=1 << 20, seconds=20)
+            pair.sender.start("stream", comm=pair.send_comm, size=1 << 20, seconds=20)
+            time.sleep(0.5)
+        else:
+            pair.receiver.start("receive_error", comm=pair.recv_comm, size=8, timeout_s=20)
+            time.sleep(0.3)
+        begin = time.monotonic()
+        pair.sender.kill()
+        _, result = pair.receiver.result() if busy else reversed(pair.receiver.result())
+        assert result == "ncclRemoteError"
+        assert time.monotonic() - begin < SECOND
+        said = pair.receiver.call("warnings")
+        assert any(hosts.address[1] in line for line in said), said
+
+
+@pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a sleeping child"])
+def test_a_killed_receiver_is_noticed_within_a_second(
+    hosts: Hosts, path: str, forked: bool
+) -> None:
+    with ranks(hosts, path) as pair, contextlib.ExitStack() as after:
+        pair.exchange(b"alive")
+        if forked:
+            hosts.kill_later(after, pair.receiver.call("fork_sleeper"))
+        pair.receiver.start("drain", comm=pair.recv_comm, size=1 << 20, seconds=20)
+        pair.sender.start("stream", comm=pair.send_comm, size=1 << 20, seconds=20)
+        time.sleep(0.5)
+        begin = time.monotonic()
+        pair.receiver.kill()
+        assert pair.sender.result()[1] == "ncclRemoteError"
+        assert time.monotonic() - begin < SECOND
+
+
+def test_what_was_done_arrives_although_the_sender_exits_at_once(hosts: Hosts, path: str) -> None:
+    data = random.Random(SEED).randbytes(200_000)
+    with ranks(hosts, path) as pair:
+        # Nothing is received before the sender is gone, so it can only have been buffered.
+        assert pair.sender.call("send", comm=pair.send_comm, data=b64(data[:100_000])) == 100_000
+        pair.sender.kill()
+        got = pair.receiver.call("receive", comm=pair.recv_comm, size=1 << 18)
+        assert base64.b64decode(got) == data[:100_000]
+
+
+class TestForcedPath:
+    """HARP_PATH=xdp that can't be had: init fails, with one line; auto goes on and says why."""
+
+    def test_interface_that_does_not_exist(self, hosts: Hosts) -> None:
+        actor = Actor(hosts.netns[0], hosts.env("xdp", NCCL_SOCKET_IFNAME="=nope0"))
+        with actors(actor):
+            with pytest.raises(ActorError, match="init: |devices: "):
+                actor.call("load", path=str(hosts.plugin))
+
+    def test_missing_privilege(self, hosts: Hosts) -> None:
+        drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
+        with actors(Actor(hosts.netns[0], hosts.env("xdp"), drop)) as (actor,):
+            with pytest.raises(ActorError, match="init: "):
+                actor.call("load", path=str(hosts.plugin))
+        with actors(Actor(hosts.netns[0], hosts.env("auto"), drop)) as (actor,):
+            actor.call("load", path=str(hosts.plugin))
+            actor.call("listen")
+            assert any("CAP_" in line for line in actor.call("log")), actor.call("log")
+
+    def test_busy_queue(self, hosts: Hosts) -> None:
+        with actors(spawn(hosts, 0, "xdp")) as (owner,):
+            owner.call("listen")
+            with actors(Actor(hosts.netns[0], hosts.env("xdp"))) as (second,):
+                with pytest.raises(ActorError, match="init: "):
+                    second.call("load", path=str(hosts.plugin))
+            with actors(spawn(hosts, 0, "auto"), spawn(hosts, 1, "auto")) as (second, sender):
+                Pair(second, sender).exchange(b"over a kernel lane")
+                log = "\n".join(second.call("log"))
+                assert "busy" in log or "already" in log, log

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP's wire format v1, written a second time, from docs/lanes.md alone.
+
+With it a test can be a correct peer, and then stop being one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import ipaddress
+import os
+import socket
+import struct
+
+HELLO, CHALLENGE, PROOF, READY = b"HELO", b"CHLG", b"PROF", b"REDY"
+DATA, CREDIT, ACK, CLOSE = 1, 2, 3, 4
+RECORD_BYTES = 40
+
+
+@dataclasses.dataclass
+class Handle:
+    """Section 2: what a connector needs of the 128 bytes."""
+
+    harp_port: int
+    kernel_port: int
+    listen_id: int
+    v4: str
+    secret: bytes
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Handle:
+        assert raw[:8] == b"HARPhndl" and raw[8] == 1, raw[:12]
+        check = hashlib.blake2s(
+            b"HARP handle v1" + raw[:112], key=raw[72:88], digest_size=16
+        ).digest()
+        assert check == raw[112:], "the handle's check"
+        harp_port, kernel_port = struct.unpack_from("<HH", raw, 12)
+        return cls(
+            harp_port=harp_port,
+            kernel_port=kernel_port,
+            listen_id=struct.unpack_from("<Q", raw, 24)[0],
+            v4=str(ipaddress.IPv4Address(raw[48:52])),
+            secret=raw[72:88],
+        )
+
+    @property
+    def port(self) -> int:
+        return self.harp_port or self.kernel_port
+
+
+def record(
+    kind: int,
+    *,
+    message: int = 0,
+    total: int = 0,
+    offset: int = 0,
+    tag: int = 0,
+    payload: bytes = b"",
+    length: int | None = None,
+) -> bytes:
+    """Section 4: one record; length may lie."""
+    size = len(payload) if length is None else length
+    return (
+        struct.pack("<BBHIQQQII", kind, 0, 0, size, message, total, offset, tag, 0) + payload
+    )
+
+
+class Peer:
+    """A connector on a kernel socket (section 3)."""
+
+    def __init__(self, handle: Handle, timeout_s: float = 5.0) -> None:
+        self.handle = handle
+        self.transcript = b""
+        self.socket = socket.create_connection((handle.v4, handle.port), timeout_s)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, data: bytes) -> None:
+        self.transcript += data
+        self.socket.sendall(data)
+
+    def read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self.socket.recv(count - len(data))
+            if not piece:
+                raise EOFError(f"the plugin closed the connection after {len(data)} bytes")
+            data += piece
+        self.transcript += data
+        return data
+
+    def mac(self, label: bytes) -> bytes:
+        return hashlib.blake2s(
+            label.ljust(16) + self.transcript, key=self.handle.secret, digest_size=16
+        ).digest()
+
+    def hello(self, *, features: int = 0, nonce: bytes | None = None, version: int = 1) -> bytes:
+        return (
+            HELLO
+            + struct.pack("<HHQIBBH", version, 0, features, 262144, 0, 1, 0)
+            + struct.pack("<QQ", self.handle.listen_id, 0xC0FFEE)
+            + (nonce or os.urandom(16))
+            + bytes(8)
+        )
+
+    def proof(self) -> bytes:
+        self.transcript += (head := PROOF + struct.pack("<HHQ", 1, 0, 0))
+        mac = self.mac(b"HARP1 connector")
+        self.transcript = self.transcript[: -len(head)]
+        return head + mac
+
+    def handshake(self) -> None:
+        """HELLO to READY, everything checked."""
+        self.send(self.hello())
+        challenge = self.read(48)
+        assert challenge[:4] == CHALLENGE
+        expected = self.mac(b"HARP1 acceptor")
+        assert self.read(16) == expected, "the acceptor's proof"
+        self.send(self.proof())
+        ready = self.read(16)
+        assert ready[:4] == READY and struct.unpack_from("<H", ready, 6)[0] == 0, ready
+        expected = self.mac(b"HARP1 ready")
+        assert self.read(16) == expected, "READY's proof"
