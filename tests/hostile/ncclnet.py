@@ -193,9 +193,7 @@ class Net:
         self._ctx = ct.c_void_p()
 
 
-def poll_until(
-    steps: list[Callable[[], int | None]], timeout_s: float = 10.0
-) -> list[int]:
+def poll_until(steps: list[Callable[[], int | None]], timeout_s: float = 10.0) -> list[int]:
     """Plays the service thread: calls every step again and again until all have given a comm."""
     found: list[int | None] = [None] * len(steps)
     deadline = time.monotonic() + timeout_s

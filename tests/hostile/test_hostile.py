@@ -16,15 +16,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
 from actor import Actor, ActorError, actors
 from hosts import Hosts
 from wire import ACK, CLOSE, CREDIT, DATA, Handle, Peer, record
 
 SEED = 20261121
 SECOND = 1.0
-
-pytestmark = pytest.mark.root
 
 
 @pytest.fixture(params=["xdp", "kernel"])

@@ -61,9 +61,7 @@ def record(
 ) -> bytes:
     """Section 4: one record; length may lie."""
     size = len(payload) if length is None else length
-    return (
-        struct.pack("<BBHIQQQII", kind, 0, 0, size, message, total, offset, tag, 0) + payload
-    )
+    return struct.pack("<BBHIQQQII", kind, 0, 0, size, message, total, offset, tag, 0) + payload
 
 
 class Peer:
