@@ -139,9 +139,10 @@ static void device_add_address(struct candidate *candidate, const struct ifaddrs
 /* Is the IP address of NCCL_COMM_ID ("1.2.3.4:5000", "[fd00::1]:5000") on this address's subnet? */
 static bool device_on_subnet(const struct ifaddrs *entry, const struct harp_addr *wanted)
 {
+	bool wanted_v4 = IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)wanted);
 	struct harp_addr own, mask;
 
-	if (!entry->ifa_netmask)
+	if (!entry->ifa_netmask || wanted_v4 != (entry->ifa_addr->sa_family == AF_INET))
 		return false;
 	if (entry->ifa_addr->sa_family == AF_INET) {
 		own = device_from_v4(&((const struct sockaddr_in *)(const void *)entry->ifa_addr)
