@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * forkguard.h - sockets that a forked child must not keep alive.
+ *
+ * A peer learns of our death by the FIN or RST of our sockets; a child that sleeps with copies of them
+ * would keep us alive for it. So every socket is registered, and the child closes them all.
+ */
+#ifndef HARP_PLUGIN_FORKGUARD_H
+#define HARP_PLUGIN_FORKGUARD_H
+
+#include <stdbool.h>
+
+/* Once per process image; repeated calls are free. */
+int forkguard_init(void);
+/* -ENOMEM. */
+int forkguard_add(int fd);
+/* Forgets and closes fd. */
+void forkguard_close(int fd);
+
+/* True in a forked child: the plugin is dead there. Written once, before the child runs on. */
+extern bool forkguard_is_child;
+
+#endif
