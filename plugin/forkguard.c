@@ -15,7 +15,7 @@ bool forkguard_is_child;
 static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
 static int *guard_fds; /* unordered; under guard_lock */
 static unsigned guard_count, guard_capacity;
-static bool guard_installed;
+static bool guard_installed, guard_active;
 
 static void forkguard_prepare(void)
 {
@@ -30,7 +30,8 @@ static void forkguard_parent(void)
 /* Async-signal-safe calls only: the child may have come from a process of many threads. */
 static void forkguard_child(void)
 {
-	forkguard_is_child = true;
+	if (guard_active)
+		forkguard_is_child = true;
 	for (unsigned i = 0; i < guard_count; i++)
 		close(guard_fds[i]);
 	guard_count = 0;
@@ -48,6 +49,13 @@ int forkguard_init(void)
 	guard_installed = !rc;
 	pthread_mutex_unlock(&guard_lock);
 	return rc;
+}
+
+void forkguard_set_active(bool active)
+{
+	pthread_mutex_lock(&guard_lock);
+	guard_active = active;
+	pthread_mutex_unlock(&guard_lock);
 }
 
 int forkguard_add(int fd)

@@ -17,7 +17,11 @@ int forkguard_add(int fd);
 /* Forgets and closes fd. */
 void forkguard_close(int fd);
 
-/* True in a forked child: the plugin is dead there. Written once, before the child runs on. */
+/* Is there anything to guard: a context lives. */
+void forkguard_set_active(bool active);
+
+/* True in a child forked while a context lived: the plugin is dead there. Written before the child
+ * runs on. */
 extern bool forkguard_is_child;
 
 #endif

@@ -127,6 +127,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	if (!rc) {
 		ctx->next = ctx_list;
 		ctx_list = ctx;
+		forkguard_set_active(true);
 	}
 	pthread_mutex_unlock(&ctx_lock);
 	if (rc) {
@@ -190,8 +191,10 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		;
 	if (*at)
 		*at = ctx->next;
-	if (!ctx_list)
+	if (!ctx_list) {
 		ctx_forget_devices();
+		forkguard_set_active(false);
+	}
 	pthread_mutex_unlock(&ctx_lock);
 	free(ctx);
 	return 0;
