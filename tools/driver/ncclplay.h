@@ -26,11 +26,12 @@
  * Python's GIL. Several ranks may live in one process.
  *
  * Collective calls (open, connect, allreduce, barrier, gather) return when every rank has made
- * the same call, or with an error: never later than timeout_s after the last sign of progress.
+ * the same call, or with an error: at the latest timeout_s after the plugin last moved a message,
+ * or twice timeout_s in a barrier or gather (so that the rank that hangs is the one that says so).
  *
- * Results: NCCLPLAY_OK, or one of the codes below with a line of text that names the cause. After an
- * error the rank stays failed (the same code again, at once): only close is left. The codes are also
- * harp-bench's exit codes.
+ * Results: NCCLPLAY_OK, or one of the codes below with a line of text that names the cause. After
+ * an error the rank stays failed (the same code again, at once): only close is left. The codes are
+ * also harp-bench's exit codes.
  */
 #ifndef NCCLPLAY_H
 #define NCCLPLAY_H
@@ -146,9 +147,10 @@ struct ncclplay_stats {
 void ncclplay_stats(struct ncclplay *play, struct ncclplay_stats *out);
 
 /*
- * The plugin's log lines (WARN, INFO), kept whether printed or not: the last 256. Copies the first
- * line after *cursor (start with 0) to text and moves *cursor on; returns its level, or 0 when there
- * is no further line. Lines that were overwritten are skipped.
+ * The plugin's log lines (WARN, INFO), kept whether printed or not: the last 256 of this process
+ * (NCCL's logger has no argument that tells one rank from another). Copies the first line after
+ * *cursor (start with 0) to text and moves *cursor on; returns its level, or 0 when there is no
+ * further line. Lines that were overwritten are skipped.
  */
 int ncclplay_log_next(struct ncclplay *play, uint64_t *cursor, char *text, size_t text_len);
 
@@ -163,7 +165,8 @@ const char *ncclplay_last_warn(struct ncclplay *play);
  * Closes as NCCL does: no barrier; requests in flight are abandoned, buffers deregistered,
  * connections closed, threads joined, finalize, dlclose. NULL is accepted. Returns NCCLPLAY_OK, or
  * NCCLPLAY_HANG when a call of the plugin does not come back within timeout_s: then memory and
- * threads are left behind, and the process had better end.
+ * threads are left behind, and the process had better end; NCCLPLAY_PLUGIN when a rank without
+ * error before found one in deregMr, close or finalize (the text goes to the log).
  */
 int ncclplay_close(struct ncclplay *play);
 

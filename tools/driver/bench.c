@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.c - harp-bench: one rank of a benchmark that plays NCCL over an ncclNet plugin.
+ *
+ * Exit: 0 right, 1 wrong data, 2 usage, 3 hang, 4 plugin error, 5 another rank or the root,
+ * 6 interrupted. Python starts one process per rank; the measuring is here.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+static const char usage[] =
+	"usage: harp-bench MODE --rank R --ranks N --root HOST:PORT [options]\n"
+	"modes\n"
+	"  lat                 ping-pong between 2 ranks: half round trip, percentiles\n"
+	"  bw                  stream from rank 0 to rank 1, 8 messages in flight\n"
+	"  allreduce           ring all-reduce of float32 over all ranks, nccl-tests' columns\n"
+	"  source, sink, wait  one end of an endless stream (sink: receives; wait: the same, from a\n"
+	"                      peer that may send nothing); JSON lines; for tests that kill the peer\n"
+	"which plugin\n"
+	"  --plugin NAME|PATH  as NCCL_NET_PLUGIN (default: that variable, else libnccl-net.so)\n"
+	"  --abi N             ncclNetPlugin_vN, 6..12 (default: the newest)\n"
+	"  --ifname IF         sets NCCL_SOCKET_IFNAME\n"
+	"  --dev N             the plugin's device (default 0)\n"
+	"what to run\n"
+	"  -b, --minbytes S    first size (K, M, G: powers of 1024)\n"
+	"  -e, --maxbytes S    last size\n"
+	"  -f, --stepfactor N  next size = size * N\n"
+	"  -n, --iters N       messages or iterations (default: by size)\n"
+	"  -w, --warmup N      before those\n"
+	"  --channels N        connections per direction (default 1)\n"
+	"  --ll                all-reduce with NCCL's LL protocol instead of Simple\n"
+	"  --bidir             bw: both directions at once\n"
+	"  --baseline          lat, bw: bare kernel TCP over the same addresses too\n"
+	"  --datacheck 0|1     verify every byte in a pass of its own (default 1)\n"
+	"how\n"
+	"  --timeout S         longest time without progress (default 60)\n"
+	"  --cpu N             pin progress and service thread to processor N\n"
+	"  -o json             one JSON document on rank 0's standard output\n"
+	"  --progress-fd N     JSON lines of progress to file descriptor N\n"
+	"  --fork-child        source, sink, wait: fork a child that sleeps\n"
+	"  --abrupt            source, sink with -n: exit without closing\n";
+
+static int bench_usage(const char *what, const char *value)
+{
+	if (what)
+		fprintf(stderr, "harp-bench: %s%s%s\n", what, value ? ": " : "", value ? value : "");
+	fputs("harp-bench --help lists modes and options\n", stderr);
+	return NCCLPLAY_USAGE;
+}
+
+static bool parse_number(const char *text, double least, double most, double *out)
+{
+	char *end;
+
+	errno = 0;
+	*out = strtod(text, &end);
+	return end != text && !*end && !errno && *out >= least && *out <= most;
+}
+
+static bool parse_size(const char *text, size_t *out)
+{
+	char *end;
+	unsigned long long n;
+	int shift = 0;
+
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	if (end == text || errno || *text == '-')
+		return false;
+	if (*end == 'k' || *end == 'K')
+		shift = 10;
+	else if (*end == 'm' || *end == 'M')
+		shift = 20;
+	else if (*end == 'g' || *end == 'G')
+		shift = 30;
+	end += shift > 0;
+	if (*end == 'B' || *end == 'b')
+		end++;
+	*out = (size_t)n << shift;
+	return !*end && *out >> shift == n && *out <= (size_t)16 << 30;
+}
+
+enum { O_RANK = 256, O_RANKS, O_ROOT, O_PLUGIN, O_ABI, O_IFNAME, O_DEV, O_CHANNELS, O_LL, O_BIDIR,
+       O_BASELINE, O_DATACHECK, O_TIMEOUT, O_CPU, O_PROGRESS_FD, O_FORK_CHILD, O_ABRUPT, O_HELP };
+
+static const struct option long_options[] = {
+	{ "rank", 1, NULL, O_RANK },
+	{ "ranks", 1, NULL, O_RANKS },
+	{ "root", 1, NULL, O_ROOT },
+	{ "plugin", 1, NULL, O_PLUGIN },
+	{ "abi", 1, NULL, O_ABI },
+	{ "ifname", 1, NULL, O_IFNAME },
+	{ "dev", 1, NULL, O_DEV },
+	{ "channels", 1, NULL, O_CHANNELS },
+	{ "ll", 0, NULL, O_LL },
+	{ "bidir", 0, NULL, O_BIDIR },
+	{ "baseline", 0, NULL, O_BASELINE },
+	{ "datacheck", 1, NULL, O_DATACHECK },
+	{ "timeout", 1, NULL, O_TIMEOUT },
+	{ "cpu", 1, NULL, O_CPU },
+	{ "progress-fd", 1, NULL, O_PROGRESS_FD },
+	{ "fork-child", 0, NULL, O_FORK_CHILD },
+	{ "abrupt", 0, NULL, O_ABRUPT },
+	{ "minbytes", 1, NULL, 'b' },
+	{ "maxbytes", 1, NULL, 'e' },
+	{ "stepfactor", 1, NULL, 'f' },
+	{ "iters", 1, NULL, 'n' },
+	{ "warmup", 1, NULL, 'w' },
+	{ "output", 1, NULL, 'o' },
+	{ "help", 0, NULL, O_HELP },
+	{ NULL, 0, NULL, 0 },
+};
+
+/* One option with a number; false when it is out of range. */
+static bool bench_number(struct bench *bench, int option, const char *text)
+{
+	struct ncclplay_options *o = &bench->options;
+	double n;
+
+	switch (option) {
+	case O_RANK:
+		return parse_number(text, 0, NCCLPLAY_RANKS_MAX - 1, &n) && (o->rank = (int)n, true);
+	case O_RANKS:
+		return parse_number(text, 1, NCCLPLAY_RANKS_MAX, &n) && (o->ranks = (int)n, true);
+	case O_ABI:
+		return parse_number(text, NET_ABI_OLDEST, NET_ABI_NEWEST, &n) &&
+		       (o->abi = (int)n, true);
+	case O_DEV:
+		return parse_number(text, 0, 1023, &n) && (o->dev = (int)n, true);
+	case O_CHANNELS:
+		return parse_number(text, 1, NCCLPLAY_CHANNELS_MAX, &n) &&
+		       (o->channels = (int)n, true);
+	case O_DATACHECK:
+		return parse_number(text, 0, 1, &n) && (bench->datacheck = n > 0, true);
+	case O_TIMEOUT:
+		return parse_number(text, 0.1, 86400, &n) && (o->timeout_s = n, true);
+	case O_CPU:
+		return parse_number(text, 0, 1023, &n) && (o->cpu = (int)n, o->pin = true);
+	case O_PROGRESS_FD:
+		return parse_number(text, 0, 65535, &n) && (bench->progress_fd = (int)n, true);
+	case 'b':
+		return parse_size(text, &bench->first_bytes);
+	case 'e':
+		return parse_size(text, &bench->last_bytes);
+	case 'f':
+		return parse_number(text, 2, 1 << 20, &n) && (bench->factor = (size_t)n, true);
+	case 'n':
+		return parse_number(text, 1, 1e9, &n) && (bench->iterations = (uint64_t)n, true);
+	default:
+		return parse_number(text, 0, 1e9, &n) && (bench->warm = (uint64_t)n, true);
+	}
+}
+
+static int bench_option(struct bench *bench, int option)
+{
+	switch (option) {
+	case O_ROOT:
+		bench->options.root = optarg;
+		return 0;
+	case O_PLUGIN:
+		bench->options.plugin = optarg;
+		return 0;
+	case O_IFNAME:
+		bench->ifname = optarg;
+		return setenv("NCCL_SOCKET_IFNAME", optarg, 1) ? NCCLPLAY_PEER : 0;
+	case O_LL:
+		bench->options.ll = true;
+		return 0;
+	case O_BIDIR:
+		bench->bidir = true;
+		return 0;
+	case O_BASELINE:
+		bench->baseline = true;
+		return 0;
+	case O_FORK_CHILD:
+		bench->fork_child = true;
+		return 0;
+	case O_ABRUPT:
+		bench->abrupt = true;
+		return 0;
+	case 'o':
+		bench->json = !strcmp(optarg, "json");
+		if (!bench->json && strcmp(optarg, "table"))
+			return bench_usage("-o: want json or table, not", optarg);
+		return 0;
+	case '?':
+		return bench_usage(NULL, NULL);
+	default:
+		if (!bench_number(bench, option, optarg)) {
+			fprintf(stderr, "harp-bench: bad value or out of range: %s (see --help)\n",
+				optarg);
+			return NCCLPLAY_USAGE;
+		}
+		return 0;
+	}
+}
+
+static int bench_check(struct bench *bench)
+{
+	static const struct {
+		size_t first, last, factor;
+	} defaults[] = {
+		[MODE_LAT] = { 8, 32 << 10, 4 },	 [MODE_BW] = { 64 << 10, 1 << 20, 4 },
+		[MODE_ALLREDUCE] = { 8, 16 << 20, 8 }, [MODE_SOURCE] = { 65536, 65536, 2 },
+		[MODE_SINK] = { 65536, 65536, 2 },	 [MODE_WAIT] = { 65536, 65536, 2 },
+	};
+	bool two = bench->mode == MODE_LAT || bench->mode == MODE_BW;
+
+	if (bench->first_bytes == SIZE_MAX)
+		bench->first_bytes = defaults[bench->mode].first;
+	if (bench->last_bytes == SIZE_MAX)
+		bench->last_bytes = bench->first_bytes > defaults[bench->mode].last ?
+					    bench->first_bytes : defaults[bench->mode].last;
+	if (!bench->factor)
+		bench->factor = defaults[bench->mode].factor;
+	if (bench->mode > MODE_ALLREDUCE)
+		bench->last_bytes = bench->first_bytes;
+	if (bench->last_bytes < bench->first_bytes)
+		return bench_usage("-e is smaller than -b", NULL);
+	if (bench->first_bytes == 0 && bench->last_bytes > 0)
+		return bench_usage("-b 0 has no next size: give -e 0 with it", NULL);
+	if (bench->mode == MODE_ALLREDUCE && (bench->first_bytes % 4 || bench->first_bytes < 4))
+		return bench_usage("allreduce: -b must be a multiple of 4 (float32)", NULL);
+	if (bench->mode != MODE_ALLREDUCE && bench->last_bytes > (size_t)64 << 20)
+		return bench_usage("a message has at most 64M (NCCL's have 1M)", NULL);
+	if (two && bench->options.ranks != 2)
+		return bench_usage("lat and bw need --ranks 2", NULL);
+	if (bench->options.ranks < 1 || bench->options.rank < 0)
+		return bench_usage("--rank and --ranks are needed", NULL);
+	if (bench->baseline && !two)
+		return bench_usage("--baseline goes with lat and bw", NULL);
+	if (bench->options.ll && bench->mode != MODE_ALLREDUCE)
+		return bench_usage("--ll goes with allreduce", NULL);
+	return 0;
+}
+
+static int bench_parse(struct bench *bench, int argc, char **argv)
+{
+	static const char *const modes[] = { "lat", "bw", "allreduce", "source", "sink", "wait" };
+	int option, rc;
+
+	if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+		fputs(usage, stdout);
+		exit(0);
+	}
+	for (bench->mode = MODE_LAT; bench->mode <= MODE_WAIT; bench->mode++)
+		if (argc > 1 && !strcmp(argv[1], modes[bench->mode]))
+			break;
+	if (bench->mode > MODE_WAIT)
+		return bench_usage(argc > 1 ? "no such mode" : "a mode is needed",
+				   argc > 1 ? argv[1] : NULL);
+	optind = 2;
+	while ((option = getopt_long(argc, argv, "b:e:f:n:w:o:", long_options, NULL)) != -1) {
+		if (option == O_HELP) {
+			fputs(usage, stdout);
+			exit(0);
+		}
+		rc = bench_option(bench, option);
+		if (rc)
+			return rc;
+	}
+	if (optind < argc)
+		return bench_usage("not an option", argv[optind]);
+	return bench_check(bench);
+}
+
+bool bench_packets(const struct bench *bench, uint64_t *tx, uint64_t *rx)
+{
+	const char *name = bench->ifname ? bench->ifname + (*bench->ifname == '=') : NULL;
+	FILE *f = name ? fopen("/proc/self/net/dev", "re") : NULL;
+	bool found = false;
+	char line[512];
+
+	while (f && !found && fgets(line, sizeof(line), f)) {
+		char *colon = strchr(line, ':'), *at = line + strspn(line, " ");
+		unsigned long long received, sent;
+
+		if (!colon)
+			continue;
+		*colon = 0;
+		found = !strcmp(at, name) &&
+			sscanf(colon + 1, " %*u %llu %*u %*u %*u %*u %*u %*u %*u %llu", &received,
+			       &sent) == 2;
+		if (found) {
+			*rx = received;
+			*tx = sent;
+		}
+	}
+	if (f)
+		fclose(f);
+	return found;
+}
+
+static void bench_tick(void *arg, uint64_t moved)
+{
+	struct bench *bench = arg;
+
+	report_event(bench, "progress", moved - bench->step_start);
+}
+
+static struct ncclplay *bench_playing; /* for the signal handler */
+
+static void bench_signal(int signal)
+{
+	(void)signal;
+	ncclplay_interrupt(bench_playing);
+}
+
+static int bench_run(struct bench *bench)
+{
+	int rc = ncclplay_connect(bench->play);
+
+	report_header(bench);
+	if (rc)
+		return rc;
+	if (bench->mode == MODE_LAT)
+		return bench_lat(bench);
+	if (bench->mode == MODE_BW)
+		return bench_bw(bench);
+	if (bench->mode == MODE_ALLREDUCE)
+		return bench_allreduce(bench);
+	return bench_role(bench);
+}
+
+int main(int argc, char **argv)
+{
+	struct bench bench = { .options = { .size = sizeof(bench.options), .rank = -1,
+					    .channels = 1 },
+			       .first_bytes = SIZE_MAX, .last_bytes = SIZE_MAX, .warm = UINT64_MAX,
+			       .datacheck = true, .progress_fd = -1 };
+	char error[NCCLPLAY_ERROR_BYTES];
+	int rc, closed;
+
+	rc = bench_parse(&bench, argc, argv);
+	if (rc)
+		return rc;
+	signal(SIGPIPE, SIG_IGN);
+	rc = ncclplay_open(&bench.options, &bench.play, error, sizeof(error));
+	if (rc) {
+		fprintf(stderr, "harp-bench: rank %d: %s\n", bench.options.rank, error);
+		return rc;
+	}
+	bench_playing = bench.play;
+	signal(SIGINT, bench_signal);
+	signal(SIGTERM, bench_signal);
+	for (size_t b = bench.first_bytes; b && b <= bench.last_bytes; b *= bench.factor)
+		bench.steps++;
+	bench.play->tick = bench_tick;
+	bench.play->tick_arg = &bench;
+	if (bench.mode != MODE_ALLREDUCE && bench.last_bytes > bench.play->slot_bytes)
+		bench.play->slot_bytes = (bench.last_bytes + 4095) / 4096 * 4096;
+	rc = report_end(&bench, bench_run(&bench));
+	report_event(&bench, "end", 0);
+	bench.play->tick = NULL;
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+	closed = ncclplay_close(bench.play);
+	if (closed && !rc)
+		fprintf(stderr, "harp-bench: rank %d: closing failed (%s)\n", bench.options.rank,
+			closed == NCCLPLAY_HANG ? "the plugin does not return" : "plugin error");
+	fflush(stdout);
+	if (closed == NCCLPLAY_HANG)
+		_exit(rc ? rc : closed); /* threads are inside the plugin */
+	return rc ? rc : closed;
+}

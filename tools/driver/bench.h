@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench.h - what the files of harp-bench share. */
+#ifndef HARP_DRIVER_BENCH_H
+#define HARP_DRIVER_BENCH_H
+
+#include <stdio.h>
+
+#include "play.h"
+#include "samples.h"
+
+enum bench_mode { MODE_LAT, MODE_BW, MODE_ALLREDUCE, MODE_SOURCE, MODE_SINK, MODE_WAIT };
+
+struct bench {
+	enum bench_mode mode;
+	struct ncclplay_options options;
+	const char *ifname;       /* NULL: not given */
+	size_t first_bytes, last_bytes, factor;
+	uint64_t iterations;      /* 0: by size */
+	uint64_t warm;            /* UINT64_MAX: by size */
+	bool datacheck, bidir, baseline, json, fork_child, abrupt;
+	int progress_fd;          /* -1: none */
+	struct ncclplay *play;
+
+	/* Progress events. */
+	size_t step, steps, step_bytes;
+	uint64_t step_start, step_total; /* in units of play->moved */
+
+	/* Rank 0: the JSON document's arrays, grown as results come. */
+	FILE *results, *base_results;
+	char *results_text, *base_text;
+	size_t results_len, base_len;
+	uint64_t wrong;           /* of all ranks */
+};
+
+/* What one rank measured on one size; gathered to all. */
+struct bench_rank {
+	uint64_t wrong;
+	uint64_t start_ns, end_ns;       /* receiving: window, own clock */
+	uint64_t sent_cpu_ns, received_cpu_ns; /* process, over the sending / receiving window */
+	uint64_t sent_ns;
+	uint64_t tx_packets, rx_packets; /* of the interface, in run_ns: warm-up and window */
+	uint64_t run_ns;
+	uint64_t time_ns;                /* all-reduce: mean time of an iteration */
+	uint64_t packets_known;
+};
+
+/* Interface packet counters; false when the interface is unknown. */
+bool bench_packets(const struct bench *bench, uint64_t *tx, uint64_t *rx);
+
+/* bench_modes.c: run all sizes or the one role; enum ncclplay_result. */
+int bench_lat(struct bench *bench);
+int bench_bw(struct bench *bench);
+int bench_allreduce(struct bench *bench);
+int bench_role(struct bench *bench);
+
+/* baseline.c: bare kernel TCP between ranks 0 and 1, same sizes. */
+struct baseline {
+	int fd; /* -1: not connected */
+};
+int baseline_open(struct bench *bench, struct baseline *base);
+int baseline_lat(struct bench *bench, struct baseline *base, size_t bytes, uint64_t warm,
+		 uint64_t messages, uint64_t *samples_ns);
+/* Fills sent (rank 0) and received (rank 1) windows of mine. */
+int baseline_bw(struct bench *bench, struct baseline *base, size_t bytes, uint64_t warm,
+		uint64_t messages, struct bench_rank *mine);
+void baseline_close(struct baseline *base);
+
+/* report.c */
+void report_header(struct bench *bench);
+void report_lat(struct bench *bench, size_t bytes, const struct samples_summary *s, uint64_t wrong,
+		const struct samples_summary *base);
+void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struct bench_rank *ranks,
+	       const struct bench_rank *base, uint64_t base_messages);
+void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
+		      const struct bench_rank *ranks, const struct samples_summary *s);
+int report_end(struct bench *bench, int rc);
+void report_event(struct bench *bench, const char *event, uint64_t done);
+/* One JSON line on stdout, for the kill tests. extra: more members, or "". */
+void report_role(struct bench *bench, const char *event, const char *extra);
+void json_string(FILE *f, const char *text);
+
+#endif

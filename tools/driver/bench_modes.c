@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_modes.c - harp-bench's measurements.
+ *
+ * Every size is: barrier, warm-up and timed messages in one go, then (unless --datacheck 0) a pass
+ * in which every byte is verified. What is timed is stated at each mode; clocks of different
+ * ranks are never compared.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "ring.h"
+#include "stream.h"
+
+#define CHECK_MESSAGES 64u
+#define AUTO_MIB ((uint64_t)1 << 20)
+
+static uint64_t bench_count(uint64_t asked, uint64_t budget_bytes, size_t bytes, uint64_t least,
+			    uint64_t most)
+{
+	uint64_t n = budget_bytes / (bytes ? bytes : 1);
+
+	if (asked)
+		return asked;
+	return n < least ? least : n > most ? most : n;
+}
+
+static uint64_t bench_warm(const struct bench *bench, uint64_t messages)
+{
+	if (bench->warm != UINT64_MAX)
+		return bench->warm;
+	return messages / 10 > 8 ? messages / 10 : 8;
+}
+
+static void bench_step(struct bench *bench, size_t bytes, uint64_t moves)
+{
+	bench->step_bytes = bytes;
+	bench->step_start = atomic_load(&bench->play->moved);
+	bench->step_total = moves;
+	report_event(bench, "size", 0);
+}
+
+static int bench_gather(struct bench *bench, const struct bench_rank *mine,
+			struct bench_rank *all)
+{
+	int rc = ncclplay_gather(bench->play, mine, sizeof(*mine), all);
+
+	for (int r = 0; !rc && r < bench->options.ranks; r++)
+		bench->wrong += all[r].wrong;
+	return rc;
+}
+
+static size_t bench_next(const struct bench *bench, size_t bytes)
+{
+	return bytes * bench->factor;
+}
+
+/* One stream operation between barriers. */
+static int bench_stream(struct bench *bench, struct stream_op *op, enum stream_role role,
+			size_t bytes, uint64_t warm, uint64_t messages, bool check,
+			uint64_t *samples_ns)
+{
+	int rc;
+
+	stream_prepare(op, bench->play, role, bytes, warm, messages, check, samples_ns);
+	rc = ncclplay_barrier(bench->play);
+	return rc ? rc : play_run(bench->play, &op->op);
+}
+
+/*
+ * lat: rank 0 sends, rank 1 answers; a sample is half the time from rank 0's making one message
+ * ready to its taking the answer. The buffers are neither written nor read in between.
+ */
+static int bench_lat_size(struct bench *bench, size_t bytes, uint64_t *samples_ns,
+			  struct baseline *base)
+{
+	uint64_t n = bench_count(bench->iterations, 64 * AUTO_MIB, bytes, 200, 10000);
+	uint64_t warm = bench_warm(bench, n);
+	enum stream_role role = bench->options.rank == 0 ? STREAM_PING : STREAM_PONG;
+	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
+	struct samples_summary summary, base_summary;
+	struct stream_op op;
+	int rc;
+
+	memset(&mine, 0, sizeof(mine));
+	memset(&base_summary, 0, sizeof(base_summary));
+	bench_step(bench, bytes, 2 * (n + warm));
+	rc = bench_stream(bench, &op, role, bytes, warm, n, false, samples_ns);
+	if (rc)
+		return rc;
+	if (bench->options.rank == 0)
+		samples_summarise(samples_ns, (size_t)op.sample, &summary);
+	if (bench->datacheck) {
+		rc = bench_stream(bench, &op, role, bytes, 0, CHECK_MESSAGES, true, NULL);
+		mine.wrong = op.wrong;
+	}
+	if (!rc)
+		rc = bench_gather(bench, &mine, all);
+	if (!rc && bench->baseline) {
+		rc = baseline_lat(bench, base, bytes, warm, n, samples_ns);
+		if (!rc && bench->options.rank == 0)
+			samples_summarise(samples_ns, (size_t)n, &base_summary);
+	}
+	if (!rc && bench->options.rank == 0)
+		report_lat(bench, bytes, &summary, all[0].wrong + all[1].wrong,
+			   bench->baseline ? &base_summary : NULL);
+	return rc;
+}
+
+int bench_lat(struct bench *bench)
+{
+	uint64_t most = bench->iterations > 10000 ? bench->iterations : 10000;
+	uint64_t *samples_ns = malloc((size_t)most * sizeof(*samples_ns));
+	struct baseline base = { .fd = -1 };
+	int rc = 0;
+
+	if (!samples_ns)
+		return NCCLPLAY_PEER;
+	if (bench->baseline)
+		rc = baseline_open(bench, &base);
+	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes;
+	     b = bench_next(bench, b)) {
+		rc = bench_lat_size(bench, b, samples_ns, &base);
+		bench->step++;
+	}
+	baseline_close(&base);
+	if (!bench->play->stuck)
+		free(samples_ns);
+	return rc;
+}
+
+/*
+ * bw: rank 0 streams to rank 1 (--bidir: and back). The rate is the receiver's, from the completion
+ * of its last warm-up message to that of its last message. Processor time is that of each whole
+ * process over its own such window.
+ */
+static int bench_bw_size(struct bench *bench, size_t bytes, struct baseline *base)
+{
+	uint64_t n = bench_count(bench->iterations, 512 * AUTO_MIB, bytes, 100, 100000);
+	uint64_t warm = bench_warm(bench, n), channels = (uint64_t)bench->options.channels;
+	enum stream_role role = bench->bidir	       ? STREAM_BOTH :
+				bench->options.rank == 0 ? STREAM_SEND :
+							   STREAM_RECEIVE;
+	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX], base_mine, base_all[NCCLPLAY_RANKS_MAX];
+	uint64_t tx[2] = { 0, 0 }, rx[2] = { 0, 0 };
+	struct stream_op op;
+	int rc;
+
+	memset(&mine, 0, sizeof(mine));
+	memset(&base_mine, 0, sizeof(base_mine));
+	bench_step(bench, bytes, (n + warm) * channels * (bench->bidir ? 2 : 1));
+	mine.packets_known = bench_packets(bench, &tx[0], &rx[0]);
+	mine.run_ns = play_now_ns();
+	rc = bench_stream(bench, &op, role, bytes, warm, n, false, NULL);
+	if (rc)
+		return rc;
+	mine.run_ns = play_now_ns() - mine.run_ns;
+	mine.packets_known = mine.packets_known && bench_packets(bench, &tx[1], &rx[1]);
+	mine.tx_packets = tx[1] - tx[0];
+	mine.rx_packets = rx[1] - rx[0];
+	mine.start_ns = op.received.start_ns;
+	mine.end_ns = op.received.end_ns;
+	mine.received_cpu_ns = op.received.end_cpu_ns - op.received.start_cpu_ns;
+	mine.sent_ns = op.sent.end_ns - op.sent.start_ns;
+	mine.sent_cpu_ns = op.sent.end_cpu_ns - op.sent.start_cpu_ns;
+	if (bench->datacheck) {
+		rc = bench_stream(bench, &op, role, bytes, 0, CHECK_MESSAGES, true, NULL);
+		mine.wrong = op.wrong;
+	}
+	if (!rc)
+		rc = bench_gather(bench, &mine, all);
+	if (!rc && bench->baseline) {
+		rc = baseline_bw(bench, base, bytes, warm * channels, n * channels, &base_mine);
+		if (!rc)
+			rc = ncclplay_gather(bench->play, &base_mine, sizeof(base_mine), base_all);
+	}
+	if (!rc && bench->options.rank == 0)
+		report_bw(bench, bytes, n * channels, all, bench->baseline ? base_all : NULL,
+			  n * channels);
+	return rc;
+}
+
+int bench_bw(struct bench *bench)
+{
+	struct baseline base = { .fd = -1 };
+	int rc = 0;
+
+	if (bench->baseline)
+		rc = baseline_open(bench, &base);
+	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes;
+	     b = bench_next(bench, b)) {
+		rc = bench_bw_size(bench, b, &base);
+		bench->step++;
+	}
+	baseline_close(&base);
+	return rc;
+}
+
+/* Whole numbers small enough for every sum to be exact in float32, different by rank and place. */
+static float bench_value(int rank, size_t i, unsigned round)
+{
+	return (float)((i * 7 + (size_t)rank * 31 + round * 5 + i / 1021) % 1000);
+}
+
+static uint64_t bench_wrong(const struct bench *bench, const float *got, size_t count,
+			    unsigned round)
+{
+	uint64_t wrong = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		float want = 0;
+
+		for (int r = 0; r < bench->options.ranks; r++)
+			want += bench_value(r, i, round);
+		wrong += got[i] != want;
+	}
+	return wrong;
+}
+
+static void bench_fill(const struct bench *bench, float *at, size_t count, unsigned round)
+{
+	for (size_t i = 0; i < count; i++)
+		at[i] = bench_value(bench->options.rank, i, round);
+}
+
+static int bench_ring(struct bench *bench, struct ring_op *ring, const float *src, float *dst,
+		      size_t count, uint64_t iterations, uint64_t *iteration_ns)
+{
+	int rc;
+
+	ring_prepare(ring, bench->play, src, dst, count, (unsigned)iterations, iteration_ns);
+	rc = ncclplay_barrier(bench->play);
+	return rc ? rc : play_run(bench->play, &ring->op);
+}
+
+/* Out of place over a poisoned result, then in place with other values: elements that are wrong. */
+static int bench_allreduce_check(struct bench *bench, struct ring_op *ring, float *src, float *dst,
+				 size_t count, uint64_t *wrong)
+{
+	int rc;
+
+	bench_fill(bench, src, count, 0);
+	memset(dst, 0xff, count * sizeof(float));
+	rc = bench_ring(bench, ring, src, dst, count, 1, NULL);
+	if (rc)
+		return rc;
+	*wrong += bench_wrong(bench, dst, count, 0);
+	bench_fill(bench, dst, count, 1);
+	rc = bench_ring(bench, ring, dst, dst, count, 1, NULL);
+	if (!rc)
+		*wrong += bench_wrong(bench, dst, count, 1);
+	return rc;
+}
+
+/*
+ * allreduce: out of place, iterations back to back as launches on a stream; the time is the mean
+ * per iteration, averaged over the ranks, as nccl-tests prints it.
+ */
+static int bench_allreduce_size(struct bench *bench, size_t bytes, struct ring_op *ring,
+				float *src, float *dst, uint64_t *iteration_ns)
+{
+	size_t count = bytes / sizeof(float);
+	uint64_t n = bench_count(bench->iterations, 256 * AUTO_MIB, bytes, 20, 1000);
+	uint64_t warm = bench->warm != UINT64_MAX ? bench->warm : n / 10 + 1;
+	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
+	struct samples_summary summary;
+	uint64_t cpu_ns, last_ns;
+	int rc = 0;
+
+	memset(&mine, 0, sizeof(mine));
+	bench_step(bench, bytes, 0);
+	bench_fill(bench, src, count, 0);
+	if (warm)
+		rc = bench_ring(bench, ring, src, dst, count, warm, NULL);
+	if (rc)
+		return rc;
+	cpu_ns = play_process_cpu_ns();
+	rc = bench_ring(bench, ring, src, dst, count, n, iteration_ns);
+	if (rc)
+		return rc;
+	mine.sent_cpu_ns = play_process_cpu_ns() - cpu_ns;
+	mine.time_ns = (iteration_ns[n - 1] - ring->start_ns) / n;
+	last_ns = ring->start_ns;
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t at_ns = iteration_ns[i];
+
+		iteration_ns[i] = at_ns - last_ns;
+		last_ns = at_ns;
+	}
+	samples_summarise(iteration_ns, (size_t)n, &summary);
+	if (bench->datacheck) {
+		mine.wrong = bench_wrong(bench, dst, count, 0);
+		rc = bench_allreduce_check(bench, ring, src, dst, count, &mine.wrong);
+	}
+	if (!rc)
+		rc = bench_gather(bench, &mine, all);
+	if (!rc && bench->options.rank == 0)
+		report_allreduce(bench, bytes, n, all, &summary);
+	return rc;
+}
+
+int bench_allreduce(struct bench *bench)
+{
+	uint64_t most = bench->iterations > 1000 ? bench->iterations : 1000;
+	uint64_t *iteration_ns = malloc((size_t)most * sizeof(*iteration_ns));
+	struct ring_op *ring = malloc(sizeof(*ring));
+	float *src = malloc(bench->last_bytes), *dst = malloc(bench->last_bytes);
+	int rc = iteration_ns && ring && src && dst ? 0 : NCCLPLAY_PEER;
+
+	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes;
+	     b = bench_next(bench, b)) {
+		rc = bench_allreduce_size(bench, b, ring, src, dst, iteration_ns);
+		bench->step++;
+	}
+	if (!bench->play->stuck) {
+		free(iteration_ns);
+		free(ring);
+		free(src);
+		free(dst);
+	}
+	return rc;
+}
+
+/* A child that sleeps, as a data loader would, with all that was inherited. */
+static int bench_fork(char *text, size_t len)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		for (;;)
+			pause();
+	}
+	snprintf(text, len, ",\"child\":%d", (int)child);
+	return child > 0 ? 0 : NCCLPLAY_PEER;
+}
+
+/*
+ * source, sink, wait: one end of an endless (or -n long) stream, for tests that kill the other end.
+ * Prints JSON lines with CLOCK_MONOTONIC times: "ready" when the operation starts, then "done" or
+ * "error".
+ */
+int bench_role(struct bench *bench)
+{
+	static const enum stream_role roles[] = { [MODE_SOURCE] = STREAM_SEND,
+						  [MODE_SINK] = STREAM_RECEIVE,
+						  [MODE_WAIT] = STREAM_RECEIVE };
+	uint64_t n = bench->iterations ? bench->iterations : UINT64_MAX;
+	char extra[64] = "";
+	struct stream_op op;
+	int rc = 0;
+
+	if (bench->fork_child)
+		rc = bench_fork(extra, sizeof(extra));
+	if (!rc)
+		rc = ncclplay_barrier(bench->play);
+	if (rc)
+		return rc;
+	stream_prepare(&op, bench->play, roles[bench->mode], bench->first_bytes, 0, n,
+		       bench->datacheck, NULL);
+	report_role(bench, "ready", extra);
+	rc = play_run(bench->play, &op.op);
+	if (!rc && bench->abrupt)
+		_exit(0); /* no close, no finalize: what was reported done must arrive all the same */
+	if (!rc) {
+		snprintf(extra, sizeof(extra), ",\"wrong\":%llu", (unsigned long long)op.wrong);
+		report_role(bench, "done", extra);
+		bench->wrong += op.wrong;
+	} else {
+		report_role(bench, "error", "");
+	}
+	return rc;
+}

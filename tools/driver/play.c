@@ -1,0 +1,576 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* play.c - one rank's life: open, connect, operations, hang watch, close. */
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "play.h"
+#include "ring.h"
+
+#define PLAY_TIMEOUT_S 60.0
+#define PLAY_GRACE_NS 3000000000ull /* for a thread to come back once abort is set */
+
+uint64_t play_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+uint64_t play_process_cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static int play_vfail(struct ncclplay *play, enum ncclplay_result result, int nccl,
+		      const char *fmt, va_list args)
+{
+	pthread_mutex_lock(&play->lock);
+	if (!atomic_load(&play->failed)) {
+		play->failed_nccl = nccl;
+		vsnprintf(play->error, sizeof(play->error), fmt, args);
+		atomic_store(&play->failed, (int)result);
+	}
+	pthread_mutex_unlock(&play->lock);
+	return -1;
+}
+
+int play_fail(struct ncclplay *play, enum ncclplay_result result, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	play_vfail(play, result, 0, fmt, args);
+	va_end(args);
+	return -1;
+}
+
+static void play_fail_nccl(struct ncclplay *play, int nccl, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static void play_fail_nccl(struct ncclplay *play, int nccl, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	play_vfail(play, NCCLPLAY_PLUGIN, nccl, fmt, args);
+	va_end(args);
+}
+
+int play_fail_call(struct ncclplay *play, const char *call, int nccl, int channel, int peer)
+{
+	char warn[NCCLPLAY_ERROR_BYTES / 2] = "", where[64] = "";
+
+	log_last_warn(warn, sizeof(warn));
+	if (peer >= 0)
+		snprintf(where, sizeof(where), " (channel %d, rank %d)", channel, peer);
+	play_fail_nccl(play, nccl, "%s: %s failed with %s (%d)%s%s%s",
+		       play->net.name ? play->net.name : "plugin", call, net_result_name(nccl),
+		       nccl, where, warn[0] ? "; its last warning: " : "; it gave no warning", warn);
+	return -1;
+}
+
+/* Main, lock held. True when what it waits for is over. */
+static bool play_idle(const struct ncclplay *play)
+{
+	return !play->op && play->job == JOB_NONE;
+}
+
+static void play_cond_wait(struct ncclplay *play, uint64_t ns)
+{
+	struct timespec until;
+	uint64_t at = play_now_ns() + ns;
+
+	until.tv_sec = (time_t)(at / 1000000000ull);
+	until.tv_nsec = (long)(at % 1000000000ull);
+	pthread_cond_timedwait(&play->main_cond, &play->lock, &until);
+}
+
+/* The thread did not come back after abort: it is inside the plugin. Lock held. */
+static void play_give_up(struct ncclplay *play, const char *what)
+{
+	const char *service = atomic_load(&play->service_mark.call);
+	const char *progress = atomic_load(&play->progress_mark.call);
+	const char *call = play->op ? progress : service;
+
+	play->stuck = true;
+	pthread_mutex_unlock(&play->lock);
+	play_fail(play, NCCLPLAY_HANG, "%s: the plugin's %s has not returned for %.1f s", what,
+		  call ? call : "call", play->options.timeout_s);
+	pthread_mutex_lock(&play->lock);
+}
+
+int play_wait(struct ncclplay *play, const char *what)
+{
+	uint64_t moved = atomic_load_explicit(&play->moved, memory_order_relaxed);
+	uint64_t since_ns = play_now_ns();
+	uint64_t timeout_ns = (uint64_t)(play->options.timeout_s * 1e9);
+	bool aborting = false;
+
+	pthread_mutex_lock(&play->lock);
+	while (!play_idle(play)) {
+		uint64_t now_ns, seen;
+
+		play_cond_wait(play, PLAY_TICK_NS);
+		if (play_idle(play))
+			break;
+		now_ns = play_now_ns();
+		seen = atomic_load_explicit(&play->moved, memory_order_relaxed);
+		if (seen != moved && !aborting) {
+			moved = seen;
+			since_ns = now_ns;
+		}
+		if (atomic_load(&play->interrupted) && !aborting) {
+			pthread_mutex_unlock(&play->lock);
+			play_fail(play, NCCLPLAY_INTERRUPTED, "interrupted");
+			pthread_mutex_lock(&play->lock);
+			since_ns = now_ns - timeout_ns;
+		}
+		if (!aborting && now_ns - since_ns >= timeout_ns) {
+			atomic_store(&play->abort, true);
+			aborting = true;
+			since_ns = now_ns;
+		} else if (aborting && now_ns - since_ns >= PLAY_GRACE_NS) {
+			play_give_up(play, what);
+			break;
+		}
+		if (play->tick) {
+			pthread_mutex_unlock(&play->lock);
+			play->tick(play->tick_arg, seen);
+			pthread_mutex_lock(&play->lock);
+		}
+	}
+	pthread_mutex_unlock(&play->lock);
+	return atomic_load(&play->failed);
+}
+
+int play_run(struct ncclplay *play, struct op *op)
+{
+	if (atomic_load(&play->failed))
+		return atomic_load(&play->failed);
+	if (!play->connected) {
+		play_fail(play, NCCLPLAY_USAGE, "%s before ncclplay_connect", op->name);
+		return NCCLPLAY_USAGE;
+	}
+	pthread_mutex_lock(&play->lock);
+	op->finished = false;
+	play->op = op;
+	pthread_cond_signal(&play->progress_cond);
+	pthread_mutex_unlock(&play->lock);
+	return play_wait(play, op->name);
+}
+
+int play_job(struct ncclplay *play, enum play_job job)
+{
+	static const char *const names[] = { "", "listen", "connection set-up", "close", "exit" };
+
+	pthread_mutex_lock(&play->lock);
+	play->job = job;
+	pthread_cond_signal(&play->service_cond);
+	pthread_mutex_unlock(&play->lock);
+	return play_wait(play, names[job]);
+}
+
+static int play_check_options(const struct ncclplay_options *o, char *error, size_t len)
+{
+	if (o->size != sizeof(*o))
+		snprintf(error, len, "options.size is %zu, this library's is %zu", o->size,
+			 sizeof(*o));
+	else if (o->ranks < 1 || o->ranks > NCCLPLAY_RANKS_MAX)
+		snprintf(error, len, "ranks is %d: want 1 to %d", o->ranks, NCCLPLAY_RANKS_MAX);
+	else if (o->rank < 0 || o->rank >= o->ranks)
+		snprintf(error, len, "rank is %d: want 0 to %d", o->rank, o->ranks - 1);
+	else if (o->channels < 0 || o->channels > NCCLPLAY_CHANNELS_MAX)
+		snprintf(error, len, "channels is %d: want 1 to %d", o->channels,
+			 NCCLPLAY_CHANNELS_MAX);
+	else if (o->abi && (o->abi < NET_ABI_OLDEST || o->abi > NET_ABI_NEWEST))
+		snprintf(error, len, "abi is %d: want %d to %d, or 0 for the newest", o->abi,
+			 NET_ABI_OLDEST, NET_ABI_NEWEST);
+	else if (!(o->timeout_s >= 0) || o->timeout_s > 86400)
+		snprintf(error, len, "timeout is %g s: want up to 86400", o->timeout_s);
+	else if (o->ranks > 1 && (!o->root || !*o->root))
+		snprintf(error, len, "root is missing: host:port where rank 0 listens");
+	else if (o->pin && (o->cpu < 0 || o->cpu >= CPU_SETSIZE))
+		snprintf(error, len, "cpu is %d: want 0 to %d", o->cpu, CPU_SETSIZE - 1);
+	else
+		return 0;
+	return NCCLPLAY_USAGE;
+}
+
+static int play_init_net(struct ncclplay *play, uint64_t session)
+{
+	struct net_properties p;
+	const char *call;
+	int rc = net_init(&play->net, session, &call);
+
+	if (rc) {
+		play_fail_call(play, call, rc, 0, -1);
+		return atomic_load(&play->failed);
+	}
+	if (play->net.devices <= 0)
+		play_fail(play, NCCLPLAY_PLUGIN, "%s has no device (devices says %d): NCCL would "
+			  "go on without it", play->net.name, play->net.devices);
+	else if (play->options.dev < 0 || play->options.dev >= play->net.devices)
+		play_fail(play, NCCLPLAY_USAGE, "device %d: %s has devices 0 to %d",
+			  play->options.dev, play->net.name, play->net.devices - 1);
+	else if ((rc = net_properties(&play->net, play->options.dev, &p)) != 0)
+		play_fail_call(play, "getProperties", rc, 0, -1);
+	else if (p.net_device_type > 0)
+		play_fail(play, NCCLPLAY_PLUGIN, "%s: netDeviceType %d: NCCL takes HOST (0) only",
+			  play->net.name, p.net_device_type);
+	else if (!(p.ptr_support & 1))
+		play_fail(play, NCCLPLAY_PLUGIN, "%s: ptrSupport %d has no host memory",
+			  play->net.name, p.ptr_support);
+	return atomic_load(&play->failed);
+}
+
+static int play_start_threads(struct ncclplay *play)
+{
+	pthread_attr_t attr;
+	int rc;
+
+	pthread_attr_init(&attr);
+	if (play->options.pin) {
+		cpu_set_t set;
+
+		CPU_ZERO(&set);
+		CPU_SET((size_t)play->options.cpu, &set);
+		pthread_attr_setaffinity_np(&attr, sizeof(set), &set);
+	}
+	rc = pthread_create(&play->service_thread, &attr, service_main, play);
+	play->service_started = rc == 0;
+	if (!rc) {
+		rc = pthread_create(&play->progress_thread, &attr, progress_main, play);
+		play->progress_started = rc == 0;
+	}
+	pthread_attr_destroy(&attr);
+	if (rc)
+		play_fail(play, rc == EINVAL ? NCCLPLAY_USAGE : NCCLPLAY_PEER,
+			  "can't start a thread%s: %s",
+			  play->options.pin ? " on the processor asked for" : "", strerror(rc));
+	return atomic_load(&play->failed);
+}
+
+static struct ncclplay *play_alloc(const struct ncclplay_options *options)
+{
+	struct ncclplay *play = calloc(1, sizeof(*play));
+	pthread_condattr_t attr;
+
+	if (!play)
+		return NULL;
+	play->options = *options;
+	if (!play->options.channels)
+		play->options.channels = 1;
+	if (play->options.timeout_s <= 0)
+		play->options.timeout_s = PLAY_TIMEOUT_S;
+	play->slot_bytes = PLAY_SLOT_BYTES;
+	play->rdv.rank = options->rank;
+	play->rdv.ranks = options->ranks;
+	play->rdv.timeout_ns = (uint64_t)(play->options.timeout_s * 2e9);
+	play->rdv.interrupted = &play->interrupted;
+	play->rdv.listen_fd = -1;
+	for (int r = 0; r < NCCLPLAY_RANKS_MAX; r++)
+		play->rdv.fds[r] = -1;
+	gethostname(play->host, sizeof(play->host) - 1);
+	pthread_mutex_init(&play->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&play->main_cond, &attr);
+	pthread_cond_init(&play->service_cond, &attr);
+	pthread_cond_init(&play->progress_cond, &attr);
+	pthread_condattr_destroy(&attr);
+	return play;
+}
+
+int ncclplay_open(const struct ncclplay_options *options, struct ncclplay **out, char *error,
+		  size_t error_len)
+{
+	struct ncclplay *play;
+	uint64_t session;
+	int rc;
+
+	*out = NULL;
+	if (error_len)
+		error[0] = 0;
+	rc = play_check_options(options, error, error_len);
+	if (rc)
+		return rc;
+	play = play_alloc(options);
+	if (!play) {
+		snprintf(error, error_len, "out of memory");
+		return NCCLPLAY_PEER;
+	}
+	log_attach(play);
+	/* The strings belong to the caller. */
+	play->options.plugin = NULL;
+	play->options.root = NULL;
+	if (net_open(&play->net, options->plugin, options->abi, play->error, sizeof(play->error)))
+		atomic_store(&play->failed, NCCLPLAY_PLUGIN);
+	rc = atomic_load(&play->failed);
+	if (!rc) {
+		rc = rdv_open(&play->rdv, options->root, &session);
+		if (rc)
+			play_fail(play, (enum ncclplay_result)rc, "%s", play->rdv.error);
+	}
+	if (!rc)
+		rc = play_init_net(play, session);
+	if (!rc)
+		rc = play_start_threads(play);
+	if (rc) {
+		snprintf(error, error_len, "%s", play->error);
+		ncclplay_close(play);
+		return rc;
+	}
+	*out = play;
+	return NCCLPLAY_OK;
+}
+
+static int play_gather(struct ncclplay *play, const char *label, const void *in, size_t len,
+		       void *out)
+{
+	int rc = atomic_load(&play->failed);
+
+	if (rc)
+		return rc;
+	rc = rdv_gather(&play->rdv, label, in, len, out);
+	if (rc)
+		play_fail(play, (enum ncclplay_result)rc, "%s", play->rdv.error);
+	return atomic_load(&play->failed);
+}
+
+int ncclplay_gather(struct ncclplay *play, const void *in, size_t len, void *out)
+{
+	if (len > NCCLPLAY_GATHER_BYTES_MAX)
+		play_fail(play, NCCLPLAY_USAGE, "gather of %zu bytes: at most %d", len,
+			  NCCLPLAY_GATHER_BYTES_MAX);
+	return play_gather(play, "gather", in, len, out);
+}
+
+int ncclplay_barrier(struct ncclplay *play)
+{
+	char in = 0, out[NCCLPLAY_RANKS_MAX];
+
+	return play_gather(play, "barrier", &in, 1, out);
+}
+
+static int play_make_channels(struct ncclplay *play)
+{
+	int ranks = play->options.ranks, rank = play->options.rank, n = play->options.channels;
+	int next = (rank + 1) % ranks, prev = (rank + ranks - 1) % ranks;
+	size_t ll_bytes = PLAY_LL_SLOT_BYTES / 2;
+
+	play->handles = calloc((size_t)n, NET_HANDLE_BYTES);
+	play->channels = calloc((size_t)n, sizeof(*play->channels));
+	if (!play->channels || !play->handles)
+		return play_fail(play, NCCLPLAY_PEER, "out of memory");
+	for (int c = 0; c < n; c++) {
+		struct channel *ch = &play->channels[c];
+
+		ch->send = (struct conn){ .play = play, .channel = c, .peer = next, .tag = rank,
+					  .sends = true, .slot_bytes = play->slot_bytes };
+		ch->recv = (struct conn){ .play = play, .channel = c, .peer = prev, .tag = prev,
+					  .slot_bytes = play->slot_bytes };
+		ch->handle = calloc(1, NET_HANDLE_BYTES);
+		if (play->options.ll) {
+			ch->ll_in = aligned_alloc(64, ll_bytes);
+			ch->ll_out = aligned_alloc(64, ll_bytes);
+		}
+		if (!ch->handle || (play->options.ll && (!ch->ll_in || !ch->ll_out)))
+			return play_fail(play, NCCLPLAY_PEER, "out of memory");
+	}
+	return 0;
+}
+
+int ncclplay_connect(struct ncclplay *play)
+{
+	size_t len = (size_t)play->options.channels * NET_HANDLE_BYTES;
+	int rank = play->options.rank, ranks = play->options.ranks;
+	int next = (rank + 1) % ranks;
+	char *all;
+	int rc = atomic_load(&play->failed);
+
+	if (rc)
+		return rc;
+	if (play->channels) {
+		play_fail(play, NCCLPLAY_USAGE, "ncclplay_connect was called twice");
+		return NCCLPLAY_USAGE;
+	}
+	if (play_make_channels(play))
+		return atomic_load(&play->failed);
+	rc = play_job(play, JOB_LISTEN);
+	if (rc)
+		return rc;
+	all = malloc(len * (size_t)ranks);
+	if (!all) {
+		play_fail(play, NCCLPLAY_PEER, "out of memory");
+		return NCCLPLAY_PEER;
+	}
+	rc = play_gather(play, "handles", play->handles, len, all);
+	for (int c = 0; !rc && c < play->options.channels; c++)
+		memcpy(play->channels[c].handle,
+		       all + (size_t)next * len + (size_t)c * NET_HANDLE_BYTES, NET_HANDLE_BYTES);
+	/* The reply buffer was a temporary one: a plugin that kept its address finds 0x5a. */
+	memset(play->handles, 0x5a, len);
+	free(all);
+	if (!rc)
+		rc = play_job(play, JOB_CONNECT);
+	for (int c = 0; c < play->options.channels && !play->stuck; c++) {
+		free(play->channels[c].handle);
+		play->channels[c].handle = NULL;
+	}
+	play->connected = rc == 0;
+	return rc ? rc : ncclplay_barrier(play);
+}
+
+int ncclplay_allreduce_f32(struct ncclplay *play, const float *src, float *dst, size_t count)
+{
+	struct ring_op *ring;
+	int rc = atomic_load(&play->failed);
+
+	if (rc)
+		return rc;
+	if (!play->connected) {
+		play_fail(play, NCCLPLAY_USAGE, "all-reduce before ncclplay_connect");
+		return NCCLPLAY_USAGE;
+	}
+	ring = malloc(sizeof(*ring));
+	if (!ring) {
+		play_fail(play, NCCLPLAY_PEER, "out of memory");
+		return NCCLPLAY_PEER;
+	}
+	ring_prepare(ring, play, src, dst, count, 1, NULL);
+	rc = play_run(play, &ring->op);
+	if (!play->stuck)
+		free(ring);
+	return rc;
+}
+
+void ncclplay_interrupt(struct ncclplay *play)
+{
+	atomic_store(&play->interrupted, true);
+}
+
+int ncclplay_properties(struct ncclplay *play, struct ncclplay_properties *out)
+{
+	struct net_properties p;
+	int rc;
+
+	memset(out, 0, sizeof(*out));
+	memset(&p, 0, sizeof(p));
+	rc = net_properties(&play->net, play->options.dev, &p);
+	if (rc) {
+		play_fail_call(play, "getProperties", rc, 0, -1);
+		return NCCLPLAY_PLUGIN;
+	}
+	snprintf(out->net, sizeof(out->net), "%s", play->net.name);
+	snprintf(out->path, sizeof(out->path), "%s", play->net.path);
+	snprintf(out->dev, sizeof(out->dev), "%s", p.name);
+	out->abi = play->net.abi;
+	out->devices = play->net.devices;
+	out->speed_mbps = p.speed_mbps;
+	out->latency_us = p.latency_us;
+	out->guid = p.guid;
+	out->max_comms = p.max_comms;
+	out->max_recvs = p.max_recvs;
+	return NCCLPLAY_OK;
+}
+
+void ncclplay_stats(struct ncclplay *play, struct ncclplay_stats *out)
+{
+	out->sent_bytes = atomic_load(&play->stats.sent_bytes);
+	out->sent_messages = atomic_load(&play->stats.sent_messages);
+	out->received_bytes = atomic_load(&play->stats.received_bytes);
+	out->received_messages = atomic_load(&play->stats.received_messages);
+	out->operations = atomic_load(&play->stats.operations);
+	out->busy_ns = atomic_load(&play->stats.busy_ns);
+	out->blocked_isends = atomic_load(&play->stats.blocked_isends);
+	out->blocked_irecvs = atomic_load(&play->stats.blocked_irecvs);
+	out->progress_cpu_ns = atomic_load(&play->stats.cpu_ns);
+	out->process_cpu_ns = play_process_cpu_ns();
+}
+
+const char *ncclplay_error(struct ncclplay *play)
+{
+	return atomic_load(&play->failed) ? play->error : "";
+}
+
+int ncclplay_error_nccl(struct ncclplay *play)
+{
+	return atomic_load(&play->failed) ? play->failed_nccl : 0;
+}
+
+static void play_free(struct ncclplay *play)
+{
+	if (play->channels) {
+		for (int c = 0; c < play->options.channels; c++) {
+			free(play->channels[c].handle);
+			free(play->channels[c].ll_in);
+			free(play->channels[c].ll_out);
+		}
+	}
+	free(play->channels);
+	free(play->handles);
+	pthread_cond_destroy(&play->main_cond);
+	pthread_cond_destroy(&play->service_cond);
+	pthread_cond_destroy(&play->progress_cond);
+	pthread_mutex_destroy(&play->lock);
+	free(play);
+}
+
+/* Threads gone, or given up: true when all came back. */
+static bool play_stop_threads(struct ncclplay *play)
+{
+	if (play->service_started && !play->stuck) {
+		if (play->channels)
+			play_job(play, JOB_CLOSE);
+		if (!play->stuck)
+			play_job(play, JOB_EXIT);
+	}
+	pthread_mutex_lock(&play->lock);
+	play->exiting = true;
+	pthread_cond_broadcast(&play->progress_cond);
+	pthread_mutex_unlock(&play->lock);
+	if (play->stuck)
+		return false;
+	if (play->progress_started)
+		pthread_join(play->progress_thread, NULL);
+	if (play->service_started)
+		pthread_join(play->service_thread, NULL);
+	return true;
+}
+
+int ncclplay_close(struct ncclplay *play)
+{
+	int before, rc;
+
+	if (!play)
+		return NCCLPLAY_OK;
+	before = atomic_load(&play->failed);
+	if (before)
+		rdv_fail(&play->rdv, play->error);
+	if (!play_stop_threads(play)) {
+		rdv_close(&play->rdv);
+		return NCCLPLAY_HANG;
+	}
+	rdv_close(&play->rdv);
+	rc = net_finalize(&play->net);
+	if (rc)
+		play_fail_call(play, "finalize", rc, 0, -1);
+	net_close(&play->net);
+	rc = before ? NCCLPLAY_OK : atomic_load(&play->failed);
+	if (rc)
+		log_line(2, ~0ul, __func__, __LINE__, "while closing: %s", play->error);
+	log_detach(play);
+	play_free(play);
+	return rc;
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * progress.c - NCCL's proxy progress thread: posts and tests while an operation is active, and
+ * sleeps on a condition variable, calling nothing, while none is.
+ *
+ * What is copied from NCCL's behaviour because plugins depend on it: a request slot is never
+ * cleared between uses; only the oldest outstanding request of each connection is tested; a
+ * connection does one kind of action per pass; an idle pass yields the processor; the tag is the
+ * sender's rank; a receive is posted as soon as a slot is free, whole slots at a time. Where NCCL
+ * would be led astray by a plugin's mistake (a request or done flag not written), the driver
+ * says so instead.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../plugin/nccl_abi.h"
+#include "play.h"
+
+static char conn_unwritten; /* its address: a request that no plugin can have made */
+#define UNWRITTEN ((void *)&conn_unwritten)
+#define DONE_UNWRITTEN 0x5a5a5a5a
+
+static char *conn_slot(const struct conn *conn, uint64_t message)
+{
+	return conn->buffer + (message % conn->depth) * conn->slot_stride;
+}
+
+void conn_shape(struct conn *conn, size_t bytes, size_t stride, unsigned depth, bool optional)
+{
+	conn->post_bytes = bytes;
+	conn->slot_stride = stride;
+	conn->depth = depth;
+	conn->optional = optional;
+	/* Nothing is outstanding between operations: count from zero, so that slots start at the
+	 * buffer's start. */
+	conn->filled = conn->transmitted = conn->done = 0;
+	conn->posted = conn->received = conn->consumed = conn->checked = conn->limit = 0;
+}
+
+bool conn_can_fill(const struct conn *conn)
+{
+	return conn->filled - conn->done < conn->depth;
+}
+
+char *conn_fill_slot(const struct conn *conn)
+{
+	return conn_slot(conn, conn->filled);
+}
+
+void conn_fill(struct conn *conn, size_t bytes)
+{
+	conn->sizes[conn->filled % conn->depth] = bytes;
+	conn->filled++;
+}
+
+char *conn_take_slot(const struct conn *conn, size_t *bytes)
+{
+	if (conn->consumed == conn->received)
+		return NULL;
+	*bytes = conn->sizes[conn->consumed % conn->depth];
+	return conn_slot(conn, conn->consumed);
+}
+
+char *conn_consume_slot(const struct conn *conn)
+{
+	return conn_slot(conn, conn->consumed);
+}
+
+void conn_consume(struct conn *conn, size_t expected)
+{
+	conn->expected[conn->consumed % conn->depth] = expected;
+	conn->consumed++;
+}
+
+int conn_check(struct conn *conn)
+{
+	while (conn->checked < conn->consumed && conn->checked < conn->received) {
+		unsigned slot = (unsigned)(conn->checked % conn->depth);
+
+		if (conn->sizes[slot] != conn->expected[slot])
+			return play_fail(conn->play, NCCLPLAY_WRONG,
+					 "message %llu from rank %d (channel %d) has %zu bytes, not "
+					 "%zu: lost, repeated or cut",
+					 (unsigned long long)conn->checked, conn->peer,
+					 conn->channel, conn->sizes[slot], conn->expected[slot]);
+		conn->checked++;
+	}
+	return 0;
+}
+
+/* Tests request; 1 done, 0 not, -1 failed. */
+static int conn_test(struct conn *conn, void *request, int *size)
+{
+	struct ncclplay *play = conn->play;
+	int done = DONE_UNWRITTEN;
+	int rc;
+
+	mark_enter(&play->progress_mark, "test");
+	rc = net_test(&play->net, request, &done, size);
+	mark_leave(&play->progress_mark);
+	if (rc)
+		return play_fail_call(play, conn->sends ? "test of a send" : "test of a receive", rc,
+				      conn->channel, conn->peer);
+	if (done != 0 && done != 1)
+		return play_fail(play, NCCLPLAY_PLUGIN,
+				 "test of a %s returned success and left *done %s",
+				 conn->sends ? "send" : "receive",
+				 done == DONE_UNWRITTEN ? "unwritten" : "other than 0 or 1");
+	return done;
+}
+
+/* After isend or irecv: 1 posted, 0 to be tried again, -1 failed. */
+static int conn_posted(struct conn *conn, const char *call, int rc, void *request,
+		       atomic_uint_fast64_t *blocked)
+{
+	struct ncclplay *play = conn->play;
+
+	if (rc)
+		return play_fail_call(play, call, rc, conn->channel, conn->peer);
+	if (request == UNWRITTEN)
+		return play_fail(play, NCCLPLAY_PLUGIN, "%s returned success and left *request "
+				 "unwritten: NCCL would take an old request for it", call);
+	if (!request) {
+		play_bump(blocked, 1);
+		return 0;
+	}
+	return 1;
+}
+
+int conn_send_pass(struct conn *conn)
+{
+	struct ncclplay *play = conn->play;
+
+	if (conn->transmitted < conn->filled) {
+		unsigned slot = (unsigned)(conn->transmitted % conn->depth);
+		void *request = UNWRITTEN;
+		int rc;
+
+		mark_enter(&play->progress_mark, "isend");
+		rc = net_isend(&play->net, conn->comm, conn_slot(conn, conn->transmitted),
+			       conn->sizes[slot], conn->tag, conn->mhandle, &request);
+		mark_leave(&play->progress_mark);
+		rc = conn_posted(conn, "isend", rc, request, &play->stats.blocked_isends);
+		if (rc > 0) {
+			conn->requests[slot] = request;
+			conn->transmitted++;
+		}
+		if (rc)
+			return rc;
+	}
+	if (conn->done < conn->transmitted) {
+		unsigned slot = (unsigned)(conn->done % conn->depth);
+		int size = -1;
+		/* Senders before 2.24 pass no sizes. */
+		int rc = conn_test(conn, conn->requests[slot],
+				   play->net.abi >= 9 ? &size : NULL);
+
+		if (rc <= 0)
+			return rc;
+		conn->done++;
+		play_bump(&play->stats.sent_messages, 1);
+		play_bump(&play->stats.sent_bytes, conn->sizes[slot]);
+		play_bump(&play->moved, 1);
+		return 1;
+	}
+	return 0;
+}
+
+static int conn_post(struct conn *conn)
+{
+	struct ncclplay *play = conn->play;
+	unsigned slot = (unsigned)(conn->posted % conn->depth);
+	void *request = conn->optional && play->net.abi >= 9 ? NCCL_REQUEST_OPTIONAL : UNWRITTEN;
+	int rc;
+
+	mark_enter(&play->progress_mark, "irecv");
+	rc = net_irecv(&play->net, conn->comm, conn_slot(conn, conn->posted), conn->post_bytes,
+		       conn->tag, conn->mhandle, &request);
+	mark_leave(&play->progress_mark);
+	rc = conn_posted(conn, "irecv", rc, request, &play->stats.blocked_irecvs);
+	if (rc > 0) {
+		conn->requests[slot] = request;
+		conn->posted++;
+	}
+	return rc;
+}
+
+int conn_recv_pass(struct conn *conn)
+{
+	struct ncclplay *play = conn->play;
+	uint64_t freed = conn->consumed < conn->received ? conn->consumed : conn->received;
+	int size = -1, rc;
+	unsigned slot;
+
+	if (conn_check(conn))
+		return -1;
+	if (conn->posted < conn->limit && conn->posted - freed < conn->depth) {
+		rc = conn_post(conn);
+		if (rc)
+			return rc;
+	}
+	if (conn->received == conn->posted)
+		return 0;
+	slot = (unsigned)(conn->received % conn->depth);
+	rc = conn_test(conn, conn->requests[slot], &size);
+	if (rc <= 0)
+		return rc;
+	if (size < 0 || (size_t)size > conn->post_bytes)
+		return play_fail(play, NCCLPLAY_WRONG,
+				 "test of a receive from rank %d reported %d bytes; %zu were posted",
+				 conn->peer, size, conn->post_bytes);
+	conn->sizes[slot] = (size_t)size;
+	conn->received++;
+	play_bump(&play->stats.received_messages, 1);
+	play_bump(&play->stats.received_bytes, (uint64_t)size);
+	play_bump(&play->moved, 1);
+	return 1;
+}
+
+void conn_describe(const struct conn *conn, char *text, size_t len)
+{
+	if (conn->sends)
+		snprintf(text, len,
+			 "channel %d, sends to rank %d: %llu made ready, %llu posted, %llu completed",
+			 conn->channel, conn->peer, (unsigned long long)conn->filled,
+			 (unsigned long long)conn->transmitted, (unsigned long long)conn->done);
+	else
+		snprintf(text, len,
+			 "channel %d, receives from rank %d: %llu wanted, %llu posted, %llu completed",
+			 conn->channel, conn->peer, (unsigned long long)conn->limit,
+			 (unsigned long long)conn->posted, (unsigned long long)conn->received);
+}
+
+static uint64_t progress_cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static void progress_op(struct ncclplay *play, struct op *op)
+{
+	uint64_t start_ns = play_now_ns();
+
+	while (!op->finished) {
+		int rc;
+
+		if (atomic_load_explicit(&play->abort, memory_order_relaxed)) {
+			char text[NCCLPLAY_ERROR_BYTES / 2] = "";
+
+			op->describe(op, text, sizeof(text));
+			/* Keeps the first cause when there is one: main sets abort only on a hang. */
+			play_fail(play, NCCLPLAY_HANG, "%s: nothing moved for %.1f s: %s", op->name,
+				  play->options.timeout_s, text);
+			break;
+		}
+		rc = op->pass(op);
+		if (rc < 0)
+			break;
+		if (rc == 0)
+			sched_yield();
+	}
+	play_bump(&play->stats.busy_ns, play_now_ns() - start_ns);
+	atomic_store_explicit(&play->stats.cpu_ns, progress_cpu_ns(), memory_order_relaxed);
+}
+
+void *progress_main(void *arg)
+{
+	struct ncclplay *play = arg;
+
+	pthread_setname_np(pthread_self(), "play-progress");
+	pthread_mutex_lock(&play->lock);
+	for (;;) {
+		struct op *op = play->op;
+
+		if (!op) {
+			if (play->exiting)
+				break;
+			pthread_cond_wait(&play->progress_cond, &play->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&play->lock);
+		progress_op(play, op);
+		pthread_mutex_lock(&play->lock);
+		play->op = NULL;
+		pthread_cond_broadcast(&play->main_cond);
+	}
+	pthread_mutex_unlock(&play->lock);
+	return NULL;
+}

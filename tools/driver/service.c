@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * service.c - NCCL's proxy service thread: sets connections up and takes them down.
+ *
+ * Connect and accept of all channels are called in turn, without sleeping, until each has given its
+ * comm; none may block, since both ends of a connection may be in this one thread. One accept per
+ * listen, closeListen at once after it, then the buffers are registered: per connection the block of
+ * the messages, and once more a part of it, since NCCL registers overlapping memory (the pool that
+ * all point-to-point connections share).
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "play.h"
+
+#define CALL(play, name, expression)                                                               \
+	({                                                                                         \
+		mark_enter(&(play)->service_mark, name);                                           \
+		int call_rc = (expression);                                                        \
+		mark_leave(&(play)->service_mark);                                                 \
+		call_rc;                                                                           \
+	})
+
+static void service_listen(struct ncclplay *play)
+{
+	struct net *net = &play->net;
+	int dev = play->options.dev;
+
+	for (int c = 0; c < play->options.channels; c++) {
+		struct channel *ch = &play->channels[c];
+		struct net_properties properties;
+		int rc;
+
+		rc = CALL(play, "getProperties", net_properties(net, dev, &properties));
+		if (rc) {
+			play_fail_call(play, "getProperties", rc, c, -1);
+			return;
+		}
+		rc = CALL(play, "listen",
+			  net_listen(net, dev, play->handles + (size_t)c * NET_HANDLE_BYTES,
+				     &ch->listen_comm));
+		if (rc) {
+			play_fail_call(play, "listen", rc, c, -1);
+			return;
+		}
+		if (!ch->listen_comm) {
+			play_fail(play, NCCLPLAY_PLUGIN,
+				  "listen returned success without a listen comm");
+			return;
+		}
+		play_bump(&play->moved, 1);
+	}
+}
+
+/* One turn of a channel's set-up: 1 connected both ways, 0 pending, -1 failed. */
+static int service_turn(struct ncclplay *play, struct channel *ch)
+{
+	struct net *net = &play->net;
+	int rc;
+
+	if (!ch->send.comm) {
+		rc = CALL(play, "connect",
+			  net_connect(net, play->options.dev, ch->handle, &ch->send.comm));
+		if (rc)
+			return play_fail_call(play, "connect", rc, ch->send.channel, ch->send.peer);
+		if (ch->send.comm)
+			play_bump(&play->moved, 1);
+	}
+	if (!ch->recv.comm) {
+		rc = CALL(play, "accept", net_accept(net, ch->listen_comm, &ch->recv.comm));
+		if (rc)
+			return play_fail_call(play, "accept", rc, ch->recv.channel, ch->recv.peer);
+		if (ch->recv.comm) {
+			void *listen_comm = ch->listen_comm;
+
+			play_bump(&play->moved, 1);
+			ch->listen_comm = NULL;
+			rc = CALL(play, "closeListen", net_close_listen(net, listen_comm));
+			if (rc)
+				return play_fail_call(play, "closeListen", rc, ch->recv.channel,
+						      ch->recv.peer);
+		}
+	}
+	return ch->send.comm && ch->recv.comm;
+}
+
+static int service_register(struct ncclplay *play, struct conn *conn)
+{
+	size_t bytes = PLAY_SLOTS * conn->slot_bytes;
+	void *overlap = NULL;
+	int rc;
+
+	conn->buffer = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (conn->buffer == MAP_FAILED) {
+		conn->buffer = NULL;
+		return play_fail(play, NCCLPLAY_PEER, "no memory for %zu bytes of buffers", bytes);
+	}
+	rc = CALL(play, "regMr",
+		  net_reg_mr(&play->net, conn->comm, conn->buffer, bytes, &conn->mhandle));
+	if (!rc)
+		rc = CALL(play, "regMr",
+			  net_reg_mr(&play->net, conn->comm, conn->buffer, bytes / 2, &overlap));
+	if (rc)
+		return play_fail_call(play, "regMr", rc, conn->channel, conn->peer);
+	rc = CALL(play, "deregMr", net_dereg_mr(&play->net, conn->comm, overlap));
+	if (rc)
+		return play_fail_call(play, "deregMr", rc, conn->channel, conn->peer);
+	return 0;
+}
+
+static void service_describe_pending(struct ncclplay *play)
+{
+	for (int c = 0; c < play->options.channels; c++) {
+		struct channel *ch = &play->channels[c];
+
+		if (ch->send.comm && ch->recv.comm)
+			continue;
+		play_fail(play, NCCLPLAY_HANG,
+			  "connection set-up: nothing moved for %.1f s: channel %d, %s rank %d is "
+			  "pending", play->options.timeout_s, c,
+			  ch->send.comm ? "accept from" : "connect to",
+			  ch->send.comm ? ch->recv.peer : ch->send.peer);
+		return;
+	}
+}
+
+static void service_connect(struct ncclplay *play)
+{
+	int open = 0;
+
+	while (open < play->options.channels) {
+		open = 0;
+		for (int c = 0; c < play->options.channels; c++) {
+			struct channel *ch = &play->channels[c];
+			int rc = ch->send.comm && ch->recv.comm ? 1 : service_turn(play, ch);
+
+			if (rc < 0)
+				return;
+			open += rc;
+		}
+		if (atomic_load_explicit(&play->abort, memory_order_relaxed)) {
+			service_describe_pending(play);
+			return;
+		}
+		sched_yield(); /* NCCL spins here; two processors must be shared */
+	}
+	for (int c = 0; c < play->options.channels; c++) {
+		if (service_register(play, &play->channels[c].send) ||
+		    service_register(play, &play->channels[c].recv))
+			return;
+	}
+}
+
+/* An error of close is a fault of the plugin (NCCL would leave the rest open), but the rest is
+ * closed all the same. */
+static void service_close_conn(struct ncclplay *play, struct conn *conn)
+{
+	struct net *net = &play->net;
+	int rc;
+
+	if (conn->comm && conn->mhandle) {
+		rc = CALL(play, "deregMr", net_dereg_mr(net, conn->comm, conn->mhandle));
+		if (rc)
+			play_fail_call(play, "deregMr", rc, conn->channel, conn->peer);
+	}
+	if (conn->comm && conn->sends) {
+		rc = CALL(play, "closeSend", net_close_send(net, conn->comm));
+		if (rc)
+			play_fail_call(play, "closeSend", rc, conn->channel, conn->peer);
+	} else if (conn->comm) {
+		rc = CALL(play, "closeRecv", net_close_recv(net, conn->comm));
+		if (rc)
+			play_fail_call(play, "closeRecv", rc, conn->channel, conn->peer);
+	}
+	conn->comm = NULL;
+	conn->mhandle = NULL;
+	/* Gone the moment close returns: a plugin that still writes here faults. */
+	if (conn->buffer)
+		munmap(conn->buffer, PLAY_SLOTS * conn->slot_bytes);
+	conn->buffer = NULL;
+	play_bump(&play->moved, 1);
+}
+
+static void service_close(struct ncclplay *play)
+{
+	for (int c = 0; c < play->options.channels; c++) {
+		struct channel *ch = &play->channels[c];
+
+		service_close_conn(play, &ch->send);
+		service_close_conn(play, &ch->recv);
+		if (ch->listen_comm) {
+			int rc = CALL(play, "closeListen",
+				      net_close_listen(&play->net, ch->listen_comm));
+
+			if (rc)
+				play_fail_call(play, "closeListen", rc, c, -1);
+			ch->listen_comm = NULL;
+		}
+	}
+}
+
+void *service_main(void *arg)
+{
+	struct ncclplay *play = arg;
+
+	pthread_setname_np(pthread_self(), "play-service");
+	pthread_mutex_lock(&play->lock);
+	for (;;) {
+		enum play_job job = play->job;
+
+		if (job == JOB_NONE) {
+			pthread_cond_wait(&play->service_cond, &play->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&play->lock);
+		if (job == JOB_LISTEN)
+			service_listen(play);
+		else if (job == JOB_CONNECT)
+			service_connect(play);
+		else if (job == JOB_CLOSE)
+			service_close(play);
+		pthread_mutex_lock(&play->lock);
+		play->job = JOB_NONE;
+		pthread_cond_broadcast(&play->main_cond);
+		if (job == JOB_EXIT)
+			break;
+	}
+	pthread_mutex_unlock(&play->lock);
+	return NULL;
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stream.c - message streams and ping-pong between ring neighbours.
+ *
+ * The progress thread works as in NCCL: receives are posted ahead, up to 8 messages are outstanding
+ * each way, the completion of a send is looked at once per pass and waited for only when all slots
+ * are taken. What the GPU would do takes no time: a slot is full as soon as it is free, and empty as
+ * soon as it has arrived. With `check` every byte is written and read again, which costs time: it is
+ * done in passes of its own, not in those that are timed.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "stream.h"
+
+/* Words that differ by place, message, channel and sender, so that no mix-up looks right. */
+static uint64_t stream_word(const struct conn *conn, uint64_t message, size_t i)
+{
+	uint64_t x = (message << 32) ^ ((uint64_t)conn->tag << 56) ^
+		     ((uint64_t)conn->channel << 48) ^ (uint64_t)i;
+
+	x *= 0x9e3779b97f4a7c15ull;
+	return x ^ x >> 29;
+}
+
+static void stream_write(const struct conn *conn, char *slot, uint64_t message, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 8) {
+		uint64_t word = stream_word(conn, message, i);
+
+		memcpy(slot + i, &word, bytes - i < 8 ? bytes - i : 8);
+	}
+}
+
+static bool stream_right(const struct conn *conn, const char *slot, uint64_t message, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 8) {
+		uint64_t word = stream_word(conn, message, i);
+
+		if (memcmp(slot + i, &word, bytes - i < 8 ? bytes - i : 8))
+			return false;
+	}
+	return true;
+}
+
+static void stream_edge(const struct stream_op *stream, struct stream_window *window,
+			uint64_t done)
+{
+	uint64_t channels = (uint64_t)stream->play->options.channels;
+
+	if (stream->role > STREAM_BOTH)
+		channels = 1;
+	if (!window->start_ns && done >= stream->warm * channels) {
+		window->start_ns = play_now_ns();
+		window->start_cpu_ns = play_process_cpu_ns();
+	}
+	if (stream->messages != UINT64_MAX && !window->end_ns &&
+	    done == (stream->warm + stream->messages) * channels) {
+		window->end_ns = play_now_ns();
+		window->end_cpu_ns = play_process_cpu_ns();
+	}
+}
+
+static void stream_produce(struct stream_op *stream, struct conn *send)
+{
+	if (stream->check)
+		stream_write(send, conn_fill_slot(send), send->filled, stream->bytes);
+	conn_fill(send, stream->bytes);
+}
+
+static void stream_take(struct stream_op *stream, struct conn *recv)
+{
+	size_t bytes;
+	const char *slot = conn_take_slot(recv, &bytes);
+
+	if (stream->check && bytes == stream->bytes &&
+	    !stream_right(recv, slot, recv->consumed, bytes))
+		stream->wrong++;
+	conn_consume(recv, stream->bytes);
+}
+
+static uint64_t stream_total(const struct stream_op *stream)
+{
+	return stream->messages == UINT64_MAX ? UINT64_MAX : stream->warm + stream->messages;
+}
+
+/* Both directions' turns of one channel; `ready` messages may be made ready to send. */
+static int stream_channel(struct stream_op *stream, struct channel *ch)
+{
+	int moved = 0, rc;
+
+	if (stream->role & STREAM_RECEIVE) {
+		rc = conn_recv_pass(&ch->recv);
+		if (rc < 0)
+			return rc;
+		moved |= rc;
+		while (ch->recv.consumed < ch->recv.received)
+			stream_take(stream, &ch->recv);
+	}
+	if (stream->role & STREAM_SEND) {
+		while (ch->send.filled < stream_total(stream) && conn_can_fill(&ch->send))
+			stream_produce(stream, &ch->send);
+		rc = conn_send_pass(&ch->send);
+		if (rc < 0)
+			return rc;
+		moved |= rc;
+	}
+	return moved;
+}
+
+static int stream_pass(struct op *op)
+{
+	struct stream_op *stream = (struct stream_op *)(void *)op;
+	struct ncclplay *play = stream->play;
+	uint64_t sent = 0, received = 0;
+	uint64_t channels = (uint64_t)play->options.channels;
+	int moved = 0;
+
+	for (int c = 0; c < play->options.channels; c++) {
+		struct channel *ch = &play->channels[c];
+		int rc = stream_channel(stream, ch);
+
+		if (rc < 0)
+			return rc;
+		moved |= rc;
+		sent += ch->send.done;
+		received += ch->recv.received;
+	}
+	if (!moved && stream->received.start_ns && stream->sent.start_ns)
+		return 0;
+	stream_edge(stream, &stream->sent, sent);
+	stream_edge(stream, &stream->received, received);
+	if (stream->messages != UINT64_MAX &&
+	    (!(stream->role & STREAM_SEND) || sent == stream_total(stream) * channels) &&
+	    (!(stream->role & STREAM_RECEIVE) || received == stream_total(stream) * channels)) {
+		for (int c = 0; c < play->options.channels; c++)
+			if ((stream->role & STREAM_RECEIVE) && conn_check(&play->channels[c].recv))
+				return -1;
+		op->finished = true;
+	}
+	return moved;
+}
+
+static void stream_ponged(struct stream_op *stream, const struct conn *recv)
+{
+	uint64_t now_ns = play_now_ns();
+
+	if (stream->samples_ns && recv->consumed > stream->warm)
+		stream->samples_ns[stream->sample++] = (now_ns - stream->pinged_ns) / 2;
+	stream->pinged_ns = now_ns;
+}
+
+static int stream_ping_pass(struct op *op)
+{
+	struct stream_op *stream = (struct stream_op *)(void *)op;
+	struct channel *ch = &stream->play->channels[0];
+	struct conn *send = &ch->send, *recv = &ch->recv;
+	bool ping = stream->role == STREAM_PING;
+	int moved, rc;
+
+	rc = conn_recv_pass(recv);
+	if (rc < 0)
+		return rc;
+	moved = rc;
+	while (recv->consumed < recv->received) {
+		stream_take(stream, recv);
+		if (ping)
+			stream_ponged(stream, recv);
+	}
+	if (ping && !stream->pinged_ns)
+		stream->pinged_ns = play_now_ns();
+	if (send->filled < stream_total(stream) && conn_can_fill(send) &&
+	    send->filled < recv->consumed + (ping ? 1 : 0))
+		stream_produce(stream, send);
+	rc = conn_send_pass(send);
+	if (rc < 0)
+		return rc;
+	moved |= rc;
+	if (send->done == stream_total(stream) && recv->consumed == stream_total(stream)) {
+		if (conn_check(recv))
+			return -1;
+		op->finished = true;
+	}
+	return moved;
+}
+
+static void stream_describe(struct op *op, char *text, size_t len)
+{
+	struct stream_op *stream = (struct stream_op *)(void *)op;
+	char one[256];
+
+	snprintf(text, len, "messages of %zu bytes", stream->bytes);
+	for (int c = 0; c < stream->play->options.channels; c++) {
+		struct channel *ch = &stream->play->channels[c];
+		size_t at;
+
+		if (stream->role != STREAM_SEND && ch->recv.received < ch->recv.limit) {
+			at = strlen(text);
+			conn_describe(&ch->recv, one, sizeof(one));
+			snprintf(text + at, len - at, "; %s", one);
+		}
+		if (stream->role != STREAM_RECEIVE && ch->send.done < stream_total(stream)) {
+			at = strlen(text);
+			conn_describe(&ch->send, one, sizeof(one));
+			snprintf(text + at, len - at, "; %s", one);
+		}
+	}
+}
+
+void stream_prepare(struct stream_op *stream, struct ncclplay *play, enum stream_role role,
+		    size_t bytes, uint64_t warm, uint64_t messages, bool check,
+		    uint64_t *samples_ns)
+{
+	memset(stream, 0, sizeof(*stream));
+	stream->op.name = role == STREAM_PING || role == STREAM_PONG ? "ping-pong" : "stream";
+	stream->op.pass = role == STREAM_PING || role == STREAM_PONG ? stream_ping_pass :
+								       stream_pass;
+	stream->op.describe = stream_describe;
+	stream->play = play;
+	stream->role = role;
+	stream->bytes = bytes;
+	stream->warm = warm;
+	stream->messages = messages;
+	stream->check = check;
+	stream->samples_ns = samples_ns;
+	for (int c = 0; c < play->options.channels; c++) {
+		struct channel *ch = &play->channels[c];
+
+		conn_shape(&ch->send, play->slot_bytes, play->slot_bytes, PLAY_SLOTS, false);
+		conn_shape(&ch->recv, play->slot_bytes, play->slot_bytes, PLAY_SLOTS, false);
+		if (role != STREAM_SEND)
+			ch->recv.limit = stream_total(stream);
+	}
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stream.h - message streams and ping-pong between ring neighbours, as operations. */
+#ifndef HARP_DRIVER_STREAM_H
+#define HARP_DRIVER_STREAM_H
+
+#include "play.h"
+
+enum stream_role {
+	STREAM_SEND = 1,
+	STREAM_RECEIVE = 2,
+	STREAM_BOTH = 3, /* independent streams both ways */
+	STREAM_PING = 4, /* sends first, answers each receive; the other end is STREAM_PONG */
+	STREAM_PONG = 5,
+};
+
+/* The edges of the measured part on one end: from the last warm-up message to the last. */
+struct stream_window {
+	uint64_t start_ns, end_ns;
+	uint64_t start_cpu_ns, end_cpu_ns; /* of the process */
+};
+
+struct stream_op {
+	struct op op; /* first */
+	struct ncclplay *play;
+	enum stream_role role;
+	size_t bytes;
+	uint64_t warm, messages; /* per channel; messages: after the warm ones; UINT64_MAX: endless */
+	bool check;              /* fill and verify every byte */
+	uint64_t *samples_ns;    /* ping: `messages` half round trips */
+	uint64_t sample, pinged_ns;
+	bool awaiting;
+	struct stream_window sent, received;
+	uint64_t wrong;          /* messages with a wrong byte */
+};
+
+/* All channels carry the stream; ping and pong use channel 0. */
+void stream_prepare(struct stream_op *stream, struct ncclplay *play, enum stream_role role,
+		    size_t bytes, uint64_t warm, uint64_t messages, bool check,
+		    uint64_t *samples_ns);
+
+#endif
