@@ -5,7 +5,9 @@
 #ifndef HARP_LINK_ETH_H
 #define HARP_LINK_ETH_H
 
+#include "base/endian.h"
 #include "base/rng.h"
+#include "base/siphash.h"
 #include "base/wheel.h"
 #include "nic/nicio.h"
 
@@ -14,11 +16,23 @@
 #define ETH_TYPE_VLAN 0x8100u
 #define ETH_TYPE_IPV6 0x86ddu
 
+#define ETH_HEADER_BYTES 14u
+#define ETH_MAC_BYTES 6u
+
+/* timer.kind of neighbour timers; the owner of the wheel gives other kinds other numbers. */
+#define TIMER_KIND_NEIGHBOUR 1u
+
+struct eth_header {
+	uint8_t dst[ETH_MAC_BYTES], src[ETH_MAC_BYTES];
+	be16_t type;
+};
+static_assert(sizeof(struct eth_header) == ETH_HEADER_BYTES, "IEEE 802.3");
+
 enum neighbour_state {
 	NEIGHBOUR_FREE = 0,
 	NEIGHBOUR_INCOMPLETE, /* asked, no answer yet */
 	NEIGHBOUR_REACHABLE,
-	NEIGHBOUR_STALE,      /* usable, to be confirmed by use */
+	NEIGHBOUR_STALE,      /* usable, to be confirmed by use; asked when probes > 0 */
 	NEIGHBOUR_FAILED,     /* no answer; asked again when wanted */
 };
 
@@ -28,6 +42,8 @@ struct neighbour {
 	uint8_t state; /* enum neighbour_state */
 	uint8_t probes;
 	uint64_t asked_ns, confirmed_ns, told_ns;
+	uint64_t used_ns; /* last handed out or sent to; 0: only heard of */
+	struct harp_addr asked_from; /* own address that probes come from */
 	struct timer timer;
 	struct neighbour *hash_next;
 };
@@ -45,6 +61,8 @@ struct eth {
 	struct neighbour *neighbours; /* allocated at init */
 	struct neighbour **hash;      /* buckets, power of two */
 	uint32_t hash_mask;
+	struct siphash_key hash_key;
+	uint64_t conflict_told_ns;
 	/* own addresses, to answer ARP for: asked of the network layer by pointer, not by include */
 	bool (*is_own)(const void *ctx, const struct harp_addr *addr);
 	const void *is_own_ctx;
@@ -57,11 +75,27 @@ enum eth_verdict {
 	ETH_IPV6,
 };
 
+/* opt (NULL: defaults) must live as long as the eth does: its hooks are called through it. -EINVAL,
+ * -ENOMEM. */
 int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng *rng,
 	     struct harp_stats *stats, const struct harp_stack_options *opt);
 void eth_destroy(struct eth *eth);
 
 enum eth_verdict eth_input(struct eth *eth, struct frame *packet);
+
+static inline bool neighbour_usable(const struct neighbour *n)
+{
+	return n->state == NEIGHBOUR_REACHABLE || n->state == NEIGHBOUR_STALE;
+}
+
+/* neigh.c, for eth.c: what an ARP packet says (asks_us: it is a request for our address), and that
+ * someone wants to send through n. */
+void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
+		     bool asks_us, bool is_reply);
+void neighbour_ask(struct eth *eth, struct neighbour *n, const struct harp_addr *src_addr);
+/* eth.c, for neigh.c: sends an ARP request, to everyone when mac is NULL. */
+void eth_arp_request(struct eth *eth, const struct harp_addr *src_addr,
+		     const struct harp_addr *target, const uint8_t *mac);
 
 /* The record for a next hop, made when missing; NULL when the table is full of used entries.
  * A record stays valid while the eth lives; a reused one gets another addr: callers compare. */
