@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* icmp.c - ICMP for IPv4 (RFC 792, RFC 1122 section 3.2.2). */
+#include "network/icmp.h"
+
+#include "base/checksum.h"
+#include "network/ipv4.h"
+
+#define ICMP_HEADER_BYTES 8u
+#define ICMP_ECHO_REPLY 0u
+#define ICMP_UNREACHABLE 3u
+#define ICMP_ECHO_REQUEST 8u
+#define ICMP_TIME_EXCEEDED 11u
+#define ICMP_PARAMETER_PROBLEM 12u
+
+/* 10,000 answers a second, 256 at once: plenty for any tool, nothing for a flood. */
+#define ICMP_ECHO_COST_NS UINT64_C(100000)
+#define ICMP_ECHO_BURST 256u
+
+struct icmp_header {
+	uint8_t type, code;
+	uint16_t csum; /* memory order */
+	be16_t unused, mtu; /* rest of the header, as RFC 1191 section 4 divides it */
+} __attribute__((packed));
+static_assert(sizeof(struct icmp_header) == ICMP_HEADER_BYTES, "RFC 792");
+
+void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats)
+{
+	*icmp = (struct icmp){
+		.ip = ip,
+		.stats = stats,
+		.echo_credit_ns = ICMP_ECHO_COST_NS * ICMP_ECHO_BURST,
+		.echo_last_ns = ip->eth->io->now_ns,
+	};
+}
+
+static uint32_t icmp_sum(const struct frame *f)
+{
+	uint32_t sum = 0;
+	size_t offset = 0;
+
+	for (; f; f = f->frag) {
+		sum = csum_append(sum, csum_partial(f->pub.data, f->pub.len, 0), offset);
+		offset += f->pub.len;
+	}
+	return sum;
+}
+
+static bool icmp_echo_allowed(struct icmp *icmp)
+{
+	uint64_t now_ns = icmp->ip->eth->io->now_ns, most_ns = ICMP_ECHO_COST_NS * ICMP_ECHO_BURST;
+	uint64_t passed_ns = now_ns - icmp->echo_last_ns;
+
+	icmp->echo_last_ns = now_ns;
+	icmp->echo_credit_ns += passed_ns < most_ns ? passed_ns : most_ns;
+	if (icmp->echo_credit_ns > most_ns)
+		icmp->echo_credit_ns = most_ns;
+	if (icmp->echo_credit_ns < ICMP_ECHO_COST_NS)
+		return false;
+	icmp->echo_credit_ns -= ICMP_ECHO_COST_NS;
+	return true;
+}
+
+/*
+ * Answers with the very frames that brought the question: its data goes back unread and uncopied.
+ * They stay ours until the NIC has sent them, since nicio_tx() takes its own hold.
+ */
+static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
+{
+	struct frame *f = in->frame;
+	struct icmp_header *h = (struct icmp_header *)f->pub.data;
+	struct ip_path path = { .src = in->dst, .dst = in->src };
+	struct packet_out out = { .frame = f, .head = f->pub.data, .len = in->len };
+
+	if (h->code != 0) {
+		icmp->stats->drop_icmp_bad++;
+		return ICMP_DROPPED;
+	}
+	if (!icmp_echo_allowed(icmp)) {
+		icmp->stats->drop_icmp_rate++;
+		return ICMP_DROPPED;
+	}
+	h->type = ICMP_ECHO_REPLY;
+	h->csum = 0;
+	h->csum = csum_finish(icmp_sum(f));
+	/* An answer that can't leave now is lost, as any packet may be. */
+	if (ip_output(icmp->ip, &path, IP_PROTO_ICMP, in->tos & 0xfcu, &out) == 0)
+		icmp->stats->icmp_echo_in++;
+	return ICMP_CONSUMED;
+}
+
+/* RFC 792 and RFC 1812 section 5.2.7.1: type 3's codes. */
+static enum icmp_error_kind icmp_unreachable_kind(uint8_t code)
+{
+	switch (code) {
+	case 2: /* protocol */
+	case 3: /* port */
+		return ICMP_ERROR_UNREACHABLE_PORT;
+	case 4:
+		return ICMP_ERROR_TOO_BIG;
+	case 9:
+	case 10:
+	case 13: /* administratively prohibited: network, host, communication */
+		return ICMP_ERROR_PROHIBITED;
+	case 1: /* host */
+	case 7: /* host unknown */
+	case 8: /* source host isolated */
+	case 12:
+	case 14:
+	case 15:
+		return ICMP_ERROR_UNREACHABLE_HOST;
+	default:
+		return ICMP_ERROR_UNREACHABLE_NET;
+	}
+}
+
+/* The quoted packet: ours by its source address, with the first 8 bytes of its transport header. */
+static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
+			     struct icmp_error *error)
+{
+	const struct ipv4_header *h = (const struct ipv4_header *)quote;
+	uint32_t header;
+
+	if (len < IPV4_HEADER_BYTES)
+		return false;
+	header = ipv4_header_bytes(h);
+	if (h->version_ihl >> 4 != 4 || header < IPV4_HEADER_BYTES || len < header + 8)
+		return false;
+	if (be16_get(h->flags_offset) & IPV4_OFFSET_MASK) /* no transport header in there */
+		return false;
+	error->proto = h->proto;
+	error->local.addr = ipv4_mapped(h->src);
+	error->remote.addr = ipv4_mapped(h->dst);
+	error->local.port = be16_load(quote + header);
+	error->remote.port = be16_load(quote + header + 2);
+	error->seq = h->proto == IP_PROTO_TCP ? be32_load(quote + header + 4) : 0;
+	return (h->proto == IP_PROTO_TCP || h->proto == IP_PROTO_UDP) &&
+	       ip_is_own(icmp->ip, &error->local.addr);
+}
+
+static enum icmp_verdict icmp_error(struct icmp *icmp, const struct packet_in *in,
+				    struct icmp_error *error)
+{
+	const struct frame *f = in->frame;
+	const struct icmp_header *h = (const struct icmp_header *)f->pub.data;
+
+	*error = (struct icmp_error){ .type = h->type, .code = h->code };
+	if (!icmp_parse_quote(icmp, f->pub.data + ICMP_HEADER_BYTES,
+			      f->pub.len - ICMP_HEADER_BYTES, error)) {
+		icmp->stats->drop_icmp_bad++;
+		return ICMP_DROPPED;
+	}
+	if (h->type == ICMP_UNREACHABLE)
+		error->kind = icmp_unreachable_kind(h->code);
+	else
+		error->kind = h->type == ICMP_TIME_EXCEEDED ? ICMP_ERROR_TTL : ICMP_ERROR_PARAMETER;
+	if (error->kind == ICMP_ERROR_TOO_BIG)
+		error->mtu_bytes = be16_get(h->mtu);
+	icmp->stats->icmp_error_in++;
+	return ICMP_ERROR;
+}
+
+enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error)
+{
+	const struct icmp_header *h = (const struct icmp_header *)in->frame->pub.data;
+
+	if (in->frame->pub.len < ICMP_HEADER_BYTES || csum_finish(icmp_sum(in->frame)) != 0) {
+		icmp->stats->drop_icmp_bad++;
+		return ICMP_DROPPED;
+	}
+	switch (h->type) {
+	case ICMP_ECHO_REQUEST:
+		return icmp_echo(icmp, in);
+	case ICMP_UNREACHABLE:
+	case ICMP_TIME_EXCEEDED:
+	case ICMP_PARAMETER_PROBLEM:
+		return icmp_error(icmp, in, error);
+	default:
+		icmp->stats->drop_icmp_bad++;
+		return ICMP_DROPPED;
+	}
+}

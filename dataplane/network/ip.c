@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ip.c - IPv4 packets in and out (RFC 791, RFC 1122 section 3.2). IPv6 joins at the marked places:
+ * addresses, routes, paths and what goes up are one form for both already.
+ */
+#include "network/ip.h"
+
+#include <errno.h>
+
+#include "base/checksum.h"
+#include "network/ipv4.h"
+
+#define IP_TTL 64u /* RFC 1122 section 3.2.1.7, the value of RFC 1700 */
+
+static bool ip_is_own_ctx(const void *ctx, const struct harp_addr *addr)
+{
+	return ip_is_own(ctx, addr);
+}
+
+void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats)
+{
+	*ip = (struct ip){ .eth = eth, .stats = stats, .generation = 1 };
+	ip->v4_id = (uint16_t)rng_u64(eth->rng);
+	eth->is_own = ip_is_own_ctx;
+	eth->is_own_ctx = ip;
+}
+
+uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
+		       uint32_t len)
+{
+	/* Length and protocol as one 32-bit number each, RFC 8200's form; folded, RFC 9293's
+	 * (8 and 16 bits) gives the same. The mapped prefix is left out: IPv4 has none. */
+	bool v4 = harp_addr_is_v4(dst);
+	unsigned skip = v4 ? 12 : 0;
+	uint8_t tail[8];
+	uint32_t sum;
+
+	be32_store(tail, len);
+	be32_store(tail + 4, proto);
+	sum = csum_partial(src->bytes + skip, 16 - skip, 0);
+	sum = csum_partial(dst->bytes + skip, 16 - skip, sum);
+	return csum_partial(tail, sizeof(tail), sum);
+}
+
+/* ---- in ---------------------------------------------------------------------------------------- */
+
+/*
+ * Cuts a packet to total bytes: link padding goes, with the frames that hold nothing else. False when
+ * there are fewer bytes than that.
+ */
+static bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
+{
+	for (; f->frag; f = f->frag) {
+		if (f->pub.len >= total)
+			break;
+		total -= f->pub.len;
+	}
+	if (f->pub.len < total)
+		return false;
+	f->pub.len = total;
+	if (f->frag) {
+		frame_release_packet(ip->eth->io->pool, f->frag);
+		f->frag = NULL;
+	}
+	return true;
+}
+
+/* RFC 1122 section 3.2.1.3: what must never be a source. Own addresses are not, from outside. */
+static bool ip_source_good(const struct ip *ip, const struct harp_addr *src)
+{
+	uint32_t v4 = ipv4_number(src);
+
+	if (v4 >> 24 == 0 || v4 >> 24 == 127 || v4 >> 28 >= 14)
+		return false;
+	for (unsigned i = 0; i < ip->address_count; i++) {
+		const struct ip_address *a = &ip->addresses[i];
+
+		if (!harp_addr_is_v4(&a->addr))
+			continue;
+		uint32_t own = ipv4_number(&a->addr);
+		unsigned host_bits = 128u - a->prefix_len;
+
+		if (v4 == own)
+			return false;
+		/* The subnet's broadcast address; /31 and /32 have none (RFC 3021). */
+		if (host_bits >= 2 && host_bits < 32 &&
+		    v4 == (own | ((UINT32_C(1) << host_bits) - 1)))
+			return false;
+	}
+	return true;
+}
+
+static enum ip_verdict ip_drop(uint64_t *counter)
+{
+	(*counter)++;
+	return IP_DROPPED;
+}
+
+static enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
+{
+	switch (proto) {
+	case IP_PROTO_TCP:
+		return IP_LOCAL_TCP;
+	case IP_PROTO_UDP:
+		return IP_LOCAL_UDP;
+	case IP_PROTO_ICMP:
+		return IP_LOCAL_ICMP;
+	default:
+		return ip_drop(&ip->stats->drop_ip_protocol);
+	}
+}
+
+enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
+{
+	struct frame *f = in->frame;
+	const struct ipv4_header *h = (const struct ipv4_header *)f->pub.data;
+	struct harp_stats *stats = ip->stats;
+
+	/* The header must lie in the first frame: every card puts it there. */
+	if (f->pub.len < IPV4_HEADER_BYTES)
+		return ip_drop(&stats->drop_ip_short);
+	uint32_t header = ipv4_header_bytes(h), total = be16_get(h->total_len);
+
+	/* RFC 1122 sections 3.2.1.1, 3.2.1.2. IPv6: a branch on the version. */
+	if (h->version_ihl >> 4 != 4 || header < IPV4_HEADER_BYTES)
+		return ip_drop(&stats->drop_ip_version);
+	if (f->pub.len < header || total < header)
+		return ip_drop(&stats->drop_ip_short);
+	if (csum_finish(csum_partial(h, header, 0)) != 0)
+		return ip_drop(&stats->drop_ip_checksum);
+	if (!ip_trim(ip, f, total))
+		return ip_drop(&stats->drop_ip_short);
+
+	in->dst = ipv4_mapped(h->dst);
+	in->src = ipv4_mapped(h->src);
+	if (!ip_is_own(ip, &in->dst))
+		return ip_drop(&stats->drop_ip_not_ours);
+	if (!ip_source_good(ip, &in->src))
+		return ip_drop(&stats->drop_ip_source);
+	if (be16_get(h->flags_offset) & (IPV4_FLAG_MF | IPV4_OFFSET_MASK))
+		return ip_drop(&stats->drop_ip_fragment);
+
+	/* Options are skipped: a host may ignore all of those that are in use (RFC 1122 section
+	 * 3.2.1.8; source routes are not followed, RFC 7126). */
+	in->ip_header = f->pub.data;
+	in->len = total - header;
+	in->proto = h->proto;
+	in->ttl = h->ttl;
+	in->tos = h->tos;
+	in->csum_good = (f->flags & FRAME_RX_CSUM_GOOD) != 0;
+	in->l4_csum_pseudo = ip_pseudo_sum(&in->src, &in->dst, in->proto, in->len);
+	f->pub.data += header;
+	f->pub.len -= header;
+	f->pub.capacity -= header;
+	return ip_protocol(ip, h->proto);
+}
+
+/* ---- out --------------------------------------------------------------------------------------- */
+
+static void ip_write_header(struct ip *ip, const struct ip_path *path, uint8_t proto, uint8_t tos,
+			    struct packet_out *out)
+{
+	struct ipv4_header *h;
+
+	out->head -= IPV4_HEADER_BYTES;
+	out->len += IPV4_HEADER_BYTES;
+	h = (struct ipv4_header *)out->head;
+	h->version_ihl = 0x45;
+	h->tos = tos;
+	h->total_len = be16_of((uint16_t)out->len);
+	h->id = be16_of(ip->v4_id++);
+	h->flags_offset = be16_of(IPV4_FLAG_DF);
+	h->ttl = IP_TTL;
+	h->proto = proto;
+	h->csum = 0;
+	memcpy(h->src, path->src.bytes + 12, 4);
+	memcpy(h->dst, path->dst.bytes + 12, 4);
+	h->csum = csum_finish(csum_partial(h, IPV4_HEADER_BYTES, 0));
+}
+
+int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
+	      struct packet_out *out)
+{
+	const struct packet_out before = *out;
+	int err = ip_path_check(ip, path);
+
+	if (err)
+		return err;
+	if (!harp_addr_is_v4(&path->dst))
+		return -EAFNOSUPPORT; /* IPv6: its header here */
+	if (out->len + IPV4_HEADER_BYTES > path->mtu_bytes)
+		return -EMSGSIZE;
+	/* The record may have been given to another address since the lookup. */
+	if (!path->neighbour ||
+	    memcmp(&path->neighbour->addr, &path->next_hop, sizeof(path->next_hop)) != 0)
+		path->neighbour = neighbour_get(ip->eth, &path->next_hop);
+	if (!path->neighbour)
+		return -EAGAIN;
+	ip_write_header(ip, path, proto, tos, out);
+	err = eth_output(ip->eth, path->neighbour, ETH_TYPE_IPV4, &path->src, out);
+	if (err)
+		*out = before;
+	return err;
+}
