@@ -59,6 +59,11 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remot
 			struct lane **out);
 /* Takes an accepted, non-blocking socket. */
 int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
+/* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
+void lane_kernel_ack_promptly(struct lane *lane);
+
+/* "connection refused": a few words for the usual -errno of a lane. */
+const char *lane_error_text(int error);
 
 /* lane_harp.c, on an engine's driver; baton held. */
 struct engine;

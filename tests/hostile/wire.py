@@ -30,7 +30,7 @@ class Handle:
 
     @classmethod
     def decode(cls, raw: bytes) -> Handle:
-        assert raw[:8] == b"HARPhndl" and raw[8] == 1, raw[:12]
+        assert raw[:9] == b"HARPhndl\x01", raw[:12]
         check = hashlib.blake2s(
             b"HARP handle v1" + raw[:112], key=raw[72:88], digest_size=16
         ).digest()
@@ -124,6 +124,6 @@ class Peer:
         assert self.read(16) == expected, "the acceptor's proof"
         self.send(self.proof())
         ready = self.read(16)
-        assert ready[:4] == READY and struct.unpack_from("<H", ready, 6)[0] == 0, ready
+        assert ready[:8] == READY + struct.pack("<HH", 1, 0), ready
         expected = self.mac(b"HARP1 ready")
         assert self.read(16) == expected, "READY's proof"

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctx.h - what plugin.c, connect.c and rendezvous.c share: contexts and the process-wide state.
+ */
+#ifndef HARP_PLUGIN_CTX_H
+#define HARP_PLUGIN_CTX_H
+
+#include <pthread.h>
+
+#include "comm.h"
+#include "engine.h"
+#include "handle.h"
+
+struct connect;
+struct rendezvous;
+
+struct plugin_ctx {
+	struct plugin_ctx *next;
+	uint64_t comm_id;
+	int traffic_class;
+	/* All three under ctx_lock. */
+	struct comm *comms;
+	struct connect *connects;
+	struct listen_comm *listens;
+};
+
+/* Protects the contexts, their lists, and the tables of engines and rendezvous. Held for list work
+ * only, never while a lane or a stack is used; opening an engine or rendezvous is the exception. */
+extern pthread_mutex_t ctx_lock;
+
+/* The device's engine, open until the last finalize; NULL, and why, when it has none. The first call
+ * for a device logs its path. ctx_lock not held. */
+struct engine *ctx_engine(int dev, char *why, size_t why_len);
+/* The device's rendezvous, likewise. */
+int ctx_rendezvous(int dev, struct rendezvous **out);
+
+/* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */
+void ctx_add_comm(struct comm *comm);
+
+/* connect.c: frees what is half open. ctx_lock not held. */
+void connect_free(struct connect *c);
+struct connect *connect_next(struct connect *c);
+
+static inline uint8_t ctx_dscp(const struct plugin_ctx *ctx, int traffic_class)
+{
+	int tc = traffic_class >= 0 ? traffic_class : ctx->traffic_class;
+
+	return tc < 0 ? 0 : (uint8_t)((tc >> 2) & 63); /* the DS field's upper six bits */
+}
+
+#endif

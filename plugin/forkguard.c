@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* forkguard.c - closes the plugin's sockets in forked children. */
+#include "forkguard.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+bool forkguard_is_child;
+
+/* Held across fork(), so that the child finds the table whole. */
+static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
+static int *guard_fds; /* unordered; under guard_lock */
+static unsigned guard_count, guard_capacity;
+static bool guard_installed, guard_active;
+
+static void forkguard_prepare(void)
+{
+	pthread_mutex_lock(&guard_lock);
+}
+
+static void forkguard_parent(void)
+{
+	pthread_mutex_unlock(&guard_lock);
+}
+
+/* Async-signal-safe calls only: the child may have come from a process of many threads. */
+static void forkguard_child(void)
+{
+	if (guard_active)
+		forkguard_is_child = true;
+	for (unsigned i = 0; i < guard_count; i++)
+		close(guard_fds[i]);
+	guard_count = 0;
+	engine_fork_child();
+	pthread_mutex_unlock(&guard_lock);
+}
+
+int forkguard_init(void)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&guard_lock);
+	if (!guard_installed) /* glibc takes the handlers away when the library is unloaded */
+		rc = -pthread_atfork(forkguard_prepare, forkguard_parent, forkguard_child);
+	guard_installed = !rc;
+	pthread_mutex_unlock(&guard_lock);
+	return rc;
+}
+
+void forkguard_set_active(bool active)
+{
+	pthread_mutex_lock(&guard_lock);
+	guard_active = active;
+	pthread_mutex_unlock(&guard_lock);
+}
+
+int forkguard_add(int fd)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&guard_lock);
+	if (guard_count == guard_capacity) {
+		unsigned capacity = guard_capacity ? 2 * guard_capacity : 64;
+		int *fds = realloc(guard_fds, capacity * sizeof(*fds));
+
+		if (fds) {
+			guard_fds = fds;
+			guard_capacity = capacity;
+		} else {
+			rc = -ENOMEM;
+		}
+	}
+	if (!rc)
+		guard_fds[guard_count++] = fd;
+	pthread_mutex_unlock(&guard_lock);
+	return rc;
+}
+
+void forkguard_close(int fd)
+{
+	pthread_mutex_lock(&guard_lock);
+	for (unsigned i = 0; i < guard_count; i++) {
+		if (guard_fds[i] == fd) {
+			guard_fds[i] = guard_fds[--guard_count];
+			break;
+		}
+	}
+	if (!guard_count) { /* nothing is left behind when the library goes */
+		free(guard_fds);
+		guard_fds = NULL;
+		guard_capacity = 0;
+	}
+	close(fd);
+	pthread_mutex_unlock(&guard_lock);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * forkguard.h - sockets that a forked child must not keep alive.
+ *
+ * A peer learns of our death by the FIN or RST of our sockets; a child that sleeps with copies of them
+ * would keep us alive for it. So every socket is registered, and the child closes them all.
+ */
+#ifndef HARP_PLUGIN_FORKGUARD_H
+#define HARP_PLUGIN_FORKGUARD_H
+
+#include <stdbool.h>
+
+/* Once per process image; repeated calls are free. */
+int forkguard_init(void);
+/* -ENOMEM. */
+int forkguard_add(int fd);
+/* Forgets and closes fd. */
+void forkguard_close(int fd);
+
+/* Is there anything to guard: a context lives. */
+void forkguard_set_active(bool active);
+
+/* True in a child forked while a context lived: the plugin is dead there. Written before the child
+ * runs on. */
+extern bool forkguard_is_child;
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle.h - the 128 bytes that NCCL carries from listener to connector (docs/lanes.md section 2).
+ */
+#ifndef HARP_PLUGIN_HANDLE_H
+#define HARP_PLUGIN_HANDLE_H
+
+#include "harp.h"
+#include "plugin.h"
+
+#define HANDLE_SECRET_BYTES 16u
+#define HANDLE_HOST_ID_BYTES 16u
+
+struct handle {
+	uint8_t wire_min, wire_max; /* wire versions that the listener speaks */
+	bool has_v4, has_v6;
+	uint16_t harp_port;      /* of the listener's stack, both families; 0: none */
+	uint16_t kernel_port_v4; /* of its kernel sockets; 0: none */
+	uint16_t kernel_port_v6;
+	struct harp_addr v4, v6;
+	uint32_t scope_id; /* of v6, as the listener's host numbers it */
+	uint64_t listen_id;
+	uint8_t host_id[HANDLE_HOST_ID_BYTES];
+	uint8_t secret[HANDLE_SECRET_BYTES];
+};
+
+void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle);
+/* -EPROTONOSUPPORT, with one line in why, for anything but an undamaged handle of a version that
+ * we speak. */
+int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, char *why,
+		  size_t why_len);
+/* This host and network namespace: equal for two processes that reach each other by loopback. */
+int handle_host_id(uint8_t out[HANDLE_HOST_ID_BYTES]);
+
+#endif

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lane_kernel.c - a lane that is a kernel TCP socket. */
+#include "lane.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "forkguard.h"
+#include "place.h"
+#include "plugin.h"
+
+/*
+ * Theory of operation
+ *
+ * Every call is one non-blocking system call at most, straight from and to the caller's memory. Small
+ * records would cost two receives each, one for the header and one for the payload, so control
+ * reads (unit 1) read ahead into `ahead`; while payloads are large they read no more than was asked
+ * for, so that a large payload never passes through here.
+ *
+ * Placement: bytes from `ahead` are written by place_gather(), in whole units. The kernel's copy to
+ * the user runs in address order, as NCCL's own socket transport relies on; bytes are never held
+ * back there.
+ */
+
+#define AHEAD_BYTES 16384u
+#define SMALL_PAYLOAD_BYTES 32768u /* larger ones turn the reading ahead off */
+
+struct lane_kernel {
+	struct lane lane;
+	int fd;
+	bool connected;
+	bool ack_promptly;
+	bool bulk; /* the last payload was large */
+	uint64_t sent_bytes;
+	size_t ahead_begin, ahead_end;
+	uint8_t ahead[AHEAD_BYTES];
+};
+
+static struct lane_kernel *to_kernel(struct lane *lane)
+{
+	return (struct lane_kernel *)lane;
+}
+
+const char *lane_error_text(int error)
+{
+	switch (-error) {
+	case ECONNREFUSED:
+		return "connection refused";
+	case ECONNRESET:
+		return "connection reset by the peer";
+	case EPIPE:
+		return "connection closed by the peer";
+	case ECONNABORTED:
+		return "connection aborted";
+	case ETIMEDOUT:
+		return "no answer in time";
+	case EHOSTUNREACH:
+		return "no route to the host, or it does not answer";
+	case ENETUNREACH:
+		return "network unreachable";
+	case ENETDOWN:
+		return "network down";
+	case EADDRNOTAVAIL:
+		return "no local address or port left";
+	case ENOMEM:
+	case ENOBUFS:
+		return "out of memory";
+	case EMFILE:
+	case ENFILE:
+		return "too many open files";
+	case EPROTO:
+		return "protocol error";
+	default:
+		return "system error";
+	}
+}
+
+static int lane_kernel_fail(struct lane_kernel *k, int error)
+{
+	if (!k->lane.error)
+		k->lane.error = error;
+	return k->lane.error;
+}
+
+static socklen_t endpoint_to_sockaddr(const struct harp_endpoint *ep, struct sockaddr_storage *out)
+{
+	struct sockaddr_in *v4 = (struct sockaddr_in *)out;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
+
+	memset(out, 0, sizeof(*out));
+	if (harp_addr_is_v4(&ep->addr)) {
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons(ep->port);
+		memcpy(&v4->sin_addr, ep->addr.bytes + 12, 4);
+		return sizeof(*v4);
+	}
+	v6->sin6_family = AF_INET6;
+	v6->sin6_port = htons(ep->port);
+	v6->sin6_scope_id = ep->scope_id;
+	memcpy(&v6->sin6_addr, ep->addr.bytes, 16);
+	return sizeof(*v6);
+}
+
+static void endpoint_from_sockaddr(const struct sockaddr_storage *in, struct harp_endpoint *ep)
+{
+	const struct sockaddr_in *v4 = (const struct sockaddr_in *)in;
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)in;
+	const uint8_t *b = (const uint8_t *)&v4->sin_addr;
+
+	memset(ep, 0, sizeof(*ep));
+	if (in->ss_family == AF_INET) {
+		ep->addr = harp_addr_v4(b[0], b[1], b[2], b[3]);
+		ep->port = ntohs(v4->sin_port);
+	} else if (in->ss_family == AF_INET6) {
+		memcpy(ep->addr.bytes, &v6->sin6_addr, 16);
+		ep->port = ntohs(v6->sin6_port);
+		ep->scope_id = v6->sin6_scope_id;
+	}
+}
+
+static void lane_kernel_names(struct lane_kernel *k)
+{
+	struct sockaddr_storage sa;
+	socklen_t len = sizeof(sa);
+
+	if (!getsockname(k->fd, (struct sockaddr *)&sa, &len))
+		endpoint_from_sockaddr(&sa, &k->lane.local);
+	len = sizeof(sa);
+	if (!getpeername(k->fd, (struct sockaddr *)&sa, &len))
+		endpoint_from_sockaddr(&sa, &k->lane.remote);
+}
+
+static enum lane_state lane_kernel_state(struct lane *lane)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+	int error = 0;
+	socklen_t error_len = sizeof(error);
+
+	if (lane->error)
+		return LANE_DEAD;
+	if (k->connected)
+		return LANE_OPEN;
+	if (getsockopt(k->fd, SOL_SOCKET, SO_ERROR, &error, &error_len))
+		error = errno;
+	if (error) {
+		lane_kernel_fail(k, -error);
+		return LANE_DEAD;
+	}
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return LANE_CONNECTING;
+	if (info.tcpi_state == TCP_SYN_SENT || info.tcpi_state == TCP_SYN_RECV)
+		return LANE_CONNECTING;
+	if (info.tcpi_state == TCP_CLOSE) {
+		lane_kernel_fail(k, -ECONNREFUSED);
+		return LANE_DEAD;
+	}
+	k->connected = true;
+	lane_kernel_names(k);
+	return LANE_OPEN;
+}
+
+static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	struct msghdr msg = { .msg_iov = (struct iovec *)(uintptr_t)iov,
+			      .msg_iovlen = (size_t)iov_count };
+	ssize_t n;
+
+	do {
+		n = sendmsg(k->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	} while (n < 0 && errno == EINTR);
+	if (n >= 0) {
+		k->sent_bytes += (uint64_t)n;
+		return n;
+	}
+	/* ENOBUFS passes; a dead lane is noticed for good by recv(), behind the data that came. */
+	if (errno == EAGAIN || errno == ENOBUFS)
+		return -EAGAIN;
+	return -errno;
+}
+
+static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len)
+{
+	ssize_t n;
+	int on = 1;
+
+	do {
+		n = recv(k->fd, dst, len, MSG_DONTWAIT);
+	} while (n < 0 && errno == EINTR);
+	if (n > 0 && k->ack_promptly) /* not a lasting setting: after every read */
+		(void)setsockopt(k->fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+	if (n >= 0)
+		return n;
+	if (errno == EAGAIN)
+		return -EAGAIN;
+	return lane_kernel_fail(k, -errno);
+}
+
+static size_t lane_kernel_take_ahead(struct lane_kernel *k, void *dst, size_t len, unsigned unit)
+{
+	size_t n = k->ahead_end - k->ahead_begin;
+	struct iovec piece = { k->ahead + k->ahead_begin, n };
+
+	if (n > len)
+		n = len;
+	if (unit > 1)
+		place_gather(dst, n, &piece, 1); /* COPY */
+	else
+		memcpy(dst, piece.iov_base, n);
+	k->ahead_begin += n;
+	return n;
+}
+
+static ssize_t lane_kernel_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	size_t taken = 0;
+	ssize_t n;
+
+	if (unit > 1)
+		k->bulk = len > SMALL_PAYLOAD_BYTES;
+	if (k->ahead_begin < k->ahead_end) {
+		taken = lane_kernel_take_ahead(k, dst, len, unit);
+		if (taken == len || unit == 1)
+			return (ssize_t)taken;
+	}
+	if (lane->error)
+		return taken ? (ssize_t)taken : lane->error;
+	if (unit > 1 || k->bulk || len >= AHEAD_BYTES) {
+		n = lane_kernel_read(k, (uint8_t *)dst + taken, len - taken);
+		if (n <= 0)
+			return taken ? (ssize_t)taken : n;
+		return n + (ssize_t)taken;
+	}
+	n = lane_kernel_read(k, k->ahead, AHEAD_BYTES);
+	if (n <= 0)
+		return n;
+	k->ahead_begin = 0;
+	k->ahead_end = (size_t)n;
+	return (ssize_t)lane_kernel_take_ahead(k, dst, len, 1);
+}
+
+static uint64_t lane_kernel_done_bytes(struct lane *lane)
+{
+	return to_kernel(lane)->sent_bytes;
+}
+
+/* The kernel notices by itself; keepalive is always on. */
+static void lane_kernel_watch(struct lane *lane, bool on)
+{
+	(void)lane;
+	(void)on;
+}
+
+static void lane_kernel_shutdown(struct lane *lane)
+{
+	(void)shutdown(to_kernel(lane)->fd, SHUT_WR);
+}
+
+static void lane_kernel_close(struct lane *lane, bool abort)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+
+	if (abort) /* close() sends RST */
+		(void)setsockopt(k->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	forkguard_close(k->fd);
+	free(k);
+}
+
+static void lane_kernel_describe(struct lane *lane, char *buf, size_t len)
+{
+	char local[HARP_ENDPOINT_TEXT_MAX], remote[HARP_ENDPOINT_TEXT_MAX];
+
+	snprintf(buf, len, "kernel TCP %s -> %s", harp_endpoint_format(&lane->local, local),
+		 harp_endpoint_format(&lane->remote, remote));
+}
+
+static const struct lane_ops lane_kernel_ops = {
+	.kind = "kernel-tcp",
+	.state = lane_kernel_state,
+	.send = lane_kernel_send,
+	.recv = lane_kernel_recv,
+	.done_bytes = lane_kernel_done_bytes,
+	.watch = lane_kernel_watch,
+	.shutdown = lane_kernel_shutdown,
+	.close = lane_kernel_close,
+	.describe = lane_kernel_describe,
+};
+
+static void lane_kernel_option(int fd, int level, int name, int value)
+{
+	/* None of them is worth a failure: without it the lane works, if less well. */
+	(void)setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+static void lane_kernel_options(int fd)
+{
+	const struct plugin_config *config = plugin_config();
+	uint64_t user_timeout_ms = config->user_timeout_ns / 1000000u;
+
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	/* Probes each second while idle find a host whose process is gone; a silent host is given
+	 * up by the user timeout alone. */
+	lane_kernel_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 127);
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)user_timeout_ms);
+}
+
+/* Takes the descriptor, also when it fails. */
+static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
+{
+	struct lane_kernel *k = malloc(sizeof(*k));
+
+	if (!k || forkguard_add(fd)) {
+		free(k);
+		forkguard_close(fd);
+		return NULL;
+	}
+	memset(k, 0, offsetof(struct lane_kernel, ahead));
+	k->lane.ops = &lane_kernel_ops;
+	k->lane.driver = driver;
+	k->fd = fd;
+	lane_kernel_options(fd);
+	return k;
+}
+
+int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remote, int dscp,
+			struct lane **out)
+{
+	struct sockaddr_storage sa;
+	socklen_t len = endpoint_to_sockaddr(remote, &sa);
+	int fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct lane_kernel *k;
+
+	*out = NULL;
+	if (fd < 0)
+		return -errno;
+	k = lane_kernel_new(driver, fd);
+	if (!k)
+		return -ENOMEM;
+	k->lane.remote = *remote;
+	if (dscp > 0) {
+		if (sa.ss_family == AF_INET)
+			lane_kernel_option(fd, IPPROTO_IP, IP_TOS, (dscp & 63) << 2);
+		else
+			lane_kernel_option(fd, IPPROTO_IPV6, IPV6_TCLASS, (dscp & 63) << 2);
+	}
+	if (connect(fd, (struct sockaddr *)&sa, len) && errno != EINPROGRESS) {
+		int error = -errno;
+
+		lane_kernel_close(&k->lane, true);
+		return error;
+	}
+	*out = &k->lane;
+	return 0;
+}
+
+int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out)
+{
+	struct lane_kernel *k = lane_kernel_new(driver, fd);
+
+	*out = NULL;
+	if (!k)
+		return -ENOMEM;
+	k->connected = true;
+	lane_kernel_names(k);
+	*out = &k->lane;
+	return 0;
+}
+
+void lane_kernel_ack_promptly(struct lane *lane)
+{
+	if (lane->ops == &lane_kernel_ops)
+		to_kernel(lane)->ack_promptly = true;
+}

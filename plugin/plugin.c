@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugin.c - contexts and the process-wide state: it comes with the first and goes with the last. */
+#include "plugin.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "ctx.h"
+#include "forkguard.h"
+#include "preamble.h"
+#include "rendezvous.h"
+
+pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A device's path in this process, decided at its first use. */
+struct device_state {
+	bool decided;
+	struct engine *engine; /* NULL: why says the reason */
+	char why[256];
+	struct rendezvous *rdv;
+};
+
+static struct plugin_ctx *ctx_list; /* under ctx_lock, as the rest */
+static struct device_state device_states[PLUGIN_DEVICES_MAX];
+
+/* ---- engines and rendezvous ------------------------------------------------------------------- */
+
+/* ctx_lock held. */
+static struct device_state *ctx_device_state(int dev)
+{
+	struct device_state *state = &device_states[dev];
+
+	if (state->decided)
+		return state;
+	state->decided = true;
+	if (plugin_config()->path == PATH_KERNEL)
+		snprintf(state->why, sizeof(state->why), "HARP_PATH=kernel");
+	else
+		state->engine = engine_get(dev, state->why, sizeof(state->why));
+	if (state->engine)
+		INFO("%s: HARP TCP on %s", plugin_device(dev)->ifname,
+		     engine_describe(state->engine));
+	else if (plugin_config()->path != PATH_XDP) /* else init fails with it */
+		INFO("%s: kernel TCP: %s", plugin_device(dev)->ifname, state->why);
+	return state;
+}
+
+struct engine *ctx_engine(int dev, char *why, size_t why_len)
+{
+	struct device_state *state;
+
+	pthread_mutex_lock(&ctx_lock);
+	state = ctx_device_state(dev);
+	pthread_mutex_unlock(&ctx_lock);
+	snprintf(why, why_len, "%s", state->why);
+	return state->engine;
+}
+
+int ctx_rendezvous(int dev, struct rendezvous **out)
+{
+	struct device_state *state;
+	int rc = 0;
+
+	pthread_mutex_lock(&ctx_lock);
+	state = ctx_device_state(dev);
+	if (!state->rdv)
+		rc = rendezvous_open(&state->rdv, dev, state->engine);
+	*out = state->rdv;
+	pthread_mutex_unlock(&ctx_lock);
+	return rc;
+}
+
+/* ctx_lock held: the last context is gone. */
+static void ctx_forget_devices(void)
+{
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
+		if (device_states[dev].rdv)
+			rendezvous_close(device_states[dev].rdv);
+		if (device_states[dev].engine)
+			engine_put(device_states[dev].engine);
+	}
+	memset(device_states, 0, sizeof(device_states));
+	engine_reset();
+}
+
+/* HARP_PATH=xdp: a device that we offer and can't drive is an error now, not a hang later. */
+static int ctx_require_engines(void)
+{
+	for (int dev = 0; dev < plugin_device_count(); dev++) {
+		char why[256];
+
+		if (ctx_engine(dev, why, sizeof(why)))
+			continue;
+		WARN("HARP_PATH=xdp, but %s cannot: %s (or name another interface in "
+		     "NCCL_SOCKET_IFNAME, or use HARP_PATH=auto)", plugin_device(dev)->ifname, why);
+		return -EPROTONOSUPPORT;
+	}
+	return 0;
+}
+
+/* ---- contexts --------------------------------------------------------------------------------- */
+
+int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
+{
+	struct plugin_ctx *ctx;
+	bool first;
+	int rc;
+
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	ctx = calloc(1, sizeof(*ctx));
+	if (!ctx)
+		return -ENOMEM;
+	ctx->comm_id = comm_id;
+	ctx->traffic_class = traffic_class;
+	pthread_mutex_lock(&ctx_lock);
+	first = !ctx_list;
+	rc = forkguard_init();
+	if (!rc && first)
+		rc = plugin_config_load();
+	if (!rc && first)
+		rc = plugin_devices_load();
+	if (!rc) {
+		ctx->next = ctx_list;
+		ctx_list = ctx;
+		forkguard_set_active(true);
+	}
+	pthread_mutex_unlock(&ctx_lock);
+	if (rc) {
+		free(ctx);
+		return rc;
+	}
+	if (plugin_config()->path == PATH_XDP) {
+		rc = ctx_require_engines();
+		if (rc) {
+			plugin_finalize(ctx);
+			return rc;
+		}
+	}
+	*out = ctx;
+	return 0;
+}
+
+void ctx_add_comm(struct comm *comm)
+{
+	struct plugin_ctx *ctx = comm->ctx;
+
+	pthread_mutex_lock(&ctx_lock);
+	comm->next = ctx->comms;
+	comm->pprev = &ctx->comms;
+	if (comm->next)
+		comm->next->pprev = &comm->next;
+	ctx->comms = comm;
+	pthread_mutex_unlock(&ctx_lock);
+}
+
+static void ctx_remove_comm(struct comm *comm)
+{
+	pthread_mutex_lock(&ctx_lock);
+	*comm->pprev = comm->next;
+	if (comm->next)
+		comm->next->pprev = comm->pprev;
+	pthread_mutex_unlock(&ctx_lock);
+}
+
+int plugin_finalize(struct plugin_ctx *ctx)
+{
+	struct plugin_ctx **at;
+
+	if (!ctx)
+		return 0;
+	if (forkguard_is_child)
+		return -EBADF;
+	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
+	while (ctx->connects)
+		connect_free(ctx->connects);
+	while (ctx->listens)
+		plugin_close_listen(ctx->listens);
+	while (ctx->comms) {
+		struct comm *comm = ctx->comms;
+
+		ctx_remove_comm(comm);
+		comm_close(comm, true);
+	}
+	pthread_mutex_lock(&ctx_lock);
+	for (at = &ctx_list; *at && *at != ctx; at = &(*at)->next)
+		;
+	if (*at)
+		*at = ctx->next;
+	if (!ctx_list) {
+		ctx_forget_devices();
+		forkguard_set_active(false);
+	}
+	pthread_mutex_unlock(&ctx_lock);
+	free(ctx);
+	return 0;
+}
+
+/* ---- listening -------------------------------------------------------------------------------- */
+
+int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)
+{
+	struct listen_comm *listen;
+	struct handle handle;
+	int rc;
+
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!ctx || !handle_bytes || !plugin_device(dev))
+		return -EINVAL;
+	listen = calloc(1, sizeof(*listen));
+	if (!listen)
+		return -ENOMEM;
+	listen->ctx = ctx;
+	if (getrandom(&listen->id, sizeof(listen->id), 0) != sizeof(listen->id) ||
+	    getrandom(listen->secret, sizeof(listen->secret), 0) != sizeof(listen->secret)) {
+		free(listen);
+		return -EIO;
+	}
+	rc = ctx_rendezvous(dev, &listen->rdv);
+	if (rc) {
+		free(listen);
+		return rc;
+	}
+	memset(&handle, 0, sizeof(handle));
+	handle.wire_min = handle.wire_max = WIRE_VERSION;
+	rendezvous_endpoints(listen->rdv, &handle);
+	handle.listen_id = listen->id;
+	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
+	(void)handle_host_id(handle.host_id); /* zeroes: nobody is local */
+	handle_encode(handle_bytes, &handle);
+	rendezvous_add(listen->rdv, listen);
+	pthread_mutex_lock(&ctx_lock);
+	listen->next_of_ctx = ctx->listens;
+	ctx->listens = listen;
+	pthread_mutex_unlock(&ctx_lock);
+	*out = listen;
+	return 0;
+}
+
+int plugin_accept(struct listen_comm *listen, struct comm **out)
+{
+	struct comm *comm;
+	char text[256];
+
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!listen)
+		return -EINVAL;
+	comm = rendezvous_accept(listen->rdv, listen);
+	if (!comm)
+		return 0;
+	comm->lane->ops->describe(comm->lane, text, sizeof(text));
+	INFO("accepted by %s", text);
+	ctx_add_comm(comm);
+	*out = comm;
+	return 0;
+}
+
+int plugin_close_listen(struct listen_comm *listen)
+{
+	struct listen_comm **at;
+
+	if (!listen)
+		return 0;
+	if (forkguard_is_child)
+		return -EBADF;
+	pthread_mutex_lock(&ctx_lock);
+	for (at = &listen->ctx->listens; *at && *at != listen; at = &(*at)->next_of_ctx)
+		;
+	if (*at)
+		*at = listen->next_of_ctx;
+	pthread_mutex_unlock(&ctx_lock);
+	rendezvous_remove(listen->rdv, listen);
+	free(listen);
+	return 0;
+}
+
+/* ---- messages --------------------------------------------------------------------------------- */
+
+int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, struct request **out)
+{
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!comm || comm->side != COMM_SEND || (!data && size) || size > RECORD_TOTAL_MAX)
+		return -EINVAL;
+	return comm_post(comm, (void *)(uintptr_t)data, size, tag, out);
+}
+
+int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, struct request **out)
+{
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!comm || comm->side != COMM_RECV || (!data && size))
+		return -EINVAL;
+	return comm_post(comm, data, size, tag, out);
+}
+
+int plugin_test(struct request *request, int *done, size_t *size)
+{
+	*done = 0;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!request)
+		return -EINVAL;
+	return comm_test(request, done, size);
+}
+
+int plugin_close(struct comm *comm)
+{
+	if (!comm)
+		return 0;
+	if (forkguard_is_child)
+		return -EBADF;
+	ctx_remove_comm(comm);
+	comm_close(comm, false);
+	return 0;
+}

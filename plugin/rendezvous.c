@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rendezvous.c - listening, letting in who proves that it knows a handle, keeping out the rest. */
+#include "rendezvous.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include "forkguard.h"
+#include "lane_harp.h"
+#include "preamble.h"
+
+/*
+ * Theory of operation
+ *
+ * A rendezvous has up to three doors: a kernel socket per family and a listener of the HARP stack.
+ * Who comes in through a door is a *guest* until its preamble is through; then it becomes a comm on
+ * the ready list of the listen comm that its HELLO named, and plugin_accept() takes it from there.
+ *
+ * Guests behind the kernel doors belong to the rendezvous' own driver, those behind the HARP door to
+ * the engine's. What both touch, the list of listen comms and their ready lists, is under `lock`,
+ * which is held for a few instructions. plugin_accept() takes turns of both drivers; in between the
+ * HARP guests are advanced by the stack's events.
+ *
+ * Strangers. A side has room for 64 guests; one more and the oldest goes. A guest has 5 s. Nothing a
+ * guest sends reaches a comm, and none is waited for: each is looked at once a turn. A peer that
+ * was pushed out by a crowd of strangers tries again (connect.c).
+ */
+
+#define GUESTS_MAX 64u
+#define GUEST_DEADLINE_NS 5000000000ull
+#define ACCEPTS_A_TURN 16u
+#define BACKLOG 128
+
+struct guest {
+	struct rendezvous *rdv;
+	struct lane *lane; /* NULL: the place is free */
+	uint64_t deadline_ns;
+	bool harp;
+	struct preamble preamble;
+};
+
+struct rendezvous {
+	struct driver driver; /* of the kernel doors; first: aligned */
+	int dev;
+	int fd_v4, fd_v6; /* -1: none */
+	uint16_t port_v4, port_v6, harp_port;
+	struct engine *engine;
+	struct harp_listener *listener;
+	struct work harp_work, harp_open_work, harp_close_work;
+	int harp_open_result;
+	struct guest kernel_guests[GUESTS_MAX]; /* baton of driver */
+	struct guest harp_guests[GUESTS_MAX];   /* baton of the engine */
+	atomic_uint_fast64_t turned_away;       /* any baton; relaxed: a count */
+	pthread_mutex_t lock;
+	struct listen_comm *listens; /* under lock */
+};
+
+/* ---- guests ----------------------------------------------------------------------------------- */
+
+static void guest_turn_away(struct guest *guest)
+{
+	struct lane *lane = guest->lane;
+
+	guest->lane = NULL;
+	atomic_fetch_add_explicit(&guest->rdv->turned_away, 1, memory_order_relaxed);
+	lane->ops->close(lane, true);
+}
+
+static struct listen_comm *rendezvous_find(struct rendezvous *rdv, uint64_t id)
+{
+	struct listen_comm *listen = rdv->listens;
+
+	while (listen && listen->id != id)
+		listen = listen->next;
+	return listen;
+}
+
+static bool guest_lookup(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SECRET_BYTES])
+{
+	struct guest *guest = ctx;
+	struct listen_comm *listen;
+
+	pthread_mutex_lock(&guest->rdv->lock);
+	listen = rendezvous_find(guest->rdv, listen_id);
+	if (listen)
+		memcpy(secret, listen->secret, HANDLE_SECRET_BYTES);
+	pthread_mutex_unlock(&guest->rdv->lock);
+	return listen != NULL;
+}
+
+/* The preamble is through: the guest's lane becomes a comm. */
+static int guest_admit(struct guest *guest)
+{
+	const struct preamble *p = &guest->preamble;
+	struct rendezvous *rdv = guest->rdv;
+	struct comm_options opt = { .side = COMM_RECV, .lane_polled = !guest->harp };
+	struct listen_comm *listen;
+	struct comm *comm, **tail;
+	int rc;
+
+	opt.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes :
+								     p->peer.eager_bytes;
+	opt.no_credit = (p->peer.features & FEATURE_NO_CREDIT) != 0;
+	if (p->peer.features & FEATURE_ACK_PROMPTLY)
+		lane_kernel_ack_promptly(guest->lane);
+	rc = comm_create(&comm, guest->lane, &opt);
+	if (rc)
+		return rc;
+	guest->lane = NULL;
+	pthread_mutex_lock(&rdv->lock);
+	listen = rendezvous_find(rdv, p->listen_id);
+	if (listen) {
+		comm->ctx = listen->ctx;
+		for (tail = &listen->waiting; *tail; tail = &(*tail)->next)
+			;
+		comm->next = NULL;
+		*tail = comm;
+	}
+	pthread_mutex_unlock(&rdv->lock);
+	if (!listen)
+		comm_drop(comm);
+	return 0;
+}
+
+static void guest_advance(struct guest *guest, uint64_t now_ns)
+{
+	int rc;
+
+	if (guest->lane->ops->state(guest->lane) == LANE_DEAD || now_ns >= guest->deadline_ns) {
+		guest_turn_away(guest);
+		return;
+	}
+	rc = preamble_advance(&guest->preamble, guest->lane);
+	if (rc == 1)
+		rc = guest_admit(guest);
+	if (rc < 0)
+		guest_turn_away(guest);
+}
+
+static void guest_notify(struct lane *lane, uint64_t now_ns)
+{
+	guest_advance(lane->owner, now_ns);
+}
+
+static void guests_advance(struct guest *guests, uint64_t now_ns)
+{
+	for (unsigned i = 0; i < GUESTS_MAX; i++) {
+		if (guests[i].lane)
+			guest_advance(&guests[i], now_ns);
+	}
+}
+
+static struct guest *guests_place(struct guest *guests)
+{
+	struct guest *oldest = &guests[0];
+
+	for (unsigned i = 0; i < GUESTS_MAX; i++) {
+		if (!guests[i].lane)
+			return &guests[i];
+		if (guests[i].deadline_ns < oldest->deadline_ns)
+			oldest = &guests[i];
+	}
+	guest_turn_away(oldest);
+	return oldest;
+}
+
+static void guest_come(struct rendezvous *rdv, struct guest *guests, struct lane *lane,
+		       uint64_t now_ns)
+{
+	struct guest *guest = guests_place(guests);
+	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes };
+
+	guest->rdv = rdv;
+	guest->lane = lane;
+	guest->deadline_ns = now_ns + GUEST_DEADLINE_NS;
+	guest->harp = guests == rdv->harp_guests;
+	if (guest->harp)
+		own.features = FEATURE_ACK_PROMPTLY;
+	if (getrandom(own.nonce, sizeof(own.nonce), GRND_NONBLOCK) != sizeof(own.nonce)) {
+		guest_turn_away(guest); /* a known nonce would let a replay in */
+		return;
+	}
+	preamble_accept(&guest->preamble, &own, guest_lookup, guest);
+	lane->owner = guest;
+	lane->notify = guest_notify;
+}
+
+/* ---- doors ------------------------------------------------------------------------------------ */
+
+static void rendezvous_kernel_door(struct rendezvous *rdv, int door, uint64_t now_ns)
+{
+	for (unsigned i = 0; door >= 0 && i < ACCEPTS_A_TURN; i++) {
+		int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		struct lane *lane;
+
+		if (fd < 0)
+			return; /* EAGAIN; ECONNABORTED, EMFILE: the next turn tries again */
+		if (!lane_kernel_adopt(&rdv->driver, fd, &lane))
+			guest_come(rdv, rdv->kernel_guests, lane, now_ns);
+	}
+}
+
+static void rendezvous_turn(struct driver *driver, uint64_t now_ns)
+{
+	struct rendezvous *rdv = (struct rendezvous *)driver;
+
+	driver_run_ready(driver, now_ns);
+	rendezvous_kernel_door(rdv, rdv->fd_v4, now_ns);
+	rendezvous_kernel_door(rdv, rdv->fd_v6, now_ns);
+	guests_advance(rdv->kernel_guests, now_ns);
+}
+
+static void rendezvous_harp_run(struct work *work, uint64_t now_ns)
+{
+	struct rendezvous *rdv =
+		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, harp_work));
+	struct lane *lane;
+
+	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
+		if (lane_harp_accept(rdv->engine, rdv->listener, &lane))
+			break;
+		guest_come(rdv, rdv->harp_guests, lane, now_ns);
+	}
+	guests_advance(rdv->harp_guests, now_ns);
+}
+
+static void rendezvous_harp_open_run(struct work *work, uint64_t now_ns)
+{
+	struct rendezvous *rdv =
+		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, harp_open_work));
+	struct harp_endpoint any;
+	struct harp_tcp_options opt;
+
+	(void)now_ns;
+	memset(&any, 0, sizeof(any));
+	lane_harp_tcp_options(&opt, 0);
+	opt.backlog = BACKLOG;
+	rdv->harp_open_result =
+		harp_tcp_listen(engine_stack(rdv->engine), &any, &opt, &rdv->listener);
+	if (!rdv->harp_open_result) {
+		harp_listener_endpoint(rdv->listener, &any);
+		rdv->harp_port = any.port;
+	}
+}
+
+static void rendezvous_harp_close_run(struct work *work, uint64_t now_ns)
+{
+	struct rendezvous *rdv =
+		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, harp_close_work));
+
+	(void)now_ns;
+	for (unsigned i = 0; i < GUESTS_MAX; i++) {
+		if (rdv->harp_guests[i].lane)
+			guest_turn_away(&rdv->harp_guests[i]);
+	}
+	harp_listener_close(rdv->listener);
+}
+
+/* A listening socket on the device's own address; its port, chosen by the kernel, to *port. */
+static int rendezvous_listen(const struct harp_addr *addr, uint32_t scope_id, int *out,
+			     uint16_t *port)
+{
+	struct sockaddr_storage sa;
+	struct sockaddr_in *v4 = (struct sockaddr_in *)&sa;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&sa;
+	socklen_t len;
+	int fd, error;
+
+	memset(&sa, 0, sizeof(sa));
+	if (harp_addr_is_v4(addr)) {
+		v4->sin_family = AF_INET;
+		memcpy(&v4->sin_addr, addr->bytes + 12, 4);
+		len = sizeof(*v4);
+	} else {
+		v6->sin6_family = AF_INET6;
+		v6->sin6_scope_id = scope_id;
+		memcpy(&v6->sin6_addr, addr->bytes, 16);
+		len = sizeof(*v6);
+	}
+	fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	if (bind(fd, (struct sockaddr *)&sa, len) || listen(fd, BACKLOG) ||
+	    getsockname(fd, (struct sockaddr *)&sa, &len)) {
+		error = errno;
+		forkguard_close(fd);
+		return -error;
+	}
+	if (forkguard_add(fd)) {
+		forkguard_close(fd);
+		return -ENOMEM;
+	}
+	*port = ntohs(sa.ss_family == AF_INET ? v4->sin_port : v6->sin6_port);
+	*out = fd;
+	return 0;
+}
+
+static int rendezvous_open_kernel(struct rendezvous *rdv)
+{
+	const struct device *device = plugin_device(rdv->dev);
+	const struct harp_addr *addr = &device->addr_v4;
+	char text[HARP_ADDR_TEXT_MAX];
+	int rc = 0;
+
+	if (device->has_v4)
+		rc = rendezvous_listen(addr, 0, &rdv->fd_v4, &rdv->port_v4);
+	if (!rc && device->has_v6) {
+		addr = &device->addr_v6;
+		rc = rendezvous_listen(addr, device->scope_id, &rdv->fd_v6, &rdv->port_v6);
+	}
+	if (rc)
+		WARN("%s: cannot listen on %s: %s; is the address still the interface's?",
+		     device->ifname, harp_addr_format(addr, text), lane_error_text(rc));
+	return rc;
+}
+
+int rendezvous_open(struct rendezvous **out, int dev, struct engine *engine)
+{
+	struct rendezvous *rdv = aligned_alloc(64, (sizeof(*rdv) + 63) & ~(size_t)63);
+	int rc = 0;
+
+	*out = NULL;
+	if (!rdv)
+		return -ENOMEM;
+	memset(rdv, 0, sizeof(*rdv));
+	driver_init(&rdv->driver, rendezvous_turn);
+	pthread_mutex_init(&rdv->lock, NULL);
+	rdv->dev = dev;
+	rdv->fd_v4 = rdv->fd_v6 = -1;
+	rdv->engine = engine;
+	rdv->harp_work.run = rendezvous_harp_run;
+	rdv->harp_open_work.run = rendezvous_harp_open_run;
+	rdv->harp_close_work.run = rendezvous_harp_close_run;
+	if (plugin_config()->path != PATH_XDP)
+		rc = rendezvous_open_kernel(rdv);
+	if (!rc && engine) {
+		driver_call(engine_driver(engine), &rdv->harp_open_work);
+		rc = rdv->harp_open_result;
+		if (rc)
+			WARN("%s: HARP cannot listen: %s; are its ports (61000-65535) in use?",
+			     plugin_device(dev)->ifname, lane_error_text(rc));
+	}
+	if (rc) {
+		rendezvous_close(rdv);
+		return rc;
+	}
+	*out = rdv;
+	return 0;
+}
+
+void rendezvous_close(struct rendezvous *rdv)
+{
+	uint64_t turned_away =
+		atomic_load_explicit(&rdv->turned_away, memory_order_relaxed);
+
+	if (rdv->listener)
+		driver_call(engine_driver(rdv->engine), &rdv->harp_close_work);
+	for (unsigned i = 0; i < GUESTS_MAX; i++) {
+		if (rdv->kernel_guests[i].lane)
+			guest_turn_away(&rdv->kernel_guests[i]);
+	}
+	if (rdv->fd_v4 >= 0)
+		forkguard_close(rdv->fd_v4);
+	if (rdv->fd_v6 >= 0)
+		forkguard_close(rdv->fd_v6);
+	if (turned_away)
+		INFO("%s: %llu strangers were turned away", plugin_device(rdv->dev)->ifname,
+		     (unsigned long long)turned_away);
+	pthread_mutex_destroy(&rdv->lock);
+	free(rdv);
+}
+
+void rendezvous_endpoints(const struct rendezvous *rdv, struct handle *handle)
+{
+	const struct device *device = plugin_device(rdv->dev);
+
+	handle->has_v4 = device->has_v4;
+	handle->has_v6 = device->has_v6;
+	handle->v4 = device->addr_v4;
+	handle->v6 = device->addr_v6;
+	handle->scope_id = device->scope_id;
+	handle->harp_port = rdv->harp_port;
+	handle->kernel_port_v4 = rdv->port_v4;
+	handle->kernel_port_v6 = rdv->port_v6;
+}
+
+/* ---- listen comms ----------------------------------------------------------------------------- */
+
+void rendezvous_add(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	pthread_mutex_lock(&rdv->lock);
+	listen->next = rdv->listens;
+	rdv->listens = listen;
+	pthread_mutex_unlock(&rdv->lock);
+}
+
+void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	struct listen_comm **at;
+	struct comm *comm;
+
+	pthread_mutex_lock(&rdv->lock);
+	for (at = &rdv->listens; *at != listen; at = &(*at)->next)
+		;
+	*at = listen->next;
+	comm = listen->waiting;
+	listen->waiting = NULL;
+	pthread_mutex_unlock(&rdv->lock);
+	while (comm) {
+		struct comm *next = comm->next;
+
+		comm_close(comm, true);
+		comm = next;
+	}
+}
+
+static struct comm *rendezvous_pop(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	struct comm *comm;
+
+	pthread_mutex_lock(&rdv->lock);
+	comm = listen->waiting;
+	if (comm)
+		listen->waiting = comm->next;
+	pthread_mutex_unlock(&rdv->lock);
+	return comm;
+}
+
+struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	struct comm *comm = rendezvous_pop(rdv, listen);
+
+	if (comm)
+		return comm;
+	driver_poll(&rdv->driver);
+	if (rdv->listener) {
+		driver_post(engine_driver(rdv->engine), &rdv->harp_work);
+		driver_poll(engine_driver(rdv->engine));
+	}
+	return rendezvous_pop(rdv, listen);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* double_engine.c - stands in for engine.c and lane_harp.c: no device has an engine. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine.h"
+#include "harp_host.h"
+#include "lane_harp.h"
+
+struct engine *engine_get(int dev, char *why, size_t why_len)
+{
+	(void)dev;
+	snprintf(why, why_len, "this build has no stack");
+	return NULL;
+}
+
+void engine_put(struct engine *engine)
+{
+	(void)engine;
+}
+
+struct driver *engine_driver(struct engine *engine)
+{
+	(void)engine;
+	return NULL;
+}
+
+struct harp_stack *engine_stack(struct engine *engine)
+{
+	(void)engine;
+	return NULL;
+}
+
+const char *engine_describe(struct engine *engine)
+{
+	(void)engine;
+	return "none";
+}
+
+bool engine_reaches(struct engine *engine, const struct harp_addr *dst, char *why, size_t why_len)
+{
+	(void)engine;
+	(void)dst;
+	snprintf(why, why_len, "this build has no stack");
+	return false;
+}
+
+void engine_reset(void)
+{
+}
+
+void engine_fork_child(void)
+{
+}
+
+int lane_harp_connect(struct engine *engine, const struct harp_endpoint *remote, int dscp,
+		      struct lane **out)
+{
+	(void)engine;
+	(void)remote;
+	(void)dscp;
+	*out = NULL;
+	return -ENOTSUP;
+}
+
+int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out)
+{
+	(void)engine;
+	(void)listener;
+	*out = NULL;
+	return -EAGAIN;
+}
+
+void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
+{
+	(void)dscp;
+	memset(opt, 0, sizeof(*opt));
+}
+
+int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
+		    const struct harp_tcp_options *opt, struct harp_listener **out)
+{
+	(void)stack;
+	(void)local;
+	(void)opt;
+	*out = NULL;
+	return -ENOTSUP;
+}
+
+void harp_listener_endpoint(const struct harp_listener *l, struct harp_endpoint *local)
+{
+	(void)l;
+	memset(local, 0, sizeof(*local));
+}
+
+void harp_listener_close(struct harp_listener *listener)
+{
+	(void)listener;
+}
+
+int harp_host_has_default_route(const char *ifname)
+{
+	(void)ifname;
+	return 0;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* double_env.c - see double_env.h. The one device is the loopback interface. */
+#include "double_env.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct plugin_config env_config = {
+	.path = PATH_AUTO,
+	.eager_bytes = 262144,
+	.connect_timeout_ns = 5000000000ull,
+	.user_timeout_ns = 120000000000ull,
+	.probe_interval_ns = 250000000,
+	.close_linger_ns = 50000000,
+	.guardian_idle_ns = 1000000,
+};
+char env_warn[1024];
+unsigned env_warns;
+static pthread_mutex_t env_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct device env_device = { .ifname = "lo", .ifindex = 1, .has_v4 = true };
+
+const struct plugin_config *plugin_config(void)
+{
+	return &env_config;
+}
+
+int plugin_config_load(void)
+{
+	return 0;
+}
+
+int plugin_devices_load(void)
+{
+	env_device.addr_v4 = harp_addr_v4(127, 0, 0, 1);
+	return 0;
+}
+
+int plugin_device_count(void)
+{
+	return 1;
+}
+
+const struct device *plugin_device(int dev)
+{
+	return dev == 0 ? &env_device : NULL;
+}
+
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+{
+	va_list args;
+
+	(void)func;
+	(void)line;
+	if (level != PLUGIN_WARN && !getenv("TEST_VERBOSE"))
+		return;
+	pthread_mutex_lock(&env_lock);
+	va_start(args, fmt);
+	vsnprintf(env_warn, sizeof(env_warn), fmt, args);
+	va_end(args);
+	env_warns += level == PLUGIN_WARN;
+	if (getenv("TEST_VERBOSE"))
+		fprintf(stderr, "%s\n", env_warn);
+	pthread_mutex_unlock(&env_lock);
+}

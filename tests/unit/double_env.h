@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* double_env.h - stands in for config.c, device.c and log.c: settings and a device of the test's. */
+#ifndef HARP_TESTS_DOUBLE_ENV_H
+#define HARP_TESTS_DOUBLE_ENV_H
+
+#include "plugin.h"
+
+extern struct plugin_config env_config; /* the defaults; a test may change it */
+extern char env_warn[1024];             /* the newest WARN line */
+extern unsigned env_warns;              /* how many there were */
+
+#endif
