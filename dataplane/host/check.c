@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check.c - would HARP work here? One finding per line, each with what to do about it; asks only,
+ * attaches and changes nothing.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "harp_host.h"
+#include "host/netlink.h"
+#include "host/privilege.h"
+#include "nic/af_xdp_link.h"
+
+#define REGION_BYTES (8192ull * 4096)
+#define PORT_MIN 61000u
+#define PORT_MAX 65535u
+
+enum severity { GOOD, SLOWER, REFUSED };
+
+struct report {
+	struct harp_check_item *items;
+	unsigned max, count;
+};
+
+/* Adds a finding; text and remedy are one format, separated by '|'. */
+static void __attribute__((format(printf, 4, 5)))
+report_add(struct report *report, const char *name, enum severity severity, const char *format, ...)
+{
+	struct harp_check_item *item;
+	char both[512], *bar;
+	va_list args;
+
+	if (report->count++ >= report->max)
+		return;
+	item = &report->items[report->count - 1];
+	va_start(args, format);
+	vsnprintf(both, sizeof(both), format, args);
+	va_end(args);
+	bar = strchr(both, '|');
+	if (bar)
+		*bar++ = '\0';
+	memset(item, 0, sizeof(*item));
+	snprintf(item->name, sizeof(item->name), "%s", name);
+	item->severity = severity;
+	snprintf(item->text, sizeof(item->text), "%.255s", both);
+	snprintf(item->remedy, sizeof(item->remedy), "%.255s", bar ? bar : "");
+}
+
+static void check_kernel(struct report *report)
+{
+	struct utsname name;
+	unsigned major = 0, minor = 0;
+
+	if (uname(&name) < 0 || sscanf(name.release, "%u.%u", &major, &minor) != 2)
+		report_add(report, "kernel", SLOWER, "version unknown|");
+	else if (major * 1000 + minor < 5009)
+		report_add(report, "kernel", REFUSED,
+			   "Linux %s has no XDP links|upgrade to Linux 5.9 or later, better 6.6",
+			   name.release);
+	else if (major * 1000 + minor < 6006)
+		report_add(report, "kernel", SLOWER,
+			   "Linux %s has no multi-buffer AF_XDP: MTU 3822 at most|upgrade to Linux 6.6 "
+			   "or later for jumbo frames",
+			   name.release);
+	else
+		report_add(report, "kernel", GOOD, "Linux %s: multi-buffer AF_XDP", name.release);
+}
+
+static void check_privilege(struct report *report)
+{
+	char missing[80];
+
+	if (privilege_missing(missing, sizeof(missing)))
+		report_add(report, "privilege", REFUSED, "%s missing|run as root or add these",
+			   missing);
+	else
+		report_add(report, "privilege", GOOD, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF");
+	if (privilege_memlock(REGION_BYTES))
+		report_add(report, "memlock", GOOD, "locking %llu MiB of frames is allowed",
+			   REGION_BYTES >> 20);
+	else
+		report_add(report, "memlock", REFUSED,
+			   "RLIMIT_MEMLOCK is below the %llu MiB of frames|raise `ulimit -l` or add "
+			   "CAP_IPC_LOCK",
+			   REGION_BYTES >> 20);
+}
+
+static void check_huge_pages(struct report *report)
+{
+	static const char *path =
+		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+	unsigned long long free_pages = 0;
+	FILE *file = fopen(path, "re");
+
+	if (file && fscanf(file, "%llu", &free_pages) != 1)
+		free_pages = 0;
+	if (file)
+		fclose(file);
+	if (free_pages >= REGION_BYTES >> 21)
+		report_add(report, "huge-pages", GOOD, "%llu of 2 MiB free", free_pages);
+	else
+		report_add(report, "huge-pages", SLOWER,
+			   "%llu of 2 MiB free, %llu wanted: 4 KiB pages will do|sysctl "
+			   "vm.nr_hugepages=%llu",
+			   free_pages, REGION_BYTES >> 21, REGION_BYTES >> 21);
+}
+
+/* ---- the interface -------------------------------------------------------------------------- */
+
+static void check_link(struct report *report, const char *ifname, uint32_t queue,
+		       const struct af_xdp_link *link)
+{
+	if (!link->up || !link->carrier)
+		report_add(report, "link", REFUSED, "%s|%s",
+			   link->up ? "no carrier" : "the interface is down",
+			   link->up ? "look at the cable or the peer" : "ip link set dev ... up");
+	else
+		report_add(report, "link", GOOD, "up, %02x:%02x:%02x:%02x:%02x:%02x", link->mac[0],
+			   link->mac[1], link->mac[2], link->mac[3], link->mac[4], link->mac[5]);
+	report_add(report, "driver", GOOD, "%s", link->driver[0] ? link->driver : "unknown");
+	if (!strcmp(link->driver, "bonding") || !strcmp(link->driver, "802.1Q VLAN Support"))
+		report_add(report, "xdp-mode", REFUSED,
+			   "an AF_XDP socket on a %s device receives nothing|use the device beneath",
+			   link->driver);
+	else if (af_xdp_link_wants_generic(link))
+		report_add(report, "xdp-mode", GOOD,
+			   "generic: on %s native XDP would cost the kernel its offloads",
+			   link->driver);
+	else
+		report_add(report, "xdp-mode", GOOD,
+			   "native if attaching changes neither MTU, queues nor offloads of %s, else "
+			   "generic",
+			   ifname);
+	if (link->rx_queues && queue >= link->rx_queues)
+		report_add(report, "queue", REFUSED, "no queue %u; there are %u|choose 0..%u", queue,
+			   link->rx_queues, link->rx_queues - 1);
+	else if (link->rx_queues > 1)
+		report_add(report, "queue", SLOWER,
+			   "%u receive queues: connections whose packets arrive on another queue than "
+			   "%u fall back to kernel lanes|ethtool -L %s combined 1",
+			   link->rx_queues, queue, ifname);
+	else
+		report_add(report, "queue", GOOD, "queue %u of %u", queue,
+			   link->rx_queues ? link->rx_queues : 1);
+	report_add(report, "mtu", GOOD, "%u: %u frame%s of %u a packet", link->mtu_bytes,
+		   link->mtu_bytes <= 1500 ? 1 : (link->mtu_bytes + 18 + 3839) / 3840,
+		   link->mtu_bytes <= 3822 ? "" : "s", link->mtu_bytes <= 1500 ? 2048 : 4096);
+}
+
+static int program_answer(void *ctx, const struct nlmsghdr *message)
+{
+	const struct rtattr *attributes[IFLA_MAX + 1], *xdp[IFLA_XDP_MAX + 1];
+
+	if (message->nlmsg_type != RTM_NEWLINK)
+		return 0;
+	netlink_attributes(message, sizeof(struct ifinfomsg), attributes, IFLA_MAX);
+	if (!attributes[IFLA_XDP])
+		return 0;
+	netlink_attributes_in(RTA_DATA(attributes[IFLA_XDP]), RTA_PAYLOAD(attributes[IFLA_XDP]), xdp,
+			      IFLA_XDP_MAX);
+	if (xdp[IFLA_XDP_ATTACHED] && *(uint8_t *)RTA_DATA(xdp[IFLA_XDP_ATTACHED]))
+		*(uint32_t *)ctx = netlink_u32(xdp[IFLA_XDP_PROG_ID], UINT32_MAX);
+	return 0;
+}
+
+static void check_program(struct report *report, const char *ifname, const struct af_xdp_link *link)
+{
+	struct netlink_message message;
+	struct netlink nl;
+	struct ifinfomsg *body;
+	uint32_t id = 0;
+	int rc = netlink_open(&nl, 0);
+
+	if (!rc) {
+		body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
+		body->ifi_index = (int)link->ifindex;
+		rc = netlink_call(&nl, &message, program_answer, &id);
+		netlink_close(&nl);
+	}
+	if (rc)
+		report_add(report, "xdp-program", SLOWER, "unknown: %s|", strerror(-rc));
+	else if (id)
+		report_add(report, "xdp-program", REFUSED,
+			   "XDP program %u is attached|stop its owner, or `ip link set %s xdp off`", id,
+			   ifname);
+	else
+		report_add(report, "xdp-program", GOOD, "none attached");
+}
+
+static void check_default_route(struct report *report, const char *ifname)
+{
+	int rc = harp_host_has_default_route(ifname);
+
+	if (rc < 0)
+		report_add(report, "default-route", SLOWER, "unknown: %s|", strerror(-rc));
+	else if (rc)
+		report_add(report, "default-route", SLOWER,
+			   "leaves by %s: the plugin uses it only when it is named|set "
+			   "NCCL_SOCKET_IFNAME=%s",
+			   ifname, ifname);
+	else
+		report_add(report, "default-route", GOOD, "leaves by another interface");
+}
+
+/* ---- ports ---------------------------------------------------------------------------------- */
+
+/* Counts local ports of HARP's range in a /proc/net/tcp table; remembers the first. */
+static unsigned ports_in_use(const char *path, unsigned *first)
+{
+	char line[256];
+	unsigned port, count = 0;
+	FILE *file = fopen(path, "re");
+
+	if (!file)
+		return 0;
+	while (fgets(line, sizeof(line), file)) {
+		if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x", &port) != 1 || port < PORT_MIN)
+			continue;
+		if (!count++ && !*first)
+			*first = port;
+	}
+	fclose(file);
+	return count;
+}
+
+/* Does "1-5,61000-65535" cover HARP's range in one piece? */
+static bool ports_reserved(void)
+{
+	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_reserved_ports", "re");
+	unsigned from, to;
+	bool covered = false;
+	int separator;
+
+	if (!file)
+		return false;
+	while (!covered && fscanf(file, "%u", &from) == 1) {
+		to = from;
+		separator = fgetc(file);
+		if (separator == '-' && fscanf(file, "%u", &to) == 1)
+			separator = fgetc(file);
+		covered = from <= PORT_MIN && to >= PORT_MAX;
+		if (separator != ',')
+			break;
+	}
+	fclose(file);
+	return covered;
+}
+
+static bool ports_automatic(void)
+{
+	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+	unsigned from = 0, to = PORT_MAX;
+	int got = file ? fscanf(file, "%u %u", &from, &to) : 0;
+
+	if (file)
+		fclose(file);
+	return got != 2 || to >= PORT_MIN;
+}
+
+static void check_ports(struct report *report)
+{
+	unsigned first = 0;
+	unsigned count = ports_in_use("/proc/self/net/tcp", &first) +
+			 ports_in_use("/proc/self/net/tcp6", &first);
+
+	if (count)
+		report_add(report, "ports-used", SLOWER,
+			   "%u kernel sockets use ports %u-%u (%u is one): HARP takes others|none "
+			   "needed",
+			   count, PORT_MIN, PORT_MAX, first);
+	else
+		report_add(report, "ports-used", GOOD, "%u-%u are free", PORT_MIN, PORT_MAX);
+	if (!ports_automatic() || ports_reserved())
+		report_add(report, "ports-reserved", GOOD,
+			   "the kernel chooses no port of %u-%u by itself", PORT_MIN, PORT_MAX);
+	else
+		report_add(report, "ports-reserved", SLOWER,
+			   "the kernel may give ports of %u-%u to others|sysctl "
+			   "net.ipv4.ip_local_reserved_ports=%u-%u",
+			   PORT_MIN, PORT_MAX, PORT_MIN, PORT_MAX);
+}
+
+int harp_host_check(const char *ifname, uint32_t queue, struct harp_check_item *items, unsigned max)
+{
+	struct report report = { .items = items, .max = max };
+	struct af_xdp_link link;
+	int rc;
+
+	check_kernel(&report);
+	check_privilege(&report);
+	check_huge_pages(&report);
+	check_ports(&report);
+	rc = af_xdp_link_read(ifname, &link);
+	if (rc) {
+		report_add(&report, "interface", REFUSED, "%s: %s|`ip link` lists the interfaces",
+			   ifname ? ifname : "(none)",
+			   rc == -ENODEV ? "no such interface" : strerror(-rc));
+		return (int)report.count;
+	}
+	check_link(&report, ifname, queue, &link);
+	check_program(&report, ifname, &link);
+	check_default_route(&report, ifname);
+	return (int)report.count;
+}

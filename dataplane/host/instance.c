@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * instance.c - an instance at work: what the kernel changes goes into the stack, what the stack wants
+ * goes to the kernel. instance_open.c has the theory of operation.
+ */
+#include "host/instance.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "nic/af_xdp_link.h"
+
+void __attribute__((format(printf, 3, 4)))
+instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format, ...)
+{
+	char line[320];
+	va_list args;
+
+	if (!instance->log)
+		return;
+	va_start(args, format);
+	vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+	instance->log(instance->ctx, level, line);
+}
+
+void harp_instance_close(struct harp_instance *instance)
+{
+	if (!instance)
+		return;
+	harp_stack_destroy(instance->stack);
+	if (instance->ports.held)
+		ports_destroy(&instance->ports);
+	if (instance->xdp)
+		instance->api->detach(instance->xdp);
+	harp_nic_destroy(instance->nic);
+	netlink_close(&instance->monitor);
+	netlink_close(&instance->questions);
+	if (instance->library)
+		dlclose(instance->library);
+	free(instance);
+}
+
+void harp_instance_fork_child(struct harp_instance *instance)
+{
+	if (!instance)
+		return;
+	for (unsigned i = 0; i < instance->xdp_fd_count; i++)
+		close(instance->xdp_fds[i]);
+	for (unsigned i = 0; i < instance->ports.count; i++)
+		close(instance->ports.fds[i]);
+	close(harp_nic_af_xdp_fd(instance->nic));
+	close(instance->monitor.fd);
+	close(instance->questions.fd);
+}
+
+/* ---- control -------------------------------------------------------------------------------- */
+
+static void control_link(struct harp_instance *instance, const struct nlmsghdr *message)
+{
+	const struct ifinfomsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[IFLA_MAX + 1];
+	uint32_t mtu_bytes;
+	bool up;
+
+	if ((uint32_t)body->ifi_index != instance->mirror.ifindex)
+		return;
+	if (message->nlmsg_type == RTM_DELLINK) {
+		/* A bridge says DELLINK of a port that leaves it, too: family tells them apart. */
+		instance->gone |= body->ifi_family == AF_UNSPEC;
+		return;
+	}
+	up = (body->ifi_flags & IFF_UP) && (body->ifi_flags & IFF_RUNNING);
+	if (up != instance->up)
+		instance_log(instance, HARP_LOG_WARN, "%s is %s", instance->ifname,
+			     up ? "up again" : "down");
+	instance->up = up;
+	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
+	mtu_bytes = netlink_u32(attributes[IFLA_MTU], instance->mtu_bytes);
+	if (mtu_bytes != instance->mtu_bytes)
+		instance_log(instance, HARP_LOG_WARN,
+			     "the MTU of %s changed from %u to %u; HARP goes on with %u until restarted",
+			     instance->ifname, instance->mtu_bytes, mtu_bytes,
+			     instance->nic->caps.mtu_bytes);
+	instance->mtu_bytes = mtu_bytes;
+}
+
+static int control_event(void *ctx, const struct nlmsghdr *message)
+{
+	struct harp_instance *instance = ctx;
+
+	switch (message->nlmsg_type) {
+	case RTM_NEWLINK:
+	case RTM_DELLINK:
+		control_link(instance, message);
+		break;
+	case RTM_NEWADDR:
+	case RTM_DELADDR:
+	case RTM_NEWROUTE:
+	case RTM_DELROUTE:
+		instance->tables_changed = true;
+		break;
+	case RTM_NEWNEIGH:
+	case RTM_DELNEIGH:
+		neighbours_event(&instance->neighbours, message);
+		break;
+	default:
+		break;
+	}
+	return 0;
+}
+
+/* Events were lost: what they would have said is asked for. */
+static void control_lost(struct harp_instance *instance)
+{
+	struct af_xdp_link link;
+	int rc = af_xdp_link_read(instance->ifname, &link);
+
+	instance->gone |= rc == -ENODEV || (!rc && link.ifindex != instance->mirror.ifindex);
+	if (!rc)
+		instance->up = link.up && link.carrier;
+	instance->tables_changed = true;
+	neighbours_resync(&instance->neighbours);
+}
+
+int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
+{
+	int rc;
+
+	(void)now_ns;
+	rc = netlink_events(&instance->monitor, control_event, instance);
+	if (rc == -ENOBUFS)
+		control_lost(instance);
+	if (instance->gone)
+		return -ENODEV;
+	if (instance->tables_changed) {
+		rc = mirror_sync(&instance->mirror, &instance->questions);
+		/* A table that changes faster than it can be read: again at the next call. */
+		instance->tables_changed = rc != 0;
+	}
+	neighbours_work(&instance->neighbours, &instance->questions);
+	return instance->up ? 0 : -ENETDOWN;
+}
+
+bool harp_instance_control_pending(const struct harp_instance *instance)
+{
+	return instance->neighbours.pending || instance->tables_changed;
+}
+
+/* ---- looking at it -------------------------------------------------------------------------- */
+
+struct harp_stack *harp_instance_stack(struct harp_instance *instance)
+{
+	return instance->stack;
+}
+
+struct harp_nic *harp_instance_nic(struct harp_instance *instance)
+{
+	return instance->nic;
+}
+
+int harp_instance_fd(const struct harp_instance *instance)
+{
+	return harp_nic_af_xdp_fd(instance->nic);
+}
+
+int harp_instance_control_fd(const struct harp_instance *instance)
+{
+	return instance->monitor.fd;
+}
+
+const char *harp_instance_describe(const struct harp_instance *instance)
+{
+	return instance->describe;
+}
+
+int harp_instance_port_fd(const struct harp_instance *instance, uint16_t port)
+{
+	return ports_fd(&instance->ports, port);
+}
+
+int harp_instance_steering(const struct harp_instance *instance, uint64_t *counts, unsigned max)
+{
+	unsigned count = max < STEER_VERDICT_COUNT ? max : STEER_VERDICT_COUNT;
+	int rc = instance->api->verdicts(instance->xdp, counts, count);
+
+	return rc ? rc : STEER_VERDICT_COUNT;
+}
+
+#define STEER_NAME(name, help) #name,
+#define STEER_HELP(name, help) help,
+
+const char *harp_steering_name(unsigned index)
+{
+	static const char *const names[] = { STEER_VERDICTS(STEER_NAME) };
+
+	return index < STEER_VERDICT_COUNT ? names[index] : NULL;
+}
+
+const char *harp_steering_help(unsigned index)
+{
+	static const char *const helps[] = { STEER_VERDICTS(STEER_HELP) };
+
+	return index < STEER_VERDICT_COUNT ? helps[index] : NULL;
+}

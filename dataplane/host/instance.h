@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* instance.h - an instance's parts, between its opening (instance_open.c) and its work (instance.c). */
+#ifndef HARP_HOST_INSTANCE_H
+#define HARP_HOST_INSTANCE_H
+
+#include <net/if.h>
+
+#include "harp_host.h"
+#include "host/mirror.h"
+#include "host/neighbours.h"
+#include "host/ports.h"
+
+struct harp_instance {
+	struct harp_nic *nic;
+	struct harp_stack *stack;
+	void *library; /* dlopen()ed */
+	const struct harp_xdp_api *api;
+	struct harp_xdp *xdp;
+	struct netlink monitor, questions;
+	struct mirror mirror;
+	struct ports ports;
+	struct neighbours neighbours;
+	uint32_t queue, mtu_bytes;
+	bool up, gone;
+	bool tables_changed;
+	void *ctx;
+	harp_log_fn log;
+	void (*requests)(void *ctx, uint64_t now_ns);
+	unsigned xdp_fd_count;
+	int xdp_fds[HARP_XDP_FDS_MAX];
+	char ifname[IFNAMSIZ];
+	char describe[256];
+};
+
+void __attribute__((format(printf, 3, 4)))
+instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format, ...);
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * instance_open.c - opens a stack on a NIC that the kernel keeps using.
+ *
+ * Theory of operation
+ *
+ * Opening goes from what fails most cheaply to what others could notice: options and privileges, the
+ * AF_XDP queue (nobody's packets move yet), the steering program, the stack, the host's addresses and
+ * routes, and only as the last step the socket in the steering map. What fails unwinds the steps
+ * before it in reverse; harp_instance_close() is the same unwinding from the end.
+ *
+ * The program redirects to a port only while the stack uses it: the stack's port_acquire hook binds a
+ * kernel socket to the port, so that no one else can have it, then sets the map; port_release goes the
+ * other way. When we die, the kernel drops link, map and sockets, and packets to the port meet no
+ * listener: the peers get RST.
+ *
+ * The stack's hooks run inside harp_stack_poll() and only take notes. harp_instance_control(), called
+ * by the same thread, speaks to the kernel: it hears the monitor (link, addresses, routes,
+ * neighbours), copies what changed into the stack, and asks for the neighbours that were wanted.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "host/instance.h"
+#include "host/privilege.h"
+#include "nic/af_xdp_link.h"
+
+#define XDP_LIBRARY "libharp-xdp.so"
+
+struct opening {
+	struct harp_instance_options opt;
+	struct af_xdp_link link;
+	char *why;
+	size_t why_len;
+};
+
+static int __attribute__((format(printf, 3, 4)))
+opening_fail(const struct opening *o, int error, const char *format, ...)
+{
+	va_list args;
+	int used;
+
+	if (!o->why || !o->why_len)
+		return error;
+	used = snprintf(o->why, o->why_len, "%s queue %u: ", o->opt.ifname ? o->opt.ifname : "(none)",
+			o->opt.queue);
+	if (used < 0 || (size_t)used >= o->why_len)
+		return error;
+	va_start(args, format);
+	vsnprintf(o->why + used, o->why_len - (size_t)used, format, args);
+	va_end(args);
+	return error;
+}
+
+/* ---- hooks of the stack --------------------------------------------------------------------- */
+
+static void hook_log(void *ctx, enum harp_log_level level, const char *message)
+{
+	struct harp_instance *instance = ctx;
+
+	if (instance->log)
+		instance->log(instance->ctx, level, message);
+}
+
+static void hook_requests(void *ctx, uint64_t now_ns)
+{
+	struct harp_instance *instance = ctx;
+
+	if (instance->requests)
+		instance->requests(instance->ctx, now_ns);
+}
+
+static void hook_neighbour_wanted(void *ctx, const struct harp_addr *next_hop)
+{
+	neighbours_wanted(&((struct harp_instance *)ctx)->neighbours, next_hop);
+}
+
+static void hook_neighbour_confirmed(void *ctx, const struct harp_addr *next_hop)
+{
+	neighbours_confirmed(&((struct harp_instance *)ctx)->neighbours, next_hop);
+}
+
+static int hook_port_acquire(void *ctx, uint16_t port)
+{
+	return ports_acquire(&((struct harp_instance *)ctx)->ports, port);
+}
+
+static void hook_port_release(void *ctx, uint16_t port)
+{
+	ports_release(&((struct harp_instance *)ctx)->ports, port);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static int opening_options(struct opening *o, const struct harp_instance_options *opt)
+{
+	char missing[80];
+	int rc;
+
+	if (!opt || opt->size < sizeof(*opt))
+		return opening_fail(o, -EINVAL, "options of an older size; rebuild the caller");
+	o->opt = *opt;
+	if (!o->opt.frame_count)
+		o->opt.frame_count = 8192;
+	if (opt->xdp_mode > HARP_XDP_NATIVE)
+		return opening_fail(o, -EINVAL, "xdp_mode %u; 0 auto, 1 generic, 2 native",
+				    opt->xdp_mode);
+	rc = af_xdp_link_read(opt->ifname, &o->link);
+	if (rc == -ENODEV)
+		return opening_fail(o, rc, "no such interface; `ip link` lists them");
+	if (rc)
+		return opening_fail(o, rc, "cannot be used: %s", strerror(-rc));
+	if (o->link.rx_queues && opt->queue >= o->link.rx_queues)
+		return opening_fail(o, -EINVAL, "no such queue; the interface has %u, counted from 0",
+				    o->link.rx_queues);
+	if (!o->link.up || !o->link.carrier)
+		return opening_fail(o, -ENETDOWN, "the interface %s",
+				    o->link.up ? "has no carrier; look at the cable or the peer"
+					       : "is down; `ip link set dev ... up`");
+	if (privilege_missing(missing, sizeof(missing)))
+		return opening_fail(o, -EPERM, "%s missing; run as root or add %s", missing,
+				    strchr(missing, ',') ? "them" : "it");
+	return 0;
+}
+
+/* dir/libharp-xdp.so; dir NULL: where the loader looks. */
+static void *library_open(const char *dir, size_t dir_len)
+{
+	char path[PATH_MAX];
+
+	if (!dir)
+		return dlopen(XDP_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	if (snprintf(path, sizeof(path), "%.*s/%s", (int)dir_len, dir, XDP_LIBRARY) >=
+	    (int)sizeof(path))
+		return NULL;
+	return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static int opening_library(const struct opening *o, struct harp_instance *instance)
+{
+	const struct harp_xdp_api *(*entry)(void);
+	const char *words, *slash;
+	Dl_info self;
+
+	if (o->opt.lib_dir) {
+		instance->library = library_open(o->opt.lib_dir, strlen(o->opt.lib_dir));
+	} else {
+		if (dladdr((void *)(uintptr_t)harp_instance_open, &self) && self.dli_fname &&
+		    (slash = strrchr(self.dli_fname, '/')))
+			instance->library = library_open(self.dli_fname,
+							 (size_t)(slash - self.dli_fname));
+		if (!instance->library)
+			instance->library = library_open(NULL, 0);
+	}
+	if (!instance->library) {
+		words = dlerror();
+		return opening_fail(o, -ENOENT, "%s; install libbpf1, or say where %s lies",
+				    words ? words : "cannot load", XDP_LIBRARY);
+	}
+	*(void **)&entry = dlsym(instance->library, "harp_xdp_api");
+	instance->api = entry ? entry() : NULL;
+	if (!instance->api || instance->api->version != HARP_XDP_VERSION)
+		return opening_fail(o, -ENOENT, "%s is of another version of HARP; install both anew",
+				    XDP_LIBRARY);
+	return 0;
+}
+
+static int opening_stack(const struct opening *o, struct harp_instance *instance)
+{
+	struct harp_stack_options opt = {
+		.size = sizeof(opt),
+		.max_conns = o->opt.max_conns,
+		.port_min = o->opt.port_min,
+		.port_max = o->opt.port_max,
+		.neighbour_mode = HARP_NEIGHBOUR_EXTERNAL,
+		.seed = o->opt.seed,
+		.hooks = {
+			.ctx = instance,
+			.log = hook_log,
+			.requests = hook_requests,
+			.neighbour_wanted = hook_neighbour_wanted,
+			.neighbour_confirmed = hook_neighbour_confirmed,
+			.port_acquire = hook_port_acquire,
+			.port_release = hook_port_release,
+		},
+	};
+	int rc;
+
+	while (!opt.seed)
+		if (getrandom(&opt.seed, sizeof(opt.seed), 0) < 0 && errno != EINTR)
+			return opening_fail(o, -errno, "getrandom: %s", strerror(errno));
+	rc = harp_stack_create(&instance->stack, instance->nic, &opt);
+	if (rc)
+		return opening_fail(o, rc, "the stack: %s; look at frames and port range",
+				    strerror(-rc));
+	instance->neighbours.stack = instance->stack;
+	return 0;
+}
+
+static int opening_kernel_tables(const struct opening *o, struct harp_instance *instance)
+{
+	int rc;
+
+	instance->mirror = (struct mirror){
+		.stack = instance->stack,
+		.api = instance->api,
+		.xdp = instance->xdp,
+		.ifindex = o->link.ifindex,
+	};
+	instance->neighbours.ifindex = o->link.ifindex;
+	/* The monitor first: what changes while we read is heard. */
+	rc = netlink_open(&instance->monitor, RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR |
+						      RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR |
+						      RTMGRP_IPV6_ROUTE);
+	if (!rc)
+		rc = netlink_open(&instance->questions, 0);
+	if (!rc)
+		rc = mirror_sync(&instance->mirror, &instance->questions);
+	if (rc)
+		return opening_fail(o, rc, "rtnetlink: %s", strerror(-rc));
+	if (!instance->mirror.now.address_count)
+		instance_log(instance, HARP_LOG_WARN,
+			     "%s has no usable IP address yet; `ip address add ... dev %s`",
+			     instance->ifname, instance->ifname);
+	return 0;
+}
+
+static int opening_queue(const struct opening *o, struct harp_instance *instance)
+{
+	const struct harp_af_xdp_options opt = {
+		.size = sizeof(opt),
+		.ifname = o->opt.ifname,
+		.queue = o->opt.queue,
+		.frame_count = o->opt.frame_count,
+		.copy_mode = o->opt.copy_mode,
+		.huge_pages = o->opt.huge_pages,
+	};
+
+	return harp_nic_af_xdp_create(&instance->nic, &opt, o->why, o->why_len);
+}
+
+static int opening_attach(const struct opening *o, struct harp_instance *instance)
+{
+	char why[192] = "";
+	int rc = instance->api->attach(&instance->xdp, o->opt.ifname, o->opt.xdp_mode, why,
+				       sizeof(why));
+	struct harp_nic_caps *caps = &instance->nic->caps;
+	const char *copy = strstr(caps->mode, "zero-copy") ? "zero-copy" : "copy";
+	const char *mode;
+
+	if (rc) {
+		if (o->why && o->why_len)
+			snprintf(o->why, o->why_len, "%s", why);
+		return rc;
+	}
+	instance->xdp_fd_count =
+		instance->api->fds(instance->xdp, instance->xdp_fds, HARP_XDP_FDS_MAX);
+	mode = instance->api->native(instance->xdp) ? "native" : "generic";
+	snprintf(caps->mode, sizeof(caps->mode), "af_xdp %s %s queue %u", mode, copy, o->opt.queue);
+	snprintf(instance->describe, sizeof(instance->describe),
+		 "AF_XDP %s %s on %s queue %u, MTU %u, %u frames of %u", mode, copy, o->opt.ifname,
+		 o->opt.queue, caps->mtu_bytes, caps->frame_count, caps->frame_size);
+	instance_log(instance, HARP_LOG_INFO, "%s", why);
+	return 0;
+}
+
+static int opening_map(const struct opening *o, struct harp_instance *instance)
+{
+	int rc = instance->api->xsk_set(instance->xdp, o->opt.queue,
+					harp_nic_af_xdp_fd(instance->nic));
+
+	if (rc)
+		return opening_fail(o, rc, "putting the socket in the steering map: %s",
+				    strerror(-rc));
+	if (o->link.rx_queues > 1)
+		instance_log(instance, HARP_LOG_WARN,
+			     "%s has %u receive queues and HARP is on queue %u only: connections "
+			     "whose packets arrive on another one fail; `ethtool -L %s combined 1`",
+			     instance->ifname, o->link.rx_queues, o->opt.queue, instance->ifname);
+	return 0;
+}
+
+int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt, char *why,
+		       size_t why_len)
+{
+	struct opening o = { .why = why, .why_len = why_len };
+	struct harp_instance *instance;
+	int rc;
+
+	*out = NULL;
+	if (why && why_len)
+		why[0] = '\0';
+	rc = opening_options(&o, opt);
+	if (rc)
+		return rc;
+	instance = calloc(1, sizeof(*instance));
+	if (!instance)
+		return opening_fail(&o, -ENOMEM, "out of memory");
+	instance->monitor.fd = instance->questions.fd = -1;
+	instance->queue = opt->queue;
+	instance->mtu_bytes = o.link.mtu_bytes;
+	instance->up = true;
+	instance->ctx = opt->ctx;
+	instance->log = opt->log;
+	instance->requests = opt->requests;
+	snprintf(instance->ifname, sizeof(instance->ifname), "%s", opt->ifname);
+	rc = opening_library(&o, instance);
+	if (!rc)
+		rc = opening_queue(&o, instance);
+	if (!rc)
+		rc = opening_attach(&o, instance);
+	if (!rc) {
+		rc = ports_init(&instance->ports, instance->api, instance->xdp);
+		if (rc)
+			opening_fail(&o, rc, "out of memory");
+	}
+	if (!rc)
+		rc = opening_stack(&o, instance);
+	if (!rc)
+		rc = opening_kernel_tables(&o, instance);
+	if (!rc)
+		rc = opening_map(&o, instance);
+	if (rc) {
+		harp_instance_close(instance);
+		return rc;
+	}
+	*out = instance;
+	return 0;
+}

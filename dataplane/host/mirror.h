@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mirror.h - the interface's addresses and routes, as the kernel has them, kept in a stack. */
+#ifndef HARP_HOST_MIRROR_H
+#define HARP_HOST_MIRROR_H
+
+#include "host/netlink.h"
+#include "xdp/harp_xdp.h"
+
+#define MIRROR_ADDRESSES_MAX 16u
+#define MIRROR_ROUTES_MAX 64u
+
+struct mirror_route {
+	struct harp_addr prefix, gateway;
+	uint32_t mtu_bytes;
+	uint8_t prefix_len, has_gateway;
+};
+
+struct mirror_tables {
+	unsigned address_count, route_count;
+	uint32_t skipped; /* found, but more than we or the stack can hold */
+	struct harp_addr addresses[MIRROR_ADDRESSES_MAX];
+	struct mirror_route routes[MIRROR_ROUTES_MAX];
+};
+
+struct mirror {
+	struct harp_stack *stack;
+	const struct harp_xdp_api *api;
+	struct harp_xdp *xdp;
+	uint32_t ifindex;
+	struct mirror_tables now; /* what the stack has */
+};
+
+/* Makes the stack and the steering map agree with the kernel. 0, or the -errno of the question. */
+int mirror_sync(struct mirror *mirror, struct netlink *nl);
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * neighbours.c - next hops, resolved by the kernel: we never speak ARP on a NIC that we share.
+ *
+ * NTF_USE tells the kernel "a packet is about to go there": it resolves or re-verifies by itself, and
+ * the monitor hears the result. Our own traffic does not pass the kernel, so it would take a busy
+ * neighbour for idle and probe it; progress of a connection is passed on as NUD_REACHABLE (RFC 4861
+ * section 7.3.1), without a MAC address, so that it can't overwrite one that has changed.
+ */
+#include "host/neighbours.h"
+
+#include <errno.h>
+#include <linux/neighbour.h>
+#include <string.h>
+
+#define NUD_USABLE (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP)
+
+static struct host_neighbour *neighbours_find(struct neighbours *n, const struct harp_addr *addr)
+{
+	for (unsigned i = 0; i < n->count; i++)
+		if (memcmp(n->all[i].addr.bytes, addr->bytes, sizeof(addr->bytes)) == 0)
+			return &n->all[i];
+	return NULL;
+}
+
+/* The record of a next hop; when all are used the one unused for longest makes room. */
+static struct host_neighbour *neighbours_note(struct neighbours *n, const struct harp_addr *addr)
+{
+	struct host_neighbour *found = neighbours_find(n, addr);
+
+	if (!found && n->count < NEIGHBOURS_MAX) {
+		found = &n->all[n->count++];
+	} else if (!found) {
+		found = &n->all[0];
+		for (unsigned i = 1; i < n->count; i++)
+			if (n->all[i].used < found->used)
+				found = &n->all[i];
+	} else {
+		found->used = n->turn;
+		return found;
+	}
+	*found = (struct host_neighbour){ .addr = *addr, .used = n->turn };
+	return found;
+}
+
+void neighbours_wanted(struct neighbours *n, const struct harp_addr *next_hop)
+{
+	neighbours_note(n, next_hop)->wanted = true;
+	n->pending = true;
+}
+
+void neighbours_confirmed(struct neighbours *n, const struct harp_addr *next_hop)
+{
+	neighbours_note(n, next_hop)->confirm = true;
+	n->confirm = true;
+}
+
+void neighbours_event(struct neighbours *n, const struct nlmsghdr *message)
+{
+	const struct ndmsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[NDA_MAX + 1];
+	const struct rtattr *mac;
+	struct harp_addr addr;
+
+	if ((message->nlmsg_type != RTM_NEWNEIGH && message->nlmsg_type != RTM_DELNEIGH) ||
+	    message->nlmsg_len < NLMSG_LENGTH(sizeof(*body)) ||
+	    (uint32_t)body->ndm_ifindex != n->ifindex ||
+	    (body->ndm_family != AF_INET && body->ndm_family != AF_INET6))
+		return;
+	netlink_attributes(message, sizeof(*body), attributes, NDA_MAX);
+	if (!netlink_addr(attributes[NDA_DST], body->ndm_family, &addr) ||
+	    !neighbours_find(n, &addr))
+		return; /* none of ours: the stack's table is not for the whole subnet */
+	mac = attributes[NDA_LLADDR];
+	if (message->nlmsg_type == RTM_NEWNEIGH && (body->ndm_state & NUD_USABLE)) {
+		if (mac && RTA_PAYLOAD(mac) == 6)
+			harp_stack_neighbour_set(n->stack, &addr, RTA_DATA(mac));
+	} else if (message->nlmsg_type == RTM_DELNEIGH || (body->ndm_state & NUD_FAILED)) {
+		harp_stack_neighbour_set(n->stack, &addr, NULL); /* it asks again if it needs to */
+	}
+}
+
+static int neighbours_answer(void *ctx, const struct nlmsghdr *message)
+{
+	neighbours_event(ctx, message);
+	return 0;
+}
+
+static struct ndmsg *neighbours_begin(const struct neighbours *n, struct netlink_message *message,
+				      uint16_t type, uint16_t flags, const struct harp_addr *addr)
+{
+	struct ndmsg *body = netlink_begin(message, type, flags, sizeof(*body));
+
+	body->ndm_family = (uint8_t)netlink_family(addr);
+	body->ndm_ifindex = (int)n->ifindex;
+	netlink_put_addr(message, NDA_DST, addr);
+	return body;
+}
+
+/* What the kernel knows comes at once; what it does not, it finds out, and the monitor hears. */
+static void neighbours_ask(struct neighbours *n, struct netlink *nl, const struct harp_addr *addr)
+{
+	struct netlink_message message;
+
+	neighbours_begin(n, &message, RTM_GETNEIGH, 0, addr);
+	netlink_call(nl, &message, neighbours_answer, n); /* -ENOENT: not known yet */
+	neighbours_begin(n, &message, RTM_NEWNEIGH, NLM_F_CREATE, addr)->ndm_flags = NTF_USE;
+	netlink_call(nl, &message, NULL, NULL);
+}
+
+void neighbours_work(struct neighbours *n, struct netlink *nl)
+{
+	n->turn++;
+	if (!n->pending && !n->confirm)
+		return;
+	n->pending = n->confirm = false;
+	for (unsigned i = 0; i < n->count; i++) {
+		struct host_neighbour *one = &n->all[i];
+		struct harp_addr addr = one->addr;
+		bool wanted = one->wanted, confirm = one->confirm;
+
+		/* The answer makes waiting packets leave: the stack may call our hooks from there. */
+		one->wanted = one->confirm = false;
+		if (wanted)
+			neighbours_ask(n, nl, &addr);
+		if (confirm) {
+			struct netlink_message message;
+
+			neighbours_begin(n, &message, RTM_NEWNEIGH, 0, &addr)->ndm_state =
+				NUD_REACHABLE;
+			netlink_call(nl, &message, NULL, NULL);
+		}
+	}
+}
+
+void neighbours_resync(struct neighbours *n)
+{
+	for (unsigned i = 0; i < n->count; i++)
+		n->all[i].wanted = true;
+	n->pending = n->count;
+}

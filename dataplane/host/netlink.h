@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * netlink.h - a small rtnetlink client: one message out, its answers in; and a monitor's events.
+ * Blocking calls end within a second whatever the kernel does.
+ */
+#ifndef HARP_HOST_NETLINK_H
+#define HARP_HOST_NETLINK_H
+
+#include <linux/rtnetlink.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+
+#include "harp.h"
+
+struct netlink {
+	int fd;
+	uint32_t sequence;
+};
+
+struct netlink_message {
+	_Alignas(NLMSG_ALIGNTO) struct nlmsghdr head;
+	uint8_t rest[256];
+};
+
+/* Handles one message; a negative result ends the walk and is returned. */
+typedef int (*netlink_fn)(void *ctx, const struct nlmsghdr *message);
+
+/* groups: RTMGRP_* to watch; with any, reads never block. */
+int netlink_open(struct netlink *nl, uint32_t groups);
+void netlink_close(struct netlink *nl);
+
+/* Begins a request and returns its zeroed body (struct rtmsg, ndmsg, ...). */
+void *netlink_begin(struct netlink_message *message, uint16_t type, uint16_t flags,
+		    size_t body_bytes);
+void netlink_put(struct netlink_message *message, uint16_t type, const void *data, size_t len);
+/* Puts an address in the form of its family (4 or 16 bytes). */
+void netlink_put_addr(struct netlink_message *message, uint16_t type, const struct harp_addr *addr);
+
+/* Sends and gives every answer to fn (NULL: there is none but success). Returns 0, the kernel's
+ * -errno, fn's, or -EINTR: a dump raced with a change, ask again. */
+int netlink_call(struct netlink *nl, struct netlink_message *message, netlink_fn fn, void *ctx);
+/* Reads what a monitor has. 0, or -ENOBUFS: events were lost, look at everything again. */
+int netlink_events(struct netlink *nl, netlink_fn fn, void *ctx);
+
+/* Fills table[0..max] with the attributes of a message whose body has body_bytes. */
+void netlink_attributes(const struct nlmsghdr *message, size_t body_bytes,
+			const struct rtattr **table, unsigned max);
+/* The same for `bytes` of attributes from `first` on (those of a next hop, or nested ones). */
+void netlink_attributes_in(const struct rtattr *first, size_t bytes, const struct rtattr **table,
+			   unsigned max);
+/* The way of a multipath route (RTA_MULTIPATH) that leaves by an interface; NULL when none does. */
+const struct rtnexthop *netlink_hop(const struct rtattr *multipath, uint32_t ifindex);
+uint32_t netlink_u32(const struct rtattr *attribute, uint32_t absent);
+/* An address attribute; false when absent or of the wrong length. */
+bool netlink_addr(const struct rtattr *attribute, int family, struct harp_addr *out);
+
+int netlink_family(const struct harp_addr *addr); /* AF_INET or AF_INET6 */
+
+#endif

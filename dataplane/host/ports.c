@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ports.c - ports held in the kernel by a bound, silent socket: it answers RST when we are gone. */
+#include "host/ports.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define PORTS_ALL 65536u
+
+int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp)
+{
+	*ports = (struct ports){ .api = api, .xdp = xdp };
+	/* Pages of these that are never touched cost nothing. */
+	ports->held = calloc(PORTS_ALL, sizeof(*ports->held));
+	ports->fds = calloc(PORTS_ALL, sizeof(*ports->fds));
+	ports->slot_of = calloc(PORTS_ALL, sizeof(*ports->slot_of));
+	if (ports->held && ports->fds && ports->slot_of)
+		return 0;
+	ports_destroy(ports);
+	return -ENOMEM;
+}
+
+void ports_destroy(struct ports *ports)
+{
+	while (ports->count)
+		ports_release(ports, ports->held[ports->count - 1]);
+	free(ports->held);
+	free(ports->fds);
+	free(ports->slot_of);
+	*ports = (struct ports){ 0 };
+}
+
+/* One socket that has the port in both families; IPv4 alone where the host has no IPv6. */
+static int ports_bind(uint16_t port)
+{
+	const struct sockaddr_in6 any6 = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	const struct sockaddr_in any4 = { .sin_family = AF_INET, .sin_port = htons(port) };
+	const int off = 0;
+	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), rc;
+
+	if (fd >= 0) {
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+		if (bind(fd, (const struct sockaddr *)&any6, sizeof(any6)) == 0)
+			return fd;
+		rc = -errno;
+		close(fd);
+		if (rc != -EADDRNOTAVAIL)
+			return rc;
+	} else if (errno != EAFNOSUPPORT) {
+		return -errno;
+	}
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	if (bind(fd, (const struct sockaddr *)&any4, sizeof(any4)) == 0)
+		return fd;
+	rc = -errno;
+	close(fd);
+	return rc;
+}
+
+int ports_acquire(struct ports *ports, uint16_t port)
+{
+	int fd, rc;
+
+	if (!port)
+		return -EINVAL;
+	if (ports->slot_of[port])
+		return -EADDRINUSE;
+	fd = ports_bind(port);
+	if (fd < 0)
+		return fd;
+	/* Only now: nobody's packets are taken before the port is ours. */
+	rc = ports->api->port_set(ports->xdp, port, true);
+	if (rc) {
+		close(fd);
+		return rc;
+	}
+	ports->held[ports->count] = port;
+	ports->fds[ports->count] = fd;
+	ports->slot_of[port] = (uint16_t)++ports->count;
+	return 0;
+}
+
+void ports_release(struct ports *ports, uint16_t port)
+{
+	unsigned slot = ports->slot_of ? ports->slot_of[port] : 0, last;
+
+	if (!slot--)
+		return;
+	ports->api->port_set(ports->xdp, port, false);
+	close(ports->fds[slot]);
+	last = --ports->count;
+	ports->held[slot] = ports->held[last];
+	ports->fds[slot] = ports->fds[last];
+	ports->slot_of[ports->held[slot]] = (uint16_t)(slot + 1);
+	ports->slot_of[port] = 0;
+}
+
+int ports_fd(const struct ports *ports, uint16_t port)
+{
+	unsigned slot = ports->slot_of[port];
+
+	return slot ? ports->fds[slot - 1] : -ENOENT;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ports.h - the local ports of a stack, held in the kernel by a bound socket each, so that nobody else
+ * on the host gets them, and told to the steering map.
+ */
+#ifndef HARP_HOST_PORTS_H
+#define HARP_HOST_PORTS_H
+
+#include <stdint.h>
+
+#include "xdp/harp_xdp.h"
+
+struct ports {
+	const struct harp_xdp_api *api;
+	struct harp_xdp *xdp;
+	unsigned count;
+	uint16_t *held;    /* [count] port numbers, in no order */
+	int *fds;          /* [count] their sockets: what a forked child must close */
+	uint16_t *slot_of; /* [65536] 1 + position in held[]; 0: not held */
+};
+
+int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp);
+void ports_destroy(struct ports *ports);
+/* 0, -EADDRINUSE (the kernel or another stack has it), other -errno. */
+int ports_acquire(struct ports *ports, uint16_t port);
+void ports_release(struct ports *ports, uint16_t port);
+/* The bound socket, still ours; -ENOENT. */
+int ports_fd(const struct ports *ports, uint16_t port);
+
+#endif

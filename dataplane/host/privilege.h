@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* privilege.h - which of the capabilities that an instance needs this process lacks. */
+#ifndef HARP_HOST_PRIVILEGE_H
+#define HARP_HOST_PRIVILEGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Writes the missing ones ("CAP_BPF, CAP_NET_RAW"), empty when none; returns how many. */
+unsigned privilege_missing(char *buf, size_t len);
+/* May this process lock so many bytes? */
+bool privilege_memlock(size_t bytes);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* question.c - questions about the host's routes, answered by rtnetlink; no privilege needed. */
+#include <errno.h>
+#include <net/if.h>
+#include <string.h>
+
+#include "harp_host.h"
+#include "host/netlink.h"
+#include "nic/af_xdp_link.h"
+
+struct route_answer {
+	int family;
+	bool found, unreachable;
+	struct harp_host_route *out;
+};
+
+static int route_answer(void *ctx, const struct nlmsghdr *message)
+{
+	struct route_answer *answer = ctx;
+	struct harp_host_route *out = answer->out;
+	const struct rtmsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[RTA_MAX + 1];
+	const struct rtattr *metrics[RTAX_MAX + 1];
+
+	if (message->nlmsg_type != RTM_NEWROUTE)
+		return 0;
+	netlink_attributes(message, sizeof(*body), attributes, RTA_MAX);
+	answer->found = true;
+	answer->unreachable = body->rtm_type != RTN_UNICAST && body->rtm_type != RTN_LOCAL;
+	out->is_local = body->rtm_type == RTN_LOCAL;
+	out->ifindex = netlink_u32(attributes[RTA_OIF], 0);
+	netlink_addr(attributes[RTA_PREFSRC], answer->family, &out->source);
+	out->has_gateway = netlink_addr(attributes[RTA_GATEWAY], answer->family, &out->next_hop);
+	if (attributes[RTA_METRICS]) {
+		netlink_attributes_in(RTA_DATA(attributes[RTA_METRICS]),
+				      RTA_PAYLOAD(attributes[RTA_METRICS]), metrics, RTAX_MAX);
+		out->mtu_bytes = netlink_u32(metrics[RTAX_MTU], 0);
+	}
+	return 0;
+}
+
+int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
+{
+	struct route_answer answer = { .family = netlink_family(dst), .out = out };
+	struct netlink_message message;
+	struct af_xdp_link link;
+	struct netlink nl;
+	struct rtmsg *body;
+	int rc;
+
+	memset(out, 0, sizeof(*out));
+	out->next_hop = *dst;
+	rc = netlink_open(&nl, 0);
+	if (rc)
+		return rc;
+	body = netlink_begin(&message, RTM_GETROUTE, 0, sizeof(*body));
+	body->rtm_family = (uint8_t)answer.family;
+	body->rtm_dst_len = answer.family == AF_INET ? 32 : 128;
+	netlink_put_addr(&message, RTA_DST, dst);
+	rc = netlink_call(&nl, &message, route_answer, &answer);
+	netlink_close(&nl);
+	if (rc)
+		return rc;
+	if (!answer.found || answer.unreachable)
+		return -ENETUNREACH;
+	if (!if_indextoname(out->ifindex, out->ifname))
+		return -ENODEV;
+	if (!out->mtu_bytes && af_xdp_link_read(out->ifname, &link) == 0)
+		out->mtu_bytes = link.mtu_bytes;
+	return 0;
+}
+
+struct default_question {
+	uint32_t ifindex;
+	bool yes;
+};
+
+static int default_answer(void *ctx, const struct nlmsghdr *message)
+{
+	struct default_question *question = ctx;
+	const struct rtmsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[RTA_MAX + 1];
+
+	if (message->nlmsg_type != RTM_NEWROUTE || body->rtm_dst_len ||
+	    body->rtm_type != RTN_UNICAST)
+		return 0;
+	netlink_attributes(message, sizeof(*body), attributes, RTA_MAX);
+	if (netlink_u32(attributes[RTA_OIF], 0) == question->ifindex ||
+	    (attributes[RTA_MULTIPATH] &&
+	     netlink_hop(attributes[RTA_MULTIPATH], question->ifindex)))
+		question->yes = true;
+	return 0;
+}
+
+int harp_host_has_default_route(const char *ifname)
+{
+	struct default_question question = { .ifindex = if_nametoindex(ifname) };
+	struct netlink_message message;
+	struct netlink nl;
+	int rc;
+
+	if (!question.ifindex)
+		return -ENODEV;
+	rc = netlink_open(&nl, 0);
+	if (rc)
+		return rc;
+	do {
+		netlink_begin(&message, RTM_GETROUTE, NLM_F_DUMP, sizeof(struct rtmsg));
+		rc = netlink_call(&nl, &message, default_answer, &question);
+	} while (rc == -EINTR && !question.yes);
+	netlink_close(&nl);
+	return rc ? rc : question.yes;
+}
