@@ -24,6 +24,7 @@ enum frame_flag {
 	FRAME_FIN = 0x10,
 	FRAME_LENT = 0x20,      /* in the application's hands */
 	FRAME_RX_NIC = 0x40,    /* the NIC holds it for receiving: nobody else does */
+	FRAME_LENT_RX = 0x80,   /* with FRAME_LENT: it was received, not allocated to send */
 };
 
 struct frame {
