@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* flow.c - the flow table: open addressing, deletion by shifting back (no tombstones to scan). */
+#include "transport/flow.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+static_assert(sizeof(struct flow_key) == 36, "hashed as bytes: no padding");
+
+int flow_init(struct flow_table *table, uint32_t max_flows, const struct siphash_key *secret,
+	      flow_match_fn match, const void *match_ctx)
+{
+	uint32_t size = 16;
+
+	while (size < max_flows * 2u)
+		size *= 2;
+	table->slots = malloc(size * sizeof(*table->slots));
+	if (!table->slots)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < size; i++)
+		table->slots[i] = (struct flow_slot){ .index = FLOW_NONE };
+	table->mask = size - 1;
+	table->count = 0;
+	table->secret = *secret;
+	table->match = match;
+	table->match_ctx = match_ctx;
+	return 0;
+}
+
+void flow_destroy(struct flow_table *table)
+{
+	free(table->slots);
+	table->slots = NULL;
+}
+
+uint32_t flow_hash(const struct flow_table *table, const struct flow_key *key)
+{
+	return (uint32_t)siphash24(&table->secret, key, sizeof(*key));
+}
+
+uint32_t flow_find(const struct flow_table *table, const struct flow_key *key)
+{
+	uint32_t hash = flow_hash(table, key);
+
+	for (uint32_t i = hash & table->mask;; i = (i + 1) & table->mask) {
+		const struct flow_slot *slot = &table->slots[i];
+
+		if (slot->index == FLOW_NONE)
+			return FLOW_NONE;
+		if (slot->hash == hash && table->match(table->match_ctx, slot->index, key))
+			return slot->index;
+	}
+}
+
+void flow_insert(struct flow_table *table, const struct flow_key *key, uint32_t index)
+{
+	uint32_t hash = flow_hash(table, key);
+	uint32_t i = hash & table->mask;
+
+	assert(table->count <= table->mask / 2 + 1);
+	while (table->slots[i].index != FLOW_NONE)
+		i = (i + 1) & table->mask;
+	table->slots[i] = (struct flow_slot){ .hash = hash, .index = index };
+	table->count++;
+}
+
+void flow_remove(struct flow_table *table, const struct flow_key *key, uint32_t index)
+{
+	uint32_t i = flow_hash(table, key) & table->mask;
+
+	while (table->slots[i].index != index) {
+		assert(table->slots[i].index != FLOW_NONE);
+		i = (i + 1) & table->mask;
+	}
+	/* Shift back every later entry of the run that may not stay behind a hole. */
+	for (uint32_t j = (i + 1) & table->mask; table->slots[j].index != FLOW_NONE;
+	     j = (j + 1) & table->mask) {
+		uint32_t home = table->slots[j].hash & table->mask;
+
+		if (((j - home) & table->mask) >= ((j - i) & table->mask)) {
+			table->slots[i] = table->slots[j];
+			i = j;
+		}
+	}
+	table->slots[i].index = FLOW_NONE;
+	table->count--;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* port.h - local ports: who uses which, and choosing one (RFC 6056). */
+#ifndef HARP_TRANSPORT_PORT_H
+#define HARP_TRANSPORT_PORT_H
+
+#include "base/rng.h"
+#include "harp.h"
+
+struct port_table {
+	uint32_t *users; /* per port: listeners and connections on it */
+	uint16_t port_min, port_max;
+	struct rng *rng;
+	const struct harp_stack_hooks *hooks;
+};
+
+int port_init(struct port_table *table, const struct harp_stack_options *opt,
+	      const struct harp_stack_hooks *hooks, struct rng *rng);
+void port_destroy(struct port_table *table);
+/* One more user of an explicit port. -EADDRINUSE when the owner of the host refuses it. */
+int port_get(struct port_table *table, uint16_t port);
+void port_put(struct port_table *table, uint16_t port);
+static inline bool port_used(const struct port_table *table, uint16_t port)
+{
+	return table->users[port] != 0;
+}
+/*
+ * Chooses a port of the range and takes it: at first only ports that nobody uses, then, when shared is
+ * not NULL, those for which shared() says that the 4-tuple is still free. 0: none.
+ */
+uint16_t port_choose(struct port_table *table, bool (*shared)(void *ctx, uint16_t port), void *ctx);
+
+#endif

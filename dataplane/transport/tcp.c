@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp.c - the life of a connection: slots, states, death.
+ *
+ * Everything is allocated by tcp_init(): connections lie in an array with a free list. A slot is taken
+ * by connect or by a listener's SYN, and put back when two things have come true: the state is CLOSED,
+ * and nobody holds the handle (CONN_HANDLE). A connection that the application closed finishes alone;
+ * one that dies while the application holds it stays, CLOSED, until the application closes it, so that
+ * received bytes and the reason can still be read.
+ */
+#include "transport/tcp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TCP_FRAMES_DEFAULT 256u
+#define TCP_FRAMES_BUDGET_MIN 4u
+#define TCP_POOL_RESERVE_FRAMES 16u /* for ACKs, RSTs and ARP when data has taken all it may */
+
+#define S(state) (1u << HARP_TCP_##state)
+/* RFC 9293 figure 5; CLOSED may be reached from everywhere (RST, abort, timeout). LISTEN is not a
+ * state of a connection here: listeners are another type. */
+static const uint16_t tcp_state_successors[HARP_TCP_CLOSED + 1] = {
+	[HARP_TCP_CLOSED] = S(SYN_SENT) | S(SYN_RECEIVED),
+	[HARP_TCP_SYN_SENT] = S(SYN_RECEIVED) | S(ESTABLISHED) | S(CLOSED),
+	[HARP_TCP_SYN_RECEIVED] = S(ESTABLISHED) | S(FIN_WAIT_1) | S(CLOSE_WAIT) | S(CLOSED),
+	[HARP_TCP_ESTABLISHED] = S(FIN_WAIT_1) | S(CLOSE_WAIT) | S(CLOSED),
+	[HARP_TCP_FIN_WAIT_1] = S(FIN_WAIT_2) | S(CLOSING) | S(TIME_WAIT) | S(CLOSED),
+	[HARP_TCP_FIN_WAIT_2] = S(TIME_WAIT) | S(CLOSED),
+	[HARP_TCP_CLOSE_WAIT] = S(LAST_ACK) | S(CLOSED),
+	[HARP_TCP_CLOSING] = S(TIME_WAIT) | S(CLOSED),
+	[HARP_TCP_LAST_ACK] = S(CLOSED),
+	[HARP_TCP_TIME_WAIT] = S(CLOSED),
+};
+#undef S
+
+const char *harp_tcp_state_name(enum harp_tcp_state state)
+{
+	static const char *const names[] = {
+		[HARP_TCP_LISTEN] = "LISTEN",
+		[HARP_TCP_SYN_SENT] = "SYN-SENT",
+		[HARP_TCP_SYN_RECEIVED] = "SYN-RECEIVED",
+		[HARP_TCP_ESTABLISHED] = "ESTABLISHED",
+		[HARP_TCP_FIN_WAIT_1] = "FIN-WAIT-1",
+		[HARP_TCP_FIN_WAIT_2] = "FIN-WAIT-2",
+		[HARP_TCP_CLOSE_WAIT] = "CLOSE-WAIT",
+		[HARP_TCP_CLOSING] = "CLOSING",
+		[HARP_TCP_LAST_ACK] = "LAST-ACK",
+		[HARP_TCP_TIME_WAIT] = "TIME-WAIT",
+		[HARP_TCP_CLOSED] = "CLOSED",
+	};
+
+	if (state < HARP_TCP_LISTEN || state > HARP_TCP_CLOSED)
+		return "?";
+	return names[state];
+}
+
+void tcp_state_set(struct harp_conn *conn, enum harp_tcp_state state)
+{
+	assert(tcp_state_successors[conn->state] & (1u << state));
+	if (conn->state == HARP_TCP_CLOSED)
+		conn->tcp->stats->tcp_conns++;
+	else if (state == HARP_TCP_CLOSED)
+		conn->tcp->stats->tcp_conns--;
+	conn->state = (uint8_t)state;
+}
+
+static bool tcp_flow_match(const void *ctx, uint32_t index, const struct flow_key *key)
+{
+	const struct tcp *tcp = ctx;
+	const struct harp_conn *conn = &tcp->conns[index];
+
+	return conn->remote_port == key->remote_port && conn->local_port == key->local_port &&
+	       memcmp(&conn->path.dst, &key->remote, sizeof(key->remote)) == 0 &&
+	       memcmp(&conn->path.src, &key->local, sizeof(key->local)) == 0;
+}
+
+static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
+{
+	uint32_t headroom = caps->rx_headroom;
+
+	tcp->tx_frags_max = 1;
+	if (caps->features & HARP_NIC_TX_MULTI)
+		tcp->tx_frags_max = caps->tx_frags_max > 0 ? caps->tx_frags_max : 1;
+	tcp->rx_payload_frame_bytes = caps->frame_size;
+	if (headroom < caps->frame_size)
+		tcp->rx_payload_frame_bytes -= headroom;
+}
+
+int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rng,
+	     struct harp_stats *stats, const struct harp_stack_options *opt,
+	     const struct harp_stack_hooks *hooks)
+{
+	struct siphash_key flow_secret = { .k = { rng_u64(rng), rng_u64(rng) } };
+	int err;
+
+	*tcp = (struct tcp){
+		.ip = ip, .eth = ip->eth, .io = ip->eth->io, .pool = ip->eth->io->pool,
+		.wheel = wheel, .rng = rng, .stats = stats,
+		.isn_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
+		.max_conns = opt->max_conns, .max_listeners = opt->max_listeners,
+	};
+	TAILQ_INIT(&tcp->tx_ready);
+	TAILQ_INIT(&tcp->tx_blocked);
+	TAILQ_INIT(&tcp->tx_unresolved);
+	TAILQ_INIT(&tcp->ack_list);
+	TAILQ_INIT(&tcp->events);
+	TAILQ_INIT(&tcp->pool_waiters);
+	TAILQ_INIT(&tcp->free_conns);
+	TAILQ_INIT(&tcp->time_wait);
+	tcp_init_limits(tcp, &tcp->io->nic->caps);
+	tcp_clock(tcp, opt->now_ns);
+	err = flow_init(&tcp->flows, opt->max_conns, &flow_secret, tcp_flow_match, tcp);
+	if (err)
+		return err;
+	err = port_init(&tcp->ports, opt, hooks, rng);
+	if (err)
+		return err;
+	tcp->listeners = calloc(opt->max_listeners, sizeof(*tcp->listeners));
+	tcp->conns = aligned_alloc(64, (size_t)opt->max_conns * sizeof(*tcp->conns));
+	if (!tcp->listeners || !tcp->conns)
+		return -ENOMEM;
+	memset(tcp->conns, 0, (size_t)opt->max_conns * sizeof(*tcp->conns));
+	for (uint32_t i = 0; i < opt->max_conns; i++) {
+		struct harp_conn *conn = &tcp->conns[i];
+
+		conn->tcp = tcp;
+		conn->index = i;
+		conn->state = HARP_TCP_CLOSED;
+		TAILQ_INSERT_TAIL(&tcp->free_conns, conn, owner_link);
+	}
+	return 0;
+}
+
+void tcp_destroy(struct tcp *tcp)
+{
+	port_destroy(&tcp->ports);
+	flow_destroy(&tcp->flows);
+	free(tcp->listeners);
+	free(tcp->conns);
+	tcp->listeners = NULL;
+	tcp->conns = NULL;
+}
+
+void tcp_clock(struct tcp *tcp, uint64_t now_ns)
+{
+	tcp->now_ns = now_ns;
+	tcp->now_ms = (uint32_t)(now_ns / TCP_NS_PER_MS);
+}
+
+uint32_t tcp_pool_floor(const struct tcp *tcp)
+{
+	uint32_t missing = tcp->io->fill_target > tcp->io->fill_held ?
+				   tcp->io->fill_target - tcp->io->fill_held : 0;
+
+	return missing + TCP_POOL_RESERVE_FRAMES;
+}
+
+/* A budget as asked for, yet no more than half of what the fill ring leaves of the pool. */
+static uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
+{
+	uint32_t shared = tcp->pool->frame_count > tcp->io->fill_target ?
+				  tcp->pool->frame_count - tcp->io->fill_target : 0;
+
+	if (frames == 0)
+		frames = TCP_FRAMES_DEFAULT;
+	if (frames > shared / 2)
+		frames = shared / 2;
+	return frames < TCP_FRAMES_BUDGET_MIN ? TCP_FRAMES_BUDGET_MIN : frames;
+}
+
+/* Typical payload of a received frame when segments are full: turns frames into a window. */
+static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mss_bytes)
+{
+	uint32_t packet = mss_bytes + TCP_HEADER_BYTES + TCP_OPTIONS_TIMESTAMP_BYTES + 34u;
+	uint32_t frames = (packet + tcp->rx_payload_frame_bytes - 1) / tcp->rx_payload_frame_bytes;
+
+	return mss_bytes / (frames > 0 ? frames : 1);
+}
+
+static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
+{
+	static const struct harp_tcp_options defaults = { 0 };
+
+	if (!opt)
+		opt = &defaults;
+	conn->rx_frames_budget = tcp_budget(conn->tcp, opt->rx_frames);
+	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
+	conn->user_timeout_ns = opt->user_timeout_ns ? opt->user_timeout_ns : 120 * TCP_NS_PER_S;
+	conn->keepalive_idle_ns = opt->keepalive_idle_ns;
+	conn->keepalive_interval_ns = opt->keepalive_interval_ns ? opt->keepalive_interval_ns :
+								   opt->keepalive_idle_ns;
+	conn->keepalive_count = opt->keepalive_count ? opt->keepalive_count : 8;
+	conn->tos = (uint8_t)(opt->dscp << 2);
+	conn->user = opt->user;
+}
+
+struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt)
+{
+	struct harp_conn *conn = TAILQ_FIRST(&tcp->free_conns);
+	uint32_t index;
+
+	if (!conn && !TAILQ_EMPTY(&tcp->time_wait)) {
+		/* Out of slots: the oldest TIME-WAIT gives way. */
+		tcp_conn_die(TAILQ_FIRST(&tcp->time_wait), 0);
+		conn = TAILQ_FIRST(&tcp->free_conns);
+	}
+	if (!conn)
+		return NULL;
+	TAILQ_REMOVE(&tcp->free_conns, conn, owner_link);
+	index = conn->index;
+	memset(conn, 0, sizeof(*conn));
+	conn->tcp = tcp;
+	conn->index = index;
+	conn->state = HARP_TCP_CLOSED;
+	conn->snd_mss_bytes = TCP_MSS_BYTES_DEFAULT;
+	conn->cc.ops = &cc_newreno;
+	conn->last_rcv_ns = tcp->now_ns;
+	tcp_conn_options(conn, opt);
+	tcp_timer_init(conn);
+	return conn;
+}
+
+void tcp_conn_free(struct harp_conn *conn)
+{
+	assert(conn->state == HARP_TCP_CLOSED && !(conn->flags & CONN_HANDLE) && !conn->listener);
+	tcp_rcvq_purge(conn);
+	if (conn->on_event_list)
+		TAILQ_REMOVE(&conn->tcp->events, conn, event_link);
+	conn->on_event_list = 0;
+	TAILQ_INSERT_HEAD(&conn->tcp->free_conns, conn, owner_link);
+}
+
+void tcp_conn_bind(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+	struct flow_key key = conn_flow_key(conn);
+	uint32_t mtu = conn->path.mtu_bytes;
+	uint32_t headers = TCP_HEADER_BYTES + (harp_addr_is_v4(&conn->path.src) ? 20u : 40u);
+
+	/* RFC 6691: the MSS option counts no IP or TCP options. */
+	conn->rcv_mss_bytes = (uint16_t)(mtu - headers);
+	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, conn->rcv_mss_bytes);
+	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
+	       (65535u << conn->rcv_wscale) < conn->rx_frames_budget * conn->rcv_bytes_per_frame)
+		conn->rcv_wscale++;
+	tcp_conn_secrets(conn);
+	flow_insert(&tcp->flows, &key, conn->index);
+}
+
+void tcp_conn_secrets(struct harp_conn *conn)
+{
+	struct flow_key key = conn_flow_key(conn);
+	uint64_t hash = siphash24(&conn->tcp->isn_secret, &key, sizeof(key));
+
+	/* ISN = M + F(localip, localport, remoteip, remoteport, secretkey); M ticks every 4 us. */
+	conn->iss_seq = (uint32_t)(conn->tcp->now_ns >> 12) + (uint32_t)hash;
+	/* A fixed offset per 4-tuple: a later incarnation's timestamps are greater (RFC 6191). */
+	conn->ts_offset = (uint32_t)(hash >> 32);
+	conn->snd_una_seq = conn->iss_seq;
+	conn->snd_nxt_seq = conn->iss_seq;
+	conn->snd_end_seq = conn->iss_seq + 1;
+}
+
+void tcp_conn_event(struct harp_conn *conn, uint32_t events)
+{
+	conn->events |= events;
+	/* Until accepted nobody knows it: accept delivers what has gathered. */
+	if (conn->on_event_list || !(conn->flags & CONN_HANDLE) || conn->listener)
+		return;
+	TAILQ_INSERT_TAIL(&conn->tcp->events, conn, event_link);
+	conn->on_event_list = 1;
+}
+
+void tcp_conn_established(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+	struct cc_event ev = { .now_ns = tcp->now_ns, .mss_bytes = conn->snd_mss_bytes };
+
+	tcp_state_set(conn, HARP_TCP_ESTABLISHED);
+	conn->flags |= CONN_ESTABLISHED_ONCE;
+	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
+	conn->life_deadline_ns = TCP_NEVER_NS;
+	conn->cc.ops->init(&conn->cc, &ev);
+	tcp_timer_keepalive(conn);
+	if (conn->listener) {
+		struct harp_listener *l = conn->listener;
+
+		TAILQ_REMOVE(&l->embryonic, conn, owner_link);
+		l->embryonic_count--;
+		TAILQ_INSERT_TAIL(&l->accept_queue, conn, owner_link);
+		l->accept_count++;
+		conn->flags |= CONN_HANDLE; /* the queue's, later the application's */
+	}
+	if (conn->flags & CONN_FIN_WANTED) {
+		/* Closed while connecting: RFC 9293 3.10.4, SYN-RECEIVED: queue it. */
+		tcp_out_ready(conn);
+	}
+	tcp_conn_event(conn, HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE);
+}
+
+void tcp_enter_time_wait(struct harp_conn *conn)
+{
+	tcp_state_set(conn, HARP_TCP_TIME_WAIT);
+	tcp_sndq_purge(conn);
+	conn->rto_deadline_ns = TCP_NEVER_NS;
+	conn->keep_deadline_ns = TCP_NEVER_NS;
+	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
+	if (!(conn->flags & CONN_HANDLE)) {
+		TAILQ_INSERT_TAIL(&conn->tcp->time_wait, conn, owner_link);
+		conn->on_time_wait_list = 1;
+	}
+	/* For the application it is over. */
+	tcp_conn_event(conn, HARP_EVENT_CLOSED);
+}
+
+void tcp_conn_die(struct harp_conn *conn, int error)
+{
+	struct tcp *tcp = conn->tcp;
+	struct flow_key key = conn_flow_key(conn);
+	bool was_time_wait = conn->state == HARP_TCP_TIME_WAIT;
+
+	if (!(conn->flags & CONN_ESTABLISHED_ONCE))
+		tcp->stats->tcp_attempt_fails++;
+	else if (error == -ECONNRESET)
+		tcp->stats->tcp_estab_resets++;
+	tcp_state_set(conn, HARP_TCP_CLOSED);
+	conn->error = error;
+	tcp_timer_stop(conn);
+	tcp_out_unlist(conn);
+	tcp_sndq_purge(conn);
+	tcp_reass_purge(conn);
+	flow_remove(&tcp->flows, &key, conn->index);
+	port_put(&tcp->ports, conn->local_port);
+	if (conn->on_time_wait_list)
+		TAILQ_REMOVE(&tcp->time_wait, conn, owner_link);
+	conn->on_time_wait_list = 0;
+	if (conn->listener) {
+		/* Died before accept: it vanishes. */
+		tcp_listener_forget(conn);
+		conn->flags &= ~(uint32_t)CONN_HANDLE;
+	}
+	if (!(conn->flags & CONN_HANDLE)) {
+		tcp_conn_free(conn);
+		return;
+	}
+	if (!was_time_wait)
+		tcp_conn_event(conn, HARP_EVENT_CLOSED | (error ? 0u : HARP_EVENT_READABLE));
+}
+
+void tcp_conn_reset(struct harp_conn *conn, int error)
+{
+	/* RFC 9293 3.10.5: RST from SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1/2 and CLOSE-WAIT; in the other
+	 * states the peer has nothing left to be told. */
+	if (conn->state >= HARP_TCP_SYN_RECEIVED && conn->state != HARP_TCP_TIME_WAIT &&
+	    conn->state != HARP_TCP_CLOSED)
+		(void)tcp_out_rst(conn);
+	tcp_conn_die(conn, error);
+}

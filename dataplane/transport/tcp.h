@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp.h - TCP: the connection, the layer, and what its files ask of one another.
+ *
+ *	tcp.c          lifecycle: slots, the one function that writes the state, death
+ *	tcp_in.c       a segment in: RFC 9293 section 3.10.7 in its order, and the fast path
+ *	tcp_listen.c   a SYN to a listener
+ *	tcp_ack.c      what an acceptable ACK does: queue, RTT, window
+ *	tcp_reass.c    payload in: in order to the receive queue, else the reassembly list
+ *	tcp_out.c      segments out: headers, windows, ACKs, RSTs
+ *	tcp_sndq.c     the send queue: bytes and frames become segments
+ *	tcp_loss.c     what was lost, what is in flight; RFC 5681, 6582
+ *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
+ *	cc.h           congestion control
+ *
+ * The send queue is a list of segments (by ->next); a segment is a frame and its continuation frames
+ * (by ->frag) and is never re-cut once sent, save for what its receiver acknowledged or asked for
+ * smaller. The receive queue is a flat list of frames (by ->next).
+ */
+#ifndef HARP_TRANSPORT_TCP_H
+#define HARP_TRANSPORT_TCP_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <sys/queue.h>
+
+#include "base/siphash.h"
+#include "network/ip.h"
+#include "transport/cc.h"
+#include "transport/flow.h"
+#include "transport/port.h"
+#include "transport/seq.h"
+#include "transport/tcp_options.h"
+
+enum tcp_flag {
+	TCP_FIN = 0x01,
+	TCP_SYN = 0x02,
+	TCP_RST = 0x04,
+	TCP_PSH = 0x08,
+	TCP_ACK = 0x10,
+	TCP_URG = 0x20,
+	TCP_ECE = 0x40,
+	TCP_CWR = 0x80,
+};
+
+#define TCP_HEADER_BYTES 20u
+#define TCP_MSS_BYTES_DEFAULT 536u  /* RFC 9293 section 3.7.1 MUST-15 */
+#define TCP_MSS_BYTES_MIN 88u       /* below it headers are all that a peer wants to see us send */
+#define TCP_DUPACK_THRESHOLD 3u     /* RFC 5681 section 3.2 */
+#define TCP_ACK_EVERY_SEGMENTS 16u  /* full-sized segments within one burst */
+#define TCP_TX_QUOTA_SEGMENTS 16u   /* of one connection before the next one has its turn */
+
+#define TCP_NS_PER_S 1000000000ull
+#define TCP_NS_PER_MS 1000000ull
+#define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
+#define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S) /* closed by the application, peer silent */
+#define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, RFC 5961 section 7 */
+
+#define TCP_TIMER_KIND 0x746370u /* "tcp": struct timer.kind of a connection's timer */
+#define TCP_NEVER_NS UINT64_MAX
+
+/* Conditions, as bits of conn->flags. */
+enum conn_flag {
+	CONN_HANDLE = 0x0001,        /* the application (or an accept queue) holds it */
+	CONN_PASSIVE = 0x0002,       /* opened by a listener */
+	CONN_FIN_WANTED = 0x0004,    /* shutdown or close was called */
+	CONN_FIN_QUEUED = 0x0008,    /* the FIN is in the send queue */
+	CONN_FIN_RECEIVED = 0x0010,  /* the peer's FIN is in order */
+	CONN_SYN_PENDING = 0x0020,   /* SYN or SYN-ACK is to be sent */
+	CONN_ACK_PENDING = 0x0040,   /* an ACK is owed */
+	CONN_ACK_NOW = 0x0080,       /* and may not wait for the next poll */
+	CONN_WANT_WRITE = 0x0100,    /* the application saw -EAGAIN */
+	CONN_PROBE_PENDING = 0x0200, /* a keepalive or window probe is to be sent */
+	CONN_CWND_LIMITED = 0x0400,  /* the congestion window held back data */
+	CONN_ESTABLISHED_ONCE = 0x0800,
+	CONN_FIN_OOO = 0x1000,       /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_WINDOW_FORCE = 0x2000,  /* window-limited with nothing in flight: cut a segment to fit */
+};
+
+enum tcp_recovery {
+	TCP_RECOVERY_NONE = 0,
+	TCP_RECOVERY_FAST, /* RFC 6582, until snd_una passes recover_seq */
+	TCP_RECOVERY_RTO,  /* after a timeout: everything before recover_seq is sent again */
+};
+
+struct harp_conn {
+	/* Line 0: read for every segment in, written for most. */
+	struct tcp *tcp;
+	uint32_t snd_una_seq, snd_nxt_seq;
+	uint32_t rcv_nxt_seq, rcv_edge_seq; /* right edge of the advertised window */
+	uint32_t snd_wnd_bytes, snd_wl1_seq, snd_wl2_seq;
+	uint32_t ts_recent;
+	uint32_t rcv_acked_seq; /* the last acknowledgment number sent */
+	uint32_t flags;         /* enum conn_flag */
+	uint32_t reass_frames;
+	uint8_t state;          /* enum harp_tcp_state; written by tcp_state_set() only */
+	uint8_t recovery;       /* enum tcp_recovery */
+	uint8_t snd_wscale, rcv_wscale;
+	uint8_t options;        /* HARP_TCPI_* agreed on */
+	uint8_t dup_acks;
+	uint8_t rtx_backoff;    /* RFC 6298 (5.5): how often the timer was doubled */
+	uint8_t full_segs_unacked; /* full-sized segments received since the last ACK was sent */
+
+	/* Line 1: the queues. */
+	struct frame *snd_head;   /* oldest segment not acknowledged */
+	struct frame *snd_unsent; /* first segment never sent */
+	struct frame *snd_tail;
+	struct frame *rcv_head, *rcv_tail;
+	uint32_t snd_end_seq;     /* sequence number after the last byte queued */
+	uint32_t tx_frames_held, tx_frames_budget;
+	uint32_t rx_frames_held, rx_frames_budget;
+	uint32_t rcv_bytes_per_frame; /* typical; turns frames into a window */
+
+	/* Line 2: output. */
+	struct cc cc;
+
+	/* Line 3: clocks. */
+	uint64_t rto_deadline_ns;  /* retransmission or persist timer; TCP_NEVER_NS: off */
+	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
+	uint64_t keep_deadline_ns;
+	uint64_t last_rcv_ns;
+	uint64_t progress_ns;      /* snd_una last moved, or data became outstanding */
+	uint64_t rto_ns;           /* without backoff */
+	uint64_t srtt_ns, rttvar_ns;
+
+	/* Line 4: output of a segment. */
+	uint16_t snd_mss_bytes, rcv_mss_bytes;
+	uint16_t local_port, remote_port;
+	uint32_t ts_offset;
+	uint32_t ack_poll;       /* tcp->poll_count when the ACK became due */
+	uint32_t recover_seq;
+	uint32_t rtx_seq;        /* in recovery: everything before it was sent again */
+	uint32_t dup_acked_bytes; /* left the network, as duplicate ACKs tell */
+	struct frame *rtx_next;  /* TCP_RECOVERY_RTO: the segment at rtx_seq */
+	uint32_t snd_wnd_max_bytes;
+	uint32_t iss_seq, irs_seq;
+	uint32_t rcv_fin_seq;
+	uint32_t blocked_generation; /* eth's, when a next hop was unresolved */
+	uint8_t tos;
+	uint8_t tx_queued;       /* enum: on which of tcp's transmit lists */
+	uint8_t keep_unanswered;
+	uint8_t lone_quick;      /* see timer_rtt_sample() */
+	uint8_t challenge_count;
+	uint8_t on_ack_list, on_event_list, on_pool_list;
+	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
+	struct frame *reass_head, *reass_tail;
+	uint32_t rcv_queued_bytes;
+	uint32_t events;         /* HARP_EVENT_* not yet taken */
+	struct timer timer;
+
+	/* The rest: set-up, the application, and accounts. */
+	struct ip_path path;     /* path.src: local address, path.dst: remote */
+	TAILQ_ENTRY(harp_conn) tx_link;    /* tx_ready, tx_blocked, tx_unresolved */
+	TAILQ_ENTRY(harp_conn) ack_link;
+	TAILQ_ENTRY(harp_conn) event_link;
+	TAILQ_ENTRY(harp_conn) pool_link;  /* waits for frames of the pool */
+	TAILQ_ENTRY(harp_conn) owner_link; /* free list, a listener's queues, or TIME-WAIT */
+	struct harp_listener *listener;    /* until accepted */
+	void *user;
+	int error;                         /* -errno that ended it */
+	uint32_t index;
+	uint64_t confirm_next_ns;
+	uint64_t challenge_epoch_ns;
+	uint64_t ts_recent_ns;
+	uint64_t rtt_ns_min;
+	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
+	uint32_t keepalive_count;
+	uint32_t on_time_wait_list;
+	uint64_t bytes_queued;             /* taken from the application */
+	struct {
+		uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
+		uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
+		uint64_t retransmits, rto_count, fast_retransmits, dup_acks_in, out_of_order_in;
+		uint64_t zero_window_probes, keepalive_probes;
+		uint64_t tx_copied_bytes, rx_copied_bytes;
+	} acct;
+} __attribute__((aligned(64)));
+static_assert(offsetof(struct harp_conn, snd_head) == 64, "line 0 is what every segment needs");
+static_assert(offsetof(struct harp_conn, cc) == 128, "line 1 is the queues");
+static_assert(offsetof(struct harp_conn, rto_deadline_ns) == 192, "line 2 is congestion control");
+
+TAILQ_HEAD(conn_list, harp_conn);
+
+struct harp_listener {
+	struct tcp *tcp; /* NULL: the slot is free */
+	struct harp_endpoint local;
+	struct harp_tcp_options options;
+	uint32_t backlog;
+	uint32_t embryonic_count, accept_count;
+	struct conn_list embryonic;    /* SYN-RECEIVED, oldest first */
+	struct conn_list accept_queue; /* established, not yet accepted */
+};
+
+enum tcp_tx_list { TX_LIST_NONE = 0, TX_LIST_READY, TX_LIST_BLOCKED, TX_LIST_UNRESOLVED };
+
+/* The TCP layer of one stack. */
+struct tcp {
+	struct ip *ip;
+	struct eth *eth;
+	struct nicio *io;
+	struct frame_pool *pool;
+	struct wheel *wheel;
+	struct rng *rng;
+	struct harp_stats *stats;
+	uint64_t now_ns;
+	uint32_t now_ms;       /* the timestamp clock, before each connection's offset */
+	uint32_t poll_count;
+	struct conn_list tx_ready;      /* has something to send */
+	struct conn_list tx_blocked;    /* waits for the NIC to complete or for a frame */
+	struct conn_list tx_unresolved; /* waits for a neighbour */
+	struct conn_list ack_list;      /* owes a pure ACK */
+	struct conn_list events;
+	struct conn_list pool_waiters;  /* their application waits for frames of the pool */
+	bool nic_full;         /* the last transmit phase ended for want of room */
+	uint32_t resolved_seen; /* eth->resolved_generation when tx_unresolved was last woken */
+	uint32_t tx_frags_max;  /* frames of one segment */
+	uint32_t rx_payload_frame_bytes; /* what the NIC puts in one received frame */
+	struct flow_table flows;
+	struct port_table ports;
+	struct siphash_key isn_secret;
+	struct harp_conn *conns;
+	uint32_t max_conns;
+	struct conn_list free_conns;
+	struct conn_list time_wait;     /* closed by the application too: may be taken back */
+	struct harp_listener *listeners;
+	uint32_t max_listeners;
+};
+
+/* What became of a segment. Counted by tcp_input(), the one place that does. */
+enum tcp_verdict {
+	TCP_DONE = 0, /* accepted; the packet is the caller's to release */
+	TCP_KEPT,     /* accepted; its frames are TCP's now */
+	TCP_DROP_SHORT,
+	TCP_DROP_CHECKSUM,
+	TCP_DROP_FLAGS,
+	TCP_DROP_OPTIONS,
+	TCP_DROP_NO_FLOW,
+	TCP_DROP_BACKLOG,
+	TCP_DROP_WINDOW,
+	TCP_DROP_PAWS,
+	TCP_DROP_ACK,
+	TCP_DROP_DUPLICATE,
+	TCP_DROP_RX_BUDGET,
+	TCP_DROP_STATE,
+	TCP_VERDICTS,
+};
+
+/* A parsed segment on its way in. */
+struct tcp_segment {
+	struct packet_in *in;
+	uint32_t seq, ack;
+	uint32_t len;      /* payload bytes, all fragments */
+	uint32_t wnd_field;
+	uint8_t flags;     /* enum tcp_flag */
+	uint8_t header_bytes; /* still in front of the payload until tcp_reass_payload() */
+	struct tcp_options opt;
+};
+
+/* Segments in the send queue keep their length and fragment count in frame.owner. */
+static inline uint32_t seg_bytes(const struct frame *seg)
+{
+	return (uint32_t)(seg->owner & 0xffffffffu);
+}
+static inline uint32_t seg_frags(const struct frame *seg)
+{
+	return (uint32_t)(seg->owner >> 32);
+}
+static inline void seg_set(struct frame *seg, uint32_t bytes, uint32_t frags)
+{
+	seg->owner = (uint64_t)frags << 32 | bytes;
+}
+/* Sequence space it takes: a FIN counts as one. */
+static inline uint32_t seg_space(const struct frame *seg)
+{
+	return seg_bytes(seg) + ((seg->flags & FRAME_FIN) ? 1u : 0u);
+}
+
+static inline uint32_t conn_flight_bytes(const struct harp_conn *conn)
+{
+	return conn->snd_nxt_seq - conn->snd_una_seq;
+}
+static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
+{
+	return conn->rcv_edge_seq - conn->rcv_nxt_seq;
+}
+static inline struct flow_key conn_flow_key(const struct harp_conn *conn)
+{
+	return (struct flow_key){ .local = conn->path.src,
+				  .remote = conn->path.dst,
+				  .local_port = conn->local_port,
+				  .remote_port = conn->remote_port };
+}
+/* Handshake done, not yet dead. */
+static inline bool conn_synchronized(const struct harp_conn *conn)
+{
+	return conn->state >= HARP_TCP_ESTABLISHED && conn->state <= HARP_TCP_TIME_WAIT;
+}
+
+/* ---- tcp.c ---- */
+int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rng,
+	     struct harp_stats *stats, const struct harp_stack_options *opt,
+	     const struct harp_stack_hooks *hooks);
+void tcp_destroy(struct tcp *tcp);
+void tcp_clock(struct tcp *tcp, uint64_t now_ns);
+/* A closed slot with options applied; takes back a TIME-WAIT one when none is free. */
+struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
+/* Puts the slot back. It is CLOSED, without handle, listener or flow. */
+void tcp_conn_free(struct harp_conn *conn);
+/* The connection has its 4-tuple and its port: segments find it from here. */
+void tcp_conn_bind(struct harp_conn *conn);
+/* RFC 6528: a clock plus a keyed hash of the 4-tuple; and the timestamp offset (RFC 7323 5.4). */
+void tcp_conn_secrets(struct harp_conn *conn);
+void tcp_state_set(struct harp_conn *conn, enum harp_tcp_state state);
+void tcp_conn_event(struct harp_conn *conn, uint32_t events);
+/* Dead: timers off, flow gone, segments freed; error 0 or -errno. The slot goes too when nobody
+ * holds the handle. */
+void tcp_conn_die(struct harp_conn *conn, int error);
+/* The same with an RST on its way out where the peer could still be listening. */
+void tcp_conn_reset(struct harp_conn *conn, int error);
+void tcp_enter_time_wait(struct harp_conn *conn);
+/* The handshake is complete. */
+void tcp_conn_established(struct harp_conn *conn);
+/* Frames that no data segment may take: the fill ring's and a reserve for control packets. */
+uint32_t tcp_pool_floor(const struct tcp *tcp);
+
+/* ---- tcp_in.c ---- */
+enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in);
+/* An ICMP error quoted a segment of this flow (RFC 5927: quoted_seq is checked).
+ * kind: -ECONNREFUSED, -EHOSTUNREACH..., or -EMSGSIZE with mtu_bytes. */
+void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
+		    uint32_t mtu_bytes);
+
+/* ---- tcp_listen.c ---- */
+struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr *addr,
+					uint16_t port);
+enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg);
+/* The peer's options of a SYN or SYN-ACK are taken over. */
+void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg);
+/* Leaves the listener's queues (it died, or was accepted). */
+void tcp_listener_forget(struct harp_conn *conn);
+
+/* ---- tcp_ack.c ---- */
+/* snd_una moves to ack, which is in (snd_una, snd_nxt]. */
+void tcp_ack_new(struct harp_conn *conn, uint32_t ack);
+void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg);
+
+/* ---- tcp_reass.c ---- */
+/* Payload of an acceptable segment; takes the frames unless it says DONE or DROP. */
+enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg);
+void tcp_reass_purge(struct harp_conn *conn);
+void tcp_rcvq_purge(struct harp_conn *conn);
+/* Frames went back: advertise more when it is worth a segment. */
+void tcp_window_reopen(struct harp_conn *conn);
+/* The right edge that the budget allows now; never left of the one advertised. */
+uint32_t tcp_window_edge(const struct harp_conn *conn);
+
+/* ---- tcp_out.c ---- */
+void tcp_out_ready(struct harp_conn *conn);          /* something to send: at the next tx phase */
+void tcp_out_want_ack(struct harp_conn *conn, bool now); /* an ACK is owed */
+void tcp_out_unlist(struct harp_conn *conn);         /* leaves every transmit list */
+int tcp_out_ack(struct harp_conn *conn);             /* a pure ACK, at once */
+int tcp_out_challenge_ack(struct harp_conn *conn);   /* the same, throttled (RFC 5961) */
+int tcp_out_probe(struct harp_conn *conn);           /* SEG.SEQ = SND.UNA - 1, no data */
+int tcp_out_rst(struct harp_conn *conn);
+/* RFC 9293 3.10.7.1: the RST that answers a segment of no connection. */
+void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg);
+/* The transmit phase: data of ready connections, then ACKs. Returns segments sent. */
+unsigned tcp_out_phase(struct tcp *tcp);
+bool tcp_out_pending(const struct tcp *tcp);
+
+/* ---- tcp_sndq.c ---- */
+/* Copies bytes in; how many were taken. */
+size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len);
+size_t tcp_sndq_room(const struct harp_conn *conn);
+struct frame *tcp_sndq_alloc(struct harp_conn *conn);
+void tcp_sndq_frame(struct harp_conn *conn, struct frame *f);
+/* The FIN takes its place; false when no frame could be had. */
+bool tcp_sndq_fin(struct harp_conn *conn);
+/* Cuts a segment after `bytes`; the rest becomes the next one. False without a frame. */
+bool tcp_sndq_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes);
+/* Everything before ack is gone. Returns the newest sent_ns of what was never retransmitted, 0: none. */
+uint64_t tcp_sndq_acked(struct harp_conn *conn, uint32_t ack);
+void tcp_sndq_purge(struct harp_conn *conn);
+uint32_t tcp_sndq_csum(struct frame *seg);
+/* Payload bytes that one of our segments can carry on this NIC. */
+uint32_t tcp_sndq_segment_bytes_max(const struct tcp *tcp);
+
+/* ---- tcp_loss.c ---- */
+void tcp_loss_dup_ack(struct harp_conn *conn);
+/* snd_una moved; before tells the flight before. */
+void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t flight_before,
+		    uint64_t rtt_ns);
+void tcp_loss_timeout(struct harp_conn *conn);
+/* Bytes believed to be on the way. */
+uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn);
+/* The segment to send again now; NULL: none. */
+struct frame *tcp_loss_next(const struct harp_conn *conn);
+void tcp_loss_resent(struct harp_conn *conn, const struct frame *seg);
+
+/* ---- tcp_timer.c ---- */
+void tcp_timer_init(struct harp_conn *conn);
+void tcp_timer_fire(struct harp_conn *conn);
+/* Events, after WireGuard's manner. */
+void tcp_timer_sent(struct harp_conn *conn);          /* data, SYN or FIN left */
+void tcp_timer_acked(struct harp_conn *conn);         /* snd_una moved */
+void tcp_timer_window_blocked(struct harp_conn *conn); /* data waits, nothing is in flight */
+void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
+void tcp_timer_keepalive(struct harp_conn *conn);     /* its settings changed */
+void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone);
+void tcp_timer_stop(struct harp_conn *conn);
+uint64_t tcp_timer_rto_ns(const struct harp_conn *conn);
+
+#endif

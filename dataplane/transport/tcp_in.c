@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_in.c - a segment in: RFC 9293 section 3.10.7, in its order, and the fast path.
+ *
+ * Theory of operation. tcp_input() checks header and checksum, finds the connection and asks a list of
+ * questions; when every answer is the usual one, the segment takes the fast path: an established
+ * connection, nothing but ACK (and PSH), exactly the next bytes, room for them, no loss being repaired.
+ * Everything else goes step by step as the RFC tells it, with RFC 5961's defence against blind attacks
+ * and RFC 7323's timestamps where they belong. A step either returns a verdict or lets the segment pass.
+ *
+ * Replies are made by wish (tcp_out_want_ack(), tcp_out_ready()); only resets, challenge ACKs and the
+ * answer to an unacceptable segment are sent from here, as what they answer is not remembered.
+ */
+#include "transport/tcp.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/checksum.h"
+
+#define IN_PASS TCP_VERDICTS /* of a step: the segment goes on */
+/* RFC 7323 section 5.5: a timestamp older than 24 days may have wrapped. */
+#define IN_TS_AGE_NS (24ull * 86400 * TCP_NS_PER_S)
+
+static uint32_t in_get32(const uint8_t *at)
+{
+	uint32_t v;
+
+	memcpy(&v, at, sizeof(v));
+	return be32toh(v);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Before the connection.
+ */
+static bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
+{
+	uint32_t sum = in->l4_csum_pseudo, offset = 0;
+	uint16_t field, partial;
+
+	if (in->csum_good)
+		return true;
+	if (tcp->io->nic->caps.features & HARP_NIC_RX_CSUM_PARTIAL) {
+		/* A local kernel leaves the folded pseudo-header sum for a card to complete. */
+		memcpy(&field, in->frame->pub.data + 16, sizeof(field));
+		partial = (uint16_t)~csum_finish(sum);
+		if (field == partial) {
+			tcp->stats->csum_partial_accepted++;
+			return true;
+		}
+	}
+	for (const struct frame *f = in->frame; f; f = f->frag) {
+		sum = csum_append(sum, csum_partial(f->pub.data, f->pub.len, 0), offset);
+		offset += f->pub.len;
+	}
+	return csum_finish(sum) == 0;
+}
+
+static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct tcp_segment *seg)
+{
+	const uint8_t *th = in->frame->pub.data;
+	uint32_t options_len;
+
+	if (in->len < TCP_HEADER_BYTES || in->frame->pub.len < TCP_HEADER_BYTES)
+		return TCP_DROP_SHORT;
+	seg->header_bytes = (uint8_t)(th[12] >> 4 << 2);
+	if (seg->header_bytes < TCP_HEADER_BYTES || seg->header_bytes > in->frame->pub.len ||
+	    seg->header_bytes > in->len)
+		return TCP_DROP_SHORT;
+	if (!in_checksum_good(tcp, in))
+		return TCP_DROP_CHECKSUM;
+	seg->in = in;
+	seg->flags = th[13];
+	/* No stack sends these; scanners do. */
+	if ((seg->flags & TCP_SYN && seg->flags & (TCP_FIN | TCP_RST)) ||
+	    !(seg->flags & (TCP_SYN | TCP_RST | TCP_ACK)))
+		return TCP_DROP_FLAGS;
+	seg->seq = in_get32(th + 4);
+	seg->ack = in_get32(th + 8);
+	seg->wnd_field = (uint32_t)(th[14] << 8 | th[15]);
+	seg->len = in->len - seg->header_bytes;
+	options_len = seg->header_bytes - TCP_HEADER_BYTES;
+	if (!tcp_options_parse_fast(th + TCP_HEADER_BYTES, options_len, &seg->opt) &&
+	    !tcp_options_parse(th + TCP_HEADER_BYTES, options_len, &seg->opt))
+		return TCP_DROP_OPTIONS;
+	return IN_PASS;
+}
+
+static enum tcp_verdict in_no_flow(struct tcp *tcp, const struct tcp_segment *seg)
+{
+	const uint8_t *th = seg->in->frame->pub.data;
+	struct harp_listener *l =
+		tcp_listener_find(tcp, &seg->in->dst, (uint16_t)(th[2] << 8 | th[3]));
+
+	if (l)
+		return tcp_listen_input(l, seg);
+	/* 3.10.7.1 CLOSED: "An incoming segment containing a RST is discarded. An incoming segment not
+	 * containing a RST causes a RST to be sent in response." */
+	if (!(seg->flags & TCP_RST))
+		tcp_out_rst_reply(tcp, seg);
+	return TCP_DROP_NO_FLOW;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * What both paths do.
+ */
+static void in_heard(struct harp_conn *conn)
+{
+	conn->last_rcv_ns = conn->tcp->now_ns;
+	conn->keep_unanswered = 0;
+}
+
+/* RFC 7323 section 4.3 (2): only segments that begin at or before the last ACK sent. */
+static void in_timestamp(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	if ((seg->opt.seen & TCP_OPT_TIMESTAMP) && seq_leq(seg->seq, conn->rcv_acked_seq)) {
+		conn->ts_recent = seg->opt.tsval;
+		conn->ts_recent_ns = conn->tcp->now_ns;
+	}
+}
+
+static void in_fin(struct harp_conn *conn)
+{
+	conn->flags &= ~(uint32_t)CONN_FIN_OOO;
+	conn->flags |= CONN_FIN_RECEIVED;
+	/* "advance RCV.NXT over the FIN, and send an acknowledgment for the FIN." */
+	conn->rcv_nxt_seq++;
+	conn->rcv_edge_seq = seq_max(conn->rcv_edge_seq, conn->rcv_nxt_seq);
+	tcp_out_want_ack(conn, true);
+	tcp_conn_event(conn, HARP_EVENT_EOF | HARP_EVENT_READABLE);
+	switch (conn->state) {
+	case HARP_TCP_ESTABLISHED:
+		tcp_state_set(conn, HARP_TCP_CLOSE_WAIT);
+		break;
+	case HARP_TCP_FIN_WAIT_1:
+		/* Our FIN is not acknowledged, or the state would be FIN-WAIT-2 by now. */
+		tcp_state_set(conn, HARP_TCP_CLOSING);
+		break;
+	case HARP_TCP_FIN_WAIT_2:
+		tcp_enter_time_wait(conn);
+		break;
+	default:
+		break;
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 3.10.7.3 SYN-SENT.
+ */
+static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	bool ack_good = false;
+
+	/* "First, check the ACK bit: If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST
+	 * bit is set ...) and discard the segment." */
+	if (seg->flags & TCP_ACK) {
+		ack_good = seq_gt(seg->ack, conn->iss_seq) && seq_leq(seg->ack, conn->snd_nxt_seq);
+		if (!ack_good) {
+			if (!(seg->flags & TCP_RST))
+				tcp_out_rst_reply(conn->tcp, seg);
+			return TCP_DROP_ACK;
+		}
+	}
+	/* "Second, check the RST bit: If the ACK was acceptable, then signal to the user 'error: connection
+	 * reset', drop the segment, enter CLOSED state." */
+	if (seg->flags & TCP_RST) {
+		if (!ack_good)
+			return TCP_DROP_STATE;
+		conn->tcp->stats->tcp_rst_in++;
+		tcp_conn_die(conn, -ECONNREFUSED);
+		return TCP_DONE;
+	}
+	/* "Fourth, check the SYN bit"; "Fifth, if neither of the SYN or RST bits is set, then drop". */
+	if (!(seg->flags & TCP_SYN))
+		return TCP_DROP_STATE;
+	in_heard(conn);
+	tcp_syn_options(conn, seg);
+	conn->rcv_edge_seq = conn->rcv_nxt_seq;
+	conn->rcv_edge_seq = tcp_window_edge(conn);
+	if (!ack_good) {
+		/* Simultaneous open: "Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment". */
+		tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);
+		conn->flags |= CONN_SYN_PENDING;
+		tcp_out_ready(conn);
+		return TCP_DONE;
+	}
+	conn->snd_una_seq = seg->ack;
+	if (conn->rtx_backoff == 0)
+		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
+	tcp_timer_acked(conn);
+	tcp_conn_established(conn);
+	tcp_out_want_ack(conn, true);
+	return TCP_DONE;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 3.10.7.4 Other states. First, check the sequence number.
+ */
+static bool in_acceptable(const struct harp_conn *conn, const struct tcp_segment *seg,
+			  uint32_t space)
+{
+	uint32_t wnd = conn_rcv_wnd_bytes(conn);
+
+	/* The four cases of the table; an empty segment at the right edge is a sender that has filled
+	 * the window, and its ACK is good. */
+	if (space == 0)
+		return seg->seq - conn->rcv_nxt_seq <= wnd;
+	if (wnd == 0)
+		return false;
+	return seg->seq - conn->rcv_nxt_seq < wnd ||
+	       seg->seq + space - 1 - conn->rcv_nxt_seq < wnd;
+}
+
+static enum tcp_verdict in_unacceptable(struct harp_conn *conn, const struct tcp_segment *seg,
+					uint32_t space)
+{
+	/* "If an incoming segment is not acceptable, an acknowledgment should be sent in reply (unless the
+	 * RST bit is set ...)": data and keepalive probes get it at once, the rest throttled. */
+	if (seg->flags & TCP_RST)
+		return TCP_DROP_WINDOW;
+	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN))
+		tcp_timer_life(conn, TCP_TIME_WAIT_NS); /* the retransmitted FIN: restart 2 MSL */
+	if (space > 0 || seg->seq + 1 == conn->rcv_nxt_seq)
+		(void)tcp_out_ack(conn);
+	else
+		(void)tcp_out_challenge_ack(conn);
+	if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))
+		return TCP_DROP_DUPLICATE;
+	return TCP_DROP_WINDOW;
+}
+
+static enum tcp_verdict in_check_sequence(struct harp_conn *conn, struct tcp_segment *seg)
+{
+	uint32_t space = seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) +
+			 ((seg->flags & TCP_FIN) ? 1u : 0u);
+
+	/* RFC 7323 section 5.3 R1: PAWS comes before the sequence number. RST segments are exempt. */
+	if ((conn->options & HARP_TCPI_TIMESTAMPS) && !(seg->flags & TCP_RST)) {
+		if (!(seg->opt.seen & TCP_OPT_TIMESTAMP)) {
+			if (!(seg->flags & TCP_SYN))
+				return TCP_DROP_PAWS; /* section 3.2: "SHOULD silently drop" */
+		} else if ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0 &&
+			   conn->tcp->now_ns - conn->ts_recent_ns < IN_TS_AGE_NS) {
+			if (space > 0)
+				(void)tcp_out_ack(conn);
+			return TCP_DROP_PAWS;
+		}
+	}
+	/* A SYN again in SYN-RECEIVED: our SYN-ACK was lost. */
+	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
+	    seg->seq == conn->irs_seq) {
+		conn->flags |= CONN_SYN_PENDING;
+		tcp_out_ready(conn);
+		return TCP_DROP_DUPLICATE;
+	}
+	if (in_acceptable(conn, seg, space)) {
+		in_timestamp(conn, seg);
+		return IN_PASS;
+	}
+	if (conn_rcv_wnd_bytes(conn) == 0 && seg->seq == conn->rcv_nxt_seq &&
+	    !(seg->flags & (TCP_RST | TCP_SYN))) {
+		/* "If the RCV.WND is zero, ... special allowance should be made to accept valid ACKs". */
+		conn->tcp->stats->drop_tcp_rx_budget++;
+		seg->len = 0;
+		seg->flags &= (uint8_t)~TCP_FIN;
+		tcp_out_want_ack(conn, true);
+		return IN_PASS;
+	}
+	return in_unacceptable(conn, seg, space);
+}
+
+/* Second, check the RST bit, after RFC 5961 section 3.2. */
+static enum tcp_verdict in_check_rst(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	if (!(seg->flags & TCP_RST))
+		return IN_PASS;
+	if (seg->seq != conn->rcv_nxt_seq) {
+		/* "does not exactly match the next expected sequence value, yet is within the current
+		 * receive window ... MUST send an acknowledgment (challenge ACK)". */
+		(void)tcp_out_challenge_ack(conn);
+		return TCP_DROP_WINDOW;
+	}
+	conn->tcp->stats->tcp_rst_in++;
+	switch (conn->state) {
+	case HARP_TCP_SYN_RECEIVED:
+		tcp_conn_die(conn, -ECONNREFUSED);
+		break;
+	case HARP_TCP_CLOSING:
+	case HARP_TCP_LAST_ACK:
+	case HARP_TCP_TIME_WAIT:
+		tcp_conn_die(conn, 0);
+		break;
+	default:
+		tcp_conn_die(conn, -ECONNRESET);
+		break;
+	}
+	return TCP_DONE;
+}
+
+/* Fourth, check the SYN bit. */
+static enum tcp_verdict in_check_syn(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	if (!(seg->flags & TCP_SYN))
+		return IN_PASS;
+	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & TCP_ACK) &&
+	    seg->seq == conn->irs_seq)
+		return IN_PASS; /* simultaneous open: its ACK is what we wait for */
+	/* RFC 5961 section 4.2: "TCP endpoints MUST send a challenge ACK to the remote peer". */
+	(void)tcp_out_challenge_ack(conn);
+	return TCP_DROP_STATE;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Fifth, check the ACK field.
+ */
+static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	/* "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state"; otherwise "form a reset
+	 * segment <SEQ=SEG.ACK><CTL=RST> and send it." */
+	if (!seq_gt(seg->ack, conn->snd_una_seq) || seq_gt(seg->ack, conn->snd_nxt_seq)) {
+		tcp_out_rst_reply(conn->tcp, seg);
+		return TCP_DROP_ACK;
+	}
+	conn->snd_una_seq = seg->ack;
+	conn->snd_wnd_bytes = seg->wnd_field << conn->snd_wscale;
+	conn->snd_wnd_max_bytes = conn->snd_wnd_bytes;
+	conn->snd_wl1_seq = seg->seq;
+	conn->snd_wl2_seq = seg->ack;
+	if (conn->rtx_backoff == 0)
+		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
+	tcp_timer_acked(conn);
+	tcp_conn_established(conn);
+	return IN_PASS;
+}
+
+/* RFC 5681 section 2: a duplicate acknowledgment, in all its parts. */
+static bool in_is_duplicate_ack(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	return seg->ack == conn->snd_una_seq && conn_flight_bytes(conn) > 0 && seg->len == 0 &&
+	       !(seg->flags & (TCP_SYN | TCP_FIN)) &&
+	       seg->wnd_field << conn->snd_wscale == conn->snd_wnd_bytes;
+}
+
+/* Our FIN is acknowledged. False when that was the connection's end. */
+static bool in_fin_acked(struct harp_conn *conn)
+{
+	switch (conn->state) {
+	case HARP_TCP_FIN_WAIT_1:
+		tcp_state_set(conn, HARP_TCP_FIN_WAIT_2);
+		/* The application is gone: a peer that stays silent must not keep the slot. */
+		if (!(conn->flags & CONN_HANDLE))
+			tcp_timer_life(conn, TCP_FIN_WAIT_2_NS);
+		return true;
+	case HARP_TCP_CLOSING:
+		tcp_enter_time_wait(conn);
+		return true;
+	case HARP_TCP_LAST_ACK:
+		tcp_conn_die(conn, 0);
+		return false;
+	default:
+		return true;
+	}
+}
+
+static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	enum tcp_verdict v;
+
+	/* "if the ACK bit is off, drop the segment and return" */
+	if (!(seg->flags & TCP_ACK))
+		return TCP_DROP_STATE;
+	if (conn->state == HARP_TCP_SYN_RECEIVED) {
+		v = in_ack_syn_received(conn, seg);
+		if (v != IN_PASS)
+			return v;
+	}
+	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge. */
+	if (seq_gt(seg->ack, conn->snd_nxt_seq) ||
+	    seq_lt(seg->ack, conn->snd_una_seq - conn->snd_wnd_max_bytes)) {
+		(void)tcp_out_challenge_ack(conn);
+		return TCP_DROP_ACK;
+	}
+	if (seq_gt(seg->ack, conn->snd_una_seq))
+		tcp_ack_new(conn, seg->ack);
+	else if (in_is_duplicate_ack(conn, seg))
+		tcp_loss_dup_ack(conn);
+	if (seq_geq(seg->ack, conn->snd_una_seq))
+		tcp_window_update(conn, seg);
+	if ((conn->flags & CONN_FIN_QUEUED) && conn->snd_una_seq == conn->snd_end_seq &&
+	    !in_fin_acked(conn))
+		return TCP_DONE;
+	return IN_PASS;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Seventh, process the segment text; eighth, check the FIN bit.
+ */
+static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segment *seg)
+{
+	uint32_t fin_seq = seg->seq + seg->len;
+	bool fin = seg->flags & TCP_FIN;
+	enum tcp_verdict v = TCP_DONE;
+
+	/* "This should not occur since a FIN has been received from the remote side. Ignore." */
+	if (conn->state != HARP_TCP_ESTABLISHED && conn->state != HARP_TCP_FIN_WAIT_1 &&
+	    conn->state != HARP_TCP_FIN_WAIT_2)
+		return TCP_DONE;
+	if (seg->len > 0) {
+		if (!(conn->flags & CONN_HANDLE) && !conn->listener &&
+		    seq_gt(fin_seq, conn->rcv_nxt_seq)) {
+			/* RFC 1122 4.2.2.13: data for an application that has closed: reset. */
+			tcp_conn_reset(conn, -ECONNRESET);
+			return TCP_DROP_STATE;
+		}
+		v = tcp_reass_payload(conn, seg);
+	}
+	if (fin && seq_lt(fin_seq, conn->rcv_edge_seq) && seq_geq(fin_seq, conn->rcv_nxt_seq)) {
+		conn->flags |= CONN_FIN_OOO;
+		conn->rcv_fin_seq = fin_seq;
+	}
+	if ((conn->flags & CONN_FIN_OOO) && conn->rcv_nxt_seq == conn->rcv_fin_seq)
+		in_fin(conn);
+	else if (fin && seg->len == 0)
+		(void)tcp_out_ack(conn); /* out of order: a duplicate ACK, as for data */
+	return v;
+}
+
+/* RFC 6191 section 2, RFC 9293 3.10.7.4: a new SYN may take over a connection in TIME-WAIT. */
+static bool in_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	if (conn->state != HARP_TCP_TIME_WAIT || (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
+		return false;
+	if ((conn->options & HARP_TCPI_TIMESTAMPS) && (seg->opt.seen & TCP_OPT_TIMESTAMP) &&
+	    seg->opt.tsval != conn->ts_recent)
+		return (int32_t)(seg->opt.tsval - conn->ts_recent) > 0;
+	return seq_gt(seg->seq, conn->rcv_nxt_seq);
+}
+
+static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
+{
+	enum tcp_verdict v;
+
+	if (conn->state == HARP_TCP_SYN_SENT)
+		return in_syn_sent(conn, seg);
+	if (in_time_wait_reuse(conn, seg)) {
+		struct tcp *tcp = conn->tcp;
+
+		tcp_conn_die(conn, 0);
+		return in_no_flow(tcp, seg);
+	}
+	if ((v = in_check_sequence(conn, seg)) != IN_PASS ||
+	    (v = in_check_rst(conn, seg)) != IN_PASS || (v = in_check_syn(conn, seg)) != IN_PASS)
+		return v;
+	in_heard(conn);
+	v = in_check_ack(conn, seg);
+	if (v != IN_PASS)
+		return v;
+	/* "Sixth, check the URG bit": urgent data is delivered in line (RFC 6093). */
+	return in_text_and_fin(conn, seg);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The fast path.
+ */
+static bool in_is_fast(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	uint32_t flight = conn_flight_bytes(conn);
+	bool slow = conn->state != HARP_TCP_ESTABLISHED;
+
+	slow |= (seg->flags & ~TCP_PSH) != TCP_ACK;
+	slow |= seg->seq != conn->rcv_nxt_seq;
+	slow |= seg->len > conn_rcv_wnd_bytes(conn);
+	slow |= seg->ack - conn->snd_una_seq > flight;
+	slow |= (seg->ack == conn->snd_una_seq) & (seg->len == 0) & (flight > 0);
+	slow |= seg->opt.seen !=
+		((conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPT_TIMESTAMP : 0);
+	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0);
+	slow |= (conn->recovery | conn->dup_acks) != 0;
+	slow |= conn->reass_head != NULL;
+	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED)) != 0;
+	return !slow;
+}
+
+static enum tcp_verdict in_fast(struct harp_conn *conn, struct tcp_segment *seg)
+{
+	conn->tcp->stats->tcp_fast_path_in++;
+	in_heard(conn);
+	in_timestamp(conn, seg);
+	if (seg->ack != conn->snd_una_seq)
+		tcp_ack_new(conn, seg->ack);
+	tcp_window_update(conn, seg);
+	return seg->len > 0 ? tcp_reass_payload(conn, seg) : TCP_DONE;
+}
+
+static enum tcp_verdict in_segment(struct tcp *tcp, struct packet_in *in)
+{
+	const uint8_t *th = in->frame->pub.data;
+	struct tcp_segment seg;
+	struct harp_conn *conn;
+	struct flow_key key;
+	uint32_t index;
+	enum tcp_verdict v = in_parse(tcp, in, &seg);
+
+	if (v != IN_PASS)
+		return v;
+	tcp->stats->tcp_segs_in++;
+	key = (struct flow_key){ .local = in->dst, .remote = in->src,
+				 .local_port = (uint16_t)(th[2] << 8 | th[3]),
+				 .remote_port = (uint16_t)(th[0] << 8 | th[1]) };
+	index = flow_find(&tcp->flows, &key);
+	if (index == FLOW_NONE)
+		return in_no_flow(tcp, &seg);
+	conn = &tcp->conns[index];
+	conn->acct.segs_in++;
+	return in_is_fast(conn, &seg) ? in_fast(conn, &seg) : in_slow(conn, &seg);
+}
+
+enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in)
+{
+	/* The counter of each reason; those that are no drops count nowhere. */
+	static const size_t counters[TCP_VERDICTS] = {
+		[TCP_DROP_SHORT] = offsetof(struct harp_stats, drop_tcp_short),
+		[TCP_DROP_CHECKSUM] = offsetof(struct harp_stats, drop_tcp_checksum),
+		[TCP_DROP_FLAGS] = offsetof(struct harp_stats, drop_tcp_flags),
+		[TCP_DROP_OPTIONS] = offsetof(struct harp_stats, drop_tcp_options),
+		[TCP_DROP_NO_FLOW] = offsetof(struct harp_stats, drop_tcp_no_flow),
+		[TCP_DROP_BACKLOG] = 0, /* counted where the choice is made: see tcp_listen.c */
+		[TCP_DROP_WINDOW] = offsetof(struct harp_stats, drop_tcp_window),
+		[TCP_DROP_PAWS] = offsetof(struct harp_stats, drop_tcp_paws),
+		[TCP_DROP_ACK] = offsetof(struct harp_stats, drop_tcp_ack),
+		[TCP_DROP_DUPLICATE] = offsetof(struct harp_stats, drop_tcp_duplicate),
+		[TCP_DROP_RX_BUDGET] = offsetof(struct harp_stats, drop_tcp_rx_budget),
+		[TCP_DROP_STATE] = offsetof(struct harp_stats, drop_tcp_state),
+	};
+	enum tcp_verdict v = in_segment(tcp, in);
+
+	if (counters[v] != 0)
+		++*(uint64_t *)((uint8_t *)tcp->stats + counters[v]);
+	return v;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * ICMP errors (RFC 5927): believed only when they quote something outstanding.
+ */
+void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
+		    uint32_t mtu_bytes)
+{
+	uint32_t index = flow_find(&tcp->flows, key), headers, mss;
+	struct harp_conn *conn;
+
+	if (index == FLOW_NONE)
+		return;
+	conn = &tcp->conns[index];
+	if (seq_lt(quoted_seq, conn->snd_una_seq) || seq_geq(quoted_seq, conn->snd_nxt_seq))
+		return;
+	if (kind == -EMSGSIZE) {
+		headers = TCP_HEADER_BYTES + (harp_addr_is_v4(&key->local) ? 20u : 40u) +
+			  (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
+		mss = mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers : TCP_MSS_BYTES_MIN;
+		if (mss < conn->snd_mss_bytes) {
+			conn->snd_mss_bytes = (uint16_t)mss;
+			/* What was too large is lost: send it again, cut, without waiting. */
+			tcp_loss_timeout(conn);
+			tcp_out_ready(conn);
+		}
+		return;
+	}
+	/* Hard errors are soft once synchronized: section 5.2. */
+	if (conn->state == HARP_TCP_SYN_SENT)
+		tcp_conn_die(conn, kind);
+}

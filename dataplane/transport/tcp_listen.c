@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_listen.c - a SYN to a listener: RFC 9293 section 3.10.7.2.
+ *
+ * A listener's backlog bounds what strangers can cost: embryonic connections plus those not yet
+ * accepted. When it is full of established ones a SYN is dropped; when embryonic ones are among them the
+ * oldest gives way, so that a flood of SYNs can't keep out a peer that completes its handshake quickly.
+ */
+#include "transport/tcp.h"
+
+#include <string.h>
+
+struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr *addr,
+					uint16_t port)
+{
+	static const struct harp_addr any = { { 0 } };
+	struct harp_listener *wildcard = NULL;
+
+	for (uint32_t i = 0; i < tcp->max_listeners; i++) {
+		struct harp_listener *l = &tcp->listeners[i];
+
+		if (!l->tcp || l->local.port != port)
+			continue;
+		if (memcmp(&l->local.addr, addr, sizeof(*addr)) == 0)
+			return l;
+		if (memcmp(&l->local.addr, &any, sizeof(any)) == 0)
+			wildcard = l;
+	}
+	return wildcard;
+}
+
+void tcp_listener_forget(struct harp_conn *conn)
+{
+	struct harp_listener *l = conn->listener;
+
+	if (conn->flags & CONN_ESTABLISHED_ONCE) {
+		TAILQ_REMOVE(&l->accept_queue, conn, owner_link);
+		l->accept_count--;
+	} else {
+		TAILQ_REMOVE(&l->embryonic, conn, owner_link);
+		l->embryonic_count--;
+	}
+	conn->listener = NULL;
+}
+
+void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	const struct tcp_options *opt = &seg->opt;
+	uint32_t mss = opt->seen & TCP_OPT_MSS ? opt->mss_bytes : TCP_MSS_BYTES_DEFAULT;
+	uint32_t most;
+
+	conn->irs_seq = seg->seq;
+	conn->rcv_nxt_seq = seg->seq + 1;
+	conn->rcv_acked_seq = conn->rcv_nxt_seq;
+	if (opt->seen & TCP_OPT_TIMESTAMP) {
+		conn->options |= HARP_TCPI_TIMESTAMPS;
+		conn->ts_recent = opt->tsval;
+		conn->ts_recent_ns = conn->tcp->now_ns;
+	}
+	if (opt->seen & TCP_OPT_WSCALE) {
+		conn->options |= HARP_TCPI_WSCALE;
+		conn->snd_wscale = opt->wscale;
+	} else {
+		/* RFC 7323 section 2.2: both sides or none. */
+		conn->snd_wscale = 0;
+		conn->rcv_wscale = 0;
+	}
+	/* RFC 9293 3.7.1: Eff.snd.MSS = min (SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize. */
+	if (mss < TCP_MSS_BYTES_MIN)
+		mss = TCP_MSS_BYTES_MIN;
+	if (mss > conn->rcv_mss_bytes)
+		mss = conn->rcv_mss_bytes;
+	if (conn->options & HARP_TCPI_TIMESTAMPS)
+		mss -= TCP_OPTIONS_TIMESTAMP_BYTES;
+	most = tcp_sndq_segment_bytes_max(conn->tcp);
+	conn->snd_mss_bytes = (uint16_t)(mss < most ? mss : most);
+	/* RFC 7323 section 2.2: the window of a SYN is never scaled. */
+	conn->snd_wnd_bytes = seg->wnd_field;
+	conn->snd_wnd_max_bytes = seg->wnd_field;
+	conn->snd_wl1_seq = seg->seq;
+	conn->snd_wl2_seq = seg->flags & TCP_ACK ? seg->ack : conn->iss_seq;
+}
+
+/* A slot and room in the backlog; NULL when neither can be had. */
+static struct harp_conn *listen_make_room(struct harp_listener *l)
+{
+	struct tcp *tcp = l->tcp;
+
+	if (l->embryonic_count + l->accept_count >= l->backlog) {
+		tcp->stats->drop_tcp_backlog++;
+		if (l->embryonic_count == 0)
+			return NULL;
+		tcp_conn_die(TAILQ_FIRST(&l->embryonic), 0);
+	}
+	return tcp_conn_alloc(tcp, &l->options);
+}
+
+/* Gives back a slot that never got a 4-tuple. */
+static void listen_give_up(struct harp_conn *conn)
+{
+	TAILQ_INSERT_HEAD(&conn->tcp->free_conns, conn, owner_link);
+}
+
+enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg)
+{
+	struct tcp *tcp = l->tcp;
+	const uint8_t *th = seg->in->frame->pub.data;
+	struct harp_conn *conn;
+
+	/* "First, check for a RST: An incoming RST segment should be ignored." */
+	if (seg->flags & TCP_RST)
+		return TCP_DROP_STATE;
+	/* "Second, check for an ACK: Any acknowledgment is bad if it arrives on a connection still in
+	 * the LISTEN state. An acceptable reset segment should be formed." */
+	if (seg->flags & TCP_ACK) {
+		tcp_out_rst_reply(tcp, seg);
+		return TCP_DROP_NO_FLOW;
+	}
+	/* "Third, check for a SYN"; "Fourth, other data or control: ... drop the segment". */
+	if (!(seg->flags & TCP_SYN))
+		return TCP_DROP_STATE;
+	conn = listen_make_room(l);
+	if (!conn)
+		return TCP_DROP_BACKLOG;
+	conn->path.src = seg->in->dst;
+	conn->path.dst = seg->in->src;
+	conn->local_port = l->local.port;
+	conn->remote_port = (uint16_t)(th[0] << 8 | th[1]);
+	if (conn->remote_port == 0 || ip_path_lookup(tcp->ip, &conn->path) != 0 ||
+	    port_get(&tcp->ports, conn->local_port) != 0) {
+		listen_give_up(conn);
+		return TCP_DROP_STATE;
+	}
+	tcp_conn_bind(conn);
+	tcp_syn_options(conn, seg);
+	conn->flags |= CONN_PASSIVE | CONN_SYN_PENDING;
+	conn->listener = l;
+	TAILQ_INSERT_TAIL(&l->embryonic, conn, owner_link);
+	l->embryonic_count++;
+	tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);
+	tcp->stats->tcp_passive_opens++;
+	tcp_timer_life(conn, l->options.connect_timeout_ns);
+	tcp_out_ready(conn);
+	return TCP_DONE;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_loss.c - what was lost and what is still on the way.
+ *
+ * Without SACK a duplicate ACK says that one segment has left the network, not which: the bytes in
+ * flight are those outstanding less one segment per duplicate ACK. Fast recovery is RFC 6582 in that
+ * form (window inflation and deflation are the same arithmetic on the other side of the comparison, and
+ * limited transmit, RFC 3042, follows from it). After a timeout everything outstanding counts as lost
+ * and is sent again from the oldest on, in slow start; an ACK that covers more skips what arrived.
+ */
+#include "transport/tcp.h"
+
+static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_bytes)
+{
+	return (struct cc_event){
+		.now_ns = conn->tcp->now_ns,
+		.mss_bytes = conn->snd_mss_bytes,
+		.flight_bytes = flight_bytes,
+	};
+}
+
+static void loss_forget_dups(struct harp_conn *conn)
+{
+	conn->dup_acks = 0;
+	conn->dup_acked_bytes = 0;
+}
+
+/* RFC 6582 section 3.2 step 2: not for duplicate ACKs that our own go-back caused. */
+static bool loss_may_recover(const struct harp_conn *conn)
+{
+	if (conn->recovered_from_rto)
+		return seq_gt(conn->snd_una_seq, conn->recover_seq);
+	return seq_geq(conn->snd_una_seq, conn->recover_seq);
+}
+
+void tcp_loss_dup_ack(struct harp_conn *conn)
+{
+	uint32_t flight = conn_flight_bytes(conn);
+
+	conn->acct.dup_acks_in++;
+	if (conn->recovery == TCP_RECOVERY_RTO)
+		return;
+	if (conn->dup_acks < UINT8_MAX)
+		conn->dup_acks++;
+	conn->dup_acked_bytes += conn->snd_mss_bytes;
+	if (conn->dup_acked_bytes > flight)
+		conn->dup_acked_bytes = flight;
+	if (conn->recovery == TCP_RECOVERY_NONE && conn->dup_acks >= TCP_DUPACK_THRESHOLD &&
+	    loss_may_recover(conn)) {
+		struct cc_event ev = loss_event(conn, flight);
+
+		conn->recovery = TCP_RECOVERY_FAST;
+		conn->recover_seq = conn->snd_nxt_seq;
+		conn->rtx_seq = conn->snd_una_seq;
+		conn->cc.ops->congestion(&conn->cc, &ev);
+		conn->acct.fast_retransmits++;
+		conn->tcp->stats->tcp_fast_retransmits++;
+	}
+	tcp_out_ready(conn);
+}
+
+/* RFC 6582 section 3.2 step 3: the ACK ends recovery, or it is a partial one. */
+static void loss_acked_fast(struct harp_conn *conn, uint32_t acked_bytes)
+{
+	uint32_t arrived;
+
+	if (seq_geq(conn->snd_una_seq, conn->recover_seq)) {
+		conn->recovery = TCP_RECOVERY_NONE;
+		conn->recovered_from_rto = 0;
+		loss_forget_dups(conn);
+		return;
+	}
+	/* Of what it covers all but the segment sent again had been reported by duplicates. */
+	arrived = acked_bytes > conn->snd_mss_bytes ? acked_bytes - conn->snd_mss_bytes : 0;
+	conn->dup_acked_bytes -= arrived < conn->dup_acked_bytes ? arrived : conn->dup_acked_bytes;
+}
+
+void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t flight_before,
+		    uint64_t rtt_ns)
+{
+	struct cc_event ev = loss_event(conn, flight_before);
+
+	if (conn->recovery == TCP_RECOVERY_FAST) {
+		loss_acked_fast(conn, acked_bytes);
+		return;
+	}
+	ev.acked_bytes = acked_bytes;
+	ev.rtt_ns = rtt_ns;
+	ev.limited = (conn->flags & CONN_CWND_LIMITED) != 0;
+	if (conn->recovery == TCP_RECOVERY_RTO) {
+		ev.limited = 1;
+		if (seq_geq(conn->snd_una_seq, conn->recover_seq)) {
+			conn->recovery = TCP_RECOVERY_NONE;
+			conn->recovered_from_rto = 1;
+		} else if (seq_lt(conn->rtx_seq, conn->snd_una_seq)) {
+			conn->rtx_seq = conn->snd_una_seq;
+			conn->rtx_next = conn->snd_head;
+		}
+	}
+	loss_forget_dups(conn);
+	conn->cc.ops->acked(&conn->cc, &ev);
+	conn->flags &= ~(uint32_t)CONN_CWND_LIMITED;
+}
+
+void tcp_loss_timeout(struct harp_conn *conn)
+{
+	/* RFC 5681 section 3.1: ssthresh is held constant when the same data times out again. */
+	if (conn->recovery != TCP_RECOVERY_RTO) {
+		struct cc_event ev = loss_event(conn, conn_flight_bytes(conn));
+
+		conn->cc.ops->timeout(&conn->cc, &ev);
+	}
+	conn->cc.cwnd_bytes = conn->snd_mss_bytes;
+	conn->recovery = TCP_RECOVERY_RTO;
+	conn->recover_seq = conn->snd_nxt_seq;
+	conn->rtx_seq = conn->snd_una_seq;
+	conn->rtx_next = conn->snd_head;
+	loss_forget_dups(conn);
+}
+
+uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn)
+{
+	/* After a timeout: what was sent again, and what is new since. */
+	if (conn->recovery == TCP_RECOVERY_RTO)
+		return conn->rtx_seq - conn->snd_una_seq + (conn->snd_nxt_seq - conn->recover_seq);
+	return conn_flight_bytes(conn) - conn->dup_acked_bytes;
+}
+
+struct frame *tcp_loss_next(const struct harp_conn *conn)
+{
+	const struct frame *seg;
+
+	if (conn->recovery == TCP_RECOVERY_NONE || !conn->snd_head ||
+	    conn->snd_head == conn->snd_unsent)
+		return NULL;
+	if (conn->recovery == TCP_RECOVERY_FAST)
+		return seq_geq(conn->snd_una_seq, conn->rtx_seq) ? conn->snd_head : NULL;
+	seg = conn->rtx_next;
+	if (!seg || seg == conn->snd_unsent || seq_geq(seg->seq, conn->recover_seq))
+		return NULL;
+	if (seg != conn->snd_head &&
+	    tcp_loss_pipe_bytes(conn) + seg_bytes(seg) > conn->cc.cwnd_bytes)
+		return NULL;
+	/* The oldest one goes out even where it lies: once per timeout, not once per poll. */
+	if (seg == conn->snd_head && seq_gt(conn->rtx_seq, seg->seq))
+		return NULL;
+	return conn->rtx_next;
+}
+
+void tcp_loss_resent(struct harp_conn *conn, const struct frame *seg)
+{
+	conn->rtx_seq = seg->seq + seg_space(seg);
+	if (conn->recovery == TCP_RECOVERY_RTO)
+		conn->rtx_next = seg->next;
+}

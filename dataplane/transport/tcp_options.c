@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tcp_options.c - parses and writes TCP options. */
+#include "transport/tcp_options.h"
+
+#include <endian.h>
+#include <string.h>
+
+enum {
+	KIND_END = 0,
+	KIND_NOP = 1,
+	KIND_MSS = 2,
+	KIND_WSCALE = 3,
+	KIND_SACK_PERMITTED = 4,
+	KIND_SACK = 5,
+	KIND_TIMESTAMP = 8,
+};
+
+static uint32_t options_get32(const uint8_t *at)
+{
+	uint32_t v;
+
+	memcpy(&v, at, sizeof(v));
+	return be32toh(v);
+}
+
+static void options_put32(uint8_t *at, uint32_t v)
+{
+	v = htobe32(v);
+	memcpy(at, &v, sizeof(v));
+}
+
+static bool options_parse_sack(const uint8_t *body, uint32_t len, struct tcp_options *out)
+{
+	if (len == 0 || len % 8 != 0 || len / 8 > TCP_SACK_BLOCKS_MAX)
+		return false;
+	out->sack_count = len / 8;
+	for (uint32_t i = 0; i < out->sack_count; i++) {
+		out->sack[i].start_seq = options_get32(body + i * 8);
+		out->sack[i].end_seq = options_get32(body + i * 8 + 4);
+	}
+	out->seen |= TCP_OPT_SACK;
+	return true;
+}
+
+/* One known option with a body of len bytes; true also for unknown ones (RFC 9293 MUST-6). */
+static bool options_parse_one(uint8_t kind, const uint8_t *body, uint32_t len,
+			      struct tcp_options *out)
+{
+	switch (kind) {
+	case KIND_MSS:
+		if (len != 2)
+			return false;
+		out->mss_bytes = (uint16_t)(body[0] << 8 | body[1]);
+		out->seen |= TCP_OPT_MSS;
+		return true;
+	case KIND_WSCALE:
+		if (len != 1)
+			return false;
+		/* RFC 7323 section 2.3: "If a shift.cnt value larger than 14 is received ... the
+		 * TCP SHOULD log the error but MUST use 14 instead". */
+		out->wscale = body[0] > TCP_WSCALE_MAX ? TCP_WSCALE_MAX : body[0];
+		out->seen |= TCP_OPT_WSCALE;
+		return true;
+	case KIND_SACK_PERMITTED:
+		if (len != 0)
+			return false;
+		out->seen |= TCP_OPT_SACK_PERMITTED;
+		return true;
+	case KIND_SACK:
+		return options_parse_sack(body, len, out);
+	case KIND_TIMESTAMP:
+		if (len != 8)
+			return false;
+		out->tsval = options_get32(body);
+		out->tsecr = options_get32(body + 4);
+		out->seen |= TCP_OPT_TIMESTAMP;
+		return true;
+	default:
+		return true;
+	}
+}
+
+bool tcp_options_parse(const uint8_t *bytes, uint32_t len, struct tcp_options *out)
+{
+	uint32_t i = 0;
+
+	out->seen = 0;
+	out->sack_count = 0;
+	while (i < len) {
+		uint8_t kind = bytes[i], size;
+
+		if (kind == KIND_END)
+			return true;
+		if (kind == KIND_NOP) {
+			i++;
+			continue;
+		}
+		if (i + 2 > len)
+			return false;
+		size = bytes[i + 1];
+		if (size < 2 || i + size > len)
+			return false;
+		if (!options_parse_one(kind, bytes + i + 2, size - 2u, out))
+			return false;
+		i += size;
+	}
+	return true;
+}
+
+bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len, struct tcp_options *out)
+{
+	out->seen = 0;
+	out->sack_count = 0;
+	if (len == 0)
+		return true;
+	if (len != TCP_OPTIONS_TIMESTAMP_BYTES ||
+	    options_get32(bytes) != (KIND_NOP << 24 | KIND_NOP << 16 | KIND_TIMESTAMP << 8 | 10))
+		return false;
+	out->seen = TCP_OPT_TIMESTAMP;
+	out->tsval = options_get32(bytes + 4);
+	out->tsecr = options_get32(bytes + 8);
+	return true;
+}
+
+void tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr)
+{
+	options_put32(at, KIND_NOP << 24 | KIND_NOP << 16 | KIND_TIMESTAMP << 8 | 10);
+	options_put32(at + 4, tsval);
+	options_put32(at + 8, tsecr);
+}
+
+uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt)
+{
+	uint8_t *p = at;
+
+	if (opt->seen & TCP_OPT_MSS) {
+		options_put32(p, (uint32_t)KIND_MSS << 24 | 4u << 16 | opt->mss_bytes);
+		p += 4;
+	}
+	if (opt->seen & TCP_OPT_TIMESTAMP) {
+		if (opt->seen & TCP_OPT_SACK_PERMITTED) {
+			/* SACK-permitted takes the place of the two NOPs. */
+			options_put32(p, KIND_SACK_PERMITTED << 24 | 2u << 16 | KIND_TIMESTAMP << 8 | 10);
+			options_put32(p + 4, opt->tsval);
+			options_put32(p + 8, opt->tsecr);
+		} else {
+			tcp_options_write_timestamp(p, opt->tsval, opt->tsecr);
+		}
+		p += TCP_OPTIONS_TIMESTAMP_BYTES;
+	} else if (opt->seen & TCP_OPT_SACK_PERMITTED) {
+		options_put32(p, KIND_NOP << 24 | KIND_NOP << 16 | KIND_SACK_PERMITTED << 8 | 2);
+		p += 4;
+	}
+	if (opt->seen & TCP_OPT_WSCALE) {
+		options_put32(p, (uint32_t)KIND_NOP << 24 | KIND_WSCALE << 16 | 3u << 8 | opt->wscale);
+		p += 4;
+	}
+	return (uint32_t)(p - at);
+}

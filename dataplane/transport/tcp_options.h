@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tcp_options.h - TCP options: RFC 9293 section 3.2, RFC 7323, RFC 2018. */
+#ifndef HARP_TRANSPORT_TCP_OPTIONS_H
+#define HARP_TRANSPORT_TCP_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TCP_OPTIONS_BYTES_MAX 40u
+#define TCP_OPTIONS_TIMESTAMP_BYTES 12u /* NOP NOP TS, the layout of RFC 7323 appendix A */
+#define TCP_WSCALE_MAX 14u              /* RFC 7323 section 2.3 */
+#define TCP_SACK_BLOCKS_MAX 4u
+
+enum tcp_option_seen {
+	TCP_OPT_MSS = 0x01,
+	TCP_OPT_WSCALE = 0x02,
+	TCP_OPT_SACK_PERMITTED = 0x04,
+	TCP_OPT_SACK = 0x08,
+	TCP_OPT_TIMESTAMP = 0x10,
+};
+
+struct tcp_options {
+	uint8_t seen; /* enum tcp_option_seen */
+	uint8_t wscale;
+	uint16_t mss_bytes;
+	uint32_t tsval, tsecr;
+	uint32_t sack_count;
+	struct {
+		uint32_t start_seq, end_seq;
+	} sack[TCP_SACK_BLOCKS_MAX];
+};
+
+/* Parses len bytes of options. False when malformed: a length below 2, beyond the end, or not what
+ * a known option must have. Unknown options are skipped. */
+bool tcp_options_parse(const uint8_t *bytes, uint32_t len, struct tcp_options *out);
+
+/* The common case: nothing, or NOP NOP TS. False: use tcp_options_parse(). */
+bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len, struct tcp_options *out);
+
+/* Writes NOP NOP TS, TCP_OPTIONS_TIMESTAMP_BYTES long. */
+void tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr);
+
+/* Writes the options of a SYN (`seen` says which) and returns their length, a multiple of 4. */
+uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt);
+
+#endif

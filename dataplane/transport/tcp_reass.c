@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_reass.c - payload in: in order to the receive queue, else to the reassembly list; and the window.
+ *
+ * Received frames are kept where the NIC put them. Both queues are flat lists of frames in sequence
+ * order, each with the sequence number of its first byte; together with the frames that the application
+ * holds they count against the connection's budget. When the budget is short the reassembly list gives
+ * way to bytes that are in order, farthest first: they can be asked for again. When the receive queue
+ * holds half of the budget, small segments are copied into the spare room of its last frame, so that a
+ * peer that sends bytes one by one can't use up frames by the window's measure of full segments.
+ */
+#include "transport/tcp.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------------------
+ * The window.
+ */
+uint32_t tcp_window_edge(const struct harp_conn *conn)
+{
+	uint32_t free_frames = conn->rx_frames_budget > conn->rx_frames_held ?
+				       conn->rx_frames_budget - conn->rx_frames_held : 0;
+	uint32_t room = free_frames * conn->rcv_bytes_per_frame;
+	uint32_t most = 65535u << conn->rcv_wscale, edge;
+
+	if (room > most)
+		room = most;
+	/* The field is cut to multiples of the scale: offer only what it can say. */
+	room &= ~((1u << conn->rcv_wscale) - 1);
+	edge = conn->rcv_nxt_seq + room;
+	/* RFC 9293 3.8.6.2.2: no shrinking, and no steps smaller than a segment. */
+	if (seq_lt(edge, conn->rcv_edge_seq + conn->rcv_mss_bytes))
+		return conn->rcv_edge_seq;
+	return edge;
+}
+
+void tcp_window_reopen(struct harp_conn *conn)
+{
+	uint32_t edge, gain, full;
+
+	if (!conn_synchronized(conn) || (conn->flags & CONN_FIN_RECEIVED))
+		return;
+	edge = tcp_window_edge(conn);
+	gain = edge - conn->rcv_edge_seq;
+	full = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+	if (gain >= full / 4 ||
+	    (gain > 0 && conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes))
+		tcp_out_want_ack(conn, true);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Frames in and out of the account.
+ */
+static void reass_release(struct harp_conn *conn, struct frame *f)
+{
+	conn->rx_frames_held--;
+	conn->tcp->stats->frames_tcp_rx--;
+	frame_release(conn->tcp->pool, f);
+}
+
+void tcp_rcvq_purge(struct harp_conn *conn)
+{
+	while (conn->rcv_head) {
+		struct frame *f = conn->rcv_head;
+
+		conn->rcv_head = f->next;
+		reass_release(conn, f);
+	}
+	conn->rcv_tail = NULL;
+	conn->rcv_queued_bytes = 0;
+}
+
+void tcp_reass_purge(struct harp_conn *conn)
+{
+	while (conn->reass_head) {
+		struct frame *f = conn->reass_head;
+
+		conn->reass_head = f->next;
+		reass_release(conn, f);
+	}
+	conn->reass_tail = NULL;
+	conn->reass_frames = 0;
+}
+
+/* The farthest frame of the reassembly list goes; false when there is none. */
+static bool reass_evict(struct harp_conn *conn)
+{
+	struct frame *f, **link = &conn->reass_head, *before = NULL;
+
+	if (!conn->reass_head)
+		return false;
+	while ((*link)->next) {
+		before = *link;
+		link = &before->next;
+	}
+	f = *link;
+	*link = NULL;
+	conn->reass_tail = before;
+	conn->reass_frames--;
+	reass_release(conn, f);
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Chains of fragments, before they are taken apart.
+ */
+/* Cuts n bytes off the front; frames left empty are set free. Returns the new first frame. */
+static struct frame *reass_trim_front(struct tcp *tcp, struct frame *f, uint32_t n)
+{
+	while (f && (n > 0 || f->pub.len == 0)) {
+		if (n < f->pub.len) {
+			f->pub.data += n;
+			f->pub.len -= n;
+			return f;
+		}
+		struct frame *rest = f->frag;
+
+		n -= f->pub.len;
+		f->frag = NULL;
+		frame_release(tcp->pool, f);
+		f = rest;
+	}
+	return f;
+}
+
+/* Keeps the first len bytes (len > 0). */
+static void reass_trim_back(struct tcp *tcp, struct frame *f, uint32_t len)
+{
+	while (len > f->pub.len) {
+		len -= f->pub.len;
+		f = f->frag;
+	}
+	f->pub.len = len;
+	if (f->frag) {
+		frame_release_packet(tcp->pool, f->frag);
+		f->frag = NULL;
+	}
+}
+
+static uint32_t reass_count_frames(const struct frame *f)
+{
+	uint32_t n = 0;
+
+	for (; f; f = f->frag)
+		n += f->pub.len > 0;
+	return n;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The receive queue.
+ */
+/* Room behind the bytes of a frame, up to the end of its chunk. */
+static uint32_t rcvq_spare_bytes(const struct tcp *tcp, const struct frame *f)
+{
+	const uint8_t *end = frame_chunk(tcp->pool, f) + tcp->pool->frame_size;
+
+	return (uint32_t)(end - (f->pub.data + f->pub.len));
+}
+
+static bool rcvq_coalesce(struct harp_conn *conn, const struct frame *f)
+{
+	struct tcp *tcp = conn->tcp;
+	struct frame *tail = conn->rcv_tail;
+
+	if (!tail || conn->rx_frames_held * 2 <= conn->rx_frames_budget ||
+	    rcvq_spare_bytes(tcp, tail) < f->pub.len)
+		return false;
+	/* COPY: small segments merged, so that they don't use a frame each. */
+	memcpy(tail->pub.data + tail->pub.len, f->pub.data, f->pub.len);
+	tail->pub.len += f->pub.len;
+	tcp->stats->rx_coalesced_bytes += f->pub.len;
+	return true;
+}
+
+/* Takes a frame that begins at rcv_nxt and already counts against the budget. */
+static void rcvq_append(struct harp_conn *conn, struct frame *f)
+{
+	uint32_t len = f->pub.len;
+
+	conn->rcv_nxt_seq += len;
+	conn->rcv_queued_bytes += len;
+	conn->acct.bytes_received += len;
+	if (rcvq_coalesce(conn, f)) {
+		reass_release(conn, f);
+		return;
+	}
+	f->next = NULL;
+	f->pub.capacity = len;
+	if (conn->rcv_tail)
+		conn->rcv_tail->next = f;
+	else
+		conn->rcv_head = f;
+	conn->rcv_tail = f;
+}
+
+/* What the reassembly list has at rcv_nxt follows. */
+static void rcvq_drain_reass(struct harp_conn *conn)
+{
+	while (conn->reass_head && seq_leq(conn->reass_head->seq, conn->rcv_nxt_seq)) {
+		struct frame *f = conn->reass_head;
+		uint32_t old = conn->rcv_nxt_seq - f->seq;
+
+		conn->reass_head = f->next;
+		if (!conn->reass_head)
+			conn->reass_tail = NULL;
+		conn->reass_frames--;
+		if (old >= f->pub.len) {
+			reass_release(conn, f);
+			continue;
+		}
+		f->pub.data += old;
+		f->pub.len -= old;
+		f->seq += old;
+		rcvq_append(conn, f);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The reassembly list: sorted, without overlaps.
+ */
+/* Inserts one frame; bytes that are there already are cut off. Frees it when nothing is left. */
+static void reass_insert(struct harp_conn *conn, struct frame *f)
+{
+	struct frame *before = NULL, *after = conn->reass_head;
+	uint32_t end;
+
+	if (conn->reass_tail && seq_leq(conn->reass_tail->seq, f->seq)) {
+		before = conn->reass_tail; /* the usual case: it goes on at the end */
+		after = NULL;
+	}
+	while (after && seq_leq(after->seq, f->seq)) {
+		before = after;
+		after = after->next;
+	}
+	end = f->seq + f->pub.len;
+	if (before && seq_gt(before->seq + before->pub.len, f->seq)) {
+		uint32_t old = before->seq + before->pub.len - f->seq;
+
+		if (old >= f->pub.len) {
+			reass_release(conn, f);
+			return;
+		}
+		f->pub.data += old;
+		f->pub.len -= old;
+		f->seq += old;
+	}
+	/* What it covers of those behind goes; a part of the last one is cut off this one instead. */
+	while (after && seq_geq(end, after->seq + after->pub.len)) {
+		struct frame *gone = after;
+
+		after = after->next;
+		conn->reass_frames--;
+		if (conn->reass_tail == gone)
+			conn->reass_tail = before;
+		reass_release(conn, gone);
+	}
+	if (after && seq_gt(end, after->seq))
+		f->pub.len -= end - after->seq;
+	f->next = after;
+	if (before)
+		before->next = f;
+	else
+		conn->reass_head = f;
+	if (!after)
+		conn->reass_tail = f;
+	conn->reass_frames++;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Payload.
+ */
+/* Frames for it in the budget and in the pool, making room when it is in order. */
+static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
+{
+	struct tcp *tcp = conn->tcp;
+
+	for (;;) {
+		/* Its own frames have left the pool already: what is left must keep the NIC fed. */
+		if (conn->rx_frames_held + frames <= conn->rx_frames_budget &&
+		    tcp->pool->free_count >= tcp_pool_floor(tcp))
+			return true;
+		if (!in_order || !reass_evict(conn))
+			return false;
+	}
+}
+
+/* Hands the fragments one by one to where they belong. */
+static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bool in_order)
+{
+	while (f) {
+		struct frame *rest = f->frag;
+
+		f->frag = NULL;
+		f->next = NULL;
+		f->seq = seq;
+		f->owner = 0;
+		f->flags = 0;
+		seq += f->pub.len;
+		if (f->pub.len == 0) {
+			frame_release(conn->tcp->pool, f);
+		} else {
+			conn->rx_frames_held++;
+			conn->tcp->stats->frames_tcp_rx++;
+			if (in_order)
+				rcvq_append(conn, f);
+			else
+				reass_insert(conn, f);
+		}
+		f = rest;
+	}
+}
+
+enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg)
+{
+	struct tcp *tcp = conn->tcp;
+	struct frame *f = seg->in->frame;
+	uint32_t seq = seg->seq, len = seg->len, skip = seg->header_bytes;
+	bool in_order;
+
+	conn->acct.data_segs_in++;
+	tcp->stats->tcp_data_segs_in++;
+	if (seq_lt(seq, conn->rcv_nxt_seq)) {
+		uint32_t old = conn->rcv_nxt_seq - seq;
+
+		if (old >= len) {
+			tcp_out_want_ack(conn, true);
+			return TCP_DROP_DUPLICATE;
+		}
+		seq += old;
+		len -= old;
+		skip += old;
+	}
+	if (seq_gt(seq + len, conn->rcv_edge_seq)) {
+		len = seq_gt(conn->rcv_edge_seq, seq) ? conn->rcv_edge_seq - seq : 0;
+		if (len == 0) {
+			tcp_out_want_ack(conn, true);
+			return TCP_DROP_WINDOW;
+		}
+	}
+	in_order = seq == conn->rcv_nxt_seq;
+	if (!reass_admit(conn, reass_count_frames(f), in_order)) {
+		tcp_out_want_ack(conn, true);
+		return TCP_DROP_RX_BUDGET;
+	}
+	f = reass_trim_front(tcp, f, skip);
+	reass_trim_back(tcp, f, len);
+	reass_take(conn, f, seq, in_order);
+	if (!in_order) {
+		tcp->stats->tcp_out_of_order++;
+		conn->acct.out_of_order_in++;
+		/* RFC 5681 section 4.2: "A TCP receiver SHOULD send an immediate duplicate ACK when an
+		 * out-of-order segment arrives", one for each: the sender counts them. */
+		(void)tcp_out_ack(conn);
+		return TCP_KEPT;
+	}
+	if (conn->reass_head) {
+		rcvq_drain_reass(conn);
+		tcp_out_want_ack(conn, true); /* a hole is filled, wholly or in part */
+	}
+	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES)
+		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
+	tcp_out_want_ack(conn, false);
+	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS)
+		(void)tcp_out_ack(conn);
+	tcp_conn_event(conn, HARP_EVENT_READABLE);
+	return TCP_KEPT;
+}

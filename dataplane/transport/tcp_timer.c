@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_timer.c - round trips and time-outs: RFC 6298, persist, keepalive, user timeout, TIME-WAIT.
+ *
+ * A connection has several deadlines and one timer in the wheel, set to the earliest. A deadline that
+ * moves away (every ACK moves the retransmission's) leaves the timer where it is: it fires early, finds
+ * nothing due, and is set anew. So the common case costs a store, not a move in the wheel.
+ */
+#include "transport/tcp.h"
+
+#include <errno.h>
+
+/*
+ * RFC 6298 (2.4) says "RTO SHOULD be rounded up to 1 second" for want of better clocks and knowledge;
+ * like every stack for data centres we know both. 5 ms is some hundred round trips of a rack.
+ */
+#define TIMER_RTO_NS_MIN (5 * TCP_NS_PER_MS)
+#define TIMER_RTO_NS_MAX (60 * TCP_NS_PER_S) /* RFC 6298 (2.5) */
+/* RFC 6298 (2.1) says 1 second before the first sample. A SYN is lost to a full queue far more often
+ * than to a slow path; five of them fit into the default connect timeout. */
+#define TIMER_RTO_NS_INITIAL (200 * TCP_NS_PER_MS)
+/* A receiver may sit on the ACK of a single segment: Linux for 40 ms and a tick. */
+#define TIMER_ACK_DELAY_NS (45 * TCP_NS_PER_MS)
+/* So many single segments answered at once, in a row, and we stop expecting that. */
+#define TIMER_QUICK_SAMPLES 64u
+#define TIMER_BACKOFF_MAX 16u
+
+static void timer_arm(struct harp_conn *conn)
+{
+	uint64_t earliest_ns = conn->rto_deadline_ns;
+
+	if (conn->life_deadline_ns < earliest_ns)
+		earliest_ns = conn->life_deadline_ns;
+	if (conn->keep_deadline_ns < earliest_ns)
+		earliest_ns = conn->keep_deadline_ns;
+	if (earliest_ns == TCP_NEVER_NS)
+		return;
+	if (!timer_is_set(&conn->timer) || earliest_ns < conn->timer.deadline_ns)
+		wheel_set(conn->tcp->wheel, &conn->timer, earliest_ns);
+}
+
+void tcp_timer_init(struct harp_conn *conn)
+{
+	conn->timer.kind = TCP_TIMER_KIND;
+	conn->rto_deadline_ns = TCP_NEVER_NS;
+	conn->life_deadline_ns = TCP_NEVER_NS;
+	conn->keep_deadline_ns = TCP_NEVER_NS;
+	conn->rto_ns = TIMER_RTO_NS_INITIAL;
+}
+
+void tcp_timer_stop(struct harp_conn *conn)
+{
+	conn->rto_deadline_ns = TCP_NEVER_NS;
+	conn->life_deadline_ns = TCP_NEVER_NS;
+	conn->keep_deadline_ns = TCP_NEVER_NS;
+	if (timer_is_set(&conn->timer))
+		wheel_cancel(conn->tcp->wheel, &conn->timer);
+}
+
+/* One segment is outstanding: its ACK may be delayed by the receiver. */
+static bool timer_lone(const struct harp_conn *conn)
+{
+	return conn->snd_head && conn->snd_head->next == conn->snd_unsent;
+}
+
+/* The time-out for what is outstanding now, backoff included. */
+uint64_t tcp_timer_rto_ns(const struct harp_conn *conn)
+{
+	uint64_t rto_ns = conn->rto_ns;
+
+	if (timer_lone(conn) && conn->lone_quick < TIMER_QUICK_SAMPLES &&
+	    rto_ns < TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS)
+		rto_ns = TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS;
+	rto_ns <<= conn->rtx_backoff;
+	return rto_ns < TIMER_RTO_NS_MAX ? rto_ns : TIMER_RTO_NS_MAX;
+}
+
+void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
+{
+	uint64_t delta_ns, rto_ns;
+
+	if (conn->srtt_ns == 0) {
+		/* RFC 6298 (2.2) */
+		conn->srtt_ns = rtt_ns;
+		conn->rttvar_ns = rtt_ns / 2;
+		conn->rtt_ns_min = rtt_ns;
+	} else {
+		/* (2.3): alpha = 1/8, beta = 1/4 */
+		delta_ns = rtt_ns > conn->srtt_ns ? rtt_ns - conn->srtt_ns : conn->srtt_ns - rtt_ns;
+		conn->rttvar_ns = conn->rttvar_ns - conn->rttvar_ns / 4 + delta_ns / 4;
+		conn->srtt_ns = conn->srtt_ns - conn->srtt_ns / 8 + rtt_ns / 8;
+		if (rtt_ns < conn->rtt_ns_min)
+			conn->rtt_ns_min = rtt_ns;
+	}
+	rto_ns = conn->srtt_ns + 4 * conn->rttvar_ns;
+	if (rto_ns < TIMER_RTO_NS_MIN)
+		rto_ns = TIMER_RTO_NS_MIN;
+	conn->rto_ns = rto_ns < TIMER_RTO_NS_MAX ? rto_ns : TIMER_RTO_NS_MAX;
+	if (lone && rtt_ns >= TIMER_RTO_NS_MIN)
+		conn->lone_quick = 0;
+	else if (lone && conn->lone_quick < TIMER_QUICK_SAMPLES)
+		conn->lone_quick++;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Events.
+ */
+void tcp_timer_sent(struct harp_conn *conn)
+{
+	if (conn->rto_deadline_ns != TCP_NEVER_NS)
+		return;
+	conn->progress_ns = conn->tcp->now_ns;
+	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	timer_arm(conn);
+}
+
+void tcp_timer_acked(struct harp_conn *conn)
+{
+	conn->rtx_backoff = 0;
+	conn->progress_ns = conn->tcp->now_ns;
+	if (conn_flight_bytes(conn) == 0) {
+		conn->rto_deadline_ns = TCP_NEVER_NS; /* RFC 6298 (5.2) */
+		return;
+	}
+	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn); /* (5.3) */
+	timer_arm(conn);
+}
+
+void tcp_timer_window_blocked(struct harp_conn *conn)
+{
+	if (conn->rto_deadline_ns != TCP_NEVER_NS)
+		return;
+	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	timer_arm(conn);
+}
+
+void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns)
+{
+	conn->life_deadline_ns = conn->tcp->now_ns + after_ns;
+	timer_arm(conn);
+}
+
+void tcp_timer_keepalive(struct harp_conn *conn)
+{
+	conn->keep_unanswered = 0;
+	conn->keep_deadline_ns = TCP_NEVER_NS;
+	if (conn->keepalive_idle_ns == 0 || !conn_synchronized(conn) ||
+	    conn->state == HARP_TCP_TIME_WAIT)
+		return;
+	conn->keep_deadline_ns = conn->last_rcv_ns + conn->keepalive_idle_ns;
+	timer_arm(conn);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Deadlines. Each returns false when the connection died.
+ */
+static bool timer_life_expired(struct harp_conn *conn)
+{
+	conn->life_deadline_ns = TCP_NEVER_NS;
+	tcp_conn_die(conn, conn_synchronized(conn) ? 0 : -ETIMEDOUT);
+	return false;
+}
+
+static bool timer_retransmit(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+
+	if (tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns) {
+		tcp_conn_reset(conn, -ETIMEDOUT);
+		return false;
+	}
+	if (timer_lone(conn))
+		conn->lone_quick = 0;
+	tcp->stats->tcp_rto++;
+	conn->acct.rto_count++;
+	tcp_loss_timeout(conn);
+	return true;
+}
+
+static bool timer_persist(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+
+	/* RFC 9293 MUST-37: never give up on a peer that answers. */
+	if (tcp->now_ns - conn->last_rcv_ns >= conn->user_timeout_ns &&
+	    tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns) {
+		tcp_conn_reset(conn, -ETIMEDOUT);
+		return false;
+	}
+	if (conn->snd_wnd_bytes > 0) {
+		conn->flags |= CONN_WINDOW_FORCE;
+	} else {
+		conn->flags |= CONN_PROBE_PENDING;
+		tcp->stats->tcp_zero_window_probes++;
+		conn->acct.zero_window_probes++;
+	}
+	return true;
+}
+
+static bool timer_rto_expired(struct harp_conn *conn)
+{
+	uint64_t limit_ns;
+
+	conn->rto_deadline_ns = TCP_NEVER_NS;
+	if (!conn_synchronized(conn)) {
+		conn->flags |= CONN_SYN_PENDING;
+		conn->tcp->stats->tcp_rto++;
+		conn->acct.rto_count++;
+	} else if (conn_flight_bytes(conn) > 0) {
+		if (!timer_retransmit(conn))
+			return false;
+	} else if (conn->snd_unsent) {
+		if (!timer_persist(conn))
+			return false;
+	} else {
+		return true;
+	}
+	if (conn->rtx_backoff < TIMER_BACKOFF_MAX)
+		conn->rtx_backoff++; /* RFC 6298 (5.5) */
+	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	limit_ns = conn->progress_ns + conn->user_timeout_ns;
+	if (limit_ns > conn->tcp->now_ns && limit_ns < conn->rto_deadline_ns)
+		conn->rto_deadline_ns = limit_ns;
+	tcp_out_ready(conn);
+	return true;
+}
+
+static bool timer_keep_expired(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+	uint64_t due_ns = conn->last_rcv_ns + conn->keepalive_idle_ns;
+
+	if (conn->keep_unanswered == 0 && due_ns > tcp->now_ns) {
+		conn->keep_deadline_ns = due_ns; /* segments have come since */
+		return true;
+	}
+	if (conn->keep_unanswered >= conn->keepalive_count) {
+		tcp_conn_reset(conn, -ETIMEDOUT);
+		return false;
+	}
+	conn->keep_deadline_ns = tcp->now_ns + conn->keepalive_interval_ns;
+	/* RFC 9293 3.8.4: "only when no sent data is outstanding": the retransmissions ask already. */
+	if (conn_flight_bytes(conn) > 0)
+		return true;
+	conn->keep_unanswered++;
+	conn->flags |= CONN_PROBE_PENDING;
+	tcp->stats->tcp_keepalive_probes++;
+	conn->acct.keepalive_probes++;
+	tcp_out_ready(conn);
+	return true;
+}
+
+void tcp_timer_fire(struct harp_conn *conn)
+{
+	uint64_t now_ns = conn->tcp->now_ns;
+
+	if (now_ns >= conn->life_deadline_ns && !timer_life_expired(conn))
+		return;
+	if (now_ns >= conn->rto_deadline_ns && !timer_rto_expired(conn))
+		return;
+	if (now_ns >= conn->keep_deadline_ns && !timer_keep_expired(conn))
+		return;
+	timer_arm(conn);
+}
