@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conn.c - connections as the application sees them: open, bytes in and out, close. */
+#include "socket/socket.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define CONN_BACKLOG_DEFAULT 128u
+#define CONN_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
+
+static const struct harp_addr addr_any;
+
+static bool conn_addr_is_any(const struct harp_addr *addr)
+{
+	static const struct harp_addr any_v4 = { { [10] = 0xff, [11] = 0xff } };
+
+	return memcmp(addr, &addr_any, sizeof(*addr)) == 0 ||
+	       memcmp(addr, &any_v4, sizeof(*addr)) == 0;
+}
+
+int socket_options(const struct harp_tcp_options *in, struct harp_tcp_options *out)
+{
+	*out = (struct harp_tcp_options){ .size = sizeof(*out) };
+	if (in) {
+		if (in->size < offsetof(struct harp_tcp_options, backlog) || in->size > 4096)
+			return -EINVAL;
+		memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
+		out->size = sizeof(*out);
+	}
+	if (out->dscp > 63)
+		return -EINVAL;
+	if (out->backlog == 0)
+		out->backlog = CONN_BACKLOG_DEFAULT;
+	if (out->connect_timeout_ns == 0)
+		out->connect_timeout_ns = CONN_CONNECT_TIMEOUT_NS;
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Opening.
+ */
+static bool conn_tuple_free(void *ctx, uint16_t port)
+{
+	const struct harp_conn *conn = ctx;
+	struct flow_key key = conn_flow_key(conn);
+
+	key.local_port = port;
+	return !tcp_listener_find(conn->tcp, &key.local, port) &&
+	       flow_find(&conn->tcp->flows, &key) == FLOW_NONE;
+}
+
+static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
+{
+	struct tcp *tcp = conn->tcp;
+
+	if (wanted != 0) {
+		if (!conn_tuple_free(conn, wanted))
+			return -EADDRINUSE;
+		conn->local_port = wanted;
+		return port_get(&tcp->ports, wanted);
+	}
+	conn->local_port = port_choose(&tcp->ports, conn_tuple_free, conn);
+	return conn->local_port ? 0 : -EADDRINUSE;
+}
+
+int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
+		 const struct harp_endpoint *remote, const struct harp_tcp_options *opt,
+		 struct harp_conn **out)
+{
+	struct harp_tcp_options options;
+	struct harp_conn *conn;
+	int err = socket_options(opt, &options);
+
+	if (err)
+		return err;
+	/* An address of our own would have to turn round inside: packets never do. */
+	if (remote->port == 0 || conn_addr_is_any(&remote->addr) ||
+	    ip_is_own(tcp->ip, &remote->addr))
+		return -EINVAL;
+	conn = tcp_conn_alloc(tcp, &options);
+	if (!conn)
+		return -ENOSPC;
+	conn->path.dst = remote->addr;
+	if (local && !conn_addr_is_any(&local->addr))
+		conn->path.src = local->addr;
+	conn->remote_port = remote->port;
+	err = ip_path_lookup(tcp->ip, &conn->path);
+	if (!err)
+		err = conn_choose_port(conn, local ? local->port : 0);
+	if (err) {
+		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
+		return err;
+	}
+	tcp_conn_bind(conn);
+	conn->flags |= CONN_HANDLE | CONN_SYN_PENDING;
+	tcp_state_set(conn, HARP_TCP_SYN_SENT);
+	tcp->stats->tcp_active_opens++;
+	tcp_timer_life(conn, options.connect_timeout_ns);
+	tcp_out_ready(conn);
+	*out = conn;
+	return 0;
+}
+
+struct harp_conn *conn_next_event(struct tcp *tcp, uint32_t *events)
+{
+	struct harp_conn *conn = TAILQ_FIRST(&tcp->events);
+
+	if (!conn)
+		return NULL;
+	TAILQ_REMOVE(&tcp->events, conn, event_link);
+	conn->on_event_list = 0;
+	*events = conn->events;
+	conn->events = 0;
+	return conn;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sending.
+ */
+int socket_send_state(const struct harp_conn *conn)
+{
+	if (conn->flags & CONN_FIN_WANTED)
+		return conn->error ? conn->error : -EPIPE;
+	switch (conn->state) {
+	case HARP_TCP_SYN_SENT:
+	case HARP_TCP_SYN_RECEIVED:
+		return -ENOTCONN;
+	case HARP_TCP_ESTABLISHED:
+	case HARP_TCP_CLOSE_WAIT:
+		return 0;
+	default:
+		return conn->error ? conn->error : -EPIPE;
+	}
+}
+
+void socket_want_write(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+
+	conn->flags |= CONN_WANT_WRITE;
+	/* Its own frames come back by ACKs; the pool's by the work of others. */
+	if (conn->tx_frames_held < conn->tx_frames_budget && !conn->on_pool_list) {
+		TAILQ_INSERT_TAIL(&tcp->pool_waiters, conn, pool_link);
+		conn->on_pool_list = 1;
+	}
+}
+
+ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_count)
+{
+	size_t done = 0;
+	int err = socket_send_state(conn);
+
+	if (err)
+		return err;
+	if (iov_count < 0)
+		return -EINVAL;
+	for (int i = 0; i < iov_count; i++) {
+		size_t n = tcp_sndq_copy(conn, iov[i].iov_base, iov[i].iov_len);
+
+		done += n;
+		if (n < iov[i].iov_len) {
+			socket_want_write(conn);
+			break;
+		}
+	}
+	if (done == 0)
+		return (conn->flags & CONN_WANT_WRITE) ? -EAGAIN : 0;
+	tcp_out_ready(conn);
+	return (ssize_t)done;
+}
+
+size_t harp_conn_send_room(const struct harp_conn *conn)
+{
+	return socket_send_state(conn) == 0 ? tcp_sndq_room(conn) : 0;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Ending.
+ */
+int harp_conn_shutdown(struct harp_conn *conn)
+{
+	if (conn->state == HARP_TCP_CLOSED)
+		return conn->error ? conn->error : -EPIPE;
+	conn->flags |= CONN_FIN_WANTED;
+	tcp_out_ready(conn);
+	return 0;
+}
+
+/* The handle is dead from here. */
+static void conn_drop_handle(struct harp_conn *conn)
+{
+	conn->flags &= ~(uint32_t)(CONN_HANDLE | CONN_WANT_WRITE);
+	if (conn->on_event_list) {
+		TAILQ_REMOVE(&conn->tcp->events, conn, event_link);
+		conn->on_event_list = 0;
+	}
+}
+
+void harp_conn_close(struct harp_conn *conn)
+{
+	bool unread;
+
+	if (!conn)
+		return;
+	unread = conn->rcv_head != NULL;
+	conn_drop_handle(conn);
+	switch (conn->state) {
+	case HARP_TCP_CLOSED:
+		tcp_conn_free(conn);
+		return;
+	case HARP_TCP_SYN_SENT:
+	case HARP_TCP_SYN_RECEIVED:
+		tcp_conn_reset(conn, -ECONNABORTED);
+		return;
+	case HARP_TCP_TIME_WAIT:
+		tcp_rcvq_purge(conn);
+		TAILQ_INSERT_TAIL(&conn->tcp->time_wait, conn, owner_link);
+		conn->on_time_wait_list = 1;
+		return;
+	default:
+		break;
+	}
+	if (unread) {
+		/* RFC 2525 section 2.17: the peer must learn that bytes were thrown away. */
+		tcp_conn_reset(conn, -ECONNRESET);
+		return;
+	}
+	tcp_reass_purge(conn);
+	conn->flags |= CONN_FIN_WANTED;
+	if (conn->state == HARP_TCP_FIN_WAIT_2)
+		tcp_timer_life(conn, TCP_FIN_WAIT_2_NS);
+	tcp_out_ready(conn);
+}
+
+void harp_conn_abort(struct harp_conn *conn)
+{
+	if (!conn)
+		return;
+	conn_drop_handle(conn);
+	if (conn->state == HARP_TCP_CLOSED)
+		tcp_conn_free(conn);
+	else
+		tcp_conn_reset(conn, -ECONNABORTED);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Small things.
+ */
+int harp_conn_error(const struct harp_conn *conn)
+{
+	return conn->error;
+}
+
+void *harp_conn_user(const struct harp_conn *conn)
+{
+	return conn->user;
+}
+
+void harp_conn_set_user(struct harp_conn *conn, void *user)
+{
+	conn->user = user;
+}
+
+void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endpoint *local,
+			 struct harp_endpoint *remote)
+{
+	if (local)
+		*local = (struct harp_endpoint){ .addr = conn->path.src, .port = conn->local_port };
+	if (remote)
+		*remote = (struct harp_endpoint){ .addr = conn->path.dst, .port = conn->remote_port };
+}
+
+uint64_t harp_conn_acked_bytes(const struct harp_conn *conn)
+{
+	return conn->acct.bytes_acked;
+}
+
+int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
+			    uint32_t count)
+{
+	if (conn->state == HARP_TCP_CLOSED)
+		return conn->error ? conn->error : -EPIPE;
+	conn->keepalive_idle_ns = idle_ns;
+	conn->keepalive_interval_ns = interval_ns ? interval_ns : idle_ns;
+	conn->keepalive_count = count ? count : 8;
+	tcp_timer_keepalive(conn);
+	return 0;
+}
+
+int harp_conn_probe(struct harp_conn *conn)
+{
+	if (conn->state == HARP_TCP_CLOSED)
+		return conn->error ? conn->error : -EPIPE;
+	if (!conn_synchronized(conn) || conn->state == HARP_TCP_TIME_WAIT)
+		return -ENOTCONN;
+	conn->flags |= CONN_PROBE_PENDING;
+	conn->tcp->stats->tcp_keepalive_probes++;
+	conn->acct.keepalive_probes++;
+	tcp_out_ready(conn);
+	return 0;
+}
+
+int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size)
+{
+	struct harp_tcp_info full = {
+		.state = conn->state,
+		.options = conn->options,
+		.snd_mss_bytes = conn->snd_mss_bytes,
+		.rcv_mss_bytes = conn->rcv_mss_bytes,
+		.snd_wscale = conn->snd_wscale,
+		.rcv_wscale = conn->rcv_wscale,
+		.srtt_ns = conn->srtt_ns,
+		.rttvar_ns = conn->rttvar_ns,
+		.rtt_ns_min = conn->rtt_ns_min,
+		.rto_ns = tcp_timer_rto_ns(conn),
+		.snd_cwnd_bytes = conn->cc.cwnd_bytes,
+		.snd_ssthresh_bytes = conn->cc.ssthresh_bytes,
+		.snd_wnd_bytes = conn->snd_wnd_bytes,
+		.rcv_wnd_bytes = conn_rcv_wnd_bytes(conn),
+		.bytes_in_flight = conn_flight_bytes(conn),
+		.bytes_unsent = conn_synchronized(conn) ? conn->snd_end_seq - conn->snd_nxt_seq : 0,
+		.bytes_sent = conn->acct.bytes_sent,
+		.bytes_acked = conn->acct.bytes_acked,
+		.bytes_received = conn->acct.bytes_received,
+		.bytes_retransmitted = conn->acct.bytes_retransmitted,
+		.segs_out = conn->acct.segs_out,
+		.segs_in = conn->acct.segs_in,
+		.data_segs_out = conn->acct.data_segs_out,
+		.data_segs_in = conn->acct.data_segs_in,
+		.retransmits = conn->acct.retransmits,
+		.rto_count = conn->acct.rto_count,
+		.fast_retransmits = conn->acct.fast_retransmits,
+		.dup_acks_in = conn->acct.dup_acks_in,
+		.out_of_order_in = conn->acct.out_of_order_in,
+		.zero_window_probes = conn->acct.zero_window_probes,
+		.keepalive_probes = conn->acct.keepalive_probes,
+		.tx_copied_bytes = conn->acct.tx_copied_bytes,
+		.rx_copied_bytes = conn->acct.rx_copied_bytes,
+		.rx_frames_held = conn->rx_frames_held,
+		.rx_frames_budget = conn->rx_frames_budget,
+		.tx_frames_held = conn->tx_frames_held,
+		.tx_frames_budget = conn->tx_frames_budget,
+		.last_rcv_ns = conn->last_rcv_ns,
+	};
+
+	memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));
+	if (size > sizeof(full))
+		memset((uint8_t *)info + sizeof(full), 0, size - sizeof(full));
+	return 0;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* listener.c - listen, accept, close. */
+#include "socket/socket.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const struct harp_addr addr_any;
+
+static bool listener_addr_is_any(const struct harp_addr *addr)
+{
+	static const struct harp_addr any_v4 = { { [10] = 0xff, [11] = 0xff } };
+
+	return memcmp(addr, &addr_any, sizeof(*addr)) == 0 ||
+	       memcmp(addr, &any_v4, sizeof(*addr)) == 0;
+}
+
+/* Another listener on this port whose address is the same, or either is the wildcard. */
+static bool listener_conflicts(const struct tcp *tcp, const struct harp_addr *addr, uint16_t port)
+{
+	for (uint32_t i = 0; i < tcp->max_listeners; i++) {
+		const struct harp_listener *l = &tcp->listeners[i];
+
+		if (l->tcp && l->local.port == port &&
+		    (listener_addr_is_any(addr) || listener_addr_is_any(&l->local.addr) ||
+		     memcmp(&l->local.addr, addr, sizeof(*addr)) == 0))
+			return true;
+	}
+	return false;
+}
+
+int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
+		  const struct harp_tcp_options *opt, struct harp_listener **out)
+{
+	struct harp_endpoint at = local ? *local : (struct harp_endpoint){ .port = 0 };
+	struct harp_listener *l = NULL;
+	struct harp_tcp_options options;
+	int err = socket_options(opt, &options);
+
+	if (err)
+		return err;
+	if (listener_addr_is_any(&at.addr))
+		at.addr = addr_any;
+	else if (!ip_is_own(tcp->ip, &at.addr))
+		return -EADDRNOTAVAIL;
+	for (uint32_t i = 0; i < tcp->max_listeners && !l; i++) {
+		if (!tcp->listeners[i].tcp)
+			l = &tcp->listeners[i];
+	}
+	if (!l)
+		return -ENOSPC;
+	if (at.port != 0) {
+		if (listener_conflicts(tcp, &at.addr, at.port))
+			return -EADDRINUSE;
+		err = port_get(&tcp->ports, at.port);
+		if (err)
+			return err;
+	} else {
+		at.port = port_choose(&tcp->ports, NULL, NULL);
+		if (at.port == 0)
+			return -EADDRINUSE;
+	}
+	*l = (struct harp_listener){ .tcp = tcp, .local = at, .options = options,
+				     .backlog = options.backlog };
+	TAILQ_INIT(&l->embryonic);
+	TAILQ_INIT(&l->accept_queue);
+	*out = l;
+	return 0;
+}
+
+int harp_tcp_accept(struct harp_listener *l, struct harp_conn **out)
+{
+	struct harp_conn *conn = TAILQ_FIRST(&l->accept_queue);
+
+	if (!conn)
+		return -EAGAIN;
+	tcp_listener_forget(conn);
+	/* What happened while it waited; CONNECTED is news to the connecting side only. */
+	conn->events &= ~(uint32_t)HARP_EVENT_CONNECTED;
+	tcp_conn_event(conn, HARP_EVENT_WRITABLE);
+	*out = conn;
+	return 0;
+}
+
+void harp_listener_endpoint(const struct harp_listener *l, struct harp_endpoint *local)
+{
+	*local = l->local;
+}
+
+void harp_listener_close(struct harp_listener *l)
+{
+	struct tcp *tcp;
+	struct harp_conn *conn;
+
+	if (!l)
+		return;
+	tcp = l->tcp;
+	while ((conn = TAILQ_FIRST(&l->embryonic)) != NULL)
+		tcp_conn_reset(conn, -ECONNABORTED);
+	while ((conn = TAILQ_FIRST(&l->accept_queue)) != NULL)
+		tcp_conn_reset(conn, -ECONNABORTED);
+	port_put(&tcp->ports, l->local.port);
+	l->tcp = NULL;
+}

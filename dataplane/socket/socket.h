@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* socket.h - the part of harp.h's sockets that begins at a stack: stack/api.c calls it with the layer. */
+#ifndef HARP_SOCKET_SOCKET_H
+#define HARP_SOCKET_SOCKET_H
+
+#include "transport/tcp.h"
+
+int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
+		 const struct harp_endpoint *remote, const struct harp_tcp_options *opt,
+		 struct harp_conn **out);
+struct harp_conn *conn_next_event(struct tcp *tcp, uint32_t *events);
+int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
+		  const struct harp_tcp_options *opt, struct harp_listener **out);
+
+/* The caller's options (NULL: defaults) in this library's size. -EINVAL. */
+int socket_options(const struct harp_tcp_options *in, struct harp_tcp_options *out);
+/* What a call on a connection that is not open returns; 0 when it is. */
+int socket_send_state(const struct harp_conn *conn);
+/* The application got -EAGAIN: it hears when there is room. */
+void socket_want_write(struct harp_conn *conn);
+
+#endif
