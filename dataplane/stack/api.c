@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api.c - the doors of harp.h that name a stack: each leads to the layer that answers. */
+#include "stack/stack.h"
+
+#include <errno.h>
+
+int harp_stack_address_add(struct harp_stack *stack, const struct harp_addr *addr,
+			   unsigned prefix_len)
+{
+	return ip_address_add(&stack->ip, addr, prefix_len);
+}
+
+int harp_stack_address_remove(struct harp_stack *stack, const struct harp_addr *addr)
+{
+	return ip_address_remove(&stack->ip, addr);
+}
+
+int harp_stack_route_add(struct harp_stack *stack, const struct harp_addr *prefix,
+			 unsigned prefix_len, const struct harp_addr *gateway, uint32_t mtu_bytes)
+{
+	return ip_route_add(&stack->ip, prefix, prefix_len, gateway, mtu_bytes);
+}
+
+int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *prefix,
+			    unsigned prefix_len)
+{
+	return ip_route_remove(&stack->ip, prefix, prefix_len);
+}
+
+int harp_stack_neighbour_set(struct harp_stack *stack, const struct harp_addr *addr,
+			     const uint8_t *mac)
+{
+	return neighbour_set(&stack->eth, addr, mac);
+}
+
+int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
+		    const struct harp_tcp_options *opt, struct harp_listener **out)
+{
+	return listener_open(&stack->tcp, local, opt, out);
+}
+
+int harp_tcp_connect(struct harp_stack *stack, const struct harp_endpoint *local,
+		     const struct harp_endpoint *remote, const struct harp_tcp_options *opt,
+		     struct harp_conn **out)
+{
+	return conn_connect(&stack->tcp, local, remote, opt, out);
+}
+
+struct harp_conn *harp_stack_next_event(struct harp_stack *stack, uint32_t *events)
+{
+	return conn_next_event(&stack->tcp, events);
+}
+
+int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes, uint32_t snap_len)
+{
+	if (stack->io.capture)
+		return -EALREADY;
+	return capture_create(&stack->io.capture, ring_bytes, snap_len);
+}
+
+int harp_stack_capture_write(const struct harp_stack *stack, int fd, int64_t wall_offset_ns)
+{
+	if (!stack->io.capture)
+		return -ENOENT;
+	return capture_write(stack->io.capture, fd, stack->io.nic->caps.name, wall_offset_ns);
+}
+
+void harp_stack_capture_stop(struct harp_stack *stack)
+{
+	capture_destroy(stack->io.capture);
+	stack->io.capture = NULL;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* info.c - statistics by number and by name, all from the one list in harp_stats.h. */
+#include "stack/stack.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define INFO_NAME(name, kind, help) #name,
+#define INFO_HELP(name, kind, help) help,
+#define INFO_ONE(name, kind, help) +1
+static const char *const info_names[] = { HARP_STATS(INFO_NAME) };
+static const char *const info_helps[] = { HARP_STATS(INFO_HELP) };
+enum { INFO_COUNT = 0 HARP_STATS(INFO_ONE) };
+#undef INFO_NAME
+#undef INFO_HELP
+#undef INFO_ONE
+
+static_assert(sizeof(struct harp_stats) == INFO_COUNT * sizeof(uint64_t), "a list of numbers");
+
+unsigned harp_stats_count(void)
+{
+	return INFO_COUNT;
+}
+
+const char *harp_stats_name(unsigned index)
+{
+	return index < INFO_COUNT ? info_names[index] : NULL;
+}
+
+const char *harp_stats_help(unsigned index)
+{
+	return index < INFO_COUNT ? info_helps[index] : NULL;
+}
+
+/* Gauges that others keep are brought up to date for the reader. */
+static struct harp_stats info_snapshot(const struct harp_stack *stack)
+{
+	struct harp_stats stats = stack->stats;
+
+	stats.frames_free = stack->pool.free_count;
+	stats.frames_rx_nic = stack->io.fill_held;
+	stats.frames_tx_nic = stack->io.tx_held;
+	return stats;
+}
+
+unsigned harp_stack_stats(const struct harp_stack *stack, uint64_t *values, unsigned count)
+{
+	struct harp_stats stats = info_snapshot(stack);
+	unsigned n = count < INFO_COUNT ? count : INFO_COUNT;
+
+	memcpy(values, &stats, n * sizeof(*values));
+	return n;
+}
+
+int harp_stack_stat(const struct harp_stack *stack, const char *name, uint64_t *value)
+{
+	struct harp_stats stats = info_snapshot(stack);
+
+	for (unsigned i = 0; i < INFO_COUNT; i++) {
+		if (strcmp(name, info_names[i]) == 0) {
+			memcpy(value, (const uint64_t *)&stats + i, sizeof(*value));
+			return 0;
+		}
+	}
+	return -ENOENT;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stack.c - the order of things: receive, timers, the application's requests, transmit, refill.
+ *
+ * The only file that knows it. Packets go up by verdict: each layer looks at a packet and returns what
+ * it is, and the code here calls the next one. Going down is a call and does not pass here.
+ */
+#include "stack/stack.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STACK_CONNS_MAX 1048576u
+#define STACK_TX_RETRY_NS 20000u /* a NIC that is full and can't say until when */
+
+/* ------------------------------------------------------------------------------------------------
+ * Creation.
+ */
+static int stack_bad_option(const struct harp_stack_options *opt, const char *what)
+{
+	if (opt->hooks.log)
+		opt->hooks.log(opt->hooks.ctx, HARP_LOG_ERROR, what);
+	return -EINVAL;
+}
+
+static int stack_options(const struct harp_stack_options *in, struct harp_stack_options *opt)
+{
+	*opt = (struct harp_stack_options){ 0 };
+	if (in) {
+		if (in->size < offsetof(struct harp_stack_options, hooks) || in->size > 4096)
+			return -EINVAL;
+		memcpy(opt, in, in->size < sizeof(*opt) ? in->size : sizeof(*opt));
+	}
+	opt->size = sizeof(*opt);
+	if (opt->max_conns == 0)
+		opt->max_conns = 1024;
+	if (opt->max_listeners == 0)
+		opt->max_listeners = 64;
+	if (opt->max_neighbours == 0)
+		opt->max_neighbours = 256;
+	if (opt->port_min == 0)
+		opt->port_min = 61000;
+	if (opt->port_max == 0)
+		opt->port_max = 65535;
+	if (opt->max_conns > STACK_CONNS_MAX)
+		return stack_bad_option(opt, "harp_stack_create: max_conns is above 1048576");
+	if (opt->max_listeners > 65536)
+		return stack_bad_option(opt, "harp_stack_create: max_listeners is above 65536");
+	if (opt->max_neighbours > 65536)
+		return stack_bad_option(opt, "harp_stack_create: max_neighbours is above 65536");
+	if (opt->port_min > opt->port_max)
+		return stack_bad_option(opt, "harp_stack_create: port_min is above port_max");
+	if (opt->neighbour_mode > HARP_NEIGHBOUR_EXTERNAL)
+		return stack_bad_option(opt, "harp_stack_create: neighbour_mode is neither OWN nor "
+					     "EXTERNAL");
+	return 0;
+}
+
+int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
+		      const struct harp_stack_options *opt)
+{
+	struct harp_stack_options options;
+	struct harp_stack *stack;
+	int err = stack_options(opt, &options);
+
+	if (err)
+		return err;
+	stack = aligned_alloc(64, (sizeof(*stack) + 63) & ~(size_t)63);
+	if (!stack)
+		return -ENOMEM;
+	memset(stack, 0, sizeof(*stack));
+	stack->options = options;
+	stack->now_ns = options.now_ns;
+	rng_seed(&stack->rng, options.seed);
+	wheel_init(&stack->wheel, options.now_ns);
+	err = frame_pool_init(&stack->pool, &nic->caps);
+	if (!err)
+		err = nicio_init(&stack->io, nic, &stack->pool, &stack->stats);
+	stack->io.now_ns = options.now_ns;
+	if (!err)
+		err = eth_init(&stack->eth, &stack->io, &stack->wheel, &stack->rng, &stack->stats,
+			       &stack->options);
+	if (err)
+		goto fail;
+	ip_init(&stack->ip, &stack->eth, &stack->stats);
+	icmp_init(&stack->icmp, &stack->ip, &stack->stats);
+	err = tcp_init(&stack->tcp, &stack->ip, &stack->wheel, &stack->rng, &stack->stats,
+		       &stack->options, &stack->options.hooks);
+	if (err)
+		goto fail;
+	nicio_fill(&stack->io);
+	*out = stack;
+	return 0;
+fail:
+	harp_stack_destroy(stack);
+	return err;
+}
+
+void harp_stack_destroy(struct harp_stack *stack)
+{
+	if (!stack)
+		return;
+	tcp_destroy(&stack->tcp);
+	eth_destroy(&stack->eth);
+	if (stack->io.capture)
+		capture_destroy(stack->io.capture);
+	frame_pool_destroy(&stack->pool);
+	free(stack);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * One poll.
+ */
+static void stack_icmp(struct harp_stack *stack, struct packet_in *in)
+{
+	struct icmp_error error;
+	struct flow_key key;
+	int kind;
+
+	if (icmp_input(&stack->icmp, in, &error) != ICMP_ERROR || error.proto != IP_PROTO_TCP)
+		return;
+	key = (struct flow_key){ .local = error.local.addr, .remote = error.remote.addr,
+				 .local_port = error.local.port, .remote_port = error.remote.port };
+	switch (error.kind) {
+	case ICMP_ERROR_TOO_BIG:
+		kind = -EMSGSIZE;
+		break;
+	case ICMP_ERROR_UNREACHABLE_PORT:
+		kind = -ECONNREFUSED;
+		break;
+	case ICMP_ERROR_PROHIBITED:
+		kind = -EHOSTUNREACH;
+		break;
+	default:
+		return; /* soft: RFC 1122 section 4.2.3.9, the timers go on */
+	}
+	tcp_icmp_error(&stack->tcp, &key, error.seq, kind, error.mtu_bytes);
+}
+
+/* One packet up through the layers. */
+static void stack_input(struct harp_stack *stack, struct frame *packet)
+{
+	struct packet_in in = { .frame = packet };
+	bool kept = false;
+
+	if (eth_input(&stack->eth, packet) == ETH_IPV4) {
+		switch (ip_input(&stack->ip, &in)) {
+		case IP_LOCAL_TCP:
+			kept = tcp_input(&stack->tcp, &in) == TCP_KEPT;
+			break;
+		case IP_LOCAL_ICMP:
+			stack_icmp(stack, &in);
+			break;
+		case IP_LOCAL_UDP:
+			stack->stats.drop_ip_protocol++;
+			break;
+		default:
+			break;
+		}
+	}
+	if (!kept)
+		frame_release_packet(&stack->pool, packet);
+}
+
+static void stack_timer(void *ctx, struct timer *timer, uint64_t now_ns)
+{
+	struct harp_stack *stack = ctx;
+
+	if (timer->kind == TCP_TIMER_KIND)
+		tcp_timer_fire((struct harp_conn *)((char *)timer -
+						    offsetof(struct harp_conn, timer)));
+	else
+		neighbour_timer(&stack->eth, timer, now_ns);
+}
+
+int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
+{
+	struct frame *packets[NICIO_BURST];
+	unsigned received, fired;
+	uint64_t sent_before = stack->stats.tx_packets;
+
+	if (now_ns < stack->now_ns)
+		now_ns = stack->now_ns;
+	stack->now_ns = now_ns;
+	stack->io.now_ns = now_ns;
+	stack->stats.polls++;
+	stack->tcp.poll_count++;
+	tcp_clock(&stack->tcp, now_ns);
+
+	nicio_complete(&stack->io);
+	received = nicio_rx(&stack->io, packets, NICIO_BURST);
+	for (unsigned i = 0; i < received; i++)
+		stack_input(stack, packets[i]);
+	fired = wheel_advance(&stack->wheel, now_ns, stack_timer, stack);
+	if (stack->options.hooks.requests)
+		stack->options.hooks.requests(stack->options.hooks.ctx, now_ns);
+	tcp_out_phase(&stack->tcp);
+	nicio_flush(&stack->io);
+	if (received > 0 || stack->io.fill_held < stack->io.fill_target)
+		nicio_fill(&stack->io);
+	return (int)(received + fired + (unsigned)(stack->stats.tx_packets - sent_before));
+}
+
+uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack)
+{
+	uint64_t deadline_ns = wheel_next_ns(&stack->wheel);
+
+	if (tcp_out_pending(&stack->tcp))
+		return stack->now_ns;
+	/* Packets that the NIC had no room for: it says when, or we ask again soon. */
+	if ((stack->tcp.nic_full || stack->io.tx_count > 0) && !stack->io.nic->ops->next_ns &&
+	    stack->now_ns + STACK_TX_RETRY_NS < deadline_ns)
+		deadline_ns = stack->now_ns + STACK_TX_RETRY_NS;
+	return deadline_ns;
+}
+
+uint64_t harp_stack_now_ns(const struct harp_stack *stack)
+{
+	return stack->now_ns;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stack.h - what one stack is made of. Private to stack/. */
+#ifndef HARP_STACK_STACK_H
+#define HARP_STACK_STACK_H
+
+#include "nic/capture.h"
+#include "network/icmp.h"
+#include "socket/socket.h"
+
+struct harp_stack {
+	uint64_t now_ns;
+	struct nicio io;
+	struct wheel wheel;
+	struct harp_stats stats;
+	struct rng rng;
+	struct frame_pool pool;
+	struct eth eth;
+	struct ip ip;
+	struct icmp icmp;
+	struct tcp tcp;
+	struct harp_stack_options options;
+};
+
+#endif
