@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """HARP's control plane: command line, laboratory, benchmarks, bindings to the C stack."""
 
-from importlib.metadata import PackageNotFoundError, version
+from harp import _paths
 
-try:
-    __version__ = version("harp")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
-
+__version__ = "0.1.0"
 __all__ = ["__version__"]
+
+# In a source tree the compiled modules lie in the build tree ($HARP_BUILD chooses another one).
+if (_build := _paths.build_dir()) is not None:
+    __path__.append(str(_build / "harp"))

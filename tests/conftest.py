@@ -14,7 +14,7 @@ from harp import _paths
 
 ROOT = Path(__file__).resolve().parent.parent
 # Namespaces made by the tree: harpctl's laboratory, and the tests' own.
-OURS = ("harp-", "hx-", "ht-")
+OURS = ("harp-",)
 
 
 @pytest.fixture(scope="session")

@@ -167,7 +167,7 @@ setup_python() {
 #
 stamp_text() {
 	printf '%s\n%s\n' "$root" "$("$python" -c 'import sys; print(sys.executable, sys.version)')"
-	sha256sum pyproject.toml
+	requirements
 }
 
 requirements() {
@@ -194,42 +194,59 @@ setup_venv() {
 	logged env PIP_ROOT_USER_ACTION=ignore .venv/bin/python -m pip install --retries 5 \
 		--disable-pip-version-check -r .venv/requirements.txt ||
 		die "pip could not install the packages of pyproject.toml. Is there a network or a mirror?"
+	install_harp
+	rm -rf build # its compiled modules belong to the interpreter that is gone
 	stamp_text >.venv/harp-stamp
+}
+
+# The package is used where it lies. An installed copy would shadow the sources, and meson-python's
+# editable mode runs ninja at every import, which a user who may not write build/ can't.
+install_harp() {
+	local site
+	site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+	printf '%s\n' "$root" >"$site/harp.pth"
+	printf '#!%s\nfrom harp.cli import main\n\nmain()\n' "$root/.venv/bin/python" \
+		>.venv/bin/harpctl
+	chmod +x .venv/bin/harpctl
 }
 
 # A build directory that belongs to another place, or that an interrupted run left half made.
 build_usable() {
-	[ -f build/build.ninja ] && [ -f build/meson-info/meson-info.json ] &&
-		.venv/bin/python - <<'PY' >/dev/null 2>&1
+	[ -f build/build.ninja ] && .venv/bin/python - <<'PY' >/dev/null 2>&1
 import json, pathlib, sys
 info = json.loads(pathlib.Path("build/meson-info/meson-info.json").read_text())
 sys.exit(info["directories"]["source"] != str(pathlib.Path.cwd()) or info["error"])
 PY
 }
 
-editable_usable() {
-	(cd / && MESONPY_EDITABLE_SKIP="$root/build" "$root/.venv/bin/python" -c 'import harp.cli') \
-		>/dev/null 2>&1 && [ -x .venv/bin/harpctl ]
+harp_import() {
+	(cd / && "$root/.venv/bin/python" -c 'import harp.cli') 2>&1 | tail -n 1
+}
+
+configure() {
+	rm -rf build
+	say "configuring build/"
+	logged meson setup build -Dpython=enabled || die "meson could not configure the build"
 }
 
 setup_build() {
 	export PATH="$root/.venv/bin:$PATH" # meson, ninja and cython of the environment
-	if [ -e build ] && ! build_usable; then
-		say "build/ is not usable here (moved, or an interrupted run): making it again"
-		rm -rf build
+	local fresh=no problem
+	if ! build_usable; then
+		[ ! -e build ] || say "build/ is not usable here (moved, or interrupted): making it again"
+		configure
+		fresh=yes
 	fi
-	if [ -d build ]; then
-		say "building"
+	say "building"
+	logged ninja -C build || die "the build failed"
+	problem=$(harp_import)
+	if [ -n "$problem" ] && [ $fresh = no ]; then
+		say "build/ was configured for something else: making it again"
+		configure
 		logged ninja -C build || die "the build failed"
+		problem=$(harp_import)
 	fi
-	if [ ! -d build ] || ! editable_usable; then
-		say "building into build/ and installing harp into .venv (editable)"
-		logged env PIP_ROOT_USER_ACTION=ignore .venv/bin/python -m pip install \
-			--disable-pip-version-check --no-build-isolation --no-deps --editable . \
-			-Cbuild-dir=build || die "the build failed"
-	fi
-	editable_usable || die "harp is installed in .venv but can't be imported:" \
-		"$(cd / && "$root/.venv/bin/python" -c 'import harp.cli' 2>&1 | tail -n 1)"
+	[ -z "$problem" ] || die "the build is done, but harp can't be imported: $problem"
 }
 
 setup_packages

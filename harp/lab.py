@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A laboratory on one machine: hosts are network namespaces joined by veth pairs.
+
+Two hosts share one veth pair; three or four hang on a bridge in a namespace of its own, so that the
+machine's own namespace sees nothing of it. A laboratory is a context manager and cleans up after
+itself: on leaving the block, on an exception, SIGINT, SIGTERM, SIGHUP, and at exit. What a killed
+run left is known by its name (harp-<pid>-<serial>-...) and goes when the next laboratory is made.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, Self
+
+from pyroute2 import IPRoute
+
+from harp.errors import Exit, HarpError
+from harp.output import err
+
+HOSTS_MAX = 4
+MTU_MIN, MTU_MAX = 1280, 65535
+IFNAME = "eth0"
+_NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
+_NETNS_DIR = Path("/run/netns")
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """What the laboratory looks like."""
+
+    hosts: int = 2
+    mtu_bytes: int = 1500
+    offload: bool = True  # segmentation, GRO and checksum offloads of the veth devices
+    queues: int = 1
+
+    def check(self) -> None:
+        """HarpError names the option that is out of range."""
+        if not 2 <= self.hosts <= HOSTS_MAX:
+            raise HarpError(f"hosts: {self.hosts} is not in 2..{HOSTS_MAX}", Exit.USAGE)
+        if not MTU_MIN <= self.mtu_bytes <= MTU_MAX:
+            raise HarpError(f"mtu: {self.mtu_bytes} is not in {MTU_MIN}..{MTU_MAX}", Exit.USAGE)
+        if not 1 <= self.queues <= 16:
+            raise HarpError(f"queues: {self.queues} is not in 1..16", Exit.USAGE)
+
+
+@dataclass
+class Host:
+    """One host: a namespace with an interface and an address."""
+
+    index: int
+    netns: str
+    address: str
+    ifname: str = IFNAME
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def command(self, args: Sequence[str | Path], cpu: int | None = None) -> list[str]:
+        """The command line that runs args in this host, on one processor if asked."""
+        pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
+        return ["ip", "netns", "exec", self.netns, *pin, *map(str, args)]
+
+    def popen(
+        self,
+        args: Sequence[str | Path],
+        *,
+        cpu: int | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: int | IO[Any] | None = subprocess.PIPE,
+        stderr: int | IO[Any] | None = subprocess.PIPE,
+        pass_fds: Sequence[int] = (),
+    ) -> subprocess.Popen[str]:
+        """Starts a process here. It ends with the laboratory at the latest."""
+        process = subprocess.Popen(
+            self.command(args, cpu),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=None if env is None else dict(env),
+            pass_fds=tuple(pass_fds),
+            text=True,
+            errors="replace",
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self, *args: str | Path, timeout_s: float = 30) -> str:
+        """Runs a short command here and returns what it printed; HarpError when it fails."""
+        return _run(self.command(args), timeout_s)
+
+
+class Lab:
+    """The hosts, from __enter__ to __exit__."""
+
+    def __init__(self, options: LabOptions | None = None) -> None:
+        self.options = options or LabOptions()
+        self.options.check()
+        self.hosts: list[Host] = []
+        self._prefix = f"harp-{os.getpid()}-{next(_serial)}-"
+        self._owner = os.getpid()
+        self._old_handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        require_root("a laboratory of network namespaces")
+        require_programs("ip", "ethtool", "taskset")
+        clean_leftovers()
+        atexit.register(self.close)
+        self._catch_signals()
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every process, removes every namespace. Safe to call twice."""
+        if os.getpid() != self._owner:
+            return  # a forked child runs atexit handlers too, and owns nothing
+        for host in self.hosts:
+            _end_processes(host.processes)
+        self.hosts = []
+        for name in _namespaces():
+            if name.startswith(self._prefix):
+                _remove_namespace(name)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        self._old_handlers = {}
+        atexit.unregister(self.close)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _catch_signals(self) -> None:
+        """SIGTERM and SIGHUP unwind like Ctrl-C does."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+
+        def unwind(_number: int, _frame: FrameType | None) -> None:
+            raise KeyboardInterrupt
+
+        for number in _SIGNALS:
+            self._old_handlers[number] = signal.signal(number, unwind)
+
+    def _make(self) -> None:
+        count = self.options.hosts
+        for index in range(count):
+            host = Host(index, f"{self._prefix}h{index}", f"10.77.0.{index + 1}")
+            _run(["ip", "netns", "add", host.netns])
+            self.hosts.append(host)
+        if count == 2:
+            _make_veth(self.hosts[0].netns, IFNAME, self.hosts[1].netns, IFNAME, self.options)
+        else:
+            self._make_switch()
+        for host in self.hosts:
+            _configure(host, self.options)
+
+    def _make_switch(self) -> None:
+        switch = f"{self._prefix}sw"
+        _run(["ip", "netns", "add", switch])
+        ports = [f"p{host.index}" for host in self.hosts]
+        for host, port in zip(self.hosts, ports, strict=True):
+            _make_veth(switch, port, host.netns, IFNAME, self.options)
+        mtu = self.options.mtu_bytes
+
+        def bridge_ports(ipr: Any) -> None:
+            ipr.link("add", ifname="br0", kind="bridge", br_forward_delay=0, br_stp_state=0)
+            bridge = ipr.link_lookup(ifname="br0")[0]
+            for port in ports:
+                index = ipr.link_lookup(ifname=port)[0]
+                ipr.link("set", index=index, mtu=mtu, master=bridge, state="up")
+            ipr.link("set", index=bridge, mtu=mtu, state="up")
+
+        in_namespace(switch, bridge_ports)
+        if not self.options.offload:
+            for port in ports:
+                _offloads_off(switch, port)
+
+
+def require_root(what: str) -> None:
+    """One clear error for everyone but root."""
+    if os.geteuid() != 0:
+        raise HarpError(f"{what} needs root: run it with sudo", Exit.PRIVILEGE)
+
+
+def require_programs(*names: str) -> None:
+    """One clear error that names what is missing and the package that has it."""
+    packages = {"ip": "iproute2", "ethtool": "ethtool", "taskset": "util-linux"}
+    for name in names:
+        if shutil.which(name) is None:
+            raise HarpError(
+                f"{name} is not installed: apt install {packages.get(name, name)}", Exit.MISSING
+            )
+
+
+def clean_leftovers() -> list[str]:
+    """Removes the namespaces of runs that are dead, and what still runs in them."""
+    removed = []
+    for name in _namespaces():
+        match = _NAME.fullmatch(name)
+        if match and not _alive(int(match[1])):
+            _remove_namespace(name)
+            removed.append(name)
+    if removed:
+        err.print(f"removed what a killed run had left: {', '.join(removed)}", soft_wrap=True)
+    return removed
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def _run(command: Sequence[str], timeout_s: float = 30) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        raise HarpError(f"{' '.join(command)}: {reason}")
+    return done.stdout
+
+
+def _namespaces() -> list[str]:
+    try:
+        return sorted(path.name for path in _NETNS_DIR.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """SIGTERM, and SIGKILL to what does not heed it within two seconds."""
+    living = [process for process in processes if process.poll() is None]
+    for process in living:
+        process.terminate()
+    for process in living:
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for process in processes:
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _remove_namespace(name: str) -> None:
+    """Kills what runs in a namespace and deletes it; one that is gone already is no error."""
+    with contextlib.suppress(HarpError):
+        for pid in _run(["ip", "netns", "pids", name]).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    with contextlib.suppress(HarpError):
+        _run(["ip", "netns", "delete", name])
+
+
+def in_namespace(name: str, work: Callable[[Any], None]) -> None:
+    """Runs work(IPRoute) inside a namespace.
+
+    In a thread that enters it and ends: pyroute2's own way forks, and the copy would share our
+    signal handlers and our duty to clean up.
+    """
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            with (_NETNS_DIR / name).open("rb") as entry:
+                if _libc.setns(entry.fileno(), _CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), f"setns to {name}")
+            with IPRoute() as ipr:
+                work(ipr)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=body, name=f"netns {name}")
+    thread.start()
+    thread.join()
+    if failure:
+        raise HarpError(f"namespace {name}: {failure[0]}") from failure[0]
+
+
+def _make_veth(ns_a: str, if_a: str, ns_b: str, if_b: str, options: LabOptions) -> None:
+    """A veth pair between two namespaces, made inside them: nothing shows up outside."""
+    queues = {"num_tx_queues": options.queues, "num_rx_queues": options.queues}
+
+    def add(ipr: Any) -> None:
+        with (_NETNS_DIR / ns_b).open("rb") as entry:
+            peer = {"ifname": if_b, "net_ns_fd": entry.fileno(), **queues}
+            ipr.link("add", ifname=if_a, kind="veth", peer=peer, **queues)
+
+    in_namespace(ns_a, add)
+
+
+def _configure(host: Host, options: LabOptions) -> None:
+    def configure(ipr: Any) -> None:
+        ipr.link("set", index=ipr.link_lookup(ifname="lo")[0], state="up")
+        index = ipr.link_lookup(ifname=host.ifname)[0]
+        ipr.link("set", index=index, mtu=options.mtu_bytes)
+        ipr.addr("add", index=index, address=host.address, prefixlen=24)
+        ipr.link("set", index=index, state="up")
+
+    in_namespace(host.netns, configure)
+    if not options.offload:
+        _offloads_off(host.netns, host.ifname)
+
+
+def _offloads_off(namespace: str, ifname: str) -> None:
+    features = [word for name in ("tso", "gso", "gro", "tx") for word in (name, "off")]
+    _run(["ip", "netns", "exec", namespace, "ethtool", "-K", ifname, *features])

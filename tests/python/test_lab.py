@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The laboratory: hosts that reach each other, and nothing of it afterwards."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harp import lab
+from harp.errors import Exit, HarpError
+from harp.lab import Lab, LabOptions
+
+pytestmark = pytest.mark.usefixtures("need_root")
+
+
+def ours() -> set[str]:
+    return {path.name for path in Path("/run/netns").glob(f"harp-{os.getpid()}-*")}
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 4])
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_hosts_reach_each_other_at_full_mtu(hosts: int, mtu: int) -> None:
+    with Lab(LabOptions(hosts=hosts, mtu_bytes=mtu)) as made:
+        first = made.hosts[0]
+        for other in made.hosts[1:]:
+            # One unfragmentable packet of exactly the MTU: 28 bytes are IP and UDP headers.
+            listener = other.popen([sys.executable, "-c", RECEIVE, other.address])
+            assert listener.stdout is not None
+            assert listener.stdout.readline().strip() == "ready"
+            first.run(sys.executable, "-c", SEND, other.address, str(mtu - 28))
+            assert listener.stdout.readline().strip() == str(mtu - 28)
+    assert not ours()
+
+
+RECEIVE = """
+import socket, sys
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind((sys.argv[1], 7000))
+sock.settimeout(10)
+print("ready", flush=True)
+print(len(sock.recv(65536)), flush=True)
+"""
+SEND = """
+import socket, sys
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.setsockopt(socket.IPPROTO_IP, 10, 2) # IP_MTU_DISCOVER, IP_PMTUDISC_DO
+sock.sendto(bytes(int(sys.argv[2])), (sys.argv[1], 7000))
+"""
+
+
+@pytest.mark.parametrize("offload", [True, False])
+def test_offloads_are_as_asked(offload: bool) -> None:
+    with Lab(LabOptions(offload=offload)) as made:
+        for host in made.hosts:
+            shown = json.loads(host.run("ethtool", "--json", "-k", host.ifname))[0]
+            for feature in ("tcp-segmentation-offload", "generic-segmentation-offload"):
+                assert shown[feature]["active"] is offload, feature
+            assert shown["tx-checksum-ip-generic"]["active"] is offload
+
+
+def test_processes_end_with_the_laboratory() -> None:
+    with Lab() as made:
+        script = "import os, time; print(os.sched_getaffinity(0), flush=True); time.sleep(1000)"
+        process = made.hosts[1].popen([sys.executable, "-c", script], cpu=0)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "{0}"
+    assert process.returncode == -signal.SIGTERM
+    assert not ours()
+
+
+def test_an_exception_cleans_up() -> None:
+    with contextlib.suppress(ZeroDivisionError), Lab():
+        assert ours()
+        raise ZeroDivisionError
+    assert not ours()
+
+
+def test_close_twice_is_harmless() -> None:
+    made = Lab()
+    with made:
+        pass
+    made.close()
+
+
+HOLD = """
+import sys
+from harp.lab import Lab
+with Lab() as made:
+    made.hosts[0].popen(["sleep", "1000"])
+    print(made.hosts[0].netns, flush=True)
+    sys.stdin.read()
+"""
+
+
+def hold() -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cleans_up(number: signal.Signals) -> None:
+    process, name = hold()
+    assert (Path("/run/netns") / name).exists()
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert not (Path("/run/netns") / name).exists()
+
+
+def test_a_killed_run_is_cleaned_by_the_next(capfd: pytest.CaptureFixture[str]) -> None:
+    process, name = hold()
+    process.kill()
+    process.communicate(timeout=20)
+    assert (Path("/run/netns") / name).exists(), "SIGKILL leaves no chance to clean up"
+    sleepers = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+    pid = int(sleepers.stdout)
+    with Lab():
+        assert not (Path("/run/netns") / name).exists()
+    assert name in capfd.readouterr().err
+    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_a_living_run_is_left_alone() -> None:
+    process, name = hold()
+    with Lab():
+        assert (Path("/run/netns") / name).exists()
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20) == 0
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (LabOptions(hosts=1), "hosts"),
+        (LabOptions(hosts=5), "hosts"),
+        (LabOptions(mtu_bytes=100), "mtu"),
+        (LabOptions(queues=0), "queues"),
+    ],
+)
+def test_bad_options_are_named(options: LabOptions, word: str) -> None:
+    with pytest.raises(HarpError, match=word) as caught:
+        Lab(options)
+    assert caught.value.code == Exit.USAGE
+
+
+def test_without_root_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(HarpError, match="needs root") as caught:
+        Lab().__enter__()
+    assert caught.value.code == Exit.PRIVILEGE
+
+
+def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(HarpError, match="apt install iproute2") as caught:
+        lab.require_programs("ip")
+    assert caught.value.code == Exit.MISSING
