@@ -162,8 +162,8 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 #define ABI_PROPS_V8(p) ABI_PROPS_V7(p), .reg_is_global = (p).reg_is_global
 #define ABI_PROPS_V9(p)                                                                            \
 	ABI_PROPS_V8(p), .force_flush = (p).force_flush,                                           \
-		.vprops = { .ndevs = (p).vprops.ndevs, .devs = { (p).vprops.devs[0] } },           \
-		.max_p2p_bytes = (p).max_p2p_bytes, .max_coll_bytes = (p).max_coll_bytes
+			 .vprops = { .ndevs = (p).vprops.ndevs, .devs = { (p).vprops.devs[0] } },  \
+			 .max_p2p_bytes = (p).max_p2p_bytes, .max_coll_bytes = (p).max_coll_bytes
 #define ABI_PROPS_V11(p) ABI_PROPS_V9(p), .max_multi_request_size = (p).max_multi_request_size
 
 #define ABI_GET_PROPERTIES(version, FIELDS)                                                        \

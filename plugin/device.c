@@ -63,8 +63,8 @@ bool device_name_matches(const char *list, const char *ifname, bool *exact)
 	*exact = false;
 	while (*list) {
 		size_t len = strcspn(list, ",");
-		bool hit = whole ? strlen(ifname) == len && !strncmp(list, ifname, len) :
-				   len > 0 && !strncmp(list, ifname, len);
+		bool hit = whole ? strlen(ifname) == len && !strncmp(list, ifname, len)
+				 : len > 0 && !strncmp(list, ifname, len);
 
 		found |= hit;
 		list += len;
@@ -145,8 +145,8 @@ static bool device_on_subnet(const struct ifaddrs *entry, const struct harp_addr
 	if (!entry->ifa_netmask || wanted_v4 != (entry->ifa_addr->sa_family == AF_INET))
 		return false;
 	if (entry->ifa_addr->sa_family == AF_INET) {
-		own = device_from_v4(&((const struct sockaddr_in *)(const void *)entry->ifa_addr)
-					      ->sin_addr);
+		own = device_from_v4(
+			&((const struct sockaddr_in *)(const void *)entry->ifa_addr)->sin_addr);
 		mask = device_from_v4(
 			&((const struct sockaddr_in *)(const void *)entry->ifa_netmask)->sin_addr);
 		memset(mask.bytes, 0xff, 12);
@@ -331,35 +331,34 @@ static int device_mtu(const char *ifname)
 /* Says what was looked for, where that wish came from, and what there is instead. */
 static void device_warn_none(const struct plugin_config *config, const struct ifaddrs *addresses)
 {
-	const char *named = getenv("HARP_IFNAME");
+	const char *named = getenv("HARP_IFNAME"), *family = "IP";
 	char there[512] = "";
 	size_t used = 0;
 
+	if (config->family)
+		family = config->family == AF_INET ? "IPv4" : "IPv6";
 	for (const struct ifaddrs *entry = addresses; entry; entry = entry->ifa_next) {
-		bool up = entry->ifa_flags & IFF_UP, running = entry->ifa_flags & IFF_RUNNING;
+		const char *state = "";
 
 		if (!entry->ifa_addr || entry->ifa_addr->sa_family != AF_PACKET)
 			continue;
+		if (!(entry->ifa_flags & IFF_UP))
+			state = " (down)";
+		else if (!(entry->ifa_flags & IFF_RUNNING))
+			state = " (no carrier)";
 		if (used + 32 < sizeof(there))
 			used += (size_t)snprintf(there + used, sizeof(there) - used, " %s%s",
-						 entry->ifa_name,
-						 !up ? " (down)" : !running ? " (no carrier)" : "");
+						 entry->ifa_name, state);
 	}
 	if (config->ifname[0])
 		WARN("%s=\"%s\" selects no usable interface: it must be up, running and have an "
 		     "%s address; there are:%s",
-		     named && *named ? "HARP_IFNAME" : "NCCL_SOCKET_IFNAME", config->ifname,
-		     config->family == AF_INET	? "IPv4" :
-		     config->family == AF_INET6 ? "IPv6" :
-						  "IP",
+		     named && *named ? "HARP_IFNAME" : "NCCL_SOCKET_IFNAME", config->ifname, family,
 		     there);
 	else
 		WARN("no usable interface: one must be up, running and have an %s address; "
 		     "there are:%s",
-		     config->family == AF_INET	? "IPv4" :
-		     config->family == AF_INET6 ? "IPv6" :
-						  "IP",
-		     there);
+		     family, there);
 }
 
 int plugin_devices_load(void)

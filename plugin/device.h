@@ -9,10 +9,10 @@
 
 /* Where device_scan() looks. */
 struct device_host {
-	const struct ifaddrs *addresses; /* as getifaddrs() gives them */
-	const char *sysfs;               /* "/sys" */
-	const char *comm_id;             /* NCCL_COMM_ID or NULL */
-	int (*mtu)(const char *ifname);  /* bytes, or -errno */
+	const struct ifaddrs *addresses;          /* as getifaddrs() gives them */
+	const char *sysfs;                        /* "/sys" */
+	const char *comm_id;                      /* NCCL_COMM_ID or NULL */
+	int (*mtu)(const char *ifname);           /* bytes, or -errno */
 	int (*default_route)(const char *ifname); /* 1, 0, -errno */
 };
 

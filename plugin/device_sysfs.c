@@ -159,8 +159,8 @@ void device_describe_hardware(const char *sysfs, struct candidate *candidate,
 	if (!device_sysfs_is_ours(directory, candidate))
 		return;
 	if (!device->speed_mbps && device_sysfs_number(directory, "speed", &number) && number > 0)
-		device->speed_mbps = number < (long)DEVICE_SPEED_MBPS_MAX ? (uint32_t)number :
-									    DEVICE_SPEED_MBPS_MAX;
+		device->speed_mbps = number < (long)DEVICE_SPEED_MBPS_MAX ? (uint32_t)number
+									  : DEVICE_SPEED_MBPS_MAX;
 	for (unsigned depth = 0; depth < DEVICE_STACKING_MAX; depth++) {
 		unsigned lowers;
 

@@ -8,8 +8,7 @@
 
 /* A context that NCCL carries for us and ends. Results of plugin_init(); -EPROTONOSUPPORT in a
  * forked child. */
-int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class,
-		  nccl_logger logger);
+int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, nccl_logger logger);
 void lifetime_close(struct plugin_ctx *ctx);
 
 /* The one context of versions that carry none: the first call makes it, later ones find it. */

@@ -24,8 +24,8 @@ extern "C" {
 #define NCCL_ABI_OLDEST 6
 #define NCCL_ABI_NEWEST 12
 
-#define NCCL_HANDLE_BYTES 128         /* of listen, connect */
-#define NCCL_REQUESTS_MAX 32          /* outstanding per comm since 2.19; 8 before */
+#define NCCL_HANDLE_BYTES 128 /* of listen, connect */
+#define NCCL_REQUESTS_MAX 32  /* outstanding per comm since 2.19; 8 before */
 #define NCCL_TRAFFIC_CLASS_UNSET (-1)
 /* What irecv may find in *request (v9 and later): "no completion is needed". To be overwritten. */
 #define NCCL_REQUEST_OPTIONAL ((void *)0x1)
@@ -245,8 +245,7 @@ typedef enum nccl_result nccl_accept_v6(void *listen_comm, void **recv_comm);
 typedef enum nccl_result nccl_accept_v7(void *listen_comm, void **recv_comm,
 					struct nccl_device_handle **dev_comm);
 
-typedef enum nccl_result nccl_reg_mr_v6(void *comm, void *data, int size, int type,
-					void **mhandle);
+typedef enum nccl_result nccl_reg_mr_v6(void *comm, void *data, int size, int type, void **mhandle);
 typedef enum nccl_result nccl_reg_mr_v8(void *comm, void *data, size_t size, int type,
 					void **mhandle);
 typedef enum nccl_result nccl_reg_mr_dmabuf_v6(void *comm, void *data, size_t size, int type,
@@ -442,13 +441,12 @@ struct nccl_net_v12 {
 /* ------------------------------------------------------------------------------------------------
  * Layout, as measured on x86-64 (LP64).
  */
-#define NCCL_ABI_WORDS(type, words) \
+#define NCCL_ABI_WORDS(type, words)                                                                \
 	static_assert(sizeof(struct type) == (words) * sizeof(void *), "words of " #type)
-#define NCCL_ABI_WORD(type, member, word) \
+#define NCCL_ABI_WORD(type, member, word)                                                          \
 	static_assert(offsetof(struct type, member) == (word) * sizeof(void *), #type "." #member)
-#define NCCL_ABI_SIZE(type, bytes) \
-	static_assert(sizeof(struct type) == (bytes), "size of " #type)
-#define NCCL_ABI_AT(type, member, bytes) \
+#define NCCL_ABI_SIZE(type, bytes) static_assert(sizeof(struct type) == (bytes), "size of " #type)
+#define NCCL_ABI_AT(type, member, bytes)                                                           \
 	static_assert(offsetof(struct type, member) == (bytes), #type "." #member)
 
 static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "NCCL's ABI is described for LP64");

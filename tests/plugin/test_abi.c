@@ -40,9 +40,9 @@ static char last_line[1024];
 
 #define GARBAGE ((void *)(uintptr_t)0xabad1dea)
 
-__attribute__((format(printf, 5, 6))) static void
-logger(enum nccl_log_level level, unsigned long flags, const char *func, int line, const char *fmt,
-       ...)
+__attribute__((format(printf, 5, 6))) static void logger(enum nccl_log_level level,
+							 unsigned long flags, const char *func,
+							 int line, const char *fmt, ...)
 {
 	va_list args;
 

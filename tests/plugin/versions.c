@@ -10,13 +10,34 @@
 /* Every version's member of one name and form: evaluates call with `t` as the table. */
 #define EACH(call)                                                                                 \
 	switch (net->version) {                                                                    \
-	case 6: { const struct nccl_net_v6 *t = net->table; return call; }                         \
-	case 7: { const struct nccl_net_v7 *t = net->table; return call; }                         \
-	case 8: { const struct nccl_net_v8 *t = net->table; return call; }                         \
-	case 9: { const struct nccl_net_v9 *t = net->table; return call; }                         \
-	case 10: { const struct nccl_net_v10 *t = net->table; return call; }                       \
-	case 11: { const struct nccl_net_v11 *t = net->table; return call; }                       \
-	case 12: { const struct nccl_net_v12 *t = net->table; return call; }                       \
+	case 6: {                                                                                  \
+		const struct nccl_net_v6 *t = net->table;                                          \
+		return call;                                                                       \
+	}                                                                                          \
+	case 7: {                                                                                  \
+		const struct nccl_net_v7 *t = net->table;                                          \
+		return call;                                                                       \
+	}                                                                                          \
+	case 8: {                                                                                  \
+		const struct nccl_net_v8 *t = net->table;                                          \
+		return call;                                                                       \
+	}                                                                                          \
+	case 9: {                                                                                  \
+		const struct nccl_net_v9 *t = net->table;                                          \
+		return call;                                                                       \
+	}                                                                                          \
+	case 10: {                                                                                 \
+		const struct nccl_net_v10 *t = net->table;                                         \
+		return call;                                                                       \
+	}                                                                                          \
+	case 11: {                                                                                 \
+		const struct nccl_net_v11 *t = net->table;                                         \
+		return call;                                                                       \
+	}                                                                                          \
+	case 12: {                                                                                 \
+		const struct nccl_net_v12 *t = net->table;                                         \
+		return call;                                                                       \
+	}                                                                                          \
 	}                                                                                          \
 	abort()
 
@@ -72,12 +93,13 @@ enum nccl_result net_devices(struct net *net, int *count)
 	props->ptr_support = p.ptr_support, props->speed_mbps = p.speed_mbps,                      \
 	props->port = p.port, props->latency_us = p.latency_us, props->max_comms = p.max_comms,    \
 	props->max_recvs = p.max_recvs
-#define COPY_V7 COPY_V6, props->device_type = p.device_type, props->device_version = p.device_version
+#define COPY_V7                                                                                    \
+	COPY_V6, props->device_type = p.device_type, props->device_version = p.device_version
 #define COPY_V8 COPY_V7, props->reg_is_global = p.reg_is_global
 #define COPY_V9                                                                                    \
 	COPY_V8, props->force_flush = p.force_flush, props->vprops.ndevs = p.vprops.ndevs,         \
-		 props->vprops.devs[0] = p.vprops.devs[0],                                         \
-		 props->max_p2p_bytes = p.max_p2p_bytes, props->max_coll_bytes = p.max_coll_bytes
+		 props->vprops.devs[0] = p.vprops.devs[0], props->max_p2p_bytes = p.max_p2p_bytes, \
+		 props->max_coll_bytes = p.max_coll_bytes
 #define COPY_V11 COPY_V9, props->max_multi_request_size = p.max_multi_request_size
 /* Bytes on both sides of the struct must stay as they are: the size that we think is the plugin's. */
 #define PROPERTIES(n, type, copy)                                                                  \

@@ -39,7 +39,7 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 
 static int read_one(struct plugin_config *config, const char *entry)
 {
-	char *environment[] = { (char *)(uintptr_t)"PATH=/bin", (char *)(uintptr_t)entry, NULL };
+	char *environment[] = { (char *)(uintptr_t) "PATH=/bin", (char *)(uintptr_t)entry, NULL };
 
 	warnings = 0;
 	last_warning[0] = '\0';
@@ -87,12 +87,12 @@ static void test_values(void)
 
 static void test_precedence(void)
 {
-	char *environment[] = { (char *)(uintptr_t)"NCCL_SOCKET_IFNAME=eth0",
-				(char *)(uintptr_t)"HARP_IFNAME=ens1", NULL };
+	char *environment[] = { (char *)(uintptr_t) "NCCL_SOCKET_IFNAME=eth0",
+				(char *)(uintptr_t) "HARP_IFNAME=ens1", NULL };
 	struct plugin_config config;
 
 	CHECK(!config_read(&config, environment) && !strcmp(config.ifname, "ens1"));
-	environment[1] = (char *)(uintptr_t)"HARP_IFNAME=";
+	environment[1] = (char *)(uintptr_t) "HARP_IFNAME=";
 	CHECK(!config_read(&config, environment) && !strcmp(config.ifname, "eth0"));
 }
 
@@ -162,8 +162,7 @@ static void test_unknown(void)
 /* Every key of the list takes its own default, and its help is a sentence worth printing. */
 static void test_list(void)
 {
-#define KEY(name, type, field, unit, min, max, preset, help)                                       \
-	{ #name, preset, help },
+#define KEY(name, type, field, unit, min, max, preset, help) { #name, preset, help },
 	static const struct {
 		const char *name, *preset, *help;
 	} keys[] = { CONFIG_KEYS(KEY) };

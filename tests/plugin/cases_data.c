@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cases_data.c - messages between a sender and a receiver that live. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+
+#define MIB (1024u * 1024u)
+#define GUARD 64u
+
+/* One message of size bytes from out + skew to in + skew, posted as room bytes. */
+static void transfer(struct net *net, struct pair *pair, uint8_t *out, uint8_t *in, size_t skew,
+		     size_t size, size_t room)
+{
+	unsigned seed = (unsigned)(size * 31 + skew);
+	int sent = -1, received = -1;
+	void *recv, *send;
+
+	memset(in, 0x5a, skew + room + GUARD);
+	fill(out + skew, size, seed);
+	recv = post_recv(net, pair->recv, in + skew, room, 1);
+	send = post_send(net, pair->send, out + skew, size, 1);
+	complete_both(net, send, recv, &sent, &received);
+	if ((size_t)received != size || (size_t)sent != size)
+		fail(__FILE__, __LINE__, "%zu bytes: %d sent, %d received", size, sent, received);
+	if (!filled(in + skew, size, seed))
+		fail(__FILE__, __LINE__, "%zu bytes at offset %zu: wrong", size, skew);
+	for (size_t i = 0; i < skew; i++)
+		REQUIRE(in[i] == 0x5a);
+	for (size_t i = skew + size; i < skew + room + GUARD; i++)
+		REQUIRE(in[i] == 0x5a);
+}
+
+void case_sizes(const char *plugin, int version)
+{
+	static const size_t sizes[] = { 0,      1,       7,    8,       9,          15,
+					63,     64,      65,   511,     1459,       1460,
+					4095,   4096,    4097, 65535,   262143,     262144,
+					262145, MIB - 1, MIB,  MIB + 1, 3 * MIB + 5 };
+	struct library lib;
+	struct pair pair;
+	uint8_t *out = malloc(64 * MIB + 2 * GUARD), *in = malloc(64 * MIB + 2 * GUARD);
+
+	REQUIRE(out && in);
+	library_open(&lib, plugin, version);
+	pair_open(&lib.net, &pair);
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		transfer(&lib.net, &pair, out, in, 0, sizes[i], sizes[i]);
+		transfer(&lib.net, &pair, out, in, 1 + i % 8, sizes[i], sizes[i] + i);
+		transfer(&lib.net, &pair, out, in, 8, sizes[i], 4 * MIB);
+	}
+	transfer(&lib.net, &pair, out, in, 0, 64 * MIB, 64 * MIB);
+	transfer(&lib.net, &pair, out, in, 3, 64 * MIB - 3, 64 * MIB - 3);
+	pair_close(&lib.net, &pair);
+	library_close(&lib);
+	free(out);
+	free(in);
+}
+
+void case_nothing(const char *plugin, int version)
+{
+	struct library lib;
+	struct pair pair;
+	int sent = -1, received = -1;
+	uint8_t in[16];
+
+	library_open(&lib, plugin, version);
+	pair_open(&lib.net, &pair);
+	memset(in, 0x5a, sizeof(in));
+	for (unsigned i = 0; i < 100; i++) {
+		void *recv = post_recv(&lib.net, pair.recv, i % 2 ? in : NULL, i % 2 ? 16 : 0, 0);
+		void *send = post_send(&lib.net, pair.send, NULL, 0, 0);
+
+		complete_both(&lib.net, send, recv, &sent, &received);
+		REQUIRE(sent == 0 && received == 0);
+	}
+	for (unsigned i = 0; i < sizeof(in); i++)
+		REQUIRE(in[i] == 0x5a);
+	pair_close(&lib.net, &pair);
+	library_close(&lib);
+}
+
+void case_requests(const char *plugin, int version)
+{
+	enum { MANY = NCCL_REQUESTS_MAX };
+	struct library lib;
+	struct net *net = &lib.net;
+	struct pair pair;
+	void *sends[MANY + 1], *recvs[MANY + 1], *extra;
+	uint64_t out[MANY + 1], in[MANY + 1] = { 0 };
+
+	library_open(&lib, plugin, version);
+	pair_open(net, &pair);
+	for (unsigned i = 0; i < MANY; i++) {
+		out[i] = i * 3;
+		recvs[i] = NULL;
+		OK(net_irecv(net, pair.recv, &in[i], 8, 0, NULL, &recvs[i]));
+		REQUIRE(recvs[i]);
+	}
+	extra = NCCL_REQUEST_OPTIONAL;
+	OK(net_irecv(net, pair.recv, &in[MANY], 8, 0, NULL, &extra));
+	REQUIRE(!extra);
+	for (unsigned i = 0; i < MANY; i++) {
+		sends[i] = NULL;
+		OK(net_isend(net, pair.send, &out[i], 8, 0, NULL, &sends[i]));
+		REQUIRE(sends[i]);
+	}
+	extra = sends[0];
+	OK(net_isend(net, pair.send, &out[0], 8, 0, NULL, &extra));
+	REQUIRE(!extra);
+	/* One place is free again as soon as one is done, and no sooner. */
+	complete_both(net, sends[0], recvs[0], NULL, NULL);
+	out[MANY] = MANY * 3;
+	sends[MANY] = recvs[MANY] = NULL;
+	OK(net_irecv(net, pair.recv, &in[MANY], 8, 0, NULL, &recvs[MANY]));
+	OK(net_isend(net, pair.send, &out[MANY], 8, 0, NULL, &sends[MANY]));
+	REQUIRE(recvs[MANY] && sends[MANY]);
+	for (unsigned i = 1; i <= MANY; i++)
+		complete_both(net, sends[i], recvs[i], NULL, NULL);
+	for (unsigned i = 0; i <= MANY; i++)
+		REQUIRE(in[i] == i * 3);
+	pair_close(net, &pair);
+	library_close(&lib);
+}
+
+/* A window of receives is kept posted ahead of a window of sends, as NCCL does. */
+void case_fifo(const char *plugin, int version)
+{
+	enum { COUNT = 400, WINDOW = 8, ROOM = 40000 };
+	static uint8_t out[WINDOW][ROOM], in[WINDOW][ROOM];
+	void *sends[WINDOW] = { NULL }, *recvs[WINDOW] = { NULL };
+	unsigned posted_sends = 0, posted_recvs = 0, sent = 0, received = 0;
+	struct library lib;
+	struct net *net = &lib.net;
+	struct pair pair;
+
+	library_open(&lib, plugin, version);
+	pair_open(net, &pair);
+	WAIT_UNTIL(sent == COUNT && received == COUNT)
+	{
+		unsigned slot;
+		int done, size;
+
+		slot = posted_recvs % WINDOW;
+		if (posted_recvs < COUNT && posted_recvs - received < WINDOW) {
+			OK(net_irecv(net, pair.recv, in[slot], ROOM, (int)posted_recvs, NULL,
+				     &recvs[slot]));
+			posted_recvs += recvs[slot] != NULL;
+		}
+		slot = posted_sends % WINDOW;
+		if (posted_sends < COUNT && posted_sends - sent < WINDOW) {
+			fill(out[slot], posted_sends * 97 % ROOM, posted_sends);
+			OK(net_isend(net, pair.send, out[slot], posted_sends * 97 % ROOM,
+				     (int)posted_sends, NULL, &sends[slot]));
+			posted_sends += sends[slot] != NULL;
+		}
+		if (sent < posted_sends) {
+			OK(net_test(net, sends[sent % WINDOW], &done, &size));
+			sent += (unsigned)done;
+		}
+		if (received < posted_recvs) {
+			slot = received % WINDOW;
+			OK(net_test(net, recvs[slot], &done, &size));
+			if (done) {
+				REQUIRE((unsigned)size == received * 97 % ROOM);
+				REQUIRE(filled(in[slot], (size_t)size, received));
+				received++;
+			}
+		}
+	}
+	pair_close(net, &pair);
+	library_close(&lib);
+}
+
+/* Returns the first result of testing that is not "not yet". */
+static enum nccl_result outcome(struct net *net, void *request)
+{
+	enum nccl_result result = NCCL_SUCCESS;
+	int done = 0;
+
+	WAIT_UNTIL(done || result != NCCL_SUCCESS)
+	{
+		done = 77;
+		result = net_test(net, request, &done, NULL);
+		REQUIRE(result == NCCL_SUCCESS ? done == 0 || done == 1 : done == 0);
+	}
+	return result;
+}
+
+void case_truncated(const char *plugin, int version)
+{
+	static uint8_t out[2 * MIB], in[2 * MIB];
+	static const size_t sizes[][2] = { { 100, 99 }, { 1, 0 }, { 2 * MIB, MIB } };
+	struct library lib;
+	struct net *net = &lib.net;
+
+	library_open(&lib, plugin, version);
+	for (unsigned i = 0; i < 3; i++) {
+		unsigned warned = log_warnings();
+		struct pair pair;
+		void *recv, *again = (void *)(uintptr_t)0x57a1e;
+		uint8_t byte;
+
+		pair_open(net, &pair);
+		memset(in, 0x5a, sizeof(in));
+		recv = post_recv(net, pair.recv, in, sizes[i][1], 0);
+		post_send(net, pair.send, out, sizes[i][0], 0);
+		EXPECT(outcome(net, recv), NCCL_INVALID_USAGE);
+		REQUIRE(log_warnings() == warned + 1);
+		REQUIRE(strstr(log_last_warning(), "truncated"));
+		REQUIRE(in[sizes[i][1]] == 0x5a);
+		/* Sticky: NCCL 2.19 to 2.25 go on calling. */
+		for (unsigned n = 0; n < 100; n++) {
+			EXPECT(net_irecv(net, pair.recv, &byte, 1, 0, NULL, &again),
+			       NCCL_INVALID_USAGE);
+			REQUIRE(!again);
+			EXPECT(outcome(net, recv), NCCL_INVALID_USAGE);
+		}
+		REQUIRE(log_warnings() == warned + 1);
+		pair_close(net, &pair);
+	}
+	library_close(&lib);
+}
+
+void case_two_ways(const char *plugin, int version)
+{
+	enum { ROUNDS = 40 };
+	static uint8_t out[2][MIB], in[2][MIB];
+	struct library lib;
+	struct net *net = &lib.net;
+	struct pair pairs[2];
+	unsigned rounds[2] = { 0 };
+	void *sends[2] = { NULL }, *recvs[2] = { NULL };
+
+	library_open(&lib, plugin, version);
+	pair_open(net, &pairs[0]);
+	pair_open(net, &pairs[1]);
+	WAIT_UNTIL(rounds[0] == ROUNDS && rounds[1] == ROUNDS)
+	{
+		for (unsigned i = 0; i < 2; i++) {
+			int done = 0;
+
+			if (rounds[i] == ROUNDS)
+				continue;
+			if (!sends[i] && !recvs[i]) {
+				fill(out[i], MIB, rounds[i] + i);
+				sends[i] = post_send(net, pairs[i].send, out[i], MIB, 0);
+				recvs[i] = post_recv(net, pairs[i].recv, in[i], MIB, 0);
+			}
+			if (sends[i])
+				OK(net_test(net, sends[i], &done, NULL));
+			if (done)
+				sends[i] = NULL;
+			done = 0;
+			if (recvs[i])
+				OK(net_test(net, recvs[i], &done, NULL));
+			if (done)
+				recvs[i] = NULL;
+			if (!sends[i] && !recvs[i]) {
+				REQUIRE(filled(in[i], MIB, rounds[i] + i));
+				rounds[i]++;
+			}
+		}
+	}
+	pair_close(net, &pairs[0]);
+	pair_close(net, &pairs[1]);
+	library_close(&lib);
+}
+
+/* A sender's thread sleeps once all its requests are done; the receiver must not need it. */
+void case_idle(const char *plugin, int version)
+{
+	enum { COUNT = 8, SIZE = 30000 };
+	static uint8_t out[COUNT][SIZE], in[COUNT][SIZE];
+	struct library lib;
+	struct pair pair;
+	void *sends[COUNT];
+
+	library_open(&lib, plugin, version);
+	pair_open(&lib.net, &pair);
+	for (unsigned i = 0; i < COUNT; i++) {
+		fill(out[i], SIZE, i);
+		sends[i] = post_send(&lib.net, pair.send, out[i], SIZE, 0);
+	}
+	/* Within the eager budget: done before any receive is posted. */
+	for (unsigned i = 0; i < COUNT; i++) {
+		complete(&lib.net, sends[i]);
+		memset(out[i], 0, SIZE);
+	}
+	for (unsigned i = 0; i < COUNT; i++) {
+		void *recv = post_recv(&lib.net, pair.recv, in[i], SIZE, 0);
+
+		REQUIRE(complete(&lib.net, recv) == SIZE && filled(in[i], SIZE, i));
+	}
+	pair_close(&lib.net, &pair);
+	library_close(&lib);
+}

@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cases_end.c - closing, dying, unloading, forking, exiting. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cases.h"
+
+#define MIB (1024u * 1024u)
+#define CLOSE_MS_MAX 1000u
+
+static void milliseconds(long ms)
+{
+	nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
+}
+
+static uint8_t *map(size_t size)
+{
+	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	REQUIRE(memory != MAP_FAILED);
+	return memory;
+}
+
+/* ---- close ------------------------------------------------------------------------------------ */
+
+/* sends, recvs: how many of each are in flight when send_first says which end closes first. */
+static void close_in_flight(struct net *net, unsigned sends, unsigned recvs, bool send_first)
+{
+	struct pair pair;
+	uint8_t *out = map(32 * MIB), *in = map(32 * MIB);
+	uint64_t start;
+
+	pair_open(net, &pair);
+	for (unsigned i = 0; i < recvs; i++)
+		post_recv(net, pair.recv, in + i * MIB, MIB, 0);
+	for (unsigned i = 0; i < sends; i++)
+		post_send(net, pair.send, out + i * MIB, MIB, 0);
+	start = now_ms();
+	if (send_first)
+		OK(net_close_send(net, pair.send));
+	OK(net_close_recv(net, pair.recv));
+	/* NCCL frees the memory now: who touches it from here on dies. */
+	REQUIRE(munmap(in, 32 * MIB) == 0);
+	if (!send_first)
+		OK(net_close_send(net, pair.send));
+	REQUIRE(munmap(out, 32 * MIB) == 0);
+	OK(net_close_listen(net, pair.listen));
+	if (now_ms() - start > CLOSE_MS_MAX)
+		fail(__FILE__, __LINE__, "%u sends, %u receives: closing took %llu ms", sends,
+		     recvs, (unsigned long long)(now_ms() - start));
+	milliseconds(20);
+}
+
+void case_close_in_flight(const char *plugin, int version)
+{
+	struct library lib;
+
+	library_open(&lib, plugin, version);
+	for (unsigned send_first = 0; send_first < 2; send_first++) {
+		close_in_flight(&lib.net, 0, 32, send_first);
+		close_in_flight(&lib.net, 32, 0, send_first);
+		close_in_flight(&lib.net, 32, 32, send_first);
+		close_in_flight(&lib.net, 32, 5, send_first);
+		close_in_flight(&lib.net, 5, 32, send_first);
+	}
+	library_close(&lib);
+}
+
+/* ---- two processes ---------------------------------------------------------------------------- */
+struct peer {
+	pid_t pid;
+	int fd; /* one byte each way says "go on" */
+};
+
+static void peer_say(int fd)
+{
+	REQUIRE(write(fd, "!", 1) == 1);
+}
+
+static void peer_hear(int fd)
+{
+	char byte;
+
+	REQUIRE(read(fd, &byte, 1) == 1);
+}
+
+/* Forks before any library is loaded. child is given the handle and its end of the socket. */
+static struct peer peer_start(void (*child)(const char *plugin, int version, int fd),
+			      const char *plugin, int version)
+{
+	struct peer peer;
+	int fds[2];
+
+	REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+	peer.pid = fork();
+	REQUIRE(peer.pid >= 0);
+	if (peer.pid == 0) {
+		close(fds[0]);
+		child(plugin, version, fds[1]);
+		exit(0);
+	}
+	close(fds[1]);
+	peer.fd = fds[0];
+	return peer;
+}
+
+static void peer_end(struct peer *peer, int signal)
+{
+	int status;
+
+	if (signal)
+		kill(peer->pid, signal);
+	REQUIRE(waitpid(peer->pid, &status, 0) == peer->pid);
+	REQUIRE(signal ? WIFSIGNALED(status) : status == 0);
+	close(peer->fd);
+}
+
+static void *peer_accept(struct net *net, const struct peer *peer, void **listen)
+{
+	char handle[NCCL_HANDLE_BYTES];
+
+	OK(net_listen(net, 0, handle, listen));
+	REQUIRE(write(peer->fd, handle, sizeof(handle)) == sizeof(handle));
+	return end_accept(net, *listen);
+}
+
+static void *child_connect(struct net *net, int fd)
+{
+	char handle[NCCL_HANDLE_BYTES];
+
+	REQUIRE(recv(fd, handle, sizeof(handle), MSG_WAITALL) == sizeof(handle));
+	return end_connect(net, handle);
+}
+
+static enum nccl_result first_error(struct net *net, void *request)
+{
+	enum nccl_result result = NCCL_SUCCESS;
+	int done = 0;
+
+	WAIT_UNTIL(result != NCCL_SUCCESS)
+	{
+		result = net_test(net, request, &done, NULL);
+		REQUIRE(!done);
+	}
+	return result;
+}
+
+static void child_connects_and_waits(const char *plugin, int version, int fd)
+{
+	struct library lib;
+	uint8_t byte = 3;
+
+	library_open(&lib, plugin, version);
+	complete(&lib.net, post_send(&lib.net, child_connect(&lib.net, fd), &byte, 1, 0));
+	peer_say(fd);
+	for (;;)
+		pause();
+}
+
+void case_peer_dies_receiving(const char *plugin, int version)
+{
+	struct peer peer = peer_start(child_connects_and_waits, plugin, version);
+	struct library lib;
+	struct net *net = &lib.net;
+	void *listen, *comm, *request, *again;
+	uint8_t byte = 0;
+	uint64_t killed;
+
+	library_open(&lib, plugin, version);
+	comm = peer_accept(net, &peer, &listen);
+	complete(net, post_recv(net, comm, &byte, 1, 0));
+	REQUIRE(byte == 3);
+	peer_hear(peer.fd);
+	request = post_recv(net, comm, &byte, 1, 0);
+	killed = now_ms();
+	peer_end(&peer, SIGKILL);
+	EXPECT(first_error(net, request), NCCL_REMOTE_ERROR);
+	fprintf(stderr, "heard of it after %llu ms: %s\n", (unsigned long long)(now_ms() - killed),
+		log_last_warning());
+	REQUIRE(log_warnings() == 1);
+	for (unsigned i = 0; i < 1000; i++) {
+		int done = 77;
+
+		again = NCCL_REQUEST_OPTIONAL;
+		EXPECT(net_irecv(net, comm, &byte, 1, 0, NULL, &again), NCCL_REMOTE_ERROR);
+		REQUIRE(!again);
+		EXPECT(net_test(net, request, &done, NULL), NCCL_REMOTE_ERROR);
+		REQUIRE(done == 0);
+	}
+	REQUIRE(log_warnings() == 1);
+	OK(net_close_recv(net, comm));
+	OK(net_close_listen(net, listen));
+	library_close(&lib);
+}
+
+static void child_accepts_and_waits(const char *plugin, int version, int fd)
+{
+	struct library lib;
+	char handle[NCCL_HANDLE_BYTES];
+	void *listen;
+	uint8_t byte;
+
+	library_open(&lib, plugin, version);
+	OK(net_listen(&lib.net, 0, handle, &listen));
+	REQUIRE(write(fd, handle, sizeof(handle)) == sizeof(handle));
+	complete(&lib.net, post_recv(&lib.net, end_accept(&lib.net, listen), &byte, 1, 0));
+	peer_say(fd);
+	for (;;)
+		pause();
+}
+
+void case_peer_dies_sending(const char *plugin, int version)
+{
+	struct peer peer = peer_start(child_accepts_and_waits, plugin, version);
+	static uint8_t out[4 * MIB];
+	struct library lib;
+	struct net *net = &lib.net;
+	void *comm, *request, *again;
+
+	library_open(&lib, plugin, version);
+	comm = child_connect(net, peer.fd);
+	complete(net, post_send(net, comm, out, 1, 0));
+	peer_hear(peer.fd);
+	request = post_send(net, comm, out, sizeof(out), 0);
+	peer_end(&peer, SIGKILL);
+	EXPECT(first_error(net, request), NCCL_REMOTE_ERROR);
+	REQUIRE(log_warnings() == 1);
+	for (unsigned i = 0; i < 1000; i++) {
+		int done = 77;
+
+		again = request;
+		EXPECT(net_isend(net, comm, out, 1, 0, NULL, &again), NCCL_REMOTE_ERROR);
+		REQUIRE(!again);
+		EXPECT(net_test(net, request, &done, NULL), NCCL_REMOTE_ERROR);
+		REQUIRE(done == 0);
+	}
+	REQUIRE(log_warnings() == 1);
+	OK(net_close_send(net, comm));
+	library_close(&lib);
+}
+
+/* ---- a sender that does not stay -------------------------------------------------------------- */
+enum { LAST_WORDS = 12 };
+static size_t last_words_size(unsigned i)
+{
+	return i % 4 == 3 ? MIB + i : i * 2000 + 1;
+}
+
+static void *child_sends_all(struct net *net, int fd)
+{
+	static uint8_t out[LAST_WORDS][MIB + 64];
+	void *comm = child_connect(net, fd), *requests[LAST_WORDS];
+
+	for (unsigned i = 0; i < LAST_WORDS; i++) {
+		fill(out[i], last_words_size(i), i);
+		requests[i] = post_send(net, comm, out[i], last_words_size(i), 0);
+	}
+	for (unsigned i = 0; i < LAST_WORDS; i++)
+		complete(net, requests[i]);
+	return comm;
+}
+
+static void child_sends_and_exits(const char *plugin, int version, int fd)
+{
+	struct library lib;
+
+	library_open(&lib, plugin, version);
+	child_sends_all(&lib.net, fd);
+	_exit(0);
+}
+
+static void child_sends_and_closes(const char *plugin, int version, int fd)
+{
+	struct library lib;
+
+	library_open(&lib, plugin, version);
+	OK(net_close_send(&lib.net, child_sends_all(&lib.net, fd)));
+	library_close(&lib);
+	exit(0);
+}
+
+static void receive_last_words(const char *plugin, int version,
+			       void (*child)(const char *, int, int), unsigned round)
+{
+	static uint8_t in[LAST_WORDS][MIB + 64];
+	struct peer peer = peer_start(child, plugin, version);
+	struct library lib;
+	struct net *net = &lib.net;
+	void *listen, *comm, *requests[LAST_WORDS], *more;
+
+	library_open(&lib, plugin, version);
+	comm = peer_accept(net, &peer, &listen);
+	memset(in, 0, sizeof(in));
+	/* Credits for the last ones cross the sender's end. */
+	for (unsigned i = 0; i < LAST_WORDS; i++) {
+		requests[i] = post_recv(net, comm, in[i], sizeof(in[i]), 0);
+		if (round % 3 == 0)
+			sched_yield();
+	}
+	if (round % 3 == 2)
+		peer_end(&peer, 0);
+	for (unsigned i = 0; i < LAST_WORDS; i++) {
+		int size = complete(net, requests[i]);
+
+		REQUIRE((size_t)size == last_words_size(i));
+		REQUIRE(filled(in[i], (size_t)size, i));
+	}
+	more = NULL;
+	if (net_irecv(net, comm, in[0], 1, 0, NULL, &more) == NCCL_SUCCESS && more)
+		EXPECT(first_error(net, more), NCCL_REMOTE_ERROR);
+	OK(net_close_recv(net, comm));
+	OK(net_close_listen(net, listen));
+	library_close(&lib);
+	if (round % 3 != 2)
+		peer_end(&peer, 0);
+}
+
+void case_sender_exits(const char *plugin, int version)
+{
+	for (unsigned round = 0; round < 12; round++)
+		receive_last_words(plugin, version, child_sends_and_exits, round);
+}
+
+void case_sender_closes(const char *plugin, int version)
+{
+	for (unsigned round = 0; round < 12; round++)
+		receive_last_words(plugin, version, child_sends_and_closes, round);
+}
+
+/* ---- the library's own end -------------------------------------------------------------------- */
+static bool is_mapped(const char *plugin)
+{
+	const char *name = strrchr(plugin, '/') ? strrchr(plugin, '/') + 1 : plugin;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	char line[512];
+	bool found = false;
+
+	REQUIRE(maps);
+	while (fgets(line, sizeof(line), maps))
+		found |= strstr(line, name) != NULL;
+	fclose(maps);
+	return found;
+}
+
+static void one_life(const char *plugin, int version)
+{
+	struct library lib;
+	struct pair pair;
+	unsigned out = 77, in = 0;
+
+	library_open(&lib, plugin, version);
+	pair_open(&lib.net, &pair);
+	complete_both(&lib.net, post_send(&lib.net, pair.send, &out, 4, 0),
+		      post_recv(&lib.net, pair.recv, &in, 4, 0), NULL, NULL);
+	REQUIRE(in == 77);
+	pair_close(&lib.net, &pair);
+	library_close(&lib);
+}
+
+void case_lifecycle(const char *plugin, int version)
+{
+	unsigned threads = count_threads(), fds = count_fds();
+
+	for (unsigned i = 0; i < 10; i++) {
+		one_life(plugin, version);
+		if (count_threads() != threads || count_fds() != fds)
+			fail(__FILE__, __LINE__, "life %u: %u threads, %u fds; %u and %u before", i,
+			     count_threads(), count_fds(), threads, fds);
+		REQUIRE(!is_mapped(plugin));
+	}
+}
+
+void case_silence(const char *plugin, int version)
+{
+	struct library lib;
+	unsigned lines;
+
+	library_load(&lib, plugin, version);
+	REQUIRE(log_lines() == 0);
+	OK(net_init(&lib.net, log_collect));
+	lines = log_lines();
+	/* After finalize where there is one (a misuse would be worth a WARN), after dlclose else. */
+	OK(net_finalize(&lib.net));
+	if (version >= 11) {
+		int done;
+
+		lines = log_lines();
+		REQUIRE(net_test(&lib.net, NULL, &done, NULL) != NCCL_SUCCESS);
+	}
+	REQUIRE(dlclose(lib.handle) == 0);
+	milliseconds(50);
+	REQUIRE(log_lines() == lines);
+}
+
+/* ---- fork and exit ---------------------------------------------------------------------------- */
+static void child_of_fork(struct net *net, struct pair *pair, void *request, bool through_exit)
+{
+	char handle[NCCL_HANDLE_BYTES];
+	void *out = NULL, *ctx = net->ctx;
+	uint8_t byte = 0;
+	int done = 77;
+
+	alarm(20);
+	REQUIRE(net_isend(net, pair->send, &byte, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_irecv(net, pair->recv, &byte, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_test(net, request, &done, NULL) != NCCL_SUCCESS && done == 0);
+	REQUIRE(net_listen(net, 0, handle, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_connect(net, 0, handle, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_accept(net, pair->listen, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_init(net, log_collect) != NCCL_SUCCESS);
+	net->ctx = ctx;
+	pair_close(net, pair);
+	OK(net_finalize(net));
+	if (through_exit)
+		exit(0);
+	_exit(0);
+}
+
+void case_fork_child(const char *plugin, int version)
+{
+	struct library lib;
+	struct net *net = &lib.net;
+	struct pair pair;
+	unsigned out = 0, in = 0;
+
+	library_open(&lib, plugin, version);
+	pair_open(net, &pair);
+	for (unsigned i = 0; i < 6; i++) {
+		void *recv = post_recv(net, pair.recv, &in, 4, 0);
+		int status;
+		pid_t child = fork();
+
+		if (child == 0)
+			child_of_fork(net, &pair, recv, i % 2);
+		REQUIRE(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+		out = 1000 + i;
+		complete_both(net, post_send(net, pair.send, &out, 4, 0), recv, NULL, NULL);
+		REQUIRE(in == 1000 + i);
+	}
+	pair_close(net, &pair);
+	library_close(&lib);
+}
+
+struct poller {
+	struct net *net;
+	void *request;
+	atomic_bool running;
+};
+
+static void *poll_for_ever(void *arg)
+{
+	struct poller *poller = arg;
+	int done = 0;
+
+	while (!done) {
+		if (net_test(poller->net, poller->request, &done, NULL) != NCCL_SUCCESS)
+			pause();
+		atomic_store(&poller->running, true);
+	}
+	return NULL;
+}
+
+static void exit_while_polling(const char *plugin, int version)
+{
+	static struct library lib;
+	static struct pair pair;
+	static struct poller poller;
+	static uint8_t byte;
+	pthread_t thread;
+
+	library_open(&lib, plugin, version);
+	pair_open(&lib.net, &pair);
+	poller.net = &lib.net;
+	poller.request = post_recv(&lib.net, pair.recv, &byte, 1, 0);
+	REQUIRE(!pthread_create(&thread, NULL, poll_for_ever, &poller));
+	WAIT_UNTIL(atomic_load(&poller.running));
+	exit(0);
+}
+
+void case_exit_while_polling(const char *plugin, int version)
+{
+	for (unsigned i = 0; i < 10; i++) {
+		pid_t child = fork();
+		int status;
+
+		if (child == 0)
+			exit_while_polling(plugin, version);
+		REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+		if (status)
+			fail(__FILE__, __LINE__, "exit %u: status 0x%x", i, (unsigned)status);
+	}
+}

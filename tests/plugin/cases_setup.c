@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cases_setup.c - properties, registration, connecting: all that comes before the first message. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+
+#define GARBAGE ((void *)(uintptr_t)0x57a1e)
+
+static void check_properties(struct net *net, const struct nccl_props_v12 *props)
+{
+	REQUIRE(props->name && !strcmp(props->name, "lo"));
+	REQUIRE(props->pci_path == NULL);
+	REQUIRE(props->guid != 0);
+	REQUIRE(props->ptr_support == NCCL_PTR_HOST);
+	REQUIRE(props->speed_mbps == 10000 && props->port == 0);
+	REQUIRE(props->latency_us >= 0 && props->latency_us < 100);
+	REQUIRE(props->max_comms >= 65536 && props->max_recvs == 1);
+	if (net->version >= 7)
+		REQUIRE(props->device_type == NCCL_DEVICE_HOST && props->device_version == 0);
+	if (net->version >= 8)
+		REQUIRE(props->reg_is_global == 0);
+	if (net->version >= 9) {
+		REQUIRE(props->force_flush == 0);
+		REQUIRE(props->vprops.ndevs == 1 && props->vprops.devs[0] == 0);
+		REQUIRE(props->max_p2p_bytes > 0 && props->max_p2p_bytes <= 1ull << 40);
+		REQUIRE(props->max_coll_bytes > 0 && props->max_coll_bytes <= 1ull << 40);
+	}
+	if (net->version >= 11)
+		REQUIRE(props->max_multi_request_size == 1);
+	if (net->version >= 12)
+		REQUIRE(props->rail_id == -1 && props->plane_id == -1);
+}
+
+static void *properties_thread(void *arg)
+{
+	struct net *net = arg;
+
+	for (unsigned i = 0; i < 10000; i++) {
+		struct nccl_props_v12 props;
+		int count = -1;
+
+		memset(&props, 0xa5, sizeof(props));
+		OK(net_devices(net, &count));
+		REQUIRE(count == 1);
+		OK(net_properties(net, 0, &props));
+		check_properties(net, &props);
+	}
+	return NULL;
+}
+
+void case_properties(const char *plugin, int version)
+{
+	struct nccl_props_v12 first, again;
+	struct library lib;
+	pthread_t threads[4];
+
+	library_open(&lib, plugin, version);
+	REQUIRE(!strcmp(net_name(&lib.net), "HARP"));
+	for (unsigned i = 0; i < 4; i++)
+		REQUIRE(!pthread_create(&threads[i], NULL, properties_thread, &lib.net));
+	for (unsigned i = 0; i < 4; i++)
+		REQUIRE(!pthread_join(threads[i], NULL));
+	memset(&first, 0, sizeof(first));
+	memset(&again, 0, sizeof(again));
+	OK(net_properties(&lib.net, 0, &first));
+	/* A second init of a communicator changes nothing. */
+	OK(net_init(&lib.net, log_collect));
+	OK(net_properties(&lib.net, 0, &again));
+	REQUIRE(!memcmp(&first, &again, sizeof(first)));
+	EXPECT(net_properties(&lib.net, 1, &again), NCCL_INVALID_ARGUMENT);
+	EXPECT(net_properties(&lib.net, -1, &again), NCCL_INVALID_ARGUMENT);
+}
+
+void case_null_arguments(const char *plugin, int version)
+{
+	struct library lib;
+	struct net *net = &lib.net;
+	char handle[NCCL_HANDLE_BYTES] = "", byte;
+	struct pair pair;
+	void *out = GARBAGE;
+	int done = 77;
+
+	library_load(&lib, plugin, version);
+	/* Before init. */
+	net->ctx = NULL;
+	REQUIRE(net_listen(net, 0, handle, &out) != NCCL_SUCCESS && !out);
+	OK(net_finalize(net));
+	OK(net_init(net, log_collect));
+	REQUIRE(net_listen(net, 7, handle, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_listen(net, -1, handle, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_listen(net, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_connect(net, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	out = GARBAGE;
+	REQUIRE(net_accept(net, NULL, &out) != NCCL_SUCCESS && !out);
+	out = GARBAGE;
+	REQUIRE(net_isend(net, NULL, &byte, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	out = NCCL_REQUEST_OPTIONAL;
+	REQUIRE(net_irecv(net, NULL, &byte, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	REQUIRE(net_test(net, NULL, &done, NULL) != NCCL_SUCCESS && done == 0);
+	OK(net_iflush(net, NULL, &out));
+	OK(net_dereg_mr(net, NULL, NULL));
+	OK(net_close_send(net, NULL));
+	OK(net_close_recv(net, NULL));
+	OK(net_close_listen(net, NULL));
+	/* And the library is none the worse. */
+	pair_open(net, &pair);
+	out = GARBAGE;
+	REQUIRE(net_isend(net, pair.send, NULL, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	complete_both(net, post_send(net, pair.send, &byte, 1, 0),
+		      post_recv(net, pair.recv, &byte, 1, 0), NULL, NULL);
+	pair_close(net, &pair);
+	library_close(&lib);
+}
+
+void case_memory(const char *plugin, int version)
+{
+	struct library lib;
+	struct pair pair;
+	static char pool[65536];
+	void *handles[64], *out = GARBAGE;
+
+	library_open(&lib, plugin, version);
+	pair_open(&lib.net, &pair);
+	for (unsigned i = 0; i < 64; i++) {
+		handles[i] = NULL;
+		OK(net_reg_mr(&lib.net, i % 2 ? pair.send : pair.recv, pool, sizeof(pool),
+			      NCCL_PTR_HOST, &handles[i]));
+		REQUIRE(handles[i]);
+	}
+	EXPECT(net_reg_mr(&lib.net, pair.send, pool, 1, NCCL_PTR_CUDA, &out),
+	       NCCL_INVALID_ARGUMENT);
+	REQUIRE(!out);
+	for (unsigned i = 0; i < 64; i++)
+		OK(net_dereg_mr(&lib.net, i % 2 ? pair.send : pair.recv, handles[i]));
+	OK(net_dereg_mr(&lib.net, pair.send, NULL));
+	pair_close(&lib.net, &pair);
+	library_close(&lib);
+}
+
+/* ---- connecting ------------------------------------------------------------------------------- */
+void case_accept_twice(const char *plugin, int version)
+{
+	struct library lib;
+	struct net *net = &lib.net;
+	char handle[NCCL_HANDLE_BYTES], copies[2][NCCL_HANDLE_BYTES];
+	void *listen, *sends[2] = { NULL }, *recvs[2] = { NULL };
+	unsigned sent[2] = { 100, 200 }, got[2] = { 0 };
+
+	library_open(&lib, plugin, version);
+	OK(net_listen(net, 0, handle, &listen));
+	for (unsigned i = 0; i < 2; i++) {
+		memcpy(copies[i], handle, sizeof(handle));
+		WAIT_UNTIL(sends[i] && recvs[i])
+		{
+			if (!sends[i])
+				OK(net_connect(net, 0, copies[i], &sends[i]));
+			if (!recvs[i])
+				OK(net_accept(net, listen, &recvs[i]));
+		}
+	}
+	REQUIRE(recvs[0] != recvs[1] && sends[0] != sends[1]);
+	OK(net_close_listen(net, listen));
+	for (unsigned i = 0; i < 2; i++) {
+		complete_both(net, post_send(net, sends[i], &sent[i], sizeof(sent[i]), 0),
+			      post_recv(net, recvs[i], &got[i], sizeof(got[i]), 0), NULL, NULL);
+		REQUIRE(got[i] == sent[i]);
+		OK(net_close_recv(net, recvs[i]));
+		OK(net_close_send(net, sends[i]));
+	}
+	library_close(&lib);
+}
+
+void case_early_connect(const char *plugin, int version)
+{
+	struct library lib;
+	struct net *net = &lib.net;
+	char handle[NCCL_HANDLE_BYTES];
+	uint8_t out[1000], in[1000] = { 0 };
+	void *listen, *send = NULL, *recv = NULL, *request = NULL;
+	int size = -1;
+
+	library_open(&lib, plugin, version);
+	OK(net_listen(net, 0, handle, &listen));
+	fill(out, sizeof(out), 1);
+	/* As far as it gets alone; NCCL's own service thread would not wait for more. */
+	for (uint64_t start = now_ms(); !send && now_ms() - start < 300;)
+		OK(net_connect(net, 0, handle, &send));
+	if (send)
+		request = post_send(net, send, out, sizeof(out), 0);
+	WAIT_UNTIL(send && recv)
+	{
+		if (!recv)
+			OK(net_accept(net, listen, &recv));
+		if (!send)
+			OK(net_connect(net, 0, handle, &send));
+	}
+	if (!request)
+		request = post_send(net, send, out, sizeof(out), 0);
+	complete_both(net, request, post_recv(net, recv, in, sizeof(in), 0), NULL, &size);
+	REQUIRE(size == sizeof(in) && filled(in, sizeof(in), 1));
+	OK(net_close_listen(net, listen));
+	OK(net_close_send(net, send));
+	OK(net_close_recv(net, recv));
+	library_close(&lib);
+}
+
+void case_many_at_once(const char *plugin, int version)
+{
+	enum { MANY = 16 };
+	static struct pair pairs[MANY];
+	struct library lib;
+	struct net *net = &lib.net;
+	char handles[MANY][NCCL_HANDLE_BYTES];
+	unsigned open = 0, got[MANY], sent[MANY];
+
+	library_open(&lib, plugin, version);
+	for (unsigned i = 0; i < MANY; i++) {
+		OK(net_listen(net, 0, handles[i], &pairs[i].listen));
+		for (unsigned j = 0; j < i; j++)
+			REQUIRE(memcmp(handles[i], handles[j], NCCL_HANDLE_BYTES));
+	}
+	WAIT_UNTIL(open == 2 * MANY)
+	{
+		open = 0;
+		for (unsigned i = 0; i < MANY; i++) {
+			if (!pairs[i].send)
+				OK(net_connect(net, 0, handles[i], &pairs[i].send));
+			if (!pairs[MANY - 1 - i].recv)
+				OK(net_accept(net, pairs[MANY - 1 - i].listen,
+					      &pairs[MANY - 1 - i].recv));
+		}
+		for (unsigned i = 0; i < MANY; i++)
+			open += (pairs[i].send ? 1u : 0u) + (pairs[i].recv ? 1u : 0u);
+	}
+	for (unsigned i = 0; i < MANY; i++) {
+		sent[i] = 1000 + i;
+		complete_both(net, post_send(net, pairs[i].send, &sent[i], 4, 0),
+			      post_recv(net, pairs[i].recv, &got[i], 4, 0), NULL, NULL);
+		REQUIRE(got[i] == 1000 + i);
+	}
+	for (unsigned i = 0; i < MANY; i++)
+		pair_close(net, &pairs[i]);
+	library_close(&lib);
+}
+
+/* ---- connecting in vain ----------------------------------------------------------------------- */
+void case_corrupt_handle(const char *plugin, int version)
+{
+	static char handles[NCCL_HANDLE_BYTES][NCCL_HANDLE_BYTES];
+	bool ended[NCCL_HANDLE_BYTES] = { false };
+	struct library lib;
+	struct net *net = &lib.net;
+	struct pair good;
+	unsigned left = NCCL_HANDLE_BYTES;
+	uint8_t byte = 5;
+
+	setenv("HARP_CONNECT_TIMEOUT_MS", "1000", 1);
+	library_open(&lib, plugin, version);
+	pair_open(net, &good);
+	for (unsigned i = 0; i < NCCL_HANDLE_BYTES; i++) {
+		memcpy(handles[i], good.handle, NCCL_HANDLE_BYTES);
+		handles[i][i] ^= (char)(1u << (i % 8));
+	}
+	WAIT_UNTIL(left == 0)
+	{
+		for (unsigned i = 0; i < NCCL_HANDLE_BYTES; i++) {
+			enum nccl_result result;
+			void *comm = GARBAGE;
+
+			if (ended[i])
+				continue;
+			result = net_connect(net, 0, handles[i], &comm);
+			if (comm)
+				fail(__FILE__, __LINE__, "byte %u changed: connected", i);
+			if (result == NCCL_SUCCESS)
+				continue;
+			if (result != NCCL_INVALID_USAGE && result != NCCL_REMOTE_ERROR &&
+			    result != NCCL_SYSTEM_ERROR)
+				fail(__FILE__, __LINE__, "byte %u changed: result %d", i,
+				     (int)result);
+			if (!log_warnings())
+				fail(__FILE__, __LINE__, "byte %u changed: no WARN", i);
+			ended[i] = true;
+			left--;
+		}
+		/* The listener takes no part in it, nor is it slowed. */
+		void *comm = GARBAGE;
+		OK(net_accept(net, good.listen, &comm));
+		REQUIRE(!comm);
+	}
+	complete_both(net, post_send(net, good.send, &byte, 1, 0),
+		      post_recv(net, good.recv, &byte, 1, 0), NULL, NULL);
+	pair_close(net, &good);
+	library_close(&lib);
+}
+
+void case_refused(const char *plugin, int version)
+{
+	struct library lib;
+	struct net *net = &lib.net;
+	char handle[NCCL_HANDLE_BYTES];
+	enum nccl_result result = NCCL_SUCCESS;
+	void *listen, *comm = GARBAGE;
+
+	setenv("HARP_CONNECT_TIMEOUT_MS", "1000", 1);
+	library_open(&lib, plugin, version);
+	OK(net_listen(net, 0, handle, &listen));
+	OK(net_close_listen(net, listen));
+	WAIT_UNTIL(result != NCCL_SUCCESS)
+	{
+		comm = GARBAGE;
+		result = net_connect(net, 0, handle, &comm);
+		REQUIRE(!comm);
+	}
+	EXPECT(result, NCCL_REMOTE_ERROR);
+	REQUIRE(log_warnings() == 1);
+	library_close(&lib);
+}
+
+void case_abandoned(const char *plugin, int version)
+{
+	struct library lib;
+	struct net *net = &lib.net;
+	unsigned threads = count_threads(), fds = count_fds();
+	char handles[2][NCCL_HANDLE_BYTES];
+	void *listens[2], *comm;
+
+	library_open(&lib, plugin, version);
+	for (unsigned i = 0; i < 2; i++) {
+		comm = NULL;
+		OK(net_listen(net, 0, handles[i], &listens[i]));
+		OK(net_connect(net, 0, handles[i], &comm));
+		if (i == 1)
+			OK(net_accept(net, listens[i], &comm));
+	}
+	/* Nothing is closed: after an abort NCCL does not. */
+	library_close(&lib);
+	REQUIRE(count_threads() == threads);
+	REQUIRE(count_fds() == fds);
+}

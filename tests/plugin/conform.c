@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conform.c - NCCL's contract, case by case, against the real library through one version's table.
+ *
+ * conform PLUGIN VERSION [CASE...]   exit 0 passed, 1 failed, 2 wrong usage
+ * Kernel lanes over lo unless the environment says otherwise. CONFORM_VERBOSE=1 shows the log.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cases.h"
+
+#define CASE_SECONDS_MAX 120u
+
+static const struct conform_case {
+	const char *name, *sentence;
+	void (*run)(const char *plugin, int version);
+} cases[] = {
+#define CASE(name, sentence) { #name, sentence, case_##name },
+	CASES(CASE)
+#undef CASE
+};
+#define CASE_COUNT (sizeof(cases) / sizeof(cases[0]))
+
+static bool run_case(const struct conform_case *one, const char *plugin, int version)
+{
+	uint64_t start = now_ms();
+	pid_t child;
+	int status;
+
+	fflush(NULL);
+	child = fork();
+	if (child < 0) {
+		perror("fork");
+		return false;
+	}
+	if (child == 0) {
+		/* Alone in its group, so that its own children end with it. */
+		setpgid(0, 0);
+		alarm(CASE_SECONDS_MAX);
+		one->run(plugin, version);
+		exit(0);
+	}
+	while (waitpid(child, &status, 0) < 0)
+		;
+	kill(-child, SIGKILL);
+	printf("v%d %-20s %-6s %6llu ms  %s\n", version, one->name, status ? "FAILED" : "ok",
+	       (unsigned long long)(now_ms() - start), one->sentence);
+	if (WIFSIGNALED(status))
+		printf("   ended by signal %d (%s)\n", WTERMSIG(status),
+		       strsignal(WTERMSIG(status)));
+	return status == 0;
+}
+
+static bool wanted(const char *name, char **names)
+{
+	if (!*names)
+		return true;
+	for (; *names; names++)
+		if (!strcmp(*names, name))
+			return true;
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	int version = argc > 2 ? atoi(argv[2]) : 0;
+	unsigned run = 0, failed = 0;
+
+	if (!net_is_valid(version)) {
+		fprintf(stderr, "usage: conform PLUGIN VERSION [CASE...]   VERSION: %d to %d\n",
+			NCCL_ABI_OLDEST, NCCL_ABI_NEWEST);
+		return 2;
+	}
+	enter_namespace();
+	setenv("HARP_PATH", "kernel", 0);
+	setenv("NCCL_SOCKET_IFNAME", "=lo", 0);
+	for (size_t i = 0; i < CASE_COUNT; i++) {
+		if (!wanted(cases[i].name, argv + 3))
+			continue;
+		run++;
+		failed += !run_case(&cases[i], argv[1], version);
+	}
+	if (run == 0) {
+		fprintf(stderr, "conform: no such case; there are:\n");
+		for (size_t i = 0; i < CASE_COUNT; i++)
+			fprintf(stderr, "  %-20s %s\n", cases[i].name, cases[i].sentence);
+		return 2;
+	}
+	return failed ? 1 : 0;
+}

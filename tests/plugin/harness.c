@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* harness.c - see harness.h. */
+#include "harness.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <net/if.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+void fail(const char *file, int line, const char *fmt, ...)
+{
+	va_list args;
+
+	fprintf(stderr, "%s:%d: ", file, line);
+	va_start(args, fmt);
+	vfprintf(stderr, fmt, args);
+	va_end(args);
+	fputc('\n', stderr);
+	_exit(1);
+}
+
+uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
+}
+
+bool patient(const char *file, int line, uint64_t start_ms)
+{
+	if (now_ms() - start_ms > PATIENCE_MS)
+		fail(file, line, "nothing for %u ms (last WARN: %s)", PATIENCE_MS,
+		     log_last_warning());
+	sched_yield();
+	return true;
+}
+
+/* ---- the log ---------------------------------------------------------------------------------- */
+static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
+static char log_warning[1024];
+static unsigned log_warning_count, log_line_count;
+
+__attribute__((format(printf, 5, 6))) static void log_line(enum nccl_log_level level,
+							   unsigned long flags, const char *func,
+							   int line, const char *fmt, ...)
+{
+	char text[1024];
+	va_list args;
+
+	(void)flags;
+	(void)func;
+	(void)line;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	pthread_mutex_lock(&log_mutex);
+	log_line_count++;
+	if (level == NCCL_LOG_WARN) {
+		log_warning_count++;
+		memcpy(log_warning, text, sizeof(text));
+	}
+	pthread_mutex_unlock(&log_mutex);
+	if (getenv("CONFORM_VERBOSE"))
+		fprintf(stderr, "[%d] %d %s\n", (int)getpid(), (int)level, text);
+}
+const nccl_logger log_collect = log_line;
+
+const char *log_last_warning(void)
+{
+	static _Thread_local char copy[1024];
+
+	pthread_mutex_lock(&log_mutex);
+	memcpy(copy, log_warning, sizeof(copy));
+	pthread_mutex_unlock(&log_mutex);
+	return copy;
+}
+
+unsigned log_warnings(void)
+{
+	pthread_mutex_lock(&log_mutex);
+	unsigned count = log_warning_count;
+	pthread_mutex_unlock(&log_mutex);
+	return count;
+}
+
+unsigned log_lines(void)
+{
+	pthread_mutex_lock(&log_mutex);
+	unsigned count = log_line_count;
+	pthread_mutex_unlock(&log_mutex);
+	return count;
+}
+
+/* ---- the library ------------------------------------------------------------------------------ */
+void library_load(struct library *lib, const char *path, int version)
+{
+	char symbol[32];
+
+	lib->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib->handle)
+		fail(__FILE__, __LINE__, "%s", dlerror());
+	snprintf(symbol, sizeof(symbol), "ncclNetPlugin_v%d", version);
+	lib->net = (struct net){
+		.version = version,
+		.table = dlsym(lib->handle, symbol),
+		.traffic_class = NCCL_TRAFFIC_CLASS_UNSET,
+	};
+	if (!lib->net.table)
+		fail(__FILE__, __LINE__, "%s: no symbol %s", path, symbol);
+}
+
+void library_open(struct library *lib, const char *path, int version)
+{
+	library_load(lib, path, version);
+	OK(net_init(&lib->net, log_collect));
+}
+
+void library_close(struct library *lib)
+{
+	OK(net_finalize(&lib->net));
+	REQUIRE(dlclose(lib->handle) == 0);
+}
+
+/* ---- connections ------------------------------------------------------------------------------ */
+
+/* Pending must be said by writing NULL each time. */
+static void *try_connect(struct net *net, char *handle)
+{
+	void *comm = (void *)(uintptr_t)0x57a1e;
+
+	OK(net_connect(net, 0, handle, &comm));
+	REQUIRE(comm != (void *)(uintptr_t)0x57a1e);
+	return comm;
+}
+
+static void *try_accept(struct net *net, void *listen)
+{
+	void *comm = (void *)(uintptr_t)0x57a1e;
+
+	OK(net_accept(net, listen, &comm));
+	REQUIRE(comm != (void *)(uintptr_t)0x57a1e);
+	return comm;
+}
+
+void *end_connect(struct net *net, const char *handle)
+{
+	char own[NCCL_HANDLE_BYTES];
+	void *comm = NULL;
+
+	memcpy(own, handle, sizeof(own));
+	WAIT_UNTIL(comm)
+	comm = try_connect(net, own);
+	return comm;
+}
+
+void *end_accept(struct net *net, void *listen)
+{
+	void *comm = NULL;
+
+	WAIT_UNTIL(comm)
+	comm = try_accept(net, listen);
+	return comm;
+}
+
+void pair_open(struct net *net, struct pair *pair)
+{
+	char handle[NCCL_HANDLE_BYTES];
+
+	memset(pair, 0, sizeof(*pair));
+	memset(handle, 0xee, sizeof(handle));
+	OK(net_listen(net, 0, handle, &pair->listen));
+	REQUIRE(pair->listen);
+	/* NCCL's buffer is temporary. */
+	memcpy(pair->handle, handle, sizeof(handle));
+	memset(handle, 0xee, sizeof(handle));
+	memcpy(handle, pair->handle, sizeof(handle));
+	WAIT_UNTIL(pair->send && pair->recv)
+	{
+		if (!pair->send)
+			pair->send = try_connect(net, handle);
+		if (!pair->recv)
+			pair->recv = try_accept(net, pair->listen);
+	}
+}
+
+void pair_close(struct net *net, struct pair *pair)
+{
+	OK(net_close_listen(net, pair->listen));
+	OK(net_close_send(net, pair->send));
+	OK(net_close_recv(net, pair->recv));
+	memset(pair, 0, sizeof(*pair));
+}
+
+/* ---- messages --------------------------------------------------------------------------------- */
+void *post_send(struct net *net, void *comm, void *data, size_t size, int tag)
+{
+	void *request = NULL;
+
+	WAIT_UNTIL(request)
+	{
+		request = (void *)(uintptr_t)0x57a1e;
+		OK(net_isend(net, comm, data, size, tag, NULL, &request));
+	}
+	return request;
+}
+
+void *post_recv(struct net *net, void *comm, void *data, size_t size, int tag)
+{
+	void *request = NULL;
+
+	WAIT_UNTIL(request)
+	{
+		request = NCCL_REQUEST_OPTIONAL;
+		OK(net_irecv(net, comm, data, size, tag, NULL, &request));
+		REQUIRE(request != NCCL_REQUEST_OPTIONAL);
+	}
+	return request;
+}
+
+int complete(struct net *net, void *request)
+{
+	int done = 0, size = -1;
+
+	WAIT_UNTIL(done)
+	{
+		done = 77;
+		OK(net_test(net, request, &done, &size));
+		REQUIRE(done == 0 || done == 1);
+	}
+	return size;
+}
+
+void complete_both(struct net *net, void *send, void *recv, int *sent, int *received)
+{
+	int send_done = 0, recv_done = 0;
+
+	WAIT_UNTIL(send_done && recv_done)
+	{
+		if (!send_done)
+			OK(net_test(net, send, &send_done, sent));
+		if (!recv_done)
+			OK(net_test(net, recv, &recv_done, received));
+	}
+}
+
+static uint8_t pattern(size_t at, unsigned seed)
+{
+	uint64_t x = (at + 1) * 0x9e3779b97f4a7c15ull + seed * 0xd1b54a32d192ed03ull;
+
+	return (uint8_t)(x >> 32);
+}
+
+void fill(uint8_t *data, size_t size, unsigned seed)
+{
+	for (size_t i = 0; i < size; i++)
+		data[i] = pattern(i, seed);
+}
+
+bool filled(const uint8_t *data, size_t size, unsigned seed)
+{
+	for (size_t i = 0; i < size; i++) {
+		if (data[i] != pattern(i, seed)) {
+			fprintf(stderr, "byte %zu of %zu is wrong\n", i, size);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* ---- this process ----------------------------------------------------------------------------- */
+static unsigned count_entries(const char *path)
+{
+	DIR *dir = opendir(path);
+	unsigned count = 0;
+
+	if (!dir)
+		fail(__FILE__, __LINE__, "cannot read %s", path);
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count;
+}
+
+unsigned count_threads(void)
+{
+	return count_entries("/proc/self/task") - 2; /* . and .. */
+}
+
+unsigned count_fds(void)
+{
+	return count_entries("/proc/self/fd") - 3; /* and the one being read */
+}
+
+void enter_namespace(void)
+{
+	struct ifreq request = { .ifr_name = "lo" };
+	int fd;
+
+	if (unshare(CLONE_NEWNET))
+		return;
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	REQUIRE(fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &request) == 0);
+	request.ifr_flags |= IFF_UP | IFF_RUNNING;
+	REQUIRE(ioctl(fd, SIOCSIFFLAGS, &request) == 0);
+	close(fd);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * harness.h - plays NCCL around the real library, in the way that conform.c's cases are written.
+ *
+ * A case runs in a process of its own, in a network namespace with a loopback interface, and
+ * ends it at the first thing that is wrong.
+ */
+#ifndef HARP_TESTS_PLUGIN_HARNESS_H
+#define HARP_TESTS_PLUGIN_HARNESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "versions.h"
+
+/* Everything that waits gives up after so long: a hang is a failure with a place, not a timeout. */
+#define PATIENCE_MS 20000u
+
+__attribute__((format(printf, 3, 4), noreturn)) void fail(const char *file, int line,
+							  const char *fmt, ...);
+#define REQUIRE(condition)                                                                         \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			fail(__FILE__, __LINE__, "%s", #condition);                                \
+	} while (0)
+/* A call of the plugin, and the result it must have. */
+#define EXPECT(call, expected)                                                                     \
+	do {                                                                                       \
+		enum nccl_result expect_got = (call), expect_want = (expected);                    \
+		if (expect_got != expect_want)                                                     \
+			fail(__FILE__, __LINE__, "%s gave %d, not %d (last WARN: %s)", #call,      \
+			     (int)expect_got, (int)expect_want, log_last_warning());               \
+	} while (0)
+#define OK(call) EXPECT(call, NCCL_SUCCESS)
+
+uint64_t now_ms(void);
+/* True while the patience that began at start_ms lasts; yields. Fails when it is over. */
+bool patient(const char *file, int line, uint64_t start_ms);
+#define WAIT_UNTIL(condition)                                                                      \
+	for (uint64_t wait_start = now_ms();                                                       \
+	     !(condition) && patient(__FILE__, __LINE__, wait_start);)
+
+/* ---- the log ---------------------------------------------------------------------------------- */
+extern const nccl_logger log_collect;
+const char *log_last_warning(void); /* "" when there was none */
+unsigned log_warnings(void);
+unsigned log_lines(void);
+
+/* ---- the library ------------------------------------------------------------------------------ */
+struct library {
+	void *handle;
+	struct net net;
+};
+/* dlopen and dlsym; then init, which must succeed. */
+void library_load(struct library *lib, const char *path, int version);
+void library_open(struct library *lib, const char *path, int version);
+/* finalize and dlclose. */
+void library_close(struct library *lib);
+
+/* ---- connections ------------------------------------------------------------------------------ */
+struct pair {
+	char handle[NCCL_HANDLE_BYTES];
+	void *listen, *send, *recv;
+};
+/* Both ends in this process, over device 0. */
+void pair_open(struct net *net, struct pair *pair);
+void pair_close(struct net *net, struct pair *pair);
+/* One end each, for tests of two processes. */
+void *end_connect(struct net *net, const char *handle);
+void *end_accept(struct net *net, void *listen);
+
+/* ---- messages --------------------------------------------------------------------------------- */
+/* Retries while the plugin has no request to give. */
+void *post_send(struct net *net, void *comm, void *data, size_t size, int tag);
+void *post_recv(struct net *net, void *comm, void *data, size_t size, int tag);
+/* Tests until done; returns the size. Both ends need polling: both are polled. */
+int complete(struct net *net, void *request);
+void complete_both(struct net *net, void *send, void *recv, int *sent, int *received);
+/* Bytes that tell messages and places apart. */
+void fill(uint8_t *data, size_t size, unsigned seed);
+bool filled(const uint8_t *data, size_t size, unsigned seed);
+
+/* ---- this process ----------------------------------------------------------------------------- */
+unsigned count_threads(void);
+unsigned count_fds(void);
+/* A network namespace with lo up; the machine's own when that isn't allowed. */
+void enter_namespace(void);
+
+#endif
