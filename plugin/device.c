@@ -5,16 +5,16 @@
  * Theory of operation
  * -------------------
  * The choice follows NCCL's socket transport, because users know it and because NCCL's bootstrap
- * chooses by the same rules. An interface is usable when it is up and running, has an address of the
- * wanted family and is no port of a bridge or bond (those carry their master's packets; a port
+ * chooses by the same rules. An interface is usable when it is up and running, has an address of
+ * the wanted family and is no port of a bridge or bond (those carry their master's packets; a port
  * named in whole with "=" is taken at its word). Of the usable ones:
  *
  *   named        those that HARP_IFNAME, else NCCL_SOCKET_IFNAME, lets through;
  *   not named    the first of these groups that is not empty: ib*; the subnet of NCCL_COMM_ID;
  *                all but docker*, lo and virbr*; docker*; lo; virbr*.
  *
- * What a device is comes from device_sysfs.c. A VLAN or macvlan is described by the interface beneath
- * it (PCI function, NUMA node, guid: NCCL must know that both share one wire), a bond by its first
+ * What a device is comes from device_sysfs.c. A VLAN or macvlan is described by the interface
+ * beneath it (PCI function, NUMA node, guid: NCCL must know that both share one wire), a bond by its first
  * port except for its own speed and guid.
  *
  * The list is made once per load of the library and never changes: NCCL keeps device numbers

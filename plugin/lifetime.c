@@ -2,16 +2,17 @@
 /*
  * lifetime.c - who ends what, and when: contexts, the library's unloading, exit() and fork().
  *
- * Contexts. Since v11 NCCL carries a context of ours through the calls and ends it. Before, there is
- * none and no finalize either: those versions share one implicit context, made by the first init
+ * Contexts. Since v11 NCCL carries a context of ours through the calls and ends it. Before, there
+ * is none and no finalize either: those versions share one implicit context, made by the first init
  * and ended by this library's destructor at dlclose.
  *
  * Exit. The destructor also runs at exit(), when NCCL's threads may be inside us still. As long as
- * comms are open it then leaves everything as it is: the kernel clears up after the process. (With none
- * open, finalize does what it always does, among it the linger for the peers' last segments.)
+ * comms are open it then leaves everything as it is: the kernel clears up after the process. (With
+ * none open, finalize does what it always does, among it the linger for the peers' last segments.)
  *
- * Fork. A child shares our descriptors and memory but has none of our threads. If it was forked while a
- * context lived, every entry in it fails or, where NCCL would clean up, succeeds and does nothing.
+ * Fork. A child shares our descriptors and memory but has none of our threads. If it was forked
+ * while a context lived, every entry in it fails or, where NCCL would clean up, succeeds and does
+ * nothing.
  */
 #include "lifetime.h"
 
@@ -96,9 +97,10 @@ void lifetime_comm_closed(void)
  * The implicit context, and its end.
  */
 
-/* What exit() calls must outlive this library, and must tell the destructor, which cannot tell
- * exit() from dlclose() by itself, that exit() has begun. sem_post() of a semaphore on the heap does
- * both. */
+/*
+ * What exit() calls must outlive this library, and must tell the destructor, which by itself cannot
+ * know exit() from dlclose(), that exit() has begun. sem_post() of a semaphore on the heap does both.
+ */
 extern int __cxa_atexit(void (*func)(void *), void *arg, void *dso_handle);
 
 static void lifetime_exit_watch(void)

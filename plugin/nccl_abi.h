@@ -2,8 +2,8 @@
 /*
  * nccl_abi.h - NCCL's net-plugin ABI, versions 6 to 12, written from its specification.
  *
- * A plugin exports one data symbol per version, `ncclNetPlugin_vN`, of type struct nccl_net_vN; NCCL
- * takes the newest one it knows. What did not change from one version to the next is declared once,
+ * A plugin exports one data symbol per version, `ncclNetPlugin_vN`, of type struct nccl_net_vN;
+ * NCCL takes the newest one it knows. What did not change from one version to the next is declared once,
  * under the oldest version that has it: nccl_isend_v9 is the isend of v9 only, nccl_isend_v10 that
  * of v10, v11 and v12. Every size and every offset that differs is asserted at the end.
  *

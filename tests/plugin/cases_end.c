@@ -32,7 +32,7 @@ static uint8_t *map(size_t size)
 	return memory;
 }
 
-/* ---- close ------------------------------------------------------------------------------------ */
+/* ---- close ----------------------------------------------------------------------------------- */
 
 /* sends, recvs: how many of each are in flight when send_first says which end closes first. */
 static void close_in_flight(struct net *net, unsigned sends, unsigned recvs, bool send_first)
@@ -77,7 +77,7 @@ void case_close_in_flight(const char *plugin, int version)
 	library_close(&lib);
 }
 
-/* ---- two processes ---------------------------------------------------------------------------- */
+/* ---- two processes --------------------------------------------------------------------------- */
 struct peer {
 	pid_t pid;
 	int fd; /* one byte each way says "go on" */
@@ -250,7 +250,7 @@ void case_peer_dies_sending(const char *plugin, int version)
 	library_close(&lib);
 }
 
-/* ---- a sender that does not stay -------------------------------------------------------------- */
+/* ---- a sender that does not stay ------------------------------------------------------------- */
 enum { LAST_WORDS = 12 };
 static size_t last_words_size(unsigned i)
 {
@@ -338,7 +338,7 @@ void case_sender_closes(const char *plugin, int version)
 		receive_last_words(plugin, version, child_sends_and_closes, round);
 }
 
-/* ---- the library's own end -------------------------------------------------------------------- */
+/* ---- the library's own end ------------------------------------------------------------------- */
 static bool is_mapped(const char *plugin)
 {
 	const char *name = strrchr(plugin, '/') ? strrchr(plugin, '/') + 1 : plugin;
@@ -390,7 +390,7 @@ void case_silence(const char *plugin, int version)
 	REQUIRE(log_lines() == 0);
 	OK(net_init(&lib.net, log_collect));
 	lines = log_lines();
-	/* After finalize where there is one (a misuse would be worth a WARN), after dlclose else. */
+	/* After finalize where there is one (a misuse would be a WARN), after dlclose else. */
 	OK(net_finalize(&lib.net));
 	if (version >= 11) {
 		int done;
@@ -403,7 +403,7 @@ void case_silence(const char *plugin, int version)
 	REQUIRE(log_lines() == lines);
 }
 
-/* ---- fork and exit ---------------------------------------------------------------------------- */
+/* ---- fork and exit --------------------------------------------------------------------------- */
 static void child_of_fork(struct net *net, struct pair *pair, void *request, bool through_exit)
 {
 	char handle[NCCL_HANDLE_BYTES];

@@ -140,7 +140,7 @@ void case_memory(const char *plugin, int version)
 	library_close(&lib);
 }
 
-/* ---- connecting ------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 void case_accept_twice(const char *plugin, int version)
 {
 	struct library lib;
@@ -246,7 +246,7 @@ void case_many_at_once(const char *plugin, int version)
 	library_close(&lib);
 }
 
-/* ---- connecting in vain ----------------------------------------------------------------------- */
+/* ---- connecting in vain ---------------------------------------------------------------------- */
 void case_corrupt_handle(const char *plugin, int version)
 {
 	static char handles[NCCL_HANDLE_BYTES][NCCL_HANDLE_BYTES];

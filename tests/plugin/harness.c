@@ -45,7 +45,7 @@ bool patient(const char *file, int line, uint64_t start_ms)
 	return true;
 }
 
-/* ---- the log ---------------------------------------------------------------------------------- */
+/* ---- the log --------------------------------------------------------------------------------- */
 static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
 static char log_warning[1024];
 static unsigned log_warning_count, log_line_count;
@@ -101,7 +101,7 @@ unsigned log_lines(void)
 	return count;
 }
 
-/* ---- the library ------------------------------------------------------------------------------ */
+/* ---- the library ----------------------------------------------------------------------------- */
 void library_load(struct library *lib, const char *path, int version)
 {
 	char symbol[32];
@@ -131,7 +131,7 @@ void library_close(struct library *lib)
 	REQUIRE(dlclose(lib->handle) == 0);
 }
 
-/* ---- connections ------------------------------------------------------------------------------ */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 /* Pending must be said by writing NULL each time. */
 static void *try_connect(struct net *net, char *handle)
@@ -201,7 +201,7 @@ void pair_close(struct net *net, struct pair *pair)
 	memset(pair, 0, sizeof(*pair));
 }
 
-/* ---- messages --------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 void *post_send(struct net *net, void *comm, void *data, size_t size, int tag)
 {
 	void *request = NULL;
@@ -277,7 +277,7 @@ bool filled(const uint8_t *data, size_t size, unsigned seed)
 	return true;
 }
 
-/* ---- this process ----------------------------------------------------------------------------- */
+/* ---- this process ---------------------------------------------------------------------------- */
 static unsigned count_entries(const char *path)
 {
 	DIR *dir = opendir(path);

@@ -42,13 +42,13 @@ bool patient(const char *file, int line, uint64_t start_ms);
 	for (uint64_t wait_start = now_ms();                                                       \
 	     !(condition) && patient(__FILE__, __LINE__, wait_start);)
 
-/* ---- the log ---------------------------------------------------------------------------------- */
+/* ---- the log --------------------------------------------------------------------------------- */
 extern const nccl_logger log_collect;
 const char *log_last_warning(void); /* "" when there was none */
 unsigned log_warnings(void);
 unsigned log_lines(void);
 
-/* ---- the library ------------------------------------------------------------------------------ */
+/* ---- the library ----------------------------------------------------------------------------- */
 struct library {
 	void *handle;
 	struct net net;
@@ -59,7 +59,7 @@ void library_open(struct library *lib, const char *path, int version);
 /* finalize and dlclose. */
 void library_close(struct library *lib);
 
-/* ---- connections ------------------------------------------------------------------------------ */
+/* ---- connections ----------------------------------------------------------------------------- */
 struct pair {
 	char handle[NCCL_HANDLE_BYTES];
 	void *listen, *send, *recv;
@@ -71,7 +71,7 @@ void pair_close(struct net *net, struct pair *pair);
 void *end_connect(struct net *net, const char *handle);
 void *end_accept(struct net *net, void *listen);
 
-/* ---- messages --------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 /* Retries while the plugin has no request to give. */
 void *post_send(struct net *net, void *comm, void *data, size_t size, int tag);
 void *post_recv(struct net *net, void *comm, void *data, size_t size, int tag);
@@ -82,7 +82,7 @@ void complete_both(struct net *net, void *send, void *recv, int *sent, int *rece
 void fill(uint8_t *data, size_t size, unsigned seed);
 bool filled(const uint8_t *data, size_t size, unsigned seed);
 
-/* ---- this process ----------------------------------------------------------------------------- */
+/* ---- this process ---------------------------------------------------------------------------- */
 unsigned count_threads(void);
 unsigned count_fds(void);
 /* A network namespace with lo up; the machine's own when that isn't allowed. */

@@ -62,8 +62,6 @@ static void script(struct double_script s)
 	double_script = s;
 }
 
-/* ------------------------------------------------------------------------------------------------ */
-
 static void test_init(struct net *net)
 {
 	struct net early = *net;

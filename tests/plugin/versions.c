@@ -101,7 +101,7 @@ enum nccl_result net_devices(struct net *net, int *count)
 		 props->vprops.devs[0] = p.vprops.devs[0], props->max_p2p_bytes = p.max_p2p_bytes, \
 		 props->max_coll_bytes = p.max_coll_bytes
 #define COPY_V11 COPY_V9, props->max_multi_request_size = p.max_multi_request_size
-/* Bytes on both sides of the struct must stay as they are: the size that we think is the plugin's. */
+/* Bytes around the struct must stay as they are: its size here is its size in the plugin. */
 #define PROPERTIES(n, type, copy)                                                                  \
 	case n: {                                                                                  \
 		struct {                                                                           \

@@ -2,8 +2,8 @@
 /*
  * versions.h - one face over the seven tables, so that each test runs through every version's own.
  *
- * Arguments that a version does not have are dropped on the way down, those it narrows are narrowed;
- * nothing else is added or repaired here.
+ * Arguments that a version does not have are dropped on the way down, those it narrows are
+ * narrowed; nothing else is added or repaired here.
  */
 #ifndef HARP_TESTS_PLUGIN_VERSIONS_H
 #define HARP_TESTS_PLUGIN_VERSIONS_H
