@@ -3,8 +3,8 @@
  * baseline.c - bare kernel TCP between ranks 0 and 1: what any transport is compared with.
  *
  * lat: one thread per end, TCP_NODELAY, non-blocking recv in a spin (it yields now and then, since
- * both ends may share the processors with others). bw: blocking send of whole messages, blocking recv
- * of up to 1 MiB. Same addresses, sizes and counts as the plugin's run just before.
+ * both ends may share the processors with others). bw: blocking send of whole messages, blocking
+ * recv of up to 1 MiB. Same addresses, sizes and counts as the plugin's run just before.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -51,9 +51,8 @@ static bool baseline_address(const struct bench *bench, struct sockaddr_storage 
 		}
 		if (found)
 			memcpy(addr, found->ifa_addr,
-			       found->ifa_addr->sa_family == AF_INET ?
-				       sizeof(struct sockaddr_in) :
-				       sizeof(struct sockaddr_in6));
+			       found->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in)
+								     : sizeof(struct sockaddr_in6));
 		freeifaddrs(all);
 		if (found)
 			return true;
@@ -117,8 +116,8 @@ int baseline_open(struct bench *bench, struct baseline *base)
 		base->fd = socket(all[1].ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		if (base->fd < 0 || baseline_timeouts(bench, base->fd) ||
 		    connect(base->fd, (struct sockaddr *)&all[1],
-			    all[1].ss_family == AF_INET ? sizeof(struct sockaddr_in) :
-							  sizeof(struct sockaddr_in6)))
+			    all[1].ss_family == AF_INET ? sizeof(struct sockaddr_in)
+							: sizeof(struct sockaddr_in6)))
 			rc = baseline_error(bench, "connect");
 	} else if (!rc && bench->options.rank == 1) {
 		base->fd = baseline_accept(bench, lfd);
@@ -144,8 +143,8 @@ static int baseline_spin(struct bench *bench, int fd, char *data, size_t bytes, 
 	unsigned idle = 0;
 
 	while (bytes) {
-		ssize_t n = out ? send(fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) :
-				  recv(fd, data, bytes, MSG_DONTWAIT);
+		ssize_t n = out ? send(fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL)
+				: recv(fd, data, bytes, MSG_DONTWAIT);
 
 		if (n > 0) {
 			data += n;
@@ -200,8 +199,8 @@ int baseline_lat(struct bench *bench, struct baseline *base, size_t bytes, uint6
 static int baseline_block(struct bench *bench, int fd, char *data, size_t bytes, bool out)
 {
 	while (bytes) {
-		ssize_t n = out ? send(fd, data, bytes, MSG_NOSIGNAL) :
-				  recv(fd, data, bytes < BASE_CHUNK ? bytes : BASE_CHUNK, 0);
+		ssize_t n = out ? send(fd, data, bytes, MSG_NOSIGNAL)
+				: recv(fd, data, bytes < BASE_CHUNK ? bytes : BASE_CHUNK, 0);
 
 		if (n <= 0) {
 			if (n == 0)

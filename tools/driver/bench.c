@@ -20,8 +20,9 @@ static const char usage[] =
 	"  lat                 ping-pong between 2 ranks: half round trip, percentiles\n"
 	"  bw                  stream from rank 0 to rank 1, 8 messages in flight\n"
 	"  allreduce           ring all-reduce of float32 over all ranks, nccl-tests' columns\n"
-	"  source, sink, wait  one end of an endless stream (sink: receives; wait: the same, from a\n"
-	"                      peer that may send nothing); JSON lines; for tests that kill the peer\n"
+	"  source, sink, wait  one end of an endless stream (sink: receives; wait: the same, from\n"
+	"                      a peer that may send nothing); JSON lines; for tests that kill the\n"
+	"                      peer\n"
 	"which plugin\n"
 	"  --plugin NAME|PATH  as NCCL_NET_PLUGIN (default: that variable, else libnccl-net.so)\n"
 	"  --abi N             ncclNetPlugin_vN, 6..12 (default: the newest)\n"
@@ -49,7 +50,8 @@ static const char usage[] =
 static int bench_usage(const char *what, const char *value)
 {
 	if (what)
-		fprintf(stderr, "harp-bench: %s%s%s\n", what, value ? ": " : "", value ? value : "");
+		fprintf(stderr, "harp-bench: %s%s%s\n", what, value ? ": " : "",
+			value ? value : "");
 	fputs("harp-bench --help lists modes and options\n", stderr);
 	return NCCLPLAY_USAGE;
 }
@@ -86,8 +88,26 @@ static bool parse_size(const char *text, size_t *out)
 	return !*end && *out >> shift == n && *out <= (size_t)16 << 30;
 }
 
-enum { O_RANK = 256, O_RANKS, O_ROOT, O_PLUGIN, O_ABI, O_IFNAME, O_DEV, O_CHANNELS, O_LL, O_BIDIR,
-       O_BASELINE, O_DATACHECK, O_TIMEOUT, O_CPU, O_PROGRESS_FD, O_FORK_CHILD, O_ABRUPT, O_HELP };
+enum {
+	O_RANK = 256,
+	O_RANKS,
+	O_ROOT,
+	O_PLUGIN,
+	O_ABI,
+	O_IFNAME,
+	O_DEV,
+	O_CHANNELS,
+	O_LL,
+	O_BIDIR,
+	O_BASELINE,
+	O_DATACHECK,
+	O_TIMEOUT,
+	O_CPU,
+	O_PROGRESS_FD,
+	O_FORK_CHILD,
+	O_ABRUPT,
+	O_HELP
+};
 
 static const struct option long_options[] = {
 	{ "rank", 1, NULL, O_RANK },
@@ -125,7 +145,8 @@ static bool bench_number(struct bench *bench, int option, const char *text)
 
 	switch (option) {
 	case O_RANK:
-		return parse_number(text, 0, NCCLPLAY_RANKS_MAX - 1, &n) && (o->rank = (int)n, true);
+		return parse_number(text, 0, NCCLPLAY_RANKS_MAX - 1, &n) &&
+		       (o->rank = (int)n, true);
 	case O_RANKS:
 		return parse_number(text, 1, NCCLPLAY_RANKS_MAX, &n) && (o->ranks = (int)n, true);
 	case O_ABI:
@@ -206,17 +227,18 @@ static int bench_check(struct bench *bench)
 	static const struct {
 		size_t first, last, factor;
 	} defaults[] = {
-		[MODE_LAT] = { 8, 32 << 10, 4 },	 [MODE_BW] = { 64 << 10, 1 << 20, 4 },
+		[MODE_LAT] = { 8, 32 << 10, 4 },       [MODE_BW] = { 64 << 10, 1 << 20, 4 },
 		[MODE_ALLREDUCE] = { 8, 16 << 20, 8 }, [MODE_SOURCE] = { 65536, 65536, 2 },
-		[MODE_SINK] = { 65536, 65536, 2 },	 [MODE_WAIT] = { 65536, 65536, 2 },
+		[MODE_SINK] = { 65536, 65536, 2 },     [MODE_WAIT] = { 65536, 65536, 2 },
 	};
 	bool two = bench->mode == MODE_LAT || bench->mode == MODE_BW;
 
 	if (bench->first_bytes == SIZE_MAX)
 		bench->first_bytes = defaults[bench->mode].first;
 	if (bench->last_bytes == SIZE_MAX)
-		bench->last_bytes = bench->first_bytes > defaults[bench->mode].last ?
-					    bench->first_bytes : defaults[bench->mode].last;
+		bench->last_bytes = bench->first_bytes > defaults[bench->mode].last
+					    ? bench->first_bytes
+					    : defaults[bench->mode].last;
 	if (!bench->factor)
 		bench->factor = defaults[bench->mode].factor;
 	if (bench->mode > MODE_ALLREDUCE)
@@ -330,10 +352,14 @@ static int bench_run(struct bench *bench)
 
 int main(int argc, char **argv)
 {
-	struct bench bench = { .options = { .size = sizeof(bench.options), .rank = -1,
-					    .channels = 1 },
-			       .first_bytes = SIZE_MAX, .last_bytes = SIZE_MAX, .warm = UINT64_MAX,
-			       .datacheck = true, .progress_fd = -1 };
+	struct bench bench = {
+		.options = { .size = sizeof(bench.options), .rank = -1, .channels = 1 },
+		.first_bytes = SIZE_MAX,
+		.last_bytes = SIZE_MAX,
+		.warm = UINT64_MAX,
+		.datacheck = true,
+		.progress_fd = -1
+	};
 	char error[NCCLPLAY_ERROR_BYTES];
 	int rc, closed;
 

@@ -13,12 +13,12 @@ enum bench_mode { MODE_LAT, MODE_BW, MODE_ALLREDUCE, MODE_SOURCE, MODE_SINK, MOD
 struct bench {
 	enum bench_mode mode;
 	struct ncclplay_options options;
-	const char *ifname;       /* NULL: not given */
+	const char *ifname; /* NULL: not given */
 	size_t first_bytes, last_bytes, factor;
-	uint64_t iterations;      /* 0: by size */
-	uint64_t warm;            /* UINT64_MAX: by size */
+	uint64_t iterations; /* 0: by size */
+	uint64_t warm;       /* UINT64_MAX: by size */
 	bool datacheck, bidir, baseline, json, fork_child, abrupt;
-	int progress_fd;          /* -1: none */
+	int progress_fd; /* -1: none */
 	struct ncclplay *play;
 
 	/* Progress events. */
@@ -29,18 +29,18 @@ struct bench {
 	FILE *results, *base_results;
 	char *results_text, *base_text;
 	size_t results_len, base_len;
-	uint64_t wrong;           /* of all ranks */
+	uint64_t wrong; /* of all ranks */
 };
 
 /* What one rank measured on one size; gathered to all. */
 struct bench_rank {
 	uint64_t wrong;
-	uint64_t start_ns, end_ns;       /* receiving: window, own clock */
+	uint64_t start_ns, end_ns;             /* receiving: window, own clock */
 	uint64_t sent_cpu_ns, received_cpu_ns; /* process, over the sending / receiving window */
 	uint64_t sent_ns;
 	uint64_t tx_packets, rx_packets; /* of the interface, in run_ns: warm-up and window */
 	uint64_t run_ns;
-	uint64_t time_ns;                /* all-reduce: mean time of an iteration */
+	uint64_t time_ns; /* all-reduce: mean time of an iteration */
 	uint64_t packets_known;
 };
 

@@ -43,8 +43,7 @@ static void bench_step(struct bench *bench, size_t bytes, uint64_t moves)
 	report_event(bench, "size", 0);
 }
 
-static int bench_gather(struct bench *bench, const struct bench_rank *mine,
-			struct bench_rank *all)
+static int bench_gather(struct bench *bench, const struct bench_rank *mine, struct bench_rank *all)
 {
 	int rc = ncclplay_gather(bench->play, mine, sizeof(*mine), all);
 
@@ -141,9 +140,9 @@ static int bench_bw_size(struct bench *bench, size_t bytes, struct baseline *bas
 {
 	uint64_t n = bench_count(bench->iterations, 512 * AUTO_MIB, bytes, 100, 100000);
 	uint64_t warm = bench_warm(bench, n), channels = (uint64_t)bench->options.channels;
-	enum stream_role role = bench->bidir	       ? STREAM_BOTH :
-				bench->options.rank == 0 ? STREAM_SEND :
-							   STREAM_RECEIVE;
+	enum stream_role role = bench->bidir               ? STREAM_BOTH
+				: bench->options.rank == 0 ? STREAM_SEND
+							   : STREAM_RECEIVE;
 	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX], base_mine, base_all[NCCLPLAY_RANKS_MAX];
 	uint64_t tx[2] = { 0, 0 }, rx[2] = { 0, 0 };
 	struct stream_op op;
@@ -259,8 +258,8 @@ static int bench_allreduce_check(struct bench *bench, struct ring_op *ring, floa
  * allreduce: out of place, iterations back to back as launches on a stream; the time is the mean
  * per iteration, averaged over the ranks, as nccl-tests prints it.
  */
-static int bench_allreduce_size(struct bench *bench, size_t bytes, struct ring_op *ring,
-				float *src, float *dst, uint64_t *iteration_ns)
+static int bench_allreduce_size(struct bench *bench, size_t bytes, struct ring_op *ring, float *src,
+				float *dst, uint64_t *iteration_ns)
 {
 	size_t count = bytes / sizeof(float);
 	uint64_t n = bench_count(bench->iterations, 256 * AUTO_MIB, bytes, 20, 1000);
@@ -363,7 +362,7 @@ int bench_role(struct bench *bench)
 	report_role(bench, "ready", extra);
 	rc = play_run(bench->play, &op.op);
 	if (!rc && bench->abrupt)
-		_exit(0); /* no close, no finalize: what was reported done must arrive all the same */
+		_exit(0); /* without close: what was reported done must arrive all the same */
 	if (!rc) {
 		snprintf(extra, sizeof(extra), ",\"wrong\":%llu", (unsigned long long)op.wrong);
 		report_role(bench, "done", extra);

@@ -51,11 +51,11 @@ extern "C" {
 
 enum ncclplay_result {
 	NCCLPLAY_OK = 0,
-	NCCLPLAY_WRONG = 1,  /* data or a message's size arrived wrong */
-	NCCLPLAY_USAGE = 2,  /* an option is out of range; the text says which */
-	NCCLPLAY_HANG = 3,   /* nothing moved for timeout_s; the text says what waits, and for whom */
-	NCCLPLAY_PLUGIN = 4, /* the plugin can't be loaded, or a call of it failed */
-	NCCLPLAY_PEER = 5,   /* the root can't be reached, or another rank left or failed */
+	NCCLPLAY_WRONG = 1, /* data or a message's size arrived wrong */
+	NCCLPLAY_USAGE = 2, /* an option is out of range; the text says which */
+	NCCLPLAY_HANG = 3, /* nothing moved for timeout_s; the text says what waits, and for whom */
+	NCCLPLAY_PLUGIN = 4,      /* the plugin can't be loaded, or a call of it failed */
+	NCCLPLAY_PEER = 5,        /* the root can't be reached, or another rank left or failed */
 	NCCLPLAY_INTERRUPTED = 6, /* ncclplay_interrupt */
 };
 
@@ -73,7 +73,7 @@ struct ncclplay_options {
 	double timeout_s;   /* 0 = 60: longest time without any progress */
 	bool pin;           /* pin both threads to the processor cpu */
 	int cpu;
-	bool quiet;         /* the plugin's log lines are kept but not printed, whatever NCCL_DEBUG */
+	bool quiet; /* the plugin's log lines are kept but not printed, whatever NCCL_DEBUG */
 	/* NCCL's LL protocol (64 KiB slots, data words with flags that are read while the buffer
 	 * fills) for all-reduce instead of Simple (512 KiB slots). All ranks alike. */
 	bool ll;
@@ -120,10 +120,10 @@ void ncclplay_interrupt(struct ncclplay *play);
 
 /* What the plugin says of the device (getProperties); strings are cut to fit. */
 struct ncclplay_properties {
-	char net[32];          /* the plugin's name, e.g. "HARP" */
-	char path[256];        /* the file that was loaded */
-	char dev[64];          /* the device's name */
-	int abi;               /* version of the table in use, 6..12 */
+	char net[32];   /* the plugin's name, e.g. "HARP" */
+	char path[256]; /* the file that was loaded */
+	char dev[64];   /* the device's name */
+	int abi;        /* version of the table in use, 6..12 */
 	int devices;
 	int speed_mbps;
 	float latency_us;
@@ -135,14 +135,15 @@ int ncclplay_properties(struct ncclplay *play, struct ncclplay_properties *out);
 
 /* Counters since open; a snapshot, each value is exact at some moment of the call. */
 struct ncclplay_stats {
-	uint64_t sent_bytes, sent_messages;         /* whose isend completed */
-	uint64_t received_bytes, received_messages; /* whose irecv completed; bytes as test() said */
+	uint64_t sent_bytes, sent_messages; /* whose isend completed */
+	uint64_t received_bytes,
+		received_messages; /* whose irecv completed; bytes as test() said */
 	uint64_t operations;       /* all-reduces completed */
 	uint64_t busy_ns;          /* wall time with an operation in progress: "communication" */
 	uint64_t blocked_isends;   /* isend returned no request: the plugin was full */
 	uint64_t blocked_irecvs;
-	uint64_t progress_cpu_ns;  /* processor time of the progress thread */
-	uint64_t process_cpu_ns;   /* processor time of the whole process, plugin threads included */
+	uint64_t progress_cpu_ns; /* processor time of the progress thread */
+	uint64_t process_cpu_ns;  /* processor time of the whole process, plugin threads included */
 };
 void ncclplay_stats(struct ncclplay *play, struct ncclplay_stats *out);
 

@@ -25,10 +25,10 @@ static struct {
 } shared[16];
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static const char *const required[] = { "name",	     "init",	   "devices",	"getProperties",
-					"listen",    "connect",	   "accept",	"regMr",
-					NULL,	     "deregMr",	   "isend",	"irecv",
-					NULL,	     "test",	   "closeSend", "closeRecv",
+static const char *const required[] = { "name",       "init",    "devices",   "getProperties",
+					"listen",     "connect", "accept",    "regMr",
+					NULL,         "deregMr", "isend",     "irecv",
+					NULL,         "test",    "closeSend", "closeRecv",
 					"closeListen" };
 #define WORD_FINALIZE 20
 
@@ -43,8 +43,8 @@ static void *net_dlopen(const char *value, char *path, size_t path_len, char *er
 	if (lib)
 		return lib;
 	snprintf(verbatim, sizeof(verbatim), "%s", dlerror());
-	if (!strchr(value, '/') && !(n > 6 && !strncmp(value, "lib", 3) &&
-				      !strcmp(value + n - 3, ".so"))) {
+	if (!strchr(value, '/') &&
+	    !(n > 6 && !strncmp(value, "lib", 3) && !strcmp(value + n - 3, ".so"))) {
 		snprintf(path, path_len, "libnccl-net-%s.so", value);
 		lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 		if (lib)
@@ -100,8 +100,10 @@ int net_open(struct net *net, const char *plugin, int abi, char *error, size_t e
 			snprintf(error, error_len, "%s has no symbol ncclNetPlugin_v%d", net->path,
 				 abi);
 		else
-			snprintf(error, error_len, "%s has none of the symbols ncclNetPlugin_v%d "
-				 "to _v%d", net->path, NET_ABI_OLDEST, NET_ABI_NEWEST);
+			snprintf(error, error_len,
+				 "%s has none of the symbols ncclNetPlugin_v%d "
+				 "to _v%d",
+				 net->path, NET_ABI_OLDEST, NET_ABI_NEWEST);
 		net_close(net);
 		return -1;
 	}
@@ -178,7 +180,8 @@ int net_init(struct net *net, uint64_t comm_id, const char **call)
 
 	*call = "init";
 	if (net->abi >= 11)
-		rc = (int)TABLE(net, 11)->init(&net->ctx, comm_id, &config, net_logger, net_profiler);
+		rc = (int)TABLE(net, 11)->init(&net->ctx, comm_id, &config, net_logger,
+					       net_profiler);
 	else if (!net_shared_edge(net->lib, 1))
 		rc = 0;
 	else if (net->abi == 10)
@@ -363,9 +366,9 @@ int net_close_listen(struct net *net, void *listen_comm)
 const char *net_result_name(int result)
 {
 	static const char *const names[] = {
-		"ncclSuccess",	       "ncclUnhandledCudaError", "ncclSystemError",
-		"ncclInternalError",   "ncclInvalidArgument",	 "ncclInvalidUsage",
-		"ncclRemoteError",     "ncclInProgress",	 "ncclTimeout",
+		"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
+		"ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
+		"ncclRemoteError",   "ncclInProgress",         "ncclTimeout",
 	};
 
 	if (result < 0 || (size_t)result >= sizeof(names) / sizeof(names[0]))

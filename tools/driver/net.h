@@ -21,7 +21,7 @@ struct net {
 	int abi;
 	const void *table; /* ncclNet_vN_t of abi */
 	const char *name;
-	void *ctx;         /* v11 and newer */
+	void *ctx; /* v11 and newer */
 	bool initialised;
 	int devices;
 	char path[256];
@@ -37,7 +37,7 @@ struct net_properties {
 	float latency_us;
 	int max_comms;
 	int max_recvs;
-	int net_device_type; /* -1 before v7 */
+	int net_device_type;  /* -1 before v7 */
 	size_t max_p2p_bytes; /* 1 GiB before v9, as NCCL fills in */
 };
 

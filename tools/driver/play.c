@@ -32,8 +32,8 @@ uint64_t play_process_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-static int play_vfail(struct ncclplay *play, enum ncclplay_result result, int nccl,
-		      const char *fmt, va_list args)
+static int play_vfail(struct ncclplay *play, enum ncclplay_result result, int nccl, const char *fmt,
+		      va_list args)
 {
 	pthread_mutex_lock(&play->lock);
 	if (!atomic_load(&play->failed)) {
@@ -76,7 +76,8 @@ int play_fail_call(struct ncclplay *play, const char *call, int nccl, int channe
 		snprintf(where, sizeof(where), " (channel %d, rank %d)", channel, peer);
 	play_fail_nccl(play, nccl, "%s: %s failed with %s (%d)%s%s%s",
 		       play->net.name ? play->net.name : "plugin", call, net_result_name(nccl),
-		       nccl, where, warn[0] ? "; its last warning: " : "; it gave no warning", warn);
+		       nccl, where, warn[0] ? "; its last warning: " : "; it gave no warning",
+		       warn);
 	return -1;
 }
 
@@ -218,8 +219,10 @@ static int play_init_net(struct ncclplay *play, uint64_t session)
 		return atomic_load(&play->failed);
 	}
 	if (play->net.devices <= 0)
-		play_fail(play, NCCLPLAY_PLUGIN, "%s has no device (devices says %d): NCCL would "
-			  "go on without it", play->net.name, play->net.devices);
+		play_fail(play, NCCLPLAY_PLUGIN,
+			  "%s has no device (devices says %d): NCCL would "
+			  "go on without it",
+			  play->net.name, play->net.devices);
 	else if (play->options.dev < 0 || play->options.dev >= play->net.devices)
 		play_fail(play, NCCLPLAY_USAGE, "device %d: %s has devices 0 to %d",
 			  play->options.dev, play->net.name, play->net.devices - 1);
@@ -376,9 +379,16 @@ static int play_make_channels(struct ncclplay *play)
 	for (int c = 0; c < n; c++) {
 		struct channel *ch = &play->channels[c];
 
-		ch->send = (struct conn){ .play = play, .channel = c, .peer = next, .tag = rank,
-					  .sends = true, .slot_bytes = play->slot_bytes };
-		ch->recv = (struct conn){ .play = play, .channel = c, .peer = prev, .tag = prev,
+		ch->send = (struct conn){ .play = play,
+					  .channel = c,
+					  .peer = next,
+					  .tag = rank,
+					  .sends = true,
+					  .slot_bytes = play->slot_bytes };
+		ch->recv = (struct conn){ .play = play,
+					  .channel = c,
+					  .peer = prev,
+					  .tag = prev,
 					  .slot_bytes = play->slot_bytes };
 		ch->handle = calloc(1, NET_HANDLE_BYTES);
 		if (play->options.ll) {

@@ -36,12 +36,12 @@ struct conn {
 	struct ncclplay *play;
 	int channel;
 	int peer;
-	int tag;           /* rank of the sender */
+	int tag; /* rank of the sender */
 	bool sends;
-	unsigned depth;    /* messages outstanding, at most PLAY_SLOTS */
-	void *comm;        /* the plugin's */
+	unsigned depth; /* messages outstanding, at most PLAY_SLOTS */
+	void *comm;     /* the plugin's */
 	void *mhandle;
-	char *buffer;      /* PLAY_SLOTS slots */
+	char *buffer; /* PLAY_SLOTS slots */
 	size_t slot_bytes;
 	size_t slot_stride; /* messages may span slots: distance between two messages' starts */
 	void *requests[PLAY_SLOTS];
@@ -50,9 +50,9 @@ struct conn {
 	uint64_t posted, received, consumed, checked, limit;
 	uint64_t done;
 	size_t expected[PLAY_SLOTS]; /* receiver: bytes that a consumed message must have had */
-	size_t post_bytes;   /* receiver: size of each posted buffer */
-	bool optional;       /* receiver: NCCL_NET_OPTIONAL_RECV_COMPLETION (LL) */
-	uint32_t flag;       /* LL: flag of the last line written or awaited, never reused */
+	size_t post_bytes;           /* receiver: size of each posted buffer */
+	bool optional;               /* receiver: NCCL_NET_OPTIONAL_RECV_COMPLETION (LL) */
+	uint32_t flag; /* LL: flag of the last line written or awaited, never reused */
 };
 
 /* The work of the progress thread; embedded. */
@@ -70,7 +70,8 @@ struct channel {
 	struct conn send, recv;
 	void *listen_comm; /* service */
 	char *handle;      /* service: the peer's, same memory until connected */
-	float *ll_in, *ll_out; /* progress, LL only: a slice read from lines, and one to be written */
+	float *ll_in,
+		*ll_out; /* progress, LL only: a slice read from lines, and one to be written */
 };
 
 enum play_job { JOB_NONE, JOB_LISTEN, JOB_CONNECT, JOB_CLOSE, JOB_EXIT };
@@ -90,23 +91,23 @@ struct ncclplay {
 	pthread_cond_t progress_cond; /* an op is there */
 	pthread_t service_thread, progress_thread;
 	bool service_started, progress_started;
-	enum play_job job;            /* JOB_NONE when done */
-	struct op *op;                /* NULL when done */
+	enum play_job job; /* JOB_NONE when done */
+	struct op *op;     /* NULL when done */
 	bool exiting;
-	bool stuck;                   /* a thread never came back from the plugin */
+	bool stuck; /* a thread never came back from the plugin */
 
-	char *handles;                /* JOB_LISTEN's result, channels * 128 bytes */
+	char *handles; /* JOB_LISTEN's result, channels * 128 bytes */
 
-	atomic_bool abort;            /* both threads leave what they do */
+	atomic_bool abort; /* both threads leave what they do */
 	atomic_bool interrupted;
-	atomic_uint_fast64_t moved;   /* messages and set-up steps done: the sign of life */
+	atomic_uint_fast64_t moved; /* messages and set-up steps done: the sign of life */
 	struct play_mark service_mark, progress_mark, main_mark;
 
 	/* Called by a waiting main thread every PLAY_TICK_NS. */
 	void (*tick)(void *arg, uint64_t moved);
 	void *tick_arg;
 
-	atomic_int failed;            /* enum ncclplay_result; set once */
+	atomic_int failed; /* enum ncclplay_result; set once */
 	int failed_nccl;
 	char error[NCCLPLAY_ERROR_BYTES];
 
@@ -116,7 +117,7 @@ struct ncclplay {
 		atomic_uint_fast64_t operations, busy_ns, blocked_isends, blocked_irecvs;
 		atomic_uint_fast64_t cpu_ns;
 	} stats;
-	struct ncclplay *next;        /* log.c's list */
+	struct ncclplay *next; /* log.c's list */
 };
 
 uint64_t play_now_ns(void);
@@ -157,8 +158,7 @@ void conn_describe(const struct conn *conn, char *text, size_t len);
 
 static inline void play_bump(atomic_uint_fast64_t *counter, uint64_t by)
 {
-	atomic_store_explicit(counter,
-			      atomic_load_explicit(counter, memory_order_relaxed) + by,
+	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
 			      memory_order_relaxed);
 }
 

@@ -80,11 +80,12 @@ int conn_check(struct conn *conn)
 		unsigned slot = (unsigned)(conn->checked % conn->depth);
 
 		if (conn->sizes[slot] != conn->expected[slot])
-			return play_fail(conn->play, NCCLPLAY_WRONG,
-					 "message %llu from rank %d (channel %d) has %zu bytes, not "
-					 "%zu: lost, repeated or cut",
-					 (unsigned long long)conn->checked, conn->peer,
-					 conn->channel, conn->sizes[slot], conn->expected[slot]);
+			return play_fail(
+				conn->play, NCCLPLAY_WRONG,
+				"message %llu from rank %d (channel %d) has %zu bytes, not "
+				"%zu: lost, repeated or cut",
+				(unsigned long long)conn->checked, conn->peer, conn->channel,
+				conn->sizes[slot], conn->expected[slot]);
 		conn->checked++;
 	}
 	return 0;
@@ -101,8 +102,8 @@ static int conn_test(struct conn *conn, void *request, int *size)
 	rc = net_test(&play->net, request, &done, size);
 	mark_leave(&play->progress_mark);
 	if (rc)
-		return play_fail_call(play, conn->sends ? "test of a send" : "test of a receive", rc,
-				      conn->channel, conn->peer);
+		return play_fail_call(play, conn->sends ? "test of a send" : "test of a receive",
+				      rc, conn->channel, conn->peer);
 	if (done != 0 && done != 1)
 		return play_fail(play, NCCLPLAY_PLUGIN,
 				 "test of a %s returned success and left *done %s",
@@ -120,8 +121,10 @@ static int conn_posted(struct conn *conn, const char *call, int rc, void *reques
 	if (rc)
 		return play_fail_call(play, call, rc, conn->channel, conn->peer);
 	if (request == UNWRITTEN)
-		return play_fail(play, NCCLPLAY_PLUGIN, "%s returned success and left *request "
-				 "unwritten: NCCL would take an old request for it", call);
+		return play_fail(play, NCCLPLAY_PLUGIN,
+				 "%s returned success and left *request "
+				 "unwritten: NCCL would take an old request for it",
+				 call);
 	if (!request) {
 		play_bump(blocked, 1);
 		return 0;
@@ -154,8 +157,7 @@ int conn_send_pass(struct conn *conn)
 		unsigned slot = (unsigned)(conn->done % conn->depth);
 		int size = -1;
 		/* Senders before 2.24 pass no sizes. */
-		int rc = conn_test(conn, conn->requests[slot],
-				   play->net.abi >= 9 ? &size : NULL);
+		int rc = conn_test(conn, conn->requests[slot], play->net.abi >= 9 ? &size : NULL);
 
 		if (rc <= 0)
 			return rc;
@@ -208,9 +210,10 @@ int conn_recv_pass(struct conn *conn)
 	if (rc <= 0)
 		return rc;
 	if (size < 0 || (size_t)size > conn->post_bytes)
-		return play_fail(play, NCCLPLAY_WRONG,
-				 "test of a receive from rank %d reported %d bytes; %zu were posted",
-				 conn->peer, size, conn->post_bytes);
+		return play_fail(
+			play, NCCLPLAY_WRONG,
+			"test of a receive from rank %d reported %d bytes; %zu were posted",
+			conn->peer, size, conn->post_bytes);
 	conn->sizes[slot] = (size_t)size;
 	conn->received++;
 	play_bump(&play->stats.received_messages, 1);
@@ -223,12 +226,13 @@ void conn_describe(const struct conn *conn, char *text, size_t len)
 {
 	if (conn->sends)
 		snprintf(text, len,
-			 "channel %d, sends to rank %d: %llu made ready, %llu posted, %llu completed",
+			 "channel %d, sends to rank %d: %llu ready, %llu posted, %llu completed",
 			 conn->channel, conn->peer, (unsigned long long)conn->filled,
 			 (unsigned long long)conn->transmitted, (unsigned long long)conn->done);
 	else
 		snprintf(text, len,
-			 "channel %d, receives from rank %d: %llu wanted, %llu posted, %llu completed",
+			 "channel %d, receives from rank %d: %llu wanted, %llu posted, "
+			 "%llu completed",
 			 conn->channel, conn->peer, (unsigned long long)conn->limit,
 			 (unsigned long long)conn->posted, (unsigned long long)conn->received);
 }
@@ -252,7 +256,7 @@ static void progress_op(struct ncclplay *play, struct op *op)
 			char text[NCCLPLAY_ERROR_BYTES / 2] = "";
 
 			op->describe(op, text, sizeof(text));
-			/* Keeps the first cause when there is one: main sets abort only on a hang. */
+			/* The first cause is kept when there is one. */
 			play_fail(play, NCCLPLAY_HANG, "%s: nothing moved for %.1f s: %s", op->name,
 				  play->options.timeout_s, text);
 			break;

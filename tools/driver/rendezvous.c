@@ -3,8 +3,8 @@
  * rendezvous.c - ranks meet at rank 0 over kernel TCP, as NCCL's bootstrap does.
  *
  * A star: every exchange is one message of each rank to rank 0 and one back. Each message carries
- * the number of its exchange and its label, so that ranks that run different programs are told apart
- * at once. A rank that fails sends FAILED with its reason; rank 0 passes it on.
+ * the number of its exchange and its label, so that ranks that run different programs are told
+ * apart at once. A rank that fails sends FAILED with its reason; rank 0 passes it on.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -81,8 +81,8 @@ static int rdv_move(struct rendezvous *rdv, int fd, void *data, size_t len, bool
 
 	snprintf(place, sizeof(place), "%s: %s %s", what, out ? "sending to" : "waiting for", who);
 	while (len) {
-		ssize_t n = out ? send(fd, at, len, MSG_NOSIGNAL | MSG_DONTWAIT) :
-				  recv(fd, at, len, MSG_DONTWAIT);
+		ssize_t n = out ? send(fd, at, len, MSG_NOSIGNAL | MSG_DONTWAIT)
+				: recv(fd, at, len, MSG_DONTWAIT);
 		int rc;
 
 		if (n > 0) {
@@ -103,8 +103,11 @@ static int rdv_move(struct rendezvous *rdv, int fd, void *data, size_t len, bool
 static int rdv_send(struct rendezvous *rdv, int fd, uint32_t kind, const char *label,
 		    const void *data, size_t len, const char *who)
 {
-	struct rdv_header h = { .magic = RDV_MAGIC, .kind = kind, .rank = rdv->rank,
-				.ranks = rdv->ranks, .sequence = rdv->sequence,
+	struct rdv_header h = { .magic = RDV_MAGIC,
+				.kind = kind,
+				.rank = rdv->rank,
+				.ranks = rdv->ranks,
+				.sequence = rdv->sequence,
 				.len = (uint32_t)len };
 	int rc;
 
@@ -115,8 +118,8 @@ static int rdv_send(struct rendezvous *rdv, int fd, uint32_t kind, const char *l
 	return rc;
 }
 
-static int rdv_receive(struct rendezvous *rdv, int fd, uint32_t kind, const char *label,
-		       void *data, size_t len, const char *who)
+static int rdv_receive(struct rendezvous *rdv, int fd, uint32_t kind, const char *label, void *data,
+		       size_t len, const char *who)
 {
 	struct rdv_header h;
 	int rc = rdv_move(rdv, fd, &h, sizeof(h), false, who, label);
@@ -139,9 +142,10 @@ static int rdv_receive(struct rendezvous *rdv, int fd, uint32_t kind, const char
 				 "must be started with the same mode, sizes and iterations",
 				 who, h.sequence, h.label, rdv->sequence, label);
 	if (h.len != len)
-		return rdv_error(rdv, NCCLPLAY_PEER, "%s: %s sent %u bytes, not %zu: all ranks must "
-				 "have the same --ranks, --channels and mode", label, who, h.len,
-				 len);
+		return rdv_error(rdv, NCCLPLAY_PEER,
+				 "%s: %s sent %u bytes, not %zu: all ranks must "
+				 "have the same --ranks, --channels and mode",
+				 label, who, h.len, len);
 	return rdv_move(rdv, fd, data, len, false, who, label);
 }
 
@@ -195,8 +199,9 @@ static int rdv_admit(struct rendezvous *rdv, int fd)
 	}
 	if (h.ranks != rdv->ranks || h.rank <= 0 || h.rank >= rdv->ranks) {
 		close(fd);
-		return rdv_error(rdv, NCCLPLAY_USAGE, "a rank %d of %d arrived at a root of %d ranks",
-				 h.rank, h.ranks, rdv->ranks);
+		return rdv_error(rdv, NCCLPLAY_USAGE,
+				 "a rank %d of %d arrived at a root of %d ranks", h.rank, h.ranks,
+				 rdv->ranks);
 	}
 	if (rdv->fds[h.rank] >= 0) {
 		close(fd);
@@ -273,8 +278,10 @@ static int rdv_open_other(struct rendezvous *rdv, const char *root)
 			break;
 		}
 		if (play_now_ns() > deadline_ns) {
-			rc = rdv_error(rdv, NCCLPLAY_PEER, "root %s can't be reached: %s (is rank 0 "
-				       "running there?)", root, strerror(rc));
+			rc = rdv_error(rdv, NCCLPLAY_PEER,
+				       "root %s can't be reached: %s (is rank 0 "
+				       "running there?)",
+				       root, strerror(rc));
 			break;
 		}
 		rc = 0;

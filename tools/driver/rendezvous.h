@@ -16,9 +16,9 @@ struct rendezvous {
 	int rank, ranks;
 	uint64_t timeout_ns;
 	const atomic_bool *interrupted;
-	int listen_fd;                 /* rank 0, while ranks arrive; else -1 */
-	int fds[NCCLPLAY_RANKS_MAX];   /* rank 0: one per rank; others: fds[0] is the root. -1: none */
-	uint32_t sequence;             /* number of the exchange: ranks in different ones is an error */
+	int listen_fd;               /* rank 0, while ranks arrive; else -1 */
+	int fds[NCCLPLAY_RANKS_MAX]; /* rank 0: of each rank; others: [0] is the root; -1: none */
+	uint32_t sequence; /* number of the exchange: ranks in different ones is an error */
 	char error[NCCLPLAY_ERROR_BYTES];
 };
 

@@ -2,8 +2,8 @@
 /*
  * report.c - what harp-bench prints: a table as nccl-tests', or one JSON document; progress events.
  *
- * Units are in the names: us, GB/s (1e9 bytes), seconds per GB. Rank 0 prints; the roles of the kill
- * tests print their own lines.
+ * Units are in the names: us, GB/s (1e9 bytes), seconds per GB. Rank 0 prints; the roles of
+ * the kill tests print their own lines.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #endif
 
 static const char *const mode_names[] = {
-	[MODE_LAT] = "lat",	  [MODE_BW] = "bw",	[MODE_ALLREDUCE] = "allreduce",
+	[MODE_LAT] = "lat",       [MODE_BW] = "bw",     [MODE_ALLREDUCE] = "allreduce",
 	[MODE_SOURCE] = "source", [MODE_SINK] = "sink", [MODE_WAIT] = "wait",
 };
 
@@ -59,7 +59,7 @@ void report_header(struct bench *bench)
 	if (bench->options.rank != 0)
 		return;
 	bench->results = open_memstream(&bench->results_text, &bench->results_len);
-	if (bench->json)
+	if (bench->json || bench->mode > MODE_ALLREDUCE)
 		return;
 	ncclplay_properties(bench->play, &p);
 	printf("# %s over NET/%s (%s, ncclNetPlugin_v%d, device %s), %d ranks, %d channel%s%s\n",
@@ -116,8 +116,8 @@ void report_lat(struct bench *bench, size_t bytes, const struct samples_summary 
 	if (bench->json)
 		return;
 	printf("%12zu %8llu %9.2f %9.2f %9.2f %9.2f %9.2f %6llu", bytes,
-	       (unsigned long long)s->count, s->min_us, s->p50_us, s->p90_us, s->p99_us,
-	       s->p999_us, (unsigned long long)wrong);
+	       (unsigned long long)s->count, s->min_us, s->p50_us, s->p90_us, s->p99_us, s->p999_us,
+	       (unsigned long long)wrong);
 	if (base)
 		printf("  %7.2f  %7.2f  %9.2f", base->p50_us, base->p99_us, ratio);
 	putchar('\n');
@@ -134,9 +134,9 @@ void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struc
 	double message_rate = window_ns ? (double)messages * 1e9 / (double)window_ns : 0;
 	double tx_cpu = report_per_gb(ranks[0].sent_cpu_ns, moved);
 	double rx_cpu = report_per_gb(ranks[1].received_cpu_ns, moved);
-	double packet_rate = ranks[0].packets_known && ranks[0].run_ns ?
-				     (double)ranks[0].tx_packets * 1e9 / (double)ranks[0].run_ns :
-				     0;
+	double packet_rate = ranks[0].packets_known && ranks[0].run_ns
+				     ? (double)ranks[0].tx_packets * 1e9 / (double)ranks[0].run_ns
+				     : 0;
 	uint64_t wrong = ranks[0].wrong + ranks[1].wrong;
 
 	if (bench->bidir) {
@@ -206,8 +206,7 @@ void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
 		"\"iterations\":%llu,\"time_us\":%.3f,\"algbw_gb_per_s\":%.4f,"
 		"\"busbw_gb_per_s\":%.4f,\"cpu_s_per_gb\":%.4f,\"wrong\":%llu,\"iteration\":",
 		bytes, bytes / sizeof(float), (unsigned long long)iterations, report_us(time_ns),
-		algbw, busbw,
-		report_per_gb(cpu_ns, (double)bytes * (double)iterations * n),
+		algbw, busbw, report_per_gb(cpu_ns, (double)bytes * (double)iterations * n),
 		(unsigned long long)wrong);
 	report_summary(bench->results, s);
 	fputs("}", bench->results);
@@ -229,8 +228,9 @@ static void report_json(struct bench *bench, int rc)
 	printf("{\"tool\":\"harp-bench\",\"version\":\"%s\",\"mode\":\"%s\",\"ok\":%s,\"exit\":%d,",
 	       HARP_VERSION, mode_names[bench->mode], rc ? "false" : "true", rc);
 	fputs("\"error\":", stdout);
-	json_string(stdout, rc == NCCLPLAY_WRONG && !*ncclplay_error(bench->play) ?
-				    "data arrived wrong" : ncclplay_error(bench->play));
+	json_string(stdout, rc == NCCLPLAY_WRONG && !*ncclplay_error(bench->play)
+				    ? "data arrived wrong"
+				    : ncclplay_error(bench->play));
 	fputs(",\"net\":", stdout);
 	json_string(stdout, p.net);
 	fputs(",\"plugin\":", stdout);
@@ -241,8 +241,7 @@ static void report_json(struct bench *bench, int rc)
 	       "\"bidir\":%s,\"datacheck\":%s,\"results\":[%s],",
 	       p.abi, p.speed_mbps, bench->options.ranks, bench->options.channels,
 	       bench->options.ll ? "LL" : "Simple", bench->bidir ? "true" : "false",
-	       bench->datacheck ? "true" : "false",
-	       bench->results_text ? bench->results_text : "");
+	       bench->datacheck ? "true" : "false", bench->results_text ? bench->results_text : "");
 	printf("\"rank0\":{\"sent_bytes\":%llu,\"sent_messages\":%llu,\"received_bytes\":%llu,"
 	       "\"received_messages\":%llu,\"busy_s\":%.6f,\"blocked_isends\":%llu,"
 	       "\"blocked_irecvs\":%llu,\"process_cpu_s\":%.6f},\"wrong\":%llu,\"log\":[",
@@ -274,8 +273,8 @@ int report_end(struct bench *bench, int rc)
 		rc = NCCLPLAY_WRONG;
 	if (rc)
 		fprintf(stderr, "harp-bench: rank %d: %s\n", bench->options.rank,
-			*ncclplay_error(bench->play) ? ncclplay_error(bench->play) :
-						       "data arrived wrong (#wrong is not 0)");
+			*ncclplay_error(bench->play) ? ncclplay_error(bench->play)
+						     : "data arrived wrong (#wrong is not 0)");
 	if (bench->options.rank == 0 && bench->mode <= MODE_ALLREDUCE) {
 		if (bench->json)
 			report_json(bench, rc);
@@ -312,9 +311,9 @@ void report_role(struct bench *bench, const char *event, const char *extra)
 
 	ncclplay_stats(bench->play, &s);
 	printf("{\"event\":\"%s\",\"rank\":%d,\"pid\":%d,\"at_ns\":%llu,\"received_messages\":%llu,"
-	       "\"sent_messages\":%llu%s", event, bench->options.rank, (int)getpid(),
-	       (unsigned long long)play_now_ns(), (unsigned long long)s.received_messages,
-	       (unsigned long long)s.sent_messages, extra);
+	       "\"sent_messages\":%llu%s",
+	       event, bench->options.rank, (int)getpid(), (unsigned long long)play_now_ns(),
+	       (unsigned long long)s.received_messages, (unsigned long long)s.sent_messages, extra);
 	if (*ncclplay_error(bench->play)) {
 		int nccl = ncclplay_error_nccl(bench->play);
 

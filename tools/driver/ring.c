@@ -3,8 +3,9 @@
  * ring.c - ring all-reduce of float32: NCCL's schedule, with the GPU's part done by the progress
  * thread.
  *
- * Theory of operation. The array is cut in one part per channel, a part in rounds of at most `ranks`
- * chunks, a chunk in slices; a slice is one message. Each rank takes 2 * ranks - 1 steps per round:
+ * Theory of operation. The array is cut in one part per channel, a part in rounds of at most
+ * `ranks` chunks, a chunk in slices; a slice is one message. Each rank takes 2 * ranks - 1 steps per
+ * round:
  *
  *	step 0                 send the own chunk before mine
  *	step 1 .. n-2          receive, add mine, send on
@@ -12,8 +13,8 @@
  *	step n .. 2n-3         receive a sum, keep it, send it on
  *	step 2n-2              receive the last sum
  *
- * A step waits until its slice has arrived (if it receives) and a slot is free (if it sends): this is
- * what the GPU's kernel does in NCCL while the proxy thread moves the slots. Chunks of an array
+ * A step waits until its slice has arrived (if it receives) and a slot is free (if it sends): this
+ * is what the GPU's kernel does in NCCL while the proxy thread moves the slots. Chunks of an array
  * shorter than the ring are empty: their messages have 0 bytes, as NCCL's have.
  *
  * Simple: slices of up to 1 MiB, two of NCCL's slots, so 4 outstanding. LL: 64 KiB slots of 16-byte
@@ -30,7 +31,7 @@
 #define RING_SIMPLE_SLICES 2u
 #define RING_SMALL (65536u / sizeof(float)) /* chunks up to here travel as one message */
 #define RING_LL_SLICE (PLAY_LL_SLOT_BYTES / 2 / sizeof(float))
-#define RING_ALIGN 4u                       /* elements: slices start at 16 bytes */
+#define RING_ALIGN 4u /* elements: slices start at 16 bytes */
 
 struct ll_line {
 	uint64_t word[2]; /* each: data below, flag above */
@@ -214,8 +215,7 @@ static int ring_step(struct ring_op *ring, struct ring_part *part)
 		in = mine;
 	}
 	if (sends)
-		out = play->options.ll ? part->ll_out :
-					 (float *)(void *)conn_fill_slot(part->send);
+		out = play->options.ll ? part->ll_out : (float *)(void *)conn_fill_slot(part->send);
 	if (part->step >= ranks - 1 && n)
 		dst = part->dst + from;
 	if (part->step >= 1 && part->step <= ranks - 1)
@@ -259,7 +259,8 @@ static bool ring_drained(struct ring_op *ring)
 	for (int c = 0; c < ring->play->options.channels; c++) {
 		struct ring_part *part = &ring->parts[c];
 
-		if (part->send->done < part->send->filled || part->recv->received < part->recv->limit)
+		if (part->send->done < part->send->filled ||
+		    part->recv->received < part->recv->limit)
 			return false;
 	}
 	return true;
@@ -356,8 +357,10 @@ void ring_prepare(struct ring_op *ring, struct ncclplay *play, const float *src,
 		size_t bytes = ll ? PLAY_LL_SLOT_BYTES : 2 * PLAY_SLOT_BYTES;
 		unsigned depth = ll ? PLAY_SLOTS : PLAY_SLOTS / 2;
 
-		ring->parts[c] = (struct ring_part){ .send = &ch->send, .recv = &ch->recv,
-						     .ll_in = ch->ll_in, .ll_out = ch->ll_out };
+		ring->parts[c] = (struct ring_part){ .send = &ch->send,
+						     .recv = &ch->recv,
+						     .ll_in = ch->ll_in,
+						     .ll_out = ch->ll_out };
 		conn_shape(&ch->send, bytes, bytes, depth, false);
 		conn_shape(&ch->recv, bytes, bytes, depth, ll);
 	}

@@ -10,13 +10,13 @@ struct ring_part {
 	struct conn *send, *recv;
 	const float *src;
 	float *dst;
-	size_t count;         /* elements of this channel */
-	size_t base;          /* first element of the current round */
-	size_t chunk;         /* elements per rank in this round */
-	unsigned slices;      /* messages per chunk */
-	unsigned step;        /* 0 .. 2 * (ranks - 1) */
+	size_t count;    /* elements of this channel */
+	size_t base;     /* first element of the current round */
+	size_t chunk;    /* elements per rank in this round */
+	unsigned slices; /* messages per chunk */
+	unsigned step;   /* 0 .. 2 * (ranks - 1) */
 	unsigned slice;
-	size_t line;          /* LL: element to go on with inside the slice */
+	size_t line; /* LL: element to go on with inside the slice */
 	float *ll_in, *ll_out;
 	bool over;
 };
@@ -27,7 +27,7 @@ struct ring_op {
 	const float *src;
 	float *dst;
 	size_t count;
-	unsigned iterations;  /* run back to back, as a stream of launches does */
+	unsigned iterations; /* run back to back, as a stream of launches does */
 	unsigned iteration;
 	uint64_t *iteration_ns; /* may be NULL: end of each iteration, CLOCK_MONOTONIC */
 	uint64_t start_ns;

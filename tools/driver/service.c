@@ -4,9 +4,9 @@
  *
  * Connect and accept of all channels are called in turn, without sleeping, until each has given its
  * comm; none may block, since both ends of a connection may be in this one thread. One accept per
- * listen, closeListen at once after it, then the buffers are registered: per connection the block of
- * the messages, and once more a part of it, since NCCL registers overlapping memory (the pool that
- * all point-to-point connections share).
+ * listen, closeListen at once after it, then the buffers are registered: per connection the block
+ * of the messages, and once more a part of it, since NCCL registers overlapping memory (the pool
+ * that all point-to-point connections share).
  */
 #include <sched.h>
 #include <stdio.h>
@@ -121,8 +121,8 @@ static void service_describe_pending(struct ncclplay *play)
 			continue;
 		play_fail(play, NCCLPLAY_HANG,
 			  "connection set-up: nothing moved for %.1f s: channel %d, %s rank %d is "
-			  "pending", play->options.timeout_s, c,
-			  ch->send.comm ? "accept from" : "connect to",
+			  "pending",
+			  play->options.timeout_s, c, ch->send.comm ? "accept from" : "connect to",
 			  ch->send.comm ? ch->recv.peer : ch->send.peer);
 		return;
 	}

@@ -4,9 +4,9 @@
  * connection, which behaves like NCCL's built-in socket transport in its default (1 socket, no
  * helper threads).
  *
- * Per message: a 4-byte length, small payloads in the same write (NCCL_SOCKET_INLINE, 128 bytes), the
- * rest moved by non-blocking send and recv from test(). It is what HARP is compared with, and the
- * test double with which the driver itself is tested: SOCK_FAULT makes it misbehave in one chosen
+ * Per message: a 4-byte length, small payloads in the same write (NCCL_SOCKET_INLINE, 128 bytes),
+ * the rest moved by non-blocking send and recv from test(). It is what HARP is compared with, and
+ * the test double with which the driver itself is tested: SOCK_FAULT makes it misbehave in one chosen
  * way, on the message whose number is SOCK_FAULT_AT (default 5, counted per connection):
  *
  *	corrupt     one bit of the received payload is flipped (in the middle of the message)
@@ -57,9 +57,9 @@ struct sock_request {
 	bool used;
 	uint64_t number;
 	char *data;
-	uint32_t size;      /* receive: posted, then real */
+	uint32_t size; /* receive: posted, then real */
 	uint32_t header;
-	uint32_t moved;     /* bytes of header and payload that went */
+	uint32_t moved; /* bytes of header and payload that went */
 };
 
 struct sock_comm {
@@ -132,8 +132,8 @@ static enum nccl_result sock_init_common(nccl_logger logger)
 	if (getifaddrs(&all))
 		return NCCL_SYSTEM_ERROR;
 	for (i = all; i; i = i->ifa_next) {
-		if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET ||
-		    !(i->ifa_flags & IFF_UP) || !sock_wanted(i->ifa_name))
+		if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) ||
+		    !sock_wanted(i->ifa_name))
 			continue;
 		snprintf(sock_ifname, sizeof(sock_ifname), "%s", i->ifa_name);
 		memcpy(&sock_addr, i->ifa_addr, sizeof(struct sockaddr_in));
@@ -461,8 +461,11 @@ static enum nccl_result sock_post(struct sock_comm *comm, void *data, size_t siz
 		return comm->failed;
 	if (r->used)
 		return NCCL_SUCCESS;
-	*r = (struct sock_request){ .comm = comm, .used = true, .number = comm->posted++,
-				    .data = data, .size = (uint32_t)size,
+	*r = (struct sock_request){ .comm = comm,
+				    .used = true,
+				    .number = comm->posted++,
+				    .data = data,
+				    .size = (uint32_t)size,
 				    .header = comm->sends ? (uint32_t)size : 0 };
 	if (comm->sends && sock_faulty_at("drop", r->number))
 		r->moved = r->size + (uint32_t)sizeof(r->header);
@@ -606,35 +609,76 @@ static enum nccl_result sock_finalize(void *ctx)
 }
 
 #define SOCK_COMMON                                                                                \
-	.name = "SOCK", .devices = sock_devices, .dereg_mr = sock_dereg_mr,                        \
-	.iflush = sock_iflush, .test = sock_test, .close_send = sock_close,                        \
-	.close_recv = sock_close, .close_listen = sock_close_listen
+	.name = "SOCK", .devices = sock_devices, .dereg_mr = sock_dereg_mr, .iflush = sock_iflush, \
+	.test = sock_test, .close_send = sock_close, .close_recv = sock_close,                     \
+	.close_listen = sock_close_listen
 
-#define SOCK_TABLE(version) SOCK_EXPORT extern const struct nccl_net_v##version                    \
-	ncclNetPlugin_v##version;                                                                  \
+#define SOCK_TABLE(version)                                                                        \
+	SOCK_EXPORT extern const struct nccl_net_v##version ncclNetPlugin_v##version;              \
 	const struct nccl_net_v##version ncclNetPlugin_v##version
 
-SOCK_TABLE(6) = { SOCK_COMMON, .init = sock_init_v6, .get_properties = sock_properties_v6,
-		  .listen = sock_listen_v6, .connect = sock_connect_v6, .accept = sock_accept_v6,
-		  .reg_mr = sock_reg_mr_v6, .isend = sock_isend_v6, .irecv = sock_irecv_v6 };
-SOCK_TABLE(7) = { SOCK_COMMON, .init = sock_init_v6, .get_properties = sock_properties_v7,
-		  .listen = sock_listen_v6, .connect = sock_connect_v7, .accept = sock_accept_v7,
-		  .reg_mr = sock_reg_mr_v6, .isend = sock_isend_v6, .irecv = sock_irecv_v6 };
-SOCK_TABLE(8) = { SOCK_COMMON, .init = sock_init_v6, .get_properties = sock_properties_v8,
-		  .listen = sock_listen_v6, .connect = sock_connect_v7, .accept = sock_accept_v7,
-		  .reg_mr = sock_reg_mr_v8, .isend = sock_isend_v6, .irecv = sock_irecv_v6 };
-SOCK_TABLE(9) = { SOCK_COMMON, .init = sock_init_v6, .get_properties = sock_properties_v9,
-		  .listen = sock_listen_v6, .connect = sock_connect_v7, .accept = sock_accept_v7,
-		  .reg_mr = sock_reg_mr_v8, .isend = sock_isend_v9, .irecv = sock_irecv_v9 };
-SOCK_TABLE(10) = { SOCK_COMMON, .init = sock_init_v10, .get_properties = sock_properties_v9,
-		   .listen = sock_listen_v6, .connect = sock_connect_v10,
-		   .accept = sock_accept_v7, .reg_mr = sock_reg_mr_v8, .isend = sock_isend_v10,
+SOCK_TABLE(6) = { SOCK_COMMON,
+		  .init = sock_init_v6,
+		  .get_properties = sock_properties_v6,
+		  .listen = sock_listen_v6,
+		  .connect = sock_connect_v6,
+		  .accept = sock_accept_v6,
+		  .reg_mr = sock_reg_mr_v6,
+		  .isend = sock_isend_v6,
+		  .irecv = sock_irecv_v6 };
+SOCK_TABLE(7) = { SOCK_COMMON,
+		  .init = sock_init_v6,
+		  .get_properties = sock_properties_v7,
+		  .listen = sock_listen_v6,
+		  .connect = sock_connect_v7,
+		  .accept = sock_accept_v7,
+		  .reg_mr = sock_reg_mr_v6,
+		  .isend = sock_isend_v6,
+		  .irecv = sock_irecv_v6 };
+SOCK_TABLE(8) = { SOCK_COMMON,
+		  .init = sock_init_v6,
+		  .get_properties = sock_properties_v8,
+		  .listen = sock_listen_v6,
+		  .connect = sock_connect_v7,
+		  .accept = sock_accept_v7,
+		  .reg_mr = sock_reg_mr_v8,
+		  .isend = sock_isend_v6,
+		  .irecv = sock_irecv_v6 };
+SOCK_TABLE(9) = { SOCK_COMMON,
+		  .init = sock_init_v6,
+		  .get_properties = sock_properties_v9,
+		  .listen = sock_listen_v6,
+		  .connect = sock_connect_v7,
+		  .accept = sock_accept_v7,
+		  .reg_mr = sock_reg_mr_v8,
+		  .isend = sock_isend_v9,
+		  .irecv = sock_irecv_v9 };
+SOCK_TABLE(10) = { SOCK_COMMON,
+		   .init = sock_init_v10,
+		   .get_properties = sock_properties_v9,
+		   .listen = sock_listen_v6,
+		   .connect = sock_connect_v10,
+		   .accept = sock_accept_v7,
+		   .reg_mr = sock_reg_mr_v8,
+		   .isend = sock_isend_v10,
 		   .irecv = sock_irecv_v10 };
-SOCK_TABLE(11) = { SOCK_COMMON, .init = sock_init_v11, .get_properties = sock_properties_v11,
-		   .listen = sock_listen_v11, .connect = sock_connect_v11,
-		   .accept = sock_accept_v7, .reg_mr = sock_reg_mr_v8, .isend = sock_isend_v10,
-		   .irecv = sock_irecv_v10, .finalize = sock_finalize };
-SOCK_TABLE(12) = { SOCK_COMMON, .init = sock_init_v11, .get_properties = sock_properties_v12,
-		   .listen = sock_listen_v11, .connect = sock_connect_v11,
-		   .accept = sock_accept_v7, .reg_mr = sock_reg_mr_v8, .isend = sock_isend_v10,
-		   .irecv = sock_irecv_v10, .finalize = sock_finalize };
+SOCK_TABLE(11) = { SOCK_COMMON,
+		   .init = sock_init_v11,
+		   .get_properties = sock_properties_v11,
+		   .listen = sock_listen_v11,
+		   .connect = sock_connect_v11,
+		   .accept = sock_accept_v7,
+		   .reg_mr = sock_reg_mr_v8,
+		   .isend = sock_isend_v10,
+		   .irecv = sock_irecv_v10,
+		   .finalize = sock_finalize };
+SOCK_TABLE(12) = { SOCK_COMMON,
+		   .init = sock_init_v11,
+		   .get_properties = sock_properties_v12,
+		   .listen = sock_listen_v11,
+		   .connect = sock_connect_v11,
+		   .accept = sock_accept_v7,
+		   .reg_mr = sock_reg_mr_v8,
+		   .isend = sock_isend_v10,
+		   .irecv = sock_irecv_v10,
+		   .finalize = sock_finalize };

@@ -4,9 +4,9 @@
  *
  * The progress thread works as in NCCL: receives are posted ahead, up to 8 messages are outstanding
  * each way, the completion of a send is looked at once per pass and waited for only when all slots
- * are taken. What the GPU would do takes no time: a slot is full as soon as it is free, and empty as
- * soon as it has arrived. With `check` every byte is written and read again, which costs time: it is
- * done in passes of its own, not in those that are timed.
+ * are taken. What the GPU would do takes no time: a slot is full as soon as it is free, and empty
+ * as soon as it has arrived. With `check` every byte is written and read again, which costs time:
+ * it is done in passes of its own, not in those that are timed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -43,8 +43,7 @@ static bool stream_right(const struct conn *conn, const char *slot, uint64_t mes
 	return true;
 }
 
-static void stream_edge(const struct stream_op *stream, struct stream_window *window,
-			uint64_t done)
+static void stream_edge(const struct stream_op *stream, struct stream_window *window, uint64_t done)
 {
 	uint64_t channels = (uint64_t)stream->play->options.channels;
 
@@ -213,8 +212,8 @@ void stream_prepare(struct stream_op *stream, struct ncclplay *play, enum stream
 {
 	memset(stream, 0, sizeof(*stream));
 	stream->op.name = role == STREAM_PING || role == STREAM_PONG ? "ping-pong" : "stream";
-	stream->op.pass = role == STREAM_PING || role == STREAM_PONG ? stream_ping_pass :
-								       stream_pass;
+	stream->op.pass =
+		role == STREAM_PING || role == STREAM_PONG ? stream_ping_pass : stream_pass;
 	stream->op.describe = stream_describe;
 	stream->play = play;
 	stream->role = role;

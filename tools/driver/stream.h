@@ -24,13 +24,14 @@ struct stream_op {
 	struct ncclplay *play;
 	enum stream_role role;
 	size_t bytes;
-	uint64_t warm, messages; /* per channel; messages: after the warm ones; UINT64_MAX: endless */
-	bool check;              /* fill and verify every byte */
-	uint64_t *samples_ns;    /* ping: `messages` half round trips */
+	uint64_t warm,
+		messages;     /* per channel; messages: after the warm ones; UINT64_MAX: endless */
+	bool check;           /* fill and verify every byte */
+	uint64_t *samples_ns; /* ping: `messages` half round trips */
 	uint64_t sample, pinged_ns;
 	bool awaiting;
 	struct stream_window sent, received;
-	uint64_t wrong;          /* messages with a wrong byte */
+	uint64_t wrong; /* messages with a wrong byte */
 };
 
 /* All channels carry the stream; ping and pong use channel 0. */

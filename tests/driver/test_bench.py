@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp-bench over the reference plugin, which can be told to misbehave, and over HARP's own."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WRONG, USAGE, HANG, PLUGIN, PEER, INTERRUPTED = 1, 2, 3, 4, 5, 6
+REMOTE_ERROR = 6
+
+
+@dataclasses.dataclass
+class Rank:
+    """How one rank ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Arena:
+    """A namespace with loopback only, where ranks meet."""
+
+    def __init__(self, name: str, bench: Path, plugins: dict[str, Path]) -> None:
+        self.name, self.bench, self.plugins = name, bench, plugins
+
+    def port(self) -> int:
+        """A free TCP port: nothing else lives in this namespace."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+    def start(self, rank: int, ranks: int, port: int, *args: str, **env: str) -> "Running":
+        """One rank in the background; args[0] is the mode."""
+        mode, *rest = args
+        words = [str(self.bench), mode, "--rank", str(rank), "--ranks", str(ranks)]
+        words += ["--root", f"127.0.0.1:{port}", "--timeout", "10", "--ifname", "lo", *rest]
+        if "--plugin" not in rest:
+            words += ["--plugin", str(self.plugins["sock"])]
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.name, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "NCCL_DEBUG": "WARN", **env},
+        )
+
+    def run(self, ranks: int, *args: str, **env: str) -> list[Rank]:
+        """All ranks alike, to their end."""
+        port = self.port()
+        with contextlib.ExitStack() as stack:
+            running = [self.start(rank, ranks, port, *args, **env) for rank in range(ranks)]
+            for process in running:
+                stack.callback(finish, process)
+            ended = []
+            for process in running:
+                out, err = process.communicate(timeout=60)
+                ended.append(Rank(process.returncode, out, err))
+            return ended
+
+    def document(self, ranks: int, *args: str, code: int = 0, **env: str) -> dict[str, Any]:
+        """Rank 0's JSON; every rank must have ended with code."""
+        ended = self.run(ranks, *args, "-o", "json", **env)
+        assert [rank.code for rank in ended] == [code] * ranks, ended
+        document: dict[str, Any] = json.loads(ended[0].out)
+        assert document["exit"] == code
+        assert document["ok"] == (code == 0)
+        return document
+
+
+Running = subprocess.Popen[str]
+
+
+def finish(process: Running) -> None:
+    """No process outlives its test."""
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def event(process: Running) -> dict[str, Any]:
+    """The next JSON line that a role prints."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    parsed: dict[str, Any] = json.loads(line)
+    return parsed
+
+
+@pytest.fixture(scope="module")
+def arena(build_dir: Path, need_root: None) -> Iterator[Arena]:
+    """The place, and the binaries of the build tree."""
+    name = f"hx-bench-{os.getpid()}"
+    driver = build_dir / "tools/driver"
+    plugins = {
+        "sock": driver / "libnccl-net-sock.so",
+        "harp": build_dir / "plugin/libnccl-net-harp.so",
+    }
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        yield Arena(name, driver / "harp-bench", plugins)
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+@pytest.fixture(params=["sock", "harp"])
+def plugin(request: pytest.FixtureRequest, arena: Arena) -> list[str]:
+    """The reference plugin, and HARP over kernel lanes."""
+    path = arena.plugins[request.param]
+    if not path.exists():
+        pytest.fail(f"{path} was not built")
+    return ["--plugin", str(path)]
+
+
+@pytest.fixture(autouse=True)
+def kernel_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing but loopback here."""
+    monkeypatch.setenv("HARP_PATH", "kernel")
+
+
+# --------------------------------------------------------------------------------------------------
+# What it measures.
+#
+PERCENTILES = {"count", "min_us", "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us", "mean_us"}
+
+
+def test_lat(arena: Arena, plugin: list[str]) -> None:
+    """Percentiles are ordered, every sample counts, and the baseline is beside them."""
+    document = arena.document(2, "lat", "-b", "8", "-e", "128", "-n", "300", "--baseline", *plugin)
+    assert [row["size_bytes"] for row in document["results"]] == [8, 32, 128]
+    for row in document["results"]:
+        assert row["wrong"] == 0
+        for key in ("half_round_trip", "baseline_half_round_trip"):
+            times = row[key]
+            assert set(times) == PERCENTILES
+            assert times["count"] == 300
+            order = [times[k] for k in ("min_us", "p50_us", "p90_us", "p99_us", "p99_9_us")]
+            assert order[0] > 0
+            assert order == sorted(order)
+            assert order[-1] <= times["max_us"]
+        ratio = row["half_round_trip"]["p50_us"] / row["baseline_half_round_trip"]["p50_us"]
+        assert row["p50_ratio"] == pytest.approx(ratio, rel=0.01)
+
+
+@pytest.mark.parametrize("more", [[], ["--bidir"], ["--channels", "3"]], ids=" ".join)
+def test_bw(arena: Arena, plugin: list[str], more: list[str]) -> None:
+    """The rate is bytes by the receiver's window; all messages of all channels are in it."""
+    channels = 3 if "--channels" in more else 1
+    args = ["-b", "65536", "-e", "65536", "-n", "100", "-w", "10", *more, *plugin]
+    document = arena.document(2, "bw", *args, "--baseline")
+    (row,) = document["results"]
+    assert row["messages"] == 100 * channels
+    rate = row["messages"] * row["size_bytes"] / (row["window_us"] * 1e3)
+    if "--bidir" not in more:
+        assert row["rate_gb_per_s"] == pytest.approx(rate, rel=0.01)
+    assert row["wrong"] == 0
+    assert row["sender_cpu_s_per_gb"] > 0
+    assert row["receiver_cpu_s_per_gb"] > 0
+    assert row["interface"]["sender_tx_packets"] > 0
+    assert row["baseline"]["rate_gb_per_s"] > 0
+    # Timed, warm and checked messages, each once.
+    assert document["rank0"]["sent_messages"] == (110 + 64) * channels
+
+
+@pytest.mark.parametrize("abi", range(6, 13))
+def test_every_abi(arena: Arena, plugin: list[str], abi: int) -> None:
+    """Every version through its own table."""
+    args = ["-b", "4", "-e", "40000", "-f", "10", "-n", "3", "--abi", str(abi), *plugin]
+    document = arena.document(2, "allreduce", *args)
+    assert document["abi"] == abi
+    assert document["wrong"] == 0
+
+
+@pytest.mark.parametrize("protocol", [[], ["--ll"]], ids=["simple", "ll"])
+@pytest.mark.parametrize(("ranks", "channels"), [(1, 1), (2, 1), (2, 3), (3, 2), (4, 1)])
+def test_allreduce(
+    arena: Arena, plugin: list[str], ranks: int, channels: int, protocol: list[str]
+) -> None:
+    """Exact sums: chunks that are empty, cut short, of one slice and of several rounds."""
+    args = ["-n", "2", "-w", "1", "--channels", str(channels), *protocol, *plugin]
+    small = arena.document(ranks, "allreduce", "-b", "4", "-e", "200000", "-f", "9", *args)
+    assert [row["size_bytes"] for row in small["results"]] == [4, 36, 324, 2916, 26244]
+    large = arena.document(ranks, "allreduce", "-b", "5000004", "-e", "5000004", *args)
+    for row in small["results"] + large["results"]:
+        assert row["wrong"] == 0
+        assert row["count"] == row["size_bytes"] // 4
+        algbw = row["size_bytes"] / (row["time_us"] * 1e3)
+        assert row["algbw_gb_per_s"] == pytest.approx(algbw, rel=0.01, abs=1e-4)
+        busbw = row["algbw_gb_per_s"] * 2 * (ranks - 1) / ranks
+        assert row["busbw_gb_per_s"] == pytest.approx(busbw, rel=0.01, abs=1e-3)
+
+
+def test_document(arena: Arena) -> None:
+    """Members that scripts rely on."""
+    document = arena.document(2, "allreduce", "-b", "8", "-e", "8", "-n", "2")
+    assert set(document) == {
+        "tool", "version", "mode", "ok", "exit", "error", "net", "plugin", "device", "abi",
+        "speed_mbps", "ranks", "channels", "protocol", "bidir", "datacheck", "results", "rank0",
+        "wrong", "log",
+    }  # fmt: skip
+    assert document["net"] == "SOCK"
+    assert any("using lo" in line["text"] for line in document["log"])
+
+
+def test_table_and_progress(arena: Arena) -> None:
+    """nccl-tests' columns for people; JSON lines for a progress bar."""
+    read, write = os.pipe()
+    port = arena.port()
+    args = ("allreduce", "-b", "8", "-e", "512", "-f", "8", "-n", "2")
+    other = arena.start(1, 2, port, *args)
+    words = ["ip", "netns", "exec", arena.name, str(arena.bench), *args, "--rank", "0"]
+    words += ["--ranks", "2", "--root", f"127.0.0.1:{port}", "--ifname", "lo"]
+    words += ["--plugin", str(arena.plugins["sock"]), "--progress-fd", str(write)]
+    done = subprocess.run(words, pass_fds=[write], capture_output=True, text=True, timeout=60)
+    os.close(write)
+    finish(other)
+    assert done.returncode == 0, done.stderr
+    table = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert [row[0] for row in table[1:]] == ["8", "64", "512"]
+    assert all(row[-1] == "0" for row in table[1:])
+    with os.fdopen(read) as lines:
+        events = [json.loads(line) for line in lines]
+    assert [e["size_bytes"] for e in events if e["event"] == "size"] == [8, 64, 512]
+    assert {e["steps"] for e in events} == {3}
+    assert events[-1]["event"] == "end"
+
+
+# --------------------------------------------------------------------------------------------------
+# What it finds: the reference plugin misbehaves as told.
+#
+@pytest.mark.parametrize("mode", ["lat", "bw", "allreduce"])
+def test_corruption_is_counted(arena: Arena, mode: str) -> None:
+    """One flipped bit in a message of the verified pass makes #wrong 1 or more, and exit 1."""
+    # lat and bw: 4 timed messages, then 64 verified ones. all-reduce: 1 + 3 timed operations and 2
+    # verified ones, of 2 messages each.
+    at = "10" if mode == "allreduce" else "60"
+    args = [mode, "-b", "4096", "-e", "4096", "-n", "3", "-w", "1"]
+    document = arena.document(2, *args, code=WRONG, SOCK_FAULT="corrupt", SOCK_FAULT_AT=at)
+    assert document["wrong"] >= 1
+    assert document["results"][0]["wrong"] == document["wrong"]
+
+
+FAULTS = {
+    "size": (WRONG, "has 131071 bytes, not 131072"),
+    "drop": (HANG, "nothing moved for 0.5 s"),
+    "lose": (HANG, "receives from rank"),
+    "stuck": (HANG, "the plugin's test has not returned"),
+    "error": (PLUGIN, "failed with ncclSystemError (2) (channel 0, rank"),
+    "norequest": (PLUGIN, "left *request unwritten"),
+    "nodone": (PLUGIN, "left *done unwritten"),
+    "noconnect": (HANG, "connect to rank"),
+    "init": (PLUGIN, "its last warning: SOCK: init fails"),
+    "nodevice": (PLUGIN, "has no device"),
+    "close": (PLUGIN, "closing failed"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault(arena: Arena, fault: str) -> None:
+    """Each kind of misbehaviour ends every rank, with a code and a text that name it."""
+    args = ["allreduce", "-b", "512K", "-e", "512K", "-n", "3", "--timeout", "0.5"]
+    ended = arena.run(2, *args, SOCK_FAULT=fault)
+    code, text = FAULTS[fault]
+    # The other rank may hear of it from the first, or see its connection closed.
+    assert code in {rank.code for rank in ended}, ended
+    assert all(rank.code for rank in ended), ended
+    assert any(text in rank.err for rank in ended if rank.code == code), ended
+
+
+USAGES: list[tuple[list[str], str]] = [
+    (["nonsense"], "no such mode: nonsense"),
+    (["lat", "--rank", "5", "--ranks", "2"], "rank is 5"),
+    (["lat", "--ranks", "3"], "need --ranks 2"),
+    (["bw", "-b", "12Q"], "12Q"),
+    (["bw", "-b", "2M", "-e", "1M"], "-e is smaller"),
+    (["allreduce", "-b", "6"], "multiple of 4"),
+    (["allreduce", "--abi", "13"], "13"),
+    (["allreduce", "--baseline"], "--baseline goes with"),
+    (["lat", "--root", "nowhere"], "host:port"),
+    (["lat", "-o", "xml"], "json or table"),
+]
+
+
+@pytest.mark.parametrize(("args", "text"), USAGES, ids=lambda v: " ".join(v) if v else "")
+def test_usage(arena: Arena, args: list[str], text: str) -> None:
+    """One line that names the option, and exit 2."""
+    mode, *rest = args
+    words = [str(arena.bench), mode, "--rank", "0", "--ranks", "2", "--root", "127.0.0.1:1"]
+    words += ["--plugin", str(arena.plugins["sock"]), *rest]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    assert done.returncode == USAGE, done
+    assert text in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("/nowhere/libnccl-net-x.so", "can't be loaded"),
+        ("no-such-plugin", "libnccl-net-no-such-plugin.so"),
+        ("libc.so.6", "none of the symbols"),
+    ],
+)
+def test_bad_plugin(arena: Arena, value: str, text: str) -> None:
+    """What can't be loaded is said before any peer is waited for."""
+    words = [str(arena.bench), "lat", "--rank", "0", "--ranks", "2", "--root", "127.0.0.1:1"]
+    done = subprocess.run([*words, "--plugin", value], capture_output=True, text=True, timeout=20)
+    assert done.returncode == PLUGIN
+    assert text in done.stderr
+
+
+def test_rank_that_never_comes(arena: Arena) -> None:
+    """The root says how many arrived."""
+    port = arena.port()
+    root = arena.start(0, 3, port, "allreduce", "--timeout", "0.3")
+    other = arena.start(1, 3, port, "allreduce", "--timeout", "0.3")
+    err = root.communicate(timeout=20)[1]
+    finish(other)
+    assert root.returncode == HANG
+    assert "2 of 3 ranks arrived" in err
+
+
+def test_ranks_that_differ(arena: Arena) -> None:
+    """Ranks started with different channels are told so."""
+    port = arena.port()
+    root = arena.start(0, 2, port, "lat", "--timeout", "2")
+    other = arena.start(1, 2, port, "lat", "--channels", "2", "--timeout", "2")
+    err = root.communicate(timeout=20)[1]
+    finish(other)
+    assert root.returncode == PEER
+    assert "--channels" in err
+
+
+def test_interrupt(arena: Arena) -> None:
+    """SIGINT ends a run at once, and orderly."""
+    port = arena.port()
+    sink = arena.start(0, 2, port, "sink")
+    source = arena.start(1, 2, port, "source")
+    try:
+        ready = event(sink)
+        os.kill(ready["pid"], signal.SIGINT)
+        sink.communicate(timeout=5)
+        assert sink.returncode == INTERRUPTED
+    finally:
+        finish(sink)
+        finish(source)
+
+
+# --------------------------------------------------------------------------------------------------
+# Peers that die.
+#
+@pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
+@pytest.mark.parametrize("role", ["source", "sink", "wait"])
+def test_survivor_of_a_kill(arena: Arena, plugin: list[str], role: str, fork: list[str]) -> None:
+    """SIGKILL of the peer gives ncclRemoteError within a second, also to one that only waits,
+    and also when the peer had forked a child that sleeps on."""
+    if fork and "libnccl-net-sock.so" in plugin[1]:
+        pytest.skip("kernel sockets live on in a forked child: NCCL's own transport hangs here")
+    peer = {"source": "sink", "sink": "source", "wait": "wait"}[role]
+    port = arena.port()
+    with contextlib.ExitStack() as stack:
+        survivor = arena.start(0, 2, port, role, *plugin)
+        stack.callback(finish, survivor)
+        victim = arena.start(1, 2, port, peer, *plugin, *fork)
+        stack.callback(finish, victim)
+        ready, dead = event(survivor), event(victim)
+        assert ready["event"] == dead["event"] == "ready"
+        if fork:
+            stack.callback(os.kill, dead["child"], signal.SIGKILL)
+        time.sleep(0.2)  # in the middle of the stream; there is no event for "in the middle"
+        killed_ns = time.monotonic_ns()
+        os.kill(dead["pid"], signal.SIGKILL)
+        error = event(survivor)
+        assert error["event"] == "error"
+        assert error["nccl"] == REMOTE_ERROR
+        assert error["at_ns"] - killed_ns < 1_000_000_000
+        survivor.communicate(timeout=10)
+        assert survivor.returncode == PLUGIN
+
+
+def test_done_means_delivered(arena: Arena, plugin: list[str]) -> None:
+    """A sender that exits without closing right after its last message is done loses nothing."""
+    port = arena.port()
+    args = ["-n", "100", "-b", "100000", "--datacheck", "1", *plugin]
+    with contextlib.ExitStack() as stack:
+        sink = arena.start(0, 2, port, "sink", *args)
+        source = arena.start(1, 2, port, "source", "--abrupt", *args)
+        stack.callback(finish, sink)
+        stack.callback(finish, source)
+        assert event(sink)["event"] == "ready"
+        done = event(sink)
+        assert done["event"] == "done", done
+        assert done["received_messages"] == 100
+        assert done["wrong"] == 0
