@@ -176,7 +176,7 @@ static unsigned af_xdp_tx(struct harp_nic *nic, const struct harp_desc *descs, u
 
 /*
  * Makes the kernel send. In copy mode one sendto() sends a budget's worth (32 packets before Linux
- * 6.18) and says EAGAIN when more are left. EBUSY (the device's queue is full), ENOBUFS (no memory,
+ * 6.17) and says EAGAIN when more are left. EBUSY (the device's queue is full), ENOBUFS (no memory,
  * socket buffer used up), EAGAIN without progress (completion ring full) and ENETDOWN leave the rest
  * where it is: complete(), which every poll calls, tries again. Every turn of the loop needs
  * progress, so it ends.

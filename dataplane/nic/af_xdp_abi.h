@@ -29,7 +29,7 @@
 #ifndef XDP_PKT_CONTD
 #define XDP_PKT_CONTD (1 << 0)
 #endif
-/* Linux 6.18: how many packets one sendto() sends in copy mode (32 before). */
+/* Linux 6.17: how many packets one sendto() sends in copy mode (32 before). */
 #ifndef XDP_MAX_TX_SKB_BUDGET
 #define XDP_MAX_TX_SKB_BUDGET 9
 #endif

@@ -137,7 +137,6 @@ static int opening_socket(struct af_xdp_opening *o)
 		.len = (uint64_t)o->opt.frame_count * o->opt.frame_size,
 		.chunk_size = o->opt.frame_size,
 	};
-	uint32_t budget = TX_BUDGET_PACKETS;
 	int sndbuf_bytes = (int)(o->opt.ring_size * 2 * 4096);
 	int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
 
@@ -159,12 +158,9 @@ static int opening_socket(struct af_xdp_opening *o)
 				    o->opt.frame_count, o->opt.frame_size, strerror(errno));
 	}
 	/* Copy mode charges what is on its way to the socket; its default would hold less than a
-	 * ring. Both are wishes: sending works without. */
+	 * ring. A wish: sending works without. */
 	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &sndbuf_bytes, sizeof(sndbuf_bytes)) < 0)
 		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf_bytes, sizeof(sndbuf_bytes));
-	if (budget > o->opt.ring_size)
-		budget = o->opt.ring_size;
-	setsockopt(fd, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &budget, sizeof(budget));
 	return 0;
 }
 
@@ -195,6 +191,7 @@ static int opening_rings(struct af_xdp_opening *o)
 	struct af_xdp *x = o->x;
 	struct xdp_mmap_offsets offsets = { 0 };
 	socklen_t len = sizeof(offsets);
+	uint32_t budget = TX_BUDGET_PACKETS;
 	const struct {
 		struct xsk_ring *ring;
 		int option;
@@ -225,6 +222,10 @@ static int opening_rings(struct af_xdp_opening *o)
 			return opening_fail(o, rc, "mapping a ring: %s", strerror(-rc));
 	}
 	x->fill.limit = x->tx.limit = o->opt.ring_size;
+	/* A wish too: kernels before 6.17 send 32 packets a call. */
+	if (budget > o->opt.ring_size)
+		budget = o->opt.ring_size;
+	setsockopt(x->fd, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &budget, sizeof(budget));
 	return 0;
 }
 
