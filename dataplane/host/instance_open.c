@@ -18,9 +18,7 @@
  * by the same thread, speaks to the kernel: it hears the monitor (link, addresses, routes,
  * neighbours), copies what changed into the stack, and asks for the neighbours that were wanted.
  */
-#include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,9 +27,8 @@
 
 #include "host/instance.h"
 #include "host/privilege.h"
+#include "host/xdp_library.h"
 #include "nic/af_xdp_link.h"
-
-#define XDP_LIBRARY "libharp-xdp.so"
 
 struct opening {
 	struct harp_instance_options opt;
@@ -126,48 +123,6 @@ static int opening_options(struct opening *o, const struct harp_instance_options
 	if (privilege_missing(missing, sizeof(missing)))
 		return opening_fail(o, -EPERM, "%s missing; run as root or add %s", missing,
 				    strchr(missing, ',') ? "them" : "it");
-	return 0;
-}
-
-/* dir/libharp-xdp.so; dir NULL: where the loader looks. */
-static void *library_open(const char *dir, size_t dir_len)
-{
-	char path[PATH_MAX];
-
-	if (!dir)
-		return dlopen(XDP_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-	if (snprintf(path, sizeof(path), "%.*s/%s", (int)dir_len, dir, XDP_LIBRARY) >=
-	    (int)sizeof(path))
-		return NULL;
-	return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-}
-
-static int opening_library(const struct opening *o, struct harp_instance *instance)
-{
-	const struct harp_xdp_api *(*entry)(void);
-	const char *words, *slash;
-	Dl_info self;
-
-	if (o->opt.lib_dir) {
-		instance->library = library_open(o->opt.lib_dir, strlen(o->opt.lib_dir));
-	} else {
-		if (dladdr((void *)(uintptr_t)harp_instance_open, &self) && self.dli_fname &&
-		    (slash = strrchr(self.dli_fname, '/')))
-			instance->library = library_open(self.dli_fname,
-							 (size_t)(slash - self.dli_fname));
-		if (!instance->library)
-			instance->library = library_open(NULL, 0);
-	}
-	if (!instance->library) {
-		words = dlerror();
-		return opening_fail(o, -ENOENT, "%s; install libbpf1, or say where %s lies",
-				    words ? words : "cannot load", XDP_LIBRARY);
-	}
-	*(void **)&entry = dlsym(instance->library, "harp_xdp_api");
-	instance->api = entry ? entry() : NULL;
-	if (!instance->api || instance->api->version != HARP_XDP_VERSION)
-		return opening_fail(o, -ENOENT, "%s is of another version of HARP; install both anew",
-				    XDP_LIBRARY);
 	return 0;
 }
 
@@ -310,7 +265,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	instance->log = opt->log;
 	instance->requests = opt->requests;
 	snprintf(instance->ifname, sizeof(instance->ifname), "%s", opt->ifname);
-	rc = opening_library(&o, instance);
+	rc = xdp_library_open(opt->lib_dir, &instance->library, &instance->api, why, why_len);
 	if (!rc)
 		rc = opening_queue(&o, instance);
 	if (!rc)
