@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* samples.h - durations kept to the last one, and their percentiles. */
+#ifndef HARP_TOOLS_SAMPLES_H
+#define HARP_TOOLS_SAMPLES_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct samples {
+	uint32_t *ns; /* durations above 4.29 s count as that */
+	size_t count, max;
+};
+
+int samples_init(struct samples *samples, size_t max);
+void samples_destroy(struct samples *samples);
+/* What comes after max is left out. */
+void samples_add(struct samples *samples, uint64_t ns);
+/* Sorts; per_mille 500 is the median. 0 when there is none. */
+uint32_t samples_percentile(struct samples *samples, unsigned per_mille);
+/* {"min": ..., "p50": ..., "p90": ..., "p99": ..., "p999": ..., "max": ...} */
+void samples_json(struct samples *samples, FILE *out);
+
+#endif

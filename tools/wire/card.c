@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* card.c - an AF_XDP queue with a steering program and a pool of frames. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/xdp_library.h"
+#include "memory/frame.h"
+#include "wire.h"
+
+#define ETHERNET_BYTES 14u
+
+static int card_pool(struct card *card)
+{
+	const struct harp_nic_caps *caps = &card->nic->caps;
+	uint64_t addrs[WIRE_BURST];
+	uint32_t half = caps->frame_count / 2;
+
+	card->free = malloc(caps->frame_count * sizeof(*card->free));
+	if (!card->free)
+		return -ENOMEM;
+	while (card->free_count < caps->frame_count) {
+		card->free[card->free_count] = card->free_count;
+		card->free_count++;
+	}
+	/* Half to receive into, as far as the ring takes them. */
+	for (uint32_t given = 0; given < half && given < caps->rx_ring;) {
+		unsigned want = 0, took;
+
+		for (; want < WIRE_BURST; want++)
+			addrs[want] = (uint64_t)card->free[--card->free_count] * caps->frame_size;
+		took = card->nic->ops->fill(card->nic, addrs, want);
+		while (want-- > took)
+			card_release(card, addrs[want]);
+		if (!took)
+			break;
+		given += took;
+	}
+	return 0;
+}
+
+int card_open(struct card *card, const struct card_options *opt, struct in_addr own, char *why,
+	      size_t why_len)
+{
+	const struct harp_af_xdp_options nic = {
+		.size = sizeof(nic),
+		.ifname = opt->ifname,
+		.queue = opt->queue,
+		.frame_count = opt->frame_count,
+		.copy_mode = opt->copy_mode,
+	};
+	struct harp_addr address;
+	const uint8_t *raw = (const uint8_t *)&own.s_addr;
+	int rc;
+
+	*card = (struct card){ .port = opt->port };
+	rc = xdp_library_open(opt->lib_dir, &card->library, &card->api, why, why_len);
+	if (rc)
+		return rc;
+	rc = harp_nic_af_xdp_create(&card->nic, &nic, why, why_len);
+	if (!rc)
+		rc = card->api->attach(&card->xdp, opt->ifname, opt->xdp_mode, why, why_len);
+	if (rc)
+		goto fail;
+	card->frame_bytes_max = card->nic->caps.mtu_bytes + ETHERNET_BYTES;
+	snprintf(card->mode, sizeof(card->mode), "af_xdp %s %s",
+		 card->api->native(card->xdp) ? "native" : "generic",
+		 strstr(card->nic->caps.mode, "zero-copy") ? "zero-copy" : "copy");
+	address = harp_addr_v4(raw[0], raw[1], raw[2], raw[3]);
+	rc = card_pool(card);
+	if (!rc)
+		rc = card->api->address_set(card->xdp, address.bytes, true);
+	if (!rc)
+		rc = card->api->port_set(card->xdp, opt->port, true);
+	if (!rc)
+		rc = card->api->xsk_set(card->xdp, opt->queue, harp_nic_af_xdp_fd(card->nic));
+	if (!rc)
+		return 0;
+	snprintf(why, why_len, "%s: setting up the steering maps: %s", opt->ifname, strerror(-rc));
+fail:
+	card_close(card);
+	return rc;
+}
+
+void card_close(struct card *card)
+{
+	if (card->xdp)
+		card->api->detach(card->xdp);
+	harp_nic_destroy(card->nic);
+	free(card->free);
+	if (card->library)
+		dlclose(card->library);
+	*card = (struct card){ 0 };
+}
+
+uint8_t *card_at(const struct card *card, uint64_t addr)
+{
+	return card->nic->caps.frame_base + addr;
+}
+
+void card_release(struct card *card, uint64_t addr)
+{
+	card->free[card->free_count++] = (uint32_t)(addr / card->nic->caps.frame_size);
+}
+
+static uint32_t card_piece_bytes(const struct card *card)
+{
+	return card->nic->caps.frame_size - FRAME_HEADROOM_BYTES;
+}
+
+unsigned card_frags(const struct card *card, uint32_t bytes)
+{
+	return (bytes + card_piece_bytes(card) - 1) / card_piece_bytes(card);
+}
+
+bool card_packet(struct card *card, uint32_t bytes, struct harp_desc *descs)
+{
+	unsigned frags = card_frags(card, bytes);
+
+	if (card->free_count < frags)
+		return false;
+	for (unsigned i = 0; i < frags; i++) {
+		uint64_t chunk =
+			(uint64_t)card->free[--card->free_count] * card->nic->caps.frame_size;
+		uint32_t len = bytes < card_piece_bytes(card) ? bytes : card_piece_bytes(card);
+
+		descs[i] = (struct harp_desc){
+			.addr = chunk + FRAME_HEADROOM_BYTES,
+			.len = len,
+			.flags = i + 1 < frags ? HARP_DESC_MORE : 0,
+		};
+		bytes -= len;
+	}
+	return true;
+}
+
+void card_housekeeping(struct card *card, uint64_t now_ns)
+{
+	uint64_t addrs[WIRE_BURST];
+	unsigned count;
+
+	while ((count = card->nic->ops->complete(card->nic, addrs, WIRE_BURST, now_ns)))
+		while (count--)
+			card_release(card, addrs[count]);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* control.c - the two sides agree over a TCP connection of the kernel's. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "wire.h"
+
+static int control_address(struct sockaddr_in *out, const char *address, uint16_t port, char *why,
+			   size_t why_len)
+{
+	*out = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port) };
+	if (inet_pton(AF_INET, address, &out->sin_addr) == 1)
+		return 0;
+	snprintf(why, why_len, "%s is not an IPv4 address", address);
+	return -EINVAL;
+}
+
+int control_listen(const char *address, uint16_t port, char *why, size_t why_len)
+{
+	struct sockaddr_in local;
+	const int on = 1;
+	int fd, rc = control_address(&local, address, port, why, why_len);
+
+	if (rc)
+		return rc;
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+	    bind(fd, (struct sockaddr *)&local, sizeof(local)) == 0 && listen(fd, 1) == 0)
+		return fd;
+	rc = -errno;
+	snprintf(why, why_len, "listening on %s port %u: %s", address, port, strerror(-rc));
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+static int control_names(struct control *control)
+{
+	socklen_t local = sizeof(control->local), remote = sizeof(control->remote);
+	const int on = 1;
+
+	setsockopt(control->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	if (getsockname(control->fd, (struct sockaddr *)&control->local, &local) < 0 ||
+	    getpeername(control->fd, (struct sockaddr *)&control->remote, &remote) < 0)
+		return -errno;
+	return 0;
+}
+
+int control_accept(struct control *control, int listener)
+{
+	control->fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	return control->fd < 0 ? -errno : control_names(control);
+}
+
+int control_connect(struct control *control, const char *address, uint16_t port, char *why,
+		    size_t why_len)
+{
+	struct sockaddr_in remote;
+	int rc = control_address(&remote, address, port, why, why_len);
+
+	if (rc)
+		return rc;
+	control->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (control->fd >= 0 &&
+	    connect(control->fd, (struct sockaddr *)&remote, sizeof(remote)) == 0)
+		return control_names(control);
+	rc = -errno;
+	snprintf(why, why_len, "connecting to %s port %u: %s; is `harp-wire serve` running there?",
+		 address, port, strerror(-rc));
+	return rc;
+}
+
+int control_send(const struct control *control, const void *data, size_t len)
+{
+	ssize_t rc = send(control->fd, data, len, MSG_NOSIGNAL);
+
+	return rc == (ssize_t)len ? 0 : rc < 0 ? -errno : -EPIPE;
+}
+
+int control_recv(const struct control *control, void *data, size_t len)
+{
+	ssize_t rc = recv(control->fd, data, len, MSG_WAITALL);
+
+	return rc == (ssize_t)len ? 0 : rc < 0 ? -errno : -ECONNRESET;
+}
+
+int control_ready(const struct control *control)
+{
+	struct pollfd fd = { .fd = control->fd, .events = POLLIN };
+
+	return poll(&fd, 1, 0) > 0;
+}

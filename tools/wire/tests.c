@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests.c - what harp-wire measures: full frames one way, and round trips, both spinning. */
+#include <arpa/inet.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/checksum.h"
+#include "base/endian.h"
+#include "wire.h"
+
+#define QUIET_NS 20000000u         /* nothing arrived for so long: nothing is under way */
+#define PING_LOST_NS 100000000u
+#define CONTROL_EVERY 4096u        /* empty polls between looks at the control connection */
+#define YIELD_EVERY 512u           /* empty polls between sched_yield()s: we may share a core */
+
+uint64_t wire_clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* TCP segments between the control connection's addresses, which the steering program knows. */
+void run_headers(struct wire_run *run)
+{
+	uint8_t *eth = run->headers, *ip = eth + 14, *tcp = ip + 20;
+	uint16_t total = (uint16_t)(run->own.frame_bytes - 14);
+	uint16_t checksum;
+
+	memset(run->headers, 0, sizeof(run->headers));
+	memcpy(eth, run->peer.mac, 6);
+	memcpy(eth + 6, run->own.mac, 6);
+	be16_store(eth + 12, 0x0800);
+	ip[0] = 0x45;
+	be16_store(ip + 2, total);
+	be16_store(ip + 6, 0x4000); /* don't fragment */
+	ip[8] = 64;
+	ip[9] = 6;
+	memcpy(ip + 12, &run->control->local.sin_addr, 4);
+	memcpy(ip + 16, &run->control->remote.sin_addr, 4);
+	checksum = csum_finish(csum_partial(ip, 20, 0));
+	memcpy(ip + 10, &checksum, 2);
+	be16_store(tcp, run->own.data_port);
+	be16_store(tcp + 2, run->peer.data_port);
+	tcp[12] = 5 << 4;
+	tcp[13] = 0x10; /* ACK */
+}
+
+static void result_count(struct wire_result *result, uint64_t start_ns, uint64_t now_ns,
+			 uint32_t frames, uint64_t bytes)
+{
+	uint64_t second = (now_ns - start_ns) / 1000000000u;
+
+	if (!result->frames)
+		result->first_ns = now_ns;
+	result->last_ns = now_ns;
+	result->frames += frames;
+	result->bytes += bytes;
+	if (second >= WIRE_SECONDS_MAX)
+		return;
+	result->per_second[second] += frames;
+	if (result->seconds <= second)
+		result->seconds = (uint32_t)second + 1;
+}
+
+static void result_nic(const struct wire_run *run, struct wire_result *result)
+{
+	struct harp_nic_stats stats;
+
+	run->card->nic->ops->stats(run->card->nic, &stats);
+	result->kicks = stats.kicks;
+	result->ring_full = stats.rx_ring_full;
+	result->fill_empty = stats.rx_fill_empty;
+	result->dropped = stats.rx_dropped;
+}
+
+/* Fills a burst with packets; returns descriptors. */
+static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
+{
+	unsigned frags = card_frags(run->card, run->own.frame_bytes), count = 0;
+
+	while (count + frags <= WIRE_BURST &&
+	       card_packet(run->card, run->own.frame_bytes, descs + count)) {
+		memcpy(card_at(run->card, descs[count].addr), run->headers, WIRE_HEADER_BYTES);
+		count += frags;
+	}
+	return count;
+}
+
+void run_send(struct wire_run *run, struct wire_result *result)
+{
+	struct card *card = run->card;
+	unsigned frags = card_frags(card, run->own.frame_bytes);
+	uint64_t start_ns = wire_clock_ns(), now_ns = start_ns;
+	struct harp_desc descs[WIRE_BURST];
+	unsigned idle = 0;
+
+	while (now_ns - start_ns < run->own.duration_ns) {
+		unsigned count = burst_fill(run, descs);
+		unsigned took = card->nic->ops->tx(card->nic, descs, count, now_ns);
+
+		for (unsigned i = took; i < count; i++)
+			card_release(card, descs[i].addr);
+		card->nic->ops->kick(card->nic, now_ns);
+		card_housekeeping(card, now_ns);
+		now_ns = wire_clock_ns();
+		if (took) {
+			result_count(result, start_ns, now_ns, took / frags,
+				     (uint64_t)(took / frags) * run->own.frame_bytes);
+			idle = 0;
+		} else if (++idle % YIELD_EVERY == 0) {
+			sched_yield();
+		}
+	}
+	result_nic(run, result);
+}
+
+/* Receives a burst and gives its frames straight back. Returns packets; bytes are added. */
+static unsigned burst_recv(struct wire_run *run, uint64_t now_ns, uint64_t *bytes)
+{
+	struct harp_nic *nic = run->card->nic;
+	struct harp_desc descs[WIRE_BURST];
+	uint64_t addrs[WIRE_BURST];
+	unsigned count = nic->ops->rx(nic, descs, WIRE_BURST, now_ns), packets = 0, took;
+
+	for (unsigned i = 0; i < count; i++) {
+		addrs[i] = descs[i].addr & ~(uint64_t)(nic->caps.frame_size - 1);
+		*bytes += descs[i].len;
+		packets += !(descs[i].flags & HARP_DESC_MORE);
+	}
+	took = count ? nic->ops->fill(nic, addrs, count) : 0;
+	while (took < count)
+		card_release(run->card, addrs[took++]);
+	return packets;
+}
+
+void run_recv(struct wire_run *run, struct wire_result *result)
+{
+	uint64_t start_ns = wire_clock_ns(), done_ns = 0, now_ns;
+	unsigned idle = 0;
+
+	for (;;) {
+		uint64_t bytes = 0;
+		unsigned packets;
+
+		now_ns = wire_clock_ns();
+		packets = burst_recv(run, now_ns, &bytes);
+		if (packets) {
+			if (!result->frames)
+				start_ns = now_ns;
+			result_count(result, start_ns, now_ns, packets, bytes);
+			idle = 0;
+			continue;
+		}
+		if (++idle % YIELD_EVERY == 0)
+			sched_yield();
+		if (!done_ns && idle % CONTROL_EVERY == 0 && control_ready(run->control))
+			done_ns = now_ns;
+		if (done_ns && now_ns - done_ns > QUIET_NS && now_ns - result->last_ns > QUIET_NS)
+			break;
+	}
+	result_nic(run, result);
+}
+
+/* ---- round trips ---------------------------------------------------------------------------- */
+
+static bool send_number(struct wire_run *run, uint64_t number, uint64_t now_ns)
+{
+	struct harp_desc descs[WIRE_FRAGS_MAX];
+	struct harp_nic *nic = run->card->nic;
+	unsigned frags = card_frags(run->card, run->own.frame_bytes);
+	uint8_t *frame;
+
+	if (!card_packet(run->card, run->own.frame_bytes, descs))
+		return false;
+	frame = card_at(run->card, descs[0].addr);
+	memcpy(frame, run->headers, WIRE_HEADER_BYTES);
+	memcpy(frame + WIRE_HEADER_BYTES, &number, sizeof(number));
+	if (!nic->ops->tx(nic, descs, frags, now_ns)) {
+		for (unsigned i = 0; i < frags; i++)
+			card_release(run->card, descs[i].addr);
+		return false;
+	}
+	nic->ops->kick(nic, now_ns);
+	return true;
+}
+
+/* Receives one packet if there is one; its number. */
+static bool recv_number(struct wire_run *run, uint64_t *number, uint64_t now_ns)
+{
+	struct harp_nic *nic = run->card->nic;
+	struct harp_desc descs[WIRE_BURST];
+	bool first = true, got = false;
+	unsigned count = nic->ops->rx(nic, descs, WIRE_BURST, now_ns);
+
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t chunk = descs[i].addr & ~(uint64_t)(nic->caps.frame_size - 1);
+
+		if (first && descs[i].len >= WIRE_HEADER_BYTES + WIRE_STAMP_BYTES) {
+			memcpy(number, card_at(run->card, descs[i].addr) + WIRE_HEADER_BYTES,
+			       sizeof(*number));
+			got = true;
+		}
+		first = !(descs[i].flags & HARP_DESC_MORE);
+		if (!nic->ops->fill(nic, &chunk, 1))
+			card_release(run->card, chunk);
+	}
+	return got;
+}
+
+void run_ping(struct wire_run *run, struct wire_result *result, struct samples *samples)
+{
+	uint64_t start_ns = wire_clock_ns(), now_ns = start_ns, number = 0, answer;
+
+	while (now_ns - start_ns < run->own.duration_ns) {
+		uint64_t sent_ns = wire_clock_ns();
+		unsigned idle = 0;
+		bool got = false;
+
+		now_ns = sent_ns;
+		number++;
+		if (send_number(run, number, now_ns)) {
+			while (!got && now_ns - sent_ns < PING_LOST_NS) {
+				got = recv_number(run, &answer, now_ns) && answer == number;
+				now_ns = wire_clock_ns();
+				if (!got && ++idle % YIELD_EVERY == 0)
+					sched_yield();
+			}
+		}
+		card_housekeeping(run->card, now_ns);
+		if (got) {
+			samples_add(samples, now_ns - sent_ns);
+			result_count(result, start_ns, now_ns, 1, run->own.frame_bytes);
+		} else {
+			result->lost++;
+		}
+	}
+	result_nic(run, result);
+}
+
+void run_pong(struct wire_run *run, struct wire_result *result)
+{
+	uint64_t start_ns = wire_clock_ns(), number = 0;
+	unsigned idle = 0;
+
+	for (;;) {
+		uint64_t now_ns = wire_clock_ns();
+
+		if (recv_number(run, &number, now_ns)) {
+			if (send_number(run, number, now_ns))
+				result_count(result, start_ns, now_ns, 1, run->own.frame_bytes);
+			else
+				result->lost++;
+			card_housekeeping(run->card, now_ns);
+			idle = 0;
+			continue;
+		}
+		if (++idle % YIELD_EVERY == 0)
+			sched_yield();
+		if (idle % CONTROL_EVERY == 0 && control_ready(run->control))
+			break;
+	}
+	result_nic(run, result);
+}

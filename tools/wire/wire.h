@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wire.h - harp-wire: the limit that everything else is compared with. Raw frames between two AF_XDP
+ * queues, with the NIC code, the steering program and the MTU of the stack, but no stack.
+ */
+#ifndef HARP_TOOLS_WIRE_H
+#define HARP_TOOLS_WIRE_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+
+#include "common/samples.h"
+#include "harp_host.h"
+#include "xdp/harp_xdp.h"
+
+#define WIRE_BURST 64u
+#define WIRE_FRAGS_MAX 8u
+#define WIRE_SECONDS_MAX 64u
+#define WIRE_HEADER_BYTES 54u /* Ethernet, IPv4, TCP */
+#define WIRE_STAMP_BYTES 8u   /* ping-pong number, after the headers */
+
+uint64_t wire_clock_ns(void);
+
+/* ---- card.c: an AF_XDP queue with a steering program and a pool of frames --------------------- */
+struct card {
+	struct harp_nic *nic;
+	const struct harp_xdp_api *api;
+	struct harp_xdp *xdp;
+	void *library;
+	uint16_t port;  /* the frames are TCP segments to this port of our address */
+	uint32_t *free; /* frames that are ours, by number */
+	uint32_t free_count;
+	uint32_t frame_bytes_max; /* longest frame: MTU and Ethernet header */
+	char mode[96];
+};
+struct card_options {
+	const char *ifname, *lib_dir;
+	uint32_t queue, xdp_mode, copy_mode, frame_count;
+	uint16_t port;
+};
+int card_open(struct card *card, const struct card_options *opt, struct in_addr own, char *why,
+	      size_t why_len);
+void card_close(struct card *card);
+/* Descriptors of a frame of `bytes`, cut as the stack cuts its segments. */
+unsigned card_frags(const struct card *card, uint32_t bytes);
+/* Takes frames from the pool and describes one packet in them; false when the pool is dry. */
+bool card_packet(struct card *card, uint32_t bytes, struct harp_desc *descs);
+uint8_t *card_at(const struct card *card, uint64_t addr);
+/* Returns frames to the pool. */
+void card_release(struct card *card, uint64_t addr);
+/* Completed frames go home; empty frames go to the NIC. */
+void card_housekeeping(struct card *card, uint64_t now_ns);
+
+/* ---- control.c: the two sides agree over a TCP connection of the kernel's ---------------------- */
+enum wire_test { WIRE_SEND, WIRE_RECV, WIRE_PINGPONG }; /* as the client sees it */
+struct wire_hello { /* fixed-width and same-endian: both ends are one build */
+	uint32_t magic, test, frame_bytes, mtu_bytes;
+	uint64_t duration_ns;
+	uint8_t mac[6];
+	uint16_t data_port;
+};
+#define WIRE_MAGIC 0x48575231u /* "HWR1" */
+struct wire_result {
+	uint64_t frames, bytes, lost;
+	uint64_t first_ns, last_ns; /* of this side's clock */
+	uint32_t seconds;           /* valid entries of per_second */
+	uint32_t per_second[WIRE_SECONDS_MAX];
+	uint64_t kicks, ring_full, fill_empty, dropped;
+};
+struct control {
+	int fd;
+	struct sockaddr_in local, remote;
+};
+int control_listen(const char *address, uint16_t port, char *why, size_t why_len);
+int control_accept(struct control *control, int listener);
+int control_connect(struct control *control, const char *address, uint16_t port, char *why,
+		    size_t why_len);
+int control_send(const struct control *control, const void *data, size_t len);
+int control_recv(const struct control *control, void *data, size_t len);
+/* 1 when the peer said something (or went), 0 when not; does not wait. */
+int control_ready(const struct control *control);
+
+/* ---- tests.c ---------------------------------------------------------------------------------- */
+struct wire_run {
+	struct card *card;
+	struct control *control;
+	struct wire_hello own, peer;
+	uint8_t headers[WIRE_HEADER_BYTES];
+};
+void run_headers(struct wire_run *run);
+/* Sends full frames for duration_ns. */
+void run_send(struct wire_run *run, struct wire_result *result);
+/* Receives until the peer says on the control connection that it is done, then what is under way. */
+void run_recv(struct wire_run *run, struct wire_result *result);
+void run_ping(struct wire_run *run, struct wire_result *result, struct samples *samples);
+void run_pong(struct wire_run *run, struct wire_result *result);
+
+#endif
