@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The laboratory of the hostile tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hosts import Hosts
+
+from harp import _paths
+from harp.lab import Lab, LabOptions
+
+
+@pytest.fixture(scope="module")
+def hosts(need_root: None) -> Iterator[Hosts]:
+    """Two hosts, offloads on, as a cloud VM's kernel would have them."""
+    with Lab(LabOptions(hosts=2)) as lab:
+        yield Hosts(
+            netns=[host.netns for host in lab.hosts],
+            ifname=[host.ifname for host in lab.hosts],
+            address=[host.address for host in lab.hosts],
+            plugin=_paths.plugin(),
+        )
