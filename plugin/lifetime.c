@@ -18,7 +18,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -33,15 +32,25 @@ static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Writer: under lifetime_implicit_lock. Reader: any shim of v6 to v10. */
 static _Atomic(struct plugin_ctx *) lifetime_implicit_ctx;
 static pid_t lifetime_implicit_owner;
-static sem_t *lifetime_exiting; /* posted by exit(); never freed */
+static bool lifetime_exiting; /* Writer: exit(), before the destructor reads it */
 
 /* ------------------------------------------------------------------------------------------------
- * Fork.
+ * Fork and exit.
  */
 static void lifetime_fork_child(void)
 {
 	if (atomic_load_explicit(&lifetime_contexts, memory_order_relaxed) > 0)
 		atomic_store_explicit(&lifetime_forked, true, memory_order_relaxed);
+}
+
+/*
+ * Registered by init. Runs before the destructor at exit(), since what atexit() was given after the
+ * start goes before the loader's own clean-up, and after it at dlclose(), where it is run by the
+ * first entry of .fini_array, that is last.
+ */
+static void lifetime_note_exit(void)
+{
+	lifetime_exiting = true;
 }
 
 __attribute__((constructor)) static void lifetime_load(void)
@@ -97,28 +106,6 @@ void lifetime_comm_closed(void)
  * The implicit context, and its end.
  */
 
-/*
- * What exit() calls must outlive this library, and must tell the destructor, which by itself cannot
- * know exit() from dlclose(), that exit() has begun. sem_post() of a semaphore on the heap does both.
- */
-extern int __cxa_atexit(void (*func)(void *), void *arg, void *dso_handle);
-
-static void lifetime_exit_watch(void)
-{
-	lifetime_exiting = malloc(sizeof(*lifetime_exiting));
-	if (!lifetime_exiting)
-		return;
-	sem_init(lifetime_exiting, 0, 0);
-	__cxa_atexit((void (*)(void *))(void (*)(void))sem_post, lifetime_exiting, NULL);
-}
-
-static bool lifetime_process_exits(void)
-{
-	int value = 0;
-
-	return !lifetime_exiting || (!sem_getvalue(lifetime_exiting, &value) && value > 0);
-}
-
 int lifetime_implicit_open(nccl_logger logger)
 {
 	struct plugin_ctx *ctx = NULL;
@@ -130,9 +117,9 @@ int lifetime_implicit_open(nccl_logger logger)
 	if (!lifetime_implicit()) {
 		rc = lifetime_open(&ctx, 0, NCCL_TRAFFIC_CLASS_UNSET, logger);
 		if (!rc) {
+			if (!lifetime_implicit_owner)
+				atexit(lifetime_note_exit);
 			lifetime_implicit_owner = getpid();
-			if (!lifetime_exiting)
-				lifetime_exit_watch();
 			atomic_store(&lifetime_implicit_ctx, ctx);
 		}
 	}
@@ -154,7 +141,7 @@ __attribute__((destructor)) static void lifetime_unload(void)
 		return;
 	/* NCCL's logger may be gone by now. */
 	log_close();
-	if (lifetime_process_exits() && atomic_load(&lifetime_comms) > 0)
+	if (lifetime_exiting && atomic_load(&lifetime_comms) > 0)
 		return;
 	atomic_store(&lifetime_implicit_ctx, (struct plugin_ctx *)NULL);
 	plugin_finalize(ctx);

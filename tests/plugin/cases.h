@@ -32,6 +32,7 @@
 	CASE(sender_exits, "what the sender was told is done arrives although it exits at once")   \
 	CASE(sender_closes, "the same when it closes, finalizes and exits")                        \
 	CASE(lifecycle, "ten loads and unloads leave no thread, descriptor or mapping behind")     \
+	CASE(unload_in_use, "unloading with comms open stops and frees everything")                \
 	CASE(silence, "not a word after the last finalize")                                        \
 	CASE(fork_child, "a forked child harms nobody, whatever it calls")                         \
 	CASE(exit_while_polling, "exit() with a thread inside the plugin is no crash")

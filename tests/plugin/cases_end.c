@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cases_end.c - closing, dying, unloading, forking, exiting. */
 #include <dlfcn.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -381,6 +382,25 @@ void case_lifecycle(const char *plugin, int version)
 	}
 }
 
+void case_unload_in_use(const char *plugin, int version)
+{
+	unsigned threads = count_threads(), fds = count_fds();
+
+	for (unsigned i = 0; i < 3; i++) {
+		struct library lib;
+		struct pair pair;
+		uint8_t byte;
+
+		library_open(&lib, plugin, version);
+		pair_open(&lib.net, &pair);
+		post_recv(&lib.net, pair.recv, &byte, 1, 0);
+		library_close(&lib);
+		REQUIRE(!is_mapped(plugin));
+		REQUIRE(count_threads() == threads);
+		REQUIRE(count_fds() == fds);
+	}
+}
+
 void case_silence(const char *plugin, int version)
 {
 	struct library lib;
@@ -464,8 +484,9 @@ static void *poll_for_ever(void *arg)
 	int done = 0;
 
 	while (!done) {
+		/* The process ends under us, but nothing of ours before it. */
 		if (net_test(poller->net, poller->request, &done, NULL) != NCCL_SUCCESS)
-			pause();
+			_exit(3);
 		atomic_store(&poller->running, true);
 	}
 	return NULL;
@@ -479,6 +500,8 @@ static void exit_while_polling(const char *plugin, int version)
 	static uint8_t byte;
 	pthread_t thread;
 
+	/* Freed memory must hurt whoever still uses it. */
+	mallopt(M_PERTURB, 0xa5);
 	library_open(&lib, plugin, version);
 	pair_open(&lib.net, &pair);
 	poller.net = &lib.net;
