@@ -4,7 +4,7 @@
  *
  * lat: one thread per end, TCP_NODELAY, non-blocking recv in a spin (it yields now and then, since
  * both ends may share the processors with others). bw: blocking send of whole messages, blocking
- * recv of up to 1 MiB. Same addresses, sizes and counts as the plugin's run just before.
+ * recv of up to 1 MiB. Same addresses, sizes and counts as the plugin's run, which comes after.
  */
 #include <arpa/inet.h>
 #include <errno.h>

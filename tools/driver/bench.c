@@ -367,7 +367,13 @@ int main(int argc, char **argv)
 	if (rc)
 		return rc;
 	signal(SIGPIPE, SIG_IGN);
-	rc = ncclplay_open(&bench.options, &bench.play, error, sizeof(error));
+	for (size_t b = bench.first_bytes; b && b <= bench.last_bytes; b *= bench.factor)
+		bench.steps++;
+	bench.bases = calloc(bench.steps + 1, sizeof(*bench.bases));
+	if (!bench.bases)
+		return NCCLPLAY_PEER;
+	rc = play_open(&bench.options, bench.baseline ? bench_baseline : NULL, &bench, &bench.play,
+		       error, sizeof(error));
 	if (rc) {
 		fprintf(stderr, "harp-bench: rank %d: %s\n", bench.options.rank, error);
 		return rc;
@@ -375,8 +381,6 @@ int main(int argc, char **argv)
 	bench_playing = bench.play;
 	signal(SIGINT, bench_signal);
 	signal(SIGTERM, bench_signal);
-	for (size_t b = bench.first_bytes; b && b <= bench.last_bytes; b *= bench.factor)
-		bench.steps++;
 	bench.play->tick = bench_tick;
 	bench.play->tick_arg = &bench;
 	if (bench.mode != MODE_ALLREDUCE && bench.last_bytes > bench.play->slot_bytes)

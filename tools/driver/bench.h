@@ -29,7 +29,8 @@ struct bench {
 	FILE *results, *base_results;
 	char *results_text, *base_text;
 	size_t results_len, base_len;
-	uint64_t wrong; /* of all ranks */
+	uint64_t wrong;           /* of all ranks */
+	struct bench_base *bases; /* --baseline: one per step */
 };
 
 /* What one rank measured on one size; gathered to all. */
@@ -47,7 +48,16 @@ struct bench_rank {
 /* Interface packet counters; false when the interface is unknown. */
 bool bench_packets(const struct bench *bench, uint64_t *tx, uint64_t *rx);
 
+/* What bare TCP did with one size. */
+struct bench_base {
+	struct samples_summary lat;
+	struct bench_rank ranks[2];
+};
+
 /* bench_modes.c: run all sizes or the one role; enum ncclplay_result. */
+/* For play_open: bare TCP with all sizes, before the plugin's init (an XDP program or a thread of
+ * the plugin's would make it slower). */
+int bench_baseline(void *arg, struct ncclplay *play);
 int bench_lat(struct bench *bench);
 int bench_bw(struct bench *bench);
 int bench_allreduce(struct bench *bench);

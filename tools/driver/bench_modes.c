@@ -6,6 +6,8 @@
  * in which every byte is verified. What is timed is stated at each mode; clocks of different
  * ranks are never compared.
  */
+#include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +28,14 @@ static uint64_t bench_count(uint64_t asked, uint64_t budget_bytes, size_t bytes,
 	if (asked)
 		return asked;
 	return n < least ? least : n > most ? most : n;
+}
+
+/* lat, bw: messages of one size. */
+static uint64_t bench_messages(const struct bench *bench, size_t bytes)
+{
+	if (bench->mode == MODE_LAT)
+		return bench_count(bench->iterations, 64 * AUTO_MIB, bytes, 200, 10000);
+	return bench_count(bench->iterations, 512 * AUTO_MIB, bytes, 100, 100000);
 }
 
 static uint64_t bench_warm(const struct bench *bench, uint64_t messages)
@@ -69,23 +79,70 @@ static int bench_stream(struct bench *bench, struct stream_op *op, enum stream_r
 	return rc ? rc : play_run(bench->play, &op->op);
 }
 
+static int bench_baseline_size(struct bench *bench, struct baseline *base, size_t bytes,
+			       uint64_t *samples_ns, struct bench_base *out)
+{
+	uint64_t n = bench_messages(bench, bytes), warm = bench_warm(bench, n);
+	uint64_t channels = (uint64_t)bench->options.channels;
+	struct bench_rank mine;
+	int rc;
+
+	if (bench->mode == MODE_LAT) {
+		rc = baseline_lat(bench, base, bytes, warm, n, samples_ns);
+		if (!rc && bench->options.rank == 0)
+			samples_summarise(samples_ns, (size_t)n, &out->lat);
+		return rc;
+	}
+	memset(&mine, 0, sizeof(mine));
+	rc = baseline_bw(bench, base, bytes, warm * channels, n * channels, &mine);
+	return rc ? rc : ncclplay_gather(bench->play, &mine, sizeof(mine), out->ranks);
+}
+
+int bench_baseline(void *arg, struct ncclplay *play)
+{
+	struct bench *bench = arg;
+	uint64_t most = bench->iterations > 10000 ? bench->iterations : 10000;
+	uint64_t *samples_ns = malloc((size_t)most * sizeof(*samples_ns));
+	struct bench_base *out = bench->bases;
+	struct baseline base = { .fd = -1 };
+	cpu_set_t before, pinned;
+	int rc;
+
+	bench->play = play;
+	/* As the plugin's progress thread will be. */
+	sched_getaffinity(0, sizeof(before), &before);
+	CPU_ZERO(&pinned);
+	CPU_SET((size_t)bench->options.cpu, &pinned);
+	if (bench->options.pin && sched_setaffinity(0, sizeof(pinned), &pinned)) {
+		free(samples_ns);
+		play_fail(play, NCCLPLAY_USAGE, "can't run on processor %d: %s", bench->options.cpu,
+			  strerror(errno));
+		return NCCLPLAY_USAGE;
+	}
+	rc = samples_ns ? baseline_open(bench, &base) : NCCLPLAY_PEER;
+	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes; b = bench_next(bench, b))
+		rc = bench_baseline_size(bench, &base, b, samples_ns, out++);
+	baseline_close(&base);
+	sched_setaffinity(0, sizeof(before), &before);
+	free(samples_ns);
+	return rc;
+}
+
 /*
  * lat: rank 0 sends, rank 1 answers; a sample is half the time from rank 0's making one message
  * ready to its taking the answer. The buffers are neither written nor read in between.
  */
-static int bench_lat_size(struct bench *bench, size_t bytes, uint64_t *samples_ns,
-			  struct baseline *base)
+static int bench_lat_size(struct bench *bench, size_t bytes, uint64_t *samples_ns)
 {
-	uint64_t n = bench_count(bench->iterations, 64 * AUTO_MIB, bytes, 200, 10000);
+	uint64_t n = bench_messages(bench, bytes);
 	uint64_t warm = bench_warm(bench, n);
 	enum stream_role role = bench->options.rank == 0 ? STREAM_PING : STREAM_PONG;
 	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
-	struct samples_summary summary, base_summary;
+	struct samples_summary summary;
 	struct stream_op op;
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	memset(&base_summary, 0, sizeof(base_summary));
 	bench_step(bench, bytes, 2 * (n + warm));
 	rc = bench_stream(bench, &op, role, bytes, warm, n, false, samples_ns);
 	if (rc)
@@ -98,14 +155,9 @@ static int bench_lat_size(struct bench *bench, size_t bytes, uint64_t *samples_n
 	}
 	if (!rc)
 		rc = bench_gather(bench, &mine, all);
-	if (!rc && bench->baseline) {
-		rc = baseline_lat(bench, base, bytes, warm, n, samples_ns);
-		if (!rc && bench->options.rank == 0)
-			samples_summarise(samples_ns, (size_t)n, &base_summary);
-	}
 	if (!rc && bench->options.rank == 0)
 		report_lat(bench, bytes, &summary, all[0].wrong + all[1].wrong,
-			   bench->baseline ? &base_summary : NULL);
+			   bench->baseline ? &bench->bases[bench->step].lat : NULL);
 	return rc;
 }
 
@@ -113,19 +165,15 @@ int bench_lat(struct bench *bench)
 {
 	uint64_t most = bench->iterations > 10000 ? bench->iterations : 10000;
 	uint64_t *samples_ns = malloc((size_t)most * sizeof(*samples_ns));
-	struct baseline base = { .fd = -1 };
 	int rc = 0;
 
 	if (!samples_ns)
 		return NCCLPLAY_PEER;
-	if (bench->baseline)
-		rc = baseline_open(bench, &base);
 	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes;
 	     b = bench_next(bench, b)) {
-		rc = bench_lat_size(bench, b, samples_ns, &base);
+		rc = bench_lat_size(bench, b, samples_ns);
 		bench->step++;
 	}
-	baseline_close(&base);
 	if (!bench->play->stuck)
 		free(samples_ns);
 	return rc;
@@ -136,20 +184,19 @@ int bench_lat(struct bench *bench)
  * of its last warm-up message to that of its last message. Processor time is that of each whole
  * process over its own such window.
  */
-static int bench_bw_size(struct bench *bench, size_t bytes, struct baseline *base)
+static int bench_bw_size(struct bench *bench, size_t bytes)
 {
-	uint64_t n = bench_count(bench->iterations, 512 * AUTO_MIB, bytes, 100, 100000);
+	uint64_t n = bench_messages(bench, bytes);
 	uint64_t warm = bench_warm(bench, n), channels = (uint64_t)bench->options.channels;
 	enum stream_role role = bench->bidir               ? STREAM_BOTH
 				: bench->options.rank == 0 ? STREAM_SEND
 							   : STREAM_RECEIVE;
-	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX], base_mine, base_all[NCCLPLAY_RANKS_MAX];
+	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
 	uint64_t tx[2] = { 0, 0 }, rx[2] = { 0, 0 };
 	struct stream_op op;
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	memset(&base_mine, 0, sizeof(base_mine));
 	bench_step(bench, bytes, (n + warm) * channels * (bench->bidir ? 2 : 1));
 	mine.packets_known = bench_packets(bench, &tx[0], &rx[0]);
 	mine.run_ns = play_now_ns();
@@ -171,30 +218,21 @@ static int bench_bw_size(struct bench *bench, size_t bytes, struct baseline *bas
 	}
 	if (!rc)
 		rc = bench_gather(bench, &mine, all);
-	if (!rc && bench->baseline) {
-		rc = baseline_bw(bench, base, bytes, warm * channels, n * channels, &base_mine);
-		if (!rc)
-			rc = ncclplay_gather(bench->play, &base_mine, sizeof(base_mine), base_all);
-	}
 	if (!rc && bench->options.rank == 0)
-		report_bw(bench, bytes, n * channels, all, bench->baseline ? base_all : NULL,
-			  n * channels);
+		report_bw(bench, bytes, n * channels, all,
+			  bench->baseline ? bench->bases[bench->step].ranks : NULL, n * channels);
 	return rc;
 }
 
 int bench_bw(struct bench *bench)
 {
-	struct baseline base = { .fd = -1 };
 	int rc = 0;
 
-	if (bench->baseline)
-		rc = baseline_open(bench, &base);
 	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes;
 	     b = bench_next(bench, b)) {
-		rc = bench_bw_size(bench, b, &base);
+		rc = bench_bw_size(bench, b);
 		bench->step++;
 	}
-	baseline_close(&base);
 	return rc;
 }
 

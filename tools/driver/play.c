@@ -295,8 +295,9 @@ static struct ncclplay *play_alloc(const struct ncclplay_options *options)
 	return play;
 }
 
-int ncclplay_open(const struct ncclplay_options *options, struct ncclplay **out, char *error,
-		  size_t error_len)
+int play_open(const struct ncclplay_options *options,
+	      int (*before)(void *arg, struct ncclplay *play), void *arg, struct ncclplay **out,
+	      char *error, size_t error_len)
 {
 	struct ncclplay *play;
 	uint64_t session;
@@ -325,6 +326,11 @@ int ncclplay_open(const struct ncclplay_options *options, struct ncclplay **out,
 		if (rc)
 			play_fail(play, (enum ncclplay_result)rc, "%s", play->rdv.error);
 	}
+	if (!rc && before) {
+		rc = before(arg, play);
+		if (!rc) /* the plugin must not come up anywhere before all ranks are through */
+			rc = ncclplay_barrier(play);
+	}
 	if (!rc)
 		rc = play_init_net(play, session);
 	if (!rc)
@@ -336,6 +342,12 @@ int ncclplay_open(const struct ncclplay_options *options, struct ncclplay **out,
 	}
 	*out = play;
 	return NCCLPLAY_OK;
+}
+
+int ncclplay_open(const struct ncclplay_options *options, struct ncclplay **out, char *error,
+		  size_t error_len)
+{
+	return play_open(options, NULL, NULL, out, error, error_len);
 }
 
 static int play_gather(struct ncclplay *play, const char *label, const void *in, size_t len,

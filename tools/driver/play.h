@@ -123,6 +123,11 @@ struct ncclplay {
 uint64_t play_now_ns(void);
 uint64_t play_process_cpu_ns(void);
 
+/* ncclplay_open with something to be done once the ranks have met and before the plugin's init:
+ * what is measured then is measured without the plugin. before: enum ncclplay_result. */
+int play_open(const struct ncclplay_options *options,
+	      int (*before)(void *arg, struct ncclplay *play), void *arg, struct ncclplay **out,
+	      char *error, size_t error_len);
 /* play.c: the first failure wins; returns -1 so that "return play_fail(...)" ends a pass. */
 int play_fail(struct ncclplay *play, enum ncclplay_result result, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
