@@ -21,6 +21,8 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 	uint32_t free_frames = conn->rx_frames_budget > conn->rx_frames_held ?
 				       conn->rx_frames_budget - conn->rx_frames_held : 0;
 	uint32_t room = free_frames * conn->rcv_bytes_per_frame;
+	uint32_t full = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+	uint32_t step = full / 4 < conn->rcv_mss_bytes ? full / 4 : conn->rcv_mss_bytes;
 	uint32_t most = 65535u << conn->rcv_wscale, edge;
 
 	if (room > most)
@@ -28,8 +30,8 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 	/* The field is cut to multiples of the scale: offer only what it can say. */
 	room &= ~((1u << conn->rcv_wscale) - 1);
 	edge = conn->rcv_nxt_seq + room;
-	/* RFC 9293 3.8.6.2.2: no shrinking, and no steps smaller than a segment. */
-	if (seq_lt(edge, conn->rcv_edge_seq + conn->rcv_mss_bytes))
+	/* RFC 9293 3.8.6.2.2: no shrinking, and no steps smaller than min (Fr * RCV.BUFF, MSS). */
+	if (seq_lt(edge, conn->rcv_edge_seq + step))
 		return conn->rcv_edge_seq;
 	return edge;
 }
@@ -157,13 +159,19 @@ static uint32_t rcvq_spare_bytes(const struct tcp *tcp, const struct frame *f)
 	return (uint32_t)(end - (f->pub.data + f->pub.len));
 }
 
+/* May len more bytes be copied behind the last ones? */
+static bool rcvq_may_coalesce(const struct harp_conn *conn, uint32_t len)
+{
+	return conn->rcv_tail && conn->rx_frames_held * 2 > conn->rx_frames_budget &&
+	       rcvq_spare_bytes(conn->tcp, conn->rcv_tail) >= len;
+}
+
 static bool rcvq_coalesce(struct harp_conn *conn, const struct frame *f)
 {
 	struct tcp *tcp = conn->tcp;
 	struct frame *tail = conn->rcv_tail;
 
-	if (!tail || conn->rx_frames_held * 2 <= conn->rx_frames_budget ||
-	    rcvq_spare_bytes(tcp, tail) < f->pub.len)
+	if (!rcvq_may_coalesce(conn, f->pub.len))
 		return false;
 	/* COPY: small segments merged, so that they don't use a frame each. */
 	memcpy(tail->pub.data + tail->pub.len, f->pub.data, f->pub.len);
@@ -338,7 +346,8 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		}
 	}
 	in_order = seq == conn->rcv_nxt_seq;
-	if (!reass_admit(conn, reass_count_frames(f), in_order)) {
+	if (!(in_order && rcvq_may_coalesce(conn, len)) &&
+	    !reass_admit(conn, reass_count_frames(f), in_order)) {
 		tcp_out_want_ack(conn, true);
 		return TCP_DROP_RX_BUDGET;
 	}
