@@ -530,6 +530,12 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 											    -ENOMEM;
 }
 
+static bool wire_impair_good(const struct harp_wire_impair *im)
+{
+	return im->loss_ppm <= WIRE_PPM && im->duplicate_ppm <= WIRE_PPM &&
+	       im->reorder_ppm <= WIRE_PPM && im->corrupt_ppm <= WIRE_PPM;
+}
+
 /* Fills in defaults and refuses what can't work. */
 static int wire_options(struct harp_wire_options *opt, const struct harp_wire_options *from)
 {
@@ -546,7 +552,7 @@ static int wire_options(struct harp_wire_options *opt, const struct harp_wire_op
 	    (opt->frame_size & (opt->frame_size - 1)) != 0 || opt->frame_size > 1u << 20 ||
 	    opt->frame_count < 2 || opt->frame_count > 1u << 22 || opt->mtu_bytes < 68 ||
 	    opt->mtu_bytes > WIRE_PACKET_MAX - WIRE_ETH_BYTES || opt->packets_max > 1u << 22 ||
-	    opt->tx_frags_max > 64)
+	    opt->tx_frags_max > 64 || !wire_impair_good(&opt->impair))
 		return -EINVAL;
 	return 0;
 }
@@ -617,9 +623,7 @@ struct harp_nic *harp_wire_port(struct harp_wire *w, unsigned port)
 
 int harp_wire_set_impair(struct harp_wire *w, unsigned port, const struct harp_wire_impair *impair)
 {
-	if (port >= w->port_count || impair->loss_ppm > WIRE_PPM ||
-	    impair->duplicate_ppm > WIRE_PPM || impair->reorder_ppm > WIRE_PPM ||
-	    impair->corrupt_ppm > WIRE_PPM)
+	if (port >= w->port_count || !wire_impair_good(impair))
 		return -EINVAL;
 	w->ports[port].impair = *impair;
 	return 0;
