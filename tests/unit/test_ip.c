@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_ip.c - which IPv4 packets come in, which counter has the others, and what goes out. */
+#include "network/ip.h"
+
+#include <errno.h>
+
+#include "host.h"
+
+static struct ipv4_header *header(uint8_t *p)
+{
+	return (struct ipv4_header *)(p + 14);
+}
+
+/* One header field wrong at a time; checksum right unless said. */
+static void test_drops(void)
+{
+	static const struct {
+		const char *what;
+		size_t counter;
+		unsigned at; /* byte of the IP header */
+		uint8_t value;
+	} bad[] = {
+#define DROP(name) offsetof(struct harp_stats, name)
+		{ "version 6", DROP(drop_ip_version), 0, 0x65 },
+		{ "version 0", DROP(drop_ip_version), 0, 0x05 },
+		{ "header of 16 bytes", DROP(drop_ip_version), 0, 0x44 },
+		{ "header of 60 bytes in 48", DROP(drop_ip_short), 0, 0x4f },
+		{ "total above the frame", DROP(drop_ip_short), 3, 49 },
+		{ "total far above the frame", DROP(drop_ip_short), 2, 0xff },
+		{ "total below the header", DROP(drop_ip_short), 3, 19 },
+		{ "more fragments", DROP(drop_ip_fragment), 6, 0x20 },
+		{ "fragment offset 1", DROP(drop_ip_fragment), 7, 1 },
+		{ "fragment offset 4096", DROP(drop_ip_fragment), 6, 0x10 },
+		{ "protocol 47", DROP(drop_ip_protocol), 9, 47 },
+		{ "source 0.0.0.2", DROP(drop_ip_source), 12, 0 },
+		{ "source 127.0.0.2", DROP(drop_ip_source), 12, 127 },
+		{ "source 224.0.0.2", DROP(drop_ip_source), 12, 224 },
+		{ "source 255.0.0.2", DROP(drop_ip_source), 12, 255 },
+		{ "source is ours", DROP(drop_ip_source), 15, 1 },
+		{ "source is the subnet's broadcast", DROP(drop_ip_source), 15, 255 },
+		{ "destination of another", DROP(drop_ip_not_ours), 19, 9 },
+		{ "destination is the subnet's broadcast", DROP(drop_ip_not_ours), 19, 255 },
+		{ "destination multicast", DROP(drop_ip_not_ours), 16, 224 },
+#undef DROP
+	};
+	struct host h;
+	uint8_t p[100] = { 0 };
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		const uint64_t *counter = (uint64_t *)((char *)&h.stats + bad[i].counter);
+		uint64_t before = *counter;
+		uint32_t len = make_ipv4(p, IP_PROTO_TCP, 28);
+		uint8_t *ip = p + 14;
+
+		ip[bad[i].at] = bad[i].value;
+		if (ipv4_header_bytes(header(p)) >= 20)
+			ipv4_seal(header(p));
+		peer_say(&h, p, len);
+		if (*counter != before + 1 || h.ip_verdict != IP_DROPPED) {
+			fprintf(stderr, "not counted: %s\n", bad[i].what);
+			CHECK_EQ(*counter, before + 1);
+		}
+	}
+	for (unsigned bit = 0; bit < 160; bit++) { /* every bit of the header is protected */
+		uint32_t len = make_ipv4(p, IP_PROTO_TCP, 28);
+
+		p[14 + bit / 8] ^= (uint8_t)(1u << bit % 8);
+		peer_say(&h, p, len);
+		CHECK_EQ(h.ip_verdict, IP_DROPPED);
+	}
+	CHECK(h.stats.drop_ip_checksum > 100);
+	for (uint32_t len = 14; len < 34; len++) {
+		uint64_t before = h.stats.drop_ip_short;
+
+		make_ipv4(p, IP_PROTO_TCP, 28);
+		peer_say(&h, p, len);
+		CHECK_EQ(h.stats.drop_ip_short, before + 1);
+	}
+	CHECK_EQ(h.tcp_packets, 0);
+	host_done(&h);
+}
+
+/* Receives one packet by hand and looks at what ip_input() says of it. */
+static enum ip_verdict take(struct host *h, const uint8_t *p, uint32_t len, struct packet_in *in)
+{
+	struct frame *packets[NICIO_BURST];
+
+	peer_send(h, p, len);
+	CHECK_EQ(nicio_rx(&h->io, packets, NICIO_BURST), 1);
+	*in = (struct packet_in){ .frame = packets[0] };
+	CHECK_EQ(eth_input(&h->eth, packets[0]), ETH_IPV4);
+	return ip_input(&h->ip, in);
+}
+
+static uint32_t chain_bytes(const struct frame *f)
+{
+	uint32_t n = 0;
+
+	for (; f; f = f->frag)
+		n += f->pub.len;
+	return n;
+}
+
+static void test_good(void)
+{
+	struct host h;
+	struct packet_in in;
+	static uint8_t p[HOST_PACKET_MAX];
+	uint32_t len;
+
+	host_init(&h, 9000, HARP_NEIGHBOUR_OWN);
+	/* Padding goes: 26 bytes of payload in the smallest Ethernet frame and more. */
+	len = make_ipv4(p, IP_PROTO_TCP, 22);
+	header(p)->ttl = 1;
+	header(p)->tos = 0x2e;
+	ipv4_seal(header(p));
+	CHECK_EQ(take(&h, p, 60, &in), IP_LOCAL_TCP);
+	CHECK_EQ(in.len, 22);
+	CHECK_EQ(in.frame->pub.len, 22);
+	CHECK_EQ(in.ttl, 1);
+	CHECK_EQ(in.tos, 0x2e);
+	CHECK_EQ(in.csum_good, 0);
+	CHECK(in.ip_header == in.frame->pub.data - 20);
+	CHECK_EQ(in.src.bytes[15], 2);
+	CHECK_EQ(in.dst.bytes[15], 1);
+	/* The pseudo-header, RFC 9293 figure 2, by hand. */
+	const uint8_t pseudo[12] = { 10, 0, 0, 2, 10, 0, 0, 1, 0, 6, 0, 22 };
+
+	CHECK_EQ(csum_finish(in.l4_csum_pseudo), csum_finish(csum_partial(pseudo, 12, 0)));
+	frame_release_packet(&h.pool, in.frame);
+
+	/* Options are skipped. */
+	len = make_ipv4(p, IP_PROTO_UDP, 40 + 8);
+	header(p)->version_ihl = 0x4f;
+	memset(p + 34, 1, 40);
+	ipv4_seal(header(p));
+	CHECK_EQ(take(&h, p, len, &in), IP_LOCAL_UDP);
+	CHECK_EQ(in.len, 8);
+	frame_release_packet(&h.pool, in.frame);
+
+	/* Several frames; a total length that ends inside one, at its end, before it. */
+	for (uint32_t payload = 1000; payload <= 8980; payload += 5) {
+		make_ipv4(p, IP_PROTO_TCP, payload);
+		CHECK_EQ(take(&h, p, 9014, &in), IP_LOCAL_TCP);
+		CHECK_EQ(in.len, payload);
+		CHECK_EQ(chain_bytes(in.frame), payload);
+		frame_release_packet(&h.pool, in.frame);
+		nicio_fill(&h.io);
+	}
+	/* An empty payload is a packet too. */
+	make_ipv4(p, IP_PROTO_ICMP, 0);
+	CHECK_EQ(take(&h, p, 60, &in), IP_LOCAL_ICMP);
+	CHECK_EQ(in.len, 0);
+	frame_release_packet(&h.pool, in.frame);
+	CHECK_EQ(h.stats.drop_nic_desc, 0);
+	host_done(&h);
+}
+
+static struct packet_out make_out(struct host *h, uint32_t len)
+{
+	struct frame *f = frame_alloc(&h->pool, 0);
+
+	f->pub.len = len;
+	memset(f->pub.data, 0x5a, len);
+	return (struct packet_out){ f, f->pub.data, len };
+}
+
+static void test_output(void)
+{
+	struct host h;
+	struct harp_addr peer = ipv4_mapped(peer_ip);
+	struct ip_path path = { .dst = peer };
+	uint8_t p[HOST_PACKET_MAX];
+	uint16_t last_id = 0;
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		struct packet_out out = make_out(&h, 100 + i);
+
+		CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 2, &out), 0);
+		CHECK_EQ(out.len, 134 + i);
+		frame_release(&h.pool, out.frame);
+		host_poll(&h);
+		CHECK_EQ(peer_receive(&h, p), 134 + i);
+		CHECK_EQ(csum_finish(csum_partial(p + 14, 20, 0)), 0);
+		CHECK_EQ(be16_get(header(p)->total_len), 120 + i);
+		CHECK_EQ(be16_get(header(p)->flags_offset), IPV4_FLAG_DF);
+		CHECK_EQ(header(p)->tos, 2);
+		CHECK_EQ(header(p)->ttl, 64);
+		CHECK_MEM(header(p)->src, host_ip, 4);
+		CHECK_MEM(header(p)->dst, peer_ip, 4);
+		CHECK_EQ(p[34], 0x5a);
+		CHECK(be16_get(header(p)->id) != last_id);
+		last_id = be16_get(header(p)->id);
+	}
+	struct packet_out big = make_out(&h, 1481); /* one byte above the MTU */
+
+	CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &big), -EMSGSIZE);
+	CHECK(big.head == big.frame->pub.data && big.len == 1481);
+	big.frame->pub.len = big.len = 1480;
+	CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &big), 0);
+	frame_release(&h.pool, big.frame);
+
+	/* The path finds its new neighbour when the record it knew serves another address. */
+	path.neighbour->addr = harp_addr_v4(10, 0, 0, 99);
+	struct packet_out out = make_out(&h, 50);
+	int err = ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out);
+
+	CHECK(err == -EAGAIN || err == 0);
+	CHECK_MEM(&path.neighbour->addr, &peer, sizeof(peer));
+	frame_release(&h.pool, out.frame);
+	host_done(&h);
+}
+
+static void test_ring_full(void)
+{
+	struct host h;
+	struct harp_addr peer = ipv4_mapped(peer_ip);
+	struct ip_path path = { .dst = peer };
+	unsigned sent = 0;
+	int err = 0;
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	neighbour_set(&h.eth, &peer, peer_mac);
+	h.io.nic->caps.tx_ring = 32;
+	while (!err && sent < 1000) { /* the wire completes at the present: stop its clock */
+		struct packet_out out = make_out(&h, 10);
+
+		h.io.now_ns = 0;
+		err = ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out);
+		if (err)
+			CHECK(out.head == out.frame->pub.data && out.len == 10);
+		frame_release(&h.pool, out.frame);
+		sent += !err;
+	}
+	CHECK_EQ(err, -EAGAIN);
+	CHECK_EQ(sent, 32);
+	CHECK_EQ(h.stats.tx_ring_full, 1);
+	host_poll(&h);
+	host_done(&h);
+}
+
+int main(void)
+{
+	test_drops();
+	test_good();
+	test_output();
+	test_ring_full();
+	return check_done();
+}

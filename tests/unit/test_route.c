@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_route.c - longest prefix, own addresses, source choice, and what paths see of changes. */
+#include <errno.h>
+
+#include "host.h"
+
+static struct harp_addr addr(const char *text)
+{
+	struct harp_addr a;
+
+	CHECK_EQ(harp_addr_parse(text, &a), 0);
+	return a;
+}
+
+static int add_route(struct ip *ip, const char *prefix, unsigned len, const char *gateway,
+		     uint32_t mtu_bytes)
+{
+	struct harp_addr p = addr(prefix), g = addr(gateway ? gateway : "0.0.0.0");
+
+	return ip_route_add(ip, &p, len, gateway ? &g : NULL, mtu_bytes);
+}
+
+static int add_address(struct ip *ip, const char *text, unsigned len)
+{
+	struct harp_addr a = addr(text);
+
+	return ip_address_add(ip, &a, len);
+}
+
+/* Where dst goes: checks next hop, source and MTU. */
+static void check_path(struct ip *ip, const char *dst, const char *next_hop, const char *src,
+		       uint32_t mtu_bytes)
+{
+	struct ip_path path = { .dst = addr(dst) };
+	char a[HARP_ADDR_TEXT_MAX], b[HARP_ADDR_TEXT_MAX];
+
+	CHECK_EQ(ip_path_lookup(ip, &path), 0);
+	CHECK_STR(harp_addr_format(&path.next_hop, a), next_hop);
+	CHECK_STR(harp_addr_format(&path.src, b), src);
+	CHECK_EQ(path.mtu_bytes, mtu_bytes);
+	CHECK(path.neighbour != NULL);
+}
+
+static int lookup(struct ip *ip, const char *dst, const char *src)
+{
+	struct ip_path path = { .dst = addr(dst) };
+
+	if (src)
+		path.src = addr(src);
+	return ip_path_lookup(ip, &path);
+}
+
+static void test_longest_prefix(struct ip *ip)
+{
+	CHECK_EQ(add_route(ip, "0.0.0.0", 0, "10.0.0.254", 0), 0);
+	CHECK_EQ(add_route(ip, "172.16.0.0", 12, "10.0.0.253", 1400), 0);
+	CHECK_EQ(add_route(ip, "172.16.5.77", 24, "10.0.0.252", 9000), 0); /* masked to .0 */
+	CHECK_EQ(add_route(ip, "172.16.5.9", 32, NULL, 0), 0);
+	CHECK_EQ(add_route(ip, "172.16.5.0", 24, "10.0.0.251", 0), -EEXIST);
+	check_path(ip, "8.8.8.8", "10.0.0.254", "10.0.0.1", 1500);
+	check_path(ip, "10.0.0.7", "10.0.0.7", "10.0.0.1", 1500);
+	check_path(ip, "172.31.255.1", "10.0.0.253", "10.0.0.1", 1400);
+	check_path(ip, "172.32.0.1", "10.0.0.254", "10.0.0.1", 1500);
+	check_path(ip, "172.16.5.8", "10.0.0.252", "10.0.0.1", 1500); /* never above the NIC's */
+	check_path(ip, "172.16.5.9", "172.16.5.9", "10.0.0.1", 1500);
+	struct harp_addr gone = addr("172.16.5.200");
+
+	CHECK_EQ(ip_route_remove(ip, &gone, 24), 0);
+	CHECK_EQ(ip_route_remove(ip, &gone, 24), -ENOENT);
+	check_path(ip, "172.16.5.8", "10.0.0.253", "10.0.0.1", 1400);
+}
+
+static void test_unreachable(struct ip *ip)
+{
+	static const char *const nowhere[] = { "224.0.0.1", "255.255.255.255", "0.0.0.0",
+					       "127.0.0.1", "10.0.0.1" /* ourselves */ };
+
+	for (unsigned i = 0; i < sizeof(nowhere) / sizeof(nowhere[0]); i++)
+		CHECK_EQ(lookup(ip, nowhere[i], NULL), -ENETUNREACH);
+	CHECK_EQ(lookup(ip, "fd00::2", NULL), -ENETUNREACH); /* no route of that family */
+	CHECK_EQ(lookup(ip, "10.0.0.2", "10.0.0.9"), -EADDRNOTAVAIL);
+	CHECK_EQ(lookup(ip, "10.0.0.2", "10.0.0.1"), 0);
+}
+
+static void test_addresses(struct ip *ip)
+{
+	struct harp_addr a = addr("10.0.0.1"), b = addr("10.0.0.5"), c = addr("192.168.7.1");
+	unsigned routes = ip->route_count;
+
+	CHECK_EQ(add_address(ip, "10.0.0.1", 24), -EEXIST);
+	CHECK_EQ(add_address(ip, "10.0.0.1", 33), -EINVAL);
+	CHECK_EQ(add_address(ip, "224.0.0.1", 24), -EINVAL);
+	CHECK_EQ(add_address(ip, "127.0.0.1", 8), -EINVAL);
+	CHECK_EQ(add_address(ip, "0.0.0.0", 0), -EINVAL);
+	CHECK_EQ(add_address(ip, "10.0.0.5", 24), 0); /* shares the subnet's route */
+	CHECK_EQ(ip->route_count, routes);
+	CHECK_EQ(add_address(ip, "192.168.7.1", 25), 0);
+	CHECK(ip_is_own(ip, &b));
+	check_path(ip, "192.168.7.9", "192.168.7.9", "192.168.7.1", 1500);
+	check_path(ip, "192.168.7.200", "10.0.0.254", "10.0.0.1", 1500); /* outside the /25 */
+	check_path(ip, "10.0.0.9", "10.0.0.9", "10.0.0.1", 1500);
+	CHECK_EQ(ip_address_remove(ip, &a), 0);
+	check_path(ip, "10.0.0.9", "10.0.0.9", "10.0.0.5", 1500); /* the route is still needed */
+	CHECK_EQ(ip_address_remove(ip, &c), 0);
+	check_path(ip, "192.168.7.9", "10.0.0.254", "10.0.0.5", 1500);
+	CHECK_EQ(ip_address_remove(ip, &c), -ENOENT);
+	CHECK_EQ(ip_address_remove(ip, &b), 0);
+	CHECK_EQ(lookup(ip, "8.8.8.8", NULL), -EADDRNOTAVAIL);
+	CHECK_EQ(add_address(ip, "10.0.0.1", 24), 0);
+}
+
+static void test_generation(struct ip *ip)
+{
+	struct ip_path path = { .dst = addr("9.9.9.9") };
+	struct harp_addr any = addr("0.0.0.0");
+
+	CHECK_EQ(ip_path_check(ip, &path), 0);
+	CHECK_EQ(path.next_hop.bytes[15], 254);
+	CHECK_EQ(ip_route_remove(ip, &any, 0), 0);
+	CHECK_EQ(ip_path_check(ip, &path), -ENETUNREACH);
+	CHECK_EQ(add_route(ip, "9.9.9.0", 24, "10.0.0.77", 0), 0);
+	CHECK_EQ(ip_path_check(ip, &path), 0);
+	CHECK_EQ(path.next_hop.bytes[15], 77);
+}
+
+static void test_limits(struct ip *ip)
+{
+	char text[32];
+	int err = 0;
+
+	CHECK_EQ(add_route(ip, "1.0.0.0", 8, "fd00::1", 0), -EINVAL); /* families don't mix */
+	CHECK_EQ(add_route(ip, "1.0.0.0", 8, "224.0.0.1", 0), -EINVAL);
+	CHECK_EQ(add_route(ip, "1.0.0.0", 8, NULL, 67), -EINVAL);
+	CHECK_EQ(add_route(ip, "fd00::", 129, NULL, 0), -EINVAL);
+	for (unsigned i = 0; i <= IP_ROUTES_MAX && !err; i++) {
+		snprintf(text, sizeof(text), "20.%u.0.0", i);
+		err = add_route(ip, text, 16, NULL, 0);
+	}
+	CHECK_EQ(err, -ENOSPC);
+	CHECK_EQ(ip->route_count, IP_ROUTES_MAX);
+	err = 0;
+	for (unsigned i = 2; i <= IP_ADDRESSES_MAX + 2 && !err; i++) {
+		snprintf(text, sizeof(text), "10.0.0.%u", 100 + i);
+		err = add_address(ip, text, 24);
+	}
+	CHECK_EQ(err, -ENOSPC);
+	CHECK_EQ(ip->address_count, IP_ADDRESSES_MAX);
+}
+
+int main(void)
+{
+	struct host h;
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	test_longest_prefix(&h.ip);
+	test_unreachable(&h.ip);
+	test_addresses(&h.ip);
+	test_generation(&h.ip);
+	test_limits(&h.ip);
+	host_done(&h);
+	return check_done();
+}
