@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_capture.c - the ring keeps the newest packets whole, and the file is the pcapng of the draft, read
+ * back here byte by byte. With an argument: writes a sample there, for other readers to try
+ * (tests/python/test_capture.py).
+ */
+#include "nic/capture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "check.h"
+
+#define WALL_OFFSET_NS INT64_C(1700000000000000000)
+
+static uint8_t file[4u << 20];
+
+static uint32_t u32_at(size_t at)
+{
+	uint32_t x;
+
+	memcpy(&x, file + at, 4);
+	return x;
+}
+
+/* Writes the capture to a file and reads it into `file`. */
+static size_t write_and_read(const struct capture *c)
+{
+	char path[] = "/tmp/harp-test-capture-XXXXXX";
+	int fd = mkstemp(path);
+
+	CHECK(fd >= 0);
+	unlink(path);
+	CHECK_EQ(capture_write(c, fd, "wire0", WALL_OFFSET_NS), 0);
+	CHECK_EQ(lseek(fd, 0, SEEK_SET), 0);
+	ssize_t n = read(fd, file, sizeof(file));
+
+	CHECK(n > 0 && n < (ssize_t)sizeof(file));
+	close(fd);
+	return (size_t)n;
+}
+
+/* The section and interface blocks; returns where the packets begin. */
+static size_t check_head(size_t size)
+{
+	CHECK_EQ(u32_at(0), 0x0a0d0d0a);
+	CHECK_EQ(u32_at(8), 0x1a2b3c4d);
+	CHECK_EQ(u32_at(12), 1); /* version 1.0 */
+	uint32_t shb = u32_at(4);
+
+	CHECK_EQ(u32_at(shb - 4), shb);
+	CHECK_EQ(u32_at(shb), 1);
+	CHECK_EQ(u32_at(shb + 8), 1); /* Ethernet */
+	uint32_t idb = u32_at(shb + 4);
+
+	CHECK(shb + idb <= size && shb % 4 == 0 && idb % 4 == 0);
+	CHECK_EQ(u32_at(shb + idb - 4), idb);
+	bool tsresol = false;
+
+	for (size_t at = shb + 16; u32_at(at) & 0xffff; at += 4 + (((u32_at(at) >> 16) + 3) & ~3u)) {
+		if ((u32_at(at) & 0xffff) == 9) {
+			CHECK_EQ(u32_at(at) >> 16, 1);
+			CHECK_EQ(file[at + 4], 9);
+			tsresol = true;
+		}
+		if ((u32_at(at) & 0xffff) == 2)
+			CHECK_MEM(file + at + 4, "wire0", 5);
+	}
+	CHECK(tsresol);
+	return shb + idb;
+}
+
+/* One packet block: number i of a test that sent packets of pattern i. Returns its size. */
+static uint32_t check_packet(size_t at, uint32_t i, uint32_t len, uint32_t snap)
+{
+	uint32_t total = u32_at(at + 4), kept = len < snap ? len : snap;
+	uint64_t ns = (uint64_t)u32_at(at + 12) << 32 | u32_at(at + 16);
+
+	CHECK_EQ(u32_at(at), 6);
+	CHECK_EQ(total % 4, 0);
+	CHECK_EQ(u32_at(at + total - 4), total);
+	CHECK_EQ(ns, (uint64_t)WALL_OFFSET_NS + i * 1000u);
+	CHECK_EQ(u32_at(at + 20), kept);
+	CHECK_EQ(u32_at(at + 24), len);
+	for (uint32_t k = 0; k < kept; k++)
+		if (file[at + 28 + k] != (uint8_t)(i + k)) {
+			CHECK_EQ(file[at + 28 + k], (uint8_t)(i + k));
+			break;
+		}
+	size_t opt = at + 28 + ((kept + 3) & ~3u);
+
+	CHECK_EQ(u32_at(opt), 2 | 4u << 16); /* epb_flags */
+	CHECK_EQ(u32_at(opt + 4), i % 2 ? 2 : 1);
+	CHECK_EQ(u32_at(opt + 8), 0);
+	return total;
+}
+
+static uint32_t length_of(uint32_t i)
+{
+	struct rng rng;
+
+	rng_seed(&rng, i);
+	return 1 + rng_below(&rng, rng_below(&rng, 2) ? 100 : 3000);
+}
+
+/* Packet i, over up to three frames. */
+static void put(struct capture *c, uint32_t i)
+{
+	static uint8_t bytes[3000];
+	uint32_t len = length_of(i), a = len / 3, b = len / 5;
+	struct frame third = { .pub = { bytes + a + b, len - a - b, 0 } };
+	struct frame second = { .pub = { bytes + a, b, 0 }, .frag = &third };
+
+	for (uint32_t k = 0; k < len; k++)
+		bytes[k] = (uint8_t)(i + k);
+	if (i % 3 == 0)
+		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, len, NULL);
+	else
+		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, a, &second);
+}
+
+static void test_ring(size_t ring_bytes, uint32_t snap_len, uint32_t packets)
+{
+	struct capture *c;
+	uint32_t snap = snap_len ? snap_len : 65535;
+
+	CHECK_EQ(capture_create(&c, ring_bytes, snap_len), 0);
+	for (uint32_t i = 0; i < packets; i++)
+		put(c, i);
+	CHECK_EQ(capture_count(c) + capture_dropped(c), packets);
+	size_t size = write_and_read(c), at = check_head(size);
+	uint32_t i = (uint32_t)capture_dropped(c); /* the newest are kept, the oldest first */
+
+	if (ring_bytes < 100000)
+		CHECK(i > 0);
+	for (; at < size && !check_failures; i++)
+		at += check_packet(at, i, length_of(i), snap);
+	CHECK_EQ(at, size);
+	CHECK_EQ(i, packets);
+	capture_destroy(c);
+}
+
+static void test_refused(void)
+{
+	struct capture *c = NULL;
+
+	CHECK_EQ(capture_create(&c, 10, 0), -EINVAL);
+	capture_destroy(NULL);
+	CHECK_EQ(capture_create(&c, 100000, 0), 0);
+	put(c, 1);
+	CHECK_EQ(capture_write(c, -1, "x", 0), -EBADF);
+	int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+
+	if (full >= 0) {
+		CHECK_EQ(capture_write(c, full, "x", 0), -ENOSPC);
+		close(full);
+	}
+	CHECK_EQ(capture_count(c), 1); /* still there for another try */
+	capture_destroy(c);
+}
+
+static int write_sample(const char *path)
+{
+	struct capture *c;
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), err;
+
+	if (fd < 0 || capture_create(&c, 1u << 20, 0))
+		return 1;
+	for (uint32_t i = 0; i < 20; i++)
+		put(c, i);
+	err = capture_write(c, fd, "wire0", WALL_OFFSET_NS);
+	capture_destroy(c);
+	close(fd);
+	return err ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		return write_sample(argv[1]);
+	test_ring(1u << 17, 0, 1);
+	test_ring(1u << 20, 0, 500);
+	test_ring(1u << 20, 60, 1000);
+	test_ring(16384, 0, 3000);
+	test_ring(16001, 96, 3000);
+	test_refused();
+	return check_done();
+}
