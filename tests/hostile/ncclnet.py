@@ -69,8 +69,10 @@ class _Table(ct.Structure):
 class NcclError(Exception):
     """A call returned something else than ncclSuccess."""
 
-    def __init__(self, call: str, result: int) -> None:
-        super().__init__(f"{call}: {RESULTS.get(result, result)}")
+    def __init__(self, call: str, result: int, said: list[str] | None = None) -> None:
+        super().__init__(
+            f"{call}: {RESULTS.get(result, result)}" + "".join(f"\n{s}" for s in said or ())
+        )
         self.result = RESULTS.get(result, str(result))
 
 
@@ -113,18 +115,18 @@ class Net:
             ct.byref(self._ctx), 0x1234, config, ct.cast(self._logger, ct.c_void_p), None
         )
         if result:
-            raise NcclError("init", result)
+            raise NcclError("init", result, self.warnings())
 
     def _make_logger(self) -> Any:
         # Up to eight integer or pointer arguments reach a variadic callee in registers and on the
         # stack just as they reach a fixed one (System V AMD64), which is all the plugin may assume
-        # of NCCL's logger too; it hands over one finished "%s".
+        # of NCCL's logger too; it hands over one finished text for one %s.
         proto = ct.CFUNCTYPE(
             None, ct.c_int, ct.c_ulong, ct.c_char_p, ct.c_int, ct.c_char_p, ct.c_char_p
         )
 
         def log(level: int, flags: int, file: bytes, line: int, fmt: bytes, text: bytes) -> None:
-            message = text.decode() if fmt == b"%s" else fmt.decode()
+            message = fmt.decode().replace("%s", text.decode())
             self.lines.append((level, message))
             if self._log_to:
                 self._log_to(level, message)
