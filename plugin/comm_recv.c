@@ -16,46 +16,30 @@
  * messages have come since the last time. docs/lanes.md section 5 shows that this suffices.
  */
 
-/* Tells the next receives, at most RECORD_CREDITS_MAX. */
-static void comm_recv_tell_some(struct comm *comm, uint64_t posted)
-{
-	struct comm_recv_state *rx = &comm->rx;
-	struct record record = { .type = RECORD_CREDIT, .message = rx->told, .total = posted };
-
-	if (record.total - record.message > RECORD_CREDITS_MAX)
-		record.total = record.message + RECORD_CREDITS_MAX;
-	record.length = (uint32_t)(8 * (record.total - record.message));
-	comm_out_begin(comm, &record);
-	for (uint64_t m = record.message; m < record.total; m++) {
-		/* Small messages that went without being told are over: their slots are others'. */
-		uint64_t size = m < comm->completed ? 0 : comm_request(comm, m)->size;
-
-		wire_put64(comm->out.header + comm->out.header_bytes, size);
-		comm->out.header_bytes += 8;
-	}
-	rx->told = record.total;
-}
-
 static void comm_recv_tell(struct comm *comm)
 {
 	struct comm_recv_state *rx = &comm->rx;
 	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_acquire);
+	struct record record = { .type = RECORD_CREDIT, .message = comm->completed };
 
 	/* A record still on its way out goes first. */
 	if (comm->no_credit || comm->send_broken || comm_out_push(comm) != 1 || comm->end_error)
 		return;
-	if (!rx->bulk && rx->bytes_since_told < comm->eager_bytes / 4 &&
-	    rx->messages_since_told < COMM_CREDIT_MESSAGES)
+	if (rx->told == posted ||
+	    (!rx->bulk && rx->bytes_since_told < comm->eager_bytes / 4 &&
+	     rx->messages_since_told < COMM_CREDIT_MESSAGES))
 		return;
-	while (rx->told < posted) {
-		comm_recv_tell_some(comm, posted);
-		if (rx->told == posted) {
-			rx->bytes_since_told = 0;
-			rx->messages_since_told = 0;
-		}
-		if (comm_out_push(comm) != 1)
-			return;
+	record.total = posted;
+	record.length = (uint32_t)(8 * (posted - comm->completed)); /* 32 at most */
+	comm_out_begin(comm, &record);
+	for (uint64_t m = comm->completed; m < posted; m++) {
+		wire_put64(comm->out.header + comm->out.header_bytes, comm_request(comm, m)->size);
+		comm->out.header_bytes += 8;
 	}
+	rx->told = posted;
+	rx->bytes_since_told = 0;
+	rx->messages_since_told = 0;
+	(void)comm_out_push(comm);
 }
 
 static void comm_recv_truncated(struct comm *comm, const struct record *record, size_t posted)

@@ -124,7 +124,8 @@ static int comm_send_credit(struct comm *comm, const struct record *record)
 {
 	struct comm_send_state *tx = &comm->tx;
 
-	if (record->message != tx->granted) {
+	/* More received than sent, or fewer posted than before: nonsense. */
+	if (record->message > tx->current || record->total <= tx->granted) {
 		comm_fail_protocol(comm, "a CREDIT record out of order");
 		return -EPROTO;
 	}

@@ -48,7 +48,7 @@ static const char *record_check_credit(const struct record *r)
 {
 	uint64_t count = r->length / 8;
 
-	if (r->length % 8 || !count || count > RECORD_CREDITS_MAX)
+	if (r->length % 8 || count > RECORD_CREDITS_MAX)
 		return "a CREDIT record of impossible length";
 	if (r->message > UINT64_MAX - count || r->message + count != r->total)
 		return "a CREDIT record whose counts disagree";

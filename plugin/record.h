@@ -19,8 +19,8 @@
 
 enum record_type {
 	RECORD_DATA = 1,   /* message, tag, total, offset, length */
-	RECORD_CREDIT = 2, /* message: first of the receives told; total: receives posted so far;
-			    * payload: a u64 size for each */
+	RECORD_CREDIT = 2, /* message: messages received; total: receives posted; payload: a u64
+			    * size for each receive between */
 	RECORD_ACK = 3,    /* message, offset: everything before is received; several lanes only */
 	RECORD_CLOSE = 4,  /* tag: enum close_reason; message: messages done; total, offset: detail */
 };

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fake_lane.c - see fake_lane.h. */
+#include "fake_lane.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "place.h"
+
+static struct fake_lane *to_fake(struct lane *lane)
+{
+	return (struct fake_lane *)lane;
+}
+
+/* A length to cut at: often all, sometimes little. */
+static size_t fake_cut(struct fake_lane *f, size_t len)
+{
+	struct rng *rng = &f->pair->rng;
+
+	if (len < 2 || rng_below(rng, 4))
+		return len;
+	if (rng_below(rng, 2) && len > 16)
+		return 1 + rng_below(rng, 16);
+	return 1 + rng_below(rng, (uint32_t)len);
+}
+
+static void fake_write(struct fake_pipe *p, const uint8_t *bytes, size_t len)
+{
+	size_t at = (p->begin + p->count) % p->capacity;
+	size_t first = len < p->capacity - at ? len : p->capacity - at;
+
+	memcpy(p->bytes + at, bytes, first);
+	memcpy(p->bytes, bytes + first, len - first);
+	if (p->flip_at >= p->written && p->flip_at - p->written < len)
+		p->bytes[(at + (size_t)(p->flip_at - p->written)) % p->capacity] ^= p->flip;
+	p->count += len;
+	p->written += len;
+}
+
+static enum lane_state fake_state(struct lane *lane)
+{
+	return lane->error ? LANE_DEAD : LANE_OPEN;
+}
+
+static ssize_t fake_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	struct fake_lane *f = to_fake(lane);
+	struct fake_pipe *p = f->out;
+	size_t sent = 0;
+
+	if (lane->error)
+		return lane->error;
+	for (int i = 0; i < iov_count; i++) {
+		size_t room = p->capacity - p->count;
+		size_t len = iov[i].iov_len < room ? iov[i].iov_len : room;
+
+		if (len)
+			len = fake_cut(f, len);
+		fake_write(p, iov[i].iov_base, len);
+		sent += len;
+		if (len < iov[i].iov_len)
+			break;
+	}
+	if (!sent) {
+		p->writer_waits = true;
+		return -EAGAIN;
+	}
+	f->peer->event = true;
+	return (ssize_t)sent;
+}
+
+static void fake_consume(struct fake_lane *f, size_t len)
+{
+	struct fake_pipe *p = f->in;
+
+	p->begin = (p->begin + len) % p->capacity;
+	p->count -= len;
+	if (p->writer_waits) {
+		p->writer_waits = false;
+		f->peer->event = true;
+	}
+}
+
+static ssize_t fake_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	struct fake_lane *f = to_fake(lane);
+	struct fake_pipe *p = f->in;
+	size_t avail = p->count, first, commit;
+	struct iovec pieces[2];
+
+	if (!avail) {
+		if (lane->error)
+			return lane->error;
+		return p->closed ? 0 : -EAGAIN;
+	}
+	/* A short view is not an end: there is no event for the rest, which a second call must find. */
+	first = avail < p->capacity - p->begin ? avail : p->capacity - p->begin;
+	pieces[0] = (struct iovec){ p->bytes + p->begin, first };
+	pieces[1] = (struct iovec){ p->bytes, avail - first };
+	commit = avail < len ? avail : len;
+	if (unit > 1)
+		commit = place_commit_bytes(dst, len, avail);
+	else
+		commit = fake_cut(f, commit);
+	if (!commit)
+		return -EAGAIN;
+	place_gather(dst, commit, pieces, 2);
+	fake_consume(f, commit);
+	return (ssize_t)commit;
+}
+
+static uint64_t fake_done_bytes(struct lane *lane)
+{
+	return to_fake(lane)->acked;
+}
+
+static void fake_watch(struct lane *lane, bool on)
+{
+	struct fake_lane *f = to_fake(lane);
+
+	f->watches += f->watching != on;
+	f->watching = on;
+}
+
+static void fake_shutdown(struct lane *lane)
+{
+	struct fake_lane *f = to_fake(lane);
+
+	f->out->closed = true;
+	f->peer->event = true;
+}
+
+static void fake_close(struct lane *lane, bool abort)
+{
+	struct fake_lane *f = to_fake(lane);
+
+	f->closed = true;
+	f->aborted = abort;
+	lane->owner = NULL;
+	lane->notify = NULL;
+	f->event = false;
+	if (abort)
+		fake_reset(f->peer);
+	else
+		fake_shutdown(lane);
+}
+
+static void fake_describe(struct lane *lane, char *buf, size_t len)
+{
+	(void)lane;
+	snprintf(buf, len, "fake");
+}
+
+static const struct lane_ops fake_ops = {
+	.kind = "fake",
+	.state = fake_state,
+	.send = fake_send,
+	.recv = fake_recv,
+	.done_bytes = fake_done_bytes,
+	.watch = fake_watch,
+	.shutdown = fake_shutdown,
+	.close = fake_close,
+	.describe = fake_describe,
+};
+
+static void fake_turn(struct driver *driver, uint64_t now_ns)
+{
+	struct fake_pair *pair = (struct fake_pair *)driver;
+
+	for (int i = 0; i < 2; i++) {
+		struct fake_lane *f = &pair->lanes[i];
+
+		if (f->acked < f->out->written && rng_below(&pair->rng, 2)) {
+			f->acked += fake_cut(f, (size_t)(f->out->written - f->acked));
+			f->event = true;
+		}
+		if (f->event && f->lane.notify && rng_below(&pair->rng, 4)) {
+			f->event = false;
+			f->lane.notify(&f->lane, now_ns);
+		}
+	}
+	driver_run_ready(driver, now_ns);
+}
+
+void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity)
+{
+	memset(pair, 0, sizeof(*pair));
+	driver_init(&pair->driver, fake_turn);
+	rng_seed(&pair->rng, seed);
+	for (int i = 0; i < 2; i++) {
+		pair->pipes[i].bytes = malloc(capacity);
+		pair->pipes[i].capacity = capacity;
+		pair->lanes[i].lane.ops = &fake_ops;
+		pair->lanes[i].lane.driver = &pair->driver;
+		pair->lanes[i].pair = pair;
+		pair->lanes[i].out = &pair->pipes[i];
+		pair->lanes[i].in = &pair->pipes[1 - i];
+		pair->lanes[i].peer = &pair->lanes[1 - i];
+	}
+}
+
+void fake_pair_free(struct fake_pair *pair)
+{
+	free(pair->pipes[0].bytes);
+	free(pair->pipes[1].bytes);
+}
+
+bool fake_pair_turn(struct fake_pair *pair)
+{
+	driver_turn(&pair->driver, driver_clock_ns());
+	for (int i = 0; i < 2; i++) {
+		const struct fake_lane *f = &pair->lanes[i];
+
+		if (!f->closed && (f->event || f->acked < f->out->written))
+			return true;
+	}
+	return false;
+}
+
+size_t fake_inject(struct fake_lane *lane, const void *bytes, size_t len)
+{
+	size_t room = lane->in->capacity - lane->in->count;
+
+	if (len > room)
+		len = room;
+	fake_write(lane->in, bytes, len);
+	lane->event = true;
+	return len;
+}
+
+void fake_reset(struct fake_lane *lane)
+{
+	lane->lane.error = -ECONNRESET;
+	lane->event = true;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_preamble.c - the mutual proof and the handle: accepted as documented, refused in every other
+ * case. Argument: docs/lanes.md, whose worked example is compared with what the code does.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "check.h"
+#include "fake_lane.h"
+#include "handle.h"
+#include "preamble.h"
+#include "record.h"
+
+static struct handle handle;
+static bool listening;
+
+static bool lookup(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SECRET_BYTES])
+{
+	(void)ctx;
+	memcpy(secret, handle.secret, HANDLE_SECRET_BYTES);
+	return listening && listen_id == handle.listen_id;
+}
+
+static void terms(struct preamble_terms *t, uint64_t features, uint8_t nonce)
+{
+	memset(t, 0, sizeof(*t));
+	t->features = features;
+	t->eager_bytes = 262144;
+	for (unsigned i = 0; i < PREAMBLE_NONCE_BYTES; i++)
+		t->nonce[i] = (uint8_t)(nonce + i);
+}
+
+static void example_handle(void)
+{
+	memset(&handle, 0, sizeof(handle));
+	handle.wire_min = handle.wire_max = WIRE_VERSION;
+	handle.has_v4 = handle.has_v6 = true;
+	handle.harp_port = 61234;
+	handle.kernel_port_v4 = 40001;
+	handle.kernel_port_v6 = 40002;
+	handle.v4 = harp_addr_v4(192, 0, 2, 1);
+	CHECK_EQ(harp_addr_parse("2001:db8::1", &handle.v6), 0);
+	handle.listen_id = 0x1122334455667788ull;
+	for (uint8_t i = 0; i < 16; i++) {
+		handle.host_id[i] = (uint8_t)(0xa0 + i);
+		handle.secret[i] = i;
+	}
+	listening = true;
+}
+
+struct run {
+	struct fake_pair pair;
+	struct preamble connector, acceptor;
+	int connected, accepted; /* results: 1, 0 or -errno */
+};
+
+static void run_begin(struct run *r, uint64_t seed, uint64_t connector_features)
+{
+	struct preamble_terms t;
+
+	memset(r, 0, sizeof(*r));
+	fake_pair_init(&r->pair, seed, 4096);
+	terms(&t, connector_features, 0x10);
+	preamble_connect(&r->connector, &handle, 0xc0ffee, &t);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	preamble_accept(&r->acceptor, &t, lookup, NULL);
+}
+
+static void run(struct run *r)
+{
+	for (int i = 0; i < 4000; i++) {
+		if (!r->connected)
+			r->connected = preamble_advance(&r->connector, &r->pair.lanes[0].lane);
+		if (!r->accepted)
+			r->accepted = preamble_advance(&r->acceptor, &r->pair.lanes[1].lane);
+	}
+}
+
+static void test_accepted(void)
+{
+	for (uint64_t seed = 0; seed < 200; seed++) {
+		static const uint8_t data[5] = { 1, 2, 3, 4, 5 };
+		uint8_t got[5] = { 0 };
+		struct run r;
+
+		run_begin(&r, seed, FEATURE_NO_CREDIT);
+		run(&r);
+		CHECK_EQ(r.connected, 1);
+		CHECK_EQ(r.accepted, 1);
+		CHECK_EQ(r.acceptor.comm_id, 0xc0ffee);
+		CHECK_EQ(r.acceptor.peer.features, FEATURE_NO_CREDIT);
+		CHECK_EQ(r.connector.peer.features, FEATURE_ACK_PROMPTLY);
+		CHECK_EQ(r.connector.peer.eager_bytes, 262144);
+		/* What follows the preamble is still in the lane. */
+		CHECK_EQ(r.pair.pipes[0].written, PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES);
+		CHECK_EQ(fake_inject(&r.pair.lanes[1], data, 5), 5);
+		CHECK_EQ(r.pair.pipes[0].count, 5);
+		for (size_t at = 0; at < 5;)
+			at += (size_t)r.pair.lanes[1].lane.ops->recv(&r.pair.lanes[1].lane, got + at,
+								     5 - at, 1);
+		CHECK_MEM(got, data, 5);
+		fake_pair_free(&r.pair);
+	}
+}
+
+/* Every bit of every message counts. */
+static void test_damage(void)
+{
+	for (int direction = 0; direction < 2; direction++) {
+		for (uint64_t at = 0; at < 96; at++) {
+			struct run r;
+
+			run_begin(&r, at, 0);
+			r.pair.pipes[direction].flip_at = at;
+			r.pair.pipes[direction].flip = (uint8_t)(1u << (at % 8));
+			run(&r);
+			CHECK(r.connected != 1);
+			/* READY is the acceptor's last word: damage to it only the connector sees. */
+			if (direction == 0 || at < 64)
+				CHECK(r.accepted != 1);
+			fake_pair_free(&r.pair);
+		}
+	}
+}
+
+static void test_wrong_secret(void)
+{
+	struct run r;
+
+	run_begin(&r, 1, 0);
+	r.connector.secret[3] ^= 1;
+	run(&r);
+	CHECK_EQ(r.connected, -EACCES); /* the acceptor's proof does not hold */
+	CHECK_EQ(r.accepted, 0);
+	fake_pair_free(&r.pair);
+}
+
+/* All that a connector once said, said again. */
+static void test_replay(void)
+{
+	uint8_t said[PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES];
+	struct preamble_terms t;
+	struct run r;
+
+	run_begin(&r, 2, 0);
+	run(&r);
+	memcpy(said, r.connector.transcript, PREAMBLE_HELLO_BYTES);
+	memcpy(said + PREAMBLE_HELLO_BYTES,
+	       r.connector.transcript + PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES +
+		       PREAMBLE_MAC_BYTES, PREAMBLE_PROOF_BYTES);
+	fake_pair_free(&r.pair);
+
+	run_begin(&r, 3, 0);
+	terms(&t, 0, 0x77); /* a fresh nonce, as every acceptor's */
+	preamble_accept(&r.acceptor, &t, lookup, NULL);
+	r.connected = -1;
+	CHECK_EQ(fake_inject(&r.pair.lanes[1], said, sizeof(said)), sizeof(said));
+	run(&r);
+	CHECK_EQ(r.accepted, -EACCES);
+	fake_pair_free(&r.pair);
+}
+
+static void test_refusals(void)
+{
+	struct run r;
+
+	run_begin(&r, 4, 1ull << 40); /* a mandatory feature of the future */
+	run(&r);
+	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
+	fake_pair_free(&r.pair);
+
+	run_begin(&r, 5, 1ull << 20); /* an optional one */
+	run(&r);
+	CHECK_EQ(r.accepted, 1);
+	CHECK_EQ(r.connected, 1);
+	fake_pair_free(&r.pair);
+
+	run_begin(&r, 6, 0);
+	listening = false;
+	run(&r);
+	CHECK_EQ(r.accepted, -ECONNREFUSED);
+	listening = true;
+	fake_pair_free(&r.pair);
+
+	/* The listener goes while the proof is under way: READY says so. */
+	run_begin(&r, 7, 0);
+	while (r.acceptor.step != PREAMBLE_READ_PROOF) {
+		preamble_advance(&r.connector, &r.pair.lanes[0].lane);
+		preamble_advance(&r.acceptor, &r.pair.lanes[1].lane);
+	}
+	listening = false;
+	run(&r);
+	CHECK_EQ(r.accepted, -ECONNREFUSED);
+	CHECK_EQ(r.connected, -ECONNREFUSED);
+	listening = true;
+	fake_pair_free(&r.pair);
+}
+
+/* HELLO with extensions: the optional are skipped, the mandatory and the broken refused. */
+static void test_extensions(void)
+{
+	static const struct {
+		uint16_t type, len, total;
+		int result;
+	} cases[] = {
+		{ 1, 12, 16, 0 }, { 1, 0, 8, 0 }, { 0x8001, 12, 16, -EPROTONOSUPPORT },
+		{ 1, 13, 16, -EPROTO }, { 1, 65535, 16, -EPROTO }, { 1, 4, 12, -EPROTO },
+		{ 1, 12, 1032, -EPROTO },
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		uint8_t hello[PREAMBLE_HELLO_BYTES + 1040];
+		struct run r;
+
+		run_begin(&r, i, 0);
+		memset(hello, 0, sizeof(hello));
+		memcpy(hello, r.connector.transcript, PREAMBLE_HELLO_BYTES);
+		wire_put16(hello + 6, cases[i].total);
+		wire_put16(hello + PREAMBLE_HELLO_BYTES, cases[i].type);
+		wire_put16(hello + PREAMBLE_HELLO_BYTES + 2, cases[i].len);
+		fake_inject(&r.pair.lanes[1], hello, PREAMBLE_HELLO_BYTES + cases[i].total);
+		r.connected = -1;
+		run(&r);
+		CHECK_EQ(r.accepted, cases[i].result);
+		if (!cases[i].result)
+			CHECK_EQ(r.acceptor.step, PREAMBLE_READ_PROOF);
+		fake_pair_free(&r.pair);
+	}
+}
+
+/* ---- the handle ------------------------------------------------------------------------------- */
+
+static void test_handle(void)
+{
+	uint8_t bytes[PLUGIN_HANDLE_BYTES];
+	struct handle out;
+	char why[192];
+
+	handle_encode(bytes, &handle);
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
+	CHECK_EQ(out.harp_port, handle.harp_port);
+	CHECK_EQ(out.kernel_port_v6, handle.kernel_port_v6);
+	CHECK_EQ(out.listen_id, handle.listen_id);
+	CHECK_MEM(&out.v4, &handle.v4, 16);
+	CHECK_MEM(&out.v6, &handle.v6, 16);
+	CHECK_MEM(out.secret, handle.secret, 16);
+	CHECK_MEM(out.host_id, handle.host_id, 16);
+	for (unsigned bit = 0; bit < 8 * PLUGIN_HANDLE_BYTES; bit++) {
+		bytes[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+		why[0] = 0;
+		CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), -EPROTONOSUPPORT);
+		CHECK(strlen(why) > 20);
+		bytes[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+	}
+	memset(bytes, 0, sizeof(bytes));
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), -EPROTONOSUPPORT);
+	CHECK(strstr(why, "not HARP's") != NULL);
+	CHECK_EQ(handle_host_id(out.host_id), 0);
+}
+
+/* ---- the document ----------------------------------------------------------------------------- */
+
+static void print_hex(const char *name, const uint8_t *bytes, size_t len)
+{
+	printf("%s\n", name);
+	for (size_t i = 0; i < len; i++)
+		printf("%02x%s", bytes[i], i % 32 == 31 || i == len - 1 ? "\n" : i % 8 == 7 ? " " : "");
+}
+
+/* Does the text, spaces and line ends left out, hold these bytes? */
+static void check_in_text(const char *digits, const char *name, const uint8_t *bytes, size_t len)
+{
+	char *hex = calloc(1, 2 * len + 1);
+
+	for (size_t i = 0; i < len; i++)
+		snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+	if (!strstr(digits, hex)) {
+		fprintf(stderr, "docs/lanes.md does not have the %s of the worked example:\n", name);
+		print_hex(name, bytes, len);
+		check_failures++;
+	}
+	free(hex);
+}
+
+static char *read_digits(const char *path)
+{
+	FILE *file = fopen(path, "r");
+	char *text = calloc(1, 1 << 20);
+	size_t n = 0;
+	int c;
+
+	while (file && (c = fgetc(file)) != EOF && n < (1 << 20) - 1)
+		if (!isspace(c))
+			text[n++] = (char)c;
+	CHECK(file != NULL);
+	if (file)
+		fclose(file);
+	return text;
+}
+
+static void test_document(const char *path)
+{
+	size_t hello = PREAMBLE_HELLO_BYTES, challenge = PREAMBLE_CHALLENGE_BYTES + 16;
+	char *digits = read_digits(path);
+	uint8_t bytes[PLUGIN_HANDLE_BYTES], record[RECORD_HEADER_BYTES];
+	struct run r;
+
+	handle_encode(bytes, &handle);
+	check_in_text(digits, "handle", bytes, sizeof(bytes));
+	run_begin(&r, 1, FEATURE_ACK_PROMPTLY);
+	run(&r);
+	check_in_text(digits, "HELLO", r.connector.transcript, hello);
+	check_in_text(digits, "CHALLENGE", r.connector.transcript + hello, challenge);
+	check_in_text(digits, "PROOF", r.connector.transcript + hello + challenge, 32);
+	check_in_text(digits, "READY", r.connector.transcript + hello + challenge + 32, 32);
+	record_encode(record, &(struct record){ .type = RECORD_DATA, .length = 4096, .message = 3,
+						.total = 5000, .offset = 0, .tag = 7 });
+	check_in_text(digits, "DATA header", record, sizeof(record));
+	fake_pair_free(&r.pair);
+	free(digits);
+}
+
+int main(int argc, char **argv)
+{
+	example_handle();
+	test_accepted();
+	test_damage();
+	test_wrong_secret();
+	test_replay();
+	test_refusals();
+	test_extensions();
+	test_handle();
+	if (argc > 1)
+		test_document(argv[1]);
+	return check_done();
+}
