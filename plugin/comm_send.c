@@ -149,6 +149,9 @@ static void comm_send_read(struct comm *comm)
 		case RECORD_CLOSE:
 			comm_end_by_record(comm, &record);
 			break;
+		case RECORD_ACK:
+			comm_fail_protocol(comm, "an ACK record in a comm of one lane");
+			break;
 		default:
 			comm_fail_protocol(comm, "a record that only a sender may send");
 		}

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm.c - two comms over joined fake lanes: thousands of random conversations, then liars. */
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -64,9 +66,8 @@ static void talk_open(struct talk *t, uint64_t count)
 	static const uint32_t eager[] = { 4096, 5000, 16384, 262144 };
 	struct rng *rng = &t->pair.rng;
 	size_t largest = 0;
-	bool small = false;
-
 	size_t capacity;
+	bool small;
 
 	memset(t, 0, sizeof(*t));
 	/* A unit of 8 bytes must fit, or nothing could ever be placed. */
@@ -374,6 +375,84 @@ static void test_death(void)
 	fake_pair_free(&t.pair);
 }
 
+/* ---- threads: one driver, as an engine's, a thread for each end and a guardian --------------- */
+
+enum { THREAD_MESSAGES = 2000 };
+
+struct threads {
+	struct talk t;
+	atomic_bool stop;
+};
+
+static void *thread_guardian(void *arg)
+{
+	struct threads *all = arg;
+
+	while (!atomic_load(&all->stop)) {
+		driver_turn(&all->t.pair.driver, driver_clock_ns());
+		sched_yield();
+	}
+	return NULL;
+}
+
+static void *thread_sender(void *arg)
+{
+	struct talk *t = &((struct threads *)arg)->t;
+
+	while (t->send_done < THREAD_MESSAGES && !check_failures) {
+		talk_send(t);
+		if (!talk_test_send(t))
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void *thread_receiver(void *arg)
+{
+	struct talk *t = &((struct threads *)arg)->t;
+	struct request *request;
+	unsigned wrong = 0;
+
+	for (uint64_t m = 0; m < THREAD_MESSAGES && !check_failures; m++) {
+		uint8_t *data = t->rx[0];
+		size_t size = 0;
+		int done = 0;
+
+		CHECK_EQ(comm_post(t->recv, data, t->sizes[m] + 8, 0, &request), 0);
+		while (!done && !check_failures) {
+			CHECK_EQ(comm_test(request, &done, &size), 0);
+			if (!done)
+				sched_yield();
+		}
+		CHECK_EQ(size, t->sizes[m]);
+		for (size_t i = 0; i < size; i++)
+			wrong += data[i] != pattern(m, i);
+		CHECK_EQ(wrong, 0);
+	}
+	return NULL;
+}
+
+static void test_threads(void)
+{
+	static struct threads all;
+	pthread_t guardian, sender, receiver;
+
+	seed = 3;
+	talk_open(&all.t, THREAD_MESSAGES);
+	for (uint64_t m = 0; m < THREAD_MESSAGES; m++)
+		all.t.sizes[m] %= 40000;
+	pthread_create(&guardian, NULL, thread_guardian, &all);
+	pthread_create(&sender, NULL, thread_sender, &all);
+	pthread_create(&receiver, NULL, thread_receiver, &all);
+	pthread_join(sender, NULL);
+	pthread_join(receiver, NULL);
+	atomic_store(&all.stop, true);
+	pthread_join(guardian, NULL);
+	comm_close(all.t.send, false);
+	comm_close(all.t.recv, false);
+	talk_free(&all.t);
+}
+
 /* ---- liars ------------------------------------------------------------------------------------ */
 
 static void lie(enum comm_side side, const struct record *record, const char *word)
@@ -496,6 +575,7 @@ int main(int argc, char **argv)
 	test_request_slots();
 	test_truncation();
 	test_death();
+	test_threads();
 	test_liars();
 	test_noise(seeds * 5);
 	return check_done();

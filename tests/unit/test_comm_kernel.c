@@ -124,8 +124,334 @@ static void test_messages(void)
 	pair_close(&pair);
 }
 
+
+/* ---- two threads ------------------------------------------------------------------------------ */
+
+enum { THREAD_MESSAGES = 3000, THREAD_BYTES = 20000 };
+
+static size_t thread_size(uint64_t message)
+{
+	return (size_t)(message * 7919 % THREAD_BYTES);
+}
+
+static void *thread_send(void *arg)
+{
+	static uint8_t data[THREAD_BYTES];
+	struct pair *pair = arg;
+
+	for (uint64_t m = 0; m < THREAD_MESSAGES && !check_failures; m++) {
+		struct request *request = NULL;
+		int done = 0;
+
+		memset(data, (int)(m & 255), thread_size(m));
+		while (!request && !check_failures)
+			CHECK_EQ(plugin_isend(pair->send, data, thread_size(m), 0, &request), 0);
+		while (!done && !check_failures) {
+			CHECK_EQ(plugin_test(request, &done, NULL), 0);
+			if (!done)
+				sched_yield();
+		}
+	}
+	return NULL;
+}
+
+static void *thread_recv(void *arg)
+{
+	static uint8_t data[2][THREAD_BYTES];
+	struct request *requests[2] = { NULL, NULL };
+	struct pair *pair = arg;
+
+	for (uint64_t m = 0; m <= THREAD_MESSAGES && !check_failures; m++) {
+		struct request *request = requests[(m + 1) % 2];
+		size_t size = 0;
+		int done = 0;
+
+		if (m < THREAD_MESSAGES) /* one ahead */
+			CHECK_EQ(plugin_irecv(pair->recv, data[m % 2], THREAD_BYTES, 0,
+					      &requests[m % 2]), 0);
+		while (request && !done && !check_failures) {
+			CHECK_EQ(plugin_test(request, &done, &size), 0);
+			if (!done)
+				sched_yield();
+		}
+		if (!request)
+			continue;
+		CHECK_EQ(size, thread_size(m - 1));
+		for (size_t i = 0; i < size && !check_failures; i++)
+			CHECK_EQ(data[(m + 1) % 2][i], (m - 1) & 255);
+	}
+	return NULL;
+}
+
+/* Several connections of one context at a time, each with its sender's and receiver's thread, while
+ * the main thread connects and closes others: what TSan is to look at. */
+static void test_threads(void)
+{
+	struct pair pair, more;
+	pthread_t sender, receiver;
+
+	pair_open(&pair);
+	pthread_create(&sender, NULL, thread_send, &pair);
+	pthread_create(&receiver, NULL, thread_recv, &pair);
+	for (int i = 0; i < 20; i++) {
+		pair_open(&more);
+		pair_close(&more);
+	}
+	pthread_join(sender, NULL);
+	pthread_join(receiver, NULL);
+	pair_close(&pair);
+}
+
+/* ---- set-up that fails ------------------------------------------------------------------------ */
+
+/* Polls connect until it gives a comm or an error. */
+static int connect_result(struct plugin_ctx *ctx, void *handle, struct comm **comm)
+{
+	int rc = 0;
+
+	*comm = NULL;
+	while (!rc && !*comm) {
+		rc = plugin_connect(ctx, 0, handle, -1, comm);
+		sched_yield();
+	}
+	return rc;
+}
+
+/* A listening socket of a stranger's, and a handle that leads to it. */
+static int stranger_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
+{
+	struct sockaddr_in sa = { .sin_family = AF_INET };
+	socklen_t len = sizeof(sa);
+	struct handle handle;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK_EQ(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+	CHECK_EQ(listen(fd, 8), 0);
+	CHECK_EQ(getsockname(fd, (struct sockaddr *)&sa, &len), 0);
+	memset(&handle, 0, sizeof(handle));
+	handle.wire_min = handle.wire_max = 1;
+	handle.has_v4 = true;
+	handle.v4 = harp_addr_v4(127, 0, 0, 1);
+	handle.kernel_port_v4 = ntohs(sa.sin_port);
+	handle_encode(handle_bytes, &handle);
+	return fd;
+}
+
+static void test_refused(void)
+{
+	uint8_t handle[PLUGIN_HANDLE_BYTES];
+	struct plugin_ctx *ctx;
+	struct comm *comm;
+	int fd;
+
+	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
+	fd = stranger_listen(handle);
+	close(fd); /* nobody is there */
+	env_warns = 0;
+	CHECK_EQ(connect_result(ctx, handle, &comm), -ECONNREFUSED);
+	CHECK_EQ(env_warns, 1);
+	CHECK(strstr(env_warn, "127.0.0.1") && strstr(env_warn, "refused"));
+
+	fd = stranger_listen(handle); /* takes the connection and says nothing */
+	env_warns = 0;
+	env_config.connect_timeout_ns = 200000000;
+	CHECK_EQ(connect_result(ctx, handle, &comm), -ETIMEDOUT);
+	env_config.connect_timeout_ns = 5000000000ull;
+	CHECK_EQ(env_warns, 1);
+	close(fd);
+
+	handle[5] ^= 1;
+	env_warns = 0;
+	CHECK_EQ(plugin_connect(ctx, 0, handle, -1, &comm), -EPROTONOSUPPORT);
+	CHECK_EQ(env_warns, 1);
+	handle[5] ^= 1;
+	CHECK_EQ(plugin_connect(ctx, 99, handle, -1, &comm), -EINVAL);
+	CHECK_EQ(plugin_connect(ctx, 0, NULL, -1, &comm), -EINVAL);
+	CHECK_EQ(plugin_finalize(ctx), 0);
+}
+
+static int open_files(void)
+{
+	int count = 0;
+
+	for (int fd = 0; fd < 256; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
+/* Aborted set-up: NCCL calls nothing but finalize. All of it many times, as reloading does. */
+static void test_reclaim(void)
+{
+	int before = open_files();
+
+	for (int i = 0; i < 20; i++) {
+		uint8_t handle[PLUGIN_HANDLE_BYTES], other[PLUGIN_HANDLE_BYTES];
+		struct listen_comm *listen, *unused;
+		struct plugin_ctx *ctx;
+		struct comm *send = NULL, *half = NULL, *recv = NULL;
+
+		CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
+		CHECK_EQ(plugin_listen(ctx, 0, handle, &listen), 0);
+		CHECK_EQ(plugin_listen(ctx, 0, other, &unused), 0);
+		while (!send && !check_failures) {
+			CHECK_EQ(plugin_connect(ctx, 0, handle, -1, &send), 0);
+			CHECK_EQ(plugin_connect(ctx, 0, other, -1, &half), 0);
+			if (i % 2)
+				CHECK_EQ(plugin_accept(listen, &recv), 0);
+			else /* its comm stays in the listen comm */
+				CHECK_EQ(plugin_accept(unused, &recv), 0);
+			if (half)
+				break;
+		}
+		CHECK_EQ(plugin_finalize(ctx), 0);
+	}
+	CHECK_EQ(open_files(), before);
+}
+
+/* Closing with requests in flight: at once, and the peer hears of it. */
+static void test_close_in_flight(void)
+{
+	static uint8_t big[8 << 20];
+	struct request *sends[4], *recv;
+	struct pair pair;
+	int done = 0, rc = 0;
+
+	pair_open(&pair);
+	for (int i = 0; i < 4; i++)
+		CHECK_EQ(plugin_isend(pair.send, big, sizeof(big), 0, &sends[i]), 0);
+	CHECK_EQ(plugin_test(sends[3], &done, NULL), 0);
+	CHECK_EQ(done, 0);
+	CHECK_EQ(plugin_close(pair.send), 0);
+	memset(big, 1, sizeof(big));
+	env_warns = 0;
+	CHECK_EQ(plugin_irecv(pair.recv, big, sizeof(big), 0, &recv), 0);
+	for (int i = 0; i < TURNS_MAX && !rc && !done; i++)
+		rc = plugin_test(recv, &done, NULL);
+	CHECK_EQ(rc, -ECONNRESET);
+	CHECK_EQ(env_warns, 1);
+	CHECK_EQ(plugin_test(recv, &done, NULL), -ECONNRESET);
+	CHECK_EQ(plugin_close(pair.recv), 0);
+	CHECK_EQ(plugin_finalize(pair.ctx), 0);
+}
+
+/* What was done arrives though the sender closed at once, and though CLOSE came behind it. */
+static void test_done_is_done(void)
+{
+	static uint8_t out[60000], in[60000];
+	struct request *request;
+	struct pair pair;
+	size_t size = 0;
+	int done = 0;
+
+	pair_open(&pair);
+	for (size_t i = 0; i < sizeof(out); i++)
+		out[i] = (uint8_t)(i * 13);
+	CHECK_EQ(plugin_isend(pair.send, out, sizeof(out), 0, &request), 0);
+	for (int i = 0; i < TURNS_MAX && !done; i++)
+		CHECK_EQ(plugin_test(request, &done, NULL), 0);
+	CHECK_EQ(plugin_close(pair.send), 0);
+	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, &request), 0);
+	done = 0;
+	for (int i = 0; i < TURNS_MAX && !done; i++)
+		CHECK_EQ(plugin_test(request, &done, &size), 0);
+	CHECK_EQ(size, sizeof(out));
+	CHECK_MEM(in, out, sizeof(out));
+	/* Nothing more will come: an error, not a hang. */
+	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, &request), 0);
+	for (int i = 0; i < 1000 && request; i++)
+		if (plugin_test(request, &done, &size) == -ECONNRESET)
+			request = NULL;
+	CHECK(request == NULL);
+	CHECK_EQ(plugin_close(pair.recv), 0);
+	CHECK_EQ(plugin_finalize(pair.ctx), 0);
+}
+
+/* A forked child has nothing of ours: no calls, no descriptors. The parent goes on. */
+static void test_fork(void)
+{
+	struct request *request = NULL;
+	struct comm *comm = NULL;
+	struct pair pair;
+	uint8_t byte = 1;
+	int before, status = -1;
+	pid_t pid;
+
+	before = open_files();
+	pair_open(&pair);
+	pid = fork();
+	if (pid == 0) {
+		int wrong = 0;
+
+		wrong |= plugin_isend(pair.send, &byte, 1, 0, &request) != -EBADF;
+		wrong |= (plugin_connect(pair.ctx, 0, pair.handle, -1, &comm) != -EBADF) << 1;
+		wrong |= (open_files() != before) << 2;
+		_exit(wrong);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(WEXITSTATUS(status), 0);
+	CHECK_EQ(plugin_isend(pair.send, &byte, 1, 0, &request), 0);
+	CHECK(request != NULL);
+	pair_close(&pair);
+}
+
+/* Strangers who connect and say nothing: 200 of them, and a healthy peer is not delayed. */
+static void test_strangers(void)
+{
+	struct sockaddr_in sa = { .sin_family = AF_INET };
+	struct listen_comm *listen;
+	struct plugin_ctx *ctx;
+	struct comm *send = NULL, *recv = NULL;
+	uint8_t bytes[PLUGIN_HANDLE_BYTES];
+	struct handle handle;
+	char why[192];
+	int fds[200], dropped = 0;
+
+	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
+	CHECK_EQ(plugin_listen(ctx, 0, bytes, &listen), 0);
+	CHECK_EQ(handle_decode(bytes, &handle, why, sizeof(why)), 0);
+	sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	sa.sin_port = htons(handle.kernel_port_v4);
+	for (int i = 0; i < 200; i++) {
+		fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		CHECK_EQ(connect(fds[i], (struct sockaddr *)&sa, sizeof(sa)), 0);
+		if (i % 3 == 0)
+			CHECK(write(fds[i], "GET / HTTP/1.0\r\n", 16) == 16);
+		if (i % 20 == 0)
+			CHECK_EQ(plugin_accept(listen, &recv), 0);
+	}
+	while ((!send || !recv) && !check_failures) {
+		if (!send)
+			CHECK_EQ(plugin_connect(ctx, 0, bytes, -1, &send), 0);
+		if (!recv)
+			CHECK_EQ(plugin_accept(listen, &recv), 0);
+	}
+	for (int turn = 0; turn < 200 && dropped < 200 - 64; turn++) { /* the RSTs are on their way */
+		dropped = 0;
+		for (int i = 0; i < 200; i++) {
+			struct pollfd poll_fd = { .fd = fds[i], .events = POLLIN };
+
+			dropped += poll(&poll_fd, 1, 0) == 1;
+		}
+		poll(NULL, 0, 10);
+	}
+	for (int i = 0; i < 200; i++)
+		close(fds[i]);
+	CHECK(dropped >= 200 - 64);
+	CHECK_EQ(plugin_close(send), 0);
+	CHECK_EQ(plugin_close(recv), 0);
+	CHECK_EQ(plugin_finalize(ctx), 0);
+}
+
 int main(void)
 {
 	test_messages();
+	test_threads();
+	test_refused();
+	test_reclaim();
+	test_close_in_flight();
+	test_done_is_done();
+	test_fork();
+	test_strangers();
 	return check_done();
 }
