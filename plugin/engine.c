@@ -211,8 +211,9 @@ static void guardian_wait_turn(struct engine *engine, uint64_t wait_ns)
 		guardian_drain_wake(engine);
 }
 
-/* Nobody polls and nothing is to be done: sleep until something is. */
-static void guardian_sleep(struct engine *engine)
+/* Nobody polls and nothing is to be done: sleep until something is. False when another thread has the
+ * baton after all. */
+static bool guardian_sleep(struct engine *engine)
 {
 	struct pollfd fds[3] = {
 		{ .fd = engine->wake_fd, .events = POLLIN },
@@ -220,12 +221,14 @@ static void guardian_sleep(struct engine *engine)
 		{ .fd = harp_instance_control_fd(engine->instance), .events = POLLIN },
 	};
 	uint64_t now_ns, deadline_ns;
+	bool had_turn;
 
 	atomic_store_explicit(&engine->sleeping, true, memory_order_relaxed);
 	/* Pairs with engine_wake(): `sleeping` is set before the last look. */
 	atomic_thread_fence(memory_order_seq_cst);
 	now_ns = driver_clock_ns();
-	if (driver_turn(&engine->driver, now_ns)) {
+	had_turn = driver_turn(&engine->driver, now_ns);
+	if (had_turn) {
 		deadline_ns = harp_stack_next_deadline_ns(engine->stack);
 		if (engine->tick_ns < deadline_ns && engine->closing_count)
 			deadline_ns = engine->tick_ns;
@@ -233,6 +236,7 @@ static void guardian_sleep(struct engine *engine)
 			guardian_drain_wake(engine);
 	}
 	atomic_store_explicit(&engine->sleeping, false, memory_order_relaxed);
+	return had_turn;
 }
 
 static void *guardian_main(void *arg)
@@ -252,12 +256,15 @@ static void *guardian_main(void *arg)
 			guardian_wait_turn(engine, polled_ns + idle_ns - now_ns);
 			continue;
 		}
+		/* Whoever has the baton may have been preempted with it, on this very core: give way. */
 		if (++empty <= GUARDIAN_TURNS_EMPTY) {
-			(void)driver_turn(&engine->driver, now_ns);
+			if (!driver_turn(&engine->driver, now_ns))
+				guardian_wait_turn(engine, idle_ns);
 			continue;
 		}
 		empty = 0;
-		guardian_sleep(engine);
+		if (!guardian_sleep(engine))
+			guardian_wait_turn(engine, idle_ns);
 	}
 	return NULL;
 }
