@@ -80,6 +80,8 @@ static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
 {
 	uint32_t headroom = caps->rx_headroom;
 
+	if (tcp->pool->frame_count > tcp->io->fill_target)
+		tcp->shared_frames = tcp->pool->frame_count - tcp->io->fill_target;
 	tcp->tx_frags_max = 1;
 	if (caps->features & HARP_NIC_TX_MULTI)
 		tcp->tx_frags_max = caps->tx_frags_max > 0 ? caps->tx_frags_max : 1;
@@ -149,24 +151,37 @@ void tcp_clock(struct tcp *tcp, uint64_t now_ns)
 	tcp->now_ms = (uint32_t)(now_ns / TCP_NS_PER_MS);
 }
 
-uint32_t tcp_pool_floor(const struct tcp *tcp)
+static uint32_t tcp_pool_floor(const struct tcp *tcp, uint32_t held, uint64_t other_held)
 {
-	uint32_t missing = tcp->io->fill_target > tcp->io->fill_held ?
-				   tcp->io->fill_target - tcp->io->fill_held : 0;
+	const struct nicio *io = tcp->io;
+	uint32_t floor = TCP_POOL_RESERVE_FRAMES, quarter = tcp->shared_frames / 4;
 
-	return missing + TCP_POOL_RESERVE_FRAMES;
+	if (io->fill_target > io->fill_held)
+		floor += io->fill_target - io->fill_held;
+	/* The directions may not starve one another: two stacks whose pools are full of bytes to send
+	 * would refuse each other's for ever. And some of both is for everyone. */
+	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
+		floor += quarter - (uint32_t)other_held;
+	return floor;
+}
+
+uint32_t tcp_pool_floor_tx(const struct harp_conn *conn)
+{
+	return tcp_pool_floor(conn->tcp, conn->tx_frames_held, conn->tcp->stats->frames_tcp_rx);
+}
+
+uint32_t tcp_pool_floor_rx(const struct harp_conn *conn)
+{
+	return tcp_pool_floor(conn->tcp, conn->rx_frames_held, conn->tcp->stats->frames_tcp_tx);
 }
 
 /* A budget as asked for, yet no more than half of what the fill ring leaves of the pool. */
 static uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
 {
-	uint32_t shared = tcp->pool->frame_count > tcp->io->fill_target ?
-				  tcp->pool->frame_count - tcp->io->fill_target : 0;
-
 	if (frames == 0)
 		frames = TCP_FRAMES_DEFAULT;
-	if (frames > shared / 2)
-		frames = shared / 2;
+	if (frames > tcp->shared_frames / 2)
+		frames = tcp->shared_frames / 2;
 	return frames < TCP_FRAMES_BUDGET_MIN ? TCP_FRAMES_BUDGET_MIN : frames;
 }
 

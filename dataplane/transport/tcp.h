@@ -214,6 +214,7 @@ struct tcp {
 	bool nic_full;         /* the last transmit phase ended for want of room */
 	uint32_t resolved_seen; /* eth->resolved_generation when tx_unresolved was last woken */
 	uint32_t tx_frags_max;  /* frames of one segment */
+	uint32_t shared_frames; /* of the pool, beside the fill ring */
 	uint32_t rx_payload_frame_bytes; /* what the NIC puts in one received frame */
 	struct flow_table flows;
 	struct port_table ports;
@@ -320,8 +321,13 @@ void tcp_conn_reset(struct harp_conn *conn, int error);
 void tcp_enter_time_wait(struct harp_conn *conn);
 /* The handshake is complete. */
 void tcp_conn_established(struct harp_conn *conn);
-/* Frames that no data segment may take: the fill ring's and a reserve for control packets. */
-uint32_t tcp_pool_floor(const struct tcp *tcp);
+/*
+ * Frames of the pool that must stay when this connection takes another one to send from, or to keep
+ * received bytes in: what the fill ring misses, a reserve for control packets, and, unless the
+ * connection has next to nothing, what is left of the other direction's quarter.
+ */
+uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
+uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
 
 /* ---- tcp_in.c ---- */
 enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in);

@@ -516,14 +516,13 @@ static void out_wake(struct tcp *tcp)
 		while ((conn = TAILQ_FIRST(&tcp->tx_unresolved)) != NULL)
 			out_move(conn, TX_LIST_READY);
 	}
-	if (!TAILQ_EMPTY(&tcp->pool_waiters) &&
-	    tcp->pool->free_count > tcp_pool_floor(tcp) + tcp->tx_frags_max) {
-		while ((conn = TAILQ_FIRST(&tcp->pool_waiters)) != NULL) {
-			TAILQ_REMOVE(&tcp->pool_waiters, conn, pool_link);
-			conn->on_pool_list = 0;
-			conn->flags &= ~(uint32_t)CONN_WANT_WRITE;
-			tcp_conn_event(conn, HARP_EVENT_WRITABLE);
-		}
+	/* In the order in which they came to wait. */
+	while ((conn = TAILQ_FIRST(&tcp->pool_waiters)) != NULL &&
+	       tcp->pool->free_count > tcp_pool_floor_tx(conn) + tcp->tx_frags_max) {
+		TAILQ_REMOVE(&tcp->pool_waiters, conn, pool_link);
+		conn->on_pool_list = 0;
+		conn->flags &= ~(uint32_t)CONN_WANT_WRITE;
+		tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 	}
 }
 

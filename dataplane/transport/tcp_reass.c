@@ -148,6 +148,18 @@ static uint32_t reass_count_frames(const struct frame *f)
 	return n;
 }
 
+/* Bytes in the first `frames` of a chain. */
+static uint32_t reass_count_bytes(const struct frame *f, uint32_t frames)
+{
+	uint32_t bytes = 0;
+
+	for (; f && frames > 0; f = f->frag) {
+		bytes += f->pub.len;
+		frames -= f->pub.len > 0;
+	}
+	return bytes;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * The receive queue.
  */
@@ -285,11 +297,26 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 	for (;;) {
 		/* Its own frames have left the pool already: what is left must keep the NIC fed. */
 		if (conn->rx_frames_held + frames <= conn->rx_frames_budget &&
-		    tcp->pool->free_count >= tcp_pool_floor(tcp))
+		    tcp->pool->free_count >= tcp_pool_floor_rx(conn))
 			return true;
 		if (!in_order || !reass_evict(conn))
 			return false;
 	}
+}
+
+/* How many of len bytes behind the first `skip` of a chain the budget has frames for. */
+static uint32_t reass_admit_part(const struct harp_conn *conn, const struct frame *f,
+				 uint32_t skip, uint32_t len)
+{
+	uint32_t bytes;
+
+	if (conn->rx_frames_held >= conn->rx_frames_budget ||
+	    conn->tcp->pool->free_count < tcp_pool_floor_rx(conn))
+		return 0;
+	bytes = reass_count_bytes(f, conn->rx_frames_budget - conn->rx_frames_held);
+	if (bytes <= skip)
+		return 0;
+	return bytes - skip < len ? bytes - skip : len;
 }
 
 /* Hands the fragments one by one to where they belong. */
@@ -348,8 +375,13 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	in_order = seq == conn->rcv_nxt_seq;
 	if (!(in_order && rcvq_may_coalesce(conn, len)) &&
 	    !reass_admit(conn, reass_count_frames(f), in_order)) {
+		/* The window is never taken back, so a segment may be larger than the frames left: its
+		 * beginning is kept, or the peer would send it for ever. */
+		len = in_order ? reass_admit_part(conn, f, skip, len) : 0;
 		tcp_out_want_ack(conn, true);
-		return TCP_DROP_RX_BUDGET;
+		if (len == 0)
+			return TCP_DROP_RX_BUDGET;
+		tcp->stats->drop_tcp_rx_budget++;
 	}
 	f = reass_trim_front(tcp, f, skip);
 	reass_trim_back(tcp, f, len);

@@ -27,7 +27,7 @@ static struct frame *sndq_take_frame(struct harp_conn *conn)
 
 	if (conn->tx_frames_held >= conn->tx_frames_budget)
 		return NULL;
-	f = frame_alloc(conn->tcp->pool, tcp_pool_floor(conn->tcp));
+	f = frame_alloc(conn->tcp->pool, tcp_pool_floor_tx(conn));
 	if (!f)
 		return NULL;
 	f->next = NULL;
@@ -143,7 +143,7 @@ size_t tcp_sndq_room(const struct harp_conn *conn)
 {
 	const struct tcp *tcp = conn->tcp;
 	struct frame *seg = sndq_open_tail(conn);
-	uint32_t frame_bytes = sndq_frame_bytes(tcp), floor = tcp_pool_floor(tcp);
+	uint32_t frame_bytes = sndq_frame_bytes(tcp), floor = tcp_pool_floor_tx(conn);
 	uint32_t frames = conn->tx_frames_budget > conn->tx_frames_held ?
 				  conn->tx_frames_budget - conn->tx_frames_held : 0;
 	uint32_t pool = tcp->pool->free_count > floor ? tcp->pool->free_count - floor : 0;
