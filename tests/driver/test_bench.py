@@ -251,6 +251,15 @@ def test_corruption_is_counted(arena: Arena, mode: str) -> None:
     assert document["results"][0]["wrong"] == document["wrong"]
 
 
+def test_flags_before_data(arena: Arena) -> None:
+    """LL reads what is half written: flags that come before their data make wrong sums there,
+    while Simple, which waits for the completion, does not notice."""
+    args = ["allreduce", "-b", "64K", "-e", "64K", "-n", "3", "-w", "1"]
+    document = arena.document(2, *args, "--ll", code=WRONG, SOCK_FAULT="early")
+    assert document["wrong"] > 0
+    assert arena.document(2, *args, SOCK_FAULT="early")["wrong"] == 0
+
+
 FAULTS = {
     "size": (WRONG, "has 131071 bytes, not 131072"),
     "drop": (HANG, "nothing moved for 0.5 s"),

@@ -84,7 +84,7 @@ int play_fail_call(struct ncclplay *play, const char *call, int nccl, int channe
 /* Main, lock held. True when what it waits for is over. */
 static bool play_idle(const struct ncclplay *play)
 {
-	return !play->op && play->job == JOB_NONE;
+	return !play->op && !play->gpu_op && play->job == JOB_NONE;
 }
 
 static void play_cond_wait(struct ncclplay *play, uint64_t ns)
@@ -166,6 +166,10 @@ int play_run(struct ncclplay *play, struct op *op)
 	pthread_mutex_lock(&play->lock);
 	op->finished = false;
 	play->op = op;
+	if (op->gpu) {
+		play->gpu_op = op;
+		pthread_cond_signal(&play->gpu_cond);
+	}
 	pthread_cond_signal(&play->progress_cond);
 	pthread_mutex_unlock(&play->lock);
 	return play_wait(play, op->name);
@@ -257,6 +261,10 @@ static int play_start_threads(struct ncclplay *play)
 		play->progress_started = rc == 0;
 	}
 	pthread_attr_destroy(&attr);
+	if (!rc && play->options.ll) { /* not pinned: it would only take turns with progress */
+		rc = pthread_create(&play->gpu_thread, NULL, gpu_main, play);
+		play->gpu_started = rc == 0;
+	}
 	if (rc)
 		play_fail(play, rc == EINVAL ? NCCLPLAY_USAGE : NCCLPLAY_PEER,
 			  "can't start a thread%s: %s",
@@ -291,6 +299,7 @@ static struct ncclplay *play_alloc(const struct ncclplay_options *options)
 	pthread_cond_init(&play->main_cond, &attr);
 	pthread_cond_init(&play->service_cond, &attr);
 	pthread_cond_init(&play->progress_cond, &attr);
+	pthread_cond_init(&play->gpu_cond, &attr);
 	pthread_condattr_destroy(&attr);
 	return play;
 }
@@ -545,6 +554,7 @@ static void play_free(struct ncclplay *play)
 	pthread_cond_destroy(&play->main_cond);
 	pthread_cond_destroy(&play->service_cond);
 	pthread_cond_destroy(&play->progress_cond);
+	pthread_cond_destroy(&play->gpu_cond);
 	pthread_mutex_destroy(&play->lock);
 	free(play);
 }
@@ -561,11 +571,14 @@ static bool play_stop_threads(struct ncclplay *play)
 	pthread_mutex_lock(&play->lock);
 	play->exiting = true;
 	pthread_cond_broadcast(&play->progress_cond);
+	pthread_cond_broadcast(&play->gpu_cond);
 	pthread_mutex_unlock(&play->lock);
 	if (play->stuck)
 		return false;
 	if (play->progress_started)
 		pthread_join(play->progress_thread, NULL);
+	if (play->gpu_started)
+		pthread_join(play->gpu_thread, NULL);
 	if (play->service_started)
 		pthread_join(play->service_thread, NULL);
 	return true;

@@ -26,12 +26,34 @@ struct play_mark {
 };
 
 /*
- * One direction of one connection. Counters count messages since connect; slot of message m is
- * m % PLAY_SLOTS. Progress thread, once connected.
+ * One direction of one connection. Counters count messages since the operation began; slot of
+ * message m is m % depth.
  *
  * Sender:   done <= transmitted <= filled <= done + depth
  * Receiver: consumed, received <= posted <= min(consumed, received) + depth, and posted <= limit
+ *
+ * filled, consumed and limit belong to whoever plays the GPU, with flag, expected[], and sizes[] of
+ * a sender; all else to the progress thread. Mostly the progress thread is both; with LL the GPU is
+ * a thread of its own, and count_put publishes (release) what count_get finds (acquire).
  */
+typedef atomic_uint_fast64_t count_t;
+
+static inline uint64_t count_get(const count_t *count)
+{
+	return atomic_load_explicit((count_t *)(uintptr_t)count, memory_order_acquire);
+}
+
+static inline void count_put(count_t *count, uint64_t value)
+{
+	atomic_store_explicit(count, value, memory_order_release);
+}
+
+/* By its one writer. */
+static inline void count_add(count_t *count, uint64_t more)
+{
+	count_put(count, count_get(count) + more);
+}
+
 struct conn {
 	struct ncclplay *play;
 	int channel;
@@ -46,9 +68,9 @@ struct conn {
 	size_t slot_stride; /* messages may span slots: distance between two messages' starts */
 	void *requests[PLAY_SLOTS];
 	size_t sizes[PLAY_SLOTS]; /* sender: bytes of the message; receiver: bytes received */
-	uint64_t filled, transmitted;
-	uint64_t posted, received, consumed, checked, limit;
-	uint64_t done;
+	count_t filled, done;
+	count_t posted, received, consumed, limit;
+	uint64_t transmitted, checked;
 	size_t expected[PLAY_SLOTS]; /* receiver: bytes that a consumed message must have had */
 	size_t post_bytes;           /* receiver: size of each posted buffer */
 	bool optional;               /* receiver: NCCL_NET_OPTIONAL_RECV_COMPLETION (LL) */
@@ -62,7 +84,10 @@ struct op {
 	int (*pass)(struct op *op);
 	/* What it waits for, in one line. */
 	void (*describe)(struct op *op, char *text, size_t len);
-	bool finished;
+	/* NULL: pass() does this too. Else the GPU's part, for a thread of its own, which calls it
+	 * until it returns -1: all done. 1 something moved, 0 nothing did. */
+	int (*gpu)(struct op *op);
+	bool finished; /* progress thread */
 };
 
 /* Connections of one channel. */
@@ -89,10 +114,12 @@ struct ncclplay {
 	pthread_cond_t main_cond;     /* an op or job is over */
 	pthread_cond_t service_cond;  /* a job is there */
 	pthread_cond_t progress_cond; /* an op is there */
-	pthread_t service_thread, progress_thread;
-	bool service_started, progress_started;
+	pthread_cond_t gpu_cond;      /* the same, with a GPU's part */
+	pthread_t service_thread, progress_thread, gpu_thread;
+	bool service_started, progress_started, gpu_started;
 	enum play_job job; /* JOB_NONE when done */
 	struct op *op;     /* NULL when done */
+	struct op *gpu_op; /* NULL when done */
 	bool exiting;
 	bool stuck; /* a thread never came back from the plugin */
 
@@ -111,7 +138,7 @@ struct ncclplay {
 	int failed_nccl;
 	char error[NCCLPLAY_ERROR_BYTES];
 
-	/* Writer: progress. Relaxed. */
+	/* Writer: progress; of operations with LL: gpu. Relaxed. */
 	struct {
 		atomic_uint_fast64_t sent_bytes, sent_messages, received_bytes, received_messages;
 		atomic_uint_fast64_t operations, busy_ns, blocked_isends, blocked_irecvs;
@@ -142,6 +169,8 @@ int play_job(struct ncclplay *play, enum play_job job);
 void *service_main(void *arg);
 /* progress.c */
 void *progress_main(void *arg);
+/* gpu.c */
+void *gpu_main(void *arg);
 int conn_send_pass(struct conn *conn);
 int conn_recv_pass(struct conn *conn);
 bool conn_can_fill(const struct conn *conn);

@@ -35,48 +35,54 @@ void conn_shape(struct conn *conn, size_t bytes, size_t stride, unsigned depth, 
 	conn->optional = optional;
 	/* Nothing is outstanding between operations: count from zero, so that slots start at the
 	 * buffer's start. */
-	conn->filled = conn->transmitted = conn->done = 0;
-	conn->posted = conn->received = conn->consumed = conn->checked = conn->limit = 0;
+	conn->transmitted = conn->checked = 0;
+	count_put(&conn->filled, 0);
+	count_put(&conn->done, 0);
+	count_put(&conn->posted, 0);
+	count_put(&conn->received, 0);
+	count_put(&conn->consumed, 0);
+	count_put(&conn->limit, 0);
 }
 
 bool conn_can_fill(const struct conn *conn)
 {
-	return conn->filled - conn->done < conn->depth;
+	return count_get(&conn->filled) - count_get(&conn->done) < conn->depth;
 }
 
 char *conn_fill_slot(const struct conn *conn)
 {
-	return conn_slot(conn, conn->filled);
+	return conn_slot(conn, count_get(&conn->filled));
 }
 
 void conn_fill(struct conn *conn, size_t bytes)
 {
-	conn->sizes[conn->filled % conn->depth] = bytes;
-	conn->filled++;
+	conn->sizes[count_get(&conn->filled) % conn->depth] = bytes;
+	count_add(&conn->filled, 1);
 }
 
 char *conn_take_slot(const struct conn *conn, size_t *bytes)
 {
-	if (conn->consumed == conn->received)
+	if (count_get(&conn->consumed) == count_get(&conn->received))
 		return NULL;
-	*bytes = conn->sizes[conn->consumed % conn->depth];
-	return conn_slot(conn, conn->consumed);
+	*bytes = conn->sizes[count_get(&conn->consumed) % conn->depth];
+	return conn_slot(conn, count_get(&conn->consumed));
 }
 
 char *conn_consume_slot(const struct conn *conn)
 {
-	return conn_slot(conn, conn->consumed);
+	return conn_slot(conn, count_get(&conn->consumed));
 }
 
 void conn_consume(struct conn *conn, size_t expected)
 {
-	conn->expected[conn->consumed % conn->depth] = expected;
-	conn->consumed++;
+	conn->expected[count_get(&conn->consumed) % conn->depth] = expected;
+	count_add(&conn->consumed, 1);
 }
 
 int conn_check(struct conn *conn)
 {
-	while (conn->checked < conn->consumed && conn->checked < conn->received) {
+	while (conn->checked < count_get(&conn->consumed) &&
+	       conn->checked < count_get(&conn->received)) {
 		unsigned slot = (unsigned)(conn->checked % conn->depth);
 
 		if (conn->sizes[slot] != conn->expected[slot])
@@ -135,8 +141,9 @@ static int conn_posted(struct conn *conn, const char *call, int rc, void *reques
 int conn_send_pass(struct conn *conn)
 {
 	struct ncclplay *play = conn->play;
+	uint64_t done = count_get(&conn->done);
 
-	if (conn->transmitted < conn->filled) {
+	if (conn->transmitted < count_get(&conn->filled)) {
 		unsigned slot = (unsigned)(conn->transmitted % conn->depth);
 		void *request = UNWRITTEN;
 		int rc;
@@ -153,15 +160,15 @@ int conn_send_pass(struct conn *conn)
 		if (rc)
 			return rc;
 	}
-	if (conn->done < conn->transmitted) {
-		unsigned slot = (unsigned)(conn->done % conn->depth);
+	if (done < conn->transmitted) {
+		unsigned slot = (unsigned)(done % conn->depth);
 		int size = -1;
 		/* Senders before 2.24 pass no sizes. */
 		int rc = conn_test(conn, conn->requests[slot], play->net.abi >= 9 ? &size : NULL);
 
 		if (rc <= 0)
 			return rc;
-		conn->done++;
+		count_add(&conn->done, 1);
 		play_bump(&play->stats.sent_messages, 1);
 		play_bump(&play->stats.sent_bytes, conn->sizes[slot]);
 		play_bump(&play->moved, 1);
@@ -173,18 +180,19 @@ int conn_send_pass(struct conn *conn)
 static int conn_post(struct conn *conn)
 {
 	struct ncclplay *play = conn->play;
-	unsigned slot = (unsigned)(conn->posted % conn->depth);
+	uint64_t message = count_get(&conn->posted);
+	unsigned slot = (unsigned)(message % conn->depth);
 	void *request = conn->optional && play->net.abi >= 9 ? NCCL_REQUEST_OPTIONAL : UNWRITTEN;
 	int rc;
 
 	mark_enter(&play->progress_mark, "irecv");
-	rc = net_irecv(&play->net, conn->comm, conn_slot(conn, conn->posted), conn->post_bytes,
+	rc = net_irecv(&play->net, conn->comm, conn_slot(conn, message), conn->post_bytes,
 		       conn->tag, conn->mhandle, &request);
 	mark_leave(&play->progress_mark);
 	rc = conn_posted(conn, "irecv", rc, request, &play->stats.blocked_irecvs);
 	if (rc > 0) {
 		conn->requests[slot] = request;
-		conn->posted++;
+		count_add(&conn->posted, 1);
 	}
 	return rc;
 }
@@ -192,20 +200,22 @@ static int conn_post(struct conn *conn)
 int conn_recv_pass(struct conn *conn)
 {
 	struct ncclplay *play = conn->play;
-	uint64_t freed = conn->consumed < conn->received ? conn->consumed : conn->received;
+	uint64_t consumed = count_get(&conn->consumed), received = count_get(&conn->received);
+	uint64_t freed = consumed < received ? consumed : received;
 	int size = -1, rc;
 	unsigned slot;
 
 	if (conn_check(conn))
 		return -1;
-	if (conn->posted < conn->limit && conn->posted - freed < conn->depth) {
+	if (count_get(&conn->posted) < count_get(&conn->limit) &&
+	    count_get(&conn->posted) - freed < conn->depth) {
 		rc = conn_post(conn);
 		if (rc)
 			return rc;
 	}
-	if (conn->received == conn->posted)
+	if (received == count_get(&conn->posted))
 		return 0;
-	slot = (unsigned)(conn->received % conn->depth);
+	slot = (unsigned)(received % conn->depth);
 	rc = conn_test(conn, conn->requests[slot], &size);
 	if (rc <= 0)
 		return rc;
@@ -215,7 +225,7 @@ int conn_recv_pass(struct conn *conn)
 			"test of a receive from rank %d reported %d bytes; %zu were posted",
 			conn->peer, size, conn->post_bytes);
 	conn->sizes[slot] = (size_t)size;
-	conn->received++;
+	count_add(&conn->received, 1);
 	play_bump(&play->stats.received_messages, 1);
 	play_bump(&play->stats.received_bytes, (uint64_t)size);
 	play_bump(&play->moved, 1);
@@ -227,14 +237,16 @@ void conn_describe(const struct conn *conn, char *text, size_t len)
 	if (conn->sends)
 		snprintf(text, len,
 			 "channel %d, sends to rank %d: %llu ready, %llu posted, %llu completed",
-			 conn->channel, conn->peer, (unsigned long long)conn->filled,
-			 (unsigned long long)conn->transmitted, (unsigned long long)conn->done);
+			 conn->channel, conn->peer, (unsigned long long)count_get(&conn->filled),
+			 (unsigned long long)conn->transmitted,
+			 (unsigned long long)count_get(&conn->done));
 	else
 		snprintf(text, len,
 			 "channel %d, receives from rank %d: %llu wanted, %llu posted, "
 			 "%llu completed",
-			 conn->channel, conn->peer, (unsigned long long)conn->limit,
-			 (unsigned long long)conn->posted, (unsigned long long)conn->received);
+			 conn->channel, conn->peer, (unsigned long long)count_get(&conn->limit),
+			 (unsigned long long)count_get(&conn->posted),
+			 (unsigned long long)count_get(&conn->received));
 }
 
 static uint64_t progress_cpu_ns(void)

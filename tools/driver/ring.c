@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring.c - ring all-reduce of float32: NCCL's schedule, with the GPU's part done by the progress
- * thread.
+ * ring.c - ring all-reduce of float32: NCCL's schedule, and the GPU's part of it.
  *
  * Theory of operation. The array is cut in one part per channel, a part in rounds of at most
- * `ranks` chunks, a chunk in slices; a slice is one message. Each rank takes 2 * ranks - 1 steps per
- * round:
+ * `ranks` chunks, a chunk in slices; a slice is one message. Each rank takes 2 * ranks - 1 steps
+ * per round:
  *
  *	step 0                 send the own chunk before mine
  *	step 1 .. n-2          receive, add mine, send on
@@ -19,8 +18,9 @@
  *
  * Simple: slices of up to 1 MiB, two of NCCL's slots, so 4 outstanding. LL: 64 KiB slots of 16-byte
  * lines {data, flag, data, flag}; the receiver does not wait for the completion but reads the
- * buffer while the plugin fills it and takes a line when both flags have the message's number. A
- * plugin that lets a flag be seen before its data gives wrong sums here, as it would on a GPU.
+ * buffer while the plugin fills it and takes a line when both flags have the message's number. For
+ * that the GPU's part has a thread of its own: a plugin that lets a flag be seen before its data
+ * gives wrong sums here, as it would on a GPU.
  */
 #include <stdio.h>
 #include <string.h>
@@ -88,7 +88,7 @@ static void ring_restart(struct ring_op *ring)
 		part->over = n == 0;
 		if (n)
 			ring_round(ring, part);
-		part->recv->limit += ring_messages(ring, *part);
+		count_add(&part->recv->limit, ring_messages(ring, *part));
 		at += n;
 	}
 }
@@ -158,11 +158,13 @@ static const float *ring_arrived(struct ring_op *ring, struct ring_part *part, s
 {
 	struct conn *recv = part->recv;
 	const void *slot = conn_consume_slot(recv);
+	uint64_t consumed = count_get(&recv->consumed);
 
 	if (!ring->play->options.ll)
-		return recv->received > recv->consumed ? slot : NULL;
+		return count_get(&recv->received) > consumed ? slot : NULL;
 	/* Posted is enough: NCCL's GPU looks at the slot, not at the completion. */
-	if (recv->posted == recv->consumed || (n == 0 && recv->received == recv->consumed) ||
+	if (count_get(&recv->posted) == consumed ||
+	    (n == 0 && count_get(&recv->received) == consumed) ||
 	    !ll_take(slot, recv->flag + 1, part->ll_in, n, &part->line))
 		return NULL;
 	return part->ll_in;
@@ -237,30 +239,47 @@ static int ring_step(struct ring_op *ring, struct ring_part *part)
 	return 1;
 }
 
+/* GPU's part: at the end of an iteration notes the time and begins the next. */
 static bool ring_iterate(struct ring_op *ring)
 {
+	uint64_t iteration = count_get(&ring->iteration);
+
 	for (int c = 0; c < ring->play->options.channels; c++)
 		if (!ring->parts[c].over)
 			return false;
-	if (ring->iteration == ring->iterations)
+	if (iteration == ring->iterations)
 		return false;
 	if (ring->iteration_ns)
-		ring->iteration_ns[ring->iteration] = play_now_ns();
+		ring->iteration_ns[iteration] = play_now_ns();
 	play_bump(&ring->play->stats.operations, 1);
-	if (++ring->iteration < ring->iterations)
+	if (iteration + 1 < ring->iterations)
 		ring_restart(ring);
+	count_put(&ring->iteration, iteration + 1);
 	return true;
+}
+
+static int ring_gpu(struct op *op)
+{
+	struct ring_op *ring = (struct ring_op *)(void *)op;
+	int moved = 0;
+
+	for (int c = 0; c < ring->play->options.channels; c++)
+		while (!ring->parts[c].over && ring_step(ring, &ring->parts[c]))
+			moved = 1;
+	if (ring_iterate(ring))
+		moved = 1;
+	return count_get(&ring->iteration) == ring->iterations ? -1 : moved;
 }
 
 static bool ring_drained(struct ring_op *ring)
 {
-	if (ring->iteration < ring->iterations)
+	if (count_get(&ring->iteration) < ring->iterations)
 		return false;
 	for (int c = 0; c < ring->play->options.channels; c++) {
 		struct ring_part *part = &ring->parts[c];
 
-		if (part->send->done < part->send->filled ||
-		    part->recv->received < part->recv->limit)
+		if (count_get(&part->send->done) < count_get(&part->send->filled) ||
+		    count_get(&part->recv->received) < count_get(&part->recv->limit))
 			return false;
 	}
 	return true;
@@ -280,14 +299,14 @@ static int ring_pass(struct op *op)
 		if (rc < 0)
 			return rc;
 		moved |= rc;
-		while (!part->over && ring_step(ring, part))
+		while (!op->gpu && !part->over && ring_step(ring, part))
 			moved = 1;
 		rc = conn_send_pass(part->send);
 		if (rc < 0)
 			return rc;
 		moved |= rc;
 	}
-	if (ring_iterate(ring))
+	if (!op->gpu && ring_iterate(ring))
 		moved = 1;
 	if (ring_drained(ring)) {
 		for (int c = 0; c < ring->play->options.channels; c++)
@@ -304,13 +323,11 @@ static void ring_describe(struct op *op, char *text, size_t len)
 	char one[256];
 	size_t at = 0;
 
-	snprintf(text, len, "iteration %u of %u, %zu elements", ring->iteration + 1,
-		 ring->iterations, ring->count);
+	snprintf(text, len, "iteration %u of %u, %zu elements",
+		 (unsigned)count_get(&ring->iteration) + 1, ring->iterations, ring->count);
 	for (int c = 0; c < ring->play->options.channels; c++) {
 		struct ring_part *part = &ring->parts[c];
 
-		if (part->over && part->send->done == part->send->filled)
-			continue;
 		at = strlen(text);
 		conn_describe(part->recv, one, sizeof(one));
 		snprintf(text + at, len - at, "; %s", one);
@@ -326,11 +343,11 @@ static int ring_alone(struct op *op)
 	struct ring_op *ring = (struct ring_op *)(void *)op;
 
 	ring->start_ns = play_now_ns();
-	for (; ring->iteration < ring->iterations; ring->iteration++) {
+	for (uint64_t i = 0; i < ring->iterations; i++) {
 		if (ring->dst != ring->src)
 			memcpy(ring->dst, ring->src, ring->count * sizeof(float));
 		if (ring->iteration_ns)
-			ring->iteration_ns[ring->iteration] = play_now_ns();
+			ring->iteration_ns[i] = play_now_ns();
 		play_bump(&ring->play->stats.operations, 1);
 	}
 	op->finished = true;
@@ -346,6 +363,7 @@ void ring_prepare(struct ring_op *ring, struct ncclplay *play, const float *src,
 	ring->op.name = "all-reduce";
 	ring->op.pass = play->options.ranks == 1 ? ring_alone : ring_pass;
 	ring->op.describe = ring_describe;
+	ring->op.gpu = ll && play->options.ranks > 1 ? ring_gpu : NULL;
 	ring->play = play;
 	ring->src = src;
 	ring->dst = dst;

@@ -27,8 +27,8 @@ struct ring_op {
 	const float *src;
 	float *dst;
 	size_t count;
-	unsigned iterations; /* run back to back, as a stream of launches does */
-	unsigned iteration;
+	unsigned iterations;    /* run back to back, as a stream of launches does */
+	count_t iteration;      /* writer: the GPU's part */
 	uint64_t *iteration_ns; /* may be NULL: end of each iteration, CLOCK_MONOTONIC */
 	uint64_t start_ns;
 	struct ring_part parts[NCCLPLAY_CHANNELS_MAX];

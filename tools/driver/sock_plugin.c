@@ -6,8 +6,8 @@
  *
  * Per message: a 4-byte length, small payloads in the same write (NCCL_SOCKET_INLINE, 128 bytes),
  * the rest moved by non-blocking send and recv from test(). It is what HARP is compared with, and
- * the test double with which the driver itself is tested: SOCK_FAULT makes it misbehave in one chosen
- * way, on the message whose number is SOCK_FAULT_AT (default 5, counted per connection):
+ * the test double with which the driver itself is tested: SOCK_FAULT makes it misbehave in one
+ * chosen way, on the message whose number is SOCK_FAULT_AT (default 5, counted per connection):
  *
  *	corrupt     one bit of the received payload is flipped (in the middle of the message)
  *	size        test() of the receive reports one byte less
@@ -20,7 +20,8 @@
  *	noconnect   connect stays pending for ever
  *	init        init fails
  *	nodevice    devices says 0
- *	early       the end of a message is written before its start (LL hazard)
+ *	early       every message's odd 4-byte words are written before the even ones (LL's flags
+ *	            before their data)
  *	close       closeSend fails
  */
 #include <arpa/inet.h>
@@ -43,6 +44,7 @@
 #define SOCK_MAGIC 0x736f636bu
 #define SOCK_INLINE 128u
 #define SOCK_REQUESTS 32u
+#define SOCK_EARLY 4096u
 
 struct sock_handle {
 	uint32_t magic;
@@ -385,18 +387,20 @@ static enum nccl_result sock_fail(struct sock_comm *comm, int error)
 	return comm->failed;
 }
 
-/* The fault "early": the payload of this message is placed back to front, 16 KiB at a time. */
+/* The fault "early": in each block the odd words, then the rest. */
 static ssize_t sock_recv_early(struct sock_comm *comm, char *data, size_t len)
 {
 	char *whole = malloc(len);
-	ssize_t n = whole ? recv(comm->fd, whole, len, MSG_WAITALL) : -1;
+	ssize_t n = whole ? recv(comm->fd, whole, len, MSG_DONTWAIT) : -1;
 	size_t at = n > 0 ? (size_t)n : 0;
 
-	while (at) {
-		at = at > 8 ? (at - 1) / 8 * 8 : 0;
-		memcpy(data + at + 4, whole + at + 4, 4);
+	for (size_t block = 0; block < at; block += SOCK_EARLY) {
+		size_t end = block + SOCK_EARLY < at ? block + SOCK_EARLY : at;
+
+		for (size_t i = block + 4; i + 4 <= end; i += 8)
+			memcpy(data + i, whole + i, 4);
 		usleep(20);
-		memcpy(data + at, whole + at, 4);
+		memcpy(data + block, whole + block, end - block);
 	}
 	free(whole);
 	return n;

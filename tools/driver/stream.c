@@ -63,7 +63,7 @@ static void stream_edge(const struct stream_op *stream, struct stream_window *wi
 static void stream_produce(struct stream_op *stream, struct conn *send)
 {
 	if (stream->check)
-		stream_write(send, conn_fill_slot(send), send->filled, stream->bytes);
+		stream_write(send, conn_fill_slot(send), count_get(&send->filled), stream->bytes);
 	conn_fill(send, stream->bytes);
 }
 
@@ -73,7 +73,7 @@ static void stream_take(struct stream_op *stream, struct conn *recv)
 	const char *slot = conn_take_slot(recv, &bytes);
 
 	if (stream->check && bytes == stream->bytes &&
-	    !stream_right(recv, slot, recv->consumed, bytes))
+	    !stream_right(recv, slot, count_get(&recv->consumed), bytes))
 		stream->wrong++;
 	conn_consume(recv, stream->bytes);
 }
@@ -93,11 +93,12 @@ static int stream_channel(struct stream_op *stream, struct channel *ch)
 		if (rc < 0)
 			return rc;
 		moved |= rc;
-		while (ch->recv.consumed < ch->recv.received)
+		while (count_get(&ch->recv.consumed) < count_get(&ch->recv.received))
 			stream_take(stream, &ch->recv);
 	}
 	if (stream->role & STREAM_SEND) {
-		while (ch->send.filled < stream_total(stream) && conn_can_fill(&ch->send))
+		while (count_get(&ch->send.filled) < stream_total(stream) &&
+		       conn_can_fill(&ch->send))
 			stream_produce(stream, &ch->send);
 		rc = conn_send_pass(&ch->send);
 		if (rc < 0)
@@ -122,8 +123,8 @@ static int stream_pass(struct op *op)
 		if (rc < 0)
 			return rc;
 		moved |= rc;
-		sent += ch->send.done;
-		received += ch->recv.received;
+		sent += count_get(&ch->send.done);
+		received += count_get(&ch->recv.received);
 	}
 	if (!moved && stream->received.start_ns && stream->sent.start_ns)
 		return 0;
@@ -144,7 +145,7 @@ static void stream_ponged(struct stream_op *stream, const struct conn *recv)
 {
 	uint64_t now_ns = play_now_ns();
 
-	if (stream->samples_ns && recv->consumed > stream->warm)
+	if (stream->samples_ns && count_get(&recv->consumed) > stream->warm)
 		stream->samples_ns[stream->sample++] = (now_ns - stream->pinged_ns) / 2;
 	stream->pinged_ns = now_ns;
 }
@@ -161,21 +162,22 @@ static int stream_ping_pass(struct op *op)
 	if (rc < 0)
 		return rc;
 	moved = rc;
-	while (recv->consumed < recv->received) {
+	while (count_get(&recv->consumed) < count_get(&recv->received)) {
 		stream_take(stream, recv);
 		if (ping)
 			stream_ponged(stream, recv);
 	}
 	if (ping && !stream->pinged_ns)
 		stream->pinged_ns = play_now_ns();
-	if (send->filled < stream_total(stream) && conn_can_fill(send) &&
-	    send->filled < recv->consumed + (ping ? 1 : 0))
+	if (count_get(&send->filled) < stream_total(stream) && conn_can_fill(send) &&
+	    count_get(&send->filled) < count_get(&recv->consumed) + (ping ? 1 : 0))
 		stream_produce(stream, send);
 	rc = conn_send_pass(send);
 	if (rc < 0)
 		return rc;
 	moved |= rc;
-	if (send->done == stream_total(stream) && recv->consumed == stream_total(stream)) {
+	if (count_get(&send->done) == stream_total(stream) &&
+	    count_get(&recv->consumed) == stream_total(stream)) {
 		if (conn_check(recv))
 			return -1;
 		op->finished = true;
@@ -193,12 +195,14 @@ static void stream_describe(struct op *op, char *text, size_t len)
 		struct channel *ch = &stream->play->channels[c];
 		size_t at;
 
-		if (stream->role != STREAM_SEND && ch->recv.received < ch->recv.limit) {
+		if (stream->role != STREAM_SEND &&
+		    count_get(&ch->recv.received) < count_get(&ch->recv.limit)) {
 			at = strlen(text);
 			conn_describe(&ch->recv, one, sizeof(one));
 			snprintf(text + at, len - at, "; %s", one);
 		}
-		if (stream->role != STREAM_RECEIVE && ch->send.done < stream_total(stream)) {
+		if (stream->role != STREAM_RECEIVE &&
+		    count_get(&ch->send.done) < stream_total(stream)) {
 			at = strlen(text);
 			conn_describe(&ch->send, one, sizeof(one));
 			snprintf(text + at, len - at, "; %s", one);
@@ -228,6 +232,6 @@ void stream_prepare(struct stream_op *stream, struct ncclplay *play, enum stream
 		conn_shape(&ch->send, play->slot_bytes, play->slot_bytes, PLAY_SLOTS, false);
 		conn_shape(&ch->recv, play->slot_bytes, play->slot_bytes, PLAY_SLOTS, false);
 		if (role != STREAM_SEND)
-			ch->recv.limit = stream_total(stream);
+			count_put(&ch->recv.limit, stream_total(stream));
 	}
 }
