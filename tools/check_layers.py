@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The layer rule: which folder may include which, checked file by file.
+
+dataplane/ is a pile of layers; each sees itself and those beneath it. Beside the pile, host and xdp
+see the public headers, base, and the doors listed below. The plugin and the Python bindings see the
+public headers only. Run it from anywhere; it prints each offence and exits 1 when there is one.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Lowest first: a layer may include itself and all before it.
+PILE = ("base", "memory", "nic", "link", "network", "transport", "socket", "stack")
+# Folders beside the pile: what they may include besides their own files and dataplane/include.
+BESIDE = {"host": ("base",), "xdp": ("base",)}
+# Single headers that folders beside the pile may include, and why.
+DOORS = {
+    "nic/af_xdp_link.h": "what an interface is: asked by host and xdp before there is a NIC",
+    "xdp/harp_xdp.h": "the interface of libharp-xdp.so, which host opens on demand",
+    "xdp/steer.h": "the maps' layout, shared with the BPF program",
+}
+# Public headers that the pile itself must not know: they are built on top of it.
+ABOVE_THE_PILE = ("harp_host.h",)
+C_SUFFIXES = (".c", ".h")
+CYTHON_SUFFIXES = (".pyx", ".pxd", ".pxi", *C_SUFFIXES)
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+EXTERN = re.compile(r"""^\s*cdef\s+extern\s+from\s+(?:"([^"]+)"|'([^']+)')""")
+
+
+@dataclass(frozen=True)
+class Offence:
+    """One include that the rule forbids."""
+
+    file: Path
+    line: int
+    header: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: includes {self.header}: {self.why}"
+
+
+def headers(path: Path) -> Iterator[tuple[int, str]]:
+    """The headers a file names, with line numbers."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line) or EXTERN.match(line)
+        if match:
+            yield number, match.group(1) or match.group(2)
+
+
+def resolve(root: Path, file: Path, header: str) -> Path | None:
+    """The file of the tree that an include means, relative to root; None when it is not ours."""
+    places = (file.parent, root / "dataplane", root / "dataplane" / "include", root / "plugin")
+    for place in places:
+        found = (place / header).resolve()
+        if found.is_file() and found.is_relative_to(root):
+            return found.relative_to(root)
+    return None
+
+
+def judge_dataplane(layer: str, target: tuple[str, ...]) -> str | None:
+    """Why a file of this layer must not include target (a path in parts); None when it may."""
+    if target[0] != "dataplane":
+        return "dataplane/ knows nothing of what is built on it"
+    folder, header = target[1], "/".join(target[1:])
+    if folder == layer:
+        return None
+    if folder == "include":
+        if layer in PILE and target[-1] in ABOVE_THE_PILE:
+            return f"{layer} must not know the host layer, which is built on it"
+        return None
+    if layer in BESIDE:
+        if folder in BESIDE[layer] or header in DOORS:
+            return None
+        return (
+            f"{layer} sees public headers, {', '.join(BESIDE[layer])} and {', '.join(DOORS)} only"
+        )
+    if folder not in PILE:
+        return f"{layer} must not know {folder}, which is beside the pile of layers"
+    if PILE.index(folder) > PILE.index(layer):
+        return f"{layer} lies beneath {folder} and must not know it"
+    return None
+
+
+def judge(root: Path, file: Path, header: str) -> str | None:
+    """Why this file must not include this header; None when it may."""
+    where = file.relative_to(root).parts
+    target = resolve(root, file, header)
+    if target is None:
+        return None
+    if where[0] == "dataplane":
+        return judge_dataplane(where[1], target.parts)
+    own = where[: 2 if where[0] == "harp" else 1]
+    if target.parts[: len(own)] == own or target.parts[:2] == ("dataplane", "include"):
+        return None
+    return f"{'/'.join(own)} sees the public headers in dataplane/include only"
+
+
+def files(root: Path) -> Iterator[Path]:
+    """Every file that the rule covers."""
+    for folder, suffixes in (
+        ("dataplane", C_SUFFIXES),
+        ("plugin", C_SUFFIXES),
+        ("harp/_core", CYTHON_SUFFIXES),
+    ):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes and path.is_file():
+                yield path
+
+
+def unknown_folders(root: Path) -> Iterator[str]:
+    """Folders of dataplane/ that the rule does not name: it must be told where they belong."""
+    known = {"include", *PILE, *BESIDE}
+    for path in sorted((root / "dataplane").iterdir()):
+        if path.is_dir() and path.name not in known:
+            yield f"dataplane/{path.name}: not in the layer rule: add it to tools/check_layers.py"
+
+
+def check(root: Path) -> list[str]:
+    """Every offence in the tree, as text."""
+    root = root.resolve()
+    found = list(unknown_folders(root))
+    for file in files(root):
+        if file.relative_to(root).parts[1] not in {"include", *PILE, *BESIDE} and (
+            file.is_relative_to(root / "dataplane")
+        ):
+            continue  # said once, above
+        for line, header in headers(file):
+            why = judge(root, file, header)
+            if why:
+                found.append(str(Offence(file.relative_to(root), line, header, why)))
+    return found
+
+
+def main() -> int:
+    """Checks the tree named by the argument, or the one this file lies in."""
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    offences = check(root)
+    for offence in offences:
+        print(offence)
+    return 1 if offences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
