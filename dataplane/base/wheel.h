@@ -17,8 +17,8 @@ struct wheel;
 struct timer {
 	struct timer *next, **pprev; /* pprev NULL: not set */
 	uint64_t deadline_ns;
-	uint32_t kind;  /* the owner's */
-	uint32_t slot;  /* the wheel's */
+	uint32_t kind; /* the owner's */
+	uint32_t slot; /* the wheel's */
 };
 
 /* size of struct wheel is public so that it can be embedded: see wheel.c for the layout's story */

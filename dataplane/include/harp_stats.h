@@ -71,7 +71,8 @@
 	X(drop_tcp_paws, counter, "dropped: old timestamp (RFC 7323 PAWS)")                        \
 	X(drop_tcp_ack, counter, "dropped: acknowledges what was never sent, or too old")          \
 	X(drop_tcp_duplicate, counter, "payload dropped: received before")                         \
-	X(drop_tcp_rx_budget, counter, "payload dropped: receive budget of the connection used up") \
+	X(drop_tcp_rx_budget, counter,                                                             \
+	  "payload dropped: receive budget of the connection used up")                             \
 	X(drop_tcp_state, counter, "dropped: not acceptable in the connection's state")            \
 	X(drop_no_frame, counter, "dropped: no free frame for a reply or a copy")                  \
 	X(drop_gso_oversize, counter, "dropped: larger than the stack can hold")                   \

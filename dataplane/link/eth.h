@@ -32,8 +32,8 @@ enum neighbour_state {
 	NEIGHBOUR_FREE = 0,
 	NEIGHBOUR_INCOMPLETE, /* asked, no answer yet */
 	NEIGHBOUR_REACHABLE,
-	NEIGHBOUR_STALE,      /* usable, to be confirmed by use; asked when probes > 0 */
-	NEIGHBOUR_FAILED,     /* no answer; asked again when wanted */
+	NEIGHBOUR_STALE,  /* usable, to be confirmed by use; asked when probes > 0 */
+	NEIGHBOUR_FAILED, /* no answer; asked again when wanted */
 };
 
 struct neighbour {
@@ -42,7 +42,7 @@ struct neighbour {
 	uint8_t state; /* enum neighbour_state */
 	uint8_t probes;
 	uint64_t asked_ns, confirmed_ns, told_ns;
-	uint64_t used_ns; /* last handed out or sent to; 0: only heard of */
+	uint64_t used_ns;            /* last handed out or sent to; 0: only heard of */
 	struct harp_addr asked_from; /* own address that probes come from */
 	struct timer timer;
 	struct neighbour *hash_next;
@@ -54,7 +54,7 @@ struct eth {
 	struct wheel *wheel;
 	struct rng *rng;
 	const struct harp_stack_hooks *hooks;
-	uint32_t neighbour_mode; /* enum harp_neighbour_mode */
+	uint32_t neighbour_mode;      /* enum harp_neighbour_mode */
 	uint32_t resolved_generation; /* grows whenever a neighbour becomes usable: those who got
 				       * -EAGAIN from ip_output() try again when it has moved */
 	uint32_t neighbour_max, neighbour_count;

@@ -238,7 +238,8 @@ void neighbour_confirm(struct eth *eth, struct neighbour *n, uint64_t now_ns)
 
 void neighbour_timer(struct eth *eth, struct timer *timer, uint64_t now_ns)
 {
-	struct neighbour *n = (struct neighbour *)((char *)timer - offsetof(struct neighbour, timer));
+	struct neighbour *n =
+		(struct neighbour *)((char *)timer - offsetof(struct neighbour, timer));
 
 	(void)now_ns; /* io->now_ns is the same clock */
 	if (n->probes < NEIGHBOUR_PROBES) {
@@ -268,7 +269,8 @@ void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_
 			neighbour_resolve(eth, n, mac, NEIGHBOUR_STALE);
 	} else if (n->state == NEIGHBOUR_INCOMPLETE || n->state == NEIGHBOUR_FAILED) {
 		neighbour_resolve(eth, n, mac,
-				  is_reply && n->probes > 0 ? NEIGHBOUR_REACHABLE : NEIGHBOUR_STALE);
+				  is_reply && n->probes > 0 ? NEIGHBOUR_REACHABLE
+							    : NEIGHBOUR_STALE);
 	} else if (same) {
 		if (is_reply && n->probes > 0)
 			neighbour_resolve(eth, n, mac, NEIGHBOUR_REACHABLE);

@@ -17,14 +17,14 @@
 #define FRAME_HEADROOM_BYTES 128u
 
 enum frame_flag {
-	FRAME_CSUM = 0x01,      /* csum covers data[0..len): the payload's one's-complement sum */
+	FRAME_CSUM = 0x01, /* csum covers data[0..len): the payload's one's-complement sum */
 	FRAME_RX_CSUM_GOOD = 0x02, /* the card verified the transport checksum */
-	FRAME_SENT = 0x04,      /* first transmission has happened; segment boundary is fixed */
+	FRAME_SENT = 0x04,         /* first transmission has happened; segment boundary is fixed */
 	FRAME_RETRANS = 0x08,
 	FRAME_FIN = 0x10,
-	FRAME_LENT = 0x20,      /* in the application's hands */
-	FRAME_RX_NIC = 0x40,    /* the NIC holds it for receiving: nobody else does */
-	FRAME_LENT_RX = 0x80,   /* with FRAME_LENT: it was received, not allocated to send */
+	FRAME_LENT = 0x20,    /* in the application's hands */
+	FRAME_RX_NIC = 0x40,  /* the NIC holds it for receiving: nobody else does */
+	FRAME_LENT_RX = 0x80, /* with FRAME_LENT: it was received, not allocated to send */
 };
 
 struct frame {
@@ -36,10 +36,10 @@ struct frame {
 	uint8_t stack_refs;    /* 1 while a queue or the application holds it */
 	uint8_t flags;         /* enum frame_flag */
 	uint8_t reserved;
-	uint32_t csum;         /* see FRAME_CSUM; not folded further than 32 bits */
-	uint32_t seq;          /* TCP: sequence number of data[0] */
-	uint64_t sent_ns;      /* TCP: last transmission; RACK and RTT sampling read it */
-	uint64_t owner;        /* the layer that holds it: a mark of its own (transport: the conn) */
+	uint32_t csum;    /* see FRAME_CSUM; not folded further than 32 bits */
+	uint32_t seq;     /* TCP: sequence number of data[0] */
+	uint64_t sent_ns; /* TCP: last transmission; RACK and RTT sampling read it */
+	uint64_t owner;   /* the layer that holds it: a mark of its own (transport: the conn) */
 };
 static_assert(sizeof(struct frame) == 64, "one cache line per frame");
 

@@ -18,7 +18,7 @@
 
 struct icmp_header {
 	uint8_t type, code;
-	uint16_t csum; /* memory order */
+	uint16_t csum;      /* memory order */
 	be16_t unused, mtu; /* rest of the header, as RFC 1191 section 4 divides it */
 } __attribute__((packed));
 static_assert(sizeof(struct icmp_header) == ICMP_HEADER_BYTES, "RFC 792");
@@ -144,8 +144,8 @@ static enum icmp_verdict icmp_error(struct icmp *icmp, const struct packet_in *i
 	const struct icmp_header *h = (const struct icmp_header *)f->pub.data;
 
 	*error = (struct icmp_error){ .type = h->type, .code = h->code };
-	if (!icmp_parse_quote(icmp, f->pub.data + ICMP_HEADER_BYTES,
-			      f->pub.len - ICMP_HEADER_BYTES, error)) {
+	if (!icmp_parse_quote(icmp, f->pub.data + ICMP_HEADER_BYTES, f->pub.len - ICMP_HEADER_BYTES,
+			      error)) {
 		icmp->stats->drop_icmp_bad++;
 		return ICMP_DROPPED;
 	}

@@ -16,12 +16,12 @@
 
 /* What a received packet is, once eth and ip have looked at it. */
 struct packet_in {
-	struct frame *frame;   /* first frame; pub.data/len are moved to the payload of the layer */
-	uint32_t len;          /* bytes from pub.data on, all fragments, padding trimmed */
-	uint8_t proto;         /* IP_PROTO_* */
+	struct frame *frame; /* first frame; pub.data/len are moved to the payload of the layer */
+	uint32_t len;        /* bytes from pub.data on, all fragments, padding trimmed */
+	uint8_t proto;       /* IP_PROTO_* */
 	uint8_t ttl;
-	uint8_t tos;           /* DSCP and ECN */
-	uint8_t csum_good;     /* the card verified the transport checksum */
+	uint8_t tos;             /* DSCP and ECN */
+	uint8_t csum_good;       /* the card verified the transport checksum */
 	uint32_t l4_csum_pseudo; /* pseudo-header sum (unfolded) for this packet's proto and len */
 	struct harp_addr src, dst;
 	const uint8_t *ip_header; /* for ICMP errors that quote it */
@@ -37,7 +37,7 @@ enum ip_verdict {
 /* A resolved way to a destination, cached by connections. Refreshed by ip_path_check(). */
 struct ip_path {
 	struct harp_addr src, dst, next_hop;
-	uint32_t generation;     /* of routes and addresses when it was looked up; 0: never */
+	uint32_t generation; /* of routes and addresses when it was looked up; 0: never */
 	uint32_t mtu_bytes;
 	struct neighbour *neighbour;
 };

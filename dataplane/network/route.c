@@ -108,8 +108,8 @@ int ip_address_remove(struct ip *ip, const struct harp_addr *addr)
 			  route_match(&ip->addresses[i].addr, addr, gone.prefix_len);
 	if (!shared)
 		ip_route_remove(ip, addr,
-				harp_addr_is_v4(addr) ? gone.prefix_len - IPV4_PREFIX_BITS :
-							gone.prefix_len);
+				harp_addr_is_v4(addr) ? gone.prefix_len - IPV4_PREFIX_BITS
+						      : gone.prefix_len);
 	ip->generation++;
 	return 0;
 }
@@ -131,8 +131,8 @@ int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_
 
 	if (bits < 0 || (mtu_bytes && mtu_bytes < 68)) /* RFC 791 section 3.2: every link has 68 */
 		return -EINVAL;
-	if (gateway && (!route_is_unicast(gateway) ||
-			harp_addr_is_v4(gateway) != harp_addr_is_v4(prefix)))
+	if (gateway &&
+	    (!route_is_unicast(gateway) || harp_addr_is_v4(gateway) != harp_addr_is_v4(prefix)))
 		return -EINVAL;
 	struct harp_addr masked = route_masked(prefix, (unsigned)bits);
 
@@ -227,8 +227,8 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 	} else if (!ip_is_own(ip, &path->src)) {
 		return -EADDRNOTAVAIL;
 	}
-	path->mtu_bytes = route->mtu_bytes && route->mtu_bytes < nic_mtu_bytes ? route->mtu_bytes :
-										 nic_mtu_bytes;
+	path->mtu_bytes = route->mtu_bytes && route->mtu_bytes < nic_mtu_bytes ? route->mtu_bytes
+									       : nic_mtu_bytes;
 	path->neighbour = neighbour_get(ip->eth, &path->next_hop);
 	path->generation = ip->generation;
 	return 0;

@@ -194,7 +194,8 @@ static void capture_file_u32(struct capture_file *file, uint32_t x)
 }
 
 /* Section 3.5: code, length, value padded to 4. */
-static void capture_file_option(struct capture_file *file, uint16_t code, const void *value, uint16_t len)
+static void capture_file_option(struct capture_file *file, uint16_t code, const void *value,
+				uint16_t len)
 {
 	uint16_t head[2] = { code, len };
 
@@ -237,7 +238,7 @@ static void capture_file_interface(struct capture_file *file, const char *ifname
 }
 
 static void capture_file_packet(struct capture_file *file, const struct capture *c, uint64_t at,
-			const struct capture_record *r, int64_t wall_offset_ns)
+				const struct capture_record *r, int64_t wall_offset_ns)
 {
 	uint64_t wall_ns = r->now_ns + (uint64_t)wall_offset_ns;
 	uint32_t padded = (uint32_t)capture_pad(r->kept_bytes, 4);

@@ -8,8 +8,8 @@
 struct capture;
 
 enum capture_direction { /* the values of epb_flags, pcapng section 4.3.1 */
-	CAPTURE_IN = 1,
-	CAPTURE_OUT = 2,
+			 CAPTURE_IN = 1,
+			 CAPTURE_OUT = 2,
 };
 
 /* A ring of ring_bytes that keeps snap_len bytes of each packet (0: all, up to 64 KiB).

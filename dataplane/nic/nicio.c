@@ -39,8 +39,7 @@ static inline struct frame *nicio_take(struct nicio *io, const struct harp_desc 
 
 	if (!f || !(f->flags & FRAME_RX_NIC))
 		return NULL;
-	uint32_t room = io->pool->frame_size -
-			(uint32_t)(desc->addr & (io->pool->frame_size - 1));
+	uint32_t room = io->pool->frame_size - (uint32_t)(desc->addr & (io->pool->frame_size - 1));
 
 	f->flags = desc->flags & HARP_DESC_CSUM_GOOD ? FRAME_RX_CSUM_GOOD : 0;
 	f->pub.data = io->pool->base + desc->addr;
@@ -102,11 +101,11 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 	if (got > want)
 		got = want; /* it can't have written more without overrunning descs */
 	for (unsigned i = 0; i < got; i++) {
-		if (i + 1 < got && descs[i + 1].addr < io->pool->frame_count *
-					   (uint64_t)io->pool->frame_size) {
+		if (i + 1 < got &&
+		    descs[i + 1].addr < io->pool->frame_count * (uint64_t)io->pool->frame_size) {
 			__builtin_prefetch(io->pool->base + descs[i + 1].addr);
-			__builtin_prefetch(&io->pool->frames[descs[i + 1].addr >>
-							     io->pool->frame_shift], 1);
+			__builtin_prefetch(
+				&io->pool->frames[descs[i + 1].addr >> io->pool->frame_shift], 1);
 		}
 		nicio_chain_add(io, &chain, &descs[i]);
 		if (descs[i].flags & HARP_DESC_MORE)

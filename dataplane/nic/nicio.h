@@ -32,10 +32,10 @@ struct nicio {
 	struct harp_stats *stats;
 	struct capture *capture; /* NULL: off */
 	uint64_t now_ns;
-	uint32_t fill_target;    /* frames we want the NIC to hold for receiving */
+	uint32_t fill_target; /* frames we want the NIC to hold for receiving */
 	uint32_t fill_held;
-	uint32_t tx_held;        /* descriptors not completed, those waiting in tx[] included */
-	unsigned tx_count;       /* descriptors waiting for nicio_flush */
+	uint32_t tx_held;  /* descriptors not completed, those waiting in tx[] included */
+	unsigned tx_count; /* descriptors waiting for nicio_flush */
 	bool kick_wanted;
 	struct harp_desc tx[NICIO_BURST];
 };

@@ -186,8 +186,7 @@ static void wire_launch(struct wire_port *port, struct wire_port *to, uint32_t s
 	if (im->jitter_ns) {
 		uint64_t r = rng_u64(&w->rng);
 
-		at_ns = wire_later(at_ns,
-				   (uint64_t)((unsigned __int128)r * im->jitter_ns >> 64));
+		at_ns = wire_later(at_ns, (uint64_t)((unsigned __int128)r * im->jitter_ns >> 64));
 	}
 	if (at_ns < port->last_ns[to->index])
 		at_ns = port->last_ns[to->index];
@@ -308,8 +307,8 @@ static void wire_sent_add(struct wire_port *port, const struct harp_desc *desc, 
 		.ready_ns = wire_later(now_ns, w->complete_delay_ns),
 	};
 	if (w->strict && good)
-		port->sent[at].hash = siphash24(&w->hash_key, port->nic.caps.frame_base + desc->addr,
-						desc->len);
+		port->sent[at].hash =
+			siphash24(&w->hash_key, port->nic.caps.frame_base + desc->addr, desc->len);
 }
 
 /* Descriptors of the packet at descs; 0 when its end is missing. */
@@ -366,8 +365,8 @@ static unsigned wire_complete(struct harp_nic *nic, uint64_t *addrs, unsigned ma
 		if (sent->ready_ns > now_ns)
 			break;
 		if (w->strict && sent->len > 0 &&
-		    sent->hash != siphash24(&w->hash_key, nic->caps.frame_base + sent->addr,
-					    sent->len))
+		    sent->hash !=
+			    siphash24(&w->hash_key, nic->caps.frame_base + sent->addr, sent->len))
 			port->stats.strict_violations++;
 		addrs[n++] = sent->addr;
 		port->sent_head = (port->sent_head + 1) % nic->caps.tx_ring;
@@ -516,8 +515,8 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 	caps->tx_ring = caps->rx_ring;
 	caps->tx_frags_max = opt->tx_frags_max;
 	caps->mtu_bytes = opt->mtu_bytes;
-	caps->features = (opt->tx_frags_max > 1 ? HARP_NIC_TX_MULTI : 0) |
-			 (w->strict ? HARP_NIC_STRICT : 0);
+	caps->features =
+		(opt->tx_frags_max > 1 ? HARP_NIC_TX_MULTI : 0) | (w->strict ? HARP_NIC_STRICT : 0);
 	memcpy(caps->mac, mac, sizeof(mac));
 
 	/* calloc: pages that no test touches cost nothing. */
@@ -526,8 +525,9 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 	port->fill = calloc(caps->rx_ring, sizeof(*port->fill));
 	port->sent = calloc(caps->tx_ring, sizeof(*port->sent));
 	port->heap = calloc(w->packets_max, sizeof(*port->heap));
-	return caps->frame_base && port->last_ns && port->fill && port->sent && port->heap ? 0 :
-											    -ENOMEM;
+	return caps->frame_base && port->last_ns && port->fill && port->sent && port->heap
+		       ? 0
+		       : -ENOMEM;
 }
 
 static bool wire_impair_good(const struct harp_wire_impair *im)

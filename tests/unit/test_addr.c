@@ -9,8 +9,8 @@
 static void test_round_trips(void)
 {
 	static const char *const texts[] = {
-		"0.0.0.0", "10.0.0.1", "255.255.255.255", "::", "::1", "fd00::1",
-		"fe80::1:2:3:4", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+		"0.0.0.0", "10.0.0.1", "255.255.255.255", "::",
+		"::1",     "fd00::1",  "fe80::1:2:3:4",   "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
 	};
 	char buf[HARP_ADDR_TEXT_MAX];
 	struct harp_addr addr;
@@ -31,7 +31,7 @@ static void test_round_trips(void)
 
 static void test_refused(void)
 {
-	static const char *const texts[] = { "",	 "10.0.0",    "10.0.0.256", "10.0.0.1 ",
+	static const char *const texts[] = { "",          "10.0.0",    "10.0.0.256", "10.0.0.1 ",
 					     "1.2.3.4:5", "fd00::1%3", "example",    ":::" };
 	struct harp_addr addr = harp_addr_v4(9, 9, 9, 9), before = addr;
 

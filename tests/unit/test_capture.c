@@ -60,7 +60,8 @@ static size_t check_head(size_t size)
 	CHECK_EQ(u32_at(shb + idb - 4), idb);
 	bool tsresol = false;
 
-	for (size_t at = shb + 16; u32_at(at) & 0xffff; at += 4 + (((u32_at(at) >> 16) + 3) & ~3u)) {
+	for (size_t at = shb + 16; u32_at(at) & 0xffff;
+	     at += 4 + (((u32_at(at) >> 16) + 3) & ~3u)) {
 		if ((u32_at(at) & 0xffff) == 9) {
 			CHECK_EQ(u32_at(at) >> 16, 1);
 			CHECK_EQ(file[at + 4], 9);

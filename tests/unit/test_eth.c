@@ -75,10 +75,10 @@ static void test_arp_malformed(void)
 		uint8_t value;
 		const char *what;
 	} bad[] = {
-		{ 15, 6, "hardware type" },  { 16, 0x86, "protocol type" },
-		{ 18, 8, "hardware length" }, { 19, 16, "protocol length" },
-		{ 21, 0, "operation 0" },    { 21, 3, "operation 3" },
-		{ 22, 0x03, "group sender" }, { 28, 224, "multicast sender" },
+		{ 15, 6, "hardware type" },     { 16, 0x86, "protocol type" },
+		{ 18, 8, "hardware length" },   { 19, 16, "protocol length" },
+		{ 21, 0, "operation 0" },       { 21, 3, "operation 3" },
+		{ 22, 0x03, "group sender" },   { 28, 224, "multicast sender" },
 		{ 28, 127, "loopback sender" }, { 28, 255, "broadcast sender" },
 	};
 	struct host h;

@@ -82,7 +82,8 @@ static void test_two_holders(struct frame_pool *pool)
 
 static void test_packets(struct frame_pool *pool)
 {
-	struct frame *a = frame_alloc(pool, 0), *b = frame_alloc(pool, 0), *c = frame_alloc(pool, 0);
+	struct frame *a = frame_alloc(pool, 0), *b = frame_alloc(pool, 0),
+		     *c = frame_alloc(pool, 0);
 
 	a->frag = b;
 	b->frag = c;

@@ -150,10 +150,14 @@ static void test_errors(void)
 		uint8_t type, code;
 		enum icmp_error_kind kind;
 	} errors[] = {
-		{ 3, 0, ICMP_ERROR_UNREACHABLE_NET },  { 3, 1, ICMP_ERROR_UNREACHABLE_HOST },
-		{ 3, 2, ICMP_ERROR_UNREACHABLE_PORT }, { 3, 3, ICMP_ERROR_UNREACHABLE_PORT },
-		{ 3, 4, ICMP_ERROR_TOO_BIG },	       { 3, 13, ICMP_ERROR_PROHIBITED },
-		{ 11, 0, ICMP_ERROR_TTL },	       { 12, 0, ICMP_ERROR_PARAMETER },
+		{ 3, 0, ICMP_ERROR_UNREACHABLE_NET },
+		{ 3, 1, ICMP_ERROR_UNREACHABLE_HOST },
+		{ 3, 2, ICMP_ERROR_UNREACHABLE_PORT },
+		{ 3, 3, ICMP_ERROR_UNREACHABLE_PORT },
+		{ 3, 4, ICMP_ERROR_TOO_BIG },
+		{ 3, 13, ICMP_ERROR_PROHIBITED },
+		{ 11, 0, ICMP_ERROR_TTL },
+		{ 12, 0, ICMP_ERROR_PARAMETER },
 	};
 	struct host h;
 	uint8_t p[200];
@@ -186,9 +190,9 @@ static void test_hostile_quotes(void)
 		unsigned at; /* byte of the quoted header */
 		uint8_t value;
 	} quotes[] = {
-		{ "another's packet", 12, 11 }, { "version 6", 0, 0x65 },
+		{ "another's packet", 12, 11 },    { "version 6", 0, 0x65 },
 		{ "header of 16 bytes", 0, 0x44 }, { "header longer than the quote", 0, 0x4f },
-		{ "no first fragment", 7, 9 },	 { "protocol 1", 9, 1 },
+		{ "no first fragment", 7, 9 },     { "protocol 1", 9, 1 },
 	};
 	struct host h;
 	uint8_t p[200];

@@ -74,9 +74,9 @@ static uint64_t accounted(const struct host *h, uint64_t icmp_answers)
 
 	return s->drop_eth_short + s->drop_eth_not_ours + s->drop_eth_type + s->drop_arp_bad +
 	       s->arp_in + s->drop_ip_short + s->drop_ip_version + s->drop_ip_checksum +
-	       s->drop_ip_not_ours + s->drop_ip_source + s->drop_ip_fragment +
-	       s->drop_ip_protocol + s->drop_icmp_bad + s->drop_icmp_rate + s->icmp_error_in +
-	       icmp_answers + h->tcp_packets;
+	       s->drop_ip_not_ours + s->drop_ip_source + s->drop_ip_fragment + s->drop_ip_protocol +
+	       s->drop_icmp_bad + s->drop_icmp_rate + s->icmp_error_in + icmp_answers +
+	       h->tcp_packets;
 }
 
 int main(int argc, char **argv)

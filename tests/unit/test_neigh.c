@@ -181,7 +181,7 @@ static void test_poison(void)
 	CHECK_EQ(try_send(&h, 2), 0); /* and goes on meanwhile */
 	CHECK_EQ(requests(&h, to), 1);
 	CHECK_MEM(to, peer_mac, 6); /* the old owner is asked */
-	answer(&h, evil_mac);	    /* the liar answers too */
+	answer(&h, evil_mac);       /* the liar answers too */
 	CHECK_EQ(h.stats.drop_arp_claim, 2);
 	answer(&h, peer_mac);
 	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
@@ -237,7 +237,8 @@ static void test_storm(void)
 	try_send(&h, 2);
 	answer(&h, peer_mac);
 	for (unsigned i = 0; i < 1000; i++) {
-		const uint8_t made_up[4] = { 10, 0, (uint8_t)(1 + i / 200), (uint8_t)(1 + i % 200) };
+		const uint8_t made_up[4] = { 10, 0, (uint8_t)(1 + i / 200),
+					     (uint8_t)(1 + i % 200) };
 
 		make_arp(p, everyone, 1, evil_mac, made_up, host_ip);
 		peer_say(&h, p, 42);

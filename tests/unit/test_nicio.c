@@ -34,7 +34,8 @@ static unsigned card_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 	c->rx_count = 0;
 	return n;
 }
-static unsigned card_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned n, uint64_t now)
+static unsigned card_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned n,
+			uint64_t now)
 {
 	struct card *c = (struct card *)nic;
 
@@ -165,14 +166,15 @@ static void test_lies_in_receive(void)
 		uint64_t addr;
 		uint32_t len, flags;
 	} lies[] = {
-		{ b.card.fill[0] + 256, 0, 0 },                /* empty */
-		{ b.card.fill[1] + 256, FRAME - 255, 0 },      /* past the frame's end */
+		{ b.card.fill[0] + 256, 0, 0 },           /* empty */
+		{ b.card.fill[1] + 256, FRAME - 255, 0 }, /* past the frame's end */
 		{ b.card.fill[2] + 256, UINT32_MAX, 0 },
-		{ (uint64_t)COUNT * FRAME, 60, 0 },            /* outside the region */
+		{ (uint64_t)COUNT * FRAME, 60, 0 }, /* outside the region */
 		{ UINT64_MAX, 60, 0 },
-		{ frame_offset(&b.pool, ours->pub.data), 60, 0 }, /* a frame that it does not hold */
-		{ b.card.fill[0] + 256, 60, 0 },               /* one that it gave back before */
-		{ b.card.fill[3] + 256, 60, HARP_DESC_MORE },  /* the end is missing */
+		{ frame_offset(&b.pool, ours->pub.data), 60,
+		  0 },                                        /* a frame that it does not hold */
+		{ b.card.fill[0] + 256, 60, 0 },              /* one that it gave back before */
+		{ b.card.fill[3] + 256, 60, HARP_DESC_MORE }, /* the end is missing */
 	};
 	for (unsigned i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
 		card_says(&b, lies[i].addr, lies[i].len, lies[i].flags);

@@ -235,8 +235,13 @@ static uint64_t run_lossy(uint64_t seed, const struct harp_wire_impair *im, unsi
 static void test_impairments(void)
 {
 	struct harp_wire_impair all = {
-		.delay_ns = 50 * US, .jitter_ns = 20 * US, .loss_ppm = 50000, .duplicate_ppm = 20000,
-		.reorder_ppm = 30000, .reorder_ns = 30 * US, .corrupt_ppm = 10000,
+		.delay_ns = 50 * US,
+		.jitter_ns = 20 * US,
+		.loss_ppm = 50000,
+		.duplicate_ppm = 20000,
+		.reorder_ppm = 30000,
+		.reorder_ns = 30 * US,
+		.corrupt_ppm = 10000,
 	};
 	struct harp_wire_impair jitter = { .delay_ns = 50 * US, .jitter_ns = 20 * US };
 	unsigned inversions, corrupt;
@@ -360,7 +365,7 @@ static void test_limits(void)
 	d[1] = (struct harp_desc){ out + 2000, 60, 0 };
 	d[2] = (struct harp_desc){ UINT64_MAX, 60, 0 };
 	d[3] = (struct harp_desc){ out, 1519, 0 }; /* above MTU, Ethernet and VLAN header */
-	d[4].flags = d[5].flags = HARP_DESC_MORE; /* three pieces, two allowed */
+	d[4].flags = d[5].flags = HARP_DESC_MORE;  /* three pieces, two allowed */
 	CHECK_EQ(a->ops->tx(a, d, 7, 0), 7);
 	CHECK_EQ(a->ops->complete(a, done, 32, 0), 8);
 	a->ops->stats(a, &s);
