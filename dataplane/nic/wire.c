@@ -21,269 +21,20 @@
  *
  * One thread drives all ports of a wire.
  */
-#include "harp_nic.h"
+#include "nic/wire.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "base/checksum.h"
-#include "base/endian.h"
-#include "base/rng.h"
-#include "base/siphash.h"
 
 #define WIRE_RX_HEADROOM 64u
 #define WIRE_RING_MAX 1024u
 #define WIRE_PORTS_MAX 256u
 #define WIRE_ETH_BYTES 18u /* Ethernet and VLAN headers, above the MTU */
 #define WIRE_PACKET_MAX 65535u
-#define WIRE_PPM 1000000u
-#define WIRE_NONE UINT32_MAX
-
-struct wire_slot {
-	uint64_t arrive_ns, number;
-	uint32_t len, src;
-};
-
-struct wire_sent { /* a descriptor between tx() and complete() */
-	uint64_t addr, hash, ready_ns;
-	uint32_t len;
-};
-
-struct wire_port {
-	struct harp_nic nic; /* must be first */
-	struct harp_wire *wire;
-	uint32_t index;
-	struct harp_wire_impair impair;
-	struct harp_wire_stats stats;
-	struct harp_nic_stats nic_stats;
-	uint64_t line_free_ns; /* the rate limiter has sent everything by then */
-	uint64_t *last_ns;     /* per destination: arrival of the last packet not reordered */
-	uint64_t *fill;        /* ring of empty frames */
-	uint32_t fill_head, fill_count;
-	struct wire_sent *sent; /* ring of frames not given back */
-	uint32_t sent_head, sent_count;
-	uint32_t *heap; /* slots travelling to this port */
-	uint32_t heap_count;
-};
-
-struct harp_wire {
-	uint32_t port_count, packets_max, slot_bytes;
-	bool strict;
-	uint64_t complete_delay_ns, number;
-	struct rng rng;
-	struct siphash_key hash_key;
-	struct wire_slot *slots;
-	uint8_t *bytes; /* packets_max times slot_bytes */
-	uint32_t *free_slots;
-	uint32_t free_count;
-	struct wire_port *ports;
-};
-
-static inline uint64_t wire_later(uint64_t a, uint64_t b)
-{
-	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-/* ---- the heap of arrivals ---------------------------------------------------------------------- */
-
-static inline bool wire_before(const struct harp_wire *w, uint32_t a, uint32_t b)
-{
-	const struct wire_slot *x = &w->slots[a], *y = &w->slots[b];
-
-	return x->arrive_ns != y->arrive_ns ? x->arrive_ns < y->arrive_ns : x->number < y->number;
-}
-
-static void wire_heap_push(struct wire_port *port, uint32_t slot)
-{
-	const struct harp_wire *w = port->wire;
-	uint32_t i = port->heap_count++;
-
-	while (i > 0 && wire_before(w, slot, port->heap[(i - 1) / 2])) {
-		port->heap[i] = port->heap[(i - 1) / 2];
-		i = (i - 1) / 2;
-	}
-	port->heap[i] = slot;
-}
-
-static void wire_heap_pop(struct wire_port *port)
-{
-	const struct harp_wire *w = port->wire;
-	uint32_t n = --port->heap_count, last = port->heap[n], i = 0;
-
-	for (uint32_t child; (child = 2 * i + 1) < n; i = child) {
-		if (child + 1 < n && wire_before(w, port->heap[child + 1], port->heap[child]))
-			child++;
-		if (!wire_before(w, port->heap[child], last))
-			break;
-		port->heap[i] = port->heap[child];
-	}
-	port->heap[i] = last;
-}
 
 /* ---- sending ----------------------------------------------------------------------------------- */
-
-static bool wire_chance(struct harp_wire *w, uint32_t ppm)
-{
-	return ppm > 0 && rng_below(&w->rng, WIRE_PPM) < ppm;
-}
-
-/* RFC 3168 section 5: an ECT packet is marked CE; others can't be. */
-static bool wire_mark_ce(uint8_t *eth, uint32_t len)
-{
-	uint8_t *ip = eth + 14;
-
-	if (len < 34 || be16_load(eth + 12) != 0x0800 || (ip[0] & 0x0f) < 5)
-		return false;
-	uint32_t header = (ip[0] & 0x0fu) * 4;
-
-	if (len < 14 + header || (ip[1] & 3) == 0)
-		return false;
-	ip[1] |= 3;
-	ip[10] = ip[11] = 0;
-	uint16_t sum = csum_finish(csum_partial(ip, header, 0));
-
-	memcpy(ip + 10, &sum, 2);
-	return true;
-}
-
-/* Takes the packet through the rate limiter; *start_ns becomes when its last bit has left. */
-static bool wire_queue(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64_t *now_ns)
-{
-	const struct harp_wire_impair *im = &port->impair;
-	const uint64_t bits_ns = UINT64_C(8000000000); /* bits of a byte, times ns of a second */
-
-	if (im->rate_bps == 0)
-		return true;
-	uint64_t start_ns = port->line_free_ns > *now_ns ? port->line_free_ns : *now_ns;
-	uint64_t depth_bytes =
-		(uint64_t)((unsigned __int128)(start_ns - *now_ns) * im->rate_bps / bits_ns);
-
-	if (im->queue_bytes && depth_bytes + len > im->queue_bytes)
-		return false;
-	if (im->ecn_mark_bytes && depth_bytes > im->ecn_mark_bytes && wire_mark_ce(bytes, len))
-		port->stats.ce_marked++;
-	port->line_free_ns = wire_later(start_ns, len * bits_ns / im->rate_bps);
-	*now_ns = port->line_free_ns;
-	return true;
-}
-
-static uint32_t wire_slot_take(struct harp_wire *w)
-{
-	return w->free_count ? w->free_slots[--w->free_count] : WIRE_NONE;
-}
-
-static void wire_launch(struct wire_port *port, struct wire_port *to, uint32_t slot, uint32_t len,
-			uint64_t now_ns)
-{
-	struct harp_wire *w = port->wire;
-	const struct harp_wire_impair *im = &port->impair;
-	uint64_t at_ns = wire_later(now_ns, im->delay_ns);
-
-	if (im->jitter_ns) {
-		uint64_t r = rng_u64(&w->rng);
-
-		at_ns = wire_later(at_ns, (uint64_t)((unsigned __int128)r * im->jitter_ns >> 64));
-	}
-	if (at_ns < port->last_ns[to->index])
-		at_ns = port->last_ns[to->index];
-	if (wire_chance(w, im->reorder_ppm)) {
-		at_ns = wire_later(at_ns, im->reorder_ns);
-		port->stats.reordered++;
-	} else {
-		port->last_ns[to->index] = at_ns;
-	}
-	w->slots[slot] = (struct wire_slot){
-		.arrive_ns = at_ns,
-		.number = w->number++,
-		.len = len,
-		.src = port->index,
-	};
-	wire_heap_push(to, slot);
-}
-
-static inline uint8_t *wire_slot_bytes(const struct harp_wire *w, uint32_t slot)
-{
-	return w->bytes + (uint64_t)slot * w->slot_bytes;
-}
-
-/* One copy of a packet to one port: what this path does to it. */
-static void wire_send_to(struct wire_port *port, struct wire_port *to, const uint8_t *bytes,
-			 uint32_t len, uint64_t now_ns)
-{
-	struct harp_wire *w = port->wire;
-	const struct harp_wire_impair *im = &port->impair;
-	unsigned copies = 1;
-	uint32_t corrupt_bit = WIRE_NONE;
-
-	if (wire_chance(w, im->loss_ppm)) {
-		port->stats.lost++;
-		return;
-	}
-	if (wire_chance(w, im->corrupt_ppm)) {
-		corrupt_bit = rng_below(&w->rng, len * 8);
-		port->stats.corrupted++;
-	}
-	if (wire_chance(w, im->duplicate_ppm)) {
-		copies = 2;
-		port->stats.duplicated++;
-	}
-	for (unsigned i = 0; i < copies; i++) {
-		uint32_t slot = wire_slot_take(w);
-
-		if (slot == WIRE_NONE) { /* packets_max: the wire is full */
-			port->stats.queue_dropped++;
-			return;
-		}
-		uint8_t *p = wire_slot_bytes(w, slot);
-
-		memcpy(p, bytes, len);
-		if (corrupt_bit != WIRE_NONE)
-			p[corrupt_bit / 8] ^= (uint8_t)(1u << (corrupt_bit % 8));
-		wire_launch(port, to, slot, len, now_ns);
-	}
-}
-
-/* The port that a MAC address of ours names; NULL: broadcast, multicast or unknown. */
-static struct wire_port *wire_switch(struct harp_wire *w, const uint8_t *mac)
-{
-	if (memcmp(mac, w->ports[0].nic.caps.mac, 5) != 0 || mac[5] >= w->port_count)
-		return NULL;
-	return &w->ports[mac[5]];
-}
-
-static void wire_send(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64_t now_ns)
-{
-	struct harp_wire *w = port->wire;
-
-	port->stats.sent++;
-	port->nic_stats.tx_packets++;
-	port->nic_stats.tx_bytes += len;
-	if (port->impair.down) {
-		port->stats.lost++;
-		return;
-	}
-	if (!wire_queue(port, bytes, len, &now_ns)) {
-		port->stats.queue_dropped++;
-		return;
-	}
-	if (w->port_count == 2) { /* a cable */
-		wire_send_to(port, &w->ports[1 - port->index], bytes, len, now_ns);
-		return;
-	}
-	struct wire_port *to = len >= 6 ? wire_switch(w, bytes) : NULL;
-
-	if (to == port)
-		port->stats.lost++; /* a switch sends nothing back where it came from */
-	else if (to)
-		wire_send_to(port, to, bytes, len, now_ns);
-	for (uint32_t i = 0; !to && i < w->port_count; i++)
-		if (i != port->index)
-			wire_send_to(port, &w->ports[i], bytes, len, now_ns);
-}
 
 static bool wire_desc_good(const struct wire_port *port, const struct harp_desc *desc)
 {
@@ -346,7 +97,7 @@ static unsigned wire_tx(struct harp_nic *nic, const struct harp_desc *descs, uns
 			wire_sent_add(port, &descs[i], desc_good, now_ns);
 		}
 		if (good)
-			wire_send(port, packet, len, now_ns);
+			wire_path_send(port, packet, len, now_ns);
 		else
 			port->nic_stats.tx_invalid++;
 	}
@@ -435,7 +186,7 @@ static unsigned wire_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 
 		if (s->arrive_ns > now_ns || (frames > max - got && got > 0))
 			break;
-		wire_heap_pop(port);
+		wire_path_pop(port);
 		w->free_slots[w->free_count++] = slot;
 		if (frames > max) { /* would be in the way for ever */
 			port->nic_stats.rx_dropped++;
