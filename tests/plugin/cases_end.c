@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cases_end.c - closing, dying, unloading, forking, exiting. */
-#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
@@ -98,7 +97,7 @@ static void peer_hear(int fd)
 
 /* Forks before any library is loaded. child is given the handle and its end of the socket. */
 static struct peer peer_start(void (*child)(const char *plugin, int version, int fd),
-			      const char *plugin, int version)
+			      enum host childs, const char *plugin, int version)
 {
 	struct peer peer;
 	int fds[2];
@@ -106,7 +105,9 @@ static struct peer peer_start(void (*child)(const char *plugin, int version, int
 	REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
 	peer.pid = fork();
 	REQUIRE(peer.pid >= 0);
+	this_host = childs == HOST_SENDER ? HOST_RECEIVER : HOST_SENDER;
 	if (peer.pid == 0) {
+		this_host = childs;
 		close(fds[0]);
 		child(plugin, version, fds[1]);
 		exit(0);
@@ -171,7 +172,7 @@ static void child_connects_and_waits(const char *plugin, int version, int fd)
 
 void case_peer_dies_receiving(const char *plugin, int version)
 {
-	struct peer peer = peer_start(child_connects_and_waits, plugin, version);
+	struct peer peer = peer_start(child_connects_and_waits, HOST_SENDER, plugin, version);
 	struct library lib;
 	struct net *net = &lib.net;
 	void *listen, *comm, *request, *again;
@@ -223,7 +224,7 @@ static void child_accepts_and_waits(const char *plugin, int version, int fd)
 
 void case_peer_dies_sending(const char *plugin, int version)
 {
-	struct peer peer = peer_start(child_accepts_and_waits, plugin, version);
+	struct peer peer = peer_start(child_accepts_and_waits, HOST_RECEIVER, plugin, version);
 	static uint8_t out[4 * MIB];
 	struct library lib;
 	struct net *net = &lib.net;
@@ -295,7 +296,7 @@ static void receive_last_words(const char *plugin, int version,
 			       void (*child)(const char *, int, int), unsigned round)
 {
 	static uint8_t in[LAST_WORDS][MIB + 64];
-	struct peer peer = peer_start(child, plugin, version);
+	struct peer peer = peer_start(child, HOST_SENDER, plugin, version);
 	struct library lib;
 	struct net *net = &lib.net;
 	void *listen, *comm, *requests[LAST_WORDS], *more;
@@ -418,7 +419,7 @@ void case_silence(const char *plugin, int version)
 		lines = log_lines();
 		REQUIRE(net_test(&lib.net, NULL, &done, NULL) != NCCL_SUCCESS);
 	}
-	REQUIRE(dlclose(lib.handle) == 0);
+	library_unload(&lib);
 	milliseconds(50);
 	REQUIRE(log_lines() == lines);
 }
@@ -427,7 +428,7 @@ void case_silence(const char *plugin, int version)
 static void child_of_fork(struct net *net, struct pair *pair, void *request, bool through_exit)
 {
 	char handle[NCCL_HANDLE_BYTES];
-	void *out = NULL, *ctx = net->ctx;
+	void *out = NULL, *ctx = net->ctx, *far_ctx = net->far ? net->far->ctx : NULL;
 	uint8_t byte = 0;
 	int done = 77;
 
@@ -439,7 +440,10 @@ static void child_of_fork(struct net *net, struct pair *pair, void *request, boo
 	REQUIRE(net_connect(net, 0, handle, &out) != NCCL_SUCCESS && !out);
 	REQUIRE(net_accept(net, pair->listen, &out) != NCCL_SUCCESS && !out);
 	REQUIRE(net_init(net, log_collect) != NCCL_SUCCESS);
+	REQUIRE(!net->far || net_init(net->far, log_collect) != NCCL_SUCCESS);
 	net->ctx = ctx;
+	if (net->far)
+		net->far->ctx = far_ctx;
 	pair_close(net, pair);
 	OK(net_finalize(net));
 	if (through_exit)

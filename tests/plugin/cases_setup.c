@@ -11,7 +11,7 @@
 
 static void check_properties(struct net *net, const struct nccl_props_v12 *props)
 {
-	REQUIRE(props->name && !strcmp(props->name, "lo"));
+	REQUIRE(props->name && !strcmp(props->name, host_ifname()));
 	REQUIRE(props->pci_path == NULL);
 	REQUIRE(props->guid != 0);
 	REQUIRE(props->ptr_support == NCCL_PTR_HOST);

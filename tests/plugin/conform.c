@@ -2,9 +2,11 @@
 /*
  * conform.c - NCCL's contract, case by case, against the real library through one version's table.
  *
- * conform PLUGIN VERSION [CASE...]   exit 0 passed, 1 failed, 2 wrong usage
- * Kernel lanes over lo unless the environment says otherwise. CONFORM_VERBOSE=1 shows the log.
+ * conform PLUGIN VERSION [CASE...]   exit 0 passed, 1 failed, 2 wrong usage, 77 cannot run here
+ * Kernel lanes over lo. With CONFORM_HOSTS=2 two hosts (namespaces with a veth pair between them) and
+ * HARP lanes, or what HARP_PATH says. CONFORM_VERBOSE=1 shows the log.
  */
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,15 +78,28 @@ int main(int argc, char **argv)
 			NCCL_ABI_OLDEST, NCCL_ABI_NEWEST);
 		return 2;
 	}
-	enter_namespace();
-	setenv("HARP_PATH", "kernel", 0);
-	setenv("NCCL_SOCKET_IFNAME", "=lo", 0);
+	if (getenv("CONFORM_HOSTS") && !strcmp(getenv("CONFORM_HOSTS"), "2")) {
+		char directory[PATH_MAX];
+
+		if (!make_two_hosts(argv[1]))
+			return 77;
+		REQUIRE(realpath(argv[1], directory));
+		*strrchr(directory, '/') = '\0';
+		setenv("HARP_LIBDIR", directory, 0);
+		setenv("HARP_PATH", "xdp", 0);
+		setenv("NCCL_SOCKET_IFNAME", "=ha,hb", 0);
+	} else {
+		make_one_host();
+		setenv("HARP_PATH", "kernel", 0);
+		setenv("NCCL_SOCKET_IFNAME", "=lo", 0);
+	}
 	for (size_t i = 0; i < CASE_COUNT; i++) {
 		if (!wanted(cases[i].name, argv + 3))
 			continue;
 		run++;
 		failed += !run_case(&cases[i], argv[1], version);
 	}
+	remove_hosts();
 	if (run == 0) {
 		fprintf(stderr, "conform: no such case; there are:\n");
 		for (size_t i = 0; i < CASE_COUNT; i++)

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <pthread.h>
 #include <sched.h>
@@ -102,21 +103,40 @@ unsigned log_lines(void)
 }
 
 /* ---- the library ----------------------------------------------------------------------------- */
-void library_load(struct library *lib, const char *path, int version)
+enum host this_host;
+static int host_netns[3]; /* 0 with one host */
+static char host_far_copy[64];
+
+static void library_load_one(void **handle, struct net *net, const char *path, int version,
+			     int netns)
 {
 	char symbol[32];
 
-	lib->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib->handle)
+	*handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!*handle)
 		fail(__FILE__, __LINE__, "%s", dlerror());
 	snprintf(symbol, sizeof(symbol), "ncclNetPlugin_v%d", version);
-	lib->net = (struct net){
+	*net = (struct net){
 		.version = version,
-		.table = dlsym(lib->handle, symbol),
+		.table = dlsym(*handle, symbol),
 		.traffic_class = NCCL_TRAFFIC_CLASS_UNSET,
+		.netns = netns,
 	};
-	if (!lib->net.table)
+	if (!net->table)
 		fail(__FILE__, __LINE__, "%s: no symbol %s", path, symbol);
+}
+
+void library_load(struct library *lib, const char *path, int version)
+{
+	enum host near = this_host == HOST_RECEIVER ? HOST_RECEIVER : HOST_SENDER;
+
+	memset(lib, 0, sizeof(*lib));
+	library_load_one(&lib->handle, &lib->net, path, version, host_netns[near]);
+	if (host_netns[HOST_RECEIVER] && this_host == HOST_BOTH) {
+		library_load_one(&lib->far_handle, &lib->far, host_far_copy, version,
+				 host_netns[HOST_RECEIVER]);
+		lib->net.far = &lib->far;
+	}
 }
 
 void library_open(struct library *lib, const char *path, int version)
@@ -125,10 +145,16 @@ void library_open(struct library *lib, const char *path, int version)
 	OK(net_init(&lib->net, log_collect));
 }
 
+void library_unload(struct library *lib)
+{
+	REQUIRE(dlclose(lib->handle) == 0);
+	REQUIRE(!lib->far_handle || dlclose(lib->far_handle) == 0);
+}
+
 void library_close(struct library *lib)
 {
 	OK(net_finalize(&lib->net));
-	REQUIRE(dlclose(lib->handle) == 0);
+	library_unload(lib);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -301,16 +327,76 @@ unsigned count_fds(void)
 	return count_entries("/proc/self/fd") - 3; /* and the one being read */
 }
 
-void enter_namespace(void)
+/* Up, and not back before the kernel says that it runs. */
+static void interface_up(const char *ifname)
 {
-	struct ifreq request = { .ifr_name = "lo" };
-	int fd;
+	struct ifreq request = { .ifr_flags = 0 };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-	if (unshare(CLONE_NEWNET))
-		return;
-	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", ifname);
 	REQUIRE(fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &request) == 0);
-	request.ifr_flags |= IFF_UP | IFF_RUNNING;
+	request.ifr_flags |= IFF_UP;
 	REQUIRE(ioctl(fd, SIOCSIFFLAGS, &request) == 0);
+	WAIT_UNTIL(request.ifr_flags & IFF_RUNNING)
+	REQUIRE(ioctl(fd, SIOCGIFFLAGS, &request) == 0);
 	close(fd);
+}
+
+void make_one_host(void)
+{
+	if (!unshare(CLONE_NEWNET))
+		interface_up("lo");
+}
+
+const char *host_ifname(void)
+{
+	if (!host_netns[HOST_RECEIVER])
+		return "lo";
+	return this_host == HOST_RECEIVER ? "hb" : "ha";
+}
+
+__attribute__((format(printf, 1, 2))) static void shell(const char *fmt, ...)
+{
+	char command[512];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(command, sizeof(command), fmt, args);
+	va_end(args);
+	if (system(command))
+		fail(__FILE__, __LINE__, "failed: %s", command);
+}
+
+void remove_hosts(void)
+{
+	if (!host_far_copy[0])
+		return;
+	unlink(host_far_copy);
+	*strrchr(host_far_copy, '/') = '\0';
+	rmdir(host_far_copy);
+}
+
+bool make_two_hosts(const char *plugin)
+{
+	char directory[] = "/tmp/conform-XXXXXX";
+
+	for (int host = HOST_SENDER; host <= HOST_RECEIVER; host++) {
+		if (unshare(CLONE_NEWNET))
+			return false;
+		interface_up("lo");
+		host_netns[host] = open("/proc/self/ns/net", O_RDONLY);
+		REQUIRE(host_netns[host] > 0);
+	}
+	shell("ip link add hb type veth peer name ha netns /proc/self/fd/%d && "
+	      "ip addr add 10.77.0.2/24 dev hb && ip link set hb up",
+	      host_netns[HOST_SENDER]);
+	REQUIRE(setns(host_netns[HOST_SENDER], CLONE_NEWNET) == 0);
+	shell("ip addr add 10.77.0.1/24 dev ha");
+	interface_up("ha");
+	for (int host = HOST_SENDER; host <= HOST_RECEIVER; host++)
+		fcntl(host_netns[host], F_SETFD, FD_CLOEXEC);
+	REQUIRE(mkdtemp(directory));
+	snprintf(host_far_copy, sizeof(host_far_copy), "%s/%s", directory, "libnccl-net-harp.so");
+	shell("cp %s %s", plugin, host_far_copy);
+	return true;
 }

@@ -49,13 +49,21 @@ unsigned log_warnings(void);
 unsigned log_lines(void);
 
 /* ---- the library ----------------------------------------------------------------------------- */
+/*
+ * On two hosts the sending end is the first one's and the receiving end the second one's, each with a
+ * library of its own (a copy of the file). A process that is only one of them says so first.
+ */
+enum host { HOST_BOTH, HOST_SENDER, HOST_RECEIVER };
+extern enum host this_host;
+
 struct library {
-	void *handle;
-	struct net net;
+	void *handle, *far_handle;
+	struct net net, far;
 };
 /* dlopen and dlsym; then init, which must succeed. */
 void library_load(struct library *lib, const char *path, int version);
 void library_open(struct library *lib, const char *path, int version);
+void library_unload(struct library *lib); /* dlclose */
 /* finalize and dlclose. */
 void library_close(struct library *lib);
 
@@ -85,7 +93,11 @@ bool filled(const uint8_t *data, size_t size, unsigned seed);
 /* ---- this process ---------------------------------------------------------------------------- */
 unsigned count_threads(void);
 unsigned count_fds(void);
-/* A network namespace with lo up; the machine's own when that isn't allowed. */
-void enter_namespace(void);
+/* One host: a network namespace with lo up; the machine's own when that isn't allowed. */
+void make_one_host(void);
+/* Two: namespaces with a veth pair between them, "ha" and "hb". False when that isn't allowed. */
+bool make_two_hosts(const char *plugin);
+void remove_hosts(void);       /* what is left of them in the file system */
+const char *host_ifname(void); /* of this_host; of the sender for both */
 
 #endif

@@ -2,6 +2,7 @@
 /* versions.c - see versions.h. */
 #include "versions.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,10 +47,60 @@ bool net_is_valid(int version)
 	return version >= NCCL_ABI_OLDEST && version <= NCCL_ABI_NEWEST;
 }
 
-enum nccl_result net_init(struct net *net, nccl_logger logger)
+/* ---- two ends ---------------------------------------------------------------------------------- */
+static struct net *enter(struct net *net)
+{
+	static _Thread_local int current;
+
+	if (net->netns != current && setns(net->netns, CLONE_NEWNET))
+		abort();
+	current = net->netns;
+	return net;
+}
+
+static struct net *receiver(struct net *net)
+{
+	return enter(net->far ? net->far : net);
+}
+
+/* test() has only the request to tell by. */
+static void *far_requests[1024];
+
+static void request_note(const struct net *net, void *request, bool is_far)
+{
+	void **slot = NULL;
+
+	if (!net->far || !request)
+		return;
+	for (size_t i = 0; i < 1024; i++) {
+		if (far_requests[i] == request) {
+			far_requests[i] = is_far ? request : NULL;
+			return;
+		}
+		if (!far_requests[i] && !slot)
+			slot = &far_requests[i];
+	}
+	if (!is_far)
+		return;
+	if (!slot)
+		abort();
+	*slot = request;
+}
+
+static struct net *request_owner(struct net *net, const void *request)
+{
+	for (size_t i = 0; net->far && request && i < 1024; i++)
+		if (far_requests[i] == request)
+			return receiver(net);
+	return enter(net);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------- */
+static enum nccl_result init_one(struct net *net, nccl_logger logger)
 {
 	struct nccl_comm_config config = { .traffic_class = net->traffic_class };
 
+	enter(net);
 	net->ctx = (void *)(uintptr_t)0x5eed;
 	switch (net->version) {
 	case 10:
@@ -69,13 +120,28 @@ enum nccl_result net_init(struct net *net, nccl_logger logger)
 	}
 }
 
-enum nccl_result net_finalize(struct net *net)
+enum nccl_result net_init(struct net *net, nccl_logger logger)
 {
+	enum nccl_result result = init_one(net, logger);
+
+	return result || !net->far ? result : init_one(net->far, logger);
+}
+
+static enum nccl_result finalize_one(struct net *net)
+{
+	enter(net);
 	if (net->version == 11)
 		return V(11)->finalize(net->ctx);
 	if (net->version == 12)
 		return V(12)->finalize(net->ctx);
 	return NCCL_SUCCESS;
+}
+
+enum nccl_result net_finalize(struct net *net)
+{
+	enum nccl_result result = finalize_one(net);
+
+	return result || !net->far ? result : finalize_one(net->far);
 }
 
 const char *net_name(const struct net *net)
@@ -138,6 +204,7 @@ enum nccl_result net_properties(struct net *net, int dev, struct nccl_props_v12 
 
 enum nccl_result net_listen(struct net *net, int dev, void *handle, void **comm)
 {
+	net = receiver(net);
 	switch (net->version) {
 	case 11:
 		return V(11)->listen(net->ctx, dev, handle, comm);
@@ -161,6 +228,7 @@ enum nccl_result net_connect(struct net *net, int dev, void *handle, void **comm
 	struct nccl_comm_config config = { .traffic_class = net->traffic_class };
 	struct nccl_device_handle *device = NULL;
 
+	enter(net);
 	switch (net->version) {
 	case 11:
 		return V(11)->connect(net->ctx, dev, handle, comm, &device);
@@ -183,6 +251,7 @@ enum nccl_result net_accept(struct net *net, void *listen_comm, void **comm)
 {
 	struct nccl_device_handle *device = NULL;
 
+	net = receiver(net);
 	switch (net->version) {
 	case 12:
 		return V(12)->accept(listen_comm, comm, &device);
@@ -227,8 +296,8 @@ enum nccl_result net_dereg_mr(struct net *net, void *comm, void *mhandle)
 	EACH(t->dereg_mr(comm, mhandle));
 }
 
-enum nccl_result net_isend(struct net *net, void *comm, void *data, size_t size, int tag,
-			   void *mhandle, void **request)
+static enum nccl_result isend_one(struct net *net, void *comm, void *data, size_t size, int tag,
+				  void *mhandle, void **request)
 {
 	switch (net->version) {
 	case 6:
@@ -248,8 +317,17 @@ enum nccl_result net_isend(struct net *net, void *comm, void *data, size_t size,
 	}
 }
 
-enum nccl_result net_irecv_list(struct net *net, void *comm, int n, void **data, size_t *sizes,
-				int *tags, void **mhandles, void **request)
+enum nccl_result net_isend(struct net *net, void *comm, void *data, size_t size, int tag,
+			   void *mhandle, void **request)
+{
+	enum nccl_result result = isend_one(enter(net), comm, data, size, tag, mhandle, request);
+
+	request_note(net, request ? *request : NULL, false);
+	return result;
+}
+
+static enum nccl_result irecv_one(struct net *net, void *comm, int n, void **data, size_t *sizes,
+				  int *tags, void **mhandles, void **request)
 {
 	int narrow[8] = { 0 }, *list = sizes ? narrow : NULL;
 	void *phandles[8] = { NULL };
@@ -274,6 +352,16 @@ enum nccl_result net_irecv_list(struct net *net, void *comm, int n, void **data,
 	}
 }
 
+enum nccl_result net_irecv_list(struct net *net, void *comm, int n, void **data, size_t *sizes,
+				int *tags, void **mhandles, void **request)
+{
+	enum nccl_result result =
+		irecv_one(receiver(net), comm, n, data, sizes, tags, mhandles, request);
+
+	request_note(net, request ? *request : NULL, true);
+	return result;
+}
+
 enum nccl_result net_irecv(struct net *net, void *comm, void *data, size_t size, int tag,
 			   void *mhandle, void **request)
 {
@@ -290,20 +378,24 @@ enum nccl_result net_iflush(struct net *net, void *comm, void **request)
 
 enum nccl_result net_test(struct net *net, void *request, int *done, int *sizes)
 {
+	net = request_owner(net, request);
 	EACH(t->test(request, done, sizes));
 }
 
 enum nccl_result net_close_send(struct net *net, void *comm)
 {
+	enter(net);
 	EACH(t->close_send(comm));
 }
 
 enum nccl_result net_close_recv(struct net *net, void *comm)
 {
+	net = receiver(net);
 	EACH(t->close_recv(comm));
 }
 
 enum nccl_result net_close_listen(struct net *net, void *comm)
 {
+	net = receiver(net);
 	EACH(t->close_listen(comm));
 }

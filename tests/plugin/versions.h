@@ -17,11 +17,13 @@ struct net {
 	const void *table;
 	void *ctx;         /* of v11 and later, after net_init() */
 	int traffic_class; /* given at init (v11) or connect (v10) */
+	int netns;         /* calls are made in this network namespace; 0: wherever we are */
+	struct net *far;   /* the receiving end is another host's; NULL: it is this one's too */
 };
 
 bool net_is_valid(int version);
 enum nccl_result net_init(struct net *net, nccl_logger logger);
-/* v11 and later; NCCL_SUCCESS and nothing before. */
+/* v11 and later; NCCL_SUCCESS and nothing before. Both this and init: of both ends. */
 enum nccl_result net_finalize(struct net *net);
 const char *net_name(const struct net *net);
 enum nccl_result net_devices(struct net *net, int *count);
