@@ -15,6 +15,22 @@ uint32_t csum_partial(const void *data, size_t len, uint32_t sum);
 uint32_t csum_copy(void *restrict dst, const void *restrict src, size_t len, uint32_t sum);
 /* Adds the sum of a later piece that begins at byte `offset`: swaps when that is odd (RFC 1071 2B). */
 uint32_t csum_append(uint32_t sum, uint32_t piece, size_t offset);
+/* Sum of a header of 32-bit words (len a multiple of 4), inline: headers are summed right after they
+ * are written, and loads as wide as the stores before them need not wait for those. */
+static inline uint32_t csum_words(const void *data, size_t len, uint32_t sum)
+{
+	const uint8_t *p = data;
+	uint64_t s = sum;
+
+	for (size_t i = 0; i < len; i += 4) {
+		uint32_t word;
+
+		__builtin_memcpy(&word, p + i, sizeof(word));
+		s += word;
+	}
+	s = (s & 0xffffffffu) + (s >> 32);
+	return (uint32_t)((s & 0xffffffffu) + (s >> 32));
+}
 /* Folded to 16 bits and complemented, ready to store; compare a received packet's with 0. */
 uint16_t csum_finish(uint32_t sum);
 static inline uint32_t csum_add(uint32_t a, uint32_t b)

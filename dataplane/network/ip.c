@@ -5,6 +5,7 @@
  */
 #include "network/ip.h"
 
+#include <endian.h>
 #include <errno.h>
 
 #include "base/checksum.h"
@@ -32,14 +33,10 @@ uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst,
 	 * (8 and 16 bits) gives the same. The mapped prefix is left out: IPv4 has none. */
 	bool v4 = harp_addr_is_v4(dst);
 	unsigned skip = v4 ? 12 : 0;
-	uint8_t tail[8];
-	uint32_t sum;
+	uint32_t sum = csum_add(htobe32(len), htobe32(proto));
 
-	be32_store(tail, len);
-	be32_store(tail + 4, proto);
-	sum = csum_partial(src->bytes + skip, 16 - skip, 0);
-	sum = csum_partial(dst->bytes + skip, 16 - skip, sum);
-	return csum_partial(tail, sizeof(tail), sum);
+	sum = csum_words(src->bytes + skip, 16 - skip, sum);
+	return csum_words(dst->bytes + skip, 16 - skip, sum);
 }
 
 /* ---- in ---------------------------------------------------------------------------------------- */
@@ -126,7 +123,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 		return ip_drop(&stats->drop_ip_version);
 	if (f->pub.len < header || total < header)
 		return ip_drop(&stats->drop_ip_short);
-	if (csum_finish(csum_partial(h, header, 0)) != 0)
+	if (csum_finish(csum_words(h, header, 0)) != 0)
 		return ip_drop(&stats->drop_ip_checksum);
 	if (!ip_trim(ip, f, total))
 		return ip_drop(&stats->drop_ip_short);
@@ -175,7 +172,7 @@ static void ip_write_header(struct ip *ip, const struct ip_path *path, uint8_t p
 	h->csum = 0;
 	memcpy(h->src, path->src.bytes + 12, 4);
 	memcpy(h->dst, path->dst.bytes + 12, 4);
-	h->csum = csum_finish(csum_partial(h, IPV4_HEADER_BYTES, 0));
+	h->csum = csum_finish(csum_words(h, IPV4_HEADER_BYTES, 0));
 }
 
 int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,

@@ -68,7 +68,7 @@ static void out_write_header(uint8_t *at, const struct out_header *h, uint32_t p
 	out_put16(at + 14, h->wnd_field);
 	out_put32(at + 16, 0); /* checksum, urgent pointer */
 	sum = ip_pseudo_sum(&h->path->src, &h->path->dst, IP_PROTO_TCP, len + payload_len);
-	sum = csum_partial(at, len, csum_add(sum, payload_sum));
+	sum = csum_words(at, len, csum_add(sum, payload_sum));
 	csum = csum_finish(sum);
 	memcpy(at + 16, &csum, sizeof(csum));
 }
