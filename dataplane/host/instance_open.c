@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "host/instance.h"
 #include "host/privilege.h"
@@ -145,8 +146,11 @@ static int opening_stack(const struct opening *o, struct harp_instance *instance
 			.port_release = hook_port_release,
 		},
 	};
+	struct timespec now;
 	int rc;
 
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	opt.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	while (!opt.seed)
 		if (getrandom(&opt.seed, sizeof(opt.seed), 0) < 0 && errno != EINTR)
 			return opening_fail(o, -errno, "getrandom: %s", strerror(errno));

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pattern.h - bytes that can be made anywhere in a stream from its seed, and their 64-bit digest. Every
+ * word depends on its position, so that lost, doubled and swapped bytes show.
+ */
+#ifndef HARP_TOOLS_PATTERN_H
+#define HARP_TOOLS_PATTERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+static inline uint64_t pattern_mix(uint64_t x)
+{
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+	return x ^ (x >> 31);
+}
+
+static inline uint8_t pattern_byte(uint64_t seed, uint64_t offset)
+{
+	return (uint8_t)(pattern_mix(seed + offset / 8 * 0x9e3779b97f4a7c15u) >> offset % 8 * 8);
+}
+
+static inline void pattern_fill(uint64_t seed, uint64_t offset, uint8_t *buf, size_t len)
+{
+	size_t i = 0;
+
+	for (; i < len && (offset + i) % 8; i++)
+		buf[i] = pattern_byte(seed, offset + i);
+	for (; i + 8 <= len; i += 8) {
+		uint64_t word = pattern_mix(seed + (offset + i) / 8 * 0x9e3779b97f4a7c15u);
+
+		for (unsigned b = 0; b < 8; b++)
+			buf[i + b] = (uint8_t)(word >> b * 8);
+	}
+	for (; i < len; i++)
+		buf[i] = pattern_byte(seed, offset + i);
+}
+
+/* FNV-1a over bytes, 64 bits wide. */
+#define DIGEST_START 0xcbf29ce484222325u
+static inline uint64_t digest_add(uint64_t digest, const uint8_t *buf, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		digest = (digest ^ buf[i]) * 0x100000001b3u;
+	return digest;
+}
+
+#endif
