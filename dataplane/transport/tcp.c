@@ -276,6 +276,7 @@ void tcp_conn_secrets(struct harp_conn *conn)
 	conn->snd_una_seq = conn->iss_seq;
 	conn->snd_nxt_seq = conn->iss_seq;
 	conn->snd_end_seq = conn->iss_seq + 1;
+	conn->recover_seq = conn->iss_seq;
 }
 
 void tcp_conn_event(struct harp_conn *conn, uint32_t events)

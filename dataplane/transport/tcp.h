@@ -139,7 +139,8 @@ struct harp_conn {
 	uint8_t tos;
 	uint8_t tx_queued;       /* enum: on which of tcp's transmit lists */
 	uint8_t keep_unanswered;
-	uint8_t lone_quick;      /* see timer_rtt_sample() */
+	uint8_t lone_quick;      /* single segments in a row that were acknowledged at once */
+	uint8_t rto_lone;        /* the deadline allows for a delayed ACK of a single segment */
 	uint8_t challenge_count;
 	uint8_t on_ack_list, on_event_list, on_pool_list;
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
@@ -362,6 +363,7 @@ uint32_t tcp_window_edge(const struct harp_conn *conn);
 
 /* ---- tcp_out.c ---- */
 void tcp_out_ready(struct harp_conn *conn);          /* something to send: at the next tx phase */
+void tcp_out_retry(struct harp_conn *conn);          /* the same, whatever it waited for */
 void tcp_out_want_ack(struct harp_conn *conn, bool now); /* an ACK is owed */
 void tcp_out_unlist(struct harp_conn *conn);         /* leaves every transmit list */
 int tcp_out_ack(struct harp_conn *conn);             /* a pure ACK, at once */
@@ -409,7 +411,7 @@ void tcp_timer_fire(struct harp_conn *conn);
 /* Events, after WireGuard's manner. */
 void tcp_timer_sent(struct harp_conn *conn);          /* data, SYN or FIN left */
 void tcp_timer_acked(struct harp_conn *conn);         /* snd_una moved */
-void tcp_timer_window_blocked(struct harp_conn *conn); /* data waits, nothing is in flight */
+void tcp_timer_blocked(struct harp_conn *conn);       /* nothing is in flight, yet something waits */
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
 void tcp_timer_keepalive(struct harp_conn *conn);     /* its settings changed */
 void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone);

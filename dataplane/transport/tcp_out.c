@@ -14,7 +14,8 @@
  *
  * What can't leave is not forgotten:
  *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
- *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation moves;
+ *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation moves or the
+ *	  connection's timer asks again;
  *	- the frame to be sent again is still being read by the NIC, or no frame is free: tx_blocked, tried
  *	  again in every phase. It is not counted as work pending: the NIC's completion is what moves it.
  */
@@ -367,7 +368,7 @@ static bool out_may_send(struct harp_conn *conn, struct frame *seg)
 			   (conn->flags & CONN_WINDOW_FORCE)))
 		return tcp_sndq_split(conn, seg, usable);
 	if (conn_flight_bytes(conn) == 0)
-		tcp_timer_window_blocked(conn);
+		tcp_timer_blocked(conn);
 	return false;
 }
 
@@ -468,6 +469,11 @@ void tcp_out_ready(struct harp_conn *conn)
 		out_move(conn, TX_LIST_READY);
 }
 
+void tcp_out_retry(struct harp_conn *conn)
+{
+	out_move(conn, TX_LIST_READY);
+}
+
 void tcp_out_want_ack(struct harp_conn *conn, bool now)
 {
 	if (now)
@@ -542,6 +548,7 @@ static bool out_turn(struct harp_conn *conn, int result)
 	case -EAGAIN:
 		conn->tcp->stats->neighbour_wait++;
 		out_move(conn, TX_LIST_UNRESOLVED);
+		tcp_timer_blocked(conn);
 		return true;
 	case -EBUSY:
 	case -ENOMEM:
@@ -550,7 +557,7 @@ static bool out_turn(struct harp_conn *conn, int result)
 	default:
 		/* No route, or our address is gone: the timers decide how long to hope. */
 		out_move(conn, TX_LIST_NONE);
-		tcp_timer_sent(conn);
+		tcp_timer_blocked(conn);
 		return true;
 	}
 }

@@ -105,13 +105,21 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 /* ------------------------------------------------------------------------------------------------
  * Events.
  */
-void tcp_timer_sent(struct harp_conn *conn)
+static void timer_restart_rto(struct harp_conn *conn)
 {
-	if (conn->rto_deadline_ns != TCP_NEVER_NS)
-		return;
-	conn->progress_ns = conn->tcp->now_ns;
+	conn->rto_lone = timer_lone(conn);
 	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
 	timer_arm(conn);
+}
+
+void tcp_timer_sent(struct harp_conn *conn)
+{
+	if (conn->rto_deadline_ns == TCP_NEVER_NS) {
+		conn->progress_ns = conn->tcp->now_ns;
+		timer_restart_rto(conn);
+	} else if (conn->rto_lone && conn->rtx_backoff == 0 && !timer_lone(conn)) {
+		timer_restart_rto(conn); /* a second segment: no receiver delays their ACK */
+	}
 }
 
 void tcp_timer_acked(struct harp_conn *conn)
@@ -122,16 +130,13 @@ void tcp_timer_acked(struct harp_conn *conn)
 		conn->rto_deadline_ns = TCP_NEVER_NS; /* RFC 6298 (5.2) */
 		return;
 	}
-	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn); /* (5.3) */
-	timer_arm(conn);
+	timer_restart_rto(conn); /* (5.3) */
 }
 
-void tcp_timer_window_blocked(struct harp_conn *conn)
+void tcp_timer_blocked(struct harp_conn *conn)
 {
-	if (conn->rto_deadline_ns != TCP_NEVER_NS)
-		return;
-	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
-	timer_arm(conn);
+	if (conn->rto_deadline_ns == TCP_NEVER_NS)
+		timer_restart_rto(conn);
 }
 
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns)
@@ -204,8 +209,10 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	if (!conn_synchronized(conn)) {
 		conn->flags |= CONN_SYN_PENDING;
-		conn->tcp->stats->tcp_rto++;
-		conn->acct.rto_count++;
+		if (conn->snd_nxt_seq != conn->iss_seq) { /* else it waits for its next hop */
+			conn->tcp->stats->tcp_rto++;
+			conn->acct.rto_count++;
+		}
 	} else if (conn_flight_bytes(conn) > 0) {
 		if (!timer_retransmit(conn))
 			return false;
@@ -221,7 +228,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	limit_ns = conn->progress_ns + conn->user_timeout_ns;
 	if (limit_ns > conn->tcp->now_ns && limit_ns < conn->rto_deadline_ns)
 		conn->rto_deadline_ns = limit_ns;
-	tcp_out_ready(conn);
+	tcp_out_retry(conn);
 	return true;
 }
 
