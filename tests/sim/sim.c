@@ -123,7 +123,8 @@ static struct harp_tcp_options sim_tcp_options(struct sim *sim)
 		.tx_frames = sim_pick(sim, frames, 4),
 		.connect_timeout_ns = 120 * SIM_S,
 		.user_timeout_ns = 1000 * SIM_S,
-		.keepalive_idle_ns = rng_below(&sim->rng, 4) ? 0 : 10 * SIM_MS,
+		/* Without it nobody learns of a peer that is gone and whose RST was lost. */
+		.keepalive_idle_ns = sim->may_fail || rng_below(&sim->rng, 4) == 0 ? 10 * SIM_MS : 0,
 		.keepalive_count = 60,
 	};
 }
@@ -149,11 +150,11 @@ static bool sim_make(struct sim *sim, const struct sim_limits *limits)
 		if (err)
 			return sim_fail(sim, "harp_stack_create: %s", strerror(-err));
 	}
+	sim->may_fail = rng_below(&sim->rng, 8) == 0;
 	tcp = sim_tcp_options(sim);
 	err = harp_tcp_listen(sim->stack[SIM_SERVER], &at, &tcp, &sim->listener);
 	if (err)
 		return sim_fail(sim, "listen: %s", strerror(-err));
-	sim->may_fail = rng_below(&sim->rng, 8) == 0;
 	sim->conns = 1 + rng_below(&sim->rng, SIM_CONNS_MAX);
 	for (unsigned i = 0; i < sim->conns; i++) {
 		struct sim_pair *pair = &sim->pairs[i];

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_rig.h - one stack whose peer is the test: a segment in, the reply checked.
+ *
+ * The stack sits on a callback NIC; what the test says arrives at the next poll, what the stack sends
+ * is parsed and waits to be looked at, in order. rig_established() and its kin are state constructors:
+ * they play the peer's part of a handshake and leave the queue of replies empty.
+ */
+#ifndef HARP_TESTS_TCP_RIG_H
+#define HARP_TESTS_TCP_RIG_H
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/checksum.h"
+#include "check.h"
+#include "stack/stack.h"
+
+#define RIG_QUEUE 256u
+#define RIG_PACKET_MAX 2000u
+#define RIG_MS 1000000ull
+#define RIG_S 1000000000ull
+#define RIG_PORT 61000u      /* ours, when we listen */
+#define RIG_PEER_PORT 5000u
+#define RIG_PEER_ISS 70000u
+#define RIG_PEER_WND 60000u  /* unscaled */
+
+/* A segment, as sent by the stack. */
+struct rig_seg {
+	uint32_t seq, ack, wnd, len;
+	uint16_t src_port, dst_port;
+	uint8_t flags;
+	struct tcp_options opt;
+	uint8_t payload[RIG_PACKET_MAX];
+};
+
+struct rig {
+	struct harp_nic *nic;
+	struct harp_stack *stack;
+	struct harp_listener *listener;
+	struct harp_conn *conn;
+	uint64_t now_ns;
+	uint32_t seq, ack;   /* the peer's SND.NXT, and what it has received of ours */
+	bool timestamps, wscale;
+	uint32_t tsval, tsecr; /* the peer's next, and the last of ours */
+	uint16_t port;       /* ours */
+	struct rig_packet {
+		uint32_t len;
+		uint8_t bytes[RIG_PACKET_MAX];
+	} in[RIG_QUEUE];
+	unsigned in_head, in_tail;
+	struct rig_seg out[RIG_QUEUE];
+	unsigned out_head, out_tail;
+};
+
+static inline size_t rig_receive(void *ctx, void *buf, size_t cap)
+{
+	struct rig *rig = ctx;
+	struct rig_packet *p;
+
+	if (rig->in_head == rig->in_tail)
+		return 0;
+	p = &rig->in[rig->in_head++ % RIG_QUEUE];
+	CHECK(p->len <= cap);
+	memcpy(buf, p->bytes, p->len);
+	return p->len;
+}
+
+static inline int rig_send(void *ctx, const void *frame, size_t len)
+{
+	struct rig *rig = ctx;
+	struct rig_seg *s = &rig->out[rig->out_tail++ % RIG_QUEUE];
+	const uint8_t *ip = (const uint8_t *)frame + 14, *th = ip + 20;
+	uint32_t total = be16_load(ip + 2), tcp_len = total - 20, header = th[12] / 16 * 4u;
+	struct harp_addr src = harp_addr_v4(10, 0, 0, 1), dst = harp_addr_v4(10, 0, 0, 2);
+
+	CHECK(len >= 54 && ip[9] == IP_PROTO_TCP && total + 14 <= len);
+	CHECK_EQ(csum_finish(csum_partial(th, tcp_len,
+					  ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len))), 0);
+	*s = (struct rig_seg){ .src_port = be16_load(th), .dst_port = be16_load(th + 2),
+			       .seq = be32_load(th + 4), .ack = be32_load(th + 8),
+			       .flags = th[13], .wnd = be16_load(th + 14), .len = tcp_len - header };
+	CHECK(tcp_options_parse(th + 20, header - 20, &s->opt));
+	memcpy(s->payload, th + header, s->len);
+	return 0;
+}
+
+static inline void rig_open(struct rig *rig)
+{
+	static const uint8_t peer_mac[6] = { 2, 0, 0, 0, 0, 2 };
+	struct harp_nic_callbacks nic = { .size = sizeof(nic), .mac = { 2, 0, 0, 0, 0, 1 },
+					  .ctx = rig, .receive = rig_receive, .send = rig_send,
+					  .frame_count = 512 };
+	struct harp_stack_options options = { .size = sizeof(options), .max_conns = 8,
+					      .neighbour_mode = HARP_NEIGHBOUR_EXTERNAL };
+	struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
+
+	memset(rig, 0, sizeof(*rig));
+	rig->now_ns = options.now_ns = 10 * RIG_S;
+	rig->seq = RIG_PEER_ISS;
+	rig->tsval = 1000;
+	rig->timestamps = rig->wscale = true;
+	CHECK_EQ(harp_nic_callback_create(&rig->nic, &nic), 0);
+	CHECK_EQ(harp_stack_create(&rig->stack, rig->nic, &options), 0);
+	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
+	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &peer, peer_mac), 0);
+}
+
+static inline uint64_t rig_stat(const struct rig *rig, const char *name)
+{
+	uint64_t value = 0;
+
+	CHECK_EQ(harp_stack_stat(rig->stack, name, &value), 0);
+	return value;
+}
+
+/* Nothing may be left: every test ends with this. */
+static inline void rig_close(struct rig *rig)
+{
+	if (rig->conn)
+		harp_conn_abort(rig->conn);
+	if (rig->listener)
+		harp_listener_close(rig->listener);
+	harp_stack_poll(rig->stack, rig->now_ns);
+	harp_stack_poll(rig->stack, rig->now_ns);
+	CHECK_EQ(rig_stat(rig, "frames_tcp_tx"), 0);
+	CHECK_EQ(rig_stat(rig, "frames_tcp_rx"), 0);
+	harp_stack_destroy(rig->stack);
+	harp_nic_destroy(rig->nic);
+}
+
+static inline void rig_poll(struct rig *rig)
+{
+	harp_stack_poll(rig->stack, rig->now_ns);
+}
+
+/* Time passes; timers fire at their time. */
+static inline void rig_wait(struct rig *rig, uint64_t ns)
+{
+	uint64_t until_ns = rig->now_ns + ns;
+
+	for (;;) {
+		uint64_t next_ns = harp_stack_next_deadline_ns(rig->stack);
+
+		if (next_ns > until_ns)
+			break;
+		rig->now_ns = next_ns > rig->now_ns ? next_ns : rig->now_ns;
+		rig_poll(rig);
+	}
+	rig->now_ns = until_ns;
+	rig_poll(rig);
+}
+
+/* Everything about a segment of the peer that a test may want to be odd. */
+struct rig_say {
+	uint8_t flags;
+	uint32_t seq, ack;
+	uint32_t wnd;
+	uint32_t len;        /* payload: bytes of rig_byte() */
+	uint8_t options[40];
+	uint32_t options_len;
+	bool raw_options;    /* no timestamp is added */
+	bool bad_checksum;
+};
+
+static inline uint8_t rig_byte(uint32_t seq)
+{
+	return (uint8_t)(seq * 7 + (seq >> 8));
+}
+
+static inline void rig_put(struct rig *rig, struct rig_say say)
+{
+	struct rig_packet *p = &rig->in[rig->in_tail++ % RIG_QUEUE];
+	struct harp_addr src = harp_addr_v4(10, 0, 0, 2), dst = harp_addr_v4(10, 0, 0, 1);
+	uint8_t *ip = p->bytes + 14, *th = ip + 20;
+	uint32_t tcp_len;
+	uint16_t sum;
+
+	if (rig->timestamps && !say.raw_options && !(say.flags & TCP_SYN)) {
+		tcp_options_write_timestamp(say.options, rig->tsval, rig->tsecr);
+		say.options_len = 12;
+	}
+	tcp_len = 20 + say.options_len + say.len;
+	memset(p->bytes, 0, sizeof(p->bytes));
+	memcpy(p->bytes, "\2\0\0\0\0\1\2\0\0\0\0\2\x08\0", 14);
+	memcpy(ip, "\x45\0\0\0\0\0\x40\0\x40\6\0\0\x0a\0\0\2\x0a\0\0\1", 20);
+	be16_store(ip + 2, (uint16_t)(20 + tcp_len));
+	sum = csum_finish(csum_partial(ip, 20, 0));
+	memcpy(ip + 10, &sum, 2);
+	be16_store(th, RIG_PEER_PORT);
+	be16_store(th + 2, rig->port);
+	be32_store(th + 4, say.seq);
+	be32_store(th + 8, say.ack);
+	th[12] = (uint8_t)((20 + say.options_len) / 4 << 4);
+	th[13] = say.flags;
+	be16_store(th + 14, (uint16_t)say.wnd);
+	memcpy(th + 20, say.options, say.options_len);
+	for (uint32_t i = 0; i < say.len; i++)
+		th[20 + say.options_len + i] = rig_byte(say.seq + i);
+	sum = csum_finish(csum_partial(th, tcp_len, ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len)));
+	sum = (uint16_t)(sum ^ say.bad_checksum);
+	memcpy(th + 16, &sum, 2);
+	p->len = 34 + tcp_len;
+}
+
+/* Says it and polls. */
+static inline void rig_says(struct rig *rig, struct rig_say say)
+{
+	rig_put(rig, say);
+	rig_poll(rig);
+}
+
+/* The usual segment: at the peer's SND.NXT, acknowledging everything. */
+static inline struct rig_say rig_usual(struct rig *rig, uint8_t flags, uint32_t len)
+{
+	return (struct rig_say){ .flags = flags, .seq = rig->seq, .ack = rig->ack,
+				 .wnd = RIG_PEER_WND, .len = len };
+}
+
+/* The stack's next segment; a failure and an empty one when there is none. */
+static inline const struct rig_seg *rig_expect(struct rig *rig, uint8_t flags)
+{
+	static const struct rig_seg none;
+	const struct rig_seg *s;
+
+	CHECK(rig->out_head != rig->out_tail);
+	if (rig->out_head == rig->out_tail)
+		return &none;
+	s = &rig->out[rig->out_head++ % RIG_QUEUE];
+	CHECK_EQ(s->flags, flags);
+	if (s->opt.seen & TCP_OPT_TIMESTAMP)
+		rig->tsecr = s->opt.tsval;
+	return s;
+}
+
+static inline unsigned rig_pending(const struct rig *rig)
+{
+	return rig->out_tail - rig->out_head;
+}
+
+static inline void rig_silent(struct rig *rig)
+{
+	CHECK_EQ(rig_pending(rig), 0);
+	rig->out_head = rig->out_tail;
+}
+
+static inline uint32_t rig_events(struct rig *rig)
+{
+	uint32_t events = 0, all = 0;
+
+	while (harp_stack_next_event(rig->stack, &events))
+		all |= events;
+	return all;
+}
+
+static inline struct rig_say rig_syn(struct rig *rig, uint8_t flags)
+{
+	struct rig_say say = rig_usual(rig, flags, 0);
+	struct tcp_options opt = { .seen = TCP_OPT_MSS, .mss_bytes = 1460, .wscale = 2,
+				   .tsval = rig->tsval, .tsecr = rig->tsecr };
+
+	if (rig->timestamps)
+		opt.seen |= TCP_OPT_TIMESTAMP;
+	if (rig->wscale)
+		opt.seen |= TCP_OPT_WSCALE;
+	say.options_len = tcp_options_write_syn(say.options, &opt);
+	return say;
+}
+
+/* SYN-SENT, with our SYN taken. */
+static inline const struct rig_seg *rig_syn_sent(struct rig *rig,
+						 const struct harp_tcp_options *opt)
+{
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2),
+					.port = RIG_PEER_PORT };
+	const struct rig_seg *s;
+
+	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &remote, opt, &rig->conn), 0);
+	rig_poll(rig);
+	s = rig_expect(rig, TCP_SYN);
+	rig->port = s->src_port;
+	rig->ack = s->seq + 1;
+	return s;
+}
+
+/* ESTABLISHED by our connect. */
+static inline void rig_established(struct rig *rig, const struct harp_tcp_options *opt)
+{
+	rig_syn_sent(rig, opt);
+	rig_says(rig, rig_syn(rig, TCP_SYN | TCP_ACK));
+	rig->seq++;
+	rig_expect(rig, TCP_ACK);
+	rig_silent(rig);
+	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
+	CHECK(rig_events(rig) & HARP_EVENT_CONNECTED);
+}
+
+static inline void rig_listen(struct rig *rig, uint32_t backlog)
+{
+	struct harp_endpoint at = { .port = RIG_PORT };
+	struct harp_tcp_options opt = { .size = sizeof(opt), .backlog = backlog };
+
+	rig->port = RIG_PORT;
+	CHECK_EQ(harp_tcp_listen(rig->stack, &at, &opt, &rig->listener), 0);
+}
+
+static inline ssize_t rig_write(struct rig *rig, size_t len)
+{
+	static uint8_t bytes[65536];
+	struct iovec iov = { .iov_base = bytes, .iov_len = len };
+	ssize_t n = harp_conn_send(rig->conn, &iov, 1);
+
+	rig_poll(rig);
+	return n;
+}
+
+#endif

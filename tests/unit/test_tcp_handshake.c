@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_handshake.c - opening: options, window scale, refusals, simultaneous open, backlog. */
+#include "tcp_rig.h"
+
+static struct rig rig;
+
+static void test_syn_offers_options(void)
+{
+	const struct rig_seg *s;
+
+	rig_open(&rig);
+	s = rig_syn_sent(&rig, NULL);
+	CHECK_EQ(s->opt.mss_bytes, 1460);
+	CHECK_EQ(s->opt.seen, TCP_OPT_MSS | TCP_OPT_WSCALE | TCP_OPT_TIMESTAMP);
+	CHECK(s->opt.wscale > 0 && s->opt.wscale <= 14);
+	CHECK_EQ(s->len, 0);
+	rig_close(&rig);
+}
+
+static void test_established_agrees_on_options(void)
+{
+	struct harp_tcp_info info;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(harp_conn_info(rig.conn, &info, sizeof(info)), 0);
+	CHECK_EQ(info.options, HARP_TCPI_TIMESTAMPS | HARP_TCPI_WSCALE);
+	CHECK_EQ(info.snd_mss_bytes, 1448);
+	CHECK_EQ(info.snd_wscale, 2);
+	CHECK_EQ(info.snd_wnd_bytes, RIG_PEER_WND); /* a SYN's window is never scaled */
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1));
+	harp_conn_info(rig.conn, &info, sizeof(info));
+	CHECK_EQ(info.snd_wnd_bytes, RIG_PEER_WND << 2);
+	rig_close(&rig);
+}
+
+static void test_peer_without_options(void)
+{
+	struct harp_tcp_info info;
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	rig.timestamps = rig.wscale = false;
+	say = rig_usual(&rig, TCP_SYN | TCP_ACK, 0); /* not even an MSS */
+	rig_says(&rig, say);
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	harp_conn_info(rig.conn, &info, sizeof(info));
+	CHECK_EQ(info.options, 0);
+	CHECK_EQ(info.snd_mss_bytes, 536);
+	CHECK_EQ(info.rcv_wscale, 0);
+	CHECK(info.rcv_wnd_bytes <= 65535);
+	rig_close(&rig);
+}
+
+static void test_syn_is_repeated_then_times_out(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .connect_timeout_ns = 2 * RIG_S };
+	uint32_t iss;
+
+	rig_open(&rig);
+	iss = rig_syn_sent(&rig, &opt)->seq;
+	rig_wait(&rig, 190 * RIG_MS);
+	rig_silent(&rig);
+	rig_wait(&rig, 20 * RIG_MS); /* 200 ms, then 400, 800 */
+	CHECK_EQ(rig_expect(&rig, TCP_SYN)->seq, iss);
+	rig_wait(&rig, 380 * RIG_MS);
+	rig_silent(&rig);
+	rig_wait(&rig, 20 * RIG_MS);
+	CHECK_EQ(rig_expect(&rig, TCP_SYN)->seq, iss);
+	rig_wait(&rig, 2 * RIG_S);
+	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
+	CHECK(rig_events(&rig) & HARP_EVENT_CLOSED);
+	rig_close(&rig);
+}
+
+static void test_refused(void)
+{
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	say = rig_usual(&rig, TCP_RST | TCP_ACK, 0);
+	say.ack--; /* does not acknowledge our SYN: a blind guess */
+	rig_says(&rig, say);
+	CHECK_EQ(rig.conn->state, HARP_TCP_SYN_SENT);
+	rig_says(&rig, rig_usual(&rig, TCP_RST | TCP_ACK, 0));
+	CHECK_EQ(harp_conn_error(rig.conn), -ECONNREFUSED);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+static void test_bad_ack_in_syn_sent_is_reset(void)
+{
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	say = rig_syn(&rig, TCP_SYN | TCP_ACK);
+	say.ack += 5;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_expect(&rig, TCP_RST)->seq, say.ack);
+	CHECK_EQ(rig.conn->state, HARP_TCP_SYN_SENT);
+	rig_close(&rig);
+}
+
+static void test_simultaneous_open(void)
+{
+	const struct rig_seg *s;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	CHECK_EQ(rig.conn->state, HARP_TCP_SYN_RECEIVED);
+	s = rig_expect(&rig, TCP_SYN | TCP_ACK);
+	CHECK_EQ(s->ack, RIG_PEER_ISS + 1);
+	rig.seq++;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	rig_close(&rig);
+}
+
+static void test_passive_open(void)
+{
+	const struct rig_seg *s;
+
+	rig_open(&rig);
+	rig_listen(&rig, 4);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	s = rig_expect(&rig, TCP_SYN | TCP_ACK);
+	CHECK_EQ(s->ack, RIG_PEER_ISS + 1);
+	CHECK_EQ(s->opt.seen, TCP_OPT_MSS | TCP_OPT_WSCALE | TCP_OPT_TIMESTAMP);
+	CHECK_EQ(s->opt.tsecr, rig.tsval);
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), -EAGAIN);
+	/* Our SYN-ACK was lost: their SYN again is answered again. */
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	s = rig_expect(&rig, TCP_SYN | TCP_ACK);
+	rig.ack = s->seq + 1;
+	rig.seq++;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	rig_close(&rig);
+}
+
+static void test_listener_answers_strays(void)
+{
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_listen(&rig, 4);
+	say = rig_usual(&rig, TCP_ACK, 0);
+	say.ack = 4711;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_expect(&rig, TCP_RST)->seq, 4711);
+	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
+	rig_silent(&rig);
+	/* And where nobody listens. */
+	rig.port = RIG_PORT + 1;
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	CHECK_EQ(rig_expect(&rig, TCP_RST | TCP_ACK)->ack, RIG_PEER_ISS + 1);
+	rig_close(&rig);
+}
+
+static void test_backlog_prefers_the_newest(void)
+{
+	rig_open(&rig);
+	rig_listen(&rig, 2);
+	for (uint32_t i = 0; i < 5; i++) {
+		struct rig_say say = rig_syn(&rig, TCP_SYN);
+
+		rig_put(&rig, say);
+		/* another source port: another connection */
+		be16_store(rig.in[(rig.in_tail - 1) % RIG_QUEUE].bytes + 34, (uint16_t)(7000 + i));
+		uint8_t *th = rig.in[(rig.in_tail - 1) % RIG_QUEUE].bytes + 34;
+		uint32_t len = rig.in[(rig.in_tail - 1) % RIG_QUEUE].len - 34;
+		struct harp_addr src = harp_addr_v4(10, 0, 0, 2), dst = harp_addr_v4(10, 0, 0, 1);
+
+		th[16] = th[17] = 0;
+		uint16_t sum = csum_finish(csum_partial(
+			th, len, ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, len)));
+
+		memcpy(th + 16, &sum, 2);
+		rig_poll(&rig);
+		CHECK_EQ(rig_expect(&rig, TCP_SYN | TCP_ACK)->dst_port, 7000 + i);
+	}
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 2);
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_backlog"), 3);
+	rig_close(&rig);
+}
+
+static void test_rst_before_accept_vanishes(void)
+{
+	rig_open(&rig);
+	rig_listen(&rig, 2);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
+	rig.seq++;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), -EAGAIN);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_syn_offers_options();
+	test_established_agrees_on_options();
+	test_peer_without_options();
+	test_syn_is_repeated_then_times_out();
+	test_refused();
+	test_bad_ack_in_syn_sent_is_reset();
+	test_simultaneous_open();
+	test_passive_open();
+	test_listener_answers_strays();
+	test_backlog_prefers_the_newest();
+	test_rst_before_accept_vanishes();
+	return check_done();
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_loss.c - duplicate ACKs: limited transmit, fast retransmit, NewReno's partial ACKs. */
+#include "tcp_rig.h"
+
+static struct rig rig;
+
+/* Ten segments in flight; returns the first one's sequence number. */
+static uint32_t ten_in_flight(void)
+{
+	uint32_t first;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
+	CHECK_EQ(rig_pending(&rig), 10); /* RFC 6928 */
+	first = rig_expect(&rig, TCP_ACK)->seq;
+	rig.out_head = rig.out_tail;
+	return first;
+}
+
+static struct rig_say ack_of(uint32_t ack)
+{
+	struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
+
+	say.ack = ack;
+	return say;
+}
+
+static void test_fast_retransmit(void)
+{
+	uint32_t first = ten_in_flight(), cwnd;
+
+	/* The first ACK sets the window that the duplicates must repeat (the SYN's was unscaled). */
+	rig_says(&rig, ack_of(first));
+	rig.conn->dup_acks = 0;
+	rig.conn->dup_acked_bytes = 0;
+	rig.out_head = rig.out_tail;
+	rig_says(&rig, ack_of(first));
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, first + 10 * 1448); /* RFC 3042 */
+	rig_says(&rig, ack_of(first));
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, first + 11 * 1448);
+	rig_says(&rig, ack_of(first));
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, first);
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+	cwnd = rig.conn->cc.cwnd_bytes;
+	CHECK_EQ(cwnd, 6 * 1448); /* half of the twelve in flight */
+	rig.out_head = rig.out_tail;
+	/* A partial ACK: the next hole is filled at once (RFC 6582). */
+	rig_says(&rig, ack_of(first + 4 * 1448));
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, first + 4 * 1448);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	rig_says(&rig, ack_of(rig.conn->recover_seq));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, cwnd);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig_close(&rig);
+}
+
+static void test_not_every_repeated_ack_is_a_duplicate(void)
+{
+	uint32_t first = ten_in_flight();
+	struct rig_say say;
+
+	for (uint32_t i = 0; i < 5; i++) { /* window updates */
+		say = ack_of(first);
+		say.wnd -= 10 * (i + 1);
+		rig_says(&rig, say);
+	}
+	for (uint32_t i = 0; i < 5; i++) { /* data of the peer's own */
+		say = rig_usual(&rig, TCP_ACK, 10);
+		say.ack = first;
+		say.wnd -= 50;
+		rig_says(&rig, say);
+		rig.seq += 10;
+	}
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
+	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
+	rig_close(&rig);
+}
+
+static void test_slow_start_doubles(void)
+{
+	uint32_t first = ten_in_flight();
+
+	rig_says(&rig, ack_of(first + 10 * 1448));
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, 20 * 1448);
+	CHECK_EQ(rig_pending(&rig), 10);
+	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 10 * 1448);
+	rig_close(&rig);
+}
+
+static void test_ack_in_the_middle_of_a_segment(void)
+{
+	uint32_t first = ten_in_flight();
+	const struct rig_seg *s;
+
+	rig_says(&rig, ack_of(first + 700));
+	rig.out_head = rig.out_tail;
+	rig_wait(&rig, 10 * RIG_MS);
+	s = rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(s->seq, first + 700); /* what is left of it, with a good checksum */
+	CHECK_EQ(s->len, 748);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_fast_retransmit();
+	test_not_every_repeated_ack_is_a_duplicate();
+	test_slow_start_doubles();
+	test_ack_in_the_middle_of_a_segment();
+	return check_done();
+}
