@@ -6,7 +6,6 @@
 #include <stdbool.h>
 
 #include "base/rng.h"
-#include "base/siphash.h"
 #include "harp_nic.h"
 
 #define WIRE_PPM 1000000u
@@ -43,7 +42,6 @@ struct harp_wire {
 	bool strict;
 	uint64_t complete_delay_ns, number;
 	struct rng rng;
-	struct siphash_key hash_key;
 	struct wire_slot *slots;
 	uint8_t *bytes; /* packets_max times slot_bytes */
 	uint32_t *free_slots;
