@@ -61,7 +61,7 @@ static void server_readable(struct server *s)
 
 		if (harp_conn_send(s->conn, &answer, 1) != (ssize_t)sizeof(s->sum))
 			die("answer", -EAGAIN); /* eight bytes always fit an empty queue */
-		harp_conn_close(s->conn); /* FIN after the answer; the stack does the rest */
+		harp_conn_close(s->conn);       /* FIN after the answer; the stack does the rest */
 		s->conn = NULL;
 	} else if (n != -EAGAIN) {
 		die("server", n);
@@ -89,7 +89,7 @@ static void server_turn(struct server *s)
 struct client {
 	struct harp_stack *stack;
 	struct harp_conn *conn;
-	uint64_t sum;      /* of what was sent */
+	uint64_t sum; /* of what was sent */
 	uint32_t sent_bytes;
 	uint64_t answer;
 	size_t answer_bytes;

@@ -96,7 +96,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	tcp_state_set(conn, HARP_TCP_SYN_SENT);
 	tcp->stats->tcp_active_opens++;
 	tcp_timer_life(conn, options.connect_timeout_ns);
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 	*out = conn;
 	return 0;
 }
@@ -165,7 +165,7 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 	}
 	if (done == 0)
 		return (conn->flags & CONN_WANT_WRITE) ? -EAGAIN : 0;
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 	return (ssize_t)done;
 }
 
@@ -182,7 +182,7 @@ int harp_conn_shutdown(struct harp_conn *conn)
 	if (conn->state == HARP_TCP_CLOSED)
 		return conn->error ? conn->error : -EPIPE;
 	conn->flags |= CONN_FIN_WANTED;
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 	return 0;
 }
 
@@ -229,7 +229,7 @@ void harp_conn_close(struct harp_conn *conn)
 	conn->flags |= CONN_FIN_WANTED;
 	if (conn->state == HARP_TCP_FIN_WAIT_2)
 		tcp_timer_life(conn, TCP_FIN_WAIT_2_NS);
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 }
 
 void harp_conn_abort(struct harp_conn *conn)
@@ -267,7 +267,8 @@ void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endpoint *loc
 	if (local)
 		*local = (struct harp_endpoint){ .addr = conn->path.src, .port = conn->local_port };
 	if (remote)
-		*remote = (struct harp_endpoint){ .addr = conn->path.dst, .port = conn->remote_port };
+		*remote =
+			(struct harp_endpoint){ .addr = conn->path.dst, .port = conn->remote_port };
 }
 
 uint64_t harp_conn_acked_bytes(const struct harp_conn *conn)
@@ -296,7 +297,7 @@ int harp_conn_probe(struct harp_conn *conn)
 	conn->flags |= CONN_PROBE_PENDING;
 	conn->tcp->stats->tcp_keepalive_probes++;
 	conn->acct.keepalive_probes++;
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 	return 0;
 }
 

@@ -78,8 +78,8 @@ int harp_conn_peek(struct harp_conn *conn, struct iovec *iov, int iov_count)
 void harp_conn_consume(struct harp_conn *conn, size_t len)
 {
 	while (len > 0 && conn->rcv_head) {
-		uint32_t n = len < conn->rcv_head->pub.len ? (uint32_t)len :
-							     conn->rcv_head->pub.len;
+		uint32_t n =
+			len < conn->rcv_head->pub.len ? (uint32_t)len : conn->rcv_head->pub.len;
 
 		frames_take(conn, n);
 		len -= n;
@@ -131,7 +131,7 @@ int harp_conn_send_frame(struct harp_conn *conn, struct harp_frame *frame)
 	    frame->len > frame->capacity)
 		return -EINVAL;
 	tcp_sndq_frame(conn, f);
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 	return 0;
 }
 

@@ -121,8 +121,10 @@ static void stack_icmp(struct harp_stack *stack, struct packet_in *in)
 
 	if (icmp_input(&stack->icmp, in, &error) != ICMP_ERROR || error.proto != IP_PROTO_TCP)
 		return;
-	key = (struct flow_key){ .local = error.local.addr, .remote = error.remote.addr,
-				 .local_port = error.local.port, .remote_port = error.remote.port };
+	key = (struct flow_key){ .local = error.local.addr,
+				 .remote = error.remote.addr,
+				 .local_port = error.local.port,
+				 .remote_port = error.remote.port };
 	switch (error.kind) {
 	case ICMP_ERROR_TOO_BIG:
 		kind = -EMSGSIZE;
@@ -169,8 +171,8 @@ static void stack_timer(void *ctx, struct timer *timer, uint64_t now_ns)
 	struct harp_stack *stack = ctx;
 
 	if (timer->kind == TCP_TIMER_KIND)
-		tcp_timer_fire((struct harp_conn *)((char *)timer -
-						    offsetof(struct harp_conn, timer)));
+		tcp_timer_fire(
+			(struct harp_conn *)((char *)timer - offsetof(struct harp_conn, timer)));
 	else
 		neighbour_timer(&stack->eth, timer, now_ns);
 }
@@ -196,7 +198,7 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 	fired = wheel_advance(&stack->wheel, now_ns, stack_timer, stack);
 	if (stack->options.hooks.requests)
 		stack->options.hooks.requests(stack->options.hooks.ctx, now_ns);
-	tcp_out_phase(&stack->tcp);
+	tcp_tx_phase(&stack->tcp);
 	nicio_flush(&stack->io);
 	if (received > 0 || stack->io.fill_held < stack->io.fill_target)
 		nicio_fill(&stack->io);
@@ -207,7 +209,7 @@ uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack)
 {
 	uint64_t deadline_ns = wheel_next_ns(&stack->wheel);
 
-	if (tcp_out_pending(&stack->tcp))
+	if (tcp_tx_pending(&stack->tcp))
 		return stack->now_ns;
 	/* Packets that the NIC had no room for: it says when, or we ask again soon. */
 	if ((stack->tcp.nic_full || stack->io.tx_count > 0) && !stack->io.nic->ops->next_ns &&

@@ -98,10 +98,16 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	int err;
 
 	*tcp = (struct tcp){
-		.ip = ip, .eth = ip->eth, .io = ip->eth->io, .pool = ip->eth->io->pool,
-		.wheel = wheel, .rng = rng, .stats = stats,
+		.ip = ip,
+		.eth = ip->eth,
+		.io = ip->eth->io,
+		.pool = ip->eth->io->pool,
+		.wheel = wheel,
+		.rng = rng,
+		.stats = stats,
 		.isn_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
-		.max_conns = opt->max_conns, .max_listeners = opt->max_listeners,
+		.max_conns = opt->max_conns,
+		.max_listeners = opt->max_listeners,
 	};
 	TAILQ_INIT(&tcp->tx_ready);
 	TAILQ_INIT(&tcp->tx_blocked);
@@ -204,8 +210,8 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
 	conn->user_timeout_ns = opt->user_timeout_ns ? opt->user_timeout_ns : 120 * TCP_NS_PER_S;
 	conn->keepalive_idle_ns = opt->keepalive_idle_ns;
-	conn->keepalive_interval_ns = opt->keepalive_interval_ns ? opt->keepalive_interval_ns :
-								   opt->keepalive_idle_ns;
+	conn->keepalive_interval_ns =
+		opt->keepalive_interval_ns ? opt->keepalive_interval_ns : opt->keepalive_idle_ns;
 	conn->keepalive_count = opt->keepalive_count ? opt->keepalive_count : 8;
 	conn->tos = (uint8_t)(opt->dscp << 2);
 	conn->user = opt->user;
@@ -311,7 +317,7 @@ void tcp_conn_established(struct harp_conn *conn)
 	}
 	if (conn->flags & CONN_FIN_WANTED) {
 		/* Closed while connecting: RFC 9293 3.10.4, SYN-RECEIVED: queue it. */
-		tcp_out_ready(conn);
+		tcp_tx_ready(conn);
 	}
 	tcp_conn_event(conn, HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE);
 }
@@ -344,7 +350,7 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 	tcp_state_set(conn, HARP_TCP_CLOSED);
 	conn->error = error;
 	tcp_timer_stop(conn);
-	tcp_out_unlist(conn);
+	tcp_tx_unlist(conn);
 	tcp_sndq_purge(conn);
 	tcp_reass_purge(conn);
 	flow_remove(&tcp->flows, &key, conn->index);

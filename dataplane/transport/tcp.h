@@ -7,7 +7,8 @@
  *	tcp_listen.c   a SYN to a listener
  *	tcp_ack.c      what an acceptable ACK does: queue, RTT, window
  *	tcp_reass.c    payload in: in order to the receive queue, else the reassembly list
- *	tcp_out.c      segments out: headers, windows, ACKs, RSTs
+ *	tcp_tx.c       the transmit phase: who sends what, when
+ *	tcp_out.c      one segment out: headers, options, window
  *	tcp_sndq.c     the send queue: bytes and frames become segments
  *	tcp_loss.c     what was lost, what is in flight; RFC 5681, 6582
  *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
@@ -44,11 +45,11 @@ enum tcp_flag {
 };
 
 #define TCP_HEADER_BYTES 20u
-#define TCP_MSS_BYTES_DEFAULT 536u  /* RFC 9293 section 3.7.1 MUST-15 */
-#define TCP_MSS_BYTES_MIN 88u       /* below it headers are all that a peer wants to see us send */
-#define TCP_DUPACK_THRESHOLD 3u     /* RFC 5681 section 3.2 */
-#define TCP_ACK_EVERY_SEGMENTS 16u  /* full-sized segments within one burst */
-#define TCP_TX_QUOTA_SEGMENTS 16u   /* of one connection before the next one has its turn */
+#define TCP_MSS_BYTES_DEFAULT 536u /* RFC 9293 section 3.7.1 MUST-15 */
+#define TCP_MSS_BYTES_MIN 88u      /* below it headers are all that a peer wants to see us send */
+#define TCP_DUPACK_THRESHOLD 3u    /* RFC 5681 section 3.2 */
+#define TCP_ACK_EVERY_SEGMENTS 16u /* full-sized segments within one burst */
+#define TCP_TX_QUOTA_SEGMENTS 16u  /* of one connection before the next one has its turn */
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
@@ -73,8 +74,9 @@ enum conn_flag {
 	CONN_PROBE_PENDING = 0x0200, /* a keepalive or window probe is to be sent */
 	CONN_CWND_LIMITED = 0x0400,  /* the congestion window held back data */
 	CONN_ESTABLISHED_ONCE = 0x0800,
-	CONN_FIN_OOO = 0x1000,       /* a FIN was seen out of order, at rcv_fin_seq */
-	CONN_WINDOW_FORCE = 0x2000,  /* window-limited with nothing in flight: cut a segment to fit */
+	CONN_FIN_OOO = 0x1000, /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_WINDOW_FORCE =
+		0x2000, /* window-limited with nothing in flight: cut a segment to fit */
 };
 
 enum tcp_recovery {
@@ -93,12 +95,12 @@ struct harp_conn {
 	uint32_t rcv_acked_seq; /* the last acknowledgment number sent */
 	uint32_t flags;         /* enum conn_flag */
 	uint32_t reass_frames;
-	uint8_t state;          /* enum harp_tcp_state; written by tcp_state_set() only */
-	uint8_t recovery;       /* enum tcp_recovery */
+	uint8_t state;    /* enum harp_tcp_state; written by tcp_state_set() only */
+	uint8_t recovery; /* enum tcp_recovery */
 	uint8_t snd_wscale, rcv_wscale;
-	uint8_t options;        /* HARP_TCPI_* agreed on */
+	uint8_t options; /* HARP_TCPI_* agreed on */
 	uint8_t dup_acks;
-	uint8_t rtx_backoff;    /* RFC 6298 (5.5): how often the timer was doubled */
+	uint8_t rtx_backoff;       /* RFC 6298 (5.5): how often the timer was doubled */
 	uint8_t full_segs_unacked; /* full-sized segments received since the last ACK was sent */
 
 	/* Line 1: the queues. */
@@ -106,7 +108,7 @@ struct harp_conn {
 	struct frame *snd_unsent; /* first segment never sent */
 	struct frame *snd_tail;
 	struct frame *rcv_head, *rcv_tail;
-	uint32_t snd_end_seq;     /* sequence number after the last byte queued */
+	uint32_t snd_end_seq; /* sequence number after the last byte queued */
 	uint32_t tx_frames_held, tx_frames_budget;
 	uint32_t rx_frames_held, rx_frames_budget;
 	uint32_t rcv_bytes_per_frame; /* typical; turns frames into a window */
@@ -119,46 +121,46 @@ struct harp_conn {
 	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
 	uint64_t keep_deadline_ns;
 	uint64_t last_rcv_ns;
-	uint64_t progress_ns;      /* snd_una last moved, or data became outstanding */
-	uint64_t rto_ns;           /* without backoff */
+	uint64_t progress_ns; /* snd_una last moved, or data became outstanding */
+	uint64_t rto_ns;      /* without backoff */
 	uint64_t srtt_ns, rttvar_ns;
 
 	/* Line 4: output of a segment. */
 	uint16_t snd_mss_bytes, rcv_mss_bytes;
 	uint16_t local_port, remote_port;
 	uint32_t ts_offset;
-	uint32_t ack_poll;       /* tcp->poll_count when the ACK became due */
+	uint32_t ack_poll; /* tcp->poll_count when the ACK became due */
 	uint32_t recover_seq;
-	uint32_t rtx_seq;        /* in recovery: everything before it was sent again */
+	uint32_t rtx_seq;         /* in recovery: everything before it was sent again */
 	uint32_t dup_acked_bytes; /* left the network, as duplicate ACKs tell */
-	struct frame *rtx_next;  /* TCP_RECOVERY_RTO: the segment at rtx_seq */
+	struct frame *rtx_next;   /* TCP_RECOVERY_RTO: the segment at rtx_seq */
 	uint32_t snd_wnd_max_bytes;
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
 	uint32_t blocked_generation; /* eth's, when a next hop was unresolved */
 	uint8_t tos;
-	uint8_t tx_queued;       /* enum: on which of tcp's transmit lists */
+	uint8_t tx_queued; /* enum: on which of tcp's transmit lists */
 	uint8_t keep_unanswered;
-	uint8_t lone_quick;      /* single segments in a row that were acknowledged at once */
-	uint8_t rto_lone;        /* the deadline allows for a delayed ACK of a single segment */
+	uint8_t lone_quick; /* single segments in a row that were acknowledged at once */
+	uint8_t rto_lone;   /* the deadline allows for a delayed ACK of a single segment */
 	uint8_t challenge_count;
 	uint8_t on_ack_list, on_event_list, on_pool_list;
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
 	struct frame *reass_head, *reass_tail;
 	uint32_t rcv_queued_bytes;
-	uint32_t events;         /* HARP_EVENT_* not yet taken */
+	uint32_t events; /* HARP_EVENT_* not yet taken */
 	struct timer timer;
 
 	/* The rest: set-up, the application, and accounts. */
-	struct ip_path path;     /* path.src: local address, path.dst: remote */
-	TAILQ_ENTRY(harp_conn) tx_link;    /* tx_ready, tx_blocked, tx_unresolved */
+	struct ip_path path;            /* path.src: local address, path.dst: remote */
+	TAILQ_ENTRY(harp_conn) tx_link; /* tx_ready, tx_blocked, tx_unresolved */
 	TAILQ_ENTRY(harp_conn) ack_link;
 	TAILQ_ENTRY(harp_conn) event_link;
 	TAILQ_ENTRY(harp_conn) pool_link;  /* waits for frames of the pool */
 	TAILQ_ENTRY(harp_conn) owner_link; /* free list, a listener's queues, or TIME-WAIT */
 	struct harp_listener *listener;    /* until accepted */
 	void *user;
-	int error;                         /* -errno that ended it */
+	int error; /* -errno that ended it */
 	uint32_t index;
 	uint64_t confirm_next_ns;
 	uint64_t challenge_epoch_ns;
@@ -167,7 +169,7 @@ struct harp_conn {
 	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
 	uint32_t keepalive_count;
 	uint32_t on_time_wait_list;
-	uint64_t bytes_queued;             /* taken from the application */
+	uint64_t bytes_queued; /* taken from the application */
 	struct {
 		uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
 		uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
@@ -204,15 +206,15 @@ struct tcp {
 	struct rng *rng;
 	struct harp_stats *stats;
 	uint64_t now_ns;
-	uint32_t now_ms;       /* the timestamp clock, before each connection's offset */
+	uint32_t now_ms; /* the timestamp clock, before each connection's offset */
 	uint32_t poll_count;
 	struct conn_list tx_ready;      /* has something to send */
 	struct conn_list tx_blocked;    /* waits for the NIC to complete or for a frame */
 	struct conn_list tx_unresolved; /* waits for a neighbour */
 	struct conn_list ack_list;      /* owes a pure ACK */
 	struct conn_list events;
-	struct conn_list pool_waiters;  /* their application waits for frames of the pool */
-	bool nic_full;         /* the last transmit phase ended for want of room */
+	struct conn_list pool_waiters; /* their application waits for frames of the pool */
+	bool nic_full;                 /* the last transmit phase ended for want of room */
 	uint32_t resolved_seen; /* eth->resolved_generation when tx_unresolved was last woken */
 	uint32_t tx_frags_max;  /* frames of one segment */
 	uint32_t shared_frames; /* of the pool, beside the fill ring */
@@ -223,7 +225,7 @@ struct tcp {
 	struct harp_conn *conns;
 	uint32_t max_conns;
 	struct conn_list free_conns;
-	struct conn_list time_wait;     /* closed by the application too: may be taken back */
+	struct conn_list time_wait; /* closed by the application too: may be taken back */
 	struct harp_listener *listeners;
 	uint32_t max_listeners;
 };
@@ -251,9 +253,9 @@ enum tcp_verdict {
 struct tcp_segment {
 	struct packet_in *in;
 	uint32_t seq, ack;
-	uint32_t len;      /* payload bytes, all fragments */
+	uint32_t len; /* payload bytes, all fragments */
 	uint32_t wnd_field;
-	uint8_t flags;     /* enum tcp_flag */
+	uint8_t flags;        /* enum tcp_flag */
 	uint8_t header_bytes; /* still in front of the payload until tcp_reass_payload() */
 	struct tcp_options opt;
 };
@@ -362,19 +364,28 @@ void tcp_window_reopen(struct harp_conn *conn);
 uint32_t tcp_window_edge(const struct harp_conn *conn);
 
 /* ---- tcp_out.c ---- */
-void tcp_out_ready(struct harp_conn *conn);          /* something to send: at the next tx phase */
-void tcp_out_retry(struct harp_conn *conn);          /* the same, whatever it waited for */
-void tcp_out_want_ack(struct harp_conn *conn, bool now); /* an ACK is owed */
-void tcp_out_unlist(struct harp_conn *conn);         /* leaves every transmit list */
-int tcp_out_ack(struct harp_conn *conn);             /* a pure ACK, at once */
-int tcp_out_challenge_ack(struct harp_conn *conn);   /* the same, throttled (RFC 5961) */
-int tcp_out_probe(struct harp_conn *conn);           /* SEG.SEQ = SND.UNA - 1, no data */
+/* One segment whose payload lies in f: 0, -EAGAIN (next hop unresolved), -ENOBUFS (NIC full), other
+ * -errno of ip_path_check(). */
+int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uint32_t seq,
+		    uint8_t flags, uint32_t payload_len);
+int tcp_out_syn(struct harp_conn *conn);           /* SYN or SYN-ACK, by the state */
+int tcp_out_ack(struct harp_conn *conn);           /* a pure ACK, at once */
+int tcp_out_challenge_ack(struct harp_conn *conn); /* the same, throttled (RFC 5961) */
+int tcp_out_probe(struct harp_conn *conn);         /* SEG.SEQ = SND.UNA - 1, no data */
 int tcp_out_rst(struct harp_conn *conn);
 /* RFC 9293 3.10.7.1: the RST that answers a segment of no connection. */
 void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg);
+/* No ACK is owed any more. */
+void tcp_out_acked(struct harp_conn *conn);
+
+/* ---- tcp_tx.c ---- */
+void tcp_tx_ready(struct harp_conn *conn);              /* something to send: at the next phase */
+void tcp_tx_retry(struct harp_conn *conn);              /* the same, whatever it waited for */
+void tcp_tx_want_ack(struct harp_conn *conn, bool now); /* an ACK is owed */
+void tcp_tx_unlist(struct harp_conn *conn);             /* leaves every transmit list */
 /* The transmit phase: data of ready connections, then ACKs. Returns segments sent. */
-unsigned tcp_out_phase(struct tcp *tcp);
-bool tcp_out_pending(const struct tcp *tcp);
+unsigned tcp_tx_phase(struct tcp *tcp);
+bool tcp_tx_pending(const struct tcp *tcp);
 
 /* ---- tcp_sndq.c ---- */
 /* Copies bytes in; how many were taken. */
@@ -409,11 +420,11 @@ void tcp_loss_resent(struct harp_conn *conn, const struct frame *seg);
 void tcp_timer_init(struct harp_conn *conn);
 void tcp_timer_fire(struct harp_conn *conn);
 /* Events, after WireGuard's manner. */
-void tcp_timer_sent(struct harp_conn *conn);          /* data, SYN or FIN left */
-void tcp_timer_acked(struct harp_conn *conn);         /* snd_una moved */
-void tcp_timer_blocked(struct harp_conn *conn);       /* nothing is in flight, yet something waits */
+void tcp_timer_sent(struct harp_conn *conn);    /* data, SYN or FIN left */
+void tcp_timer_acked(struct harp_conn *conn);   /* snd_una moved */
+void tcp_timer_blocked(struct harp_conn *conn); /* nothing is in flight, yet something waits */
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
-void tcp_timer_keepalive(struct harp_conn *conn);     /* its settings changed */
+void tcp_timer_keepalive(struct harp_conn *conn); /* its settings changed */
 void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone);
 void tcp_timer_stop(struct harp_conn *conn);
 uint64_t tcp_timer_rto_ns(const struct harp_conn *conn);

@@ -36,7 +36,7 @@ void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 	tcp_loss_acked(conn, acked, flight_before, rtt_ns);
 	tcp_timer_acked(conn);
 	if (conn->snd_head)
-		tcp_out_ready(conn);
+		tcp_tx_ready(conn);
 	tcp_conn_event(conn, HARP_EVENT_ACKED);
 	if (conn->flags & CONN_WANT_WRITE)
 		ack_writable(conn);
@@ -68,5 +68,5 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 		conn->rtx_backoff = 0;
 		conn->rto_deadline_ns = TCP_NEVER_NS;
 	}
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 }

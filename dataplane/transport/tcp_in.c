@@ -8,7 +8,7 @@
  * Everything else goes step by step as the RFC tells it, with RFC 5961's defence against blind attacks
  * and RFC 7323's timestamps where they belong. A step either returns a verdict or lets the segment pass.
  *
- * Replies are made by wish (tcp_out_want_ack(), tcp_out_ready()); only resets, challenge ACKs and the
+ * Replies are made by wish (tcp_tx_want_ack(), tcp_tx_ready()); only resets, challenge ACKs and the
  * answer to an unacceptable segment are sent from here, as what they answer is not remembered.
  */
 #include "transport/tcp.h"
@@ -127,7 +127,7 @@ static void in_fin(struct harp_conn *conn)
 	/* "advance RCV.NXT over the FIN, and send an acknowledgment for the FIN." */
 	conn->rcv_nxt_seq++;
 	conn->rcv_edge_seq = seq_max(conn->rcv_edge_seq, conn->rcv_nxt_seq);
-	tcp_out_want_ack(conn, true);
+	tcp_tx_want_ack(conn, true);
 	tcp_conn_event(conn, HARP_EVENT_EOF | HARP_EVENT_READABLE);
 	switch (conn->state) {
 	case HARP_TCP_ESTABLISHED:
@@ -182,7 +182,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 		/* Simultaneous open: "Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment". */
 		tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);
 		conn->flags |= CONN_SYN_PENDING;
-		tcp_out_ready(conn);
+		tcp_tx_ready(conn);
 		return TCP_DONE;
 	}
 	conn->snd_una_seq = seg->ack;
@@ -190,7 +190,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
 	tcp_timer_acked(conn);
 	tcp_conn_established(conn);
-	tcp_out_want_ack(conn, true);
+	tcp_tx_want_ack(conn, true);
 	return TCP_DONE;
 }
 
@@ -208,8 +208,7 @@ static bool in_acceptable(const struct harp_conn *conn, const struct tcp_segment
 		return seg->seq - conn->rcv_nxt_seq <= wnd;
 	if (wnd == 0)
 		return false;
-	return seg->seq - conn->rcv_nxt_seq < wnd ||
-	       seg->seq + space - 1 - conn->rcv_nxt_seq < wnd;
+	return seg->seq - conn->rcv_nxt_seq < wnd || seg->seq + space - 1 - conn->rcv_nxt_seq < wnd;
 }
 
 static enum tcp_verdict in_unacceptable(struct harp_conn *conn, const struct tcp_segment *seg,
@@ -232,8 +231,8 @@ static enum tcp_verdict in_unacceptable(struct harp_conn *conn, const struct tcp
 
 static enum tcp_verdict in_check_sequence(struct harp_conn *conn, struct tcp_segment *seg)
 {
-	uint32_t space = seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) +
-			 ((seg->flags & TCP_FIN) ? 1u : 0u);
+	uint32_t space =
+		seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
 
 	/* RFC 7323 section 5.3 R1: PAWS comes before the sequence number. RST segments are exempt. */
 	if ((conn->options & HARP_TCPI_TIMESTAMPS) && !(seg->flags & TCP_RST)) {
@@ -251,7 +250,7 @@ static enum tcp_verdict in_check_sequence(struct harp_conn *conn, struct tcp_seg
 	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
 	    seg->seq == conn->irs_seq) {
 		conn->flags |= CONN_SYN_PENDING;
-		tcp_out_ready(conn);
+		tcp_tx_ready(conn);
 		return TCP_DROP_DUPLICATE;
 	}
 	if (in_acceptable(conn, seg, space)) {
@@ -264,7 +263,7 @@ static enum tcp_verdict in_check_sequence(struct harp_conn *conn, struct tcp_seg
 		conn->tcp->stats->drop_tcp_rx_budget++;
 		seg->len = 0;
 		seg->flags &= (uint8_t)~TCP_FIN;
-		tcp_out_want_ack(conn, true);
+		tcp_tx_want_ack(conn, true);
 		return IN_PASS;
 	}
 	return in_unacceptable(conn, seg, space);
@@ -429,7 +428,8 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 /* RFC 6191 section 2, RFC 9293 3.10.7.4: a new SYN may take over a connection in TIME-WAIT. */
 static bool in_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	if (conn->state != HARP_TCP_TIME_WAIT || (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
+	if (conn->state != HARP_TCP_TIME_WAIT ||
+	    (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
 		return false;
 	if ((conn->options & HARP_TCPI_TIMESTAMPS) && (seg->opt.seen & TCP_OPT_TIMESTAMP) &&
 	    seg->opt.tsval != conn->ts_recent)
@@ -473,8 +473,7 @@ static bool in_is_fast(const struct harp_conn *conn, const struct tcp_segment *s
 	slow |= seg->len > conn_rcv_wnd_bytes(conn);
 	slow |= seg->ack - conn->snd_una_seq > flight;
 	slow |= (seg->ack == conn->snd_una_seq) & (seg->len == 0) & (flight > 0);
-	slow |= seg->opt.seen !=
-		((conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPT_TIMESTAMP : 0);
+	slow |= seg->opt.seen != ((conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPT_TIMESTAMP : 0);
 	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0);
 	slow |= (conn->recovery | conn->dup_acks) != 0;
 	slow |= conn->reass_head != NULL;
@@ -505,7 +504,8 @@ static enum tcp_verdict in_segment(struct tcp *tcp, struct packet_in *in)
 	if (v != IN_PASS)
 		return v;
 	tcp->stats->tcp_segs_in++;
-	key = (struct flow_key){ .local = in->dst, .remote = in->src,
+	key = (struct flow_key){ .local = in->dst,
+				 .remote = in->src,
 				 .local_port = (uint16_t)(th[2] << 8 | th[3]),
 				 .remote_port = (uint16_t)(th[0] << 8 | th[1]) };
 	index = flow_find(&tcp->flows, &key);
@@ -557,12 +557,13 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 	if (kind == -EMSGSIZE) {
 		headers = TCP_HEADER_BYTES + (harp_addr_is_v4(&key->local) ? 20u : 40u) +
 			  (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
-		mss = mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers : TCP_MSS_BYTES_MIN;
+		mss = mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers
+							      : TCP_MSS_BYTES_MIN;
 		if (mss < conn->snd_mss_bytes) {
 			conn->snd_mss_bytes = (uint16_t)mss;
 			/* What was too large is lost: send it again, cut, without waiting. */
 			tcp_loss_timeout(conn);
-			tcp_out_ready(conn);
+			tcp_tx_ready(conn);
 		}
 		return;
 	}

@@ -140,6 +140,6 @@ enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segm
 	tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);
 	tcp->stats->tcp_passive_opens++;
 	tcp_timer_life(conn, l->options.connect_timeout_ns);
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 	return TCP_DONE;
 }

@@ -56,7 +56,7 @@ void tcp_loss_dup_ack(struct harp_conn *conn)
 		conn->acct.fast_retransmits++;
 		conn->tcp->stats->tcp_fast_retransmits++;
 	}
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 }
 
 /* RFC 6582 section 3.2 step 3: the ACK ends recovery, or it is a partial one. */

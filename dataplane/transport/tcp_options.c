@@ -140,7 +140,8 @@ uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt)
 	if (opt->seen & TCP_OPT_TIMESTAMP) {
 		if (opt->seen & TCP_OPT_SACK_PERMITTED) {
 			/* SACK-permitted takes the place of the two NOPs. */
-			options_put32(p, KIND_SACK_PERMITTED << 24 | 2u << 16 | KIND_TIMESTAMP << 8 | 10);
+			options_put32(p, KIND_SACK_PERMITTED << 24 | 2u << 16 |
+						 KIND_TIMESTAMP << 8 | 10);
 			options_put32(p + 4, opt->tsval);
 			options_put32(p + 8, opt->tsecr);
 		} else {
@@ -152,7 +153,8 @@ uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt)
 		p += 4;
 	}
 	if (opt->seen & TCP_OPT_WSCALE) {
-		options_put32(p, (uint32_t)KIND_NOP << 24 | KIND_WSCALE << 16 | 3u << 8 | opt->wscale);
+		options_put32(p,
+			      (uint32_t)KIND_NOP << 24 | KIND_WSCALE << 16 | 3u << 8 | opt->wscale);
 		p += 4;
 	}
 	return (uint32_t)(p - at);

@@ -1,23 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_out.c - segments out: headers, windows, ACKs, probes and resets.
+ * tcp_out.c - one segment out: headers, options, the window, ACKs, probes and resets.
  *
- * Theory of operation. Nothing is sent when the application calls or when a segment arrives, with the
- * exceptions of duplicate and challenge ACKs and resets: a connection with something to send is put on
- * tx_ready, one that owes an ACK on ack_list, and tcp_out_phase(), once a poll, serves both: data
- * first, a few segments of each connection in turn, as that is what someone waits for, then those ACKs
- * that no data segment took along.
- *
- * An ACK waits for the poll after the one in which it became due, so that an application that answers
- * at once has its answer carry it; it does not wait when two full-sized segments are unacknowledged
- * (RFC 9293 3.8.6.3) or when CONN_ACK_NOW says so. There is no delayed ACK timer.
- *
- * What can't leave is not forgotten:
- *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
- *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation moves or the
- *	  connection's timer asks again;
- *	- the frame to be sent again is still being read by the NIC, or no frame is free: tx_blocked, tried
- *	  again in every phase. It is not counted as work pending: the NIC's completion is what moves it.
+ * When something is sent, and what of the send queue, is decided in tcp_tx.c.
  */
 #include "transport/tcp.h"
 
@@ -26,8 +11,6 @@
 #include <string.h>
 
 #include "base/checksum.h"
-
-#define TX_PHASE_SEGMENTS_MAX 256u /* then the receive ring has its turn */
 
 /* ------------------------------------------------------------------------------------------------
  * Headers.
@@ -88,7 +71,7 @@ static uint32_t out_window_field(struct harp_conn *conn)
 	return wnd > 65535 ? 65535 : wnd;
 }
 
-static void out_acked(struct harp_conn *conn)
+void tcp_out_acked(struct harp_conn *conn)
 {
 	conn->rcv_acked_seq = conn->rcv_nxt_seq;
 	conn->full_segs_unacked = 0;
@@ -105,12 +88,15 @@ static uint32_t out_tsval(const struct harp_conn *conn)
 }
 
 /* Sends one segment whose payload lies in f: 0, -EAGAIN (next hop), -ENOBUFS (NIC), other -errno. */
-static int out_transmit(struct harp_conn *conn, struct frame *f, uint32_t frags, uint32_t seq,
-			uint8_t flags, uint32_t payload_len)
+int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uint32_t seq,
+		    uint8_t flags, uint32_t payload_len)
 {
 	struct tcp *tcp = conn->tcp;
-	struct out_header h = { .path = &conn->path, .seq = seq, .flags = flags,
-				.local_port = conn->local_port, .remote_port = conn->remote_port };
+	struct out_header h = { .path = &conn->path,
+				.seq = seq,
+				.flags = flags,
+				.local_port = conn->local_port,
+				.remote_port = conn->remote_port };
 	struct packet_out out = { .frame = f };
 	int err;
 
@@ -137,7 +123,7 @@ static int out_transmit(struct harp_conn *conn, struct frame *f, uint32_t frags,
 	tcp->stats->tcp_segs_out++;
 	conn->acct.segs_out++;
 	if (flags & TCP_ACK)
-		out_acked(conn);
+		tcp_out_acked(conn);
 	return 0;
 }
 
@@ -164,7 +150,7 @@ static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
 
 	if (!f)
 		return -ENOMEM;
-	err = out_transmit(conn, f, 1, seq, flags, 0);
+	err = tcp_out_segment(conn, f, 1, seq, flags, 0);
 	frame_release(conn->tcp->pool, f);
 	return err;
 }
@@ -231,7 +217,8 @@ void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg)
 	f = out_control_frame(tcp);
 	if (!f)
 		return;
-	out = (struct packet_out){ .frame = f, .head = f->pub.data - TCP_HEADER_BYTES,
+	out = (struct packet_out){ .frame = f,
+				   .head = f->pub.data - TCP_HEADER_BYTES,
 				   .len = TCP_HEADER_BYTES };
 	out_write_header(out.head, &h, 0, 0);
 	if (ip_output(tcp->ip, &path, IP_PROTO_TCP, 0, &out) == 0) {
@@ -244,14 +231,19 @@ void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg)
 /* ------------------------------------------------------------------------------------------------
  * The handshake.
  */
-static int out_syn(struct harp_conn *conn)
+int tcp_out_syn(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 	bool reply = conn->state == HARP_TCP_SYN_RECEIVED;
-	struct tcp_options opt = { .mss_bytes = conn->rcv_mss_bytes, .wscale = conn->rcv_wscale,
-				   .tsval = out_tsval(conn), .tsecr = reply ? conn->ts_recent : 0 };
-	struct out_header h = { .path = &conn->path, .seq = conn->iss_seq, .flags = TCP_SYN,
-				.local_port = conn->local_port, .remote_port = conn->remote_port };
+	struct tcp_options opt = { .mss_bytes = conn->rcv_mss_bytes,
+				   .wscale = conn->rcv_wscale,
+				   .tsval = out_tsval(conn),
+				   .tsecr = reply ? conn->ts_recent : 0 };
+	struct out_header h = { .path = &conn->path,
+				.seq = conn->iss_seq,
+				.flags = TCP_SYN,
+				.local_port = conn->local_port,
+				.remote_port = conn->remote_port };
 	uint8_t bytes[TCP_OPTIONS_BYTES_MAX];
 	struct packet_out out;
 	struct frame *f;
@@ -296,312 +288,7 @@ static int out_syn(struct harp_conn *conn)
 	conn->acct.segs_out++;
 	conn->snd_nxt_seq = conn->iss_seq + 1;
 	if (reply)
-		out_acked(conn);
+		tcp_out_acked(conn);
 	tcp_timer_sent(conn);
 	return 0;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Data.
- */
-static int out_segment(struct harp_conn *conn, struct frame *seg)
-{
-	struct tcp *tcp = conn->tcp;
-	uint32_t bytes = seg_bytes(seg);
-	uint8_t flags = TCP_ACK;
-	bool again = seg->flags & FRAME_SENT;
-	int err;
-
-	if (seg->nic_refs > 0)
-		return -EBUSY; /* its headers may not be rewritten yet */
-	if (seg->flags & FRAME_FIN)
-		flags |= TCP_FIN;
-	if (seg == conn->snd_tail)
-		flags |= TCP_PSH;
-	err = out_transmit(conn, seg, seg_frags(seg), seg->seq, flags, bytes);
-	if (err)
-		return err;
-	seg->sent_ns = tcp->now_ns;
-	if (bytes > 0) {
-		tcp->stats->tcp_data_segs_out++;
-		conn->acct.data_segs_out++;
-		conn->acct.bytes_sent += bytes;
-	}
-	if (again) {
-		seg->flags |= FRAME_RETRANS;
-		tcp->stats->tcp_retransmits++;
-		conn->acct.retransmits++;
-		conn->acct.bytes_retransmitted += bytes;
-	} else {
-		seg->flags |= FRAME_SENT;
-		conn->snd_unsent = seg->next;
-		conn->snd_nxt_seq = seg->seq + seg_space(seg);
-	}
-	tcp_timer_sent(conn);
-	return 0;
-}
-
-/* Segments larger than the path now allows (RFC 1191) are cut before they leave. */
-static bool out_fit_mss(struct harp_conn *conn, struct frame *seg)
-{
-	if (seg_bytes(seg) <= conn->snd_mss_bytes)
-		return true;
-	return tcp_sndq_split(conn, seg, conn->snd_mss_bytes);
-}
-
-/* May the oldest unsent segment leave? Cuts it when RFC 9293 3.8.6.2.1 allows a part. */
-static bool out_may_send(struct harp_conn *conn, struct frame *seg)
-{
-	uint32_t bytes = seg_bytes(seg);
-	uint32_t edge = conn->snd_una_seq + conn->snd_wnd_bytes;
-	uint32_t usable = seq_gt(edge, conn->snd_nxt_seq) ? edge - conn->snd_nxt_seq : 0;
-
-	if (bytes > 0 && tcp_loss_pipe_bytes(conn) + bytes > conn->cc.cwnd_bytes &&
-	    conn_flight_bytes(conn) > 0) {
-		conn->flags |= CONN_CWND_LIMITED;
-		return false;
-	}
-	if (bytes <= usable)
-		return true;
-	/* "min(D,U) >= Fs*Max(SND.WND)", Fs = 1/2; or the override time-out: see tcp_timer.c. */
-	if (usable > 0 && (usable >= conn->snd_wnd_max_bytes / 2 ||
-			   (conn->flags & CONN_WINDOW_FORCE)))
-		return tcp_sndq_split(conn, seg, usable);
-	if (conn_flight_bytes(conn) == 0)
-		tcp_timer_blocked(conn);
-	return false;
-}
-
-static void out_fin_sent(struct harp_conn *conn)
-{
-	if (conn->state == HARP_TCP_ESTABLISHED)
-		tcp_state_set(conn, HARP_TCP_FIN_WAIT_1);
-	else if (conn->state == HARP_TCP_CLOSE_WAIT)
-		tcp_state_set(conn, HARP_TCP_LAST_ACK);
-}
-
-/* Everything this connection may send, up to its quota. 0: nothing more to send now; 1: quota used up;
- * -errno as out_transmit(). *sent counts. */
-static int out_conn(struct harp_conn *conn, unsigned *sent)
-{
-	unsigned quota = TCP_TX_QUOTA_SEGMENTS;
-	struct frame *seg;
-	int err = 0;
-
-	if (conn->flags & CONN_SYN_PENDING) {
-		err = out_syn(conn);
-		*sent += err == 0;
-		return err;
-	}
-	if (!conn_synchronized(conn) || conn->state == HARP_TCP_TIME_WAIT)
-		return 0;
-	if (conn->flags & CONN_PROBE_PENDING) {
-		err = tcp_out_probe(conn);
-		if (err)
-			return err;
-		conn->flags &= ~(uint32_t)CONN_PROBE_PENDING;
-		++*sent;
-	}
-	if ((conn->flags & (CONN_FIN_WANTED | CONN_FIN_QUEUED)) == CONN_FIN_WANTED &&
-	    !tcp_sndq_fin(conn))
-		return -ENOMEM;
-	while ((seg = tcp_loss_next(conn)) != NULL) {
-		if (quota-- == 0)
-			return 1;
-		if (!out_fit_mss(conn, seg))
-			return -ENOMEM;
-		err = out_segment(conn, seg);
-		if (err)
-			return err;
-		tcp_loss_resent(conn, seg);
-		++*sent;
-	}
-	while ((seg = conn->snd_unsent) != NULL) {
-		if (quota-- == 0)
-			return 1;
-		if (!out_fit_mss(conn, seg))
-			return -ENOMEM;
-		if (!out_may_send(conn, seg))
-			return 0;
-		err = out_segment(conn, seg);
-		if (err)
-			return err;
-		conn->flags &= ~(uint32_t)CONN_WINDOW_FORCE;
-		++*sent;
-		if (seg->flags & FRAME_FIN)
-			out_fin_sent(conn);
-	}
-	return 0;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Who sends when.
- */
-static struct conn_list *out_list(struct tcp *tcp, uint8_t which)
-{
-	switch (which) {
-	case TX_LIST_READY:
-		return &tcp->tx_ready;
-	case TX_LIST_BLOCKED:
-		return &tcp->tx_blocked;
-	case TX_LIST_UNRESOLVED:
-		return &tcp->tx_unresolved;
-	default:
-		return NULL;
-	}
-}
-
-static void out_move(struct harp_conn *conn, uint8_t which)
-{
-	struct conn_list *from = out_list(conn->tcp, conn->tx_queued);
-	struct conn_list *to = out_list(conn->tcp, which);
-
-	if (from)
-		TAILQ_REMOVE(from, conn, tx_link);
-	if (to)
-		TAILQ_INSERT_TAIL(to, conn, tx_link);
-	conn->tx_queued = which;
-}
-
-void tcp_out_ready(struct harp_conn *conn)
-{
-	if (conn->tx_queued == TX_LIST_NONE)
-		out_move(conn, TX_LIST_READY);
-}
-
-void tcp_out_retry(struct harp_conn *conn)
-{
-	out_move(conn, TX_LIST_READY);
-}
-
-void tcp_out_want_ack(struct harp_conn *conn, bool now)
-{
-	if (now)
-		conn->flags |= CONN_ACK_NOW;
-	if (!(conn->flags & CONN_ACK_PENDING)) {
-		conn->flags |= CONN_ACK_PENDING;
-		conn->ack_poll = conn->tcp->poll_count;
-	}
-	if (!conn->on_ack_list) {
-		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, ack_link);
-		conn->on_ack_list = 1;
-	}
-}
-
-void tcp_out_unlist(struct harp_conn *conn)
-{
-	out_move(conn, TX_LIST_NONE);
-	if (conn->on_ack_list)
-		TAILQ_REMOVE(&conn->tcp->ack_list, conn, ack_link);
-	conn->on_ack_list = 0;
-	if (conn->on_pool_list)
-		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, pool_link);
-	conn->on_pool_list = 0;
-	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_PROBE_PENDING |
-				   CONN_SYN_PENDING);
-}
-
-bool tcp_out_pending(const struct tcp *tcp)
-{
-	if (tcp->nic_full)
-		return false;
-	return !TAILQ_EMPTY(&tcp->tx_ready) || !TAILQ_EMPTY(&tcp->ack_list) ||
-	       (!TAILQ_EMPTY(&tcp->tx_unresolved) &&
-		tcp->resolved_seen != tcp->eth->resolved_generation);
-}
-
-/* Blocked ones try again in every phase, unresolved ones when a neighbour has become usable. */
-static void out_wake(struct tcp *tcp)
-{
-	struct harp_conn *conn;
-
-	while ((conn = TAILQ_FIRST(&tcp->tx_blocked)) != NULL)
-		out_move(conn, TX_LIST_READY);
-	if (tcp->resolved_seen != tcp->eth->resolved_generation) {
-		tcp->resolved_seen = tcp->eth->resolved_generation;
-		while ((conn = TAILQ_FIRST(&tcp->tx_unresolved)) != NULL)
-			out_move(conn, TX_LIST_READY);
-	}
-	/* In the order in which they came to wait. */
-	while ((conn = TAILQ_FIRST(&tcp->pool_waiters)) != NULL &&
-	       tcp->pool->free_count > tcp_pool_floor_tx(conn) + tcp->tx_frags_max) {
-		TAILQ_REMOVE(&tcp->pool_waiters, conn, pool_link);
-		conn->on_pool_list = 0;
-		conn->flags &= ~(uint32_t)CONN_WANT_WRITE;
-		tcp_conn_event(conn, HARP_EVENT_WRITABLE);
-	}
-}
-
-/* One connection's turn is over with this result. False: the phase is over too. */
-static bool out_turn(struct harp_conn *conn, int result)
-{
-	switch (result) {
-	case 0:
-		out_move(conn, TX_LIST_NONE);
-		return true;
-	case 1:
-		out_move(conn, TX_LIST_READY); /* to the end: the others first */
-		return true;
-	case -ENOBUFS:
-		conn->tcp->nic_full = true;
-		return false;
-	case -EAGAIN:
-		conn->tcp->stats->neighbour_wait++;
-		out_move(conn, TX_LIST_UNRESOLVED);
-		tcp_timer_blocked(conn);
-		return true;
-	case -EBUSY:
-	case -ENOMEM:
-		out_move(conn, TX_LIST_BLOCKED);
-		return true;
-	default:
-		/* No route, or our address is gone: the timers decide how long to hope. */
-		out_move(conn, TX_LIST_NONE);
-		tcp_timer_blocked(conn);
-		return true;
-	}
-}
-
-/* The ACKs that are due: of an earlier poll, of two full-sized segments, or wanted now. */
-static unsigned out_acks(struct tcp *tcp)
-{
-	struct harp_conn *conn, *next;
-	unsigned sent = 0;
-
-	for (conn = TAILQ_FIRST(&tcp->ack_list); conn; conn = next) {
-		int err;
-
-		next = TAILQ_NEXT(conn, ack_link);
-		if (!(conn->flags & CONN_ACK_NOW) && conn->full_segs_unacked < 2 &&
-		    conn->ack_poll == tcp->poll_count)
-			continue;
-		err = tcp_out_ack(conn);
-		if (err == -ENOBUFS) {
-			tcp->nic_full = true;
-			break;
-		}
-		if (err) {
-			/* The peer will ask again. */
-			out_acked(conn);
-			continue;
-		}
-		sent++;
-	}
-	return sent;
-}
-
-unsigned tcp_out_phase(struct tcp *tcp)
-{
-	struct harp_conn *conn;
-	unsigned sent = 0;
-
-	tcp->nic_full = false;
-	out_wake(tcp);
-	while ((conn = TAILQ_FIRST(&tcp->tx_ready)) != NULL && sent < TX_PHASE_SEGMENTS_MAX) {
-		if (!out_turn(conn, out_conn(conn, &sent)))
-			break;
-	}
-	if (!tcp->nic_full)
-		sent += out_acks(tcp);
-	return sent;
 }

@@ -18,8 +18,9 @@
  */
 uint32_t tcp_window_edge(const struct harp_conn *conn)
 {
-	uint32_t free_frames = conn->rx_frames_budget > conn->rx_frames_held ?
-				       conn->rx_frames_budget - conn->rx_frames_held : 0;
+	uint32_t free_frames = conn->rx_frames_budget > conn->rx_frames_held
+				       ? conn->rx_frames_budget - conn->rx_frames_held
+				       : 0;
 	uint32_t room = free_frames * conn->rcv_bytes_per_frame;
 	uint32_t full = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
 	uint32_t step = full / 4 < conn->rcv_mss_bytes ? full / 4 : conn->rcv_mss_bytes;
@@ -45,9 +46,8 @@ void tcp_window_reopen(struct harp_conn *conn)
 	edge = tcp_window_edge(conn);
 	gain = edge - conn->rcv_edge_seq;
 	full = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
-	if (gain >= full / 4 ||
-	    (gain > 0 && conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes))
-		tcp_out_want_ack(conn, true);
+	if (gain >= full / 4 || (gain > 0 && conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes))
+		tcp_tx_want_ack(conn, true);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -305,8 +305,8 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 }
 
 /* How many of len bytes behind the first `skip` of a chain the budget has frames for. */
-static uint32_t reass_admit_part(const struct harp_conn *conn, const struct frame *f,
-				 uint32_t skip, uint32_t len)
+static uint32_t reass_admit_part(const struct harp_conn *conn, const struct frame *f, uint32_t skip,
+				 uint32_t len)
 {
 	uint32_t bytes;
 
@@ -358,7 +358,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		uint32_t old = conn->rcv_nxt_seq - seq;
 
 		if (old >= len) {
-			tcp_out_want_ack(conn, true);
+			tcp_tx_want_ack(conn, true);
 			return TCP_DROP_DUPLICATE;
 		}
 		seq += old;
@@ -368,7 +368,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	if (seq_gt(seq + len, conn->rcv_edge_seq)) {
 		len = seq_gt(conn->rcv_edge_seq, seq) ? conn->rcv_edge_seq - seq : 0;
 		if (len == 0) {
-			tcp_out_want_ack(conn, true);
+			tcp_tx_want_ack(conn, true);
 			return TCP_DROP_WINDOW;
 		}
 	}
@@ -378,7 +378,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		/* The window is never taken back, so a segment may be larger than the frames left: its
 		 * beginning is kept, or the peer would send it for ever. */
 		len = in_order ? reass_admit_part(conn, f, skip, len) : 0;
-		tcp_out_want_ack(conn, true);
+		tcp_tx_want_ack(conn, true);
 		if (len == 0)
 			return TCP_DROP_RX_BUDGET;
 		tcp->stats->drop_tcp_rx_budget++;
@@ -396,11 +396,11 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	}
 	if (conn->reass_head) {
 		rcvq_drain_reass(conn);
-		tcp_out_want_ack(conn, true); /* a hole is filled, wholly or in part */
+		tcp_tx_want_ack(conn, true); /* a hole is filled, wholly or in part */
 	}
 	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES)
 		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
-	tcp_out_want_ack(conn, false);
+	tcp_tx_want_ack(conn, false);
 	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS)
 		(void)tcp_out_ack(conn);
 	tcp_conn_event(conn, HARP_EVENT_READABLE);

@@ -144,8 +144,9 @@ size_t tcp_sndq_room(const struct harp_conn *conn)
 	const struct tcp *tcp = conn->tcp;
 	struct frame *seg = sndq_open_tail(conn);
 	uint32_t frame_bytes = sndq_frame_bytes(tcp), floor = tcp_pool_floor_tx(conn);
-	uint32_t frames = conn->tx_frames_budget > conn->tx_frames_held ?
-				  conn->tx_frames_budget - conn->tx_frames_held : 0;
+	uint32_t frames = conn->tx_frames_budget > conn->tx_frames_held
+				  ? conn->tx_frames_budget - conn->tx_frames_held
+				  : 0;
 	uint32_t pool = tcp->pool->free_count > floor ? tcp->pool->free_count - floor : 0;
 	uint32_t per_segment = (conn->snd_mss_bytes + frame_bytes - 1) / frame_bytes;
 	uint32_t rest;
@@ -159,7 +160,8 @@ size_t tcp_sndq_room(const struct harp_conn *conn)
 		if (last->flags & FRAME_CSUM)
 			room += last->pub.capacity - last->pub.len;
 		for (uint32_t n = seg_frags(seg); n < tcp->tx_frags_max && frames > 0 &&
-		     room < conn->snd_mss_bytes - seg_bytes(seg); n++, frames--)
+						  room < conn->snd_mss_bytes - seg_bytes(seg);
+		     n++, frames--)
 			room += frame_bytes;
 		if (room > conn->snd_mss_bytes - seg_bytes(seg))
 			room = conn->snd_mss_bytes - seg_bytes(seg);
@@ -243,7 +245,8 @@ bool tcp_sndq_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 	/* COPY: the cut-off bytes of the frame that straddles the boundary. */
 	rest->csum = csum_copy(rest->pub.data, f->pub.data + keep, moved, 0);
 	rest->pub.len = moved;
-	rest->flags = (uint8_t)(FRAME_CSUM | (seg->flags & (FRAME_SENT | FRAME_RETRANS | FRAME_FIN)));
+	rest->flags =
+		(uint8_t)(FRAME_CSUM | (seg->flags & (FRAME_SENT | FRAME_RETRANS | FRAME_FIN)));
 	rest->sent_ns = seg->sent_ns;
 	rest->seq = seg->seq + bytes;
 	rest->frag = f->frag;

@@ -228,7 +228,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	limit_ns = conn->progress_ns + conn->user_timeout_ns;
 	if (limit_ns > conn->tcp->now_ns && limit_ns < conn->rto_deadline_ns)
 		conn->rto_deadline_ns = limit_ns;
-	tcp_out_retry(conn);
+	tcp_tx_retry(conn);
 	return true;
 }
 
@@ -253,7 +253,7 @@ static bool timer_keep_expired(struct harp_conn *conn)
 	conn->flags |= CONN_PROBE_PENDING;
 	tcp->stats->tcp_keepalive_probes++;
 	conn->acct.keepalive_probes++;
-	tcp_out_ready(conn);
+	tcp_tx_ready(conn);
 	return true;
 }
 

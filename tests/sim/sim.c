@@ -124,7 +124,8 @@ static struct harp_tcp_options sim_tcp_options(struct sim *sim)
 		.connect_timeout_ns = 120 * SIM_S,
 		.user_timeout_ns = 1000 * SIM_S,
 		/* Without it nobody learns of a peer that is gone and whose RST was lost. */
-		.keepalive_idle_ns = sim->may_fail || rng_below(&sim->rng, 4) == 0 ? 10 * SIM_MS : 0,
+		.keepalive_idle_ns =
+			sim->may_fail || rng_below(&sim->rng, 4) == 0 ? 10 * SIM_MS : 0,
 		.keepalive_count = 60,
 	};
 }
@@ -139,7 +140,8 @@ static bool sim_make(struct sim *sim, const struct sim_limits *limits)
 	if (err)
 		return sim_fail(sim, "harp_wire_create: %s", strerror(-err));
 	for (int i = 0; i < 2; i++) {
-		struct harp_stack_options options = { .size = sizeof(options), .max_conns = 16,
+		struct harp_stack_options options = { .size = sizeof(options),
+						      .max_conns = 16,
 						      .seed = rng_u64(&sim->rng) };
 		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
 
@@ -299,13 +301,14 @@ static bool sim_loop(struct sim *sim)
 		uint64_t next_ns;
 
 		if (++sim->steps > SIM_STEPS_MAX)
-			return sim_fail(sim, "no end after %llu steps, at %.3f s",
-					SIM_STEPS_MAX, (double)sim->now_ns / 1e9);
+			return sim_fail(sim, "no end after %llu steps, at %.3f s", SIM_STEPS_MAX,
+					(double)sim->now_ns / 1e9);
 		if (!sim_step(sim, &worked))
 			return false;
 		next_ns = sim_next_ns(sim);
 		if (next_ns == UINT64_MAX && !worked && !sim_over(sim))
-			return sim_fail(sim, "asleep for ever at %.6f s", (double)sim->now_ns / 1e9);
+			return sim_fail(sim, "asleep for ever at %.6f s",
+					(double)sim->now_ns / 1e9);
 		/* Applications that work for several turns need polls without time passing. */
 		if (next_ns <= sim->now_ns || (worked && rng_below(&sim->rng, 2)))
 			next_ns = sim->now_ns + 1 + rng_below(&sim->rng, 2000);
@@ -334,8 +337,8 @@ static bool sim_check_end(struct sim *sim)
 	}
 	for (int side = 0; side < 2; side++) {
 		struct harp_wire_stats wire;
-		uint64_t home = sim_stat(sim, side, "frames_free") +
-				sim_stat(sim, side, "frames_rx_nic");
+		uint64_t home =
+			sim_stat(sim, side, "frames_free") + sim_stat(sim, side, "frames_rx_nic");
 
 		if (home != sim->nic[side]->caps.frame_count)
 			return sim_fail(sim, "side %d: %llu of %u frames came home", side,

@@ -36,8 +36,8 @@ struct sim_app {
 	enum sim_send send;
 	enum sim_recv recv;
 	bool connected, shut, eof, closed, wait_writable;
-	bool more;               /* stopped reading before it was told that nothing waits */
-	bool aborts;             /* ends with an abort once half is sent */
+	bool more;                  /* stopped reading before it was told that nothing waits */
+	bool aborts;                /* ends with an abort once half is sent */
 	struct harp_frame *held[4]; /* received frames it keeps for a while */
 	unsigned held_count;
 };
@@ -56,10 +56,10 @@ struct sim {
 	struct harp_listener *listener;
 	unsigned conns;
 	struct sim_pair pairs[SIM_CONNS_MAX];
-	bool may_fail;          /* an application aborts: its peer may see an error */
-	uint64_t trace;         /* hash of everything that happened, with its time */
+	bool may_fail;  /* an application aborts: its peer may see an error */
+	uint64_t trace; /* hash of everything that happened, with its time */
 	uint64_t steps;
-	uint64_t bytes;         /* delivered */
+	uint64_t bytes;              /* delivered */
 	char reason[SIM_REASON_MAX]; /* of a failure */
 };
 

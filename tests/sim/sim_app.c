@@ -212,8 +212,9 @@ static bool app_receive(struct sim *sim, struct sim_app *app, const struct sim_a
 		}
 		if (n < 0) {
 			if (n == -EBADMSG || !sim->may_fail)
-				return sim->reason[0] ? false :
-					sim_fail(sim, "receive: %s", strerror((int)-n));
+				return sim->reason[0]
+					       ? false
+					       : sim_fail(sim, "receive: %s", strerror((int)-n));
 			app->eof = true;
 			break;
 		}

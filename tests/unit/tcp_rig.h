@@ -20,10 +20,10 @@
 #define RIG_PACKET_MAX 2000u
 #define RIG_MS 1000000ull
 #define RIG_S 1000000000ull
-#define RIG_PORT 61000u      /* ours, when we listen */
+#define RIG_PORT 61000u /* ours, when we listen */
 #define RIG_PEER_PORT 5000u
 #define RIG_PEER_ISS 70000u
-#define RIG_PEER_WND 60000u  /* unscaled */
+#define RIG_PEER_WND 60000u /* unscaled */
 
 /* A segment, as sent by the stack. */
 struct rig_seg {
@@ -40,10 +40,10 @@ struct rig {
 	struct harp_listener *listener;
 	struct harp_conn *conn;
 	uint64_t now_ns;
-	uint32_t seq, ack;   /* the peer's SND.NXT, and what it has received of ours */
+	uint32_t seq, ack; /* the peer's SND.NXT, and what it has received of ours */
 	bool timestamps, wscale;
 	uint32_t tsval, tsecr; /* the peer's next, and the last of ours */
-	uint16_t port;       /* ours */
+	uint16_t port;         /* ours */
 	struct rig_packet {
 		uint32_t len;
 		uint8_t bytes[RIG_PACKET_MAX];
@@ -76,10 +76,15 @@ static inline int rig_send(void *ctx, const void *frame, size_t len)
 
 	CHECK(len >= 54 && ip[9] == IP_PROTO_TCP && total + 14 <= len);
 	CHECK_EQ(csum_finish(csum_partial(th, tcp_len,
-					  ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len))), 0);
-	*s = (struct rig_seg){ .src_port = be16_load(th), .dst_port = be16_load(th + 2),
-			       .seq = be32_load(th + 4), .ack = be32_load(th + 8),
-			       .flags = th[13], .wnd = be16_load(th + 14), .len = tcp_len - header };
+					  ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len))),
+		 0);
+	*s = (struct rig_seg){ .src_port = be16_load(th),
+			       .dst_port = be16_load(th + 2),
+			       .seq = be32_load(th + 4),
+			       .ack = be32_load(th + 8),
+			       .flags = th[13],
+			       .wnd = be16_load(th + 14),
+			       .len = tcp_len - header };
 	CHECK(tcp_options_parse(th + 20, header - 20, &s->opt));
 	memcpy(s->payload, th + header, s->len);
 	return 0;
@@ -88,10 +93,14 @@ static inline int rig_send(void *ctx, const void *frame, size_t len)
 static inline void rig_open(struct rig *rig)
 {
 	static const uint8_t peer_mac[6] = { 2, 0, 0, 0, 0, 2 };
-	struct harp_nic_callbacks nic = { .size = sizeof(nic), .mac = { 2, 0, 0, 0, 0, 1 },
-					  .ctx = rig, .receive = rig_receive, .send = rig_send,
+	struct harp_nic_callbacks nic = { .size = sizeof(nic),
+					  .mac = { 2, 0, 0, 0, 0, 1 },
+					  .ctx = rig,
+					  .receive = rig_receive,
+					  .send = rig_send,
 					  .frame_count = 512 };
-	struct harp_stack_options options = { .size = sizeof(options), .max_conns = 8,
+	struct harp_stack_options options = { .size = sizeof(options),
+					      .max_conns = 8,
 					      .neighbour_mode = HARP_NEIGHBOUR_EXTERNAL };
 	struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
 
@@ -156,10 +165,10 @@ struct rig_say {
 	uint8_t flags;
 	uint32_t seq, ack;
 	uint32_t wnd;
-	uint32_t len;        /* payload: bytes of rig_byte() */
+	uint32_t len; /* payload: bytes of rig_byte() */
 	uint8_t options[40];
 	uint32_t options_len;
-	bool raw_options;    /* no timestamp is added */
+	bool raw_options; /* no timestamp is added */
 	bool bad_checksum;
 };
 
@@ -197,7 +206,8 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	memcpy(th + 20, say.options, say.options_len);
 	for (uint32_t i = 0; i < say.len; i++)
 		th[20 + say.options_len + i] = rig_byte(say.seq + i);
-	sum = csum_finish(csum_partial(th, tcp_len, ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len)));
+	sum = csum_finish(
+		csum_partial(th, tcp_len, ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len)));
 	sum = (uint16_t)(sum ^ say.bad_checksum);
 	memcpy(th + 16, &sum, 2);
 	p->len = 34 + tcp_len;
@@ -213,8 +223,9 @@ static inline void rig_says(struct rig *rig, struct rig_say say)
 /* The usual segment: at the peer's SND.NXT, acknowledging everything. */
 static inline struct rig_say rig_usual(struct rig *rig, uint8_t flags, uint32_t len)
 {
-	return (struct rig_say){ .flags = flags, .seq = rig->seq, .ack = rig->ack,
-				 .wnd = RIG_PEER_WND, .len = len };
+	return (struct rig_say){
+		.flags = flags, .seq = rig->seq, .ack = rig->ack, .wnd = RIG_PEER_WND, .len = len
+	};
 }
 
 /* The stack's next segment; a failure and an empty one when there is none. */
@@ -256,8 +267,11 @@ static inline uint32_t rig_events(struct rig *rig)
 static inline struct rig_say rig_syn(struct rig *rig, uint8_t flags)
 {
 	struct rig_say say = rig_usual(rig, flags, 0);
-	struct tcp_options opt = { .seen = TCP_OPT_MSS, .mss_bytes = 1460, .wscale = 2,
-				   .tsval = rig->tsval, .tsecr = rig->tsecr };
+	struct tcp_options opt = { .seen = TCP_OPT_MSS,
+				   .mss_bytes = 1460,
+				   .wscale = 2,
+				   .tsval = rig->tsval,
+				   .tsecr = rig->tsecr };
 
 	if (rig->timestamps)
 		opt.seen |= TCP_OPT_TIMESTAMP;
@@ -271,8 +285,7 @@ static inline struct rig_say rig_syn(struct rig *rig, uint8_t flags)
 static inline const struct rig_seg *rig_syn_sent(struct rig *rig,
 						 const struct harp_tcp_options *opt)
 {
-	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2),
-					.port = RIG_PEER_PORT };
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	const struct rig_seg *s;
 
 	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &remote, opt, &rig->conn), 0);

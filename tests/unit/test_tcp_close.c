@@ -222,7 +222,7 @@ static void test_time_wait_gives_way_to_a_newer_syn(void)
 	peer_fin();
 	rig_expect(&rig, TCP_ACK);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1); /* TIME-WAIT */
-	rig.tsval -= 5; /* an old duplicate: answered, not believed */
+	rig.tsval -= 5;                           /* an old duplicate: answered, not believed */
 	say = rig_syn(&rig, TCP_SYN);
 	say.seq = RIG_PEER_ISS;
 	rig_says(&rig, say);

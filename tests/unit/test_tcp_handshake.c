@@ -178,8 +178,8 @@ static void test_backlog_prefers_the_newest(void)
 		struct harp_addr src = harp_addr_v4(10, 0, 0, 2), dst = harp_addr_v4(10, 0, 0, 1);
 
 		th[16] = th[17] = 0;
-		uint16_t sum = csum_finish(csum_partial(
-			th, len, ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, len)));
+		uint16_t sum = csum_finish(
+			csum_partial(th, len, ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, len)));
 
 		memcpy(th + 16, &sum, 2);
 		rig_poll(&rig);

@@ -21,7 +21,8 @@ static void test_rto_doubles_and_stops_at_the_user_timeout(void)
 		CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->seq, seq);
 		if (i == 0) {
 			/* One segment: its receiver may delay the ACK, so 50 ms and not 5. */
-			CHECK(rig.now_ns - last_ns >= 49 * RIG_MS && rig.now_ns - last_ns <= 52 * RIG_MS);
+			CHECK(rig.now_ns - last_ns >= 49 * RIG_MS &&
+			      rig.now_ns - last_ns <= 52 * RIG_MS);
 		} else {
 			CHECK(rig.now_ns - last_ns >= 2 * gap_ns - 3 * RIG_MS &&
 			      rig.now_ns - last_ns <= 2 * gap_ns + 3 * RIG_MS);
@@ -134,8 +135,10 @@ static void test_our_window_closes_and_reopens(void)
 
 static void test_keepalive(void)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt), .keepalive_idle_ns = 10 * RIG_S,
-					.keepalive_interval_ns = RIG_S, .keepalive_count = 3 };
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.keepalive_idle_ns = 10 * RIG_S,
+					.keepalive_interval_ns = RIG_S,
+					.keepalive_count = 3 };
 	const struct rig_seg *s;
 
 	rig_open(&rig);
