@@ -61,10 +61,11 @@ static void check_kernel(struct report *report)
 			   "Linux %s has no XDP links|upgrade to Linux 5.9 or later, better 6.6",
 			   name.release);
 	else if (major * 1000 + minor < 6006)
-		report_add(report, "kernel", SLOWER,
-			   "Linux %s has no multi-buffer AF_XDP: MTU 3822 at most|upgrade to Linux 6.6 "
-			   "or later for jumbo frames",
-			   name.release);
+		report_add(
+			report, "kernel", SLOWER,
+			"Linux %s has no multi-buffer AF_XDP: MTU 3822 at most|upgrade to Linux 6.6 "
+			"or later for jumbo frames",
+			name.release);
 	else
 		report_add(report, "kernel", GOOD, "Linux %s: multi-buffer AF_XDP", name.release);
 }
@@ -82,16 +83,16 @@ static void check_privilege(struct report *report)
 		report_add(report, "memlock", GOOD, "locking %llu MiB of frames is allowed",
 			   REGION_BYTES >> 20);
 	else
-		report_add(report, "memlock", REFUSED,
-			   "RLIMIT_MEMLOCK is below the %llu MiB of frames|raise `ulimit -l` or add "
-			   "CAP_IPC_LOCK",
-			   REGION_BYTES >> 20);
+		report_add(
+			report, "memlock", REFUSED,
+			"RLIMIT_MEMLOCK is below the %llu MiB of frames|raise `ulimit -l` or add "
+			"CAP_IPC_LOCK",
+			REGION_BYTES >> 20);
 }
 
 static void check_huge_pages(struct report *report)
 {
-	static const char *path =
-		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+	static const char *path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 	unsigned long long free_pages = 0;
 	FILE *file = fopen(path, "re");
 
@@ -122,26 +123,29 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 			   link->mac[1], link->mac[2], link->mac[3], link->mac[4], link->mac[5]);
 	report_add(report, "driver", GOOD, "%s", link->driver[0] ? link->driver : "unknown");
 	if (!strcmp(link->driver, "bonding") || !strcmp(link->driver, "802.1Q VLAN Support"))
-		report_add(report, "xdp-mode", REFUSED,
-			   "an AF_XDP socket on a %s device receives nothing|use the device beneath",
-			   link->driver);
+		report_add(
+			report, "xdp-mode", REFUSED,
+			"an AF_XDP socket on a %s device receives nothing|use the device beneath",
+			link->driver);
 	else if (af_xdp_link_wants_generic(link))
 		report_add(report, "xdp-mode", GOOD,
 			   "generic: on %s native XDP would cost the kernel its offloads",
 			   link->driver);
 	else
-		report_add(report, "xdp-mode", GOOD,
-			   "native if attaching changes neither MTU, queues nor offloads of %s, else "
-			   "generic",
-			   ifname);
+		report_add(
+			report, "xdp-mode", GOOD,
+			"native if attaching changes neither MTU, queues nor offloads of %s, else "
+			"generic",
+			ifname);
 	if (link->rx_queues && queue >= link->rx_queues)
-		report_add(report, "queue", REFUSED, "no queue %u; there are %u|choose 0..%u", queue,
-			   link->rx_queues, link->rx_queues - 1);
+		report_add(report, "queue", REFUSED, "no queue %u; there are %u|choose 0..%u",
+			   queue, link->rx_queues, link->rx_queues - 1);
 	else if (link->rx_queues > 1)
-		report_add(report, "queue", SLOWER,
-			   "%u receive queues: connections whose packets arrive on another queue than "
-			   "%u fall back to kernel lanes|ethtool -L %s combined 1",
-			   link->rx_queues, queue, ifname);
+		report_add(
+			report, "queue", SLOWER,
+			"%u receive queues: connections whose packets arrive on another queue than "
+			"%u fall back to kernel lanes|ethtool -L %s combined 1",
+			link->rx_queues, queue, ifname);
 	else
 		report_add(report, "queue", GOOD, "queue %u of %u", queue,
 			   link->rx_queues ? link->rx_queues : 1);
@@ -159,8 +163,8 @@ static int program_answer(void *ctx, const struct nlmsghdr *message)
 	netlink_attributes(message, sizeof(struct ifinfomsg), attributes, IFLA_MAX);
 	if (!attributes[IFLA_XDP])
 		return 0;
-	netlink_attributes_in(RTA_DATA(attributes[IFLA_XDP]), RTA_PAYLOAD(attributes[IFLA_XDP]), xdp,
-			      IFLA_XDP_MAX);
+	netlink_attributes_in(RTA_DATA(attributes[IFLA_XDP]), RTA_PAYLOAD(attributes[IFLA_XDP]),
+			      xdp, IFLA_XDP_MAX);
 	if (xdp[IFLA_XDP_ATTACHED] && *(uint8_t *)RTA_DATA(xdp[IFLA_XDP_ATTACHED]))
 		*(uint32_t *)ctx = netlink_u32(xdp[IFLA_XDP_PROG_ID], UINT32_MAX);
 	return 0;
@@ -184,8 +188,8 @@ static void check_program(struct report *report, const char *ifname, const struc
 		report_add(report, "xdp-program", SLOWER, "unknown: %s|", strerror(-rc));
 	else if (id)
 		report_add(report, "xdp-program", REFUSED,
-			   "XDP program %u is attached|stop its owner, or `ip link set %s xdp off`", id,
-			   ifname);
+			   "XDP program %u is attached|stop its owner, or `ip link set %s xdp off`",
+			   id, ifname);
 	else
 		report_add(report, "xdp-program", GOOD, "none attached");
 }

@@ -14,8 +14,12 @@
 
 #include "nic/af_xdp_link.h"
 
+/* IFF_LOWER_UP of linux/if.h, which cannot be included beside net/if.h: the carrier, at once. */
+#define LINK_LOWER_UP 0x10000u
+
 void __attribute__((format(printf, 3, 4)))
-instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format, ...)
+instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format,
+	     ...)
 {
 	char line[320];
 	va_list args;
@@ -74,7 +78,7 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 		instance->gone |= body->ifi_family == AF_UNSPEC;
 		return;
 	}
-	up = (body->ifi_flags & IFF_UP) && (body->ifi_flags & IFF_RUNNING);
+	up = (body->ifi_flags & IFF_UP) && (body->ifi_flags & LINK_LOWER_UP);
 	if (up != instance->up)
 		instance_log(instance, HARP_LOG_WARN, "%s is %s", instance->ifname,
 			     up ? "up again" : "down");
@@ -82,10 +86,11 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
 	mtu_bytes = netlink_u32(attributes[IFLA_MTU], instance->mtu_bytes);
 	if (mtu_bytes != instance->mtu_bytes)
-		instance_log(instance, HARP_LOG_WARN,
-			     "the MTU of %s changed from %u to %u; HARP goes on with %u until restarted",
-			     instance->ifname, instance->mtu_bytes, mtu_bytes,
-			     instance->nic->caps.mtu_bytes);
+		instance_log(
+			instance, HARP_LOG_WARN,
+			"the MTU of %s changed from %u to %u; HARP goes on with %u until restarted",
+			instance->ifname, instance->mtu_bytes, mtu_bytes,
+			instance->nic->caps.mtu_bytes);
 	instance->mtu_bytes = mtu_bytes;
 }
 

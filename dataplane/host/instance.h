@@ -33,6 +33,7 @@ struct harp_instance {
 };
 
 void __attribute__((format(printf, 3, 4)))
-instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format, ...);
+instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format,
+	     ...);
 
 #endif

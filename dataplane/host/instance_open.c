@@ -46,8 +46,8 @@ opening_fail(const struct opening *o, int error, const char *format, ...)
 
 	if (!o->why || !o->why_len)
 		return error;
-	used = snprintf(o->why, o->why_len, "%s queue %u: ", o->opt.ifname ? o->opt.ifname : "(none)",
-			o->opt.queue);
+	used = snprintf(o->why, o->why_len,
+			"%s queue %u: ", o->opt.ifname ? o->opt.ifname : "(none)", o->opt.queue);
 	if (used < 0 || (size_t)used >= o->why_len)
 		return error;
 	va_start(args, format);
@@ -115,7 +115,8 @@ static int opening_options(struct opening *o, const struct harp_instance_options
 	if (rc)
 		return opening_fail(o, rc, "cannot be used: %s", strerror(-rc));
 	if (o->link.rx_queues && opt->queue >= o->link.rx_queues)
-		return opening_fail(o, -EINVAL, "no such queue; the interface has %u, counted from 0",
+		return opening_fail(o, -EINVAL,
+				    "no such queue; the interface has %u, counted from 0",
 				    o->link.rx_queues);
 	if (!o->link.up || !o->link.carrier)
 		return opening_fail(o, -ENETDOWN, "the interface %s",
@@ -245,8 +246,8 @@ static int opening_map(const struct opening *o, struct harp_instance *instance)
 	return 0;
 }
 
-int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt, char *why,
-		       size_t why_len)
+int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
+		       char *why, size_t why_len)
 {
 	struct opening o = { .why = why, .why_len = why_len };
 	struct harp_instance *instance;

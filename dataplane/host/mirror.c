@@ -134,7 +134,8 @@ static bool has_route(const struct mirror_tables *tables, const struct mirror_ro
 		const struct mirror_route *r = &tables->routes[i];
 
 		if (route_same_prefix(r, route) && r->mtu_bytes == route->mtu_bytes &&
-		    r->has_gateway == route->has_gateway && addr_equal(&r->gateway, &route->gateway))
+		    r->has_gateway == route->has_gateway &&
+		    addr_equal(&r->gateway, &route->gateway))
 			return true;
 	}
 	return false;

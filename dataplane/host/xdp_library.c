@@ -56,7 +56,8 @@ int xdp_library_open(const char *lib_dir, void **handle, const struct harp_xdp_a
 	*api = entry ? entry() : NULL;
 	if (!*api || (*api)->version != HARP_XDP_VERSION) {
 		if (why)
-			snprintf(why, why_len, "%s is of another version of HARP; install both anew",
+			snprintf(why, why_len,
+				 "%s is of another version of HARP; install both anew",
 				 XDP_LIBRARY);
 		dlclose(library);
 		return -ENOENT;

@@ -219,7 +219,8 @@ static void af_xdp_kick(struct harp_nic *nic, uint64_t now_ns)
 	af_xdp_kick_tx(x);
 }
 
-static unsigned af_xdp_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max, uint64_t now_ns)
+static unsigned af_xdp_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
+				uint64_t now_ns)
 {
 	struct af_xdp *x = (struct af_xdp *)nic;
 	uint32_t waiting = ring_waiting(&x->completion, max);

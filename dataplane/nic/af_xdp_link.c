@@ -23,9 +23,12 @@ static uint32_t link_offloads(int fd, struct ifreq *request)
 	static const struct {
 		uint32_t command, value_mask, offload;
 	} questions[] = {
-		{ ETHTOOL_GRXCSUM, ~0u, OFFLOAD_RX_CSUM }, { ETHTOOL_GTXCSUM, ~0u, OFFLOAD_TX_CSUM },
-		{ ETHTOOL_GSG, ~0u, OFFLOAD_SG },          { ETHTOOL_GTSO, ~0u, OFFLOAD_TSO },
-		{ ETHTOOL_GGSO, ~0u, OFFLOAD_GSO },        { ETHTOOL_GGRO, ~0u, OFFLOAD_GRO },
+		{ ETHTOOL_GRXCSUM, ~0u, OFFLOAD_RX_CSUM },
+		{ ETHTOOL_GTXCSUM, ~0u, OFFLOAD_TX_CSUM },
+		{ ETHTOOL_GSG, ~0u, OFFLOAD_SG },
+		{ ETHTOOL_GTSO, ~0u, OFFLOAD_TSO },
+		{ ETHTOOL_GGSO, ~0u, OFFLOAD_GSO },
+		{ ETHTOOL_GGRO, ~0u, OFFLOAD_GRO },
 		{ ETHTOOL_GFLAGS, ETH_FLAG_LRO, OFFLOAD_LRO },
 	};
 	uint32_t offloads = 0;
@@ -57,6 +60,7 @@ static void link_driver_and_queues(int fd, struct ifreq *request, struct af_xdp_
 
 int af_xdp_link_read(const char *ifname, struct af_xdp_link *out)
 {
+	struct ethtool_value carrier = { .cmd = ETHTOOL_GLINK };
 	struct ifreq request = { 0 };
 	int fd, rc = 0;
 
@@ -76,7 +80,6 @@ int af_xdp_link_read(const char *ifname, struct af_xdp_link *out)
 	if (ioctl(fd, SIOCGIFFLAGS, &request) < 0)
 		goto error;
 	out->up = request.ifr_flags & IFF_UP;
-	out->carrier = request.ifr_flags & IFF_RUNNING;
 	if (ioctl(fd, SIOCGIFHWADDR, &request) < 0)
 		goto error;
 	if (request.ifr_hwaddr.sa_family != ARPHRD_ETHER &&
@@ -85,6 +88,8 @@ int af_xdp_link_read(const char *ifname, struct af_xdp_link *out)
 		goto out;
 	}
 	memcpy(out->mac, request.ifr_hwaddr.sa_data, sizeof(out->mac));
+	/* Not IFF_RUNNING: that follows the carrier up to a second late. */
+	out->carrier = link_ethtool(fd, &request, &carrier) || carrier.data;
 	link_driver_and_queues(fd, &request, out);
 	out->offloads = link_offloads(fd, &request);
 	goto out;

@@ -23,7 +23,7 @@ struct af_xdp_link {
 	uint32_t offloads;             /* enum af_xdp_offload */
 	bool up, carrier;
 	uint8_t mac[6];
-	char driver[32];               /* empty: unknown */
+	char driver[32]; /* empty: unknown */
 };
 
 /* Reads them; -ENODEV no such interface, -EINVAL not Ethernet or a name too long, other -errno. */

@@ -37,8 +37,8 @@ opening_fail(struct af_xdp_opening *o, int error, const char *format, ...)
 
 	if (!o->why || !o->why_len)
 		return error;
-	used = snprintf(o->why, o->why_len, "%s queue %u: ", o->opt.ifname ? o->opt.ifname : "(none)",
-			o->opt.queue);
+	used = snprintf(o->why, o->why_len,
+			"%s queue %u: ", o->opt.ifname ? o->opt.ifname : "(none)", o->opt.queue);
 	if (used < 0 || (size_t)used >= o->why_len)
 		return error;
 	va_start(args, format);
@@ -77,7 +77,8 @@ static int opening_options(struct af_xdp_opening *o, const struct harp_af_xdp_op
 		return opening_fail(o, -EINVAL, "frame size %u; the kernel takes 2048 or 4096",
 				    c->frame_size);
 	if (!is_power_of_two(c->ring_size) || c->ring_size < 64 || c->ring_size > 65536)
-		return opening_fail(o, -EINVAL, "ring size %u; a power of two in 64..65536 is needed",
+		return opening_fail(o, -EINVAL,
+				    "ring size %u; a power of two in 64..65536 is needed",
 				    c->ring_size);
 	if (c->frame_count < 64 || c->frame_count > (1u << 20))
 		return opening_fail(o, -EINVAL, "%u frames; 64..1048576 are possible",
@@ -99,7 +100,8 @@ static void *region_map(size_t bytes, unsigned memfd_flags)
 		return NULL;
 	region = MAP_FAILED;
 	if (ftruncate(fd, (off_t)bytes) == 0)
-		region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+		region =
+			mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
 	close(fd);
 	return region == MAP_FAILED ? NULL : region;
 }
@@ -150,10 +152,11 @@ static int opening_socket(struct af_xdp_opening *o)
 		return opening_fail(o, -errno, "AF_XDP socket: %s", strerror(errno));
 	if (setsockopt(fd, SOL_XDP, XDP_UMEM_REG, &reg, sizeof(reg)) < 0) {
 		if (errno == ENOBUFS || errno == EPERM)
-			return opening_fail(o, -EPERM,
-					    "%llu bytes exceed RLIMIT_MEMLOCK; raise `ulimit -l` or "
-					    "add CAP_IPC_LOCK",
-					    (unsigned long long)reg.len);
+			return opening_fail(
+				o, -EPERM,
+				"%llu bytes exceed RLIMIT_MEMLOCK; raise `ulimit -l` or "
+				"add CAP_IPC_LOCK",
+				(unsigned long long)reg.len);
 		return opening_fail(o, -errno, "registering %u frames of %u: %s",
 				    o->opt.frame_count, o->opt.frame_size, strerror(errno));
 	}
@@ -214,7 +217,8 @@ static int opening_rings(struct af_xdp_opening *o)
 	if (getsockopt(x->fd, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &len) < 0)
 		return opening_fail(o, -errno, "XDP_MMAP_OFFSETS: %s", strerror(errno));
 	if (len < sizeof(offsets))
-		return opening_fail(o, -EOPNOTSUPP, "kernel without need-wakeup rings; 5.4 is needed");
+		return opening_fail(o, -EOPNOTSUPP,
+				    "kernel without need-wakeup rings; 5.4 is needed");
 	for (unsigned i = 0; i < 4; i++) {
 		int rc = ring_map(x->fd, rings[i].ring, o->opt.ring_size, rings[i].entry_bytes,
 				  rings[i].offset, rings[i].page_offset);
@@ -314,11 +318,11 @@ static int opening_bind(struct af_xdp_opening *o)
 			break;
 	}
 	if (rc == -EINVAL && jumbo && o->opt.queue < o->link.rx_queues)
-		return opening_fail(o, -EOPNOTSUPP,
-				    "MTU %u needs multi-buffer AF_XDP, which this kernel lacks (6.6 "
-				    "has it); lower the MTU to %u",
-				    o->link.mtu_bytes,
-				    o->opt.frame_size - AF_XDP_HEADROOM_BYTES - 18);
+		return opening_fail(
+			o, -EOPNOTSUPP,
+			"MTU %u needs multi-buffer AF_XDP, which this kernel lacks (6.6 "
+			"has it); lower the MTU to %u",
+			o->link.mtu_bytes, o->opt.frame_size - AF_XDP_HEADROOM_BYTES - 18);
 	if (rc)
 		return opening_bind_failed(o, rc);
 	if (getsockopt(o->x->fd, SOL_XDP, XDP_OPTIONS, &options, &len) == 0)
@@ -342,8 +346,8 @@ static void opening_caps(const struct af_xdp_opening *o)
 	caps->tx_frags_max = 1;
 	if (o->sg) {
 		caps->features |= HARP_NIC_TX_MULTI;
-		caps->tx_frags_max = o->x->zero_copy ? AF_XDP_ZEROCOPY_FRAGS_MIN
-						     : AF_XDP_COPY_FRAGS_MAX;
+		caps->tx_frags_max =
+			o->x->zero_copy ? AF_XDP_ZEROCOPY_FRAGS_MIN : AF_XDP_COPY_FRAGS_MAX;
 	}
 	if (af_xdp_link_partial_csum(&o->link))
 		caps->features |= HARP_NIC_RX_CSUM_PARTIAL;

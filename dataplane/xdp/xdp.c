@@ -100,9 +100,10 @@ static int xdp_load(struct harp_xdp *xdp, const struct reason *why)
 	rc = xdp->object ? bpf_object__load(xdp->object) : -errno;
 	capture_end();
 	if (rc == -EPERM || rc == -EACCES)
-		return reason_set(why, -EPERM,
-				  "loading the steering program needs CAP_BPF and CAP_NET_ADMIN; run as "
-				  "root or add them");
+		return reason_set(
+			why, -EPERM,
+			"loading the steering program needs CAP_BPF and CAP_NET_ADMIN; run as "
+			"root or add them");
 	if (rc)
 		return reason_set(why, rc, "the kernel refuses the steering program: %s (%s)",
 				  strerror(-rc), words);
@@ -112,8 +113,8 @@ static int xdp_load(struct harp_xdp *xdp, const struct reason *why)
 	xdp->ports_fd = xdp_map_fd(xdp, "ports");
 	xdp->addresses_fd = xdp_map_fd(xdp, "addresses");
 	xdp->verdicts_fd = xdp_map_fd(xdp, "verdicts");
-	if (xdp->program_fd < 0 || xdp->xsks_fd < 0 || xdp->ports_fd < 0 ||
-	    xdp->addresses_fd < 0 || xdp->verdicts_fd < 0)
+	if (xdp->program_fd < 0 || xdp->xsks_fd < 0 || xdp->ports_fd < 0 || xdp->addresses_fd < 0 ||
+	    xdp->verdicts_fd < 0)
 		return reason_set(why, -ENOENT, "the steering program lacks a map; rebuild HARP");
 	return 0;
 }
@@ -157,12 +158,14 @@ static int xdp_link_failed(const struct harp_xdp *xdp, const struct reason *why,
 	switch (rc) {
 	case -EBUSY:
 	case -EEXIST:
-		return reason_set(why, -EBUSY,
-				  "XDP program %lld is attached already; detach it (`ip link set %s xdp "
-				  "off`), stop its owner, or use another interface",
-				  (long long)xdp_attached_id(xdp->ifindex), why->ifname);
+		return reason_set(
+			why, -EBUSY,
+			"XDP program %lld is attached already; detach it (`ip link set %s xdp "
+			"off`), stop its owner, or use another interface",
+			(long long)xdp_attached_id(xdp->ifindex), why->ifname);
 	case -EPERM:
-		return reason_set(why, rc, "attaching XDP needs CAP_NET_ADMIN; run as root or add it");
+		return reason_set(why, rc,
+				  "attaching XDP needs CAP_NET_ADMIN; run as root or add it");
 	case -ERANGE:
 		return reason_set(why, -EOPNOTSUPP,
 				  "the driver takes no native XDP at this MTU; use generic mode");
@@ -216,8 +219,9 @@ static int xdp_attach_auto(struct harp_xdp *xdp, const struct reason *why,
 		rc = xdp_try_native(xdp, why, before, lost, sizeof(lost));
 		if (rc <= 0) {
 			if (!rc)
-				reason_set(why, 0, "native XDP: it changes neither MTU, queues "
-						   "nor offloads");
+				reason_set(why, 0,
+					   "native XDP: it changes neither MTU, queues "
+					   "nor offloads");
 			return rc;
 		}
 	}
@@ -336,8 +340,12 @@ static int xdp_verdicts(const struct harp_xdp *xdp, uint64_t *counts, unsigned c
 
 static unsigned xdp_fds(const struct harp_xdp *xdp, int *fds, unsigned max)
 {
-	const int all[] = { xdp->link_fd,      xdp->program_fd,   xdp->xsks_fd,
-			    xdp->ports_fd,     xdp->addresses_fd, xdp->verdicts_fd,
+	const int all[] = { xdp->link_fd,
+			    xdp->program_fd,
+			    xdp->xsks_fd,
+			    xdp->ports_fd,
+			    xdp->addresses_fd,
+			    xdp->verdicts_fd,
 			    bpf_object__btf_fd(xdp->object) };
 	unsigned count = 0;
 
