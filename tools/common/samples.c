@@ -55,7 +55,7 @@ void samples_json(struct samples *samples, FILE *out)
 		return;
 	}
 	fprintf(out,
-		"{\"min\": %u, \"p50\": %u, \"p90\": %u, \"p99\": %u, \"p999\": %u, \"max\": %u}", min,
-		samples_at(samples, 500), samples_at(samples, 900), samples_at(samples, 990),
+		"{\"min\": %u, \"p50\": %u, \"p90\": %u, \"p99\": %u, \"p999\": %u, \"max\": %u}",
+		min, samples_at(samples, 500), samples_at(samples, 900), samples_at(samples, 990),
 		samples_at(samples, 999), samples_at(samples, 1000));
 }

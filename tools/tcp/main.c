@@ -126,7 +126,7 @@ static int pattern_send(struct stream *s, const struct request *request, uint64_
 	*digest = DIGEST_START;
 	for (uint64_t at = 0; at < request->bytes && !rc;) {
 		size_t len = request->bytes - at < CHUNK_BYTES ? (size_t)(request->bytes - at)
-							      : CHUNK_BYTES;
+							       : CHUNK_BYTES;
 
 		pattern_fill(request->seed, at, chunk, len);
 		*digest = digest_add(*digest, chunk, len);
@@ -304,7 +304,8 @@ static void client_report(struct stream *s, const struct options *o, const struc
 		       (double)answer->bytes * 8e-9 / seconds, answer->digest);
 	} else {
 		printf("{\"tool\": \"harp-tcp\", \"test\": \"%s\", \"bytes\": %" PRIu64
-		       ", \"digest\": \"%016" PRIx64 "\", \"seconds\": %.6f, \"size\": %u, \"rtt_ns\": ",
+		       ", \"digest\": \"%016" PRIx64
+		       "\", \"seconds\": %.6f, \"size\": %u, \"rtt_ns\": ",
 		       names[o->request.test], answer->bytes, answer->digest, seconds,
 		       o->request.size);
 		samples_json(rtt, stdout);
@@ -365,11 +366,11 @@ static uint32_t choice(const char *name, const char *text, const char *const *wo
 static void parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "ifname", 1, 0, 'i' },  { "kernel", 0, 0, 'k' }, { "bytes", 1, 0, 'b' },
-		{ "count", 1, 0, 'n' },   { "size", 1, 0, 'z' },   { "timeout", 1, 0, 't' },
-		{ "spin", 0, 0, 's' },    { "frames", 0, 0, 'f' }, { "queue", 1, 0, 'q' },
-		{ "xdp", 1, 0, 'x' },     { "copy", 1, 0, 'c' },   { "lib-dir", 1, 0, 'l' },
-		{ "help", 0, 0, 'h' },    { 0, 0, 0, 0 },
+		{ "ifname", 1, 0, 'i' }, { "kernel", 0, 0, 'k' }, { "bytes", 1, 0, 'b' },
+		{ "count", 1, 0, 'n' },  { "size", 1, 0, 'z' },   { "timeout", 1, 0, 't' },
+		{ "spin", 0, 0, 's' },   { "frames", 0, 0, 'f' }, { "queue", 1, 0, 'q' },
+		{ "xdp", 1, 0, 'x' },    { "copy", 1, 0, 'c' },   { "lib-dir", 1, 0, 'l' },
+		{ "help", 0, 0, 'h' },   { 0, 0, 0, 0 },
 	};
 	static const char *const commands[] = { "send", "recv", "echo", "serve", NULL };
 	static const char *const xdp_modes[] = { "auto", "generic", "native", NULL };
@@ -383,21 +384,51 @@ static void parse(int argc, char **argv, struct options *o)
 	o->request = (struct request){ .magic = REQUEST_MAGIC, .seed = 0x48415250, .size = 8 };
 	while ((c = getopt_long(argc, argv, "o:h", longs, NULL)) != -1) {
 		switch (c) {
-		case 'i': o->stream.ifname = optarg; break;
-		case 'k': o->stream.kernel = true; break;
-		case 'b': bytes = number("--bytes", optarg, 0, 1ull << 50); break;
-		case 'n': count = number("--count", optarg, 1, 1u << 24); break;
-		case 'z': o->request.size = (uint32_t)number("--size", optarg, 1, ECHO_MAX); break;
-		case 't': o->timeout_ns = number("--timeout", optarg, 1, 3600) * 1000000000u; break;
-		case 's': o->stream.spin = true; break;
-		case 'f': o->stream.frames = true; break;
-		case 'q': o->stream.queue = (uint32_t)number("--queue", optarg, 0, 255); break;
-		case 'x': o->stream.xdp_mode = choice("--xdp", optarg, xdp_modes); break;
-		case 'c': o->stream.copy_mode = choice("--copy", optarg, copy_modes); break;
-		case 'l': o->stream.lib_dir = optarg; break;
-		case 'o': o->json = choice("-o", optarg, outputs); break;
-		case 'h': fputs(usage, stdout); exit(0);
-		default: fputs(usage, stderr); exit(2);
+		case 'i':
+			o->stream.ifname = optarg;
+			break;
+		case 'k':
+			o->stream.kernel = true;
+			break;
+		case 'b':
+			bytes = number("--bytes", optarg, 0, 1ull << 50);
+			break;
+		case 'n':
+			count = number("--count", optarg, 1, 1u << 24);
+			break;
+		case 'z':
+			o->request.size = (uint32_t)number("--size", optarg, 1, ECHO_MAX);
+			break;
+		case 't':
+			o->timeout_ns = number("--timeout", optarg, 1, 3600) * 1000000000u;
+			break;
+		case 's':
+			o->stream.spin = true;
+			break;
+		case 'f':
+			o->stream.frames = true;
+			break;
+		case 'q':
+			o->stream.queue = (uint32_t)number("--queue", optarg, 0, 255);
+			break;
+		case 'x':
+			o->stream.xdp_mode = choice("--xdp", optarg, xdp_modes);
+			break;
+		case 'c':
+			o->stream.copy_mode = choice("--copy", optarg, copy_modes);
+			break;
+		case 'l':
+			o->stream.lib_dir = optarg;
+			break;
+		case 'o':
+			o->json = choice("-o", optarg, outputs);
+			break;
+		case 'h':
+			fputs(usage, stdout);
+			exit(0);
+		default:
+			fputs(usage, stderr);
+			exit(2);
 		}
 	}
 	if (argc - optind != 3 || (!o->stream.kernel && !o->stream.ifname)) {

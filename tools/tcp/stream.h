@@ -23,7 +23,7 @@ struct stream;
 struct stream_ops {
 	int (*open)(struct stream *s, const struct stream_options *opt, char *why, size_t why_len);
 	int (*listen)(struct stream *s);
-	int (*accept)(struct stream *s); /* 0: a connection is there */
+	int (*accept)(struct stream *s);  /* 0: a connection is there */
 	int (*connect)(struct stream *s); /* begins; connected() tells */
 	int (*connected)(struct stream *s);
 	ssize_t (*send)(struct stream *s, const void *data, size_t len);
@@ -38,7 +38,7 @@ struct stream {
 	struct stream_options opt;
 };
 
-struct stream *stream_harp(void);   /* NULL: no memory */
+struct stream *stream_harp(void); /* NULL: no memory */
 struct stream *stream_kernel(void);
 uint64_t stream_clock_ns(void);
 

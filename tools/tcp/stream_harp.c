@@ -104,7 +104,8 @@ static ssize_t harp_send_frames(struct harp_stream *h, const uint8_t *data, size
 
 		if (rc)
 			return sent ? (ssize_t)sent : rc;
-		frame->len = len - sent < frame->capacity ? (uint32_t)(len - sent) : frame->capacity;
+		frame->len =
+			len - sent < frame->capacity ? (uint32_t)(len - sent) : frame->capacity;
 		memcpy(frame->data, data + sent, frame->len);
 		sent += frame->len;
 		rc = harp_conn_send_frame(h->conn, frame);

@@ -42,7 +42,8 @@ static socklen_t kernel_address(const struct harp_endpoint *ep, struct sockaddr_
 	return sizeof(*in6);
 }
 
-static int kernel_open(struct stream *s, const struct stream_options *opt, char *why, size_t why_len)
+static int kernel_open(struct stream *s, const struct stream_options *opt, char *why,
+		       size_t why_len)
 {
 	(void)why;
 	(void)why_len;
@@ -158,9 +159,11 @@ static void kernel_describe(struct stream *s, FILE *out)
 	socklen_t len = sizeof(info);
 
 	getsockopt(self(s)->fd, IPPROTO_TCP, TCP_INFO, &info, &len);
-	fprintf(out, "{\"kind\": \"kernel\", \"srtt_ns\": %u, \"snd_mss_bytes\": %u, "
-		     "\"rcv_mss_bytes\": %u, \"retransmits\": %u}",
-		info.tcpi_rtt * 1000, info.tcpi_snd_mss, info.tcpi_rcv_mss, info.tcpi_total_retrans);
+	fprintf(out,
+		"{\"kind\": \"kernel\", \"srtt_ns\": %u, \"snd_mss_bytes\": %u, "
+		"\"rcv_mss_bytes\": %u, \"retransmits\": %u}",
+		info.tcpi_rtt * 1000, info.tcpi_snd_mss, info.tcpi_rcv_mss,
+		info.tcpi_total_retrans);
 }
 
 static void kernel_close(struct stream *s)

@@ -57,8 +57,8 @@ static uint32_t number(const char *name, const char *text, uint32_t min, uint32_
 	errno = 0;
 	value = strtoul(text, &end, 10);
 	if (errno || end == text || *end || text[0] == '-' || value < min || value > max) {
-		fprintf(stderr, "harp-wire: --%s %s: a number in %u..%u is needed\n", name, text, min,
-			max);
+		fprintf(stderr, "harp-wire: --%s %s: a number in %u..%u is needed\n", name, text,
+			min, max);
 		exit(2);
 	}
 	return (uint32_t)value;
@@ -76,10 +76,12 @@ static uint32_t choice(const char *name, const char *text, const char *const *wo
 static void parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "seconds", 1, 0, 's' }, { "size", 1, 0, 'z' },      { "queue", 1, 0, 'q' },
-		{ "xdp", 1, 0, 'x' },     { "copy", 1, 0, 'c' },      { "frames", 1, 0, 'f' },
-		{ "port", 1, 0, 'p' },    { "data-port", 1, 0, 'd' }, { "lib-dir", 1, 0, 'l' },
-		{ "help", 0, 0, 'h' },    { 0, 0, 0, 0 },
+		{ "seconds", 1, 0, 's' }, { "size", 1, 0, 'z' },
+		{ "queue", 1, 0, 'q' },   { "xdp", 1, 0, 'x' },
+		{ "copy", 1, 0, 'c' },    { "frames", 1, 0, 'f' },
+		{ "port", 1, 0, 'p' },    { "data-port", 1, 0, 'd' },
+		{ "lib-dir", 1, 0, 'l' }, { "help", 0, 0, 'h' },
+		{ 0, 0, 0, 0 },
 	};
 	static const char *const commands[] = { "send", "recv", "pingpong", "serve", NULL };
 	static const char *const xdp_modes[] = { "auto", "generic", "native", NULL };
@@ -93,18 +95,42 @@ static void parse(int argc, char **argv, struct options *o)
 			       .card = { .frame_count = 8192, .port = DATA_PORT } };
 	while ((c = getopt_long(argc, argv, "o:h", longs, NULL)) != -1) {
 		switch (c) {
-		case 's': o->seconds = number("seconds", optarg, 1, 60); break;
-		case 'z': o->size = number("size", optarg, 62, 65535); break;
-		case 'q': o->card.queue = number("queue", optarg, 0, STEER_QUEUES_MAX - 1); break;
-		case 'x': o->card.xdp_mode = choice("xdp", optarg, xdp_modes); break;
-		case 'c': o->card.copy_mode = choice("copy", optarg, copy_modes); break;
-		case 'f': o->card.frame_count = number("frames", optarg, 256, 1u << 20); break;
-		case 'p': o->control_port = (uint16_t)number("port", optarg, 1, 65535); break;
-		case 'd': o->card.port = (uint16_t)number("data-port", optarg, 1, 65535); break;
-		case 'l': o->card.lib_dir = optarg; break;
-		case 'o': o->json = choice("output", optarg, outputs); break;
-		case 'h': fputs(usage, stdout); exit(0);
-		default: fputs(usage, stderr); exit(2);
+		case 's':
+			o->seconds = number("seconds", optarg, 1, 60);
+			break;
+		case 'z':
+			o->size = number("size", optarg, 62, 65535);
+			break;
+		case 'q':
+			o->card.queue = number("queue", optarg, 0, STEER_QUEUES_MAX - 1);
+			break;
+		case 'x':
+			o->card.xdp_mode = choice("xdp", optarg, xdp_modes);
+			break;
+		case 'c':
+			o->card.copy_mode = choice("copy", optarg, copy_modes);
+			break;
+		case 'f':
+			o->card.frame_count = number("frames", optarg, 256, 1u << 20);
+			break;
+		case 'p':
+			o->control_port = (uint16_t)number("port", optarg, 1, 65535);
+			break;
+		case 'd':
+			o->card.port = (uint16_t)number("data-port", optarg, 1, 65535);
+			break;
+		case 'l':
+			o->card.lib_dir = optarg;
+			break;
+		case 'o':
+			o->json = choice("output", optarg, outputs);
+			break;
+		case 'h':
+			fputs(usage, stdout);
+			exit(0);
+		default:
+			fputs(usage, stderr);
+			exit(2);
 		}
 	}
 	if (argc - optind != 3) {
@@ -196,15 +222,16 @@ static void print_counts(const char *name, const struct wire_result *result)
 	       result->frames, result->bytes);
 	for (uint32_t i = 0; i < result->seconds; i++)
 		printf("%s%u", i ? ", " : "", result->per_second[i]);
-	printf("], \"kicks\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64 ", \"rx_fill_empty\": %" PRIu64
-	       ", \"rx_dropped\": %" PRIu64 "}",
+	printf("], \"kicks\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64
+	       ", \"rx_fill_empty\": %" PRIu64 ", \"rx_dropped\": %" PRIu64 "}",
 	       result->kicks, result->ring_full, result->fill_empty, result->dropped);
 }
 
 static double elapsed_s(const struct wire_result *result)
 {
-	return result->last_ns > result->first_ns ? (double)(result->last_ns - result->first_ns) / 1e9
-						  : 1e-9;
+	return result->last_ns > result->first_ns
+		       ? (double)(result->last_ns - result->first_ns) / 1e9
+		       : 1e-9;
 }
 
 static void report(const struct options *o, const struct wire_run *run,
@@ -239,8 +266,8 @@ static void report(const struct options *o, const struct wire_run *run,
 	       run->own.mtu_bytes, names[o->test], run->own.frame_bytes,
 	       card_frags(run->card, run->own.frame_bytes));
 	if (o->test == WIRE_PINGPONG)
-		printf("%zu round trips, %" PRIu64 " lost; rtt p50 %.2f us, p99 %.2f us\n", rtt->count,
-		       sent->lost, samples_percentile(rtt, 500) / 1e3,
+		printf("%zu round trips, %" PRIu64 " lost; rtt p50 %.2f us, p99 %.2f us\n",
+		       rtt->count, sent->lost, samples_percentile(rtt, 500) / 1e3,
 		       samples_percentile(rtt, 990) / 1e3);
 	else
 		printf("%.0f frames/s, %.2f Gbit/s received; %" PRIu64 " sent, %" PRIu64
@@ -298,16 +325,16 @@ static int client(const struct options *o)
 	hello_fill(&run.own, &card);
 	run.own.test = o->test;
 	run.own.duration_ns = (uint64_t)(o->seconds * 1e9);
-	run.own.frame_bytes = o->size ? o->size
+	run.own.frame_bytes = o->size                    ? o->size
 			      : o->test == WIRE_PINGPONG ? 64
 							 : card.frame_bytes_max;
 	if (run.own.frame_bytes > card.frame_bytes_max)
 		rc = complain("--size exceeds the interface's MTU");
 	else if (card_frags(&card, run.own.frame_bytes) > card.nic->caps.tx_frags_max)
 		rc = complain("the kernel cannot send a frame of so many pieces (6.6 can)");
-	if (!rc && (control_send(&control, &run.own, sizeof(run.own)) ||
-		    control_recv(&control, &run.peer, sizeof(run.peer)) ||
-		    run.peer.magic != WIRE_MAGIC))
+	if (!rc &&
+	    (control_send(&control, &run.own, sizeof(run.own)) ||
+	     control_recv(&control, &run.peer, sizeof(run.peer)) || run.peer.magic != WIRE_MAGIC))
 		rc = complain("the server refused: its own output says why");
 	if (!rc) {
 		run_headers(&run);

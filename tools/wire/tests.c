@@ -9,10 +9,10 @@
 #include "base/endian.h"
 #include "wire.h"
 
-#define QUIET_NS 20000000u         /* nothing arrived for so long: nothing is under way */
+#define QUIET_NS 20000000u /* nothing arrived for so long: nothing is under way */
 #define PING_LOST_NS 100000000u
-#define CONTROL_EVERY 4096u        /* empty polls between looks at the control connection */
-#define YIELD_EVERY 512u           /* empty polls between sched_yield()s: we may share a core */
+#define CONTROL_EVERY 4096u /* empty polls between looks at the control connection */
+#define YIELD_EVERY 512u    /* empty polls between sched_yield()s: we may share a core */
 
 uint64_t wire_clock_ns(void)
 {
