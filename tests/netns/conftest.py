@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two hosts on a veth pair, with HARP's tools."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from netns_tools import Tools
+
+from harp.lab import Lab, LabOptions
+
+
+@pytest.fixture
+def tools(build_dir: Path, need_root: None) -> Iterator[Tools]:
+    """The tools; servers that a failed test left running end with it."""
+    tools = Tools(build_dir)
+    yield tools
+    for server in tools.started:
+        if server.poll() is None:
+            server.kill()
+            server.communicate()
+
+
+@pytest.fixture(scope="module", params=[1500, 3498, 9000])
+def lab_of_mtu(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    """Two hosts at one of the three MTUs, offloads on."""
+    with Lab(LabOptions(mtu_bytes=request.param)) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(need_root: None) -> Iterator[Lab]:
+    """Two fresh hosts, MTU 1500."""
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session", autouse=True)
+def enough_locked_memory() -> None:
+    """Root without CAP_IPC_LOCK (some containers) could not register frames: say so at once."""
+    if os.geteuid() == 0:
+        status = Path("/proc/self/status").read_text()
+        effective = int(status.split("CapEff:")[1].split()[0], 16)
+        if not effective >> 14 & 1:
+            pytest.skip("no CAP_IPC_LOCK")

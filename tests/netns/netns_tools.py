@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tools that put HARP on a host of the laboratory, and how to run them."""
+
+import json
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harp.lab import Host
+
+READY_S = 20
+
+
+@dataclass
+class Tools:
+    """harp-tcp and harp-wire of the build tree, run in hosts."""
+
+    build: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def tcp(self) -> Path:
+        return self.build / "tools" / "tcp" / "harp-tcp"
+
+    @property
+    def wire(self) -> Path:
+        return self.build / "tools" / "wire" / "harp-wire"
+
+    @property
+    def lib_dir(self) -> list[str]:
+        return ["--lib-dir", str(self.build / "dataplane" / "xdp")]
+
+    def side(self, host: Host, kind: str) -> list[str]:
+        """The options that make one end HARP's or the kernel's."""
+        return ["--kernel"] if kind == "kernel" else ["--ifname", host.ifname, *self.lib_dir]
+
+    def serve(self, host: Host, args: Sequence[str | Path]) -> subprocess.Popen[str]:
+        """Starts a server and waits for its word that it may be called."""
+        server = host.popen(args)
+        self.started.append(server)
+        assert server.stdout is not None
+        if not select.select([server.stdout], [], [], READY_S)[0]:
+            pytest.fail(f"{args}: not ready after {READY_S} s")
+        if server.stdout.readline() != "ready\n":
+            pytest.fail(f"{args}: {finish(server)[1]}")
+        return server
+
+    def serve_tcp(self, host: Host, kind: str, port: int, *more: str) -> subprocess.Popen[str]:
+        args = [self.tcp, "serve", host.address, str(port), *self.side(host, kind), *more]
+        return self.serve(host, [*args, "-o", "json"])
+
+    def call_tcp(
+        self, host: Host, kind: str, test: str, address: str, port: int, *more: str
+    ) -> Any:
+        """Runs a client to its end; what it reported."""
+        args = [self.tcp, test, address, str(port), *self.side(host, kind), *more]
+        return json.loads(run(host, [*args, "-o", "json"]))
+
+
+def run(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> str:
+    """Runs a command to its end, which must be a good one; what it printed."""
+    out, err, status = outcome(host, args, timeout_s)
+    assert status == 0, f"{args}: {err}"
+    return out
+
+
+def outcome(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> tuple[str, str, int]:
+    """Runs a command to its end, whatever it is."""
+    process = host.popen(args)
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        pytest.fail(f"{args}: still running after {timeout_s} s")
+    return out, err, process.returncode
+
+
+def finish(server: subprocess.Popen[str], timeout_s: float = 30) -> tuple[str, str]:
+    """The rest of a server's output, once it has ended by itself."""
+    try:
+        return server.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.communicate()
+        pytest.fail(f"{server.args}: did not end")
+
+
+def xdp_attached(host: Host) -> bool:
+    """Has the host's interface an XDP program?"""
+    link = json.loads(host.run("ip", "-j", "link", "show", "dev", host.ifname))[0]
+    return bool(link.get("xdp"))
+
+
+def wait_until(condition: Any, what: str, seconds: float = 5) -> None:
+    """The kernel frees what the dead held in its own time, and announces none of it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not after {seconds} s")
+        time.sleep(0.01)

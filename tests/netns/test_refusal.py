@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What HARP cannot have it says in one line: interface, queue, cause, remedy."""
+
+from pathlib import Path
+
+import pytest
+from netns_tools import Tools, xdp_attached
+
+from harp.lab import Host, Lab, LabOptions
+
+
+def refused(tools: Tools, host: Host, *options: str, before: tuple[str, ...] = ()) -> str:
+    """The one line of a server that cannot begin."""
+    args = [*before, tools.tcp, "serve", host.address, "61001", *options]
+    process = host.popen(args)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    return lines[0].removeprefix("harp-tcp: ")
+
+
+def test_no_such_interface(tools: Tools, lab: Lab) -> None:
+    line = refused(tools, lab.hosts[0], "--ifname", "nosuch0", *tools.lib_dir)
+    assert line == "nosuch0 queue 0: no such interface; `ip link` lists them"
+
+
+def test_no_such_queue(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", "7")
+    assert line == f"{host.ifname} queue 7: no such queue; the interface has 1, counted from 0"
+
+
+def test_interface_down(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    host.run("ip", "link", "set", host.ifname, "down")
+    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir)
+    assert line.startswith(f"{host.ifname} queue 0: the interface is down; ")
+
+
+def test_queue_busy(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    tools.serve_tcp(host, "harp", 61000)
+    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir)
+    assert line.startswith(f"{host.ifname} queue 0: another AF_XDP socket owns the queue; ")
+    assert xdp_attached(host)
+
+
+def test_another_xdp_program(tools: Tools, need_root: None) -> None:
+    with Lab(LabOptions(queues=2)) as lab:
+        host = lab.hosts[0]
+        tools.serve_tcp(host, "harp", 61000)
+        line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", "1")
+        assert line.startswith(f"{host.ifname}: XDP program ")
+        assert "is attached already; detach it" in line
+
+
+@pytest.mark.parametrize("capability", ["net_raw", "net_admin", "bpf,-sys_admin"])
+def test_missing_privilege(tools: Tools, lab: Lab, capability: str) -> None:
+    host = lab.hosts[0]
+    drop = ("setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}", "--")
+    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, before=drop)
+    name = f"CAP_{capability.split(',')[0].upper()}"
+    assert line == f"{host.ifname} queue 0: {name} missing; run as root or add it"
+    assert not xdp_attached(host)
+
+
+def test_no_zero_copy_on_veth(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--copy", "zero-copy")
+    assert "driver veth has no zero-copy AF_XDP; use copy mode" in line
+    assert not xdp_attached(host)
+
+
+def test_library_missing(tools: Tools, lab: Lab, tmp_path: Path) -> None:
+    host = lab.hosts[0]
+    line = refused(tools, host, "--ifname", host.ifname, "--lib-dir", str(tmp_path))
+    assert "libharp-xdp.so: cannot open shared object file" in line
+    assert not xdp_attached(host)
