@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_options.c - options parsed and written; every malformed length is refused. */
+#include "transport/tcp_options.h"
+
+#include "base/rng.h"
+#include "check.h"
+
+static void test_round_trip(void)
+{
+	struct tcp_options in = {
+		.mss_bytes = 1460, .wscale = 7, .tsval = 0x01020304, .tsecr = 0xa0b0c0d0
+	};
+	uint8_t bytes[TCP_OPTIONS_BYTES_MAX];
+
+	for (unsigned seen = 0; seen < 32; seen++) {
+		struct tcp_options out;
+		uint32_t len;
+
+		if (seen & TCP_OPT_SACK)
+			continue;
+		in.seen = (uint8_t)seen;
+		len = tcp_options_write_syn(bytes, &in);
+		CHECK(len <= sizeof(bytes) && len % 4 == 0);
+		CHECK(tcp_options_parse(bytes, len, &out));
+		CHECK_EQ(out.seen, seen);
+		if (seen & TCP_OPT_MSS)
+			CHECK_EQ(out.mss_bytes, in.mss_bytes);
+		if (seen & TCP_OPT_WSCALE)
+			CHECK_EQ(out.wscale, in.wscale);
+		if (seen & TCP_OPT_TIMESTAMP) {
+			CHECK_EQ(out.tsval, in.tsval);
+			CHECK_EQ(out.tsecr, in.tsecr);
+		}
+	}
+}
+
+static void test_malformed(void)
+{
+	static const struct {
+		uint8_t len, bytes[12];
+	} bad[] = {
+		{ 1, { 2 } },    /* no length */
+		{ 2, { 2, 0 } }, /* a length that never ends */
+		{ 2, { 2, 1 } },
+		{ 4, { 2, 5, 1, 2 } },       /* beyond the end */
+		{ 3, { 2, 3, 5 } },          /* an MSS of one byte */
+		{ 4, { 3, 4, 1, 1 } },       /* a window scale of two */
+		{ 4, { 4, 3, 0, 0 } },       /* SACK-permitted with a body */
+		{ 6, { 5, 6, 0, 0, 0, 0 } }, /* half a SACK block */
+		{ 10, { 8, 9, 0 } },         /* a short timestamp */
+	};
+	struct tcp_options out;
+
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK(!tcp_options_parse(bad[i].bytes, bad[i].len, &out));
+}
+
+static void test_tolerated(void)
+{
+	static const uint8_t unknown[] = { 254, 4, 1, 2, 1, 2, 4, 5, 180 };
+	static const uint8_t ended[] = { 1, 0, 2, 99 }; /* rubbish behind the end */
+	static const uint8_t scale[] = { 3, 3, 200 };   /* RFC 7323 section 2.3 */
+	static const uint8_t sack[] = { 5, 18, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 9 };
+	struct tcp_options out;
+
+	CHECK(tcp_options_parse(unknown, sizeof(unknown), &out));
+	CHECK_EQ(out.seen, TCP_OPT_MSS);
+	CHECK_EQ(out.mss_bytes, 1460);
+	CHECK(tcp_options_parse(ended, sizeof(ended), &out));
+	CHECK_EQ(out.seen, 0);
+	CHECK(tcp_options_parse(scale, sizeof(scale), &out));
+	CHECK_EQ(out.wscale, 14);
+	CHECK(tcp_options_parse(sack, sizeof(sack), &out));
+	CHECK_EQ(out.sack_count, 2);
+	CHECK_EQ(out.sack[1].end_seq, 9);
+}
+
+/* The short cut agrees with the long way, or steps aside. */
+static void test_fast(void)
+{
+	uint8_t bytes[TCP_OPTIONS_BYTES_MAX];
+	struct tcp_options fast, slow;
+	struct rng rng;
+	unsigned taken = 0;
+
+	rng_seed(&rng, 3);
+	for (unsigned i = 0; i < 20000; i++) {
+		uint32_t len = 4 * rng_below(&rng, 11);
+
+		for (uint32_t k = 0; k < len; k++)
+			bytes[k] = (uint8_t)rng_below(&rng, 12);
+		if (i % 2) {
+			tcp_options_write_timestamp(bytes, rng_below(&rng, 99), 5);
+			len = 12;
+		}
+		if (!tcp_options_parse_fast(bytes, len, &fast))
+			continue;
+		taken++;
+		CHECK(tcp_options_parse(bytes, len, &slow));
+		CHECK_EQ(fast.seen, slow.seen);
+		if (fast.seen)
+			CHECK_EQ(fast.tsval, slow.tsval);
+	}
+	CHECK(taken >= 10000);
+}
+
+int main(void)
+{
+	test_round_trip();
+	test_malformed();
+	test_tolerated();
+	test_fast();
+	return check_done();
+}
