@@ -15,8 +15,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,8 @@ _NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
 _NETNS_DIR = Path("/run/netns")
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _CLONE_NEWNET = 0x40000000
+_RTMGRP_LINK = 1
+_IFLA_KIND = ("IFLA_LINKINFO", "IFLA_INFO_KIND")
 _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
 
@@ -174,6 +178,10 @@ class Lab:
             self._make_switch()
         for host in self.hosts:
             _configure(host, self.options)
+        for host in self.hosts:
+            in_namespace(host.netns, _wait_for_carrier)
+        if count > 2:
+            in_namespace(f"{self._prefix}sw", _wait_for_carrier)
 
     def _make_switch(self) -> None:
         switch = f"{self._prefix}sw"
@@ -325,6 +333,28 @@ def _configure(host: Host, options: LabOptions) -> None:
     in_namespace(host.netns, configure)
     if not options.offload:
         _offloads_off(host.netns, host.ifname)
+
+
+def _wait_for_carrier(ipr: Any) -> None:
+    """Returns when every veth here is up: the kernel says so a moment after both ends are."""
+    deadline = time.monotonic() + 10
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as changes:
+        changes.bind((0, _RTMGRP_LINK))  # before the first look, so that no change is missed
+        while True:
+            links = [link for link in ipr.get_links() if link.get_nested(*_IFLA_KIND) == "veth"]
+            down = [link for link in links if link.get("state") != "up" or not _running(link)]
+            if not down:
+                return
+            changes.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                changes.recv(65536)
+            except TimeoutError:
+                name = down[0].get_attr("IFLA_IFNAME")
+                raise HarpError(f"{name} did not come up within 10 s") from None
+
+
+def _running(link: Any) -> bool:
+    return bool(link.get_attr("IFLA_OPERSTATE") == "UP")
 
 
 def _offloads_off(namespace: str, ifname: str) -> None:

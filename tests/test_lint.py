@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formatters and linters, each a test: what they find fails the run."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,11 @@ def sources(root: Path, *suffixes: str) -> list[str]:
 
 def run(root: Path, *command: str) -> None:
     """Runs a linter; its findings are the failure."""
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    # cython-lint calls pycodestyle by name.
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         pytest.fail((done.stdout + done.stderr)[-6000:], pytrace=False)
 

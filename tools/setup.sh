@@ -146,8 +146,9 @@ find_python() {
 		[ -n "$candidate" ] || continue
 		command -v "$candidate" >/dev/null || continue
 		if python_version_ok "$candidate" && python_complete "$candidate"; then
-			# The interpreter itself: pyenv's shims change their mind by directory.
-			"$candidate" -c 'import sys; print(sys.executable)'
+			# The interpreter itself: not pyenv's shims, which change their mind by directory, and
+			# not a virtual environment's (ours may be active).
+			"$candidate" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
 			return 0
 		fi
 	done
@@ -220,7 +221,7 @@ PY
 }
 
 harp_import() {
-	(cd / && "$root/.venv/bin/python" -c 'import harp.cli') 2>&1 | tail -n 1
+	(cd / && "$root/.venv/bin/python" -c 'import harp._core, harp._ncclplay') 2>&1 | tail -n 1
 }
 
 configure() {

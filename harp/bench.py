@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks between hosts made on this machine: harp-bench and harp-wire do the timing in C."""
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harp import _paths
+from harp.errors import HarpError
+from harp.lab import Host, Lab, LabOptions
+
+ROOT_PORT = 7000
+_EXIT_TEXTS = {1: "data arrived wrong", 3: "hang", 4: "plugin error", 5: "peer lost"}
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What harp-bench shall do; None leaves the choice to it."""
+
+    mode: str = "lat"
+    plugin: str | None = None
+    path: str = "auto"
+    min_bytes: str | None = None
+    max_bytes: str | None = None
+    iterations: int | None = None
+    channels: int = 1
+    baseline: bool = False
+    bidirectional: bool = False
+    low_latency: bool = False
+    abi: int | None = None
+    datacheck: bool = True
+    timeout_s: float = 60
+
+    def arguments(self) -> list[str]:
+        """harp-bench's command line, without rank and root."""
+        words = [self.mode, "--plugin", str(_paths.plugin(self.plugin)), "-o", "json"]
+        words += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
+        words += ["--datacheck", str(int(self.datacheck))]
+        if self.abi is not None:
+            words += ["--abi", str(self.abi)]
+        given = {"-b": self.min_bytes, "-e": self.max_bytes, "-n": self.iterations}
+        for name, value in given.items():
+            if value is not None:
+                words += [name, str(value)]
+        switches = {
+            "--baseline": self.baseline,
+            "--bidir": self.bidirectional,
+            "--ll": self.low_latency,
+        }
+        return words + [name for name, on in switches.items() if on]
+
+
+def _cpus() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
+def _environment(options: BenchOptions) -> dict[str, str]:
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+    return keep | {"HARP_PATH": options.path}
+
+
+def _start_rank(
+    lab: Lab, host: Host, options: BenchOptions, errors: Path, progress_fd: int
+) -> subprocess.Popen[str]:
+    cpus = _cpus()
+    cpu = cpus[host.index % len(cpus)]
+    command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
+    command += ["--rank", str(host.index), "--ranks", str(len(lab.hosts))]
+    command += ["--root", f"{lab.hosts[0].address}:{ROOT_PORT}"]
+    command += ["--ifname", f"={host.ifname}", "--cpu", str(cpu)]
+    if host.index == 0:
+        command += ["--progress-fd", str(progress_fd)]
+    with (errors / f"rank{host.index}").open("w") as stderr:
+        return host.popen(
+            command,
+            cpu=cpu,
+            env=_environment(options),
+            stderr=stderr,
+            pass_fds=[progress_fd] if host.index == 0 else (),
+        )
+
+
+def _report_progress(fd: int, progress: Progress | None) -> None:
+    with os.fdopen(fd) as lines:
+        for line in lines:
+            if progress is not None:
+                progress(json.loads(line))
+
+
+def _wait(processes: Iterable[subprocess.Popen[str]]) -> tuple[str, list[int]]:
+    """What rank 0 printed, and every rank's exit status."""
+    outputs = [process.communicate()[0] for process in processes]
+    return outputs[0], [process.returncode for process in processes]
+
+
+def _failure(statuses: list[int], errors: Path) -> str:
+    """The line of the rank that failed first hand, not because another one did."""
+    failed = [rank for rank, status in enumerate(statuses) if status]
+    failed.sort(key=lambda rank: statuses[rank] == 5)
+    rank = failed[0]
+    words = (errors / f"rank{rank}").read_text().strip().splitlines()
+    return words[-1] if words else f"rank {rank}: {_EXIT_TEXTS.get(statuses[rank], 'failed')}"
+
+
+def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """One harp-bench per host; rank 0's document. HarpError with the failing rank's own words."""
+    read_fd, write_fd = os.pipe()
+    reader = threading.Thread(target=_report_progress, args=(read_fd, progress), daemon=True)
+    reader.start()
+    with tempfile.TemporaryDirectory(prefix="harp-bench-") as name:
+        errors = Path(name)
+        try:
+            ranks = [_start_rank(lab, host, options, errors, write_fd) for host in lab.hosts]
+        finally:
+            os.close(write_fd)
+        printed, statuses = _wait(ranks)
+        reader.join()
+        # Wrong data is a result, and its table is worth seeing; all else is a failure.
+        if any(status not in (0, 1) for status in statuses):
+            raise HarpError(_failure(statuses, errors))
+    try:
+        report: dict[str, Any] = json.loads(printed)
+    except ValueError:
+        raise HarpError(f"harp-bench printed no JSON: {printed[:200]!r}") from None
+    report["ok"] = report["ok"] and not any(statuses)
+    return report
+
+
+def path_in_use(report: dict[str, Any]) -> str:
+    """The plugin's line about its path; empty for a foreign plugin."""
+    for entry in reversed(report["log"]):
+        for mark in ("path HARP: ", "HARP TCP on ", "kernel TCP: "):
+            if mark in entry["text"]:
+                return str(entry["text"]).split(mark, 1)[1].strip() or mark
+    return ""
+
+
+# --------------------------------------------------------------------------------------------------
+# The raw wire.
+#
+@dataclass(frozen=True)
+class WireOptions:
+    """What harp-wire shall do."""
+
+    seconds: int = 3
+    xdp: str = "auto"
+    frame_bytes: int | None = None
+
+
+def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
+    """One harp-wire test (send, pingpong) from host 0 to host 1."""
+    tool = _paths.find("harp-wire")
+    library = _paths.find(_paths.XDP_LIBRARY).parent
+    shared: list[str | Path] = ["--seconds", str(options.seconds), "--xdp", options.xdp]
+    shared += ["--lib-dir", library]
+    if options.frame_bytes is not None:
+        shared += ["--size", str(options.frame_bytes)]
+    client_host, server_host = lab.hosts[:2]
+    cpus = _cpus()
+    server = server_host.popen(
+        [tool, "serve", server_host.ifname, server_host.address, *shared], cpu=cpus[1 % len(cpus)]
+    )
+    assert server.stdout is not None
+    if server.stdout.readline().strip() != "ready":
+        raise HarpError(f"harp-wire serve: {server.communicate()[1].strip()}")
+    client = client_host.popen(
+        [tool, test, client_host.ifname, server_host.address, *shared, "-o", "json"], cpu=cpus[0]
+    )
+    printed, complaint = client.communicate()
+    server_complaint = server.communicate()[1]
+    if client.returncode != 0 or server.returncode != 0:
+        raise HarpError((complaint.strip() + " " + server_complaint.strip()).strip())
+    report: dict[str, Any] = json.loads(printed)
+    return report
+
+
+# --------------------------------------------------------------------------------------------------
+# Ratios: what must hold, measured alternately so that a noisy minute touches all of it.
+#
+LATENCY_GOAL = 1.0  # HARP's p50 over the kernel's: below
+FRAMES_GOAL = 0.8  # HARP's data frames a second over the raw wire's: at least
+_TCP_OVERHEAD_BYTES = 52  # IPv4 and TCP headers with timestamps
+
+
+def run_ratios(
+    options: LabOptions, *, rounds: int, seconds: int, path: str, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Raw wire, HARP's latency and bandwidth, and the kernel's, several rounds of each."""
+    results: list[dict[str, Any]] = []
+    for index in range(rounds):
+        say(f"round {index + 1} of {rounds}")
+        with Lab(options) as lab:
+            wire = run_wire(lab, "send", WireOptions(seconds=seconds))
+            ping = run_wire(lab, "pingpong", WireOptions(seconds=1))
+            latency = run_bench(
+                lab,
+                BenchOptions("lat", path=path, baseline=True, min_bytes="8", max_bytes="8"),
+            )
+            stream = run_bench(
+                lab,
+                BenchOptions("bw", path=path, baseline=True, min_bytes="512K", max_bytes="512K"),
+            )
+        for report in (latency, stream):
+            if not report["ok"]:
+                raise HarpError(f"{report['mode']}: {report['error']}")
+        results.append(_round(options, wire, ping, latency, stream))
+    return {
+        "mtu_bytes": options.mtu_bytes,
+        "offload": options.offload,
+        "path": path_in_use(latency),
+        "wire_mode": wire["mode"],
+        "rounds": results,
+        "median": {name: _median([row[name] for row in results]) for name in results[0]},
+        "goals": {"latency_ratio_below": LATENCY_GOAL, "frames_ratio_at_least": FRAMES_GOAL},
+    }
+
+
+def _round(
+    options: LabOptions,
+    wire: dict[str, Any],
+    ping: dict[str, Any],
+    latency: dict[str, Any],
+    stream: dict[str, Any],
+) -> dict[str, float]:
+    lat, bw = latency["results"][-1], stream["results"][-1]
+    # Full segments that the bytes need: ACKs and records' headers are not counted in our favour.
+    frames = bw["rate_gb_per_s"] * 1e9 / (options.mtu_bytes - _TCP_OVERHEAD_BYTES)
+    return {
+        "wire_frames_per_s": wire["frames_per_s"],
+        "wire_gbit_per_s": wire["gbit_per_s"],
+        "wire_half_rtt_p50_us": ping["rtt_ns"]["p50"] / 2e3,
+        "harp_p50_us": lat["half_round_trip"]["p50_us"],
+        "kernel_p50_us": lat["baseline_half_round_trip"]["p50_us"],
+        "latency_ratio": lat["p50_ratio"],
+        "harp_frames_per_s": frames,
+        "harp_gbit_per_s": bw["rate_gb_per_s"] * 8,
+        "kernel_gbit_per_s": bw["baseline"]["rate_gb_per_s"] * 8,
+        "frames_ratio": frames / wire["frames_per_s"],
+        "bandwidth_ratio": bw["rate_ratio"],
+    }
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2

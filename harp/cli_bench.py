@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl bench: wire, lat, bw, allreduce, ratios."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harp import bench as runner
+from harp import output as console
+from harp.errors import Exit
+from harp.lab import Lab, LabOptions
+from harp.options import lab_options, output_option, path_option, plugin_option
+
+
+@click.group()
+def bench() -> None:
+    """Measures between hosts made on this machine (network namespaces). Needs root.
+
+    \b
+    harpctl bench lat --baseline           HARP and kernel TCP in one run
+    harpctl bench bw --mtu 9000 -o json
+    harpctl bench allreduce --hosts 4
+    harpctl bench wire                     raw AF_XDP frames: the limit
+    harpctl bench ratios                   all of it alternately, and whether the goals are met
+    """
+
+
+def _common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of lat, bw and allreduce."""
+    for option in (
+        click.option("-b", "--min-bytes", metavar="SIZE", help="First size (K, M, G)."),
+        click.option("-e", "--max-bytes", metavar="SIZE", help="Last size."),
+        click.option("-n", "--iterations", type=click.IntRange(1), help="Messages of each size."),
+        click.option("--channels", type=click.IntRange(1, 32), default=1, show_default=True),
+        click.option("--abi", type=click.IntRange(6, 12), help="ncclNetPlugin_vN to use."),
+        click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True),
+    ):
+        command = option(command)
+    return lab_options(path_option(plugin_option(output_option(command))))
+
+
+@contextmanager
+def _progress_bar(enabled: bool, title: str) -> Iterator[runner.Progress | None]:
+    """A bar on a terminal, drawn on stderr; nothing elsewhere."""
+    if not enabled or not console.err.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console.err, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def advance(event: dict[str, Any]) -> None:
+            share = event["done"] / event["total"] if event["total"] else 0
+            step = min(event["step"] + min(share, 1), event["steps"])
+            bar.update(task, completed=step, total=event["steps"])
+
+        yield advance
+
+
+def _run(mode: str, hosts: int, output: str, given: dict[str, Any]) -> None:
+    lab_shape = LabOptions(hosts, given.pop("mtu"), given.pop("offload") == "on")
+    options = runner.BenchOptions(mode, timeout_s=given.pop("timeout"), **given)
+    with Lab(lab_shape) as lab, _progress_bar(output == "table", f"bench {mode}") as progress:
+        report = runner.run_bench(lab, options, progress)
+    report["lab"] = {
+        "hosts": hosts,
+        "mtu_bytes": lab_shape.mtu_bytes,
+        "offload": lab_shape.offload,
+    }
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print(mode, report)
+    if not report["ok"]:
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _print(mode: str, report: dict[str, Any]) -> None:
+    shape = report["lab"]
+    offload = "on" if shape["offload"] else "off"
+    console.out.print(
+        f"NET/{report['net']} v{report['abi']}, {report['ranks']} ranks, {report['channels']}"
+        f" channel(s), MTU {shape['mtu_bytes']}, offloads {offload}",
+        markup=False,
+    )
+    path = runner.path_in_use(report)
+    if path:
+        console.out.print(f"path: {path}", markup=False)
+    rows = [_ROWS[mode](result) for result in report["results"]]
+    columns = list(rows[0]) if rows else ["size B"]
+    cells = [list(row.values()) for row in rows]
+    console.out.print(console.table("", columns, cells))
+    if report["ok"]:
+        console.out.print("wrong results: 0")
+    else:
+        console.out.print(f"FAILED: {report['error']}", markup=False)
+
+
+def _latency_row(result: dict[str, Any]) -> dict[str, str]:
+    half = result["half_round_trip"]
+    row = {"size B": str(result["size_bytes"]), "count": str(half["count"])}
+    for name in ("min", "p50", "p90", "p99", "p99_9"):
+        row[f"{name.replace('_', '.')} us"] = f"{half[f'{name}_us']:.2f}"
+    row["wrong"] = str(result["wrong"])
+    if base := result.get("baseline_half_round_trip"):
+        row["tcp p50"] = f"{base['p50_us']:.2f}"
+        row["tcp p99"] = f"{base['p99_us']:.2f}"
+        row["p50/tcp"] = f"{result['p50_ratio']:.2f}"
+    return row
+
+
+def _bandwidth_row(result: dict[str, Any]) -> dict[str, str]:
+    row = {
+        "size B": str(result["size_bytes"]),
+        "count": str(result["messages"]),
+        "GB/s": f"{result['rate_gb_per_s']:.3f}",
+        "Gbit/s": f"{result['rate_gb_per_s'] * 8:.2f}",
+        "msg/s": f"{result['messages_per_s']:.0f}",
+        "tx s/GB": f"{result['sender_cpu_s_per_gb']:.3f}",
+        "rx s/GB": f"{result['receiver_cpu_s_per_gb']:.3f}",
+        "wrong": str(result["wrong"]),
+    }
+    if base := result.get("baseline"):
+        row["tcp GB/s"] = f"{base['rate_gb_per_s']:.3f}"
+        row["ratio"] = f"{result['rate_ratio']:.2f}"
+    return row
+
+
+def _allreduce_row(result: dict[str, Any]) -> dict[str, str]:
+    return {
+        "size B": str(result["size_bytes"]),
+        "count": str(result["count"]),
+        "type": result["type"],
+        "redop": result["redop"],
+        "time us": f"{result['time_us']:.2f}",
+        "algbw GB/s": f"{result['algbw_gb_per_s']:.3f}",
+        "busbw GB/s": f"{result['busbw_gb_per_s']:.3f}",
+        "cpu s/GB": f"{result['cpu_s_per_gb']:.3f}",
+        "wrong": str(result["wrong"]),
+    }
+
+
+_ROWS = {"lat": _latency_row, "bw": _bandwidth_row, "allreduce": _allreduce_row}
+_baseline = click.option("--baseline", is_flag=True, help="Also a bare kernel TCP socket.")
+
+
+@bench.command()
+@_baseline
+@_common
+def lat(output: str, **given: Any) -> None:
+    """Ping-pong through the plugin: half round trip, percentiles.
+
+    \b
+    harpctl bench lat --baseline
+    harpctl bench lat -b 8 -e 64K --path kernel -o json
+    """
+    _run("lat", 2, output, given)
+
+
+@bench.command()
+@_baseline
+@click.option("--bidirectional", is_flag=True, help="Both directions at once, rates added.")
+@_common
+def bw(output: str, **given: Any) -> None:
+    """A stream from one host to the other, with CPU seconds a gigabyte.
+
+    \b
+    harpctl bench bw --mtu 9000 --baseline
+    harpctl bench bw --plugin /opt/other/libnccl-net-other.so
+    """
+    _run("bw", 2, output, given)
+
+
+@bench.command()
+@click.option("--hosts", type=click.IntRange(2, 4), default=2, show_default=True)
+@click.option("--low-latency", is_flag=True, help="NCCL's LL protocol instead of Simple.")
+@_common
+def allreduce(hosts: int, output: str, **given: Any) -> None:
+    """Ring all-reduce of float32 over all hosts, with nccl-tests' columns; results are checked.
+
+    \b
+    harpctl bench allreduce --hosts 3 -b 8 -e 16M
+    """
+    _run("allreduce", hosts, output, given)
+
+
+@bench.command()
+@lab_options
+@click.option("--seconds", type=click.IntRange(1, 60), default=3, show_default=True)
+@click.option(
+    "--xdp",
+    type=click.Choice(["auto", "generic", "native"]),
+    default="auto",
+    show_default=True,
+    help="XDP mode.",
+)
+@click.option("--size", type=click.IntRange(62, 65535), help="Frame, bytes (default: the MTU's).")
+@output_option
+def wire(mtu: int, offload: str, seconds: int, xdp: str, size: int | None, output: str) -> None:
+    """Raw AF_XDP frames one way and raw ping-pong, without any stack: the limit.
+
+    \b
+    harpctl bench wire --mtu 9000 --xdp native
+    """
+    options = runner.WireOptions(seconds, xdp, size)
+    with Lab(LabOptions(2, mtu, offload == "on")) as lab:
+        stream = runner.run_wire(lab, "send", options)
+        ping = runner.run_wire(lab, "pingpong", runner.WireOptions(seconds, xdp))
+    if output == "json":
+        console.print_json({"stream": stream, "pingpong": ping})
+        return
+    console.out.print(f"{stream['mode']}, MTU {mtu}, offloads {offload}")
+    rtt = {key: value for key, value in ping["rtt_ns"].items() if key != "count"}
+    row = {
+        "frame B": str(stream["frame_bytes"]),
+        "frames/s": f"{stream['frames_per_s']:.0f}",
+        "Gbit/s": f"{stream['gbit_per_s']:.2f}",
+        **{f"rtt {name} us": f"{value / 1e3:.2f}" for name, value in rtt.items()},
+        "lost": str(ping["lost"]),
+    }
+    console.out.print(console.table("", list(row), [list(row.values())]))
+
+
+_RATIO_ROWS = (
+    ("raw wire", "wire_half_rtt_p50_us", "wire_frames_per_s", "wire_gbit_per_s"),
+    ("HARP", "harp_p50_us", "harp_frames_per_s", "harp_gbit_per_s"),
+    ("kernel TCP", "kernel_p50_us", None, "kernel_gbit_per_s"),
+)
+
+
+@bench.command()
+@lab_options
+@path_option
+@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
+@click.option("--seconds", type=click.IntRange(1, 60), default=2, show_default=True)
+@output_option
+def ratios(mtu: int, offload: str, path: str, rounds: int, seconds: int, output: str) -> None:
+    """Raw wire, HARP and kernel TCP alternately; medians, ratios, and whether the goals are met.
+
+    Goals: HARP's median latency is below a bare kernel socket's; HARP moves at least 80 % of the
+    data frames a second that the raw wire moves. Exit code 1 when one is missed.
+
+    \b
+    harpctl bench ratios --mtu 1500 --rounds 5
+    """
+    shape = LabOptions(2, mtu, offload == "on")
+    report = runner.run_ratios(
+        shape, rounds=rounds, seconds=seconds, path=path, say=console.err.print
+    )
+    median = report["median"]
+    met = {
+        "latency": median["latency_ratio"] < runner.LATENCY_GOAL,
+        "frames": median["frames_ratio"] >= runner.FRAMES_GOAL,
+    }
+    report["met"] = met
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print_ratios(report, mtu, offload)
+    if not all(met.values()):
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _print_ratios(report: dict[str, Any], mtu: int, offload: str) -> None:
+    median, met = report["median"], report["met"]
+    rounds = len(report["rounds"])
+    console.out.print(f"medians of {rounds} rounds, MTU {mtu}, offloads {offload}")
+    console.out.print(f"wire: {report['wire_mode']}; HARP: {report['path']}", markup=False)
+    rows = [
+        (
+            name,
+            f"{median[latency]:.2f}",
+            "" if frames is None else f"{median[frames]:.0f}",
+            f"{median[rate]:.2f}",
+        )
+        for name, latency, frames, rate in _RATIO_ROWS
+    ]
+    columns = ("", "half rtt p50 us", "data frames/s", "Gbit/s")
+    console.out.print(console.table("", columns, rows))
+    words = {True: "met", False: "MISSED"}
+    console.out.print(
+        f"latency, HARP/kernel: {median['latency_ratio']:.2f}"
+        f" (goal: below {runner.LATENCY_GOAL:.0f}): {words[met['latency']]}"
+    )
+    console.out.print(
+        f"data frames, HARP/wire: {median['frames_ratio']:.2f}"
+        f" (goal: at least {runner.FRAMES_GOAL}): {words[met['frames']]}"
+    )
+    console.out.print(f"bandwidth, HARP/kernel: {median['bandwidth_ratio']:.2f} (no goal)")

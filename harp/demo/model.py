@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small neural network in numpy on scikit-learn's digits; all arithmetic in float32.
+
+Weights and gradients are one flat vector each, as the all-reduce wants them; the layers are views
+of it. Training is deterministic: one seed gives the same batches and first weights everywhere.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+LAYERS = (64, 256, 256, 10)
+BATCH = 96  # divisible among 2, 3 and 4 hosts
+LEARNING_RATE = np.float32(0.05)
+MOMENTUM = np.float32(0.9)
+SEED = 20240607
+
+
+@dataclass(frozen=True)
+class Digits:
+    """1797 images of 8 x 8 grey values in 0..1, four fifths of them to train on."""
+
+    train_images: Floats
+    train_labels: Ints
+    test_images: Floats
+    test_labels: Ints
+
+
+def load_digits() -> Digits:
+    """The real data set; it comes with scikit-learn, nothing is downloaded."""
+    from sklearn.datasets import load_digits as load
+
+    data: Any = load()
+    images = (data.data / 16.0).astype(np.float32)
+    labels = data.target.astype(np.int64)
+    order = np.random.default_rng(SEED).permutation(len(images))
+    cut = len(images) * 4 // 5
+    train, test = order[:cut], order[cut:]
+    return Digits(images[train], labels[train], images[test], labels[test])
+
+
+def batches(count: int, epoch: int) -> Iterator[Ints]:
+    """Indices of each whole batch of one epoch, shuffled by the epoch's number."""
+    order = np.random.default_rng(SEED + 1 + epoch).permutation(count)
+    for start in range(0, count - BATCH + 1, BATCH):
+        yield order[start : start + BATCH]
+
+
+def shard(batch: Ints, rank: int, ranks: int) -> Ints:
+    """The part of a batch that one rank works on."""
+    size = len(batch) // ranks
+    return batch[rank * size : (rank + 1) * size]
+
+
+class Model:
+    """Fully connected layers with ReLU, softmax cross-entropy, SGD with momentum."""
+
+    def __init__(self) -> None:
+        pairs = list(pairwise(LAYERS))
+        self.weights = np.zeros(sum(n * m + m for n, m in pairs), np.float32)
+        self._velocity = np.zeros_like(self.weights)
+        random = np.random.default_rng(SEED)
+        for matrix, _bias in self._layers(self.weights):
+            scale = np.sqrt(2.0 / matrix.shape[0])
+            matrix[:] = (random.standard_normal(matrix.shape) * scale).astype(np.float32)
+
+    @staticmethod
+    def _layers(flat: Floats) -> list[tuple[Floats, Floats]]:
+        layers, at = [], 0
+        for n, m in pairwise(LAYERS):
+            matrix = flat[at : at + n * m].reshape(n, m)
+            bias = flat[at + n * m : at + n * m + m]
+            layers.append((matrix, bias))
+            at += n * m + m
+        return layers
+
+    def _forward(self, images: Floats) -> list[Floats]:
+        activations = [images]
+        layers = self._layers(self.weights)
+        for index, (matrix, bias) in enumerate(layers):
+            out = activations[-1] @ matrix + bias
+            activations.append(out if index == len(layers) - 1 else np.maximum(out, np.float32(0)))
+        return activations
+
+    def gradient(self, images: Floats, labels: Ints, out: Floats) -> None:
+        """Writes this shard's part of the batch's mean gradient to out, and of its loss behind it.
+
+        out has one element more than the weights. The sum of all shards' vectors is the gradient
+        of the whole batch.
+        """
+        activations = self._forward(images)
+        scores = activations[-1] - activations[-1].max(axis=1, keepdims=True)
+        exponent = np.exp(scores)
+        total = exponent.sum(axis=1, keepdims=True)
+        rows = np.arange(len(labels))
+        loss = (np.log(total[:, 0]) - scores[rows, labels]).sum()
+        delta = exponent / total
+        delta[rows, labels] -= 1
+        delta /= np.float32(BATCH)
+        layers = self._layers(self.weights)
+        for index in range(len(layers) - 1, -1, -1):
+            matrix, bias = self._layers(out)[index]
+            matrix[:] = activations[index].T @ delta
+            bias[:] = delta.sum(axis=0)
+            if index > 0:
+                delta = (delta @ layers[index][0].T) * (activations[index] > 0)
+        out[-1] = loss / np.float32(BATCH)
+
+    def step(self, gradient: Floats) -> None:
+        """One update from the whole batch's gradient."""
+        self._velocity *= MOMENTUM
+        self._velocity -= LEARNING_RATE * gradient
+        self.weights += self._velocity
+
+    def accuracy(self, images: Floats, labels: Ints) -> float:
+        """Share of images recognised."""
+        return float((self._forward(images)[-1].argmax(axis=1) == labels).mean())
+
+
+def train_alone(epochs: int, shards: int) -> Floats:
+    """The same training in one process; returns the weights.
+
+    shards 1: each batch in one piece, as anyone would. More: the gradients of the shards are taken
+    apart and added in rank order, which for two is exactly what the ring computes.
+    """
+    data, model = load_digits(), Model()
+    whole = np.zeros(len(model.weights) + 1, np.float32)
+    part = np.zeros_like(whole)
+    for epoch in range(epochs):
+        for batch in batches(len(data.train_images), epoch):
+            whole[:] = 0
+            for index in range(shards):
+                mine = shard(batch, index, shards)
+                model.gradient(data.train_images[mine], data.train_labels[mine], part)
+                if index == 0:
+                    whole[:] = part
+                else:
+                    whole += part
+            model.step(whole[:-1])
+    return model.weights

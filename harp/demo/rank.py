@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of the demonstration: a process in one host. Speaks JSON lines on standard output."""
+
+import argparse
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harp._ncclplay import NcclplayError, Rank
+from harp.demo import model as net
+
+_PATH_LINES = (
+    re.compile(r"path HARP: (?P<why>.*)"),
+    re.compile(r"(?P<why>kernel TCP: .*)"),
+)
+_STATS_LINE = re.compile(r"HARP stats:(?P<pairs>.*)")
+
+
+def emit(event: str, **fields: Any) -> None:
+    """One line for the parent."""
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def train(rank: Rank, arguments: argparse.Namespace) -> net.Floats:
+    """Trains; every batch's gradient crosses the plugin once."""
+    data, model = net.load_digits(), net.Model()
+    gradient = np.zeros(len(model.weights) + 1, np.float32)
+    rank.barrier()
+    for epoch in range(arguments.epochs):
+        start, in_comm, losses = time.perf_counter(), 0.0, []
+        for batch in net.batches(len(data.train_images), epoch):
+            mine = net.shard(batch, arguments.rank, arguments.ranks)
+            model.gradient(data.train_images[mine], data.train_labels[mine], gradient)
+            before = time.perf_counter()
+            rank.allreduce(gradient)
+            in_comm += time.perf_counter() - before
+            losses.append(float(gradient[-1]))
+            model.step(gradient[:-1])
+        emit(
+            "epoch",
+            epoch=epoch + 1,
+            loss=sum(losses) / len(losses),
+            accuracy=model.accuracy(data.test_images, data.test_labels),
+            seconds=time.perf_counter() - start,
+            comm_seconds=in_comm,
+            allreduces=len(losses),
+            gradient_bytes=gradient.nbytes,
+        )
+    return model.weights
+
+
+def path_in_use(log: list[tuple[int, str]]) -> str:
+    """What the plugin says of its path; the newest line wins."""
+    for _level, text in reversed(log):
+        for pattern in _PATH_LINES:
+            if match := pattern.search(text):
+                return match["why"].strip()
+    return "unknown: the plugin has said nothing"
+
+
+def plugin_stats(log: list[tuple[int, str]]) -> dict[str, int]:
+    """The counters of the plugin's closing line; empty when it ran no stack."""
+    for _level, text in reversed(log):
+        if match := _STATS_LINE.search(text):
+            pairs = (pair.split("=") for pair in match["pairs"].split() if "=" in pair)
+            return {name: int(value) for name, value in pairs}
+    return {}
+
+
+def kernel_counters(ifname: str) -> dict[str, int]:
+    """What the kernel counts in this host, for ranks on kernel lanes."""
+    statistics = Path("/sys/class/net") / ifname / "statistics"
+    rows = [line.split() for line in Path("/proc/net/snmp").read_text().splitlines()]
+    names, values = (row for row in rows if row[0] == "Tcp:")
+    tcp = dict(zip(names[1:], map(int, values[1:]), strict=True))
+    return {
+        "tx_packets": int((statistics / "tx_packets").read_text()),
+        "rx_packets": int((statistics / "rx_packets").read_text()),
+        "tcp_retransmits": tcp["RetransSegs"],
+    }
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Everything between open and close, then the account of it."""
+    before = kernel_counters(arguments.ifname)
+    with Rank(
+        arguments.plugin,
+        arguments.rank,
+        arguments.ranks,
+        arguments.root,
+        timeout_s=arguments.timeout,
+    ) as rank:
+        rank.connect()
+        emit("connected", path=path_in_use(rank.log), plugin=rank.properties())
+        weights = train(rank, arguments)
+        rank.barrier()
+        stats = rank.stats()
+    np.save(arguments.weights, weights)
+    counters = plugin_stats(rank.log)
+    if not counters:
+        after = kernel_counters(arguments.ifname)
+        counters = {name: after[name] - before[name] for name in after}
+    emit(
+        "done",
+        path=path_in_use(rank.log),
+        counters=counters,
+        warnings=[text for level, text in rank.log if level == 2],
+        **stats,
+    )
+
+
+def main() -> int:
+    """Entry point of `python -m harp.demo.rank`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--plugin", required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--ifname", required=True)
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--timeout", type=float, default=60)
+    try:
+        run(parser.parse_args())
+    except NcclplayError as error:
+        print(f"rank: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration's parent: makes the hosts, starts the ranks, prints, compares the weights."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import numpy as np
+
+from harp import _paths, output
+from harp.demo import model
+from harp.errors import HarpError
+from harp.lab import Host, Lab, LabOptions
+
+ROOT_PORT = 7700
+# Relative to the largest weight. Sums of float32 in another order differ in the last bits, and
+# training carries that on from step to step.
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the command line asked for."""
+
+    hosts: int = 2
+    epochs: int = 20
+    path: str = "auto"
+    mtu_bytes: int = 1500
+    offload: bool = True
+    plugin: str | None = None
+    timeout_s: float = 60
+
+
+@dataclass
+class RankReport:
+    """What one rank told; None where it never came so far."""
+
+    rank: int
+    connected: dict[str, Any] | None = None
+    done: dict[str, Any] | None = None
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+    return keep | {
+        "NCCL_SOCKET_IFNAME": f"={host.ifname}",
+        "HARP_PATH": options.path,
+        # One thread: the same sums in the same order in every process, and no fight for cores.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _start(options: DemoOptions, lab: Lab, host: Host, folder: Path) -> subprocess.Popen[str]:
+    plugin = _paths.plugin(options.plugin)
+    command: list[str | Path] = [sys.executable, "-m", "harp.demo.rank"]
+    command += ["--plugin", plugin, "--ifname", host.ifname]
+    command += ["--rank", str(host.index), "--ranks", str(options.hosts)]
+    command += ["--root", f"{lab.hosts[0].address}:{ROOT_PORT}"]
+    command += ["--epochs", str(options.epochs), "--timeout", str(options.timeout_s)]
+    command += ["--weights", folder / f"rank{host.index}.npy"]
+    cpus = sorted(os.sched_getaffinity(0))
+    stderr = (folder / f"rank{host.index}.err").open("w")
+    with stderr:
+        return host.popen(
+            command,
+            cpu=cpus[host.index % len(cpus)],
+            env=_environment(options, host),
+            stderr=stderr,
+        )
+
+
+def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, Any]]) -> None:
+    """Reads one rank's lines; a None says that it has ended."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        try:
+            events.put((rank, json.loads(line)))
+        except ValueError:
+            output.err.print(f"rank {rank}: {line.rstrip()}", markup=False)
+    events.put((rank, None))
+
+
+def _fail(folder: Path, rank: int, status: int) -> HarpError:
+    words = (folder / f"rank{rank}.err").read_text().strip().splitlines()
+    reason = words[-1] if words else f"exit status {status}"
+    return HarpError(f"rank {rank} failed: {reason}")
+
+
+def _follow(
+    options: DemoOptions, lab: Lab, folder: Path, on_epoch: Any
+) -> tuple[list[RankReport], float]:
+    """Runs all ranks to their end; HarpError tells the first failure."""
+    start = time.perf_counter()
+    events: Queue[tuple[int, Any]] = Queue()
+    processes = [_start(options, lab, host, folder) for host in lab.hosts]
+    for rank, process in enumerate(processes):
+        threading.Thread(target=_listen, args=(process, rank, events), daemon=True).start()
+    reports = [RankReport(rank) for rank in range(options.hosts)]
+    running = set(range(options.hosts))
+    while running:
+        rank, event = events.get()
+        if event is None:
+            running.discard(rank)
+            status = processes[rank].wait()
+            if status != 0:
+                raise _fail(folder, rank, status)
+        elif event["event"] == "epoch":
+            reports[rank].epochs.append(event)
+            if rank == 0:
+                on_epoch(event)
+        elif event["event"] == "connected":
+            reports[rank].connected = event
+        else:
+            reports[rank].done = event
+    return reports, time.perf_counter() - start
+
+
+def _alone(options: DemoOptions, shards: int, folder: Path) -> model.Floats:
+    path = folder / f"alone{shards}.npy"
+    command = [sys.executable, "-m", "harp.demo.alone", str(options.epochs), str(shards), str(path)]
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise HarpError(f"the single-process run failed: {done.stderr.strip()[-300:]}")
+    weights: model.Floats = np.load(path)
+    return weights
+
+
+def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
+    """All ranks against each other bit for bit, and against single-process runs."""
+    ranks = [np.load(folder / f"rank{rank}.npy") for rank in range(options.hosts)]
+    alone = _alone(options, 1, folder)
+    difference = float(np.abs(ranks[0] - alone).max() / np.abs(alone).max())
+    equal = all(weights.tobytes() == ranks[0].tobytes() for weights in ranks)
+    result: dict[str, Any] = {
+        "weights": len(alone),
+        "ranks_equal_bit_for_bit": equal,
+        "difference_relative": difference,
+        "tolerance_relative": TOLERANCE,
+        "alone_equal_bit_for_bit": ranks[0].tobytes() == alone.tobytes(),
+        # NaN is no agreement.
+        "agree": equal and difference <= TOLERANCE,
+    }
+    if options.hosts == 2:  # a + b is b + a: the order of a ring of two can be repeated exactly
+        sharded = _alone(options, 2, folder)
+        result["alone_by_shards_equal_bit_for_bit"] = ranks[0].tobytes() == sharded.tobytes()
+        result["agree"] = result["agree"] and result["alone_by_shards_equal_bit_for_bit"]
+    return result
+
+
+def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
+    """The whole demonstration; the account of it as plain data."""
+    with (
+        tempfile.TemporaryDirectory(prefix="harp-demo-") as name,
+        Lab(LabOptions(options.hosts, options.mtu_bytes, options.offload)) as lab,
+    ):
+        folder = Path(name)
+        reports, seconds = _follow(options, lab, folder, on_epoch)
+        verdict = compare(options, folder)
+    return {
+        "options": asdict(options),
+        "seconds": seconds,
+        "epochs": reports[0].epochs,
+        "ranks": [
+            {"rank": report.rank, "connected": report.connected, **(report.done or {})}
+            for report in reports
+        ],
+        "verdict": verdict,
+    }
+
+
+# --------------------------------------------------------------------------------------------------
+# For people.
+#
+def print_epoch(event: dict[str, Any]) -> None:
+    """One line an epoch, as it ends."""
+    share = event["comm_seconds"] / event["seconds"] if event["seconds"] else 0
+    output.out.print(
+        f"epoch {event['epoch']:3d}   loss {event['loss']:8.5f}   "
+        f"accuracy {event['accuracy']:7.2%}   time {event['seconds']:6.3f} s   "
+        f"in communication {event['comm_seconds']:6.3f} s ({share:.0%})"
+    )
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """The table of ranks and the verdict."""
+    rows = []
+    for rank in report["ranks"]:
+        counters = rank.get("counters", {})
+        rows.append(
+            (
+                rank["rank"],
+                f"{rank.get('sent_bytes', 0) / 1e6:.1f}",
+                f"{rank.get('received_bytes', 0) / 1e6:.1f}",
+                counters.get("tx_packets", "?"),
+                counters.get("rx_packets", "?"),
+                counters.get("tcp_retransmits", "?"),
+                rank.get("path", "?"),
+            )
+        )
+    columns = ("rank", "sent MB", "received MB", "tx packets", "rx packets", "retransmits", "path")
+    output.out.print()
+    table = output.table("ranks", columns, rows)
+    table.columns[-1].justify = "left"
+    table.columns[-1].no_wrap = False
+    output.out.print(table)
+    for rank in report["ranks"]:
+        for text in rank.get("warnings", []):
+            output.out.print(f"rank {rank['rank']} warns: {text}", markup=False)
+    output.out.print()
+    for line in verdict_lines(report["verdict"], report["options"]["hosts"]):
+        output.out.print(line, markup=False)
+
+
+def verdict_lines(verdict: dict[str, Any], hosts: int) -> list[str]:
+    """Says whether the weights agree, how closely, and why not bit for bit."""
+    lines = []
+    if verdict["ranks_equal_bit_for_bit"]:
+        lines.append(f"weights of all {hosts} ranks: equal bit for bit ({verdict['weights']})")
+    else:
+        lines.append(f"weights of the {hosts} ranks DIFFER: the all-reduce gave them other sums")
+    difference, tolerance = verdict["difference_relative"], verdict["tolerance_relative"]
+    if verdict["alone_equal_bit_for_bit"]:
+        lines.append("single-process run over the same batches: equal bit for bit")
+    elif difference <= tolerance:
+        lines.append(
+            f"single-process run over the same batches: agrees; largest difference {difference:.1e}"
+            f" of the largest weight (tolerance {tolerance:.0e})."
+        )
+        lines.append(
+            "  Not bit for bit: it sums each batch in one piece, the ranks sum their shards and add"
+            " these, and float32 sums depend on their order."
+        )
+    else:
+        lines.append(
+            f"single-process run over the same batches: DISAGREES; largest difference"
+            f" {difference:.1e} of the largest weight (tolerance {tolerance:.0e})"
+        )
+    if "alone_by_shards_equal_bit_for_bit" in verdict:
+        same = verdict["alone_by_shards_equal_bit_for_bit"]
+        words = "equal bit for bit" if same else "DIFFERS, though the order of its sums is the same"
+        lines.append(f"single-process run that adds the two shards' gradients: {words}")
+    lines.append("the weights agree" if verdict["agree"] else "the weights DO NOT agree")
+    return lines

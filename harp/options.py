@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from harp.lab import MTU_MAX, MTU_MIN
+
+type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or one JSON document for scripts.",
+)
+plugin_option = click.option(
+    "--plugin", metavar="PATH", help="The ncclNet plugin to load (default: HARP's own)."
+)
+path_option = click.option(
+    "--path",
+    type=click.Choice(["auto", "xdp", "kernel"]),
+    default="auto",
+    show_default=True,
+    help="HARP_PATH: which way HARP goes; a forced one that can't be had is an error.",
+)
+
+
+def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--mtu and --offload of the laboratory."""
+    offload = click.option(
+        "--offload",
+        type=click.Choice(["on", "off"]),
+        default="on",
+        show_default=True,
+        help="Segmentation, GRO and checksum offloads of the veth devices.",
+    )
+    mtu = click.option(
+        "--mtu", type=type_mtu, default=1500, show_default=True, help="Of every interface, bytes."
+    )
+    return mtu(offload(command))
