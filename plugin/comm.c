@@ -81,8 +81,8 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 	comm->sent_bytes = opt->sent_bytes;
 	comm->no_credit = opt->no_credit;
 	comm->lane_polled = opt->lane_polled;
-	comm->eager_bytes = opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN :
-								      opt->eager_bytes;
+	comm->eager_bytes =
+		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
 	comm->work.run = comm_run;
 	comm->close_work.run = comm_close_run;
 	for (unsigned i = 0; i < PLUGIN_REQUESTS_MAX; i++)
@@ -199,8 +199,8 @@ void comm_fail_protocol(struct comm *comm, const char *what)
 {
 	comm_fail(comm, -EPROTO, CLOSE_PROTOCOL, NULL,
 		  "%s came (message %llu): the stream is damaged or the peer runs another version; "
-		  "install the same HARP on every host", what,
-		  (unsigned long long)comm->completed);
+		  "install the same HARP on every host",
+		  what, (unsigned long long)comm->completed);
 }
 
 void comm_end(struct comm *comm, int error, const char *text)
@@ -288,8 +288,10 @@ static int comm_read_head(struct comm *comm, size_t want)
 		if (n < 0) {
 			char text[96];
 
-			snprintf(text, sizeof(text), "%s: the peer's process or host died, or the "
-				 "path is cut", lane_error_text((int)n));
+			snprintf(text, sizeof(text),
+				 "%s: the peer's process or host died, or the "
+				 "path is cut",
+				 lane_error_text((int)n));
 			comm_end(comm, (int)n, text);
 			return (int)n;
 		}

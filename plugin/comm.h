@@ -15,9 +15,9 @@
 #include "record.h"
 
 #define COMM_EAGER_BYTES_MIN 4096u
-#define COMM_EAGER_MESSAGES 256u         /* begun beyond the credits, at most */
-#define COMM_BULK_BYTES 32768u           /* larger messages put the receiver in bulk mode */
-#define COMM_CREDIT_MESSAGES 64u         /* received since the last CREDIT: tell again */
+#define COMM_EAGER_MESSAGES 256u /* begun beyond the credits, at most */
+#define COMM_BULK_BYTES 32768u   /* larger messages put the receiver in bulk mode */
+#define COMM_CREDIT_MESSAGES 64u /* received since the last CREDIT: tell again */
 
 enum comm_side { COMM_SEND, COMM_RECV };
 
@@ -46,13 +46,13 @@ struct comm_out {
 };
 
 struct comm_send_state {
-	uint64_t current; /* message being sent, = messages sent completely */
-	uint64_t offset;  /* of it: bytes put into records */
-	uint64_t granted; /* receives posted by the peer, as told */
-	uint64_t data_bytes;    /* of DATA records begun, headers included */
+	uint64_t current;        /* message being sent, = messages sent completely */
+	uint64_t offset;         /* of it: bytes put into records */
+	uint64_t granted;        /* receives posted by the peer, as told */
+	uint64_t data_bytes;     /* of DATA records begun, headers included */
 	uint64_t credited_bytes; /* data_bytes at the end of message granted-1, once sent */
 	uint64_t end_ring[COMM_EAGER_MESSAGES]; /* data_bytes behind each message not yet granted */
-	uint64_t looked_ns;     /* last time the lane was read */
+	uint64_t looked_ns;                     /* last time the lane was read */
 };
 
 struct comm_recv_state {
@@ -81,15 +81,15 @@ struct comm {
 
 	/* Baton. */
 	_Alignas(64) struct lane *lane; /* NULL once closed */
-	uint64_t completed;  /* requests done */
+	uint64_t completed;             /* requests done */
 	uint64_t sent_bytes; /* of the preamble: where our records begin in the lane's count */
 	uint32_t eager_bytes;
-	bool no_credit;      /* the sender wants none */
+	bool no_credit; /* the sender wants none */
 	bool watching;
-	bool lane_polled;    /* a kernel lane: nobody notifies */
-	bool abort;          /* close: whatever the state */
-	bool send_broken;    /* the lane takes nothing more */
-	int end_error;       /* the lane or the peer has ended; an error once somebody wants something */
+	bool lane_polled; /* a kernel lane: nobody notifies */
+	bool abort;       /* close: whatever the state */
+	bool send_broken; /* the lane takes nothing more */
+	int end_error; /* the lane or the peer has ended; an error once somebody wants something */
 	char end_text[96];
 	uint64_t in_head_bytes; /* of the header being read */
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];

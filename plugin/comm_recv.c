@@ -25,9 +25,8 @@ static void comm_recv_tell(struct comm *comm)
 	/* A record still on its way out goes first. */
 	if (comm->no_credit || comm->send_broken || comm_out_push(comm) != 1 || comm->end_error)
 		return;
-	if (rx->told == posted ||
-	    (!rx->bulk && rx->bytes_since_told < comm->eager_bytes / 4 &&
-	     rx->messages_since_told < COMM_CREDIT_MESSAGES))
+	if (rx->told == posted || (!rx->bulk && rx->bytes_since_told < comm->eager_bytes / 4 &&
+				   rx->messages_since_told < COMM_CREDIT_MESSAGES))
 		return;
 	record.total = posted;
 	record.length = (uint32_t)(8 * (posted - comm->completed)); /* 32 at most */
@@ -46,11 +45,13 @@ static void comm_recv_truncated(struct comm *comm, const struct record *record, 
 {
 	struct record detail = { .total = posted, .offset = record->total };
 
-	comm_fail(comm, -EMSGSIZE, CLOSE_TRUNCATED, &detail,
-		  "message truncated: %llu bytes came for a receive of %zu (message %llu, tag %#x): "
-		  "the ranks disagree on sizes; check that NCCL_PROTO, NCCL_ALGO and the like are equal "
-		  "on every rank", (unsigned long long)record->total, posted,
-		  (unsigned long long)record->message, record->tag);
+	comm_fail(
+		comm, -EMSGSIZE, CLOSE_TRUNCATED, &detail,
+		"message truncated: %llu bytes came for a receive of %zu (message %llu, tag %#x): "
+		"the ranks disagree on sizes; check that NCCL_PROTO, NCCL_ALGO and the like are equal "
+		"on every rank",
+		(unsigned long long)record->total, posted, (unsigned long long)record->message,
+		record->tag);
 }
 
 /* A DATA header: does it continue where we are? */
@@ -92,9 +93,10 @@ static int comm_recv_payload(struct comm *comm)
 		if (n == -EAGAIN)
 			return 0;
 		if (n <= 0) {
-			comm_end(comm, n ? (int)n : -ECONNRESET,
-				 "connection lost in the middle of a message: the peer's process or "
-				 "host died");
+			comm_end(
+				comm, n ? (int)n : -ECONNRESET,
+				"connection lost in the middle of a message: the peer's process or "
+				"host died");
 			return -ECONNRESET;
 		}
 		rx->payload_left -= (uint64_t)n;

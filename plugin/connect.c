@@ -27,8 +27,8 @@
 
 #define CANDIDATES_MAX 6u
 #define ROUNDS_MAX 4u
-#define PAUSE_NS 50000000ull            /* after the first round; doubles */
-#define HARP_OPEN_NS 3000000000ull      /* a HARP lane must open so fast if another kind is left */
+#define PAUSE_NS 50000000ull       /* after the first round; doubles */
+#define HARP_OPEN_NS 3000000000ull /* a HARP lane must open so fast if another kind is left */
 
 enum connect_stage { CONNECT_IDLE, CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
@@ -120,8 +120,8 @@ static int connect_finish(struct connect *c)
 	struct comm_options opt = { .ctx = c->ctx, .side = COMM_SEND };
 
 	opt.sent_bytes = PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES;
-	opt.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes :
-								     p->peer.eager_bytes;
+	opt.eager_bytes =
+		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
 	opt.lane_polled = !c->candidates[c->candidate].harp;
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
 	if (p->peer.features & FEATURE_ACK_PROMPTLY)
@@ -154,13 +154,14 @@ static void connect_advance(struct connect *c, uint64_t now_ns)
 	else if (!rc && now_ns < c->deadline_ns)
 		return;
 	else if (!rc) {
-		connect_attempt_failed(c, -ETIMEDOUT, "the peer does not accept; is its rank alive?",
-				       now_ns);
+		connect_attempt_failed(c, -ETIMEDOUT,
+				       "the peer does not accept; is its rank alive?", now_ns);
 		return;
 	}
 	if (rc) {
-		connect_attempt_failed(c, rc, c->preamble.what ? c->preamble.what :
-								 lane_error_text(rc), now_ns);
+		connect_attempt_failed(c, rc,
+				       c->preamble.what ? c->preamble.what : lane_error_text(rc),
+				       now_ns);
 		return;
 	}
 	c->lane = NULL;
@@ -179,8 +180,7 @@ static void connect_run(struct work *work, uint64_t now_ns)
 
 static void connect_start_run(struct work *work, uint64_t now_ns)
 {
-	struct connect *c =
-		(struct connect *)((char *)work - offsetof(struct connect, start_work));
+	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, start_work));
 	const struct candidate *candidate = &c->candidates[c->candidate];
 	int rc;
 
@@ -292,15 +292,17 @@ static int connect_candidates(struct connect *c)
 		snprintf(c->why_kernel, sizeof(c->why_kernel), "HARP_PATH=kernel");
 	if (path == PATH_XDP && !c->candidate_count) {
 		WARN("%s: HARP_PATH=xdp, but %s; use HARP_PATH=auto", device->ifname,
-		     c->why_kernel[0] ? c->why_kernel :
-					"the peer has no address of a family that this interface has");
+		     c->why_kernel[0]
+			     ? c->why_kernel
+			     : "the peer has no address of a family that this interface has");
 		return -EPROTONOSUPPORT;
 	}
 	if (path != PATH_XDP)
 		connect_kernel_candidates(c, device);
 	if (!c->candidate_count) {
 		WARN("%s: the peer and this interface have no address family in common; check "
-		     "NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY on both hosts", device->ifname);
+		     "NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY on both hosts",
+		     device->ifname);
 		return -EPROTONOSUPPORT;
 	}
 	return 0;
@@ -394,8 +396,8 @@ static void connect_report(struct connect *c)
 
 static void connect_start(struct connect *c)
 {
-	struct driver *driver = c->candidates[c->candidate].harp ? engine_driver(c->engine) :
-								   &c->own_driver;
+	struct driver *driver =
+		c->candidates[c->candidate].harp ? engine_driver(c->engine) : &c->own_driver;
 
 	if (driver != c->driver) /* nothing of ours stays on the list of the old one */
 		driver_call(c->driver, &c->stop_work);
@@ -451,7 +453,8 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	case CONNECT_FAILED:
 		rc = c->error;
 		WARN("%s: cannot connect to %s; is the peer's rank alive, and does a firewall let "
-		     "TCP through?", plugin_device(dev)->ifname, c->error_text);
+		     "TCP through?",
+		     plugin_device(dev)->ifname, c->error_text);
 		connect_free(c);
 		return rc;
 	default:

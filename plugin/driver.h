@@ -18,13 +18,13 @@
 
 /* A thing to run with the baton held: a comm with new requests, a connection to open. Embedded. */
 struct work {
-	struct work *next;     /* Writer: who posted it, until the driver takes the list */
-	atomic_bool queued;    /* release in driver_post, acquire when run: one place in the list */
+	struct work *next;  /* Writer: who posted it, until the driver takes the list */
+	atomic_bool queued; /* release in driver_post, acquire when run: one place in the list */
 	void (*run)(struct work *work, uint64_t now_ns);
 };
 
 struct driver {
-	_Alignas(64) atomic_bool baton;   /* acquire on taking, release on giving */
+	_Alignas(64) atomic_bool baton;            /* acquire on taking, release on giving */
 	_Alignas(64) _Atomic(struct work *) ready; /* multi-producer push, one consumer takes all */
 	_Alignas(64) atomic_uint_fast64_t polled_ns; /* last turn of an application thread */
 	void (*advance)(struct driver *driver, uint64_t now_ns); /* baton held */

@@ -114,7 +114,8 @@ void engine_probe_peer(struct engine *engine, const struct lane_harp *dead)
 	for (struct lane_harp *h = engine->lanes; h; h = h->next) {
 		if (h == dead || h->lane.error || !h->connected)
 			continue;
-		if (!memcmp(&h->lane.remote.addr, &dead->lane.remote.addr, sizeof(struct harp_addr)))
+		if (!memcmp(&h->lane.remote.addr, &dead->lane.remote.addr,
+			    sizeof(struct harp_addr)))
 			(void)harp_conn_probe(h->conn);
 	}
 }
@@ -314,7 +315,8 @@ static bool engine_forbidden(const struct device *device, char *why, size_t why_
 	return true;
 }
 
-static int engine_open(struct engine *engine, const struct device *device, char *why, size_t why_len)
+static int engine_open(struct engine *engine, const struct device *device, char *why,
+		       size_t why_len)
 {
 	const struct plugin_config *config = plugin_config();
 	struct harp_instance_options opt = {
@@ -373,8 +375,8 @@ static struct engine *engine_new(int dev, char *why, size_t why_len)
 
 static void engine_report(struct engine *engine)
 {
-	static const char *const names[] = { "rx_packets", "tx_packets",      "rx_bytes",
-					     "tx_bytes",   "tcp_retransmits", "tcp_rto",
+	static const char *const names[] = { "rx_packets",     "tx_packets",      "rx_bytes",
+					     "tx_bytes",       "tcp_retransmits", "tcp_rto",
 					     "tx_copied_bytes" };
 	char line[256];
 	size_t len = 0;

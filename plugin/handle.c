@@ -91,7 +91,8 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	if (in[AT_VERSION] != 1) {
 		snprintf(why, why_len,
 			 "the peer's connection handle has version %u, this HARP knows version 1: "
-			 "install the same HARP on every host", in[AT_VERSION]);
+			 "install the same HARP on every host",
+			 in[AT_VERSION]);
 		return -EPROTONOSUPPORT;
 	}
 	handle_check(in, check);
@@ -104,10 +105,11 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->wire_min = in[AT_WIRE_MIN];
 	handle->wire_max = in[AT_WIRE_MAX];
 	if (handle->wire_min > WIRE_VERSION || handle->wire_max < WIRE_VERSION) {
-		snprintf(why, why_len,
-			 "the peer speaks HARP wire versions %u to %u, this HARP speaks %u: install "
-			 "the same HARP on every host",
-			 handle->wire_min, handle->wire_max, WIRE_VERSION);
+		snprintf(
+			why, why_len,
+			"the peer speaks HARP wire versions %u to %u, this HARP speaks %u: install "
+			"the same HARP on every host",
+			handle->wire_min, handle->wire_max, WIRE_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	handle->has_v4 = (in[AT_FLAGS] & FLAG_V4) != 0;

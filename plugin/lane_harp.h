@@ -19,8 +19,8 @@ struct lane_harp {
 	struct lane_harp *next, **pprev; /* the engine's list */
 	uint64_t closing_deadline_ns;    /* 0: not closing */
 	bool connected;
-	bool watched;  /* a request is outstanding */
-	bool probing;  /* keepalive is on */
+	bool watched; /* a request is outstanding */
+	bool probing; /* keepalive is on */
 	bool warned_silent;
 };
 

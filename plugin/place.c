@@ -133,7 +133,8 @@ void place_gather(void *dst_any, size_t n, const struct iovec *pieces, int piece
 		if (!src)
 			return;
 		if (whole) {
-			place_units(dst, src, whole); /* COPY: the one per side; counted by the lane */
+			place_units(dst, src,
+				    whole); /* COPY: the one per side; counted by the lane */
 			c.used += whole;
 		} else { /* a unit that two pieces share */
 			cursor_take(&c, unit, UNIT_BYTES);

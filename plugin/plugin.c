@@ -95,7 +95,8 @@ static int ctx_require_engines(void)
 		if (ctx_engine(dev, why, sizeof(why)))
 			continue;
 		WARN("HARP_PATH=xdp, but %s cannot: %s (or name another interface in "
-		     "NCCL_SOCKET_IFNAME, or use HARP_PATH=auto)", plugin_device(dev)->ifname, why);
+		     "NCCL_SOCKET_IFNAME, or use HARP_PATH=auto)",
+		     plugin_device(dev)->ifname, why);
 		return -EPROTONOSUPPORT;
 	}
 	return 0;

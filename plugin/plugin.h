@@ -33,20 +33,20 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 /* config.c: HARP_* variables, read once at the first init. */
 enum plugin_path { PATH_AUTO, PATH_XDP, PATH_KERNEL };
 struct plugin_config {
-	enum plugin_path path;          /* HARP_PATH=auto|xdp|kernel */
-	uint32_t eager_bytes;           /* HARP_EAGER_BYTES, default 262144 */
-	uint32_t frames;                /* HARP_FRAMES, default 8192 */
-	uint64_t connect_timeout_ns;    /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
-	uint64_t user_timeout_ns;       /* HARP_USER_TIMEOUT_MS, default 120000 */
-	uint64_t probe_interval_ns;     /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
-	uint64_t close_linger_ns;       /* HARP_CLOSE_LINGER_MS, default 50 */
-	uint64_t guardian_idle_ns;      /* HARP_GUARDIAN_IDLE_US, default 1000: nobody polled so long */
-	uint32_t speed_mbps;            /* HARP_SPEED_MBPS, 0: from the interface */
-	enum harp_xdp_mode xdp_mode;    /* HARP_XDP_MODE=auto|generic|native */
-	char ifname[256];               /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
-	bool ifname_set;                /* named by the user: a default-route interface may be used */
-	int family;                     /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
-	char lib_dir[256];              /* HARP_LIBDIR, else where this .so lies */
+	enum plugin_path path;       /* HARP_PATH=auto|xdp|kernel */
+	uint32_t eager_bytes;        /* HARP_EAGER_BYTES, default 262144 */
+	uint32_t frames;             /* HARP_FRAMES, default 8192 */
+	uint64_t connect_timeout_ns; /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
+	uint64_t user_timeout_ns;    /* HARP_USER_TIMEOUT_MS, default 120000 */
+	uint64_t probe_interval_ns;  /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
+	uint64_t close_linger_ns;    /* HARP_CLOSE_LINGER_MS, default 50 */
+	uint64_t guardian_idle_ns; /* HARP_GUARDIAN_IDLE_US, default 1000: nobody polled so long */
+	uint32_t speed_mbps;       /* HARP_SPEED_MBPS, 0: from the interface */
+	enum harp_xdp_mode xdp_mode; /* HARP_XDP_MODE=auto|generic|native */
+	char ifname[256];            /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
+	bool ifname_set;             /* named by the user: a default-route interface may be used */
+	int family;                  /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
+	char lib_dir[256];           /* HARP_LIBDIR, else where this .so lies */
 };
 const struct plugin_config *plugin_config(void);
 /* Reads the environment. -EINVAL names variable, value and range through WARN. */
@@ -56,7 +56,7 @@ int plugin_config_load(void);
 struct device {
 	char ifname[16];
 	uint32_t ifindex;
-	char pci_path[256];       /* empty: none */
+	char pci_path[256]; /* empty: none */
 	uint64_t guid;
 	uint32_t speed_mbps;
 	uint32_t mtu_bytes;
@@ -73,7 +73,7 @@ const struct device *plugin_device(int dev); /* NULL when out of range */
 /* plugin.c: contexts; process-wide state comes with the first and goes with the last. */
 struct plugin_ctx;
 struct listen_comm;
-struct comm;    /* send or receive end of one connection */
+struct comm; /* send or receive end of one connection */
 struct request;
 
 int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class);

@@ -144,7 +144,8 @@ static int preamble_check_head(struct preamble *p, uint32_t magic)
 	p->peer.features = wire_get64(m + AT_FEATURES);
 	p->peer.eager_bytes = wire_get32(m + AT_EAGER_BYTES);
 	if (p->peer.features & FEATURE_MANDATORY_MASK)
-		return preamble_fail(p, -EPROTONOSUPPORT, "a mandatory feature that is unknown here");
+		return preamble_fail(p, -EPROTONOSUPPORT,
+				     "a mandatory feature that is unknown here");
 	if (m[AT_LANE_INDEX] || m[AT_LANE_COUNT] != 1)
 		return preamble_fail(p, -EPROTONOSUPPORT, "a comm of several lanes");
 	if (wire_get16(m + AT_EXTENSION_BYTES) > PREAMBLE_EXTENSION_BYTES_MAX ||
@@ -254,8 +255,9 @@ static int preamble_got_proof(struct preamble *p)
 		return rc;
 	/* The listener may have gone meanwhile: say so rather than fall silent. */
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
-			      p->lookup(p->lookup_ctx, p->listen_id, secret) ?
-				      PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
+			      p->lookup(p->lookup_ctx, p->listen_id, secret)
+				      ? PREAMBLE_ACCEPTED
+				      : PREAMBLE_NOT_LISTENING,
 			      label_ready);
 	return 0;
 }

@@ -12,17 +12,18 @@
 #include <stdint.h>
 
 #define RECORD_HEADER_BYTES 40u
-#define RECORD_LENGTH_MAX (1u << 30)    /* payload of one DATA record */
-#define RECORD_OFFSET_ALIGN 64u         /* DATA offsets are multiples of it */
-#define RECORD_CREDITS_MAX 64u          /* receives told by one CREDIT record */
-#define RECORD_TOTAL_MAX (1ull << 48)   /* no message is longer */
+#define RECORD_LENGTH_MAX (1u << 30)  /* payload of one DATA record */
+#define RECORD_OFFSET_ALIGN 64u       /* DATA offsets are multiples of it */
+#define RECORD_CREDITS_MAX 64u        /* receives told by one CREDIT record */
+#define RECORD_TOTAL_MAX (1ull << 48) /* no message is longer */
 
 enum record_type {
 	RECORD_DATA = 1,   /* message, tag, total, offset, length */
 	RECORD_CREDIT = 2, /* message: messages received; total: receives posted; payload: a u64
 			    * size for each receive between */
 	RECORD_ACK = 3,    /* message, offset: everything before is received; several lanes only */
-	RECORD_CLOSE = 4,  /* tag: enum close_reason; message: messages done; total, offset: detail */
+	RECORD_CLOSE =
+		4, /* tag: enum close_reason; message: messages done; total, offset: detail */
 };
 
 enum close_reason {

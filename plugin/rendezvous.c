@@ -103,8 +103,8 @@ static int guest_admit(struct guest *guest)
 	struct comm *comm, **tail;
 	int rc;
 
-	opt.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes :
-								     p->peer.eager_bytes;
+	opt.eager_bytes =
+		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
 	opt.no_credit = (p->peer.features & FEATURE_NO_CREDIT) != 0;
 	if (p->peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(guest->lane);
@@ -355,8 +355,7 @@ int rendezvous_open(struct rendezvous **out, int dev, struct engine *engine)
 
 void rendezvous_close(struct rendezvous *rdv)
 {
-	uint64_t turned_away =
-		atomic_load_explicit(&rdv->turned_away, memory_order_relaxed);
+	uint64_t turned_away = atomic_load_explicit(&rdv->turned_away, memory_order_relaxed);
 
 	if (rdv->listener)
 		driver_call(engine_driver(rdv->engine), &rdv->harp_close_work);

@@ -112,15 +112,15 @@ struct harp_stack_hooks {
 };
 
 struct harp_stack_options {
-	uint32_t size;         /* sizeof(struct harp_stack_options), set by the caller */
-	uint32_t max_conns;    /* connections in all states. 0: 1024. 1..1048576 */
-	uint32_t max_listeners; /* 0: 64 */
+	uint32_t size;           /* sizeof(struct harp_stack_options), set by the caller */
+	uint32_t max_conns;      /* connections in all states. 0: 1024. 1..1048576 */
+	uint32_t max_listeners;  /* 0: 64 */
 	uint32_t max_neighbours; /* 0: 256 */
-	uint16_t port_min;     /* automatic local ports, both ends included. 0: 61000 */
-	uint16_t port_max;     /* 0: 65535 */
+	uint16_t port_min;       /* automatic local ports, both ends included. 0: 61000 */
+	uint16_t port_max;       /* 0: 65535 */
 	uint32_t neighbour_mode; /* enum harp_neighbour_mode */
-	uint64_t seed;         /* seeds randomness, ISN secret and ports; 0 is a valid seed */
-	uint64_t now_ns;       /* the clock at creation */
+	uint64_t seed;           /* seeds randomness, ISN secret and ports; 0 is a valid seed */
+	uint64_t now_ns;         /* the clock at creation */
 	struct harp_stack_hooks hooks;
 };
 
@@ -165,18 +165,18 @@ HARP_API int harp_stack_neighbour_set(struct harp_stack *stack, const struct har
  * TCP.
  */
 struct harp_tcp_options {
-	uint32_t size;               /* sizeof(struct harp_tcp_options) */
-	uint32_t rx_frames;          /* receive budget in frames; bounds the window. 0: 256 */
-	uint32_t tx_frames;          /* send budget in frames. 0: 256 */
-	uint32_t backlog;            /* listeners: embryonic plus unaccepted. 0: 128 */
-	uint64_t connect_timeout_ns; /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
-	uint64_t user_timeout_ns;    /* RFC 5482: data unacknowledged for so long. 0: 120 s */
-	uint64_t keepalive_idle_ns;  /* 0: no keepalive */
+	uint32_t size;                  /* sizeof(struct harp_tcp_options) */
+	uint32_t rx_frames;             /* receive budget in frames; bounds the window. 0: 256 */
+	uint32_t tx_frames;             /* send budget in frames. 0: 256 */
+	uint32_t backlog;               /* listeners: embryonic plus unaccepted. 0: 128 */
+	uint64_t connect_timeout_ns;    /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
+	uint64_t user_timeout_ns;       /* RFC 5482: data unacknowledged for so long. 0: 120 s */
+	uint64_t keepalive_idle_ns;     /* 0: no keepalive */
 	uint64_t keepalive_interval_ns; /* 0: keepalive_idle_ns */
-	uint32_t keepalive_count;    /* unanswered probes before -ETIMEDOUT. 0: 8 */
-	uint8_t dscp;                /* 0..63 */
+	uint32_t keepalive_count;       /* unanswered probes before -ETIMEDOUT. 0: 8 */
+	uint8_t dscp;                   /* 0..63 */
 	uint8_t reserved[3];
-	void *user;                  /* harp_conn_user() of the connection (and of accepted ones) */
+	void *user; /* harp_conn_user() of the connection (and of accepted ones) */
 };
 
 /* Events, as a bit mask. */
@@ -290,8 +290,8 @@ HARP_API void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endp
 HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
 /* Changes keepalive at run time; idle_ns 0 turns it off. Probing starts idle_ns after the last
  * segment received. */
-HARP_API int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns,
-				     uint64_t interval_ns, uint32_t count);
+HARP_API int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
+				     uint32_t count);
 /* Sends one keepalive probe at the next poll, whatever the timers say: a living peer answers with
  * an ACK, a dead process's host with RST. */
 HARP_API int harp_conn_probe(struct harp_conn *conn);
@@ -313,7 +313,7 @@ enum harp_tcp_state {
 HARP_API const char *harp_tcp_state_name(enum harp_tcp_state state);
 
 struct harp_tcp_info {
-	uint32_t state; /* enum harp_tcp_state */
+	uint32_t state;   /* enum harp_tcp_state */
 	uint32_t options; /* HARP_TCPI_* that both sides agreed on */
 	uint32_t snd_mss_bytes, rcv_mss_bytes;
 	uint32_t snd_wscale, rcv_wscale;

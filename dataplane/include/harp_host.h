@@ -25,19 +25,19 @@ enum harp_xdp_mode {
 };
 
 struct harp_instance_options {
-	uint32_t size;         /* sizeof(struct harp_instance_options) */
+	uint32_t size; /* sizeof(struct harp_instance_options) */
 	const char *ifname;
 	uint32_t queue;
-	uint32_t xdp_mode;     /* enum harp_xdp_mode */
-	uint32_t copy_mode;    /* as harp_af_xdp_options */
-	uint32_t huge_pages;   /* as harp_af_xdp_options */
-	uint32_t frame_count;  /* 0: 8192 */
-	uint32_t max_conns;    /* 0: 1024 */
+	uint32_t xdp_mode;           /* enum harp_xdp_mode */
+	uint32_t copy_mode;          /* as harp_af_xdp_options */
+	uint32_t huge_pages;         /* as harp_af_xdp_options */
+	uint32_t frame_count;        /* 0: 8192 */
+	uint32_t max_conns;          /* 0: 1024 */
 	uint16_t port_min, port_max; /* 0: 61000, 65535 */
-	uint64_t seed;         /* 0: from getrandom() */
-	const char *lib_dir;   /* where libharp-xdp.so lies; NULL: beside this library, then the
+	uint64_t seed;               /* 0: from getrandom() */
+	const char *lib_dir; /* where libharp-xdp.so lies; NULL: beside this library, then the
 				* loader's search path */
-	void *ctx;             /* of the two hooks */
+	void *ctx;           /* of the two hooks */
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
 };
@@ -48,8 +48,8 @@ struct harp_instance_options {
  * -EPERM missing privilege, -ENODEV no such interface, -EBUSY queue or XDP hook taken, -ENOTSUP
  * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM.
  */
-HARP_API int harp_instance_open(struct harp_instance **out,
-				const struct harp_instance_options *opt, char *why, size_t why_len);
+HARP_API int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
+				char *why, size_t why_len);
 HARP_API struct harp_stack *harp_instance_stack(struct harp_instance *instance);
 HARP_API struct harp_nic *harp_instance_nic(struct harp_instance *instance);
 /* Readable when packets wait (sleep on it together with control_fd when idle). */
@@ -90,8 +90,8 @@ struct harp_host_route {
 	struct harp_addr source;   /* preferred source address */
 	struct harp_addr next_hop; /* gateway, or the destination itself */
 	uint32_t ifindex;
-	uint32_t mtu_bytes;        /* of the route or interface */
-	uint8_t is_local;          /* an address of this host: packets never reach a NIC */
+	uint32_t mtu_bytes; /* of the route or interface */
+	uint8_t is_local;   /* an address of this host: packets never reach a NIC */
 	uint8_t has_gateway;
 	uint8_t reserved[2];
 	char ifname[16];
@@ -105,9 +105,9 @@ HARP_API int harp_host_has_default_route(const char *ifname);
  * Would it work? One finding per line for harpctl check; also used to explain refusals.
  */
 struct harp_check_item {
-	char name[32];   /* "driver", "xdp-mode", "privilege", "queue" ... */
-	int severity;    /* 0 good, 1 costs performance, 2 HARP cannot use it */
-	char text[256];  /* what was found */
+	char name[32];    /* "driver", "xdp-mode", "privilege", "queue" ... */
+	int severity;     /* 0 good, 1 costs performance, 2 HARP cannot use it */
+	char text[256];   /* what was found */
 	char remedy[256]; /* what to do; empty when nothing */
 };
 /* Fills at most max items, returns how many there are. Attaches nothing, changes nothing. */

@@ -23,41 +23,42 @@ extern "C" {
 
 /* The layout of struct xdp_desc (linux/if_xdp.h), so that AF_XDP rings need no translation. */
 struct harp_desc {
-	uint64_t addr; /* offset of the first byte in the region */
-	uint32_t len;  /* bytes here */
+	uint64_t addr;  /* offset of the first byte in the region */
+	uint32_t len;   /* bytes here */
 	uint32_t flags; /* HARP_DESC_* */
 };
-#define HARP_DESC_MORE 0x1u         /* the packet goes on in the next descriptor */
-#define HARP_DESC_CSUM_GOOD 0x100u  /* rx: the card verified the transport checksum */
+#define HARP_DESC_MORE 0x1u        /* the packet goes on in the next descriptor */
+#define HARP_DESC_CSUM_GOOD 0x100u /* rx: the card verified the transport checksum */
 
 /* Abilities, in caps.features. */
-#define HARP_NIC_RX_CSUM_PARTIAL 0x1u /* a local peer may leave only the folded pseudo-header sum
+#define HARP_NIC_RX_CSUM_PARTIAL                                                                   \
+	0x1u                   /* a local peer may leave only the folded pseudo-header sum
 				       * in the transport checksum field (veth, bridge, tap) */
-#define HARP_NIC_TX_MULTI 0x2u        /* tx() takes packets of several descriptors */
-#define HARP_NIC_STRICT 0x4u          /* frames are hashed at tx() and checked at completion */
+#define HARP_NIC_TX_MULTI 0x2u /* tx() takes packets of several descriptors */
+#define HARP_NIC_STRICT 0x4u   /* frames are hashed at tx() and checked at completion */
 
 struct harp_nic_caps {
-	char name[32];          /* interface or wire port */
-	char mode[64];          /* for people: "af_xdp generic copy queue 0", "wire" */
-	uint8_t *frame_base;    /* the region */
-	uint32_t frame_size;    /* bytes of each frame, a power of two */
+	char name[32];       /* interface or wire port */
+	char mode[64];       /* for people: "af_xdp generic copy queue 0", "wire" */
+	uint8_t *frame_base; /* the region */
+	uint32_t frame_size; /* bytes of each frame, a power of two */
 	uint32_t frame_count;
-	uint32_t rx_headroom;   /* bytes of a frame that rx leaves unused at its beginning */
-	uint32_t rx_ring;       /* frames the NIC can hold for receiving */
-	uint32_t tx_ring;       /* frames the NIC can hold for sending */
-	uint32_t tx_frags_max;  /* descriptors of one packet, at least 1 */
-	uint32_t mtu_bytes;     /* IP packet, without Ethernet header */
-	uint32_t features;      /* HARP_NIC_* */
+	uint32_t rx_headroom;  /* bytes of a frame that rx leaves unused at its beginning */
+	uint32_t rx_ring;      /* frames the NIC can hold for receiving */
+	uint32_t tx_ring;      /* frames the NIC can hold for sending */
+	uint32_t tx_frags_max; /* descriptors of one packet, at least 1 */
+	uint32_t mtu_bytes;    /* IP packet, without Ethernet header */
+	uint32_t features;     /* HARP_NIC_* */
 	uint8_t mac[6];
 	uint8_t reserved[2];
 };
 
 struct harp_nic_stats {
 	uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes;
-	uint64_t rx_dropped;      /* by the card or kernel before they reached the ring */
+	uint64_t rx_dropped; /* by the card or kernel before they reached the ring */
 	uint64_t rx_ring_full, rx_fill_empty, tx_ring_empty, rx_invalid, tx_invalid;
-	uint64_t kicks;           /* system calls made to transmit or to wake the card */
-	uint64_t copied_bytes;    /* copied by the NIC code of HARP itself (0 for AF_XDP) */
+	uint64_t kicks;        /* system calls made to transmit or to wake the card */
+	uint64_t copied_bytes; /* copied by the NIC code of HARP itself (0 for AF_XDP) */
 };
 
 struct harp_nic;
@@ -102,18 +103,18 @@ HARP_API void harp_nic_destroy(struct harp_nic *nic);
  */
 struct harp_wire;
 
-struct harp_wire_impair { /* of packets that a port sends */
-	uint64_t delay_ns;        /* propagation */
-	uint64_t jitter_ns;       /* added, uniform in [0, jitter_ns); does not reorder by itself */
-	uint64_t rate_bps;        /* 0: infinite */
-	uint64_t queue_bytes;     /* tail-drop limit of the rate limiter's queue. 0: infinite */
-	uint32_t ecn_mark_bytes;  /* mark CE on ECT packets above this queue depth. 0: never */
-	uint32_t loss_ppm;        /* parts per million, as all below */
+struct harp_wire_impair {        /* of packets that a port sends */
+	uint64_t delay_ns;       /* propagation */
+	uint64_t jitter_ns;      /* added, uniform in [0, jitter_ns); does not reorder by itself */
+	uint64_t rate_bps;       /* 0: infinite */
+	uint64_t queue_bytes;    /* tail-drop limit of the rate limiter's queue. 0: infinite */
+	uint32_t ecn_mark_bytes; /* mark CE on ECT packets above this queue depth. 0: never */
+	uint32_t loss_ppm;       /* parts per million, as all below */
 	uint32_t duplicate_ppm;
-	uint32_t reorder_ppm;     /* held back for reorder_ns more */
-	uint32_t corrupt_ppm;     /* one random bit flipped */
+	uint32_t reorder_ppm; /* held back for reorder_ns more */
+	uint32_t corrupt_ppm; /* one random bit flipped */
 	uint64_t reorder_ns;
-	uint32_t down;            /* 1: everything is lost */
+	uint32_t down; /* 1: everything is lost */
 	uint32_t reserved;
 };
 
@@ -127,7 +128,7 @@ struct harp_wire_options {
 	uint32_t strict;       /* 1: hash frames at tx, check them at completion */
 	uint32_t tx_frags_max; /* 0: 8 */
 	uint64_t seed;
-	uint64_t complete_delay_ns; /* when a sent frame is given back. 0: at once */
+	uint64_t complete_delay_ns;     /* when a sent frame is given back. 0: at once */
 	struct harp_wire_impair impair; /* of every port at first */
 };
 
@@ -138,7 +139,7 @@ HARP_API int harp_wire_set_impair(struct harp_wire *wire, unsigned port,
 				  const struct harp_wire_impair *impair);
 struct harp_wire_stats {
 	uint64_t sent, delivered, lost, duplicated, reordered, corrupted, queue_dropped, ce_marked;
-	uint64_t rx_no_frame;   /* arrived while the port had no empty frame */
+	uint64_t rx_no_frame;       /* arrived while the port had no empty frame */
 	uint64_t strict_violations; /* frames changed between tx and completion */
 };
 /* Of packets sent by this port. */
@@ -153,7 +154,7 @@ HARP_API void harp_wire_destroy(struct harp_wire *wire);
  * put a stack on any packet source; it copies each packet once each way (nic copied_bytes).
  */
 struct harp_nic_callbacks {
-	uint32_t size; /* sizeof(struct harp_nic_callbacks) */
+	uint32_t size;        /* sizeof(struct harp_nic_callbacks) */
 	uint32_t mtu_bytes;   /* 0: 1500 */
 	uint32_t frame_size;  /* 0: 2048 up to MTU 1800, else 4096 */
 	uint32_t frame_count; /* 0: 4096 */
@@ -174,13 +175,14 @@ HARP_API int harp_nic_callback_create(struct harp_nic **out,
  * program (harp_host.h does).
  */
 struct harp_af_xdp_options {
-	uint32_t size;          /* sizeof(struct harp_af_xdp_options) */
+	uint32_t size; /* sizeof(struct harp_af_xdp_options) */
 	const char *ifname;
 	uint32_t queue;
-	uint32_t frame_count;   /* 0: 8192 */
-	uint32_t frame_size;    /* 2048 or 4096; 0: 2048 up to MTU 1500, else 4096 */
-	uint32_t ring_size;     /* descriptors of each ring, power of two. 0: 2048 */
-	uint32_t copy_mode;     /* 0: zero-copy if the driver has it, else copy. 1: copy. 2: zero-copy or fail */
+	uint32_t frame_count; /* 0: 8192 */
+	uint32_t frame_size;  /* 2048 or 4096; 0: 2048 up to MTU 1500, else 4096 */
+	uint32_t ring_size;   /* descriptors of each ring, power of two. 0: 2048 */
+	uint32_t
+		copy_mode; /* 0: zero-copy if the driver has it, else copy. 1: copy. 2: zero-copy or fail */
 	uint32_t huge_pages;    /* 0: if available. 1: never. 2: or fail */
 	uint32_t bind_retry_ms; /* a queue is busy for tens of ms after its owner's death. 0: 200 */
 };

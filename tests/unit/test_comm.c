@@ -196,9 +196,10 @@ static void talk_run(struct talk *t)
 		else if (++idle > TURNS_IDLE_MAX && bias)
 			bias = idle = 0;
 		if (idle > TURNS_IDLE_MAX) {
-			fprintf(stderr, "seed %" PRIu64 ": deadlock: sent %" PRIu64 "/%" PRIu64
-				" posted %" PRIu64 "/%" PRIu64 " of %" PRIu64 "\n", seed, t->send_done,
-				t->sent, t->received, t->posted, t->count);
+			fprintf(stderr,
+				"seed %" PRIu64 ": deadlock: sent %" PRIu64 "/%" PRIu64
+				" posted %" PRIu64 "/%" PRIu64 " of %" PRIu64 "\n",
+				seed, t->send_done, t->sent, t->received, t->posted, t->count);
 			check_failures++;
 		}
 	}
@@ -481,7 +482,7 @@ static void lie(enum comm_side side, const struct record *record, const char *wo
 		fprintf(stderr, "\"%s\" does not speak of \"%s\"\n", env_warn, word);
 		check_failures++;
 	}
-	
+
 	comm_close(comm, false);
 	fake_pair_free(&pair);
 }
@@ -492,20 +493,27 @@ static void test_liars(void)
 	lie(COMM_RECV, &(struct record){ .type = 5 }, "unknown type");
 	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .length = 64, .total = 63 },
 	    "ends behind");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .length = UINT32_MAX,
-					 .total = RECORD_TOTAL_MAX }, "impossible length");
+	lie(COMM_RECV,
+	    &(struct record){
+		    .type = RECORD_DATA, .length = UINT32_MAX, .total = RECORD_TOTAL_MAX },
+	    "impossible length");
 	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .total = UINT64_MAX }, "size");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .length = 8, .total = 128,
-					 .offset = UINT64_MAX - 63 }, "ends behind");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .length = 8, .total = 128,
-					 .offset = 8 }, "unaligned offset");
+	lie(COMM_RECV,
+	    &(struct record){
+		    .type = RECORD_DATA, .length = 8, .total = 128, .offset = UINT64_MAX - 63 },
+	    "ends behind");
+	lie(COMM_RECV,
+	    &(struct record){ .type = RECORD_DATA, .length = 8, .total = 128, .offset = 8 },
+	    "unaligned offset");
 	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .length = 8, .total = 128 },
 	    "unaligned length");
 	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .total = 128 }, "empty");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .length = 64, .total = 128,
-					 .offset = 64 }, "out of order");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .message = 1, .length = 64,
-					 .total = 64 }, "out of order");
+	lie(COMM_RECV,
+	    &(struct record){ .type = RECORD_DATA, .length = 64, .total = 128, .offset = 64 },
+	    "out of order");
+	lie(COMM_RECV,
+	    &(struct record){ .type = RECORD_DATA, .message = 1, .length = 64, .total = 64 },
+	    "out of order");
 	lie(COMM_RECV, &(struct record){ .type = RECORD_CREDIT, .length = 8, .total = 1 },
 	    "only a receiver");
 	lie(COMM_RECV, &(struct record){ .type = RECORD_CLOSE, .length = 8 }, "payload");
@@ -519,8 +527,10 @@ static void test_liars(void)
 	    "out of order");
 	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .length = 8, .total = 7 },
 	    "disagree");
-	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .length = 8,
-					 .message = UINT64_MAX, .total = 0 }, "disagree");
+	lie(COMM_SEND,
+	    &(struct record){
+		    .type = RECORD_CREDIT, .length = 8, .message = UINT64_MAX, .total = 0 },
+	    "disagree");
 	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .length = 8 * 65, .total = 65 },
 	    "impossible length");
 }
@@ -543,8 +553,8 @@ static void test_noise(uint64_t seeds)
 		for (int turn = 0; turn < 40; turn++) {
 			struct record record = {
 				.type = (uint8_t)(rng_below(&pair.rng, 6)),
-				.length = rng_below(&pair.rng, 3) ? 8 * rng_below(&pair.rng, 16) :
-								    (uint32_t)rng_u64(&pair.rng),
+				.length = rng_below(&pair.rng, 3) ? 8 * rng_below(&pair.rng, 16)
+								  : (uint32_t)rng_u64(&pair.rng),
 				.message = rng_below(&pair.rng, 4),
 				.total = rng_below(&pair.rng, 1100),
 			};
@@ -555,8 +565,7 @@ static void test_noise(uint64_t seeds)
 			if (!rng_below(&pair.rng, 4))
 				bytes[rng_below(&pair.rng, sizeof(bytes))] ^=
 					(uint8_t)(1u << rng_below(&pair.rng, 8));
-			fake_inject(&pair.lanes[0], bytes,
-				    1 + rng_below(&pair.rng, sizeof(bytes)));
+			fake_inject(&pair.lanes[0], bytes, 1 + rng_below(&pair.rng, sizeof(bytes)));
 			fake_pair_turn(&pair);
 		}
 		comm_close(comm, false);

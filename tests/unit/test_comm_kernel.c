@@ -87,12 +87,14 @@ static void test_messages(void)
 				for (size_t i = 0; i < message_size(sent); i++)
 					data[i] = pattern(sent, i);
 			CHECK_EQ(plugin_isend(pair.send, data, message_size(sent), 5,
-					      &sends[sent % DEPTH]), 0);
+					      &sends[sent % DEPTH]),
+				 0);
 			sent += sends[sent % DEPTH] != NULL;
 		}
 		if (posted < COUNT && posted - received < DEPTH) {
 			CHECK_EQ(plugin_irecv(pair.recv, rx[posted % DEPTH], room, 5,
-					      &recvs[posted % DEPTH]), 0);
+					      &recvs[posted % DEPTH]),
+				 0);
 			posted += recvs[posted % DEPTH] != NULL;
 		}
 		if (send_done < sent) {
@@ -123,7 +125,6 @@ static void test_messages(void)
 	}
 	pair_close(&pair);
 }
-
 
 /* ---- two threads ------------------------------------------------------------------------------ */
 
@@ -168,7 +169,8 @@ static void *thread_recv(void *arg)
 
 		if (m < THREAD_MESSAGES) /* one ahead */
 			CHECK_EQ(plugin_irecv(pair->recv, data[m % 2], THREAD_BYTES, 0,
-					      &requests[m % 2]), 0);
+					      &requests[m % 2]),
+				 0);
 		while (request && !done && !check_failures) {
 			CHECK_EQ(plugin_test(request, &done, &size), 0);
 			if (!done)
@@ -426,7 +428,8 @@ static void test_strangers(void)
 		if (!recv)
 			CHECK_EQ(plugin_accept(listen, &recv), 0);
 	}
-	for (int turn = 0; turn < 200 && dropped < 200 - 64; turn++) { /* the RSTs are on their way */
+	for (int turn = 0; turn < 200 && dropped < 200 - 64;
+	     turn++) { /* the RSTs are on their way */
 		dropped = 0;
 		for (int i = 0; i < 200; i++) {
 			struct pollfd poll_fd = { .fd = fds[i], .events = POLLIN };

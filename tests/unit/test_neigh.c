@@ -246,7 +246,7 @@ static void test_storm(void)
 			;
 	}
 	CHECK_EQ(h.eth.neighbour_count, h.eth.neighbour_max);
-	CHECK_EQ(h.stats.neighbour_full, 0); /* newcomers replace what was only heard of */
+	CHECK_EQ(h.stats.neighbour_full, 0);          /* newcomers replace what was only heard of */
 	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6); /* the one in use is still there */
 	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
 	/* All in use: the next one is refused, counted; idle ones make room later. */

@@ -98,8 +98,8 @@ static void test_accepted(void)
 		CHECK_EQ(fake_inject(&r.pair.lanes[1], data, 5), 5);
 		CHECK_EQ(r.pair.pipes[0].count, 5);
 		for (size_t at = 0; at < 5;)
-			at += (size_t)r.pair.lanes[1].lane.ops->recv(&r.pair.lanes[1].lane, got + at,
-								     5 - at, 1);
+			at += (size_t)r.pair.lanes[1].lane.ops->recv(&r.pair.lanes[1].lane,
+								     got + at, 5 - at, 1);
 		CHECK_MEM(got, data, 5);
 		fake_pair_free(&r.pair);
 	}
@@ -149,7 +149,8 @@ static void test_replay(void)
 	memcpy(said, r.connector.transcript, PREAMBLE_HELLO_BYTES);
 	memcpy(said + PREAMBLE_HELLO_BYTES,
 	       r.connector.transcript + PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES +
-		       PREAMBLE_MAC_BYTES, PREAMBLE_PROOF_BYTES);
+		       PREAMBLE_MAC_BYTES,
+	       PREAMBLE_PROOF_BYTES);
 	fake_pair_free(&r.pair);
 
 	run_begin(&r, 3, 0);
@@ -205,8 +206,12 @@ static void test_extensions(void)
 		uint16_t type, len, total;
 		int result;
 	} cases[] = {
-		{ 1, 12, 16, 0 }, { 1, 0, 8, 0 }, { 0x8001, 12, 16, -EPROTONOSUPPORT },
-		{ 1, 13, 16, -EPROTO }, { 1, 65535, 16, -EPROTO }, { 1, 4, 12, -EPROTO },
+		{ 1, 12, 16, 0 },
+		{ 1, 0, 8, 0 },
+		{ 0x8001, 12, 16, -EPROTONOSUPPORT },
+		{ 1, 13, 16, -EPROTO },
+		{ 1, 65535, 16, -EPROTO },
+		{ 1, 4, 12, -EPROTO },
 		{ 1, 12, 1032, -EPROTO },
 	};
 
@@ -266,7 +271,10 @@ static void print_hex(const char *name, const uint8_t *bytes, size_t len)
 {
 	printf("%s\n", name);
 	for (size_t i = 0; i < len; i++)
-		printf("%02x%s", bytes[i], i % 32 == 31 || i == len - 1 ? "\n" : i % 8 == 7 ? " " : "");
+		printf("%02x%s", bytes[i],
+		       i % 32 == 31 || i == len - 1 ? "\n"
+		       : i % 8 == 7                 ? " "
+						    : "");
 }
 
 /* Does the text, spaces and line ends left out, hold these bytes? */
@@ -277,7 +285,8 @@ static void check_in_text(const char *digits, const char *name, const uint8_t *b
 	for (size_t i = 0; i < len; i++)
 		snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
 	if (!strstr(digits, hex)) {
-		fprintf(stderr, "docs/lanes.md does not have the %s of the worked example:\n", name);
+		fprintf(stderr, "docs/lanes.md does not have the %s of the worked example:\n",
+			name);
 		print_hex(name, bytes, len);
 		check_failures++;
 	}
@@ -315,8 +324,12 @@ static void test_document(const char *path)
 	check_in_text(digits, "CHALLENGE", r.connector.transcript + hello, challenge);
 	check_in_text(digits, "PROOF", r.connector.transcript + hello + challenge, 32);
 	check_in_text(digits, "READY", r.connector.transcript + hello + challenge + 32, 32);
-	record_encode(record, &(struct record){ .type = RECORD_DATA, .length = 4096, .message = 3,
-						.total = 5000, .offset = 0, .tag = 7 });
+	record_encode(record, &(struct record){ .type = RECORD_DATA,
+						.length = 4096,
+						.message = 3,
+						.total = 5000,
+						.offset = 0,
+						.tag = 7 });
 	check_in_text(digits, "DATA header", record, sizeof(record));
 	fake_pair_free(&r.pair);
 	free(digits);
