@@ -44,7 +44,7 @@ report_add(struct report *report, const char *name, enum severity severity, cons
 		*bar++ = '\0';
 	memset(item, 0, sizeof(*item));
 	snprintf(item->name, sizeof(item->name), "%s", name);
-	item->severity = severity;
+	item->severity = (int)severity;
 	snprintf(item->text, sizeof(item->text), "%.255s", both);
 	snprintf(item->remedy, sizeof(item->remedy), "%.255s", bar ? bar : "");
 }

@@ -6,6 +6,7 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <linux/if_link.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,7 @@ reason_set(const struct reason *why, int error, const char *format, ...)
  * and other threads' go on to whoever had the printing before. */
 static _Thread_local char *captured;
 static libbpf_print_fn_t print_before;
+static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER; /* one loader at a time */
 #define CAPTURED_MAX 160
 
 static int __attribute__((format(printf, 2, 0)))
@@ -70,6 +72,7 @@ capture_print(enum libbpf_print_level level, const char *format, va_list args)
 
 static void capture_begin(char *buf)
 {
+	pthread_mutex_lock(&print_lock);
 	buf[0] = '\0';
 	captured = buf;
 	print_before = libbpf_set_print(capture_print);
@@ -79,6 +82,7 @@ static void capture_end(void)
 {
 	libbpf_set_print(print_before);
 	captured = NULL;
+	pthread_mutex_unlock(&print_lock);
 }
 
 /* ---- loading -------------------------------------------------------------------------------- */
