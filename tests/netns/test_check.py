@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp_host_check() finds what is there and says what to do; the route questions answer."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from netns_tools import Tools, run, xdp_attached
+
+from harp.lab import Host, Lab
+
+# Runs in the host's namespace: argv is library, interface, queue.
+ASK = """
+import ctypes, json, sys
+class Item(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char * 32), ("severity", ctypes.c_int),
+                ("text", ctypes.c_char * 256), ("remedy", ctypes.c_char * 256)]
+lib = ctypes.CDLL(sys.argv[1])
+items = (Item * 32)()
+count = lib.harp_host_check(sys.argv[2].encode(), int(sys.argv[3]), items, 32)
+found = {i.name.decode(): [i.severity, i.text.decode(), i.remedy.decode()] for i in items[:count]}
+print(json.dumps([found, lib.harp_host_has_default_route(sys.argv[2].encode())]))
+"""
+
+
+def ask(build: Path, host: Host, ifname: str, queue: int = 0) -> tuple[dict[str, Any], int]:
+    library = build / "dataplane" / "libharp.so"
+    out = run(host, [sys.executable, "-c", ASK, library, ifname, str(queue)])
+    found, default = json.loads(out)
+    for severity, _, remedy in found.values():
+        assert severity == 0 or remedy, "a finding that costs something says what to do"
+    return found, default
+
+
+def test_a_good_host(build_dir: Path, lab: Lab) -> None:
+    host = lab.hosts[0]
+    found, default = ask(build_dir, host, host.ifname)
+    for name in ("kernel", "privilege", "link", "driver", "xdp-mode", "queue", "xdp-program"):
+        assert found[name][0] == 0, found[name]
+    assert found["driver"][1] == "veth"
+    assert found["xdp-mode"][1].startswith("generic")
+    assert default == 0
+    assert not xdp_attached(host)
+
+
+def test_what_is_wrong_is_found(tools: Tools, build_dir: Path, lab: Lab) -> None:
+    host, other = lab.hosts
+    tools.serve_tcp(host, "harp", 61000)
+    host.run("ip", "route", "add", "default", "via", other.address)
+    found, default = ask(build_dir, host, host.ifname, queue=3)
+    assert default == 1
+    assert found["default-route"][0] == 1
+    assert found["queue"][0] == 2
+    assert found["xdp-program"][0] == 2
+    assert found["ports-used"][0] == 0, "a held port does not listen: the kernel lists it not"
+    host.run("ip", "link", "set", host.ifname, "down")
+    assert ask(build_dir, host, host.ifname)[0]["link"][0] == 2
+    assert ask(build_dir, host, "nosuch0")[0]["interface"][0] == 2
