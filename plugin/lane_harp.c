@@ -61,6 +61,27 @@ static ssize_t lane_harp_send(struct lane *lane, const struct iovec *iov, int io
 	return n;
 }
 
+/* What is left at the end of the stream is less than a unit and will never be more: 0 at its end,
+ * the error of a dead connection, else -EAGAIN. */
+static ssize_t lane_harp_remainder(struct lane_harp *h)
+{
+	struct harp_tcp_info info;
+
+	if (h->lane.error)
+		return h->lane.error;
+	harp_conn_info(h->conn, &info, sizeof(info));
+	switch (info.state) {
+	case HARP_TCP_CLOSE_WAIT:
+	case HARP_TCP_CLOSING:
+	case HARP_TCP_LAST_ACK:
+	case HARP_TCP_TIME_WAIT:
+	case HARP_TCP_CLOSED:
+		return 0;
+	default:
+		return -EAGAIN;
+	}
+}
+
 static ssize_t lane_harp_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
 {
 	struct lane_harp *h = to_harp(lane);
@@ -84,7 +105,7 @@ static ssize_t lane_harp_recv(struct lane *lane, void *dst, size_t len, unsigned
 		if (unit > 1)
 			commit = place_commit_bytes((uint8_t *)dst + placed, len - placed, avail);
 		if (!commit)
-			return placed ? (ssize_t)placed : -EAGAIN;
+			return placed ? (ssize_t)placed : lane_harp_remainder(h);
 		place_gather((uint8_t *)dst + placed, commit, pieces, n);
 		harp_conn_consume(h->conn, commit);
 		placed += commit;
