@@ -135,8 +135,12 @@ void tcp_timer_acked(struct harp_conn *conn)
 
 void tcp_timer_blocked(struct harp_conn *conn)
 {
-	if (conn->rto_deadline_ns == TCP_NEVER_NS)
+	if (conn->rto_deadline_ns == TCP_NEVER_NS) {
+		/* The wait counts, or a SYN that left once its neighbour had answered would give the age
+		 * of the machine as its round trip, and the user timeout would be over at once. */
+		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
+	}
 }
 
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns)
