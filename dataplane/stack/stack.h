@@ -9,6 +9,7 @@
 
 struct harp_stack {
 	uint64_t now_ns;
+	uint32_t timers_put_off; /* polls in a row */
 	struct nicio io;
 	struct wheel wheel;
 	struct harp_stats stats;

@@ -162,6 +162,10 @@ struct harp_conn {
 	void *user;
 	int error; /* -errno that ended it */
 	uint32_t index;
+	/* Eifel (RFC 3522, 4015): what to restore when an RTO turns out to have been spurious. */
+	uint32_t undo_cwnd_bytes, undo_ssthresh_bytes; /* cwnd 0: nothing */
+	uint32_t undo_tsval;                           /* of the first segment sent again */
+	uint32_t ts_echo;                              /* TSecr of the ACK being looked at */
 	uint64_t confirm_next_ns;
 	uint64_t challenge_epoch_ns;
 	uint64_t ts_recent_ns;
@@ -286,6 +290,11 @@ static inline uint32_t conn_flight_bytes(const struct harp_conn *conn)
 static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
 {
 	return conn->rcv_edge_seq - conn->rcv_nxt_seq;
+}
+/* Our timestamp clock, as this connection shows it. */
+static inline uint32_t conn_tsval(const struct harp_conn *conn)
+{
+	return conn->tcp->now_ms + conn->ts_offset;
 }
 static inline struct flow_key conn_flow_key(const struct harp_conn *conn)
 {

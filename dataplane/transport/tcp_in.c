@@ -380,6 +380,7 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 		(void)tcp_out_challenge_ack(conn);
 		return TCP_DROP_ACK;
 	}
+	conn->ts_echo = seg->opt.tsecr;
 	if (seq_gt(seg->ack, conn->snd_una_seq))
 		tcp_ack_new(conn, seg->ack);
 	else if (in_is_duplicate_ack(conn, seg))
@@ -486,6 +487,7 @@ static enum tcp_verdict in_fast(struct harp_conn *conn, struct tcp_segment *seg)
 	conn->tcp->stats->tcp_fast_path_in++;
 	in_heard(conn);
 	in_timestamp(conn, seg);
+	conn->ts_echo = seg->opt.tsecr;
 	if (seg->ack != conn->snd_una_seq)
 		tcp_ack_new(conn, seg->ack);
 	tcp_window_update(conn, seg);

@@ -75,6 +75,26 @@ static void loss_acked_fast(struct harp_conn *conn, uint32_t acked_bytes)
 	conn->dup_acked_bytes -= arrived < conn->dup_acked_bytes ? arrived : conn->dup_acked_bytes;
 }
 
+/*
+ * RFC 3522: the first ACK after a timeout echoes a timestamp from before it, so it was the original that
+ * arrived: nothing was lost, someone was slow (a busy core, more often than a path). RFC 4015: the
+ * window is what it was.
+ */
+static bool loss_undo_timeout(struct harp_conn *conn)
+{
+	bool spurious = conn->undo_cwnd_bytes != 0 && (conn->options & HARP_TCPI_TIMESTAMPS) &&
+			(int32_t)(conn->ts_echo - conn->undo_tsval) < 0;
+
+	if (spurious) {
+		conn->cc.cwnd_bytes = conn->undo_cwnd_bytes;
+		conn->cc.ssthresh_bytes = conn->undo_ssthresh_bytes;
+		conn->recovery = TCP_RECOVERY_NONE;
+		conn->recovered_from_rto = 1;
+	}
+	conn->undo_cwnd_bytes = 0;
+	return spurious;
+}
+
 void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t flight_before,
 		    uint64_t rtt_ns)
 {
@@ -87,7 +107,7 @@ void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t fligh
 	ev.acked_bytes = acked_bytes;
 	ev.rtt_ns = rtt_ns;
 	ev.limited = (conn->flags & CONN_CWND_LIMITED) != 0;
-	if (conn->recovery == TCP_RECOVERY_RTO) {
+	if (conn->recovery == TCP_RECOVERY_RTO && !loss_undo_timeout(conn)) {
 		ev.limited = 1;
 		if (seq_geq(conn->snd_una_seq, conn->recover_seq)) {
 			conn->recovery = TCP_RECOVERY_NONE;
@@ -108,6 +128,9 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	if (conn->recovery != TCP_RECOVERY_RTO) {
 		struct cc_event ev = loss_event(conn, conn_flight_bytes(conn));
 
+		conn->undo_cwnd_bytes = conn->cc.cwnd_bytes;
+		conn->undo_ssthresh_bytes = conn->cc.ssthresh_bytes;
+		conn->undo_tsval = conn_tsval(conn);
 		conn->cc.ops->timeout(&conn->cc, &ev);
 	}
 	conn->cc.cwnd_bytes = conn->snd_mss_bytes;

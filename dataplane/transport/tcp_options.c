@@ -86,6 +86,8 @@ bool tcp_options_parse(const uint8_t *bytes, uint32_t len, struct tcp_options *o
 
 	out->seen = 0;
 	out->sack_count = 0;
+	out->tsval = 0;
+	out->tsecr = 0;
 	while (i < len) {
 		uint8_t kind = bytes[i], size;
 
@@ -111,6 +113,8 @@ bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len, struct tcp_optio
 {
 	out->seen = 0;
 	out->sack_count = 0;
+	out->tsval = 0;
+	out->tsecr = 0;
 	if (len == 0)
 		return true;
 	if (len != TCP_OPTIONS_TIMESTAMP_BYTES ||

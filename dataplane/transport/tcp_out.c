@@ -82,11 +82,6 @@ void tcp_out_acked(struct harp_conn *conn)
 	}
 }
 
-static uint32_t out_tsval(const struct harp_conn *conn)
-{
-	return conn->tcp->now_ms + conn->ts_offset;
-}
-
 /* Sends one segment whose payload lies in f: 0, -EAGAIN (next hop), -ENOBUFS (NIC), other -errno. */
 int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uint32_t seq,
 		    uint8_t flags, uint32_t payload_len)
@@ -112,7 +107,7 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 	if (conn->options & HARP_TCPI_TIMESTAMPS) {
 		h.options_len = TCP_OPTIONS_TIMESTAMP_BYTES;
 		tcp_options_write_timestamp(f->pub.data - TCP_OPTIONS_TIMESTAMP_BYTES,
-					    out_tsval(conn), conn->ts_recent);
+					    conn_tsval(conn), conn->ts_recent);
 	}
 	out.head = f->pub.data - TCP_HEADER_BYTES - h.options_len;
 	out.len = TCP_HEADER_BYTES + h.options_len + payload_len;
@@ -237,7 +232,7 @@ int tcp_out_syn(struct harp_conn *conn)
 	bool reply = conn->state == HARP_TCP_SYN_RECEIVED;
 	struct tcp_options opt = { .mss_bytes = conn->rcv_mss_bytes,
 				   .wscale = conn->rcv_wscale,
-				   .tsval = out_tsval(conn),
+				   .tsval = conn_tsval(conn),
 				   .tsecr = reply ? conn->ts_recent : 0 };
 	struct out_header h = { .path = &conn->path,
 				.seq = conn->iss_seq,

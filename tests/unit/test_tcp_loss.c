@@ -103,8 +103,40 @@ static void test_ack_in_the_middle_of_a_segment(void)
 	rig_close(&rig);
 }
 
+/* RFC 3522: the ACK after a timeout tells by its timestamp which transmission it answers. */
+static void test_spurious_timeout_is_undone(void)
+{
+	uint32_t first = ten_in_flight(), before = rig.conn->cc.cwnd_bytes, early;
+
+	early = rig.conn->tcp->now_ms + rig.conn->ts_offset;
+	rig_wait(&rig, 10 * RIG_MS);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, 1448);
+	rig.out_head = rig.out_tail;
+	rig.tsecr = early; /* the originals arrived, late */
+	rig_says(&rig, ack_of(first + 2 * 1448));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK(rig.conn->cc.cwnd_bytes >= before);
+	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 1); /* the rest is not sent again */
+	rig_close(&rig);
+}
+
+static void test_real_timeout_is_not(void)
+{
+	uint32_t first = ten_in_flight();
+
+	rig_wait(&rig, 10 * RIG_MS);
+	rig_expect(&rig, TCP_ACK); /* takes its timestamp, to echo it */
+	rig_says(&rig, ack_of(first + 2 * 1448));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_RTO);
+	CHECK(rig.conn->cc.cwnd_bytes < 10 * 1448);
+	rig_close(&rig);
+}
+
 int main(void)
 {
+	test_spurious_timeout_is_undone();
+	test_real_timeout_is_not();
 	test_fast_retransmit();
 	test_not_every_repeated_ack_is_a_duplicate();
 	test_slow_start_doubles();
