@@ -23,6 +23,9 @@
  * touched from then on, and every later call returns it.
  */
 
+#define SILENCE_ASK_NS 1000000000ull
+#define SILENCE_WARN_NS 5000000000ull
+
 static void comm_set_watch(struct comm *comm)
 {
 	bool wanted = comm->completed < atomic_load_explicit(&comm->posted, memory_order_relaxed) &&
@@ -58,12 +61,35 @@ static void comm_notify(struct lane *lane, uint64_t now_ns)
 	comm_advance(lane->owner, now_ns);
 }
 
+/* Kernel lane: each second while a request is outstanding. HARP lanes warn by themselves. */
+static void comm_ask_silence(struct comm *comm, uint64_t now_ns)
+{
+	char peer[HARP_ENDPOINT_TEXT_MAX];
+	bool silent;
+
+	if (now_ns - comm->silence_asked_ns < SILENCE_ASK_NS)
+		return;
+	comm->silence_asked_ns = now_ns;
+	silent = lane_kernel_silence_ns(comm->lane) >= SILENCE_WARN_NS;
+	if (silent && !comm->silence_warned)
+		WARN("peer %s silent for %llu s on a kernel lane: still waiting (gives up after "
+		     "%llu s; is the host or the path down?)",
+		     harp_endpoint_format(&comm->lane->remote, peer),
+		     (unsigned long long)(SILENCE_WARN_NS / 1000000000u),
+		     (unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
+	comm->silence_warned = silent;
+}
+
 /* A turn of a kernel lane's own driver: there is no event, so look each time. */
 static void comm_turn(struct driver *driver, uint64_t now_ns)
 {
-	if (!driver_run_ready(driver, now_ns))
-		comm_advance((struct comm *)((char *)driver - offsetof(struct comm, own_driver)),
-			     now_ns);
+	struct comm *comm = (struct comm *)((char *)driver - offsetof(struct comm, own_driver));
+
+	if (driver_run_ready(driver, now_ns))
+		return; /* and the comm may be gone */
+	comm_advance(comm, now_ns);
+	if (comm->watching)
+		comm_ask_silence(comm, now_ns);
 }
 
 static void comm_close_run(struct work *work, uint64_t now_ns);
@@ -323,21 +349,24 @@ int comm_read_record(struct comm *comm, struct record *record)
 
 /* ---- closing ---------------------------------------------------------------------------------- */
 
+/*
+ * Orderly: CLOSE and FIN. With requests in flight a HARP lane is reset; a kernel lane gets a FIN
+ * without CLOSE, which says the same to the peer, because a reset would take with it what the kernel
+ * has accepted, and we have called done, and not yet delivered.
+ */
 static void comm_end_lane(struct comm *comm)
 {
 	struct lane *lane = comm->lane;
-	bool abort = comm->abort || comm->error || comm->send_broken ||
-		     comm->completed < atomic_load_explicit(&comm->posted, memory_order_acquire);
+	bool failed = comm->error || comm->send_broken;
+	bool in_flight = comm->abort || comm->completed < atomic_load_explicit(&comm->posted,
+									       memory_order_acquire);
 
 	if (!lane)
 		return;
-	comm->lane = NULL;
-	if (!abort) {
-		comm->lane = lane;
+	if (!failed && !in_flight)
 		comm_tell(comm, CLOSE_ORDERLY, NULL);
-		comm->lane = NULL;
-	}
-	lane->ops->close(lane, abort);
+	comm->lane = NULL;
+	lane->ops->close(lane, failed || (in_flight && !comm->lane_polled));
 }
 
 static void comm_close_run(struct work *work, uint64_t now_ns)

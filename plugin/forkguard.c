@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "engine.h"
@@ -58,26 +59,44 @@ void forkguard_set_active(bool active)
 	pthread_mutex_unlock(&guard_lock);
 }
 
-int forkguard_add(int fd)
+/* guard_lock held. Takes fd or closes it. */
+static int forkguard_add(int fd)
 {
-	int rc = 0;
-
-	pthread_mutex_lock(&guard_lock);
+	if (fd < 0)
+		return -errno;
 	if (guard_count == guard_capacity) {
 		unsigned capacity = guard_capacity ? 2 * guard_capacity : 64;
 		int *fds = realloc(guard_fds, capacity * sizeof(*fds));
 
-		if (fds) {
-			guard_fds = fds;
-			guard_capacity = capacity;
-		} else {
-			rc = -ENOMEM;
+		if (!fds) {
+			close(fd);
+			return -ENOMEM;
 		}
+		guard_fds = fds;
+		guard_capacity = capacity;
 	}
-	if (!rc)
-		guard_fds[guard_count++] = fd;
+	guard_fds[guard_count++] = fd;
+	return fd;
+}
+
+int forkguard_socket(int family)
+{
+	int fd;
+
+	pthread_mutex_lock(&guard_lock);
+	fd = forkguard_add(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	pthread_mutex_unlock(&guard_lock);
-	return rc;
+	return fd;
+}
+
+int forkguard_accept(int door)
+{
+	int fd;
+
+	pthread_mutex_lock(&guard_lock);
+	fd = forkguard_add(accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+	pthread_mutex_unlock(&guard_lock);
+	return fd;
 }
 
 void forkguard_close(int fd)

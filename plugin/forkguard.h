@@ -12,8 +12,10 @@
 
 /* Once per process image; repeated calls are free. */
 int forkguard_init(void);
-/* -ENOMEM. */
-int forkguard_add(int fd);
+/* Makes a TCP socket, or accepts one: non-blocking, close-on-exec, registered before any fork() can
+ * come in between. The descriptor, or -errno. */
+int forkguard_socket(int family);
+int forkguard_accept(int door);
 /* Forgets and closes fd. */
 void forkguard_close(int fd);
 

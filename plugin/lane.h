@@ -57,10 +57,12 @@ struct lane {
 /* lane_kernel.c. Both make the lane's own struct driver part of the caller's choice: driver is kept. */
 int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remote, int dscp,
 			struct lane **out);
-/* Takes an accepted, non-blocking socket. */
+/* Takes a socket of forkguard_accept(). */
 int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);
+/* Since the peer's host last answered (keepalive asks it each second). One system call. */
+uint64_t lane_kernel_silence_ns(struct lane *lane);
 
 /* "connection refused": a few words for the usual -errno of a lane. */
 const char *lane_error_text(int error);

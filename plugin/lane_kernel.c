@@ -324,8 +324,7 @@ static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
 {
 	struct lane_kernel *k = malloc(sizeof(*k));
 
-	if (!k || forkguard_add(fd)) {
-		free(k);
+	if (!k) {
 		forkguard_close(fd);
 		return NULL;
 	}
@@ -342,12 +341,12 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remot
 {
 	struct sockaddr_storage sa;
 	socklen_t len = endpoint_to_sockaddr(remote, &sa);
-	int fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = forkguard_socket(sa.ss_family);
 	struct lane_kernel *k;
 
 	*out = NULL;
 	if (fd < 0)
-		return -errno;
+		return fd;
 	k = lane_kernel_new(driver, fd);
 	if (!k)
 		return -ENOMEM;
@@ -379,6 +378,18 @@ int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out)
 	lane_kernel_names(k);
 	*out = &k->lane;
 	return 0;
+}
+
+uint64_t lane_kernel_silence_ns(struct lane *lane)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	if (lane->ops != &lane_kernel_ops ||
+	    getsockopt(to_kernel(lane)->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return 0;
+	return info.tcpi_last_ack_recv * 1000000ull;
 }
 
 void lane_kernel_ack_promptly(struct lane *lane)

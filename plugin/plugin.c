@@ -40,11 +40,9 @@ static struct device_state *ctx_device_state(int dev)
 		snprintf(state->why, sizeof(state->why), "HARP_PATH=kernel");
 	else
 		state->engine = engine_get(dev, state->why, sizeof(state->why));
-	if (state->engine)
-		INFO("%s: HARP TCP on %s", plugin_device(dev)->ifname,
-		     engine_describe(state->engine));
-	else if (plugin_config()->path != PATH_XDP) /* else init fails with it */
-		INFO("%s: kernel TCP: %s", plugin_device(dev)->ifname, state->why);
+	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason. */
+	if (!state->engine && plugin_config()->path != PATH_XDP)
+		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
 	return state;
 }
 

@@ -195,7 +195,7 @@ static void guest_come(struct rendezvous *rdv, struct guest *guests, struct lane
 static void rendezvous_kernel_door(struct rendezvous *rdv, int door, uint64_t now_ns)
 {
 	for (unsigned i = 0; door >= 0 && i < ACCEPTS_A_TURN; i++) {
-		int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int fd = forkguard_accept(door);
 		struct lane *lane;
 
 		if (fd < 0)
@@ -282,18 +282,14 @@ static int rendezvous_listen(const struct harp_addr *addr, uint32_t scope_id, in
 		memcpy(&v6->sin6_addr, addr->bytes, 16);
 		len = sizeof(*v6);
 	}
-	fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	fd = forkguard_socket(sa.ss_family);
 	if (fd < 0)
-		return -errno;
+		return fd;
 	if (bind(fd, (struct sockaddr *)&sa, len) || listen(fd, BACKLOG) ||
 	    getsockname(fd, (struct sockaddr *)&sa, &len)) {
 		error = errno;
 		forkguard_close(fd);
 		return -error;
-	}
-	if (forkguard_add(fd)) {
-		forkguard_close(fd);
-		return -ENOMEM;
 	}
 	*port = ntohs(sa.ss_family == AF_INET ? v4->sin_port : v6->sin6_port);
 	*out = fd;
