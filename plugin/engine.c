@@ -496,7 +496,10 @@ bool engine_reaches(struct engine *engine, const struct harp_addr *dst, char *wh
 	char text[HARP_ADDR_TEXT_MAX];
 	int rc = harp_host_route(dst, &route);
 
-	if (rc)
+	if (!harp_addr_is_v4(dst))
+		snprintf(why, why_len, "HARP TCP speaks IPv4 only so far, not to %s",
+			 harp_addr_format(dst, text));
+	else if (rc)
 		snprintf(why, why_len, "no route to %s: %s", harp_addr_format(dst, text),
 			 strerror(-rc));
 	else if (route.is_local)
