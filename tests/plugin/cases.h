@@ -23,6 +23,7 @@
 	CASE(fifo, "the n-th receive gets the n-th message")                                       \
 	CASE(truncated, "a message longer than its receive is an error that says truncated")       \
 	CASE(two_ways, "two comms in opposite directions under load do not block each other")      \
+	CASE(threads, "threads with contexts and comms of their own do not disturb one another")   \
 	CASE(idle, "small messages arrive though the sender never calls again")                    \
 	/* cases_end.c */                                                                          \
 	CASE(close_in_flight,                                                                      \

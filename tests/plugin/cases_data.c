@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cases_data.c - messages between a sender and a receiver that live. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -265,6 +266,54 @@ void case_two_ways(const char *plugin, int version)
 	}
 	pair_close(net, &pairs[0]);
 	pair_close(net, &pairs[1]);
+	library_close(&lib);
+}
+
+/* As several ranks in one process: whatever one does, the others do at the same time. */
+static void *threads_one(void *arg)
+{
+	enum { ROUNDS = 6, MESSAGES = 30, SIZE = 20000 };
+	struct library *lib = arg;
+	struct net net = lib->net, far = lib->far;
+	uint8_t *out = malloc(SIZE), *in = malloc(SIZE);
+
+	REQUIRE(out && in);
+	if (net.far)
+		net.far = &far;
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		struct nccl_props_v12 props;
+		struct pair pair;
+
+		OK(net_init(&net, log_collect));
+		OK(net_properties(&net, 0, &props));
+		pair_open(&net, &pair);
+		for (unsigned i = 0; i < MESSAGES; i++) {
+			size_t size = (i * 701 + round) % SIZE;
+
+			fill(out, size, i + round);
+			complete_both(&net, post_send(&net, pair.send, out, size, 0),
+				      post_recv(&net, pair.recv, in, SIZE, 0), NULL, NULL);
+			REQUIRE(filled(in, size, i + round));
+		}
+		pair_close(&net, &pair);
+		OK(net_finalize(&net));
+	}
+	free(out);
+	free(in);
+	return NULL;
+}
+
+void case_threads(const char *plugin, int version)
+{
+	enum { THREADS = 5 };
+	struct library lib;
+	pthread_t threads[THREADS];
+
+	library_open(&lib, plugin, version);
+	for (unsigned i = 0; i < THREADS; i++)
+		REQUIRE(!pthread_create(&threads[i], NULL, threads_one, &lib));
+	for (unsigned i = 0; i < THREADS; i++)
+		REQUIRE(!pthread_join(threads[i], NULL));
 	library_close(&lib);
 }
 

@@ -2,6 +2,7 @@
 /* versions.c - see versions.h. */
 #include "versions.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +65,8 @@ static struct net *receiver(struct net *net)
 }
 
 /* test() has only the request to tell by. */
-static void *far_requests[1024];
+static pthread_mutex_t far_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *far_requests[1024]; /* under far_lock */
 
 static void request_note(const struct net *net, void *request, bool is_far)
 {
@@ -72,27 +74,28 @@ static void request_note(const struct net *net, void *request, bool is_far)
 
 	if (!net->far || !request)
 		return;
-	for (size_t i = 0; i < 1024; i++) {
-		if (far_requests[i] == request) {
-			far_requests[i] = is_far ? request : NULL;
-			return;
-		}
-		if (!far_requests[i] && !slot)
+	pthread_mutex_lock(&far_lock);
+	for (size_t i = 0; i < 1024 && (!slot || *slot != request); i++)
+		if (far_requests[i] == request || (!far_requests[i] && !slot))
 			slot = &far_requests[i];
-	}
-	if (!is_far)
-		return;
 	if (!slot)
 		abort();
-	*slot = request;
+	if (is_far || *slot)
+		*slot = is_far ? request : NULL;
+	pthread_mutex_unlock(&far_lock);
 }
 
 static struct net *request_owner(struct net *net, const void *request)
 {
-	for (size_t i = 0; net->far && request && i < 1024; i++)
-		if (far_requests[i] == request)
-			return receiver(net);
-	return enter(net);
+	bool is_far = false;
+
+	if (!net->far || !request)
+		return enter(net);
+	pthread_mutex_lock(&far_lock);
+	for (size_t i = 0; i < 1024; i++)
+		is_far |= far_requests[i] == request;
+	pthread_mutex_unlock(&far_lock);
+	return is_far ? receiver(net) : enter(net);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------- */
