@@ -140,7 +140,8 @@ int handle_host_id(uint8_t out[HANDLE_HOST_ID_BYTES])
 	close(fd);
 	if (n <= 0)
 		return -EIO;
-	if (stat("/proc/self/ns/net", &netns))
+	/* Of this thread: self is the thread that the process began with. */
+	if (stat("/proc/thread-self/ns/net", &netns))
 		return -errno;
 	blake2s_init(&state, HANDLE_HOST_ID_BYTES, NULL, 0);
 	blake2s_update(&state, boot_id, (size_t)n);
