@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl as a script sees it: output, messages and exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harp import __version__
+from harp._core import version
+from harp.errors import Exit
+
+
+def harpctl(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from harp.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def test_versions_agree(root_dir: Path) -> None:
+    assert version() == __version__
+    assert f"version: '{__version__}'" in (root_dir / "meson.build").read_text()
+    done = harpctl("--version")
+    assert done.returncode == Exit.OK
+    assert __version__ in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[], ["check"], ["demo"], ["bench"]]
+    + [["bench", name] for name in ("wire", "lat", "bw", "allreduce", "ratios")],
+    ids=" ".join,
+)
+def test_help_has_an_example(command: list[str]) -> None:
+    done = harpctl(*command, "--help")
+    assert done.returncode == Exit.OK
+    assert f"harpctl {' '.join(command)}".strip() in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["nonsense"],
+        ["check"],
+        ["demo", "--hosts", "9"],
+        ["demo", "--mtu", "12"],
+        ["bench", "lat", "--path", "pigeon"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_is_exit_2(command: list[str]) -> None:
+    done = harpctl(*command)
+    assert done.returncode == Exit.USAGE
+    assert "Traceback" not in done.stderr
+
+
+def test_check_of_no_interface_names_those_there_are() -> None:
+    done = harpctl("check", "nope0")
+    assert done.returncode == Exit.MISSING
+    assert "nope0" in done.stderr
+    assert "lo" in done.stderr
+
+
+def test_check_json_and_exit_code_agree() -> None:
+    done = harpctl("check", "lo", "-o", "json")
+    report = json.loads(done.stdout)
+    worst = max(item["severity"] for item in report["findings"])
+    assert report["severity"] == worst
+    assert done.returncode == (Exit.OK, Exit.WARNING, Exit.FAILURE)[worst]
+
+
+@pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
+def test_demo_agrees(path: str) -> None:
+    done = harpctl("demo", "--epochs", "2", "--path", path, "-o", "json")
+    assert done.returncode == Exit.OK, done.stderr
+    report = json.loads(done.stdout)
+    verdict = report["verdict"]
+    assert verdict["agree"]
+    assert verdict["ranks_equal_bit_for_bit"]
+    assert verdict["alone_by_shards_equal_bit_for_bit"]
+    for rank in report["ranks"]:
+        assert ("kernel TCP" in rank["path"]) == (path == "kernel")
+        assert rank["sent_bytes"] > 1e6
+        assert rank["counters"]["tx_packets"] > 0
+
+
+@pytest.mark.usefixtures("need_root")
+def test_demo_on_a_bridge_of_four() -> None:
+    done = harpctl("demo", "--epochs", "1", "--hosts", "4", "--mtu", "9000", "-o", "json")
+    assert done.returncode == Exit.OK, done.stderr
+    report = json.loads(done.stdout)
+    assert report["verdict"]["agree"]
+    assert len(report["ranks"]) == 4
+
+
+@pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize("mode", ["lat", "bw", "allreduce"])
+def test_bench_delivers_right_results(mode: str) -> None:
+    done = harpctl("bench", mode, "-b", "4K", "-e", "4K", "-n", "50", "-o", "json")
+    assert done.returncode == Exit.OK, done.stderr
+    report = json.loads(done.stdout)
+    assert report["net"] == "HARP"
+    assert [row["wrong"] for row in report["results"]] == [0]
+
+
+@pytest.mark.usefixtures("need_root")
+def test_bench_wire_counts_frames() -> None:
+    done = harpctl("bench", "wire", "--seconds", "1", "-o", "json")
+    assert done.returncode == Exit.OK, done.stderr
+    report = json.loads(done.stdout)
+    assert report["stream"]["frames_per_s"] > 0
+    assert report["pingpong"]["round_trips"] > 0
+
+
+@pytest.mark.usefixtures("need_root")
+def test_a_missing_plugin_is_named() -> None:
+    done = harpctl("bench", "lat", "--plugin", "/nonexistent/plugin.so")
+    assert done.returncode == Exit.MISSING
+    assert "/nonexistent/plugin.so" in done.stderr
