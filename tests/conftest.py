@@ -141,8 +141,8 @@ def nothing_left_behind() -> Iterator[None]:
     build = _paths.build_dir() or ROOT / "build"
     before, pages_before = leftovers(build), huge_pages_used()
     yield
-    # The kernel frees namespaces, programs and pages in its own time: some tens of milliseconds. What
-    # is new after this first look is somebody else's.
+    # The kernel frees namespaces, programs and pages in its own time: some tens of milliseconds.
+    # What is new after this first look is somebody else's.
     found = leftovers(build)
     left = {(kind, name) for kind in found for name in found[kind] - before[kind]}
     deadline = time.monotonic() + 15
