@@ -68,14 +68,24 @@ unsigned driver_run_ready(struct driver *driver, uint64_t now_ns)
 	return count;
 }
 
-bool driver_turn(struct driver *driver, uint64_t now_ns)
+bool driver_take(struct driver *driver)
 {
 	/* Look before taking: a failed exchange would steal the holder's cache line. */
-	if (atomic_load_explicit(&driver->baton, memory_order_relaxed) ||
-	    atomic_exchange_explicit(&driver->baton, true, memory_order_acquire))
+	return !atomic_load_explicit(&driver->baton, memory_order_relaxed) &&
+	       !atomic_exchange_explicit(&driver->baton, true, memory_order_acquire);
+}
+
+void driver_give(struct driver *driver)
+{
+	atomic_store_explicit(&driver->baton, false, memory_order_release);
+}
+
+bool driver_turn(struct driver *driver, uint64_t now_ns)
+{
+	if (!driver_take(driver))
 		return false;
 	driver->advance(driver, now_ns);
-	atomic_store_explicit(&driver->baton, false, memory_order_release);
+	driver_give(driver);
 	return true;
 }
 

@@ -36,6 +36,9 @@ uint64_t driver_clock_ns(void); /* CLOCK_MONOTONIC */
 void driver_init(struct driver *driver, void (*advance)(struct driver *, uint64_t));
 /* Any thread: puts work on the ready list unless it is there. */
 void driver_post(struct driver *driver, struct work *work);
+/* The baton if it is free, without a turn; who has taken it gives it. */
+bool driver_take(struct driver *driver);
+void driver_give(struct driver *driver);
 /* One turn if the baton is free; false when another thread has it. */
 bool driver_turn(struct driver *driver, uint64_t now_ns);
 /* As driver_turn, by the application: notes the time so that the guardian keeps away. */

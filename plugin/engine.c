@@ -36,6 +36,7 @@
 /* A turn that found nothing is followed by so many more before the guardian sleeps. */
 #define GUARDIAN_TURNS_EMPTY 8u
 #define GUARDIAN_SLEEP_MS_MAX 100
+#define ENGINE_FORK_WAIT_S 1
 
 struct engine {
 	struct driver driver; /* first: cache-line aligned */
@@ -62,6 +63,7 @@ struct engine_slot {
 
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_slot engine_slots[PLUGIN_DEVICES_MAX];
+static bool engines_fork_locked; /* of the fork under way; guard_lock in forkguard.c admits one */
 
 struct driver *engine_driver(struct engine *engine)
 {
@@ -160,10 +162,8 @@ static void engine_tick(struct engine *engine, uint64_t now_ns)
 	}
 }
 
-static void engine_advance(struct driver *driver, uint64_t now_ns)
+static void engine_turn(struct engine *engine, uint64_t now_ns)
 {
-	struct engine *engine = (struct engine *)driver;
-
 	(void)harp_stack_poll(engine->stack, now_ns);
 	if (harp_instance_control_pending(engine->instance))
 		engine_control(engine, now_ns);
@@ -171,15 +171,31 @@ static void engine_advance(struct driver *driver, uint64_t now_ns)
 		engine_tick(engine, now_ns);
 }
 
-static void engine_wake(struct driver *driver)
+static void engine_rouse(struct engine *engine)
 {
-	struct engine *engine = (struct engine *)driver;
 	uint64_t one = 1;
 
+	/* One write ends a sleep, however many turns pass before the guardian has its core. */
+	if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed) &&
+	    atomic_exchange_explicit(&engine->sleeping, false, memory_order_relaxed))
+		(void)!write(engine->wake_fd, &one, sizeof(one));
+}
+
+static void engine_wake(struct driver *driver)
+{
 	/* Pairs with the fence in guardian_sleep(): work is on the list before `sleeping` is read. */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed))
-		(void)!write(engine->wake_fd, &one, sizeof(one));
+	engine_rouse((struct engine *)driver);
+}
+
+/* The application's turn. It may take a packet that was to wake the guardian, and leave an ACK or a
+ * timer behind that the guardian, asleep, does not know of. */
+static void engine_advance(struct driver *driver, uint64_t now_ns)
+{
+	struct engine *engine = (struct engine *)driver;
+
+	engine_turn(engine, now_ns);
+	engine_rouse(engine);
 }
 
 /* ---- the guardian --------------------------------------------------------------------------- */
@@ -212,6 +228,19 @@ static void guardian_wait_turn(struct engine *engine, uint64_t wait_ns)
 		guardian_drain_wake(engine);
 }
 
+/* A turn of the guardian's; false when another thread has the baton. */
+static bool guardian_turn(struct engine *engine, uint64_t now_ns, uint64_t *deadline_ns)
+{
+	if (!driver_take(&engine->driver))
+		return false;
+	engine_turn(engine, now_ns);
+	*deadline_ns = harp_stack_next_deadline_ns(engine->stack);
+	if (engine->tick_ns < *deadline_ns && engine->closing_count)
+		*deadline_ns = engine->tick_ns;
+	driver_give(&engine->driver);
+	return true;
+}
+
 /* Nobody polls and nothing is to be done: sleep until something is. False when another thread has the
  * baton after all. */
 static bool guardian_sleep(struct engine *engine)
@@ -221,21 +250,16 @@ static bool guardian_sleep(struct engine *engine)
 		{ .fd = harp_instance_fd(engine->instance), .events = POLLIN },
 		{ .fd = harp_instance_control_fd(engine->instance), .events = POLLIN },
 	};
-	uint64_t now_ns, deadline_ns;
+	uint64_t now_ns, deadline_ns = 0;
 	bool had_turn;
 
 	atomic_store_explicit(&engine->sleeping, true, memory_order_relaxed);
 	/* Pairs with engine_wake(): `sleeping` is set before the last look. */
 	atomic_thread_fence(memory_order_seq_cst);
 	now_ns = driver_clock_ns();
-	had_turn = driver_turn(&engine->driver, now_ns);
-	if (had_turn) {
-		deadline_ns = harp_stack_next_deadline_ns(engine->stack);
-		if (engine->tick_ns < deadline_ns && engine->closing_count)
-			deadline_ns = engine->tick_ns;
-		if (poll(fds, 3, timeout_ms(now_ns, deadline_ns)) > 0 && fds[0].revents)
-			guardian_drain_wake(engine);
-	}
+	had_turn = guardian_turn(engine, now_ns, &deadline_ns);
+	if (had_turn && poll(fds, 3, timeout_ms(now_ns, deadline_ns)) > 0 && fds[0].revents)
+		guardian_drain_wake(engine);
 	atomic_store_explicit(&engine->sleeping, false, memory_order_relaxed);
 	return had_turn;
 }
@@ -248,7 +272,7 @@ static void *guardian_main(void *arg)
 
 	(void)prctl(PR_SET_NAME, "harp-guardian");
 	while (!atomic_load_explicit(&engine->stop, memory_order_acquire)) {
-		uint64_t now_ns = driver_clock_ns();
+		uint64_t now_ns = driver_clock_ns(), deadline_ns;
 		uint64_t polled_ns =
 			atomic_load_explicit(&engine->driver.polled_ns, memory_order_relaxed);
 
@@ -259,7 +283,7 @@ static void *guardian_main(void *arg)
 		}
 		/* Whoever has the baton may have been preempted with it, on this very core: give way. */
 		if (++empty <= GUARDIAN_TURNS_EMPTY) {
-			if (!driver_turn(&engine->driver, now_ns))
+			if (!guardian_turn(engine, now_ns, &deadline_ns))
 				guardian_wait_turn(engine, idle_ns);
 			continue;
 		}
@@ -393,6 +417,26 @@ static void engine_report(struct engine *engine)
 	INFO("%s: HARP stats:%s", plugin_device(engine->dev)->ifname, line);
 }
 
+/* What was thrown away, each by its reason; nothing when there was none. */
+static void engine_report_drops(struct engine *engine)
+{
+	char line[1024];
+	size_t len = 0;
+
+	for (unsigned i = 0; i < harp_stats_count() && len < sizeof(line); i++) {
+		const char *name = harp_stats_name(i);
+		uint64_t value = 0;
+
+		if (strncmp(name, "drop_", 5) != 0 || harp_stack_stat(engine->stack, name, &value) ||
+		    !value)
+			continue;
+		len += (size_t)snprintf(line + len, sizeof(line) - len, " %s=%llu", name,
+					(unsigned long long)value);
+	}
+	if (len)
+		INFO("%s: HARP drops:%s", plugin_device(engine->dev)->ifname, line);
+}
+
 /* The last reference is gone; nobody else knows the engine. */
 static void engine_free(struct engine *engine)
 {
@@ -422,6 +466,7 @@ static void engine_free(struct engine *engine)
 	}
 	(void)driver_turn(&engine->driver, driver_clock_ns()); /* the last FIN or RST leaves */
 	engine_report(engine);
+	engine_report_drops(engine);
 	harp_instance_close(engine->instance);
 	close(engine->wake_fd);
 	free(engine);
@@ -476,9 +521,27 @@ void engine_reset(void)
 	pthread_mutex_unlock(&engines_lock);
 }
 
+void engine_fork_prepare(void)
+{
+	struct timespec until;
+
+	/* An engine half open or half closed is on no slot: the child would keep its queue. Yet whoever
+	 * forks may hold what the opener needs (an interpreter's lock, for the logger): wait, not for
+	 * ever. */
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += ENGINE_FORK_WAIT_S;
+	engines_fork_locked = pthread_mutex_timedlock(&engines_lock, &until) == 0;
+}
+
+void engine_fork_parent(void)
+{
+	if (engines_fork_locked)
+		pthread_mutex_unlock(&engines_lock);
+}
+
 void engine_fork_child(void)
 {
-	/* Only this thread lives on in the child; the lock may be held by one that does not. */
+	/* Only this thread lives on in the child. */
 	for (unsigned i = 0; i < PLUGIN_DEVICES_MAX; i++) {
 		struct engine *engine = engine_slots[i].engine;
 
@@ -487,6 +550,8 @@ void engine_fork_child(void)
 		harp_instance_fork_child(engine->instance);
 		close(engine->wake_fd);
 	}
+	if (engines_fork_locked)
+		pthread_mutex_unlock(&engines_lock);
 }
 
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, char *why, size_t why_len)

@@ -28,7 +28,10 @@ const char *engine_describe(struct engine *engine);
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, char *why, size_t why_len);
 /* The last context is gone: refusals are forgotten, so that a later init may try again. */
 void engine_reset(void);
-/* In a forked child: closes the engines' descriptors, touches nothing else. */
+/* Around fork(): no engine is half open or half closed then. In the child their descriptors are
+ * closed and nothing else is touched. */
+void engine_fork_prepare(void);
+void engine_fork_parent(void);
 void engine_fork_child(void);
 
 #endif

@@ -21,10 +21,12 @@ static bool guard_installed, guard_active;
 static void forkguard_prepare(void)
 {
 	pthread_mutex_lock(&guard_lock);
+	engine_fork_prepare();
 }
 
 static void forkguard_parent(void)
 {
+	engine_fork_parent();
 	pthread_mutex_unlock(&guard_lock);
 }
 

@@ -50,6 +50,14 @@ void engine_reset(void)
 {
 }
 
+void engine_fork_prepare(void)
+{
+}
+
+void engine_fork_parent(void)
+{
+}
+
 void engine_fork_child(void)
 {
 }
