@@ -24,7 +24,9 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/ethtool.h>
 #include <linux/if_packet.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -361,6 +363,26 @@ static void device_warn_none(const struct plugin_config *config, const struct if
 		     family, there);
 }
 
+/* IFF_RUNNING follows the carrier up to a second late: an interface just set up is asked itself. */
+static void device_ask_carrier(struct ifaddrs *addresses)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	for (struct ifaddrs *entry = addresses; fd >= 0 && entry; entry = entry->ifa_next) {
+		struct ethtool_value carrier = { .cmd = ETHTOOL_GLINK };
+		struct ifreq request = { .ifr_data = (void *)&carrier };
+
+		if ((entry->ifa_flags & (IFF_UP | IFF_RUNNING)) != IFF_UP ||
+		    strlen(entry->ifa_name) >= sizeof(request.ifr_name))
+			continue;
+		strcpy(request.ifr_name, entry->ifa_name);
+		if (!ioctl(fd, SIOCETHTOOL, &request) && carrier.data)
+			entry->ifa_flags |= IFF_RUNNING;
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
 int plugin_devices_load(void)
 {
 	const struct plugin_config *config = plugin_config();
@@ -375,6 +397,7 @@ int plugin_devices_load(void)
 		WARN("cannot list the interfaces: %s", strerror(error));
 		return -error;
 	}
+	device_ask_carrier(addresses);
 	host = (struct device_host){
 		.addresses = addresses,
 		.sysfs = "/sys",
