@@ -427,8 +427,8 @@ static void engine_report_drops(struct engine *engine)
 		const char *name = harp_stats_name(i);
 		uint64_t value = 0;
 
-		if (strncmp(name, "drop_", 5) != 0 || harp_stack_stat(engine->stack, name, &value) ||
-		    !value)
+		if (strncmp(name, "drop_", 5) != 0 ||
+		    harp_stack_stat(engine->stack, name, &value) || !value)
 			continue;
 		len += (size_t)snprintf(line + len, sizeof(line) - len, " %s=%llu", name,
 					(unsigned long long)value);
