@@ -187,6 +187,39 @@ class Commands:
         self.forked.append(pid)
         return pid
 
+    def fork_while_opening(self, path: str, cycles: int) -> list[int]:
+        """Forks sleepers while a thread opens and closes the plugin again and again: [inits that
+        failed, sleepers that hold a socket or a BPF object]. Without a logger: one in Python
+        could not be called while os.fork() waits."""
+        import ctypes as ct
+        import threading
+
+        import ncclnet
+
+        table = ncclnet._Table.in_dll(ct.CDLL(path), "ncclNetPlugin_v11")
+        failed: list[int] = []
+
+        def churn() -> None:
+            for _ in range(cycles):
+                ctx, config = ct.c_void_p(), (ct.c_int * 4)(-1)
+                result = table.init(ct.byref(ctx), 1, config, None, None)
+                if result:
+                    failed.append(result)
+                else:
+                    table.finalize(ctx)
+
+        thread = threading.Thread(target=churn)
+        thread.start()
+        while thread.is_alive():
+            self.fork_sleeper()
+            thread.join(0.005)
+        held = 0
+        for pid in self.forked:
+            folder = pathlib.Path(f"/proc/{pid}/fd")
+            links = [str(entry.readlink()) for entry in folder.iterdir()]
+            held += any(link.startswith("socket:") or "bpf" in link for link in links)
+        return [len(failed), held]
+
     def close_send(self, comm: int) -> None:
         self.net.close_send(comm)
 

@@ -320,6 +320,12 @@ def test_what_was_done_arrives_although_the_sender_exits_at_once(hosts: Hosts, p
         assert base64.b64decode(got) == data[:100_000]
 
 
+def test_a_fork_while_an_engine_opens_or_closes_keeps_no_queue(hosts: Hosts) -> None:
+    with actors(Actor(hosts.netns[0], hosts.env("xdp"))) as (actor,):
+        failed, held = actor.call("fork_while_opening", path=str(hosts.plugin), cycles=15)
+        assert (failed, held) == (0, 0), "the children kept the queue, or parts of it"
+
+
 class TestForcedPath:
     """HARP_PATH=xdp that can't be had: init fails, with one line; auto goes on and says why."""
 
