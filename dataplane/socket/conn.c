@@ -8,14 +8,12 @@
 #define CONN_BACKLOG_DEFAULT 128u
 #define CONN_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
 
-static const struct harp_addr addr_any;
-
-static bool conn_addr_is_any(const struct harp_addr *addr)
+bool socket_addr_is_any(const struct harp_addr *addr)
 {
+	static const struct harp_addr any = { { 0 } };
 	static const struct harp_addr any_v4 = { { [10] = 0xff, [11] = 0xff } };
 
-	return memcmp(addr, &addr_any, sizeof(*addr)) == 0 ||
-	       memcmp(addr, &any_v4, sizeof(*addr)) == 0;
+	return memcmp(addr, &any, sizeof(*addr)) == 0 || memcmp(addr, &any_v4, sizeof(*addr)) == 0;
 }
 
 int socket_options(const struct harp_tcp_options *in, struct harp_tcp_options *out)
@@ -74,14 +72,14 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	if (err)
 		return err;
 	/* An address of our own would have to turn round inside: packets never do. */
-	if (remote->port == 0 || conn_addr_is_any(&remote->addr) ||
+	if (remote->port == 0 || socket_addr_is_any(&remote->addr) ||
 	    ip_is_own(tcp->ip, &remote->addr))
 		return -EINVAL;
 	conn = tcp_conn_alloc(tcp, &options);
 	if (!conn)
 		return -ENOSPC;
 	conn->path.dst = remote->addr;
-	if (local && !conn_addr_is_any(&local->addr))
+	if (local && !socket_addr_is_any(&local->addr))
 		conn->path.src = local->addr;
 	conn->remote_port = remote->port;
 	err = ip_path_lookup(tcp->ip, &conn->path);

@@ -5,16 +5,6 @@
 #include <errno.h>
 #include <string.h>
 
-static const struct harp_addr addr_any;
-
-static bool listener_addr_is_any(const struct harp_addr *addr)
-{
-	static const struct harp_addr any_v4 = { { [10] = 0xff, [11] = 0xff } };
-
-	return memcmp(addr, &addr_any, sizeof(*addr)) == 0 ||
-	       memcmp(addr, &any_v4, sizeof(*addr)) == 0;
-}
-
 /* Another listener on this port whose address is the same, or either is the wildcard. */
 static bool listener_conflicts(const struct tcp *tcp, const struct harp_addr *addr, uint16_t port)
 {
@@ -22,7 +12,7 @@ static bool listener_conflicts(const struct tcp *tcp, const struct harp_addr *ad
 		const struct harp_listener *l = &tcp->listeners[i];
 
 		if (l->tcp && l->local.port == port &&
-		    (listener_addr_is_any(addr) || listener_addr_is_any(&l->local.addr) ||
+		    (socket_addr_is_any(addr) || socket_addr_is_any(&l->local.addr) ||
 		     memcmp(&l->local.addr, addr, sizeof(*addr)) == 0))
 			return true;
 	}
@@ -39,8 +29,8 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 
 	if (err)
 		return err;
-	if (listener_addr_is_any(&at.addr))
-		at.addr = addr_any;
+	if (socket_addr_is_any(&at.addr))
+		at.addr = (struct harp_addr){ { 0 } };
 	else if (!ip_is_own(tcp->ip, &at.addr))
 		return -EADDRNOTAVAIL;
 	for (uint32_t i = 0; i < tcp->max_listeners && !l; i++) {
