@@ -189,8 +189,8 @@ class Commands:
 
     def fork_while_opening(self, path: str, cycles: int) -> list[int]:
         """Forks sleepers while a thread opens and closes the plugin again and again: [inits that
-        failed, sleepers that hold a socket or a BPF object]. Without a logger: one in Python
-        could not be called while os.fork() waits."""
+        failed, the queue being busy; sleepers that hold a BPF object]. Without a logger: one in
+        Python could not be called while os.fork() waits."""
         import ctypes as ct
         import threading
 
@@ -199,7 +199,7 @@ class Commands:
         table = ncclnet._Table.in_dll(ct.CDLL(path), "ncclNetPlugin_v11")
         failed: list[int] = []
 
-        def churn() -> None:
+        def churn(cycles: int) -> None:
             for _ in range(cycles):
                 ctx, config = ct.c_void_p(), (ct.c_int * 4)(-1)
                 result = table.init(ct.byref(ctx), 1, config, None, None)
@@ -208,16 +208,17 @@ class Commands:
                 else:
                     table.finalize(ctx)
 
-        thread = threading.Thread(target=churn)
+        thread = threading.Thread(target=churn, args=(cycles,))
         thread.start()
         while thread.is_alive():
             self.fork_sleeper()
             thread.join(0.005)
+        churn(1)  # with all the sleepers there
         held = 0
         for pid in self.forked:
             folder = pathlib.Path(f"/proc/{pid}/fd")
             links = [str(entry.readlink()) for entry in folder.iterdir()]
-            held += any(link.startswith("socket:") or "bpf" in link for link in links)
+            held += any("bpf" in link for link in links)
         return [len(failed), held]
 
     def close_send(self, comm: int) -> None:
