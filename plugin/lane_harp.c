@@ -212,6 +212,7 @@ void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 	opt->user_timeout_ns = config->user_timeout_ns;
 	opt->rx_frames = LANE_HARP_FRAMES;
 	opt->tx_frames = LANE_HARP_FRAMES;
+	opt->unsent_bytes_max = LANE_HARP_UNSENT_BYTES;
 	opt->dscp = dscp > 0 ? (uint8_t)(dscp & 63) : 0;
 }
 

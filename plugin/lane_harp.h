@@ -9,6 +9,8 @@
 /* Frames that one connection may hold for each direction: 512 of 1448 bytes are 741 KB of window,
  * enough for 40 Gbit/s at a round trip of 140 us. */
 #define LANE_HARP_FRAMES 512u
+/* One poll's worth of what may wait unsent: copied and sent while it is in the cache. */
+#define LANE_HARP_UNSENT_BYTES 131072u
 /* A watched peer that says nothing for so long is reported once (design.md section 8). */
 #define LANE_HARP_SILENCE_NS 5000000000ull
 

@@ -177,6 +177,10 @@ struct harp_tcp_options {
 	uint8_t dscp;                   /* 0..63 */
 	uint8_t reserved[3];
 	void *user; /* harp_conn_user() of the connection (and of accepted ones) */
+	/* harp_conn_send() takes no more while so many bytes have never been sent: bytes copied
+	 * shortly before they leave are still in the cache. 0: tx_frames is the only limit. */
+	uint32_t unsent_bytes_max;
+	uint32_t reserved_tail;
 };
 
 /* Events, as a bit mask. */

@@ -143,21 +143,36 @@ void socket_want_write(struct harp_conn *conn)
 	}
 }
 
+/* harp_tcp_options.unsent_bytes_max. */
+static size_t conn_unsent_room(const struct harp_conn *conn)
+{
+	uint32_t unsent = conn_unsent_bytes(conn);
+
+	return conn->snd_unsent_bytes_max > unsent ? conn->snd_unsent_bytes_max - unsent : 0;
+}
+
 ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_count)
 {
-	size_t done = 0;
+	size_t done = 0, room;
 	int err = socket_send_state(conn);
 
 	if (err)
 		return err;
 	if (iov_count < 0)
 		return -EINVAL;
+	room = conn_unsent_room(conn);
 	for (int i = 0; i < iov_count; i++) {
-		size_t n = tcp_sndq_copy(conn, iov[i].iov_base, iov[i].iov_len);
+		size_t len = iov[i].iov_len < room ? iov[i].iov_len : room;
+		size_t n = tcp_sndq_copy(conn, iov[i].iov_base, len);
 
 		done += n;
-		if (n < iov[i].iov_len) {
+		room -= n;
+		if (n < len) {
 			socket_want_write(conn);
+			break;
+		}
+		if (len < iov[i].iov_len) {
+			conn->flags |= CONN_WANT_WRITE; /* tcp_tx_phase() will say when */
 			break;
 		}
 	}
@@ -169,7 +184,13 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 
 size_t harp_conn_send_room(const struct harp_conn *conn)
 {
-	return socket_send_state(conn) == 0 ? tcp_sndq_room(conn) : 0;
+	size_t room, unsent_room;
+
+	if (socket_send_state(conn) != 0)
+		return 0;
+	room = tcp_sndq_room(conn);
+	unsent_room = conn_unsent_room(conn);
+	return room < unsent_room ? room : unsent_room;
 }
 
 /* ------------------------------------------------------------------------------------------------

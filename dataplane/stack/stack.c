@@ -214,9 +214,10 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack)
 {
 	uint64_t deadline_ns = wheel_next_ns(&stack->wheel);
+	uint64_t tx_ns = tcp_tx_next_ns(&stack->tcp);
 
-	if (tcp_tx_pending(&stack->tcp))
-		return stack->now_ns;
+	if (tx_ns < deadline_ns)
+		deadline_ns = tx_ns;
 	/* Packets that the NIC had no room for: it says when, or we ask again soon. */
 	if ((stack->tcp.nic_full || stack->io.tx_count > 0) && !stack->io.nic->ops->next_ns &&
 	    stack->now_ns + STACK_TX_RETRY_NS < deadline_ns)

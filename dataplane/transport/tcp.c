@@ -215,6 +215,7 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 	conn->keepalive_count = opt->keepalive_count ? opt->keepalive_count : 8;
 	conn->tos = (uint8_t)(opt->dscp << 2);
 	conn->user = opt->user;
+	conn->snd_unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
 }
 
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt)

@@ -49,6 +49,7 @@ enum tcp_flag {
 #define TCP_MSS_BYTES_MIN 88u      /* below it headers are all that a peer wants to see us send */
 #define TCP_DUPACK_THRESHOLD 3u    /* RFC 5681 section 3.2 */
 #define TCP_ACK_EVERY_SEGMENTS 16u /* full-sized segments within one burst */
+#define TCP_BULK_SEGMENTS 64u      /* in order in a row: a stream, whose ACKs may be held */
 #define TCP_TX_QUOTA_SEGMENTS 16u  /* of one connection before the next one has its turn */
 
 #define TCP_NS_PER_S 1000000000ull
@@ -75,6 +76,7 @@ enum conn_flag {
 	CONN_CWND_LIMITED = 0x0400,  /* the congestion window held back data */
 	CONN_ESTABLISHED_ONCE = 0x0800,
 	CONN_FIN_OOO = 0x1000, /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_ACK_HELD = 0x8000, /* the ACK that is owed may wait until ack_due_ns */
 	CONN_WINDOW_FORCE =
 		0x2000, /* window-limited with nothing in flight: cut a segment to fit */
 };
@@ -130,6 +132,7 @@ struct harp_conn {
 	uint16_t local_port, remote_port;
 	uint32_t ts_offset;
 	uint32_t ack_poll; /* tcp->poll_count when the ACK became due */
+	uint32_t snd_unsent_bytes_max; /* the application's; UINT32_MAX: none */
 	uint32_t recover_seq;
 	uint32_t rtx_seq;         /* in recovery: everything before it was sent again */
 	uint32_t dup_acked_bytes; /* left the network, as duplicate ACKs tell */
@@ -145,9 +148,11 @@ struct harp_conn {
 	uint8_t rto_lone;   /* the deadline allows for a delayed ACK of a single segment */
 	uint8_t challenge_count;
 	uint8_t on_ack_list, on_event_list, on_pool_list;
+	uint8_t bulk_segs; /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
 	struct frame *reass_head, *reass_tail;
 	uint32_t rcv_queued_bytes;
+	uint64_t ack_due_ns; /* CONN_ACK_HELD: no later than that */
 	uint32_t events; /* HARP_EVENT_* not yet taken */
 	struct timer timer;
 
@@ -287,6 +292,11 @@ static inline uint32_t conn_flight_bytes(const struct harp_conn *conn)
 {
 	return conn->snd_nxt_seq - conn->snd_una_seq;
 }
+/* Queued and never sent. */
+static inline uint32_t conn_unsent_bytes(const struct harp_conn *conn)
+{
+	return conn->snd_unsent ? conn->snd_end_seq - conn->snd_unsent->seq : 0;
+}
 static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
 {
 	return conn->rcv_edge_seq - conn->rcv_nxt_seq;
@@ -358,6 +368,9 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg);
 void tcp_listener_forget(struct harp_conn *conn);
 
 /* ---- tcp_ack.c ---- */
+/* The application saw -EAGAIN: wakes it when a quarter of its budget is free and half of what may wait
+ * unsent has left, not at every frame. */
+void tcp_ack_writable(struct harp_conn *conn);
 /* snd_una moves to ack, which is in (snd_una, snd_nxt]. */
 void tcp_ack_new(struct harp_conn *conn, uint32_t ack);
 void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg);
@@ -391,10 +404,12 @@ void tcp_out_acked(struct harp_conn *conn);
 void tcp_tx_ready(struct harp_conn *conn);              /* something to send: at the next phase */
 void tcp_tx_retry(struct harp_conn *conn);              /* the same, whatever it waited for */
 void tcp_tx_want_ack(struct harp_conn *conn, bool now); /* an ACK is owed */
+void tcp_tx_hold_ack(struct harp_conn *conn); /* an ACK is owed, and more data is coming */
 void tcp_tx_unlist(struct harp_conn *conn);             /* leaves every transmit list */
 /* The transmit phase: data of ready connections, then ACKs. Returns segments sent. */
 unsigned tcp_tx_phase(struct tcp *tcp);
-bool tcp_tx_pending(const struct tcp *tcp);
+/* When it must run next: now, when the earliest held ACK is due, or TCP_NEVER_NS. */
+uint64_t tcp_tx_next_ns(const struct tcp *tcp);
 
 /* ---- tcp_sndq.c ---- */
 /* Copies bytes in; how many were taken. */

@@ -4,10 +4,10 @@
 
 #define ACK_CONFIRM_NS TCP_NS_PER_S /* a neighbour need not hear of progress more often */
 
-/* The application saw -EAGAIN: wake it when a quarter of its budget is free, not at every frame. */
-static void ack_writable(struct harp_conn *conn)
+void tcp_ack_writable(struct harp_conn *conn)
 {
-	if (conn->tx_frames_held * 4 > conn->tx_frames_budget * 3)
+	if (conn->tx_frames_held * 4 > conn->tx_frames_budget * 3 ||
+	    conn_unsent_bytes(conn) > conn->snd_unsent_bytes_max / 2)
 		return;
 	if (conn->on_pool_list)
 		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, pool_link);
@@ -39,7 +39,7 @@ void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 		tcp_tx_ready(conn);
 	tcp_conn_event(conn, HARP_EVENT_ACKED);
 	if (conn->flags & CONN_WANT_WRITE)
-		ack_writable(conn);
+		tcp_ack_writable(conn);
 	if (tcp->now_ns >= conn->confirm_next_ns && conn->path.neighbour) {
 		conn->confirm_next_ns = tcp->now_ns + ACK_CONFIRM_NS;
 		neighbour_confirm(tcp->eth, conn->path.neighbour, tcp->now_ns);

@@ -75,7 +75,7 @@ void tcp_out_acked(struct harp_conn *conn)
 {
 	conn->rcv_acked_seq = conn->rcv_nxt_seq;
 	conn->full_segs_unacked = 0;
-	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW);
+	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_ACK_HELD);
 	if (conn->on_ack_list) {
 		TAILQ_REMOVE(&conn->tcp->ack_list, conn, ack_link);
 		conn->on_ack_list = 0;

@@ -345,6 +345,23 @@ static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bo
 	}
 }
 
+/*
+ * May the ACK of this segment wait for its successors? In the middle of a stream only: full-sized, not
+ * the last that the sender had (PSH), after enough of the like without a gap for slow start to be
+ * over with, and while the window leaves the sender room.
+ */
+static bool reass_may_hold_ack(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
+{
+	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes)
+		return false;
+	if (conn->bulk_segs < TCP_BULK_SEGMENTS) {
+		conn->bulk_segs++;
+		return false;
+	}
+	return !(seg->flags & TCP_PSH) &&
+	       conn_rcv_wnd_bytes(conn) > 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes;
+}
+
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
@@ -387,6 +404,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	reass_trim_back(tcp, f, len);
 	reass_take(conn, f, seq, in_order);
 	if (!in_order) {
+		conn->bulk_segs = 0;
 		tcp->stats->tcp_out_of_order++;
 		conn->acct.out_of_order_in++;
 		/* RFC 5681 section 4.2: "A TCP receiver SHOULD send an immediate duplicate ACK when an
@@ -400,7 +418,10 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	}
 	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES)
 		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
-	tcp_tx_want_ack(conn, false);
+	if (reass_may_hold_ack(conn, seg, len))
+		tcp_tx_hold_ack(conn);
+	else
+		tcp_tx_want_ack(conn, false);
 	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS)
 		(void)tcp_out_ack(conn);
 	tcp_conn_event(conn, HARP_EVENT_READABLE);

@@ -10,7 +10,13 @@
  *
  * An ACK waits for the poll after the one in which it became due, so that an application that answers
  * at once has its answer carry it; it does not wait when two full-sized segments are unacknowledged
- * (RFC 9293 3.8.6.3) or when CONN_ACK_NOW says so. There is no delayed ACK timer.
+ * (RFC 9293 3.8.6.3) or when CONN_ACK_NOW says so.
+ *
+ * In the middle of a stream ACKs are held (CONN_ACK_HELD): a fast poller would send one for every two
+ * or three segments, and each costs both sides about as much as a data segment. A hold ends with
+ * TCP_ACK_EVERY_SEGMENTS (what receivers with segment coalescing do, too: RFC 9293 3.8.6.3 is a SHOULD),
+ * after TX_ACK_HOLD_NS, or with a segment that is not of the middle of a stream: see
+ * tcp_reass_payload().
  *
  * What can't leave is not forgotten:
  *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
@@ -24,6 +30,7 @@
 #include <errno.h>
 
 #define TX_PHASE_SEGMENTS_MAX 256u /* then the receive ring has its turn */
+#define TX_ACK_HOLD_NS 40000u      /* a hundredth of the smallest RTO */
 
 /* ------------------------------------------------------------------------------------------------
  * Data.
@@ -202,7 +209,8 @@ void tcp_tx_want_ack(struct harp_conn *conn, bool now)
 {
 	if (now)
 		conn->flags |= CONN_ACK_NOW;
-	if (!(conn->flags & CONN_ACK_PENDING)) {
+	if (!(conn->flags & CONN_ACK_PENDING) || (conn->flags & CONN_ACK_HELD)) {
+		conn->flags &= ~(uint32_t)CONN_ACK_HELD;
 		conn->flags |= CONN_ACK_PENDING;
 		conn->ack_poll = conn->tcp->poll_count;
 	}
@@ -210,6 +218,15 @@ void tcp_tx_want_ack(struct harp_conn *conn, bool now)
 		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, ack_link);
 		conn->on_ack_list = 1;
 	}
+}
+
+void tcp_tx_hold_ack(struct harp_conn *conn)
+{
+	if (conn->flags & CONN_ACK_PENDING)
+		return; /* held already, or owed sooner */
+	tcp_tx_want_ack(conn, false);
+	conn->flags |= CONN_ACK_HELD;
+	conn->ack_due_ns = conn->tcp->now_ns + TX_ACK_HOLD_NS;
 }
 
 void tcp_tx_unlist(struct harp_conn *conn)
@@ -225,13 +242,23 @@ void tcp_tx_unlist(struct harp_conn *conn)
 				   CONN_SYN_PENDING);
 }
 
-bool tcp_tx_pending(const struct tcp *tcp)
+uint64_t tcp_tx_next_ns(const struct tcp *tcp)
 {
+	const struct harp_conn *conn;
+	uint64_t next_ns = TCP_NEVER_NS;
+
 	if (tcp->nic_full)
-		return false;
-	return !TAILQ_EMPTY(&tcp->tx_ready) || !TAILQ_EMPTY(&tcp->ack_list) ||
-	       (!TAILQ_EMPTY(&tcp->tx_unresolved) &&
-		tcp->resolved_seen != tcp->eth->resolved_generation);
+		return TCP_NEVER_NS;
+	if (!TAILQ_EMPTY(&tcp->tx_ready) || (!TAILQ_EMPTY(&tcp->tx_unresolved) &&
+					     tcp->resolved_seen != tcp->eth->resolved_generation))
+		return tcp->now_ns;
+	TAILQ_FOREACH (conn, &tcp->ack_list, ack_link) {
+		if (!(conn->flags & CONN_ACK_HELD) || (conn->flags & CONN_ACK_NOW))
+			return tcp->now_ns;
+		if (conn->ack_due_ns < next_ns)
+			next_ns = conn->ack_due_ns;
+	}
+	return next_ns;
 }
 
 /* Blocked ones try again in every phase, unresolved ones when a neighbour has become usable. */
@@ -262,6 +289,8 @@ static bool tx_turn(struct harp_conn *conn, int result)
 	switch (result) {
 	case 0:
 		tx_move(conn, TX_LIST_NONE);
+		if ((conn->flags & CONN_WANT_WRITE) && conn->snd_unsent_bytes_max != UINT32_MAX)
+			tcp_ack_writable(conn);
 		return true;
 	case 1:
 		tx_move(conn, TX_LIST_READY); /* to the end: the others first */
@@ -286,7 +315,17 @@ static bool tx_turn(struct harp_conn *conn, int result)
 	}
 }
 
-/* The ACKs that are due: of an earlier poll, of two full-sized segments, or wanted now. */
+static bool tx_ack_is_due(const struct harp_conn *conn)
+{
+	if (conn->flags & CONN_ACK_NOW)
+		return true;
+	if (conn->flags & CONN_ACK_HELD)
+		return conn->tcp->now_ns >= conn->ack_due_ns;
+	return conn->full_segs_unacked >= 2 || conn->ack_poll != conn->tcp->poll_count;
+}
+
+/* The ACKs that are due: of an earlier poll, of two full-sized segments, held long enough, or wanted
+ * now. */
 static unsigned tx_acks(struct tcp *tcp)
 {
 	struct harp_conn *conn, *next;
@@ -296,8 +335,7 @@ static unsigned tx_acks(struct tcp *tcp)
 		int err;
 
 		next = TAILQ_NEXT(conn, ack_link);
-		if (!(conn->flags & CONN_ACK_NOW) && conn->full_segs_unacked < 2 &&
-		    conn->ack_poll == tcp->poll_count)
+		if (!tx_ack_is_due(conn))
 			continue;
 		err = tcp_out_ack(conn);
 		if (err == -ENOBUFS) {
