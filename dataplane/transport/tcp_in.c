@@ -557,6 +557,8 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 	if (seq_lt(quoted_seq, conn->snd_una_seq) || seq_geq(quoted_seq, conn->snd_nxt_seq))
 		return;
 	if (kind == -EMSGSIZE) {
+		if (!conn_synchronized(conn)) /* a SYN fits every path */
+			return;
 		headers = TCP_HEADER_BYTES + (harp_addr_is_v4(&key->local) ? 20u : 40u) +
 			  (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
 		mss = mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers

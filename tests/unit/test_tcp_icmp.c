@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_icmp.c - ICMP errors that quote a connection (RFC 5927, RFC 1191): believed or not. */
+#include "tcp_rig.h"
+
+#define UNREACHABLE 3u
+#define PORT 3u
+#define TOO_BIG 4u
+
+static struct rig rig;
+
+/* An error from the peer's host that quotes a segment of ours, seq and no more than RFC 792 asks. */
+static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
+{
+	struct rig_packet *p = &rig.in[rig.in_tail++ % RIG_QUEUE];
+	uint8_t *ip = p->bytes + 14, *icmp = ip + 20, *quote = icmp + 8;
+	uint16_t sum;
+
+	memset(p->bytes, 0, sizeof(p->bytes));
+	memcpy(p->bytes, "\2\0\0\0\0\1\2\0\0\0\0\2\x08\0", 14);
+	memcpy(ip, "\x45\0\0\x38\0\0\x40\0\x40\1\0\0\x0a\0\0\2\x0a\0\0\1", 20);
+	sum = csum_finish(csum_partial(ip, 20, 0));
+	memcpy(ip + 10, &sum, 2);
+	icmp[0] = UNREACHABLE;
+	icmp[1] = code;
+	be16_store(icmp + 6, mtu_bytes);
+	memcpy(quote, "\x45\0\x05\xdc\0\0\x40\0\x40\6\0\0\x0a\0\0\1\x0a\0\0\2", 20);
+	be16_store(quote + 20, rig.port);
+	be16_store(quote + 22, RIG_PEER_PORT);
+	be32_store(quote + 24, seq);
+	sum = csum_finish(csum_partial(icmp, 36, 0));
+	memcpy(icmp + 2, &sum, 2);
+	p->len = 14 + 56;
+	rig_poll(&rig);
+}
+
+static void test_a_refusal_ends_a_connect_only(void)
+{
+	const struct rig_seg *syn;
+
+	rig_open(&rig);
+	syn = rig_syn_sent(&rig, NULL);
+	icmp_says(PORT, 0, syn->seq + 1); /* not what is outstanding */
+	CHECK_EQ(rig.conn->state, HARP_TCP_SYN_SENT);
+	icmp_says(PORT, 0, syn->seq);
+	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
+	CHECK_EQ(harp_conn_error(rig.conn), -ECONNREFUSED);
+	rig_close(&rig);
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	icmp_says(PORT, 0, rig_expect(&rig, TCP_ACK | TCP_PSH)->seq); /* section 5.2: soft by now */
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	rig_close(&rig);
+}
+
+static void test_a_smaller_path_cuts_what_is_in_flight(void)
+{
+	const struct rig_seg *s;
+	uint32_t first;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 2 * 1448), 2 * 1448);
+	first = rig_expect(&rig, TCP_ACK)->seq;
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	icmp_says(TOO_BIG, 1000, first - 1);
+	icmp_says(TOO_BIG, 1000, first + 2 * 1448);
+	icmp_says(TOO_BIG, 1500, first); /* no news */
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	rig_silent(&rig);
+	icmp_says(TOO_BIG, 1000, first);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1000 - 52);
+	s = rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(s->seq, first);
+	CHECK_EQ(s->len, 1000 - 52);
+	rig_close(&rig);
+}
+
+/* A SYN fits every path: whoever says otherwise may not touch what has not begun. */
+static void test_too_big_says_nothing_of_a_syn(void)
+{
+	const struct rig_seg *syn;
+
+	rig_open(&rig);
+	syn = rig_syn_sent(&rig, NULL);
+	icmp_says(TOO_BIG, 68, syn->seq);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_a_refusal_ends_a_connect_only();
+	test_a_smaller_path_cuts_what_is_in_flight();
+	test_too_big_says_nothing_of_a_syn();
+	return check_done();
+}
