@@ -216,9 +216,10 @@ void comm_fail(struct comm *comm, int error, enum close_reason reason, const str
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	comm_tell(comm, reason, detail);
-	atomic_store_explicit(&comm->error, error, memory_order_release);
 	WARN("%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 	     harp_endpoint_format(&comm->lane->remote, peer), comm->lane->ops->kind, text);
+	/* Behind the words: who sees the error finds them said (ncclGetLastError()). */
+	atomic_store_explicit(&comm->error, error, memory_order_release);
 }
 
 void comm_fail_protocol(struct comm *comm, const char *what)
