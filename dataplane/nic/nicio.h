@@ -10,6 +10,7 @@
 #include "memory/frame.h"
 
 #define NICIO_BURST 64u
+#define NICIO_FILL_MIN 256u /* frames for receiving at first: see nicio_fill_adapt() */
 /* Descriptors of one received packet that we believe: 64 KiB in the smallest pieces, 1792 bytes. */
 #define NICIO_FRAGS_MAX 40u
 
@@ -32,6 +33,8 @@ struct nicio {
 	struct harp_stats *stats;
 	struct capture *capture; /* NULL: off */
 	uint64_t now_ns;
+	uint32_t fill_max;    /* as many as the NIC takes and the pool can spare */
+	uint32_t fill_burst;  /* received in full bursts in a row */
 	uint32_t fill_target; /* frames we want the NIC to hold for receiving */
 	uint32_t fill_held;
 	uint32_t tx_held;  /* descriptors not completed, those waiting in tx[] included */

@@ -80,8 +80,8 @@ static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
 {
 	uint32_t headroom = caps->rx_headroom;
 
-	if (tcp->pool->frame_count > tcp->io->fill_target)
-		tcp->shared_frames = tcp->pool->frame_count - tcp->io->fill_target;
+	if (tcp->pool->frame_count > tcp->io->fill_max)
+		tcp->shared_frames = tcp->pool->frame_count - tcp->io->fill_max;
 	tcp->tx_frags_max = 1;
 	if (caps->features & HARP_NIC_TX_MULTI)
 		tcp->tx_frags_max = caps->tx_frags_max > 0 ? caps->tx_frags_max : 1;
@@ -162,8 +162,8 @@ static uint32_t tcp_pool_floor(const struct tcp *tcp, uint32_t held, uint64_t ot
 	const struct nicio *io = tcp->io;
 	uint32_t floor = TCP_POOL_RESERVE_FRAMES, quarter = tcp->shared_frames / 4;
 
-	if (io->fill_target > io->fill_held)
-		floor += io->fill_target - io->fill_held;
+	if (io->fill_max > io->fill_held)
+		floor += io->fill_max - io->fill_held;
 	/* The directions may not starve one another: two stacks whose pools are full of bytes to send
 	 * would refuse each other's for ever. And some of both is for everyone. */
 	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
