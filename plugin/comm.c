@@ -359,8 +359,9 @@ static void comm_end_lane(struct comm *comm)
 {
 	struct lane *lane = comm->lane;
 	bool failed = comm->error || comm->send_broken;
-	bool in_flight = comm->abort || comm->completed < atomic_load_explicit(&comm->posted,
-									       memory_order_acquire);
+	bool in_flight =
+		comm->abort ||
+		comm->completed < atomic_load_explicit(&comm->posted, memory_order_acquire);
 
 	if (!lane)
 		return;

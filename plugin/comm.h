@@ -98,7 +98,7 @@ struct comm {
 		struct comm_send_state tx;
 		struct comm_recv_state rx;
 	};
-	struct driver own_driver; /* of a kernel lane */
+	struct driver own_driver;  /* of a kernel lane */
 	uint64_t silence_asked_ns; /* kernel lane: when it was last asked */
 	bool silence_warned;
 };

@@ -45,12 +45,14 @@ enum tcp_flag {
 };
 
 #define TCP_HEADER_BYTES 20u
-#define TCP_MSS_BYTES_DEFAULT 536u /* RFC 9293 section 3.7.1 MUST-15 */
-#define TCP_MSS_BYTES_MIN 88u      /* below it headers are all that a peer wants to see us send */
-#define TCP_DUPACK_THRESHOLD 3u    /* RFC 5681 section 3.2 */
-#define TCP_ACK_EVERY_SEGMENTS 16u /* full-sized segments within one burst */
-#define TCP_BULK_SEGMENTS 64u      /* in order in a row: a stream, whose ACKs may be held */
-#define TCP_TX_QUOTA_SEGMENTS 16u  /* of one connection before the next one has its turn */
+#define TCP_MSS_BYTES_DEFAULT 536u  /* RFC 9293 section 3.7.1 MUST-15 */
+#define TCP_MSS_BYTES_MIN 88u       /* below it headers are all that a peer wants to see us send */
+#define TCP_DUPACK_THRESHOLD 3u     /* RFC 5681 section 3.2 */
+#define TCP_ACK_EVERY_SEGMENTS 16u  /* full-sized segments within one burst */
+#define TCP_BULK_SEGMENTS 64u       /* in order in a row: a stream, whose ACKs may be held longer */
+#define TCP_ACK_HOLD_NS 10000u      /* a few segments' time */
+#define TCP_ACK_HOLD_BULK_NS 40000u /* a hundredth of the smallest RTO */
+#define TCP_TX_QUOTA_SEGMENTS 16u   /* of one connection before the next one has its turn */
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
@@ -75,7 +77,7 @@ enum conn_flag {
 	CONN_PROBE_PENDING = 0x0200, /* a keepalive or window probe is to be sent */
 	CONN_CWND_LIMITED = 0x0400,  /* the congestion window held back data */
 	CONN_ESTABLISHED_ONCE = 0x0800,
-	CONN_FIN_OOO = 0x1000, /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_FIN_OOO = 0x1000,  /* a FIN was seen out of order, at rcv_fin_seq */
 	CONN_ACK_HELD = 0x8000, /* the ACK that is owed may wait until ack_due_ns */
 	CONN_WINDOW_FORCE =
 		0x2000, /* window-limited with nothing in flight: cut a segment to fit */
@@ -131,7 +133,7 @@ struct harp_conn {
 	uint16_t snd_mss_bytes, rcv_mss_bytes;
 	uint16_t local_port, remote_port;
 	uint32_t ts_offset;
-	uint32_t ack_poll; /* tcp->poll_count when the ACK became due */
+	uint32_t ack_poll;             /* tcp->poll_count when the ACK became due */
 	uint32_t snd_unsent_bytes_max; /* the application's; UINT32_MAX: none */
 	uint32_t recover_seq;
 	uint32_t rtx_seq;         /* in recovery: everything before it was sent again */
@@ -153,7 +155,7 @@ struct harp_conn {
 	struct frame *reass_head, *reass_tail;
 	uint32_t rcv_queued_bytes;
 	uint64_t ack_due_ns; /* CONN_ACK_HELD: no later than that */
-	uint32_t events; /* HARP_EVENT_* not yet taken */
+	uint32_t events;     /* HARP_EVENT_* not yet taken */
 	struct timer timer;
 
 	/* The rest: set-up, the application, and accounts. */
@@ -404,8 +406,9 @@ void tcp_out_acked(struct harp_conn *conn);
 void tcp_tx_ready(struct harp_conn *conn);              /* something to send: at the next phase */
 void tcp_tx_retry(struct harp_conn *conn);              /* the same, whatever it waited for */
 void tcp_tx_want_ack(struct harp_conn *conn, bool now); /* an ACK is owed */
-void tcp_tx_hold_ack(struct harp_conn *conn); /* an ACK is owed, and more data is coming */
-void tcp_tx_unlist(struct harp_conn *conn);             /* leaves every transmit list */
+/* An ACK is owed, and more data is coming: it may wait for that. */
+void tcp_tx_hold_ack(struct harp_conn *conn, uint64_t hold_ns);
+void tcp_tx_unlist(struct harp_conn *conn); /* leaves every transmit list */
 /* The transmit phase: data of ready connections, then ACKs. Returns segments sent. */
 unsigned tcp_tx_phase(struct tcp *tcp);
 /* When it must run next: now, when the earliest held ACK is due, or TCP_NEVER_NS. */

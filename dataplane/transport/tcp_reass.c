@@ -346,20 +346,21 @@ static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bo
 }
 
 /*
- * May the ACK of this segment wait for its successors? In the middle of a stream only: full-sized, not
- * the last that the sender had (PSH), after enough of the like without a gap for slow start to be
- * over with, and while the window leaves the sender room.
+ * How long may the ACK of this segment wait for its successors? In the middle of what the sender has
+ * only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in slow start may
+ * have stopped for want of a window; longer in a stream; not at all where our window is what it
+ * waits for.
  */
-static bool reass_may_hold_ack(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
+static uint64_t reass_ack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg,
+				  uint32_t len)
 {
-	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes)
-		return false;
-	if (conn->bulk_segs < TCP_BULK_SEGMENTS) {
-		conn->bulk_segs++;
-		return false;
-	}
-	return !(seg->flags & TCP_PSH) &&
-	       conn_rcv_wnd_bytes(conn) > 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes;
+	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes || (seg->flags & TCP_PSH) ||
+	    conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
+		return 0;
+	if (conn->bulk_segs >= TCP_BULK_SEGMENTS)
+		return TCP_ACK_HOLD_BULK_NS;
+	conn->bulk_segs++;
+	return TCP_ACK_HOLD_NS;
 }
 
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg)
@@ -367,6 +368,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	struct tcp *tcp = conn->tcp;
 	struct frame *f = seg->in->frame;
 	uint32_t seq = seg->seq, len = seg->len, skip = seg->header_bytes;
+	uint64_t hold_ns;
 	bool in_order;
 
 	conn->acct.data_segs_in++;
@@ -418,8 +420,9 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	}
 	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES)
 		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
-	if (reass_may_hold_ack(conn, seg, len))
-		tcp_tx_hold_ack(conn);
+	hold_ns = reass_ack_hold_ns(conn, seg, len);
+	if (hold_ns)
+		tcp_tx_hold_ack(conn, hold_ns);
 	else
 		tcp_tx_want_ack(conn, false);
 	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS)

@@ -12,11 +12,11 @@
  * at once has its answer carry it; it does not wait when two full-sized segments are unacknowledged
  * (RFC 9293 3.8.6.3) or when CONN_ACK_NOW says so.
  *
- * In the middle of a stream ACKs are held (CONN_ACK_HELD): a fast poller would send one for every two
- * or three segments, and each costs both sides about as much as a data segment. A hold ends with
- * TCP_ACK_EVERY_SEGMENTS (what receivers with segment coalescing do, too: RFC 9293 3.8.6.3 is a SHOULD),
- * after TX_ACK_HOLD_NS, or with a segment that is not of the middle of a stream: see
- * tcp_reass_payload().
+ * While more segments are obviously coming ACKs are held (CONN_ACK_HELD): a fast poller would send one
+ * for every two or three segments, each costs about as much as a data segment, and the next segment
+ * waits meanwhile. A hold ends with TCP_ACK_EVERY_SEGMENTS (receivers with segment coalescing stretch
+ * them likewise: RFC 9293 3.8.6.3 is a SHOULD), when its time is over, or with a segment that is not
+ * in the middle: see reass_ack_hold_ns().
  *
  * What can't leave is not forgotten:
  *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
@@ -30,7 +30,6 @@
 #include <errno.h>
 
 #define TX_PHASE_SEGMENTS_MAX 256u /* then the receive ring has its turn */
-#define TX_ACK_HOLD_NS 40000u      /* a hundredth of the smallest RTO */
 
 /* ------------------------------------------------------------------------------------------------
  * Data.
@@ -220,13 +219,13 @@ void tcp_tx_want_ack(struct harp_conn *conn, bool now)
 	}
 }
 
-void tcp_tx_hold_ack(struct harp_conn *conn)
+void tcp_tx_hold_ack(struct harp_conn *conn, uint64_t hold_ns)
 {
 	if (conn->flags & CONN_ACK_PENDING)
 		return; /* held already, or owed sooner */
 	tcp_tx_want_ack(conn, false);
 	conn->flags |= CONN_ACK_HELD;
-	conn->ack_due_ns = conn->tcp->now_ns + TX_ACK_HOLD_NS;
+	conn->ack_due_ns = conn->tcp->now_ns + hold_ns;
 }
 
 void tcp_tx_unlist(struct harp_conn *conn)
@@ -252,7 +251,8 @@ uint64_t tcp_tx_next_ns(const struct tcp *tcp)
 	if (!TAILQ_EMPTY(&tcp->tx_ready) || (!TAILQ_EMPTY(&tcp->tx_unresolved) &&
 					     tcp->resolved_seen != tcp->eth->resolved_generation))
 		return tcp->now_ns;
-	TAILQ_FOREACH (conn, &tcp->ack_list, ack_link) {
+	TAILQ_FOREACH(conn, &tcp->ack_list, ack_link)
+	{
 		if (!(conn->flags & CONN_ACK_HELD) || (conn->flags & CONN_ACK_NOW))
 			return tcp->now_ns;
 		if (conn->ack_due_ns < next_ns)

@@ -29,9 +29,55 @@ static void test_two_full_segments_are_acknowledged_at_once(void)
 	rig_established(&rig, NULL);
 	rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
 	rig.seq += 1448;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 1448));
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 1448);
 	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+/* No PSH: the sender has more. */
+static void test_in_the_middle_of_a_stream_acks_are_held(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	for (unsigned i = 0; i < 5; i++) {
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+		rig.seq += 1448;
+		rig_silent(&rig);
+	}
+	CHECK_EQ(harp_stack_next_deadline_ns(rig.stack), rig.now_ns + TCP_ACK_HOLD_NS);
+	rig_wait(&rig, TCP_ACK_HOLD_NS - 1);
+	rig_silent(&rig);
+	rig_wait(&rig, 1);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+static void test_a_held_ack_leaves_with_the_sixteenth_segment(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	for (unsigned i = 1; i <= TCP_ACK_EVERY_SEGMENTS; i++) {
+		rig_silent(&rig);
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+		rig.seq += 1448;
+	}
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+static void test_a_held_ack_leaves_with_a_short_segment(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+	rig.seq += 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
+	rig_silent(&rig);
+	rig_poll(&rig);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 100);
 	rig_close(&rig);
 }
 
@@ -219,6 +265,9 @@ int main(void)
 {
 	test_data_is_delivered_and_acknowledged();
 	test_two_full_segments_are_acknowledged_at_once();
+	test_in_the_middle_of_a_stream_acks_are_held();
+	test_a_held_ack_leaves_with_the_sixteenth_segment();
+	test_a_held_ack_leaves_with_a_short_segment();
 	test_an_answer_carries_the_ack();
 	test_out_of_order_gets_duplicate_acks();
 	test_duplicate_data_is_acknowledged_and_dropped();
