@@ -304,6 +304,14 @@ int harp_host_check(const char *ifname, uint32_t queue, struct harp_check_item *
 			   rc == -ENODEV ? "no such interface" : strerror(-rc));
 		return (int)report.count;
 	}
+	if (link.loopback) {
+		report_add(
+			&report, "interface", REFUSED,
+			"%s is the loopback interface: the plugin never uses HARP on it|name the "
+			"interface that leads to the other hosts; `ip link` lists them",
+			ifname);
+		return (int)report.count;
+	}
 	check_link(&report, ifname, queue, &link);
 	check_program(&report, ifname, &link);
 	check_default_route(&report, ifname);

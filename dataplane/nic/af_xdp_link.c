@@ -87,6 +87,7 @@ int af_xdp_link_read(const char *ifname, struct af_xdp_link *out)
 		rc = -EINVAL;
 		goto out;
 	}
+	out->loopback = request.ifr_hwaddr.sa_family == ARPHRD_LOOPBACK;
 	memcpy(out->mac, request.ifr_hwaddr.sa_data, sizeof(out->mac));
 	/* Not IFF_RUNNING: that follows the carrier up to a second late. */
 	out->carrier = link_ethtool(fd, &request, &carrier) || carrier.data;

@@ -57,3 +57,10 @@ def test_what_is_wrong_is_found(tools: Tools, build_dir: Path, lab: Lab) -> None
     host.run("ip", "link", "set", host.ifname, "down")
     assert ask(build_dir, host, host.ifname)[0]["link"][0] == 2
     assert ask(build_dir, host, "nosuch0")[0]["interface"][0] == 2
+
+
+def test_loopback_is_refused(build_dir: Path, lab: Lab) -> None:
+    severity, text, remedy = ask(build_dir, lab.hosts[0], "lo")[0]["interface"]
+    assert severity == 2
+    assert "lo is the loopback interface" in text
+    assert "leads to the other hosts" in remedy
