@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formatters and linters, each a test: what they find fails the run."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -77,6 +78,14 @@ def test_cython_lint(root_dir: Path) -> None:
 def test_layers(root_dir: Path) -> None:
     """No file includes a layer that it must not know."""
     run(root_dir, sys.executable, "tools/check_layers.py")
+
+
+def test_every_c_file_is_built(root_dir: Path, build_dir: Path) -> None:
+    """A source that no target names is neither compiled nor, if it is a test, run."""
+    commands = json.loads((build_dir / "compile_commands.json").read_text())
+    built = {(build_dir / entry["file"]).resolve() for entry in commands}
+    files = [name for name in sources(root_dir, ".c") if not name.endswith(".bpf.c")]
+    assert not [name for name in files if root_dir / name not in built]
 
 
 def test_licence(root_dir: Path) -> None:
