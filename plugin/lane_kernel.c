@@ -127,7 +127,7 @@ static void endpoint_from_sockaddr(const struct sockaddr_storage *in, struct har
 
 static void lane_kernel_names(struct lane_kernel *k)
 {
-	struct sockaddr_storage sa;
+	struct sockaddr_storage sa = { 0 };
 	socklen_t len = sizeof(sa);
 
 	if (!getsockname(k->fd, (struct sockaddr *)&sa, &len))

@@ -11,6 +11,14 @@
 
 #define PORTS_ALL 65536u
 
+static void ports_free(struct ports *ports)
+{
+	free(ports->held);
+	free(ports->fds);
+	free(ports->slot_of);
+	*ports = (struct ports){ 0 };
+}
+
 int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp)
 {
 	*ports = (struct ports){ .api = api, .xdp = xdp };
@@ -20,7 +28,7 @@ int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_
 	ports->slot_of = calloc(PORTS_ALL, sizeof(*ports->slot_of));
 	if (ports->held && ports->fds && ports->slot_of)
 		return 0;
-	ports_destroy(ports);
+	ports_free(ports);
 	return -ENOMEM;
 }
 
@@ -28,10 +36,7 @@ void ports_destroy(struct ports *ports)
 {
 	while (ports->count)
 		ports_release(ports, ports->held[ports->count - 1]);
-	free(ports->held);
-	free(ports->fds);
-	free(ports->slot_of);
-	*ports = (struct ports){ 0 };
+	ports_free(ports);
 }
 
 /* One socket that has the port in both families; IPv4 alone where the host has no IPv6. */

@@ -195,11 +195,9 @@ static const struct harp_addr *route_source(const struct ip *ip, const struct ha
 
 		if (harp_addr_is_v4(&a->addr) != harp_addr_is_v4(next_hop))
 			continue;
-		if (!best)
-			best = a;
-		else if (route_match(&a->addr, next_hop, a->prefix_len) &&
-			 (!route_match(&best->addr, next_hop, best->prefix_len) ||
-			  a->prefix_len > best->prefix_len))
+		if (!best || (route_match(&a->addr, next_hop, a->prefix_len) &&
+			      (!route_match(&best->addr, next_hop, best->prefix_len) ||
+			       a->prefix_len > best->prefix_len)))
 			best = a;
 	}
 	return best ? &best->addr : NULL;

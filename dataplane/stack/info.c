@@ -7,13 +7,11 @@
 
 #define INFO_NAME(name, kind, help) #name,
 #define INFO_HELP(name, kind, help) help,
-#define INFO_ONE(name, kind, help) +1
 static const char *const info_names[] = { HARP_STATS(INFO_NAME) };
 static const char *const info_helps[] = { HARP_STATS(INFO_HELP) };
-enum { INFO_COUNT = 0 HARP_STATS(INFO_ONE) };
+enum { INFO_COUNT = sizeof(info_names) / sizeof(info_names[0]) };
 #undef INFO_NAME
 #undef INFO_HELP
-#undef INFO_ONE
 
 static_assert(sizeof(struct harp_stats) == INFO_COUNT * sizeof(uint64_t), "a list of numbers");
 

@@ -71,6 +71,7 @@ static bool wanted(const char *name, char **names)
 int main(int argc, char **argv)
 {
 	int version = argc > 2 ? atoi(argv[2]) : 0;
+	const char *hosts = getenv("CONFORM_HOSTS");
 	unsigned run = 0, failed = 0;
 
 	if (!net_is_valid(version)) {
@@ -78,7 +79,7 @@ int main(int argc, char **argv)
 			NCCL_ABI_OLDEST, NCCL_ABI_NEWEST);
 		return 2;
 	}
-	if (getenv("CONFORM_HOSTS") && !strcmp(getenv("CONFORM_HOSTS"), "2")) {
+	if (hosts && !strcmp(hosts, "2")) {
 		char directory[PATH_MAX];
 
 		if (!make_two_hosts(argv[1]))

@@ -111,7 +111,7 @@ static void test_good(void)
 
 	host_init(&h, 9000, HARP_NEIGHBOUR_OWN);
 	/* Padding goes: 26 bytes of payload in the smallest Ethernet frame and more. */
-	len = make_ipv4(p, IP_PROTO_TCP, 22);
+	(void)make_ipv4(p, IP_PROTO_TCP, 22);
 	header(p)->ttl = 1;
 	header(p)->tos = 0x2e;
 	ipv4_seal(header(p));

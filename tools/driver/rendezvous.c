@@ -149,19 +149,22 @@ static int rdv_receive(struct rendezvous *rdv, int fd, uint32_t kind, const char
 	return rdv_move(rdv, fd, data, len, false, who, label);
 }
 
-static int rdv_resolve(struct rendezvous *rdv, const char *root, bool passive,
-		       struct addrinfo **out)
+/* NULL: bad usage; rdv->error says what. */
+static struct addrinfo *rdv_resolve(struct rendezvous *rdv, const char *root, bool passive)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
 				  .ai_flags = passive ? AI_PASSIVE : 0 };
 	char host[256];
 	const char *colon = root ? strrchr(root, ':') : NULL;
+	struct addrinfo *found;
 	size_t n;
 	int rc;
 
-	if (!colon || colon == root || (size_t)(colon - root) >= sizeof(host) || !colon[1])
-		return rdv_error(rdv, NCCLPLAY_USAGE, "root \"%s\": want host:port or [ipv6]:port",
-				 root ? root : "");
+	if (!colon || colon == root || (size_t)(colon - root) >= sizeof(host) || !colon[1]) {
+		rdv_error(rdv, NCCLPLAY_USAGE, "root \"%s\": want host:port or [ipv6]:port",
+			  root ? root : "");
+		return NULL;
+	}
 	n = (size_t)(colon - root);
 	memcpy(host, root, n);
 	host[n] = 0;
@@ -169,10 +172,11 @@ static int rdv_resolve(struct rendezvous *rdv, const char *root, bool passive,
 		host[n - 1] = 0;
 		memmove(host, host + 1, n - 1);
 	}
-	rc = getaddrinfo(host, colon + 1, &hints, out);
-	if (rc)
-		return rdv_error(rdv, NCCLPLAY_USAGE, "root \"%s\": %s", root, gai_strerror(rc));
-	return 0;
+	rc = getaddrinfo(host, colon + 1, &hints, &found);
+	if (!rc)
+		return found;
+	rdv_error(rdv, NCCLPLAY_USAGE, "root \"%s\": %s", root, gai_strerror(rc));
+	return NULL;
 }
 
 static void rdv_nodelay(int fd)
@@ -215,12 +219,12 @@ static int rdv_open_root(struct rendezvous *rdv, const char *root)
 {
 	uint64_t deadline_ns = play_now_ns() + rdv->timeout_ns;
 	struct addrinfo *ai;
-	int one = 1, arrived = 1, rc;
+	int one = 1, arrived = 1, rc = 0;
 	char missing[96];
 
-	rc = rdv_resolve(rdv, root, true, &ai);
-	if (rc)
-		return rc;
+	ai = rdv_resolve(rdv, root, true);
+	if (!ai)
+		return NCCLPLAY_USAGE;
 	rdv->listen_fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (rdv->listen_fd >= 0)
 		setsockopt(rdv->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -256,11 +260,11 @@ static int rdv_open_other(struct rendezvous *rdv, const char *root)
 {
 	uint64_t deadline_ns = play_now_ns() + rdv->timeout_ns;
 	struct addrinfo *ai;
-	int rc;
+	int rc = 0;
 
-	rc = rdv_resolve(rdv, root, false, &ai);
-	if (rc)
-		return rc;
+	ai = rdv_resolve(rdv, root, false);
+	if (!ai)
+		return NCCLPLAY_USAGE;
 	for (;;) {
 		struct timespec pause = { .tv_nsec = (long)RDV_RETRY_NS };
 		int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

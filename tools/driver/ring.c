@@ -220,7 +220,7 @@ static int ring_step(struct ring_op *ring, struct ring_part *part)
 		out = play->options.ll ? part->ll_out : (float *)(void *)conn_fill_slot(part->send);
 	if (part->step >= ranks - 1 && n)
 		dst = part->dst + from;
-	if (part->step >= 1 && part->step <= ranks - 1)
+	if (part->step >= 1 && part->step <= ranks - 1 && out) /* what adds also sends */
 		ring_add(dst, out, in, mine, n);
 	else
 		ring_copy(dst, out, in, n);

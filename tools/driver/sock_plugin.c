@@ -121,10 +121,10 @@ static bool sock_wanted(const char *name)
 static enum nccl_result sock_init_common(nccl_logger logger)
 {
 	struct ifaddrs *all, *i;
-	const char *at = getenv("SOCK_FAULT_AT");
+	const char *fault = getenv("SOCK_FAULT"), *at = getenv("SOCK_FAULT_AT");
 
 	sock_log = logger;
-	sock_fault = getenv("SOCK_FAULT") ? getenv("SOCK_FAULT") : "";
+	sock_fault = fault ? fault : "";
 	sock_fault_at = at ? strtoull(at, NULL, 10) : 5;
 	sock_ifname[0] = 0;
 	if (sock_faulty("init")) {
