@@ -72,7 +72,7 @@ static int opening_options(struct af_xdp_opening *o, const struct harp_af_xdp_op
 	if (!c->ring_size)
 		c->ring_size = 2048;
 	if (!c->bind_retry_ms)
-		c->bind_retry_ms = 200;
+		c->bind_retry_ms = 500;
 	if (c->frame_size != 2048 && c->frame_size != 4096)
 		return opening_fail(o, -EINVAL, "frame size %u; the kernel takes 2048 or 4096",
 				    c->frame_size);

@@ -36,8 +36,9 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 /*
  * How many frames the NIC holds. The fill ring is first in, first out: with n frames in it every frame
  * comes round after n packets, and with many of them none is in a cache any more when it does (over
- * veth 2048 frames cost the sender's core a sixth more than 128). So there are few, and more once a
- * poll finds so many packets waiting that they could have run out.
+ * veth the sender's core, which does the kernel's copying, took 1.6 s for a GB with 2048 frames and 1.4
+ * with 128). So there are few, and more once polls find so many packets waiting that they could run
+ * out.
  */
 static void nicio_fill_adapt(struct nicio *io, unsigned got, unsigned want)
 {

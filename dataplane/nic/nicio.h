@@ -10,7 +10,7 @@
 #include "memory/frame.h"
 
 #define NICIO_BURST 64u
-#define NICIO_FILL_MIN 256u /* frames for receiving at first: see nicio_fill_adapt() */
+#define NICIO_FILL_MIN 512u /* frames for receiving at first: see nicio_fill_adapt() */
 /* Descriptors of one received packet that we believe: 64 KiB in the smallest pieces, 1792 bytes. */
 #define NICIO_FRAGS_MAX 40u
 

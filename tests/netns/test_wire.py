@@ -46,7 +46,8 @@ def test_frames_of_full_size_arrive_whole(tools: Tools, lab_of_mtu: Lab, test: s
 def test_round_trips(tools: Tools, lab_of_mtu: Lab) -> None:
     report = wire(tools, lab_of_mtu, "pingpong")
     assert report["round_trips"] > 50
-    assert report["lost"] == 0
+    # Raw frames: nobody sends one again that a machine busy elsewhere has lost.
+    assert report["lost"] <= report["round_trips"] // 20
     assert 0 < report["rtt_ns"]["p50"] <= report["rtt_ns"]["p99"]
 
 
