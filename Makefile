@@ -10,7 +10,7 @@ help:
 	@echo 'make build      set up and build into build/'
 	@echo 'make demo       ... and train a model across two hosts (namespaces) over HARP'
 	@echo 'make test       ... and run the tests (at most 15 minutes)'
-	@echo 'make test-long  ... and what takes longer: sanitizers, more seeds, clang-tidy'
+	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'
 
