@@ -11,7 +11,7 @@
  * (NICIO_FILL_MIN), so that one sender can't overrun a receiver that was away for a while. */
 #define LANE_HARP_FRAMES 256u
 /* One poll's worth of what may wait unsent: copied and sent while it is in the cache. */
-#define LANE_HARP_UNSENT_BYTES 131072u
+#define LANE_HARP_UNSENT_BYTES 262144u
 /* A watched peer that says nothing for so long is reported once (design.md section 8). */
 #define LANE_HARP_SILENCE_NS 5000000000ull
 

@@ -183,8 +183,9 @@ struct harp_af_xdp_options {
 	uint32_t ring_size;   /* descriptors of each ring, power of two. 0: 2048 */
 	uint32_t
 		copy_mode; /* 0: zero-copy if the driver has it, else copy. 1: copy. 2: zero-copy or fail */
-	uint32_t huge_pages;    /* 0: if available. 1: never. 2: or fail */
-	uint32_t bind_retry_ms; /* a queue is busy for tens of ms after its owner's death, longer on a
+	uint32_t huge_pages; /* 0: if available. 1: never. 2: or fail */
+	uint32_t
+		bind_retry_ms; /* a queue is busy for tens of ms after its owner's death, longer on a
 				 * loaded machine. 0: 500 */
 };
 /* why (why_len bytes, may be NULL) receives one line on failure that names interface, queue, cause

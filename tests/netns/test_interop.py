@@ -67,7 +67,8 @@ def test_harp_to_harp(tools: Tools, lab_of_mtu: Lab, test: str, more: tuple[str,
     assert report["bytes"] == BYTES
     for end in (near, far):
         assert end["stats"]["drop_tcp_checksum"] == 0
-        assert end["stats"]["csum_partial_accepted"] == 0, "HARP finishes its checksums"
+        # HARP finishes its checksums; one in 65536 looks unfinished by chance.
+        assert end["stats"]["csum_partial_accepted"] <= 3
     if more and test == "send":
         assert near["stats"]["tx_copied_bytes"] == 0
 
