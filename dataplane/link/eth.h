@@ -103,6 +103,9 @@ struct neighbour *neighbour_get(struct eth *eth, const struct harp_addr *addr);
 int neighbour_set(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac);
 /* Forward progress on a connection through it (RFC 4861 section 7.3.1). */
 void neighbour_confirm(struct eth *eth, struct neighbour *n, uint64_t now_ns);
+/* The contrary: nothing sent through it was answered for a while (RFC 1122 section 2.3.2.1 (4), advice
+ * from above). Own mode probes it at once; external mode asks the owner to. */
+void neighbour_suspect(struct eth *eth, struct neighbour *n, const struct harp_addr *src_addr);
 /* A neighbour timer of the wheel fired. */
 void neighbour_timer(struct eth *eth, struct timer *timer, uint64_t now_ns);
 

@@ -8,7 +8,9 @@
  * NEIGHBOUR_PROBES times, then FAILED; a FAILED one is asked again when wanted, once a second at most
  * (RFC 1122 section 2.3.2.1). REACHABLE: confirmed within 30 s, by an answer or by TCP's progress.
  * STALE: usable, not confirmed; when used, its timer (5 s, RFC 4861's DELAY) gives TCP the time to
- * confirm it, then it is probed by unicast, then by broadcast as if it were INCOMPLETE.
+ * confirm it, then it is probed by unicast, then by broadcast as if it were INCOMPLETE. TCP that gets no
+ * answer says so (neighbour_suspect()) and is believed at once: a wrong MAC address, be it from an ARP
+ * packet damaged on its way, costs half a second and not half a minute.
  *
  * Whom to believe. ARP has no authentication: anyone on the segment may claim any address.
  *  - Nothing is learned from packets that are not for us, except that a record we have may change.
@@ -234,6 +236,22 @@ void neighbour_confirm(struct eth *eth, struct neighbour *n, uint64_t now_ns)
 		n->probes = 0;
 		wheel_cancel(eth->wheel, &n->timer);
 	}
+}
+
+void neighbour_suspect(struct eth *eth, struct neighbour *n, const struct harp_addr *src_addr)
+{
+	if (!neighbour_usable(n))
+		return; /* being asked for already */
+	if (eth->neighbour_mode == HARP_NEIGHBOUR_EXTERNAL) {
+		neighbour_ask_owner(eth, n);
+		return;
+	}
+	if (n->state == NEIGHBOUR_STALE && n->probes > 0)
+		return;
+	n->state = NEIGHBOUR_STALE;
+	n->probes = 0;
+	n->asked_from = *src_addr;
+	neighbour_probe(eth, n, false);
 }
 
 void neighbour_timer(struct eth *eth, struct timer *timer, uint64_t now_ns)

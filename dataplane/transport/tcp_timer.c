@@ -24,6 +24,7 @@
 /* So many single segments answered at once, in a row, and we stop expecting that. */
 #define TIMER_QUICK_SAMPLES 64u
 #define TIMER_BACKOFF_MAX 16u
+#define TIMER_SUSPECT_BACKOFF 3u /* timeouts in a row: is the next hop still where it was? */
 
 static void timer_arm(struct harp_conn *conn)
 {
@@ -226,6 +227,8 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	} else {
 		return true;
 	}
+	if (conn->rtx_backoff >= TIMER_SUSPECT_BACKOFF && conn->path.neighbour)
+		neighbour_suspect(conn->tcp->eth, conn->path.neighbour, &conn->path.src);
 	if (conn->rtx_backoff < TIMER_BACKOFF_MAX)
 		conn->rtx_backoff++; /* RFC 6298 (5.5) */
 	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);

@@ -210,6 +210,33 @@ static void test_true_move(void)
 	host_done(&h);
 }
 
+/* A damaged ARP answer taught a wrong address; TCP hears nothing. */
+static void test_suspicion(void)
+{
+	struct host h;
+	struct harp_addr own = ipv4_mapped(host_ip);
+	uint8_t to[6];
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	try_send(&h, 2);
+	answer(&h, evil_mac);
+	requests(&h, to);
+	neighbour_suspect(&h.eth, peer_record(&h), &own);
+	neighbour_suspect(&h.eth, peer_record(&h), &own); /* every connection says so */
+	host_poll(&h);
+	CHECK_EQ(requests(&h, to), 1);
+	CHECK_MEM(to, evil_mac, 6);
+	CHECK_EQ(try_send(&h, 2), 0); /* it may be right after all */
+	for (int i = 0; i < 3; i++)
+		wait_ns(&h, 100 * MS);
+	CHECK_EQ(requests(&h, to), 3);
+	CHECK_MEM(to, everyone, 6);
+	answer(&h, peer_mac);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
+	host_done(&h);
+}
+
 static void test_stale_is_replaced(void)
 {
 	struct host h;
@@ -321,6 +348,7 @@ int main(void)
 	test_ageing();
 	test_poison();
 	test_true_move();
+	test_suspicion();
 	test_stale_is_replaced();
 	test_storm();
 	test_external();
