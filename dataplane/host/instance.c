@@ -183,11 +183,6 @@ const char *harp_instance_describe(const struct harp_instance *instance)
 	return instance->describe;
 }
 
-int harp_instance_port_fd(const struct harp_instance *instance, uint16_t port)
-{
-	return ports_fd(&instance->ports, port);
-}
-
 int harp_instance_steering(const struct harp_instance *instance, uint64_t *counts, unsigned max)
 {
 	unsigned count = max < STEER_VERDICT_COUNT ? max : STEER_VERDICT_COUNT;

@@ -105,10 +105,3 @@ void ports_release(struct ports *ports, uint16_t port)
 	ports->slot_of[ports->held[slot]] = (uint16_t)(slot + 1);
 	ports->slot_of[port] = 0;
 }
-
-int ports_fd(const struct ports *ports, uint16_t port)
-{
-	unsigned slot = ports->slot_of[port];
-
-	return slot ? ports->fds[slot - 1] : -ENOENT;
-}

@@ -24,7 +24,5 @@ void ports_destroy(struct ports *ports);
 /* 0, -EADDRINUSE (the kernel or another stack has it), other -errno. */
 int ports_acquire(struct ports *ports, uint16_t port);
 void ports_release(struct ports *ports, uint16_t port);
-/* The bound socket, still ours; -ENOENT. */
-int ports_fd(const struct ports *ports, uint16_t port);
 
 #endif

@@ -64,14 +64,6 @@ HARP_API int harp_instance_control(struct harp_instance *instance, uint64_t now_
 HARP_API bool harp_instance_control_pending(const struct harp_instance *instance);
 /* One line for people: "AF_XDP generic copy on veth0 queue 0, MTU 1500, 8192 frames of 2048". */
 HARP_API const char *harp_instance_describe(const struct harp_instance *instance);
-/*
- * The kernel's socket that holds a local port of this instance's stack: bound to the port in both
- * families (dual-stack IPv6, or IPv4 where the host has no IPv6), not listening. listen() on it and
- * accept() from it make peers that never cross the NIC (loopback, this host's own addresses) reach
- * the kernel on the very port whose NIC packets go to the stack. It stays the instance's: do not
- * close it; it is closed when the stack releases the port. -ENOENT: not a port of this stack.
- */
-HARP_API int harp_instance_port_fd(const struct harp_instance *instance, uint16_t port);
 /* What the steering program did with the packets of the interface since it was attached: one count
  * per verdict. Copies at most max, returns how many there are, or -errno. */
 HARP_API int harp_instance_steering(const struct harp_instance *instance, uint64_t *counts,

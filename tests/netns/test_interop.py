@@ -52,8 +52,8 @@ def test_bytes_arrive(tools: Tools, wired: Lab, client: str, server: str, test: 
     # A kernel that leaves checksums to its card leaves them undone on veth: counted apart.
     if options.offload:
         assert stats["csum_partial_accepted"] > 0
-    else:
-        assert stats["csum_partial_accepted"] == 0
+    else:  # one in 65536 looks unfinished by chance
+        assert stats["csum_partial_accepted"] <= 3
     assert harp["steering"]["redirect_tcp"] == harp["nic"]["rx_packets"]
     assert harp["steering"]["absent"] == 0
 
