@@ -75,11 +75,6 @@ struct harp_stack *engine_stack(struct engine *engine)
 	return engine->stack;
 }
 
-struct harp_instance *engine_instance(struct engine *engine)
-{
-	return engine->instance;
-}
-
 const char *engine_describe(struct engine *engine)
 {
 	return harp_instance_describe(engine->instance);

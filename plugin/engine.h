@@ -20,7 +20,6 @@ struct engine *engine_get(int dev, char *why, size_t why_len);
 void engine_put(struct engine *engine);
 struct driver *engine_driver(struct engine *engine);
 struct harp_stack *engine_stack(struct engine *engine);
-struct harp_instance *engine_instance(struct engine *engine);
 /* One line for people, from harp_instance_describe(). */
 const char *engine_describe(struct engine *engine);
 /* May this engine reach dst? Not when dst is an address of this host or leaves by another

@@ -142,7 +142,6 @@ struct harp_conn {
 	uint32_t snd_wnd_max_bytes;
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
-	uint32_t blocked_generation; /* eth's, when a next hop was unresolved */
 	uint8_t tos;
 	uint8_t tx_queued; /* enum: on which of tcp's transmit lists */
 	uint8_t keep_unanswered;
