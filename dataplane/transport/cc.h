@@ -1,40 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cc.h - congestion control behind four hooks: how much may be in flight.
+ * cc.h - congestion control behind four hooks: how much may be in flight, and how fast it may leave.
  *
- * What was lost, and what is in flight, is tcp_loss.c's business; a controller is only told. It keeps
- * cwnd_bytes and ssthresh_bytes, and has a little memory of its own in every connection.
+ * Who does what. tcp_loss.c knows what was lost and what is in flight, and moves cwnd_bytes while it
+ * repairs (RFC 6937): a controller answers `congestion` and `timeout` with ssthresh_bytes, the window to
+ * go on with, and `acked` with cwnd_bytes. It keeps a little memory of its own in priv; all of struct cc
+ * is copied before a reduction and put back when that turns out to have been spurious (RFC 4015), so
+ * that no controller needs a hook for it.
  */
 #ifndef HARP_TRANSPORT_CC_H
 #define HARP_TRANSPORT_CC_H
 
 #include <stdint.h>
 
+#define CC_WINDOW_BYTES_MAX (1u << 30)
+
 struct cc {
 	const struct cc_ops *ops;
 	uint32_t cwnd_bytes;
 	uint32_t ssthresh_bytes;
-	uint64_t priv[6]; /* the controller's own */
+	uint64_t pacing_bytes_per_s; /* 0: not paced */
+	uint64_t priv[8];            /* the controller's own */
+};
+
+enum cc_signal {
+	CC_SIGNAL_NONE = 0,
+	CC_SIGNAL_LOSS, /* once per window of data */
+	CC_SIGNAL_ECN,  /* ECE on an ACK (RFC 3168): once per window of data */
 };
 
 struct cc_event {
 	uint64_t now_ns;
 	uint32_t mss_bytes;
-	uint32_t flight_bytes; /* outstanding before this ACK */
-	uint32_t acked_bytes;  /* newly acknowledged */
-	uint64_t rtt_ns;       /* 0: no sample */
-	uint8_t limited;       /* the window, not the application, held back the sender */
+	uint32_t flight_bytes;    /* outstanding before this ACK, what left the network taken off */
+	uint32_t acked_bytes;     /* newly acknowledged, by SEG.ACK */
+	uint32_t delivered_bytes; /* newly acknowledged or SACKed */
+	uint32_t marked_bytes;    /* of those, on an ACK with ECE (DCTCP: RFC 8257 section 3.3) */
+	uint32_t snd_una_seq, snd_nxt_seq; /* after this ACK: to count round trips */
+	uint64_t rtt_ns;                   /* of this ACK; 0: no sample */
+	uint64_t srtt_ns, rtt_ns_min;      /* of the connection; 0: none yet */
+	uint8_t limited;    /* the window, not the application, held back the sender */
+	uint8_t recovering; /* cwnd_bytes is tcp_loss.c's at present: look, but don't touch */
+	uint8_t signal;     /* enum cc_signal, of `congestion` */
 };
 
 struct cc_ops {
 	const char *name;
 	/* The connection is established. */
 	void (*init)(struct cc *cc, const struct cc_event *ev);
-	/* New data was acknowledged outside of recovery, or slow start after a timeout goes on. */
+	/* An ACK that acknowledged or SACKed something. */
 	void (*acked)(struct cc *cc, const struct cc_event *ev);
-	/* Loss was seen by duplicate ACKs: once per window of data. */
+	/* ev->signal says what was seen: sets ssthresh_bytes. */
 	void (*congestion)(struct cc *cc, const struct cc_event *ev);
-	/* The retransmission timer fired, the first time for this window. */
+	/* The retransmission timer fired, the first time for this window: sets ssthresh_bytes. */
 	void (*timeout)(struct cc *cc, const struct cc_event *ev);
 };
 

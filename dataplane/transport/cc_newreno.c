@@ -2,8 +2,6 @@
 /* cc_newreno.c - RFC 5681 with appropriate byte counting (RFC 3465) and a window of 10 (RFC 6928). */
 #include "transport/cc.h"
 
-#define NEWRENO_CWND_BYTES_MAX (1u << 30)
-
 /* priv[0]: bytes acknowledged since cwnd last grew in congestion avoidance */
 
 static uint32_t newreno_half_flight(const struct cc_event *ev)
@@ -20,7 +18,7 @@ static void newreno_init(struct cc *cc, const struct cc_event *ev)
 	uint32_t floor = 2 * ev->mss_bytes > 14600 ? 2 * ev->mss_bytes : 14600;
 
 	cc->cwnd_bytes = 10 * ev->mss_bytes < floor ? 10 * ev->mss_bytes : floor;
-	cc->ssthresh_bytes = NEWRENO_CWND_BYTES_MAX;
+	cc->ssthresh_bytes = CC_WINDOW_BYTES_MAX;
 	cc->priv[0] = 0;
 }
 
@@ -29,7 +27,7 @@ static void newreno_acked(struct cc *cc, const struct cc_event *ev)
 	uint32_t acked = ev->acked_bytes;
 
 	/* RFC 7661's concern, simply: a window that was not used says nothing about the path. */
-	if (!ev->limited || cc->cwnd_bytes >= NEWRENO_CWND_BYTES_MAX)
+	if (ev->recovering || !ev->limited || cc->cwnd_bytes >= CC_WINDOW_BYTES_MAX)
 		return;
 	if (cc->cwnd_bytes < cc->ssthresh_bytes) {
 		/* Slow start: a whole burst may be acknowledged at once, so count its bytes. */
@@ -48,14 +46,6 @@ static void newreno_acked(struct cc *cc, const struct cc_event *ev)
 static void newreno_congestion(struct cc *cc, const struct cc_event *ev)
 {
 	cc->ssthresh_bytes = newreno_half_flight(ev);
-	cc->cwnd_bytes = cc->ssthresh_bytes;
-	cc->priv[0] = 0;
-}
-
-static void newreno_timeout(struct cc *cc, const struct cc_event *ev)
-{
-	cc->ssthresh_bytes = newreno_half_flight(ev);
-	cc->cwnd_bytes = ev->mss_bytes; /* RFC 5681: the loss window, 1 full-sized segment */
 	cc->priv[0] = 0;
 }
 
@@ -64,5 +54,5 @@ const struct cc_ops cc_newreno = {
 	.init = newreno_init,
 	.acked = newreno_acked,
 	.congestion = newreno_congestion,
-	.timeout = newreno_timeout,
+	.timeout = newreno_congestion,
 };

@@ -117,10 +117,10 @@ struct harp_conn {
 	uint32_t rx_frames_held, rx_frames_budget;
 	uint32_t rcv_bytes_per_frame; /* typical; turns frames into a window */
 
-	/* Line 2: output. */
+	/* Lines 2 and 3: output. */
 	struct cc cc;
 
-	/* Line 3: clocks. */
+	/* Clocks. */
 	uint64_t rto_deadline_ns;  /* retransmission or persist timer; TCP_NEVER_NS: off */
 	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
 	uint64_t keep_deadline_ns;
@@ -129,7 +129,7 @@ struct harp_conn {
 	uint64_t rto_ns;      /* without backoff */
 	uint64_t srtt_ns, rttvar_ns;
 
-	/* Line 4: output of a segment. */
+	/* Output of a segment. */
 	uint16_t snd_mss_bytes, rcv_mss_bytes;
 	uint16_t local_port, remote_port;
 	uint32_t ts_offset;
@@ -190,7 +190,7 @@ struct harp_conn {
 } __attribute__((aligned(64)));
 static_assert(offsetof(struct harp_conn, snd_head) == 64, "line 0 is what every segment needs");
 static_assert(offsetof(struct harp_conn, cc) == 128, "line 1 is the queues");
-static_assert(offsetof(struct harp_conn, rto_deadline_ns) == 192, "line 2 is congestion control");
+static_assert(sizeof(struct cc) <= 128, "lines 2 and 3 are congestion control");
 
 TAILQ_HEAD(conn_list, harp_conn);
 

@@ -52,7 +52,9 @@ void tcp_loss_dup_ack(struct harp_conn *conn)
 		conn->recovery = TCP_RECOVERY_FAST;
 		conn->recover_seq = conn->snd_nxt_seq;
 		conn->rtx_seq = conn->snd_una_seq;
+		ev.signal = CC_SIGNAL_LOSS;
 		conn->cc.ops->congestion(&conn->cc, &ev);
+		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
 		conn->acct.fast_retransmits++;
 		conn->tcp->stats->tcp_fast_retransmits++;
 	}
@@ -133,7 +135,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 		conn->undo_tsval = conn_tsval(conn);
 		conn->cc.ops->timeout(&conn->cc, &ev);
 	}
-	conn->cc.cwnd_bytes = conn->snd_mss_bytes;
+	conn->cc.cwnd_bytes = conn->snd_mss_bytes; /* RFC 5681: the loss window */
 	conn->recovery = TCP_RECOVERY_RTO;
 	conn->recover_seq = conn->snd_nxt_seq;
 	conn->rtx_seq = conn->snd_una_seq;
