@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A laboratory on one machine: hosts are network namespaces joined by veth pairs.
 
-Two hosts share one veth pair; three or four hang on a bridge in a namespace of its own, so that the
-machine's own namespace sees nothing of it. A laboratory is a context manager and cleans up after
-itself: on leaving the block, on an exception, SIGINT, SIGTERM, SIGHUP, and at exit. What a killed
-run left is known by its name (harp-<pid>-<serial>-...) and goes when the next laboratory is made.
+Two hosts share one veth pair; three or four, or two with `switch`, hang on a bridge in a namespace
+of its own, so that the machine's own namespace sees nothing of it. A laboratory is a context manager
+and cleans up after itself: on leaving the block, on an exception, SIGINT, SIGTERM, SIGHUP, and at
+exit. What a killed run left is known by its name (harp-<pid>-<serial>-...) and goes when the next
+laboratory is made.
 """
 
 import atexit
@@ -51,6 +52,9 @@ class LabOptions:
     mtu_bytes: int = 1500
     offload: bool = True  # segmentation, GRO and checksum offloads of the veth devices
     queues: int = 1
+    switch: bool = (
+        False  # a bridge between two hosts as well: the place to lose and to shape packets
+    )
 
     def check(self) -> None:
         """HarpError names the option that is out of range."""
@@ -63,14 +67,11 @@ class LabOptions:
 
 
 @dataclass
-class Host:
-    """One host: a namespace with an interface and an address."""
+class Namespace:
+    """A network namespace of the laboratory, and what was started in it."""
 
-    index: int
     netns: str
-    address: str
-    ifname: str = IFNAME
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    processes: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
 
     def command(self, args: Sequence[str | Path], cpu: int | None = None) -> list[str]:
         """The command line that runs args in this host, on one processor if asked."""
@@ -83,6 +84,7 @@ class Host:
         *,
         cpu: int | None = None,
         env: Mapping[str, str] | None = None,
+        stdin: int | IO[Any] | None = subprocess.DEVNULL,
         stdout: int | IO[Any] | None = subprocess.PIPE,
         stderr: int | IO[Any] | None = subprocess.PIPE,
         pass_fds: Sequence[int] = (),
@@ -90,7 +92,7 @@ class Host:
         """Starts a process here. It ends with the laboratory at the latest."""
         process = subprocess.Popen(
             self.command(args, cpu),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             env=None if env is None else dict(env),
@@ -105,6 +107,30 @@ class Host:
         """Runs a short command here and returns what it printed; HarpError when it fails."""
         return _run(self.command(args), timeout_s)
 
+    def sysctl(self, name: str, value: object) -> None:
+        """Sets a variable under /proc/sys/net: "ipv4/tcp_sack"."""
+
+        def write(_ipr: Any) -> None:
+            Path("/proc/sys/net", name).write_text(f"{value}\n")
+
+        in_namespace(self.netns, write)
+
+
+@dataclass
+class Host(Namespace):
+    """One host: a namespace with an interface and an address."""
+
+    index: int
+    address: str
+    ifname: str = IFNAME
+
+
+@dataclass
+class Switch(Namespace):
+    """The namespace in the middle: a bridge with one port for each host, in their order."""
+
+    ports: tuple[str, ...]
+
 
 class Lab:
     """The hosts, from __enter__ to __exit__."""
@@ -113,6 +139,7 @@ class Lab:
         self.options = options or LabOptions()
         self.options.check()
         self.hosts: list[Host] = []
+        self.switch: Switch | None = None
         self._prefix = f"harp-{os.getpid()}-{next(_serial)}-"
         self._owner = os.getpid()
         self._old_handlers: dict[signal.Signals, Any] = {}
@@ -142,9 +169,10 @@ class Lab:
         """Ends every process, removes every namespace. Safe to call twice."""
         if os.getpid() != self._owner:
             return  # a forked child runs atexit handlers too, and owns nothing
-        for host in self.hosts:
-            _end_processes(host.processes)
-        self.hosts = []
+        places: list[Namespace] = [*self.hosts, *([self.switch] if self.switch else [])]
+        for place in places:
+            _end_processes(place.processes)
+        self.hosts, self.switch = [], None
         for name in _namespaces():
             if name.startswith(self._prefix):
                 _remove_namespace(name)
@@ -169,40 +197,40 @@ class Lab:
     def _make(self) -> None:
         count = self.options.hosts
         for index in range(count):
-            host = Host(index, f"{self._prefix}h{index}", f"10.77.0.{index + 1}")
+            host = Host(f"{self._prefix}h{index}", index, f"10.77.0.{index + 1}")
             _run(["ip", "netns", "add", host.netns])
             self.hosts.append(host)
-        if count == 2:
+        if count == 2 and not self.options.switch:
             _make_veth(self.hosts[0].netns, IFNAME, self.hosts[1].netns, IFNAME, self.options)
         else:
-            self._make_switch()
+            self.switch = self._make_switch()
         for host in self.hosts:
             _configure(host, self.options)
         for host in self.hosts:
             in_namespace(host.netns, _wait_for_carrier)
-        if count > 2:
-            in_namespace(f"{self._prefix}sw", _wait_for_carrier)
+        if self.switch:
+            in_namespace(self.switch.netns, _wait_for_carrier)
 
-    def _make_switch(self) -> None:
-        switch = f"{self._prefix}sw"
-        _run(["ip", "netns", "add", switch])
-        ports = [f"p{host.index}" for host in self.hosts]
-        for host, port in zip(self.hosts, ports, strict=True):
-            _make_veth(switch, port, host.netns, IFNAME, self.options)
+    def _make_switch(self) -> Switch:
+        switch = Switch(f"{self._prefix}sw", tuple(f"p{host.index}" for host in self.hosts))
+        _run(["ip", "netns", "add", switch.netns])
+        for host, port in zip(self.hosts, switch.ports, strict=True):
+            _make_veth(switch.netns, port, host.netns, IFNAME, self.options)
         mtu = self.options.mtu_bytes
 
         def bridge_ports(ipr: Any) -> None:
             ipr.link("add", ifname="br0", kind="bridge", br_forward_delay=0, br_stp_state=0)
             bridge = ipr.link_lookup(ifname="br0")[0]
-            for port in ports:
+            for port in switch.ports:
                 index = ipr.link_lookup(ifname=port)[0]
                 ipr.link("set", index=index, mtu=mtu, master=bridge, state="up")
             ipr.link("set", index=bridge, mtu=mtu, state="up")
 
-        in_namespace(switch, bridge_ports)
+        in_namespace(switch.netns, bridge_ports)
         if not self.options.offload:
-            for port in ports:
-                _offloads_off(switch, port)
+            for port in switch.ports:
+                _offloads_off(switch.netns, port)
+        return switch
 
 
 def require_root(what: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from harp import lab
 from harp.errors import Exit, HarpError
-from harp.lab import Lab, LabOptions
+from harp.lab import Host, Lab, LabOptions
 
 pytestmark = pytest.mark.usefixtures("need_root")
 
@@ -28,13 +28,39 @@ def test_hosts_reach_each_other_at_full_mtu(hosts: int, mtu: int) -> None:
     with Lab(LabOptions(hosts=hosts, mtu_bytes=mtu)) as made:
         first = made.hosts[0]
         for other in made.hosts[1:]:
-            # One unfragmentable packet of exactly the MTU: 28 bytes are IP and UDP headers.
-            listener = other.popen([sys.executable, "-c", RECEIVE, other.address])
-            assert listener.stdout is not None
-            assert listener.stdout.readline().strip() == "ready"
-            first.run(sys.executable, "-c", SEND, other.address, str(mtu - 28))
-            assert listener.stdout.readline().strip() == str(mtu - 28)
+            one_packet_passes(first, other, mtu)
     assert not ours()
+
+
+def one_packet_passes(first: Host, other: Host, mtu: int) -> None:
+    """One unfragmentable packet of exactly the MTU: 28 bytes are IP and UDP headers."""
+    listener = other.popen([sys.executable, "-c", RECEIVE, other.address])
+    assert listener.stdout is not None
+    assert listener.stdout.readline().strip() == "ready"
+    first.run(sys.executable, "-c", SEND, other.address, str(mtu - 28))
+    assert listener.stdout.readline().strip() == str(mtu - 28)
+
+
+def test_two_hosts_with_a_switch_between_them() -> None:
+    with Lab(LabOptions(switch=True, offload=False)) as made:
+        assert made.switch is not None
+        assert made.switch.ports == ("p0", "p1")
+        links = json.loads(made.switch.run("ip", "-j", "link"))
+        assert {"br0", "p0", "p1"} <= {link["ifname"] for link in links}
+        one_packet_passes(*made.hosts, 1500)
+        shown = json.loads(made.switch.run("ethtool", "--json", "-k", "p1"))[0]
+        assert not shown["generic-receive-offload"]["active"]
+    assert not ours()
+
+
+def test_a_sysctl_is_set_in_one_namespace() -> None:
+    with Lab() as made:
+        one, other = made.hosts
+        one.sysctl("ipv4/tcp_sack", 0)
+        read = ["cat", "/proc/sys/net/ipv4/tcp_sack"]
+        assert (one.run(*read).strip(), other.run(*read).strip()) == ("0", "1")
+        with pytest.raises(HarpError, match="nonsense"):
+            one.sysctl("ipv4/nonsense", 1)
 
 
 RECEIVE = """
