@@ -73,7 +73,7 @@ def _start_rank(
     cpu = cpus[host.index % len(cpus)]
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(host.index), "--ranks", str(len(lab.hosts))]
-    command += ["--root", f"{lab.hosts[0].address}:{ROOT_PORT}"]
+    command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
     command += ["--ifname", f"={host.ifname}", "--cpu", str(cpu)]
     if host.index == 0:
         command += ["--progress-fd", str(progress_fd)]
@@ -186,7 +186,7 @@ def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
 #
 LATENCY_GOAL = 1.0  # HARP's p50 over the kernel's: below
 FRAMES_GOAL = 0.8  # HARP's data frames a second over the raw wire's: at least
-_TCP_OVERHEAD_BYTES = 52  # IPv4 and TCP headers with timestamps
+_HEADER_BYTES = {False: 52, True: 72}  # IPv4 or IPv6, and TCP with timestamps
 
 
 def run_ratios(
@@ -214,6 +214,7 @@ def run_ratios(
     return {
         "mtu_bytes": options.mtu_bytes,
         "offload": options.offload,
+        "ipv6": options.ipv6,
         "path": path_in_use(latency),
         "wire_mode": wire["mode"],
         "rounds": results,
@@ -231,7 +232,7 @@ def _round(
 ) -> dict[str, float]:
     lat, bw = latency["results"][-1], stream["results"][-1]
     # Full segments that the bytes need: ACKs and records' headers are not counted in our favour.
-    frames = bw["rate_gb_per_s"] * 1e9 / (options.mtu_bytes - _TCP_OVERHEAD_BYTES)
+    frames = bw["rate_gb_per_s"] * 1e9 / (options.mtu_bytes - _HEADER_BYTES[options.ipv6])
     return {
         "wire_frames_per_s": wire["frames_per_s"],
         "wire_gbit_per_s": wire["gbit_per_s"],

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from harp import bench as runner
 from harp import output as console
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
-from harp.options import lab_options, output_option, path_option, plugin_option
+from harp.options import lab_options, lab_shape, output_option, path_option, plugin_option
 
 
 @click.group()
@@ -22,6 +23,7 @@ def bench() -> None:
     \b
     harpctl bench lat --baseline           HARP and kernel TCP in one run
     harpctl bench bw --mtu 9000 -o json
+    harpctl bench bw --ipv6
     harpctl bench allreduce --hosts 4
     harpctl bench wire                     raw AF_XDP frames: the limit
     harpctl bench ratios                   all of it alternately, and whether the goals are met
@@ -61,15 +63,11 @@ def _progress_bar(enabled: bool, title: str) -> Iterator[runner.Progress | None]
 
 
 def _run(mode: str, hosts: int, output: str, given: dict[str, Any]) -> None:
-    lab_shape = LabOptions(hosts, given.pop("mtu"), given.pop("offload") == "on")
+    shape = lab_shape(given, hosts)
     options = runner.BenchOptions(mode, timeout_s=given.pop("timeout"), **given)
-    with Lab(lab_shape) as lab, _progress_bar(output == "table", f"bench {mode}") as progress:
+    with Lab(shape) as lab, _progress_bar(output == "table", f"bench {mode}") as progress:
         report = runner.run_bench(lab, options, progress)
-    report["lab"] = {
-        "hosts": hosts,
-        "mtu_bytes": lab_shape.mtu_bytes,
-        "offload": lab_shape.offload,
-    }
+    report["lab"] = asdict(shape)
     if output == "json":
         console.print_json(report)
     else:
@@ -79,11 +77,9 @@ def _run(mode: str, hosts: int, output: str, given: dict[str, Any]) -> None:
 
 
 def _print(mode: str, report: dict[str, Any]) -> None:
-    shape = report["lab"]
-    offload = "on" if shape["offload"] else "off"
     console.out.print(
         f"NET/{report['net']} v{report['abi']}, {report['ranks']} ranks, {report['channels']}"
-        f" channel(s), MTU {shape['mtu_bytes']}, offloads {offload}",
+        f" channel(s), {LabOptions(**report['lab']).words}",
         markup=False,
     )
     path = runner.path_in_use(report)
@@ -199,20 +195,21 @@ def allreduce(hosts: int, output: str, **given: Any) -> None:
 )
 @click.option("--size", type=click.IntRange(62, 65535), help="Frame, bytes (default: the MTU's).")
 @output_option
-def wire(mtu: int, offload: str, seconds: int, xdp: str, size: int | None, output: str) -> None:
+def wire(seconds: int, xdp: str, size: int | None, output: str, **lab: Any) -> None:
     """Raw AF_XDP frames one way and raw ping-pong, without any stack: the limit.
 
     \b
     harpctl bench wire --mtu 9000 --xdp native
     """
     options = runner.WireOptions(seconds, xdp, size)
-    with Lab(LabOptions(2, mtu, offload == "on")) as lab:
-        stream = runner.run_wire(lab, "send", options)
-        ping = runner.run_wire(lab, "pingpong", runner.WireOptions(seconds, xdp))
+    shape = lab_shape(lab)
+    with Lab(shape) as made:
+        stream = runner.run_wire(made, "send", options)
+        ping = runner.run_wire(made, "pingpong", runner.WireOptions(seconds, xdp))
     if output == "json":
         console.print_json({"stream": stream, "pingpong": ping})
         return
-    console.out.print(f"{stream['mode']}, MTU {mtu}, offloads {offload}")
+    console.out.print(f"{stream['mode']}, {shape.words}")
     rtt = {key: value for key, value in ping["rtt_ns"].items() if key != "count"}
     row = {
         "frame B": str(stream["frame_bytes"]),
@@ -237,7 +234,7 @@ _RATIO_ROWS = (
 @click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
 @click.option("--seconds", type=click.IntRange(1, 60), default=2, show_default=True)
 @output_option
-def ratios(mtu: int, offload: str, path: str, rounds: int, seconds: int, output: str) -> None:
+def ratios(path: str, rounds: int, seconds: int, output: str, **lab: Any) -> None:
     """Raw wire, HARP and kernel TCP alternately; medians, ratios, and whether the goals are met.
 
     Goals: HARP's median latency is below a bare kernel socket's; HARP moves at least 80 % of the
@@ -246,7 +243,7 @@ def ratios(mtu: int, offload: str, path: str, rounds: int, seconds: int, output:
     \b
     harpctl bench ratios --mtu 1500 --rounds 5
     """
-    shape = LabOptions(2, mtu, offload == "on")
+    shape = lab_shape(lab)
     report = runner.run_ratios(
         shape, rounds=rounds, seconds=seconds, path=path, say=console.err.print
     )
@@ -259,15 +256,15 @@ def ratios(mtu: int, offload: str, path: str, rounds: int, seconds: int, output:
     if output == "json":
         console.print_json(report)
     else:
-        _print_ratios(report, mtu, offload)
+        _print_ratios(report, shape)
     if not all(met.values()):
         raise click.exceptions.Exit(Exit.FAILURE)
 
 
-def _print_ratios(report: dict[str, Any], mtu: int, offload: str) -> None:
+def _print_ratios(report: dict[str, Any], shape: LabOptions) -> None:
     median, met = report["median"], report["met"]
     rounds = len(report["rounds"])
-    console.out.print(f"medians of {rounds} rounds, MTU {mtu}, offloads {offload}")
+    console.out.print(f"medians of {rounds} rounds, {shape.words}")
     console.out.print(f"wire: {report['wire_mode']}; HARP: {report['path']}", markup=False)
     rows = [
         (

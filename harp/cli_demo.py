@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl demo."""
 
+from typing import Any
+
 import click
 
 from harp.errors import Exit, HarpError
-from harp.options import lab_options, output_option, path_option, plugin_option
+from harp.options import lab_options, lab_shape, output_option, path_option, plugin_option
 from harp.output import out, print_json
 
 
@@ -19,9 +21,7 @@ from harp.output import out, print_json
 @lab_options
 @plugin_option
 @output_option
-def demo(
-    hosts: int, epochs: int, path: str, mtu: int, offload: str, plugin: str | None, output: str
-) -> None:
+def demo(hosts: int, epochs: int, path: str, plugin: str | None, output: str, **lab: Any) -> None:
     """Trains a small neural network across hosts made on this machine.
 
     Every gradient is all-reduced through the plugin. Ends by comparing the weights with a
@@ -30,6 +30,7 @@ def demo(
     \b
     harpctl demo
     harpctl demo --hosts 4 --mtu 9000
+    harpctl demo --ipv6
     harpctl demo --path kernel -o json
     """
     try:
@@ -38,12 +39,12 @@ def demo(
         raise HarpError(
             f"the demo needs {error.name}: pip install 'harp[demo]'", Exit.MISSING
         ) from error
-    options = run.DemoOptions(hosts, epochs, path, mtu, offload == "on", plugin)
+    options = run.DemoOptions(lab_shape(lab, hosts), epochs, path, plugin)
     if output == "json":
         report = run.run(options)
         print_json(report)
     else:
-        out.print(f"{hosts} hosts on this machine, MTU {mtu}, offloads {offload}, path {path}")
+        out.print(f"{hosts} hosts on this machine, {options.lab.words}, path {path}")
         report = run.run(options, run.print_epoch)
         run.print_report(report)
     if not report["verdict"]["agree"]:

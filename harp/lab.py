@@ -2,10 +2,10 @@
 """A laboratory on one machine: hosts are network namespaces joined by veth pairs.
 
 Two hosts share one veth pair; three or four, or two with `switch`, hang on a bridge in a namespace
-of its own, so that the machine's own namespace sees nothing of it. A laboratory is a context manager
-and cleans up after itself: on leaving the block, on an exception, SIGINT, SIGTERM, SIGHUP, and at
-exit. What a killed run left is known by its name (harp-<pid>-<serial>-...) and goes when the next
-laboratory is made.
+of its own, so that the machine's own namespace sees nothing of it. A laboratory is a context
+manager and cleans up after itself: on leaving the block, on an exception, SIGINT, SIGTERM, SIGHUP,
+and at exit. What a killed run left is known by its name (harp-<pid>-<serial>-...) and goes when the
+next laboratory is made.
 """
 
 import atexit
@@ -39,6 +39,8 @@ _NETNS_DIR = Path("/run/netns")
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _CLONE_NEWNET = 0x40000000
 _RTMGRP_LINK = 1
+_IFA_F_NODAD = 2
+_IPV6 = Path("/proc/net/if_inet6")
 _IFLA_KIND = ("IFLA_LINKINFO", "IFLA_INFO_KIND")
 _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
@@ -52,9 +54,15 @@ class LabOptions:
     mtu_bytes: int = 1500
     offload: bool = True  # segmentation, GRO and checksum offloads of the veth devices
     queues: int = 1
-    switch: bool = (
-        False  # a bridge between two hosts as well: the place to lose and to shape packets
-    )
+    # A bridge between two hosts as well: the place to lose and to shape packets.
+    switch: bool = False
+    ipv6: bool = False  # IPv6 addresses only, instead of IPv4 ones
+
+    @property
+    def words(self) -> str:
+        """For the head of a table."""
+        family = "IPv6" if self.ipv6 else "IPv4"
+        return f"{family}, MTU {self.mtu_bytes}, offloads {'on' if self.offload else 'off'}"
 
     def check(self) -> None:
         """HarpError names the option that is out of range."""
@@ -64,6 +72,8 @@ class LabOptions:
             raise HarpError(f"mtu: {self.mtu_bytes} is not in {MTU_MIN}..{MTU_MAX}", Exit.USAGE)
         if not 1 <= self.queues <= 16:
             raise HarpError(f"queues: {self.queues} is not in 1..16", Exit.USAGE)
+        if self.ipv6 and not _IPV6.exists():
+            raise HarpError("ipv6: this kernel runs without it", Exit.MISSING)
 
 
 @dataclass
@@ -123,6 +133,10 @@ class Host(Namespace):
     index: int
     address: str
     ifname: str = IFNAME
+
+    def endpoint(self, port: int) -> str:
+        """ "address:port", the address in brackets if it is IPv6."""
+        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
 
 
 @dataclass
@@ -197,7 +211,8 @@ class Lab:
     def _make(self) -> None:
         count = self.options.hosts
         for index in range(count):
-            host = Host(f"{self._prefix}h{index}", index, f"10.77.0.{index + 1}")
+            network = "fd77::" if self.options.ipv6 else "10.77.0."
+            host = Host(f"{self._prefix}h{index}", index, f"{network}{index + 1}")
             _run(["ip", "netns", "add", host.netns])
             self.hosts.append(host)
         if count == 2 and not self.options.switch:
@@ -355,9 +370,14 @@ def _configure(host: Host, options: LabOptions) -> None:
         ipr.link("set", index=ipr.link_lookup(ifname="lo")[0], state="up")
         index = ipr.link_lookup(ifname=host.ifname)[0]
         ipr.link("set", index=index, mtu=options.mtu_bytes)
-        ipr.addr("add", index=index, address=host.address, prefixlen=24)
+        shape = {"prefixlen": 64, "flags": _IFA_F_NODAD} if options.ipv6 else {"prefixlen": 24}
+        ipr.addr("add", index=index, address=host.address, **shape)
         ipr.link("set", index=index, state="up")
 
+    # Nobody else is on this cable: no second of looking for duplicates of the link-local address,
+    # from which neighbour discovery asks.
+    if _IPV6.exists():
+        host.sysctl(f"ipv6/conf/{host.ifname}/accept_dad", 0)
     in_namespace(host.netns, configure)
     if not options.offload:
         _offloads_off(host.netns, host.ifname)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from harp.lab import MTU_MAX, MTU_MIN
+from harp.lab import MTU_MAX, MTU_MIN, LabOptions
 
 type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
 
@@ -31,7 +31,8 @@ path_option = click.option(
 
 
 def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--mtu and --offload of the laboratory."""
+    """--mtu, --offload and --ipv6 of the laboratory."""
+    ipv6 = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
     offload = click.option(
         "--offload",
         type=click.Choice(["on", "off"]),
@@ -42,4 +43,9 @@ def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
     mtu = click.option(
         "--mtu", type=type_mtu, default=1500, show_default=True, help="Of every interface, bytes."
     )
-    return mtu(offload(command))
+    return mtu(offload(ipv6(command)))
+
+
+def lab_shape(given: dict[str, Any], hosts: int = 2) -> LabOptions:
+    """What those options ask for; takes them out of given."""
+    return LabOptions(hosts, given.pop("mtu"), given.pop("offload") == "on", ipv6=given.pop("ipv6"))

@@ -30,11 +30,9 @@ TOLERANCE = 1e-4
 class DemoOptions:
     """What the command line asked for."""
 
-    hosts: int = 2
+    lab: LabOptions
     epochs: int = 20
     path: str = "auto"
-    mtu_bytes: int = 1500
-    offload: bool = True
     plugin: str | None = None
     timeout_s: float = 60
 
@@ -65,8 +63,8 @@ def _start(options: DemoOptions, lab: Lab, host: Host, folder: Path) -> subproce
     plugin = _paths.plugin(options.plugin)
     command: list[str | Path] = [sys.executable, "-m", "harp.demo.rank"]
     command += ["--plugin", plugin, "--ifname", host.ifname]
-    command += ["--rank", str(host.index), "--ranks", str(options.hosts)]
-    command += ["--root", f"{lab.hosts[0].address}:{ROOT_PORT}"]
+    command += ["--rank", str(host.index), "--ranks", str(options.lab.hosts)]
+    command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
     command += ["--epochs", str(options.epochs), "--timeout", str(options.timeout_s)]
     command += ["--weights", folder / f"rank{host.index}.npy"]
     cpus = sorted(os.sched_getaffinity(0))
@@ -106,8 +104,8 @@ def _follow(
     processes = [_start(options, lab, host, folder) for host in lab.hosts]
     for rank, process in enumerate(processes):
         threading.Thread(target=_listen, args=(process, rank, events), daemon=True).start()
-    reports = [RankReport(rank) for rank in range(options.hosts)]
-    running = set(range(options.hosts))
+    reports = [RankReport(rank) for rank in range(options.lab.hosts)]
+    running = set(range(options.lab.hosts))
     while running:
         rank, event = events.get()
         if event is None:
@@ -139,7 +137,7 @@ def _alone(options: DemoOptions, shards: int, folder: Path) -> model.Floats:
 
 def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
     """All ranks against each other bit for bit, and against single-process runs."""
-    ranks = [np.load(folder / f"rank{rank}.npy") for rank in range(options.hosts)]
+    ranks = [np.load(folder / f"rank{rank}.npy") for rank in range(options.lab.hosts)]
     alone = _alone(options, 1, folder)
     difference = float(np.abs(ranks[0] - alone).max() / np.abs(alone).max())
     equal = all(weights.tobytes() == ranks[0].tobytes() for weights in ranks)
@@ -152,7 +150,7 @@ def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
         # NaN is no agreement.
         "agree": equal and difference <= TOLERANCE,
     }
-    if options.hosts == 2:  # a + b is b + a: the order of a ring of two can be repeated exactly
+    if options.lab.hosts == 2:  # a + b is b + a: the order of a ring of two can be repeated exactly
         sharded = _alone(options, 2, folder)
         result["alone_by_shards_equal_bit_for_bit"] = ranks[0].tobytes() == sharded.tobytes()
         result["agree"] = result["agree"] and result["alone_by_shards_equal_bit_for_bit"]
@@ -163,13 +161,14 @@ def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, A
     """The whole demonstration; the account of it as plain data."""
     with (
         tempfile.TemporaryDirectory(prefix="harp-demo-") as name,
-        Lab(LabOptions(options.hosts, options.mtu_bytes, options.offload)) as lab,
+        Lab(options.lab) as lab,
     ):
         folder = Path(name)
         reports, seconds = _follow(options, lab, folder, on_epoch)
         verdict = compare(options, folder)
     return {
-        "options": asdict(options),
+        "options": {"plugin": options.plugin, "path": options.path, "epochs": options.epochs}
+        | asdict(options.lab),
         "seconds": seconds,
         "epochs": reports[0].epochs,
         "ranks": [

@@ -22,10 +22,11 @@ def ours() -> set[str]:
     return {path.name for path in Path("/run/netns").glob(f"harp-{os.getpid()}-*")}
 
 
+@pytest.mark.parametrize("ipv6", [False, True], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("hosts", [2, 3, 4])
 @pytest.mark.parametrize("mtu", [1500, 9000])
-def test_hosts_reach_each_other_at_full_mtu(hosts: int, mtu: int) -> None:
-    with Lab(LabOptions(hosts=hosts, mtu_bytes=mtu)) as made:
+def test_hosts_reach_each_other_at_full_mtu(hosts: int, mtu: int, ipv6: bool) -> None:
+    with Lab(LabOptions(hosts=hosts, mtu_bytes=mtu, ipv6=ipv6)) as made:
         first = made.hosts[0]
         for other in made.hosts[1:]:
             one_packet_passes(first, other, mtu)
@@ -33,12 +34,13 @@ def test_hosts_reach_each_other_at_full_mtu(hosts: int, mtu: int) -> None:
 
 
 def one_packet_passes(first: Host, other: Host, mtu: int) -> None:
-    """One unfragmentable packet of exactly the MTU: 28 bytes are IP and UDP headers."""
+    """One unfragmentable packet of exactly the MTU."""
+    payload = mtu - (48 if ":" in other.address else 28)  # IP and UDP headers
     listener = other.popen([sys.executable, "-c", RECEIVE, other.address])
     assert listener.stdout is not None
     assert listener.stdout.readline().strip() == "ready"
-    first.run(sys.executable, "-c", SEND, other.address, str(mtu - 28))
-    assert listener.stdout.readline().strip() == str(mtu - 28)
+    first.run(sys.executable, "-c", SEND, other.address, str(payload))
+    assert listener.stdout.readline().strip() == str(payload)
 
 
 def test_two_hosts_with_a_switch_between_them() -> None:
@@ -65,7 +67,8 @@ def test_a_sysctl_is_set_in_one_namespace() -> None:
 
 RECEIVE = """
 import socket, sys
-sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+sock = socket.socket(family, socket.SOCK_DGRAM)
 sock.bind((sys.argv[1], 7000))
 sock.settimeout(10)
 print("ready", flush=True)
@@ -73,10 +76,19 @@ print(len(sock.recv(65536)), flush=True)
 """
 SEND = """
 import socket, sys
-sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-sock.setsockopt(socket.IPPROTO_IP, 10, 2) # IP_MTU_DISCOVER, IP_PMTUDISC_DO
+ipv6 = ":" in sys.argv[1]
+sock = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_DGRAM)
+if ipv6: # IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO
+    sock.setsockopt(socket.IPPROTO_IPV6, 23, 2)
+else: # IP_MTU_DISCOVER, IP_PMTUDISC_DO
+    sock.setsockopt(socket.IPPROTO_IP, 10, 2)
 sock.sendto(bytes(int(sys.argv[2])), (sys.argv[1], 7000))
 """
+
+
+def test_endpoints_are_written_as_their_family_wants() -> None:
+    assert Host("", 0, "10.77.0.1").endpoint(7000) == "10.77.0.1:7000"
+    assert Host("", 0, "fd77::1").endpoint(7000) == "[fd77::1]:7000"
 
 
 @pytest.mark.parametrize("offload", [True, False])
