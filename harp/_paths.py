@@ -17,6 +17,8 @@ _BUILT = {
     XDP_LIBRARY: "dataplane/xdp",
     "harp-bench": "tools/driver",
     "harp-wire": "tools/wire",
+    "harp-tcp": "tools/tcp",
+    "harp-drop": "tools/drop",
 }
 
 

@@ -256,7 +256,7 @@ def require_root(what: str) -> None:
 
 def require_programs(*names: str) -> None:
     """One clear error that names what is missing and the package that has it."""
-    packages = {"ip": "iproute2", "ethtool": "ethtool", "taskset": "util-linux"}
+    packages = {"ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "taskset": "util-linux"}
     for name in names:
         if shutil.which(name) is None:
             raise HarpError(

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * drop.bpf.c - loses TCP packets at random where they enter a bridge, and counts what it lost.
+ *
+ * The n-th TCP packet of a port is lost when a hash of (seed, n) is below the threshold: independent
+ * losses, and the same ones again for the same seed. Only TCP is touched: a lost ARP would stop both
+ * of two competitors for a second and say nothing about either.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "drop.h"
+
+#define ECN_MASK 3
+#define ECN_CE 3
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct drop_settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct drop_counts);
+} counts SEC(".maps");
+
+/* SplitMix64's finaliser over the packet's number. */
+static __always_inline __u32 drop_hash(__u64 seed, __u64 number)
+{
+	__u64 x = seed + (number + 1) * 0x9e3779b97f4a7c15ull;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return (__u32)((x ^ (x >> 31)) >> 32);
+}
+
+struct headers {
+	__u32 tcp; /* offset of the TCP header */
+	__u32 end; /* of the IP packet; padding of short frames follows */
+	__u32 ce;  /* congestion was experienced */
+};
+
+/* 0 when the packet is TCP. Extension headers and fragments are not followed: both are let through. */
+static __always_inline int drop_parse(struct __sk_buff *skb, struct headers *at)
+{
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) ||
+		    ip.protocol != IPPROTO_TCP)
+			return -1;
+		at->tcp = ETH_HLEN + ip.ihl * 4;
+		at->end = ETH_HLEN + bpf_ntohs(ip.tot_len);
+		at->ce = (ip.tos & ECN_MASK) == ECN_CE;
+		return 0;
+	}
+	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.nexthdr != IPPROTO_TCP)
+			return -1;
+		at->tcp = ETH_HLEN + sizeof(ip);
+		at->end = ETH_HLEN + sizeof(ip) + bpf_ntohs(ip.payload_len);
+		at->ce = (ip.flow_lbl[0] >> 4 & ECN_MASK) == ECN_CE;
+		return 0;
+	}
+	return -1;
+}
+
+SEC("tc")
+int harp_drop(struct __sk_buff *skb)
+{
+	const __u32 zero = 0;
+	struct drop_settings *set = bpf_map_lookup_elem(&settings, &zero);
+	struct drop_counts *count = bpf_map_lookup_elem(&counts, &zero);
+	struct headers at;
+	struct tcphdr tcp;
+	__u32 payload;
+	__u64 number;
+
+	if (!set || !count || drop_parse(skb, &at) ||
+	    bpf_skb_load_bytes(skb, at.tcp, &tcp, sizeof(tcp)))
+		return TC_ACT_OK;
+	payload = at.tcp + tcp.doff * 4 < at.end ? at.end - at.tcp - tcp.doff * 4 : 0;
+	number = __sync_fetch_and_add(&count->packets, 1);
+	__sync_fetch_and_add(&count->bytes, skb->len);
+	__sync_fetch_and_add(&count->payload_bytes, payload);
+	__sync_fetch_and_add(&count->super_packets, skb->gso_segs > 1);
+	__sync_fetch_and_add(&count->ecn_marked, at.ce);
+	if (drop_hash(set->seed, number) >= set->threshold)
+		return TC_ACT_OK;
+	__sync_fetch_and_add(&count->dropped_packets, 1);
+	__sync_fetch_and_add(&count->dropped_bytes, skb->len);
+	__sync_fetch_and_add(&count->dropped_payload_bytes, payload);
+	return TC_ACT_SHOT;
+}
+
+char _license[] SEC("license") = "Apache-2.0";
