@@ -84,7 +84,8 @@ typedef void (*harp_log_fn)(void *ctx, enum harp_log_level level, const char *me
 
 /* Who answers "which MAC address has this next hop?" */
 enum harp_neighbour_mode {
-	HARP_NEIGHBOUR_OWN = 0,      /* the stack speaks ARP itself (dedicated NIC, wire, tests) */
+	HARP_NEIGHBOUR_OWN = 0, /* the stack speaks ARP and neighbour discovery itself (dedicated
+				      * NIC, wire, tests) */
 	HARP_NEIGHBOUR_EXTERNAL = 1, /* the owner feeds harp_stack_neighbour_set() (shared NIC) */
 };
 
@@ -122,6 +123,12 @@ struct harp_stack_options {
 	uint64_t seed;           /* seeds randomness, ISN secret and ports; 0 is a valid seed */
 	uint64_t now_ns;         /* the clock at creation */
 	struct harp_stack_hooks hooks;
+	/* The interface's number, as harp_endpoint.scope_id of link-local addresses names it. */
+	uint32_t scope_id;
+	/* 1..4094: all frames carry this IEEE 802.1Q tag, and others are dropped. 0: untagged. The MTU
+	 * is the same: the tag's 4 bytes are the link's, as they are with Linux. */
+	uint16_t vlan_id;
+	uint16_t reserved;
 };
 
 /*
@@ -147,11 +154,13 @@ HARP_API uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack);
 HARP_API uint64_t harp_stack_now_ns(const struct harp_stack *stack);
 
 /* Own addresses. prefix_len in bits of the address's own family (0..32 or 0..128); the on-link
- * prefix becomes a route. -EEXIST, -ENOENT, -ENOSPC, -EINVAL. */
+ * prefix becomes a route. IPv6 asks for an MTU of 1280 (RFC 8200 section 5). -EEXIST, -ENOENT,
+ * -ENOSPC, -EINVAL. */
 HARP_API int harp_stack_address_add(struct harp_stack *stack, const struct harp_addr *addr,
 				    unsigned prefix_len);
 HARP_API int harp_stack_address_remove(struct harp_stack *stack, const struct harp_addr *addr);
-/* Routes: longest prefix wins. gateway NULL: on-link. mtu_bytes 0: the NIC's. */
+/* Routes: longest prefix wins. gateway NULL: on-link. mtu_bytes 0: the NIC's; at least 68, IPv6 1280.
+ * Routers are not listened to: IPv6 routes too come from the owner. */
 HARP_API int harp_stack_route_add(struct harp_stack *stack, const struct harp_addr *prefix,
 				  unsigned prefix_len, const struct harp_addr *gateway,
 				  uint32_t mtu_bytes);
@@ -193,7 +202,7 @@ struct harp_tcp_options {
 #define HARP_EVENT_ACCEPT 0x40u    /* of a listener: accept() will give a connection */
 
 /*
- * Listens. local->addr all zero: every own address. local->port 0: chosen from the range, see
+ * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the range, see
  * harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL.
  */
 HARP_API int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
@@ -207,6 +216,7 @@ HARP_API void harp_listener_close(struct harp_listener *listener);
 /*
  * Opens a connection; returns 0 at once with the connection in SYN-SENT. local NULL, or with a
  * zero address or port: chosen. Ends in HARP_EVENT_CONNECTED or HARP_EVENT_CLOSED.
+ * A link-local address needs the stack's scope_id. The source is chosen by RFC 6724.
  * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL.
  */
 HARP_API int harp_tcp_connect(struct harp_stack *stack, const struct harp_endpoint *local,

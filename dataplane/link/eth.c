@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eth.c - Ethernet headers on and off, and the packets of ARP (RFC 826). */
+/* eth.c - Ethernet headers and VLAN tags (IEEE 802.1Q) on and off, and the packets of ARP (RFC 826). */
 #include "link/eth.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ETH_ARP_FLOOR_FRAMES 4u
-#define ETH_CONFLICT_LOG_NS UINT64_C(10000000000)
+#define ETH_CONTROL_FLOOR_FRAMES 4u
 #define ARP_HTYPE_ETHERNET 1u
 #define ARP_OP_REQUEST 1u
 #define ARP_OP_REPLY 2u
@@ -30,7 +29,8 @@ int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng 
 	uint32_t max = opt && opt->max_neighbours ? opt->max_neighbours : 256;
 	uint32_t buckets = 1;
 
-	if (max > 1u << 16 || (opt && opt->neighbour_mode > HARP_NEIGHBOUR_EXTERNAL))
+	if (max > 1u << 16 || (opt && (opt->neighbour_mode > HARP_NEIGHBOUR_EXTERNAL ||
+				       opt->vlan_id > ETH_VLAN_ID_MAX)))
 		return -EINVAL;
 	while (buckets < max)
 		buckets *= 2;
@@ -41,6 +41,7 @@ int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng 
 		.rng = rng,
 		.hooks = opt ? &opt->hooks : &eth_no_hooks,
 		.neighbour_mode = opt ? opt->neighbour_mode : HARP_NEIGHBOUR_OWN,
+		.vlan_id = opt ? opt->vlan_id : 0,
 		.neighbour_max = max,
 		.hash_mask = buckets - 1,
 		.hash_key = { .k = { rng_u64(rng), rng_u64(rng) } },
@@ -71,6 +72,13 @@ static inline void eth_write_header(const struct eth *eth, struct packet_out *ou
 {
 	struct eth_header *h;
 
+	if (__builtin_expect(eth->vlan_id != 0, 0)) {
+		out->head -= ETH_VLAN_BYTES;
+		out->len += ETH_VLAN_BYTES;
+		be16_store(out->head, eth->vlan_id); /* priority 0 */
+		be16_store(out->head + 2, type);
+		type = ETH_TYPE_VLAN;
+	}
 	out->head -= ETH_HEADER_BYTES;
 	out->len += ETH_HEADER_BYTES;
 	h = (struct eth_header *)out->head;
@@ -101,21 +109,34 @@ int eth_output(struct eth *eth, struct neighbour *n, uint16_t type,
 	return 0;
 }
 
-/* Sends an ARP packet; best effort: those who need an answer ask again. */
+struct frame *eth_control_frame(struct eth *eth)
+{
+	struct frame *f;
+
+	if (!nicio_tx_ready(eth->io, 1))
+		return NULL;
+	f = frame_alloc(eth->io->pool, ETH_CONTROL_FLOOR_FRAMES);
+	if (!f)
+		eth->stats->drop_no_frame++;
+	return f;
+}
+
+void eth_control_send(struct eth *eth, const uint8_t *dst, uint16_t type, struct packet_out *out)
+{
+	eth_write_header(eth, out, dst, type);
+	nicio_tx(eth->io, out);
+	frame_release(eth->io->pool, out->frame);
+}
+
 static void eth_arp_send(struct eth *eth, uint16_t op, const uint8_t *eth_dst,
 			 const uint8_t *sender_ip, const uint8_t *target_mac,
 			 const uint8_t *target_ip)
 {
-	struct frame *f;
+	struct frame *f = eth_control_frame(eth);
 	struct arp_packet *arp;
 
-	if (!nicio_tx_ready(eth->io, 1))
+	if (!f)
 		return;
-	f = frame_alloc(eth->io->pool, ETH_ARP_FLOOR_FRAMES);
-	if (!f) {
-		eth->stats->drop_no_frame++;
-		return;
-	}
 	arp = (struct arp_packet *)f->pub.data;
 	f->pub.len = sizeof(*arp);
 	*arp = (struct arp_packet){
@@ -133,9 +154,7 @@ static void eth_arp_send(struct eth *eth, uint16_t op, const uint8_t *eth_dst,
 
 	struct packet_out out = { .frame = f, .head = f->pub.data, .len = f->pub.len };
 
-	eth_write_header(eth, &out, eth_dst, ETH_TYPE_ARP);
-	nicio_tx(eth->io, &out);
-	frame_release(eth->io->pool, f);
+	eth_control_send(eth, eth_dst, ETH_TYPE_ARP, &out);
 	eth->stats->arp_out++;
 }
 
@@ -168,18 +187,9 @@ static bool eth_arp_well_formed(const struct frame *f)
 	       arp->sender_ip[0] < 224 && arp->sender_ip[0] != 127;
 }
 
-static void eth_arp_conflict(struct eth *eth)
+static bool eth_is_own(const struct eth *eth, const struct harp_addr *addr)
 {
-	uint64_t now_ns = eth->io->now_ns;
-
-	eth->stats->arp_conflicts++;
-	if (!eth->hooks->log ||
-	    (eth->conflict_told_ns && now_ns - eth->conflict_told_ns < ETH_CONFLICT_LOG_NS))
-		return;
-	eth->conflict_told_ns = now_ns;
-	eth->hooks->log(eth->hooks->ctx, HARP_LOG_WARN,
-			"another machine claims an IPv4 address of this stack (ARP): "
-			"give each its own address");
+	return eth->network.is_own && eth->network.is_own(eth->network.ctx, addr);
 }
 
 static enum eth_verdict eth_arp_input(struct eth *eth, const struct frame *f)
@@ -198,24 +208,76 @@ static enum eth_verdict eth_arp_input(struct eth *eth, const struct frame *f)
 	sender = eth_addr_v4(arp->sender_ip);
 	target = eth_addr_v4(arp->target_ip);
 	reply = be16_get(arp->op) == ARP_OP_REPLY;
-	for_us = eth->is_own && eth->is_own(eth->is_own_ctx, &target);
-	if (eth->is_own && eth->is_own(eth->is_own_ctx, &sender)) {
-		eth_arp_conflict(eth);
+	for_us = eth_is_own(eth, &target);
+	if (eth_is_own(eth, &sender)) {
+		neighbour_conflict(eth);
 		return ETH_CONSUMED;
 	}
 	/* A probe (RFC 5227) has no sender address: answered, nothing learned. */
 	if (arp->sender_ip[0] != 0)
-		neighbour_heard(eth, &sender, arp->sender_mac, for_us && !reply, reply);
+		neighbour_heard(eth, &sender, arp->sender_mac,
+				NEIGHBOUR_OVERRIDE | (reply    ? NEIGHBOUR_REPLY
+						      : for_us ? NEIGHBOUR_ASKS_US
+							       : 0u));
 	if (for_us && !reply)
 		eth_arp_send(eth, ARP_OP_REPLY, arp->sender_mac, arp->target_ip, arp->sender_mac,
 			     arp->sender_ip);
 	return ETH_CONSUMED;
 }
 
+static inline void eth_strip(struct frame *packet, uint32_t bytes)
+{
+	packet->pub.data += bytes;
+	packet->pub.len -= bytes;
+	packet->pub.capacity -= bytes;
+}
+
+/*
+ * Takes the tag off when there is one; *type becomes what it covers. False (counted) when the frame is of
+ * another VLAN than ours. A tag with VLAN 0 carries a priority only and equals none (IEEE 802.1Q clause
+ * 6.9.1). One tag is all that a host's port has: provider bridges' (802.1ad) and tags in tags are refused.
+ */
+static bool eth_untag(struct eth *eth, struct frame *packet, uint16_t *type)
+{
+	const uint8_t *tag = packet->pub.data;
+	uint16_t vlan_id = 0;
+
+	if (*type == ETH_TYPE_VLAN) {
+		if (packet->pub.len < ETH_VLAN_BYTES) {
+			eth->stats->drop_eth_short++;
+			return false;
+		}
+		vlan_id = be16_load(tag) & ETH_VLAN_ID_MASK;
+		*type = be16_load(tag + 2);
+		eth_strip(packet, ETH_VLAN_BYTES);
+	}
+	if (vlan_id == eth->vlan_id && *type != ETH_TYPE_VLAN && *type != ETH_TYPE_QINQ)
+		return true;
+	eth->stats->drop_vlan++;
+	return false;
+}
+
+/* The groups that we listen to (RFC 2464 section 7): all nodes, and solicited nodes; whether the latter
+ * is one of ours the address in the packet says. */
+static bool eth_is_group(const uint8_t *dst)
+{
+	static const uint8_t all_nodes[ETH_MAC_BYTES] = { 0x33, 0x33, 0, 0, 0, 1 };
+
+	return memcmp(dst, all_nodes, ETH_MAC_BYTES) == 0 ||
+	       (dst[0] == 0x33 && dst[1] == 0x33 && dst[2] == 0xff);
+}
+
+static enum eth_verdict eth_not_ours(struct eth *eth)
+{
+	eth->stats->drop_eth_not_ours++;
+	return ETH_DROPPED;
+}
+
 enum eth_verdict eth_input(struct eth *eth, struct frame *packet)
 {
 	const struct eth_header *h = (const struct eth_header *)packet->pub.data;
-	bool unicast;
+	bool unicast, group = false;
+	uint16_t type;
 
 	if (packet->pub.len < ETH_HEADER_BYTES) {
 		eth->stats->drop_eth_short++;
@@ -223,23 +285,27 @@ enum eth_verdict eth_input(struct eth *eth, struct frame *packet)
 	}
 	unicast = memcmp(h->dst, eth->io->nic->caps.mac, ETH_MAC_BYTES) == 0;
 	if (!unicast && memcmp(h->dst, eth_broadcast, ETH_MAC_BYTES) != 0) {
-		eth->stats->drop_eth_not_ours++;
-		return ETH_DROPPED;
+		group = eth_is_group(h->dst);
+		if (!group)
+			return eth_not_ours(eth);
 	}
-	packet->pub.data += ETH_HEADER_BYTES;
-	packet->pub.len -= ETH_HEADER_BYTES;
-	packet->pub.capacity -= ETH_HEADER_BYTES;
-	switch (be16_get(h->type)) {
+	type = be16_get(h->type);
+	eth_strip(packet, ETH_HEADER_BYTES);
+	if ((type != ETH_TYPE_IPV4 || eth->vlan_id != 0) && !eth_untag(eth, packet, &type))
+		return ETH_DROPPED;
+	switch (type) {
 	case ETH_TYPE_IPV4:
-		if (unicast)
-			return ETH_IPV4;
 		/* RFC 1122 section 3.3.6: an IP packet for one host has no business in a link
 		 * layer broadcast, and we speak nothing that is broadcast. */
-		eth->stats->drop_eth_not_ours++;
-		return ETH_DROPPED;
+		return unicast ? ETH_IPV4 : eth_not_ours(eth);
+	case ETH_TYPE_IPV6:
+		/* IPv6 has groups and no broadcast. */
+		if (group)
+			return ETH_IPV6_GROUP;
+		return unicast ? ETH_IPV6 : eth_not_ours(eth);
 	case ETH_TYPE_ARP:
-		return eth_arp_input(eth, packet);
-	default: /* ETH_TYPE_IPV6 and tagged frames (ETH_TYPE_VLAN) among them, for now */
+		return group ? eth_not_ours(eth) : eth_arp_input(eth, packet);
+	default:
 		eth->stats->drop_eth_type++;
 		return ETH_DROPPED;
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * eth.h - Ethernet and the neighbour table (ARP; neighbour discovery joins with IPv6).
+ * eth.h - Ethernet, VLAN tags, and the neighbour table, which both families share. ARP's packets are
+ * made here, neighbour discovery's in the network layer, being IPv6 packets.
  */
 #ifndef HARP_LINK_ETH_H
 #define HARP_LINK_ETH_H
@@ -15,9 +16,13 @@
 #define ETH_TYPE_ARP 0x0806u
 #define ETH_TYPE_VLAN 0x8100u
 #define ETH_TYPE_IPV6 0x86ddu
+#define ETH_TYPE_QINQ 0x88a8u
 
 #define ETH_HEADER_BYTES 14u
 #define ETH_MAC_BYTES 6u
+#define ETH_VLAN_BYTES 4u
+#define ETH_VLAN_ID_MASK 0x0fffu
+#define ETH_VLAN_ID_MAX 4094u /* 0: no VLAN, only a priority; 4095: reserved */
 
 /* timer.kind of neighbour timers; the owner of the wheel gives other kinds other numbers. */
 #define TIMER_KIND_NEIGHBOUR 1u
@@ -48,6 +53,15 @@ struct neighbour {
 	struct neighbour *hash_next;
 };
 
+/* What the table asks of the network layer: by pointer, not by include. */
+struct eth_network {
+	void *ctx;
+	bool (*is_own)(void *ctx, const struct harp_addr *addr);
+	/* Sends a neighbour solicitation, to the target's group when mac is NULL. */
+	void (*solicit)(void *ctx, const struct harp_addr *src_addr, const struct harp_addr *target,
+			const uint8_t *mac);
+};
+
 struct eth {
 	struct nicio *io;
 	struct harp_stats *stats;
@@ -63,9 +77,8 @@ struct eth {
 	uint32_t hash_mask;
 	struct siphash_key hash_key;
 	uint64_t conflict_told_ns;
-	/* own addresses, to answer ARP for: asked of the network layer by pointer, not by include */
-	bool (*is_own)(const void *ctx, const struct harp_addr *addr);
-	const void *is_own_ctx;
+	uint16_t vlan_id; /* tag of all our frames; 0: none */
+	struct eth_network network;
 };
 
 enum eth_verdict {
@@ -73,6 +86,7 @@ enum eth_verdict {
 	ETH_CONSUMED,    /* ARP: handled; release the packet */
 	ETH_IPV4,        /* frame data moved to the IP header */
 	ETH_IPV6,
+	ETH_IPV6_GROUP, /* the same, of a frame sent to a multicast group */
 };
 
 /* opt (NULL: defaults) must live as long as the eth does: its hooks are called through it. -EINVAL,
@@ -88,10 +102,19 @@ static inline bool neighbour_usable(const struct neighbour *n)
 	return n->state == NEIGHBOUR_REACHABLE || n->state == NEIGHBOUR_STALE;
 }
 
-/* neigh.c, for eth.c: what an ARP packet says (asks_us: it is a request for our address), and that
- * someone wants to send through n. */
+/* What a packet of ARP or neighbour discovery says about an address. */
+enum neighbour_news {
+	NEIGHBOUR_ASKS_US = 1, /* it is a request for our address */
+	NEIGHBOUR_REPLY = 2,   /* it answers a question */
+	NEIGHBOUR_OVERRIDE =
+		4, /* it may replace what is known (RFC 4861 section 4.4; ARP always) */
+};
+/* mac NULL: where it was known to be (an advertisement without the option). */
 void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
-		     bool asks_us, bool is_reply);
+		     unsigned news);
+/* Another machine claims an own address. */
+void neighbour_conflict(struct eth *eth);
+/* neigh.c, for eth.c: someone wants to send through n. */
 void neighbour_ask(struct eth *eth, struct neighbour *n, const struct harp_addr *src_addr);
 /* eth.c, for neigh.c: sends an ARP request, to everyone when mac is NULL. */
 void eth_arp_request(struct eth *eth, const struct harp_addr *src_addr,
@@ -113,5 +136,9 @@ void neighbour_timer(struct eth *eth, struct timer *timer, uint64_t now_ns);
  * most one per 100 ms) or the NIC's ring is full. src_addr: own address to ask ARP with. */
 int eth_output(struct eth *eth, struct neighbour *n, uint16_t type,
 	       const struct harp_addr *src_addr, struct packet_out *out);
+/* A packet of our own making that needs no neighbour record: best effort, those who need an answer ask
+ * again. frame: NULL when none may be had (counted). Owned by the caller until eth_control_send(). */
+struct frame *eth_control_frame(struct eth *eth);
+void eth_control_send(struct eth *eth, const uint8_t *dst, uint16_t type, struct packet_out *out);
 
 #endif

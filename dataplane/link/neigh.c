@@ -12,7 +12,8 @@
  * answer says so (neighbour_suspect()) and is believed at once: a wrong MAC address, be it from an ARP
  * packet damaged on its way, costs half a second and not half a minute.
  *
- * Whom to believe. ARP has no authentication: anyone on the segment may claim any address.
+ * Whom to believe. Neither ARP nor neighbour discovery has authentication: anyone on the segment may
+ * claim any address.
  *  - Nothing is learned from packets that are not for us, except that a record we have may change.
  *  - A request for our address is from someone about to talk to us: a new record, STALE.
  *  - An answer while we ask counts as the truth.
@@ -23,6 +24,8 @@
  *    so; Linux instead believes any claim one second after the last.)
  *  - A claim about a STALE record that nobody probes is believed, and stays STALE: that is what
  *    RFC 826 says, and use will confirm it or not.
+ *  - An advertisement without the override flag (a proxy's, RFC 4861 section 7.2.8) replaces nothing; it
+ *    casts doubt on a REACHABLE record as any other contradiction does (section 7.2.5).
  * Records that were only heard of have used_ns 0 and make room first, so that a storm of requests
  * from made-up addresses evicts nothing that we use.
  *
@@ -41,6 +44,7 @@
 #define NEIGHBOUR_DELAY_NS UINT64_C(5000000000)
 #define NEIGHBOUR_IDLE_NS UINT64_C(60000000000) /* unused for so long: may make room */
 #define NEIGHBOUR_TELL_NS UINT64_C(1000000000)
+#define NEIGHBOUR_CONFLICT_LOG_NS UINT64_C(10000000000)
 
 static inline bool neighbour_is(const struct neighbour *n, const struct harp_addr *addr)
 {
@@ -170,9 +174,14 @@ int neighbour_set(struct eth *eth, const struct harp_addr *addr, const uint8_t *
 /* One more question, and the timer that waits for its answer. */
 static void neighbour_probe(struct eth *eth, struct neighbour *n, bool broadcast)
 {
+	const uint8_t *mac = broadcast ? NULL : n->mac;
+
 	n->probes++;
 	n->asked_ns = eth->io->now_ns;
-	eth_arp_request(eth, &n->asked_from, &n->addr, broadcast ? NULL : n->mac);
+	if (harp_addr_is_v4(&n->addr))
+		eth_arp_request(eth, &n->asked_from, &n->addr, mac);
+	else if (eth->network.solicit)
+		eth->network.solicit(eth->network.ctx, &n->asked_from, &n->addr, mac);
 	wheel_set(eth->wheel, &n->timer, eth->io->now_ns + NEIGHBOUR_RETRY_NS);
 }
 
@@ -274,13 +283,19 @@ void neighbour_timer(struct eth *eth, struct timer *timer, uint64_t now_ns)
 
 /* "Whom to believe" above, line by line. */
 void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
-		     bool asks_us, bool is_reply)
+		     unsigned news)
 {
 	struct neighbour *n = neighbour_find(eth, addr);
-	bool same = n && memcmp(n->mac, mac, ETH_MAC_BYTES) == 0;
+	bool is_reply = news & NEIGHBOUR_REPLY, same;
 
+	if (!mac) {
+		if (!n || !neighbour_usable(n))
+			return;
+		mac = n->mac;
+	}
+	same = n && memcmp(n->mac, mac, ETH_MAC_BYTES) == 0;
 	if (!n) {
-		if (!asks_us)
+		if (!(news & NEIGHBOUR_ASKS_US))
 			return;
 		n = neighbour_make(eth, addr);
 		if (n)
@@ -292,7 +307,7 @@ void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_
 	} else if (same) {
 		if (is_reply && n->probes > 0)
 			neighbour_resolve(eth, n, mac, NEIGHBOUR_REACHABLE);
-	} else if (n->state == NEIGHBOUR_STALE && n->probes == 0) {
+	} else if (n->state == NEIGHBOUR_STALE && n->probes == 0 && (news & NEIGHBOUR_OVERRIDE)) {
 		neighbour_resolve(eth, n, mac, NEIGHBOUR_STALE);
 	} else {
 		eth->stats->drop_arp_claim++;
@@ -302,4 +317,19 @@ void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_
 			neighbour_probe(eth, n, false);
 		}
 	}
+}
+
+void neighbour_conflict(struct eth *eth)
+{
+	uint64_t now_ns = eth->io->now_ns;
+
+	eth->stats->arp_conflicts++;
+	if (!eth->hooks->log ||
+	    (eth->conflict_told_ns && now_ns - eth->conflict_told_ns < NEIGHBOUR_CONFLICT_LOG_NS))
+		return;
+	eth->conflict_told_ns = now_ns;
+	eth->hooks->log(
+		eth->hooks->ctx, HARP_LOG_WARN,
+		"another machine claims an address of this stack (ARP, neighbour discovery): "
+		"give each its own address");
 }

@@ -15,6 +15,7 @@
 /* 10,000 answers a second, 256 at once: plenty for any tool, nothing for a flood. */
 #define ICMP_ECHO_COST_NS UINT64_C(100000)
 #define ICMP_ECHO_BURST 256u
+#define ICMP_MTU_MIN 552u
 
 struct icmp_header {
 	uint8_t type, code;
@@ -33,7 +34,7 @@ void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats)
 	};
 }
 
-static uint32_t icmp_sum(const struct frame *f)
+uint32_t icmp_sum(const struct frame *f)
 {
 	uint32_t sum = 0;
 	size_t offset = 0;
@@ -45,7 +46,7 @@ static uint32_t icmp_sum(const struct frame *f)
 	return sum;
 }
 
-static bool icmp_echo_allowed(struct icmp *icmp)
+bool icmp_echo_allowed(struct icmp *icmp)
 {
 	uint64_t now_ns = icmp->ip->eth->io->now_ns, most_ns = ICMP_ECHO_COST_NS * ICMP_ECHO_BURST;
 	uint64_t passed_ns = now_ns - icmp->echo_last_ns;
@@ -54,8 +55,10 @@ static bool icmp_echo_allowed(struct icmp *icmp)
 	icmp->echo_credit_ns += passed_ns < most_ns ? passed_ns : most_ns;
 	if (icmp->echo_credit_ns > most_ns)
 		icmp->echo_credit_ns = most_ns;
-	if (icmp->echo_credit_ns < ICMP_ECHO_COST_NS)
+	if (icmp->echo_credit_ns < ICMP_ECHO_COST_NS) {
+		icmp->stats->drop_icmp_rate++;
 		return false;
+	}
 	icmp->echo_credit_ns -= ICMP_ECHO_COST_NS;
 	return true;
 }
@@ -75,10 +78,8 @@ static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
 		icmp->stats->drop_icmp_bad++;
 		return ICMP_DROPPED;
 	}
-	if (!icmp_echo_allowed(icmp)) {
-		icmp->stats->drop_icmp_rate++;
+	if (!icmp_echo_allowed(icmp))
 		return ICMP_DROPPED;
-	}
 	h->type = ICMP_ECHO_REPLY;
 	h->csum = 0;
 	h->csum = csum_finish(icmp_sum(f));
@@ -113,6 +114,31 @@ static enum icmp_error_kind icmp_unreachable_kind(uint8_t code)
 	}
 }
 
+bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport, struct icmp_error *error)
+{
+	error->local.port = be16_load(transport);
+	error->remote.port = be16_load(transport + 2);
+	error->seq = error->proto == IP_PROTO_TCP ? be32_load(transport + 4) : 0;
+	return (error->proto == IP_PROTO_TCP || error->proto == IP_PROTO_UDP) &&
+	       ip_is_own(icmp->ip, &error->local.addr);
+}
+
+/*
+ * What a "fragmentation needed" says. A router older than RFC 1191 says 0: section 7's table of the MTUs
+ * that there are gives the next one below the quoted packet's size. And no path in use is narrower than
+ * ICMP_MTU_MIN: who says so wants us to send headers (Linux has the same floor, min_pmtu).
+ */
+static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
+{
+	static const uint16_t plateaus[] = { 32000, 17914, 8166, 4352, 2002, 1492, 1006 };
+
+	for (unsigned i = 0; mtu_bytes == 0 && i < sizeof(plateaus) / sizeof(plateaus[0]); i++) {
+		if (plateaus[i] < quoted_bytes)
+			mtu_bytes = plateaus[i];
+	}
+	return mtu_bytes < ICMP_MTU_MIN ? ICMP_MTU_MIN : mtu_bytes;
+}
+
 /* The quoted packet: ours by its source address, with the first 8 bytes of its transport header. */
 static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
 			     struct icmp_error *error)
@@ -130,11 +156,9 @@ static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint
 	error->proto = h->proto;
 	error->local.addr = ipv4_mapped(h->src);
 	error->remote.addr = ipv4_mapped(h->dst);
-	error->local.port = be16_load(quote + header);
-	error->remote.port = be16_load(quote + header + 2);
-	error->seq = h->proto == IP_PROTO_TCP ? be32_load(quote + header + 4) : 0;
-	return (h->proto == IP_PROTO_TCP || h->proto == IP_PROTO_UDP) &&
-	       ip_is_own(icmp->ip, &error->local.addr);
+	if (error->kind == ICMP_ERROR_TOO_BIG)
+		error->mtu_bytes = icmp_mtu_bytes(error->mtu_bytes, be16_get(h->total_len));
+	return icmp_parse_ports(icmp, quote + header, error);
 }
 
 static enum icmp_verdict icmp_error(struct icmp *icmp, const struct packet_in *in,
@@ -144,17 +168,17 @@ static enum icmp_verdict icmp_error(struct icmp *icmp, const struct packet_in *i
 	const struct icmp_header *h = (const struct icmp_header *)f->pub.data;
 
 	*error = (struct icmp_error){ .type = h->type, .code = h->code };
-	if (!icmp_parse_quote(icmp, f->pub.data + ICMP_HEADER_BYTES, f->pub.len - ICMP_HEADER_BYTES,
-			      error)) {
-		icmp->stats->drop_icmp_bad++;
-		return ICMP_DROPPED;
-	}
 	if (h->type == ICMP_UNREACHABLE)
 		error->kind = icmp_unreachable_kind(h->code);
 	else
 		error->kind = h->type == ICMP_TIME_EXCEEDED ? ICMP_ERROR_TTL : ICMP_ERROR_PARAMETER;
 	if (error->kind == ICMP_ERROR_TOO_BIG)
 		error->mtu_bytes = be16_get(h->mtu);
+	if (!icmp_parse_quote(icmp, f->pub.data + ICMP_HEADER_BYTES, f->pub.len - ICMP_HEADER_BYTES,
+			      error)) {
+		icmp->stats->drop_icmp_bad++;
+		return ICMP_DROPPED;
+	}
 	icmp->stats->icmp_error_in++;
 	return ICMP_ERROR;
 }

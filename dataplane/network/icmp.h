@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* icmp.h - ICMP (RFC 792): echo answered, errors about our own packets handed to the transport. */
+/* icmp.h - ICMP for IPv4 (RFC 792) and IPv6 (RFC 4443): echo answered, errors about our own packets handed
+ * to the transport in one form. */
 #ifndef HARP_NETWORK_ICMP_H
 #define HARP_NETWORK_ICMP_H
 
@@ -18,7 +19,7 @@ enum icmp_error_kind {
 	ICMP_ERROR_UNREACHABLE_HOST,
 	ICMP_ERROR_UNREACHABLE_PORT, /* hard: protocol or port (RFC 1122 section 4.2.3.9) */
 	ICMP_ERROR_PROHIBITED,       /* a filter on the way says no */
-	ICMP_ERROR_TOO_BIG,          /* mtu_bytes is the next hop's, 0 when unknown (RFC 1191) */
+	ICMP_ERROR_TOO_BIG,          /* mtu_bytes is what fits */
 	ICMP_ERROR_TTL,
 	ICMP_ERROR_PARAMETER,
 };
@@ -31,7 +32,7 @@ struct icmp_error {
 	uint8_t proto;
 	struct harp_endpoint local, remote;
 	uint32_t seq;       /* TCP only */
-	uint32_t mtu_bytes; /* ICMP_ERROR_TOO_BIG */
+	uint32_t mtu_bytes; /* ICMP_ERROR_TOO_BIG: at least what every path has to carry */
 };
 
 enum icmp_verdict {
@@ -43,5 +44,15 @@ enum icmp_verdict {
 void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats);
 /* Takes a packet for which ip_input() said IP_LOCAL_ICMP. */
 enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error);
+/* The same for IP_LOCAL_ICMP6. Neighbour discovery ends in here (nd.c). */
+enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error);
+
+/* ---- shared by icmp.c and icmp6.c ---- */
+/* One more echo may be answered (one rate for both families). Counts when not. */
+bool icmp_echo_allowed(struct icmp *icmp);
+/* Sum of a packet's bytes, all fragments. */
+uint32_t icmp_sum(const struct frame *f);
+/* The first 8 bytes of a quoted TCP or UDP header; false for other protocols and other people's packets. */
+bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport, struct icmp_error *error);
 
 #endif

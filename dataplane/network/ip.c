@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * ip.c - IPv4 packets in and out (RFC 791, RFC 1122 section 3.2). IPv6 joins at the marked places:
- * addresses, routes, paths and what goes up are one form for both already.
- */
+/* ip.c - IPv4 packets in (RFC 791, RFC 1122 section 3.2), and packets of both families out. */
 #include "network/ip.h"
 
 #include <endian.h>
@@ -10,20 +7,29 @@
 
 #include "base/checksum.h"
 #include "network/ipv4.h"
+#include "network/ipv6.h"
 
 #define IP_TTL 64u /* RFC 1122 section 3.2.1.7, the value of RFC 1700 */
 
-static bool ip_is_own_ctx(const void *ctx, const struct harp_addr *addr)
+static bool ip_is_own_ctx(void *ctx, const struct harp_addr *addr)
 {
 	return ip_is_own(ctx, addr);
 }
 
-void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats)
+static void ip_solicit(void *ctx, const struct harp_addr *src_addr, const struct harp_addr *target,
+		       const uint8_t *mac)
+{
+	nd_solicit(ctx, src_addr, target, mac);
+}
+
+void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
+	     const struct harp_stack_options *opt)
 {
 	*ip = (struct ip){ .eth = eth, .stats = stats, .generation = 1 };
 	ip->v4_id = (uint16_t)rng_u64(eth->rng);
-	eth->is_own = ip_is_own_ctx;
-	eth->is_own_ctx = ip;
+	ip->label_key = (struct siphash_key){ .k = { rng_u64(eth->rng), rng_u64(eth->rng) } };
+	ip->scope_id = opt ? opt->scope_id : 0;
+	eth->network = (struct eth_network){ ip, ip_is_own_ctx, ip_solicit };
 }
 
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
@@ -41,11 +47,7 @@ uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst,
 
 /* ---- in ---------------------------------------------------------------------------------------- */
 
-/*
- * Cuts a packet to total bytes: link padding goes, with the frames that hold nothing else. False when
- * there are fewer bytes than that.
- */
-static bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
+bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
 {
 	for (; f->frag; f = f->frag) {
 		if (f->pub.len >= total)
@@ -93,15 +95,13 @@ static enum ip_verdict ip_drop(uint64_t *counter)
 	return IP_DROPPED;
 }
 
-static enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
+enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
 {
 	switch (proto) {
 	case IP_PROTO_TCP:
 		return IP_LOCAL_TCP;
 	case IP_PROTO_UDP:
 		return IP_LOCAL_UDP;
-	case IP_PROTO_ICMP:
-		return IP_LOCAL_ICMP;
 	default:
 		return ip_drop(&ip->stats->drop_ip_protocol);
 	}
@@ -118,7 +118,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 		return ip_drop(&stats->drop_ip_short);
 	uint32_t header = ipv4_header_bytes(h), total = be16_get(h->total_len);
 
-	/* RFC 1122 sections 3.2.1.1, 3.2.1.2. IPv6: a branch on the version. */
+	/* RFC 1122 sections 3.2.1.1, 3.2.1.2. */
 	if (h->version_ihl >> 4 != 4 || header < IPV4_HEADER_BYTES)
 		return ip_drop(&stats->drop_ip_version);
 	if (f->pub.len < header || total < header)
@@ -149,7 +149,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	f->pub.data += header;
 	f->pub.len -= header;
 	f->pub.capacity -= header;
-	return ip_protocol(ip, h->proto);
+	return h->proto == IP_PROTO_ICMP ? IP_LOCAL_ICMP : ip_protocol(ip, h->proto);
 }
 
 /* ---- out --------------------------------------------------------------------------------------- */
@@ -179,13 +179,12 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	      struct packet_out *out)
 {
 	const struct packet_out before = *out;
+	bool v4 = harp_addr_is_v4(&path->dst);
 	int err = ip_path_check(ip, path);
 
 	if (err)
 		return err;
-	if (!harp_addr_is_v4(&path->dst))
-		return -EAFNOSUPPORT; /* IPv6: its header here */
-	if (out->len + IPV4_HEADER_BYTES > path->mtu_bytes)
+	if (out->len + (v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES) > path->mtu_bytes)
 		return -EMSGSIZE;
 	/* The record may have been given to another address since the lookup. */
 	if (!path->neighbour ||
@@ -193,8 +192,12 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 		path->neighbour = neighbour_get(ip->eth, &path->next_hop);
 	if (!path->neighbour)
 		return -EAGAIN;
-	ip_write_header(ip, path, proto, tos, out);
-	err = eth_output(ip->eth, path->neighbour, ETH_TYPE_IPV4, &path->src, out);
+	if (v4)
+		ip_write_header(ip, path, proto, tos, out);
+	else
+		ip6_write_header(out, path, proto, tos, IP_TTL);
+	err = eth_output(ip->eth, path->neighbour, v4 ? ETH_TYPE_IPV4 : ETH_TYPE_IPV6, &path->src,
+			 out);
 	if (err)
 		*out = before;
 	return err;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ip.h - IPv4 (and the shape for IPv6): own addresses, routes, input validation, output.
+ * ip.h - IPv4 and IPv6: own addresses, routes, input validation, output.
  *
- * Up is a return: ip_input() gives a verdict and fills struct packet_in; stack.c calls the next
- * layer. Down is a call: ip_output() writes its header and calls eth_output().
+ * Up is a return: ip_input() and ip6_input() give a verdict and fill struct packet_in; stack.c calls
+ * the next layer. Down is a call: ip_output() writes its header and calls eth_output().
  */
 #ifndef HARP_NETWORK_IP_H
 #define HARP_NETWORK_IP_H
@@ -13,6 +13,7 @@
 #define IP_PROTO_ICMP 1u
 #define IP_PROTO_TCP 6u
 #define IP_PROTO_UDP 17u
+#define IP_PROTO_ICMP6 58u
 
 /* What a received packet is, once eth and ip have looked at it. */
 struct packet_in {
@@ -22,6 +23,7 @@ struct packet_in {
 	uint8_t ttl;
 	uint8_t tos;             /* DSCP and ECN */
 	uint8_t csum_good;       /* the card verified the transport checksum */
+	uint8_t group;           /* came in a frame for a multicast group (IPv6 only) */
 	uint32_t l4_csum_pseudo; /* pseudo-header sum (unfolded) for this packet's proto and len */
 	struct harp_addr src, dst;
 	const uint8_t *ip_header; /* for ICMP errors that quote it */
@@ -32,6 +34,7 @@ enum ip_verdict {
 	IP_LOCAL_TCP,
 	IP_LOCAL_UDP,
 	IP_LOCAL_ICMP,
+	IP_LOCAL_ICMP6,
 };
 
 /* A resolved way to a destination, cached by connections. Refreshed by ip_path_check(). */
@@ -39,6 +42,7 @@ struct ip_path {
 	struct harp_addr src, dst, next_hop;
 	uint32_t generation; /* of routes and addresses when it was looked up; 0: never */
 	uint32_t mtu_bytes;
+	uint32_t flow_label; /* IPv6, 20 bits: see ip_path_label(). Not touched by a lookup */
 	struct neighbour *neighbour;
 };
 
@@ -60,18 +64,30 @@ struct ip {
 	struct harp_stats *stats;
 	uint32_t generation; /* grows with every change of addresses and routes; starts at 1 */
 	uint16_t v4_id;
+	uint32_t scope_id; /* of link-local addresses: the interface */
+	struct siphash_key label_key;
 	unsigned address_count, route_count;
 	struct ip_address addresses[IP_ADDRESSES_MAX];
 	struct ip_route routes[IP_ROUTES_MAX];
 };
 
-void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats);
+/* opt may be NULL. */
+void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
+	     const struct harp_stack_options *opt);
 int ip_address_add(struct ip *ip, const struct harp_addr *addr, unsigned prefix_len);
 int ip_address_remove(struct ip *ip, const struct harp_addr *addr);
 bool ip_is_own(const struct ip *ip, const struct harp_addr *addr);
 int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len,
 		 const struct harp_addr *gateway, uint32_t mtu_bytes);
 int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len);
+
+/* Is this IPv6 address, which means something on one link only, of that link (RFC 4007)? Others: true. */
+bool ip_scope_good(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id);
+/* The scope_id that belongs to an own address or one that we talk to. */
+uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr);
+/* The source to send to dst with, by RFC 6724; NULL: no address of that family. */
+const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *dst,
+				  const struct harp_addr *next_hop);
 
 /*
  * Makes path fit to send to path->dst: chooses route, next hop, source (when path->src is zero) and
@@ -84,13 +100,32 @@ static inline int ip_path_check(struct ip *ip, struct ip_path *path)
 	return path->generation == ip->generation ? 0 : ip_path_lookup(ip, path);
 }
 
-/* Validates the IP header of a packet that eth_input() returned (data at the IP header). */
+/* Of the packets that ip_output() makes for this address. */
+static inline uint32_t ip_header_bytes(const struct harp_addr *addr)
+{
+	return harp_addr_is_v4(addr) ? 20u : 40u;
+}
+
+/* The flow label of a connection (RFC 6437): a keyed hash, so that the network can tell flows apart and
+ * nobody can tell anything else. Never 0. */
+void ip_path_label(const struct ip *ip, struct ip_path *path, uint16_t local_port,
+		   uint16_t remote_port);
+
+/* Validates the IP header of a packet that eth_input() returned (data at the IP header): ETH_IPV4 and
+ * ETH_IPV6. */
 enum ip_verdict ip_input(struct ip *ip, struct packet_in *in);
+enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in);
+/* The transport header's protocol, as a verdict; IP_DROPPED (counted) when we have none such. */
+enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto);
+/* Cuts a packet to total bytes: link padding goes, with the frames that hold nothing else. False when
+ * there are fewer bytes than that. */
+bool ip_trim(struct ip *ip, struct frame *f, uint32_t total);
 
 /*
  * Sends: out->head is at the transport header. Writes the IP header and goes down.
  * 0 queued; -EAGAIN next hop unresolved or NIC full (nothing written that matters, try again later:
- * eth.h says when); other -errno from ip_path_check(). DF is always set (RFC 1191).
+ * eth.h says when); other -errno from ip_path_check(). Nothing is ever fragmented: DF is set (RFC 1191),
+ * IPv6 has no fragments on the way (RFC 8200 section 5).
  */
 int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	      struct packet_out *out);

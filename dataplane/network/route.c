@@ -10,6 +10,7 @@
 
 #include "network/ip.h"
 #include "network/ipv4.h"
+#include "network/ipv6.h"
 
 static const struct harp_addr route_any;
 
@@ -54,10 +55,22 @@ static int route_prefix_bits(const struct harp_addr *addr, unsigned prefix_len)
 static bool route_is_unicast(const struct harp_addr *addr)
 {
 	if (!harp_addr_is_v4(addr))
-		return !route_same(addr, &route_any) && addr->bytes[0] != 0xff;
+		return !route_same(addr, &route_any) && !ipv6_is_multicast(addr) &&
+		       !ipv6_is_loopback(addr);
 	uint32_t v4 = ipv4_number(addr);
 
 	return v4 >> 24 != 0 && v4 >> 24 != 127 && v4 >> 28 < 14;
+}
+
+static uint32_t ip_nic_mtu_bytes(const struct ip *ip)
+{
+	return ip->eth->io->nic->caps.mtu_bytes;
+}
+
+/* RFC 791 section 3.2, RFC 8200 section 5: what every link has. */
+static bool route_mtu_good(const struct harp_addr *addr, uint32_t mtu_bytes)
+{
+	return mtu_bytes >= (harp_addr_is_v4(addr) ? 68u : IPV6_MTU_MIN);
 }
 
 /* ---- addresses --------------------------------------------------------------------------------- */
@@ -79,7 +92,7 @@ int ip_address_add(struct ip *ip, const struct harp_addr *addr, unsigned prefix_
 {
 	int bits = route_prefix_bits(addr, prefix_len), err;
 
-	if (bits < 0 || !route_is_unicast(addr))
+	if (bits < 0 || !route_is_unicast(addr) || !route_mtu_good(addr, ip_nic_mtu_bytes(ip)))
 		return -EINVAL;
 	if (ip_is_own(ip, addr))
 		return -EEXIST;
@@ -129,7 +142,7 @@ int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_
 {
 	int bits = route_prefix_bits(prefix, prefix_len);
 
-	if (bits < 0 || (mtu_bytes && mtu_bytes < 68)) /* RFC 791 section 3.2: every link has 68 */
+	if (bits < 0 || (mtu_bytes && !route_mtu_good(prefix, mtu_bytes)))
 		return -EINVAL;
 	if (gateway &&
 	    (!route_is_unicast(gateway) || harp_addr_is_v4(gateway) != harp_addr_is_v4(prefix)))
@@ -185,28 +198,100 @@ static const struct ip_route *route_lookup(const struct ip *ip, const struct har
 	return best;
 }
 
-/* The own address nearest to the next hop: longest common prefix (as RFC 6724 rule 8). */
-static const struct harp_addr *route_source(const struct ip *ip, const struct harp_addr *next_hop)
+/* RFC 6724 section 3.1, 3.2: how far an address reaches. */
+static unsigned route_scope(const struct harp_addr *addr)
+{
+	if (harp_addr_is_v4(addr)) /* 169.254.0.0/16 */
+		return ipv4_number(addr) >> 16 == 0xa9fe ? IPV6_SCOPE_LINK : IPV6_SCOPE_GLOBAL;
+	if (ipv6_is_multicast(addr))
+		return addr->bytes[1] & 0x0fu;
+	if (ipv6_is_link_local(addr))
+		return IPV6_SCOPE_LINK;
+	/* fec0::/10, deprecated by RFC 3879 */
+	return addr->bytes[0] == 0xfe ? IPV6_SCOPE_SITE : IPV6_SCOPE_GLOBAL;
+}
+
+/* RFC 6724 section 2.1: of the policy table, what tells apart addresses of one scope that a host may
+ * have: unique local ones (RFC 4193), 6to4, Teredo, and the rest. */
+static unsigned route_label(const struct harp_addr *addr)
+{
+	const uint8_t *b = addr->bytes;
+
+	if ((b[0] & 0xfe) == 0xfc)
+		return 13;
+	if (b[0] == 0x20 && b[1] == 0x02)
+		return 2;
+	if (b[0] == 0x20 && b[1] == 0x01 && b[2] == 0 && b[3] == 0)
+		return 5;
+	return 1;
+}
+
+static unsigned route_common_bits(const struct harp_addr *a, const struct harp_addr *b,
+				  unsigned most)
+{
+	unsigned bits = 0;
+
+	while (bits < most && (a->bytes[bits / 8] ^ b->bytes[bits / 8]) == 0)
+		bits += 8;
+	if (bits < most)
+		bits += (unsigned)__builtin_clz((unsigned)(a->bytes[bits / 8] ^ b->bytes[bits / 8])
+						<< 24);
+	return bits < most ? bits : most;
+}
+
+/*
+ * How good an own address is to send to dst from, as a number to compare: RFC 6724 section 5, the rules
+ * that can tell our addresses apart. There is one interface, nothing temporary and nothing deprecated:
+ * rules 2 (scope), 6 (label), 5.5 in the form "of the next hop's subnet", and 8 (longest prefix).
+ */
+static uint32_t route_rank(const struct ip_address *a, const struct harp_addr *dst,
+			   const struct harp_addr *next_hop)
+{
+	unsigned scope = route_scope(&a->addr), needed = route_scope(dst);
+	uint32_t rank;
+
+	/* Rule 2: the smallest scope that reaches, else the largest there is. */
+	rank = scope >= needed ? 31 - scope : scope;
+	rank = rank << 1 | (route_label(&a->addr) == route_label(dst));
+	rank = rank << 8 | (route_match(&a->addr, next_hop, a->prefix_len) ? a->prefix_len : 0u);
+	return rank << 8 | route_common_bits(&a->addr, dst, a->prefix_len);
+}
+
+const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *dst,
+				  const struct harp_addr *next_hop)
 {
 	const struct ip_address *best = NULL;
+	uint32_t best_rank = 0;
 
 	for (unsigned i = 0; i < ip->address_count; i++) {
 		const struct ip_address *a = &ip->addresses[i];
+		uint32_t rank;
 
-		if (harp_addr_is_v4(&a->addr) != harp_addr_is_v4(next_hop))
+		if (harp_addr_is_v4(&a->addr) != harp_addr_is_v4(dst))
 			continue;
-		if (!best || (route_match(&a->addr, next_hop, a->prefix_len) &&
-			      (!route_match(&best->addr, next_hop, best->prefix_len) ||
-			       a->prefix_len > best->prefix_len)))
+		rank = route_rank(a, dst, next_hop);
+		if (!best || rank > best_rank) {
 			best = a;
+			best_rank = rank;
+		}
 	}
 	return best ? &best->addr : NULL;
+}
+
+bool ip_scope_good(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id)
+{
+	return harp_addr_is_v4(addr) || !ipv6_is_link_local(addr) || scope_id == ip->scope_id;
+}
+
+uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr)
+{
+	return !harp_addr_is_v4(addr) && ipv6_is_link_local(addr) ? ip->scope_id : 0;
 }
 
 int ip_path_lookup(struct ip *ip, struct ip_path *path)
 {
 	const struct ip_route *route = NULL;
-	uint32_t nic_mtu_bytes = ip->eth->io->nic->caps.mtu_bytes;
+	uint32_t nic_mtu_bytes = ip_nic_mtu_bytes(ip);
 
 	path->generation = 0;
 	path->neighbour = NULL;
@@ -217,7 +302,7 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 		return -ENETUNREACH;
 	path->next_hop = route->on_link ? path->dst : route->gateway;
 	if (route_same(&path->src, &route_any)) {
-		const struct harp_addr *src = route_source(ip, &path->next_hop);
+		const struct harp_addr *src = ip_source(ip, &path->dst, &path->next_hop);
 
 		if (!src)
 			return -EADDRNOTAVAIL;

@@ -73,8 +73,11 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 		return err;
 	/* An address of our own would have to turn round inside: packets never do. */
 	if (remote->port == 0 || socket_addr_is_any(&remote->addr) ||
-	    ip_is_own(tcp->ip, &remote->addr))
+	    ip_is_own(tcp->ip, &remote->addr) ||
+	    !ip_scope_good(tcp->ip, &remote->addr, remote->scope_id))
 		return -EINVAL;
+	if (local && !ip_scope_good(tcp->ip, &local->addr, local->scope_id))
+		return -EADDRNOTAVAIL;
 	conn = tcp_conn_alloc(tcp, &options);
 	if (!conn)
 		return -ENOSPC;
@@ -283,11 +286,16 @@ void harp_conn_set_user(struct harp_conn *conn, void *user)
 void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endpoint *local,
 			 struct harp_endpoint *remote)
 {
+	const struct ip *ip = conn->tcp->ip;
+
 	if (local)
-		*local = (struct harp_endpoint){ .addr = conn->path.src, .port = conn->local_port };
+		*local = (struct harp_endpoint){ .addr = conn->path.src,
+						 .port = conn->local_port,
+						 .scope_id = ip_scope_id(ip, &conn->path.src) };
 	if (remote)
-		*remote =
-			(struct harp_endpoint){ .addr = conn->path.dst, .port = conn->remote_port };
+		*remote = (struct harp_endpoint){ .addr = conn->path.dst,
+						  .port = conn->remote_port,
+						  .scope_id = ip_scope_id(ip, &conn->path.dst) };
 }
 
 uint64_t harp_conn_acked_bytes(const struct harp_conn *conn)

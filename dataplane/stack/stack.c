@@ -53,6 +53,8 @@ static int stack_options(const struct harp_stack_options *in, struct harp_stack_
 		return stack_bad_option(opt, "harp_stack_create: max_neighbours is above 65536");
 	if (opt->port_min > opt->port_max)
 		return stack_bad_option(opt, "harp_stack_create: port_min is above port_max");
+	if (opt->vlan_id > ETH_VLAN_ID_MAX)
+		return stack_bad_option(opt, "harp_stack_create: vlan_id is above 4094");
 	if (opt->neighbour_mode > HARP_NEIGHBOUR_EXTERNAL)
 		return stack_bad_option(opt, "harp_stack_create: neighbour_mode is neither OWN nor "
 					     "EXTERNAL");
@@ -85,7 +87,7 @@ int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
 			       &stack->options);
 	if (err)
 		goto fail;
-	ip_init(&stack->ip, &stack->eth, &stack->stats);
+	ip_init(&stack->ip, &stack->eth, &stack->stats, &stack->options);
 	icmp_init(&stack->icmp, &stack->ip, &stack->stats);
 	err = tcp_init(&stack->tcp, &stack->ip, &stack->wheel, &stack->rng, &stack->stats,
 		       &stack->options, &stack->options.hooks);
@@ -114,19 +116,18 @@ void harp_stack_destroy(struct harp_stack *stack)
 /* ------------------------------------------------------------------------------------------------
  * One poll.
  */
-static void stack_icmp(struct harp_stack *stack, struct packet_in *in)
+static void stack_icmp_error(struct harp_stack *stack, const struct icmp_error *error)
 {
-	struct icmp_error error;
 	struct flow_key key;
 	int kind;
 
-	if (icmp_input(&stack->icmp, in, &error) != ICMP_ERROR || error.proto != IP_PROTO_TCP)
+	if (error->proto != IP_PROTO_TCP)
 		return;
-	key = (struct flow_key){ .local = error.local.addr,
-				 .remote = error.remote.addr,
-				 .local_port = error.local.port,
-				 .remote_port = error.remote.port };
-	switch (error.kind) {
+	key = (struct flow_key){ .local = error->local.addr,
+				 .remote = error->remote.addr,
+				 .local_port = error->local.port,
+				 .remote_port = error->remote.port };
+	switch (error->kind) {
 	case ICMP_ERROR_TOO_BIG:
 		kind = -EMSGSIZE;
 		break;
@@ -139,29 +140,48 @@ static void stack_icmp(struct harp_stack *stack, struct packet_in *in)
 	default:
 		return; /* soft: RFC 1122 section 4.2.3.9, the timers go on */
 	}
-	tcp_icmp_error(&stack->tcp, &key, error.seq, kind, error.mtu_bytes);
+	tcp_icmp_error(&stack->tcp, &key, error->seq, kind, error->mtu_bytes);
+}
+
+static enum ip_verdict stack_ip(struct harp_stack *stack, struct packet_in *in)
+{
+	switch (eth_input(&stack->eth, in->frame)) {
+	case ETH_IPV4:
+		return ip_input(&stack->ip, in);
+	case ETH_IPV6_GROUP:
+		in->group = true;
+		/* fall through */
+	case ETH_IPV6:
+		return ip6_input(&stack->ip, in);
+	default:
+		return IP_DROPPED;
+	}
 }
 
 /* One packet up through the layers. */
 static void stack_input(struct harp_stack *stack, struct frame *packet)
 {
 	struct packet_in in = { .frame = packet };
+	struct icmp_error error;
 	bool kept = false;
 
-	if (eth_input(&stack->eth, packet) == ETH_IPV4) {
-		switch (ip_input(&stack->ip, &in)) {
-		case IP_LOCAL_TCP:
-			kept = tcp_input(&stack->tcp, &in) == TCP_KEPT;
-			break;
-		case IP_LOCAL_ICMP:
-			stack_icmp(stack, &in);
-			break;
-		case IP_LOCAL_UDP:
-			stack->stats.drop_ip_protocol++;
-			break;
-		default:
-			break;
-		}
+	switch (stack_ip(stack, &in)) {
+	case IP_LOCAL_TCP:
+		kept = tcp_input(&stack->tcp, &in) == TCP_KEPT;
+		break;
+	case IP_LOCAL_ICMP:
+		if (icmp_input(&stack->icmp, &in, &error) == ICMP_ERROR)
+			stack_icmp_error(stack, &error);
+		break;
+	case IP_LOCAL_ICMP6:
+		if (icmp6_input(&stack->icmp, &in, &error) == ICMP_ERROR)
+			stack_icmp_error(stack, &error);
+		break;
+	case IP_LOCAL_UDP:
+		stack->stats.drop_ip_protocol++;
+		break;
+	default:
+		break;
 	}
 	if (!kept)
 		frame_release_packet(&stack->pool, packet);

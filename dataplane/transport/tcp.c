@@ -192,9 +192,10 @@ static uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
 }
 
 /* Typical payload of a received frame when segments are full: turns frames into a window. */
-static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mss_bytes)
+static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_bytes,
+					uint32_t mss_bytes)
 {
-	uint32_t packet = mss_bytes + TCP_HEADER_BYTES + TCP_OPTIONS_TIMESTAMP_BYTES + 34u;
+	uint32_t packet = mtu_bytes + ETH_HEADER_BYTES + ETH_VLAN_BYTES;
 	uint32_t frames = (packet + tcp->rx_payload_frame_bytes - 1) / tcp->rx_payload_frame_bytes;
 
 	return mss_bytes / (frames > 0 ? frames : 1);
@@ -259,14 +260,15 @@ void tcp_conn_bind(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 	struct flow_key key = conn_flow_key(conn);
 	uint32_t mtu = conn->path.mtu_bytes;
-	uint32_t headers = TCP_HEADER_BYTES + (harp_addr_is_v4(&conn->path.src) ? 20u : 40u);
+	uint32_t headers = TCP_HEADER_BYTES + ip_header_bytes(&conn->path.dst);
 
 	/* RFC 6691: the MSS option counts no IP or TCP options. */
 	conn->rcv_mss_bytes = (uint16_t)(mtu - headers);
-	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, conn->rcv_mss_bytes);
+	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, mtu, conn->rcv_mss_bytes);
 	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
 	       (65535u << conn->rcv_wscale) < conn->rx_frames_budget * conn->rcv_bytes_per_frame)
 		conn->rcv_wscale++;
+	ip_path_label(tcp->ip, &conn->path, conn->local_port, conn->remote_port);
 	tcp_conn_secrets(conn);
 	flow_insert(&tcp->flows, &key, conn->index);
 }

@@ -559,7 +559,7 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 	if (kind == -EMSGSIZE) {
 		if (!conn_synchronized(conn)) /* a SYN fits every path */
 			return;
-		headers = TCP_HEADER_BYTES + (harp_addr_is_v4(&key->local) ? 20u : 40u) +
+		headers = TCP_HEADER_BYTES + ip_header_bytes(&key->local) +
 			  (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
 		mss = mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers
 							      : TCP_MSS_BYTES_MIN;

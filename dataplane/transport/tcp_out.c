@@ -209,6 +209,7 @@ void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg)
 	}
 	if (ip_path_lookup(tcp->ip, &path) != 0 || !nicio_tx_ready(tcp->io, 1))
 		return;
+	ip_path_label(tcp->ip, &path, h.local_port, h.remote_port);
 	f = out_control_frame(tcp);
 	if (!f)
 		return;

@@ -84,6 +84,8 @@ static int sim_make_wire(struct sim *sim, const struct sim_limits *limits)
 	};
 	int err;
 
+	if (sim->v6 && options.mtu_bytes < 1280) /* IPv6 has no smaller links */
+		options.mtu_bytes = 1280;
 	if (rng_below(&sim->rng, 2))
 		options.complete_delay_ns = rng_below(&sim->rng, 500000);
 	err = harp_wire_create(&sim->wire, &options);
@@ -130,10 +132,19 @@ static struct harp_tcp_options sim_tcp_options(struct sim *sim)
 	};
 }
 
+static struct harp_addr sim_addr(const struct sim *sim, int side)
+{
+	struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(side + 1));
+
+	if (sim->v6)
+		addr = (struct harp_addr){ .bytes = { 0xfd, [15] = (uint8_t)(side + 1) } };
+	return addr;
+}
+
 static bool sim_make(struct sim *sim, const struct sim_limits *limits)
 {
 	struct harp_endpoint at = { .port = SIM_PORT };
-	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = SIM_PORT };
+	struct harp_endpoint remote = { .addr = sim_addr(sim, SIM_SERVER), .port = SIM_PORT };
 	struct harp_tcp_options tcp;
 	int err = sim_make_wire(sim, limits);
 
@@ -142,13 +153,14 @@ static bool sim_make(struct sim *sim, const struct sim_limits *limits)
 	for (int i = 0; i < 2; i++) {
 		struct harp_stack_options options = { .size = sizeof(options),
 						      .max_conns = 16,
+						      .vlan_id = sim->vlan_id,
 						      .seed = rng_u64(&sim->rng) };
-		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
+		struct harp_addr addr = sim_addr(sim, i);
 
 		sim->nic[i] = harp_wire_port(sim->wire, (unsigned)i);
 		err = harp_stack_create(&sim->stack[i], sim->nic[i], &options);
 		if (!err)
-			err = harp_stack_address_add(sim->stack[i], &addr, 24);
+			err = harp_stack_address_add(sim->stack[i], &addr, sim->v6 ? 64 : 24);
 		if (err)
 			return sim_fail(sim, "harp_stack_create: %s", strerror(-err));
 	}
@@ -396,6 +408,8 @@ bool sim_run(struct sim *sim, uint64_t seed, const struct sim_limits *limits)
 
 	memset(sim, 0, sizeof(*sim));
 	sim->seed = seed;
+	sim->v6 = seed % 2;
+	sim->vlan_id = seed / 2 % 4 == 3 ? 100 : 0;
 	sim->trace = 0xcbf29ce484222325ull;
 	rng_seed(&sim->rng, seed);
 	good = sim_make(sim, limits) && sim_loop(sim) && sim_check_end(sim);

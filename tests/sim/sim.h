@@ -3,7 +3,7 @@
  * sim.h - the simulator: two stacks on a bad wire under a virtual clock, everything from one seed.
  *
  * A seed decides the wire (delay, rate, loss, reordering, duplication, corruption, completion delay,
- * frame size, MTU), the connections, and how their applications behave: how much they send and in what
+ * frame size, MTU, IPv4 or IPv6, tagged or not), the connections, and how their applications behave: how much they send and in what
  * pieces, with which of the API's calls, when they stop reading, who closes first. What must hold in
  * the end is always the same; sim_check_end() has the list.
  */
@@ -48,6 +48,8 @@ struct sim_pair {
 
 struct sim {
 	uint64_t seed;
+	bool v6;          /* every other seed */
+	uint16_t vlan_id; /* a quarter of them */
 	struct rng rng;
 	uint64_t now_ns;
 	struct harp_wire *wire;

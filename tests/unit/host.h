@@ -66,7 +66,7 @@ static inline void host_init(struct host *h, uint32_t mtu_bytes, uint32_t neighb
 	rng_seed(&h->rng, 1);
 	wheel_init(&h->wheel, h->now_ns);
 	CHECK_EQ(eth_init(&h->eth, &h->io, &h->wheel, &h->rng, &h->stats, &h->options), 0);
-	ip_init(&h->ip, &h->eth, &h->stats);
+	ip_init(&h->ip, &h->eth, &h->stats, &h->options);
 	icmp_init(&h->icmp, &h->ip, &h->stats);
 	CHECK_EQ(ip_address_add(&h->ip, &own, 24), 0);
 	nicio_fill(&h->io);
@@ -102,10 +102,15 @@ static inline void host_up(struct host *h, struct frame *packet)
 	h->ip_verdict = IP_DROPPED;
 	h->icmp_verdict = ICMP_DROPPED;
 	h->eth_verdict = eth_input(&h->eth, packet);
+	in.group = h->eth_verdict == ETH_IPV6_GROUP;
 	if (h->eth_verdict == ETH_IPV4)
 		h->ip_verdict = ip_input(&h->ip, &in);
+	else if (h->eth_verdict == ETH_IPV6 || h->eth_verdict == ETH_IPV6_GROUP)
+		h->ip_verdict = ip6_input(&h->ip, &in);
 	if (h->ip_verdict == IP_LOCAL_ICMP)
 		h->icmp_verdict = icmp_input(&h->icmp, &in, &h->icmp_error);
+	if (h->ip_verdict == IP_LOCAL_ICMP6)
+		h->icmp_verdict = icmp6_input(&h->icmp, &in, &h->icmp_error);
 	h->tcp_packets += h->ip_verdict == IP_LOCAL_TCP;
 	frame_release_packet(&h->pool, packet);
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_eth.c - what Ethernet lets in, what it counts, and ARP as others see it. */
+#include <errno.h>
+
 #include "host.h"
 
 static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
@@ -22,9 +24,12 @@ static void test_drops(void)
 	make_eth(p, everyone, ETH_TYPE_IPV4); /* RFC 1122 3.3.6 */
 	peer_say(&h, p, 60);
 	CHECK_EQ(h.stats.drop_eth_not_ours, 3);
-	make_eth(p, host_mac, ETH_TYPE_VLAN);
+	make_eth(p, everyone, ETH_TYPE_IPV6); /* IPv6 has groups and no broadcast */
 	peer_say(&h, p, 60);
-	make_eth(p, host_mac, ETH_TYPE_IPV6);
+	CHECK_EQ(h.stats.drop_eth_not_ours, 4);
+	make_eth(p, host_mac, 0x88b5);
+	peer_say(&h, p, 60);
+	make_eth(p, host_mac, ETH_TYPE_VLAN); /* a priority tag in front of nothing that we know */
 	peer_say(&h, p, 60);
 	make_eth(p, host_mac, 60); /* 802.3 length */
 	peer_say(&h, p, 60);
@@ -35,6 +40,139 @@ static void test_drops(void)
 	CHECK_EQ(h.eth_verdict, ETH_IPV4);
 	CHECK_EQ(h.stats.drop_ip_short, 1);
 	host_done(&h);
+}
+
+/* The groups that we listen to, and the packets that may come to them. */
+static void test_groups(void)
+{
+	static const struct {
+		uint8_t mac[6];
+		uint16_t type;
+		enum eth_verdict verdict;
+	} frames[] = {
+		{ { 0x33, 0x33, 0, 0, 0, 1 }, ETH_TYPE_IPV6, ETH_IPV6_GROUP },
+		{ { 0x33, 0x33, 0xff, 1, 2, 3 }, ETH_TYPE_IPV6, ETH_IPV6_GROUP },
+		{ { 0x33, 0x33, 0, 0, 0, 2 }, ETH_TYPE_IPV6, ETH_DROPPED }, /* all routers */
+		{ { 0x33, 0x33, 0, 0, 0, 0xfb }, ETH_TYPE_IPV6, ETH_DROPPED },
+		{ { 0x33, 0x32, 0xff, 1, 2, 3 }, ETH_TYPE_IPV6, ETH_DROPPED },
+		{ { 0x33, 0x33, 0, 0, 0, 1 }, ETH_TYPE_IPV4, ETH_DROPPED },
+		{ { 0x33, 0x33, 0, 0, 0, 1 }, ETH_TYPE_ARP, ETH_DROPPED },
+	};
+	struct host h;
+	uint8_t p[100] = { 0 };
+	uint64_t dropped = 0;
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
+		make_eth(p, frames[i].mac, frames[i].type);
+		peer_say(&h, p, 60);
+		CHECK_EQ(h.eth_verdict, frames[i].verdict);
+		dropped += frames[i].verdict == ETH_DROPPED;
+		CHECK_EQ(h.stats.drop_eth_not_ours, dropped);
+	}
+	host_done(&h);
+}
+
+/* An echo request of len bytes with tags in front of its type; the frame's length. */
+static uint32_t make_tagged(uint8_t *p, const uint8_t *tags, uint32_t tags_len)
+{
+	uint8_t plain[100];
+	uint32_t len = make_ipv4(plain, IP_PROTO_ICMP, 8);
+
+	memset(plain + 34, 0, 8);
+	plain[34] = 8;
+	icmp_seal(plain + 34, 8);
+	memcpy(p, plain, 12);
+	memcpy(p + 12, tags, tags_len);
+	memcpy(p + 12 + tags_len, plain + 12, len - 12);
+	return len + tags_len;
+}
+
+static void test_vlan(void)
+{
+	static const struct {
+		uint16_t vlan_id; /* ours */
+		uint8_t tags[8];
+		uint32_t len;
+		bool good;
+	} frames[] = {
+		{ 0, { 0 }, 0, true },
+		{ 0, { 0x81, 0, 0xe0, 0 }, 4, true }, /* priority 7 of no VLAN */
+		{ 0, { 0x81, 0, 0, 5 }, 4, false },
+		{ 5, { 0x81, 0, 0, 5 }, 4, true },
+		{ 5, { 0x81, 0, 0xb0, 5 }, 4, true }, /* priority and drop eligible */
+		{ 5, { 0x81, 0, 0, 6 }, 4, false },
+		{ 5, { 0x81, 0, 0xe0, 0 }, 4, false },
+		{ 5, { 0 }, 0, false },
+		{ 5, { 0x88, 0xa8, 0, 5 }, 4, false }, /* a provider's */
+		{ 0, { 0x88, 0xa8, 0, 0 }, 4, false },
+		{ 5, { 0x88, 0xa8, 0, 1, 0x81, 0, 0, 5 }, 8, false },
+		{ 5, { 0x81, 0, 0, 5, 0x81, 0, 0, 5 }, 8, false },
+		{ 0, { 0x81, 0, 0, 0, 0x81, 0, 0, 0 }, 8, false },
+		{ 4094, { 0x81, 0, 0x0f, 0xfe }, 4, true },
+	};
+	struct harp_addr peer = ipv4_mapped(peer_ip);
+	uint8_t p[100], r[HOST_PACKET_MAX];
+
+	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
+		uint32_t tag = frames[i].vlan_id ? 4 : 0;
+		struct host h;
+
+		host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+		h.eth.vlan_id = frames[i].vlan_id;
+		CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
+		peer_say(&h, p, make_tagged(p, frames[i].tags, frames[i].len));
+		CHECK_EQ(h.stats.drop_vlan, !frames[i].good);
+		CHECK_EQ(h.stats.icmp_echo_in, frames[i].good);
+		CHECK_EQ(peer_receive(&h, r), frames[i].good ? 42 + tag : 0);
+		if (frames[i].good && tag) {
+			CHECK_EQ(be16_load(r + 12), ETH_TYPE_VLAN);
+			CHECK_EQ(be16_load(r + 14), frames[i].vlan_id);
+		}
+		if (frames[i].good)
+			CHECK_EQ(be16_load(r + 12 + tag), ETH_TYPE_IPV4);
+		host_done(&h);
+	}
+}
+
+/* ARP is tagged too; a tag cut off is short; a full packet and its tag fit. */
+static void test_vlan_edges(void)
+{
+	struct harp_stack_options opt = { .size = sizeof(opt), .vlan_id = 4095 };
+	struct harp_addr peer = ipv4_mapped(peer_ip);
+	struct ip_path path = { .dst = peer };
+	uint8_t plain[100], p[100], r[HOST_PACKET_MAX];
+	static const uint8_t tag[4] = { 0x81, 0, 0, 9 };
+	struct host h;
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	h.eth.vlan_id = 9;
+	make_arp(plain, everyone, 1, peer_mac, peer_ip, host_ip);
+	memcpy(p, plain, 12);
+	memcpy(p + 12, tag, 4);
+	memcpy(p + 16, plain + 12, 30);
+	peer_say(&h, p, 46);
+	CHECK_EQ(peer_receive(&h, r), 46);
+	CHECK_MEM(r + 12, tag, 4);
+	CHECK_EQ(be16_load(r + 16), ETH_TYPE_ARP);
+	for (uint32_t len = 14; len < 18; len++)
+		peer_say(&h, p, len);
+	CHECK_EQ(h.stats.drop_eth_short, 4);
+
+	struct frame *f = frame_alloc(&h.pool, 0);
+	struct packet_out out = { f, f->pub.data, 1480 };
+
+	f->pub.len = 1480;
+	memset(f->pub.data, 0, 1480);
+	CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out), 0);
+	frame_release(&h.pool, f);
+	host_poll(&h);
+	CHECK_EQ(peer_receive(&h, r), 1518); /* 1500, Ethernet, tag */
+	host_done(&h);
+
+	struct eth eth;
+
+	CHECK_EQ(eth_init(&eth, &h.io, &h.wheel, &h.rng, &h.stats, &opt), -EINVAL);
 }
 
 static void test_arp_request(void)
@@ -171,6 +309,9 @@ static void test_no_frame(void)
 int main(void)
 {
 	test_drops();
+	test_groups();
+	test_vlan();
+	test_vlan_edges();
 	test_arp_request();
 	test_arp_malformed();
 	test_conflict();

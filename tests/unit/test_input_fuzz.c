@@ -76,7 +76,8 @@ static uint64_t accounted(const struct host *h, uint64_t icmp_answers)
 	       s->arp_in + s->drop_ip_short + s->drop_ip_version + s->drop_ip_checksum +
 	       s->drop_ip_not_ours + s->drop_ip_source + s->drop_ip_fragment + s->drop_ip_protocol +
 	       s->drop_icmp_bad + s->drop_icmp_rate + s->icmp_error_in + icmp_answers +
-	       h->tcp_packets;
+	       h->tcp_packets + s->drop_vlan + s->drop_ip6_ext + s->drop_nd_bad + s->nd_in +
+	       s->nd_ignored;
 }
 
 int main(int argc, char **argv)
@@ -86,7 +87,7 @@ int main(int argc, char **argv)
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 	struct rng rng;
 	struct host h;
-	uint64_t answered = 0, udp = 0;
+	uint64_t answered = 0, udp = 0, nd;
 
 	host_init(&h, 3500, HARP_NEIGHBOUR_OWN);
 	CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
@@ -94,9 +95,11 @@ int main(int argc, char **argv)
 	for (unsigned long i = 0; i < count && !check_failures; i++) {
 		uint32_t len = make_packet(&rng, p);
 
+		nd = h.stats.nd_in + h.stats.nd_ignored + h.stats.drop_nd_bad;
 		h.now_ns += rng_below(&rng, 300000);
 		peer_say(&h, p, len);
-		answered += h.icmp_verdict == ICMP_CONSUMED;
+		answered += h.icmp_verdict == ICMP_CONSUMED &&
+			    h.stats.nd_in + h.stats.nd_ignored + h.stats.drop_nd_bad == nd;
 		udp += h.ip_verdict == IP_LOCAL_UDP;
 		while (peer_receive(&h, r) > 0)
 			;

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipv6.c - IPv6 packets in, and their header out (RFC 8200).
+ *
+ * Extension headers. None is ever sent. Hop-by-hop and destination options are stepped over, option by
+ * option, up to IP6_EXT_BYTES_MAX bytes in IP6_EXT_MAX headers (RFC 8504 section 5.3 asks for limits); an
+ * unknown option whose type says "discard" discards. A routing header of type 0 is refused whatever it
+ * says (RFC 5095), others when they want to go on. What is refused is not answered by a parameter
+ * problem: it is counted. Fragments are refused, and so are atomic ones, which RFC 6946 would have us
+ * take: nobody who speaks TCP with path MTU discovery sends them, RFC 8021 forbids what once made hosts
+ * send them, and RFC 6980 wants neighbour discovery in them refused anyway.
+ */
+#include "network/ipv6.h"
+
+#include <endian.h>
+
+#include "base/checksum.h"
+
+#define IP6_EXT_MAX 4u
+#define IP6_EXT_BYTES_MAX 256u
+#define IP6_OPTION_PAD1 0u
+#define IP6_OPTION_ACTION_MASK 0xc0u /* of an unknown option's type: 0 skip it, else discard */
+
+static enum ip_verdict ip6_drop(uint64_t *counter)
+{
+	(*counter)++;
+	return IP_DROPPED;
+}
+
+/* RFC 4291: what must never be a source. :: may, of a neighbour solicitation only: *unspecified. */
+static bool ip6_source_good(const struct ip *ip, const struct harp_addr *src, bool *unspecified)
+{
+	*unspecified = ipv6_is_unspecified(src);
+	/* A mapped address on the wire would pass for IPv4's (RFC 4942 section 2.2). */
+	return !ipv6_is_multicast(src) && !ipv6_is_loopback(src) && !harp_addr_is_v4(src) &&
+	       !ip_is_own(ip, src);
+}
+
+/* An own address, or a group that an own address or every node belongs to. */
+static bool ip6_is_ours(const struct ip *ip, const struct packet_in *in)
+{
+	static const struct harp_addr all_nodes = { .bytes = { 0xff, 2, [15] = 1 } };
+
+	if (!ipv6_is_multicast(&in->dst)) /* in a frame for a group: not ours (as RFC 1122 3.3.6) */
+		return !harp_addr_is_v4(&in->dst) && ip_is_own(ip, &in->dst) && !in->group;
+	if (memcmp(&in->dst, &all_nodes, sizeof(all_nodes)) == 0)
+		return true;
+	for (unsigned i = 0; i < ip->address_count; i++) {
+		struct harp_addr group = ipv6_solicited_node(&ip->addresses[i].addr);
+
+		if (!harp_addr_is_v4(&ip->addresses[i].addr) &&
+		    memcmp(&group, &in->dst, sizeof(group)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* RFC 8200 section 4.2: the options of a hop-by-hop or destination header, len bytes of them. */
+static bool ip6_options_good(const uint8_t *p, uint32_t len)
+{
+	for (uint32_t at = 0; at < len;) {
+		uint32_t left = len - at;
+
+		if (p[at] == IP6_OPTION_PAD1) {
+			at++;
+			continue;
+		}
+		if (left < 2 || p[at + 1] + 2u > left || (p[at] & IP6_OPTION_ACTION_MASK))
+			return false;
+		at += p[at + 1] + 2u;
+	}
+	return true;
+}
+
+static bool ip6_ext_good(uint8_t proto, const uint8_t *p, uint32_t bytes, unsigned count)
+{
+	if (proto == IPV6_EXT_ROUTING) /* RFC 8200 section 4.4: type, segments left */
+		return p[2] != 0 && p[3] == 0;
+	/* Section 4.1: hop-by-hop options come first or not at all. */
+	return (proto == IPV6_EXT_DESTINATION || count == 0) && ip6_options_good(p + 2, bytes - 2);
+}
+
+/* Steps over extension headers: the verdict of what follows, and its offset from p. */
+static enum ip_verdict ip6_extensions(const struct ip *ip, struct packet_in *in, const uint8_t *p,
+				      uint32_t len, uint32_t *offset)
+{
+	struct harp_stats *stats = ip->stats;
+	uint8_t next = in->proto;
+
+	*offset = 0;
+	for (unsigned count = 0;; count++) {
+		uint32_t bytes;
+
+		switch (in->proto) {
+		case IPV6_EXT_HOP_BY_HOP:
+		case IPV6_EXT_ROUTING:
+		case IPV6_EXT_DESTINATION:
+			break;
+		case IPV6_EXT_FRAGMENT:
+			return ip6_drop(&stats->drop_ip_fragment);
+		case IP_PROTO_ICMP6:
+			return IP_LOCAL_ICMP6;
+		default:
+			return ip_protocol(ip, in->proto);
+		}
+		bytes = ipv6_ext_bytes(in->proto, p + *offset, len - *offset, &next);
+		if (bytes == 0 || count == IP6_EXT_MAX || *offset + bytes > IP6_EXT_BYTES_MAX ||
+		    !ip6_ext_good(in->proto, p + *offset, bytes, count))
+			return ip6_drop(&stats->drop_ip6_ext);
+		*offset += bytes;
+		in->proto = next;
+	}
+}
+
+enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
+{
+	struct frame *f = in->frame;
+	const struct ipv6_header *h = (const struct ipv6_header *)f->pub.data;
+	struct harp_stats *stats = ip->stats;
+	enum ip_verdict verdict;
+	uint32_t word, total, ext;
+	bool unspecified;
+
+	/* The headers must lie in the first frame: every card puts them there. */
+	if (f->pub.len < IPV6_HEADER_BYTES)
+		return ip6_drop(&stats->drop_ip_short);
+	word = be32_get(h->version_class_label);
+	if (word >> 28 != 6)
+		return ip6_drop(&stats->drop_ip_version);
+	total = IPV6_HEADER_BYTES + be16_get(h->payload_len);
+	if (!ip_trim(ip, f, total))
+		return ip6_drop(&stats->drop_ip_short);
+	in->src = h->src;
+	in->dst = h->dst;
+	if (!ip6_is_ours(ip, in))
+		return ip6_drop(&stats->drop_ip_not_ours);
+	if (!ip6_source_good(ip, &in->src, &unspecified))
+		return ip6_drop(&stats->drop_ip_source);
+	in->proto = h->next;
+	verdict = ip6_extensions(ip, in, f->pub.data + IPV6_HEADER_BYTES,
+				 f->pub.len - IPV6_HEADER_BYTES, &ext);
+	if (verdict == IP_DROPPED)
+		return verdict;
+	if (verdict != IP_LOCAL_ICMP6) {
+		if (unspecified)
+			return ip6_drop(&stats->drop_ip_source);
+		if (ipv6_is_multicast(&in->dst)) /* RFC 9293 section 3.9.2.3 MUST-57 */
+			return ip6_drop(&stats->drop_ip_not_ours);
+	}
+	ext += IPV6_HEADER_BYTES;
+	in->ip_header = f->pub.data;
+	in->len = total - ext;
+	in->ttl = h->hop_limit;
+	in->tos = (uint8_t)(word >> 20);
+	in->csum_good = (f->flags & FRAME_RX_CSUM_GOOD) != 0;
+	in->l4_csum_pseudo = ip_pseudo_sum(&in->src, &in->dst, in->proto, in->len);
+	f->pub.data += ext;
+	f->pub.len -= ext;
+	f->pub.capacity -= ext;
+	return verdict;
+}
+
+void ip6_write_header(struct packet_out *out, const struct ip_path *path, uint8_t proto,
+		      uint8_t tclass, uint8_t hop_limit)
+{
+	struct ipv6_header *h;
+	uint32_t payload_len = out->len;
+
+	out->head -= IPV6_HEADER_BYTES;
+	out->len += IPV6_HEADER_BYTES;
+	h = (struct ipv6_header *)out->head;
+	h->version_class_label =
+		be32_of(UINT32_C(6) << 28 | (uint32_t)tclass << 20 | path->flow_label);
+	h->payload_len = be16_of((uint16_t)payload_len);
+	h->next = proto;
+	h->hop_limit = hop_limit;
+	h->src = path->src;
+	h->dst = path->dst;
+}
+
+void ip_path_label(const struct ip *ip, struct ip_path *path, uint16_t local_port,
+		   uint16_t remote_port)
+{
+	struct {
+		struct harp_addr src, dst;
+		uint16_t local_port, remote_port;
+	} flow = { path->src, path->dst, local_port, remote_port };
+
+	static_assert(sizeof(flow) == 36, "hashed as bytes: no padding");
+	path->flow_label = (uint32_t)siphash24(&ip->label_key, &flow, sizeof(flow)) & 0xfffffu;
+	if (path->flow_label == 0) /* would mean "no label" */
+		path->flow_label = 1;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ipv6.h - the IPv6 header (RFC 8200), kinds of addresses (RFC 4291), for the files of the network layer. */
+#ifndef HARP_NETWORK_IPV6_H
+#define HARP_NETWORK_IPV6_H
+
+#include <string.h>
+
+#include "network/ip.h"
+
+#define IPV6_HEADER_BYTES 40u
+#define IPV6_MTU_MIN 1280u /* RFC 8200 section 5: every link has it */
+
+/* Extension headers, RFC 8200 section 4. */
+#define IPV6_EXT_HOP_BY_HOP 0u
+#define IPV6_EXT_ROUTING 43u
+#define IPV6_EXT_FRAGMENT 44u
+#define IPV6_EXT_DESTINATION 60u
+
+struct ipv6_header {
+	be32_t version_class_label; /* 4, 8 and 20 bits */
+	be16_t payload_len;
+	uint8_t next, hop_limit;
+	struct harp_addr src, dst;
+} __attribute__((packed));
+static_assert(sizeof(struct ipv6_header) == IPV6_HEADER_BYTES, "RFC 8200 section 3");
+
+/* RFC 4291 section 2.7: scopes are numbers, those of unicast addresses too (RFC 6724 section 3.1). */
+#define IPV6_SCOPE_LINK 2u
+#define IPV6_SCOPE_SITE 5u
+#define IPV6_SCOPE_GLOBAL 14u
+
+static inline bool ipv6_is_multicast(const struct harp_addr *addr)
+{
+	return addr->bytes[0] == 0xff;
+}
+
+static inline bool ipv6_is_unspecified(const struct harp_addr *addr)
+{
+	static const struct harp_addr any;
+
+	return memcmp(addr, &any, sizeof(any)) == 0;
+}
+
+static inline bool ipv6_is_loopback(const struct harp_addr *addr)
+{
+	static const struct harp_addr loopback = { .bytes = { [15] = 1 } };
+
+	return memcmp(addr, &loopback, sizeof(loopback)) == 0;
+}
+
+static inline bool ipv6_is_link_local(const struct harp_addr *addr)
+{
+	return addr->bytes[0] == 0xfe && (addr->bytes[1] & 0xc0) == 0x80;
+}
+
+/* Solicited-node multicast address (RFC 4291 section 2.7.1) of addr. */
+static inline struct harp_addr ipv6_solicited_node(const struct harp_addr *addr)
+{
+	struct harp_addr group = { .bytes = { 0xff, 2, [11] = 1, [12] = 0xff } };
+
+	memcpy(group.bytes + 13, addr->bytes + 13, 3);
+	return group;
+}
+
+/* RFC 2464 section 7: the Ethernet address of a group. */
+static inline void ipv6_group_mac(const struct harp_addr *group, uint8_t *mac)
+{
+	mac[0] = mac[1] = 0x33;
+	memcpy(mac + 2, group->bytes + 12, 4);
+}
+
+/* Bytes of an extension header of the common form at p, of which len bytes are there: 0 when it does
+ * not fit or has another form. *next becomes what follows. */
+static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t len, uint8_t *next)
+{
+	uint32_t bytes;
+
+	if (len < 8 || (proto != IPV6_EXT_HOP_BY_HOP && proto != IPV6_EXT_ROUTING &&
+			proto != IPV6_EXT_DESTINATION))
+		return 0;
+	bytes = (p[1] + 1u) * 8;
+	*next = p[0];
+	return bytes <= len ? bytes : 0;
+}
+
+/* ipv6.c */
+void ip6_write_header(struct packet_out *out, const struct ip_path *path, uint8_t proto,
+		      uint8_t tclass, uint8_t hop_limit);
+
+/* nd.c - neighbour discovery (RFC 4861): messages in and out. The table is the link layer's. */
+#define ND_ROUTER_SOLICITATION 133u
+#define ND_ROUTER_ADVERTISEMENT 134u
+#define ND_SOLICITATION 135u
+#define ND_ADVERTISEMENT 136u
+#define ND_REDIRECT 137u
+
+/* An ICMPv6 message whose checksum is good and whose type is one of the above. Counts it. */
+void nd_input(struct ip *ip, const struct packet_in *in);
+void nd_solicit(struct ip *ip, const struct harp_addr *src_addr, const struct harp_addr *target,
+		const uint8_t *mac);
+
+#endif
