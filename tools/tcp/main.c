@@ -13,10 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/endpoint.h"
+#include "common/options.h"
 #include "common/samples.h"
 #include "pattern.h"
 #include "stream.h"
 
+#define TOOL "harp-tcp"
 #define REQUEST_MAGIC 0x48545032u /* "HTP2" */
 #define CHUNK_BYTES 65536u
 #define ECHO_MAX 65536u
@@ -44,6 +47,7 @@ static const char usage[] =
 	"       harp-tcp send|recv|echo ADDRESS PORT [options]\n"
 	"\n"
 	"Verified bytes and round trips over the HARP stack, or the kernel's TCP with --kernel.\n"
+	"ADDRESS: 10.0.0.1, fd00::1, fe80::1%eth0; of serve also 0.0.0.0 and ::.\n"
 	"\n"
 	"  --ifname NAME      the interface of the HARP stack (needed without --kernel)\n"
 	"  --kernel           kernel sockets\n"
@@ -339,30 +343,6 @@ static int client(struct stream *s, const struct options *o)
 
 /* ---- options -------------------------------------------------------------------------------- */
 
-static uint64_t number(const char *name, const char *text, uint64_t min, uint64_t max)
-{
-	char *end;
-	unsigned long long value;
-
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (errno || end == text || *end || text[0] == '-' || value < min || value > max) {
-		fprintf(stderr, "harp-tcp: %s %s: a number in %" PRIu64 "..%" PRIu64 " is needed\n",
-			name, text, min, max);
-		exit(2);
-	}
-	return value;
-}
-
-static uint32_t choice(const char *name, const char *text, const char *const *words)
-{
-	for (uint32_t i = 0; words[i]; i++)
-		if (!strcmp(text, words[i]))
-			return i;
-	fprintf(stderr, "harp-tcp: %s %s: unknown\n%s", name, text, usage);
-	exit(2);
-}
-
 static void parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
@@ -373,9 +353,6 @@ static void parse(int argc, char **argv, struct options *o)
 		{ "help", 0, 0, 'h' },   { 0, 0, 0, 0 },
 	};
 	static const char *const commands[] = { "send", "recv", "echo", "serve", NULL };
-	static const char *const xdp_modes[] = { "auto", "generic", "native", NULL };
-	static const char *const copy_modes[] = { "auto", "copy", "zero-copy", NULL };
-	static const char *const outputs[] = { "text", "json", NULL };
 	uint64_t count = 0, bytes = 16u << 20;
 	struct harp_endpoint *end;
 	int c;
@@ -391,16 +368,18 @@ static void parse(int argc, char **argv, struct options *o)
 			o->stream.kernel = true;
 			break;
 		case 'b':
-			bytes = number("--bytes", optarg, 0, 1ull << 50);
+			bytes = option_number(TOOL, "--bytes", optarg, 0, 1ull << 50);
 			break;
 		case 'n':
-			count = number("--count", optarg, 1, 1u << 24);
+			count = option_number(TOOL, "--count", optarg, 1, 1u << 24);
 			break;
 		case 'z':
-			o->request.size = (uint32_t)number("--size", optarg, 1, ECHO_MAX);
+			o->request.size =
+				(uint32_t)option_number(TOOL, "--size", optarg, 1, ECHO_MAX);
 			break;
 		case 't':
-			o->timeout_ns = number("--timeout", optarg, 1, 3600) * 1000000000u;
+			o->timeout_ns =
+				option_number(TOOL, "--timeout", optarg, 1, 3600) * 1000000000u;
 			break;
 		case 's':
 			o->stream.spin = true;
@@ -409,19 +388,20 @@ static void parse(int argc, char **argv, struct options *o)
 			o->stream.frames = true;
 			break;
 		case 'q':
-			o->stream.queue = (uint32_t)number("--queue", optarg, 0, 255);
+			o->stream.queue = (uint32_t)option_number(TOOL, "--queue", optarg, 0, 255);
 			break;
 		case 'x':
-			o->stream.xdp_mode = choice("--xdp", optarg, xdp_modes);
+			o->stream.xdp_mode = option_choice(TOOL, "--xdp", optarg, option_xdp_modes);
 			break;
 		case 'c':
-			o->stream.copy_mode = choice("--copy", optarg, copy_modes);
+			o->stream.copy_mode =
+				option_choice(TOOL, "--copy", optarg, option_copy_modes);
 			break;
 		case 'l':
 			o->stream.lib_dir = optarg;
 			break;
 		case 'o':
-			o->json = choice("-o", optarg, outputs);
+			o->json = option_choice(TOOL, "-o", optarg, option_outputs);
 			break;
 		case 'h':
 			fputs(usage, stdout);
@@ -435,16 +415,16 @@ static void parse(int argc, char **argv, struct options *o)
 		fputs(usage, stderr);
 		exit(2);
 	}
-	o->request.test = choice("command", argv[optind], commands);
+	o->request.test = option_choice(TOOL, "command", argv[optind], commands);
 	o->serve = o->request.test == 3;
 	o->connections = count ? (uint32_t)count : 1;
 	o->request.bytes = o->request.test == TEST_ECHO ? (count ? count : 10000) : bytes;
 	end = o->serve ? &o->stream.local : &o->stream.remote;
-	if (harp_addr_parse(argv[optind + 1], &end->addr)) {
+	if (endpoint_parse(argv[optind + 1], end)) {
 		fprintf(stderr, "harp-tcp: %s is not an IP address\n", argv[optind + 1]);
 		exit(2);
 	}
-	end->port = (uint16_t)number("PORT", argv[optind + 2], 1, 65535);
+	end->port = (uint16_t)option_number(TOOL, "PORT", argv[optind + 2], 1, 65535);
 }
 
 int main(int argc, char **argv)

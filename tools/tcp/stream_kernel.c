@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/endpoint.h"
 #include "stream.h"
 
 struct kernel_stream {
@@ -21,25 +22,6 @@ struct kernel_stream {
 static struct kernel_stream *self(struct stream *s)
 {
 	return (struct kernel_stream *)s;
-}
-
-static socklen_t kernel_address(const struct harp_endpoint *ep, struct sockaddr_storage *out)
-{
-	memset(out, 0, sizeof(*out));
-	if (harp_addr_is_v4(&ep->addr)) {
-		struct sockaddr_in *in = (struct sockaddr_in *)out;
-
-		in->sin_family = AF_INET;
-		in->sin_port = htons(ep->port);
-		memcpy(&in->sin_addr, ep->addr.bytes + 12, 4);
-		return sizeof(*in);
-	}
-	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
-
-	in6->sin6_family = AF_INET6;
-	in6->sin6_port = htons(ep->port);
-	memcpy(&in6->sin6_addr, ep->addr.bytes, 16);
-	return sizeof(*in6);
 }
 
 static int kernel_open(struct stream *s, const struct stream_options *opt, char *why,
@@ -55,7 +37,7 @@ static int kernel_open(struct stream *s, const struct stream_options *opt, char 
 static int kernel_listen(struct stream *s)
 {
 	struct sockaddr_storage address;
-	socklen_t len = kernel_address(&s->opt.local, &address);
+	socklen_t len = endpoint_to_sockaddr(&s->opt.local, &address);
 	const int on = 1;
 	int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -95,7 +77,7 @@ static int kernel_accept(struct stream *s)
 static int kernel_connect(struct stream *s)
 {
 	struct sockaddr_storage address;
-	socklen_t len = kernel_address(&s->opt.remote, &address);
+	socklen_t len = endpoint_to_sockaddr(&s->opt.remote, &address);
 	int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (fd < 0)

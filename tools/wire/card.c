@@ -41,8 +41,8 @@ static int card_pool(struct card *card)
 	return 0;
 }
 
-int card_open(struct card *card, const struct card_options *opt, struct in_addr own, char *why,
-	      size_t why_len)
+int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
+	      char *why, size_t why_len)
 {
 	const struct harp_af_xdp_options nic = {
 		.size = sizeof(nic),
@@ -51,8 +51,6 @@ int card_open(struct card *card, const struct card_options *opt, struct in_addr 
 		.frame_count = opt->frame_count,
 		.copy_mode = opt->copy_mode,
 	};
-	struct harp_addr address;
-	const uint8_t *raw = (const uint8_t *)&own.s_addr;
 	int rc;
 
 	*card = (struct card){ .port = opt->port };
@@ -68,10 +66,9 @@ int card_open(struct card *card, const struct card_options *opt, struct in_addr 
 	snprintf(card->mode, sizeof(card->mode), "af_xdp %s %s",
 		 card->api->native(card->xdp) ? "native" : "generic",
 		 strstr(card->nic->caps.mode, "zero-copy") ? "zero-copy" : "copy");
-	address = harp_addr_v4(raw[0], raw[1], raw[2], raw[3]);
 	rc = card_pool(card);
 	if (!rc)
-		rc = card->api->address_set(card->xdp, address.bytes, true);
+		rc = card->api->address_set(card->xdp, own->bytes, true);
 	if (!rc)
 		rc = card->api->port_set(card->xdp, opt->port, true);
 	if (!rc)

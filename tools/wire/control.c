@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* control.c - the two sides agree over a TCP connection of the kernel's. */
-#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
@@ -9,29 +9,34 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/endpoint.h"
 #include "wire.h"
 
-static int control_address(struct sockaddr_in *out, const char *address, uint16_t port, char *why,
-			   size_t why_len)
+static int control_address(struct sockaddr_storage *out, const char *address, uint16_t port,
+			   socklen_t *len, char *why, size_t why_len)
 {
-	*out = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port) };
-	if (inet_pton(AF_INET, address, &out->sin_addr) == 1)
-		return 0;
-	snprintf(why, why_len, "%s is not an IPv4 address", address);
-	return -EINVAL;
+	struct harp_endpoint ep = { .port = port };
+
+	if (endpoint_parse(address, &ep)) {
+		snprintf(why, why_len, "%s is not an IP address", address);
+		return -EINVAL;
+	}
+	*len = endpoint_to_sockaddr(&ep, out);
+	return 0;
 }
 
 int control_listen(const char *address, uint16_t port, char *why, size_t why_len)
 {
-	struct sockaddr_in local;
+	struct sockaddr_storage local;
+	socklen_t len;
 	const int on = 1;
-	int fd, rc = control_address(&local, address, port, why, why_len);
+	int fd, rc = control_address(&local, address, port, &len, why, why_len);
 
 	if (rc)
 		return rc;
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fd = socket(local.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-	    bind(fd, (struct sockaddr *)&local, sizeof(local)) == 0 && listen(fd, 1) == 0)
+	    bind(fd, (struct sockaddr *)&local, len) == 0 && listen(fd, 1) == 0)
 		return fd;
 	rc = -errno;
 	snprintf(why, why_len, "listening on %s port %u: %s", address, port, strerror(-rc));
@@ -42,13 +47,16 @@ int control_listen(const char *address, uint16_t port, char *why, size_t why_len
 
 static int control_names(struct control *control)
 {
-	socklen_t local = sizeof(control->local), remote = sizeof(control->remote);
+	struct sockaddr_storage local, remote;
+	socklen_t local_len = sizeof(local), remote_len = sizeof(remote);
 	const int on = 1;
 
 	setsockopt(control->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	if (getsockname(control->fd, (struct sockaddr *)&control->local, &local) < 0 ||
-	    getpeername(control->fd, (struct sockaddr *)&control->remote, &remote) < 0)
+	if (getsockname(control->fd, (struct sockaddr *)&local, &local_len) < 0 ||
+	    getpeername(control->fd, (struct sockaddr *)&remote, &remote_len) < 0)
 		return -errno;
+	endpoint_from_sockaddr(&local, &control->local);
+	endpoint_from_sockaddr(&remote, &control->remote);
 	return 0;
 }
 
@@ -61,14 +69,14 @@ int control_accept(struct control *control, int listener)
 int control_connect(struct control *control, const char *address, uint16_t port, char *why,
 		    size_t why_len)
 {
-	struct sockaddr_in remote;
-	int rc = control_address(&remote, address, port, why, why_len);
+	struct sockaddr_storage remote;
+	socklen_t len;
+	int rc = control_address(&remote, address, port, &len, why, why_len);
 
 	if (rc)
 		return rc;
-	control->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (control->fd >= 0 &&
-	    connect(control->fd, (struct sockaddr *)&remote, sizeof(remote)) == 0)
+	control->fd = socket(remote.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (control->fd >= 0 && connect(control->fd, (struct sockaddr *)&remote, len) == 0)
 		return control_names(control);
 	rc = -errno;
 	snprintf(why, why_len, "connecting to %s port %u: %s; is `harp-wire serve` running there?",

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - harp-wire: raw AF_XDP frames and round trips between two hosts, without any stack. */
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,8 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/options.h"
 #include "wire.h"
 
+#define TOOL "harp-wire"
 #define PING_SAMPLES_MAX (4u << 20)
 #define CONTROL_PORT 7100u
 #define DATA_PORT 61000u
@@ -22,7 +23,7 @@ static const char usage[] =
 	"but no stack. `serve` answers one client and ends; it prints \"ready\" when it may be called.\n"
 	"\n"
 	"  --seconds N        duration (3; at most 60)\n"
-	"  --size BYTES       frame with its Ethernet header (send, recv: the MTU's; pingpong: 64)\n"
+	"  --size BYTES       frame with its Ethernet header (send, recv: the MTU's; pingpong: 64, IPv6 82)\n"
 	"  --queue N          receive queue (0)\n"
 	"  --xdp MODE         auto, generic or native (auto)\n"
 	"  --copy MODE        auto, copy or zero-copy (auto)\n"
@@ -48,31 +49,6 @@ static int complain(const char *line)
 	return 1;
 }
 
-/* Parses a whole number within [min, max]; exits with one line otherwise. */
-static uint32_t number(const char *name, const char *text, uint32_t min, uint32_t max)
-{
-	char *end;
-	unsigned long value;
-
-	errno = 0;
-	value = strtoul(text, &end, 10);
-	if (errno || end == text || *end || text[0] == '-' || value < min || value > max) {
-		fprintf(stderr, "harp-wire: --%s %s: a number in %u..%u is needed\n", name, text,
-			min, max);
-		exit(2);
-	}
-	return (uint32_t)value;
-}
-
-static uint32_t choice(const char *name, const char *text, const char *const *words)
-{
-	for (uint32_t i = 0; words[i]; i++)
-		if (!strcmp(text, words[i]))
-			return i;
-	fprintf(stderr, "harp-wire: --%s %s: unknown\n%s", name, text, usage);
-	exit(2);
-}
-
 static void parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
@@ -84,9 +60,6 @@ static void parse(int argc, char **argv, struct options *o)
 		{ 0, 0, 0, 0 },
 	};
 	static const char *const commands[] = { "send", "recv", "pingpong", "serve", NULL };
-	static const char *const xdp_modes[] = { "auto", "generic", "native", NULL };
-	static const char *const copy_modes[] = { "auto", "copy", "zero-copy", NULL };
-	static const char *const outputs[] = { "text", "json", NULL };
 	uint32_t command;
 	int c;
 
@@ -96,34 +69,38 @@ static void parse(int argc, char **argv, struct options *o)
 	while ((c = getopt_long(argc, argv, "o:h", longs, NULL)) != -1) {
 		switch (c) {
 		case 's':
-			o->seconds = number("seconds", optarg, 1, 60);
+			o->seconds = (double)option_number(TOOL, "--seconds", optarg, 1, 60);
 			break;
 		case 'z':
-			o->size = number("size", optarg, 62, 65535);
+			o->size = (uint32_t)option_number(TOOL, "--size", optarg, 62, 65535);
 			break;
 		case 'q':
-			o->card.queue = number("queue", optarg, 0, STEER_QUEUES_MAX - 1);
+			o->card.queue = (uint32_t)option_number(TOOL, "--queue", optarg, 0,
+								STEER_QUEUES_MAX - 1);
 			break;
 		case 'x':
-			o->card.xdp_mode = choice("xdp", optarg, xdp_modes);
+			o->card.xdp_mode = option_choice(TOOL, "--xdp", optarg, option_xdp_modes);
 			break;
 		case 'c':
-			o->card.copy_mode = choice("copy", optarg, copy_modes);
+			o->card.copy_mode =
+				option_choice(TOOL, "--copy", optarg, option_copy_modes);
 			break;
 		case 'f':
-			o->card.frame_count = number("frames", optarg, 256, 1u << 20);
+			o->card.frame_count =
+				(uint32_t)option_number(TOOL, "--frames", optarg, 256, 1u << 20);
 			break;
 		case 'p':
-			o->control_port = (uint16_t)number("port", optarg, 1, 65535);
+			o->control_port = (uint16_t)option_number(TOOL, "--port", optarg, 1, 65535);
 			break;
 		case 'd':
-			o->card.port = (uint16_t)number("data-port", optarg, 1, 65535);
+			o->card.port =
+				(uint16_t)option_number(TOOL, "--data-port", optarg, 1, 65535);
 			break;
 		case 'l':
 			o->card.lib_dir = optarg;
 			break;
 		case 'o':
-			o->json = choice("output", optarg, outputs);
+			o->json = option_choice(TOOL, "--output", optarg, option_outputs);
 			break;
 		case 'h':
 			fputs(usage, stdout);
@@ -137,7 +114,7 @@ static void parse(int argc, char **argv, struct options *o)
 		fputs(usage, stderr);
 		exit(2);
 	}
-	command = choice("command", argv[optind], commands);
+	command = option_choice(TOOL, "command", argv[optind], commands);
 	o->serve = command == 3;
 	o->test = (enum wire_test)command;
 	o->ifname = o->card.ifname = argv[optind + 1];
@@ -194,7 +171,7 @@ static int serve(const struct options *o)
 	if (rc || control_recv(&control, &run.peer, sizeof(run.peer)) ||
 	    run.peer.magic != WIRE_MAGIC || run.peer.test > WIRE_PINGPONG)
 		return complain("the client went away or is not harp-wire");
-	rc = card_open(&card, &o->card, control.local.sin_addr, why, sizeof(why));
+	rc = card_open(&card, &o->card, &control.local.addr, why, sizeof(why));
 	if (rc) {
 		close(control.fd); /* the client sees that we are gone; the reason is here */
 		return complain(why);
@@ -310,25 +287,38 @@ static int client_test(const struct options *o, struct wire_run *run)
 	return rc;
 }
 
+static uint32_t client_frame_bytes(const struct options *o, const struct card *card, uint32_t least)
+{
+	if (o->size)
+		return o->size;
+	if (o->test != WIRE_PINGPONG)
+		return card->frame_bytes_max;
+	return least > WIRE_PING_BYTES ? least : WIRE_PING_BYTES;
+}
+
 static int client(const struct options *o)
 {
 	struct control control;
 	struct card card = { 0 };
 	struct wire_run run = { .card = &card, .control = &control };
 	char why[256] = "";
+	uint32_t least;
 	int rc = control_connect(&control, o->address, o->control_port, why, sizeof(why));
 
 	if (rc)
 		return complain(why);
-	if (card_open(&card, &o->card, control.local.sin_addr, why, sizeof(why)))
+	if (card_open(&card, &o->card, &control.local.addr, why, sizeof(why)))
 		return complain(why);
 	hello_fill(&run.own, &card);
 	run.own.test = o->test;
 	run.own.duration_ns = (uint64_t)(o->seconds * 1e9);
-	run.own.frame_bytes = o->size                    ? o->size
-			      : o->test == WIRE_PINGPONG ? 64
-							 : card.frame_bytes_max;
-	if (run.own.frame_bytes > card.frame_bytes_max)
+	least = run_header_bytes(&control) + WIRE_STAMP_BYTES;
+	run.own.frame_bytes = client_frame_bytes(o, &card, least);
+	if (run.own.frame_bytes < least) {
+		snprintf(why, sizeof(why), "--size %u: %u is the least in this family", o->size,
+			 least);
+		rc = complain(why);
+	} else if (run.own.frame_bytes > card.frame_bytes_max)
 		rc = complain("--size exceeds the interface's MTU");
 	else if (card_frags(&card, run.own.frame_bytes) > card.nic->caps.tx_frags_max)
 		rc = complain("the kernel cannot send a frame of so many pieces (6.6 can)");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests.c - what harp-wire measures: full frames one way, and round trips, both spinning. */
-#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
 #include <time.h>
@@ -14,6 +14,11 @@
 #define CONTROL_EVERY 4096u /* empty polls between looks at the control connection */
 #define YIELD_EVERY 512u    /* empty polls between sched_yield()s: we may share a core */
 
+#define ETHERNET_BYTES 14u
+#define IPV4_BYTES 20u
+#define IPV6_BYTES 40u
+#define TCP_BYTES 20u
+
 uint64_t wire_clock_ns(void)
 {
 	struct timespec now;
@@ -22,26 +27,52 @@ uint64_t wire_clock_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* TCP segments between the control connection's addresses, which the steering program knows. */
-void run_headers(struct wire_run *run)
+uint32_t run_header_bytes(const struct control *control)
 {
-	uint8_t *eth = run->headers, *ip = eth + 14, *tcp = ip + 20;
-	uint16_t total = (uint16_t)(run->own.frame_bytes - 14);
+	return ETHERNET_BYTES + TCP_BYTES +
+	       (harp_addr_is_v4(&control->local.addr) ? IPV4_BYTES : IPV6_BYTES);
+}
+
+static uint8_t *headers_ipv4(const struct wire_run *run, uint8_t *ip, uint16_t total)
+{
 	uint16_t checksum;
 
-	memset(run->headers, 0, sizeof(run->headers));
-	memcpy(eth, run->peer.mac, 6);
-	memcpy(eth + 6, run->own.mac, 6);
-	be16_store(eth + 12, 0x0800);
 	ip[0] = 0x45;
 	be16_store(ip + 2, total);
 	be16_store(ip + 6, 0x4000); /* don't fragment */
 	ip[8] = 64;
-	ip[9] = 6;
-	memcpy(ip + 12, &run->control->local.sin_addr, 4);
-	memcpy(ip + 16, &run->control->remote.sin_addr, 4);
-	checksum = csum_finish(csum_partial(ip, 20, 0));
+	ip[9] = IPPROTO_TCP;
+	memcpy(ip + 12, run->control->local.addr.bytes + 12, 4);
+	memcpy(ip + 16, run->control->remote.addr.bytes + 12, 4);
+	checksum = csum_finish(csum_partial(ip, IPV4_BYTES, 0));
 	memcpy(ip + 10, &checksum, 2);
+	return ip + IPV4_BYTES;
+}
+
+static uint8_t *headers_ipv6(const struct wire_run *run, uint8_t *ip, uint16_t total)
+{
+	ip[0] = 0x60;
+	be16_store(ip + 4, (uint16_t)(total - IPV6_BYTES));
+	ip[6] = IPPROTO_TCP;
+	ip[7] = 64;
+	memcpy(ip + 8, run->control->local.addr.bytes, 16);
+	memcpy(ip + 24, run->control->remote.addr.bytes, 16);
+	return ip + IPV6_BYTES;
+}
+
+/* TCP segments between the control connection's addresses, which the steering program knows. */
+void run_headers(struct wire_run *run)
+{
+	bool v4 = harp_addr_is_v4(&run->control->local.addr);
+	uint16_t total = (uint16_t)(run->own.frame_bytes - ETHERNET_BYTES);
+	uint8_t *eth = run->headers, *ip = eth + ETHERNET_BYTES, *tcp;
+
+	run->header_bytes = run_header_bytes(run->control);
+	memset(run->headers, 0, sizeof(run->headers));
+	memcpy(eth, run->peer.mac, 6);
+	memcpy(eth + 6, run->own.mac, 6);
+	be16_store(eth + 12, v4 ? 0x0800 : 0x86dd);
+	tcp = v4 ? headers_ipv4(run, ip, total) : headers_ipv6(run, ip, total);
 	be16_store(tcp, run->own.data_port);
 	be16_store(tcp + 2, run->peer.data_port);
 	tcp[12] = 5 << 4;
@@ -83,7 +114,7 @@ static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 
 	while (count + frags <= WIRE_BURST &&
 	       card_packet(run->card, run->own.frame_bytes, descs + count)) {
-		memcpy(card_at(run->card, descs[count].addr), run->headers, WIRE_HEADER_BYTES);
+		memcpy(card_at(run->card, descs[count].addr), run->headers, run->header_bytes);
 		count += frags;
 	}
 	return count;
@@ -176,8 +207,8 @@ static bool send_number(struct wire_run *run, uint64_t number, uint64_t now_ns)
 	if (!card_packet(run->card, run->own.frame_bytes, descs))
 		return false;
 	frame = card_at(run->card, descs[0].addr);
-	memcpy(frame, run->headers, WIRE_HEADER_BYTES);
-	memcpy(frame + WIRE_HEADER_BYTES, &number, sizeof(number));
+	memcpy(frame, run->headers, run->header_bytes);
+	memcpy(frame + run->header_bytes, &number, sizeof(number));
 	if (!nic->ops->tx(nic, descs, frags, now_ns)) {
 		for (unsigned i = 0; i < frags; i++)
 			card_release(run->card, descs[i].addr);
@@ -198,8 +229,8 @@ static bool recv_number(struct wire_run *run, uint64_t *number, uint64_t now_ns)
 	for (unsigned i = 0; i < count; i++) {
 		uint64_t chunk = descs[i].addr & ~(uint64_t)(nic->caps.frame_size - 1);
 
-		if (first && descs[i].len >= WIRE_HEADER_BYTES + WIRE_STAMP_BYTES) {
-			memcpy(number, card_at(run->card, descs[i].addr) + WIRE_HEADER_BYTES,
+		if (first && descs[i].len >= run->header_bytes + WIRE_STAMP_BYTES) {
+			memcpy(number, card_at(run->card, descs[i].addr) + run->header_bytes,
 			       sizeof(*number));
 			got = true;
 		}

@@ -6,7 +6,6 @@
 #ifndef HARP_TOOLS_WIRE_H
 #define HARP_TOOLS_WIRE_H
 
-#include <netinet/in.h>
 #include <stdbool.h>
 
 #include "common/samples.h"
@@ -16,8 +15,9 @@
 #define WIRE_BURST 64u
 #define WIRE_FRAGS_MAX 8u
 #define WIRE_SECONDS_MAX 64u
-#define WIRE_HEADER_BYTES 54u /* Ethernet, IPv4, TCP */
-#define WIRE_STAMP_BYTES 8u   /* ping-pong number, after the headers */
+#define WIRE_HEADER_BYTES_MAX 74u /* Ethernet, IPv6, TCP */
+#define WIRE_PING_BYTES 64u
+#define WIRE_STAMP_BYTES 8u /* ping-pong number, after the headers */
 
 uint64_t wire_clock_ns(void);
 
@@ -38,8 +38,8 @@ struct card_options {
 	uint32_t queue, xdp_mode, copy_mode, frame_count;
 	uint16_t port;
 };
-int card_open(struct card *card, const struct card_options *opt, struct in_addr own, char *why,
-	      size_t why_len);
+int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
+	      char *why, size_t why_len);
 void card_close(struct card *card);
 /* Descriptors of a frame of `bytes`, cut as the stack cuts its segments. */
 unsigned card_frags(const struct card *card, uint32_t bytes);
@@ -69,7 +69,7 @@ struct wire_result {
 };
 struct control {
 	int fd;
-	struct sockaddr_in local, remote;
+	struct harp_endpoint local, remote;
 };
 int control_listen(const char *address, uint16_t port, char *why, size_t why_len);
 int control_accept(struct control *control, int listener);
@@ -85,8 +85,11 @@ struct wire_run {
 	struct card *card;
 	struct control *control;
 	struct wire_hello own, peer;
-	uint8_t headers[WIRE_HEADER_BYTES];
+	uint32_t header_bytes;
+	uint8_t headers[WIRE_HEADER_BYTES_MAX];
 };
+/* Ethernet, IP of the control connection's family, TCP. */
+uint32_t run_header_bytes(const struct control *control);
 void run_headers(struct wire_run *run);
 /* Sends full frames for duration_ns. */
 void run_send(struct wire_run *run, struct wire_result *result);

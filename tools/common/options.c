@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c - numbers and words of a command line. */
+#include "options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const option_xdp_modes[] = { "auto", "generic", "native", NULL };
+const char *const option_copy_modes[] = { "auto", "copy", "zero-copy", NULL };
+const char *const option_outputs[] = { "text", "json", NULL };
+
+uint64_t option_number(const char *tool, const char *name, const char *text, uint64_t min,
+		       uint64_t max)
+{
+	char *end;
+	unsigned long long value;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || end == text || *end || text[0] == '-' || value < min || value > max) {
+		fprintf(stderr, "%s: %s %s: a number in %" PRIu64 "..%" PRIu64 " is needed\n", tool,
+			name, text, min, max);
+		exit(2);
+	}
+	return value;
+}
+
+uint32_t option_choice(const char *tool, const char *name, const char *text,
+		       const char *const *words)
+{
+	for (uint32_t i = 0; words[i]; i++)
+		if (!strcmp(text, words[i]))
+			return i;
+	fprintf(stderr, "%s: %s %s: unknown; there are:", tool, name, text);
+	for (uint32_t i = 0; words[i]; i++)
+		fprintf(stderr, " %s", words[i]);
+	fprintf(stderr, "\n");
+	exit(2);
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.h - what the command lines of the tools have in common; bad usage ends the program (2). */
+#ifndef HARP_TOOLS_OPTIONS_H
+#define HARP_TOOLS_OPTIONS_H
+
+#include <stdint.h>
+
+/* NULL-terminated, in the order of enum harp_xdp_mode and of harp_af_xdp_options.copy_mode. */
+extern const char *const option_xdp_modes[], *const option_copy_modes[];
+extern const char *const option_outputs[]; /* text, json */
+
+/* A whole number within [min, max]. */
+uint64_t option_number(const char *tool, const char *name, const char *text, uint64_t min,
+		       uint64_t max);
+/* The place of text in words. */
+uint32_t option_choice(const char *tool, const char *name, const char *text,
+		       const char *const *words);
+
+#endif
