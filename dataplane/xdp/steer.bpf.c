@@ -4,8 +4,13 @@
  * kernel, untouched.
  *
  * Ours is a packet to an own address and a port that a HARP stack holds, and an ICMP error that
- * quotes a packet from one. IP fragments always pass: only the first has ports. When no socket is on
- * the packet's queue (its owner died) the kernel gets it and answers RST.
+ * quotes a packet from one. IP fragments always pass, as only the first has ports, and so does IPv6 with
+ * extension headers, and neighbour discovery, which is the kernel's. When no socket is on the packet's queue
+ * (its owner died) the kernel gets it and answers RST.
+ *
+ * A VLAN's packets belong to another interface than this one: a tag in the frame makes it the kernel's. VLAN
+ * 0 is no VLAN but a priority (IEEE 802.1Q clause 6.9.1): what lies under such a tag counts. A tag that the
+ * card took off (rxvlan offload) is not seen here; with VLANs on such a card the addresses are what tells.
  *
  * The license below is what the kernel demands of a program that may call its GPL-only helpers; this
  * one calls none, and says what is true.
@@ -30,6 +35,10 @@ struct icmp4_start {
 	__be32 rest;
 };
 enum { ICMP4_DEST_UNREACH = 3, ICMP4_TIME_EXCEEDED = 11, ICMP4_PARAMETER_PROBLEM = 12 };
+
+struct vlan_tag {
+	__be16 priority_and_id, type;
+};
 
 struct address {
 	__u8 bytes[16]; /* IPv4 as ::ffff:a.b.c.d */
@@ -181,15 +190,27 @@ static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct vlan_tag *tag = (void *)(eth + 1);
+	void *ip = tag;
+	__be16 type;
 
 	if ((void *)(eth + 1) > end)
 		return STEER_pass_short;
-	switch (bpf_ntohs(eth->h_proto)) {
+	type = eth->h_proto;
+	if (type == bpf_htons(ETH_P_8021Q)) {
+		if ((void *)(tag + 1) > end)
+			return STEER_pass_short;
+		if (tag->priority_and_id & bpf_htons(0x0fff))
+			return STEER_pass_vlan;
+		type = tag->type;
+		ip = tag + 1;
+	}
+	switch (bpf_ntohs(type)) {
 	case ETH_P_IP:
-		return steer_v4((void *)(eth + 1), end);
+		return steer_v4(ip, end);
 	case ETH_P_IPV6:
-		return steer_v6((void *)(eth + 1), end);
-	case ETH_P_8021Q:
+		return steer_v6(ip, end);
+	case ETH_P_8021Q: /* a tag in a tag */
 	case ETH_P_8021AD:
 		return STEER_pass_vlan;
 	default:

@@ -15,7 +15,7 @@
 	X(redirect_icmp, "to HARP: ICMP error that quotes a flow of ours")                         \
 	X(absent, "to the kernel: ours, but no AF_XDP socket is on its queue")                     \
 	X(pass_short, "to the kernel: headers cut short or not in the first buffer")               \
-	X(pass_vlan, "to the kernel: VLAN tag")                                                    \
+	X(pass_vlan, "to the kernel: tagged with a VLAN")                                          \
 	X(pass_type, "to the kernel: neither IPv4 nor IPv6")                                       \
 	X(pass_header, "to the kernel: malformed IP header or IPv6 extension headers")             \
 	X(pass_fragment, "to the kernel: IP fragment")                                             \
