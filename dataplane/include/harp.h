@@ -173,6 +173,27 @@ HARP_API int harp_stack_neighbour_set(struct harp_stack *stack, const struct har
 /* ------------------------------------------------------------------------------------------------
  * TCP.
  */
+/* What decides how much may be in flight. */
+enum harp_congestion {
+	HARP_CONGESTION_DEFAULT = 0, /* cubic */
+	HARP_CONGESTION_NEWRENO,     /* RFC 5681 */
+	HARP_CONGESTION_CUBIC,       /* RFC 9438, with HyStart++ (RFC 9406) */
+	HARP_CONGESTION_DCTCP,       /* RFC 8257; cubic when the peer has no ECN. For both ends */
+	HARP_CONGESTION_DELAY,       /* keeps the round trip near its minimum, after Swift */
+	HARP_CONGESTION_FIXED,       /* fixed_window_bytes, whatever happens: for tests */
+};
+/* "cubic" and so on; "?" when it is none. */
+HARP_API const char *harp_congestion_name(enum harp_congestion congestion);
+/* The enum's value of "cubic" and so on, or of "default"; -EINVAL. */
+HARP_API int harp_congestion_from_name(const char *name);
+
+/* Explicit congestion notification (RFC 3168): routers mark packets instead of dropping them. */
+enum harp_ecn {
+	HARP_ECN_DEFAULT = 0, /* agreed to when the peer asks; asked for by dctcp */
+	HARP_ECN_OFF,
+	HARP_ECN_REQUEST, /* asked for */
+};
+
 struct harp_tcp_options {
 	uint32_t size;                  /* sizeof(struct harp_tcp_options) */
 	uint32_t rx_frames;             /* receive budget in frames; bounds the window. 0: 256 */
@@ -189,7 +210,9 @@ struct harp_tcp_options {
 	/* harp_conn_send() takes no more while so many bytes have never been sent: bytes copied
 	 * shortly before they leave are still in the cache. 0: tx_frames is the only limit. */
 	uint32_t unsent_bytes_max;
-	uint32_t reserved_tail;
+	uint32_t congestion; /* enum harp_congestion; accepted connections have the listener's */
+	uint32_t fixed_window_bytes; /* of HARP_CONGESTION_FIXED: 1..2^30; else 0 */
+	uint32_t ecn;                /* enum harp_ecn. OFF with DCTCP is -EINVAL */
 };
 
 /* Events, as a bit mask. */
@@ -340,7 +363,13 @@ struct harp_tcp_info {
 	uint64_t zero_window_probes, keepalive_probes;
 	uint64_t tx_copied_bytes, rx_copied_bytes;
 	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
-	uint64_t last_rcv_ns; /* clock of the last segment accepted */
+	uint64_t last_rcv_ns;        /* clock of the last segment accepted */
+	uint32_t congestion;         /* enum harp_congestion: what is in force, never DEFAULT */
+	uint32_t dctcp_alpha_ppm;    /* DCTCP: the share of bytes that are marked, smoothed */
+	uint64_t pacing_bytes_per_s; /* 0: not paced */
+	uint64_t ecn_ce_in;          /* segments received that a router had marked */
+	uint64_t ecn_ece_in;         /* segments received that told of marks of ours */
+	uint64_t ecn_reductions;     /* of the window, for that */
 };
 #define HARP_TCPI_TIMESTAMPS 1u
 #define HARP_TCPI_SACK 2u

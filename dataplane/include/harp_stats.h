@@ -88,7 +88,11 @@
 	X(nd_out, counter, "neighbour solicitations and advertisements sent")                      \
 	X(nd_ignored, counter, "router discovery and redirects ignored: routes are the owner's")   \
 	X(drop_nd_bad, counter, "dropped: malformed neighbour discovery (RFC 4861 section 7.1)")   \
-	X(drop_ip6_ext, counter, "dropped: IPv6 extension headers malformed or refused")
+	X(drop_ip6_ext, counter, "dropped: IPv6 extension headers malformed or refused")           \
+	X(tcp_ecn_ce_in, counter, "data segments received with a router's mark (ECN CE)")          \
+	X(tcp_ecn_ece_in, counter, "segments received that tell of marks (ECE)")                   \
+	X(tcp_ecn_reductions, counter, "congestion windows reduced because of marks")              \
+	X(tcp_paced, counter, "times that a connection waited for its pacing")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

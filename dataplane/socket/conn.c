@@ -16,8 +16,11 @@ bool socket_addr_is_any(const struct harp_addr *addr)
 	return memcmp(addr, &any, sizeof(*addr)) == 0 || memcmp(addr, &any_v4, sizeof(*addr)) == 0;
 }
 
-int socket_options(const struct harp_tcp_options *in, struct harp_tcp_options *out)
+int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
+		   struct harp_tcp_options *out)
 {
+	const char *fault;
+
 	*out = (struct harp_tcp_options){ .size = sizeof(*out) };
 	if (in) {
 		if (in->size < offsetof(struct harp_tcp_options, backlog) || in->size > 4096)
@@ -25,8 +28,12 @@ int socket_options(const struct harp_tcp_options *in, struct harp_tcp_options *o
 		memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
 		out->size = sizeof(*out);
 	}
-	if (out->dscp > 63)
+	fault = out->dscp > 63 ? "harp_tcp_options: dscp is above 63" : tcp_cc_check(out);
+	if (fault) {
+		if (tcp->hooks->log)
+			tcp->hooks->log(tcp->hooks->ctx, HARP_LOG_ERROR, fault);
 		return -EINVAL;
+	}
 	if (out->backlog == 0)
 		out->backlog = CONN_BACKLOG_DEFAULT;
 	if (out->connect_timeout_ns == 0)
@@ -67,7 +74,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 {
 	struct harp_tcp_options options;
 	struct harp_conn *conn;
-	int err = socket_options(opt, &options);
+	int err = socket_options(tcp, opt, &options);
 
 	if (err)
 		return err;
@@ -369,6 +376,12 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 		.tx_frames_held = conn->tx_frames_held,
 		.tx_frames_budget = conn->tx_frames_budget,
 		.last_rcv_ns = conn->last_rcv_ns,
+		.congestion = tcp_cc_congestion(conn),
+		.dctcp_alpha_ppm = cc_dctcp_alpha_ppm(&conn->cc),
+		.pacing_bytes_per_s = conn->cc.pacing_bytes_per_s,
+		.ecn_ce_in = conn->acct.ecn_ce_in,
+		.ecn_ece_in = conn->acct.ecn_ece_in,
+		.ecn_reductions = conn->acct.ecn_reductions,
 	};
 
 	memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));

@@ -25,7 +25,7 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 	struct harp_endpoint at = local ? *local : (struct harp_endpoint){ .port = 0 };
 	struct harp_listener *l = NULL;
 	struct harp_tcp_options options;
-	int err = socket_options(opt, &options);
+	int err = socket_options(tcp, opt, &options);
 
 	if (err)
 		return err;

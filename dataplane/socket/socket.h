@@ -13,7 +13,8 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		  const struct harp_tcp_options *opt, struct harp_listener **out);
 
 /* The caller's options (NULL: defaults) in this library's size. -EINVAL. */
-int socket_options(const struct harp_tcp_options *in, struct harp_tcp_options *out);
+int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
+		   struct harp_tcp_options *out);
 /* No address in particular, of either family. */
 bool socket_addr_is_any(const struct harp_addr *addr);
 /* What a call on a connection that is not open returns; 0 when it is. */

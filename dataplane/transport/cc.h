@@ -11,16 +11,18 @@
 #ifndef HARP_TRANSPORT_CC_H
 #define HARP_TRANSPORT_CC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define CC_WINDOW_BYTES_MAX (1u << 30)
+#define CC_PRIV_WORDS 12u
 
 struct cc {
 	const struct cc_ops *ops;
 	uint32_t cwnd_bytes;
 	uint32_t ssthresh_bytes;
-	uint64_t pacing_bytes_per_s; /* 0: not paced */
-	uint64_t priv[8];            /* the controller's own */
+	uint64_t pacing_bytes_per_s; /* 0: not paced. tcp_cc.c keeps it, by window and round trip */
+	uint64_t priv[CC_PRIV_WORDS]; /* the controller's own */
 };
 
 enum cc_signal {
@@ -46,7 +48,8 @@ struct cc_event {
 
 struct cc_ops {
 	const char *name;
-	/* The connection is established. */
+	bool constant; /* its window is what a test says: neither paced nor taken back after idling */
+	/* The connection is established. priv[0]: harp_tcp_options.fixed_window_bytes. */
 	void (*init)(struct cc *cc, const struct cc_event *ev);
 	/* An ACK that acknowledged or SACKed something. */
 	void (*acked)(struct cc *cc, const struct cc_event *ev);
@@ -56,6 +59,22 @@ struct cc_ops {
 	void (*timeout)(struct cc *cc, const struct cc_event *ev);
 };
 
-extern const struct cc_ops cc_newreno;
+extern const struct cc_ops cc_newreno, cc_cubic, cc_dctcp, cc_delay, cc_fixed;
+
+/* RFC 6928 section 2: min (10*MSS, max (2*MSS, 14600)). Also the restart window after idling. */
+static inline uint32_t cc_initial_window_bytes(uint32_t mss_bytes)
+{
+	uint32_t most = 2 * mss_bytes > 14600 ? 2 * mss_bytes : 14600;
+
+	return 10 * mss_bytes < most ? 10 * mss_bytes : most;
+}
+
+/* RFC 5681 section 3.1, and what DCTCP grows by: one *acked_bytes of priv counts towards a segment. */
+void cc_reno_grow(struct cc *cc, const struct cc_event *ev, uint64_t *counted_bytes);
+/* RFC 5681 equation (4): max (FlightSize / 2, 2*SMSS). */
+uint32_t cc_reno_ssthresh_bytes(const struct cc_event *ev);
+
+/* DCTCP's estimate of the fraction of marked bytes, parts per million; 0 of other controllers. */
+uint32_t cc_dctcp_alpha_ppm(const struct cc *cc);
 
 #endif

@@ -105,6 +105,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 		.wheel = wheel,
 		.rng = rng,
 		.stats = stats,
+		.hooks = hooks,
 		.isn_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
 		.max_conns = opt->max_conns,
 		.max_listeners = opt->max_listeners,
@@ -217,6 +218,7 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 	conn->tos = (uint8_t)(opt->dscp << 2);
 	conn->user = opt->user;
 	conn->snd_unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
+	tcp_cc_select(conn, opt->congestion, opt->fixed_window_bytes);
 }
 
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt)
@@ -238,7 +240,6 @@ struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options 
 	conn->index = index;
 	conn->state = HARP_TCP_CLOSED;
 	conn->snd_mss_bytes = TCP_MSS_BYTES_DEFAULT;
-	conn->cc.ops = &cc_newreno;
 	conn->last_rcv_ns = tcp->now_ns;
 	tcp_conn_options(conn, opt);
 	tcp_timer_init(conn);
@@ -300,14 +301,11 @@ void tcp_conn_event(struct harp_conn *conn, uint32_t events)
 
 void tcp_conn_established(struct harp_conn *conn)
 {
-	struct tcp *tcp = conn->tcp;
-	struct cc_event ev = { .now_ns = tcp->now_ns, .mss_bytes = conn->snd_mss_bytes };
-
 	tcp_state_set(conn, HARP_TCP_ESTABLISHED);
 	conn->flags |= CONN_ESTABLISHED_ONCE;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
 	conn->life_deadline_ns = TCP_NEVER_NS;
-	conn->cc.ops->init(&conn->cc, &ev);
+	tcp_cc_begin(conn);
 	tcp_timer_keepalive(conn);
 	if (conn->listener) {
 		struct harp_listener *l = conn->listener;

@@ -12,7 +12,7 @@
  *	tcp_sndq.c     the send queue: bytes and frames become segments
  *	tcp_loss.c     what was lost, what is in flight; RFC 5681, 6582
  *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
- *	cc.h           congestion control
+ *	tcp_cc.c       which congestion control (cc.h), and pacing
  *
  * The send queue is a list of segments (by ->next); a segment is a frame and its continuation frames
  * (by ->frag) and is never re-cut once sent, save for what its receiver acknowledged or asked for
@@ -53,6 +53,7 @@ enum tcp_flag {
 #define TCP_ACK_HOLD_NS 10000u      /* a few segments' time */
 #define TCP_ACK_HOLD_BULK_NS 40000u /* a hundredth of the smallest RTO */
 #define TCP_TX_QUOTA_SEGMENTS 16u   /* of one connection before the next one has its turn */
+#define TCP_PACE_BURST_NS 250000ull /* what a paced connection may send at once, at its rate */
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
@@ -75,7 +76,7 @@ enum conn_flag {
 	CONN_ACK_NOW = 0x0080,       /* and may not wait for the next poll */
 	CONN_WANT_WRITE = 0x0100,    /* the application saw -EAGAIN */
 	CONN_PROBE_PENDING = 0x0200, /* a keepalive or window probe is to be sent */
-	CONN_CWND_LIMITED = 0x0400,  /* the congestion window held back data */
+	CONN_CWND_LIMITED = 0x0400,  /* the congestion window held back data: until limited_seq */
 	CONN_ESTABLISHED_ONCE = 0x0800,
 	CONN_FIN_OOO = 0x1000,  /* a FIN was seen out of order, at rcv_fin_seq */
 	CONN_ACK_HELD = 0x8000, /* the ACK that is owed may wait until ack_due_ns */
@@ -124,6 +125,7 @@ struct harp_conn {
 	uint64_t rto_deadline_ns;  /* retransmission or persist timer; TCP_NEVER_NS: off */
 	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
 	uint64_t keep_deadline_ns;
+	uint64_t pace_deadline_ns; /* new data may leave again */
 	uint64_t last_rcv_ns;
 	uint64_t progress_ns; /* snd_una last moved, or data became outstanding */
 	uint64_t rto_ns;      /* without backoff */
@@ -140,6 +142,9 @@ struct harp_conn {
 	uint32_t dup_acked_bytes; /* left the network, as duplicate ACKs tell */
 	struct frame *rtx_next;   /* TCP_RECOVERY_RTO: the segment at rtx_seq */
 	uint32_t snd_wnd_max_bytes;
+	uint32_t limited_seq;      /* CONN_CWND_LIMITED: SND.NXT when the window last held back */
+	int64_t pace_credit_bytes; /* may leave at once; as of pace_ns */
+	uint64_t pace_ns;
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
 	uint8_t tos;
@@ -185,6 +190,7 @@ struct harp_conn {
 		uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
 		uint64_t retransmits, rto_count, fast_retransmits, dup_acks_in, out_of_order_in;
 		uint64_t zero_window_probes, keepalive_probes;
+		uint64_t ecn_ce_in, ecn_ece_in, ecn_reductions;
 		uint64_t tx_copied_bytes, rx_copied_bytes;
 	} acct;
 } __attribute__((aligned(64)));
@@ -215,6 +221,7 @@ struct tcp {
 	struct wheel *wheel;
 	struct rng *rng;
 	struct harp_stats *stats;
+	const struct harp_stack_hooks *hooks;
 	uint64_t now_ns;
 	uint32_t now_ms; /* the timestamp clock, before each connection's offset */
 	uint32_t poll_count;
@@ -442,6 +449,17 @@ uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn);
 struct frame *tcp_loss_next(const struct harp_conn *conn);
 void tcp_loss_resent(struct harp_conn *conn, const struct frame *seg);
 
+/* ---- tcp_cc.c ---- */
+/* What is wrong with the options that concern congestion control; NULL: nothing. */
+const char *tcp_cc_check(const struct harp_tcp_options *opt);
+void tcp_cc_select(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes);
+enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn);
+void tcp_cc_begin(struct harp_conn *conn);   /* established */
+void tcp_cc_restart(struct harp_conn *conn); /* about to send after idling */
+void tcp_cc_pace(struct harp_conn *conn);    /* the window or the round trip moved */
+/* Of a paced connection: may so many bytes of new data leave now? If not, its timer is set. */
+bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
+
 /* ---- tcp_timer.c ---- */
 void tcp_timer_init(struct harp_conn *conn);
 void tcp_timer_fire(struct harp_conn *conn);
@@ -450,7 +468,8 @@ void tcp_timer_sent(struct harp_conn *conn);    /* data, SYN or FIN left */
 void tcp_timer_acked(struct harp_conn *conn);   /* snd_una moved */
 void tcp_timer_blocked(struct harp_conn *conn); /* nothing is in flight, yet something waits */
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
-void tcp_timer_keepalive(struct harp_conn *conn); /* its settings changed */
+void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns); /* it has to wait so long */
+void tcp_timer_keepalive(struct harp_conn *conn);               /* its settings changed */
 void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone);
 void tcp_timer_stop(struct harp_conn *conn);
 uint64_t tcp_timer_rto_ns(const struct harp_conn *conn);

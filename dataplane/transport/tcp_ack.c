@@ -34,6 +34,7 @@ void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 		tcp_timer_rtt(conn, rtt_ns, lone);
 	}
 	tcp_loss_acked(conn, acked, flight_before, rtt_ns);
+	tcp_cc_pace(conn);
 	tcp_timer_acked(conn);
 	if (conn->snd_head)
 		tcp_tx_ready(conn);

@@ -16,6 +16,10 @@ static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_
 		.now_ns = conn->tcp->now_ns,
 		.mss_bytes = conn->snd_mss_bytes,
 		.flight_bytes = flight_bytes,
+		.snd_una_seq = conn->snd_una_seq,
+		.snd_nxt_seq = conn->snd_nxt_seq,
+		.srtt_ns = conn->srtt_ns,
+		.rtt_ns_min = conn->rtt_ns_min,
 	};
 }
 
@@ -106,7 +110,7 @@ void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t fligh
 		loss_acked_fast(conn, acked_bytes);
 		return;
 	}
-	ev.acked_bytes = acked_bytes;
+	ev.acked_bytes = ev.delivered_bytes = acked_bytes;
 	ev.rtt_ns = rtt_ns;
 	ev.limited = (conn->flags & CONN_CWND_LIMITED) != 0;
 	if (conn->recovery == TCP_RECOVERY_RTO && !loss_undo_timeout(conn)) {
@@ -121,7 +125,8 @@ void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t fligh
 	}
 	loss_forget_dups(conn);
 	conn->cc.ops->acked(&conn->cc, &ev);
-	conn->flags &= ~(uint32_t)CONN_CWND_LIMITED;
+	if (seq_geq(conn->snd_una_seq, conn->limited_seq))
+		conn->flags &= ~(uint32_t)CONN_CWND_LIMITED;
 }
 
 void tcp_loss_timeout(struct harp_conn *conn)

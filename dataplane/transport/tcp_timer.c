@@ -34,6 +34,8 @@ static void timer_arm(struct harp_conn *conn)
 		earliest_ns = conn->life_deadline_ns;
 	if (conn->keep_deadline_ns < earliest_ns)
 		earliest_ns = conn->keep_deadline_ns;
+	if (conn->pace_deadline_ns < earliest_ns)
+		earliest_ns = conn->pace_deadline_ns;
 	if (earliest_ns == TCP_NEVER_NS)
 		return;
 	if (!timer_is_set(&conn->timer) || earliest_ns < conn->timer.deadline_ns)
@@ -46,6 +48,7 @@ void tcp_timer_init(struct harp_conn *conn)
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
+	conn->pace_deadline_ns = TCP_NEVER_NS;
 	conn->rto_ns = TIMER_RTO_NS_INITIAL;
 }
 
@@ -54,6 +57,7 @@ void tcp_timer_stop(struct harp_conn *conn)
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
+	conn->pace_deadline_ns = TCP_NEVER_NS;
 	if (timer_is_set(&conn->timer))
 		wheel_cancel(conn->tcp->wheel, &conn->timer);
 }
@@ -147,6 +151,12 @@ void tcp_timer_blocked(struct harp_conn *conn)
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns)
 {
 	conn->life_deadline_ns = conn->tcp->now_ns + after_ns;
+	timer_arm(conn);
+}
+
+void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns)
+{
+	conn->pace_deadline_ns = conn->tcp->now_ns + after_ns;
 	timer_arm(conn);
 }
 
@@ -274,5 +284,9 @@ void tcp_timer_fire(struct harp_conn *conn)
 		return;
 	if (now_ns >= conn->keep_deadline_ns && !timer_keep_expired(conn))
 		return;
+	if (now_ns >= conn->pace_deadline_ns) {
+		conn->pace_deadline_ns = TCP_NEVER_NS;
+		tcp_tx_ready(conn);
+	}
 	timer_arm(conn);
 }

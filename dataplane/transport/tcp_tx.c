@@ -22,6 +22,7 @@
  *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
  *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation moves or the
  *	  connection's timer asks again;
+ *	- pacing says later: the connection's timer puts it back on tx_ready;
  *	- the frame to be sent again is still being read by the NIC, or no frame is free: tx_blocked, tried
  *	  again in every phase. It is not counted as work pending: the NIC's completion is what moves it.
  */
@@ -56,6 +57,7 @@ static int tx_segment(struct harp_conn *conn, struct frame *seg)
 		tcp->stats->tcp_data_segs_out++;
 		conn->acct.data_segs_out++;
 		conn->acct.bytes_sent += bytes;
+		conn->pace_credit_bytes -= bytes;
 	}
 	if (again) {
 		seg->flags |= FRAME_RETRANS;
@@ -79,6 +81,23 @@ static bool tx_fit_mss(struct harp_conn *conn, struct frame *seg)
 	return tcp_sndq_split(conn, seg, conn->snd_mss_bytes);
 }
 
+static void tx_limited(struct harp_conn *conn)
+{
+	conn->flags |= CONN_CWND_LIMITED;
+	conn->limited_seq = conn->snd_nxt_seq;
+}
+
+/* Pacing may leave the window half used in slow start, which is limited by it all the same. */
+static bool tx_paced(struct harp_conn *conn, uint32_t bytes)
+{
+	if (tcp_cc_pace_admits(conn, bytes))
+		return true;
+	if (conn->cc.cwnd_bytes < conn->cc.ssthresh_bytes &&
+	    conn_flight_bytes(conn) >= conn->cc.cwnd_bytes / 2)
+		tx_limited(conn);
+	return false;
+}
+
 /* May the oldest unsent segment leave? Cuts it when RFC 9293 3.8.6.2.1 allows a part. */
 static bool tx_may_send(struct harp_conn *conn, struct frame *seg)
 {
@@ -88,11 +107,11 @@ static bool tx_may_send(struct harp_conn *conn, struct frame *seg)
 
 	if (bytes > 0 && tcp_loss_pipe_bytes(conn) + bytes > conn->cc.cwnd_bytes &&
 	    conn_flight_bytes(conn) > 0) {
-		conn->flags |= CONN_CWND_LIMITED;
+		tx_limited(conn);
 		return false;
 	}
 	if (bytes <= usable)
-		return true;
+		return conn->cc.pacing_bytes_per_s == 0 || bytes == 0 || tx_paced(conn, bytes);
 	/* "min(D,U) >= Fs*Max(SND.WND)", Fs = 1/2; or the override time-out: see tcp_timer.c. */
 	if (usable > 0 &&
 	    (usable >= conn->snd_wnd_max_bytes / 2 || (conn->flags & CONN_WINDOW_FORCE)))
@@ -146,6 +165,8 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 		tcp_loss_resent(conn, seg);
 		++*sent;
 	}
+	if (conn->snd_unsent && conn_flight_bytes(conn) == 0)
+		tcp_cc_restart(conn);
 	while ((seg = conn->snd_unsent) != NULL) {
 		if (quota-- == 0)
 			return 1;

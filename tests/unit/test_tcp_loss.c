@@ -7,10 +7,12 @@ static struct rig rig;
 /* Ten segments in flight; returns the first one's sequence number. */
 static uint32_t ten_in_flight(void)
 {
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.congestion = HARP_CONGESTION_NEWRENO };
 	uint32_t first;
 
 	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_established(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
 	CHECK_EQ(rig_pending(&rig), 10); /* RFC 6928 */
 	first = rig_expect(&rig, TCP_ACK)->seq;

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_cc.c - which controller a connection has, and how fast its window may leave.
+ *
+ * Pacing. A window of data that arrives at a short queue all at once overflows it, though the same window
+ * spread over the round trip would not. So new data is paced at 1.2 windows a round trip (2 in slow start,
+ * which must double), the rates that Linux has found good: above what the window allows on average, so that
+ * it is the window that decides. A connection may send a burst of TCP_PACE_BURST_NS at its rate, never less
+ * than a turn in the transmit phase: where the round trip is shorter than CC_PACE_RTT_NS_MIN that is the
+ * whole window, and nothing is computed at all.
+ */
+#include "transport/tcp.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* 1.2 windows a round trip, and bursts of 250 us: below 300 us the burst is the window. */
+#define CC_PACE_RTT_NS_MIN (TCP_PACE_BURST_NS * 6 / 5)
+/* RFC 5681 section 4.1 takes the window back after an idle RTO, RFC 6298's of a second at least. Ours is
+ * shorter, and the path of a second ago is still worth knowing. */
+#define CC_IDLE_NS_MIN TCP_NS_PER_S
+
+static const struct cc_ops *const cc_controllers[] = {
+	[HARP_CONGESTION_NEWRENO] = &cc_newreno, [HARP_CONGESTION_CUBIC] = &cc_cubic,
+	[HARP_CONGESTION_DCTCP] = &cc_dctcp,     [HARP_CONGESTION_DELAY] = &cc_delay,
+	[HARP_CONGESTION_FIXED] = &cc_fixed,
+};
+#define CC_CONTROLLERS (sizeof(cc_controllers) / sizeof(cc_controllers[0]))
+
+const char *harp_congestion_name(enum harp_congestion congestion)
+{
+	if (congestion == HARP_CONGESTION_DEFAULT)
+		return "default";
+	return (unsigned)congestion < CC_CONTROLLERS ? cc_controllers[congestion]->name : "?";
+}
+
+int harp_congestion_from_name(const char *name)
+{
+	for (unsigned i = 0; i < CC_CONTROLLERS; i++)
+		if (strcmp(name, harp_congestion_name((enum harp_congestion)i)) == 0)
+			return (int)i;
+	return -EINVAL;
+}
+
+const char *tcp_cc_check(const struct harp_tcp_options *opt)
+{
+	if (opt->congestion >= CC_CONTROLLERS)
+		return "harp_tcp_options: congestion is none of enum harp_congestion";
+	if (opt->ecn > HARP_ECN_REQUEST)
+		return "harp_tcp_options: ecn is none of enum harp_ecn";
+	if (opt->congestion == HARP_CONGESTION_DCTCP && opt->ecn == HARP_ECN_OFF)
+		return "harp_tcp_options: congestion dctcp needs ecn";
+	if (opt->congestion == HARP_CONGESTION_FIXED &&
+	    (opt->fixed_window_bytes == 0 || opt->fixed_window_bytes > CC_WINDOW_BYTES_MAX))
+		return "harp_tcp_options: congestion fixed needs fixed_window_bytes, 1 to 2^30";
+	if (opt->congestion != HARP_CONGESTION_FIXED && opt->fixed_window_bytes != 0)
+		return "harp_tcp_options: fixed_window_bytes is for congestion fixed";
+	return NULL;
+}
+
+void tcp_cc_select(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes)
+{
+	conn->cc.ops =
+		congestion == HARP_CONGESTION_DEFAULT ? &cc_cubic : cc_controllers[congestion];
+	conn->cc.priv[0] = fixed_window_bytes;
+}
+
+enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn)
+{
+	unsigned i = HARP_CONGESTION_NEWRENO;
+
+	while (i < CC_CONTROLLERS - 1 && cc_controllers[i] != conn->cc.ops)
+		i++;
+	return (enum harp_congestion)i;
+}
+
+void tcp_cc_begin(struct harp_conn *conn)
+{
+	struct cc_event ev = { .now_ns = conn->tcp->now_ns,
+			       .mss_bytes = conn->snd_mss_bytes,
+			       .snd_una_seq = conn->snd_una_seq,
+			       .snd_nxt_seq = conn->snd_nxt_seq };
+
+	/* RFC 8257 is about marks: without them its sender would know loss only. */
+	if (conn->cc.ops == &cc_dctcp && !(conn->options & HARP_TCPI_ECN))
+		conn->cc.ops = &cc_cubic;
+	conn->cc.ops->init(&conn->cc, &ev);
+}
+
+void tcp_cc_restart(struct harp_conn *conn)
+{
+	uint64_t idle_ns = conn->tcp->now_ns - conn->progress_ns;
+	uint32_t restart;
+
+	if (idle_ns < CC_IDLE_NS_MIN || idle_ns < conn->rto_ns || conn->cc.ops->constant)
+		return;
+	/* RW = min(IW,cwnd); ssthresh remembers what was good (RFC 5681 section 4.1). */
+	restart = cc_initial_window_bytes(conn->snd_mss_bytes);
+	if (conn->cc.cwnd_bytes > restart)
+		conn->cc.cwnd_bytes = restart;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Pacing.
+ */
+void tcp_cc_pace(struct harp_conn *conn)
+{
+	struct cc *cc = &conn->cc;
+
+	if (conn->srtt_ns < CC_PACE_RTT_NS_MIN || cc->ops->constant) {
+		cc->pacing_bytes_per_s = 0;
+		return;
+	}
+	cc->pacing_bytes_per_s =
+		cc->cwnd_bytes *
+		(cc->cwnd_bytes < cc->ssthresh_bytes ? 2000000000u : 1200000000ull) / conn->srtt_ns;
+}
+
+bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes)
+{
+	uint64_t rate = conn->cc.pacing_bytes_per_s, now_ns = conn->tcp->now_ns;
+	int64_t burst = (int64_t)(rate * TCP_PACE_BURST_NS / TCP_NS_PER_S), deepest, wait;
+	uint64_t passed_ns = now_ns - conn->pace_ns, most_ns;
+
+	if (conn->pace_credit_bytes >= bytes)
+		return true;
+	/* After a pause a whole turn may leave at once; while waiting two segments will do. */
+	deepest = (int64_t)TCP_TX_QUOTA_SEGMENTS * conn->snd_mss_bytes;
+	if (deepest < burst)
+		deepest = burst;
+	if (burst < 2 * conn->snd_mss_bytes)
+		burst = 2 * conn->snd_mss_bytes;
+	/* What was sent again counts too, and may have left the credit below zero. */
+	if (conn->pace_credit_bytes < -deepest)
+		conn->pace_credit_bytes = -deepest;
+	most_ns = (uint64_t)deepest * 2 * TCP_NS_PER_S / (rate + 1) + 1;
+	conn->pace_credit_bytes +=
+		(int64_t)((passed_ns < most_ns ? passed_ns : most_ns) * rate / TCP_NS_PER_S);
+	if (conn->pace_credit_bytes > deepest)
+		conn->pace_credit_bytes = deepest;
+	conn->pace_ns = now_ns;
+	if (conn->pace_credit_bytes >= bytes)
+		return true;
+	wait = burst - conn->pace_credit_bytes;
+	tcp_timer_pace(conn, (uint64_t)wait * TCP_NS_PER_S / (rate + 1) + 1);
+	conn->tcp->stats->tcp_paced++;
+	return false;
+}
