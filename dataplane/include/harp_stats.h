@@ -92,7 +92,9 @@
 	X(tcp_ecn_ce_in, counter, "data segments received with a router's mark (ECN CE)")          \
 	X(tcp_ecn_ece_in, counter, "segments received that tell of marks (ECE)")                   \
 	X(tcp_ecn_reductions, counter, "congestion windows reduced because of marks")              \
-	X(tcp_paced, counter, "times that a connection waited for its pacing")
+	X(tcp_paced, counter, "times that a connection waited for its pacing")                     \
+	X(drop_tcp_echo, counter, "dropped: echoes a timestamp that this connection never sent")   \
+	X(tcp_challenge_limited, counter, "challenge ACKs not sent: the connection's budget is used")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

@@ -107,6 +107,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 		.stats = stats,
 		.hooks = hooks,
 		.isn_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
+		.challenge_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
 		.max_conns = opt->max_conns,
 		.max_listeners = opt->max_listeners,
 	};
@@ -280,13 +281,18 @@ void tcp_conn_secrets(struct harp_conn *conn)
 	uint64_t hash = siphash24(&conn->tcp->isn_secret, &key, sizeof(key));
 
 	/* ISN = M + F(localip, localport, remoteip, remoteport, secretkey); M ticks every 4 us. */
-	conn->iss_seq = (uint32_t)(conn->tcp->now_ns >> 12) + (uint32_t)hash;
+	tcp_conn_iss(conn, (uint32_t)(conn->tcp->now_ns >> 12) + (uint32_t)hash);
 	/* A fixed offset per 4-tuple: a later incarnation's timestamps are greater (RFC 6191). */
 	conn->ts_offset = (uint32_t)(hash >> 32);
-	conn->snd_una_seq = conn->iss_seq;
-	conn->snd_nxt_seq = conn->iss_seq;
-	conn->snd_end_seq = conn->iss_seq + 1;
-	conn->recover_seq = conn->iss_seq;
+}
+
+void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
+{
+	conn->iss_seq = iss_seq;
+	conn->snd_una_seq = iss_seq;
+	conn->snd_nxt_seq = iss_seq;
+	conn->snd_end_seq = iss_seq + 1;
+	conn->recover_seq = iss_seq;
 }
 
 void tcp_conn_event(struct harp_conn *conn, uint32_t events)

@@ -4,6 +4,8 @@
  *
  *	tcp.c          lifecycle: slots, the one function that writes the state, death
  *	tcp_in.c       a segment in: RFC 9293 section 3.10.7 in its order, and the fast path
+ *	tcp_check.c    may it be believed? RFC 5961, timestamps, sequence numbers; challenge ACKs
+ *	tcp_icmp.c     ICMP errors
  *	tcp_listen.c   a SYN to a listener
  *	tcp_ack.c      what an acceptable ACK does: queue, RTT, window
  *	tcp_reass.c    payload in: in order to the receive queue, else the reassembly list
@@ -59,7 +61,8 @@ enum tcp_flag {
 #define TCP_NS_PER_MS 1000000ull
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S) /* closed by the application, peer silent */
-#define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, RFC 5961 section 7 */
+#define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, at most: RFC 5961 section 7 */
+#define TCP_CHALLENGE_ACKS_PER_S_STACK 1000u  /* of all together: see tcp_check.c */
 
 #define TCP_TIMER_KIND 0x746370u /* "tcp": struct timer.kind of a connection's timer */
 #define TCP_NEVER_NS UINT64_MAX
@@ -78,8 +81,9 @@ enum conn_flag {
 	CONN_PROBE_PENDING = 0x0200, /* a keepalive or window probe is to be sent */
 	CONN_CWND_LIMITED = 0x0400,  /* the congestion window held back data: until limited_seq */
 	CONN_ESTABLISHED_ONCE = 0x0800,
-	CONN_FIN_OOO = 0x1000,  /* a FIN was seen out of order, at rcv_fin_seq */
-	CONN_ACK_HELD = 0x8000, /* the ACK that is owed may wait until ack_due_ns */
+	CONN_ECHO_LOOSE = 0x10000, /* its handshake did not echo our timestamp */
+	CONN_FIN_OOO = 0x1000,     /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_ACK_HELD = 0x8000,    /* the ACK that is owed may wait until ack_due_ns */
 	CONN_WINDOW_FORCE =
 		0x2000, /* window-limited with nothing in flight: cut a segment to fit */
 };
@@ -135,8 +139,9 @@ struct harp_conn {
 	uint16_t snd_mss_bytes, rcv_mss_bytes;
 	uint16_t local_port, remote_port;
 	uint32_t ts_offset;
-	uint32_t ack_poll;             /* tcp->poll_count when the ACK became due */
-	uint32_t snd_unsent_bytes_max; /* the application's; UINT32_MAX: none */
+	uint32_t ts_echo_min, ts_echo_max, ts_sent; /* what the peer may echo: see tcp_check.c */
+	uint32_t ack_poll;                          /* tcp->poll_count when the ACK became due */
+	uint32_t snd_unsent_bytes_max;              /* the application's; UINT32_MAX: none */
 	uint32_t recover_seq;
 	uint32_t rtx_seq;         /* in recovery: everything before it was sent again */
 	uint32_t dup_acked_bytes; /* left the network, as duplicate ACKs tell */
@@ -150,9 +155,9 @@ struct harp_conn {
 	uint8_t tos;
 	uint8_t tx_queued; /* enum: on which of tcp's transmit lists */
 	uint8_t keep_unanswered;
-	uint8_t lone_quick; /* single segments in a row that were acknowledged at once */
-	uint8_t rto_lone;   /* the deadline allows for a delayed ACK of a single segment */
-	uint8_t challenge_count;
+	uint8_t lone_quick;     /* single segments in a row that were acknowledged at once */
+	uint8_t rto_lone;       /* the deadline allows for a delayed ACK of a single segment */
+	uint8_t challenge_left; /* in this epoch */
 	uint8_t on_ack_list, on_event_list, on_pool_list;
 	uint8_t bulk_segs; /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
@@ -178,7 +183,7 @@ struct harp_conn {
 	uint32_t undo_tsval;                           /* of the first segment sent again */
 	uint32_t ts_echo;                              /* TSecr of the ACK being looked at */
 	uint64_t confirm_next_ns;
-	uint64_t challenge_epoch_ns;
+	uint64_t challenge_epoch_end_ns;
 	uint64_t ts_recent_ns;
 	uint64_t rtt_ns_min;
 	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
@@ -238,7 +243,7 @@ struct tcp {
 	uint32_t rx_payload_frame_bytes; /* what the NIC puts in one received frame */
 	struct flow_table flows;
 	struct port_table ports;
-	struct siphash_key isn_secret;
+	struct siphash_key isn_secret, challenge_secret;
 	struct harp_conn *conns;
 	uint32_t max_conns;
 	struct conn_list free_conns;
@@ -263,7 +268,9 @@ enum tcp_verdict {
 	TCP_DROP_DUPLICATE,
 	TCP_DROP_RX_BUDGET,
 	TCP_DROP_STATE,
+	TCP_DROP_ECHO,
 	TCP_VERDICTS,
+	TCP_PASS = TCP_VERDICTS, /* of a step: the segment goes on */
 };
 
 /* A parsed segment on its way in. */
@@ -341,6 +348,8 @@ void tcp_conn_free(struct harp_conn *conn);
 void tcp_conn_bind(struct harp_conn *conn);
 /* RFC 6528: a clock plus a keyed hash of the 4-tuple; and the timestamp offset (RFC 7323 5.4). */
 void tcp_conn_secrets(struct harp_conn *conn);
+/* Where its sequence numbers begin; nothing was sent yet. */
+void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq);
 void tcp_state_set(struct harp_conn *conn, enum harp_tcp_state state);
 void tcp_conn_event(struct harp_conn *conn, uint32_t events);
 /* Dead: timers off, flow gone, segments freed; error 0 or -errno. The slot goes too when nobody
@@ -361,6 +370,23 @@ uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
 
 /* ---- tcp_in.c ---- */
 enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in);
+
+/* ---- tcp_check.c ---- */
+/* Sequence number, RST, SYN and timestamps of a segment to a synchronized connection: TCP_PASS, or what
+ * became of it (the connection may be dead). A payload that may not come in is taken off. */
+enum tcp_verdict tcp_check_segment(struct harp_conn *conn, struct tcp_segment *seg);
+/* SEG.ACK is one that the peer may send, or it is challenged. */
+enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment *seg);
+/* Does it echo a timestamp that we sent and that it may still echo? */
+bool tcp_check_echo(const struct harp_conn *conn, const struct tcp_segment *seg);
+/* TS.Recent moves, of a segment that passed. */
+void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg);
+/* RFC 6191 section 2, RFC 9293 3.10.7.4: may a new SYN take over a connection in TIME-WAIT? */
+bool tcp_check_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg);
+/* A challenge ACK, if the connection's budget has one left. */
+void tcp_challenge(struct harp_conn *conn);
+
+/* ---- tcp_icmp.c ---- */
 /* An ICMP error quoted a segment of this flow (RFC 5927: quoted_seq is checked).
  * kind: -ECONNREFUSED, -EHOSTUNREACH..., or -EMSGSIZE with mtu_bytes. */
 void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
@@ -398,10 +424,9 @@ uint32_t tcp_window_edge(const struct harp_conn *conn);
  * -errno of ip_path_check(). */
 int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uint32_t seq,
 		    uint8_t flags, uint32_t payload_len);
-int tcp_out_syn(struct harp_conn *conn);           /* SYN or SYN-ACK, by the state */
-int tcp_out_ack(struct harp_conn *conn);           /* a pure ACK, at once */
-int tcp_out_challenge_ack(struct harp_conn *conn); /* the same, throttled (RFC 5961) */
-int tcp_out_probe(struct harp_conn *conn);         /* SEG.SEQ = SND.UNA - 1, no data */
+int tcp_out_syn(struct harp_conn *conn);   /* SYN or SYN-ACK, by the state */
+int tcp_out_ack(struct harp_conn *conn);   /* a pure ACK, at once */
+int tcp_out_probe(struct harp_conn *conn); /* SEG.SEQ = SND.UNA - 1, no data */
 int tcp_out_rst(struct harp_conn *conn);
 /* RFC 9293 3.10.7.1: the RST that answers a segment of no connection. */
 void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg);

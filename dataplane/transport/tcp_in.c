@@ -5,8 +5,8 @@
  * Theory of operation. tcp_input() checks header and checksum, finds the connection and asks a list of
  * questions; when every answer is the usual one, the segment takes the fast path: an established
  * connection, nothing but ACK (and PSH), exactly the next bytes, room for them, no loss being repaired.
- * Everything else goes step by step as the RFC tells it, with RFC 5961's defence against blind attacks
- * and RFC 7323's timestamps where they belong. A step either returns a verdict or lets the segment pass.
+ * Everything else goes step by step as the RFC tells it; whether a segment may be believed at all is
+ * tcp_check.c's. A step either returns a verdict or lets the segment pass.
  *
  * Replies are made by wish (tcp_tx_want_ack(), tcp_tx_ready()); only resets, challenge ACKs and the
  * answer to an unacceptable segment are sent from here, as what they answer is not remembered.
@@ -19,9 +19,7 @@
 
 #include "base/checksum.h"
 
-#define IN_PASS TCP_VERDICTS /* of a step: the segment goes on */
-/* RFC 7323 section 5.5: a timestamp older than 24 days may have wrapped. */
-#define IN_TS_AGE_NS (24ull * 86400 * TCP_NS_PER_S)
+#define IN_REUSE_GAP_SEQ 65537u /* beyond an unscaled window of the previous incarnation */
 
 static uint32_t in_get32(const uint8_t *at)
 {
@@ -84,7 +82,7 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 	if (!tcp_options_parse_fast(th + TCP_HEADER_BYTES, options_len, &seg->opt) &&
 	    !tcp_options_parse(th + TCP_HEADER_BYTES, options_len, &seg->opt))
 		return TCP_DROP_OPTIONS;
-	return IN_PASS;
+	return TCP_PASS;
 }
 
 static enum tcp_verdict in_no_flow(struct tcp *tcp, const struct tcp_segment *seg)
@@ -109,15 +107,6 @@ static void in_heard(struct harp_conn *conn)
 {
 	conn->last_rcv_ns = conn->tcp->now_ns;
 	conn->keep_unanswered = 0;
-}
-
-/* RFC 7323 section 4.3 (2): only segments that begin at or before the last ACK sent. */
-static void in_timestamp(struct harp_conn *conn, const struct tcp_segment *seg)
-{
-	if ((seg->opt.seen & TCP_OPT_TIMESTAMP) && seq_leq(seg->seq, conn->rcv_acked_seq)) {
-		conn->ts_recent = seg->opt.tsval;
-		conn->ts_recent_ns = conn->tcp->now_ns;
-	}
 }
 
 static void in_fin(struct harp_conn *conn)
@@ -185,6 +174,8 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 		tcp_tx_ready(conn);
 		return TCP_DONE;
 	}
+	if ((conn->options & HARP_TCPI_TIMESTAMPS) && !tcp_check_echo(conn, seg))
+		conn->flags |= CONN_ECHO_LOOSE;
 	conn->snd_una_seq = seg->ack;
 	if (conn->rtx_backoff == 0)
 		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
@@ -192,122 +183,6 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	tcp_conn_established(conn);
 	tcp_tx_want_ack(conn, true);
 	return TCP_DONE;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * 3.10.7.4 Other states. First, check the sequence number.
- */
-static bool in_acceptable(const struct harp_conn *conn, const struct tcp_segment *seg,
-			  uint32_t space)
-{
-	uint32_t wnd = conn_rcv_wnd_bytes(conn);
-
-	/* The four cases of the table; an empty segment at the right edge is a sender that has filled
-	 * the window, and its ACK is good. */
-	if (space == 0)
-		return seg->seq - conn->rcv_nxt_seq <= wnd;
-	if (wnd == 0)
-		return false;
-	return seg->seq - conn->rcv_nxt_seq < wnd || seg->seq + space - 1 - conn->rcv_nxt_seq < wnd;
-}
-
-static enum tcp_verdict in_unacceptable(struct harp_conn *conn, const struct tcp_segment *seg,
-					uint32_t space)
-{
-	/* "If an incoming segment is not acceptable, an acknowledgment should be sent in reply (unless the
-	 * RST bit is set ...)": data and keepalive probes get it at once, the rest throttled. */
-	if (seg->flags & TCP_RST)
-		return TCP_DROP_WINDOW;
-	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN))
-		tcp_timer_life(conn, TCP_TIME_WAIT_NS); /* the retransmitted FIN: restart 2 MSL */
-	if (space > 0 || seg->seq + 1 == conn->rcv_nxt_seq)
-		(void)tcp_out_ack(conn);
-	else
-		(void)tcp_out_challenge_ack(conn);
-	if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))
-		return TCP_DROP_DUPLICATE;
-	return TCP_DROP_WINDOW;
-}
-
-static enum tcp_verdict in_check_sequence(struct harp_conn *conn, struct tcp_segment *seg)
-{
-	uint32_t space =
-		seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
-
-	/* RFC 7323 section 5.3 R1: PAWS comes before the sequence number. RST segments are exempt. */
-	if ((conn->options & HARP_TCPI_TIMESTAMPS) && !(seg->flags & TCP_RST)) {
-		if (!(seg->opt.seen & TCP_OPT_TIMESTAMP)) {
-			if (!(seg->flags & TCP_SYN))
-				return TCP_DROP_PAWS; /* section 3.2: "SHOULD silently drop" */
-		} else if ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0 &&
-			   conn->tcp->now_ns - conn->ts_recent_ns < IN_TS_AGE_NS) {
-			if (space > 0)
-				(void)tcp_out_ack(conn);
-			return TCP_DROP_PAWS;
-		}
-	}
-	/* A SYN again in SYN-RECEIVED: our SYN-ACK was lost. */
-	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
-	    seg->seq == conn->irs_seq) {
-		conn->flags |= CONN_SYN_PENDING;
-		tcp_tx_ready(conn);
-		return TCP_DROP_DUPLICATE;
-	}
-	if (in_acceptable(conn, seg, space)) {
-		in_timestamp(conn, seg);
-		return IN_PASS;
-	}
-	if (conn_rcv_wnd_bytes(conn) == 0 && seg->seq == conn->rcv_nxt_seq &&
-	    !(seg->flags & (TCP_RST | TCP_SYN))) {
-		/* "If the RCV.WND is zero, ... special allowance should be made to accept valid ACKs". */
-		conn->tcp->stats->drop_tcp_rx_budget++;
-		seg->len = 0;
-		seg->flags &= (uint8_t)~TCP_FIN;
-		tcp_tx_want_ack(conn, true);
-		return IN_PASS;
-	}
-	return in_unacceptable(conn, seg, space);
-}
-
-/* Second, check the RST bit, after RFC 5961 section 3.2. */
-static enum tcp_verdict in_check_rst(struct harp_conn *conn, const struct tcp_segment *seg)
-{
-	if (!(seg->flags & TCP_RST))
-		return IN_PASS;
-	if (seg->seq != conn->rcv_nxt_seq) {
-		/* "does not exactly match the next expected sequence value, yet is within the current
-		 * receive window ... MUST send an acknowledgment (challenge ACK)". */
-		(void)tcp_out_challenge_ack(conn);
-		return TCP_DROP_WINDOW;
-	}
-	conn->tcp->stats->tcp_rst_in++;
-	switch (conn->state) {
-	case HARP_TCP_SYN_RECEIVED:
-		tcp_conn_die(conn, -ECONNREFUSED);
-		break;
-	case HARP_TCP_CLOSING:
-	case HARP_TCP_LAST_ACK:
-	case HARP_TCP_TIME_WAIT:
-		tcp_conn_die(conn, 0);
-		break;
-	default:
-		tcp_conn_die(conn, -ECONNRESET);
-		break;
-	}
-	return TCP_DONE;
-}
-
-/* Fourth, check the SYN bit. */
-static enum tcp_verdict in_check_syn(struct harp_conn *conn, const struct tcp_segment *seg)
-{
-	if (!(seg->flags & TCP_SYN))
-		return IN_PASS;
-	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & TCP_ACK) &&
-	    seg->seq == conn->irs_seq)
-		return IN_PASS; /* simultaneous open: its ACK is what we wait for */
-	/* RFC 5961 section 4.2: "TCP endpoints MUST send a challenge ACK to the remote peer". */
-	(void)tcp_out_challenge_ack(conn);
-	return TCP_DROP_STATE;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -330,7 +205,7 @@ static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct
 		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
 	tcp_timer_acked(conn);
 	tcp_conn_established(conn);
-	return IN_PASS;
+	return TCP_PASS;
 }
 
 /* RFC 5681 section 2: a duplicate acknowledgment, in all its parts. */
@@ -371,15 +246,14 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 		return TCP_DROP_STATE;
 	if (conn->state == HARP_TCP_SYN_RECEIVED) {
 		v = in_ack_syn_received(conn, seg);
-		if (v != IN_PASS)
+		if (v != TCP_PASS)
 			return v;
 	}
-	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge. */
-	if (seq_gt(seg->ack, conn->snd_nxt_seq) ||
-	    seq_lt(seg->ack, conn->snd_una_seq - conn->snd_wnd_max_bytes)) {
-		(void)tcp_out_challenge_ack(conn);
-		return TCP_DROP_ACK;
-	}
+	v = tcp_check_ack(conn, seg);
+	if (v != TCP_PASS)
+		return v;
+	/* Later than RFC 7323 section 5.3 R3 has it: not before the segment has proved itself. */
+	tcp_check_take_timestamp(conn, seg);
 	conn->ts_echo = seg->opt.tsecr;
 	if (seq_gt(seg->ack, conn->snd_una_seq))
 		tcp_ack_new(conn, seg->ack);
@@ -390,7 +264,7 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	if ((conn->flags & CONN_FIN_QUEUED) && conn->snd_una_seq == conn->snd_end_seq &&
 	    !in_fin_acked(conn))
 		return TCP_DONE;
-	return IN_PASS;
+	return TCP_PASS;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -426,16 +300,21 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 	return v;
 }
 
-/* RFC 6191 section 2, RFC 9293 3.10.7.4: a new SYN may take over a connection in TIME-WAIT. */
-static bool in_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg)
+/* A new incarnation: RFC 9293 section 3.6.1 (MUST-13's exception): it "assigns its initial sequence number
+ * for the new connection to be larger than the largest sequence number it used on the previous". */
+static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	if (conn->state != HARP_TCP_TIME_WAIT ||
-	    (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
-		return false;
-	if ((conn->options & HARP_TCPI_TIMESTAMPS) && (seg->opt.seen & TCP_OPT_TIMESTAMP) &&
-	    seg->opt.tsval != conn->ts_recent)
-		return (int32_t)(seg->opt.tsval - conn->ts_recent) > 0;
-	return seq_gt(seg->seq, conn->rcv_nxt_seq);
+	struct tcp *tcp = conn->tcp;
+	struct flow_key key = conn_flow_key(conn);
+	uint32_t old_nxt_seq = conn->snd_nxt_seq, index;
+	enum tcp_verdict v;
+
+	tcp_conn_die(conn, 0);
+	v = in_no_flow(tcp, seg);
+	index = flow_find(&tcp->flows, &key);
+	if (index != FLOW_NONE && !seq_gt(tcp->conns[index].iss_seq, old_nxt_seq))
+		tcp_conn_iss(&tcp->conns[index], old_nxt_seq + IN_REUSE_GAP_SEQ);
+	return v;
 }
 
 static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
@@ -444,18 +323,15 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 
 	if (conn->state == HARP_TCP_SYN_SENT)
 		return in_syn_sent(conn, seg);
-	if (in_time_wait_reuse(conn, seg)) {
-		struct tcp *tcp = conn->tcp;
-
-		tcp_conn_die(conn, 0);
-		return in_no_flow(tcp, seg);
+	if (tcp_check_time_wait_reuse(conn, seg)) {
+		return in_time_wait_reuse(conn, seg);
 	}
-	if ((v = in_check_sequence(conn, seg)) != IN_PASS ||
-	    (v = in_check_rst(conn, seg)) != IN_PASS || (v = in_check_syn(conn, seg)) != IN_PASS)
+	v = tcp_check_segment(conn, seg);
+	if (v != TCP_PASS)
 		return v;
 	in_heard(conn);
 	v = in_check_ack(conn, seg);
-	if (v != IN_PASS)
+	if (v != TCP_PASS)
 		return v;
 	/* "Sixth, check the URG bit": urgent data is delivered in line (RFC 6093). */
 	return in_text_and_fin(conn, seg);
@@ -476,6 +352,7 @@ static bool in_is_fast(const struct harp_conn *conn, const struct tcp_segment *s
 	slow |= (seg->ack == conn->snd_una_seq) & (seg->len == 0) & (flight > 0);
 	slow |= seg->opt.seen != ((conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPT_TIMESTAMP : 0);
 	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0);
+	slow |= !tcp_check_echo(conn, seg);
 	slow |= (conn->recovery | conn->dup_acks) != 0;
 	slow |= conn->reass_head != NULL;
 	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED)) != 0;
@@ -486,7 +363,7 @@ static enum tcp_verdict in_fast(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	conn->tcp->stats->tcp_fast_path_in++;
 	in_heard(conn);
-	in_timestamp(conn, seg);
+	tcp_check_take_timestamp(conn, seg);
 	conn->ts_echo = seg->opt.tsecr;
 	if (seg->ack != conn->snd_una_seq)
 		tcp_ack_new(conn, seg->ack);
@@ -503,7 +380,7 @@ static enum tcp_verdict in_segment(struct tcp *tcp, struct packet_in *in)
 	uint32_t index;
 	enum tcp_verdict v = in_parse(tcp, in, &seg);
 
-	if (v != IN_PASS)
+	if (v != TCP_PASS)
 		return v;
 	tcp->stats->tcp_segs_in++;
 	key = (struct flow_key){ .local = in->dst,
@@ -534,44 +411,11 @@ enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in)
 		[TCP_DROP_DUPLICATE] = offsetof(struct harp_stats, drop_tcp_duplicate),
 		[TCP_DROP_RX_BUDGET] = offsetof(struct harp_stats, drop_tcp_rx_budget),
 		[TCP_DROP_STATE] = offsetof(struct harp_stats, drop_tcp_state),
+		[TCP_DROP_ECHO] = offsetof(struct harp_stats, drop_tcp_echo),
 	};
 	enum tcp_verdict v = in_segment(tcp, in);
 
 	if (counters[v] != 0)
 		++*(uint64_t *)((uint8_t *)tcp->stats + counters[v]);
 	return v;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * ICMP errors (RFC 5927): believed only when they quote something outstanding.
- */
-void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
-		    uint32_t mtu_bytes)
-{
-	uint32_t index = flow_find(&tcp->flows, key), headers, mss;
-	struct harp_conn *conn;
-
-	if (index == FLOW_NONE)
-		return;
-	conn = &tcp->conns[index];
-	if (seq_lt(quoted_seq, conn->snd_una_seq) || seq_geq(quoted_seq, conn->snd_nxt_seq))
-		return;
-	if (kind == -EMSGSIZE) {
-		if (!conn_synchronized(conn)) /* a SYN fits every path */
-			return;
-		headers = TCP_HEADER_BYTES + ip_header_bytes(&key->local) +
-			  (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
-		mss = mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers
-							      : TCP_MSS_BYTES_MIN;
-		if (mss < conn->snd_mss_bytes) {
-			conn->snd_mss_bytes = (uint16_t)mss;
-			/* What was too large is lost: send it again, cut, without waiting. */
-			tcp_loss_timeout(conn);
-			tcp_tx_ready(conn);
-		}
-		return;
-	}
-	/* Hard errors are soft once synchronized: section 5.2. */
-	if (conn->state == HARP_TCP_SYN_SENT)
-		tcp_conn_die(conn, kind);
 }

@@ -93,6 +93,7 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 				.local_port = conn->local_port,
 				.remote_port = conn->remote_port };
 	struct packet_out out = { .frame = f };
+	uint32_t tsval = 0;
 	int err;
 
 	if (!nicio_tx_ready(tcp->io, frags))
@@ -106,8 +107,9 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 	}
 	if (conn->options & HARP_TCPI_TIMESTAMPS) {
 		h.options_len = TCP_OPTIONS_TIMESTAMP_BYTES;
-		tcp_options_write_timestamp(f->pub.data - TCP_OPTIONS_TIMESTAMP_BYTES,
-					    conn_tsval(conn), conn->ts_recent);
+		tsval = conn_tsval(conn);
+		tcp_options_write_timestamp(f->pub.data - TCP_OPTIONS_TIMESTAMP_BYTES, tsval,
+					    conn->ts_recent);
 	}
 	out.head = f->pub.data - TCP_HEADER_BYTES - h.options_len;
 	out.len = TCP_HEADER_BYTES + h.options_len + payload_len;
@@ -115,6 +117,7 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 	err = ip_output(tcp->ip, &conn->path, IP_PROTO_TCP, conn->tos, &out);
 	if (err)
 		return err;
+	conn->ts_sent = tsval;
 	tcp->stats->tcp_segs_out++;
 	conn->acct.segs_out++;
 	if (flags & TCP_ACK)
@@ -153,22 +156,6 @@ static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
 int tcp_out_ack(struct harp_conn *conn)
 {
 	return out_control(conn, conn->snd_nxt_seq, TCP_ACK);
-}
-
-int tcp_out_challenge_ack(struct harp_conn *conn)
-{
-	struct tcp *tcp = conn->tcp;
-
-	/* RFC 5961 section 7: throttled, or two of them could play ping-pong. */
-	if (tcp->now_ns - conn->challenge_epoch_ns >= TCP_NS_PER_S) {
-		conn->challenge_epoch_ns = tcp->now_ns;
-		conn->challenge_count = 0;
-	}
-	if (conn->challenge_count >= TCP_CHALLENGE_ACKS_PER_S)
-		return 0;
-	conn->challenge_count++;
-	tcp->stats->tcp_challenge_acks++;
-	return tcp_out_ack(conn);
 }
 
 int tcp_out_probe(struct harp_conn *conn)
@@ -280,6 +267,9 @@ int tcp_out_syn(struct harp_conn *conn)
 	if (err)
 		return err;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
+	if (conn->snd_nxt_seq == conn->iss_seq) /* the first: an answer may echo any of them */
+		conn->ts_echo_min = conn->ts_echo_max = opt.tsval;
+	conn->ts_sent = opt.tsval;
 	tcp->stats->tcp_segs_out++;
 	conn->acct.segs_out++;
 	conn->snd_nxt_seq = conn->iss_seq + 1;

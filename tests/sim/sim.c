@@ -357,6 +357,10 @@ static bool sim_check_end(struct sim *sim)
 					(unsigned long long)home, sim->nic[side]->caps.frame_count);
 		if (sim_stat(sim, side, "frames_tcp_tx") || sim_stat(sim, side, "frames_tcp_rx"))
 			return sim_fail(sim, "side %d: queues hold frames of nobody", side);
+		/* Whatever the wire does, an honest peer echoes what it may: see tcp_check.c. */
+		if (sim_stat(sim, side, "drop_tcp_echo"))
+			return sim_fail(sim, "side %d: %llu honest echoes refused", side,
+					(unsigned long long)sim_stat(sim, side, "drop_tcp_echo"));
 		harp_wire_stats(sim->wire, (unsigned)side, &wire);
 		if (wire.strict_violations)
 			return sim_fail(sim, "side %d: %llu frames changed under the NIC", side,
