@@ -161,7 +161,7 @@ struct harp_conn {
 	uint8_t on_ack_list, on_event_list, on_pool_list;
 	uint8_t bulk_segs; /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
-	struct frame *reass_head, *reass_tail;
+	struct frame *reass_head, *reass_tail, *reass_hint; /* hint: inserted last */
 	uint32_t rcv_queued_bytes;
 	uint64_t ack_due_ns; /* CONN_ACK_HELD: no later than that */
 	uint32_t events;     /* HARP_EVENT_* not yet taken */

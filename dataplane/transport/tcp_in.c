@@ -293,6 +293,9 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 		conn->flags |= CONN_FIN_OOO;
 		conn->rcv_fin_seq = fin_seq;
 	}
+	/* Bytes in order where the end was said to be: it was a lie. */
+	if ((conn->flags & CONN_FIN_OOO) && seq_gt(conn->rcv_nxt_seq, conn->rcv_fin_seq))
+		conn->flags &= ~(uint32_t)CONN_FIN_OOO;
 	if ((conn->flags & CONN_FIN_OOO) && conn->rcv_nxt_seq == conn->rcv_fin_seq)
 		in_fin(conn);
 	else if (fin && seg->len == 0)

@@ -13,6 +13,9 @@
 
 #include <string.h>
 
+/* A peer that fills holes at random may not have us search for ever (CVE-2018-5390). */
+#define REASS_WALK_FRAMES_MAX 1024u
+
 /* ------------------------------------------------------------------------------------------------
  * The window.
  */
@@ -81,25 +84,34 @@ void tcp_reass_purge(struct harp_conn *conn)
 		reass_release(conn, f);
 	}
 	conn->reass_tail = NULL;
+	conn->reass_hint = NULL;
 	conn->reass_frames = 0;
 }
 
-/* The farthest frame of the reassembly list goes; false when there is none. */
+/* The farthest frames of the reassembly list go; false when there are none. An eighth of them at once:
+ * the walk to the end, which one small segment can cause, is paid for by as many segments before. */
 static bool reass_evict(struct harp_conn *conn)
 {
 	struct frame *f, **link = &conn->reass_head, *before = NULL;
+	uint32_t keep = conn->reass_frames - (conn->reass_frames + 7) / 8;
 
 	if (!conn->reass_head)
 		return false;
-	while ((*link)->next) {
+	for (; keep > 0; keep--) {
 		before = *link;
 		link = &before->next;
 	}
 	f = *link;
 	*link = NULL;
 	conn->reass_tail = before;
-	conn->reass_frames--;
-	reass_release(conn, f);
+	conn->reass_hint = NULL;
+	while (f) {
+		struct frame *rest = f->next;
+
+		conn->reass_frames--;
+		reass_release(conn, f);
+		f = rest;
+	}
 	return true;
 }
 
@@ -221,6 +233,7 @@ static void rcvq_drain_reass(struct harp_conn *conn)
 		uint32_t old = conn->rcv_nxt_seq - f->seq;
 
 		conn->reass_head = f->next;
+		conn->reass_hint = NULL;
 		if (!conn->reass_head)
 			conn->reass_tail = NULL;
 		conn->reass_frames--;
@@ -236,46 +249,58 @@ static void rcvq_drain_reass(struct harp_conn *conn)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * The reassembly list: sorted, without overlaps.
+ * The reassembly list: sorted, without overlaps. What came first stays: of a frame that overlaps what is
+ * there only the bytes up to it are taken, the rest has to come again.
  */
+/* The last frame that begins at or before seq goes to *before. False: too far to walk. */
+static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame **before)
+{
+	struct frame *at = NULL, *next = conn->reass_head;
+
+	*before = NULL;
+	if (!next || seq_lt(seq, next->seq))
+		return true;
+	if (seq_leq(conn->reass_tail->seq, seq)) {
+		*before = conn->reass_tail; /* the usual case: it goes on at the end */
+		return true;
+	}
+	if (conn->reass_hint && seq_leq(conn->reass_hint->seq, seq))
+		next = conn->reass_hint; /* the next usual one: a hole is being filled */
+	for (uint32_t steps = 0; next && seq_leq(next->seq, seq); steps++) {
+		if (steps == REASS_WALK_FRAMES_MAX)
+			return false;
+		at = next;
+		next = next->next;
+	}
+	*before = at;
+	return true;
+}
+
 /* Inserts one frame; bytes that are there already are cut off. Frees it when nothing is left. */
 static void reass_insert(struct harp_conn *conn, struct frame *f)
 {
-	struct frame *before = NULL, *after = conn->reass_head;
-	uint32_t end;
+	struct frame *before, *after;
 
-	if (conn->reass_tail && seq_leq(conn->reass_tail->seq, f->seq)) {
-		before = conn->reass_tail; /* the usual case: it goes on at the end */
-		after = NULL;
+	if (!reass_find(conn, f->seq, &before)) {
+		conn->tcp->stats->drop_tcp_rx_budget++;
+		reass_release(conn, f);
+		return;
 	}
-	while (after && seq_leq(after->seq, f->seq)) {
-		before = after;
-		after = after->next;
-	}
-	end = f->seq + f->pub.len;
+	after = before ? before->next : conn->reass_head;
 	if (before && seq_gt(before->seq + before->pub.len, f->seq)) {
 		uint32_t old = before->seq + before->pub.len - f->seq;
 
-		if (old >= f->pub.len) {
-			reass_release(conn, f);
-			return;
-		}
+		old = old < f->pub.len ? old : f->pub.len;
 		f->pub.data += old;
 		f->pub.len -= old;
 		f->seq += old;
 	}
-	/* What it covers of those behind goes; a part of the last one is cut off this one instead. */
-	while (after && seq_geq(end, after->seq + after->pub.len)) {
-		struct frame *gone = after;
-
-		after = after->next;
-		conn->reass_frames--;
-		if (conn->reass_tail == gone)
-			conn->reass_tail = before;
-		reass_release(conn, gone);
+	if (after && seq_gt(f->seq + f->pub.len, after->seq))
+		f->pub.len = after->seq - f->seq;
+	if (f->pub.len == 0) {
+		reass_release(conn, f);
+		return;
 	}
-	if (after && seq_gt(end, after->seq))
-		f->pub.len -= end - after->seq;
 	f->next = after;
 	if (before)
 		before->next = f;
@@ -283,6 +308,7 @@ static void reass_insert(struct harp_conn *conn, struct frame *f)
 		conn->reass_head = f;
 	if (!after)
 		conn->reass_tail = f;
+	conn->reass_hint = f;
 	conn->reass_frames++;
 }
 
@@ -392,6 +418,9 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		}
 	}
 	in_order = seq == conn->rcv_nxt_seq;
+	/* What was received out of order stays as it was received: this may only fill the hole before. */
+	if (in_order && conn->reass_head && seq_gt(seq + len, conn->reass_head->seq))
+		len = conn->reass_head->seq - seq;
 	if (!(in_order && rcvq_may_coalesce(conn, len)) &&
 	    !reass_admit(conn, reass_count_frames(f), in_order)) {
 		/* The window is never taken back, so a segment may be larger than the frames left: its

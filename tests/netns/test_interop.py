@@ -49,6 +49,7 @@ def test_bytes_arrive(tools: Tools, wired: Lab, client: str, server: str, test: 
     assert harp["snd_mss_bytes"] == options.mtu_bytes - 40 - 12, "timestamps are in use"
     assert stats["drop_tcp_checksum"] == 0
     assert stats["drop_gso_oversize"] == 0
+    assert stats["drop_tcp_echo"] == 0, "an honest kernel echoes what it may"
     # A kernel that leaves checksums to its card leaves them undone on veth: counted apart.
     if options.offload:
         assert stats["csum_partial_accepted"] > 0

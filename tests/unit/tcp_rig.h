@@ -170,6 +170,7 @@ struct rig_say {
 	uint32_t options_len;
 	bool raw_options; /* no timestamp is added */
 	bool bad_checksum;
+	uint8_t salt; /* other bytes than rig_byte()'s */
 };
 
 static inline uint8_t rig_byte(uint32_t seq)
@@ -205,7 +206,7 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	be16_store(th + 14, (uint16_t)say.wnd);
 	memcpy(th + 20, say.options, say.options_len);
 	for (uint32_t i = 0; i < say.len; i++)
-		th[20 + say.options_len + i] = rig_byte(say.seq + i);
+		th[20 + say.options_len + i] = rig_byte(say.seq + i) ^ say.salt;
 	sum = csum_finish(
 		csum_partial(th, tcp_len, ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len)));
 	sum = (uint16_t)(sum ^ say.bad_checksum);

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tcp_reass.c - payload that overlaps, comes in crumbs, or lies about where it ends: bytes once
+ * received never change, and what a peer can make us keep is bounded.
+ */
+#include "base/rng.h"
+#include "tcp_rig.h"
+
+static struct rig rig;
+
+static void say_at(uint32_t offset, uint32_t len, uint8_t salt)
+{
+	struct rig_say say = rig_usual(&rig, TCP_ACK, len);
+
+	say.seq += offset;
+	say.salt = salt;
+	rig_says(&rig, say);
+	rig.out_head = rig.out_tail;
+}
+
+/* Everything that has arrived, from offset `from` on. */
+static uint32_t take_all(uint8_t *buf, uint32_t cap)
+{
+	ssize_t n = harp_conn_recv(rig.conn, buf, cap);
+
+	return n > 0 ? (uint32_t)n : 0;
+}
+
+/* Allen's thirteen relations of an interval to [200, 300), and which bytes must then be whose. */
+static void test_overlaps_never_change_what_was_received(void)
+{
+	static const struct {
+		const char *relation;
+		uint32_t from, to;
+	} rows[] = {
+		{ "before", 50, 150 },         { "meets", 100, 200 },
+		{ "overlaps", 150, 250 },      { "finished by", 150, 300 },
+		{ "contains", 150, 350 },      { "starts", 200, 250 },
+		{ "equals", 200, 300 },        { "started by", 200, 350 },
+		{ "during", 220, 280 },        { "finishes", 250, 300 },
+		{ "overlapped by", 250, 350 }, { "met by", 300, 400 },
+		{ "after", 350, 450 },         { "begins in order", 0, 250 },
+		{ "in order, all", 0, 400 },   { "an old start", 0, 300 },
+	};
+	uint8_t buf[600];
+
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		uint32_t got;
+
+		rig_open(&rig);
+		rig_established(&rig, NULL);
+		say_at(200, 100, 0);
+		say_at(rows[i].from, rows[i].to - rows[i].from, 0x55);
+		/* The honest rest, as often as a sender would repeat it. */
+		for (unsigned turn = 0; turn < 4; turn++)
+			say_at(rig.conn->rcv_nxt_seq - rig.seq,
+			       500 - (rig.conn->rcv_nxt_seq - rig.seq), 0xaa);
+		got = take_all(buf, sizeof(buf));
+		CHECK_EQ(got, 500);
+		for (uint32_t at = 0; at < got; at++) {
+			uint8_t salt = buf[at] ^ rig_byte(rig.seq + at);
+			bool theirs = at >= rows[i].from && at < rows[i].to;
+
+			if (at >= 200 && at < 300)
+				CHECK_EQ(salt, 0); /* first come */
+			else if (at < 200 && theirs)
+				CHECK_EQ(salt, 0x55);
+			else if (!theirs)
+				CHECK_EQ(salt, 0xaa);
+			else /* behind an overlap it may have had to come again */
+				CHECK(salt == 0x55 || salt == 0xaa);
+			if (check_failures) {
+				fprintf(stderr, "%s: byte %u\n", rows[i].relation, at);
+				break;
+			}
+		}
+		rig_close(&rig);
+	}
+}
+
+/* The reassembly list is sorted, without overlaps, and keeps what it has shown before. */
+static void check_list(uint8_t *seen_value, bool *seen, uint32_t cap)
+{
+	const struct frame *before = NULL;
+	uint32_t frames = 0;
+
+	for (const struct frame *f = rig.conn->reass_head; f; f = f->next, frames++) {
+		CHECK(f->pub.len > 0 && seq_gt(f->seq, rig.conn->rcv_nxt_seq));
+		CHECK(!before || seq_leq(before->seq + before->pub.len, f->seq));
+		for (uint32_t i = 0; i < f->pub.len; i++) {
+			uint32_t at = f->seq + i - rig.seq;
+
+			CHECK(at < cap && (!seen[at] || seen_value[at] == f->pub.data[i]));
+			seen[at] = true;
+			seen_value[at] = f->pub.data[i];
+		}
+		before = f;
+	}
+	CHECK(rig.conn->reass_tail == before);
+	CHECK_EQ(frames, rig.conn->reass_frames);
+}
+
+static void test_random_overlaps_never_change_what_was_received(void)
+{
+	enum { SPAN = 60000 };
+	static uint8_t value[SPAN], buf[SPAN];
+	static bool seen[SPAN];
+	struct rng rng;
+	uint32_t got = 0;
+
+	rng_seed(&rng, 5961);
+	memset(seen, 0, sizeof(seen));
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	while (rig.conn->rcv_nxt_seq - rig.seq < SPAN - 4000 && !check_failures) {
+		uint32_t next = rig.conn->rcv_nxt_seq - rig.seq, n;
+		uint32_t from = next + rng_below(&rng, rng_below(&rng, 8) ? 3000 : 1);
+
+		say_at(from, 1 + rng_below(&rng, rng_below(&rng, 2) ? 1400 : 60),
+		       (uint8_t)rng_u64(&rng));
+		check_list(value, seen, SPAN);
+		n = take_all(buf, SPAN);
+		for (uint32_t i = 0; i < n; i++)
+			CHECK(!seen[got + i] || value[got + i] == buf[i]);
+		got += n;
+	}
+	rig_close(&rig);
+}
+
+static void test_crumbs_out_of_order_are_bounded(void)
+{
+	struct rng rng;
+
+	rng_seed(&rng, 1);
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	/* One byte each, none beside another, in random places of the window. */
+	for (unsigned i = 0; i < 20000; i++) {
+		uint32_t free_frames = rig.stack->pool.free_count;
+
+		say_at(2 + 2 * rng_below(&rng, 20000), 1, 0);
+		CHECK(rig.conn->rx_frames_held <= rig.conn->rx_frames_budget);
+		CHECK(rig.conn->reass_frames <= rig.conn->rx_frames_budget);
+		CHECK(free_frames > 16);
+	}
+	CHECK(rig_stat(&rig, "drop_tcp_rx_budget") > 10000);
+	/* Bytes in order still come through: the crumbs give way. */
+	say_at(0, 1000, 0);
+	CHECK(rig.conn->rcv_nxt_seq - rig.seq >= 2);
+	rig_close(&rig);
+}
+
+static void test_crumbs_in_order_are_merged(void)
+{
+	uint8_t buf[4096];
+	uint32_t sent = 0, got = 0, n;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	for (; sent < 20000; sent++) { /* and nobody reads */
+		say_at(sent, 1, 0);
+		CHECK(rig.conn->rx_frames_held <= rig.conn->rx_frames_budget);
+	}
+	CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, sent);
+	CHECK(rig.conn->rx_frames_held <= rig.conn->rx_frames_budget / 2 + 16);
+	while ((n = take_all(buf, sizeof(buf))) > 0) {
+		for (uint32_t i = 0; i < n; i++)
+			CHECK_EQ(buf[i], rig_byte(rig.seq + got + i));
+		got += n;
+	}
+	CHECK_EQ(got, sent);
+	rig_close(&rig);
+}
+
+static void test_frames_of_all_connections_are_bounded(void)
+{
+	struct harp_conn *conns[6];
+
+	rig_open(&rig);
+	for (unsigned c = 0; c < 6; c++) {
+		rig.seq = RIG_PEER_ISS;
+		rig_established(&rig, NULL);
+		conns[c] = rig.conn;
+		for (unsigned i = 0; i < 400; i++)
+			say_at(2 + 2 * i, 1, 0);
+	}
+	/* The card's ring stays fed and control packets have frames, whatever peers do. */
+	CHECK(rig.stack->pool.free_count >= 16);
+	CHECK(rig.stack->io.fill_held >= rig.stack->io.fill_target);
+	for (unsigned c = 0; c < 5; c++)
+		harp_conn_abort(conns[c]);
+	rig_close(&rig);
+}
+
+static void test_a_fin_that_lies_is_forgotten(void)
+{
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0);
+	say.seq += 50;
+	rig_says(&rig, say);
+	say_at(0, 100, 0); /* bytes on both sides of the "end" */
+	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 100);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	CHECK_EQ(rig.conn->flags & CONN_FIN_OOO, 0);
+	rig_close(&rig);
+}
+
+static void test_garbage_into_a_closed_window(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
+	uint8_t buf[20000];
+	uint32_t filled = 0;
+	struct rng rng;
+
+	rng_seed(&rng, 3);
+	rig_open(&rig);
+	rig_established(&rig, &opt);
+	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
+		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
+
+		say_at(filled, wnd < 1448 ? wnd : 1448, 0);
+		filled = rig.conn->rcv_nxt_seq - rig.seq;
+	}
+	for (unsigned i = 0; i < 10000; i++) {
+		struct rig_say say = rig_usual(&rig, TCP_ACK, rng_below(&rng, 1400));
+
+		say.seq += filled + rng_below(&rng, 3000) - 1500;
+		say.flags |= rng_below(&rng, 2) ? TCP_FIN : 0;
+		say.salt = 0x77;
+		rig_says(&rig, say);
+		rig.out_head = rig.out_tail;
+	}
+	CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, filled);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	CHECK(rig.conn->rx_frames_held <= 4);
+	/* The ACK in a probe counts although its byte does not. */
+	CHECK_EQ(rig_write(&rig, 10), 10);
+	rig.ack += 10;
+	say_at(filled, 1, 0);
+	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 10);
+	CHECK_EQ(take_all(buf, sizeof(buf)), filled);
+	for (uint32_t i = 0; i < filled; i++)
+		CHECK_EQ(buf[i], rig_byte(rig.seq + i));
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_overlaps_never_change_what_was_received();
+	test_random_overlaps_never_change_what_was_received();
+	test_crumbs_out_of_order_are_bounded();
+	test_crumbs_in_order_are_merged();
+	test_frames_of_all_connections_are_bounded();
+	test_a_fin_that_lies_is_forgotten();
+	test_garbage_into_a_closed_window();
+	return check_done();
+}
