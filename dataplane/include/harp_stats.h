@@ -94,7 +94,8 @@
 	X(tcp_ecn_reductions, counter, "congestion windows reduced because of marks")              \
 	X(tcp_paced, counter, "times that a connection waited for its pacing")                     \
 	X(drop_tcp_echo, counter, "dropped: echoes a timestamp that this connection never sent")   \
-	X(tcp_challenge_limited, counter, "challenge ACKs not sent: the connection's budget is used")
+	X(tcp_challenge_limited, counter,                                                          \
+	  "challenge ACKs not sent: the connection's budget is used")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {
