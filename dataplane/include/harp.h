@@ -114,7 +114,8 @@ struct harp_stack_hooks {
 
 struct harp_stack_options {
 	uint32_t size;           /* sizeof(struct harp_stack_options), set by the caller */
-	uint32_t max_conns;      /* connections in all states. 0: 1024. 1..1048576 */
+	uint32_t max_conns;      /* connections in all states; UDP sockets, counted apart, at most
+				  * 65536. 0: 1024. 1..1048576 */
 	uint32_t max_listeners;  /* 0: 64 */
 	uint32_t max_neighbours; /* 0: 256 */
 	uint16_t port_min;       /* automatic local ports, both ends included. 0: 61000 */
@@ -129,6 +130,10 @@ struct harp_stack_options {
 	 * is the same: the tag's 4 bytes are the link's, as they are with Linux. */
 	uint16_t vlan_id;
 	uint16_t reserved;
+	/* As hooks.port_acquire and port_release, with hooks.ctx, for UDP's ports: a number means
+	 * another port there. */
+	int (*udp_port_acquire)(void *ctx, uint16_t port);
+	void (*udp_port_release)(void *ctx, uint16_t port);
 };
 
 /*
@@ -223,6 +228,7 @@ struct harp_tcp_options {
 #define HARP_EVENT_EOF 0x10u       /* the peer's FIN has arrived (bytes may still wait) */
 #define HARP_EVENT_CLOSED 0x20u    /* dead; harp_conn_error() says why. Nothing more follows */
 #define HARP_EVENT_ACCEPT 0x40u    /* of a listener: accept() will give a connection */
+#define HARP_EVENT_ERROR 0x80u     /* of a UDP socket: harp_udp_error() says what and about whom */
 
 /*
  * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the range, see
@@ -378,6 +384,120 @@ struct harp_tcp_info {
 
 /* Fills at most size bytes of info (the caller's sizeof): older callers get the older fields. */
 HARP_API int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size);
+
+/* ------------------------------------------------------------------------------------------------
+ * UDP. A socket keeps whole datagrams: each is received once, whole and unaltered, or not at all.
+ * Nothing is fragmented: what is larger than the way to its destination allows is refused. Checksums
+ * are always sent.
+ */
+struct harp_udp;
+
+struct harp_udp_options {
+	uint32_t size; /* sizeof(struct harp_udp_options) */
+	uint32_t
+		rx_frames; /* receive budget: what arrives beyond it is dropped, and counted. 0: 256 */
+	uint32_t tx_frames; /* send budget: datagrams not yet given to the NIC. 0: 128 */
+	uint8_t dscp;       /* 0..63 */
+	uint8_t reserved[3];
+	void *user; /* harp_udp_user() */
+};
+
+/*
+ * Opens a socket. local NULL or with a zero address: every own address; port 0: chosen at random from
+ * the range (RFC 6056), see harp_udp_endpoints(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL.
+ */
+HARP_API int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint *local,
+			   const struct harp_udp_options *opt, struct harp_udp **out);
+/*
+ * From here only remote is sent to and heard, and datagrams of others that still wait are dropped. The
+ * source address is chosen by the route when the socket has none. remote NULL: as before.
+ * -ENETUNREACH, -EADDRNOTAVAIL, -EINVAL (a link-local address needs the stack's scope_id).
+ */
+HARP_API int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote);
+/* What is queued either way is dropped. Frames that the application holds must be released before.
+ * NULL is accepted. */
+HARP_API void harp_udp_close(struct harp_udp *sock);
+
+/*
+ * Pops one socket with pending events and clears them; NULL when none is left. READABLE: datagrams
+ * have arrived. WRITABLE: there is budget again after -EAGAIN. ERROR: see harp_udp_error().
+ */
+HARP_API struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events);
+/*
+ * Takes the newest error, 0 when there is none: what an ICMP message said about a datagram of this
+ * socket, or why one that was taken could not be sent. about (may be NULL): its destination.
+ * -ECONNREFUSED nobody has that port, -EMSGSIZE too large for the way (connected: harp_udp_payload_max()
+ * knows the new limit), -ENETUNREACH, -EHOSTUNREACH, -EPROTO. ICMP can be forged: it says what may be.
+ */
+HARP_API int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about);
+
+/* Bytes of the largest datagram that can be sent to remote (NULL: the connected peer); -errno. */
+HARP_API int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remote);
+/*
+ * Sends one datagram, of no bytes too: copies it into the stack's frames (tx_copied_bytes). It leaves
+ * at the next poll. remote NULL: the connected peer. Returns its length, or takes nothing: -EAGAIN
+ * (HARP_EVENT_WRITABLE follows), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a connected
+ * socket), -ENETUNREACH, -EADDRNOTAVAIL.
+ */
+HARP_API ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
+			       const struct iovec *iov, int iov_count);
+/*
+ * Receives one datagram: copies at most len bytes of it (rx_copied_bytes), the rest of it is gone.
+ * Returns its real length, which tells a datagram cut from a whole one. from may be NULL. -EAGAIN when
+ * none waits; a connected socket's error is returned once.
+ */
+HARP_API ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len,
+			       struct harp_endpoint *from);
+
+/* Many in one call. */
+struct harp_udp_message {
+	void *data;
+	size_t size;                /* send: bytes; receive: room */
+	size_t len;                 /* receive: the datagram's real length */
+	struct harp_endpoint peer;  /* destination (zero port: the connected peer) or source */
+	struct harp_endpoint local; /* receive: the own end it came to. send: an own address to send
+				     * from (zero: chosen); the port is the socket's */
+	uint8_t tos;                /* receive: DSCP and ECN */
+	uint8_t reserved[7];
+};
+/* Returns how many messages were sent, or the error of the first one. */
+HARP_API int harp_udp_send_many(struct harp_udp *sock, const struct harp_udp_message *messages,
+				int count);
+/* Returns how many were received, or -EAGAIN. */
+HARP_API int harp_udp_recv_many(struct harp_udp *sock, struct harp_udp_message *messages,
+				int count);
+
+/*
+ * With the stack's own frames, nothing copied. A datagram is one frame, or several in order where it is
+ * larger than a frame of the NIC.
+ */
+/* Takes an empty frame to fill. -EAGAIN (HARP_EVENT_WRITABLE follows). */
+HARP_API int harp_udp_frame_alloc(struct harp_udp *sock, struct harp_frame **out);
+/* Sends count frames as one datagram; they belong to the stack from here. Errors as
+ * harp_udp_send(), and the frames stay the caller's. */
+HARP_API int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remote,
+				  struct harp_frame *const *frames, int count);
+/* Takes one datagram and returns the number of its frames; -EMSGSIZE when there are more than max
+ * (it stays), -EAGAIN. Each is given back with harp_udp_frame_release(). */
+HARP_API int harp_udp_recv_frames(struct harp_udp *sock, struct harp_frame **frames, int max,
+				  struct harp_endpoint *from);
+/* Gives a frame back, received or allocated and not sent. */
+HARP_API void harp_udp_frame_release(struct harp_udp *sock, struct harp_frame *frame);
+
+HARP_API void *harp_udp_user(const struct harp_udp *sock);
+HARP_API void harp_udp_set_user(struct harp_udp *sock, void *user);
+/* remote has port 0 when the socket is not connected. Either may be NULL. */
+HARP_API void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoint *local,
+				 struct harp_endpoint *remote);
+
+struct harp_udp_info {
+	uint64_t rx_datagrams, rx_bytes, tx_datagrams, tx_bytes; /* payload */
+	uint64_t rx_dropped; /* arrived while the receive budget was used up */
+	uint64_t tx_dropped; /* taken and not sent: no route, or nobody at the next hop */
+	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
+};
+/* Fills at most size bytes of info (the caller's sizeof). */
+HARP_API int harp_udp_info(const struct harp_udp *sock, struct harp_udp_info *info, size_t size);
 
 /* ------------------------------------------------------------------------------------------------
  * Statistics. Names, kinds and help come from the one list in harp_stats.h.

@@ -95,7 +95,18 @@
 	X(tcp_paced, counter, "times that a connection waited for its pacing")                     \
 	X(drop_tcp_echo, counter, "dropped: echoes a timestamp that this connection never sent")   \
 	X(tcp_challenge_limited, counter,                                                          \
-	  "challenge ACKs not sent: the connection's budget is used")
+	  "challenge ACKs not sent: the connection's budget is used")                              \
+	X(udp_sockets, gauge, "open UDP sockets")                                                  \
+	X(udp_in, counter, "UDP datagrams received for a socket")                                  \
+	X(udp_out, counter, "UDP datagrams sent")                                                  \
+	X(frames_udp_tx, gauge, "frames in UDP send queues, or lent to the application")           \
+	X(frames_udp_rx, gauge, "frames in UDP receive queues, or lent to the application")        \
+	X(icmp_unreachable_out, counter, "ICMP port unreachable messages sent")                    \
+	X(drop_udp_short, counter, "dropped: shorter than its UDP header or length field")         \
+	X(drop_udp_checksum, counter, "dropped: UDP checksum wrong, or absent over IPv6")          \
+	X(drop_udp_no_port, counter, "dropped: no socket for this UDP datagram")                   \
+	X(drop_udp_rx_budget, counter, "dropped: receive budget of the UDP socket used up")        \
+	X(drop_udp_unsent, counter, "UDP datagrams given up: no route, or nobody at the next hop")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

@@ -15,6 +15,9 @@
 /* 10,000 answers a second, 256 at once: plenty for any tool, nothing for a flood. */
 #define ICMP_ECHO_COST_NS UINT64_C(100000)
 #define ICMP_ECHO_BURST 256u
+/* Errors: 1000 a second, 50 at once. */
+#define ICMP_ERROR_COST_NS UINT64_C(1000000)
+#define ICMP_ERROR_BURST 50u
 #define ICMP_MTU_MIN 552u
 
 struct icmp_header {
@@ -24,13 +27,23 @@ struct icmp_header {
 } __attribute__((packed));
 static_assert(sizeof(struct icmp_header) == ICMP_HEADER_BYTES, "RFC 792");
 
+static struct icmp_bucket icmp_bucket(uint64_t cost_ns, uint32_t burst, uint64_t now_ns)
+{
+	return (struct icmp_bucket){ .cost_ns = cost_ns,
+				     .most_ns = cost_ns * burst,
+				     .credit_ns = cost_ns * burst,
+				     .last_ns = now_ns };
+}
+
 void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats)
 {
+	uint64_t now_ns = ip->eth->io->now_ns;
+
 	*icmp = (struct icmp){
 		.ip = ip,
 		.stats = stats,
-		.echo_credit_ns = ICMP_ECHO_COST_NS * ICMP_ECHO_BURST,
-		.echo_last_ns = ip->eth->io->now_ns,
+		.echo = icmp_bucket(ICMP_ECHO_COST_NS, ICMP_ECHO_BURST, now_ns),
+		.error = icmp_bucket(ICMP_ERROR_COST_NS, ICMP_ERROR_BURST, now_ns),
 	};
 }
 
@@ -46,21 +59,26 @@ uint32_t icmp_sum(const struct frame *f)
 	return sum;
 }
 
+bool icmp_allowed(struct icmp_bucket *bucket, uint64_t now_ns)
+{
+	uint64_t passed_ns = now_ns - bucket->last_ns;
+
+	bucket->last_ns = now_ns;
+	bucket->credit_ns += passed_ns < bucket->most_ns ? passed_ns : bucket->most_ns;
+	if (bucket->credit_ns > bucket->most_ns)
+		bucket->credit_ns = bucket->most_ns;
+	if (bucket->credit_ns < bucket->cost_ns)
+		return false;
+	bucket->credit_ns -= bucket->cost_ns;
+	return true;
+}
+
 bool icmp_echo_allowed(struct icmp *icmp)
 {
-	uint64_t now_ns = icmp->ip->eth->io->now_ns, most_ns = ICMP_ECHO_COST_NS * ICMP_ECHO_BURST;
-	uint64_t passed_ns = now_ns - icmp->echo_last_ns;
-
-	icmp->echo_last_ns = now_ns;
-	icmp->echo_credit_ns += passed_ns < most_ns ? passed_ns : most_ns;
-	if (icmp->echo_credit_ns > most_ns)
-		icmp->echo_credit_ns = most_ns;
-	if (icmp->echo_credit_ns < ICMP_ECHO_COST_NS) {
-		icmp->stats->drop_icmp_rate++;
-		return false;
-	}
-	icmp->echo_credit_ns -= ICMP_ECHO_COST_NS;
-	return true;
+	if (icmp_allowed(&icmp->echo, icmp->ip->eth->io->now_ns))
+		return true;
+	icmp->stats->drop_icmp_rate++;
+	return false;
 }
 
 /*

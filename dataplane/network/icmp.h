@@ -6,11 +6,16 @@
 
 #include "network/ip.h"
 
+/* How often something may be sent: a token bucket, in time. */
+struct icmp_bucket {
+	uint64_t cost_ns, most_ns;
+	uint64_t credit_ns, last_ns;
+};
+
 struct icmp {
 	struct ip *ip;
 	struct harp_stats *stats;
-	uint64_t echo_credit_ns; /* token bucket, in time */
-	uint64_t echo_last_ns;
+	struct icmp_bucket echo, error; /* both families together */
 };
 
 /* What an ICMP error means, independent of the family. */
@@ -46,9 +51,14 @@ void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats);
 enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error);
 /* The same for IP_LOCAL_ICMP6. Neighbour discovery ends in here (nd.c). */
 enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error);
+/* icmp_out.c: tells the sender of a packet, whose data still begins at the transport header, that nobody
+ * has its port. Rate-limited (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)). */
+void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in);
 
-/* ---- shared by icmp.c and icmp6.c ---- */
-/* One more echo may be answered (one rate for both families). Counts when not. */
+/* ---- shared by icmp.c, icmp6.c and icmp_out.c ---- */
+/* One more message of this kind may be sent now; takes it off the bucket. */
+bool icmp_allowed(struct icmp_bucket *bucket, uint64_t now_ns);
+/* One more echo may be answered. Counts when not. */
 bool icmp_echo_allowed(struct icmp *icmp);
 /* Sum of a packet's bytes, all fragments. */
 uint32_t icmp_sum(const struct frame *f);

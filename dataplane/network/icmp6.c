@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* icmp6.c - ICMP for IPv6 (RFC 4443). No errors are sent: what is refused is counted. */
+/* icmp6.c - ICMP for IPv6 (RFC 4443), in. The one error that is sent: icmp_out.c. */
 #include "base/checksum.h"
 #include "network/icmp.h"
 #include "network/ipv6.h"

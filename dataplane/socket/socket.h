@@ -4,6 +4,7 @@
 #define HARP_SOCKET_SOCKET_H
 
 #include "transport/tcp.h"
+#include "transport/udp.h"
 
 int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 		 const struct harp_endpoint *remote, const struct harp_tcp_options *opt,
@@ -11,6 +12,9 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 struct harp_conn *conn_next_event(struct tcp *tcp, uint32_t *events);
 int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		  const struct harp_tcp_options *opt, struct harp_listener **out);
+int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct harp_udp_options *opt,
+	     struct harp_udp **out);
+struct harp_udp *udp_next_event(struct udp *udp, uint32_t *events);
 
 /* The caller's options (NULL: defaults) in this library's size. -EINVAL. */
 int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,

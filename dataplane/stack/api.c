@@ -51,6 +51,17 @@ struct harp_conn *harp_stack_next_event(struct harp_stack *stack, uint32_t *even
 	return conn_next_event(&stack->tcp, events);
 }
 
+int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint *local,
+		  const struct harp_udp_options *opt, struct harp_udp **out)
+{
+	return udp_open(&stack->udp, local, opt, out);
+}
+
+struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events)
+{
+	return udp_next_event(&stack->udp, events);
+}
+
 int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes, uint32_t snap_len)
 {
 	if (stack->io.capture)

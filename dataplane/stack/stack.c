@@ -91,6 +91,9 @@ int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
 	icmp_init(&stack->icmp, &stack->ip, &stack->stats);
 	err = tcp_init(&stack->tcp, &stack->ip, &stack->wheel, &stack->rng, &stack->stats,
 		       &stack->options, &stack->options.hooks);
+	if (!err)
+		err = udp_init(&stack->udp, &stack->icmp, &stack->wheel, &stack->rng, &stack->stats,
+			       &stack->options);
 	if (err)
 		goto fail;
 	nicio_fill(&stack->io);
@@ -105,6 +108,7 @@ void harp_stack_destroy(struct harp_stack *stack)
 {
 	if (!stack)
 		return;
+	udp_destroy(&stack->udp);
 	tcp_destroy(&stack->tcp);
 	eth_destroy(&stack->eth);
 	if (stack->io.capture)
@@ -121,8 +125,10 @@ static void stack_icmp_error(struct harp_stack *stack, const struct icmp_error *
 	struct flow_key key;
 	int kind;
 
-	if (error->proto != IP_PROTO_TCP)
+	if (error->proto == IP_PROTO_UDP) {
+		udp_icmp_error(&stack->udp, error);
 		return;
+	}
 	key = (struct flow_key){ .local = error->local.addr,
 				 .remote = error->remote.addr,
 				 .local_port = error->local.port,
@@ -178,7 +184,7 @@ static void stack_input(struct harp_stack *stack, struct frame *packet)
 			stack_icmp_error(stack, &error);
 		break;
 	case IP_LOCAL_UDP:
-		stack->stats.drop_ip_protocol++;
+		kept = udp_input(&stack->udp, &in) == UDP_KEPT;
 		break;
 	default:
 		break;
@@ -194,8 +200,23 @@ static void stack_timer(void *ctx, struct timer *timer, uint64_t now_ns)
 	if (timer->kind == TCP_TIMER_KIND)
 		tcp_timer_fire(
 			(struct harp_conn *)((char *)timer - offsetof(struct harp_conn, timer)));
+	else if (timer->kind == UDP_TIMER_KIND)
+		udp_timer_fire(
+			(struct harp_udp *)((char *)timer - offsetof(struct harp_udp, timer)));
 	else
 		neighbour_timer(&stack->eth, timer, now_ns);
+}
+
+/* Who found the NIC full the last time goes first: neither can starve the other. */
+static void stack_tx_phase(struct harp_stack *stack)
+{
+	if (stack->udp.nic_full) {
+		udp_tx_phase(&stack->udp);
+		tcp_tx_phase(&stack->tcp);
+	} else {
+		tcp_tx_phase(&stack->tcp);
+		udp_tx_phase(&stack->udp);
+	}
 }
 
 int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
@@ -211,6 +232,7 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 	stack->stats.polls++;
 	stack->tcp.poll_count++;
 	tcp_clock(&stack->tcp, now_ns);
+	stack->udp.now_ns = now_ns;
 
 	nicio_complete(&stack->io);
 	received = nicio_rx(&stack->io, packets, NICIO_BURST);
@@ -224,7 +246,7 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 	}
 	if (stack->options.hooks.requests)
 		stack->options.hooks.requests(stack->options.hooks.ctx, now_ns);
-	tcp_tx_phase(&stack->tcp);
+	stack_tx_phase(stack);
 	nicio_flush(&stack->io);
 	if (received > 0 || stack->io.fill_held < stack->io.fill_target)
 		nicio_fill(&stack->io);
@@ -234,13 +256,15 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack)
 {
 	uint64_t deadline_ns = wheel_next_ns(&stack->wheel);
-	uint64_t tx_ns = tcp_tx_next_ns(&stack->tcp);
+	uint64_t tcp_ns = tcp_tx_next_ns(&stack->tcp), udp_ns = udp_tx_next_ns(&stack->udp);
 
-	if (tx_ns < deadline_ns)
-		deadline_ns = tx_ns;
+	if (tcp_ns < deadline_ns)
+		deadline_ns = tcp_ns;
+	if (udp_ns < deadline_ns)
+		deadline_ns = udp_ns;
 	/* Packets that the NIC had no room for: it says when, or we ask again soon. */
-	if ((stack->tcp.nic_full || stack->io.tx_count > 0) && !stack->io.nic->ops->next_ns &&
-	    stack->now_ns + STACK_TX_RETRY_NS < deadline_ns)
+	if ((stack->tcp.nic_full || stack->udp.nic_full || stack->io.tx_count > 0) &&
+	    !stack->io.nic->ops->next_ns && stack->now_ns + STACK_TX_RETRY_NS < deadline_ns)
 		deadline_ns = stack->now_ns + STACK_TX_RETRY_NS;
 	return deadline_ns;
 }

@@ -19,6 +19,7 @@ struct harp_stack {
 	struct ip ip;
 	struct icmp icmp;
 	struct tcp tcp;
+	struct udp udp;
 	struct harp_stack_options options;
 };
 

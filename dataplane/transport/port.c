@@ -9,7 +9,8 @@
 #define PORT_COUNT 65536u
 
 int port_init(struct port_table *table, const struct harp_stack_options *opt,
-	      const struct harp_stack_hooks *hooks, struct rng *rng)
+	      int (*acquire)(void *ctx, uint16_t port), void (*release)(void *ctx, uint16_t port),
+	      void *ctx, struct rng *rng)
 {
 	table->users = calloc(PORT_COUNT, sizeof(*table->users));
 	if (!table->users)
@@ -17,7 +18,9 @@ int port_init(struct port_table *table, const struct harp_stack_options *opt,
 	table->port_min = opt->port_min;
 	table->port_max = opt->port_max;
 	table->rng = rng;
-	table->hooks = hooks;
+	table->acquire = acquire;
+	table->release = release;
+	table->ctx = ctx;
 	return 0;
 }
 
@@ -26,8 +29,8 @@ void port_destroy(struct port_table *table)
 	if (!table->users)
 		return;
 	for (uint32_t port = 0; port < PORT_COUNT; port++) {
-		if (table->users[port] != 0 && table->hooks->port_release)
-			table->hooks->port_release(table->hooks->ctx, (uint16_t)port);
+		if (table->users[port] != 0 && table->release)
+			table->release(table->ctx, (uint16_t)port);
 	}
 	free(table->users);
 	table->users = NULL;
@@ -35,8 +38,7 @@ void port_destroy(struct port_table *table)
 
 int port_get(struct port_table *table, uint16_t port)
 {
-	if (table->users[port] == 0 && table->hooks->port_acquire &&
-	    table->hooks->port_acquire(table->hooks->ctx, port) != 0)
+	if (table->users[port] == 0 && table->acquire && table->acquire(table->ctx, port) != 0)
 		return -EADDRINUSE;
 	table->users[port]++;
 	return 0;
@@ -45,8 +47,8 @@ int port_get(struct port_table *table, uint16_t port)
 void port_put(struct port_table *table, uint16_t port)
 {
 	assert(table->users[port] > 0);
-	if (--table->users[port] == 0 && table->hooks->port_release)
-		table->hooks->port_release(table->hooks->ctx, port);
+	if (--table->users[port] == 0 && table->release)
+		table->release(table->ctx, port);
 }
 
 uint16_t port_choose(struct port_table *table, bool (*shared)(void *ctx, uint16_t port), void *ctx)

@@ -7,14 +7,19 @@
 #include "harp.h"
 
 struct port_table {
-	uint32_t *users; /* per port: listeners and connections on it */
+	uint32_t *users; /* per port: listeners and connections, or sockets, on it */
 	uint16_t port_min, port_max;
 	struct rng *rng;
-	const struct harp_stack_hooks *hooks;
+	/* The owner's hooks; either may be NULL. */
+	int (*acquire)(void *ctx, uint16_t port);
+	void (*release)(void *ctx, uint16_t port);
+	void *ctx;
 };
 
+/* acquire and release: the hooks of struct harp_stack_hooks for this protocol. */
 int port_init(struct port_table *table, const struct harp_stack_options *opt,
-	      const struct harp_stack_hooks *hooks, struct rng *rng);
+	      int (*acquire)(void *ctx, uint16_t port), void (*release)(void *ctx, uint16_t port),
+	      void *ctx, struct rng *rng);
 void port_destroy(struct port_table *table);
 /* One more user of an explicit port. -EADDRINUSE when the owner of the host refuses it. */
 int port_get(struct port_table *table, uint16_t port);

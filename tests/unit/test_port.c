@@ -47,7 +47,8 @@ int main(void)
 	bool seen[4] = { false };
 
 	rng_seed(&rng, 7);
-	CHECK_EQ(port_init(&table, &opt, &hooks, &rng), 0);
+	CHECK_EQ(port_init(&table, &opt, hooks.port_acquire, hooks.port_release, hooks.ctx, &rng),
+		 0);
 
 	/* First and last user are told, the ones between are not. */
 	CHECK_EQ(port_get(&table, 80), 0);

@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* udp.c - UDP sockets as the application sees them: datagrams by copy, many at once, and as frames. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/checksum.h"
+#include "socket/socket.h"
+
+#define UDP_RX_FRAMES_DEFAULT 256u
+#define UDP_TX_FRAMES_DEFAULT 128u
+#define UDP_FRAMES_MIN 4u
+
+/* ------------------------------------------------------------------------------------------------
+ * Opening, connecting, closing.
+ */
+static uint32_t udp_budget(const struct udp *udp, uint32_t frames, uint32_t otherwise)
+{
+	if (frames == 0)
+		frames = otherwise;
+	if (frames > udp->shared_frames / 2)
+		frames = udp->shared_frames / 2;
+	return frames < UDP_FRAMES_MIN ? UDP_FRAMES_MIN : frames;
+}
+
+static int udp_options(const struct harp_udp_options *in, struct harp_udp_options *out)
+{
+	*out = (struct harp_udp_options){ .size = sizeof(*out) };
+	if (in) {
+		if (in->size < sizeof(in->size) || in->size > 4096)
+			return -EINVAL;
+		memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
+	}
+	return out->dscp > 63 ? -EINVAL : 0;
+}
+
+int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct harp_udp_options *opt,
+	     struct harp_udp **out)
+{
+	struct harp_endpoint at = local ? *local : (struct harp_endpoint){ .port = 0 };
+	struct harp_udp_options options;
+	struct harp_udp *sock;
+	bool wild = socket_addr_is_any(&at.addr);
+	int err = udp_options(opt, &options);
+
+	if (err)
+		return err;
+	if (wild)
+		at.addr = (struct harp_addr){ { 0 } };
+	else if (!ip_is_own(udp->ip, &at.addr) || !ip_scope_good(udp->ip, &at.addr, at.scope_id))
+		return -EADDRNOTAVAIL;
+	sock = udp_socket_alloc(udp);
+	if (!sock)
+		return -ENOSPC;
+	sock->wild = wild;
+	sock->tos = (uint8_t)(options.dscp << 2);
+	sock->user = options.user;
+	sock->rx_frames_budget = udp_budget(udp, options.rx_frames, UDP_RX_FRAMES_DEFAULT);
+	sock->tx_frames_budget = udp_budget(udp, options.tx_frames, UDP_TX_FRAMES_DEFAULT);
+	err = udp_socket_bind(sock, &at);
+	if (err) {
+		udp_socket_free(sock);
+		return err;
+	}
+	*out = sock;
+	return 0;
+}
+
+/* Somebody: not an address of our own, which would have to turn round inside. */
+static bool udp_remote_good(const struct harp_udp *sock, const struct harp_endpoint *remote)
+{
+	const struct ip *ip = sock->udp->ip;
+
+	return remote->port != 0 && !socket_addr_is_any(&remote->addr) &&
+	       !ip_is_own(ip, &remote->addr) && ip_scope_good(ip, &remote->addr, remote->scope_id);
+}
+
+/* Of what waits, the peer's datagrams to its own address stay. */
+static void udp_drop_others(struct harp_udp *sock)
+{
+	struct udp_queue kept = { 0 };
+	struct frame *f;
+
+	while ((f = udp_queue_pop(&sock->rx)) != NULL) {
+		const struct udp_where *where = udp_where_received(f);
+
+		if (where->remote_port == sock->remote.port &&
+		    memcmp(&where->remote, &sock->remote.addr, sizeof(where->remote)) == 0 &&
+		    memcmp(&where->local, &sock->local.addr, sizeof(where->local)) == 0)
+			udp_queue_push(&kept, f);
+		else
+			udp_rx_release(sock, f);
+	}
+	sock->rx = kept;
+}
+
+int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote)
+{
+	struct udp_where where = { .local = sock->local.addr };
+	int err;
+
+	if (sock->wild)
+		where.local = (struct harp_addr){ { 0 } };
+	if (remote) {
+		if (!udp_remote_good(sock, remote))
+			return -EINVAL;
+		where.remote = remote->addr;
+		err = udp_path(sock, &where);
+		if (err)
+			return err;
+	}
+	sock->connected = remote != NULL;
+	sock->remote = remote ? *remote : (struct harp_endpoint){ .port = 0 };
+	sock->local.addr = remote ? sock->path.src : where.local;
+	sock->pmtu_bytes = 0;
+	sock->error = 0;
+	if (remote)
+		udp_drop_others(sock);
+	return 0;
+}
+
+void harp_udp_close(struct harp_udp *sock)
+{
+	if (sock)
+		udp_socket_free(sock);
+}
+
+struct harp_udp *udp_next_event(struct udp *udp, uint32_t *events)
+{
+	struct harp_udp *sock = TAILQ_FIRST(&udp->events);
+
+	if (!sock)
+		return NULL;
+	TAILQ_REMOVE(&udp->events, sock, event_link);
+	sock->on_event_list = false;
+	*events = sock->events;
+	sock->events = 0;
+	return sock;
+}
+
+int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about)
+{
+	int error = sock->error;
+
+	if (about)
+		*about = error ? sock->error_about : (struct harp_endpoint){ .port = 0 };
+	sock->error = 0;
+	return error;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sending.
+ */
+/* Where a datagram goes (remote NULL: to the peer) and from: 0 with sock->path leading there. */
+static int udp_aim(struct harp_udp *sock, const struct harp_endpoint *remote,
+		   const struct harp_addr *from, struct udp_where *where)
+{
+	int err;
+
+	if (!remote && !sock->connected)
+		return -EDESTADDRREQ;
+	if (remote && sock->connected)
+		return -EISCONN;
+	if (!remote)
+		remote = &sock->remote;
+	if (!udp_remote_good(sock, remote))
+		return -EINVAL;
+	*where = (struct udp_where){ .remote = remote->addr,
+				     .local = sock->local.addr,
+				     .remote_port = remote->port,
+				     .tos = sock->tos };
+	if (from && !socket_addr_is_any(from)) {
+		if (socket_addr_is_any(&where->local))
+			where->local = *from;
+		else if (memcmp(&where->local, from, sizeof(*from)) != 0)
+			return -EADDRNOTAVAIL;
+	}
+	err = udp_path(sock, where);
+	if (!err)
+		where->local = sock->path.src;
+	return err;
+}
+
+int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remote)
+{
+	struct udp_where where;
+	int err = udp_aim(sock, remote, NULL, &where);
+
+	return err ? err : (int)udp_payload_max(sock);
+}
+
+/* Frames for len bytes; NULL: not now. */
+static struct frame *udp_tx_frames(struct harp_udp *sock, size_t len)
+{
+	struct frame *first = udp_tx_alloc(sock), *last = first;
+
+	if (!first)
+		return NULL;
+	for (size_t room = first->pub.capacity; room < len; room += last->pub.capacity) {
+		last->frag = udp_tx_alloc(sock);
+		last = last->frag;
+		if (!last) {
+			udp_tx_release(sock, first);
+			return NULL;
+		}
+	}
+	return first;
+}
+
+/* COPY: the application's bytes into our frames, summed on the way. */
+static void udp_fill(struct frame *f, const struct iovec *iov, int iov_count)
+{
+	for (struct frame *each = f; each; each = each->frag)
+		each->flags |= FRAME_CSUM;
+	for (int i = 0; i < iov_count; i++) {
+		const uint8_t *src = iov[i].iov_base;
+		size_t left = iov[i].iov_len;
+
+		while (left > 0) {
+			uint32_t n = f->pub.capacity - f->pub.len, sum;
+
+			if (n == 0) {
+				f = f->frag;
+				continue;
+			}
+			n = left < n ? (uint32_t)left : n;
+			sum = csum_copy(f->pub.data + f->pub.len, src, n, 0);
+			f->csum = csum_append(f->csum, sum, f->pub.len);
+			f->pub.len += n;
+			src += n;
+			left -= n;
+		}
+	}
+}
+
+static ssize_t udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
+			const struct harp_addr *from, const struct iovec *iov, int iov_count)
+{
+	struct udp_where where;
+	size_t len = 0, most;
+	struct frame *f;
+	int err = udp_aim(sock, remote, from, &where);
+
+	if (err)
+		return err;
+	if (iov_count < 0)
+		return -EINVAL;
+	most = udp_payload_max(sock);
+	for (int i = 0; i < iov_count; i++) {
+		if (iov[i].iov_len > most - len)
+			return -EMSGSIZE;
+		len += iov[i].iov_len;
+	}
+	f = udp_tx_frames(sock, len);
+	if (!f)
+		return -EAGAIN;
+	udp_fill(f, iov, iov_count);
+	sock->udp->stats->tx_copied_bytes += len;
+	udp_tx_queue(sock, f, &where);
+	return (ssize_t)len;
+}
+
+ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
+		      const struct iovec *iov, int iov_count)
+{
+	return udp_send(sock, remote, NULL, iov, iov_count);
+}
+
+int harp_udp_send_many(struct harp_udp *sock, const struct harp_udp_message *messages, int count)
+{
+	for (int i = 0; i < count; i++) {
+		const struct harp_udp_message *m = &messages[i];
+		const struct iovec iov = { .iov_base = m->data, .iov_len = m->size };
+		ssize_t n = udp_send(sock, m->peer.port ? &m->peer : NULL, &m->local.addr, &iov, 1);
+
+		if (n < 0)
+			return i > 0 ? i : (int)n;
+	}
+	return count;
+}
+
+int harp_udp_frame_alloc(struct harp_udp *sock, struct harp_frame **out)
+{
+	struct frame *f = udp_tx_alloc(sock);
+
+	if (!f)
+		return -EAGAIN;
+	f->flags = FRAME_LENT;
+	*out = &f->pub;
+	return 0;
+}
+
+int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remote,
+			 struct harp_frame *const *frames, int count)
+{
+	struct frame *first = NULL, *last = NULL;
+	struct udp_where where;
+	uint64_t len = 0;
+	int err = udp_aim(sock, remote, NULL, &where);
+
+	if (err)
+		return err;
+	if (count < 1)
+		return -EINVAL;
+	for (int i = 0; i < count; i++) {
+		const struct frame *f = (const struct frame *)frames[i];
+
+		/* An empty one says something only when it is alone. */
+		if ((f->flags & (FRAME_LENT | FRAME_LENT_RX)) != FRAME_LENT ||
+		    f->pub.len > f->pub.capacity || (f->pub.len == 0 && count > 1))
+			return -EINVAL;
+		len += f->pub.len;
+	}
+	if (len > udp_payload_max(sock) || (uint32_t)count > sock->udp->tx_frags_max)
+		return -EMSGSIZE;
+	for (int i = 0; i < count; i++) {
+		struct frame *f = (struct frame *)frames[i];
+
+		f->flags = 0;
+		f->frag = NULL;
+		if (last)
+			last->frag = f;
+		else
+			first = f;
+		last = f;
+	}
+	udp_tx_queue(sock, first, &where);
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Receiving.
+ */
+/* Nothing waits. */
+static int udp_nothing(struct harp_udp *sock)
+{
+	return sock->connected && sock->error ? harp_udp_error(sock, NULL) : -EAGAIN;
+}
+
+/* COPY: to the application's buffer, as much as fits. Returns the datagram's length. */
+static size_t udp_copy_out(struct harp_udp *sock, const struct frame *f, uint8_t *dst, size_t size)
+{
+	size_t len = 0, done = 0;
+
+	for (; f; f = f->frag) {
+		size_t n = size - done < f->pub.len ? size - done : f->pub.len;
+
+		if (n > 0)
+			memcpy(dst + done, f->pub.data, n);
+		done += n;
+		len += f->pub.len;
+	}
+	sock->udp->stats->rx_copied_bytes += done;
+	return len;
+}
+
+static struct harp_endpoint udp_end(const struct harp_udp *sock, const struct harp_addr *addr,
+				    uint16_t port)
+{
+	return (struct harp_endpoint){ .addr = *addr,
+				       .port = port,
+				       .scope_id = ip_scope_id(sock->udp->ip, addr) };
+}
+
+static struct harp_endpoint udp_from(const struct harp_udp *sock, const struct frame *f)
+{
+	const struct udp_where where = *udp_where_received(f);
+
+	return udp_end(sock, &where.remote, where.remote_port);
+}
+
+ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len, struct harp_endpoint *from)
+{
+	struct frame *f = udp_queue_pop(&sock->rx);
+	size_t real;
+
+	if (!f)
+		return udp_nothing(sock);
+	if (from)
+		*from = udp_from(sock, f);
+	real = udp_copy_out(sock, f, buf, len);
+	udp_rx_release(sock, f);
+	return (ssize_t)real;
+}
+
+int harp_udp_recv_many(struct harp_udp *sock, struct harp_udp_message *messages, int count)
+{
+	int n = 0;
+
+	for (; n < count; n++) {
+		struct harp_udp_message *m = &messages[n];
+		struct frame *f = udp_queue_pop(&sock->rx);
+		struct udp_where where;
+
+		if (!f)
+			break;
+		m->peer = udp_from(sock, f);
+		where = *udp_where_received(f);
+		m->local = udp_end(sock, &where.local, sock->local.port);
+		m->tos = where.tos;
+		m->len = udp_copy_out(sock, f, m->data, m->size);
+		udp_rx_release(sock, f);
+	}
+	return n > 0 ? n : udp_nothing(sock);
+}
+
+int harp_udp_recv_frames(struct harp_udp *sock, struct harp_frame **frames, int max,
+			 struct harp_endpoint *from)
+{
+	struct frame *f = sock->rx.head, *next;
+	uint32_t count;
+	int n = 0;
+
+	if (!f)
+		return udp_nothing(sock);
+	count = udp_frames(f);
+	if (max < 0 || count > (uint32_t)max)
+		return -EMSGSIZE;
+	udp_queue_pop(&sock->rx);
+	if (from)
+		*from = udp_from(sock, f);
+	for (; f; f = next) {
+		next = f->frag;
+		f->frag = NULL;
+		f->flags |= FRAME_LENT | FRAME_LENT_RX;
+		f->pub.capacity = f->pub.len;
+		frames[n++] = &f->pub;
+	}
+	return n;
+}
+
+void harp_udp_frame_release(struct harp_udp *sock, struct harp_frame *frame)
+{
+	struct frame *f = (struct frame *)frame;
+
+	assert((f->flags & FRAME_LENT) && !f->frag);
+	if (f->flags & FRAME_LENT_RX)
+		udp_rx_release(sock, f);
+	else
+		udp_tx_release(sock, f);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Small things.
+ */
+void *harp_udp_user(const struct harp_udp *sock)
+{
+	return sock->user;
+}
+
+void harp_udp_set_user(struct harp_udp *sock, void *user)
+{
+	sock->user = user;
+}
+
+void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoint *local,
+			struct harp_endpoint *remote)
+{
+	if (local)
+		*local = udp_end(sock, &sock->local.addr, sock->local.port);
+	if (remote)
+		*remote = sock->remote;
+}
+
+int harp_udp_info(const struct harp_udp *sock, struct harp_udp_info *info, size_t size)
+{
+	struct harp_udp_info full = sock->acct;
+
+	full.rx_frames_held = sock->rx_frames_held;
+	full.rx_frames_budget = sock->rx_frames_budget;
+	full.tx_frames_held = sock->tx_frames_held;
+	full.tx_frames_budget = sock->tx_frames_budget;
+	memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));
+	if (size > sizeof(full))
+		memset((uint8_t *)info + sizeof(full), 0, size - sizeof(full));
+	return 0;
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * udp.c - the life of a UDP socket, and a datagram in (RFC 768, RFC 1122 section 4.1).
+ *
+ * Sockets of a port are a chain from an array of all ports: no hash, so nothing that a sender could
+ * choose makes it long, and no longer than there are own addresses. One socket has one (address, port);
+ * a socket for every address has the port alone.
+ */
+#include "transport/udp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checksum.h"
+
+#define UDP_PORTS 65536u
+#define UDP_POOL_RESERVE_FRAMES 16u /* as TCP's: for ACKs, RSTs, ARP */
+#define UDP_FRAMES_SMALL 4u         /* so many may always be held */
+/* A router's word on what fits is believed for so long (RFC 1191 section 6.3). */
+#define UDP_PMTU_NS (600ull * 1000000000ull)
+
+int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng *rng,
+	     struct harp_stats *stats, const struct harp_stack_options *opt)
+{
+	struct nicio *io = icmp->ip->eth->io;
+	const struct harp_nic_caps *caps = &io->nic->caps;
+
+	*udp = (struct udp){
+		.ip = icmp->ip,
+		.icmp = icmp,
+		.io = io,
+		.pool = io->pool,
+		.wheel = wheel,
+		.stats = stats,
+		.now_ns = opt->now_ns,
+		.tx_frags_max = 1,
+		.max_sockets = opt->max_conns < UDP_SOCKETS_MAX ? opt->max_conns : UDP_SOCKETS_MAX,
+	};
+	TAILQ_INIT(&udp->ready);
+	TAILQ_INIT(&udp->wait);
+	TAILQ_INIT(&udp->want);
+	TAILQ_INIT(&udp->events);
+	TAILQ_INIT(&udp->free_sockets);
+	if (udp->pool->frame_count > io->fill_max)
+		udp->shared_frames = udp->pool->frame_count - io->fill_max;
+	if ((caps->features & HARP_NIC_TX_MULTI) && caps->tx_frags_max > 1)
+		udp->tx_frags_max = caps->tx_frags_max;
+	udp->by_port = calloc(UDP_PORTS, sizeof(*udp->by_port));
+	udp->sockets = calloc(udp->max_sockets, sizeof(*udp->sockets));
+	if (!udp->by_port || !udp->sockets)
+		return -ENOMEM;
+	return port_init(&udp->ports, opt, opt->udp_port_acquire, opt->udp_port_release,
+			 opt->hooks.ctx, rng);
+}
+
+void udp_destroy(struct udp *udp)
+{
+	port_destroy(&udp->ports);
+	free(udp->by_port);
+	free(udp->sockets);
+	udp->by_port = NULL;
+	udp->sockets = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sockets.
+ */
+struct harp_udp *udp_socket_alloc(struct udp *udp)
+{
+	struct harp_udp *sock = TAILQ_FIRST(&udp->free_sockets);
+	uint32_t index;
+
+	if (sock) {
+		TAILQ_REMOVE(&udp->free_sockets, sock, event_link);
+		index = sock->index;
+	} else if (udp->made < udp->max_sockets) {
+		index = udp->made++;
+		sock = &udp->sockets[index];
+	} else {
+		return NULL;
+	}
+	*sock = (struct harp_udp){ .udp = udp, .index = index };
+	sock->timer.kind = UDP_TIMER_KIND;
+	udp->stats->udp_sockets++;
+	return sock;
+}
+
+/* Another socket has this (address, port), or either is for every address. */
+static bool udp_conflicts(const struct udp *udp, const struct harp_endpoint *at, bool wild)
+{
+	for (uint32_t i = udp->by_port[at->port]; i; i = udp->sockets[i - 1].chain) {
+		const struct harp_udp *sock = &udp->sockets[i - 1];
+
+		if (wild || sock->wild ||
+		    memcmp(&sock->local.addr, &at->addr, sizeof(at->addr)) == 0)
+			return true;
+	}
+	return false;
+}
+
+int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local)
+{
+	struct udp *udp = sock->udp;
+	uint16_t port = local->port;
+	int err = 0;
+
+	if (port != 0) {
+		if (udp_conflicts(udp, local, sock->wild))
+			return -EADDRINUSE;
+		err = port_get(&udp->ports, port);
+	} else {
+		port = port_choose(&udp->ports, NULL, NULL);
+		err = port ? 0 : -EADDRINUSE;
+	}
+	if (err)
+		return err;
+	sock->local = *local;
+	sock->local.port = port;
+	sock->chain = udp->by_port[port];
+	udp->by_port[port] = sock->index + 1;
+	return 0;
+}
+
+static void udp_unchain(struct harp_udp *sock)
+{
+	struct udp *udp = sock->udp;
+	uint32_t *at = &udp->by_port[sock->local.port];
+
+	while (*at != sock->index + 1)
+		at = &udp->sockets[*at - 1].chain;
+	*at = sock->chain;
+	port_put(&udp->ports, sock->local.port);
+}
+
+void udp_socket_free(struct harp_udp *sock)
+{
+	struct udp *udp = sock->udp;
+	struct frame *f;
+
+	while ((f = udp_queue_pop(&sock->rx)) != NULL)
+		udp_rx_release(sock, f);
+	udp_tx_purge(sock);
+	if (sock->local.port)
+		udp_unchain(sock);
+	if (sock->on_event_list)
+		TAILQ_REMOVE(&udp->events, sock, event_link);
+	/* Frames that the application still holds would have nobody to come back to. */
+	assert(sock->rx_frames_held == 0 && sock->tx_frames_held == 0);
+	sock->udp = NULL;
+	udp->stats->udp_sockets--;
+	TAILQ_INSERT_HEAD(&udp->free_sockets, sock, event_link);
+}
+
+void udp_event(struct harp_udp *sock, uint32_t events)
+{
+	sock->events |= events;
+	if (sock->on_event_list)
+		return;
+	TAILQ_INSERT_TAIL(&sock->udp->events, sock, event_link);
+	sock->on_event_list = true;
+}
+
+static bool udp_pool_allows(const struct udp *udp, uint32_t held, uint32_t others)
+{
+	const struct nicio *io = udp->io;
+	uint32_t floor = UDP_POOL_RESERVE_FRAMES;
+
+	if (io->fill_max > io->fill_held)
+		floor += io->fill_max - io->fill_held;
+	if (held >= UDP_FRAMES_SMALL)
+		floor += others;
+	return udp->pool->free_count > floor;
+}
+
+/* A quarter of the pool is for connections. */
+bool udp_pool_allows_rx(const struct udp *udp, uint32_t held)
+{
+	return udp_pool_allows(udp, held, udp->shared_frames / 4);
+}
+
+/* And another one for what is received: who sends as fast as it can must still hear the answers. What
+ * the NIC has not completed counts as well, or the queue's budget would bound nothing. */
+bool udp_pool_allows_tx(const struct udp *udp, uint32_t held)
+{
+	return udp_pool_allows(udp, held + udp->io->tx_held, udp->shared_frames / 2);
+}
+
+void udp_rx_release(struct harp_udp *sock, struct frame *datagram)
+{
+	uint32_t frames = udp_frames(datagram);
+
+	sock->rx_frames_held -= frames;
+	sock->udp->stats->frames_udp_rx -= frames;
+	frame_release_packet(sock->udp->pool, datagram);
+}
+
+/* The socket that was promised datagrams for this own address and port. */
+static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *addr, uint16_t port)
+{
+	for (uint32_t i = udp->by_port[port]; i; i = udp->sockets[i - 1].chain) {
+		struct harp_udp *sock = &udp->sockets[i - 1];
+
+		if ((sock->wild && !sock->connected) ||
+		    memcmp(&sock->local.addr, addr, sizeof(*addr)) == 0)
+			return sock;
+	}
+	return NULL;
+}
+
+static bool udp_hears(const struct harp_udp *sock, const struct harp_addr *remote, uint16_t port)
+{
+	return !sock->connected || (sock->remote.port == port &&
+				    memcmp(&sock->remote.addr, remote, sizeof(*remote)) == 0);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * A datagram in.
+ */
+struct udp_header {
+	be16_t src, dst, len;
+	uint16_t csum; /* memory order */
+};
+static_assert(sizeof(struct udp_header) == UDP_HEADER_BYTES, "RFC 768");
+
+static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
+			      const struct udp_header *h)
+{
+	uint32_t sum = in->l4_csum_pseudo, offset = 0;
+	uint16_t partial;
+
+	/* "An all zero transmitted checksum value means that the transmitter generated no checksum"
+	 * (RFC 768); IPv6 forbids it (RFC 8200 section 8.1). */
+	if (h->csum == 0)
+		return harp_addr_is_v4(&in->dst);
+	if (in->csum_good)
+		return true;
+	/* The pseudo-header has UDP's own length, which a padded packet does not follow. */
+	if (be16_get(h->len) != in->len)
+		sum = ip_pseudo_sum(&in->src, &in->dst, IP_PROTO_UDP, be16_get(h->len));
+	partial = (uint16_t)~csum_finish(sum);
+	if ((udp->io->nic->caps.features & HARP_NIC_RX_CSUM_PARTIAL) && h->csum == partial) {
+		/* A local kernel leaves the folded pseudo-header sum for a card to complete. */
+		udp->stats->csum_partial_accepted++;
+		return true;
+	}
+	for (const struct frame *f = in->frame; f; f = f->frag) {
+		sum = csum_append(sum, csum_partial(f->pub.data, f->pub.len, 0), offset);
+		offset += f->pub.len;
+	}
+	return csum_finish(sum) == 0;
+}
+
+/* A valid datagram for this socket; the header and all before it make room for where it came from. */
+static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_in *in,
+				    uint16_t src_port, uint32_t payload_bytes)
+{
+	struct udp *udp = sock->udp;
+	struct frame *f = in->frame;
+	uint32_t frames = udp_frames(f);
+	struct udp_where where = {
+		.local = in->dst, .remote = in->src, .remote_port = src_port, .tos = in->tos
+	};
+
+	/* Its own frames have left the pool already: what is left must keep the NIC fed. */
+	if (sock->rx_frames_held + frames > sock->rx_frames_budget ||
+	    !udp_pool_allows_rx(udp, sock->rx_frames_held)) {
+		sock->acct.rx_dropped++;
+		return UDP_DROP_RX_BUDGET;
+	}
+	f->pub.data += UDP_HEADER_BYTES;
+	f->pub.len -= UDP_HEADER_BYTES;
+	f->pub.capacity -= UDP_HEADER_BYTES;
+	memcpy(udp_where_received(f), &where, sizeof(where));
+	udp_queue_push(&sock->rx, f);
+	sock->rx_frames_held += frames;
+	udp->stats->frames_udp_rx += frames;
+	udp->stats->udp_in++;
+	sock->acct.rx_datagrams++;
+	sock->acct.rx_bytes += payload_bytes;
+	udp_event(sock, HARP_EVENT_READABLE);
+	return UDP_KEPT;
+}
+
+static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
+{
+	const struct udp_header *h = (const struct udp_header *)in->frame->pub.data;
+	struct harp_udp *sock;
+	uint32_t len;
+
+	if (in->len < UDP_HEADER_BYTES || in->frame->pub.len < UDP_HEADER_BYTES)
+		return UDP_DROP_SHORT;
+	/* "Length is the length in octets of this user datagram including this header": no less than a
+	 * header, no more than there is. A length of 0 is for jumbograms (RFC 2675), which we never
+	 * offered to take. What IP carries beyond it is no part of the datagram. */
+	len = be16_get(h->len);
+	if (len < UDP_HEADER_BYTES || len > in->len)
+		return UDP_DROP_SHORT;
+	if (len < in->len)
+		ip_trim(udp->ip, in->frame, len);
+	if (!udp_checksum_good(udp, in, h))
+		return UDP_DROP_CHECKSUM;
+	sock = udp_find(udp, &in->dst, be16_get(h->dst));
+	if (!sock || !udp_hears(sock, &in->src, be16_get(h->src))) {
+		/* RFC 1122 section 4.1.3.1: "UDP SHOULD send an ICMP Port Unreachable message." */
+		icmp_unreachable_port(udp->icmp, in);
+		return UDP_DROP_NO_PORT;
+	}
+	return udp_deliver(sock, in, be16_get(h->src), len - UDP_HEADER_BYTES);
+}
+
+enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
+{
+	static const uint16_t counters[UDP_VERDICTS] = {
+		[UDP_DROP_SHORT] = offsetof(struct harp_stats, drop_udp_short),
+		[UDP_DROP_CHECKSUM] = offsetof(struct harp_stats, drop_udp_checksum),
+		[UDP_DROP_NO_PORT] = offsetof(struct harp_stats, drop_udp_no_port),
+		[UDP_DROP_RX_BUDGET] = offsetof(struct harp_stats, drop_udp_rx_budget),
+	};
+	enum udp_verdict verdict = udp_judge(udp, in);
+
+	if (counters[verdict])
+		++*(uint64_t *)((char *)udp->stats + counters[verdict]);
+	return verdict;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * An error about a datagram of ours: RFC 1122 section 4.1.3.3, "UDP MUST pass to the application layer
+ * all ICMP error messages that it receives from the IP layer".
+ */
+static int udp_icmp_errno(const struct icmp_error *error)
+{
+	switch (error->kind) {
+	case ICMP_ERROR_TOO_BIG:
+		return -EMSGSIZE;
+	case ICMP_ERROR_UNREACHABLE_PORT:
+		return -ECONNREFUSED;
+	case ICMP_ERROR_UNREACHABLE_NET:
+		return -ENETUNREACH;
+	case ICMP_ERROR_PARAMETER:
+		return -EPROTO;
+	default:
+		return -EHOSTUNREACH;
+	}
+}
+
+/* icmp has seen to it that mtu_bytes is no less than what every path carries. */
+static void udp_too_big(struct harp_udp *sock, uint32_t mtu_bytes)
+{
+	/* Never up: that is for time to do. */
+	if (mtu_bytes >= (sock->pmtu_bytes ? sock->pmtu_bytes : sock->path.mtu_bytes))
+		return;
+	sock->pmtu_bytes = mtu_bytes;
+	sock->pmtu_until_ns = sock->udp->now_ns + UDP_PMTU_NS;
+}
+
+void udp_icmp_error(struct udp *udp, const struct icmp_error *error)
+{
+	struct harp_udp *sock = udp_find(udp, &error->local.addr, error->local.port);
+
+	if (!sock || !udp_hears(sock, &error->remote.addr, error->remote.port))
+		return;
+	if (error->kind == ICMP_ERROR_TOO_BIG && sock->connected)
+		udp_too_big(sock, error->mtu_bytes);
+	sock->error = udp_icmp_errno(error);
+	sock->error_about = error->remote;
+	udp_event(sock, HARP_EVENT_ERROR);
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * udp.h - UDP (RFC 768, RFC 1122 section 4.1): sockets by port, datagrams in and out.
+ *
+ *	udp.c          lifecycle, who gets a datagram, what a datagram must be
+ *	udp_tx.c       the queue of a socket and the transmit phase
+ *
+ * A datagram is a frame and its continuation frames (by ->frag); queues link datagrams by ->next. Where
+ * one came from, or goes to, is kept in its own first frame: see struct udp_where.
+ */
+#ifndef HARP_TRANSPORT_UDP_H
+#define HARP_TRANSPORT_UDP_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <sys/queue.h>
+
+#include "network/icmp.h"
+#include "transport/port.h"
+
+#define UDP_HEADER_BYTES 8u
+#define UDP_SOCKETS_MAX 65536u
+#define UDP_TIMER_KIND 0x756470u /* "udp": struct timer.kind of a socket's timer */
+#define UDP_NEVER_NS UINT64_MAX
+
+/* The two ends of a datagram, from here: 35 bytes, which is less than the headers that stood before the
+ * payload of a received one (14 + 20 + 8), so it takes their place. One that waits to be sent has it at
+ * the very beginning of its chunk, where no header reaches. */
+struct udp_where {
+	struct harp_addr local, remote;
+	uint16_t remote_port;
+	uint8_t tos; /* DSCP and ECN */
+} __attribute__((packed));
+static_assert(sizeof(struct udp_where) <= ETH_HEADER_BYTES + 20 + UDP_HEADER_BYTES,
+	      "fits where the headers were");
+
+/* Datagrams, oldest first. */
+struct udp_queue {
+	struct frame *head, *tail;
+};
+
+struct harp_udp {
+	struct udp *udp; /* NULL: the slot is free */
+	uint32_t index;
+	uint32_t chain; /* the next socket of its port, 1 + index; 0: none */
+
+	struct harp_endpoint local, remote;
+	bool wild;      /* opened for every own address, though connect() chose one */
+	bool connected; /* hears remote only */
+	uint8_t tos;
+
+	struct udp_queue rx;
+	uint32_t rx_frames_held, rx_frames_budget; /* queued or lent */
+
+	struct udp_queue tx;   /* to be sent */
+	struct udp_queue wait; /* their next hop is unresolved */
+	uint32_t tx_frames_held, tx_frames_budget;
+	bool on_ready_list, on_wait_list, on_want_list, on_event_list;
+	bool path_any;      /* path.src was chosen by the route */
+	struct timer timer; /* while `wait` holds something */
+
+	struct ip_path path; /* to the peer, or of the datagram sent last */
+	/* Connected: what a router said fits (RFC 1191), until it may be tried again. 0: nothing. */
+	uint32_t pmtu_bytes;
+	uint64_t pmtu_until_ns;
+
+	uint32_t events; /* HARP_EVENT_* not yet taken */
+	int error;       /* the newest ICMP error not yet taken, and about whom */
+	struct harp_endpoint error_about;
+	void *user;
+	struct harp_udp_info acct;
+	TAILQ_ENTRY(harp_udp) ready_link;
+	TAILQ_ENTRY(harp_udp) wait_link;
+	TAILQ_ENTRY(harp_udp) want_link;
+	TAILQ_ENTRY(harp_udp) event_link; /* or the free list */
+};
+
+TAILQ_HEAD(udp_list, harp_udp);
+
+struct udp {
+	struct ip *ip;
+	struct icmp *icmp;
+	struct nicio *io;
+	struct frame_pool *pool;
+	struct wheel *wheel;
+	struct harp_stats *stats;
+	uint64_t now_ns;
+	struct udp_list ready; /* have something to send */
+	struct udp_list wait;  /* have something for an unresolved next hop */
+	struct udp_list want;  /* their application waits for frames to send from */
+	struct udp_list events;
+	struct udp_list free_sockets;
+	bool nic_full;          /* the last transmit phase ended for want of room */
+	uint32_t resolved_seen; /* eth->resolved_generation when `wait` was last woken */
+	uint32_t shared_frames; /* of the pool, beside the fill ring */
+	uint32_t tx_frags_max;
+	struct port_table ports;
+	uint32_t *by_port; /* [65536]: 1 + index of the first socket on it; 0: none */
+	struct harp_udp *sockets;
+	uint32_t max_sockets;
+	uint32_t made; /* slots that were ever used: the others are untouched memory */
+};
+
+/* What became of a datagram. Counted by udp_input(), the one place that does. */
+enum udp_verdict {
+	UDP_DONE = 0, /* the packet is the caller's to release */
+	UDP_KEPT,     /* its frames are UDP's now */
+	UDP_DROP_SHORT,
+	UDP_DROP_CHECKSUM,
+	UDP_DROP_NO_PORT,
+	UDP_DROP_RX_BUDGET,
+	UDP_VERDICTS,
+};
+
+/* ---- udp.c ---- */
+int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng *rng,
+	     struct harp_stats *stats, const struct harp_stack_options *opt);
+void udp_destroy(struct udp *udp);
+/* A slot; NULL when all are in use. udp_socket_free() drops its datagrams, leaves its port. */
+struct harp_udp *udp_socket_alloc(struct udp *udp);
+void udp_socket_free(struct harp_udp *sock);
+/* Takes local->port for it (0: chooses) and lets datagrams find it. -EADDRINUSE. */
+int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local);
+enum udp_verdict udp_input(struct udp *udp, struct packet_in *in);
+/* An ICMP error quoted a datagram that went from local to remote. */
+void udp_icmp_error(struct udp *udp, const struct icmp_error *error);
+void udp_event(struct harp_udp *sock, uint32_t events);
+/* May a socket that holds `held` frames of the pool take another one, to send from or to keep a received
+ * datagram in? */
+bool udp_pool_allows_tx(const struct udp *udp, uint32_t held);
+bool udp_pool_allows_rx(const struct udp *udp, uint32_t held);
+/* Lets go of a received datagram, or of one lent frame of it. */
+void udp_rx_release(struct harp_udp *sock, struct frame *datagram);
+
+static inline struct udp_where *udp_where_received(const struct frame *f)
+{
+	return (struct udp_where *)(f->pub.data - sizeof(struct udp_where));
+}
+
+static inline void udp_queue_push(struct udp_queue *q, struct frame *f)
+{
+	f->next = NULL;
+	if (q->tail)
+		q->tail->next = f;
+	else
+		q->head = f;
+	q->tail = f;
+}
+
+static inline struct frame *udp_queue_pop(struct udp_queue *q)
+{
+	struct frame *f = q->head;
+
+	if (!f)
+		return NULL;
+	q->head = f->next;
+	if (!q->head)
+		q->tail = NULL;
+	f->next = NULL;
+	return f;
+}
+
+static inline uint32_t udp_frames(const struct frame *f)
+{
+	uint32_t n = 0;
+
+	for (; f; f = f->frag)
+		n++;
+	return n;
+}
+
+/* ---- udp_tx.c ---- */
+/* Makes sock->path lead to where: 0, or the errors of ip_path_lookup(). */
+int udp_path(struct harp_udp *sock, const struct udp_where *where);
+/* Payload bytes of one datagram along sock->path. */
+uint32_t udp_payload_max(const struct harp_udp *sock);
+/* An empty frame to send from; NULL: budget or pool used up, and WRITABLE follows. */
+struct frame *udp_tx_alloc(struct harp_udp *sock);
+/* Frames of the budget go home unsent. */
+void udp_tx_release(struct harp_udp *sock, struct frame *datagram);
+/* The datagram leaves at the next transmit phase, for `where`. */
+void udp_tx_queue(struct harp_udp *sock, struct frame *datagram, const struct udp_where *where);
+/* Drops what is queued. */
+void udp_tx_purge(struct harp_udp *sock);
+/* The transmit phase: returns how many datagrams were sent. */
+unsigned udp_tx_phase(struct udp *udp);
+uint64_t udp_tx_next_ns(const struct udp *udp);
+void udp_timer_fire(struct harp_udp *sock);
+
+#endif

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * udp_tx.c - datagrams out: the queue of a socket, and the phase of a poll that empties it.
+ *
+ * A datagram is taken when it could go (route, size, budget) and leaves at the next transmit phase. One
+ * whose next hop is not known yet steps aside into `wait`, so that a dead host holds up nobody else's;
+ * it is tried again when a neighbour has become usable and every UDP_WAIT_RETRY_NS, and given up after
+ * UDP_WAIT_NS. What the NIC has taken is sent as far as we know.
+ */
+#include "transport/udp.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/checksum.h"
+
+#define UDP_TX_QUOTA 64u       /* datagrams of one socket before the next has its turn */
+#define UDP_TX_PHASE_MAX 1024u /* of all of them in one phase */
+#define UDP_WAIT_RETRY_NS 100000000ull
+#define UDP_WAIT_NS 3000000000ull /* as long as three unanswered ARP requests take */
+
+static struct udp_where *tx_where(const struct udp *udp, const struct frame *f)
+{
+	static_assert(sizeof(struct udp_where) + 128 <= FRAME_HEADROOM_BYTES,
+		      "no header reaches it");
+	return (struct udp_where *)frame_chunk(udp->pool, f);
+}
+
+static bool tx_is_any(const struct harp_addr *addr)
+{
+	static const struct harp_addr any;
+
+	return memcmp(addr, &any, sizeof(any)) == 0;
+}
+
+int udp_path(struct harp_udp *sock, const struct udp_where *where)
+{
+	struct ip_path *path = &sock->path;
+	struct ip *ip = sock->udp->ip;
+	bool any = tx_is_any(&where->local);
+	int err;
+
+	if (path->generation == ip->generation &&
+	    memcmp(&path->dst, &where->remote, sizeof(path->dst)) == 0 &&
+	    (any ? sock->path_any : memcmp(&path->src, &where->local, sizeof(path->src)) == 0))
+		return 0;
+	*path = (struct ip_path){ .src = where->local, .dst = where->remote };
+	sock->path_any = any;
+	err = ip_path_lookup(ip, path);
+	if (!err)
+		ip_path_label(ip, path, sock->local.port, where->remote_port);
+	return err;
+}
+
+uint32_t udp_payload_max(const struct harp_udp *sock)
+{
+	const struct udp *udp = sock->udp;
+	uint32_t headers = ip_header_bytes(&sock->path.dst) + UDP_HEADER_BYTES;
+	uint32_t mtu_bytes = sock->path.mtu_bytes, room;
+
+	if (sock->pmtu_bytes && sock->pmtu_bytes < mtu_bytes && udp->now_ns < sock->pmtu_until_ns)
+		mtu_bytes = sock->pmtu_bytes;
+	room = (udp->pool->frame_size - FRAME_HEADROOM_BYTES) * udp->tx_frags_max;
+	return mtu_bytes - headers < room ? mtu_bytes - headers : room;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The queue.
+ */
+static void tx_list_ready(struct harp_udp *sock)
+{
+	if (sock->on_ready_list)
+		return;
+	TAILQ_INSERT_TAIL(&sock->udp->ready, sock, ready_link);
+	sock->on_ready_list = true;
+}
+
+static void tx_unlist_wait(struct harp_udp *sock)
+{
+	if (!sock->on_wait_list)
+		return;
+	TAILQ_REMOVE(&sock->udp->wait, sock, wait_link);
+	sock->on_wait_list = false;
+	wheel_cancel(sock->udp->wheel, &sock->timer);
+}
+
+struct frame *udp_tx_alloc(struct harp_udp *sock)
+{
+	struct udp *udp = sock->udp;
+	struct frame *f = NULL;
+
+	if (sock->tx_frames_held < sock->tx_frames_budget &&
+	    udp_pool_allows_tx(udp, sock->tx_frames_held))
+		f = frame_alloc(udp->pool, 0);
+	if (f) {
+		sock->tx_frames_held++;
+		udp->stats->frames_udp_tx++;
+	} else if (!sock->on_want_list) {
+		TAILQ_INSERT_TAIL(&udp->want, sock, want_link);
+		sock->on_want_list = true;
+	}
+	return f;
+}
+
+void udp_tx_release(struct harp_udp *sock, struct frame *datagram)
+{
+	uint32_t frames = udp_frames(datagram);
+
+	sock->tx_frames_held -= frames;
+	sock->udp->stats->frames_udp_tx -= frames;
+	frame_release_packet(sock->udp->pool, datagram);
+}
+
+void udp_tx_queue(struct harp_udp *sock, struct frame *datagram, const struct udp_where *where)
+{
+	*tx_where(sock->udp, datagram) = *where;
+	datagram->sent_ns = sock->udp->now_ns; /* since when it waits */
+	udp_queue_push(&sock->tx, datagram);
+	tx_list_ready(sock);
+}
+
+void udp_tx_purge(struct harp_udp *sock)
+{
+	struct udp *udp = sock->udp;
+	struct frame *f;
+
+	while ((f = udp_queue_pop(&sock->tx)) != NULL || (f = udp_queue_pop(&sock->wait)) != NULL)
+		udp_tx_release(sock, f);
+	tx_unlist_wait(sock);
+	if (sock->on_ready_list)
+		TAILQ_REMOVE(&udp->ready, sock, ready_link);
+	if (sock->on_want_list)
+		TAILQ_REMOVE(&udp->want, sock, want_link);
+	sock->on_ready_list = sock->on_want_list = false;
+}
+
+/* A datagram that can't be sent: what it was for is told, as if a router had said so. */
+static void tx_give_up(struct harp_udp *sock, struct frame *datagram, int error)
+{
+	const struct udp_where *where = tx_where(sock->udp, datagram);
+
+	sock->error = error;
+	sock->error_about =
+		(struct harp_endpoint){ .addr = where->remote, .port = where->remote_port };
+	sock->acct.tx_dropped++;
+	sock->udp->stats->drop_udp_unsent++;
+	udp_tx_release(sock, datagram);
+	udp_event(sock, HARP_EVENT_ERROR);
+}
+
+/* What waited goes before what came later. */
+static void tx_retry(struct harp_udp *sock)
+{
+	tx_unlist_wait(sock);
+	if (!sock->wait.head)
+		return;
+	sock->wait.tail->next = sock->tx.head;
+	if (!sock->tx.head)
+		sock->tx.tail = sock->wait.tail;
+	sock->tx.head = sock->wait.head;
+	sock->wait = (struct udp_queue){ 0 };
+	tx_list_ready(sock);
+}
+
+void udp_timer_fire(struct harp_udp *sock)
+{
+	uint64_t now_ns = sock->udp->now_ns;
+
+	while (sock->wait.head && now_ns - sock->wait.head->sent_ns >= UDP_WAIT_NS)
+		tx_give_up(sock, udp_queue_pop(&sock->wait), -EHOSTUNREACH);
+	tx_retry(sock);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * One datagram.
+ */
+static uint32_t tx_payload_sum(struct frame *datagram, uint32_t *len)
+{
+	uint32_t sum = 0, offset = 0;
+
+	for (struct frame *f = datagram; f; f = f->frag) {
+		if (!(f->flags & FRAME_CSUM)) {
+			f->csum = csum_partial(f->pub.data, f->pub.len, 0);
+			f->flags |= FRAME_CSUM;
+		}
+		sum = csum_append(sum, f->csum, offset);
+		offset += f->pub.len;
+	}
+	*len = offset;
+	return sum;
+}
+
+/* 0; -ENOBUFS the NIC is full; -EAGAIN the next hop is unresolved; else it can't be sent. */
+static int tx_datagram(struct harp_udp *sock, struct frame *f)
+{
+	struct udp *udp = sock->udp;
+	const struct udp_where *where = tx_where(udp, f);
+	struct packet_out out = { .frame = f };
+	uint32_t len, sum;
+	uint16_t csum;
+	int err;
+
+	if (!nicio_tx_ready(udp->io, udp_frames(f)))
+		return -ENOBUFS;
+	err = udp_path(sock, where);
+	if (err)
+		return err;
+	sum = tx_payload_sum(f, &len);
+	out.head = f->pub.data - UDP_HEADER_BYTES;
+	out.len = UDP_HEADER_BYTES + len;
+	be16_store(out.head, sock->local.port);
+	be16_store(out.head + 2, where->remote_port);
+	be16_store(out.head + 4, (uint16_t)out.len);
+	memset(out.head + 6, 0, sizeof(csum));
+	sum = csum_add(sum, ip_pseudo_sum(&sock->path.src, &sock->path.dst, IP_PROTO_UDP, out.len));
+	csum = csum_finish(csum_words(out.head, UDP_HEADER_BYTES, sum));
+	/* RFC 768: "If the computed checksum is zero, it is transmitted as all ones". */
+	if (csum == 0)
+		csum = 0xffff;
+	memcpy(out.head + 6, &csum, sizeof(csum));
+	err = ip_output(udp->ip, &sock->path, IP_PROTO_UDP, where->tos, &out);
+	if (err)
+		return err;
+	udp->stats->udp_out++;
+	sock->acct.tx_datagrams++;
+	sock->acct.tx_bytes += len;
+	return 0;
+}
+
+/* A socket's turn. False: the NIC is full, the phase is over. */
+static bool tx_turn(struct harp_udp *sock, unsigned *sent)
+{
+	struct udp *udp = sock->udp;
+
+	for (unsigned quota = UDP_TX_QUOTA; sock->tx.head && quota > 0; quota--) {
+		struct frame *f = sock->tx.head;
+		int err = tx_datagram(sock, f);
+
+		if (err == -ENOBUFS)
+			return false;
+		udp_queue_pop(&sock->tx);
+		if (!err) {
+			udp_tx_release(sock, f); /* the NIC has its own hold */
+			++*sent;
+		} else if (err == -EAGAIN) {
+			udp->stats->neighbour_wait++;
+			udp_queue_push(&sock->wait, f);
+		} else {
+			tx_give_up(sock, f, err);
+		}
+	}
+	if (sock->wait.head && !sock->on_wait_list) {
+		TAILQ_INSERT_TAIL(&udp->wait, sock, wait_link);
+		sock->on_wait_list = true;
+		wheel_set(udp->wheel, &sock->timer, udp->now_ns + UDP_WAIT_RETRY_NS);
+	}
+	TAILQ_REMOVE(&udp->ready, sock, ready_link);
+	sock->on_ready_list = false;
+	if (sock->tx.head)
+		tx_list_ready(sock); /* to the end: the others first */
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The phase.
+ */
+static void tx_wake_writers(struct udp *udp)
+{
+	struct harp_udp *sock, *next;
+
+	for (sock = TAILQ_FIRST(&udp->want); sock; sock = next) {
+		next = TAILQ_NEXT(sock, want_link);
+		/* When half of the budget is there again, not at every frame. */
+		if (sock->tx_frames_held > sock->tx_frames_budget / 2 ||
+		    !udp_pool_allows_tx(udp, sock->tx_frames_held))
+			continue;
+		TAILQ_REMOVE(&udp->want, sock, want_link);
+		sock->on_want_list = false;
+		udp_event(sock, HARP_EVENT_WRITABLE);
+	}
+}
+
+unsigned udp_tx_phase(struct udp *udp)
+{
+	struct harp_udp *sock;
+	unsigned sent = 0;
+
+	udp->nic_full = false;
+	if (udp->resolved_seen != udp->ip->eth->resolved_generation) {
+		udp->resolved_seen = udp->ip->eth->resolved_generation;
+		while ((sock = TAILQ_FIRST(&udp->wait)) != NULL)
+			tx_retry(sock);
+	}
+	while ((sock = TAILQ_FIRST(&udp->ready)) != NULL && sent < UDP_TX_PHASE_MAX) {
+		if (!tx_turn(sock, &sent)) {
+			udp->nic_full = true;
+			break;
+		}
+	}
+	tx_wake_writers(udp);
+	return sent;
+}
+
+uint64_t udp_tx_next_ns(const struct udp *udp)
+{
+	if (udp->nic_full)
+		return UDP_NEVER_NS;
+	if (!TAILQ_EMPTY(&udp->ready) ||
+	    (!TAILQ_EMPTY(&udp->wait) && udp->resolved_seen != udp->ip->eth->resolved_generation))
+		return udp->now_ns;
+	return UDP_NEVER_NS;
+}
