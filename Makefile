@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build demo test test-long format clean
+.PHONY: help build demo test test-long fuzz coverage format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -11,6 +11,8 @@ help:
 	@echo 'make demo       ... and train a model across two hosts (namespaces) over HARP'
 	@echo 'make test       ... and run the tests (at most 15 minutes)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
+	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
+	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'
 
@@ -25,6 +27,12 @@ test: build
 
 test-long: build
 	@$(AS_ROOT) $(PYTEST) $(PYTESTFLAGS)
+
+fuzz: build
+	@.venv/bin/python tools/fuzz.py $(FUZZFLAGS)
+
+coverage: build
+	@$(AS_ROOT) .venv/bin/python tools/coverage.py $(COVERAGEFLAGS)
 
 format: build
 	@git ls-files '*.c' '*.h' | xargs clang-format -i

@@ -289,6 +289,8 @@ int comm_out_push(struct comm *comm)
 			continue;
 		}
 		out->header_sent += head;
+		if (out->payload_left == 0)
+			continue;
 		out->payload += (size_t)n - head;
 		out->payload_left -= (size_t)n - head;
 	}

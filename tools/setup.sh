@@ -71,6 +71,7 @@ missing_packages() {
 	need llvm command -v llvm-strip
 	need clang-format command -v clang-format
 	need clang-tidy command -v clang-tidy
+	need libclang-rt-14-dev compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a'
 	need pkg-config command -v pkg-config
 	need libc6-dev test -e /usr/include/stdio.h
 	need libbpf-dev test -e /usr/include/bpf/libbpf.h

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz.h - what every fuzz target has: bytes to take decisions from, and claims that end the process.
+ *
+ * A target is LLVMFuzzerTestOneInput(). With -Dfuzz=true (clang) libFuzzer drives it; otherwise
+ * replay.c does, over the seed corpus, so that `make test` runs the same code and the same claims.
+ */
+#ifndef HARP_TESTS_FUZZ_H
+#define HARP_TESTS_FUZZ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+/* A claim of the target's, also without assertions. */
+#define FUZZ_CLAIM(claim)                                                                          \
+	do {                                                                                       \
+		if (!(claim)) {                                                                    \
+			fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #claim); \
+			abort();                                                                   \
+		}                                                                                  \
+	} while (0)
+
+struct fuzz_input {
+	const uint8_t *at;
+	size_t left;
+};
+
+/* The next number; 0 when the input is used up. */
+static inline uint32_t fuzz_u8(struct fuzz_input *in)
+{
+	if (in->left == 0)
+		return 0;
+	in->left--;
+	return *in->at++;
+}
+static inline uint32_t fuzz_u16(struct fuzz_input *in)
+{
+	uint32_t high = fuzz_u8(in);
+
+	return high << 8 | fuzz_u8(in);
+}
+static inline uint32_t fuzz_u32(struct fuzz_input *in)
+{
+	uint32_t high = fuzz_u16(in);
+
+	return high << 16 | fuzz_u16(in);
+}
+/* Up to len bytes into out; how many there were. */
+static inline size_t fuzz_bytes(struct fuzz_input *in, void *out, size_t len)
+{
+	if (len > in->left)
+		len = in->left;
+	memcpy(out, in->at, len);
+	in->at += len;
+	in->left -= len;
+	return len;
+}
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_handle.c - what a stranger may say before it is anybody's peer: handles and preambles.
+ *
+ * Input: a byte of choices; then a handle's 128 bytes, or what the other side of a preamble says.
+ */
+#include "fake_lane.h"
+#include "fuzz.h"
+#include "handle.h"
+#include "plugin.h"
+#include "preamble.h"
+
+static bool handle_lookup(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SECRET_BYTES])
+{
+	(void)ctx;
+	memset(secret, 7, HANDLE_SECRET_BYTES);
+	return listen_id % 2 == 0;
+}
+
+static void handle_bytes(struct fuzz_input *in)
+{
+	uint8_t bytes[PLUGIN_HANDLE_BYTES] = { 0 }, again[PLUGIN_HANDLE_BYTES];
+	struct handle handle;
+	char why[200] = "";
+
+	fuzz_bytes(in, bytes, sizeof(bytes));
+	if (handle_decode(bytes, &handle, why, sizeof(why)) != 0) {
+		FUZZ_CLAIM(why[0] != '\0');
+		return;
+	}
+	handle_encode(again, &handle);
+	FUZZ_CLAIM(memcmp(again, bytes, sizeof(bytes)) == 0);
+}
+
+static void preamble_bytes(struct fuzz_input *in, bool accept)
+{
+	static struct fake_pair pair;
+	struct preamble_terms own = { .eager_bytes = 65536 };
+	struct handle handle = { .listen_id = 2 };
+	struct preamble preamble;
+	int err = 0;
+
+	fake_pair_init(&pair, 1, 4000);
+	if (accept)
+		preamble_accept(&preamble, &own, handle_lookup, NULL);
+	else
+		preamble_connect(&preamble, &handle, 1, &own);
+	while (in->left > 0 && err == 0) {
+		uint8_t bytes[256];
+		size_t len = fuzz_bytes(in, bytes, 1 + fuzz_u8(in));
+
+		(void)fake_inject(&pair.lanes[0], bytes, len);
+		err = preamble_advance(&preamble, &pair.lanes[0].lane);
+		FUZZ_CLAIM(err != 1); /* the secret can't be guessed */
+	}
+	fake_pair_free(&pair);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	struct fuzz_input in = { bytes, len };
+	uint32_t choices = fuzz_u8(&in);
+
+	if (choices % 3 == 0)
+		handle_bytes(&in);
+	else
+		preamble_bytes(&in, choices % 3 == 1);
+	return 0;
+}

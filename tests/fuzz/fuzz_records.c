@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_records.c - any bytes to a comm where records are due: either side, with receives posted or sends
+ * under way. Nothing outside of the posted memory is written, and the comm ends in an error or waits.
+ *
+ * Input: a byte of choices; then pieces, each after its length (two bytes): raw bytes, or, with the top bit
+ * of the length, a record header whose fields are read from the input one by one (and may make sense).
+ */
+#include "comm.h"
+#include "double_env.h"
+#include "fake_lane.h"
+#include "fuzz.h"
+
+#define RECEIVES 4u
+#define RECEIVE_BYTES 5000u
+
+static void records_piece(struct fuzz_input *in, struct fake_lane *lane)
+{
+	uint8_t bytes[4096];
+	uint32_t word = fuzz_u16(in);
+	size_t len;
+
+	if (word & 0x8000) {
+		struct record record = { .type = (uint8_t)fuzz_u8(in),
+					 .length = fuzz_u16(in),
+					 .message = fuzz_u8(in),
+					 .total = fuzz_u16(in),
+					 .offset = fuzz_u8(in) * (uint64_t)RECORD_OFFSET_ALIGN,
+					 .tag = fuzz_u8(in) };
+
+		record_encode(bytes, &record);
+		(void)fake_inject(lane, bytes, RECORD_HEADER_BYTES);
+		return;
+	}
+	len = fuzz_bytes(in, bytes, (word & 0x7fff) % sizeof(bytes));
+	(void)fake_inject(lane, bytes, len);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	static struct fake_pair pair;
+	struct fuzz_input in = { bytes, len };
+	uint32_t choices = fuzz_u8(&in);
+	struct comm_options opt = { .eager_bytes = 16384, .no_credit = choices & 4 };
+	struct request *requests[RECEIVES];
+	uint8_t *memory[RECEIVES] = { NULL };
+	struct comm *comm;
+
+	fake_pair_init(&pair, choices, 20000);
+	opt.side = choices & 1 ? COMM_SEND : COMM_RECV;
+	FUZZ_CLAIM(comm_create(&comm, &pair.lanes[1].lane, &opt) == 0);
+	for (unsigned i = 0; i < RECEIVES; i++) {
+		/* Of their own size, so that a write behind the end is seen. */
+		memory[i] = calloc(1, RECEIVE_BYTES);
+		FUZZ_CLAIM(memory[i]);
+		FUZZ_CLAIM(comm_post(comm, memory[i], RECEIVE_BYTES, 0, &requests[i]) == 0);
+	}
+	while (in.left > 0) {
+		records_piece(&in, &pair.lanes[1]);
+		for (unsigned i = 0; i < 8 && fake_pair_turn(&pair); i++)
+			;
+	}
+	for (unsigned i = 0; i < RECEIVES; i++) {
+		size_t size = 0;
+		int done = 0;
+
+		if (comm_test(requests[i], &done, &size) == 0 && done)
+			FUZZ_CLAIM(size <= RECEIVE_BYTES);
+	}
+	comm_close(comm, true);
+	fake_pair_free(&pair);
+	for (unsigned i = 0; i < RECEIVES; i++)
+		free(memory[i]);
+	return 0;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_tcp.c - a peer that knows the connection well and does as it likes, and an application that does
+ * too: flags, sequence numbers around the window's edges, acknowledgments around what is in flight, any
+ * options, time. What the application reads must be the peer's bytes, in order, each once.
+ *
+ * Input: a byte of choices; then steps of an operation byte and its arguments.
+ */
+#include "fuzz_host.h"
+
+enum step {
+	STEP_SEGMENT, /* flags, offsets of seq and ack, length, window; options by their own bytes */
+	STEP_DATA,    /* the next bytes in order, acknowledging everything */
+	STEP_TIME,
+	STEP_SEND,
+	STEP_RECV,
+	STEP_SHUTDOWN,
+	STEP_CLOSE,
+	STEP_ABORT,
+	STEP_CONNECT,
+	STEP_SACK, /* blocks anywhere around what is in flight */
+	STEPS,
+};
+
+static struct fuzz_host host;
+static uint32_t peer_seq;  /* the peer's SND.NXT */
+static uint32_t read_seq;  /* of the next byte that the application reads */
+static uint32_t sent_edge; /* the peer never said a byte at or behind it */
+static bool comparing;     /* this connection's bytes are known from the first on */
+
+static uint32_t edge_of(uint32_t a, uint32_t b)
+{
+	return (int32_t)(b - a) > 0 ? b : a;
+}
+
+static void tcp_stamp(struct fuzz_segment *seg, uint32_t ago)
+{
+	tcp_options_write_timestamp(seg->options, (uint32_t)(host.now_ns / FUZZ_NS_PER_MS),
+				    host.seen.tsval - ago);
+	seg->options_len = TCP_OPTIONS_TIMESTAMP_BYTES;
+}
+
+static struct fuzz_segment tcp_usual(uint8_t flags, uint32_t len)
+{
+	return (struct fuzz_segment){ .seq = peer_seq,
+				      .ack = host.seen.end_seq,
+				      .wnd = 60000,
+				      .src_port = FUZZ_PEER_PORT,
+				      .dst_port = host.seen.port,
+				      .flags = flags,
+				      .len = len };
+}
+
+/* A small distance, in either direction. */
+static uint32_t fuzz_near(struct fuzz_input *in)
+{
+	return fuzz_u16(in) - 0x8000u;
+}
+
+static void step_segment(struct fuzz_input *in)
+{
+	struct fuzz_segment seg = tcp_usual((uint8_t)fuzz_u8(in), 0);
+	uint32_t how = fuzz_u8(in);
+
+	/* Offsets are signed and small, or anything. */
+	seg.seq += how & 1 ? fuzz_u32(in) : fuzz_near(in);
+	seg.ack += how & 2 ? fuzz_u32(in) : fuzz_near(in);
+	seg.len = fuzz_u16(in) % 1441;
+	seg.wnd = (uint16_t)fuzz_u16(in);
+	seg.tos = (uint8_t)(how >> 6);
+	if (how & 4) {
+		seg.options_len = fuzz_u8(in) % 11 * 4;
+		fuzz_bytes(in, seg.options, seg.options_len);
+	} else if (how & 8) {
+		tcp_stamp(&seg, fuzz_u8(in));
+	}
+	if (how & 16)
+		seg.dst_port = FUZZ_HOST_PORT;
+	fuzz_host_segment(&host, &seg);
+	sent_edge = edge_of(sent_edge, seg.seq + seg.len);
+	fuzz_host_poll(&host, 1000);
+}
+
+static void step_data(struct fuzz_input *in)
+{
+	struct fuzz_segment seg = tcp_usual(TCP_ACK, 1 + fuzz_u16(in) % 1400);
+
+	tcp_stamp(&seg, 0);
+	peer_seq += seg.len;
+	sent_edge = edge_of(sent_edge, peer_seq);
+	fuzz_host_segment(&host, &seg);
+	fuzz_host_poll(&host, 1000);
+}
+
+static void step_sack(struct fuzz_input *in)
+{
+	struct fuzz_segment seg = tcp_usual(TCP_ACK, 0);
+	uint32_t blocks = 1 + fuzz_u8(in) % 3;
+
+	tcp_stamp(&seg, 0);
+	seg.ack -= fuzz_u16(in);
+	seg.options[12] = seg.options[13] = 1;
+	seg.options[14] = 5;
+	seg.options[15] = (uint8_t)(2 + 8 * blocks);
+	for (uint32_t i = 0; i < blocks; i++) {
+		uint32_t start = host.seen.end_seq - fuzz_u16(in), end = start + fuzz_u16(in);
+
+		be32_store(seg.options + 16 + 8 * i, start);
+		be32_store(seg.options + 20 + 8 * i, end);
+	}
+	seg.options_len = 16 + 8 * blocks;
+	fuzz_host_segment(&host, &seg);
+	fuzz_host_poll(&host, 1000);
+}
+
+static void step_send(struct fuzz_input *in)
+{
+	static uint8_t bytes[65536];
+	struct iovec iov = { bytes, fuzz_u16(in) };
+	ssize_t n;
+
+	if (!host.conn)
+		return;
+	n = harp_conn_send(host.conn, &iov, 1);
+	FUZZ_CLAIM(n <= (ssize_t)iov.iov_len);
+	fuzz_host_poll(&host, 1000);
+}
+
+static void step_recv(struct fuzz_input *in)
+{
+	static uint8_t bytes[65536];
+	ssize_t n;
+
+	if (!host.conn)
+		return;
+	n = harp_conn_recv(host.conn, bytes, fuzz_u16(in));
+	for (ssize_t i = 0; comparing && i < n; i++)
+		FUZZ_CLAIM(bytes[i] == fuzz_byte(read_seq + (uint32_t)i));
+	if (n > 0)
+		read_seq += (uint32_t)n;
+	if (comparing)
+		FUZZ_CLAIM((int32_t)(sent_edge - read_seq) >= 0);
+	fuzz_host_poll(&host, 1000);
+}
+
+static void tcp_begin(bool timestamps)
+{
+	peer_seq = FUZZ_PEER_ISS + 1;
+	read_seq = sent_edge = peer_seq;
+	comparing = true;
+	fuzz_host_connect(&host, timestamps);
+}
+
+static void step_take(struct fuzz_input *in)
+{
+	switch (fuzz_u8(in) % STEPS) {
+	case STEP_SEGMENT:
+		step_segment(in);
+		break;
+	case STEP_DATA:
+		step_data(in);
+		break;
+	case STEP_TIME:
+		fuzz_host_poll(&host, fuzz_u16(in) * (FUZZ_NS_PER_MS / 4));
+		break;
+	case STEP_SEND:
+		step_send(in);
+		break;
+	case STEP_RECV:
+		step_recv(in);
+		break;
+	case STEP_SHUTDOWN:
+		if (host.conn)
+			(void)harp_conn_shutdown(host.conn);
+		break;
+	case STEP_CLOSE:
+		harp_conn_close(host.conn);
+		host.conn = NULL;
+		break;
+	case STEP_ABORT:
+		harp_conn_abort(host.conn);
+		host.conn = NULL;
+		break;
+	case STEP_CONNECT:
+		if (!host.conn) {
+			tcp_begin(false);
+			comparing = false; /* segments of before may still lie in the queue */
+		}
+		break;
+	case STEP_SACK:
+		step_sack(in);
+		break;
+	default:
+		break;
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	struct fuzz_input in = { bytes, len };
+	uint32_t choices = fuzz_u8(&in);
+	struct fuzz_host_options opt = { .v6 = choices & 2, .frames = choices & 8 ? 64 : 0 };
+
+	fuzz_host_open(&host, &opt);
+	fuzz_host_listen(&host);
+	tcp_begin(choices & 1);
+	while (in.left > 0) {
+		struct harp_conn *accepted;
+
+		step_take(&in);
+		while (harp_tcp_accept(host.listener, &accepted) == 0)
+			harp_conn_abort(accepted);
+	}
+	fuzz_host_close(&host);
+	return 0;
+}

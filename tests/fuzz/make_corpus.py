@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the seed corpus: one input per thing that a fuzzer would take long to find by itself.
+
+    tests/fuzz/make_corpus.py     rewrites tests/fuzz/corpus from what stands here
+
+Each target's comment says what its bytes mean.
+"""
+
+import struct
+from pathlib import Path
+
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import (
+    ICMPv6EchoRequest,
+    ICMPv6ND_NA,
+    ICMPv6ND_NS,
+    ICMPv6NDOptDstLLAddr,
+    ICMPv6NDOptSrcLLAddr,
+    ICMPv6PacketTooBig,
+    IPv6,
+    IPv6ExtHdrDestOpt,
+    IPv6ExtHdrFragment,
+    IPv6ExtHdrHopByHop,
+)
+from scapy.layers.l2 import ARP, Dot1Q, Ether
+from scapy.packet import Packet, Raw
+
+CORPUS = Path(__file__).resolve().parent / "corpus"
+HOST, PEER = "02:00:00:00:00:01", "02:00:00:00:00:02"
+HOST4, PEER4, HOST6, PEER6 = "10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"
+PORT = 61000
+MORE_FRAGMENTS = 1
+
+
+def write(target: str, name: str, data: bytes) -> None:
+    """One input."""
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def frame(packet: Packet, *, repair: bool = False, late: bool = False) -> bytes:
+    """A frame as fuzz_frames reads it."""
+    raw = bytes(packet)[:1500]
+    return struct.pack("!H", len(raw) | repair << 15 | late << 14) + raw
+
+
+def frames() -> None:
+    """fuzz_frames: the packets a host meets."""
+    ether = Ether(dst=HOST, src=PEER)
+    v4, v6 = ether / IP(src=PEER4, dst=HOST4), ether / IPv6(src=PEER6, dst=HOST6)
+    packets = {
+        "arp-request": Ether(dst="ff:ff:ff:ff:ff:ff", src=PEER) / ARP(psrc=PEER4, pdst=HOST4),
+        "arp-reply": ether / ARP(op=2, psrc=PEER4, pdst=HOST4, hwsrc=PEER, hwdst=HOST),
+        "echo": v4 / ICMP() / Raw(b"x" * 40),
+        "echo6": v6 / ICMPv6EchoRequest(data=b"x" * 40),
+        "syn": v4 / TCP(sport=5000, dport=PORT, flags="S", options=[("MSS", 1460)]),
+        "syn6": v6 / TCP(sport=5000, dport=PORT, flags="S", options=[("MSS", 1440)]),
+        "udp": v4 / UDP(sport=5000, dport=PORT) / Raw(b"x" * 20),
+        "udp6": v6 / UDP(sport=5000, dport=PORT) / Raw(b"x" * 20),
+        "vlan": ether / Dot1Q(vlan=5) / IP(src=PEER4, dst=HOST4) / ICMP(),
+        "options": ether / IP(src=PEER4, dst=HOST4, options=b"\x01\x01\x01\x00") / ICMP(),
+        "fragment": ether / IP(src=PEER4, dst=HOST4, flags=MORE_FRAGMENTS) / Raw(b"x" * 64),
+        "hop-by-hop": v6 / IPv6ExtHdrHopByHop() / ICMPv6EchoRequest(),
+        "destination-options": v6 / IPv6ExtHdrDestOpt() / TCP(dport=PORT, flags="S"),
+        "fragment6": v6 / IPv6ExtHdrFragment(m=1) / Raw(b"x" * 64),
+        "solicitation": Ether(dst="33:33:ff:00:00:01", src=PEER)
+        / IPv6(src=PEER6, dst="ff02::1:ff00:1", hlim=255)
+        / ICMPv6ND_NS(tgt=HOST6)
+        / ICMPv6NDOptSrcLLAddr(lladdr=PEER),
+        "advertisement": ether
+        / IPv6(src=PEER6, dst=HOST6, hlim=255)
+        / ICMPv6ND_NA(tgt=PEER6, S=1, O=1)
+        / ICMPv6NDOptDstLLAddr(lladdr=PEER),
+        "too-big": v4 / ICMP(type=3, code=4, nexthopmtu=1000) / IP(src=HOST4, dst=PEER4) / TCP(),
+        "too-big6": v6 / ICMPv6PacketTooBig(mtu=1280) / IPv6(src=HOST6, dst=PEER6) / TCP(),
+    }
+    for name, packet in packets.items():
+        write("fuzz_frames", name, b"\5" + frame(packet, repair=True) * 2 + frame(packet))
+    everything = b"".join(frame(p, repair=True, late=True) for p in packets.values())
+    write("fuzz_frames", "everything", b"\5" + everything)
+
+
+def tcp() -> None:
+    """fuzz_tcp: steps that get somewhere (enum step)."""
+    segment, data, time, send, recv, shutdown, close, abort, connect, sack = range(10)
+
+    def seg(
+        flags: int, *, seq: int = 0, ack: int = 0, length: int = 0, window: int = 60000
+    ) -> bytes:
+        head = struct.pack("!BBB", segment, flags, 8)
+        near = 0x8000  # fuzz_near()
+        return head + struct.pack("!HHHHB", near + seq, near + ack, length, window, 0)
+
+    some = struct.pack("!BH", data, 999)
+    write_some = struct.pack("!BH", send, 20000)
+    read = struct.pack("!BH", recv, 30000)
+    wait = struct.pack("!BH", time, 400)
+    fin, rst, syn, ack = 0x11, 0x04, 0x02, 0x10
+    stories = {
+        "request-response": (some + read + write_some + seg(ack)) * 4,
+        "peer-closes": some + seg(fin) + read + bytes([close]) + seg(ack, seq=1),
+        "we-close": bytes([shutdown]) + seg(ack) + seg(fin) + wait + seg(fin) + bytes([close]),
+        "both-close": bytes([shutdown]) + seg(fin) + seg(ack, seq=1) + bytes([close]) + wait,
+        "holes": seg(ack, seq=2000, length=500) + seg(ack, seq=1000, length=900) + some * 2 + read,
+        "overlaps": seg(ack, seq=100, length=500) + seg(ack, seq=-50, length=300) + some + read,
+        "duplicate-acks": write_some + seg(ack, ack=-20000) * 5 + wait + seg(ack),
+        "sack": write_some + struct.pack("!BHBHHHH", sack, 20000, 1, 15000, 1448, 9000, 2896) * 4,
+        "sack-bomb": write_some + bytes([sack]) + bytes(range(200)),
+        "zero-window": write_some + seg(ack, window=0) + wait * 4 + seg(ack, window=5000) + wait,
+        "tiny-window": write_some + seg(ack, window=1) + wait * 2 + seg(ack, window=2) + wait,
+        "resets": seg(rst, seq=5) + seg(rst, seq=-5) + seg(rst) + bytes([close, connect]),
+        "syn-in-window": seg(syn, seq=10) + seg(ack) + some + read,
+        "strangers": (seg(syn) + seg(ack))[:-1] * 6,
+        "timeouts": write_some + wait * 12 + seg(ack),
+        "abort": some + bytes([abort, connect]) + some + read,
+        "reneging": write_some + bytes([sack]) + b"\x4e\x20\x00\x10\x00\x20\x00" + wait * 3,
+    }
+    for name, steps in stories.items():
+        for choices in (1, 3, 9):
+            write("fuzz_tcp", f"{name}-{choices}", bytes([choices]) + steps)
+
+
+def reassembly() -> None:
+    """fuzz_reass: orders of arrival."""
+    offsets = {
+        "in-order": [0, 100, 200, 300],
+        "reversed": [300, 200, 100, 0],
+        "every-other": [0, 200, 400, 100, 300],
+        "nested": [0, 50, 25, 10, 150, 120],
+    }
+    for name, places in offsets.items():
+        plain = b"".join(struct.pack("!HB", at, 100) for at in places)
+        reading = b"".join(struct.pack("!HBBH", at, 100, 1, 500) for at in places)
+        write("fuzz_reass", name, b"\0" + plain)
+        write("fuzz_reass", f"{name}-read", b"\x48" + reading)
+
+
+def datagrams() -> None:
+    """fuzz_datagrams: errors with a quote, echo, UDP."""
+
+    def one(kind: int, body: bytes) -> bytes:
+        return struct.pack("!BH", kind, len(body)) + body
+
+    unreachable = bytes([3, 4, 0, 0, 0, 0, 2, 100])
+    too_big6 = bytes([2, 0, 0, 0, 0, 0, 5, 0])
+    dead = bytes([3, 3, 0, 0, 0, 0, 0, 0])
+    write("fuzz_datagrams", "too-big", b"\0" + one(2, unreachable) + b"\0")
+    write("fuzz_datagrams", "too-big6", b"\2" + one(2, too_big6) + b"\0")
+    write("fuzz_datagrams", "port-unreachable", b"\0" + one(2, dead) + b"\0")
+    write("fuzz_datagrams", "echo", b"\1" + one(0, bytes([8, 0, 0, 0, 0, 1, 0, 1]) + b"y" * 30))
+    write("fuzz_datagrams", "echo6", b"\3" + one(0, bytes([128, 0, 0, 0, 0, 1, 0, 1])))
+    write(
+        "fuzz_datagrams", "udp", b"\1" + one(5, struct.pack("!HHHH", 5000, PORT, 30, 0) + b"z" * 22)
+    )
+    solicit = bytes([135, 0, 0, 0, 0, 0, 0, 0, 0xFD]) + bytes(14) + b"\1\1\1" + bytes(6)
+    write("fuzz_datagrams", "solicitation", b"\3" + one(0, solicit))
+
+
+def options() -> None:
+    """fuzz_options: what real SYNs and ACKs carry."""
+    stamp = b"\x08\x0a" + struct.pack("!II", 1000, 2000)
+    write("fuzz_options", "linux-syn", b"\x02\x04\x05\xb4\x04\x02" + stamp + b"\x01\x03\x03\x07")
+    write("fuzz_options", "timestamp", b"\1\1" + stamp)
+    write("fuzz_options", "sack", b"\1\1" + stamp + b"\1\1\x05\x12" + bytes(range(16)))
+    write("fuzz_options", "four-blocks", b"\1\1\x05\x22" + bytes(range(32)))
+    write("fuzz_options", "nops", b"\1" * 40)
+    write("fuzz_options", "end", b"\0" + b"\xff" * 39)
+    write("fuzz_options", "unknown", b"\xfd\x06abcd\xfe\x02")
+    write("fuzz_options", "too-short", b"\x08\x01")
+
+
+def records() -> None:
+    """fuzz_records: headers field by field, then payload."""
+
+    def header(kind: int, length: int, message: int, total: int, offset: int = 0) -> bytes:
+        return b"\x80\0" + struct.pack("!BHBHBB", kind, length, message, total, offset, 0)
+
+    def raw(count: int) -> bytes:
+        return struct.pack("!H", count) + b"p" * count
+
+    whole = header(1, 200, 0, 200) + raw(200)
+    halves = header(1, 64, 0, 128) + raw(64) + header(1, 64, 0, 128, 1) + raw(64)
+    for choices in (0, 1, 4, 5):
+        side = bytes([choices])
+        write("fuzz_records", f"message-{choices}", side + whole + header(1, 8, 1, 8) + raw(8))
+        write("fuzz_records", f"halves-{choices}", side + halves)
+        write("fuzz_records", f"credit-{choices}", side + header(2, 8, 0, 1) + raw(8))
+        write("fuzz_records", f"close-{choices}", side + header(4, 0, 0, 0))
+        write("fuzz_records", f"too-long-{choices}", side + header(1, 6000, 0, 6000) + raw(3000))
+
+
+def handles() -> None:
+    """fuzz_handle: a handle's layout, and the first bytes of each side of a preamble."""
+    write("fuzz_handle", "handle", b"\0HARPhndl\1\1\1\3" + bytes(range(116)))
+    write("fuzz_handle", "acceptor", b"\1\x40HARP" + bytes(200))
+    write("fuzz_handle", "connector", b"\2\x40HARP" + bytes(200))
+
+
+def main() -> None:
+    """All of them."""
+    for make in (frames, tcp, reassembly, datagrams, options, records, handles):
+        make()
+    print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Line coverage of dataplane/ by the tests of `make test`, and what is not covered.
+
+    tools/coverage.py              build with gcov into build-coverage/, run the tests, report
+    tools/coverage.py --report     the report again, of the last run
+    tools/coverage.py --update     writes docs/uncovered.txt anew, keeping the reasons it has
+
+docs/uncovered.txt names every function of dataplane/ that has lines no test runs, and why. Exit 1
+when coverage is below the mark, or when a function stands there without a reason or not at all.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build-coverage"
+REASONS = ROOT / "docs" / "uncovered.txt"
+MARK_PERCENT = 90.0
+NO_REASON = "?"
+SUITES = ("unit", "sim", "fuzz", "example", "plugin")
+PYTEST = ("tests/python/test_packets.py", "tests/python/test_capture.py", "tests/netns")
+
+
+def call(*command: str | Path, check: bool = True, env: dict[str, str] | None = None) -> str:
+    """What a command printed."""
+    bin_dir = ROOT / ".venv" / "bin"
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}"} | (env or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if check and done.returncode != 0:
+        sys.exit(f"coverage: {' '.join(map(str, command))} failed:\n{done.stdout[-6000:]}")
+    return done.stdout
+
+
+def run_tests() -> None:
+    """Everything that runs the stack. A test that fails is said, and does not end it."""
+    again = ["--reconfigure"] if (BUILD / "build.ninja").is_file() else []
+    options = ["-Db_coverage=true", "-Doptimization=1", "-Dpython=enabled"]
+    print("coverage: building into build-coverage/", flush=True)
+    call("meson", "setup", *again, BUILD, ROOT, *options)
+    call("ninja", "-C", BUILD)
+    for path in BUILD.rglob("*.gcda"):
+        path.unlink()
+    print("coverage: running the C tests", flush=True)
+    suites = [word for suite in SUITES for word in ("--suite", suite)]
+    out = call("meson", "test", "-C", BUILD, "--no-rebuild", "-t", "5", *suites, check=False)
+    print("\n".join(line for line in out.splitlines() if "FAIL" in line or line.startswith("Ok")))
+    print("coverage: running the tests over packets and namespaces", flush=True)
+    pytest = [ROOT / ".venv/bin/python", "-m", "pytest", "-q", "-m", "not long", *PYTEST]
+    out = call(*pytest, check=False, env={"HARP_BUILD": str(BUILD)})
+    print(out.splitlines()[-1] if out else "")
+
+
+def uncovered() -> tuple[int, int, dict[str, dict[str, list[int]]]]:
+    """Lines, lines covered, and per file and function the lines that nobody ran."""
+    gcovr = [
+        "gcovr",
+        "--root",
+        ROOT,
+        "--filter",
+        f"{ROOT}/dataplane/",
+        "--json",
+        "--object-directory",
+    ]
+    text = call(*gcovr, BUILD, "--merge-mode-functions=separate", "--gcov-ignore-errors=all", BUILD)
+    document = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    total = covered = 0
+    missing: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for file in document["files"]:
+        for line in file["lines"]:
+            if line.get("gcovr/noncode"):
+                continue
+            total += 1
+            covered += line["count"] > 0
+            if line["count"] == 0:
+                missing[file["file"]][line.get("function_name", "?")].append(line["line_number"])
+    return total, covered, missing
+
+
+def reasons() -> dict[tuple[str, str], str]:
+    """What docs/uncovered.txt says: file, function and reason on each line."""
+    found = {}
+    if REASONS.is_file():
+        for line in REASONS.read_text().splitlines():
+            if line and not line.startswith("#"):
+                file, function, reason = line.split(None, 2)
+                found[file, function] = reason
+    return found
+
+
+def update(missing: dict[str, dict[str, list[int]]]) -> None:
+    """Rewrites the list; reasons that are there stay."""
+    known = reasons()
+    lines = [
+        "# Functions of dataplane/ with lines that no test of `make coverage` runs, and why.",
+        "# `tools/coverage.py --update` brings it up to date; new ones get the reason ?.",
+    ]
+    for file in sorted(missing):
+        for function in sorted(missing[file]):
+            lines.append(f"{file} {function} {known.get((file, function), NO_REASON)}")
+    REASONS.write_text("\n".join(lines) + "\n")
+
+
+def report(total: int, covered: int, missing: dict[str, dict[str, list[int]]]) -> bool:
+    """Prints it; false when something is wrong."""
+    known, good = reasons(), True
+    for file in sorted(missing):
+        for function, numbers in sorted(missing[file].items()):
+            reason = known.get((file, function), NO_REASON)
+            where = ",".join(map(str, numbers[:12])) + ("..." if len(numbers) > 12 else "")
+            print(f"{file}:{where} {function}: {reason}")
+            good &= reason != NO_REASON
+    percent = 100.0 * covered / max(total, 1)
+    print(f"coverage of dataplane/: {covered} of {total} lines, {percent:.1f} %")
+    if not good:
+        print(f"coverage: functions without a reason: explain them in {REASONS.relative_to(ROOT)}")
+    if percent < MARK_PERCENT:
+        print(f"coverage: below {MARK_PERCENT} %")
+    return good and percent >= MARK_PERCENT
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--report", action="store_true", help="of the last run; runs nothing")
+    parser.add_argument("--update", action="store_true", help="writes docs/uncovered.txt anew")
+    options = parser.parse_args()
+    if not options.report and not options.update:
+        run_tests()
+    total, covered, missing = uncovered()
+    if options.update:
+        update(missing)
+    return 0 if report(total, covered, missing) or options.update else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
