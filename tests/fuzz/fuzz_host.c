@@ -122,7 +122,7 @@ void fuzz_host_open(struct fuzz_host *host, const struct fuzz_host_options *opt)
 
 	memset(host, 0, offsetof(struct fuzz_host, queue));
 	memcpy(nic.mac, host_mac, 6);
-	host->v6 = opt->v6 && getenv("V6");
+	host->v6 = opt->v6;
 	host->now_ns = options.now_ns = 10000 * FUZZ_NS_PER_MS;
 	FUZZ_CLAIM(harp_nic_callback_create(&host->nic, &nic) == 0);
 	FUZZ_CLAIM(harp_stack_create(&host->stack, host->nic, &options) == 0);
@@ -234,7 +234,7 @@ static void repair_transport(uint8_t *th, size_t len, uint8_t proto, uint32_t ps
 	default:
 		return;
 	}
-	if (len < at + 2 || (proto == 58) != v6)
+	if (len < at + 2 || (proto == 58 && !v6) || (proto == IP_PROTO_ICMP && v6))
 		return;
 	memset(th + at, 0, 2);
 	sum = csum_finish(csum_partial(th, len, pseudo_sum));
