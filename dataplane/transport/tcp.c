@@ -220,6 +220,7 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 	conn->tos = (uint8_t)(opt->dscp << 2);
 	conn->user = opt->user;
 	conn->snd_unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
+	conn->ecn = (uint8_t)opt->ecn;
 	tcp_cc_select(conn, opt->congestion, opt->fixed_window_bytes);
 }
 

@@ -14,6 +14,7 @@
  *	tcp_sndq.c     the send queue: bytes and frames become segments
  *	tcp_loss.c     what was lost, what is in flight; RFC 5681, 6582
  *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
+ *	tcp_ecn.c      explicit congestion notification: RFC 3168, 8257
  *	tcp_cc.c       which congestion control (cc.h), and pacing
  *
  * The send queue is a list of segments (by ->next); a segment is a frame and its continuation frames
@@ -85,7 +86,12 @@ enum conn_flag {
 	CONN_FIN_OOO = 0x1000,     /* a FIN was seen out of order, at rcv_fin_seq */
 	CONN_ACK_HELD = 0x8000,    /* the ACK that is owed may wait until ack_due_ns */
 	CONN_WINDOW_FORCE =
-		0x2000, /* window-limited with nothing in flight: cut a segment to fit */
+		0x2000,           /* window-limited with nothing in flight: cut a segment to fit */
+	CONN_ECN_IN = 0x01000000, /* the peer may send ECT: its marks are told of */
+	CONN_ECN_ECHO = 0x02000000,  /* ECE is due: see tcp_ecn.c */
+	CONN_ECN_CWR = 0x04000000,   /* CWR is due, on the next new data */
+	CONN_ECN_ASKED = 0x08000000, /* a SYN of ours asked for ECN */
+	CONN_ECN_PLAIN = 0x10000000, /* a SYN of ours did not */
 };
 
 enum tcp_recovery {
@@ -148,11 +154,14 @@ struct harp_conn {
 	struct frame *rtx_next;   /* TCP_RECOVERY_RTO: the segment at rtx_seq */
 	uint32_t snd_wnd_max_bytes;
 	uint32_t limited_seq;      /* CONN_CWND_LIMITED: SND.NXT when the window last held back */
+	uint32_t ecn_seq;          /* SND.NXT when the window was last reduced */
 	int64_t pace_credit_bytes; /* may leave at once; as of pace_ns */
 	uint64_t pace_ns;
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
 	uint8_t tos;
+	uint8_t ecn;       /* enum harp_ecn, as asked for */
+	uint8_t ack_ece;   /* the ACK being looked at has ECE */
 	uint8_t tx_queued; /* enum: on which of tcp's transmit lists */
 	uint8_t keep_unanswered;
 	uint8_t lone_quick;     /* single segments in a row that were acknowledged at once */
@@ -468,11 +477,30 @@ void tcp_loss_dup_ack(struct harp_conn *conn);
 void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t flight_before,
 		    uint64_t rtt_ns);
 void tcp_loss_timeout(struct harp_conn *conn);
+/* A router marked data of this window: one reduction. */
+void tcp_loss_ecn(struct harp_conn *conn);
 /* Bytes believed to be on the way. */
 uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn);
 /* The segment to send again now; NULL: none. */
 struct frame *tcp_loss_next(const struct harp_conn *conn);
 void tcp_loss_resent(struct harp_conn *conn, const struct frame *seg);
+
+/* ---- tcp_ecn.c ---- */
+/* TCP_ECE and TCP_CWR for a SYN, or SYN-ACK (reply), that is about to leave. */
+uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply);
+/* The peer's SYN or SYN-ACK: what is agreed on. */
+void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags);
+/* Its SYN once more: it may have fallen back (RFC 3168 section 6.1.1.1). */
+void tcp_ecn_syn_again(struct harp_conn *conn, uint8_t flags);
+/* With CONN_ECN_IN: adds ECE and CWR to a segment's flags; its ECN bits of the IP header. */
+uint8_t tcp_ecn_out(const struct harp_conn *conn, const struct frame *f, uint32_t payload_len,
+		    uint8_t *flags);
+/* Payload in the window, before it is taken. */
+void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg);
+/* ECE on an acceptable ACK, after what it acknowledges has been dealt with. */
+void tcp_ecn_echo_in(struct harp_conn *conn);
+/* The window was reduced, for whatever reason. */
+void tcp_ecn_reduced(struct harp_conn *conn);
 
 /* ---- tcp_cc.c ---- */
 /* What is wrong with the options that concern congestion control; NULL: nothing. */

@@ -180,6 +180,7 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 	/* A SYN again in SYN-RECEIVED: our SYN-ACK was lost. */
 	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
 	    seg->seq == conn->irs_seq) {
+		tcp_ecn_syn_again(conn, seg->flags);
 		conn->flags |= CONN_SYN_PENDING;
 		tcp_tx_ready(conn);
 		return TCP_DROP_DUPLICATE;

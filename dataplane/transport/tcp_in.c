@@ -255,10 +255,15 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	/* Later than RFC 7323 section 5.3 R3 has it: not before the segment has proved itself. */
 	tcp_check_take_timestamp(conn, seg);
 	conn->ts_echo = seg->opt.tsecr;
+	conn->ack_ece = (seg->flags & (TCP_ECE | TCP_SYN)) == TCP_ECE &&
+			(conn->options & HARP_TCPI_ECN) && seq_geq(seg->ack, conn->snd_una_seq);
 	if (seq_gt(seg->ack, conn->snd_una_seq))
 		tcp_ack_new(conn, seg->ack);
 	else if (in_is_duplicate_ack(conn, seg))
 		tcp_loss_dup_ack(conn);
+	if (conn->ack_ece)
+		tcp_ecn_echo_in(conn);
+	conn->ack_ece = 0;
 	if (seq_geq(seg->ack, conn->snd_una_seq))
 		tcp_window_update(conn, seg);
 	if ((conn->flags & CONN_FIN_QUEUED) && conn->snd_una_seq == conn->snd_end_seq &&
@@ -287,6 +292,7 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 			tcp_conn_reset(conn, -ECONNRESET);
 			return TCP_DROP_STATE;
 		}
+		tcp_ecn_data_in(conn, seg);
 		v = tcp_reass_payload(conn, seg);
 	}
 	if (fin && seq_lt(fin_seq, conn->rcv_edge_seq) && seq_geq(fin_seq, conn->rcv_nxt_seq)) {
@@ -358,7 +364,8 @@ static bool in_is_fast(const struct harp_conn *conn, const struct tcp_segment *s
 	slow |= !tcp_check_echo(conn, seg);
 	slow |= (conn->recovery | conn->dup_acks) != 0;
 	slow |= conn->reass_head != NULL;
-	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED)) != 0;
+	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED | CONN_ECN_ECHO)) != 0;
+	slow |= ((conn->flags & CONN_ECN_IN) != 0) & ((seg->in->tos & 3) == 3); /* CE */
 	return !slow;
 }
 

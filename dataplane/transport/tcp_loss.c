@@ -58,6 +58,7 @@ void tcp_loss_dup_ack(struct harp_conn *conn)
 		conn->rtx_seq = conn->snd_una_seq;
 		ev.signal = CC_SIGNAL_LOSS;
 		conn->cc.ops->congestion(&conn->cc, &ev);
+		tcp_ecn_reduced(conn);
 		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
 		conn->acct.fast_retransmits++;
 		conn->tcp->stats->tcp_fast_retransmits++;
@@ -111,6 +112,7 @@ void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t fligh
 		return;
 	}
 	ev.acked_bytes = ev.delivered_bytes = acked_bytes;
+	ev.marked_bytes = conn->ack_ece ? acked_bytes : 0;
 	ev.rtt_ns = rtt_ns;
 	ev.limited = (conn->flags & CONN_CWND_LIMITED) != 0;
 	if (conn->recovery == TCP_RECOVERY_RTO && !loss_undo_timeout(conn)) {
@@ -139,6 +141,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 		conn->undo_ssthresh_bytes = conn->cc.ssthresh_bytes;
 		conn->undo_tsval = conn_tsval(conn);
 		conn->cc.ops->timeout(&conn->cc, &ev);
+		tcp_ecn_reduced(conn);
 	}
 	conn->cc.cwnd_bytes = conn->snd_mss_bytes; /* RFC 5681: the loss window */
 	conn->recovery = TCP_RECOVERY_RTO;
@@ -146,6 +149,21 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	conn->rtx_seq = conn->snd_una_seq;
 	conn->rtx_next = conn->snd_head;
 	loss_forget_dups(conn);
+}
+
+void tcp_loss_ecn(struct harp_conn *conn)
+{
+	struct cc_event ev = loss_event(conn, conn->cc.cwnd_bytes);
+
+	if (conn->recovery != TCP_RECOVERY_NONE)
+		return;
+	ev.signal = CC_SIGNAL_ECN;
+	conn->cc.ops->congestion(&conn->cc, &ev);
+	if (conn->cc.cwnd_bytes > conn->cc.ssthresh_bytes)
+		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
+	conn->acct.ecn_reductions++;
+	conn->tcp->stats->tcp_ecn_reductions++;
+	tcp_ecn_reduced(conn);
 }
 
 uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn)

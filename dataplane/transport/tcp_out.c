@@ -94,6 +94,7 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 				.remote_port = conn->remote_port };
 	struct packet_out out = { .frame = f };
 	uint32_t tsval = 0;
+	uint8_t tos = conn->tos;
 	int err;
 
 	if (!nicio_tx_ready(tcp->io, frags))
@@ -111,15 +112,19 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 		tcp_options_write_timestamp(f->pub.data - TCP_OPTIONS_TIMESTAMP_BYTES, tsval,
 					    conn->ts_recent);
 	}
+	if (conn->flags & CONN_ECN_IN)
+		tos |= tcp_ecn_out(conn, f, payload_len, &h.flags);
 	out.head = f->pub.data - TCP_HEADER_BYTES - h.options_len;
 	out.len = TCP_HEADER_BYTES + h.options_len + payload_len;
 	out_write_header(out.head, &h, payload_len ? tcp_sndq_csum(f) : 0, payload_len);
-	err = ip_output(tcp->ip, &conn->path, IP_PROTO_TCP, conn->tos, &out);
+	err = ip_output(tcp->ip, &conn->path, IP_PROTO_TCP, tos, &out);
 	if (err)
 		return err;
 	conn->ts_sent = tsval;
 	tcp->stats->tcp_segs_out++;
 	conn->acct.segs_out++;
+	if (h.flags & TCP_CWR)
+		conn->flags &= ~(uint32_t)CONN_ECN_CWR;
 	if (flags & TCP_ACK)
 		tcp_out_acked(conn);
 	return 0;
@@ -252,6 +257,7 @@ int tcp_out_syn(struct harp_conn *conn)
 		h.flags |= TCP_ACK;
 		h.ack = conn->rcv_nxt_seq;
 	}
+	h.flags |= tcp_ecn_syn_out(conn, reply);
 	/* RFC 7323 section 2.2: the window of a SYN is never scaled. */
 	wnd = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
 	h.wnd_field = wnd > 65535 ? 65535 : wnd;

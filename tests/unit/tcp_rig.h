@@ -30,6 +30,7 @@ struct rig_seg {
 	uint32_t seq, ack, wnd, len;
 	uint16_t src_port, dst_port;
 	uint8_t flags;
+	uint8_t tos;
 	struct tcp_options opt;
 	uint8_t payload[RIG_PACKET_MAX];
 };
@@ -83,6 +84,7 @@ static inline int rig_send(void *ctx, const void *frame, size_t len)
 			       .seq = be32_load(th + 4),
 			       .ack = be32_load(th + 8),
 			       .flags = th[13],
+			       .tos = ip[1],
 			       .wnd = be16_load(th + 14),
 			       .len = tcp_len - header };
 	CHECK(tcp_options_parse(th + 20, header - 20, &s->opt));
@@ -163,6 +165,7 @@ static inline void rig_wait(struct rig *rig, uint64_t ns)
 /* Everything about a segment of the peer that a test may want to be odd. */
 struct rig_say {
 	uint8_t flags;
+	uint8_t tos;
 	uint32_t seq, ack;
 	uint32_t wnd;
 	uint32_t len; /* payload: bytes of rig_byte() */
@@ -195,6 +198,7 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	memcpy(p->bytes, "\2\0\0\0\0\1\2\0\0\0\0\2\x08\0", 14);
 	memcpy(ip, "\x45\0\0\0\0\0\x40\0\x40\6\0\0\x0a\0\0\2\x0a\0\0\1", 20);
 	be16_store(ip + 2, (uint16_t)(20 + tcp_len));
+	ip[1] = say.tos;
 	sum = csum_finish(csum_partial(ip, 20, 0));
 	memcpy(ip + 10, &sum, 2);
 	be16_store(th, RIG_PEER_PORT);
