@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.h - a TCP stream of the HARP stack's or of the kernel's, driven by one thread in one way. */
+/* stream.h - TCP streams of the HARP stack's or of the kernel's, driven by one thread in one way. */
 #ifndef HARP_TOOLS_STREAM_H
 #define HARP_TOOLS_STREAM_H
 
@@ -8,38 +8,50 @@
 
 #include "harp_host.h"
 
+#define STREAMS_MAX 64u /* at once */
+
 struct stream_options {
-	bool kernel, spin, frames;
+	bool kernel, spin, frames, ecn;
 	const char *ifname, *lib_dir;
+	const char *cc; /* congestion control; NULL: the default */
 	uint32_t queue, xdp_mode, copy_mode;
+	uint32_t rcvbuf_bytes; /* SO_RCVBUF of kernel sockets; 0: the kernel's choice */
 	struct harp_endpoint local, remote;
 };
 
+struct stream_host; /* where streams live: a stack, or the kernel */
+struct stream;      /* a connection */
+
 /*
  * Calls return a count or 0, or -errno; -EAGAIN: call turn() and try again. turn() advances the stack
- * and sleeps when there is nothing to do (unless spinning).
+ * and sleeps when there is nothing to do (unless spinning). A stream from accept() or connect() lives
+ * until hangup(), or until its host is closed.
  */
-struct stream;
 struct stream_ops {
-	int (*open)(struct stream *s, const struct stream_options *opt, char *why, size_t why_len);
-	int (*listen)(struct stream *s);
-	int (*accept)(struct stream *s);  /* 0: a connection is there */
-	int (*connect)(struct stream *s); /* begins; connected() tells */
+	int (*open)(struct stream_host *host, char *why, size_t why_len);
+	int (*listen)(struct stream_host *host);
+	int (*accept)(struct stream_host *host, struct stream **out);
+	int (*connect)(struct stream_host *host,
+		       struct stream **out); /* begins; connected() tells */
 	int (*connected)(struct stream *s);
 	ssize_t (*send)(struct stream *s, const void *data, size_t len);
 	ssize_t (*recv)(struct stream *s, void *data, size_t len); /* 0: end of stream */
-	void (*hangup)(struct stream *s); /* ends the connection; the next accept() may come */
-	void (*turn)(struct stream *s);
-	void (*describe)(struct stream *s, FILE *out); /* a JSON object */
-	void (*close)(struct stream *s);
+	void (*hangup)(struct stream *s);
+	void (*turn)(struct stream_host *host);
+	/* A JSON object: of the connection, of its host, or of both in one. Either may be NULL. */
+	void (*describe)(struct stream_host *host, struct stream *s, FILE *out);
+	void (*close)(struct stream_host *host);
 };
-struct stream {
+struct stream_host {
 	const struct stream_ops *ops;
 	struct stream_options opt;
 };
+struct stream {
+	struct stream_host *host;
+};
 
-struct stream *stream_harp(void); /* NULL: no memory */
-struct stream *stream_kernel(void);
+struct stream_host *stream_harp(void); /* NULL: no memory */
+struct stream_host *stream_kernel(void);
 uint64_t stream_clock_ns(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream_harp.c - the stream of a HARP instance: the loop that an application of harp_host.h writes. */
+/* stream_harp.c - the streams of a HARP instance: the loop that an application of harp_host.h writes. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -13,14 +13,19 @@
 #define CONTROL_EVERY_NS 100000000u
 #define IDLE_TURNS 2000u /* then sleep, unless spinning */
 #define SLEEP_MS_MAX 50
+#define RX_FRAMES 1024u
 
 struct harp_stream {
 	struct stream s; /* first */
+	struct harp_conn *conn;
+	uint32_t events; /* seen of conn */
+};
+
+struct harp_streams {
+	struct stream_host host; /* first */
 	struct harp_instance *instance;
 	struct harp_stack *stack;
 	struct harp_listener *listener;
-	struct harp_conn *conn;
-	uint32_t events; /* seen of conn */
 	uint64_t control_ns;
 	unsigned idle;
 };
@@ -38,6 +43,11 @@ static struct harp_stream *self(struct stream *s)
 	return (struct harp_stream *)s;
 }
 
+static struct harp_streams *streams(struct stream_host *host)
+{
+	return (struct harp_streams *)host;
+}
+
 static void harp_say(void *ctx, enum harp_log_level level, const char *message)
 {
 	(void)ctx;
@@ -45,45 +55,100 @@ static void harp_say(void *ctx, enum harp_log_level level, const char *message)
 		fprintf(stderr, "harp-tcp: %s\n", message);
 }
 
-static int harp_open(struct stream *s, const struct stream_options *opt, char *why, size_t why_len)
+/* What every connection of the host is opened with; -EINVAL: no such congestion control. */
+static int harp_options(const struct stream_options *opt, struct harp_tcp_options *tcp)
+{
+	int congestion = opt->cc ? harp_congestion_from_name(opt->cc) : HARP_CONGESTION_DEFAULT;
+
+	if (congestion < 0)
+		return congestion;
+	*tcp = (struct harp_tcp_options){
+		.size = sizeof(*tcp),
+		.rx_frames = RX_FRAMES,
+		.congestion = (uint32_t)congestion,
+		.ecn = opt->ecn ? HARP_ECN_REQUEST : HARP_ECN_DEFAULT,
+	};
+	return 0;
+}
+
+static int harp_open(struct stream_host *host, char *why, size_t why_len)
 {
 	const struct harp_instance_options options = {
 		.size = sizeof(options),
-		.ifname = opt->ifname,
-		.queue = opt->queue,
-		.xdp_mode = opt->xdp_mode,
-		.copy_mode = opt->copy_mode,
-		.lib_dir = opt->lib_dir,
+		.ifname = host->opt.ifname,
+		.queue = host->opt.queue,
+		.xdp_mode = host->opt.xdp_mode,
+		.copy_mode = host->opt.copy_mode,
+		.lib_dir = host->opt.lib_dir,
 		.log = harp_say,
 	};
-	int rc = harp_instance_open(&self(s)->instance, &options, why, why_len);
+	struct harp_tcp_options tcp;
+	int rc = harp_options(&host->opt, &tcp);
 
-	s->opt = *opt;
+	if (rc) {
+		snprintf(why, why_len, "--cc %s: no such congestion control", host->opt.cc);
+		return rc;
+	}
+	rc = harp_instance_open(&streams(host)->instance, &options, why, why_len);
 	if (!rc)
-		self(s)->stack = harp_instance_stack(self(s)->instance);
+		streams(host)->stack = harp_instance_stack(streams(host)->instance);
 	return rc;
 }
 
-static int harp_listen(struct stream *s)
+static int harp_listen(struct stream_host *host)
 {
-	const struct harp_tcp_options tcp = { .size = sizeof(tcp), .rx_frames = 1024 };
+	struct harp_tcp_options tcp;
 
-	return harp_tcp_listen(self(s)->stack, &s->opt.local, &tcp, &self(s)->listener);
+	harp_options(&host->opt, &tcp); /* good: harp_open() looked */
+	return harp_tcp_listen(streams(host)->stack, &host->opt.local, &tcp,
+			       &streams(host)->listener);
 }
 
-static int harp_accept(struct stream *s)
+static struct harp_stream *harp_stream_new(struct stream_host *host)
 {
-	int rc = harp_tcp_accept(self(s)->listener, &self(s)->conn);
+	struct harp_stream *h = calloc(1, sizeof(*h));
 
-	self(s)->events = 0;
-	return rc;
+	if (h)
+		h->s.host = host;
+	return h;
 }
 
-static int harp_connect(struct stream *s)
+static int harp_accept(struct stream_host *host, struct stream **out)
 {
-	const struct harp_tcp_options tcp = { .size = sizeof(tcp), .rx_frames = 1024 };
+	struct harp_stream *h;
+	struct harp_conn *conn;
+	int rc = harp_tcp_accept(streams(host)->listener, &conn);
 
-	return harp_tcp_connect(self(s)->stack, NULL, &s->opt.remote, &tcp, &self(s)->conn);
+	if (rc)
+		return rc;
+	h = harp_stream_new(host);
+	if (!h) {
+		harp_conn_abort(conn);
+		return -ENOMEM;
+	}
+	h->conn = conn;
+	harp_conn_set_user(conn, h);
+	*out = &h->s;
+	return 0;
+}
+
+static int harp_connect(struct stream_host *host, struct stream **out)
+{
+	struct harp_tcp_options tcp;
+	struct harp_stream *h = harp_stream_new(host);
+	int rc;
+
+	if (!h)
+		return -ENOMEM;
+	harp_options(&host->opt, &tcp);
+	tcp.user = h;
+	rc = harp_tcp_connect(streams(host)->stack, NULL, &host->opt.remote, &tcp, &h->conn);
+	if (rc) {
+		free(h);
+		return rc;
+	}
+	*out = &h->s;
+	return 0;
 }
 
 static int harp_connected(struct stream *s)
@@ -120,11 +185,11 @@ static ssize_t harp_send_frames(struct harp_stream *h, const uint8_t *data, size
 static ssize_t harp_send(struct stream *s, const void *data, size_t len)
 {
 	const struct iovec iov = { .iov_base = (void *)(uintptr_t)data, .iov_len = len };
-	ssize_t rc = s->opt.frames ? harp_send_frames(self(s), data, len)
-				   : harp_conn_send(self(s)->conn, &iov, 1);
+	ssize_t rc = s->host->opt.frames ? harp_send_frames(self(s), data, len)
+					 : harp_conn_send(self(s)->conn, &iov, 1);
 
 	if (rc > 0)
-		self(s)->idle = 0;
+		streams(s->host)->idle = 0;
 	return rc;
 }
 
@@ -133,18 +198,19 @@ static ssize_t harp_recv(struct stream *s, void *data, size_t len)
 	ssize_t rc = harp_conn_recv(self(s)->conn, data, len);
 
 	if (rc > 0)
-		self(s)->idle = 0;
+		streams(s->host)->idle = 0;
 	return rc;
 }
 
 static void harp_hangup(struct stream *s)
 {
+	harp_conn_set_user(self(s)->conn, NULL);
 	harp_conn_close(self(s)->conn);
-	self(s)->conn = NULL;
+	free(s);
 }
 
 /* Sleeps on the queue and the kernel's news until the stack's next deadline. */
-static void harp_sleep(struct harp_stream *h, uint64_t now_ns)
+static void harp_sleep(struct harp_streams *h, uint64_t now_ns)
 {
 	struct pollfd fds[] = {
 		{ .fd = harp_instance_fd(h->instance), .events = POLLIN },
@@ -161,10 +227,11 @@ static void harp_sleep(struct harp_stream *h, uint64_t now_ns)
 		h->control_ns = 0;
 }
 
-static void harp_turn(struct stream *s)
+static void harp_turn(struct stream_host *host)
 {
-	struct harp_stream *h = self(s);
+	struct harp_streams *h = streams(host);
 	uint64_t now_ns = stream_clock_ns();
+	struct harp_stream *stream;
 	struct harp_conn *conn;
 	uint32_t events;
 
@@ -176,36 +243,41 @@ static void harp_turn(struct stream *s)
 	if (harp_stack_poll(h->stack, now_ns) > 0)
 		h->idle = 0;
 	while ((conn = harp_stack_next_event(h->stack, &events)))
-		if (conn == h->conn)
-			h->events |= events;
+		if ((stream = harp_conn_user(conn)))
+			stream->events |= events;
 	if (++h->idle < IDLE_TURNS)
 		return;
-	if (s->opt.spin)
+	if (host->opt.spin)
 		sched_yield();
 	else
 		harp_sleep(h, now_ns);
 }
 
-static void harp_describe(struct stream *s, FILE *out)
+static void harp_describe_conn(const struct harp_conn *conn, FILE *out)
 {
-	struct harp_stream *h = self(s);
 	struct harp_tcp_info info = { 0 };
+
+	harp_conn_info(conn, &info, sizeof(info));
+	fprintf(out,
+		", \"cc\": \"%s\", \"srtt_ns\": %" PRIu64 ", \"rtt_ns_min\": %" PRIu64
+		", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, \"options\": %u"
+		", \"retransmits\": %" PRIu64 ", \"rto_count\": %" PRIu64
+		", \"snd_cwnd_bytes\": %" PRIu64 ", \"bytes_acked\": %" PRIu64
+		", \"bytes_received\": %" PRIu64 ", \"bytes_retransmitted\": %" PRIu64
+		", \"ecn_ce_in\": %" PRIu64 ", \"ecn_reductions\": %" PRIu64,
+		harp_congestion_name((enum harp_congestion)info.congestion), info.srtt_ns,
+		info.rtt_ns_min, info.snd_mss_bytes, info.rcv_mss_bytes, info.options,
+		info.retransmits, info.rto_count, info.snd_cwnd_bytes, info.bytes_acked,
+		info.bytes_received, info.bytes_retransmitted, info.ecn_ce_in, info.ecn_reductions);
+}
+
+static void harp_describe_host(struct harp_streams *h, FILE *out)
+{
 	struct harp_nic_stats nic;
 	uint64_t counts[32] = { 0 }, value;
 	int verdicts = harp_instance_steering(h->instance, counts, 32);
 
-	if (h->conn)
-		harp_conn_info(h->conn, &info, sizeof(info));
-	fprintf(out,
-		"{\"kind\": \"harp\", \"path\": \"%s\", \"srtt_ns\": %" PRIu64
-		", \"rtt_ns_min\": %" PRIu64 ", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, "
-		"\"options\": %u, \"retransmits\": %" PRIu64 ", \"rto_count\": %" PRIu64
-		", \"snd_cwnd_bytes\": %" PRIu64 ", \"bytes_acked\": %" PRIu64
-		", \"bytes_received\": %" PRIu64,
-		harp_instance_describe(h->instance), info.srtt_ns, info.rtt_ns_min,
-		info.snd_mss_bytes, info.rcv_mss_bytes, info.options, info.retransmits,
-		info.rto_count, info.snd_cwnd_bytes, info.bytes_acked, info.bytes_received);
-	fprintf(out, ", \"steering\": {");
+	fprintf(out, ", \"path\": \"%s\", \"steering\": {", harp_instance_describe(h->instance));
 	for (int i = 0; i < verdicts && i < 32; i++)
 		fprintf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", harp_steering_name((unsigned)i),
 			counts[i]);
@@ -220,14 +292,24 @@ static void harp_describe(struct stream *s, FILE *out)
 		"}, \"nic\": {\"rx_packets\": %" PRIu64 ", \"tx_packets\": %" PRIu64
 		", \"rx_dropped\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64
 		", \"rx_fill_empty\": %" PRIu64 ", \"tx_invalid\": %" PRIu64 ", \"kicks\": %" PRIu64
-		"}}",
+		"}",
 		nic.rx_packets, nic.tx_packets, nic.rx_dropped, nic.rx_ring_full, nic.rx_fill_empty,
 		nic.tx_invalid, nic.kicks);
 }
 
-static void harp_close(struct stream *s)
+static void harp_describe(struct stream_host *host, struct stream *s, FILE *out)
 {
-	struct harp_stream *h = self(s);
+	fprintf(out, "{\"kind\": \"harp\"");
+	if (s)
+		harp_describe_conn(self(s)->conn, out);
+	if (host)
+		harp_describe_host(streams(host), out);
+	fprintf(out, "}");
+}
+
+static void harp_close(struct stream_host *host)
+{
+	struct harp_streams *h = streams(host);
 	uint64_t end_ns = stream_clock_ns() + 50000000u;
 
 	/* The FIN and the last ACK leave; then whatever is left dies with the stack. */
@@ -239,7 +321,7 @@ static void harp_close(struct stream *s)
 	free(h);
 }
 
-struct stream *stream_harp(void)
+struct stream_host *stream_harp(void)
 {
 	static const struct stream_ops ops = {
 		.open = harp_open,
@@ -254,9 +336,9 @@ struct stream *stream_harp(void)
 		.describe = harp_describe,
 		.close = harp_close,
 	};
-	struct harp_stream *h = calloc(1, sizeof(*h));
+	struct harp_streams *h = calloc(1, sizeof(*h));
 
 	if (h)
-		h->s.ops = &ops;
-	return h ? &h->s : NULL;
+		h->host.ops = &ops;
+	return h ? &h->host : NULL;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream_kernel.c - the stream of a kernel socket: the other side of interoperability. */
+/* stream_kernel.c - the streams of kernel sockets: the other side of interoperability. */
 #include <errno.h>
+#include <inttypes.h>
+#include <linux/tcp.h> /* struct tcp_info as the kernel has it, which is longer than libc's */
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -13,10 +14,21 @@
 #include "common/endpoint.h"
 #include "stream.h"
 
+#define SLEEP_MS_MAX 100
+
 struct kernel_stream {
 	struct stream s; /* first */
-	int listener, fd;
-	short events; /* what the last -EAGAIN waits for */
+	struct kernel_stream *next;
+	int fd;
+	short events; /* what calls since the last turn wait for */
+};
+
+struct kernel_streams {
+	struct stream_host host; /* first */
+	struct kernel_stream *all;
+	unsigned count;
+	int listener;
+	bool accepting; /* accept() found nothing since the last turn */
 };
 
 static struct kernel_stream *self(struct stream *s)
@@ -24,69 +36,110 @@ static struct kernel_stream *self(struct stream *s)
 	return (struct kernel_stream *)s;
 }
 
-static int kernel_open(struct stream *s, const struct stream_options *opt, char *why,
-		       size_t why_len)
+static struct kernel_streams *streams(struct stream_host *host)
 {
-	(void)why;
-	(void)why_len;
-	s->opt = *opt;
-	self(s)->listener = self(s)->fd = -1;
-	return 0;
+	return (struct kernel_streams *)host;
 }
 
-static int kernel_listen(struct stream *s)
+/* A socket with the options that must be there before the handshake. */
+static int kernel_socket(const struct stream_options *opt, int family)
 {
-	struct sockaddr_storage address;
-	socklen_t len = endpoint_to_sockaddr(&s->opt.local, &address);
-	const int on = 1;
-	int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	const int on = 1, rcvbuf = (int)opt->rcvbuf_bytes;
+	int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int rc = 0;
 
 	if (fd < 0)
 		return -errno;
-	self(s)->listener = fd;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	if (bind(fd, (struct sockaddr *)&address, len) < 0 || listen(fd, 16) < 0)
-		return -errno;
-	return 0;
+	if (opt->cc &&
+	    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, opt->cc, (socklen_t)strlen(opt->cc)) < 0)
+		rc = -errno;
+	if (rcvbuf && setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, sizeof(rcvbuf)) < 0)
+		rc = -errno;
+	if (rc) {
+		close(fd);
+		return rc;
+	}
+	return fd;
 }
 
-static int kernel_again(struct stream *s, short events)
+static int kernel_open(struct stream_host *host, char *why, size_t why_len)
 {
-	self(s)->events = events;
-	return errno == EAGAIN || errno == EINPROGRESS || errno == EINTR ? -EAGAIN : -errno;
-}
+	int fd = kernel_socket(&host->opt, AF_INET);
 
-static void kernel_nodelay(int fd)
-{
-	const int on = 1;
-
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-static int kernel_accept(struct stream *s)
-{
-	int fd = accept4(self(s)->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
+	streams(host)->listener = -1;
 	if (fd < 0)
-		return kernel_again(s, POLLIN);
-	self(s)->fd = fd;
-	kernel_nodelay(fd);
-	return 0;
+		snprintf(why, why_len, "kernel socket%s%s: %s", host->opt.cc ? " with " : "",
+			 host->opt.cc ? host->opt.cc : "",
+			 fd == -ENOENT ? "no such congestion control here" : strerror(-fd));
+	else
+		close(fd);
+	return fd < 0 ? fd : 0;
 }
 
-static int kernel_connect(struct stream *s)
+static int kernel_listen(struct stream_host *host)
 {
 	struct sockaddr_storage address;
-	socklen_t len = endpoint_to_sockaddr(&s->opt.remote, &address);
-	int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	socklen_t len = endpoint_to_sockaddr(&host->opt.local, &address);
+	int fd = kernel_socket(&host->opt, address.ss_family);
 
 	if (fd < 0)
+		return fd;
+	streams(host)->listener = fd;
+	if (bind(fd, (struct sockaddr *)&address, len) < 0 || listen(fd, STREAMS_MAX) < 0)
 		return -errno;
-	self(s)->fd = fd;
-	kernel_nodelay(fd);
-	if (connect(fd, (struct sockaddr *)&address, len) == 0)
-		return 0;
-	return errno == EINPROGRESS ? 0 : -errno;
+	return 0;
+}
+
+static int kernel_stream_new(struct stream_host *host, int fd, struct stream **out)
+{
+	struct kernel_stream *k = streams(host)->count < STREAMS_MAX ? calloc(1, sizeof(*k)) : NULL;
+	const int on = 1;
+
+	if (!k) {
+		close(fd);
+		return -ENOMEM;
+	}
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	k->s.host = host;
+	k->fd = fd;
+	k->next = streams(host)->all;
+	streams(host)->all = k;
+	streams(host)->count++;
+	*out = &k->s;
+	return 0;
+}
+
+static bool kernel_waits(void)
+{
+	return errno == EAGAIN || errno == EINPROGRESS || errno == EINTR;
+}
+
+static int kernel_accept(struct stream_host *host, struct stream **out)
+{
+	int fd = accept4(streams(host)->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	streams(host)->accepting = fd < 0;
+	if (fd < 0)
+		return kernel_waits() ? -EAGAIN : -errno;
+	return kernel_stream_new(host, fd, out);
+}
+
+static int kernel_connect(struct stream_host *host, struct stream **out)
+{
+	struct sockaddr_storage address;
+	socklen_t len = endpoint_to_sockaddr(&host->opt.remote, &address);
+	int fd = kernel_socket(&host->opt, address.ss_family);
+
+	if (fd < 0)
+		return fd;
+	if (connect(fd, (struct sockaddr *)&address, len) < 0 && errno != EINPROGRESS) {
+		int error = errno;
+
+		close(fd);
+		return -error;
+	}
+	return kernel_stream_new(host, fd, out);
 }
 
 static int kernel_connected(struct stream *s)
@@ -96,11 +149,17 @@ static int kernel_connected(struct stream *s)
 	socklen_t len = sizeof(error);
 
 	if (poll(&fd, 1, 0) == 0) {
-		self(s)->events = POLLOUT;
+		self(s)->events |= POLLOUT;
 		return -EAGAIN;
 	}
 	getsockopt(fd.fd, SOL_SOCKET, SO_ERROR, &error, &len);
 	return -error;
+}
+
+static int kernel_again(struct stream *s, short events)
+{
+	self(s)->events |= events;
+	return kernel_waits() ? -EAGAIN : -errno;
 }
 
 static ssize_t kernel_send(struct stream *s, const void *data, size_t len)
@@ -119,44 +178,75 @@ static ssize_t kernel_recv(struct stream *s, void *data, size_t len)
 
 static void kernel_hangup(struct stream *s)
 {
-	if (self(s)->fd >= 0)
-		close(self(s)->fd);
-	self(s)->fd = -1;
-}
+	struct kernel_streams *k = streams(s->host);
+	struct kernel_stream **at = &k->all;
 
-static void kernel_turn(struct stream *s)
-{
-	struct pollfd fd = { .fd = self(s)->fd >= 0 ? self(s)->fd : self(s)->listener,
-			     .events = self(s)->events };
-
-	if (s->opt.spin)
-		sched_yield();
-	else
-		poll(&fd, 1, 100);
-}
-
-static void kernel_describe(struct stream *s, FILE *out)
-{
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info);
-
-	getsockopt(self(s)->fd, IPPROTO_TCP, TCP_INFO, &info, &len);
-	fprintf(out,
-		"{\"kind\": \"kernel\", \"srtt_ns\": %u, \"snd_mss_bytes\": %u, "
-		"\"rcv_mss_bytes\": %u, \"retransmits\": %u}",
-		info.tcpi_rtt * 1000, info.tcpi_snd_mss, info.tcpi_rcv_mss,
-		info.tcpi_total_retrans);
-}
-
-static void kernel_close(struct stream *s)
-{
-	kernel_hangup(s);
-	if (self(s)->listener >= 0)
-		close(self(s)->listener);
+	while (*at != self(s))
+		at = &(*at)->next;
+	*at = self(s)->next;
+	k->count--;
+	close(self(s)->fd);
 	free(s);
 }
 
-struct stream *stream_kernel(void)
+/* Sleeps until one of the calls that said -EAGAIN may succeed; not when a stream refused nothing. */
+static void kernel_turn(struct stream_host *host)
+{
+	struct pollfd fds[STREAMS_MAX + 1];
+	nfds_t count = 0;
+
+	if (host->opt.spin) {
+		sched_yield();
+		return;
+	}
+	if (streams(host)->accepting)
+		fds[count++] = (struct pollfd){ .fd = streams(host)->listener, .events = POLLIN };
+	for (struct kernel_stream *k = streams(host)->all; k; k = k->next) {
+		fds[count++] =
+			(struct pollfd){ .fd = k->fd,
+					 .events = k->events ? k->events : POLLIN | POLLOUT };
+		k->events = 0;
+	}
+	poll(fds, count, SLEEP_MS_MAX);
+}
+
+static void kernel_describe(struct stream_host *host, struct stream *s, FILE *out)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+	char cc[16] = "";
+	socklen_t cc_len = sizeof(cc) - 1;
+
+	(void)host;
+	fprintf(out, "{\"kind\": \"kernel\"");
+	if (s) {
+		getsockopt(self(s)->fd, IPPROTO_TCP, TCP_INFO, &info, &len);
+		getsockopt(self(s)->fd, IPPROTO_TCP, TCP_CONGESTION, cc, &cc_len);
+		fprintf(out,
+			", \"cc\": \"%s\", \"srtt_ns\": %" PRIu64 ", \"rtt_ns_min\": %" PRIu64
+			", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, \"options\": %u"
+			", \"retransmits\": %u, \"snd_cwnd_segments\": %u"
+			", \"bytes_acked\": %" PRIu64 ", \"bytes_received\": %" PRIu64
+			", \"bytes_retransmitted\": %" PRIu64,
+			cc, (uint64_t)info.tcpi_rtt * 1000, (uint64_t)info.tcpi_min_rtt * 1000,
+			info.tcpi_snd_mss, info.tcpi_rcv_mss, info.tcpi_options,
+			info.tcpi_total_retrans, info.tcpi_snd_cwnd,
+			(uint64_t)info.tcpi_bytes_acked, (uint64_t)info.tcpi_bytes_received,
+			(uint64_t)info.tcpi_bytes_retrans);
+	}
+	fprintf(out, "}");
+}
+
+static void kernel_close(struct stream_host *host)
+{
+	while (streams(host)->all)
+		kernel_hangup(&streams(host)->all->s);
+	if (streams(host)->listener >= 0)
+		close(streams(host)->listener);
+	free(host);
+}
+
+struct stream_host *stream_kernel(void)
 {
 	static const struct stream_ops ops = {
 		.open = kernel_open,
@@ -171,9 +261,9 @@ struct stream *stream_kernel(void)
 		.describe = kernel_describe,
 		.close = kernel_close,
 	};
-	struct kernel_stream *k = calloc(1, sizeof(*k));
+	struct kernel_streams *k = calloc(1, sizeof(*k));
 
 	if (k)
-		k->s.ops = &ops;
-	return k ? &k->s : NULL;
+		k->host.ops = &ops;
+	return k ? &k->host : NULL;
 }

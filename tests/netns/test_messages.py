@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp-tcp's messages: on many connections at once, each comes whole and is answered."""
+
+import json
+from typing import Any
+
+import pytest
+from netns_tools import Tools, finish, outcome
+
+from harp.badpath import Dropper
+from harp.lab import Lab, LabOptions
+
+PORT = {"harp": 61000, "kernel": 7000}
+FLOWS = 4
+
+
+def messages(tools: Tools, lab: Lab, client: str, server: str, *more: str) -> Any:
+    """What the client reported, and each connection's account at the server."""
+    here, there = lab.hosts
+    port = str(PORT[server])
+    sink = [tools.tcp, "sink", there.address, port, *tools.side(there, server)]
+    serving = tools.serve(there, [*sink, "--count", str(FLOWS), "-o", "json"])
+    report = tools.call_tcp(
+        *(here, client, "message", there.address, int(port)),
+        *("--flows", str(FLOWS), "--seconds", "1", "--skip", "0.2", *more),
+    )
+    out, err = finish(serving)
+    assert "connection" not in err
+    return report, [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize(("client", "server"), [("harp", "kernel"), ("kernel", "harp")])
+@pytest.mark.parametrize("size", [24, 65536])
+def test_every_message_is_answered(
+    tools: Tools, lab: Lab, client: str, server: str, size: int
+) -> None:
+    report, sources = messages(tools, lab, client, server, "--size", str(size))
+    assert len(report["flows"]) == len(sources) == FLOWS
+    assert report["seconds"] == pytest.approx(0.8)
+    assert report["bytes"] == sum(flow["bytes"] for flow in report["flows"])
+    for flow in report["flows"]:
+        assert flow["messages"] > 0
+        assert 0 < flow["message_ns"]["min"] <= flow["message_ns"]["p99"]
+        assert flow["bytes"] % size == 0
+    # The skipped part and the messages on their way at the end come on top.
+    assert sum(source["messages"] for source in sources) > report["messages"]
+    assert all(source["bytes"] == source["messages"] * size for source in sources)
+
+
+@pytest.mark.parametrize(("client", "server"), [("harp", "harp"), ("kernel", "kernel")])
+def test_over_a_path_that_loses(tools: Tools, client: str, server: str, need_root: None) -> None:
+    with Lab(LabOptions(switch=True, offload=False)) as lab, Dropper(lab) as dropper:
+        dropper.lose_both_ways(0.005)
+        report, _ = messages(tools, lab, client, server)
+        assert all(flow["messages"] > 0 for flow in report["flows"])
+        resent = sum(flow["conn"]["bytes_retransmitted"] for flow in report["flows"])
+        lost = dropper.counts(0)["dropped_payload_bytes"]
+        assert resent >= lost > 0, "what was lost was sent again"
+
+
+def test_a_sink_refuses_what_is_no_message(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    sink = [tools.tcp, "sink", there.address, "7000", "--kernel"]
+    serving = tools.serve(there, sink)
+    outcome(here, [tools.tcp, "send", there.address, "7000", "--kernel"])
+    _, err = finish(serving)
+    assert "Bad message" in err
+    assert serving.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        (["--skip", "3"], "--skip leaves nothing"),
+        (["--flows", "0"], "--flows 0: a number in 1..64"),
+        (["--seconds", "soon"], "--seconds soon: seconds in 0..3600"),
+        (["--cc", "nosuch"], "no such congestion control here"),
+        (["--size", "23"], "Message too long"),
+    ],
+)
+def test_bad_options_are_named(tools: Tools, lab: Lab, more: list[str], word: str) -> None:
+    here, there = lab.hosts
+    args = [tools.tcp, "message", there.address, "7000", "--kernel", *more]
+    _, err, status = outcome(here, args)
+    assert status in (1, 2)
+    assert word in err

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * message.c - sends messages on many connections at once, and measures how long each takes.
+ *
+ * A message's time is from when it may be sent (fewer than depth are unanswered and the one before it
+ * has left) until its receipt has come. All messages that begin in the measured part count, however late
+ * they end; goodput counts the receipts that come in that part.
+ */
+#include "message.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/samples.h"
+
+#define SAMPLES_MAX (1u << 21)
+
+struct flow {
+	struct stream *s;
+	uint8_t *message;         /* the present one, made anew for each */
+	bool made;                /* there is a present one */
+	uint32_t sent_bytes;      /* of it */
+	uint64_t begun, answered; /* messages */
+	uint64_t starts_ns[MESSAGE_DEPTH_MAX];
+	uint64_t receipt;
+	uint32_t receipt_bytes;
+	uint64_t counted_bytes; /* answered in the measured part */
+	struct samples times;
+};
+
+struct sending {
+	const struct options *o;
+	struct flow *flows;
+	struct samples times; /* of all flows */
+	uint64_t begin_ns, skip_end_ns, end_ns;
+	uint64_t progress_ns; /* the last */
+};
+
+static void message_make(struct flow *flow, uint32_t size)
+{
+	const struct message_head head = { MESSAGE_MAGIC, size, flow->begun };
+
+	memcpy(flow->message, &head, sizeof(head));
+	memcpy(flow->message + size - sizeof(flow->begun), &flow->begun, sizeof(flow->begun));
+}
+
+/* Is there a message to send, or the rest of one? */
+static bool flow_wants(const struct sending *all, struct flow *flow, uint64_t now_ns)
+{
+	if (flow->made)
+		return true;
+	if (now_ns >= all->end_ns || flow->begun - flow->answered >= all->o->depth)
+		return false;
+	message_make(flow, all->o->size);
+	flow->starts_ns[flow->begun % MESSAGE_DEPTH_MAX] = stream_clock_ns();
+	flow->begun++;
+	flow->sent_bytes = 0;
+	flow->made = true;
+	return true;
+}
+
+/* Sends as far as it goes. */
+static int flow_send(struct sending *all, struct flow *flow, uint64_t now_ns)
+{
+	const uint32_t size = all->o->size;
+
+	while (flow_wants(all, flow, now_ns)) {
+		ssize_t rc = flow->s->host->ops->send(flow->s, flow->message + flow->sent_bytes,
+						      size - flow->sent_bytes);
+
+		if (rc == -EAGAIN)
+			return 0;
+		if (rc < 0)
+			return (int)rc;
+		all->progress_ns = now_ns;
+		flow->sent_bytes += (uint32_t)rc;
+		flow->made = flow->sent_bytes < size;
+	}
+	return 0;
+}
+
+static int flow_answer(struct sending *all, struct flow *flow)
+{
+	uint64_t now_ns = stream_clock_ns();
+	uint64_t start_ns = flow->starts_ns[flow->answered % MESSAGE_DEPTH_MAX];
+
+	if (flow->receipt != flow->answered)
+		return -EBADMSG;
+	flow->answered++;
+	flow->receipt_bytes = 0;
+	all->progress_ns = now_ns;
+	if (now_ns >= all->skip_end_ns && now_ns < all->end_ns)
+		flow->counted_bytes += all->o->size;
+	if (start_ns >= all->skip_end_ns) {
+		samples_add(&flow->times, now_ns - start_ns);
+		samples_add(&all->times, now_ns - start_ns);
+	}
+	return 0;
+}
+
+static int flow_recv(struct sending *all, struct flow *flow)
+{
+	for (;;) {
+		uint8_t *to = (uint8_t *)&flow->receipt + flow->receipt_bytes;
+		ssize_t rc = flow->s->host->ops->recv(flow->s, to,
+						      sizeof(flow->receipt) - flow->receipt_bytes);
+
+		if (rc == -EAGAIN)
+			return 0;
+		if (rc <= 0)
+			return rc ? (int)rc : -ECONNRESET;
+		flow->receipt_bytes += (uint32_t)rc;
+		if (flow->receipt_bytes == sizeof(flow->receipt)) {
+			int bad = flow_answer(all, flow);
+
+			if (bad)
+				return bad;
+		}
+	}
+}
+
+static int sending_connect(struct sending *all, struct stream_host *host)
+{
+	uint64_t deadline_ns = stream_clock_ns() + all->o->timeout_ns;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < all->o->flows && !rc; i++)
+		rc = host->ops->connect(host, &all->flows[i].s);
+	for (uint32_t i = 0; i < all->o->flows && !rc;) {
+		rc = host->ops->connected(all->flows[i].s);
+		if (!rc) {
+			i++;
+		} else if (rc == -EAGAIN) {
+			host->ops->turn(host);
+			rc = stream_clock_ns() < deadline_ns ? 0 : -ETIMEDOUT;
+		}
+	}
+	return rc;
+}
+
+static int sending_run(struct sending *all, struct stream_host *host)
+{
+	bool busy = true;
+
+	all->begin_ns = all->progress_ns = stream_clock_ns();
+	all->skip_end_ns = all->begin_ns + all->o->skip_ns;
+	all->end_ns = all->begin_ns + all->o->run_ns;
+	while (busy) {
+		uint64_t now_ns = stream_clock_ns();
+
+		busy = now_ns < all->end_ns;
+		for (uint32_t i = 0; i < all->o->flows; i++) {
+			int rc = flow_recv(all, &all->flows[i]);
+
+			if (!rc)
+				rc = flow_send(all, &all->flows[i], now_ns);
+			if (rc)
+				return rc;
+			busy |= all->flows[i].answered < all->flows[i].begun;
+		}
+		if (now_ns > all->progress_ns + all->o->timeout_ns)
+			return -ETIMEDOUT;
+		host->ops->turn(host);
+	}
+	return 0;
+}
+
+static void sending_report(struct sending *all, struct stream_host *host)
+{
+	const struct options *o = all->o;
+	double seconds = (double)(o->run_ns - o->skip_ns) / 1e9;
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < o->flows; i++)
+		bytes += all->flows[i].counted_bytes;
+	if (!o->json) {
+		printf("%u flows, %zu messages of %u bytes: %.3f Gbit/s, p50 %.1f us, p99 %.1f us\n",
+		       o->flows, all->times.count, o->size, (double)bytes * 8e-9 / seconds,
+		       samples_percentile(&all->times, 500) / 1e3,
+		       samples_percentile(&all->times, 990) / 1e3);
+		return;
+	}
+	printf("{\"tool\": \"harp-tcp\", \"test\": \"message\", \"size\": %u, \"depth\": %u, "
+	       "\"seconds\": %.6f, \"bytes\": %" PRIu64 ", \"messages\": %zu, \"message_ns\": ",
+	       o->size, o->depth, seconds, bytes, all->times.count);
+	samples_json(&all->times, stdout);
+	printf(", \"flows\": [");
+	for (uint32_t i = 0; i < o->flows; i++) {
+		struct flow *flow = &all->flows[i];
+
+		printf("%s{\"bytes\": %" PRIu64 ", \"messages\": %zu, \"message_ns\": ",
+		       i ? ", " : "", flow->counted_bytes, flow->times.count);
+		samples_json(&flow->times, stdout);
+		printf(", \"conn\": ");
+		host->ops->describe(NULL, flow->s, stdout);
+		printf("}");
+	}
+	printf("], \"host\": ");
+	host->ops->describe(host, NULL, stdout);
+	printf("}\n");
+}
+
+static int sending_init(struct sending *all)
+{
+	int rc = samples_init(&all->times, SAMPLES_MAX);
+
+	all->flows = calloc(all->o->flows, sizeof(*all->flows));
+	if (!all->flows)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < all->o->flows && !rc; i++) {
+		rc = samples_init(&all->flows[i].times, SAMPLES_MAX);
+		all->flows[i].message = calloc(1, all->o->size);
+		if (!all->flows[i].message)
+			rc = -ENOMEM;
+	}
+	return rc;
+}
+
+static void sending_destroy(struct sending *all, struct stream_host *host)
+{
+	for (uint32_t i = 0; all->flows && i < all->o->flows; i++) {
+		if (all->flows[i].s)
+			host->ops->hangup(all->flows[i].s);
+		free(all->flows[i].message);
+		samples_destroy(&all->flows[i].times);
+	}
+	free(all->flows);
+	samples_destroy(&all->times);
+}
+
+int message_send(struct stream_host *host, const struct options *o)
+{
+	struct sending all = { .o = o };
+	char remote[HARP_ENDPOINT_TEXT_MAX];
+	int rc = o->size < MESSAGE_SIZE_MIN ? -EMSGSIZE : sending_init(&all);
+
+	if (!rc)
+		rc = sending_connect(&all, host);
+	if (!rc)
+		rc = sending_run(&all, host);
+	if (rc)
+		fprintf(stderr, "harp-tcp: %s: %s\n",
+			harp_endpoint_format(&o->stream.remote, remote), strerror(-rc));
+	else
+		sending_report(&all, host);
+	sending_destroy(&all, host);
+	return rc ? 1 : 0;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* message.h - messages and their receipts: what `message` sends and `sink` answers. */
+#ifndef HARP_TOOLS_TCP_MESSAGE_H
+#define HARP_TOOLS_TCP_MESSAGE_H
+
+#include "command.h"
+
+#define MESSAGE_MAGIC 0x4850544du
+
+/* Begins a message. Its last eight bytes are the serial number again, so that bytes lost, doubled or
+ * moved show without a look at each: the benches compare stacks, not checksums. */
+struct message_head {
+	uint32_t magic, size; /* head and tail included */
+	uint64_t serial;
+};
+#define MESSAGE_SIZE_MIN (sizeof(struct message_head) + sizeof(uint64_t))
+
+/* A receipt is the serial number of a message that has come whole. */
+
+/* Exit statuses. */
+int message_send(struct stream_host *host, const struct options *o);
+int message_sink(struct stream_host *host, const struct options *o);
+
+#endif

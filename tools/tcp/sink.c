@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sink.c - takes messages on many connections at once and gives receipts for them. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "message.h"
+
+#define CHUNK_BYTES 65536u
+#define CHUNKS_A_TURN 4u /* of one connection, before the others have theirs */
+
+struct source {
+	struct stream *s; /* NULL: over */
+	struct message_head head;
+	uint64_t at;     /* bytes of the present message that have come */
+	uint64_t serial; /* of the present message */
+	uint64_t tail;
+	uint64_t receipt; /* next to give */
+	uint32_t receipt_sent_bytes;
+	uint64_t bytes;
+};
+
+static int sink_head(const struct source *source)
+{
+	const struct message_head *head = &source->head;
+
+	return head->magic == MESSAGE_MAGIC && head->serial == source->serial &&
+			       head->size >= MESSAGE_SIZE_MIN && head->size <= MESSAGE_MAX
+		       ? 0
+		       : -EBADMSG;
+}
+
+/* Copies what of [at, at + len) falls to [begin, begin + size) of the message. */
+static void sink_copy(void *to, uint64_t begin, size_t size, uint64_t at, const uint8_t *data,
+		      size_t len)
+{
+	uint64_t from = at > begin ? at : begin;
+	uint64_t end = at + len < begin + size ? at + len : begin + size;
+
+	if (from < end)
+		memcpy((uint8_t *)to + (from - begin), data + (from - at), end - from);
+}
+
+static int sink_take(struct source *source, const uint8_t *data, size_t len)
+{
+	source->bytes += len;
+	while (len) {
+		uint64_t at = source->at;
+		size_t take = len;
+		size_t size;
+
+		if (at < sizeof(source->head)) { /* the head says where the message ends */
+			if (take > sizeof(source->head) - at)
+				take = sizeof(source->head) - at;
+			sink_copy(&source->head, 0, sizeof(source->head), at, data, take);
+			source->at += take;
+			if (source->at == sizeof(source->head) && sink_head(source))
+				return -EBADMSG;
+		} else {
+			size = source->head.size;
+			if (take > size - at)
+				take = size - at;
+			sink_copy(&source->tail, size - sizeof(uint64_t), sizeof(uint64_t), at,
+				  data, take);
+			source->at += take;
+			if (source->at == size) {
+				if (source->tail != source->serial)
+					return -EBADMSG;
+				source->serial++;
+				source->at = 0;
+			}
+		}
+		data += take;
+		len -= take;
+	}
+	return 0;
+}
+
+static int sink_receipts(struct source *source)
+{
+	while (source->receipt < source->serial) {
+		const uint8_t *from = (const uint8_t *)&source->receipt;
+		ssize_t rc =
+			source->s->host->ops->send(source->s, from + source->receipt_sent_bytes,
+						   sizeof(source->receipt) -
+							   source->receipt_sent_bytes);
+
+		if (rc == -EAGAIN)
+			return 0;
+		if (rc < 0)
+			return (int)rc;
+		source->receipt_sent_bytes += (uint32_t)rc;
+		if (source->receipt_sent_bytes == sizeof(source->receipt)) {
+			source->receipt_sent_bytes = 0;
+			source->receipt++;
+		}
+	}
+	return 0;
+}
+
+/* 1 while the connection lives, 0 at its good end, or -errno. */
+static int sink_turn(struct source *source)
+{
+	static uint8_t chunk[CHUNK_BYTES];
+
+	for (unsigned i = 0; i < CHUNKS_A_TURN; i++) {
+		ssize_t len = source->s->host->ops->recv(source->s, chunk, sizeof(chunk));
+		int rc;
+
+		if (len == 0)
+			return source->at ? -ECONNRESET : 0;
+		if (len < 0 && len != -EAGAIN)
+			return (int)len;
+		rc = len > 0 ? sink_take(source, chunk, (size_t)len) : 0;
+		if (!rc)
+			rc = sink_receipts(source);
+		if (rc)
+			return rc;
+		if (len < 0)
+			break;
+	}
+	return 1;
+}
+
+static void sink_end(struct stream_host *host, struct source *source, const struct options *o)
+{
+	if (o->json) {
+		printf("{\"bytes\": %" PRIu64 ", \"messages\": %" PRIu64 ", \"conn\": ",
+		       source->bytes, source->serial);
+		host->ops->describe(host, source->s, stdout);
+		printf("}\n");
+		fflush(stdout);
+	}
+	host->ops->hangup(source->s);
+	source->s = NULL;
+}
+
+static int sink_all(struct stream_host *host, const struct options *o, struct source *sources)
+{
+	uint32_t begun = 0, ended = 0;
+
+	while (ended < o->count) {
+		if (begun < o->count) {
+			int rc = host->ops->accept(host, &sources[begun].s);
+
+			if (!rc)
+				begun++;
+			else if (rc != -EAGAIN)
+				return rc;
+		}
+		for (uint32_t i = 0; i < begun; i++) {
+			int rc = sources[i].s ? sink_turn(&sources[i]) : 1;
+
+			if (rc < 0)
+				return rc;
+			if (rc == 0) {
+				sink_end(host, &sources[i], o);
+				ended++;
+			}
+		}
+		host->ops->turn(host);
+	}
+	return 0;
+}
+
+int message_sink(struct stream_host *host, const struct options *o)
+{
+	struct source *sources = calloc(o->count, sizeof(*sources));
+	int rc = sources ? host->ops->listen(host) : -ENOMEM;
+
+	if (rc) {
+		fprintf(stderr, "harp-tcp: listening on port %u: %s\n", o->stream.local.port,
+			strerror(-rc));
+	} else {
+		printf("ready\n");
+		fflush(stdout);
+		rc = sink_all(host, o, sources);
+		if (rc)
+			fprintf(stderr, "harp-tcp: a connection: %s\n", strerror(-rc));
+	}
+	free(sources);
+	return rc ? 1 : 0;
+}
