@@ -13,7 +13,7 @@ from typing import Any
 
 from harp import _paths
 from harp.errors import HarpError
-from harp.lab import Host, Lab, LabOptions
+from harp.lab import Host, Lab, LabOptions, cpus
 
 ROOT_PORT = 7000
 _EXIT_TEXTS = {1: "data arrived wrong", 3: "hang", 4: "plugin error", 5: "peer lost"}
@@ -57,10 +57,6 @@ class BenchOptions:
         return words + [name for name, on in switches.items() if on]
 
 
-def _cpus() -> list[int]:
-    return sorted(os.sched_getaffinity(0))
-
-
 def _environment(options: BenchOptions) -> dict[str, str]:
     keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
     return keep | {"HARP_PATH": options.path}
@@ -69,8 +65,8 @@ def _environment(options: BenchOptions) -> dict[str, str]:
 def _start_rank(
     lab: Lab, host: Host, options: BenchOptions, errors: Path, progress_fd: int
 ) -> subprocess.Popen[str]:
-    cpus = _cpus()
-    cpu = cpus[host.index % len(cpus)]
+    usable = cpus()
+    cpu = usable[host.index % len(usable)]
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(host.index), "--ranks", str(len(lab.hosts))]
     command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
@@ -163,15 +159,16 @@ def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
     if options.frame_bytes is not None:
         shared += ["--size", str(options.frame_bytes)]
     client_host, server_host = lab.hosts[:2]
-    cpus = _cpus()
+    usable = cpus()
     server = server_host.popen(
-        [tool, "serve", server_host.ifname, server_host.address, *shared], cpu=cpus[1 % len(cpus)]
+        [tool, "serve", server_host.ifname, server_host.address, *shared],
+        cpu=usable[1 % len(usable)],
     )
     assert server.stdout is not None
     if server.stdout.readline().strip() != "ready":
         raise HarpError(f"harp-wire serve: {server.communicate()[1].strip()}")
     client = client_host.popen(
-        [tool, test, client_host.ifname, server_host.address, *shared, "-o", "json"], cpu=cpus[0]
+        [tool, test, client_host.ifname, server_host.address, *shared, "-o", "json"], cpu=usable[0]
     )
     printed, complaint = client.communicate()
     server_complaint = server.communicate()[1]

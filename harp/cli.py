@@ -9,6 +9,7 @@ from harp import __version__
 from harp.cli_bench import bench
 from harp.cli_check import check
 from harp.cli_demo import demo
+from harp.cli_versus import fairness, loss
 from harp.errors import Exit, HarpError
 from harp.output import err
 
@@ -29,6 +30,8 @@ def cli() -> None:
     """
 
 
+bench.add_command(loss)
+bench.add_command(fairness)
 cli.add_command(bench)
 cli.add_command(check)
 cli.add_command(demo)

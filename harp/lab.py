@@ -248,6 +248,11 @@ class Lab:
         return switch
 
 
+def cpus() -> list[int]:
+    """The processors that we may use, in order."""
+    return sorted(os.sched_getaffinity(0))
+
+
 def require_root(what: str) -> None:
     """One clear error for everyone but root."""
     if os.geteuid() != 0:

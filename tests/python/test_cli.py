@@ -29,7 +29,9 @@ def test_versions_agree(root_dir: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [[], ["check"], ["demo"], ["bench"]]
-    + [["bench", name] for name in ("wire", "lat", "bw", "allreduce", "ratios")],
+    + [
+        ["bench", name] for name in ("wire", "lat", "bw", "allreduce", "ratios", "loss", "fairness")
+    ],
     ids=" ".join,
 )
 def test_help_has_an_example(command: list[str]) -> None:
@@ -46,6 +48,8 @@ def test_help_has_an_example(command: list[str]) -> None:
         ["demo", "--hosts", "9"],
         ["demo", "--mtu", "12"],
         ["bench", "lat", "--path", "pigeon"],
+        ["bench", "loss", "--loss", "99"],
+        ["bench", "fairness", "--flows", "0"],
     ],
     ids=" ".join,
 )
