@@ -79,8 +79,10 @@ static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t 
 			proto != IPV6_EXT_DESTINATION))
 		return 0;
 	bytes = (p[1] + 1u) * 8;
+	if (bytes > len)
+		return 0;
 	*next = p[0];
-	return bytes <= len ? bytes : 0;
+	return bytes;
 }
 
 /* ipv6.c */

@@ -12,6 +12,7 @@
 #include "check.h"
 #include "network/icmp.h"
 #include "network/ipv4.h"
+#include "network/ipv6.h"
 
 #define HOST_PACKET_MAX 10000u
 
@@ -246,6 +247,55 @@ static inline void icmp_seal(uint8_t *icmp, uint32_t len)
 	uint16_t sum = csum_finish(csum_partial(icmp, len, 0));
 
 	memcpy(icmp + 2, &sum, 2);
+}
+
+/* ---- IPv6: fd00::1 and fd00::2 on the same wire ------------------------------------------------ */
+
+#define HOST6_PAYLOAD 54u /* of a packet without extension headers: Ethernet 14, IPv6 40 */
+
+static const struct harp_addr host_ip6 = { .bytes = { 0xfd, [15] = 1 } };
+static const struct harp_addr peer_ip6 = { .bytes = { 0xfd, [15] = 2 } };
+
+static inline void host6_init(struct host *h, uint32_t mtu_bytes, uint32_t neighbour_mode)
+{
+	host_init(h, mtu_bytes, neighbour_mode);
+	CHECK_EQ(ip_address_add(&h->ip, &host_ip6, 64), 0);
+	host_poll(h);
+}
+
+/* An Ethernet and IPv6 header for payload bytes that the caller writes behind it. */
+static inline uint32_t make_ipv6(uint8_t *p, uint8_t next, uint32_t payload_len)
+{
+	struct ipv6_header *h = (struct ipv6_header *)(p + 14);
+
+	make_eth(p, host_mac, ETH_TYPE_IPV6);
+	*h = (struct ipv6_header){ .version_class_label = be32_of(0x60000000),
+				   .payload_len = be16_of((uint16_t)payload_len),
+				   .next = next,
+				   .hop_limit = 64,
+				   .src = peer_ip6,
+				   .dst = host_ip6 };
+	return HOST6_PAYLOAD + payload_len;
+}
+
+/* The checksum of the ICMPv6 message at `at`, len bytes, of the packet at p. */
+static inline void icmp6_seal(uint8_t *p, uint32_t at, uint32_t len)
+{
+	const struct ipv6_header *h = (const struct ipv6_header *)(p + 14);
+	uint16_t sum;
+
+	p[at + 2] = p[at + 3] = 0;
+	sum = csum_finish(
+		csum_partial(p + at, len, ip_pseudo_sum(&h->src, &h->dst, IP_PROTO_ICMP6, len)));
+	memcpy(p + at + 2, &sum, 2);
+}
+
+static inline bool icmp6_good(const uint8_t *p, uint32_t len)
+{
+	const struct ipv6_header *h = (const struct ipv6_header *)(p + 14);
+
+	return csum_finish(csum_partial(p + HOST6_PAYLOAD, len,
+					ip_pseudo_sum(&h->src, &h->dst, IP_PROTO_ICMP6, len))) == 0;
 }
 
 #endif

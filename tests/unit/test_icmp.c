@@ -183,6 +183,34 @@ static void test_errors(void)
 	host_done(&h);
 }
 
+/* RFC 1191 section 5, 7: a router that says 0 gets the next plateau; nobody gets below the floor. */
+static void test_too_big(void)
+{
+	static const struct {
+		uint16_t said, quoted, believed;
+	} errors[] = {
+		{ 1400, 1500, 1400 }, { 9000, 1500, 9000 }, /* no news: TCP's to see */
+		{ 552, 1500, 552 },   { 551, 1500, 552 },   { 68, 1500, 552 }, { 1, 1500, 552 },
+		{ 0, 1500, 1492 },    { 0, 1492, 1006 },    { 0, 9000, 8166 }, { 0, 65535, 32000 },
+		{ 0, 1006, 552 },     { 0, 100, 552 },      { 0, 0, 552 },
+	};
+	struct host h;
+	uint8_t p[200];
+
+	make_world(&h, 1500);
+	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+		uint32_t total = make_error(p, 3, 4, 28);
+
+		be16_store(p + 40, errors[i].said);
+		be16_store(p + 44, errors[i].quoted);
+		icmp_seal(p + 34, 36);
+		peer_say(&h, p, total);
+		CHECK_EQ(h.icmp_verdict, ICMP_ERROR);
+		CHECK_EQ(h.icmp_error.mtu_bytes, errors[i].believed);
+	}
+	host_done(&h);
+}
+
 static void test_hostile_quotes(void)
 {
 	static const struct {
@@ -224,6 +252,7 @@ int main(void)
 	test_bad();
 	test_rate_limit();
 	test_errors();
+	test_too_big();
 	test_hostile_quotes();
 	return check_done();
 }

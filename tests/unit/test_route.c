@@ -123,6 +123,57 @@ static void test_generation(struct ip *ip)
 	CHECK_EQ(path.next_hop.bytes[15], 77);
 }
 
+/* RFC 6724: what we send from, by scope, label and prefix. */
+static void test_source_selection(struct ip *ip)
+{
+	static const struct {
+		const char *addr;
+		unsigned prefix_len;
+	} own[] = { { "fe80::1", 64 },         { "fd00:0:0:1::1", 64 }, { "2001:db8:1::1", 64 },
+		    { "2001:db8:2:1::1", 64 }, { "2002:a00:1::1", 64 }, { "2001:db8:2:1::9", 128 },
+		    { "169.254.0.1", 16 } };
+	struct harp_addr a;
+
+	CHECK_EQ(lookup(ip, "2001:db8:9::1", NULL), -ENETUNREACH); /* no route of that family */
+	CHECK_EQ(add_address(ip, own[0].addr, own[0].prefix_len), 0);
+	CHECK_EQ(add_route(ip, "::", 0, "fe80::ff", 0), 0);
+	check_path(ip, "2001:db8:9::1", "fe80::ff", "fe80::1", 1500); /* last resort */
+	for (unsigned i = 1; i < sizeof(own) / sizeof(own[0]); i++)
+		CHECK_EQ(add_address(ip, own[i].addr, own[i].prefix_len), 0);
+	check_path(ip, "fe80::77", "fe80::77", "fe80::1", 1500); /* rule 2 */
+	check_path(ip, "2001:db8:1::7", "2001:db8:1::7", "2001:db8:1::1", 1500);
+	check_path(ip, "2001:db8:2:1::7", "2001:db8:2:1::7", "2001:db8:2:1::1", 1500);
+	check_path(ip, "2001:db8:2:8::7", "fe80::ff", "2001:db8:2:1::1", 1500); /* rule 8 */
+	check_path(ip, "fd00:0:0:2::7", "fe80::ff", "fd00:0:0:1::1", 1500);     /* rule 6 */
+	check_path(ip, "2a00::1", "fe80::ff", "2001:db8:1::1", 1500); /* no 6to4, no unique local */
+	check_path(ip, "2002:b00::1", "fe80::ff", "2002:a00:1::1", 1500); /* rule 6 */
+	check_path(ip, "169.254.7.7", "169.254.7.7", "169.254.0.1", 1500);
+	check_path(ip, "10.0.0.7", "10.0.0.7", "10.0.0.1", 1500);
+	CHECK_EQ(lookup(ip, "::1", NULL), -ENETUNREACH);
+	CHECK_EQ(lookup(ip, "ff02::1", NULL), -ENETUNREACH);
+	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+		a = addr(own[i].addr);
+		CHECK_EQ(ip_address_remove(ip, &a), 0);
+	}
+	a = addr("::");
+	CHECK_EQ(ip_route_remove(ip, &a, 0), 0);
+}
+
+/* A link-local address means something on its own link only. */
+static void test_scope(struct ip *ip)
+{
+	struct harp_addr link = addr("fe80::1"), other = addr("fd00::1"), v4 = addr("10.0.0.1");
+
+	ip->scope_id = 3;
+	CHECK(ip_scope_good(ip, &link, 3) && !ip_scope_good(ip, &link, 4));
+	CHECK(!ip_scope_good(ip, &link, 0));
+	CHECK(ip_scope_good(ip, &other, 0) && ip_scope_good(ip, &v4, 0));
+	CHECK_EQ(ip_scope_id(ip, &link), 3);
+	CHECK_EQ(ip_scope_id(ip, &other), 0);
+	CHECK_EQ(ip_scope_id(ip, &v4), 0);
+	ip->scope_id = 0;
+}
+
 static void test_limits(struct ip *ip)
 {
 	char text[32];
@@ -156,6 +207,8 @@ int main(void)
 	test_unreachable(&h.ip);
 	test_addresses(&h.ip);
 	test_generation(&h.ip);
+	test_source_selection(&h.ip);
+	test_scope(&h.ip);
 	test_limits(&h.ip);
 	host_done(&h);
 	return check_done();

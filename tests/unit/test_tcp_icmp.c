@@ -77,6 +77,22 @@ static void test_a_smaller_path_cuts_what_is_in_flight(void)
 	rig_close(&rig);
 }
 
+/* MTU 0, and what no path has: down to RFC 1191's plateau and the floor, not to nothing. */
+static void test_absurd_mtus_do_little(void)
+{
+	uint32_t first;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
+	icmp_says(TOO_BIG, 0, first);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1492 - 52);
+	icmp_says(TOO_BIG, 1, first);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 552 - 52);
+	rig_close(&rig);
+}
+
 /* A SYN fits every path: whoever says otherwise may not touch what has not begun. */
 static void test_too_big_says_nothing_of_a_syn(void)
 {
@@ -100,6 +116,7 @@ int main(void)
 {
 	test_a_refusal_ends_a_connect_only();
 	test_a_smaller_path_cuts_what_is_in_flight();
+	test_absurd_mtus_do_little();
 	test_too_big_says_nothing_of_a_syn();
 	return check_done();
 }

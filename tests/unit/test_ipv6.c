@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_ipv6.c - which IPv6 packets come in, which counter has the others, and what goes out. */
+#include "network/ipv6.h"
+
+#include <errno.h>
+
+#include "host.h"
+
+#define DROP(name) offsetof(struct harp_stats, name)
+
+static struct ipv6_header *header(uint8_t *p)
+{
+	return (struct ipv6_header *)(p + 14);
+}
+
+static struct harp_addr addr(const char *text)
+{
+	struct harp_addr a;
+
+	CHECK_EQ(harp_addr_parse(text, &a), 0);
+	return a;
+}
+
+/* Says it: exactly one drop, of this counter. */
+static void expect_drop(struct host *h, const uint8_t *p, uint32_t len, size_t offset,
+			const char *what)
+{
+	const uint64_t *counter = (uint64_t *)((char *)&h->stats + offset);
+	uint64_t before = *counter;
+
+	peer_say(h, p, len);
+	if (*counter != before + 1 || h->ip_verdict != IP_DROPPED) {
+		fprintf(stderr, "not counted: %s\n", what);
+		CHECK_EQ(*counter, before + 1);
+	}
+}
+
+static void test_header_drops(void)
+{
+	struct host h;
+	uint8_t p[200] = { 0 };
+	uint32_t len;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned version = 0; version < 16; version++) {
+		if (version == 6)
+			continue;
+		len = make_ipv6(p, IP_PROTO_TCP, 20);
+		p[14] = (uint8_t)(version << 4);
+		expect_drop(&h, p, len, DROP(drop_ip_version), "version");
+	}
+	for (len = 14; len < 54; len++) {
+		make_ipv6(p, IP_PROTO_TCP, 0);
+		expect_drop(&h, p, len, DROP(drop_ip_short), "short");
+	}
+	len = make_ipv6(p, IP_PROTO_TCP, 20);
+	header(p)->payload_len = be16_of(21);
+	expect_drop(&h, p, len, DROP(drop_ip_short), "payload beyond the frame");
+	make_ipv6(p, 47, 20);
+	expect_drop(&h, p, 74, DROP(drop_ip_protocol), "protocol 47");
+	make_ipv6(p, 59, 0);
+	expect_drop(&h, p, 54, DROP(drop_ip_protocol), "no next header");
+	make_ipv6(p, IP_PROTO_ICMP, 20);
+	expect_drop(&h, p, 74, DROP(drop_ip_protocol), "IPv4's ICMP");
+	host_done(&h);
+}
+
+static void test_addresses(void)
+{
+	static const char *const sources[] = { "ff02::1",         "::1",
+					       "::ffff:10.0.0.2", "fd00::1",
+					       "::ffff:10.0.0.1", "::" };
+	static const char *const destinations[] = {
+		"fd00::3",         "fe80::1", "::1",
+		"::ffff:10.0.0.1",                              /* own, but IPv4's */
+		"ff02::2",         "ff05::1", "ff02::1:ff00:2", /* of another address */
+		"ff02::1",                                      /* TCP to a group */
+		"ff02::1:ff00:1"
+	};
+	struct host h;
+	uint8_t p[200] = { 0 };
+	uint32_t len;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
+		len = make_ipv6(p, IP_PROTO_TCP, 20);
+		header(p)->src = addr(sources[i]);
+		expect_drop(&h, p, len, DROP(drop_ip_source), sources[i]);
+	}
+	for (unsigned i = 0; i < sizeof(destinations) / sizeof(destinations[0]); i++) {
+		len = make_ipv6(p, IP_PROTO_TCP, 20);
+		header(p)->dst = addr(destinations[i]);
+		expect_drop(&h, p, len, DROP(drop_ip_not_ours), destinations[i]);
+	}
+	len = make_ipv6(p, IP_PROTO_TCP, 20); /* for one host, in a frame for a group */
+	memcpy(p, "\x33\x33\0\0\0\1", 6);
+	expect_drop(&h, p, len, DROP(drop_ip_not_ours), "unicast in a group's frame");
+	CHECK_EQ(h.tcp_packets, 0);
+	host_done(&h);
+}
+
+/* An extension header of len bytes; its options are padding. */
+static uint32_t put_ext(uint8_t *p, uint8_t next, uint32_t len)
+{
+	memset(p, 0, len);
+	p[0] = next;
+	p[1] = (uint8_t)(len / 8 - 1);
+	for (uint32_t at = 2; at < len;) { /* PadN of up to 255 */
+		uint32_t n = len - at < 257 ? len - at : 257;
+
+		if (n == 1)
+			break;
+		p[at] = 1;
+		p[at + 1] = (uint8_t)(n - 2);
+		at += n;
+	}
+	return len;
+}
+
+static void test_extensions_pass(void)
+{
+	static const struct {
+		uint8_t first;
+		uint8_t headers[6]; /* next header values, in order */
+		uint32_t len[5];
+	} good[] = {
+		{ 0, { 6 }, { 8 } },
+		{ 60, { 6 }, { 8 } },
+		{ 0, { 60, 6 }, { 16, 24 } },
+		{ 0, { 60, 60, 60, 6 }, { 8, 8, 8, 8 } },
+		{ 60, { 6 }, { 256 } },
+		{ 0, { 43, 60, 6 }, { 8, 8, 8 } }, /* routing, with nothing left to do */
+	};
+	struct host h;
+	uint8_t p[400];
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		uint32_t at = HOST6_PAYLOAD;
+
+		for (unsigned k = 0; good[i].len[k]; k++) {
+			uint8_t kind = k ? good[i].headers[k - 1] : good[i].first;
+
+			put_ext(p + at, good[i].headers[k], good[i].len[k]);
+			if (kind == 43)
+				memcpy(p + at + 2, "\2\0", 2);
+			at += good[i].len[k];
+		}
+		make_ipv6(p, good[i].first, at - HOST6_PAYLOAD + 20);
+		memset(p + at, 0, 20);
+		peer_say(&h, p, at + 20);
+		CHECK_EQ(h.ip_verdict, IP_LOCAL_TCP);
+		CHECK_EQ(h.tcp_packets, i + 1);
+	}
+	CHECK_EQ(h.stats.drop_ip6_ext, 0);
+	host_done(&h);
+}
+
+static void test_extensions_refused(void)
+{
+	static const struct {
+		const char *what;
+		uint8_t first, ext[16];
+		size_t counter;
+	} bad[] = {
+		{ "routing type 0", 43, { 6, 0, 0, 0 }, DROP(drop_ip6_ext) }, /* RFC 5095 */
+		{ "routing type 0 with a way to go", 43, { 6, 1, 0, 1 }, DROP(drop_ip6_ext) },
+		{ "routing type 4 with a way to go", 43, { 6, 1, 4, 1 }, DROP(drop_ip6_ext) },
+		{ "fragment, more to come", 44, { 6, 0, 0, 1 }, DROP(drop_ip_fragment) },
+		{ "fragment, a later one", 44, { 6, 0, 0, 8 }, DROP(drop_ip_fragment) },
+		{ "fragment, atomic", 44, { 6, 0, 0, 0 }, DROP(drop_ip_fragment) },
+		{ "hop-by-hop beyond the packet", 0, { 6, 5 }, DROP(drop_ip6_ext) },
+		{ "destination beyond the packet", 60, { 6, 255 }, DROP(drop_ip6_ext) },
+		{ "hop-by-hop second", 60, { 0, 0, 1, 4 }, DROP(drop_ip6_ext) },
+		{ "option beyond the header", 60, { 6, 0, 1, 5 }, DROP(drop_ip6_ext) },
+		{ "option without a length", 60, { 6, 0, 1, 3, 0, 0, 0, 1 }, DROP(drop_ip6_ext) },
+		{ "unknown option, discard", 60, { 6, 0, 0x40, 4 }, DROP(drop_ip6_ext) },
+		{ "unknown option, discard and tell", 0, { 6, 0, 0x80, 4 }, DROP(drop_ip6_ext) },
+		{ "jumbogram", 0, { 6, 0, 0xc2, 4 }, DROP(drop_ip6_ext) },
+		{ "encryption", 50, { 6, 0 }, DROP(drop_ip_protocol) },
+		{ "authentication", 51, { 6, 0 }, DROP(drop_ip_protocol) },
+		{ "mobility", 135, { 6, 0 }, DROP(drop_ip_protocol) },
+	};
+	struct host h;
+	uint8_t p[500];
+	uint32_t at;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		uint32_t len = make_ipv6(p, bad[i].first, 16 + 20);
+
+		memset(p + HOST6_PAYLOAD, 0, 36);
+		memcpy(p + HOST6_PAYLOAD, bad[i].ext, 16);
+		expect_drop(&h, p, len, bad[i].counter, bad[i].what);
+	}
+	at = HOST6_PAYLOAD; /* one header too many; and every length that cuts it */
+	for (unsigned i = 0; i < 5; i++)
+		at += put_ext(p + at, i < 4 ? 60 : 6, 8);
+	make_ipv6(p, 60, at - HOST6_PAYLOAD + 20);
+	expect_drop(&h, p, at + 20, DROP(drop_ip6_ext), "five headers");
+	put_ext(p + HOST6_PAYLOAD, 6, 264);
+	make_ipv6(p, 60, 264 + 20);
+	expect_drop(&h, p, HOST6_PAYLOAD + 284, DROP(drop_ip6_ext), "264 bytes of options");
+	put_ext(p + HOST6_PAYLOAD, 6, 24);
+	for (uint32_t len = 0; len < 24; len++) {
+		make_ipv6(p, 60, len);
+		expect_drop(&h, p, HOST6_PAYLOAD + len, DROP(drop_ip6_ext), "cut");
+	}
+	CHECK_EQ(h.tcp_packets, 0);
+	host_done(&h);
+}
+
+static void test_good(void)
+{
+	struct host h;
+	struct packet_in in;
+	struct frame *packets[NICIO_BURST];
+	uint8_t p[200] = { 0 };
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	make_ipv6(p, IP_PROTO_TCP, 22);
+	header(p)->version_class_label = be32_of(0x62eabcde);
+	header(p)->hop_limit = 1;
+	peer_send(&h, p, 120); /* padding goes */
+	CHECK_EQ(nicio_rx(&h.io, packets, NICIO_BURST), 1);
+	in = (struct packet_in){ .frame = packets[0] };
+	CHECK_EQ(eth_input(&h.eth, packets[0]), ETH_IPV6);
+	CHECK_EQ(ip6_input(&h.ip, &in), IP_LOCAL_TCP);
+	CHECK_EQ(in.len, 22);
+	CHECK_EQ(in.frame->pub.len, 22);
+	CHECK_EQ(in.ttl, 1);
+	CHECK_EQ(in.tos, 0x2e);
+	CHECK_MEM(&in.src, &peer_ip6, 16);
+	CHECK_MEM(&in.dst, &host_ip6, 16);
+	/* RFC 8200 section 8.1, by hand. */
+	uint8_t pseudo[40] = { [35] = 22, [39] = 6 };
+
+	memcpy(pseudo, &peer_ip6, 16);
+	memcpy(pseudo + 16, &host_ip6, 16);
+	CHECK_EQ(csum_finish(in.l4_csum_pseudo), csum_finish(csum_partial(pseudo, 40, 0)));
+	frame_release_packet(&h.pool, in.frame);
+	host_done(&h);
+}
+
+static void test_output(void)
+{
+	struct host h;
+	struct ip_path path = { .dst = peer_ip6 };
+	uint8_t r[HOST_PACKET_MAX];
+	struct frame *f;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	CHECK_EQ(neighbour_set(&h.eth, &peer_ip6, peer_mac), 0);
+	for (unsigned len = 1460; len <= 1461; len++) { /* the MTU, and one byte more */
+		struct packet_out out;
+
+		f = frame_alloc(&h.pool, 0);
+		f->pub.len = len;
+		memset(f->pub.data, 0x5a, len);
+		out = (struct packet_out){ f, f->pub.data, len };
+		CHECK_EQ(ip_path_lookup(&h.ip, &path), 0);
+		ip_path_label(&h.ip, &path, 1, 2);
+		CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0xb9, &out),
+			 len == 1460 ? 0 : -EMSGSIZE);
+		frame_release(&h.pool, f);
+	}
+	host_poll(&h);
+	CHECK_EQ(peer_receive(&h, r), 1514);
+	CHECK_EQ(be16_load(r + 12), ETH_TYPE_IPV6);
+	CHECK_EQ(be32_load(r + 14), 0x60000000u | 0xb9u << 20 | path.flow_label);
+	CHECK_EQ(be16_get(header(r)->payload_len), 1460);
+	CHECK_EQ(header(r)->next, IP_PROTO_TCP);
+	CHECK_EQ(header(r)->hop_limit, 64);
+	CHECK_MEM(&header(r)->src, &host_ip6, 16);
+	CHECK_MEM(&header(r)->dst, &peer_ip6, 16);
+	CHECK_EQ(r[54], 0x5a);
+	host_done(&h);
+}
+
+/* RFC 6437: constant for a flow, different between flows and between stacks, 20 bits, never 0. */
+static void test_flow_label(void)
+{
+	struct host h;
+	struct ip_path a = { .src = host_ip6, .dst = peer_ip6 }, b = a;
+	unsigned same = 0;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	ip_path_label(&h.ip, &a, 1000, 2000);
+	ip_path_label(&h.ip, &b, 1000, 2000);
+	CHECK_EQ(a.flow_label, b.flow_label);
+	for (uint16_t port = 1; port < 1000; port++) {
+		ip_path_label(&h.ip, &b, 1000, port);
+		same += a.flow_label == b.flow_label;
+		CHECK(b.flow_label > 0 && b.flow_label <= 0xfffff);
+	}
+	CHECK(same < 3);
+	h.ip.label_key.k[0]++;
+	ip_path_label(&h.ip, &b, 1000, 2000);
+	CHECK(a.flow_label != b.flow_label);
+	host_done(&h);
+}
+
+/* A NIC too small for IPv6 has none (RFC 8200 section 5). */
+static void test_small_mtu(void)
+{
+	struct host h;
+
+	host_init(&h, 1279, HARP_NEIGHBOUR_OWN);
+	CHECK_EQ(ip_address_add(&h.ip, &host_ip6, 64), -EINVAL);
+	host_done(&h);
+	host6_init(&h, 1280, HARP_NEIGHBOUR_OWN);
+	CHECK_EQ(ip_route_add(&h.ip, &peer_ip6, 128, NULL, 1279), -EINVAL);
+	CHECK_EQ(ip_route_add(&h.ip, &peer_ip6, 128, NULL, 1280), 0);
+	host_done(&h);
+}
+
+int main(void)
+{
+	test_header_drops();
+	test_addresses();
+	test_extensions_pass();
+	test_extensions_refused();
+	test_good();
+	test_output();
+	test_flow_label();
+	test_small_mtu();
+	return check_done();
+}

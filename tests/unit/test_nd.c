@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_nd.c - neighbour discovery: asked, answered, probed, lied to, and every malformed message. */
+#include <errno.h>
+
+#include "host.h"
+
+#define AT HOST6_PAYLOAD
+#define MS UINT64_C(1000000)
+#define SEC UINT64_C(1000000000)
+
+#define NS 135
+#define NA 136
+#define ROUTER 0x80
+#define SOLICITED 0x40
+#define OVERRIDE 0x20
+
+static const uint8_t evil_mac[6] = { 0x02, 0x66, 0x66, 0x66, 0x66, 0x66 };
+static const uint8_t all_nodes_mac[6] = { 0x33, 0x33, 0, 0, 0, 1 };
+static const uint8_t our_group_mac[6] = { 0x33, 0x33, 0xff, 0, 0, 1 };
+static const uint8_t peer_group_mac[6] = { 0x33, 0x33, 0xff, 0, 0, 2 };
+static const struct harp_addr nobody;
+
+static struct ipv6_header *header(uint8_t *p)
+{
+	return (struct ipv6_header *)(p + 14);
+}
+
+static struct harp_addr addr(const char *text)
+{
+	struct harp_addr a;
+
+	CHECK_EQ(harp_addr_parse(text, &a), 0);
+	return a;
+}
+
+/* A message about target; option 0: none. Sealed. */
+static uint32_t make_nd(uint8_t *p, uint8_t type, uint8_t flags, const struct harp_addr *target,
+			uint8_t option, const uint8_t *mac)
+{
+	uint32_t len = option ? 32 : 24;
+
+	make_ipv6(p, IP_PROTO_ICMP6, len);
+	header(p)->hop_limit = 255;
+	memset(p + AT, 0, 32);
+	p[AT] = type;
+	p[AT + 4] = flags;
+	memcpy(p + AT + 8, target, 16);
+	if (option) {
+		p[AT + 24] = option;
+		p[AT + 25] = 1;
+		memcpy(p + AT + 26, mac, 6);
+	}
+	icmp6_seal(p, AT, len);
+	return AT + len;
+}
+
+static void says(struct host *h, uint8_t type, uint8_t flags, const struct harp_addr *target,
+		 const uint8_t *mac)
+{
+	uint8_t p[100];
+
+	peer_say(h, p, make_nd(p, type, flags, target, mac ? (type == NS ? 1 : 2) : 0, mac));
+}
+
+static void wait_ns(struct host *h, uint64_t ns)
+{
+	h->now_ns += ns + WHEEL_TICK_NS;
+	host_poll(h);
+}
+
+static int try_send(struct host *h)
+{
+	struct ip_path path = { .dst = peer_ip6 };
+	struct frame *f = frame_alloc(&h->pool, 0);
+	int err;
+
+	f->pub.len = 8;
+	memset(f->pub.data, 0, 8);
+	struct packet_out out = { f, f->pub.data, 8 };
+
+	err = ip_output(&h->ip, &path, 253, 0, &out);
+	frame_release(&h->pool, f);
+	return err;
+}
+
+static struct neighbour *peer_record(struct host *h)
+{
+	return neighbour_get(&h->eth, &peer_ip6);
+}
+
+/* The next message that the host sent; 0 when it sent nothing of the kind. */
+static bool sent(struct host *h, uint8_t *r, uint8_t type)
+{
+	uint32_t len;
+
+	while ((len = peer_receive(h, r)) > 0) {
+		if (be16_load(r + 12) != ETH_TYPE_IPV6 || header(r)->next != IP_PROTO_ICMP6 ||
+		    r[AT] != type)
+			continue;
+		CHECK_EQ(len, AT + 32);
+		CHECK_EQ(header(r)->hop_limit, 255);
+		CHECK(icmp6_good(r, 32));
+		CHECK_MEM(r + 6, host_mac, 6);
+		CHECK_EQ(r[AT + 1], 0);
+		CHECK_EQ(r[AT + 24], type == NS ? 1 : 2);
+		CHECK_EQ(r[AT + 25], 1);
+		CHECK_MEM(r + AT + 26, host_mac, 6);
+		return true;
+	}
+	return false;
+}
+
+static void test_resolve(void)
+{
+	struct host h;
+	struct harp_addr group = addr("ff02::1:ff00:2");
+	uint8_t r[HOST_PACKET_MAX];
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (int i = 0; i < 10; i++) /* many packets, one question */
+		CHECK_EQ(try_send(&h), -EAGAIN);
+	host_poll(&h);
+	CHECK(sent(&h, r, NS));
+	CHECK_MEM(r, peer_group_mac, 6);
+	CHECK_MEM(&header(r)->src, &host_ip6, 16);
+	CHECK_MEM(&header(r)->dst, &group, 16);
+	CHECK_MEM(r + AT + 8, &peer_ip6, 16);
+	CHECK(!sent(&h, r, NS));
+	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6,
+	     NULL); /* without an address it says nothing */
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_INCOMPLETE);
+	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(try_send(&h), 0);
+	host_poll(&h);
+	CHECK_EQ(peer_receive(&h, r), AT + 8);
+	CHECK_MEM(r, peer_mac, 6);
+	CHECK_EQ(h.stats.nd_in, 2);
+	CHECK_EQ(h.stats.nd_out, 1);
+	host_done(&h);
+}
+
+static void test_failure(void)
+{
+	struct host h;
+	uint8_t r[HOST_PACKET_MAX];
+	unsigned n = 0;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	CHECK_EQ(try_send(&h), -EAGAIN);
+	for (int i = 0; i < 6; i++)
+		wait_ns(&h, 100 * MS);
+	while (sent(&h, r, NS))
+		n++;
+	CHECK_EQ(n, 3);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_FAILED);
+	host_done(&h);
+}
+
+static void check_advertisement(const uint8_t *r, const uint8_t *mac, const struct harp_addr *dst,
+				uint8_t flags)
+{
+	const struct ipv6_header *h = (const struct ipv6_header *)(r + 14);
+
+	CHECK_MEM(r, mac, 6);
+	CHECK_MEM(&h->src, &host_ip6, 16);
+	CHECK_MEM(&h->dst, dst, 16);
+	CHECK_EQ(r[AT + 4], flags);
+	CHECK_MEM(r + AT + 8, &host_ip6, 16);
+}
+
+static void test_answer(void)
+{
+	struct host h;
+	uint8_t p[100], r[HOST_PACKET_MAX];
+	struct harp_addr third = addr("fd00::3"), all_nodes = addr("ff02::1");
+	uint32_t known, len;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	make_nd(p, NS, 0, &host_ip6, 1, peer_mac); /* as the first question comes: to the group */
+	memcpy(p, our_group_mac, 6);
+	header(p)->dst = addr("ff02::1:ff00:1");
+	icmp6_seal(p, AT, 32);
+	memset(p + AT + 32, 0xaa, 10); /* link padding */
+	peer_say(&h, p, AT + 42);
+	CHECK(sent(&h, r, NA));
+	check_advertisement(r, peer_mac, &peer_ip6, SOLICITED | OVERRIDE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE); /* someone about to talk to us */
+	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
+
+	says(&h, NS, 0, &host_ip6, NULL); /* a probe without its address: we know it */
+	CHECK(sent(&h, r, NA));
+	check_advertisement(r, peer_mac, &peer_ip6, SOLICITED | OVERRIDE);
+
+	known = h.eth.neighbour_count;
+	says(&h, NS, 0, &third, peer_mac);           /* not for us */
+	len = make_nd(p, NS, 0, &host_ip6, 0, NULL); /* RFC 4862 5.4.3: about to take our address */
+	memcpy(p, our_group_mac, 6);
+	header(p)->src = nobody;
+	header(p)->dst = addr("ff02::1:ff00:1");
+	icmp6_seal(p, AT, 24);
+	CHECK(!sent(&h, r, NA));
+	peer_say(&h, p, len);
+	CHECK(sent(&h, r, NA));
+	check_advertisement(r, all_nodes_mac, &all_nodes, OVERRIDE);
+	CHECK_EQ(h.eth.neighbour_count, known);
+	CHECK_EQ(h.stats.drop_nd_bad, 0);
+	host_done(&h);
+}
+
+/* RFC 4861 section 7.1: what makes a message none. */
+static void test_malformed(void)
+{
+	static const struct {
+		const char *what;
+		uint8_t type, flags, option;
+		unsigned
+			at; /* a byte of the packet from the Ethernet header on, and what it becomes */
+		uint8_t value;
+	} bad[] = {
+		{ "hop limit 254", NS, 0, 1, 14 + 7, 254 },
+		{ "hop limit 0", NA, SOLICITED, 2, 14 + 7, 0 },
+		{ "code 1", NS, 0, 1, AT + 1, 1 },
+		{ "code 1", NA, SOLICITED, 2, AT + 1, 1 },
+		{ "multicast target", NS, 0, 1, AT + 8, 0xff },
+		{ "multicast target", NA, SOLICITED, 2, AT + 8, 0xff },
+		{ "option of length 0", NS, 0, 1, AT + 25, 0 },
+		{ "option of length 0", NA, 0, 2, AT + 25, 0 },
+		{ "option beyond the packet", NS, 0, 1, AT + 25, 2 },
+		{ "option far beyond the packet", NA, 0, 2, AT + 25, 255 },
+		{ "unknown option of length 0", NS, 0, 99, AT + 25, 0 },
+		{ "unknown option beyond the packet", NA, 0, 99, AT + 25, 2 },
+		{ "a group's MAC address", NS, 0, 1, AT + 26, 0x33 },
+		{ "a group's MAC address", NA, SOLICITED, 2, AT + 26, 0x01 },
+	};
+	static const uint8_t types[] = { NS, NA };
+	struct host h;
+	uint8_t p[200];
+	uint64_t count = 0;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		uint32_t len =
+			make_nd(p, bad[i].type, bad[i].flags, &host_ip6, bad[i].option, peer_mac);
+
+		p[bad[i].at] = bad[i].value;
+		icmp6_seal(p, AT, 32);
+		peer_say(&h, p, len);
+		if (h.stats.drop_nd_bad != ++count) {
+			fprintf(stderr, "not refused: %s of type %u\n", bad[i].what, bad[i].type);
+			CHECK_EQ(h.stats.drop_nd_bad, count);
+		}
+	}
+	for (unsigned t = 0; t < 2; t++) {
+		for (uint32_t len = 8; len < 32; len++) { /* every length but two is none */
+			make_nd(p, types[t], 0, &host_ip6, (uint8_t)(t + 1), peer_mac);
+			header(p)->payload_len = be16_of((uint16_t)len);
+			icmp6_seal(p, AT, len);
+			peer_say(&h, p, AT + len);
+			count += len != 24;
+			CHECK_EQ(h.stats.drop_nd_bad, count);
+		}
+		make_nd(p, types[t], 0, &host_ip6, (uint8_t)(t + 1), (const uint8_t[6]){ 0 });
+		peer_say(&h, p, AT + 32); /* no MAC address at all */
+		CHECK_EQ(h.stats.drop_nd_bad, ++count);
+	}
+	struct harp_addr mapped = ipv4_mapped(host_ip);
+
+	says(&h, NS, 0, &mapped, peer_mac); /* IPv4's own address is none of IPv6's */
+	CHECK_EQ(h.stats.drop_nd_bad, ++count);
+	host_done(&h);
+}
+
+/* What depends on source and destination. */
+static void test_malformed_addresses(void)
+{
+	static const struct {
+		const char *what, *src, *dst;
+		uint8_t type, flags, option;
+	} bad[] = {
+		{ "probe from nobody, to one host", "::", "fd00::1", NS, 0, 0 },
+		{ "probe from nobody, to all nodes", "::", "ff02::1", NS, 0, 0 },
+		{ "probe from nobody with an address", "::", "ff02::1:ff00:1", NS, 0, 1 },
+		{ "advertisement from nobody", "::", "ff02::1", NA, OVERRIDE, 2 },
+		{ "solicited, to a group", "fd00::2", "ff02::1", NA, SOLICITED, 2 },
+	};
+	struct host h;
+	uint8_t p[200], r[HOST_PACKET_MAX];
+	uint32_t known;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	known = h.eth.neighbour_count;
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		uint32_t len =
+			make_nd(p, bad[i].type, bad[i].flags, &host_ip6, bad[i].option, peer_mac);
+
+		header(p)->src = addr(bad[i].src);
+		header(p)->dst = addr(bad[i].dst);
+		if (header(p)->dst.bytes[0] == 0xff)
+			ipv6_group_mac(&header(p)->dst, p);
+		icmp6_seal(p, AT, bad[i].option ? 32 : 24);
+		peer_say(&h, p, len);
+		if (h.stats.drop_nd_bad != i + 1) {
+			fprintf(stderr, "not refused: %s\n", bad[i].what);
+			CHECK_EQ(h.stats.drop_nd_bad, i + 1);
+		}
+	}
+	CHECK_EQ(peer_receive(&h, r), 0);
+	CHECK_EQ(h.eth.neighbour_count, known);
+	host_done(&h);
+}
+
+/* The rules of neigh.c, as advertisements see them. */
+static void test_whom_to_believe(void)
+{
+	struct host h;
+	uint8_t r[HOST_PACKET_MAX];
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* nobody asked, nobody cares */
+	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(try_send(&h), -EAGAIN);
+	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	while (peer_receive(&h, r) > 0)
+		;
+	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* the old owner is asked, by unicast */
+	CHECK_EQ(h.stats.drop_arp_claim, 1);
+	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
+	CHECK(sent(&h, r, NS));
+	CHECK_MEM(r, peer_mac, 6);
+	CHECK_MEM(&header(r)->dst, &peer_ip6, 16);
+	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, evil_mac); /* loud as well as false */
+	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
+	says(&h, NA, SOLICITED, &peer_ip6, NULL); /* the owner, and it need not say where */
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
+
+	h.now_ns += 40 * SEC;
+	CHECK_EQ(host_poll(&h), 0);
+	CHECK_EQ(try_send(&h), 0);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE);
+	says(&h, NA, 0, &peer_ip6, evil_mac); /* a proxy's: may not override */
+	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
+	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* a true move, as far as anyone knows */
+	CHECK_MEM(peer_record(&h)->mac, evil_mac, 6);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE);
+	host_done(&h);
+}
+
+/* A stale neighbour in use is probed by unicast, then looked for by its group. */
+static void test_ageing(void)
+{
+	struct host h;
+	uint8_t r[HOST_PACKET_MAX];
+	unsigned unicast = 0, group = 0;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	CHECK_EQ(neighbour_set(&h.eth, &peer_ip6, peer_mac), 0);
+	h.now_ns += 31 * SEC;
+	host_poll(&h);
+	CHECK_EQ(try_send(&h), 0);
+	wait_ns(&h, 5 * SEC);
+	for (int i = 0; i < 8; i++)
+		wait_ns(&h, 100 * MS);
+	while (sent(&h, r, NS)) {
+		unicast += memcmp(r, peer_mac, 6) == 0;
+		group += memcmp(r, peer_group_mac, 6) == 0;
+	}
+	CHECK_EQ(unicast, 3);
+	CHECK_EQ(group, 3);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_FAILED);
+	host_done(&h);
+}
+
+static void test_conflict(void)
+{
+	struct host h;
+	uint8_t r[HOST_PACKET_MAX];
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	says(&h, NA, OVERRIDE, &host_ip6, evil_mac);
+	CHECK_EQ(h.stats.arp_conflicts, 1);
+	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(peer_receive(&h, r), 0);
+	host_done(&h);
+}
+
+/* Routers, redirects: the owner's business. And in external mode everything is the kernel's. */
+static void test_ignored(void)
+{
+	static const uint8_t types[] = { 133, 134, 137 };
+	struct host h;
+	uint8_t r[HOST_PACKET_MAX];
+	unsigned routes;
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	routes = h.ip.route_count;
+	for (unsigned i = 0; i < sizeof(types); i++)
+		says(&h, types[i], ROUTER, &peer_ip6, evil_mac);
+	CHECK_EQ(h.stats.nd_ignored, 3);
+	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(h.ip.route_count, routes);
+	host_done(&h);
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_EXTERNAL);
+	says(&h, NS, 0, &host_ip6, peer_mac);
+	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
+	CHECK_EQ(h.stats.nd_in, 2);
+	CHECK_EQ(h.stats.nd_out, 0);
+	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(peer_receive(&h, r), 0);
+	host_done(&h);
+}
+
+int main(void)
+{
+	test_resolve();
+	test_failure();
+	test_answer();
+	test_malformed();
+	test_malformed_addresses();
+	test_whom_to_believe();
+	test_ageing();
+	test_conflict();
+	test_ignored();
+	return check_done();
+}
