@@ -9,24 +9,15 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-#include "harp_host.h"
+#include "host/check.h"
 #include "host/netlink.h"
 #include "host/privilege.h"
-#include "nic/af_xdp_link.h"
 
 #define REGION_BYTES (8192ull * 4096)
 #define PORT_MIN 61000u
 #define PORT_MAX 65535u
 
-enum severity { GOOD, SLOWER, REFUSED };
-
-struct report {
-	struct harp_check_item *items;
-	unsigned max, count;
-};
-
-/* Adds a finding; text and remedy are one format, separated by '|'. */
-static void __attribute__((format(printf, 4, 5)))
+void __attribute__((format(printf, 4, 5)))
 report_add(struct report *report, const char *name, enum severity severity, const char *format, ...)
 {
 	struct harp_check_item *item;
@@ -313,6 +304,7 @@ int harp_host_check(const char *ifname, uint32_t queue, struct harp_check_item *
 		return (int)report.count;
 	}
 	check_link(&report, ifname, queue, &link);
+	check_addresses(&report, ifname, &link);
 	check_program(&report, ifname, &link);
 	check_default_route(&report, ifname);
 	return (int)report.count;

@@ -2,11 +2,14 @@
 /*
  * mirror.c - the interface's addresses and routes, kept in a stack: dumped, compared, and only what
  * differs is changed, so that connections never see a gap.
+ *
+ * All addresses that the kernel answers for are the stack's, deprecated and temporary ones too: which of
+ * them to call from is the kernel's choice, asked for with each connection (harp_host_route()). Routes
+ * that the stack can't follow as the kernel would are left out, so that it sends nothing astray.
  */
 #include "host/mirror.h"
 
 #include <errno.h>
-#include <linux/if_addr.h>
 #include <string.h>
 
 #define MIRROR_DUMP_TRIES 4
@@ -26,21 +29,12 @@ static int dump_address(void *ctx, const struct nlmsghdr *message)
 	struct mirror_dump *dump = ctx;
 	struct mirror_tables *found = &dump->found;
 	const struct ifaddrmsg *body = NLMSG_DATA(message);
-	const struct rtattr *attributes[IFA_MAX + 1];
 	struct harp_addr addr;
+	int state;
 
-	if (message->nlmsg_type != RTM_NEWADDR || body->ifa_index != dump->ifindex ||
-	    (body->ifa_family != AF_INET && body->ifa_family != AF_INET6))
-		return 0;
-	netlink_attributes(message, sizeof(*body), attributes, IFA_MAX);
-	/* Link-local addresses need a scope with each use; a tentative one is not ours yet: a
-	 * notification follows when it is. */
-	if (body->ifa_scope >= RT_SCOPE_LINK ||
-	    (netlink_u32(attributes[IFA_FLAGS], body->ifa_flags) &
-	     (IFA_F_TENTATIVE | IFA_F_DADFAILED)))
-		return 0;
-	if (!netlink_addr(attributes[IFA_LOCAL], body->ifa_family, &addr) &&
-	    !netlink_addr(attributes[IFA_ADDRESS], body->ifa_family, &addr))
+	/* A tentative one is not ours yet: a notification follows when it is. */
+	if (!netlink_own_address(message, &addr, &state) || state < HARP_ADDRESS_DEPRECATED ||
+	    body->ifa_index != dump->ifindex || body->ifa_scope > RT_SCOPE_LINK)
 		return 0;
 	if (found->address_count < MIRROR_ADDRESSES_MAX)
 		found->addresses[found->address_count++] = addr;
@@ -55,46 +49,91 @@ static bool route_same_prefix(const struct mirror_route *a, const struct mirror_
 	       netlink_family(&a->prefix) == netlink_family(&b->prefix);
 }
 
+/* Through another interface, encapsulated, for some sources only, or learned by the kernel of one
+ * destination (RTM_F_CLONED: its path MTU, which expires unannounced): not to be copied. */
+static bool route_fits(const struct rtmsg *body, const struct rtattr *const *attributes)
+{
+	return body->rtm_type == RTN_UNICAST && !(body->rtm_flags & RTM_F_CLONED) &&
+	       !body->rtm_src_len && !attributes[RTA_ENCAP_TYPE] &&
+	       netlink_u32(attributes[RTA_TABLE], body->rtm_table) == RT_TABLE_MAIN &&
+	       (body->rtm_family == AF_INET || body->rtm_family == AF_INET6);
+}
+
+/* Does the route leave by our interface, and can the stack follow it? attributes become that way's. */
+static bool route_way(struct mirror_route *route, const struct rtmsg *body,
+		      const struct rtattr **attributes, uint32_t ifindex)
+{
+	if (attributes[RTA_MULTIPATH]) {
+		const struct rtnexthop *hop = netlink_hop(attributes[RTA_MULTIPATH], ifindex);
+
+		if (!hop)
+			return false;
+		netlink_attributes_in((const struct rtattr *)(hop + 1),
+				      hop->rtnh_len - sizeof(*hop), attributes, RTA_MAX);
+	} else if (netlink_u32(attributes[RTA_OIF], 0) != ifindex) {
+		return false;
+	}
+	route->has_gateway = netlink_gateway(attributes, body->rtm_family, &route->gateway);
+	return !attributes[RTA_ENCAP_TYPE] &&
+	       (!route->has_gateway || netlink_family(&route->gateway) == body->rtm_family);
+}
+
+static uint32_t route_mtu(const struct rtattr *attribute)
+{
+	const struct rtattr *metrics[RTAX_MAX + 1];
+
+	if (!attribute)
+		return 0;
+	netlink_attributes_in(RTA_DATA(attribute), RTA_PAYLOAD(attribute), metrics, RTAX_MAX);
+	return netlink_u32(metrics[RTAX_MTU], 0);
+}
+
+/* RFC 4191 section 2.1: 1 high, 0 medium, 3 low. */
+static uint8_t route_preference(const struct rtattr *attribute)
+{
+	if (!attribute || !RTA_PAYLOAD(attribute))
+		return 1;
+	switch (*(const uint8_t *)RTA_DATA(attribute)) {
+	case 1:
+		return 2;
+	case 3:
+		return 0;
+	default:
+		return 1;
+	}
+}
+
 static int dump_route(void *ctx, const struct nlmsghdr *message)
 {
 	struct mirror_dump *dump = ctx;
 	struct mirror_tables *found = &dump->found;
 	const struct rtmsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[RTA_MAX + 1];
-	const struct rtattr *metrics[RTAX_MAX + 1];
-	const struct rtnexthop *hop;
 	struct mirror_route route = { .prefix_len = body->rtm_dst_len };
 
-	if (message->nlmsg_type != RTM_NEWROUTE || body->rtm_type != RTN_UNICAST ||
-	    (body->rtm_family != AF_INET && body->rtm_family != AF_INET6))
+	if (message->nlmsg_type != RTM_NEWROUTE)
 		return 0;
 	netlink_attributes(message, sizeof(*body), attributes, RTA_MAX);
-	if (netlink_u32(attributes[RTA_TABLE], body->rtm_table) != RT_TABLE_MAIN)
+	if (!route_fits(body, attributes))
 		return 0;
 	if (!netlink_addr(attributes[RTA_DST], body->rtm_family, &route.prefix) &&
 	    body->rtm_family == AF_INET)
 		route.prefix = harp_addr_v4(0, 0, 0, 0);
-	if (body->rtm_family == AF_INET6 && route.prefix.bytes[0] == 0xfe)
-		return 0; /* link-local */
-	if (attributes[RTA_METRICS]) {
-		netlink_attributes_in(RTA_DATA(attributes[RTA_METRICS]),
-				      RTA_PAYLOAD(attributes[RTA_METRICS]), metrics, RTAX_MAX);
-		route.mtu_bytes = netlink_u32(metrics[RTAX_MTU], 0);
-	}
-	if (attributes[RTA_MULTIPATH]) {
-		hop = netlink_hop(attributes[RTA_MULTIPATH], dump->ifindex);
-		if (!hop)
-			return 0;
-		netlink_attributes_in((const struct rtattr *)(hop + 1),
-				      hop->rtnh_len - sizeof(*hop), attributes, RTA_MAX);
-	} else if (netlink_u32(attributes[RTA_OIF], 0) != dump->ifindex) {
+	route.metric = netlink_u32(attributes[RTA_PRIORITY], 0);
+	route.mtu_bytes = route_mtu(attributes[RTA_METRICS]);
+	route.preference = route_preference(attributes[RTA_PREF]);
+	if (!route_way(&route, body, attributes, dump->ifindex))
+		return 0;
+	/* The kernel dumps the better metric of one prefix first. */
+	for (unsigned i = 0; i < found->route_count; i++) {
+		struct mirror_route *other = &found->routes[i];
+
+		if (!route_same_prefix(other, &route))
+			continue;
+		if (route.metric == other->metric && route.preference > other->preference)
+			*other = route;
 		return 0;
 	}
-	route.has_gateway = netlink_addr(attributes[RTA_GATEWAY], body->rtm_family, &route.gateway);
-	/* The kernel dumps the better metric of one prefix first. */
-	for (unsigned i = 0; i < found->route_count; i++)
-		if (route_same_prefix(&found->routes[i], &route))
-			return 0;
 	if (found->route_count < MIRROR_ROUTES_MAX)
 		found->routes[found->route_count++] = route;
 	else
@@ -160,7 +199,7 @@ static void mirror_remove(struct mirror *m, const struct mirror_tables *found)
 	}
 }
 
-/* What is new. What the stack refuses (IPv6, while it has none) stays the kernel's alone. */
+/* What is new. What the stack refuses (IPv6 where the MTU is too small) stays the kernel's alone. */
 static void mirror_add(struct mirror *m, const struct mirror_tables *found)
 {
 	for (unsigned i = 0; i < found->address_count; i++) {

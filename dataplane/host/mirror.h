@@ -11,8 +11,9 @@
 
 struct mirror_route {
 	struct harp_addr prefix, gateway;
-	uint32_t mtu_bytes;
+	uint32_t mtu_bytes, metric;
 	uint8_t prefix_len, has_gateway;
+	uint8_t preference; /* among equals of the kernel's: RFC 4191, larger is better */
 };
 
 struct mirror_tables {

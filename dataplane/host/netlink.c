@@ -147,6 +147,63 @@ bool netlink_addr(const struct rtattr *attribute, int family, struct harp_addr *
 	return true;
 }
 
+bool netlink_gateway(const struct rtattr *const *attributes, int family, struct harp_addr *out)
+{
+	const struct rtattr *attribute = attributes[RTA_VIA];
+	const struct rtvia *via;
+	size_t len;
+
+	if (netlink_addr(attributes[RTA_GATEWAY], family, out))
+		return true;
+	if (!attribute || RTA_PAYLOAD(attribute) < sizeof(*via))
+		return false;
+	via = RTA_DATA(attribute);
+	len = RTA_PAYLOAD(attribute) - sizeof(*via);
+	if (via->rtvia_family == AF_INET6 && len == 16)
+		memcpy(out->bytes, via->rtvia_addr, 16);
+	else if (via->rtvia_family == AF_INET && len == 4)
+		*out = harp_addr_v4(via->rtvia_addr[0], via->rtvia_addr[1], via->rtvia_addr[2],
+				    via->rtvia_addr[3]);
+	else
+		return false;
+	return true;
+}
+
+static int address_state(int family, uint32_t flags)
+{
+	if (flags & IFA_F_DADFAILED)
+		return HARP_ADDRESS_DUPLICATE;
+	/* An optimistic one is in use while it is looked at (RFC 4429). */
+	if ((flags & IFA_F_TENTATIVE) && !(flags & IFA_F_OPTIMISTIC))
+		return HARP_ADDRESS_TENTATIVE;
+	if (flags & IFA_F_DEPRECATED)
+		return HARP_ADDRESS_DEPRECATED;
+	if (family == AF_INET6 && (flags & IFA_F_TEMPORARY)) /* IPv4's IFA_F_SECONDARY */
+		return HARP_ADDRESS_TEMPORARY;
+	return HARP_ADDRESS_PREFERRED;
+}
+
+bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr, int *state)
+{
+	const struct ifaddrmsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[IFA_MAX + 1];
+
+	if (message->nlmsg_type != RTM_NEWADDR ||
+	    (body->ifa_family != AF_INET && body->ifa_family != AF_INET6))
+		return false;
+	netlink_attributes(message, sizeof(*body), attributes, IFA_MAX);
+	*state = address_state(body->ifa_family,
+			       netlink_u32(attributes[IFA_FLAGS], body->ifa_flags));
+	/* Of a point-to-point link the peer's is in IFA_ADDRESS; IPv6 has only that one else. */
+	return netlink_addr(attributes[IFA_LOCAL], body->ifa_family, addr) ||
+	       netlink_addr(attributes[IFA_ADDRESS], body->ifa_family, addr);
+}
+
+bool netlink_is_link_local(const struct harp_addr *addr)
+{
+	return addr->bytes[0] == 0xfe && (addr->bytes[1] & 0xc0) == 0x80;
+}
+
 /*
  * Walks one datagram. Returns 1 when it ended the answer to `sequence` (0: a monitor, which has no
  * end), 0 when more follows, -errno.

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-#include "harp.h"
+#include "harp_host.h"
 
 struct netlink {
 	int fd;
@@ -54,6 +54,13 @@ uint32_t netlink_u32(const struct rtattr *attribute, uint32_t absent);
 /* An address attribute; false when absent or of the wrong length. */
 bool netlink_addr(const struct rtattr *attribute, int family, struct harp_addr *out);
 
+/* The gateway of a route or next hop: RTA_GATEWAY, or RTA_VIA with its own family. False: on-link. */
+bool netlink_gateway(const struct rtattr *const *attributes, int family, struct harp_addr *out);
+
+/* An address message (RTM_NEWADDR): the interface's own address, and its enum harp_address_state. */
+bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr, int *state);
 int netlink_family(const struct harp_addr *addr); /* AF_INET or AF_INET6 */
+bool netlink_is_link_local(
+	const struct harp_addr *addr); /* fe80::/10: means little without a link */
 
 #endif

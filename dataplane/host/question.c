@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* question.c - questions about the host's routes, answered by rtnetlink; no privilege needed. */
+/* question.c - questions about the host's routes and addresses, answered by rtnetlink; no privilege
+ * needed. */
 #include <errno.h>
 #include <net/if.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	out->is_local = body->rtm_type == RTN_LOCAL;
 	out->ifindex = netlink_u32(attributes[RTA_OIF], 0);
 	netlink_addr(attributes[RTA_PREFSRC], answer->family, &out->source);
-	out->has_gateway = netlink_addr(attributes[RTA_GATEWAY], answer->family, &out->next_hop);
+	out->has_gateway = netlink_gateway(attributes, answer->family, &out->next_hop);
 	if (attributes[RTA_METRICS]) {
 		netlink_attributes_in(RTA_DATA(attributes[RTA_METRICS]),
 				      RTA_PAYLOAD(attributes[RTA_METRICS]), metrics, RTAX_MAX);
@@ -39,7 +40,7 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
+int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct harp_host_route *out)
 {
 	struct route_answer answer = { .family = netlink_family(dst), .out = out };
 	struct netlink_message message;
@@ -57,6 +58,8 @@ int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 	body->rtm_family = (uint8_t)answer.family;
 	body->rtm_dst_len = answer.family == AF_INET ? 32 : 128;
 	netlink_put_addr(&message, RTA_DST, dst);
+	if (ifindex)
+		netlink_put(&message, RTA_OIF, &ifindex, sizeof(ifindex));
 	rc = netlink_call(&nl, &message, route_answer, &answer);
 	netlink_close(&nl);
 	if (rc)
@@ -68,6 +71,53 @@ int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 	if (!out->mtu_bytes && af_xdp_link_read(out->ifname, &link) == 0)
 		out->mtu_bytes = link.mtu_bytes;
 	return 0;
+}
+
+int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
+{
+	return harp_host_route_on(dst, 0, out);
+}
+
+struct address_question {
+	uint32_t ifindex;
+	const struct harp_addr *addr;
+	int state;
+};
+
+static int address_answer(void *ctx, const struct nlmsghdr *message)
+{
+	struct address_question *question = ctx;
+	const struct ifaddrmsg *body = NLMSG_DATA(message);
+	struct harp_addr addr;
+	int state;
+
+	if (netlink_own_address(message, &addr, &state) && body->ifa_index == question->ifindex &&
+	    memcmp(&addr, question->addr, sizeof(addr)) == 0)
+		question->state = state;
+	return 0;
+}
+
+int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
+{
+	struct address_question question = { .ifindex = if_nametoindex(ifname), .addr = addr };
+	struct netlink_message message;
+	struct ifaddrmsg *body;
+	struct netlink nl;
+	int rc;
+
+	if (!question.ifindex)
+		return -ENODEV;
+	rc = netlink_open(&nl, 0);
+	if (rc)
+		return rc;
+	do {
+		question.state = -EADDRNOTAVAIL;
+		body = netlink_begin(&message, RTM_GETADDR, NLM_F_DUMP, sizeof(*body));
+		body->ifa_family = (uint8_t)netlink_family(addr);
+		rc = netlink_call(&nl, &message, address_answer, &question);
+	} while (rc == -EINTR);
+	netlink_close(&nl);
+	return rc ? rc : question.state;
 }
 
 struct default_question {

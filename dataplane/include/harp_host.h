@@ -79,7 +79,7 @@ HARP_API void harp_instance_close(struct harp_instance *instance);
  * Questions about the host, answered by rtnetlink; no privilege needed.
  */
 struct harp_host_route {
-	struct harp_addr source;   /* preferred source address */
+	struct harp_addr source;   /* the kernel's choice (RFC 6724); zero: it has none */
 	struct harp_addr next_hop; /* gateway, or the destination itself */
 	uint32_t ifindex;
 	uint32_t mtu_bytes; /* of the route or interface */
@@ -90,6 +90,19 @@ struct harp_host_route {
 };
 /* The kernel's way to dst. -ENETUNREACH; other -errno. */
 HARP_API int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out);
+/* The same for a destination that is known by one interface only, being link-local. 0: any. */
+HARP_API int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex,
+				struct harp_host_route *out);
+/* How the kernel thinks of an interface's own address; the larger the better to give to others. */
+enum harp_address_state {
+	HARP_ADDRESS_DUPLICATE = 0, /* another host has it (RFC 4862 section 5.4): unusable */
+	HARP_ADDRESS_TENTATIVE = 1, /* not known yet to be unique: unusable for a second or two */
+	HARP_ADDRESS_DEPRECATED = 2,
+	HARP_ADDRESS_TEMPORARY = 3, /* RFC 8981: changes daily */
+	HARP_ADDRESS_PREFERRED = 4,
+};
+/* One of these; -ENODEV, -EADDRNOTAVAIL the interface does not have it, other -errno. */
+HARP_API int harp_host_address_state(const char *ifname, const struct harp_addr *addr);
 /* 1 when the default route (either family) leaves through this interface, 0 when not, -errno. */
 HARP_API int harp_host_has_default_route(const char *ifname);
 

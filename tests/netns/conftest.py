@@ -36,6 +36,22 @@ def lab(need_root: None) -> Iterator[Lab]:
         yield lab
 
 
+@pytest.fixture
+def dual(lab: Lab) -> Lab:
+    """The two fresh hosts have addresses of both families: 10.77.0.N and fd77::N."""
+    for host in lab.hosts:
+        address = f"fd77::{host.index + 1}/64"
+        host.run("ip", "address", "add", address, "dev", host.ifname, "nodad")
+    return lab
+
+
+@pytest.fixture(params=[False, True], ids=["IPv4", "IPv6"])
+def each(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    """Two fresh hosts, MTU 1500, with addresses of one family."""
+    with Lab(LabOptions(ipv6=request.param)) as lab:
+        yield lab
+
+
 @pytest.fixture(scope="session", autouse=True)
 def enough_locked_memory() -> None:
     """Root without CAP_IPC_LOCK (some containers) could not register frames: say so at once."""

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from netns_tools import Tools, run, xdp_attached
+from netns_tools import Tools, run, wait_until, xdp_attached
 
 from harp.lab import Host, Lab
 
@@ -42,6 +42,58 @@ def test_a_good_host(build_dir: Path, lab: Lab) -> None:
     assert found["xdp-mode"][1].startswith("generic")
     assert default == 0
     assert not xdp_attached(host)
+
+
+def addresses(host: Host) -> list[dict[str, Any]]:
+    shown = json.loads(host.run("ip", "-j", "-6", "address", "show", "dev", host.ifname))
+    return [address for link in shown for address in link.get("addr_info", ())]
+
+
+def duplicate(host: Host) -> bool:
+    return any(address.get("dadfailed") for address in addresses(host))
+
+
+def test_the_addresses_that_peers_are_given(build_dir: Path, lab: Lab) -> None:
+    host, other = lab.hosts
+
+    def found(name: str) -> tuple[int, str]:
+        severity, text, _ = ask(build_dir, host, host.ifname)[0][name]
+        return severity, text
+
+    def change(*words: str) -> None:
+        host.run("ip", "address", *words, "dev", host.ifname)
+
+    assert found("ipv4") == (0, "10.77.0.1")
+    severity, text = found("ipv6")
+    assert severity == 0
+    assert text.startswith("only the link-local fe80::")
+    assert text.endswith("not used beside IPv4")
+    change("add", "fd77::1/64", "nodad", "preferred_lft", "0")
+    assert found("ipv6") == (0, "fd77::1 (deprecated: it will go)")
+    change("add", "fd77::5/64", "nodad")
+    assert found("ipv6") == (0, "fd77::5")
+    change("del", "fd77::1/64")
+    change("del", "fd77::5/64")
+    # Without IPv4 it becomes a matter of use or no use.
+    change("del", "10.77.0.1/24")
+    severity, text = found("ipv6")
+    assert severity == 1
+    assert text.endswith("hosts on this link alone can reach")
+    host.sysctl(f"ipv6/conf/{host.ifname}/accept_dad", 1)
+    host.sysctl(f"ipv6/conf/{host.ifname}/dad_transmits", 1000)
+    change("add", "fd77::1/64")
+    assert found("ipv6") == (2, "fd77::1 is being checked for duplicates")
+    change("del", "fd77::1/64")
+    host.sysctl(f"ipv6/conf/{host.ifname}/dad_transmits", 1)
+    other.run("ip", "address", "add", "fd77::1/64", "dev", other.ifname, "nodad")
+    change("add", "fd77::1/64")
+    wait_until(lambda: duplicate(host), "the duplicate's discovery")
+    assert found("ipv6") == (2, "another host has fd77::1 too")
+    host.sysctl(f"ipv6/conf/{host.ifname}/disable_ipv6", 1)
+    assert found("ipv6") == (2, "turned off")
+    host.sysctl(f"ipv6/conf/{host.ifname}/disable_ipv6", 0)
+    host.run("ip", "link", "set", host.ifname, "mtu", "1200")
+    assert found("ipv6") == (2, "needs an MTU of 1280, this one is 1200")
 
 
 def test_what_is_wrong_is_found(tools: Tools, build_dir: Path, lab: Lab) -> None:

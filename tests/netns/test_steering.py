@@ -157,15 +157,6 @@ def send_frames(lab: Lab, frames: list[bytes]) -> None:
     in_namespace(here.netns, send)
 
 
-@pytest.fixture
-def dual(lab: Lab) -> Lab:
-    """Both hosts have addresses of both families."""
-    for host in lab.hosts:
-        address = f"fd77::{host.index + 1}/64"
-        host.run("ip", "address", "add", address, "dev", host.ifname, "nodad")
-    return lab
-
-
 def test_every_kind_of_packet_has_its_verdict(tools: Tools, dual: Lab) -> None:
     here, there = dual.hosts
     serve = [tools.tcp, "serve", "::", str(PORT), *tools.side(there, "harp"), "-o", "json"]
