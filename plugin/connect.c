@@ -33,6 +33,7 @@
 enum connect_stage { CONNECT_IDLE, CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
 struct candidate {
+	struct harp_endpoint local; /* of HARP lanes; zero: chosen by the stack */
 	struct harp_endpoint remote;
 	bool harp;
 };
@@ -191,7 +192,8 @@ static void connect_start_run(struct work *work, uint64_t now_ns)
 	    now_ns + HARP_OPEN_NS < c->deadline_ns)
 		c->open_deadline_ns = now_ns + HARP_OPEN_NS;
 	if (candidate->harp)
-		rc = lane_harp_connect(c->engine, &candidate->remote, c->dscp, &c->lane);
+		rc = lane_harp_connect(c->engine, &candidate->local, &candidate->remote, c->dscp,
+				       &c->lane);
 	else
 		rc = lane_kernel_connect(c->driver, &candidate->remote, c->dscp, &c->lane);
 	if (rc) {
@@ -220,20 +222,25 @@ static void connect_turn(struct driver *driver, uint64_t now_ns)
 
 /* ---- candidates ------------------------------------------------------------------------------- */
 
-static void connect_candidate(struct connect *c, bool harp, const struct harp_addr *addr,
-			      uint16_t port)
+/* source: where a HARP lane comes from; NULL for a kernel lane. */
+static void connect_candidate(struct connect *c, const struct harp_addr *source,
+			      const struct harp_addr *addr, uint16_t port)
 {
 	struct candidate *candidate = &c->candidates[c->candidate_count];
-	static const uint8_t link_local[2] = { 0xfe, 0x80 };
+	const struct device *device = plugin_device(c->dev);
 
 	if (!port || c->candidate_count == CANDIDATES_MAX)
 		return;
 	memset(candidate, 0, sizeof(*candidate));
 	candidate->remote.addr = *addr;
 	candidate->remote.port = port;
-	if (!memcmp(addr->bytes, link_local, 2)) /* the scope is a matter of our own host */
-		candidate->remote.scope_id = plugin_device(c->dev)->ifindex;
-	candidate->harp = harp;
+	/* The scope is a matter of our own host. */
+	candidate->remote.scope_id = device_scope_id(device, addr);
+	candidate->harp = source != NULL;
+	if (source) {
+		candidate->local.addr = *source;
+		candidate->local.scope_id = device_scope_id(device, source);
+	}
 	c->candidate_count++;
 }
 
@@ -242,6 +249,7 @@ static void connect_harp_candidates(struct connect *c, const struct device *devi
 {
 	const struct handle *h = &c->handle;
 	uint8_t host_id[HANDLE_HOST_ID_BYTES];
+	struct harp_addr source;
 	char why[256] = "";
 
 	c->engine = ctx_engine(c->dev, why, sizeof(why));
@@ -255,13 +263,13 @@ static void connect_harp_candidates(struct connect *c, const struct device *devi
 		return;
 	}
 	if (h->has_v4 && device->has_v4) {
-		if (engine_reaches(c->engine, &h->v4, why, sizeof(why)))
-			connect_candidate(c, true, &h->v4,
+		if (engine_reaches(c->engine, &h->v4, &source, why, sizeof(why)))
+			connect_candidate(c, &source, &h->v4,
 					  h->harp_port ? h->harp_port : h->kernel_port_v4);
 	}
 	if (h->has_v6 && device->has_v6) {
-		if (engine_reaches(c->engine, &h->v6, why, sizeof(why)))
-			connect_candidate(c, true, &h->v6,
+		if (engine_reaches(c->engine, &h->v6, &source, why, sizeof(why)))
+			connect_candidate(c, &source, &h->v6,
 					  h->harp_port ? h->harp_port : h->kernel_port_v6);
 	}
 	if (!c->candidate_count)
@@ -274,10 +282,10 @@ static void connect_kernel_candidates(struct connect *c, const struct device *de
 	const struct handle *h = &c->handle;
 
 	if (h->has_v4 && device->has_v4)
-		connect_candidate(c, false, &h->v4,
+		connect_candidate(c, NULL, &h->v4,
 				  h->kernel_port_v4 ? h->kernel_port_v4 : h->harp_port);
 	if (h->has_v6 && device->has_v6)
-		connect_candidate(c, false, &h->v6,
+		connect_candidate(c, NULL, &h->v6,
 				  h->kernel_port_v6 ? h->kernel_port_v6 : h->harp_port);
 }
 

@@ -11,7 +11,12 @@
  *
  *   named        those that HARP_IFNAME, else NCCL_SOCKET_IFNAME, lets through;
  *   not named    the first of these groups that is not empty: ib*; the subnet of NCCL_COMM_ID;
- *                all but docker*, lo and virbr*; docker*; lo; virbr*.
+ *                all but docker*, lo and virbr*; docker*; lo; virbr*. In it those with only a
+ *                link-local address count when there are no others.
+ *
+ * Of several IPv6 addresses the one that will last longest goes into handles: none that the kernel still
+ * looks for a duplicate of, a temporary or deprecated one only without a better, and a link-local one,
+ * which only hosts on the same link can reach, as the last resort.
  *
  * What a device is comes from device_sysfs.c. A VLAN or macvlan is described by the interface
  * beneath it (PCI function, NUMA node, guid: NCCL must know that both share one wire), a bond by its first
@@ -38,6 +43,9 @@
 
 /* What NCCL's own socket transport assumes of an interface that doesn't say. */
 #define DEVICE_SPEED_MBPS_DEFAULT 10000u
+
+/* Ranks of IPv6 addresses (enum harp_address_state) that reach further than their link are so much higher. */
+#define RANK_BEYOND_LINK HARP_ADDRESS_PREFERRED
 
 /* Groups of the default order, best first. */
 enum device_group {
@@ -104,11 +112,30 @@ static struct harp_addr device_from_v4(const struct in_addr *addr)
 				     b[3] } };
 }
 
-static void device_add_address(struct candidate *candidate, const struct ifaddrs *entry, int family)
+/* How good an address is to give to peers: 0 not at all. */
+static int device_rank_v6(const struct device_host *host, const char *ifname,
+			  const struct sockaddr_in6 *v6, const struct harp_addr *addr)
+{
+	int state;
+
+	if (IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr) || IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) ||
+	    IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+		return 0;
+	state = host->address_state(ifname, addr);
+	if (state < 0) /* nobody to ask: believed */
+		state = HARP_ADDRESS_PREFERRED;
+	if (state < HARP_ADDRESS_DEPRECATED)
+		return 0;
+	return IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr) ? state : state + RANK_BEYOND_LINK;
+}
+
+static void device_add_address(const struct device_host *host, struct candidate *candidate,
+			       const struct ifaddrs *entry, int family)
 {
 	struct device *device = &candidate->device;
 	const struct sockaddr_in6 *v6;
 	struct harp_addr addr;
+	int rank;
 
 	if (family && entry->ifa_addr->sa_family != family)
 		return;
@@ -123,19 +150,17 @@ static void device_add_address(struct candidate *candidate, const struct ifaddrs
 	}
 	v6 = (const void *)entry->ifa_addr;
 	memcpy(addr.bytes, &v6->sin6_addr, sizeof(addr.bytes));
-	if (IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr) || IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) ||
-	    IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+	rank = device_rank_v6(host, device->ifname, v6, &addr);
+	if (rank <= candidate->v6_rank)
 		return;
-	if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) {
-		if (!candidate->has_link_local) {
-			candidate->link_local = addr;
-			candidate->link_local_scope = v6->sin6_scope_id;
-			candidate->has_link_local = true;
-		}
-	} else if (!device->has_v6) {
-		device->addr_v6 = addr;
-		device->has_v6 = true;
-	}
+	candidate->v6_rank = rank;
+	device->addr_v6 = addr;
+	device->scope_id = rank > RANK_BEYOND_LINK ? 0 : v6->sin6_scope_id;
+}
+
+static bool device_is_link_local_only(const struct candidate *candidate)
+{
+	return !candidate->device.has_v4 && candidate->v6_rank <= RANK_BEYOND_LINK;
 }
 
 /* Is the IP address of NCCL_COMM_ID ("1.2.3.4:5000", "[fd00::1]:5000") on this address's subnet? */
@@ -243,7 +268,7 @@ static unsigned device_collect(const struct device_host *host, int family, struc
 		}
 		case AF_INET:
 		case AF_INET6:
-			device_add_address(candidate, entry, family);
+			device_add_address(host, candidate, entry, family);
 			if (has_comm_id && device_on_subnet(entry, &comm_id))
 				candidate->on_comm_id_subnet = true;
 			break;
@@ -260,11 +285,11 @@ static bool device_usable(const struct device_host *host, const struct plugin_co
 
 	if (config->ifname[0] && !device_name_matches(config->ifname, device->ifname, &exact))
 		return false;
-	if (!device->has_v4 && !device->has_v6 && candidate->has_link_local) {
-		device->addr_v6 = candidate->link_local;
-		device->scope_id = candidate->link_local_scope;
-		device->has_v6 = true;
-	}
+	/* Beside IPv4 a link-local address is of no use. */
+	device->has_v6 =
+		candidate->v6_rank && (!device->has_v4 || candidate->v6_rank > RANK_BEYOND_LINK);
+	if (!device->has_v6)
+		device->scope_id = 0;
 	if (!device->has_v4 && !device->has_v6)
 		return false;
 	return exact || (!device_sysfs_exists(host->sysfs, device->ifname, "brport") &&
@@ -275,6 +300,7 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 		     struct device *out, unsigned max)
 {
 	enum device_group best = GROUP_NONE, group;
+	bool link_local_only = true; /* all of the best group */
 	unsigned count, chosen = 0, room = 256;
 	struct candidate *all = calloc(room, sizeof(*all));
 	bool *usable = calloc(room, sizeof(*usable));
@@ -287,12 +313,18 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 		usable[i] = device_usable(host, config, &all[i]);
 		group = usable[i] ? device_default_group(&all[i]) : GROUP_NONE;
 		if (group < best)
+			link_local_only = true;
+		if (group <= best && group != GROUP_NONE) {
 			best = group;
+			link_local_only &= device_is_link_local_only(&all[i]);
+		}
 	}
 	for (unsigned i = 0; i < count && chosen < max; i++) {
 		struct device *device = &all[i].device;
 
-		if (!usable[i] || (!config->ifname[0] && device_default_group(&all[i]) != best))
+		if (!usable[i] || (!config->ifname[0] &&
+				   (device_default_group(&all[i]) != best ||
+				    (device_is_link_local_only(&all[i]) && !link_local_only))))
 			continue;
 		device->guid = device_guid(all[i].mac, device->ifindex);
 		device->speed_mbps = config->speed_mbps;
@@ -404,6 +436,7 @@ int plugin_devices_load(void)
 		.comm_id = getenv("NCCL_COMM_ID"),
 		.mtu = device_mtu,
 		.default_route = harp_host_has_default_route,
+		.address_state = harp_host_address_state,
 	};
 	device_count = device_scan(&host, config, device_list, PLUGIN_DEVICES_MAX);
 	if (!device_count)

@@ -14,6 +14,8 @@ struct device_host {
 	const char *comm_id;                      /* NCCL_COMM_ID or NULL */
 	int (*mtu)(const char *ifname);           /* bytes, or -errno */
 	int (*default_route)(const char *ifname); /* 1, 0, -errno */
+	/* enum harp_address_state, or -errno: unknown */
+	int (*address_state)(const char *ifname, const struct harp_addr *addr);
 };
 
 /*
@@ -35,9 +37,7 @@ struct candidate {
 	uint8_t mac[6];
 	bool has_mac;
 	bool on_comm_id_subnet;
-	struct harp_addr link_local;
-	uint32_t link_local_scope;
-	bool has_link_local;
+	int v6_rank; /* of device.addr_v6: how good an address to give to peers; 0: there is none */
 };
 
 /* MAC and index: unique per interface of a host, and the same each time it is asked. */

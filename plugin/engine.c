@@ -549,26 +549,37 @@ void engine_fork_child(void)
 		pthread_mutex_unlock(&engines_lock);
 }
 
-bool engine_reaches(struct engine *engine, const struct harp_addr *dst, char *why, size_t why_len)
+bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
+		    char *why, size_t why_len)
 {
 	const struct device *device = plugin_device(engine->dev);
 	struct harp_host_route route;
 	char text[HARP_ADDR_TEXT_MAX];
-	int rc = harp_host_route(dst, &route);
+	int rc = harp_host_route_on(dst, device_scope_id(device, dst), &route);
 
-	if (!harp_addr_is_v4(dst))
+	memset(source, 0, sizeof(*source));
+	if (!harp_addr_is_v4(dst)) {
 		snprintf(why, why_len, "HARP TCP speaks IPv4 only so far, not to %s",
 			 harp_addr_format(dst, text));
-	else if (rc)
+		return false;
+	}
+	if (rc) {
 		snprintf(why, why_len, "no route to %s: %s", harp_addr_format(dst, text),
 			 strerror(-rc));
-	else if (route.is_local)
+		return false;
+	}
+	if (route.is_local) {
 		snprintf(why, why_len, "%s is an address of this host",
 			 harp_addr_format(dst, text));
-	else if (route.ifindex != device->ifindex)
+		return false;
+	}
+	if (route.ifindex != device->ifindex) {
 		snprintf(why, why_len, "%s is reached through %s, not %s",
 			 harp_addr_format(dst, text), route.ifname, device->ifname);
-	else
-		return true;
-	return false;
+		return false;
+	}
+	/* It may be another interface's (a loopback address that is routed here): the stack has no such. */
+	if (harp_host_address_state(device->ifname, &route.source) >= 0)
+		*source = route.source;
+	return true;
 }

@@ -23,8 +23,10 @@ struct harp_stack *engine_stack(struct engine *engine);
 /* One line for people, from harp_instance_describe(). */
 const char *engine_describe(struct engine *engine);
 /* May this engine reach dst? Not when dst is an address of this host or leaves by another
- * interface: why says so. No baton needed. */
-bool engine_reaches(struct engine *engine, const struct harp_addr *dst, char *why, size_t why_len);
+ * interface: why says so. source: the address of the interface that the kernel would call from (RFC 6724:
+ * neither deprecated nor temporary ones as the host is set to), zero when it has no wish. No baton needed. */
+bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
+		    char *why, size_t why_len);
 /* The last context is gone: refusals are forgotten, so that a later init may try again. */
 void engine_reset(void);
 /* Around fork(): no engine is half open or half closed then. In the child their descriptors are

@@ -69,8 +69,8 @@ const char *lane_error_text(int error);
 
 /* lane_harp.c, on an engine's driver; baton held. */
 struct engine;
-int lane_harp_connect(struct engine *engine, const struct harp_endpoint *remote, int dscp,
-		      struct lane **out);
+int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
+		      const struct harp_endpoint *remote, int dscp, struct lane **out);
 /* -EAGAIN when no connection waits. */
 int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out);
 

@@ -216,8 +216,8 @@ void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 	opt->dscp = dscp > 0 ? (uint8_t)(dscp & 63) : 0;
 }
 
-int lane_harp_connect(struct engine *engine, const struct harp_endpoint *remote, int dscp,
-		      struct lane **out)
+int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
+		      const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
 	struct lane_harp *h = lane_harp_new(engine);
 	struct harp_tcp_options opt;
@@ -228,7 +228,7 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *remote,
 		return -ENOMEM;
 	lane_harp_tcp_options(&opt, dscp);
 	opt.user = h;
-	rc = harp_tcp_connect(engine_stack(engine), NULL, remote, &opt, &h->conn);
+	rc = harp_tcp_connect(engine_stack(engine), local, remote, &opt, &h->conn);
 	if (rc) {
 		free(h);
 		return rc;

@@ -46,9 +46,15 @@ char *harp_addr_format(const struct harp_addr *addr, char *buf)
 char *harp_endpoint_format(const struct harp_endpoint *ep, char *buf)
 {
 	char text[HARP_ADDR_TEXT_MAX];
-	const char *form = harp_addr_is_v4(&ep->addr) ? "%s:%u" : "[%s]:%u";
 
-	snprintf(buf, HARP_ENDPOINT_TEXT_MAX, form, harp_addr_format(&ep->addr, text),
-		 (unsigned)ep->port);
+	harp_addr_format(&ep->addr, text);
+	if (harp_addr_is_v4(&ep->addr))
+		snprintf(buf, HARP_ENDPOINT_TEXT_MAX, "%s:%u", text, (unsigned)ep->port);
+	/* RFC 4007 section 11. Without the scope when it does not fit: fe80::/64, and there are no other
+	 * link-local addresses (RFC 4291 section 2.5.6), leaves room for any. */
+	else if (!ep->scope_id ||
+		 snprintf(buf, HARP_ENDPOINT_TEXT_MAX, "[%s%%%u]:%u", text, ep->scope_id,
+			  (unsigned)ep->port) >= HARP_ENDPOINT_TEXT_MAX)
+		snprintf(buf, HARP_ENDPOINT_TEXT_MAX, "[%s]:%u", text, (unsigned)ep->port);
 	return buf;
 }

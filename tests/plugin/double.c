@@ -101,3 +101,10 @@ int harp_host_has_default_route(const char *ifname)
 	(void)ifname;
 	return 0;
 }
+
+int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
+{
+	(void)ifname;
+	(void)addr;
+	return -1;
+}

@@ -38,10 +38,12 @@ const char *engine_describe(struct engine *engine)
 	return "none";
 }
 
-bool engine_reaches(struct engine *engine, const struct harp_addr *dst, char *why, size_t why_len)
+bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
+		    char *why, size_t why_len)
 {
 	(void)engine;
 	(void)dst;
+	(void)source;
 	snprintf(why, why_len, "this build has no stack");
 	return false;
 }
@@ -62,10 +64,11 @@ void engine_fork_child(void)
 {
 }
 
-int lane_harp_connect(struct engine *engine, const struct harp_endpoint *remote, int dscp,
-		      struct lane **out)
+int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
+		      const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
 	(void)engine;
+	(void)local;
 	(void)remote;
 	(void)dscp;
 	*out = NULL;
@@ -111,4 +114,11 @@ int harp_host_has_default_route(const char *ifname)
 {
 	(void)ifname;
 	return 0;
+}
+
+int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
+{
+	(void)ifname;
+	(void)addr;
+	return -ENOTSUP;
 }

@@ -50,6 +50,13 @@ static void test_endpoints(void)
 	CHECK_EQ(harp_addr_parse("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", &ep.addr), 0);
 	CHECK_STR(harp_endpoint_format(&ep, buf),
 		  "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535");
+	ep.scope_id = UINT32_MAX; /* no link-local address: it does not fit, and means nothing */
+	CHECK_STR(harp_endpoint_format(&ep, buf),
+		  "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535");
+	CHECK_EQ(harp_addr_parse("fe80::ffff:ffff:ffff:ffff", &ep.addr), 0);
+	CHECK_STR(harp_endpoint_format(&ep, buf), "[fe80::ffff:ffff:ffff:ffff%4294967295]:65535");
+	ep.scope_id = 2;
+	CHECK_STR(harp_endpoint_format(&ep, buf), "[fe80::ffff:ffff:ffff:ffff%2]:65535");
 }
 
 int main(void)

@@ -39,6 +39,27 @@ static int fixed_mtu(const char *ifname)
 	return !strcmp(ifname, "eth0") ? 9000 : !strcmp(ifname, "gone") ? -ENODEV : 1500;
 }
 
+/* By the last byte of the address; the others are preferred. */
+static int fixed_state(const char *ifname, const struct harp_addr *addr)
+{
+	switch (addr->bytes[15]) {
+	case 0xd0:
+		return HARP_ADDRESS_DUPLICATE;
+	case 0x1e:
+		return HARP_ADDRESS_TENTATIVE;
+	case 0xde:
+		return HARP_ADDRESS_DEPRECATED;
+	case 0x7e:
+		return HARP_ADDRESS_TEMPORARY;
+	default:
+		return !strcmp(ifname, "eth3") ? -EPERM : HARP_ADDRESS_PREFERRED;
+	}
+}
+int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
+{
+	return fixed_state(ifname, addr);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * A picture of a host.
  */
@@ -139,6 +160,7 @@ static const char *scan(const char *ifname, int family, const char *comm_id)
 		.comm_id = comm_id,
 		.mtu = fixed_mtu,
 		.default_route = harp_host_has_default_route,
+		.address_state = fixed_state,
 	};
 
 	snprintf(config.ifname, sizeof(config.ifname), "%s", ifname);
@@ -191,9 +213,9 @@ static void test_names(void)
 static void test_choice(void)
 {
 	usual_host();
-	CHECK_STR(scan("", 0, NULL), "eth0 eth1 eth10");
+	CHECK_STR(scan("", 0, NULL), "eth0 eth1");
 	CHECK_STR(scan("", AF_INET, NULL), "eth0 eth1");
-	CHECK_STR(scan("", AF_INET6, NULL), "eth0 eth1 eth10");
+	CHECK_STR(scan("", AF_INET6, NULL), "eth0");
 	CHECK_STR(scan("eth1", 0, NULL), "eth1 eth10");
 	CHECK_STR(scan("=eth1", 0, NULL), "eth1");
 	CHECK_STR(scan("=eth10,eth0", 0, NULL), "eth0 eth10");
@@ -204,8 +226,8 @@ static void test_choice(void)
 	CHECK_STR(scan("eth9", 0, NULL), "");
 	CHECK_STR(scan("", 0, "10.1.0.77:4000"), "eth1");
 	CHECK_STR(scan("", 0, "[fd00::1]:4000"), "eth0");
-	CHECK_STR(scan("", 0, "somewhere.example:4000"), "eth0 eth1 eth10");
-	CHECK_STR(scan("", 0, "10.1.0.77"), "eth0 eth1 eth10");
+	CHECK_STR(scan("", 0, "somewhere.example:4000"), "eth0 eth1");
+	CHECK_STR(scan("", 0, "10.1.0.77"), "eth0 eth1");
 	CHECK_STR(scan("eth0", 0, "10.1.0.77:4000"), "eth0");
 }
 
@@ -236,7 +258,7 @@ static void test_addresses(void)
 	usual_host();
 	add_address("eth0:1", UP, "10.0.0.99", 0);
 	add_address("eth0", UP, "fd00::6", 0);
-	CHECK_STR(scan("", 0, NULL), "eth0 eth1 eth10");
+	CHECK_STR(scan("eth", 0, NULL), "eth0 eth1 eth10");
 	CHECK(devices[0].has_v4 && devices[0].has_v6 && devices[0].scope_id == 0);
 	CHECK_EQ(devices[0].addr_v4.bytes[15], 5);
 	CHECK_STR(inet_ntop(AF_INET6, devices[0].addr_v4.bytes, text, sizeof(text)),
@@ -255,6 +277,47 @@ static void test_addresses(void)
 	CHECK(devices[0].has_default_route);
 	scan("eth1", 0, NULL);
 	CHECK(!devices[0].has_default_route);
+}
+
+/* Which IPv6 address peers are given, whatever the order they are listed in. */
+static void test_v6_choice(void)
+{
+	static const char *const best_last[] = { "fd00::d0", "fd00::1e", "fe80::de",   "fe80::1",
+						 "fd00::de", "fd00::7e", "2001:db8::1" };
+	char text[INET6_ADDRSTRLEN];
+
+	for (unsigned from = 0; from < 7; from++) {
+		for (unsigned backwards = 0; backwards < 2; backwards++) {
+			reset();
+			for (unsigned i = 0; i <= from; i++)
+				add_address("eth0", UP, best_last[backwards ? from - i : i], 4);
+			CHECK_STR(scan("", 0, NULL), from < 2 ? "" : "eth0");
+			if (from < 2)
+				continue;
+			CHECK_STR(inet_ntop(AF_INET6, devices[0].addr_v6.bytes, text, sizeof(text)),
+				  best_last[from]);
+			CHECK_EQ(devices[0].scope_id, from < 4 ? 4 : 0);
+		}
+	}
+	/* The first of equals; where the kernel says nothing all are good. */
+	reset();
+	add_address("eth3", UP, "fd00::3", 0);
+	add_address("eth3", UP, "fd00::2", 0);
+	CHECK_STR(scan("", AF_INET6, NULL), "eth3");
+	CHECK_EQ(devices[0].addr_v6.bytes[15], 3);
+	/* An interface with only a link-local address counts when there is no other. */
+	reset();
+	add_address("eth0", UP, "fe80::4", 4);
+	add_address("eth1", UP, "fe80::5", 5);
+	add_address("lo", UP, "127.0.0.1", 0);
+	CHECK_STR(scan("", 0, NULL), "eth0 eth1");
+	add_address("eth2", UP, "fd00::6", 0);
+	CHECK_STR(scan("", 0, NULL), "eth2");
+	CHECK_STR(scan("eth", 0, NULL), "eth0 eth1 eth2");
+	/* Beside IPv4 it is not offered, and names no link. */
+	add_address("eth1", UP, "10.0.0.5", 0);
+	CHECK_STR(scan("=eth1", 0, NULL), "eth1");
+	CHECK(devices[0].has_v4 && !devices[0].has_v6 && devices[0].scope_id == 0);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -418,6 +481,7 @@ static void test_speed_override(void)
 		.sysfs = sysfs,
 		.mtu = fixed_mtu,
 		.default_route = harp_host_has_default_route,
+		.address_state = fixed_state,
 	};
 
 	device_total = device_scan(&host, &config, devices, 2);
@@ -450,6 +514,7 @@ int main(void)
 	test_choice();
 	test_groups();
 	test_addresses();
+	test_v6_choice();
 	test_hardware();
 	test_speed_override();
 	test_uniqueness();
