@@ -115,7 +115,8 @@ struct harp_stack_hooks {
 struct harp_stack_options {
 	uint32_t size;           /* sizeof(struct harp_stack_options), set by the caller */
 	uint32_t max_conns;      /* connections in all states; UDP sockets, counted apart, at most
-				  * 65536. 0: 1024. 1..1048576 */
+				  * 65536. Half-open ones may have half of them: see
+				  * harp_tcp_options.backlog. 0: 1024. 1..1048576 */
 	uint32_t max_listeners;  /* 0: 64 */
 	uint32_t max_neighbours; /* 0: 256 */
 	uint16_t port_min;       /* automatic local ports, both ends included. 0: 61000 */
@@ -203,7 +204,8 @@ struct harp_tcp_options {
 	uint32_t size;                  /* sizeof(struct harp_tcp_options) */
 	uint32_t rx_frames;             /* receive budget in frames; bounds the window. 0: 256 */
 	uint32_t tx_frames;             /* send budget in frames. 0: 256 */
-	uint32_t backlog;               /* listeners: embryonic plus unaccepted. 0: 128 */
+	uint32_t backlog;               /* listeners: embryonic plus unaccepted. 0: 128. Beyond it
+					 * SYN cookies, and nothing while so many wait for accept */
 	uint64_t connect_timeout_ns;    /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
 	uint64_t user_timeout_ns;       /* RFC 5482: data unacknowledged for so long. 0: 120 s */
 	uint64_t keepalive_idle_ns;     /* 0: no keepalive */

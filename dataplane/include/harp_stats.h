@@ -106,7 +106,11 @@
 	X(drop_udp_checksum, counter, "dropped: UDP checksum wrong, or absent over IPv6")          \
 	X(drop_udp_no_port, counter, "dropped: no socket for this UDP datagram")                   \
 	X(drop_udp_rx_budget, counter, "dropped: receive budget of the UDP socket used up")        \
-	X(drop_udp_unsent, counter, "UDP datagrams given up: no route, or nobody at the next hop")
+	X(drop_udp_unsent, counter, "UDP datagrams given up: no route, or nobody at the next hop") \
+	X(tcp_cookies_sent, counter,                                                               \
+	  "SYNs answered with a SYN cookie: the backlog was under pressure")                       \
+	X(tcp_cookies_accepted, counter, "connections opened by a SYN cookie that came back")      \
+	X(tcp_cookies_refused, counter, "ACKs to a listener that brought no good SYN cookie")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

@@ -108,6 +108,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 		.hooks = hooks,
 		.isn_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
 		.challenge_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
+		.cookie_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
 		.max_conns = opt->max_conns,
 		.max_listeners = opt->max_listeners,
 	};
@@ -129,17 +130,18 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	if (err)
 		return err;
 	tcp->listeners = calloc(opt->max_listeners, sizeof(*tcp->listeners));
-	tcp->conns = aligned_alloc(64, (size_t)opt->max_conns * sizeof(*tcp->conns));
+	tcp->conns = aligned_alloc(64, ((size_t)opt->max_conns + 1) * sizeof(*tcp->conns));
 	if (!tcp->listeners || !tcp->conns)
 		return -ENOMEM;
-	memset(tcp->conns, 0, (size_t)opt->max_conns * sizeof(*tcp->conns));
-	for (uint32_t i = 0; i < opt->max_conns; i++) {
+	memset(tcp->conns, 0, ((size_t)opt->max_conns + 1) * sizeof(*tcp->conns));
+	for (uint32_t i = 0; i <= opt->max_conns; i++) {
 		struct harp_conn *conn = &tcp->conns[i];
 
 		conn->tcp = tcp;
 		conn->index = i;
 		conn->state = HARP_TCP_CLOSED;
-		TAILQ_INSERT_TAIL(&tcp->free_conns, conn, owner_link);
+		if (i < opt->max_conns)
+			TAILQ_INSERT_TAIL(&tcp->free_conns, conn, owner_link);
 	}
 	return 0;
 }
@@ -227,7 +229,6 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt)
 {
 	struct harp_conn *conn = TAILQ_FIRST(&tcp->free_conns);
-	uint32_t index;
 
 	if (!conn && !TAILQ_EMPTY(&tcp->time_wait)) {
 		/* Out of slots: the oldest TIME-WAIT gives way. */
@@ -237,7 +238,15 @@ struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options 
 	if (!conn)
 		return NULL;
 	TAILQ_REMOVE(&tcp->free_conns, conn, owner_link);
-	index = conn->index;
+	tcp_conn_blank(conn, opt);
+	return conn;
+}
+
+void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt)
+{
+	struct tcp *tcp = conn->tcp;
+	uint32_t index = conn->index;
+
 	memset(conn, 0, sizeof(*conn));
 	conn->tcp = tcp;
 	conn->index = index;
@@ -246,7 +255,6 @@ struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options 
 	conn->last_rcv_ns = tcp->now_ns;
 	tcp_conn_options(conn, opt);
 	tcp_timer_init(conn);
-	return conn;
 }
 
 void tcp_conn_free(struct harp_conn *conn)
@@ -261,8 +269,15 @@ void tcp_conn_free(struct harp_conn *conn)
 
 void tcp_conn_bind(struct harp_conn *conn)
 {
-	struct tcp *tcp = conn->tcp;
 	struct flow_key key = conn_flow_key(conn);
+
+	tcp_conn_begin(conn);
+	flow_insert(&conn->tcp->flows, &key, conn->index);
+}
+
+void tcp_conn_begin(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
 	uint32_t mtu = conn->path.mtu_bytes;
 	uint32_t headers = TCP_HEADER_BYTES + ip_header_bytes(&conn->path.dst);
 
@@ -274,7 +289,6 @@ void tcp_conn_bind(struct harp_conn *conn)
 		conn->rcv_wscale++;
 	ip_path_label(tcp->ip, &conn->path, conn->local_port, conn->remote_port);
 	tcp_conn_secrets(conn);
-	flow_insert(&tcp->flows, &key, conn->index);
 }
 
 void tcp_conn_secrets(struct harp_conn *conn)
@@ -320,6 +334,7 @@ void tcp_conn_established(struct harp_conn *conn)
 
 		TAILQ_REMOVE(&l->embryonic, conn, owner_link);
 		l->embryonic_count--;
+		l->tcp->embryonic_count--;
 		TAILQ_INSERT_TAIL(&l->accept_queue, conn, owner_link);
 		l->accept_count++;
 		conn->flags |= CONN_HANDLE; /* the queue's, later the application's */

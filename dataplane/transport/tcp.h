@@ -7,6 +7,7 @@
  *	tcp_check.c    may it be believed? RFC 5961, timestamps, sequence numbers; challenge ACKs
  *	tcp_icmp.c     ICMP errors
  *	tcp_listen.c   a SYN to a listener
+ *	tcp_cookie.c   and when too many came: SYN cookies
  *	tcp_ack.c      what an acceptable ACK does: queue, RTT, window
  *	tcp_reass.c    payload in: in order to the receive queue, else the reassembly list
  *	tcp_tx.c       the transmit phase: who sends what, when
@@ -220,6 +221,7 @@ struct harp_listener {
 	struct harp_tcp_options options;
 	uint32_t backlog;
 	uint32_t embryonic_count, accept_count;
+	uint64_t cookie_until_ns;      /* answers to our SYN cookies may come */
 	struct conn_list embryonic;    /* SYN-RECEIVED, oldest first */
 	struct conn_list accept_queue; /* established, not yet accepted */
 };
@@ -252,9 +254,10 @@ struct tcp {
 	uint32_t rx_payload_frame_bytes; /* what the NIC puts in one received frame */
 	struct flow_table flows;
 	struct port_table ports;
-	struct siphash_key isn_secret, challenge_secret;
+	struct siphash_key isn_secret, challenge_secret, cookie_secret;
 	struct harp_conn *conns;
-	uint32_t max_conns;
+	uint32_t max_conns; /* conns has one more, which is nobody's: see tcp_cookie.c */
+	uint32_t embryonic_count;
 	struct conn_list free_conns;
 	struct conn_list time_wait; /* closed by the application too: may be taken back */
 	struct harp_listener *listeners;
@@ -325,6 +328,13 @@ static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
 {
 	return conn->rcv_edge_seq - conn->rcv_nxt_seq;
 }
+/* The window that a SYN of ours offers: never scaled (RFC 7323 section 2.2). */
+static inline uint32_t conn_syn_wnd_bytes(const struct harp_conn *conn)
+{
+	uint32_t wnd = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+
+	return wnd > 65535 ? 65535 : wnd;
+}
 /* Our timestamp clock, as this connection shows it. */
 static inline uint32_t conn_tsval(const struct harp_conn *conn)
 {
@@ -351,10 +361,14 @@ void tcp_destroy(struct tcp *tcp);
 void tcp_clock(struct tcp *tcp, uint64_t now_ns);
 /* A closed slot with options applied; takes back a TIME-WAIT one when none is free. */
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
+/* As new, with options applied. */
+void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt);
 /* Puts the slot back. It is CLOSED, without handle, listener or flow. */
 void tcp_conn_free(struct harp_conn *conn);
 /* The connection has its 4-tuple and its port: segments find it from here. */
 void tcp_conn_bind(struct harp_conn *conn);
+/* The same without being found. */
+void tcp_conn_begin(struct harp_conn *conn);
 /* RFC 6528: a clock plus a keyed hash of the 4-tuple; and the timestamp offset (RFC 7323 5.4). */
 void tcp_conn_secrets(struct harp_conn *conn);
 /* Where its sequence numbers begin; nothing was sent yet. */
@@ -404,11 +418,22 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 /* ---- tcp_listen.c ---- */
 struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr *addr,
 					uint16_t port);
+/* TCP_PASS: an ACK brought a cookie back, and the connection is there to take it. */
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg);
+/* The 4-tuple and path of a segment to this listener; false when there can be none. */
+bool tcp_listen_tuple(const struct harp_listener *l, struct harp_conn *conn,
+		      const struct tcp_segment *seg);
+/* A connection in SYN-RECEIVED whose SYN-ACK is to be sent; NULL without a slot. */
+struct harp_conn *tcp_listen_embryo(struct harp_listener *l, const struct tcp_segment *syn);
 /* The peer's options of a SYN or SYN-ACK are taken over. */
 void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg);
 /* Leaves the listener's queues (it died, or was accepted). */
 void tcp_listener_forget(struct harp_conn *conn);
+
+/* ---- tcp_cookie.c ---- */
+void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn);
+/* Makes the connection whose cookie the ACK brings; false when it brings none, or there is no room. */
+bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack);
 
 /* ---- tcp_ack.c ---- */
 /* The application saw -EAGAIN: wakes it when a quarter of its budget is free and half of what may wait

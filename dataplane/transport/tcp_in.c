@@ -85,14 +85,33 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 	return TCP_PASS;
 }
 
-static enum tcp_verdict in_no_flow(struct tcp *tcp, const struct tcp_segment *seg)
+/* The connection with this 4-tuple; NULL: none. */
+static inline struct harp_conn *in_find(struct tcp *tcp, const struct tcp_segment *seg)
+{
+	const uint8_t *th = seg->in->frame->pub.data;
+	struct flow_key key = { .local = seg->in->dst,
+				.remote = seg->in->src,
+				.local_port = (uint16_t)(th[2] << 8 | th[3]),
+				.remote_port = (uint16_t)(th[0] << 8 | th[1]) };
+	uint32_t index = flow_find(&tcp->flows, &key);
+
+	return index == FLOW_NONE ? NULL : &tcp->conns[index];
+}
+
+static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg);
+
+static enum tcp_verdict in_no_flow(struct tcp *tcp, struct tcp_segment *seg)
 {
 	const uint8_t *th = seg->in->frame->pub.data;
 	struct harp_listener *l =
 		tcp_listener_find(tcp, &seg->in->dst, (uint16_t)(th[2] << 8 | th[3]));
 
-	if (l)
-		return tcp_listen_input(l, seg);
+	enum tcp_verdict v;
+
+	if (l) {
+		v = tcp_listen_input(l, seg);
+		return v == TCP_PASS ? in_slow(in_find(tcp, seg), seg) : v;
+	}
 	/* 3.10.7.1 CLOSED: "An incoming segment containing a RST is discarded. An incoming segment not
 	 * containing a RST causes a RST to be sent in response." */
 	if (!(seg->flags & TCP_RST))
@@ -311,18 +330,17 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 
 /* A new incarnation: RFC 9293 section 3.6.1 (MUST-13's exception): it "assigns its initial sequence number
  * for the new connection to be larger than the largest sequence number it used on the previous". */
-static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, const struct tcp_segment *seg)
+static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
-	struct flow_key key = conn_flow_key(conn);
-	uint32_t old_nxt_seq = conn->snd_nxt_seq, index;
+	uint32_t old_nxt_seq = conn->snd_nxt_seq;
 	enum tcp_verdict v;
 
 	tcp_conn_die(conn, 0);
 	v = in_no_flow(tcp, seg);
-	index = flow_find(&tcp->flows, &key);
-	if (index != FLOW_NONE && !seq_gt(tcp->conns[index].iss_seq, old_nxt_seq))
-		tcp_conn_iss(&tcp->conns[index], old_nxt_seq + IN_REUSE_GAP_SEQ);
+	conn = in_find(tcp, seg);
+	if (conn && !seq_gt(conn->iss_seq, old_nxt_seq))
+		tcp_conn_iss(conn, old_nxt_seq + IN_REUSE_GAP_SEQ);
 	return v;
 }
 
@@ -383,24 +401,16 @@ static enum tcp_verdict in_fast(struct harp_conn *conn, struct tcp_segment *seg)
 
 static enum tcp_verdict in_segment(struct tcp *tcp, struct packet_in *in)
 {
-	const uint8_t *th = in->frame->pub.data;
 	struct tcp_segment seg;
 	struct harp_conn *conn;
-	struct flow_key key;
-	uint32_t index;
 	enum tcp_verdict v = in_parse(tcp, in, &seg);
 
 	if (v != TCP_PASS)
 		return v;
 	tcp->stats->tcp_segs_in++;
-	key = (struct flow_key){ .local = in->dst,
-				 .remote = in->src,
-				 .local_port = (uint16_t)(th[2] << 8 | th[3]),
-				 .remote_port = (uint16_t)(th[0] << 8 | th[1]) };
-	index = flow_find(&tcp->flows, &key);
-	if (index == FLOW_NONE)
+	conn = in_find(tcp, &seg);
+	if (!conn)
 		return in_no_flow(tcp, &seg);
-	conn = &tcp->conns[index];
 	conn->acct.segs_in++;
 	return in_is_fast(conn, &seg) ? in_fast(conn, &seg) : in_slow(conn, &seg);
 }

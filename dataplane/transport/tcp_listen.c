@@ -3,8 +3,9 @@
  * tcp_listen.c - a SYN to a listener: RFC 9293 section 3.10.7.2.
  *
  * A listener's backlog bounds what strangers can cost: embryonic connections plus those not yet
- * accepted. When it is full of established ones a SYN is dropped; when embryonic ones are among them the
- * oldest gives way, so that a flood of SYNs can't keep out a peer that completes its handshake quickly.
+ * accepted; all listeners together have half of the stack's slots for embryonic ones. When that is used
+ * up SYNs are answered without keeping anything (tcp_cookie.c), so that a flood keeps out nobody who
+ * completes the handshake; when nobody accepts, they are dropped.
  */
 #include "transport/tcp.h"
 
@@ -39,6 +40,7 @@ void tcp_listener_forget(struct harp_conn *conn)
 	} else {
 		TAILQ_REMOVE(&l->embryonic, conn, owner_link);
 		l->embryonic_count--;
+		l->tcp->embryonic_count--;
 	}
 	conn->listener = NULL;
 }
@@ -82,65 +84,83 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 	conn->snd_wl2_seq = seg->flags & TCP_ACK ? seg->ack : conn->iss_seq;
 }
 
-/* A slot and room in the backlog; NULL when neither can be had. */
-static struct harp_conn *listen_make_room(struct harp_listener *l)
+bool tcp_listen_tuple(const struct harp_listener *l, struct harp_conn *conn,
+		      const struct tcp_segment *seg)
 {
-	struct tcp *tcp = l->tcp;
+	const uint8_t *th = seg->in->frame->pub.data;
 
-	if (l->embryonic_count + l->accept_count >= l->backlog) {
-		tcp->stats->drop_tcp_backlog++;
-		if (l->embryonic_count == 0)
-			return NULL;
-		tcp_conn_die(TAILQ_FIRST(&l->embryonic), 0);
-	}
-	return tcp_conn_alloc(tcp, &l->options);
+	conn->path.src = seg->in->dst;
+	conn->path.dst = seg->in->src;
+	conn->local_port = l->local.port;
+	conn->remote_port = (uint16_t)(th[0] << 8 | th[1]);
+	return conn->remote_port != 0 && ip_path_lookup(conn->tcp->ip, &conn->path) == 0;
 }
 
-/* Gives back a slot that never got a 4-tuple. */
-static void listen_give_up(struct harp_conn *conn)
+struct harp_conn *tcp_listen_embryo(struct harp_listener *l, const struct tcp_segment *syn)
 {
-	TAILQ_INSERT_HEAD(&conn->tcp->free_conns, conn, owner_link);
+	struct tcp *tcp = l->tcp;
+	struct harp_conn *conn = tcp_conn_alloc(tcp, &l->options);
+
+	if (!conn)
+		return NULL;
+	if (!tcp_listen_tuple(l, conn, syn) || port_get(&tcp->ports, l->local.port) != 0) {
+		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
+		return NULL;
+	}
+	tcp_conn_bind(conn);
+	tcp_syn_options(conn, syn);
+	conn->flags |= CONN_PASSIVE | CONN_SYN_PENDING;
+	conn->listener = l;
+	TAILQ_INSERT_TAIL(&l->embryonic, conn, owner_link);
+	l->embryonic_count++;
+	tcp->embryonic_count++;
+	tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);
+	tcp->stats->tcp_passive_opens++;
+	tcp_timer_life(conn, l->options.connect_timeout_ns);
+	return conn;
+}
+
+/* Half-open connections have taken what they may, of this listener or of the stack. */
+static bool listen_under_pressure(const struct harp_listener *l)
+{
+	const struct tcp *tcp = l->tcp;
+
+	return l->embryonic_count + l->accept_count >= l->backlog ||
+	       tcp->embryonic_count >= (tcp->max_conns + 1) / 2 ||
+	       (TAILQ_EMPTY(&tcp->free_conns) && TAILQ_EMPTY(&tcp->time_wait));
 }
 
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg)
 {
 	struct tcp *tcp = l->tcp;
-	const uint8_t *th = seg->in->frame->pub.data;
 	struct harp_conn *conn;
 
 	/* "First, check for a RST: An incoming RST segment should be ignored." */
 	if (seg->flags & TCP_RST)
 		return TCP_DROP_STATE;
 	/* "Second, check for an ACK: Any acknowledgment is bad if it arrives on a connection still in
-	 * the LISTEN state. An acceptable reset segment should be formed." */
+	 * the LISTEN state. An acceptable reset segment should be formed." While cookies are out it may
+	 * be data whose ACK was lost: no answer then, it comes again. */
 	if (seg->flags & TCP_ACK) {
+		if (tcp->now_ns < l->cookie_until_ns && !(seg->flags & TCP_SYN))
+			return tcp_cookie_accept(l, seg) ? TCP_PASS : TCP_DROP_ACK;
 		tcp_out_rst_reply(tcp, seg);
 		return TCP_DROP_NO_FLOW;
 	}
 	/* "Third, check for a SYN"; "Fourth, other data or control: ... drop the segment". */
 	if (!(seg->flags & TCP_SYN))
 		return TCP_DROP_STATE;
-	conn = listen_make_room(l);
-	if (!conn)
+	if (l->accept_count >= l->backlog) {
+		tcp->stats->drop_tcp_backlog++;
 		return TCP_DROP_BACKLOG;
-	conn->path.src = seg->in->dst;
-	conn->path.dst = seg->in->src;
-	conn->local_port = l->local.port;
-	conn->remote_port = (uint16_t)(th[0] << 8 | th[1]);
-	if (conn->remote_port == 0 || ip_path_lookup(tcp->ip, &conn->path) != 0 ||
-	    port_get(&tcp->ports, conn->local_port) != 0) {
-		listen_give_up(conn);
-		return TCP_DROP_STATE;
 	}
-	tcp_conn_bind(conn);
-	tcp_syn_options(conn, seg);
-	conn->flags |= CONN_PASSIVE | CONN_SYN_PENDING;
-	conn->listener = l;
-	TAILQ_INSERT_TAIL(&l->embryonic, conn, owner_link);
-	l->embryonic_count++;
-	tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);
-	tcp->stats->tcp_passive_opens++;
-	tcp_timer_life(conn, l->options.connect_timeout_ns);
+	if (listen_under_pressure(l)) {
+		tcp_cookie_answer(l, seg);
+		return TCP_DONE;
+	}
+	conn = tcp_listen_embryo(l, seg);
+	if (!conn)
+		return TCP_DROP_STATE;
 	tcp_tx_ready(conn);
 	return TCP_DONE;
 }

@@ -235,7 +235,6 @@ int tcp_out_syn(struct harp_conn *conn)
 	uint8_t bytes[TCP_OPTIONS_BYTES_MAX];
 	struct packet_out out;
 	struct frame *f;
-	uint32_t wnd;
 	int err;
 
 	if (!nicio_tx_ready(tcp->io, 1))
@@ -258,9 +257,7 @@ int tcp_out_syn(struct harp_conn *conn)
 		h.ack = conn->rcv_nxt_seq;
 	}
 	h.flags |= tcp_ecn_syn_out(conn, reply);
-	/* RFC 7323 section 2.2: the window of a SYN is never scaled. */
-	wnd = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
-	h.wnd_field = wnd > 65535 ? 65535 : wnd;
+	h.wnd_field = conn_syn_wnd_bytes(conn);
 	conn->rcv_edge_seq = conn->rcv_nxt_seq + h.wnd_field;
 	h.options_len = (uint8_t)tcp_options_write_syn(bytes, &opt);
 	memcpy(f->pub.data - h.options_len, bytes, h.options_len);

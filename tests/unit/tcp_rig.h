@@ -73,7 +73,8 @@ static inline int rig_send(void *ctx, const void *frame, size_t len)
 	struct rig_seg *s = &rig->out[rig->out_tail++ % RIG_QUEUE];
 	const uint8_t *ip = (const uint8_t *)frame + 14, *th = ip + 20;
 	uint32_t total = be16_load(ip + 2), tcp_len = total - 20, header = th[12] / 16 * 4u;
-	struct harp_addr src = harp_addr_v4(10, 0, 0, 1), dst = harp_addr_v4(10, 0, 0, 2);
+	struct harp_addr src = harp_addr_v4(10, 0, 0, 1);
+	struct harp_addr dst = harp_addr_v4(ip[16], ip[17], ip[18], ip[19]);
 
 	CHECK(len >= 54 && ip[9] == IP_PROTO_TCP && total + 14 <= len);
 	CHECK_EQ(csum_finish(csum_partial(th, tcp_len,
@@ -173,7 +174,9 @@ struct rig_say {
 	uint32_t options_len;
 	bool raw_options; /* no timestamp is added */
 	bool bad_checksum;
-	uint8_t salt; /* other bytes than rig_byte()'s */
+	uint8_t salt;       /* other bytes than rig_byte()'s */
+	uint16_t peer_port; /* another peer: 0 for RIG_PEER_PORT */
+	uint32_t peer_v4;   /* its address: 0 for 10.0.0.2 */
 };
 
 static inline uint8_t rig_byte(uint32_t seq)
@@ -184,7 +187,10 @@ static inline uint8_t rig_byte(uint32_t seq)
 static inline void rig_put(struct rig *rig, struct rig_say say)
 {
 	struct rig_packet *p = &rig->in[rig->in_tail++ % RIG_QUEUE];
-	struct harp_addr src = harp_addr_v4(10, 0, 0, 2), dst = harp_addr_v4(10, 0, 0, 1);
+	uint32_t peer = say.peer_v4 ? say.peer_v4 : 0x0a000002u;
+	struct harp_addr src = harp_addr_v4((uint8_t)(peer >> 24), (uint8_t)(peer >> 16),
+					    (uint8_t)(peer >> 8), (uint8_t)peer);
+	struct harp_addr dst = harp_addr_v4(10, 0, 0, 1);
 	uint8_t *ip = p->bytes + 14, *th = ip + 20;
 	uint32_t tcp_len;
 	uint16_t sum;
@@ -199,9 +205,10 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	memcpy(ip, "\x45\0\0\0\0\0\x40\0\x40\6\0\0\x0a\0\0\2\x0a\0\0\1", 20);
 	be16_store(ip + 2, (uint16_t)(20 + tcp_len));
 	ip[1] = say.tos;
+	be32_store(ip + 12, peer);
 	sum = csum_finish(csum_partial(ip, 20, 0));
 	memcpy(ip + 10, &sum, 2);
-	be16_store(th, RIG_PEER_PORT);
+	be16_store(th, say.peer_port ? say.peer_port : RIG_PEER_PORT);
 	be16_store(th + 2, rig->port);
 	be32_store(th + 4, say.seq);
 	be32_store(th + 8, say.ack);

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_cookie.c - SYN cookies: a flood keeps out nobody, and nobody gets in without an answer. */
+#include "base/rng.h"
+#include "tcp_rig.h"
+
+#define FLOOD 100000u
+#define BACKLOG 3u
+#define CLIENT_PORT 7777u
+
+static struct rig rig;
+
+static void open_with_routes(uint32_t backlog)
+{
+	struct harp_addr any = { { [10] = 0xff, [11] = 0xff } },
+			 gateway = harp_addr_v4(10, 0, 0, 2);
+
+	rig_open(&rig);
+	CHECK_EQ(harp_stack_route_add(rig.stack, &any, 0, &gateway, 0), 0);
+	rig_listen(&rig, backlog);
+}
+
+/* SYNs of strangers who never answer. */
+static void flood(struct rng *rng, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct rig_say say = rig_syn(&rig, TCP_SYN);
+
+		say.peer_v4 = 0x0b000000u | rng_below(rng, 1u << 24);
+		say.peer_port = (uint16_t)(1 + rng_below(rng, 65535));
+		say.seq = (uint32_t)rng_u64(rng);
+		rig.now_ns += 10000;
+		rig_says(&rig, say);
+	}
+	rig.out_head = rig.out_tail;
+}
+
+/* One embryonic connection of a stranger: a backlog of 1 is under pressure. */
+static void press(void)
+{
+	struct rig_say say = rig_syn(&rig, TCP_SYN);
+
+	say.peer_port = 6666;
+	rig_says(&rig, say);
+	rig_expect(&rig, TCP_SYN | TCP_ACK);
+	rig.out_head = rig.out_tail;
+}
+
+/* The client's SYN; its answer. */
+static const struct rig_seg *client_syn(void)
+{
+	struct rig_say say = rig_syn(&rig, TCP_SYN);
+	const struct rig_seg *s;
+
+	say.peer_port = CLIENT_PORT;
+	rig_says(&rig, say);
+	s = rig_expect(&rig, TCP_SYN | TCP_ACK);
+	CHECK_EQ(s->dst_port, CLIENT_PORT);
+	rig.ack = s->seq + 1;
+	rig.seq = say.seq + 1;
+	return s;
+}
+
+static void client_says(uint8_t flags, uint32_t len)
+{
+	struct rig_say say = rig_usual(&rig, flags, len);
+
+	say.peer_port = CLIENT_PORT;
+	rig_says(&rig, say);
+}
+
+static void test_flood_of_100000_syns_keeps_out_nobody(void)
+{
+	struct harp_tcp_info info;
+	struct rng rng;
+	uint8_t buf[2000];
+	uint64_t began_ns;
+
+	rng_seed(&rng, 4987);
+	open_with_routes(BACKLOG);
+	flood(&rng, FLOOD / 2);
+	began_ns = rig.now_ns;
+	client_syn();
+	client_says(TCP_ACK, 0);
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	CHECK(rig.now_ns - began_ns < RIG_MS);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	harp_conn_info(rig.conn, &info, sizeof(info));
+	CHECK_EQ(info.options, HARP_TCPI_TIMESTAMPS | HARP_TCPI_WSCALE);
+	CHECK_EQ(info.snd_wscale, 2);
+	CHECK_EQ(info.snd_mss_bytes, 1448);
+	CHECK_EQ(info.snd_wnd_bytes, RIG_PEER_WND << 2);
+	flood(&rng, FLOOD / 2);
+	/* Slots, frames and timers: what one backlog may have, and the client. */
+	CHECK(rig_stat(&rig, "tcp_conns") <= BACKLOG + 1);
+	CHECK(rig.stack->wheel.count <= BACKLOG + 2);
+	CHECK(rig_stat(&rig, "tcp_cookies_sent") > FLOOD - 2000);
+	client_says(TCP_ACK, 1000);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1000);
+	for (uint32_t i = 0; i < 1000; i++)
+		CHECK_EQ(buf[i], rig_byte(rig.seq + i));
+	rig.seq += 1000;
+	CHECK_EQ(rig_write(&rig, 500), 500);
+	while (rig_pending(&rig)) {
+		const struct rig_seg *s = &rig.out[rig.out_head++ % RIG_QUEUE];
+
+		if (s->dst_port == CLIENT_PORT && s->len > 0)
+			rig.ack = s->seq + s->len;
+	}
+	client_says(TCP_ACK, 0);
+	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 500);
+	rig_close(&rig);
+}
+
+/* What a connection agrees on is the same with and without a cookie, but for an MSS rounded down. */
+static void test_options_come_back(void)
+{
+	static const struct {
+		uint16_t mss;
+		uint8_t wscale;
+		bool timestamps, scaled;
+		uint32_t snd_mss;
+	} rows[] = {
+		{ 1460, 7, true, true, 1448 },  { 1460, 14, true, true, 1448 },
+		{ 1460, 0, true, true, 1448 },  { 1460, 7, true, false, 1448 },
+		{ 9000, 7, true, true, 1448 },  { 1400, 3, true, true, 1348 },
+		{ 536, 3, true, true, 524 },    { 100, 3, true, true, 76 },
+		{ 1460, 7, false, true, 1460 }, { 1300, 7, false, false, 1220 },
+	};
+
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct tcp_options opt = { .seen = TCP_OPT_MSS,
+					   .mss_bytes = rows[i].mss,
+					   .wscale = rows[i].wscale,
+					   .tsval = 1000 };
+		const struct rig_seg *s;
+		struct harp_tcp_info info;
+		struct rig_say say;
+		uint32_t want = 0;
+
+		open_with_routes(1);
+		press();
+		rig.timestamps = rows[i].timestamps;
+		if (rows[i].timestamps) {
+			opt.seen |= TCP_OPT_TIMESTAMP;
+			want |= HARP_TCPI_TIMESTAMPS;
+		}
+		if (rows[i].scaled)
+			opt.seen |= TCP_OPT_WSCALE;
+		say = rig_usual(&rig, TCP_SYN, 0);
+		say.options_len = tcp_options_write_syn(say.options, &opt);
+		say.peer_port = CLIENT_PORT;
+		rig_says(&rig, say);
+		s = rig_expect(&rig, TCP_SYN | TCP_ACK);
+		/* Without timestamps the scale has no way back, so it is not agreed on. */
+		CHECK_EQ(!!(s->opt.seen & TCP_OPT_WSCALE), rows[i].scaled && rows[i].timestamps);
+		if (rows[i].scaled && rows[i].timestamps)
+			want |= HARP_TCPI_WSCALE;
+		rig.ack = s->seq + 1;
+		rig.seq++;
+		harp_listener_close(rig.listener);
+		rig.listener = NULL;
+		rig_poll(&rig);
+		rig.out_head = rig.out_tail;
+		rig_listen(&rig, 1);
+		rig.listener->cookie_until_ns = UINT64_MAX; /* the same listener, the flood over */
+		client_says(TCP_ACK, 0);
+		CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+		if (!rig.conn)
+			return;
+		harp_conn_info(rig.conn, &info, sizeof(info));
+		CHECK_EQ(info.options, want);
+		CHECK_EQ(info.snd_wscale, (want & HARP_TCPI_WSCALE) ? rows[i].wscale : 0);
+		CHECK_EQ(info.snd_mss_bytes, rows[i].snd_mss);
+		rig_close(&rig);
+	}
+}
+
+static void test_first_data_brings_the_cookie_when_the_ack_is_lost(void)
+{
+	uint8_t buf[200];
+
+	open_with_routes(1);
+	press();
+	client_syn();
+	/* The second segment first: it comes again, no RST ends it all. */
+	rig.seq += 100;
+	client_says(TCP_ACK, 100);
+	rig_silent(&rig);
+	rig.seq -= 100;
+	client_says(TCP_ACK | TCP_FIN, 100);
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 100);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
+	rig_close(&rig);
+}
+
+/* After so long, is the cookie still good? */
+static bool good_after(uint64_t ns)
+{
+	bool good;
+
+	open_with_routes(1);
+	press();
+	client_syn();
+	rig_wait(&rig, ns);
+	rig.out_head = rig.out_tail;
+	client_says(TCP_ACK, 0);
+	good = harp_tcp_accept(rig.listener, &rig.conn) == 0;
+	rig_close(&rig);
+	return good;
+}
+
+static void test_a_cookie_is_good_for_two_periods(void)
+{
+	CHECK(good_after(12 * RIG_S));
+	CHECK(good_after(68 * RIG_S)); /* the secret has changed once */
+	CHECK(!good_after(138 * RIG_S));
+}
+
+static void test_no_cookie_no_connection(void)
+{
+	struct harp_conn *conn;
+	struct rig_say say;
+	struct rng rng;
+	uint32_t cookie, seq;
+
+	rng_seed(&rng, 3);
+	open_with_routes(1);
+	press();
+	client_syn();
+	rig_wait(&rig, 11 * RIG_S);
+	rig.out_head = rig.out_tail;
+	cookie = rig.ack;
+	seq = rig.seq;
+	for (unsigned bit = 0; bit < 32; bit++) { /* every bit of it matters */
+		rig.ack = cookie ^ 1u << bit;
+		client_says(TCP_ACK, 0);
+		rig.ack = cookie;
+		rig.seq = seq ^ 1u << bit;
+		client_says(TCP_ACK, 0);
+		rig.seq = seq;
+	}
+	say = rig_usual(&rig, TCP_ACK, 0); /* another port's */
+	say.peer_port = CLIENT_PORT + 1;
+	rig_says(&rig, say);
+	rig.tsecr += 1; /* an echo of what is yet to come at this 4-tuple */
+	rig.tsecr += 20000;
+	client_says(TCP_ACK, 0);
+	rig.tsecr -= 20001;
+	rig.tsecr -= 200000; /* or of long ago */
+	client_says(TCP_ACK, 0);
+	rig.tsecr += 200000;
+	CHECK_EQ(rig_stat(&rig, "tcp_cookies_refused"), 67);
+	rig_silent(&rig);
+	for (unsigned i = 0; i < 1u << 18; i++) { /* 2^18 x 2^-43 */
+		say = rig_usual(&rig, TCP_ACK, 0);
+		say.peer_port = CLIENT_PORT;
+		say.seq = (uint32_t)rng_u64(&rng);
+		say.ack = (uint32_t)rng_u64(&rng);
+		rig.tsecr = (uint32_t)rng_u64(&rng);
+		rig_put(&rig, say);
+		if (i % 32 == 31)
+			rig_poll(&rig);
+	}
+	CHECK_EQ(harp_tcp_accept(rig.listener, &conn), -EAGAIN);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
+	rig_silent(&rig);
+	/* The flood is long over: strays are answered again. */
+	rig_wait(&rig, 140 * RIG_S);
+	client_says(TCP_ACK, 0);
+	rig_expect(&rig, TCP_RST);
+	rig_close(&rig);
+}
+
+static void test_nobody_accepts_nobody_comes(void)
+{
+	struct rig_say say;
+
+	open_with_routes(1);
+	client_syn();
+	client_says(TCP_ACK, 0); /* fills the backlog */
+	rig.out_head = rig.out_tail;
+	say = rig_syn(&rig, TCP_SYN);
+	say.peer_port = 6666;
+	rig_says(&rig, say);
+	rig_silent(&rig); /* it will ask again, when there may be room */
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_backlog"), 1);
+	rig_close(&rig);
+}
+
+static void test_all_listeners_together_have_half_of_the_slots(void)
+{
+	struct harp_endpoint at = { .port = RIG_PORT + 1 };
+	struct harp_listener *other;
+
+	open_with_routes(100);
+	CHECK_EQ(harp_tcp_listen(rig.stack, &at, NULL, &other), 0);
+	for (unsigned i = 0; i < 20; i++) {
+		struct rig_say say = rig_syn(&rig, TCP_SYN);
+
+		rig.port = (uint16_t)(RIG_PORT + i % 2);
+		say.peer_port = (uint16_t)(1000 + i);
+		rig_says(&rig, say);
+		rig_expect(&rig, TCP_SYN | TCP_ACK);
+	}
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 4); /* of 8 */
+	CHECK_EQ(rig_stat(&rig, "tcp_cookies_sent"), 16);
+	harp_listener_close(other);
+	CHECK(rig.stack->tcp.embryonic_count <= 4);
+	harp_listener_close(rig.listener);
+	rig.listener = NULL;
+	CHECK_EQ(rig.stack->tcp.embryonic_count, 0);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_flood_of_100000_syns_keeps_out_nobody();
+	test_options_come_back();
+	test_first_data_brings_the_cookie_when_the_ack_is_lost();
+	test_a_cookie_is_good_for_two_periods();
+	test_no_cookie_no_connection();
+	test_nobody_accepts_nobody_comes();
+	test_all_listeners_together_have_half_of_the_slots();
+	return check_done();
+}
