@@ -39,6 +39,8 @@ void harp_instance_close(struct harp_instance *instance)
 	harp_stack_destroy(instance->stack);
 	if (instance->ports.held)
 		ports_destroy(&instance->ports);
+	if (instance->udp_ports.held)
+		ports_destroy(&instance->udp_ports);
 	if (instance->xdp)
 		instance->api->detach(instance->xdp);
 	harp_nic_destroy(instance->nic);
@@ -57,6 +59,8 @@ void harp_instance_fork_child(struct harp_instance *instance)
 		close(instance->xdp_fds[i]);
 	for (unsigned i = 0; i < instance->ports.count; i++)
 		close(instance->ports.fds[i]);
+	for (unsigned i = 0; i < instance->udp_ports.count; i++)
+		close(instance->udp_ports.fds[i]);
 	close(harp_nic_af_xdp_fd(instance->nic));
 	close(instance->monitor.fd);
 	close(instance->questions.fd);

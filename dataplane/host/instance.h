@@ -18,7 +18,7 @@ struct harp_instance {
 	struct harp_xdp *xdp;
 	struct netlink monitor, questions;
 	struct mirror mirror;
-	struct ports ports;
+	struct ports ports, udp_ports;
 	struct neighbours neighbours;
 	uint32_t queue, mtu_bytes;
 	bool up, gone;

@@ -94,6 +94,16 @@ static void hook_port_release(void *ctx, uint16_t port)
 	ports_release(&((struct harp_instance *)ctx)->ports, port);
 }
 
+static int hook_udp_port_acquire(void *ctx, uint16_t port)
+{
+	return ports_acquire(&((struct harp_instance *)ctx)->udp_ports, port);
+}
+
+static void hook_udp_port_release(void *ctx, uint16_t port)
+{
+	ports_release(&((struct harp_instance *)ctx)->udp_ports, port);
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 static int opening_options(struct opening *o, const struct harp_instance_options *opt)
@@ -146,6 +156,8 @@ static int opening_stack(const struct opening *o, struct harp_instance *instance
 			.port_acquire = hook_port_acquire,
 			.port_release = hook_port_release,
 		},
+		.udp_port_acquire = hook_udp_port_acquire,
+		.udp_port_release = hook_udp_port_release,
 	};
 	struct timespec now;
 	int rc;
@@ -276,7 +288,10 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	if (!rc)
 		rc = opening_attach(&o, instance);
 	if (!rc) {
-		rc = ports_init(&instance->ports, instance->api, instance->xdp);
+		rc = ports_init(&instance->ports, instance->api, instance->xdp, STEER_PORT_TCP);
+		if (!rc)
+			rc = ports_init(&instance->udp_ports, instance->api, instance->xdp,
+					STEER_PORT_UDP);
 		if (rc)
 			opening_fail(&o, rc, "out of memory");
 	}

@@ -3,6 +3,7 @@
 #include "host/ports.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,10 @@ static void ports_free(struct ports *ports)
 	*ports = (struct ports){ 0 };
 }
 
-int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp)
+int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp,
+	       uint32_t protocol)
 {
-	*ports = (struct ports){ .api = api, .xdp = xdp };
+	*ports = (struct ports){ .api = api, .xdp = xdp, .protocol = protocol };
 	/* Pages of these that are never touched cost nothing. */
 	ports->held = calloc(PORTS_ALL, sizeof(*ports->held));
 	ports->fds = calloc(PORTS_ALL, sizeof(*ports->fds));
@@ -40,12 +42,12 @@ void ports_destroy(struct ports *ports)
 }
 
 /* One socket that has the port in both families; IPv4 alone where the host has no IPv6. */
-static int ports_bind(uint16_t port)
+static int ports_bind(int type, uint16_t port)
 {
 	const struct sockaddr_in6 any6 = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
 	const struct sockaddr_in any4 = { .sin_family = AF_INET, .sin_port = htons(port) };
 	const int off = 0;
-	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), rc;
+	int fd = socket(AF_INET6, type | SOCK_CLOEXEC, 0), rc;
 
 	if (fd >= 0) {
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
@@ -58,7 +60,7 @@ static int ports_bind(uint16_t port)
 	} else if (errno != EAFNOSUPPORT) {
 		return -errno;
 	}
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
 	if (bind(fd, (const struct sockaddr *)&any4, sizeof(any4)) == 0)
@@ -66,6 +68,18 @@ static int ports_bind(uint16_t port)
 	rc = -errno;
 	close(fd);
 	return rc;
+}
+
+/* What the steering program passes (IP fragments, other queues) must not pile up in a UDP socket that
+ * nobody reads: a filter that takes nothing. */
+static int ports_be_silent(const struct ports *ports, int fd)
+{
+	struct sock_filter nothing[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
+	const struct sock_fprog filter = { .len = 1, .filter = nothing };
+
+	if (ports->protocol != STEER_PORT_UDP)
+		return 0;
+	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) ? -errno : 0;
 }
 
 int ports_acquire(struct ports *ports, uint16_t port)
@@ -76,11 +90,13 @@ int ports_acquire(struct ports *ports, uint16_t port)
 		return -EINVAL;
 	if (ports->slot_of[port])
 		return -EADDRINUSE;
-	fd = ports_bind(port);
+	fd = ports_bind(ports->protocol == STEER_PORT_UDP ? SOCK_DGRAM : SOCK_STREAM, port);
 	if (fd < 0)
 		return fd;
 	/* Only now: nobody's packets are taken before the port is ours. */
-	rc = ports->api->port_set(ports->xdp, port, true);
+	rc = ports_be_silent(ports, fd);
+	if (!rc)
+		rc = ports->api->port_set(ports->xdp, ports->protocol, port, true);
 	if (rc) {
 		close(fd);
 		return rc;
@@ -97,7 +113,7 @@ void ports_release(struct ports *ports, uint16_t port)
 
 	if (!slot--)
 		return;
-	ports->api->port_set(ports->xdp, port, false);
+	ports->api->port_set(ports->xdp, ports->protocol, port, false);
 	close(ports->fds[slot]);
 	last = --ports->count;
 	ports->held[slot] = ports->held[last];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ports.h - the local ports of a stack, held in the kernel by a bound socket each, so that nobody else
+ * ports.h - the local ports of a stack in one protocol, held in the kernel by a bound socket each, so that nobody else
  * on the host gets them, and told to the steering map.
  */
 #ifndef HARP_HOST_PORTS_H
@@ -13,13 +13,15 @@
 struct ports {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
+	uint32_t protocol; /* STEER_PORT_TCP or STEER_PORT_UDP */
 	unsigned count;
 	uint16_t *held;    /* [count] port numbers, in no order */
 	int *fds;          /* [count] their sockets: what a forked child must close */
 	uint16_t *slot_of; /* [65536] 1 + position in held[]; 0: not held */
 };
 
-int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp);
+int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp,
+	       uint32_t protocol);
 void ports_destroy(struct ports *ports);
 /* 0, -EADDRINUSE (the kernel or another stack has it), other -errno. */
 int ports_acquire(struct ports *ports, uint16_t port);

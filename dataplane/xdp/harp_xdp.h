@@ -12,7 +12,7 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 1u
+#define HARP_XDP_VERSION 2u
 #define HARP_XDP_FDS_MAX 16u
 
 struct harp_xdp;
@@ -31,7 +31,8 @@ struct harp_xdp_api {
 	bool (*native)(const struct harp_xdp *xdp);
 	/* Each returns 0 or -errno. fd -1 takes the socket of that queue out. */
 	int (*xsk_set)(struct harp_xdp *xdp, uint32_t queue, int fd);
-	int (*port_set)(struct harp_xdp *xdp, uint16_t port, bool ours);
+	/* protocol: STEER_PORT_TCP or STEER_PORT_UDP. */
+	int (*port_set)(struct harp_xdp *xdp, uint32_t protocol, uint16_t port, bool ours);
 	int (*address_set)(struct harp_xdp *xdp, const uint8_t address[16], bool ours);
 	/* Writes STEER_VERDICT_COUNT sums over all processors. */
 	int (*verdicts)(const struct harp_xdp *xdp, uint64_t *counts, unsigned count);

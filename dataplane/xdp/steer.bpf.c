@@ -22,6 +22,7 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
+#include <linux/udp.h>
 
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -80,24 +81,45 @@ static __always_inline void address_from_v4(struct address *out, __be32 v4)
 }
 
 /* Is (address, port) an end that a HARP stack holds? The port first: it decides most packets. */
-static __always_inline enum steer_verdict own_end(const struct address *address, __be16 port,
-						  enum steer_verdict yes)
+static __always_inline enum steer_verdict own_end(const struct address *address, __u8 protocol,
+						  __be16 port, enum steer_verdict yes)
 {
 	__u32 key = bpf_ntohs(port);
 	__u32 *held = bpf_map_lookup_elem(&ports, &key);
 
-	if (!held || !*held)
+	if (!held || !(*held & (protocol == IPPROTO_TCP ? STEER_PORT_TCP : STEER_PORT_UDP)))
 		return STEER_pass_port;
 	if (!bpf_map_lookup_elem(&addresses, address))
 		return STEER_pass_address;
 	return yes;
 }
 
+/* TCP's and UDP's headers begin with the two ports. */
+struct ports_start {
+	__be16 source, dest;
+};
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+/* A packet to `to`: its transport header, which is whole, names the port. */
+static __always_inline enum steer_verdict steer_transport(const struct address *to, __u8 protocol,
+							  struct ports_start *start, void *end)
+{
+	int tcp = protocol == IPPROTO_TCP;
+
+	if ((void *)start + (tcp ? sizeof(struct tcphdr) : sizeof(struct udphdr)) > end)
+		return STEER_pass_short;
+	return own_end(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp);
+}
+
 static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end)
 {
 	struct iphdr *quoted = (void *)(icmp + 1);
+	struct ports_start *start;
 	struct address source;
-	struct tcphdr *tcp;
 
 	if ((void *)(icmp + 1) > end)
 		return STEER_pass_short;
@@ -106,21 +128,21 @@ static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, 
 		return STEER_pass_protocol;
 	if ((void *)(quoted + 1) > end)
 		return STEER_pass_short;
-	if (quoted->ihl < 5 || quoted->protocol != IPPROTO_TCP)
+	if (quoted->ihl < 5 || !has_ports(quoted->protocol))
 		return STEER_pass_protocol;
 	if (quoted->frag_off & bpf_htons(0x1fff))
 		return STEER_pass_fragment;
-	tcp = (void *)quoted + quoted->ihl * 4;
-	if ((void *)tcp + 8 > end) /* RFC 792: at least 64 bits of it are there */
+	start = (void *)quoted + quoted->ihl * 4;
+	if ((void *)start + 8 > end) /* RFC 792: at least 64 bits of it are there */
 		return STEER_pass_short;
 	address_from_v4(&source, quoted->saddr);
-	return own_end(&source, tcp->source, STEER_redirect_icmp);
+	return own_end(&source, quoted->protocol, start->source, STEER_redirect_icmp);
 }
 
 static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end)
 {
 	struct address to;
-	struct tcphdr *tcp;
+	void *start;
 
 	if ((void *)(ip + 1) > end)
 		return STEER_pass_short;
@@ -128,38 +150,35 @@ static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end)
 		return STEER_pass_header;
 	if (ip->frag_off & bpf_htons(0x3fff)) /* more fragments, or not the first */
 		return STEER_pass_fragment;
-	tcp = (void *)ip + ip->ihl * 4;
+	start = (void *)ip + ip->ihl * 4;
 	if (ip->protocol == IPPROTO_ICMP)
-		return steer_icmp4((void *)tcp, end);
-	if (ip->protocol != IPPROTO_TCP)
+		return steer_icmp4(start, end);
+	if (!has_ports(ip->protocol))
 		return STEER_pass_protocol;
-	if ((void *)(tcp + 1) > end)
-		return STEER_pass_short;
 	address_from_v4(&to, ip->daddr);
-	return own_end(&to, tcp->dest, STEER_redirect_tcp);
+	return steer_transport(&to, ip->protocol, start, end);
 }
 
 static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end)
 {
 	struct ipv6hdr *quoted = (void *)(icmp + 1);
-	struct tcphdr *tcp = (void *)(quoted + 1);
+	struct ports_start *start = (void *)(quoted + 1);
 	struct address source;
 
 	if ((void *)(icmp + 1) > end)
 		return STEER_pass_short;
 	if (icmp->icmp6_type < ICMPV6_DEST_UNREACH || icmp->icmp6_type > ICMPV6_PARAMPROB)
 		return STEER_pass_protocol;
-	if ((void *)tcp + 8 > end)
+	if ((void *)start + 8 > end)
 		return STEER_pass_short;
-	if (quoted->nexthdr != IPPROTO_TCP)
+	if (!has_ports(quoted->nexthdr))
 		return STEER_pass_protocol;
 	__builtin_memcpy(&source, &quoted->saddr, sizeof(source));
-	return own_end(&source, tcp->source, STEER_redirect_icmp);
+	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp);
 }
 
 static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end)
 {
-	struct tcphdr *tcp = (void *)(ip + 1);
 	struct address to;
 
 	if ((void *)(ip + 1) > end)
@@ -168,6 +187,7 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 		return STEER_pass_header;
 	switch (ip->nexthdr) {
 	case IPPROTO_TCP:
+	case IPPROTO_UDP:
 		break;
 	case IPPROTO_ICMPV6:
 		return steer_icmp6((void *)(ip + 1), end);
@@ -180,10 +200,8 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 	default:
 		return STEER_pass_protocol;
 	}
-	if ((void *)(tcp + 1) > end)
-		return STEER_pass_short;
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
-	return own_end(&to, tcp->dest, STEER_redirect_tcp);
+	return steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end);
 }
 
 static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx)
@@ -225,7 +243,8 @@ int harp_steer(struct xdp_md *ctx)
 	int action = XDP_PASS;
 	__u64 *count;
 
-	if (verdict == STEER_redirect_tcp || verdict == STEER_redirect_icmp) {
+	if (verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp ||
+	    verdict == STEER_redirect_icmp) {
 		action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
 		if (action != XDP_REDIRECT)
 			verdict = STEER_absent;

@@ -7,6 +7,9 @@
 #define HARP_XDP_STEER_H
 
 #define STEER_PORTS 65536
+/* What the map of ports holds: whose port it is, as bits. */
+#define STEER_PORT_TCP 1
+#define STEER_PORT_UDP 2
 #define STEER_ADDRESSES_MAX 64
 #define STEER_QUEUES_MAX 256
 
@@ -19,9 +22,10 @@
 	X(pass_type, "to the kernel: neither IPv4 nor IPv6")                                       \
 	X(pass_header, "to the kernel: malformed IP header or IPv6 extension headers")             \
 	X(pass_fragment, "to the kernel: IP fragment")                                             \
-	X(pass_protocol, "to the kernel: neither TCP nor an ICMP error")                           \
+	X(pass_protocol, "to the kernel: neither TCP nor UDP nor an ICMP error")                   \
 	X(pass_port, "to the kernel: not a port of ours")                                          \
-	X(pass_address, "to the kernel: our port, but not an address of ours")
+	X(pass_address, "to the kernel: our port, but not an address of ours")                     \
+	X(redirect_udp, "to HARP: UDP to an own address and a port of ours")
 
 #define STEER_VERDICT_ENUM(name, help) STEER_##name,
 enum steer_verdict { STEER_VERDICTS(STEER_VERDICT_ENUM) STEER_VERDICT_COUNT };

@@ -305,10 +305,14 @@ static int xdp_xsk_set(struct harp_xdp *xdp, uint32_t queue, int fd)
 		       : bpf_map_delete_elem(xdp->xsks_fd, &queue);
 }
 
-static int xdp_port_set(struct harp_xdp *xdp, uint16_t port, bool ours)
+static int xdp_port_set(struct harp_xdp *xdp, uint32_t protocol, uint16_t port, bool ours)
 {
-	uint32_t key = port, value = ours;
+	uint32_t key = port, value = 0;
+	int rc = bpf_map_lookup_elem(xdp->ports_fd, &key, &value);
 
+	if (rc)
+		return rc;
+	value = ours ? value | protocol : value & ~protocol;
 	return bpf_map_update_elem(xdp->ports_fd, &key, &value, BPF_ANY);
 }
 

@@ -27,6 +27,7 @@ from scapy.layers.inet6 import (
     IPv6ExtHdrRouting,
 )
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
+from scapy.layers.sctp import SCTP
 from scapy.packet import Packet
 
 from harp.lab import Lab, in_namespace
@@ -48,6 +49,10 @@ class Family:
         """A segment that a stack drops in silence: a lone ACK would be answered with RST."""
         return self.ip(src=self.peer, dst=self.own) / TCP(sport=7, dport=port, flags="R")
 
+    def udp_to_us(self) -> Packet:
+        """A datagram whose checksum is wrong, so that nobody answers it."""
+        return self.ip(src=self.peer, dst=self.own) / UDP(dport=PORT, chksum=1)
+
     def from_us(self, port: int = PORT) -> Packet:
         """What an ICMP error quotes."""
         return self.ip(src=self.own, dst=self.peer) / TCP(sport=port, dport=7)
@@ -63,7 +68,8 @@ EACH_FAMILY: list[tuple[str, Packet]] = [
         ("pass_port", v.to_us(FREE)),
         ("pass_port", v.ip(src=v.peer, dst=v.other) / TCP(dport=FREE, flags="R")),
         ("pass_address", v.ip(src=v.peer, dst=v.other) / TCP(dport=PORT, flags="R")),
-        ("pass_protocol", v.ip(src=v.peer, dst=v.own) / UDP(dport=PORT)),
+        ("pass_port", v.ip(src=v.peer, dst=v.own) / UDP(dport=PORT)),  # TCP's port only
+        ("pass_protocol", v.ip(src=v.peer, dst=v.own) / SCTP(dport=PORT)),
         # A tag with VLAN 0 is a priority, which changes nothing; others are not this interface's.
         ("redirect_tcp", Dot1Q(vlan=0, prio=5) / v.to_us()),
         ("pass_port", Dot1Q(vlan=0, prio=5) / v.to_us(FREE)),
@@ -85,7 +91,8 @@ ONLY_V4: list[tuple[str, Packet]] = [
     ("redirect_icmp", icmp4(type=12) / V4.from_us()),
     ("pass_port", icmp4(type=3, code=4) / V4.from_us(FREE)),
     ("pass_address", icmp4(type=3, code=4) / IP(src=V4.other) / TCP(sport=PORT)),
-    ("pass_protocol", icmp4(type=3) / IP(src=V4.own, dst=V4.peer) / UDP(sport=PORT)),
+    ("pass_port", icmp4(type=3) / IP(src=V4.own, dst=V4.peer) / UDP(sport=PORT)),
+    ("pass_protocol", icmp4(type=3) / IP(src=V4.own, dst=V4.peer) / SCTP(sport=PORT)),
     ("pass_protocol", icmp4(type=8)),
     ("pass_protocol", icmp4(type=5) / V4.from_us()),  # a redirect
     ("pass_fragment", IP(src=V4.peer, dst=V4.own, flags="MF") / TCP(dport=PORT, flags="R")),
@@ -110,7 +117,8 @@ ONLY_V6: list[tuple[str, Packet]] = [
     ),
     ("pass_port", icmp6(ICMPv6PacketTooBig()) / V6.from_us(FREE)),
     ("pass_address", icmp6(ICMPv6PacketTooBig()) / IPv6(src=V6.other) / TCP(sport=PORT)),
-    ("pass_protocol", icmp6(ICMPv6DestUnreach()) / IPv6(src=V6.own) / UDP(sport=PORT)),
+    ("pass_port", icmp6(ICMPv6DestUnreach()) / IPv6(src=V6.own) / UDP(sport=PORT)),
+    ("pass_protocol", icmp6(ICMPv6DestUnreach()) / IPv6(src=V6.own) / SCTP(sport=PORT)),
     *(
         ("pass_protocol", icmp6(message))
         for message in (
@@ -140,6 +148,30 @@ SHORT: list[tuple[str, Packet, int]] = [
     ("pass_short", V6.to_us(), 14 + 40 + 19),
     ("pass_short", icmp6(ICMPv6PacketTooBig()) / V6.from_us(), 14 + 40 + 8 + 40 + 7),
 ]
+# While UDP's port is held, and TCP's is not.
+UDP_HELD: list[tuple[str, Packet]] = [
+    *(
+        pair
+        for v in (V4, V6)
+        for pair in (
+            ("redirect_udp", v.udp_to_us()),
+            ("redirect_udp", Dot1Q(vlan=0) / v.udp_to_us()),
+            ("pass_port", v.ip(src=v.peer, dst=v.own) / UDP(dport=FREE)),
+            ("pass_port", v.to_us()),
+            ("pass_address", v.ip(src=v.peer, dst=v.other) / UDP(dport=PORT)),
+        )
+    ),
+    ("redirect_icmp", icmp4(type=3, code=3) / IP(src=V4.own, dst=V4.peer) / UDP(sport=PORT)),
+    ("pass_port", icmp4(type=3, code=3) / V4.from_us()),
+    ("pass_fragment", IP(src=V4.peer, dst=V4.own, flags="MF") / UDP(dport=PORT)),
+    ("redirect_icmp", icmp6(ICMPv6DestUnreach(code=4)) / IPv6(src=V6.own) / UDP(sport=PORT)),
+    ("pass_port", icmp6(ICMPv6DestUnreach(code=4)) / V6.from_us()),
+    ("pass_fragment", IPv6(src=V6.peer, dst=V6.own) / IPv6ExtHdrFragment() / UDP(dport=PORT)),
+]
+UDP_SHORT: list[tuple[str, Packet, int]] = [
+    ("pass_short", V4.ip(src=V4.peer, dst=V4.own) / UDP(dport=PORT), 14 + 20 + 7),
+    ("pass_short", V6.ip(src=V6.peer, dst=V6.own) / UDP(dport=PORT), 14 + 40 + 7),
+]
 # What the hosts' kernels send each other by themselves has these verdicts too.
 NOISE = {"pass_protocol", "pass_type", "pass_header"}
 
@@ -157,15 +189,34 @@ def send_frames(lab: Lab, frames: list[bytes]) -> None:
     in_namespace(here.netns, send)
 
 
+def ethernet_of(lab: Lab) -> Ether:
+    """The header of frames from the first host to the second."""
+    macs = [
+        json.loads(host.run("ip", "-j", "link", "show", host.ifname))[0]["address"]
+        for host in lab.hosts
+    ]
+    return Ether(src=macs[0], dst=macs[1])
+
+
+def test_udp_has_ports_of_its_own(tools: Tools, dual: Lab) -> None:
+    there = dual.hosts[1]
+    args = [tools.build / "tools" / "udp" / "harp-udp", "echo", "::", str(PORT)]
+    server = tools.serve(there, [*args, *tools.side(there, "harp")])
+    ethernet = ethernet_of(dual)
+    whole = [(verdict, bytes(ethernet / p)) for verdict, p in UDP_HELD]
+    short = [(verdict, bytes(ethernet / p)[:at]) for verdict, p, at in UDP_SHORT]
+    send_frames(dual, [frame for _, frame in whole + short])
+    server.terminate()
+    counts = json.loads(finish(server)[0].splitlines()[-1])["steering"]
+    expected = Counter(verdict for verdict, _ in whole + short)
+    assert {name: n for name, n in counts.items() if n and name not in NOISE} == expected
+
+
 def test_every_kind_of_packet_has_its_verdict(tools: Tools, dual: Lab) -> None:
     here, there = dual.hosts
     serve = [tools.tcp, "serve", "::", str(PORT), *tools.side(there, "harp"), "-o", "json"]
     server = tools.serve(there, serve)
-    macs = [
-        json.loads(host.run("ip", "-j", "link", "show", host.ifname))[0]["address"]
-        for host in dual.hosts
-    ]
-    ethernet = Ether(src=macs[0], dst=macs[1])
+    ethernet = ethernet_of(dual)
     whole = [(verdict, bytes(ethernet / p)) for verdict, p in EACH_FAMILY + ONLY_V4 + ONLY_V6]
     short = [(verdict, bytes(ethernet / p)[:at]) for verdict, p, at in SHORT]
     send_frames(dual, [frame for _, frame in whole + short])

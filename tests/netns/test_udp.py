@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP's UDP and the kernel's understand each other, both ways; ports are held, others are not."""
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from netns_tools import Tools, finish, run
+
+from harp.lab import Host, Lab, LabOptions, in_namespace
+
+COUNT = 3000
+PORT = 7000
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
+def family(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    with Lab(LabOptions(ipv6=request.param)) as lab:
+        yield lab
+
+
+def kernel_socket(host: Host, timeout_s: float = 5) -> socket.socket:
+    """A UDP socket of the kernel's in the host's namespace."""
+
+    made: list[socket.socket] = []
+
+    def make(_: object) -> None:
+        kind = socket.AF_INET6 if ":" in host.address else socket.AF_INET
+        made.append(socket.socket(kind, socket.SOCK_DGRAM))
+
+    in_namespace(host.netns, make)
+    made[0].settimeout(timeout_s)
+    return made[0]
+
+
+def echo_server(tools: Tools, host: Host) -> Any:
+    args = [tools.build / "tools" / "udp" / "harp-udp", "echo", host.address, str(PORT)]
+    return tools.serve(host, [*args, *tools.side(host, "harp")])
+
+
+def harp_call(tools: Tools, host: Host, address: str, *more: str) -> Any:
+    args = [tools.build / "tools" / "udp" / "harp-udp", "call", address, str(PORT)]
+    return json.loads(run(host, [*args, *tools.side(host, "harp"), *more]))
+
+
+def end(server: Any) -> Any:
+    server.terminate()
+    return json.loads(finish(server)[0].splitlines()[-1])
+
+
+@pytest.mark.parametrize("size", [4, 64, 1400])
+def test_kernel_calls_harp(tools: Tools, family: Lab, size: int) -> None:
+    here, there = family.hosts
+    server = echo_server(tools, there)
+    with kernel_socket(here) as sock:
+        sock.connect((there.address, PORT))
+        for n in range(COUNT):
+            sent = n.to_bytes(4, "little") + bytes((n + i) & 255 for i in range(size - 4))
+            sock.send(sent)
+            assert sock.recv(9000) == sent
+        sock.send(b"")
+        assert sock.recv(9000) == b""
+    report = end(server)
+    assert report["received"] == report["sent"] == COUNT + 1
+    assert report["steering"]["redirect_udp"] == COUNT + 1
+    assert report["stats"]["drop_udp_checksum"] == 0
+
+
+@pytest.mark.parametrize("size", [4, 64, 1400])
+def test_harp_calls_kernel(tools: Tools, family: Lab, size: int) -> None:
+    here, there = family.hosts
+
+    with kernel_socket(there) as sock, ThreadPoolExecutor(1) as pool:
+        sock.bind((there.address, PORT))
+
+        def echo() -> None:
+            for _ in range(COUNT):
+                data, peer = sock.recvfrom(9000)
+                sock.sendto(data, peer)
+
+        echoing = pool.submit(echo)
+        report = harp_call(tools, here, there.address, "--count", str(COUNT), "--size", str(size))
+        echoing.result()
+    assert report["sent"] == report["received"] == COUNT
+    assert report["wrong"] == 0
+    assert report["port"] >= 61000, "a port of the range was chosen"
+
+
+def test_harp_calls_harp(tools: Tools, family: Lab) -> None:
+    here, there = family.hosts
+    server = echo_server(tools, there)
+    report = harp_call(tools, here, there.address, "--count", str(COUNT), "--size", "1400")
+    assert report["received"] == COUNT
+    assert report["wrong"] == 0
+    assert end(server)["received"] == COUNT
+
+
+def test_nobody_has_the_port(tools: Tools, family: Lab) -> None:
+    """The kernel's ICMP error reaches the socket through the steering program."""
+    here, there = family.hosts
+    report = harp_call(tools, here, there.address, "--count", "1")
+    assert report["refused"] == 1
+    assert report["steering"]["redirect_icmp"] == 1
+
+
+def test_the_kernel_keeps_the_rest(tools: Tools, family: Lab) -> None:
+    """A held port can't be bound; others, and TCP's of the same number, are free."""
+    here, there = family.hosts
+    server = echo_server(tools, there)
+    with kernel_socket(there) as sock, kernel_socket(here) as peer:
+        with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
+            sock.bind((there.address, PORT))
+        sock.bind((there.address, PORT + 1))
+        peer.sendto(b"to the kernel", (there.address, PORT + 1))
+        assert sock.recv(100) == b"to the kernel"
+
+    def listen(_: object) -> None:
+        with socket.create_server((there.address, PORT), family=peer.family):
+            pass
+
+    in_namespace(there.netns, listen)
+    report = end(server)
+    assert report["received"] == 0
+    # Given back when its holder ends.
+    with kernel_socket(there) as sock:
+        sock.bind((there.address, PORT))
