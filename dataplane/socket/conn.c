@@ -57,6 +57,7 @@ static bool conn_tuple_free(void *ctx, uint16_t port)
 static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 {
 	struct tcp *tcp = conn->tcp;
+	struct flow_key peer;
 
 	if (wanted != 0) {
 		if (!conn_tuple_free(conn, wanted))
@@ -64,7 +65,8 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 		conn->local_port = wanted;
 		return port_get(&tcp->ports, wanted);
 	}
-	conn->local_port = port_choose(&tcp->ports, conn_tuple_free, conn);
+	peer = conn_flow_key(conn);
+	conn->local_port = port_choose(&tcp->ports, &peer, conn_tuple_free, conn);
 	return conn->local_port ? 0 : -EADDRINUSE;
 }
 

@@ -46,7 +46,7 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		if (err)
 			return err;
 	} else {
-		at.port = port_choose(&tcp->ports, NULL, NULL);
+		at.port = port_choose(&tcp->ports, NULL, NULL, NULL);
 		if (at.port == 0)
 			return -EADDRINUSE;
 	}

@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* port.c - local ports: a count of users each; the owner's hooks hear of the first and the last. */
+/*
+ * port.c - local ports: a count of users each; the owner's hooks hear of the first and the last.
+ *
+ * A port that is chosen must be one that a third party can't guess, as it is half of what an attacker off
+ * the path has to know (RFC 6056 section 1). For connections that is algorithm 4, double-hash port
+ * selection: each pair of addresses and remote port has a place of its own to begin, and goes round from
+ * there, so that a port comes back to the same remote as late as possible. Nothing of the stack's
+ * generator is shown, only a keyed hash.
+ */
 #include "transport/port.h"
 
 #include <assert.h>
@@ -7,6 +15,7 @@
 #include <stdlib.h>
 
 #define PORT_COUNT 65536u
+#define PORT_STEP_MAX 8u
 
 int port_init(struct port_table *table, const struct harp_stack_options *opt,
 	      int (*acquire)(void *ctx, uint16_t port), void (*release)(void *ctx, uint16_t port),
@@ -17,7 +26,9 @@ int port_init(struct port_table *table, const struct harp_stack_options *opt,
 		return -ENOMEM;
 	table->port_min = opt->port_min;
 	table->port_max = opt->port_max;
-	table->rng = rng;
+	table->secret = (struct siphash_key){ .k = { rng_u64(rng), rng_u64(rng) } };
+	for (uint32_t i = 0; i < PORT_STEPS; i++)
+		table->steps[i] = (uint16_t)rng_u64(rng);
 	table->acquire = acquire;
 	table->release = release;
 	table->ctx = ctx;
@@ -51,10 +62,36 @@ void port_put(struct port_table *table, uint16_t port)
 		table->release(table->ctx, port);
 }
 
-uint16_t port_choose(struct port_table *table, bool (*shared)(void *ctx, uint16_t port), void *ctx)
+/* Where the search begins: hashed as bytes, without padding. */
+struct port_input {
+	struct flow_key peer;
+	uint32_t draw;
+};
+static_assert(sizeof(struct port_input) == sizeof(struct flow_key) + 4, "hashed: no padding");
+
+static uint32_t port_first(struct port_table *table, const struct flow_key *peer)
+{
+	struct port_input in = { .draw = ++table->draws };
+	uint64_t draw = siphash24(&table->secret, &in, sizeof(in)), hash;
+	uint16_t *step;
+
+	if (!peer)
+		return (uint32_t)draw;
+	/* RFC 6056 section 3.3.4: offset = F(), index = G(); here the halves of one keyed hash. The step is
+	 * of random length, or a remote that shares the counter could count our connections. */
+	in = (struct port_input){ .peer = *peer };
+	in.peer.local_port = 0;
+	hash = siphash24(&table->secret, &in, sizeof(in));
+	step = &table->steps[hash % PORT_STEPS];
+	*step = (uint16_t)(*step + 1 + draw % PORT_STEP_MAX);
+	return (uint32_t)(hash >> 32) + *step;
+}
+
+uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
+		     bool (*shared)(void *ctx, uint16_t port), void *ctx)
 {
 	uint32_t span = (uint32_t)table->port_max - table->port_min + 1u;
-	uint32_t first = rng_below(table->rng, span);
+	uint32_t first = port_first(table, peer) % span;
 
 	for (uint32_t pass = 0; pass < (shared ? 2u : 1u); pass++) {
 		for (uint32_t i = 0; i < span; i++) {

@@ -5,11 +5,16 @@
 
 #include "base/rng.h"
 #include "harp.h"
+#include "transport/flow.h"
+
+#define PORT_STEPS 256u
 
 struct port_table {
 	uint32_t *users; /* per port: listeners and connections, or sockets, on it */
 	uint16_t port_min, port_max;
-	struct rng *rng;
+	struct siphash_key secret;
+	uint16_t steps[PORT_STEPS];
+	uint32_t draws;
 	/* The owner's hooks; either may be NULL. */
 	int (*acquire)(void *ctx, uint16_t port);
 	void (*release)(void *ctx, uint16_t port);
@@ -29,9 +34,11 @@ static inline bool port_used(const struct port_table *table, uint16_t port)
 	return table->users[port] != 0;
 }
 /*
- * Chooses a port of the range and takes it: at first only ports that nobody uses, then, when shared is
+ * Chooses a port of the range and takes it, for a connection to peer, or for a listener or socket that has
+ * none (NULL): at first only ports that nobody uses, then, when shared is
  * not NULL, those for which shared() says that the 4-tuple is still free. 0: none.
  */
-uint16_t port_choose(struct port_table *table, bool (*shared)(void *ctx, uint16_t port), void *ctx);
+uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
+		     bool (*shared)(void *ctx, uint16_t port), void *ctx);
 
 #endif

@@ -110,7 +110,7 @@ int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local)
 			return -EADDRINUSE;
 		err = port_get(&udp->ports, port);
 	} else {
-		port = port_choose(&udp->ports, NULL, NULL);
+		port = port_choose(&udp->ports, NULL, NULL, NULL);
 		err = port ? 0 : -EADDRINUSE;
 	}
 	if (err)

@@ -35,6 +35,99 @@ static bool always(void *ctx, uint16_t port)
 	return port == 61001;
 }
 
+/* ------------------------------------------------------------------------------------------------
+ * RFC 6056.
+ */
+static struct flow_key peer_key(uint32_t who)
+{
+	return (struct flow_key){ .local = harp_addr_v4(10, 0, 0, 1),
+				  .remote = harp_addr_v4(10, (uint8_t)(who >> 16),
+							 (uint8_t)(who >> 8), (uint8_t)who),
+				  .remote_port = 5000 };
+}
+
+static uint16_t choose_for(struct port_table *table, uint32_t who)
+{
+	struct flow_key key = peer_key(who);
+	uint16_t port = port_choose(table, &key, NULL, NULL);
+
+	port_put(table, port);
+	return port;
+}
+
+static void open_table(struct port_table *table, uint64_t seed)
+{
+	struct harp_stack_options opt = { .port_min = 61000, .port_max = 65095 }; /* 4096 */
+	struct rng rng;
+
+	rng_seed(&rng, seed);
+	CHECK_EQ(port_init(table, &opt, NULL, NULL, NULL, &rng), 0);
+}
+
+/* Of 64 equal parts of the range each has its share: chi-square with 63 degrees of freedom is above 103.4
+ * once in a thousand honest runs, and this run is the same each time. */
+static void check_even(const uint32_t parts[64], uint32_t draws)
+{
+	double want = draws / 64.0, chi = 0;
+
+	for (unsigned i = 0; i < 64; i++)
+		chi += (parts[i] - want) * (parts[i] - want) / want;
+	CHECK(chi < 103.4);
+}
+
+static void test_ports_are_spread_evenly(void)
+{
+	uint32_t by_peer[64] = { 0 }, by_listener[64] = { 0 };
+	struct port_table table;
+
+	open_table(&table, 6056);
+	for (uint32_t who = 0; who < 64000; who++) {
+		uint16_t port = port_choose(&table, NULL, NULL, NULL);
+
+		port_put(&table, port);
+		by_listener[(port - 61000) / 64]++;
+		by_peer[(choose_for(&table, who) - 61000) / 64]++;
+	}
+	check_even(by_peer, 64000);
+	check_even(by_listener, 64000);
+	port_destroy(&table);
+}
+
+static void test_one_remote_cannot_tell_anothers_port(void)
+{
+	unsigned hits = 0;
+
+	/* What the attacker's own connections show, and the 8 ports that would follow. */
+	for (uint64_t seed = 0; seed < 4000; seed++) {
+		struct port_table table;
+		uint16_t seen, next;
+
+		open_table(&table, seed);
+		seen = choose_for(&table, 1);
+		next = choose_for(&table, 2);
+		hits += (uint16_t)(next - seen - 1) < 8;
+		port_destroy(&table);
+	}
+	CHECK(hits >= 1 && hits <= 20); /* by chance: 4000 * 8 / 4096 */
+}
+
+static void test_ports_of_a_remote_come_back_late(void)
+{
+	struct port_table table;
+	bool used[4096] = { false };
+	unsigned again = 0;
+
+	open_table(&table, 7);
+	for (unsigned i = 0; i < 512; i++) { /* 512 steps of at most 8: once round */
+		uint16_t port = choose_for(&table, 1);
+
+		again += used[port - 61000];
+		used[port - 61000] = true;
+	}
+	CHECK_EQ(again, 0);
+	port_destroy(&table);
+}
+
 int main(void)
 {
 	struct owner owner = { .refused = 61002 };
@@ -64,17 +157,20 @@ int main(void)
 
 	/* All of the range but the refused one, each once, then none. */
 	for (unsigned i = 0; i < 3; i++) {
-		uint16_t port = port_choose(&table, NULL, NULL);
+		uint16_t port = port_choose(&table, NULL, NULL, NULL);
 
 		CHECK(port >= 61000 && port <= 61003 && port != 61002 && !seen[port - 61000]);
 		if (port >= 61000 && port <= 61003)
 			seen[port - 61000] = true;
 	}
-	CHECK_EQ(port_choose(&table, NULL, NULL), 0);
+	CHECK_EQ(port_choose(&table, NULL, NULL, NULL), 0);
 	/* Shared when the 4-tuple is another one. */
-	CHECK_EQ(port_choose(&table, always, NULL), 61001);
+	CHECK_EQ(port_choose(&table, NULL, always, NULL), 61001);
 	CHECK_EQ(table.users[61001], 2);
 	port_destroy(&table);
 	CHECK_EQ(owner.released, owner.acquired); /* what was still in use is given back */
+	test_ports_are_spread_evenly();
+	test_one_remote_cannot_tell_anothers_port();
+	test_ports_of_a_remote_come_back_late();
 	return check_done();
 }

@@ -269,6 +269,56 @@ static void test_rst_with_a_reason_and_into_a_closed_window(void)
 }
 
 /* ------------------------------------------------------------------------------------------------
+ * Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4.
+ */
+/* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand honest runs,
+ * and this run is the same each time. */
+static void check_bytes_even(const uint32_t counts[256], uint32_t draws)
+{
+	double want = draws / 256.0, chi = 0;
+
+	for (unsigned i = 0; i < 256; i++)
+		chi += (counts[i] - want) * (counts[i] - want) / want;
+	CHECK(chi < 330.5);
+}
+
+static void test_isn_is_a_clock_and_a_secret_per_tuple(void)
+{
+	static uint32_t iss[8][256],
+		offset[8][256]; /* 4 bytes of the values, 4 of the differences */
+	struct harp_conn conn;
+	uint32_t last_iss = 0, last_offset = 0;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	conn = *rig.conn;
+	/* The same 4-tuple a second later: 4 us a tick, or 4.096, as it is made by a shift. */
+	conn.tcp->now_ns += RIG_S;
+	tcp_conn_secrets(&conn);
+	CHECK_EQ(conn.iss_seq - rig.conn->iss_seq,
+		 ((rig.now_ns + RIG_S) >> 12) - (rig.now_ns >> 12));
+	CHECK_EQ(conn.ts_offset, rig.conn->ts_offset);
+	/* Remotes one beside the other, at one moment. */
+	for (uint32_t port = 0; port < 65536; port++) {
+		conn.remote_port = (uint16_t)port;
+		tcp_conn_secrets(&conn);
+		for (unsigned i = 0; i < 4; i++) {
+			iss[i][(uint8_t)(conn.iss_seq >> 8 * i)]++;
+			iss[4 + i][(uint8_t)((conn.iss_seq - last_iss) >> 8 * i)]++;
+			offset[i][(uint8_t)(conn.ts_offset >> 8 * i)]++;
+			offset[4 + i][(uint8_t)((conn.ts_offset - last_offset) >> 8 * i)]++;
+		}
+		last_iss = conn.iss_seq;
+		last_offset = conn.ts_offset;
+	}
+	for (unsigned i = 0; i < 8; i++) {
+		check_bytes_even(iss[i], 65536);
+		check_bytes_even(offset[i], 65536);
+	}
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
  * 2^20 guesses.
  *
  * What one guess can hit, with everything that the attacker may be assumed to know taken from him for
@@ -409,6 +459,7 @@ int main(int argc, char **argv)
 	test_challenges_of_one_connection_tell_nothing_of_another();
 	test_rst_in_time_wait_is_ignored();
 	test_rst_with_a_reason_and_into_a_closed_window();
+	test_isn_is_a_clock_and_a_secret_per_tuple();
 	test_a_million_guesses(seed, true);
 	test_a_million_guesses(seed, false);
 	return check_done();
