@@ -110,7 +110,17 @@
 	X(tcp_cookies_sent, counter,                                                               \
 	  "SYNs answered with a SYN cookie: the backlog was under pressure")                       \
 	X(tcp_cookies_accepted, counter, "connections opened by a SYN cookie that came back")      \
-	X(tcp_cookies_refused, counter, "ACKs to a listener that brought no good SYN cookie")
+	X(tcp_cookies_refused, counter, "ACKs to a listener that brought no good SYN cookie")      \
+	X(tcp_sack_in, counter, "segments received with SACK blocks")                              \
+	X(tcp_sack_bad, counter, "SACK blocks ignored: outside of what is outstanding")            \
+	X(tcp_sack_walked, counter, "segments of send queues looked at to repair losses")          \
+	X(tcp_dsack_in, counter, "duplicates that peers reported (RFC 2883)")                      \
+	X(tcp_dsack_out, counter, "duplicates reported to peers")                                  \
+	X(tcp_lost_segs, counter, "segments that counted as lost")                                 \
+	X(tcp_tlp_probes, counter, "tail loss probes sent (RFC 8985)")                             \
+	X(tcp_spurious_rto, counter, "timeouts undone: nothing was lost")                          \
+	X(tcp_spurious_recovery, counter, "fast recoveries undone: nothing was lost")              \
+	X(tcp_reneged, counter, "peers that dropped what they had SACKed")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

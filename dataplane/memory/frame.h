@@ -40,11 +40,11 @@ struct frame {
 	uint8_t nic_refs;      /* transmissions of this frame the NIC has not completed */
 	uint8_t stack_refs;    /* 1 while a queue or the application holds it */
 	uint8_t flags;         /* enum frame_flag */
-	uint8_t reserved;
-	uint32_t csum;    /* see FRAME_CSUM; not folded further than 32 bits */
-	uint32_t seq;     /* TCP: sequence number of data[0] */
-	uint64_t sent_ns; /* TCP: last transmission; RACK and RTT sampling read it */
-	uint64_t owner;   /* the layer that holds it: a mark of its own (transport: the conn) */
+	uint8_t tcp_flags;     /* TCP: enum seg_flag */
+	uint32_t csum;         /* see FRAME_CSUM; not folded further than 32 bits */
+	uint32_t seq;          /* TCP: sequence number of data[0] */
+	uint64_t sent_ns;      /* TCP: last transmission; RACK and RTT sampling read it */
+	uint64_t owner; /* the layer that holds it: a mark of its own (transport: the conn) */
 };
 static_assert(sizeof(struct frame) == 64, "one cache line per frame");
 

@@ -309,6 +309,8 @@ void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
 	conn->snd_nxt_seq = iss_seq;
 	conn->snd_end_seq = iss_seq + 1;
 	conn->recover_seq = iss_seq;
+	conn->rack_fack_seq = iss_seq;
+	conn->rtx_seq = iss_seq;
 }
 
 void tcp_conn_event(struct harp_conn *conn, uint32_t events)
@@ -351,6 +353,7 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 	tcp_state_set(conn, HARP_TCP_TIME_WAIT);
 	tcp_sndq_purge(conn);
 	conn->rto_deadline_ns = TCP_NEVER_NS;
+	conn->loss_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(conn->flags & CONN_HANDLE)) {

@@ -13,7 +13,10 @@
  *	tcp_tx.c       the transmit phase: who sends what, when
  *	tcp_out.c      one segment out: headers, options, window
  *	tcp_sndq.c     the send queue: bytes and frames become segments
- *	tcp_loss.c     what was lost, what is in flight; RFC 5681, 6582
+ *	tcp_sack.c     the sender's scoreboard: what the peer has, by its SACK blocks (RFC 2018, 2883)
+ *	tcp_sackout.c  the receiver's SACK blocks
+ *	tcp_rack.c     when a segment counts as lost, and the tail loss probe (RFC 8985)
+ *	tcp_loss.c     the repair: when it begins and ends, what leaves meanwhile, when it was in vain
  *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
  *	tcp_ecn.c      explicit congestion notification: RFC 3168, 8257
  *	tcp_cc.c       which congestion control (cc.h), and pacing
@@ -83,9 +86,10 @@ enum conn_flag {
 	CONN_PROBE_PENDING = 0x0200, /* a keepalive or window probe is to be sent */
 	CONN_CWND_LIMITED = 0x0400,  /* the congestion window held back data: until limited_seq */
 	CONN_ESTABLISHED_ONCE = 0x0800,
-	CONN_ECHO_LOOSE = 0x10000, /* its handshake did not echo our timestamp */
-	CONN_FIN_OOO = 0x1000,     /* a FIN was seen out of order, at rcv_fin_seq */
-	CONN_ACK_HELD = 0x8000,    /* the ACK that is owed may wait until ack_due_ns */
+	CONN_TLP_PENDING = 0x100000, /* a tail loss probe is to be sent */
+	CONN_ECHO_LOOSE = 0x10000,   /* its handshake did not echo our timestamp */
+	CONN_FIN_OOO = 0x1000,       /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_ACK_HELD = 0x8000,      /* the ACK that is owed may wait until ack_due_ns */
 	CONN_WINDOW_FORCE =
 		0x2000,           /* window-limited with nothing in flight: cut a segment to fit */
 	CONN_ECN_IN = 0x01000000, /* the peer may send ECT: its marks are told of */
@@ -97,8 +101,34 @@ enum conn_flag {
 
 enum tcp_recovery {
 	TCP_RECOVERY_NONE = 0,
-	TCP_RECOVERY_FAST, /* RFC 6582, until snd_una passes recover_seq */
-	TCP_RECOVERY_RTO,  /* after a timeout: everything before recover_seq is sent again */
+	TCP_RECOVERY_FAST, /* segments were lost: until snd_una passes recover_seq */
+	TCP_RECOVERY_RTO,  /* after a timeout: likewise */
+	TCP_RECOVERY_CWR, /* nothing was lost, the window goes down: ECN, or a probe filled the hole */
+};
+
+/* Of a sent segment: frame.tcp_flags. Neither: on its way, as far as we know. */
+enum seg_flag {
+	SEG_SACKED = 0x01, /* the peer has it, and not all before it */
+	SEG_LOST = 0x02,   /* it doesn't, and it is to be sent again */
+};
+
+#define TCP_FINGERS 64u
+#define TCP_SACK_RANGES 32u
+#define TCP_RESENT 128u
+
+/* The sender's memory of segments sent: see tcp_sack.c and tcp_rack.c. Not touched on the fast path. */
+struct tcp_board {
+	struct {
+		uint32_t seq, frame;
+	} finger[TCP_FINGERS]; /* every finger_step-th segment sent, oldest at finger_first */
+	struct tcp_sack_block range[TCP_SACK_RANGES]; /* sorted; every segment in them is marked */
+	struct {
+		uint32_t seq, frame;
+	} resent[TCP_RESENT]; /* segments sent again, in the order of time */
+	uint32_t finger_first, finger_count, finger_step;
+	uint32_t range_count;
+	uint32_t resent_first, resent_count;
+	bool resent_untracked; /* some found no room in it */
 };
 
 struct harp_conn {
@@ -118,6 +148,8 @@ struct harp_conn {
 	uint8_t dup_acks;
 	uint8_t rtx_backoff;       /* RFC 6298 (5.5): how often the timer was doubled */
 	uint8_t full_segs_unacked; /* full-sized segments received since the last ACK was sent */
+	uint8_t loss_open;         /* marks, a repair or a probe: ACKs take the slow path */
+	uint8_t finger_left;       /* segments to be sent until the next one has a finger */
 
 	/* Line 1: the queues. */
 	struct frame *snd_head;   /* oldest segment not acknowledged */
@@ -133,7 +165,10 @@ struct harp_conn {
 	struct cc cc;
 
 	/* Clocks. */
-	uint64_t rto_deadline_ns;  /* retransmission or persist timer; TCP_NEVER_NS: off */
+	uint64_t rto_deadline_ns; /* retransmission or persist timer; TCP_NEVER_NS: off */
+	uint64_t
+		loss_deadline_ns; /* reordering timer while something is marked, else the probe's */
+	uint64_t pto_ns; /* RFC 8985 section 7.2, of more than one segment; 0: no sample yet */
 	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
 	uint64_t keep_deadline_ns;
 	uint64_t pace_deadline_ns; /* new data may leave again */
@@ -150,9 +185,13 @@ struct harp_conn {
 	uint32_t ack_poll;                          /* tcp->poll_count when the ACK became due */
 	uint32_t snd_unsent_bytes_max;              /* the application's; UINT32_MAX: none */
 	uint32_t recover_seq;
-	uint32_t rtx_seq;         /* in recovery: everything before it was sent again */
-	uint32_t dup_acked_bytes; /* left the network, as duplicate ACKs tell */
-	struct frame *rtx_next;   /* TCP_RECOVERY_RTO: the segment at rtx_seq */
+	uint32_t sacked_bytes, sacked_segs; /* marked SEG_SACKED */
+	uint32_t lost_bytes;                /* marked SEG_LOST */
+	uint32_t dup_acked_bytes; /* left the network, as duplicate ACKs tell; without SACK */
+	uint32_t rtx_seq;         /* of rtx_next */
+	struct frame *rtx_next;   /* nothing before it is SEG_LOST; older than snd_una: snd_head */
+	struct frame *rack_next;  /* likewise: what was sent once before it has been judged */
+	uint32_t rack_next_seq;
 	uint32_t snd_wnd_max_bytes;
 	uint32_t limited_seq;      /* CONN_CWND_LIMITED: SND.NXT when the window last held back */
 	uint32_t ecn_seq;          /* SND.NXT when the window was last reduced */
@@ -171,6 +210,7 @@ struct harp_conn {
 	uint8_t on_ack_list, on_event_list, on_pool_list;
 	uint8_t bulk_segs; /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
+	uint8_t rtx_force;          /* one segment is sent again whatever the window says */
 	struct frame *reass_head, *reass_tail, *reass_hint; /* hint: inserted last */
 	uint32_t rcv_queued_bytes;
 	uint64_t ack_due_ns; /* CONN_ACK_HELD: no later than that */
@@ -188,10 +228,29 @@ struct harp_conn {
 	void *user;
 	int error; /* -errno that ended it */
 	uint32_t index;
-	/* Eifel (RFC 3522, 4015): what to restore when an RTO turns out to have been spurious. */
-	uint32_t undo_cwnd_bytes, undo_ssthresh_bytes; /* cwnd 0: nothing */
-	uint32_t undo_tsval;                           /* of the first segment sent again */
-	uint32_t ts_echo;                              /* TSecr of the ACK being looked at */
+	/* RACK (RFC 8985 section 5.3): the newest segment that arrived, and how reordered the path is. */
+	uint64_t rack_sent_ns, rack_rtt_ns;
+	uint32_t rack_end_seq, rack_fack_seq, rack_dsack_seq;
+	uint8_t rack_mult, rack_persist, rack_reordering, rack_dsack_round;
+	/* The tail loss probe on its way (section 7). */
+	uint32_t tlp_end_seq;
+	uint8_t tlp_out, tlp_again; /* one is; it carried nothing new */
+	/* RFC 6937. */
+	uint32_t prr_delivered_bytes, prr_out_bytes, prr_flight_bytes;
+	/* What to restore when all that was sent again turns out to have been in vain (RFC 4015). */
+	struct cc undo_cc;
+	uint32_t undo_seq, undo_end_seq; /* DSACKs for what lies between count */
+	uint32_t undo_last_seq;          /* after the episode: until this is acknowledged */
+	uint32_t undo_resent_segs;       /* sent again and not reported as a duplicate */
+	uint32_t undo_tsval;             /* of the first segment sent again */
+	uint32_t dsack_in_segs;
+	uint8_t undo_open, undo_tsval_set;
+	uint8_t undo_frto; /* the timeout is fresh: an original that arrives proves it wrong */
+	uint32_t ts_echo;  /* TSecr of the ACK being looked at */
+	/* Our own SACK blocks, the most recent first, and the duplicate to report. */
+	uint32_t sack_count;
+	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
+	uint32_t dsack_start_seq, dsack_end_seq; /* equal: none */
 	uint64_t confirm_next_ns;
 	uint64_t challenge_epoch_end_ns;
 	uint64_t ts_recent_ns;
@@ -207,7 +266,9 @@ struct harp_conn {
 		uint64_t zero_window_probes, keepalive_probes;
 		uint64_t ecn_ce_in, ecn_ece_in, ecn_reductions;
 		uint64_t tx_copied_bytes, rx_copied_bytes;
+		uint64_t lost_segs, tlp_probes, undos;
 	} acct;
+	struct tcp_board board;
 } __attribute__((aligned(64)));
 static_assert(offsetof(struct harp_conn, snd_head) == 64, "line 0 is what every segment needs");
 static_assert(offsetof(struct harp_conn, cc) == 128, "line 1 is the queues");
@@ -296,6 +357,24 @@ struct tcp_segment {
 	struct tcp_options opt;
 };
 
+/* What an ACK brought, gathered on its way through tcp_ack.c, tcp_sack.c and tcp_rack.c. */
+struct tcp_ack {
+	uint32_t ack;             /* SEG.ACK */
+	uint32_t acked_bytes;     /* snd_una moved by that */
+	uint32_t delivered_bytes; /* cumulatively or by SACK, for the first time */
+	uint32_t flight_bytes;    /* before: outstanding less what had left the network */
+	uint32_t fack_seq;        /* before: the highest that had arrived */
+	uint64_t sent_ns;         /* of the newest delivered that was sent once; 0: none */
+	uint64_t rtt_ns;          /* from that */
+	bool original;  /* something arrived that was sent before the timeout, and not again */
+	bool dup;       /* a duplicate ACK by RFC 5681 */
+	bool dsack;     /* it reports a duplicate (RFC 2883), */
+	bool dsack_tlp; /* the probe's */
+	bool undo;      /* and the last one that was missing */
+	bool sack;      /* it has SACK blocks */
+	bool lost;      /* segments were marked lost */
+};
+
 /* Segments in the send queue keep their length and fragment count in frame.owner. */
 static inline uint32_t seg_bytes(const struct frame *seg)
 {
@@ -334,6 +413,12 @@ static inline uint32_t conn_syn_wnd_bytes(const struct harp_conn *conn)
 	uint32_t wnd = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
 
 	return wnd > 65535 ? 65535 : wnd;
+}
+/* No mark, no repair, no probe on its way. */
+static inline bool conn_loss_is_quiet(const struct harp_conn *conn)
+{
+	return conn->recovery == TCP_RECOVERY_NONE && conn->sacked_bytes == 0 &&
+	       conn->lost_bytes == 0 && conn->dup_acks == 0 && !conn->tlp_out;
 }
 /* Our timestamp clock, as this connection shows it. */
 static inline uint32_t conn_tsval(const struct harp_conn *conn)
@@ -439,8 +524,11 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack);
 /* The application saw -EAGAIN: wakes it when a quarter of its budget is free and half of what may wait
  * unsent has left, not at every frame. */
 void tcp_ack_writable(struct harp_conn *conn);
-/* snd_una moves to ack, which is in (snd_una, snd_nxt]. */
+/* An acceptable ACK on the fast path: snd_una moves to ack, which is in (snd_una, snd_nxt], and nothing
+ * is marked or being repaired. */
 void tcp_ack_new(struct harp_conn *conn, uint32_t ack);
+/* Any acceptable ACK. */
+void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg);
 void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg);
 
 /* ---- tcp_reass.c ---- */
@@ -489,26 +577,76 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f);
 bool tcp_sndq_fin(struct harp_conn *conn);
 /* Cuts a segment after `bytes`; the rest becomes the next one. False without a frame. */
 bool tcp_sndq_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes);
-/* Everything before ack is gone. Returns the newest sent_ns of what was never retransmitted, 0: none. */
-uint64_t tcp_sndq_acked(struct harp_conn *conn, uint32_t ack);
+/* Everything before ack is gone; a learns what that delivers. */
+void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a);
 void tcp_sndq_purge(struct harp_conn *conn);
 uint32_t tcp_sndq_csum(struct frame *seg);
 /* Payload bytes that one of our segments can carry on this NIC. */
 uint32_t tcp_sndq_segment_bytes_max(const struct tcp *tcp);
 
+/* ---- tcp_sack.c ---- */
+/* The SACK blocks of an acceptable segment. */
+void tcp_sack_in(struct harp_conn *conn, const struct tcp_segment *seg, struct tcp_ack *a);
+/* The segment that holds seq, which is in [snd_una, snd_nxt). */
+struct frame *tcp_sack_find(struct harp_conn *conn, uint32_t seq);
+/* A segment was sent for the first time and its turn for a finger has come. */
+void tcp_sack_finger(struct harp_conn *conn, const struct frame *seg);
+/* The first n (all, when it goes) of a segment's sequence space are acknowledged. */
+void tcp_sack_acked(struct harp_conn *conn, const struct frame *seg, uint32_t n, struct tcp_ack *a);
+void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg);
+/* It isn't, or it was sent again. */
+void tcp_sack_unmark_lost(struct harp_conn *conn, struct frame *seg);
+/* The peer went back on its word (RFC 2018 section 8): what was SACKed isn't. */
+void tcp_sack_forget(struct harp_conn *conn);
+/* The sums are those of the queue: for assert(). */
+bool tcp_sack_sums_good(const struct harp_conn *conn);
+
+/* ---- tcp_sackout.c ---- */
+/* [start, end) was kept out of order. */
+void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_seq);
+/* rcv_nxt moved. */
+void tcp_sackout_advance(struct harp_conn *conn);
+/* What lies at and behind seq was given up. */
+void tcp_sackout_evicted(struct harp_conn *conn, uint32_t seq);
+/* [start, end) came again: the next ACK says so (RFC 2883). */
+void tcp_sackout_duplicate(struct harp_conn *conn, uint32_t start_seq, uint32_t end_seq);
+/* Fills the blocks of an ACK with room for room_bytes of options; how many. */
+uint32_t tcp_sackout_blocks(const struct harp_conn *conn, uint32_t room_bytes,
+			    struct tcp_options *opt);
+
+/* ---- tcp_rack.c ---- */
+/* A segment arrived at the peer. */
+void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct tcp_ack *a);
+void tcp_rack_resent(struct harp_conn *conn, const struct frame *seg);
+/* The reordering window's adaptation, after an ACK or at the end of a recovery. */
+void tcp_rack_adapt(struct harp_conn *conn, bool dsack, bool recovered);
+/* Marks what is lost by now and sets the reordering timer; true when something was. */
+bool tcp_rack_detect(struct harp_conn *conn);
+/* Everything is judged anew. */
+void tcp_rack_restart(struct harp_conn *conn);
+uint64_t tcp_rack_window_ns(const struct harp_conn *conn);
+/* loss_deadline_ns has come. */
+void tcp_rack_timeout(struct harp_conn *conn);
+/* The probe to send: a segment never sent, or the last one again; NULL: none any more. */
+struct frame *tcp_rack_probe(struct harp_conn *conn);
+void tcp_rack_probed(struct harp_conn *conn, bool again);
+/* RFC 8985 section 7.4.2. True: the probe repaired a loss. */
+bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a);
+
 /* ---- tcp_loss.c ---- */
-void tcp_loss_dup_ack(struct harp_conn *conn);
-/* snd_una moved; before tells the flight before. */
-void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t flight_before,
-		    uint64_t rtt_ns);
+/* An ACK that moved snd_una, or while loss_open, or with SACK blocks, or a duplicate one. */
+void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a);
+/* RACK's timer found segments lost. */
+void tcp_loss_found(struct harp_conn *conn);
 void tcp_loss_timeout(struct harp_conn *conn);
-/* A router marked data of this window: one reduction. */
+/* ECE came (RFC 3168): the window goes down, once per window of data. */
 void tcp_loss_ecn(struct harp_conn *conn);
 /* Bytes believed to be on the way. */
 uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn);
 /* The segment to send again now; NULL: none. */
-struct frame *tcp_loss_next(const struct harp_conn *conn);
-void tcp_loss_resent(struct harp_conn *conn, const struct frame *seg);
+struct frame *tcp_loss_next(struct harp_conn *conn);
+/* A segment left, again or for the first time. */
+void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again);
 
 /* ---- tcp_ecn.c ---- */
 /* TCP_ECE and TCP_CWR for a SYN, or SYN-ACK (reply), that is about to leave. */
@@ -542,8 +680,11 @@ bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
 void tcp_timer_init(struct harp_conn *conn);
 void tcp_timer_fire(struct harp_conn *conn);
 /* Events, after WireGuard's manner. */
-void tcp_timer_sent(struct harp_conn *conn);    /* data, SYN or FIN left */
-void tcp_timer_acked(struct harp_conn *conn);   /* snd_una moved */
+void tcp_timer_sent(struct harp_conn *conn);   /* data, SYN or FIN left */
+void tcp_timer_acked(struct harp_conn *conn);  /* snd_una moved */
+void tcp_timer_resent(struct harp_conn *conn); /* the oldest, or a probe: the RTO begins anew */
+void tcp_timer_probe(struct harp_conn *conn);  /* nothing is marked any more */
+void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns);
 void tcp_timer_blocked(struct harp_conn *conn); /* nothing is in flight, yet something waits */
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
 void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns); /* it has to wait so long */

@@ -16,24 +16,22 @@ void tcp_ack_writable(struct harp_conn *conn)
 	tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 }
 
-void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
+/* snd_una moves to a->ack. */
+static void ack_advance(struct harp_conn *conn, struct tcp_ack *a)
+{
+	uint32_t fin = (conn->flags & CONN_FIN_QUEUED) && a->ack == conn->snd_end_seq;
+
+	a->acked_bytes = a->ack - conn->snd_una_seq;
+	tcp_sndq_acked(conn, a->ack, a);
+	conn->snd_una_seq = a->ack;
+	conn->acct.bytes_acked += a->acked_bytes - fin;
+}
+
+/* Whom progress concerns. */
+static void ack_tell(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
-	uint32_t flight_before = conn_flight_bytes(conn);
-	uint32_t acked = ack - conn->snd_una_seq;
-	bool lone = conn->snd_head && conn->snd_head->next == conn->snd_unsent;
-	uint64_t sent_ns = tcp_sndq_acked(conn, ack);
-	uint64_t rtt_ns = 0;
-	uint32_t fin = (conn->flags & CONN_FIN_QUEUED) && ack == conn->snd_end_seq;
 
-	conn->snd_una_seq = ack;
-	conn->acct.bytes_acked += acked - fin;
-	if (sent_ns) {
-		/* Karn's rule is in sent_ns: 0 when the segment was sent twice. */
-		rtt_ns = tcp->now_ns > sent_ns ? tcp->now_ns - sent_ns : 1;
-		tcp_timer_rtt(conn, rtt_ns, lone);
-	}
-	tcp_loss_acked(conn, acked, flight_before, rtt_ns);
 	tcp_cc_pace(conn);
 	tcp_timer_acked(conn);
 	if (conn->snd_head)
@@ -45,6 +43,78 @@ void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 		conn->confirm_next_ns = tcp->now_ns + ACK_CONFIRM_NS;
 		neighbour_confirm(tcp->eth, conn->path.neighbour, tcp->now_ns);
 	}
+}
+
+/* Karn's rule is in sent_ns: 0 when what arrived was sent twice. */
+static void ack_round_trip(struct harp_conn *conn, struct tcp_ack *a, bool lone)
+{
+	uint64_t now_ns = conn->tcp->now_ns;
+
+	if (a->sent_ns == 0)
+		return;
+	a->rtt_ns = now_ns > a->sent_ns ? now_ns - a->sent_ns : 1;
+	tcp_timer_rtt(conn, a->rtt_ns, lone);
+}
+
+/* One segment is outstanding. */
+static bool ack_is_lone(const struct harp_conn *conn)
+{
+	return conn->snd_head && conn->snd_head->next == conn->snd_unsent;
+}
+
+void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
+{
+	struct tcp_ack a = { .ack = ack, .flight_bytes = conn_flight_bytes(conn) };
+	bool lone = ack_is_lone(conn);
+
+	ack_advance(conn, &a);
+	a.delivered_bytes = a.acked_bytes;
+	ack_round_trip(conn, &a, lone);
+	if (a.sent_ns) {
+		/* RACK, where nothing is out of order. */
+		conn->rack_sent_ns = a.sent_ns;
+		conn->rack_end_seq = ack;
+		conn->rack_fack_seq = ack;
+		conn->rack_rtt_ns = a.rtt_ns;
+	}
+	tcp_loss_ack(conn, &a);
+	ack_tell(conn);
+}
+
+/* RFC 5681 section 2: a duplicate acknowledgment, in all its parts. */
+static bool ack_is_duplicate(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	return seg->ack == conn->snd_una_seq && conn_flight_bytes(conn) > 0 && seg->len == 0 &&
+	       !(seg->flags & (TCP_SYN | TCP_FIN)) &&
+	       seg->wnd_field << conn->snd_wscale == conn->snd_wnd_bytes;
+}
+
+void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	struct tcp_ack a = { .ack = seg->ack,
+			     .flight_bytes = conn_flight_bytes(conn) - conn->sacked_bytes -
+					     conn->dup_acked_bytes,
+			     .fack_seq = conn->rack_fack_seq,
+			     .dup = ack_is_duplicate(conn, seg),
+			     .sack = (seg->opt.seen & TCP_OPT_SACK) &&
+				     (conn->options & HARP_TCPI_SACK) };
+	bool lone = ack_is_lone(conn), advances = seq_gt(seg->ack, conn->snd_una_seq);
+
+	conn->acct.dup_acks_in += a.dup;
+	if (!conn->loss_open && !a.sack && !(a.dup && !(conn->options & HARP_TCPI_SACK))) {
+		if (advances)
+			tcp_ack_new(conn, seg->ack);
+		return;
+	}
+	conn->loss_open = 1; /* each segment tells what it delivers */
+	if (advances)
+		ack_advance(conn, &a);
+	if (a.sack)
+		tcp_sack_in(conn, seg, &a);
+	ack_round_trip(conn, &a, lone && advances);
+	tcp_loss_ack(conn, &a);
+	if (advances)
+		ack_tell(conn);
 }
 
 void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)

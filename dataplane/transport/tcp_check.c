@@ -161,10 +161,13 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN))
 		tcp_timer_life(conn, TCP_TIME_WAIT_NS); /* the retransmitted FIN: restart 2 MSL */
 	if (!(seg->flags & TCP_SYN) && conn->rcv_nxt_seq - seg->seq <= behind &&
-	    (space > 0 || seg->seq + 1 == conn->rcv_nxt_seq))
+	    (space > 0 || seg->seq + 1 == conn->rcv_nxt_seq)) {
+		if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))
+			tcp_sackout_duplicate(conn, seg->seq, seg->seq + space);
 		(void)tcp_out_ack(conn);
-	else
+	} else {
 		tcp_challenge(conn);
+	}
 	if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))
 		return TCP_DROP_DUPLICATE;
 	return TCP_DROP_WINDOW;

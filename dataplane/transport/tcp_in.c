@@ -227,14 +227,6 @@ static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct
 	return TCP_PASS;
 }
 
-/* RFC 5681 section 2: a duplicate acknowledgment, in all its parts. */
-static bool in_is_duplicate_ack(const struct harp_conn *conn, const struct tcp_segment *seg)
-{
-	return seg->ack == conn->snd_una_seq && conn_flight_bytes(conn) > 0 && seg->len == 0 &&
-	       !(seg->flags & (TCP_SYN | TCP_FIN)) &&
-	       seg->wnd_field << conn->snd_wscale == conn->snd_wnd_bytes;
-}
-
 /* Our FIN is acknowledged. False when that was the connection's end. */
 static bool in_fin_acked(struct harp_conn *conn)
 {
@@ -276,10 +268,7 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	conn->ts_echo = seg->opt.tsecr;
 	conn->ack_ece = (seg->flags & (TCP_ECE | TCP_SYN)) == TCP_ECE &&
 			(conn->options & HARP_TCPI_ECN) && seq_geq(seg->ack, conn->snd_una_seq);
-	if (seq_gt(seg->ack, conn->snd_una_seq))
-		tcp_ack_new(conn, seg->ack);
-	else if (in_is_duplicate_ack(conn, seg))
-		tcp_loss_dup_ack(conn);
+	tcp_ack_in(conn, seg);
 	if (conn->ack_ece)
 		tcp_ecn_echo_in(conn);
 	conn->ack_ece = 0;
@@ -380,7 +369,7 @@ static bool in_is_fast(const struct harp_conn *conn, const struct tcp_segment *s
 	slow |= seg->opt.seen != ((conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPT_TIMESTAMP : 0);
 	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0);
 	slow |= !tcp_check_echo(conn, seg);
-	slow |= (conn->recovery | conn->dup_acks) != 0;
+	slow |= conn->loss_open;
 	slow |= conn->reass_head != NULL;
 	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED | CONN_ECN_ECHO)) != 0;
 	slow |= ((conn->flags & CONN_ECN_IN) != 0) & ((seg->in->tos & 3) == 3); /* CE */

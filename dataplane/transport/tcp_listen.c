@@ -60,6 +60,8 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 		conn->ts_recent = opt->tsval;
 		conn->ts_recent_ns = conn->tcp->now_ns;
 	}
+	if (opt->seen & TCP_OPT_SACK_PERMITTED)
+		conn->options |= HARP_TCPI_SACK;
 	if (opt->seen & TCP_OPT_WSCALE) {
 		conn->options |= HARP_TCPI_WSCALE;
 		conn->snd_wscale = opt->wscale;

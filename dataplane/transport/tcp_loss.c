@@ -1,14 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_loss.c - what was lost and what is still on the way.
+ * tcp_loss.c - the repair: when it begins and ends, what may leave meanwhile, and when it was in vain.
  *
- * Without SACK a duplicate ACK says that one segment has left the network, not which: the bytes in
- * flight are those outstanding less one segment per duplicate ACK. Fast recovery is RFC 6582 in that
- * form (window inflation and deflation are the same arithmetic on the other side of the comparison, and
- * limited transmit, RFC 3042, follows from it). After a timeout everything outstanding counts as lost
- * and is sent again from the oldest on, in slow start; an ACK that covers more skips what arrived.
+ * Theory of operation. Segments carry marks (tcp_sack.c): with SACK, RACK decides which are lost
+ * (tcp_rack.c); without, three duplicate ACKs say it of the oldest one and each partial ACK of the next
+ * (RFC 6582), and a duplicate ACK takes one segment's bytes off what is in flight, whichever it was; so
+ * limited transmit (RFC 3042) is the same comparison as everything else. A timeout says it of everything
+ * that is not SACKed and not too young. What is marked is sent again, the oldest first, as the window
+ * allows; when the mark goes the segment is in flight again.
+ *
+ * An episode lasts until snd_una passes recover_seq, what was sent when it began:
+ *	FAST   the controller set ssthresh (cc.h), and RFC 9937 (PRR) leads cwnd there: what leaves is a
+ *	       share of what arrives, so the pipe neither runs dry nor bursts
+ *	CWR    the same with nothing lost: ECN, or a tail loss probe that repaired a loss
+ *	RTO    slow start from one segment
+ * loss_open is set from the first mark or duplicate on, keeps ACKs off the fast path, and goes when all
+ * is quiet.
+ *
+ * An episode was in vain when the first ACK of new data echoes a timestamp from before the first segment
+ * sent again (Eifel, RFC 3522), when every segment sent again is reported as a duplicate (DSACK, RFC
+ * 3708), or, after a timeout, when a segment arrives that was sent before it and not again (F-RTO with
+ * SACK, RFC 5682 section 3). Then struct cc is what it was (RFC 4015), and the marks go; RACK finds again
+ * what is lost after all. A DSACK comes a round trip late, so undoing is possible until data sent after
+ * the episode is acknowledged.
  */
 #include "transport/tcp.h"
+
+enum { LOSS_TSVAL_SET = 1, LOSS_TSVAL_USED }; /* undo_tsval_set */
+
+static uint32_t loss_outstanding_bytes(const struct harp_conn *conn)
+{
+	return conn_flight_bytes(conn) - conn->sacked_bytes - conn->dup_acked_bytes;
+}
+
+uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn)
+{
+	uint32_t gone = conn->sacked_bytes + conn->lost_bytes + conn->dup_acked_bytes;
+	uint32_t flight = conn_flight_bytes(conn);
+
+	return flight > gone ? flight - gone : 0;
+}
 
 static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_bytes)
 {
@@ -29,7 +60,140 @@ static void loss_forget_dups(struct harp_conn *conn)
 	conn->dup_acked_bytes = 0;
 }
 
-/* RFC 6582 section 3.2 step 2: not for duplicate ACKs that our own go-back caused. */
+/* PRR leads the window. */
+static bool loss_is_reducing(const struct harp_conn *conn)
+{
+	return conn->recovery == TCP_RECOVERY_FAST || conn->recovery == TCP_RECOVERY_CWR;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Beginning.
+ */
+static void loss_remember(struct harp_conn *conn)
+{
+	conn->undo_cc = conn->cc;
+	conn->undo_open = 1;
+	conn->undo_seq = conn->snd_una_seq;
+	conn->undo_tsval_set = 0;
+	/* DSACKs for these are on their way, too. */
+	conn->undo_resent_segs = conn->board.resent_count;
+}
+
+static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_signal signal,
+		       uint32_t flight_bytes)
+{
+	assert(tcp_sack_sums_good(conn));
+	if (conn->recovery == TCP_RECOVERY_NONE) {
+		struct cc_event ev = loss_event(conn, flight_bytes);
+
+		if (how == TCP_RECOVERY_FAST)
+			loss_remember(conn);
+		else
+			conn->undo_open = 0; /* the path said so, or the loss is certain */
+		ev.signal = signal;
+		conn->cc.ops->congestion(&conn->cc, &ev);
+		tcp_ecn_reduced(conn);
+		conn->prr_delivered_bytes = 0;
+		conn->prr_out_bytes = 0;
+		conn->prr_flight_bytes = flight_bytes > 0 ? flight_bytes : 1;
+	}
+	conn->recovery = (uint8_t)how;
+	conn->recover_seq = conn->snd_nxt_seq;
+	conn->undo_end_seq = conn->snd_nxt_seq;
+	conn->undo_frto = 0;
+	conn->loss_open = 1;
+	conn->tlp_out = 0;
+	if (how == TCP_RECOVERY_FAST) {
+		conn->rtx_force = 1;
+		conn->acct.fast_retransmits++;
+		conn->tcp->stats->tcp_fast_retransmits++;
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * RFC 9937 section 6.2, and RFC 6937 before it.
+ */
+static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe)
+{
+	uint32_t pipe = tcp_loss_pipe_bytes(conn), ssthresh = conn->cc.ssthresh_bytes;
+	int64_t count, ahead;
+
+	conn->prr_delivered_bytes += delivered_bytes;
+	ahead = (int64_t)conn->prr_delivered_bytes - conn->prr_out_bytes;
+	if (pipe > ssthresh) {
+		/* "SndCnt = CEIL(prr_delivered * ssthresh / RecoverFS) - prr_out" */
+		uint64_t share = (uint64_t)conn->prr_delivered_bytes * ssthresh;
+
+		count = (int64_t)((share + conn->prr_flight_bytes - 1) / conn->prr_flight_bytes) -
+			conn->prr_out_bytes;
+	} else {
+		/* "SndCnt = MAX(prr_delivered - prr_out, DeliveredData)", one more when nothing else was
+		 * lost, "MIN(ssthresh - inflight, SndCnt)" */
+		count = ahead > delivered_bytes ? ahead : delivered_bytes;
+		if (safe)
+			count += conn->snd_mss_bytes;
+		if (count > (int64_t)ssthresh - pipe)
+			count = (int64_t)ssthresh - pipe;
+	}
+	if (count < 0)
+		count = 0;
+	/* With nothing on its way nothing would ever arrive. */
+	if (pipe == 0 && count < conn->snd_mss_bytes)
+		count = conn->snd_mss_bytes;
+	conn->cc.cwnd_bytes = pipe + (uint32_t)count;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * In vain.
+ */
+static bool loss_was_in_vain(struct harp_conn *conn, const struct tcp_ack *a)
+{
+	bool eifel = a->acked_bytes > 0 && conn->undo_tsval_set == LOSS_TSVAL_SET &&
+		     (conn->options & HARP_TCPI_TIMESTAMPS) &&
+		     (int32_t)(conn->ts_echo - conn->undo_tsval) < 0;
+
+	/* Only the first ACK of new data tells. */
+	if (a->acked_bytes > 0 && conn->undo_tsval_set)
+		conn->undo_tsval_set = LOSS_TSVAL_USED;
+	return eifel || a->undo ||
+	       (conn->recovery == TCP_RECOVERY_RTO && conn->undo_frto && a->original);
+}
+
+static void loss_undo(struct harp_conn *conn)
+{
+	uint32_t cwnd_bytes = conn->cc.cwnd_bytes;
+
+	if (conn->recovery == TCP_RECOVERY_RTO)
+		conn->tcp->stats->tcp_spurious_rto++;
+	else
+		conn->tcp->stats->tcp_spurious_recovery++;
+	conn->acct.undos++;
+	conn->cc = conn->undo_cc;
+	if (conn->cc.cwnd_bytes < cwnd_bytes)
+		conn->cc.cwnd_bytes = cwnd_bytes;
+	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
+		if (seg->tcp_flags & SEG_LOST)
+			tcp_sack_unmark_lost(conn, seg);
+	}
+	tcp_rack_restart(conn);
+	conn->recovered_from_rto = 1; /* what was sent again makes duplicate ACKs */
+	conn->recovery = TCP_RECOVERY_NONE;
+	conn->undo_open = 0;
+	conn->rtx_force = 0;
+	loss_forget_dups(conn);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Without SACK: RFC 6582.
+ */
+static void loss_mark_head(struct harp_conn *conn)
+{
+	if (conn->snd_head && conn->snd_head != conn->snd_unsent && !conn->snd_head->tcp_flags)
+		tcp_sack_mark_lost(conn, conn->snd_head);
+	conn->rtx_force = 1;
+}
+
+/* Section 3.2 step 2: not for duplicate ACKs that our own going back caused. */
 static bool loss_may_recover(const struct harp_conn *conn)
 {
 	if (conn->recovered_from_rto)
@@ -37,167 +201,246 @@ static bool loss_may_recover(const struct harp_conn *conn)
 	return seq_geq(conn->snd_una_seq, conn->recover_seq);
 }
 
-void tcp_loss_dup_ack(struct harp_conn *conn)
+static void loss_dup_ack(struct harp_conn *conn, struct tcp_ack *a)
 {
-	uint32_t flight = conn_flight_bytes(conn);
+	uint32_t flight = conn_flight_bytes(conn), room = flight - conn->dup_acked_bytes;
 
-	conn->acct.dup_acks_in++;
 	if (conn->recovery == TCP_RECOVERY_RTO)
 		return;
 	if (conn->dup_acks < UINT8_MAX)
 		conn->dup_acks++;
-	conn->dup_acked_bytes += conn->snd_mss_bytes;
-	if (conn->dup_acked_bytes > flight)
-		conn->dup_acked_bytes = flight;
-	if (conn->recovery == TCP_RECOVERY_NONE && conn->dup_acks >= TCP_DUPACK_THRESHOLD &&
-	    loss_may_recover(conn)) {
-		struct cc_event ev = loss_event(conn, flight);
-
-		conn->recovery = TCP_RECOVERY_FAST;
-		conn->recover_seq = conn->snd_nxt_seq;
-		conn->rtx_seq = conn->snd_una_seq;
-		ev.signal = CC_SIGNAL_LOSS;
-		conn->cc.ops->congestion(&conn->cc, &ev);
-		tcp_ecn_reduced(conn);
-		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
-		conn->acct.fast_retransmits++;
-		conn->tcp->stats->tcp_fast_retransmits++;
+	a->delivered_bytes = conn->snd_mss_bytes < room ? conn->snd_mss_bytes : room;
+	conn->dup_acked_bytes += a->delivered_bytes;
+	if (conn->recovery != TCP_RECOVERY_FAST && conn->dup_acks >= TCP_DUPACK_THRESHOLD &&
+	    (conn->recovery == TCP_RECOVERY_CWR || loss_may_recover(conn))) {
+		loss_mark_head(conn);
+		a->lost = true;
 	}
-	tcp_tx_ready(conn);
 }
 
-/* RFC 6582 section 3.2 step 3: the ACK ends recovery, or it is a partial one. */
-static void loss_acked_fast(struct harp_conn *conn, uint32_t acked_bytes)
+static void loss_new_ack(struct harp_conn *conn, struct tcp_ack *a)
 {
-	uint32_t arrived;
+	uint32_t known;
 
-	if (seq_geq(conn->snd_una_seq, conn->recover_seq)) {
-		conn->recovery = TCP_RECOVERY_NONE;
-		conn->recovered_from_rto = 0;
+	if (conn->recovery != TCP_RECOVERY_FAST) {
+		known = conn->dup_acked_bytes;
+		a->delivered_bytes = a->acked_bytes > known ? a->acked_bytes - known : 0;
 		loss_forget_dups(conn);
 		return;
 	}
-	/* Of what it covers all but the segment sent again had been reported by duplicates. */
-	arrived = acked_bytes > conn->snd_mss_bytes ? acked_bytes - conn->snd_mss_bytes : 0;
-	conn->dup_acked_bytes -= arrived < conn->dup_acked_bytes ? arrived : conn->dup_acked_bytes;
+	/* A partial ACK: of what it covers all but the segment sent again had been reported. */
+	known = a->acked_bytes > conn->snd_mss_bytes ? a->acked_bytes - conn->snd_mss_bytes : 0;
+	if (known > conn->dup_acked_bytes)
+		known = conn->dup_acked_bytes;
+	conn->dup_acked_bytes -= known;
+	a->delivered_bytes = a->acked_bytes - known;
+	loss_mark_head(conn);
 }
 
-/*
- * RFC 3522: the first ACK after a timeout echoes a timestamp from before it, so it was the original that
- * arrived: nothing was lost, someone was slow (a busy core, more often than a path). RFC 4015: the
- * window is what it was.
+/* ------------------------------------------------------------------------------------------------
+ * An ACK.
  */
-static bool loss_undo_timeout(struct harp_conn *conn)
+/* snd_una has passed recover_seq. */
+static void loss_end(struct harp_conn *conn)
 {
-	bool spurious = conn->undo_cwnd_bytes != 0 && (conn->options & HARP_TCPI_TIMESTAMPS) &&
-			(int32_t)(conn->ts_echo - conn->undo_tsval) < 0;
-
-	if (spurious) {
-		conn->cc.cwnd_bytes = conn->undo_cwnd_bytes;
-		conn->cc.ssthresh_bytes = conn->undo_ssthresh_bytes;
-		conn->recovery = TCP_RECOVERY_NONE;
-		conn->recovered_from_rto = 1;
-	}
-	conn->undo_cwnd_bytes = 0;
-	return spurious;
-}
-
-void tcp_loss_acked(struct harp_conn *conn, uint32_t acked_bytes, uint32_t flight_before,
-		    uint64_t rtt_ns)
-{
-	struct cc_event ev = loss_event(conn, flight_before);
-
-	if (conn->recovery == TCP_RECOVERY_FAST) {
-		loss_acked_fast(conn, acked_bytes);
-		return;
-	}
-	ev.acked_bytes = ev.delivered_bytes = acked_bytes;
-	ev.marked_bytes = conn->ack_ece ? acked_bytes : 0;
-	ev.rtt_ns = rtt_ns;
-	ev.limited = (conn->flags & CONN_CWND_LIMITED) != 0;
-	if (conn->recovery == TCP_RECOVERY_RTO && !loss_undo_timeout(conn)) {
-		ev.limited = 1;
-		if (seq_geq(conn->snd_una_seq, conn->recover_seq)) {
-			conn->recovery = TCP_RECOVERY_NONE;
-			conn->recovered_from_rto = 1;
-		} else if (seq_lt(conn->rtx_seq, conn->snd_una_seq)) {
-			conn->rtx_seq = conn->snd_una_seq;
-			conn->rtx_next = conn->snd_head;
-		}
-	}
+	if (loss_is_reducing(conn))
+		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
+	conn->recovered_from_rto = conn->recovery == TCP_RECOVERY_RTO;
+	conn->recovery = TCP_RECOVERY_NONE;
+	conn->rtx_force = 0;
+	conn->undo_frto = 0;
+	conn->undo_end_seq = conn->recover_seq;
+	conn->undo_last_seq = conn->snd_nxt_seq;
 	loss_forget_dups(conn);
-	conn->cc.ops->acked(&conn->cc, &ev);
-	if (seq_geq(conn->snd_una_seq, conn->limited_seq))
-		conn->flags &= ~(uint32_t)CONN_CWND_LIMITED;
-}
-
-void tcp_loss_timeout(struct harp_conn *conn)
-{
-	/* RFC 5681 section 3.1: ssthresh is held constant when the same data times out again. */
-	if (conn->recovery != TCP_RECOVERY_RTO) {
-		struct cc_event ev = loss_event(conn, conn_flight_bytes(conn));
-
-		conn->undo_cwnd_bytes = conn->cc.cwnd_bytes;
-		conn->undo_ssthresh_bytes = conn->cc.ssthresh_bytes;
-		conn->undo_tsval = conn_tsval(conn);
-		conn->cc.ops->timeout(&conn->cc, &ev);
-		tcp_ecn_reduced(conn);
-	}
-	conn->cc.cwnd_bytes = conn->snd_mss_bytes; /* RFC 5681: the loss window */
-	conn->recovery = TCP_RECOVERY_RTO;
-	conn->recover_seq = conn->snd_nxt_seq;
-	conn->rtx_seq = conn->snd_una_seq;
-	conn->rtx_next = conn->snd_head;
-	loss_forget_dups(conn);
+	tcp_rack_adapt(conn, false, true);
+	assert(tcp_sack_sums_good(conn));
 }
 
 void tcp_loss_ecn(struct harp_conn *conn)
 {
-	struct cc_event ev = loss_event(conn, conn->cc.cwnd_bytes);
-
 	if (conn->recovery != TCP_RECOVERY_NONE)
 		return;
-	ev.signal = CC_SIGNAL_ECN;
-	conn->cc.ops->congestion(&conn->cc, &ev);
-	if (conn->cc.cwnd_bytes > conn->cc.ssthresh_bytes)
-		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
 	conn->acct.ecn_reductions++;
 	conn->tcp->stats->tcp_ecn_reductions++;
-	tcp_ecn_reduced(conn);
+	loss_begin(conn, TCP_RECOVERY_CWR, CC_SIGNAL_ECN, conn->cc.cwnd_bytes);
+	if (conn_flight_bytes(conn) > 0)
+		loss_prr(conn, 0, false);
+	else
+		loss_end(conn);
 }
 
-uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn)
+static void loss_close(struct harp_conn *conn)
 {
-	/* After a timeout: what was sent again, and what is new since. */
-	if (conn->recovery == TCP_RECOVERY_RTO)
-		return conn->rtx_seq - conn->snd_una_seq + (conn->snd_nxt_seq - conn->recover_seq);
-	return conn_flight_bytes(conn) - conn->dup_acked_bytes;
+	if (!conn_loss_is_quiet(conn))
+		return;
+	if (conn->undo_open && seq_leq(conn->snd_una_seq, conn->undo_last_seq))
+		return; /* a DSACK may yet come */
+	conn->undo_open = 0;
+	conn->loss_open = 0;
+	conn->rack_next = NULL;
+	conn->board.range_count = 0;
+	conn->board.resent_untracked |= conn->board.resent_count > 0;
+	conn->board.resent_count = 0;
+	tcp_timer_probe(conn);
 }
 
-struct frame *tcp_loss_next(const struct harp_conn *conn)
+static void loss_repair(struct harp_conn *conn, struct tcp_ack *a)
 {
-	const struct frame *seg;
+	if (conn->undo_open && loss_was_in_vain(conn, a))
+		loss_undo(conn);
+	if (conn->recovery != TCP_RECOVERY_NONE && seq_geq(conn->snd_una_seq, conn->recover_seq))
+		loss_end(conn);
+	if (conn->options & HARP_TCPI_SACK) {
+		bool repaired = tcp_rack_probe_acked(conn, a);
 
-	if (conn->recovery == TCP_RECOVERY_NONE || !conn->snd_head ||
-	    conn->snd_head == conn->snd_unsent)
-		return NULL;
-	if (conn->recovery == TCP_RECOVERY_FAST)
-		return seq_geq(conn->snd_una_seq, conn->rtx_seq) ? conn->snd_head : NULL;
-	seg = conn->rtx_next;
-	if (!seg || seg == conn->snd_unsent || seq_geq(seg->seq, conn->recover_seq))
-		return NULL;
-	if (seg != conn->snd_head &&
-	    tcp_loss_pipe_bytes(conn) + seg_bytes(seg) > conn->cc.cwnd_bytes)
-		return NULL;
-	/* The oldest one goes out even where it lies: once per timeout, not once per poll. */
-	if (seg == conn->snd_head && seq_gt(conn->rtx_seq, seg->seq))
-		return NULL;
-	return conn->rtx_next;
+		tcp_rack_adapt(conn, a->dsack, false);
+		a->lost = tcp_rack_detect(conn);
+		if (repaired && conn->recovery == TCP_RECOVERY_NONE && !a->lost)
+			loss_begin(conn, TCP_RECOVERY_CWR, CC_SIGNAL_LOSS, a->flight_bytes);
+	} else if (a->acked_bytes > 0) {
+		loss_new_ack(conn, a);
+	} else if (a->dup) {
+		loss_dup_ack(conn, a);
+	}
+	if (a->lost && conn->recovery != TCP_RECOVERY_RTO && conn->recovery != TCP_RECOVERY_FAST)
+		loss_begin(conn, TCP_RECOVERY_FAST, CC_SIGNAL_LOSS, a->flight_bytes);
+	if (loss_is_reducing(conn))
+		loss_prr(conn, a->delivered_bytes, a->acked_bytes > 0 && !a->lost);
 }
 
-void tcp_loss_resent(struct harp_conn *conn, const struct frame *seg)
+void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 {
-	conn->rtx_seq = seg->seq + seg_space(seg);
-	if (conn->recovery == TCP_RECOVERY_RTO)
-		conn->rtx_next = seg->next;
+	bool reducing = loss_is_reducing(conn);
+	struct cc_event ev;
+
+	if (conn->loss_open)
+		loss_repair(conn, a);
+	ev = loss_event(conn, a->flight_bytes);
+	ev.acked_bytes = a->acked_bytes;
+	ev.delivered_bytes = a->delivered_bytes;
+	ev.marked_bytes = conn->ack_ece ? a->delivered_bytes : 0;
+	ev.rtt_ns = a->rtt_ns;
+	ev.recovering = reducing || loss_is_reducing(conn);
+	ev.limited = conn->recovery == TCP_RECOVERY_RTO || (conn->flags & CONN_CWND_LIMITED) != 0;
+	if (a->delivered_bytes > 0) {
+		conn->cc.ops->acked(&conn->cc, &ev);
+		if (seq_geq(conn->snd_una_seq, conn->limited_seq))
+			conn->flags &= ~(uint32_t)CONN_CWND_LIMITED;
+	}
+	if (conn->loss_open) {
+		loss_close(conn);
+		tcp_tx_ready(conn);
+	}
+}
+
+void tcp_loss_found(struct harp_conn *conn)
+{
+	if (conn->recovery == TCP_RECOVERY_NONE || conn->recovery == TCP_RECOVERY_CWR)
+		loss_begin(conn, TCP_RECOVERY_FAST, CC_SIGNAL_LOSS, loss_outstanding_bytes(conn));
+	if (loss_is_reducing(conn))
+		loss_prr(conn, 0, false);
+	tcp_tx_ready(conn);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * A timeout.
+ */
+/* RFC 8985 section 6.3: the oldest, and those as old as a loss would be; without SACK all. */
+static void loss_mark_all(struct harp_conn *conn)
+{
+	uint64_t age_ns = conn->rack_rtt_ns + tcp_rack_window_ns(conn);
+	uint64_t now_ns = conn->tcp->now_ns;
+	bool young_ones = (conn->options & HARP_TCPI_SACK) && conn->rack_rtt_ns > 0;
+
+	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
+		if (seg->tcp_flags & (SEG_SACKED | SEG_LOST))
+			continue;
+		if (young_ones && seg != conn->snd_head && seg->sent_ns + age_ns > now_ns &&
+		    seg_bytes(seg) <= conn->snd_mss_bytes)
+			continue;
+		tcp_sack_mark_lost(conn, seg);
+	}
+}
+
+void tcp_loss_timeout(struct harp_conn *conn)
+{
+	uint32_t flight_bytes = loss_outstanding_bytes(conn);
+
+	/* RFC 2018 section 8: what is asked for again isn't there. */
+	if (conn->snd_head && (conn->snd_head->tcp_flags & SEG_SACKED)) {
+		conn->tcp->stats->tcp_reneged++;
+		tcp_sack_forget(conn);
+	}
+	/* RFC 5681 section 3.1: ssthresh is held constant when the same data times out again. */
+	if (conn->recovery != TCP_RECOVERY_RTO) {
+		struct cc_event ev = loss_event(conn, flight_bytes);
+
+		loss_remember(conn);
+		conn->cc.ops->timeout(&conn->cc, &ev);
+		tcp_ecn_reduced(conn);
+		conn->undo_frto = (conn->options & HARP_TCPI_SACK) != 0;
+	} else {
+		conn->undo_frto = 0;
+	}
+	conn->recovery = TCP_RECOVERY_RTO;
+	conn->recover_seq = conn->snd_nxt_seq;
+	conn->undo_end_seq = conn->snd_nxt_seq;
+	conn->tlp_out = 0;
+	conn->rtx_force = 1;
+	conn->loss_open = 1;
+	loss_forget_dups(conn);
+	loss_mark_all(conn);
+	tcp_rack_restart(conn);
+	/* RFC 5681: the loss window, beside what may still be on its way. */
+	conn->cc.cwnd_bytes = tcp_loss_pipe_bytes(conn) + conn->snd_mss_bytes;
+	assert(tcp_sack_sums_good(conn));
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sending again.
+ */
+struct frame *tcp_loss_next(struct harp_conn *conn)
+{
+	struct frame *seg = conn->rtx_next;
+	uint32_t bytes, pipe;
+
+	if (conn->lost_bytes == 0)
+		return NULL;
+	if (seq_lt(conn->rtx_seq, conn->snd_una_seq))
+		seg = conn->snd_head;
+	while (!(seg->tcp_flags & SEG_LOST)) {
+		conn->tcp->stats->tcp_sack_walked++;
+		seg = seg->next;
+		assert(seg && seg != conn->snd_unsent);
+	}
+	conn->rtx_next = seg;
+	conn->rtx_seq = seg->seq;
+	if (conn->rtx_force)
+		return seg;
+	bytes = seg_bytes(seg) < conn->snd_mss_bytes ? seg_bytes(seg) : conn->snd_mss_bytes;
+	pipe = tcp_loss_pipe_bytes(conn);
+	return pipe > 0 && pipe + bytes > conn->cc.cwnd_bytes ? NULL : seg;
+}
+
+void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
+{
+	if (loss_is_reducing(conn))
+		conn->prr_out_bytes += seg_bytes(seg);
+	if (!again)
+		return;
+	conn->rtx_force = 0;
+	if (seg->tcp_flags & SEG_LOST)
+		tcp_sack_unmark_lost(conn, seg);
+	if (conn->undo_open) {
+		conn->undo_resent_segs++;
+		if (!conn->undo_tsval_set) {
+			conn->undo_tsval = conn_tsval(conn);
+			conn->undo_tsval_set = LOSS_TSVAL_SET;
+		}
+	}
+	if (conn->options & HARP_TCPI_SACK)
+		tcp_rack_resent(conn, seg);
+	/* Its ACK is a round trip away: RFC 6298 (5.1) for the segment that matters. */
+	if (seg == conn->snd_head && conn->recovery == TCP_RECOVERY_FAST)
+		tcp_timer_resent(conn);
 }

@@ -133,6 +133,18 @@ void tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr)
 	options_put32(at + 8, tsecr);
 }
 
+uint32_t tcp_options_write_sack(uint8_t *at, const struct tcp_options *opt)
+{
+	uint32_t body = 2 + 8 * opt->sack_count;
+
+	options_put32(at, KIND_NOP << 24 | KIND_NOP << 16 | KIND_SACK << 8 | body);
+	for (uint32_t i = 0; i < opt->sack_count; i++) {
+		options_put32(at + 4 + 8 * i, opt->sack[i].start_seq);
+		options_put32(at + 8 + 8 * i, opt->sack[i].end_seq);
+	}
+	return 2 + body;
+}
+
 uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt)
 {
 	uint8_t *p = at;

@@ -19,15 +19,17 @@ enum tcp_option_seen {
 	TCP_OPT_TIMESTAMP = 0x10,
 };
 
+struct tcp_sack_block {
+	uint32_t start_seq, end_seq;
+};
+
 struct tcp_options {
 	uint8_t seen; /* enum tcp_option_seen */
 	uint8_t wscale;
 	uint16_t mss_bytes;
 	uint32_t tsval, tsecr;
 	uint32_t sack_count;
-	struct {
-		uint32_t start_seq, end_seq;
-	} sack[TCP_SACK_BLOCKS_MAX];
+	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 };
 
 /* Parses len bytes of options. False when malformed: a length below 2, beyond the end, or not what
@@ -39,6 +41,9 @@ bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len, struct tcp_optio
 
 /* Writes NOP NOP TS, TCP_OPTIONS_TIMESTAMP_BYTES long. */
 void tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr);
+
+/* Writes NOP NOP SACK with opt->sack_count blocks and returns the length, a multiple of 4. */
+uint32_t tcp_options_write_sack(uint8_t *at, const struct tcp_options *opt);
 
 /* Writes the options of a SYN (`seen` says which) and returns their length, a multiple of 4. */
 uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt);

@@ -105,6 +105,7 @@ static bool reass_evict(struct harp_conn *conn)
 	*link = NULL;
 	conn->reass_tail = before;
 	conn->reass_hint = NULL;
+	tcp_sackout_evicted(conn, f->seq);
 	while (f) {
 		struct frame *rest = f->next;
 
@@ -291,6 +292,8 @@ static void reass_insert(struct harp_conn *conn, struct frame *f)
 		uint32_t old = before->seq + before->pub.len - f->seq;
 
 		old = old < f->pub.len ? old : f->pub.len;
+		tcp_sackout_duplicate(conn, f->seq, f->seq + old);
+		tcp_sackout_kept(conn, f->seq, f->seq + old);
 		f->pub.data += old;
 		f->pub.len -= old;
 		f->seq += old;
@@ -301,6 +304,7 @@ static void reass_insert(struct harp_conn *conn, struct frame *f)
 		reass_release(conn, f);
 		return;
 	}
+	tcp_sackout_kept(conn, f->seq, f->seq + f->pub.len);
 	f->next = after;
 	if (before)
 		before->next = f;
@@ -402,6 +406,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	if (seq_lt(seq, conn->rcv_nxt_seq)) {
 		uint32_t old = conn->rcv_nxt_seq - seq;
 
+		tcp_sackout_duplicate(conn, seq, seq + (old < len ? old : len));
 		if (old >= len) {
 			tcp_tx_want_ack(conn, true);
 			return TCP_DROP_DUPLICATE;
@@ -445,6 +450,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	}
 	if (conn->reass_head) {
 		rcvq_drain_reass(conn);
+		tcp_sackout_advance(conn);
 		tcp_tx_want_ack(conn, true); /* a hole is filled, wholly or in part */
 	}
 	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES)

@@ -33,6 +33,7 @@ static struct frame *sndq_take_frame(struct harp_conn *conn)
 	f->next = NULL;
 	f->frag = NULL;
 	f->flags = 0;
+	f->tcp_flags = 0;
 	f->csum = 0;
 	f->pub.len = 0;
 	f->sent_ns = 0;
@@ -212,8 +213,10 @@ bool tcp_sndq_fin(struct harp_conn *conn)
 			return false;
 		f->frag = NULL;
 		f->flags = FRAME_CSUM;
+		f->tcp_flags = 0;
 		f->csum = 0;
 		f->pub.len = 0;
+		f->sent_ns = 0;
 		seg_set(f, 0, 1);
 		conn->tx_frames_held++;
 		conn->tcp->stats->frames_tcp_tx++;
@@ -247,6 +250,7 @@ bool tcp_sndq_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 	rest->pub.len = moved;
 	rest->flags =
 		(uint8_t)(FRAME_CSUM | (seg->flags & (FRAME_SENT | FRAME_RETRANS | FRAME_FIN)));
+	rest->tcp_flags = seg->tcp_flags;
 	rest->sent_ns = seg->sent_ns;
 	rest->seq = seg->seq + bytes;
 	rest->frag = f->frag;
@@ -299,25 +303,27 @@ static void sndq_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
 	seg_set(seg, total - n, frags);
 }
 
-uint64_t tcp_sndq_acked(struct harp_conn *conn, uint32_t ack)
+void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)
 {
-	uint64_t sent_ns = 0;
-
 	while (conn->snd_head && conn->snd_head != conn->snd_unsent) {
 		struct frame *seg = conn->snd_head;
 
 		if (!seq_leq(seg->seq + seg_space(seg), ack)) {
+			if (conn->loss_open && seq_gt(ack, seg->seq))
+				tcp_sack_acked(conn, seg, ack - seg->seq, a);
 			if (seq_gt(ack, seg->seq))
 				sndq_trim(conn, seg, ack - seg->seq);
 			break;
 		}
-		sent_ns = (seg->flags & FRAME_RETRANS) ? 0 : seg->sent_ns;
+		if (conn->loss_open)
+			tcp_sack_acked(conn, seg, seg_space(seg), a);
+		else
+			a->sent_ns = (seg->flags & FRAME_RETRANS) ? 0 : seg->sent_ns;
 		conn->snd_head = seg->next;
 		sndq_release(conn, seg);
 	}
 	if (!conn->snd_head)
 		conn->snd_tail = NULL;
-	return sent_ns;
 }
 
 void tcp_sndq_purge(struct harp_conn *conn)
@@ -330,6 +336,9 @@ void tcp_sndq_purge(struct harp_conn *conn)
 	}
 	conn->snd_tail = NULL;
 	conn->snd_unsent = NULL;
+	conn->sacked_bytes = 0;
+	conn->sacked_segs = 0;
+	conn->lost_bytes = 0;
 }
 
 uint32_t tcp_sndq_csum(struct frame *seg)

@@ -23,6 +23,8 @@
 #define TIMER_ACK_DELAY_NS (45 * TCP_NS_PER_MS)
 /* So many single segments answered at once, in a row, and we stop expecting that. */
 #define TIMER_QUICK_SAMPLES 64u
+/* RFC 8985 section 7.2 has a probe after 2 * SRTT; a peer that is being scheduled may need as long. */
+#define TIMER_PTO_NS_MIN 500000u
 #define TIMER_BACKOFF_MAX 16u
 #define TIMER_SUSPECT_BACKOFF 3u /* timeouts in a row: is the next hop still where it was? */
 
@@ -30,6 +32,8 @@ static void timer_arm(struct harp_conn *conn)
 {
 	uint64_t earliest_ns = conn->rto_deadline_ns;
 
+	if (conn->loss_deadline_ns < earliest_ns)
+		earliest_ns = conn->loss_deadline_ns;
 	if (conn->life_deadline_ns < earliest_ns)
 		earliest_ns = conn->life_deadline_ns;
 	if (conn->keep_deadline_ns < earliest_ns)
@@ -46,6 +50,7 @@ void tcp_timer_init(struct harp_conn *conn)
 {
 	conn->timer.kind = TCP_TIMER_KIND;
 	conn->rto_deadline_ns = TCP_NEVER_NS;
+	conn->loss_deadline_ns = TCP_NEVER_NS;
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	conn->pace_deadline_ns = TCP_NEVER_NS;
@@ -55,6 +60,7 @@ void tcp_timer_init(struct harp_conn *conn)
 void tcp_timer_stop(struct harp_conn *conn)
 {
 	conn->rto_deadline_ns = TCP_NEVER_NS;
+	conn->loss_deadline_ns = TCP_NEVER_NS;
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	conn->pace_deadline_ns = TCP_NEVER_NS;
@@ -97,9 +103,15 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 		if (rtt_ns < conn->rtt_ns_min)
 			conn->rtt_ns_min = rtt_ns;
 	}
-	rto_ns = conn->srtt_ns + 4 * conn->rttvar_ns;
+	/* (2.3): "RTO <- SRTT + max (G, K*RTTVAR)", with the floor for G: a path of 100 ms that never
+	 * varied may do so for once. */
+	rto_ns = 4 * conn->rttvar_ns;
 	if (rto_ns < TIMER_RTO_NS_MIN)
 		rto_ns = TIMER_RTO_NS_MIN;
+	rto_ns += conn->srtt_ns;
+	if (conn->options & HARP_TCPI_SACK)
+		conn->pto_ns =
+			conn->srtt_ns * 2 > TIMER_PTO_NS_MIN ? conn->srtt_ns * 2 : TIMER_PTO_NS_MIN;
 	conn->rto_ns = rto_ns < TIMER_RTO_NS_MAX ? rto_ns : TIMER_RTO_NS_MAX;
 	if (lone && rtt_ns >= TIMER_RTO_NS_MIN)
 		conn->lone_quick = 0;
@@ -110,11 +122,44 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 /* ------------------------------------------------------------------------------------------------
  * Events.
  */
+/* RFC 8985 section 7.2: not while something is marked: the deadline is the reordering timer's then. */
+static void timer_restart_pto(struct harp_conn *conn)
+{
+	if (conn->pto_ns == 0 || (conn->loss_open && !conn_loss_is_quiet(conn)))
+		return;
+	conn->loss_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
+	if (timer_lone(conn) && conn->lone_quick < TIMER_QUICK_SAMPLES)
+		conn->loss_deadline_ns += TIMER_ACK_DELAY_NS;
+}
+
 static void timer_restart_rto(struct harp_conn *conn)
 {
 	conn->rto_lone = timer_lone(conn);
 	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	timer_restart_pto(conn);
 	timer_arm(conn);
+}
+
+void tcp_timer_resent(struct harp_conn *conn)
+{
+	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	timer_arm(conn);
+}
+
+void tcp_timer_probe(struct harp_conn *conn)
+{
+	conn->loss_deadline_ns = TCP_NEVER_NS;
+	if (conn_flight_bytes(conn) == 0)
+		return;
+	timer_restart_pto(conn);
+	timer_arm(conn);
+}
+
+void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns)
+{
+	conn->loss_deadline_ns = deadline_ns;
+	if (deadline_ns != TCP_NEVER_NS)
+		timer_arm(conn);
 }
 
 void tcp_timer_sent(struct harp_conn *conn)
@@ -124,6 +169,10 @@ void tcp_timer_sent(struct harp_conn *conn)
 		timer_restart_rto(conn);
 	} else if (conn->rto_lone && conn->rtx_backoff == 0 && !timer_lone(conn)) {
 		timer_restart_rto(conn); /* a second segment: no receiver delays their ACK */
+	} else {
+		timer_restart_pto(conn);
+		if (!timer_is_set(&conn->timer) || conn->loss_deadline_ns < conn->timer.deadline_ns)
+			timer_arm(conn);
 	}
 }
 
@@ -133,6 +182,7 @@ void tcp_timer_acked(struct harp_conn *conn)
 	conn->progress_ns = conn->tcp->now_ns;
 	if (conn_flight_bytes(conn) == 0) {
 		conn->rto_deadline_ns = TCP_NEVER_NS; /* RFC 6298 (5.2) */
+		conn->loss_deadline_ns = TCP_NEVER_NS;
 		return;
 	}
 	timer_restart_rto(conn); /* (5.3) */
@@ -193,6 +243,7 @@ static bool timer_retransmit(struct harp_conn *conn)
 		conn->lone_quick = 0;
 	tcp->stats->tcp_rto++;
 	conn->acct.rto_count++;
+	conn->loss_deadline_ns = TCP_NEVER_NS;
 	tcp_loss_timeout(conn);
 	return true;
 }
@@ -282,6 +333,10 @@ void tcp_timer_fire(struct harp_conn *conn)
 		return;
 	if (now_ns >= conn->rto_deadline_ns && !timer_rto_expired(conn))
 		return;
+	if (now_ns >= conn->loss_deadline_ns) {
+		conn->loss_deadline_ns = TCP_NEVER_NS;
+		tcp_rack_timeout(conn);
+	}
 	if (now_ns >= conn->keep_deadline_ns && !timer_keep_expired(conn))
 		return;
 	if (now_ns >= conn->pace_deadline_ns) {

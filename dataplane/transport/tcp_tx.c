@@ -68,7 +68,11 @@ static int tx_segment(struct harp_conn *conn, struct frame *seg)
 		seg->flags |= FRAME_SENT;
 		conn->snd_unsent = seg->next;
 		conn->snd_nxt_seq = seg->seq + seg_space(seg);
+		if (conn->finger_left-- == 0)
+			tcp_sack_finger(conn, seg);
 	}
+	if (conn->loss_open)
+		tcp_loss_sent(conn, seg, again);
 	tcp_timer_sent(conn);
 	return 0;
 }
@@ -129,6 +133,29 @@ static void tx_fin_sent(struct harp_conn *conn)
 		tcp_state_set(conn, HARP_TCP_LAST_ACK);
 }
 
+/* RFC 8985 section 7.3: the tail loss probe. */
+static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
+{
+	struct frame *seg = tcp_rack_probe(conn);
+	bool again = seg && (seg->flags & FRAME_SENT);
+	int err;
+
+	if (!seg)
+		return 0;
+	err = tx_segment(conn, seg);
+	if (err) {
+		conn->flags |= CONN_TLP_PENDING;
+		return err;
+	}
+	++*sent;
+	tcp_rack_probed(conn, again);
+	if (again)
+		tcp_rack_resent(conn, seg);
+	else if (seg->flags & FRAME_FIN)
+		tx_fin_sent(conn);
+	return 0;
+}
+
 /* Everything this connection may send, up to its quota. 0: nothing more to send now; 1: quota used up;
  * -errno as tcp_out_segment(). *sent counts. */
 static int tx_conn(struct harp_conn *conn, unsigned *sent)
@@ -154,6 +181,11 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 	if ((conn->flags & (CONN_FIN_WANTED | CONN_FIN_QUEUED)) == CONN_FIN_WANTED &&
 	    !tcp_sndq_fin(conn))
 		return -ENOMEM;
+	if (conn->flags & CONN_TLP_PENDING) {
+		err = tx_loss_probe(conn, sent);
+		if (err)
+			return err;
+	}
 	while ((seg = tcp_loss_next(conn)) != NULL) {
 		if (quota-- == 0)
 			return 1;
@@ -162,7 +194,6 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 		err = tx_segment(conn, seg);
 		if (err)
 			return err;
-		tcp_loss_resent(conn, seg);
 		++*sent;
 	}
 	if (conn->snd_unsent && conn_flight_bytes(conn) == 0)
@@ -259,7 +290,7 @@ void tcp_tx_unlist(struct harp_conn *conn)
 		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, pool_link);
 	conn->on_pool_list = 0;
 	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_PROBE_PENDING |
-				   CONN_SYN_PENDING);
+				   CONN_SYN_PENDING | CONN_TLP_PENDING);
 }
 
 uint64_t tcp_tx_next_ns(const struct tcp *tcp)

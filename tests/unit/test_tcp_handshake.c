@@ -11,7 +11,8 @@ static void test_syn_offers_options(void)
 	rig_open(&rig);
 	s = rig_syn_sent(&rig, NULL);
 	CHECK_EQ(s->opt.mss_bytes, 1460);
-	CHECK_EQ(s->opt.seen, TCP_OPT_MSS | TCP_OPT_WSCALE | TCP_OPT_TIMESTAMP);
+	CHECK_EQ(s->opt.seen,
+		 TCP_OPT_MSS | TCP_OPT_WSCALE | TCP_OPT_TIMESTAMP | TCP_OPT_SACK_PERMITTED);
 	CHECK(s->opt.wscale > 0 && s->opt.wscale <= 14);
 	CHECK_EQ(s->len, 0);
 	rig_close(&rig);

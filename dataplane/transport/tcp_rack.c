@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_rack.c - when a segment counts as lost, and the tail loss probe: RFC 8985.
+ *
+ * Theory of operation. RACK: once a segment has arrived, those sent before it are late, and a segment
+ * that is late by more than the reordering window is lost, be it an original or sent again. The RFC's
+ * loop looks at every outstanding segment in the order of transmission; two cursors do here:
+ *	- originals were sent in sequence. rack_next walks over them once: the first one that is not yet
+ *	  lost ends the walk, as all behind it left later;
+ *	- what was sent again is remembered in the order of time (board.resent), and leaves at the front. An
+ *	  entry is stale when its segment was acknowledged, SACKed or marked since; sequence numbers tell,
+ *	  as a frame goes home only when snd_una has passed it. What finds no room is picked up by one walk
+ *	  once the array is empty.
+ * The clock is that of a poll: segments of one poll left at the same time, in the order of their
+ * sequence numbers.
+ *
+ * The probe: when nothing is marked and nothing was heard for two round trips, a new segment or the last
+ * one again makes the peer tell what it misses, so that the loss of a tail is repaired like any other
+ * instead of by a timeout. Whether the probe itself repaired a loss is found out by section 7.4.2.
+ */
+#include "transport/tcp.h"
+
+#define RACK_WINDOW_PERSIST 16u /* recoveries without DSACK until the window is small again */
+#define RACK_MULT_MAX 200u
+
+/* RFC 8985 section 6.2: RACK_sent_after(). */
+static bool rack_sent_after(const struct harp_conn *conn, const struct frame *seg)
+{
+	if (conn->rack_sent_ns != seg->sent_ns)
+		return conn->rack_sent_ns > seg->sent_ns;
+	return seq_gt(conn->rack_end_seq, seg->seq + seg_space(seg));
+}
+
+void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct tcp_ack *a)
+{
+	uint64_t now_ns = conn->tcp->now_ns;
+	uint64_t rtt_ns = now_ns > seg->sent_ns ? now_ns - seg->sent_ns : 1;
+	uint32_t end = seg->seq + seg_space(seg);
+
+	if (seg->flags & FRAME_RETRANS) {
+		uint32_t tsval = (uint32_t)(seg->sent_ns / TCP_NS_PER_MS) + conn->ts_offset;
+
+		/* Step 2: is it the original that arrived? */
+		if ((conn->options & HARP_TCPI_TIMESTAMPS) && (int32_t)(conn->ts_echo - tsval) < 0)
+			return;
+		if (rtt_ns < conn->rtt_ns_min)
+			return;
+	} else {
+		/* Step 3: "If Segment.end_seq < RACK.fack AND Segment.retransmitted is FALSE". */
+		if (seq_lt(end, a->fack_seq))
+			conn->rack_reordering = 1;
+		if (seg->sent_ns > a->sent_ns)
+			a->sent_ns = seg->sent_ns;
+		if (seq_leq(end, conn->recover_seq))
+			a->original = true;
+	}
+	if (seq_gt(end, conn->rack_fack_seq))
+		conn->rack_fack_seq = end;
+	conn->rack_rtt_ns = rtt_ns;
+	if (seg->sent_ns > conn->rack_sent_ns ||
+	    (seg->sent_ns == conn->rack_sent_ns && seq_gt(end, conn->rack_end_seq))) {
+		conn->rack_sent_ns = seg->sent_ns;
+		conn->rack_end_seq = end;
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The reordering window: section 6.2, step 4.
+ */
+void tcp_rack_adapt(struct harp_conn *conn, bool dsack, bool recovered)
+{
+	if (conn->rack_dsack_round && seq_geq(conn->snd_una_seq, conn->rack_dsack_seq))
+		conn->rack_dsack_round = 0;
+	if (dsack && !conn->rack_dsack_round) {
+		conn->rack_dsack_round = 1;
+		conn->rack_dsack_seq = conn->snd_nxt_seq;
+		conn->rack_persist = RACK_WINDOW_PERSIST;
+		if (conn->rack_mult < RACK_MULT_MAX)
+			conn->rack_mult++;
+	} else if (recovered && conn->rack_persist > 0 && --conn->rack_persist == 0) {
+		conn->rack_mult = 0;
+	}
+}
+
+uint64_t tcp_rack_window_ns(const struct harp_conn *conn)
+{
+	uint64_t window_ns = (conn->rack_mult + 1u) * (conn->rtt_ns_min / 4);
+
+	if (!conn->rack_reordering &&
+	    (conn->recovery == TCP_RECOVERY_FAST || conn->recovery == TCP_RECOVERY_RTO ||
+	     conn->sacked_segs >= TCP_DUPACK_THRESHOLD))
+		return 0;
+	return window_ns < conn->srtt_ns ? window_ns : conn->srtt_ns;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Detection: step 5.
+ */
+void tcp_rack_resent(struct harp_conn *conn, const struct frame *seg)
+{
+	struct tcp_board *b = &conn->board;
+	uint32_t at;
+
+	if (b->resent_count == TCP_RESENT) {
+		b->resent_untracked = true;
+		return;
+	}
+	at = (b->resent_first + b->resent_count++) % TCP_RESENT;
+	b->resent[at].seq = seg->seq;
+	b->resent[at].frame = seg->index;
+}
+
+void tcp_rack_restart(struct harp_conn *conn)
+{
+	conn->rack_next = NULL;
+	conn->board.resent_count = 0;
+	conn->board.resent_untracked = true;
+}
+
+/* What was sent again and isn't remembered; in sequence, which is the order of time but for a few. */
+static void rack_track(struct harp_conn *conn)
+{
+	struct tcp_board *b = &conn->board;
+
+	b->resent_untracked = false;
+	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	     seg = seg->next) {
+		conn->tcp->stats->tcp_sack_walked++;
+		if ((seg->flags & FRAME_RETRANS) && !seg->tcp_flags)
+			tcp_rack_resent(conn, seg);
+		if (b->resent_untracked)
+			break;
+	}
+}
+
+/* Is it lost by now? If not, when would it be. */
+static bool rack_is_late(const struct harp_conn *conn, const struct frame *seg, uint64_t window_ns,
+			 uint64_t *deadline_ns)
+{
+	uint64_t due_ns = seg->sent_ns + conn->rack_rtt_ns + window_ns;
+
+	if (!rack_sent_after(conn, seg))
+		return false;
+	if (due_ns <= conn->tcp->now_ns)
+		return true;
+	if (due_ns < *deadline_ns)
+		*deadline_ns = due_ns;
+	return false;
+}
+
+static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, uint64_t *deadline_ns)
+{
+	struct frame *seg = conn->rack_next;
+	bool lost = false;
+
+	if (!seg || seq_lt(conn->rack_next_seq, conn->snd_una_seq))
+		seg = conn->snd_head;
+	for (; seg && seg != conn->snd_unsent; seg = seg->next) {
+		conn->tcp->stats->tcp_sack_walked++;
+		conn->rack_next = seg;
+		conn->rack_next_seq = seg->seq;
+		if (seg->tcp_flags || (seg->flags & FRAME_RETRANS))
+			continue;
+		if (!rack_is_late(conn, seg, window_ns, deadline_ns))
+			break;
+		tcp_sack_mark_lost(conn, seg);
+		lost = true;
+	}
+	return lost;
+}
+
+static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint64_t *deadline_ns)
+{
+	struct tcp_board *b = &conn->board;
+	bool lost = false;
+
+	if (b->resent_count == 0 && b->resent_untracked)
+		rack_track(conn);
+	for (; b->resent_count > 0; b->resent_count--) {
+		uint32_t at = b->resent_first;
+
+		if (seq_geq(b->resent[at].seq, conn->snd_una_seq)) {
+			struct frame *seg = &conn->tcp->pool->frames[b->resent[at].frame];
+
+			if (!seg->tcp_flags) {
+				if (!rack_is_late(conn, seg, window_ns, deadline_ns))
+					break;
+				tcp_sack_mark_lost(conn, seg);
+				lost = true;
+			}
+		}
+		b->resent_first = (at + 1) % TCP_RESENT;
+	}
+	return lost;
+}
+
+bool tcp_rack_detect(struct harp_conn *conn)
+{
+	uint64_t window_ns = tcp_rack_window_ns(conn), deadline_ns = TCP_NEVER_NS;
+	bool lost = rack_detect_originals(conn, window_ns, &deadline_ns);
+
+	lost |= rack_detect_resent(conn, window_ns, &deadline_ns);
+	tcp_timer_loss(conn, deadline_ns);
+	return lost;
+}
+
+void tcp_rack_timeout(struct harp_conn *conn)
+{
+	if (conn_flight_bytes(conn) == 0)
+		return;
+	if (!conn->loss_open) {
+		conn->flags |= CONN_TLP_PENDING;
+		tcp_tx_ready(conn);
+	} else if (tcp_rack_detect(conn)) {
+		tcp_loss_found(conn);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The tail loss probe: section 7.
+ */
+struct frame *tcp_rack_probe(struct harp_conn *conn)
+{
+	struct frame *seg = conn->snd_unsent;
+	uint32_t edge = conn->snd_una_seq + conn->snd_wnd_bytes;
+
+	conn->flags &= ~(uint32_t)CONN_TLP_PENDING;
+	if (conn->loss_open || conn_flight_bytes(conn) == 0)
+		return NULL;
+	/* Section 7.3: new data when the receiver's window allows it, whatever cwnd says. */
+	if (seg && seg_bytes(seg) <= conn->snd_mss_bytes &&
+	    seq_leq(seg->seq + seg_bytes(seg), edge))
+		return seg;
+	return tcp_sack_find(conn, conn->snd_nxt_seq - 1);
+}
+
+void tcp_rack_probed(struct harp_conn *conn, bool again)
+{
+	conn->tlp_out = 1;
+	conn->tlp_again = again;
+	conn->tlp_end_seq = conn->snd_nxt_seq;
+	conn->loss_open = 1;
+	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->acct.tlp_probes++;
+	conn->tcp->stats->tcp_tlp_probes++;
+	tcp_timer_resent(conn);
+}
+
+bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a)
+{
+	if (!conn->tlp_out || seq_lt(a->ack, conn->tlp_end_seq))
+		return false;
+	if (!conn->tlp_again || a->dsack_tlp || (a->dup && !a->sack)) {
+		conn->tlp_out = 0; /* the probe was new, or one copy too many: nothing was lost */
+		return false;
+	}
+	if (a->ack == conn->tlp_end_seq)
+		return false; /* a DSACK may still come */
+	conn->tlp_out = 0;
+	return true;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_sackout.c - the receiver's SACK blocks: RFC 2018 section 4, RFC 2883.
+ *
+ * Up to four ranges are remembered, the most recently changed first, as the RFC wants them reported. A
+ * range that falls off the end may come back with a later segment at its side; it is then told shorter
+ * than it is, which is allowed. So no list is ever searched for a block.
+ */
+#include "transport/tcp.h"
+
+static void sackout_remove(struct harp_conn *conn, uint32_t i)
+{
+	conn->sack_count--;
+	for (; i < conn->sack_count; i++)
+		conn->sack[i] = conn->sack[i + 1];
+}
+
+void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_seq)
+{
+	uint32_t i = 0;
+
+	if (!(conn->options & HARP_TCPI_SACK))
+		return;
+	/* What it touches becomes part of it. */
+	while (i < conn->sack_count) {
+		if (seq_gt(conn->sack[i].start_seq, end_seq) ||
+		    seq_lt(conn->sack[i].end_seq, start_seq)) {
+			i++;
+			continue;
+		}
+		start_seq = seq_min(start_seq, conn->sack[i].start_seq);
+		end_seq = seq_max(end_seq, conn->sack[i].end_seq);
+		sackout_remove(conn, i);
+		i = 0; /* it has grown: it may touch one that it didn't before */
+	}
+	if (conn->sack_count < TCP_SACK_BLOCKS_MAX)
+		conn->sack_count++;
+	for (i = conn->sack_count - 1; i > 0; i--)
+		conn->sack[i] = conn->sack[i - 1];
+	conn->sack[0].start_seq = start_seq;
+	conn->sack[0].end_seq = end_seq;
+}
+
+void tcp_sackout_advance(struct harp_conn *conn)
+{
+	for (uint32_t i = conn->sack_count; i-- > 0;) {
+		if (seq_leq(conn->sack[i].start_seq, conn->rcv_nxt_seq))
+			sackout_remove(conn, i);
+	}
+}
+
+void tcp_sackout_evicted(struct harp_conn *conn, uint32_t seq)
+{
+	for (uint32_t i = conn->sack_count; i-- > 0;) {
+		if (seq_leq(conn->sack[i].end_seq, seq))
+			continue;
+		conn->sack[i].end_seq = seq;
+		if (seq_geq(conn->sack[i].start_seq, seq))
+			sackout_remove(conn, i);
+	}
+}
+
+void tcp_sackout_duplicate(struct harp_conn *conn, uint32_t start_seq, uint32_t end_seq)
+{
+	if (!(conn->options & HARP_TCPI_SACK) || !seq_lt(start_seq, end_seq))
+		return;
+	conn->dsack_start_seq = start_seq;
+	conn->dsack_end_seq = end_seq;
+}
+
+uint32_t tcp_sackout_blocks(const struct harp_conn *conn, uint32_t room_bytes,
+			    struct tcp_options *opt)
+{
+	uint32_t most = room_bytes < 4 ? 0 : (room_bytes - 4) / 8;
+
+	opt->sack_count = 0;
+	if (most > TCP_SACK_BLOCKS_MAX)
+		most = TCP_SACK_BLOCKS_MAX;
+	if (conn->dsack_start_seq != conn->dsack_end_seq && most > 0) {
+		opt->sack[0].start_seq = conn->dsack_start_seq;
+		opt->sack[0].end_seq = conn->dsack_end_seq;
+		opt->sack_count = 1;
+	}
+	for (uint32_t i = 0; i < conn->sack_count && opt->sack_count < most; i++)
+		opt->sack[opt->sack_count++] = conn->sack[i];
+	return opt->sack_count;
+}
