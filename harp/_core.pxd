@@ -129,6 +129,8 @@ cdef extern from "harp.h" nogil:
         uint64_t seed
         uint64_t now_ns
         harp_stack_hooks hooks
+        uint32_t scope_id
+        uint16_t vlan_id
 
     int harp_stack_create(harp_stack **out, harp_nic *nic, const harp_stack_options *opt)
     void harp_stack_destroy(harp_stack *stack)

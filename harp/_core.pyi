@@ -99,6 +99,8 @@ class Stack(_Closing):
         port_max: int = 0,
         own_neighbours: bool = True,
         log: Callable[[int, str], None] | None = None,
+        vlan_id: int = 0,
+        scope_id: int = 0,
     ) -> None: ...
     def poll(self, now_ns: int) -> int: ...
     @property

@@ -355,7 +355,7 @@ cdef class Stack:
 
     def __init__(self, Nic nic not None, *, seed=0, now_ns=0, unsigned max_conns=0,
                  unsigned max_listeners=0, unsigned max_neighbours=0, port_min=0, port_max=0,
-                 bint own_neighbours=True, log=None):
+                 bint own_neighbours=True, log=None, vlan_id=0, scope_id=0):
         cdef harp_stack_options options
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
@@ -367,6 +367,8 @@ cdef class Stack:
         options.neighbour_mode = HARP_NEIGHBOUR_OWN if own_neighbours else HARP_NEIGHBOUR_EXTERNAL
         options.seed = seed
         options.now_ns = now_ns
+        options.vlan_id = vlan_id
+        options.scope_id = scope_id
         self._log = log
         if log is not None:
             options.hooks.ctx = <void *>self

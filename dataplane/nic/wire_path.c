@@ -55,13 +55,20 @@ static bool wire_path_chance(struct harp_wire *w, uint32_t ppm)
 /* RFC 3168 section 5: an ECT packet is marked CE; others can't be. */
 static bool wire_path_mark_ce(uint8_t *eth, uint32_t len)
 {
-	uint8_t *ip = eth + 14;
+	uint32_t at = len >= 18 && be16_load(eth + 12) == 0x8100 ? 18 : 14; /* behind a VLAN tag */
+	uint8_t *ip = eth + at;
 
-	if (len < 34 || be16_load(eth + 12) != 0x0800 || (ip[0] & 0x0f) < 5)
+	if (len >= at + 40 && be16_load(ip - 2) == 0x86dd) {
+		if ((ip[1] & 0x30) == 0)
+			return false;
+		ip[1] |= 0x30; /* the traffic class lies across two bytes */
+		return true;
+	}
+	if (len < at + 20 || be16_load(ip - 2) != 0x0800 || (ip[0] & 0x0f) < 5)
 		return false;
 	uint32_t header = (ip[0] & 0x0fu) * 4;
 
-	if (len < 14 + header || (ip[1] & 3) == 0)
+	if (len < at + header || (ip[1] & 3) == 0)
 		return false;
 	ip[1] |= 3;
 	ip[10] = ip[11] = 0;
