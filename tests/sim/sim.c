@@ -1,428 +1,425 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim.c - a scenario from a seed: made, run from event to event, and judged. */
+/*
+ * sim.c - who runs when.
+ *
+ * Theory of operation. Time jumps from one thing to do to the next: an event of the scenario, an
+ * application's own time, a packet that arrives at a card, a stack's deadline. A stack is polled when
+ * its harp_stack_next_deadline_ns() or its card's next_ns() has come, plus what the scenario lets it
+ * be late, and never otherwise; its applications have a turn after that poll, when the stack gave them
+ * an event or their own time has come. So a deadline or an event that is forgotten is not hidden by a
+ * busy loop: the connection stands still, and run_stands_still() says so.
+ *
+ * The run ends when nothing is ever due again. By then every connection must be over.
+ */
 #include "sim.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define SIM_PORT 61000
-#define SIM_US 1000ull
-#define SIM_MS 1000000ull
-#define SIM_S 1000000000ull
-#define SIM_NS_MAX (3600 * SIM_S) /* virtual: what has not ended by then never will */
-#define SIM_STEPS_MAX 3000000ull
+#include "stack/stack.h"
 
-bool sim_fail(struct sim *sim, const char *format, ...)
-{
-	va_list args;
+#define SIM_NS_MAX (3 * 3600 * SIM_S) /* virtual: what has not ended by then never will */
+#define SIM_POLLS_MAX UINT64_C(3000000)
+/* Without progress after the last event: the longest RTO, and a lost segment or two after it. */
+#define SIM_STILL_NS_MAX (250 * SIM_S)
+#define SIM_RETRY_NS (5 * SIM_S)
 
-	if (sim->reason[0] == 0) {
-		va_start(args, format);
-		vsnprintf(sim->reason, sizeof(sim->reason), format, args);
-		va_end(args);
-	}
-	return false;
-}
-
-static uint64_t sim_stat(const struct sim *sim, int side, const char *name)
-{
-	uint64_t value = 0;
-
-	if (harp_stack_stat(sim->stack[side], name, &value) != 0)
-		fprintf(stderr, "sim: no statistic named %s\n", name);
-	return value;
-}
-
-static uint32_t sim_pick(struct sim *sim, const uint32_t *values, uint32_t count)
-{
-	return values[rng_below(&sim->rng, count)];
-}
-
-/* ------------------------------------------------------------------------------------------------
- * The scenario.
- */
-static struct harp_wire_impair sim_impair(struct sim *sim, const struct sim_limits *limits)
-{
-	struct rng *rng = &sim->rng;
-	struct harp_wire_impair impair = { .delay_ns = 1 + rng_below(rng, 100000) };
-	uint32_t badness = rng_below(rng, 4); /* 0: a good wire */
-
-	if (rng_below(rng, 2))
-		impair.rate_bps = 1000000000ull << rng_below(rng, 7);
-	if (rng_below(rng, 4) == 0)
-		impair.jitter_ns = rng_below(rng, 20000);
-	if (impair.rate_bps && rng_below(rng, 3) == 0)
-		impair.queue_bytes = 20000 + rng_below(rng, 200000);
-	if (badness == 0)
-		return impair;
-	impair.loss_ppm = rng_below(rng, limits->loss_ppm_max + 1) / (badness == 1 ? 10 : 1);
-	if (rng_below(rng, 2))
-		impair.duplicate_ppm = rng_below(rng, 30000);
-	if (rng_below(rng, 2)) {
-		impair.reorder_ppm = rng_below(rng, 50000);
-		impair.reorder_ns = rng_below(rng, 300000);
-	}
-	if (rng_below(rng, 2))
-		impair.corrupt_ppm = rng_below(rng, 10000);
-	return impair;
-}
-
-static int sim_make_wire(struct sim *sim, const struct sim_limits *limits)
-{
-	static const uint32_t mtus[] = { 1500, 1500, 1500, 3498, 9000, 576 };
-	static const uint32_t sizes[] = { 2048, 4096 };
-	struct harp_wire_options options = {
-		.size = sizeof(options),
-		.mtu_bytes = sim_pick(sim, mtus, 6),
-		.frame_size = sim_pick(sim, sizes, 2),
-		.frame_count = 1024u << rng_below(&sim->rng, 3),
-		.strict = 1,
-		.seed = rng_u64(&sim->rng),
-		.impair = sim_impair(sim, limits),
-	};
-	int err;
-
-	if (sim->v6 && options.mtu_bytes < 1280) /* IPv6 has no smaller links */
-		options.mtu_bytes = 1280;
-	if (rng_below(&sim->rng, 2))
-		options.complete_delay_ns = rng_below(&sim->rng, 500000);
-	err = harp_wire_create(&sim->wire, &options);
-	if (!err && rng_below(&sim->rng, 2)) {
-		struct harp_wire_impair other = sim_impair(sim, limits);
-
-		err = harp_wire_set_impair(sim->wire, 1, &other);
-	}
-	return err;
-}
-
-static void sim_make_app(struct sim *sim, struct sim_app *app)
-{
-	static const uint32_t pieces[] = { 1, 64, 1000, 9000, 65000 };
-	struct rng *rng = &sim->rng;
-
-	app->stream = rng_u64(rng);
-	app->piece_max = sim_pick(sim, pieces, 5);
-	if (rng_below(rng, 8) > 0)
-		app->send_total = rng_below(rng, app->piece_max < 100 ? 3000 : 300000);
-	app->send = (enum sim_send)rng_below(rng, 3);
-	app->recv = (enum sim_recv)rng_below(rng, 3);
-	if (rng_below(rng, 3) == 0) {
-		app->stall_ppm = rng_below(rng, 200000);
-		app->stall_ns_max = 1 + rng_below(rng, 50000000);
-	}
-	app->aborts = sim->may_fail && rng_below(rng, 4) == 0;
-}
-
-static struct harp_tcp_options sim_tcp_options(struct sim *sim)
-{
-	static const uint32_t frames[] = { 0, 8, 32, 64 };
-
-	return (struct harp_tcp_options){
-		.size = sizeof(struct harp_tcp_options),
-		.rx_frames = sim_pick(sim, frames, 4),
-		.tx_frames = sim_pick(sim, frames, 4),
-		.connect_timeout_ns = 120 * SIM_S,
-		.user_timeout_ns = 1000 * SIM_S,
-		/* Without it nobody learns of a peer that is gone and whose RST was lost. */
-		.keepalive_idle_ns =
-			sim->may_fail || rng_below(&sim->rng, 4) == 0 ? 10 * SIM_MS : 0,
-		.keepalive_count = 60,
-	};
-}
-
-static struct harp_addr sim_addr(const struct sim *sim, int side)
-{
-	struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(side + 1));
-
-	if (sim->v6)
-		addr = (struct harp_addr){ .bytes = { 0xfd, [15] = (uint8_t)(side + 1) } };
-	return addr;
-}
-
-static bool sim_make(struct sim *sim, const struct sim_limits *limits)
-{
-	struct harp_endpoint at = { .port = SIM_PORT };
-	struct harp_endpoint remote = { .addr = sim_addr(sim, SIM_SERVER), .port = SIM_PORT };
-	struct harp_tcp_options tcp;
-	int err = sim_make_wire(sim, limits);
-
-	if (err)
-		return sim_fail(sim, "harp_wire_create: %s", strerror(-err));
-	for (int i = 0; i < 2; i++) {
-		struct harp_stack_options options = { .size = sizeof(options),
-						      .max_conns = 16,
-						      .vlan_id = sim->vlan_id,
-						      .seed = rng_u64(&sim->rng) };
-		struct harp_addr addr = sim_addr(sim, i);
-
-		sim->nic[i] = harp_wire_port(sim->wire, (unsigned)i);
-		err = harp_stack_create(&sim->stack[i], sim->nic[i], &options);
-		if (!err)
-			err = harp_stack_address_add(sim->stack[i], &addr, sim->v6 ? 64 : 24);
-		if (err)
-			return sim_fail(sim, "harp_stack_create: %s", strerror(-err));
-	}
-	sim->may_fail = rng_below(&sim->rng, 8) == 0;
-	tcp = sim_tcp_options(sim);
-	err = harp_tcp_listen(sim->stack[SIM_SERVER], &at, &tcp, &sim->listener);
-	if (err)
-		return sim_fail(sim, "listen: %s", strerror(-err));
-	sim->conns = 1 + rng_below(&sim->rng, SIM_CONNS_MAX);
-	for (unsigned i = 0; i < sim->conns; i++) {
-		struct sim_pair *pair = &sim->pairs[i];
-
-		sim_make_app(sim, &pair->app[SIM_CLIENT]);
-		sim_make_app(sim, &pair->app[SIM_SERVER]);
-		tcp = sim_tcp_options(sim);
-		tcp.user = &pair->app[SIM_CLIENT];
-		err = harp_tcp_connect(sim->stack[SIM_CLIENT], NULL, &remote, &tcp,
-				       &pair->app[SIM_CLIENT].conn);
-		if (err)
-			return sim_fail(sim, "connect: %s", strerror(-err));
-	}
-	return true;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Running.
- */
-/* The pair whose client has the port that the accepted connection comes from. */
-static bool sim_accept(struct sim *sim)
-{
-	struct harp_conn *conn;
-
-	while (harp_tcp_accept(sim->listener, &conn) == 0) {
-		struct harp_endpoint remote, local;
-		struct sim_app *app = NULL;
-
-		harp_conn_endpoints(conn, NULL, &remote);
-		for (unsigned i = 0; i < sim->conns; i++) {
-			struct sim_pair *pair = &sim->pairs[i];
-
-			if (pair->app[SIM_SERVER].conn || !pair->app[SIM_CLIENT].conn)
-				continue;
-			harp_conn_endpoints(pair->app[SIM_CLIENT].conn, &local, NULL);
-			if (local.port == remote.port)
-				app = &pair->app[SIM_SERVER];
-		}
-		if (!app) {
-			/* The client may have aborted before we looked. */
-			if (!sim->may_fail)
-				return sim_fail(sim, "accepted a connection nobody opened");
-			harp_conn_abort(conn);
-			continue;
-		}
-		app->conn = conn;
-		app->connected = true;
-		harp_conn_set_user(conn, app);
-	}
-	return true;
-}
-
-static bool sim_events(struct sim *sim, int side)
-{
-	struct harp_conn *conn;
-	uint32_t events;
-
-	while ((conn = harp_stack_next_event(sim->stack[side], &events)) != NULL) {
-		struct sim_app *app = harp_conn_user(conn);
-
-		if (!app)
-			continue; /* accepted with the listener's user: set in sim_accept() */
-		if (events & HARP_EVENT_CONNECTED)
-			app->connected = true;
-		if (events & HARP_EVENT_WRITABLE)
-			app->wait_writable = false;
-		if ((events & HARP_EVENT_CLOSED) && !app->connected) {
-			if (!sim->may_fail)
-				return sim_fail(sim, "connect failed: %s",
-						strerror(-harp_conn_error(conn)));
-			harp_conn_close(conn);
-			app->conn = NULL;
-			app->closed = true;
-		}
-	}
-	return true;
-}
-
-static void sim_trace(struct sim *sim, uint64_t value)
+static void run_trace(struct sim *sim, uint64_t value)
 {
 	sim->trace = (sim->trace ^ value) * 0x100000001b3ull;
 	sim->trace ^= sim->trace >> 29;
 }
 
-static bool sim_step(struct sim *sim, bool *worked)
+static uint64_t run_later(uint64_t a, uint64_t b)
 {
-	*worked = false;
-	for (int side = 0; side < 2; side++) {
-		int did = harp_stack_poll(sim->stack[side], sim->now_ns);
+	return a > b ? a : b;
+}
 
-		*worked |= did > 0;
-		sim_trace(sim, (uint64_t)did << 32 | sim_stat(sim, side, "tx_bytes"));
-		if (!sim_events(sim, side) || (side == SIM_SERVER && !sim_accept(sim)))
-			return false;
-		for (unsigned i = 0; i < sim->conns; i++) {
-			if (!sim_app_turn(sim, &sim->pairs[i], (enum sim_side)side))
+/* ---- connections begin ------------------------------------------------------------------------- */
+
+static void run_app_begins(struct sim *sim, struct sim_app *app, struct harp_conn *conn)
+{
+	app->conn = conn;
+	app->progress_ns = sim->now_ns;
+	harp_conn_set_user(conn, app);
+}
+
+static int run_connect(struct sim *sim, struct sim_pair *pair, enum sim_role role)
+{
+	const struct scn_conn *c = pair->spec;
+	struct sim_app *app = &pair->app[role], *peer = &pair->app[!role];
+	bool both = c->kind == SCN_SIMULTANEOUS;
+	struct harp_endpoint local = { .port = (uint16_t)c->local_port };
+	struct harp_endpoint remote = {
+		.addr = sim_net_addr(sim, peer->stack),
+		.port = (uint16_t)(both ? c->local_port : sim->scenario->listens[c->listen].port),
+	};
+	struct harp_tcp_options tcp =
+		sim_tcp_options(c->rx_frames, c->tx_frames, c->keepalive_ns, c->cc);
+	struct harp_conn *conn;
+	int err;
+
+	tcp.unsent_bytes_max = (uint32_t)c->unsent_bytes_max;
+	if (c->user_timeout_ns) { /* hasty */
+		tcp.user_timeout_ns = c->user_timeout_ns;
+		tcp.keepalive_count = 4;
+	}
+	err = harp_tcp_connect(sim->stacks[app->stack].stack, &local, &remote, &tcp, &conn);
+	if (err)
+		return err;
+	run_app_begins(sim, app, conn);
+	if (role == SIM_CLIENT) {
+		pair->iss_seq = conn->iss_seq;
+		harp_conn_endpoints(conn, &local, NULL);
+		pair->client_port = local.port;
+	}
+	return 0;
+}
+
+/* The client's stack was just polled. */
+static bool run_start(struct sim *sim, struct sim_pair *pair)
+{
+	struct sim_stack *server = &sim->stacks[pair->app[SIM_SERVER].stack];
+	bool both = pair->spec->kind == SCN_SIMULTANEOUS;
+	int err;
+
+	if (both && (!server->stack || server->stall_until_ns > sim->now_ns)) {
+		pair->start_ns = sim->now_ns + SIM_RETRY_NS;
+		return true;
+	}
+	if (both)
+		harp_stack_poll(server->stack, sim->now_ns); /* its clock must be right */
+	err = run_connect(sim, pair, SIM_CLIENT);
+	if (!err && both)
+		err = run_connect(sim, pair, SIM_SERVER);
+	if (err == -EADDRINUSE || err == -ENOSPC) { /* of a connection before, in TIME-WAIT */
+		pair->start_ns = sim->now_ns + SIM_RETRY_NS;
+		return true;
+	}
+	pair->started = true;
+	return err == 0 ||
+	       sim_fail(sim, "connection %u: connect: %s", pair->app[0].pair, strerror(-err));
+}
+
+static bool run_accepted(struct sim *sim, unsigned stack, struct harp_conn *conn)
+{
+	struct harp_endpoint remote;
+
+	harp_conn_endpoints(conn, NULL, &remote);
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
+		struct sim_pair *pair = &sim->pairs[i];
+		struct sim_app *app = &pair->app[SIM_SERVER];
+		struct harp_addr client = sim_net_addr(sim, pair->app[SIM_CLIENT].stack);
+
+		if (!pair->started || pair->iss_seq != conn->irs_seq || app->stack != stack ||
+		    pair->client_port != remote.port ||
+		    memcmp(&client, &remote.addr, sizeof(client)) != 0)
+			continue;
+		if (pair->accepted)
+			return sim_fail(sim, "connection %u was accepted twice", i);
+		pair->accepted = true;
+		app->connected = app->ready = true;
+		run_app_begins(sim, app, conn);
+		return true;
+	}
+	return sim_fail(sim, "stack %u accepted a connection nobody opened", stack);
+}
+
+/* ---- a stack's turn ---------------------------------------------------------------------------- */
+
+static void run_news(struct sim *sim, unsigned index)
+{
+	struct harp_conn *conn;
+	uint32_t events;
+
+	while ((conn = harp_stack_next_event(sim->stacks[index].stack, &events)) != NULL) {
+		struct sim_app *app = harp_conn_user(conn);
+
+		if (!app)
+			continue; /* not accepted yet: run_accepted() gives it a turn */
+		app->ready = true;
+		if (events & HARP_EVENT_CONNECTED)
+			app->connected = true;
+		if (events & HARP_EVENT_WRITABLE)
+			app->wait_writable = false;
+	}
+}
+
+static bool run_accept(struct sim *sim, unsigned index)
+{
+	struct harp_conn *conn;
+
+	for (unsigned i = 0; i < sim->scenario->listen_count; i++) {
+		struct harp_listener *l = sim->stacks[index].listeners[i];
+
+		while (l && harp_tcp_accept(l, &conn) == 0) {
+			if (!run_accepted(sim, index, conn))
 				return false;
 		}
 	}
-	sim_trace(sim, sim->now_ns);
 	return true;
 }
 
-static uint64_t sim_next_ns(const struct sim *sim)
+static bool run_poll(struct sim *sim, unsigned index)
 {
-	uint64_t next_ns = UINT64_MAX;
+	struct sim_stack *k = &sim->stacks[index];
+	int did = harp_stack_poll(k->stack, sim->now_ns);
 
-	for (int side = 0; side < 2; side++) {
-		uint64_t stack_ns = harp_stack_next_deadline_ns(sim->stack[side]);
-		uint64_t nic_ns = sim->nic[side]->ops->next_ns(sim->nic[side]);
+	sim->polls++;
+	k->polled_ns = sim->now_ns;
+	run_trace(sim, sim->now_ns);
+	run_trace(sim, (uint64_t)did << 32 | index << 28 | (k->stack->stats.tx_bytes & 0xfffffff));
+	if (!sim_judge_step(sim, index))
+		return false;
+	run_news(sim, index);
+	if (!run_accept(sim, index))
+		return false;
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
+		struct sim_pair *pair = &sim->pairs[i];
 
-		next_ns = stack_ns < next_ns ? stack_ns : next_ns;
-		next_ns = nic_ns < next_ns ? nic_ns : next_ns;
-		for (unsigned i = 0; i < sim->conns; i++) {
-			uint64_t app_ns = sim_app_next_ns(&sim->pairs[i].app[side]);
+		if (!pair->started && pair->start_ns <= sim->now_ns &&
+		    pair->app[SIM_CLIENT].stack == index && !run_start(sim, pair))
+			return false;
+		for (unsigned role = 0; role < 2; role++) {
+			struct sim_app *app = &pair->app[role];
 
-			if ((app_ns > sim->now_ns || app_ns == 0) && app_ns < next_ns)
-				next_ns = app_ns;
+			if (app->stack == index && (app->ready || app->wake_ns <= sim->now_ns) &&
+			    !sim_app_turn(sim, app))
+				return false;
 		}
+	}
+	return true;
+}
+
+/* ---- events ------------------------------------------------------------------------------------ */
+
+static void run_restart_begins(struct sim *sim, unsigned index)
+{
+	if (!sim->stacks[index].stack)
+		return;
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
+		struct sim_pair *pair = &sim->pairs[i];
+
+		for (unsigned role = 0; role < 2; role++) {
+			struct sim_app *app = &pair->app[role];
+
+			if (app->stack != index || !pair->started ||
+			    (pair->app[0].closed && pair->app[1].closed))
+				continue;
+			pair->excused = true;
+			if (app->conn)
+				sim_app_bereave(app);
+		}
+	}
+	sim_net_stack_destroy(sim, index);
+}
+
+static bool run_events(struct sim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
+		const struct scn_event *e = &sim->scenario->events[i];
+		unsigned stack = (unsigned)e->stack;
+
+		if (sim->event_state[i] == 0 && e->start_ns <= sim->now_ns) {
+			sim->event_state[i] = 1;
+			if (e->kind == SCN_RESTART)
+				run_restart_begins(sim, stack);
+			sim_net_event_begin(sim, e);
+		}
+		if (sim->event_state[i] == 1 && e->start_ns + e->duration_ns <= sim->now_ns) {
+			sim->event_state[i] = 2;
+			if (e->kind == SCN_RESTART && sim->stacks[stack].stack)
+				continue; /* two restarts at once */
+			sim_net_event_end(sim, e);
+			if (e->kind == SCN_RESTART && !sim_net_stack_make(sim, stack))
+				return false;
+		}
+	}
+	return true;
+}
+
+static uint64_t run_event_next_ns(const struct sim *sim)
+{
+	uint64_t next_ns = SIM_NEVER_NS;
+
+	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
+		const struct scn_event *e = &sim->scenario->events[i];
+		uint64_t at_ns = e->start_ns + (sim->event_state[i] ? e->duration_ns : 0);
+
+		if (sim->event_state[i] < 2 && at_ns < next_ns)
+			next_ns = at_ns;
 	}
 	return next_ns;
 }
 
-static bool sim_over(const struct sim *sim)
+/* ---- time -------------------------------------------------------------------------------------- */
+
+/* When each stack's applications, or connections to begin, want it to run. */
+static void run_wishes(const struct sim *sim, uint64_t *wish_ns)
 {
-	for (unsigned i = 0; i < sim->conns; i++) {
-		for (int side = 0; side < 2; side++) {
-			if (sim->pairs[i].app[side].conn)
-				return false;
-		}
-	}
-	return sim_stat(sim, 0, "tcp_conns") == 0 && sim_stat(sim, 1, "tcp_conns") == 0 &&
-	       harp_wire_in_flight(sim->wire) == 0 && sim_stat(sim, 0, "frames_tx_nic") == 0 &&
-	       sim_stat(sim, 1, "frames_tx_nic") == 0;
-}
-
-static bool sim_loop(struct sim *sim)
-{
-	bool worked;
-
-	while (!sim_over(sim)) {
-		uint64_t next_ns;
-
-		if (++sim->steps > SIM_STEPS_MAX)
-			return sim_fail(sim, "no end after %llu steps, at %.3f s", SIM_STEPS_MAX,
-					(double)sim->now_ns / 1e9);
-		if (!sim_step(sim, &worked))
-			return false;
-		next_ns = sim_next_ns(sim);
-		if (next_ns == UINT64_MAX && !worked && !sim_over(sim))
-			return sim_fail(sim, "asleep for ever at %.6f s",
-					(double)sim->now_ns / 1e9);
-		/* Applications that work for several turns need polls without time passing. */
-		if (next_ns <= sim->now_ns || (worked && rng_below(&sim->rng, 2)))
-			next_ns = sim->now_ns + 1 + rng_below(&sim->rng, 2000);
-		if (next_ns != UINT64_MAX)
-			sim->now_ns = next_ns;
-		if (sim->now_ns > SIM_NS_MAX)
-			return sim_fail(sim, "no end after an hour");
-	}
-	return true;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * The verdict.
- */
-static bool sim_check_end(struct sim *sim)
-{
-	for (unsigned i = 0; i < sim->conns && !sim->may_fail; i++) {
+	for (unsigned i = 0; i < sim->scenario->stack_count; i++)
+		wish_ns[i] = SIM_NEVER_NS;
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
 		const struct sim_pair *pair = &sim->pairs[i];
 
-		for (int side = 0; side < 2; side++) {
-			if (pair->app[side].received != pair->app[!side].send_total)
-				return sim_fail(sim, "pair %u side %d: %llu of %llu bytes", i, side,
-						(unsigned long long)pair->app[side].received,
-						(unsigned long long)pair->app[!side].send_total);
-		}
-	}
-	for (int side = 0; side < 2; side++) {
-		struct harp_wire_stats wire;
-		uint64_t home =
-			sim_stat(sim, side, "frames_free") + sim_stat(sim, side, "frames_rx_nic");
+		for (unsigned role = 0; role < 2; role++) {
+			const struct sim_app *app = &pair->app[role];
 
-		if (home != sim->nic[side]->caps.frame_count)
-			return sim_fail(sim, "side %d: %llu of %u frames came home", side,
-					(unsigned long long)home, sim->nic[side]->caps.frame_count);
-		if (sim_stat(sim, side, "frames_tcp_tx") || sim_stat(sim, side, "frames_tcp_rx"))
-			return sim_fail(sim, "side %d: queues hold frames of nobody", side);
-		/* Whatever the wire does, an honest peer echoes what it may: see tcp_check.c. */
-		if (sim_stat(sim, side, "drop_tcp_echo"))
-			return sim_fail(sim, "side %d: %llu honest echoes refused", side,
-					(unsigned long long)sim_stat(sim, side, "drop_tcp_echo"));
-		harp_wire_stats(sim->wire, (unsigned)side, &wire);
-		if (wire.strict_violations)
-			return sim_fail(sim, "side %d: %llu frames changed under the NIC", side,
-					(unsigned long long)wire.strict_violations);
+			if (app->wake_ns < wish_ns[app->stack])
+				wish_ns[app->stack] = app->wake_ns;
+		}
+		if (!pair->started && pair->start_ns < wish_ns[pair->app[SIM_CLIENT].stack])
+			wish_ns[pair->app[SIM_CLIENT].stack] = pair->start_ns;
+	}
+}
+
+static uint64_t run_due_ns(struct sim *sim, unsigned index, uint64_t wish_ns)
+{
+	const struct scn_stack *spec = &sim->scenario->stacks[index];
+	struct sim_stack *k = &sim->stacks[index];
+	uint64_t due_ns, card_ns;
+
+	if (!k->stack)
+		return SIM_NEVER_NS;
+	due_ns = harp_stack_next_deadline_ns(k->stack);
+	card_ns = sim_net_card_next_ns(&k->card);
+	due_ns = card_ns < due_ns ? card_ns : due_ns;
+	if (due_ns < SIM_NEVER_NS - spec->poll_lag_ns)
+		due_ns += spec->poll_lag_ns;
+	due_ns = wish_ns < due_ns ? wish_ns : due_ns;
+	if (due_ns == SIM_NEVER_NS)
+		return due_ns;
+	due_ns = run_later(due_ns, k->polled_ns + spec->poll_cost_ns + 1);
+	return run_later(due_ns, k->stall_until_ns);
+}
+
+/* Liveness: each connection gets somewhere within SIM_STILL_NS_MAX, once nothing bad happens to it. */
+static bool run_stands_still(struct sim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
+		const struct sim_pair *pair = &sim->pairs[i];
+		uint64_t last_ns = sim->heal_ns;
+
+		if (!pair->started || (!pair->app[0].conn && !pair->app[1].conn))
+			continue;
+		for (unsigned role = 0; role < 2; role++) {
+			last_ns = run_later(last_ns, pair->app[role].progress_ns);
+			last_ns = run_later(last_ns, pair->app[role].stall_until_ns);
+			last_ns = run_later(last_ns, pair->app[role].hold_until_ns);
+		}
+		if (sim->now_ns > last_ns + SIM_STILL_NS_MAX)
+			return !sim_fail(sim, "connection %u has stood still since %.3f s", i,
+					 (double)last_ns / 1e9);
+	}
+	return false;
+}
+
+static bool run_step(struct sim *sim, const uint64_t *due_ns)
+{
+	bool polled = false;
+
+	if (!run_events(sim))
+		return false;
+	if (sim_net_bridge_next_ns(sim) <= sim->now_ns)
+		sim_net_bridge_poll(sim);
+	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
+		const struct sim_stack *k = &sim->stacks[i];
+		bool eager = polled && sim->scenario->stacks[i].eager &&
+			     k->polled_ns < sim->now_ns && k->stall_until_ns <= sim->now_ns;
+
+		if (!k->stack || (due_ns[i] > sim->now_ns && !eager) ||
+		    k->stall_until_ns > sim->now_ns)
+			continue;
+		polled = true;
+		if (!run_poll(sim, i))
+			return false;
 	}
 	return true;
 }
 
-/* Where everyone stands, for people. */
-static void sim_dump(const struct sim *sim)
+static bool run_loop(struct sim *sim)
 {
-	for (unsigned i = 0; i < sim->conns; i++) {
-		for (int side = 0; side < 2; side++) {
-			const struct sim_app *app = &sim->pairs[i].app[side];
-			struct harp_tcp_info info = { .state = HARP_TCP_CLOSED };
+	uint64_t wish_ns[SCN_STACKS_MAX], due_ns[SCN_STACKS_MAX], looked_ns = 0;
 
-			if (app->conn)
-				harp_conn_info(app->conn, &info, sizeof(info));
-			printf("pair %u side %d: %s, sent %llu of %llu, received %llu%s%s%s, flight %llu, "
-			       "unsent %llu, wnd %llu/%llu, cwnd %llu, held %u/%u rx %u/%u tx, rto %llu\n",
-			       i, side, harp_tcp_state_name((enum harp_tcp_state)info.state),
-			       (unsigned long long)app->sent, (unsigned long long)app->send_total,
-			       (unsigned long long)app->received, app->shut ? " shut" : "",
-			       app->eof ? " eof" : "", app->closed ? " closed" : "",
-			       (unsigned long long)info.bytes_in_flight,
-			       (unsigned long long)info.bytes_unsent,
-			       (unsigned long long)info.snd_wnd_bytes,
-			       (unsigned long long)info.rcv_wnd_bytes,
-			       (unsigned long long)info.snd_cwnd_bytes, info.rx_frames_held,
-			       info.rx_frames_budget, info.tx_frames_held, info.tx_frames_budget,
-			       (unsigned long long)info.rto_count);
-		}
-	}
-	for (int side = 0; side < 2; side++) {
-		printf("stack %d:", side);
-		for (unsigned i = 0; i < harp_stats_count(); i++) {
-			uint64_t value = sim_stat(sim, side, harp_stats_name(i));
+	while (true) {
+		uint64_t next_ns = run_event_next_ns(sim), bridge_ns = sim_net_bridge_next_ns(sim);
 
-			if (value)
-				printf(" %s=%llu", harp_stats_name(i), (unsigned long long)value);
+		next_ns = bridge_ns < next_ns ? bridge_ns : next_ns;
+		run_wishes(sim, wish_ns);
+		for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
+			due_ns[i] = run_due_ns(sim, i, wish_ns[i]);
+			next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
 		}
-		printf("\n");
+		if (next_ns == SIM_NEVER_NS)
+			return true;
+		sim->now_ns = run_later(sim->now_ns, next_ns);
+		if (sim->now_ns > looked_ns + 10 * SIM_S) {
+			looked_ns = sim->now_ns;
+			if (run_stands_still(sim))
+				return false;
+		}
+		if (sim->now_ns > SIM_NS_MAX || sim->polls > SIM_POLLS_MAX)
+			return sim_fail(sim, "no end after %llu polls, at %.3f s",
+					(unsigned long long)sim->polls, (double)sim->now_ns / 1e9);
+		if (!run_step(sim, due_ns))
+			return false;
 	}
 }
 
-bool sim_run(struct sim *sim, uint64_t seed, const struct sim_limits *limits)
+/* ---- making ------------------------------------------------------------------------------------ */
+
+#define RUN_APP(app, spec, side)                                                                   \
+	*(app) = (struct sim_app)                                                                  \
+	{                                                                                          \
+		.send_total = (spec)->side##_bytes, .piece_bytes = (spec)->side##_piece_bytes,     \
+		.send = (spec)->side##_send, .recv = (spec)->side##_recv,                          \
+		.stall_ppm = (spec)->side##_stall_ppm, .stall_ns = (spec)->side##_stall_ns,        \
+		.pause_at = (spec)->side##_pause_at, .pause_ns = (spec)->side##_pause_ns,          \
+		.abort_at = (spec)->side##_abort_at, .hold_ns = (spec)->side##_hold_ns             \
+	}
+
+static void run_make_pairs(struct sim *sim)
 {
-	bool good;
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
+		const struct scn_conn *c = &sim->scenario->conns[i];
+		struct sim_pair *pair = &sim->pairs[i];
+
+		*pair = (struct sim_pair){ .spec = c, .start_ns = c->start_ns };
+		RUN_APP(&pair->app[SIM_CLIENT], c, c);
+		RUN_APP(&pair->app[SIM_SERVER], c, s);
+		for (unsigned role = 0; role < 2; role++) {
+			struct sim_app *app = &pair->app[role];
+
+			app->pair = i;
+			app->stack = (unsigned)(role == SIM_CLIENT ? c->client : c->server);
+			app->stream = rng_u64(&sim->rng);
+			app->wake_ns = SIM_NEVER_NS;
+			app->piece_bytes += app->piece_bytes == 0;
+		}
+	}
+	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
+		const struct scn_event *e = &sim->scenario->events[i];
+
+		sim->heal_ns = run_later(sim->heal_ns, e->start_ns + e->duration_ns);
+	}
+}
+
+bool sim_run(struct sim *sim, const struct scenario *scenario, bool dump)
+{
+	bool good, verbose = sim->verbose;
 
 	memset(sim, 0, sizeof(*sim));
-	sim->seed = seed;
-	sim->v6 = seed % 2;
-	sim->vlan_id = seed / 2 % 4 == 3 ? 100 : 0;
+	sim->verbose = verbose;
+	sim->scenario = scenario;
 	sim->trace = 0xcbf29ce484222325ull;
-	rng_seed(&sim->rng, seed);
-	good = sim_make(sim, limits) && sim_loop(sim) && sim_check_end(sim);
-	if (!good && limits->dump && sim->stack[1])
-		sim_dump(sim);
-	if (sim->listener)
-		harp_listener_close(sim->listener);
-	harp_stack_destroy(sim->stack[0]);
-	harp_stack_destroy(sim->stack[1]);
-	harp_wire_destroy(sim->wire);
+	rng_seed(&sim->rng, scenario->world.seed ^ 0x73696d);
+	run_make_pairs(sim);
+	good = sim_watch_make(sim) && sim_net_make(sim) && run_loop(sim) && sim_judge_end(sim);
+	if (!good && dump)
+		sim_judge_dump(sim);
+	sim_net_destroy(sim);
+	free(sim->watch);
+	sim->watch = NULL;
 	return good;
 }

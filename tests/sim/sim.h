@@ -1,87 +1,141 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim.h - the simulator: two stacks on a bad wire under a virtual clock, everything from one seed.
+ * sim.h - the simulator: a scenario run under a virtual clock, every step watched.
  *
- * A seed decides the wire (delay, rate, loss, reordering, duplication, corruption, completion delay,
- * frame size, MTU, IPv4 or IPv6, tagged or not), the connections, and how their applications behave: how much they send and in what
- * pieces, with which of the API's calls, when they stop reading, who closes first. What must hold in
- * the end is always the same; sim_check_end() has the list.
+ *	sim.c        who runs when: stacks at their deadlines or when a packet arrives, and never else
+ *	sim_net.c    wires, the bridge, and the cards, which see to stalls and cuts
+ *	sim_watch.c  every segment that a stack sends or takes, judged
+ *	sim_app.c    applications: they send a known stream and check the one they get
+ *	sim_judge.c  what must hold at each step, and in the end
  */
 #ifndef HARP_TESTS_SIM_H
 #define HARP_TESTS_SIM_H
 
-#include <stdbool.h>
-
 #include "base/rng.h"
 #include "harp.h"
-#include "harp_stats.h"
+#include "scenario.h"
 
-#define SIM_CONNS_MAX 6
-#define SIM_REASON_MAX 200
+#define SIM_REASON_MAX 240
+#define SIM_NEVER_NS UINT64_MAX
+#define SIM_US UINT64_C(1000)
+#define SIM_MS UINT64_C(1000000)
+#define SIM_S UINT64_C(1000000000)
 
-enum sim_side { SIM_CLIENT = 0, SIM_SERVER = 1 };
+struct sim;
 
-/* How one application uses one direction of one connection. */
-enum sim_send { SIM_SEND_COPY, SIM_SEND_FRAMES, SIM_SEND_MIXED };
-enum sim_recv { SIM_RECV_COPY, SIM_RECV_PEEK, SIM_RECV_FRAMES };
+enum sim_role { SIM_CLIENT = 0, SIM_SERVER = 1 };
 
+/* One end of a connection. */
 struct sim_app {
 	struct harp_conn *conn; /* NULL: not yet, or closed */
-	uint64_t stream;        /* names the bytes it sends */
+	unsigned stack, pair;
+	uint64_t stream; /* names the bytes it sends */
 	uint64_t send_total, sent, received;
-	uint64_t stall_until_ns; /* does not read before */
-	uint32_t piece_max;      /* bytes of one call, at most */
-	uint32_t stall_ppm;      /* chance of stopping to read, per turn */
-	uint64_t stall_ns_max;
-	enum sim_send send;
-	enum sim_recv recv;
-	bool connected, shut, eof, closed, wait_writable;
-	bool more;                  /* stopped reading before it was told that nothing waits */
-	bool aborts;                /* ends with an abort once half is sent */
+	uint64_t wake_ns; /* it has something to do by then, unasked */
+	uint64_t stall_until_ns, hold_until_ns;
+	uint64_t progress_ns; /* last time it got anywhere */
+	/* From the scenario. */
+	uint64_t piece_bytes, send, recv, stall_ppm, stall_ns, pause_at, pause_ns, abort_at,
+		hold_ns;
+	bool connected, shut, eof, closed, wait_writable, paused, ready;
 	struct harp_frame *held[4]; /* received frames it keeps for a while */
 	unsigned held_count;
 };
 
 struct sim_pair {
+	const struct scn_conn *spec;
 	struct sim_app app[2];
+	uint32_t iss_seq; /* of the client: how the server's side is recognised */
+	uint16_t client_port;
+	uint64_t start_ns; /* not to be tried before */
+	bool started, accepted;
+	bool excused; /* something in the scenario explains an error */
+};
+
+/* A card between stack and wire: it holds back what the scenario says. */
+struct sim_card {
+	struct harp_nic nic; /* must be first */
+	struct harp_nic *inner;
+	struct sim *sim;
+	unsigned index;
+	bool tx_refused;
+	uint32_t tx_held;
+	uint64_t ring_until_ns, starve_until_ns, complete_until_ns;
+	uint32_t ring_max;
+	uint64_t cut_until_ns[SCN_STACKS_MAX]; /* by sender: what it sends does not arrive here */
+};
+
+struct sim_stack {
+	struct harp_stack *stack; /* NULL: destroyed, until its restart is over */
+	struct sim_card card;
+	struct harp_listener *listeners[SCN_LISTENS_MAX]; /* by the scenario's index */
+	uint64_t polled_ns, stall_until_ns;
+	uint64_t fill_floor;
+	uint32_t incarnation;
+};
+
+struct sim_watch; /* sim_watch.c */
+
+struct sim_bridge {
+	struct harp_nic *nic[2]; /* NULL: one wire only */
+	uint64_t frames_out[2];  /* given to a side's card, not completed */
 };
 
 struct sim {
-	uint64_t seed;
-	bool v6;          /* every other seed */
-	uint16_t vlan_id; /* a quarter of them */
+	const struct scenario *scenario;
 	struct rng rng;
-	uint64_t now_ns;
-	struct harp_wire *wire;
-	struct harp_nic *nic[2];
-	struct harp_stack *stack[2];
-	struct harp_listener *listener;
-	unsigned conns;
-	struct sim_pair pairs[SIM_CONNS_MAX];
-	bool may_fail;  /* an application aborts: its peer may see an error */
-	uint64_t trace; /* hash of everything that happened, with its time */
-	uint64_t steps;
-	uint64_t bytes;              /* delivered */
+	uint64_t now_ns, heal_ns; /* no event is going on from here */
+	struct harp_wire *wire[2];
+	struct sim_bridge bridge;
+	struct sim_stack stacks[SCN_STACKS_MAX];
+	struct sim_pair pairs[SCN_CONNS_MAX];
+	uint8_t event_state[SCN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
+	struct sim_watch *watch;
+	bool verbose;                /* prints every segment */
+	uint64_t trace;              /* hash of everything that happened, with its time */
+	uint64_t polls, bytes;       /* bytes: delivered */
 	char reason[SIM_REASON_MAX]; /* of a failure */
 };
 
-/* What a scenario may contain; the sweep over seeds leaves it all on. */
-struct sim_limits {
-	uint32_t loss_ppm_max;
-	bool dump; /* on failure, where everyone stands */
-};
+/* Runs a scenario from creation to the last frame's return. False: sim->reason says what broke;
+ * dump: and where everyone stood, on stdout. */
+bool sim_run(struct sim *sim, const struct scenario *scenario, bool dump);
+bool sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Runs a seed from creation to the last frame's return. False: sim->reason says what broke. */
-bool sim_run(struct sim *sim, uint64_t seed, const struct sim_limits *limits);
+/* ---- sim_net.c ---- */
+bool sim_net_make(struct sim *sim);
+void sim_net_destroy(struct sim *sim);
+struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack);
+bool sim_net_stack_make(struct sim *sim, unsigned stack);
+void sim_net_stack_destroy(struct sim *sim, unsigned stack);
+/* The card's, the wires' and the bridge's next news. */
+uint64_t sim_net_card_next_ns(struct sim_card *card);
+uint64_t sim_net_bridge_next_ns(const struct sim *sim);
+void sim_net_bridge_poll(struct sim *sim);
+void sim_net_event_begin(struct sim *sim, const struct scn_event *event);
+void sim_net_event_end(struct sim *sim, const struct scn_event *event);
+uint64_t sim_net_in_flight(const struct sim *sim);
+struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
+					uint64_t keepalive_ns, uint64_t cc);
 
-/* The byte at a position of a stream. */
-uint8_t sim_byte(uint64_t stream, uint64_t at);
+/* ---- sim_watch.c ---- */
+bool sim_watch_make(struct sim *sim);
+void sim_watch_sent(struct sim *sim, unsigned stack, const uint8_t *packet, uint32_t len);
+void sim_watch_taken(struct sim *sim, unsigned stack, uint8_t *packet, uint32_t len);
+
+/* ---- sim_app.c ---- */
+/* One turn of an application; false when it found something wrong. */
+bool sim_app_turn(struct sim *sim, struct sim_app *app);
+/* Its connection died under it, with its stack. */
+void sim_app_bereave(struct sim_app *app);
 void sim_bytes(uint64_t stream, uint64_t at, uint8_t *out, size_t len);
 
-/* sim_app.c: one turn of an application; false when it found something wrong. */
-bool sim_app_turn(struct sim *sim, struct sim_pair *pair, enum sim_side side);
-/* The earliest time at which it will do something unasked; 0: as soon as it has a turn. */
-uint64_t sim_app_next_ns(const struct sim_app *app);
-bool sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* ---- sim_judge.c ---- */
+uint64_t sim_stat(const struct sim *sim, unsigned stack, const char *name);
+bool sim_judge_step(struct sim *sim, unsigned stack);
+bool sim_judge_end(struct sim *sim);
+void sim_judge_dump(const struct sim *sim);
+/* May this connection fail in this way? Marks it excused if so. */
+bool sim_judge_error(struct sim *sim, struct sim_app *app, int err);
 
 #endif

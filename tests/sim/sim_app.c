@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_app.c - applications of the simulator: they send a known stream and check the one they get. */
+/*
+ * sim_app.c - applications of the simulator: they send a known stream and check the one they get.
+ *
+ * An application has a turn when its connection has news (harp_stack_next_event()), when its own time
+ * has come (wake_ns), and never else: an event that the stack forgets to give is a connection that
+ * stands still, which sim.c notices.
+ */
 #include "sim.h"
 
 #include <errno.h>
 #include <string.h>
+
+#define APP_TURN_NS 1000u /* between turns of one that has more to do */
 
 static uint64_t app_mix(uint64_t x)
 {
@@ -12,11 +20,6 @@ static uint64_t app_mix(uint64_t x)
 	x ^= x >> 33;
 	x *= 0xc4ceb9fe1a85ec53ull;
 	return x ^ x >> 33;
-}
-
-uint8_t sim_byte(uint64_t stream, uint64_t at)
-{
-	return (uint8_t)(app_mix(stream + at / 8 * 0x9e3779b97f4a7c15ull) >> (at % 8 * 8));
 }
 
 void sim_bytes(uint64_t stream, uint64_t at, uint8_t *out, size_t len)
@@ -33,32 +36,152 @@ void sim_bytes(uint64_t stream, uint64_t at, uint8_t *out, size_t len)
 	}
 }
 
-static bool app_check(struct sim *sim, struct sim_app *app, const struct sim_app *peer,
-		      const uint8_t *bytes, size_t len)
+static struct sim_app *app_peer(struct sim *sim, const struct sim_app *app)
 {
+	struct sim_pair *pair = &sim->pairs[app->pair];
+
+	return &pair->app[app == &pair->app[SIM_CLIENT]];
+}
+
+static void app_wake(struct sim_app *app, uint64_t at_ns)
+{
+	if (at_ns < app->wake_ns)
+		app->wake_ns = at_ns;
+}
+
+/* ---- receiving --------------------------------------------------------------------------------- */
+
+static bool app_check(struct sim *sim, struct sim_app *app, const uint8_t *bytes, size_t len)
+{
+	const struct sim_app *peer = app_peer(sim, app);
+	uint64_t plant = sim->scenario->world.plant_bytes;
 	uint8_t want[512];
 
 	while (len > 0) {
 		size_t n = len < sizeof(want) ? len : sizeof(want);
 
 		sim_bytes(peer->stream, app->received, want, n);
+		if (plant > app->received && plant <= app->received + n)
+			want[plant - 1 - app->received] ^= 1;
 		if (memcmp(want, bytes, n) != 0)
-			return sim_fail(sim, "wrong bytes near %llu of stream %llx",
-					(unsigned long long)app->received,
-					(unsigned long long)peer->stream);
+			return sim_fail(sim, "connection %u, stack %u: wrong bytes near %llu",
+					app->pair, app->stack, (unsigned long long)app->received);
 		app->received += n;
 		sim->bytes += n;
 		bytes += n;
 		len -= n;
 	}
-	if (app->received > peer->send_total)
-		return sim_fail(sim, "more bytes than were sent");
+	if (app->received > peer->sent)
+		return sim_fail(sim, "connection %u, stack %u: %llu bytes came, %llu were sent",
+				app->pair, app->stack, (unsigned long long)app->received,
+				(unsigned long long)peer->sent);
+	app->progress_ns = sim->now_ns;
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Sending.
- */
+/* Each returns bytes, 0 at the end, or -errno. */
+static ssize_t app_recv_copy(struct sim *sim, struct sim_app *app)
+{
+	static uint8_t buffer[65536];
+	size_t len = 1 + rng_below(&sim->rng, sizeof(buffer));
+	ssize_t n = harp_conn_recv(app->conn, buffer, len);
+
+	if (n > 0 && !app_check(sim, app, buffer, (size_t)n))
+		return -EBADMSG;
+	return n;
+}
+
+static ssize_t app_recv_peek(struct sim *sim, struct sim_app *app)
+{
+	struct iovec iov[8];
+	int n = harp_conn_peek(app->conn, iov, 1 + (int)rng_below(&sim->rng, 8));
+	size_t take = 0;
+
+	for (int i = 0; i < n; i++) {
+		size_t len = iov[i].iov_len;
+
+		if (i == n - 1)
+			len = 1 + rng_below(&sim->rng, (uint32_t)len);
+		if (!app_check(sim, app, iov[i].iov_base, len))
+			return -EBADMSG;
+		take += len;
+	}
+	if (n > 0)
+		harp_conn_consume(app->conn, take);
+	return n > 0 ? (ssize_t)take : n;
+}
+
+static void app_give_back(struct sim_app *app)
+{
+	while (app->held_count > 0)
+		harp_frame_release(app->conn, app->held[--app->held_count]);
+}
+
+static ssize_t app_recv_frame(struct sim *sim, struct sim_app *app)
+{
+	struct harp_frame *frame;
+	int n = harp_conn_recv_frame(app->conn, &frame);
+	ssize_t len;
+
+	if (n <= 0) {
+		app_give_back(app); /* what it holds closes the window */
+		return n;
+	}
+	len = (ssize_t)frame->len;
+	if (app->held_count == 4)
+		app_give_back(app);
+	app->held[app->held_count++] = frame;
+	return app_check(sim, app, frame->data, frame->len) ? len : -EBADMSG;
+}
+
+/* Does it take a rest from reading? */
+static bool app_rests(struct sim *sim, struct sim_app *app)
+{
+	if (app->pause_ns && !app->paused && app->received >= app->pause_at) {
+		app->paused = true;
+		app->stall_until_ns = sim->now_ns + app->pause_ns;
+	} else if (sim->now_ns >= app->stall_until_ns && app->stall_ns &&
+		   rng_below(&sim->rng, 1000000) < app->stall_ppm) {
+		app->stall_until_ns = sim->now_ns + 1 + rng_u64(&sim->rng) % app->stall_ns;
+	}
+	if (sim->now_ns >= app->stall_until_ns)
+		return false;
+	app_give_back(app);
+	app_wake(app, app->stall_until_ns);
+	return true;
+}
+
+static bool app_receive(struct sim *sim, struct sim_app *app)
+{
+	unsigned calls = 1 + rng_below(&sim->rng, 32);
+
+	if (app->eof || app_rests(sim, app))
+		return true;
+	while (calls-- > 0) {
+		ssize_t n;
+
+		if (app->recv == SCN_RECV_COPY)
+			n = app_recv_copy(sim, app);
+		else if (app->recv == SCN_RECV_PEEK)
+			n = app_recv_peek(sim, app);
+		else
+			n = app_recv_frame(sim, app);
+		if (n == -EAGAIN)
+			return true;
+		if (n == -EBADMSG)
+			return false;
+		if (n <= 0) {
+			app->eof = true;
+			app->progress_ns = sim->now_ns;
+			return n == 0 || sim_judge_error(sim, app, (int)n);
+		}
+	}
+	app_wake(app, sim->now_ns + APP_TURN_NS);
+	return true;
+}
+
+/* ---- sending ----------------------------------------------------------------------------------- */
+
 static ssize_t app_send_copy(struct sim *sim, struct sim_app *app, size_t len)
 {
 	static uint8_t buffer[65536];
@@ -86,187 +209,121 @@ static ssize_t app_send_frame(struct sim *sim, struct sim_app *app, size_t len)
 	sim_bytes(app->stream, app->sent, frame->data, frame->len);
 	len = frame->len;
 	err = harp_conn_send_frame(app->conn, frame);
+	if (err)
+		harp_frame_release(app->conn, frame);
 	return err ? err : (ssize_t)len;
+}
+
+/* How far its part of the conversation allows it to send by now. */
+static uint64_t app_allowance(const struct sim *sim, const struct sim_app *app)
+{
+	const struct sim_pair *pair = &sim->pairs[app->pair];
+	const struct scn_conn *spec = pair->spec;
+	bool client = app == &pair->app[SIM_CLIENT];
+	uint64_t allowed = app->send_total;
+
+	if (spec->kind == SCN_RPC && client)
+		allowed = (app->received / spec->answer_bytes + 1) * spec->request_bytes;
+	else if (spec->kind == SCN_RPC)
+		allowed = app->received / spec->request_bytes * spec->answer_bytes;
+	else if (spec->kind == SCN_HALF && !client && !app->eof)
+		allowed = 0;
+	return allowed < app->send_total ? allowed : app->send_total;
+}
+
+static bool app_finish(struct sim *sim, struct sim_app *app)
+{
+	int err;
+
+	if (app->hold_ns && app->hold_until_ns == 0)
+		app->hold_until_ns = sim->now_ns + app->hold_ns;
+	if (sim->now_ns < app->hold_until_ns) {
+		app_wake(app, app->hold_until_ns);
+		return true;
+	}
+	app->shut = true;
+	app->progress_ns = sim->now_ns;
+	err = harp_conn_shutdown(app->conn);
+	return err == 0 || sim_judge_error(sim, app, err);
 }
 
 static bool app_send(struct sim *sim, struct sim_app *app)
 {
 	unsigned calls = 1 + rng_below(&sim->rng, 8);
+	uint64_t allowed = app_allowance(sim, app);
 
-	while (app->sent < app->send_total && calls-- > 0 && !app->wait_writable) {
-		uint64_t left = app->send_total - app->sent;
-		size_t len = 1 + rng_below(&sim->rng, app->piece_max);
-		bool frames = app->send == SIM_SEND_FRAMES ||
-			      (app->send == SIM_SEND_MIXED && rng_below(&sim->rng, 2));
+	while (app->sent < allowed && calls-- > 0 && !app->wait_writable) {
+		uint64_t left = allowed - app->sent;
+		size_t len = 1 + rng_below(&sim->rng, (uint32_t)app->piece_bytes);
+		bool frames = app->send == SCN_SEND_FRAMES ||
+			      (app->send == SCN_SEND_MIXED && rng_below(&sim->rng, 2));
 		ssize_t n;
 
 		len = len < left ? len : (size_t)left;
 		n = frames ? app_send_frame(sim, app, len) : app_send_copy(sim, app, len);
 		if (n == -EAGAIN)
 			app->wait_writable = true;
-		else if (n < 0 && !sim->may_fail)
-			return sim_fail(sim, "send: %s", strerror((int)-n));
 		else if (n < 0)
-			return true;
+			return sim_judge_error(sim, app, (int)n);
 		else
 			app->sent += (uint64_t)n;
 	}
-	if (app->sent == app->send_total && !app->shut) {
-		int err = harp_conn_shutdown(app->conn);
-
-		if (err && !sim->may_fail)
-			return sim_fail(sim, "shutdown: %s", strerror(-err));
-		app->shut = true;
-	}
+	if (app->sent == app->send_total)
+		return app_finish(sim, app);
+	if (app->sent < allowed && !app->wait_writable)
+		app_wake(app, sim->now_ns + APP_TURN_NS);
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Receiving. Each returns bytes, 0 at the end, or -errno.
- */
-static ssize_t app_recv_copy(struct sim *sim, struct sim_app *app, const struct sim_app *peer)
-{
-	static uint8_t buffer[65536];
-	size_t len = 1 + rng_below(&sim->rng, sizeof(buffer));
-	ssize_t n = harp_conn_recv(app->conn, buffer, len);
+/* ---- a turn ------------------------------------------------------------------------------------ */
 
-	if (n > 0 && !app_check(sim, app, peer, buffer, (size_t)n))
-		return -EBADMSG;
-	return n;
-}
-
-static ssize_t app_recv_peek(struct sim *sim, struct sim_app *app, const struct sim_app *peer)
-{
-	struct iovec iov[8];
-	int n = harp_conn_peek(app->conn, iov, 1 + (int)rng_below(&sim->rng, 8));
-	size_t take = 0;
-
-	for (int i = 0; i < n; i++) {
-		size_t len = iov[i].iov_len;
-
-		if (i == n - 1)
-			len = 1 + rng_below(&sim->rng, (uint32_t)len);
-		if (!app_check(sim, app, peer, iov[i].iov_base, len))
-			return -EBADMSG;
-		take += len;
-	}
-	if (n > 0)
-		harp_conn_consume(app->conn, take);
-	return n > 0 ? (ssize_t)take : n;
-}
-
-static void app_give_back(struct sim_app *app)
-{
-	while (app->held_count > 0)
-		harp_frame_release(app->conn, app->held[--app->held_count]);
-}
-
-static ssize_t app_recv_frame(struct sim *sim, struct sim_app *app, const struct sim_app *peer)
-{
-	struct harp_frame *frame;
-	int n = harp_conn_recv_frame(app->conn, &frame);
-	ssize_t len;
-
-	if (n <= 0)
-		return n;
-	len = (ssize_t)frame->len;
-	if (!app_check(sim, app, peer, frame->data, frame->len)) {
-		harp_frame_release(app->conn, frame);
-		return -EBADMSG;
-	}
-	if (app->held_count == 4)
-		app_give_back(app);
-	app->held[app->held_count++] = frame;
-	return len;
-}
-
-static bool app_receive(struct sim *sim, struct sim_app *app, const struct sim_app *peer)
-{
-	unsigned calls = 1 + rng_below(&sim->rng, 32);
-
-	app->more = false;
-	if (app->eof || sim->now_ns < app->stall_until_ns)
-		return true;
-	if (rng_below(&sim->rng, 1000000) < app->stall_ppm) {
-		app->stall_until_ns = sim->now_ns + 1 + rng_u64(&sim->rng) % app->stall_ns_max;
-		return true;
-	}
-	while (calls-- > 0) {
-		ssize_t n;
-
-		if (app->recv == SIM_RECV_COPY)
-			n = app_recv_copy(sim, app, peer);
-		else if (app->recv == SIM_RECV_PEEK)
-			n = app_recv_peek(sim, app, peer);
-		else
-			n = app_recv_frame(sim, app, peer);
-		if (n == -EAGAIN)
-			break;
-		if (n == 0) {
-			app->eof = true;
-			if (app->received != peer->send_total && !sim->may_fail)
-				return sim_fail(sim, "end of stream after %llu of %llu bytes",
-						(unsigned long long)app->received,
-						(unsigned long long)peer->send_total);
-			break;
-		}
-		if (n < 0) {
-			if (n == -EBADMSG || !sim->may_fail)
-				return sim->reason[0]
-					       ? false
-					       : sim_fail(sim, "receive: %s", strerror((int)-n));
-			app->eof = true;
-			break;
-		}
-		app->more = calls == 0;
-	}
-	return true;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * A turn.
- */
-static void app_close(struct sim_app *app, bool abort)
+static void app_close(struct sim *sim, struct sim_app *app, bool abort)
 {
 	app_give_back(app);
-	if (abort)
+	if (abort) {
+		sim->pairs[app->pair].excused = true;
 		harp_conn_abort(app->conn);
-	else
+	} else {
 		harp_conn_close(app->conn);
+	}
 	app->conn = NULL;
 	app->closed = true;
+	app->wake_ns = SIM_NEVER_NS;
+	app->progress_ns = sim->now_ns;
 }
 
-bool sim_app_turn(struct sim *sim, struct sim_pair *pair, enum sim_side side)
+void sim_app_bereave(struct sim_app *app)
 {
-	struct sim_app *app = &pair->app[side];
-	const struct sim_app *peer = &pair->app[!side];
+	app->conn = NULL;
+	app->held_count = 0;
+	app->closed = true;
+	app->wake_ns = SIM_NEVER_NS;
+}
 
-	if (!app->conn || !app->connected)
+bool sim_app_turn(struct sim *sim, struct sim_app *app)
+{
+	int err;
+
+	app->ready = false;
+	app->wake_ns = SIM_NEVER_NS;
+	if (!app->conn)
 		return true;
-	if (harp_conn_error(app->conn)) {
-		if (!sim->may_fail)
-			return sim_fail(sim, "connection died: %s",
-					strerror(-harp_conn_error(app->conn)));
-		app_close(app, false);
+	err = harp_conn_error(app->conn);
+	if (err) {
+		if (!sim_judge_error(sim, app, err))
+			return false;
+		app_close(sim, app, false);
 		return true;
 	}
-	if (!app->shut && !app_send(sim, app))
+	if (!app->connected)
+		return true;
+	/* Reading first: what was read may be what allows to send. */
+	if (!app_receive(sim, app) || (!app->shut && !app_send(sim, app)))
 		return false;
-	if (!app_receive(sim, app, peer))
-		return false;
-	if (app->aborts && app->sent >= app->send_total / 2)
-		app_close(app, true);
-	else if (app->shut && app->eof)
-		app_close(app, false);
+	err = harp_conn_error(app->conn);
+	if (app->abort_at && app->sent + 1 >= app->abort_at)
+		app_close(sim, app, true);
+	else if ((app->shut && app->eof) || err)
+		app_close(sim, app, false);
 	return true;
-}
-
-uint64_t sim_app_next_ns(const struct sim_app *app)
-{
-	if (!app->conn || !app->connected || app->eof)
-		return UINT64_MAX;
-	if (app->more)
-		return 0;
-	return app->stall_until_ns > 0 ? app->stall_until_ns : UINT64_MAX;
 }

@@ -1,46 +1,99 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_run.c - runs seeds: sim_run --seed N (one, with its trace), --seeds FROM COUNT, --twice N (is the
- * same seed the same run?). Exit 0 when all is well; 1 names the first seed that failed.
+ * sim_run.c - runs scenarios.
+ *
+ *	sim_run --seeds FROM COUNT   many; stops at the first that fails, and says how to replay it
+ *	sim_run --seed N             one, with its trace; a failure says where everyone stood
+ *	sim_run --twice FROM COUNT   is the same seed the same run?
+ *	sim_run --print N            the scenario of a seed, as text
+ *	sim_run --file PATH          a scenario from text
+ *	sim_run --shrink N           a failing seed's scenario, reduced while it fails the same way:
+ *	                             printed, and written to sim-N.scenario for --file
+ *	--verbose (before these)     prints every segment as it is sent and taken
+ *	--plant BYTES (likewise)     damages the harness: the byte at this offset of every stream is
+ *	                             taken for wrong, so that there is something to find and to shrink
+ * Exit 0 when all is well.
  */
 #include "sim.h"
 
-#include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-static struct sim_limits limits = { .loss_ppm_max = 50000 };
+#define RUN_SHRINK_TRIES 4000u
+
 static struct sim sim;
+static struct scenario scenario;
+static uint64_t plant_bytes; /* 1 + the offset */
+static uint64_t current_seed;
 
-static int run_one(uint64_t seed)
+/* An assertion failed, or worse: which seed was it? */
+static void died(int sig)
 {
-	bool good;
+	char line[96];
+	int n = snprintf(line, sizeof(line),
+			 "signal %d in seed %llu\nreplay it: sim_run --seed %llu\n", sig,
+			 (unsigned long long)current_seed, (unsigned long long)current_seed);
 
-	limits.dump = true;
-	good = sim_run(&sim, seed, &limits);
+	if (write(STDOUT_FILENO, line, (size_t)n) != n)
+		_exit(3);
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
 
-	printf("seed %llu: %s%s; %u connections, %llu bytes, %.6f s, %llu steps, trace %016llx\n",
-	       (unsigned long long)seed, good ? "good" : "FAILED: ", sim.reason, sim.conns,
-	       (unsigned long long)sim.bytes, (double)sim.now_ns / 1e9,
-	       (unsigned long long)sim.steps, (unsigned long long)sim.trace);
+static void make(uint64_t seed)
+{
+	current_seed = seed;
+	scenario_make(&scenario, seed);
+	scenario.world.plant_bytes = plant_bytes;
+}
+
+static int report(bool good)
+{
+	printf("%s%s; %u stacks, %u connections, %u events, %llu bytes, %.6f s, %llu polls, trace "
+	       "%016llx\n",
+	       good ? "good" : "FAILED: ", sim.reason, scenario.stack_count, scenario.conn_count,
+	       scenario.event_count, (unsigned long long)sim.bytes, (double)sim.now_ns / 1e9,
+	       (unsigned long long)sim.polls, (unsigned long long)sim.trace);
 	return good ? 0 : 1;
+}
+
+static int run_seed(uint64_t seed)
+{
+	make(seed);
+	printf("seed %llu: ", (unsigned long long)seed);
+	fflush(stdout);
+	return report(sim_run(&sim, &scenario, true));
+}
+
+static int run_print(uint64_t seed)
+{
+	make(seed);
+	scenario_print(&scenario, stdout);
+	return 0;
 }
 
 static int run_many(uint64_t from, uint64_t count)
 {
-	uint64_t bytes = 0, steps = 0;
+	uint64_t bytes = 0, polls = 0;
 
 	for (uint64_t seed = from; seed < from + count; seed++) {
-		if (!sim_run(&sim, seed, &limits)) {
-			printf("seed %llu FAILED: %s\nreplay it: sim_run --seed %llu\n",
-			       (unsigned long long)seed, sim.reason, (unsigned long long)seed);
+		make(seed);
+		if (!sim_run(&sim, &scenario, false)) {
+			printf("seed %llu FAILED: %s\nreplay it: sim_run --seed %llu\nreduce it: sim_run "
+			       "--shrink %llu\n",
+			       (unsigned long long)seed, sim.reason, (unsigned long long)seed,
+			       (unsigned long long)seed);
 			return 1;
 		}
 		bytes += sim.bytes;
-		steps += sim.steps;
+		polls += sim.polls;
 	}
-	printf("%llu seeds from %llu: good; %llu bytes, %llu steps\n", (unsigned long long)count,
-	       (unsigned long long)from, (unsigned long long)bytes, (unsigned long long)steps);
+	printf("%llu seeds from %llu: good; %llu bytes, %llu polls\n", (unsigned long long)count,
+	       (unsigned long long)from, (unsigned long long)bytes, (unsigned long long)polls);
 	return 0;
 }
 
@@ -49,13 +102,14 @@ static int run_twice(uint64_t from, uint64_t count)
 	uint64_t last = 0;
 
 	for (uint64_t seed = from; seed < from + count; seed++) {
-		uint64_t trace, steps;
+		uint64_t trace, polls;
 
-		if (!sim_run(&sim, seed, &limits))
-			return run_one(seed);
+		make(seed);
+		if (!sim_run(&sim, &scenario, false))
+			return run_seed(seed);
 		trace = sim.trace;
-		steps = sim.steps;
-		if (!sim_run(&sim, seed, &limits) || sim.trace != trace || sim.steps != steps) {
+		polls = sim.polls;
+		if (!sim_run(&sim, &scenario, false) || sim.trace != trace || sim.polls != polls) {
 			printf("seed %llu ran differently the second time\n",
 			       (unsigned long long)seed);
 			return 1;
@@ -72,17 +126,133 @@ static int run_twice(uint64_t from, uint64_t count)
 	return 0;
 }
 
+static int run_file(const char *path)
+{
+	char why[128];
+	FILE *file = fopen(path, "r");
+	bool good;
+
+	if (!file) {
+		perror(path);
+		return 2;
+	}
+	good = scenario_read(&scenario, file, why, sizeof(why));
+	fclose(file);
+	if (!good) {
+		printf("%s: %s\n", path, why);
+		return 2;
+	}
+	current_seed = scenario.world.seed;
+	return report(sim_run(&sim, &scenario, true));
+}
+
+/* ---- shrinking --------------------------------------------------------------------------------- */
+
+/* What kind of failure: the reason without its numbers, or the signal. Shared with the child. */
+struct outcome {
+	char kind[SIM_REASON_MAX];
+};
+static struct outcome *outcome;
+static char wanted[SIM_REASON_MAX];
+
+static void kind_of(const char *reason, char *kind)
+{
+	for (; *reason; reason++) {
+		if (*reason < '0' || *reason > '9')
+			*kind++ = *reason;
+	}
+	*kind = 0;
+}
+
+/* In a process of its own: it may end in an assertion. */
+static bool fails_as_wanted(const struct scenario *s, void *ctx)
+{
+	int status;
+	pid_t child;
+
+	(void)ctx;
+	memset(outcome, 0, sizeof(*outcome));
+	fflush(stdout);
+	child = fork();
+	if (child == 0) {
+		signal(SIGABRT, SIG_DFL);
+		signal(SIGSEGV, SIG_DFL);
+		alarm(20);
+		if (!freopen("/dev/null", "w", stderr) || sim_run(&sim, s, false))
+			_exit(0);
+		kind_of(sim.reason, outcome->kind);
+		_exit(1);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child) {
+		perror("sim_run: fork");
+		exit(2);
+	}
+	if (WIFSIGNALED(status))
+		snprintf(outcome->kind, sizeof(outcome->kind), "signal %d", WTERMSIG(status));
+	return outcome->kind[0] && (!wanted[0] || strcmp(outcome->kind, wanted) == 0);
+}
+
+static int run_shrink(uint64_t seed)
+{
+	char path[64];
+	unsigned tries;
+	FILE *file;
+
+	outcome = mmap(NULL, sizeof(*outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		       -1, 0);
+	make(seed);
+	if (outcome == MAP_FAILED || !fails_as_wanted(&scenario, NULL)) {
+		printf("seed %llu does not fail\n", (unsigned long long)seed);
+		return 2;
+	}
+	memcpy(wanted, outcome->kind, sizeof(wanted));
+	tries = scenario_shrink(&scenario, fails_as_wanted, NULL, RUN_SHRINK_TRIES);
+	printf("# seed %llu, reduced in %u runs; fails by:%s\n", (unsigned long long)seed, tries,
+	       wanted);
+	scenario_print(&scenario, stdout);
+	snprintf(path, sizeof(path), "sim-%llu.scenario", (unsigned long long)seed);
+	file = fopen(path, "w");
+	if (!file) {
+		perror(path);
+		return 2;
+	}
+	scenario_print(&scenario, file);
+	fclose(file);
+	printf("# run it again: sim_run --file %s\n", path);
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc > 1 && strcmp(argv[1], "--verbose") == 0) {
+		sim.verbose = true;
+		argc--;
+		argv++;
+	}
+	if (argc > 2 && strcmp(argv[1], "--plant") == 0) {
+		plant_bytes = 1 + strtoull(argv[2], NULL, 0);
+		argc -= 2;
+		argv += 2;
+	}
 	uint64_t from = argc > 2 ? strtoull(argv[2], NULL, 0) : 0;
 	uint64_t count = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
 
-	if (argc == 3 && strcmp(argv[1], "--seed") == 0)
-		return run_one(from);
+	signal(SIGABRT, died);
+	signal(SIGSEGV, died);
 	if (argc == 4 && strcmp(argv[1], "--seeds") == 0)
 		return run_many(from, count);
 	if (argc == 4 && strcmp(argv[1], "--twice") == 0)
 		return run_twice(from, count);
-	fprintf(stderr, "usage: sim_run --seed N | --seeds FROM COUNT | --twice FROM COUNT\n");
+	if (argc == 3 && strcmp(argv[1], "--seed") == 0)
+		return run_seed(from);
+	if (argc == 3 && strcmp(argv[1], "--print") == 0)
+		return run_print(from);
+	if (argc == 3 && strcmp(argv[1], "--file") == 0)
+		return run_file(argv[2]);
+	if (argc == 3 && strcmp(argv[1], "--shrink") == 0)
+		return run_shrink(from);
+	fprintf(stderr,
+		"usage: sim_run [--verbose] [--plant BYTES] --seeds FROM COUNT | --seed N | "
+		"--twice FROM COUNT | --print N | --file PATH | --shrink N\n");
 	return 2;
 }

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scenario.c - the scenario of a seed: who is there, who talks to whom, and what befalls them.
+ *
+ * Bounds keep a seed at a few milliseconds of work: about a megabyte in all, whatever the number of
+ * connections. Outages add up to OUTAGE_NS_MAX at most, well below what the connections' patience
+ * (sim_tcp_options()) allows, except for the hasty ones, which exist to lose it.
+ */
+#include "scenario.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+#define S UINT64_C(1000000000)
+
+#define OUTAGE_NS_MAX (40 * S)
+#define BYTES_MAX 1200000u /* of all connections, both ways */
+
+struct maker {
+	struct scenario *s;
+	struct rng rng;
+	uint64_t horizon_ns; /* connections begin, and events happen, until then */
+	uint64_t outage_ns;  /* so far */
+	bool mortal;         /* someone may die: everybody listens for signs of life */
+};
+
+static uint32_t below(struct maker *m, uint32_t bound)
+{
+	return bound ? rng_below(&m->rng, bound) : 0;
+}
+
+static uint64_t below64(struct maker *m, uint64_t bound)
+{
+	return bound ? rng_u64(&m->rng) % bound : 0;
+}
+
+static bool one_in(struct maker *m, uint32_t n)
+{
+	return rng_below(&m->rng, n) == 0;
+}
+
+#define PICK(m, ...)                                                                               \
+	((const uint64_t[]){ __VA_ARGS__ }[below(m, sizeof((const uint64_t[]){ __VA_ARGS__ }) /    \
+							    sizeof(uint64_t))])
+
+/* The one place that decides on the family. */
+static uint64_t make_family(struct maker *m)
+{
+	return PICK(m, 4);
+}
+
+/* And on the congestion control, an index into sim_net.c's list. */
+static uint64_t make_cc(struct maker *m)
+{
+	(void)m;
+	return 0;
+}
+
+static void make_world(struct maker *m)
+{
+	struct scn_world *w = &m->s->world;
+
+	w->family = make_family(m);
+	w->mtu_bytes = PICK(m, 1500, 1500, 1500, 3498, 9000, 1280);
+	if (w->family == 4 && one_in(m, 6))
+		w->mtu_bytes = 576;
+	w->frame_bytes = PICK(m, 2048, 4096);
+	w->frame_count = PICK(m, 512, 1024, 1024, 2048, 4096);
+	w->packets_max = PICK(m, 8192, 8192, 8192, 64, 512);
+	if (one_in(m, 2))
+		w->complete_delay_ns = below64(m, 500 * US);
+	m->s->stack_count = one_in(m, 2) ? 2 : 2 + below(m, SCN_STACKS_MAX - 1);
+	if (m->s->stack_count > 2 && one_in(m, 3)) {
+		w->trunk_bps = 100000000ull << below(m, 7);
+		w->trunk_queue_bytes = 30000 + below(m, 200000);
+		w->trunk_delay_ns = 1 + below64(m, one_in(m, 4) ? 20 * MS : 100 * US);
+	}
+}
+
+static void make_stack(struct maker *m, struct scn_stack *k)
+{
+	uint32_t badness = below(m, 4); /* 0: a good wire */
+
+	k->delay_ns = 1 + below64(m, one_in(m, 8) ? 30 * MS : 100 * US);
+	if (one_in(m, 2))
+		k->rate_bps = 1000000000ull << below(m, 7);
+	if (one_in(m, 4))
+		k->jitter_ns = below(m, 20000);
+	if (k->rate_bps && one_in(m, 3))
+		k->queue_bytes = 20000 + below(m, 200000);
+	if (k->rate_bps && one_in(m, 4))
+		k->ecn_mark_bytes = 10000 + below(m, 60000);
+	k->poll_cost_ns = 100 + below(m, 3000);
+	if (one_in(m, 4))
+		k->poll_lag_ns = below64(m, one_in(m, 4) ? 3 * MS : 20 * US);
+	k->eager = one_in(m, 8);
+	k->max_conns = 64;
+	k->cc = make_cc(m);
+	if (badness == 0)
+		return;
+	k->loss_ppm = below(m, 50001) / (badness == 1 ? 10 : 1);
+	if (one_in(m, 2))
+		k->duplicate_ppm = below(m, 30000);
+	if (one_in(m, 2)) {
+		k->reorder_ppm = below(m, 50000);
+		k->reorder_ns = below(m, 300000);
+	}
+	if (one_in(m, 2))
+		k->corrupt_ppm = below(m, 10000);
+}
+
+static void make_listens(struct maker *m)
+{
+	struct scenario *s = m->s;
+
+	for (unsigned stack = 0; stack < s->stack_count; stack++) {
+		unsigned count = 1 + one_in(m, 3);
+
+		for (unsigned i = 0; i < count; i++) {
+			s->listens[s->listen_count++] = (struct scn_listen){
+				.stack = stack,
+				.port = 5000 + i,
+				.rx_frames = PICK(m, 0, 8, 32, 64),
+				.tx_frames = PICK(m, 0, 8, 32, 64),
+				.backlog = m->mortal && one_in(m, 4) ? 1 + below(m, 4) : 0,
+				.keepalive_ns = m->mortal || one_in(m, 4) ? 5 * S : 0,
+				.cc = make_cc(m),
+			};
+		}
+	}
+}
+
+struct side {
+	uint64_t bytes, piece, send, recv, stall_ppm, stall_ns, pause_at, pause_ns, abort_at, hold;
+};
+
+static struct side make_side(struct maker *m, uint32_t bytes_max)
+{
+	struct side side = { .piece = PICK(m, 1, 64, 1000, 9000, 65000),
+			     .send = below(m, 3),
+			     .recv = below(m, 3) };
+
+	if (!one_in(m, 8))
+		side.bytes = below(m, side.piece < 100 && bytes_max > 3000 ? 3000 : bytes_max);
+	if (one_in(m, 3)) {
+		side.stall_ppm = below(m, 200000);
+		side.stall_ns = 1 + below(m, 50000000);
+	}
+	if (one_in(m, 10)) { /* a window that stays closed for long */
+		side.pause_at = below(m, 20000);
+		side.pause_ns = below64(m, one_in(m, 4) ? 60 * S : S);
+	}
+	if (m->mortal && one_in(m, 10))
+		side.abort_at = 1 + below64(m, side.bytes + 1);
+	if (one_in(m, 6))
+		side.hold = below64(m, one_in(m, 3) ? 100 * S : 100 * MS);
+	return side;
+}
+
+static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
+{
+	struct scenario *s = m->s;
+	struct side a = make_side(m, bytes_max), b = make_side(m, bytes_max);
+
+	c->listen = below(m, s->listen_count);
+	c->server = s->listens[c->listen].stack;
+	c->client = (c->server + 1 + below(m, s->stack_count - 1)) % s->stack_count;
+	c->kind = PICK(m, SCN_STREAM, SCN_STREAM, SCN_STREAM, SCN_RPC, SCN_HALF);
+	if (one_in(m, 16))
+		c->kind = SCN_SIMULTANEOUS;
+	c->start_ns = one_in(m, 3) ? 0 : below64(m, m->horizon_ns);
+	if (c->kind == SCN_RPC) {
+		uint32_t rounds = 1 + below(m, 40), each = bytes_max / rounds + 1;
+
+		c->request_bytes = 1 + below(m, each);
+		c->answer_bytes = 1 + below(m, each);
+		a.bytes = rounds * c->request_bytes;
+		b.bytes = rounds * c->answer_bytes;
+		a.piece = b.piece = 9000;
+	}
+	c->rx_frames = PICK(m, 0, 8, 32, 64);
+	c->tx_frames = PICK(m, 0, 8, 32, 64);
+	if (one_in(m, 8))
+		c->unsent_bytes_max = 1 + below(m, 100000);
+	c->keepalive_ns = m->mortal || one_in(m, 4) ? 5 * S : 0;
+	if (m->mortal && one_in(m, 8)) { /* hasty: see sim_hasty() */
+		c->user_timeout_ns = S + below64(m, 5 * S);
+		c->keepalive_ns = S / 2;
+	}
+	c->cc = make_cc(m);
+#define MAKE_SIDE(p, side)                                                                         \
+	c->p##_bytes = (side).bytes, c->p##_piece_bytes = (side).piece, c->p##_send = (side).send, \
+	c->p##_recv = (side).recv, c->p##_stall_ppm = (side).stall_ppm,                            \
+	c->p##_stall_ns = (side).stall_ns, c->p##_pause_at = (side).pause_at,                      \
+	c->p##_pause_ns = (side).pause_ns, c->p##_abort_at = (side).abort_at,                      \
+	c->p##_hold_ns = (side).hold
+	MAKE_SIDE(c, a);
+	MAKE_SIDE(s, b);
+#undef MAKE_SIDE
+}
+
+static void make_conns(struct maker *m)
+{
+	struct scenario *s = m->s;
+	bool storm = one_in(m, 8);
+
+	s->conn_count =
+		storm ? 16 + below(m, SCN_CONNS_MAX - 15) : 1 + below(m, one_in(m, 3) ? 16 : 6);
+	for (unsigned i = 0; i < s->conn_count; i++) {
+		struct scn_conn *c = &s->conns[i];
+
+		make_conn(m, c, BYTES_MAX / 4 / s->conn_count);
+		if (storm && i > 0 && !one_in(m, 4)) { /* the same again, at once */
+			*c = s->conns[0];
+			c->start_ns += below64(m, m->horizon_ns);
+		}
+		if (c->kind == SCN_SIMULTANEOUS)
+			c->local_port = 2000 + i;
+		else if (storm ? s->conns[0].local_port != 0 || one_in(m, 8) : one_in(m, 16))
+			c->local_port = 3000; /* the same four-tuple again and again */
+	}
+}
+
+static void make_event(struct maker *m, struct scn_event *e)
+{
+	struct scn_stack way = { 0 };
+
+	e->kind = below(m, SCN_EVENT_KINDS);
+	if (e->kind == SCN_RESTART && !m->mortal)
+		e->kind = SCN_IMPAIR;
+	e->stack = below(m, m->s->stack_count);
+	e->peer = (e->stack + 1 + below(m, m->s->stack_count - 1)) % m->s->stack_count;
+	e->start_ns = below64(m, m->horizon_ns + m->horizon_ns / 2);
+	e->duration_ns = 1 + below64(m, PICK(m, 100 * US, MS, 10 * MS, 100 * MS, S, S, 20 * S));
+	if (e->kind == SCN_IMPAIR) {
+		make_stack(m, &way);
+		e->delay_ns = way.delay_ns;
+		e->rate_bps = way.rate_bps;
+		e->queue_bytes = way.queue_bytes;
+		e->loss_ppm = way.loss_ppm * PICK(m, 1, 1, 4);
+		e->duplicate_ppm = way.duplicate_ppm;
+		e->reorder_ppm = way.reorder_ppm * PICK(m, 1, 1, 5);
+		e->reorder_ns = way.reorder_ns;
+		e->corrupt_ppm = way.corrupt_ppm;
+		return;
+	}
+	if (m->outage_ns + e->duration_ns > OUTAGE_NS_MAX)
+		e->duration_ns = 1 + below64(m, MS);
+	m->outage_ns += e->duration_ns;
+	e->one_way = e->kind == SCN_CUT && one_in(m, 3);
+	e->count = e->kind == SCN_RING ? below(m, 20) : 0;
+}
+
+static void make_events(struct maker *m)
+{
+	struct scenario *s = m->s;
+
+	if (one_in(m, 3))
+		return;
+	s->event_count = 1 + below(m, 6);
+	for (unsigned i = 0; i < s->event_count; i++)
+		make_event(m, &s->events[i]);
+	if (one_in(m, 6)) { /* a link that flaps */
+		struct scn_event flap = s->events[0];
+		uint64_t period_ns = 1 + below64(m, PICK(m, MS, 50 * MS, S));
+
+		flap.kind = SCN_DOWN;
+		flap.duration_ns = 1 + below64(m, period_ns);
+		for (unsigned i = 0; i < 10; i++) {
+			flap.start_ns += period_ns;
+			s->events[s->event_count++] = flap;
+		}
+	}
+}
+
+void scenario_make(struct scenario *s, uint64_t seed)
+{
+	struct maker m = { .s = s };
+
+	memset(s, 0, sizeof(*s));
+	s->world.seed = seed;
+	rng_seed(&m.rng, seed);
+	m.mortal = one_in(&m, 4);
+	m.horizon_ns = PICK(&m, MS, 10 * MS, 100 * MS, S, 10 * S);
+	make_world(&m);
+	for (unsigned i = 0; i < s->stack_count; i++)
+		make_stack(&m, &s->stacks[i]);
+	make_listens(&m);
+	make_conns(&m);
+	make_events(&m);
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scenario.h - what happens in a simulation, as data: made from a seed, printed, read again, reduced.
+ *
+ * Everything is an element (the world, a stack, a listener, a connection, an event) and every element
+ * is a list of 64-bit numbers with names, so that text and shrinker need no knowledge of any of them.
+ * X(name, simple): the value that the shrinker tries first; SCN_KEEP: it leaves the field alone.
+ */
+#ifndef HARP_TESTS_SCENARIO_H
+#define HARP_TESTS_SCENARIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define SCN_KEEP UINT64_MAX
+
+#define SCN_STACKS_MAX 8u
+#define SCN_LISTENS_MAX 16u
+#define SCN_CONNS_MAX 32u
+#define SCN_EVENTS_MAX 32u
+
+enum scn_conn_kind {
+	SCN_STREAM = 0, /* both send what they have */
+	SCN_RPC,        /* the client sends a request when the answer to the last one is complete */
+	SCN_HALF,       /* the server sends once the client has finished sending */
+	SCN_SIMULTANEOUS, /* both connect, at the same time */
+};
+enum scn_send { SCN_SEND_COPY, SCN_SEND_FRAMES, SCN_SEND_MIXED };
+enum scn_recv { SCN_RECV_COPY, SCN_RECV_PEEK, SCN_RECV_FRAMES };
+
+enum scn_event_kind {
+	SCN_IMPAIR = 0, /* what `stack` sends meets a worse (or better) way */
+	SCN_STALL,      /* `stack` is not polled, nor do its applications run */
+	SCN_DOWN,       /* `stack`'s cable is out */
+	SCN_CUT,        /* nothing passes between `stack` and `peer`; one_way: to `peer` only */
+	SCN_RESTART,    /* `stack` is destroyed, and made again when the event ends */
+	SCN_RING,       /* the card of `stack` holds at most `count` frames for sending */
+	SCN_STARVE,     /* the card takes no frames to receive into */
+	SCN_COMPLETE,   /* the card gives back no sent frames */
+	SCN_EVENT_KINDS,
+};
+
+#define SCN_WORLD(X)                                                                               \
+	X(seed, SCN_KEEP)                                                                          \
+	X(family, 4) /* 4 or 6 */                                                                  \
+	X(mtu_bytes, 1500)                                                                         \
+	X(frame_bytes, 2048)                                                                       \
+	X(frame_count, 2048)                                                                       \
+	X(packets_max, 8192)                                                                       \
+	X(complete_delay_ns, 0)                                                                    \
+	X(trunk_bps, 0) /* 0: one switch. Else odd stacks lie behind a trunk of this rate */       \
+	X(trunk_queue_bytes, 0)                                                                    \
+	X(trunk_delay_ns, 0)                                                                       \
+	X(plant_bytes, SCN_KEEP) /* a bug to be found: 1 + the stream offset of a damaged byte */
+
+#define SCN_STACK(X)                                                                               \
+	X(delay_ns, 1000)                                                                          \
+	X(jitter_ns, 0)                                                                            \
+	X(rate_bps, 0)                                                                             \
+	X(queue_bytes, 0)                                                                          \
+	X(ecn_mark_bytes, 0)                                                                       \
+	X(loss_ppm, 0)                                                                             \
+	X(duplicate_ppm, 0)                                                                        \
+	X(reorder_ppm, 0)                                                                          \
+	X(reorder_ns, 0)                                                                           \
+	X(corrupt_ppm, 0)                                                                          \
+	X(poll_cost_ns, 1000) /* a poll after the other */                                         \
+	X(poll_lag_ns, 0)     /* and so long after it was due */                                   \
+	X(eager, 0)           /* polled whenever another stack is */                               \
+	X(max_conns, 64)                                                                           \
+	X(cc, 0)
+
+#define SCN_LISTEN(X)                                                                              \
+	X(stack, SCN_KEEP)                                                                         \
+	X(port, SCN_KEEP)                                                                          \
+	X(rx_frames, 0)                                                                            \
+	X(tx_frames, 0)                                                                            \
+	X(backlog, 0)                                                                              \
+	X(keepalive_ns, SCN_KEEP)                                                                  \
+	X(cc, 0)
+
+#define SCN_SIDE(X, side)                                                                          \
+	X(side##_bytes, 1)                                                                         \
+	X(side##_piece_bytes, 9000)                                                                \
+	X(side##_send, SCN_SEND_COPY)                                                              \
+	X(side##_recv, SCN_RECV_COPY)                                                              \
+	X(side##_stall_ppm, 0) /* chance of not reading for a while, per turn */                   \
+	X(side##_stall_ns, 0)  /* at most so long */                                               \
+	X(side##_pause_at, 0)  /* once so many bytes were read ... */                              \
+	X(side##_pause_ns, 0)  /* ... it reads nothing for so long */                              \
+	X(side##_abort_at, 0)  /* 1 + bytes sent; 0: never */                                      \
+	X(side##_hold_ns, 0)   /* idle between the last byte and FIN */
+
+#define SCN_CONN(X)                                                                                \
+	X(client, SCN_KEEP)                                                                        \
+	X(server, SCN_KEEP)                                                                        \
+	X(listen, SCN_KEEP)                                                                        \
+	X(kind, SCN_STREAM)                                                                        \
+	X(start_ns, 0)                                                                             \
+	X(local_port, 0)                                                                           \
+	X(request_bytes, SCN_KEEP)                                                                 \
+	X(answer_bytes, SCN_KEEP)                                                                  \
+	X(rx_frames, 0)                                                                            \
+	X(tx_frames, 0)                                                                            \
+	X(unsent_bytes_max, 0)                                                                     \
+	X(keepalive_ns, SCN_KEEP)                                                                  \
+	X(user_timeout_ns, 0)                                                                      \
+	X(cc, 0)                                                                                   \
+	SCN_SIDE(X, c)                                                                             \
+	SCN_SIDE(X, s)
+
+#define SCN_EVENT(X)                                                                               \
+	X(kind, SCN_KEEP)                                                                          \
+	X(stack, SCN_KEEP)                                                                         \
+	X(peer, SCN_KEEP)                                                                          \
+	X(start_ns, 0)                                                                             \
+	X(duration_ns, 1000)                                                                       \
+	X(one_way, 0)                                                                              \
+	X(count, 0)                                                                                \
+	X(delay_ns, 1000)                                                                          \
+	X(rate_bps, 0)                                                                             \
+	X(queue_bytes, 0)                                                                          \
+	X(loss_ppm, 0)                                                                             \
+	X(duplicate_ppm, 0)                                                                        \
+	X(reorder_ppm, 0)                                                                          \
+	X(reorder_ns, 0)                                                                           \
+	X(corrupt_ppm, 0)
+
+#define SCN_MEMBER(name, simple) uint64_t name;
+struct scn_world {
+	SCN_WORLD(SCN_MEMBER)
+};
+struct scn_stack {
+	SCN_STACK(SCN_MEMBER)
+};
+struct scn_listen {
+	SCN_LISTEN(SCN_MEMBER)
+};
+struct scn_conn {
+	SCN_CONN(SCN_MEMBER)
+};
+struct scn_event {
+	SCN_EVENT(SCN_MEMBER)
+};
+#undef SCN_MEMBER
+
+struct scenario {
+	struct scn_world world;
+	struct scn_stack stacks[SCN_STACKS_MAX];
+	struct scn_listen listens[SCN_LISTENS_MAX];
+	struct scn_conn conns[SCN_CONNS_MAX];
+	struct scn_event events[SCN_EVENTS_MAX];
+	unsigned stack_count, listen_count, conn_count, event_count;
+};
+
+struct scn_field {
+	const char *name;
+	uint64_t simple;
+};
+/* One kind of element, for those who treat all alike. */
+struct scn_kind {
+	const char *name;
+	const struct scn_field *fields;
+	unsigned field_count, max;
+	size_t size, at; /* of an element; of the first one in struct scenario */
+	size_t count_at; /* of the count; 0: there is always one */
+};
+extern const struct scn_kind scn_kinds[];
+extern const unsigned scn_kind_count;
+
+static inline uint64_t *scn_element(struct scenario *s, const struct scn_kind *kind, unsigned index)
+{
+	return (uint64_t *)(void *)((char *)s + kind->at + index * kind->size);
+}
+static inline unsigned *scn_count(struct scenario *s, const struct scn_kind *kind)
+{
+	return kind->count_at ? (unsigned *)(void *)((char *)s + kind->count_at) : NULL;
+}
+
+/* The scenario of a seed. */
+void scenario_make(struct scenario *s, uint64_t seed);
+/* One line an element, fields that are not zero. */
+void scenario_print(const struct scenario *s, FILE *to);
+/* The reverse. False: why (a line) says where and what. */
+bool scenario_read(struct scenario *s, FILE *from, char *why, size_t why_len);
+/* Do all references lead somewhere? Says what is wrong, NULL: nothing. */
+const char *scenario_check(const struct scenario *s);
+
+/*
+ * Makes *s smaller while fails(s) stays true: fewer events, connections, listeners and stacks, then
+ * simpler numbers. Returns how many scenarios were tried.
+ */
+unsigned scenario_shrink(struct scenario *s, bool (*fails)(const struct scenario *s, void *ctx),
+			 void *ctx, unsigned tries_max);
+
+#endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sim_judge.c - what must hold at each step, and in the end. */
+#include "sim.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "harp_stats.h"
+#include "stack/stack.h"
+
+#define JUDGE_FLIGHT_MAX (UINT64_C(1) << 30) /* RFC 7323 section 2.3: the largest window */
+
+bool sim_fail(struct sim *sim, const char *format, ...)
+{
+	va_list args;
+
+	if (sim->reason[0] == 0) {
+		va_start(args, format);
+		vsnprintf(sim->reason, sizeof(sim->reason), format, args);
+		va_end(args);
+	}
+	return false;
+}
+
+uint64_t sim_stat(const struct sim *sim, unsigned stack, const char *name)
+{
+	uint64_t value = 0;
+
+	if (harp_stack_stat(sim->stacks[stack].stack, name, &value) != 0)
+		fprintf(stderr, "sim: no statistic named %s\n", name);
+	return value;
+}
+
+/* ---- errors ------------------------------------------------------------------------------------ */
+
+/* A connection that gives up early, and something that it may have given up for. */
+static bool judge_was_hasty(const struct sim *sim, const struct sim_pair *pair)
+{
+	const struct scn_conn *c = pair->spec;
+
+	if (c->user_timeout_ns == 0)
+		return false;
+	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
+		const struct scn_event *e = &sim->scenario->events[i];
+
+		if (e->start_ns <= sim->now_ns && e->duration_ns > SIM_S / 4)
+			return true;
+	}
+	/* Or its peer simply did not read for so long. */
+	return c->c_pause_ns || c->s_pause_ns;
+}
+
+/* A backlog that is full drops its oldest half-open connection, whose client may be further along. */
+static bool judge_was_crowded(const struct sim *sim, const struct sim_pair *pair)
+{
+	const struct scn_conn *c = pair->spec;
+
+	return c->kind != SCN_SIMULTANEOUS && sim->scenario->listens[c->listen].backlog > 0;
+}
+
+bool sim_judge_error(struct sim *sim, struct sim_app *app, int err)
+{
+	struct sim_pair *pair = &sim->pairs[app->pair];
+
+	app->eof = app->shut = true;
+	if (judge_was_hasty(sim, pair) || judge_was_crowded(sim, pair))
+		pair->excused = true;
+	if (pair->excused &&
+	    (err == -ECONNRESET || err == -ETIMEDOUT || err == -ECONNREFUSED || err == -EPIPE))
+		return true;
+	return sim_fail(sim, "connection %u, stack %u: %s, and nothing in the scenario explains it",
+			app->pair, app->stack, strerror(-err));
+}
+
+/* ---- each step --------------------------------------------------------------------------------- */
+
+static bool judge_frames(struct sim *sim, unsigned index)
+{
+	const struct harp_stack *stack = sim->stacks[index].stack;
+	uint64_t count = sim->stacks[index].card.nic.caps.frame_count;
+	uint64_t home = stack->pool.free_count + stack->io.fill_held, away;
+	uint64_t tcp_tx = stack->stats.frames_tcp_tx, nic = stack->io.tx_held;
+
+	if (home + stack->stats.frames_tcp_rx > count)
+		return sim_fail(sim, "stack %u: more frames than there are", index);
+	away = count - home - stack->stats.frames_tcp_rx;
+	/* A frame to be sent may be the queue's and the card's at once. */
+	if (away < (tcp_tx > nic ? tcp_tx : nic) || away > tcp_tx + nic)
+		return sim_fail(sim,
+				"stack %u: %llu frames are away, %llu queued, %llu with the card",
+				index, (unsigned long long)away, (unsigned long long)tcp_tx,
+				(unsigned long long)nic);
+	return true;
+}
+
+static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct sim_app *peer)
+{
+	const struct harp_conn *conn = app->conn;
+	struct harp_tcp_info info;
+	const char *wrong = NULL;
+
+	harp_conn_info(conn, &info, sizeof(info));
+	if (seq_gt(conn->snd_una_seq, conn->snd_nxt_seq) || info.bytes_in_flight > JUDGE_FLIGHT_MAX)
+		wrong = "SND.UNA is beyond SND.NXT";
+	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
+		wrong = "the congestion window is empty";
+	else if (info.tx_frames_held > info.tx_frames_budget + 1) /* the FIN may be one more */
+		wrong = "the send budget is overdrawn";
+	else if (info.bytes_acked > app->sent)
+		wrong = "more was acknowledged than sent";
+	else if (info.bytes_retransmitted > info.bytes_sent)
+		wrong = "more was sent again than sent";
+	else if (peer->conn && peer->connected &&
+		 info.bytes_acked > peer->conn->acct.bytes_received)
+		wrong = "more was acknowledged than the peer's stack received";
+	else if (info.rto_ns > 61 * SIM_S)
+		wrong = "the retransmission timeout is beyond its maximum";
+	return wrong ? sim_fail(sim, "connection %u, stack %u: %s", app->pair, app->stack, wrong)
+		     : true;
+}
+
+/* Every packet was something. */
+static bool judge_packets(struct sim *sim, unsigned index)
+{
+	const struct harp_stats *s = &sim->stacks[index].stack->stats;
+	uint64_t sum = s->arp_in + s->icmp_echo_in + s->icmp_error_in + s->tcp_segs_in +
+		       s->drop_eth_short + s->drop_eth_not_ours + s->drop_eth_type +
+		       s->drop_arp_bad + s->drop_ip_short + s->drop_ip_version +
+		       s->drop_ip_checksum + s->drop_ip_not_ours + s->drop_ip_source +
+		       s->drop_ip_fragment + s->drop_ip_protocol + s->drop_icmp_bad +
+		       s->drop_icmp_rate + s->drop_tcp_short + s->drop_tcp_checksum +
+		       s->drop_tcp_flags + s->drop_tcp_options;
+
+	if (sum != s->rx_packets)
+		return sim_fail(sim, "stack %u: %llu packets came, %llu are accounted for", index,
+				(unsigned long long)s->rx_packets, (unsigned long long)sum);
+	return true;
+}
+
+bool sim_judge_step(struct sim *sim, unsigned index)
+{
+	if (sim->reason[0] || !judge_frames(sim, index))
+		return false;
+	if (sim->stacks[index].stack->stats.polls % 8 != 0)
+		return true;
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
+		struct sim_app *app = sim->pairs[i].app;
+
+		for (unsigned role = 0; role < 2; role++) {
+			if (app[role].conn && app[role].stack == index &&
+			    !judge_conn(sim, &app[role], &app[!role]))
+				return false;
+		}
+	}
+	return judge_packets(sim, index);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------- */
+
+static bool judge_pair(struct sim *sim, unsigned index)
+{
+	struct sim_pair *pair = &sim->pairs[index];
+
+	for (unsigned role = 0; role < 2; role++) {
+		const struct sim_app *app = &pair->app[role], *peer = &pair->app[!role];
+
+		if (app->conn)
+			return sim_fail(sim, "connection %u, stack %u: asleep for ever", index,
+					app->stack);
+		if (pair->excused)
+			continue;
+		if (!app->closed)
+			return sim_fail(sim, "connection %u, stack %u: never came to be", index,
+					app->stack);
+		if (app->received != peer->send_total)
+			return sim_fail(sim, "connection %u, stack %u: %llu of %llu bytes", index,
+					app->stack, (unsigned long long)app->received,
+					(unsigned long long)peer->send_total);
+	}
+	return true;
+}
+
+static bool judge_stack(struct sim *sim, unsigned index)
+{
+	const struct harp_stack *stack = sim->stacks[index].stack;
+	uint64_t home = stack->pool.free_count + stack->io.fill_held;
+	const char *left = NULL;
+	struct harp_wire_stats wire;
+
+	if (stack->stats.tcp_conns || stack->tcp.flows.count)
+		left = "connections";
+	else if (stack->wheel.count)
+		left = "timers";
+	else if (stack->stats.frames_tcp_tx || stack->stats.frames_tcp_rx)
+		left = "frames in the queues of nobody";
+	else if (home != stack->pool.frame_count)
+		left = "fewer frames than it began with";
+	if (left)
+		return sim_fail(sim, "stack %u is left with %s", index, left);
+	for (unsigned w = 0; w < 2 && sim->wire[w]; w++) {
+		for (unsigned port = 0; harp_wire_stats(sim->wire[w], port, &wire) == 0; port++) {
+			if (wire.strict_violations &&
+			    harp_wire_port(sim->wire[w], port) == sim->stacks[index].card.inner)
+				return sim_fail(sim, "stack %u: %llu frames changed under the card",
+						index, (unsigned long long)wire.strict_violations);
+		}
+	}
+	return judge_packets(sim, index) && judge_frames(sim, index);
+}
+
+bool sim_judge_end(struct sim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
+		if (!judge_pair(sim, i))
+			return false;
+	}
+	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
+		if (!judge_stack(sim, i))
+			return false;
+	}
+	if (sim_net_in_flight(sim))
+		return sim_fail(sim, "%llu packets are under way for ever",
+				(unsigned long long)sim_net_in_flight(sim));
+	return true;
+}
+
+/* ---- for people -------------------------------------------------------------------------------- */
+
+static void judge_dump_app(const struct sim_app *app, const char *role)
+{
+	struct harp_tcp_info i = { .state = HARP_TCP_CLOSED };
+
+	if (app->conn)
+		harp_conn_info(app->conn, &i, sizeof(i));
+	printf("  %s on stack %u: %s, sent %llu of %llu, received %llu%s%s%s%s, flight %llu, "
+	       "unsent %llu, wnd %llu/%llu, cwnd %llu, frames %u/%u rx %u/%u tx, rto %llu ms, "
+	       "%llu timeouts, wakes %lld ms\n",
+	       role, app->stack, harp_tcp_state_name((enum harp_tcp_state)i.state),
+	       (unsigned long long)app->sent, (unsigned long long)app->send_total,
+	       (unsigned long long)app->received, app->shut ? " shut" : "", app->eof ? " eof" : "",
+	       app->closed ? " closed" : "", app->wait_writable ? " wants to write" : "",
+	       (unsigned long long)i.bytes_in_flight, (unsigned long long)i.bytes_unsent,
+	       (unsigned long long)i.snd_wnd_bytes, (unsigned long long)i.rcv_wnd_bytes,
+	       (unsigned long long)i.snd_cwnd_bytes, i.rx_frames_held, i.rx_frames_budget,
+	       i.tx_frames_held, i.tx_frames_budget, (unsigned long long)(i.rto_ns / SIM_MS),
+	       (unsigned long long)i.rto_count,
+	       app->wake_ns == SIM_NEVER_NS ? -1ll : (long long)(app->wake_ns / SIM_MS));
+}
+
+void sim_judge_dump(const struct sim *sim)
+{
+	printf("at %.6f s:\n", (double)sim->now_ns / 1e9);
+	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
+		const struct sim_pair *pair = &sim->pairs[i];
+
+		printf("connection %u:%s%s\n", i, pair->started ? "" : " not begun",
+		       pair->excused ? " may fail" : "");
+		judge_dump_app(&pair->app[SIM_CLIENT], "client");
+		judge_dump_app(&pair->app[SIM_SERVER], "server");
+	}
+	for (unsigned k = 0; k < sim->scenario->stack_count; k++) {
+		printf("stack %u:", k);
+		for (unsigned i = 0; sim->stacks[k].stack && i < harp_stats_count(); i++) {
+			uint64_t value = sim_stat(sim, k, harp_stats_name(i));
+
+			if (value)
+				printf(" %s=%llu", harp_stats_name(i), (unsigned long long)value);
+		}
+		printf("\n");
+	}
+}

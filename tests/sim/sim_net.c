@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_net.c - wires, the bridge, and the cards.
+ *
+ * One switched wire with a port for each stack; or two, the stacks with even numbers on one and those
+ * with odd ones on the other, and a bridge between whose ports are the slow ones: several flows then
+ * share a bottleneck that none of their own links is. Ports of the second wire are told apart by the
+ * fifth byte of their MAC addresses, so that a wire floods what is for the other one.
+ *
+ * Between a stack and its port lies a card of ours (struct sim_card). It shows every packet to the
+ * watch, loses what a cut path loses, and withholds room for sending, frames to receive into, or
+ * completions, while an event says so.
+ */
+#include "sim.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nic/wire.h"
+#include "stack/stack.h"
+
+#define NET_PACKET_MAX 65535u
+
+static bool net_two_wires(const struct sim *sim)
+{
+	return sim->scenario->world.trunk_bps != 0;
+}
+
+static unsigned net_wire_of(const struct sim *sim, unsigned stack)
+{
+	return net_two_wires(sim) ? stack & 1 : 0;
+}
+
+static unsigned net_port_of(const struct sim *sim, unsigned stack)
+{
+	return net_two_wires(sim) ? stack >> 1 : stack;
+}
+
+/* The stack whose card has this MAC address; SCN_STACKS_MAX: none (damaged on its way). */
+static unsigned net_stack_of(const struct sim *sim, const uint8_t *mac)
+{
+	unsigned wire = mac[4] - 0x50u, stack = net_two_wires(sim) ? mac[5] * 2u + wire : mac[5];
+
+	return wire < 2 && stack < sim->scenario->stack_count ? stack : SCN_STACKS_MAX;
+}
+
+struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack)
+{
+	struct harp_addr addr = { { 0xfd } };
+
+	if (sim->scenario->world.family == 4)
+		return harp_addr_v4(10, 0, 0, (uint8_t)(stack + 1));
+	addr.bytes[15] = (uint8_t)(stack + 1);
+	return addr;
+}
+
+/* ---- the card ---------------------------------------------------------------------------------- */
+
+static struct sim_card *net_card(struct harp_nic *nic)
+{
+	return (struct sim_card *)nic;
+}
+
+/* Descriptors of the packet at descs. */
+static unsigned net_packet_descs(const struct harp_desc *descs, unsigned count)
+{
+	unsigned n = 1;
+
+	while (n < count && (descs[n - 1].flags & HARP_DESC_MORE))
+		n++;
+	return n;
+}
+
+/* The packet in one piece: where it lies, or a copy. */
+static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *descs, unsigned n,
+			   uint32_t *len)
+{
+	static uint8_t packet[NET_PACKET_MAX];
+
+	if (n == 1) {
+		*len = descs[0].len;
+		return card->nic.caps.frame_base + descs[0].addr;
+	}
+	*len = 0;
+	for (unsigned i = 0; i < n && *len + descs[i].len <= sizeof(packet); i++) {
+		memcpy(packet + *len, card->nic.caps.frame_base + descs[i].addr, descs[i].len);
+		*len += descs[i].len;
+	}
+	return packet;
+}
+
+static bool net_is_cut(const struct sim_card *card, const uint8_t *packet, uint32_t len)
+{
+	unsigned from = len >= 14 ? net_stack_of(card->sim, packet + 6) : SCN_STACKS_MAX;
+
+	return from < SCN_STACKS_MAX && card->cut_until_ns[from] > card->sim->now_ns;
+}
+
+static unsigned net_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned max, uint64_t now_ns)
+{
+	struct sim_card *card = net_card(nic);
+	unsigned got, kept = 0, n;
+
+	card->tx_refused = false;
+	do {
+		got = card->inner->ops->rx(card->inner, descs, max, now_ns);
+		for (unsigned i = 0; i < got; i += n) {
+			uint32_t len;
+			uint8_t *packet;
+
+			n = net_packet_descs(descs + i, got - i);
+			packet = net_gather(card, descs + i, n, &len);
+			if (net_is_cut(card, packet, len)) {
+				for (unsigned d = i; d < i + n; d++)
+					card->inner->ops->fill(card->inner, &descs[d].addr, 1);
+				continue;
+			}
+			sim_watch_taken(card->sim, card->index, packet, len);
+			memmove(descs + kept, descs + i, n * sizeof(*descs));
+			kept += n;
+		}
+	} while (got > 0 && kept == 0);
+	return kept;
+}
+
+static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
+		       uint64_t now_ns)
+{
+	struct sim_card *card = net_card(nic);
+	bool limited = card->ring_until_ns > now_ns;
+	unsigned taken = 0;
+
+	while (taken < count) {
+		unsigned n = net_packet_descs(descs + taken, count - taken);
+		uint32_t len;
+		uint8_t *packet = net_gather(card, descs + taken, n, &len);
+
+		if ((limited && card->tx_held + n > card->ring_max) ||
+		    card->inner->ops->tx(card->inner, descs + taken, n, now_ns) != n) {
+			card->tx_refused = true;
+			break;
+		}
+		sim_watch_sent(card->sim, card->index, packet, len);
+		card->tx_held += n;
+		taken += n;
+	}
+	return taken;
+}
+
+static unsigned net_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max, uint64_t now_ns)
+{
+	struct sim_card *card = net_card(nic);
+	unsigned n;
+
+	if (card->complete_until_ns > now_ns)
+		return 0;
+	n = card->inner->ops->complete(card->inner, addrs, max, now_ns);
+	card->tx_held -= n;
+	return n;
+}
+
+static unsigned net_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
+{
+	struct sim_card *card = net_card(nic);
+
+	if (card->starve_until_ns > card->sim->now_ns)
+		return 0;
+	return card->inner->ops->fill(card->inner, addrs, count);
+}
+
+static void net_kick(struct harp_nic *nic, uint64_t now_ns)
+{
+	struct sim_card *card = net_card(nic);
+
+	card->inner->ops->kick(card->inner, now_ns);
+}
+
+uint64_t sim_net_card_next_ns(struct sim_card *card)
+{
+	const struct wire_port *port = (const struct wire_port *)card->inner;
+	uint64_t next_ns = SIM_NEVER_NS, complete_ns = SIM_NEVER_NS;
+
+	if (port->heap_count > 0)
+		next_ns = port->wire->slots[port->heap[0]].arrive_ns;
+	if (port->sent_count > 0) {
+		complete_ns = port->sent[port->sent_head].ready_ns;
+		if (complete_ns < card->complete_until_ns)
+			complete_ns = card->complete_until_ns;
+	}
+	/* A ring without any room has no completion to wait for. */
+	if (card->tx_refused && card->tx_held == 0 && card->ring_until_ns < next_ns)
+		next_ns = card->ring_until_ns;
+	return complete_ns < next_ns ? complete_ns : next_ns;
+}
+
+static uint64_t net_next_ns(struct harp_nic *nic)
+{
+	return sim_net_card_next_ns(net_card(nic));
+}
+
+static void net_stats(struct harp_nic *nic, struct harp_nic_stats *out)
+{
+	struct sim_card *card = net_card(nic);
+
+	card->inner->ops->stats(card->inner, out);
+}
+
+static void net_card_destroy(struct harp_nic *nic)
+{
+	(void)nic; /* the wire's port is the wire's, the card is struct sim's */
+}
+
+static const struct harp_nic_ops net_ops = {
+	.size = sizeof(struct harp_nic_ops),
+	.rx = net_rx,
+	.tx = net_tx,
+	.complete = net_complete,
+	.fill = net_fill,
+	.kick = net_kick,
+	.next_ns = net_next_ns,
+	.stats = net_stats,
+	.destroy = net_card_destroy,
+};
+
+/* ---- the bridge -------------------------------------------------------------------------------- */
+
+static void net_bridge_fill(struct sim_bridge *bridge, unsigned side)
+{
+	const struct harp_nic_caps *caps = &bridge->nic[side]->caps;
+
+	for (uint64_t i = 0; i < caps->rx_ring; i++) {
+		uint64_t addr = i * caps->frame_size;
+
+		bridge->nic[side]->ops->fill(bridge->nic[side], &addr, 1);
+	}
+}
+
+/* One packet that arrived at a side goes out of the other one, in a frame that is free there. */
+static void net_bridge_forward(struct sim *sim, unsigned from, const struct harp_desc *descs,
+			       unsigned n)
+{
+	struct harp_nic *in = sim->bridge.nic[from], *out = sim->bridge.nic[!from];
+	const struct harp_nic_caps *caps = &out->caps;
+	const uint8_t *mac = in->caps.frame_base + descs[0].addr;
+	struct harp_desc copy[8];
+
+	if (!(mac[0] & 1) && mac[4] != 0x50u + !from)
+		return; /* flooded to us, but not for the other side */
+	for (unsigned i = 0; i < n && i < 8; i++) {
+		uint64_t frame = caps->rx_ring + sim->bridge.frames_out[!from] %
+							 (caps->frame_count - caps->rx_ring);
+
+		copy[i] = descs[i];
+		copy[i].addr = frame * caps->frame_size;
+		memcpy(caps->frame_base + copy[i].addr, in->caps.frame_base + descs[i].addr,
+		       descs[i].len);
+		sim->bridge.frames_out[!from]++;
+	}
+	out->ops->tx(out, copy, n, sim->now_ns);
+}
+
+void sim_net_bridge_poll(struct sim *sim)
+{
+	struct harp_desc descs[64];
+	uint64_t addr;
+	unsigned got, n;
+
+	for (unsigned side = 0; side < 2 && sim->bridge.nic[0]; side++) {
+		struct harp_nic *nic = sim->bridge.nic[side];
+
+		while (nic->ops->complete(nic, &addr, 1, sim->now_ns) > 0)
+			continue;
+		while ((got = nic->ops->rx(nic, descs, 64, sim->now_ns)) > 0) {
+			for (unsigned i = 0; i < got; i += n) {
+				n = net_packet_descs(descs + i, got - i);
+				net_bridge_forward(sim, side, descs + i, n);
+				for (unsigned d = i; d < i + n; d++)
+					nic->ops->fill(nic, &descs[d].addr, 1);
+			}
+		}
+	}
+}
+
+uint64_t sim_net_bridge_next_ns(const struct sim *sim)
+{
+	uint64_t next_ns = SIM_NEVER_NS;
+
+	for (unsigned side = 0; side < 2 && sim->bridge.nic[0]; side++) {
+		uint64_t side_ns = sim->bridge.nic[side]->ops->next_ns(sim->bridge.nic[side]);
+
+		next_ns = side_ns < next_ns ? side_ns : next_ns;
+	}
+	return next_ns;
+}
+
+/* ---- making ------------------------------------------------------------------------------------ */
+
+static struct harp_wire_impair net_base_impair(const struct scn_stack *k)
+{
+	return (struct harp_wire_impair){
+		.delay_ns = k->delay_ns,
+		.jitter_ns = k->jitter_ns,
+		.rate_bps = k->rate_bps,
+		.queue_bytes = k->queue_bytes,
+		.ecn_mark_bytes = (uint32_t)k->ecn_mark_bytes,
+		.loss_ppm = (uint32_t)k->loss_ppm,
+		.duplicate_ppm = (uint32_t)k->duplicate_ppm,
+		.reorder_ppm = (uint32_t)k->reorder_ppm,
+		.reorder_ns = k->reorder_ns,
+		.corrupt_ppm = (uint32_t)k->corrupt_ppm,
+	};
+}
+
+static int net_make_wires(struct sim *sim)
+{
+	const struct scn_world *world = &sim->scenario->world;
+	unsigned count = sim->scenario->stack_count;
+	unsigned ports[2] = { count, 0 };
+	int err = 0;
+
+	if (net_two_wires(sim)) {
+		ports[0] = (count + 1) / 2 + 1;
+		ports[1] = count / 2 + 1;
+	}
+	for (unsigned w = 0; w < 2 && ports[w] && !err; w++) {
+		struct harp_wire_options options = {
+			.size = sizeof(options),
+			.ports = ports[w],
+			.frame_size = (uint32_t)world->frame_bytes,
+			.frame_count = (uint32_t)world->frame_count,
+			.mtu_bytes = (uint32_t)world->mtu_bytes,
+			.packets_max = (uint32_t)world->packets_max,
+			.strict = 1,
+			.seed = rng_u64(&sim->rng),
+			.complete_delay_ns = world->complete_delay_ns,
+			.impair = { .rate_bps = world->trunk_bps,
+				    .queue_bytes = world->trunk_queue_bytes,
+				    .delay_ns = world->trunk_delay_ns },
+		};
+
+		err = harp_wire_create(&sim->wire[w], &options);
+		for (unsigned p = 0; p < ports[w] && !err; p++)
+			harp_wire_port(sim->wire[w], p)->caps.mac[4] = (uint8_t)(0x50 + w);
+		if (!err && net_two_wires(sim)) {
+			sim->bridge.nic[w] = harp_wire_port(sim->wire[w], ports[w] - 1);
+			net_bridge_fill(&sim->bridge, w);
+		}
+	}
+	return err;
+}
+
+struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
+					uint64_t keepalive_ns, uint64_t cc)
+{
+	(void)cc; /* one controller so far */
+	return (struct harp_tcp_options){
+		.size = sizeof(struct harp_tcp_options),
+		.rx_frames = (uint32_t)rx_frames,
+		.tx_frames = (uint32_t)tx_frames,
+		.connect_timeout_ns = 300 * SIM_S,
+		.user_timeout_ns = 1000 * SIM_S,
+		.keepalive_idle_ns = keepalive_ns,
+		.keepalive_count = 12,
+	};
+}
+
+bool sim_net_stack_make(struct sim *sim, unsigned stack)
+{
+	struct sim_stack *k = &sim->stacks[stack];
+	struct harp_stack_options options = {
+		.size = sizeof(options),
+		.max_conns = (uint32_t)sim->scenario->stacks[stack].max_conns,
+		.seed = rng_u64(&sim->rng),
+		.now_ns = sim->now_ns,
+	};
+	struct harp_addr addr = sim_net_addr(sim, stack);
+	int err = harp_stack_create(&k->stack, &k->card.nic, &options);
+
+	if (!err)
+		err = harp_stack_address_add(k->stack, &addr, 24);
+	for (unsigned i = 0; i < sim->scenario->listen_count && !err; i++) {
+		const struct scn_listen *l = &sim->scenario->listens[i];
+		struct harp_endpoint at = { .port = (uint16_t)l->port };
+		struct harp_tcp_options tcp =
+			sim_tcp_options(l->rx_frames, l->tx_frames, l->keepalive_ns, l->cc);
+
+		tcp.backlog = (uint32_t)l->backlog;
+		if (l->stack == stack)
+			err = harp_tcp_listen(k->stack, &at, &tcp, &k->listeners[i]);
+	}
+	if (err)
+		return sim_fail(sim, "stack %u can't be made: %s", stack, strerror(-err));
+	return true;
+}
+
+void sim_net_stack_destroy(struct sim *sim, unsigned stack)
+{
+	struct sim_stack *k = &sim->stacks[stack];
+	struct wire_port *port = (struct wire_port *)k->card.inner;
+
+	memset(k->listeners, 0, sizeof(k->listeners));
+	harp_stack_destroy(k->stack);
+	k->stack = NULL;
+	/* Its frames are nobody's now: the next stack brings all of them anew. */
+	port->fill_count = 0;
+	port->sent_count = 0;
+	k->card.tx_held = 0;
+	k->card.tx_refused = false;
+	k->incarnation++;
+}
+
+bool sim_net_make(struct sim *sim)
+{
+	int err = net_make_wires(sim);
+
+	if (err)
+		return sim_fail(sim, "harp_wire_create: %s", strerror(-err));
+	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
+		struct sim_card *card = &sim->stacks[i].card;
+		struct harp_wire *wire = sim->wire[net_wire_of(sim, i)];
+		struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[i]);
+
+		err = harp_wire_set_impair(wire, net_port_of(sim, i), &impair);
+		if (err)
+			return sim_fail(sim, "harp_wire_set_impair: %s", strerror(-err));
+		card->sim = sim;
+		card->index = i;
+		card->inner = harp_wire_port(wire, net_port_of(sim, i));
+		card->nic.ops = &net_ops;
+		card->nic.caps = card->inner->caps;
+		if (!sim_net_stack_make(sim, i))
+			return false;
+	}
+	return true;
+}
+
+void sim_net_destroy(struct sim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->stack_count; i++)
+		harp_stack_destroy(sim->stacks[i].stack);
+	harp_wire_destroy(sim->wire[0]);
+	harp_wire_destroy(sim->wire[1]);
+}
+
+uint64_t sim_net_in_flight(const struct sim *sim)
+{
+	return harp_wire_in_flight(sim->wire[0]) +
+	       (sim->wire[1] ? harp_wire_in_flight(sim->wire[1]) : 0);
+}
+
+/* ---- events ------------------------------------------------------------------------------------ */
+
+static void net_cut(struct sim *sim, unsigned from, unsigned to, uint64_t until_ns)
+{
+	uint64_t *cut_ns = &sim->stacks[to].card.cut_until_ns[from];
+
+	*cut_ns = until_ns > *cut_ns ? until_ns : *cut_ns;
+}
+
+/* What arrived for a stack that does not exist is lost. */
+static void net_discard(struct sim *sim, unsigned stack)
+{
+	struct harp_nic *inner = sim->stacks[stack].card.inner;
+	struct harp_desc descs[64];
+
+	/* Without frames to receive into rx() drops all that has arrived. */
+	while (inner->ops->rx(inner, descs, 64, sim->now_ns) > 0)
+		continue;
+}
+
+void sim_net_event_begin(struct sim *sim, const struct scn_event *e)
+{
+	struct sim_stack *k = &sim->stacks[e->stack];
+	unsigned stack = (unsigned)e->stack, peer = (unsigned)e->peer;
+	uint64_t until_ns = e->start_ns + e->duration_ns;
+	struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[stack]);
+
+	switch ((enum scn_event_kind)e->kind) {
+	case SCN_IMPAIR:
+		impair.delay_ns = e->delay_ns;
+		impair.rate_bps = e->rate_bps;
+		impair.queue_bytes = e->queue_bytes;
+		impair.loss_ppm = (uint32_t)e->loss_ppm;
+		impair.duplicate_ppm = (uint32_t)e->duplicate_ppm;
+		impair.reorder_ppm = (uint32_t)e->reorder_ppm;
+		impair.reorder_ns = e->reorder_ns;
+		impair.corrupt_ppm = (uint32_t)e->corrupt_ppm;
+		harp_wire_set_impair(sim->wire[net_wire_of(sim, stack)], net_port_of(sim, stack),
+				     &impair);
+		break;
+	case SCN_STALL:
+		k->stall_until_ns = until_ns > k->stall_until_ns ? until_ns : k->stall_until_ns;
+		break;
+	case SCN_DOWN:
+		for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
+			net_cut(sim, i, stack, until_ns);
+			net_cut(sim, stack, i, until_ns);
+		}
+		break;
+	case SCN_CUT:
+		net_cut(sim, stack, peer, until_ns);
+		if (!e->one_way)
+			net_cut(sim, peer, stack, until_ns);
+		break;
+	case SCN_RING:
+		k->card.ring_until_ns = until_ns;
+		k->card.ring_max = (uint32_t)e->count;
+		break;
+	case SCN_STARVE:
+		k->card.starve_until_ns = until_ns;
+		break;
+	case SCN_COMPLETE:
+		k->card.complete_until_ns = until_ns;
+		break;
+	default: /* SCN_RESTART: sim.c */
+		break;
+	}
+}
+
+void sim_net_event_end(struct sim *sim, const struct scn_event *e)
+{
+	unsigned stack = (unsigned)e->stack;
+	struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[stack]);
+
+	if (e->kind == SCN_IMPAIR)
+		harp_wire_set_impair(sim->wire[net_wire_of(sim, stack)], net_port_of(sim, stack),
+				     &impair);
+	if (e->kind == SCN_RESTART)
+		net_discard(sim, stack);
+}
