@@ -123,8 +123,10 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 	bool opened = wnd > conn->snd_wnd_bytes;
 
 	/* RFC 9293 3.10.7.4: "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK), set
-	 * SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." */
-	if (!seq_lt(conn->snd_wl1_seq, seg->seq) &&
+	 * SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." And when the ACK is
+	 * newer than that of the last update, whatever its SEG.SEQ: a retransmission's ACK moves SND.UNA
+	 * too, and the old window counted from there would reach beyond the edge we were given. */
+	if (!seq_lt(conn->snd_wl1_seq, seg->seq) && !seq_gt(seg->ack, conn->snd_wl2_seq) &&
 	    !(conn->snd_wl1_seq == seg->seq && seq_leq(conn->snd_wl2_seq, seg->ack)))
 		return;
 	conn->snd_wl1_seq = seg->seq;

@@ -184,7 +184,6 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 		return TCP_DROP_STATE;
 	in_heard(conn);
 	tcp_syn_options(conn, seg);
-	conn->rcv_edge_seq = conn->rcv_nxt_seq;
 	conn->rcv_edge_seq = tcp_window_edge(conn);
 	if (!ack_good) {
 		/* Simultaneous open: "Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment". */

@@ -55,6 +55,7 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 	conn->rcv_nxt_seq = seg->seq + 1;
 	conn->rcv_acked_seq = conn->rcv_nxt_seq;
 	tcp_ecn_syn_in(conn, seg->flags);
+	conn->rcv_edge_seq = conn->rcv_nxt_seq;
 	if (opt->seen & TCP_OPT_TIMESTAMP) {
 		conn->options |= HARP_TCPI_TIMESTAMPS;
 		conn->ts_recent = opt->tsval;

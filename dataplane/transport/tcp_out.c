@@ -282,7 +282,9 @@ int tcp_out_syn(struct harp_conn *conn)
 	}
 	h.flags |= tcp_ecn_syn_out(conn, reply);
 	h.wnd_field = conn_syn_wnd_bytes(conn);
-	conn->rcv_edge_seq = conn->rcv_nxt_seq + h.wnd_field;
+	/* In a simultaneous open an ACK may have said more already, and it stays said. */
+	if (!reply || seq_gt(conn->rcv_nxt_seq + h.wnd_field, conn->rcv_edge_seq))
+		conn->rcv_edge_seq = conn->rcv_nxt_seq + h.wnd_field;
 	h.options_len = (uint8_t)tcp_options_write_syn(bytes, &opt);
 	memcpy(f->pub.data - h.options_len, bytes, h.options_len);
 	out = (struct packet_out){ .frame = f,
