@@ -321,7 +321,7 @@ static bool timer_keep_expired(struct harp_conn *conn)
 	conn->flags |= CONN_PROBE_PENDING;
 	tcp->stats->tcp_keepalive_probes++;
 	conn->acct.keepalive_probes++;
-	tcp_tx_ready(conn);
+	tcp_tx_retry(conn); /* the last one may still wait for a next hop that has to be asked again */
 	return true;
 }
 
