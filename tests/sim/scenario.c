@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "harp.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
@@ -49,14 +50,22 @@ static bool one_in(struct maker *m, uint32_t n)
 /* The one place that decides on the family. */
 static uint64_t make_family(struct maker *m)
 {
-	return PICK(m, 4);
+	return PICK(m, 4, 6);
 }
 
-/* And on the congestion control, an index into sim_net.c's list. */
-static uint64_t make_cc(struct maker *m)
+/* Each end has its own congestion control; DCTCP insists on ECN. */
+static uint64_t make_congestion(struct maker *m)
 {
-	(void)m;
-	return 0;
+	return PICK(m, HARP_CONGESTION_DEFAULT, HARP_CONGESTION_DEFAULT, HARP_CONGESTION_NEWRENO,
+		    HARP_CONGESTION_CUBIC, HARP_CONGESTION_DCTCP, HARP_CONGESTION_DELAY,
+		    HARP_CONGESTION_FIXED);
+}
+
+static uint64_t make_ecn(struct maker *m, uint64_t congestion)
+{
+	uint64_t ecn = PICK(m, HARP_ECN_DEFAULT, HARP_ECN_OFF, HARP_ECN_REQUEST);
+
+	return congestion == HARP_CONGESTION_DCTCP && ecn == HARP_ECN_OFF ? HARP_ECN_DEFAULT : ecn;
 }
 
 static void make_world(struct maker *m)
@@ -67,6 +76,7 @@ static void make_world(struct maker *m)
 	w->mtu_bytes = PICK(m, 1500, 1500, 1500, 3498, 9000, 1280);
 	if (w->family == 4 && one_in(m, 6))
 		w->mtu_bytes = 576;
+	w->vlan_id = one_in(m, 4) ? 100 : 0;
 	w->frame_bytes = PICK(m, 2048, 4096);
 	w->frame_count = PICK(m, 512, 1024, 1024, 2048, 4096);
 	w->packets_max = PICK(m, 8192, 8192, 8192, 64, 512);
@@ -98,7 +108,6 @@ static void make_stack(struct maker *m, struct scn_stack *k)
 		k->poll_lag_ns = below64(m, one_in(m, 4) ? 3 * MS : 20 * US);
 	k->eager = one_in(m, 8);
 	k->max_conns = 64;
-	k->cc = make_cc(m);
 	if (badness == 0)
 		return;
 	k->loss_ppm = below(m, 50001) / (badness == 1 ? 10 : 1);
@@ -127,8 +136,10 @@ static void make_listens(struct maker *m)
 				.tx_frames = PICK(m, 0, 8, 32, 64),
 				.backlog = m->mortal && one_in(m, 4) ? 1 + below(m, 4) : 0,
 				.keepalive_ns = m->mortal || one_in(m, 4) ? 5 * S : 0,
-				.cc = make_cc(m),
+				.congestion = make_congestion(m),
 			};
+			s->listens[s->listen_count - 1].ecn =
+				make_ecn(m, s->listens[s->listen_count - 1].congestion);
 		}
 	}
 }
@@ -173,12 +184,14 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 		c->kind = SCN_SIMULTANEOUS;
 	c->start_ns = one_in(m, 3) ? 0 : below64(m, m->horizon_ns);
 	if (c->kind == SCN_RPC) {
-		uint32_t rounds = 1 + below(m, 40), each = bytes_max / rounds + 1;
+		uint32_t each;
 
+		c->rounds = 1 + below(m, 40);
+		each = bytes_max / (uint32_t)c->rounds + 1;
 		c->request_bytes = 1 + below(m, each);
 		c->answer_bytes = 1 + below(m, each);
-		a.bytes = rounds * c->request_bytes;
-		b.bytes = rounds * c->answer_bytes;
+		a.bytes = c->rounds * c->request_bytes;
+		b.bytes = c->rounds * c->answer_bytes;
 		a.piece = b.piece = 9000;
 	}
 	c->rx_frames = PICK(m, 0, 8, 32, 64);
@@ -190,7 +203,8 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 		c->user_timeout_ns = S + below64(m, 5 * S);
 		c->keepalive_ns = S / 2;
 	}
-	c->cc = make_cc(m);
+	c->congestion = make_congestion(m);
+	c->ecn = make_ecn(m, c->congestion);
 #define MAKE_SIDE(p, side)                                                                         \
 	c->p##_bytes = (side).bytes, c->p##_piece_bytes = (side).piece, c->p##_send = (side).send, \
 	c->p##_recv = (side).recv, c->p##_stall_ppm = (side).stall_ppm,                            \

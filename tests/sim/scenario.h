@@ -45,6 +45,7 @@ enum scn_event_kind {
 #define SCN_WORLD(X)                                                                               \
 	X(seed, SCN_KEEP)                                                                          \
 	X(family, 4) /* 4 or 6 */                                                                  \
+	X(vlan_id, 0)                                                                              \
 	X(mtu_bytes, 1500)                                                                         \
 	X(frame_bytes, 2048)                                                                       \
 	X(frame_count, 2048)                                                                       \
@@ -69,8 +70,7 @@ enum scn_event_kind {
 	X(poll_cost_ns, 1000) /* a poll after the other */                                         \
 	X(poll_lag_ns, 0)     /* and so long after it was due */                                   \
 	X(eager, 0)           /* polled whenever another stack is */                               \
-	X(max_conns, 64)                                                                           \
-	X(cc, 0)
+	X(max_conns, 64)
 
 #define SCN_LISTEN(X)                                                                              \
 	X(stack, SCN_KEEP)                                                                         \
@@ -79,7 +79,8 @@ enum scn_event_kind {
 	X(tx_frames, 0)                                                                            \
 	X(backlog, 0)                                                                              \
 	X(keepalive_ns, SCN_KEEP)                                                                  \
-	X(cc, 0)
+	X(congestion, 0)                                                                           \
+	X(ecn, 0)
 
 #define SCN_SIDE(X, side)                                                                          \
 	X(side##_bytes, 1)                                                                         \
@@ -100,14 +101,16 @@ enum scn_event_kind {
 	X(kind, SCN_STREAM)                                                                        \
 	X(start_ns, 0)                                                                             \
 	X(local_port, 0)                                                                           \
-	X(request_bytes, SCN_KEEP)                                                                 \
-	X(answer_bytes, SCN_KEEP)                                                                  \
+	X(rounds, 1) /* SCN_RPC: instead of c_bytes and s_bytes */                                 \
+	X(request_bytes, 1)                                                                        \
+	X(answer_bytes, 1)                                                                         \
 	X(rx_frames, 0)                                                                            \
 	X(tx_frames, 0)                                                                            \
 	X(unsent_bytes_max, 0)                                                                     \
 	X(keepalive_ns, SCN_KEEP)                                                                  \
 	X(user_timeout_ns, 0)                                                                      \
-	X(cc, 0)                                                                                   \
+	X(congestion, 0)                                                                           \
+	X(ecn, 0)                                                                                  \
 	SCN_SIDE(X, c)                                                                             \
 	SCN_SIDE(X, s)
 

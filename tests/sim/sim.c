@@ -56,7 +56,7 @@ static int run_connect(struct sim *sim, struct sim_pair *pair, enum sim_role rol
 		.port = (uint16_t)(both ? c->local_port : sim->scenario->listens[c->listen].port),
 	};
 	struct harp_tcp_options tcp =
-		sim_tcp_options(c->rx_frames, c->tx_frames, c->keepalive_ns, c->cc);
+		sim_tcp_options(c->rx_frames, c->tx_frames, c->keepalive_ns, c->congestion, c->ecn);
 	struct harp_conn *conn;
 	int err;
 
@@ -388,6 +388,10 @@ static void run_make_pairs(struct sim *sim)
 		*pair = (struct sim_pair){ .spec = c, .start_ns = c->start_ns };
 		RUN_APP(&pair->app[SIM_CLIENT], c, c);
 		RUN_APP(&pair->app[SIM_SERVER], c, s);
+		if (c->kind == SCN_RPC) {
+			pair->app[SIM_CLIENT].send_total = c->rounds * c->request_bytes;
+			pair->app[SIM_SERVER].send_total = c->rounds * c->answer_bytes;
+		}
 		for (unsigned role = 0; role < 2; role++) {
 			struct sim_app *app = &pair->app[role];
 

@@ -116,7 +116,7 @@ void sim_net_event_begin(struct sim *sim, const struct scn_event *event);
 void sim_net_event_end(struct sim *sim, const struct scn_event *event);
 uint64_t sim_net_in_flight(const struct sim *sim);
 struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
-					uint64_t keepalive_ns, uint64_t cc);
+					uint64_t keepalive_ns, uint64_t congestion, uint64_t ecn);
 
 /* ---- sim_watch.c ---- */
 bool sim_watch_make(struct sim *sim);

@@ -21,6 +21,7 @@
 #include "stack/stack.h"
 
 #define NET_PACKET_MAX 65535u
+#define NET_FIXED_WINDOW 100000u
 
 static bool net_two_wires(const struct sim *sim)
 {
@@ -351,9 +352,8 @@ static int net_make_wires(struct sim *sim)
 }
 
 struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
-					uint64_t keepalive_ns, uint64_t cc)
+					uint64_t keepalive_ns, uint64_t congestion, uint64_t ecn)
 {
-	(void)cc; /* one controller so far */
 	return (struct harp_tcp_options){
 		.size = sizeof(struct harp_tcp_options),
 		.rx_frames = (uint32_t)rx_frames,
@@ -362,6 +362,9 @@ struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
 		.user_timeout_ns = 1000 * SIM_S,
 		.keepalive_idle_ns = keepalive_ns,
 		.keepalive_count = 12,
+		.congestion = (uint32_t)congestion,
+		.fixed_window_bytes = congestion == HARP_CONGESTION_FIXED ? NET_FIXED_WINDOW : 0,
+		.ecn = (uint32_t)ecn,
 	};
 }
 
@@ -371,6 +374,7 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 	struct harp_stack_options options = {
 		.size = sizeof(options),
 		.max_conns = (uint32_t)sim->scenario->stacks[stack].max_conns,
+		.vlan_id = (uint16_t)sim->scenario->world.vlan_id,
 		.seed = rng_u64(&sim->rng),
 		.now_ns = sim->now_ns,
 	};
@@ -378,12 +382,14 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 	int err = harp_stack_create(&k->stack, &k->card.nic, &options);
 
 	if (!err)
-		err = harp_stack_address_add(k->stack, &addr, 24);
+		err = harp_stack_address_add(k->stack, &addr,
+					     sim->scenario->world.family == 4 ? 24 : 64);
 	for (unsigned i = 0; i < sim->scenario->listen_count && !err; i++) {
 		const struct scn_listen *l = &sim->scenario->listens[i];
 		struct harp_endpoint at = { .port = (uint16_t)l->port };
 		struct harp_tcp_options tcp =
-			sim_tcp_options(l->rx_frames, l->tx_frames, l->keepalive_ns, l->cc);
+			sim_tcp_options(l->rx_frames, l->tx_frames, l->keepalive_ns, l->congestion,
+					l->ecn);
 
 		tcp.backlog = (uint32_t)l->backlog;
 		if (l->stack == stack)

@@ -79,16 +79,17 @@ static unsigned watch_stack_of(const struct sim *sim, const uint8_t *addr, unsig
 static bool watch_parse(const struct sim *sim, uint8_t *packet, uint32_t len, bool check,
 			struct seen *seg)
 {
-	uint8_t *ip = packet + 14, *th;
-	bool v4 = len >= 34 && be16_load(packet + 12) == 0x0800 && ip[0] >> 4 == 4 && ip[9] == 6;
+	uint32_t link = len >= 18 && be16_load(packet + 12) == 0x8100 ? 18 : 14;
+	uint8_t *ip = packet + link, *th;
+	bool v4 = len >= link + 20 && be16_load(ip - 2) == 0x0800 && ip[0] >> 4 == 4 && ip[9] == 6;
 	uint32_t header, total, addr_len = v4 ? 4 : 16, sum;
 
 	if (!v4 &&
-	    !(len >= 54 && be16_load(packet + 12) == 0x86dd && ip[0] >> 4 == 6 && ip[6] == 6))
+	    !(len >= link + 40 && be16_load(ip - 2) == 0x86dd && ip[0] >> 4 == 6 && ip[6] == 6))
 		return false;
 	header = v4 ? (ip[0] & 15u) * 4 : 40;
 	total = v4 ? be16_load(ip + 2) : 40u + be16_load(ip + 4);
-	if (total > len - 14 || total < header + 20)
+	if (total > len - link || total < header + 20)
 		return false;
 	th = ip + header;
 	seg->from = watch_stack_of(sim, ip + (v4 ? 12 : 8), addr_len);
