@@ -28,6 +28,8 @@ static const char usage[] =
 	"  --size N           message size (echo: 8, message: 65536)\n"
 	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5)\n"
 	"  --timeout S        give up after so long without progress (20)\n"
+	"  --local-port N     of a client; chosen otherwise\n"
+	"  --half-close       recv: end the own direction before anything is received\n"
 	"  --spin             never sleep\n"
 	"  --frames           send with the stack's own frames\n"
 	"  --cc NAME          congestion control\n"
@@ -76,6 +78,10 @@ static bool parse_stream(int c, struct stream_options *stream)
 		stream->rcvbuf_bytes =
 			(uint32_t)option_number(TOOL, "--rcvbuf", optarg, 1, 1u << 30);
 		return true;
+	case 'p':
+		stream->local.port =
+			(uint16_t)option_number(TOOL, "--local-port", optarg, 1, 65535);
+		return true;
 	case 'q':
 		stream->queue = (uint32_t)option_number(TOOL, "--queue", optarg, 0, 255);
 		return true;
@@ -119,6 +125,9 @@ static void parse_option(int c, struct options *o)
 		break;
 	case 'K':
 		o->skip_ns = duration("--skip", optarg);
+		break;
+	case 'H':
+		o->half_close = true;
 		break;
 	case 't':
 		o->timeout_ns = option_number(TOOL, "--timeout", optarg, 1, 3600) * 1000000000u;
@@ -165,14 +174,14 @@ static void parse_rest(char **words, struct options *o)
 void command_parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "ifname", 1, 0, 'i' },  { "kernel", 0, 0, 'k' }, { "bytes", 1, 0, 'b' },
-		{ "count", 1, 0, 'n' },   { "size", 1, 0, 'z' },   { "timeout", 1, 0, 't' },
-		{ "spin", 0, 0, 's' },    { "frames", 0, 0, 'f' }, { "queue", 1, 0, 'q' },
-		{ "xdp", 1, 0, 'x' },     { "copy", 1, 0, 'c' },   { "lib-dir", 1, 0, 'l' },
-		{ "repeat", 1, 0, 'r' },  { "flows", 1, 0, 'w' },  { "depth", 1, 0, 'd' },
-		{ "seconds", 1, 0, 'S' }, { "skip", 1, 0, 'K' },   { "cc", 1, 0, 'C' },
-		{ "rcvbuf", 1, 0, 'R' },  { "ecn", 0, 0, 'e' },    { "help", 0, 0, 'h' },
-		{ 0, 0, 0, 0 },
+		{ "ifname", 1, 0, 'i' },     { "kernel", 0, 0, 'k' }, { "bytes", 1, 0, 'b' },
+		{ "count", 1, 0, 'n' },      { "size", 1, 0, 'z' },   { "timeout", 1, 0, 't' },
+		{ "spin", 0, 0, 's' },       { "frames", 0, 0, 'f' }, { "queue", 1, 0, 'q' },
+		{ "xdp", 1, 0, 'x' },        { "copy", 1, 0, 'c' },   { "lib-dir", 1, 0, 'l' },
+		{ "repeat", 1, 0, 'r' },     { "flows", 1, 0, 'w' },  { "depth", 1, 0, 'd' },
+		{ "seconds", 1, 0, 'S' },    { "skip", 1, 0, 'K' },   { "cc", 1, 0, 'C' },
+		{ "rcvbuf", 1, 0, 'R' },     { "ecn", 0, 0, 'e' },    { "half-close", 0, 0, 'H' },
+		{ "local-port", 1, 0, 'p' }, { "help", 0, 0, 'h' },   { 0, 0, 0, 0 },
 	};
 	int c;
 

@@ -246,8 +246,8 @@ static int client_connect(struct stream_host *host, struct stream **s)
 	return rc;
 }
 
-static int client_test(struct stream *s, const struct request *request, struct answer *answer,
-		       struct samples *rtt)
+static int client_test(struct stream *s, const struct options *o, const struct request *request,
+		       struct answer *answer, struct samples *rtt)
 {
 	uint64_t digest;
 	int rc = send_all(s, request, sizeof(*request));
@@ -263,7 +263,9 @@ static int client_test(struct stream *s, const struct request *request, struct a
 			rc = -EBADMSG;
 		break;
 	case TEST_RECV:
-		rc = pattern_recv(s, request, answer);
+		rc = o->half_close ? s->host->ops->shutdown(s) : 0;
+		if (!rc)
+			rc = pattern_recv(s, request, answer);
 		break;
 	case TEST_ECHO:
 		rc = client_echo(s, request, rtt);
@@ -311,7 +313,7 @@ static int client_once(struct stream_host *host, const struct options *o,
 	int rc = client_connect(host, &s);
 
 	if (!rc)
-		rc = client_test(s, request, &answer, rtt);
+		rc = client_test(s, o, request, &answer, rtt);
 	if (rc)
 		fprintf(stderr, "harp-tcp: %s: %s\n",
 			harp_endpoint_format(&o->stream.remote, remote), strerror(-rc));

@@ -15,8 +15,9 @@ struct stream_options {
 	const char *ifname, *lib_dir;
 	const char *cc; /* congestion control; NULL: the default */
 	uint32_t queue, xdp_mode, copy_mode;
-	uint32_t rcvbuf_bytes; /* SO_RCVBUF of kernel sockets; 0: the kernel's choice */
-	struct harp_endpoint local, remote;
+	uint32_t rcvbuf_bytes;      /* SO_RCVBUF of kernel sockets; 0: the kernel's choice */
+	struct harp_endpoint local; /* of a client: its port, or 0 */
+	struct harp_endpoint remote;
 };
 
 struct stream_host; /* where streams live: a stack, or the kernel */
@@ -36,6 +37,7 @@ struct stream_ops {
 	int (*connected)(struct stream *s);
 	ssize_t (*send)(struct stream *s, const void *data, size_t len);
 	ssize_t (*recv)(struct stream *s, void *data, size_t len); /* 0: end of stream */
+	int (*shutdown)(struct stream *s); /* no more to send; receiving goes on */
 	void (*hangup)(struct stream *s);
 	void (*turn)(struct stream_host *host);
 	/* A JSON object: of the connection, of its host, or of both in one. Either may be NULL. */

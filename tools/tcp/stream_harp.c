@@ -14,6 +14,7 @@
 #define IDLE_TURNS 2000u /* then sleep, unless spinning */
 #define SLEEP_MS_MAX 50
 #define RX_FRAMES 1024u
+#define HANGUP_NS_MAX 5000000000u
 
 struct harp_stream {
 	struct stream s; /* first */
@@ -142,7 +143,8 @@ static int harp_connect(struct stream_host *host, struct stream **out)
 		return -ENOMEM;
 	harp_options(&host->opt, &tcp);
 	tcp.user = h;
-	rc = harp_tcp_connect(streams(host)->stack, NULL, &host->opt.remote, &tcp, &h->conn);
+	rc = harp_tcp_connect(streams(host)->stack, &host->opt.local, &host->opt.remote, &tcp,
+			      &h->conn);
 	if (rc) {
 		free(h);
 		return rc;
@@ -202,11 +204,9 @@ static ssize_t harp_recv(struct stream *s, void *data, size_t len)
 	return rc;
 }
 
-static void harp_hangup(struct stream *s)
+static int harp_shutdown(struct stream *s)
 {
-	harp_conn_set_user(self(s)->conn, NULL);
-	harp_conn_close(self(s)->conn);
-	free(s);
+	return harp_conn_shutdown(self(s)->conn);
 }
 
 /* Sleeps on the queue and the kernel's news until the stack's next deadline. */
@@ -251,6 +251,36 @@ static void harp_turn(struct stream_host *host)
 		sched_yield();
 	else
 		harp_sleep(h, now_ns);
+}
+
+/* Has everything that we sent, the FIN included, arrived? Or will it never? */
+static bool harp_delivered(const struct harp_conn *conn)
+{
+	struct harp_tcp_info info;
+
+	harp_conn_info(conn, &info, sizeof(info));
+	switch ((enum harp_tcp_state)info.state) {
+	case HARP_TCP_FIN_WAIT_2:
+	case HARP_TCP_TIME_WAIT:
+	case HARP_TCP_CLOSED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Waits until the FIN is acknowledged: what is under way when the process ends the kernel resets. */
+static void harp_hangup(struct stream *s)
+{
+	struct harp_conn *conn = self(s)->conn;
+	uint64_t end_ns = stream_clock_ns() + HANGUP_NS_MAX;
+
+	if (harp_conn_shutdown(conn) == 0)
+		while (!harp_delivered(conn) && stream_clock_ns() < end_ns)
+			harp_turn(s->host);
+	harp_conn_set_user(conn, NULL);
+	harp_conn_close(conn);
+	free(s);
 }
 
 static void harp_describe_conn(const struct harp_conn *conn, FILE *out)
@@ -331,6 +361,7 @@ struct stream_host *stream_harp(void)
 		.connected = harp_connected,
 		.send = harp_send,
 		.recv = harp_recv,
+		.shutdown = harp_shutdown,
 		.hangup = harp_hangup,
 		.turn = harp_turn,
 		.describe = harp_describe,

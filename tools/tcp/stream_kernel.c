@@ -125,19 +125,36 @@ static int kernel_accept(struct stream_host *host, struct stream **out)
 	return kernel_stream_new(host, fd, out);
 }
 
+/* A client's socket has a port of its choice when one was asked for. */
+static int kernel_bind(const struct stream_options *opt, int fd, sa_family_t family)
+{
+	struct harp_endpoint any = { .port = opt->local.port };
+	struct sockaddr_storage address;
+	socklen_t len;
+
+	if (!any.port)
+		return 0;
+	if (family == AF_INET)
+		any.addr = harp_addr_v4(0, 0, 0, 0);
+	len = endpoint_to_sockaddr(&any, &address);
+	return bind(fd, (struct sockaddr *)&address, len) < 0 ? -errno : 0;
+}
+
 static int kernel_connect(struct stream_host *host, struct stream **out)
 {
 	struct sockaddr_storage address;
 	socklen_t len = endpoint_to_sockaddr(&host->opt.remote, &address);
 	int fd = kernel_socket(&host->opt, address.ss_family);
+	int rc;
 
 	if (fd < 0)
 		return fd;
-	if (connect(fd, (struct sockaddr *)&address, len) < 0 && errno != EINPROGRESS) {
-		int error = errno;
-
+	rc = kernel_bind(&host->opt, fd, address.ss_family);
+	if (!rc && connect(fd, (struct sockaddr *)&address, len) < 0 && errno != EINPROGRESS)
+		rc = -errno;
+	if (rc) {
 		close(fd);
-		return -error;
+		return rc;
 	}
 	return kernel_stream_new(host, fd, out);
 }
@@ -174,6 +191,11 @@ static ssize_t kernel_recv(struct stream *s, void *data, size_t len)
 	ssize_t rc = recv(self(s)->fd, data, len, 0);
 
 	return rc < 0 ? kernel_again(s, POLLIN) : rc;
+}
+
+static int kernel_shutdown(struct stream *s)
+{
+	return shutdown(self(s)->fd, SHUT_WR) < 0 ? -errno : 0;
 }
 
 static void kernel_hangup(struct stream *s)
@@ -256,6 +278,7 @@ struct stream_host *stream_kernel(void)
 		.connected = kernel_connected,
 		.send = kernel_send,
 		.recv = kernel_recv,
+		.shutdown = kernel_shutdown,
 		.hangup = kernel_hangup,
 		.turn = kernel_turn,
 		.describe = kernel_describe,

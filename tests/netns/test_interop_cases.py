@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel's TCP does besides moving bytes: closing early, half, a thousand times; opening
+from both ends at once; having hardly any buffer, or no window scaling."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from netns_tools import Tools, finish, run, wait_until
+
+from harp.badpath import Dropper
+from harp.lab import Host, Lab, LabOptions
+
+PORT = {"harp": 61000, "kernel": 7000}
+PAIRS = [("harp", "kernel"), ("kernel", "harp")]
+WSCALE = 4  # harp_tcp_info.options
+both_ways = pytest.mark.parametrize(("client", "server"), PAIRS)
+both_families = pytest.mark.parametrize("lab", [False, True], indirect=True, ids=["ipv4", "ipv6"])
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    """Two hosts with a switch in the middle; IPv6 when a test asks for it."""
+    ipv6 = getattr(request, "param", False)
+    with Lab(LabOptions(switch=True, offload=False, ipv6=ipv6)) as made:
+        yield made
+
+
+def transfer(
+    tools: Tools, lab: Lab, client: str, server: str, test: str, *more: str, **sides: list[str]
+) -> tuple[Any, Any]:
+    """One connection; what its HARP end and its kernel end had to say."""
+    here, there = lab.hosts
+    near, far = sides.get(client, []), sides.get(server, [])
+    serving = tools.serve_tcp(there, server, PORT[server], *far)
+    report = tools.call_tcp(here, client, test, there.address, PORT[server], *near, *more)
+    out, err = finish(serving)
+    assert "connection" not in err
+    ends = {client: report["conn"], server: json.loads(out.splitlines()[-1])}
+    return ends["harp"], ends["kernel"]
+
+
+def kernel_script(tools: Tools, host: Host, script: str, *arguments: object) -> Any:
+    """Starts a Python program with kernel sockets in a host."""
+    process = host.popen([sys.executable, "-c", SCRIPT_HEAD + script, *map(str, arguments)])
+    tools.started.append(process)
+    return process
+
+
+# harp-tcp's request, as tools/tcp/main.c has it.
+SCRIPT_HEAD = """
+import socket, struct, sys
+SEND, RECV, ECHO = 0, 1, 2
+def request(test, count, size=8):
+    return struct.pack("=IIQQII", 0x48545032, test, count, 1, size, 0)
+def take(sock, count):
+    data = b""
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        if not piece:
+            raise SystemExit("end of stream")
+        data += piece
+    return data
+def connect(address, port):
+    return socket.create_connection((address, int(port)), timeout=20)
+"""
+
+
+@both_families
+@both_ways
+@pytest.mark.parametrize("test", ["send", "recv"])
+def test_without_window_scaling(
+    tools: Tools, lab: Lab, client: str, server: str, test: str
+) -> None:
+    for host in lab.hosts:
+        host.sysctl("ipv4/tcp_window_scaling", 0)
+    harp, _ = transfer(tools, lab, client, server, test, "--bytes", "4000000")
+    assert not harp["options"] & WSCALE
+
+
+@both_ways
+@pytest.mark.parametrize("test", ["send", "recv"])
+@pytest.mark.parametrize("rcvbuf", [1, 5000])  # the kernel's least, and three segments
+def test_hardly_any_receive_buffer(
+    tools: Tools, lab: Lab, client: str, server: str, test: str, rcvbuf: int
+) -> None:
+    tiny = ["--rcvbuf", str(rcvbuf)]
+    harp, _ = transfer(
+        tools, lab, client, server, test, "--bytes", "400000", "--timeout", "60", kernel=tiny
+    )
+    assert harp["stats"]["drop_tcp_window"] == 0
+
+
+@both_families
+@both_ways
+def test_half_close(tools: Tools, lab: Lab, client: str, server: str) -> None:
+    harp, _ = transfer(tools, lab, client, server, "recv", "--half-close", "--bytes", "4000000")
+    assert harp["stats"]["tcp_estab_resets"] == 0
+
+
+@both_families
+@both_ways
+def test_a_thousand_connections_in_a_row(tools: Tools, lab: Lab, client: str, server: str) -> None:
+    here, there = lab.hosts
+    port, count = str(PORT[server]), "1000"
+    serve = [tools.tcp, "serve", there.address, port, *tools.side(there, server)]
+    serving = tools.serve(there, [*serve, "--count", count])
+    send = [tools.tcp, "send", there.address, port, *tools.side(here, client)]
+    # The client's end first: a server would wait for ever for one that failed.
+    printed = run(here, [*send, "--repeat", count, "--bytes", "100"], 120)
+    assert len(printed.splitlines()) == int(count)
+    _, err = finish(serving)
+    assert "connection" not in err
+    kernel = here if client == "kernel" else there
+    assert counter(kernel, "snmp", "EstabResets") == 0
+    assert counter(kernel, "snmp", "AttemptFails") == 0
+
+
+def counter(host: Host, file: str, name: str) -> int:
+    """One of the kernel's counters: of TCP in /proc/net/snmp or netstat."""
+    lines = [line.split() for line in host.run("cat", f"/proc/net/{file}").splitlines()]
+    for names, values in zip(lines[::2], lines[1::2], strict=True):
+        if names[0].startswith("Tcp") and name in names:
+            return int(values[names.index(name)])
+    raise AssertionError(f"no {name} in /proc/net/{file}")
+
+
+CLOSES_EARLY = """
+sock = connect(*sys.argv[1:3])
+sock.sendall(request(SEND, 1 << 20))
+sock.sendall(bytes(1000))
+sock.close()
+"""
+
+
+def test_the_kernel_closes_early(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    serving = tools.serve_tcp(there, "harp", PORT["harp"])
+    kernel_script(tools, here, CLOSES_EARLY, there.address, PORT["harp"])
+    out, err = finish(serving)
+    assert serving.returncode == 1
+    assert "connection 0: Bad message" in err or "connection 0: Connection reset" in err
+    assert json.loads(out.splitlines()[-1])["bytes_received"] == 32 + 1000
+
+
+RESETS = """
+sock = connect(*sys.argv[1:3])
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+sock.sendall(request(RECV, 1 << 40))
+take(sock, 1 << 20)
+sock.close()
+"""
+
+
+def test_the_kernel_resets_what_it_receives(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    serving = tools.serve_tcp(there, "harp", PORT["harp"])
+    kernel_script(tools, here, RESETS, there.address, PORT["harp"])
+    out, err = finish(serving)
+    assert "connection 0: Connection reset by peer" in err
+    stats = json.loads(out.splitlines()[-1])["stats"]
+    assert stats["tcp_estab_resets"] == 1
+    assert stats["frames_tcp_tx"] == 0, "what was queued is free again"
+
+
+READS_LATE = """
+sock = connect(*sys.argv[1:3])
+sock.sendall(request(RECV, 8 << 20))
+print("asked", flush=True)
+sys.stdin.readline()
+left = 8 << 20
+while left:
+    left -= len(sock.recv(65536)) or sys.exit("end of stream")
+sock.close()
+print("all", flush=True)
+"""
+
+
+def test_the_kernel_reads_late(tools: Tools, lab: Lab) -> None:
+    """The window closes; probes keep it in sight, and what waits arrives when it opens."""
+    here, there = lab.hosts
+    serving = tools.serve_tcp(there, "harp", PORT["harp"])
+    process = here.popen(
+        [sys.executable, "-c", SCRIPT_HEAD + READS_LATE, there.address, str(PORT["harp"])],
+        stdin=-1,
+    )
+    tools.started.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "asked\n"
+
+    def full() -> bool:
+        return counter(here, "netstat", "TCPToZeroWindowAdv") > 0
+
+    wait_until(full, "the zero window", 20)
+    out, err = process.communicate("go\n", timeout=30)
+    assert out == "all\n", err
+    out, err = finish(serving)
+    assert serving.returncode == 0, err
+    stats = json.loads(out.splitlines()[-1])["stats"]
+    assert stats["tcp_estab_resets"] == 0
+
+
+OPENS_AT_ONCE = """
+address, port, own, own_port = sys.argv[1:5]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+sock = socket.socket(family)
+sock.settimeout(20)
+sock.bind((own, int(own_port)))
+sock.connect((address, int(port)))
+head = struct.unpack("=IIQQII", take(sock, 32))
+assert head[1] == ECHO, head
+for _ in range(head[2]):
+    sock.sendall(take(sock, head[4]))
+assert sock.recv(1) == b""
+print("echoed", head[2])
+"""
+
+
+@both_families
+def test_both_open_at_once(tools: Tools, lab: Lab) -> None:
+    """Both SYNs are lost until both ends are in SYN-SENT: then they cross (RFC 9293, figure 7)."""
+    here, there = lab.hosts
+    with Dropper(lab) as dropper:
+        dropper.lose_both_ways(1)
+        args = [tools.tcp, "echo", there.address, "7001", *tools.side(here, "harp")]
+        args += ["--local-port", "61500", "--count", "10", "--size", "100", "-o", "json"]
+        harp = here.popen(args)
+        kernel = kernel_script(
+            tools, there, OPENS_AT_ONCE, here.address, 61500, there.address, 7001
+        )
+        tools.started.append(harp)
+        for host in (0, 1):
+            wait_until(lambda host=host: dropper.counts(host)["packets"] > 0, "a SYN", 20)
+        dropper.lose_both_ways(0)
+        out, err = harp.communicate(timeout=30)
+        assert harp.returncode == 0, err
+        printed, complaint = kernel.communicate(timeout=30)
+        assert printed == "echoed 10\n", complaint
+        stats = json.loads(out)["conn"]["stats"]
+        assert stats["tcp_passive_opens"] == 0
+        assert stats["tcp_active_opens"] == 1
