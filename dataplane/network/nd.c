@@ -10,9 +10,10 @@
  *
  * In external mode the owner's kernel answers and asks; what reaches us is counted, no more.
  *
- * Group membership is not announced (MLD, RFC 3810): the groups are those of neighbour discovery, which a
- * switch that snoops has to flood where nobody asks for them, and a dedicated NIC that a snooping switch
- * starves can be given its neighbours (harp_stack_neighbour_set()) or IPv4.
+ * Membership of our solicited-node groups is not announced (RFC 4861 section 7.2.1 wants MLD, RFC 3810):
+ * own mode serves the wire and callers' NICs, where every group reaches us, and on a NIC shared with the
+ * kernel, its addresses being ours, the kernel has joined them. A NIC of our own behind a switch that snoops
+ * MLD (RFC 4541) would hear strangers' solicitations only while that switch floods them.
  */
 #include <endian.h>
 

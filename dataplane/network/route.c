@@ -307,7 +307,8 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 		if (!src)
 			return -EADDRNOTAVAIL;
 		path->src = *src;
-	} else if (!ip_is_own(ip, &path->src)) {
+	} else if (!ip_is_own(ip, &path->src) ||
+		   harp_addr_is_v4(&path->src) != harp_addr_is_v4(&path->dst)) {
 		return -EADDRNOTAVAIL;
 	}
 	path->mtu_bytes = route->mtu_bytes && route->mtu_bytes < nic_mtu_bytes ? route->mtu_bytes
