@@ -27,7 +27,9 @@
  *  - An advertisement without the override flag (a proxy's, RFC 4861 section 7.2.8) replaces nothing; it
  *    casts doubt on a REACHABLE record as any other contradiction does (section 7.2.5).
  * Records that were only heard of have used_ns 0 and make room first, so that a storm of requests
- * from made-up addresses evicts nothing that we use.
+ * from made-up addresses evicts nothing that we use. A prefix of IPv6 has addresses without end, and whoever
+ * sends from made-up ones makes us ask for them (RFC 6583): those who have not answered yet make room too,
+ * the oldest first, so that a flood finds no table full and a neighbour that lives is resolved within it.
  *
  * In external mode the owner's kernel does all of this: no timers, no probes, what neighbour_set()
  * says is true until it says otherwise.
@@ -86,6 +88,9 @@ static uint64_t neighbour_evictable(const struct neighbour *n, uint64_t now_ns)
 		return UINT64_MAX - 1;
 	if (n->state == NEIGHBOUR_FAILED && now_ns - n->asked_ns > NEIGHBOUR_HOLD_NS)
 		return UINT64_MAX - 2;
+	/* The longest unanswered first: answers take a fraction of what a flood needs to get here. */
+	if (n->state == NEIGHBOUR_INCOMPLETE)
+		return now_ns > n->used_ns ? now_ns - n->used_ns : 0;
 	return now_ns > n->used_ns + NEIGHBOUR_IDLE_NS ? now_ns - n->used_ns : 0;
 }
 

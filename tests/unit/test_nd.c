@@ -386,6 +386,36 @@ static void test_conflict(void)
 	host_done(&h);
 }
 
+/* RFC 6583: packets from made-up neighbours make us ask for them; one who lives is found all the same. */
+static void test_exhaustion(void)
+{
+	struct host h;
+	uint8_t p[100], r[HOST_PACKET_MAX];
+
+	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned i = 0; i < 2000; i++) {
+		uint32_t len = make_ipv6(p, IP_PROTO_ICMP6, 8);
+
+		memset(p + AT, 0, 8);
+		p[AT] = 128;
+		be16_store(header(p)->src.bytes + 12, (uint16_t)(i + 1));
+		icmp6_seal(p, AT, 8);
+		h.now_ns += 100000;
+		peer_say(&h, p, len);
+		while (peer_receive(&h, r) > 0)
+			;
+		if (i == 1000)
+			CHECK_EQ(try_send(&h), -EAGAIN);
+		if (i == 1005) /* half a millisecond later */
+			says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
+	}
+	CHECK_EQ(h.stats.neighbour_full, 0);
+	CHECK_EQ(h.eth.neighbour_count, h.eth.neighbour_max);
+	CHECK_EQ(try_send(&h), 0);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	host_done(&h);
+}
+
 /* Routers, redirects: the owner's business. And in external mode everything is the kernel's. */
 static void test_ignored(void)
 {
@@ -423,6 +453,7 @@ int main(void)
 	test_whom_to_believe();
 	test_ageing();
 	test_conflict();
+	test_exhaustion();
 	test_ignored();
 	return check_done();
 }
