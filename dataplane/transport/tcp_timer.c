@@ -252,8 +252,9 @@ static bool timer_persist(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	/* RFC 9293 MUST-37: never give up on a peer that answers. */
-	if (tcp->now_ns - conn->last_rcv_ns >= conn->user_timeout_ns &&
+	/* RFC 9293 MUST-37: never give up on a peer that answers, however far apart probes are by now. */
+	if (conn->last_rcv_ns < conn->persist_ns &&
+	    tcp->now_ns - conn->last_rcv_ns >= conn->user_timeout_ns &&
 	    tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
@@ -265,6 +266,7 @@ static bool timer_persist(struct harp_conn *conn)
 		tcp->stats->tcp_zero_window_probes++;
 		conn->acct.zero_window_probes++;
 	}
+	conn->persist_ns = tcp->now_ns;
 	return true;
 }
 
