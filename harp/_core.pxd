@@ -110,6 +110,7 @@ cdef extern from "harp.h" nogil:
     struct harp_endpoint:
         harp_addr addr
         uint16_t port
+        uint32_t scope_id
 
     int harp_addr_parse(const char *text, harp_addr *out)
     char *harp_addr_format(const harp_addr *addr, char *buf)
@@ -154,7 +155,15 @@ cdef extern from "harp.h" nogil:
         uint64_t keepalive_interval_ns
         uint32_t keepalive_count
         uint8_t dscp
+        uint32_t unsent_bytes_max
+        uint32_t congestion
+        uint32_t fixed_window_bytes
+        uint32_t ecn
 
+    enum harp_congestion:
+        HARP_CONGESTION_DEFAULT
+
+    int harp_congestion_from_name(const char *name)
     int harp_tcp_listen(harp_stack *stack, const harp_endpoint *local,
                         const harp_tcp_options *opt, harp_listener **out)
     int harp_tcp_accept(harp_listener *listener, harp_conn **out)
@@ -209,8 +218,32 @@ cdef extern from "harp.h" nogil:
         uint64_t out_of_order_in
         uint64_t zero_window_probes
         uint64_t keepalive_probes
+        uint32_t rx_frames_held
+        uint32_t rx_frames_budget
+        uint32_t tx_frames_held
+        uint32_t tx_frames_budget
 
     int harp_conn_info(const harp_conn *conn, harp_tcp_info *info, size_t size)
+
+    struct harp_udp:
+        pass
+
+    struct harp_udp_options:
+        uint32_t size
+        uint32_t rx_frames
+        uint32_t tx_frames
+        uint8_t dscp
+
+    int harp_udp_open(harp_stack *stack, const harp_endpoint *local, const harp_udp_options *opt,
+                      harp_udp **out)
+    int harp_udp_connect(harp_udp *sock, const harp_endpoint *remote)
+    void harp_udp_close(harp_udp *sock)
+    int harp_udp_error(harp_udp *sock, harp_endpoint *about)
+    int harp_udp_payload_max(harp_udp *sock, const harp_endpoint *remote)
+    ssize_t harp_udp_send(harp_udp *sock, const harp_endpoint *remote, const iovec *iov,
+                          int iov_count)
+    ssize_t harp_udp_recv(harp_udp *sock, void *buf, size_t length, harp_endpoint *source)
+    void harp_udp_endpoints(const harp_udp *sock, harp_endpoint *local, harp_endpoint *remote)
     unsigned harp_stats_count()
     const char *harp_stats_name(unsigned index)
     const char *harp_stats_help(unsigned index)

@@ -47,6 +47,17 @@ cdef int _parse(str text, harp_addr *out) except -1:
     return 0
 
 
+cdef int _endpoint(str address, int port, unsigned scope_id, harp_endpoint *out) except -1:
+    memset(out, 0, sizeof(harp_endpoint))
+    _parse(address, &out.addr)
+    if not 0 <= port <= 65535:
+        raise ValueError(f"{port} is no port")
+    out.port = port
+    if out.addr.bytes[0] == 0xFE and out.addr.bytes[1] & 0xC0 == 0x80:
+        out.scope_id = scope_id
+    return 0
+
+
 cdef str _format(const harp_addr *addr):
     cdef char text[HARP_ADDR_TEXT_MAX]
     return harp_addr_format(addr, text).decode()
@@ -325,6 +336,17 @@ cdef void _stack_log(void *ctx, harp_log_level level, const char *message) noexc
         stack._log_error = error  # raised by the poll that is running
 
 
+_ECN = {"default": 0, "off": 1, "request": 2}
+
+
+cdef int _congestion(str name) except -1:
+    encoded = name.encode()
+    cdef int congestion = harp_congestion_from_name(encoded)
+    if congestion < 0:
+        raise ValueError(f"{name!r} is no congestion control")
+    return congestion
+
+
 cdef int _tcp_options(harp_tcp_options *out, dict given) except -1:
     memset(out, 0, sizeof(harp_tcp_options))
     out.size = sizeof(harp_tcp_options)
@@ -338,6 +360,10 @@ cdef int _tcp_options(harp_tcp_options *out, dict given) except -1:
     out.keepalive_interval_ns = given.pop("keepalive_interval_ns", 0)
     out.keepalive_count = given.pop("keepalive_count", 0)
     out.dscp = given.pop("dscp", 0)
+    out.unsent_bytes_max = given.pop("unsent_bytes_max", 0)
+    out.fixed_window_bytes = given.pop("fixed_window_bytes", 0)
+    out.congestion = _congestion(given.pop("congestion", "default"))
+    out.ecn = _ECN[given.pop("ecn", "default")]
     if given:
         raise TypeError(f"no such TCP option: {', '.join(given)}")
     return 0
@@ -351,11 +377,12 @@ cdef class Stack:
     cdef object _conns  # address of the C object -> Connection, weakly
     cdef object _log
     cdef object _log_error
+    cdef readonly unsigned scope_id
     cdef object __weakref__
 
     def __init__(self, Nic nic not None, *, seed=0, now_ns=0, unsigned max_conns=0,
                  unsigned max_listeners=0, unsigned max_neighbours=0, port_min=0, port_max=0,
-                 bint own_neighbours=True, log=None, vlan_id=0, scope_id=0):
+                 bint own_neighbours=True, log=None, unsigned scope_id=0, vlan_id=0):
         cdef harp_stack_options options
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
@@ -367,8 +394,8 @@ cdef class Stack:
         options.neighbour_mode = HARP_NEIGHBOUR_OWN if own_neighbours else HARP_NEIGHBOUR_EXTERNAL
         options.seed = seed
         options.now_ns = now_ns
+        self.scope_id = options.scope_id = scope_id
         options.vlan_id = vlan_id
-        options.scope_id = scope_id
         self._log = log
         if log is not None:
             options.hooks.ctx = <void *>self
@@ -466,8 +493,7 @@ cdef class Stack:
         cdef harp_conn *conn = NULL
         memset(&local, 0, sizeof(local))
         memset(&remote, 0, sizeof(remote))
-        _parse(address, &remote.addr)
-        remote.port = port
+        _endpoint(address, port, self.scope_id, &remote)
         if local_address is not None:
             _parse(local_address, &local.addr)
         local.port = local_port
@@ -475,6 +501,23 @@ cdef class Stack:
         _check(harp_tcp_connect(self._open(), &local, &remote, &tcp, &conn),
                f"connect to {address} port {port}")
         return self._wrap(conn)
+
+    def udp(self, int port=0, str address="::", **options):
+        """A UDP socket; options as struct harp_udp_options."""
+        cdef harp_endpoint local
+        cdef harp_udp_options udp
+        cdef UdpSocket sock = UdpSocket.__new__(UdpSocket)
+        _endpoint("::" if address == "0.0.0.0" else address, port, self.scope_id, &local)
+        memset(&udp, 0, sizeof(udp))
+        udp.size = sizeof(udp)
+        udp.rx_frames = options.pop("rx_frames", 0)
+        udp.tx_frames = options.pop("tx_frames", 0)
+        udp.dscp = options.pop("dscp", 0)
+        if options:
+            raise TypeError(f"no such UDP option: {', '.join(options)}")
+        _check(harp_udp_open(self._open(), &local, &udp, &sock.sock), f"UDP port {port}")
+        sock.stack = self
+        return sock
 
     def next_events(self):
         """All pending events, as [(Connection, Event)]; they are cleared."""
@@ -710,6 +753,98 @@ cdef class Connection:
         if self.conn != NULL and self.stack is not None and self.stack.stack != NULL:
             _left_open("Connection")
             harp_conn_abort(self.conn)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# UDP.
+#
+cdef class UdpSocket:
+    """A UDP socket; made by Stack.udp()."""
+
+    cdef harp_udp *sock
+    cdef readonly Stack stack
+    cdef object __weakref__
+
+    def __init__(self):
+        raise TypeError("Stack.udp() makes sockets")
+
+    cdef harp_udp *_open(self) except NULL:
+        if self.sock == NULL or self.stack.stack == NULL:
+            raise ValueError("this socket is closed")
+        return self.sock
+
+    def connect(self, str address=None, int port=0):
+        """Only this peer from now on; without an address, everyone again."""
+        cdef harp_endpoint remote
+        if address is not None:
+            _endpoint(address, port, self.stack.scope_id, &remote)
+        _check(harp_udp_connect(self._open(), NULL if address is None else &remote), "connect")
+
+    def send(self, const uint8_t[::1] data not None, str address=None, int port=0):
+        """One datagram, to the connected peer or to an address. BlockingIOError: no budget now."""
+        cdef harp_endpoint remote
+        cdef iovec piece
+        cdef ssize_t sent
+        if address is not None:
+            _endpoint(address, port, self.stack.scope_id, &remote)
+        piece.iov_base = <void *>&data[0] if data.shape[0] else NULL
+        piece.iov_len = data.shape[0]
+        sent = harp_udp_send(self._open(), NULL if address is None else &remote, &piece, 1)
+        _check(sent, "send")
+        return sent
+
+    def recv(self, size_t size=65536):
+        """One datagram as (bytes, real length, (address, port)); BlockingIOError: none waits."""
+        cdef harp_endpoint source
+        buffer = bytearray(size)
+        cdef char *target = buffer
+        cdef ssize_t got = harp_udp_recv(self._open(), target, size, &source)
+        _check(got, "recv")
+        return bytes(buffer[:got]), got, (_format(&source.addr), source.port)
+
+    def error(self):
+        """The newest error as (errno, (address, port) it is about), or None; it is taken."""
+        cdef harp_endpoint about
+        cdef int err = harp_udp_error(self._open(), &about)
+        return None if err == 0 else (-err, (_format(&about.addr), about.port))
+
+    def payload_max(self, str address=None, int port=0):
+        """Bytes of the largest datagram to there."""
+        cdef harp_endpoint remote
+        if address is not None:
+            _endpoint(address, port, self.stack.scope_id, &remote)
+        cdef int most = harp_udp_payload_max(self._open(), NULL if address is None else &remote)
+        _check(most, "payload_max")
+        return most
+
+    @property
+    def endpoints(self):
+        """((local address, port), (remote address, port)); the remote port is 0 unconnected."""
+        cdef harp_endpoint local
+        cdef harp_endpoint remote
+        harp_udp_endpoints(self._open(), &local, &remote)
+        return (_format(&local.addr), local.port), (_format(&remote.addr), remote.port)
+
+    @property
+    def closed(self):
+        return self.sock == NULL or self.stack.stack == NULL
+
+    def close(self):
+        """Drops what is queued and closes."""
+        if not self.closed:
+            harp_udp_close(self.sock)
+        self.sock = NULL
+
+    def __dealloc__(self):
+        if self.sock != NULL and self.stack is not None and self.stack.stack != NULL:
+            _left_open("UdpSocket")
+            harp_udp_close(self.sock)
 
     def __enter__(self):
         return self
