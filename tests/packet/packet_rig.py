@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stack, and the hand that writes its packets: one at a time, under a virtual clock."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from scapy.layers.inet import IP, TCP, in4_chksum
+from scapy.layers.inet6 import IPv6, in6_chksum
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from harp._core import CallbackNic, Connection, Listener, Stack, UdpSocket
+
+OUR_MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
+OUR_ADDRESS = {"ipv4": "10.0.0.1", "ipv6": "fd00::1"}
+PEER_ADDRESS = {"ipv4": "10.0.0.2", "ipv6": "fd00::2"}
+PORT, PEER_PORT = 7000, 40000
+MS = 1_000_000
+SECOND = 1000 * MS
+WINDOW = 65535
+MODULUS = 2**32
+
+
+class Rig:
+    """A stack that listens on PORT; as its peer, the test sends from PEER_PORT."""
+
+    def __init__(self, family: str = "ipv4", *, mtu_bytes: int = 1500, **stack: Any) -> None:
+        self.family = family
+        self.ours, self.peer = OUR_ADDRESS[family], PEER_ADDRESS[family]
+        self.now = 10**9
+        self.nic = CallbackNic(mac=OUR_MAC, mtu_bytes=mtu_bytes)
+        stack = {"own_neighbours": False} | stack
+        self.stack = Stack(self.nic, seed=7, now_ns=self.now, **stack)
+        self.stack.address_add(self.ours, 64 if family == "ipv6" else 24)
+        self.stack.neighbour_set(self.peer, PEER_MAC)
+        self.listener: Listener | None = None
+        self.stack.poll(self.now)
+        self.nic.collect()
+        self.headers = 60 if family == "ipv6" else 40
+        self.mss = mtu_bytes - self.headers
+        self.seq, self.ack = 1000, 0  # the peer's SND.NXT, and what it has of ours
+        self.sport, self.dport = PEER_PORT, PORT
+        self.timestamps = False
+        self.tsval, self.tsecr = 500, 0
+
+    def close(self) -> None:
+        self.stack.close()
+        self.nic.close()
+
+    # ---- packets ---------------------------------------------------------------------------------
+    def raw(self, *frames: bytes, after_ns: int = MS) -> list[Packet]:
+        """Frames arrive together, time passes, one poll; what came out."""
+        for frame in frames:
+            self.nic.inject(frame)
+        self.now += after_ns
+        self.stack.poll(self.now)
+        return self.collect()
+
+    def collect(self) -> list[Packet]:
+        """What the stack has sent."""
+        return [Ether(frame) for frame in self.nic.collect()]
+
+    def poll(self, after_ns: int = MS) -> list[Packet]:
+        return self.raw(after_ns=after_ns)
+
+    def wait(self, duration_ns: int) -> list[Packet]:
+        """Lets the clock run, polling at each deadline."""
+        out, end = [], self.now + duration_ns
+        while True:
+            deadline = self.stack.next_deadline_ns
+            self.now = min(end, max(self.now, deadline if deadline is not None else end))
+            self.stack.poll(self.now)
+            out += self.collect()
+            if self.now >= end:
+                return out
+            self.now += 1
+
+    def frame(self, payload: Packet, **fields: Any) -> bytes:
+        """Ethernet and IP headers before a payload."""
+        layer = IPv6 if self.family == "ipv6" else IP
+        fields = {"src": self.peer, "dst": self.ours} | fields
+        return bytes(Ether(src=PEER_MAC, dst=OUR_MAC) / layer(**fields) / payload)
+
+    def segment(self, flags: str, data: bytes = b"", **fields: Any) -> Packet:
+        """A segment of the peer's; without other wishes the usual one."""
+        fields = {"seq": self.seq, "ack": self.ack, "window": WINDOW} | fields
+        fields = {"sport": self.sport, "dport": self.dport} | fields
+        fields["seq"] %= MODULUS
+        fields["ack"] %= MODULUS
+        if self.timestamps and "S" not in flags and "options" not in fields:
+            fields["options"] = [("NOP", None), ("NOP", None), ("Timestamp", self.stamp())]
+        made = TCP(flags=flags, **fields)
+        return made / Raw(data) if data else made
+
+    def stamp(self) -> tuple[int, int]:
+        """TSval and TSecr of the peer's next segment."""
+        return self.tsval, self.tsecr
+
+    def says(self, flags: str, data: bytes = b"", **fields: Any) -> list[TCP]:
+        """The peer sends a segment; the TCP segments of the answer."""
+        return self.tcp(self.raw(self.frame(self.segment(flags, data, **fields))))
+
+    def tcp(self, packets: Iterable[Packet]) -> list[TCP]:
+        """The TCP headers of packets; the newest timestamp is remembered."""
+        found = [packet[TCP] for packet in packets if TCP in packet]
+        for segment in found:
+            stamp = dict(segment.options).get("Timestamp") if segment.options else None
+            if stamp:
+                self.tsecr = stamp[0]
+        return found
+
+    def waits(self, duration_ns: int) -> list[TCP]:
+        """TCP segments of some time."""
+        return self.tcp(self.wait(duration_ns))
+
+    # ---- states ----------------------------------------------------------------------------------
+    def listen(self, **options: Any) -> Listener:
+        self.listener = self.stack.listen(PORT, **options)
+        return self.listener
+
+    def syn_options(self, **offer: Any) -> list[Any]:
+        options: list[Any] = [("MSS", offer.get("mss", self.mss))]
+        if offer.get("sack"):
+            options += [("SAckOK", b"")]
+        if offer.get("timestamps"):
+            options += [("Timestamp", (self.tsval, self.tsecr))]
+        if "wscale" in offer:
+            options += [("NOP", None), ("WScale", offer["wscale"])]
+        return options
+
+    def open(self, *, window: int = WINDOW, listen: Any = None, **offer: Any) -> Connection:
+        """A handshake with our listener by hand; the accepted connection."""
+        if self.listener is None:
+            self.listen(**(listen or {}))
+        assert self.listener is not None
+        reply = self.says("S", ack=0, window=window, options=self.syn_options(**offer))[0]
+        assert str(reply.flags) == "SA"
+        self.timestamps = bool(offer.get("timestamps"))
+        self.seq, self.ack = (self.seq + 1) % MODULUS, (reply.seq + 1) % MODULUS
+        self.says("A", window=window)
+        conn = self.listener.accept()
+        assert conn is not None
+        return conn
+
+    def connect(self, *, window: int = WINDOW, options: Any = None, **offer: Any) -> Connection:
+        """Our connect, answered by hand."""
+        conn = self.stack.connect(self.peer, PORT, **(options or {}))
+        syn = self.tcp(self.poll())[0]
+        self.sport, self.dport = PORT, syn.sport
+        self.ack = (syn.seq + 1) % MODULUS
+        self.says("SA", window=window, options=self.syn_options(**offer))
+        self.timestamps = bool(offer.get("timestamps"))
+        self.seq += 1
+        assert conn.state == "ESTABLISHED"
+        return conn
+
+    def receives(self, data: bytes, flags: str = "PA", **fields: Any) -> list[TCP]:
+        """The next bytes in order."""
+        reply = self.says(flags, data, **fields)
+        self.seq = (self.seq + len(data)) % MODULUS
+        self.tsval += 1
+        return reply
+
+    def sends(self, conn: Connection, data: bytes) -> list[TCP]:
+        """Our application sends; segments with payload."""
+        conn.send(data)
+        return with_data(self.tcp(self.poll()))
+
+    def stat(self, name: str) -> int:
+        return self.stack.stat(name)
+
+
+def seal(rig: Rig, segment: bytes, proto: int = 6, at: int = 16) -> bytes:
+    """A frame around transport bytes that scapy would not build, with a good checksum."""
+    made = bytearray(segment)
+    made[at : at + 2] = b"\0\0"
+    field = {"nh": proto} if rig.family == "ipv6" else {"proto": proto}
+    packet = Ether(rig.frame(Raw(bytes(made)), **field))
+    chksum = in6_chksum if rig.family == "ipv6" else in4_chksum
+    made[at : at + 2] = chksum(proto, packet.getlayer(1), bytes(made)).to_bytes(2, "big")
+    return rig.frame(Raw(bytes(made)), **field)
+
+
+class Counted:
+    """Which counters moved between entering and leaving."""
+
+    def __init__(self, rig: Rig, prefix: str = "drop_") -> None:
+        self.rig, self.prefix = rig, prefix
+        self.moved: dict[str, int] = {}
+
+    def __enter__(self) -> "Counted":
+        self.before = self.rig.stack.stats()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        after = self.rig.stack.stats()
+        names = [name for name in after if name.startswith(self.prefix)]
+        self.moved = {n: after[n] - self.before[n] for n in names if after[n] != self.before[n]}
+
+
+def flags_of(segments: Iterable[TCP]) -> list[str]:
+    return [str(segment.flags) for segment in segments]
+
+
+def data_of(segment: TCP) -> bytes:
+    """Payload without what Ethernet padded."""
+    return bytes(segment.payload)
+
+
+def with_data(segments: Iterable[TCP]) -> list[TCP]:
+    return [segment for segment in segments if data_of(segment)]
+
+
+def options_of(segment: TCP) -> dict[str, Any]:
+    return dict(segment.options)
+
+
+def sack_of(segment: TCP) -> list[tuple[int, int]]:
+    """SACK blocks, in the order of the option."""
+    edges = options_of(segment).get("SAck") or ()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+__all__ = [
+    "MODULUS",
+    "MS",
+    "OUR_MAC",
+    "PEER_MAC",
+    "PEER_PORT",
+    "PORT",
+    "SECOND",
+    "WINDOW",
+    "Counted",
+    "Rig",
+    "UdpSocket",
+    "data_of",
+    "flags_of",
+    "options_of",
+    "sack_of",
+    "seal",
+    "with_data",
+]

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RFC 5681, 6298, 6582, 6928, 3042, 3522: windows, losses and time-outs as a peer sees them."""
+
+import itertools
+
+import pytest
+from packet_rig import MODULUS, MS, SECOND, Rig, data_of, with_data
+
+
+def test_the_initial_window_is_ten_segments(rig: Rig) -> None:
+    """RFC 6928."""
+    conn = rig.open()
+    assert len(rig.sends(conn, bytes(40 * rig.mss))) == 10
+    conn.abort()
+
+
+def test_slow_start_doubles_the_window(rig: Rig) -> None:
+    conn = rig.open(wscale=4)
+    sent = rig.sends(conn, bytes(60 * rig.mss))
+    rig.ack = sent[-1].seq + len(sent[-1].payload)
+    more = with_data(rig.says("A") + rig.waits(MS))
+    assert 15 <= len(more) <= 20
+    conn.abort()
+
+
+def test_acks_of_single_bytes_do_not_open_the_window_faster(rig: Rig) -> None:
+    """ACK division (Savage et al.): bytes are counted, not ACKs; RFC 3465."""
+    conn = rig.open(wscale=4)
+    rig.sends(conn, bytes(60 * rig.mss))
+    before = conn.info()["snd_cwnd_bytes"]
+    for _ in range(100):
+        rig.ack += 1
+        rig.says("A")
+    assert conn.info()["snd_cwnd_bytes"] <= before + rig.mss
+    conn.abort()
+
+
+def test_three_duplicate_acks_send_the_missing_segment(rig: Rig) -> None:
+    """RFC 5681 section 3.2."""
+    conn = rig.open()
+    rig.sends(conn, bytes(8 * rig.mss))
+    answers = [with_data(rig.says("A")) for _ in range(3)]
+    assert any(segment.seq == rig.ack for segment in answers[2])
+    assert not any(segment.seq == rig.ack for segment in answers[0] + answers[1])
+    conn.abort()
+
+
+def test_two_duplicate_acks_let_new_data_out(rig: Rig) -> None:
+    """RFC 3042: limited transmit."""
+    conn = rig.open()
+    sent = rig.sends(conn, bytes(14 * rig.mss))
+    end = sent[-1].seq + len(sent[-1].payload)
+    fresh = with_data(rig.says("A")) + with_data(rig.says("A"))
+    assert [segment.seq for segment in fresh] == [end, (end + rig.mss) % MODULUS]
+    conn.abort()
+
+
+def test_acks_with_data_are_no_duplicates(rig: Rig) -> None:
+    conn = rig.open()
+    rig.sends(conn, bytes(8 * rig.mss))
+    resent = []
+    for _ in range(6):
+        resent += with_data(rig.receives(b"mine"))
+    assert not [segment for segment in resent if segment.seq == rig.ack]
+    conn.abort()
+
+
+def test_acks_with_another_window_are_no_duplicates(rig: Rig) -> None:
+    conn = rig.open()
+    rig.sends(conn, bytes(8 * rig.mss))
+    resent = []
+    for i in range(6):
+        resent += with_data(rig.says("A", window=60000 - i))
+    assert not [segment for segment in resent if segment.seq == rig.ack]
+    conn.abort()
+
+
+def test_a_partial_ack_sends_the_next_hole(rig: Rig) -> None:
+    """RFC 6582 section 3.2 step 3."""
+    conn = rig.open()
+    rig.sends(conn, bytes(8 * rig.mss))
+    for _ in range(4):
+        rig.says("A")
+    rig.ack += 2 * rig.mss
+    again = with_data(rig.says("A"))
+    assert rig.ack in [segment.seq for segment in again]
+    conn.abort()
+
+
+def test_a_timeout_sends_the_oldest_segment_first(rig: Rig) -> None:
+    conn = rig.open()
+    rig.sends(conn, bytes(8 * rig.mss))
+    later = with_data(rig.waits(3 * SECOND))
+    assert rig.ack in [segment.seq for segment in later]
+    assert conn.info()["rto_count"] >= 1
+    conn.abort()
+
+
+def test_timeouts_back_off(rig: Rig) -> None:
+    """RFC 6298 (5.5)."""
+    conn = rig.open(listen={"user_timeout_ns": 300 * SECOND})
+    rig.sends(conn, b"alone")
+    times = []
+    for _ in range(100):
+        if with_data(rig.waits(100 * MS)):
+            times.append(rig.now)
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert len(gaps) >= 3
+    assert gaps[-1] > gaps[0]
+    conn.abort()
+
+
+def test_after_a_timeout_the_window_is_one_segment(rig: Rig) -> None:
+    conn = rig.open()
+    rig.sends(conn, bytes(10 * rig.mss))
+    while conn.info()["rto_count"] == 0:
+        rig.waits(50 * MS)
+    assert conn.info()["snd_cwnd_bytes"] <= 2 * rig.mss
+    conn.abort()
+
+
+def test_a_spurious_timeout_is_undone(rig: Rig) -> None:
+    """RFC 3522 and 4015: the ACK echoes the original's timestamp."""
+    conn = rig.open(timestamps=True)
+    rig.sends(conn, bytes(8 * rig.mss))
+    window = conn.info()["snd_cwnd_bytes"]
+    original = rig.tsecr
+    while conn.info()["rto_count"] == 0:
+        rig.wait(20 * MS)
+    rig.tsecr = original
+    rig.ack += 8 * (rig.mss - 12)
+    frame = rig.frame(rig.segment("A"))
+    rig.raw(frame)
+    assert conn.info()["snd_cwnd_bytes"] >= window
+    conn.abort()
+
+
+def test_a_retransmission_has_the_same_bytes(rig: Rig) -> None:
+    conn = rig.open()
+    payload = bytes(range(256)) * 4
+    first = rig.sends(conn, payload)
+    again = with_data(rig.waits(2 * SECOND))
+    assert {(s.seq, data_of(s)) for s in again} <= {(s.seq, data_of(s)) for s in first}
+    conn.abort()
+
+
+def test_an_ack_in_the_middle_of_a_segment_is_honoured(rig: Rig) -> None:
+    conn = rig.open()
+    rig.sends(conn, bytes(range(200)))
+    rig.ack += 50
+    rig.says("A")
+    assert conn.acked_bytes == 50
+    again = with_data(rig.waits(2 * SECOND))
+    assert again[0].seq == rig.ack
+    assert data_of(again[0])[:10] == bytes(range(50, 60))
+    conn.abort()
+
+
+def test_everything_acknowledged_means_no_timer(rig: Rig) -> None:
+    conn = rig.open()
+    rig.sends(conn, b"once")
+    rig.ack += 4
+    rig.says("A")
+    assert with_data(rig.waits(10 * SECOND)) == []
+    conn.abort()
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_duplicate_acks_in_thousands_are_bounded(rig: Rig, count: int) -> None:
+    """RFC 5681 section 3.2: inflation ends with what is in flight."""
+    conn = rig.open(wscale=6)
+    sent = rig.sends(conn, bytes(100 * rig.mss))
+    more = []
+    for _ in range(count):
+        more += with_data(rig.says("A"))
+    assert len(more) <= 2 * len(sent) + 2
+    conn.abort()
+
+
+def test_optimistic_acks_do_not_run_ahead(rig: Rig) -> None:
+    conn = rig.open(wscale=6)
+    rig.sends(conn, bytes(10 * rig.mss))
+    before = conn.info()["snd_cwnd_bytes"]
+    for i in range(1, 20):
+        rig.says("A", ack=rig.ack + 10 * rig.mss + i * rig.mss)
+    assert conn.info()["snd_cwnd_bytes"] <= before
+    assert conn.acked_bytes == 0
+    conn.abort()
+
+
+def test_the_ack_of_a_lone_segment_is_not_late(rig: Rig) -> None:
+    """RFC 9293 section 3.8.6.3: less than 0.5 s; ours within a poll or two."""
+    conn = rig.open()
+    answers = rig.receives(b"ping") + rig.waits(2 * MS)
+    assert answers
+    conn.abort()
+
+
+def test_every_second_full_segment_is_acknowledged_at_least_in_time(rig: Rig) -> None:
+    conn = rig.open()
+    acked = 0
+    for _ in range(40):
+        for answer in rig.receives(bytes(rig.mss), flags="A"):
+            acked = max(acked, answer.ack)
+    acked = max([acked, *[answer.ack for answer in rig.waits(MS)]])
+    assert acked == rig.seq
+    conn.abort()

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RFC 2018, 2883: selective acknowledgments, received and sent; RFC 6675, 8985 where they show."""
+
+import struct
+
+import pytest
+from packet_rig import MS, SECOND, Rig, data_of, options_of, sack_of, seal, with_data
+
+
+def sack(*blocks: tuple[int, int]) -> list[object]:
+    """The option, as the peer sends it."""
+    edges = [edge % 2**32 for block in blocks for edge in block]
+    return [("NOP", None), ("NOP", None), ("SAck", tuple(edges))]
+
+
+def flight(rig: Rig, segments: int = 8) -> tuple[object, int]:
+    """A connection with so many segments in flight; it and the segments' size."""
+    conn = rig.open(sack=True)
+    sent = rig.sends(conn, bytes(segments * rig.mss))
+    assert len(sent) == segments
+    return conn, rig.mss
+
+
+# ---- the receiver --------------------------------------------------------------------------------
+
+
+def test_a_hole_is_told_by_a_block(rig: Rig) -> None:
+    conn = rig.open(sack=True)
+    (answer,) = rig.says("A", b"x" * 100, seq=rig.seq + 100)
+    assert answer.ack == rig.seq
+    assert sack_of(answer) == [(rig.seq + 100, rig.seq + 200)]
+    conn.abort()
+
+
+def test_the_newest_block_comes_first(rig: Rig) -> None:
+    """RFC 2018 section 4 (1) and (3)."""
+    conn = rig.open(sack=True)
+    rig.says("A", b"x" * 100, seq=rig.seq + 100)
+    rig.says("A", b"x" * 100, seq=rig.seq + 500)
+    (answer,) = rig.says("A", b"x" * 100, seq=rig.seq + 300)
+    assert sack_of(answer)[0] == (rig.seq + 300, rig.seq + 400)
+    assert set(sack_of(answer)) == {(rig.seq + at, rig.seq + at + 100) for at in (100, 300, 500)}
+    conn.abort()
+
+
+def test_neighbouring_pieces_are_one_block(rig: Rig) -> None:
+    conn = rig.open(sack=True)
+    rig.says("A", b"x" * 100, seq=rig.seq + 100)
+    (answer,) = rig.says("A", b"x" * 100, seq=rig.seq + 200)
+    assert sack_of(answer) == [(rig.seq + 100, rig.seq + 300)]
+    conn.abort()
+
+
+def test_at_most_four_blocks_fit(rig: Rig) -> None:
+    conn = rig.open(sack=True)
+    for i in range(8):
+        (answer,) = rig.says("A", b"x" * 10, seq=rig.seq + 100 * (i + 1))
+    assert 3 <= len(sack_of(answer)) <= 4
+    conn.abort()
+
+
+def test_three_blocks_fit_beside_a_timestamp(rig: Rig) -> None:
+    conn = rig.open(sack=True, timestamps=True)
+    for i in range(8):
+        (answer,) = rig.says("A", b"x" * 10, seq=rig.seq + 100 * (i + 1))
+    assert len(sack_of(answer)) == 3
+    assert "Timestamp" in options_of(answer)
+    conn.abort()
+
+
+def test_blocks_vanish_as_holes_are_filled(rig: Rig) -> None:
+    conn = rig.open(sack=True)
+    rig.says("A", b"x" * 100, seq=rig.seq + 100)
+    (answer,) = rig.says("A", b"x" * 100)
+    assert sack_of(answer) == []
+    assert answer.ack == rig.seq + 200
+    conn.abort()
+
+
+def test_no_blocks_where_sack_was_not_agreed(rig: Rig) -> None:
+    conn = rig.open()
+    (answer,) = rig.says("A", b"x" * 100, seq=rig.seq + 100)
+    assert "SAck" not in options_of(answer)
+    conn.abort()
+
+
+def test_a_duplicate_below_the_ack_is_told_first(rig: Rig) -> None:
+    """RFC 2883 section 4.1.1."""
+    conn = rig.open(sack=True)
+    rig.receives(b"x" * 200)
+    (answer,) = rig.says("A", b"x" * 100, seq=rig.seq - 200)
+    assert sack_of(answer)[0] == (rig.seq - 200, rig.seq - 100)
+    conn.abort()
+
+
+def test_a_duplicate_within_a_block_is_told_with_its_block(rig: Rig) -> None:
+    """RFC 2883 section 4.2.1."""
+    conn = rig.open(sack=True)
+    rig.says("A", b"x" * 300, seq=rig.seq + 100)
+    (answer,) = rig.says("A", b"x" * 100, seq=rig.seq + 200)
+    assert sack_of(answer)[:2] == [
+        (rig.seq + 200, rig.seq + 300),
+        (rig.seq + 100, rig.seq + 400),
+    ]
+    conn.abort()
+
+
+# ---- the sender ----------------------------------------------------------------------------------
+
+
+def test_only_what_is_missing_is_sent_again(rig: Rig) -> None:
+    conn, mss = flight(rig)
+    start = rig.ack
+    resent = []
+    for last in range(2, 8):
+        blocks = sack((start + mss, start + last * mss))
+        resent += with_data(rig.says("A", ack=start, options=blocks))
+    resent = [segment for segment in resent if segment.seq == start]
+    assert len(resent) == 1
+    assert len(data_of(resent[0])) == mss
+    conn.abort()
+
+
+def test_two_holes_are_filled_in_one_round_trip(rig: Rig) -> None:
+    conn, mss = flight(rig, 10)
+    start = rig.ack
+    blocks = sack((start + 4 * mss, start + 10 * mss), (start + mss, start + 3 * mss))
+    answers = rig.says("A", ack=start, options=blocks) + rig.waits(2 * MS)
+    again = {segment.seq for segment in with_data(answers)}
+    assert {start, start + 3 * mss} <= again
+    assert not again & {start + i * mss for i in (1, 2, 4, 5, 6, 7, 8, 9)}
+    conn.abort()
+
+
+def test_a_lost_retransmission_is_found(rig: Rig) -> None:
+    conn, mss = flight(rig, 10)
+    start = rig.ack
+    blocks = sack((start + mss, start + 10 * mss))
+    rig.says("A", ack=start, options=blocks)
+    again = [s for s in with_data(rig.waits(2 * SECOND)) if s.seq == start]
+    assert again
+    conn.abort()
+
+
+def test_a_lost_tail_is_probed_before_the_timeout(rig: Rig) -> None:
+    """RFC 8985 section 7."""
+    conn = rig.open(sack=True)
+    for _ in range(5):
+        rig.sends(conn, bytes(rig.mss))
+        rig.ack += rig.mss
+        rig.says("A")
+    rig.sends(conn, bytes(3 * rig.mss))
+    probes = with_data(rig.waits(400 * MS))
+    assert probes
+    assert probes[0].seq == rig.ack + 2 * rig.mss, "the last segment, not the first"
+    conn.abort()
+
+
+ABSURD = {
+    "reversed": lambda una, nxt: [(una + 2000, una + 1000)],
+    "empty": lambda una, nxt: [(una + 1000, una + 1000)],
+    "below": lambda una, nxt: [(una - 5000, una - 3000)],
+    "beyond": lambda una, nxt: [(nxt, nxt + 5000)],
+    "across-the-end": lambda una, nxt: [(nxt - 100, nxt + 100)],
+    "whole-space": lambda una, nxt: [(una, una + 2**31)],
+    "twice": lambda una, nxt: [(una + 1460, una + 2920)] * 3,
+    "nested": lambda una, nxt: [(una + 1460, una + 8000), (una + 2000, una + 3000)],
+    "inside-a-segment": lambda una, nxt: [(una + 10, una + 20), (una + 30, una + 40)],
+    "all": lambda una, nxt: [(una, nxt)],
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_blocks_hurt_nobody(rig: Rig, name: str) -> None:
+    conn, mss = flight(rig)
+    end = rig.ack + 8 * mss
+    for _ in range(20):
+        rig.says("A", ack=rig.ack, options=sack(*ABSURD[name](rig.ack, end)))
+    assert conn.error == 0
+    rig.says("A", ack=end)
+    assert conn.acked_bytes == 8 * mss
+    assert rig.stat("frames_tcp_tx") == 0
+    conn.abort()
+
+
+def test_a_peer_may_take_back_what_it_sacked(rig: Rig) -> None:
+    """RFC 2018 section 8: reneging. Everything arrives in the end."""
+    conn, mss = flight(rig)
+    start = rig.ack
+    rig.says("A", ack=start, options=sack((start + mss, start + 8 * mss)))
+    arrived = {s.seq for s in with_data(rig.waits(2 * SECOND))}
+    for _ in range(20):
+        rig.ack += mss if rig.ack in arrived else 0
+        arrived |= {s.seq for s in with_data(rig.says("A") + rig.waits(2 * SECOND))}
+        if rig.ack == start + 8 * mss:
+            break
+    assert rig.ack == start + 8 * mss
+    conn.abort()
+
+
+@pytest.mark.parametrize("length", [2, 3, 9, 11, 35, 42])
+def test_a_sack_option_of_a_wrong_length_is_refused(rig: Rig, length: int) -> None:
+    conn, _ = flight(rig)
+    body = struct.pack("!BB", 5, length) + bytes(max(0, min(length, 36) - 2))
+    raw = body[:36] + b"\1" * (-len(body[:36]) % 4)
+    segment = rig.segment("A")
+    built = bytearray(bytes(segment)[:20] + raw)
+    built[12] = (len(built) // 4) << 4
+    before = rig.stat("drop_tcp_options")
+    rig.raw(seal(rig, bytes(built)))
+    assert rig.stat("drop_tcp_options") == before + 1
+    assert conn.error == 0
+    conn.abort()

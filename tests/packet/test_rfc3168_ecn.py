@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RFC 3168 and 8257: explicit congestion notification."""
+
+from typing import Any
+
+import pytest
+from packet_rig import MS, SECOND, Rig, flags_of, with_data
+from scapy.layers.inet import IP
+from scapy.layers.inet6 import IPv6
+from scapy.packet import Packet
+
+NOT_ECT, ECT_1, ECT_0, CE = range(4)
+
+
+def codepoint(packet: Packet) -> int:
+    """The ECN field of an IP header."""
+    return int(packet[IPv6].tc if IPv6 in packet else packet[IP].tos) & 3
+
+
+def marked(rig: Rig, mark: int) -> dict[str, Any]:
+    return {"tc": mark} if rig.family == "ipv6" else {"tos": mark}
+
+
+def open_with_ecn(rig: Rig) -> Any:
+    """The peer asks; we agree."""
+    listener = rig.listen()
+    reply = rig.says("SEC", ack=0, options=rig.syn_options())[0]
+    assert str(reply.flags) == "SAE", "section 6.1.1: ECE without CWR"
+    rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
+    rig.says("A")
+    return listener.accept()
+
+
+def receives(rig: Rig, mark: int, flags: str = "PA", size: int = 100) -> list[Any]:
+    """Data whose packet carries a mark."""
+    frame = rig.frame(rig.segment(flags, b"x" * size), **marked(rig, mark))
+    rig.seq += size
+    return rig.tcp(rig.raw(frame)) + rig.waits(60 * MS)
+
+
+def test_a_peer_that_asks_gets_ecn(rig: Rig) -> None:
+    conn = open_with_ecn(rig)
+    assert conn.info()["options"] & 8
+    conn.abort()
+
+
+def test_a_plain_syn_gets_a_plain_answer(rig: Rig) -> None:
+    rig.listen()
+    assert flags_of(rig.says("S", ack=0)) == ["SA"]
+
+
+@pytest.mark.parametrize("flags", ["SE", "SC"])
+def test_half_a_request_is_none(rig: Rig, flags: str) -> None:
+    rig.listen()
+    assert flags_of(rig.says(flags, ack=0)) == ["SA"]
+
+
+def test_ecn_that_is_off_is_not_agreed_to(rig: Rig) -> None:
+    rig.listen(ecn="off")
+    assert flags_of(rig.says("SEC", ack=0)) == ["SA"]
+
+
+def test_we_ask_when_told_to(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 80, ecn="request")
+    (packet,) = rig.poll()
+    assert set(str(packet["TCP"].flags)) == set("SEC")
+    assert codepoint(packet) == NOT_ECT, "section 6.1.1: not on a SYN"
+    conn.abort()
+
+
+def test_a_syn_lost_twice_is_sent_without_asking(rig: Rig) -> None:
+    """Section 6.1.1.1: someone on the way may drop what asks."""
+    conn = rig.stack.connect(rig.peer, 80, ecn="request")
+    rig.poll()
+    later = rig.waits(8 * SECOND)
+    assert "S" in flags_of(later)
+    conn.abort()
+
+
+def test_new_data_is_sent_as_ect_0(rig: Rig) -> None:
+    conn = open_with_ecn(rig)
+    conn.send(bytes(3000))
+    packets = [packet for packet in rig.poll() if len(packet["TCP"].payload) > 0]
+    assert {codepoint(packet) for packet in packets} == {ECT_0}
+    conn.abort()
+
+
+def test_acks_are_not_ect(rig: Rig) -> None:
+    """Section 6.1.4."""
+    conn = open_with_ecn(rig)
+    frame = rig.frame(rig.segment("PA", b"x"), **marked(rig, ECT_0))
+    packets = rig.raw(frame) + rig.wait(100 * MS)
+    assert packets
+    assert {codepoint(packet) for packet in packets} == {NOT_ECT}
+    conn.abort()
+
+
+def test_retransmissions_are_not_ect(rig: Rig) -> None:
+    """Section 6.1.5."""
+    conn = open_with_ecn(rig)
+    conn.send(b"lost")
+    rig.poll()
+    packets = [p for p in rig.wait(2 * SECOND) if "TCP" in p and len(p["TCP"].payload) >= 4]
+    resent = [p for p in packets if bytes(p["TCP"].payload).startswith(b"lost")]
+    assert resent
+    assert {codepoint(packet) for packet in resent} == {NOT_ECT}
+    conn.abort()
+
+
+def test_without_agreement_nothing_is_ect(rig: Rig) -> None:
+    conn = rig.open()
+    conn.send(bytes(3000))
+    assert {codepoint(packet) for packet in rig.poll()} == {NOT_ECT}
+    conn.abort()
+
+
+def test_ce_is_echoed_until_cwr(rig: Rig) -> None:
+    """Section 6.1.3."""
+    conn = open_with_ecn(rig)
+    assert all("E" in word for word in flags_of(receives(rig, CE)))
+    assert all("E" in word for word in flags_of(receives(rig, ECT_0)))
+    after = flags_of(receives(rig, ECT_0, flags="PAC"))
+    assert after
+    assert "E" not in after[-1]
+    conn.abort()
+
+
+def test_ect_is_not_echoed(rig: Rig) -> None:
+    conn = open_with_ecn(rig)
+    for mark in (ECT_0, ECT_1, NOT_ECT):
+        assert not any("E" in word for word in flags_of(receives(rig, mark)))
+    conn.abort()
+
+
+def test_ece_shrinks_the_window_once_per_window(rig: Rig) -> None:
+    conn = open_with_ecn(rig)
+    conn.send(bytes(30 * rig.mss))
+    sent = with_data(rig.tcp(rig.poll()))
+    before = conn.info()["snd_cwnd_bytes"]
+    thresholds = set()
+    for segment in sent[:4]:
+        rig.ack = segment.seq + len(segment.payload)
+        rig.says("AE")
+        thresholds.add(conn.info()["snd_ssthresh_bytes"])
+    assert len(thresholds) == 1
+    assert thresholds.pop() < before
+    assert rig.stat("tcp_ecn_reductions") == 1
+    conn.abort()
+
+
+def test_the_reduction_is_told_by_cwr_on_new_data(rig: Rig) -> None:
+    conn = open_with_ecn(rig)
+    conn.send(bytes(40 * rig.mss))
+    first = with_data(rig.tcp(rig.poll()))
+    rig.ack = first[-1].seq + len(first[-1].payload)
+    later = with_data(rig.says("AE") + rig.waits(5 * MS))
+    words = flags_of(later)
+    assert sum("C" in word for word in words) == 1
+    assert "C" in words[0]
+    conn.abort()
+
+
+def test_ece_without_agreement_is_ignored(rig: Rig) -> None:
+    conn = rig.open()
+    rig.sends(conn, bytes(8 * rig.mss))
+    before = conn.info()["snd_ssthresh_bytes"]
+    rig.ack += rig.mss
+    rig.says("AE")
+    assert conn.info()["snd_ssthresh_bytes"] == before
+    conn.abort()
+
+
+def test_ecn_flags_do_not_leave_the_fast_path(rig: Rig) -> None:
+    conn = open_with_ecn(rig)
+    receives(rig, ECT_0)
+    before = rig.stat("tcp_fast_path_in")
+    for _ in range(10):
+        receives(rig, ECT_0)
+    assert rig.stat("tcp_fast_path_in") >= before + 10
+    conn.abort()

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RFC 5961: blind attacks on a connection; RFC 1337."""
+
+import pytest
+from packet_rig import MS, SECOND, Counted, Rig, flags_of
+
+
+def test_an_exact_rst_resets(rig: Rig) -> None:
+    conn = rig.open()
+    rig.says("R")
+    assert conn.error == 104
+    assert rig.stat("tcp_rst_in") == 1
+    conn.close()
+
+
+@pytest.mark.parametrize("off", [1, 2, 100, 30000])
+def test_a_rst_inside_the_window_is_challenged(rig: Rig, off: int) -> None:
+    conn = rig.open()
+    answers = rig.says("R", seq=rig.seq + off)
+    assert flags_of(answers) == ["A"]
+    assert (answers[0].seq, answers[0].ack) == (rig.ack, rig.seq)
+    assert conn.state == "ESTABLISHED"
+    conn.abort()
+
+
+@pytest.mark.parametrize("off", [-1, -100, -100000, 2**30, 2**31])
+def test_a_rst_outside_the_window_is_ignored(rig: Rig, off: int) -> None:
+    conn = rig.open()
+    assert rig.says("R", seq=rig.seq + off) == []
+    assert conn.state == "ESTABLISHED"
+    conn.abort()
+
+
+def test_the_true_peer_resets_after_a_challenge(rig: Rig) -> None:
+    conn = rig.open()
+    (challenge,) = rig.says("R", seq=rig.seq + 10)
+    rig.says("R", seq=challenge.ack)
+    assert conn.error == 104
+    conn.close()
+
+
+@pytest.mark.parametrize("off", [-100000, -1, 0, 10, 2**30])
+def test_a_syn_in_a_connection_is_challenged_wherever_it_is(rig: Rig, off: int) -> None:
+    conn = rig.open()
+    answers = rig.says("S", seq=rig.seq + off, ack=0)
+    assert flags_of(answers) in (["A"], [])
+    assert conn.state == "ESTABLISHED"
+    conn.abort()
+
+
+def test_a_syn_ack_in_a_connection_is_challenged(rig: Rig) -> None:
+    conn = rig.open()
+    assert flags_of(rig.says("SA", seq=rig.seq + 5)) == ["A"]
+    assert conn.state == "ESTABLISHED"
+    conn.abort()
+
+
+@pytest.mark.parametrize("off", [1, 1000, 2**20, 2**31 - 1])
+def test_data_with_an_ack_of_the_future_is_not_taken(rig: Rig, off: int) -> None:
+    conn = rig.open()
+    rig.says("PA", b"injected", ack=rig.ack + off)
+    with pytest.raises(BlockingIOError):
+        conn.recv()
+    conn.abort()
+
+
+@pytest.mark.parametrize("off", [70000, 2**20, 2**30])
+def test_data_with_an_ack_of_long_ago_is_not_taken(rig: Rig, off: int) -> None:
+    """Section 5.2: no older than the largest window the peer has had."""
+    conn = rig.open()
+    rig.says("PA", b"injected", ack=rig.ack - off)
+    with pytest.raises(BlockingIOError):
+        conn.recv()
+    conn.abort()
+
+
+def test_challenges_are_few_whatever_the_flood(rig: Rig) -> None:
+    conn = rig.open()
+    answers = 0
+    for i in range(500):
+        answers += len(rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000))
+    assert 1 <= answers <= 20
+    assert rig.stat("tcp_challenge_acks") == answers
+    conn.abort()
+
+
+def test_challenges_come_again_after_a_while(rig: Rig) -> None:
+    conn = rig.open()
+    for i in range(100):
+        rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000)
+    rig.waits(3 * SECOND)
+    assert flags_of(rig.says("R", seq=rig.seq + 10)) == ["A"]
+    conn.abort()
+
+
+def test_a_flood_on_one_connection_silences_no_other(rig: Rig) -> None:
+    """CVE-2016-5696: a budget that all share tells an attacker about the others."""
+    first = rig.open()
+    seq, ack = rig.seq, rig.ack
+    rig.sport, rig.seq = 40001, 5000
+    second = rig.open()
+    for i in range(300):
+        rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000)
+    rig.sport, rig.seq, rig.ack = 40000, seq, ack
+    assert flags_of(rig.says("R", seq=rig.seq + 10)) == ["A"]
+    first.abort()
+    second.abort()
+
+
+def test_two_acks_do_not_play_ping_pong(rig: Rig) -> None:
+    conn = rig.open()
+    answers = 0
+    for _ in range(300):
+        segment = rig.segment("A", seq=rig.seq - 20000)
+        answers += len(rig.raw(rig.frame(segment), after_ns=1000))
+    assert answers <= 20
+    conn.abort()
+
+
+def test_a_rst_does_not_cut_time_wait_short(rig: Rig) -> None:
+    """RFC 1337: at best an exact one may, and nothing else does."""
+    conn = rig.open()
+    conn.close()
+    fin = rig.tcp(rig.poll())[-1]
+    rig.says("FA", ack=fin.seq + 1)
+    rig.says("R", seq=rig.seq + 100)
+    rig.says("R", seq=rig.seq - 100)
+    assert rig.stat("tcp_conns") == 1
+
+
+def test_a_fin_outside_the_window_closes_nothing(rig: Rig) -> None:
+    conn = rig.open()
+    rig.says("FA", seq=rig.seq + 2**30)
+    rig.says("FA", seq=rig.seq - 1000)
+    assert conn.state == "ESTABLISHED"
+    conn.abort()
+
+
+def test_random_segments_from_elsewhere_touch_nobody(rig: Rig) -> None:
+    conn = rig.open()
+    with Counted(rig) as counted:
+        for port in range(1, 50):
+            rig.says("PA", b"x", sport=port)
+    assert counted.moved == {"drop_tcp_no_flow": 49}
+    rig.poll(MS)
+    with pytest.raises(BlockingIOError):
+        conn.recv()
+    conn.abort()

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RFC 9293: sequence numbers, windows and data (sections 3.4, 3.8.6, 3.10.7.4)."""
+
+import itertools
+
+import pytest
+from packet_rig import MODULUS, MS, SECOND, Counted, Rig, data_of, flags_of, with_data
+
+
+def read_all(conn: object) -> bytes:
+    """Everything that waits."""
+    got = b""
+    try:
+        while piece := conn.recv():  # type: ignore[attr-defined]
+            got += piece
+    except BlockingIOError:
+        pass
+    return got
+
+
+def test_data_arrives_and_is_acknowledged(rig: Rig) -> None:
+    conn = rig.open()
+    replies = rig.receives(b"hello") + rig.waits(300 * MS)
+    assert conn.recv() == b"hello"
+    assert replies[-1].ack == rig.seq
+    conn.abort()
+
+
+def test_a_stream_is_delivered_in_order_whatever_the_pieces(rig: Rig) -> None:
+    conn = rig.open()
+    whole = bytes(range(256)) * 8
+    for at in range(0, len(whole), 100):
+        rig.receives(whole[at : at + 100])
+    assert read_all(conn) == whole
+    conn.abort()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
+def test_four_segments_in_any_order(rig4: Rig, order: tuple[int, ...]) -> None:
+    conn = rig4.open()
+    pieces = [bytes([65 + i]) * (i + 1) for i in range(4)]
+    starts = [0, 1, 3, 6]
+    for i in order:
+        rig4.says("PA", pieces[i], seq=rig4.seq + starts[i])
+    assert read_all(conn) == b"".join(pieces)
+    conn.abort()
+
+
+def test_out_of_order_data_gets_a_duplicate_ack_at_once(rig: Rig) -> None:
+    conn = rig.open()
+    (answer,) = rig.says("PA", b"world", seq=rig.seq + 6)
+    assert (str(answer.flags), answer.ack) == ("A", rig.seq)
+    with pytest.raises(BlockingIOError):
+        conn.recv()
+    conn.abort()
+
+
+def test_filling_a_hole_is_acknowledged_at_once(rig: Rig) -> None:
+    conn = rig.open()
+    rig.says("PA", b"world", seq=rig.seq + 6)
+    (answer,) = rig.says("PA", b"hello ")
+    assert answer.ack == rig.seq + 11
+    assert read_all(conn) == b"hello world"
+    conn.abort()
+
+
+OVERLAPS = {
+    # name: (first offset, first length, second offset, second length)
+    "before": (10, 10, 0, 5),
+    "meets": (10, 10, 5, 5),
+    "overlaps": (10, 10, 5, 10),
+    "starts": (10, 10, 10, 5),
+    "during": (10, 10, 12, 5),
+    "finishes": (10, 10, 15, 5),
+    "equals": (10, 10, 10, 10),
+    "finished-by": (10, 10, 5, 15),
+    "contains": (10, 10, 5, 20),
+    "started-by": (10, 10, 10, 15),
+    "overlapped-by": (10, 10, 15, 10),
+    "met-by": (10, 10, 20, 5),
+    "after": (10, 10, 25, 5),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_bytes_that_came_first_stay(rig: Rig, name: str) -> None:
+    """Allen's thirteen relations: the second copy of a byte never replaces the first."""
+    conn = rig.open()
+    first_at, first_len, second_at, second_len = OVERLAPS[name]
+    rig.says("A", b"1" * first_len, seq=rig.seq + first_at)
+    rig.says("A", b"2" * second_len, seq=rig.seq + second_at)
+    for _ in range(4):  # of a segment with holes' worth of old bytes the first new ones may do
+        rig.says("PA", b"0" * 40)
+    if name == "contains":
+        second_len = first_at - second_at  # what lies behind the old bytes is asked for again
+    expected = bytearray(b"0" * 40)
+    expected[second_at : second_at + second_len] = b"2" * second_len
+    expected[first_at : first_at + first_len] = b"1" * first_len
+    assert read_all(conn) == bytes(expected)
+    conn.abort()
+
+
+def test_a_duplicate_is_dropped_and_acknowledged(rig: Rig) -> None:
+    conn = rig.open()
+    rig.receives(b"hello")
+    assert conn.recv() == b"hello"
+    with Counted(rig) as counted:
+        (answer,) = rig.says("PA", b"hello", seq=rig.seq - 5)
+    assert answer.ack == rig.seq
+    assert counted.moved == {"drop_tcp_duplicate": 1}
+    conn.abort()
+
+
+def test_new_bytes_behind_old_ones_are_taken(rig: Rig) -> None:
+    conn = rig.open()
+    rig.receives(b"hello")
+    rig.says("PA", b"hello world", seq=rig.seq - 5)
+    assert read_all(conn) == b"hello world"
+    conn.abort()
+
+
+def test_sequence_numbers_wrap(rig: Rig) -> None:
+    rig.seq = MODULUS - 20
+    conn = rig.open()
+    for i in range(10):
+        rig.receives(bytes([48 + i]) * 7)
+    assert read_all(conn) == b"".join(bytes([48 + i]) * 7 for i in range(10))
+    conn.abort()
+
+
+def test_beyond_the_window_is_cut_off(rig: Rig) -> None:
+    conn = rig.open(listen={"rx_frames": 8})
+    window = conn.info()["rcv_wnd_bytes"]
+    with Counted(rig) as counted:
+        (answer,) = rig.says("PA", b"x" * 50, seq=rig.seq + window + 1)
+    assert answer.ack == rig.seq
+    assert counted.moved == {"drop_tcp_window": 1}
+    conn.abort()
+
+
+def test_a_segment_of_long_ago_is_answered_with_an_ack(rig: Rig) -> None:
+    conn = rig.open()
+    (answer,) = rig.says("PA", b"x" * 50, seq=rig.seq - 100000)
+    assert (str(answer.flags), answer.ack) == ("A", rig.seq)
+    conn.abort()
+
+
+def test_the_window_shrinks_as_the_application_sleeps_and_never_moves_back(rig: Rig) -> None:
+    conn = rig.open(listen={"rx_frames": 16})
+    edge = 0
+    for _ in range(12):
+        for reply in rig.receives(b"x" * 500) + rig.waits(100 * MS):
+            scaled = reply.ack + reply.window
+            assert scaled >= edge
+            edge = scaled
+    conn.abort()
+
+
+def test_a_closed_window_reopens_when_the_application_reads(rig: Rig) -> None:
+    conn = rig.open(listen={"rx_frames": 8})
+    window = conn.info()["rcv_wnd_bytes"]
+    while window > 0:
+        rig.receives(b"x" * min(window, rig.mss))
+        rig.waits(50 * MS)
+        window = conn.info()["rcv_wnd_bytes"]
+    assert read_all(conn)
+    updates = rig.tcp(rig.poll())
+    assert updates
+    assert updates[-1].window > 0
+    conn.abort()
+
+
+def test_data_into_a_closed_window_is_refused_and_acknowledged(rig: Rig) -> None:
+    conn = rig.open(listen={"rx_frames": 8})
+    while (window := conn.info()["rcv_wnd_bytes"]) > 0:
+        rig.receives(b"x" * min(window, rig.mss))
+        rig.waits(50 * MS)
+    (answer,) = rig.says("A", b"p")
+    assert (answer.ack, answer.window) == (rig.seq, 0)
+    conn.abort()
+
+
+def test_we_never_send_beyond_the_peers_window(rig: Rig) -> None:
+    conn = rig.open(window=2000)
+    sent = rig.sends(conn, bytes(10000))
+    assert sum(len(data_of(segment)) for segment in sent) <= 2000
+    conn.abort()
+
+
+def test_an_opening_window_is_used(rig: Rig) -> None:
+    conn = rig.open(window=1000)
+    rig.sends(conn, bytes(3000))
+    more = with_data(rig.says("A", ack=rig.ack + 1000, window=8000))
+    assert sum(len(data_of(segment)) for segment in more) == 2000
+    conn.abort()
+
+
+def test_a_zero_window_is_probed_with_growing_pauses(rig: Rig) -> None:
+    conn = rig.open()
+    rig.says("A", window=0)
+    conn.send(b"waiting")
+    probes = rig.waits(20 * SECOND)
+    assert 3 <= len(probes) <= 20
+    assert rig.stat("tcp_zero_window_probes") == len(probes)
+    assert conn.error == 0
+    sent = with_data(rig.says("A", window=1000))
+    assert [data_of(segment) for segment in sent] == [b"waiting"]
+    conn.abort()
+
+
+def test_an_answered_probe_keeps_the_connection_for_minutes(rig: Rig) -> None:
+    conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
+    rig.says("A", window=0)
+    conn.send(b"waiting")
+    for _ in range(120):
+        if rig.waits(5 * SECOND):
+            rig.says("A", window=0)
+    assert conn.error == 0
+    assert with_data(rig.says("A", window=1000))
+    conn.abort()
+
+
+def test_an_unanswered_probe_ends_in_the_user_timeout(rig: Rig) -> None:
+    conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
+    rig.says("A", window=0)
+    conn.send(b"waiting")
+    rig.waits(60 * SECOND)
+    assert conn.error == 110
+    conn.close()
+
+
+def test_a_window_of_one_byte_does_not_make_us_silly(rig: Rig) -> None:
+    """Section 3.8.6.2.1: nothing but an override now and then."""
+    conn = rig.open(window=1)
+    conn.send(bytes(500))
+    sent = with_data(rig.waits(3 * SECOND))
+    assert len(sent) <= 12
+    conn.abort()
+
+
+def test_a_stale_ack_does_not_move_the_window_back(rig: Rig) -> None:
+    conn = rig.open()
+    rig.sends(conn, b"first")
+    rig.says("A", ack=rig.ack + 5, window=5000)
+    rig.says("A", ack=rig.ack, window=10)
+    assert conn.info()["snd_wnd_bytes"] == 5000
+    conn.abort()
+
+
+def test_push_marks_the_end_of_what_was_written(rig: Rig) -> None:
+    conn = rig.open()
+    segments = rig.sends(conn, bytes(3 * rig.mss))
+    assert [("P" in word) for word in flags_of(segments)] == [False, False, True]
+    conn.abort()
+
+
+def test_urgent_data_is_delivered_in_line(rig: Rig) -> None:
+    conn = rig.open()
+    rig.receives(b"urgent!", flags="PAU", urgptr=3)
+    assert conn.recv() == b"urgent!"
+    conn.abort()
+
+
+def test_an_ack_of_what_was_never_sent_is_not_believed(rig: Rig) -> None:
+    conn = rig.open()
+    with Counted(rig) as counted:
+        rig.says("A", ack=rig.ack + 100000)
+    assert counted.moved == {"drop_tcp_ack": 1}
+    assert conn.acked_bytes == 0
+    conn.abort()
+
+
+def test_a_segment_without_ack_is_dropped(rig: Rig) -> None:
+    conn = rig.open()
+    with Counted(rig) as counted:
+        rig.says("P", b"no ack")
+    assert sum(counted.moved.values()) == 1
+    with pytest.raises(BlockingIOError):
+        conn.recv()
+    conn.abort()
+
+
+def test_one_byte_segments_do_not_use_up_memory(rig: Rig) -> None:
+    conn = rig.open(listen={"rx_frames": 16})
+    for i in range(600):
+        rig.receives(bytes([i % 256]))
+        assert conn.info()["rx_frames_held"] <= 16
+    got = read_all(conn)
+    assert got == bytes(i % 256 for i in range(len(got)))
+    assert len(got) >= 500
+    conn.abort()
+
+
+def test_acks_are_not_sent_for_acks(rig: Rig) -> None:
+    conn = rig.open()
+    for _ in range(10):
+        assert rig.says("A") == []
+    conn.abort()
+
+
+def test_half_a_window_of_small_writes_shares_segments(rig: Rig) -> None:
+    conn = rig.open()
+    for _ in range(100):
+        conn.send(b"0123456789")
+    segments = with_data(rig.tcp(rig.poll()))
+    assert len(segments) == 1
+    assert len(data_of(segments[0])) == 1000
+    conn.abort()

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RFC 9293: opening connections (sections 3.5, 3.7.1, 3.10.7.1 to 3.10.7.3)."""
+
+import pytest
+from packet_rig import MODULUS, MS, PORT, SECOND, Counted, Rig, flags_of, options_of
+
+
+def test_a_syn_is_answered_with_syn_ack(rig: Rig) -> None:
+    rig.listen()
+    (reply,) = rig.says("S", ack=0, options=[("MSS", 1400)])
+    assert (str(reply.flags), reply.ack) == ("SA", rig.seq + 1)
+    assert (reply.sport, reply.dport) == (PORT, rig.sport)
+
+
+def test_the_mss_option_is_the_mtu_less_headers(rig: Rig) -> None:
+    rig.listen()
+    (reply,) = rig.says("S", ack=0)
+    assert options_of(reply)["MSS"] == rig.mss
+
+
+def test_a_syn_without_mss_means_536(rig: Rig) -> None:
+    rig.listen()
+    reply = rig.says("S", ack=0)[0]
+    rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
+    rig.says("A")
+    assert rig.listener
+    conn = rig.listener.accept()
+    assert conn
+    assert conn.info()["snd_mss_bytes"] == 536
+    conn.abort()
+
+
+@pytest.mark.parametrize("mss", [88, 536, 1000, 1220])
+def test_the_peers_mss_bounds_our_segments(rig: Rig, mss: int) -> None:
+    conn = rig.open(mss=mss)
+    sizes = {len(segment.payload) for segment in rig.sends(conn, bytes(5 * mss))}
+    assert max(sizes) == mss
+    conn.abort()
+
+
+def test_an_mss_of_zero_does_not_stop_us(rig: Rig) -> None:
+    conn = rig.open(mss=0)
+    segments = rig.sends(conn, bytes(1000))
+    assert segments
+    assert all(len(segment.payload) >= 64 for segment in segments)
+    conn.abort()
+
+
+def test_a_syn_twice_gets_the_same_answer(rig: Rig) -> None:
+    rig.listen()
+    first = rig.says("S", ack=0)[0]
+    again = rig.says("S", ack=0)[0]
+    assert (first.seq, first.ack, str(first.flags)) == (again.seq, again.ack, str(again.flags))
+
+
+def test_a_lost_syn_ack_is_sent_again_with_growing_pauses(rig: Rig) -> None:
+    rig.listen()
+    first = rig.says("S", ack=0)[0]
+    again = [segment for segment in rig.waits(5 * SECOND) if "S" in str(segment.flags)]
+    assert 2 <= len(again) <= 8
+    assert {(segment.seq, segment.ack) for segment in again} == {(first.seq, first.ack)}
+
+
+def test_a_handshake_never_completed_is_forgotten(rig: Rig) -> None:
+    rig.listen()
+    rig.says("S", ack=0)
+    rig.waits(60 * SECOND)
+    assert rig.stat("tcp_conns") == 0
+
+
+def test_data_with_the_third_segment_is_delivered(rig: Rig) -> None:
+    listener = rig.listen()
+    reply = rig.says("S", ack=0)[0]
+    rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
+    rig.says("PA", b"early")
+    conn = listener.accept()
+    assert conn
+    assert conn.recv() == b"early"
+    conn.abort()
+
+
+def test_a_wrong_ack_in_syn_received_is_reset(rig: Rig) -> None:
+    rig.listen()
+    reply = rig.says("S", ack=0)[0]
+    rig.seq += 1
+    (answer,) = rig.says("A", ack=reply.seq + 100)
+    assert (str(answer.flags), answer.seq) == ("R", reply.seq + 100)
+
+
+def test_a_rst_in_syn_received_returns_to_listen(rig: Rig) -> None:
+    listener = rig.listen()
+    rig.says("S", ack=0)
+    rig.seq += 1
+    rig.says("R")
+    assert rig.stat("tcp_conns") == 0
+    assert listener.accept() is None
+
+
+def test_a_rst_to_a_listener_is_ignored(rig: Rig) -> None:
+    rig.listen()
+    assert rig.says("R") == []
+
+
+def test_an_ack_to_a_listener_is_reset(rig: Rig) -> None:
+    rig.listen()
+    (answer,) = rig.says("A", ack=77)
+    assert (str(answer.flags), answer.seq) == ("R", 77)
+
+
+def test_a_fin_to_a_listener_is_dropped(rig: Rig) -> None:
+    rig.listen()
+    assert rig.says("F") == []
+
+
+def test_a_syn_to_a_closed_port_is_refused(rig: Rig) -> None:
+    (answer,) = rig.says("S", ack=0)
+    assert (str(answer.flags), answer.seq, answer.ack) == ("RA", 0, rig.seq + 1)
+
+
+def test_the_rst_for_data_without_ack_counts_the_data(rig: Rig) -> None:
+    (answer,) = rig.says("S", b"x" * 10, ack=0)
+    assert answer.ack == rig.seq + 11
+
+
+def test_a_rst_for_nobody_is_not_answered(rig: Rig) -> None:
+    assert rig.says("R") == []
+    assert rig.says("RA") == []
+
+
+def test_connect_sends_a_syn_with_all_options(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 80)
+    (syn,) = rig.tcp(rig.poll())
+    offered = options_of(syn)
+    assert str(syn.flags) == "S"
+    assert {"MSS", "WScale", "Timestamp", "SAckOK"} <= set(offered)
+    assert offered["MSS"] == rig.mss
+    conn.abort()
+
+
+def test_connect_completes_with_syn_ack(rig: Rig) -> None:
+    conn = rig.connect()
+    assert conn.error == 0
+    conn.abort()
+
+
+def test_connect_is_refused_by_rst(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 80)
+    syn = rig.tcp(rig.poll())[0]
+    rig.says("RA", sport=80, dport=syn.sport, seq=0, ack=syn.seq + 1)
+    assert conn.error == 111
+    conn.close()
+
+
+def test_a_rst_without_ack_in_syn_sent_is_not_believed(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 80)
+    syn = rig.tcp(rig.poll())[0]
+    rig.says("R", sport=80, dport=syn.sport, seq=0, ack=0)
+    assert conn.error == 0
+    conn.abort()
+
+
+@pytest.mark.parametrize("error", [-1, 0, 2, 100000])
+def test_a_rst_with_another_ack_in_syn_sent_is_not_believed(rig: Rig, error: int) -> None:
+    conn = rig.stack.connect(rig.peer, 80)
+    syn = rig.tcp(rig.poll())[0]
+    rig.says("RA", sport=80, dport=syn.sport, seq=0, ack=syn.seq + error)
+    assert conn.error == 0
+    assert conn.state == "SYN-SENT"
+    conn.abort()
+
+
+def test_a_syn_ack_of_another_syn_is_reset(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 80)
+    syn = rig.tcp(rig.poll())[0]
+    answers = rig.says("SA", sport=80, dport=syn.sport, seq=5, ack=syn.seq + 2)
+    assert [(str(a.flags), a.seq) for a in answers] == [("R", (syn.seq + 2) % MODULUS)]
+    assert conn.state == "SYN-SENT"
+    conn.abort()
+
+
+def test_an_ack_without_syn_in_syn_sent_is_dropped(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 80)
+    syn = rig.tcp(rig.poll())[0]
+    with Counted(rig) as counted:
+        answers = rig.says("A", sport=80, dport=syn.sport, seq=5, ack=syn.seq + 1)
+    assert answers == []
+    assert counted.moved == {"drop_tcp_state": 1}
+    conn.abort()
+
+
+def test_syns_that_cross_open_one_connection(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 80)
+    syn = rig.tcp(rig.poll())[0]
+    there = {"sport": 80, "dport": syn.sport}
+    answers = rig.says("S", ack=0, **there)
+    assert flags_of(answers) == ["SA"]
+    assert answers[0].seq == syn.seq
+    assert conn.state == "SYN-RECEIVED"
+    rig.says("SA", ack=syn.seq + 1, **there)
+    rig.seq += 1
+    rig.says("A", ack=syn.seq + 1, **there)
+    assert conn.state == "ESTABLISHED"
+    conn.abort()
+
+
+def test_connect_gives_up_after_its_timeout(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 80, connect_timeout_ns=3 * SECOND)
+    syns = rig.waits(4 * SECOND)
+    assert len(syns) >= 3
+    assert {segment.seq for segment in syns if "S" in str(segment.flags)} == {syns[0].seq}
+    assert conn.error == 110
+    conn.close()
+
+
+def test_a_second_syn_in_a_connection_gets_an_ack_only(rig: Rig) -> None:
+    conn = rig.open()
+    answers = rig.says("S", ack=0)
+    assert flags_of(answers) == ["A"]
+    assert conn.state == "ESTABLISHED"
+    conn.abort()
+
+
+def test_the_backlog_bounds_half_open_connections(rig: Rig) -> None:
+    rig.listen(backlog=4)
+    for i in range(40):
+        rig.says("S", ack=0, sport=10000 + i)
+    assert rig.stat("tcp_conns") <= 4
+
+
+def test_a_flood_of_syns_keeps_nobody_out(rig: Rig) -> None:
+    listener = rig.listen(backlog=8)
+    for i in range(200):
+        rig.says("S", ack=0, sport=10000 + i)
+    offer = rig.syn_options()
+    reply = next(r for r in rig.says("S", ack=0, options=offer) if r.dport == rig.sport)
+    rig.says("A", seq=rig.seq + 1, ack=reply.seq + 1)
+    rig.poll(MS)
+    assert listener.accept() is not None
+
+
+def test_initial_sequence_numbers_differ_between_ports(rig: Rig) -> None:
+    rig.listen()
+    seqs = {rig.says("S", ack=0, sport=20000 + i)[0].seq for i in range(20)}
+    steps = {(a - b) % MODULUS for a, b in zip(sorted(seqs), sorted(seqs)[1:], strict=False)}
+    assert len(seqs) == 20
+    assert len(steps) > 10
+
+
+def test_port_zero_is_nobody(rig: Rig) -> None:
+    rig.listen()
+    rig.says("S", ack=0, sport=0)
+    assert rig.stat("tcp_conns") == 0
