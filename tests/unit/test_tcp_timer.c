@@ -202,6 +202,27 @@ static void test_rtt_from_clean_samples_only(void)
 	rig_close(&rig);
 }
 
+/* An ACK for everything in flight stops the timer; bytes that wait for a next hop need it all the same. */
+static void test_what_waits_for_a_next_hop_is_not_forgotten(void)
+{
+	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	CHECK_EQ(harp_stack_neighbour_set(rig.stack, &peer, NULL), 0);
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
+	rig.ack += 100;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig.conn->snd_una_seq, rig.conn->snd_nxt_seq);
+	rig_silent(&rig);
+	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
+	CHECK(harp_stack_next_deadline_ns(rig.stack) < rig.now_ns + RIG_S);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	test_rto_doubles_and_stops_at_the_user_timeout();
@@ -211,5 +232,6 @@ int main(void)
 	test_keepalive();
 	test_probe_on_demand();
 	test_rtt_from_clean_samples_only();
+	test_what_waits_for_a_next_hop_is_not_forgotten();
 	return check_done();
 }
