@@ -13,6 +13,13 @@ from harp.options import output_option, type_mtu
 _mtu = click.option("--mtu", type=type_mtu, default=1500, show_default=True, help="Bytes.")
 _ipv6 = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
 _harp_cc = click.option("--cc", metavar="NAME", help="HARP's congestion control, not its default.")
+_priority = click.option(
+    "--priority",
+    type=click.Choice(["realtime", "normal"]),
+    default="realtime",
+    show_default=True,
+    help="Of the measured processes, both kinds; a busy machine disturbs normal ones.",
+)
 _WORDS = {True: "met", False: "MISSED"}
 
 
@@ -43,6 +50,7 @@ def _finish(report: dict[str, Any]) -> None:
 @click.option("--seconds", type=click.FloatRange(0.6, 60), default=2, show_default=True)
 @click.option("--spin", is_flag=True, help="Neither HARP nor kernel sockets ever sleep.")
 @_harp_cc
+@_priority
 @_mtu
 @_ipv6
 @output_option
@@ -53,6 +61,7 @@ def loss(
     seconds: float,
     spin: bool,
     cc: str | None,
+    priority: str,
     mtu: int,
     ipv6: bool,
     output: str,
@@ -75,6 +84,7 @@ def loss(
         seconds=seconds,
         mtu_bytes=mtu,
         ipv6=ipv6,
+        realtime=priority == "realtime",
         spin=spin,
         harp_cc=cc,
     )
@@ -123,6 +133,7 @@ def _print_loss(report: dict[str, Any]) -> None:
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(3, 300), default=10, show_default=True)
 @_harp_cc
+@_priority
 @_mtu
 @_ipv6
 @output_option
@@ -134,6 +145,7 @@ def fairness(
     rounds: int,
     seconds: float,
     cc: str | None,
+    priority: str,
     mtu: int,
     ipv6: bool,
     output: str,
@@ -156,6 +168,7 @@ def fairness(
         seconds=seconds,
         mtu_bytes=mtu,
         ipv6=ipv6,
+        realtime=priority == "realtime",
         harp_cc=cc,
     )
     report = versus.run_fairness(options, console.err.print)

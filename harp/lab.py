@@ -83,16 +83,20 @@ class Namespace:
     netns: str
     processes: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
 
-    def command(self, args: Sequence[str | Path], cpu: int | None = None) -> list[str]:
-        """The command line that runs args in this host, on one processor if asked."""
+    def command(
+        self, args: Sequence[str | Path], cpu: int | None = None, realtime: bool = False
+    ) -> list[str]:
+        """The command line that runs args here: on one processor, before all others, if asked."""
         pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
-        return ["ip", "netns", "exec", self.netns, *pin, *map(str, args)]
+        first = ["chrt", "--fifo", "1"] if realtime else []
+        return ["ip", "netns", "exec", self.netns, *pin, *first, *map(str, args)]
 
     def popen(
         self,
         args: Sequence[str | Path],
         *,
         cpu: int | None = None,
+        realtime: bool = False,
         env: Mapping[str, str] | None = None,
         stdin: int | IO[Any] | None = subprocess.DEVNULL,
         stdout: int | IO[Any] | None = subprocess.PIPE,
@@ -101,7 +105,7 @@ class Namespace:
     ) -> subprocess.Popen[str]:
         """Starts a process here. It ends with the laboratory at the latest."""
         process = subprocess.Popen(
-            self.command(args, cpu),
+            self.command(args, cpu, realtime),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -261,7 +265,13 @@ def require_root(what: str) -> None:
 
 def require_programs(*names: str) -> None:
     """One clear error that names what is missing and the package that has it."""
-    packages = {"ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "taskset": "util-linux"}
+    packages = {
+        "ip": "iproute2",
+        "tc": "iproute2",
+        "ethtool": "ethtool",
+        "taskset": "util-linux",
+        "chrt": "util-linux",
+    }
     for name in names:
         if shutil.which(name) is None:
             raise HarpError(

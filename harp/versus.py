@@ -3,13 +3,15 @@
 
 Both ends of every run are of one kind, harp-tcp drives both kinds by the same loop, offloads are
 off for both, and the path is a bridge in the middle (harp.badpath). Runs alternate, so that a noisy
-minute touches all of them, and medians are compared.
+minute touches all of them, and medians are compared. The processes run before all others
+(SCHED_FIFO) unless told otherwise: a stack in a process stands still when the process does, half of
+the kernel's does not, and what else the machine has to do is no property of either.
 """
 
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from harp import _paths
 from harp.badpath import Dropper, bottleneck_drops, make_bottleneck
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions, cpus
+from harp.lab import Host, Lab, LabOptions, cpus, require_programs
 
 HARP = "harp"
 BASELINE = "cubic"  # what Linux has by default, and what goals refer to
@@ -41,6 +43,7 @@ class Flows:
     seconds: float = 3
     skip_s: float = 0.5
     spin: bool = False
+    realtime: bool = True
     harp_cc: str | None = None
 
     @property
@@ -66,7 +69,7 @@ class Transfer:
         end = [there.address, str(PORTS[flows.side])]
         sink: list[str | Path] = [tool, "sink", *end, *flows.options(there)]
         sink += ["--count", str(flows.flows)]
-        self._sink = there.popen(sink, cpu=cpus()[-1])
+        self._sink = there.popen(sink, cpu=cpus()[-1], realtime=flows.realtime)
         assert self._sink.stdout is not None
         if self._sink.stdout.readline() != "ready\n":
             raise HarpError(_words(self._sink))
@@ -74,7 +77,7 @@ class Transfer:
         message += ["--size", str(MESSAGE_BYTES), "--depth", str(flows.depth)]
         message += ["--flows", str(flows.flows), "--skip", str(flows.skip_s)]
         message += ["--seconds", str(flows.seconds)]
-        self._message = here.popen(message, cpu=cpus()[0])
+        self._message = here.popen(message, cpu=cpus()[0], realtime=flows.realtime)
         self._wait_s = flows.seconds + _FINISH_S
 
     def finish(self) -> dict[str, Any]:
@@ -106,6 +109,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 def path_lab(mtu_bytes: int, ipv6: bool = False) -> Lab:
     """Two hosts with a switch in the middle, all offloads off."""
+    require_programs("chrt", "tc")
     return Lab(LabOptions(2, mtu_bytes, offload=False, switch=True, ipv6=ipv6))
 
 
@@ -129,6 +133,7 @@ class LossOptions:
     mtu_bytes: int = 1500
     ipv6: bool = False
     spin: bool = False
+    realtime: bool = True
     harp_cc: str | None = None
 
 
@@ -166,7 +171,12 @@ def _loss_round(
     for test, depth in (("stream", STREAM_DEPTH), ("single", 1)):
         dropper.lose_both_ways(loss, seed)
         flows = Flows(
-            kind, depth=depth, seconds=options.seconds, spin=options.spin, harp_cc=options.harp_cc
+            kind,
+            depth=depth,
+            seconds=options.seconds,
+            spin=options.spin,
+            realtime=options.realtime,
+            harp_cc=options.harp_cc,
         )
         report = Transfer(lab, flows).finish()
         conn = report["flows"][0]["conn"]
@@ -244,6 +254,7 @@ class FairnessOptions:
     skip_s: float = 2
     mtu_bytes: int = 1500
     ipv6: bool = False
+    realtime: bool = True
     harp_cc: str | None = None
 
 
@@ -271,9 +282,14 @@ def run_fairness(options: FairnessOptions, say: Say) -> dict[str, Any]:
 
 
 def _fairness_round(lab: Lab, options: FairnessOptions, kernel_first: bool) -> dict[str, Any]:
-    shape = {"flows": options.flows, "seconds": options.seconds, "skip_s": options.skip_s}
-    harp = Flows(HARP, harp_cc=options.harp_cc, **shape)  # type: ignore[arg-type]
-    kernel = Flows(options.against, **shape)  # type: ignore[arg-type]
+    kernel = Flows(
+        options.against,
+        flows=options.flows,
+        seconds=options.seconds,
+        skip_s=options.skip_s,
+        realtime=options.realtime,
+    )
+    harp = replace(kernel, kind=HARP, harp_cc=options.harp_cc)
     drops = bottleneck_drops(lab, 1)
     order = (kernel, harp) if kernel_first else (harp, kernel)
     running = [(flows.side, Transfer(lab, flows)) for flows in order]
