@@ -115,7 +115,9 @@ struct harp_wire_impair {        /* of packets that a port sends */
 	uint32_t corrupt_ppm; /* one random bit flipped */
 	uint64_t reorder_ns;
 	uint32_t down; /* 1: everything is lost */
-	uint32_t reserved;
+	/* 1: rate, queue and marks are those of the switch towards this port, where everyone's packets
+	 * meet; what the port sends is unlimited. queue_dropped and ce_marked count there too. */
+	uint32_t inbound;
 };
 
 struct harp_wire_options {

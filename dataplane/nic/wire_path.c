@@ -78,7 +78,7 @@ static bool wire_path_mark_ce(uint8_t *eth, uint32_t len)
 	return true;
 }
 
-/* Takes the packet through the rate limiter; *start_ns becomes when its last bit has left. */
+/* Takes the packet through the port's rate limiter; *now_ns becomes when its last bit has left. */
 static bool wire_path_queue(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64_t *now_ns)
 {
 	const struct harp_wire_impair *im = &port->impair;
@@ -134,7 +134,7 @@ static void wire_path_launch(struct wire_port *port, struct wire_port *to, uint3
 }
 
 /* One copy of a packet to one port: what this path does to it. */
-static void wire_path_send_to(struct wire_port *port, struct wire_port *to, const uint8_t *bytes,
+static void wire_path_send_to(struct wire_port *port, struct wire_port *to, uint8_t *bytes,
 			      uint32_t len, uint64_t now_ns)
 {
 	struct harp_wire *w = port->wire;
@@ -142,6 +142,10 @@ static void wire_path_send_to(struct wire_port *port, struct wire_port *to, cons
 	unsigned copies = 1;
 	uint32_t corrupt_bit = WIRE_NONE;
 
+	if (to->impair.inbound && !wire_path_queue(to, bytes, len, &now_ns)) {
+		to->stats.queue_dropped++;
+		return;
+	}
 	if (wire_path_chance(w, im->loss_ppm)) {
 		port->stats.lost++;
 		return;
@@ -189,7 +193,7 @@ void wire_path_send(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64
 		port->stats.lost++;
 		return;
 	}
-	if (!wire_path_queue(port, bytes, len, &now_ns)) {
+	if (!port->impair.inbound && !wire_path_queue(port, bytes, len, &now_ns)) {
 		port->stats.queue_dropped++;
 		return;
 	}

@@ -219,6 +219,52 @@ static void test_ecn_mark_of_ipv6(void)
 	harp_wire_destroy(wire);
 }
 
+/* The switch's port towards a receiver: who sends there shares rate, queue and marks, IPv6's too. */
+static void test_inbound(void)
+{
+	struct harp_wire_impair narrow = {
+		.rate_bps = 1000000000, .queue_bytes = 5000, .ecn_mark_bytes = 1500, .inbound = 1
+	};
+	struct harp_wire_options opt = { .ports = 3 };
+	struct harp_wire *wire = make(&opt);
+	struct harp_nic *nics[3];
+	uint8_t *p, tos[16];
+	unsigned got = 0, marked = 0;
+
+	CHECK_EQ(harp_wire_set_impair(wire, 2, &narrow), 0);
+	for (unsigned i = 0; i < 3; i++)
+		nics[i] = harp_wire_port(wire, i);
+	for (unsigned i = 0; i < 8; i++) {
+		struct harp_nic *from = nics[i % 2];
+		struct harp_desc d = { (uint64_t)from->caps.rx_ring * from->caps.frame_size, 1000,
+				       0 };
+
+		p = from->caps.frame_base + d.addr;
+		memset(p, 0, 1000);
+		memcpy(p, nics[2]->caps.mac, 6);
+		be16_store(p + 12, 0x86dd);
+		p[14] = 0x60;
+		p[15] = i == 4 ? 0 : 0x20; /* ECT(0), save one */
+		CHECK_EQ(from->ops->tx(from, &d, 1, 0), 1);
+	}
+	for (uint64_t now_ns = 0; now_ns <= 100 * US; now_ns += 8 * US) {
+		struct harp_desc d;
+
+		if (nics[2]->ops->rx(nics[2], &d, 1, now_ns) == 1)
+			tos[got++] = nics[2]->caps.frame_base[d.addr + 15];
+		CHECK(got <= now_ns / (8 * US)); /* a kilobyte at 1 Gbit/s takes 8 us */
+	}
+	CHECK_EQ(got, 5);
+	for (unsigned i = 0; i < got; i++)
+		marked += tos[i] == 0x30;
+	CHECK_EQ(marked, 2); /* the third and the fourth: the fifth can't be */
+	CHECK_EQ(tos[4], 0);
+	CHECK_EQ(stats_of(wire, 2).ce_marked, 2);
+	CHECK_EQ(stats_of(wire, 2).queue_dropped, 3);
+	CHECK_EQ(stats_of(wire, 0).queue_dropped, 0);
+	harp_wire_destroy(wire);
+}
+
 /* Sends n packets 1 us apart and receives them at their times; a digest of what came, and when. */
 static uint64_t run_lossy(uint64_t seed, const struct harp_wire_impair *im, unsigned n,
 			  unsigned *inversions, unsigned *corrupt)
@@ -445,6 +491,7 @@ int main(void)
 	test_delay_and_rate();
 	test_ecn_mark();
 	test_ecn_mark_of_ipv6();
+	test_inbound();
 	test_impairments();
 	test_down_and_up();
 	test_switch();
