@@ -10,10 +10,14 @@
  * a queue too short for the target, or someone else's.
  *
  * The target is the minimum plus an eighth of it, 100 us at least (two ACKs held by our own receivers; see
- * cc_hystart.c) and 5 ms at most.
+ * cc_hystart.c) and 5 ms at most, for a window of 64 segments; Swift's flow scaling makes it larger for
+ * smaller windows and smaller for larger ones, by the root of their ratio, between half and four times. Flows
+ * that share a queue see one delay, so it is this that makes their windows equal, though one of them may
+ * have measured a longer minimum.
  *
- * The minimum is that of the last two spans of 5 s each, so that a longer route is believed after 10 s at
- * most. A span that ends with no sample near the minimum may have had a standing queue all the time, ours or
+ * The minimum is that of the last two spans of 512 round trips each (20 ms to 5 s), so that a longer route is
+ * believed after 10 s at most, and who came late and took the queue for the route does not think so for long.
+ * A span that ends with no sample near the minimum may have had a standing queue all the time, ours or
  * that of many like us, which would become the new minimum: the window is then taken down to four
  * segments for a round trip, and what is measured without us counts (BBR's ProbeRTT).
  */
@@ -21,7 +25,10 @@
 
 #include <assert.h>
 
-#define DELAY_SPAN_NS 5000000000ull
+#define DELAY_SPAN_ROUNDS 512u
+#define DELAY_SPAN_NS_MIN 20000000ull
+#define DELAY_SPAN_NS_MAX 5000000000ull
+#define DELAY_START_SAMPLES 4u /* ACKs of a round, before slow start may be left within it */
 #define DELAY_TARGET_NS_MIN 100000u
 #define DELAY_TARGET_NS_MAX 5000000u
 #define DELAY_TARGET_DIVISOR 8u
@@ -42,6 +49,8 @@ struct __attribute__((may_alias)) delay {
 	uint8_t phase;         /* enum delay_phase */
 	uint8_t grows;         /* what the last round said */
 	uint8_t reduced;       /* loss has spoken in this round */
+	uint8_t samples;       /* of this round, while starting */
+	uint8_t scale16;       /* of the target, for this window */
 };
 static_assert(sizeof(struct delay) <= sizeof(((struct cc *)0)->priv), "fits");
 
@@ -55,6 +64,16 @@ static uint64_t delay_base_ns(const struct delay *d)
 	return d->rtt_ns_span[0] < d->rtt_ns_span[1] ? d->rtt_ns_span[0] : d->rtt_ns_span[1];
 }
 
+/* 16 times the root of 64 / segments, between 8 and 64. */
+static uint32_t delay_scale16(uint64_t segments)
+{
+	uint32_t scale = 8;
+
+	while (scale < 64 && (scale + 1) * (scale + 1) * segments <= 64 * 256)
+		scale++;
+	return scale;
+}
+
 static uint64_t delay_target_ns(const struct delay *d)
 {
 	uint64_t base_ns = delay_base_ns(d), above_ns = base_ns / DELAY_TARGET_DIVISOR;
@@ -63,22 +82,28 @@ static uint64_t delay_target_ns(const struct delay *d)
 		above_ns = DELAY_TARGET_NS_MIN;
 	if (above_ns > DELAY_TARGET_NS_MAX)
 		above_ns = DELAY_TARGET_NS_MAX;
-	return base_ns + above_ns;
+	return base_ns + above_ns * d->scale16 / 16;
 }
 
 static void delay_init(struct cc *cc, const struct cc_event *ev)
 {
 	cc->cwnd_bytes = cc_initial_window_bytes(ev->mss_bytes);
 	cc->ssthresh_bytes = CC_WINDOW_BYTES_MAX;
-	*delay_of(cc) = (struct delay){ .span_end_ns = ev->now_ns + DELAY_SPAN_NS,
+	*delay_of(cc) = (struct delay){ .scale16 = 16,
+					.span_end_ns = ev->now_ns + DELAY_SPAN_NS_MIN,
 					.rtt_ns_span = { UINT64_MAX, UINT64_MAX },
 					.rtt_ns_round = UINT64_MAX,
 					.round_end_seq = ev->snd_nxt_seq };
+	if (ev->rtt_ns_min > 0)
+		delay_of(cc)->rtt_ns_span[0] =
+			ev->rtt_ns_min; /* the handshake's: of an empty window */
 }
 
 /* A span is over: true when a fresh minimum must be looked for. */
-static bool delay_next_span(struct delay *d, uint64_t now_ns)
+static bool delay_next_span(struct delay *d, const struct cc_event *ev)
 {
+	uint64_t span_ns = DELAY_SPAN_ROUNDS * ev->srtt_ns;
+
 	/* A quarter of the distance to the target: the queue was empty at times. */
 	bool fresh =
 		d->rtt_ns_span[1] == UINT64_MAX ||
@@ -86,7 +111,9 @@ static bool delay_next_span(struct delay *d, uint64_t now_ns)
 
 	d->rtt_ns_span[1] = d->rtt_ns_span[0];
 	d->rtt_ns_span[0] = UINT64_MAX;
-	d->span_end_ns = now_ns + DELAY_SPAN_NS;
+	if (span_ns < DELAY_SPAN_NS_MIN)
+		span_ns = DELAY_SPAN_NS_MIN;
+	d->span_end_ns = ev->now_ns + (span_ns < DELAY_SPAN_NS_MAX ? span_ns : DELAY_SPAN_NS_MAX);
 	return !fresh;
 }
 
@@ -112,8 +139,10 @@ static void delay_shrink(struct cc *cc, const struct cc_event *ev, uint64_t rtt_
 static void delay_verdict(struct cc *cc, const struct cc_event *ev, uint64_t rtt_ns)
 {
 	struct delay *d = delay_of(cc);
-	uint64_t target_ns = delay_target_ns(d);
+	uint64_t target_ns;
 
+	d->scale16 = (uint8_t)delay_scale16(cc->cwnd_bytes / ev->mss_bytes);
+	target_ns = delay_target_ns(d);
 	d->grows = rtt_ns <= target_ns;
 	if (d->grows) {
 		if (d->calm < DELAY_CALM_ROUNDS + DELAY_FASTEST)
@@ -145,6 +174,7 @@ static void delay_round_over(struct cc *cc, const struct cc_event *ev)
 
 	d->round_end_seq = ev->snd_nxt_seq;
 	d->rtt_ns_round = UINT64_MAX;
+	d->samples = 0;
 	if (ev->recovering || rtt_ns == UINT64_MAX) {
 		d->grows = 0;
 	} else if (d->phase == DELAY_DRAINING) {
@@ -158,7 +188,7 @@ static void delay_round_over(struct cc *cc, const struct cc_event *ev)
 		delay_verdict(cc, ev, rtt_ns);
 	}
 	d->reduced = 0;
-	if (ev->now_ns >= d->span_end_ns && delay_next_span(d, ev->now_ns) && !ev->recovering &&
+	if (ev->now_ns >= d->span_end_ns && delay_next_span(d, ev) && !ev->recovering &&
 	    d->phase <= DELAY_STEERING)
 		delay_probe(cc, ev);
 }
@@ -187,8 +217,11 @@ static void delay_acked(struct cc *cc, const struct cc_event *ev)
 		d->rtt_ns_round = ev->rtt_ns;
 	if (ev->rtt_ns > 0 && ev->rtt_ns < d->rtt_ns_span[0])
 		d->rtt_ns_span[0] = ev->rtt_ns;
-	if ((int32_t)(ev->snd_una_seq - d->round_end_seq) >= 0)
-		delay_round_over(cc, ev);
+	if (d->phase == DELAY_STARTING && d->samples < DELAY_START_SAMPLES)
+		d->samples++;
+	if ((int32_t)(ev->snd_una_seq - d->round_end_seq) >= 0 ||
+	    (d->samples == DELAY_START_SAMPLES && d->rtt_ns_round > delay_target_ns(d)))
+		delay_round_over(cc, ev); /* doubling can't wait for the round's end */
 	if (ev->recovering || !ev->limited || d->phase > DELAY_STEERING ||
 	    (d->phase == DELAY_STEERING && !d->grows))
 		return;

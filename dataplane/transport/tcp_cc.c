@@ -79,7 +79,9 @@ void tcp_cc_begin(struct harp_conn *conn)
 	struct cc_event ev = { .now_ns = conn->tcp->now_ns,
 			       .mss_bytes = conn->snd_mss_bytes,
 			       .snd_una_seq = conn->snd_una_seq,
-			       .snd_nxt_seq = conn->snd_nxt_seq };
+			       .snd_nxt_seq = conn->snd_nxt_seq,
+			       .srtt_ns = conn->srtt_ns,
+			       .rtt_ns_min = conn->rtt_ns_min };
 
 	/* RFC 8257 is about marks: without them its sender would know loss only. */
 	if (conn->cc.ops == &cc_dctcp && !(conn->options & HARP_TCPI_ECN))
