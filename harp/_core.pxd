@@ -163,6 +163,7 @@ cdef extern from "harp.h" nogil:
     enum harp_congestion:
         HARP_CONGESTION_DEFAULT
 
+    const char *harp_congestion_name(harp_congestion congestion)
     int harp_congestion_from_name(const char *name)
     int harp_tcp_listen(harp_stack *stack, const harp_endpoint *local,
                         const harp_tcp_options *opt, harp_listener **out)
@@ -222,6 +223,12 @@ cdef extern from "harp.h" nogil:
         uint32_t rx_frames_budget
         uint32_t tx_frames_held
         uint32_t tx_frames_budget
+        uint32_t congestion
+        uint32_t dctcp_alpha_ppm
+        uint64_t pacing_bytes_per_s
+        uint64_t ecn_ce_in
+        uint64_t ecn_ece_in
+        uint64_t ecn_reductions
 
     int harp_conn_info(const harp_conn *conn, harp_tcp_info *info, size_t size)
 

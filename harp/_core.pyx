@@ -718,6 +718,7 @@ cdef class Connection:
         memset(&info, 0, sizeof(info))
         _check(harp_conn_info(self._open(), &info, sizeof(info)), "info")
         fields = dict(info)
+        fields["congestion_name"] = harp_congestion_name(<harp_congestion>info.congestion).decode()
         fields["state_name"] = harp_tcp_state_name(<harp_tcp_state>info.state).decode()
         return fields
 

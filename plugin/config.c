@@ -41,6 +41,12 @@ static const struct config_key config_keys[] = {
 /* The words of a CHOICE stand in the order of its enum. */
 static_assert(PATH_AUTO == 0 && PATH_XDP == 1 && PATH_KERNEL == 2, "HARP_PATH");
 static_assert(HARP_XDP_AUTO == 0 && HARP_XDP_GENERIC == 1 && HARP_XDP_NATIVE == 2, "HARP_XDP_MODE");
+static_assert(HARP_CONGESTION_DEFAULT == 0 && HARP_CONGESTION_NEWRENO == 1 &&
+		      HARP_CONGESTION_CUBIC == 2 && HARP_CONGESTION_DCTCP == 3 &&
+		      HARP_CONGESTION_DELAY == 4,
+	      "HARP_CONGESTION");
+static_assert(HARP_ECN_DEFAULT == 0 && HARP_ECN_OFF == 1 && HARP_ECN_REQUEST == 2, "HARP_ECN");
+static_assert(sizeof(enum harp_congestion) == 4 && sizeof(enum harp_ecn) == 4, "CHOICE fields");
 static_assert(sizeof(enum plugin_path) == 4 && sizeof(enum harp_xdp_mode) == 4, "CHOICE fields");
 
 static struct plugin_config config_current; /* Writer: plugin_config_load, at the first init */
@@ -255,6 +261,10 @@ int config_read(struct plugin_config *out, char *const *environment)
 			config_warn_value(key, equals + 1);
 			result = -EINVAL;
 		}
+	}
+	if (out->congestion == HARP_CONGESTION_DCTCP && out->ecn == HARP_ECN_OFF) {
+		WARN("HARP_CONGESTION=dctcp needs ECN: HARP_ECN must not be off");
+		result = -EINVAL;
 	}
 	return result ? result : config_read_nccl(out, environment);
 }

@@ -213,6 +213,8 @@ void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 	opt->rx_frames = LANE_HARP_FRAMES;
 	opt->tx_frames = LANE_HARP_FRAMES;
 	opt->unsent_bytes_max = LANE_HARP_UNSENT_BYTES;
+	opt->congestion = config->congestion;
+	opt->ecn = config->ecn;
 	opt->dscp = dscp > 0 ? (uint8_t)(dscp & 63) : 0;
 }
 

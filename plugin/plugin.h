@@ -42,11 +42,13 @@ struct plugin_config {
 	uint64_t close_linger_ns;    /* HARP_CLOSE_LINGER_MS, default 50 */
 	uint64_t guardian_idle_ns; /* HARP_GUARDIAN_IDLE_US, default 1000: nobody polled so long */
 	uint32_t speed_mbps;       /* HARP_SPEED_MBPS, 0: from the interface */
-	enum harp_xdp_mode xdp_mode; /* HARP_XDP_MODE=auto|generic|native */
-	char ifname[256];            /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
-	bool ifname_set;             /* named by the user: a default-route interface may be used */
-	int family;                  /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
-	char lib_dir[256];           /* HARP_LIBDIR, else where this .so lies */
+	enum harp_xdp_mode xdp_mode;     /* HARP_XDP_MODE=auto|generic|native */
+	enum harp_congestion congestion; /* HARP_CONGESTION=default|newreno|cubic|dctcp|delay */
+	enum harp_ecn ecn;               /* HARP_ECN=default|off|request */
+	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
+	bool ifname_set;   /* named by the user: a default-route interface may be used */
+	int family;        /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
+	char lib_dir[256]; /* HARP_LIBDIR, else where this .so lies */
 };
 const struct plugin_config *plugin_config(void);
 /* Reads the environment. -EINVAL names variable, value and range through WARN. */

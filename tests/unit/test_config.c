@@ -52,6 +52,7 @@ static void test_defaults(void)
 
 	CHECK(read_one(&config, "HARPSICHORD=1") == 0 && warnings == 0);
 	CHECK(config.path == PATH_AUTO && config.xdp_mode == HARP_XDP_AUTO);
+	CHECK(config.congestion == HARP_CONGESTION_DEFAULT && config.ecn == HARP_ECN_DEFAULT);
 	CHECK(config.eager_bytes == 262144 && config.frames == 8192 && config.speed_mbps == 0);
 	CHECK(config.connect_timeout_ns == 30000000000ull);
 	CHECK(config.user_timeout_ns == 120000000000ull);
@@ -68,6 +69,9 @@ static void test_values(void)
 	CHECK(!read_one(&c, "HARP_PATH=kernel") && c.path == PATH_KERNEL);
 	CHECK(!read_one(&c, "HARP_PATH=") && c.path == PATH_AUTO);
 	CHECK(!read_one(&c, "HARP_XDP_MODE=native") && c.xdp_mode == HARP_XDP_NATIVE);
+	CHECK(!read_one(&c, "HARP_CONGESTION=dctcp") && c.congestion == HARP_CONGESTION_DCTCP);
+	CHECK(!read_one(&c, "HARP_CONGESTION=delay") && c.congestion == HARP_CONGESTION_DELAY);
+	CHECK(!read_one(&c, "HARP_ECN=request") && c.ecn == HARP_ECN_REQUEST);
 	CHECK(!read_one(&c, "HARP_EAGER_BYTES=65536") && c.eager_bytes == 65536);
 	CHECK(!read_one(&c, "HARP_FRAMES=1024") && c.frames == 1024);
 	CHECK(!read_one(&c, "HARP_PROBE_INTERVAL_MS=0") && c.probe_interval_ns == 0);
@@ -83,6 +87,17 @@ static void test_values(void)
 	CHECK(!read_one(&c, "NCCL_SOCKET_FAMILY=AF_INET") && c.family == AF_INET);
 	CHECK(!read_one(&c, "NCCL_SOCKET_FAMILY=ipx") && c.family == 0);
 	CHECK(warnings == 0);
+}
+
+static void test_what_excludes_each_other(void)
+{
+	char *environment[] = { (char *)(uintptr_t) "HARP_CONGESTION=dctcp",
+				(char *)(uintptr_t) "HARP_ECN=off", NULL };
+	struct plugin_config config;
+
+	warnings = 0;
+	CHECK(config_read(&config, environment) == -EINVAL);
+	CHECK(warnings == 1 && strstr(last_warning, "HARP_ECN"));
 }
 
 static void test_precedence(void)
@@ -118,6 +133,9 @@ static void test_bad_values(void)
 	check_bad("HARP_PATH=xdp|kernel", "xdp|kernel", "auto|xdp|kernel");
 	check_bad("HARP_PATH=XDP", "XDP", "auto|xdp|kernel");
 	check_bad("HARP_XDP_MODE=driver", "driver", "auto|generic|native");
+	check_bad("HARP_CONGESTION=bbr", "bbr", "default|newreno|cubic|dctcp|delay");
+	check_bad("HARP_CONGESTION=fixed", "fixed", "default|newreno|cubic|dctcp|delay");
+	check_bad("HARP_ECN=on", "on", "default|off|request");
 	check_bad("HARP_EAGER_BYTES=4095", "4095", "from 4096 to 16777216");
 	check_bad("HARP_EAGER_BYTES=16777217", "16777217", "bytes");
 	check_bad("HARP_FRAMES=-1", "-1", "frames");
@@ -152,7 +170,7 @@ static void test_unknown(void)
 	check_hint("HARP_IFNAEM=eth0", "did you mean HARP_IFNAME?");
 	check_hint("HARP_CONNECT_TIMEOUT=1", "did you mean HARP_CONNECT_TIMEOUT_MS?");
 	check_hint("HARP_path=1", "did you mean HARP_PATH?");
-	check_hint("HARP_=1", "did you mean HARP_PATH?");
+	check_hint("HARP_=1", "did you mean HARP_ECN?");
 	check_hint("HARP_COMPLETELY_ELSEWHERE=1", "there are: HARP_PATH");
 	memset(entry + strlen(entry), 'Y', 300);
 	strcat(entry, "=1");
@@ -183,6 +201,7 @@ int main(void)
 {
 	test_defaults();
 	test_values();
+	test_what_excludes_each_other();
 	test_precedence();
 	test_bad_values();
 	test_unknown();
