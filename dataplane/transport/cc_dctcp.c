@@ -46,7 +46,7 @@ static void dctcp_acked(struct cc *cc, const struct cc_event *ev)
 	uint32_t fraction;
 
 	/* Section 3.3, steps 2 to 8. */
-	d->acked_bytes += ev->acked_bytes;
+	d->acked_bytes += ev->delivered_bytes;
 	d->marked_bytes += ev->marked_bytes;
 	if ((int32_t)(ev->snd_una_seq - d->window_end_seq) > 0 && d->acked_bytes > 0) {
 		fraction = (uint32_t)(d->marked_bytes * DCTCP_ONE / d->acked_bytes);

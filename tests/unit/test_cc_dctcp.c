@@ -23,7 +23,9 @@ static void begin(uint32_t cwnd_bytes)
 static void window(unsigned marked)
 {
 	for (unsigned i = 0; i < 10; i++) {
-		struct cc_event ev = { .mss_bytes = MSS, .acked_bytes = MSS };
+		struct cc_event ev = { .mss_bytes = MSS,
+				       .acked_bytes = MSS,
+				       .delivered_bytes = MSS };
 
 		una += MSS;
 		ev.marked_bytes = i < marked ? MSS : 0;
