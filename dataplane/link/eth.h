@@ -116,9 +116,12 @@ void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_
 void neighbour_conflict(struct eth *eth);
 /* neigh.c, for eth.c: someone wants to send through n. */
 void neighbour_ask(struct eth *eth, struct neighbour *n, const struct harp_addr *src_addr);
-/* eth.c, for neigh.c: sends an ARP request, to everyone when mac is NULL. */
-void eth_arp_request(struct eth *eth, const struct harp_addr *src_addr,
-		     const struct harp_addr *target, const uint8_t *mac);
+extern const uint8_t eth_broadcast[ETH_MAC_BYTES];
+/* arp.c, for eth.c: a packet whose data begins at ARP's. */
+enum eth_verdict arp_input(struct eth *eth, const struct frame *f);
+/* arp.c, for neigh.c: sends an ARP request, to everyone when mac is NULL. */
+void arp_request(struct eth *eth, const struct harp_addr *src_addr, const struct harp_addr *target,
+		 const uint8_t *mac);
 
 /* The record for a next hop, made when missing; NULL when the table is full of used entries.
  * A record stays valid while the eth lives; a reused one gets another addr: callers compare. */

@@ -184,7 +184,7 @@ static void neighbour_probe(struct eth *eth, struct neighbour *n, bool broadcast
 	n->probes++;
 	n->asked_ns = eth->io->now_ns;
 	if (harp_addr_is_v4(&n->addr))
-		eth_arp_request(eth, &n->asked_from, &n->addr, mac);
+		arp_request(eth, &n->asked_from, &n->addr, mac);
 	else if (eth->network.solicit)
 		eth->network.solicit(eth->network.ctx, &n->asked_from, &n->addr, mac);
 	wheel_set(eth->wheel, &n->timer, eth->io->now_ns + NEIGHBOUR_RETRY_NS);

@@ -2,9 +2,12 @@
 /*
  * route.c - own addresses and routes: where a packet goes and whose name it bears.
  *
- * The tables are short and looked at once per connection (struct ip_path keeps the answer), so they are
- * arrays that are searched. Prefix lengths count the bits of the 128-bit form: one rule for both
- * families.
+ * Theory of operation. The tables are short and looked at once per connection (struct ip_path keeps the
+ * answer, until the generation moves), so they are arrays that are searched. Prefix lengths count the bits
+ * of the 128-bit form: one rule for both families, IPv4's mapped form being a prefix of 96 bits. The two
+ * never mix: a route's gateway and a packet's source are of the destination's family. Where several own
+ * addresses would do, RFC 6724 chooses (route_rank()): scope first, so that a link-local address is the last
+ * resort for any other destination. To ourselves, to groups and to loopback there is no way.
  */
 #include <errno.h>
 
