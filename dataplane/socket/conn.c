@@ -333,7 +333,7 @@ int harp_conn_probe(struct harp_conn *conn)
 	conn->flags |= CONN_PROBE_PENDING;
 	conn->tcp->stats->tcp_keepalive_probes++;
 	conn->acct.keepalive_probes++;
-	tcp_tx_retry(conn); /* also where an earlier one waits for its next hop: it is asked again */
+	tcp_tx_ready(conn);
 	return 0;
 }
 

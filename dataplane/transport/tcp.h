@@ -558,7 +558,6 @@ void tcp_out_acked(struct harp_conn *conn);
 
 /* ---- tcp_tx.c ---- */
 void tcp_tx_ready(struct harp_conn *conn);              /* something to send: at the next phase */
-void tcp_tx_retry(struct harp_conn *conn);              /* the same, whatever it waited for */
 void tcp_tx_want_ack(struct harp_conn *conn, bool now); /* an ACK is owed */
 /* An ACK is owed, and more data is coming: it may wait for that. */
 void tcp_tx_hold_ack(struct harp_conn *conn, uint64_t hold_ns);

@@ -183,9 +183,6 @@ void tcp_timer_acked(struct harp_conn *conn)
 	if (conn_flight_bytes(conn) == 0) {
 		conn->rto_deadline_ns = TCP_NEVER_NS; /* RFC 6298 (5.2) */
 		conn->loss_deadline_ns = TCP_NEVER_NS;
-		/* What waits for its next hop relied on that timer to ask again. */
-		if (conn->tx_queued == TX_LIST_UNRESOLVED)
-			tcp_tx_retry(conn);
 		return;
 	}
 	timer_restart_rto(conn); /* (5.3) */
@@ -301,7 +298,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	limit_ns = conn->progress_ns + conn->user_timeout_ns;
 	if (limit_ns > conn->tcp->now_ns && limit_ns < conn->rto_deadline_ns)
 		conn->rto_deadline_ns = limit_ns;
-	tcp_tx_retry(conn);
+	tcp_tx_ready(conn);
 	return true;
 }
 
@@ -326,8 +323,7 @@ static bool timer_keep_expired(struct harp_conn *conn)
 	conn->flags |= CONN_PROBE_PENDING;
 	tcp->stats->tcp_keepalive_probes++;
 	conn->acct.keepalive_probes++;
-	tcp_tx_retry(
-		conn); /* the last one may still wait for a next hop that has to be asked again */
+	tcp_tx_ready(conn);
 	return true;
 }
 

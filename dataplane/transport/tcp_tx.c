@@ -20,8 +20,8 @@
  *
  * What can't leave is not forgotten:
  *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
- *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation moves or the
- *	  connection's timer asks again;
+ *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation moves or anything (a
+ *	  timer, an ACK, the application) makes the connection ready again, which asks for it again;
  *	- pacing says later: the connection's timer puts it back on tx_ready;
  *	- the frame to be sent again is still being read by the NIC, or no frame is free: tx_blocked, tried
  *	  again in every phase. It is not counted as work pending: the NIC's completion is what moves it.
@@ -247,13 +247,10 @@ static void tx_move(struct harp_conn *conn, uint8_t which)
 
 void tcp_tx_ready(struct harp_conn *conn)
 {
-	if (conn->tx_queued == TX_LIST_NONE)
+	/* A next hop that is unresolved is asked again: the timer that would have done so may just have
+	 * been stopped by the ACK or the window that brings us here. */
+	if (conn->tx_queued == TX_LIST_NONE || conn->tx_queued == TX_LIST_UNRESOLVED)
 		tx_move(conn, TX_LIST_READY);
-}
-
-void tcp_tx_retry(struct harp_conn *conn)
-{
-	tx_move(conn, TX_LIST_READY);
 }
 
 void tcp_tx_want_ack(struct harp_conn *conn, bool now)
