@@ -266,6 +266,25 @@ static void judge_dump_app(const struct sim_app *app, const char *role)
 	       app->wake_ns == SIM_NEVER_NS ? -1ll : (long long)(app->wake_ns / SIM_MS));
 }
 
+/* What the stack itself has left, applications or not. */
+static void judge_dump_conns(const struct harp_stack *stack)
+{
+	for (uint32_t i = 0; i < stack->tcp.max_conns; i++) {
+		const struct harp_conn *c = &stack->tcp.conns[i];
+
+		if (c->state == 0 || c->state == HARP_TCP_CLOSED)
+			continue;
+		printf("  port %u to %u: %s, flight %u, unsent %u, pipe %u, cwnd %u, ssthresh %u, wnd %u, "
+		       "recovery %u, flags %x, list %u, rto at %lld, life at %lld us, timer %s\n",
+		       c->local_port, c->remote_port,
+		       harp_tcp_state_name((enum harp_tcp_state)c->state), conn_flight_bytes(c),
+		       conn_unsent_bytes(c), tcp_loss_pipe_bytes(c), c->cc.cwnd_bytes,
+		       c->cc.ssthresh_bytes, c->snd_wnd_bytes, c->recovery, c->flags, c->tx_queued,
+		       (long long)c->rto_deadline_ns / 1000, (long long)c->life_deadline_ns / 1000,
+		       timer_is_set(&c->timer) ? "set" : "off");
+	}
+}
+
 void sim_judge_dump(const struct sim *sim)
 {
 	printf("at %.6f s:\n", (double)sim->now_ns / 1e9);
@@ -286,5 +305,7 @@ void sim_judge_dump(const struct sim *sim)
 				printf(" %s=%llu", harp_stats_name(i), (unsigned long long)value);
 		}
 		printf("\n");
+		if (sim->stacks[k].stack)
+			judge_dump_conns(sim->stacks[k].stack);
 	}
 }

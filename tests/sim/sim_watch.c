@@ -201,6 +201,9 @@ static void watch_syn(struct way *way, struct way *back, const struct seen *seg)
 		return; /* again */
 	if (!(seg->flags & ACK) && back->live)
 		back->blurred = true; /* what the other side says is of the last incarnation yet */
+	if (seg->flags & ACK)
+		back->live =
+			false; /* an old SYN again, perhaps: the taker knows of nothing since */
 	*way = (struct way){ .key_ports = way->key_ports,
 			     .from = way->from,
 			     .to = way->to,
