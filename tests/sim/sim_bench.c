@@ -1,26 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_bench.c - what a segment costs: sim_bench FLOWS SEGMENTS [BYTES], two stacks, no wire to speak of.
+ * sim_bench.c - what a packet costs: sim_bench WHAT FLOWS PACKETS, two stacks, no wire to speak of.
  *
- * One flow at a time sends a segment in a frame of its own, the other side takes the frame and gives it
- * back. Prints nanoseconds a segment for both stacks together and for a poll with nothing to do. The
- * machine may be busy, so what repeats is the count of instructions:
- *	valgrind --tool=callgrind --toggle-collect=harp_stack_poll sim_bench 100 20000
- *	callgrind_annotate --inclusive=yes callgrind.out.*
+ * The flows take turns: one sends a segment of 64 bytes in a frame of its own, the other side takes it
+ * and gives the frame back, then its ACK goes the other way. WHAT is which of these polls is measured,
+ * each with exactly one packet:
+ *	tx       harp_conn_send_frame() and the poll that sends the segment
+ *	rx       the poll that receives it
+ *	ack-tx   the poll that sends the ACK
+ *	ack-rx   the poll that receives it
+ *	idle     a poll with nothing to do
+ * Prints nanoseconds; since machines are busy, what repeats is the count of instructions within
+ * measured(): tools/instructions.py.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "harp.h"
 
-#define BENCH_IDLE_POLLS 1000000u
+enum what { TX, RX, ACK_TX, ACK_RX, IDLE, WHATS };
+static const char *const names[WHATS] = { "tx", "rx", "ack-tx", "ack-rx", "idle" };
 
 struct bench {
 	struct harp_wire *wire;
 	struct harp_stack *stack[2];
 	struct harp_conn **client, **server;
-	uint64_t now_ns;
+	uint64_t now_ns, busy_ns;
+	enum what what;
 };
 
 static uint64_t clock_ns(void)
@@ -37,11 +45,74 @@ static void die(const char *what, int err)
 	exit(1);
 }
 
-static void poll_both(struct bench *b)
+static uint64_t stat(const struct bench *b, unsigned side, const char *name)
+{
+	uint64_t value;
+
+	if (harp_stack_stat(b->stack[side], name, &value) != 0)
+		die(name, 0);
+	return value;
+}
+
+/* What is counted; a function of its own, so that callgrind finds it. */
+__attribute__((noinline)) static void measured(struct bench *b, unsigned side,
+					       struct harp_conn *conn, struct harp_frame *frame)
+{
+	if (frame && harp_conn_send_frame(conn, frame) != 0)
+		die("harp_conn_send_frame", 0);
+	harp_stack_poll(b->stack[side], b->now_ns);
+}
+
+/* One of the polls of a round: frame (or NULL) is to be sent before. */
+static void step(struct bench *b, enum what what, unsigned side, struct harp_conn *conn,
+		 struct harp_frame *frame)
 {
 	b->now_ns += 1000;
-	harp_stack_poll(b->stack[0], b->now_ns);
-	harp_stack_poll(b->stack[1], b->now_ns);
+	if (what != b->what) {
+		if (frame && harp_conn_send_frame(conn, frame) != 0)
+			die("harp_conn_send_frame", 0);
+		harp_stack_poll(b->stack[side], b->now_ns);
+		return;
+	}
+	uint64_t rx = stat(b, side, "rx_packets"), tx = stat(b, side, "tx_packets");
+	uint64_t fast = stat(b, side, "tcp_fast_path_in"), start_ns = clock_ns();
+
+	measured(b, side, conn, frame);
+	b->busy_ns += clock_ns() - start_ns;
+	if (stat(b, side, "rx_packets") - rx != (what == RX || what == ACK_RX) ||
+	    stat(b, side, "tcp_fast_path_in") - fast != (what == RX || what == ACK_RX) ||
+	    stat(b, side, "tx_packets") - tx != (what == TX || what == ACK_TX))
+		die("a poll did not do what is to be measured", (int)what);
+}
+
+static void forget_events(struct bench *b)
+{
+	uint32_t events;
+
+	while (harp_stack_next_event(b->stack[0], &events) ||
+	       harp_stack_next_event(b->stack[1], &events))
+		;
+}
+
+static void one_round(struct bench *b, unsigned flow)
+{
+	struct harp_frame *frame;
+	int err = harp_frame_alloc(b->client[flow], &frame);
+
+	if (err)
+		die("harp_frame_alloc", err);
+	frame->len = 64;
+	memset(frame->data, 0x5a, frame->len);
+	step(b, TX, 0, b->client[flow], frame);
+	step(b, RX, 1, NULL, NULL);
+	err = harp_conn_recv_frame(b->server[flow], &frame);
+	if (err != 1)
+		die("harp_conn_recv_frame", err);
+	harp_frame_release(b->server[flow], frame);
+	step(b, ACK_TX, 1, NULL, NULL);
+	step(b, ACK_RX, 0, NULL, NULL);
+	step(b, IDLE, 0, NULL, NULL);
+	forget_events(b);
 }
 
 static void open_flows(struct bench *b, unsigned flows)
@@ -58,76 +129,61 @@ static void open_flows(struct bench *b, unsigned flows)
 		if (err)
 			die("connect", err);
 		for (unsigned turn = 0; !b->server[i]; turn++) {
-			poll_both(b);
+			b->now_ns += 1000;
+			harp_stack_poll(b->stack[0], b->now_ns);
+			harp_stack_poll(b->stack[1], b->now_ns);
 			if (harp_tcp_accept(listener, &b->server[i]) != 0 && turn > 1000)
 				die("no connection after 1000 polls", 0);
 		}
 	}
+	forget_events(b);
 }
 
-static void send_one(struct bench *b, unsigned flow, uint32_t bytes)
+static void make(struct bench *b, unsigned flows)
 {
-	struct harp_frame *frame;
-	uint32_t events;
-	int err = harp_frame_alloc(b->client[flow], &frame);
-
-	if (err)
-		die("harp_frame_alloc", err);
-	frame->len = bytes < frame->capacity ? bytes : frame->capacity;
-	err = harp_conn_send_frame(b->client[flow], frame);
-	if (err)
-		die("harp_conn_send_frame", err);
-	poll_both(b);
-	err = harp_conn_recv_frame(b->server[flow], &frame);
-	for (unsigned turn = 0; err == -11 && turn < 100; turn++) {
-		poll_both(b);
-		err = harp_conn_recv_frame(b->server[flow], &frame);
-	}
-	if (err != 1)
-		die("harp_conn_recv_frame", err);
-	harp_frame_release(b->server[flow], frame);
-	poll_both(b); /* the ACK */
-	while (harp_stack_next_event(b->stack[0], &events) ||
-	       harp_stack_next_event(b->stack[1], &events))
-		;
-}
-
-int main(int argc, char **argv)
-{
-	unsigned flows = argc > 1 ? (unsigned)atoi(argv[1]) : 1;
-	unsigned segments = argc > 2 ? (unsigned)atoi(argv[2]) : 100000;
-	uint32_t bytes = argc > 3 ? (uint32_t)atoi(argv[3]) : 64;
 	struct harp_wire_options options = { .size = sizeof(options), .frame_count = 8192 };
-	struct bench b = { .now_ns = 1000 };
-	uint64_t start_ns, busy_ns;
 
-	if (flows == 0 || segments == 0 || harp_wire_create(&b.wire, &options) != 0)
-		die("usage: sim_bench FLOWS SEGMENTS [BYTES]", 0);
+	if (harp_wire_create(&b->wire, &options) != 0)
+		die("harp_wire_create", 0);
 	for (unsigned i = 0; i < 2; i++) {
 		struct harp_stack_options so = {
 			.size = sizeof(so), .max_conns = flows, .port_min = 1024, .seed = i + 1
 		};
 		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
 
-		if (harp_stack_create(&b.stack[i], harp_wire_port(b.wire, i), &so) != 0 ||
-		    harp_stack_address_add(b.stack[i], &addr, 24) != 0)
+		if (harp_stack_create(&b->stack[i], harp_wire_port(b->wire, i), &so) != 0 ||
+		    harp_stack_address_add(b->stack[i], &addr, 24) != 0)
 			die("harp_stack_create", 0);
 	}
-	b.client = calloc(flows, sizeof(struct harp_conn *));
-	b.server = calloc(flows, sizeof(struct harp_conn *));
-	if (!b.client || !b.server)
+	b->client = calloc(flows, sizeof(struct harp_conn *));
+	b->server = calloc(flows, sizeof(struct harp_conn *));
+	if (!b->client || !b->server)
 		die("calloc", 0);
-	open_flows(&b, flows);
-	start_ns = clock_ns();
-	for (unsigned i = 0; i < segments; i++)
-		send_one(&b, i % flows, bytes);
-	busy_ns = clock_ns() - start_ns;
-	start_ns = clock_ns();
-	for (unsigned i = 0; i < BENCH_IDLE_POLLS && segments > 1000; i++)
-		harp_stack_poll(b.stack[0], b.now_ns);
-	printf("%u flows: %.0f ns a segment and its ACK (both stacks and the wire), %.1f ns an idle poll\n",
-	       flows, (double)busy_ns / segments,
-	       (double)(clock_ns() - start_ns) / BENCH_IDLE_POLLS);
+	open_flows(b, flows);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned flows = argc > 2 ? (unsigned)atoi(argv[2]) : 0;
+	unsigned packets = argc > 3 ? (unsigned)atoi(argv[3]) : 0;
+	struct bench b = { .now_ns = 1000, .what = WHATS };
+
+	for (unsigned i = 0; i < WHATS; i++) {
+		if (argc == 4 && strcmp(argv[1], names[i]) == 0)
+			b.what = (enum what)i;
+	}
+	if (b.what == WHATS || flows == 0 || packets == 0)
+		die("usage: sim_bench tx|rx|ack-tx|ack-rx|idle FLOWS PACKETS", 0);
+	make(&b, flows);
+	enum what what = b.what;
+
+	b.what = WHATS;
+	for (unsigned i = 0; i < 200; i++) /* warm: slow start, estimates, caches */
+		one_round(&b, i % flows);
+	b.what = what;
+	for (unsigned i = 0; i < packets; i++)
+		one_round(&b, i * 7919u % flows);
+	printf("%s, %u flows: %.0f ns\n", names[what], flows, (double)b.busy_ns / packets);
 	free(b.client);
 	free(b.server);
 	harp_stack_destroy(b.stack[0]);
