@@ -13,6 +13,7 @@ help:
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
+	@echo 'make tables     write the simulator'"'"'s goodput tables anew (make test compares)'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'
 
@@ -33,6 +34,9 @@ fuzz: build
 
 coverage: build
 	@$(AS_ROOT) .venv/bin/python tools/coverage.py $(COVERAGEFLAGS)
+
+tables: build
+	@build/tests/sim/goodput --update tests/sim/goodput.txt
 
 format: build
 	@git ls-files '*.c' '*.h' | xargs clang-format -i

@@ -75,7 +75,10 @@ def main() -> int:
     if not sim_bench.exists():
         print(f"instructions.py: no {sim_bench}: run `make build`", file=sys.stderr)
         return 2
-    print(f"{'instructions of':28}" + "".join(f"{flows:>8} flow{'s' * (flows > 1):1}" for flows in FLOWS))
+    print(
+        f"{'instructions of':28}"
+        + "".join(f"{flows:>8} flow{'s' * (flows > 1):1}" for flows in FLOWS)
+    )
     for what, title in ROWS:
         counts = [instructions(sim_bench, what, flows) for flows in FLOWS]
         print(f"{title:28}" + "".join(f"{count:>13}" for count in counts), flush=True)

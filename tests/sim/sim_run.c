@@ -9,6 +9,8 @@
  *	sim_run --file PATH          a scenario from text
  *	sim_run --shrink N           a failing seed's scenario, reduced while it fails the same way:
  *	                             printed, and written to sim-N.scenario for --file
+ *	sim_run --check-shrink FROM  with a planted bug: is it found, reduced to next to nothing, and
+ *	                             does it fail the same way when it is read from its text?
  *	--verbose (before these)     prints every segment as it is sent and taken
  *	--plant BYTES (likewise)     damages the harness: the byte at this offset of every stream is
  *	                             taken for wrong, so that there is something to find and to shrink
@@ -192,21 +194,29 @@ static bool fails_as_wanted(const struct scenario *s, void *ctx)
 	return outcome->kind[0] && (!wanted[0] || strcmp(outcome->kind, wanted) == 0);
 }
 
-static int run_shrink(uint64_t seed)
+/* The scenario of a failing seed, reduced: in how many runs? 0: it does not fail. */
+static unsigned shrink(uint64_t seed)
 {
-	char path[64];
-	unsigned tries;
-	FILE *file;
-
 	outcome = mmap(NULL, sizeof(*outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 		       -1, 0);
 	make(seed);
-	if (outcome == MAP_FAILED || !fails_as_wanted(&scenario, NULL)) {
+	wanted[0] = 0;
+	if (outcome == MAP_FAILED || !fails_as_wanted(&scenario, NULL))
+		return 0;
+	memcpy(wanted, outcome->kind, sizeof(wanted));
+	return scenario_shrink(&scenario, fails_as_wanted, NULL, RUN_SHRINK_TRIES);
+}
+
+static int run_shrink(uint64_t seed)
+{
+	unsigned tries = shrink(seed);
+	char path[64];
+	FILE *file;
+
+	if (tries == 0) {
 		printf("seed %llu does not fail\n", (unsigned long long)seed);
 		return 2;
 	}
-	memcpy(wanted, outcome->kind, sizeof(wanted));
-	tries = scenario_shrink(&scenario, fails_as_wanted, NULL, RUN_SHRINK_TRIES);
 	printf("# seed %llu, reduced in %u runs; fails by:%s\n", (unsigned long long)seed, tries,
 	       wanted);
 	scenario_print(&scenario, stdout);
@@ -220,6 +230,49 @@ static int run_shrink(uint64_t seed)
 	fclose(file);
 	printf("# run it again: sim_run --file %s\n", path);
 	return 1;
+}
+
+/* A byte that is taken for wrong needs two stacks, a listener and one connection that gets so far. */
+static int run_check_shrink(uint64_t from)
+{
+	char why[128] = "", kind[SIM_REASON_MAX];
+	uint64_t seed = from, planted = 2000;
+	FILE *text = tmpfile();
+	unsigned tries = 0;
+	struct scenario reduced;
+
+	plant_bytes = planted + 1;
+	while (tries == 0 && seed < from + 20)
+		tries = shrink(seed++);
+	reduced = scenario;
+	if (tries == 0 || reduced.stack_count != 2 || reduced.listen_count != 1 ||
+	    reduced.conn_count != 1 || reduced.event_count != 0 ||
+	    reduced.conns[0].c_bytes + reduced.conns[0].s_bytes > 2 * planted + 4) {
+		printf("not reduced to one connection and no event, after %u runs:\n", tries);
+		scenario_print(&reduced, stdout);
+		return 1;
+	}
+	if (!text) {
+		perror("tmpfile");
+		return 2;
+	}
+	scenario_print(&reduced, text);
+	rewind(text);
+	if (!scenario_read(&scenario, text, why, sizeof(why)) ||
+	    memcmp(&scenario, &reduced, sizeof(scenario)) != 0) {
+		printf("read from its text it is not the same: %s\n", why);
+		return 1;
+	}
+	fclose(text);
+	if (sim_run(&sim, &scenario, false)) {
+		printf("read from its text it does not fail\n");
+		return 1;
+	}
+	kind_of(sim.reason, kind);
+	printf("seed %llu, reduced in %u runs, fails by: %s\n", (unsigned long long)seed - 1, tries,
+	       sim.reason);
+	scenario_print(&scenario, stdout);
+	return strcmp(kind, wanted) != 0;
 }
 
 int main(int argc, char **argv)
@@ -251,8 +304,11 @@ int main(int argc, char **argv)
 		return run_file(argv[2]);
 	if (argc == 3 && strcmp(argv[1], "--shrink") == 0)
 		return run_shrink(from);
+	if (argc == 3 && strcmp(argv[1], "--check-shrink") == 0)
+		return run_check_shrink(from);
 	fprintf(stderr,
 		"usage: sim_run [--verbose] [--plant BYTES] --seeds FROM COUNT | --seed N | "
-		"--twice FROM COUNT | --print N | --file PATH | --shrink N\n");
+		"--twice FROM COUNT | --print N | --file PATH | --shrink N | "
+		"--check-shrink FROM\n");
 	return 2;
 }

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * goodput.c - tables of goodput over loss, round trip and buffer, kept as a snapshot.
+ *
+ *	goodput --check PATH    makes the tables anew and compares: a regression is a diff
+ *	goodput --update PATH   writes them (make tables)
+ *	goodput RTT_US LOSS_PPM BUFFER_PERCENT [CONTROLLER]   one cell, with what happened in it
+ *
+ * One connection sends through one bottleneck for a fixed virtual time, data one way. Loss is random
+ * and of data packets only; the buffer is the bottleneck's queue, tail drop, in bandwidth-delay
+ * products. The clock is virtual and the seed fixed: the same code gives the same table on any machine.
+ *
+ * What to expect is the larger of RFC 5681's and RFC 9438's response functions, never more than the
+ * rate: of Reno sqrt(3/2/p) segments in flight (Mathis et al. 1997), of CUBIC, section 5.1,
+ * 1.054 (RTT/p)^(3/4). A cell below 60 % of it is marked with an exclamation mark.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp.h"
+
+#define PORT 5000
+#define MSS_BYTES 1448u /* MTU 1500, IPv4, timestamps */
+#define PACKET_BYTES 1514u
+#define POLL_NS 500u
+#define MS UINT64_C(1000000)
+#define TABLE_MAX 65536u
+
+struct path {
+	uint64_t rtt_ns, rate_bps, run_ns;
+	const char *name;
+};
+static const struct path paths[] = {
+	{ 20000, 10000000000, 100 * MS, "20 us at 10 Gbit/s" },
+	{ 200000, 10000000000, 300 * MS, "200 us at 10 Gbit/s" },
+	{ 2000000, 2500000000, 2000 * MS, "2 ms at 2.5 Gbit/s" },
+	{ 20000000, 1000000000, 10000 * MS, "20 ms at 1 Gbit/s" },
+};
+static const uint32_t losses_ppm[] = { 0, 100, 1000, 10000, 30000 };
+static const uint32_t buffers_percent[] = { 25, 100, 400 };
+
+struct cell { /* what is asked, and what came of it */
+	const struct path *path;
+	uint32_t loss_ppm, buffer_percent, congestion;
+	uint64_t delivered, lost, resent, timeouts, marked;
+	struct harp_tcp_info info;
+};
+
+struct run {
+	struct harp_wire *wire;
+	struct harp_stack *stack[2];
+	struct harp_nic *nic[2];
+	struct harp_listener *listener;
+	struct harp_conn *sender, *receiver;
+	uint64_t now_ns, polled_ns[2];
+	uint64_t delivered;
+	bool writable;
+};
+
+static void die(const char *what, int err)
+{
+	fprintf(stderr, "goodput: %s: %s\n", what, strerror(-err));
+	exit(2);
+}
+
+static uint64_t cell_bdp_bytes(const struct cell *cell)
+{
+	return cell->path->rate_bps / 8 * cell->path->rtt_ns / UINT64_C(1000000000);
+}
+
+static uint64_t cell_buffer_bytes(const struct cell *cell)
+{
+	return cell_bdp_bytes(cell) * cell->buffer_percent / 100;
+}
+
+/* ---- one run ----------------------------------------------------------------------------------- */
+
+static void run_make(struct run *run, const struct cell *cell)
+{
+	/* Twice what path and queue can hold. */
+	uint32_t frames =
+		(uint32_t)(2 * (cell_bdp_bytes(cell) + cell_buffer_bytes(cell)) / MSS_BYTES) + 256;
+	struct harp_wire_options options = { .size = sizeof(options),
+					     .frame_count = 2 * frames + 4096,
+					     .packets_max = frames + 4096,
+					     .seed = 1,
+					     .impair = { .delay_ns = cell->path->rtt_ns / 2 } };
+	struct harp_wire_impair slow = { .delay_ns = cell->path->rtt_ns / 2,
+					 .rate_bps = cell->path->rate_bps,
+					 .queue_bytes = cell_buffer_bytes(cell),
+					 .loss_ppm = cell->loss_ppm };
+	struct harp_tcp_options tcp = { .size = sizeof(tcp),
+					.rx_frames = frames,
+					.tx_frames = frames,
+					.congestion = cell->congestion };
+	struct harp_endpoint at = { .port = PORT };
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = PORT };
+	int err;
+
+	if (slow.queue_bytes < 2 * PACKET_BYTES)
+		slow.queue_bytes = 2 * PACKET_BYTES;
+	if (cell->congestion == HARP_CONGESTION_DCTCP) /* RFC 8257 section 3.1: K of 1/7 BDP */
+		slow.ecn_mark_bytes = (uint32_t)(cell_bdp_bytes(cell) / 7) + 2 * PACKET_BYTES;
+	err = harp_wire_create(&run->wire, &options);
+	if (!err)
+		err = harp_wire_set_impair(run->wire, 0, &slow);
+	for (unsigned i = 0; i < 2 && !err; i++) {
+		struct harp_stack_options so = { .size = sizeof(so), .max_conns = 4, .seed = i };
+		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
+
+		run->nic[i] = harp_wire_port(run->wire, i);
+		err = harp_stack_create(&run->stack[i], run->nic[i], &so);
+		if (!err)
+			err = harp_stack_address_add(run->stack[i], &addr, 24);
+	}
+	if (!err)
+		err = harp_tcp_listen(run->stack[1], &at, &tcp, &run->listener);
+	if (!err)
+		err = harp_tcp_connect(run->stack[0], NULL, &remote, &tcp, &run->sender);
+	if (err)
+		die("can't make the path", err);
+}
+
+static void run_send(struct run *run)
+{
+	static uint8_t bytes[65536];
+	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
+
+	while (run->writable) {
+		ssize_t n = harp_conn_send(run->sender, &iov, 1);
+
+		if (n == -EAGAIN)
+			run->writable = false;
+		else if (n < 0)
+			die("harp_conn_send", (int)n);
+	}
+}
+
+static void run_receive(struct run *run)
+{
+	struct iovec iov[16];
+	int n;
+
+	while ((n = harp_conn_peek(run->receiver, iov, 16)) > 0) {
+		size_t bytes = 0;
+
+		for (int i = 0; i < n; i++)
+			bytes += iov[i].iov_len;
+		harp_conn_consume(run->receiver, bytes);
+		run->delivered += bytes;
+	}
+	if (n != -EAGAIN)
+		die("harp_conn_peek", n);
+}
+
+static void run_poll(struct run *run, unsigned i)
+{
+	uint32_t events;
+	bool news = false;
+
+	harp_stack_poll(run->stack[i], run->now_ns);
+	run->polled_ns[i] = run->now_ns;
+	while (harp_stack_next_event(run->stack[i], &events)) {
+		news = true;
+		if (i == 0 && (events & (HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE)))
+			run->writable = true;
+	}
+	if (i == 0)
+		run_send(run);
+	else if (!run->receiver && harp_tcp_accept(run->listener, &run->receiver) == 0)
+		run_receive(run);
+	else if (run->receiver && news)
+		run_receive(run);
+}
+
+static uint64_t run_due_ns(const struct run *run, unsigned i)
+{
+	uint64_t due_ns = harp_stack_next_deadline_ns(run->stack[i]);
+	uint64_t nic_ns = run->nic[i]->ops->next_ns(run->nic[i]);
+
+	due_ns = nic_ns < due_ns ? nic_ns : due_ns;
+	return due_ns < run->polled_ns[i] + POLL_NS ? run->polled_ns[i] + POLL_NS : due_ns;
+}
+
+static void cell_run(struct cell *cell)
+{
+	struct run run = { .now_ns = 1 };
+	struct harp_wire_stats wire;
+
+	run_make(&run, cell);
+	while (run.now_ns < cell->path->run_ns) {
+		uint64_t due_ns[2] = { run_due_ns(&run, 0), run_due_ns(&run, 1) };
+
+		run.now_ns = due_ns[0] < due_ns[1] ? due_ns[0] : due_ns[1];
+		for (unsigned i = 0; i < 2; i++) {
+			if (due_ns[i] <= run.now_ns)
+				run_poll(&run, i);
+		}
+	}
+	harp_wire_stats(run.wire, 0, &wire);
+	harp_conn_info(run.sender, &cell->info, sizeof(cell->info));
+	cell->delivered = run.delivered;
+	cell->lost = wire.lost + wire.queue_dropped;
+	cell->marked = wire.ce_marked;
+	cell->resent = cell->info.retransmits;
+	cell->timeouts = cell->info.rto_count;
+	harp_stack_destroy(run.stack[0]);
+	harp_stack_destroy(run.stack[1]);
+	harp_wire_destroy(run.wire);
+}
+
+/* ---- tables ------------------------------------------------------------------------------------ */
+
+/* Payload bytes that the bottleneck could have carried. */
+static double cell_rate_bytes(const struct cell *cell)
+{
+	return (double)cell->path->rate_bps / 8 * (double)cell->path->run_ns / 1e9 * MSS_BYTES /
+	       PACKET_BYTES;
+}
+
+/* Per mille of the bottleneck's rate. */
+static unsigned cell_goodput(const struct cell *cell)
+{
+	return (unsigned)(1000 * (double)cell->delivered / cell_rate_bytes(cell) + 0.5);
+}
+
+static unsigned cell_expected(const struct cell *cell)
+{
+	double p = (double)cell->loss_ppm / 1e6, rtt_s = (double)cell->path->rtt_ns / 1e9;
+	double reno, cubic, segments = (double)cell_bdp_bytes(cell) / PACKET_BYTES, best;
+
+	if (cell->loss_ppm == 0)
+		return 1000;
+	reno = sqrt(1.5 / p);
+	cubic = 1.054 * pow(rtt_s / p, 0.75);
+	best = reno > cubic ? reno : cubic;
+	return best > segments ? 1000 : (unsigned)(1000 * best / segments + 0.5);
+}
+
+static size_t table_cell(char *out, size_t room, struct cell *cell)
+{
+	unsigned goodput, expected;
+
+	cell_run(cell);
+	goodput = cell_goodput(cell);
+	expected = cell_expected(cell);
+	return (size_t)snprintf(out, room, " | %3u.%u%c %4llu %3llu", goodput / 10, goodput % 10,
+				goodput * 10 < expected * 6 ? '!' : ' ',
+				(unsigned long long)(cell->lost ? cell->resent * 100 / cell->lost
+								: cell->resent * 100),
+				(unsigned long long)cell->timeouts);
+}
+
+static size_t table_rows(char *out, size_t room, const struct path *path, uint32_t congestion,
+			 const uint32_t *losses, unsigned loss_count)
+{
+	size_t len = (size_t)
+		snprintf(out, room,
+			 "\n%s\n  loss %%  expected |     buffer 1/4    |      buffer 1     |"
+			 "      buffer 4\n",
+			 path->name);
+
+	for (unsigned i = 0; i < loss_count; i++) {
+		struct cell cell = { .path = path, .loss_ppm = losses[i] };
+
+		len += (size_t)snprintf(out + len, room - len, "  %6.2f  %6.1f  ",
+					(double)losses[i] / 1e4, (double)cell_expected(&cell) / 10);
+		for (unsigned b = 0; b < 3; b++) {
+			cell = (struct cell){ .path = path,
+					      .loss_ppm = losses[i],
+					      .buffer_percent = buffers_percent[b],
+					      .congestion = congestion };
+			len += table_cell(out + len, room - len, &cell);
+		}
+		len += (size_t)snprintf(out + len, room - len, "\n");
+	}
+	return len;
+}
+
+/* All of them, as text of at most TABLE_MAX bytes. */
+static void tables_make(char *out)
+{
+	static const uint32_t others[] = { HARP_CONGESTION_NEWRENO, HARP_CONGESTION_DCTCP,
+					   HARP_CONGESTION_DELAY };
+	static const uint32_t few[] = { 0, 1000, 10000 };
+	size_t len = (size_t)snprintf(
+		out, TABLE_MAX,
+		"Goodput by tests/sim/goodput.c; `make tables` writes this file, `make test` compares.\n"
+		"Each cell: goodput in %% of the bottleneck's rate (payload; ! marks less than 60 %% of what\n"
+		"is expected), segments sent again per 100 lost, retransmission timeouts.\n"
+		"Buffers in bandwidth-delay products.\n"
+		"\n== %s, the default\n",
+		harp_congestion_name(HARP_CONGESTION_CUBIC));
+
+	for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+		len += table_rows(out + len, TABLE_MAX - len, &paths[i], HARP_CONGESTION_DEFAULT,
+				  losses_ppm, 5);
+	for (unsigned c = 0; c < sizeof(others) / sizeof(others[0]); c++) {
+		len += (size_t)snprintf(out + len, TABLE_MAX - len, "\n== %s\n",
+					harp_congestion_name((enum harp_congestion)others[c]));
+		for (unsigned i = 1; i < 3; i++)
+			len += table_rows(out + len, TABLE_MAX - len, &paths[i], others[c], few, 3);
+	}
+}
+
+/* ---- the snapshot ------------------------------------------------------------------------------ */
+
+static int update(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "w");
+
+	if (!file || fputs(text, file) < 0 || fclose(file) != 0) {
+		perror(path);
+		return 2;
+	}
+	printf("%s written\n", path);
+	return 0;
+}
+
+/* Lines that differ, with the heading they stand under. */
+static int check(const char *path, char *text)
+{
+	static char old[TABLE_MAX];
+	FILE *file = fopen(path, "r");
+	char *a, *b, *next_a, *next_b, heading[128] = "";
+	unsigned differing = 0;
+
+	if (!file) {
+		perror(path);
+		return 2;
+	}
+	old[fread(old, 1, sizeof(old) - 1, file)] = 0;
+	fclose(file);
+	for (a = old, b = text; *a || *b; a = next_a, b = next_b) {
+		size_t len_a = strcspn(a, "\n"), len_b = strcspn(b, "\n");
+
+		next_a = a + len_a + (a[len_a] != 0);
+		next_b = b + len_b + (b[len_b] != 0);
+		if (*b && *b != ' ' && len_b > 0)
+			snprintf(heading, sizeof(heading), "%.*s", (int)len_b, b);
+		if (len_a == len_b && memcmp(a, b, len_a) == 0)
+			continue;
+		printf("%s\n  was %.*s\n  is  %.*s\n", heading, (int)len_a, a, (int)len_b, b);
+		differing++;
+	}
+	if (differing)
+		printf("%u lines differ. When that is meant: make tables\n", differing);
+	return differing ? 1 : 0;
+}
+
+static int one(int argc, char **argv)
+{
+	struct cell cell = { .loss_ppm = (uint32_t)strtoul(argv[2], NULL, 0),
+			     .buffer_percent = (uint32_t)strtoul(argv[3], NULL, 0) };
+	int congestion = argc > 4 ? harp_congestion_from_name(argv[4]) : 0;
+
+	for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		if (paths[i].rtt_ns == strtoull(argv[1], NULL, 0) * 1000)
+			cell.path = &paths[i];
+	}
+	if (!cell.path || congestion < 0) {
+		fprintf(stderr, "goodput: RTT_US is 20, 200, 2000 or 20000\n");
+		return 2;
+	}
+	cell.congestion = (uint32_t)congestion;
+	cell_run(&cell);
+	printf("%s: %.1f %% of the rate, expected %.1f; lost %llu, sent again %llu, timeouts %llu, "
+	       "marked %llu, fast retransmits %llu, cwnd %llu, ssthresh %llu, srtt %llu us, "
+	       "wnd %llu, mss %u\n",
+	       cell.path->name, (double)cell_goodput(&cell) / 10, (double)cell_expected(&cell) / 10,
+	       (unsigned long long)cell.lost, (unsigned long long)cell.resent,
+	       (unsigned long long)cell.timeouts, (unsigned long long)cell.marked,
+	       (unsigned long long)cell.info.fast_retransmits,
+	       (unsigned long long)cell.info.snd_cwnd_bytes,
+	       (unsigned long long)cell.info.snd_ssthresh_bytes,
+	       (unsigned long long)(cell.info.srtt_ns / 1000),
+	       (unsigned long long)cell.info.snd_wnd_bytes, cell.info.snd_mss_bytes);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static char text[TABLE_MAX];
+	bool checks = argc == 3 && strcmp(argv[1], "--check") == 0;
+
+	if (argc >= 4)
+		return one(argc, argv);
+	if (!checks && !(argc == 3 && strcmp(argv[1], "--update") == 0)) {
+		fprintf(stderr, "usage: goodput --check PATH | --update PATH | "
+				"RTT_US LOSS_PPM BUFFER_PERCENT [CONTROLLER]\n");
+		return 2;
+	}
+	tables_make(text);
+	return checks ? check(argv[2], text) : update(argv[2], text);
+}
