@@ -326,7 +326,7 @@ static int check(const char *path, char *text)
 {
 	static char old[TABLE_MAX];
 	FILE *file = fopen(path, "r");
-	char *a, *b, *next_a, *next_b, heading[128] = "";
+	char *a, *b, *next_a, *next_b, table[64] = "", heading[64] = "";
 	unsigned differing = 0;
 
 	if (!file) {
@@ -340,11 +340,14 @@ static int check(const char *path, char *text)
 
 		next_a = a + len_a + (a[len_a] != 0);
 		next_b = b + len_b + (b[len_b] != 0);
-		if (*b && *b != ' ' && len_b > 0)
+		if (strncmp(b, "== ", 3) == 0)
+			snprintf(table, sizeof(table), "%.*s", (int)len_b - 3, b + 3);
+		else if (*b && *b != ' ' && len_b > 0)
 			snprintf(heading, sizeof(heading), "%.*s", (int)len_b, b);
 		if (len_a == len_b && memcmp(a, b, len_a) == 0)
 			continue;
-		printf("%s\n  was %.*s\n  is  %.*s\n", heading, (int)len_a, a, (int)len_b, b);
+		printf("%s: %s\n  was %.*s\n  is  %.*s\n", table, heading, (int)len_a, a,
+		       (int)len_b, b);
 		differing++;
 	}
 	if (differing)
