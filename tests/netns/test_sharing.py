@@ -2,10 +2,9 @@
 """The kernel keeps its NIC: connections never notice HARP, settings stay, its routes are used."""
 
 import json
-import subprocess
 
 import pytest
-from netns_tools import Tools, finish, xdp_attached
+from netns_tools import Tools, finish, outcome, xdp_attached
 
 from harp.lab import Host, Lab
 
@@ -107,20 +106,36 @@ def test_addresses_and_routes_follow_the_kernel_while_running(tools: Tools, lab:
     assert json.loads(finish(server)[0].splitlines()[-1])["bytes_received"] >= 100000
 
 
-def test_a_port_of_harps_is_nobody_elses(tools: Tools, lab: Lab) -> None:
-    there = lab.hosts[1]
+OF_THE_KERNELS = ["10.77.0.2", "0.0.0.0", "fd77::2", "::"]
+
+
+@pytest.mark.parametrize("address", OF_THE_KERNELS)
+def test_a_port_of_harps_is_nobody_elses(tools: Tools, dual: Lab, address: str) -> None:
+    there = dual.hosts[1]
     tools.serve_tcp(there, "harp", 61000)
-    process = there.popen([tools.tcp, "serve", there.address, "61000", "--kernel"])
-    _, err = process.communicate(timeout=20)
+    refused(tools, there, address)
+
+
+def refused(tools: Tools, host: Host, address: str) -> None:
+    """The kernel gives nobody port 61000 of that address."""
+    _, err, status = outcome(host, [tools.tcp, "serve", address, "61000", "--kernel"])
     assert "Address already in use" in err
-    assert process.returncode == 1
+    assert status == 1
 
 
-def test_a_port_of_the_kernels_is_not_harps(tools: Tools, lab: Lab) -> None:
+def test_a_port_of_harps_is_nobody_elses_without_ipv6(tools: Tools, lab: Lab) -> None:
     there = lab.hosts[1]
-    tools.serve_tcp(there, "kernel", 61000)
-    process: subprocess.Popen[str] = there.popen(
-        [tools.tcp, "serve", there.address, "61000", *tools.side(there, "harp")]
+    there.sysctl("ipv6/conf/all/disable_ipv6", 1)
+    tools.serve_tcp(there, "harp", 61000)
+    refused(tools, there, "0.0.0.0")
+
+
+@pytest.mark.parametrize("address", OF_THE_KERNELS)
+def test_a_port_of_the_kernels_is_not_harps(tools: Tools, dual: Lab, address: str) -> None:
+    there = dual.hosts[1]
+    tools.serve(there, [tools.tcp, "serve", address, "61000", "--kernel"])
+    _, err, status = outcome(
+        there, [tools.tcp, "serve", there.address, "61000", *tools.side(there, "harp")]
     )
-    _, err = process.communicate(timeout=20)
     assert err.splitlines()[-1] == "harp-tcp: listening on port 61000: Address already in use"
+    assert status == 1
