@@ -558,11 +558,6 @@ bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct h
 	int rc = harp_host_route_on(dst, device_scope_id(device, dst), &route);
 
 	memset(source, 0, sizeof(*source));
-	if (!harp_addr_is_v4(dst)) {
-		snprintf(why, why_len, "HARP TCP speaks IPv4 only so far, not to %s",
-			 harp_addr_format(dst, text));
-		return false;
-	}
 	if (rc) {
 		snprintf(why, why_len, "no route to %s: %s", harp_addr_format(dst, text),
 			 strerror(-rc));

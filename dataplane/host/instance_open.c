@@ -147,6 +147,7 @@ static int opening_stack(const struct opening *o, struct harp_instance *instance
 		.port_max = o->opt.port_max,
 		.neighbour_mode = HARP_NEIGHBOUR_EXTERNAL,
 		.seed = o->opt.seed,
+		.scope_id = o->link.ifindex,
 		.hooks = {
 			.ctx = instance,
 			.log = hook_log,
