@@ -22,10 +22,14 @@ def tools(build_dir: Path, need_root: None) -> Iterator[Tools]:
             server.communicate()
 
 
-@pytest.fixture(scope="module", params=[1500, 3498, 9000])
+MTUS = [(1500, False), (3498, False), (9000, False), (1500, True), (9000, True)]
+
+
+@pytest.fixture(scope="module", params=MTUS, ids=lambda p: f"{p[0]}{'-IPv6' if p[1] else ''}")
 def lab_of_mtu(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
     """Two hosts at one of the three MTUs, offloads on."""
-    with Lab(LabOptions(mtu_bytes=request.param)) as lab:
+    mtu_bytes, ipv6 = request.param
+    with Lab(LabOptions(mtu_bytes=mtu_bytes, ipv6=ipv6)) as lab:
         yield lab
 
 

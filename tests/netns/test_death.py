@@ -11,14 +11,14 @@ from harp.lab import Lab
 
 
 @pytest.mark.parametrize("sender", [True, False], ids=["peer-sends", "peer-receives"])
-def test_killed_in_mid_transfer(tools: Tools, lab: Lab, sender: bool) -> None:
-    here, there = lab.hosts
+def test_killed_in_mid_transfer(tools: Tools, each: Lab, sender: bool) -> None:
+    here, there = each.hosts
     server = tools.serve_tcp(there, "harp", 61000)
     test = "send" if sender else "recv"
     endless = [tools.tcp, test, there.address, "61000", "--kernel", "--bytes", str(1 << 40)]
     client = here.popen(endless)
     tools.started.append(client)
-    wait_until(lambda: established(lab), "the connection")
+    wait_until(lambda: established(each), "the connection")
     server.kill()
     killed = time.monotonic()
     server.communicate()
@@ -36,12 +36,12 @@ def test_killed_in_mid_transfer(tools: Tools, lab: Lab, sender: bool) -> None:
 
 def established(lab: Lab) -> bool:
     """The kernel end of the connection is up and has moved bytes."""
-    out = lab.hosts[0].run("ss", "-Htni", "dst", lab.hosts[1].address, "dport", "=", "61000")
+    out = lab.hosts[0].run("ss", "-Htni", "dst", lab.hosts[1].endpoint(61000))
     return "ESTAB" in out and "bytes_" in out
 
 
-def test_no_listener_is_a_reset(tools: Tools, lab: Lab) -> None:
-    here, there = lab.hosts
+def test_no_listener_is_a_reset(tools: Tools, each: Lab) -> None:
+    here, there = each.hosts
     tools.serve_tcp(there, "harp", 61000)
     process = here.popen([tools.tcp, "send", there.address, "61001", "--kernel"])
     _, err = process.communicate(timeout=20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP and the kernel's understand each other: both ways, three MTUs, offloads on and off.
+"""HARP's TCP and the kernel's understand each other: both ways, MTUs, offloads, both families.
 
 The end that receives compares every byte with what it must be at its place in the stream.
 """
@@ -17,14 +17,23 @@ BYTES = 8 << 20
 PORT = {"harp": 61000, "kernel": 7000}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(mtu, offload) for mtu in (1500, 3498, 9000) for offload in (True, False)],
-    ids=lambda p: f"{p[0]}-offload-{'on' if p[1] else 'off'}",
-)
+WIRED = [
+    LabOptions(mtu_bytes=mtu, offload=offload, ipv6=ipv6)
+    for ipv6, mtus in ((False, (1500, 3498, 9000)), (True, (1280, 1500, 9000)))
+    for mtu in mtus
+    for offload in (True, False)
+]
+
+
+@pytest.fixture(scope="module", params=WIRED, ids=lambda options: options.words)
 def wired(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
-    with Lab(LabOptions(mtu_bytes=request.param[0], offload=request.param[1])) as lab:
+    with Lab(request.param) as lab:
         yield lab
+
+
+def segment_bytes(options: LabOptions) -> int:
+    """Payload of a full segment with timestamps."""
+    return options.mtu_bytes - (40 if options.ipv6 else 20) - 20 - 12
 
 
 def transfer(tools: Tools, lab: Lab, client: str, server: str, test: str, *more: str) -> Any:
@@ -46,7 +55,7 @@ def test_bytes_arrive(tools: Tools, wired: Lab, client: str, server: str, test: 
     assert report["bytes"] == BYTES
     harp = near if client == "harp" else far
     stats = harp["stats"]
-    assert harp["snd_mss_bytes"] == options.mtu_bytes - 40 - 12, "timestamps are in use"
+    assert harp["snd_mss_bytes"] == segment_bytes(options), "timestamps are in use"
     assert stats["drop_tcp_checksum"] == 0
     assert stats["drop_gso_oversize"] == 0
     assert stats["drop_tcp_echo"] == 0, "an honest kernel echoes what it may"
@@ -76,7 +85,7 @@ def test_harp_to_harp(tools: Tools, lab_of_mtu: Lab, test: str, more: tuple[str,
 
 @pytest.mark.parametrize(("client", "server"), [("harp", "kernel"), ("kernel", "harp")])
 @pytest.mark.parametrize("size", [1, 1448, 40000])
-def test_echo(tools: Tools, lab: Lab, client: str, server: str, size: int) -> None:
+def test_echo(tools: Tools, each: Lab, client: str, server: str, size: int) -> None:
     args = ("--count", "300", "--size", str(size))
-    report, _, _ = transfer(tools, lab, client, server, "echo", *args)
+    report, _, _ = transfer(tools, each, client, server, "echo", *args)
     assert report["rtt_ns"]["min"] > 0

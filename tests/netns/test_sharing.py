@@ -2,6 +2,7 @@
 """The kernel keeps its NIC: connections never notice HARP, settings stay, its routes are used."""
 
 import json
+import sys
 
 import pytest
 from netns_tools import Tools, finish, outcome, xdp_attached
@@ -18,19 +19,19 @@ def mtu(host: Host) -> int:
 
 
 def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
-    tools: Tools, lab: Lab
+    tools: Tools, each: Lab
 ) -> None:
-    here, there = lab.hosts
-    before = [(offloads(host), mtu(host)) for host in lab.hosts]
+    here, there = each.hosts
+    before = [(offloads(host), mtu(host)) for host in each.hosts]
     kernel_server = tools.serve_tcp(there, "kernel", 7000)
     # In steps, so that it is certain to live before, while and after HARP is attached.
     kernel_client = here.popen(
-        [tools.tcp, "send", there.address, "7000", "--kernel", "--bytes", str(768 << 20)]
+        [tools.tcp, "send", there.address, "7000", "--kernel", "--bytes", str(1536 << 20)]
     )
     tools.started.append(kernel_client)
     harp_server = tools.serve_tcp(there, "harp", 61000)
     assert xdp_attached(there)
-    assert [(offloads(host), mtu(host)) for host in lab.hosts] == before
+    assert [(offloads(host), mtu(host)) for host in each.hosts] == before
     report = tools.call_tcp(here, "kernel", "echo", there.address, 61000, "--count", "50")
     assert report["rtt_ns"]["min"] > 0
     harp = json.loads(finish(harp_server)[0].splitlines()[-1])
@@ -42,11 +43,11 @@ def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
     assert harp["nic"]["rx_packets"] == harp["steering"]["redirect_tcp"] < 300
     assert harp["stats"]["drop_tcp_no_flow"] == 0
     assert not xdp_attached(there)
-    assert [(offloads(host), mtu(host)) for host in lab.hosts] == before
+    assert [(offloads(host), mtu(host)) for host in each.hosts] == before
 
 
-def test_the_kernel_resolves_harps_neighbours(tools: Tools, lab: Lab) -> None:
-    here, there = lab.hosts
+def test_the_kernel_resolves_harps_neighbours(tools: Tools, each: Lab) -> None:
+    here, there = each.hosts
 
     def known() -> list[str]:
         table = json.loads(here.run("ip", "-j", "neigh", "show", "to", there.address))
@@ -55,49 +56,123 @@ def test_the_kernel_resolves_harps_neighbours(tools: Tools, lab: Lab) -> None:
     assert known() == []
     tools.serve_tcp(there, "kernel", 7000)
     report = tools.call_tcp(here, "harp", "send", there.address, 7000, "--bytes", "100000")
-    assert report["conn"]["stats"]["arp_out"] == 0
+    assert report["conn"]["stats"]["arp_out"] == report["conn"]["stats"]["nd_out"] == 0
     assert known() == ["REACHABLE"]
 
 
-def test_an_unreachable_neighbour_is_one_clear_error(tools: Tools, lab: Lab) -> None:
-    here = lab.hosts[0]
-    args = [tools.tcp, "send", "10.77.0.99", "7000", *tools.side(here, "harp"), "--timeout", "4"]
-    process = here.popen(args)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert "10.77.0.99:7000" in err.splitlines()[-1]
+@pytest.mark.parametrize("address", ["10.77.0.99", "fd77::99"])
+def test_an_unreachable_neighbour_is_one_clear_error(tools: Tools, dual: Lab, address: str) -> None:
+    here = dual.hosts[0]
+    args = [tools.tcp, "send", address, "7000", *tools.side(here, "harp"), "--timeout", "4"]
+    _, err, status = outcome(here, args)
+    assert status == 1
+    assert Host("", 0, address).endpoint(7000) in err.splitlines()[-1]
 
 
-@pytest.fixture
-def routed(lab: Lab) -> Lab:
-    """The second host routes to a network on a third, which is a loopback address of its own."""
-    here, there = lab.hosts
-    there.run("ip", "address", "add", "192.0.2.7/32", "dev", "lo")
-    here.run("ip", "route", "add", "192.0.2.0/24", "via", there.address, "mtu", "1400")
-    return lab
+def link_local(host: Host) -> str:
+    shown = json.loads(host.run("ip", "-j", "-6", "address", "show", host.ifname, "scope", "link"))
+    return next(str(entry["local"]) for entry in shown[0]["addr_info"] if entry)
 
 
-def test_a_gateway_and_its_path_mtu_are_the_kernels(tools: Tools, routed: Lab) -> None:
-    here, there = routed.hosts
-    args = [tools.tcp, "serve", "192.0.2.7", "7000", "--kernel"]
-    tools.serve(there, args)
-    report = tools.call_tcp(here, "harp", "send", "192.0.2.7", 7000, "--bytes", "1000000")
+# A network behind the second host, how its prefix is written, headers in front of a segment.
+BEYOND = {
+    "IPv4": ("192.0.2.7", "192.0.2.0/24", 40),
+    "IPv6": ("2001:db8::7", "2001:db8::/64", 60),
+    "IPv6-default-by-link-local": ("2001:db8::7", "default", 60),
+}
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_a_gateway_and_its_path_mtu_are_the_kernels(tools: Tools, dual: Lab, kind: str) -> None:
+    here, there = dual.hosts
+    address, prefix, headers = BEYOND[kind]
+    there.run("ip", "address", "add", address, "dev", "lo")
+    gateway = "10.77.0.2" if kind == "IPv4" else "fd77::2"
+    family = "-4" if kind == "IPv4" else "-6"
+    if kind.endswith("link-local"):
+        gateway = link_local(there)
+        # A worse way to the same, which the kernel keeps for later.
+        here.run("ip", "-6", "route", "add", prefix, "via", "fd77::99", "metric", "4096")
+    dev = ["dev", here.ifname]
+    here.run("ip", family, "route", "add", prefix, "via", gateway, *dev, "mtu", "1400")
+    tools.serve(there, [tools.tcp, "serve", address, "7000", "--kernel"])
+    report = tools.call_tcp(here, "harp", "send", address, 7000, "--bytes", "1000000")
     assert report["bytes"] == 1000000
-    assert report["conn"]["snd_mss_bytes"] == 1400 - 40 - 12
+    assert report["conn"]["snd_mss_bytes"] == 1400 - headers - 12
+    states = json.loads(here.run("ip", "-j", family, "neigh", "show", "to", gateway, *dev))
+    assert [entry["state"] for entry in states] == [["REACHABLE"]], "progress is passed on"
 
 
-def test_addresses_and_routes_follow_the_kernel_while_running(tools: Tools, lab: Lab) -> None:
+def test_link_local_addresses_need_no_other(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    address = f"{link_local(there)}%{here.ifname}"
+    for client, server, port in (("harp", "kernel", 7000), ("kernel", "harp", 61000)):
+        serving = tools.serve(
+            there, [tools.tcp, "serve", "::", str(port), *tools.side(there, server)]
+        )
+        report = tools.call_tcp(here, client, "send", address, port, "--bytes", "100000")
+        assert report["bytes"] == 100000
+        finish(serving)
+
+
+ANNOUNCE_CALLER = """
+import socket
+server = socket.create_server(("::", 7000), family=socket.AF_INET6)
+print("ready", flush=True)
+print(server.accept()[1][0], flush=True)
+"""
+
+
+def caller(tools: Tools, lab: Lab, kind: str) -> str:
+    """The address from which the first host calls fd77::2."""
+    here, there = lab.hosts
+    server = tools.serve(there, [sys.executable, "-c", ANNOUNCE_CALLER])
+    outcome(here, [tools.tcp, "send", "fd77::2", "7000", *tools.side(here, kind)])
+    return finish(server)[0].strip()
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        [("fd77::3/64", "preferred_lft", "0"), ("fd99::1/64",)],
+        [("fd77:0:0:1::3/64",), ("fd99::1/64",)],
+        [("2001:db8::1/64",), ("fd77::4/64",)],
+    ],
+    ids=["deprecated", "prefix", "label"],
+)
+def test_harp_calls_from_the_address_that_the_kernel_calls_from(
+    tools: Tools, dual: Lab, addresses: list[tuple[str, ...]]
+) -> None:
+    here = dual.hosts[0]
+    for words in addresses:
+        here.run("ip", "address", "add", *words, "dev", here.ifname, "nodad")
+    of_the_kernel = caller(tools, dual, "kernel")
+    assert caller(tools, dual, "harp") == of_the_kernel
+
+
+NEW = {"IPv4": ("10.78.0.", "/24"), "IPv6": ("fd78::", "/64")}
+
+
+@pytest.mark.parametrize("family", NEW)
+def test_addresses_and_routes_follow_the_kernel_while_running(
+    tools: Tools, lab: Lab, family: str
+) -> None:
     here, there = lab.hosts
     server = tools.serve(
-        there, [tools.tcp, "serve", "0.0.0.0", "61000", *tools.side(there, "harp"), "-o", "json"]
+        there, [tools.tcp, "serve", "::", "61000", *tools.side(there, "harp"), "-o", "json"]
     )
-    there.run("ip", "address", "add", "10.78.0.2/24", "dev", there.ifname)
-    here.run("ip", "address", "add", "10.78.0.1/24", "dev", here.ifname)
+    network, length = NEW[family]
+    nodad = ["nodad"] if family == "IPv6" else []
+    for host, number in ((there, 2), (here, 1)):
+        address = f"{network}{number}{length}"
+        host.run("ip", "address", "add", address, "dev", host.ifname, *nodad)
     # Until the stack has heard of it the kernel answers for the new address, with RST.
     report = None
     for _ in range(50):
         try:
-            report = tools.call_tcp(here, "kernel", "send", "10.78.0.2", 61000, "--bytes", "100000")
+            report = tools.call_tcp(
+                here, "kernel", "send", f"{network}2", 61000, "--bytes", "100000"
+            )
             break
         except AssertionError:
             continue

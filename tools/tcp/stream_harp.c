@@ -133,8 +133,24 @@ static int harp_accept(struct stream_host *host, struct stream **out)
 	return 0;
 }
 
+/* The address that was asked for, else the kernel's choice; what neither says the stack chooses. */
+static struct harp_endpoint harp_source(const struct stream_options *opt)
+{
+	static const struct harp_addr any;
+	struct harp_endpoint source = opt->local;
+	struct harp_host_route route;
+
+	source.scope_id = opt->remote.scope_id;
+	if (memcmp(&source.addr, &any, sizeof(any)) == 0 &&
+	    !harp_host_route_on(&opt->remote.addr, source.scope_id, &route) &&
+	    harp_host_address_state(opt->ifname, &route.source) >= 0)
+		source.addr = route.source;
+	return source;
+}
+
 static int harp_connect(struct stream_host *host, struct stream **out)
 {
+	const struct harp_endpoint source = harp_source(&host->opt);
 	struct harp_tcp_options tcp;
 	struct harp_stream *h = harp_stream_new(host);
 	int rc;
@@ -143,8 +159,7 @@ static int harp_connect(struct stream_host *host, struct stream **out)
 		return -ENOMEM;
 	harp_options(&host->opt, &tcp);
 	tcp.user = h;
-	rc = harp_tcp_connect(streams(host)->stack, &host->opt.local, &host->opt.remote, &tcp,
-			      &h->conn);
+	rc = harp_tcp_connect(streams(host)->stack, &source, &host->opt.remote, &tcp, &h->conn);
 	if (rc) {
 		free(h);
 		return rc;
