@@ -4,7 +4,8 @@
  *
  * conform PLUGIN VERSION [CASE...]   exit 0 passed, 1 failed, 2 wrong usage, 77 cannot run here
  * Kernel lanes over lo. With CONFORM_HOSTS=2 two hosts (namespaces with a veth pair between them) and
- * HARP lanes, or what HARP_PATH says. CONFORM_VERBOSE=1 shows the log.
+ * HARP lanes, or what HARP_PATH says; with CONFORM_FAMILY=6 these have IPv6 addresses only.
+ * CONFORM_VERBOSE=1 shows the log.
  */
 #include <limits.h>
 #include <signal.h>
@@ -71,7 +72,7 @@ static bool wanted(const char *name, char **names)
 int main(int argc, char **argv)
 {
 	int version = argc > 2 ? atoi(argv[2]) : 0;
-	const char *hosts = getenv("CONFORM_HOSTS");
+	const char *hosts = getenv("CONFORM_HOSTS"), *family = getenv("CONFORM_FAMILY");
 	unsigned run = 0, failed = 0;
 
 	if (!net_is_valid(version)) {
@@ -82,7 +83,7 @@ int main(int argc, char **argv)
 	if (hosts && !strcmp(hosts, "2")) {
 		char directory[PATH_MAX];
 
-		if (!make_two_hosts(argv[1]))
+		if (!make_two_hosts(argv[1], family && !strcmp(family, "6")))
 			return 77;
 		REQUIRE(realpath(argv[1], directory));
 		*strrchr(directory, '/') = '\0';

@@ -376,7 +376,7 @@ void remove_hosts(void)
 	rmdir(host_far_copy);
 }
 
-bool make_two_hosts(const char *plugin)
+bool make_two_hosts(const char *plugin, bool ipv6)
 {
 	char directory[] = "/tmp/conform-XXXXXX";
 
@@ -388,10 +388,16 @@ bool make_two_hosts(const char *plugin)
 		REQUIRE(host_netns[host] > 0);
 	}
 	shell("ip link add hb type veth peer name ha netns /proc/self/fd/%d && "
-	      "ip addr add 10.77.0.2/24 dev hb && ip link set hb up",
-	      host_netns[HOST_SENDER]);
+	      "%s && ip addr add %s dev hb %s && ip link set hb up",
+	      host_netns[HOST_SENDER],
+	      ipv6 ? "echo 0 >/proc/sys/net/ipv6/conf/hb/accept_dad" : "true",
+	      ipv6 ? "fd77::2/64" : "10.77.0.2/24", ipv6 ? "nodad" : "");
 	REQUIRE(setns(host_netns[HOST_SENDER], CLONE_NEWNET) == 0);
-	shell("ip addr add 10.77.0.1/24 dev ha");
+	if (ipv6)
+		shell("echo 0 >/proc/sys/net/ipv6/conf/ha/accept_dad && "
+		      "ip addr add fd77::1/64 dev ha nodad");
+	else
+		shell("ip addr add 10.77.0.1/24 dev ha");
 	interface_up("ha");
 	for (int host = HOST_SENDER; host <= HOST_RECEIVER; host++)
 		fcntl(host_netns[host], F_SETFD, FD_CLOEXEC);

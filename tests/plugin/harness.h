@@ -96,7 +96,7 @@ unsigned count_fds(void);
 /* One host: a network namespace with lo up; the machine's own when that isn't allowed. */
 void make_one_host(void);
 /* Two: namespaces with a veth pair between them, "ha" and "hb". False when that isn't allowed. */
-bool make_two_hosts(const char *plugin);
+bool make_two_hosts(const char *plugin, bool ipv6);
 void remove_hosts(void);       /* what is left of them in the file system */
 const char *host_ifname(void); /* of this_host; of the sender for both */
 

@@ -76,9 +76,10 @@ def test_check_json_and_exit_code_agree() -> None:
 
 
 @pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
-def test_demo_agrees(path: str) -> None:
-    done = harpctl("demo", "--epochs", "2", "--path", path, "-o", "json")
+def test_demo_agrees(path: str, family: tuple[str, ...]) -> None:
+    done = harpctl("demo", "--epochs", "2", "--path", path, *family, "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
     report = json.loads(done.stdout)
     verdict = report["verdict"]
@@ -101,18 +102,21 @@ def test_demo_on_a_bridge_of_four() -> None:
 
 
 @pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("mode", ["lat", "bw", "allreduce"])
-def test_bench_delivers_right_results(mode: str) -> None:
-    done = harpctl("bench", mode, "-b", "4K", "-e", "4K", "-n", "50", "-o", "json")
+def test_bench_delivers_right_results(mode: str, family: tuple[str, ...]) -> None:
+    done = harpctl("bench", mode, "-b", "4K", "-e", "4K", "-n", "50", *family, "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
     report = json.loads(done.stdout)
     assert report["net"] == "HARP"
+    assert report["lab"]["ipv6"] == bool(family)
     assert [row["wrong"] for row in report["results"]] == [0]
 
 
 @pytest.mark.usefixtures("need_root")
-def test_bench_wire_counts_frames() -> None:
-    done = harpctl("bench", "wire", "--seconds", "1", "-o", "json")
+@pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
+def test_bench_wire_counts_frames(family: tuple[str, ...]) -> None:
+    done = harpctl("bench", "wire", "--seconds", "1", *family, "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
     report = json.loads(done.stdout)
     assert report["stream"]["frames_per_s"] > 0
