@@ -400,8 +400,8 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 
 void tcp_conn_reset(struct harp_conn *conn, int error)
 {
-	/* RFC 9293 3.10.5: RST from SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1/2 and CLOSE-WAIT; in the other
-	 * states the peer has nothing left to be told. */
+	/* RFC 9293 3.10.5: RST from SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1/2 and CLOSE-WAIT. Also from CLOSING
+	 * and LAST-ACK, where it asks for none: the peer may still wait for data that is lost now. */
 	if (conn->state >= HARP_TCP_SYN_RECEIVED && conn->state != HARP_TCP_TIME_WAIT &&
 	    conn->state != HARP_TCP_CLOSED)
 		(void)tcp_out_rst(conn);

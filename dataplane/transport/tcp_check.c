@@ -271,7 +271,8 @@ enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment 
 bool tcp_check_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	if (conn->state != HARP_TCP_TIME_WAIT ||
-	    (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
+	    (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN ||
+	    !tcp_listener_find(conn->tcp, &conn->path.src, conn->local_port))
 		return false;
 	if ((conn->options & HARP_TCPI_TIMESTAMPS) && (seg->opt.seen & TCP_OPT_TIMESTAMP) &&
 	    seg->opt.tsval != conn->ts_recent)

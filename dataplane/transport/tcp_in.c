@@ -338,9 +338,8 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 
 	if (conn->state == HARP_TCP_SYN_SENT)
 		return in_syn_sent(conn, seg);
-	if (tcp_check_time_wait_reuse(conn, seg)) {
+	if (tcp_check_time_wait_reuse(conn, seg))
 		return in_time_wait_reuse(conn, seg);
-	}
 	v = tcp_check_segment(conn, seg);
 	if (v != TCP_PASS)
 		return v;

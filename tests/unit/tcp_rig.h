@@ -52,6 +52,7 @@ struct rig {
 	unsigned in_head, in_tail;
 	struct rig_seg out[RIG_QUEUE];
 	unsigned out_head, out_tail;
+	uint32_t timers; /* of the stack alone */
 };
 
 static inline size_t rig_receive(void *ctx, void *buf, size_t cap)
@@ -116,6 +117,7 @@ static inline void rig_open(struct rig *rig)
 	CHECK_EQ(harp_stack_create(&rig->stack, rig->nic, &options), 0);
 	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
 	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &peer, peer_mac), 0);
+	rig->timers = rig->stack->wheel.count;
 }
 
 static inline uint64_t rig_stat(const struct rig *rig, const char *name)
@@ -124,21 +126,6 @@ static inline uint64_t rig_stat(const struct rig *rig, const char *name)
 
 	CHECK_EQ(harp_stack_stat(rig->stack, name, &value), 0);
 	return value;
-}
-
-/* Nothing may be left: every test ends with this. */
-static inline void rig_close(struct rig *rig)
-{
-	if (rig->conn)
-		harp_conn_abort(rig->conn);
-	if (rig->listener)
-		harp_listener_close(rig->listener);
-	harp_stack_poll(rig->stack, rig->now_ns);
-	harp_stack_poll(rig->stack, rig->now_ns);
-	CHECK_EQ(rig_stat(rig, "frames_tcp_tx"), 0);
-	CHECK_EQ(rig_stat(rig, "frames_tcp_rx"), 0);
-	harp_stack_destroy(rig->stack);
-	harp_nic_destroy(rig->nic);
 }
 
 static inline void rig_poll(struct rig *rig)
@@ -161,6 +148,43 @@ static inline void rig_wait(struct rig *rig, uint64_t ns)
 	}
 	rig->now_ns = until_ns;
 	rig_poll(rig);
+}
+
+/* No connection, frame, timer, flow or port: as the stack was made. */
+static inline void rig_nothing_left(const struct rig *rig)
+{
+	const struct tcp *tcp = &rig->stack->tcp;
+	uint32_t ports = 0;
+
+	CHECK_EQ(rig_stat(rig, "tcp_conns"), 0);
+	CHECK_EQ(rig_stat(rig, "frames_tcp_tx"), 0);
+	CHECK_EQ(rig_stat(rig, "frames_tcp_rx"), 0);
+	CHECK_EQ(rig->stack->pool.free_count + rig->stack->io.fill_held + rig->stack->io.tx_held,
+		 rig->stack->pool.frame_count);
+	CHECK_EQ(rig->stack->wheel.count, rig->timers);
+	CHECK_EQ(tcp->flows.count, 0);
+	CHECK_EQ(tcp->embryonic_count, 0);
+	for (uint32_t port = 0; port < 65536; port++)
+		ports += tcp->ports.users[port];
+	CHECK_EQ(ports, 0);
+	CHECK(TAILQ_EMPTY(&tcp->tx_ready) && TAILQ_EMPTY(&tcp->tx_blocked) &&
+	      TAILQ_EMPTY(&tcp->tx_unresolved) && TAILQ_EMPTY(&tcp->ack_list) &&
+	      TAILQ_EMPTY(&tcp->events) && TAILQ_EMPTY(&tcp->pool_waiters) &&
+	      TAILQ_EMPTY(&tcp->time_wait));
+}
+
+/* Every test ends with this. */
+static inline void rig_close(struct rig *rig)
+{
+	if (rig->conn)
+		harp_conn_abort(rig->conn);
+	if (rig->listener)
+		harp_listener_close(rig->listener);
+	rig_poll(rig);
+	rig_wait(rig, 200 * RIG_S); /* whoever was closed finishes alone */
+	rig_nothing_left(rig);
+	harp_stack_destroy(rig->stack);
+	harp_nic_destroy(rig->nic);
 }
 
 /* Everything about a segment of the peer that a test may want to be odd. */

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tcp_states.c - RFC 9293 figure 5 and section 3.10 as a table: in each state, each event, with the
+ * reply and the next state. And whatever happened, when the application lets go nothing is left behind.
+ *
+ * A cell is "reply state". Replies: - none, S SYN, SA SYN-ACK, A ACK, F FIN, R RST, RA RST with ACK. States
+ * by their initials below; = the same; 0 CLOSED, with the reason in the third part when it is not none.
+ * Of a call the third part is what it returned.
+ */
+#include "tcp_rig.h"
+
+static struct rig rig;
+
+enum {
+	LISTEN,
+	SYN_SENT,
+	SYN_RCVD,
+	ESTAB,
+	FIN_1,
+	FIN_2,
+	CLOSE_W,
+	CLOSING,
+	LAST_ACK,
+	TIME_W,
+	STATES
+};
+static const char *const names[STATES] = {
+	"L", "SS", "SR", "E", "F1", "F2", "CW", "C", "LA", "TW"
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * States, made by playing the peer.
+ */
+static void our_fin(void)
+{
+	CHECK_EQ(harp_conn_shutdown(rig.conn), 0);
+	rig_poll(&rig);
+	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+}
+
+static void peer_fin(void)
+{
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
+	rig.seq++;
+	rig_poll(&rig);
+	rig.out_head = rig.out_tail;
+}
+
+static void enter(unsigned state)
+{
+	rig_open(&rig);
+	if (state == LISTEN || state == SYN_RCVD) {
+		rig_listen(&rig, 4);
+		if (state == LISTEN)
+			return;
+		rig_says(&rig, rig_syn(&rig, TCP_SYN));
+		rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
+		rig.seq++;
+		return;
+	}
+	if (state == SYN_SENT) {
+		rig_syn_sent(&rig, NULL);
+		return;
+	}
+	rig_established(&rig, NULL);
+	if (state == CLOSE_W || state == LAST_ACK)
+		peer_fin();
+	if (state >= FIN_1 && state != CLOSE_W)
+		our_fin();
+	if (state == FIN_2 || state == TIME_W)
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	if (state == CLOSING) {
+		rig.ack--; /* it has not seen our FIN */
+		peer_fin();
+		rig.ack++;
+	}
+	if (state == TIME_W)
+		peer_fin();
+	rig.out_head = rig.out_tail;
+	rig_events(&rig);
+}
+
+/* The state of the one connection that there may be. */
+static const char *state_now(void)
+{
+	static const uint8_t of[HARP_TCP_CLOSED + 1] = {
+		[HARP_TCP_SYN_SENT] = SYN_SENT, [HARP_TCP_SYN_RECEIVED] = SYN_RCVD,
+		[HARP_TCP_ESTABLISHED] = ESTAB, [HARP_TCP_FIN_WAIT_1] = FIN_1,
+		[HARP_TCP_FIN_WAIT_2] = FIN_2,  [HARP_TCP_CLOSE_WAIT] = CLOSE_W,
+		[HARP_TCP_CLOSING] = CLOSING,   [HARP_TCP_LAST_ACK] = LAST_ACK,
+		[HARP_TCP_TIME_WAIT] = TIME_W,
+	};
+	const struct tcp *tcp = &rig.stack->tcp;
+
+	for (uint32_t i = 0; i < tcp->max_conns; i++) {
+		if (tcp->conns[i].state != HARP_TCP_CLOSED)
+			return names[of[tcp->conns[i].state]];
+	}
+	return rig.listener ? "L" : "0";
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Events.
+ */
+static struct rig_say segment(uint8_t flags, uint32_t seq_off, uint32_t len)
+{
+	struct rig_say say = rig_usual(&rig, flags, len);
+
+	say.seq += seq_off;
+	return say;
+}
+
+static int ev_syn(void)
+{
+	struct rig_say say = rig_syn(&rig, TCP_SYN);
+
+	say.seq += 1000; /* not the one that began the connection; as old as its timestamps */
+	rig_says(&rig, say);
+	return 0;
+}
+static int ev_syn_newer(void)
+{
+	rig.tsval += 10;
+	return ev_syn();
+}
+static int ev_syn_ack(void)
+{
+	struct rig_say say = rig_syn(&rig, TCP_SYN | TCP_ACK);
+
+	if (rig.seq != RIG_PEER_ISS)
+		say.seq = RIG_PEER_ISS; /* again */
+	rig_says(&rig, say);
+	return 0;
+}
+static int ev_ack(void)
+{
+	rig_says(&rig, segment(TCP_ACK, 0, 0));
+	return 0;
+}
+static int ev_ack_unsent(void)
+{
+	rig.ack += 1000;
+	rig_says(&rig, segment(TCP_ACK, 0, 0));
+	rig.ack -= 1000;
+	return 0;
+}
+static int ev_no_ack(void) /* neither ACK nor SYN nor RST */
+{
+	rig_says(&rig, segment(TCP_PSH, 0, 10));
+	return 0;
+}
+static int ev_fin(void)
+{
+	rig_says(&rig, segment(TCP_ACK | TCP_FIN, 0, 0));
+	return 0;
+}
+static int ev_fin_alone(void) /* that does not acknowledge our FIN, if there was one */
+{
+	bool ours = rig.conn && (rig.conn->flags & CONN_FIN_QUEUED);
+
+	rig.ack -= ours;
+	rig_says(&rig, segment(TCP_ACK | TCP_FIN, 0, 0));
+	rig.ack += ours;
+	return 0;
+}
+static int ev_fin_again(void)
+{
+	rig_says(&rig, segment(TCP_ACK | TCP_FIN, -1u, 0));
+	return 0;
+}
+static int ev_rst(void)
+{
+	rig_says(&rig, segment(TCP_RST | TCP_ACK, 0, 0));
+	return 0;
+}
+static int ev_rst_near(void)
+{
+	rig_says(&rig, segment(TCP_RST, 1, 0));
+	return 0;
+}
+static int ev_rst_far(void)
+{
+	rig_says(&rig, segment(TCP_RST, 1u << 30, 0));
+	return 0;
+}
+static int ev_data(void)
+{
+	rig_says(&rig, segment(TCP_ACK | TCP_PSH, 0, 100));
+	rig_poll(&rig);
+	return 0;
+}
+static int ev_data_old(void)
+{
+	rig_says(&rig, segment(TCP_ACK | TCP_PSH, -100u, 100));
+	return 0;
+}
+static int ev_data_far(void)
+{
+	rig_says(&rig, segment(TCP_ACK | TCP_PSH, 1u << 30, 100));
+	return 0;
+}
+static int ev_send(void)
+{
+	return rig.conn ? (int)rig_write(&rig, 10) : -EBADF;
+}
+static int ev_recv(void)
+{
+	uint8_t buf[10];
+
+	return rig.conn ? (int)harp_conn_recv(rig.conn, buf, sizeof(buf)) : -EBADF;
+}
+static int ev_shutdown(void)
+{
+	int err = rig.conn ? harp_conn_shutdown(rig.conn) : -EBADF;
+
+	rig_poll(&rig);
+	return err;
+}
+static int ev_close(void)
+{
+	if (rig.conn)
+		harp_conn_close(rig.conn);
+	else
+		harp_listener_close(rig.listener);
+	rig.conn = NULL;
+	rig.listener = NULL;
+	rig_poll(&rig);
+	return 0;
+}
+static int ev_abort(void)
+{
+	if (!rig.conn)
+		return ev_close();
+	harp_conn_abort(rig.conn);
+	rig.conn = NULL;
+	rig_poll(&rig);
+	return 0;
+}
+/* The peer has gone; the application too, where it may: what the timers make of it. */
+static int ev_silence(void)
+{
+	rig_wait(&rig, 150 * RIG_S);
+	/* the last of what was sent: retransmissions come in any number */
+	while (rig_pending(&rig) > 1)
+		rig.out_head++;
+	return 0;
+}
+static int ev_close_silence(void)
+{
+	ev_close();
+	return ev_silence();
+}
+
+static const struct {
+	const char *name;
+	int (*happen)(void);
+	const char *cell[STATES];
+} rows[] = {
+	/* LISTEN, SYN-SENT, SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, CLOSING,
+	 * LAST-ACK, TIME-WAIT */
+	/* clang-format off */
+	/* in the window, no newer than the last timestamp: RFC 5961 section 4 */
+	{ "syn", ev_syn, { "SA SR", "SA SR", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
+	/* one that TIME-WAIT would give way to, did anybody listen: RFC 6191 */
+	{ "syn_newer", ev_syn_newer, { "SA SR", "SA SR", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
+	/* the one that opened the connection */
+	{ "syn_ack", ev_syn_ack, { "R =", "A E", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
+	/* of everything */
+	{ "ack", ev_ack, { "R =", "- =", "- E", "- =", "- F2", "- =", "- =", "- TW", "- 0", "- =" } },
+	/* RFC 5961 section 5 */
+	{ "ack_unsent", ev_ack_unsent, { "R =", "R =", "R =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
+	/* neither ACK nor SYN nor RST */
+	{ "no_ack", ev_no_ack, { "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =" } },
+	/* that acknowledges everything */
+	{ "fin", ev_fin, { "R =", "- =", "A CW", "A CW", "A TW", "A TW", "- =", "- TW", "- 0", "- =" } },
+	/* that does not acknowledge our FIN */
+	{ "fin_alone", ev_fin_alone, { "R =", "- =", "A CW", "A CW", "A C", "A TW", "- =", "- =", "- =", "- =" } },
+	/* one before RCV.NXT: the peer has not seen our ACK of it */
+	{ "fin_again", ev_fin_again, { "R =", "- =", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
+	/* at exactly RCV.NXT; RFC 1337 in TIME-WAIT */
+	{ "rst", ev_rst, { "- =", "- 0 ECONNREFUSED", "- L", "- 0 ECONNRESET", "- 0 ECONNRESET", "- 0 ECONNRESET", "- 0 ECONNRESET", "- 0", "- 0", "- =" } },
+	/* in the window: RFC 5961 section 3 */
+	{ "rst_near", ev_rst_near, { "- =", "- =", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
+	/* outside */
+	{ "rst_far", ev_rst_far, { "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =" } },
+	/* in order; beyond the FIN from CLOSE-WAIT on */
+	{ "data", ev_data, { "R =", "- =", "A E", "A =", "A F2", "A =", "- =", "- TW", "- 0", "- =" } },
+	/* received before */
+	{ "data_old", ev_data_old, { "R =", "- =", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
+	/* outside the window */
+	{ "data_far", ev_data_far, { "R =", "- =", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
+	/* 10 bytes */
+	{ "send", ev_send, { "- = EBADF", "- = ENOTCONN", "- = EBADF", "A =", "- = EPIPE", "- = EPIPE", "A =", "- = EPIPE", "- = EPIPE", "- = EPIPE" } },
+	{ "recv", ev_recv, { "- = EBADF", "- = EAGAIN", "- = EBADF", "- = EAGAIN", "- = EAGAIN", "- = EAGAIN", "- =", "- =", "- =", "- =" } },
+	{ "shutdown", ev_shutdown, { "- = EBADF", "- =", "- = EBADF", "F F1", "- =", "- =", "F LA", "- =", "- =", "- =" } },
+	{ "close", ev_close, { "- 0", "- 0", "RA 0", "F F1", "- =", "- =", "F LA", "- =", "- =", "- =" } },
+	{ "abort", ev_abort, { "- 0", "- 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "- 0" } },
+	/* of peer and application, for 150 s */
+	{ "silence", ev_silence, { "- =", "S 0 ETIMEDOUT", "SA L", "- =", "RA 0 ETIMEDOUT", "- =", "- =", "RA 0 ETIMEDOUT", "RA 0 ETIMEDOUT", "- 0" } },
+	/* the application has closed */
+	{ "close_silence", ev_close_silence, { "- 0", "- 0", "RA 0", "RA 0", "RA 0", "- 0", "RA 0", "RA 0", "RA 0", "- 0" } },
+	/* clang-format on */
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * A cell.
+ */
+static const char *reply_name(uint8_t flags)
+{
+	switch (flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) {
+	case TCP_SYN:
+		return "S";
+	case TCP_SYN | TCP_ACK:
+		return "SA";
+	case TCP_ACK:
+		return "A";
+	case TCP_FIN | TCP_ACK:
+		return "F";
+	case TCP_RST:
+		return "R";
+	case TCP_RST | TCP_ACK:
+		return "RA";
+	default:
+		return "?";
+	}
+}
+
+static void check_cell(unsigned row, unsigned state)
+{
+	char got[64], was[4];
+	const char *now, *reply = "-";
+	int result;
+
+	enter(state);
+	snprintf(was, sizeof(was), "%s", state_now());
+	CHECK_STR(was, names[state]);
+	result = rows[row].happen();
+	if (rig_pending(&rig) > 0)
+		reply = reply_name(rig.out[rig.out_head % RIG_QUEUE].flags);
+	CHECK(rig_pending(&rig) <= 1);
+	now = state_now();
+	if (strcmp(now, was) == 0)
+		now = "=";
+	if (result == 0 && rig.conn)
+		result = harp_conn_error(rig.conn);
+	snprintf(got, sizeof(got), result < 0 ? "%s %s %s" : "%s %s", reply, now,
+		 result < 0 ? strerrorname_np(-result) : "");
+	if (strcmp(got, rows[row].cell[state]) != 0) {
+		fprintf(stderr, "%s in %s: \"%s\", not \"%s\"\n", rows[row].name, names[state], got,
+			rows[row].cell[state]);
+		check_failures++;
+	}
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+		for (unsigned state = 0; state < STATES; state++)
+			check_cell(row, state);
+	}
+	return check_done();
+}
