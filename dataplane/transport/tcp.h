@@ -62,6 +62,8 @@ enum tcp_flag {
 #define TCP_TX_QUOTA_SEGMENTS 16u   /* of one connection before the next one has its turn */
 #define TCP_PACE_BURST_NS 250000ull /* what a paced connection may send at once, at its rate */
 
+#define TCP_COOKIES_USED 1024u /* remembered, so that none is good twice */
+
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
@@ -317,6 +319,7 @@ struct tcp {
 	struct flow_table flows;
 	struct port_table ports;
 	struct siphash_key isn_secret, challenge_secret, cookie_secret;
+	uint32_t cookies_used[TCP_COOKIES_USED]; /* lately; by their low bits */
 	struct harp_conn *conns;
 	uint32_t max_conns; /* conns has one more, which is nobody's: see tcp_cookie.c */
 	uint32_t embryonic_count;
@@ -686,6 +689,8 @@ void tcp_timer_resent(struct harp_conn *conn); /* the oldest, or a probe: the RT
 void tcp_timer_probe(struct harp_conn *conn);  /* nothing is marked any more */
 void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns);
 void tcp_timer_blocked(struct harp_conn *conn); /* nothing is in flight, yet something waits */
+void tcp_timer_sliver(
+	struct harp_conn *conn); /* nor is, as the window is too small to be worth it */
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
 void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns); /* it has to wait so long */
 void tcp_timer_keepalive(struct harp_conn *conn);               /* its settings changed */

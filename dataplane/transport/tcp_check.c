@@ -175,9 +175,19 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 
 static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segment *seg)
 {
-	uint32_t space =
-		seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
+	uint32_t space;
 
+	if (conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
+	    (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
+	    seg->seq == conn->irs_seq) {
+		/* Simultaneous open: the SYN is known, and its ACK is what we wait for. The peer may wait for
+		 * ours, as our SYN-ACK may be lost. */
+		seg->flags &= (uint8_t)~TCP_SYN;
+		seg->seq++;
+		seg->wnd_field >>= conn->snd_wscale; /* a SYN's is not scaled */
+		tcp_tx_want_ack(conn, true);
+	}
+	space = seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
 	if (seg->flags & TCP_RST) /* it may carry a reason (RFC 9293 3.5.3) that is no data */
 		space = 0;
 	/* A SYN again in SYN-RECEIVED: our SYN-ACK was lost. */
@@ -238,9 +248,6 @@ static enum tcp_verdict check_syn(struct harp_conn *conn, const struct tcp_segme
 {
 	if (!(seg->flags & TCP_SYN))
 		return TCP_PASS;
-	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & TCP_ACK) &&
-	    seg->seq == conn->irs_seq)
-		return TCP_PASS; /* simultaneous open: its ACK is what we wait for */
 	/* RFC 5961 section 4.2: "TCP endpoints MUST send a challenge ACK to the remote peer". */
 	tcp_challenge(conn);
 	return TCP_DROP_STATE;

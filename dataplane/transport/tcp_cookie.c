@@ -15,7 +15,9 @@
  * part of what is hashed, so that the effective secret changes with it; this one and the last are good,
  * and an answer thus for 69 to 137 s. A guess hits one of 2 periods x 8 MSS of 2^32 (2^-28), and with
  * timestamps must also echo a TSval of the last 137 s at the 4-tuple's secret offset: 2^-28 x 2^-15. Then
- * the connection is made as if its SYN had been kept, and the ACK does the rest.
+ * the connection is made as if its SYN had been kept, and the ACK does the rest. The cookies that came back
+ * last are remembered, or a segment that the network had duplicated would open a connection once more when
+ * the first is gone, and bring its bytes again.
  *
  * There is no limit per source: the sources of a flood are forged, and a limit would lock out whoever is
  * named by one.
@@ -161,13 +163,14 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 {
 	struct tcp *tcp = l->tcp;
 	struct harp_conn *conn = &tcp->conns[tcp->max_conns];
+	uint32_t *used = &tcp->cookies_used[ack->ack % TCP_COOKIES_USED];
 	struct tcp_segment syn;
 
 	tcp_conn_blank(conn, &l->options);
 	if (!tcp_listen_tuple(l, conn, ack))
 		return false;
 	tcp_conn_begin(conn);
-	if (!cookie_check(conn, ack, &syn)) {
+	if (*used == ack->ack || !cookie_check(conn, ack, &syn)) {
 		tcp->stats->tcp_cookies_refused++;
 		return false;
 	}
@@ -179,6 +182,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 	conn = tcp_listen_embryo(l, &syn);
 	if (!conn)
 		return false;
+	*used = ack->ack;
 	tcp_conn_iss(conn, ack->ack - 1);
 	conn->snd_nxt_seq = ack->ack;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;

@@ -26,6 +26,8 @@
 /* RFC 8985 section 7.2 has a probe after 2 * SRTT; a peer that is being scheduled may need as long. */
 #define TIMER_PTO_NS_MIN 500000u
 #define TIMER_BACKOFF_MAX 16u
+/* RFC 9293 3.8.6.2.1: "the override timeout should be in the range 0.1 - 1.0 seconds". */
+#define TIMER_OVERRIDE_NS (100 * TCP_NS_PER_MS)
 #define TIMER_SUSPECT_BACKOFF 3u /* timeouts in a row: is the next hop still where it was? */
 
 static void timer_arm(struct harp_conn *conn)
@@ -196,6 +198,18 @@ void tcp_timer_blocked(struct harp_conn *conn)
 		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
 	}
+}
+
+void tcp_timer_sliver(struct harp_conn *conn)
+{
+	uint64_t after_ns = tcp_timer_rto_ns(conn);
+
+	if (conn->rto_deadline_ns != TCP_NEVER_NS)
+		return;
+	conn->progress_ns = conn->tcp->now_ns;
+	conn->rto_deadline_ns =
+		conn->tcp->now_ns + (after_ns > TIMER_OVERRIDE_NS ? after_ns : TIMER_OVERRIDE_NS);
+	timer_arm(conn);
 }
 
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns)

@@ -30,7 +30,8 @@
 
 #include <errno.h>
 
-#define TX_PHASE_SEGMENTS_MAX 256u /* then the receive ring has its turn */
+#define TX_SLIVER_BYTES (TCP_MSS_BYTES_MIN / 2) /* less is sent when the override timer says so */
+#define TX_PHASE_SEGMENTS_MAX 256u              /* then the receive ring has its turn */
 
 /* ------------------------------------------------------------------------------------------------
  * Data.
@@ -117,10 +118,16 @@ static bool tx_may_send(struct harp_conn *conn, struct frame *seg)
 	if (bytes <= usable)
 		return conn->cc.pacing_bytes_per_s == 0 || bytes == 0 || tx_paced(conn, bytes);
 	/* "min(D,U) >= Fs*Max(SND.WND)", Fs = 1/2; or the override time-out: see tcp_timer.c. */
-	if (usable > 0 &&
-	    (usable >= conn->snd_wnd_max_bytes / 2 || (conn->flags & CONN_WINDOW_FORCE)))
+	if (usable > 0 && (conn->flags & CONN_WINDOW_FORCE))
 		return tcp_sndq_split(conn, seg, usable);
-	if (conn_flight_bytes(conn) == 0)
+	/* Unless Max(SND.WND) is a joke: RFC 1122's sender would let itself be led by a window of 1. */
+	if (usable >= conn->snd_wnd_max_bytes / 2 && usable >= TX_SLIVER_BYTES)
+		return tcp_sndq_split(conn, seg, usable);
+	if (conn_flight_bytes(conn) > 0)
+		return false;
+	if (conn->snd_wnd_bytes > 0)
+		tcp_timer_sliver(conn);
+	else
 		tcp_timer_blocked(conn);
 	return false;
 }

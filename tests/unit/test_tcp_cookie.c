@@ -195,6 +195,24 @@ static void test_first_data_brings_the_cookie_when_the_ack_is_lost(void)
 	rig_close(&rig);
 }
 
+static void test_a_cookie_is_good_once(void)
+{
+	struct harp_conn *conn;
+
+	open_with_routes(1);
+	press();
+	client_syn();
+	client_says(TCP_ACK, 100);
+	CHECK_EQ(harp_tcp_accept(rig.listener, &conn), 0);
+	harp_conn_abort(conn);
+	rig_poll(&rig);
+	rig.out_head = rig.out_tail;
+	client_says(TCP_ACK, 100); /* a copy that took a longer way */
+	CHECK_EQ(harp_tcp_accept(rig.listener, &conn), -EAGAIN);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
 /* After so long, is the cookie still good? */
 static bool good_after(uint64_t ns)
 {
@@ -319,6 +337,7 @@ int main(void)
 	test_flood_of_100000_syns_keeps_out_nobody();
 	test_options_come_back();
 	test_first_data_brings_the_cookie_when_the_ack_is_lost();
+	test_a_cookie_is_good_once();
 	test_a_cookie_is_good_for_two_periods();
 	test_no_cookie_no_connection();
 	test_nobody_accepts_nobody_comes();

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tcp_life.c - long stories: both ends open or close at once, half of a connection lives on, the
+ * segments of an ending get lost, TIME-WAIT gives way, windows stay shut for minutes.
+ */
+#include "tcp_rig.h"
+
+static struct rig rig;
+
+static void peer_says(uint8_t flags, uint32_t len)
+{
+	rig_says(&rig, rig_usual(&rig, flags, len));
+	rig.seq += len + ((flags & TCP_FIN) ? 1 : 0);
+	rig_poll(&rig);
+}
+
+static void our_fin(void)
+{
+	CHECK_EQ(harp_conn_shutdown(rig.conn), 0);
+	rig_poll(&rig);
+	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+}
+
+/* Waits for the next segment of ours, up to a minute. */
+static const struct rig_seg *next_out(uint8_t flags)
+{
+	uint64_t until_ns = rig.now_ns + 60 * RIG_S;
+
+	while (rig_pending(&rig) == 0 && rig.now_ns < until_ns)
+		rig_wait(&rig, RIG_MS);
+	return rig_expect(&rig, flags);
+}
+
+static void to_time_wait(void)
+{
+	our_fin();
+	peer_says(TCP_ACK, 0);
+	peer_says(TCP_ACK | TCP_FIN, 0);
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
+	harp_conn_close(rig.conn);
+	rig.conn = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Openings.
+ */
+static void test_simultaneous_open_with_lost_answers(void)
+{
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	CHECK_EQ(rig_expect(&rig, TCP_SYN | TCP_ACK)->seq, rig.ack - 1);
+	CHECK_EQ(rig.conn->state, HARP_TCP_SYN_RECEIVED);
+	/* Ours was lost; theirs, a SYN-ACK, comes: RFC 9293 figure 7's last line. */
+	say = rig_syn(&rig, TCP_SYN | TCP_ACK);
+	rig.seq++;
+	rig_says(&rig, say);
+	rig_poll(&rig);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	CHECK(rig_events(&rig) & HARP_EVENT_CONNECTED);
+	rig.out_head = rig.out_tail;
+	peer_says(TCP_ACK, 10);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_close(&rig);
+
+	/* An RST in that state refuses the active opener, who is told. */
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	rig.seq++;
+	rig_says(&rig, rig_usual(&rig, TCP_RST | TCP_ACK, 0));
+	CHECK_EQ(harp_conn_error(rig.conn), -ECONNREFUSED);
+	rig_close(&rig);
+}
+
+static void test_half_open_peer_is_found_out(void)
+{
+	/* RFC 9293 section 3.5.1, figure 9: the peer has crashed and opens anew. */
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	struct rig_say syn = rig_syn(&rig, TCP_SYN);
+
+	syn.seq = rig.seq + 400000000u;
+	rig_says(&rig, syn);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_says(&rig, rig_usual(&rig, TCP_RST, 0)); /* its answer to that ACK: SEQ = SEG.ACK */
+	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Endings.
+ */
+static void test_simultaneous_close(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	our_fin();
+	rig.ack--;
+	peer_says(TCP_ACK | TCP_FIN, 0); /* sent before ours came */
+	rig.ack++;
+	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSING);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	peer_says(TCP_ACK, 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
+	CHECK_EQ(harp_conn_error(rig.conn), 0);
+	rig_close(&rig);
+}
+
+static void test_half_close_ours_theirs_goes_on_for_an_hour(void)
+{
+	uint8_t buf[2000];
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	our_fin();
+	peer_says(TCP_ACK, 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
+	for (unsigned minute = 0; minute < 60; minute++) {
+		rig_wait(&rig, 60 * RIG_S);
+		rig.tsval += 60000;
+		peer_says(TCP_ACK, 1000);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+		CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1000);
+		rig_silent(&rig);
+	}
+	peer_says(TCP_ACK | TCP_FIN, 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
+	rig_expect(&rig, TCP_ACK);
+	rig_close(&rig);
+}
+
+static void test_half_close_theirs_ours_goes_on_for_an_hour(void)
+{
+	uint8_t buf[10];
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	peer_says(TCP_ACK | TCP_FIN, 0);
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
+	for (unsigned minute = 0; minute < 60; minute++) {
+		rig_wait(&rig, 60 * RIG_S);
+		rig.tsval += 60000;
+		CHECK_EQ(rig_write(&rig, 1000), 1000);
+		rig.ack += rig_expect(&rig, TCP_ACK | TCP_PSH)->len;
+		peer_says(TCP_ACK, 0);
+	}
+	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 60000);
+	our_fin();
+	CHECK_EQ(rig.conn->state, HARP_TCP_LAST_ACK);
+	peer_says(TCP_ACK, 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
+	CHECK_EQ(harp_conn_error(rig.conn), 0);
+	rig_close(&rig);
+}
+
+static void test_our_fin_is_lost(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	our_fin();
+	CHECK_EQ(next_out(TCP_ACK | TCP_FIN | TCP_PSH)->seq, rig.ack - 1);
+	peer_says(TCP_ACK, 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
+	rig_wait(&rig, 10 * RIG_S);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+static void test_their_fin_is_lost_and_comes_out_of_order(void)
+{
+	uint8_t buf[200];
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	rig.seq += 100;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 50)); /* before the data it ends */
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq - 100);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	rig.seq -= 100;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
+	rig.seq += 151;
+	rig_poll(&rig);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 150);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
+	rig_close(&rig);
+}
+
+static void test_the_ack_of_our_fin_is_lost(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	peer_says(TCP_ACK | TCP_FIN, 0);
+	rig_expect(&rig, TCP_ACK);
+	our_fin();
+	CHECK_EQ(rig.conn->state, HARP_TCP_LAST_ACK);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQ(next_out(TCP_ACK | TCP_FIN | TCP_PSH)->seq, rig.ack - 1);
+	peer_says(TCP_ACK, 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
+	rig_close(&rig);
+}
+
+static void test_the_last_ack_is_lost(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	to_time_wait();
+	/* Each time their FIN comes again it is acknowledged, and 2 MSL begin anew. */
+	for (unsigned i = 0; i < 3; i++) {
+		rig_wait(&rig, 50 * RIG_S);
+		rig.seq--;
+		rig.tsval += 50000;
+		peer_says(TCP_ACK | TCP_FIN, 0);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+		CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
+	}
+	rig_wait(&rig, 59 * RIG_S);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
+	rig_wait(&rig, 2 * RIG_S);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+static void test_peer_never_ends_and_the_application_has_gone(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	harp_conn_close(rig.conn);
+	rig.conn = NULL;
+	rig_poll(&rig);
+	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	peer_says(TCP_ACK, 0); /* FIN-WAIT-2, and nobody to read what may come */
+	rig_wait(&rig, 59 * RIG_S);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
+	rig_wait(&rig, 2 * RIG_S);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * TIME-WAIT.
+ */
+/* A connection that the peer opened and we closed first; then its SYN comes again. */
+static const struct rig_seg *syn_into_time_wait(bool timestamps, uint32_t seq_off, uint32_t ts_off,
+						uint32_t *old_nxt)
+{
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig.timestamps = timestamps;
+	rig_listen(&rig, 4);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
+	rig.seq++;
+	peer_says(TCP_ACK, 0);
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	/* A fast connection: its sequence numbers overtake the clock that begins them. */
+	for (unsigned i = 0; i < 40; i++) {
+		CHECK_EQ(rig_write(&rig, 1000), 1000);
+		rig.ack += rig_expect(&rig, TCP_ACK | TCP_PSH)->len;
+		peer_says(TCP_ACK, 0);
+	}
+	to_time_wait();
+	*old_nxt = rig.ack;
+	say = rig_syn(&rig, TCP_SYN);
+	rig.tsval += ts_off;
+	say = rig_syn(&rig, TCP_SYN);
+	say.seq = rig.seq + seq_off;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_pending(&rig), 1);
+	return &rig.out[rig.out_head++ % RIG_QUEUE];
+}
+
+static void test_time_wait_gives_way_to_a_newer_syn(void)
+{
+	const struct rig_seg *s;
+	uint32_t old_nxt;
+
+	/* By its timestamp, although its sequence number is old: RFC 6191. */
+	s = syn_into_time_wait(true, -100000u, 1, &old_nxt);
+	CHECK_EQ(s->flags, TCP_SYN | TCP_ACK);
+	CHECK(seq_gt(s->seq, old_nxt));
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
+	rig_close(&rig);
+	/* By its sequence number, at the same timestamp or without: RFC 9293 section 3.6.1. */
+	s = syn_into_time_wait(true, 1, 0, &old_nxt);
+	CHECK_EQ(s->flags, TCP_SYN | TCP_ACK);
+	rig_close(&rig);
+	s = syn_into_time_wait(false, 1, 0, &old_nxt);
+	CHECK_EQ(s->flags, TCP_SYN | TCP_ACK);
+	CHECK(seq_gt(s->seq, old_nxt));
+	rig_close(&rig);
+}
+
+static void test_time_wait_does_not_give_way_to_an_old_syn(void)
+{
+	const struct rig_seg *s;
+	uint32_t old_nxt;
+
+	s = syn_into_time_wait(true, 100000, -1u, &old_nxt);
+	CHECK_EQ(s->flags, TCP_ACK);
+	CHECK_EQ(s->seq, old_nxt);
+	rig_close(&rig);
+	s = syn_into_time_wait(false, -1u, 0, &old_nxt);
+	CHECK_EQ(s->flags, TCP_ACK);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Timers of minutes.
+ */
+static void test_zero_window_for_half_an_hour(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
+	uint64_t until_ns, last_ns, gap_ns = 0;
+	unsigned probes = 0;
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_established(&rig, &opt);
+	say = rig_usual(&rig, TCP_ACK, 0);
+	say.wnd = 0;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_write(&rig, 500), 500);
+	until_ns = rig.now_ns + 1800 * RIG_S;
+	last_ns = rig.now_ns;
+	while (rig.now_ns < until_ns) {
+		rig_wait(&rig, RIG_MS);
+		if (rig_pending(&rig) == 0)
+			continue;
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 0);
+		if (check_failures)
+			break;
+		/* RFC 9293 3.8.6.1: "increase exponentially the interval between successive probes" */
+		CHECK(rig.now_ns - last_ns + 5 * RIG_MS >= gap_ns || gap_ns > 4 * RIG_S);
+		gap_ns = rig.now_ns - last_ns;
+		last_ns = rig.now_ns;
+		probes++;
+		say.seq = rig.seq;
+		say.ack = rig.ack;
+		rig.tsval += (uint32_t)(gap_ns / RIG_MS);
+		rig_says(&rig, say); /* MUST-37: a peer that answers keeps the connection */
+	}
+	CHECK(probes >= 30 && probes <= 420); /* a quarter of the user timeout apart at most */
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	say.wnd = RIG_PEER_WND;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 500);
+	rig_close(&rig);
+}
+
+static void test_zero_window_and_then_silence(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_established(&rig, &opt);
+	say = rig_usual(&rig, TCP_ACK, 0);
+	say.wnd = 0;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_write(&rig, 500), 500);
+	rig_wait(&rig, 19 * RIG_S);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	rig_wait(&rig, 15 * RIG_S);
+	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
+	rig_close(&rig);
+}
+
+/* RFC 5482 section 3: how long transmitted data may stay unacknowledged; an answer to something else
+ * counts for nothing. */
+static void test_user_timeout_is_about_data(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
+	uint64_t began_ns;
+
+	rig_open(&rig);
+	rig_established(&rig, &opt);
+	rig_wait(&rig, 100 * RIG_S); /* idle for longer: nothing is outstanding */
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	began_ns = rig.now_ns;
+	for (unsigned i = 0; i < 300 && rig.conn->state == HARP_TCP_ESTABLISHED; i++) {
+		rig_wait(&rig, 100 * RIG_MS);
+		rig.tsval += 100;
+		peer_says(TCP_ACK, 10); /* it lives and talks, and does not take our bytes */
+		rig.out_head = rig.out_tail;
+	}
+	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
+	CHECK(rig.now_ns - began_ns >= 20 * RIG_S && rig.now_ns - began_ns <= 21 * RIG_S);
+	rig_close(&rig);
+}
+
+static void test_keepalive_through_a_day(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.keepalive_idle_ns = 600 * RIG_S,
+					.keepalive_interval_ns = 10 * RIG_S,
+					.keepalive_count = 5 };
+	unsigned probes = 0;
+
+	rig_open(&rig);
+	rig_established(&rig, &opt);
+	for (unsigned s = 0; s < 86400; s++) {
+		rig_wait(&rig, RIG_S);
+		if (rig_pending(&rig) == 0)
+			continue;
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, rig.ack - 1);
+		rig.tsval += 600000;
+		peer_says(TCP_ACK, 0);
+		probes++;
+	}
+	CHECK(probes >= 142 && probes <= 144);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Windows of next to nothing.
+ */
+static void test_a_window_of_one_byte_does_not_lead_us(void)
+{
+	uint64_t began_ns;
+	unsigned sent = 0, polls;
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig.wscale = false;
+	rig_syn_sent(&rig, NULL);
+	say = rig_syn(&rig, TCP_SYN | TCP_ACK);
+	say.wnd = 1; /* from the first: half of the largest window is nothing */
+	rig_says(&rig, say);
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig_write(&rig, 50000), 50000);
+	began_ns = rig.now_ns;
+	polls = (unsigned)rig_stat(&rig, "polls");
+	while (rig.now_ns < began_ns + 60 * RIG_S) {
+		const struct rig_seg *s;
+
+		rig_wait(&rig, RIG_MS);
+		polls++;
+		if (rig_pending(&rig) == 0)
+			continue;
+		s = rig_expect(&rig, TCP_ACK);
+		CHECK_EQ(s->len, 1);
+		rig.ack += s->len;
+		sent++;
+		say = rig_usual(&rig, TCP_ACK, 0);
+		say.wnd = 1;
+		rig_says(&rig, say);
+		polls++;
+	}
+	/* RFC 9293 3.8.6.2.1: one per override time-out, 0.1 s. */
+	CHECK(sent >= 60 && sent <= 600);
+	CHECK(rig_stat(&rig, "polls") - polls < 5000); /* and no timer that spins */
+	/* A window worth having, and it all goes. */
+	say = rig_usual(&rig, TCP_ACK, 0);
+	say.wnd = 60000;
+	rig_says(&rig, say);
+	CHECK(rig_expect(&rig, TCP_ACK)->len > 500);
+	rig_close(&rig);
+}
+
+static void test_small_windows_are_filled(void)
+{
+	struct rig_say say;
+	unsigned got = 0;
+
+	/* A small device that has never offered more than 200 bytes gets them at once. */
+	rig_open(&rig);
+	rig.wscale = false;
+	rig_syn_sent(&rig, NULL);
+	say = rig_syn(&rig, TCP_SYN | TCP_ACK);
+	say.wnd = 200;
+	rig_says(&rig, say);
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig_write(&rig, 2000), 2000);
+	while (got < 2000 && rig_pending(&rig) > 0) {
+		const struct rig_seg *s = &rig.out[rig.out_head++ % RIG_QUEUE];
+
+		got += s->len;
+		rig.ack = s->seq + s->len;
+		say = rig_usual(&rig, TCP_ACK, 0);
+		say.wnd = 200;
+		rig_says(&rig, say);
+	}
+	CHECK_EQ(got, 2000);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_a_window_of_one_byte_does_not_lead_us();
+	test_small_windows_are_filled();
+	test_simultaneous_open_with_lost_answers();
+	test_half_open_peer_is_found_out();
+	test_simultaneous_close();
+	test_half_close_ours_theirs_goes_on_for_an_hour();
+	test_half_close_theirs_ours_goes_on_for_an_hour();
+	test_our_fin_is_lost();
+	test_their_fin_is_lost_and_comes_out_of_order();
+	test_the_ack_of_our_fin_is_lost();
+	test_the_last_ack_is_lost();
+	test_peer_never_ends_and_the_application_has_gone();
+	test_time_wait_gives_way_to_a_newer_syn();
+	test_time_wait_does_not_give_way_to_an_old_syn();
+	test_zero_window_for_half_an_hour();
+	test_zero_window_and_then_silence();
+	test_user_timeout_is_about_data();
+	test_keepalive_through_a_day();
+	return check_done();
+}
