@@ -82,31 +82,23 @@ void tcp_out_acked(struct harp_conn *conn)
 	}
 }
 
-/* What every segment of a connection says in its options, into the bytes before `end`; their length. */
-static uint8_t out_options(struct harp_conn *conn, uint8_t *end, uint8_t flags,
-			   uint32_t payload_len)
+/* Our SACK blocks, as many as the segment has room for, into the bytes before `end`; their length. */
+static uint32_t out_sack(struct harp_conn *conn, uint8_t *end, uint32_t payload_len)
 {
 	uint32_t room = conn->snd_mss_bytes > payload_len ? conn->snd_mss_bytes - payload_len : 0;
-	uint32_t ts = conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0;
-	uint32_t len = 0;
+	uint32_t most = TCP_OPTIONS_BYTES_MAX, len;
 	struct tcp_options opt;
 
-	if (((conn->sack_count > 0) | (conn->dsack_start_seq != conn->dsack_end_seq)) &&
-	    (flags & (TCP_ACK | TCP_RST)) == TCP_ACK) {
-		if (room > TCP_OPTIONS_BYTES_MAX - ts)
-			room = TCP_OPTIONS_BYTES_MAX - ts;
-		if (tcp_sackout_blocks(conn, room, &opt) > 0) {
-			len = 4 + 8 * opt.sack_count;
-			tcp_options_write_sack(end - len, &opt);
-			/* RFC 2883 section 4: each duplicate is reported once. */
-			conn->tcp->stats->tcp_dsack_out +=
-				conn->dsack_start_seq != conn->dsack_end_seq;
-			conn->dsack_start_seq = conn->dsack_end_seq;
-		}
-	}
-	if (ts)
-		tcp_options_write_timestamp(end - len - ts, conn_tsval(conn), conn->ts_recent);
-	return (uint8_t)(len + ts);
+	if (conn->options & HARP_TCPI_TIMESTAMPS)
+		most -= TCP_OPTIONS_TIMESTAMP_BYTES;
+	if (tcp_sackout_blocks(conn, room < most ? room : most, &opt) == 0)
+		return 0;
+	len = 4 + 8 * opt.sack_count;
+	tcp_options_write_sack(end - len, &opt);
+	/* RFC 2883 section 4: each duplicate is reported once. */
+	conn->tcp->stats->tcp_dsack_out += conn->dsack_start_seq != conn->dsack_end_seq;
+	conn->dsack_start_seq = conn->dsack_end_seq;
+	return len;
 }
 
 /* Sends one segment whose payload lies in f: 0, -EAGAIN (next hop), -ENOBUFS (NIC), other -errno. */
@@ -133,9 +125,14 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 		h.ack = conn->rcv_nxt_seq;
 		h.wnd_field = out_window_field(conn);
 	}
-	if (conn->options & HARP_TCPI_TIMESTAMPS)
+	if ((conn->sack_count | (conn->dsack_start_seq ^ conn->dsack_end_seq)) &&
+	    (flags & (TCP_ACK | TCP_RST)) == TCP_ACK)
+		h.options_len = (uint8_t)out_sack(conn, f->pub.data, payload_len);
+	if (conn->options & HARP_TCPI_TIMESTAMPS) {
+		h.options_len += TCP_OPTIONS_TIMESTAMP_BYTES;
 		tsval = conn_tsval(conn);
-	h.options_len = out_options(conn, f->pub.data, flags, payload_len);
+		tcp_options_write_timestamp(f->pub.data - h.options_len, tsval, conn->ts_recent);
+	}
 	if (conn->flags & CONN_ECN_IN)
 		tos |= tcp_ecn_out(conn, f, payload_len, &h.flags);
 	out.head = f->pub.data - TCP_HEADER_BYTES - h.options_len;

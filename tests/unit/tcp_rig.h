@@ -42,7 +42,7 @@ struct rig {
 	struct harp_conn *conn;
 	uint64_t now_ns;
 	uint32_t seq, ack; /* the peer's SND.NXT, and what it has received of ours */
-	bool timestamps, wscale;
+	bool timestamps, wscale, sack;
 	uint32_t tsval, tsecr; /* the peer's next, and the last of ours */
 	uint16_t port;         /* ours */
 	struct rig_packet {
@@ -201,6 +201,8 @@ struct rig_say {
 	uint8_t salt;       /* other bytes than rig_byte()'s */
 	uint16_t peer_port; /* another peer: 0 for RIG_PEER_PORT */
 	uint32_t peer_v4;   /* its address: 0 for 10.0.0.2 */
+	uint32_t sack_count;
+	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 };
 
 static inline uint8_t rig_byte(uint32_t seq)
@@ -222,6 +224,12 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	if (rig->timestamps && !say.raw_options && !(say.flags & TCP_SYN)) {
 		tcp_options_write_timestamp(say.options, rig->tsval, rig->tsecr);
 		say.options_len = 12;
+	}
+	if (say.sack_count > 0) {
+		struct tcp_options opt = { .sack_count = say.sack_count };
+
+		memcpy(opt.sack, say.sack, sizeof(opt.sack));
+		say.options_len += tcp_options_write_sack(say.options + say.options_len, &opt);
 	}
 	tcp_len = 20 + say.options_len + say.len;
 	memset(p->bytes, 0, sizeof(p->bytes));
@@ -313,6 +321,8 @@ static inline struct rig_say rig_syn(struct rig *rig, uint8_t flags)
 		opt.seen |= TCP_OPT_TIMESTAMP;
 	if (rig->wscale)
 		opt.seen |= TCP_OPT_WSCALE;
+	if (rig->sack)
+		opt.seen |= TCP_OPT_SACK_PERMITTED;
 	say.options_len = tcp_options_write_syn(say.options, &opt);
 	return say;
 }

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_sack_rig.h - a rig whose peer has SACK: what is in flight is named by its place, segment 0 first.
+ *
+ * The path is 100 us long, and the congestion control is NewReno, whose numbers are easily told.
+ */
+#ifndef HARP_TESTS_TCP_SACK_RIG_H
+#define HARP_TESTS_TCP_SACK_RIG_H
+
+#include "tcp_rig.h"
+
+#define MSS (rig.timestamps ? 1448u : 1460u)
+#define US 1000ull
+#define RTT_NS (100 * US)
+
+static struct rig rig;
+static uint32_t first_seq; /* of segment 0 */
+
+static inline uint32_t at(uint32_t segment)
+{
+	return first_seq + segment * MSS;
+}
+
+/* Opened, `segments` written; what may leave is in flight and taken off the list. */
+static inline void in_flight(uint32_t segments, bool timestamps)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.congestion = HARP_CONGESTION_NEWRENO };
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig.sack = true;
+	rig.timestamps = timestamps;
+	rig_syn_sent(&rig, &opt);
+	rig.now_ns += RTT_NS;
+	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	CHECK(rig.conn->options & HARP_TCPI_SACK);
+	/* The window is scaled from now on. */
+	say = rig_usual(&rig, TCP_ACK, 0);
+	rig_says(&rig, say);
+	first_seq = rig.ack;
+	CHECK_EQ(rig_write(&rig, segments * MSS), (ssize_t)(segments * MSS));
+	for (unsigned i = rig.out_head; i != rig.out_tail; i++)
+		rig.tsecr = rig.out[i % RIG_QUEUE].opt.tsval;
+	rig.out_head = rig.out_tail;
+}
+
+/* An ACK of everything before segment `ack`, with blocks of segments. */
+static inline struct rig_say ack_say(uint32_t ack, uint32_t count, const uint32_t (*blocks)[2])
+{
+	struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
+
+	say.ack = at(ack);
+	say.sack_count = count;
+	for (uint32_t i = 0; i < count; i++)
+		say.sack[i] = (struct tcp_sack_block){ at(blocks[i][0]), at(blocks[i][1]) };
+	return say;
+}
+
+static inline void ack(uint32_t ack)
+{
+	rig_says(&rig, ack_say(ack, 0, NULL));
+	CHECK(tcp_sack_sums_good(rig.conn));
+}
+
+static inline void sack(uint32_t ack, uint32_t start, uint32_t end)
+{
+	const uint32_t block[1][2] = { { start, end } };
+
+	rig_says(&rig, ack_say(ack, 1, block));
+	CHECK(tcp_sack_sums_good(rig.conn));
+}
+
+static inline void sack2(uint32_t ack, uint32_t start, uint32_t end, uint32_t start2, uint32_t end2)
+{
+	const uint32_t blocks[2][2] = { { start, end }, { start2, end2 } };
+
+	rig_says(&rig, ack_say(ack, 2, blocks));
+	CHECK(tcp_sack_sums_good(rig.conn));
+}
+
+/* The next thing that the stack says is this segment. */
+static inline void expect_segment(uint32_t segment)
+{
+	const struct rig_seg *s = &rig.out[rig.out_head % RIG_QUEUE];
+
+	CHECK(rig_pending(&rig) > 0);
+	if (rig_pending(&rig) == 0)
+		return;
+	CHECK_EQ((s->seq - first_seq) / MSS, segment);
+	CHECK_EQ(s->seq, at(segment));
+	rig.tsecr = s->opt.tsval;
+	rig.out_head++;
+}
+
+static inline void later(uint64_t ns)
+{
+	rig.now_ns += ns;
+}
+
+#endif
