@@ -378,6 +378,11 @@ struct harp_tcp_info {
 	uint64_t ecn_ce_in;          /* segments received that a router had marked */
 	uint64_t ecn_ece_in;         /* segments received that told of marks of ours */
 	uint64_t ecn_reductions;     /* of the window, for that */
+	uint64_t sacked_bytes;       /* of bytes_in_flight: the peer has them out of order */
+	uint64_t lost_segs;          /* counted as lost, whether they were or not */
+	uint64_t tlp_probes;         /* tail loss probes (RFC 8985) */
+	uint64_t undone_recoveries;  /* timeouts too: nothing had been lost */
+	uint64_t reorder_window_ns;  /* later than that counts as lost */
 };
 #define HARP_TCPI_TIMESTAMPS 1u
 #define HARP_TCPI_SACK 2u

@@ -384,6 +384,11 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 		.ecn_ce_in = conn->acct.ecn_ce_in,
 		.ecn_ece_in = conn->acct.ecn_ece_in,
 		.ecn_reductions = conn->acct.ecn_reductions,
+		.sacked_bytes = conn->sacked_bytes,
+		.lost_segs = conn->acct.lost_segs,
+		.tlp_probes = conn->acct.tlp_probes,
+		.undone_recoveries = conn->acct.undos,
+		.reorder_window_ns = tcp_rack_window_ns(conn),
 	};
 
 	memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));
