@@ -253,7 +253,7 @@ struct harp_conn {
 	uint32_t sack_count;
 	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 	uint32_t dsack_start_seq, dsack_end_seq; /* equal: none */
-	uint64_t persist_ns; /* of the last window probe; 0: none */
+	uint64_t persist_ns;                     /* of the last window probe; 0: none */
 	uint64_t confirm_next_ns;
 	uint64_t challenge_epoch_end_ns;
 	uint64_t ts_recent_ns;
