@@ -203,7 +203,13 @@ static bool loss_may_recover(const struct harp_conn *conn)
 
 static void loss_dup_ack(struct harp_conn *conn, struct tcp_ack *a)
 {
-	uint32_t flight = conn_flight_bytes(conn), room = flight - conn->dup_acked_bytes;
+	uint32_t most = conn_flight_bytes(conn), room;
+
+	/* RFC 5681 section 3.2 (4): no more than was outstanding when recovery began, or a peer could draw
+	 * on new data for ever by duplicates of one ACK (Savage et al. 1999). */
+	if (conn->recovery == TCP_RECOVERY_FAST && conn->recover_seq - conn->snd_una_seq < most)
+		most = conn->recover_seq - conn->snd_una_seq;
+	room = most > conn->dup_acked_bytes ? most - conn->dup_acked_bytes : 0;
 
 	if (conn->recovery == TCP_RECOVERY_RTO)
 		return;
