@@ -104,6 +104,8 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 		wrong = "SND.UNA is beyond SND.NXT";
 	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
 		wrong = "the congestion window is empty";
+	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_good(conn))
+		wrong = "what is in flight, lost or SACKed does not add up";
 	else if (info.tx_frames_held > info.tx_frames_budget + 1) /* the FIN may be one more */
 		wrong = "the send budget is overdrawn";
 	else if (info.bytes_acked > app->sent)

@@ -264,6 +264,28 @@ static void test_data_beyond_the_window_is_cut(void)
 	rig_close(&rig);
 }
 
+/* Its SEG.SEQ is old, but its ACK is the newest: SND.UNA moves, so the window must be of the same segment. */
+static void test_a_retransmission_brings_its_window(void)
+{
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	say = rig_usual(&rig, TCP_ACK | TCP_PSH, 100);
+	say.seq += 100; /* the first 100 bytes are lost */
+	rig_says(&rig, say);
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig_write(&rig, 1000), 1000);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	say = rig_usual(&rig, TCP_ACK | TCP_PSH, 100);
+	say.ack += 1000;
+	say.wnd = 10;
+	rig_says(&rig, say);
+	CHECK_EQ(rig.conn->snd_una_seq, say.ack);
+	CHECK_EQ(rig.conn->snd_wnd_bytes, 10u << rig.conn->snd_wscale);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	test_data_is_delivered_and_acknowledged();
@@ -280,5 +302,6 @@ int main(void)
 	test_ack_of_the_unsent_and_of_the_distant_past();
 	test_bad_checksum_flags_options();
 	test_data_beyond_the_window_is_cut();
+	test_a_retransmission_brings_its_window();
 	return check_done();
 }
