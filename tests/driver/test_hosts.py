@@ -19,15 +19,15 @@ Running = subprocess.Popen[str]
 
 
 class Cable:
-    """Two namespaces and a veth pair; host i has 10.9.0.i+1."""
+    """Two namespaces and a veth pair; host 0 is where ranks meet."""
 
-    def __init__(self, names: list[str], build: Path) -> None:
-        self.names, self.build = names, build
+    def __init__(self, names: list[str], root: str, build: Path) -> None:
+        self.names, self.root, self.build = names, root, build
 
     def start(self, rank: int, mode: str, *args: str, path: str = "xdp") -> Running:
         """One rank in the background."""
         words = [str(self.build / "tools/driver/harp-bench"), mode, *args]
-        words += ["--rank", str(rank), "--ranks", "2", "--root", f"10.9.0.1:{PORT}"]
+        words += ["--rank", str(rank), "--ranks", "2", "--root", f"{self.root}:{PORT}"]
         words += ["--ifname", "=cable", "--timeout", "10"]
         words += ["--plugin", str(self.build / "plugin/libnccl-net-harp.so")]
         return subprocess.Popen(
@@ -84,11 +84,13 @@ def wait_for_carrier(name: str) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture(scope="module", params=[1500, 9000])
+@pytest.fixture(scope="module", params=["IPv4-1500", "IPv6-9000"])
 def cable(request: pytest.FixtureRequest, build_dir: Path, need_root: None) -> Iterator[Cable]:
     """Two hosts."""
     names = [f"hx-cable{i}-{os.getpid()}" for i in range(2)]
-    mtu = str(request.param)
+    family, mtu = str(request.param).split("-")
+    network, length = ("10.9.0.", ["/24"]) if family == "IPv4" else ("fd99::", ["/64", "nodad"])
+    root = "10.9.0.1" if family == "IPv4" else "[fd99::1]"
     with contextlib.ExitStack() as stack:
         for name in names:
             ip("netns", "add", name)
@@ -96,11 +98,12 @@ def cable(request: pytest.FixtureRequest, build_dir: Path, need_root: None) -> I
         ends = ["cable", "netns", names[0], "mtu", mtu, "type", "veth", "peer", "name", "cable"]
         ip("link", "add", *ends, "netns", names[1], "mtu", mtu)
         for i, name in enumerate(names):
-            ip("-n", name, "address", "add", f"10.9.0.{i + 1}/24", "dev", "cable")
+            address = [f"{network}{i + 1}{length[0]}", *length[1:]]
+            ip("-n", name, "address", "add", *address, "dev", "cable")
             ip("-n", name, "link", "set", "cable", "up")
         for name in names:
             wait_for_carrier(name)
-        yield Cable(names, build_dir)
+        yield Cable(names, root, build_dir)
 
 
 PATHS = [("xdp", "xdp"), ("xdp", "kernel"), ("kernel", "xdp")]
