@@ -12,13 +12,23 @@ from harp import _paths
 from harp.lab import Lab, LabOptions
 
 
-@pytest.fixture(scope="module")
-def hosts(need_root: None) -> Iterator[Hosts]:
-    """Two hosts, offloads on, as a cloud VM's kernel would have them."""
-    with Lab(LabOptions(hosts=2)) as lab:
+def _hosts(ipv6: bool) -> Iterator[Hosts]:
+    with Lab(LabOptions(hosts=2, ipv6=ipv6)) as lab:
         yield Hosts(
             netns=[host.netns for host in lab.hosts],
             ifname=[host.ifname for host in lab.hosts],
             address=[host.address for host in lab.hosts],
             plugin=_paths.plugin(),
         )
+
+
+@pytest.fixture(scope="module")
+def hosts(need_root: None) -> Iterator[Hosts]:
+    """Two hosts, offloads on, as a cloud VM's kernel would have them."""
+    yield from _hosts(ipv6=False)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
+def each(request: pytest.FixtureRequest, need_root: None) -> Iterator[Hosts]:
+    """The same with addresses of one family."""
+    yield from _hosts(ipv6=request.param)

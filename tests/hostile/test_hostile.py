@@ -93,16 +93,16 @@ def connected_peer(hosts: Hosts, receiver: Actor) -> Iterator[tuple[Peer, int]]:
 
 
 @pytest.mark.parametrize("sender_path", ["xdp", "kernel"])
-def test_lane_kinds_interoperate(hosts: Hosts, path: str, sender_path: str) -> None:
-    with ranks(hosts, path, sender_path) as pair:
+def test_lane_kinds_interoperate(each: Hosts, path: str, sender_path: str) -> None:
+    with ranks(each, path, sender_path) as pair:
         for size in (0, 1, 7, 8, 9, 1447, 4096, 65536, 1 << 20):
             pair.exchange(random.Random(SEED + size).randbytes(size))
 
 
-def test_a_peer_written_from_the_document_is_understood(hosts: Hosts, path: str) -> None:
+def test_a_peer_written_from_the_document_is_understood(each: Hosts, path: str) -> None:
     with (
-        actors(spawn(hosts, 0, path)) as (receiver,),
-        connected_peer(hosts, receiver) as (peer, comm),
+        actors(spawn(each, 0, path)) as (receiver,),
+        connected_peer(each, receiver) as (peer, comm),
     ):
         data = random.Random(SEED).randbytes(5000)
         receiver.start("receive", comm=comm, size=8192)
@@ -112,8 +112,8 @@ def test_a_peer_written_from_the_document_is_understood(hosts: Hosts, path: str)
         assert base64.b64decode(receiver.result()) == data
 
 
-def test_every_byte_of_a_handle_is_protected(hosts: Hosts, path: str) -> None:
-    with actors(spawn(hosts, 0, path), spawn(hosts, 1, path)) as (receiver, sender):
+def test_every_byte_of_a_handle_is_protected(each: Hosts, path: str) -> None:
+    with actors(spawn(each, 0, path), spawn(each, 1, path)) as (receiver, sender):
         raw, _ = receiver.call("listen")
         handle = base64.b64decode(raw)
         for at in range(len(handle)):
@@ -133,7 +133,7 @@ def test_silent_strangers_do_not_delay_a_healthy_connect(hosts: Hosts, path: str
         silent = []
         with hosts.inside(1):
             for _ in range(80):
-                sock = socket.create_connection((handle.v4, handle.port), 5)
+                sock = socket.create_connection((handle.address, handle.port), 5)
                 silent.append(strangers.enter_context(sock))
         begin = time.monotonic()
         second = Pair(pair.receiver, pair.sender)
@@ -148,9 +148,9 @@ def test_silent_strangers_do_not_delay_a_healthy_connect(hosts: Hosts, path: str
         assert all(closed_within(sock, 0.5) for sock in silent)
 
 
-def test_babbling_strangers_are_closed_and_change_nothing(hosts: Hosts, path: str) -> None:
+def test_babbling_strangers_are_closed_and_change_nothing(each: Hosts, path: str) -> None:
     rng = random.Random(SEED)
-    with ranks(hosts, path) as pair:
+    with ranks(each, path) as pair:
         handle = Handle.decode(base64.b64decode(pair.handle))
         words = [
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(200),
@@ -162,8 +162,8 @@ def test_babbling_strangers_are_closed_and_change_nothing(hosts: Hosts, path: st
         ]
         raw, listen = pair.receiver.call("listen")
         for word in words:
-            with hosts.inside(1):
-                sock = socket.create_connection((handle.v4, handle.port), 5)
+            with each.inside(1):
+                sock = socket.create_connection((handle.address, handle.port), 5)
             with sock:
                 sock.sendall(word)
                 with pytest.raises(ActorError, match="not made in time"):
@@ -174,11 +174,11 @@ def test_babbling_strangers_are_closed_and_change_nothing(hosts: Hosts, path: st
         assert raw
 
 
-def test_a_replayed_preamble_is_refused(hosts: Hosts, path: str) -> None:
-    with ranks(hosts, path) as pair:
+def test_a_replayed_preamble_is_refused(each: Hosts, path: str) -> None:
+    with ranks(each, path) as pair:
         raw, listen = pair.receiver.call("listen")
         handle = Handle.decode(base64.b64decode(raw))
-        with hosts.inside(1):
+        with each.inside(1):
             first = Peer(handle)
         with first:
             hello = first.hello()
@@ -189,7 +189,7 @@ def test_a_replayed_preamble_is_refused(hosts: Hosts, path: str) -> None:
             first.send(proof)
             first.read(32)
             comm = pair.receiver.result()
-            with hosts.inside(1):
+            with each.inside(1):
                 again = Peer(handle)
             with again:
                 again.send(hello + proof)
@@ -205,11 +205,11 @@ def test_a_replayed_preamble_is_refused(hosts: Hosts, path: str) -> None:
         pair.exchange(b"established")
 
 
-def test_a_peer_without_the_secret_is_refused(hosts: Hosts, path: str) -> None:
-    with ranks(hosts, path) as pair:
+def test_a_peer_without_the_secret_is_refused(each: Hosts, path: str) -> None:
+    with ranks(each, path) as pair:
         raw, listen = pair.receiver.call("listen")
         handle = Handle.decode(base64.b64decode(raw))
-        with hosts.inside(1):
+        with each.inside(1):
             peer = Peer(handle)
         with peer:
             peer.send(peer.hello())

@@ -25,7 +25,7 @@ class Handle:
     harp_port: int
     kernel_port: int
     listen_id: int
-    v4: str
+    address: str
     secret: bytes
 
     @classmethod
@@ -35,12 +35,13 @@ class Handle:
             b"HARP handle v1" + raw[:112], key=raw[72:88], digest_size=16
         ).digest()
         assert check == raw[112:], "the handle's check"
-        harp_port, kernel_port = struct.unpack_from("<HH", raw, 12)
+        harp_port, kernel_port_v4, kernel_port_v6 = struct.unpack_from("<HHH", raw, 12)
+        v4 = bool(raw[11] & 1)
         return cls(
             harp_port=harp_port,
-            kernel_port=kernel_port,
+            kernel_port=kernel_port_v4 if v4 else kernel_port_v6,
             listen_id=struct.unpack_from("<Q", raw, 24)[0],
-            v4=str(ipaddress.IPv4Address(raw[48:52])),
+            address=str(ipaddress.ip_address(raw[48:52] if v4 else raw[56:72])),
             secret=raw[72:88],
         )
 
@@ -70,7 +71,7 @@ class Peer:
     def __init__(self, handle: Handle, timeout_s: float = 5.0) -> None:
         self.handle = handle
         self.transcript = b""
-        self.socket = socket.create_connection((handle.v4, handle.port), timeout_s)
+        self.socket = socket.create_connection((handle.address, handle.port), timeout_s)
 
     def close(self) -> None:
         self.socket.close()
