@@ -116,11 +116,6 @@ static bool run_accepted(struct sim *sim, unsigned stack, struct harp_conn *conn
 		    pair->client_port != remote.port ||
 		    memcmp(&client, &remote.addr, sizeof(client)) != 0)
 			continue;
-		/* A SYN cookie is good again once the connection made of it is gone. */
-		if (pair->accepted && app->closed && sim_judge_crowded(sim, pair)) {
-			harp_conn_abort(conn);
-			return true;
-		}
 		if (pair->accepted)
 			return sim_fail(sim, "connection %u was accepted twice", i);
 		pair->accepted = true;

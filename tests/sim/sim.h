@@ -135,8 +135,6 @@ uint64_t sim_stat(const struct sim *sim, unsigned stack, const char *name);
 bool sim_judge_step(struct sim *sim, unsigned stack);
 bool sim_judge_end(struct sim *sim);
 void sim_judge_dump(const struct sim *sim);
-/* Its listener has a small backlog: SYN cookies, and half-open connections dropped. */
-bool sim_judge_crowded(const struct sim *sim, const struct sim_pair *pair);
 /* May this connection fail in this way? Marks it excused if so. */
 bool sim_judge_error(struct sim *sim, struct sim_app *app, int err);
 

@@ -51,7 +51,8 @@ static bool judge_was_hasty(const struct sim *sim, const struct sim_pair *pair)
 	return c->c_pause_ns || c->s_pause_ns;
 }
 
-bool sim_judge_crowded(const struct sim *sim, const struct sim_pair *pair)
+/* A small backlog: SYN cookies, whose ACK may be lost, and half-open connections that make room. */
+static bool judge_was_crowded(const struct sim *sim, const struct sim_pair *pair)
 {
 	const struct scn_conn *c = pair->spec;
 
@@ -63,7 +64,7 @@ bool sim_judge_error(struct sim *sim, struct sim_app *app, int err)
 	struct sim_pair *pair = &sim->pairs[app->pair];
 
 	app->eof = app->shut = true;
-	if (judge_was_hasty(sim, pair) || sim_judge_crowded(sim, pair))
+	if (judge_was_hasty(sim, pair) || judge_was_crowded(sim, pair))
 		pair->excused = true;
 	if (pair->excused &&
 	    (err == -ECONNRESET || err == -ETIMEDOUT || err == -ECONNREFUSED || err == -EPIPE))
