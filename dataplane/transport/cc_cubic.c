@@ -193,8 +193,10 @@ static void cubic_acked(struct cc *cc, const struct cc_event *ev)
 static void cubic_reduce(struct cc *cc, const struct cc_event *ev)
 {
 	struct cubic *c = cubic_of(cc);
-	uint32_t flight = ev->flight_bytes < cc->cwnd_bytes ? ev->flight_bytes : cc->cwnd_bytes;
-	uint32_t ssthresh = (uint32_t)((uint64_t)flight * CUBIC_BETA_PERCENT / 100);
+	/* Section 4.6 lets cwnd stand for the flight where cwnd grows only while it is the limit, as it
+	 * does here. The flight would say less than the path carries: over a round trip of microseconds
+	 * it is what a processor had put out when the loss was seen. */
+	uint32_t ssthresh = (uint32_t)((uint64_t)cc->cwnd_bytes * CUBIC_BETA_PERCENT / 100);
 
 	cc->ssthresh_bytes = ssthresh > 2 * ev->mss_bytes ? ssthresh : 2 * ev->mss_bytes;
 	c->prior_bytes = cc->cwnd_bytes;

@@ -157,6 +157,7 @@ static void test_timeout(void)
 {
 	struct cc_event ev;
 	uint64_t start_ns;
+	uint32_t before;
 
 	open_with(1000 * MSS, CC_WINDOW_BYTES_MAX / 2);
 	ev = event(0, 0);
@@ -174,8 +175,13 @@ static void test_timeout(void)
 	while (now_ns - start_ns < 10 * S)
 		round_trip(100 * MS);
 	CHECK(about(cc.cwnd_bytes / 1000.0, 0.4 * 1000 + 700, 0.03));
-	/* Nothing is smaller than two segments. */
+	/* The window counts, not what happened to be on its way. */
+	before = cc.cwnd_bytes;
 	ev.flight_bytes = MSS;
+	cc.ops->timeout(&cc, &ev);
+	CHECK_EQ(cc.ssthresh_bytes, (uint64_t)before * 70 / 100);
+	/* Nothing is smaller than two segments. */
+	cc.cwnd_bytes = 2 * MSS;
 	cc.ops->timeout(&cc, &ev);
 	CHECK_EQ(cc.ssthresh_bytes, 2 * MSS);
 }
