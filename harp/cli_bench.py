@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench: wire, lat, bw, allreduce, ratios."""
+"""harpctl bench: wire, lat, bw, allreduce, ratios. cli_versus.py has loss and fairness."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +27,8 @@ def bench() -> None:
     harpctl bench allreduce --hosts 4
     harpctl bench wire                     raw AF_XDP frames: the limit
     harpctl bench ratios                   all of it alternately, and whether the goals are met
+    harpctl bench loss                     HARP and kernel TCP over a path that loses packets
+    harpctl bench fairness                 both at once through one bottleneck
     """
 
 
