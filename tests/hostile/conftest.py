@@ -12,8 +12,10 @@ from harp import _paths
 from harp.lab import Lab, LabOptions
 
 
-def _hosts(ipv6: bool) -> Iterator[Hosts]:
+def _hosts(ipv6: bool, link_local_only: bool = False) -> Iterator[Hosts]:
     with Lab(LabOptions(hosts=2, ipv6=ipv6)) as lab:
+        for host in lab.hosts if link_local_only else ():
+            host.run("ip", "address", "flush", "dev", host.ifname, "scope", "global")
         yield Hosts(
             netns=[host.netns for host in lab.hosts],
             ifname=[host.ifname for host in lab.hosts],
@@ -32,3 +34,9 @@ def hosts(need_root: None) -> Iterator[Hosts]:
 def each(request: pytest.FixtureRequest, need_root: None) -> Iterator[Hosts]:
     """The same with addresses of one family."""
     yield from _hosts(ipv6=request.param)
+
+
+@pytest.fixture
+def link_local(need_root: None) -> Iterator[Hosts]:
+    """The same with no addresses but those that every link has."""
+    yield from _hosts(ipv6=True, link_local_only=True)

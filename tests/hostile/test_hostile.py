@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import random
+import re
 import socket
 import struct
 import time
@@ -97,6 +98,18 @@ def test_lane_kinds_interoperate(each: Hosts, path: str, sender_path: str) -> No
     with ranks(each, path, sender_path) as pair:
         for size in (0, 1, 7, 8, 9, 1447, 4096, 65536, 1 << 20):
             pair.exchange(random.Random(SEED + size).randbytes(size))
+
+
+@pytest.mark.parametrize("sender_path", ["xdp", "kernel"])
+def test_link_local_addresses_are_the_last_resort(
+    link_local: Hosts, path: str, sender_path: str
+) -> None:
+    with ranks(link_local, path, sender_path) as pair:
+        for size in (1, 4096, 1 << 20):
+            pair.exchange(random.Random(SEED + size).randbytes(size))
+        kind = "HARP TCP" if sender_path == "xdp" else "kernel TCP"
+        line = rf"connected by {kind} \[fe80::[0-9a-f:]+%\d+\]:\d+ -> \[fe80::[0-9a-f:]+%\d+\]:\d+"
+        assert any(re.search(line, text) for text in pair.sender.call("log"))
 
 
 def test_a_peer_written_from_the_document_is_understood(each: Hosts, path: str) -> None:
