@@ -120,7 +120,16 @@
 	X(tcp_tlp_probes, counter, "tail loss probes sent (RFC 8985)")                             \
 	X(tcp_spurious_rto, counter, "timeouts undone: nothing was lost")                          \
 	X(tcp_spurious_recovery, counter, "fast recoveries undone: nothing was lost")              \
-	X(tcp_reneged, counter, "peers that dropped what they had SACKed")
+	X(tcp_reneged, counter, "peers that dropped what they had SACKed")                         \
+	X(tcp_resegmented, counter, "segments cut because the path carries smaller ones only")     \
+	X(tcp_mtu_told, counter, "connections that a router told of a smaller path MTU")           \
+	X(tcp_mtu_told_ignored, counter, "such messages that fit nothing outstanding")             \
+	X(tcp_mtu_black_holes, counter,                                                            \
+	  "times that segments were made smaller because large ones were lost in silence")         \
+	X(tcp_mtu_probes, counter, "path MTU probes sent (RFC 4821)")                              \
+	X(tcp_mtu_probes_lost, counter,                                                            \
+	  "path MTU probes that were lost, or nothing was learned from")                           \
+	X(tcp_mtu_raised, counter, "path MTU probes that passed: larger segments from then on")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

@@ -17,6 +17,7 @@
  *	tcp_sackout.c  the receiver's SACK blocks
  *	tcp_rack.c     when a segment counts as lost, and the tail loss probe (RFC 8985)
  *	tcp_loss.c     the repair: when it begins and ends, what leaves meanwhile, when it was in vain
+ *	tcp_mtu.c      how large a segment the path carries (RFC 1191, 4821)
  *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
  *	tcp_ecn.c      explicit congestion notification: RFC 3168, 8257
  *	tcp_cc.c       which congestion control (cc.h), and pacing
@@ -108,6 +109,12 @@ enum tcp_recovery {
 	TCP_RECOVERY_CWR, /* nothing was lost, the window goes down: ECN, or a probe filled the hole */
 };
 
+enum tcp_mtu {
+	MTU_IDLE = 0, /* as large as can be */
+	MTU_SEARCH,   /* a probe may be sent at mtu_next_ns */
+	MTU_PROBING,  /* one is on its way */
+};
+
 /* Of a sent segment: frame.tcp_flags. Neither: on its way, as far as we know. */
 enum seg_flag {
 	SEG_SACKED = 0x01, /* the peer has it, and not all before it */
@@ -182,6 +189,9 @@ struct harp_conn {
 	/* Output of a segment. */
 	uint16_t snd_mss_bytes, rcv_mss_bytes;
 	uint16_t local_port, remote_port;
+	uint16_t
+		mtu_acked_bytes; /* the largest segment acknowledged since snd_mss_bytes went down */
+	uint8_t mtu_state;       /* enum tcp_mtu */
 	uint32_t ts_offset;
 	uint32_t ts_echo_min, ts_echo_max, ts_sent; /* what the peer may echo: see tcp_check.c */
 	uint32_t ack_poll;                          /* tcp->poll_count when the ACK became due */
@@ -254,6 +264,15 @@ struct harp_conn {
 	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 	uint32_t dsack_start_seq, dsack_end_seq; /* equal: none */
 	uint64_t persist_ns;                     /* of the last window probe; 0: none */
+	/* The path's MTU: tcp_mtu.c. Segments, as snd_mss_bytes. */
+	uint16_t mtu_top_bytes;   /* what link and peer allow */
+	uint16_t mtu_high_bytes;  /* MTU_SEARCH: nothing larger passes */
+	uint16_t mtu_probe_bytes; /* the last one sent */
+	uint16_t mtu_told_bytes;  /* ICMP, not believed yet; 0: nothing */
+	uint32_t mtu_probe_seq, mtu_probe_end_seq, mtu_told_seq;
+	uint8_t mtu_tries;    /* of this size, lost */
+	uint8_t mtu_failed;   /* the last probe was lost */
+	uint64_t mtu_next_ns; /* no probe before */
 	uint64_t confirm_next_ns;
 	uint64_t challenge_epoch_end_ns;
 	uint64_t ts_recent_ns;
@@ -580,6 +599,9 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f);
 bool tcp_sndq_fin(struct harp_conn *conn);
 /* Cuts a segment after `bytes`; the rest becomes the next one. False without a frame. */
 bool tcp_sndq_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes);
+/* Makes the first unsent segment, which is smaller, `bytes` long with what follows it: more than that is
+ * queued. False when it can't; it may have grown all the same. */
+bool tcp_sndq_gather(struct harp_conn *conn, uint32_t bytes);
 /* Everything before ack is gone; a learns what that delivers. */
 void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a);
 void tcp_sndq_purge(struct harp_conn *conn);
@@ -678,6 +700,24 @@ void tcp_cc_restart(struct harp_conn *conn); /* about to send after idling */
 void tcp_cc_pace(struct harp_conn *conn);    /* the window or the round trip moved */
 /* Of a paced connection: may so many bytes of new data leave now? If not, its timer is set. */
 bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
+
+/* ---- tcp_mtu.c ---- */
+/* snd_mss_bytes is what link and peer allow. */
+void tcp_mtu_init(struct harp_conn *conn);
+/* A router says that the segment at quoted_seq, which is outstanding, does not fit. */
+void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes);
+/* The retransmission timer has expired. */
+void tcp_mtu_timeout(struct harp_conn *conn);
+/* While not MTU_IDLE, before new data is sent: bytes of a probe to be sent now; 0: none. */
+uint32_t tcp_mtu_probe(struct harp_conn *conn);
+void tcp_mtu_probed(struct harp_conn *conn, const struct frame *seg);
+/* This segment (NULL: anything) was lost: true when it was the probe, whose loss says nothing else. */
+bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg);
+/* Without SACK: the duplicate ACKs are for a probe that is known to be lost. */
+static inline bool tcp_mtu_explains(const struct harp_conn *conn)
+{
+	return conn->mtu_failed && conn->snd_una_seq == conn->mtu_probe_seq;
+}
 
 /* ---- tcp_timer.c ---- */
 void tcp_timer_init(struct harp_conn *conn);

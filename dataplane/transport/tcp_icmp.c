@@ -7,7 +7,7 @@
 void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
 		    uint32_t mtu_bytes)
 {
-	uint32_t index = flow_find(&tcp->flows, key), headers, mss;
+	uint32_t index = flow_find(&tcp->flows, key);
 	struct harp_conn *conn;
 
 	if (index == FLOW_NONE)
@@ -16,18 +16,8 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 	if (seq_lt(quoted_seq, conn->snd_una_seq) || seq_geq(quoted_seq, conn->snd_nxt_seq))
 		return;
 	if (kind == -EMSGSIZE) {
-		if (!conn_synchronized(conn)) /* a SYN fits every path */
-			return;
-		headers = TCP_HEADER_BYTES + ip_header_bytes(&key->local) +
-			  (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
-		mss = mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers
-							      : TCP_MSS_BYTES_MIN;
-		if (mss < conn->snd_mss_bytes) {
-			conn->snd_mss_bytes = (uint16_t)mss;
-			/* What was too large is lost: send it again, cut, without waiting. */
-			tcp_loss_timeout(conn);
-			tcp_tx_ready(conn);
-		}
+		if (conn_synchronized(conn)) /* a SYN fits every path */
+			tcp_mtu_told(conn, quoted_seq, mtu_bytes);
 		return;
 	}
 	/* Hard errors are soft once synchronized: section 5.2. */

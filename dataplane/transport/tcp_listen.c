@@ -80,6 +80,7 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 		mss -= TCP_OPTIONS_TIMESTAMP_BYTES;
 	most = tcp_sndq_segment_bytes_max(conn->tcp);
 	conn->snd_mss_bytes = (uint16_t)(mss < most ? mss : most);
+	tcp_mtu_init(conn);
 	/* RFC 7323 section 2.2: the window of a SYN is never scaled. */
 	conn->snd_wnd_bytes = seg->wnd_field;
 	conn->snd_wnd_max_bytes = seg->wnd_field;

@@ -218,9 +218,10 @@ static void loss_dup_ack(struct harp_conn *conn, struct tcp_ack *a)
 	a->delivered_bytes = conn->snd_mss_bytes < room ? conn->snd_mss_bytes : room;
 	conn->dup_acked_bytes += a->delivered_bytes;
 	if (conn->recovery != TCP_RECOVERY_FAST && conn->dup_acks >= TCP_DUPACK_THRESHOLD &&
+	    !tcp_mtu_explains(conn) &&
 	    (conn->recovery == TCP_RECOVERY_CWR || loss_may_recover(conn))) {
 		loss_mark_head(conn);
-		a->lost = true;
+		a->lost = !tcp_mtu_probe_lost(conn, conn->snd_head);
 	}
 }
 

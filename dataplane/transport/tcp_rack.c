@@ -164,7 +164,7 @@ static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, ui
 		if (!rack_is_late(conn, seg, window_ns, deadline_ns))
 			break;
 		tcp_sack_mark_lost(conn, seg);
-		lost = true;
+		lost |= !tcp_mtu_probe_lost(conn, seg);
 	}
 	return lost;
 }

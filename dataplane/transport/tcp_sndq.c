@@ -8,6 +8,8 @@
  */
 #include "transport/tcp.h"
 
+#include <string.h>
+
 #include "base/checksum.h"
 
 /* A chunk's room for payload: what frame_alloc() leaves above the headroom. */
@@ -303,6 +305,54 @@ static void sndq_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
 	seg_set(seg, total - n, frags);
 }
 
+/* Room behind a frame's bytes, to the end of its chunk. */
+static uint32_t sndq_chunk_room(const struct frame_pool *pool, const struct frame *f)
+{
+	return (uint32_t)(frame_chunk(pool, f) + pool->frame_size - (f->pub.data + f->pub.len));
+}
+
+bool tcp_sndq_gather(struct harp_conn *conn, uint32_t bytes)
+{
+	struct tcp *tcp = conn->tcp;
+	struct frame *seg = conn->snd_unsent;
+
+	while (seg_bytes(seg) < bytes) {
+		struct frame *last = sndq_last_frag(seg), *from = seg->next, *first = from;
+		uint32_t room = sndq_chunk_room(tcp->pool, last), n = bytes - seg_bytes(seg);
+
+		if (room == 0) {
+			if (seg_frags(seg) == tcp->tx_frags_max)
+				return false;
+			/* Beyond the budget, which whoever has enough to send has used up. */
+			last->frag = frame_alloc(tcp->pool, tcp_pool_floor_tx(conn));
+			if (!last->frag)
+				return false;
+			conn->tx_frames_held++;
+			tcp->stats->frames_tcp_tx++;
+			seg_set(seg, seg_bytes(seg), seg_frags(seg) + 1);
+			continue;
+		}
+		if (first->pub.len == 0) /* its bytes went before */
+			first = first->frag;
+		n = n < room ? n : room;
+		n = n < first->pub.len ? n : first->pub.len;
+		/* COPY: bytes of the segments behind it. */
+		memcpy(last->pub.data + last->pub.len, first->pub.data, n);
+		last->pub.len += n;
+		last->flags &= (uint8_t)~FRAME_CSUM;
+		seg_set(seg, seg_bytes(seg) + n, seg_frags(seg));
+		tcp->stats->tx_copied_bytes += n;
+		conn->acct.tx_copied_bytes += n;
+		sndq_trim(conn, from, n);
+		if (seg_bytes(from) == 0) {
+			seg->next = from->next;
+			from->next = NULL;
+			sndq_release(conn, from);
+		}
+	}
+	return true;
+}
+
 void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)
 {
 	while (conn->snd_head && conn->snd_head != conn->snd_unsent) {
@@ -315,6 +365,8 @@ void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)
 				sndq_trim(conn, seg, ack - seg->seq);
 			break;
 		}
+		if (seg_bytes(seg) > conn->mtu_acked_bytes)
+			conn->mtu_acked_bytes = (uint16_t)seg_bytes(seg);
 		if (conn->loss_open)
 			tcp_sack_acked(conn, seg, seg_space(seg), a);
 		else

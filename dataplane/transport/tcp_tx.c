@@ -83,7 +83,10 @@ static bool tx_fit_mss(struct harp_conn *conn, struct frame *seg)
 {
 	if (seg_bytes(seg) <= conn->snd_mss_bytes)
 		return true;
-	return tcp_sndq_split(conn, seg, conn->snd_mss_bytes);
+	if (!tcp_sndq_split(conn, seg, conn->snd_mss_bytes))
+		return false;
+	conn->tcp->stats->tcp_resegmented++;
+	return true;
 }
 
 static void tx_limited(struct harp_conn *conn)
@@ -149,6 +152,12 @@ static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
 
 	if (!seg)
 		return 0;
+	for (; seg_bytes(seg) > conn->snd_mss_bytes; seg = seg->next) { /* its end is what counts */
+		if (!tx_fit_mss(conn, seg)) {
+			conn->flags |= CONN_TLP_PENDING;
+			return -ENOMEM;
+		}
+	}
 	err = tx_segment(conn, seg);
 	if (err) {
 		conn->flags |= CONN_TLP_PENDING;
@@ -160,6 +169,23 @@ static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
 		tcp_rack_resent(conn, seg);
 	else if (seg->flags & FRAME_FIN)
 		tx_fin_sent(conn);
+	return 0;
+}
+
+/* RFC 4821 section 7.2: new data in a segment larger than the others. */
+static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
+{
+	uint32_t bytes = tcp_mtu_probe(conn);
+	struct frame *seg = conn->snd_unsent;
+	int err;
+
+	if (bytes == 0 || !tcp_sndq_gather(conn, bytes))
+		return 0;
+	err = tx_segment(conn, seg);
+	if (err)
+		return err; /* cut again when its turn comes */
+	tcp_mtu_probed(conn, seg);
+	++*sent;
 	return 0;
 }
 
@@ -205,6 +231,11 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 	}
 	if (conn->snd_unsent && conn_flight_bytes(conn) == 0)
 		tcp_cc_restart(conn);
+	if (conn->mtu_state != MTU_IDLE) {
+		err = tx_mtu_probe(conn, sent);
+		if (err)
+			return err;
+	}
 	while ((seg = conn->snd_unsent) != NULL) {
 		if (quota-- == 0)
 			return 1;

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_mtu.c - how large a segment the path carries: told by routers, or found out (RFC 1191, 8201, 4821,
+ * 8899).
+ *
+ * Theory of operation. A connection begins with the largest segment that its own link and the peer's MSS
+ * option allow, mtu_top_bytes. snd_mss_bytes goes down for two reasons:
+ *	- a router says so (tcp_mtu_told()). Anyone may pretend to be one, so it must quote a segment that
+ *	  is outstanding and larger than it claims; and when segments as large as the quoted one have been
+ *	  acknowledged since the connection began, its word waits for a retransmission timeout of that very
+ *	  segment (RFC 5927 section 7.2)
+ *	- nobody says anything: large segments time out again and again (a black hole, RFC 4821 section
+ *	  7.7). Then it is what nearly every path carries, MTU_BASE_BYTES, and in IPv4, if that is too much
+ *	  too, MTU_LEAST_BYTES. A path that is dead for a while looks the same: the search is cheap.
+ * What is outstanding and too large counts as lost, is cut (tcp_resegmented) and sent again, in slow start
+ * after a timeout, otherwise within the same window: it is no sign of congestion (RFC 1191 section 6.5).
+ *
+ * It goes up by probes (MTU_SEARCH): the next bytes of the queue in one segment larger than the others,
+ * with more behind it, so that its loss is noticed without a timeout. When it is acknowledged it is the
+ * new size. When it alone is lost that is no congestion (RFC 4821 section 7.5): it is cut and sent again,
+ * and after MTU_TRIES the size counts as too large. The first size tried is the largest, as a path that
+ * was only dead for a while carries it; then the middle between what passes and what does not, until they
+ * are MTU_CLOSE_BYTES apart. The search begins at once after a black hole, and again every
+ * MTU_RAISE_NS while the size is below the top: a router's word is believed that long (RFC 1191 section
+ * 6.3), as is the search's own result (RFC 8899's PMTU_RAISE_TIMER).
+ */
+#include "transport/tcp.h"
+
+#define MTU_BASE_BYTES_V4 1024u /* RFC 4821 section 7.2 */
+#define MTU_LEAST_BYTES_V4 552u /* icmp.c's, and Linux's */
+#define MTU_BASE_BYTES_V6 1280u /* RFC 8200 section 5 */
+#define MTU_RAISE_NS (600 * TCP_NS_PER_S)
+#define MTU_BLACK_HOLE_TIMEOUTS 2u /* before the one that makes it one */
+#define MTU_BLACK_HOLE_NS (400 * TCP_NS_PER_MS)
+#define MTU_TRIES 3u /* RFC 8899 section 5.1.2, MAX_PROBES */
+#define MTU_CLOSE_BYTES 16u
+/* What follows a probe, so that its loss is noticed: RACK needs one, duplicate ACKs three, and one to
+ * spare. */
+#define MTU_BEHIND_SEGMENTS_SACK 1u
+#define MTU_BEHIND_SEGMENTS 4u
+
+/* Headers of a packet with a full segment. */
+static uint32_t mtu_header_bytes(const struct harp_conn *conn)
+{
+	return ip_header_bytes(&conn->path.dst) + TCP_HEADER_BYTES +
+	       (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
+}
+
+/* The segment that fits a path of so many bytes. */
+static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_bytes)
+{
+	uint32_t headers = mtu_header_bytes(conn);
+
+	return mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers : TCP_MSS_BYTES_MIN;
+}
+
+void tcp_mtu_init(struct harp_conn *conn)
+{
+	conn->mtu_top_bytes = conn->snd_mss_bytes;
+	conn->mtu_state = MTU_IDLE;
+}
+
+/* The top now: the route may have changed. */
+static uint32_t mtu_top(const struct harp_conn *conn)
+{
+	uint32_t local = mtu_segment_bytes(conn, conn->path.mtu_bytes);
+
+	return local < conn->mtu_top_bytes ? local : conn->mtu_top_bytes;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Down.
+ */
+/* What is outstanding and too large will not arrive: it is to be sent again, cut. */
+static void mtu_mark_large(struct harp_conn *conn)
+{
+	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
+		if (seg_bytes(seg) > conn->snd_mss_bytes && !seg->tcp_flags)
+			tcp_sack_mark_lost(conn, seg);
+	}
+	if (conn->lost_bytes > 0)
+		tcp_tx_retry(conn);
+}
+
+static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise_after_ns)
+{
+	conn->snd_mss_bytes = (uint16_t)mss_bytes;
+	conn->mtu_acked_bytes = 0;
+	conn->mtu_told_bytes = 0;
+	conn->mtu_state = MTU_SEARCH;
+	conn->mtu_high_bytes = conn->mtu_top_bytes;
+	conn->mtu_tries = 0;
+	conn->mtu_next_ns = conn->tcp->now_ns + raise_after_ns;
+}
+
+void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes)
+{
+	uint32_t mss = mtu_segment_bytes(conn, mtu_bytes);
+	const struct frame *seg = tcp_sack_find(conn, quoted_seq);
+
+	if (mss >= conn->snd_mss_bytes || !seg || seg->seq != quoted_seq || seg_bytes(seg) <= mss) {
+		conn->tcp->stats->tcp_mtu_told_ignored++;
+		return;
+	}
+	if (conn->mtu_state == MTU_PROBING && quoted_seq == conn->mtu_probe_seq) {
+		/* About the probe: it has the same end without. */
+		tcp_mtu_probe_lost(conn, seg);
+		mtu_mark_large(conn);
+		return;
+	}
+	if (conn->mtu_acked_bytes > mss) {
+		conn->mtu_told_bytes = (uint16_t)mss;
+		conn->mtu_told_seq = quoted_seq;
+		return;
+	}
+	conn->tcp->stats->tcp_mtu_told++;
+	mtu_lower(conn, mss, MTU_RAISE_NS);
+	mtu_mark_large(conn);
+}
+
+void tcp_mtu_timeout(struct harp_conn *conn)
+{
+	const struct frame *seg = conn->snd_head;
+	bool v4 = harp_addr_is_v4(&conn->path.dst);
+	uint32_t base = mtu_segment_bytes(conn, v4 ? MTU_BASE_BYTES_V4 : MTU_BASE_BYTES_V6);
+	uint32_t least = v4 ? mtu_segment_bytes(conn, MTU_LEAST_BYTES_V4) : base;
+
+	/* It says nothing of the probe: something else is wrong (RFC 4821 section 7.6.4). */
+	if (conn->mtu_state == MTU_PROBING)
+		tcp_mtu_probe_lost(conn, NULL);
+	if (conn->mtu_told_bytes && conn->mtu_told_bytes < conn->snd_mss_bytes &&
+	    seg->seq == conn->mtu_told_seq) {
+		conn->tcp->stats->tcp_mtu_told++;
+		mtu_lower(conn, conn->mtu_told_bytes, MTU_RAISE_NS);
+		return;
+	}
+	if (conn->rtx_backoff < MTU_BLACK_HOLE_TIMEOUTS ||
+	    conn->tcp->now_ns - conn->progress_ns < MTU_BLACK_HOLE_NS)
+		return;
+	if (seg_bytes(seg) > base)
+		mtu_lower(conn, base, 0);
+	else if (seg_bytes(seg) > least && conn->rtx_backoff >= 2 * MTU_BLACK_HOLE_TIMEOUTS)
+		mtu_lower(conn, least, 0);
+	else
+		return; /* small ones do not pass either */
+	conn->tcp->stats->tcp_mtu_black_holes++;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Up.
+ */
+/* The search is over, for now; time allows another one when there is something to gain. */
+static void mtu_settle(struct harp_conn *conn)
+{
+	conn->mtu_tries = 0;
+	conn->mtu_high_bytes = conn->mtu_top_bytes;
+	conn->mtu_next_ns = conn->tcp->now_ns + MTU_RAISE_NS;
+	conn->mtu_state = conn->snd_mss_bytes < conn->mtu_top_bytes ? MTU_SEARCH : MTU_IDLE;
+}
+
+bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg)
+{
+	if (conn->mtu_state != MTU_PROBING || (seg && seg->seq != conn->mtu_probe_seq))
+		return false;
+	conn->tcp->stats->tcp_mtu_probes_lost++;
+	conn->mtu_state = MTU_SEARCH;
+	conn->mtu_failed = 1;
+	conn->mtu_next_ns = conn->tcp->now_ns + 4 * conn->srtt_ns;
+	if (++conn->mtu_tries < MTU_TRIES)
+		return true;
+	conn->mtu_tries = 0;
+	conn->mtu_high_bytes = (uint16_t)(conn->mtu_probe_bytes - 1);
+	if (conn->mtu_high_bytes < conn->snd_mss_bytes + MTU_CLOSE_BYTES)
+		mtu_settle(conn);
+	return true;
+}
+
+static void mtu_probe_passed(struct harp_conn *conn)
+{
+	conn->tcp->stats->tcp_mtu_raised++;
+	conn->snd_mss_bytes = conn->mtu_probe_bytes;
+	conn->mtu_state = MTU_SEARCH;
+	conn->mtu_tries = 0;
+	if (conn->mtu_high_bytes < conn->snd_mss_bytes + MTU_CLOSE_BYTES)
+		mtu_settle(conn);
+}
+
+/* The size to try next. */
+static uint32_t mtu_candidate(const struct harp_conn *conn)
+{
+	uint32_t top = mtu_top(conn), high = conn->mtu_high_bytes;
+
+	if (high >= top)
+		return top;
+	return (conn->snd_mss_bytes + high + 1u) / 2;
+}
+
+uint32_t tcp_mtu_probe(struct harp_conn *conn)
+{
+	uint32_t bytes, behind;
+
+	if (conn->mtu_state == MTU_PROBING) {
+		if (seq_geq(conn->snd_una_seq, conn->mtu_probe_end_seq))
+			mtu_probe_passed(conn);
+		return 0;
+	}
+	if (conn->tcp->now_ns < conn->mtu_next_ns || conn->recovery != TCP_RECOVERY_NONE ||
+	    conn->loss_open)
+		return 0;
+	bytes = mtu_candidate(conn);
+	if (bytes <= conn->snd_mss_bytes) { /* the route became narrower */
+		mtu_settle(conn);
+		return 0;
+	}
+	behind = conn->options & HARP_TCPI_SACK ? MTU_BEHIND_SEGMENTS_SACK : MTU_BEHIND_SEGMENTS;
+	behind *= conn->snd_mss_bytes;
+	if (conn_unsent_bytes(conn) <= bytes + behind ||
+	    conn_flight_bytes(conn) + bytes + behind > conn->cc.cwnd_bytes ||
+	    conn_flight_bytes(conn) + bytes + behind > conn->snd_wnd_bytes)
+		return 0;
+	return bytes;
+}
+
+void tcp_mtu_probed(struct harp_conn *conn, const struct frame *seg)
+{
+	conn->mtu_state = MTU_PROBING;
+	conn->mtu_failed = 0;
+	conn->mtu_probe_seq = seg->seq;
+	conn->mtu_probe_end_seq = seg->seq + seg_bytes(seg);
+	conn->mtu_probe_bytes = (uint16_t)seg_bytes(seg);
+	conn->tcp->stats->tcp_mtu_probes++;
+}
