@@ -112,8 +112,119 @@ static void test_too_big_says_nothing_of_a_syn(void)
 	rig_close(&rig);
 }
 
+/* Segments as large as that one have arrived: whoever says that they can't must wait for a time-out. */
+static void test_a_claim_against_the_evidence_waits(void)
+{
+	uint32_t first;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
+	rig.ack = first + 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	icmp_says(TOO_BIG, 1000, first + 1448);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	/* It was a lie: the segment arrives. */
+	rig.ack += 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_wait(&rig, RIG_S);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	rig_silent(&rig);
+	/* It is true: nothing arrives, and the time-out sends what was said to fit. */
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	icmp_says(TOO_BIG, 1000, rig.ack);
+	rig_wait(&rig, RIG_S / 4);
+	while (rig_pending(&rig) > 1)
+		rig.out_head++;
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1000 - 52);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000 - 52);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_told"), 1);
+	rig_close(&rig);
+}
+
+/* A claim must be about the beginning of a segment that is larger than what it says fits. */
+static void test_a_claim_must_fit_what_it_quotes(void)
+{
+	uint32_t first;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448 + 100), 1548);
+	first = rig_expect(&rig, TCP_ACK)->seq;
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	icmp_says(TOO_BIG, 1000, first + 1);
+	icmp_says(TOO_BIG, 1000, first + 1448); /* of 100 bytes */
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_told_ignored"), 2);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+/*
+ * Ten minutes after a router's word a probe asks whether it still holds. It is lost, which the peer tells
+ * without SACK: it is cut and sent again, and the window stays. The next one passes.
+ */
+static void test_a_lost_probe_is_no_congestion(void)
+{
+	const struct rig_seg *s;
+	uint32_t first, cwnd, small = 1000 - 52;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
+	icmp_says(TOO_BIG, 1000, first);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - small);
+	CHECK_EQ(rig_stat(&rig, "tcp_resegmented"), 1);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig.ack = first + 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_wait(&rig, 601 * RIG_S);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes"), 0);
+	for (int lost = 1; lost >= 0; lost--) {
+		rig_silent(&rig);
+		CHECK_EQ(rig_write(&rig, 1448 + 5 * small), 1448 + 5 * small);
+		cwnd = rig.conn->cc.cwnd_bytes;
+		s = rig_expect(&rig, TCP_ACK);
+		CHECK_EQ(s->seq, rig.ack);
+		CHECK_EQ(s->len, 1448);
+		/* Those behind it lie as they were, less what it took of the first. */
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 2 * small - 1448);
+		for (int i = 0; i < 4; i++)
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - small);
+		rig_silent(&rig);
+		for (int i = 0; lost && i < 5; i++)
+			rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+		if (lost) {
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1448 - small);
+			rig_silent(&rig);
+			CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes_lost"), 1);
+		}
+		CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+		CHECK(rig.conn->cc.cwnd_bytes >= cwnd);
+		rig.ack += 1448 + 5 * small;
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+		rig_wait(&rig, RIG_S);
+	}
+	CHECK_EQ(rig_write(&rig, 10), 10); /* what an ACK told is looked at before the next data */
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 1);
+	rig_close(&rig);
+}
+
 int main(void)
 {
+	test_a_claim_against_the_evidence_waits();
+	test_a_claim_must_fit_what_it_quotes();
+	test_a_lost_probe_is_no_congestion();
 	test_a_refusal_ends_a_connect_only();
 	test_a_smaller_path_cuts_what_is_in_flight();
 	test_absurd_mtus_do_little();
