@@ -94,6 +94,16 @@ static bool judge_frames(struct sim *sim, unsigned index)
 	return true;
 }
 
+/* The FIN may be one more than the budget; so are a segment's rest when the path carries only a part of
+ * it, and what a probe of the path needs. */
+static uint64_t judge_budget(const struct sim *sim, const struct sim_app *app, uint64_t budget)
+{
+	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
+
+	return budget + 1 + s->tcp_resegmented +
+	       s->tcp_mtu_probes * sim->stacks[app->stack].stack->tcp.tx_frags_max;
+}
+
 static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct sim_app *peer)
 {
 	const struct harp_conn *conn = app->conn;
@@ -107,7 +117,7 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 		wrong = "the congestion window is empty";
 	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_good(conn))
 		wrong = "what is in flight, lost or SACKed does not add up";
-	else if (info.tx_frames_held > info.tx_frames_budget + 1) /* the FIN may be one more */
+	else if (info.tx_frames_held > judge_budget(sim, app, info.tx_frames_budget))
 		wrong = "the send budget is overdrawn";
 	else if (info.bytes_acked > app->sent)
 		wrong = "more was acknowledged than sent";

@@ -219,12 +219,17 @@ static void test_black_hole(bool v6, uint32_t nic_mtu_bytes, uint32_t path_mtu_b
 	CHECK_EQ(net.from->snd_mss_bytes, top);
 	CHECK_EQ(stat_of(0, "tcp_retransmits"), 0);
 	net.mtu_bytes = path_mtu_bytes;
-	flow(1 * S);
+	for (int i = 0; i < 1000 && stat_of(0, "tcp_mtu_black_holes") == 0; i++)
+		flow(1 * MS);
 	CHECK_EQ(stat_of(0, "tcp_mtu_black_holes"), 1);
+	/* The search begins when all that was lost is repaired. */
+	for (int i = 0; i < 1000 && stat_of(0, "tcp_mtu_probes") == 0; i++)
+		flow(STEP_NS);
+	CHECK_EQ(stat_of(0, "tcp_mtu_probes"), 1);
 	CHECK(stat_of(0, "tcp_resegmented") > 0);
 	/* What is found is what passes, nearly; and lost probes were no sign of congestion. */
 	repairs = stat_of(0, "tcp_fast_retransmits") + stat_of(0, "tcp_rto");
-	flow(300 * MS);
+	flow(500 * MS);
 	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
 	CHECK(stat_of(0, "tcp_mtu_probes_lost") >= 3);
 	CHECK_EQ(stat_of(0, "tcp_fast_retransmits") + stat_of(0, "tcp_rto"), repairs);
