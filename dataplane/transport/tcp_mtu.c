@@ -79,7 +79,7 @@ static void mtu_mark_large(struct harp_conn *conn)
 			tcp_sack_mark_lost(conn, seg);
 	}
 	if (conn->lost_bytes > 0)
-		tcp_tx_retry(conn);
+		tcp_tx_ready(conn);
 }
 
 static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise_after_ns)
