@@ -133,7 +133,6 @@ def _print_loss(report: dict[str, Any]) -> None:
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(3, 300), default=10, show_default=True)
 @_harp_cc
-@_priority
 @_mtu
 @_ipv6
 @output_option
@@ -145,7 +144,6 @@ def fairness(
     rounds: int,
     seconds: float,
     cc: str | None,
-    priority: str,
     mtu: int,
     ipv6: bool,
     output: str,
@@ -168,7 +166,6 @@ def fairness(
         seconds=seconds,
         mtu_bytes=mtu,
         ipv6=ipv6,
-        realtime=priority == "realtime",
         harp_cc=cc,
     )
     report = versus.run_fairness(options, console.err.print)

@@ -84,11 +84,11 @@ class Namespace:
     processes: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
 
     def command(
-        self, args: Sequence[str | Path], cpu: int | None = None, realtime: bool = False
+        self, args: Sequence[str | Path], cpu: int | None = None, realtime: int = 0
     ) -> list[str]:
         """The command line that runs args here: on one processor, before all others, if asked."""
         pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
-        first = ["chrt", "--fifo", "1"] if realtime else []
+        first = ["chrt", "--fifo", str(realtime)] if realtime else []
         return ["ip", "netns", "exec", self.netns, *pin, *first, *map(str, args)]
 
     def popen(
@@ -96,7 +96,7 @@ class Namespace:
         args: Sequence[str | Path],
         *,
         cpu: int | None = None,
-        realtime: bool = False,
+        realtime: int = 0,
         env: Mapping[str, str] | None = None,
         stdin: int | IO[Any] | None = subprocess.DEVNULL,
         stdout: int | IO[Any] | None = subprocess.PIPE,

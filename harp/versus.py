@@ -43,7 +43,7 @@ class Flows:
     seconds: float = 3
     skip_s: float = 0.5
     spin: bool = False
-    realtime: bool = True
+    realtime: int = 1  # SCHED_FIFO's priority; 0: a process like all others
     harp_cc: str | None = None
 
     @property
@@ -175,7 +175,7 @@ def _loss_round(
             depth=depth,
             seconds=options.seconds,
             spin=options.spin,
-            realtime=options.realtime,
+            realtime=int(options.realtime),
             harp_cc=options.harp_cc,
         )
         report = Transfer(lab, flows).finish()
@@ -254,7 +254,6 @@ class FairnessOptions:
     skip_s: float = 2
     mtu_bytes: int = 1500
     ipv6: bool = False
-    realtime: bool = True
     harp_cc: str | None = None
 
 
@@ -287,9 +286,9 @@ def _fairness_round(lab: Lab, options: FairnessOptions, kernel_first: bool) -> d
         flows=options.flows,
         seconds=options.seconds,
         skip_s=options.skip_s,
-        realtime=options.realtime,
+        realtime=2,  # above HARP, which polls: kernel sockets sleep when there is nothing to do
     )
-    harp = replace(kernel, kind=HARP, harp_cc=options.harp_cc)
+    harp = replace(kernel, kind=HARP, realtime=1, harp_cc=options.harp_cc)
     drops = bottleneck_drops(lab, 1)
     order = (kernel, harp) if kernel_first else (harp, kernel)
     running = [(flows.side, Transfer(lab, flows)) for flows in order]
