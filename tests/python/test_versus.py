@@ -41,8 +41,9 @@ def test_fairness(need_root: None) -> None:
     for found in report["rounds"]:
         assert len(found["harp_flows_mbit_per_s"]) == len(found["kernel_flows_mbit_per_s"]) == 2
         assert min(*found["harp_flows_mbit_per_s"], *found["kernel_flows_mbit_per_s"]) > 0
-        # Receipts come in messages of half a megabit: a few more or less than the path carries.
-        assert 70 < found["harp_mbit_per_s"] + found["kernel_mbit_per_s"] < 105
+        # The two kinds' two seconds begin some tenths of a second apart, on a busy machine more:
+        # what the later one has alone in the end comes on top of the path's hundred.
+        assert 70 < found["harp_mbit_per_s"] + found["kernel_mbit_per_s"] < 150
         assert 0.25 <= found["jain"] <= 1
     assert report["median"]["share_ratio"] >= 1
 
