@@ -36,6 +36,22 @@
 /* ------------------------------------------------------------------------------------------------
  * Data.
  */
+/*
+ * Will nothing follow this segment before its ACK? A receiver of ours holds the ACK of one that others
+ * follow (reass_ack_hold_ns()); of a window of two holds or less that would be a good part of the time.
+ */
+static bool tx_is_last(const struct harp_conn *conn, const struct frame *seg)
+{
+	uint32_t cwnd = conn->cc.cwnd_bytes, wnd = conn->snd_wnd_bytes, bytes;
+
+	if (seg == conn->snd_tail)
+		return true;
+	if ((cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
+		return false;
+	bytes = seg_bytes(seg) + seg_bytes(seg->next);
+	return tcp_loss_pipe_bytes(conn) + bytes > cwnd || conn_flight_bytes(conn) + bytes > wnd;
+}
+
 static int tx_segment(struct harp_conn *conn, struct frame *seg)
 {
 	struct tcp *tcp = conn->tcp;
@@ -48,7 +64,7 @@ static int tx_segment(struct harp_conn *conn, struct frame *seg)
 		return -EBUSY; /* its headers may not be rewritten yet */
 	if (seg->flags & FRAME_FIN)
 		flags |= TCP_FIN;
-	if (seg == conn->snd_tail)
+	if (tx_is_last(conn, seg))
 		flags |= TCP_PSH;
 	err = tcp_out_segment(conn, seg, seg_frags(seg), seg->seq, flags, bytes);
 	if (err)

@@ -254,6 +254,34 @@ def test_push_marks_the_end_of_what_was_written(rig: Rig) -> None:
     conn.abort()
 
 
+def test_push_marks_the_last_segment_that_the_window_lets_out(rig: Rig) -> None:
+    """Nothing follows it before its ACK, which a receiver need not hold back then."""
+    conn = rig.open()
+    segments = rig.sends(conn, bytes(30 * rig.mss))
+    assert ["P" in word for word in flags_of(segments)] == [False] * 9 + [True]
+    conn.abort()
+
+
+def test_push_is_rare_in_a_large_window(rig: Rig) -> None:
+    conn = rig.open(wscale=4)
+    pushed = sent = 0
+    for _ in range(6):
+        room = conn.send_room
+        segments = rig.sends(conn, bytes(room)) if room else rig.waits(MS)
+        sent += len(segments)
+        pushed += sum("P" in word for word in flags_of(segments))
+        if segments:
+            rig.ack = segments[-1].seq + len(segments[-1].payload)
+        more = with_data(rig.says("A"))
+        sent += len(more)
+        pushed += sum("P" in word for word in flags_of(more))
+        if more:
+            rig.ack = more[-1].seq + len(more[-1].payload)
+    assert sent > 100
+    assert pushed <= 12
+    conn.abort()
+
+
 def test_urgent_data_is_delivered_in_line(rig: Rig) -> None:
     conn = rig.open()
     rig.receives(b"urgent!", flags="PAU", urgptr=3)
