@@ -62,14 +62,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	struct fuzz_host_options opt = { .own_neighbours = choices & 1, .v6 = choices & 2 };
 	static uint8_t data[8000];
 	struct iovec iov = { data, sizeof(data) };
+	struct harp_endpoint at = { .port = FUZZ_HOST_PORT };
+	struct harp_udp *sock;
 
 	fuzz_host_open(&host, &opt);
 	fuzz_host_connect(&host, true);
+	FUZZ_CLAIM(harp_udp_open(host.stack, &at, NULL, &sock) == 0);
 	if (host.conn)
 		(void)harp_conn_send(host.conn, &iov, 1); /* so that something is in flight */
 	fuzz_host_poll(&host, 1000);
-	while (in.left > 0)
+	while (in.left > 0) {
 		datagram(&in);
+		if (choices & 4)
+			while (harp_udp_recv(sock, data, sizeof(data), NULL) >= 0)
+				;
+	}
+	harp_udp_close(sock);
 	fuzz_host_close(&host);
 	return 0;
 }
