@@ -24,7 +24,7 @@ REASONS = ROOT / "docs" / "uncovered.txt"
 MARK_PERCENT = 90.0
 NO_REASON = "?"
 SUITES = ("unit", "sim", "fuzz", "example", "plugin")
-PYTEST = ("tests/python/test_packets.py", "tests/python/test_capture.py", "tests/netns")
+PYTEST = ("tests/packet", "tests/python/test_capture.py", "tests/netns")
 
 
 def call(*command: str | Path, check: bool = True, env: dict[str, str] | None = None) -> str:

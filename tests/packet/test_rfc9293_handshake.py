@@ -4,6 +4,8 @@
 import pytest
 from packet_rig import MODULUS, MS, PORT, SECOND, Counted, Rig, flags_of, options_of
 
+from harp._core import Event
+
 
 def test_a_syn_is_answered_with_syn_ack(rig: Rig) -> None:
     rig.listen()
@@ -140,6 +142,7 @@ def test_connect_sends_a_syn_with_all_options(rig: Rig) -> None:
 def test_connect_completes_with_syn_ack(rig: Rig) -> None:
     conn = rig.connect()
     assert conn.error == 0
+    assert {id(who): what for who, what in rig.stack.next_events()}[id(conn)] & Event.CONNECTED
     conn.abort()
 
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RFC 792, 4443, 1191, 8201, 5927: what ICMP asks, and what it may say of a connection."""
+
+from collections.abc import Iterator
+
+import pytest
+from packet_rig import SECOND, Rig, with_data
+from scapy.layers.inet import ICMP, IP, TCP
+from scapy.layers.inet6 import (
+    ICMPv6DestUnreach,
+    ICMPv6EchoReply,
+    ICMPv6EchoRequest,
+    ICMPv6PacketTooBig,
+    ICMPv6TimeExceeded,
+    IPv6,
+    IPv6ExtHdrDestOpt,
+)
+from scapy.packet import Packet, Raw
+
+from harp._core import Connection
+
+QUOTED_BYTES = 548  # of the packet that an error is about
+over_ipv4 = pytest.mark.parametrize("rig", ["ipv4"], indirect=True)
+over_ipv6 = pytest.mark.parametrize("rig", ["ipv6"], indirect=True)
+ROUTER = {"ipv4": "10.0.0.254", "ipv6": "fd00::fe"}
+
+
+@pytest.mark.parametrize("size", [0, 1, 56, 1452])
+def test_ping_is_answered_byte_for_byte(rig: Rig, size: int) -> None:
+    data = (bytes(range(256)) * 6)[:size]
+    if rig.family == "ipv6":
+        (reply,) = rig.raw(rig.frame(ICMPv6EchoRequest(id=3, seq=4, data=data)))
+        answer, told = reply[ICMPv6EchoReply], bytes(reply[ICMPv6EchoReply].data)
+    else:
+        (reply,) = rig.raw(rig.frame(ICMP(type=8, id=3, seq=4) / Raw(data)))
+        answer, told = reply[ICMP], bytes(reply[ICMP].payload)
+        assert answer.type == 0
+    assert (answer.id, answer.seq, told) == (3, 4, data)
+    again = reply.copy()
+    del again.getlayer(2)[0].fields["cksum" if rig.family == "ipv6" else "chksum"]
+    assert bytes(again) == bytes(reply), "checksum"
+
+
+def error(rig: Rig, message: Packet, about: bytes) -> list[Packet]:
+    """A router's word on a packet of ours; what follows from it."""
+    return rig.raw(rig.frame(message / Raw(about[:QUOTED_BYTES]), src=ROUTER[rig.family]))
+
+
+def ip_bytes(packet: Packet) -> int:
+    """Of the packet, without what Ethernet padded."""
+    layer = packet.getlayer(1)
+    return layer.plen + 40 if IPv6 in packet else layer.len
+
+
+def too_big(rig: Rig, mtu: int) -> Packet:
+    if rig.family == "ipv6":
+        return ICMPv6PacketTooBig(mtu=mtu)
+    return ICMP(type=3, code=4, nexthopmtu=mtu)
+
+
+@pytest.fixture
+def conn(rig: Rig) -> Iterator[Connection]:
+    made = rig.open()
+    yield made
+    made.abort()
+
+
+def full_segment(rig: Rig, conn: Connection) -> bytes:
+    """The IP packet of a full segment that is on its way."""
+    conn.send(bytes(rig.mss))
+    (sent,) = (packet for packet in rig.poll() if with_data([packet[TCP]]))
+    return bytes(sent.getlayer(1))
+
+
+def test_too_big_makes_segments_smaller(rig: Rig, conn: Connection) -> None:
+    sent = full_segment(rig, conn)
+    replies = error(rig, too_big(rig, 1280), sent)
+    assert [ip_bytes(packet) for packet in replies] == [1280], "the hole's first part, at once"
+    assert replies[0][TCP].seq == rig.ack
+
+
+@over_ipv4
+def test_too_big_from_a_router_of_old_names_the_next_plateau(rig: Rig, conn: Connection) -> None:
+    """RFC 1191 section 7."""
+    replies = error(rig, too_big(rig, 0), full_segment(rig, conn))
+    assert max(ip_bytes(packet) for packet in replies) == 1492
+
+
+@over_ipv4
+def test_a_tiny_mtu_does_not_make_us_send_headers(rig: Rig, conn: Connection) -> None:
+    replies = error(rig, too_big(rig, 68), full_segment(rig, conn))
+    assert max(ip_bytes(packet) for packet in replies) == 552
+
+
+@over_ipv6
+@pytest.mark.parametrize("mtu", [0, 68, 576, 1279])
+def test_too_big_below_the_minimum_is_discarded(rig: Rig, conn: Connection, mtu: int) -> None:
+    """RFC 8201 section 4."""
+    assert error(rig, too_big(rig, mtu), full_segment(rig, conn)) == []
+    assert rig.stat("drop_icmp_bad") == 1
+
+
+@over_ipv6
+def test_too_big_behind_extension_headers_is_understood(rig: Rig, conn: Connection) -> None:
+    sent = IPv6(full_segment(rig, conn))
+    quoted = IPv6(src=rig.ours, dst=rig.peer) / IPv6ExtHdrDestOpt() / sent[TCP]
+    replies = error(rig, too_big(rig, 1400), bytes(quoted))
+    assert max(ip_bytes(packet) for packet in replies) == 1400
+
+
+def test_too_big_about_what_was_never_sent_is_not_believed(rig: Rig, conn: Connection) -> None:
+    """RFC 5927 section 4.1: the quoted sequence number is in flight, or it is a guess."""
+    sent = full_segment(rig, conn)
+    layer = IPv6 if rig.family == "ipv6" else IP
+    guess = layer(sent)
+    guess[TCP].seq = (guess[TCP].seq + 10**6) % 2**32
+    assert error(rig, too_big(rig, 1280), bytes(guess)) == []
+
+
+HARD = {"port": ((3, 3), (1, 4), 111), "host-or-prohibited": ((3, 13), (1, 1), 113)}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_unreachable_ends_a_connect(rig: Rig, name: str) -> None:
+    v4, v6, errno = HARD[name]
+    conn = rig.stack.connect(rig.peer, 9)
+    (syn,) = rig.poll()
+    message = (
+        ICMPv6DestUnreach(type=v6[0], code=v6[1])
+        if rig.family == "ipv6"
+        else ICMP(type=v4[0], code=v4[1])
+    )
+    error(rig, message, bytes(syn.getlayer(1)))
+    assert conn.error == errno
+    conn.close()
+
+
+def test_unreachable_does_not_end_a_connection(rig: Rig, conn: Connection) -> None:
+    """RFC 5927 section 5.2: soft, once a connection is synchronised."""
+    sent = full_segment(rig, conn)
+    message = ICMPv6DestUnreach(code=4) if rig.family == "ipv6" else ICMP(type=3, code=3)
+    error(rig, message, sent)
+    assert rig.waits(SECOND), "it goes on sending"
+
+
+def test_hop_limit_exceeded_is_soft(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 9)
+    (syn,) = rig.poll()
+    message = ICMPv6TimeExceeded() if rig.family == "ipv6" else ICMP(type=11, code=0)
+    error(rig, message, bytes(syn.getlayer(1)))
+    assert conn.state == "SYN-SENT"
+    conn.abort()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RFC 791, 8200, 2474, 6437 and IEEE 802.1Q: the headers around a segment, both ways."""
+
+import pytest
+from packet_rig import MS, OUR_MAC, PEER_MAC, PEER_PORT, SECOND, Rig
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import (
+    IPv6,
+    IPv6ExtHdrDestOpt,
+    IPv6ExtHdrHopByHop,
+    IPv6ExtHdrRouting,
+    PadN,
+    RouterAlert,
+)
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Packet
+
+
+def built_again(packet: Packet) -> bytes:
+    """The packet with its checksums computed by scapy."""
+    copy = packet.copy()
+    del copy[TCP].chksum
+    if IP in copy:
+        del copy[IP].chksum
+    return bytes(copy)
+
+
+def test_a_segment_has_the_headers_of_its_connection(rig: Rig) -> None:
+    rig.listen()
+    (reply,) = rig.raw(rig.frame(rig.segment("S", ack=0)))
+    layer = reply.getlayer(1)
+    assert (reply[Ether].dst, layer.src, layer.dst) == (PEER_MAC, rig.ours, rig.peer)
+    assert (layer.hlim if rig.family == "ipv6" else layer.ttl) == 64
+    assert built_again(reply) == bytes(reply), "checksums"
+
+
+def test_a_rst_for_nobody_has_good_checksums(rig: Rig) -> None:
+    (reply,) = rig.raw(rig.frame(rig.segment("A", dport=7999, ack=77)))
+    assert (str(reply[TCP].flags), reply[TCP].seq) == ("R", 77)
+    assert built_again(reply) == bytes(reply)
+
+
+def test_the_traffic_class_is_the_dscp(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, 9, dscp=46)
+    layer = rig.poll()[0].getlayer(1)
+    assert (layer.tc if rig.family == "ipv6" else layer.tos) == 46 << 2
+    conn.abort()
+
+
+def test_both_families_reach_one_listener(rig6: Rig) -> None:
+    rig6.stack.address_add("10.0.0.1", 24)
+    rig6.stack.neighbour_set("10.0.0.2", PEER_MAC)
+    rig6.listen()
+    ip = IP(src="10.0.0.2", dst="10.0.0.1")
+    (reply,) = rig6.raw(
+        bytes(Ether(src=PEER_MAC, dst=OUR_MAC) / ip / rig6.segment("S", ack=0)),
+    )
+    assert str(reply[TCP].flags) == "SA"
+    assert str(rig6.says("S", ack=0)[0].flags) == "SA"
+
+
+def test_a_flow_label_is_constant_per_connection(rig6: Rig) -> None:
+    """RFC 6437 section 3."""
+    rig6.listen()
+    (other,) = rig6.raw(rig6.frame(rig6.segment("S", ack=0, sport=PEER_PORT + 1)))
+    conn = rig6.open()
+    conn.send(b"hello")
+    sent = [packet for packet in rig6.wait(2 * SECOND) if TCP in packet]
+    labels = {packet[IPv6].fl for packet in sent if packet[TCP].dport == PEER_PORT}
+    assert len(labels) == 1
+    assert 0 not in labels
+    assert other[IPv6].fl not in labels
+    conn.abort()
+
+
+EXTENSIONS: dict[str, Packet] = {
+    "hop-by-hop-router-alert": IPv6ExtHdrHopByHop(options=[RouterAlert()]),
+    "destination-padding": IPv6ExtHdrDestOpt(options=[PadN(optdata=b"\0" * 20)]),
+    "hop-by-hop-and-destination": IPv6ExtHdrHopByHop() / IPv6ExtHdrDestOpt(),
+    "routing-done": IPv6ExtHdrRouting(type=2, segleft=0, addresses=["fd00::2"]),
+}
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_extension_headers_are_stepped_over(rig6: Rig, name: str) -> None:
+    """RFC 8200 section 4."""
+    rig6.listen()
+    (reply,) = rig6.raw(rig6.frame(EXTENSIONS[name] / rig6.segment("S", ack=0)))
+    assert str(reply[TCP].flags) == "SA"
+
+
+# ---- tags ----------------------------------------------------------------------------------------
+
+
+def tagged(rig: Rig, vlan: int, prio: int) -> bytes:
+    plain = Ether(rig.frame(rig.segment("S", ack=0)))
+    tag = Dot1Q(vlan=vlan, prio=prio)
+    return bytes(Ether(src=plain.src, dst=plain.dst) / tag / plain.payload)
+
+
+def test_a_tagged_stack_speaks_tagged(rig: Rig) -> None:
+    made = Rig(rig.family, vlan_id=7)
+    made.listen()
+    (reply,) = made.raw(tagged(made, 7, 3))
+    assert reply[Dot1Q].vlan == 7
+    assert str(reply[TCP].flags) == "SA"
+    made.close()
+
+
+def test_a_tagged_stack_hears_nothing_untagged(rig: Rig) -> None:
+    made = Rig(rig.family, vlan_id=7)
+    made.listen()
+    assert made.says("S", ack=0) == []
+    assert made.raw(tagged(made, 8, 0)) == []
+    assert made.stat("drop_vlan") == 2
+    made.close()
+
+
+def test_a_priority_tag_equals_none(rig: Rig) -> None:
+    rig.listen()
+    (reply,) = rig.raw(tagged(rig, 0, 5), after_ns=MS)
+    assert Dot1Q not in reply
+    assert str(reply[TCP].flags) == "SA"
