@@ -220,6 +220,7 @@ static void udp_fill(struct frame *f, const struct iovec *iov, int iov_count)
 
 			if (n == 0) {
 				f = f->frag;
+				assert(f); /* there is room for all of it */
 				continue;
 			}
 			n = left < n ? (uint32_t)left : n;

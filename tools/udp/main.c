@@ -134,11 +134,10 @@ static void echo(struct harp_instance *instance, struct harp_udp *sock, struct r
 	printf("ready\n");
 	fflush(stdout);
 	while (!stopped) {
-		struct harp_udp *ready;
 		uint32_t events;
 
 		turn(instance);
-		while ((ready = harp_udp_next_event(harp_instance_stack(instance), &events))) {
+		while (harp_udp_next_event(harp_instance_stack(instance), &events)) {
 			for (uint64_t before = UINT64_MAX; before != report->received;) {
 				before = report->received;
 				echo_frames(sock, report);
