@@ -26,7 +26,6 @@ void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
 	     const struct harp_stack_options *opt)
 {
 	*ip = (struct ip){ .eth = eth, .stats = stats, .generation = 1 };
-	ip->v4_id = (uint16_t)rng_u64(eth->rng);
 	ip->label_key = (struct siphash_key){ .k = { rng_u64(eth->rng), rng_u64(eth->rng) } };
 	ip->scope_id = opt ? opt->scope_id : 0;
 	eth->network = (struct eth_network){ ip, ip_is_own_ctx, ip_solicit };
@@ -71,22 +70,7 @@ static bool ip_source_good(const struct ip *ip, const struct harp_addr *src)
 
 	if (v4 >> 24 == 0 || v4 >> 24 == 127 || v4 >> 28 >= 14)
 		return false;
-	for (unsigned i = 0; i < ip->address_count; i++) {
-		const struct ip_address *a = &ip->addresses[i];
-
-		if (!harp_addr_is_v4(&a->addr))
-			continue;
-		uint32_t own = ipv4_number(&a->addr);
-		unsigned host_bits = 128u - a->prefix_len;
-
-		if (v4 == own)
-			return false;
-		/* The subnet's broadcast address; /31 and /32 have none (RFC 3021). */
-		if (host_bits >= 2 && host_bits < 32 &&
-		    v4 == (own | ((UINT32_C(1) << host_bits) - 1)))
-			return false;
-	}
-	return true;
+	return !ip_is_own(ip, src) && !ip_is_broadcast(ip, src);
 }
 
 static enum ip_verdict ip_drop(uint64_t *counter)
@@ -154,7 +138,9 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 
 /* ---- out --------------------------------------------------------------------------------------- */
 
-static void ip_write_header(struct ip *ip, const struct ip_path *path, uint8_t proto, uint8_t tos,
+/* The identification means nothing with DF (RFC 6864 section 4). It counts per path, which is how receivers
+ * like it that merge packets; a counter of all would tell any of our peers how much the others get. */
+static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 			    struct packet_out *out)
 {
 	struct ipv4_header *h;
@@ -165,7 +151,7 @@ static void ip_write_header(struct ip *ip, const struct ip_path *path, uint8_t p
 	h->version_ihl = 0x45;
 	h->tos = tos;
 	h->total_len = be16_of((uint16_t)out->len);
-	h->id = be16_of(ip->v4_id++);
+	h->id = be16_of(path->v4_id++);
 	h->flags_offset = be16_of(IPV4_FLAG_DF);
 	h->ttl = IP_TTL;
 	h->proto = proto;
@@ -193,7 +179,7 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	if (!path->neighbour)
 		return -EAGAIN;
 	if (v4)
-		ip_write_header(ip, path, proto, tos, out);
+		ip_write_header(path, proto, tos, out);
 	else
 		ip6_write_header(out, path, proto, tos, IP_TTL);
 	err = eth_output(ip->eth, path->neighbour, v4 ? ETH_TYPE_IPV4 : ETH_TYPE_IPV6, &path->src,

@@ -43,6 +43,7 @@ struct ip_path {
 	uint32_t generation; /* of routes and addresses when it was looked up; 0: never */
 	uint32_t mtu_bytes;
 	uint32_t flow_label; /* IPv6, 20 bits: see ip_path_label(). Not touched by a lookup */
+	uint16_t v4_id;      /* of the next packet; of this path alone: see ip_write_header() */
 	struct neighbour *neighbour;
 };
 
@@ -63,8 +64,7 @@ struct ip {
 	struct eth *eth;
 	struct harp_stats *stats;
 	uint32_t generation; /* grows with every change of addresses and routes; starts at 1 */
-	uint16_t v4_id;
-	uint32_t scope_id; /* of link-local addresses: the interface */
+	uint32_t scope_id;   /* of link-local addresses: the interface */
 	struct siphash_key label_key;
 	unsigned address_count, route_count;
 	struct ip_address addresses[IP_ADDRESSES_MAX];
@@ -77,6 +77,8 @@ void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
 int ip_address_add(struct ip *ip, const struct harp_addr *addr, unsigned prefix_len);
 int ip_address_remove(struct ip *ip, const struct harp_addr *addr);
 bool ip_is_own(const struct ip *ip, const struct harp_addr *addr);
+/* The broadcast address of a subnet of ours. */
+bool ip_is_broadcast(const struct ip *ip, const struct harp_addr *addr);
 int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len,
 		 const struct harp_addr *gateway, uint32_t mtu_bytes);
 int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len);

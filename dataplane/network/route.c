@@ -7,7 +7,8 @@
  * of the 128-bit form: one rule for both families, IPv4's mapped form being a prefix of 96 bits. The two
  * never mix: a route's gateway and a packet's source are of the destination's family. Where several own
  * addresses would do, RFC 6724 chooses (route_rank()): scope first, so that a link-local address is the last
- * resort for any other destination. To ourselves, to groups and to loopback there is no way.
+ * resort for any other destination. To ourselves, to groups, to a subnet's broadcast address and to loopback
+ * there is no way.
  */
 #include <errno.h>
 
@@ -63,6 +64,20 @@ static bool route_is_unicast(const struct harp_addr *addr)
 	uint32_t v4 = ipv4_number(addr);
 
 	return v4 >> 24 != 0 && v4 >> 24 != 127 && v4 >> 28 < 14;
+}
+
+bool ip_is_broadcast(const struct ip *ip, const struct harp_addr *addr)
+{
+	for (unsigned i = 0; i < ip->address_count && harp_addr_is_v4(addr); i++) {
+		const struct ip_address *a = &ip->addresses[i];
+		unsigned host_bits = 128u - a->prefix_len;
+
+		/* /31 and /32 have none (RFC 3021). */
+		if (harp_addr_is_v4(&a->addr) && host_bits >= 2 && host_bits < 32 &&
+		    ipv4_number(addr) == (ipv4_number(&a->addr) | ((UINT32_C(1) << host_bits) - 1)))
+			return true;
+	}
+	return false;
 }
 
 static uint32_t ip_nic_mtu_bytes(const struct ip *ip)
@@ -299,7 +314,8 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 	path->generation = 0;
 	path->neighbour = NULL;
 	/* To ourselves there is no way: nothing loops back in here. */
-	if (route_is_unicast(&path->dst) && !ip_is_own(ip, &path->dst))
+	if (route_is_unicast(&path->dst) && !ip_is_own(ip, &path->dst) &&
+	    !ip_is_broadcast(ip, &path->dst))
 		route = route_lookup(ip, &path->dst);
 	if (!route)
 		return -ENETUNREACH;

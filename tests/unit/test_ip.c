@@ -172,7 +172,7 @@ static void test_output(void)
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 	struct ip_path path = { .dst = peer };
 	uint8_t p[HOST_PACKET_MAX];
-	uint16_t last_id = 0;
+	uint16_t last_id = UINT16_MAX;
 
 	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
 	CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
@@ -214,6 +214,31 @@ static void test_output(void)
 	host_done(&h);
 }
 
+/* A peer that sees some of our packets learns nothing about those to others: RFC 6864 lets it be so. */
+static void test_ids_tell_nothing_of_others(void)
+{
+	struct host h;
+	struct harp_addr peer = ipv4_mapped(peer_ip);
+	struct ip_path here = { .dst = peer }, there = { .dst = peer };
+	uint8_t p[HOST_PACKET_MAX];
+	uint16_t next = 0;
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
+	for (unsigned i = 0; i < 12; i++) {
+		struct packet_out out = make_out(&h, 100);
+		bool ours = i % 3 == 2;
+
+		CHECK_EQ(ip_output(&h.ip, ours ? &here : &there, IP_PROTO_TCP, 0, &out), 0);
+		frame_release(&h.pool, out.frame);
+		host_poll(&h);
+		CHECK_EQ(peer_receive(&h, p), 134);
+		if (ours)
+			CHECK_EQ(be16_get(header(p)->id), next++);
+	}
+	host_done(&h);
+}
+
 static void test_ring_full(void)
 {
 	struct host h;
@@ -247,6 +272,7 @@ int main(void)
 	test_drops();
 	test_good();
 	test_output();
+	test_ids_tell_nothing_of_others();
 	test_ring_full();
 	return check_done();
 }

@@ -73,7 +73,8 @@ static void test_longest_prefix(struct ip *ip)
 static void test_unreachable(struct ip *ip)
 {
 	static const char *const nowhere[] = { "224.0.0.1", "255.255.255.255", "0.0.0.0",
-					       "127.0.0.1", "10.0.0.1" /* ourselves */ };
+					       "127.0.0.1", "10.0.0.1", /* ourselves */
+					       "10.0.0.255" };
 
 	for (unsigned i = 0; i < sizeof(nowhere) / sizeof(nowhere[0]); i++)
 		CHECK_EQ(lookup(ip, nowhere[i], NULL), -ENETUNREACH);
