@@ -251,7 +251,7 @@ void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt)
 	conn->tcp = tcp;
 	conn->index = index;
 	conn->state = HARP_TCP_CLOSED;
-	conn->snd_mss_bytes = TCP_MSS_BYTES_DEFAULT;
+	conn->snd_mss_bytes = TCP_MSS_BYTES_DEFAULT_V4;
 	conn->last_rcv_ns = tcp->now_ns;
 	tcp_conn_options(conn, opt);
 	tcp_timer_init(conn);

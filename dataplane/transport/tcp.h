@@ -53,7 +53,8 @@ enum tcp_flag {
 };
 
 #define TCP_HEADER_BYTES 20u
-#define TCP_MSS_BYTES_DEFAULT 536u  /* RFC 9293 section 3.7.1 MUST-15 */
+#define TCP_MSS_BYTES_DEFAULT_V4 536u /* RFC 9293 section 3.7.1 MUST-15 */
+#define TCP_MSS_BYTES_DEFAULT_V6 1220u
 #define TCP_MSS_BYTES_MIN 88u       /* below it headers are all that a peer wants to see us send */
 #define TCP_DUPACK_THRESHOLD 3u     /* RFC 5681 section 3.2 */
 #define TCP_ACK_EVERY_SEGMENTS 16u  /* full-sized segments within one burst */
@@ -429,6 +430,11 @@ static inline uint32_t conn_unsent_bytes(const struct harp_conn *conn)
 static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
 {
 	return conn->rcv_edge_seq - conn->rcv_nxt_seq;
+}
+/* What a peer that says nothing may be sent. */
+static inline uint32_t tcp_mss_bytes_default(const struct harp_addr *peer)
+{
+	return harp_addr_is_v4(peer) ? TCP_MSS_BYTES_DEFAULT_V4 : TCP_MSS_BYTES_DEFAULT_V6;
 }
 /* The window that a SYN of ours offers: never scaled (RFC 7323 section 2.2). */
 static inline uint32_t conn_syn_wnd_bytes(const struct harp_conn *conn)

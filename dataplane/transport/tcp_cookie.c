@@ -90,7 +90,8 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 	struct tcp_segment known = *syn;
 	struct harp_conn *conn = &tcp->conns[tcp->max_conns]; /* the slot that is nobody's */
 	struct cookie_input in = { .peer_iss_seq = syn->seq, .period = cookie_period(tcp) };
-	uint32_t mss = syn->opt.seen & TCP_OPT_MSS ? syn->opt.mss_bytes : TCP_MSS_BYTES_DEFAULT;
+	uint32_t mss = syn->opt.seen & TCP_OPT_MSS ? syn->opt.mss_bytes
+						   : tcp_mss_bytes_default(&syn->in->src);
 
 	if (!(syn->opt.seen & TCP_OPT_TIMESTAMP)) {
 		known.opt.seen &= TCP_OPT_MSS;

@@ -48,7 +48,8 @@ void tcp_listener_forget(struct harp_conn *conn)
 void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	const struct tcp_options *opt = &seg->opt;
-	uint32_t mss = opt->seen & TCP_OPT_MSS ? opt->mss_bytes : TCP_MSS_BYTES_DEFAULT;
+	uint32_t mss =
+		opt->seen & TCP_OPT_MSS ? opt->mss_bytes : tcp_mss_bytes_default(&conn->path.dst);
 	uint32_t most;
 
 	conn->irs_seq = seg->seq;

@@ -20,7 +20,8 @@ def test_the_mss_option_is_the_mtu_less_headers(rig: Rig) -> None:
     assert options_of(reply)["MSS"] == rig.mss
 
 
-def test_a_syn_without_mss_means_536(rig: Rig) -> None:
+def test_a_syn_without_mss_means_the_least(rig: Rig) -> None:
+    """MUST-15: 576 or 1280 bytes, less the headers."""
     rig.listen()
     reply = rig.says("S", ack=0)[0]
     rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
@@ -28,7 +29,7 @@ def test_a_syn_without_mss_means_536(rig: Rig) -> None:
     assert rig.listener
     conn = rig.listener.accept()
     assert conn
-    assert conn.info()["snd_mss_bytes"] == 536
+    assert conn.info()["snd_mss_bytes"] == {"ipv4": 536, "ipv6": 1220}[rig.family]
     conn.abort()
 
 
@@ -77,6 +78,32 @@ def test_data_with_the_third_segment_is_delivered(rig: Rig) -> None:
     rig.says("PA", b"early")
     conn = listener.accept()
     assert conn
+    assert conn.recv() == b"early"
+    conn.abort()
+
+
+def test_data_on_a_syn_comes_again(rig: Rig) -> None:
+    """It is not acknowledged, so that a SYN costs no memory."""
+    listener = rig.listen()
+    (reply,) = rig.says("S", b"early", ack=0)
+    assert reply.ack == rig.seq + 1
+    rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
+    rig.says("PA", b"early")
+    conn = listener.accept()
+    assert conn
+    assert conn.recv() == b"early"
+    conn.abort()
+
+
+def test_data_on_a_syn_ack_comes_again(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, PORT)
+    syn = rig.tcp(rig.poll())[0]
+    rig.sport, rig.dport, rig.ack = PORT, syn.sport, (syn.seq + 1) % MODULUS
+    replies = rig.says("SA", b"early") + rig.waits(300 * MS)
+    assert conn.state == "ESTABLISHED"
+    rig.seq += 1
+    assert replies[-1].ack == rig.seq
+    assert (rig.receives(b"early") + rig.tcp(rig.poll()))[-1].ack == rig.seq
     assert conn.recv() == b"early"
     conn.abort()
 
