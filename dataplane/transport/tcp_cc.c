@@ -87,6 +87,9 @@ void tcp_cc_begin(struct harp_conn *conn)
 	if (conn->cc.ops == &cc_dctcp && !(conn->options & HARP_TCPI_ECN))
 		conn->cc.ops = &cc_cubic;
 	conn->cc.ops->init(&conn->cc, &ev);
+	/* RFC 6928 section 2: "more than one SYN or SYN/ACK retransmissions". */
+	if (conn->acct.rto_count > 1 && !conn->cc.ops->constant)
+		conn->cc.cwnd_bytes = conn->snd_mss_bytes;
 }
 
 void tcp_cc_restart(struct harp_conn *conn)

@@ -14,6 +14,23 @@ def test_the_initial_window_is_ten_segments(rig: Rig) -> None:
     conn.abort()
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+def test_a_syn_lost_twice_means_a_window_of_one(rig: Rig, lost: int) -> None:
+    """RFC 6928 section 2: one may be lost by chance."""
+    rig.listen()
+    reply = rig.says("S", ack=0, options=rig.syn_options())[0]
+    for _ in range(lost):
+        while not rig.tcp(rig.poll(10 * MS)):
+            pass
+    rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
+    rig.says("A")
+    assert rig.listener
+    conn = rig.listener.accept()
+    assert conn
+    assert len(rig.sends(conn, bytes(20 * rig.mss))) == (10 if lost < 2 else 1)
+    conn.abort()
+
+
 def test_slow_start_doubles_the_window(rig: Rig) -> None:
     conn = rig.open(wscale=4)
     sent = rig.sends(conn, bytes(60 * rig.mss))
