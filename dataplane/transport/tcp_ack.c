@@ -120,7 +120,7 @@ void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	uint32_t wnd = seg->wnd_field << conn->snd_wscale;
-	bool opened = wnd > conn->snd_wnd_bytes;
+	bool opened = wnd > conn->snd_wnd_bytes, shut = conn->snd_wnd_bytes == 0;
 
 	/* RFC 9293 3.10.7.4: "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK), set
 	 * SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." And when the ACK is
@@ -134,6 +134,12 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 	conn->snd_wnd_bytes = wnd;
 	if (wnd > conn->snd_wnd_max_bytes)
 		conn->snd_wnd_max_bytes = wnd;
+	if (opened && shut && conn_flight_bytes(conn) > 0 && (conn->flags & CONN_HANDLE)) {
+		/* It had been taken back: what it covers again is asked for soon, and its time begins now. */
+		conn->rtx_backoff = 0;
+		conn->progress_ns = conn->tcp->now_ns;
+		tcp_timer_resent(conn);
+	}
 	if (!conn->snd_unsent)
 		return;
 	if (opened && conn_flight_bytes(conn) == 0) {

@@ -245,11 +245,23 @@ static bool timer_life_expired(struct harp_conn *conn)
 	return false;
 }
 
+/* The window is closed and the peer says so when it is asked, as it was at asked_ns. RFC 9293 MUST-37: it keeps
+ * the connection, however far apart probes are by now; but once the application has gone no more, or peers
+ * could keep slots and frames for nothing (RFC 6429). */
+static bool timer_is_shut_out(const struct harp_conn *conn, uint64_t asked_ns)
+{
+	return (conn->flags & CONN_HANDLE) &&
+	       (conn->last_rcv_ns >= asked_ns ||
+		conn->tcp->now_ns - conn->last_rcv_ns < conn->user_timeout_ns);
+}
+
 static bool timer_retransmit(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	if (tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns) {
+	/* MUST-34: behind a window that was taken back what is sent again is a probe. */
+	if (tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns &&
+	    !(conn->snd_wnd_bytes == 0 && timer_is_shut_out(conn, conn->snd_head->sent_ns))) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
@@ -267,10 +279,8 @@ static bool timer_persist(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	/* RFC 9293 MUST-37: never give up on a peer that answers, however far apart probes are by now. */
-	if (conn->last_rcv_ns < conn->persist_ns &&
-	    tcp->now_ns - conn->last_rcv_ns >= conn->user_timeout_ns &&
-	    tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns) {
+	if (tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns &&
+	    !timer_is_shut_out(conn, conn->persist_ns)) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}

@@ -5,6 +5,8 @@ import itertools
 
 import pytest
 from packet_rig import MODULUS, MS, SECOND, Counted, Rig, data_of, flags_of, with_data
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
 
 
 def read_all(conn: object) -> bytes:
@@ -220,6 +222,44 @@ def test_an_answered_probe_keeps_the_connection_for_minutes(rig: Rig) -> None:
     conn.abort()
 
 
+def test_a_window_taken_back_is_probed_for_minutes(rig: Rig) -> None:
+    """MUST-34: what it covered before is on its way; MUST-37: who answers keeps the connection."""
+    conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
+    assert rig.sends(conn, b"taken back")
+    rig.says("A", window=0)
+    for _ in range(120):
+        if rig.waits(5 * SECOND):
+            rig.says("A", window=0)
+    assert conn.error == 0
+    again = with_data(rig.says("A", window=1000) + rig.waits(SECOND))
+    assert {data_of(segment) for segment in again} == {b"taken back"}
+    conn.abort()
+
+
+def test_a_window_taken_back_in_silence_ends_in_the_user_timeout(rig: Rig) -> None:
+    conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
+    rig.sends(conn, b"taken back")
+    rig.says("A", window=0)
+    rig.waits(60 * SECOND)
+    assert conn.error == 110
+    conn.close()
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_closed_window_keeps_no_orphan_for_ever(rig: Rig, in_flight: bool) -> None:
+    """RFC 6429: whose application has gone may end, though the peer answers."""
+    conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
+    if in_flight:
+        rig.sends(conn, b"for nobody")
+    rig.says("A", window=0)
+    conn.send(b"for nobody")
+    conn.close()
+    for _ in range(30):
+        if rig.waits(5 * SECOND):
+            rig.says("A", window=0)
+    assert rig.stat("tcp_conns") == 0
+
+
 def test_an_unanswered_probe_ends_in_the_user_timeout(rig: Rig) -> None:
     conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
     rig.says("A", window=0)
@@ -333,4 +373,24 @@ def test_half_a_window_of_small_writes_shares_segments(rig: Rig) -> None:
     segments = with_data(rig.tcp(rig.poll()))
     assert len(segments) == 1
     assert len(data_of(segments[0])) == 1000
+    conn.abort()
+
+
+def test_reserved_bits_are_ignored(rig: Rig) -> None:
+    """MUST-1: and are zero in what we send."""
+    conn = rig.open()
+    reply = (rig.receives(b"reserved", reserved=7) + rig.tcp(rig.poll()))[0]
+    assert conn.recv() == b"reserved"
+    assert reply.reserved == 0
+    conn.abort()
+
+
+@pytest.mark.parametrize("dscp", [0, 46, 63])
+def test_dscp_is_that_of_the_option(rig: Rig, dscp: int) -> None:
+    """MUST-48: of each segment; the ECN bits beside it are not touched."""
+    conn = rig.open(listen={"dscp": dscp})
+    conn.send(b"data")
+    (packet,) = [packet for packet in rig.poll() if TCP in packet]
+    field = packet[IPv6].tc if rig.family == "ipv6" else packet[IP].tos
+    assert field == dscp << 2
     conn.abort()
