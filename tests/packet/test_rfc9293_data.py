@@ -5,8 +5,6 @@ import itertools
 
 import pytest
 from packet_rig import MODULUS, MS, SECOND, Counted, Rig, data_of, flags_of, with_data
-from scapy.layers.inet import IP, TCP
-from scapy.layers.inet6 import IPv6
 
 
 def read_all(conn: object) -> bytes:
@@ -382,15 +380,4 @@ def test_reserved_bits_are_ignored(rig: Rig) -> None:
     reply = (rig.receives(b"reserved", reserved=7) + rig.tcp(rig.poll()))[0]
     assert conn.recv() == b"reserved"
     assert reply.reserved == 0
-    conn.abort()
-
-
-@pytest.mark.parametrize("dscp", [0, 46, 63])
-def test_dscp_is_that_of_the_option(rig: Rig, dscp: int) -> None:
-    """MUST-48: of each segment; the ECN bits beside it are not touched."""
-    conn = rig.open(listen={"dscp": dscp})
-    conn.send(b"data")
-    (packet,) = [packet for packet in rig.poll() if TCP in packet]
-    field = packet[IPv6].tc if rig.family == "ipv6" else packet[IP].tos
-    assert field == dscp << 2
     conn.abort()
