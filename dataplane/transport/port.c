@@ -39,8 +39,8 @@ void port_destroy(struct port_table *table)
 {
 	if (!table->users)
 		return;
-	for (uint32_t port = 0; port < PORT_COUNT; port++) {
-		if (table->users[port] != 0 && table->release)
+	for (uint32_t port = 0; table->release && port < PORT_COUNT; port++) {
+		if (table->users[port] != 0)
 			table->release(table->ctx, (uint16_t)port);
 	}
 	free(table->users);
