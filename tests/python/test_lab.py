@@ -125,9 +125,11 @@ def test_close_twice_is_harmless() -> None:
     made.close()
 
 
+# A shell that starts this suite in the background lets it inherit SIGINT ignored.
 HOLD = """
-import sys
+import signal, sys
 from harp.lab import Lab
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with Lab() as made:
     made.hosts[0].popen(["sleep", "1000"])
     print(made.hosts[0].netns, flush=True)

@@ -171,9 +171,7 @@ static void run_poll(struct run *run, unsigned i)
 	}
 	if (i == 0)
 		run_send(run);
-	else if (!run->receiver && harp_tcp_accept(run->listener, &run->receiver) == 0)
-		run_receive(run);
-	else if (run->receiver && news)
+	else if (run->receiver ? news : harp_tcp_accept(run->listener, &run->receiver) == 0)
 		run_receive(run);
 }
 

@@ -270,7 +270,6 @@ static const struct rig_seg *syn_into_time_wait(bool timestamps, uint32_t seq_of
 	}
 	to_time_wait();
 	*old_nxt = rig.ack;
-	say = rig_syn(&rig, TCP_SYN);
 	rig.tsval += ts_off;
 	say = rig_syn(&rig, TCP_SYN);
 	say.seq = rig.seq + seq_off;
