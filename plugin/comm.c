@@ -61,16 +61,33 @@ static void comm_notify(struct lane *lane, uint64_t now_ns)
 	comm_advance(lane->owner, now_ns);
 }
 
-/* Kernel lane: each second while a request is outstanding. HARP lanes warn by themselves. */
+/* What the lane says. */
+static void comm_end_by_error(struct comm *comm, int error)
+{
+	char text[96];
+
+	snprintf(text, sizeof(text), "%s: the peer's process or host died, or the path is cut",
+		 lane_error_text(error));
+	comm_end(comm, error, text);
+}
+
+/* Kernel lane: each second while a request is outstanding. HARP lanes do it by themselves. */
 static void comm_ask_silence(struct comm *comm, uint64_t now_ns)
 {
+	uint64_t timeout_ns = plugin_config()->user_timeout_ns, silence_ns;
 	char peer[HARP_ENDPOINT_TEXT_MAX];
 	bool silent;
 
-	if (now_ns - comm->silence_asked_ns < SILENCE_ASK_NS)
+	if (now_ns - comm->silence_asked_ns < SILENCE_ASK_NS &&
+	    now_ns - comm->silence_asked_ns < timeout_ns / 4)
 		return;
 	comm->silence_asked_ns = now_ns;
-	silent = lane_kernel_silence_ns(comm->lane) >= SILENCE_WARN_NS;
+	silence_ns = lane_kernel_silence_ns(comm->lane, now_ns);
+	if (silence_ns >= timeout_ns) {
+		comm_end_by_error(comm, -ETIMEDOUT);
+		return;
+	}
+	silent = silence_ns >= SILENCE_WARN_NS;
 	if (silent && !comm->silence_warned)
 		WARN("peer %s silent for %llu s on a kernel lane: still waiting (gives up after "
 		     "%llu s; is the host or the path down?)",
@@ -315,13 +332,7 @@ static int comm_read_head(struct comm *comm, size_t want)
 			return -ECONNRESET;
 		}
 		if (n < 0) {
-			char text[96];
-
-			snprintf(text, sizeof(text),
-				 "%s: the peer's process or host died, or the "
-				 "path is cut",
-				 lane_error_text((int)n));
-			comm_end(comm, (int)n, text);
+			comm_end_by_error(comm, (int)n);
 			return (int)n;
 		}
 		comm->in_head_bytes += (size_t)n;

@@ -61,8 +61,9 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remot
 int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);
-/* Since the peer's host last answered (keepalive asks it each second). One system call. */
-uint64_t lane_kernel_silence_ns(struct lane *lane);
+/* For how long the peer's host has been asked and has not answered, as far as the calls show: to be
+ * asked regularly. One system call. */
+uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
 /* "connection refused": a few words for the usual -errno of a lane. */
 const char *lane_error_text(int error);

@@ -27,6 +27,12 @@
  * Placement: bytes from `ahead` are written by place_gather(), in whole units. The kernel's copy to
  * the user runs in address order, as NCCL's own socket transport relies on; bytes are never held
  * back there.
+ *
+ * Silence. Linux counts a TCP_USER_TIMEOUT also while the window is closed, whether or not the peer
+ * answers the probes, against RFC 9293 section 3.8.6.1: a rank that rests for two minutes would be
+ * given up. So the option is not used; the lane tells for how long a question has gone unanswered (data
+ * unacknowledged, a probe) and the comm gives up. How long ago the last answer came says nothing by
+ * itself: a closed window is probed every two minutes at last.
  */
 
 #define AHEAD_BYTES 16384u
@@ -37,8 +43,10 @@ struct lane_kernel {
 	int fd;
 	bool connected;
 	bool ack_promptly;
-	bool bulk; /* the last payload was large */
+	bool bulk;      /* the last payload was large */
+	int send_error; /* that a send has told: the kernel tells it once */
 	uint64_t sent_bytes;
+	uint64_t unanswered_ns; /* at each look since something was; 0: nothing at the last */
 	size_t ahead_begin, ahead_end;
 	uint8_t ahead[AHEAD_BYTES];
 };
@@ -186,6 +194,8 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 	/* ENOBUFS passes; a dead lane is noticed for good by recv(), behind the data that came. */
 	if (errno == EAGAIN || errno == ENOBUFS)
 		return -EAGAIN;
+	if (!k->send_error && errno != EPIPE)
+		k->send_error = -errno;
 	return -errno;
 }
 
@@ -199,8 +209,10 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len)
 	} while (n < 0 && errno == EINTR);
 	if (n > 0 && k->ack_promptly) /* not a lasting setting: after every read */
 		(void)setsockopt(k->fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
-	if (n >= 0)
+	if (n > 0)
 		return n;
+	if (n == 0)
+		return k->send_error ? lane_kernel_fail(k, k->send_error) : 0;
 	if (errno == EAGAIN)
 		return -EAGAIN;
 	return lane_kernel_fail(k, -errno);
@@ -306,17 +318,15 @@ static void lane_kernel_option(int fd, int level, int name, int value)
 
 static void lane_kernel_options(int fd)
 {
-	const struct plugin_config *config = plugin_config();
-	uint64_t user_timeout_ms = config->user_timeout_ns / 1000000u;
+	uint64_t user_timeout_s = plugin_config()->user_timeout_ns / 1000000000u;
 
 	lane_kernel_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-	/* Probes each second while idle find a host whose process is gone; a silent host is given
-	 * up by the user timeout alone. */
+	/* Probes each second while idle find a host whose process is gone. A silent one is given up by
+	 * the comm: the kernel must not be faster. */
 	lane_kernel_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1 + (int)(user_timeout_s / 127u));
 	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 127);
-	lane_kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)user_timeout_ms);
 }
 
 /* Takes the descriptor, also when it fails. */
@@ -380,16 +390,25 @@ int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out)
 	return 0;
 }
 
-uint64_t lane_kernel_silence_ns(struct lane *lane)
+uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 {
+	struct lane_kernel *k = to_kernel(lane);
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
+	uint64_t answered_ns;
 
 	memset(&info, 0, sizeof(info));
-	if (lane->ops != &lane_kernel_ops ||
-	    getsockopt(to_kernel(lane)->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+	if (lane->ops != &lane_kernel_ops || getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
 		return 0;
-	return info.tcpi_last_ack_recv * 1000000ull;
+	/* Probes: of a closed window and keepalive; any ACK sets the count back. */
+	if (!info.tcpi_unacked && !info.tcpi_probes)
+		k->unanswered_ns = 0;
+	else if (!k->unanswered_ns)
+		k->unanswered_ns = now_ns;
+	if (!k->unanswered_ns)
+		return 0;
+	answered_ns = now_ns - info.tcpi_last_ack_recv * 1000000ull;
+	return now_ns - (answered_ns > k->unanswered_ns ? answered_ns : k->unanswered_ns);
 }
 
 void lane_kernel_ack_promptly(struct lane *lane)

@@ -25,6 +25,10 @@
 	CASE(two_ways, "two comms in opposite directions under load do not block each other")      \
 	CASE(threads, "threads with contexts and comms of their own do not disturb one another")   \
 	CASE(idle, "small messages arrive though the sender never calls again")                    \
+	/* cases_rest.c */                                                                         \
+	CASE(slow_receiver,                                                                        \
+	     "a receiver that rests for long is neither called silent nor given up")               \
+	CASE(silent_host, "a host that is gone is given up when the user timeout says")            \
 	/* cases_end.c */                                                                          \
 	CASE(close_in_flight,                                                                      \
 	     "closing with 32 requests in flight is quick and leaves memory alone")                \

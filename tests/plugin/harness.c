@@ -106,6 +106,7 @@ unsigned log_lines(void)
 enum host this_host;
 static int host_netns[3]; /* 0 with one host */
 static char host_far_copy[64];
+static const char *host_far_addr; /* the receiver's */
 
 static void library_load_one(void **handle, struct net *net, const char *path, int version,
 			     int netns)
@@ -380,6 +381,7 @@ bool make_two_hosts(const char *plugin, bool ipv6)
 {
 	char directory[] = "/tmp/conform-XXXXXX";
 
+	host_far_addr = ipv6 ? "fd77::2" : "10.77.0.2";
 	for (int host = HOST_SENDER; host <= HOST_RECEIVER; host++) {
 		if (unshare(CLONE_NEWNET))
 			return false;
@@ -388,10 +390,10 @@ bool make_two_hosts(const char *plugin, bool ipv6)
 		REQUIRE(host_netns[host] > 0);
 	}
 	shell("ip link add hb type veth peer name ha netns /proc/self/fd/%d && "
-	      "%s && ip addr add %s dev hb %s && ip link set hb up",
+	      "%s && ip addr add %s/%d dev hb %s && ip link set hb up",
 	      host_netns[HOST_SENDER],
-	      ipv6 ? "echo 0 >/proc/sys/net/ipv6/conf/hb/accept_dad" : "true",
-	      ipv6 ? "fd77::2/64" : "10.77.0.2/24", ipv6 ? "nodad" : "");
+	      ipv6 ? "echo 0 >/proc/sys/net/ipv6/conf/hb/accept_dad" : "true", host_far_addr,
+	      ipv6 ? 64 : 24, ipv6 ? "nodad" : "");
 	REQUIRE(setns(host_netns[HOST_SENDER], CLONE_NEWNET) == 0);
 	if (ipv6)
 		shell("echo 0 >/proc/sys/net/ipv6/conf/ha/accept_dad && "
@@ -404,5 +406,19 @@ bool make_two_hosts(const char *plugin, bool ipv6)
 	REQUIRE(mkdtemp(directory));
 	snprintf(host_far_copy, sizeof(host_far_copy), "%s/%s", directory, "libnccl-net-harp.so");
 	shell("cp %s %s", plugin, host_far_copy);
+	return true;
+}
+
+bool hosts_cut(bool cut)
+{
+	if (!host_netns[HOST_RECEIVER])
+		return false;
+	REQUIRE(setns(host_netns[HOST_SENDER], CLONE_NEWNET) == 0);
+	/* A station that is not there; without it the kernel asks again who has the address. */
+	if (cut)
+		shell("ip neigh replace %s lladdr 02:00:00:00:00:99 nud permanent dev ha",
+		      host_far_addr);
+	else
+		shell("ip neigh flush dev ha nud permanent");
 	return true;
 }

@@ -97,6 +97,8 @@ unsigned count_fds(void);
 void make_one_host(void);
 /* Two: namespaces with a veth pair between them, "ha" and "hb". False when that isn't allowed. */
 bool make_two_hosts(const char *plugin, bool ipv6);
+/* What the sender's host sends gets lost, or no more. False with one host. */
+bool hosts_cut(bool cut);
 void remove_hosts(void);       /* what is left of them in the file system */
 const char *host_ifname(void); /* of this_host; of the sender for both */
 
