@@ -367,10 +367,12 @@ static inline void rig_listen(struct rig *rig, uint32_t backlog)
 
 static inline ssize_t rig_write(struct rig *rig, size_t len)
 {
-	static uint8_t bytes[65536];
+	static uint8_t bytes[1u << 20];
 	struct iovec iov = { .iov_base = bytes, .iov_len = len };
-	ssize_t n = harp_conn_send(rig->conn, &iov, 1);
+	ssize_t n;
 
+	CHECK(len <= sizeof(bytes));
+	n = harp_conn_send(rig->conn, &iov, 1);
 	rig_poll(rig);
 	return n;
 }

@@ -246,7 +246,7 @@ static void test_output(void)
 {
 	struct host h;
 	struct ip_path path = { .dst = peer_ip6 };
-	uint8_t r[HOST_PACKET_MAX];
+	uint8_t r[HOST_PACKET_MAX] = { 0 };
 	struct frame *f;
 
 	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
