@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build demo test test-long fuzz coverage format clean
+.PHONY: help build demo test test-long sanitize fuzz coverage tables format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -11,6 +11,7 @@ help:
 	@echo 'make demo       ... and train a model across two hosts (namespaces) over HARP'
 	@echo 'make test       ... and run the tests (at most 15 minutes)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
+	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
 	@echo 'make tables     write the simulator'"'"'s goodput tables anew (make test compares)'
@@ -28,6 +29,9 @@ test: build
 
 test-long: build
 	@$(AS_ROOT) $(PYTEST) $(PYTESTFLAGS)
+
+sanitize: build
+	@$(AS_ROOT) $(PYTEST) tests/test_sanitize.py $(PYTESTFLAGS)
 
 fuzz: build
 	@.venv/bin/python tools/fuzz.py $(FUZZFLAGS)

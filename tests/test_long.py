@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make test-long` adds: sanitizers, warnings of two compilers, seeds, clang-tidy, the wheel.
+"""What `make test-long` adds: warnings of two compilers, seeds, clang-tidy, the wheel (and
+tests/test_sanitize.py).
 
 Each build lies in a directory of its own under build-long/ and is brought up to date, not made
-anew: a second run is quick. One part alone: pytest tests/test_long.py -k 'address or seeds'.
+anew: a second run is quick. One part alone: pytest tests/test_long.py -k 'tidy or seeds'.
 """
 
 import json
@@ -13,63 +14,14 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from meson_tests import meson_tests, run_meson_test, suites
+from build_trees import BUILD_S, built, output
 
-from harp import _paths
-from harp.lab import Host, Lab
-
-BIN = Path(sys.executable).parent
 CPUS = len(os.sched_getaffinity(0))
-BUILD_S = 1200
 long = pytest.mark.long
-
-
-def output(
-    command: Sequence[str | Path],
-    *,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout_s: float = 120,
-) -> str:
-    """What a command that must succeed printed."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"} | dict(env or {}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
-    if done.returncode != 0:
-        words = " ".join(map(str, command))
-        pytest.fail(f"{words}\nexit status {done.returncode}\n{done.stdout[-8000:]}", pytrace=False)
-    return done.stdout
-
-
-def built(root: Path, name: str, *options: str, cc: str = "gcc") -> Path:
-    """The C tree (no Python modules) built with these options into build-long/<name>."""
-    build = root / "build-long" / name
-    again = ["--reconfigure"] if (build / "build.ninja").is_file() else []
-    setup = ["meson", "setup", *again, build, root, "-Dpython=disabled", *options]
-    output(setup, env={"CC": cc}, timeout_s=BUILD_S)
-    output(["ninja", "-C", build], timeout_s=BUILD_S)
-    return build
-
-
-def entry(build: Path, name: str) -> dict[str, Any]:
-    """One test of a build."""
-    (found,) = (test for test in meson_tests(build) if test["name"] == name)
-    return found
 
 
 # --------------------------------------------------------------------------------------------------
@@ -85,96 +37,6 @@ def test_gcc_warns_of_nothing(root_dir: Path) -> None:
 def test_warns_of_nothing(root_dir: Path, cc: str) -> None:
     """As it is built for use."""
     built(root_dir, f"werror-{cc}", "-Dwerror=true", cc=cc)
-
-
-# --------------------------------------------------------------------------------------------------
-# AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer, by gcc: clang can't link them into
-# a library with -z defs.
-#
-ADDRESS = {
-    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
-    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-}
-
-
-def _address_cases() -> list[str]:
-    build = _paths.build_dir()
-    whole = {"unit", "sim", "example"}
-    tests = meson_tests(build) if build else ()
-    names = [test["name"] for test in tests if whole.intersection(suites(test))]
-    # One version over kernel lanes and another over HARP's: the code beneath the shims is one.
-    return [*names, "test_abi", "conform-v12", "conform-xdp-v9"]
-
-
-@pytest.fixture(scope="session")
-def address_build(root_dir: Path) -> Path:
-    return built(root_dir, "address", "-Db_sanitize=address,undefined")
-
-
-@long
-@pytest.mark.parametrize("name", _address_cases())
-def test_address_and_undefined(address_build: Path, name: str) -> None:
-    """No access outside an object, no leak, no undefined arithmetic."""
-    run_meson_test(entry(address_build, name), ADDRESS)
-
-
-# --------------------------------------------------------------------------------------------------
-# ThreadSanitizer. Exit status 66 when it has reported something; suppressed is only what LL means.
-#
-THREAD_OPTIONS = "exitcode=66:second_deadlock_stack=1"
-THREAD = {"TSAN_OPTIONS": THREAD_OPTIONS}
-LL_THREAD = {"TSAN_OPTIONS": f"{THREAD_OPTIONS}:suppressions={Path(__file__).parent}/thread.supp"}
-
-
-@pytest.fixture(scope="session")
-def thread_build(root_dir: Path) -> Path:
-    return built(root_dir, "thread", "-Db_sanitize=thread")
-
-
-def mapped(command: list[Any]) -> list[Any]:
-    """gcc 12's ThreadSanitizer can't map its shadow beside more than 28 bits of randomness."""
-    bits = Path("/proc/sys/vm/mmap_rnd_bits")
-    return ["setarch", "-R", *command] if bits.exists() and int(bits.read_text()) > 28 else command
-
-
-@long
-@pytest.mark.parametrize("name", ["test_comm", "test_comm_kernel"])
-def test_thread_unit(thread_build: Path, name: str) -> None:
-    test = entry(thread_build, name)
-    run_meson_test({**test, "cmd": mapped(test["cmd"])}, THREAD)
-
-
-BENCHES = {
-    "allreduce": ("allreduce", "-b", "4", "-e", "4M", "-f", "8", "-n", "20", "--channels", "2"),
-    "ll": ("allreduce", "-b", "4", "-e", "100000", "-f", "16", "-n", "20", "--ll"),
-    "bidir": ("bw", "-b", "100000", "-e", "100000", "-n", "300", "--bidir", "--channels", "2"),
-    "lat": ("lat", "-b", "8", "-e", "40000", "-f", "70", "-n", "300"),
-}
-
-
-@long
-@pytest.mark.parametrize("path", ["xdp", "kernel"])
-@pytest.mark.parametrize("mode", BENCHES)
-def test_thread_plugin(thread_build: Path, need_root: None, mode: str, path: str) -> None:
-    """Service, progress and guardian threads of two ranks: no data race, and every byte right."""
-
-    def command(host: Host, root: Host) -> list[Any]:
-        words = [thread_build / "tools/driver/harp-bench", *BENCHES[mode], "-o", "json"]
-        words += ["--rank", str(host.index), "--ranks", "2", "--root", f"{root.address}:7000"]
-        words += ["--plugin", thread_build / "plugin/libnccl-net-harp.so"]
-        return mapped([*words, "--ifname", f"={host.ifname}", "--timeout", "60"])
-
-    options = LL_THREAD if mode == "ll" else THREAD
-    env = os.environ | options | {"HARP_PATH": path, "NCCL_DEBUG": "WARN"}
-    with Lab() as lab:
-        ranks = [host.popen(command(host, lab.hosts[0]), env=env) for host in lab.hosts]
-        ended = [rank.communicate(timeout=300) for rank in ranks]
-    for rank, (_, err) in zip(ranks, ended, strict=True):
-        assert "ThreadSanitizer" not in err, err[:8000]
-        assert rank.returncode == 0, err[-4000:]
-    document = json.loads(ended[0][0])
-    assert document["results"]
-    assert document["wrong"] == 0
 
 
 # --------------------------------------------------------------------------------------------------
@@ -262,9 +124,22 @@ IN_THE_WHEEL = {
     "harp/lib/libnccl-net-harp.so",
     "harp/lib/libharp-xdp.so",
     "harp/bin/harp-bench",
+    "harp/bin/harp-drop",
+    "harp/bin/harp-tcp",
+    "harp/bin/harp-udp",
     "harp/bin/harp-wire",
     "harp/py.typed",
 }
+
+
+def test_every_module_is_installed(root_dir: Path, build_dir: Path) -> None:
+    """What meson knows of the package is what the package is; the wheel itself takes minutes."""
+    known = json.loads((build_dir / "meson-info" / "intro-installed.json").read_text())
+    for path in (root_dir / "harp").rglob("*.py"):
+        assert str(path) in known, f"{path.name} is missing in harp/meson.build"
+    places = " ".join(known.values())
+    assert not {name for name in IN_THE_WHEEL if name not in places}
+
 
 LOAD_PLUGIN = """
 import ctypes, harp, sys

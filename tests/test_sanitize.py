@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make sanitize`: the whole suite in builds that watch it.
+
+AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer in one build, ThreadSanitizer in the
+other: unit tests, simulator, fuzz corpora, the plugin's conformance and the packet tests in both;
+and under ThreadSanitizer two ranks through the plugin with all its threads. Builds lie in
+build-long/ and are brought up to date, not made anew. One half alone: -k address, -k thread.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from build_trees import built, output
+from meson_tests import meson_tests, run_meson_test, suites
+
+from harp import _paths
+from harp.lab import Host, Lab
+
+pytestmark = pytest.mark.long
+
+OPTIONS = ("-Dpython=enabled", "-Doptimization=1")  # Cython's C takes gcc minutes at 3
+SEEDS_DIVISOR = 5  # watched code is that much slower, or more: 500 of each part's 2500 seeds
+SLOWER = 10  # than it is else
+# One version over kernel lanes, others over HARP's: the code beneath the shims is one.
+PLUGIN = {"test_abi", "conform-v12", "conform-xdp-v9", "conform-xdp-ipv6-v10"}
+WHOLE = {"unit", "sim", "fuzz", "example"}
+LEFT_OUT = {
+    "goodput is as the tables say"
+}  # a quarter of an hour, and nothing new beside the seeds
+
+
+def _cases() -> list[str]:
+    build = _paths.build_dir()
+    tests = meson_tests(build) if build else ()
+    names = [test["name"] for test in tests if WHOLE.intersection(suites(test))]
+    return [*(name for name in names if name not in LEFT_OUT), *sorted(PLUGIN)]
+
+
+CASES = _cases()
+
+
+def test_the_lists_hold_something() -> None:
+    """An empty one would make the tests below vanish in silence."""
+    assert set(CASES) >= PLUGIN
+    assert len(CASES) > 70
+
+
+def watched(build: Path, name: str) -> dict[str, Any]:
+    """One test of a build, with fewer seeds and more time."""
+    (test,) = (test for test in meson_tests(build) if test["name"] == name)
+    command = list(test["cmd"])
+    if "--seeds" in command:
+        command[-1] = str(int(command[-1]) // SEEDS_DIVISOR)
+    return {**test, "cmd": command, "timeout": test["timeout"] * SLOWER}
+
+
+def packets(build: Path, command: list[Any], env: Mapping[str, str], *libraries: str) -> None:
+    """The packet tests over a build's bindings; the interpreter is not linked with a sanitizer."""
+    found = [output(["gcc", f"-print-file-name={name}"]).strip() for name in libraries]
+    assert all(Path(path).is_absolute() for path in found), found
+    preload = ["env", f"LD_PRELOAD={' '.join(found)}", f"HARP_BUILD={build}"]
+    pytest_words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/packet"]
+    output(
+        [*command, *preload, sys.executable, *pytest_words],
+        cwd=Path(__file__).parent.parent,
+        env=env,
+        timeout_s=1800,
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# By gcc: clang can't link these sanitizers into a library with -z defs.
+#
+ADDRESS = {
+    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+}
+# The interpreter keeps what it has until its end.
+ADDRESS_PYTHON = ADDRESS | {"ASAN_OPTIONS": "detect_leaks=0:strict_string_checks=1"}
+
+
+@pytest.fixture(scope="session")
+def address_build(root_dir: Path) -> Path:
+    return built(root_dir, "address", "-Db_sanitize=address,undefined", *OPTIONS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_address_and_undefined(address_build: Path, name: str) -> None:
+    """No access outside an object, no leak, no undefined arithmetic."""
+    run_meson_test(watched(address_build, name), ADDRESS)
+
+
+def test_address_packets(address_build: Path) -> None:
+    packets(address_build, [], ADDRESS_PYTHON, "libasan.so", "libubsan.so")
+
+
+# --------------------------------------------------------------------------------------------------
+# ThreadSanitizer. Exit status 66 when it has reported something; suppressed is only what LL means.
+#
+THREAD_OPTIONS = "exitcode=66:second_deadlock_stack=1"
+THREAD = {"TSAN_OPTIONS": THREAD_OPTIONS}
+LL_THREAD = {"TSAN_OPTIONS": f"{THREAD_OPTIONS}:suppressions={Path(__file__).parent}/thread.supp"}
+
+
+@pytest.fixture(scope="session")
+def thread_build(root_dir: Path) -> Path:
+    return built(root_dir, "thread", "-Db_sanitize=thread", *OPTIONS)
+
+
+def mapped(command: list[Any]) -> list[Any]:
+    """gcc 12's ThreadSanitizer can't map its shadow beside more than 28 bits of randomness."""
+    bits = Path("/proc/sys/vm/mmap_rnd_bits")
+    return ["setarch", "-R", *command] if bits.exists() and int(bits.read_text()) > 28 else command
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_thread(thread_build: Path, name: str) -> None:
+    """No data race."""
+    test = watched(thread_build, name)
+    run_meson_test({**test, "cmd": mapped(test["cmd"])}, THREAD)
+
+
+def test_thread_packets(thread_build: Path) -> None:
+    packets(thread_build, mapped([]), THREAD, "libtsan.so")
+
+
+BENCHES = {
+    "allreduce": ("allreduce", "-b", "4", "-e", "4M", "-f", "8", "-n", "20", "--channels", "2"),
+    "ll": ("allreduce", "-b", "4", "-e", "100000", "-f", "16", "-n", "20", "--ll"),
+    "bidir": ("bw", "-b", "100000", "-e", "100000", "-n", "300", "--bidir", "--channels", "2"),
+    "lat": ("lat", "-b", "8", "-e", "40000", "-f", "70", "-n", "300"),
+}
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel"])
+@pytest.mark.parametrize("mode", BENCHES)
+def test_thread_plugin(thread_build: Path, need_root: None, mode: str, path: str) -> None:
+    """Service, progress and guardian threads of two ranks: no data race, and every byte right."""
+
+    def command(host: Host, root: Host) -> list[Any]:
+        words = [thread_build / "tools/driver/harp-bench", *BENCHES[mode], "-o", "json"]
+        words += ["--rank", str(host.index), "--ranks", "2", "--root", f"{root.address}:7000"]
+        words += ["--plugin", thread_build / "plugin/libnccl-net-harp.so"]
+        return mapped([*words, "--ifname", f"={host.ifname}", "--timeout", "60"])
+
+    options = LL_THREAD if mode == "ll" else THREAD
+    env = os.environ | options | {"HARP_PATH": path, "NCCL_DEBUG": "WARN"}
+    with Lab() as lab:
+        ranks = [host.popen(command(host, lab.hosts[0]), env=env) for host in lab.hosts]
+        ended = [rank.communicate(timeout=300) for rank in ranks]
+    for rank, (_, err) in zip(ranks, ended, strict=True):
+        assert "ThreadSanitizer" not in err, err[:8000]
+        assert rank.returncode == 0, err[-4000:]
+    document = json.loads(ended[0][0])
+    assert document["results"]
+    assert document["wrong"] == 0
