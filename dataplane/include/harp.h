@@ -154,7 +154,8 @@ HARP_API void harp_stack_destroy(struct harp_stack *stack);
  */
 HARP_API int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns);
 /* When poll must be called next if no packet arrives and no call is made: the earliest timer, the
- * present when transmission is pending, UINT64_MAX when there is none. */
+ * present when transmission is pending, UINT64_MAX when there is none. A NIC with next_ns() is asked
+ * beside it; of another one that still holds sent packets the stack takes it that it wants a poll soon. */
 HARP_API uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack);
 /* The clock as of the last poll. */
 HARP_API uint64_t harp_stack_now_ns(const struct harp_stack *stack);

@@ -80,7 +80,7 @@ struct harp_nic_ops {
 	/* Makes queued packets leave, and wakes the card if it asked for it. */
 	void (*kick)(struct harp_nic *nic, uint64_t now_ns);
 	/* Earliest time at which rx() or complete() will have something, UINT64_MAX if unknown. For
-	 * virtual clocks. May be NULL. */
+	 * virtual clocks: whoever polls asks it, beside harp_stack_next_deadline_ns(). May be NULL. */
 	uint64_t (*next_ns)(struct harp_nic *nic);
 	/* File descriptor that polls readable when packets wait, or -1. May be NULL. */
 	int (*fd)(struct harp_nic *nic);

@@ -205,6 +205,7 @@ void nicio_flush(struct nicio *io)
 		taken = io->nic->ops->tx(io->nic, io->tx, io->tx_count, io->now_ns);
 		taken = taken < io->tx_count ? taken : io->tx_count;
 		io->tx_count -= taken;
+		io->tx_moved_ns = io->now_ns;
 		if (io->tx_count > 0)
 			memmove(io->tx, io->tx + taken, io->tx_count * sizeof(io->tx[0]));
 	}
@@ -234,6 +235,7 @@ void nicio_complete(struct nicio *io)
 			}
 			frame_nic_done(io->pool, f);
 			io->tx_held--;
+			io->tx_moved_ns = io->now_ns;
 		}
 	} while (got == NICIO_BURST);
 	io->stats->frames_tx_nic = io->tx_held;

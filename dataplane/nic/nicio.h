@@ -37,8 +37,9 @@ struct nicio {
 	uint32_t fill_burst;  /* received in full bursts in a row */
 	uint32_t fill_target; /* frames we want the NIC to hold for receiving */
 	uint32_t fill_held;
-	uint32_t tx_held;  /* descriptors not completed, those waiting in tx[] included */
-	unsigned tx_count; /* descriptors waiting for nicio_flush */
+	uint32_t tx_held;     /* descriptors not completed, those waiting in tx[] included */
+	unsigned tx_count;    /* descriptors waiting for nicio_flush */
+	uint64_t tx_moved_ns; /* descriptors went out or came back */
 	bool kick_wanted;
 	struct harp_desc tx[NICIO_BURST];
 };

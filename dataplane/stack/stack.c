@@ -14,7 +14,7 @@
 
 #define STACK_CONNS_MAX 1048576u
 #define STACK_TIMERS_PUT_OFF_MAX 32u /* polls: a burst each, so that a flood can't stop time */
-#define STACK_TX_RETRY_NS 20000u     /* a NIC that is full and can't say until when */
+#define STACK_TX_RETRY_NS 20000u     /* a NIC that holds packets and can't say until when */
 
 /* ------------------------------------------------------------------------------------------------
  * Creation.
@@ -253,20 +253,33 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 	return (int)(received + fired + (unsigned)(stack->stats.tx_packets - sent_before));
 }
 
+/*
+ * While the NIC holds packets: it may need another kick, and frames and room that come back are what a
+ * full transmit phase, a segment to be sent again and who waits for a frame are waiting for. A NIC that
+ * knows says when (next_ns); the others are asked again, the later the longer nothing has moved.
+ */
+static uint64_t stack_nic_next_ns(const struct harp_stack *stack)
+{
+	const struct nicio *io = &stack->io;
+	uint64_t still_ns = stack->now_ns - io->tx_moved_ns;
+
+	if (io->nic->ops->next_ns ||
+	    !(stack->tcp.nic_full || stack->udp.nic_full || io->tx_held > 0))
+		return UINT64_MAX;
+	return stack->now_ns + (still_ns > STACK_TX_RETRY_NS ? still_ns : STACK_TX_RETRY_NS);
+}
+
 uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack)
 {
-	uint64_t deadline_ns = wheel_next_ns(&stack->wheel);
+	uint64_t deadline_ns = wheel_next_ns(&stack->wheel), nic_ns;
 	uint64_t tcp_ns = tcp_tx_next_ns(&stack->tcp), udp_ns = udp_tx_next_ns(&stack->udp);
 
 	if (tcp_ns < deadline_ns)
 		deadline_ns = tcp_ns;
 	if (udp_ns < deadline_ns)
 		deadline_ns = udp_ns;
-	/* Packets that the NIC had no room for: it says when, or we ask again soon. */
-	if ((stack->tcp.nic_full || stack->udp.nic_full || stack->io.tx_count > 0) &&
-	    !stack->io.nic->ops->next_ns && stack->now_ns + STACK_TX_RETRY_NS < deadline_ns)
-		deadline_ns = stack->now_ns + STACK_TX_RETRY_NS;
-	return deadline_ns;
+	nic_ns = stack_nic_next_ns(stack);
+	return nic_ns < deadline_ns ? nic_ns : deadline_ns;
 }
 
 uint64_t harp_stack_now_ns(const struct harp_stack *stack)

@@ -24,7 +24,7 @@
  *	  timer, an ACK, the application) makes the connection ready again, which asks for it again;
  *	- pacing says later: the connection's timer puts it back on tx_ready;
  *	- the frame to be sent again is still being read by the NIC, or no frame is free: tx_blocked, tried
- *	  again in every phase. It is not counted as work pending: the NIC's completion is what moves it.
+ *	  again in every phase. While the NIC holds frames there is one soon: stack_nic_next_ns().
  */
 #include "transport/tcp.h"
 

@@ -223,8 +223,53 @@ static void test_what_waits_for_a_next_hop_is_not_forgotten(void)
 	rig_close(&rig);
 }
 
+static unsigned nothing_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
+				 uint64_t now_ns)
+{
+	(void)nic, (void)addrs, (void)max, (void)now_ns;
+	return 0;
+}
+
+/* A card that can't say when it will have sent what it holds (AF_XDP) is asked: at once, then ever less
+ * often. A segment that is to be sent again while the card still reads it waits for nothing else. */
+static void test_a_card_that_holds_packets_is_asked_again(void)
+{
+	struct harp_nic_ops ops;
+	const struct harp_nic_ops *usual;
+	unsigned asked = 0;
+	uint64_t until_ns;
+
+	rig_open(&rig);
+	usual = rig.nic->ops;
+	ops = *usual;
+	ops.next_ns = NULL;
+	ops.complete = nothing_complete;
+	rig.nic->ops = &ops;
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
+	CHECK(rig.stack->io.tx_held > 0);
+	CHECK(harp_stack_next_deadline_ns(rig.stack) <= rig.now_ns + 20000);
+	for (until_ns = rig.now_ns + RIG_S; rig.now_ns < until_ns; asked++) {
+		rig.now_ns = harp_stack_next_deadline_ns(rig.stack);
+		rig_poll(&rig);
+	}
+	CHECK(asked < 100);
+	CHECK_EQ(rig.conn->tx_queued, TX_LIST_BLOCKED); /* after a timeout: to be sent again */
+	CHECK_EQ(rig_pending(&rig), 4);
+	CHECK(harp_stack_next_deadline_ns(rig.stack) < UINT64_MAX);
+	ops.complete = usual->complete;
+	rig.now_ns = harp_stack_next_deadline_ns(rig.stack);
+	rig_poll(&rig);
+	CHECK(rig_pending(&rig) > 4);
+	rig_poll(&rig);
+	CHECK_EQ(rig.stack->io.tx_held, 0);
+	rig.nic->ops = usual;
+	rig_close(&rig);
+}
+
 int main(void)
 {
+	test_a_card_that_holds_packets_is_asked_again();
 	test_rto_doubles_and_stops_at_the_user_timeout();
 	test_rto_sends_everything_again_in_slow_start();
 	test_zero_window_is_probed();
