@@ -347,8 +347,10 @@ static int udp_icmp_errno(const struct icmp_error *error)
 /* icmp has seen to it that mtu_bytes is no less than what every path carries. */
 static void udp_too_big(struct harp_udp *sock, uint32_t mtu_bytes)
 {
+	bool known = sock->pmtu_bytes && sock->udp->now_ns < sock->pmtu_until_ns;
+
 	/* Never up: that is for time to do. */
-	if (mtu_bytes >= (sock->pmtu_bytes ? sock->pmtu_bytes : sock->path.mtu_bytes))
+	if (mtu_bytes >= (known ? sock->pmtu_bytes : sock->path.mtu_bytes))
 		return;
 	sock->pmtu_bytes = mtu_bytes;
 	sock->pmtu_until_ns = sock->udp->now_ns + UDP_PMTU_NS;

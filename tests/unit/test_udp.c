@@ -331,6 +331,9 @@ static void test_icmp(struct rig *rig)
 	rig->now_ns += 601 * RIG_S;
 	rig_poll(rig);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1500 - headers);
+	/* And once more, as the path is what it was. */
+	rig_icmp(rig, too_big, too_big_code, 1400, &rig->peer, RIG_PEER_PORT);
+	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1400 - headers);
 	harp_udp_close(sock);
 	rig_icmp(rig, unreachable, port, 0, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(rig_events(rig), 0);
