@@ -402,7 +402,6 @@ static bool tx_turn(struct harp_conn *conn, int result)
 		conn->tcp->nic_full = true;
 		return false;
 	case -EAGAIN:
-		conn->tcp->stats->neighbour_wait++;
 		tx_move(conn, TX_LIST_UNRESOLVED);
 		tcp_timer_blocked(conn);
 		return true;

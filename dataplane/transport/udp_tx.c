@@ -243,7 +243,6 @@ static bool tx_turn(struct harp_udp *sock, unsigned *sent)
 			udp_tx_release(sock, f); /* the NIC has its own hold */
 			++*sent;
 		} else if (err == -EAGAIN) {
-			udp->stats->neighbour_wait++;
 			udp_queue_push(&sock->wait, f);
 		} else {
 			tx_give_up(sock, f, err);

@@ -214,6 +214,7 @@ static void test_what_waits_for_a_next_hop_is_not_forgotten(void)
 	CHECK_EQ(harp_stack_neighbour_set(rig.stack, &peer, NULL), 0);
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
+	CHECK_EQ(rig_stat(&rig, "neighbour_wait"), 1);
 	rig.ack += 100;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig.conn->snd_una_seq, rig.conn->snd_nxt_seq);
