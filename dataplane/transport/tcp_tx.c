@@ -122,8 +122,15 @@ static bool tx_paced(struct harp_conn *conn, uint32_t bytes)
 	return false;
 }
 
-/* May the oldest unsent segment leave? Cuts it when RFC 9293 3.8.6.2.1 allows a part. */
-static bool tx_may_send(struct harp_conn *conn, struct frame *seg)
+/* The first bytes of a segment may leave. */
+static int tx_cut(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
+{
+	return tcp_sndq_split(conn, seg, bytes) ? 1 : -ENOMEM;
+}
+
+/* May the oldest unsent segment leave? 1: yes, perhaps cut as RFC 9293 3.8.6.2.1 allows; 0: no, and
+ * something else will ask again; -ENOMEM: a frame to cut it with is missing. */
+static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 {
 	uint32_t bytes = seg_bytes(seg);
 	uint32_t edge = conn->snd_una_seq + conn->snd_wnd_bytes;
@@ -132,23 +139,23 @@ static bool tx_may_send(struct harp_conn *conn, struct frame *seg)
 	if (bytes > 0 && tcp_loss_pipe_bytes(conn) + bytes > conn->cc.cwnd_bytes &&
 	    conn_flight_bytes(conn) > 0) {
 		tx_limited(conn);
-		return false;
+		return 0;
 	}
 	if (bytes <= usable)
 		return conn->cc.pacing_bytes_per_s == 0 || bytes == 0 || tx_paced(conn, bytes);
 	/* "min(D,U) >= Fs*Max(SND.WND)", Fs = 1/2; or the override time-out: see tcp_timer.c. */
 	if (usable > 0 && (conn->flags & CONN_WINDOW_FORCE))
-		return tcp_sndq_split(conn, seg, usable);
+		return tx_cut(conn, seg, usable);
 	/* Unless Max(SND.WND) is a joke: RFC 1122's sender would let itself be led by a window of 1. */
 	if (usable >= conn->snd_wnd_max_bytes / 2 && usable >= TX_SLIVER_BYTES)
-		return tcp_sndq_split(conn, seg, usable);
+		return tx_cut(conn, seg, usable);
 	if (conn_flight_bytes(conn) > 0)
-		return false;
+		return 0;
 	if (conn->snd_wnd_bytes > 0)
 		tcp_timer_sliver(conn);
 	else
 		tcp_timer_blocked(conn);
-	return false;
+	return 0;
 }
 
 static void tx_fin_sent(struct harp_conn *conn)
@@ -257,8 +264,9 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 			return 1;
 		if (!tx_fit_mss(conn, seg))
 			return -ENOMEM;
-		if (!tx_may_send(conn, seg))
-			return 0;
+		err = tx_may_send(conn, seg);
+		if (err <= 0)
+			return err;
 		err = tx_segment(conn, seg);
 		if (err)
 			return err;

@@ -224,6 +224,39 @@ static void test_what_waits_for_a_next_hop_is_not_forgotten(void)
 	rig_close(&rig);
 }
 
+/* A segment must be cut to fit the window, nothing is in flight and no frame is left: neither an ACK nor a
+ * timer would bring it back. */
+static void test_a_cut_that_finds_no_frame_is_tried_again(void)
+{
+	struct iovec iov = { .iov_base = (uint8_t[1448]){ 0 }, .iov_len = 1448 };
+	struct frame *taken = NULL, *f;
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	say = rig_syn(&rig, TCP_SYN | TCP_ACK);
+	say.wnd = 1000;
+	rig_says(&rig, say);
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	rig_poll(&rig);
+	CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), 1448);
+	while ((f = frame_alloc(&rig.stack->pool, 0)) != NULL) {
+		f->next = taken;
+		taken = f;
+	}
+	rig_poll(&rig);
+	rig_silent(&rig);
+	CHECK_EQ(rig.conn->tx_queued, TX_LIST_BLOCKED);
+	while ((f = taken) != NULL) {
+		taken = f->next;
+		frame_release(&rig.stack->pool, f);
+	}
+	rig_poll(&rig);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000);
+	rig_close(&rig);
+}
+
 static unsigned nothing_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
 				 uint64_t now_ns)
 {
@@ -270,6 +303,7 @@ static void test_a_card_that_holds_packets_is_asked_again(void)
 
 int main(void)
 {
+	test_a_cut_that_finds_no_frame_is_tried_again();
 	test_a_card_that_holds_packets_is_asked_again();
 	test_rto_doubles_and_stops_at_the_user_timeout();
 	test_rto_sends_everything_again_in_slow_start();
