@@ -56,11 +56,13 @@ uint32_t udp_payload_max(const struct harp_udp *sock)
 {
 	const struct udp *udp = sock->udp;
 	uint32_t headers = ip_header_bytes(&sock->path.dst) + UDP_HEADER_BYTES;
-	uint32_t mtu_bytes = sock->path.mtu_bytes, room;
+	uint32_t mtu_bytes = sock->path.mtu_bytes, frames = udp->tx_frags_max, room;
 
 	if (sock->pmtu_bytes && sock->pmtu_bytes < mtu_bytes && udp->now_ns < sock->pmtu_until_ns)
 		mtu_bytes = sock->pmtu_bytes;
-	room = (udp->pool->frame_size - FRAME_HEADROOM_BYTES) * udp->tx_frags_max;
+	if (frames > sock->tx_frames_budget)
+		frames = sock->tx_frames_budget;
+	room = (udp->pool->frame_size - FRAME_HEADROOM_BYTES) * frames;
 	return mtu_bytes - headers < room ? mtu_bytes - headers : room;
 }
 
