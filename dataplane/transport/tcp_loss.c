@@ -240,6 +240,9 @@ static void loss_new_ack(struct harp_conn *conn, struct tcp_ack *a)
 	if (known > conn->dup_acked_bytes)
 		known = conn->dup_acked_bytes;
 	conn->dup_acked_bytes -= known;
+	/* Duplicates may have claimed all of what was in flight, the lost segment too. */
+	if (conn->dup_acked_bytes > conn_flight_bytes(conn))
+		conn->dup_acked_bytes = conn_flight_bytes(conn);
 	a->delivered_bytes = a->acked_bytes - known;
 	loss_mark_head(conn);
 }
@@ -263,19 +266,6 @@ static void loss_end(struct harp_conn *conn)
 	assert(tcp_sack_sums_good(conn));
 }
 
-void tcp_loss_ecn(struct harp_conn *conn)
-{
-	if (conn->recovery != TCP_RECOVERY_NONE)
-		return;
-	conn->acct.ecn_reductions++;
-	conn->tcp->stats->tcp_ecn_reductions++;
-	loss_begin(conn, TCP_RECOVERY_CWR, CC_SIGNAL_ECN, conn->cc.cwnd_bytes);
-	if (conn_flight_bytes(conn) > 0)
-		loss_prr(conn, 0, false);
-	else
-		loss_end(conn);
-}
-
 static void loss_close(struct harp_conn *conn)
 {
 	if (!conn_loss_is_quiet(conn))
@@ -289,6 +279,21 @@ static void loss_close(struct harp_conn *conn)
 	conn->board.resent_untracked |= conn->board.resent_count > 0;
 	conn->board.resent_count = 0;
 	tcp_timer_probe(conn);
+}
+
+void tcp_loss_ecn(struct harp_conn *conn)
+{
+	if (conn->recovery != TCP_RECOVERY_NONE)
+		return;
+	conn->acct.ecn_reductions++;
+	conn->tcp->stats->tcp_ecn_reductions++;
+	loss_begin(conn, TCP_RECOVERY_CWR, CC_SIGNAL_ECN, conn->cc.cwnd_bytes);
+	if (conn_flight_bytes(conn) > 0) {
+		loss_prr(conn, 0, false);
+		return;
+	}
+	loss_end(conn);
+	loss_close(conn);
 }
 
 static void loss_repair(struct harp_conn *conn, struct tcp_ack *a)

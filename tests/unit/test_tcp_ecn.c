@@ -263,6 +263,8 @@ static void test_reaction_once_per_window(void)
 	/* What was sent since has been marked too: another one. */
 	ack_in(TCP_ECE, rig.conn->snd_nxt_seq);
 	CHECK_EQ(rig_stat(&rig, "tcp_ecn_reductions"), 2);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE); /* nothing was in flight any more */
+	CHECK_EQ(rig.conn->loss_open, 0);
 	rig_close(&rig);
 }
 

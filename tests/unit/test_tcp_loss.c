@@ -59,6 +59,29 @@ static void test_fast_retransmit(void)
 	rig_close(&rig);
 }
 
+/* A peer that repeats itself until all that is in flight has left, as it says, and then takes one byte:
+ * what is outstanding is little, not next to 2^32, which would be the next ssthresh. */
+static void test_duplicates_for_more_than_there_was(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.congestion = HARP_CONGESTION_NEWRENO };
+	uint32_t first;
+
+	rig_open(&rig);
+	rig_established(&rig, &opt);
+	CHECK_EQ(rig_write(&rig, 10 * 1448), 10 * 1448);
+	first = rig.out[rig.out_head % RIG_QUEUE].seq;
+	for (unsigned i = 0; i < 40; i++)
+		rig_says(&rig, ack_of(first));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	rig_says(&rig, ack_of(first + 1));
+	CHECK(rig.conn->dup_acked_bytes <= 10 * 1448 - 1);
+	rig_wait(&rig, RIG_S);
+	CHECK(rig_stat(&rig, "tcp_rto") > 0);
+	CHECK(rig.conn->cc.ssthresh_bytes <= 5 * 1448);
+	rig_close(&rig);
+}
+
 static void test_not_every_repeated_ack_is_a_duplicate(void)
 {
 	uint32_t first = ten_in_flight();
@@ -141,6 +164,7 @@ int main(void)
 	test_spurious_timeout_is_undone();
 	test_real_timeout_is_not();
 	test_fast_retransmit();
+	test_duplicates_for_more_than_there_was();
 	test_not_every_repeated_ack_is_a_duplicate();
 	test_slow_start_doubles();
 	test_ack_in_the_middle_of_a_segment();
