@@ -13,21 +13,13 @@
  */
 #include "transport/tcp.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
 #include "base/checksum.h"
+#include "base/endian.h"
 
 #define IN_REUSE_GAP_SEQ 65537u /* beyond an unscaled window of the previous incarnation */
-
-static uint32_t in_get32(const uint8_t *at)
-{
-	uint32_t v;
-
-	memcpy(&v, at, sizeof(v));
-	return be32toh(v);
-}
 
 /* ------------------------------------------------------------------------------------------------
  * Before the connection.
@@ -74,8 +66,8 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 	if ((seg->flags & TCP_SYN && seg->flags & (TCP_FIN | TCP_RST)) ||
 	    !(seg->flags & (TCP_SYN | TCP_RST | TCP_ACK)))
 		return TCP_DROP_FLAGS;
-	seg->seq = in_get32(th + 4);
-	seg->ack = in_get32(th + 8);
+	seg->seq = be32_load(th + 4);
+	seg->ack = be32_load(th + 8);
 	seg->wnd_field = (uint32_t)(th[14] << 8 | th[15]);
 	seg->len = in->len - seg->header_bytes;
 	options_len = seg->header_bytes - TCP_HEADER_BYTES;

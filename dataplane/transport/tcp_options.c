@@ -2,8 +2,7 @@
 /* tcp_options.c - parses and writes TCP options. */
 #include "transport/tcp_options.h"
 
-#include <endian.h>
-#include <string.h>
+#include "base/endian.h"
 
 enum {
 	KIND_END = 0,
@@ -15,28 +14,14 @@ enum {
 	KIND_TIMESTAMP = 8,
 };
 
-static uint32_t options_get32(const uint8_t *at)
-{
-	uint32_t v;
-
-	memcpy(&v, at, sizeof(v));
-	return be32toh(v);
-}
-
-static void options_put32(uint8_t *at, uint32_t v)
-{
-	v = htobe32(v);
-	memcpy(at, &v, sizeof(v));
-}
-
 static bool options_parse_sack(const uint8_t *body, uint32_t len, struct tcp_options *out)
 {
 	if (len == 0 || len % 8 != 0 || len / 8 > TCP_SACK_BLOCKS_MAX)
 		return false;
 	out->sack_count = len / 8;
 	for (uint32_t i = 0; i < out->sack_count; i++) {
-		out->sack[i].start_seq = options_get32(body + i * 8);
-		out->sack[i].end_seq = options_get32(body + i * 8 + 4);
+		out->sack[i].start_seq = be32_load(body + i * 8);
+		out->sack[i].end_seq = be32_load(body + i * 8 + 4);
 	}
 	out->seen |= TCP_OPT_SACK;
 	return true;
@@ -71,8 +56,8 @@ static bool options_parse_one(uint8_t kind, const uint8_t *body, uint32_t len,
 	case KIND_TIMESTAMP:
 		if (len != 8)
 			return false;
-		out->tsval = options_get32(body);
-		out->tsecr = options_get32(body + 4);
+		out->tsval = be32_load(body);
+		out->tsecr = be32_load(body + 4);
 		out->seen |= TCP_OPT_TIMESTAMP;
 		return true;
 	default:
@@ -118,29 +103,29 @@ bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len, struct tcp_optio
 	if (len == 0)
 		return true;
 	if (len != TCP_OPTIONS_TIMESTAMP_BYTES ||
-	    options_get32(bytes) != (KIND_NOP << 24 | KIND_NOP << 16 | KIND_TIMESTAMP << 8 | 10))
+	    be32_load(bytes) != (KIND_NOP << 24 | KIND_NOP << 16 | KIND_TIMESTAMP << 8 | 10))
 		return false;
 	out->seen = TCP_OPT_TIMESTAMP;
-	out->tsval = options_get32(bytes + 4);
-	out->tsecr = options_get32(bytes + 8);
+	out->tsval = be32_load(bytes + 4);
+	out->tsecr = be32_load(bytes + 8);
 	return true;
 }
 
 void tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr)
 {
-	options_put32(at, KIND_NOP << 24 | KIND_NOP << 16 | KIND_TIMESTAMP << 8 | 10);
-	options_put32(at + 4, tsval);
-	options_put32(at + 8, tsecr);
+	be32_store(at, KIND_NOP << 24 | KIND_NOP << 16 | KIND_TIMESTAMP << 8 | 10);
+	be32_store(at + 4, tsval);
+	be32_store(at + 8, tsecr);
 }
 
 uint32_t tcp_options_write_sack(uint8_t *at, const struct tcp_options *opt)
 {
 	uint32_t body = 2 + 8 * opt->sack_count;
 
-	options_put32(at, KIND_NOP << 24 | KIND_NOP << 16 | KIND_SACK << 8 | body);
+	be32_store(at, KIND_NOP << 24 | KIND_NOP << 16 | KIND_SACK << 8 | body);
 	for (uint32_t i = 0; i < opt->sack_count; i++) {
-		options_put32(at + 4 + 8 * i, opt->sack[i].start_seq);
-		options_put32(at + 8 + 8 * i, opt->sack[i].end_seq);
+		be32_store(at + 4 + 8 * i, opt->sack[i].start_seq);
+		be32_store(at + 8 + 8 * i, opt->sack[i].end_seq);
 	}
 	return 2 + body;
 }
@@ -150,27 +135,26 @@ uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt)
 	uint8_t *p = at;
 
 	if (opt->seen & TCP_OPT_MSS) {
-		options_put32(p, (uint32_t)KIND_MSS << 24 | 4u << 16 | opt->mss_bytes);
+		be32_store(p, (uint32_t)KIND_MSS << 24 | 4u << 16 | opt->mss_bytes);
 		p += 4;
 	}
 	if (opt->seen & TCP_OPT_TIMESTAMP) {
 		if (opt->seen & TCP_OPT_SACK_PERMITTED) {
 			/* SACK-permitted takes the place of the two NOPs. */
-			options_put32(p, KIND_SACK_PERMITTED << 24 | 2u << 16 |
-						 KIND_TIMESTAMP << 8 | 10);
-			options_put32(p + 4, opt->tsval);
-			options_put32(p + 8, opt->tsecr);
+			be32_store(p,
+				   KIND_SACK_PERMITTED << 24 | 2u << 16 | KIND_TIMESTAMP << 8 | 10);
+			be32_store(p + 4, opt->tsval);
+			be32_store(p + 8, opt->tsecr);
 		} else {
 			tcp_options_write_timestamp(p, opt->tsval, opt->tsecr);
 		}
 		p += TCP_OPTIONS_TIMESTAMP_BYTES;
 	} else if (opt->seen & TCP_OPT_SACK_PERMITTED) {
-		options_put32(p, KIND_NOP << 24 | KIND_NOP << 16 | KIND_SACK_PERMITTED << 8 | 2);
+		be32_store(p, KIND_NOP << 24 | KIND_NOP << 16 | KIND_SACK_PERMITTED << 8 | 2);
 		p += 4;
 	}
 	if (opt->seen & TCP_OPT_WSCALE) {
-		options_put32(p,
-			      (uint32_t)KIND_NOP << 24 | KIND_WSCALE << 16 | 3u << 8 | opt->wscale);
+		be32_store(p, (uint32_t)KIND_NOP << 24 | KIND_WSCALE << 16 | 3u << 8 | opt->wscale);
 		p += 4;
 	}
 	return (uint32_t)(p - at);

@@ -6,27 +6,15 @@
  */
 #include "transport/tcp.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
 #include "base/checksum.h"
+#include "base/endian.h"
 
 /* ------------------------------------------------------------------------------------------------
  * Headers.
  */
-static void out_put16(uint8_t *at, uint32_t v)
-{
-	at[0] = (uint8_t)(v >> 8);
-	at[1] = (uint8_t)v;
-}
-
-static void out_put32(uint8_t *at, uint32_t v)
-{
-	v = htobe32(v);
-	memcpy(at, &v, sizeof(v));
-}
-
 struct out_header {
 	const struct ip_path *path;
 	uint32_t seq, ack, wnd_field;
@@ -43,14 +31,14 @@ static void out_write_header(uint8_t *at, const struct out_header *h, uint32_t p
 	uint32_t len = TCP_HEADER_BYTES + h->options_len, sum;
 	uint16_t csum;
 
-	out_put16(at, h->local_port);
-	out_put16(at + 2, h->remote_port);
-	out_put32(at + 4, h->seq);
-	out_put32(at + 8, h->ack);
+	be16_store(at, h->local_port);
+	be16_store(at + 2, h->remote_port);
+	be32_store(at + 4, h->seq);
+	be32_store(at + 8, h->ack);
 	at[12] = (uint8_t)(len / 4 << 4);
 	at[13] = h->flags;
-	out_put16(at + 14, h->wnd_field);
-	out_put32(at + 16, 0); /* checksum, urgent pointer */
+	be16_store(at + 14, (uint16_t)h->wnd_field);
+	be32_store(at + 16, 0); /* checksum, urgent pointer */
 	sum = ip_pseudo_sum(&h->path->src, &h->path->dst, IP_PROTO_TCP, len + payload_len);
 	sum = csum_words(at, len, csum_add(sum, payload_sum));
 	csum = csum_finish(sum);
