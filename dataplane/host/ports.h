@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ports.h - the local ports of a stack in one protocol, held in the kernel by a bound socket each, so that nobody else
- * on the host gets them, and told to the steering map.
+ * ports.h - the local ports of a stack in one protocol, held in the kernel by a bound socket each, so
+ * that nobody else on the host gets them, and told to the steering map.
  */
 #ifndef HARP_HOST_PORTS_H
 #define HARP_HOST_PORTS_H

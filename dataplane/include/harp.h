@@ -234,8 +234,8 @@ struct harp_tcp_options {
 #define HARP_EVENT_ERROR 0x80u     /* of a UDP socket: harp_udp_error() says what and about whom */
 
 /*
- * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the range, see
- * harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL.
+ * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the
+ * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL.
  */
 HARP_API int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
 			     const struct harp_tcp_options *opt, struct harp_listener **out);

@@ -11,7 +11,8 @@
  * duplicated, takes a slot each.
  *
  * On its way a packet meets, in this order: the cable (down: lost), the rate limiter of its port with its
- * queue (tail drop, ECN mark above a depth), that of the switch towards its destination (inbound), loss, corruption, duplication, then delay, jitter and reordering.
+ * queue (tail drop, ECN mark above a depth), that of the switch towards its destination (inbound), loss,
+ * corruption, duplication, then delay, jitter and reordering.
  * Everything is decided at tx() from one seeded generator: the same calls at the same times give the
  * same wire, whatever machine runs it. Time is what callers say; no packet arrives before it was
  * sent, and without reordering each pair of ports is first in, first out.

@@ -34,9 +34,9 @@ static inline bool port_used(const struct port_table *table, uint16_t port)
 	return table->users[port] != 0;
 }
 /*
- * Chooses a port of the range and takes it, for a connection to peer, or for a listener or socket that has
- * none (NULL): at first only ports that nobody uses, then, when shared is
- * not NULL, those for which shared() says that the 4-tuple is still free. 0: none.
+ * Chooses a port of the range and takes it, for a connection to peer, or for a listener or socket that
+ * has none (NULL): at first only ports that nobody uses, then, when shared is not NULL, those for which
+ * shared() says that the 4-tuple is still free. 0: none.
  */
 uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
 		     bool (*shared)(void *ctx, uint16_t port), void *ctx);
