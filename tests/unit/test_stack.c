@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_stack.c - a stack's own API: options, what it tells of itself, and what is taken from it. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "tcp_rig.h"
+
+static char logged[128];
+
+static void log_keep(void *ctx, enum harp_log_level level, const char *message)
+{
+	(void)ctx;
+	CHECK_EQ(level, HARP_LOG_ERROR);
+	snprintf(logged, sizeof(logged), "%s", message);
+}
+
+static void check_refused(struct harp_stack_options options, const char *text)
+{
+	struct harp_nic_callbacks nic = { .size = sizeof(nic),
+					  .mac = { 2, 0, 0, 0, 0, 1 },
+					  .receive = rig_receive,
+					  .send = rig_send };
+	struct harp_stack *stack = NULL;
+	struct harp_nic *card;
+
+	options.size = sizeof(options);
+	options.hooks.log = log_keep;
+	logged[0] = '\0';
+	CHECK_EQ(harp_nic_callback_create(&card, &nic), 0);
+	CHECK_EQ(harp_stack_create(&stack, card, &options), -EINVAL);
+	CHECK(!stack);
+	CHECK_STR(logged, text);
+	harp_nic_destroy(card);
+}
+
+static void test_options_are_refused_by_name(void)
+{
+	check_refused((struct harp_stack_options){ .max_conns = (1u << 20) + 1 },
+		      "harp_stack_create: max_conns is above 1048576");
+	check_refused((struct harp_stack_options){ .max_listeners = 65537 },
+		      "harp_stack_create: max_listeners is above 65536");
+	check_refused((struct harp_stack_options){ .max_neighbours = 65537 },
+		      "harp_stack_create: max_neighbours is above 65536");
+	check_refused((struct harp_stack_options){ .port_min = 2000, .port_max = 1999 },
+		      "harp_stack_create: port_min is above port_max");
+	check_refused((struct harp_stack_options){ .vlan_id = 4095 },
+		      "harp_stack_create: vlan_id is above 4094");
+	check_refused((struct harp_stack_options){ .neighbour_mode = 2 },
+		      "harp_stack_create: neighbour_mode is neither OWN nor EXTERNAL");
+}
+
+static void test_a_connection_s_options_are_refused_by_name(struct rig *rig)
+{
+	struct harp_endpoint at = { .port = RIG_PORT };
+	struct harp_tcp_options opt = { .size = sizeof(opt), .dscp = 64 };
+
+	rig->stack->options.hooks.log = log_keep;
+	CHECK_EQ(harp_tcp_listen(rig->stack, &at, &opt, &rig->listener), -EINVAL);
+	CHECK(!rig->listener);
+	CHECK_STR(logged, "harp_tcp_options: dscp is above 63");
+}
+
+static void test_a_port_is_listened_to_once(struct rig *rig)
+{
+	struct harp_endpoint any = { .port = RIG_PORT }, chosen = { 0 }, own = any;
+	struct harp_listener *second = NULL, *free_port;
+
+	own.addr = harp_addr_v4(10, 0, 0, 1);
+	rig_listen(rig, 0);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &any, NULL, &second), -EADDRINUSE);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &own, NULL, &second), -EADDRINUSE);
+	harp_listener_close(rig->listener);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &own, NULL, &rig->listener), 0);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &own, NULL, &second), -EADDRINUSE);
+	/* Port 0: any that is free. */
+	CHECK_EQ(harp_tcp_listen(rig->stack, &chosen, NULL, &free_port), 0);
+	harp_listener_endpoint(free_port, &chosen);
+	CHECK(chosen.port > RIG_PORT);
+	harp_listener_close(free_port);
+}
+
+/* Everything that is asked of a dead connection says why it died. */
+static void test_a_dead_connection_says_why(struct rig *rig)
+{
+	uint8_t byte;
+
+	rig_established(rig, NULL);
+	rig_says(rig, rig_usual(rig, TCP_RST, 0));
+	CHECK_EQ(rig->conn->state, HARP_TCP_CLOSED);
+	CHECK_EQ(harp_conn_shutdown(rig->conn), -ECONNRESET);
+	CHECK_EQ(harp_conn_probe(rig->conn), -ECONNRESET);
+	CHECK_EQ(harp_conn_set_keepalive(rig->conn, RIG_S, 0, 0), -ECONNRESET);
+	CHECK_EQ(harp_conn_recv(rig->conn, &byte, 1), -ECONNRESET);
+	CHECK_EQ(harp_conn_send_room(rig->conn), 0);
+}
+
+/* Asked for later, of a connection that has been silent for longer: the peer is asked at once. */
+static void test_keepalive_may_be_asked_for_later(struct rig *rig)
+{
+	rig_established(rig, NULL);
+	rig_wait(rig, 100 * RIG_S);
+	rig_silent(rig);
+	CHECK_EQ(harp_conn_set_keepalive(rig->conn, 5 * RIG_S, RIG_S, 3), 0);
+	rig_wait(rig, RIG_S / 2);
+	CHECK_EQ(rig_expect(rig, TCP_ACK)->seq, rig->ack - 1);
+	rig_says(rig, rig_usual(rig, TCP_ACK, 0)); /* it lives */
+	CHECK_EQ(harp_conn_set_keepalive(rig->conn, 0, 0, 0), 0);
+	rig_wait(rig, 100 * RIG_S);
+	rig_silent(rig);
+	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
+	/* And now nobody answers: three probes, a second apart. */
+	CHECK_EQ(harp_conn_set_keepalive(rig->conn, 5 * RIG_S, RIG_S, 3), 0);
+	rig_wait(rig, 4 * RIG_S);
+	CHECK_EQ(harp_conn_error(rig->conn), -ETIMEDOUT);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQ(rig_expect(rig, TCP_ACK)->seq, rig->ack - 1);
+	rig->out_head = rig->out_tail;
+}
+
+/* Our address goes and comes back: what was written meanwhile leaves then (RFC 1122 4.2.3.5). */
+static void test_a_lost_address_is_waited_for(struct rig *rig)
+{
+	struct harp_addr own = harp_addr_v4(10, 0, 0, 1);
+
+	rig_established(rig, NULL);
+	CHECK_EQ(harp_stack_address_remove(rig->stack, &own), 0);
+	CHECK_EQ(harp_stack_address_remove(rig->stack, &own), -ENOENT);
+	CHECK_EQ(rig_write(rig, 100), 100);
+	rig_wait(rig, RIG_S);
+	rig_silent(rig);
+	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
+	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
+	rig_wait(rig, 3 * RIG_S);
+	CHECK_EQ(rig_expect(rig, TCP_ACK | TCP_PSH)->len, 100);
+	rig->out_head = rig->out_tail;
+}
+
+static void test_a_route_that_is_gone_leads_nowhere(struct rig *rig)
+{
+	struct harp_endpoint far = { .addr = harp_addr_v4(10, 9, 0, 1), .port = RIG_PEER_PORT };
+	struct harp_addr prefix = harp_addr_v4(10, 9, 0, 0), peer = harp_addr_v4(10, 0, 0, 2);
+	struct harp_conn *conn;
+
+	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &far, NULL, &conn), -ENETUNREACH);
+	CHECK_EQ(harp_stack_route_add(rig->stack, &prefix, 16, &peer, 0), 0);
+	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &far, NULL, &rig->conn), 0);
+	CHECK_EQ(harp_stack_route_remove(rig->stack, &prefix, 16), 0);
+	CHECK_EQ(harp_stack_route_remove(rig->stack, &prefix, 16), -ENOENT);
+	rig_poll(rig); /* its SYN has nowhere to go */
+	rig_silent(rig);
+	CHECK_EQ(rig->conn->state, HARP_TCP_SYN_SENT);
+	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &far, NULL, &conn), -ENETUNREACH);
+}
+
+/* A capture holds what came and what went, and ends with the stack when nobody stops it. */
+static void test_what_a_stack_captures(struct rig *rig)
+{
+	char path[] = "/tmp/harp-test-XXXXXX";
+	int fd = mkstemp(path);
+	off_t empty;
+
+	CHECK(fd >= 0);
+	unlink(path);
+	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), -ENOENT);
+	CHECK_EQ(harp_stack_capture_start(rig->stack, 1 << 16, 96), 0);
+	CHECK_EQ(harp_stack_capture_start(rig->stack, 1 << 16, 96), -EALREADY);
+	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), 0);
+	empty = lseek(fd, 0, SEEK_END);
+	rig_established(rig, NULL); /* three packets, each with a block of 32 bytes about it */
+	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), 0);
+	CHECK(lseek(fd, 0, SEEK_END) - 2 * empty >= 3 * (32 + 54));
+	harp_stack_capture_stop(rig->stack);
+	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), -ENOENT);
+	CHECK_EQ(harp_stack_capture_start(rig->stack, 1 << 16, 96), 0);
+	close(fd);
+}
+
+static void test_what_a_stack_says_of_itself(struct rig *rig)
+{
+	unsigned count = harp_stats_count();
+	uint64_t values[512], one;
+
+	CHECK(count <= 512);
+	rig_established(rig, NULL);
+	CHECK_EQ(harp_stack_now_ns(rig->stack), rig->now_ns);
+	CHECK_EQ(harp_stack_stats(rig->stack, values, 512), count);
+	for (unsigned i = 0; i < count; i++) {
+		CHECK(strlen(harp_stats_help(i)) > 0);
+		CHECK_EQ(harp_stack_stat(rig->stack, harp_stats_name(i), &one), 0);
+		CHECK_EQ(values[i], one);
+	}
+	CHECK_EQ(harp_stack_stats(rig->stack, values, 3), 3);
+	CHECK(!harp_stats_name(count) && !harp_stats_help(count));
+	CHECK_STR(harp_tcp_state_name(HARP_TCP_LISTEN), "LISTEN");
+	CHECK_STR(harp_tcp_state_name(rig->conn->state), "ESTABLISHED");
+	CHECK_STR(harp_tcp_state_name(HARP_TCP_CLOSED), "CLOSED");
+	CHECK_STR(harp_tcp_state_name(HARP_TCP_CLOSED + 1), "?");
+}
+
+/* A caller built with a newer header asks for more than there is: the rest reads as nothing. */
+static void test_a_newer_caller_reads_zeros(struct rig *rig)
+{
+	struct {
+		struct harp_tcp_info known;
+		uint64_t newer[4];
+	} info;
+
+	memset(&info, 0xee, sizeof(info));
+	rig_established(rig, NULL);
+	CHECK_EQ(harp_conn_info(rig->conn, &info.known, sizeof(info)), 0);
+	CHECK_EQ(info.known.state, HARP_TCP_ESTABLISHED);
+	for (unsigned i = 0; i < 4; i++)
+		CHECK_EQ(info.newer[i], 0);
+}
+
+int main(void)
+{
+	static void (*const tests[])(struct rig *) = {
+		test_a_connection_s_options_are_refused_by_name,
+		test_a_port_is_listened_to_once,
+		test_a_dead_connection_says_why,
+		test_keepalive_may_be_asked_for_later,
+		test_a_lost_address_is_waited_for,
+		test_a_route_that_is_gone_leads_nowhere,
+		test_what_a_stack_captures,
+		test_what_a_stack_says_of_itself,
+		test_a_newer_caller_reads_zeros,
+	};
+	static struct rig rig;
+
+	test_options_are_refused_by_name();
+	for (unsigned i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
+		rig_open(&rig);
+		tests[i](&rig);
+		rig_close(&rig);
+	}
+	return check_done();
+}
