@@ -159,7 +159,7 @@ struct harp_conn {
 	uint8_t rtx_backoff;       /* RFC 6298 (5.5): how often the timer was doubled */
 	uint8_t full_segs_unacked; /* full-sized segments received since the last ACK was sent */
 	uint8_t loss_open;         /* marks, a repair or a probe: ACKs take the slow path */
-	uint8_t finger_left;       /* segments to be sent until the next one has a finger */
+	uint16_t finger_left;      /* segments to be sent until the next one has a finger */
 
 	/* Line 1: the queues. */
 	struct frame *snd_head;   /* oldest segment not acknowledged */

@@ -143,7 +143,7 @@ void tcp_sack_finger(struct harp_conn *conn, const struct frame *seg)
 	b->finger[sack_finger_at(b, b->finger_count)].seq = seg->seq;
 	b->finger[sack_finger_at(b, b->finger_count)].frame = seg->index;
 	b->finger_count++;
-	conn->finger_left = b->finger_step < UINT8_MAX ? (uint8_t)b->finger_step : UINT8_MAX;
+	conn->finger_left = b->finger_step < UINT16_MAX ? (uint16_t)b->finger_step : UINT16_MAX;
 }
 
 struct frame *tcp_sack_find(struct harp_conn *conn, uint32_t seq)

@@ -297,6 +297,68 @@ static void test_bombs_cost_little(void)
 	rig_close(&rig);
 }
 
+/*
+ * However large the window, a segment is found from a finger near it: the fingers spread until they
+ * cover all that is in flight, and no further. `segments` in flight all the time, of 1000 bytes, until
+ * what there is was sent over many times.
+ */
+static void fingers_cover(uint32_t segments, uint32_t walk_max)
+{
+	static struct harp_conn conn;
+	static struct harp_stats stats;
+	struct frame_pool pool = { .frame_count = segments + 1 };
+	struct tcp tcp = { .pool = &pool, .stats = &stats };
+	struct frame *frames = calloc(pool.frame_count, sizeof(*frames));
+	uint64_t walked_most = 0;
+
+	CHECK(frames != NULL);
+	memset(&conn, 0, sizeof(conn));
+	pool.frames = frames;
+	conn.tcp = &tcp;
+	conn.snd_una_seq = conn.snd_nxt_seq = 0xfff00000; /* wraps on its way */
+	for (uint32_t i = 0; i < 20 * segments; i++) {
+		struct frame *f = &frames[i % pool.frame_count];
+
+		*f = (struct frame){ .index = i % pool.frame_count, .seq = conn.snd_nxt_seq };
+		seg_set(f, 1000, 1);
+		if (i > 0)
+			conn.snd_tail->next = f;
+		conn.snd_tail = f;
+		conn.snd_nxt_seq += 1000;
+		if (i < segments) {
+			conn.snd_head = frames;
+		} else { /* the oldest was acknowledged */
+			conn.snd_head = &frames[(i + 2) % pool.frame_count];
+			conn.snd_una_seq = conn.snd_head->seq;
+		}
+		if (conn.finger_left-- == 0)
+			tcp_sack_finger(&conn, f);
+		if (i % 13 == 0 && i > segments) {
+			uint32_t seq = conn.snd_una_seq +
+				       (uint32_t)((uint64_t)i * 7919 % (segments - 2)) * 1000;
+			uint64_t before = stats.tcp_sack_walked;
+
+			f = tcp_sack_find(&conn, seq + 1);
+			CHECK(f && f->seq == seq);
+			if (stats.tcp_sack_walked - before > walked_most)
+				walked_most = stats.tcp_sack_walked - before;
+		}
+	}
+	CHECK(walked_most <= walk_max);
+	if (walked_most > walk_max)
+		fprintf(stderr, "of %u segments %llu walked\n", segments,
+			(unsigned long long)walked_most);
+	free(frames);
+}
+
+static void test_fingers_cover_any_window(void)
+{
+	fingers_cover(100, 32);
+	fingers_cover(1000, 64);
+	fingers_cover(5000, 320);
+	fingers_cover(50000, 3200);
+}
+
 int main(void)
 {
 	test_rfc2018_case_2_the_first_is_lost();
@@ -312,5 +374,6 @@ int main(void)
 	test_nonsense_is_ignored();
 	test_pieces_mark_nothing();
 	test_bombs_cost_little();
+	test_fingers_cover_any_window();
 	return check_done();
 }
