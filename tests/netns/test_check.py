@@ -8,7 +8,7 @@ from typing import Any
 
 from netns_tools import Tools, run, wait_until, xdp_attached
 
-from harp.lab import Host, Lab
+from harp.lab import Host, Lab, LabOptions
 
 # Runs in the host's namespace: argv is library, interface, queue.
 ASK = """
@@ -116,3 +116,33 @@ def test_loopback_is_refused(build_dir: Path, lab: Lab) -> None:
     assert severity == 2
     assert "lo is the loopback interface" in text
     assert "leads to the other hosts" in remedy
+
+
+def test_ports_that_others_may_get(tools: Tools, build_dir: Path, lab: Lab) -> None:
+    host = lab.hosts[0]
+
+    def reserved(ports: str) -> int:
+        host.sysctl("ipv4/ip_local_reserved_ports", ports)
+        return int(ask(build_dir, host, host.ifname)[0]["ports-reserved"][0])
+
+    host.sysctl("ipv4/ip_local_port_range", "32768 65000")
+    assert reserved("") == 1
+    assert reserved("61000-65535") == 0
+    assert reserved("1,7-9,61000-65535") == 0
+    assert reserved("1,7-9") == 1
+    assert reserved("61001-65535") == 1
+    host.sysctl("ipv4/ip_local_port_range", "32768 60999")
+    assert reserved("") == 0
+    tools.serve_tcp(host, "kernel", 61005)
+    severity, text, _ = ask(build_dir, host, host.ifname)[0]["ports-used"]
+    assert severity == 1
+    assert "(61005 is one)" in text
+
+
+def test_several_queues(build_dir: Path, need_root: None) -> None:
+    with Lab(LabOptions(queues=2)) as lab:
+        host = lab.hosts[0]
+        severity, text, remedy = ask(build_dir, host, host.ifname)[0]["queue"]
+        assert severity == 1
+        assert text.startswith("2 receive queues")
+        assert remedy == f"ethtool -L {host.ifname} combined 1"

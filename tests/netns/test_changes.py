@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host is reconfigured while HARP runs, or in ways that the stack has to understand."""
+
+import json
+from typing import Any
+
+from netns_tools import Tools, finish, outcome
+
+from harp.lab import Host, Lab
+
+
+def call_until_answered(tools: Tools, here: Host, address: str) -> Any:
+    """Until the stack has heard of a change the kernel answers, with RST."""
+    for _ in range(50):
+        try:
+            return tools.call_tcp(here, "kernel", "send", address, 61000, "--bytes", "100000")
+        except AssertionError:
+            continue
+    raise AssertionError(f"{address}: nobody answered")
+
+
+def test_link_and_mtu_changes_are_told_and_survived(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    server = tools.serve_tcp(there, "harp", 61000)
+    there.run("ip", "link", "set", there.ifname, "mtu", "1400")
+    there.run("ip", "link", "set", there.ifname, "down")
+    there.run("ip", "link", "set", there.ifname, "up")
+    assert call_until_answered(tools, here, there.address)["bytes"] == 100000
+    said = [line.split(": ", 1)[1] for line in finish(server)[1].splitlines()]
+    name = there.ifname
+    assert (
+        f"the MTU of {name} changed from 1500 to 1400; HARP goes on with 1500 until restarted"
+        in (line.rstrip() for line in said)
+    )
+    assert f"{name} is down" in said
+    assert f"{name} is up again" in said
+
+
+def test_an_address_and_its_route_may_go_while_others_serve(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    server = tools.serve(
+        there, [tools.tcp, "serve", "::", "61000", *tools.side(there, "harp"), "-o", "json"]
+    )
+    for host, number in ((here, 1), (there, 2)):
+        host.run("ip", "address", "add", f"10.78.0.{number}/24", "dev", host.ifname)
+    there.run("ip", "address", "del", f"{there.address}/24", "dev", there.ifname)
+    assert call_until_answered(tools, here, "10.78.0.2")["bytes"] == 100000
+    assert json.loads(finish(server)[0].splitlines()[-1])["bytes_received"] >= 100000
+
+
+def test_one_way_of_several_is_the_interface_s(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    there.run("ip", "address", "add", "192.0.2.7", "dev", "lo")
+    here.run("ip", "link", "add", "br0", "type", "bridge")
+    here.run("ip", "address", "add", "10.79.0.1/24", "dev", "br0")
+    here.run("ip", "link", "set", "br0", "up")
+    ways = ["nexthop", "via", "10.79.0.9", "dev", "br0"]
+    ways += ["nexthop", "via", there.address, "dev", here.ifname]
+    here.run("ip", "route", "add", "192.0.2.0/24", *ways)
+    tools.serve(there, [tools.tcp, "serve", "192.0.2.7", "7000", "--kernel"])
+    report = tools.call_tcp(here, "harp", "send", "192.0.2.7", 7000, "--bytes", "100000")
+    assert report["bytes"] == 100000
+
+
+def test_a_gateway_of_the_other_family_is_no_way(tools: Tools, dual: Lab) -> None:
+    """RFC 5549's routes are the kernel's alone."""
+    here, there = dual.hosts
+    route = ["192.0.2.0/24", "via", "inet6", "fd77::2", "dev", here.ifname]
+    there.run("ip", "address", "add", "192.0.2.7", "dev", "lo")
+    here.run("ip", "route", "add", *route)
+    args = [tools.tcp, "send", "192.0.2.7", "7000", *tools.side(here, "harp")]
+    _, err, status = outcome(here, args)
+    assert status == 1
+    assert "Network is unreachable" in err

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native or generic XDP: what is chosen, and what is said about it."""
+
+import json
+import sys
+
+import pytest
+from netns_tools import Tools, outcome, xdp_attached
+
+from harp.lab import Host, Lab
+
+# A tap device has a carrier as long as somebody holds it.
+HOLD_TAP = """
+import fcntl, os, struct, sys
+fd = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(fd, 0x400454ca, struct.pack("16sH22x", b"tap0", 0x1002))  # TUNSETIFF, no header
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def tap(tools: Tools, lab: Lab) -> Host:
+    """A host whose interface is a tap device."""
+    host = lab.hosts[0]
+    tools.started.append(
+        holder := host.popen([sys.executable, "-c", HOLD_TAP], stdin=-1)  # a pipe that stays open
+    )
+    assert holder.stdout is not None
+    if holder.stdout.readline() != "ready\n":
+        pytest.skip("no /dev/net/tun")
+    host.run("ip", "link", "set", "tap0", "up")
+    host.run("ip", "address", "add", "10.78.0.1/24", "dev", "tap0")
+    return Host(host.netns, 0, "10.78.0.1", "tap0")
+
+
+def mode(tools: Tools, host: Host, asked: str) -> str:
+    """What a client says of the mode that it got, before it finds nobody to call."""
+    side = tools.side(host, "harp")
+    args = [tools.tcp, "send", "10.78.0.9", "7000", *side, "--xdp", asked, "--timeout", "1"]
+    _, err, status = outcome(host, args)
+    assert status == 1
+    assert not xdp_attached(host)
+    return err.splitlines()[0].removeprefix(f"harp-tcp: {host.ifname}: ")
+
+
+def test_native_where_it_costs_the_kernel_nothing(tools: Tools, tap: Host) -> None:
+    said = mode(tools, tap, "auto")
+    assert said == "native XDP: it changes neither MTU, queues nor offloads"
+    assert mode(tools, tap, "native") == "native XDP: as asked"
+    assert mode(tools, tap, "generic") == "generic XDP: as asked"
+
+
+@pytest.fixture
+def bridge(lab: Lab) -> Host:
+    """A host whose interface is a bridge: a driver without native XDP."""
+    host = lab.hosts[0]
+    host.run("ip", "link", "add", "br0", "type", "bridge")
+    host.run("ip", "link", "set", host.ifname, "master", "br0")
+    host.run("ip", "link", "set", "br0", "up")
+    host.run("ip", "address", "add", "10.78.0.1/24", "dev", "br0")
+    return Host(host.netns, 0, "10.78.0.1", "br0")
+
+
+def test_generic_where_the_driver_has_nothing_else(tools: Tools, bridge: Host) -> None:
+    assert mode(tools, bridge, "auto") == "generic XDP: driver bridge"
+    side = tools.side(bridge, "harp")
+    args = [tools.tcp, "serve", bridge.address, "61000", *side, "--xdp", "native"]
+    _, err, status = outcome(bridge, args)
+    assert status == 1
+    assert err == "harp-tcp: br0: the driver has no native XDP; use generic mode\n"
+
+
+def test_a_mode_that_was_asked_for_carries_a_connection(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    server = tools.serve_tcp(there, "harp", 61000, "--xdp", "native")
+    report = tools.call_tcp(here, "harp", "send", there.address, 61000, "--bytes", "1000000")
+    assert report["bytes"] == 1000000
+    served = json.loads(server.communicate(timeout=30)[0].splitlines()[-1])
+    assert served["bytes_received"] >= 1000000
