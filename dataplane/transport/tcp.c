@@ -208,10 +208,6 @@ static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_byte
 
 static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
 {
-	static const struct harp_tcp_options defaults = { 0 };
-
-	if (!opt)
-		opt = &defaults;
 	conn->rx_frames_budget = tcp_budget(conn->tcp, opt->rx_frames);
 	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
 	conn->user_timeout_ns = opt->user_timeout_ns ? opt->user_timeout_ns : 120 * TCP_NS_PER_S;

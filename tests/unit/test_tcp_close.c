@@ -252,6 +252,25 @@ static void test_time_wait_slots_are_taken_back(void)
 	rig_close(&rig);
 }
 
+/* RFC 9293 section 3.10.4, SYN-SENT and SYN-RECEIVED: "queue this until entering ESTABLISHED". */
+static void test_closed_for_sending_while_connecting(void)
+{
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	CHECK_EQ(harp_conn_shutdown(rig.conn), 0);
+	rig_poll(&rig);
+	rig_silent(&rig);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
+	rig.seq++;
+	CHECK(rig.out[(rig.out_tail - 1) % RIG_QUEUE].flags & TCP_FIN);
+	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_1);
+	rig.out_head = rig.out_tail;
+	rig.ack++;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	test_active_close_through_time_wait();
@@ -264,5 +283,6 @@ int main(void)
 	test_abort_and_bytes_before_a_reset();
 	test_time_wait_gives_way_to_a_newer_syn();
 	test_time_wait_slots_are_taken_back();
+	test_closed_for_sending_while_connecting();
 	return check_done();
 }

@@ -195,6 +195,33 @@ static void test_rst_before_accept_vanishes(void)
 	rig_close(&rig);
 }
 
+/*
+ * A peer that echoes what we never sent: as it acknowledges our ISN, nobody's guess is taken for it, and
+ * its echoes are not asked about again.
+ */
+static void test_a_peer_with_its_own_idea_of_echoes(void)
+{
+	struct harp_conn *conn = NULL;
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_listen(&rig, 4);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	rig.seq++;
+	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
+	rig.tsecr += 0x40000000;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(harp_tcp_accept(rig.listener, &conn), 0);
+	CHECK(conn != NULL);
+	rig.conn = conn;
+	say = rig_usual(&rig, TCP_ACK | TCP_PSH, 100);
+	rig_says(&rig, say);
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
+	CHECK_EQ(conn ? conn->rcv_nxt_seq : 0, rig.seq + 100);
+	rig.out_head = rig.out_tail;
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	test_syn_offers_options();
@@ -208,5 +235,6 @@ int main(void)
 	test_listener_answers_strays();
 	test_full_backlog_answers_with_cookies();
 	test_rst_before_accept_vanishes();
+	test_a_peer_with_its_own_idea_of_echoes();
 	return check_done();
 }

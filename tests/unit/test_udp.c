@@ -318,6 +318,10 @@ static void test_icmp(struct rig *rig)
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), -EAGAIN);
 	rig_icmp(rig, unreachable, host, 0, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_error(sock, NULL), -EHOSTUNREACH);
+	rig_icmp(rig, unreachable, 0, 0, &rig->peer, RIG_PEER_PORT); /* net; no route */
+	CHECK_EQ(harp_udp_error(sock, NULL), -ENETUNREACH);
+	rig_icmp(rig, rig->v6 ? 4 : 12, 0, 0, &rig->peer, RIG_PEER_PORT); /* parameter problem */
+	CHECK_EQ(harp_udp_error(sock, NULL), -EPROTO);
 	/* Too big: believed downwards, not below what links have, and for ten minutes. */
 	rig_icmp(rig, too_big, too_big_code, 1400, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_error(sock, NULL), -EMSGSIZE);
@@ -551,13 +555,69 @@ static void test_garbage(struct rig *rig)
 	harp_udp_close(sock);
 }
 
+/* What was taken from the application is nobody's when the address it was to leave from has gone. */
+static void test_an_address_that_goes(struct rig *rig)
+{
+	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
+	struct harp_endpoint peer = rig_peer(rig), about;
+
+	CHECK_EQ(rig_write(sock, &peer, 5), 5);
+	CHECK_EQ(harp_stack_address_remove(rig->stack, &rig->own), 0);
+	rig_poll(rig);
+	rig_silent(rig);
+	CHECK_EQ(rig_events(rig), HARP_EVENT_ERROR);
+	CHECK(harp_udp_error(sock, &about) < 0);
+	CHECK_EQ(about.port, RIG_PEER_PORT);
+	CHECK_EQ(rig_stat(rig, "drop_udp_unsent"), 1);
+	CHECK_EQ(rig_stat(rig, "frames_udp_tx"), 0);
+	CHECK(rig_write(sock, &peer, 5) < 0);
+	harp_udp_close(sock);
+}
+
+/* Closed with datagrams that have not left yet: they never do. */
+static void test_close_with_unsent(struct rig *rig)
+{
+	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
+	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);
+	struct harp_endpoint peer = rig_peer(rig);
+	struct {
+		struct harp_udp_info known;
+		uint64_t newer[2];
+	} info;
+
+	harp_udp_set_user(sock, rig);
+	CHECK(harp_udp_user(sock) == rig);
+	while (rig_write(sock, &peer, 9) == 9)
+		; /* and wants to write more */
+	memset(&info, 0xee, sizeof(info));
+	CHECK_EQ(harp_udp_info(sock, &info.known, sizeof(info)), 0);
+	CHECK_EQ(info.known.tx_frames_held, 8);
+	CHECK(info.newer[0] == 0 && info.newer[1] == 0);
+	harp_udp_close(sock);
+	rig_poll(rig);
+	rig_silent(rig);
+}
+
 int main(void)
 {
 	static void (*const tests[])(struct rig * rig) = {
-		test_receive,   test_receive_frames, test_send,      test_checksum_zero_sum,
-		test_hostile,   test_no_port,        test_connected, test_icmp,
-		test_rx_budget, test_tx_budget,      test_nic_full,  test_unresolved,
-		test_open,      test_two_addresses,  test_garbage,
+		test_receive,
+		test_receive_frames,
+		test_send,
+		test_checksum_zero_sum,
+		test_hostile,
+		test_no_port,
+		test_connected,
+		test_icmp,
+		test_rx_budget,
+		test_tx_budget,
+		test_nic_full,
+		test_unresolved,
+		test_open,
+		test_two_addresses,
+		test_garbage,
+		test_an_address_that_goes,
+		test_close_with_unsent,
 	};
 	static struct rig rig;
 
