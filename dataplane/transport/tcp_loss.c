@@ -322,13 +322,15 @@ static void loss_repair(struct harp_conn *conn, struct tcp_ack *a)
 
 void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 {
-	bool reducing = loss_is_reducing(conn);
+	bool reducing = loss_is_reducing(conn), timed_out = conn->recovery == TCP_RECOVERY_RTO;
 	struct cc_event ev;
 
 	if (conn->loss_open)
 		loss_repair(conn, a);
 	ev = loss_event(conn, a->flight_bytes);
-	ev.acked_bytes = a->acked_bytes;
+	/* RFC 3465 section 2.3: an ACK that fills a hole covers what had arrived before the timeout; it
+	 * would open the window that the timeout closed at once. */
+	ev.acked_bytes = timed_out ? a->delivered_bytes : a->acked_bytes;
 	ev.delivered_bytes = a->delivered_bytes;
 	ev.marked_bytes = conn->ack_ece ? a->delivered_bytes : 0;
 	ev.rtt_ns = a->rtt_ns;

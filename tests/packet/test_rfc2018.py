@@ -183,6 +183,20 @@ def test_absurd_blocks_hurt_nobody(rig: Rig, name: str) -> None:
     conn.abort()
 
 
+def test_after_a_timeout_only_what_arrives_opens_the_window(rig: Rig) -> None:
+    """RFC 3465 section 2.3: the ACK that fills the hole covers what was SACKed before."""
+    conn = rig.open(sack=True)
+    sent = rig.sends(conn, bytes(30 * rig.mss))
+    assert len(sent) == 10
+    edges = (sent[1].seq, sent[0].seq + 10 * rig.mss)
+    rig.says("A", ack=sent[0].seq, options=sack(edges))
+    while conn.info()["rto_count"] == 0:
+        rig.wait(5 * MS)
+    rig.says("A", ack=sent[0].seq + 10 * rig.mss)
+    assert conn.info()["snd_cwnd_bytes"] == 2 * rig.mss
+    conn.abort()
+
+
 def test_a_peer_may_take_back_what_it_sacked(rig: Rig) -> None:
     """RFC 2018 section 8: reneging. Everything arrives in the end."""
     conn, mss = flight(rig)
