@@ -202,6 +202,31 @@ static void test_rtt_from_clean_samples_only(void)
 	rig_close(&rig);
 }
 
+/* An outage is over with the first ACK of new data, though it gives no sample: what was lost besides must not
+ * wait as long again. RFC 6298 (section 5, end) would keep the doubled time until there is one. */
+static void test_an_ack_ends_the_doubling(void)
+{
+	struct rig_say say;
+	uint64_t sent_ns;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	rig_wait(&rig, 10 * RIG_S);
+	CHECK(tcp_timer_rto_ns(rig.conn) > 5 * RIG_S);
+	say = rig_usual(&rig, TCP_ACK, 0);
+	say.ack += 100;
+	rig_says(&rig, say);
+	rig.out_head = rig.out_tail;
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	sent_ns = rig.now_ns;
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	while (rig_pending(&rig) == 0 && rig.now_ns < sent_ns + 10 * RIG_S)
+		rig_wait(&rig, RIG_MS);
+	CHECK(rig.now_ns - sent_ns <= 52 * RIG_MS);
+	rig_close(&rig);
+}
+
 /* An ACK for everything in flight stops the timer; bytes that wait for a next hop need it all the same. */
 static void test_what_waits_for_a_next_hop_is_not_forgotten(void)
 {
@@ -312,6 +337,7 @@ int main(void)
 	test_keepalive();
 	test_probe_on_demand();
 	test_rtt_from_clean_samples_only();
+	test_an_ack_ends_the_doubling();
 	test_what_waits_for_a_next_hop_is_not_forgotten();
 	return check_done();
 }
