@@ -132,6 +132,11 @@ static void timer_restart_pto(struct harp_conn *conn)
 	conn->loss_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
 	if (timer_lone(conn) && conn->lone_quick < TIMER_QUICK_SAMPLES)
 		conn->loss_deadline_ns += TIMER_ACK_DELAY_NS;
+	/* Where the timeout would come sooner the probe takes its place, and its time begins anew. */
+	if (conn->loss_deadline_ns >= conn->rto_deadline_ns) {
+		conn->loss_deadline_ns = conn->rto_deadline_ns;
+		conn->rto_deadline_ns += tcp_timer_rto_ns(conn);
+	}
 }
 
 static void timer_restart_rto(struct harp_conn *conn)

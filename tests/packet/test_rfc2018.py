@@ -142,6 +142,34 @@ def test_a_lost_retransmission_is_found(rig: Rig) -> None:
     conn.abort()
 
 
+def test_a_lost_tail_is_probed_before_the_timeout_of_a_long_path(rig: Rig) -> None:
+    """RFC 8985 section 7.2: where the RTO would come first, the probe takes its place."""
+    listener = rig.listen()
+    reply = rig.says("S", ack=0, options=rig.syn_options(sack=True))[0]
+    rig.wait(40 * MS)
+    rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
+    rig.says("A")
+    conn = listener.accept()
+    assert conn
+    for _ in range(20):
+        sent = rig.sends(conn, bytes(2 * rig.mss))
+        rig.wait(40 * MS)
+        rig.says("A", ack=sent[1].seq + rig.mss)
+    assert conn.info()["rto_ns"] < 2 * conn.info()["srtt_ns"]
+    timeouts = conn.info()["rto_count"]
+    sent = rig.sends(conn, bytes(4 * rig.mss))
+    while not (again := with_data(rig.waits(MS))):
+        pass
+    assert [segment.seq for segment in again] == [sent[3].seq]
+    assert conn.info()["rto_count"] == timeouts
+    rig.wait(40 * MS)
+    last = (sent[3].seq, sent[3].seq + rig.mss)
+    replies = rig.says("A", ack=sent[0].seq, options=sack(last)) + rig.waits(15 * MS)
+    assert [segment.seq for segment in with_data(replies)][:1] == [sent[0].seq]
+    assert conn.info()["rto_count"] == timeouts
+    conn.abort()
+
+
 def test_a_lost_tail_is_probed_before_the_timeout(rig: Rig) -> None:
     """RFC 8985 section 7."""
     conn = rig.open(sack=True)
