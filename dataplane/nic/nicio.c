@@ -103,7 +103,11 @@ static inline void nicio_chain_add(struct nicio *io, struct nicio_chain *chain,
 
 static void nicio_chain_drop(struct nicio *io, struct nicio_chain *chain)
 {
-	io->stats->drop_nic_desc++;
+	/* Too many for a packet: most likely a kernel on this host that leaves it to the card to cut. */
+	if (chain->frags > NICIO_FRAGS_MAX)
+		io->stats->drop_gso_oversize++;
+	else
+		io->stats->drop_nic_desc++;
 	frame_release_packet(io->pool, chain->first);
 }
 
