@@ -230,7 +230,7 @@ struct harp_tcp_options {
 #define HARP_EVENT_ACKED 0x08u     /* harp_conn_acked_bytes() advanced */
 #define HARP_EVENT_EOF 0x10u       /* the peer's FIN has arrived (bytes may still wait) */
 #define HARP_EVENT_CLOSED 0x20u    /* dead; harp_conn_error() says why. Nothing more follows */
-#define HARP_EVENT_ACCEPT 0x40u    /* of a listener: accept() will give a connection */
+#define HARP_EVENT_ACCEPT 0x40u    /* never raised: ask harp_tcp_accept() */
 #define HARP_EVENT_ERROR 0x80u     /* of a UDP socket: harp_udp_error() says what and about whom */
 
 /*
@@ -402,10 +402,11 @@ struct harp_udp;
 
 struct harp_udp_options {
 	uint32_t size; /* sizeof(struct harp_udp_options) */
-	uint32_t
-		rx_frames; /* receive budget: what arrives beyond it is dropped, and counted. 0: 256 */
-	uint32_t tx_frames; /* send budget: datagrams not yet given to the NIC. 0: 128 */
-	uint8_t dscp;       /* 0..63 */
+	/* Receive budget: what arrives beyond it is dropped, and counted. 0: 256 */
+	uint32_t rx_frames;
+	/* Send budget: datagrams not yet given to the NIC. None is larger than that. 0: 128 */
+	uint32_t tx_frames;
+	uint8_t dscp; /* 0..63 */
 	uint8_t reserved[3];
 	void *user; /* harp_udp_user() */
 };
