@@ -159,6 +159,44 @@ static void test_real_timeout_is_not(void)
 	rig_close(&rig);
 }
 
+static void take_all(void)
+{
+	for (unsigned i = rig.out_head; i != rig.out_tail; i++)
+		rig.tsecr = rig.out[i % RIG_QUEUE].opt.tsval;
+	rig.out_head = rig.out_tail;
+}
+
+/*
+ * RFC 6582 section 3.2 step 2: after a timeout, duplicate ACKs of no more than was sent by then come of what
+ * was sent again, and lose nobody's segment. Beyond it they are what they always are.
+ */
+static void test_duplicates_after_a_timeout(void)
+{
+	uint32_t first = ten_in_flight(), recover;
+
+	rig_says(&rig, ack_of(first));
+	while (rig.conn->recovery != TCP_RECOVERY_RTO) {
+		rig_wait(&rig, 100 * RIG_MS);
+		take_all();
+	}
+	recover = rig.conn->recover_seq;
+	CHECK_EQ(recover, first + 10 * 1448);
+	rig_says(&rig, ack_of(recover));
+	take_all();
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	for (unsigned i = 0; i < 4; i++)
+		rig_says(&rig, ack_of(recover));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	take_all();
+	rig_says(&rig, ack_of(recover + 1448));
+	take_all();
+	for (unsigned i = 0; i < 4; i++)
+		rig_says(&rig, ack_of(recover + 1448));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	test_spurious_timeout_is_undone();
@@ -168,5 +206,6 @@ int main(void)
 	test_not_every_repeated_ack_is_a_duplicate();
 	test_slow_start_doubles();
 	test_ack_in_the_middle_of_a_segment();
+	test_duplicates_after_a_timeout();
 	return check_done();
 }
