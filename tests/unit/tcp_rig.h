@@ -55,6 +55,9 @@ struct rig {
 	uint32_t timers; /* of the stack alone */
 };
 
+/* Of the NIC: 0 for one frame a packet; else packets come in so many pieces. */
+static uint32_t rig_frame_bytes;
+
 static inline size_t rig_receive(void *ctx, void *buf, size_t cap)
 {
 	struct rig *rig = ctx;
@@ -102,6 +105,7 @@ static inline void rig_open(struct rig *rig)
 					  .ctx = rig,
 					  .receive = rig_receive,
 					  .send = rig_send,
+					  .frame_size = rig_frame_bytes,
 					  .frame_count = 512 };
 	struct harp_stack_options options = { .size = sizeof(options),
 					      .max_conns = 8,

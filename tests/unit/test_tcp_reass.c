@@ -247,6 +247,27 @@ static void test_garbage_into_a_closed_window(void)
 	rig_close(&rig);
 }
 
+/* A packet of several frames, as jumbo frames are, whose beginning was received before: whole frames of it
+ * go, and what is new stays with the right bytes. */
+static void test_old_frames_of_a_packet_go(void)
+{
+	uint8_t buf[1400];
+
+	rig_frame_bytes = 1024;
+	for (uint32_t old = 1; old <= 1400; old += 111) {
+		rig_open(&rig);
+		rig_established(&rig, NULL);
+		say_at(0, old, 0);
+		say_at(0, 1400, 0x55);
+		CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
+		CHECK_EQ(take_all(buf, sizeof(buf)), 1400);
+		for (uint32_t at = 0; at < sizeof(buf); at++)
+			CHECK_EQ(buf[at] ^ rig_byte(rig.seq + at), at < old ? 0 : 0x55);
+		rig_close(&rig);
+	}
+	rig_frame_bytes = 0;
+}
+
 int main(void)
 {
 	test_overlaps_never_change_what_was_received();
@@ -256,5 +277,6 @@ int main(void)
 	test_frames_of_all_connections_are_bounded();
 	test_a_fin_that_lies_is_forgotten();
 	test_garbage_into_a_closed_window();
+	test_old_frames_of_a_packet_go();
 	return check_done();
 }
