@@ -91,13 +91,14 @@ def run_tests() -> None:
     said(out, "FAILED ", "ERROR ", " passed", " failed")
 
 
-def function_name(file: str, name: str) -> str:
-    """gcov calls some inline functions of headers by the number of their first line."""
-    if not (number := re.fullmatch(r"<unknown function (\d+)>", name)):
+def function_name(file: str, name: str, number: int) -> str:
+    """The function of a line; gcov has no name for some inline functions of headers."""
+    if not name.startswith("<"):
         return name
-    line = (ROOT / file).read_text().splitlines()[int(number[1]) - 1]
-    word = re.search(r"(\w+)\(", line)
-    return word[1] if word else "?"
+    for line in reversed((ROOT / file).read_text().splitlines()[:number]):
+        if found := re.match(r"\w[^(=;]*?(\w+)\(", line):
+            return found[1]
+    return "?"
 
 
 def uncovered() -> tuple[int, int, dict[str, dict[str, list[int]]]]:
@@ -120,8 +121,9 @@ def uncovered() -> tuple[int, int, dict[str, dict[str, list[int]]]]:
             total += 1
             covered += line["count"] > 0
             if line["count"] == 0:
-                name = function_name(file["file"], line.get("function_name", "?"))
-                missing[file["file"]][name].append(line["line_number"])
+                number = line["line_number"]
+                name = function_name(file["file"], line.get("function_name", "<none>"), number)
+                missing[file["file"]][name].append(number)
     return total, covered, missing
 
 
