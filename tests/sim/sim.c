@@ -340,7 +340,7 @@ static bool run_step(struct sim *sim, const uint64_t *due_ns)
 
 static bool run_loop(struct sim *sim)
 {
-	uint64_t wish_ns[SCN_STACKS_MAX], due_ns[SCN_STACKS_MAX], looked_ns = 0;
+	uint64_t wish_ns[SCN_STACKS_MAX] = { 0 }, due_ns[SCN_STACKS_MAX] = { 0 }, looked_ns = 0;
 
 	while (true) {
 		uint64_t next_ns = run_event_next_ns(sim), bridge_ns = sim_net_bridge_next_ns(sim);
