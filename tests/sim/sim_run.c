@@ -30,25 +30,29 @@
 static struct sim sim;
 static struct scenario scenario;
 static uint64_t plant_bytes; /* 1 + the offset */
-static uint64_t current_seed;
 
-/* An assertion failed, or worse: which seed was it? */
+/* An assertion failed, or worse: which seed was it? Written before, a handler may do little. */
+static char last_words[96];
+static size_t last_words_len;
+
 static void died(int sig)
 {
-	char line[96];
-	int n = snprintf(line, sizeof(line),
-			 "signal %d in seed %llu\nreplay it: sim_run --seed %llu\n", sig,
-			 (unsigned long long)current_seed, (unsigned long long)current_seed);
-
-	if (write(STDOUT_FILENO, line, (size_t)n) != n)
+	if (write(STDOUT_FILENO, last_words, last_words_len) != (ssize_t)last_words_len)
 		_exit(3);
 	signal(sig, SIG_DFL);
 	raise(sig);
 }
 
+static void prepare_last_words(uint64_t seed)
+{
+	last_words_len = (size_t)snprintf(last_words, sizeof(last_words),
+					  "died in seed %llu\nreplay it: sim_run --seed %llu\n",
+					  (unsigned long long)seed, (unsigned long long)seed);
+}
+
 static void make(uint64_t seed)
 {
-	current_seed = seed;
+	prepare_last_words(seed);
 	scenario_make(&scenario, seed);
 	scenario.world.plant_bytes = plant_bytes;
 }
@@ -144,7 +148,7 @@ static int run_file(const char *path)
 		printf("%s: %s\n", path, why);
 		return 2;
 	}
-	current_seed = scenario.world.seed;
+	prepare_last_words(scenario.world.seed);
 	return report(sim_run(&sim, &scenario, true));
 }
 
