@@ -2,6 +2,9 @@
 """harp-tcp's messages: on many connections at once, each comes whole and is answered."""
 
 import json
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +59,50 @@ def test_over_a_path_that_loses(tools: Tools, client: str, server: str, need_roo
         resent = sum(flow["conn"]["bytes_retransmitted"] for flow in report["flows"])
         lost = dropper.counts(0)["dropped_payload_bytes"]
         assert resent >= lost > 0, "what was lost was sent again"
+
+
+def test_who_sleeps_wakes_for_packets_and_for_timers(tools: Tools, need_root: None) -> None:
+    """A tenth of what is sent is lost, the last of a message too: only timers bring it back."""
+    with Lab(LabOptions(switch=True, offload=False)) as lab, Dropper(lab) as dropper:
+        dropper.lose_both_ways(0.1)
+        options = ("--sleep", "--size", "5000", "--depth", "1")
+        report, sources = messages(tools, lab, "harp", "harp", *options)
+        assert all(flow["messages"] > 20 for flow in report["flows"])
+        assert all(source["bytes"] == source["messages"] * 5000 for source in sources)
+        sent = [flow["at_end"] for flow in report["flows"]]
+        assert sum(conn["tlp_probes"] + conn["rto_count"] for conn in sent) > 0
+
+
+def test_who_sleeps_takes_next_to_nothing_while_nothing_comes(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    sink = [tools.tcp, "sink", there.address, "61000", *tools.side(there, "harp"), "--sleep"]
+    serving = tools.serve(there, sink)
+    before = cpu_s(serving.pid)
+    idle_s = 1.0
+    time.sleep(idle_s)  # what is measured is this very time
+    assert cpu_s(serving.pid) - before < 0.1 * idle_s
+    report = tools.call_tcp(
+        *(here, "harp", "message", there.address, 61000),
+        *("--seconds", "0.3", "--skip", "0.1", "--sleep"),
+    )
+    assert report["messages"] > 0, "it wakes for whoever calls"
+    finish(serving)
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_start_that_is_over_is_named(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    serving = tools.serve(there, [tools.tcp, "sink", there.address, "7000", "--kernel"])
+    args = [tools.tcp, "message", there.address, "7000", "--kernel", "--start-ns", "1"]
+    _, err, status = outcome(here, args)
+    assert status == 1
+    assert "--start-ns is over" in err
+    finish(serving)
 
 
 def test_a_sink_refuses_what_is_no_message(tools: Tools, lab: Lab) -> None:

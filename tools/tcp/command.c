@@ -27,10 +27,13 @@ static const char usage[] =
 	"  --repeat N         send, recv, echo: so many connections, one after the other (1)\n"
 	"  --size N           message size (echo: 8, message: 65536)\n"
 	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5)\n"
+	"  --start-ns N       message, sink: they begin at this time of CLOCK_MONOTONIC, and a sink counts\n"
+	"                     what comes in the same --seconds but --skip\n"
 	"  --timeout S        give up after so long without progress (20)\n"
 	"  --local-port N     of a client; chosen otherwise\n"
 	"  --half-close       recv: end the own direction before anything is received\n"
 	"  --spin             never sleep\n"
+	"  --sleep            sleep whenever there is nothing to do (a stack spins a while before it does)\n"
 	"  --frames           send with the stack's own frames\n"
 	"  --cc NAME          congestion control\n"
 	"  --ecn              ask for ECN (HARP; the kernel's is a sysctl)\n"
@@ -64,6 +67,9 @@ static bool parse_stream(int c, struct stream_options *stream)
 		return true;
 	case 's':
 		stream->spin = true;
+		return true;
+	case 'a':
+		stream->sleep = true;
 		return true;
 	case 'f':
 		stream->frames = true;
@@ -126,6 +132,9 @@ static void parse_option(int c, struct options *o)
 	case 'K':
 		o->skip_ns = duration("--skip", optarg);
 		break;
+	case 'B':
+		o->start_ns = option_number(TOOL, "--start-ns", optarg, 1, INT64_MAX);
+		break;
 	case 'H':
 		o->half_close = true;
 		break;
@@ -181,7 +190,8 @@ void command_parse(int argc, char **argv, struct options *o)
 		{ "repeat", 1, 0, 'r' },     { "flows", 1, 0, 'w' },  { "depth", 1, 0, 'd' },
 		{ "seconds", 1, 0, 'S' },    { "skip", 1, 0, 'K' },   { "cc", 1, 0, 'C' },
 		{ "rcvbuf", 1, 0, 'R' },     { "ecn", 0, 0, 'e' },    { "half-close", 0, 0, 'H' },
-		{ "local-port", 1, 0, 'p' }, { "help", 0, 0, 'h' },   { 0, 0, 0, 0 },
+		{ "local-port", 1, 0, 'p' }, { "sleep", 0, 0, 'a' },  { "start-ns", 1, 0, 'B' },
+		{ "help", 0, 0, 'h' },       { 0, 0, 0, 0 },
 	};
 	int c;
 

@@ -12,10 +12,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/samples.h"
+#include "window.h"
 
 #define SAMPLES_MAX (1u << 21)
+#define START_TURNS_NS 200000000u /* the last of the wait for the start is one sleep */
+#define START_STEP_NS 10000000u
 
 struct flow {
 	struct stream *s;
@@ -27,6 +31,7 @@ struct flow {
 	uint64_t receipt;
 	uint32_t receipt_bytes;
 	uint64_t counted_bytes; /* answered in the measured part */
+	char *at_end; /* the connection at the end of the measured part, before it ran dry */
 	struct samples times;
 };
 
@@ -34,7 +39,7 @@ struct sending {
 	const struct options *o;
 	struct flow *flows;
 	struct samples times; /* of all flows */
-	uint64_t begin_ns, skip_end_ns, end_ns;
+	struct window window;
 	uint64_t progress_ns; /* the last */
 };
 
@@ -51,7 +56,7 @@ static bool flow_wants(const struct sending *all, struct flow *flow, uint64_t no
 {
 	if (flow->made)
 		return true;
-	if (now_ns >= all->end_ns || flow->begun - flow->answered >= all->o->depth)
+	if (now_ns >= all->window.end_ns || flow->begun - flow->answered >= all->o->depth)
 		return false;
 	message_make(flow, all->o->size);
 	flow->starts_ns[flow->begun % MESSAGE_DEPTH_MAX] = stream_clock_ns();
@@ -91,9 +96,9 @@ static int flow_answer(struct sending *all, struct flow *flow)
 	flow->answered++;
 	flow->receipt_bytes = 0;
 	all->progress_ns = now_ns;
-	if (now_ns >= all->skip_end_ns && now_ns < all->end_ns)
+	if (now_ns >= all->window.begin_ns && now_ns < all->window.end_ns)
 		flow->counted_bytes += all->o->size;
-	if (start_ns >= all->skip_end_ns) {
+	if (start_ns >= all->window.begin_ns) {
 		samples_add(&flow->times, now_ns - start_ns);
 		samples_add(&all->times, now_ns - start_ns);
 	}
@@ -140,17 +145,62 @@ static int sending_connect(struct sending *all, struct stream_host *host)
 	return rc;
 }
 
+/* Nothing is to be sent before the start, so turns are needed by the stack's timers alone. */
+static int sending_wait(struct stream_host *host, uint64_t start_ns)
+{
+	uint64_t now_ns = stream_clock_ns();
+
+	if (now_ns > start_ns) {
+		fprintf(stderr, "harp-tcp: --start-ns is over: connecting took longer\n");
+		return -ETIME;
+	}
+	while (now_ns < start_ns) {
+		uint64_t step_ns = start_ns - now_ns;
+		struct timespec step = { 0 };
+
+		if (step_ns > START_TURNS_NS) {
+			host->ops->turn(host);
+			step_ns = START_STEP_NS;
+		}
+		step.tv_nsec = (long)step_ns;
+		nanosleep(&step, NULL);
+		now_ns = stream_clock_ns();
+	}
+	return 0;
+}
+
+static int sending_snapshot(struct sending *all, struct stream_host *host)
+{
+	for (uint32_t i = 0; i < all->o->flows; i++) {
+		struct flow *flow = &all->flows[i];
+		size_t len;
+		FILE *text = open_memstream(&flow->at_end, &len);
+
+		if (!text)
+			return -ENOMEM;
+		host->ops->describe(NULL, flow->s, text);
+		if (fclose(text))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 static int sending_run(struct sending *all, struct stream_host *host)
 {
 	bool busy = true;
+	int late = all->o->start_ns ? sending_wait(host, all->o->start_ns) : 0;
 
-	all->begin_ns = all->progress_ns = stream_clock_ns();
-	all->skip_end_ns = all->begin_ns + all->o->skip_ns;
-	all->end_ns = all->begin_ns + all->o->run_ns;
+	if (late)
+		return late;
+	window_init(&all->window, all->o->start_ns, all->o->skip_ns, all->o->run_ns);
+	all->progress_ns = all->window.start_ns;
 	while (busy) {
 		uint64_t now_ns = stream_clock_ns();
 
-		busy = now_ns < all->end_ns;
+		busy = now_ns < all->window.end_ns;
+		window_look(&all->window, now_ns);
+		if (all->window.ended && !all->flows[0].at_end && sending_snapshot(all, host))
+			return -ENOMEM;
 		for (uint32_t i = 0; i < all->o->flows; i++) {
 			int rc = flow_recv(all, &all->flows[i]);
 
@@ -170,7 +220,7 @@ static int sending_run(struct sending *all, struct stream_host *host)
 static void sending_report(struct sending *all, struct stream_host *host)
 {
 	const struct options *o = all->o;
-	double seconds = (double)(o->run_ns - o->skip_ns) / 1e9;
+	double seconds = (double)(all->window.end_ns - all->window.begin_ns) / 1e9;
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < o->flows; i++)
@@ -183,8 +233,9 @@ static void sending_report(struct sending *all, struct stream_host *host)
 		return;
 	}
 	printf("{\"tool\": \"harp-tcp\", \"test\": \"message\", \"size\": %u, \"depth\": %u, "
-	       "\"seconds\": %.6f, \"bytes\": %" PRIu64 ", \"messages\": %zu, \"message_ns\": ",
-	       o->size, o->depth, seconds, bytes, all->times.count);
+	       "\"seconds\": %.6f, \"cpu_share\": %.4f, \"bytes\": %" PRIu64
+	       ", \"messages\": %zu, \"message_ns\": ",
+	       o->size, o->depth, seconds, window_cpu_share(&all->window), bytes, all->times.count);
 	samples_json(&all->times, stdout);
 	printf(", \"flows\": [");
 	for (uint32_t i = 0; i < o->flows; i++) {
@@ -193,7 +244,7 @@ static void sending_report(struct sending *all, struct stream_host *host)
 		printf("%s{\"bytes\": %" PRIu64 ", \"messages\": %zu, \"message_ns\": ",
 		       i ? ", " : "", flow->counted_bytes, flow->times.count);
 		samples_json(&flow->times, stdout);
-		printf(", \"conn\": ");
+		printf(", \"at_end\": %s, \"conn\": ", flow->at_end);
 		host->ops->describe(NULL, flow->s, stdout);
 		printf("}");
 	}
@@ -224,6 +275,7 @@ static void sending_destroy(struct sending *all, struct stream_host *host)
 		if (all->flows[i].s)
 			host->ops->hangup(all->flows[i].s);
 		free(all->flows[i].message);
+		free(all->flows[i].at_end);
 		samples_destroy(&all->flows[i].times);
 	}
 	free(all->flows);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "message.h"
+#include "window.h"
 
 #define CHUNK_BYTES 65536u
 #define CHUNKS_A_TURN 4u /* of one connection, before the others have theirs */
@@ -19,6 +20,7 @@ struct source {
 	uint64_t receipt; /* next to give */
 	uint32_t receipt_sent_bytes;
 	uint64_t bytes;
+	uint64_t window_bytes; /* of these, in the measured part */
 };
 
 static int sink_head(const struct source *source)
@@ -100,7 +102,7 @@ static int sink_receipts(struct source *source)
 }
 
 /* 1 while the connection lives, 0 at its good end, or -errno. */
-static int sink_turn(struct source *source)
+static int sink_turn(struct source *source, bool counted)
 {
 	static uint8_t chunk[CHUNK_BYTES];
 
@@ -112,6 +114,8 @@ static int sink_turn(struct source *source)
 			return source->at ? -ECONNRESET : 0;
 		if (len < 0 && len != -EAGAIN)
 			return (int)len;
+		if (len > 0 && counted)
+			source->window_bytes += (uint64_t)len;
 		rc = len > 0 ? sink_take(source, chunk, (size_t)len) : 0;
 		if (!rc)
 			rc = sink_receipts(source);
@@ -123,11 +127,14 @@ static int sink_turn(struct source *source)
 	return 1;
 }
 
-static void sink_end(struct stream_host *host, struct source *source, const struct options *o)
+static void sink_end(struct stream_host *host, struct source *source, const struct options *o,
+		     const struct window *window)
 {
 	if (o->json) {
-		printf("{\"bytes\": %" PRIu64 ", \"messages\": %" PRIu64 ", \"conn\": ",
-		       source->bytes, source->serial);
+		printf("{\"bytes\": %" PRIu64 ", \"messages\": %" PRIu64
+		       ", \"window_bytes\": %" PRIu64 ", \"cpu_share\": %.4f, \"conn\": ",
+		       source->bytes, source->serial, source->window_bytes,
+		       window_cpu_share(window));
 		host->ops->describe(host, source->s, stdout);
 		printf("}\n");
 		fflush(stdout);
@@ -139,8 +146,12 @@ static void sink_end(struct stream_host *host, struct source *source, const stru
 static int sink_all(struct stream_host *host, const struct options *o, struct source *sources)
 {
 	uint32_t begun = 0, ended = 0;
+	struct window window;
 
+	window_init(&window, o->start_ns, o->skip_ns, o->run_ns);
 	while (ended < o->count) {
+		bool counted = window_look(&window, stream_clock_ns());
+
 		if (begun < o->count) {
 			int rc = host->ops->accept(host, &sources[begun].s);
 
@@ -150,12 +161,12 @@ static int sink_all(struct stream_host *host, const struct options *o, struct so
 				return rc;
 		}
 		for (uint32_t i = 0; i < begun; i++) {
-			int rc = sources[i].s ? sink_turn(&sources[i]) : 1;
+			int rc = sources[i].s ? sink_turn(&sources[i], counted) : 1;
 
 			if (rc < 0)
 				return rc;
 			if (rc == 0) {
-				sink_end(host, &sources[i], o);
+				sink_end(host, &sources[i], o, &window);
 				ended++;
 			}
 		}

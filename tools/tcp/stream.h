@@ -11,7 +11,7 @@
 #define STREAMS_MAX 64u /* at once */
 
 struct stream_options {
-	bool kernel, spin, frames, ecn;
+	bool kernel, spin, sleep, frames, ecn; /* spin: never sleep; sleep: before spinning */
 	const char *ifname, *lib_dir;
 	const char *cc; /* congestion control; NULL: the default */
 	uint32_t queue, xdp_mode, copy_mode;

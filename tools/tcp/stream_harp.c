@@ -6,13 +6,15 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "stream.h"
 
 #define CONTROL_EVERY_NS 100000000u
 #define IDLE_TURNS 2000u /* then sleep, unless spinning */
-#define SLEEP_MS_MAX 50
+#define SLEEP_NS_MAX 50000000u
+#define SLACK_NS 1000u /* timers of tens of microseconds are meant as such */
 #define RX_FRAMES 1024u
 #define HANGUP_NS_MAX 5000000000u
 
@@ -90,6 +92,7 @@ static int harp_open(struct stream_host *host, char *why, size_t why_len)
 		snprintf(why, why_len, "--cc %s: no such congestion control", host->opt.cc);
 		return rc;
 	}
+	(void)prctl(PR_SET_TIMERSLACK, SLACK_NS);
 	rc = harp_instance_open(&streams(host)->instance, &options, why, why_len);
 	if (!rc)
 		streams(host)->stack = harp_instance_stack(streams(host)->instance);
@@ -232,13 +235,13 @@ static void harp_sleep(struct harp_streams *h, uint64_t now_ns)
 		{ .fd = harp_instance_control_fd(h->instance), .events = POLLIN },
 	};
 	uint64_t deadline_ns = harp_stack_next_deadline_ns(h->stack);
-	uint64_t wait_ms = SLEEP_MS_MAX;
+	struct timespec wait = { .tv_nsec = SLEEP_NS_MAX };
 
 	if (deadline_ns <= now_ns)
 		return;
-	if (deadline_ns - now_ns < wait_ms * 1000000u)
-		wait_ms = (deadline_ns - now_ns) / 1000000u;
-	if (poll(fds, 2, (int)wait_ms) > 0 && fds[1].revents)
+	if (deadline_ns - now_ns < SLEEP_NS_MAX)
+		wait.tv_nsec = (long)(deadline_ns - now_ns);
+	if (ppoll(fds, 2, &wait, NULL) > 0 && fds[1].revents)
 		h->control_ns = 0;
 }
 
@@ -257,10 +260,14 @@ static void harp_turn(struct stream_host *host)
 	}
 	if (harp_stack_poll(h->stack, now_ns) > 0)
 		h->idle = 0;
-	while ((conn = harp_stack_next_event(h->stack, &events)))
+	while ((conn = harp_stack_next_event(h->stack, &events))) {
+		h->idle = 0;
 		if ((stream = harp_conn_user(conn)))
 			stream->events |= events;
-	if (++h->idle < IDLE_TURNS)
+	}
+	/* A turn, and what the caller did since the one before, found nothing to do: packets that come
+	 * from here on make the descriptor readable. */
+	if (++h->idle < (host->opt.sleep ? 2u : IDLE_TURNS))
 		return;
 	if (host->opt.spin)
 		sched_yield();
@@ -309,11 +316,17 @@ static void harp_describe_conn(const struct harp_conn *conn, FILE *out)
 		", \"retransmits\": %" PRIu64 ", \"rto_count\": %" PRIu64
 		", \"snd_cwnd_bytes\": %" PRIu64 ", \"bytes_acked\": %" PRIu64
 		", \"bytes_received\": %" PRIu64 ", \"bytes_retransmitted\": %" PRIu64
-		", \"ecn_ce_in\": %" PRIu64 ", \"ecn_reductions\": %" PRIu64,
+		", \"ecn_ce_in\": %" PRIu64 ", \"ecn_reductions\": %" PRIu64
+		", \"snd_ssthresh_bytes\": %" PRIu64 ", \"snd_wnd_bytes\": %" PRIu64
+		", \"bytes_in_flight\": %" PRIu64 ", \"fast_retransmits\": %" PRIu64
+		", \"lost_segs\": %" PRIu64 ", \"tlp_probes\": %" PRIu64
+		", \"undone_recoveries\": %" PRIu64,
 		harp_congestion_name((enum harp_congestion)info.congestion), info.srtt_ns,
 		info.rtt_ns_min, info.snd_mss_bytes, info.rcv_mss_bytes, info.options,
 		info.retransmits, info.rto_count, info.snd_cwnd_bytes, info.bytes_acked,
-		info.bytes_received, info.bytes_retransmitted, info.ecn_ce_in, info.ecn_reductions);
+		info.bytes_received, info.bytes_retransmitted, info.ecn_ce_in, info.ecn_reductions,
+		info.snd_ssthresh_bytes, info.snd_wnd_bytes, info.bytes_in_flight,
+		info.fast_retransmits, info.lost_segs, info.tlp_probes, info.undone_recoveries);
 }
 
 static void harp_describe_host(struct harp_streams *h, FILE *out)

@@ -249,12 +249,14 @@ static void kernel_describe(struct stream_host *host, struct stream *s, FILE *ou
 			", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, \"options\": %u"
 			", \"retransmits\": %u, \"snd_cwnd_segments\": %u"
 			", \"bytes_acked\": %" PRIu64 ", \"bytes_received\": %" PRIu64
-			", \"bytes_retransmitted\": %" PRIu64,
+			", \"bytes_retransmitted\": %" PRIu64 ", \"snd_ssthresh_segments\": %u"
+			", \"unacked_segments\": %u, \"reordering_segments\": %u",
 			cc, (uint64_t)info.tcpi_rtt * 1000, (uint64_t)info.tcpi_min_rtt * 1000,
 			info.tcpi_snd_mss, info.tcpi_rcv_mss, info.tcpi_options,
 			info.tcpi_total_retrans, info.tcpi_snd_cwnd,
 			(uint64_t)info.tcpi_bytes_acked, (uint64_t)info.tcpi_bytes_received,
-			(uint64_t)info.tcpi_bytes_retrans);
+			(uint64_t)info.tcpi_bytes_retrans, info.tcpi_snd_ssthresh,
+			info.tcpi_unacked, info.tcpi_reordering);
 	}
 	fprintf(out, "}");
 }
