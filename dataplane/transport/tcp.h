@@ -61,6 +61,8 @@ enum tcp_flag {
 #define TCP_BULK_SEGMENTS 64u       /* in order in a row: a stream, whose ACKs may be held longer */
 #define TCP_ACK_HOLD_NS 10000u      /* a few segments' time */
 #define TCP_ACK_HOLD_BULK_NS 40000u /* a hundredth of the smallest RTO */
+#define TCP_ACK_HOLD_SLOW_NS_MAX 5000000u /* for the second of two: RFC 5681 4.2 allows 500 ms */
+#define TCP_ACKS_HELD_MAX 64u       /* at once for so long, of a stack: each poll looks at them */
 #define TCP_TX_QUOTA_SEGMENTS 16u   /* of one connection before the next one has its turn */
 #define TCP_PACE_BURST_NS 250000ull /* what a paced connection may send at once, at its rate */
 
@@ -221,13 +223,16 @@ struct harp_conn {
 	uint8_t rto_lone;       /* the deadline allows for a delayed ACK of a single segment */
 	uint8_t challenge_left; /* in this epoch */
 	uint8_t on_ack_list, on_event_list, on_pool_list;
-	uint8_t bulk_segs; /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
+	uint8_t bulk_segs;   /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
+	uint8_t full_pushed; /* the last full-sized segment had PSH */
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
 	uint8_t rtx_force;          /* one segment is sent again whatever the window says */
 	struct frame *reass_head, *reass_tail, *reass_hint; /* hint: inserted last */
 	uint32_t rcv_queued_bytes;
-	uint64_t ack_due_ns; /* CONN_ACK_HELD: no later than that */
-	uint32_t events;     /* HARP_EVENT_* not yet taken */
+	uint32_t full_ns;     /* when the last full-sized segment in order came, low bits */
+	uint32_t full_gap_ns; /* and how far apart they usually come */
+	uint64_t ack_due_ns;  /* CONN_ACK_HELD: no later than that */
+	uint32_t events;      /* HARP_EVENT_* not yet taken */
 	struct timer timer;
 
 	/* The rest: set-up, the application, and accounts. */
@@ -329,6 +334,7 @@ struct tcp {
 	struct conn_list tx_blocked;    /* waits for the NIC to complete or for a frame */
 	struct conn_list tx_unresolved; /* waits for a neighbour */
 	struct conn_list ack_list;      /* owes a pure ACK */
+	uint32_t acks_owed;             /* how many are on it */
 	struct conn_list events;
 	struct conn_list pool_waiters; /* their application waits for frames of the pool */
 	bool nic_full;                 /* the last transmit phase ended for want of room */

@@ -66,6 +66,7 @@ void tcp_out_acked(struct harp_conn *conn)
 	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_ACK_HELD);
 	if (conn->on_ack_list) {
 		TAILQ_REMOVE(&conn->tcp->ack_list, conn, ack_link);
+		conn->tcp->acks_owed--;
 		conn->on_ack_list = 0;
 	}
 }

@@ -376,6 +376,26 @@ static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bo
 }
 
 /*
+ * In a slow stream an ACK waits for a second segment, as long as that may take (RFC 5681 section
+ * 4.2: "an ACK SHOULD be generated for at least every second full-sized segment", and no oftener). It is
+ * not about what ACKs cost: an ACK for each lets the sender put one segment into the place that one has
+ * just left in a full queue, where those who are acknowledged by twos need two places at once, and lose:
+ * four flows of Linux were left a quarter of the path by four of ours. PSH is no hint here, as others set
+ * it wherever a call ended; two in a row are short messages, that someone may wait for.
+ */
+static uint64_t reass_ack_pair_ns(struct harp_conn *conn, bool pushed)
+{
+	bool again = pushed && conn->full_pushed;
+	/* Segments come in clusters: some pauses are much longer than the usual distance. */
+	uint64_t hold_ns = 8u * conn->full_gap_ns;
+
+	conn->full_pushed = pushed;
+	if (again || conn->full_segs_unacked >= 2 || conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
+		return 0;
+	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
+}
+
+/*
  * How long may the ACK of this segment wait for its successors? In the middle of what the sender has
  * only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in slow start may
  * have stopped for want of a window; longer in a stream; not at all where our window is what it
@@ -384,13 +404,31 @@ static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bo
 static uint64_t reass_ack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg,
 				  uint32_t len)
 {
-	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes || (seg->flags & TCP_PSH) ||
+	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes ||
 	    conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
+		return 0;
+	if (2 * conn->full_gap_ns > TCP_ACK_HOLD_BULK_NS)
+		return reass_ack_pair_ns(conn, seg->flags & TCP_PSH);
+	if (seg->flags & TCP_PSH)
 		return 0;
 	if (conn->bulk_segs >= TCP_BULK_SEGMENTS)
 		return TCP_ACK_HOLD_BULK_NS;
 	conn->bulk_segs++;
 	return TCP_ACK_HOLD_NS;
+}
+
+/* How far apart full-sized segments come: a pause counts for no more than twice what was usual. */
+static void reass_gap(struct harp_conn *conn)
+{
+	uint32_t now_ns = (uint32_t)conn->tcp->now_ns, gap_ns = now_ns - conn->full_ns;
+	uint32_t most_ns = 2 * conn->full_gap_ns + TCP_ACK_HOLD_NS;
+
+	if (gap_ns > most_ns)
+		gap_ns = most_ns;
+	conn->full_ns = now_ns;
+	conn->full_gap_ns += gap_ns / 8u - conn->full_gap_ns / 8u;
+	if (conn->full_gap_ns > TCP_ACK_HOLD_SLOW_NS_MAX)
+		conn->full_gap_ns = TCP_ACK_HOLD_SLOW_NS_MAX;
 }
 
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg)
@@ -453,8 +491,10 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		tcp_sackout_advance(conn);
 		tcp_tx_want_ack(conn, true); /* a hole is filled, wholly or in part */
 	}
-	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES)
+	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES) {
 		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
+		reass_gap(conn);
+	}
 	hold_ns = reass_ack_hold_ns(conn, seg, len);
 	if (hold_ns)
 		tcp_tx_hold_ack(conn, hold_ns);

@@ -31,6 +31,7 @@
 #include <errno.h>
 
 #define TX_SLIVER_BYTES (TCP_MSS_BYTES_MIN / 2) /* less is sent when the override timer says so */
+#define TX_PUSH_RTT_NS_MAX (2 * TCP_NS_PER_MS)  /* see tx_is_last() */
 #define TX_PHASE_SEGMENTS_MAX 256u              /* then the receive ring has its turn */
 
 /* ------------------------------------------------------------------------------------------------
@@ -38,7 +39,8 @@
  */
 /*
  * Will nothing follow this segment before its ACK? A receiver of ours holds the ACK of one that others
- * follow (reass_ack_hold_ns()); of a window of two holds or less that would be a good part of the time.
+ * follow (reass_ack_hold_ns()); of a window of two holds or less that would be a good part of the time,
+ * unless the round trip is long.
  */
 static bool tx_is_last(const struct harp_conn *conn, const struct frame *seg)
 {
@@ -46,7 +48,8 @@ static bool tx_is_last(const struct harp_conn *conn, const struct frame *seg)
 
 	if (seg == conn->snd_tail)
 		return true;
-	if ((cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
+	if (conn->srtt_ns >= TX_PUSH_RTT_NS_MAX ||
+	    (cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
 		return false;
 	bytes = seg_bytes(seg) + seg_bytes(seg->next);
 	return tcp_loss_pipe_bytes(conn) + bytes > cwnd || conn_flight_bytes(conn) + bytes > wnd;
@@ -326,6 +329,7 @@ void tcp_tx_want_ack(struct harp_conn *conn, bool now)
 	}
 	if (!conn->on_ack_list) {
 		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, ack_link);
+		conn->tcp->acks_owed++;
 		conn->on_ack_list = 1;
 	}
 }
@@ -342,8 +346,10 @@ void tcp_tx_hold_ack(struct harp_conn *conn, uint64_t hold_ns)
 void tcp_tx_unlist(struct harp_conn *conn)
 {
 	tx_move(conn, TX_LIST_NONE);
-	if (conn->on_ack_list)
+	if (conn->on_ack_list) {
 		TAILQ_REMOVE(&conn->tcp->ack_list, conn, ack_link);
+		conn->tcp->acks_owed--;
+	}
 	conn->on_ack_list = 0;
 	if (conn->on_pool_list)
 		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, pool_link);

@@ -81,6 +81,82 @@ static void test_a_held_ack_leaves_with_a_short_segment(void)
 	rig_close(&rig);
 }
 
+#define SLOW_GAP_NS 100000u
+
+/* A full-sized segment, that the application takes at once; its ACK is left to be looked for. */
+static void slow_segment(uint8_t flags)
+{
+	uint8_t buf[1448];
+
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | flags, 1448));
+	rig.seq += 1448;
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1448);
+}
+
+/* Enough of them, one by one, that the distance is known; nothing is owed then. */
+static void slow_stream(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	for (unsigned i = 0; i < 100; i++) {
+		slow_segment(0);
+		rig_wait(&rig, SLOW_GAP_NS);
+	}
+	rig_wait(&rig, TCP_ACK_HOLD_SLOW_NS_MAX);
+	rig.out_head = rig.out_tail;
+}
+
+/* RFC 5681 section 4.2, however far apart they come. */
+static void test_a_slow_stream_is_acknowledged_by_twos(void)
+{
+	slow_stream();
+	for (unsigned i = 0; i < 40; i++) {
+		bool pushed = i % 4 == 0; /* wherever a call ended: no hint */
+
+		slow_segment(pushed ? TCP_PSH : 0);
+		rig_wait(&rig, SLOW_GAP_NS);
+		rig_silent(&rig);
+		slow_segment(0);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+		rig_wait(&rig, SLOW_GAP_NS);
+		rig_silent(&rig);
+	}
+	slow_segment(0); /* no second: no longer than the limit */
+	rig_wait(&rig, TCP_ACK_HOLD_SLOW_NS_MAX);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+static void test_short_messages_in_a_slow_stream_are_acknowledged_at_once(void)
+{
+	slow_stream();
+	slow_segment(TCP_PSH);
+	rig_wait(&rig, TCP_ACK_HOLD_SLOW_NS_MAX);
+	rig_expect(&rig, TCP_ACK);
+	for (unsigned i = 0; i < 10; i++) {
+		slow_segment(TCP_PSH);
+		rig_poll(&rig);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+		rig_wait(&rig, SLOW_GAP_NS);
+	}
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+/* Each poll looks at all ACKs that are owed. */
+static void test_only_so_many_acks_wait_for_a_second_segment(void)
+{
+	slow_stream();
+	rig.conn->tcp->acks_owed += TCP_ACKS_HELD_MAX;
+	slow_segment(0);
+	rig_poll(&rig);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig.conn->tcp->acks_owed -= TCP_ACKS_HELD_MAX;
+	CHECK_EQ(rig.conn->tcp->acks_owed, 0);
+	rig_close(&rig);
+}
+
 static void test_an_answer_carries_the_ack(void)
 {
 	const struct rig_seg *s;
@@ -293,6 +369,9 @@ int main(void)
 	test_in_the_middle_of_a_stream_acks_are_held();
 	test_a_held_ack_leaves_with_the_sixteenth_segment();
 	test_a_held_ack_leaves_with_a_short_segment();
+	test_a_slow_stream_is_acknowledged_by_twos();
+	test_short_messages_in_a_slow_stream_are_acknowledged_at_once();
+	test_only_so_many_acks_wait_for_a_second_segment();
 	test_an_answer_carries_the_ack();
 	test_out_of_order_gets_duplicate_acks();
 	test_duplicate_data_is_acknowledged_and_dropped();
