@@ -126,12 +126,14 @@ def _print_loss(report: dict[str, Any]) -> None:
 
 
 @click.command()
-@click.option("--rate", type=click.FloatRange(1, 5000), default=500, show_default=True)
-@click.option("--queue", type=click.IntRange(10_000), default=500_000, show_default=True)
+@click.option("--rate", type=click.FloatRange(1, 5000), default=100, show_default=True)
+@click.option("--queue", type=click.IntRange(10_000), default=250_000, show_default=True)
 @click.option("--flows", type=click.IntRange(1, 32), default=4, show_default=True)
 @click.option("--against", default="cubic", show_default=True, metavar="NAME")
-@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
-@click.option("--seconds", type=click.FloatRange(3, 300), default=10, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 50), default=7, show_default=True)
+@click.option("--seconds", type=click.FloatRange(3, 300), default=15, show_default=True)
+@click.option("--skip", type=click.FloatRange(0.5, 100), default=5, show_default=True)
+@click.option("--alone", is_flag=True, help="Twice as many flows of each kind alone, too.")
 @_harp_cc
 @_mtu
 @_ipv6
@@ -143,6 +145,8 @@ def fairness(
     against: str,
     rounds: int,
     seconds: float,
+    skip: float,
+    alone: bool,
     cc: str | None,
     mtu: int,
     ipv6: bool,
@@ -150,13 +154,17 @@ def fairness(
 ) -> None:
     """HARP's flows and as many of the kernel's at once through one bottleneck (tbf).
 
-    --rate in Mbit/s, --queue in bytes. Goal: neither side has more than twice the other's share.
-    Exit code 1 when it is missed.
+    --rate in Mbit/s, --queue in bytes: it is the path's only delay. Both kinds begin at once, and
+    are counted at the receivers in the same --seconds but --skip. CPU: what sender and receiver
+    took of a core. Goal: neither side has more than twice the other's share. Exit code 1 when it
+    is missed.
 
     \b
     harpctl bench fairness
-    harpctl bench fairness --rate 200 --queue 100000 --cc delay
+    harpctl bench fairness --rate 200 --queue 250000 --alone
     """
+    if skip >= seconds:
+        raise click.UsageError("--skip leaves nothing of --seconds")
     options = versus.FairnessOptions(
         mbit_per_s=rate,
         queue_bytes=queue,
@@ -164,6 +172,8 @@ def fairness(
         against=against,
         rounds=rounds,
         seconds=seconds,
+        skip_s=skip,
+        alone=alone,
         mtu_bytes=mtu,
         ipv6=ipv6,
         harp_cc=cc,
@@ -181,22 +191,34 @@ def _print_fairness(report: dict[str, Any]) -> None:
     console.out.print(
         f"{options['flows']} HARP flows and {options['flows']} of the kernel's"
         f" ({options['against']}) through {options['mbit_per_s']:.0f} Mbit/s with a queue of"
-        f" {options['queue_bytes']} bytes"
+        f" {options['queue_bytes']} bytes, {'IPv6' if options['ipv6'] else 'IPv4'}"
     )
-    columns = ("round", "HARP Mbit/s", "kernel Mbit/s", "larger/smaller", "Jain", "drops", "flows")
+    columns = ("round", "HARP Mbit/s", "kernel Mbit/s", "larger/smaller", "Jain", "drops")
     rows = []
     for index, found in enumerate(report["rounds"]):
-        each = [
-            "+".join(f"{rate:.0f}" for rate in found[f"{side}_flows_mbit_per_s"])
-            for side in ("harp", "kernel")
-        ]
-        rows.append((str(index + 1), *_fairness_cells(found), " | ".join(each)))
-    rows.append(("median", *_fairness_cells(median), ""))
-    console.out.print(console.table("", columns, rows))
+        each = [_flows(found, side) for side in ("harp", "kernel")]
+        cpu = " | ".join(_cpu(found, side) for side in ("harp", "kernel"))
+        rows.append((str(index + 1), *_fairness_cells(found), " | ".join(each), cpu))
+    rows.append(("median", *_fairness_cells(median), "", ""))
+    console.out.print(console.table("", (*columns, "flows", "CPU %"), rows))
+    for side, runs in report["alone"].items():
+        for found in runs:
+            console.out.print(
+                f"{side} alone: {found[f'{side}_mbit_per_s']:.0f} Mbit/s, Jain {found['jain']:.2f},"
+                f" {found['drops']} drops, {_flows(found, side)}, CPU {_cpu(found, side)} %"
+            )
     console.out.print(
         f"shares: {median['share_ratio']:.2f}"
         f" (goal: at most {report['goals']['share_ratio']:.0f}): {_WORDS[report['ok']]}"
     )
+
+
+def _flows(found: dict[str, Any], side: str) -> str:
+    return "+".join(f"{rate:.0f}" for rate in found[f"{side}_flows_mbit_per_s"])
+
+
+def _cpu(found: dict[str, Any], side: str) -> str:
+    return ", ".join(f"{share:.0%}".rstrip("%") for share in found[f"{side}_cpu_shares"])
 
 
 def _fairness_cells(found: dict[str, Any]) -> tuple[str, ...]:

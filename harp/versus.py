@@ -9,9 +9,11 @@ the kernel's does not, and what else the machine has to do is no property of eit
 """
 
 import json
+import os
 import statistics
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -43,8 +45,10 @@ class Flows:
     seconds: float = 3
     skip_s: float = 0.5
     spin: bool = False
+    sleep: bool = False  # a stack too sleeps at once when there is nothing to do
     realtime: int = 1  # SCHED_FIFO's priority; 0: a process like all others
     harp_cc: str | None = None
+    start_ns: int = 0  # the first byte leaves then (CLOCK_MONOTONIC); 0: as soon as connected
 
     @property
     def side(self) -> str:
@@ -52,12 +56,17 @@ class Flows:
 
     def options(self, host: Host) -> list[str | Path]:
         """harp-tcp's options that both ends have."""
-        spin = ["--spin"] if self.spin else []
+        spin = ["--spin"] if self.spin else ["--sleep"] if self.sleep else []
         if self.side == "kernel":
             return ["--kernel", "--cc", self.kind, *spin]
         library = _paths.find(_paths.XDP_LIBRARY).parent
         cc = [] if self.harp_cc is None else ["--cc", self.harp_cc]
         return ["--ifname", host.ifname, "--lib-dir", library, *cc, *spin]
+
+    def times(self) -> list[str]:
+        """The measured part, as both ends are told it."""
+        times = ["--skip", str(self.skip_s), "--seconds", str(self.seconds)]
+        return [*times, "--start-ns", str(self.start_ns)] if self.start_ns else times
 
 
 class Transfer:
@@ -68,27 +77,30 @@ class Transfer:
         tool = _paths.find("harp-tcp")
         end = [there.address, str(PORTS[flows.side])]
         sink: list[str | Path] = [tool, "sink", *end, *flows.options(there)]
-        sink += ["--count", str(flows.flows)]
+        sink += ["--count", str(flows.flows), "-o", "json", *flows.times()]
         self._sink = there.popen(sink, cpu=cpus()[-1], realtime=flows.realtime)
         assert self._sink.stdout is not None
         if self._sink.stdout.readline() != "ready\n":
             raise HarpError(_words(self._sink))
         message: list[str | Path] = [tool, "message", *end, *flows.options(here), "-o", "json"]
         message += ["--size", str(MESSAGE_BYTES), "--depth", str(flows.depth)]
-        message += ["--flows", str(flows.flows), "--skip", str(flows.skip_s)]
-        message += ["--seconds", str(flows.seconds)]
+        message += ["--flows", str(flows.flows), *flows.times()]
         self._message = here.popen(message, cpu=cpus()[0], realtime=flows.realtime)
         self._wait_s = flows.seconds + _FINISH_S
 
     def finish(self) -> dict[str, Any]:
-        """The sender's report; HarpError in the words of the end that failed."""
+        """The sender's report, with the receiver's of each connection as `sources`.
+
+        HarpError in the words of the end that failed.
+        """
         printed, complaint = self._message.communicate(timeout=self._wait_s)
         if self._message.returncode != 0:
             raise HarpError(complaint.strip() or "harp-tcp message failed")
-        self._sink.communicate(timeout=_FINISH_S)
+        sources, _ = self._sink.communicate(timeout=_FINISH_S)
         if self._sink.returncode != 0:
             raise HarpError("harp-tcp sink failed")
         report: dict[str, Any] = json.loads(printed)
+        report["sources"] = [json.loads(line) for line in sources.splitlines()]
         return report
 
 
@@ -241,19 +253,28 @@ def _ratio(value: float, base: float) -> float:
 # --------------------------------------------------------------------------------------------------
 # Fairness.
 #
+# Who shares a line must not share a processor: HARP's processes sleep as the kernel's do when there
+# is nothing to do, the line is slow, and the report says what each process took of a core.
+# Everybody begins and is counted, at the receivers, by one clock.
+#
+_LEAD_S = 4.0  # from here to the first byte: four processes start and connect
+_STAGGER_S = 0.005  # by which the one kind begins before the other
+
+
 @dataclass(frozen=True)
 class FairnessOptions:
     """What the fairness bench does."""
 
-    mbit_per_s: float = 500
-    queue_bytes: int = 500_000
+    mbit_per_s: float = 100
+    queue_bytes: int = 250_000  # 20 ms, which is the round trip: the path itself takes next to none
     flows: int = 4  # of each
     against: str = BASELINE
-    rounds: int = 3
-    seconds: float = 10
-    skip_s: float = 2
+    rounds: int = 7
+    seconds: float = 15
+    skip_s: float = 5
     mtu_bytes: int = 1500
     ipv6: bool = False
+    alone: bool = False  # twice as many of one kind, too
     harp_cc: str | None = None
 
 
@@ -261,52 +282,69 @@ def run_fairness(options: FairnessOptions, say: Say) -> dict[str, Any]:
     """HARP's flows and the kernel's at once through one bottleneck; medians of the shares."""
     check_kinds([options.against])
     rounds = []
+    alone: dict[str, list[dict[str, Any]]] = {"harp": [], "kernel": []} if options.alone else {}
     with path_lab(options.mtu_bytes, options.ipv6) as lab:
         forget_paths(lab)
         make_bottleneck(lab, 1, options.mbit_per_s, options.queue_bytes)
         for index in range(options.rounds):
-            say(f"round {index + 1} of {options.rounds}")
-            rounds.append(_fairness_round(lab, options, kernel_first=index % 2 == 1))
+            say(f"round {index + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}")
+            order = [options.against, HARP] if index % 2 else [HARP, options.against]
+            rounds.append(_fairness_shares(_fairness_run(lab, options, order, options.flows)))
+            for kind in order if options.alone else ():
+                found = _fairness_run(lab, options, [kind], 2 * options.flows)
+                alone["harp" if kind == HARP else "kernel"].append(found)
     share_ratio = _median([found["share_ratio"] for found in rounds])
     return {
         "options": asdict(options),
         "goals": {"share_ratio": FAIR_GOAL},
         "rounds": rounds,
-        "median": {
-            name: _median([found[name] for found in rounds])
-            for name in ("harp_mbit_per_s", "kernel_mbit_per_s", "share_ratio", "jain", "drops")
-        },
+        "alone": alone,
+        "median": {name: _median([found[name] for found in rounds]) for name in _FAIR_MEDIANS},
         "ok": share_ratio <= FAIR_GOAL,
     }
 
 
-def _fairness_round(lab: Lab, options: FairnessOptions, kernel_first: bool) -> dict[str, Any]:
-    kernel = Flows(
-        options.against,
-        flows=options.flows,
-        seconds=options.seconds,
-        skip_s=options.skip_s,
-        realtime=2,  # above HARP, which polls: kernel sockets sleep when there is nothing to do
-    )
-    harp = replace(kernel, kind=HARP, realtime=1, harp_cc=options.harp_cc)
+_FAIR_MEDIANS = ("harp_mbit_per_s", "kernel_mbit_per_s", "share_ratio", "jain", "drops")
+
+
+def _fairness_run(
+    lab: Lab, options: FairnessOptions, kinds: Sequence[str], count: int
+) -> dict[str, Any]:
+    """So many flows of each kind, in the order in which they begin."""
     drops = bottleneck_drops(lab, 1)
-    order = (kernel, harp) if kernel_first else (harp, kernel)
-    running = [(flows.side, Transfer(lab, flows)) for flows in order]
-    reports = {side: transfer.finish() for side, transfer in running}
-    rates = {
-        side: [flow["bytes"] * 8e-6 / report["seconds"] for flow in report["flows"]]
-        for side, report in reports.items()
-    }
-    both = rates["harp"] + rates["kernel"]
-    sums = sum(rates["harp"]), sum(rates["kernel"])
-    return {
-        "harp_flows_mbit_per_s": rates["harp"],
-        "kernel_flows_mbit_per_s": rates["kernel"],
-        "harp_mbit_per_s": sums[0],
-        "kernel_mbit_per_s": sums[1],
-        "share_ratio": max(sums) / min(sums) if min(sums) else float("inf"),
-        "jain": sum(both) ** 2 / (len(both) * sum(rate**2 for rate in both)),
-        "drops": bottleneck_drops(lab, 1) - drops,
-        "harp_conns": [flow["conn"] for flow in reports["harp"]["flows"]],
-        "kernel_conns": [flow["conn"] for flow in reports["kernel"]["flows"]],
-    }
+    start_s = time.monotonic() + _LEAD_S
+    running = {}
+    for index, kind in enumerate(kinds):
+        late_s = index * _STAGGER_S
+        flows = Flows(
+            kind,
+            flows=count,
+            seconds=options.seconds - late_s,
+            skip_s=options.skip_s - late_s,
+            sleep=True,
+            harp_cc=options.harp_cc,
+            start_ns=round((start_s + late_s) * 1e9),
+        )
+        running[flows.side] = Transfer(lab, flows)
+    found: dict[str, Any] = {"began_first": kinds[0], "load": os.getloadavg()[0]}
+    both: list[float] = []
+    for side, transfer in running.items():
+        report = transfer.finish()
+        sources = report["sources"]
+        rates = [source["window_bytes"] * 8e-6 / report["seconds"] for source in sources]
+        both += rates
+        found[f"{side}_flows_mbit_per_s"] = sorted(rates)
+        found[f"{side}_mbit_per_s"] = sum(rates)
+        found[f"{side}_cpu_shares"] = [report["cpu_share"], sources[-1]["cpu_share"]]
+        found[f"{side}_conns"] = [flow["at_end"] for flow in report["flows"]]
+    if sum(both) > options.mbit_per_s:
+        raise HarpError(f"{sum(both):.1f} Mbit/s came through {options.mbit_per_s:.1f}")
+    found["jain"] = sum(both) ** 2 / (len(both) * sum(rate**2 for rate in both))
+    found["drops"] = bottleneck_drops(lab, 1) - drops
+    return found
+
+
+def _fairness_shares(found: dict[str, Any]) -> dict[str, Any]:
+    sums = found["harp_mbit_per_s"], found["kernel_mbit_per_s"]
+    found["share_ratio"] = max(sums) / min(sums) if min(sums) else float("inf")
+    return found
