@@ -221,6 +221,7 @@ struct harp_conn {
 	uint8_t keep_unanswered;
 	uint8_t lone_quick;     /* single segments in a row that were acknowledged at once */
 	uint8_t rto_lone;       /* the deadline allows for a delayed ACK of a single segment */
+	uint8_t rto_probe;      /* the loss probe has taken the timeout's place */
 	uint8_t challenge_left; /* in this epoch */
 	uint8_t on_ack_list, on_event_list, on_pool_list;
 	uint8_t bulk_segs;   /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */

@@ -129,19 +129,24 @@ static void timer_restart_pto(struct harp_conn *conn)
 {
 	if (conn->pto_ns == 0 || (conn->loss_open && !conn_loss_is_quiet(conn)))
 		return;
+	if (conn->rto_probe && conn->loss_deadline_ns != TCP_NEVER_NS)
+		return; /* what is sent since puts off no timeout, and so not what stands for it */
 	conn->loss_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
 	if (timer_lone(conn) && conn->lone_quick < TIMER_QUICK_SAMPLES)
 		conn->loss_deadline_ns += TIMER_ACK_DELAY_NS;
-	/* Where the timeout would come sooner the probe takes its place, and its time begins anew. */
-	if (conn->loss_deadline_ns >= conn->rto_deadline_ns) {
-		conn->loss_deadline_ns = conn->rto_deadline_ns;
+	if (conn->loss_deadline_ns < conn->rto_deadline_ns)
+		return;
+	/* Where the timeout would come sooner the probe takes its place, and its time begins anew, once. */
+	conn->loss_deadline_ns = conn->rto_deadline_ns;
+	if (!conn->rto_probe)
 		conn->rto_deadline_ns += tcp_timer_rto_ns(conn);
-	}
+	conn->rto_probe = 1;
 }
 
 static void timer_restart_rto(struct harp_conn *conn)
 {
 	conn->rto_lone = timer_lone(conn);
+	conn->rto_probe = 0;
 	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
 	timer_restart_pto(conn);
 	timer_arm(conn);

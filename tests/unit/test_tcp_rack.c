@@ -342,8 +342,32 @@ static void test_a_real_timeout_stays(void)
 	rig_close(&rig);
 }
 
+/* Small writes go on and nothing comes back: neither the probe nor the timeout may be put off for ever. */
+static void test_writes_do_not_put_off_the_timers(void)
+{
+	uint64_t begin_ns;
+
+	rig_open(&rig);
+	rig.sack = true;
+	rig_established(&rig, NULL);
+	rig.conn->srtt_ns =
+		100 * RIG_MS; /* a long path that never varied: 2 * SRTT is beyond the RTO */
+	rig.conn->rto_ns = 105 * RIG_MS;
+	rig.conn->pto_ns = 200 * RIG_MS;
+	begin_ns = rig.now_ns;
+	while (rig_stat(&rig, "tcp_tlp_probes") + rig_stat(&rig, "tcp_rto") == 0 &&
+	       rig.now_ns < begin_ns + RIG_S / 2) {
+		CHECK_EQ(rig_write(&rig, 100), 100);
+		rig_wait(&rig, 5 * RIG_MS);
+		rig.out_head = rig.out_tail;
+	}
+	CHECK(rig.now_ns < begin_ns + RIG_S / 4);
+	rig_close(&rig);
+}
+
 int main(void)
 {
+	test_writes_do_not_put_off_the_timers();
 	test_reordering_within_the_window_costs_nothing();
 	test_what_is_later_than_the_window_is_lost();
 	test_a_lost_retransmission_is_found();
