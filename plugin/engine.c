@@ -394,10 +394,10 @@ static struct engine *engine_new(int dev, char *why, size_t why_len)
 
 static void engine_report(struct engine *engine)
 {
-	static const char *const names[] = { "rx_packets",     "tx_packets",      "rx_bytes",
-					     "tx_bytes",       "tcp_retransmits", "tcp_rto",
-					     "tx_copied_bytes" };
-	char line[256];
+	static const char *const names[] = { "rx_packets",      "tx_packets",      "rx_bytes",
+					     "tx_bytes",        "tcp_retransmits", "tcp_rto",
+					     "tx_copied_bytes", "tcp_cookies_sent" };
+	char line[384];
 	size_t len = 0;
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
