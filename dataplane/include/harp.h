@@ -202,10 +202,10 @@ enum harp_ecn {
 };
 
 struct harp_tcp_options {
-	uint32_t size;                  /* sizeof(struct harp_tcp_options) */
-	uint32_t rx_frames;             /* receive budget in frames; bounds the window. 0: 256 */
-	uint32_t tx_frames;             /* send budget in frames. 0: 256 */
-	uint32_t backlog;               /* listeners: embryonic plus unaccepted. 0: 128. Beyond it
+	uint32_t size;      /* sizeof(struct harp_tcp_options) */
+	uint32_t rx_frames; /* receive budget in frames, at most 65536; bounds the window. 0: 256 */
+	uint32_t tx_frames; /* send budget in frames, at most 65536. 0: 256 */
+	uint32_t backlog;   /* listeners: embryonic plus unaccepted. 0: 128. Beyond it
 					 * SYN cookies, and nothing while so many wait for accept */
 	uint64_t connect_timeout_ns;    /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
 	uint64_t user_timeout_ns;       /* RFC 5482: data unacknowledged for so long. 0: 120 s */

@@ -172,9 +172,8 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 		return err;
 	if (out->len + (v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES) > path->mtu_bytes)
 		return -EMSGSIZE;
-	/* The record may have been given to another address since the lookup. */
-	if (!path->neighbour ||
-	    memcmp(&path->neighbour->addr, &path->next_hop, sizeof(path->next_hop)) != 0)
+	path->neighbour = ip_path_neighbour(path);
+	if (!path->neighbour)
 		path->neighbour = neighbour_get(ip->eth, &path->next_hop);
 	if (!path->neighbour)
 		return -EAGAIN;

@@ -8,6 +8,8 @@
 #ifndef HARP_NETWORK_IP_H
 #define HARP_NETWORK_IP_H
 
+#include <string.h>
+
 #include "link/eth.h"
 
 #define IP_PROTO_ICMP 1u
@@ -112,6 +114,14 @@ static inline uint32_t ip_header_bytes(const struct harp_addr *addr)
  * nobody can tell anything else. Never 0. */
 void ip_path_label(const struct ip *ip, struct ip_path *path, uint16_t local_port,
 		   uint16_t remote_port);
+
+/* The next hop's record, NULL when there is none or it has been given to another address since. */
+static inline struct neighbour *ip_path_neighbour(const struct ip_path *path)
+{
+	struct neighbour *n = path->neighbour;
+
+	return n && memcmp(&n->addr, &path->next_hop, sizeof(path->next_hop)) == 0 ? n : NULL;
+}
 
 /* Validates the IP header of a packet that eth_input() returned (data at the IP header): ETH_IPV4 and
  * ETH_IPV6. */

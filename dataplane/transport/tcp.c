@@ -16,7 +16,8 @@
 
 #define TCP_FRAMES_DEFAULT 256u
 #define TCP_FRAMES_BUDGET_MIN 4u
-#define TCP_POOL_RESERVE_FRAMES 16u /* for ACKs, RSTs and ARP when data has taken all it may */
+#define TCP_FRAMES_BUDGET_MAX 65536u /* of jumbo frames still less than half the sequence space */
+#define TCP_POOL_RESERVE_FRAMES 16u  /* for ACKs, RSTs and ARP when data has taken all it may */
 
 #define S(state) (1u << HARP_TCP_##state)
 /* RFC 9293 figure 5; CLOSED may be reached from everywhere (RST, abort, timeout). LISTEN is not a
@@ -193,6 +194,8 @@ static uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
 		frames = TCP_FRAMES_DEFAULT;
 	if (frames > tcp->shared_frames / 2)
 		frames = tcp->shared_frames / 2;
+	if (frames > TCP_FRAMES_BUDGET_MAX)
+		frames = TCP_FRAMES_BUDGET_MAX;
 	return frames < TCP_FRAMES_BUDGET_MIN ? TCP_FRAMES_BUDGET_MIN : frames;
 }
 

@@ -39,7 +39,7 @@ static void ack_tell(struct harp_conn *conn)
 	tcp_conn_event(conn, HARP_EVENT_ACKED);
 	if (conn->flags & CONN_WANT_WRITE)
 		tcp_ack_writable(conn);
-	if (tcp->now_ns >= conn->confirm_next_ns && conn->path.neighbour) {
+	if (tcp->now_ns >= conn->confirm_next_ns && ip_path_neighbour(&conn->path)) {
 		conn->confirm_next_ns = tcp->now_ns + ACK_CONFIRM_NS;
 		neighbour_confirm(tcp->eth, conn->path.neighbour, tcp->now_ns);
 	}

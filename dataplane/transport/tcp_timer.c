@@ -325,7 +325,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	} else {
 		return true;
 	}
-	if (conn->rtx_backoff >= TIMER_SUSPECT_BACKOFF && conn->path.neighbour)
+	if (conn->rtx_backoff >= TIMER_SUSPECT_BACKOFF && ip_path_neighbour(&conn->path))
 		neighbour_suspect(conn->tcp->eth, conn->path.neighbour, &conn->path.src);
 	if (conn->rtx_backoff < TIMER_BACKOFF_MAX)
 		conn->rtx_backoff++; /* RFC 6298 (5.5) */
