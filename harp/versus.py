@@ -195,7 +195,9 @@ def _loss_round(
         resent += conn["bytes_retransmitted"]
         found[f"{test}_gbit_per_s"] = report["bytes"] * 8e-9 / report["seconds"]
         for name in ("p50", "p99"):
-            found[f"{test}_{name}_us"] = report["message_ns"][name] / 1e3
+            # No message at all in the time: one took longer than that.
+            times = report["message_ns"] or {name: options.seconds * 1e9}
+            found[f"{test}_{name}_us"] = times[name] / 1e3
         found[f"{test}_conn"] = conn
     after = dropper.counts(0)
     if after["super_packets"]:
