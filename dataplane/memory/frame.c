@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checksum.h"
+
 int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps)
 {
 	uint32_t size = caps->frame_size, count = caps->frame_count;
@@ -98,4 +100,21 @@ void frame_nic_done(struct frame_pool *pool, struct frame *f)
 	f->nic_refs--;
 	if (f->nic_refs == 0 && f->stack_refs == 0)
 		frame_go_home(pool, f);
+}
+
+uint32_t frame_packet_sum(struct frame *packet, uint32_t *len)
+{
+	uint32_t sum = 0, offset = 0;
+
+	for (struct frame *f = packet; f; f = f->frag) {
+		if (!(f->flags & FRAME_CSUM)) {
+			f->csum = csum_partial(f->pub.data, f->pub.len, 0);
+			f->flags |= FRAME_CSUM;
+		}
+		sum = csum_append(sum, f->csum, offset);
+		offset += f->pub.len;
+	}
+	if (len)
+		*len = offset;
+	return sum;
 }

@@ -70,6 +70,10 @@ void frame_release(struct frame_pool *pool, struct frame *f);
 /* The NIC completed one transmission of this frame. */
 void frame_nic_done(struct frame_pool *pool, struct frame *f);
 
+/* The payload sum of a packet to be sent (unfolded); sums made before are kept (FRAME_CSUM). len (may be
+ * NULL): its bytes. */
+uint32_t frame_packet_sum(struct frame *packet, uint32_t *len);
+
 /* The frame that holds a region offset; NULL when it is outside. */
 static inline struct frame *frame_of_offset(struct frame_pool *pool, uint64_t offset)
 {

@@ -618,7 +618,6 @@ bool tcp_sndq_gather(struct harp_conn *conn, uint32_t bytes);
 /* Everything before ack is gone; a learns what that delivers. */
 void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a);
 void tcp_sndq_purge(struct harp_conn *conn);
-uint32_t tcp_sndq_csum(struct frame *seg);
 /* Payload bytes that one of our segments can carry on this NIC. */
 uint32_t tcp_sndq_segment_bytes_max(const struct tcp *tcp);
 

@@ -126,7 +126,7 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 		tos |= tcp_ecn_out(conn, f, payload_len, &h.flags);
 	out.head = f->pub.data - TCP_HEADER_BYTES - h.options_len;
 	out.len = TCP_HEADER_BYTES + h.options_len + payload_len;
-	out_write_header(out.head, &h, payload_len ? tcp_sndq_csum(f) : 0, payload_len);
+	out_write_header(out.head, &h, payload_len ? frame_packet_sum(f, NULL) : 0, payload_len);
 	err = ip_output(tcp->ip, &conn->path, IP_PROTO_TCP, tos, &out);
 	if (err)
 		return err;

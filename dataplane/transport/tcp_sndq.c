@@ -392,18 +392,3 @@ void tcp_sndq_purge(struct harp_conn *conn)
 	conn->sacked_segs = 0;
 	conn->lost_bytes = 0;
 }
-
-uint32_t tcp_sndq_csum(struct frame *seg)
-{
-	uint32_t sum = 0, offset = 0;
-
-	for (struct frame *f = seg; f; f = f->frag) {
-		if (!(f->flags & FRAME_CSUM)) {
-			f->csum = csum_partial(f->pub.data, f->pub.len, 0);
-			f->flags |= FRAME_CSUM;
-		}
-		sum = csum_append(sum, f->csum, offset);
-		offset += f->pub.len;
-	}
-	return sum;
-}

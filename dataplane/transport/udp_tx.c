@@ -176,22 +176,6 @@ void udp_timer_fire(struct harp_udp *sock)
 /* ------------------------------------------------------------------------------------------------
  * One datagram.
  */
-static uint32_t tx_payload_sum(struct frame *datagram, uint32_t *len)
-{
-	uint32_t sum = 0, offset = 0;
-
-	for (struct frame *f = datagram; f; f = f->frag) {
-		if (!(f->flags & FRAME_CSUM)) {
-			f->csum = csum_partial(f->pub.data, f->pub.len, 0);
-			f->flags |= FRAME_CSUM;
-		}
-		sum = csum_append(sum, f->csum, offset);
-		offset += f->pub.len;
-	}
-	*len = offset;
-	return sum;
-}
-
 /* 0; -ENOBUFS the NIC is full; -EAGAIN the next hop is unresolved; else it can't be sent. */
 static int tx_datagram(struct harp_udp *sock, struct frame *f)
 {
@@ -207,7 +191,7 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 	err = udp_path(sock, where);
 	if (err)
 		return err;
-	sum = tx_payload_sum(f, &len);
+	sum = frame_packet_sum(f, &len);
 	out.head = f->pub.data - UDP_HEADER_BYTES;
 	out.len = UDP_HEADER_BYTES + len;
 	be16_store(out.head, sock->local.port);
