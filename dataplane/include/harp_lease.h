@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * harp_lease.h - what a job and harpd say to each other: how an unprivileged process gets an instance.
+ *
+ * A Unix socket of type SOCK_SEQPACKET (default /run/harp/harpd.sock): one message is one packet, at
+ * most HARP_LEASE_MESSAGE_MAX bytes, integers in the byte order of the host that both live on. The job speaks
+ * first and gets one answer to each message, in order. A message begins with struct harp_lease_header. A
+ * receiver takes a longer body than it knows (later versions append) and refuses a shorter one.
+ *
+ *   job                       harpd
+ *   HELLO     ------------->
+ *             <-------------  WELCOME   devices, settings of harp.toml
+ *   LEASE     ------------->
+ *             <-------------  LEASED    and HARP_LEASE_FDS descriptors (SCM_RIGHTS), in enum's order
+ *                             REFUSED   errno and one line for people
+ *   RELEASE   ------------->
+ *             <-------------  DONE, or REFUSED
+ *   QUERY     ------------->            a JSON document: harpctl's commands (docs/operating.md)
+ *             <-------------  ANSWER    and one descriptor: a sealed memfd that holds a JSON document
+ *
+ * A lease belongs to the process that connected (SO_PEERPIDFD), not to the connection: it ends with RELEASE
+ * or with the process, so that harpd may be restarted while jobs run. Who reconnects may release its own leases.
+ */
+#ifndef HARP_LEASE_H
+#define HARP_LEASE_H
+
+#include <stdint.h>
+
+#define HARP_LEASE_SOCKET "/run/harp/harpd.sock"
+#define HARP_LEASE_MAGIC 0x4c505248u /* "HRPL" */
+#define HARP_LEASE_VERSION 1u
+#define HARP_LEASE_MESSAGE_MAX 65536u
+#define HARP_LEASE_DEVICES_MAX 32u
+#define HARP_LEASE_QUEUE_ANY 0xffffffffu
+#define HARP_LEASE_RSS_KEY_MAX 64u
+#define HARP_LEASE_RSS_TABLE_MAX 512u
+
+enum harp_lease_type {
+	HARP_LEASE_HELLO = 1,
+	HARP_LEASE_WELCOME = 2,
+	HARP_LEASE_LEASE = 3,
+	HARP_LEASE_LEASED = 4,
+	HARP_LEASE_REFUSED = 5,
+	HARP_LEASE_RELEASE = 6,
+	HARP_LEASE_DONE = 7,
+	HARP_LEASE_QUERY = 8,
+	HARP_LEASE_ANSWER = 9,
+};
+
+/* The descriptors of LEASED, in this order. */
+enum harp_lease_fd {
+	HARP_LEASE_FD_XSK = 0, /* bound AF_XDP socket, in the steering map; rings set, not mapped */
+	HARP_LEASE_FD_FRAMES =
+		1, /* its memory, a sealed memfd of frame_count * frame_size bytes or more */
+	HARP_LEASE_FD_PAGE = 2,      /* statistics page (harp_page.h), a sealed memfd */
+	HARP_LEASE_FD_MONITOR = 3,   /* NETLINK_ROUTE of the NIC's namespace, in its groups */
+	HARP_LEASE_FD_QUESTIONS = 4, /* NETLINK_ROUTE of the NIC's namespace, for questions */
+	HARP_LEASE_FD_PROBE_V4 =
+		5, /* UDP socket bound to the NIC (SO_BINDTODEVICE): makes the kernel */
+	HARP_LEASE_FD_PROBE_V6 =
+		6, /* resolve and confirm neighbours for a job without privileges */
+};
+#define HARP_LEASE_FDS 7u
+
+struct harp_lease_header {
+	uint32_t magic;   /* HARP_LEASE_MAGIC */
+	uint16_t version; /* HARP_LEASE_VERSION */
+	uint16_t type;    /* enum harp_lease_type */
+	uint32_t size;    /* of the whole message */
+	uint32_t serial;  /* chosen by the job; the answer has the same */
+};
+
+struct harp_lease_hello {
+	struct harp_lease_header header;
+	char client[32]; /* "harp 0.1.0 plugin": for the log */
+};
+
+#define HARP_LEASE_DEVICE_DEFAULT_ROUTE 1u /* carries the default route: only when named */
+#define HARP_LEASE_DEVICE_UP 2u
+struct harp_lease_device {
+	char ifname[16];
+	uint32_t ifindex; /* in the NIC's namespace */
+	uint32_t flags;
+	uint32_t mtu_bytes;
+	uint32_t speed_mbps; /* 0: not known */
+	uint32_t queues;     /* that harpd may lease */
+	uint32_t queues_free;
+	int32_t numa_node; /* -1: none */
+	uint8_t mac[6];
+	uint8_t reserved[6];
+	uint64_t netns; /* inode of the NIC's network namespace */
+	uint64_t guid;
+	uint8_t addr_v4[16], addr_v6[16]; /* as struct harp_addr; all 0: none */
+	char pci_path[256];               /* empty: none */
+};
+
+struct harp_lease_welcome {
+	struct harp_lease_header header;
+	char daemon[32]; /* "harpd 0.1.0" */
+	uint32_t device_count;
+	uint32_t settings_bytes;
+	/* device_count times struct harp_lease_device, then settings_bytes of text: one NAME=VALUE a line,
+	 * the HARP_ variables that harp.toml sets for jobs. The job's environment beats them. */
+};
+
+struct harp_lease_request {
+	struct harp_lease_header header;
+	char ifname[16];      /* as WELCOME names it */
+	uint32_t queue;       /* HARP_LEASE_QUEUE_ANY, or one */
+	uint32_t frame_count; /* 0: harpd's default; harpd may give fewer */
+	uint32_t copy_mode;   /* as struct harp_af_xdp_options */
+	uint32_t reserved;
+	char label[64]; /* for people: "train.py rank 3" */
+};
+
+/* How the NIC chooses a queue for a packet. */
+enum harp_lease_rss {
+	HARP_LEASE_RSS_NONE = 0,     /* one queue */
+	HARP_LEASE_RSS_UNKNOWN = 1,  /* find out by trying */
+	HARP_LEASE_RSS_TOEPLITZ = 2, /* key and table tell */
+};
+
+struct harp_lease_leased {
+	struct harp_lease_header header;
+	uint64_t lease_id;
+	uint64_t netns;
+	char ifname[16];
+	uint32_t ifindex;
+	uint32_t queue;
+	uint32_t queue_count; /* the NIC's receive queues */
+	uint32_t frame_size, frame_count, ring_size;
+	uint32_t nic_features; /* HARP_NIC_* */
+	uint32_t tx_frags_max;
+	uint32_t mtu_bytes;
+	uint8_t native, zero_copy;   /* XDP mode, AF_XDP mode */
+	uint16_t port_min, port_max; /* this lease's own ports, both included: TCP and UDP */
+	uint8_t mac[6];
+	uint32_t page_bytes;
+	uint32_t core;     /* suggested for a dedicated thread; 0xffffffff: none */
+	uint32_t rss_kind; /* enum harp_lease_rss */
+	uint32_t rss_key_bytes, rss_table_count;
+	uint32_t reserved;
+	uint8_t rss_key[HARP_LEASE_RSS_KEY_MAX];
+	uint16_t rss_table[HARP_LEASE_RSS_TABLE_MAX]; /* hash modulo rss_table_count -> queue */
+};
+
+struct harp_lease_refused {
+	struct harp_lease_header header;
+	int32_t error; /* errno: EACCES who asks, EBUSY no queue free, EDQUOT cap of the uid, ENODEV ... */
+	char why[384]; /* one line: what, where, what to do */
+};
+
+struct harp_lease_release {
+	struct harp_lease_header header;
+	uint64_t lease_id;
+};
+
+#endif
