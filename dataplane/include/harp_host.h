@@ -5,12 +5,14 @@
  *
  * An *instance* is such a stack, opened by the process itself (stand-alone mode: it needs
  * CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF or root, and holds its own XDP link, so that its death
- * detaches it). It changes no MTU, queue count or offload. Its stack's clock is CLOCK_MONOTONIC.
+ * detaches it), or leased from harpd, which needs nothing of all that (daemon_socket). It changes no MTU,
+ * queue count or offload. Its stack's clock is CLOCK_MONOTONIC.
  */
 #ifndef HARP_HOST_H
 #define HARP_HOST_H
 
 #include "harp.h"
+#include "harp_lease.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,6 +42,9 @@ struct harp_instance_options {
 	void *ctx;           /* of the two hooks */
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
+	/* Since the second version; size may be that of the first, which ended here. */
+	const char *daemon_socket; /* harpd's, which leases the instance; NULL: stand-alone */
+	const char *label;         /* of the lease, for people; at most 63 bytes. NULL: none */
 };
 
 /*
@@ -47,6 +52,13 @@ struct harp_instance_options {
  * interface, queue, cause and remedy.
  * -EPERM missing privilege, -ENODEV no such interface, -EBUSY queue or XDP hook taken, -ENOTSUP
  * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM.
+ *
+ * With daemon_socket the instance is a lease of harpd's: no privilege is needed and libharp-xdp.so is not
+ * loaded. Of the options ifname, queue (HARP_LEASE_QUEUE_ANY: any), copy_mode and frame_count are
+ * wishes that go to harpd; xdp_mode, huge_pages, port_min, port_max and lib_dir are not used: the ports are
+ * the lease's. Besides: -ECONNREFUSED or -ENOENT no daemon there, -ETIMEDOUT it does not answer, -EPROTO
+ * it answers nonsense, or the errno of its refusal (-EACCES, -EDQUOT, -EBUSY ...). harp_instance_close()
+ * gives the lease back; so does the death of the process.
  */
 HARP_API int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
 				char *why, size_t why_len);
@@ -65,7 +77,8 @@ HARP_API bool harp_instance_control_pending(const struct harp_instance *instance
 /* One line for people: "AF_XDP generic copy on veth0 queue 0, MTU 1500, 8192 frames of 2048". */
 HARP_API const char *harp_instance_describe(const struct harp_instance *instance);
 /* What the steering program did with the packets of the interface since it was attached: one count
- * per verdict. Copies at most max, returns how many there are, or -errno. */
+ * per verdict. Copies at most max, returns how many there are, or -errno (-ENOTSUP: the instance is a
+ * lease, and the counts are harpd's). */
 HARP_API int harp_instance_steering(const struct harp_instance *instance, uint64_t *counts,
 				    unsigned max);
 /* The verdict's name ("redirect_tcp") and what it means; NULL past the last. */
@@ -74,6 +87,33 @@ HARP_API const char *harp_steering_help(unsigned index);
 /* In a forked child: closes this instance's descriptors and nothing else. Async-signal-safe. */
 HARP_API void harp_instance_fork_child(struct harp_instance *instance);
 HARP_API void harp_instance_close(struct harp_instance *instance);
+/* What harpd said of the lease, for the life of the instance; NULL: stand-alone. */
+HARP_API const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance);
+/* harp_host_route_on() as the instance's NIC sees it, which may lie in another network namespace; ifname
+ * in *out is empty for other interfaces there. By the thread that may poll the stack. */
+HARP_API int harp_instance_route(struct harp_instance *instance, const struct harp_addr *dst,
+				 struct harp_host_route *out);
+
+/* ------------------------------------------------------------------------------------------------
+ * harpd, from a job's side (harp_lease.h has the protocol). No call takes longer than a few seconds,
+ * whatever harpd does.
+ */
+struct harp_daemon;
+
+/* Connects to harpd and says hello. client: who asks, for its log ("harp 0.1.0 plugin", at most 31
+ * bytes). -ENOENT, -ECONNREFUSED no daemon there, -EACCES the socket's permissions, -ETIMEDOUT, -EPROTO
+ * nonsense; why (one line) names the socket, the cause and what to do. */
+HARP_API int harp_daemon_connect(struct harp_daemon **out, const char *socket, const char *client,
+				 char *why, size_t why_len);
+/* The NICs of which it leases queues; the daemon's memory. */
+HARP_API const struct harp_lease_device *harp_daemon_devices(const struct harp_daemon *daemon,
+							     unsigned *count);
+/* What harp.toml sets for jobs: lines of NAME=VALUE; never NULL. The daemon's memory. */
+HARP_API const char *harp_daemon_settings(const struct harp_daemon *daemon);
+/* Who answered: "harpd 0.1.0". */
+HARP_API const char *harp_daemon_name(const struct harp_daemon *daemon);
+/* NULL is accepted. Leases are not touched: they are the process's. */
+HARP_API void harp_daemon_close(struct harp_daemon *daemon);
 
 /* ------------------------------------------------------------------------------------------------
  * Questions about the host, answered by rtnetlink; no privilege needed.

@@ -194,6 +194,41 @@ struct harp_af_xdp_options {
  * and remedy. -EPERM, -ENODEV, -EBUSY, -EOPNOTSUPP, -ENOMEM, -EINVAL. */
 HARP_API int harp_nic_af_xdp_create(struct harp_nic **out, const struct harp_af_xdp_options *opt,
 				    char *why, size_t why_len);
+/*
+ * The same in two steps, for a maker and a user that are different processes (harp_lease.h).
+ *
+ * Make: a queue that nothing has mapped. The maker hands the descriptors over and closes its own: the
+ * queue lives as long as anyone holds the socket or a mapping of its rings.
+ */
+struct harp_queue {
+	uint32_t size;    /* sizeof(struct harp_queue) */
+	int xsk_fd;       /* AF_XDP socket: memory registered, rings sized, bound */
+	int frames_fd;    /* its memory: a memfd, sealed against any change of its size */
+	uint32_t ifindex; /* in the NIC's network namespace */
+	uint32_t queue;
+	uint32_t frame_size;  /* 2048 or 4096 */
+	uint32_t frame_count; /* the memfd has frame_count * frame_size bytes or more */
+	uint32_t ring_size;   /* descriptors of each of the four rings */
+	uint32_t mtu_bytes;
+	uint32_t features;     /* HARP_NIC_* */
+	uint32_t tx_frags_max; /* descriptors of one packet */
+	uint8_t zero_copy;     /* 1, or 0: the kernel copies */
+	uint8_t mac[6];
+	uint8_t reserved;
+	char ifname[16];
+};
+/* As harp_nic_af_xdp_create(); on success both descriptors are the caller's (close-on-exec), on failure
+ * they are -1 and nothing is left. */
+HARP_API int harp_queue_make(struct harp_queue *out, const struct harp_af_xdp_options *opt,
+			     char *why, size_t why_len);
+/*
+ * Adopt: maps rings and memory of a queue that another process made, and is then its NIC. Needs no
+ * privilege and no locked memory. What *queue says is checked against what the kernel says of the two
+ * descriptors. Takes both, on failure too: they are closed. -EBADF not what they are said to be,
+ * -EPROTO a size or a feature that cannot be, -EPERM memory that could shrink, -ENOMEM, other -errno.
+ */
+HARP_API int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue, char *why,
+				   size_t why_len);
 /* The XSK's file descriptor, for the steering map. */
 HARP_API int harp_nic_af_xdp_fd(const struct harp_nic *nic);
 
