@@ -43,8 +43,9 @@ struct harp_instance_options {
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
 	/* Since the second version; size may be that of the first, which ended here. */
-	const char *daemon_socket; /* harpd's, which leases the instance; NULL: stand-alone */
-	const char *label;         /* of the lease, for people; at most 63 bytes. NULL: none */
+	const char *daemon_socket;  /* harpd's, which leases the instance; NULL: stand-alone */
+	const char *label;          /* of the lease, for people; at most 63 bytes. NULL: none */
+	const struct harp_rss *rss; /* of harp_rss_parse(); NULL: ask the NIC */
 };
 
 /*
@@ -114,6 +115,42 @@ HARP_API const char *harp_daemon_settings(const struct harp_daemon *daemon);
 HARP_API const char *harp_daemon_name(const struct harp_daemon *daemon);
 /* NULL is accepted. Leases are not touched: they are the process's. */
 HARP_API void harp_daemon_close(struct harp_daemon *daemon);
+
+/* ------------------------------------------------------------------------------------------------
+ * Which receive queue a NIC chooses for a packet: receive side scaling.
+ */
+
+/* The values of enum harp_lease_rss. TOEPLITZ: table[hash of the packet with key % table_count]. */
+enum harp_rss_kind {
+	HARP_RSS_NONE = 0,    /* one queue: everything arrives there */
+	HARP_RSS_UNKNOWN = 1, /* several, and nothing tells which: try */
+	HARP_RSS_TOEPLITZ = 2,
+};
+#define HARP_RSS_KEY_MAX 64u
+#define HARP_RSS_TABLE_MAX 512u
+
+struct harp_rss {
+	uint32_t kind; /* enum harp_rss_kind */
+	uint32_t key_bytes, table_count;
+	uint32_t queues; /* the NIC's receive queues, at least 1 */
+	uint8_t key[HARP_RSS_KEY_MAX];
+	uint16_t table[HARP_RSS_TABLE_MAX];
+};
+/* Asks the interface (ethtool ioctl; no privilege needed). What it does not say, or says in a way that
+ * queues cannot be computed from, is HARP_RSS_UNKNOWN. 0; -ENODEV no such interface, other -errno. */
+HARP_API int harp_rss_read(const char *ifname, struct harp_rss *out);
+/* An operator's word for an interface of so many queues: "unknown", or "toeplitz:KEY[:TABLE]", KEY 40 to
+ * 64 bytes in hexadecimal, TABLE queue numbers with commas between (without: 128 entries, each queue in
+ * turn). With one queue it is HARP_RSS_NONE whatever the text. 0, -EINVAL. */
+HARP_API int harp_rss_parse(const char *text, uint32_t queues, struct harp_rss *out);
+/* The queue on which the NIC receives a TCP packet from src to dst, both of one family. -ENOTSUP: not
+ * known; -EINVAL: different families. */
+HARP_API int harp_rss_queue(const struct harp_rss *rss, const struct harp_endpoint *src,
+			    const struct harp_endpoint *dst);
+/* The instance's NIC, as it was at the opening; valid until the instance is closed. */
+HARP_API const struct harp_rss *harp_instance_rss(const struct harp_instance *instance);
+/* The receive queue that the instance is on. */
+HARP_API uint32_t harp_instance_queue(const struct harp_instance *instance);
 
 /* ------------------------------------------------------------------------------------------------
  * Questions about the host, answered by rtnetlink; no privilege needed.

@@ -12,35 +12,66 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 2u
+#define HARP_XDP_VERSION 3u
 #define HARP_XDP_FDS_MAX 16u
+#define HARP_XDP_HOME_NONE 0xffffffffu /* the port's packets are taken on any queue */
 
 struct harp_xdp;
 
-/* The library's only symbol is harp_xdp_api(), so that one dlsym() gets all, checked by version. */
+/*
+ * The library's only symbol is harp_xdp_api(), so that one dlsym() gets all, checked by version.
+ * Calls return 0 or -errno; why is one line for people, "eth0: cause; remedy". Several threads may use one
+ * harp_xdp at once, except for replace, pin and detach.
+ */
 struct harp_xdp_api {
 	uint32_t version; /* HARP_XDP_VERSION */
 	uint32_t verdict_count;
 	/*
-	 * Loads and attaches. mode: enum harp_xdp_mode. The link is this process's: its death
-	 * detaches. why: one line on failure; on success, if automatic choice was made, its reason.
+	 * Loads and attaches. mode: enum harp_xdp_mode. The link is this process's, unless pinned: its
+	 * death detaches. why: on success too, if automatic choice was made, its reason.
 	 * -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP.
 	 */
 	int (*attach)(struct harp_xdp **out, const char *ifname, uint32_t mode, char *why,
 		      size_t why_len);
 	bool (*native)(const struct harp_xdp *xdp);
-	/* Each returns 0 or -errno. fd -1 takes the socket of that queue out. */
+	/* fd -1 takes the socket of that queue out. */
 	int (*xsk_set)(struct harp_xdp *xdp, uint32_t queue, int fd);
-	/* protocol: STEER_PORT_TCP or STEER_PORT_UDP. */
+	/*
+	 * Ports first..last, both included, are ours or not, in the protocols named: STEER_PORT_TCP |
+	 * STEER_PORT_UDP. home_queue: the queue of their stack, or HARP_XDP_HOME_NONE; without meaning when
+	 * not ours. -EINVAL.
+	 */
+	int (*ports_set)(struct harp_xdp *xdp, uint32_t protocols, uint16_t first, uint16_t last,
+			 uint32_t home_queue, bool ours);
 	int (*port_set)(struct harp_xdp *xdp, uint32_t protocol, uint16_t port, bool ours);
 	int (*address_set)(struct harp_xdp *xdp, const uint8_t address[16], bool ours);
 	/* Writes STEER_VERDICT_COUNT sums over all processors. */
 	int (*verdicts)(const struct harp_xdp *xdp, uint64_t *counts, unsigned count);
-	/* The descriptors that a forked child must close; returns how many. */
+	/* The descriptors that a forked child must close, and no job may get; returns how many. */
 	unsigned (*fds)(const struct harp_xdp *xdp, int *fds, unsigned max);
+	/* Closes them. What is pinned stays attached, with its maps. */
 	void (*detach)(struct harp_xdp *xdp);
 	/* Number of the XDP program attached to the interface, 0 none, -errno. */
 	int64_t (*attached_id)(uint32_t ifindex);
+	/*
+	 * Pins link, program and maps in a directory of a bpffs, made if its parent exists: from now on
+	 * they outlive the process. On failure nothing is left pinned.
+	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -EPERM.
+	 */
+	int (*pin)(struct harp_xdp *xdp, const char *dir);
+	/*
+	 * Takes up what is pinned there, as it is, without touching a packet's way.
+	 * -ENOENT nothing of ours is pinned there (nor is it a bpffs); -ESTALE incomplete, not ours, of
+	 * another layout, or on another interface than ifname: unpin and attach anew; -EPERM; -ENODEV.
+	 */
+	int (*adopt)(struct harp_xdp **out, const char *dir, const char *ifname, char *why,
+		     size_t why_len);
+	/* This library's program takes the place of the attached one, over the same maps; no packet misses
+	 * both. Pins follow. On failure the old one goes on. */
+	int (*replace)(struct harp_xdp *xdp, char *why, size_t why_len);
+	/* Removes our names from dir, and dir if nothing else is in it; what nobody holds open is then
+	 * detached. Other files are left. 0 also when some were missing; -ENOENT none was there. */
+	int (*unpin)(const char *dir);
 };
 
 __attribute__((visibility("default"))) const struct harp_xdp_api *harp_xdp_api(void);
