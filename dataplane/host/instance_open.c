@@ -19,13 +19,13 @@
  * neighbours), copies what changed into the stack, and asks for the neighbours that were wanted.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
+#include "base/why.h"
 #include "host/instance.h"
 #include "host/privilege.h"
 #include "host/xdp_library.h"
@@ -34,27 +34,8 @@
 struct opening {
 	struct harp_instance_options opt;
 	struct af_xdp_link link;
-	char *why;
-	size_t why_len;
+	struct why why;
 };
-
-static int __attribute__((format(printf, 3, 4)))
-opening_fail(const struct opening *o, int error, const char *format, ...)
-{
-	va_list args;
-	int used;
-
-	if (!o->why || !o->why_len)
-		return error;
-	used = snprintf(o->why, o->why_len,
-			"%s queue %u: ", o->opt.ifname ? o->opt.ifname : "(none)", o->opt.queue);
-	if (used < 0 || (size_t)used >= o->why_len)
-		return error;
-	va_start(args, format);
-	vsnprintf(o->why + used, o->why_len - (size_t)used, format, args);
-	va_end(args);
-	return error;
-}
 
 /* ---- hooks of the stack --------------------------------------------------------------------- */
 
@@ -111,30 +92,32 @@ static int opening_options(struct opening *o, const struct harp_instance_options
 	char missing[80];
 	int rc;
 
+	why_about(&o->why, "%s queue %u", opt && opt->ifname ? opt->ifname : "(none)",
+		  opt ? opt->queue : 0);
 	if (!opt || opt->size < sizeof(*opt))
-		return opening_fail(o, -EINVAL, "options of an older size; rebuild the caller");
+		return why_fail(&o->why, -EINVAL, "options of an older size; rebuild the caller");
 	o->opt = *opt;
 	if (!o->opt.frame_count)
 		o->opt.frame_count = 8192;
 	if (opt->xdp_mode > HARP_XDP_NATIVE)
-		return opening_fail(o, -EINVAL, "xdp_mode %u; 0 auto, 1 generic, 2 native",
-				    opt->xdp_mode);
+		return why_fail(&o->why, -EINVAL, "xdp_mode %u; 0 auto, 1 generic, 2 native",
+				opt->xdp_mode);
 	rc = af_xdp_link_read(opt->ifname, &o->link);
 	if (rc == -ENODEV)
-		return opening_fail(o, rc, "no such interface; `ip link` lists them");
+		return why_fail(&o->why, rc, "no such interface; `ip link` lists them");
 	if (rc)
-		return opening_fail(o, rc, "cannot be used: %s", strerror(-rc));
+		return why_fail(&o->why, rc, "cannot be used: %s", strerror(-rc));
 	if (o->link.rx_queues && opt->queue >= o->link.rx_queues)
-		return opening_fail(o, -EINVAL,
-				    "no such queue; the interface has %u, counted from 0",
-				    o->link.rx_queues);
+		return why_fail(&o->why, -EINVAL,
+				"no such queue; the interface has %u, counted from 0",
+				o->link.rx_queues);
 	if (!o->link.up || !o->link.carrier)
-		return opening_fail(o, -ENETDOWN, "the interface %s",
-				    o->link.up ? "has no carrier; look at the cable or the peer"
-					       : "is down; `ip link set dev ... up`");
+		return why_fail(&o->why, -ENETDOWN, "the interface %s",
+				o->link.up ? "has no carrier; look at the cable or the peer"
+					   : "is down; `ip link set dev ... up`");
 	if (privilege_missing(missing, sizeof(missing)))
-		return opening_fail(o, -EPERM, "%s missing; run as root or add %s", missing,
-				    strchr(missing, ',') ? "them" : "it");
+		return why_fail(&o->why, -EPERM, "%s missing; run as root or add %s", missing,
+				strchr(missing, ',') ? "them" : "it");
 	return 0;
 }
 
@@ -167,11 +150,11 @@ static int opening_stack(const struct opening *o, struct harp_instance *instance
 	opt.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	while (!opt.seed)
 		if (getrandom(&opt.seed, sizeof(opt.seed), 0) < 0 && errno != EINTR)
-			return opening_fail(o, -errno, "getrandom: %s", strerror(errno));
+			return why_fail(&o->why, -errno, "getrandom: %s", strerror(errno));
 	rc = harp_stack_create(&instance->stack, instance->nic, &opt);
 	if (rc)
-		return opening_fail(o, rc, "the stack: %s; look at frames and port range",
-				    strerror(-rc));
+		return why_fail(&o->why, rc, "the stack: %s; look at frames and port range",
+				strerror(-rc));
 	instance->neighbours.stack = instance->stack;
 	return 0;
 }
@@ -196,7 +179,7 @@ static int opening_kernel_tables(const struct opening *o, struct harp_instance *
 	if (!rc)
 		rc = mirror_sync(&instance->mirror, &instance->questions);
 	if (rc)
-		return opening_fail(o, rc, "rtnetlink: %s", strerror(-rc));
+		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
 	if (!instance->mirror.now.address_count)
 		instance_log(instance, HARP_LOG_WARN,
 			     "%s has no usable IP address yet; `ip address add ... dev %s`",
@@ -215,7 +198,7 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 		.huge_pages = o->opt.huge_pages,
 	};
 
-	return harp_nic_af_xdp_create(&instance->nic, &opt, o->why, o->why_len);
+	return harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 }
 
 static int opening_attach(const struct opening *o, struct harp_instance *instance)
@@ -228,8 +211,8 @@ static int opening_attach(const struct opening *o, struct harp_instance *instanc
 	const char *mode;
 
 	if (rc) {
-		if (o->why && o->why_len)
-			snprintf(o->why, o->why_len, "%s", why);
+		if (o->why.text)
+			snprintf(o->why.text, o->why.size, "%s", why);
 		return rc;
 	}
 	instance->xdp_fd_count =
@@ -249,8 +232,8 @@ static int opening_map(const struct opening *o, struct harp_instance *instance)
 					harp_nic_af_xdp_fd(instance->nic));
 
 	if (rc)
-		return opening_fail(o, rc, "putting the socket in the steering map: %s",
-				    strerror(-rc));
+		return why_fail(&o->why, rc, "putting the socket in the steering map: %s",
+				strerror(-rc));
 	if (o->link.rx_queues > 1)
 		instance_log(instance, HARP_LOG_WARN,
 			     "%s has %u receive queues and HARP is on queue %u only: connections "
@@ -262,7 +245,7 @@ static int opening_map(const struct opening *o, struct harp_instance *instance)
 int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
 		       char *why, size_t why_len)
 {
-	struct opening o = { .why = why, .why_len = why_len };
+	struct opening o = { .why = { .text = why, .size = why_len } };
 	struct harp_instance *instance;
 	int rc;
 
@@ -274,7 +257,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 		return rc;
 	instance = calloc(1, sizeof(*instance));
 	if (!instance)
-		return opening_fail(&o, -ENOMEM, "out of memory");
+		return why_fail(&o.why, -ENOMEM, "out of memory");
 	instance->monitor.fd = instance->questions.fd = -1;
 	instance->queue = opt->queue;
 	instance->mtu_bytes = o.link.mtu_bytes;
@@ -294,7 +277,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 			rc = ports_init(&instance->udp_ports, instance->api, instance->xdp,
 					STEER_PORT_UDP);
 		if (rc)
-			opening_fail(&o, rc, "out of memory");
+			why_fail(&o.why, rc, "out of memory");
 	}
 	if (!rc)
 		rc = opening_stack(&o, instance);

@@ -19,6 +19,7 @@ extern "C" {
 #endif
 
 struct harp_instance;
+struct harp_host_route;
 
 enum harp_xdp_mode {
 	HARP_XDP_AUTO = 0, /* generic on veth; native where attaching costs the kernel nothing */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* af_xdp.h - the AF_XDP NIC's state, between its opening (af_xdp_open.c) and its work (af_xdp.c). */
+/* af_xdp.h - the AF_XDP NIC's state, between its making, its adoption and its work (af_xdp_make.c,
+ * af_xdp_adopt.c, af_xdp.c). */
 #ifndef HARP_NIC_AF_XDP_H
 #define HARP_NIC_AF_XDP_H
 
+#include <fcntl.h>
 #include <stdbool.h>
 
 #include "nic/af_xdp_abi.h"
@@ -41,5 +43,16 @@ struct af_xdp {
 };
 
 extern const struct harp_nic_ops af_xdp_ops;
+
+/* The memory of a queue: whole huge pages, whether it is made of them or not, and of this size for
+ * ever: who mapped it must not get SIGBUS because someone else made it smaller. */
+#define AF_XDP_HUGE_PAGE_BYTES ((size_t)2 << 20)
+#define AF_XDP_FRAMES_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+static inline size_t af_xdp_region_bytes(uint32_t frame_count, uint32_t frame_size)
+{
+	size_t bytes = (size_t)frame_count * frame_size;
+
+	return (bytes + AF_XDP_HUGE_PAGE_BYTES - 1) & ~(AF_XDP_HUGE_PAGE_BYTES - 1);
+}
 
 #endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* why.c - the one line for people that says why something failed. */
+#include "base/why.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void why_about(struct why *why, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(why->subject, sizeof(why->subject), format, args);
+	va_end(args);
+}
+
+int why_fail(const struct why *why, int error, const char *format, ...)
+{
+	va_list args;
+	int used;
+
+	if (!why->text || !why->size)
+		return error;
+	used = snprintf(why->text, why->size, "%s: ", why->subject);
+	if (used < 0 || (size_t)used >= why->size)
+		return error;
+	va_start(args, format);
+	vsnprintf(why->text + used, why->size - (size_t)used, format, args);
+	va_end(args);
+	return error;
+}
