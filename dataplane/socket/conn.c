@@ -3,6 +3,7 @@
 #include "socket/socket.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #define CONN_BACKLOG_DEFAULT 128u
@@ -395,4 +396,9 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 	if (size > sizeof(full))
 		memset((uint8_t *)info + sizeof(full), 0, size - sizeof(full));
 	return 0;
+}
+
+void harp_conn_set_label(struct harp_conn *conn, const char *label)
+{
+	snprintf(conn->label, sizeof(conn->label), "%s", label);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stack.c - the order of things: receive, timers, the application's requests, transmit, refill.
+ * stack.c - the order of things: receive, timers, the application's requests, transmit, refill, publish.
  *
  * The only file that knows it. Packets go up by verdict: each layer looks at a packet and returns what
  * it is, and the code here calls the next one. Going down is a call and does not pass here.
@@ -108,6 +108,7 @@ void harp_stack_destroy(struct harp_stack *stack)
 {
 	if (!stack)
 		return;
+	publish_end(stack);
 	udp_destroy(&stack->udp);
 	tcp_destroy(&stack->tcp);
 	eth_destroy(&stack->eth);
@@ -223,7 +224,7 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 {
 	struct frame *packets[NICIO_BURST];
 	unsigned received, fired = 0;
-	uint64_t sent_before = stack->stats.tx_packets;
+	uint64_t sent_before = stack->stats.tx_packets, before_ns = stack->now_ns;
 
 	if (now_ns < stack->now_ns)
 		now_ns = stack->now_ns;
@@ -250,6 +251,8 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 	nicio_flush(&stack->io);
 	if (received > 0 || stack->io.fill_held < stack->io.fill_target)
 		nicio_fill(&stack->io);
+	if (stack->publish.page)
+		publish_poll(stack, now_ns - before_ns);
 	return (int)(received + fired + (unsigned)(stack->stats.tx_packets - sent_before));
 }
 
@@ -271,7 +274,7 @@ static uint64_t stack_nic_next_ns(const struct harp_stack *stack)
 
 uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack)
 {
-	uint64_t deadline_ns = wheel_next_ns(&stack->wheel), nic_ns;
+	uint64_t deadline_ns = wheel_next_ns(&stack->wheel), nic_ns, page_ns;
 	uint64_t tcp_ns = tcp_tx_next_ns(&stack->tcp), udp_ns = udp_tx_next_ns(&stack->udp);
 
 	if (tcp_ns < deadline_ns)
@@ -279,7 +282,10 @@ uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack)
 	if (udp_ns < deadline_ns)
 		deadline_ns = udp_ns;
 	nic_ns = stack_nic_next_ns(stack);
-	return nic_ns < deadline_ns ? nic_ns : deadline_ns;
+	if (nic_ns < deadline_ns)
+		deadline_ns = nic_ns;
+	page_ns = publish_next_ns(stack);
+	return page_ns < deadline_ns ? page_ns : deadline_ns;
 }
 
 uint64_t harp_stack_now_ns(const struct harp_stack *stack)

@@ -6,6 +6,7 @@
 #include "nic/capture.h"
 #include "network/icmp.h"
 #include "socket/socket.h"
+#include "stack/page.h"
 
 struct harp_stack {
 	uint64_t now_ns;
@@ -21,6 +22,7 @@ struct harp_stack {
 	struct tcp tcp;
 	struct udp udp;
 	struct harp_stack_options options;
+	struct publish publish;
 };
 
 #endif

@@ -237,6 +237,8 @@ struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options 
 	if (!conn)
 		return NULL;
 	TAILQ_REMOVE(&tcp->free_conns, conn, owner_link);
+	if (conn->index >= tcp->conns_high)
+		tcp->conns_high = conn->index + 1;
 	tcp_conn_blank(conn, opt);
 	return conn;
 }
@@ -245,10 +247,13 @@ void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt)
 {
 	struct tcp *tcp = conn->tcp;
 	uint32_t index = conn->index;
+	bool page_shown = conn->page_shown;
 
 	memset(conn, 0, sizeof(*conn));
 	conn->tcp = tcp;
 	conn->index = index;
+	conn->page_shown = page_shown;
+	conn->serial = ++tcp->conn_serial;
 	conn->state = HARP_TCP_CLOSED;
 	conn->snd_mss_bytes = TCP_MSS_BYTES_DEFAULT_V4;
 	conn->last_rcv_ns = tcp->now_ns;

@@ -34,6 +34,7 @@
 #include <sys/queue.h>
 
 #include "base/siphash.h"
+#include "harp_page.h"
 #include "network/ip.h"
 #include "transport/cc.h"
 #include "transport/flow.h"
@@ -297,6 +298,10 @@ struct harp_conn {
 		uint64_t tx_copied_bytes, rx_copied_bytes;
 		uint64_t lost_segs, tlp_probes, undos;
 	} acct;
+	/* For who looks at it: the statistics page. */
+	uint64_t serial;                   /* of this stack's connections */
+	char label[HARP_FLOW_LABEL_BYTES]; /* the application's */
+	bool page_shown; /* the page's record is not empty; outlives the connection */
 	struct tcp_board board;
 } __attribute__((aligned(64)));
 static_assert(offsetof(struct harp_conn, snd_head) == 64, "line 0 is what every segment needs");
@@ -348,7 +353,10 @@ struct tcp {
 	struct siphash_key isn_secret, challenge_secret, cookie_secret;
 	uint32_t cookies_used[TCP_COOKIES_USED]; /* lately; by their low bits */
 	struct harp_conn *conns;
-	uint32_t max_conns; /* conns has one more, which is nobody's: see tcp_cookie.c */
+	uint32_t max_conns;  /* conns has one more, which is nobody's: see tcp_cookie.c */
+	uint32_t conns_high; /* slots from here on were never used */
+	uint64_t conn_serial;
+	struct harp_page_histogram *rtt_histogram; /* NULL: nobody wants to know */
 	uint32_t embryonic_count;
 	struct conn_list free_conns;
 	struct conn_list time_wait; /* closed by the application too: may be taken back */

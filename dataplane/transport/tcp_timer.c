@@ -6,6 +6,7 @@
  * moves away (every ACK moves the retransmission's) leaves the timer where it is: it fires early, finds
  * nothing due, and is set anew. So the common case costs a store, not a move in the wheel.
  */
+#include "base/histogram.h"
 #include "transport/tcp.h"
 
 #include <errno.h>
@@ -92,6 +93,8 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 {
 	uint64_t delta_ns, rto_ns;
 
+	if (conn->tcp->rtt_histogram)
+		histogram_count(conn->tcp->rtt_histogram, rtt_ns);
 	if (conn->srtt_ns == 0) {
 		/* RFC 6298 (2.2) */
 		conn->srtt_ns = rtt_ns;

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * harp_page.h - the statistics page: what a stack tells the world, without ever being asked.
+ *
+ * One page belongs to one stack. Its memory is a memfd named "harp-page" (its link in /proc/PID/fd is
+ * HARP_PAGE_LINK), sealed against growing, shrinking and further seals. harpd makes it for a lease, the
+ * process itself when it stands alone. The stack's owner writes it, and nobody else; readers may come and
+ * go at any time and can't disturb the owner, nor does the owner know of them.
+ *
+ * Layout. Integers are in the host's byte order: owner and reader live on one machine. At offset 0 lies
+ * struct harp_page_header. Its table says where each part lies: at `offset` (a multiple of 64, within the
+ * page) a struct harp_page_lock, then `count` items, `stride` bytes apart. A page of zeros (magic 0) is one
+ * that nobody publishes to yet. Strings end with a NUL, if they are shorter than their field.
+ *
+ * Growth. A reader refuses another `version`. Within a version parts, items and fields are appended only: a
+ * reader takes the parts it knows; of items that are longer than its own it takes the beginning; of
+ * shorter ones the rest is 0; items beyond those it knows are ignored.
+ *
+ * The seqlock. `sequence` is odd while the owner writes what it guards, and is 2 further afterwards:
+ *
+ *	owner					reader
+ *	sequence = s | 1			s = sequence (acquire); odd: again
+ *	release fence				copy
+ *	write					acquire fence
+ *	sequence = (s | 1) + 1 (release)	sequence still s: good; else again
+ *
+ * A part's lock guards all its items; of HARP_PAGE_FLOWS each item has a lock of its own.
+ *
+ * Trust. What a job writes is a claim. A reader checks every offset and size against the file's size, bounds
+ * its retries, and takes no text for more than text. harp_page_check() and harp_page_read() do all
+ * of that; they read the descriptor (pread), since a mapping of another's memory could kill its reader.
+ *
+ * Units: _ns nanoseconds of the owner's clock (CLOCK_MONOTONIC, where the stack is an instance), _bytes.
+ */
+#ifndef HARP_PAGE_H
+#define HARP_PAGE_H
+
+#include "harp.h"
+#include "harp_stats.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HARP_PAGE_NAME "harp-page"
+#define HARP_PAGE_LINK "/memfd:harp-page (deleted)" /* readlink(/proc/PID/fd/N) */
+#define HARP_PAGE_MAGIC 0x3147415050524148ull       /* "HARPPAG1" */
+#define HARP_PAGE_VERSION 1u
+#define HARP_PAGE_BYTES_MAX (32u << 20) /* a reader refuses more */
+#define HARP_PAGE_FLOWS_MAX 65536u
+#define HARP_PAGE_FLOWS_DEFAULT 1024u
+#define HARP_PAGE_PERIOD_NS 1000000ull /* the owner writes no more often */
+/* While the stack sleeps, counters may be so old and no older. */
+#define HARP_PAGE_LATE_NS 100000000ull
+
+enum harp_page_part {
+	HARP_PAGE_IDENTITY = 0,   /* 1 struct harp_page_identity, written once */
+	HARP_PAGE_STATUS = 1,     /* 1 struct harp_page_status */
+	HARP_PAGE_COUNTERS = 2,   /* uint64_t, in the order of harp_stats.h */
+	HARP_PAGE_HISTOGRAMS = 3, /* struct harp_page_histogram, in the order of HARP_HISTOGRAMS */
+	HARP_PAGE_FLOWS = 4,      /* struct harp_page_flow; the owner chooses how many */
+};
+#define HARP_PAGE_PARTS 5u
+
+struct harp_page_place {
+	uint32_t offset; /* of the part's struct harp_page_lock */
+	uint32_t stride; /* bytes from one item to the next */
+	uint32_t count;  /* items */
+	uint32_t reserved;
+};
+
+struct harp_page_header {
+	uint64_t magic; /* written last; 0: nobody publishes here yet */
+	uint32_t version;
+	uint32_t part_count;
+	uint64_t page_bytes; /* in use; at most the file's size */
+	struct harp_page_place parts[HARP_PAGE_PARTS];
+};
+
+struct harp_page_lock {
+	uint64_t sequence;
+	uint64_t written_ns; /* when the owner last wrote the part */
+	uint64_t reserved[6];
+};
+
+/* Who publishes. Given by the stack's owner to harp_stack_publish_to(). */
+struct harp_page_identity {
+	uint32_t size;          /* sizeof(struct harp_page_identity), set by the caller */
+	uint32_t pid;           /* as the owner sees itself: its PID namespace may be another */
+	uint32_t queue;         /* of the NIC */
+	uint32_t instance;      /* which of the process's instances, from 0 */
+	uint64_t lease_id;      /* harpd's; 0: stand-alone */
+	uint64_t netns;         /* inode of the NIC's network namespace; 0: not known */
+	uint64_t start_wall_ns; /* CLOCK_REALTIME */
+	char ifname[16];
+	char label[64];     /* for people: "train.py rank 3" */
+	char describe[256]; /* harp_instance_describe() */
+	char library[16];   /* "0.1.0"; the library writes it */
+};
+
+struct harp_page_status {
+	uint64_t published_ns; /* the stack's clock at the last publication */
+	uint64_t publications;
+	uint64_t flows_open;   /* connections in any state but CLOSED */
+	uint64_t flows_hidden; /* of these, at most so many have no record: the page is too small */
+	uint32_t ended;        /* 1: the stack is gone; these are its last words */
+	uint32_t reserved;
+	char note[160]; /* what the owner said last: harp_stack_publish_note() */
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Histograms. X(name, help): all of durations in nanoseconds. Append only.
+ *
+ * Buckets are logarithmic, four to an octave: bucket 0 counts values below 128 ns; bucket i (1..126) those
+ * from harp_histogram_upper_ns(i - 1) to just below harp_histogram_upper_ns(i); bucket 127 all others.
+ */
+#define HARP_HISTOGRAMS(X)                                                                         \
+	X(tcp_rtt, "round-trip times that TCP measured, of acknowledged segments")                 \
+	X(poll_gap, "time between one poll of the stack and the next, sleep included")             \
+	X(message_latency, "time from a message's request to its completion")
+
+#define HARP_HISTOGRAM_ENUM(name, help) HARP_HISTOGRAM_##name,
+enum harp_histogram { HARP_HISTOGRAMS(HARP_HISTOGRAM_ENUM) HARP_HISTOGRAM_COUNT };
+#undef HARP_HISTOGRAM_ENUM
+
+#define HARP_HISTOGRAM_BUCKETS 128u
+#define HARP_HISTOGRAM_FIRST_NS 128u
+
+struct harp_page_histogram {
+	uint64_t count;  /* values seen: the sum of the buckets */
+	uint64_t sum_ns; /* of the values */
+	uint64_t bucket[HARP_HISTOGRAM_BUCKETS];
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Flows. X(name, help): numbers of one connection, as struct harp_tcp_info has them. Append only.
+ */
+#define HARP_FLOW_VALUES(X)                                                                        \
+	X(state, "enum harp_tcp_state; 0: the record is empty")                                    \
+	X(serial, "connections of this stack so far, at the opening of this one: tells a reused "  \
+		  "record from the same flow")                                                     \
+	X(updated_ns, "when the record was written; the stack's clock")                            \
+	X(congestion, "enum harp_congestion in force")                                             \
+	X(snd_mss_bytes, "largest payload of a segment sent")                                      \
+	X(srtt_ns, "smoothed round-trip time; 0: no sample yet")                                   \
+	X(rttvar_ns, "its variation")                                                              \
+	X(rtt_ns_min, "smallest round-trip time measured; 0: none")                                \
+	X(rto_ns, "retransmission timeout, backoff included")                                      \
+	X(cwnd_bytes, "congestion window")                                                         \
+	X(ssthresh_bytes, "slow start threshold")                                                  \
+	X(snd_wnd_bytes, "the peer's receive window")                                              \
+	X(rcv_wnd_bytes, "our receive window")                                                     \
+	X(in_flight_bytes, "sent and not acknowledged")                                            \
+	X(unsent_bytes, "taken from the application and not sent")                                 \
+	X(unread_bytes, "received in order and not taken by the application")                      \
+	X(sent_bytes, "payload sent, retransmissions not included")                                \
+	X(acked_bytes, "payload that the peer acknowledged")                                       \
+	X(received_bytes, "payload received in order")                                             \
+	X(retransmits, "segments retransmitted")                                                   \
+	X(lost_segs, "segments that counted as lost")                                              \
+	X(rto_count, "retransmission timeouts")                                                    \
+	X(pacing_bytes_per_s, "pacing rate; 0: not paced")                                         \
+	X(last_rcv_ns, "when the peer was last heard; the stack's clock")
+
+#define HARP_FLOW_LABEL_BYTES 64u
+
+#define HARP_FLOW_FIELD(name, help) uint64_t name;
+struct harp_page_flow {
+	uint64_t sequence;                       /* the record's seqlock */
+	uint8_t local_addr[16], remote_addr[16]; /* as struct harp_addr */
+	uint16_t local_port, remote_port;
+	uint32_t scope_id;
+	char label[HARP_FLOW_LABEL_BYTES]; /* harp_conn_set_label() */
+	HARP_FLOW_VALUES(HARP_FLOW_FIELD)
+};
+#undef HARP_FLOW_FIELD
+
+/* ------------------------------------------------------------------------------------------------
+ * The owner's side: by the thread that may poll the stack.
+ */
+/* Bytes of a page with room for so many flows; 0: HARP_PAGE_FLOWS_DEFAULT; at most HARP_PAGE_FLOWS_MAX.
+ * Memory is used by flows that exist, not by room. */
+HARP_API size_t harp_page_bytes(uint32_t flows);
+/* A new page's memory: a sealed memfd of zeros, close-on-exec; the caller's to close. -EINVAL too many
+ * flows, -EMFILE, -ENFILE, -ENOMEM. */
+HARP_API int harp_page_create_fd(uint32_t flows, int *fd);
+/*
+ * From now on harp_stack_poll() writes the stack's statistics to page (bytes long, aligned to 64, zeros or
+ * what an earlier owner left), at most once every HARP_PAGE_PERIOD_NS of its clock; it costs no system
+ * call and takes no lock. The page must stay mapped until harp_stack_destroy(), which writes it a last time,
+ * or until page NULL is given here, which does so too. The rest of the page's room is for flows.
+ * -EINVAL: unaligned, or without room for the parts beside flows; identity of a wrong size.
+ */
+HARP_API int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
+				   const struct harp_page_identity *identity);
+/* One line for people in status.note ("eth1 is down"). Shown at the next publication. */
+HARP_API void harp_stack_publish_note(struct harp_stack *stack, const char *text);
+/* Counts a value. Nothing while there is no page. */
+HARP_API void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram,
+				 uint64_t value_ns);
+/* What the connection is for, shown in its record: "send comm 3 -> rank 1". Cut to 63 bytes. */
+HARP_API void harp_conn_set_label(struct harp_conn *conn, const char *label);
+
+/* ------------------------------------------------------------------------------------------------
+ * The reader's side: any process that may open the memfd.
+ */
+/*
+ * Is this descriptor a page that harp_page_read() can read? 0; -ENODATA nobody publishes to it yet; -EPERM
+ * not sealed as a page is; -EFBIG, -EMSGSIZE its size; -EPROTO not a page, or its table lies; -EPROTONOSUPPORT
+ * another version. why (may be NULL) gets one line.
+ */
+HARP_API int harp_page_check(int fd, char *why, size_t why_len);
+/*
+ * Copies items first.. of a part to items, item_bytes apart: shorter ones are filled up with zeros, of longer
+ * ones the beginning is taken. A flow that is being written all the time is given as empty.
+ * Returns how many (at most max; 0 past the last; 0 for a part that an older owner does not have); -EBUSY the
+ * owner writes all the time or died in the middle of it; and as harp_page_check(), whose checks are made
+ * anew, seals excepted.
+ */
+HARP_API int harp_page_read(int fd, enum harp_page_part part, uint32_t first, void *items,
+			    uint32_t item_bytes, uint32_t max);
+
+/* Names and helps of the lists above; NULL past the last. */
+HARP_API const char *harp_histogram_name(unsigned index);
+HARP_API const char *harp_histogram_help(unsigned index);
+/* Values in bucket are below it; UINT64_MAX for the last bucket and beyond. */
+HARP_API uint64_t harp_histogram_upper_ns(unsigned bucket);
+HARP_API const char *harp_flow_value_name(unsigned index);
+HARP_API const char *harp_flow_value_help(unsigned index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

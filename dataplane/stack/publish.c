@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * publish.c - writes a stack's statistics to its page: at most once a millisecond of its clock, a
+ * bounded amount each time, without a system call, a lock or a look at what others made of the page.
+ *
+ * Counters and the histograms that have moved are copied whole. Flow records are refreshed in turn: connection
+ * slot i of the stack has record i, a publication looks at some slots and writes a few records, and
+ * more of both when the last one is long ago. Slots are taken lowest first (a free list that works as a
+ * stack), so that records in use lie together.
+ *
+ * Who sleeps must not leave old numbers behind: publish_next_ns() makes the stack's next deadline early enough
+ * until everything that happened has been written once.
+ */
+#include "base/histogram.h"
+#include "stack/stack.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Per HARP_PAGE_PERIOD_NS since the last publication, and for how many of them at most. */
+#define PUBLISH_SLOTS 16u
+#define PUBLISH_RECORDS 4u
+#define PUBLISH_PERIODS_MAX 16u
+
+static void publish_lock(uint64_t *sequence)
+{
+	_Atomic uint64_t *lock = (_Atomic uint64_t *)sequence;
+	uint64_t now = atomic_load_explicit(lock, memory_order_relaxed);
+
+	atomic_store_explicit(lock, now | 1, memory_order_relaxed);
+	/* Pairs with the reader's fence: who copies something newer sees that the number moved. */
+	atomic_thread_fence(memory_order_release);
+}
+
+static void publish_unlock(uint64_t *sequence)
+{
+	_Atomic uint64_t *lock = (_Atomic uint64_t *)sequence;
+	uint64_t now = atomic_load_explicit(lock, memory_order_relaxed);
+
+	/* Pairs with the reader's acquiring load. */
+	atomic_store_explicit(lock, (now | 1) + 1, memory_order_release);
+}
+
+static void *publish_item(const struct publish *p, enum harp_page_part part, uint32_t index)
+{
+	const struct harp_page_place *place = &p->places[part];
+
+	return p->page + place->offset + sizeof(struct harp_page_lock) +
+	       (size_t)index * place->stride;
+}
+
+static struct harp_page_lock *publish_part(struct harp_stack *stack, enum harp_page_part part)
+{
+	struct publish *p = &stack->publish;
+	struct harp_page_lock *lock = (struct harp_page_lock *)(p->page + p->places[part].offset);
+
+	publish_lock(&lock->sequence);
+	lock->written_ns = stack->now_ns;
+	return lock;
+}
+
+/* ---- flows ---------------------------------------------------------------------------------- */
+
+static void publish_flow_values(struct harp_page_flow *flow, const struct harp_conn *conn)
+{
+	struct harp_tcp_info info;
+
+	(void)harp_conn_info(conn, &info, sizeof(info));
+	flow->state = info.state;
+	flow->serial = conn->serial;
+	flow->updated_ns = conn->tcp->now_ns;
+	flow->congestion = info.congestion;
+	flow->snd_mss_bytes = info.snd_mss_bytes;
+	flow->srtt_ns = info.srtt_ns;
+	flow->rttvar_ns = info.rttvar_ns;
+	flow->rtt_ns_min = info.rtt_ns_min;
+	flow->rto_ns = info.rto_ns;
+	flow->cwnd_bytes = info.snd_cwnd_bytes;
+	flow->ssthresh_bytes = info.snd_ssthresh_bytes;
+	flow->snd_wnd_bytes = info.snd_wnd_bytes;
+	flow->rcv_wnd_bytes = info.rcv_wnd_bytes;
+	flow->in_flight_bytes = info.bytes_in_flight;
+	flow->unsent_bytes = info.bytes_unsent;
+	flow->unread_bytes = conn->rcv_queued_bytes;
+	flow->sent_bytes = info.bytes_sent;
+	flow->acked_bytes = info.bytes_acked;
+	flow->received_bytes = info.bytes_received;
+	flow->retransmits = info.retransmits;
+	flow->lost_segs = info.lost_segs;
+	flow->rto_count = info.rto_count;
+	flow->pacing_bytes_per_s = info.pacing_bytes_per_s;
+	flow->last_rcv_ns = info.last_rcv_ns;
+}
+
+/* Record of slot `index`; true when one was written. */
+static bool publish_flow(struct harp_stack *stack, uint32_t index)
+{
+	struct harp_conn *conn = &stack->tcp.conns[index];
+	struct harp_page_flow *flow = publish_item(&stack->publish, HARP_PAGE_FLOWS, index);
+	bool open = conn->state != HARP_TCP_CLOSED && !stack->publish.status.ended;
+	struct harp_endpoint local, remote;
+
+	if (!open && !conn->page_shown)
+		return false;
+	publish_lock(&flow->sequence);
+	if (open) {
+		harp_conn_endpoints(conn, &local, &remote);
+		memcpy(flow->local_addr, &local.addr, sizeof(flow->local_addr));
+		memcpy(flow->remote_addr, &remote.addr, sizeof(flow->remote_addr));
+		flow->local_port = local.port;
+		flow->remote_port = remote.port;
+		flow->scope_id = remote.scope_id;
+		memcpy(flow->label, conn->label, sizeof(flow->label));
+		publish_flow_values(flow, conn);
+	} else {
+		flow->state = 0;
+	}
+	publish_unlock(&flow->sequence);
+	conn->page_shown = open;
+	return true;
+}
+
+static void publish_flows(struct harp_stack *stack, uint32_t slots, uint32_t records)
+{
+	struct publish *p = &stack->publish;
+	uint32_t high = stack->tcp.conns_high;
+
+	if (high > p->flow_room)
+		high = p->flow_room;
+	if (slots > high)
+		slots = high;
+	while (slots > 0 && records > 0) {
+		if (p->flow_next >= high)
+			p->flow_next = 0;
+		if (publish_flow(stack, p->flow_next++))
+			records--;
+		slots--;
+		if (p->flows_left > 0)
+			p->flows_left--;
+	}
+	if (p->flows_left > high)
+		p->flows_left = high;
+}
+
+/* ---- the rest ------------------------------------------------------------------------------- */
+
+static void publish_status(struct harp_stack *stack)
+{
+	struct publish *p = &stack->publish;
+	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_STATUS);
+
+	p->status.published_ns = stack->now_ns;
+	p->status.publications++;
+	p->status.flows_open = stack->stats.tcp_conns;
+	p->status.flows_hidden = 0;
+	/* How many of those without a record are open is not worth a look at all of them. */
+	if (stack->tcp.conns_high > p->flow_room) {
+		uint64_t beyond = stack->tcp.conns_high - p->flow_room;
+
+		p->status.flows_hidden =
+			beyond < p->status.flows_open ? beyond : p->status.flows_open;
+	}
+	memcpy(publish_item(p, HARP_PAGE_STATUS, 0), &p->status, sizeof(p->status));
+	publish_unlock(&lock->sequence);
+}
+
+static void publish_counters(struct harp_stack *stack)
+{
+	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_COUNTERS);
+
+	(void)harp_stack_stats(stack, publish_item(&stack->publish, HARP_PAGE_COUNTERS, 0),
+			       stack->publish.places[HARP_PAGE_COUNTERS].count);
+	publish_unlock(&lock->sequence);
+}
+
+static void publish_histograms(struct harp_stack *stack)
+{
+	struct publish *p = &stack->publish;
+	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_HISTOGRAMS);
+
+	for (unsigned i = 0; i < HARP_HISTOGRAM_COUNT; i++) {
+		if (p->histogram_seen[i] == p->histograms[i].count)
+			continue;
+		memcpy(publish_item(p, HARP_PAGE_HISTOGRAMS, i), &p->histograms[i],
+		       sizeof(p->histograms[i]));
+		p->histogram_seen[i] = p->histograms[i].count;
+	}
+	publish_unlock(&lock->sequence);
+}
+
+static bool publish_news(const struct harp_stack *stack)
+{
+	const struct publish *p = &stack->publish;
+
+	return stack->stats.rx_packets + stack->stats.tx_packets != p->seen_packets ||
+	       stack->stats.tcp_conns != p->seen_conns;
+}
+
+static void publish_now(struct harp_stack *stack)
+{
+	struct publish *p = &stack->publish;
+	uint64_t periods = (stack->now_ns - p->status.published_ns) / HARP_PAGE_PERIOD_NS;
+
+	if (periods > PUBLISH_PERIODS_MAX)
+		periods = PUBLISH_PERIODS_MAX;
+	if (periods == 0)
+		periods = 1; /* the first one, of a clock that has just begun */
+	if (publish_news(stack))
+		p->flows_left = stack->tcp.conns_high;
+	p->seen_packets = stack->stats.rx_packets + stack->stats.tx_packets;
+	p->seen_conns = stack->stats.tcp_conns;
+	publish_counters(stack);
+	publish_histograms(stack);
+	publish_flows(stack, PUBLISH_SLOTS * (uint32_t)periods,
+		      PUBLISH_RECORDS * (uint32_t)periods);
+	publish_status(stack);
+	p->next_ns = stack->now_ns + HARP_PAGE_PERIOD_NS;
+}
+
+void publish_poll(struct harp_stack *stack, uint64_t gap_ns)
+{
+	histogram_count(&stack->publish.histograms[HARP_HISTOGRAM_poll_gap], gap_ns);
+	if (stack->now_ns >= stack->publish.next_ns)
+		publish_now(stack);
+}
+
+uint64_t publish_next_ns(const struct harp_stack *stack)
+{
+	const struct publish *p = &stack->publish;
+
+	if (!p->page || (p->flows_left == 0 && !publish_news(stack)))
+		return UINT64_MAX;
+	return p->status.published_ns + HARP_PAGE_LATE_NS;
+}
+
+void publish_end(struct harp_stack *stack)
+{
+	struct publish *p = &stack->publish;
+
+	if (!p->page)
+		return;
+	p->status.ended = 1;
+	for (uint32_t i = 0; i < stack->tcp.conns_high && i < p->flow_room; i++)
+		(void)publish_flow(stack, i);
+	publish_counters(stack);
+	publish_histograms(stack);
+	publish_status(stack);
+	p->page = NULL;
+	stack->tcp.rtt_histogram = NULL;
+}
+
+/* ---- the doors of harp_page.h --------------------------------------------------------------- */
+
+/* What an earlier owner left: nobody may take it for ours. */
+static void publish_clear(const struct publish *p)
+{
+	struct harp_page_header *header = (struct harp_page_header *)p->page;
+	_Atomic uint64_t *magic = (_Atomic uint64_t *)&header->magic;
+
+	if (atomic_load_explicit(magic, memory_order_relaxed) == 0)
+		return;
+	atomic_store_explicit(magic, 0, memory_order_release);
+	memset(p->page + sizeof(header->magic), 0,
+	       p->places[HARP_PAGE_FLOWS].offset - sizeof(header->magic));
+	memset(p->page + p->places[HARP_PAGE_FLOWS].offset, 0,
+	       sizeof(struct harp_page_lock) + (size_t)p->flow_room * PAGE_FLOW_STRIDE_BYTES);
+}
+
+static void publish_header(const struct publish *p, uint32_t bytes)
+{
+	struct harp_page_header *header = (struct harp_page_header *)p->page;
+
+	header->version = HARP_PAGE_VERSION;
+	header->part_count = HARP_PAGE_PARTS;
+	header->page_bytes = bytes;
+	memcpy(header->parts, p->places, sizeof(header->parts));
+	/* Pairs with the acquiring fence after a reader's look at the header. */
+	atomic_store_explicit((_Atomic uint64_t *)&header->magic, HARP_PAGE_MAGIC,
+			      memory_order_release);
+}
+
+static void publish_identity(struct harp_stack *stack, const struct harp_page_identity *identity)
+{
+	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_IDENTITY);
+	struct harp_page_identity *item = publish_item(&stack->publish, HARP_PAGE_IDENTITY, 0);
+
+	memcpy(item, identity, sizeof(*item));
+	snprintf(item->library, sizeof(item->library), "%s", harp_version());
+	publish_unlock(&lock->sequence);
+}
+
+int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
+			  const struct harp_page_identity *identity)
+{
+	struct publish *p = &stack->publish;
+	struct harp_page_place places[HARP_PAGE_PARTS];
+	uint32_t fixed = page_layout(places, 0), flows, used;
+
+	if (!page) {
+		publish_end(stack);
+		return 0;
+	}
+	if ((uintptr_t)page % PAGE_LINE_BYTES || bytes < fixed || !identity ||
+	    identity->size != sizeof(*identity))
+		return -EINVAL;
+	publish_end(stack);
+	if (bytes > HARP_PAGE_BYTES_MAX)
+		bytes = HARP_PAGE_BYTES_MAX;
+	flows = (uint32_t)((bytes - fixed) / PAGE_FLOW_STRIDE_BYTES);
+	if (flows > HARP_PAGE_FLOWS_MAX)
+		flows = HARP_PAGE_FLOWS_MAX;
+	if (flows > stack->tcp.max_conns)
+		flows = stack->tcp.max_conns;
+	used = page_layout(p->places, flows);
+	p->page = page;
+	p->flow_room = flows;
+	p->flow_next = 0;
+	p->status.ended = 0;
+	p->status.publications = 0;
+	p->status.published_ns = 0;
+	publish_clear(p);
+	for (uint32_t i = 0; i < stack->tcp.conns_high; i++)
+		stack->tcp.conns[i].page_shown = false;
+	memset(p->histogram_seen, 0, sizeof(p->histogram_seen));
+	p->seen_packets = UINT64_MAX; /* there is news: all of it */
+	publish_identity(stack, identity);
+	publish_now(stack);
+	publish_header(p, used);
+	stack->tcp.rtt_histogram = &p->histograms[HARP_HISTOGRAM_tcp_rtt];
+	return 0;
+}
+
+void harp_stack_publish_note(struct harp_stack *stack, const char *text)
+{
+	snprintf(stack->publish.status.note, sizeof(stack->publish.status.note), "%s", text);
+}
+
+void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram, uint64_t value_ns)
+{
+	if (stack->publish.page && (unsigned)histogram < HARP_HISTOGRAM_COUNT)
+		histogram_count(&stack->publish.histograms[histogram], value_ns);
+}
