@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.c - the HARP_* variables, read strictly: what is not understood is said, never guessed. */
+/* config.c - the HARP_* variables and harpd's settings, read strictly: what is not understood is said,
+ * never guessed. */
 #include "config.h"
 
 #include <assert.h>
@@ -12,31 +13,29 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "config_keys.h"
+#include "harp_config.h"
 
 #define CONFIG_PREFIX "HARP_"
 /* A name further away than this many edits is no misspelling. */
 #define CONFIG_HINT_EDITS_MAX 4u
 #define CONFIG_NAME_BYTES_MAX 64u
+#define CONFIG_VALUE_BYTES_MAX 1024u
 
-enum config_type { CONFIG_U32, CONFIG_MS, CONFIG_US, CONFIG_CHOICE, CONFIG_TEXT, CONFIG_TOOL };
-
-struct config_key {
-	const char *name;
-	enum config_type type;
-	size_t offset;
-	const char *unit;
-	uint64_t min, max;
-	const char *preset;
-};
-
-static const struct config_key config_keys[] = {
-#define KEY(name, type, field, unit, min, max, preset, help)                                       \
-	{ #name, CONFIG_##type, offsetof(struct plugin_config, field), unit, min, max, preset },
-	CONFIG_KEYS(KEY)
+/* Where the job keys, the first of harp_config_key(), lie in struct plugin_config. */
+static const size_t config_fields[] = {
+#define KEY(name, type, table, key, field, ...) offsetof(struct plugin_config, field),
+	HARP_CONFIG_JOB_KEYS(KEY)
 #undef KEY
 };
-#define CONFIG_KEY_COUNT (sizeof(config_keys) / sizeof(config_keys[0]))
+#define CONFIG_JOB_COUNT (sizeof(config_fields) / sizeof(config_fields[0]))
+
+/* A text must fit its field. */
+#define KEY(name, type, table, key, field, unit, min, max, ...)                                    \
+	static_assert(HARP_CONFIG_##type != HARP_CONFIG_TEXT ||                                    \
+			      sizeof(((struct plugin_config *)0)->field) == (max) + 1,             \
+		      #name);
+HARP_CONFIG_JOB_KEYS(KEY)
+#undef KEY
 
 /* The words of a CHOICE stand in the order of its enum. */
 static_assert(PATH_AUTO == 0 && PATH_XDP == 1 && PATH_KERNEL == 2, "HARP_PATH");
@@ -48,6 +47,10 @@ static_assert(HARP_CONGESTION_DEFAULT == 0 && HARP_CONGESTION_NEWRENO == 1 &&
 static_assert(HARP_ECN_DEFAULT == 0 && HARP_ECN_OFF == 1 && HARP_ECN_REQUEST == 2, "HARP_ECN");
 static_assert(sizeof(enum harp_congestion) == 4 && sizeof(enum harp_ecn) == 4, "CHOICE fields");
 static_assert(sizeof(enum plugin_path) == 4 && sizeof(enum harp_xdp_mode) == 4, "CHOICE fields");
+static_assert(DAEMON_AUTO == 0 && DAEMON_OFF == 1 && DAEMON_REQUIRE == 2, "HARP_DAEMON");
+static_assert(DRIVE_AUTO == 0 && DRIVE_INLINE == 1 && DRIVE_DEDICATED == 2, "HARP_DRIVE");
+static_assert(sizeof(enum plugin_daemon) == 4 && sizeof(enum plugin_drive) == 4, "CHOICE fields");
+static_assert(PLUGIN_CORES_MAX <= HARP_CONFIG_LIST_MAX, "HARP_CORES");
 
 static struct plugin_config config_current; /* Writer: plugin_config_load, at the first init */
 
@@ -84,57 +87,122 @@ static bool config_parse_choice(const char *text, const char *words, uint32_t *o
 	return false;
 }
 
-static bool config_set(struct plugin_config *config, const struct config_key *key, const char *text)
+/* "2,4-7": numbers and ranges in order, none twice. */
+static bool config_parse_cores(const char *text, uint64_t max, struct plugin_cores *out)
 {
-	char *field = (char *)config + key->offset;
+	struct plugin_cores cores = { 0 };
+	bool seen[HARP_CONFIG_CORE_MAX] = { false };
+
+	while (*text) {
+		char word[16];
+		size_t len = strcspn(text, ",");
+		char *dash;
+		uint64_t first, last;
+
+		if (len >= sizeof(word))
+			return false;
+		memcpy(word, text, len);
+		word[len] = '\0';
+		dash = strchr(word, '-');
+		if (dash)
+			*dash = '\0';
+		if (!config_parse_number(word, 0, HARP_CONFIG_CORE_MAX - 1, &first) ||
+		    !config_parse_number(dash ? dash + 1 : word, first, HARP_CONFIG_CORE_MAX - 1,
+					 &last))
+			return false;
+		for (; first <= last; first++) {
+			if (cores.count == max || seen[first])
+				return false;
+			seen[first] = true;
+			cores.core[cores.count++] = (uint16_t)first;
+		}
+		text += len;
+		if (*text == ',' && !*++text)
+			return false;
+	}
+	*out = cores;
+	return true;
+}
+
+static bool config_parse_text(const char *text, uint64_t min, uint64_t max, char *out)
+{
+	size_t len = strlen(text);
+
+	if (len < min || len > max)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)text[i] < ' ' || text[i] == '\x7f')
+			return false;
+	memcpy(out, text, len + 1);
+	return true;
+}
+
+static bool config_set(struct plugin_config *config, size_t index, const char *text)
+{
+	const struct harp_config_key *key = harp_config_key((unsigned)index);
+	char *field = (char *)config + config_fields[index];
+	struct plugin_cores cores;
 	uint64_t number;
 	uint32_t number32;
 
-	switch (key->type) {
-	case CONFIG_U32:
+	switch ((enum harp_config_type)key->type) {
+	case HARP_CONFIG_U32:
 		if (!config_parse_number(text, key->min, key->max, &number))
 			return false;
 		number32 = (uint32_t)number;
 		memcpy(field, &number32, sizeof(number32));
 		return true;
-	case CONFIG_MS:
-	case CONFIG_US:
+	case HARP_CONFIG_MS:
+	case HARP_CONFIG_US:
 		if (!config_parse_number(text, key->min, key->max, &number))
 			return false;
-		number *= key->type == CONFIG_MS ? 1000000u : 1000u;
+		number *= key->type == HARP_CONFIG_MS ? 1000000u : 1000u;
 		memcpy(field, &number, sizeof(number));
 		return true;
-	case CONFIG_CHOICE:
+	case HARP_CONFIG_CHOICE:
 		if (!config_parse_choice(text, key->unit, &number32))
 			return false;
 		memcpy(field, &number32, sizeof(number32));
 		return true;
-	case CONFIG_TEXT:
-		if (strlen(text) > key->max)
+	case HARP_CONFIG_TEXT:
+		return config_parse_text(text, key->min, key->max, field);
+	case HARP_CONFIG_CORES:
+		if (!config_parse_cores(text, key->max, &cores))
 			return false;
-		strcpy(field, text);
+		memcpy(field, &cores, sizeof(cores));
 		return true;
-	case CONFIG_TOOL:
-		return true;
+	case HARP_CONFIG_BOOL:
+	case HARP_CONFIG_LIST:
+	case HARP_CONFIG_PORTS:
+		break; /* harpd's and NICs' keys alone */
 	}
 	return false;
 }
 
-static void config_warn_value(const struct config_key *key, const char *text)
+/* source: "" for the environment, else what to say before the name. */
+static void config_warn_value(const struct harp_config_key *key, const char *source,
+			      const char *text)
 {
 	switch (key->type) {
-	case CONFIG_CHOICE:
-		WARN("%s=\"%.100s\" is not understood: it must be one of %s", key->name, text,
-		     key->unit);
+	case HARP_CONFIG_CHOICE:
+		WARN("%s%s=\"%.100s\" is not understood: it must be one of %s", source, key->name,
+		     text, key->unit);
 		break;
-	case CONFIG_TEXT:
-		WARN("%s=\"%.40s...\" is too long: at most %llu characters", key->name, text,
+	case HARP_CONFIG_TEXT:
+		WARN("%s%s=\"%.40s...\" is not understood: it must be %llu to %llu characters, "
+		     "none of them a control character",
+		     source, key->name, text, (unsigned long long)key->min,
 		     (unsigned long long)key->max);
 		break;
+	case HARP_CONFIG_CORES:
+		WARN("%s%s=\"%.100s\" is not understood: it must be at most %llu numbers below %u, "
+		     "none twice, like 2,4-7",
+		     source, key->name, text, (unsigned long long)key->max, HARP_CONFIG_CORE_MAX);
+		break;
 	default:
-		WARN("%s=\"%.100s\" is not understood: it must be a whole number of %s from %llu "
+		WARN("%s%s=\"%.100s\" is not understood: it must be a whole number of %s from %llu "
 		     "to %llu (default %s)",
-		     key->name, text, key->unit, (unsigned long long)key->min,
+		     source, key->name, text, key->unit, (unsigned long long)key->min,
 		     (unsigned long long)key->max, key->preset);
 	}
 }
@@ -166,39 +234,48 @@ static unsigned config_edits(const char *a, size_t a_len, const char *b)
 	return row[b_len];
 }
 
-static const struct config_key *config_find(const char *name, size_t len)
+/* Is it the name of a variable? The keys of [[nic]] are none. */
+static bool config_is_variable(const struct harp_config_key *key)
 {
-	for (size_t i = 0; i < CONFIG_KEY_COUNT; i++)
-		if (strlen(config_keys[i].name) == len && !strncmp(config_keys[i].name, name, len))
-			return &config_keys[i];
-	return NULL;
+	return !strncmp(key->name, CONFIG_PREFIX, strlen(CONFIG_PREFIX));
+}
+
+/* The key's index in harp_config_key(), harp_config_count() when there is none. */
+static unsigned config_find(const char *name, size_t len)
+{
+	const struct harp_config_key *key;
+	unsigned index = 0;
+
+	for (; (key = harp_config_key(index)); index++)
+		if (config_is_variable(key) && strlen(key->name) == len &&
+		    !strncmp(key->name, name, len))
+			break;
+	return index;
 }
 
 static void config_warn_unknown(const char *name, size_t len)
 {
 	unsigned least = CONFIG_HINT_EDITS_MAX + 1;
+	const struct harp_config_key *key;
 	const char *nearest = NULL;
-	char list[512] = "";
-	size_t used = 0;
 
-	for (size_t i = 0; i < CONFIG_KEY_COUNT && len <= CONFIG_NAME_BYTES_MAX; i++) {
-		unsigned edits = config_edits(name, len, config_keys[i].name);
+	for (unsigned i = 0; (key = harp_config_key(i)) && len <= CONFIG_NAME_BYTES_MAX; i++) {
+		unsigned edits;
 
+		if (!config_is_variable(key))
+			continue;
+		edits = config_edits(name, len, key->name);
 		if (edits < least) {
 			least = edits;
-			nearest = config_keys[i].name;
+			nearest = key->name;
 		}
 	}
-	if (nearest) {
+	if (nearest)
 		WARN("the variable %.*s is unknown and ignored: did you mean %s?", (int)len, name,
 		     nearest);
-		return;
-	}
-	for (size_t i = 0; i < CONFIG_KEY_COUNT && used < sizeof(list) - CONFIG_NAME_BYTES_MAX; i++)
-		used += (size_t)snprintf(list + used, sizeof(list) - used, " %s",
-					 config_keys[i].name);
-	WARN("the variable %.*s is unknown and ignored; there are:%s",
-	     (int)(len < CONFIG_NAME_BYTES_MAX ? len : CONFIG_NAME_BYTES_MAX), name, list);
+	else
+		WARN("the variable %.*s is unknown and ignored; `harpctl config show` lists those there are",
+		     (int)(len < CONFIG_NAME_BYTES_MAX ? len : CONFIG_NAME_BYTES_MAX), name);
 }
 
 static const char *config_lookup(char *const *environment, const char *name)
@@ -237,35 +314,107 @@ static int config_read_nccl(struct plugin_config *config, char *const *environme
 	return 0;
 }
 
-int config_read(struct plugin_config *out, char *const *environment)
+/* The two by which a job finds harpd: harpd can't tell them. */
+static bool config_finds_daemon(const struct harp_config_key *key)
+{
+	return !strcmp(key->name, "HARP_DAEMON") || !strcmp(key->name, "HARP_SOCKET");
+}
+
+/*
+ * One NAME=VALUE a line. What this plugin does not know a newer harpd may: said quietly. A value that is
+ * not understood is an error as in the environment: ranks that differ might wait for each other.
+ */
+static int config_read_settings(struct plugin_config *out, const char *settings)
+{
+	static const char source[] = "harp.toml of harpd: ";
+	int result = 0;
+
+	while (*settings) {
+		size_t len = strcspn(settings, "\n");
+		const char *equals = memchr(settings, '=', len);
+		size_t name_len = equals ? (size_t)(equals - settings) : len;
+		size_t value_len = equals ? len - name_len - 1 : 0;
+		unsigned index = config_find(settings, name_len);
+		char value[CONFIG_VALUE_BYTES_MAX];
+
+		if (!equals || index >= CONFIG_JOB_COUNT) {
+			if (len)
+				INFO("%s%.*s is unknown and ignored", source,
+				     (int)(name_len < CONFIG_NAME_BYTES_MAX
+						   ? name_len
+						   : CONFIG_NAME_BYTES_MAX),
+				     settings);
+		} else if (value_len && !config_finds_daemon(harp_config_key(index))) {
+			bool whole = value_len < sizeof(value);
+
+			snprintf(value, sizeof(value), "%.*s", (int)value_len, equals + 1);
+			if (!whole || !config_set(out, index, value)) {
+				config_warn_value(harp_config_key(index), source, value);
+				result = -EINVAL;
+			}
+		}
+		settings += len + (settings[len] == '\n');
+	}
+	return result;
+}
+
+static int config_read_environment(struct plugin_config *out, char *const *environment, bool hints)
+{
+	int result = 0;
+
+	for (; *environment; environment++) {
+		const char *name = *environment, *equals = strchr(name, '=');
+		unsigned index;
+
+		if (strncmp(name, CONFIG_PREFIX, strlen(CONFIG_PREFIX)) || !equals)
+			continue;
+		index = config_find(name, (size_t)(equals - name));
+		if (index >= harp_config_count()) {
+			if (hints)
+				config_warn_unknown(name, (size_t)(equals - name));
+		} else if (index < CONFIG_JOB_COUNT && equals[1] &&
+			   !config_set(out, index, equals + 1)) {
+			config_warn_value(harp_config_key(index), "", equals + 1);
+			result = -EINVAL;
+		}
+	}
+	return result;
+}
+
+/* Values that are good each and no good together. */
+static int config_check_together(const struct plugin_config *config)
+{
+	int result = 0;
+
+	if (config->congestion == HARP_CONGESTION_DCTCP && config->ecn == HARP_ECN_OFF) {
+		WARN("HARP_CONGESTION=dctcp needs ECN: HARP_ECN must not be off");
+		result = -EINVAL;
+	}
+	if (config->port_min > config->port_max) {
+		WARN("HARP_PORT_MIN=%u is above HARP_PORT_MAX=%u", config->port_min,
+		     config->port_max);
+		result = -EINVAL;
+	}
+	return result;
+}
+
+int config_read(struct plugin_config *out, char *const *environment, const char *settings)
 {
 	int result = 0;
 
 	memset(out, 0, sizeof(*out));
-	for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
-		bool good = config_set(out, &config_keys[i], config_keys[i].preset);
+	for (size_t i = 0; i < CONFIG_JOB_COUNT; i++) {
+		bool good = config_set(out, i, harp_config_key((unsigned)i)->preset);
 
 		assert(good);
 		(void)good;
 	}
-	for (char *const *entry = environment; *entry; entry++) {
-		const char *name = *entry, *equals = strchr(name, '=');
-		const struct config_key *key;
-
-		if (strncmp(name, CONFIG_PREFIX, strlen(CONFIG_PREFIX)) || !equals)
-			continue;
-		key = config_find(name, (size_t)(equals - name));
-		if (!key) {
-			config_warn_unknown(name, (size_t)(equals - name));
-		} else if (equals[1] && !config_set(out, key, equals + 1)) {
-			config_warn_value(key, equals + 1);
-			result = -EINVAL;
-		}
-	}
-	if (out->congestion == HARP_CONGESTION_DCTCP && out->ecn == HARP_ECN_OFF) {
-		WARN("HARP_CONGESTION=dctcp needs ECN: HARP_ECN must not be off");
+	if (settings)
+		result = config_read_settings(out, settings);
+	if (config_read_environment(out, environment, !settings))
 		result = -EINVAL;
-	}
+	if (config_check_together(out))
+		result = -EINVAL;
 	return result ? result : config_read_nccl(out, environment);
 }
 
@@ -285,10 +434,10 @@ static void config_own_directory(char *out, size_t len)
 	strcpy(out, path);
 }
 
-int plugin_config_load(void)
+int plugin_config_load(const char *settings)
 {
 	struct plugin_config config;
-	int result = config_read(&config, environ);
+	int result = config_read(&config, environ, settings);
 
 	if (result)
 		return result;

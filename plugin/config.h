@@ -6,9 +6,11 @@
 #include "plugin.h"
 
 /*
- * Fills out from environment (NAME=VALUE strings, then NULL). Every HARP_ variable with a bad value
- * or an unknown name gets one WARN. -EINVAL when a value is bad; out is then unusable.
+ * Fills out: the defaults, over them settings (what harp.toml says to jobs, of WELCOME: one NAME=VALUE a
+ * line; NULL: none), over them environment (NAME=VALUE strings, then NULL). Every value that is not understood
+ * gets one WARN. An unknown HARP_ variable gets one without settings; with them it was said before.
+ * -EINVAL when a value is bad; out is then unusable.
  */
-int config_read(struct plugin_config *out, char *const *environment);
+int config_read(struct plugin_config *out, char *const *environment, const char *settings);
 
 #endif

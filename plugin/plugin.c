@@ -120,7 +120,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	first = !ctx_list;
 	rc = forkguard_init();
 	if (!rc && first)
-		rc = plugin_config_load();
+		rc = plugin_config_load(NULL);
 	if (!rc && first)
 		rc = plugin_devices_load();
 	if (!rc) {

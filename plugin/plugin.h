@@ -30,8 +30,16 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 #define WARN(...) plugin_log(PLUGIN_WARN, __func__, __LINE__, __VA_ARGS__)
 #define INFO(...) plugin_log(PLUGIN_INFO, __func__, __LINE__, __VA_ARGS__)
 
-/* config.c: HARP_* variables, read once at the first init. */
+/* config.c: HARP_* variables and what harpd says of harp.toml, read at the first init. harp_config.h has the
+ * list of keys with their defaults. */
 enum plugin_path { PATH_AUTO, PATH_XDP, PATH_KERNEL };
+enum plugin_daemon { DAEMON_AUTO, DAEMON_OFF, DAEMON_REQUIRE };
+enum plugin_drive { DRIVE_AUTO, DRIVE_INLINE, DRIVE_DEDICATED };
+#define PLUGIN_CORES_MAX 64u
+struct plugin_cores {
+	uint32_t count;
+	uint16_t core[PLUGIN_CORES_MAX];
+};
 struct plugin_config {
 	enum plugin_path path;       /* HARP_PATH=auto|xdp|kernel */
 	uint32_t eager_bytes;        /* HARP_EAGER_BYTES, default 262144 */
@@ -46,13 +54,24 @@ struct plugin_config {
 	enum harp_congestion congestion; /* HARP_CONGESTION=default|newreno|cubic|dctcp|delay */
 	enum harp_ecn ecn;               /* HARP_ECN=default|off|request */
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
-	bool ifname_set;   /* named by the user: a default-route interface may be used */
-	int family;        /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
-	char lib_dir[256]; /* HARP_LIBDIR, else where this .so lies */
+	bool ifname_set;             /* named by the user: a default-route interface may be used */
+	int family;                  /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
+	char lib_dir[256];           /* HARP_LIBDIR, else where this .so lies */
+	enum plugin_daemon daemon;   /* HARP_DAEMON=auto|off|require */
+	char socket[108];            /* HARP_SOCKET; empty: HARP_LEASE_SOCKET */
+	uint32_t instances;          /* HARP_INSTANCES, for each device */
+	uint32_t port_min, port_max; /* HARP_PORT_MIN, HARP_PORT_MAX: without harpd */
+	enum plugin_drive drive;     /* HARP_DRIVE=auto|inline|dedicated */
+	struct plugin_cores cores;   /* HARP_CORES; none: harpd's suggestion or any */
+	uint64_t spin_ns;            /* HARP_SPIN_US: at most so long without work before sleep */
+	uint32_t page_flows;         /* HARP_PAGE_FLOWS */
+	char label[64];              /* HARP_LABEL; empty: the program's name */
+	char rss[1024];              /* HARP_RSS, for harp_rss_parse(); empty: ask the NIC */
 };
 const struct plugin_config *plugin_config(void);
-/* Reads the environment. -EINVAL names variable, value and range through WARN. */
-int plugin_config_load(void);
+/* Reads settings (of WELCOME, NULL before harpd was asked) and the environment, which beats them. -EINVAL
+ * names variable, value and range through WARN; what was read before then stays. */
+int plugin_config_load(const char *settings);
 
 /* device.c: the interfaces we offer, stable for the life of the process's first init. */
 struct device {

@@ -27,8 +27,9 @@ const struct plugin_config *plugin_config(void)
 	return &env_config;
 }
 
-int plugin_config_load(void)
+int plugin_config_load(const char *settings)
 {
+	(void)settings;
 	return 0;
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "config_keys.h"
+#include "harp_config.h"
 
 static unsigned failures, warnings;
 static char last_warning[2048];
@@ -43,7 +43,7 @@ static int read_one(struct plugin_config *config, const char *entry)
 
 	warnings = 0;
 	last_warning[0] = '\0';
-	return config_read(config, environment);
+	return config_read(config, environment, NULL);
 }
 
 static void test_defaults(void)
@@ -59,6 +59,10 @@ static void test_defaults(void)
 	CHECK(config.probe_interval_ns == 250000000ull && config.close_linger_ns == 50000000ull);
 	CHECK(config.guardian_idle_ns == 1000000ull && config.family == 0);
 	CHECK(!config.ifname[0] && !config.ifname_set && !config.lib_dir[0]);
+	CHECK(config.daemon == DAEMON_AUTO && !config.socket[0] && config.instances == 1);
+	CHECK(config.port_min == 61000 && config.port_max == 65535 && !config.rss[0]);
+	CHECK(config.drive == DRIVE_AUTO && !config.cores.count && config.spin_ns == 50000);
+	CHECK(config.page_flows == 256 && !config.label[0]);
 }
 
 static void test_values(void)
@@ -79,6 +83,16 @@ static void test_values(void)
 	CHECK(!read_one(&c, "HARP_CONNECT_TIMEOUT_MS=0050") && c.connect_timeout_ns == 50000000);
 	CHECK(!read_one(&c, "HARP_SPEED_MBPS=400000") && c.speed_mbps == 400000);
 	CHECK(!read_one(&c, "HARP_LIBDIR=/opt/harp") && !strcmp(c.lib_dir, "/opt/harp"));
+	CHECK(!read_one(&c, "HARP_DAEMON=require") && c.daemon == DAEMON_REQUIRE);
+	CHECK(!read_one(&c, "HARP_SOCKET=/run/x/s") && !strcmp(c.socket, "/run/x/s"));
+	CHECK(!read_one(&c, "HARP_INSTANCES=8") && c.instances == 8);
+	CHECK(!read_one(&c, "HARP_DRIVE=dedicated") && c.drive == DRIVE_DEDICATED);
+	CHECK(!read_one(&c, "HARP_SPIN_US=0") && c.spin_ns == 0);
+	CHECK(!read_one(&c, "HARP_RSS=unknown") && !strcmp(c.rss, "unknown"));
+	CHECK(!read_one(&c, "HARP_LABEL=rank 3") && !strcmp(c.label, "rank 3"));
+	CHECK(!read_one(&c, "HARP_PAGE_FLOWS=0") && c.page_flows == 0);
+	CHECK(!read_one(&c, "HARP_PORT_MIN=65535") && c.port_min == 65535);
+	CHECK(!read_one(&c, "HARP_RUN_DIR=anything at all")); /* harpd's: not ours to judge */
 	CHECK(!read_one(&c, "HARP_IFNAME==eth0,eth1") && !strcmp(c.ifname, "=eth0,eth1"));
 	CHECK(c.ifname_set);
 	CHECK(!read_one(&c, "NCCL_SOCKET_IFNAME=eth") && !strcmp(c.ifname, "eth") && c.ifname_set);
@@ -89,6 +103,23 @@ static void test_values(void)
 	CHECK(warnings == 0);
 }
 
+static void check_cores(const char *entry, unsigned count, unsigned first, unsigned last)
+{
+	struct plugin_config c;
+
+	CHECK(!read_one(&c, entry) && warnings == 0 && c.cores.count == count);
+	CHECK(c.cores.core[0] == first && c.cores.core[count - 1] == last);
+}
+
+static void test_cores(void)
+{
+	check_cores("HARP_CORES=0", 1, 0, 0);
+	check_cores("HARP_CORES=7,3", 2, 7, 3);
+	check_cores("HARP_CORES=2,4-7", 5, 2, 7);
+	check_cores("HARP_CORES=5-5,1023", 2, 5, 1023);
+	check_cores("HARP_CORES=100-163", 64, 100, 163);
+}
+
 static void test_what_excludes_each_other(void)
 {
 	char *environment[] = { (char *)(uintptr_t) "HARP_CONGESTION=dctcp",
@@ -96,8 +127,10 @@ static void test_what_excludes_each_other(void)
 	struct plugin_config config;
 
 	warnings = 0;
-	CHECK(config_read(&config, environment) == -EINVAL);
+	CHECK(config_read(&config, environment, NULL) == -EINVAL);
 	CHECK(warnings == 1 && strstr(last_warning, "HARP_ECN"));
+	CHECK(read_one(&config, "HARP_PORT_MAX=60999") == -EINVAL);
+	CHECK(warnings == 1 && strstr(last_warning, "HARP_PORT_MIN=61000 is above"));
 }
 
 static void test_precedence(void)
@@ -106,9 +139,9 @@ static void test_precedence(void)
 				(char *)(uintptr_t) "HARP_IFNAME=ens1", NULL };
 	struct plugin_config config;
 
-	CHECK(!config_read(&config, environment) && !strcmp(config.ifname, "ens1"));
+	CHECK(!config_read(&config, environment, NULL) && !strcmp(config.ifname, "ens1"));
 	environment[1] = (char *)(uintptr_t) "HARP_IFNAME=";
-	CHECK(!config_read(&config, environment) && !strcmp(config.ifname, "eth0"));
+	CHECK(!config_read(&config, environment, NULL) && !strcmp(config.ifname, "eth0"));
 }
 
 /* The line names the variable, what was found, and what would do. */
@@ -147,6 +180,22 @@ static void test_bad_values(void)
 	check_bad("HARP_FRAMES=18446744073709559808", "1844", "frames");
 	check_bad("HARP_CONNECT_TIMEOUT_MS=9", "9", "ms from 10 to 3600000");
 	check_bad("HARP_GUARDIAN_IDLE_US=2000000", "2000000", "us");
+	check_bad("HARP_DAEMON=yes", "yes", "auto|off|require");
+	check_bad("HARP_INSTANCES=0", "0", "from 1 to 64");
+	check_bad("HARP_CORES=4-2", "4-2", "like 2,4-7");
+	check_bad("HARP_CORES=1,1", "1,1", "none twice");
+	check_bad("HARP_CORES=0-3,2", "0-3,2", "none twice");
+	check_bad("HARP_CORES=1,", "1,", "numbers");
+	check_bad("HARP_CORES=,1", ",1", "numbers");
+	check_bad("HARP_CORES=1-", "1-", "numbers");
+	check_bad("HARP_CORES=-1", "-1", "numbers");
+	check_bad("HARP_CORES=1--2", "1--2", "numbers");
+	check_bad("HARP_CORES=1024", "1024", "below 1024");
+	check_bad("HARP_CORES=0-64", "0-64", "at most 64");
+	check_bad("HARP_CORES=0-18446744073709551615", "0-1844", "numbers");
+	check_bad("HARP_CORES=00000000000000000001", "000", "numbers");
+	check_bad("HARP_LABEL=a\nb", "a\nb", "control character");
+	check_bad("HARP_LABEL=\x7f", "\x7f", "control character");
 	memset(entry + strlen(entry), 'x', 300);
 	check_bad(entry, "/xxx", "255");
 	memset(ifname + strlen(ifname), 'x', 300);
@@ -170,41 +219,106 @@ static void test_unknown(void)
 	check_hint("HARP_IFNAEM=eth0", "did you mean HARP_IFNAME?");
 	check_hint("HARP_CONNECT_TIMEOUT=1", "did you mean HARP_CONNECT_TIMEOUT_MS?");
 	check_hint("HARP_path=1", "did you mean HARP_PATH?");
-	check_hint("HARP_=1", "did you mean HARP_ECN?");
-	check_hint("HARP_COMPLETELY_ELSEWHERE=1", "there are: HARP_PATH");
+	check_hint("HARP_=1", "did you mean HARP_RSS?");
+	check_hint("HARP_COMPLETELY_ELSEWHERE=1", "harpctl config show");
 	memset(entry + strlen(entry), 'Y', 300);
 	strcat(entry, "=1");
-	check_hint(entry, "there are: HARP_PATH");
+	check_hint(entry, "harpctl config show");
 }
 
-/* Every key of the list takes its own default, and its help is a sentence worth printing. */
-static void test_list(void)
+static int read_settings(struct plugin_config *config, const char *entry, const char *settings)
 {
-#define KEY(name, type, field, unit, min, max, preset, help) { #name, preset, help },
-	static const struct {
-		const char *name, *preset, *help;
-	} keys[] = { CONFIG_KEYS(KEY) };
-#undef KEY
-	struct plugin_config defaults, config;
-	char entry[128];
+	char *environment[] = { (char *)(uintptr_t)entry, NULL };
+
+	warnings = 0;
+	last_warning[0] = '\0';
+	return config_read(config, environment, settings);
+}
+
+/* What harpd says lies beneath the environment and above the defaults. */
+static void test_settings(void)
+{
+	struct plugin_config c, defaults;
 
 	CHECK(!read_one(&defaults, "X=1"));
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-		snprintf(entry, sizeof(entry), "%s=%s", keys[i].name, keys[i].preset);
-		CHECK(!read_one(&config, entry) && warnings == 0);
-		CHECK(!memcmp(&config, &defaults, sizeof(config)));
-		CHECK(!strncmp(keys[i].name, "HARP_", 5) && strlen(keys[i].help) > 20);
+	CHECK(!read_settings(&c, "X=1", "") && !memcmp(&c, &defaults, sizeof(c)));
+	CHECK(!read_settings(&c, "X=1", "\n\n") && !memcmp(&c, &defaults, sizeof(c)));
+	CHECK(!read_settings(&c, "X=1", "HARP_FRAMES=1024\nHARP_PATH=xdp\nHARP_CORES=1,3\n"));
+	CHECK(c.frames == 1024 && c.path == PATH_XDP && c.cores.count == 2);
+	CHECK(!read_settings(&c, "HARP_FRAMES=2048", "HARP_FRAMES=1024\nHARP_PATH=xdp"));
+	CHECK(c.frames == 2048 && c.path == PATH_XDP);
+	/* An empty variable is an unset one, and so is an empty setting. */
+	CHECK(!read_settings(&c, "HARP_FRAMES=", "HARP_FRAMES=1024") && c.frames == 1024);
+	CHECK(!read_settings(&c, "X=1", "HARP_FRAMES=\nHARP_PATH=") && c.frames == 8192);
+	/* How harpd is found was settled before harpd spoke. */
+	CHECK(!read_settings(&c, "X=1", "HARP_DAEMON=off\nHARP_SOCKET=/elsewhere"));
+	CHECK(c.daemon == DAEMON_AUTO && !c.socket[0]);
+	CHECK(!read_settings(&c, "NCCL_SOCKET_IFNAME=eth0", "HARP_IFNAME=ens1"));
+	CHECK(!strcmp(c.ifname, "ens1") && c.ifname_set);
+	/* A newer harpd may say more than we know; and of a misspelt variable we spoke before. */
+	CHECK(!read_settings(&c, "HARP_PATHS=xdp",
+			     "HARP_TELEPATHY=on\nno equals sign\nHARP_RUN_DIR=/x"));
+	CHECK(!memcmp(&c, &defaults, sizeof(c)) && warnings == 0);
+}
+
+static void check_bad_settings(const char *settings, const char *value)
+{
+	struct plugin_config c;
+
+	CHECK(read_settings(&c, "X=1", settings) == -EINVAL && warnings == 1);
+	CHECK(strstr(last_warning, "harp.toml of harpd: HARP_") && strstr(last_warning, value));
+}
+
+static void test_bad_settings(void)
+{
+	char settings[4096] = "HARP_RSS=";
+	struct plugin_config c;
+
+	check_bad_settings("HARP_FRAMES=12", "from 1024 to 1048576");
+	check_bad_settings("HARP_ECN=off\nHARP_PATH=dpdk\nHARP_ECN=off", "auto|xdp|kernel");
+	check_bad_settings("HARP_IFNAME=a\tb", "control character");
+	/* The environment does not mend a file that is wrong. */
+	CHECK(read_settings(&c, "HARP_FRAMES=2048", "HARP_FRAMES=12") == -EINVAL);
+	CHECK(read_settings(&c, "HARP_ECN=off", "HARP_CONGESTION=dctcp") == -EINVAL);
+	CHECK(strstr(last_warning, "needs ECN"));
+	memset(settings + strlen(settings), 'x', 3000);
+	check_bad_settings(settings, "1023 characters");
+	settings[9 + 1023] = '\0';
+	CHECK(!read_settings(&c, "X=1", settings) && strlen(c.rss) == 1023);
+}
+
+/* Every job key takes its own default, from both sources, and its help is a sentence worth printing. */
+static void test_list(void)
+{
+	struct plugin_config defaults, config;
+	const struct harp_config_key *key;
+	char entry[160];
+
+	CHECK(!read_one(&defaults, "X=1"));
+	for (unsigned i = 0; (key = harp_config_key(i)); i++) {
+		if (!strncmp(key->name, "HARP_", 5)) {
+			snprintf(entry, sizeof(entry), "%s=%s", key->name, key->preset);
+			CHECK(!read_one(&config, entry) && warnings == 0);
+			CHECK(!memcmp(&config, &defaults, sizeof(config)));
+			CHECK(!read_settings(&config, "X=1", entry) && warnings == 0);
+			CHECK(!memcmp(&config, &defaults, sizeof(config)));
+		}
+		CHECK(strlen(key->help) > 20 && key->readers && key->min <= key->max);
 	}
+	CHECK(harp_config_count() > 40 && !harp_config_key(harp_config_count()));
 }
 
 int main(void)
 {
 	test_defaults();
 	test_values();
+	test_cores();
 	test_what_excludes_each_other();
 	test_precedence();
 	test_bad_values();
 	test_unknown();
+	test_settings();
+	test_bad_settings();
 	test_list();
 	return failures != 0;
 }

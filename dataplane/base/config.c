@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.c - the lists of harp_config.h as one table. */
+#include "harp_config.h"
+
+#include <stddef.h>
+
+/* The lists write readers by their short names. */
+enum { JOB = HARP_CONFIG_JOB, DAEMON = HARP_CONFIG_DAEMON, TOOL = HARP_CONFIG_TOOL };
+
+#define CONFIG_ROW(name, type, table, key, field, unit, min, max, preset, apply, readers, help)    \
+	{                                                                                          \
+		#name,                                                                             \
+		table,                                                                             \
+		key,                                                                               \
+		unit,                                                                              \
+		preset,                                                                            \
+		help,                                                                              \
+		min,                                                                               \
+		max,                                                                               \
+		HARP_CONFIG_##type,                                                                \
+		HARP_CONFIG_##apply,                                                               \
+		readers                                                                            \
+	},
+
+static const struct harp_config_key config_table[] = {
+	/* clang-format off */
+	HARP_CONFIG_JOB_KEYS(CONFIG_ROW)
+	HARP_CONFIG_DAEMON_KEYS(CONFIG_ROW)
+	HARP_CONFIG_NIC_KEYS(CONFIG_ROW)
+	HARP_CONFIG_TOOL_KEYS(CONFIG_ROW)
+	/* clang-format on */
+};
+#define CONFIG_COUNT (sizeof(config_table) / sizeof(config_table[0]))
+
+unsigned harp_config_count(void)
+{
+	return CONFIG_COUNT;
+}
+
+const struct harp_config_key *harp_config_key(unsigned index)
+{
+	return index < CONFIG_COUNT ? &config_table[index] : NULL;
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * harp_config.h - every setting of HARP, once. The plugin's parser of the environment, harp.toml and its
+ * checks, harpctl's commands, the hints for misspelt names and docs/configuration.md come from these lists.
+ *
+ * Environment beats harp.toml beats default. An empty variable counts as unset.
+ *
+ * KEY(name, type, table, key, field, unit, min, max, preset, apply, readers, help)
+ *   name     the variable; for NIC keys, of which there are as many as NICs, only a name: [[nic]] alone sets them
+ *   type     BOOL     true or false
+ *            U32      a whole number
+ *            MS, US   a whole number of milliseconds, microseconds; C fields hold nanoseconds (uint64_t)
+ *            CHOICE   one of the words in unit, in the order of the C field's enum
+ *            TEXT     min to max bytes, without control characters
+ *            LIST     words with commas between; in harp.toml an array of strings. At most max words
+ *            CORES    numbers and ranges in order, "2,4-7"; in harp.toml that string or an array of numbers.
+ *                     At most max numbers, each below HARP_CONFIG_CORE_MAX
+ *            PORTS    one range of ports, "61000-65535"
+ *   table, key  where it stands in harp.toml; "" : it is a variable only
+ *   field    of struct plugin_config (plugin/plugin.h); 0 where the plugin does not read it
+ *   unit     for people; of CHOICE the words, with | between
+ *   preset   the default, as text
+ *   apply    LIVE     SIGHUP to harpd is enough: it holds for jobs, leases and connections from then on
+ *            RESTART  needs `harpctl restart`
+ *   readers  JOB the plugin, DAEMON harpd, TOOL harpctl and the tests; several with | between
+ *
+ * Append to a list's end or insert where it reads best: nothing depends on the order, and names are never
+ * given a second meaning.
+ */
+#ifndef HARP_CONFIG_H
+#define HARP_CONFIG_H
+
+#include <stdint.h>
+
+#include "harp.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HARP_CONFIG_FILE "/etc/harp/harp.toml"
+#define HARP_CONFIG_CORE_MAX 1024u /* core numbers are below it */
+#define HARP_CONFIG_LIST_MAX 64u   /* entries of any LIST or CORES */
+
+/* What the plugin reads. harp.toml's values of these reach a job through harpd (WELCOME) or `harpctl env`. */
+#define HARP_CONFIG_JOB_KEYS(KEY)                                                                            \
+	KEY(HARP_PATH, CHOICE, "job", "path", path, "auto|xdp|kernel", 0, 0, "auto", LIVE, JOB,              \
+	    "What carries the data: AF_XDP and HARP's TCP, kernel TCP, or the best to be had. "              \
+	    "A path asked for by name that cannot be had is an error")                                       \
+	KEY(HARP_DAEMON, CHOICE, "job", "daemon", daemon, "auto|off|require", 0, 0, "auto", LIVE,            \
+	    JOB,                                                                                             \
+	    "Whose queues a job uses. auto: leases from harpd where its socket is there, else the "          \
+	    "process's own where it has the privileges; off: never ask harpd; require: an error "            \
+	    "without harpd")                                                                                 \
+	KEY(HARP_SOCKET, TEXT, "daemon", "socket", socket, "path", 0, 107, "", RESTART,                      \
+	    JOB | DAEMON | TOOL,                                                                             \
+	    "harpd's socket. Empty: harpd.sock in run_dir for harpd and harpctl, "                           \
+	    "/run/harp/harpd.sock for jobs")                                                                 \
+	KEY(HARP_IFNAME, TEXT, "job", "ifname", ifname, "interfaces", 0, 255, "", LIVE, JOB,                 \
+	    "Interfaces to offer, in the syntax of NCCL_SOCKET_IFNAME and before it: a list of "             \
+	    "prefixes; with = in front whole names; with ^ in front those not to take")                      \
+	KEY(HARP_XDP_MODE, CHOICE, "job", "xdp_mode", xdp_mode, "auto|generic|native", 0, 0,                 \
+	    "auto", LIVE, JOB,                                                                               \
+	    "Where a process without harpd attaches its XDP program; auto: wherever the kernel's own TCP "   \
+	    "loses nothing")                                                                                 \
+	KEY(HARP_INSTANCES, U32, "job", "instances", instances, "instances", 1, 64, "1", LIVE,               \
+	    JOB,                                                                                             \
+	    "Queues that one process asks for on each interface, each with a stack of its own; "             \
+	    "connections are spread over them")                                                              \
+	KEY(HARP_FRAMES, U32, "job", "frames", frames, "frames", 1024, 1048576, "8192", LIVE, JOB,           \
+	    "Packet buffers of each AF_XDP queue, 2048 or 4096 bytes each")                                  \
+	KEY(HARP_PORT_MIN, U32, "job", "port_min", port_min, "port", 1024, 65535, "61000", LIVE,             \
+	    JOB,                                                                                             \
+	    "First local port of a process without harpd; with harpd the lease says which ports")            \
+	KEY(HARP_PORT_MAX, U32, "job", "port_max", port_max, "port", 1024, 65535, "65535", LIVE,             \
+	    JOB, "Last local port of a process without harpd")                                               \
+	KEY(HARP_RSS, TEXT, "job", "rss", rss, "rule", 0, 1023, "", LIVE, JOB,                               \
+	    "How the NIC chooses a queue for a packet, where a process without harpd must not believe what " \
+	    "the NIC says. Empty: ask the NIC; unknown: find out by trying; toeplitz:KEY[:TABLE]: key in "   \
+	    "hexadecimal, table of queue numbers with commas between")                                       \
+	KEY(HARP_LABEL, TEXT, "", "", label, "name", 0, 63, "", LIVE, JOB,                                   \
+	    "What harpctl calls this process; empty: the program's name")                                    \
+	KEY(HARP_PAGE_FLOWS, U32, "job", "page_flows", page_flows, "connections", 0, 4096, "256",            \
+	    LIVE, JOB | DAEMON,                                                                              \
+	    "Connections of an instance that `harpctl flows` can show at once; 0: none")                     \
+	KEY(HARP_SPEED_MBPS, U32, "job", "speed_mbps", speed_mbps, "Mbit/s", 0, 10000000, "0",               \
+	    LIVE, JOB,                                                                                       \
+	    "Speed to report to NCCL; 0: what the interface says, 10000 when it says nothing")               \
+	KEY(HARP_EAGER_BYTES, U32, "job", "eager_bytes", eager_bytes, "bytes", 4096, 16777216,               \
+	    "262144", LIVE, JOB,                                                                             \
+	    "Bytes per comm that may travel before the receiver has posted a receive")                       \
+	KEY(HARP_LIBDIR, TEXT, "job", "libdir", lib_dir, "directory", 0, 255, "", LIVE, JOB,                 \
+	    "Where libharp-xdp.so lies; empty: beside this library")                                         \
+	KEY(HARP_DRIVE, CHOICE, "drive", "mode", drive, "auto|inline|dedicated", 0, 0, "auto",               \
+	    LIVE, JOB,                                                                                       \
+	    "Who drives a stack. inline: NCCL's own threads while they poll; dedicated: a thread of its "    \
+	    "own; auto: dedicated where the process may use two cores for each instance and one more")       \
+	KEY(HARP_CORES, CORES, "drive", "cores", cores, "cores", 0, 64, "", LIVE, JOB,                       \
+	    "Cores of the dedicated threads, one after the other, from the start again when there are "      \
+	    "fewer; empty: what harpd suggests, else wherever the scheduler puts them")                      \
+	KEY(HARP_SPIN_US, US, "drive", "spin_us", spin_ns, "us", 0, 1000000, "50", LIVE, JOB,                \
+	    "For how long at most a dedicated thread that has nothing to do goes on polling before it "      \
+	    "sleeps; 0: it sleeps at once")                                                                  \
+	KEY(HARP_GUARDIAN_IDLE_US, US, "drive", "guardian_idle_us", guardian_idle_ns, "us", 10,              \
+	    1000000, "1000", LIVE, JOB,                                                                      \
+	    "After how long without a call from NCCL the guardian thread drives the stack")                  \
+	KEY(HARP_CONGESTION, CHOICE, "tcp", "congestion", congestion,                                        \
+	    "default|newreno|cubic|dctcp|delay", 0, 0, "default", LIVE, JOB,                                 \
+	    "Congestion control of HARP's TCP; default: cubic. dctcp is for networks whose switches "        \
+	    "mark (ECN), and for all ranks")                                                                 \
+	KEY(HARP_ECN, CHOICE, "tcp", "ecn", ecn, "default|off|request", 0, 0, "default", LIVE,               \
+	    JOB,                                                                                             \
+	    "Explicit congestion notification of HARP's TCP; default: asked for by dctcp, agreed to "        \
+	    "when a peer asks")                                                                              \
+	KEY(HARP_CONNECT_TIMEOUT_MS, MS, "tcp", "connect_timeout_ms", connect_timeout_ns, "ms",              \
+	    10, 3600000, "30000", LIVE, JOB,                                                                 \
+	    "How long connect and accept may take before they fail")                                         \
+	KEY(HARP_USER_TIMEOUT_MS, MS, "tcp", "user_timeout_ms", user_timeout_ns, "ms", 100,                  \
+	    86400000, "120000", LIVE, JOB,                                                                   \
+	    "How long sent data may stay unacknowledged before the peer counts as gone (RFC 5482)")          \
+	KEY(HARP_PROBE_INTERVAL_MS, MS, "tcp", "probe_interval_ms", probe_interval_ns, "ms", 0,              \
+	    60000, "250", LIVE, JOB,                                                                         \
+	    "How often a silent peer is probed while a request waits for it; 0: never")                      \
+	KEY(HARP_CLOSE_LINGER_MS, MS, "tcp", "close_linger_ms", close_linger_ns, "ms", 0, 1000,              \
+	    "50", LIVE, JOB, "How long a close may wait for the last acknowledgements")
+
+/* What harpd reads, beside the NICs. */
+#define HARP_CONFIG_DAEMON_KEYS(KEY)                                                                         \
+	KEY(HARP_RUN_DIR, TEXT, "daemon", "run_dir", 0, "directory", 1, 90, "/run/harp", RESTART,            \
+	    DAEMON | TOOL,                                                                                   \
+	    "Where harpd keeps its socket, its state and the bpffs directory of what it pins; each "         \
+	    "harpd of a machine needs its own")                                                              \
+	KEY(HARP_SOCKET_GROUP, TEXT, "daemon", "socket_group", 0, "group", 0, 63, "", RESTART,               \
+	    DAEMON,                                                                                          \
+	    "Group that owns the socket, which is then closed to everybody else; empty: everybody may "      \
+	    "connect, and users and groups decide who is given a lease")                                     \
+	KEY(HARP_USERS, LIST, "daemon", "users", 0, "users", 0, 64, "", LIVE, DAEMON,                        \
+	    "Users, by name or number, who may have leases besides root; * for everybody. A lease lets "     \
+	    "its holder send any frame on its NIC")                                                          \
+	KEY(HARP_GROUPS, LIST, "daemon", "groups", 0, "groups", 0, 64, "harp", LIVE, DAEMON,                 \
+	    "Groups, by name or number, whose members may have leases. One that does not exist has no "      \
+	    "members")                                                                                       \
+	KEY(HARP_LEASES_PER_UID, U32, "daemon", "leases_per_uid", 0, "leases", 1, 4096, "64",                \
+	    LIVE, DAEMON, "Leases that one user may hold at a time")                                         \
+	KEY(HARP_CONNECTIONS_PER_UID, U32, "daemon", "connections_per_uid", 0, "connections", 1,             \
+	    4096, "128", LIVE, DAEMON,                                                                       \
+	    "Connections to the socket that one user may hold at a time")                                    \
+	KEY(HARP_PORTS_PER_INSTANCE, U32, "daemon", "ports_per_instance", 0, "ports", 0, 4096,               \
+	    "0", LIVE, DAEMON,                                                                               \
+	    "Local ports of a lease; 0: 256, or fewer where the NIC's range does not give so many to twice " \
+	    "its queues")                                                                                    \
+	KEY(HARP_PORT_REST_MS, MS, "daemon", "port_rest_ms", 0, "ms", 0, 3600000, "60000", LIVE,             \
+	    DAEMON,                                                                                          \
+	    "How long a lease's ports rest before they are leased again, so that nothing late reaches "      \
+	    "their next holder")                                                                             \
+	KEY(HARP_FRAMES_MAX, U32, "daemon", "frames_max", 0, "frames", 1024, 1048576, "65536",               \
+	    LIVE, DAEMON, "Packet buffers that a lease gets at most, whatever the job asks for")             \
+	KEY(HARP_HUGE_PAGES, U32, "daemon", "huge_pages", 0, "pages of 2 MiB", 0, 1048576, "0",              \
+	    RESTART, DAEMON,                                                                                 \
+	    "Huge pages that the host shall have while harpd runs; 0: as many as there are. Packet buffers " \
+	    "lie in them where there are enough")                                                            \
+	KEY(HARP_PREPARE, BOOL, "daemon", "prepare", 0, "", 0, 1, "true", RESTART, DAEMON,                   \
+	    "Whether harpd may change NICs and the host as [[nic]] says and put them back when it stops; "   \
+	    "false: it leases what is there")                                                                \
+	KEY(HARP_LOG_LEVEL, CHOICE, "daemon", "log_level", 0, "error|warning|info|debug", 0, 0,              \
+	    "info", LIVE, DAEMON, "What harpd logs: lines of this level and above")                          \
+	KEY(HARP_METRICS_ADDRESS, TEXT, "metrics", "address", 0, "address", 1, 63, "127.0.0.1",              \
+	    RESTART, DAEMON,                                                                                 \
+	    "Address that harpd serves Prometheus on; it asks nobody who they are")                          \
+	KEY(HARP_METRICS_PORT, U32, "metrics", "port", 0, "port", 0, 65535, "9747", RESTART,                 \
+	    DAEMON, "Port that harpd serves Prometheus on; 0: it does not")
+
+/* One [[nic]] of harp.toml each: what harpd makes of a NIC and puts back when it stops. */
+#define HARP_CONFIG_NIC_KEYS(KEY)                                                                             \
+	KEY(IFNAME, TEXT, "nic", "ifname", 0, "interface", 1, 15, "", RESTART, DAEMON,                        \
+	    "The interface; every [[nic]] needs one, and none may come twice")                                \
+	KEY(QUEUES, U32, "nic", "queues", 0, "queues", 0, 256, "0", RESTART, DAEMON,                          \
+	    "Queues that the NIC shall have; 0: as many as it has")                                           \
+	KEY(LEASE_QUEUES, CORES, "nic", "lease_queues", 0, "queues", 0, 64, "", LIVE, DAEMON,                 \
+	    "Queues that may be leased, 1,3-7 say; empty: all of them")                                       \
+	KEY(PORTS, PORTS, "nic", "ports", 0, "ports", 1024, 65535, "61000-65535", RESTART, DAEMON,            \
+	    "Local ports that belong to HARP on this host (ip_local_reserved_ports) and are cut into the "    \
+	    "leases' blocks")                                                                                 \
+	KEY(XDP_MODE, CHOICE, "nic", "xdp_mode", 0, "auto|generic|native", 0, 0, "auto", RESTART,             \
+	    DAEMON,                                                                                           \
+	    "Where the XDP program is attached; auto: wherever the kernel's own TCP loses nothing")           \
+	KEY(RSS, TEXT, "nic", "rss", 0, "rule", 0, 1023, "", LIVE, DAEMON,                                    \
+	    "As HARP_RSS, for this NIC. Empty: ask the NIC")                                                  \
+	KEY(RX_RING, U32, "nic", "rx_ring", 0, "packets", 0, 65536, "0", RESTART, DAEMON,                     \
+	    "Length of the NIC's receive rings; 0: as it is")                                                 \
+	KEY(TX_RING, U32, "nic", "tx_ring", 0, "packets", 0, 65536, "0", RESTART, DAEMON,                     \
+	    "Length of the NIC's transmit rings; 0: as it is")                                                \
+	KEY(COALESCE, CHOICE, "nic", "coalesce", 0, "keep|low|adaptive|set", 0, 0, "keep",                    \
+	    RESTART, DAEMON,                                                                                  \
+	    "Interrupt coalescing. keep: as it is; low: an interrupt for each packet; adaptive: the driver "  \
+	    "decides; set: coalesce_rx_us and coalesce_tx_us")                                                \
+	KEY(COALESCE_RX_US, US, "nic", "coalesce_rx_us", 0, "us", 0, 10000, "8", RESTART, DAEMON,             \
+	    "Longest wait of a received packet for its interrupt, with coalesce = \"set\"")                   \
+	KEY(COALESCE_TX_US, US, "nic", "coalesce_tx_us", 0, "us", 0, 10000, "8", RESTART, DAEMON,             \
+	    "Longest wait of a completion for its interrupt, with coalesce = \"set\"")                        \
+	KEY(DEFER_IRQS, U32, "nic", "defer_irqs", 0, "polls", 0, 1000, "0", RESTART, DAEMON,                  \
+	    "napi_defer_hard_irqs: empty polls before interrupts are enabled again; 0: as it is")             \
+	KEY(GRO_FLUSH_US, US, "nic", "gro_flush_us", 0, "us", 0, 10000, "0", RESTART, DAEMON,                 \
+	    "gro_flush_timeout, which goes with defer_irqs; 0: as it is")                                     \
+	KEY(LRO, CHOICE, "nic", "lro", 0, "keep|on|off", 0, 0, "off", RESTART, DAEMON,                        \
+	    "Large receive offload; most drivers have no native XDP with it")                                 \
+	KEY(GRO_HW, CHOICE, "nic", "gro_hw", 0, "keep|on|off", 0, 0, "off", RESTART, DAEMON,                  \
+	    "GRO in hardware, which merges packets before XDP sees them")                                     \
+	KEY(GRO, CHOICE, "nic", "gro", 0, "keep|on|off", 0, 0, "keep", RESTART, DAEMON,                       \
+	    "GRO of the kernel's own traffic")                                                                \
+	KEY(TSO, CHOICE, "nic", "tso", 0, "keep|on|off", 0, 0, "keep", RESTART, DAEMON,                       \
+	    "Segmentation offload of the kernel's own traffic")                                               \
+	KEY(RX_CHECKSUM, CHOICE, "nic", "rx_checksum", 0, "keep|on|off", 0, 0, "keep", RESTART,               \
+	    DAEMON, "Receive checksum offload")                                                               \
+	KEY(TX_CHECKSUM, CHOICE, "nic", "tx_checksum", 0, "keep|on|off", 0, 0, "keep", RESTART,               \
+	    DAEMON, "Transmit checksum offload of the kernel's own traffic")                                  \
+	KEY(IRQ_AFFINITY, CHOICE, "nic", "irq_affinity", 0, "keep|local|cores", 0, 0, "keep",                 \
+	    RESTART, DAEMON,                                                                                  \
+	    "Where the queues' interrupts go. keep: as they are; local: one after the other to the cores of " \
+	    "the NIC's NUMA node; cores: to those of irq_cores")                                              \
+	KEY(IRQ_CORES, CORES, "nic", "irq_cores", 0, "cores", 0, 64, "", RESTART, DAEMON,                     \
+	    "Cores of the queues' interrupts, queue 0 first, with irq_affinity = \"cores\"")                  \
+	KEY(CORES, CORES, "nic", "cores", 0, "cores", 0, 64, "", LIVE, DAEMON,                                \
+	    "Cores to suggest to jobs for their dedicated threads, one for each lease; empty: those of the "  \
+	    "NIC's NUMA node")
+
+/* Variables that only harpctl, harpd or the tests look at. */
+#define HARP_CONFIG_TOOL_KEYS(KEY)                                                                     \
+	KEY(HARP_CONFIG, TEXT, "", "", 0, "file", 0, 1023, "", RESTART, DAEMON | TOOL,                 \
+	    "The configuration file. Empty: /etc/harp/harp.toml, which may be absent; a file that is " \
+	    "named must be there")                                                                     \
+	KEY(HARP_BUILD, TEXT, "", "", 0, "directory", 0, 1023, "", RESTART, TOOL,                      \
+	    "The build tree that a source tree's harpctl uses; empty: build/ beside harp/")            \
+	KEY(HARP_SEEDS, U32, "", "", 0, "seeds", 1, 100000000, "20000", RESTART, TOOL,                 \
+	    "Seeds of the simulator that `make test-long` runs")
+
+/* NCCL's own variables that HARP reads too: name, help. */
+#define HARP_CONFIG_NCCL_KEYS(KEY)                                                                 \
+	KEY(NCCL_SOCKET_IFNAME, "Interfaces to offer when HARP_IFNAME is unset")                   \
+	KEY(NCCL_SOCKET_FAMILY, "AF_INET or AF_INET6: addresses of that family only")              \
+	KEY(NCCL_COMM_ID, "Without any interface named: prefer those on the subnet of its address")
+
+enum harp_config_type {
+	HARP_CONFIG_BOOL = 0,
+	HARP_CONFIG_U32 = 1,
+	HARP_CONFIG_MS = 2,
+	HARP_CONFIG_US = 3,
+	HARP_CONFIG_CHOICE = 4,
+	HARP_CONFIG_TEXT = 5,
+	HARP_CONFIG_LIST = 6,
+	HARP_CONFIG_CORES = 7,
+	HARP_CONFIG_PORTS = 8,
+};
+enum harp_config_apply { HARP_CONFIG_LIVE = 0, HARP_CONFIG_RESTART = 1 };
+/* Who reads a key: a set. */
+#define HARP_CONFIG_JOB 1u
+#define HARP_CONFIG_DAEMON 2u
+#define HARP_CONFIG_TOOL 4u
+
+struct harp_config_key {
+	const char *name; /* the variable; of a [[nic]] key the name within it, in capitals */
+	const char *table, *key; /* "" when it is a variable only; table "nic": in [[nic]] alone */
+	const char *unit, *preset, *help;
+	uint64_t min, max;
+	uint32_t type;    /* enum harp_config_type */
+	uint32_t apply;   /* enum harp_config_apply */
+	uint32_t readers; /* HARP_CONFIG_JOB and so on */
+};
+/* The keys of all lists, job keys first, then harpd's, NICs', tools'. */
+HARP_API unsigned harp_config_count(void);
+/* NULL past the end. */
+HARP_API const struct harp_config_key *harp_config_key(unsigned index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
