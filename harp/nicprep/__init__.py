@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares NICs and their host for HARP as harp.toml asks, remembers how they were, puts it back.
+
+    host = Host()
+    result = prepare([NicConfig("eth1", queues=8)], HostConfig(), host, record, Undo.from_json(old))
+    ...
+    restore(result.undo, host, record)
+
+Nothing but the reserved ports is changed unless it is asked for, and never an MTU. `record` writes
+Undo.to_json() where a restarted harpd finds it. undo.py has the theory of operation.
+"""
+
+from harp.nicprep.host import Host
+from harp.nicprep.plan import Change, HostConfig, NicConfig, plan, plan_host
+from harp.nicprep.prepare import prepare
+from harp.nicprep.topology import cores_of_queues, interrupts
+from harp.nicprep.transport import Ethtool, KernelEthtool
+from harp.nicprep.undo import Outcome, Result, Undo, apply, restore
+
+__all__ = [
+    "Change",
+    "Ethtool",
+    "Host",
+    "HostConfig",
+    "KernelEthtool",
+    "NicConfig",
+    "Outcome",
+    "Result",
+    "Undo",
+    "apply",
+    "cores_of_queues",
+    "interrupts",
+    "plan",
+    "plan_host",
+    "prepare",
+    "restore",
+]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of settings that NIC preparation changes: how each is read, written and put back.
+
+A setting is a kind, a target ("eth0", "node0/2048kB", "") and some named values. Values are JSON's,
+so that what was changed can be written down.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harp.nicprep import ranges
+from harp.nicprep.host import Host
+from harp.nicprep.topology import affinity_path
+from harp.nicprep.transport import Values
+
+PORTS = "net/ipv4/ip_local_reserved_ports"
+ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOTTY)
+
+
+def default_table(size: int, queues: int) -> list[int]:
+    """The RSS table that the kernel makes when nobody asks for another."""
+    return [entry % queues for entry in range(size)]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind is read and written; both raise OSError."""
+
+    title: str
+    read: Callable[[Host, str], Values]
+    write: Callable[[Host, str, Mapping[str, object]], None]
+    of_nic: bool = True
+
+
+def _read_part(part: str) -> Callable[[Host, str], Values]:
+    return lambda host, target: host.ethtool.get(part, target)
+
+
+def _write_part(part: str) -> Callable[[Host, str, Mapping[str, object]], None]:
+    return lambda host, target, values: host.ethtool.set(part, target, values)
+
+
+def _read_text(path: Path) -> str:
+    """As Path.read_text(), for files of the kernel: strict, because here absence is news."""
+    return path.read_text().strip()
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Writes a file that the kernel made, in one piece; never makes one."""
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(fd, f"{text}\n".encode())
+    finally:
+        os.close(fd)
+
+
+def _read_affinity(host: Host, target: str) -> Values:
+    """target: "eth0 irq 34"."""
+    path = affinity_path(host, _irq(target))
+    return {"processors": ranges.text(ranges.parse(_read_text(path)))}
+
+
+def _write_affinity(host: Host, target: str, values: Mapping[str, object]) -> None:
+    _write_text(affinity_path(host, _irq(target)), str(values["processors"]))
+
+
+def _irq(target: str) -> int:
+    return int(target.rsplit(" ", 1)[1])
+
+
+def _read_ports(host: Host, _target: str) -> Values:
+    return {"ports": ranges.text(ranges.parse(_read_text(host.proc / "sys" / PORTS)))}
+
+
+def _write_ports(host: Host, _target: str, values: Mapping[str, object]) -> None:
+    _write_text(host.proc / "sys" / PORTS, str(values["ports"]))
+
+
+def pages_path(host: Host, target: str) -> Path:
+    """The file that counts the huge pages of target, "node0/2048kB" or "2048kB"."""
+    node, _, size = target.rpartition("/")
+    base = host.sys / "devices/system/node" / node if node else host.sys / "kernel/mm"
+    return base / "hugepages" / f"hugepages-{size}" / "nr_hugepages"
+
+
+def _read_pages(host: Host, target: str) -> Values:
+    return {"pages": int(_read_text(pages_path(host, target)))}
+
+
+def _write_pages(host: Host, target: str, values: Mapping[str, object]) -> None:
+    _write_text(pages_path(host, target), str(values["pages"]))
+
+
+KINDS: dict[str, Kind] = {
+    "channels": Kind("queues", _read_part("channels"), _write_part("channels")),
+    "rings": Kind("ring sizes", _read_part("rings"), _write_part("rings")),
+    "coalesce": Kind("interrupt coalescing", _read_part("coalesce"), _write_part("coalesce")),
+    "features": Kind("offloads", _read_part("features"), _write_part("features")),
+    "rss": Kind("RSS table", _read_part("rss"), _write_part("rss")),
+    "irq-affinity": Kind("interrupt affinity", _read_affinity, _write_affinity),
+    "reserved-ports": Kind("reserved ports", _read_ports, _write_ports, of_nic=False),
+    "huge-pages": Kind("huge pages", _read_pages, _write_pages, of_nic=False),
+}
+
+
+@dataclass(frozen=True)
+class Back:
+    """How a setting goes back: what to write, and what somebody else changed meanwhile."""
+
+    write: Values
+    theirs: Values
+
+
+def way_back(kind: str, before: Values, after: Values, now: Values) -> Back:
+    """What to write so that only what is still as we set it returns to what it was."""
+    if kind == "reserved-ports":
+        return _ports_back(before, after, now)
+    write, theirs = {}, {}
+    for name, old in before.items():
+        present = now.get(name)
+        if present == old:
+            continue
+        if present == after.get(name):
+            write[name] = old
+        else:
+            theirs[name] = present
+    return Back(write, theirs)
+
+
+def _ports_back(before: Values, after: Values, now: Values) -> Back:
+    """Takes out the ports that we put in, and leaves everybody else's, older or newer."""
+    ours = ranges.parse(after["ports"]) - ranges.parse(before["ports"])
+    present = ranges.parse(now["ports"])
+    if not ours & present:
+        return Back({}, {})
+    return Back({"ports": ranges.text(present - ours)}, {})

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harpd calls: prepare() at start and at each reload, restore() at stop."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from harp.nicprep import ranges
+from harp.nicprep.host import Host
+from harp.nicprep.plan import Change, HostConfig, NicConfig, wishes, wishes_of_host
+from harp.nicprep.undo import Entry, Outcome, Record, Result, Undo, apply, no_record, restore
+
+
+def prepare(
+    nics: Sequence[NicConfig],
+    of_host: HostConfig,
+    host: Host,
+    record: Record = no_record,
+    undo: Undo | None = None,
+) -> Result:
+    """Makes the host and its NICs as they are asked to be; what an earlier call changed and nobody
+    asks for any more goes back first. Blocks: a NIC may take a second over its rings.
+
+    The number of queues comes first and the rest is looked at after it, because interrupts and the
+    RSS table come and go with the queues.
+    """
+    result = Result(undo=undo or Undo())
+
+    def every_wish() -> list[Change]:
+        found = wishes_of_host(of_host, host, [nic.ifname for nic in nics])
+        for nic in nics:
+            found += wishes(nic, host)
+        return found
+
+    for part in _unwanted(result.undo, every_wish(), of_host.reserved_ports):
+        back = restore(Undo((part,)), host)
+        result.outcomes += back.outcomes
+        if not back.undo.entries:
+            result.undo = _less(result.undo, part)
+    queues = [change for change in every_wish() if change.kind == "channels"]
+    made = apply(queues, host, record, result.undo)
+    result.outcomes += made.outcomes
+    rest = [change for change in every_wish() if change.kind != "channels"]
+    made = apply(rest, host, record, made.undo)
+    result.outcomes += made.outcomes
+    result.undo = made.undo
+    try:
+        record(result.undo)
+    except OSError as error:
+        result.outcomes.append(Outcome("partly", "the list of changes", f"not recorded: {error}"))
+    return result
+
+
+def _unwanted(
+    undo: Undo, wanted: Iterable[Change], reserved: tuple[int, int] | None
+) -> list[Entry]:
+    """The parts of undo that no wish covers, value by value, last first."""
+    covered: dict[tuple[str, str], set[str]] = {}
+    for change in wanted:
+        covered.setdefault((change.kind, change.target), set()).update(change.after)
+    parts = []
+    for entry in reversed(undo.entries):
+        names = entry.before.keys() - covered.get((entry.kind, entry.target), set())
+        if entry.kind == "reserved-ports" and not names and reserved:
+            ours = ranges.parse(entry.after["ports"]) - ranges.parse(entry.before["ports"])
+            if not ours <= set(range(reserved[0], reserved[1] + 1)):
+                names = set(entry.before)
+        if names:
+            before = {name: entry.before[name] for name in names}
+            after = {name: entry.after[name] for name in names if name in entry.after}
+            parts.append(replace(entry, before=before, after=after))
+    return parts
+
+
+def _less(undo: Undo, part: Entry) -> Undo:
+    """Without what went back."""
+    entry = undo.find(part.kind, part.target)
+    assert entry is not None
+    before = {name: value for name, value in entry.before.items() if name not in part.before}
+    if not before:
+        return undo.drop(part.kind, part.target)
+    after = {name: value for name, value in entry.after.items() if name not in part.before}
+    return undo.put(replace(entry, before=before, after=after))

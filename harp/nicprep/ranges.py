@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of small numbers as the kernel writes them: "0-3,8" for processors, ports and interrupts."""
+
+from collections.abc import Iterable
+
+NUMBER_MAX = 65535
+
+
+def parse(text: str) -> set[int]:
+    """The numbers of "0-3,8"; ValueError names what is no range."""
+    numbers: set[int] = set()
+    for part in text.replace("\n", ",").replace(" ", ",").split(","):
+        if not part:
+            continue
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"{part!r} is no number or range")
+        low, high = int(first), int(last or first)
+        if low > high or high > NUMBER_MAX:
+            raise ValueError(f"{part!r} is not a range within 0..{NUMBER_MAX}")
+        numbers.update(range(low, high + 1))
+    return numbers
+
+
+def text(numbers: Iterable[int]) -> str:
+    """The shortest such text; empty for none."""
+    parts: list[str] = []
+    ordered = sorted(set(numbers))
+    at = 0
+    while at < len(ordered):
+        end = at
+        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
+            end += 1
+        parts.append(str(ordered[at]) if end == at else f"{ordered[at]}-{ordered[end]}")
+        at = end + 1
+    return ",".join(parts)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a NIC can be asked and told: the kernel's ethtool, by netlink and, where that is younger
+than the kernels we run on (the RSS table, the driver's name), by ioctl."""
+
+import array
+import ctypes
+import errno
+import fcntl
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from harp.nicprep import genl
+
+Values = dict[str, Any]
+
+_SIOCETHTOOL = 0x8946
+_ETHTOOL_GDRVINFO = 0x03
+_ETHTOOL_GRXFHINDIR, _ETHTOOL_SRXFHINDIR = 0x38, 0x39
+_RSS_TABLE_MAX = 8192
+_NETDEV_DEV_GET, _NETDEV_QUEUE_GET = 1, 10
+# Part: get, set, message, what may be set.
+_PARTS: dict[str, tuple[int, int, type[Any], tuple[str, ...]]] = {
+    "channels": (17, 18, genl.Channels, ("rx", "tx", "combined")),
+    "rings": (15, 16, genl.Rings, ("rx", "tx")),
+    "coalesce": (
+        19,
+        20,
+        genl.Coalesce,
+        ("rx_usecs", "rx_frames", "tx_usecs", "tx_frames", "adaptive_rx", "adaptive_tx"),
+    ),
+    "features": (11, 12, genl.Features, ()),
+}
+
+
+class Ethtool(Protocol):
+    """The questions; every one raises OSError, EOPNOTSUPP for what this NIC does not have."""
+
+    def get(self, part: str, ifname: str) -> Values:
+        """channels, rings, coalesce: numbers, with their "_max"; features: name -> bool, those
+        alone that may be changed; rss: {"table": [queue, ...]}."""
+
+    def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
+        """Some of what get() said. rss: {"table": []} is the driver's own default."""
+
+    def driver(self, ifname: str) -> tuple[str, str]:
+        """The driver's name and its bus address ("" for a device without one)."""
+
+    def xdp(self, ifname: str) -> Values:
+        """xdp_features, zc_max_segs, xsk_features: the kernel's netdev family (Linux 6.3)."""
+
+    def xsk_queues(self, ifname: str) -> list[int]:
+        """Receive queues to which an AF_XDP socket is bound."""
+
+
+class KernelEthtool:
+    """This machine's NICs, in the network namespace of the calling thread."""
+
+    def get(self, part: str, ifname: str) -> Values:
+        if part == "rss":
+            return {"table": _rss_get(ifname)}
+        command, _, message, _ = _PARTS[part]
+        (answer,) = genl.call("ethtool", _request(message, ifname), command)
+        if part == "features":
+            return _features(answer)
+        return {
+            name: value
+            for name, value in answer["attrs"]
+            if name.islower() and isinstance(value, int)
+        }
+
+    def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
+        if part == "rss":
+            _rss_set(ifname, values["table"])
+            return
+        _, command, message, settable = _PARTS[part]
+        request = _request(message, ifname)
+        if part == "features":
+            request["attrs"].append(("wanted", _bits(values)))
+        else:
+            for name, value in values.items():
+                if name not in settable:
+                    raise OSError(errno.EINVAL, f"{part}: {name} can't be set")
+                request["attrs"].append((name, int(value)))
+        genl.call("ethtool", request, command)
+
+    def driver(self, ifname: str) -> tuple[str, str]:
+        # struct ethtool_drvinfo: cmd, driver[32], version[32], fw_version[32], bus_info[32] ...
+        buffer = array.array("B", struct.pack("=I", _ETHTOOL_GDRVINFO) + bytes(196))
+        _ioctl(ifname, buffer)
+        data = buffer.tobytes()
+        words = [data[at : at + 32].split(b"\0")[0].decode(errors="replace") for at in (4, 100)]
+        return words[0], words[1] if words[1] not in ("N/A", "tap", "tun") else ""
+
+    def xdp(self, ifname: str) -> Values:
+        request = genl.NetdevDevice()
+        request["attrs"].append(("ifindex", socket.if_nametoindex(ifname)))
+        (answer,) = genl.call("netdev", request, _NETDEV_DEV_GET)
+        return {name: value for name, value in answer["attrs"] if isinstance(value, int)}
+
+    def xsk_queues(self, ifname: str) -> list[int]:
+        request = genl.NetdevQueue()
+        request["attrs"].append(("ifindex", socket.if_nametoindex(ifname)))
+        answers = genl.call("netdev", request, _NETDEV_QUEUE_GET, dump=True)
+        found = []
+        for answer in answers:
+            attributes = dict(answer["attrs"])
+            if attributes.get("type") == 0 and "xsk" in attributes:
+                found.append(int(attributes["id"]))
+        return sorted(found)
+
+
+def _request(message: type[Any], ifname: str) -> Any:
+    request = message()
+    request["attrs"].append(("HEADER", {"attrs": [("ETHTOOL_A_HEADER_DEV_NAME", ifname)]}))
+    return request
+
+
+def _bit_names(bitset: Any) -> dict[str, bool]:
+    """The bits of a bitset by name, and whether each is set; one without a mask lists set ones."""
+    listed = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset is not None else None
+    if listed is None:
+        return {}
+    whole = bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None
+    result = {}
+    for bit in listed.get_attrs("ETHTOOL_A_BITSET_BITS_BIT"):
+        on = any(name == "ETHTOOL_A_BITSET_BIT_VALUE" for name, _ in bit["attrs"])
+        result[str(bit.get_attr("ETHTOOL_A_BITSET_BIT_NAME"))] = whole or on
+    return result
+
+
+def _features(answer: Any) -> Values:
+    may_change = {name for name, on in _bit_names(answer.get_attr("hw")).items() if on}
+    never = {name for name, on in _bit_names(answer.get_attr("nochange")).items() if on}
+    active = {name for name, on in _bit_names(answer.get_attr("active")).items() if on}
+    return {name: name in active for name in sorted(may_change - never)}
+
+
+def _bits(values: Mapping[str, Any]) -> Values:
+    bits = []
+    for name, on in values.items():
+        bit: list[tuple[str, Any]] = [("ETHTOOL_A_BITSET_BIT_NAME", name)]
+        if on:
+            bit.append(("ETHTOOL_A_BITSET_BIT_VALUE", None))
+        bits.append(("ETHTOOL_A_BITSET_BITS_BIT", {"attrs": bit}))
+    return {"attrs": [("ETHTOOL_A_BITSET_BITS", {"attrs": bits})]}
+
+
+# ---- ioctl ---------------------------------------------------------------------------------------
+
+
+def _ioctl(ifname: str, buffer: "array.array[int]") -> None:
+    address, _ = buffer.buffer_info()
+    name = ifname.encode()
+    if len(name) > 15:
+        raise OSError(errno.ENODEV, "no such interface")
+    request = struct.pack("16sP", name, address) + bytes(40 - 16 - ctypes.sizeof(ctypes.c_void_p))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, _SIOCETHTOOL, request)
+
+
+def _rss_get(ifname: str) -> list[int]:
+    size_only = array.array("I", [_ETHTOOL_GRXFHINDIR, 0])
+    _ioctl(ifname, size_only)
+    size = size_only[1]
+    if not 0 < size <= _RSS_TABLE_MAX:
+        raise OSError(errno.EOPNOTSUPP, "this NIC shows no RSS table")
+    whole = array.array("I", [_ETHTOOL_GRXFHINDIR, size, *([0] * size)])
+    _ioctl(ifname, whole)
+    return whole.tolist()[2:]
+
+
+def _rss_set(ifname: str, table: list[int]) -> None:
+    _ioctl(ifname, array.array("I", [_ETHTOOL_SRXFHINDIR, len(table), *table]))

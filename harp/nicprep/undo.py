@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making changes so that they can be taken back, also by another process after a crash.
+
+Theory of operation. Before a setting is touched, how it was and how it is wanted are written down
+(an entry of state "intent"); after it, what the kernel made of it ("done"). A process that dies
+between the two leaves an intent: whoever takes things back looks at what is there. As it was:
+nothing to do. As wanted: ours, it goes back. Anything else: somebody changed it after us, and
+theirs wins. What can't be written down is not changed. An entry whose interface is gone, or is
+another one by the same name, is dropped.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from harp.errors import HarpError
+from harp.nicprep import ranges
+from harp.nicprep.host import Host
+from harp.nicprep.kinds import ABSENT, KINDS, Back, default_table, way_back
+from harp.nicprep.plan import Change, short
+from harp.nicprep.transport import Values
+
+VERSION = 1
+_NODEV = (19, 6)  # ENODEV, ENXIO
+
+Status = Literal["done", "partly", "not supported", "refused", "restored", "left", "gone"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one change, or of taking one back: one line for people."""
+
+    status: Status
+    name: str  # "eth0 ring sizes"
+    text: str
+
+    @property
+    def words(self) -> str:
+        """For a log."""
+        return f"{self.name}: {self.status}: {self.text}" if self.text else self.name
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One setting that we changed, or were about to."""
+
+    kind: str
+    target: str
+    before: Values
+    after: Values
+    state: Literal["intent", "done"]
+    ifindex: int  # 0: no NIC's
+
+    @property
+    def name(self) -> str:
+        """ "eth0 ring sizes"."""
+        return f"{self.target} {KINDS[self.kind].title}".strip()
+
+
+@dataclass(frozen=True)
+class Undo:
+    """Everything that is to go back, in the order in which it was changed."""
+
+    entries: tuple[Entry, ...] = ()
+
+    def find(self, kind: str, target: str) -> Entry | None:
+        """The entry of one setting."""
+        for entry in self.entries:
+            if (entry.kind, entry.target) == (kind, target):
+                return entry
+        return None
+
+    def put(self, entry: Entry) -> "Undo":
+        """With this entry, in the place of an older one of the same setting."""
+        old = self.find(entry.kind, entry.target)
+        if old is None:
+            return Undo((*self.entries, entry))
+        return Undo(tuple(entry if each is old else each for each in self.entries))
+
+    def drop(self, kind: str, target: str) -> "Undo":
+        """Without the entry of one setting."""
+        return Undo(
+            tuple(each for each in self.entries if (each.kind, each.target) != (kind, target))
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For a state file."""
+        return {"version": VERSION, "changes": [vars(entry) for entry in self.entries]}
+
+    @classmethod
+    def from_json(cls, value: object) -> "Undo":
+        """What to_json() gave; HarpError says what is wrong with anything else."""
+        if value is None:
+            return cls()
+        try:
+            if not isinstance(value, dict) or value["version"] != VERSION:
+                raise ValueError(f"version {VERSION} expected")
+            return cls(tuple(_entry(each) for each in value["changes"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise HarpError(f"the list of changes to NICs is damaged: {error}") from error
+
+
+@dataclass
+class Result:
+    """What was done, and what is to go back now."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    undo: Undo = field(default_factory=Undo)
+
+
+Record = Callable[[Undo], None]
+
+
+def no_record(_undo: Undo) -> None:
+    """Keeps no record: for what does not outlive the process."""
+
+
+def apply(
+    changes: Iterable[Change], host: Host, record: Record = no_record, undo: Undo | None = None
+) -> Result:
+    """Makes changes one by one; one that fails is said and the others go on.
+
+    record(undo) writes the list down, before and after each; it may raise OSError, and then the
+    change is not made. undo: what was changed earlier and is still to go back.
+    """
+    result = Result(undo=undo or Undo())
+    for change in changes:
+        if change.problem:
+            status: Status = "not supported" if change.absent else "refused"
+            result.outcomes.append(Outcome(status, change.name, change.problem))
+        elif change.needed:
+            _apply_one(change, host, record, result)
+    return result
+
+
+def restore(undo: Undo, host: Host, record: Record = no_record) -> Result:
+    """Takes everything back, last first; what fails stays in the result's undo."""
+    result = Result(undo=undo)
+    for entry in reversed(undo.entries):
+        outcome, settled = _restore_one(entry, host)
+        if outcome is not None:
+            result.outcomes.append(outcome)
+        if settled:
+            result.undo = result.undo.drop(entry.kind, entry.target)
+            try:
+                record(result.undo)
+            except OSError as error:
+                # It is back all the same; a reader of the old list will find it so.
+                result.outcomes.append(Outcome("partly", entry.name, f"not recorded: {error}"))
+    return result
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def _entry(value: Any) -> Entry:
+    entry = Entry(**value)
+    if entry.kind not in KINDS:
+        raise ValueError(f"unknown kind {entry.kind!r}")
+    good = isinstance(entry.target, str) and isinstance(entry.ifindex, int)
+    if not (good and isinstance(entry.before, dict) and isinstance(entry.after, dict)):
+        raise ValueError(f"{entry.kind}: wrong types")
+    if entry.state not in ("intent", "done"):
+        raise ValueError(f"{entry.kind}: state {entry.state!r}")
+    if entry.kind == "reserved-ports":
+        ranges.parse(entry.before["ports"]), ranges.parse(entry.after["ports"])
+    if entry.kind == "irq-affinity":
+        int(entry.target.rsplit(" ", 1)[1])
+    if entry.kind == "huge-pages" and not all(
+        isinstance(pages, int) for pages in (entry.before["pages"], entry.after["pages"])
+    ):
+        raise ValueError("huge-pages: no number")
+    return entry
+
+
+def _apply_one(change: Change, host: Host, record: Record, result: Result) -> None:
+    kind, old, undo = KINDS[change.kind], result.undo.find(change.kind, change.target), result.undo
+    ifindex = 0
+    if kind.of_nic:
+        ifindex = host.ifindex(change.target.split(" ")[0]) or 0
+    entry = _merged(old, change, ifindex)
+
+    def say(status: Status, text: str) -> None:
+        result.outcomes.append(Outcome(status, change.name, text))
+
+    try:
+        record(undo.put(entry))
+    except OSError as error:
+        say("refused", f"not changed, since it can't be written down: {error}")
+        return
+    result.undo = undo.put(entry)
+    failure = ""
+    try:
+        kind.write(host, change.target, change.after)
+    except OSError as error:
+        failure = error.strerror or str(error)
+    try:
+        present = kind.read(host, change.target)
+        now = {name: present.get(name) for name in change.after}
+    except (OSError, ValueError) as error:
+        say("refused", f"{failure or 'changed'}, and can't be read any more: {error}")
+        return  # the intent stays: the truth is not known
+    if now == change.after:
+        result.undo = undo.put(replace(entry, state="done"))
+        say("done", change.words.partition(": ")[2])
+    elif now == change.before:
+        result.undo = undo.put(old) if old else undo.drop(change.kind, change.target)
+        say("refused", failure or "the kernel took it and changed nothing")
+    else:
+        result.undo = undo.put(replace(entry, after={**entry.after, **now}, state="done"))
+        got = ", ".join(f"{name} {short(value)}" for name, value in now.items())
+        say("partly", f"{got}" + (f": {failure}" if failure else ""))
+    try:
+        record(result.undo)
+    except OSError as error:
+        # The intent is recorded, and serves as well.
+        say("partly", f"its end is not recorded: {error}")
+
+
+def _merged(old: Entry | None, change: Change, ifindex: int) -> Entry:
+    """The entry of a change to something that we may have changed before: what it was at first."""
+    if old is None or old.ifindex != ifindex:
+        return Entry(change.kind, change.target, change.before, change.after, "intent", ifindex)
+    before, after = {**old.before, **change.before}, {**old.after, **change.after}
+    if change.kind == "reserved-ports":
+        ours = ranges.parse(old.after["ports"]) - ranges.parse(old.before["ports"])
+        theirs = ranges.parse(change.before["ports"]) - ours
+        before = {"ports": ranges.text(theirs)}
+    else:
+        for name, value in old.before.items():
+            if name not in change.before or old.after.get(name) == change.before[name]:
+                before[name] = value
+    return Entry(change.kind, change.target, before, after, "intent", ifindex)
+
+
+def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
+    """What to say, if anything, and whether the matter is closed."""
+    kind = KINDS[entry.kind]
+    if kind.of_nic and host.ifindex(entry.target.split(" ")[0]) != entry.ifindex:
+        return Outcome("gone", entry.name, "the interface is gone, or another one now"), True
+    try:
+        back = _way_back(entry, kind.read(host, entry.target))
+        if back.write:
+            kind.write(host, entry.target, _written(entry.kind, back.write))
+            if not _returned(entry, kind.read(host, entry.target)):
+                return Outcome("refused", entry.name, "the kernel changed nothing back"), False
+    except (OSError, ValueError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in ABSENT or number in _NODEV:
+            return Outcome("gone", entry.name, "there is no such thing any more"), True
+        text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return Outcome("refused", entry.name, f"not put back: {text}"), False
+    if back.theirs:
+        words = ", ".join(f"{name} {short(value)}" for name, value in back.theirs.items())
+        return Outcome("left", entry.name, f"somebody set it since: {words}"), True
+    if not back.write:
+        return None, True
+    words = ", ".join(f"{name} {short(value)}" for name, value in back.write.items())
+    return Outcome("restored", entry.name, words), True
+
+
+def _way_back(entry: Entry, now: Values) -> Back:
+    before, after = entry.before, entry.after
+    # The kernel may have given fewer pages than we asked for, and nobody lived to note it.
+    unsure = entry.kind == "huge-pages" and entry.state == "intent"
+    if unsure and before["pages"] < now["pages"] <= after["pages"]:
+        after = now
+    return way_back(entry.kind, before, after, now)
+
+
+def _written(kind: str, values: Values) -> Values:
+    """An RSS table that was the driver's default becomes so again, not a copy of it that stays
+    when the number of queues changes."""
+    if kind == "rss" and values["table"]:
+        table = values["table"]
+        if table == default_table(len(table), max(table) + 1):
+            return {"table": []}
+    return values
+
+
+def _returned(entry: Entry, now: Values) -> bool:
+    """Is nothing left of what we set? The default RSS table depends on the queues there are."""
+    if entry.kind == "rss":
+        return True
+    return not _way_back(entry, now).write

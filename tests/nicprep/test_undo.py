@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes are made, written down first, and taken back; whatever goes wrong in between."""
+
+import errno
+import json
+from typing import Any
+
+import pytest
+from fake_host import FakeHost
+
+from harp.errors import HarpError
+from harp.nicprep import (
+    HostConfig,
+    NicConfig,
+    Result,
+    Undo,
+    apply,
+    plan,
+    plan_host,
+    prepare,
+    restore,
+)
+
+EVERYTHING = NicConfig(
+    "eth1",
+    queues=4,
+    rx_ring="max",
+    tx_ring=1024,
+    adaptive=False,
+    rx_usecs=8,
+    tx_usecs=8,
+    offloads={"rx-lro": False},
+    rss=[0, 1],
+    irq_affinity="local",
+)
+OF_HOST = HostConfig(huge_pages=64)
+PORTS = "proc/sys/net/ipv4/ip_local_reserved_ports"
+PAGES = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
+
+
+def snapshot(fake: FakeHost) -> Any:
+    """Everything that can be changed."""
+    affinity = [fake.read(f"proc/irq/{irq}/smp_affinity_list") for irq in range(38, 48)]
+    parts = json.loads(json.dumps(fake.nic.parts))
+    return parts, affinity, fake.read(PORTS), fake.read(PAGES)
+
+
+def words(result: Result) -> dict[str, tuple[str, str]]:
+    return {outcome.name: (outcome.status, outcome.text) for outcome in result.outcomes}
+
+
+class State:
+    """A state file: what a crash leaves is what was recorded last."""
+
+    def __init__(self, fail_at: int = 0) -> None:
+        self.records: list[str] = []
+        self.fail_at = fail_at
+
+    def record(self, undo: Undo) -> None:
+        self.records.append(json.dumps(undo.to_json()))
+        if self.fail_at and len(self.records) >= self.fail_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def read(self) -> Undo:
+        return Undo.from_json(json.loads(self.records[-1]))
+
+
+def test_everything_there_and_back(fake: FakeHost) -> None:
+    before, state = snapshot(fake), State()
+    result = prepare([EVERYTHING], OF_HOST, fake.host, state.record)
+    assert {outcome.status for outcome in result.outcomes} == {"done"}
+    assert fake.nic.parts["channels"]["combined"] == 4
+    assert fake.nic.parts["rings"]["rx"] == 4096
+    assert fake.nic.parts["coalesce"]["adaptive_rx"] == 0
+    assert fake.nic.parts["features"]["rx-lro"] is False
+    assert set(fake.nic.parts["rss"]["table"]) == {0, 1}
+    assert fake.read("proc/irq/41/smp_affinity_list") == "5"
+    assert fake.read("proc/irq/38/smp_affinity_list") == "0-7", "no queue's"
+    assert (fake.read(PORTS), fake.read(PAGES)) == ("61000-65535", "64")
+    # Another process, from the file.
+    back = restore(state.read(), fake.host, state.record)
+    assert snapshot(fake) == before
+    assert {outcome.status for outcome in back.outcomes} == {"restored"}
+    assert back.undo == state.read() == Undo()
+
+
+def test_twice_is_once(fake: FakeHost) -> None:
+    before = snapshot(fake)
+    first = prepare([EVERYTHING], OF_HOST, fake.host)
+    log = list(fake.ethtool.log)
+    second = prepare([EVERYTHING], OF_HOST, fake.host, undo=first.undo)
+    assert (second.outcomes, second.undo, fake.ethtool.log) == ([], first.undo, log)
+    restore(second.undo, fake.host)
+    assert snapshot(fake) == before
+
+
+def test_queues_first_since_the_rest_depends_on_them(fake: FakeHost) -> None:
+    prepare([EVERYTHING], OF_HOST, fake.host)
+    assert fake.ethtool.log[0][0] == "channels"
+    assert prepare([EVERYTHING], OF_HOST, fake.host).undo == Undo()
+
+
+@pytest.mark.parametrize("part", ["channels", "rings", "coalesce", "features", "rss"])
+@pytest.mark.parametrize("how", ["refuse", "deaf"])
+def test_one_that_fails_is_said_and_the_others_go_on(fake: FakeHost, part: str, how: str) -> None:
+    before = snapshot(fake)
+    if how == "refuse":
+        fake.ethtool.refuse[part] = OSError(errno.EBUSY, "the firmware is thinking")
+    else:
+        fake.ethtool.deaf.add(part)
+    result = prepare([EVERYTHING], OF_HOST, fake.host)
+    refused = [outcome for outcome in result.outcomes if outcome.status == "refused"]
+    assert len(refused) == 1
+    expected = {"refuse": "the firmware is thinking", "deaf": "changed nothing"}[how]
+    assert expected in refused[0].words
+    assert sum(outcome.status == "done" for outcome in result.outcomes) >= 6
+    assert result.undo.find(part, "eth1") is None, "nothing of it is to go back"
+    restore(result.undo, fake.host)
+    assert snapshot(fake) == before
+
+
+def test_less_than_asked_for_is_said_and_goes_back(fake: FakeHost) -> None:
+    fake.ethtool.limit["rings.rx"] = 2048
+    config = NicConfig("eth1", rx_ring=4096)
+    result = apply(plan(config, fake.host), fake.host)
+    assert words(result) == {"eth1 ring sizes": ("partly", "rx 2048")}
+    restore(result.undo, fake.host)
+    assert fake.nic.parts["rings"]["rx"] == 512
+
+
+def test_not_supported_is_not_refused(fake: FakeHost) -> None:
+    del fake.nic.parts["rings"]
+    result = apply(plan(NicConfig("eth1", rx_ring=64), fake.host), fake.host)
+    assert words(result) == {"eth1 ring sizes": ("not supported", "Operation not supported")}
+
+
+def test_somebody_elses_later_change_wins_value_by_value(fake: FakeHost) -> None:
+    result = prepare([EVERYTHING], OF_HOST, fake.host)
+    fake.nic.parts["rings"]["rx"] = 2048
+    fake.write("proc/irq/41/smp_affinity_list", "2")
+    fake.write(PAGES, 128)
+    back = restore(result.undo, fake.host)
+    said = words(back)
+    assert said["eth1 ring sizes"] == ("left", "somebody set it since: rx 2048")
+    assert said["eth1 irq 41 interrupt affinity"][0] == "left"
+    assert said["node1/2048kB huge pages"][0] == "left"
+    assert fake.nic.parts["rings"]["rx"] == 2048
+    assert fake.nic.parts["rings"]["tx"] == 512, "ours still"
+    assert fake.read("proc/irq/41/smp_affinity_list") == "2"
+    assert fake.read("proc/irq/40/smp_affinity_list") == "0-7"
+    assert back.undo == Undo()
+
+
+def test_somebody_put_it_back_already(fake: FakeHost) -> None:
+    result = apply(plan(NicConfig("eth1", rx_ring=64), fake.host), fake.host)
+    fake.nic.parts["rings"]["rx"] = 512
+    log = len(fake.ethtool.log)
+    assert restore(result.undo, fake.host) == Result([], Undo())
+    assert len(fake.ethtool.log) == log
+
+
+def test_our_ports_go_and_everybody_elses_stay(fake: FakeHost) -> None:
+    fake.write(PORTS, "5000,61000-61005")
+    result = apply(plan_host(HostConfig(), fake.host), fake.host)
+    assert fake.read(PORTS) == "5000,61000-65535"
+    fake.write(PORTS, "5000,7000-7001,61000-65535")
+    restore(result.undo, fake.host)
+    assert fake.read(PORTS) == "5000,7000-7001,61000-61005"
+
+
+def test_a_wider_range_still_goes_back_whole(fake: FakeHost) -> None:
+    first = prepare([], HostConfig((62000, 65535)), fake.host)
+    fake.write(PORTS, "5000,62000-65535")
+    second = prepare([], HostConfig((61000, 65535)), fake.host, undo=first.undo)
+    assert fake.read(PORTS) == "5000,61000-65535"
+    third = prepare([], HostConfig((63000, 65535)), fake.host, undo=second.undo)
+    assert fake.read(PORTS) == "5000,63000-65535"
+    restore(third.undo, fake.host)
+    assert fake.read(PORTS) == "5000"
+
+
+def test_what_is_asked_no_more_goes_back_at_reload(fake: FakeHost) -> None:
+    before = snapshot(fake)
+    first = prepare([EVERYTHING], OF_HOST, fake.host)
+    less = NicConfig("eth1", rx_ring="max", adaptive=False)
+    second = prepare([less], HostConfig(reserved_ports=None), fake.host, undo=first.undo)
+    assert fake.nic.parts["channels"]["combined"] == 8
+    assert fake.nic.parts["rings"] == {"rx": 4096, "rx_max": 4096, "tx": 512, "tx_max": 4096}
+    assert fake.nic.parts["coalesce"]["adaptive_rx"] == 0
+    assert fake.nic.parts["coalesce"]["rx_usecs"] == 50
+    assert (fake.read(PORTS), fake.read(PAGES)) == ("", "0")
+    assert {(entry.kind, *entry.before) for entry in second.undo.entries} == {
+        ("rings", "rx"),
+        ("coalesce", "adaptive_rx", "adaptive_tx"),
+    }
+    third = prepare([], HostConfig(reserved_ports=None), fake.host, undo=second.undo)
+    assert (third.undo, snapshot(fake)) == (Undo(), before)
+
+
+def test_the_first_of_all_values_goes_back_after_several_changes(fake: FakeHost) -> None:
+    undo = Undo()
+    for size in (64, 1024, 2048):
+        undo = prepare([NicConfig("eth1", rx_ring=size)], OF_HOST, fake.host, undo=undo).undo
+    restore(undo, fake.host)
+    assert fake.nic.parts["rings"]["rx"] == 512
+
+
+def test_what_somebody_set_between_two_of_ours_goes_back(fake: FakeHost) -> None:
+    undo = prepare([NicConfig("eth1", rx_ring=64)], OF_HOST, fake.host).undo
+    fake.nic.parts["rings"]["rx"] = 100
+    undo = prepare([NicConfig("eth1", rx_ring=2048)], OF_HOST, fake.host, undo=undo).undo
+    restore(undo, fake.host)
+    assert fake.nic.parts["rings"]["rx"] == 100
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def test_a_crash_anywhere_leaves_a_file_that_puts_everything_back(fake: FakeHost) -> None:
+    """Dies before and after every record, the change made or not."""
+    before = snapshot(fake)
+    whole = State()
+    restore(prepare([EVERYTHING], OF_HOST, fake.host, whole.record).undo, fake.host)
+    assert snapshot(fake) == before
+    moments = [(at, late) for at in range(1, len(whole.records) + 1) for late in (False, True)]
+    for at, late in moments:
+        state = State()
+
+        def record(undo: Undo, state: State = state, at: int = at, late: bool = late) -> None:
+            if len(state.records) + 1 == at and not late:
+                raise Died
+            state.record(undo)
+            if len(state.records) == at:
+                raise Died
+
+        with pytest.raises(Died):
+            prepare([EVERYTHING], OF_HOST, fake.host, record)
+        left = state.read() if state.records else Undo()
+        assert restore(left, fake.host).undo == Undo()
+        assert snapshot(fake) == before, f"record {at}, {'after' if late else 'before'} it"
+
+
+def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> None:
+    (change,) = plan_host(HostConfig(None, 64), fake.host, ["eth1"])
+    state = State()
+
+    def record(undo: Undo) -> None:
+        state.record(undo)
+        fake.write(PAGES, 17)  # as many as the kernel found
+        raise Died
+
+    with pytest.raises(Died):
+        apply([change], fake.host, record)
+    restore(state.read(), fake.host)
+    assert fake.read(PAGES) == "0"
+
+
+def test_what_cant_be_written_down_is_not_changed(fake: FakeHost) -> None:
+    before = snapshot(fake)
+    result = prepare([EVERYTHING], OF_HOST, fake.host, State(fail_at=1).record)
+    assert snapshot(fake) == before
+    changes = [outcome for outcome in result.outcomes if outcome.status == "refused"]
+    assert len(changes) >= 7
+    assert all("No space left" in outcome.text for outcome in changes)
+    assert result.undo == Undo()
+
+
+def test_a_disk_that_fills_up_in_the_middle(fake: FakeHost) -> None:
+    before = snapshot(fake)
+    state = State(fail_at=6)
+    result = prepare([EVERYTHING], OF_HOST, fake.host, state.record)
+    assert {"done", "refused", "partly"} >= {outcome.status for outcome in result.outcomes}
+    assert restore(result.undo, fake.host, state.record).undo == Undo()
+    assert snapshot(fake) == before
+
+
+def test_the_interface_is_gone_or_another_one(fake: FakeHost) -> None:
+    config = NicConfig("eth1", rx_ring=64)
+    undo = apply(plan(config, fake.host), fake.host).undo
+    fake.ifindexes["eth1"] = 6
+    back = restore(undo, fake.host)
+    assert words(back)["eth1 ring sizes"][0] == "gone"
+    assert back.undo == Undo()
+    assert fake.nic.parts["rings"]["rx"] == 64, "another NIC's own affair"
+    del fake.ifindexes["eth1"]
+    assert words(restore(undo, fake.host))["eth1 ring sizes"][0] == "gone"
+
+
+def test_an_interrupt_that_went_with_its_queue(fake: FakeHost) -> None:
+    undo = prepare([NicConfig("eth1", irq_affinity="local")], OF_HOST, fake.host).undo
+    fake.remove("proc/irq/47/smp_affinity_list")
+    back = restore(undo, fake.host)
+    assert words(back)["eth1 irq 47 interrupt affinity"][0] == "gone"
+    assert fake.read("proc/irq/46/smp_affinity_list") == "0-7"
+
+
+def test_what_cant_go_back_now_stays_on_the_list(fake: FakeHost) -> None:
+    undo = apply(plan(NicConfig("eth1", rx_ring=64), fake.host), fake.host).undo
+    fake.ethtool.refuse["rings"] = OSError(errno.EBUSY, "in use")
+    back = restore(undo, fake.host)
+    assert words(back)["eth1 ring sizes"] == ("refused", "not put back: in use")
+    assert back.undo == undo
+    fake.ethtool.refuse.clear()
+    fake.ethtool.deaf.add("rings")
+    assert words(restore(undo, fake.host))["eth1 ring sizes"][0] == "refused"
+    fake.ethtool.deaf.clear()
+    assert restore(back.undo, fake.host).undo == Undo()
+    assert fake.nic.parts["rings"]["rx"] == 512
+
+
+def test_a_default_rss_table_becomes_the_default_again(fake: FakeHost) -> None:
+    undo = apply(plan(NicConfig("eth1", rss=[0]), fake.host), fake.host).undo
+    restore(undo, fake.host)
+    assert fake.ethtool.log[-1] == ("rss", "eth1", {"table": []})
+    own = [0, 0, 1, 1] * 32
+    fake.nic.parts["rss"]["table"] = own
+    undo = apply(plan(NicConfig("eth1", rss=[0]), fake.host), fake.host).undo
+    restore(undo, fake.host)
+    assert fake.nic.parts["rss"]["table"] == own
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        "x",
+        {},
+        {"version": 2, "changes": []},
+        {"version": 1},
+        {"version": 1, "changes": [1]},
+        {"version": 1, "changes": [{"kind": "rings"}]},
+        {"version": 1, "changes": "no"},
+    ],
+)
+def test_a_damaged_list_is_one_clear_error(value: object) -> None:
+    with pytest.raises(HarpError, match="list of changes to NICs is damaged"):
+        Undo.from_json(value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "mtu"},
+        {"target": 7},
+        {"before": [1]},
+        {"state": "maybe"},
+        {"ifindex": "5"},
+        {"kind": "reserved-ports", "before": {"ports": "x"}},
+        {"kind": "irq-affinity", "target": "eth1 irq x"},
+        {"kind": "huge-pages", "before": {"pages": "1"}, "after": {"pages": 2}},
+        {"extra": 1},
+    ],
+)
+def test_a_damaged_entry_is_one_clear_error(wrong: dict[str, Any]) -> None:
+    entry = {
+        "kind": "rings",
+        "target": "eth1",
+        "before": {"rx": 1},
+        "after": {"rx": 2},
+        "state": "done",
+        "ifindex": 5,
+    }
+    good = {"version": 1, "changes": [entry]}
+    assert Undo.from_json(good).to_json() == good
+    assert Undo.from_json(None) == Undo()
+    with pytest.raises(HarpError, match="damaged"):
+        Undo.from_json({"version": 1, "changes": [entry | wrong]})
