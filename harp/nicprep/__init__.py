@@ -6,13 +6,15 @@
     ...
     restore(result.undo, host, record)
 
-Nothing but the reserved ports is changed unless it is asked for, and never an MTU. `record` writes
-Undo.to_json() where a restarted harpd finds it. undo.py has the theory of operation.
+nic_config() and host_config() read harp.toml's values. Nothing but the reserved ports is changed
+unless it is asked for, and never an MTU. `record` writes Undo.to_json() where a restarted harpd
+finds it. undo.py has the theory of operation.
 """
 
 from harp.nicprep.host import Host
 from harp.nicprep.plan import Change, HostConfig, NicConfig, plan, plan_host
 from harp.nicprep.prepare import prepare
+from harp.nicprep.settings import host_config, nic_config
 from harp.nicprep.topology import cores_of_queues, interrupts
 from harp.nicprep.transport import Ethtool, KernelEthtool
 from harp.nicprep.undo import Outcome, Result, Undo, apply, restore
@@ -29,7 +31,9 @@ __all__ = [
     "Undo",
     "apply",
     "cores_of_queues",
+    "host_config",
     "interrupts",
+    "nic_config",
     "plan",
     "plan_host",
     "prepare",

@@ -71,6 +71,28 @@ def _irq(target: str) -> int:
     return int(target.rsplit(" ", 1)[1])
 
 
+NAPI = ("napi_defer_hard_irqs", "gro_flush_timeout")
+
+
+def _napi_folder(host: Host, target: str) -> Path:
+    """The interface's folder, if /sys shows our network namespace and not another one's."""
+    folder = host.sys / "class/net" / target
+    if host.number(folder / "ifindex") != host.ifindex(target):
+        raise OSError(errno.EOPNOTSUPP, "/sys shows another network namespace")
+    return folder
+
+
+def _read_napi(host: Host, target: str) -> Values:
+    folder = _napi_folder(host, target)
+    return {name: int(_read_text(folder / name)) for name in NAPI}
+
+
+def _write_napi(host: Host, target: str, values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        if name in NAPI:
+            _write_text(_napi_folder(host, target) / name, str(value))
+
+
 def _read_ports(host: Host, _target: str) -> Values:
     return {"ports": ranges.text(ranges.parse(_read_text(host.proc / "sys" / PORTS)))}
 
@@ -99,6 +121,7 @@ KINDS: dict[str, Kind] = {
     "rings": Kind("ring sizes", _read_part("rings"), _write_part("rings")),
     "coalesce": Kind("interrupt coalescing", _read_part("coalesce"), _write_part("coalesce")),
     "features": Kind("offloads", _read_part("features"), _write_part("features")),
+    "napi": Kind("interrupt deferral", _read_napi, _write_napi),
     "rss": Kind("RSS table", _read_part("rss"), _write_part("rss")),
     "irq-affinity": Kind("interrupt affinity", _read_affinity, _write_affinity),
     "reserved-ports": Kind("reserved ports", _read_ports, _write_ports, of_nic=False),

@@ -11,7 +11,7 @@ from harp.nicprep.kinds import ABSENT, KINDS, default_table
 from harp.nicprep.topology import interrupts, local_processors, processors
 from harp.nicprep.transport import Values
 
-PORTS_DEFAULT = (61000, 65535)
+PORTS_DEFAULT = ((61000, 65535),)
 HUGE_PAGE = "2048kB"
 _BREAKS = {
     "channels": "the link may pause for a moment",
@@ -35,6 +35,8 @@ class NicConfig:
     rx_frames: int | None = None
     tx_frames: int | None = None
     offloads: Mapping[str, bool] = field(default_factory=dict)  # {"rx-lro": False}
+    defer_irqs: int | None = None  # polls
+    gro_flush_us: int | None = None
     rss: Sequence[int] | Literal["equal"] | None = None  # queues over which packets are spread
     irq_affinity: Sequence[int] | Literal["local"] | None = None  # processors, queue by queue
 
@@ -43,8 +45,13 @@ class NicConfig:
 class HostConfig:
     """What harp.toml asks of the host."""
 
-    reserved_ports: tuple[int, int] | None = PORTS_DEFAULT
+    reserved_ports: Sequence[tuple[int, int]] = PORTS_DEFAULT  # first and last of each range
     huge_pages: int = 0  # of 2 MiB, at least, in all
+
+    @property
+    def ports(self) -> set[int]:
+        """All of those ports."""
+        return {port for first, last in self.reserved_ports for port in range(first, last + 1)}
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,8 @@ def wishes(config: NicConfig, host: Host) -> list[Change]:
         *_coalesce(host, config),
     ]
     if config.offloads:
-        found.append(_simple(host, "features", config.ifname, dict(config.offloads)))
+        found.append(_offloads(host, config.ifname, config.offloads))
+    found += _napi(host, config)
     if config.rss is not None:
         found.append(_rss(host, config))
     if config.irq_affinity is not None:
@@ -110,8 +118,8 @@ def wishes(config: NicConfig, host: Host) -> list[Change]:
 def wishes_of_host(config: HostConfig, host: Host, ifnames: Sequence[str] = ()) -> list[Change]:
     """As plan_host(), with what is already as wanted."""
     found = []
-    if config.reserved_ports is not None:
-        found.append(_ports(host, *config.reserved_ports))
+    if config.reserved_ports:
+        found.append(_ports(host, config.ports))
     if config.huge_pages:
         found += _pages(host, config.huge_pages, ifnames)
     return found
@@ -186,6 +194,26 @@ def _queue_names(asked: Mapping[str, Count | None], now: Values) -> Mapping[str,
     return {"rx": asked["queues"], "tx": asked["queues"]}
 
 
+def _offloads(host: Host, ifname: str, asked: Mapping[str, bool]) -> Change:
+    """One that the NIC does not have is off already."""
+    now = _read(host, "features", ifname)
+    if isinstance(now, Change):
+        return now
+    wanted = {name: on for name, on in asked.items() if on or name in now}
+    if not wanted:
+        return Change("features", ifname, {}, {})
+    return _simple(host, "features", ifname, wanted)
+
+
+def _napi(host: Host, config: NicConfig) -> list[Change]:
+    asked: Values = {}
+    if config.defer_irqs is not None:
+        asked["napi_defer_hard_irqs"] = config.defer_irqs
+    if config.gro_flush_us is not None:
+        asked["gro_flush_timeout"] = config.gro_flush_us * 1000
+    return [_simple(host, "napi", config.ifname, asked)] if asked else []
+
+
 def _coalesce(host: Host, config: NicConfig) -> list[Change]:
     asked: Values = {
         "adaptive_rx": None if config.adaptive is None else int(config.adaptive),
@@ -254,12 +282,12 @@ def _affinity(host: Host, config: NicConfig) -> list[Change]:
     return changes
 
 
-def _ports(host: Host, first: int, last: int) -> Change:
+def _ports(host: Host, ports: set[int]) -> Change:
     now = _read(host, "reserved-ports", "")
     if isinstance(now, Change):
         return now
-    wanted = ranges.parse(now["ports"]) | set(range(first, last + 1))
-    return Change("reserved-ports", "", now, {"ports": ranges.text(wanted)})
+    wanted = ranges.text(ranges.parse(now["ports"]) | ports)
+    return Change("reserved-ports", "", now, {"ports": wanted})
 
 
 def _pages(host: Host, pages: int, ifnames: Sequence[str]) -> list[Change]:

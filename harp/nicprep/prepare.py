@@ -31,7 +31,7 @@ def prepare(
             found += wishes(nic, host)
         return found
 
-    for part in _unwanted(result.undo, every_wish(), of_host.reserved_ports):
+    for part in _unwanted(result.undo, every_wish(), of_host.ports):
         back = restore(Undo((part,)), host)
         result.outcomes += back.outcomes
         if not back.undo.entries:
@@ -50,9 +50,7 @@ def prepare(
     return result
 
 
-def _unwanted(
-    undo: Undo, wanted: Iterable[Change], reserved: tuple[int, int] | None
-) -> list[Entry]:
+def _unwanted(undo: Undo, wanted: Iterable[Change], reserved: set[int]) -> list[Entry]:
     """The parts of undo that no wish covers, value by value, last first."""
     covered: dict[tuple[str, str], set[str]] = {}
     for change in wanted:
@@ -60,10 +58,9 @@ def _unwanted(
     parts = []
     for entry in reversed(undo.entries):
         names = entry.before.keys() - covered.get((entry.kind, entry.target), set())
-        if entry.kind == "reserved-ports" and not names and reserved:
+        if entry.kind == "reserved-ports":
             ours = ranges.parse(entry.after["ports"]) - ranges.parse(entry.before["ports"])
-            if not ours <= set(range(reserved[0], reserved[1] + 1)):
-                names = set(entry.before)
+            names = set() if ours <= reserved else set(entry.before)
         if names:
             before = {name: entry.before[name] for name in names}
             after = {name: entry.after[name] for name in names if name in entry.after}

@@ -38,8 +38,8 @@ class Ethtool(Protocol):
     """The questions; every one raises OSError, EOPNOTSUPP for what this NIC does not have."""
 
     def get(self, part: str, ifname: str) -> Values:
-        """channels, rings, coalesce: numbers, with their "_max"; features: name -> bool, those
-        alone that may be changed; rss: {"table": [queue, ...]}."""
+        """channels, rings, coalesce: numbers, with their "_max"; features: name -> bool, of what is
+        on or may be; rss: {"table": [queue, ...]}."""
 
     def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
         """Some of what get() said. rss: {"table": []} is the driver's own default."""
@@ -132,9 +132,8 @@ def _bit_names(bitset: Any) -> dict[str, bool]:
 
 def _features(answer: Any) -> Values:
     may_change = {name for name, on in _bit_names(answer.get_attr("hw")).items() if on}
-    never = {name for name, on in _bit_names(answer.get_attr("nochange")).items() if on}
     active = {name for name, on in _bit_names(answer.get_attr("active")).items() if on}
-    return {name: name in active for name in sorted(may_change - never)}
+    return {name: name in active for name in sorted(may_change | active)}
 
 
 def _bits(values: Mapping[str, Any]) -> Values:

@@ -92,7 +92,7 @@ def test_by_default_a_host_gets_reserved_ports_and_nothing_else(lab: Lab) -> Non
 def test_a_change_from_outside_stays(queues_lab: Lab) -> None:
     host = queues_lab.hosts[0]
     config = NicConfig(host.ifname, queues=2)
-    undo = inside(host, lambda kernel: prepare([config], HostConfig(None), kernel)).undo
+    undo = inside(host, lambda kernel: prepare([config], HostConfig(()), kernel)).undo
     host.run("ethtool", "-L", host.ifname, "rx", "3")
     (left,) = inside(host, lambda kernel: restore(undo, kernel)).outcomes
     assert (left.status, left.text) == ("left", "somebody set it since: rx 3")
@@ -102,7 +102,7 @@ def test_a_change_from_outside_stays(queues_lab: Lab) -> None:
 def test_a_new_interface_of_the_same_name_is_left_alone(queues_lab: Lab) -> None:
     host = queues_lab.hosts[0]
     config = NicConfig(host.ifname, queues=2)
-    undo = inside(host, lambda kernel: prepare([config], HostConfig(None), kernel)).undo
+    undo = inside(host, lambda kernel: prepare([config], HostConfig(()), kernel)).undo
     host.run("ip", "link", "delete", host.ifname)
     back = inside(host, lambda kernel: restore(undo, kernel))
     assert [outcome.status for outcome in back.outcomes] == ["gone"]

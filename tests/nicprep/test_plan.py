@@ -4,7 +4,17 @@
 import pytest
 from fake_host import FakeHost, FakeNic
 
-from harp.nicprep import HostConfig, NicConfig, cores_of_queues, interrupts, plan, plan_host, ranges
+from harp.nicprep import (
+    HostConfig,
+    NicConfig,
+    apply,
+    cores_of_queues,
+    interrupts,
+    plan,
+    plan_host,
+    ranges,
+    restore,
+)
 
 
 def test_nothing_asked_changes_nothing(fake: FakeHost) -> None:
@@ -12,7 +22,7 @@ def test_nothing_asked_changes_nothing(fake: FakeHost) -> None:
     (change,) = plan_host(HostConfig(), fake.host)
     assert change.kind == "reserved-ports"
     assert change.after == {"ports": "61000-65535"}
-    assert plan_host(HostConfig(reserved_ports=None), fake.host) == []
+    assert plan_host(HostConfig(reserved_ports=()), fake.host) == []
 
 
 def test_planning_writes_nothing(fake: FakeHost) -> None:
@@ -80,12 +90,13 @@ def test_a_nic_with_nothing_says_so_for_each(fake: FakeHost) -> None:
         queues=2,
         rx_ring=64,
         adaptive=False,
-        offloads={"rx-lro": False},
+        offloads={"rx-lro": True},
         rss="equal",
         irq_affinity="local",
+        defer_irqs=2,
     )
     changes = plan(config, fake.host)
-    kinds = ["channels", "rings", "coalesce", "features", "rss", "irq-affinity"]
+    kinds = ["channels", "rings", "coalesce", "features", "napi", "rss", "irq-affinity"]
     assert [change.kind for change in changes] == kinds
     assert all(change.absent and change.problem for change in changes)
 
@@ -103,14 +114,14 @@ def test_no_such_interface(fake: FakeHost) -> None:
 
 def test_reserved_ports_join_what_is_there(fake: FakeHost) -> None:
     fake.write("proc/sys/net/ipv4/ip_local_reserved_ports", "5000,62000-62005")
-    (change,) = plan_host(HostConfig((61000, 61999)), fake.host)
+    (change,) = plan_host(HostConfig([(61000, 61999)]), fake.host)
     assert change.after == {"ports": "5000,61000-62005"}
     fake.write("proc/sys/net/ipv4/ip_local_reserved_ports", "1-65535")
     assert plan_host(HostConfig(), fake.host) == []
 
 
 def test_huge_pages_go_to_the_nodes_of_the_nics_and_never_shrink(fake: FakeHost) -> None:
-    config = HostConfig(None, huge_pages=65)
+    config = HostConfig((), huge_pages=65)
     (near,) = plan_host(config, fake.host, ["eth1"])
     assert (near.target, near.after) == ("node1/2048kB", {"pages": 65})
     everywhere = plan_host(config, fake.host)
@@ -183,3 +194,24 @@ def test_ranges_there_and_back(numbers: set[int]) -> None:
 def test_no_range(text: str) -> None:
     with pytest.raises(ValueError, match="range"):
         ranges.parse(text)
+
+
+def test_an_offload_that_is_not_there_is_off(fake: FakeHost) -> None:
+    assert plan(NicConfig("eth1", offloads={"rx-gro-hw": False}), fake.host) == []
+    (change,) = plan(NicConfig("eth1", offloads={"rx-gro-hw": True}), fake.host)
+    assert change.problem == "can't be set here: rx-gro-hw"
+
+
+def test_deferral_needs_the_folder_of_our_own_namespace(fake: FakeHost) -> None:
+    config = NicConfig("eth1", defer_irqs=2, gro_flush_us=20)
+    fake.write("sys/class/net/eth1/napi_defer_hard_irqs", 0)
+    fake.write("sys/class/net/eth1/gro_flush_timeout", 0)
+    fake.write("sys/class/net/eth1/ifindex", 77)
+    (change,) = plan(config, fake.host)
+    assert change.problem == "/sys shows another network namespace"
+    fake.write("sys/class/net/eth1/ifindex", 5)
+    result = apply(plan(config, fake.host), fake.host)
+    assert fake.read("sys/class/net/eth1/napi_defer_hard_irqs") == "2"
+    assert fake.read("sys/class/net/eth1/gro_flush_timeout") == "20000"
+    restore(result.undo, fake.host)
+    assert fake.read("sys/class/net/eth1/gro_flush_timeout") == "0"

@@ -169,11 +169,11 @@ def test_our_ports_go_and_everybody_elses_stay(fake: FakeHost) -> None:
 
 
 def test_a_wider_range_still_goes_back_whole(fake: FakeHost) -> None:
-    first = prepare([], HostConfig((62000, 65535)), fake.host)
+    first = prepare([], HostConfig([(62000, 65535)]), fake.host)
     fake.write(PORTS, "5000,62000-65535")
-    second = prepare([], HostConfig((61000, 65535)), fake.host, undo=first.undo)
+    second = prepare([], HostConfig([(61000, 65535)]), fake.host, undo=first.undo)
     assert fake.read(PORTS) == "5000,61000-65535"
-    third = prepare([], HostConfig((63000, 65535)), fake.host, undo=second.undo)
+    third = prepare([], HostConfig([(63000, 65535)]), fake.host, undo=second.undo)
     assert fake.read(PORTS) == "5000,63000-65535"
     restore(third.undo, fake.host)
     assert fake.read(PORTS) == "5000"
@@ -183,7 +183,7 @@ def test_what_is_asked_no_more_goes_back_at_reload(fake: FakeHost) -> None:
     before = snapshot(fake)
     first = prepare([EVERYTHING], OF_HOST, fake.host)
     less = NicConfig("eth1", rx_ring="max", adaptive=False)
-    second = prepare([less], HostConfig(reserved_ports=None), fake.host, undo=first.undo)
+    second = prepare([less], HostConfig(reserved_ports=()), fake.host, undo=first.undo)
     assert fake.nic.parts["channels"]["combined"] == 8
     assert fake.nic.parts["rings"] == {"rx": 4096, "rx_max": 4096, "tx": 512, "tx_max": 4096}
     assert fake.nic.parts["coalesce"]["adaptive_rx"] == 0
@@ -193,7 +193,7 @@ def test_what_is_asked_no_more_goes_back_at_reload(fake: FakeHost) -> None:
         ("rings", "rx"),
         ("coalesce", "adaptive_rx", "adaptive_tx"),
     }
-    third = prepare([], HostConfig(reserved_ports=None), fake.host, undo=second.undo)
+    third = prepare([], HostConfig(reserved_ports=()), fake.host, undo=second.undo)
     assert (third.undo, snapshot(fake)) == (Undo(), before)
 
 
@@ -242,7 +242,7 @@ def test_a_crash_anywhere_leaves_a_file_that_puts_everything_back(fake: FakeHost
 
 
 def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> None:
-    (change,) = plan_host(HostConfig(None, 64), fake.host, ["eth1"])
+    (change,) = plan_host(HostConfig((), 64), fake.host, ["eth1"])
     state = State()
 
     def record(undo: Undo) -> None:
