@@ -46,7 +46,7 @@ struct connect {
 	int dev;
 	uint8_t dscp;
 	struct handle handle;
-	struct engine *engine; /* NULL: no HARP lanes */
+	struct engine *engine; /* of HARP lanes; NULL: none */
 	struct candidate candidates[CANDIDATES_MAX];
 	unsigned candidate_count, candidate, round;
 	char why_kernel[384]; /* why no HARP lane: said once, with the comm */
@@ -249,14 +249,16 @@ static void connect_harp_candidates(struct connect *c, const struct device *devi
 {
 	const struct handle *h = &c->handle;
 	uint8_t host_id[HANDLE_HOST_ID_BYTES];
+	struct engine_set *engines;
 	struct harp_addr source;
 	char why[256] = "";
 
-	c->engine = ctx_engine(c->dev, why, sizeof(why));
-	if (!c->engine) {
+	engines = ctx_engines(c->dev, why, sizeof(why));
+	if (!engines) {
 		snprintf(c->why_kernel, sizeof(c->why_kernel), "%s", why);
 		return;
 	}
+	c->engine = engine_set_choose(engines);
 	if (!handle_host_id(host_id) && !memcmp(host_id, h->host_id, sizeof(host_id))) {
 		snprintf(c->why_kernel, sizeof(c->why_kernel),
 			 "the peer is on this host: its packets never reach a NIC");

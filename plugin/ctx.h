@@ -28,9 +28,9 @@ struct plugin_ctx {
  * only, never while a lane or a stack is used; opening an engine or rendezvous is the exception. */
 extern pthread_mutex_t ctx_lock;
 
-/* The device's engine, open until the last finalize; NULL, and why, when it has none. The first call
+/* The device's engines, open until the last finalize; NULL, and why, when it has none. The first call
  * for a device logs its path. ctx_lock not held. */
-struct engine *ctx_engine(int dev, char *why, size_t why_len);
+struct engine_set *ctx_engines(int dev, char *why, size_t why_len);
 /* The device's rendezvous, likewise. */
 int ctx_rendezvous(int dev, struct rendezvous **out);
 

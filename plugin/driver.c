@@ -17,6 +17,7 @@ uint64_t driver_clock_ns(void)
 void driver_init(struct driver *driver, void (*advance)(struct driver *, uint64_t))
 {
 	atomic_init(&driver->baton, false);
+	atomic_init(&driver->runs, 0);
 	atomic_init(&driver->ready, NULL);
 	atomic_init(&driver->polled_ns, 0);
 	driver->advance = advance;
@@ -43,12 +44,12 @@ void driver_post(struct driver *driver, struct work *work)
 
 unsigned driver_run_ready(struct driver *driver, uint64_t now_ns)
 {
-	struct work *taken, *fifo = NULL;
+	struct work *taken = NULL, *fifo = NULL;
+	uint64_t runs = atomic_load_explicit(&driver->runs, memory_order_relaxed);
 	unsigned count = 0;
 
-	if (!atomic_load_explicit(&driver->ready, memory_order_relaxed))
-		return 0;
-	taken = atomic_exchange_explicit(&driver->ready, NULL, memory_order_acquire);
+	if (atomic_load_explicit(&driver->ready, memory_order_relaxed))
+		taken = atomic_exchange_explicit(&driver->ready, NULL, memory_order_acquire);
 	while (taken) { /* newest first, as pushed: turn it round */
 		struct work *next = taken->next;
 
@@ -65,6 +66,8 @@ unsigned driver_run_ready(struct driver *driver, uint64_t now_ns)
 		work->run(work, now_ns);
 		count++;
 	}
+	/* No work frees the driver that it runs on. */
+	atomic_store_explicit(&driver->runs, runs + 1, memory_order_release);
 	return count;
 }
 
@@ -100,6 +103,9 @@ bool driver_poll(struct driver *driver)
 
 void driver_call(struct driver *driver, struct work *work)
 {
+	uint64_t runs = 0;
+	bool taken = false;
+
 	driver_post(driver, work);
 	for (;;) {
 		/* A turn of our own that ends with the work off the list: it ran in this turn, or in an
@@ -107,6 +113,18 @@ void driver_call(struct driver *driver, struct work *work)
 		if (driver_poll(driver) &&
 		    !atomic_load_explicit(&work->queued, memory_order_acquire))
 			return;
+		/* Or who has the baton, and may keep it, has taken the work and since then ended a run. He
+		 * is in his turn still: not for a driver that may go when this returns. */
+		if (!driver->wake) {
+			sched_yield();
+			continue;
+		}
+		if (taken && atomic_load_explicit(&driver->runs, memory_order_acquire) != runs)
+			return;
+		if (!taken && !atomic_load_explicit(&work->queued, memory_order_acquire)) {
+			taken = true;
+			runs = atomic_load_explicit(&driver->runs, memory_order_acquire);
+		}
 		sched_yield();
 	}
 }

@@ -4,7 +4,8 @@
  *
  * A driver is a try-lock, a list of ready work and a function that advances. The thread that
  * polls (NCCL's isend, irecv, test) takes the baton for one turn; when nobody has polled for a short
- * while a guardian thread does. The baton is never waited for and never stolen.
+ * while a guardian thread does. Or a dedicated thread keeps it as long as there is work, and others only
+ * post. The baton is never waited for and never stolen.
  *
  * Two kinds: an engine's driver (engine.c: one per stack, advance = harp_stack_poll) shared by all its
  * lanes, and a kernel lane's own driver, one per comm.
@@ -24,7 +25,9 @@ struct work {
 };
 
 struct driver {
-	_Alignas(64) atomic_bool baton;            /* acquire on taking, release on giving */
+	_Alignas(64) atomic_bool baton; /* acquire on taking, release on giving */
+	/* Times the ready list was run, to its end. Writer: baton, release. Reader: driver_call, acquire */
+	atomic_uint_fast64_t runs;
 	_Alignas(64) _Atomic(struct work *) ready; /* multi-producer push, one consumer takes all */
 	_Alignas(64) atomic_uint_fast64_t polled_ns; /* last turn of an application thread */
 	void (*advance)(struct driver *driver, uint64_t now_ns); /* baton held */
@@ -45,7 +48,8 @@ bool driver_turn(struct driver *driver, uint64_t now_ns);
 bool driver_poll(struct driver *driver);
 /* Baton held: runs everything that is ready. Returns how many. */
 unsigned driver_run_ready(struct driver *driver, uint64_t now_ns);
-/* Posts work and takes turns (yielding in between) until it has run; for set-up and close. */
+/* Posts work and takes turns (yielding in between) until it has run, here or by who has the baton; for
+ * set-up and close. */
 void driver_call(struct driver *driver, struct work *work);
 
 #endif

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.h - a HARP instance (AF_XDP queue and stack) of this process, its baton and its guardian.
+ * engine.h - HARP instances (AF_XDP queue and stack) of this process, their batons and their threads.
  *
- * One engine per device, made at its first use, shared by all contexts and comms of the process,
- * gone (guardian joined) with the last reference. Whether a device can have one is decided once, with
- * a reason.
+ * A device has one *set* of engines in a process, made at its first use, shared by all contexts and
+ * comms, gone (threads joined) with the last reference. How many a device can have, and why not more, is
+ * decided once.
+ *
+ *   engine.c         the sets: opening, closing, references, fork
+ *   engine_turn.c    one engine: lanes, a turn of its baton, what it reports
+ *   engine_thread.c  who drives when: guardian and dedicated threads
  */
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
@@ -12,14 +16,27 @@
 #include "driver.h"
 #include "plugin.h"
 
-struct engine;
+#define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
 
-/* The device's engine, +1 reference; NULL when it has none (config, privilege, queue busy, ...):
+struct engine;
+struct engine_set;
+
+/* The device's engines, +1 reference; NULL when it has none (config, privilege, queue busy, ...):
  * why (one line) says the reason, the same each time. */
-struct engine *engine_get(int dev, char *why, size_t why_len);
-void engine_put(struct engine *engine);
+struct engine_set *engine_set_get(int dev, char *why, size_t why_len);
+void engine_set_put(struct engine_set *set); /* NULL is accepted */
+unsigned engine_set_count(const struct engine_set *set);
+struct engine *engine_set_at(const struct engine_set *set, unsigned index);
+/* The one that serves the fewest comms and listeners, ties in turn. */
+struct engine *engine_set_choose(struct engine_set *set);
+/* What engine_set_choose() compares: a listener or connection that will use the engine comes, or goes.
+ * Lanes count by themselves. */
+void engine_load(struct engine *engine, int change);
+
 struct driver *engine_driver(struct engine *engine);
 struct harp_stack *engine_stack(struct engine *engine);
+/* Which it is of its set. */
+unsigned engine_index(const struct engine *engine);
 /* One line for people, from harp_instance_describe(). */
 const char *engine_describe(struct engine *engine);
 /* May this engine reach dst? Not when dst is an address of this host or leaves by another

@@ -18,7 +18,7 @@ pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 /* A device's path in this process, decided at its first use. */
 struct device_state {
 	bool decided;
-	struct engine *engine; /* NULL: why says the reason */
+	struct engine_set *engines; /* NULL: why says the reason */
 	char why[256];
 	struct rendezvous *rdv;
 };
@@ -39,14 +39,14 @@ static struct device_state *ctx_device_state(int dev)
 	if (plugin_config()->path == PATH_KERNEL)
 		snprintf(state->why, sizeof(state->why), "HARP_PATH=kernel");
 	else
-		state->engine = engine_get(dev, state->why, sizeof(state->why));
+		state->engines = engine_set_get(dev, state->why, sizeof(state->why));
 	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason. */
-	if (!state->engine && plugin_config()->path != PATH_XDP)
+	if (!state->engines && plugin_config()->path != PATH_XDP)
 		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
 	return state;
 }
 
-struct engine *ctx_engine(int dev, char *why, size_t why_len)
+struct engine_set *ctx_engines(int dev, char *why, size_t why_len)
 {
 	struct device_state *state;
 
@@ -54,7 +54,7 @@ struct engine *ctx_engine(int dev, char *why, size_t why_len)
 	state = ctx_device_state(dev);
 	pthread_mutex_unlock(&ctx_lock);
 	snprintf(why, why_len, "%s", state->why);
-	return state->engine;
+	return state->engines;
 }
 
 int ctx_rendezvous(int dev, struct rendezvous **out)
@@ -65,7 +65,7 @@ int ctx_rendezvous(int dev, struct rendezvous **out)
 	pthread_mutex_lock(&ctx_lock);
 	state = ctx_device_state(dev);
 	if (!state->rdv)
-		rc = rendezvous_open(&state->rdv, dev, state->engine);
+		rc = rendezvous_open(&state->rdv, dev, state->engines);
 	*out = state->rdv;
 	pthread_mutex_unlock(&ctx_lock);
 	return rc;
@@ -77,8 +77,7 @@ static void ctx_forget_devices(void)
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
 		if (device_states[dev].rdv)
 			rendezvous_close(device_states[dev].rdv);
-		if (device_states[dev].engine)
-			engine_put(device_states[dev].engine);
+		engine_set_put(device_states[dev].engines);
 	}
 	memset(device_states, 0, sizeof(device_states));
 	engine_reset();
@@ -90,7 +89,7 @@ static int ctx_require_engines(void)
 	for (int dev = 0; dev < plugin_device_count(); dev++) {
 		char why[256];
 
-		if (ctx_engine(dev, why, sizeof(why)))
+		if (ctx_engines(dev, why, sizeof(why)))
 			continue;
 		WARN("HARP_PATH=xdp, but %s cannot: %s (or name another interface in "
 		     "NCCL_SOCKET_IFNAME, or use HARP_PATH=auto)",
@@ -226,14 +225,14 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		free(listen);
 		return rc;
 	}
+	rendezvous_add(listen->rdv, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
-	rendezvous_endpoints(listen->rdv, &handle);
+	rendezvous_endpoints(listen->rdv, listen, &handle);
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
 	(void)handle_host_id(handle.host_id); /* zeroes: nobody is local */
 	handle_encode(handle_bytes, &handle);
-	rendezvous_add(listen->rdv, listen);
 	pthread_mutex_lock(&ctx_lock);
 	listen->next_of_ctx = ctx->listens;
 	ctx->listens = listen;

@@ -17,14 +17,16 @@
 /*
  * Theory of operation
  *
- * A rendezvous has up to three doors: a kernel socket per family and a listener of the HARP stack.
+ * A rendezvous has doors: a kernel socket per family and a listener on the stack of each engine.
  * Who comes in through a door is a *guest* until its preamble is through; then it becomes a comm on
- * the ready list of the listen comm that its HELLO named, and plugin_accept() takes it from there.
+ * the ready list of the listen comm that its HELLO named, and plugin_accept() takes it from there. A listen
+ * comm has one of the HARP doors, on the engine that served the fewest, and its handle says that
+ * door's port: so the comms of a process are spread over its engines.
  *
- * Guests behind the kernel doors belong to the rendezvous' own driver, those behind the HARP door to
- * the engine's. What both touch, the list of listen comms and their ready lists, is under `lock`,
- * which is held for a few instructions. plugin_accept() takes turns of both drivers; in between the
- * HARP guests are advanced by the stack's events.
+ * Guests behind the kernel doors belong to the rendezvous' own driver, those behind a HARP door to
+ * its engine's. What all touch, the list of listen comms and their ready lists, is under `lock`,
+ * which is held for a few instructions. plugin_accept() takes turns of the kernel doors' driver and of its
+ * own HARP door's; in between the HARP guests are advanced by the stack's events.
  *
  * Strangers. A side has room for 64 guests; one more and the oldest goes. A guest has 5 s. Nothing a
  * guest sends reaches a comm, and none is waited for: each is looked at once a turn. A peer that
@@ -38,23 +40,32 @@
 
 struct guest {
 	struct rendezvous *rdv;
-	struct lane *lane; /* NULL: the place is free */
+	struct harp_door *door; /* NULL: it came by a kernel door */
+	struct lane *lane;      /* NULL: the place is free */
 	uint64_t deadline_ns;
-	bool harp;
 	struct preamble preamble;
+};
+
+/* A listener on one engine's stack; all but rdv, engine and port under that engine's baton. */
+struct harp_door {
+	struct rendezvous *rdv;
+	struct engine *engine;
+	uint16_t port;
+	struct harp_listener *listener;
+	struct work work, open_work, close_work;
+	int open_result;
+	struct guest guests[GUESTS_MAX];
 };
 
 struct rendezvous {
 	struct driver driver; /* of the kernel doors; first: aligned */
 	int dev;
 	int fd_v4, fd_v6; /* -1: none */
-	uint16_t port_v4, port_v6, harp_port;
-	struct engine *engine;
-	struct harp_listener *listener;
-	struct work harp_work, harp_open_work, harp_close_work;
-	int harp_open_result;
+	uint16_t port_v4, port_v6;
+	struct engine_set *engines; /* NULL: none */
+	unsigned door_count;
+	struct harp_door *doors[ENGINES_MAX];   /* as the engines are numbered */
 	struct guest kernel_guests[GUESTS_MAX]; /* baton of driver */
-	struct guest harp_guests[GUESTS_MAX];   /* baton of the engine */
 	atomic_uint_fast64_t turned_away;       /* any baton; relaxed: a count */
 	pthread_mutex_t lock;
 	struct listen_comm *listens; /* under lock */
@@ -98,7 +109,7 @@ static int guest_admit(struct guest *guest)
 {
 	const struct preamble *p = &guest->preamble;
 	struct rendezvous *rdv = guest->rdv;
-	struct comm_options opt = { .side = COMM_RECV, .lane_polled = !guest->harp };
+	struct comm_options opt = { .side = COMM_RECV, .lane_polled = !guest->door };
 	struct listen_comm *listen;
 	struct comm *comm, **tail;
 	int rc;
@@ -169,17 +180,18 @@ static struct guest *guests_place(struct guest *guests)
 	return oldest;
 }
 
-static void guest_come(struct rendezvous *rdv, struct guest *guests, struct lane *lane,
+/* door: NULL for a kernel door. */
+static void guest_come(struct rendezvous *rdv, struct harp_door *door, struct lane *lane,
 		       uint64_t now_ns)
 {
-	struct guest *guest = guests_place(guests);
+	struct guest *guest = guests_place(door ? door->guests : rdv->kernel_guests);
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes };
 
 	guest->rdv = rdv;
+	guest->door = door;
 	guest->lane = lane;
 	guest->deadline_ns = now_ns + GUEST_DEADLINE_NS;
-	guest->harp = guests == rdv->harp_guests;
-	if (guest->harp)
+	if (door)
 		own.features = FEATURE_ACK_PROMPTLY;
 	if (getrandom(own.nonce, sizeof(own.nonce), GRND_NONBLOCK) != sizeof(own.nonce)) {
 		guest_turn_away(guest); /* a known nonce would let a replay in */
@@ -201,7 +213,7 @@ static void rendezvous_kernel_door(struct rendezvous *rdv, int door, uint64_t no
 		if (fd < 0)
 			return; /* EAGAIN; ECONNABORTED, EMFILE: the next turn tries again */
 		if (!lane_kernel_adopt(&rdv->driver, fd, &lane))
-			guest_come(rdv, rdv->kernel_guests, lane, now_ns);
+			guest_come(rdv, NULL, lane, now_ns);
 	}
 }
 
@@ -215,24 +227,24 @@ static void rendezvous_turn(struct driver *driver, uint64_t now_ns)
 	guests_advance(rdv->kernel_guests, now_ns);
 }
 
-static void rendezvous_harp_run(struct work *work, uint64_t now_ns)
+static void door_run(struct work *work, uint64_t now_ns)
 {
-	struct rendezvous *rdv =
-		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, harp_work));
+	struct harp_door *door =
+		(struct harp_door *)((char *)work - offsetof(struct harp_door, work));
 	struct lane *lane;
 
 	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
-		if (lane_harp_accept(rdv->engine, rdv->listener, &lane))
+		if (lane_harp_accept(door->engine, door->listener, &lane))
 			break;
-		guest_come(rdv, rdv->harp_guests, lane, now_ns);
+		guest_come(door->rdv, door, lane, now_ns);
 	}
-	guests_advance(rdv->harp_guests, now_ns);
+	guests_advance(door->guests, now_ns);
 }
 
-static void rendezvous_harp_open_run(struct work *work, uint64_t now_ns)
+static void door_open_run(struct work *work, uint64_t now_ns)
 {
-	struct rendezvous *rdv =
-		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, harp_open_work));
+	struct harp_door *door =
+		(struct harp_door *)((char *)work - offsetof(struct harp_door, open_work));
 	struct harp_endpoint any;
 	struct harp_tcp_options opt;
 
@@ -240,25 +252,53 @@ static void rendezvous_harp_open_run(struct work *work, uint64_t now_ns)
 	memset(&any, 0, sizeof(any));
 	lane_harp_tcp_options(&opt, 0);
 	opt.backlog = BACKLOG;
-	rdv->harp_open_result =
-		harp_tcp_listen(engine_stack(rdv->engine), &any, &opt, &rdv->listener);
-	if (!rdv->harp_open_result) {
-		harp_listener_endpoint(rdv->listener, &any);
-		rdv->harp_port = any.port;
+	door->open_result =
+		harp_tcp_listen(engine_stack(door->engine), &any, &opt, &door->listener);
+	if (!door->open_result) {
+		harp_listener_endpoint(door->listener, &any);
+		door->port = any.port;
 	}
 }
 
-static void rendezvous_harp_close_run(struct work *work, uint64_t now_ns)
+static void door_close_run(struct work *work, uint64_t now_ns)
 {
-	struct rendezvous *rdv =
-		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, harp_close_work));
+	struct harp_door *door =
+		(struct harp_door *)((char *)work - offsetof(struct harp_door, close_work));
 
 	(void)now_ns;
 	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		if (rdv->harp_guests[i].lane)
-			guest_turn_away(&rdv->harp_guests[i]);
+		if (door->guests[i].lane)
+			guest_turn_away(&door->guests[i]);
 	}
-	harp_listener_close(rdv->listener);
+	harp_listener_close(door->listener);
+}
+
+static int door_open(struct rendezvous *rdv, struct engine *engine)
+{
+	struct harp_door *door = calloc(1, sizeof(*door));
+
+	if (!door)
+		return -ENOMEM;
+	door->rdv = rdv;
+	door->engine = engine;
+	door->work.run = door_run;
+	door->open_work.run = door_open_run;
+	door->close_work.run = door_close_run;
+	driver_call(engine_driver(engine), &door->open_work);
+	if (door->open_result) {
+		int rc = door->open_result;
+
+		free(door);
+		return rc;
+	}
+	rdv->doors[rdv->door_count++] = door;
+	return 0;
+}
+
+static void door_close(struct harp_door *door)
+{
+	driver_call(engine_driver(door->engine), &door->close_work);
+	free(door);
 }
 
 /* A listening socket on the device's own address; its port, chosen by the kernel, to *port. */
@@ -315,7 +355,7 @@ static int rendezvous_open_kernel(struct rendezvous *rdv)
 	return rc;
 }
 
-int rendezvous_open(struct rendezvous **out, int dev, struct engine *engine)
+int rendezvous_open(struct rendezvous **out, int dev, struct engine_set *engines)
 {
 	struct rendezvous *rdv = aligned_alloc(64, (sizeof(*rdv) + 63) & ~(size_t)63);
 	int rc = 0;
@@ -328,15 +368,11 @@ int rendezvous_open(struct rendezvous **out, int dev, struct engine *engine)
 	pthread_mutex_init(&rdv->lock, NULL);
 	rdv->dev = dev;
 	rdv->fd_v4 = rdv->fd_v6 = -1;
-	rdv->engine = engine;
-	rdv->harp_work.run = rendezvous_harp_run;
-	rdv->harp_open_work.run = rendezvous_harp_open_run;
-	rdv->harp_close_work.run = rendezvous_harp_close_run;
+	rdv->engines = engines;
 	if (plugin_config()->path != PATH_XDP)
 		rc = rendezvous_open_kernel(rdv);
-	if (!rc && engine) {
-		driver_call(engine_driver(engine), &rdv->harp_open_work);
-		rc = rdv->harp_open_result;
+	for (unsigned i = 0; !rc && engines && i < engine_set_count(engines); i++) {
+		rc = door_open(rdv, engine_set_at(engines, i));
 		if (rc)
 			WARN("%s: HARP cannot listen: %s; are its ports (61000-65535) in use?",
 			     plugin_device(dev)->ifname, lane_error_text(rc));
@@ -353,8 +389,8 @@ void rendezvous_close(struct rendezvous *rdv)
 {
 	uint64_t turned_away = atomic_load_explicit(&rdv->turned_away, memory_order_relaxed);
 
-	if (rdv->listener)
-		driver_call(engine_driver(rdv->engine), &rdv->harp_close_work);
+	for (unsigned i = 0; i < rdv->door_count; i++)
+		door_close(rdv->doors[i]);
 	for (unsigned i = 0; i < GUESTS_MAX; i++) {
 		if (rdv->kernel_guests[i].lane)
 			guest_turn_away(&rdv->kernel_guests[i]);
@@ -370,7 +406,8 @@ void rendezvous_close(struct rendezvous *rdv)
 	free(rdv);
 }
 
-void rendezvous_endpoints(const struct rendezvous *rdv, struct handle *handle)
+void rendezvous_endpoints(const struct rendezvous *rdv, const struct listen_comm *listen,
+			  struct handle *handle)
 {
 	const struct device *device = plugin_device(rdv->dev);
 
@@ -379,7 +416,7 @@ void rendezvous_endpoints(const struct rendezvous *rdv, struct handle *handle)
 	handle->v4 = device->addr_v4;
 	handle->v6 = device->addr_v6;
 	handle->scope_id = device->scope_id;
-	handle->harp_port = rdv->harp_port;
+	handle->harp_port = listen->door ? listen->door->port : 0;
 	handle->kernel_port_v4 = rdv->port_v4;
 	handle->kernel_port_v6 = rdv->port_v6;
 }
@@ -388,6 +425,12 @@ void rendezvous_endpoints(const struct rendezvous *rdv, struct handle *handle)
 
 void rendezvous_add(struct rendezvous *rdv, struct listen_comm *listen)
 {
+	if (rdv->engines) {
+		struct engine *engine = engine_set_choose(rdv->engines);
+
+		listen->door = rdv->doors[engine_index(engine)];
+		engine_load(engine, 1); /* a connection is to come */
+	}
 	pthread_mutex_lock(&rdv->lock);
 	listen->next = rdv->listens;
 	rdv->listens = listen;
@@ -399,6 +442,8 @@ void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen)
 	struct listen_comm **at;
 	struct comm *comm;
 
+	if (listen->door)
+		engine_load(listen->door->engine, -1);
 	pthread_mutex_lock(&rdv->lock);
 	for (at = &rdv->listens; *at != listen; at = &(*at)->next)
 		;
@@ -433,9 +478,11 @@ struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *liste
 	if (comm)
 		return comm;
 	driver_poll(&rdv->driver);
-	if (rdv->listener) {
-		driver_post(engine_driver(rdv->engine), &rdv->harp_work);
-		driver_poll(engine_driver(rdv->engine));
+	if (listen->door) {
+		struct driver *driver = engine_driver(listen->door->engine);
+
+		driver_post(driver, &listen->door->work);
+		driver_poll(driver);
 	}
 	return rendezvous_pop(rdv, listen);
 }

@@ -8,19 +8,19 @@
 #include "ctx.h"
 
 struct rendezvous;
+struct harp_door;
 
-/* Opens the kernel sockets, and a listener on the device's engine (NULL: none). */
-int rendezvous_open(struct rendezvous **out, int dev, struct engine *engine);
+/* Opens the kernel sockets, and a listener on each of the device's engines (NULL: none). */
+int rendezvous_open(struct rendezvous **out, int dev, struct engine_set *engines);
 /* Drops everybody who is not in a comm. No listen comm is left. */
 void rendezvous_close(struct rendezvous *rdv);
-/* Fills the endpoints of a handle. */
-void rendezvous_endpoints(const struct rendezvous *rdv, struct handle *handle);
 
 /* A listen comm: an id and a secret under which peers are let in. */
 struct listen_comm {
 	struct listen_comm *next_of_ctx; /* under ctx_lock */
 	struct plugin_ctx *ctx;
 	struct rendezvous *rdv;
+	struct harp_door *door; /* that peers with HARP lanes come to; NULL: there is none */
 	/* The rest under the rendezvous' lock. */
 	struct listen_comm *next;
 	uint64_t id;
@@ -28,7 +28,11 @@ struct listen_comm {
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
 };
 
+/* Chooses its door, too. */
 void rendezvous_add(struct rendezvous *rdv, struct listen_comm *listen);
+/* Fills the endpoints of its handle. */
+void rendezvous_endpoints(const struct rendezvous *rdv, const struct listen_comm *listen,
+			  struct handle *handle);
 /* Takes it away and drops the comms that wait in it. */
 void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen);
 /* Takes turns and the next ready comm, NULL when there is none yet. */

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,16 @@ def path_in_use(log: list[tuple[int, str]]) -> str:
 
 
 def plugin_stats(log: list[tuple[int, str]]) -> dict[str, int]:
-    """The counters of the plugin's closing line; empty when it ran no stack."""
-    for _level, text in reversed(log):
+    """The counters of the plugin's closing lines, one for each instance, added up.
+
+    Empty when it ran no stack.
+    """
+    total: Counter[str] = Counter()
+    for _level, text in log:
         if match := _STATS_LINE.search(text):
             pairs = (pair.split("=") for pair in match["pairs"].split() if "=" in pair)
-            return {name: int(value) for name, value in pairs}
-    return {}
+            total.update({name: int(value) for name, value in pairs})
+    return dict(total)
 
 
 def kernel_counters(ifname: str) -> dict[str, int]:

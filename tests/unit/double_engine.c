@@ -8,16 +8,47 @@
 #include "harp_host.h"
 #include "lane_harp.h"
 
-struct engine *engine_get(int dev, char *why, size_t why_len)
+struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
 {
 	(void)dev;
 	snprintf(why, why_len, "this build has no stack");
 	return NULL;
 }
 
-void engine_put(struct engine *engine)
+void engine_set_put(struct engine_set *set)
+{
+	(void)set;
+}
+
+unsigned engine_set_count(const struct engine_set *set)
+{
+	(void)set;
+	return 0;
+}
+
+struct engine *engine_set_at(const struct engine_set *set, unsigned index)
+{
+	(void)set;
+	(void)index;
+	return NULL;
+}
+
+struct engine *engine_set_choose(struct engine_set *set)
+{
+	(void)set;
+	return NULL;
+}
+
+unsigned engine_index(const struct engine *engine)
 {
 	(void)engine;
+	return 0;
+}
+
+void engine_load(struct engine *engine, int change)
+{
+	(void)engine;
+	(void)change;
 }
 
 struct driver *engine_driver(struct engine *engine)

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_turn.c - one engine at work: its lanes, a turn of its baton, its end and what it reports. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_impl.h"
+#include "lane_harp.h"
+
+#define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's news */
+
+struct driver *engine_driver(struct engine *engine)
+{
+	return &engine->driver;
+}
+
+struct harp_stack *engine_stack(struct engine *engine)
+{
+	return engine->stack;
+}
+
+unsigned engine_index(const struct engine *engine)
+{
+	return engine->index;
+}
+
+const char *engine_describe(struct engine *engine)
+{
+	return harp_instance_describe(engine->instance);
+}
+
+void engine_load(struct engine *engine, int change)
+{
+	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
+}
+
+/* ---- lanes ---------------------------------------------------------------------------------- */
+
+void engine_add_lane(struct engine *engine, struct lane_harp *h)
+{
+	h->next = engine->lanes;
+	h->pprev = &engine->lanes;
+	if (h->next)
+		h->next->pprev = &h->next;
+	engine->lanes = h;
+	engine_load(engine, 1);
+}
+
+void engine_forget_lane(struct engine *engine, struct lane_harp *h)
+{
+	*h->pprev = h->next;
+	if (h->next)
+		h->next->pprev = h->pprev;
+	if (h->closing_deadline_ns)
+		engine->closing_count--;
+	engine_load(engine, -1);
+}
+
+void engine_lane_closing(struct engine *engine, struct lane_harp *h)
+{
+	(void)h;
+	engine->closing_count++;
+}
+
+void engine_probe_peer(struct engine *engine, const struct lane_harp *dead)
+{
+	for (struct lane_harp *h = engine->lanes; h; h = h->next) {
+		if (h == dead || h->lane.error || !h->connected)
+			continue;
+		if (!memcmp(&h->lane.remote.addr, &dead->lane.remote.addr,
+			    sizeof(struct harp_addr)))
+			(void)harp_conn_probe(h->conn);
+	}
+}
+
+/* ---- one turn ------------------------------------------------------------------------------- */
+
+void engine_requests(void *ctx, uint64_t now_ns)
+{
+	struct engine *engine = ctx;
+	struct harp_conn *conn;
+	uint32_t events;
+
+	while ((conn = harp_stack_next_event(engine->stack, &events))) {
+		struct lane_harp *h = harp_conn_user(conn);
+
+		if (h) /* NULL: accepted by the listener, not yet by us */
+			lane_harp_event(h, events, now_ns);
+	}
+	driver_run_ready(&engine->driver, now_ns);
+}
+
+static void engine_control(struct engine *engine, uint64_t now_ns)
+{
+	int rc = harp_instance_control(engine->instance, now_ns);
+
+	/* One of the interface's engines speaks for all. */
+	if (rc && !engine->link_reported && !engine->index)
+		WARN("%s: %s; connections wait until it is back or their timeout",
+		     plugin_device(engine->dev)->ifname,
+		     rc == -ENODEV ? "the interface is gone" : "the interface is down");
+	engine->link_reported = rc != 0;
+}
+
+static void engine_tick(struct engine *engine, uint64_t now_ns)
+{
+	struct lane_harp *h, *next;
+
+	engine->tick_ns = now_ns + ENGINE_TICK_NS;
+	engine_control(engine, now_ns);
+	for (h = engine->lanes; h; h = next) {
+		next = h->next;
+		lane_harp_tick(h, now_ns);
+	}
+}
+
+bool engine_turn(struct engine *engine, uint64_t now_ns)
+{
+	bool worked = harp_stack_poll(engine->stack, now_ns) > 0;
+
+	if (harp_instance_control_pending(engine->instance))
+		engine_control(engine, now_ns);
+	if (now_ns >= engine->tick_ns)
+		engine_tick(engine, now_ns);
+	if (worked)
+		atomic_store_explicit(&engine->worked_ns, now_ns, memory_order_relaxed);
+	return worked;
+}
+
+uint64_t engine_deadline_ns(const struct engine *engine)
+{
+	uint64_t deadline_ns = harp_stack_next_deadline_ns(engine->stack);
+
+	if (engine->closing_count && engine->tick_ns < deadline_ns)
+		return engine->tick_ns;
+	return deadline_ns;
+}
+
+void engine_turn_init(struct engine *engine)
+{
+	driver_init(&engine->driver, engine_advance);
+	engine->driver.wake = engine_wake;
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void engine_report(struct engine *engine)
+{
+	static const char *const names[] = { "rx_packets",      "tx_packets",      "rx_bytes",
+					     "tx_bytes",        "tcp_retransmits", "tcp_rto",
+					     "tx_copied_bytes", "tcp_cookies_sent" };
+	char line[384];
+	size_t len = 0;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		uint64_t value = 0;
+
+		(void)harp_stack_stat(engine->stack, names[i], &value);
+		len += (size_t)snprintf(line + len, sizeof(line) - len, " %s=%llu", names[i],
+					(unsigned long long)value);
+		if (len >= sizeof(line))
+			break;
+	}
+	INFO("%s: HARP stats:%s", engine->name, line);
+}
+
+/* What was thrown away, each by its reason; nothing when there was none. */
+static void engine_report_drops(struct engine *engine)
+{
+	char line[1024];
+	size_t len = 0;
+
+	for (unsigned i = 0; i < harp_stats_count() && len < sizeof(line); i++) {
+		const char *name = harp_stats_name(i);
+		uint64_t value = 0;
+
+		if (strncmp(name, "drop_", 5) != 0 ||
+		    harp_stack_stat(engine->stack, name, &value) || !value)
+			continue;
+		len += (size_t)snprintf(line + len, sizeof(line) - len, " %s=%llu", name,
+					(unsigned long long)value);
+	}
+	if (len)
+		INFO("%s: HARP drops:%s", engine->name, line);
+}
+
+void engine_wind_up(struct engine *engine)
+{
+	uint64_t deadline_ns = driver_clock_ns() + plugin_config()->close_linger_ns;
+
+	/* Peers may still need our last ACK or CLOSE. */
+	while (engine->closing_count) {
+		uint64_t now_ns = driver_clock_ns();
+		struct pollfd fd = { .fd = harp_instance_fd(engine->instance), .events = POLLIN };
+
+		if (now_ns >= deadline_ns)
+			break;
+		(void)engine_turn(engine, now_ns);
+		if (engine->closing_count)
+			(void)poll(&fd, 1, 1);
+	}
+	while (engine->lanes) {
+		struct lane_harp *h = engine->lanes;
+
+		engine_forget_lane(engine, h);
+		harp_conn_abort(h->conn);
+		free(h);
+	}
+	(void)engine_turn(engine, driver_clock_ns()); /* the last FIN or RST leaves */
+	engine_report(engine);
+	engine_report_drops(engine);
+}
