@@ -24,8 +24,10 @@
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE_PARTS_MAX 64u
 #define PAGE_STRIDE_MAX 65536u
-/* An owner needs a microsecond a millisecond to write: more tries than that mean another thing. */
+/* An owner needs a microsecond a millisecond to write: more tries than that mean another thing. Of one call,
+ * and of one flow within it. */
 #define PAGE_TRIES 1000u
+#define PAGE_FLOW_TRIES 20u
 
 static int __attribute__((format(printf, 4, 5)))
 page_fail(char *why, size_t why_len, int error, const char *format, ...)
@@ -144,12 +146,13 @@ int harp_page_check(int fd, char *why, size_t why_len)
 /* ---- parts ---------------------------------------------------------------------------------- */
 
 /* Reads bytes at offset, which the sequence number at lock_offset guards. */
-static int page_get_locked(int fd, uint64_t lock_offset, uint64_t offset, void *into, size_t bytes)
+static int page_get_locked(int fd, uint64_t lock_offset, uint64_t offset, void *into, size_t bytes,
+			   unsigned tries)
 {
 	uint64_t before, after;
 	int rc;
 
-	for (unsigned i = 0; i < PAGE_TRIES; i++) {
+	while (tries-- > 0) {
 		rc = page_get(fd, lock_offset, &before, sizeof(before));
 		/* Pairs with the owner's releasing store of an even number. */
 		atomic_thread_fence(memory_order_acquire);
@@ -187,6 +190,7 @@ static void page_item_copy(uint8_t *item, uint32_t item_bytes, const uint8_t *so
 static int page_read_flows(int fd, uint64_t offset, uint8_t *items, uint32_t stride, uint32_t count)
 {
 	size_t bytes = (size_t)stride * count;
+	unsigned alone = PAGE_TRIES;
 	uint8_t *before = malloc(bytes * 2), *after = before + bytes;
 	int rc = before ? page_get(fd, offset, before, bytes) : -ENOMEM;
 
@@ -204,7 +208,10 @@ static int page_read_flows(int fd, uint64_t offset, uint8_t *items, uint32_t str
 		memcpy(&last, after + at, sizeof(last));
 		if (first == last && !(first & 1))
 			continue;
-		rc = page_get_locked(fd, offset + at, offset + at, items + at, stride);
+		rc = alone > 0 ? page_get_locked(fd, offset + at, offset + at, items + at, stride,
+						 PAGE_FLOW_TRIES)
+			       : -EBUSY;
+		alone -= alone > 0;
 		if (rc == -EBUSY) {
 			memset(items + at, 0, stride);
 			rc = 0;
@@ -239,7 +246,8 @@ int harp_page_read(int fd, enum harp_page_part part, uint32_t first, void *items
 	if (part == HARP_PAGE_FLOWS)
 		rc = page_read_flows(fd, offset, copy, place->stride, max);
 	else
-		rc = page_get_locked(fd, place->offset, offset, copy, (size_t)max * place->stride);
+		rc = page_get_locked(fd, place->offset, offset, copy, (size_t)max * place->stride,
+				     PAGE_TRIES);
 	for (uint32_t i = 0; i < max && !rc; i++)
 		page_item_copy((uint8_t *)items + (size_t)i * item_bytes, item_bytes,
 			       copy + (size_t)i * place->stride, place->stride);
