@@ -37,6 +37,7 @@ void harp_instance_close(struct harp_instance *instance)
 	if (!instance)
 		return;
 	harp_stack_destroy(instance->stack);
+	instance_page_close(&instance->page);
 	if (instance->ports.held)
 		ports_destroy(&instance->ports);
 	if (instance->udp_ports.held)
@@ -62,6 +63,8 @@ void harp_instance_fork_child(struct harp_instance *instance)
 	for (unsigned i = 0; i < instance->udp_ports.count; i++)
 		close(instance->udp_ports.fds[i]);
 	close(harp_nic_af_xdp_fd(instance->nic));
+	if (instance->page.fd >= 0)
+		close(instance->page.fd);
 	close(instance->monitor.fd);
 	close(instance->questions.fd);
 }

@@ -6,6 +6,7 @@
 #include <net/if.h>
 
 #include "harp_host.h"
+#include "host/instance_page.h"
 #include "host/mirror.h"
 #include "host/neighbours.h"
 #include "host/ports.h"
@@ -20,6 +21,7 @@ struct harp_instance {
 	struct mirror mirror;
 	struct ports ports, udp_ports;
 	struct neighbours neighbours;
+	struct instance_page page; /* stand-alone */
 	uint32_t queue, mtu_bytes;
 	bool up, gone;
 	bool tables_changed;

@@ -258,7 +258,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	instance = calloc(1, sizeof(*instance));
 	if (!instance)
 		return why_fail(&o.why, -ENOMEM, "out of memory");
-	instance->monitor.fd = instance->questions.fd = -1;
+	instance->monitor.fd = instance->questions.fd = instance->page.fd = -1;
 	instance->queue = opt->queue;
 	instance->mtu_bytes = o.link.mtu_bytes;
 	instance->up = true;
@@ -289,6 +289,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 		harp_instance_close(instance);
 		return rc;
 	}
+	instance_page_open(instance, o.opt.label);
 	*out = instance;
 	return 0;
 }
