@@ -5,7 +5,6 @@
  */
 #include "host/instance.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -43,12 +42,11 @@ void harp_instance_close(struct harp_instance *instance)
 	if (instance->udp_ports.held)
 		ports_destroy(&instance->udp_ports);
 	if (instance->xdp)
-		instance->api->detach(instance->xdp);
+		instance->api->xsk_set(instance->xdp, instance->queue, -1);
+	xdp_shared_put(instance->shared);
 	harp_nic_destroy(instance->nic);
 	netlink_close(&instance->monitor);
 	netlink_close(&instance->questions);
-	if (instance->library)
-		dlclose(instance->library);
 	free(instance);
 }
 
@@ -56,8 +54,7 @@ void harp_instance_fork_child(struct harp_instance *instance)
 {
 	if (!instance)
 		return;
-	for (unsigned i = 0; i < instance->xdp_fd_count; i++)
-		close(instance->xdp_fds[i]);
+	xdp_shared_fork_child(instance->shared);
 	for (unsigned i = 0; i < instance->ports.count; i++)
 		close(instance->ports.fds[i]);
 	for (unsigned i = 0; i < instance->udp_ports.count; i++)
@@ -183,6 +180,16 @@ int harp_instance_fd(const struct harp_instance *instance)
 int harp_instance_control_fd(const struct harp_instance *instance)
 {
 	return instance->monitor.fd;
+}
+
+const struct harp_rss *harp_instance_rss(const struct harp_instance *instance)
+{
+	return &instance->rss;
+}
+
+uint32_t harp_instance_queue(const struct harp_instance *instance)
+{
+	return instance->queue;
 }
 
 const char *harp_instance_describe(const struct harp_instance *instance)

@@ -10,11 +10,12 @@
 #include "host/mirror.h"
 #include "host/neighbours.h"
 #include "host/ports.h"
+#include "host/xdp_shared.h"
 
 struct harp_instance {
 	struct harp_nic *nic;
 	struct harp_stack *stack;
-	void *library; /* dlopen()ed */
+	struct xdp_shared *shared; /* the steering program: of the instances on this interface */
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	struct netlink monitor, questions;
@@ -28,8 +29,7 @@ struct harp_instance {
 	void *ctx;
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
-	unsigned xdp_fd_count;
-	int xdp_fds[HARP_XDP_FDS_MAX];
+	struct harp_rss rss;
 	char ifname[IFNAMSIZ];
 	char describe[256];
 };

@@ -5,14 +5,15 @@
  * Theory of operation
  *
  * Opening goes from what fails most cheaply to what others could notice: options and privileges, the
- * AF_XDP queue (nobody's packets move yet), the steering program, the stack, the host's addresses and
+ * AF_XDP queue (nobody's packets move yet), the steering program (which instances of this process on
+ * other queues of the interface may have attached already), the stack, the host's addresses and
  * routes, and only as the last step the socket in the steering map. What fails unwinds the steps
  * before it in reverse; harp_instance_close() is the same unwinding from the end.
  *
  * The program redirects to a port only while the stack uses it: the stack's port_acquire hook binds a
- * kernel socket to the port, so that no one else can have it, then sets the map; port_release goes the
- * other way. When we die, the kernel drops link, map and sockets, and packets to the port meet no
- * listener: the peers get RST.
+ * kernel socket to the port, so that no one else can have it, then sets the map, which keeps the queue of
+ * the stack as the port's home; port_release goes the other way. When we die, the kernel drops link, map
+ * and sockets, and packets to the port meet no listener: the peers get RST.
  *
  * The stack's hooks run inside harp_stack_poll() and only take notes. harp_instance_control(), called
  * by the same thread, speaks to the kernel: it hears the monitor (link, addresses, routes,
@@ -28,7 +29,6 @@
 #include "base/why.h"
 #include "host/instance.h"
 #include "host/privilege.h"
-#include "host/xdp_library.h"
 #include "nic/af_xdp_link.h"
 
 struct opening {
@@ -203,42 +203,66 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 
 static int opening_attach(const struct opening *o, struct harp_instance *instance)
 {
-	char why[192] = "";
-	int rc = instance->api->attach(&instance->xdp, o->opt.ifname, o->opt.xdp_mode, why,
-				       sizeof(why));
+	const struct xdp_wish wish = {
+		.ifname = o->opt.ifname,
+		.ifindex = o->link.ifindex,
+		.mode = o->opt.xdp_mode,
+		.lib_dir = o->opt.lib_dir,
+	};
 	struct harp_nic_caps *caps = &instance->nic->caps;
 	const char *copy = strstr(caps->mode, "zero-copy") ? "zero-copy" : "copy";
 	const char *mode;
+	char why[320];
+	int rc = xdp_shared_get(&instance->shared, &wish, why, sizeof(why));
 
 	if (rc) {
 		if (o->why.text)
 			snprintf(o->why.text, o->why.size, "%s", why);
 		return rc;
 	}
-	instance->xdp_fd_count =
-		instance->api->fds(instance->xdp, instance->xdp_fds, HARP_XDP_FDS_MAX);
+	instance->api = xdp_shared_api(instance->shared);
+	instance->xdp = xdp_shared_program(instance->shared);
 	mode = instance->api->native(instance->xdp) ? "native" : "generic";
 	snprintf(caps->mode, sizeof(caps->mode), "af_xdp %s %s queue %u", mode, copy, o->opt.queue);
 	snprintf(instance->describe, sizeof(instance->describe),
 		 "AF_XDP %s %s on %s queue %u, MTU %u, %u frames of %u", mode, copy, o->opt.ifname,
 		 o->opt.queue, caps->mtu_bytes, caps->frame_count, caps->frame_size);
-	instance_log(instance, HARP_LOG_INFO, "%s", why);
+	if (why[0])
+		instance_log(instance, HARP_LOG_INFO, "%s", why);
 	return 0;
+}
+
+static int opening_rss(const struct opening *o, struct harp_instance *instance)
+{
+	int rc = 0;
+
+	if (o->opt.rss)
+		instance->rss = *o->opt.rss;
+	else
+		rc = harp_rss_read(o->opt.ifname, &instance->rss);
+	return rc ? why_fail(&o->why, rc, "its receive queues: %s", strerror(-rc)) : 0;
 }
 
 static int opening_map(const struct opening *o, struct harp_instance *instance)
 {
+	unsigned users = xdp_shared_users(instance->shared);
 	int rc = instance->api->xsk_set(instance->xdp, o->opt.queue,
 					harp_nic_af_xdp_fd(instance->nic));
 
 	if (rc)
 		return why_fail(&o->why, rc, "putting the socket in the steering map: %s",
 				strerror(-rc));
-	if (o->link.rx_queues > 1)
-		instance_log(instance, HARP_LOG_WARN,
-			     "%s has %u receive queues and HARP is on queue %u only: connections "
-			     "whose packets arrive on another one fail; `ethtool -L %s combined 1`",
-			     instance->ifname, o->link.rx_queues, o->opt.queue, instance->ifname);
+	if (instance->rss.queues > users)
+		instance_log(
+			instance, HARP_LOG_WARN,
+			"%s has %u receive queues, and this process has instances on %u of them: "
+			"connections of queue %u whose packets arrive on another one do not come about%s; "
+			"`ethtool -L %s combined 1` if that is too few",
+			instance->ifname, instance->rss.queues, users, o->opt.queue,
+			instance->rss.kind == HARP_RSS_TOEPLITZ
+				? ""
+				: " (the NIC does not say which do)",
+			instance->ifname);
 	return 0;
 }
 
@@ -266,16 +290,17 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	instance->log = opt->log;
 	instance->requests = opt->requests;
 	snprintf(instance->ifname, sizeof(instance->ifname), "%s", opt->ifname);
-	rc = xdp_library_open(opt->lib_dir, &instance->library, &instance->api, why, why_len);
+	rc = opening_rss(&o, instance);
 	if (!rc)
 		rc = opening_queue(&o, instance);
 	if (!rc)
 		rc = opening_attach(&o, instance);
 	if (!rc) {
-		rc = ports_init(&instance->ports, instance->api, instance->xdp, STEER_PORT_TCP);
+		rc = ports_init(&instance->ports, instance->api, instance->xdp, STEER_PORT_TCP,
+				opt->queue);
 		if (!rc)
 			rc = ports_init(&instance->udp_ports, instance->api, instance->xdp,
-					STEER_PORT_UDP);
+					STEER_PORT_UDP, opt->queue);
 		if (rc)
 			why_fail(&o.why, rc, "out of memory");
 	}

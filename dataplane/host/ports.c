@@ -21,9 +21,14 @@ static void ports_free(struct ports *ports)
 }
 
 int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp,
-	       uint32_t protocol)
+	       uint32_t protocol, uint32_t home_queue)
 {
-	*ports = (struct ports){ .api = api, .xdp = xdp, .protocol = protocol };
+	*ports = (struct ports){
+		.api = api,
+		.xdp = xdp,
+		.protocol = protocol,
+		.home_queue = home_queue,
+	};
 	/* Pages of these that are never touched cost nothing. */
 	ports->held = calloc(PORTS_ALL, sizeof(*ports->held));
 	ports->fds = calloc(PORTS_ALL, sizeof(*ports->fds));
@@ -70,7 +75,7 @@ static int ports_bind(int type, uint16_t port)
 	return rc;
 }
 
-/* What the steering program passes (IP fragments, other queues) must not pile up in a UDP socket that
+/* What the steering program passes (IP fragments) must not pile up in a UDP socket that
  * nobody reads: a filter that takes nothing. */
 static int ports_be_silent(const struct ports *ports, int fd)
 {
@@ -96,7 +101,8 @@ int ports_acquire(struct ports *ports, uint16_t port)
 	/* Only now: nobody's packets are taken before the port is ours. */
 	rc = ports_be_silent(ports, fd);
 	if (!rc)
-		rc = ports->api->port_set(ports->xdp, ports->protocol, port, true);
+		rc = ports->api->ports_set(ports->xdp, ports->protocol, port, port,
+					   ports->home_queue, true);
 	if (rc) {
 		close(fd);
 		return rc;
@@ -113,7 +119,7 @@ void ports_release(struct ports *ports, uint16_t port)
 
 	if (!slot--)
 		return;
-	ports->api->port_set(ports->xdp, ports->protocol, port, false);
+	ports->api->ports_set(ports->xdp, ports->protocol, port, port, HARP_XDP_HOME_NONE, false);
 	close(ports->fds[slot]);
 	last = --ports->count;
 	ports->held[slot] = ports->held[last];

@@ -13,7 +13,8 @@
 struct ports {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
-	uint32_t protocol; /* STEER_PORT_TCP or STEER_PORT_UDP */
+	uint32_t protocol;   /* STEER_PORT_TCP or STEER_PORT_UDP */
+	uint32_t home_queue; /* of the stack: where the card must put the ports' packets */
 	unsigned count;
 	uint16_t *held;    /* [count] port numbers, in no order */
 	int *fds;          /* [count] their sockets: what a forked child must close */
@@ -21,7 +22,7 @@ struct ports {
 };
 
 int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp,
-	       uint32_t protocol);
+	       uint32_t protocol, uint32_t home_queue);
 void ports_destroy(struct ports *ports);
 /* 0, -EADDRINUSE (the kernel or another stack has it), other -errno. */
 int ports_acquire(struct ports *ports, uint16_t port);

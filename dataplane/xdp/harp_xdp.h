@@ -43,7 +43,6 @@ struct harp_xdp_api {
 	 */
 	int (*ports_set)(struct harp_xdp *xdp, uint32_t protocols, uint16_t first, uint16_t last,
 			 uint32_t home_queue, bool ours);
-	int (*port_set)(struct harp_xdp *xdp, uint32_t protocol, uint16_t port, bool ours);
 	int (*address_set)(struct harp_xdp *xdp, const uint8_t address[16], bool ours);
 	/* Writes STEER_VERDICT_COUNT sums over all processors. */
 	int (*verdicts)(const struct harp_xdp *xdp, uint64_t *counts, unsigned count);
@@ -55,8 +54,9 @@ struct harp_xdp_api {
 	int64_t (*attached_id)(uint32_t ifindex);
 	/*
 	 * Pins link, program and maps in a directory of a bpffs, made if its parent exists: from now on
-	 * they outlive the process. On failure nothing is left pinned.
-	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -EPERM.
+	 * they outlive the process. On failure nothing is left pinned. A bpffs takes no dot in a name.
+	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -EINVAL a dot in
+	 * the directory's name; -ENOENT no parent; -EPERM; -EBUSY pinned already.
 	 */
 	int (*pin)(struct harp_xdp *xdp, const char *dir);
 	/*
@@ -70,7 +70,8 @@ struct harp_xdp_api {
 	 * both. Pins follow. On failure the old one goes on. */
 	int (*replace)(struct harp_xdp *xdp, char *why, size_t why_len);
 	/* Removes our names from dir, and dir if nothing else is in it; what nobody holds open is then
-	 * detached. Other files are left. 0 also when some were missing; -ENOENT none was there. */
+	 * detached. Other files are left. 0 also when some were missing; -ENOENT none was there;
+	 * -EPERM. */
 	int (*unpin)(const char *dir);
 };
 

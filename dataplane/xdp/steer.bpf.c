@@ -8,6 +8,13 @@
  * extension headers, and neighbour discovery, which is the kernel's. When no socket is on the packet's queue
  * (its owner died) the kernel gets it and answers RST.
  *
+ * A port may have a home: the queue of the stack that has it. An AF_XDP socket gets packets of its own queue
+ * only, so what the card put on another one is lost to the stack, and the kernel must not have it either: its
+ * RST would end a connection that lives. It is dropped, and the peer tries from another port. When no
+ * socket is at home the kernel answers for the dead. An ICMP error comes from a router, on a queue that says
+ * nothing of the flow's; the kernel gets it: no socket of the kernel's is connected so, hence all that it
+ * can do is to remember the path MTU, which is true, while a drop would lose it to everyone.
+ *
  * A VLAN's packets belong to another interface than this one: a tag in the frame makes it the kernel's. VLAN
  * 0 is no VLAN but a priority (IEEE 802.1Q clause 6.9.1): what lies under such a tag counts. A tag that the
  * card took off (rxvlan offload) is not seen here; with VLANs on such a card the addresses are what tells.
@@ -68,10 +75,22 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, STEER_VERDICT_COUNT);
+	__uint(max_entries, STEER_VERDICTS_MAX);
 	__type(key, __u32);
 	__type(value, __u64);
 } verdicts SEC(".maps");
+
+/* For whoever adopts the maps: STEER_LAYOUT, written by the loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} layout SEC(".maps");
+
+_Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map has room");
+
+#define HOME_NONE (~0u)
 
 static __always_inline void address_from_v4(struct address *out, __be32 v4)
 {
@@ -80,17 +99,22 @@ static __always_inline void address_from_v4(struct address *out, __be32 v4)
 	__builtin_memcpy(out->bytes + 12, &v4, 4);
 }
 
-/* Is (address, port) an end that a HARP stack holds? The port first: it decides most packets. */
+/* Is (address, port) an end that a HARP stack holds, and where is its home? The port first: it decides most
+ * packets. */
 static __always_inline enum steer_verdict own_end(const struct address *address, __u8 protocol,
-						  __be16 port, enum steer_verdict yes)
+						  __be16 port, enum steer_verdict yes, __u32 *home)
 {
+	const int tcp = protocol == IPPROTO_TCP;
 	__u32 key = bpf_ntohs(port);
-	__u32 *held = bpf_map_lookup_elem(&ports, &key);
+	__u32 *value = bpf_map_lookup_elem(&ports, &key), held = value ? *value : 0;
 
-	if (!held || !(*held & (protocol == IPPROTO_TCP ? STEER_PORT_TCP : STEER_PORT_UDP)))
+	if (!(held & (tcp ? STEER_PORT_TCP : STEER_PORT_UDP)))
 		return STEER_pass_port;
 	if (!bpf_map_lookup_elem(&addresses, address))
 		return STEER_pass_address;
+	if (held & (tcp ? STEER_HOMED_TCP : STEER_HOMED_UDP))
+		*home = held >> (tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT) &
+			STEER_HOME_MASK;
 	return yes;
 }
 
@@ -106,16 +130,19 @@ static __always_inline int has_ports(__u8 protocol)
 
 /* A packet to `to`: its transport header, which is whole, names the port. */
 static __always_inline enum steer_verdict steer_transport(const struct address *to, __u8 protocol,
-							  struct ports_start *start, void *end)
+							  struct ports_start *start, void *end,
+							  __u32 *home)
 {
 	int tcp = protocol == IPPROTO_TCP;
 
 	if ((void *)start + (tcp ? sizeof(struct tcphdr) : sizeof(struct udphdr)) > end)
 		return STEER_pass_short;
-	return own_end(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp);
+	return own_end(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
+		       home);
 }
 
-static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end)
+static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end,
+						      __u32 *home)
 {
 	struct iphdr *quoted = (void *)(icmp + 1);
 	struct ports_start *start;
@@ -136,10 +163,10 @@ static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, 
 	if ((void *)start + 8 > end) /* RFC 792: at least 64 bits of it are there */
 		return STEER_pass_short;
 	address_from_v4(&source, quoted->saddr);
-	return own_end(&source, quoted->protocol, start->source, STEER_redirect_icmp);
+	return own_end(&source, quoted->protocol, start->source, STEER_redirect_icmp, home);
 }
 
-static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end)
+static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, __u32 *home)
 {
 	struct address to;
 	void *start;
@@ -152,14 +179,14 @@ static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end)
 		return STEER_pass_fragment;
 	start = (void *)ip + ip->ihl * 4;
 	if (ip->protocol == IPPROTO_ICMP)
-		return steer_icmp4(start, end);
+		return steer_icmp4(start, end, home);
 	if (!has_ports(ip->protocol))
 		return STEER_pass_protocol;
 	address_from_v4(&to, ip->daddr);
-	return steer_transport(&to, ip->protocol, start, end);
+	return steer_transport(&to, ip->protocol, start, end, home);
 }
 
-static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end)
+static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end, __u32 *home)
 {
 	struct ipv6hdr *quoted = (void *)(icmp + 1);
 	struct ports_start *start = (void *)(quoted + 1);
@@ -174,10 +201,10 @@ static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, voi
 	if (!has_ports(quoted->nexthdr))
 		return STEER_pass_protocol;
 	__builtin_memcpy(&source, &quoted->saddr, sizeof(source));
-	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp);
+	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, home);
 }
 
-static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end)
+static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end, __u32 *home)
 {
 	struct address to;
 
@@ -190,7 +217,7 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 	case IPPROTO_UDP:
 		break;
 	case IPPROTO_ICMPV6:
-		return steer_icmp6((void *)(ip + 1), end);
+		return steer_icmp6((void *)(ip + 1), end, home);
 	case IPPROTO_FRAGMENT:
 		return STEER_pass_fragment;
 	case IPPROTO_HOPOPTS:
@@ -201,10 +228,10 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 		return STEER_pass_protocol;
 	}
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
-	return steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end);
+	return steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, home);
 }
 
-static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx)
+static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx, __u32 *home)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -225,9 +252,9 @@ static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx)
 	}
 	switch (bpf_ntohs(type)) {
 	case ETH_P_IP:
-		return steer_v4(ip, end);
+		return steer_v4(ip, end, home);
 	case ETH_P_IPV6:
-		return steer_v6(ip, end);
+		return steer_v6(ip, end, home);
 	case ETH_P_8021Q: /* a tag in a tag */
 	case ETH_P_8021AD:
 		return STEER_pass_vlan;
@@ -236,18 +263,37 @@ static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx)
 	}
 }
 
+/* Ours, and its home is another queue than the packet's. */
+static __always_inline int steer_elsewhere(__u32 home, __u32 *verdict)
+{
+	if (!bpf_map_lookup_elem(&xsks, &home)) {
+		*verdict = STEER_absent;
+		return XDP_PASS;
+	}
+	if (*verdict == STEER_redirect_icmp) {
+		*verdict = STEER_pass_icmp_queue;
+		return XDP_PASS;
+	}
+	*verdict = STEER_rss_mismatch;
+	return XDP_DROP;
+}
+
 SEC("xdp.frags")
 int harp_steer(struct xdp_md *ctx)
 {
-	__u32 verdict = steer_packet(ctx);
+	__u32 home = HOME_NONE, verdict = steer_packet(ctx, &home);
 	int action = XDP_PASS;
 	__u64 *count;
 
 	if (verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp ||
 	    verdict == STEER_redirect_icmp) {
-		action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
-		if (action != XDP_REDIRECT)
-			verdict = STEER_absent;
+		if (home != HOME_NONE && home != ctx->rx_queue_index) {
+			action = steer_elsewhere(home, &verdict);
+		} else {
+			action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
+			if (action != XDP_REDIRECT)
+				verdict = STEER_absent;
+		}
 	}
 	count = bpf_map_lookup_elem(&verdicts, &verdict);
 	if (count)

@@ -6,12 +6,24 @@
 #ifndef HARP_XDP_STEER_H
 #define HARP_XDP_STEER_H
 
+/* What the maps are and mean. Another number: no program works over maps of before, nor may it adopt
+ * them. Verdicts may be appended without. */
+#define STEER_LAYOUT 1
 #define STEER_PORTS 65536
-/* What the map of ports holds: whose port it is, as bits. */
-#define STEER_PORT_TCP 1
-#define STEER_PORT_UDP 2
 #define STEER_ADDRESSES_MAX 64
 #define STEER_QUEUES_MAX 256
+#define STEER_VERDICTS_MAX 64
+/*
+ * What the map of ports holds. Whose port it is, as bits; whether its packets have a home, which is the
+ * queue of the stack that has the port, each protocol for itself; and the queue.
+ */
+#define STEER_PORT_TCP 0x1
+#define STEER_PORT_UDP 0x2
+#define STEER_HOMED_TCP 0x4
+#define STEER_HOMED_UDP 0x8
+#define STEER_HOME_TCP_SHIFT 8
+#define STEER_HOME_UDP_SHIFT 16
+#define STEER_HOME_MASK 0xff
 
 #define STEER_VERDICTS(X)                                                                          \
 	X(redirect_tcp, "to HARP: TCP to an own address and a port of ours")                       \
@@ -25,7 +37,9 @@
 	X(pass_protocol, "to the kernel: neither TCP nor UDP nor an ICMP error")                   \
 	X(pass_port, "to the kernel: not a port of ours")                                          \
 	X(pass_address, "to the kernel: our port, but not an address of ours")                     \
-	X(redirect_udp, "to HARP: UDP to an own address and a port of ours")
+	X(redirect_udp, "to HARP: UDP to an own address and a port of ours")                       \
+	X(rss_mismatch, "dropped: the NIC put it on another queue than its stack's")               \
+	X(pass_icmp_queue, "to the kernel: ICMP error about a flow of another queue")
 
 #define STEER_VERDICT_ENUM(name, help) STEER_##name,
 enum steer_verdict { STEER_VERDICTS(STEER_VERDICT_ENUM) STEER_VERDICT_COUNT };

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp.c - libharp-xdp.so: the steering program's life: load, attach, maps, counters, detach. */
-#include "xdp/harp_xdp.h"
-
+/* xdp.c - libharp-xdp.so: the steering program attached to an interface, its maps and counters. */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <linux/if_link.h>
-#include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,126 +11,56 @@
 
 #include "harp_host.h"
 #include "nic/af_xdp_link.h"
-#include "steer_object.h" /* generated: the program's ELF file */
-
-struct harp_xdp {
-	struct bpf_object *object;
-	int program_fd, link_fd;
-	int xsks_fd, ports_fd, addresses_fd, verdicts_fd;
-	uint32_t ifindex;
-	bool native;
-};
-
-/* Where an error goes: one line, "eth0: cause; remedy". */
-struct reason {
-	const char *ifname;
-	char *text;
-	size_t len;
-};
-
-static int __attribute__((format(printf, 3, 4)))
-reason_set(const struct reason *why, int error, const char *format, ...)
-{
-	va_list args;
-	int used;
-
-	if (!why->text || !why->len)
-		return error;
-	used = snprintf(why->text, why->len, "%s: ", why->ifname);
-	if (used < 0 || (size_t)used >= why->len)
-		return error;
-	va_start(args, format);
-	vsnprintf(why->text + used, why->len - (size_t)used, format, args);
-	va_end(args);
-	return error;
-}
-
-/* ---- libbpf's own words --------------------------------------------------------------------- */
-
-/* libbpf prints through one function per process; while we load, this thread keeps the first warning
- * and other threads' go on to whoever had the printing before. */
-static _Thread_local char *captured;
-static libbpf_print_fn_t print_before;
-static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER; /* one loader at a time */
-#define CAPTURED_MAX 160
-
-static int __attribute__((format(printf, 2, 0)))
-capture_print(enum libbpf_print_level level, const char *format, va_list args)
-{
-	if (!captured)
-		return print_before ? print_before(level, format, args) : 0;
-	if (level == LIBBPF_WARN && !captured[0]) {
-		vsnprintf(captured, CAPTURED_MAX, format, args);
-		captured[strcspn(captured, "\n")] = '\0';
-	}
-	return 0;
-}
-
-static void capture_begin(char *buf)
-{
-	pthread_mutex_lock(&print_lock);
-	buf[0] = '\0';
-	captured = buf;
-	print_before = libbpf_set_print(capture_print);
-}
-
-static void capture_end(void)
-{
-	libbpf_set_print(print_before);
-	captured = NULL;
-	pthread_mutex_unlock(&print_lock);
-}
-
-/* ---- loading -------------------------------------------------------------------------------- */
-
-static int xdp_map_fd(const struct harp_xdp *xdp, const char *name)
-{
-	return bpf_object__find_map_fd_by_name(xdp->object, name);
-}
-
-static int xdp_load(struct harp_xdp *xdp, const struct reason *why)
-{
-	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = "harp_steer");
-	struct bpf_program *program;
-	char words[CAPTURED_MAX];
-	int rc;
-
-	capture_begin(words);
-	xdp->object = bpf_object__open_mem(steer_object, sizeof(steer_object), &options);
-	rc = xdp->object ? bpf_object__load(xdp->object) : -errno;
-	capture_end();
-	if (rc == -EPERM || rc == -EACCES)
-		return reason_set(
-			why, -EPERM,
-			"loading the steering program needs CAP_BPF and CAP_NET_ADMIN; run as "
-			"root or add them");
-	if (rc)
-		return reason_set(why, rc, "the kernel refuses the steering program: %s (%s)",
-				  strerror(-rc), words);
-	program = bpf_object__find_program_by_name(xdp->object, "harp_steer");
-	xdp->program_fd = program ? bpf_program__fd(program) : -ENOENT;
-	xdp->xsks_fd = xdp_map_fd(xdp, "xsks");
-	xdp->ports_fd = xdp_map_fd(xdp, "ports");
-	xdp->addresses_fd = xdp_map_fd(xdp, "addresses");
-	xdp->verdicts_fd = xdp_map_fd(xdp, "verdicts");
-	if (xdp->program_fd < 0 || xdp->xsks_fd < 0 || xdp->ports_fd < 0 || xdp->addresses_fd < 0 ||
-	    xdp->verdicts_fd < 0)
-		return reason_set(why, -ENOENT, "the steering program lacks a map; rebuild HARP");
-	return 0;
-}
+#include "xdp/xdp.h"
 
 /* ---- attaching ------------------------------------------------------------------------------ */
 
-static int64_t xdp_attached_id(uint32_t ifindex)
+int64_t xdp_attached(uint32_t ifindex, bool *native)
 {
 	LIBBPF_OPTS(bpf_xdp_query_opts, query);
 	int rc = bpf_xdp_query((int)ifindex, 0, &query);
 
 	if (rc)
 		return rc;
+	*native = query.drv_prog_id;
 	if (query.drv_prog_id)
 		return query.drv_prog_id;
 	return query.skb_prog_id ? query.skb_prog_id : query.hw_prog_id;
+}
+
+static int64_t xdp_attached_id(uint32_t ifindex)
+{
+	bool native;
+
+	return xdp_attached(ifindex, &native);
+}
+
+bool xdp_is_ours(int64_t id)
+{
+	struct bpf_prog_info info = { 0 };
+	uint32_t len = sizeof(info);
+	int fd = bpf_prog_get_fd_by_id((uint32_t)id), rc;
+
+	if (fd < 0)
+		return false;
+	rc = bpf_obj_get_info_by_fd(fd, &info, &len);
+	close(fd);
+	return !rc && !strcmp(info.name, XDP_PROGRAM_NAME);
+}
+
+struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
+{
+	struct harp_xdp *xdp = calloc(1, sizeof(*xdp));
+
+	if (!xdp)
+		return NULL;
+	xdp->link_fd = xdp->program_fd = -1;
+	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
+		xdp->map_fds[i] = -1;
+	xdp->ifindex = ifindex;
+	pthread_mutex_init(&xdp->ports_lock, NULL);
+	snprintf(xdp->ifname, sizeof(xdp->ifname), "%s", ifname);
+	return xdp;
 }
 
 static int xdp_link(struct harp_xdp *xdp, bool native)
@@ -157,26 +83,39 @@ static void xdp_unlink(struct harp_xdp *xdp)
 	xdp->link_fd = -1;
 }
 
-static int xdp_link_failed(const struct harp_xdp *xdp, const struct reason *why, int rc)
+static int xdp_link_taken(const struct harp_xdp *xdp, const struct why *why)
+{
+	int64_t id = xdp_attached_id(xdp->ifindex);
+
+	if (id > 0 && xdp_is_ours(id))
+		return why_fail(
+			why, -EBUSY,
+			"HARP's steering program is attached already (XDP program %lld), by harpd or "
+			"another process; processes share an interface through harpd (`harpctl "
+			"start`); what a dead harpd left goes with `harpctl stop`",
+			(long long)id);
+	return why_fail(why, -EBUSY,
+			"XDP program %lld is attached already; detach it (`ip link set %s xdp "
+			"off`), stop its owner, or use another interface",
+			(long long)id, xdp->ifname);
+}
+
+static int xdp_link_failed(const struct harp_xdp *xdp, const struct why *why, int rc)
 {
 	switch (rc) {
 	case -EBUSY:
 	case -EEXIST:
-		return reason_set(
-			why, -EBUSY,
-			"XDP program %lld is attached already; detach it (`ip link set %s xdp "
-			"off`), stop its owner, or use another interface",
-			(long long)xdp_attached_id(xdp->ifindex), why->ifname);
+		return xdp_link_taken(xdp, why);
 	case -EPERM:
-		return reason_set(why, rc,
-				  "attaching XDP needs CAP_NET_ADMIN; run as root or add it");
+		return why_fail(why, rc,
+				"attaching XDP needs CAP_NET_ADMIN; run as root or add it");
 	case -ERANGE:
-		return reason_set(why, -EOPNOTSUPP,
-				  "the driver takes no native XDP at this MTU; use generic mode");
+		return why_fail(why, -EOPNOTSUPP,
+				"the driver takes no native XDP at this MTU; use generic mode");
 	case -EOPNOTSUPP:
-		return reason_set(why, rc, "the driver has no native XDP; use generic mode");
+		return why_fail(why, rc, "the driver has no native XDP; use generic mode");
 	default:
-		return reason_set(why, rc, "attaching XDP: %s", strerror(-rc));
+		return why_fail(why, rc, "attaching XDP: %s", strerror(-rc));
 	}
 }
 
@@ -184,7 +123,7 @@ static int xdp_link_failed(const struct harp_xdp *xdp, const struct reason *why,
  * Native, if it costs the kernel nothing that can be seen: MTU, queues, offloads. Returns 0 attached,
  * 1 not (lost says why, nothing is attached), or -errno.
  */
-static int xdp_try_native(struct harp_xdp *xdp, const struct reason *why,
+static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 			  const struct af_xdp_link *before, char *lost, size_t lost_len)
 {
 	struct af_xdp_link after;
@@ -197,9 +136,9 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct reason *why,
 			 strerror(-rc));
 		return 1;
 	}
-	rc = af_xdp_link_read(why->ifname, &after);
+	rc = af_xdp_link_read(xdp->ifname, &after);
 	if (rc)
-		return reason_set(why, rc, "vanished: %s", strerror(-rc));
+		return why_fail(why, rc, "vanished: %s", strerror(-rc));
 	if (after.mtu_bytes == before->mtu_bytes && after.rx_queues == before->rx_queues &&
 	    after.tx_queues == before->tx_queues && after.offloads == before->offloads)
 		return 0;
@@ -211,7 +150,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct reason *why,
 	return 1;
 }
 
-static int xdp_attach_auto(struct harp_xdp *xdp, const struct reason *why,
+static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 			   const struct af_xdp_link *before)
 {
 	char lost[160];
@@ -223,71 +162,71 @@ static int xdp_attach_auto(struct harp_xdp *xdp, const struct reason *why,
 		rc = xdp_try_native(xdp, why, before, lost, sizeof(lost));
 		if (rc <= 0) {
 			if (!rc)
-				reason_set(why, 0,
-					   "native XDP: it changes neither MTU, queues "
-					   "nor offloads");
+				why_fail(why, 0,
+					 "native XDP: it changes neither MTU, queues "
+					 "nor offloads");
 			return rc;
 		}
 	}
 	rc = xdp_link(xdp, false);
-	return rc ? xdp_link_failed(xdp, why, rc) : reason_set(why, 0, "generic XDP: %s", lost);
+	return rc ? xdp_link_failed(xdp, why, rc) : why_fail(why, 0, "generic XDP: %s", lost);
 }
 
-static void xdp_detach(struct harp_xdp *xdp)
+void xdp_detach(struct harp_xdp *xdp)
 {
 	if (!xdp)
 		return;
 	xdp_unlink(xdp);
-	bpf_object__close(xdp->object);
+	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
+		if (xdp->map_fds[i] >= 0)
+			close(xdp->map_fds[i]);
+	if (xdp->program_fd >= 0)
+		close(xdp->program_fd);
+	pthread_mutex_destroy(&xdp->ports_lock);
 	free(xdp);
+}
+
+/* Tries to, as asked or as the driver is best served. */
+static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t mode,
+			   const struct af_xdp_link *before)
+{
+	int rc;
+
+	if (mode == HARP_XDP_AUTO)
+		return xdp_attach_auto(xdp, why, before);
+	rc = xdp_link(xdp, mode == HARP_XDP_NATIVE);
+	return rc ? xdp_link_failed(xdp, why, rc)
+		  : why_fail(why, 0, "%s XDP: as asked", xdp->native ? "native" : "generic");
 }
 
 static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, char *text,
 		      size_t text_len)
 {
-	const struct reason why = { ifname, text, text_len };
+	struct why why = { .text = text, .size = text_len };
 	struct af_xdp_link before;
 	struct harp_xdp *xdp;
-	int64_t other;
 	int rc;
 
 	*out = NULL;
+	why_about(&why, "%s", ifname);
 	rc = af_xdp_link_read(ifname, &before);
 	if (rc)
-		return reason_set(&why, rc, "cannot be used: %s", strerror(-rc));
-	other = xdp_attached_id(before.ifindex);
-	xdp = calloc(1, sizeof(*xdp));
+		return why_fail(&why, rc, "cannot be used: %s", strerror(-rc));
+	xdp = xdp_new(ifname, before.ifindex);
 	if (!xdp)
-		return reason_set(&why, -ENOMEM, "out of memory");
-	xdp->link_fd = -1;
-	xdp->ifindex = before.ifindex;
-	if (other > 0) {
-		rc = xdp_link_failed(xdp, &why, -EBUSY);
-		goto fail;
+		return why_fail(&why, -ENOMEM, "out of memory");
+	if (xdp_attached_id(before.ifindex) > 0)
+		rc = xdp_link_taken(xdp, &why);
+	else
+		rc = xdp_load(&why, &xdp->program_fd, xdp->map_fds);
+	if (!rc)
+		rc = xdp_attach_mode(xdp, &why, mode, &before);
+	if (rc) {
+		xdp_detach(xdp);
+		return rc;
 	}
-	rc = xdp_load(xdp, &why);
-	if (rc)
-		goto fail;
-	if (mode == HARP_XDP_AUTO) {
-		rc = xdp_attach_auto(xdp, &why, &before);
-	} else {
-		rc = xdp_link(xdp, mode == HARP_XDP_NATIVE);
-		if (rc)
-			xdp_link_failed(xdp, &why, rc);
-		else
-			reason_set(&why, 0, "%s XDP: as asked", xdp->native ? "native" : "generic");
-		if (rc == -EEXIST)
-			rc = -EBUSY;
-		if (rc == -ERANGE)
-			rc = -EOPNOTSUPP;
-	}
-	if (rc)
-		goto fail;
 	*out = xdp;
 	return 0;
-fail:
-	xdp_detach(xdp);
-	return rc;
 }
 
 /* ---- maps ----------------------------------------------------------------------------------- */
@@ -301,27 +240,58 @@ static int xdp_xsk_set(struct harp_xdp *xdp, uint32_t queue, int fd)
 {
 	if (queue >= STEER_QUEUES_MAX)
 		return -EINVAL;
-	return fd >= 0 ? bpf_map_update_elem(xdp->xsks_fd, &queue, &fd, BPF_ANY)
-		       : bpf_map_delete_elem(xdp->xsks_fd, &queue);
+	return fd >= 0 ? bpf_map_update_elem(xdp->map_fds[XDP_MAP_xsks], &queue, &fd, BPF_ANY)
+		       : bpf_map_delete_elem(xdp->map_fds[XDP_MAP_xsks], &queue);
 }
 
-static int xdp_port_set(struct harp_xdp *xdp, uint32_t protocol, uint16_t port, bool ours)
+static uint32_t xdp_port_value(uint32_t value, uint32_t protocol, uint32_t home_queue, bool ours)
 {
-	uint32_t key = port, value = 0;
-	int rc = bpf_map_lookup_elem(xdp->ports_fd, &key, &value);
+	bool tcp = protocol == STEER_PORT_TCP;
+	uint32_t homed = tcp ? STEER_HOMED_TCP : STEER_HOMED_UDP;
+	unsigned shift = tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT;
 
-	if (rc)
-		return rc;
-	value = ours ? value | protocol : value & ~protocol;
-	return bpf_map_update_elem(xdp->ports_fd, &key, &value, BPF_ANY);
+	value &= ~(protocol | homed | (uint32_t)STEER_HOME_MASK << shift);
+	if (ours)
+		value |= protocol;
+	if (ours && home_queue != HARP_XDP_HOME_NONE)
+		value |= homed | home_queue << shift;
+	return value;
 }
 
+static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t first, uint16_t last,
+			 uint32_t home_queue, bool ours)
+{
+	static const uint32_t each[] = { STEER_PORT_TCP, STEER_PORT_UDP };
+	int rc = 0;
+
+	if (!protocols || (protocols & ~(uint32_t)(STEER_PORT_TCP | STEER_PORT_UDP)) ||
+	    first > last ||
+	    (ours && home_queue >= STEER_QUEUES_MAX && home_queue != HARP_XDP_HOME_NONE))
+		return -EINVAL;
+	pthread_mutex_lock(&xdp->ports_lock);
+	for (uint32_t port = first, value; port <= last && !rc; port++) {
+		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_ports], &port, &value);
+		for (unsigned i = 0; i < 2 && !rc; i++)
+			if (protocols & each[i])
+				value = xdp_port_value(value, each[i], home_queue, ours);
+		if (!rc)
+			rc = bpf_map_update_elem(xdp->map_fds[XDP_MAP_ports], &port, &value,
+						 BPF_ANY);
+	}
+	pthread_mutex_unlock(&xdp->ports_lock);
+	return rc;
+}
+
+/* Several instances mirror the same addresses: the second to remove one finds it gone. */
 static int xdp_address_set(struct harp_xdp *xdp, const uint8_t address[16], bool ours)
 {
+	int fd = xdp->map_fds[XDP_MAP_addresses], rc;
 	uint32_t value = 1;
 
-	return ours ? bpf_map_update_elem(xdp->addresses_fd, address, &value, BPF_ANY)
-		    : bpf_map_delete_elem(xdp->addresses_fd, address);
+	if (ours)
+		return bpf_map_update_elem(fd, address, &value, BPF_ANY);
+	rc = bpf_map_delete_elem(fd, address);
+	return rc == -ENOENT ? 0 : rc;
 }
 
 static int xdp_verdicts(const struct harp_xdp *xdp, uint64_t *counts, unsigned count)
@@ -338,7 +308,7 @@ static int xdp_verdicts(const struct harp_xdp *xdp, uint64_t *counts, unsigned c
 		counts[i] = 0;
 		if (i >= STEER_VERDICT_COUNT)
 			continue;
-		rc = bpf_map_lookup_elem(xdp->verdicts_fd, &i, each);
+		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_verdicts], &i, each);
 		for (int p = 0; p < processors && !rc; p++)
 			counts[i] += each[p];
 	}
@@ -348,18 +318,14 @@ static int xdp_verdicts(const struct harp_xdp *xdp, uint64_t *counts, unsigned c
 
 static unsigned xdp_fds(const struct harp_xdp *xdp, int *fds, unsigned max)
 {
-	const int all[] = { xdp->link_fd,
-			    xdp->program_fd,
-			    xdp->xsks_fd,
-			    xdp->ports_fd,
-			    xdp->addresses_fd,
-			    xdp->verdicts_fd,
-			    bpf_object__btf_fd(xdp->object) };
 	unsigned count = 0;
 
-	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]) && count < max; i++)
-		if (all[i] >= 0)
-			fds[count++] = all[i];
+	if (count < max && xdp->link_fd >= 0)
+		fds[count++] = xdp->link_fd;
+	if (count < max && xdp->program_fd >= 0)
+		fds[count++] = xdp->program_fd;
+	for (unsigned i = 0; i < XDP_MAP_COUNT && count < max; i++)
+		fds[count++] = xdp->map_fds[i];
 	return count;
 }
 
@@ -371,12 +337,16 @@ const struct harp_xdp_api *harp_xdp_api(void)
 		.attach = xdp_attach,
 		.native = xdp_native,
 		.xsk_set = xdp_xsk_set,
-		.port_set = xdp_port_set,
+		.ports_set = xdp_ports_set,
 		.address_set = xdp_address_set,
 		.verdicts = xdp_verdicts,
 		.fds = xdp_fds,
 		.detach = xdp_detach,
 		.attached_id = xdp_attached_id,
+		.pin = xdp_pin,
+		.adopt = xdp_adopt,
+		.replace = xdp_replace,
+		.unpin = xdp_unpin,
 	};
 	return &api;
 }

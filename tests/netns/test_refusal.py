@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import pytest
-from netns_tools import Tools, xdp_attached
+from netns_tools import Tools, compile_pass, xdp_attached
 
 from harp.lab import Host, Lab, LabOptions
 
@@ -47,13 +47,24 @@ def test_queue_busy(tools: Tools, lab: Lab) -> None:
     assert xdp_attached(host)
 
 
-def test_another_xdp_program(tools: Tools, need_root: None) -> None:
+def test_a_second_process_needs_harpd(tools: Tools, need_root: None) -> None:
     with Lab(LabOptions(queues=2)) as lab:
         host = lab.hosts[0]
         tools.serve_tcp(host, "harp", 61000)
         line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", "1")
-        assert line.startswith(f"{host.ifname}: XDP program ")
-        assert "is attached already; detach it" in line
+        assert line.startswith(f"{host.ifname}: HARP's steering program is attached already (XDP ")
+        assert "through harpd" in line
+        assert xdp_attached(host)
+
+
+def test_another_xdp_program(tools: Tools, lab: Lab, tmp_path: Path) -> None:
+    host = lab.hosts[0]
+    program = compile_pass(tmp_path)
+    host.run("ip", "link", "set", host.ifname, "xdp", "obj", program, "sec", "xdp")
+    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir)
+    assert line.startswith(f"{host.ifname}: XDP program ")
+    assert "is attached already; detach it" in line
+    assert xdp_attached(host)
 
 
 @pytest.mark.parametrize("capability", ["net_raw", "net_admin", "bpf,-sys_admin"])

@@ -70,7 +70,8 @@ int card_open(struct card *card, const struct card_options *opt, const struct ha
 	if (!rc)
 		rc = card->api->address_set(card->xdp, own->bytes, true);
 	if (!rc)
-		rc = card->api->port_set(card->xdp, STEER_PORT_TCP, opt->port, true);
+		rc = card->api->ports_set(card->xdp, STEER_PORT_TCP, opt->port, opt->port,
+					  HARP_XDP_HOME_NONE, true);
 	if (!rc)
 		rc = card->api->xsk_set(card->xdp, opt->queue, harp_nic_af_xdp_fd(card->nic));
 	if (!rc)

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * xdp_shared.c - the steering programs of this process, by network namespace and interface.
+ *
+ * A forked child has nothing of it: fork() copies the list, and perhaps a lock that a thread held who is not
+ * there any more. No atfork handler may wait for that lock (the thread that holds it may itself wait for one
+ * that the forking thread holds), so each call looks whether it is in the process that the registry was made
+ * in, and a child makes it anew.
+ */
+#include "host/xdp_shared.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "harp_host.h"
+#include "host/xdp_library.h"
+
+struct xdp_shared {
+	struct xdp_shared *next;
+	uint64_t netns; /* the namespace's cookie */
+	uint32_t ifindex;
+	unsigned users;
+	pid_t pid; /* whose it is */
+	void *library;
+	const struct harp_xdp_api *api;
+	struct harp_xdp *xdp;
+	bool closed; /* in a forked child */
+	unsigned fd_count;
+	int fds[HARP_XDP_FDS_MAX];
+};
+
+#define REGISTRY_BUSY (-1) /* somebody is making it */
+
+static _Atomic pid_t registry_pid; /* in whose process lock and list are good; 0: in none */
+static pthread_mutex_t registry_lock;
+static struct xdp_shared *registry; /* under registry_lock */
+
+static void registry_enter(void)
+{
+	const pid_t self = getpid();
+	pid_t maker = atomic_load_explicit(&registry_pid, memory_order_acquire);
+
+	while (maker != self) {
+		if (maker == REGISTRY_BUSY) {
+			sched_yield();
+			maker = atomic_load_explicit(&registry_pid, memory_order_acquire);
+		} else if (atomic_compare_exchange_strong(&registry_pid, &maker, REGISTRY_BUSY)) {
+			pthread_mutex_init(&registry_lock, NULL);
+			registry = NULL;
+			atomic_store_explicit(&registry_pid, self, memory_order_release);
+			maker = self;
+		}
+	}
+	pthread_mutex_lock(&registry_lock);
+}
+
+static void registry_leave(void)
+{
+	pthread_mutex_unlock(&registry_lock);
+}
+
+/* Interfaces are numbered per namespace. 0: a kernel before 5.14, which does not say. */
+static uint64_t netns_cookie(void)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return 0;
+	if (getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) < 0)
+		cookie = 0;
+	close(fd);
+	return cookie;
+}
+
+static struct xdp_shared *shared_find(uint64_t netns, uint32_t ifindex)
+{
+	struct xdp_shared *shared = registry;
+
+	while (shared && (shared->netns != netns || shared->ifindex != ifindex))
+		shared = shared->next;
+	return shared;
+}
+
+static void shared_free(struct xdp_shared *shared)
+{
+	if (shared->xdp)
+		shared->api->detach(shared->xdp);
+	if (shared->library)
+		dlclose(shared->library);
+	free(shared);
+}
+
+static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uint64_t netns,
+		       char *why, size_t why_len)
+{
+	struct xdp_shared *shared = calloc(1, sizeof(*shared));
+	int rc;
+
+	if (!shared) {
+		if (why)
+			snprintf(why, why_len, "%s: out of memory", wish->ifname);
+		return -ENOMEM;
+	}
+	shared->netns = netns;
+	shared->ifindex = wish->ifindex;
+	shared->pid = getpid();
+	rc = xdp_library_open(wish->lib_dir, &shared->library, &shared->api, why, why_len);
+	if (!rc)
+		rc = shared->api->attach(&shared->xdp, wish->ifname, wish->mode, why, why_len);
+	if (rc) {
+		shared_free(shared);
+		return rc;
+	}
+	shared->fd_count = shared->api->fds(shared->xdp, shared->fds, HARP_XDP_FDS_MAX);
+	shared->next = registry;
+	registry = shared;
+	*out = shared;
+	return 0;
+}
+
+/* May an instance of that wish use a program that is there? */
+static int shared_suits(const struct xdp_shared *shared, const struct xdp_wish *wish, char *why,
+			size_t why_len)
+{
+	bool native = shared->api->native(shared->xdp);
+
+	if (wish->mode == HARP_XDP_AUTO || (wish->mode == HARP_XDP_NATIVE) == native)
+		return 0;
+	if (why)
+		snprintf(why, why_len,
+			 "%s: this process has its steering program there in %s mode; ask for that "
+			 "one, or for automatic choice",
+			 wish->ifname, native ? "native" : "generic");
+	return -EBUSY;
+}
+
+int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *why, size_t why_len)
+{
+	uint64_t netns = netns_cookie();
+	struct xdp_shared *shared;
+	int rc = 0;
+
+	*out = NULL;
+	if (why && why_len)
+		why[0] = '\0';
+	registry_enter();
+	shared = shared_find(netns, wish->ifindex);
+	if (shared)
+		rc = shared_suits(shared, wish, why, why_len);
+	else
+		rc = shared_make(&shared, wish, netns, why, why_len);
+	if (!rc) {
+		shared->users++;
+		*out = shared;
+	}
+	registry_leave();
+	return rc;
+}
+
+void xdp_shared_put(struct xdp_shared *shared)
+{
+	/* Of a parent's in its child nothing is closed again, and nothing of the parent's undone. */
+	if (!shared || shared->pid != getpid())
+		return;
+	registry_enter();
+	if (!--shared->users) {
+		struct xdp_shared **at = &registry;
+
+		while (*at != shared)
+			at = &(*at)->next;
+		*at = shared->next;
+		/* Under the lock: the next attach finds the interface free. */
+		shared_free(shared);
+	}
+	registry_leave();
+}
+
+const struct harp_xdp_api *xdp_shared_api(const struct xdp_shared *shared)
+{
+	return shared->api;
+}
+
+struct harp_xdp *xdp_shared_program(const struct xdp_shared *shared)
+{
+	return shared->xdp;
+}
+
+unsigned xdp_shared_users(const struct xdp_shared *shared)
+{
+	unsigned users;
+
+	registry_enter();
+	users = shared->users;
+	registry_leave();
+	return users;
+}
+
+void xdp_shared_fork_child(struct xdp_shared *shared)
+{
+	if (!shared || shared->closed)
+		return;
+	shared->closed = true;
+	for (unsigned i = 0; i < shared->fd_count; i++)
+		close(shared->fds[i]);
+}

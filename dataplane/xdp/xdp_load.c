@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* xdp_load.c - the steering program into the kernel, over new maps or over some that are in use. */
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "steer_object.h" /* generated: the program's ELF file */
+#include "xdp/xdp.h"
+
+/* ---- libbpf's own words --------------------------------------------------------------------- */
+
+/* libbpf prints through one function per process; while we load, this thread keeps the first warning
+ * and other threads' go on to whoever had the printing before. */
+static _Thread_local char *captured;
+static libbpf_print_fn_t print_before;
+static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER; /* one loader at a time */
+#define CAPTURED_MAX 160
+
+static int __attribute__((format(printf, 2, 0)))
+capture_print(enum libbpf_print_level level, const char *format, va_list args)
+{
+	if (!captured)
+		return print_before ? print_before(level, format, args) : 0;
+	if (level == LIBBPF_WARN && !captured[0]) {
+		vsnprintf(captured, CAPTURED_MAX, format, args);
+		captured[strcspn(captured, "\n")] = '\0';
+	}
+	return 0;
+}
+
+static void capture_begin(char *buf)
+{
+	pthread_mutex_lock(&print_lock);
+	buf[0] = '\0';
+	captured = buf;
+	print_before = libbpf_set_print(capture_print);
+}
+
+static void capture_end(void)
+{
+	libbpf_set_print(print_before);
+	captured = NULL;
+	pthread_mutex_unlock(&print_lock);
+}
+
+/* ---- loading -------------------------------------------------------------------------------- */
+
+const char *xdp_map_name(unsigned map)
+{
+#define XDP_MAP_NAME(name, type, key, value, entries) #name,
+	static const char *const names[] = { XDP_MAPS(XDP_MAP_NAME) };
+#undef XDP_MAP_NAME
+
+	return names[map];
+}
+
+/* A descriptor that outlives the object it is of. */
+static int load_keep(int fd)
+{
+	int kept = fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	return kept < 0 && fd >= 0 ? -errno : kept;
+}
+
+static int load_refused(const struct why *why, int rc, const char *words)
+{
+	if (rc == -EPERM || rc == -EACCES)
+		return why_fail(
+			why, -EPERM,
+			"loading the steering program needs CAP_BPF and CAP_NET_ADMIN; run as "
+			"root or add them");
+	return why_fail(why, rc, "the kernel refuses the steering program: %s (%s)", strerror(-rc),
+			words);
+}
+
+static int load_reuse(struct bpf_object *object, const int map_fds[XDP_MAP_COUNT])
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < XDP_MAP_COUNT && !rc; i++) {
+		struct bpf_map *map = bpf_object__find_map_by_name(object, xdp_map_name(i));
+
+		rc = map ? bpf_map__reuse_fd(map, map_fds[i]) : -ENOENT;
+	}
+	return rc;
+}
+
+/* Takes out of a loaded object what is needed: the object then may go. */
+static int load_take(struct bpf_object *object, int *program_fd, int map_fds[XDP_MAP_COUNT])
+{
+	struct bpf_program *program = bpf_object__find_program_by_name(object, XDP_PROGRAM_NAME);
+	const uint32_t zero = 0, layout = STEER_LAYOUT;
+	bool made = map_fds[0] < 0;
+	int rc = load_keep(program ? bpf_program__fd(program) : -ENOENT);
+
+	*program_fd = rc;
+	for (unsigned i = 0; i < XDP_MAP_COUNT && made && rc >= 0; i++)
+		rc = map_fds[i] =
+			load_keep(bpf_object__find_map_fd_by_name(object, xdp_map_name(i)));
+	if (rc >= 0 && made)
+		rc = bpf_map_update_elem(map_fds[XDP_MAP_layout], &zero, &layout, BPF_ANY);
+	return rc < 0 ? rc : 0;
+}
+
+int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
+{
+	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = "harp_steer");
+	struct bpf_object *object;
+	char words[CAPTURED_MAX];
+	int rc;
+
+	capture_begin(words);
+	object = bpf_object__open_mem(steer_object, sizeof(steer_object), &options);
+	rc = object ? 0 : -errno;
+	if (!rc && map_fds[0] >= 0)
+		rc = load_reuse(object, map_fds);
+	if (!rc)
+		rc = bpf_object__load(object);
+	capture_end();
+	if (rc) {
+		bpf_object__close(object);
+		return load_refused(why, rc, words);
+	}
+	rc = load_take(object, program_fd, map_fds);
+	bpf_object__close(object);
+	if (rc)
+		why_fail(why, rc, "keeping the steering program and its maps: %s", strerror(-rc));
+	return rc;
+}

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libharp-xdp.so by ctypes: harp_xdp.h, version 3, for tests of what harpd does with it.
+
+As a program it attaches and pins, says "ready", and holds on until it is killed:
+steering_api.py LIBRARY DIR IFNAME
+"""
+
+import ctypes
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+VERSION = 3
+HOME_NONE = 0xFFFFFFFF
+TCP, UDP = 1, 2
+GENERIC = 1
+_WHY = 512
+_P = ctypes.c_void_p
+_S = ctypes.c_char_p
+_U = ctypes.c_uint32
+_Z = ctypes.c_size_t
+
+
+def _function(*arguments: Any, result: Any = ctypes.c_int) -> Any:
+    return ctypes.CFUNCTYPE(result, *arguments)
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        ("version", _U),
+        ("verdict_count", _U),
+        ("attach", _function(ctypes.POINTER(_P), _S, _U, _P, _Z)),
+        ("native", _function(_P, result=ctypes.c_bool)),
+        ("xsk_set", _function(_P, _U, ctypes.c_int)),
+        (
+            "ports_set",
+            _function(_P, _U, ctypes.c_uint16, ctypes.c_uint16, _U, ctypes.c_bool),
+        ),
+        ("address_set", _function(_P, _S, ctypes.c_bool)),
+        ("verdicts", _function(_P, _P, ctypes.c_uint)),
+        ("fds", _function(_P, _P, ctypes.c_uint, result=ctypes.c_uint)),
+        ("detach", _function(_P, result=None)),
+        ("attached_id", _function(_U, result=ctypes.c_int64)),
+        ("pin", _function(_P, _S)),
+        ("adopt", _function(ctypes.POINTER(_P), _S, _S, _P, _Z)),
+        ("replace", _function(_P, _P, _Z)),
+        ("unpin", _function(_S)),
+    ]
+
+
+class RefusedError(OSError):
+    """A call that failed, with its one line."""
+
+
+def _check(rc: int, words: str = "") -> None:
+    if rc < 0:
+        raise RefusedError(-rc, words or os.strerror(-rc))
+
+
+class Library:
+    """The functions, and the steering programs that they give."""
+
+    def __init__(self, path: Path) -> None:
+        entry = ctypes.CDLL(str(path)).harp_xdp_api
+        entry.restype = ctypes.POINTER(_Table)
+        self.api = entry().contents
+        assert self.api.version == VERSION
+
+    def _make(self, call: Callable[..., int], *arguments: Any) -> "Steering":
+        handle, why = _P(), ctypes.create_string_buffer(_WHY)
+        rc = call(ctypes.byref(handle), *arguments, why, _WHY)
+        _check(rc, why.value.decode())
+        return Steering(self, handle)
+
+    def attach(self, ifname: str, mode: int = GENERIC) -> "Steering":
+        return self._make(self.api.attach, ifname.encode(), mode)
+
+    def adopt(self, directory: Path, ifname: str) -> "Steering":
+        return self._make(self.api.adopt, bytes(directory), ifname.encode())
+
+    def unpin(self, directory: Path) -> None:
+        _check(self.api.unpin(bytes(directory)))
+
+
+class Steering:
+    """One struct harp_xdp."""
+
+    def __init__(self, library: Library, handle: ctypes.c_void_p) -> None:
+        self._library, self._api, self._handle = library, library.api, handle
+
+    def pin(self, directory: Path) -> None:
+        _check(self._api.pin(self._handle, bytes(directory)))
+
+    def replace(self) -> None:
+        why = ctypes.create_string_buffer(_WHY)
+        rc = self._api.replace(self._handle, why, _WHY)
+        _check(rc, why.value.decode())
+
+    def ports_set(
+        self, protocols: int, first: int, last: int, home: int = HOME_NONE, ours: bool = True
+    ) -> None:
+        _check(self._api.ports_set(self._handle, protocols, first, last, home, ours))
+
+    def address_set(self, address: bytes, ours: bool = True) -> None:
+        _check(self._api.address_set(self._handle, address, ours))
+
+    def xsk_set(self, queue: int, fd: int) -> None:
+        _check(self._api.xsk_set(self._handle, queue, fd))
+
+    def verdicts(self) -> list[int]:
+        counts = (ctypes.c_uint64 * self._api.verdict_count)()
+        _check(self._api.verdicts(self._handle, counts, len(counts)))
+        return list(counts)
+
+    def fds(self) -> list[int]:
+        fds = (ctypes.c_int * 16)()
+        return list(fds[: self._api.fds(self._handle, fds, 16)])
+
+    def detach(self) -> None:
+        self._api.detach(self._handle)
+
+
+def main() -> None:
+    library, directory, ifname = sys.argv[1:]
+    steering = Library(Path(library)).attach(ifname)
+    steering.pin(Path(directory))
+    print("ready", flush=True)
+    sys.stdin.read()
+    raise SystemExit(errno.EPIPE)
+
+
+if __name__ == "__main__":
+    main()
