@@ -269,3 +269,21 @@ cdef extern from "harp_host.h" nogil:
         char remedy[256]
 
     int harp_host_check(const char *ifname, uint32_t queue, harp_check_item *items, unsigned max)
+
+
+cdef extern from "harp_config.h" nogil:
+    struct harp_config_key_t "harp_config_key":
+        const char *name
+        const char *table
+        const char *key
+        const char *unit
+        const char *preset
+        const char *help
+        uint64_t min
+        uint64_t max
+        uint32_t type
+        uint32_t apply
+        uint32_t readers
+
+    const harp_config_key_t *harp_config_key_at "harp_config_key"(unsigned index)
+    unsigned harp_config_count()

@@ -113,6 +113,30 @@ def host_check(str ifname, int queue=0):
     ]
 
 
+def config_keys():
+    """The settings of harp_config.h, one dict each; harp.config.keys gives them types."""
+    cdef const harp_config_key_t *key
+    result = []
+    for index in range(harp_config_count()):
+        key = harp_config_key_at(index)
+        result.append(
+            {
+                "name": key.name.decode(),
+                "table": key.table.decode(),
+                "key": key.key.decode(),
+                "unit": key.unit.decode(),
+                "preset": key.preset.decode(),
+                "help": key.help.decode(),
+                "min": key.min,
+                "max": key.max,
+                "type": key.type,
+                "apply": key.apply,
+                "readers": key.readers,
+            }
+        )
+    return result
+
+
 # --------------------------------------------------------------------------------------------------
 # NICs.
 #

@@ -200,10 +200,10 @@ static void config_warn_value(const struct harp_config_key *key, const char *sou
 		     source, key->name, text, (unsigned long long)key->max, HARP_CONFIG_CORE_MAX);
 		break;
 	default:
-		WARN("%s%s=\"%.100s\" is not understood: it must be a whole number of %s from %llu "
+		WARN("%s%s=\"%.100s\" is not understood: it must be a whole number%s%s from %llu "
 		     "to %llu (default %s)",
-		     source, key->name, text, key->unit, (unsigned long long)key->min,
-		     (unsigned long long)key->max, key->preset);
+		     source, key->name, text, *key->unit ? " of " : "", key->unit,
+		     (unsigned long long)key->min, (unsigned long long)key->max, key->preset);
 	}
 }
 

@@ -69,11 +69,10 @@ extern "C" {
 	    "connections are spread over them")                                                              \
 	KEY(HARP_FRAMES, U32, "job", "frames", frames, "frames", 1024, 1048576, "8192", LIVE, JOB,           \
 	    "Packet buffers of each AF_XDP queue, 2048 or 4096 bytes each")                                  \
-	KEY(HARP_PORT_MIN, U32, "job", "port_min", port_min, "port", 1024, 65535, "61000", LIVE,             \
-	    JOB,                                                                                             \
+	KEY(HARP_PORT_MIN, U32, "job", "port_min", port_min, "", 1024, 65535, "61000", LIVE, JOB,            \
 	    "First local port of a process without harpd; with harpd the lease says which ports")            \
-	KEY(HARP_PORT_MAX, U32, "job", "port_max", port_max, "port", 1024, 65535, "65535", LIVE,             \
-	    JOB, "Last local port of a process without harpd")                                               \
+	KEY(HARP_PORT_MAX, U32, "job", "port_max", port_max, "", 1024, 65535, "65535", LIVE, JOB,            \
+	    "Last local port of a process without harpd")                                                    \
 	KEY(HARP_RSS, TEXT, "job", "rss", rss, "rule", 0, 1023, "", LIVE, JOB,                               \
 	    "How the NIC chooses a queue for a packet, where a process without harpd must not believe what " \
 	    "the NIC says. Empty: ask the NIC; unknown: find out by trying; toeplitz:KEY[:TABLE]: key in "   \
@@ -167,8 +166,8 @@ extern "C" {
 	KEY(HARP_METRICS_ADDRESS, TEXT, "metrics", "address", 0, "address", 1, 63, "127.0.0.1",              \
 	    RESTART, DAEMON,                                                                                 \
 	    "Address that harpd serves Prometheus on; it asks nobody who they are")                          \
-	KEY(HARP_METRICS_PORT, U32, "metrics", "port", 0, "port", 0, 65535, "9747", RESTART,                 \
-	    DAEMON, "Port that harpd serves Prometheus on; 0: it does not")
+	KEY(HARP_METRICS_PORT, U32, "metrics", "port", 0, "", 0, 65535, "9747", RESTART, DAEMON,             \
+	    "Port that harpd serves Prometheus on; 0: it does not")
 
 /* One [[nic]] of harp.toml each: what harpd makes of a NIC and puts back when it stops. */
 #define HARP_CONFIG_NIC_KEYS(KEY)                                                                             \

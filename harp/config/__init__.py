@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP's settings: the list of keys, harp.toml, the environment, and what they make together."""
+
+from harp.config.keys import DEFAULT_FILE, Key, Reader, Type, all_keys, find
+from harp.config.load import file_of, load, parse
+from harp.config.model import Config, DaemonConfig, MetricsConfig, NicConfig, Source, Value
+from harp.config.problems import ConfigError, Problem
+from harp.config.reload import Change, Reload, reload
+
+__all__ = [
+    "DEFAULT_FILE",
+    "Change",
+    "Config",
+    "ConfigError",
+    "DaemonConfig",
+    "Key",
+    "MetricsConfig",
+    "NicConfig",
+    "Problem",
+    "Reader",
+    "Reload",
+    "Source",
+    "Type",
+    "Value",
+    "all_keys",
+    "file_of",
+    "find",
+    "load",
+    "parse",
+    "reload",
+]

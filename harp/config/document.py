@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp.toml as a file: read with suspicion, parsed, its positions known."""
+
+import errno
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harp.config.positions import Keys, Position, positions
+from harp.config.problems import ConfigError, Problem
+from harp.errors import Exit
+
+# A hundred times what one with 32 NICs needs, and nothing that takes the parser a second.
+FILE_BYTES_MAX = 256 * 1024
+_AT = re.compile(r" \(at line (\d+), column (\d+)\)$")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file. where: path of keys -> line and column."""
+
+    file: str
+    tree: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[Keys, Position] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def line(self, *keys: str | int) -> int:
+        """The line of a key, or of the nearest thing around it."""
+        return self._position(keys)[0]
+
+    def place(self, *keys: str | int) -> str:
+        """FILE:LINE:COLUMN of a key, or of the nearest thing around it."""
+        line, column = self._position(keys)
+        return f"{self.file}:{line}:{column}"
+
+    def _position(self, keys: Keys) -> Position:
+        for length in range(len(keys), 0, -1):
+            if keys[:length] in self.where:
+                return self.where[keys[:length]]
+        return (1, 1)
+
+
+def _refuse(file: str, message: str, code: Exit = Exit.FAILURE) -> ConfigError:
+    return ConfigError([Problem(file, "", message)], code)
+
+
+def _read(path: Path) -> tuple[bytes, os.stat_result]:
+    # Not blocking: a named pipe that nobody writes to must not hold harpd up.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(fd, "rb") as file:
+        info = os.fstat(fd)
+        if stat.S_ISDIR(info.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(info.st_mode):
+            raise _refuse(str(path), "is no regular file")
+        return file.read(FILE_BYTES_MAX + 1), info
+
+
+def _decode(file: str, data: bytes) -> str:
+    if len(data) > FILE_BYTES_MAX:
+        raise _refuse(file, f"is larger than {FILE_BYTES_MAX // 1024} KiB: this is no harp.toml")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _refuse(file, "is UTF-16: save it as UTF-8")
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise _refuse(file, "begins with a byte order mark: save it as UTF-8 without")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        found = f"byte 0x{data[error.start]:02x} is not UTF-8: save it as UTF-8"
+        raise _refuse(f"{file}:{line}:{column}", found) from None
+
+
+def _syntax(file: str, text: str, error: tomllib.TOMLDecodeError) -> ConfigError:
+    message = str(error)
+    match = _AT.search(message)
+    line = int(match[1]) if match else max(1, len(text.splitlines()))
+    column = int(match[2]) if match else 1
+    message = _AT.sub("", message).replace(" (at end of document)", " at the end of the file")
+    return _refuse(f"{file}:{line}:{column}", f"{message[:200]} (TOML syntax)")
+
+
+def parse(file: str, text: str, warnings: tuple[str, ...] = ()) -> Document:
+    """The document in text, called file in messages. ConfigError says where its syntax is wrong."""
+    try:
+        tree = tomllib.loads(text)
+        return Document(file, tree, positions(text), warnings)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax(file, text, error) from None
+    except RecursionError:
+        raise _refuse(file, "is nested too deeply: this is no harp.toml") from None
+    except ValueError as error:
+        # tomllib lets Python's limit on the digits of a number through.
+        raise _refuse(file, f"{str(error)[:200]} (TOML syntax)") from None
+
+
+def read(path: Path) -> Document:
+    """The file at path. ConfigError, with Exit.MISSING when it is not there."""
+    file = str(path)
+    try:
+        data, info = _read(path)
+    except FileNotFoundError:
+        remedy = "is not there; `harpctl config init` writes one"
+        raise _refuse(file, remedy, Exit.MISSING) from None
+    except PermissionError:
+        raise _refuse(file, "may not be read by this user", Exit.PRIVILEGE) from None
+    except OSError as error:
+        raise _refuse(file, f"cannot be read: {error.strerror}") from None
+    warnings = []
+    if info.st_mode & stat.S_IWOTH:
+        warnings.append(f"{file}: everybody may write it, and harpd believes it: chmod o-w {file}")
+    return parse(file, _decode(file, data), tuple(warnings))

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of dataplane/include/harp_config.h, with Python's types."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Flag, IntEnum
+from functools import cache
+
+from harp._core import config_keys
+
+VARIABLE_PREFIX = "HARP_"
+NIC_TABLE = "nic"
+# HARP_CONFIG_CORE_MAX, HARP_CONFIG_FILE of harp_config.h.
+CORE_MAX = 1024
+DEFAULT_FILE = "/etc/harp/harp.toml"
+
+
+class Type(IntEnum):
+    """enum harp_config_type."""
+
+    BOOL = 0
+    U32 = 1
+    MS = 2
+    US = 3
+    CHOICE = 4
+    TEXT = 5
+    LIST = 6
+    CORES = 7
+    PORTS = 8
+
+
+class Reader(Flag):
+    """Who looks at a key."""
+
+    JOB = 1
+    DAEMON = 2
+    TOOL = 4
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting. name: its variable; of a key of [[nic]] the name in capitals, no variable."""
+
+    name: str
+    table: str
+    key: str
+    type: Type
+    unit: str
+    min: int
+    max: int
+    preset: str
+    live: bool
+    readers: Reader
+    help: str
+
+    @property
+    def variable(self) -> str | None:
+        """The environment variable; None for a key of [[nic]]."""
+        return self.name if self.name.startswith(VARIABLE_PREFIX) else None
+
+    @property
+    def place(self) -> str:
+        """What people call it: tcp.ecn, nic.queues; the variable where there is nothing else."""
+        return f"{self.table}.{self.key}" if self.table else self.name
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Of a CHOICE: what it may be."""
+        return tuple(self.unit.split("|")) if self.type is Type.CHOICE else ()
+
+    @property
+    def unit_name(self) -> str:
+        """The unit of a number, for people; empty where there is none."""
+        return "" if self.type in (Type.CHOICE, Type.BOOL) else self.unit
+
+    @property
+    def accepts(self) -> str:
+        """What a value must be, as half a sentence."""
+        match self.type:
+            case Type.BOOL:
+                return "true or false"
+            case Type.CHOICE:
+                return "one of " + ", ".join(self.words)
+            case Type.TEXT:
+                least = f"{self.min} to " if self.min else "at most "
+                return f"a text of {least}{self.max} bytes without control characters"
+            case Type.LIST:
+                return f"a list of at most {self.max} words without commas or spaces"
+            case Type.CORES:
+                return f'at most {self.max} numbers below {CORE_MAX}, none twice, like "2,4-7"'
+            case Type.PORTS:
+                return f'a range of ports within {self.min}-{self.max}, like "61000-65535"'
+        what = f"number of {self.unit}" if self.unit else "number"
+        return f"a whole {what} from {self.min} to {self.max}"
+
+
+@cache
+def all_keys() -> tuple[Key, ...]:
+    """Every key, in the order of the list."""
+    return tuple(
+        Key(
+            name=row["name"],
+            table=row["table"],
+            key=row["key"],
+            type=Type(row["type"]),
+            unit=row["unit"],
+            min=row["min"],
+            max=row["max"],
+            preset=row["preset"],
+            live=row["apply"] == 0,
+            readers=Reader(row["readers"]),
+            help=row["help"],
+        )
+        for row in config_keys()
+    )
+
+
+@cache
+def global_keys() -> tuple[Key, ...]:
+    """Keys that have one value: all but those of [[nic]]."""
+    return tuple(key for key in all_keys() if key.variable is not None)
+
+
+@cache
+def nic_keys() -> tuple[Key, ...]:
+    """Keys of each [[nic]]."""
+    return tuple(key for key in all_keys() if key.variable is None)
+
+
+@cache
+def tables() -> dict[str, dict[str, Key]]:
+    """harp.toml's tables: name -> key -> Key, in the order of the list; nic is the array's."""
+    result: dict[str, dict[str, Key]] = {}
+    for key in all_keys():
+        if key.table:
+            result.setdefault(key.table, {})[key.key] = key
+    return result
+
+
+@cache
+def by_name() -> dict[str, Key]:
+    """Variable -> Key."""
+    return {key.name: key for key in global_keys()}
+
+
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """The word that was meant, when one is near enough."""
+    found = difflib.get_close_matches(word.lower()[:100], [w.lower() for w in words], 1, 0.6)
+    return found[0] if found else None
+
+
+def find(text: str) -> Key | None:
+    """The key that people mean by tcp.ecn, HARP_ECN, or ecn where only one table has it."""
+    named = by_name().get(text)
+    if named is not None:
+        return named
+    matches = [key for key in all_keys() if key.place == text]
+    matches = matches or [key for key in global_keys() if key.key == text]
+    return matches[0] if len(matches) == 1 else None

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Environment over file over default, with everything that is wrong said at once."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from harp.config import document, values
+from harp.config.keys import (
+    DEFAULT_FILE,
+    VARIABLE_PREFIX,
+    Key,
+    Reader,
+    by_name,
+    find,
+    global_keys,
+    nearest,
+    nic_keys,
+)
+from harp.config.model import Config, Source, Value, frozen
+from harp.config.problems import ConfigError, Problem
+from harp.config.schema import Reading
+
+ALL_READERS = Reader.JOB | Reader.DAEMON | Reader.TOOL
+_ENVIRONMENT = "environment"
+_COMMAND_LINE = "command line"
+
+
+def file_of(environ: Mapping[str, str] | None = None) -> tuple[Path, bool]:
+    """The file to read, and whether somebody named it (then it must be there)."""
+    named = (os.environ if environ is None else environ).get("HARP_CONFIG", "")
+    return Path(named or DEFAULT_FILE), bool(named)
+
+
+def _from_environment(
+    environ: Mapping[str, str], readers: Reader, problems: list[Problem], warnings: list[str]
+) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for name, text in environ.items():
+        if not name.startswith(VARIABLE_PREFIX):
+            continue
+        key = by_name().get(name)
+        if key is None:
+            hint = nearest(name, by_name())
+            advice = f": did you mean {hint.upper()}?" if hint else ""
+            shown = values.quote(name)[1:-1]
+            warnings.append(f"{_ENVIRONMENT}: {shown} is unknown and ignored{advice}")
+        elif text and key.readers & readers:
+            try:
+                found[name] = Value(key, values.from_text(text, key), Source("environment"))
+            except ValueError as error:
+                problems.append(Problem(_ENVIRONMENT, name, f"= {values.quote(text)}: {error}"))
+    return found
+
+
+def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for name, text in settings.items():
+        key = find(name)
+        if key is None or key.variable is None:
+            names = [k.place for k in global_keys() if k.table] + list(by_name())
+            hint = nearest(name, names)
+            known = next((n for n in names if n.lower() == hint), None)
+            advice = f"did you mean {known}?" if known else "`harpctl config show` lists the keys"
+            shown = values.quote(name)[1:-1]
+            problems.append(Problem(_COMMAND_LINE, shown, f"is an unknown key: {advice}"))
+            continue
+        try:
+            found[key.name] = Value(key, values.from_text(text, key), Source("command line"))
+        except ValueError as error:
+            problems.append(Problem(_COMMAND_LINE, key.place, f"= {values.quote(text)}: {error}"))
+    return found
+
+
+def _blame(value: Value) -> str:
+    return str(value.source)
+
+
+def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
+    """Values that are good each and no good together; said where the later of them stands."""
+
+    def wrong(first: str, second: str, message: str) -> None:
+        culprit = found[second] if found[second].source.kind != "default" else found[first]
+        problems.append(Problem(_blame(culprit), culprit.key.place, message))
+
+    if found["HARP_CONGESTION"].value == "dctcp" and found["HARP_ECN"].value == "off":
+        wrong("HARP_CONGESTION", "HARP_ECN", "congestion = dctcp needs ECN: ecn must not be off")
+    low, high = found["HARP_PORT_MIN"].value, found["HARP_PORT_MAX"].value
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        wrong("HARP_PORT_MIN", "HARP_PORT_MAX", f"port_min = {low} is above port_max = {high}")
+    if found["HARP_SOCKET"].value == "" and len(str(found["HARP_RUN_DIR"].value)) > 96:
+        wrong("HARP_SOCKET", "HARP_RUN_DIR", "is too long for the path of a socket in it")
+
+
+def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
+    """The same of one [[nic]]: what is written and has no effect is a mistake."""
+    needs = (
+        ("coalesce_rx_us", "coalesce", "set"),
+        ("coalesce_tx_us", "coalesce", "set"),
+        ("irq_cores", "irq_affinity", "cores"),
+    )
+    for name, switch, word in needs:
+        if nic[name].source.kind != "default" and nic[switch].value != word:
+            message = f'has no effect without {switch} = "{word}"'
+            problems.append(Problem(_blame(nic[name]), nic[name].key.place, message))
+    if nic["irq_affinity"].value == "cores" and not nic["irq_cores"].value:
+        message = '= "cores" needs irq_cores'
+        problems.append(Problem(_blame(nic["irq_affinity"]), "nic.irq_affinity", message))
+    queues = nic["queues"].value
+    for queue in nic["lease_queues"].value if isinstance(nic["lease_queues"].value, tuple) else ():
+        if isinstance(queues, int) and isinstance(queue, int) and 0 < queues <= queue:
+            message = f"names queue {queue}, and queues = {queues} numbers them 0 to {queues - 1}"
+            problems.append(Problem(_blame(nic["lease_queues"]), "nic.lease_queues", message))
+            break
+
+
+def _complete(keys: tuple[Key, ...], *layers: Mapping[str, Value]) -> dict[str, Value]:
+    """One value for each key: of the first layer that has it, else the default."""
+    result: dict[str, Value] = {}
+    for key in keys:
+        name = key.name if key.variable else key.key
+        found = next((layer[name] for layer in layers if name in layer), None)
+        result[name] = found or Value(key, values.preset(key))
+    return result
+
+
+def build(
+    doc: document.Document | None,
+    environ: Mapping[str, str],
+    *,
+    readers: Reader = ALL_READERS,
+    settings: Mapping[str, str] | None = None,
+) -> Config:
+    """A configuration of these sources, a command line's settings first."""
+    reading = Reading(doc or document.Document(""))
+    problems = list(reading.problems)
+    warnings = list(doc.warnings) if doc else []
+    told = _from_command_line(settings or {}, problems)
+    surroundings = _from_environment(environ, readers, problems, warnings)
+    found = _complete(global_keys(), told, surroundings, reading.values)
+    nics = [_complete(nic_keys(), nic) for nic in reading.nics]
+    _together(found, problems)
+    for nic in nics:
+        _nic_together(nic, problems)
+    if problems:
+        raise ConfigError(sorted(problems, key=lambda problem: problem.position))
+    return Config(
+        values=frozen(found),
+        nic_values=tuple(frozen(nic) for nic in nics),
+        file=doc.file if doc else "",
+        warnings=tuple(warnings),
+    )
+
+
+def load(
+    path: Path | str | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    readers: Reader = ALL_READERS,
+    settings: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration: environment over file over default.
+
+    path: None means HARP_CONFIG, or /etc/harp/harp.toml, which alone may be absent. readers: of
+    variables of others nothing is taken (harpd passes Reader.DAEMON: what its own environment says
+    to jobs must not hide what the file says to them). settings: what a command line says, above
+    all. ConfigError names every problem.
+    """
+    environ = os.environ if environ is None else environ
+    chosen, named = (Path(path), True) if path is not None else file_of(environ)
+    doc: document.Document | None = None
+    try:
+        doc = document.read(chosen)
+    except ConfigError as error:
+        if named or os.path.lexists(chosen):
+            problems: list[Problem] = list(error.problems)
+            _from_command_line(settings or {}, problems)
+            _from_environment(environ, readers, problems, [])
+            raise ConfigError(problems, error.code) from None
+    return build(doc, environ, readers=readers, settings=settings)
+
+
+def parse(text: str, file: str = "harp.toml", environ: Mapping[str, str] | None = None) -> Config:
+    """As load(), of a text, and by default without an environment."""
+    return build(document.parse(file, text), environ or {})

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configuration: every value with where it came from, and typed views for those who use it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeVar
+
+from harp.config import values
+from harp.config.keys import Key, Reader, global_keys
+from harp.config.values import Setting
+
+SourceKind = Literal["default", "file", "environment", "command line"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a value came from; file and line of a file's."""
+
+    kind: SourceKind = "default"
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.kind == "file" else self.kind
+
+
+DEFAULT = Source()
+
+
+@dataclass(frozen=True)
+class Value:
+    """A key's value and its source."""
+
+    key: Key
+    value: Setting
+    source: Source = DEFAULT
+
+    @property
+    def is_default(self) -> bool:
+        """Is it what it would be anyway, wherever it came from?"""
+        return self.value == values.preset(self.key)
+
+    @property
+    def text(self) -> str:
+        """As a variable has it."""
+        return values.to_text(self.value, self.key)
+
+    @property
+    def toml(self) -> str:
+        """As harp.toml has it."""
+        return values.to_toml(self.value, self.key)
+
+
+# --------------------------------------------------------------------------------------------------
+# Typed views. Their fields are the keys of the list (a test compares), values in the key's unit.
+#
+@dataclass(frozen=True, kw_only=True)
+class DaemonConfig:
+    """[daemon], and what of other tables harpd reads. Paths are absolute; see socket_path."""
+
+    socket: str
+    run_dir: str
+    socket_group: str
+    users: tuple[str, ...]
+    groups: tuple[str, ...]
+    leases_per_uid: int
+    connections_per_uid: int
+    ports_per_instance: int
+    port_rest_ms: int
+    frames_max: int
+    huge_pages: int
+    prepare: bool
+    log_level: str
+
+    @property
+    def socket_path(self) -> Path:
+        """Where harpd listens: socket, else harpd.sock in run_dir."""
+        return Path(self.socket or f"{self.run_dir}/harpd.sock")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsConfig:
+    """[metrics]. port 0: no endpoint."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicConfig:
+    """One [[nic]]."""
+
+    ifname: str
+    queues: int
+    lease_queues: tuple[int, ...]
+    ports: tuple[int, int]
+    xdp_mode: str
+    rss: str
+    rx_ring: int
+    tx_ring: int
+    coalesce: str
+    coalesce_rx_us: int
+    coalesce_tx_us: int
+    defer_irqs: int
+    gro_flush_us: int
+    lro: str
+    gro_hw: str
+    gro: str
+    tso: str
+    rx_checksum: str
+    tx_checksum: str
+    irq_affinity: str
+    irq_cores: tuple[int, ...]
+    cores: tuple[int, ...]
+
+
+View = TypeVar("View", DaemonConfig, MetricsConfig, NicConfig)
+
+
+def _view(view: type[View], found: Mapping[str, Value]) -> View:
+    fields: dict[str, object] = {name: value.value for name, value in found.items()}
+    return view(**fields)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a host. values by variable, nic_values by key, one for each [[nic]]."""
+
+    values: Mapping[str, Value]
+    nic_values: tuple[Mapping[str, Value], ...] = ()
+    file: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def table(self, name: str) -> dict[str, Value]:
+        """A table's values by key."""
+        return {key.key: self.values[key.name] for key in global_keys() if key.table == name}
+
+    @cached_property
+    def daemon(self) -> DaemonConfig:
+        """What harpd goes by."""
+        return _view(DaemonConfig, self.table("daemon"))
+
+    @cached_property
+    def metrics(self) -> MetricsConfig:
+        """The Prometheus endpoint."""
+        return _view(MetricsConfig, self.table("metrics"))
+
+    @cached_property
+    def nics(self) -> tuple[NicConfig, ...]:
+        """The NICs that harpd leases."""
+        return tuple(_view(NicConfig, nic) for nic in self.nic_values)
+
+    def __getitem__(self, name: str) -> Setting:
+        """A value by its variable: config["HARP_FRAMES"]."""
+        return self.values[name].value
+
+    def job_values(self) -> dict[str, Value]:
+        """What harp.toml, or a command line, says to jobs: by variable, defaults left out."""
+        return {
+            name: value
+            for name, value in self.values.items()
+            if Reader.JOB in value.key.readers
+            and value.source.kind in ("file", "command line")
+            and not value.is_default
+        }
+
+    def job_settings(self) -> str:
+        """WELCOME's settings: one NAME=VALUE a line. How a job finds harpd is no part of it."""
+        lines = [
+            f"{name}={value.text}\n"
+            for name, value in self.job_values().items()
+            if name not in ("HARP_SOCKET", "HARP_DAEMON") and value.source.kind == "file"
+        ]
+        return "".join(lines)
+
+
+def frozen(found: dict[str, Value]) -> Mapping[str, Value]:
+    """So that nobody changes a configuration that others hold."""
+    return MappingProxyType(found)

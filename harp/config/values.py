@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values: from a variable's text, from TOML, and back. A bad one is a ValueError that says why."""
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Iterable
+
+from harp.config.keys import CORE_MAX, Key, Type, nearest
+
+# LIST: a tuple of words; CORES: of numbers; PORTS: a pair; MS and US: numbers in the key's unit.
+Setting = bool | int | str | tuple[str, ...] | tuple[int, ...]
+
+_RSS = re.compile(r"toeplitz:((?:[0-9a-fA-F]{2}){40,64})(?::([0-9]{1,5}(?:,[0-9]{1,5}){0,511}))?")
+_IFNAME = re.compile(r"[^\s/:]{1,15}")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+def quote(value: object) -> str:
+    """A value as found, for a message: never long, never with control characters."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        text = "an array of arrays"
+    clean = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:81])
+    return clean if len(text) <= 80 else clean[:77] + "..."
+
+
+def _number(text: str, key: Key) -> int:
+    # Not int(): "+1", "1_000", " 1 " and digits of other scripts are no numbers here, nor in C.
+    if not re.fullmatch(r"[0-9]{1,20}", text):
+        raise ValueError(f"must be {key.accepts}")
+    return _in_range(int(text), key)
+
+
+def _in_range(number: int, key: Key) -> int:
+    if not key.min <= number <= key.max:
+        raise ValueError(f"must be {key.accepts}")
+    return number
+
+
+def _choice(text: str, key: Key) -> str:
+    if text not in key.words:
+        hint = nearest(text, key.words)
+        raise ValueError(f"must be {key.accepts}" + (f"; did you mean {hint}?" if hint else ""))
+    return text
+
+
+def _text(text: str, key: Key) -> str:
+    length = len(text.encode("utf-8", "surrogateescape"))
+    if not key.min <= length <= key.max or not all(c >= " " and c != "\x7f" for c in text):
+        raise ValueError(f"must be {key.accepts}")
+    return text
+
+
+def _words(words: Iterable[str], key: Key) -> tuple[str, ...]:
+    result = tuple(words)
+    good = all(re.fullmatch(r"[^\s,\x00-\x1f\x7f]{1,63}", word) for word in result)
+    if len(result) > key.max or not good:
+        raise ValueError(f"must be {key.accepts}")
+    return result
+
+
+def _cores(numbers: Iterable[int], key: Key) -> tuple[int, ...]:
+    result: list[int] = []
+    for number in numbers:
+        if not 0 <= number < CORE_MAX or number in result or len(result) == key.max:
+            raise ValueError(f"must be {key.accepts}")
+        result.append(number)
+    return tuple(result)
+
+
+def _spans(text: str, key: Key) -> Iterable[int]:
+    """The numbers of "2,4-7"."""
+    for part in text.split(",") if text else ():
+        match = _RANGE.fullmatch(part)
+        if match is None or len(part) > 15:
+            raise ValueError(f"must be {key.accepts}")
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first or last >= CORE_MAX:
+            raise ValueError(f"must be {key.accepts}")
+        yield from range(first, last + 1)
+
+
+def _ports(text: str, key: Key) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if match is None or not key.min <= first <= last <= key.max:
+        raise ValueError(f"must be {key.accepts}")
+    return first, last
+
+
+# --------------------------------------------------------------------------------------------------
+# What a text must mean, beyond what its type says.
+#
+def _absolute(text: str) -> None:
+    if text and not text.startswith("/"):
+        raise ValueError("must be an absolute path: it must mean the same to every process")
+
+
+def _address(text: str) -> None:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise ValueError("must be an IPv4 or IPv6 address, such as 127.0.0.1 or ::") from None
+
+
+def _ifname(text: str) -> None:
+    if not _IFNAME.fullmatch(text) or text in (".", ".."):
+        raise ValueError("must be the name of one interface, without spaces, / or :")
+
+
+def _rss(text: str) -> None:
+    if text in ("", "unknown"):
+        return
+    if not _RSS.fullmatch(text):
+        raise ValueError(
+            "must be empty, unknown, or toeplitz:KEY[:TABLE] with KEY 40 to 64 bytes in "
+            "hexadecimal and TABLE at most 512 queue numbers with commas between"
+        )
+
+
+_MEANING: dict[str, Callable[[str], None]] = {
+    "HARP_METRICS_ADDRESS": _address,
+    "HARP_RUN_DIR": _absolute,
+    "HARP_SOCKET": _absolute,
+    "HARP_LIBDIR": _absolute,
+    "HARP_RSS": _rss,
+    "IFNAME": _ifname,
+    "RSS": _rss,
+}
+
+
+def _means(value: Setting, key: Key) -> Setting:
+    check = _MEANING.get(key.name)
+    if check is not None and isinstance(value, str):
+        check(value)
+    return value
+
+
+def from_text(text: str, key: Key) -> Setting:
+    """A variable's text, read as the plugin reads it."""
+    match key.type:
+        case Type.BOOL:
+            if text not in ("true", "false"):
+                raise ValueError(f"must be {key.accepts}")
+            return text == "true"
+        case Type.CHOICE:
+            return _choice(text, key)
+        case Type.TEXT:
+            return _means(_text(text, key), key)
+        case Type.LIST:
+            return _words(text.split(",") if text else (), key)
+        case Type.CORES:
+            return _cores(_spans(text, key), key)
+        case Type.PORTS:
+            return _ports(text, key)
+    return _number(text, key)
+
+
+def _from_toml_cores(value: object, key: Key) -> tuple[int, ...]:
+    if isinstance(value, str):
+        return _cores(_spans(value, key), key)
+    if isinstance(value, list) and all(type(item) is int for item in value):
+        return _cores(value, key)
+    raise ValueError(f"must be {key.accepts}, or an array of numbers")
+
+
+def _from_toml_list(value: object, key: Key) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return _words(value, key)
+    raise ValueError('must be an array of texts, like ["a", "b"]')
+
+
+def _wrong_type(value: object, key: Key) -> ValueError:
+    hint = ""
+    if isinstance(value, str) and key.type is Type.BOOL and value in ("true", "false"):
+        hint = f": write {value} without quotes"
+    elif isinstance(value, str) and value.isascii() and value.isdigit():
+        hint = f": write {value[:20]} without quotes"
+    return ValueError(f"must be {key.accepts}{hint}")
+
+
+def from_toml(value: object, key: Key) -> Setting:
+    """A value of harp.toml, as tomllib gives it."""
+    match key.type:
+        case Type.BOOL:
+            if isinstance(value, bool):
+                return value
+        case Type.LIST:
+            return _from_toml_list(value, key)
+        case Type.CORES:
+            return _from_toml_cores(value, key)
+        case Type.CHOICE | Type.TEXT | Type.PORTS:
+            if isinstance(value, str):
+                return from_text(value, key)
+        case _:
+            if type(value) is int:  # a bool is an int to Python, and none here
+                return _in_range(value, key)
+    raise _wrong_type(value, key)
+
+
+def preset(key: Key) -> Setting:
+    """The default."""
+    if not key.preset and key.type is Type.TEXT:
+        return ""  # it may be shorter than what may be written: [[nic]] ifname has none
+    return from_text(key.preset, key)
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """2,4-7 of (2, 4, 5, 6, 7): neighbours that follow one another become ranges."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def to_text(value: Setting, key: Key) -> str:
+    """A variable's text; from_text() gives the value back."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        if key.type is Type.PORTS:
+            return f"{value[0]}-{value[1]}"
+        if key.type is Type.CORES:
+            return spans(int(number) for number in value)
+        return ",".join(str(word) for word in value)
+    return str(value)
+
+
+def _toml_string(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return (
+        '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    )
+
+
+def to_toml(value: Setting, key: Key) -> str:
+    """As harp.toml writes it; from_toml() gives the value back."""
+    if isinstance(value, (bool, int)):
+        return to_text(value, key)
+    if key.type is Type.LIST and isinstance(value, tuple):
+        return "[" + ", ".join(_toml_string(str(word)) for word in value) + "]"
+    return _toml_string(to_text(value, key))
+
+
+def to_json(value: Setting) -> bool | int | str | list[str] | list[int]:
+    """As JSON takes it: tuples become lists."""
+    if isinstance(value, tuple):
+        return list(value)  # type: ignore[return-value]
+    return value
