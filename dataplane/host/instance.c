@@ -9,9 +9,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-#include "nic/af_xdp_link.h"
+#include "host/question.h"
 
 /* IFF_LOWER_UP of linux/if.h, which cannot be included beside net/if.h: the carrier, at once. */
 #define LINK_LOWER_UP 0x10000u
@@ -31,6 +32,17 @@ instance_log(const struct harp_instance *instance, enum harp_log_level level, co
 	instance->log(instance->ctx, level, line);
 }
 
+/* Last of all: the queue is nobody's by then. */
+static void instance_give_back(struct harp_instance *instance)
+{
+	char text[320];
+	struct why why = { .text = text, .size = sizeof(text) };
+
+	why_about(&why, "%s", instance->ifname);
+	if (lease_give_back(instance->lease, &why))
+		instance_log(instance, HARP_LOG_WARN, "the lease ends with the process: %s", text);
+}
+
 void harp_instance_close(struct harp_instance *instance)
 {
 	if (!instance)
@@ -47,6 +59,8 @@ void harp_instance_close(struct harp_instance *instance)
 	harp_nic_destroy(instance->nic);
 	netlink_close(&instance->monitor);
 	netlink_close(&instance->questions);
+	instance_give_back(instance);
+	pthread_mutex_destroy(&instance->questions_lock);
 	free(instance);
 }
 
@@ -64,6 +78,8 @@ void harp_instance_fork_child(struct harp_instance *instance)
 		close(instance->page.fd);
 	close(instance->monitor.fd);
 	close(instance->questions.fd);
+	if (instance->lease)
+		lease_fork_child(instance->lease);
 }
 
 /* ---- control -------------------------------------------------------------------------------- */
@@ -126,12 +142,12 @@ static int control_event(void *ctx, const struct nlmsghdr *message)
 /* Events were lost: what they would have said is asked for. */
 static void control_lost(struct harp_instance *instance)
 {
-	struct af_xdp_link link;
-	int rc = af_xdp_link_read(instance->ifname, &link);
+	struct question_link link;
+	int rc = question_link(&instance->questions, instance->mirror.ifindex, &link);
 
-	instance->gone |= rc == -ENODEV || (!rc && link.ifindex != instance->mirror.ifindex);
+	instance->gone |= rc == -ENODEV;
 	if (!rc)
-		instance->up = link.up && link.carrier;
+		instance->up = link.up;
 	instance->tables_changed = true;
 	neighbours_resync(&instance->neighbours);
 }
@@ -141,18 +157,38 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 	int rc;
 
 	(void)now_ns;
+	pthread_mutex_lock(&instance->questions_lock);
 	rc = netlink_events(&instance->monitor, control_event, instance);
 	if (rc == -ENOBUFS)
 		control_lost(instance);
-	if (instance->gone)
-		return -ENODEV;
-	if (instance->tables_changed) {
+	if (instance->tables_changed && !instance->gone) {
 		rc = mirror_sync(&instance->mirror, &instance->questions);
 		/* A table that changes faster than it can be read: again at the next call. */
 		instance->tables_changed = rc != 0;
 	}
-	neighbours_work(&instance->neighbours, &instance->questions);
+	if (!instance->gone)
+		neighbours_work(&instance->neighbours, &instance->questions);
+	pthread_mutex_unlock(&instance->questions_lock);
+	if (instance->gone)
+		return -ENODEV;
 	return instance->up ? 0 : -ENETDOWN;
+}
+
+int harp_instance_route(struct harp_instance *instance, const struct harp_addr *dst,
+			struct harp_host_route *out)
+{
+	uint32_t ifindex = instance->mirror.ifindex;
+	uint32_t scope_id = netlink_is_link_local(dst) ? ifindex : 0;
+	int rc;
+
+	pthread_mutex_lock(&instance->questions_lock);
+	rc = question_route(&instance->questions, dst, scope_id, out);
+	/* It may be another interface's (a loopback address that is routed here): the stack has no such. */
+	if (!rc && (out->ifindex != ifindex ||
+		    question_address_state(&instance->questions, ifindex, &out->source) < 0))
+		memset(&out->source, 0, sizeof(out->source));
+	pthread_mutex_unlock(&instance->questions_lock);
+	return rc;
 }
 
 bool harp_instance_control_pending(const struct harp_instance *instance)
@@ -197,11 +233,19 @@ const char *harp_instance_describe(const struct harp_instance *instance)
 	return instance->describe;
 }
 
+const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance)
+{
+	return instance->lease ? &instance->lease->told : NULL;
+}
+
 int harp_instance_steering(const struct harp_instance *instance, uint64_t *counts, unsigned max)
 {
 	unsigned count = max < STEER_VERDICT_COUNT ? max : STEER_VERDICT_COUNT;
-	int rc = instance->api->verdicts(instance->xdp, counts, count);
+	int rc;
 
+	if (!instance->xdp)
+		return -ENOTSUP;
+	rc = instance->api->verdicts(instance->xdp, counts, count);
 	return rc ? rc : STEER_VERDICT_COUNT;
 }
 

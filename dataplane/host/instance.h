@@ -4,9 +4,11 @@
 #define HARP_HOST_INSTANCE_H
 
 #include <net/if.h>
+#include <pthread.h>
 
 #include "harp_host.h"
 #include "host/instance_page.h"
+#include "host/lease.h"
 #include "host/mirror.h"
 #include "host/neighbours.h"
 #include "host/ports.h"
@@ -19,6 +21,8 @@ struct harp_instance {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	struct netlink monitor, questions;
+	pthread_mutex_t questions_lock; /* of `questions`: one question at a time, any thread's */
+	struct lease *lease; /* NULL: stand-alone; then library, api, xdp and ports are set */
 	struct mirror mirror;
 	struct ports ports, udp_ports;
 	struct neighbours neighbours;

@@ -15,27 +15,24 @@
  * the stack as the port's home; port_release goes the other way. When we die, the kernel drops link, map
  * and sockets, and packets to the port meet no listener: the peers get RST.
  *
+ * All that is of an instance that stands alone. One that is leased (instance_lease.c) gets queue, ports and
+ * netlink sockets from harpd, which has program and map; stack, hooks and control are the same.
+ *
  * The stack's hooks run inside harp_stack_poll() and only take notes. harp_instance_control(), called
  * by the same thread, speaks to the kernel: it hears the monitor (link, addresses, routes,
  * neighbours), copies what changed into the stack, and asks for the neighbours that were wanted.
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
-#include "base/why.h"
-#include "host/instance.h"
+#include "host/opening.h"
 #include "host/privilege.h"
 #include "nic/af_xdp_link.h"
-
-struct opening {
-	struct harp_instance_options opt;
-	struct af_xdp_link link;
-	struct why why;
-};
 
 /* ---- hooks of the stack --------------------------------------------------------------------- */
 
@@ -65,38 +62,65 @@ static void hook_neighbour_confirmed(void *ctx, const struct harp_addr *next_hop
 	neighbours_confirmed(&((struct harp_instance *)ctx)->neighbours, next_hop);
 }
 
+/* The ports of a lease are its own already, and packets to others never come here. */
 static int hook_port_acquire(void *ctx, uint16_t port)
 {
-	return ports_acquire(&((struct harp_instance *)ctx)->ports, port);
+	struct harp_instance *instance = ctx;
+
+	if (instance->lease)
+		return lease_has_port(instance->lease, port) ? 0 : -EADDRNOTAVAIL;
+	return ports_acquire(&instance->ports, port);
 }
 
 static void hook_port_release(void *ctx, uint16_t port)
 {
-	ports_release(&((struct harp_instance *)ctx)->ports, port);
+	struct harp_instance *instance = ctx;
+
+	if (!instance->lease)
+		ports_release(&instance->ports, port);
 }
 
 static int hook_udp_port_acquire(void *ctx, uint16_t port)
 {
-	return ports_acquire(&((struct harp_instance *)ctx)->udp_ports, port);
+	struct harp_instance *instance = ctx;
+
+	if (instance->lease)
+		return lease_has_port(instance->lease, port) ? 0 : -EADDRNOTAVAIL;
+	return ports_acquire(&instance->udp_ports, port);
 }
 
 static void hook_udp_port_release(void *ctx, uint16_t port)
 {
-	ports_release(&((struct harp_instance *)ctx)->udp_ports, port);
+	struct harp_instance *instance = ctx;
+
+	if (!instance->lease)
+		ports_release(&instance->udp_ports, port);
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-static int opening_options(struct opening *o, const struct harp_instance_options *opt)
+/* The caller may have been built with the first version of the options, or with a later one. */
+static int opening_version(struct opening *o, const struct harp_instance_options *opt)
 {
-	char missing[80];
-	int rc;
+	size_t first = offsetof(struct harp_instance_options, daemon_socket);
 
 	why_about(&o->why, "%s queue %u", opt && opt->ifname ? opt->ifname : "(none)",
 		  opt ? opt->queue : 0);
-	if (!opt || opt->size < sizeof(*opt))
+	if (!opt || opt->size < first)
 		return why_fail(&o->why, -EINVAL, "options of an older size; rebuild the caller");
-	o->opt = *opt;
+	memcpy(&o->opt, opt, opt->size < sizeof(*opt) ? opt->size : sizeof(*opt));
+	if (!o->opt.ifname || !o->opt.ifname[0] || strlen(o->opt.ifname) >= IFNAMSIZ)
+		return why_fail(&o->why, -EINVAL, "an interface has a name of 1 to %d bytes",
+				IFNAMSIZ - 1);
+	return 0;
+}
+
+static int opening_options(struct opening *o)
+{
+	const struct harp_instance_options *opt = &o->opt;
+	char missing[80];
+	int rc;
+
 	if (!o->opt.frame_count)
 		o->opt.frame_count = 8192;
 	if (opt->xdp_mode > HARP_XDP_NATIVE)
@@ -121,7 +145,7 @@ static int opening_options(struct opening *o, const struct harp_instance_options
 	return 0;
 }
 
-static int opening_stack(const struct opening *o, struct harp_instance *instance)
+int opening_stack(const struct opening *o, struct harp_instance *instance)
 {
 	struct harp_stack_options opt = {
 		.size = sizeof(opt),
@@ -159,7 +183,20 @@ static int opening_stack(const struct opening *o, struct harp_instance *instance
 	return 0;
 }
 
-static int opening_kernel_tables(const struct opening *o, struct harp_instance *instance)
+static int opening_netlink(const struct opening *o, struct harp_instance *instance)
+{
+	/* The monitor first: what changes while we read is heard. */
+	int rc = netlink_open(&instance->monitor, RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR |
+							  RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR |
+							  RTMGRP_IPV6_ROUTE);
+
+	if (!rc)
+		rc = netlink_open(&instance->questions, 0);
+	neighbours_init(&instance->neighbours, o->link.ifindex, -1, -1);
+	return rc ? why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc)) : 0;
+}
+
+int opening_kernel_tables(const struct opening *o, struct harp_instance *instance)
 {
 	int rc;
 
@@ -169,15 +206,7 @@ static int opening_kernel_tables(const struct opening *o, struct harp_instance *
 		.xdp = instance->xdp,
 		.ifindex = o->link.ifindex,
 	};
-	instance->neighbours.ifindex = o->link.ifindex;
-	/* The monitor first: what changes while we read is heard. */
-	rc = netlink_open(&instance->monitor, RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR |
-						      RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR |
-						      RTMGRP_IPV6_ROUTE);
-	if (!rc)
-		rc = netlink_open(&instance->questions, 0);
-	if (!rc)
-		rc = mirror_sync(&instance->mirror, &instance->questions);
+	rc = mirror_sync(&instance->mirror, &instance->questions);
 	if (rc)
 		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
 	if (!instance->mirror.now.address_count)
@@ -266,6 +295,39 @@ static int opening_map(const struct opening *o, struct harp_instance *instance)
 	return 0;
 }
 
+/* Everything by ourselves. */
+static int opening_alone(struct opening *o, struct harp_instance *instance)
+{
+	int rc = opening_options(o);
+
+	instance->mtu_bytes = o->link.mtu_bytes;
+	instance->up = true;
+	if (!rc)
+		rc = opening_rss(o, instance);
+	if (!rc)
+		rc = opening_queue(o, instance);
+	if (!rc)
+		rc = opening_attach(o, instance);
+	if (!rc) {
+		rc = ports_init(&instance->ports, instance->api, instance->xdp, STEER_PORT_TCP,
+				instance->queue);
+		if (!rc)
+			rc = ports_init(&instance->udp_ports, instance->api, instance->xdp,
+					STEER_PORT_UDP, instance->queue);
+		if (rc)
+			why_fail(&o->why, rc, "out of memory");
+	}
+	if (!rc)
+		rc = opening_stack(o, instance);
+	if (!rc)
+		rc = opening_netlink(o, instance);
+	if (!rc)
+		rc = opening_kernel_tables(o, instance);
+	if (!rc)
+		rc = opening_map(o, instance);
+	return rc;
+}
+
 int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
 		       char *why, size_t why_len)
 {
@@ -276,45 +338,26 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	*out = NULL;
 	if (why && why_len)
 		why[0] = '\0';
-	rc = opening_options(&o, opt);
+	rc = opening_version(&o, opt);
 	if (rc)
 		return rc;
 	instance = calloc(1, sizeof(*instance));
 	if (!instance)
 		return why_fail(&o.why, -ENOMEM, "out of memory");
 	instance->monitor.fd = instance->questions.fd = instance->page.fd = -1;
-	instance->queue = opt->queue;
-	instance->mtu_bytes = o.link.mtu_bytes;
-	instance->up = true;
-	instance->ctx = opt->ctx;
-	instance->log = opt->log;
-	instance->requests = opt->requests;
-	snprintf(instance->ifname, sizeof(instance->ifname), "%s", opt->ifname);
-	rc = opening_rss(&o, instance);
-	if (!rc)
-		rc = opening_queue(&o, instance);
-	if (!rc)
-		rc = opening_attach(&o, instance);
-	if (!rc) {
-		rc = ports_init(&instance->ports, instance->api, instance->xdp, STEER_PORT_TCP,
-				opt->queue);
-		if (!rc)
-			rc = ports_init(&instance->udp_ports, instance->api, instance->xdp,
-					STEER_PORT_UDP, opt->queue);
-		if (rc)
-			why_fail(&o.why, rc, "out of memory");
-	}
-	if (!rc)
-		rc = opening_stack(&o, instance);
-	if (!rc)
-		rc = opening_kernel_tables(&o, instance);
-	if (!rc)
-		rc = opening_map(&o, instance);
+	pthread_mutex_init(&instance->questions_lock, NULL);
+	instance->queue = o.opt.queue;
+	instance->ctx = o.opt.ctx;
+	instance->log = o.opt.log;
+	instance->requests = o.opt.requests;
+	snprintf(instance->ifname, sizeof(instance->ifname), "%s", o.opt.ifname);
+	rc = o.opt.daemon_socket ? opening_lease(&o, instance) : opening_alone(&o, instance);
 	if (rc) {
 		harp_instance_close(instance);
 		return rc;
 	}
-	instance_page_open(instance, o.opt.label);
+	if (!instance->lease)
+		instance_page_open(instance, o.opt.label);
 	*out = instance;
 	return 0;
 }

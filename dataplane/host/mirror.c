@@ -193,7 +193,8 @@ static void mirror_remove(struct mirror *m, const struct mirror_tables *found)
 	for (unsigned i = m->now.address_count; i-- > 0;) {
 		if (has_address(found, &m->now.addresses[i]))
 			continue;
-		m->api->address_set(m->xdp, m->now.addresses[i].bytes, false);
+		if (m->xdp)
+			m->api->address_set(m->xdp, m->now.addresses[i].bytes, false);
 		harp_stack_address_remove(m->stack, &m->now.addresses[i]);
 		m->now.addresses[i] = m->now.addresses[--m->now.address_count];
 	}
@@ -209,7 +210,7 @@ static void mirror_add(struct mirror *m, const struct mirror_tables *found)
 		/* Full length: the on-link prefix is a route of its own in the kernel's table. */
 		if (has_address(&m->now, addr) || harp_stack_address_add(m->stack, addr, bits))
 			continue;
-		if (m->api->address_set(m->xdp, addr->bytes, true)) {
+		if (m->xdp && m->api->address_set(m->xdp, addr->bytes, true)) {
 			harp_stack_address_remove(m->stack, addr);
 			continue;
 		}

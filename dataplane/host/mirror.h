@@ -26,7 +26,7 @@ struct mirror_tables {
 struct mirror {
 	struct harp_stack *stack;
 	const struct harp_xdp_api *api;
-	struct harp_xdp *xdp;
+	struct harp_xdp *xdp; /* NULL: the steering map is harpd's, which sees to it */
 	uint32_t ifindex;
 	struct mirror_tables now; /* what the stack has */
 };

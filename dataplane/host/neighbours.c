@@ -6,14 +6,40 @@
  * the monitor hears the result. Our own traffic does not pass the kernel, so it would take a busy
  * neighbour for idle and probe it; progress of a connection is passed on as NUD_REACHABLE (RFC 4861
  * section 7.3.1), without a MAC address, so that it can't overwrite one that has changed.
+ *
+ * Both take CAP_NET_ADMIN. Who has none has two UDP sockets instead, bound to the NIC by harpd: a real
+ * packet is on its way when an empty datagram is sent (to the discard port, RFC 863, and no further than
+ * the next hop), and the same call with MSG_CONFIRM and MSG_PROBE sends nothing at all and confirms.
+ * tests/assumptions/neighbour_facts.c shows that the kernel does so.
  */
 #include "host/neighbours.h"
 
 #include <errno.h>
 #include <linux/neighbour.h>
+#include <netinet/in.h>
 #include <string.h>
 
 #define NUD_USABLE (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP)
+
+#define DISCARD_PORT 9
+
+/* include/linux/socket.h, not in the C library: "do not send, only probe the path". */
+#ifndef MSG_PROBE
+#define MSG_PROBE 0x10
+#endif
+
+void neighbours_init(struct neighbours *n, uint32_t ifindex, int probe_v4_fd, int probe_v6_fd)
+{
+	static const int hops = 1;
+
+	n->ifindex = ifindex;
+	n->probe_v4_fd = probe_v4_fd;
+	n->probe_v6_fd = probe_v6_fd;
+	if (probe_v4_fd >= 0)
+		setsockopt(probe_v4_fd, IPPROTO_IP, IP_TTL, &hops, sizeof(hops));
+	if (probe_v6_fd >= 0)
+		setsockopt(probe_v6_fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &hops, sizeof(hops));
+}
 
 static struct host_neighbour *neighbours_find(struct neighbours *n, const struct harp_addr *addr)
 {
@@ -97,6 +123,27 @@ static struct ndmsg *neighbours_begin(const struct neighbours *n, struct netlink
 	return body;
 }
 
+/* An empty datagram to a next hop, or with MSG_PROBE no packet at all. A failure shows in the silence
+ * that follows: the stack asks again, and gives up in its own time. */
+static void neighbours_send(const struct neighbours *n, const struct harp_addr *addr, int flags)
+{
+	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(DISCARD_PORT) };
+	struct sockaddr_in6 v6 = {
+		.sin6_family = AF_INET6,
+		.sin6_port = htons(DISCARD_PORT),
+		.sin6_scope_id = netlink_is_link_local(addr) ? n->ifindex : 0,
+	};
+
+	flags |= MSG_DONTWAIT | MSG_DONTROUTE | MSG_NOSIGNAL;
+	if (harp_addr_is_v4(addr)) {
+		memcpy(&v4.sin_addr, addr->bytes + 12, 4);
+		(void)!sendto(n->probe_v4_fd, NULL, 0, flags, (struct sockaddr *)&v4, sizeof(v4));
+	} else {
+		memcpy(&v6.sin6_addr, addr->bytes, 16);
+		(void)!sendto(n->probe_v6_fd, NULL, 0, flags, (struct sockaddr *)&v6, sizeof(v6));
+	}
+}
+
 /* What the kernel knows comes at once; what it does not, it finds out, and the monitor hears. */
 static void neighbours_ask(struct neighbours *n, struct netlink *nl, const struct harp_addr *addr)
 {
@@ -104,7 +151,24 @@ static void neighbours_ask(struct neighbours *n, struct netlink *nl, const struc
 
 	neighbours_begin(n, &message, RTM_GETNEIGH, 0, addr);
 	netlink_call(nl, &message, neighbours_answer, n); /* -ENOENT: not known yet */
+	if (n->probe_v4_fd >= 0) {
+		neighbours_send(n, addr, 0);
+		return;
+	}
 	neighbours_begin(n, &message, RTM_NEWNEIGH, NLM_F_CREATE, addr)->ndm_flags = NTF_USE;
+	netlink_call(nl, &message, NULL, NULL);
+}
+
+static void neighbours_confirm(const struct neighbours *n, struct netlink *nl,
+			       const struct harp_addr *addr)
+{
+	struct netlink_message message;
+
+	if (n->probe_v4_fd >= 0) {
+		neighbours_send(n, addr, MSG_CONFIRM | MSG_PROBE);
+		return;
+	}
+	neighbours_begin(n, &message, RTM_NEWNEIGH, 0, addr)->ndm_state = NUD_REACHABLE;
 	netlink_call(nl, &message, NULL, NULL);
 }
 
@@ -123,13 +187,8 @@ void neighbours_work(struct neighbours *n, struct netlink *nl)
 		one->wanted = one->confirm = false;
 		if (wanted)
 			neighbours_ask(n, nl, &addr);
-		if (confirm) {
-			struct netlink_message message;
-
-			neighbours_begin(n, &message, RTM_NEWNEIGH, 0, &addr)->ndm_state =
-				NUD_REACHABLE;
-			netlink_call(nl, &message, NULL, NULL);
-		}
+		if (confirm)
+			neighbours_confirm(n, nl, &addr);
 	}
 }
 

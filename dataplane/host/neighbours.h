@@ -23,10 +23,15 @@ struct neighbours {
 	unsigned count;
 	bool pending; /* something is wanted */
 	bool confirm;
+	/* How the kernel is made to look: sockets of harpd's that are bound to the NIC, or -1 and -1, by
+	 * rtnetlink, which takes CAP_NET_ADMIN. */
+	int probe_v4_fd, probe_v6_fd;
 	uint64_t turn;
 	struct host_neighbour all[NEIGHBOURS_MAX];
 };
 
+/* probe_*_fd: UDP sockets bound to the interface, the caller's; -1: none, and privileges instead. */
+void neighbours_init(struct neighbours *n, uint32_t ifindex, int probe_v4_fd, int probe_v6_fd);
 void neighbours_wanted(struct neighbours *n, const struct harp_addr *next_hop);
 void neighbours_confirmed(struct neighbours *n, const struct harp_addr *next_hop);
 /* Asks the kernel about all that is wanted and confirms what made progress. */

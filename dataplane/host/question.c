@@ -5,9 +5,41 @@
 #include <net/if.h>
 #include <string.h>
 
-#include "harp_host.h"
-#include "host/netlink.h"
-#include "nic/af_xdp_link.h"
+#include "host/question.h"
+
+/* IFF_LOWER_UP of linux/if.h, which cannot be included beside net/if.h: the carrier, at once. */
+#define LINK_LOWER_UP 0x10000u
+
+static int link_answer(void *ctx, const struct nlmsghdr *message)
+{
+	struct question_link *out = ctx;
+	const struct ifinfomsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[IFLA_MAX + 1], *name, *mac;
+
+	if (message->nlmsg_type != RTM_NEWLINK)
+		return 0;
+	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
+	out->up = (body->ifi_flags & IFF_UP) && (body->ifi_flags & LINK_LOWER_UP);
+	out->mtu_bytes = netlink_u32(attributes[IFLA_MTU], 0);
+	name = attributes[IFLA_IFNAME];
+	if (name && RTA_PAYLOAD(name) <= sizeof(out->ifname))
+		memcpy(out->ifname, RTA_DATA(name), RTA_PAYLOAD(name));
+	mac = attributes[IFLA_ADDRESS];
+	if (mac && RTA_PAYLOAD(mac) == sizeof(out->mac))
+		memcpy(out->mac, RTA_DATA(mac), sizeof(out->mac));
+	return 0;
+}
+
+int question_link(struct netlink *nl, uint32_t ifindex, struct question_link *out)
+{
+	struct netlink_message message;
+	struct ifinfomsg *body;
+
+	memset(out, 0, sizeof(*out));
+	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
+	body->ifi_index = (int)ifindex;
+	return netlink_call(nl, &message, link_answer, out);
+}
 
 struct route_answer {
 	int family;
@@ -40,37 +72,48 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct harp_host_route *out)
+int question_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
+		   struct harp_host_route *out)
 {
 	struct route_answer answer = { .family = netlink_family(dst), .out = out };
 	struct netlink_message message;
-	struct af_xdp_link link;
-	struct netlink nl;
+	struct question_link link;
 	struct rtmsg *body;
 	int rc;
 
 	memset(out, 0, sizeof(*out));
 	out->next_hop = *dst;
-	rc = netlink_open(&nl, 0);
-	if (rc)
-		return rc;
 	body = netlink_begin(&message, RTM_GETROUTE, 0, sizeof(*body));
 	body->rtm_family = (uint8_t)answer.family;
 	body->rtm_dst_len = answer.family == AF_INET ? 32 : 128;
 	netlink_put_addr(&message, RTA_DST, dst);
 	if (ifindex)
 		netlink_put(&message, RTA_OIF, &ifindex, sizeof(ifindex));
-	rc = netlink_call(&nl, &message, route_answer, &answer);
-	netlink_close(&nl);
+	rc = netlink_call(nl, &message, route_answer, &answer);
 	if (rc)
 		return rc;
 	if (!answer.found || answer.unreachable)
 		return -ENETUNREACH;
-	if (!if_indextoname(out->ifindex, out->ifname))
-		return -ENODEV;
-	if (!out->mtu_bytes && af_xdp_link_read(out->ifname, &link) == 0)
+	rc = question_link(nl, out->ifindex, &link);
+	if (rc)
+		return rc;
+	memcpy(out->ifname, link.ifname, sizeof(out->ifname));
+	if (!out->mtu_bytes)
 		out->mtu_bytes = link.mtu_bytes;
 	return 0;
+}
+
+int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct harp_host_route *out)
+{
+	struct netlink nl;
+	int rc = netlink_open(&nl, 0);
+
+	memset(out, 0, sizeof(*out));
+	if (rc)
+		return rc;
+	rc = question_route(&nl, dst, ifindex, out);
+	netlink_close(&nl);
+	return rc;
 }
 
 int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
@@ -97,27 +140,36 @@ static int address_answer(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
+int question_address_state(struct netlink *nl, uint32_t ifindex, const struct harp_addr *addr)
 {
-	struct address_question question = { .ifindex = if_nametoindex(ifname), .addr = addr };
+	struct address_question question = { .ifindex = ifindex, .addr = addr };
 	struct netlink_message message;
 	struct ifaddrmsg *body;
-	struct netlink nl;
 	int rc;
 
-	if (!question.ifindex)
-		return -ENODEV;
-	rc = netlink_open(&nl, 0);
-	if (rc)
-		return rc;
 	do {
 		question.state = -EADDRNOTAVAIL;
 		body = netlink_begin(&message, RTM_GETADDR, NLM_F_DUMP, sizeof(*body));
 		body->ifa_family = (uint8_t)netlink_family(addr);
-		rc = netlink_call(&nl, &message, address_answer, &question);
+		rc = netlink_call(nl, &message, address_answer, &question);
 	} while (rc == -EINTR);
-	netlink_close(&nl);
 	return rc ? rc : question.state;
+}
+
+int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
+{
+	uint32_t ifindex = if_nametoindex(ifname);
+	struct netlink nl;
+	int rc;
+
+	if (!ifindex)
+		return -ENODEV;
+	rc = netlink_open(&nl, 0);
+	if (rc)
+		return rc;
+	rc = question_address_state(&nl, ifindex, addr);
+	netlink_close(&nl);
+	return rc;
 }
 
 struct default_question {

@@ -91,8 +91,8 @@ HARP_API void harp_instance_fork_child(struct harp_instance *instance);
 HARP_API void harp_instance_close(struct harp_instance *instance);
 /* What harpd said of the lease, for the life of the instance; NULL: stand-alone. */
 HARP_API const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance);
-/* harp_host_route_on() as the instance's NIC sees it, which may lie in another network namespace; ifname
- * in *out is empty for other interfaces there. By the thread that may poll the stack. */
+/* harp_host_route_on() as the instance's NIC sees it, which may lie in another network namespace. The
+ * source is zero when the kernel's choice is no address of the interface. By any thread. */
 HARP_API int harp_instance_route(struct harp_instance *instance, const struct harp_addr *dst,
 				 struct harp_host_route *out);
 

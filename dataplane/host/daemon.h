@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon.h - asking harpd for a lease and giving it back; harp_host.h has the rest of a connection. */
+#ifndef HARP_HOST_DAEMON_H
+#define HARP_HOST_DAEMON_H
+
+#include "base/why.h"
+#include "harp_host.h"
+
+/*
+ * Asks for a lease; request's header is filled in here. On success fds are the caller's, and numbers of
+ * *out have been checked as far as they concern this code alone (no text without an end, no index past
+ * an array). -EPROTO, -ETIMEDOUT, -ECONNRESET, or the errno of harpd's refusal.
+ */
+int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
+		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS], struct why *why);
+/* Gives a lease of this process back. As above. */
+int daemon_release(struct harp_daemon *daemon, uint64_t lease_id, struct why *why);
+
+#endif

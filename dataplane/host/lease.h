@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lease.h - an instance's parts that harpd made: asked for, checked, used, given back. */
+#ifndef HARP_HOST_LEASE_H
+#define HARP_HOST_LEASE_H
+
+#include <stdbool.h>
+#include <sys/un.h>
+
+#include "base/why.h"
+#include "harp_host.h"
+
+struct lease {
+	struct harp_lease_leased told;
+	char daemon[32]; /* who made it: "harpd 0.1.0" */
+	char socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	int fds[HARP_LEASE_FDS]; /* -1: handed on, closed or not there */
+	void *page;              /* statistics, told.page_bytes; NULL: not mapped */
+};
+
+/* Asks the daemon of opt->daemon_socket for one and checks every descriptor. On failure nothing is left,
+ * and harpd has been told. */
+int lease_take(struct lease **out, const struct harp_instance_options *opt, struct why *why);
+/* The descriptor, from now on the caller's. */
+int lease_hand_on(struct lease *lease, enum harp_lease_fd which);
+/* What harp_nic_af_xdp_adopt() is told; the two descriptors are handed on. */
+void lease_queue(struct lease *lease, struct harp_queue *out);
+/* Is this port one of the lease's? */
+bool lease_has_port(const struct lease *lease, uint16_t port);
+/* Frees it, and gives it back to harpd if there is one (why: when that fails, though harpd is there,
+ * -errno). NULL is accepted. */
+int lease_give_back(struct lease *lease, struct why *why);
+/* In a forked child. Async-signal-safe. */
+void lease_fork_child(const struct lease *lease);
+
+#endif
