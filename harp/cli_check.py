@@ -1,74 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl check."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
-from harp.errors import Exit, HarpError
+from harp.doctor.examine import Report, examine, examine_all
+from harp.doctor.finding import Finding, Severity
+from harp.doctor.harpd import SOCKET
+from harp.doctor.view import this_host
+from harp.errors import Exit
 from harp.options import output_option
 
-_WORDS = ("good", "costs", "no")
-_STYLES = ("green", "yellow", "red")
-_VERDICTS = (
-    "HARP works on {ifname}",
-    "HARP works on {ifname}, but something costs performance",
-    "HARP can't use {ifname}; it would carry its lanes on kernel TCP",
-)
+_WORDS = {Severity.GOOD: "good", Severity.COSTS: "costs", Severity.NO: "no"}
+_STYLES = {Severity.GOOD: "green", Severity.COSTS: "yellow", Severity.NO: "red"}
 
 
-def findings(ifname: str, queue: int) -> list[dict[str, Any]]:
-    """What the C stack finds; HarpError when there is no such interface."""
-    if not (Path("/sys/class/net") / ifname).exists():
-        there = ", ".join(sorted(path.name for path in Path("/sys/class/net").iterdir()))
-        raise HarpError(f"no interface {ifname}; there are: {there}", Exit.MISSING)
-    from harp._core import host_check
-
-    try:
-        items = host_check(ifname, queue)
-    except OSError as error:
-        raise HarpError(str(error.strerror)) from error
-    names = ("name", "severity", "text", "remedy")
-    return [dict(zip(names, item, strict=True)) for item in items]
+def _table(title: str, findings: Iterable[Finding], problems: bool) -> Table | None:
+    """Name, severity, what was found and what to do; None where nothing is to be shown."""
+    shown = [finding for finding in findings if finding.severity or not problems]
+    if not shown:
+        return None
+    table = console.table(title, ("what", "", "found"), [])
+    for column in table.columns[1:]:
+        column.justify = "left"
+    table.columns[2].no_wrap = False
+    for finding in shown:
+        remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
+        word = Text(_WORDS[finding.severity], _STYLES[finding.severity])
+        table.add_row(finding.name, word, Text(finding.text + remedy))
+    return table
 
 
 @click.command()
-@click.argument("interface")
+@click.argument("interface", required=False)
 @click.option(
     "--queue", type=click.IntRange(0), default=0, show_default=True, help="NIC queue to look at."
 )
+@click.option("--problems", is_flag=True, help="Leave out what is good.")
 @output_option
-def check(interface: str, queue: int, output: str) -> None:
+def check(interface: str | None, queue: int, problems: bool, output: str) -> None:
     """Would HARP work on this host and INTERFACE, in which mode, and what is missing?
 
-    Attaches nothing and changes nothing. Exit code 0: works; 5: works at a cost; 1: can't.
+    Without INTERFACE: on every one that is up and has an address. Attaches nothing and changes
+    nothing. Exit code 0: works; 5: works at a cost; 1: can't. docs/check.md lists what is looked
+    at.
 
     \b
+    harpctl check
     harpctl check eth0
+    harpctl check eth0 --problems
     harpctl check eth1 --queue 3 -o json
     """
-    items = findings(interface, queue)
-    worst = max((item["severity"] for item in items), default=0)
-    verdict = _VERDICTS[worst].format(ifname=interface)
+    view = this_host(Path(os.environ.get("HARP_SOCKET") or SOCKET))
+    examined = examine_all(view, queue) if interface is None else examine(view, interface, queue)
     if output == "json":
-        report = {"interface": interface, "queue": queue, "severity": worst, "verdict": verdict}
-        console.print_json({**report, "findings": items})
+        console.print_json(examined.to_json())
     else:
-        rows = [
-            (item["name"], Text(_WORDS[item["severity"]], _STYLES[item["severity"]]), item)
-            for item in items
-        ]
-        table = console.table(f"{interface} queue {queue}", ("what", "", "found"), [])
-        for column in table.columns[1:]:
-            column.justify = "left"
-        table.columns[2].no_wrap = False
-        for name, word, item in rows:
-            remedy = f"\n→ {item['remedy']}" if item["remedy"] else ""
-            table.add_row(name, word, Text(item["text"] + remedy))
-        console.out.print(table)
-        console.out.print(verdict, markup=False)
-    if worst:
-        raise click.exceptions.Exit(Exit.WARNING if worst == 1 else Exit.FAILURE)
+        if isinstance(examined, Report):
+            tables = [_table("this host", examined.host, problems)]
+            tables += [
+                _table(f"{each.ifname} queue {each.queue}", each.findings, problems)
+                for each in examined.interfaces
+            ]
+        else:
+            tables = [_table(f"{interface} queue {queue}", examined.findings, problems)]
+        for table in filter(None, tables):
+            console.out.print(table)
+            console.out.print()
+        console.out.print(examined.verdict, markup=False)
+    if isinstance(examined, Report) and not examined.interfaces:
+        raise click.exceptions.Exit(Exit.MISSING)
+    if examined.severity:
+        worst = Exit.WARNING if examined.severity == Severity.COSTS else Exit.FAILURE
+        raise click.exceptions.Exit(worst)

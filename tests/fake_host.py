@@ -62,6 +62,7 @@ class FakeEthtool:
     log: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     refuse: dict[str, OSError] = field(default_factory=dict)  # part -> what set() raises
     deaf: set[str] = field(default_factory=set)  # parts that take a change and make none
+    fixed: set[str] = field(default_factory=set)  # features
     limit: dict[str, int] = field(default_factory=dict)  # "rings.rx" -> what set() makes of more
 
     def _nic(self, ifname: str) -> FakeNic:
@@ -71,6 +72,9 @@ class FakeEthtool:
 
     def get(self, part: str, ifname: str) -> dict[str, Any]:
         parts = self._nic(ifname).parts
+        if part == "changeable":
+            features = self.get("features", ifname)
+            return {name: on for name, on in features.items() if name not in self.fixed}
         if part not in parts:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return dict(parts[part])

@@ -39,7 +39,7 @@ class Ethtool(Protocol):
 
     def get(self, part: str, ifname: str) -> Values:
         """channels, rings, coalesce: numbers, with their "_max"; features: name -> bool, of what is
-        on or may be; rss: {"table": [queue, ...]}."""
+        on or may be; changeable: those of them that may change; rss: {"table": [queue, ...]}."""
 
     def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
         """Some of what get() said. rss: {"table": []} is the driver's own default."""
@@ -60,10 +60,10 @@ class KernelEthtool:
     def get(self, part: str, ifname: str) -> Values:
         if part == "rss":
             return {"table": _rss_get(ifname)}
-        command, _, message, _ = _PARTS[part]
+        command, _, message, _ = _PARTS["features" if part == "changeable" else part]
         (answer,) = genl.call("ethtool", _request(message, ifname), command)
-        if part == "features":
-            return _features(answer)
+        if part in ("features", "changeable"):
+            return _features(answer, fixed=part == "features")
         return {
             name: value
             for name, value in answer["attrs"]
@@ -130,10 +130,10 @@ def _bit_names(bitset: Any) -> dict[str, bool]:
     return result
 
 
-def _features(answer: Any) -> Values:
+def _features(answer: Any, *, fixed: bool) -> Values:
     may_change = {name for name, on in _bit_names(answer.get_attr("hw")).items() if on}
     active = {name for name, on in _bit_names(answer.get_attr("active")).items() if on}
-    return {name: name in active for name in sorted(may_change | active)}
+    return {name: name in active for name in sorted(may_change | active if fixed else may_change)}
 
 
 def _bits(values: Mapping[str, Any]) -> Values:

@@ -44,7 +44,7 @@ def test_help_has_an_example(command: list[str]) -> None:
     "command",
     [
         ["nonsense"],
-        ["check"],
+        ["check", "lo", "--queue", "-1"],
         ["demo", "--hosts", "9"],
         ["demo", "--mtu", "12"],
         ["bench", "lat", "--path", "pigeon"],
@@ -73,6 +73,16 @@ def test_check_json_and_exit_code_agree() -> None:
     assert report["severity"] == worst
     assert worst == 2, "the plugin never uses HARP on lo"
     assert done.returncode == Exit.FAILURE
+
+
+def test_check_of_the_whole_host() -> None:
+    done = harpctl("check", "-o", "json")
+    report = json.loads(done.stdout)
+    assert report.keys() == {"severity", "verdict", "host", "interfaces"}
+    best = min((each["severity"] for each in report["interfaces"]), default=2)
+    assert report["severity"] == max(best, *(item["severity"] for item in report["host"]))
+    code = [Exit.OK, Exit.WARNING, Exit.FAILURE][report["severity"]]
+    assert done.returncode == (code if report["interfaces"] else Exit.MISSING)
 
 
 @pytest.mark.usefixtures("need_root")

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints docs/check.md: `python -m harp.doctor >docs/check.md`."""
+
+from harp.doctor import examine
+from harp.doctor.finding import CHECKS
+
+HEAD = """\
+<!-- Made by `python -m harp.doctor >docs/check.md`; a test compares. -->
+# What `harpctl check` looks at
+
+`harpctl check` looks at the host and at every interface that is up and has an address;
+`harpctl check eth1` at one. It attaches nothing and changes nothing.
+
+Exit code 0: HARP works; 5: it works, and something costs performance; 1: it can't work; 4: there is
+no such interface. Without an interface it is the worst of the host's findings and of the best
+interface's.
+
+`-o json` prints the same as a document: `severity` (0 good, 1 costs performance, 2 can't work),
+`verdict`, and `findings`, each with `name`, `severity`, `text` and `remedy`. Without an interface
+the findings are in `host` and in each of `interfaces`.
+
+When harpd lends queues of an interface to this user, what only matters to a process that opens them
+itself (capabilities, locked memory, harpd's own XDP program) is no complaint.
+"""
+
+
+def table() -> str:
+    """The whole document."""
+    assert examine.CHECK_MODULES
+    parts = [HEAD]
+    for scope, title in (("host", "The host"), ("interface", "An interface")):
+        parts.append(f"\n## {title}\n\n| name | looks at | why |\n|---|---|---|\n")
+        for check in CHECKS:
+            if check.scope == scope:
+                parts.append(f"| `{check.name}` | {check.looks_at} | {check.why} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    print(table(), end="")

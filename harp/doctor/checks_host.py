@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host: processors, clock, container limits, BPF, harpd."""
+
+import errno
+from pathlib import Path
+
+from harp.doctor.finding import Answer, cannot, check, costs, good
+from harp.doctor.view import CAP_NET_RAW, View
+from harp.nicprep import ranges
+
+_SHM_SMALL = 256 << 20
+_PIDS_SMALL = 256
+# Read without a system call (vDSO); the others cost some 100 ns to 1 us a look.
+_CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
+
+
+@check(
+    "processors",
+    "host",
+    "how many processors this process may use (affinity, cpuset)",
+    "a polling thread and the application want one each",
+)
+def _processors(view: View) -> Answer:
+    allowed = view.host.processors()
+    online = view.host.numbers(view.host.sys / "devices/system/cpu/online")
+    text = f"{ranges.text(allowed)}" + (f" of {ranges.text(online)}" if online - allowed else "")
+    if len(allowed) > 1:
+        return good(text)
+    return costs(
+        f"one only ({text}): HARP and the application take turns",
+        "give the job two or more (docker --cpuset-cpus, taskset)",
+    )
+
+
+@check(
+    "cpu-quota",
+    "host",
+    "the cgroup's CPU bandwidth (cpu.max, cfs_quota)",
+    "a thread that polls is stopped for the rest of each period",
+)
+def _cpu_quota(view: View) -> Answer:
+    quota = cpu_quota(view)
+    if quota is None:
+        return good("no limit")
+    allowed = len(view.host.processors())
+    if quota >= allowed:
+        return good(f"{quota:g} processors, {allowed} are usable")
+    return costs(
+        f"{quota:g} processors of time on {allowed}: polling threads are stopped when it is spent",
+        "limit by cpuset instead (docker --cpuset-cpus; Kubernetes: the static CPU manager)",
+    )
+
+
+@check(
+    "cpu-governor",
+    "host",
+    "scaling_governor of the usable processors",
+    "a processor that clocks down wakes late",
+)
+def _governor(view: View) -> Answer:
+    slow: dict[str, list[int]] = {}
+    seen = False
+    for cpu in sorted(view.host.processors()):
+        path = view.host.sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
+        governor = view.host.read(path)
+        seen = seen or governor is not None
+        if governor not in (None, "performance"):
+            slow.setdefault(str(governor), []).append(cpu)
+    if not seen:
+        return good("the machine does not let us choose (a virtual one, as a rule)")
+    if not slow:
+        return good("performance")
+    words = "; ".join(f"{name} on {ranges.text(cpus)}" for name, cpus in sorted(slow.items()))
+    return costs(words, "cpupower frequency-set -g performance")
+
+
+@check(
+    "clocksource",
+    "host",
+    "the kernel's clock",
+    "the stack reads it at every poll",
+)
+def _clocksource(view: View) -> Answer:
+    folder = view.host.sys / "devices/system/clocksource/clocksource0"
+    name = view.host.read(folder / "current_clocksource")
+    if name is None:
+        return good("unknown")
+    if name in _CLOCKS_FAST:
+        return good(name)
+    others = (view.host.read(folder / "available_clocksource") or "").split()
+    better = next((other for other in _CLOCKS_FAST if other in others), None)
+    return costs(
+        f"{name}: each look is a system call",
+        f"echo {better} > {folder / 'current_clocksource'}"
+        if better
+        else "boot with clocksource=tsc, if the machine's TSC is stable",
+    )
+
+
+@check("bpf-jit", "host", "net.core.bpf_jit_enable", "the steering program runs for each packet")
+def _bpf_jit(view: View) -> Answer:
+    value = view.host.number(view.host.proc / "sys/net/core/bpf_jit_enable")
+    if value == 0:
+        return costs("off: the steering program is interpreted", "sysctl net.core.bpf_jit_enable=1")
+    return good("on" if value else "built in")
+
+
+@check(
+    "bpffs",
+    "host",
+    "the BPF file system, and where it is mounted",
+    "harpd pins its program there, so that jobs outlive its restart",
+)
+def _bpffs(view: View) -> Answer:
+    known = view.host.read(view.host.proc / "filesystems")
+    if known is not None and "bpf" not in known.split():
+        return costs(
+            "the kernel has none: jobs don't outlive a restart of harpd",
+            "a kernel with CONFIG_BPF_SYSCALL",
+        )
+    mounts = (view.host.read(view.host.proc / "self/mounts") or "").splitlines()
+    places = [
+        line.split()[1] for line in mounts if len(line.split()) > 2 and line.split()[2] == "bpf"
+    ]
+    return good(f"at {', '.join(places)}" if places else "not mounted; harpd mounts its own")
+
+
+@check(
+    "af-xdp",
+    "host",
+    "whether an AF_XDP socket can be made",
+    "kernels without it, and seccomp filters that forbid it",
+)
+def _af_xdp(view: View) -> Answer:
+    number = view.xdp_socket()
+    filtered = view.status.get("Seccomp") == "2"
+    if number == 0:
+        return good("sockets can be made" + (", through the seccomp filter" if filtered else ""))
+    if number in (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT):
+        return cannot("this kernel has no AF_XDP", "a kernel with CONFIG_XDP_SOCKETS")
+    if number not in (errno.EPERM, errno.EACCES):
+        return cannot(f"no socket: errno {number} ({errno.errorcode.get(number, '?')})", "look up")
+    if not view.harpd.error:
+        return good("not by this process, and harpd lends them")
+    if filtered and view.has_capability(CAP_NET_RAW):
+        return cannot(
+            "a seccomp filter forbids it",
+            "let the profile allow socket(AF_XDP) and bpf, or run harpd on the host",
+        )
+    return cannot("not allowed to make one", "run as root, add CAP_NET_RAW, or start harpd")
+
+
+@check("shm", "host", "the size of /dev/shm", "NCCL's ranks of one host meet there")
+def _shm(view: View) -> Answer:
+    size = view.space("/dev/shm")
+    remedy = "docker --shm-size=1g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
+    if size is None:
+        return costs("there is none: NCCL between ranks of this host fails or crawls", remedy)
+    if size < _SHM_SMALL:
+        return costs(f"{size >> 20} MiB: too little for NCCL between ranks of this host", remedy)
+    return good(f"{size >> 20} MiB")
+
+
+@check("pids", "host", "the cgroup's limit of threads (pids.max)", "NCCL and HARP start threads")
+def _pids(view: View) -> Answer:
+    for folder in cgroup_folders(view, "pids"):
+        limit = view.host.number(folder / "pids.max")
+        used = view.host.number(folder / "pids.current") or 0
+        if limit is not None and limit - used < _PIDS_SMALL:
+            return costs(
+                f"{used} of {limit} threads are used", "docker --pids-limit=-1, or raise pids.max"
+            )
+    return good("enough")
+
+
+@check(
+    "irqbalance",
+    "host",
+    "whether irqbalance runs",
+    "it moves interrupts away from where they were put",
+)
+def _irqbalance(view: View) -> Answer:
+    for name in view.host.names(view.host.proc):
+        if name.isdecimal() and view.host.read(view.host.proc / name / "comm") == "irqbalance":
+            return costs(
+                f"runs (process {name}) and moves the queues' interrupts",
+                "systemctl stop irqbalance, or ban the NIC's (IRQBALANCE_ARGS=--banirq=...)",
+            )
+    return good("does not run")
+
+
+@check("harpd", "host", "harpd's socket, and whether it serves this user", "who lends queues")
+def _harpd(view: View) -> Answer:
+    harpd = view.harpd
+    if not harpd.error:
+        names = ", ".join(harpd.devices) or "no interface"
+        return good(f"{harpd.version or 'harpd'} at {harpd.path} lends {names}")
+    if harpd.error == errno.ENOENT:
+        if view.privileged:
+            return good(f"not running ({harpd.path}): processes open queues by themselves")
+        return costs(
+            f"not running ({harpd.path}): unprivileged jobs get kernel lanes",
+            "harpctl start; in a container, mount its socket",
+        )
+    if harpd.error in (errno.EACCES, errno.EPERM):
+        words = f"{harpd.path} does not serve this user: {harpd.why}"
+        return costs(words, "name the user or a group of it in harp.toml, [daemon]")
+    if harpd.error == errno.ECONNREFUSED:
+        return costs(f"{harpd.path} is there and nobody listens: it died", "harpctl start")
+    return costs(f"{harpd.path}: {harpd.why}", "harpctl restart; look at its log")
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def cgroup_folders(view: View, controller: str) -> list[Path]:
+    """The folders of this process's cgroup and of those above it, as far as they are visible."""
+    base = view.host.sys / "fs/cgroup"
+    folders = []
+    for line in (view.host.read(view.host.proc / "self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        # One hierarchy (v2), or one for each controller (v1); v2 may hang beside v1 as "unified".
+        roots = [base / controller, base / controllers] if controllers else [base, base / "unified"]
+        for root in roots:
+            at = (root / path.strip("/")) if ".." not in Path(path).parts else root
+            while at != root and root in at.parents:
+                folders.append(at)
+                at = at.parent
+            folders.append(root)
+    return list(dict.fromkeys(folders))
+
+
+def cpu_quota(view: View) -> float | None:
+    """The least bandwidth of the cgroups, in processors; None: no limit."""
+    found = []
+    for folder in cgroup_folders(view, "cpu"):
+        words = (view.host.read(folder / "cpu.max") or "").split()
+        if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal() and int(words[1]):
+            found.append(int(words[0]) / int(words[1]))
+        quota = view.host.number(folder / "cpu.cfs_quota_us")
+        period = view.host.number(folder / "cpu.cfs_period_us")
+        if quota and period and quota > 0 and period > 0:
+            found.append(quota / period)
+    return min(found, default=None)

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An interface: what kind it is, what its driver can, and how it is set."""
+
+from harp.doctor.finding import Answer, cannot, check, costs, good
+from harp.doctor.view import Link, View
+from harp.nicprep import interrupts, ranges
+from harp.nicprep.topology import affinity_path, local_processors
+
+_BASIC, _ZEROCOPY, _RX_SG = 1, 8, 32
+# What one page holds besides headroom and the kernel's own structure; drivers differ by some bytes.
+MTU_ONE_BUFFER = 3498
+_LATE_US = 64
+_RING_SMALL = 1024
+# Drivers that want as many spare transmit queues for native XDP as there are queues.
+_HALF_OF_QUEUES = ("ena",)
+
+
+@check(
+    "device",
+    "interface",
+    "bonds, VLANs, bridges, macvlans, tunnels",
+    "an AF_XDP socket receives on real queues alone",
+)
+def _device(view: View, link: Link, _queue: int) -> Answer:
+    if link.loopback:
+        return None  # the C stack says it
+    if not link.ethernet:
+        return cannot("carries no Ethernet frames", "name the NIC that leads to the other hosts")
+    if link.kind in ("bond", "team"):
+        members = ", ".join(link.members) or "none"
+        return cannot(f"a bond: sockets on it receive nothing; members: {members}", "use a member")
+    if link.kind == "vlan":
+        return cannot(f"a VLAN on {link.beneath}: sockets on it receive nothing", _use(link))
+    if link.kind in ("macvlan", "ipvlan"):
+        return costs(
+            f"a {link.kind} on {link.beneath or 'a device of the host'}: generic XDP; what hangs "
+            "on the same device is reached by kernel lanes",
+            _use(link),
+        )
+    if link.kind == "bridge":
+        return costs(
+            "a bridge: generic XDP alone, after the bridge has worked on each packet",
+            f"use its port that leads out ({', '.join(link.members) or 'none'})",
+        )
+    if link.master:
+        return good(f"{link.kind or 'a NIC'}, member of {link.master_kind} {link.master}")
+    return good(link.kind or ("a NIC" if view.hardware(link) else "a virtual device"))
+
+
+def _use(link: Link) -> str:
+    return f"use {link.beneath}" if link.beneath else "use the device beneath, on the host"
+
+
+@check(
+    "zero-copy",
+    "interface",
+    "XDP features of the driver (netdev netlink)",
+    "without zero-copy the kernel copies each packet once",
+)
+def _zero_copy(view: View, link: Link, _queue: int) -> Answer:
+    features = _features(view, link)
+    if features is None:
+        return good("not known before Linux 6.3: HARP tries it")
+    if features & _ZEROCOPY:
+        return good("the driver has it")
+    if not view.hardware(link):
+        return good("copies: a virtual device has no memory of its own to share")
+    driver = view.host.ethtool.driver(link.name)[0]
+    return costs(
+        f"{driver} has none in this kernel: packets are copied",
+        "a newer kernel or driver, if its makers added it",
+    )
+
+
+@check(
+    "native-xdp",
+    "interface",
+    "XDP in the driver, and above which MTU not",
+    "generic XDP runs after the kernel has made a packet of it",
+)
+def _native(view: View, link: Link, _queue: int) -> Answer:
+    if not view.hardware(link):
+        return None
+    features = _features(view, link)
+    if features is None:
+        return good("not known before Linux 6.3: HARP tries it")
+    if not features & _BASIC:
+        return costs("the driver has none: generic XDP", "a newer kernel or driver")
+    if features & _RX_SG or link.mtu_bytes <= MTU_ONE_BUFFER:
+        words = "any MTU" if features & _RX_SG else f"MTU {MTU_ONE_BUFFER} and below"
+        return good(f"the driver has it, for {words}")
+    return costs(
+        f"the driver takes one buffer a packet and the MTU is {link.mtu_bytes}: generic XDP",
+        f"a driver with multi-buffer XDP; or an MTU of {MTU_ONE_BUFFER} or less, on every host",
+    )
+
+
+@check(
+    "channels",
+    "interface",
+    "the NIC's queues, and how many it could have",
+    "each instance needs one; some drivers want spare ones for XDP",
+)
+def _channels(view: View, link: Link, _queue: int) -> Answer:
+    try:
+        now = view.host.ethtool.get("channels", link.name)
+    except OSError:
+        return good(f"{link.rx_queues} receive, {link.tx_queues} transmit; fixed")
+    if not now.get("combined_max"):
+        words = [f"{now.get(way)} {way} of {now.get(f'{way}_max')}" for way in ("rx", "tx")]
+        return good(", ".join(words))
+    most = now["combined_max"]
+    driver = view.host.ethtool.driver(link.name)[0]
+    if driver in _HALF_OF_QUEUES and now["combined"] > most // 2:
+        return costs(
+            f"{now['combined']} of {most}: {driver} has native XDP with half of them at most",
+            f"ethtool -L {link.name} combined {max(1, most // 2)}",
+        )
+    return good(f"{now['combined']} of {most}")
+
+
+@check(
+    "rss",
+    "interface",
+    "whether the NIC shows by what rule it chooses queues",
+    "HARP computes ports whose packets come to the right queue",
+)
+def _rss(view: View, link: Link, _queue: int) -> Answer:
+    if _queues(view, link) == 1:
+        return good("one queue: nothing to choose")
+    try:
+        table = view.host.ethtool.get("rss", link.name)["table"]
+    except OSError:
+        return costs(
+            "the NIC does not show its table: HARP finds the right queue by trying",
+            f"HARP_RSS, if you know the rule; or ethtool -L {link.name} combined 1",
+        )
+    return good(f"a table of {len(table)} entries over queues {ranges.text(table)}")
+
+
+@check(
+    "merging",
+    "interface",
+    "LRO and hardware GRO",
+    "they merge packets before XDP sees them, and many drivers refuse XDP with them",
+)
+def _merging(view: View, link: Link, _queue: int) -> Answer:
+    try:
+        features = view.host.ethtool.get("features", link.name)
+    except OSError:
+        return None
+    names = {"rx-lro": "lro", "rx-gro-hw": "rx-gro-hw"}
+    found = [word for name, word in names.items() if features.get(name)]
+    if not found:
+        return good("off")
+    changeable = view.host.ethtool.get("changeable", link.name)
+    free = [word for name, word in names.items() if word in found and name in changeable]
+    if not free:
+        words = f"{' and '.join(found)} on, and fixed: generic XDP if native is refused"
+        return costs(words, "of a virtual machine, the hypervisor can turn it off")
+    switches = " ".join(f"{word} off" for word in free)
+    return costs(f"{' and '.join(found)} on", f"ethtool -K {link.name} {switches}")
+
+
+@check(
+    "checksums",
+    "interface",
+    "veth: packets of this host's kernel have no finished checksum",
+    "corruption between two ends of a veth can't be told",
+)
+def _checksums(view: View, link: Link, _queue: int) -> Answer:
+    if link.kind != "veth":
+        return None
+    return good(
+        "the peer's kernel may leave them unfinished: HARP takes such packets on this device and "
+        "counts them (`ethtool -K ... tx off` at the other end makes it finish them)"
+    )
+
+
+@check(
+    "coalescing",
+    "interface",
+    "how long the NIC waits before it interrupts",
+    "each wait is part of a message's latency",
+)
+def _coalescing(view: View, link: Link, _queue: int) -> Answer:
+    try:
+        now = view.host.ethtool.get("coalesce", link.name)
+    except OSError:
+        return None
+    if now.get("adaptive_rx"):
+        return costs(
+            "adaptive: the wait changes with the traffic, and latency with it",
+            f'ethtool -C {link.name} adaptive-rx off rx-usecs 8, or coalesce = "set" in harp.toml',
+        )
+    wait = now.get("rx_usecs", 0)
+    if wait > _LATE_US:
+        return costs(f"packets wait up to {wait} us", f"ethtool -C {link.name} rx-usecs 8")
+    return good(f"packets wait {wait} us at most")
+
+
+@check("rings", "interface", "the NIC's ring sizes", "a short ring drops what comes in a burst")
+def _rings(view: View, link: Link, _queue: int) -> Answer:
+    try:
+        now = view.host.ethtool.get("rings", link.name)
+    except OSError:
+        return None
+    size, most = now.get("rx", 0), now.get("rx_max", 0)
+    if size < min(_RING_SMALL, most):
+        want = min(_RING_SMALL, most)
+        return costs(f"{size} received packets of {most}", f"ethtool -G {link.name} rx {want}")
+    return good(f"{size} received packets of {most}")
+
+
+@check(
+    "numa",
+    "interface",
+    "the NIC's NUMA node, and whether its processors are usable",
+    "every packet crosses the machine otherwise",
+)
+def _numa(view: View, link: Link, _queue: int) -> Answer:
+    node = view.host.node(link.name)
+    if node is None or len(view.host.nodes()) < 2:
+        return good("one node, or none that the NIC belongs to")
+    near = view.host.numbers(view.host.sys / f"devices/system/node/node{node}/cpulist")
+    usable = near & view.host.processors()
+    if usable or not near:
+        return good(f"node {node}, processors {ranges.text(usable)}")
+    return costs(
+        f"the NIC is at node {node} and none of its processors may be used here",
+        f"run the job on {ranges.text(near)} (numactl --cpunodebind={node}, docker --cpuset-cpus)",
+    )
+
+
+@check(
+    "irq-affinity",
+    "interface",
+    "on which processors the queues' interrupts run",
+    "far away, or all on one, they hold each other up",
+)
+def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
+    found = interrupts(view.host, link.name)
+    if not found:
+        return good("its queues have no interrupts of their own")
+    places = {
+        each.number: view.host.numbers(affinity_path(view.host, each.number)) for each in found
+    }
+    near = local_processors(view.host, link.name)
+    remedy = 'irq_affinity = "local" in harp.toml, or /proc/irq/*/smp_affinity_list'
+    # Where a process may run does not bind interrupts; only the node's own processors tell.
+    node = view.host.node(link.name)
+    if node is not None:
+        folder = view.host.sys / f"devices/system/node/node{node}"
+        near = view.host.numbers(folder / "cpulist") or near
+        far = [number for number, cpus in places.items() if cpus and not cpus & near]
+        if far:
+            return costs(f"{len(far)} of {len(found)} run far from the NIC's node {node}", remedy)
+    used = [frozenset(cpus) for cpus in places.values()]
+    queues = {each.queue for each in found}
+    if len(queues) > 1 and len(set(used)) == 1 and len(used[0]) == 1:
+        words = f"all {len(found)} on processor {ranges.text(used[0])}"
+        return costs(words, remedy)
+    return good(f"{len(found)} on processors {ranges.text(set().union(*places.values()))}")
+
+
+@check(
+    "queue-busy",
+    "interface",
+    "whether the queue has an AF_XDP socket already (Linux 6.14)",
+    "a queue has one owner",
+)
+def _queue_busy(view: View, link: Link, queue: int) -> Answer:
+    if view.lent(link):
+        device = view.harpd.devices[link.name]
+        if device.queues_free:
+            return good(f"harpd has {device.queues_free} of {device.queues} queues to lend")
+        return costs(
+            f"all {device.queues} queues are lent: more jobs get kernel lanes",
+            f"wait for one, or more queues (queues of {link.name} in harp.toml)",
+        )
+    try:
+        busy = view.host.ethtool.xsk_queues(link.name)
+    except OSError:
+        return None
+    if queue in busy:
+        return cannot(
+            f"queue {queue} has an AF_XDP socket of another process",
+            "end that process, choose another --queue, or let harpd lend queues",
+        )
+    return good(f"queue {queue} is free" + (f"; taken: {ranges.text(busy)}" if busy else ""))
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def _features(view: View, link: Link) -> int | None:
+    try:
+        value = view.host.ethtool.xdp(link.name).get("xdp_features")
+    except OSError:
+        return None
+    return None if value is None else int(value)
+
+
+def _queues(view: View, link: Link) -> int:
+    try:
+        now = view.host.ethtool.get("channels", link.name)
+    except OSError:
+        return link.rx_queues
+    return int(now.get("combined", 0)) + int(now.get("rx", 0)) or link.rx_queues

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examination: which findings there are, and what they come to."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harp.doctor import checks_host, checks_nic, stack
+from harp.doctor.finding import Finding, Severity, run
+from harp.doctor.view import Link, View, candidates
+from harp.errors import Exit, HarpError
+
+# They put themselves on the list when they are imported.
+CHECK_MODULES = (checks_host, checks_nic, stack)
+
+_VERDICTS = (
+    "HARP works on {ifname}",
+    "HARP works on {ifname}, but something costs performance",
+    "HARP can't use {ifname}; it would carry its lanes on kernel TCP",
+)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One interface."""
+
+    ifname: str
+    queue: int
+    findings: list[Finding]
+
+    @property
+    def severity(self) -> Severity:
+        """The worst."""
+        return max((finding.severity for finding in self.findings), default=Severity.GOOD)
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        return _VERDICTS[self.severity].format(ifname=self.ifname)
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts: the keys never change their meaning."""
+        return {
+            "interface": self.ifname,
+            "queue": self.queue,
+            "severity": int(self.severity),
+            "verdict": self.verdict,
+            "findings": [vars(finding) for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """The host and every interface that HARP could be meant to use."""
+
+    host: list[Finding]
+    interfaces: list[Examined]
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of the host's, and of the best interface's."""
+        host = max((finding.severity for finding in self.host), default=Severity.GOOD)
+        best = min((each.severity for each in self.interfaces), default=Severity.NO)
+        return max(host, best)
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        if not self.interfaces:
+            return "no interface is up and has an address that other hosts could reach"
+        if any(finding.severity == Severity.NO for finding in self.host):
+            return "HARP can't work on this host; it would carry its lanes on kernel TCP"
+        usable = [each for each in self.interfaces if each.severity < Severity.NO]
+        if not usable:
+            return "HARP can use no interface of this host; it would use kernel TCP"
+        names = ", ".join(each.ifname for each in usable)
+        cost = ", but something costs performance" if self.severity else ""
+        return f"HARP works on {names}{cost}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts: the keys never change their meaning."""
+        return {
+            "severity": int(self.severity),
+            "verdict": self.verdict,
+            "host": [vars(finding) for finding in self.host],
+            "interfaces": [each.to_json() for each in self.interfaces],
+        }
+
+
+def examine(view: View, ifname: str, queue: int) -> Examined:
+    """One interface, and the host with it; HarpError when there is no such interface."""
+    link = view.links.get(ifname)
+    if link is None:
+        there = ", ".join(sorted(view.links))
+        raise HarpError(f"no interface {ifname}; there are: {there}", Exit.MISSING)
+    of_host, of_link = _findings(view, link, queue)
+    return Examined(ifname, queue, [*of_host, *run("host", view), *of_link])
+
+
+def examine_all(view: View, queue: int) -> Report:
+    """Every candidate."""
+    interfaces: list[Examined] = []
+    of_host: list[Finding] = []
+    for link in candidates(view.links):
+        of_host, of_link = _findings(view, link, queue)
+        interfaces.append(Examined(link.name, queue, of_link))
+    if not interfaces:
+        # The host's part of the C stack's answer is the same on any.
+        of_host = _of_stack(view, "lo", queue)[0]
+    return Report([*of_host, *run("host", view)], interfaces)
+
+
+def _findings(view: View, link: Link, queue: int) -> tuple[list[Finding], list[Finding]]:
+    """Of the host by the C stack, and of the interface by both."""
+    of_host, of_link = _of_stack(view, link.name, queue)
+    if link.loopback:
+        return of_host, of_link
+    if view.lent(link):
+        of_host = [_lent(finding) for finding in of_host]
+        of_link = [_lent(finding) for finding in of_link]
+    own = list(run("interface", view, link, queue))
+    # A device that can't be used is said once.
+    if any(finding.name == "device" and finding.severity == Severity.NO for finding in own):
+        of_link = [each for each in of_link if each.name != "xdp-mode" or not each.severity]
+    return of_host, of_link + own
+
+
+def _of_stack(view: View, ifname: str, queue: int) -> tuple[list[Finding], list[Finding]]:
+    found = view.stack(ifname, queue)
+    of_host = [each for each in found if each.name in stack.HOST_NAMES]
+    return of_host, [each for each in found if each.name not in stack.HOST_NAMES]
+
+
+def _lent(finding: Finding) -> Finding:
+    """What does not matter to a job that gets its queue from harpd."""
+    words = {
+        "privilege": "harpd lends queues; a job needs none",
+        "memlock": "harpd lends packet memory; a job locks none",
+        "xdp-program": "harpd's",
+    }
+    if finding.severity and finding.name in words:
+        text = f"{finding.text}: {words[finding.name]}"
+        return replace(finding, severity=Severity.GOOD, text=text, remedy="")
+    return finding

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `harpctl check` finds, and the list of everything it looks at."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal
+
+
+class Severity(IntEnum):
+    """As struct harp_check_item has it; the numbers are part of the JSON."""
+
+    GOOD = 0
+    COSTS = 1  # works, at a cost in performance
+    NO = 2  # HARP cannot work
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    name: str
+    severity: Severity
+    text: str
+    remedy: str = ""  # what to do; never empty when it isn't good
+
+
+Scope = Literal["host", "interface"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that is looked at. function: (view) or (view, link, queue) -> (severity, text,
+    remedy), or None where there is nothing to say."""
+
+    name: str
+    scope: Scope
+    looks_at: str
+    why: str
+    function: Callable[..., "Answer"] | None  # None: the C stack's own (harp_host_check)
+
+
+Answer = tuple[Severity, str, str] | None
+CHECKS: list[Check] = []
+
+
+def check(
+    name: str, scope: Scope, looks_at: str, why: str
+) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Puts a function on the list."""
+
+    def put(function: Callable[..., Answer]) -> Callable[..., Answer]:
+        assert name not in {each.name for each in CHECKS}, name
+        CHECKS.append(Check(name, scope, looks_at, why, function))
+        return function
+
+    return put
+
+
+def good(text: str) -> Answer:
+    """Nothing to do."""
+    return Severity.GOOD, text, ""
+
+
+def costs(text: str, remedy: str) -> Answer:
+    """It works, and could work better."""
+    return Severity.COSTS, text, remedy
+
+
+def cannot(text: str, remedy: str) -> Answer:
+    """It can't work like this."""
+    return Severity.NO, text, remedy
+
+
+def run(scope: Scope, *arguments: Any) -> Iterable[Finding]:
+    """The findings of the Python checks of one scope. One that fails says so; the others go on."""
+    for each in CHECKS:
+        if each.scope != scope or each.function is None:
+            continue
+        try:
+            answer = each.function(*arguments)
+        except (OSError, ValueError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            answer = costs(f"could not be looked at: {why}", "look at it by hand")
+        if answer is not None:
+            yield Finding(each.name, *answer)

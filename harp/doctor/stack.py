@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the C stack looks at itself (harp_host_check): the plugin explains its refusals with the
+same words, so it isn't done twice. Listed here for the table of checks."""
+
+from harp.doctor.finding import CHECKS, Check, Scope
+
+_LIST: tuple[tuple[str, Scope, str, str], ...] = (
+    ("kernel", "host", "the kernel's version", "XDP links need 5.9, jumbo frames 6.6"),
+    ("privilege", "host", "capabilities of this process", "without them harpd must lend queues"),
+    ("memlock", "host", "RLIMIT_MEMLOCK", "packet memory is registered with the kernel"),
+    ("huge-pages", "host", "free 2 MiB pages", "fewer TLB misses, faster start"),
+    ("ports-used", "host", "kernel sockets within HARP's ports", "HARP takes others"),
+    ("ports-reserved", "host", "ip_local_reserved_ports, ip_local_port_range", "port conflicts"),
+    ("interface", "interface", "whether it exists, and is not the loopback", "nothing to use"),
+    ("link", "interface", "up, with carrier", "no packets without"),
+    ("driver", "interface", "the driver's name", "decides the XDP mode"),
+    ("xdp-mode", "interface", "native or generic XDP", "generic leaves the kernel its offloads"),
+    ("queue", "interface", "receive queues, and the one asked for", "packets on other queues"),
+    ("mtu", "interface", "the MTU, and frames for one packet", "what is sent at once"),
+    ("ipv4", "interface", "an IPv4 address", "peers need one to reach"),
+    ("ipv6", "interface", "an IPv6 address, its state and lifetime", "peers need one to reach"),
+    ("addresses", "interface", "whether the kernel lists them", "only said when it does not"),
+    ("xdp-program", "interface", "other XDP programs", "one program at a time"),
+    ("default-route", "interface", "whether it leaves here", "such a NIC is used only when named"),
+)
+HOST_NAMES = {name for name, scope, _, _ in _LIST if scope == "host"}
+CHECKS.extend(Check(name, scope, looks_at, why, None) for name, scope, looks_at, why in _LIST)

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every check finds nothing on a healthy host and its illness on an ill one."""
+
+import errno
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_patient import NOT_RUNNING, Patient
+
+from harp.doctor import __main__ as document
+from harp.doctor.finding import CHECKS, Finding, Severity
+from harp.doctor.harpd import Device, Harpd
+
+COSTS, NO = Severity.COSTS, Severity.NO
+CPU = "sys/devices/system/cpu"
+UNPRIVILEGED = "0000000000000000"
+
+
+def link(patient: Patient, **values: object) -> None:
+    """eth1 as another kind of device."""
+    patient.links["eth1"] = replace(patient.links["eth1"], **values)  # type: ignore[arg-type]
+
+
+def virtual(patient: Patient, kind: str, **values: object) -> None:
+    patient.fake.nic.bus = ""
+    link(patient, kind=kind, **values)
+
+
+def lends(patient: Patient, free: int) -> None:
+    device = Device("eth1", 5, 8, free)
+    patient.harpd = Harpd(NOT_RUNNING.path, version="harpd 0.1.0", devices={"eth1": device})
+
+
+def few_threads(patient: Patient) -> None:
+    patient.fake.write("sys/fs/cgroup/pids.max", 300)
+    patient.fake.write("sys/fs/cgroup/pids.current", 200)
+
+
+def old_quota(patient: Patient) -> None:
+    patient.fake.write("proc/self/cgroup", "4:cpu,cpuacct:/docker/abc\n2:pids:/\n0::/")
+    folder = "sys/fs/cgroup/cpu,cpuacct/docker/abc"
+    patient.fake.write(f"{folder}/cpu.cfs_quota_us", 150000)
+    patient.fake.write(f"{folder}/cpu.cfs_period_us", 100000)
+
+
+def no_zero_copy(patient: Patient) -> None:
+    patient.fake.nic.xdp["xdp_features"] = 0x63
+
+
+def jumbo_in_one_buffer(patient: Patient) -> None:
+    patient.fake.nic.xdp["xdp_features"] = 0x0B
+    link(patient, mtu_bytes=9000)
+
+
+def ena_with_all_queues(patient: Patient) -> None:
+    patient.fake.nic.driver = "ena"
+    patient.fake.nic.parts["channels"] |= {"combined": 16}
+
+
+def fixed_merging(patient: Patient) -> None:
+    patient.fake.nic.parts["features"]["rx-gro-hw"] = True
+    patient.fake.ethtool.fixed.add("rx-gro-hw")
+
+
+def all_on_one(patient: Patient) -> None:
+    for irq in range(40, 48):
+        patient.fake.write(f"proc/irq/{irq}/smp_affinity_list", 4)
+
+
+def denied(patient: Patient) -> None:
+    patient.harpd = replace(NOT_RUNNING, error=errno.EACCES, why="uid 65534 is not allowed")
+
+
+def seccomp(patient: Patient) -> None:
+    patient.xdp_socket = errno.EPERM
+    patient.status(seccomp=2)
+
+
+def set_part(part: str, **values: int) -> Callable[[Patient], None]:
+    return lambda patient: patient.fake.nic.parts[part].update(values)
+
+
+def write(path: str, text: object) -> Callable[[Patient], None]:
+    return lambda patient: patient.fake.write(path, text) and None
+
+
+Illness = tuple[str, Callable[[Patient], object], Severity, str]
+ILLNESSES: list[Illness] = [
+    ("processors", lambda p: p.fake.allowed.__ixor__(set(range(1, 8))), COSTS, "one only (0 of"),
+    ("cpu-quota", write("sys/fs/cgroup/job/cpu.max", "150000 100000"), COSTS, "1.5 processors"),
+    ("cpu-quota", write("sys/fs/cgroup/cpu.max", "200000 100000"), COSTS, "2 processors"),
+    ("cpu-quota", old_quota, COSTS, "1.5 processors of time on 8"),
+    ("cpu-governor", write(f"{CPU}/cpu3/cpufreq/scaling_governor", "powersave"), COSTS, "on 3"),
+    (
+        "clocksource",
+        write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet"),
+        COSTS,
+        "hpet: each look is a system call",
+    ),
+    ("bpf-jit", write("proc/sys/net/core/bpf_jit_enable", 0), COSTS, "interpreted"),
+    ("bpffs", write("proc/filesystems", "nodev\tsysfs"), COSTS, "the kernel has none"),
+    ("af-xdp", lambda p: setattr(p, "xdp_socket", errno.EAFNOSUPPORT), NO, "no AF_XDP"),
+    ("af-xdp", lambda p: setattr(p, "xdp_socket", errno.EPERM), NO, "not allowed"),
+    ("af-xdp", lambda p: setattr(p, "xdp_socket", errno.EMFILE), NO, "EMFILE"),
+    ("af-xdp", seccomp, NO, "a seccomp filter forbids it"),
+    ("shm", lambda p: p.space.clear(), COSTS, "there is none"),
+    ("shm", lambda p: p.space.update({"/dev/shm": 64 << 20}), COSTS, "64 MiB: too little"),
+    ("pids", few_threads, COSTS, "200 of 300 threads"),
+    ("irqbalance", write("proc/77/comm", "irqbalance"), COSTS, "runs (process 77)"),
+    ("harpd", lambda p: p.status(UNPRIVILEGED), COSTS, "unprivileged jobs get kernel lanes"),
+    ("harpd", denied, COSTS, "uid 65534 is not allowed"),
+    (
+        "harpd",
+        lambda p: setattr(p, "harpd", replace(NOT_RUNNING, error=errno.ECONNREFUSED)),
+        COSTS,
+        "nobody listens",
+    ),
+    (
+        "harpd",
+        lambda p: setattr(p, "harpd", replace(NOT_RUNNING, error=errno.EPROTO, why="gibberish")),
+        COSTS,
+        "gibberish",
+    ),
+    ("device", lambda p: virtual(p, "bond", members=("eth2", "eth3")), NO, "members: eth2, eth3"),
+    ("device", lambda p: virtual(p, "vlan", beneath="eth2"), NO, "a VLAN on eth2"),
+    ("device", lambda p: virtual(p, "macvlan", beneath="eth2"), COSTS, "a macvlan on eth2"),
+    ("device", lambda p: virtual(p, "ipvlan"), COSTS, "on a device of the host"),
+    ("device", lambda p: virtual(p, "bridge", members=("eth2",)), COSTS, "a bridge"),
+    ("device", lambda p: virtual(p, "wireguard", ethernet=False), NO, "no Ethernet frames"),
+    ("zero-copy", no_zero_copy, COSTS, "fakenic has none in this kernel"),
+    ("native-xdp", lambda p: p.fake.nic.xdp.update(xdp_features=0x62), COSTS, "has none"),
+    ("native-xdp", jumbo_in_one_buffer, COSTS, "the MTU is 9000: generic XDP"),
+    ("channels", ena_with_all_queues, COSTS, "16 of 16: ena has native XDP with half"),
+    ("rss", lambda p: p.fake.nic.parts.pop("rss"), COSTS, "by trying"),
+    ("merging", lambda p: p.fake.nic.parts["features"].update({"rx-lro": True}), COSTS, "lro on"),
+    ("merging", fixed_merging, COSTS, "rx-gro-hw on, and fixed"),
+    ("coalescing", set_part("coalesce", adaptive_rx=1), COSTS, "adaptive"),
+    ("coalescing", set_part("coalesce", rx_usecs=200), COSTS, "up to 200 us"),
+    ("rings", set_part("rings", rx=256), COSTS, "256 received packets of 4096"),
+    ("numa", lambda p: p.fake.allowed.__isub__({4, 5, 6, 7}), COSTS, "the NIC is at node 1"),
+    ("irq-affinity", write("proc/irq/41/smp_affinity_list", "0-3"), COSTS, "1 of 8 run far"),
+    ("irq-affinity", all_on_one, COSTS, "all 8 on processor 4"),
+    ("queue-busy", lambda p: p.fake.nic.xsk_queues.append(0), NO, "of another process"),
+    ("queue-busy", lambda p: lends(p, 0), COSTS, "all 8 queues are lent"),
+]
+
+
+def test_a_healthy_host_has_nothing(patient: Patient) -> None:
+    examined = patient.examine()
+    assert [finding for finding in examined.findings if finding.severity] == []
+    assert examined.verdict == "HARP works on eth1"
+    assert patient.examine_all().verdict == "HARP works on eth1"
+
+
+@pytest.mark.parametrize(
+    ("name", "infect", "severity", "words"), ILLNESSES, ids=[f"{i[0]}: {i[3]}" for i in ILLNESSES]
+)
+def test_an_illness(
+    patient: Patient,
+    name: str,
+    infect: Callable[[Patient], object],
+    severity: Severity,
+    words: str,
+) -> None:
+    infect(patient)
+    found = patient.finding(name)
+    assert found.severity == severity
+    assert words in found.text
+    assert found.remedy
+
+
+def test_each_check_is_tried_both_ways(patient: Patient) -> None:
+    """A check that can't find anything, or none that says it is good, would go unnoticed."""
+    tried = {illness[0] for illness in ILLNESSES}
+    virtual(patient, "veth")
+    said_well = {each.name for each in patient.examine().findings if not each.severity}
+    for each in CHECKS:
+        if each.function is None:
+            continue
+        # A veth's checksums are as they are: told, and no illness.
+        assert each.name in tried or each.name == "checksums", each.name
+        assert each.name in said_well or each.name == "native-xdp", each.name
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        (lambda p: p.fake.nic.xdp.clear(), "zero-copy", "not known before Linux 6.3"),
+        (lambda p: p.fake.nic.xdp.clear(), "native-xdp", "not known before Linux 6.3"),
+        (lambda p: no_zero_copy(p) or virtual(p, "veth"), "zero-copy", "a virtual device"),
+        (lambda p: virtual(p, "veth"), "checksums", "the peer's kernel"),
+        (lambda p: p.fake.nic.parts.pop("channels"), "channels", "8 receive, 8 transmit; fixed"),
+        (
+            lambda p: p.fake.nic.parts.update(
+                channels={"rx": 1, "rx_max": 2, "tx": 1, "tx_max": 2}
+            ),
+            "rss",
+            "one queue",
+        ),
+        (lambda p: p.fake.nic.xsk_queues.append(3), "queue-busy", "queue 0 is free; taken: 3"),
+        (lambda p: lends(p, 3), "queue-busy", "harpd has 3 of 8 queues to lend"),
+        (lambda p: lends(p, 3), "harpd", "harpd 0.1.0 at /run/harp/harpd.sock lends eth1"),
+        (lambda p: p.fake.remove("proc/interrupts"), "irq-affinity", "none of its own"),
+        (lambda p: p.fake.allowed.__isub__({4, 5, 6}), "numa", "node 1, processors 7"),
+        (lambda p: link(p, master="bond0", master_kind="bond"), "device", "member of bond bond0"),
+        (write("proc/self/mounts", ""), "bpffs", "not mounted"),
+        (write("sys/fs/cgroup/job/cpu.max", "800000 100000"), "cpu-quota", "8 processors"),
+        (
+            lambda p: [p.fake.remove(f"{CPU}/cpu{n}/cpufreq/scaling_governor") for n in range(8)],
+            "cpu-governor",
+            "does not let us choose",
+        ),
+        (lambda p: p.status(seccomp=2), "af-xdp", "through the seccomp filter"),
+        (
+            lambda p: lends(p, 1) or setattr(p, "xdp_socket", errno.EPERM),
+            "af-xdp",
+            "harpd lends them",
+        ),
+    ],
+)
+def test_what_is_good_in_another_way(
+    patient: Patient, change: Callable[[Patient], object], name: str, words: str
+) -> None:
+    change(patient)
+    found = patient.finding(name)
+    assert found.severity == Severity.GOOD, found
+    assert words.replace("none of its own", "no interrupts of their own") in found.text
+
+
+def test_absent_files_are_no_illness_and_no_crash(patient: Patient, tmp_path: Path) -> None:
+    """An old kernel, a container without /sys: every check still says something."""
+    for folder in ("sys", "proc"):
+        (tmp_path / folder).rename(tmp_path / f"no-{folder}")
+    patient.harpd = replace(NOT_RUNNING)
+    found = patient.examine().findings
+    assert {each.name for each in found} >= {"cpu-quota", "clocksource", "pids", "harpd"}
+    assert not [each for each in found if each.severity == NO]
+
+
+def test_nonsense_in_files_is_no_crash(patient: Patient) -> None:
+    for path in (
+        "proc/self/status",
+        "proc/self/cgroup",
+        "proc/self/mounts",
+        "proc/interrupts",
+        "sys/fs/cgroup/job/cpu.max",
+        f"{CPU}/online",
+        "sys/devices/system/node/has_memory",
+        "sys/devices/system/node/node1/distance",
+    ):
+        patient.fake.write(path, "\0\xff:::9-1 99999999 -- \n 7: \n")
+    assert len(patient.examine().findings) > 15
+
+
+def test_a_check_that_fails_says_so_and_the_others_go_on(patient: Patient) -> None:
+    def broken(_path: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    patient.space = type("Broken", (), {"get": staticmethod(broken)})()  # type: ignore[assignment]
+    found = {each.name: each for each in patient.examine().findings}
+    assert found["shm"].severity == COSTS
+    assert found["shm"].text == "could not be looked at: Input/output error"
+    assert found["harpd"].severity == Severity.GOOD
+
+
+def test_who_gets_a_queue_from_harpd_needs_no_privilege(patient: Patient) -> None:
+    patient.stack += [
+        Finding("memlock", NO, "too little", "more"),
+        Finding("xdp-program", NO, "XDP program 7 is attached", "stop it"),
+        Finding("queue", NO, "no queue 9", "choose"),
+    ]
+    patient.stack[1] = Finding("privilege", NO, "CAP_BPF missing", "add")
+    lends(patient, 2)
+    found = {each.name: each for each in patient.examine().findings}
+    for name in ("privilege", "memlock", "xdp-program"):
+        assert found[name].severity == Severity.GOOD
+        assert "harpd" in found[name].text
+        assert not found[name].remedy
+    assert found["queue"].severity == NO, "harpd can't help that"
+    patient.links["eth1"] = replace(patient.links["eth1"], index=6)
+    found = {each.name: each for each in patient.examine().findings}
+    assert found["privilege"].severity == NO, "harpd's eth1 is another one, of its own namespace"
+
+
+def test_the_whole_host_is_as_good_as_its_best_interface(patient: Patient) -> None:
+    bond = replace(patient.links["eth1"], name="bond0", index=9, kind="bond")
+    patient.links["bond0"] = bond
+    patient.fake.ethtool.nics["bond0"] = patient.fake.ethtool.nics["eth1"]
+    report = patient.examine_all()
+    assert [each.ifname for each in report.interfaces] == ["eth1", "bond0"]
+    assert [each.severity for each in report.interfaces] == [Severity.GOOD, NO]
+    assert (report.severity, report.verdict) == (Severity.GOOD, "HARP works on eth1")
+    patient.xdp_socket = errno.EAFNOSUPPORT
+    assert patient.examine_all().severity == NO
+    assert "on this host" in patient.examine_all().verdict
+
+
+def test_candidates(patient: Patient) -> None:
+    one = patient.links["eth1"]
+    patient.links |= {
+        "down": replace(one, name="down", index=6, up=False),
+        "bare": replace(one, name="bare", index=7, addresses=("fe80::1",)),
+        "slave": replace(one, name="slave", index=8, addresses=(), master_kind="bond"),
+        "port": replace(one, name="port", index=9, addresses=(), master_kind="bridge"),
+    }
+    nic = patient.fake.ethtool.nics["eth1"]
+    patient.fake.ethtool.nics |= {"slave": nic, "port": nic}
+    assert [each.ifname for each in patient.examine_all().interfaces] == ["eth1", "slave"]
+
+
+def test_no_interface_at_all(patient: Patient) -> None:
+    del patient.links["eth1"]
+    report = patient.examine_all()
+    assert (report.interfaces, report.severity) == ([], NO)
+    assert report.verdict.startswith("no interface is up")
+    assert {"kernel", "privilege", "processors"} <= {each.name for each in report.host}
+
+
+def test_the_document_is_current(root_dir: Path) -> None:
+    """`python -m harp.doctor >docs/check.md` writes it anew."""
+    assert (root_dir / "docs/check.md").read_text() == document.table()
+
+
+def test_the_c_checks_are_listed(root_dir: Path) -> None:
+    """Each name that the C stack reports has its line, and no line is without one."""
+    sources = [root_dir / f"dataplane/host/{name}.c" for name in ("check", "check_address")]
+    text = "".join(source.read_text() for source in sources)
+    reported = set(re.findall(r'report_add\(\s*&?report, "([a-z0-9-]+)"', text))
+    assert reported == {each.name for each in CHECKS if each.function is None}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A made-up host for the checks of harpctl check."""
+
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fake_host import FakeHost
+
+from harp.doctor.examine import Examined, Report, examine, examine_all
+from harp.doctor.finding import Finding
+from harp.doctor.harpd import Harpd
+from harp.doctor.view import Link, View
+
+NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")
+ALL_CAPABILITIES = "000001ffffffffff"
+
+
+@dataclass
+class Patient:
+    """What a test may change before it asks for a finding."""
+
+    fake: FakeHost
+    links: dict[str, Link] = field(default_factory=dict)
+    stack: list[Finding] = field(default_factory=list)  # what the C stack says
+    space: dict[str, int] = field(default_factory=lambda: {"/dev/shm": 8 << 30})
+    xdp_socket: int = 0
+    harpd: Harpd = NOT_RUNNING
+
+    @property
+    def view(self) -> View:
+        return View(
+            self.fake.host,
+            self.links,
+            lambda _ifname, _queue: list(self.stack),
+            self.space.get,
+            lambda: self.xdp_socket,
+            lambda: self.harpd,
+        )
+
+    def examine(self, ifname: str = "eth1", queue: int = 0) -> Examined:
+        return examine(self.view, ifname, queue)
+
+    def examine_all(self) -> Report:
+        return examine_all(self.view, 0)
+
+    def finding(self, name: str, ifname: str = "eth1", queue: int = 0) -> Finding:
+        found = [each for each in self.examine(ifname, queue).findings if each.name == name]
+        assert len(found) == 1, f"{name}: {found}"
+        return found[0]
+
+    def status(self, capabilities: str = ALL_CAPABILITIES, seccomp: int = 0) -> None:
+        text = f"Name:\tharpctl\nCapEff:\t{capabilities}\nSeccomp:\t{seccomp}"
+        self.fake.write("proc/self/status", text)
