@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build demo test test-long sanitize fuzz coverage tables format clean
+.PHONY: help build demo test test-long sanitize fuzz coverage tables docs format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -15,6 +15,7 @@ help:
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
 	@echo 'make tables     write the simulator'"'"'s goodput tables anew (make test compares)'
+	@echo 'make docs       write conf/harp.toml and docs/configuration.md anew (make test compares)'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'
 
@@ -41,6 +42,9 @@ coverage: build
 
 tables: build
 	@build/tests/sim/goodput --update tests/sim/goodput.txt
+
+docs: build
+	@.venv/bin/python tools/docs.py
 
 format: build
 	@git ls-files '*.c' '*.h' | xargs clang-format -i

@@ -1,47 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl: the command line."""
 
+import importlib
 import sys
 
 import click
 
 from harp import __version__
-from harp.cli_bench import bench
-from harp.cli_check import check
-from harp.cli_demo import demo
-from harp.cli_versus import fairness, loss
 from harp.errors import Exit, HarpError
 from harp.output import err
 
+# Every command: its name, and module and attribute of the click command. A module is imported when
+# its command is run, or asked for help.
+COMMANDS = {
+    "bench": "harp.cli_bench:bench",
+    "check": "harp.cli_check:check",
+    "completion": "harp.cli_docs:completion",
+    "config": "harp.cli_config:config",
+    "demo": "harp.cli_demo:demo",
+    "env": "harp.cli_run:env",
+    "man": "harp.cli_docs:man",
+    "run": "harp.cli_run:run",
+}
+
 EPILOG = """\b
 Exit codes: 0 good; 1 it ran and the result is wrong; 2 bad usage; 3 needs root;
-4 a program, library or interface is missing; 5 (check) works, at a cost; 130 interrupted."""
+4 a program, library or interface is missing; 5 (check) works, at a cost; 130 interrupted.
+run ends with its command's own; 126 and 127 when the command can't be run or isn't there."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+class Commands(click.Group):
+    """Imports a command when it is asked for: what one can't import is no trouble of the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, sorted."""
+        return sorted({*COMMANDS, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; None when there is none."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(__version__, prog_name="harpctl")
 def cli() -> None:
     """Looks after HARP, the user-space TCP stack that carries NCCL.
 
     \b
     harpctl check eth0               would HARP work on this interface?
+    harpctl config init              write a commented harp.toml
+    harpctl run -- python train.py   run a job over HARP
     harpctl demo                     train a model across two hosts made here
     harpctl bench lat --baseline     latency through the plugin, and of kernel TCP
     """
-
-
-bench.add_command(loss)
-bench.add_command(fairness)
-cli.add_command(bench)
-cli.add_command(check)
-cli.add_command(demo)
 
 
 def main() -> None:
     """Entry point: errors become one line on stderr and an exit code that means something."""
     try:
         # Not standalone: click hands an Exit's code back instead of exiting.
-        status = cli.main(standalone_mode=False)
+        status = cli.main(standalone_mode=False, prog_name="harpctl")
         sys.exit(status if isinstance(status, int) else Exit.OK)
     except HarpError as error:
         err.print(f"harpctl: {error}", markup=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harp import bench as runner
 from harp import output as console
+from harp.cli_versus import fairness, loss
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
 from harp.options import lab_options, lab_shape, output_option, path_option, plugin_option
@@ -289,3 +290,7 @@ def _print_ratios(report: dict[str, Any], shape: LabOptions) -> None:
         f" (goal: at least {runner.FRAMES_GOAL}): {words[met['frames']]}"
     )
     console.out.print(f"bandwidth, HARP/kernel: {median['bandwidth_ratio']:.2f} (no goal)")
+
+
+bench.add_command(loss)
+bench.add_command(fairness)

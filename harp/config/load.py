@@ -100,7 +100,7 @@ def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
         ("irq_cores", "irq_affinity", "cores"),
     )
     for name, switch, word in needs:
-        if nic[name].source.kind != "default" and nic[switch].value != word:
+        if not nic[name].is_default and nic[switch].value != word:
             message = f'has no effect without {switch} = "{word}"'
             problems.append(Problem(_blame(nic[name]), nic[name].key.place, message))
     if nic["irq_affinity"].value == "cores" and not nic["irq_cores"].value:

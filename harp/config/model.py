@@ -158,13 +158,18 @@ class Config:
         return self.values[name].value
 
     def job_values(self) -> dict[str, Value]:
-        """What harp.toml, or a command line, says to jobs: by variable, defaults left out."""
+        """What harp.toml and a command line say to jobs, by variable.
+
+        A default of the file is left out; one of a command line is there to beat something.
+        """
         return {
             name: value
             for name, value in self.values.items()
             if Reader.JOB in value.key.readers
-            and value.source.kind in ("file", "command line")
-            and not value.is_default
+            and (
+                value.source.kind == "command line"
+                or (value.source.kind == "file" and not value.is_default)
+            )
         }
 
     def job_settings(self) -> str:

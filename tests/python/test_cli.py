@@ -2,14 +2,17 @@
 """harpctl as a script sees it: output, messages and exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from harp import __version__
+from harp import __version__, manual
 from harp._core import version
+from harp.cli import COMMANDS, cli
 from harp.errors import Exit
 
 
@@ -26,18 +29,30 @@ def test_versions_agree(root_dir: Path) -> None:
     assert __version__ in done.stdout
 
 
-@pytest.mark.parametrize(
-    "command",
-    [[], ["check"], ["demo"], ["bench"]]
-    + [
-        ["bench", name] for name in ("wire", "lat", "bw", "allreduce", "ratios", "loss", "fairness")
-    ],
-    ids=" ".join,
-)
-def test_help_has_an_example(command: list[str]) -> None:
-    done = harpctl(*command, "--help")
+def every_command() -> list[str]:
+    """Paths of all commands and groups: harpctl, harpctl bench, harpctl bench lat ..."""
+    context = click.Context(cli, info_name="harpctl")
+    leaves = [path for path, _ in manual.leaves(cli, context)]
+    groups = {path.rpartition(" ")[0] for path in leaves}
+    return sorted({*leaves, *groups})
+
+
+@pytest.mark.parametrize("path", every_command())
+def test_help_has_an_example(path: str) -> None:
+    done = harpctl(*path.split()[1:], "--help")
     assert done.returncode == Exit.OK
-    assert f"harpctl {' '.join(command)}".strip() in done.stdout
+    usage, _, rest = done.stdout.partition("\n")
+    assert usage.startswith(f"Usage: {path} ")
+    assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no line that one could type"
+
+
+def test_every_command_of_the_list_is_there() -> None:
+    for name, place in COMMANDS.items():
+        context = click.Context(cli, info_name="harpctl")
+        command = cli.get_command(context, name)
+        assert command is not None, place
+        assert command.name == name
+    assert list(COMMANDS) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(

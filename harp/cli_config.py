@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl config: what the settings are, where they come from, and what is wrong with them."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from harp import config as settings
+from harp import output as console
+from harp.config import document, reference, report
+from harp.config.load import build
+from harp.config.problems import ConfigError
+from harp.errors import Exit, HarpError
+from harp.options import output_option
+
+file_option = click.option(
+    "--file",
+    metavar="FILE",
+    help="The file to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+)
+
+
+@click.group()
+def config() -> None:
+    """The settings: harp.toml, HARP_* variables and defaults.
+
+    \b
+    harpctl config init
+    harpctl config validate
+    harpctl config show tcp
+    harpctl config diff
+    """
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
+
+
+def _shown(value: object) -> str:
+    """A value in a table."""
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) and value else json.dumps(value)
+
+
+def _source(row: dict[str, Any]) -> str:
+    return f"{row['file']}:{row['line']}" if row["source"] == "file" else str(row["source"])
+
+
+def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    table = console.table("", columns, [])
+    for column in table.columns:
+        column.justify = "left"
+        column.no_wrap, column.overflow = False, "fold"
+    table.columns[0].no_wrap = True
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.out.print(table)
+
+
+def _matches(name: str, row: dict[str, Any], wanted: tuple[str, ...]) -> bool:
+    """Is it one of those asked for: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1?"""
+    table, _, key = row["key"].partition(".")
+    words = {row["key"], row["variable"], table, key, *name.split(), *name.split(".")}
+    return not wanted or any(word in words for word in wanted)
+
+
+def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+    """The document with only the settings that were asked for."""
+    chosen = [row for row in found["settings"] if _matches(row["key"], row, wanted)]
+    nics = []
+    for nic in found["nics"]:
+        name = f"nic {nic['ifname']}"
+        kept = [row for row in nic["settings"] if _matches(name, row, wanted)]
+        if kept:
+            nics.append({"ifname": nic["ifname"], "settings": kept})
+    if wanted and not chosen and not nics:
+        key = settings.find(wanted[0])
+        if key is None or key.variable is not None:
+            raise HarpError(
+                f"no setting is called {wanted[0]}; `harpctl config show` lists them", Exit.USAGE
+            )
+    return {**found, "settings": chosen, "nics": nics}
+
+
+@config.command()
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@file_option
+@output_option
+def show(keys: tuple[str, ...], file: str | None, output: str) -> None:
+    """Every setting: its value, unit, and where it came from.
+
+    KEY chooses: a table (tcp), a key (tcp.ecn), a variable (HARP_ECN), or a NIC (eth1).
+
+    \b
+    harpctl config show
+    harpctl config show tcp HARP_FRAMES
+    harpctl config show eth1 -o json
+    """
+    found = settings.load(file)
+    _warn(found.warnings)
+    chosen = _select(report.document(found), keys)
+    if output == "json":
+        console.print_json(chosen)
+        return
+    rows = [
+        (row["key"], _shown(row["value"]), row["unit"], _source(row), row["variable"] or "")
+        for row in chosen["settings"]
+    ]
+    for nic in chosen["nics"]:
+        for row in nic["settings"]:
+            name = f"nic {nic['ifname']}.{row['key'].removeprefix('nic.')}"
+            rows.append((name, _shown(row["value"]), row["unit"], _source(row), ""))
+    _print_rows(("setting", "value", "unit", "source", "variable"), rows)
+
+
+@config.command()
+@click.argument("file", required=False)
+@output_option
+def validate(file: str | None, output: str) -> None:
+    """Names everything that is wrong with FILE; exit code 1 when something is.
+
+    Without FILE: with what is in force here, HARP_* variables included.
+
+    \b
+    harpctl config validate
+    harpctl config validate conf/harp.toml
+    harpctl config validate new.toml -o json
+    """
+    problems: tuple[settings.Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    code = Exit.OK
+    name = file or str(settings.file_of()[0])
+    try:
+        found = settings.load() if file is None else build(document.read(Path(file)), {})
+        warnings = found.warnings
+        name = found.file or f"{name} (absent: every default holds)"
+    except ConfigError as error:
+        problems, code = error.problems, error.code
+    if output == "json":
+        rows = [{"place": p.place, "key": p.key, "message": p.message} for p in problems]
+        console.print_json({"file": name, "problems": rows, "warnings": list(warnings)})
+    else:
+        _warn(warnings)
+        for problem in problems:
+            console.out.print(str(problem), markup=False, soft_wrap=True)
+        count = len(problems)
+        verdict = f"{count} problem{'s' * (count != 1)}" if count else f"{name}: good"
+        console.out.print(verdict, markup=False, soft_wrap=True)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def write_new(path: Path, text: str, force: bool) -> None:
+    """Writes a file whole or not at all; force: over one that is there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            if force:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)  # fails when it exists, dangling links included
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        raise HarpError(
+            f"{path} is there already; --force replaces it, --output - prints what it would be"
+        ) from None
+    except OSError as error:
+        code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
+        raise HarpError(f"{path} can't be written: {error.strerror}", code) from None
+
+
+@config.command()
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option(
+    "--output",
+    "-o",
+    "target",
+    metavar="FILE",
+    help="Where to write; - for the terminal (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+)
+def init(force: bool, target: str | None) -> None:
+    """Writes a harp.toml that has every key with its default, all commented out.
+
+    \b
+    harpctl config init
+    harpctl config init --output ./harp.toml
+    harpctl config init --output -
+    """
+    text = reference.to_toml()
+    if target == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(target) if target else settings.file_of()[0]
+    write_new(path, text, force)
+    console.out.print(f"{path} written: every key, commented out", markup=False, soft_wrap=True)
+
+
+@config.command()
+@file_option
+@output_option
+def diff(file: str | None, output: str) -> None:
+    """What is not the default, and where it was set. Exit code 0 whether something is or not.
+
+    \b
+    harpctl config diff
+    harpctl config diff --file new.toml
+    harpctl config diff -o json
+    """
+    found = settings.load(file)
+    _warn(found.warnings)
+    rows = report.against_defaults(report.document(found))
+    if output == "json":
+        console.print_json({"file": found.file or None, "differences": rows})
+    elif not rows:
+        console.out.print("nothing: every setting has its default")
+    else:
+        cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _source(r)) for r in rows]
+        _print_rows(("setting", "value", "default", "source"), cells)

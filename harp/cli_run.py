@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl env and run: a job's environment, printed or set."""
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from harp import _paths
+from harp import config as settings
+from harp import output as console
+from harp.config import jobs
+from harp.errors import Exit, HarpError
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--set, --file, --plugin and --by-name."""
+    by_name = click.option(
+        "--by-name",
+        is_flag=True,
+        help="Name the plugin `harp` and put its directory on LD_LIBRARY_PATH: for NCCL 2.17 to "
+        "2.19 and 2.27.3, which take no path.",
+    )
+    plugin = click.option(
+        "--plugin", metavar="PATH", help="The plugin to name (default: HARP's own)."
+    )
+    file = click.option(
+        "--file",
+        metavar="FILE",
+        help="The harp.toml to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+    )
+    given = click.option(
+        "--set",
+        "-s",
+        "assignments",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting, by key (tcp.ecn) or variable (HARP_ECN); beats environment and file.",
+    )
+    return given(file(plugin(by_name(command))))
+
+
+def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
+        found[name] = value
+    return found
+
+
+def job_variables(
+    assignments: tuple[str, ...], file: str | None, plugin: str | None, by_name: bool
+) -> dict[str, str]:
+    """What a job needs in its environment beyond what is there."""
+    found = settings.load(file, settings=_assignments(assignments))
+    for warning in found.warnings:
+        console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
+    return jobs.variables(found, _paths.plugin(plugin).resolve(), os.environ, by_name)
+
+
+@click.command()
+@job_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["shell", "plain", "json"]),
+    default="shell",
+    show_default=True,
+    help="Lines for eval, NAME=VALUE lines (docker --env-file), or one JSON object.",
+)
+@click.option("--shell", is_flag=True, help="The same as -o shell.")
+def env(output: str, shell: bool, **given: Any) -> None:
+    """Prints the variables that make a job use HARP.
+
+    The plugin's place, NCCL_NET=HARP (an error instead of NCCL's silent fallback), and what
+    harp.toml says to jobs where it is not the default. Variables that are set already are left
+    alone: they beat the file.
+
+    \b
+    eval "$(harpctl env)"
+    harpctl env --set tcp.congestion=dctcp
+    harpctl env -o plain > job.env
+    """
+    found = job_variables(**given)
+    if output == "json" and not shell:
+        console.print_json(found)
+        return
+    plain = output == "plain" and not shell
+    for name, value in found.items():
+        click.echo(f"{name}={value}" if plain else f"export {name}={shlex.quote(value)}")
+
+
+def _no_command(name: str, error: OSError) -> HarpError:
+    """Why it could not be started, as a shell would say it and with a shell's exit code."""
+    path = Path(name) if "/" in name else None
+    found = shutil.which(name)
+    if isinstance(error, FileNotFoundError) or (path is None and found is None):
+        if path is None and found is None:
+            return HarpError(f"{name}: no such command on the PATH", Exit.NOT_FOUND)
+        if path is not None and not path.exists():
+            return HarpError(f"{name}: no such file", Exit.NOT_FOUND)
+        return HarpError(
+            f"{name}: its interpreter (first line, or loader) is not there", Exit.NOT_FOUND
+        )
+    if path is not None and path.is_dir():
+        return HarpError(f"{name} is a directory, not a command", Exit.NOT_EXECUTABLE)
+    if isinstance(error, PermissionError):
+        return HarpError(f"{name} may not be executed: chmod +x it?", Exit.NOT_EXECUTABLE)
+    return HarpError(f"{name} can't be executed: {error.strerror}", Exit.NOT_EXECUTABLE)
+
+
+def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
+    """Becomes command: its exit code, signals and terminal are then its own."""
+    # Python ignores these for itself, and a program inherits what is ignored.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        raise _no_command(command[0], error) from None
+    except ValueError as error:  # an empty name, or a null byte
+        raise HarpError(f"{command[0]!r}: {error}", Exit.USAGE) from None
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@job_options
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]..."
+)
+def run(command: tuple[str, ...], **given: Any) -> None:
+    """Runs CMD with the variables of `harpctl env`.
+
+    harpctl becomes CMD: exit code and signals are CMD's. 127: there is no such command, 126: it
+    can't be executed.
+
+    \b
+    harpctl run -- python train.py
+    harpctl run --set path=xdp -- torchrun --nproc-per-node 8 train.py
+    harpctl run -s HARP_INSTANCES=2 -- all_reduce_perf -b 8 -e 64M -f 2
+    """
+    found = job_variables(**given)
+    for name in ("NCCL_NET_PLUGIN", "NCCL_NET"):
+        before = os.environ.get(name, "")
+        if before and before != found[name]:
+            told = f"harpctl: {name}={before} becomes {found[name]}"
+            console.err.print(told, markup=False, soft_wrap=True)
+    execute(command, {**os.environ, **found})

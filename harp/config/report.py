@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configuration as a document: what `harpctl config show -o json` prints and harpd answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from harp.config import values
+from harp.config.keys import Reader
+from harp.config.model import Config, Value
+
+
+def row(value: Value) -> dict[str, Any]:
+    """One setting."""
+    key = value.key
+    return {
+        "key": key.place,
+        "variable": key.variable,
+        "value": values.to_json(value.value),
+        "unit": key.unit_name,
+        "source": value.source.kind,
+        "file": value.source.file or None,
+        "line": value.source.line or None,
+        "default": values.to_json(values.preset(key)),
+        "live": key.live,
+        "readers": [
+            reader.name.lower() for reader in Reader if reader in key.readers and reader.name
+        ],
+    }
+
+
+def document(config: Config) -> dict[str, Any]:
+    """All of it."""
+    return {
+        "file": config.file or None,
+        "warnings": list(config.warnings),
+        "settings": [row(value) for value in config.values.values()],
+        "nics": [
+            {
+                "ifname": nic["ifname"].value,
+                "settings": [row(value) for key, value in nic.items() if key != "ifname"],
+            }
+            for nic in config.nic_values
+        ],
+    }
+
+
+def _flat(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Rows of a document by what people call them: tcp.ecn, nic eth1.queues."""
+    rows = {row["key"]: row for row in found["settings"]}
+    for nic in found["nics"]:
+        for setting in nic["settings"]:
+            name = setting["key"].removeprefix("nic.")
+            rows[f"nic {nic['ifname']}.{name}"] = setting
+    return rows
+
+
+def against_defaults(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every setting that is not what it would be anyway."""
+    return [
+        {"key": name, "other": setting["default"], **_mine(setting)}
+        for name, setting in _flat(found).items()
+        if setting["value"] != setting["default"]
+    ]
+
+
+def against(found: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every setting of harpd's or jobs' that differs; None where one side has no such NIC."""
+    mine, theirs = _flat(found), _flat(other)
+    result = []
+    for name in {**mine, **theirs}:
+        a, b = mine.get(name), theirs.get(name)
+        if a and b and a["value"] == b["value"]:
+            continue
+        setting = a or b or {}
+        if "daemon" not in setting["readers"] and "job" not in setting["readers"]:
+            continue
+        shown = _mine(a) if a else {**_mine(setting), "value": None, "source": "", "line": None}
+        result.append({"key": name, "other": b["value"] if b else None, **shown})
+    return result
+
+
+def _mine(setting: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: setting[name] for name in ("value", "source", "file", "line", "live")}
