@@ -201,9 +201,9 @@ extern "C" {
 	    "napi_defer_hard_irqs: empty polls before interrupts are enabled again; 0: as it is")             \
 	KEY(GRO_FLUSH_US, US, "nic", "gro_flush_us", 0, "us", 0, 10000, "0", RESTART, DAEMON,                 \
 	    "gro_flush_timeout, which goes with defer_irqs; 0: as it is")                                     \
-	KEY(LRO, CHOICE, "nic", "lro", 0, "keep|on|off", 0, 0, "off", RESTART, DAEMON,                        \
+	KEY(LRO, CHOICE, "nic", "lro", 0, "keep|on|off", 0, 0, "keep", RESTART, DAEMON,                       \
 	    "Large receive offload; most drivers have no native XDP with it")                                 \
-	KEY(GRO_HW, CHOICE, "nic", "gro_hw", 0, "keep|on|off", 0, 0, "off", RESTART, DAEMON,                  \
+	KEY(GRO_HW, CHOICE, "nic", "gro_hw", 0, "keep|on|off", 0, 0, "keep", RESTART, DAEMON,                 \
 	    "GRO in hardware, which merges packets before XDP sees them")                                     \
 	KEY(GRO, CHOICE, "nic", "gro", 0, "keep|on|off", 0, 0, "keep", RESTART, DAEMON,                       \
 	    "GRO of the kernel's own traffic")                                                                \

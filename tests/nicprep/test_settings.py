@@ -2,8 +2,10 @@
 """harp.toml's values as NIC preparation takes them."""
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
+from harp import config
 from harp.nicprep import HostConfig, NicConfig, host_config, nic_config
 
 KEEP = {"lro": "keep", "gro_hw": "keep", "coalesce": "keep", "irq_affinity": "keep"}
@@ -15,8 +17,16 @@ def test_what_is_kept_is_not_asked_for() -> None:
     assert nic_config({"ifname": "eth1", **KEEP, **ZERO}) == NicConfig("eth1")
 
 
+def test_what_nobody_wrote_changes_nothing_but_the_reserved_ports() -> None:
+    """harp.toml's own defaults: HARP must never hurt a host that was not asked about it."""
+    found = config.parse('[[nic]]\nifname = "eth1"\n')
+    nics = [asdict(nic) for nic in found.nics]
+    assert [nic_config(nic) for nic in nics] == [NicConfig("eth1")]
+    assert host_config(asdict(found.daemon), nics) == HostConfig(((61000, 65535),), 0)
+
+
 def test_everything() -> None:
-    config = nic_config(
+    made = nic_config(
         {
             "ifname": "eth1",
             "queues": 4,
@@ -33,7 +43,7 @@ def test_everything() -> None:
             "irq_cores": "6,2-4",
         }
     )
-    assert config == NicConfig(
+    assert made == NicConfig(
         "eth1",
         queues=4,
         rx_ring=4096,
@@ -64,8 +74,8 @@ def test_coalescing_and_interrupts_by_word() -> None:
 
 def test_ports_of_every_nic() -> None:
     nics = [{"ifname": "a"}, {"ifname": "b", "ports": "62000-63000"}, {"ports": (61000, 65535)}]
-    config = host_config({"huge_pages": 7}, nics)
-    assert config == HostConfig(((61000, 65535), (62000, 63000)), 7)
+    made = host_config({"huge_pages": 7}, nics)
+    assert made == HostConfig(((61000, 65535), (62000, 63000)), 7)
     assert host_config({}, []) == HostConfig(())
 
 
