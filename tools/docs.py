@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what is generated from the list of settings: conf/harp.toml and docs/configuration.md.
+"""Writes what is generated: conf/harp.toml and docs/configuration.md of the list of settings,
+docs/check.md of the list of checks.
 
-Run it by the environment's Python after a change of harp_config.h; with --check it writes nothing
-and exits 1 when a file is out of date, as tests/python/test_config_docs.py does.
+Run it by the environment's Python after a change of harp_config.h or harp/doctor; with --check it
+writes nothing and exits 1 when a file is out of date, as tests/python/test_config_docs.py does.
 """
 
 import sys
 from pathlib import Path
 
 from harp.config import reference
+from harp.doctor import document
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,6 +21,7 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "conf" / "harp.toml": reference.to_toml(),
         ROOT / "docs" / "configuration.md": reference.to_markdown(),
+        ROOT / "docs" / "check.md": document.table(),
     }
 
 

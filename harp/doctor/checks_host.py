@@ -10,6 +10,7 @@ from harp.nicprep import ranges
 
 _SHM_SMALL = 256 << 20
 _PIDS_SMALL = 256
+_IDLE_SLOW_US = 50
 # Read without a system call (vDSO); the others cost some 100 ns to 1 us a look.
 _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
 
@@ -24,8 +25,18 @@ def _processors(view: View) -> Answer:
     allowed = view.host.processors()
     online = view.host.numbers(view.host.sys / "devices/system/cpu/online")
     text = f"{ranges.text(allowed)}" + (f" of {ranges.text(online)}" if online - allowed else "")
-    if len(allowed) > 1:
+    base = view.host.sys / "devices/system/cpu"
+    cores = {
+        frozenset(view.host.numbers(base / f"cpu{cpu}/topology/thread_siblings_list") or {cpu})
+        for cpu in allowed
+    }
+    if len(cores) > 1:
         return good(text)
+    if len(allowed) > 1:
+        return costs(
+            f"the threads of one core ({text}): HARP and the application share it",
+            "give the job two cores (docker --cpuset-cpus, taskset)",
+        )
     return costs(
         f"one only ({text}): HARP and the application take turns",
         "give the job two or more (docker --cpuset-cpus, taskset)",
@@ -72,6 +83,28 @@ def _governor(view: View) -> Answer:
         return good("performance")
     words = "; ".join(f"{name} on {ranges.text(cpus)}" for name, cpus in sorted(slow.items()))
     return costs(words, "cpupower frequency-set -g performance")
+
+
+@check(
+    "cpu-idle",
+    "host",
+    "how long the processors need to leave their deepest idle state",
+    "a thread that sleeps is late by as much",
+)
+def _idle(view: View) -> Answer:
+    worst, worst_name = 0, ""
+    for cpu in sorted(view.host.processors()):
+        folder = view.host.sys / f"devices/system/cpu/cpu{cpu}/cpuidle"
+        for state in view.host.names(folder):
+            latency = view.host.number(folder / state / "latency") or 0
+            if latency > worst and view.host.number(folder / state / "disable") == 0:
+                worst, worst_name = latency, view.host.read(folder / state / "name") or state
+    if worst > _IDLE_SLOW_US:
+        return costs(
+            f"{worst} us from {worst_name}",
+            f"cpupower idle-set -D {_IDLE_SLOW_US}, or tuned's profile network-latency",
+        )
+    return good(f"{worst} us from {worst_name}" if worst_name else "not seen (a virtual machine)")
 
 
 @check(

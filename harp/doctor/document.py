@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints docs/check.md: `python -m harp.doctor >docs/check.md`."""
+"""docs/check.md, the table of everything that `harpctl check` looks at (`make docs` writes it)."""
 
 from harp.doctor import examine
 from harp.doctor.finding import CHECKS
 
 HEAD = """\
-<!-- Made by `python -m harp.doctor >docs/check.md`; a test compares. -->
+<!-- Generated from harp/doctor by `make docs`; a test compares. -->
 # What `harpctl check` looks at
 
 `harpctl check` looks at the host and at every interface that is up and has an address;
@@ -34,7 +34,3 @@ def table() -> str:
             if check.scope == scope:
                 parts.append(f"| `{check.name}` | {check.looks_at} | {check.why} |\n")
     return "".join(parts)
-
-
-if __name__ == "__main__":
-    print(table(), end="")

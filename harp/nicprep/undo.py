@@ -9,6 +9,8 @@ theirs wins. What can't be written down is not changed. An entry whose interface
 another one by the same name, is dropped.
 """
 
+import errno
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -21,7 +23,14 @@ from harp.nicprep.plan import Change, short
 from harp.nicprep.transport import Values
 
 VERSION = 1
-_NODEV = (19, 6)  # ENODEV, ENXIO
+_NODEV = (errno.ENODEV, errno.ENXIO)
+# A target becomes part of a path.
+_IFNAME = re.compile(r"(?!\.{1,2}( |$))[^/\s]{1,15}")
+_TARGETS = {
+    "irq-affinity": re.compile(_IFNAME.pattern + r" irq \d{1,9}"),
+    "huge-pages": re.compile(r"(node\d{1,4}/)?\d{1,9}kB"),
+    "reserved-ports": re.compile(""),
+}
 
 Status = Literal["done", "partly", "not supported", "refused", "restored", "left", "gone"]
 
@@ -162,10 +171,10 @@ def _entry(value: Any) -> Entry:
         raise ValueError(f"{entry.kind}: wrong types")
     if entry.state not in ("intent", "done"):
         raise ValueError(f"{entry.kind}: state {entry.state!r}")
+    if not _TARGETS.get(entry.kind, _IFNAME).fullmatch(entry.target):
+        raise ValueError(f"{entry.kind}: target {entry.target!r}")
     if entry.kind == "reserved-ports":
         ranges.parse(entry.before["ports"]), ranges.parse(entry.after["ports"])
-    if entry.kind == "irq-affinity":
-        int(entry.target.rsplit(" ", 1)[1])
     if entry.kind == "huge-pages" and not all(
         isinstance(pages, int) for pages in (entry.before["pages"], entry.after["pages"])
     ):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_patient import NOT_RUNNING, Patient
 
-from harp.doctor import __main__ as document
+from harp.doctor import document
 from harp.doctor.finding import CHECKS, Finding, Severity
 from harp.doctor.harpd import Device, Harpd
 
@@ -44,6 +44,21 @@ def old_quota(patient: Patient) -> None:
     folder = "sys/fs/cgroup/cpu,cpuacct/docker/abc"
     patient.fake.write(f"{folder}/cpu.cfs_quota_us", 150000)
     patient.fake.write(f"{folder}/cpu.cfs_period_us", 100000)
+
+
+def deep_sleep(patient: Patient) -> None:
+    for state, (name, latency, disabled) in enumerate(
+        (("POLL", 0, 0), ("C1", 2, 0), ("C6", 133, 0), ("C7", 400, 1))
+    ):
+        folder = f"{CPU}/cpu2/cpuidle/state{state}"
+        patient.fake.write(f"{folder}/name", name)
+        patient.fake.write(f"{folder}/latency", latency)
+        patient.fake.write(f"{folder}/disable", disabled)
+
+
+def light_sleep(patient: Patient) -> None:
+    deep_sleep(patient)
+    patient.fake.write(f"{CPU}/cpu2/cpuidle/state2/disable", 1)
 
 
 def no_zero_copy(patient: Patient) -> None:
@@ -90,6 +105,13 @@ def write(path: str, text: object) -> Callable[[Patient], None]:
 Illness = tuple[str, Callable[[Patient], object], Severity, str]
 ILLNESSES: list[Illness] = [
     ("processors", lambda p: p.fake.allowed.__ixor__(set(range(1, 8))), COSTS, "one only (0 of"),
+    (
+        "processors",
+        lambda p: p.fake.allowed.__iand__({1, 3}),
+        COSTS,
+        "the threads of one core (1,3",
+    ),
+    ("cpu-idle", deep_sleep, COSTS, "133 us from C6"),
     ("cpu-quota", write("sys/fs/cgroup/job/cpu.max", "150000 100000"), COSTS, "1.5 processors"),
     ("cpu-quota", write("sys/fs/cgroup/cpu.max", "200000 100000"), COSTS, "2 processors"),
     ("cpu-quota", old_quota, COSTS, "1.5 processors of time on 8"),
@@ -200,6 +222,7 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
             "rss",
             "one queue",
         ),
+        (light_sleep, "cpu-idle", "2 us from C1"),
         (lambda p: p.fake.nic.xsk_queues.append(3), "queue-busy", "queue 0 is free; taken: 3"),
         (lambda p: lends(p, 3), "queue-busy", "harpd has 3 of 8 queues to lend"),
         (lambda p: lends(p, 3), "harpd", "harpd 0.1.0 at /run/harp/harpd.sock lends eth1"),
@@ -320,7 +343,7 @@ def test_no_interface_at_all(patient: Patient) -> None:
 
 
 def test_the_document_is_current(root_dir: Path) -> None:
-    """`python -m harp.doctor >docs/check.md` writes it anew."""
+    """`make docs` writes it anew."""
     assert (root_dir / "docs/check.md").read_text() == document.table()
 
 

@@ -348,6 +348,11 @@ def test_a_damaged_list_is_one_clear_error(value: object) -> None:
         {"ifindex": "5"},
         {"kind": "reserved-ports", "before": {"ports": "x"}},
         {"kind": "irq-affinity", "target": "eth1 irq x"},
+        {"kind": "irq-affinity", "target": "eth1 irq ../../x"},
+        {"kind": "napi", "target": "../../etc"},
+        {"kind": "napi", "target": ".."},
+        {"target": "sixteen-letters-"},
+        {"kind": "huge-pages", "target": "../x/2kB", "before": {"pages": 1}, "after": {"pages": 2}},
         {"kind": "huge-pages", "before": {"pages": "1"}, "after": {"pages": 2}},
         {"extra": 1},
     ],
@@ -361,7 +366,14 @@ def test_a_damaged_entry_is_one_clear_error(wrong: dict[str, Any]) -> None:
         "state": "done",
         "ifindex": 5,
     }
-    good = {"version": 1, "changes": [entry]}
+    pages = {"before": {"pages": 1}, "after": {"pages": 2}}
+    others = [
+        {"kind": "irq-affinity", "target": "eth1.7 irq 40"},
+        {"kind": "huge-pages", "target": "node0/2048kB", **pages},
+        {"kind": "huge-pages", "target": "2048kB", **pages},
+        {"kind": "reserved-ports", "target": "", "before": {"ports": ""}, "after": {"ports": "9"}},
+    ]
+    good = {"version": 1, "changes": [entry, *(entry | other for other in others)]}
     assert Undo.from_json(good).to_json() == good
     assert Undo.from_json(None) == Undo()
     with pytest.raises(HarpError, match="damaged"):
