@@ -49,6 +49,7 @@ struct connect {
 	struct engine *engine; /* of HARP lanes; NULL: none */
 	struct candidate candidates[CANDIDATES_MAX];
 	unsigned candidate_count, candidate, round;
+	bool same_host;       /* the same NIC, too */
 	char why_kernel[384]; /* why no HARP lane: said once, with the comm */
 	atomic_int stage;
 	struct driver *driver; /* of the present attempt */
@@ -259,7 +260,9 @@ static void connect_harp_candidates(struct connect *c, const struct device *devi
 		return;
 	}
 	c->engine = engine_set_choose(engines);
-	if (!handle_host_id(host_id) && !memcmp(host_id, h->host_id, sizeof(host_id))) {
+	if (!handle_host_id(device->netns, host_id) &&
+	    !memcmp(host_id, h->host_id, sizeof(host_id))) {
+		c->same_host = true;
 		snprintf(c->why_kernel, sizeof(c->why_kernel),
 			 "the peer is on this host: its packets never reach a NIC");
 		return;
@@ -278,11 +281,14 @@ static void connect_harp_candidates(struct connect *c, const struct device *devi
 		snprintf(c->why_kernel, sizeof(c->why_kernel), "%s", why);
 }
 
-/* Kernel lanes go to the peer's kernel, and to its stack where that is all it offers. */
+/* Kernel lanes go to the peer's kernel, and to its stack where that is all it offers and a NIC lies
+ * between. */
 static void connect_kernel_candidates(struct connect *c, const struct device *device)
 {
 	const struct handle *h = &c->handle;
 
+	if (c->same_host && !h->kernel_port_v4 && !h->kernel_port_v6)
+		return;
 	if (h->has_v4 && device->has_v4)
 		connect_candidate(c, NULL, &h->v4,
 				  h->kernel_port_v4 ? h->kernel_port_v4 : h->harp_port);
@@ -307,8 +313,14 @@ static int connect_candidates(struct connect *c)
 			     : "the peer has no address of a family that this interface has");
 		return -EPROTONOSUPPORT;
 	}
-	if (path != PATH_XDP)
+	if (path != PATH_XDP && !device->netns)
 		connect_kernel_candidates(c, device);
+	if (!c->candidate_count && (device->netns || c->same_host)) {
+		WARN("%s: no way to the peer: %s, and no kernel socket can be used: %s is a NIC of "
+		     "another network namespace for %s; run ranks of one host in one namespace",
+		     device->ifname, c->why_kernel, device->ifname, device->netns ? "us" : "it");
+		return -EPROTONOSUPPORT;
+	}
 	if (!c->candidate_count) {
 		WARN("%s: the peer and this interface have no address family in common; check "
 		     "NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY on both hosts",

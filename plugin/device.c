@@ -10,9 +10,15 @@
  * named in whole with "=" is taken at its word). Of the usable ones:
  *
  *   named        those that HARP_IFNAME, else NCCL_SOCKET_IFNAME, lets through;
- *   not named    the first of these groups that is not empty: ib*; the subnet of NCCL_COMM_ID;
- *                all but docker*, lo and virbr*; docker*; lo; virbr*. In it those with only a
- *                link-local address count when there are no others.
+ *   not named    the first of these groups that is not empty: NICs of other network namespaces that
+ *                harpd leases; ib*; the subnet of NCCL_COMM_ID; all but docker*, lo and virbr*;
+ *                docker*; lo; virbr*. In it those with only a link-local address count when there
+ *                are no others.
+ *
+ * A NIC that harpd leases and that is in our own namespace is an interface like any other; one that is in
+ * another (we are in a container, say) is known from harpd alone, and HARP alone can use it. It is offered
+ * when it is up, has an address and a queue to lease; an interface of ours by the same name is then
+ * left out, since the name was meant for the NIC.
  *
  * Of several IPv6 addresses the one that will last longest goes into handles: none that the kernel still
  * looks for a duplicate of, a temporary or deprecated one only without a better, and a link-local one,
@@ -41,14 +47,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon.h"
+
 /* What NCCL's own socket transport assumes of an interface that doesn't say. */
 #define DEVICE_SPEED_MBPS_DEFAULT 10000u
 
-/* Ranks of IPv6 addresses (enum harp_address_state) that reach further than their link are so much higher. */
-#define RANK_BEYOND_LINK HARP_ADDRESS_PREFERRED
-
 /* Groups of the default order, best first. */
 enum device_group {
+	GROUP_LEASED,
 	GROUP_INFINIBAND,
 	GROUP_COMM_ID,
 	GROUP_ORDINARY,
@@ -88,6 +94,8 @@ static enum device_group device_default_group(const struct candidate *candidate)
 {
 	const char *name = candidate->device.ifname;
 
+	if (candidate->device.netns)
+		return GROUP_LEASED;
 	if (!strncmp(name, "ib", 2))
 		return GROUP_INFINIBAND;
 	if (candidate->on_comm_id_subnet)
@@ -285,6 +293,9 @@ static bool device_usable(const struct device_host *host, const struct plugin_co
 
 	if (config->ifname[0] && !device_name_matches(config->ifname, device->ifname, &exact))
 		return false;
+	if (device->netns && (config->path == PATH_KERNEL || config->daemon == DAEMON_OFF ||
+			      candidate->unnamed_never))
+		return false;
 	/* Beside IPv4 a link-local address is of no use. */
 	device->has_v6 =
 		candidate->v6_rank && (!device->has_v4 || candidate->v6_rank > RANK_BEYOND_LINK);
@@ -292,8 +303,29 @@ static bool device_usable(const struct device_host *host, const struct plugin_co
 		device->scope_id = 0;
 	if (!device->has_v4 && !device->has_v6)
 		return false;
-	return exact || (!device_sysfs_exists(host->sysfs, device->ifname, "brport") &&
-			 !device_sysfs_exists(host->sysfs, device->ifname, "bonding_slave"));
+	return exact || device->netns ||
+	       (!device_sysfs_exists(host->sysfs, device->ifname, "brport") &&
+		!device_sysfs_exists(host->sysfs, device->ifname, "bonding_slave"));
+}
+
+static void device_describe(const struct device_host *host, const struct plugin_config *config,
+			    struct candidate *candidate, const struct candidate *all,
+			    unsigned count)
+{
+	struct device *device = &candidate->device;
+	int mtu;
+
+	if (config->speed_mbps)
+		device->speed_mbps = config->speed_mbps;
+	if (!device->netns) {
+		device->guid = device_guid(candidate->mac, device->ifindex);
+		device_describe_hardware(host->sysfs, candidate, all, count);
+		mtu = host->mtu(device->ifname);
+		device->mtu_bytes = mtu > 0 ? (uint32_t)mtu : 0;
+		device->has_default_route = host->default_route(device->ifname) == 1;
+	}
+	if (!device->speed_mbps)
+		device->speed_mbps = DEVICE_SPEED_MBPS_DEFAULT;
 }
 
 unsigned device_scan(const struct device_host *host, const struct plugin_config *config,
@@ -304,13 +336,15 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 	unsigned count, chosen = 0, room = 256;
 	struct candidate *all = calloc(room, sizeof(*all));
 	bool *usable = calloc(room, sizeof(*usable));
-	int mtu;
 
 	if (!all || !usable)
 		goto out;
 	count = device_collect(host, config->family, all, room);
-	for (unsigned i = 0; i < count; i++) {
+	count = device_collect_leased(host, config, all, count, room);
+	for (unsigned i = 0; i < count; i++)
 		usable[i] = device_usable(host, config, &all[i]);
+	for (unsigned i = 0; i < count; i++) {
+		usable[i] &= !device_is_shadowed(&all[i], all, usable, count);
 		group = usable[i] ? device_default_group(&all[i]) : GROUP_NONE;
 		if (group < best)
 			link_local_only = true;
@@ -326,14 +360,7 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 				   (device_default_group(&all[i]) != best ||
 				    (device_is_link_local_only(&all[i]) && !link_local_only))))
 			continue;
-		device->guid = device_guid(all[i].mac, device->ifindex);
-		device->speed_mbps = config->speed_mbps;
-		device_describe_hardware(host->sysfs, &all[i], all, count);
-		if (!device->speed_mbps)
-			device->speed_mbps = DEVICE_SPEED_MBPS_DEFAULT;
-		mtu = host->mtu(device->ifname);
-		device->mtu_bytes = mtu > 0 ? (uint32_t)mtu : 0;
-		device->has_default_route = host->default_route(device->ifname) == 1;
+		device_describe(host, config, &all[i], all, count);
 		out[chosen++] = *device;
 	}
 out:
@@ -437,7 +464,9 @@ int plugin_devices_load(void)
 		.mtu = device_mtu,
 		.default_route = harp_host_has_default_route,
 		.address_state = harp_host_address_state,
+		.netns = plugin_netns(),
 	};
+	host.leased = plugin_daemon_devices(&host.leased_count);
 	device_count = device_scan(&host, config, device_list, PLUGIN_DEVICES_MAX);
 	if (!device_count)
 		device_warn_none(config, addresses);

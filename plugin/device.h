@@ -16,6 +16,10 @@ struct device_host {
 	int (*default_route)(const char *ifname); /* 1, 0, -errno */
 	/* enum harp_address_state, or -errno: unknown */
 	int (*address_state)(const char *ifname, const struct harp_addr *addr);
+	/* What harpd leases (harp_lease.h), and the number of this process's network namespace. */
+	const struct harp_lease_device *leased;
+	unsigned leased_count;
+	uint64_t netns;
 };
 
 /*
@@ -29,17 +33,27 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 bool device_name_matches(const char *list, const char *ifname, bool *exact);
 
 /* ------------------------------------------------------------------------------------------------
- * Between device.c and device_sysfs.c.
+ * Between device.c, device_leased.c and device_sysfs.c.
  */
+/* Ranks of IPv6 addresses (enum harp_address_state) that reach further than their link are so much higher. */
+#define RANK_BEYOND_LINK HARP_ADDRESS_PREFERRED
+
 /* Everything the kernel says about one interface. */
 struct candidate {
 	struct device device;
 	uint8_t mac[6];
 	bool has_mac;
 	bool on_comm_id_subnet;
+	bool unnamed_never; /* only when named: of another namespace and on its default route */
 	int v6_rank; /* of device.addr_v6: how good an address to give to peers; 0: there is none */
 };
 
+/* Adds the NICs of other namespaces that harpd can lease a queue of; returns the new count. */
+unsigned device_collect_leased(const struct device_host *host, const struct plugin_config *config,
+			       struct candidate *all, unsigned count, unsigned max);
+/* Is this an interface of ours that a usable NIC of harpd's has the name of? */
+bool device_is_shadowed(const struct candidate *candidate, const struct candidate *all,
+			const bool *usable, unsigned count);
 /* MAC and index: unique per interface of a host, and the same each time it is asked. */
 uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex);
 /* Is there such an entry in the interface's directory? */

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "cores.h"
+#include "daemon.h"
 #include "engine_impl.h"
 
 #define ENGINE_FORK_WAIT_S 1
@@ -66,14 +67,18 @@ static bool engine_forbidden(const struct device *device, char *why, size_t why_
 	return true;
 }
 
+/* By harpd if it leases the device, else by ourselves if we may; neither: why has both reasons. */
 static int engine_open(struct engine *engine, const struct device *device, char *why,
 		       size_t why_len)
 {
 	const struct plugin_config *config = plugin_config();
+	char no_daemon[384] = "";
 	struct harp_instance_options opt = {
 		.size = sizeof(opt),
 		.ifname = device->ifname,
 		.queue = engine->index,
+		.daemon_socket = plugin_daemon_socket(device, no_daemon, sizeof(no_daemon)),
+		.label = config->label[0] ? config->label : NULL,
 		.xdp_mode = config->xdp_mode,
 		.frame_count = config->frames,
 		.lib_dir = config->lib_dir[0] ? config->lib_dir : NULL,
@@ -81,8 +86,20 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 		.log = engine_log,
 		.requests = engine_requests,
 	};
-	int rc = harp_instance_open(&engine->instance, &opt, why, why_len);
+	int rc;
 
+	if (opt.daemon_socket)
+		opt.queue = HARP_LEASE_QUEUE_ANY;
+	else if (device->netns) {
+		snprintf(why, why_len, "%s", no_daemon);
+		return -ENODEV;
+	}
+	rc = harp_instance_open(&engine->instance, &opt, why, why_len);
+	if (rc == -EPERM && !opt.daemon_socket) {
+		size_t used = strlen(why);
+
+		snprintf(why + used, why_len - used, "; and %s", no_daemon);
+	}
 	if (rc)
 		return rc;
 	engine->stack = harp_instance_stack(engine->instance);
@@ -125,10 +142,12 @@ static void engine_free(struct engine *engine)
 static int set_core(const struct engine_set *set, unsigned index)
 {
 	const struct plugin_cores *cores = &plugin_config()->cores;
+	const struct harp_lease_leased *lease = harp_instance_lease(set->engines[index]->instance);
 	unsigned core;
 
+	/* harpd's suggestion is none that must be followed: it does not know our cpuset. */
 	if (!cores->count)
-		return -1;
+		return lease && cores_allowed(lease->core) ? (int)lease->core : -1;
 	core = cores->core[index % cores->count];
 	if (cores_allowed(core))
 		return (int)core;
@@ -343,7 +362,7 @@ bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct h
 	const struct device *device = plugin_device(engine->dev);
 	struct harp_host_route route;
 	char text[HARP_ADDR_TEXT_MAX];
-	int rc = harp_host_route_on(dst, device_scope_id(device, dst), &route);
+	int rc = harp_instance_route(engine->instance, dst, &route);
 
 	memset(source, 0, sizeof(*source));
 	if (rc) {
@@ -361,8 +380,6 @@ bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct h
 			 harp_addr_format(dst, text), route.ifname, device->ifname);
 		return false;
 	}
-	/* It may be another interface's (a loopback address that is routed here): the stack has no such. */
-	if (harp_host_address_state(device->ifname, &route.source) >= 0)
-		*source = route.source;
+	*source = route.source;
 	return true;
 }

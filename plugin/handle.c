@@ -126,7 +126,7 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	return 0;
 }
 
-int handle_host_id(uint8_t out[HANDLE_HOST_ID_BYTES])
+int handle_host_id(uint64_t netns_ino, uint8_t out[HANDLE_HOST_ID_BYTES])
 {
 	struct blake2s state;
 	struct stat netns;
@@ -143,6 +143,8 @@ int handle_host_id(uint8_t out[HANDLE_HOST_ID_BYTES])
 	/* Of this thread: self is the thread that the process began with. */
 	if (stat("/proc/thread-self/ns/net", &netns))
 		return -errno;
+	if (netns_ino)
+		netns.st_ino = netns_ino;
 	blake2s_init(&state, HANDLE_HOST_ID_BYTES, NULL, 0);
 	blake2s_update(&state, boot_id, (size_t)n);
 	blake2s_update(&state, &netns.st_dev, sizeof(netns.st_dev));

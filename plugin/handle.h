@@ -29,7 +29,8 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
  * we speak. */
 int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, char *why,
 		  size_t why_len);
-/* This host and network namespace: equal for two processes that reach each other by loopback. */
-int handle_host_id(uint8_t out[HANDLE_HOST_ID_BYTES]);
+/* This host and a network namespace (its number; 0: this process's own): equal for two ends whose
+ * packets to each other never reach a NIC. */
+int handle_host_id(uint64_t netns, uint8_t out[HANDLE_HOST_ID_BYTES]);
 
 #endif

@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include "ctx.h"
+#include "daemon.h"
 #include "forkguard.h"
 #include "preamble.h"
 #include "rendezvous.h"
@@ -40,8 +41,9 @@ static struct device_state *ctx_device_state(int dev)
 		snprintf(state->why, sizeof(state->why), "HARP_PATH=kernel");
 	else
 		state->engines = engine_set_get(dev, state->why, sizeof(state->why));
-	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason. */
-	if (!state->engines && plugin_config()->path != PATH_XDP)
+	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason, and a device of
+	 * another namespace listen and connect. */
+	if (!state->engines && plugin_config()->path != PATH_XDP && !plugin_device(dev)->netns)
 		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
 	return state;
 }
@@ -64,7 +66,12 @@ int ctx_rendezvous(int dev, struct rendezvous **out)
 
 	pthread_mutex_lock(&ctx_lock);
 	state = ctx_device_state(dev);
-	if (!state->rdv)
+	if (plugin_device(dev)->netns && !state->engines) {
+		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
+		     "can use it (name another interface in HARP_IFNAME)",
+		     plugin_device(dev)->ifname, state->why);
+		rc = -EPROTONOSUPPORT;
+	} else if (!state->rdv)
 		rc = rendezvous_open(&state->rdv, dev, state->engines);
 	*out = state->rdv;
 	pthread_mutex_unlock(&ctx_lock);
@@ -119,7 +126,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	first = !ctx_list;
 	rc = forkguard_init();
 	if (!rc && first)
-		rc = plugin_config_load(NULL);
+		rc = plugin_daemon_load();
 	if (!rc && first)
 		rc = plugin_devices_load();
 	if (!rc) {
@@ -231,7 +238,8 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	rendezvous_endpoints(listen->rdv, listen, &handle);
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
-	(void)handle_host_id(handle.host_id); /* zeroes: nobody is local */
+	(void)handle_host_id(plugin_device(dev)->netns,
+			     handle.host_id); /* zeroes: nobody is local */
 	handle_encode(handle_bytes, &handle);
 	pthread_mutex_lock(&ctx_lock);
 	listen->next_of_ctx = ctx->listens;

@@ -83,6 +83,9 @@ struct device {
 	uint32_t mtu_bytes;
 	int numa_node;
 	bool has_default_route;
+	/* Of the network namespace whose NIC and addresses these are, harpd's; 0: this process's own.
+	 * Elsewhere there are no kernel sockets of ours: such a device is HARP's or nothing. */
+	uint64_t netns;
 	bool has_v4, has_v6;
 	struct harp_addr addr_v4, addr_v6; /* first usable address of each family */
 	uint32_t scope_id;                 /* of addr_v6 when link-local */

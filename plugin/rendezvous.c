@@ -369,7 +369,8 @@ int rendezvous_open(struct rendezvous **out, int dev, struct engine_set *engines
 	rdv->dev = dev;
 	rdv->fd_v4 = rdv->fd_v6 = -1;
 	rdv->engines = engines;
-	if (plugin_config()->path != PATH_XDP)
+	/* The addresses of a NIC in another namespace are not ours to bind. */
+	if (plugin_config()->path != PATH_XDP && !plugin_device(dev)->netns)
 		rc = rendezvous_open_kernel(rdv);
 	for (unsigned i = 0; !rc && engines && i < engine_set_count(engines); i++) {
 		rc = door_open(rdv, engine_set_at(engines, i));

@@ -172,7 +172,8 @@ static int lease_ask(struct lease *lease, const struct harp_instance_options *op
 		return rc;
 	snprintf(lease->daemon, sizeof(lease->daemon), "%s", harp_daemon_name(daemon));
 	snprintf(request.ifname, sizeof(request.ifname), "%s", opt->ifname);
-	snprintf(request.label, sizeof(request.label), "%s", opt->label ? opt->label : "");
+	snprintf(request.label, sizeof(request.label), "%s",
+		 opt->label && opt->label[0] ? opt->label : program_invocation_short_name);
 	rc = daemon_lease(daemon, &request, &lease->told, lease->fds, why);
 	harp_daemon_close(daemon);
 	return rc;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* double_env.c - see double_env.h. The one device is the loopback interface. */
 #include "double_env.h"
+#include "daemon.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -30,6 +31,11 @@ const struct plugin_config *plugin_config(void)
 int plugin_config_load(const char *settings)
 {
 	(void)settings;
+	return 0;
+}
+
+int plugin_daemon_load(void)
+{
 	return 0;
 }
 

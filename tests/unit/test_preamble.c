@@ -262,7 +262,7 @@ static void test_handle(void)
 	memset(bytes, 0, sizeof(bytes));
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), -EPROTONOSUPPORT);
 	CHECK(strstr(why, "not HARP's") != NULL);
-	CHECK_EQ(handle_host_id(out.host_id), 0);
+	CHECK_EQ(handle_host_id(0, out.host_id), 0);
 }
 
 /* ---- the document ----------------------------------------------------------------------------- */
