@@ -19,6 +19,7 @@ _BUILT = {
     "harp-wire": "tools/wire",
     "harp-tcp": "tools/tcp",
     "harp-drop": "tools/drop",
+    "harp-rss": "tools/rss",
 }
 
 

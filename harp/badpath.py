@@ -6,7 +6,6 @@ and delay them as it does the kernel's. Offloads must be off, or it sees packets
 """
 
 import json
-import select
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +14,8 @@ from typing import Any, Self
 from harp import _paths
 from harp.errors import HarpError
 from harp.lab import Lab, Switch, require_programs
+from harp.piped import PipedTool
 
-_ANSWER_S = 20
 PPM = 1_000_000
 
 
@@ -35,8 +34,8 @@ class Dropper:
     def __init__(self, lab: Lab) -> None:
         self._switch = _switch(lab)
         command: list[str | Path] = [_paths.find("harp-drop"), *self._switch.ports]
-        self._process = self._switch.popen(command, stdin=subprocess.PIPE)
-        self._answer("ready")
+        process = self._switch.popen(command, stdin=subprocess.PIPE)
+        self._tool = PipedTool("harp-drop", process)
 
     def __enter__(self) -> Self:
         return self
@@ -51,15 +50,12 @@ class Dropper:
 
     def close(self) -> None:
         """Detaches. Safe to call twice."""
-        if self._process.poll() is None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait(_ANSWER_S)
+        self._tool.close()
 
     def lose(self, host: int, share: float, seed: int = 1) -> None:
         """From now on this share of what the host sends is lost, the same again for a seed."""
         port = self._switch.ports[host]
-        self._command(f"loss {port} {round(share * PPM)} {seed}")
-        self._answer("ok")
+        self._tool.tell(f"loss {port} {round(share * PPM)} {seed}")
 
     def lose_both_ways(self, share: float, seed: int = 1) -> None:
         """Loses what each host sends; data and its ACKs do not share a fate."""
@@ -68,37 +64,8 @@ class Dropper:
 
     def counts(self, host: int) -> dict[str, int]:
         """What the host sent since the beginning, and what of it was lost."""
-        self._command("counts")
-        found: dict[str, dict[str, int]] = json.loads(self._line())
+        found: dict[str, dict[str, int]] = json.loads(self._tool.ask("counts"))
         return found[self._switch.ports[host]]
-
-    # ----------------------------------------------------------------------------------------------
-
-    def _command(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise HarpError(f"harp-drop is gone: {self._complaint()}") from None
-
-    def _line(self) -> str:
-        stdout = self._process.stdout
-        assert stdout is not None
-        if not select.select([stdout], [], [], _ANSWER_S)[0]:
-            raise HarpError(f"harp-drop: no answer in {_ANSWER_S} s")
-        line = str(stdout.readline()).rstrip("\n")
-        if not line:
-            raise HarpError(f"harp-drop ended: {self._complaint()}")
-        return line
-
-    def _answer(self, wanted: str) -> None:
-        if (line := self._line()) != wanted:
-            raise HarpError(f"harp-drop said {line!r} instead of {wanted!r}")
-
-    def _complaint(self) -> str:
-        _, words = self._process.communicate(timeout=_ANSWER_S)
-        return str(words).strip() or f"exit status {self._process.returncode}"
 
 
 def make_bottleneck(lab: Lab, host: int, mbit_per_s: float, queue_bytes: int) -> None:

@@ -30,6 +30,7 @@ from pyroute2 import IPRoute
 
 from harp.errors import Exit, HarpError
 from harp.output import err
+from harp.spread import Spreader
 
 HOSTS_MAX = 4
 MTU_MIN, MTU_MAX = 1280, 65535
@@ -57,6 +58,9 @@ class LabOptions:
     # A bridge between two hosts as well: the place to lose and to shape packets.
     switch: bool = False
     ipv6: bool = False  # IPv6 addresses only, instead of IPv4 ones
+    # How each host's NIC spreads packets over its queues, a rule of harp.spread; it takes a switch.
+    # None: a packet goes to the queue of the number that its sender sent it on.
+    rss: str | None = None
 
     @property
     def words(self) -> str:
@@ -158,6 +162,7 @@ class Lab:
         self.options.check()
         self.hosts: list[Host] = []
         self.switch: Switch | None = None
+        self.spreader: Spreader | None = None
         self._prefix = f"harp-{os.getpid()}-{next(_serial)}-"
         self._owner = os.getpid()
         self._old_handlers: dict[signal.Signals, Any] = {}
@@ -190,7 +195,7 @@ class Lab:
         places: list[Namespace] = [*self.hosts, *([self.switch] if self.switch else [])]
         for place in places:
             _end_processes(place.processes)
-        self.hosts, self.switch = [], None
+        self.hosts, self.switch, self.spreader = [], None, None
         for name in _namespaces():
             if name.startswith(self._prefix):
                 _remove_namespace(name)
@@ -219,7 +224,7 @@ class Lab:
             host = Host(f"{self._prefix}h{index}", index, f"{network}{index + 1}")
             _run(["ip", "netns", "add", host.netns])
             self.hosts.append(host)
-        if count == 2 and not self.options.switch:
+        if count == 2 and not self.options.switch and self.options.rss is None:
             _make_veth(self.hosts[0].netns, IFNAME, self.hosts[1].netns, IFNAME, self.options)
         else:
             self.switch = self._make_switch()
@@ -229,12 +234,18 @@ class Lab:
             in_namespace(host.netns, _wait_for_carrier)
         if self.switch:
             in_namespace(self.switch.netns, _wait_for_carrier)
+        if self.switch and self.options.rss is not None:
+            self.spreader = Spreader(self.switch, self.switch.ports, self.options.queues)
+            for host in self.hosts:
+                self.spreader.rule(host.index, self.options.rss)
 
     def _make_switch(self) -> Switch:
         switch = Switch(f"{self._prefix}sw", tuple(f"p{host.index}" for host in self.hosts))
         _run(["ip", "netns", "add", switch.netns])
         for host, port in zip(self.hosts, switch.ports, strict=True):
-            _make_veth(switch.netns, port, host.netns, IFNAME, self.options)
+            # What harp-rss needs: rss.bpf.c says why.
+            spare = int(self.options.rss is not None)
+            _make_veth(switch.netns, port, host.netns, IFNAME, self.options, spare)
         mtu = self.options.mtu_bytes
 
         def bridge_ports(ipr: Any) -> None:
@@ -368,14 +379,20 @@ def in_namespace(name: str, work: Callable[[Any], None]) -> None:
         raise HarpError(f"namespace {name}: {failure[0]}") from failure[0]
 
 
-def _make_veth(ns_a: str, if_a: str, ns_b: str, if_b: str, options: LabOptions) -> None:
-    """A veth pair between two namespaces, made inside them: nothing shows up outside."""
+def _make_veth(
+    ns_a: str, if_a: str, ns_b: str, if_b: str, options: LabOptions, spare: int = 0
+) -> None:
+    """A veth pair between two namespaces, made inside them: nothing shows up outside.
+
+    The first end has so many transmit queues to spare.
+    """
     queues = {"num_tx_queues": options.queues, "num_rx_queues": options.queues}
+    first = queues | {"num_tx_queues": options.queues + spare}
 
     def add(ipr: Any) -> None:
         with (_NETNS_DIR / ns_b).open("rb") as entry:
             peer = {"ifname": if_b, "net_ns_fd": entry.fileno(), **queues}
-            ipr.link("add", ifname=if_a, kind="veth", peer=peer, **queues)
+            ipr.link("add", ifname=if_a, kind="veth", peer=peer, **first)
 
     in_namespace(ns_a, add)
 

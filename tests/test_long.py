@@ -125,6 +125,7 @@ IN_THE_WHEEL = {
     "harp/lib/libharp-xdp.so",
     "harp/bin/harp-bench",
     "harp/bin/harp-drop",
+    "harp/bin/harp-rss",
     "harp/bin/harp-tcp",
     "harp/bin/harp-udp",
     "harp/bin/harp-wire",

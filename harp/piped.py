@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tool that a laboratory holds by a pipe: a line to it, a line back; it ends with its stdin."""
+
+import select
+import subprocess
+
+from harp.errors import HarpError
+
+_ANSWER_S = 20
+
+
+class PipedTool:
+    """A process that was started with pipes, and says "ready" first."""
+
+    def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
+        self._name, self._process = name, process
+        self._expect("ready")
+
+    def close(self) -> None:
+        """Ends it; it undoes what it did. Safe to call twice."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        if self._process.poll() is None:
+            self._process.wait(_ANSWER_S)
+
+    def ask(self, command: str) -> str:
+        """One line and its answer; HarpError with the tool's own words when it ended."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(command + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise HarpError(f"{self._name} is gone: {self._complaint()}") from None
+        return self._line()
+
+    def tell(self, command: str) -> None:
+        """One line that is answered with "ok"."""
+        self._check("ok", self.ask(command))
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _line(self) -> str:
+        stdout = self._process.stdout
+        assert stdout is not None
+        if not select.select([stdout], [], [], _ANSWER_S)[0]:
+            raise HarpError(f"{self._name}: no answer in {_ANSWER_S} s")
+        line = str(stdout.readline()).rstrip("\n")
+        if not line:
+            raise HarpError(f"{self._name} ended: {self._complaint()}")
+        return line
+
+    def _expect(self, wanted: str) -> None:
+        self._check(wanted, self._line())
+
+    def _check(self, wanted: str, line: str) -> None:
+        if line != wanted:
+            raise HarpError(f"{self._name} said {line!r} instead of {wanted!r}")
+
+    def _complaint(self) -> str:
+        _, words = self._process.communicate(timeout=_ANSWER_S)
+        return str(words).strip() or f"exit status {self._process.returncode}"

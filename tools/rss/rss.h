@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rss.h - what harp-rss and its BPF program tell each other; one object, hence one of each map, a port. */
+#ifndef HARP_TOOLS_RSS_H
+#define HARP_TOOLS_RSS_H
+
+#include <linux/types.h>
+
+#define RSS_QUEUES_MAX 64
+#define RSS_KEY_MAX 64
+#define RSS_TABLE_MAX 512
+
+enum rss_mode {
+	RSS_KEEP = 0,     /* as the kernel has it */
+	RSS_TOEPLITZ = 1, /* by key and table */
+	RSS_HASH = 2,     /* by a hash that nobody else computes */
+	RSS_ZERO = 3,     /* everything to queue 0 */
+};
+
+/* Written by harp-rss, read by the program. */
+struct rss_settings {
+	__u32 mode;
+	__u32 queues;
+	__u64 secret;      /* of RSS_HASH */
+	__u32 table_count; /* at least 1 */
+	__u8 key[RSS_KEY_MAX];
+	__u16 table[RSS_TABLE_MAX];
+};
+
+#endif
