@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many queues: instances of one process, a NIC that spreads, ports that have a home."""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from netns_tools import Tools, wait_until, xdp_attached
+from scapy.layers.inet import ICMP, IP, TCP
+from test_steering import ethernet_of, send_frames
+
+from harp.errors import HarpError
+from harp.lab import Host, Lab, LabOptions, in_namespace
+
+PORT = 61000
+QUEUES = 8
+KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
+RULE = f"toeplitz:{KEY}"
+
+
+class _Rss(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("kind", "key_bytes", "table_count", "queues")),
+        ("key", ctypes.c_uint8 * 64),
+        ("table", ctypes.c_uint16 * 512),
+    ]
+
+
+class _Endpoint(ctypes.Structure):
+    _fields_ = [
+        ("addr", ctypes.c_uint8 * 16),
+        ("port", ctypes.c_uint16),
+        ("reserved", ctypes.c_uint16),
+        ("scope_id", ctypes.c_uint32),
+    ]
+
+
+class Prediction:
+    """libharp's harp_rss_parse() and harp_rss_queue()."""
+
+    def __init__(self, build_dir: Path, rule: str, queues: int) -> None:
+        self._lib = ctypes.CDLL(str(build_dir / "dataplane" / "libharp.so"))
+        self._rss = _Rss()
+        assert self._lib.harp_rss_parse(rule.encode(), queues, ctypes.byref(self._rss)) == 0
+
+    def queue(self, source: tuple[str, int], to: tuple[str, int]) -> int:
+        ends = []
+        for address, port in (source, to):
+            end = _Endpoint(port=port)
+            assert self._lib.harp_addr_parse(address.encode(), end.addr) == 0
+            ends.append(ctypes.byref(end))
+        queue: int = self._lib.harp_rss_queue(ctypes.byref(self._rss), *ends)
+        return queue
+
+    def port(self, source: str, to: tuple[str, int], queue: int, after: int = 20000) -> int:
+        """The first source port behind `after` whose packets arrive there."""
+        return next(
+            port for port in range(after + 1, 60000) if self.queue((source, port), to) == queue
+        )
+
+
+@dataclass
+class Servers:
+    """The program `queues` at work on a host."""
+
+    process: subprocess.Popen[str]
+    host: Host
+
+    def ask(self, command: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().rstrip("\n")
+
+    def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = json.loads(self.ask("counts"))
+        return counts
+
+
+def start(tools: Tools, host: Host, count: int) -> Servers:
+    program = tools.build / "tests" / "netns" / "queues"
+    library = tools.build / "dataplane" / "xdp"
+    args = [program, host.ifname, library, str(PORT), str(count)]
+    process = host.popen(args, stdin=subprocess.PIPE, stderr=subprocess.STDOUT)
+    tools.started.append(process)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line == "ready\n":
+            return Servers(process, host)
+    pytest.fail("".join(lines))
+
+
+@contextmanager
+def connection(
+    host: Host, source_port: int, to: tuple[str, int], timeout_s: float = 10
+) -> Iterator[socket.socket]:
+    """A kernel socket of the host's, connected from a chosen port."""
+    made: list[socket.socket] = []
+
+    def make(_ipr: object) -> None:
+        family = socket.AF_INET6 if ":" in to[0] else socket.AF_INET
+        made.append(socket.socket(family, socket.SOCK_STREAM))
+
+    in_namespace(host.netns, make)
+    with made[0] as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.settimeout(timeout_s)
+        sock.bind((host.address, source_port))
+        sock.connect(to)
+        yield sock
+
+
+def echoed(sock: socket.socket, count: int) -> None:
+    """Every byte comes back as it went."""
+    sent = bytes(range(251)) * (count // 251)
+    feeder = threading.Thread(target=lambda: (sock.sendall(sent), sock.shutdown(socket.SHUT_WR)))
+    feeder.start()
+    got = bytearray()
+    while part := sock.recv(1 << 16):
+        got += part
+    feeder.join()
+    assert got == sent
+
+
+@pytest.fixture(params=[False, True], ids=["IPv4", "IPv6"])
+def wide(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    """Two hosts whose NICs have eight queues and spread by Toeplitz."""
+    with Lab(LabOptions(queues=QUEUES, rss=RULE, ipv6=request.param)) as lab:
+        yield lab
+
+
+def test_instances_of_one_process_have_a_queue_each(tools: Tools, wide: Lab) -> None:
+    """Eight of them; a kernel peer reaches each from the ports that are computed for its queue."""
+    here, there = wide.hosts
+    predict = Prediction(tools.build, RULE, QUEUES)
+    servers = start(tools, there, QUEUES)
+    assert servers.process.poll() is None
+    failures: list[BaseException] = []
+
+    def client(queue: int) -> None:
+        try:
+            to = (there.address, PORT + queue)
+            for after in (20000, 30000):
+                source = predict.port(here.address, to, queue, after)
+                with connection(here, source, to) as sock:
+                    echoed(sock, 2 << 20)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=client, args=(queue,)) for queue in range(QUEUES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    counts = servers.counts()
+    assert counts["rss_mismatch"] == 0
+    assert counts["redirect_tcp"] > QUEUES * 2 * 100
+    assert wide.spreader is not None
+    assert all(packets > 100 for packets in wide.spreader.counts(there.index))
+
+
+def test_a_packet_on_another_queue_is_dropped_and_counted(tools: Tools, wide: Lab) -> None:
+    here, there = wide.hosts
+    predict = Prediction(tools.build, RULE, QUEUES)
+    servers = start(tools, there, 2)
+    to = (there.address, PORT + 1)
+    for wrong in (0, 2):  # a queue that another instance has, and one that none has
+        before = servers.counts()["rss_mismatch"]
+        source = predict.port(here.address, to, wrong)
+        with pytest.raises(TimeoutError), connection(here, source, to, timeout_s=0.5):
+            pass
+        assert servers.counts()["rss_mismatch"] > before
+    # Nobody was hurt: the right one works.
+    with connection(here, predict.port(here.address, to, 1), to) as sock:
+        echoed(sock, 1 << 20)
+
+
+def test_a_port_without_its_stack_is_the_kernels(tools: Tools, wide: Lab) -> None:
+    """Its process was killed, or that instance was closed: RST, on every queue."""
+    here, there = wide.hosts
+    predict = Prediction(tools.build, RULE, QUEUES)
+    servers = start(tools, there, 2)
+    to = (there.address, PORT + 1)
+    assert servers.ask("close 1") == "ok"
+    for queue in (0, 1, 2):
+        began = time.monotonic()
+        source = predict.port(here.address, to, queue)
+        with pytest.raises(ConnectionRefusedError), connection(here, source, to):
+            pass
+        assert time.monotonic() - began < 0.1
+    # The other instance did not notice.
+    to = (there.address, PORT)
+    with connection(here, predict.port(here.address, to, 0), to) as sock:
+        echoed(sock, 1 << 20)
+    servers.process.kill()
+    servers.process.communicate()
+    wait_until(lambda: not xdp_attached(there), "detaching")
+
+
+def test_the_steering_program_goes_with_the_last_instance(tools: Tools, wide: Lab) -> None:
+    there = wide.hosts[1]
+    servers = start(tools, there, 3)
+    for index in range(3):
+        assert xdp_attached(there)
+        assert servers.ask(f"close {index}") == "ok"
+    wait_until(lambda: not xdp_attached(there), "detaching")
+    assert servers.process.poll() is None
+    # And the interface is free for the next process.
+    start(tools, there, 1)
+
+
+def test_a_forked_child_keeps_nothing_and_gets_nothing(tools: Tools, wide: Lab) -> None:
+    """It may ask for an instance, is refused as others would be, and holds nothing up."""
+    there = wide.hosts[1]
+    servers = start(tools, there, 2)
+    child, _, told = servers.ask("fork").partition(" ")
+    try:
+        assert "another AF_XDP socket owns the queue" in told
+        servers.process.kill()
+        servers.process.wait()
+        wait_until(lambda: not xdp_attached(there), "detaching")
+        start(tools, there, 2)
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+
+
+@pytest.fixture
+def wide4(need_root: None) -> Iterator[Lab]:
+    with Lab(LabOptions(queues=4, rss=RULE)) as lab:
+        yield lab
+
+
+def test_an_icmp_error_on_another_queue_is_the_kernels(tools: Tools, wide4: Lab) -> None:
+    """By addresses alone it lands anywhere; at home it is HARP's, elsewhere it harms nobody."""
+    here, there = wide4.hosts
+    servers = start(tools, there, 4)
+    predict = Prediction(tools.build, RULE, 4)
+    quoted = {
+        queue: bytes(
+            ethernet_of(wide4)
+            / IP(src=here.address, dst=there.address)
+            / ICMP(type=3, code=4)
+            / IP(src=there.address, dst=here.address)
+            / TCP(sport=PORT + queue, dport=7)
+        )
+        for queue in range(4)
+    }
+    assert predict.queue((here.address, 1), (there.address, 2)) >= 0
+    send_frames(wide4, list(quoted.values()))
+    counts = servers.counts()
+    assert counts["redirect_icmp"] == 1, "all four arrive on one queue"
+    assert counts["pass_icmp_queue"] == 3
+
+
+RULES = {
+    "hash": ("hash:7", lambda counts: all(counts)),
+    "zero": ("zero", lambda counts: counts[0] and not any(counts[1:])),
+    "table": (f"{RULE}:2,2,1", lambda counts: counts[1] and counts[2] and not counts[3]),
+}
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_a_nic_that_spreads_otherwise(tools: Tools, wide4: Lab, kind: str) -> None:
+    """Whatever it does, a connection comes about exactly if its packets reach the port's home."""
+    rule, judge = RULES[kind]
+    here, there = wide4.hosts
+    assert wide4.spreader is not None
+    wide4.spreader.rule(there.index, rule)
+    servers = start(tools, there, 4)
+    reached = [0] * 4
+    for queue in range(4):
+        for source in range(20000, 20012):
+            try:
+                with connection(here, source, (there.address, PORT + queue), 0.05) as sock:
+                    sock.sendall(b"x")
+                    assert sock.recv(1) == b"x"
+                    reached[queue] += 1
+            except TimeoutError:
+                continue
+    assert judge(reached), reached
+    counts = servers.counts()
+    assert (counts["rss_mismatch"] > 0) == (sum(reached) < 48)
+
+
+@pytest.mark.parametrize("rule", ["", "two words", "toeplitz:00", f"{RULE}:9", "hash:x", "nosuch"])
+def test_a_rule_that_is_none_is_said(need_root: None, rule: str) -> None:
+    with pytest.raises(HarpError), Lab(LabOptions(queues=2, rss=rule)):
+        pass
