@@ -87,7 +87,10 @@ int opening_lease(struct opening *o, struct harp_instance *instance)
 		return rc;
 	lease = instance->lease;
 	instance->queue = lease->told.queue;
-	lease_rss(&lease->told, &instance->rss);
+	if (o->opt.rss)
+		instance->rss = *o->opt.rss;
+	else
+		lease_rss(&lease->told, &instance->rss);
 	o->opt.port_min = lease->told.port_min;
 	o->opt.port_max = lease->told.port_max;
 	netlink_adopt(&instance->monitor, lease_hand_on(lease, HARP_LEASE_FD_MONITOR));
