@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Huge pages of this machine, a few more for a moment; and what its kernel says of its NICs."""
+
+import errno
+import socket
+from pathlib import Path
+
+import pytest
+
+from harp.nicprep import Host, HostConfig, KernelEthtool, plan_host, prepare, restore
+from harp.nicprep.kinds import pages_path
+
+ETHTOOL = KernelEthtool()
+
+
+def error_of(part: str, ifname: str) -> OSError | None:
+    """What get() raises."""
+    try:
+        ETHTOOL.get(part, ifname)
+    except OSError as error:
+        return error
+    return None
+
+
+def total() -> int:
+    return sum(
+        int(path.read_text())
+        for path in Path("/sys/devices/system/node").glob(
+            "node*/hugepages/hugepages-2048kB/nr_hugepages"
+        )
+    )
+
+
+def test_huge_pages_come_and_go(need_root: None) -> None:
+    host = Host()
+    nodes = host.nodes()
+    if not nodes or not pages_path(host, f"node{nodes[0]}/2048kB").exists():
+        pytest.skip("no huge pages of 2 MiB here")
+    before = total()
+    wanted = HostConfig((), before + 2 * len(nodes))
+    result = prepare([], wanted, host)
+    try:
+        assert {outcome.status for outcome in result.outcomes} == {"done"}, result.outcomes
+        assert total() > before
+        assert plan_host(wanted, host) == []
+    finally:
+        back = restore(result.undo, host)
+    assert {outcome.status for outcome in back.outcomes} == {"restored"}
+    assert total() == before
+
+
+@pytest.mark.parametrize("part", ["channels", "rings", "coalesce", "features", "rss"])
+def test_an_interface_that_is_not_there(part: str) -> None:
+    error = error_of(part, "nosuch0")
+    assert error is not None
+    assert error.errno == errno.ENODEV
+
+
+@pytest.mark.parametrize("name", ["sixteen-letters-x", "", "a/b", "\N{SNOWMAN}"])
+def test_names_that_no_interface_has(name: str) -> None:
+    for part in ("channels", "rss"):
+        assert error_of(part, name) is not None
+
+
+def test_every_interface_of_this_machine_answers_or_says_why_not() -> None:
+    """Whatever hardware it is: a part is there, with whole numbers, or it is EOPNOTSUPP."""
+    for _, ifname in socket.if_nameindex():
+        for part in ("channels", "rings", "coalesce", "rss"):
+            error = error_of(part, ifname)
+            assert error is None or error.errno == errno.EOPNOTSUPP, f"{ifname} {part}: {error}"
+            values = {} if error else ETHTOOL.get(part, ifname)
+            assert error or values
+            assert all(isinstance(value, int | list) for value in values.values())
+        features = ETHTOOL.get("features", ifname)
+        changeable = ETHTOOL.get("changeable", ifname)
+        assert changeable.items() <= features.items()
+        assert all(isinstance(on, bool) for on in features.values())
+
+
+def test_the_kernels_own_words(need_root: None) -> None:
+    """An extended acknowledgement says more than the error number."""
+    error = error_of("channels", "nosuch0")
+    assert error is not None
+    assert error.strerror == "no device matches name"
+    with pytest.raises(OSError, match="can't be set"):
+        ETHTOOL.set("rings", "lo", {"rx_max": 1})
