@@ -137,6 +137,8 @@ def _lent(finding: Finding) -> Finding:
         "memlock": "harpd lends packet memory; a job locks none",
         "xdp-program": "harpd's",
     }
+    if finding.severity == Severity.COSTS:
+        words["queue"] = "harpd gives each of them its own ports"
     if finding.severity and finding.name in words:
         text = f"{finding.text}: {words[finding.name]}"
         return replace(finding, severity=Severity.GOOD, text=text, remedy="")

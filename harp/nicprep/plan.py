@@ -168,6 +168,8 @@ def _counts(host: Host, kind: str, ifname: str, asked: Mapping[str, Count | None
     now = _read(host, kind, ifname)
     if isinstance(now, Change):
         return [now]
+    if any(isinstance(value, int) and value < 1 for value in asked.values()):
+        return [Change(kind, ifname, {}, {}, problem="at least 1 is needed")]
     before, after, notes = {}, {}, [_BREAKS[kind]]
     for name, value in _queue_names(asked, now).items():
         limit = now.get(f"{name}_max", 0)
@@ -239,10 +241,10 @@ def _rss(host: Host, config: NicConfig) -> Change:
         return now
     size = len(now["table"])
     if config.rss == "equal":
-        queues = list(range(_queues(host, config, max(now["table"]) + 1)))
+        queues = list(range(_queues(host, config, max(now["table"], default=0) + 1)))
     else:
         queues = [int(queue) for queue in config.rss or ()]
-    if not queues:
+    if not queues or not size:
         return Change("rss", config.ifname, {}, {}, problem="no queue to spread packets over")
     table = [queues[entry] for entry in default_table(size, len(queues))]
     return Change("rss", config.ifname, now, {"table": table})

@@ -303,6 +303,8 @@ def test_who_gets_a_queue_from_harpd_needs_no_privilege(patient: Patient) -> Non
         assert "harpd" in found[name].text
         assert not found[name].remedy
     assert found["queue"].severity == NO, "harpd can't help that"
+    patient.stack[-1] = Finding("queue", COSTS, "8 receive queues: connections ...", "one")
+    assert patient.finding("queue").severity == Severity.GOOD
     patient.links["eth1"] = replace(patient.links["eth1"], index=6)
     found = {each.name: each for each in patient.examine().findings}
     assert found["privilege"].severity == NO, "harpd's eth1 is another one, of its own namespace"

@@ -107,6 +107,28 @@ def test_one_offload_that_is_not_there_does_not_hinder_the_others(fake: FakeHost
     assert "can't be set here: warp" in change.words
 
 
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (NicConfig("eth1", queues=0), "at least 1"),
+        (NicConfig("eth1", tx_ring=-1), "at least 1"),
+        (NicConfig("eth1", rss=[]), "no queue"),
+        (NicConfig("eth1", irq_affinity=[]), "no processor"),
+    ],
+)
+def test_what_makes_no_sense_is_a_problem(fake: FakeHost, config: NicConfig, problem: str) -> None:
+    (change,) = plan(config, fake.host)
+    assert problem in change.problem
+    (outcome,) = apply([change], fake.host).outcomes
+    assert outcome.status == "refused"
+
+
+def test_an_empty_rss_table_is_no_table(fake: FakeHost) -> None:
+    fake.nic.parts["rss"]["table"] = []
+    (change,) = plan(NicConfig("eth1", rss="equal"), fake.host)
+    assert change.problem
+
+
 def test_no_such_interface(fake: FakeHost) -> None:
     (change,) = plan(NicConfig("eth9", rx_ring=64), fake.host)
     assert change.problem == "no device matches name"
