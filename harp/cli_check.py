@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl check."""
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 from rich.table import Table
@@ -12,7 +10,6 @@ from rich.text import Text
 from harp import output as console
 from harp.doctor.examine import Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
-from harp.doctor.harpd import SOCKET
 from harp.doctor.view import this_host
 from harp.errors import Exit
 from harp.options import output_option
@@ -57,7 +54,7 @@ def check(interface: str | None, queue: int, problems: bool, output: str) -> Non
     harpctl check eth0 --problems
     harpctl check eth1 --queue 3 -o json
     """
-    view = this_host(Path(os.environ.get("HARP_SOCKET") or SOCKET))
+    view = this_host()
     examined = examine_all(view, queue) if interface is None else examine(view, interface, queue)
     if output == "json":
         console.print_json(examined.to_json())

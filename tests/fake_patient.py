@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fake_host import FakeHost
 
+from harp import config
 from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
 from harp.doctor.harpd import Harpd
@@ -27,6 +28,13 @@ class Patient:
     xdp_socket: int = 0
     harpd: Harpd = NOT_RUNNING
 
+    toml: str = ""
+    asked: list[Path] = field(default_factory=list)  # where harpd was looked for
+
+    def _ask(self, path: Path) -> Harpd:
+        self.asked.append(path)
+        return self.harpd
+
     @property
     def view(self) -> View:
         return View(
@@ -35,7 +43,8 @@ class Patient:
             lambda _ifname, _queue: list(self.stack),
             self.space.get,
             lambda: self.xdp_socket,
-            lambda: self.harpd,
+            self._ask,
+            lambda: config.parse(self.toml, "harp.toml"),
         )
 
     def examine(self, ifname: str = "eth1", queue: int = 0) -> Examined:

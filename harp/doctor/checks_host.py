@@ -4,6 +4,7 @@
 import errno
 from pathlib import Path
 
+from harp.config import ConfigError
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import CAP_NET_RAW, View
 from harp.nicprep import ranges
@@ -220,6 +221,29 @@ def _irqbalance(view: View) -> Answer:
                 "systemctl stop irqbalance, or ban the NIC's (IRQBALANCE_ARGS=--banirq=...)",
             )
     return good("does not run")
+
+
+@check(
+    "config",
+    "host",
+    "harp.toml and HARP_* variables",
+    "harpd does not start with a wrong setting, and jobs don't see what it names",
+)
+def _config(view: View) -> Answer:
+    found = view.read_config
+    if isinstance(found, ConfigError):
+        more = len(found.problems) - 1
+        words = f"{found.problems[0]}" + (f", and {more} more" if more else "")
+        return costs(words, "harpctl config validate")
+    missing = [nic.ifname for nic in found.nics if nic.ifname not in view.links]
+    if missing:
+        there = ", ".join(sorted(view.links))
+        return costs(
+            f"{found.file} names {', '.join(missing)}, not of this network namespace",
+            f"correct its [[nic]]; there are: {there}",
+        )
+    names = ", ".join(nic.ifname for nic in found.nics)
+    return good(f"{found.file or 'no harp.toml'}" + (f", for {names}" if names else ""))
 
 
 @check("harpd", "host", "harpd's socket, and whether it serves this user", "who lends queues")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
+from harp.config import Config, ConfigError, load
 from harp.doctor.finding import Finding, Severity
-from harp.doctor.harpd import Harpd, ask
+from harp.doctor.harpd import SOCKET, Harpd, ask
 from harp.errors import HarpError
 from harp.nicprep import Host
 
@@ -52,12 +53,26 @@ class View:
     stack: Callable[[str, int], list[Finding]]  # harp_host_check()
     space: Callable[[str], int | None]  # bytes of a file system; None: no such place
     xdp_socket: Callable[[], int]  # opens an AF_XDP socket: 0 or errno
-    ask_harpd: Callable[[], Harpd]
+    ask_harpd: Callable[[Path], Harpd]
+    load_config: Callable[[], Config]  # or ConfigError
 
     @cached_property
     def harpd(self) -> Harpd:
         """What harpd says; asked once."""
-        return self.ask_harpd()
+        return self.ask_harpd(self.config.daemon.socket_path if self.config else SOCKET)
+
+    @cached_property
+    def read_config(self) -> Config | ConfigError:
+        """harp.toml and the environment, or what is wrong with them."""
+        try:
+            return self.load_config()
+        except ConfigError as error:
+            return error
+
+    @property
+    def config(self) -> Config | None:
+        """The same; None where something is wrong."""
+        return self.read_config if isinstance(self.read_config, Config) else None
 
     @cached_property
     def status(self) -> Mapping[str, str]:
@@ -154,13 +169,13 @@ def read_links() -> dict[str, Link]:
     return result
 
 
-def this_host(socket_path: Path) -> View:
+def this_host() -> View:
     """The machine, in the network namespace of the calling thread."""
     try:
         links = read_links()
     except OSError as error:
         raise HarpError(f"the kernel does not list its interfaces: {error.strerror}") from error
-    return View(Host(), links, _stack, _space, _xdp_socket, lambda: ask(socket_path))
+    return View(Host(), links, _stack, _space, _xdp_socket, ask, load)
 
 
 def candidates(links: Mapping[str, Link]) -> list[Link]:

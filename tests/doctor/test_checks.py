@@ -102,6 +102,10 @@ def write(path: str, text: object) -> Callable[[Patient], None]:
     return lambda patient: patient.fake.write(path, text) and None
 
 
+def toml(text: str) -> Callable[[Patient], None]:
+    return lambda patient: setattr(patient, "toml", text)
+
+
 Illness = tuple[str, Callable[[Patient], object], Severity, str]
 ILLNESSES: list[Illness] = [
     ("processors", lambda p: p.fake.allowed.__ixor__(set(range(1, 8))), COSTS, "one only (0 of"),
@@ -133,6 +137,8 @@ ILLNESSES: list[Illness] = [
     ("pids", few_threads, COSTS, "200 of 300 threads"),
     ("irqbalance", write("proc/77/comm", "irqbalance"), COSTS, "runs (process 77)"),
     ("harpd", lambda p: p.status(UNPRIVILEGED), COSTS, "unprivileged jobs get kernel lanes"),
+    ("config", toml("[daemon]\nnonsense = 1\nhuge_pages = -1\n"), COSTS, "harp.toml:2"),
+    ("config", toml('[[nic]]\nifname = "eth7"\n'), COSTS, "harp.toml names eth7"),
     ("harpd", denied, COSTS, "uid 65534 is not allowed"),
     (
         "harpd",
@@ -222,6 +228,7 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
             "rss",
             "one queue",
         ),
+        (toml('[[nic]]\nifname = "eth1"\n'), "config", "harp.toml, for eth1"),
         (light_sleep, "cpu-idle", "2 us from C1"),
         (lambda p: p.fake.nic.xsk_queues.append(3), "queue-busy", "queue 0 is free; taken: 3"),
         (lambda p: lends(p, 3), "queue-busy", "harpd has 3 of 8 queues to lend"),
@@ -308,6 +315,14 @@ def test_who_gets_a_queue_from_harpd_needs_no_privilege(patient: Patient) -> Non
     patient.links["eth1"] = replace(patient.links["eth1"], index=6)
     found = {each.name: each for each in patient.examine().findings}
     assert found["privilege"].severity == NO, "harpd's eth1 is another one, of its own namespace"
+
+
+def test_harpd_is_asked_where_it_is_configured(patient: Patient) -> None:
+    patient.toml = '[daemon]\nrun_dir = "/run/other"\n'
+    patient.finding("harpd")
+    patient.toml = "[daemon]\nrun_dir = 7\n"
+    patient.finding("harpd")
+    assert patient.asked == [Path("/run/other/harpd.sock"), Path("/run/harp/harpd.sock")]
 
 
 def test_the_whole_host_is_as_good_as_its_best_interface(patient: Patient) -> None:
