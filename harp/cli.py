@@ -19,8 +19,10 @@ COMMANDS = {
     "config": "harp.cli_config:config",
     "demo": "harp.cli_demo:demo",
     "env": "harp.cli_run:env",
+    "flows": "harp.cli_stats:flows",
     "man": "harp.cli_docs:man",
     "run": "harp.cli_run:run",
+    "stats": "harp.cli_stats:stats",
 }
 
 EPILOG = """\b
@@ -55,6 +57,7 @@ def cli() -> None:
     harpctl check eth0               would HARP work on this interface?
     harpctl config init              write a commented harp.toml
     harpctl run -- python train.py   run a job over HARP
+    harpctl stats --watch            what HARP's instances do, like top
     harpctl demo                     train a model across two hosts made here
     harpctl bench lat --baseline     latency through the plugin, and of kernel TCP
     """

@@ -10,8 +10,9 @@ static inline unsigned histogram_bucket(uint64_t value_ns)
 {
 	unsigned exponent, bucket;
 
-	if (value_ns < HARP_HISTOGRAM_FIRST_NS)
+	if (value_ns <= HARP_HISTOGRAM_FIRST_NS)
 		return 0;
+	value_ns--; /* a bucket's upper end belongs to it */
 	exponent = 63u - (unsigned)__builtin_clzll(value_ns);
 	bucket = 1 + (exponent - 7) * 4 + (unsigned)(value_ns >> (exponent - 2) & 3);
 	return bucket < HARP_HISTOGRAM_BUCKETS - 1 ? bucket : HARP_HISTOGRAM_BUCKETS - 1;

@@ -514,6 +514,8 @@ HARP_API int harp_udp_info(const struct harp_udp *sock, struct harp_udp_info *in
 HARP_API unsigned harp_stats_count(void);
 HARP_API const char *harp_stats_name(unsigned index);
 HARP_API const char *harp_stats_help(unsigned index);
+/* "counter" or "gauge"; NULL past the last. */
+HARP_API const char *harp_stats_kind(unsigned index);
 /* Copies min(count, harp_stats_count()) values in list order and returns how many. */
 HARP_API unsigned harp_stack_stats(const struct harp_stack *stack, uint64_t *values,
 				   unsigned count);

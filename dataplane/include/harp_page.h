@@ -111,8 +111,8 @@ struct harp_page_status {
 /* ------------------------------------------------------------------------------------------------
  * Histograms. X(name, help): all of durations in nanoseconds. Append only.
  *
- * Buckets are logarithmic, four to an octave: bucket 0 counts values below 128 ns; bucket i (1..126) those
- * from harp_histogram_upper_ns(i - 1) to just below harp_histogram_upper_ns(i); bucket 127 all others.
+ * Buckets are logarithmic, four to an octave: bucket 0 counts values up to 128 ns; bucket i (1..126) those
+ * above harp_histogram_upper_ns(i - 1) up to harp_histogram_upper_ns(i), included; bucket 127 all others.
  */
 #define HARP_HISTOGRAMS(X)                                                                         \
 	X(tcp_rtt, "round-trip times that TCP measured, of acknowledged segments")                 \
@@ -223,7 +223,7 @@ HARP_API int harp_page_read(int fd, enum harp_page_part part, uint32_t first, vo
 /* Names and helps of the lists above; NULL past the last. */
 HARP_API const char *harp_histogram_name(unsigned index);
 HARP_API const char *harp_histogram_help(unsigned index);
-/* Values in bucket are below it; UINT64_MAX for the last bucket and beyond. */
+/* The largest value that bucket counts; UINT64_MAX for the last bucket and beyond. */
 HARP_API uint64_t harp_histogram_upper_ns(unsigned bucket);
 HARP_API const char *harp_flow_value_name(unsigned index);
 HARP_API const char *harp_flow_value_help(unsigned index);

@@ -7,11 +7,14 @@
 
 #define INFO_NAME(name, kind, help) #name,
 #define INFO_HELP(name, kind, help) help,
+#define INFO_KIND(name, kind, help) #kind,
 static const char *const info_names[] = { HARP_STATS(INFO_NAME) };
 static const char *const info_helps[] = { HARP_STATS(INFO_HELP) };
+static const char *const info_kinds[] = { HARP_STATS(INFO_KIND) };
 enum { INFO_COUNT = sizeof(info_names) / sizeof(info_names[0]) };
 #undef INFO_NAME
 #undef INFO_HELP
+#undef INFO_KIND
 
 static_assert(sizeof(struct harp_stats) == INFO_COUNT * sizeof(uint64_t), "a list of numbers");
 
@@ -28,6 +31,11 @@ const char *harp_stats_name(unsigned index)
 const char *harp_stats_help(unsigned index)
 {
 	return index < INFO_COUNT ? info_helps[index] : NULL;
+}
+
+const char *harp_stats_kind(unsigned index)
+{
+	return index < INFO_COUNT ? info_kinds[index] : NULL;
 }
 
 /* Gauges that others keep are brought up to date for the reader. */

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True
+"""Statistics pages (harp_page.h): the lists they are made of, and their parts as bytes.
+
+harp.stats makes numpy arrays of them. Nothing here trusts a page: see harp_page_read().
+"""
+
+import os
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+
+cdef extern from "harp_page.h" nogil:
+    struct harp_page_identity:
+        uint32_t size
+        uint32_t pid
+        uint32_t queue
+        uint32_t instance
+        uint64_t lease_id
+        uint64_t netns
+        uint64_t start_wall_ns
+        char ifname[16]
+        char label[64]
+        char describe[256]
+        char library[16]
+
+    struct harp_page_status:
+        uint64_t published_ns
+        uint64_t publications
+        uint64_t flows_open
+        uint64_t flows_hidden
+        uint32_t ended
+        char note[160]
+
+    struct harp_page_flow:
+        uint8_t local_addr[16]
+        uint8_t remote_addr[16]
+        uint16_t local_port
+        uint16_t remote_port
+        uint32_t scope_id
+        char label[64]
+        uint64_t state
+
+    struct harp_page_histogram:
+        uint64_t count
+        uint64_t sum_ns
+        uint64_t bucket[128]
+
+    enum harp_page_part:
+        HARP_PAGE_IDENTITY
+        HARP_PAGE_STATUS
+        HARP_PAGE_COUNTERS
+        HARP_PAGE_HISTOGRAMS
+        HARP_PAGE_FLOWS
+
+    const char *HARP_PAGE_LINK
+    const unsigned HARP_HISTOGRAM_BUCKETS
+    size_t harp_page_bytes(uint32_t flows)
+    int harp_page_create_fd(uint32_t flows, int *fd)
+    int harp_page_check(int fd, char *why, size_t why_len)
+    int harp_page_read(int fd, harp_page_part part, uint32_t first, void *items,
+                       uint32_t item_bytes, uint32_t max)
+    const char *harp_histogram_name(unsigned index)
+    const char *harp_histogram_help(unsigned index)
+    uint64_t harp_histogram_upper_ns(unsigned bucket)
+    const char *harp_flow_value_name(unsigned index)
+    const char *harp_flow_value_help(unsigned index)
+    const char *harp_stats_name(unsigned index)
+    const char *harp_stats_help(unsigned index)
+    const char *harp_stats_kind(unsigned index)
+    unsigned harp_stats_count()
+    const char *harp_tcp_state_name(int state)
+    const char *harp_congestion_name(int congestion)
+
+cdef extern from "harp_host.h" nogil:
+    const char *harp_steering_name(unsigned index)
+    const char *harp_steering_help(unsigned index)
+
+
+IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS = range(5)
+LINK = HARP_PAGE_LINK.decode()
+
+
+def page_bytes(int flows=0):
+    """Bytes of a page with room for so many flows; 0: the default."""
+    return harp_page_bytes(flows)
+
+
+def create_fd(int flows=0):
+    """A new page's memory, a sealed memfd; the caller's to close. OSError."""
+    cdef int fd
+    cdef int rc = harp_page_create_fd(flows, &fd)
+    if rc < 0:
+        raise OSError(-rc, f"statistics page for {flows} flows: {os.strerror(-rc)}")
+    return fd
+
+
+def check(int fd):
+    """OSError with one line for people unless fd is a page that read() can read."""
+    cdef char why[192]
+    why[0] = 0
+    cdef int rc = harp_page_check(fd, why, sizeof(why))
+    if rc < 0:
+        raise OSError(-rc, why.decode("utf-8", "replace"))
+
+
+def read(int fd, int part, unsigned item_bytes, unsigned most, unsigned first=0):
+    """Items of a part, item_bytes each: longer ones cut, shorter ones filled up. OSError."""
+    cdef int rc
+    cdef uint8_t *into
+    if item_bytes == 0 or most == 0:
+        return b""
+    items = bytearray(item_bytes * most)
+    into = items
+    with nogil:
+        rc = harp_page_read(fd, <harp_page_part>part, first, into, item_bytes, most)
+    if rc < 0:
+        raise OSError(-rc, f"part {part} of the page: {os.strerror(-rc)}")
+    return bytes(items[: rc * item_bytes])
+
+
+# --------------------------------------------------------------------------------------------------
+# The lists.
+#
+def statistics():
+    """(name, "counter" or "gauge", help) of harp_stats.h, in its order."""
+    return [
+        (harp_stats_name(i).decode(), harp_stats_kind(i).decode(), harp_stats_help(i).decode())
+        for i in range(harp_stats_count())
+    ]
+
+
+def histograms():
+    """(name, help) of the histograms, in their order."""
+    result = []
+    cdef unsigned i = 0
+    while harp_histogram_name(i) != NULL:
+        result.append((harp_histogram_name(i).decode(), harp_histogram_help(i).decode()))
+        i += 1
+    return result
+
+
+def histogram_upper_ns():
+    """The largest value, in nanoseconds, of each bucket but the last, which has none."""
+    return [harp_histogram_upper_ns(i) for i in range(HARP_HISTOGRAM_BUCKETS - 1)]
+
+
+def flow_values():
+    """(name, help) of a flow record's numbers, in their order."""
+    result = []
+    cdef unsigned i = 0
+    while harp_flow_value_name(i) != NULL:
+        result.append((harp_flow_value_name(i).decode(), harp_flow_value_help(i).decode()))
+        i += 1
+    return result
+
+
+def steering_verdicts():
+    """(name, help) of what the steering program counts."""
+    result = []
+    cdef unsigned i = 0
+    while harp_steering_name(i) != NULL:
+        result.append((harp_steering_name(i).decode(), harp_steering_help(i).decode()))
+        i += 1
+    return result
+
+
+def state_name(int state):
+    """"ESTABLISHED" and so on; "?" when it is none."""
+    return harp_tcp_state_name(state).decode()
+
+
+def congestion_name(int congestion):
+    """"cubic" and so on; "?" when it is none."""
+    return harp_congestion_name(congestion).decode()
+
+
+# --------------------------------------------------------------------------------------------------
+# Layouts, as numpy.dtype() takes them.
+#
+cdef _layout(fields, size_t bytes_all):
+    return {
+        "names": [name for name, _, _ in fields],
+        "formats": [kind for _, kind, _ in fields],
+        "offsets": [offset for _, _, offset in fields],
+        "itemsize": bytes_all,
+    }
+
+
+def identity_layout():
+    """struct harp_page_identity."""
+    cdef harp_page_identity *at = NULL
+    return _layout([
+        ("pid", "=u4", <size_t>&at.pid),
+        ("queue", "=u4", <size_t>&at.queue),
+        ("instance", "=u4", <size_t>&at.instance),
+        ("lease_id", "=u8", <size_t>&at.lease_id),
+        ("netns", "=u8", <size_t>&at.netns),
+        ("start_wall_ns", "=u8", <size_t>&at.start_wall_ns),
+        ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
+        ("label", f"S{sizeof(at.label)}", <size_t>&at.label[0]),
+        ("describe", f"S{sizeof(at.describe)}", <size_t>&at.describe[0]),
+        ("library", f"S{sizeof(at.library)}", <size_t>&at.library[0]),
+    ], sizeof(harp_page_identity))
+
+
+def status_layout():
+    """struct harp_page_status."""
+    cdef harp_page_status *at = NULL
+    return _layout([
+        ("published_ns", "=u8", <size_t>&at.published_ns),
+        ("publications", "=u8", <size_t>&at.publications),
+        ("flows_open", "=u8", <size_t>&at.flows_open),
+        ("flows_hidden", "=u8", <size_t>&at.flows_hidden),
+        ("ended", "=u4", <size_t>&at.ended),
+        ("note", f"S{sizeof(at.note)}", <size_t>&at.note[0]),
+    ], sizeof(harp_page_status))
+
+
+def histogram_layout():
+    """struct harp_page_histogram."""
+    cdef harp_page_histogram *at = NULL
+    return _layout([
+        ("count", "=u8", <size_t>&at.count),
+        ("sum_ns", "=u8", <size_t>&at.sum_ns),
+        ("bucket", f"({HARP_HISTOGRAM_BUCKETS},)=u8", <size_t>&at.bucket[0]),
+    ], sizeof(harp_page_histogram))
+
+
+def flow_layout():
+    """struct harp_page_flow."""
+    cdef harp_page_flow *at = NULL
+    cdef size_t first = <size_t>&at.state
+    fields = [
+        ("local_addr", "V16", <size_t>&at.local_addr[0]),
+        ("remote_addr", "V16", <size_t>&at.remote_addr[0]),
+        ("local_port", "=u2", <size_t>&at.local_port),
+        ("remote_port", "=u2", <size_t>&at.remote_port),
+        ("scope_id", "=u4", <size_t>&at.scope_id),
+        ("label", f"S{sizeof(at.label)}", <size_t>&at.label[0]),
+    ]
+    for i, (name, _) in enumerate(flow_values()):
+        fields.append((name, "=u8", first + 8 * i))
+    return _layout(fields, sizeof(harp_page_flow))

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics: pages that instances publish, read without disturbing or trusting their owners.
+
+>>> from harp import stats
+>>> for page in stats.find().pages:
+...     snapshot = stats.read(page.fd)
+...     snapshot.counters["rx_packets"], snapshot.flows["srtt_ns"]
+"""
+
+from harp.stats.discover import Found, Page, find
+from harp.stats.page import Identity, PageError, Snapshot, Status, read
+from harp.stats.rates import Rates
+
+__all__ = [
+    "Found",
+    "Identity",
+    "Page",
+    "PageError",
+    "Rates",
+    "Snapshot",
+    "Status",
+    "find",
+    "read",
+]

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds statistics pages: memfds named harp-page that processes hold open (/proc/PID/fd).
+
+A page that several processes hold (a forked child, harpd) is found once, and belongs to the process
+that its identity names. Whose descriptors may not be looked at is counted, not complained of.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from harp import _page
+from harp.stats.page import PageError, Snapshot, read
+
+PROC = Path("/proc")
+PAGES_MAX = 4096
+
+
+@dataclass
+class Page:
+    """One page, open. uid and pid are the kernel's word, seen from here; comm is the process's."""
+
+    fd: int
+    pid: int
+    uid: int
+    comm: str
+    inode: int
+
+    def read(self, *, flows: bool = True) -> Snapshot:
+        """What it says now. PageError."""
+        return read(self.fd, flows=flows)
+
+    @property
+    def alive(self) -> bool:
+        """Is its process still there?"""
+        return (PROC / str(self.pid)).exists()
+
+    def close(self) -> None:
+        """Lets go of the descriptor. Safe twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+@dataclass
+class Found:
+    """What a search found; closes its pages when left."""
+
+    pages: list[Page] = field(default_factory=list)
+    hidden_processes: int = 0  # whose descriptors we may not see
+    bad: list[tuple[int, PageError]] = field(default_factory=list)  # pid, what is wrong
+
+    def close(self) -> None:
+        """Closes all pages."""
+        for page in self.pages:
+            page.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _processes(proc: Path) -> Iterator[int]:
+    with os.scandir(proc) as entries:
+        yield from sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+
+
+def _page_links(fds: Path) -> Iterator[Path]:
+    """Descriptors whose link says that they are pages. OSError when we may not look."""
+    for each in sorted(fds.iterdir()):
+        with contextlib.suppress(OSError):
+            if str(each.readlink()) == _page.LINK:
+                yield each
+
+
+def _status_field(proc: Path, pid: int, name: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        for line in (proc / str(pid) / "status").read_text().splitlines():
+            key, _, values = line.partition(":")
+            if key == name:
+                return values.split()
+    return []
+
+
+def _own_pid(proc: Path, pid: int) -> int:
+    """The process's number as it sees itself, in its own PID namespace."""
+    values = _status_field(proc, pid, "NSpid")
+    return int(values[-1]) if values else pid
+
+
+def _described(proc: Path, pid: int, fd: int, inode: int) -> Page:
+    uids = _status_field(proc, pid, "Uid")
+    comm = " ".join(_status_field(proc, pid, "Name"))
+    clean = "".join(char if char.isprintable() else "?" for char in comm)
+    return Page(fd, pid, int(uids[0]) if uids else -1, clean, inode)
+
+
+def _open(link: Path) -> tuple[int, int]:
+    """A descriptor and the memfd's inode."""
+    # Whatever it has become since: never a device or a pipe that blocks.
+    fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    return fd, os.fstat(fd).st_ino
+
+
+def find(proc: Path = PROC) -> Found:
+    """All pages of all processes that we may look at."""
+    found = Found()
+    by_inode: dict[int, Page] = {}
+    bad: set[int] = set()
+    for pid in _processes(proc):
+        try:
+            links = list(_page_links(proc / str(pid) / "fd"))
+        except OSError as error:
+            found.hidden_processes += error.errno in (errno.EACCES, errno.EPERM)
+            continue
+        for link in links:
+            if len(by_inode) >= PAGES_MAX:
+                break
+            with contextlib.suppress(OSError):
+                _take(proc, pid, link, found, by_inode, bad)
+    found.pages = list(by_inode.values())
+    return found
+
+
+def _take(
+    proc: Path, pid: int, link: Path, found: Found, by_inode: dict[int, Page], bad: set[int]
+) -> None:
+    fd, inode = _open(link)
+    if inode in bad:
+        os.close(fd)
+        return
+    page = _described(proc, pid, fd, inode)
+    try:
+        claimed = page.read(flows=False).identity.pid
+    except PageError as error:
+        page.close()
+        bad.add(inode)
+        # A lease's page between its making and the job's first word is nobody's fault.
+        if error.errno != errno.ENODATA:
+            found.bad.append((pid, error))
+        return
+    before = by_inode.get(inode)
+    if before is None or (_own_pid(proc, before.pid) != claimed and _own_pid(proc, pid) == claimed):
+        if before is not None:
+            before.close()
+        by_inode[inode] = page
+    else:
+        page.close()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Prometheus endpoint: an HTTP server in a thread of its own, that harpd starts.
+
+A scrape reads the host's pages and asks the source for harpd's part; nothing is kept in between.
+"""
+
+import errno
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from harp.errors import HarpError
+from harp.stats import discover, families
+from harp.stats.instance import look
+
+log = logging.getLogger("harpd")
+REQUEST_TIMEOUT_S = 10.0
+REQUESTS_MAX = 8
+DaemonSource = Callable[[], families.DaemonView | None]
+
+
+class ExporterError(HarpError):
+    """The endpoint can't be had: the address is another's, or nobody's."""
+
+
+def scene(source: DaemonSource, proc: Path = discover.PROC) -> families.Scene:
+    """What there is to tell now. A source that fails costs harpd's part only."""
+    try:
+        daemon = source()
+    except Exception:
+        log.exception("metrics: harpd's part is missing from this scrape")
+        daemon = None
+    with discover.find(proc) as found:
+        sight = look(found, flows=False)
+    instances, ignored = families.believed(sight.instances, daemon)
+    ignored["unreadable"] += len(sight.bad)
+    return families.Scene(instances, ignored, daemon)
+
+
+class _Harp(Collector):
+    def __init__(self, source: DaemonSource) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families.collect(scene(self._source))
+
+    def describe(self) -> Iterator[Metric]:
+        """Registering must not read the host."""
+        return iter(())
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_TIMEOUT_S  # whoever connects and says nothing
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug("metrics: " + format, *args)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 16
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self._room = threading.BoundedSemaphore(REQUESTS_MAX)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # http.server's own asks the DNS for the host's name.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)  # more at once than any Prometheus needs
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("metrics: a request failed", exc_info=True)
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class Exporter:
+    """A running endpoint."""
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        self._thread = threading.Thread(
+            target=server.serve_forever, name="harpd-metrics", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._server.server_address[:2]
+        return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        """For a browser or Prometheus."""
+        host, port = self.address
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+
+    def close(self) -> None:
+        """Ends it; requests under way are cut off with the process."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _why(address: str, port: int, error: OSError) -> str:
+    where = f"metrics endpoint {address} port {port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where}: another process has it; set another port in [metrics] of harp.toml"
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EINVAL) or isinstance(error, socket.gaierror):
+        return f"{where}: no address of this host; set another address in [metrics] of harp.toml"
+    if error.errno == errno.EACCES:
+        return f"{where}: ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one"
+    return f"{where}: {error.strerror or os.strerror(error.errno or errno.EIO)}"
+
+
+def start(
+    address: str = "127.0.0.1", port: int = 9747, source: DaemonSource = lambda: None
+) -> Exporter:
+    """Serves /metrics. port 0: any, see Exporter.address. source is called by other threads.
+
+    ExporterError in one line when address and port can't be had: log it and go on.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Harp(source))
+    kind = _Server6 if ":" in address else _Server
+    try:
+        server = make_server(
+            address, port, make_wsgi_app(registry), server_class=kind, handler_class=_Handler
+        )
+    except OSError as error:
+        raise ExporterError(_why(address, port, error)) from error
+    return Exporter(server)

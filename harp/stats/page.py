@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One page, read once: a snapshot of what its owner says."""
+
+import errno
+import ipaddress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from harp import _page
+from harp.errors import HarpError
+from harp.stats import schema
+
+FLOWS_MAX = 65536
+Items: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
+
+
+class PageError(HarpError):
+    """The page can't be read: not one, another version, lying, or nobody publishes to it."""
+
+    def __init__(self, message: str, error: int) -> None:
+        super().__init__(message)
+        self.errno = error
+
+
+def text(raw: bytes) -> str:
+    """A string of a page: text and nothing else, whatever its owner wrote (no escape sequences)."""
+    decoded = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "?" for char in decoded)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who publishes, by the owner's own words."""
+
+    pid: int
+    queue: int
+    instance: int
+    lease_id: int
+    netns: int
+    start_wall_ns: int
+    ifname: str
+    label: str
+    describe: str
+    library: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """How the stack was when it last published."""
+
+    published_ns: int
+    publications: int
+    flows_open: int
+    flows_hidden: int
+    ended: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A page at one moment. Parts are whole in themselves, each of its own moment."""
+
+    identity: Identity
+    status: Status
+    counters: np.void  # a field per statistic of harp_stats.h
+    histograms: Items  # by the order of HARP_HISTOGRAMS
+    flows: Items  # open ones only
+
+    def histogram(self, name: str) -> np.void:
+        """The one of that name: fields count, sum_ns, bucket."""
+        names = [each for each, _ in _page.histograms()]
+        result: np.void = self.histograms[names.index(name)]
+        return result
+
+    def drops(self) -> dict[str, int]:
+        """What was thrown away, by reason; only what there was."""
+        return {
+            each.drop_reason: int(self.counters[each.name])
+            for each in schema.drops()
+            if each.drop_reason and self.counters[each.name]
+        }
+
+
+def _one(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
+    raw = _page.read(fd, part, dtype.itemsize, 1)
+    result: np.void = np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
+    return result
+
+
+def _identity(fd: int) -> Identity:
+    item = _one(fd, _page.IDENTITY, schema.identity_type())
+    return Identity(
+        pid=int(item["pid"]),
+        queue=int(item["queue"]),
+        instance=int(item["instance"]),
+        lease_id=int(item["lease_id"]),
+        netns=int(item["netns"]),
+        start_wall_ns=int(item["start_wall_ns"]),
+        ifname=text(item["ifname"]),
+        label=text(item["label"]),
+        describe=text(item["describe"]),
+        library=text(item["library"]),
+    )
+
+
+def _status(fd: int) -> Status:
+    item = _one(fd, _page.STATUS, schema.status_type())
+    return Status(
+        published_ns=int(item["published_ns"]),
+        publications=int(item["publications"]),
+        flows_open=int(item["flows_open"]),
+        flows_hidden=int(item["flows_hidden"]),
+        ended=bool(item["ended"]),
+        note=text(item["note"]),
+    )
+
+
+def _counters(fd: int) -> np.void:
+    dtype = schema.counters_type()
+    raw = _page.read(fd, _page.COUNTERS, 8, len(schema.statistics()))
+    result: np.void = np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
+    return result
+
+
+def _histograms(fd: int) -> Items:
+    dtype, count = schema.histogram_type(), len(_page.histograms())
+    raw = _page.read(fd, _page.HISTOGRAMS, dtype.itemsize, count)
+    return np.frombuffer(raw.ljust(dtype.itemsize * count, b"\0"), dtype)
+
+
+def _flows(fd: int) -> Items:
+    dtype = schema.flow_type()
+    flows = np.frombuffer(_page.read(fd, _page.FLOWS, dtype.itemsize, FLOWS_MAX), dtype)
+    result: Items = flows[flows["state"] != 0]
+    return result
+
+
+def read(fd: int, *, flows: bool = True) -> Snapshot:
+    """The page behind a descriptor. flows False: none are read. PageError."""
+    try:
+        _page.check(fd)
+        nobody = np.empty(0, schema.flow_type())
+        return Snapshot(
+            _identity(fd),
+            _status(fd),
+            _counters(fd),
+            _histograms(fd),
+            _flows(fd) if flows else nobody,
+        )
+    except OSError as error:
+        why = "its owner died while it wrote" if error.errno == errno.EBUSY else error.strerror
+        raise PageError(f"statistics page: {why}", error.errno or errno.EIO) from error
+
+
+def address(raw: bytes) -> str:
+    """ "10.0.0.1" or "fd00::1" of a record's 16 bytes."""
+    parsed = ipaddress.IPv6Address(bytes(raw))
+    return str(parsed.ipv4_mapped or parsed)
+
+
+def endpoint(raw: bytes, port: int) -> str:
+    """ "10.0.0.1:61000" or "[fd00::1]:61000"."""
+    shown = address(raw)
+    return f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"

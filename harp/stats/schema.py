@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page holds, as numpy types made from the lists that the stack was compiled with."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from harp import _page
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One line of harp_stats.h."""
+
+    name: str
+    kind: str  # "counter" or "gauge"
+    help: str
+
+    @property
+    def drop_reason(self) -> str | None:
+        """ "tcp_checksum" of "drop_tcp_checksum"; None when it counts no drops."""
+        return self.name.removeprefix("drop_") if self.name.startswith("drop_") else None
+
+
+@cache
+def statistics() -> tuple[Statistic, ...]:
+    """All of them, in the page's order."""
+    return tuple(Statistic(*each) for each in _page.statistics())
+
+
+@cache
+def drops() -> tuple[Statistic, ...]:
+    """Those that count what was thrown away."""
+    return tuple(each for each in statistics() if each.drop_reason)
+
+
+def _dtype(layout: Any) -> np.dtype[np.void]:
+    result: np.dtype[np.void] = np.dtype(layout)
+    return result
+
+
+@cache
+def counters_type() -> np.dtype[np.void]:
+    """A field per statistic."""
+    return np.dtype([(each.name, "=u8") for each in statistics()])
+
+
+@cache
+def identity_type() -> np.dtype[np.void]:
+    """struct harp_page_identity."""
+    return _dtype(_page.identity_layout())
+
+
+@cache
+def status_type() -> np.dtype[np.void]:
+    """struct harp_page_status."""
+    return _dtype(_page.status_layout())
+
+
+@cache
+def histogram_type() -> np.dtype[np.void]:
+    """struct harp_page_histogram."""
+    return _dtype(_page.histogram_layout())
+
+
+@cache
+def flow_type() -> np.dtype[np.void]:
+    """struct harp_page_flow."""
+    return _dtype(_page.flow_layout())
+
+
+@cache
+def upper_ns() -> tuple[int, ...]:
+    """The largest value that each histogram bucket but the last counts."""
+    return tuple(_page.histogram_upper_ns())

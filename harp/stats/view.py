@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables for people: instances, drops, flows; totals at the first look, rates afterwards."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from harp import _page
+from harp.output import table
+from harp.stats import schema
+from harp.stats.instance import Instance, Sight
+from harp.stats.page import endpoint, text
+from harp.stats.rates import Rates
+
+_UNITS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def amount(value: float, unit: str = "") -> str:
+    """1234567 as "1.23M"."""
+    step = 0
+    while value >= 1000 and step + 1 < len(_UNITS):
+        value /= 1000
+        step += 1
+    shown = f"{value:.0f}" if step == 0 and value == int(value) else f"{value:.3g}"
+    return f"{shown}{_UNITS[step]}{unit}" if step or unit == "" else f"{shown}{unit}"
+
+
+def span(ns: float | None) -> str:
+    """A duration in ns, us, ms or s; "-" when there is none."""
+    if not ns:
+        return "-"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.3g}{unit}"
+    return f"{ns:.0f}ns"
+
+
+def _instance_row(rates: Rates, each: Instance) -> tuple[object, ...]:
+    counters, identity = each.snapshot.counters, each.snapshot.identity
+
+    def moved(name: str, factor: int = 1) -> str:
+        per_s = rates.per_s(name)
+        return amount(float(counters[name]) * factor if per_s is None else per_s * factor)
+
+    drops = rates.drops_per_s() if rates.before is not None else each.snapshot.drops()
+    return (
+        each.name,
+        identity.label or each.comm,
+        each.pid,
+        int(counters["tcp_conns"]),
+        moved("rx_packets"),
+        moved("tx_packets"),
+        moved("rx_bytes", 8),
+        moved("tx_bytes", 8),
+        moved("tcp_retransmits"),
+        amount(sum(drops.values())),
+        span(rates.quantile_ns("tcp_rtt", 0.5)),
+        span(rates.quantile_ns("tcp_rtt", 0.99)),
+        span(rates.quantile_ns("message_latency", 0.5)),
+        span(rates.quantile_ns("message_latency", 0.99)),
+    )
+
+
+def instances(seen: Sequence[tuple[Rates, Instance]], *, live: bool) -> Table:
+    """A line per instance."""
+    per = "/s" if live else ""
+    title = "HARP instances" + ("" if live else ", since their start")
+    bits = "bit/s" if live else "bits"
+    columns = (
+        "nic/queue", "label", "pid", "conns", f"rx pkts{per}", f"tx pkts{per}",
+        f"rx {bits}", f"tx {bits}", f"retrans{per}", f"drops{per}",
+        "rtt p50", "p99", "msg p50", "p99",
+    )  # fmt: skip
+    return table(title, columns, (_instance_row(rates, each) for rates, each in seen))
+
+
+def drops(seen: Iterable[tuple[Rates, Instance]], *, live: bool) -> Table | None:
+    """Why packets were thrown away; None when none were."""
+    helps = {each.drop_reason: each.help for each in schema.drops()}
+    rows = []
+    for rates, each in seen:
+        found = rates.drops_per_s() if live else each.snapshot.drops()
+        for reason, count in sorted(found.items(), key=lambda pair: -pair[1]):
+            rows.append((each.name, each.pid, reason, amount(count), helps.get(reason, "")))
+    if not rows:
+        return None
+    result = table(
+        "Drops", ("nic/queue", "pid", "reason", "per s" if live else "count", "what"), rows
+    )
+    for index in (2, 4):
+        result.columns[index].justify = "left"
+    result.columns[4].no_wrap = False
+    return result
+
+
+def notes(sight: Sight) -> list[Text]:
+    """What owners say, who has ended, and what is wrong with pages."""
+    lines = []
+    for each in sight.instances:
+        status = each.snapshot.status
+        if status.note:
+            lines.append(Text(f"{each.name} (process {each.pid}): {status.note}", "yellow"))
+        if status.ended:
+            lines.append(Text(f"{each.name} (process {each.pid}) has ended", "yellow"))
+        if status.flows_hidden:
+            lines.append(
+                Text(
+                    f"{each.name}: {status.flows_hidden} of {status.flows_open} connections have "
+                    "no record: the page is too small"
+                )
+            )
+    return lines
+
+
+def all_counters(each: Instance) -> Table:
+    """Every statistic that isn't 0, with its meaning."""
+    counters = each.snapshot.counters
+    rows = [
+        (one.name, int(counters[one.name]), one.help)
+        for one in schema.statistics()
+        if counters[one.name]
+    ]
+    result = table(f"{each.name}, process {each.pid}", ("statistic", "value", "what"), rows)
+    result.columns[2].justify = "left"
+    result.columns[2].no_wrap = False
+    return result
+
+
+def stats_view(
+    sight: Sight, seen: Sequence[tuple[Rates, Instance]], *, live: bool
+) -> RenderableType:
+    """The whole of `harpctl stats`."""
+    parts: list[RenderableType] = [instances(seen, live=live)]
+    lost = drops(seen, live=live)
+    if lost is not None:
+        parts += ["", lost]
+    return Group(*parts, *notes(sight))
+
+
+def _flow_cells(each: Instance, flow: np.void) -> dict[str, object]:
+    threshold = int(flow["ssthresh_bytes"])
+    return {
+        "local": endpoint(flow["local_addr"].tobytes(), int(flow["local_port"])),
+        "remote": endpoint(flow["remote_addr"].tobytes(), int(flow["remote_port"])),
+        "state": _page.state_name(int(flow["state"])),
+        "nic/queue": each.name,
+        "lane": text(flow["label"]) or "-",
+        "cc": _page.congestion_name(int(flow["congestion"])),
+        "cwnd": amount(int(flow["cwnd_bytes"])),
+        "ssthresh": "-" if threshold >= 1 << 30 else amount(threshold),
+        "in flight": amount(int(flow["in_flight_bytes"])),
+        "srtt": span(int(flow["srtt_ns"])),
+        "rttvar": span(int(flow["rttvar_ns"])),
+        "retrans": int(flow["retransmits"]),
+        "lost": int(flow["lost_segs"]),
+        "timeouts": int(flow["rto_count"]),
+        "unsent": amount(int(flow["unsent_bytes"])),
+        "unread": amount(int(flow["unread_bytes"])),
+        "acked": amount(int(flow["acked_bytes"])),
+        "received": amount(int(flow["received_bytes"])),
+        "pid": each.pid,
+    }
+
+
+_FLOW_COLUMNS = (
+    "local", "remote", "state", "nic/queue", "lane", "cwnd", "in flight", "srtt", "retrans",
+    "unsent", "pid",
+)  # fmt: skip
+_FLOW_COLUMNS_WIDE = (
+    "local", "remote", "state", "nic/queue", "lane", "cc", "cwnd", "ssthresh", "in flight", "srtt",
+    "rttvar", "retrans", "lost", "timeouts", "unsent", "unread", "acked", "received", "pid",
+)  # fmt: skip
+_LEFT = ("local", "remote", "state", "nic/queue", "lane", "cc")
+
+
+def flows_view(sight: Sight, *, wide: bool = False) -> RenderableType:
+    """The whole of `harpctl flows`."""
+    columns = _FLOW_COLUMNS_WIDE if wide else _FLOW_COLUMNS
+    cells = [_flow_cells(each, flow) for each in sight.instances for flow in each.snapshot.flows]
+    result = table("HARP connections", columns, ([row[name] for name in columns] for row in cells))
+    for name, column in zip(columns, result.columns, strict=True):
+        column.justify = "left" if name in _LEFT else "right"
+    return Group(result, *notes(sight))
