@@ -14,7 +14,7 @@ from rich.text import Text
 from harp import config as settings
 from harp import output as console
 from harp.config import document, reference, report
-from harp.config.load import build
+from harp.config.loading import build
 from harp.config.problems import ConfigError
 from harp.errors import Exit, HarpError
 from harp.options import output_option

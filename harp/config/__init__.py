@@ -2,10 +2,10 @@
 """HARP's settings: the list of keys, harp.toml, the environment, and what they make together."""
 
 from harp.config.keys import DEFAULT_FILE, Key, Reader, Type, all_keys, find
-from harp.config.load import file_of, load, parse
+from harp.config.loading import file_of, load, parse
 from harp.config.model import Config, DaemonConfig, MetricsConfig, NicConfig, Source, Value
 from harp.config.problems import ConfigError, Problem
-from harp.config.reload import Change, Reload, reload
+from harp.config.reloading import Change, Reload, reload
 
 __all__ = [
     "DEFAULT_FILE",

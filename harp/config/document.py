@@ -17,6 +17,8 @@ from harp.errors import Exit
 
 # A hundred times what one with 32 NICs needs, and nothing that takes the parser a second.
 FILE_BYTES_MAX = 256 * 1024
+# What tomllib does with a dotted key grows with the square of its parts, in time and in memory.
+_DOTS_MAX = 100
 _AT = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
@@ -88,6 +90,9 @@ def _syntax(file: str, text: str, error: tomllib.TOMLDecodeError) -> ConfigError
 
 def parse(file: str, text: str, warnings: tuple[str, ...] = ()) -> Document:
     """The document in text, called file in messages. ConfigError says where its syntax is wrong."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _DOTS_MAX and not line.lstrip().startswith("#"):
+            raise _refuse(f"{file}:{number}:1", f"has more than {_DOTS_MAX} dots in a line")
     try:
         tree = tomllib.loads(text)
         return Document(file, tree, positions(text), warnings)

@@ -150,6 +150,13 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def nearest_variable(name: str) -> str | None:
+    """The variable that was meant; what all have in common makes none of them near."""
+    names = [known.removeprefix(VARIABLE_PREFIX) for known in by_name()]
+    found = nearest(name.removeprefix(VARIABLE_PREFIX), names)
+    return VARIABLE_PREFIX + found.upper() if found else None
+
+
 def find(text: str) -> Key | None:
     """The key that people mean by tcp.ecn, HARP_ECN, or ecn where only one table has it."""
     named = by_name().get(text)

@@ -13,7 +13,7 @@ Setting = bool | int | str | tuple[str, ...] | tuple[int, ...]
 
 _RSS = re.compile(r"toeplitz:((?:[0-9a-fA-F]{2}){40,64})(?::([0-9]{1,5}(?:,[0-9]{1,5}){0,511}))?")
 _IFNAME = re.compile(r"[^\s/:]{1,15}")
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_RANGE = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
 
 
 def quote(value: object) -> str:
@@ -28,7 +28,7 @@ def quote(value: object) -> str:
 
 def _number(text: str, key: Key) -> int:
     # Not int(): "+1", "1_000", " 1 " and digits of other scripts are no numbers here, nor in C.
-    if not re.fullmatch(r"[0-9]{1,20}", text):
+    if not re.fullmatch(r"0*[0-9]{1,20}", text):
         raise ValueError(f"must be {key.accepts}")
     return _in_range(int(text), key)
 

@@ -15,6 +15,7 @@ from harp.config.keys import (
     find,
     global_keys,
     nearest,
+    nearest_variable,
     nic_keys,
 )
 from harp.config.model import Config, Source, Value, frozen
@@ -41,8 +42,8 @@ def _from_environment(
             continue
         key = by_name().get(name)
         if key is None:
-            hint = nearest(name, by_name())
-            advice = f": did you mean {hint.upper()}?" if hint else ""
+            hint = nearest_variable(name)
+            advice = f": did you mean {hint}?" if hint else ""
             shown = values.quote(name)[1:-1]
             warnings.append(f"{_ENVIRONMENT}: {shown} is unknown and ignored{advice}")
         elif text and key.readers & readers:
@@ -58,10 +59,10 @@ def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> 
     for name, text in settings.items():
         key = find(name)
         if key is None or key.variable is None:
-            names = [k.place for k in global_keys() if k.table] + list(by_name())
-            hint = nearest(name, names)
-            known = next((n for n in names if n.lower() == hint), None)
-            advice = f"did you mean {known}?" if known else "`harpctl config show` lists the keys"
+            hint = nearest(name, [k.place for k in global_keys() if k.table])
+            if name.startswith(VARIABLE_PREFIX):
+                hint = nearest_variable(name)
+            advice = f"did you mean {hint}?" if hint else "`harpctl config show` lists the keys"
             shown = values.quote(name)[1:-1]
             problems.append(Problem(_COMMAND_LINE, shown, f"is an unknown key: {advice}"))
             continue

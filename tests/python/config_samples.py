@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Good and bad values of every key, by its type: tests go through all of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+from harp.config import keys
+from harp.config.keys import CORE_MAX, Key, Type
+
+KEY40 = "6d5a" * 20
+# Texts that mean something: what they may be is not said by their type.
+MEANINGFUL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "HARP_SOCKET": (("", "/run/x.sock", "/y"), ("x.sock", "./x", "~/x")),
+    "HARP_RUN_DIR": (("/run/harp", "/"), ("run", "../harp")),
+    "HARP_LIBDIR": (("", "/opt/harp", "/"), ("opt", "./lib")),
+    "HARP_METRICS_ADDRESS": (
+        ("127.0.0.1", "::", "0.0.0.0", "fe80::1"),
+        ("localhost", "1.2.3", "1.2.3.4:80", "::1/64", "256.1.1.1"),
+    ),
+    "HARP_RSS": (
+        (
+            "",
+            "unknown",
+            f"toeplitz:{KEY40}",
+            f"toeplitz:{KEY40}:0,1,2,3",
+            f"toeplitz:{KEY40 * 1}6d",
+        ),
+        (
+            "toeplitz",
+            "toeplitz:",
+            "toeplitz:6d5a",
+            f"toeplitz:{KEY40[1:]}",
+            f"toeplitz:{KEY40}:",
+            f"toeplitz:{KEY40}:0,",
+            f"toeplitz:{KEY40}:a",
+            f"toeplitz:{KEY40 * 2}",
+            "UNKNOWN",
+            "none ",
+        ),
+    ),
+    "IFNAME": (
+        ("eth1", "enp3s0f0np0", "a", "veth.100"),
+        ("a/b", "a b", "a:1", ".", "..", "a\u00a0b"),
+    ),
+}
+MEANINGFUL["RSS"] = MEANINGFUL["HARP_RSS"]
+
+
+def identity(key: Key) -> str:
+    """For pytest's ids."""
+    return key.place
+
+
+def good(key: Key) -> Iterator[Any]:
+    """Values as TOML has them: the bounds, and one in between."""
+    match key.type:
+        case Type.BOOL:
+            yield from (True, False)
+        case Type.U32 | Type.MS | Type.US:
+            yield from (key.min, key.max, (key.min + key.max) // 2)
+        case Type.CHOICE:
+            yield from key.words
+        case Type.TEXT:
+            if key.name in MEANINGFUL:
+                yield from MEANINGFUL[key.name][0]
+            else:
+                yield from ("x" * max(key.min, 1), "x" * key.max, 'a "b" \\c', "é")
+        case Type.LIST:
+            yield from ([], ["a"], ["a", "1001", "*"], [f"u{i}" for i in range(key.max)])
+        case Type.CORES:
+            yield from (
+                "",
+                "0",
+                "7,3",
+                "2,4-7",
+                str(CORE_MAX - 1),
+                [],
+                [5, 4],
+                list(range(key.max)),
+            )
+        case Type.PORTS:
+            yield from (f"{key.min}-{key.max}", "61000-61000", "2000-3000")
+
+
+def bad(key: Key) -> Iterator[Any]:
+    """Values of the wrong kind, and such as only just miss."""
+    yield from (1.5, {"a": 1}, [[1]], ["a", 1], [True])
+    match key.type:
+        case Type.BOOL:
+            yield from (0, 1, "true", "yes", "")
+        case Type.U32 | Type.MS | Type.US:
+            yield from (key.max + 1, -1, 2**63, True, str(key.max), "", "many", [key.max])
+            if key.min:
+                yield key.min - 1
+        case Type.CHOICE:
+            yield from ("", "nonsense", key.words[0].upper(), key.unit, f"{key.words[0]} ", 1, True)
+            yield [key.words[0]]
+        case Type.TEXT:
+            yield from ("x" * (key.max + 1), "a\nb", "a\x00b", "a\x7fb", "é" * key.max, 1, True, [])
+            if key.min:
+                yield ""
+            yield from MEANINGFUL.get(key.name, ((), ()))[1]
+        case Type.LIST:
+            yield from ("a", "", 1, [""], ["a b"], ["a,b"], ["a\nb"], ["x" * 64])
+            yield [f"u{i}" for i in range(key.max + 1)]
+        case Type.CORES:
+            yield from (
+                "1,",
+                ",1",
+                "4-2",
+                "1-",
+                "-1",
+                "1--2",
+                "1,1",
+                "0-3,2",
+                "a",
+                " 1",
+                "1 ",
+                "+1",
+            )
+            yield from (str(CORE_MAX), f"0-{CORE_MAX}", f"0-{key.max}", "1_0", "٣", 1, True)
+            yield from ([1, 1], [-1], [CORE_MAX], list(range(key.max + 1)), ["1"], [1.0])
+        case Type.PORTS:
+            yield from ("", "61000", "61000-", "-61000", "65535-61000", "1-2", "61000-65536", 61000)
+            yield from ("61000 - 65535", "61000-65535-", [61000, 65535], f"{key.min - 1}-{key.max}")
+
+
+def texts(key: Key) -> st.SearchStrategy[str]:
+    """Texts near to what the key takes, good and bad, for the two parsers to agree on."""
+    number = st.integers(0, max(2 * key.max, 10)).map(str)
+    near = st.text("0123456789-,+ x_", max_size=12)
+    words = st.sampled_from([*(key.words or ("x",)), "", key.unit or "x"])
+    anything = st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\x00\n"), max_size=8
+    )
+    return st.one_of(number, near, words, anything)
+
+
+def settings(key: Key) -> st.SearchStrategy[Any]:
+    """Good values, as Python has them once they are read."""
+    match key.type:
+        case Type.BOOL:
+            return st.booleans()
+        case Type.U32 | Type.MS | Type.US:
+            return st.integers(key.min, key.max)
+        case Type.CHOICE:
+            return st.sampled_from(key.words)
+        case Type.LIST:
+            word = st.text(
+                st.characters(
+                    exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp"], exclude_characters=","
+                ),
+                min_size=1,
+                max_size=63,
+            )
+            return st.lists(word, max_size=key.max).map(tuple)
+        case Type.CORES:
+            cores = st.lists(st.integers(0, CORE_MAX - 1), unique=True, max_size=key.max)
+            return cores.map(tuple)
+        case Type.PORTS:
+            ports = st.tuples(st.integers(key.min, key.max), st.integers(key.min, key.max))
+            return ports.map(lambda pair: (min(pair), max(pair)))
+    if key.name in MEANINGFUL:
+        return st.sampled_from(MEANINGFUL[key.name][0])
+    text = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=key.max // 4)
+    return text.filter(lambda value: len(value) >= key.min)
+
+
+TABLE_KEYS = [key for key in keys.all_keys() if key.table]
+JOB_KEYS = [key for key in keys.global_keys() if keys.Reader.JOB in key.readers]

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp.toml with every kind of error: each named with its place, all of them at once."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harp import config
+from harp.config import keys
+from harp.config.document import FILE_BYTES_MAX
+from harp.errors import Exit
+
+NOBODY = 65534
+
+# What is written -> the whole line that is said of it.
+MISTAKES = [
+    ('[jobs]\npath = "xdp"\n', "f:1:1: jobs is an unknown table: did you mean job?"),
+    (
+        "[zebra]\n",
+        "f:1:1: zebra is an unknown table: there are job, daemon, drive, tcp, metrics, nic",
+    ),
+    ("\nframes = 8192\n", "f:2:1: frames belongs into the table [job]"),
+    (
+        "colour = 1\n",
+        "f:1:1: colour is an unknown key: there are job, daemon, drive, tcp, metrics, nic",
+    ),
+    ("tcp = 1\n", "f:1:1: tcp must be a table: [tcp], and beneath it congestion = ..."),
+    ("[[job]]\nframes = 8192\n", "f:1:1: job must be a table: [job], and beneath it path = ..."),
+    ("[tcp]\n  enc = 1\n", "f:2:3: tcp.enc is an unknown key: did you mean ecn?"),
+    ('[job]\necn = "off"\n', "f:2:1: job.ecn is an unknown key: did you mean tcp.ecn?"),
+    (
+        "[metrics]\nxyzzy = 1\n",
+        "f:2:1: metrics.xyzzy is an unknown key: [metrics] has address, port",
+    ),
+    (
+        "[job]\nframes = 1023\n",
+        "f:2:1: job.frames = 1023: must be a whole number of frames from 1024 to 1048576",
+    ),
+    (
+        '[job]\nframes = "8192"\n',
+        'f:2:1: job.frames = "8192": must be a whole number of frames from 1024 to 1048576: '
+        "write 8192 without quotes",
+    ),
+    ('[daemon]\nprepare = "true"\n', "write true without quotes"),
+    ('[job]\npath = "xpd"\n', "must be one of auto, xdp, kernel; did you mean xdp?"),
+    ("job.path = 1\n", "f:1:1: job.path = 1: must be one of auto, xdp, kernel"),
+    ("job = {path = 1}\n", "f:1:8: job.path = 1: must be one of auto, xdp, kernel"),
+    ("[job.path]\nx = 1\n", "f:1:1: job.path = a table: must be one of auto, xdp, kernel"),
+    (
+        '[nic]\nifname = "eth0"\n',
+        "f:1:1: nic must be an array of tables: write [[nic]], once for each",
+    ),
+    ("nic = [1]\n", "f:1:1: nic must be an array of tables: write [[nic]], once for each"),
+    ("[[nic]]\n[[nic]]\n", 'f:2:1: nic needs ifname = "..."'),
+    (
+        '[[nic]]\nifname = "a"\n[[nic]]\nifname = "a"\n',
+        'f:4:1: nic.ifname = "a": line 2 has it already',
+    ),
+    ("[[nic]]\n" * 33, "f:1:1: nic comes 33 times, and 32 are allowed"),
+    (
+        '[[nic]]\nifname = "a"\nqueue = 3\n',
+        "f:3:1: nic.queue is an unknown key: did you mean queues?",
+    ),
+    (
+        '[[nic]]\nifname = "a"\nirq_cores = "1"\n',
+        'f:3: nic.irq_cores has no effect without irq_affinity = "cores"',
+    ),
+    (
+        '[[nic]]\nifname = "a"\nirq_affinity = "cores"\n',
+        'f:3: nic.irq_affinity = "cores" needs irq_cores',
+    ),
+    (
+        '[[nic]]\nifname = "a"\ncoalesce_tx_us = 1\n',
+        'f:3: nic.coalesce_tx_us has no effect without coalesce = "set"',
+    ),
+    (
+        '[[nic]]\nifname = "a"\nqueues = 2\nlease_queues = "1-2"\n',
+        "f:4: nic.lease_queues names queue 2, and queues = 2 numbers them 0 to 1",
+    ),
+    (
+        '[tcp]\necn = "off"\ncongestion = "dctcp"\n',
+        "f:2: tcp.ecn congestion = dctcp needs ECN: ecn must not be off",
+    ),
+    (
+        "[job]\nport_min = 65000\nport_max = 64000\n",
+        "f:3: job.port_max port_min = 65000 is above port_max = 64000",
+    ),
+    ("[job]\nport_max = 1024\n", "f:2: job.port_max port_min = 61000 is above port_max = 1024"),
+    ("[job\n", "f:1:5: Expected ']' at the end of a table declaration (TOML syntax)"),
+    ("[job]\npath = \n", "f:2:8: Invalid value (TOML syntax)"),
+    ('[job]\npath = "x', "f:2:1: Unterminated string at the end of the file"),
+    ("[job]\n[job]\n", "f:2:5: Cannot declare ('job',) twice (TOML syntax)"),
+    ('[job]\npath = "xdp"\npath = "xdp"\n', "f:3:13: Cannot overwrite a value (TOML syntax)"),
+    ("a = 1\x00\n", "f:1:6: "),
+    ("[job]\nframes = 08192\n", "f:2:11: "),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_a_mistake_is_named(text: str, said: str) -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        config.parse(text, "f")
+    assert any(said in str(problem) for problem in caught.value.problems), str(caught.value)
+    assert caught.value.code == Exit.FAILURE
+
+
+def test_everything_is_said_at_once_from_top_to_end() -> None:
+    good_lines = ("[job]\n", "[daemon]\n")
+    text = (
+        "stray = 1\n"
+        "[job]\n"
+        "frames = 1\n"
+        'path = "pigeon"\n'
+        "whatever = true\n"
+        "[daemon]\n"
+        'run_dir = "relative"\n'
+        "[demon]\n"
+        "[[nic]]\n"
+        "queues = -1\n"
+    )
+    with pytest.raises(config.ConfigError) as caught:
+        config.parse(text, "f", environ={"HARP_ECN": "maybe", "HARP_SPIN_US": "1.5"})
+    places = [problem.place for problem in caught.value.problems]
+    wrong = [n for n, line in enumerate(text.splitlines(True), 1) if line not in good_lines]
+    assert places == [f"f:{line}:1" for line in wrong] + ["environment"] * 2
+    assert str(caught.value).count("\n") == len(places) - 1
+
+
+def test_what_the_environment_says_wrong_is_said_with_broken_syntax_too(tmp_path: Path) -> None:
+    file = tmp_path / "harp.toml"
+    file.write_text("[job\n")
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(file, {"HARP_FRAMES": "1"}, settings={"ecn": "x"})
+    assert [problem.key for problem in caught.value.problems] == ["", "tcp.ecn", "HARP_FRAMES"]
+
+
+def test_an_unknown_variable_is_a_warning_with_the_nearest() -> None:
+    found = config.parse("", environ={"HARP_FRAME": "1", "HARPSICHORD": "1", "HARP_\x1b": "1"})
+    assert found.warnings == (
+        "environment: HARP_FRAME is unknown and ignored: did you mean HARP_FRAMES?",
+        "environment: HARP_\\u001b is unknown and ignored",
+    )
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    """harpd's own environment must not hide what the file says to jobs."""
+    environ = {"HARP_FRAMES": "nonsense", "HARP_LOG_LEVEL": "debug", "HARP_SEEDS": "nonsense"}
+    found = config.load(_empty(), environ, readers=config.Reader.DAEMON)
+    assert found["HARP_LOG_LEVEL"] == "debug"
+    assert found["HARP_FRAMES"] == 8192
+
+
+def _empty() -> Path:
+    return Path(__file__).resolve().parents[2] / "conf" / "harp.toml"
+
+
+def test_a_command_line_beats_all_and_is_checked() -> None:
+    found = config.load(
+        _empty(), {"HARP_ECN": "off"}, settings={"tcp.ecn": "request", "HARP_FRAMES": "1024"}
+    )
+    assert (found["HARP_ECN"], found["HARP_FRAMES"]) == ("request", 1024)
+    assert found.values["HARP_ECN"].source.kind == "command line"
+    wrong = {"tcp.ecm": "x", "nic.queues": "1", "frames": "1", "zzz": "", "HARP_FRAMEZ": "1"}
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(_empty(), {}, settings=wrong)
+    assert [str(problem) for problem in caught.value.problems] == [
+        "command line: tcp.ecm is an unknown key: did you mean tcp.ecn?",
+        "command line: nic.queues is an unknown key: `harpctl config show` lists the keys",
+        'command line: job.frames = "1": must be a whole number of frames from 1024 to 1048576',
+        "command line: zzz is an unknown key: `harpctl config show` lists the keys",
+        "command line: HARP_FRAMEZ is an unknown key: did you mean HARP_FRAMES?",
+    ]
+
+
+# --------------------------------------------------------------------------------------------------
+# Files that are none, or no good ones.
+#
+def refused(path: Path) -> config.ConfigError:
+    """What load() says of a file that it can't use; quickly, whatever it is."""
+    before = time.monotonic()
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(path, {})
+    assert time.monotonic() - before < 10
+    (problem,) = caught.value.problems
+    assert problem.place.startswith(str(path))
+    assert len(str(problem)) < 400
+    assert str(problem).isprintable()
+    return caught.value
+
+
+HOSTILE: list[tuple[str, bytes, str]] = [
+    ("a null byte", b"[job]\x00\n", ":1:6: "),
+    ("only null bytes", bytes(1000), ":1:1: "),
+    ("10 MB", b"#" * 10_000_000, "is larger than 256 KiB"),
+    ("10 MB of lines", b"[job]\n" * 1_700_000, "is larger than 256 KiB"),
+    ("arrays in arrays", b"a = " + b"[" * 100_000, "is nested too deeply"),
+    ("tables in tables", b"a = " + b"{b = " * 40_000, "is nested too deeply"),
+    ("UTF-16", '[job]\npath = "xdp"\n'.encode("utf-16"), "is UTF-16: save it as UTF-8"),
+    ("UTF-16 without a mark", "[job]\n".encode("utf-16-le"), ":1:2: "),
+    ("a byte order mark", b"\xef\xbb\xbf[job]\n", "begins with a byte order mark"),
+    ("Latin-1", b'[job]\nifname = "\xe9"\n', ":2:11: byte 0xe9 is not UTF-8"),
+    ("an overlong encoding", b"[job]\n# \xc0\xaf\n", ":2:3: byte 0xc0 is not UTF-8"),
+    ("a surrogate", b"# \xed\xa0\x80\n", ":1:3: byte 0xed is not UTF-8"),
+    ("an ELF file", Path(sys.executable).resolve().read_bytes()[:100_000], ":1:"),
+    ("a lone carriage return", b"[job]\rx = 1\n", ":1:6: "),
+    ("a number without end", b"[job]\nframes = " + b"9" * 200_000, ""),
+    ("a long key", b"[job]\n" + b"x" * 200_000 + b" = 1\n", ":2:1: job.xxx"),
+    ("a long value", b'[job]\npath = "' + b"x" * 200_000 + b'"\n', ":2:1: job.path ="),
+    ("terminal escapes", b'[job]\npath = "\\u001b[2J\\u009b"\n', r"\u001b[2J\x9b"),
+    ("a key of escapes", b'[job]\n"\\u001b]0;x\\u0007" = 1\n', ":2:1: job."),
+    ("dots", b"#\na" + b".a" * 3000 + b" = 1\n", ":2:1: has more than 100 dots in a line"),
+    ("a few dots", b"# " + b"." * 9000 + b"\na" + b".a" * 99 + b" = 1\n", ":2:1: a is an unknown"),
+]
+
+
+@pytest.mark.parametrize(("content", "said"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
+def test_hostile_contents(content: bytes, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "harp.toml"
+    file.write_bytes(content)
+    assert said in str(refused(file))
+
+
+@pytest.mark.parametrize(
+    "piece", [".a", "[[nic]]\n", "[[nic.b]]\n", "a.b={}\n", '"', "''", "[", "{", "#\n", " ", "\\"]
+)
+def test_as_much_as_fits_of_anything_is_read_or_refused_quickly(piece: str, tmp_path: Path) -> None:
+    file = tmp_path / "harp.toml"
+    for before in ("", "a", "a = ", "[[nic]]\n"):
+        text = before + piece * ((FILE_BYTES_MAX - 10) // len(piece))
+        file.write_text(text)
+        began = time.monotonic()
+        try:
+            config.load(file, {})
+        except config.ConfigError:
+            assert not text.isspace()
+        assert time.monotonic() - began < 10
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    assert "Is a directory" in str(refused(tmp_path))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "is no regular file" in str(refused(pipe)), "and nobody waited for a writer"
+    assert "is no regular file" in str(refused(Path("/dev/zero")))
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert "Too many levels of symbolic links" in str(refused(loop))
+    assert "File name too long" in str(refused(tmp_path / ("x" * 300)))
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    error = refused(tmp_path / "harp.toml")
+    assert error.code == Exit.MISSING
+    assert "harpctl config init" in str(error)
+    with pytest.raises(config.ConfigError):
+        config.load(environ={"HARP_CONFIG": str(tmp_path / "harp.toml")})
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "nothing")
+    assert refused(dangling).code == Exit.MISSING
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "Not a directory" in str(refused(file / "harp.toml"))
+
+
+def test_the_default_file_alone_may_be_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("harp.config.loading.DEFAULT_FILE", str(tmp_path / "harp.toml"))
+    found = config.load(environ={})
+    assert found.file == ""
+    assert all(value.source.kind == "default" for value in found.values.values())
+    (tmp_path / "harp.toml").write_text("[job]\nframes = 1024\n")
+    assert config.load(environ={})["HARP_FRAMES"] == 1024
+
+
+@pytest.mark.usefixtures("need_root")
+def test_unreadable_says_who_may_not(tmp_path: Path) -> None:
+    file = tmp_path / "harp.toml"
+    file.write_text("")
+    file.chmod(0o600)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == "root" and folder.name.startswith("pytest"):
+            folder.chmod(0o755)
+    code = (
+        "import os, sys\n"
+        "from harp import config\n"
+        f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+        "try:\n"
+        "    config.load(sys.argv[1], {})\n"
+        "except config.ConfigError as error:\n"
+        "    print(int(error.code), error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{Exit.PRIVILEGE.value} {file}: may not be read by this user\n"
+
+
+def test_a_file_that_everybody_may_write_is_worth_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "harp.toml"
+    file.write_text("")
+    file.chmod(0o666)
+    (warning,) = config.load(file, {}).warnings
+    assert "chmod o-w" in warning
+    file.chmod(0o644)
+    assert config.load(file, {}).warnings == ()
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
+@settings(deadline=None, max_examples=300)
+def test_no_text_is_more_than_a_config_error(text: str) -> None:
+    for prefix in ("", "[job]\n", "[[nic]]\n", "[job]\npath = "):
+        with contextlib.suppress(config.ConfigError):
+            config.parse(prefix + text)
+
+
+fragments = st.sampled_from(
+    [
+        *(f"[{name}]" for name in keys.tables()),
+        "[[nic]]",
+        *(f"{key.key} = " for key in keys.all_keys() if key.table),
+        "\n",
+        '"a"',
+        "1",
+        "true",
+        "[1,",
+        "]",
+        "{a = 1}",
+        "'''x\n'''",
+        "# c\n",
+        ".",
+        ",",
+        "1979-05-27",
+        "inf",
+    ]
+)
+
+
+@given(st.lists(fragments, max_size=20))
+@settings(deadline=None, max_examples=500)
+def test_no_heap_of_fragments_is_more_than_a_config_error(parts: list[str]) -> None:
+    text = "".join(parts)
+    try:
+        found = config.parse(text, "f")
+    except config.ConfigError as error:
+        lines = text.count("\n") + 1
+        for problem in error.problems:
+            line = int(problem.place.split(":")[1])
+            assert 1 <= line <= lines + 1
+    else:
+        assert len(found.values) == len(keys.global_keys())

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every key: what it takes and refuses, and that TOML, variables and the plugin agree on it."""
+
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_samples import JOB_KEYS, MEANINGFUL, TABLE_KEYS, bad, good, identity, settings, texts
+from hypothesis import HealthCheck, given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+
+from harp import config
+from harp.config import document, keys, values
+from harp.config.keys import Key, Type
+from harp.config.model import DaemonConfig, MetricsConfig, NicConfig
+
+
+def toml(value: Any) -> str:
+    """A value as TOML; JSON's strings, numbers and arrays are TOML's too."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
+
+
+def text_of(key: Key, value: Any) -> str:
+    """A file that sets one key, on line 3 at the latest."""
+    if key.table != keys.NIC_TABLE:
+        return f"\n[{key.table}]\n{key.key} = {toml(value)}\n"
+    name = "" if key.key == "ifname" else 'ifname = "e"\n'
+    return f"[[nic]]\n{name}{key.key} = {toml(value)}\n"
+
+
+def value_in(found: config.Config, key: Key) -> config.Value:
+    if key.table == keys.NIC_TABLE:
+        return found.nic_values[0][key.key]
+    return found.values[key.name]
+
+
+def companions(key: Key, text: str) -> str:
+    """What a value needs beside it to be good."""
+    needs = {
+        "coalesce_rx_us": 'coalesce = "set"\n',
+        "coalesce_tx_us": 'coalesce = "set"\n',
+        "irq_cores": 'irq_affinity = "cores"\n',
+    }
+    extra = needs.get(key.key, "")
+    if key.key == "irq_affinity" and '"cores"' in text:
+        extra = "irq_cores = [1]\n"
+    if key.key == "irq_cores" and ("= []" in text or '= ""' in text):
+        extra = ""
+    if key.key == "port_min":
+        extra = "port_max = 65535\n"
+    elif key.key == "port_max":
+        extra = "port_min = 1024\n"
+    return text + extra
+
+
+@pytest.mark.parametrize("key", TABLE_KEYS, ids=identity)
+def test_good_values_are_read(key: Key) -> None:
+    for value in good(key):
+        found = config.parse(companions(key, text_of(key, value)))
+        read = value_in(found, key)
+        assert read.source.kind == "file"
+        assert read.source.line in (2, 3)
+        assert values.from_toml(value, key) == read.value
+        assert values.from_text(read.text, key) == read.value
+
+
+@pytest.mark.parametrize("key", TABLE_KEYS, ids=identity)
+def test_bad_values_are_named(key: Key) -> None:
+    """The line says where, which key, what was found and what would do."""
+    for value in bad(key):
+        text = text_of(key, value)
+        with pytest.raises(config.ConfigError) as caught:
+            config.parse(text, "f.toml")
+        line = 1 + text[: text.index(f"{key.key} = ")].count("\n")
+        problem = caught.value.problems[0]
+        assert problem.place == f"f.toml:{line}:1", value
+        assert problem.key == key.place
+        assert "must be" in problem.message
+        assert len(caught.value.problems) == 1
+        assert all(c.isprintable() for c in str(problem))
+        assert len(str(problem)) < 400
+
+
+@pytest.mark.parametrize("key", [key for key in TABLE_KEYS if key.variable], ids=identity)
+def test_a_variable_beats_the_file_and_the_file_the_default(key: Key) -> None:
+    several = [values.from_toml(value, key) for value in good(key)]
+    in_file, in_environment = [value for value in several if values.to_text(value, key)][:2]
+    text = companions(key, f"[{key.table}]\n{key.key} = {values.to_toml(in_file, key)}\n")
+    assert config.parse("").values[key.name] == config.Value(key, values.preset(key))
+    assert config.parse(text).values[key.name].value == in_file
+    environ = {key.name: values.to_text(in_environment, key)}
+    found = config.parse(text, environ=environ).values[key.name]
+    assert found.value == in_environment
+    assert found.source.kind == "environment"
+    unset = config.parse(text, environ={key.name: ""}).values[key.name]
+    assert unset.value == in_file, "an empty variable is an unset one"
+
+
+@pytest.mark.parametrize("key", keys.global_keys(), ids=identity)
+def test_a_bad_variable_is_named(key: Key) -> None:
+    for value in bad(key):
+        if not isinstance(value, str) or not value or key.type is Type.LIST:
+            continue
+        if key.type in (Type.U32, Type.MS, Type.US) and value == str(key.max):
+            continue  # a text is what variables have
+        if key.type is Type.BOOL and value == "true":
+            continue
+        with pytest.raises(config.ConfigError) as caught:
+            config.parse("", environ={key.name: value})
+        (problem,) = caught.value.problems
+        assert problem.place == "environment"
+        assert problem.key == key.name
+        assert "must be" in problem.message
+
+
+def test_a_bad_word_of_a_list_variable_is_named() -> None:
+    with pytest.raises(config.ConfigError, match="HARP_USERS"):
+        config.parse("", environ={"HARP_USERS": "a,b c"})
+    assert config.parse("", environ={"HARP_USERS": "a,7"})["HARP_USERS"] == ("a", "7")
+
+
+# --------------------------------------------------------------------------------------------------
+# Round trips.
+#
+@st.composite
+def files(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+    """A whole harp.toml, written in some order, and what must be read from it."""
+    wanted: dict[str, Any] = {}
+    tables: dict[str, list[str]] = {}
+    for key in draw(st.lists(st.sampled_from(keys.global_keys()), unique=True, max_size=12)):
+        if key.table and key.name not in ("HARP_PORT_MIN", "HARP_PORT_MAX", "HARP_ECN"):
+            wanted[key.name] = draw(settings(key))
+            line = f"{key.key} = {values.to_toml(wanted[key.name], key)}"
+            tables.setdefault(key.table, []).append(line)
+    nics: list[dict[str, Any]] = []
+    parts = ["\n".join([f"[{name}]", *lines]) for name, lines in tables.items()]
+    alone = (
+        "ifname",
+        "irq_cores",
+        "irq_affinity",
+        "lease_queues",
+        "coalesce_rx_us",
+        "coalesce_tx_us",
+    )
+    free = [key for key in keys.nic_keys() if key.key not in alone]
+    for name in draw(st.lists(st.sampled_from(["eth0", "eth1", "ib0"]), unique=True)):
+        nic: dict[str, Any] = {"ifname": name}
+        lines = ["[[nic]]", f'ifname = "{name}"']
+        for key in draw(st.lists(st.sampled_from(free), unique=True, max_size=5)):
+            nic[key.key] = draw(settings(key))
+            lines.append(f"{key.key} = {values.to_toml(nic[key.key], key)}")
+        nics.append(nic)
+        parts.append("\n".join(lines))
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    return (end * 2).join(part.replace("\n", end) for part in parts), wanted, nics
+
+
+@given(files())
+@limits(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_written_is_read(sample: tuple[str, dict[str, Any], list[dict[str, Any]]]) -> None:
+    text, wanted, nics = sample
+    found = config.parse(text)
+    lines = text.splitlines()
+    for name, value in found.values.items():
+        assert value.value == wanted.get(name, values.preset(value.key))
+        assert (value.source.kind == "file") == (name in wanted)
+        if name in wanted:
+            assert lines[value.source.line - 1].startswith(f"{value.key.key} = ")
+    assert len(found.nics) == len(nics)
+    for read, written in zip(found.nics, nics, strict=True):
+        assert {name: getattr(read, name) for name in written} == written
+
+
+@given(st.data())
+@limits(deadline=None)
+def test_texts_of_variables_come_back(data: st.DataObject) -> None:
+    key = data.draw(st.sampled_from(keys.all_keys()))
+    value = data.draw(settings(key))
+    assert values.from_text(values.to_text(value, key), key) == value
+
+
+@pytest.fixture(scope="module")
+def probe(build_dir: Path) -> Path:
+    return build_dir / "tests" / "unit" / "config_probe"
+
+
+@pytest.mark.parametrize("key", JOB_KEYS, ids=identity)
+def test_the_plugin_takes_what_python_takes(key: Key, probe: Path) -> None:
+    """Two parsers, one opinion: what harpctl finds good no job finds bad, nor the reverse."""
+    samples: set[str] = {value for value in [*good(key), *bad(key)] if isinstance(value, str)}
+    samples |= {values.to_text(values.from_toml(value, key), key) for value in good(key)}
+    samples |= {str(value) for value in bad(key) if type(value) is int}
+
+    @given(texts(key))
+    @limits(max_examples=200, database=None, deadline=None)
+    def collect(text: str) -> None:
+        samples.add(text)
+
+    collect()
+    tried = sorted(text for text in samples if text and "\x00" not in text)
+    arguments = [f"{key.name}={text}" for text in tried]
+    done = subprocess.run([probe, *arguments], capture_output=True, text=True, check=True)
+    verdicts = [line.split() for line in done.stdout.splitlines()]
+    assert len(verdicts) == len(tried)
+    for text, (as_variable, as_setting) in zip(tried, verdicts, strict=True):
+        try:
+            config.parse("", environ={key.name: text})
+            here = "1"
+        except config.ConfigError:
+            here = "0"
+        if key.name in MEANINGFUL and as_variable == "1":
+            continue  # what it means, the plugin finds out when it uses it
+        assert here == as_variable, text
+        if "\n" not in text and key.name not in ("HARP_DAEMON", "HARP_SOCKET"):
+            assert as_setting == as_variable, text
+
+
+# --------------------------------------------------------------------------------------------------
+# The list itself.
+#
+def test_typed_views_have_the_lists_keys() -> None:
+    for view, table in ((DaemonConfig, "daemon"), (MetricsConfig, "metrics"), (NicConfig, "nic")):
+        fields = {field.name for field in dataclasses.fields(view)}
+        assert fields == set(keys.tables()[table])
+
+
+def test_views_have_the_defaults() -> None:
+    found = config.parse('[[nic]]\nifname = "eth1"\n')
+    assert found.daemon.groups == ("harp",)
+    assert str(found.daemon.socket_path) == "/run/harp/harpd.sock"
+    assert found.metrics.port == 9747
+    assert found.nics[0].ports == (61000, 65535)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.nics[0].queues = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        found.values["HARP_FRAMES"] = found.values["HARP_PATH"]  # type: ignore[index]
+
+
+def test_the_list_is_consistent() -> None:
+    places = [key.place for key in keys.all_keys()]
+    assert len(set(places)) == len(places)
+    for key in keys.all_keys():
+        if key.name != "IFNAME":  # it has no default
+            assert values.from_text(key.preset, key) == values.preset(key)
+        assert key.help[-1] not in ".!", "whoever prints it sets the full stop"
+        assert (key.variable is None) == (key.table == keys.NIC_TABLE)
+        assert key.readers
+        if key.type is Type.MS:
+            assert key.key.endswith("_ms")
+        if key.type is Type.US:
+            assert key.key.endswith("_us")
+
+
+def test_settings_for_jobs_are_the_files_and_no_defaults() -> None:
+    text = '[job]\nframes = 1024\npath = "auto"\ndaemon = "off"\n[tcp]\necn = "request"\n'
+    found = config.parse(
+        text + '[daemon]\nrun_dir = "/x"\nsocket = "/y"\n', environ={"HARP_LABEL": "z"}
+    )
+    assert found.job_settings() == "HARP_FRAMES=1024\nHARP_ECN=request\n"
+
+
+def test_positions_of_a_document_with_everything_in_it() -> None:
+    text = (
+        "a.b = 1\r\n"
+        '[x."y z"] # [no]\r\n'
+        "k = [1, {q = 2, r.s = [3]}, [4, # ]\r\n"
+        " 5]] # ]\r\n"
+        't = """a]\r\n'
+        '[b]"""""\r\n'
+        "u = ''''x'''''\r\n"
+        "e = ''\r\n"
+        "[[nic]]\r\n"
+        "ifname = 'a'\r\n"
+        "[[nic]]\r\n"
+        "  ifname = 'b'\r\n"
+        "[nic.sub]\r\n"
+        "z = 1979-05-27 07:32:00\r\n"
+        "[[nic.sub.deep]]\r\n"
+        "w = { }"
+    )
+    doc = document.parse("f", text)
+    expected = {
+        ("a", "b"): (1, 1),
+        ("x", "y z", "k", 1, "r", "s", 0): (3, 24),
+        ("x", "y z", "k", 2, 1): (4, 2),
+        ("x", "y z", "t"): (5, 1),
+        ("x", "y z", "u"): (7, 1),
+        ("x", "y z", "e"): (8, 1),
+        ("nic", 0, "ifname"): (10, 1),
+        ("nic", 1): (11, 1),
+        ("nic", 1, "ifname"): (12, 3),
+        ("nic", 1, "sub", "z"): (14, 1),
+        ("nic", 1, "sub", "deep", 0, "w"): (16, 1),
+    }
+    assert {path: doc.where.get(path) for path in expected} == expected
+    assert doc.place("nic", 1, "nothing", "there") == "f:11:1"
