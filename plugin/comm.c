@@ -41,6 +41,7 @@ static void comm_advance(struct comm *comm, uint64_t now_ns)
 {
 	if (!comm->lane || comm->error)
 		return;
+	comm->now_ns = now_ns;
 	if (comm->side == COMM_SEND)
 		comm_send_advance(comm, now_ns);
 	else
@@ -160,13 +161,14 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, struct reques
 	request->size = size;
 	request->tag = tag;
 	request->size_done = 0;
+	request->posted_ns = driver_clock_ns();
 	atomic_store_explicit(&request->state, REQUEST_POSTED, memory_order_relaxed);
 	comm->app_posted++;
 	/* Publishes the slot to whoever runs comm_advance(). */
 	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
 	*out = request;
 	driver_post(comm->driver, &comm->work);
-	driver_poll(comm->driver);
+	driver_poll_at(comm->driver, request->posted_ns);
 	return 0;
 }
 
@@ -203,6 +205,10 @@ void comm_complete(struct comm *comm, size_t size)
 	struct request *request = comm_request(comm, comm->completed++);
 
 	request->size_done = size;
+	if (comm->lane->ops->observe)
+		comm->lane->ops->observe(comm->lane, comm->now_ns > request->posted_ns
+							     ? comm->now_ns - request->posted_ns
+							     : 0);
 	/* Release: the message's bytes are visible to who sees DONE. */
 	atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }

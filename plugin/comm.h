@@ -34,6 +34,7 @@ struct request {
 	uint8_t *data;
 	size_t size;        /* posted */
 	size_t size_done;   /* of the message, when done */
+	uint64_t posted_ns; /* the clock at comm_post() */
 	uint64_t end_bytes; /* send: stream position behind it */
 };
 
@@ -82,6 +83,7 @@ struct comm {
 	/* Baton. */
 	_Alignas(64) struct lane *lane; /* NULL once closed */
 	uint64_t completed;             /* requests done */
+	uint64_t now_ns;                /* of the present turn */
 	uint64_t sent_bytes; /* of the preamble: where our records begin in the lane's count */
 	uint32_t eager_bytes;
 	bool no_credit; /* the sender wants none */

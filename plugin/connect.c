@@ -6,8 +6,11 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "candidates.h"
 #include "ctx.h"
 #include "forkguard.h"
+#include "opening.h"
+#include "peers.h"
 #include "preamble.h"
 
 /*
@@ -19,24 +22,20 @@
  * next candidate, opens a lane and runs the preamble; when it fails the next one is tried, and after the
  * last a pause and another round: a peer may be about to bind, or strangers may have pushed us out.
  *
+ * A HARP lane is opened by opening.c, which finds a source port that leads to both queues. Where none did, that
+ * is remembered for some seconds (peers.c), and kernel lanes are taken at once.
+ *
  * `stage` says whose turn it is. IDLE: the application's thread, which starts attempts (it alone
  * may choose another driver). RUNNING: the baton of the attempt's driver. DONE, FAILED: the
  * application's again. The baton's holder leaves RUNNING with release, the application looks with
  * acquire.
  */
 
-#define CANDIDATES_MAX 6u
 #define ROUNDS_MAX 4u
 #define PAUSE_NS 50000000ull       /* after the first round; doubles */
 #define HARP_OPEN_NS 3000000000ull /* a HARP lane must open so fast if another kind is left */
 
 enum connect_stage { CONNECT_IDLE, CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
-
-struct candidate {
-	struct harp_endpoint local; /* of HARP lanes; zero: chosen by the stack */
-	struct harp_endpoint remote;
-	bool harp;
-};
 
 struct connect {
 	struct driver own_driver; /* of kernel lanes; first: aligned */
@@ -46,16 +45,14 @@ struct connect {
 	int dev;
 	uint8_t dscp;
 	struct handle handle;
-	struct engine *engine; /* of HARP lanes; NULL: none */
-	struct candidate candidates[CANDIDATES_MAX];
-	unsigned candidate_count, candidate, round;
-	bool same_host;       /* the same NIC, too */
-	char why_kernel[384]; /* why no HARP lane: said once, with the comm */
+	struct candidates candidates;
+	unsigned candidate, round; /* of the present attempt */
 	atomic_int stage;
 	struct driver *driver; /* of the present attempt */
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
 	uint64_t deadline_ns, open_deadline_ns, not_before_ns;
+	struct opening opening; /* of a HARP lane, as long as lane is NULL */
 	struct lane *lane;
 	bool opened; /* the preamble has begun */
 	struct preamble preamble;
@@ -76,14 +73,20 @@ static void connect_leave(struct connect *c, enum connect_stage stage)
 	atomic_store_explicit(&c->stage, (int)stage, memory_order_release);
 }
 
-static void connect_attempt_failed(struct connect *c, int error, const char *text, uint64_t now_ns)
+static void connect_drop(struct connect *c)
 {
-	const struct candidate *candidate = &c->candidates[c->candidate];
-	char remote[HARP_ENDPOINT_TEXT_MAX];
-
+	opening_stop(&c->opening);
 	if (c->lane)
 		c->lane->ops->close(c->lane, true);
 	c->lane = NULL;
+}
+
+static void connect_attempt_failed(struct connect *c, int error, const char *text, uint64_t now_ns)
+{
+	const struct candidate *candidate = &c->candidates.list[c->candidate];
+	char remote[HARP_ENDPOINT_TEXT_MAX];
+
+	connect_drop(c);
 	/* A lane that got through to the peer tells more than one that did not. */
 	if (!c->error || c->opened || error != -ECONNREFUSED) {
 		c->error = error;
@@ -91,7 +94,7 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 			 harp_endpoint_format(&candidate->remote, remote),
 			 candidate->harp ? "HARP TCP" : "kernel TCP", text);
 	}
-	if (++c->candidate == c->candidate_count) {
+	if (++c->candidate == c->candidates.count) {
 		c->candidate = 0;
 		c->not_before_ns = now_ns + (PAUSE_NS << c->round);
 		c->round++;
@@ -108,7 +111,8 @@ static int connect_begin_preamble(struct connect *c)
 
 	/* A kernel lane's sends are done before they have arrived: nothing may come back that could
 	 * turn our close into a reset (docs/lanes.md section 5.4). */
-	own.features = c->candidates[c->candidate].harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT;
+	own.features =
+		c->candidates.list[c->candidate].harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT;
 	if (getrandom(own.nonce, sizeof(own.nonce), 0) != sizeof(own.nonce))
 		return -EIO;
 	preamble_connect(&c->preamble, &c->handle, c->comm_id, &own);
@@ -120,34 +124,66 @@ static int connect_finish(struct connect *c)
 {
 	const struct preamble *p = &c->preamble;
 	struct comm_options opt = { .ctx = c->ctx, .side = COMM_SEND };
+	struct placement_end end;
 
+	if (preamble_placement(p, &end))
+		peers_learn(&c->candidates.list[c->candidate].remote, &end);
 	opt.sent_bytes = PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES;
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
-	opt.lane_polled = !c->candidates[c->candidate].harp;
+	opt.lane_polled = !c->candidates.list[c->candidate].harp;
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
 	if (p->peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(c->lane);
 	return comm_create(&c->comm, c->lane, &opt);
 }
 
+/* No way was found from queue to queue: said once, and remembered. */
+static void connect_no_way(struct connect *c, const char *silence, uint64_t now_ns)
+{
+	const struct harp_endpoint *remote = &c->candidates.list[c->candidate].remote;
+	char text[HARP_ENDPOINT_TEXT_MAX];
+	bool deaf = engine_not_heard(c->candidates.engine, now_ns);
+
+	peers_avoid(remote, engine_index(c->candidates.engine), now_ns);
+	peers_forget(remote);
+	INFO("%s: %s: %s; kernel lanes there for %llu s%s", plugin_device(c->dev)->ifname,
+	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u,
+	     deaf ? ", and this instance, which has not heard from anyone yet, is used last" : "");
+}
+
+/* The way to an open lane. True: there is one; else it is still being opened, or the attempt has failed. */
+static bool connect_open(struct connect *c, uint64_t now_ns)
+{
+	char silence[192] = "";
+	int error = 0;
+
+	if (c->candidates.list[c->candidate].harp && !c->lane) {
+		error = opening_advance(&c->opening, now_ns, &c->lane);
+		if (error == -ETIMEDOUT)
+			opening_silence(&c->opening, silence, sizeof(silence));
+	}
+	if (c->lane && c->lane->ops->state(c->lane) == LANE_OPEN)
+		return true;
+	if (c->lane && c->lane->ops->state(c->lane) == LANE_DEAD)
+		error = c->lane->error;
+	if (error >= 0 && now_ns >= c->open_deadline_ns)
+		error = -ETIMEDOUT;
+	if (silence[0])
+		connect_no_way(c, silence, now_ns);
+	if (error < 0)
+		connect_attempt_failed(c, error, silence[0] ? silence : lane_error_text(error),
+				       now_ns);
+	return false;
+}
+
 static void connect_advance(struct connect *c, uint64_t now_ns)
 {
 	int rc;
 
-	if (atomic_load_explicit(&c->stage, memory_order_relaxed) != CONNECT_RUNNING)
+	if (atomic_load_explicit(&c->stage, memory_order_relaxed) != CONNECT_RUNNING ||
+	    !connect_open(c, now_ns))
 		return;
-	switch (c->lane->ops->state(c->lane)) {
-	case LANE_DEAD:
-		connect_attempt_failed(c, c->lane->error, lane_error_text(c->lane->error), now_ns);
-		return;
-	case LANE_CONNECTING:
-		if (now_ns >= c->open_deadline_ns)
-			connect_attempt_failed(c, -ETIMEDOUT, lane_error_text(-ETIMEDOUT), now_ns);
-		return;
-	case LANE_OPEN:
-		break;
-	}
 	rc = c->opened ? 0 : connect_begin_preamble(c);
 	if (!rc)
 		rc = preamble_advance(&c->preamble, c->lane);
@@ -180,30 +216,60 @@ static void connect_run(struct work *work, uint64_t now_ns)
 	connect_advance((struct connect *)((char *)work - offsetof(struct connect, work)), now_ns);
 }
 
+/* A HARP lane to a peer's stack, or to a kernel: what is known of the queues there. */
+static void connect_prepare_opening(struct connect *c, const struct candidate *candidate)
+{
+	struct placement_end peer = { .kind = PLACEMENT_NOT_SAID };
+
+	if (candidate->harp_port && !peers_recall(&candidate->remote, &peer)) {
+		peer.queues = c->handle.harp_queues;
+		peer.queue = c->handle.harp_queue;
+		if (c->handle.harp_placement && peer.queues != 1)
+			peer.kind = c->handle.harp_placement == PLACEMENT_ONE_QUEUE
+					    ? PLACEMENT_ONE_QUEUE
+					    : PLACEMENT_UNKNOWN;
+	}
+	opening_prepare(&c->opening, c->candidates.engine, &peer, &candidate->local,
+			&candidate->remote, c->dscp);
+	c->opening.owner = c;
+	c->opening.notify = connect_notify;
+}
+
 static void connect_start_run(struct work *work, uint64_t now_ns)
 {
 	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, start_work));
-	const struct candidate *candidate = &c->candidates[c->candidate];
+	const struct candidate *candidate = &c->candidates.list[c->candidate];
+	bool last_resort = c->candidates.list[c->candidates.count - 1].harp;
+	unsigned avoided_s;
+	char text[96];
 	int rc;
 
 	c->opened = false;
 	c->preamble.what = NULL;
 	c->open_deadline_ns = c->deadline_ns;
-	if (candidate->harp && !c->candidates[c->candidate_count - 1].harp &&
-	    now_ns + HARP_OPEN_NS < c->deadline_ns)
-		c->open_deadline_ns = now_ns + HARP_OPEN_NS;
-	if (candidate->harp)
-		rc = lane_harp_connect(c->engine, &candidate->local, &candidate->remote, c->dscp,
-				       &c->lane);
-	else
+	if (candidate->harp) {
+		avoided_s = peers_avoided_s(&candidate->remote, engine_index(c->candidates.engine),
+					    now_ns);
+		if (avoided_s && !last_resort) {
+			snprintf(text, sizeof(text), "no packet found the way %u s ago", avoided_s);
+			connect_attempt_failed(c, -ETIMEDOUT, text, now_ns);
+			return;
+		}
+		if (!last_resort && now_ns + HARP_OPEN_NS < c->deadline_ns)
+			c->open_deadline_ns = now_ns + HARP_OPEN_NS;
+		connect_prepare_opening(c, candidate);
+	} else {
 		rc = lane_kernel_connect(c->driver, &candidate->remote, c->dscp, &c->lane);
-	if (rc) {
-		connect_attempt_failed(c, rc, lane_error_text(rc), now_ns);
-		return;
+		if (rc) {
+			connect_attempt_failed(c, rc, lane_error_text(rc), now_ns);
+			return;
+		}
+		c->lane->owner = c;
+		c->lane->notify = connect_notify;
 	}
-	c->lane->owner = c;
-	c->lane->notify = connect_notify;
 	connect_leave(c, CONNECT_RUNNING);
+	if (candidate->harp)
+		connect_advance(c, now_ns);
 }
 
 static void connect_stop_run(struct work *work, uint64_t now_ns)
@@ -211,123 +277,12 @@ static void connect_stop_run(struct work *work, uint64_t now_ns)
 	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, stop_work));
 
 	(void)now_ns;
-	if (c->lane)
-		c->lane->ops->close(c->lane, true);
-	c->lane = NULL;
+	connect_drop(c);
 }
 
 static void connect_turn(struct driver *driver, uint64_t now_ns)
 {
 	driver_run_ready(driver, now_ns);
-}
-
-/* ---- candidates ------------------------------------------------------------------------------- */
-
-/* source: where a HARP lane comes from; NULL for a kernel lane. */
-static void connect_candidate(struct connect *c, const struct harp_addr *source,
-			      const struct harp_addr *addr, uint16_t port)
-{
-	struct candidate *candidate = &c->candidates[c->candidate_count];
-	const struct device *device = plugin_device(c->dev);
-
-	if (!port || c->candidate_count == CANDIDATES_MAX)
-		return;
-	memset(candidate, 0, sizeof(*candidate));
-	candidate->remote.addr = *addr;
-	candidate->remote.port = port;
-	/* The scope is a matter of our own host. */
-	candidate->remote.scope_id = device_scope_id(device, addr);
-	candidate->harp = source != NULL;
-	if (source) {
-		candidate->local.addr = *source;
-		candidate->local.scope_id = device_scope_id(device, source);
-	}
-	c->candidate_count++;
-}
-
-/* HARP lanes go to the peer's stack, or to its kernel where it has none. */
-static void connect_harp_candidates(struct connect *c, const struct device *device)
-{
-	const struct handle *h = &c->handle;
-	uint8_t host_id[HANDLE_HOST_ID_BYTES];
-	struct engine_set *engines;
-	struct harp_addr source;
-	char why[256] = "";
-
-	engines = ctx_engines(c->dev, why, sizeof(why));
-	if (!engines) {
-		snprintf(c->why_kernel, sizeof(c->why_kernel), "%s", why);
-		return;
-	}
-	c->engine = engine_set_choose(engines);
-	if (!handle_host_id(device->netns, host_id) &&
-	    !memcmp(host_id, h->host_id, sizeof(host_id))) {
-		c->same_host = true;
-		snprintf(c->why_kernel, sizeof(c->why_kernel),
-			 "the peer is on this host: its packets never reach a NIC");
-		return;
-	}
-	if (h->has_v4 && device->has_v4) {
-		if (engine_reaches(c->engine, &h->v4, &source, why, sizeof(why)))
-			connect_candidate(c, &source, &h->v4,
-					  h->harp_port ? h->harp_port : h->kernel_port_v4);
-	}
-	if (h->has_v6 && device->has_v6) {
-		if (engine_reaches(c->engine, &h->v6, &source, why, sizeof(why)))
-			connect_candidate(c, &source, &h->v6,
-					  h->harp_port ? h->harp_port : h->kernel_port_v6);
-	}
-	if (!c->candidate_count)
-		snprintf(c->why_kernel, sizeof(c->why_kernel), "%s", why);
-}
-
-/* Kernel lanes go to the peer's kernel, and to its stack where that is all it offers and a NIC lies
- * between. */
-static void connect_kernel_candidates(struct connect *c, const struct device *device)
-{
-	const struct handle *h = &c->handle;
-
-	if (c->same_host && !h->kernel_port_v4 && !h->kernel_port_v6)
-		return;
-	if (h->has_v4 && device->has_v4)
-		connect_candidate(c, NULL, &h->v4,
-				  h->kernel_port_v4 ? h->kernel_port_v4 : h->harp_port);
-	if (h->has_v6 && device->has_v6)
-		connect_candidate(c, NULL, &h->v6,
-				  h->kernel_port_v6 ? h->kernel_port_v6 : h->harp_port);
-}
-
-static int connect_candidates(struct connect *c)
-{
-	const struct device *device = plugin_device(c->dev);
-	enum plugin_path path = plugin_config()->path;
-
-	if (path != PATH_KERNEL)
-		connect_harp_candidates(c, device);
-	else
-		snprintf(c->why_kernel, sizeof(c->why_kernel), "HARP_PATH=kernel");
-	if (path == PATH_XDP && !c->candidate_count) {
-		WARN("%s: HARP_PATH=xdp, but %s; use HARP_PATH=auto", device->ifname,
-		     c->why_kernel[0]
-			     ? c->why_kernel
-			     : "the peer has no address of a family that this interface has");
-		return -EPROTONOSUPPORT;
-	}
-	if (path != PATH_XDP && !device->netns)
-		connect_kernel_candidates(c, device);
-	if (!c->candidate_count && (device->netns || c->same_host)) {
-		WARN("%s: no way to the peer: %s, and no kernel socket can be used: %s is a NIC of "
-		     "another network namespace for %s; run ranks of one host in one namespace",
-		     device->ifname, c->why_kernel, device->ifname, device->netns ? "us" : "it");
-		return -EPROTONOSUPPORT;
-	}
-	if (!c->candidate_count) {
-		WARN("%s: the peer and this interface have no address family in common; check "
-		     "NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY on both hosts",
-		     device->ifname);
-		return -EPROTONOSUPPORT;
-	}
-	return 0;
 }
 
 /* ---- plugin_connect --------------------------------------------------------------------------- */
@@ -353,10 +308,11 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	c->handle = *handle;
 	c->driver = &c->own_driver;
 	c->deadline_ns = driver_clock_ns() + plugin_config()->connect_timeout_ns;
-	rc = connect_candidates(c);
+	rc = candidates_find(&c->candidates, dev, handle);
 	if (!rc && getrandom(&c->comm_id, sizeof(c->comm_id), 0) != sizeof(c->comm_id))
 		rc = -EIO;
 	if (rc) {
+		candidates_forget(&c->candidates);
 		free(c);
 		return rc;
 	}
@@ -401,6 +357,7 @@ void connect_free(struct connect *c)
 	driver_call(c->driver, &c->stop_work);
 	if (c->comm)
 		comm_close(c->comm, true);
+	candidates_forget(&c->candidates);
 	free(c);
 }
 
@@ -411,15 +368,16 @@ static void connect_report(struct connect *c)
 	c->comm->lane->ops->describe(c->comm->lane, text, sizeof(text));
 	if (c->comm->lane_polled)
 		INFO("%s: connected by %s (%s)", plugin_device(c->dev)->ifname, text,
-		     c->why_kernel[0] ? c->why_kernel : c->error_text);
+		     c->candidates.why_kernel[0] ? c->candidates.why_kernel : c->error_text);
 	else
 		INFO("%s: connected by %s", plugin_device(c->dev)->ifname, text);
 }
 
 static void connect_start(struct connect *c)
 {
-	struct driver *driver =
-		c->candidates[c->candidate].harp ? engine_driver(c->engine) : &c->own_driver;
+	struct driver *driver = c->candidates.list[c->candidate].harp
+					? engine_driver(c->candidates.engine)
+					: &c->own_driver;
 
 	if (driver != c->driver) /* nothing of ours stays on the list of the old one */
 		driver_call(c->driver, &c->stop_work);

@@ -92,13 +92,16 @@ bool driver_turn(struct driver *driver, uint64_t now_ns)
 	return true;
 }
 
-bool driver_poll(struct driver *driver)
+bool driver_poll_at(struct driver *driver, uint64_t now_ns)
 {
-	uint64_t now_ns = driver_clock_ns();
-
 	/* Only the guardian reads it, to stay away; it orders nothing. */
 	atomic_store_explicit(&driver->polled_ns, now_ns, memory_order_relaxed);
 	return driver_turn(driver, now_ns);
+}
+
+bool driver_poll(struct driver *driver)
+{
+	return driver_poll_at(driver, driver_clock_ns());
 }
 
 void driver_call(struct driver *driver, struct work *work)

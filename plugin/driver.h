@@ -44,7 +44,8 @@ bool driver_take(struct driver *driver);
 void driver_give(struct driver *driver);
 /* One turn if the baton is free; false when another thread has it. */
 bool driver_turn(struct driver *driver, uint64_t now_ns);
-/* As driver_turn, by the application: notes the time so that the guardian keeps away. */
+/* As driver_turn, by the application: notes the time so that the guardian keeps away. now_ns: the clock. */
+bool driver_poll_at(struct driver *driver, uint64_t now_ns);
 bool driver_poll(struct driver *driver);
 /* Baton held: runs everything that is ready. Returns how many. */
 unsigned driver_run_ready(struct driver *driver, uint64_t now_ns);

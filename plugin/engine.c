@@ -67,6 +67,26 @@ static bool engine_forbidden(const struct device *device, char *why, size_t why_
 	return true;
 }
 
+/* HARP_RSS, the operator's word; NULL: the NIC is asked. */
+static int engine_rss(const struct device *device, struct harp_rss *rss,
+		      const struct harp_rss **out, char *why, size_t why_len)
+{
+	const char *text = plugin_config()->rss;
+	int rc;
+
+	*out = NULL;
+	if (!text[0])
+		return 0;
+	rc = harp_rss_read(device->ifname, rss);
+	if (!rc)
+		rc = harp_rss_parse(text, rss->queues, rss);
+	if (rc)
+		snprintf(why, why_len, "HARP_RSS=\"%.64s\" does not fit %s: %s", text,
+			 device->ifname, strerror(-rc));
+	*out = rss;
+	return rc;
+}
+
 /* By harpd if it leases the device, else by ourselves if we may; neither: why has both reasons. */
 static int engine_open(struct engine *engine, const struct device *device, char *why,
 		       size_t why_len)
@@ -81,30 +101,33 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 		.label = config->label[0] ? config->label : NULL,
 		.xdp_mode = config->xdp_mode,
 		.frame_count = config->frames,
+		.port_min = (uint16_t)config->port_min,
+		.port_max = (uint16_t)config->port_max,
 		.lib_dir = config->lib_dir[0] ? config->lib_dir : NULL,
 		.ctx = engine,
 		.log = engine_log,
 		.requests = engine_requests,
 	};
-	int rc;
+	struct harp_rss rss;
+	int rc = 0;
 
-	if (opt.daemon_socket)
+	if (opt.daemon_socket) {
 		opt.queue = HARP_LEASE_QUEUE_ANY;
-	else if (device->netns) {
+	} else if (device->netns) {
 		snprintf(why, why_len, "%s", no_daemon);
-		return -ENODEV;
+		rc = -ENODEV;
+	} else {
+		rc = engine_rss(device, &rss, &opt.rss, why, why_len);
 	}
+	if (rc)
+		return rc;
 	rc = harp_instance_open(&engine->instance, &opt, why, why_len);
 	if (rc == -EPERM && !opt.daemon_socket) {
 		size_t used = strlen(why);
 
 		snprintf(why + used, why_len - used, "; and %s", no_daemon);
 	}
-	if (rc)
-		return rc;
-	engine->stack = harp_instance_stack(engine->instance);
-	engine_turn_init(engine);
-	return 0;
+	return rc;
 }
 
 static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len)
@@ -127,6 +150,8 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 		free(engine);
 		return NULL;
 	}
+	engine->stack = harp_instance_stack(engine->instance);
+	engine_turn_init(engine);
 	return engine;
 }
 
@@ -141,8 +166,9 @@ static void engine_free(struct engine *engine)
 /* The core for an engine's own thread; -1: none in particular. */
 static int set_core(const struct engine_set *set, unsigned index)
 {
+	const struct engine *engine = set->engines[index];
 	const struct plugin_cores *cores = &plugin_config()->cores;
-	const struct harp_lease_leased *lease = harp_instance_lease(set->engines[index]->instance);
+	const struct harp_lease_leased *lease = harp_instance_lease(engine->instance);
 	unsigned core;
 
 	/* harpd's suggestion is none that must be followed: it does not know our cpuset. */
@@ -153,7 +179,7 @@ static int set_core(const struct engine_set *set, unsigned index)
 		return (int)core;
 	WARN("%s: HARP_CORES has core %u, which this process may not use (see taskset and cpuset): its "
 	     "thread is not pinned",
-	     set->engines[index]->name, core);
+	     engine->name, core);
 	return -1;
 }
 
@@ -295,22 +321,46 @@ struct engine *engine_set_at(const struct engine_set *set, unsigned index)
 	return index < set->count ? set->engines[index] : NULL;
 }
 
+static bool engine_is_deaf(const struct engine *engine, uint64_t now_ns)
+{
+	return now_ns < atomic_load_explicit(&engine->deaf_until_ns, memory_order_relaxed);
+}
+
 struct engine *engine_set_choose(struct engine_set *set)
 {
 	unsigned first = atomic_fetch_add_explicit(&set->turn, 1, memory_order_relaxed);
+	uint64_t now_ns = driver_clock_ns();
 	struct engine *best = NULL;
+	bool best_deaf = false;
 	unsigned least = 0;
 
 	for (unsigned i = 0; i < set->count; i++) {
 		struct engine *engine = set->engines[(first + i) % set->count];
 		unsigned load = atomic_load_explicit(&engine->load, memory_order_relaxed);
+		bool deaf = engine_is_deaf(engine, now_ns);
 
-		if (!best || load < least) {
-			best = engine;
-			least = load;
-		}
+		if (best && (deaf > best_deaf || (deaf == best_deaf && load >= least)))
+			continue;
+		best = engine;
+		best_deaf = deaf;
+		least = load;
 	}
 	return best;
+}
+
+struct engine *engine_set_choose_for(struct engine_set *set, uint16_t queue)
+{
+	uint64_t now_ns = driver_clock_ns();
+
+	for (unsigned i = 0; i < set->count; i++) {
+		struct engine *engine = set->engines[i];
+
+		if (harp_instance_queue(engine->instance) == queue &&
+		    harp_instance_rss(engine->instance)->kind == HARP_RSS_UNKNOWN &&
+		    !engine_is_deaf(engine, now_ns))
+			return engine;
+	}
+	return engine_set_choose(set);
 }
 
 void engine_reset(void)
@@ -377,7 +427,8 @@ bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct h
 	}
 	if (route.ifindex != device->ifindex) {
 		snprintf(why, why_len, "%s is reached through %s, not %s",
-			 harp_addr_format(dst, text), route.ifname, device->ifname);
+			 harp_addr_format(dst, text),
+			 route.ifname[0] ? route.ifname : "another interface", device->ifname);
 		return false;
 	}
 	*source = route.source;

@@ -28,7 +28,10 @@ struct engine {
 	_Alignas(64)
 		atomic_uint_fast64_t worked_ns; /* last turn that found something to do. Writer:
 						      * baton. Reader: thread; it orders nothing */
-	atomic_uint load;                       /* relaxed: a hint for choosing */
+	/* Relaxed: hints for choosing. */
+	atomic_uint load;
+	atomic_bool heard;
+	atomic_uint_fast64_t deaf_until_ns;
 	atomic_bool sleeping; /* Writer: thread. Reader: who posts work. See engine_thread.c */
 };
 

@@ -8,7 +8,9 @@
 
 #include "engine_impl.h"
 #include "lane_harp.h"
+#include "placement.h"
 
+#define ENGINE_DEAF_NS 10000000000ull
 #define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's news */
 
 struct driver *engine_driver(struct engine *engine)
@@ -31,6 +33,36 @@ const char *engine_describe(struct engine *engine)
 	return harp_instance_describe(engine->instance);
 }
 
+void engine_placement(const struct engine *engine, struct placement_end *out)
+{
+	placement_own(out, harp_instance_rss(engine->instance),
+		      harp_instance_queue(engine->instance));
+}
+
+void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
+{
+	const struct harp_lease_leased *lease = harp_instance_lease(engine->instance);
+
+	*first = lease ? lease->port_min : (uint16_t)plugin_config()->port_min;
+	*last = lease ? lease->port_max : (uint16_t)plugin_config()->port_max;
+}
+
+void engine_heard(struct engine *engine)
+{
+	atomic_store_explicit(&engine->heard, true, memory_order_relaxed);
+	atomic_store_explicit(&engine->deaf_until_ns, 0, memory_order_relaxed);
+	engine_load(engine, 1);
+}
+
+bool engine_not_heard(struct engine *engine, uint64_t now_ns)
+{
+	if (atomic_load_explicit(&engine->heard, memory_order_relaxed))
+		return false;
+	atomic_store_explicit(&engine->deaf_until_ns, now_ns + ENGINE_DEAF_NS,
+			      memory_order_relaxed);
+	return true;
+}
+
 void engine_load(struct engine *engine, int change)
 {
 	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
@@ -45,7 +77,6 @@ void engine_add_lane(struct engine *engine, struct lane_harp *h)
 	if (h->next)
 		h->next->pprev = &h->next;
 	engine->lanes = h;
-	engine_load(engine, 1);
 }
 
 void engine_forget_lane(struct engine *engine, struct lane_harp *h)
@@ -55,7 +86,8 @@ void engine_forget_lane(struct engine *engine, struct lane_harp *h)
 		h->next->pprev = h->pprev;
 	if (h->closing_deadline_ns)
 		engine->closing_count--;
-	engine_load(engine, -1);
+	if (h->connected)
+		engine_load(engine, -1);
 }
 
 void engine_lane_closing(struct engine *engine, struct lane_harp *h)

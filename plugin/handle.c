@@ -30,7 +30,10 @@
 #define AT_RESERVED32 52
 #define AT_V6 56
 #define AT_SECRET 72
-#define AT_RESERVED 88 /* 24 bytes */
+#define AT_PLACEMENT 88
+#define AT_QUEUES 90
+#define AT_QUEUE 92
+#define AT_RESERVED 94 /* 18 bytes */
 #define AT_CHECK 112
 #define CHECK_BYTES 16u
 
@@ -72,6 +75,9 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	if (handle->has_v6)
 		memcpy(out + AT_V6, handle->v6.bytes, 16);
 	memcpy(out + AT_SECRET, handle->secret, HANDLE_SECRET_BYTES);
+	out[AT_PLACEMENT] = handle->harp_placement;
+	wire_put16(out + AT_QUEUES, handle->harp_queues);
+	wire_put16(out + AT_QUEUE, handle->harp_queue);
 	handle_check(out, out + AT_CHECK);
 }
 
@@ -123,6 +129,9 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->v4 = harp_addr_v4(v4[0], v4[1], v4[2], v4[3]);
 	memcpy(handle->v6.bytes, in + AT_V6, 16);
 	memcpy(handle->secret, in + AT_SECRET, HANDLE_SECRET_BYTES);
+	handle->harp_placement = in[AT_PLACEMENT];
+	handle->harp_queues = wire_get16(in + AT_QUEUES);
+	handle->harp_queue = wire_get16(in + AT_QUEUE);
 	return 0;
 }
 

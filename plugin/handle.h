@@ -14,7 +14,10 @@
 struct handle {
 	uint8_t wire_min, wire_max; /* wire versions that the listener speaks */
 	bool has_v4, has_v6;
-	uint16_t harp_port;      /* of the listener's stack, both families; 0: none */
+	uint16_t harp_port; /* of the listener's stack, both families; 0: none */
+	/* How that stack's NIC chooses queues: enum placement_kind, its queues, the stack's own. */
+	uint8_t harp_placement;
+	uint16_t harp_queues, harp_queue;
 	uint16_t kernel_port_v4; /* of its kernel sockets; 0: none */
 	uint16_t kernel_port_v6;
 	struct harp_addr v4, v6;

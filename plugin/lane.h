@@ -36,6 +36,8 @@ struct lane_ops {
 	void (*watch)(struct lane *lane, bool on);
 	/* No more will be sent: FIN after what is queued. */
 	void (*shutdown)(struct lane *lane);
+	/* A request took so long from its posting to its end. NULL: nobody counts it. */
+	void (*observe)(struct lane *lane, uint64_t latency_ns);
 	/* Ends and frees the lane. abort: RST, else orderly in the background. */
 	void (*close)(struct lane *lane, bool abort);
 	/* Writes one line: kind, both endpoints, and for HARP the path. */

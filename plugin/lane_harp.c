@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp_page.h"
 #include "place.h"
 
 /*
@@ -133,6 +134,12 @@ static void lane_harp_shutdown(struct lane *lane)
 		(void)harp_conn_shutdown(to_harp(lane)->conn);
 }
 
+static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
+{
+	harp_stack_observe(engine_stack(to_harp(lane)->engine), HARP_HISTOGRAM_message_latency,
+			   latency_ns);
+}
+
 static void lane_harp_free(struct lane_harp *h, bool abort)
 {
 	if (abort)
@@ -178,6 +185,7 @@ static const struct lane_ops lane_harp_ops = {
 	.done_bytes = lane_harp_done_bytes,
 	.watch = lane_harp_watch,
 	.shutdown = lane_harp_shutdown,
+	.observe = lane_harp_observe,
 	.close = lane_harp_close,
 	.describe = lane_harp_describe,
 };
@@ -255,6 +263,7 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	}
 	h->conn = conn;
 	h->connected = true;
+	engine_heard(engine);
 	lane_harp_start(h, out);
 	return 0;
 }
@@ -294,6 +303,7 @@ void lane_harp_event(struct lane_harp *h, uint32_t events, uint64_t now_ns)
 {
 	if (events & HARP_EVENT_CONNECTED) {
 		h->connected = true;
+		engine_heard(h->engine);
 		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
 	}
 	if (events & HARP_EVENT_CLOSED) {

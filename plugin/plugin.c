@@ -11,6 +11,7 @@
 #include "ctx.h"
 #include "daemon.h"
 #include "forkguard.h"
+#include "peers.h"
 #include "preamble.h"
 #include "rendezvous.h"
 
@@ -88,6 +89,7 @@ static void ctx_forget_devices(void)
 	}
 	memset(device_states, 0, sizeof(device_states));
 	engine_reset();
+	peers_reset();
 }
 
 /* HARP_PATH=xdp: a device that we offer and can't drive is an error now, not a hang later. */

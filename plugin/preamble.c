@@ -43,6 +43,7 @@ static const char label_ready[LABEL_BYTES + 1] = "HARP1 ready     ";
 #define CHALLENGE_AT_NONCE 32
 
 #define EXTENSION_MANDATORY 0x8000u /* of the type: refuse what you don't know */
+#define EXTENSION_HEAD_BYTES 4u
 
 static int preamble_fail(struct preamble *p, int error, const char *what)
 {
@@ -154,18 +155,46 @@ static int preamble_check_head(struct preamble *p, uint32_t magic)
 	return 0;
 }
 
-/* Extensions: type, length, value, padded to 8 bytes. None is defined yet. */
+static size_t extension_whole(size_t len)
+{
+	return (EXTENSION_HEAD_BYTES + len + 7u) & ~(size_t)7;
+}
+
+/* Extension 1, of CHALLENGE. Checked here, read when the proof has held. */
+static int preamble_note_placement(struct preamble *p, const uint8_t *value, size_t len)
+{
+	struct placement_end end;
+
+	if (placement_decode(&end, value, len))
+		return preamble_fail(p, -EPROTO, "an extension that makes no sense");
+	p->placement_at = (size_t)(value - p->transcript);
+	p->placement_bytes = len;
+	return 0;
+}
+
+bool preamble_placement(const struct preamble *p, struct placement_end *out)
+{
+	return p->placement_bytes &&
+	       !placement_decode(out, p->transcript + p->placement_at, p->placement_bytes);
+}
+
+/* Extensions: type, length, value, padded to 8 bytes. */
 static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size_t left)
 {
 	while (left) {
 		uint16_t type = wire_get16(at), len = wire_get16(at + 2);
-		size_t whole = (4u + len + 7u) & ~(size_t)7;
+		size_t whole = extension_whole(len);
+		int rc = 0;
 
 		if (whole > left)
 			return preamble_fail(p, -EPROTO, "an extension that is cut short");
 		if (type & EXTENSION_MANDATORY)
 			return preamble_fail(p, -EPROTONOSUPPORT,
 					     "a mandatory extension that is unknown here");
+		if (type == PLACEMENT_EXTENSION_TYPE && p->step == PREAMBLE_READ_CHALLENGE)
+			rc = preamble_note_placement(p, at + EXTENSION_HEAD_BYTES, len);
+		if (rc)
+			return rc;
 		at += whole;
 		left -= whole;
 	}
@@ -205,13 +234,22 @@ static int preamble_check_short(struct preamble *p, uint32_t magic, const char *
 
 static void preamble_begin_challenge(struct preamble *p)
 {
-	uint8_t *m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES);
+	uint8_t value[PLACEMENT_EXTENSION_BYTES_MAX], *m;
+	size_t len = p->own.placement ? placement_encode(p->own.placement, value) : 0;
+	size_t whole = len ? extension_whole(len) : 0;
 
+	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
 	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
+	wire_put16(m + AT_EXTENSION_BYTES, (uint16_t)whole);
 	wire_put64(m + AT_FEATURES, p->own.features);
 	wire_put32(m + AT_EAGER_BYTES, p->own.eager_bytes);
 	m[AT_LANE_COUNT] = 1;
+	if (len) {
+		wire_put16(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE);
+		wire_put16(m + PREAMBLE_CHALLENGE_BYTES + 2, (uint16_t)len);
+		memcpy(m + PREAMBLE_CHALLENGE_BYTES + EXTENSION_HEAD_BYTES, value, len);
+	}
 	memcpy(m + CHALLENGE_AT_NONCE, p->own.nonce, PREAMBLE_NONCE_BYTES);
 	preamble_sign(p, label_challenge);
 }

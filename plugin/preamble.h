@@ -15,6 +15,7 @@
 
 #include "handle.h"
 #include "lane.h"
+#include "placement.h"
 
 #define WIRE_VERSION 1u
 
@@ -41,6 +42,8 @@ struct preamble_terms {
 	uint64_t features;
 	uint32_t eager_bytes;
 	uint8_t nonce[PREAMBLE_NONCE_BYTES];
+	/* Acceptor's own: said in CHALLENGE where there is something to say. The caller's; NULL: nothing. */
+	const struct placement_end *placement;
 };
 
 enum preamble_step {
@@ -67,6 +70,8 @@ struct preamble {
 	size_t at;   /* bytes of the transcript sent and received */
 	size_t end;  /* where the present message ends, as far as is known */
 	size_t head; /* where it begins */
+	size_t placement_at,
+		placement_bytes; /* connector: extension 1 of CHALLENGE; 0: none came */
 	uint8_t transcript[PREAMBLE_BYTES_MAX];
 };
 
@@ -81,5 +86,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own,
  * mandatory feature), -ECONNREFUSED (READY says no), or the lane's error: p->what says it in words.
  */
 int preamble_advance(struct preamble *p, struct lane *lane);
+/* Connector, done: how the acceptor's NIC chooses queues. False: it did not say. */
+bool preamble_placement(const struct preamble *p, struct placement_end *out);
 
 #endif

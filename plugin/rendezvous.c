@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rendezvous.c - listening, letting in who proves that it knows a handle, keeping out the rest. */
+/* rendezvous.c - where peers come in: doors, and the listen comms that they ask for. */
 #include "rendezvous.h"
 
 #include <arpa/inet.h>
@@ -7,12 +7,12 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include "forkguard.h"
+#include "guest.h"
 #include "lane_harp.h"
-#include "preamble.h"
+#include "placement.h"
 
 /*
  * Theory of operation
@@ -27,34 +27,21 @@
  * its engine's. What all touch, the list of listen comms and their ready lists, is under `lock`,
  * which is held for a few instructions. plugin_accept() takes turns of the kernel doors' driver and of its
  * own HARP door's; in between the HARP guests are advanced by the stack's events.
- *
- * Strangers. A side has room for 64 guests; one more and the oldest goes. A guest has 5 s. Nothing a
- * guest sends reaches a comm, and none is waited for: each is looked at once a turn. A peer that
- * was pushed out by a crowd of strangers tries again (connect.c).
  */
 
-#define GUESTS_MAX 64u
-#define GUEST_DEADLINE_NS 5000000000ull
 #define ACCEPTS_A_TURN 16u
 #define BACKLOG 128
-
-struct guest {
-	struct rendezvous *rdv;
-	struct harp_door *door; /* NULL: it came by a kernel door */
-	struct lane *lane;      /* NULL: the place is free */
-	uint64_t deadline_ns;
-	struct preamble preamble;
-};
 
 /* A listener on one engine's stack; all but rdv, engine and port under that engine's baton. */
 struct harp_door {
 	struct rendezvous *rdv;
 	struct engine *engine;
+	struct placement_end placement; /* of the engine; never changes */
 	uint16_t port;
 	struct harp_listener *listener;
 	struct work work, open_work, close_work;
 	int open_result;
-	struct guest guests[GUESTS_MAX];
+	struct guests guests;
 };
 
 struct rendezvous {
@@ -64,23 +51,13 @@ struct rendezvous {
 	uint16_t port_v4, port_v6;
 	struct engine_set *engines; /* NULL: none */
 	unsigned door_count;
-	struct harp_door *doors[ENGINES_MAX];   /* as the engines are numbered */
-	struct guest kernel_guests[GUESTS_MAX]; /* baton of driver */
-	atomic_uint_fast64_t turned_away;       /* any baton; relaxed: a count */
+	struct harp_door *doors[ENGINES_MAX]; /* as the engines are numbered */
+	struct guests kernel_guests;          /* baton of driver */
 	pthread_mutex_t lock;
 	struct listen_comm *listens; /* under lock */
 };
 
-/* ---- guests ----------------------------------------------------------------------------------- */
-
-static void guest_turn_away(struct guest *guest)
-{
-	struct lane *lane = guest->lane;
-
-	guest->lane = NULL;
-	atomic_fetch_add_explicit(&guest->rdv->turned_away, 1, memory_order_relaxed);
-	lane->ops->close(lane, true);
-}
+/* ---- for guests ----------------------------------------------------------------------------- */
 
 static struct listen_comm *rendezvous_find(struct rendezvous *rdv, uint64_t id)
 {
@@ -91,40 +68,26 @@ static struct listen_comm *rendezvous_find(struct rendezvous *rdv, uint64_t id)
 	return listen;
 }
 
-static bool guest_lookup(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SECRET_BYTES])
+bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
+		       uint8_t secret[HANDLE_SECRET_BYTES])
 {
-	struct guest *guest = ctx;
 	struct listen_comm *listen;
 
-	pthread_mutex_lock(&guest->rdv->lock);
-	listen = rendezvous_find(guest->rdv, listen_id);
+	pthread_mutex_lock(&rdv->lock);
+	listen = rendezvous_find(rdv, listen_id);
 	if (listen)
 		memcpy(secret, listen->secret, HANDLE_SECRET_BYTES);
-	pthread_mutex_unlock(&guest->rdv->lock);
+	pthread_mutex_unlock(&rdv->lock);
 	return listen != NULL;
 }
 
-/* The preamble is through: the guest's lane becomes a comm. */
-static int guest_admit(struct guest *guest)
+bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm)
 {
-	const struct preamble *p = &guest->preamble;
-	struct rendezvous *rdv = guest->rdv;
-	struct comm_options opt = { .side = COMM_RECV, .lane_polled = !guest->door };
 	struct listen_comm *listen;
-	struct comm *comm, **tail;
-	int rc;
+	struct comm **tail;
 
-	opt.eager_bytes =
-		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
-	opt.no_credit = (p->peer.features & FEATURE_NO_CREDIT) != 0;
-	if (p->peer.features & FEATURE_ACK_PROMPTLY)
-		lane_kernel_ack_promptly(guest->lane);
-	rc = comm_create(&comm, guest->lane, &opt);
-	if (rc)
-		return rc;
-	guest->lane = NULL;
 	pthread_mutex_lock(&rdv->lock);
-	listen = rendezvous_find(rdv, p->listen_id);
+	listen = rendezvous_find(rdv, listen_id);
 	if (listen) {
 		comm->ctx = listen->ctx;
 		for (tail = &listen->waiting; *tail; tail = &(*tail)->next)
@@ -133,73 +96,7 @@ static int guest_admit(struct guest *guest)
 		*tail = comm;
 	}
 	pthread_mutex_unlock(&rdv->lock);
-	if (!listen)
-		comm_drop(comm);
-	return 0;
-}
-
-static void guest_advance(struct guest *guest, uint64_t now_ns)
-{
-	int rc;
-
-	if (guest->lane->ops->state(guest->lane) == LANE_DEAD || now_ns >= guest->deadline_ns) {
-		guest_turn_away(guest);
-		return;
-	}
-	rc = preamble_advance(&guest->preamble, guest->lane);
-	if (rc == 1)
-		rc = guest_admit(guest);
-	if (rc < 0)
-		guest_turn_away(guest);
-}
-
-static void guest_notify(struct lane *lane, uint64_t now_ns)
-{
-	guest_advance(lane->owner, now_ns);
-}
-
-static void guests_advance(struct guest *guests, uint64_t now_ns)
-{
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		if (guests[i].lane)
-			guest_advance(&guests[i], now_ns);
-	}
-}
-
-static struct guest *guests_place(struct guest *guests)
-{
-	struct guest *oldest = &guests[0];
-
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		if (!guests[i].lane)
-			return &guests[i];
-		if (guests[i].deadline_ns < oldest->deadline_ns)
-			oldest = &guests[i];
-	}
-	guest_turn_away(oldest);
-	return oldest;
-}
-
-/* door: NULL for a kernel door. */
-static void guest_come(struct rendezvous *rdv, struct harp_door *door, struct lane *lane,
-		       uint64_t now_ns)
-{
-	struct guest *guest = guests_place(door ? door->guests : rdv->kernel_guests);
-	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes };
-
-	guest->rdv = rdv;
-	guest->door = door;
-	guest->lane = lane;
-	guest->deadline_ns = now_ns + GUEST_DEADLINE_NS;
-	if (door)
-		own.features = FEATURE_ACK_PROMPTLY;
-	if (getrandom(own.nonce, sizeof(own.nonce), GRND_NONBLOCK) != sizeof(own.nonce)) {
-		guest_turn_away(guest); /* a known nonce would let a replay in */
-		return;
-	}
-	preamble_accept(&guest->preamble, &own, guest_lookup, guest);
-	lane->owner = guest;
-	lane->notify = guest_notify;
+	return listen != NULL;
 }
 
 /* ---- doors ------------------------------------------------------------------------------------ */
@@ -213,7 +110,7 @@ static void rendezvous_kernel_door(struct rendezvous *rdv, int door, uint64_t no
 		if (fd < 0)
 			return; /* EAGAIN; ECONNABORTED, EMFILE: the next turn tries again */
 		if (!lane_kernel_adopt(&rdv->driver, fd, &lane))
-			guest_come(rdv, NULL, lane, now_ns);
+			guests_come(&rdv->kernel_guests, lane, now_ns);
 	}
 }
 
@@ -224,7 +121,7 @@ static void rendezvous_turn(struct driver *driver, uint64_t now_ns)
 	driver_run_ready(driver, now_ns);
 	rendezvous_kernel_door(rdv, rdv->fd_v4, now_ns);
 	rendezvous_kernel_door(rdv, rdv->fd_v6, now_ns);
-	guests_advance(rdv->kernel_guests, now_ns);
+	guests_advance(&rdv->kernel_guests, now_ns);
 }
 
 static void door_run(struct work *work, uint64_t now_ns)
@@ -236,9 +133,9 @@ static void door_run(struct work *work, uint64_t now_ns)
 	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
 		if (lane_harp_accept(door->engine, door->listener, &lane))
 			break;
-		guest_come(door->rdv, door, lane, now_ns);
+		guests_come(&door->guests, lane, now_ns);
 	}
-	guests_advance(door->guests, now_ns);
+	guests_advance(&door->guests, now_ns);
 }
 
 static void door_open_run(struct work *work, uint64_t now_ns)
@@ -266,10 +163,7 @@ static void door_close_run(struct work *work, uint64_t now_ns)
 		(struct harp_door *)((char *)work - offsetof(struct harp_door, close_work));
 
 	(void)now_ns;
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		if (door->guests[i].lane)
-			guest_turn_away(&door->guests[i]);
-	}
+	guests_turn_away(&door->guests);
 	harp_listener_close(door->listener);
 }
 
@@ -281,6 +175,9 @@ static int door_open(struct rendezvous *rdv, struct engine *engine)
 		return -ENOMEM;
 	door->rdv = rdv;
 	door->engine = engine;
+	engine_placement(engine, &door->placement);
+	door->guests.rdv = rdv;
+	door->guests.placement = &door->placement;
 	door->work.run = door_run;
 	door->open_work.run = door_open_run;
 	door->close_work.run = door_close_run;
@@ -295,10 +192,15 @@ static int door_open(struct rendezvous *rdv, struct engine *engine)
 	return 0;
 }
 
-static void door_close(struct harp_door *door)
+/* Returns how many strangers came to it. */
+static uint64_t door_close(struct harp_door *door)
 {
+	uint64_t turned_away;
+
 	driver_call(engine_driver(door->engine), &door->close_work);
+	turned_away = door->guests.turned_away;
 	free(door);
+	return turned_away;
 }
 
 /* A listening socket on the device's own address; its port, chosen by the kernel, to *port. */
@@ -369,6 +271,7 @@ int rendezvous_open(struct rendezvous **out, int dev, struct engine_set *engines
 	rdv->dev = dev;
 	rdv->fd_v4 = rdv->fd_v6 = -1;
 	rdv->engines = engines;
+	rdv->kernel_guests.rdv = rdv;
 	/* The addresses of a NIC in another namespace are not ours to bind. */
 	if (plugin_config()->path != PATH_XDP && !plugin_device(dev)->netns)
 		rc = rendezvous_open_kernel(rdv);
@@ -388,14 +291,12 @@ int rendezvous_open(struct rendezvous **out, int dev, struct engine_set *engines
 
 void rendezvous_close(struct rendezvous *rdv)
 {
-	uint64_t turned_away = atomic_load_explicit(&rdv->turned_away, memory_order_relaxed);
+	uint64_t turned_away;
 
+	turned_away = rdv->kernel_guests.turned_away;
 	for (unsigned i = 0; i < rdv->door_count; i++)
-		door_close(rdv->doors[i]);
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		if (rdv->kernel_guests[i].lane)
-			guest_turn_away(&rdv->kernel_guests[i]);
-	}
+		turned_away += door_close(rdv->doors[i]);
+	guests_turn_away(&rdv->kernel_guests);
 	if (rdv->fd_v4 >= 0)
 		forkguard_close(rdv->fd_v4);
 	if (rdv->fd_v6 >= 0)
@@ -417,7 +318,12 @@ void rendezvous_endpoints(const struct rendezvous *rdv, const struct listen_comm
 	handle->v4 = device->addr_v4;
 	handle->v6 = device->addr_v6;
 	handle->scope_id = device->scope_id;
-	handle->harp_port = listen->door ? listen->door->port : 0;
+	if (listen->door) {
+		handle->harp_port = listen->door->port;
+		handle->harp_placement = (uint8_t)listen->door->placement.kind;
+		handle->harp_queues = listen->door->placement.queues;
+		handle->harp_queue = listen->door->placement.queue;
+	}
 	handle->kernel_port_v4 = rdv->port_v4;
 	handle->kernel_port_v6 = rdv->port_v6;
 }

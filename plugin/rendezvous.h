@@ -38,4 +38,12 @@ void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen);
 /* Takes turns and the next ready comm, NULL when there is none yet. */
 struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen);
 
+/* ---- for guest.c ------------------------------------------------------------------------------ */
+
+/* The secret of who listens under that id; false when nobody does. Any baton. */
+bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
+		       uint8_t secret[HANDLE_SECRET_BYTES]);
+/* Puts a comm where rendezvous_accept() finds it; false when nobody listens there any more. Any baton. */
+bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm);
+
 #endif

@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "harp_host.h"
 #include "lane_harp.h"
+#include "placement.h"
 
 struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
 {
@@ -37,6 +38,33 @@ struct engine *engine_set_choose(struct engine_set *set)
 {
 	(void)set;
 	return NULL;
+}
+
+struct engine *engine_set_choose_for(struct engine_set *set, uint16_t queue)
+{
+	(void)set;
+	(void)queue;
+	return NULL;
+}
+
+void engine_placement(const struct engine *engine, struct placement_end *out)
+{
+	(void)engine;
+	memset(out, 0, sizeof(*out));
+}
+
+void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
+{
+	(void)engine;
+	*first = 61000;
+	*last = 65535;
+}
+
+bool engine_not_heard(struct engine *engine, uint64_t now_ns)
+{
+	(void)engine;
+	(void)now_ns;
+	return false;
 }
 
 unsigned engine_index(const struct engine *engine)

@@ -235,6 +235,135 @@ static void test_extensions(void)
 	}
 }
 
+/* ---- queues, in CHALLENGE and in the handle --------------------------------------------------- */
+
+static void toeplitz_end(struct placement_end *end)
+{
+	struct harp_rss rss = {
+		.kind = HARP_RSS_TOEPLITZ, .queues = 4, .key_bytes = 40, .table_count = 16
+	};
+
+	for (uint8_t i = 0; i < 40; i++)
+		rss.key[i] = (uint8_t)(3 * i + 1);
+	for (uint16_t i = 0; i < 16; i++)
+		rss.table[i] = i % 4;
+	placement_own(end, &rss, 2);
+}
+
+static void run_begin_placed(struct run *r, uint64_t seed, const struct placement_end *end)
+{
+	struct preamble_terms t;
+
+	run_begin(r, seed, FEATURE_ACK_PROMPTLY);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	t.placement = end;
+	preamble_accept(&r->acceptor, &t, lookup, NULL);
+}
+
+#define PLACED_EXTENSION_BYTES 56u /* 4, 8, 40 bytes of key, 2 of table, padded */
+
+static void test_placement_said(void)
+{
+	for (uint64_t seed = 0; seed < 100; seed++) {
+		struct placement_end end, heard;
+		struct run r;
+
+		toeplitz_end(&end);
+		run_begin_placed(&r, seed, &end);
+		run(&r);
+		CHECK_EQ(r.connected, 1);
+		CHECK_EQ(r.accepted, 1);
+		CHECK(preamble_placement(&r.connector, &heard));
+		CHECK(!preamble_placement(&r.acceptor, &heard));
+		CHECK_EQ(heard.queue, 2);
+		CHECK_EQ(heard.queues, 4);
+		CHECK_MEM(heard.rss.key, end.rss.key, 40);
+		for (uint32_t i = 0; i < 16; i++)
+			CHECK_EQ(heard.rss.table[i] == 2, i % 4 == 2);
+		CHECK_EQ(r.pair.pipes[1].written,
+			 PREAMBLE_CHALLENGE_BYTES + PLACED_EXTENSION_BYTES + PREAMBLE_MAC_BYTES +
+				 PREAMBLE_READY_BYTES);
+		fake_pair_free(&r.pair);
+	}
+}
+
+static void test_placement_not_said(void)
+{
+	struct placement_end one = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 }, heard;
+	struct run r;
+
+	run_begin_placed(&r, 1, &one);
+	run(&r);
+	CHECK_EQ(r.connected, 1);
+	CHECK(!preamble_placement(&r.connector, &heard));
+	CHECK_EQ(r.pair.pipes[1].written,
+		 PREAMBLE_CHALLENGE_BYTES + PREAMBLE_MAC_BYTES + PREAMBLE_READY_BYTES);
+	fake_pair_free(&r.pair);
+}
+
+/* Damaged on the way: each bit of the extension is proved, and nothing of it is believed. */
+static void test_placement_damage(void)
+{
+	for (uint64_t at = 0; at < PLACED_EXTENSION_BYTES; at++) {
+		struct placement_end end;
+		struct run r;
+
+		toeplitz_end(&end);
+		run_begin_placed(&r, at, &end);
+		r.pair.pipes[1].flip_at = PREAMBLE_CHALLENGE_BYTES + at;
+		r.pair.pipes[1].flip = (uint8_t)(1u << (at % 8));
+		run(&r);
+		CHECK(r.connected < 0);
+		CHECK(r.accepted != 1);
+		fake_pair_free(&r.pair);
+	}
+}
+
+/* A peer that knows the secret and lies: what makes no sense is refused, and said. */
+static void test_placement_lies(void)
+{
+	for (unsigned i = 0; i < 4; i++) {
+		struct placement_end end;
+		struct run r;
+
+		toeplitz_end(&end);
+		if (i == 0)
+			end.queue = 4; /* of four */
+		else if (i == 1)
+			end.queues = 0;
+		else if (i == 2)
+			end.rss.key_bytes = 39;
+		else
+			end.rss.table_count = 0;
+		run_begin_placed(&r, i, &end);
+		run(&r);
+		CHECK_EQ(r.connected, -EPROTO);
+		CHECK_STR(r.connector.what, "an extension that makes no sense");
+		CHECK(r.accepted != 1);
+		fake_pair_free(&r.pair);
+	}
+}
+
+static void test_handle_placement(void)
+{
+	uint8_t bytes[PLUGIN_HANDLE_BYTES];
+	struct handle out, in = handle;
+	char why[192];
+
+	in.harp_placement = PLACEMENT_TOEPLITZ;
+	in.harp_queues = 64;
+	in.harp_queue = 63;
+	handle_encode(bytes, &in);
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
+	CHECK_EQ(out.harp_placement, PLACEMENT_TOEPLITZ);
+	CHECK_EQ(out.harp_queues, 64);
+	CHECK_EQ(out.harp_queue, 63);
+	/* An older listener's are zero: not said. */
+	handle_encode(bytes, &handle);
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
+	CHECK_EQ(out.harp_placement, PLACEMENT_NOT_SAID);
+}
+
 /* ---- the handle ------------------------------------------------------------------------------- */
 
 static void test_handle(void)
@@ -344,7 +473,12 @@ int main(int argc, char **argv)
 	test_replay();
 	test_refusals();
 	test_extensions();
+	test_placement_said();
+	test_placement_not_said();
+	test_placement_damage();
+	test_placement_lies();
 	test_handle();
+	test_handle_placement();
 	if (argc > 1)
 		test_document(argv[1]);
 	return check_done();

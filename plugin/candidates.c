@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* candidates.c - which lanes may lead to a peer, by its handle, our engines and the host's routes. */
+#include "candidates.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ctx.h"
+#include "placement.h"
+
+/* source: where a HARP lane comes from; NULL for a kernel lane. */
+static struct candidate *candidates_add(struct candidates *c, const struct device *device,
+					const struct harp_addr *source,
+					const struct harp_addr *addr, uint16_t port)
+{
+	struct candidate *candidate = &c->list[c->count];
+
+	if (!port || c->count == CANDIDATES_MAX)
+		return NULL;
+	memset(candidate, 0, sizeof(*candidate));
+	candidate->remote.addr = *addr;
+	candidate->remote.port = port;
+	/* The scope is a matter of our own host. */
+	candidate->remote.scope_id = device_scope_id(device, addr);
+	candidate->harp = source != NULL;
+	if (source) {
+		candidate->local.addr = *source;
+		candidate->local.scope_id = device_scope_id(device, source);
+	}
+	c->count++;
+	return candidate;
+}
+
+/* To the peer's stack, or to its kernel where it has none. own: our address of the family. */
+static void candidates_add_harp(struct candidates *c, const struct device *device,
+				const struct handle *h, const struct harp_addr *own,
+				const struct harp_addr *addr, uint16_t kernel_port)
+{
+	static const struct harp_addr zero;
+	struct candidate *candidate;
+	struct placement_end end;
+	struct harp_addr source;
+
+	if (!engine_reaches(c->engine, addr, &source, c->why_kernel, sizeof(c->why_kernel)))
+		return;
+	/* The queue of the packets back is computed from the address that they come to. */
+	engine_placement(c->engine, &end);
+	if (!memcmp(&source, &zero, sizeof(zero)) && end.kind == PLACEMENT_TOEPLITZ)
+		source = *own;
+	candidate =
+		candidates_add(c, device, &source, addr, h->harp_port ? h->harp_port : kernel_port);
+	if (candidate)
+		candidate->harp_port = h->harp_port != 0;
+}
+
+/* HARP lanes, of the engine that is chosen here. */
+static void candidates_find_harp(struct candidates *c, int dev, const struct device *device,
+				 const struct handle *h)
+{
+	uint8_t host_id[HANDLE_HOST_ID_BYTES];
+	struct engine_set *engines;
+
+	engines = ctx_engines(dev, c->why_kernel, sizeof(c->why_kernel));
+	if (!engines)
+		return;
+	c->engine = h->harp_port && h->harp_placement == PLACEMENT_UNKNOWN
+			    ? engine_set_choose_for(engines, h->harp_queue)
+			    : engine_set_choose(engines);
+	engine_load(c->engine, 1);
+	if (!handle_host_id(device->netns, host_id) &&
+	    !memcmp(host_id, h->host_id, sizeof(host_id))) {
+		c->same_host = true;
+		snprintf(c->why_kernel, sizeof(c->why_kernel),
+			 "the peer is on this host: its packets never reach a NIC");
+		return;
+	}
+	if (h->has_v4 && device->has_v4)
+		candidates_add_harp(c, device, h, &device->addr_v4, &h->v4, h->kernel_port_v4);
+	if (h->has_v6 && device->has_v6)
+		candidates_add_harp(c, device, h, &device->addr_v6, &h->v6, h->kernel_port_v6);
+	if (c->count)
+		c->why_kernel[0] = '\0';
+}
+
+/* Kernel lanes go to the peer's kernel, and to its stack where that is all it offers and a NIC lies
+ * between. */
+static void candidates_find_kernel(struct candidates *c, const struct device *device,
+				   const struct handle *h)
+{
+	if (c->same_host && !h->kernel_port_v4 && !h->kernel_port_v6)
+		return;
+	if (h->has_v4 && device->has_v4)
+		(void)candidates_add(c, device, NULL, &h->v4,
+				     h->kernel_port_v4 ? h->kernel_port_v4 : h->harp_port);
+	if (h->has_v6 && device->has_v6)
+		(void)candidates_add(c, device, NULL, &h->v6,
+				     h->kernel_port_v6 ? h->kernel_port_v6 : h->harp_port);
+}
+
+int candidates_find(struct candidates *out, int dev, const struct handle *handle)
+{
+	const struct device *device = plugin_device(dev);
+	enum plugin_path path = plugin_config()->path;
+
+	memset(out, 0, sizeof(*out));
+	if (path != PATH_KERNEL)
+		candidates_find_harp(out, dev, device, handle);
+	else
+		snprintf(out->why_kernel, sizeof(out->why_kernel), "HARP_PATH=kernel");
+	if (path == PATH_XDP && !out->count) {
+		WARN("%s: HARP_PATH=xdp, but %s; use HARP_PATH=auto", device->ifname,
+		     out->why_kernel[0]
+			     ? out->why_kernel
+			     : "the peer has no address of a family that this interface has");
+		return -EPROTONOSUPPORT;
+	}
+	if (path != PATH_XDP && !device->netns)
+		candidates_find_kernel(out, device, handle);
+	if (!out->count && (device->netns || out->same_host)) {
+		WARN("%s: no way to the peer: %s, and no kernel socket can be used: %s is a NIC of "
+		     "another network namespace for %s; run ranks of one host in one namespace",
+		     device->ifname, out->why_kernel, device->ifname, device->netns ? "us" : "it");
+		return -EPROTONOSUPPORT;
+	}
+	if (!out->count) {
+		WARN("%s: the peer and this interface have no address family in common; check "
+		     "NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY on both hosts",
+		     device->ifname);
+		return -EPROTONOSUPPORT;
+	}
+	return 0;
+}
+
+void candidates_forget(struct candidates *c)
+{
+	if (c->engine)
+		engine_load(c->engine, -1);
+	c->engine = NULL;
+}
