@@ -106,7 +106,7 @@ def files(root: Path) -> Iterator[Path]:
     for folder, suffixes in (
         ("dataplane", C_SUFFIXES),
         ("plugin", C_SUFFIXES),
-        ("harp/_core", CYTHON_SUFFIXES),
+        ("harp", CYTHON_SUFFIXES),
     ):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in suffixes and path.is_file():

@@ -83,9 +83,12 @@ def test_small_tree_is_good(small_tree: Path) -> None:
         ("plugin/lane.c", '#include "transport/tcp.h"'),
         ("harp/_core/stack.pxd", 'cdef extern from "stack/stack.h" nogil:'),
         ("harp/_core/stack.c", '#include "plugin.h"'),
+        ("harp/_stack.pxd", 'cdef extern from "stack/stack.h" nogil:'),
+        ("harp/native/drive.c", '#include "transport/tcp.h"'),
     ],
 )
 def test_planted_violation_is_found(small_tree: Path, file: str, line: str) -> None:
+    (small_tree / file).parent.mkdir(exist_ok=True)
     (small_tree / file).write_text(f"/* one */\n{line}\n")
     done = check(small_tree)
     assert done.returncode == 1
