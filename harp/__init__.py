@@ -1,11 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's control plane: command line, laboratory, benchmarks, bindings to the C stack."""
+"""HARP's control plane: command line, laboratory, benchmarks, bindings to the C stack.
+
+The Python API is here by name and loaded when it is asked for: harp.Instance, harp.Endpoint,
+harp.Driver, harp.Stack and so on (docs/python.md). harp.testing has what tests and scapy want.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from harp import _paths
 
+if TYPE_CHECKING:
+    from harp._core import (
+        Connection,
+        Event,
+        Frame,
+        Listener,
+        Stack,
+        UdpSocket,
+        flow_dtype,
+        stat_names,
+        stats_delta,
+        stats_dtype,
+    )
+    from harp._drive import Acceptor, Driver, Endpoint, WaitTimeoutError
+    from harp._instance import Instance, steering_names
+    from harp._nic import CallbackNic, Nic, Wire
+    from harp.errors import HarpError
+
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+__all__ = [
+    "Acceptor",
+    "CallbackNic",
+    "Connection",
+    "Driver",
+    "Endpoint",
+    "Event",
+    "Frame",
+    "HarpError",
+    "Instance",
+    "Listener",
+    "Nic",
+    "Stack",
+    "UdpSocket",
+    "WaitTimeoutError",
+    "Wire",
+    "__version__",
+    "flow_dtype",
+    "stat_names",
+    "stats_delta",
+    "stats_dtype",
+    "steering_names",
+]
 
 # In a source tree the compiled modules lie in the build tree ($HARP_BUILD chooses another one).
 if (_build := _paths.build_dir()) is not None:
     __path__.append(str(_build / "harp"))
+
+# Where each public name is made: nothing compiled is loaded before it is used.
+_MADE_IN = {
+    "harp._core": (
+        "Connection",
+        "Event",
+        "Frame",
+        "Listener",
+        "Stack",
+        "UdpSocket",
+        "flow_dtype",
+        "stat_names",
+        "stats_delta",
+        "stats_dtype",
+    ),
+    "harp._drive": ("Acceptor", "Driver", "Endpoint", "WaitTimeoutError"),
+    "harp._instance": ("Instance", "steering_names"),
+    "harp._nic": ("CallbackNic", "Nic", "Wire"),
+    "harp.errors": ("HarpError",),
+}
+_HOME = {name: module for module, names in _MADE_IN.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'harp' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

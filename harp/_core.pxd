@@ -1,289 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-# harp.h, harp_nic.h and harp_host.h, as far as the bindings use them.
-from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from harp._c cimport drive, harp_conn, harp_frame, harp_listener, harp_stack
+from harp._nic cimport Nic
 
 
-cdef extern from "sys/uio.h" nogil:
-    struct iovec:
-        void *iov_base
-        size_t iov_len
+cdef class Stack:
+    cdef harp_stack *stack
+    cdef drive *drive  # who has the right to touch it; NULL: any one thread at a time
+    cdef readonly Nic nic
+    cdef object _driver  # called, it is the Driver of that drive, or None
+    cdef object _owner  # the Instance whose stack this is, or None
+    cdef int _pid  # of an instance's stack: the process that has its memory
+    cdef object _conns  # address of the C object -> Connection, weakly
+    cdef object _log
+    cdef object _log_error
+    cdef readonly unsigned scope_id
+    cdef object __weakref__
+
+    cdef harp_stack *_open(self) except NULL
+    cdef bint _reachable(self)
+    cdef _enter(self)
+    cdef _leave(self, driver)
+    cdef Connection _wrap(self, harp_conn *conn)
+    cdef _check_lent(self)
+    cdef _detach(self)
 
 
-cdef extern from "harp_nic.h" nogil:
-    struct harp_nic_caps:
-        char name[32]
-        char mode[64]
-        uint32_t mtu_bytes
-        uint8_t mac[6]
+cdef class Listener:
+    cdef harp_listener *listener
+    cdef readonly Stack stack
+    cdef object __weakref__
 
-    struct harp_nic:
-        harp_nic_caps caps
-
-    void harp_nic_destroy(harp_nic *nic)
-
-    struct harp_wire:
-        pass
-
-    struct harp_wire_impair_t "harp_wire_impair":
-        uint64_t delay_ns
-        uint64_t jitter_ns
-        uint64_t rate_bps
-        uint64_t queue_bytes
-        uint32_t ecn_mark_bytes
-        uint32_t loss_ppm
-        uint32_t duplicate_ppm
-        uint32_t reorder_ppm
-        uint32_t corrupt_ppm
-        uint64_t reorder_ns
-        uint32_t down
-
-    struct harp_wire_options:
-        uint32_t size
-        uint32_t ports
-        uint32_t frame_size
-        uint32_t frame_count
-        uint32_t mtu_bytes
-        uint32_t packets_max
-        uint32_t strict
-        uint64_t seed
-        uint64_t complete_delay_ns
-
-    struct harp_wire_stats_t "harp_wire_stats":
-        uint64_t sent
-        uint64_t delivered
-        uint64_t lost
-        uint64_t duplicated
-        uint64_t reordered
-        uint64_t corrupted
-        uint64_t queue_dropped
-        uint64_t ce_marked
-        uint64_t rx_no_frame
-        uint64_t strict_violations
-
-    int harp_wire_create(harp_wire **out, const harp_wire_options *opt)
-    harp_nic *harp_wire_port(harp_wire *wire, unsigned port)
-    int harp_wire_set_impair(harp_wire *wire, unsigned port, const harp_wire_impair_t *impair)
-    int harp_wire_stats(const harp_wire *wire, unsigned port, harp_wire_stats_t *out)
-    unsigned harp_wire_in_flight(const harp_wire *wire)
-    void harp_wire_destroy(harp_wire *wire)
-
-    struct harp_nic_callbacks:
-        uint32_t size
-        uint32_t mtu_bytes
-        uint32_t frame_size
-        uint32_t frame_count
-        uint8_t mac[6]
-        void *ctx
-        size_t (*receive)(void *ctx, void *buf, size_t cap) noexcept
-        int (*send)(void *ctx, const void *frame, size_t length) noexcept
-
-    int harp_nic_callback_create(harp_nic **out, const harp_nic_callbacks *callbacks)
+    cdef harp_listener *_open(self) except NULL
 
 
-cdef extern from "harp.h" nogil:
-    enum:
-        HARP_ADDR_TEXT_MAX
-        HARP_NEIGHBOUR_OWN
-        HARP_NEIGHBOUR_EXTERNAL
+cdef class Connection:
+    cdef harp_conn *conn
+    cdef readonly Stack stack
+    cdef unsigned lending  # frames on their way to the application; the driver's lock guards it
+    cdef void *frames  # those not yet given back; borrowed, a list
+    cdef object __weakref__
 
-    enum harp_log_level:
-        HARP_LOG_ERROR
-
-    ctypedef void (*harp_log_fn)(void *ctx, harp_log_level level, const char *message) noexcept
-
-    struct harp_stack:
-        pass
-
-    struct harp_listener:
-        pass
-
-    struct harp_conn:
-        pass
-
-    const char *harp_version()
-    uint32_t harp_api_version()
-
-    struct harp_addr:
-        uint8_t bytes[16]
-
-    struct harp_endpoint:
-        harp_addr addr
-        uint16_t port
-        uint32_t scope_id
-
-    int harp_addr_parse(const char *text, harp_addr *out)
-    char *harp_addr_format(const harp_addr *addr, char *buf)
-
-    struct harp_stack_hooks:
-        void *ctx
-        harp_log_fn log
-
-    struct harp_stack_options:
-        uint32_t size
-        uint32_t max_conns
-        uint32_t max_listeners
-        uint32_t max_neighbours
-        uint16_t port_min
-        uint16_t port_max
-        uint32_t neighbour_mode
-        uint64_t seed
-        uint64_t now_ns
-        harp_stack_hooks hooks
-        uint32_t scope_id
-        uint16_t vlan_id
-
-    int harp_stack_create(harp_stack **out, harp_nic *nic, const harp_stack_options *opt)
-    void harp_stack_destroy(harp_stack *stack)
-    int harp_stack_poll(harp_stack *stack, uint64_t now_ns)
-    uint64_t harp_stack_next_deadline_ns(const harp_stack *stack)
-    uint64_t harp_stack_now_ns(const harp_stack *stack)
-    int harp_stack_address_add(harp_stack *stack, const harp_addr *addr, unsigned prefix_len)
-    int harp_stack_address_remove(harp_stack *stack, const harp_addr *addr)
-    int harp_stack_route_add(harp_stack *stack, const harp_addr *prefix, unsigned prefix_len,
-                             const harp_addr *gateway, uint32_t mtu_bytes)
-    int harp_stack_neighbour_set(harp_stack *stack, const harp_addr *addr, const uint8_t *mac)
-
-    struct harp_tcp_options:
-        uint32_t size
-        uint32_t rx_frames
-        uint32_t tx_frames
-        uint32_t backlog
-        uint64_t connect_timeout_ns
-        uint64_t user_timeout_ns
-        uint64_t keepalive_idle_ns
-        uint64_t keepalive_interval_ns
-        uint32_t keepalive_count
-        uint8_t dscp
-        uint32_t unsent_bytes_max
-        uint32_t congestion
-        uint32_t fixed_window_bytes
-        uint32_t ecn
-
-    enum harp_congestion:
-        HARP_CONGESTION_DEFAULT
-
-    const char *harp_congestion_name(harp_congestion congestion)
-    int harp_congestion_from_name(const char *name)
-    int harp_tcp_listen(harp_stack *stack, const harp_endpoint *local,
-                        const harp_tcp_options *opt, harp_listener **out)
-    int harp_tcp_accept(harp_listener *listener, harp_conn **out)
-    void harp_listener_endpoint(const harp_listener *listener, harp_endpoint *local)
-    void harp_listener_close(harp_listener *listener)
-    int harp_tcp_connect(harp_stack *stack, const harp_endpoint *local,
-                         const harp_endpoint *remote, const harp_tcp_options *opt,
-                         harp_conn **out)
-    harp_conn *harp_stack_next_event(harp_stack *stack, uint32_t *events)
-    ssize_t harp_conn_send(harp_conn *conn, const iovec *iov, int iov_count)
-    size_t harp_conn_send_room(const harp_conn *conn)
-    ssize_t harp_conn_recv(harp_conn *conn, void *buf, size_t length)
-    int harp_conn_shutdown(harp_conn *conn)
-    void harp_conn_close(harp_conn *conn)
-    void harp_conn_abort(harp_conn *conn)
-    int harp_conn_error(const harp_conn *conn)
-    void harp_conn_endpoints(const harp_conn *conn, harp_endpoint *local, harp_endpoint *remote)
-    uint64_t harp_conn_acked_bytes(const harp_conn *conn)
-    int harp_conn_set_keepalive(harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
-                                uint32_t count)
-    int harp_conn_probe(harp_conn *conn)
-    enum harp_tcp_state:
-        HARP_TCP_CLOSED
-
-    const char *harp_tcp_state_name(harp_tcp_state state)
-
-    struct harp_tcp_info:
-        uint32_t state
-        uint32_t options
-        uint32_t snd_mss_bytes
-        uint32_t rcv_mss_bytes
-        uint32_t snd_wscale
-        uint32_t rcv_wscale
-        uint64_t srtt_ns
-        uint64_t rto_ns
-        uint64_t snd_cwnd_bytes
-        uint64_t snd_ssthresh_bytes
-        uint64_t snd_wnd_bytes
-        uint64_t rcv_wnd_bytes
-        uint64_t bytes_in_flight
-        uint64_t bytes_unsent
-        uint64_t bytes_sent
-        uint64_t bytes_acked
-        uint64_t bytes_received
-        uint64_t bytes_retransmitted
-        uint64_t segs_out
-        uint64_t segs_in
-        uint64_t retransmits
-        uint64_t rto_count
-        uint64_t fast_retransmits
-        uint64_t dup_acks_in
-        uint64_t out_of_order_in
-        uint64_t zero_window_probes
-        uint64_t keepalive_probes
-        uint32_t rx_frames_held
-        uint32_t rx_frames_budget
-        uint32_t tx_frames_held
-        uint32_t tx_frames_budget
-        uint32_t congestion
-        uint32_t dctcp_alpha_ppm
-        uint64_t pacing_bytes_per_s
-        uint64_t ecn_ce_in
-        uint64_t ecn_ece_in
-        uint64_t ecn_reductions
-
-    int harp_conn_info(const harp_conn *conn, harp_tcp_info *info, size_t size)
-
-    struct harp_udp:
-        pass
-
-    struct harp_udp_options:
-        uint32_t size
-        uint32_t rx_frames
-        uint32_t tx_frames
-        uint8_t dscp
-
-    int harp_udp_open(harp_stack *stack, const harp_endpoint *local, const harp_udp_options *opt,
-                      harp_udp **out)
-    int harp_udp_connect(harp_udp *sock, const harp_endpoint *remote)
-    void harp_udp_close(harp_udp *sock)
-    int harp_udp_error(harp_udp *sock, harp_endpoint *about)
-    int harp_udp_payload_max(harp_udp *sock, const harp_endpoint *remote)
-    ssize_t harp_udp_send(harp_udp *sock, const harp_endpoint *remote, const iovec *iov,
-                          int iov_count)
-    ssize_t harp_udp_recv(harp_udp *sock, void *buf, size_t length, harp_endpoint *source)
-    void harp_udp_endpoints(const harp_udp *sock, harp_endpoint *local, harp_endpoint *remote)
-    unsigned harp_stats_count()
-    const char *harp_stats_name(unsigned index)
-    const char *harp_stats_help(unsigned index)
-    unsigned harp_stack_stats(const harp_stack *stack, uint64_t *values, unsigned count)
-    int harp_stack_stat(const harp_stack *stack, const char *name, uint64_t *value)
-    int harp_stack_capture_start(harp_stack *stack, size_t ring_bytes, uint32_t snap_len)
-    int harp_stack_capture_write(const harp_stack *stack, int fd, int64_t wall_offset_ns)
-    void harp_stack_capture_stop(harp_stack *stack)
+    cdef harp_conn *_open(self) except NULL
+    cdef _forget(self)
+    cdef _check_lent(self)
+    cdef _drop_frames(self, bint give_back)
+    cdef Frame _lend(self, harp_frame *frame, bint received)
 
 
-cdef extern from "harp_host.h" nogil:
-    struct harp_check_item:
-        char name[32]
-        int severity
-        char text[256]
-        char remedy[256]
+cdef class Frame:
+    cdef harp_frame *frame  # NULL: released or sent
+    cdef readonly Connection connection
+    cdef void *next  # in the connection's list
+    cdef void **link
+    cdef Py_ssize_t exports  # memoryviews over it
+    cdef readonly bint received
+    cdef object __weakref__
 
-    int harp_host_check(const char *ifname, uint32_t queue, harp_check_item *items, unsigned max)
-
-
-cdef extern from "harp_config.h" nogil:
-    struct harp_config_key_t "harp_config_key":
-        const char *name
-        const char *table
-        const char *key
-        const char *unit
-        const char *preset
-        const char *help
-        uint64_t min
-        uint64_t max
-        uint32_t type
-        uint32_t apply
-        uint32_t readers
-
-    const harp_config_key_t *harp_config_key_at "harp_config_key"(unsigned index)
-    unsigned harp_config_count()
+    cdef harp_frame *_open(self) except NULL
+    cdef _check_lent(self)
+    cdef _unlink(self)
+    cdef _give_back(self)

@@ -4,19 +4,30 @@
 
 Children keep their parents alive; close() is safe twice; an open object that is collected warns and
 is closed. Calls that fail raise OSError with the stack's errno; "nothing now" is BlockingIOError.
-A stack and all that belongs to it is used by one thread at a time, as in C.
+A stack and all that belongs to it is used by one thread at a time, as in C. One that a harp.Driver
+advances is the driver's: calls on it are made inside Driver.hold(), or RuntimeError says so.
 """
 
 import enum
-import os
-import warnings
 import weakref
-from collections import deque
 
+from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
+from posix.unistd cimport getpid
 
-from harp._core cimport *
+cimport cython
+
+from harp._c cimport *
+from harp._nic cimport Nic, _check, _endpoint, _format, _left_open, _mac, _parse
+
+from harp._nic import CallbackNic, Wire
+
+__all__ = [
+    "CallbackNic", "Connection", "Event", "Frame", "Listener", "Stack", "UdpSocket", "Wire",
+    "api_version", "config_keys", "flow_dtype", "host_check", "stat_names", "stats_delta",
+    "stats_dtype", "version",
+]
 
 
 class Event(enum.IntFlag):
@@ -29,50 +40,6 @@ class Event(enum.IntFlag):
     EOF = 0x10
     CLOSED = 0x20
     ACCEPT = 0x40
-
-
-cdef _fail(long rc, str what):
-    raise OSError(-rc, f"{what}: {os.strerror(-rc)}")
-
-
-cdef _check(long rc, str what):
-    if rc < 0:
-        _fail(rc, what)
-
-
-cdef int _parse(str text, harp_addr *out) except -1:
-    encoded = text.encode()
-    if harp_addr_parse(encoded, out) < 0:
-        raise ValueError(f"{text!r} is neither an IPv4 nor an IPv6 address")
-    return 0
-
-
-cdef int _endpoint(str address, int port, unsigned scope_id, harp_endpoint *out) except -1:
-    memset(out, 0, sizeof(harp_endpoint))
-    _parse(address, &out.addr)
-    if not 0 <= port <= 65535:
-        raise ValueError(f"{port} is no port")
-    out.port = port
-    if out.addr.bytes[0] == 0xFE and out.addr.bytes[1] & 0xC0 == 0x80:
-        out.scope_id = scope_id
-    return 0
-
-
-cdef str _format(const harp_addr *addr):
-    cdef char text[HARP_ADDR_TEXT_MAX]
-    return harp_addr_format(addr, text).decode()
-
-
-cdef int _mac(mac, uint8_t *out) except -1:
-    raw = bytes.fromhex(mac.replace(":", "")) if isinstance(mac, str) else bytes(mac)
-    if len(raw) != 6:
-        raise ValueError(f"{mac!r} is not a MAC address of 6 bytes")
-    memcpy(out, <const char *>raw, 6)
-    return 0
-
-
-cdef _left_open(what):
-    warnings.warn(f"a {what} was collected while open: close() it", ResourceWarning)
 
 
 def version():
@@ -90,6 +57,41 @@ def stat_names():
     return {
         harp_stats_name(i).decode(): harp_stats_help(i).decode() for i in range(harp_stats_count())
     }
+
+
+_dtypes = {}
+
+
+def stats_dtype():
+    """numpy's dtype of Stack.snapshot(): now_ns, then each statistic by name, all uint64."""
+    if "stats" not in _dtypes:
+        import numpy
+
+        _dtypes["stats"] = numpy.dtype([(name, "u8") for name in ("now_ns", *stat_names())])
+    return _dtypes["stats"]
+
+
+def stats_delta(later, earlier):
+    """What happened between two snapshots of a stack: a record of the differences, modulo 2**64 (a
+    gauge that fell wraps)."""
+    import numpy
+
+    ends = [numpy.frombuffer(numpy.array(taken, stats_dtype()), "u8") for taken in (later, earlier)]
+    return (ends[0] - ends[1]).view(stats_dtype())[0]
+
+
+def flow_dtype():
+    """numpy's dtype of Stack.flows(): both ends, states by name, and struct harp_tcp_info."""
+    cdef harp_tcp_info info
+    if "flow" not in _dtypes:
+        import numpy
+
+        memset(&info, 0, sizeof(info))
+        ends = [("local", "U45"), ("local_port", "u2"), ("remote", "U45"), ("remote_port", "u2")]
+        names = [("state_name", "U16"), ("congestion_name", "U16")]
+        numbers = [(name, "u8") for name in dict(info)]
+        _dtypes["flow"] = numpy.dtype(ends + names + numbers)
+    return _dtypes["flow"]
 
 
 def host_check(str ifname, int queue=0):
@@ -138,218 +140,6 @@ def config_keys():
 
 
 # --------------------------------------------------------------------------------------------------
-# NICs.
-#
-cdef class Nic:
-    """What a stack sits on. Made by Wire.port() or by a subclass."""
-
-    cdef harp_nic *nic
-    cdef int users  # open stacks
-    cdef object parent
-    cdef object __weakref__
-
-    cdef harp_nic *_open(self) except NULL:
-        if self.nic == NULL or (self.parent is not None and self.parent.closed):
-            raise ValueError("this NIC is closed")
-        return self.nic
-
-    @property
-    def mac(self):
-        """The MAC address, 6 bytes."""
-        cdef harp_nic *nic = self._open()
-        return bytes((<char *>nic.caps.mac)[:6])
-
-    @property
-    def mtu_bytes(self):
-        """The largest IP packet."""
-        return self._open().caps.mtu_bytes
-
-    @property
-    def mode(self):
-        """One line for people."""
-        return self._open().caps.mode.decode()
-
-
-cdef size_t _callback_receive(void *ctx, void *buf, size_t cap) noexcept with gil:
-    cdef bytes frame
-    nic = <CallbackNic>ctx
-    while nic._inbound:
-        frame = nic._inbound.popleft()
-        if len(frame) <= cap:
-            memcpy(buf, <const char *>frame, len(frame))
-            return len(frame)
-        nic.oversize += 1
-    return 0
-
-
-cdef int _callback_send(void *ctx, const void *frame, size_t length) noexcept with gil:
-    (<CallbackNic>ctx)._outbound.append((<const char *>frame)[:length])
-    return 0
-
-
-cdef class CallbackNic(Nic):
-    """A NIC whose packets are Python bytes: inject() what the stack shall receive, collect() what
-    it sent. Raw Ethernet frames without FCS."""
-
-    cdef object _inbound
-    cdef list _outbound
-    cdef readonly int oversize  # frames dropped because the stack offered too little room
-
-    def __cinit__(self, *args, **kwargs):
-        self._inbound = deque()
-        self._outbound = []
-
-    def __init__(self, *, mac="02:00:00:00:00:01", int mtu_bytes=1500, int frame_size=0,
-                 int frame_count=1024):
-        cdef harp_nic_callbacks callbacks
-        memset(&callbacks, 0, sizeof(callbacks))
-        callbacks.size = sizeof(callbacks)
-        callbacks.mtu_bytes = mtu_bytes
-        callbacks.frame_size = frame_size
-        callbacks.frame_count = frame_count
-        callbacks.ctx = <void *>self
-        callbacks.receive = _callback_receive
-        callbacks.send = _callback_send
-        _mac(mac, callbacks.mac)
-        _check(harp_nic_callback_create(&self.nic, &callbacks), "callback NIC")
-
-    def inject(self, frame):
-        """A frame for the stack to receive at its next poll."""
-        self._open()
-        self._inbound.append(bytes(frame))
-
-    def collect(self):
-        """Takes the frames that the stack has sent, oldest first."""
-        frames = self._outbound
-        self._outbound = []
-        return frames
-
-    @property
-    def closed(self):
-        return self.nic == NULL
-
-    def close(self):
-        """Frees the NIC. Its stacks must be closed before."""
-        if self.nic == NULL:
-            return
-        if self.users:
-            raise ValueError("a stack still uses this NIC: close it first")
-        harp_nic_destroy(self.nic)
-        self.nic = NULL
-
-    def __dealloc__(self):
-        if self.nic != NULL:
-            _left_open("CallbackNic")
-            harp_nic_destroy(self.nic)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
-
-cdef class Wire:
-    """Packets in memory between ports, with everything that can go wrong on the way."""
-
-    cdef harp_wire *wire
-    cdef readonly unsigned ports
-    cdef list _nics
-    cdef object __weakref__
-
-    def __init__(self, *, unsigned ports=2, seed=0, int mtu_bytes=1500, int frame_size=0,
-                 int frame_count=1024, bint strict=True, complete_delay_ns=0):
-        cdef harp_wire_options options
-        memset(&options, 0, sizeof(options))
-        options.size = sizeof(options)
-        options.ports = ports
-        options.seed = seed
-        options.mtu_bytes = mtu_bytes
-        options.frame_size = frame_size
-        options.frame_count = frame_count
-        options.strict = strict
-        options.complete_delay_ns = complete_delay_ns
-        _check(harp_wire_create(&self.wire, &options), "wire")
-        self.ports = ports
-        self._nics = [None] * ports
-
-    cdef harp_wire *_open(self) except NULL:
-        if self.wire == NULL:
-            raise ValueError("this wire is closed")
-        return self.wire
-
-    def port(self, unsigned index):
-        """The NIC at one end."""
-        cdef harp_nic *nic = harp_wire_port(self._open(), index)
-        cdef Nic port
-        if nic == NULL:
-            raise IndexError(f"the wire has {self.ports} ports, no port {index}")
-        existing = self._nics[index]() if self._nics[index] is not None else None
-        if existing is not None:
-            return existing
-        port = Nic()
-        port.nic = nic
-        port.parent = self
-        self._nics[index] = weakref.ref(port)
-        return port
-
-    def impair(self, unsigned port, *, delay_ns=0, jitter_ns=0, rate_bps=0, queue_bytes=0,
-               loss_ppm=0, duplicate_ppm=0, reorder_ppm=0, reorder_ns=0, corrupt_ppm=0, down=False):
-        """Sets what happens to packets that this port sends; all of it anew."""
-        cdef harp_wire_impair_t impair
-        memset(&impair, 0, sizeof(impair))
-        impair.delay_ns = delay_ns
-        impair.jitter_ns = jitter_ns
-        impair.rate_bps = rate_bps
-        impair.queue_bytes = queue_bytes
-        impair.loss_ppm = loss_ppm
-        impair.duplicate_ppm = duplicate_ppm
-        impair.reorder_ppm = reorder_ppm
-        impair.reorder_ns = reorder_ns
-        impair.corrupt_ppm = corrupt_ppm
-        impair.down = down
-        _check(harp_wire_set_impair(self._open(), port, &impair), f"port {port}")
-
-    def stats(self, unsigned port):
-        """What happened to the packets that this port sent."""
-        cdef harp_wire_stats_t stats
-        _check(harp_wire_stats(self._open(), port, &stats), f"port {port}")
-        return dict(stats)
-
-    @property
-    def in_flight(self):
-        """Packets under way."""
-        return harp_wire_in_flight(self._open())
-
-    @property
-    def closed(self):
-        return self.wire == NULL
-
-    def close(self):
-        """Frees the wire and its NICs. Their stacks must be closed before."""
-        cdef Nic nic
-        if self.wire == NULL:
-            return
-        for reference in self._nics:
-            nic = reference() if reference is not None else None
-            if nic is not None and nic.users:
-                raise ValueError("a stack still uses a port of this wire: close it first")
-        harp_wire_destroy(self.wire)
-        self.wire = NULL
-
-    def __dealloc__(self):
-        if self.wire != NULL:
-            _left_open("Wire")
-            harp_wire_destroy(self.wire)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
-
-# --------------------------------------------------------------------------------------------------
 # Stacks, listeners, connections.
 #
 cdef void _stack_log(void *ctx, harp_log_level level, const char *message) noexcept with gil:
@@ -393,16 +183,17 @@ cdef int _tcp_options(harp_tcp_options *out, dict given) except -1:
     return 0
 
 
+def _no_driver():
+    return None
+
+
+@cython.no_gc_clear
 cdef class Stack:
     """A TCP stack on a NIC, advanced by poll(now_ns) and by nothing else."""
 
-    cdef harp_stack *stack
-    cdef readonly Nic nic
-    cdef object _conns  # address of the C object -> Connection, weakly
-    cdef object _log
-    cdef object _log_error
-    cdef readonly unsigned scope_id
-    cdef object __weakref__
+    def __cinit__(self, *args, **kwargs):
+        self._driver = _no_driver
+        self._conns = weakref.WeakValueDictionary()
 
     def __init__(self, Nic nic not None, *, seed=0, now_ns=0, unsigned max_conns=0,
                  unsigned max_listeners=0, unsigned max_neighbours=0, port_min=0, port_max=0,
@@ -424,7 +215,6 @@ cdef class Stack:
         if log is not None:
             options.hooks.ctx = <void *>self
             options.hooks.log = _stack_log
-        self._conns = weakref.WeakValueDictionary()
         _check(harp_stack_create(&self.stack, nic._open(), &options), "stack")
         self.nic = nic
         nic.users += 1
@@ -432,7 +222,51 @@ cdef class Stack:
     cdef harp_stack *_open(self) except NULL:
         if self.stack == NULL:
             raise ValueError("this stack is closed")
+        if self._owner is not None and self._pid != getpid():
+            raise RuntimeError(
+                f"this stack belongs to process {self._pid}; a forked child has none of its memory"
+            )
+        if self.drive != NULL and not drive_inside(self.drive):
+            raise RuntimeError("a Driver advances this stack: call it inside `with driver.hold():`")
         return self.stack
+
+    cdef bint _reachable(self):
+        """May a collected child give back what it holds?"""
+        if self.stack == NULL:
+            return False
+        return self._owner is None or self._pid == getpid()
+
+    cdef _enter(self):
+        """The right to touch a driven stack, for a moment; to be handed to _leave()."""
+        cdef drive *drive
+        driver = self._driver()
+        if driver is not None:
+            drive = self.drive
+            with nogil:
+                drive_enter(drive)
+            if drive_stopped(drive):
+                with nogil:
+                    drive_leave(drive)
+                return None
+        return driver
+
+    cdef _leave(self, driver):
+        cdef drive *drive = self.drive
+        if driver is not None:
+            with nogil:
+                drive_leave(drive)
+
+    cdef _check_lent(self):
+        cdef Connection conn
+        for conn in list(self._conns.values()):
+            conn._check_lent()
+
+    cdef _detach(self):
+        """Whatever belongs to this stack is closed from here on."""
+        cdef Connection conn
+        for conn in list(self._conns.values()):
+            conn._drop_frames(False)
+        self.stack = NULL
 
     cdef Connection _wrap(self, harp_conn *conn):
         cdef Connection wrapped = Connection.__new__(Connection)
@@ -577,6 +411,36 @@ cdef class Stack:
         finally:
             free(values)
 
+    def snapshot(self):
+        """All statistics at once, with the time: a numpy record of stats_dtype(). stats_delta()
+        subtracts two of them."""
+        import numpy
+
+        cdef harp_stack *stack = self._open()
+        taken = numpy.zeros(1, stats_dtype())
+        cdef uint64_t[::1] values = taken.view("u8")
+        values[0] = harp_stack_now_ns(stack)
+        harp_stack_stats(stack, &values[1], values.shape[0] - 1)
+        return taken[0]
+
+    def flows(self):
+        """The connections that Python holds: a numpy array of flow_dtype()."""
+        import numpy
+
+        self._open()
+        flows = []
+        for conn in list(self._conns.values()):
+            if conn.closed:
+                continue
+            info = conn.info()
+            (local, local_port), (remote, remote_port) = conn.endpoints
+            info |= {
+                "local": local, "local_port": local_port,
+                "remote": remote, "remote_port": remote_port,
+            }
+            flows.append(tuple(info[name] for name in flow_dtype().names))
+        return numpy.array(flows, flow_dtype())
+
     def capture_start(self, size_t ring_bytes, unsigned snap_len=0):
         """Keeps the newest packets in a ring."""
         _check(harp_stack_capture_start(self._open(), ring_bytes, snap_len), "capture")
@@ -595,14 +459,22 @@ cdef class Stack:
         return self.stack == NULL
 
     def close(self):
-        """Drops every connection without a word and frees the stack."""
-        if self.stack != NULL:
-            harp_stack_destroy(self.stack)
-            self.stack = NULL
-            self.nic.users -= 1
+        """Drops every connection without a word and frees the stack. BufferError while memory of
+        its frames is in use."""
+        if self.stack == NULL:
+            return
+        if self._owner is not None:
+            raise ValueError("this stack is an Instance's: close that")
+        if self.drive != NULL:
+            raise ValueError("a Driver advances this stack: close that first")
+        self._check_lent()
+        stack = self.stack
+        self._detach()
+        harp_stack_destroy(stack)
+        self.nic.users -= 1
 
     def __dealloc__(self):
-        if self.stack != NULL:
+        if self.stack != NULL and self._owner is None:
             _left_open("Stack")
             harp_stack_destroy(self.stack)
             self.nic.users -= 1
@@ -614,19 +486,17 @@ cdef class Stack:
         self.close()
 
 
+@cython.no_gc_clear
 cdef class Listener:
     """A listening port; made by Stack.listen()."""
-
-    cdef harp_listener *listener
-    cdef readonly Stack stack
-    cdef object __weakref__
 
     def __init__(self):
         raise TypeError("Stack.listen() makes listeners")
 
     cdef harp_listener *_open(self) except NULL:
-        if self.listener == NULL or self.stack.stack == NULL:
+        if self.closed:
             raise ValueError("this listener is closed")
+        self.stack._open()
         return self.listener
 
     def accept(self):
@@ -652,13 +522,17 @@ cdef class Listener:
     def close(self):
         """Stops listening; connections not yet accepted are reset."""
         if not self.closed:
-            harp_listener_close(self.listener)
+            harp_listener_close(self._open())
         self.listener = NULL
 
     def __dealloc__(self):
-        if self.listener != NULL and self.stack is not None and self.stack.stack != NULL:
-            _left_open("Listener")
+        if self.listener == NULL or not self.stack._reachable():
+            return
+        _left_open("Listener")
+        driver = self.stack._enter()
+        if self.stack._reachable():
             harp_listener_close(self.listener)
+        self.stack._leave(driver)
 
     def __enter__(self):
         return self
@@ -667,20 +541,47 @@ cdef class Listener:
         self.close()
 
 
+@cython.no_gc_clear
 cdef class Connection:
     """A TCP connection; made by Stack.connect() or Listener.accept()."""
-
-    cdef harp_conn *conn
-    cdef readonly Stack stack
-    cdef object __weakref__
 
     def __init__(self):
         raise TypeError("Stack.connect() and Listener.accept() make connections")
 
     cdef harp_conn *_open(self) except NULL:
-        if self.conn == NULL or self.stack.stack == NULL:
+        if self.closed:
             raise ValueError("this connection is closed")
+        self.stack._open()
         return self.conn
+
+    cdef _check_lent(self):
+        cdef void *at = self.frames
+        if self.lending:
+            raise BufferError("another thread is receiving frames of this connection")
+        while at != NULL:
+            (<Frame>at)._check_lent()
+            at = (<Frame>at).next
+
+    cdef _drop_frames(self, bint give_back):
+        """Frames that the application still holds are its no more."""
+        cdef Frame frame
+        while self.frames != NULL:
+            frame = <Frame>self.frames
+            if give_back:
+                harp_frame_release(self.conn, frame.frame)
+            frame._unlink()
+
+    cdef Frame _lend(self, harp_frame *frame, bint received):
+        cdef Frame lent = Frame.__new__(Frame)
+        lent.frame = frame
+        lent.connection = self
+        lent.received = received
+        lent.link = &self.frames
+        lent.next = self.frames
+        if lent.next != NULL:
+            (<Frame>lent.next).link = &lent.next
+        self.frames = <void *>lent
+        return lent
 
     cdef _forget(self):
         self.stack._conns.pop(<size_t>self.conn, None)
@@ -712,6 +613,39 @@ cdef class Connection:
         cdef ssize_t got = harp_conn_recv(conn, target, size)
         _check(got, "recv")
         return bytes(buffer[:got])
+
+    def recv_frame(self):
+        """Takes received bytes where they lie, as a Frame: nothing is copied. None at the end of
+        the stream; BlockingIOError when none wait."""
+        cdef harp_frame *frame = NULL
+        cdef int rc = harp_conn_recv_frame(self._open(), &frame)
+        _check(rc, "recv_frame")
+        return self._lend(frame, True) if rc else None
+
+    def frame(self):
+        """An empty Frame to fill and send. BlockingIOError while the send budget is used up."""
+        cdef harp_frame *frame = NULL
+        _check(harp_frame_alloc(self._open(), &frame), "frame")
+        return self._lend(frame, False)
+
+    def send_frame(self, Frame frame not None, length=None):
+        """Sends a Frame of frame(), its first `length` bytes: nothing is copied. It is the stack's
+        from here; BufferError while a memoryview of it is alive."""
+        cdef harp_conn *conn = self._open()
+        cdef harp_frame *taken = frame._open()
+        if frame.connection is not self:
+            raise ValueError("this frame is of another connection")
+        if frame.received:
+            raise ValueError("a received frame cannot be sent: copy it into one of frame()")
+        most = taken.capacity
+        used = most if length is None else length
+        if not 1 <= used <= most:
+            raise ValueError(f"{used} bytes do not fit: the frame takes 1 to {most}")
+        frame._check_lent()
+        taken.length = used
+        _check(harp_conn_send_frame(conn, taken), "send_frame")
+        frame._unlink()
+        return used
 
     @property
     def error(self):
@@ -763,21 +697,33 @@ cdef class Connection:
         return self.conn == NULL or self.stack.stack == NULL
 
     def close(self):
-        """Orderly end; the stack finishes alone."""
+        """Orderly end; the stack finishes alone. Frames still held are given back; BufferError
+        while memory of one is in use."""
         if not self.closed:
+            self._open()
+            self._check_lent()
+            self._drop_frames(True)
             harp_conn_close(self.conn)
             self._forget()
 
     def abort(self):
-        """Sends RST and forgets the connection."""
+        """Sends RST and forgets the connection. Frames as with close()."""
         if not self.closed:
+            self._open()
+            self._check_lent()
+            self._drop_frames(True)
             harp_conn_abort(self.conn)
             self._forget()
 
     def __dealloc__(self):
-        if self.conn != NULL and self.stack is not None and self.stack.stack != NULL:
-            _left_open("Connection")
+        if self.conn == NULL or not self.stack._reachable():
+            return
+        _left_open("Connection")
+        self.stack._conns.pop(<size_t>self.conn, None)  # nobody finds it from here on
+        driver = self.stack._enter()
+        if self.stack._reachable():
             harp_conn_abort(self.conn)
+        self.stack._leave(driver)
 
     def __enter__(self):
         return self
@@ -786,9 +732,102 @@ cdef class Connection:
         self.close()
 
 
+@cython.no_gc_clear
+cdef class Frame:
+    """A piece of the stack's own memory, in the application's hands.
+
+    Received, it is a read-only buffer of the bytes that arrived; from frame(), a writable one of
+    `capacity` bytes. memoryview(frame) and numpy.frombuffer(frame, dtype) copy nothing, and hold on
+    to the memory: release() raises BufferError until the last of them is gone
+    (memoryview.release(), del array). After release() any use is a ValueError. Frames not released
+    count against the connection's receive budget: who keeps them stops the sender.
+    """
+
+    def __init__(self):
+        raise TypeError("recv_frame() and frame() make frames")
+
+    cdef harp_frame *_open(self) except NULL:
+        if self.frame == NULL:
+            raise ValueError("this frame was released or sent: its memory is the stack's again")
+        return self.frame
+
+    cdef _check_lent(self):
+        if self.exports:
+            raise BufferError(
+                f"{self.exports} views of a frame's memory are in use: release them first"
+            )
+
+    cdef _unlink(self):
+        self.link[0] = self.next
+        if self.next != NULL:
+            (<Frame>self.next).link = self.link
+        self.frame = NULL
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        cdef harp_frame *frame = self._open()
+        # An instance's memory is not there in a forked child. A driven stack's frame may be looked
+        # at by anyone: nobody but the application touches it.
+        if not self.connection.stack._reachable():
+            raise RuntimeError("this frame's memory belongs to another process")
+        length = frame.length if self.received else frame.capacity
+        PyBuffer_FillInfo(buffer, self, frame.data, length, self.received, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self.exports -= 1
+
+    def __len__(self):
+        """Bytes received, or that fit."""
+        cdef harp_frame *frame = self._open()
+        return frame.length if self.received else frame.capacity
+
+    @property
+    def released(self):
+        """Is it the stack's again?"""
+        return self.frame == NULL
+
+    def release(self):
+        """Gives the memory back. Safe twice."""
+        if self.frame == NULL:
+            return
+        stack = self.connection.stack
+        if stack.stack != NULL and not stack._reachable():
+            raise RuntimeError("this frame belongs to another process")
+        driver = stack._enter()
+        try:
+            self._give_back()
+        finally:
+            stack._leave(driver)
+
+    cdef _give_back(self):
+        cdef harp_frame *frame = self.frame
+        if frame == NULL:
+            return
+        self._check_lent()
+        self._unlink()
+        if self.connection.conn != NULL and self.connection.stack._reachable():
+            harp_frame_release(self.connection.conn, frame)
+
+    def __dealloc__(self):
+        if self.frame == NULL:
+            return
+        if not self.connection.stack._reachable():
+            self._unlink()
+            return
+        _left_open("Frame")
+        self.release()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.release()
+
+
 # --------------------------------------------------------------------------------------------------
 # UDP.
 #
+@cython.no_gc_clear
 cdef class UdpSocket:
     """A UDP socket; made by Stack.udp()."""
 
@@ -800,8 +839,9 @@ cdef class UdpSocket:
         raise TypeError("Stack.udp() makes sockets")
 
     cdef harp_udp *_open(self) except NULL:
-        if self.sock == NULL or self.stack.stack == NULL:
+        if self.closed:
             raise ValueError("this socket is closed")
+        self.stack._open()
         return self.sock
 
     def connect(self, str address=None, int port=0):
@@ -863,13 +903,17 @@ cdef class UdpSocket:
     def close(self):
         """Drops what is queued and closes."""
         if not self.closed:
-            harp_udp_close(self.sock)
+            harp_udp_close(self._open())
         self.sock = NULL
 
     def __dealloc__(self):
-        if self.sock != NULL and self.stack is not None and self.stack.stack != NULL:
-            _left_open("UdpSocket")
+        if self.sock == NULL or not self.stack._reachable():
+            return
+        _left_open("UdpSocket")
+        driver = self.stack._enter()
+        if self.stack._reachable():
             harp_udp_close(self.sock)
+        self.stack._leave(driver)
 
     def __enter__(self):
         return self

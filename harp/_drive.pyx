@@ -1,0 +1,751 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True
+"""Blocking connections of a user-space stack: Driver, Acceptor, Endpoint.
+
+Any thread may use any of them. A call that waits gives up the GIL and advances the stacks itself;
+while nobody waits a guard thread does, so that acknowledgements, retransmissions and keepalives go
+on while Python computes. Ctrl-C interrupts a wait. A forked child can use none of it.
+
+Where bytes are copied is said by each call, and counted: Endpoint.copied.
+"""
+
+import math
+import os
+import weakref
+
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EAGAIN, EBADF, EINTR, ETIMEDOUT
+from libc.stdint cimport uint8_t
+from libc.string cimport memset
+
+cimport cython
+
+from harp._c cimport *
+from harp._core cimport Connection, Frame, Stack
+from harp._nic cimport _left_open
+
+from harp import _core
+
+__all__ = ["Acceptor", "Driver", "Endpoint", "WaitTimeoutError"]
+
+cdef extern from "errno.h" nogil:
+    int ECANCELED
+    int EDEADLK
+
+
+class WaitTimeoutError(TimeoutError):
+    """A call waited for as long as it was allowed to. bytes_done: what it had sent or received by
+    then; the connection is as good as before."""
+
+    def __init__(self, text, bytes_done=0):
+        super().__init__(text)
+        self.bytes_done = bytes_done
+
+
+# What the functions below answer drive_wait(), besides 0 (not yet) and -errno.
+cdef enum:
+    DONE = 1
+    END = 2  # of the stream
+    DEAD = 3  # the connection: ctx.error says why
+
+
+# --------------------------------------------------------------------------------------------------
+# The driver.
+#
+cdef int _interrupted(void *ctx) noexcept with gil:
+    driver = <Driver>ctx
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        driver._stop = error
+        return 1
+    return 0
+
+
+cdef uint64_t _deadline(timeout) except? 0:
+    """A time on the drive's clock from seconds; None and infinity: never."""
+    if timeout is None:
+        return DRIVE_FOREVER
+    seconds = float(timeout)
+    if math.isnan(seconds) or seconds < 0:
+        raise ValueError(f"timeout {timeout!r}: seconds, not negative; None waits for ever")
+    if seconds > 1e9:
+        return DRIVE_FOREVER
+    return drive_now_ns() + <uint64_t>(seconds * 1e9)
+
+
+cdef class _Hold:
+    cdef Driver driver
+
+    def __enter__(self):
+        self.driver._enter()
+        return self.driver
+
+    def __exit__(self, *error):
+        self.driver._leave()
+
+
+cdef struct predicate_ctx:
+    void *function
+    void *error
+
+
+cdef int _try_predicate(void *ctx) noexcept with gil:
+    cdef predicate_ctx *asked = <predicate_ctx *>ctx
+    try:
+        return DONE if (<object>asked.function)() else 0
+    except BaseException as error:
+        (<list>asked.error).append(error)
+        return DEAD
+
+
+@cython.no_gc_clear
+cdef class Driver:
+    """Advances one or several stacks, for threads that block.
+
+    Their clock is CLOCK_MONOTONIC from here on. Stacks joined by a Wire need one Driver for all of
+    them. An Instance has a Driver of its own. spin_us: a waiting thread polls for so long after the
+    last packet before it sleeps (a wake-up takes some 30 us). guard=False: nothing moves unless a
+    thread waits.
+    """
+
+    def __init__(self, *stacks, double spin_us=50.0, bint guard=True):
+        cdef drive_member members[DRIVE_MEMBERS_MAX]
+        cdef Stack stack
+        if self.drive != NULL:
+            raise TypeError("this driver is made already")
+        if not 1 <= len(stacks) <= DRIVE_MEMBERS_MAX:
+            raise ValueError(f"a driver takes 1 to {DRIVE_MEMBERS_MAX} stacks, not {len(stacks)}")
+        if not 0 <= spin_us <= 1e6:
+            raise ValueError(f"spin_us {spin_us} is not in 0 to 1000000")
+        if len(set(map(id, stacks))) != len(stacks):
+            raise ValueError("a stack is named twice")
+        memset(members, 0, sizeof(members))
+        for i, stack in enumerate(stacks):
+            if stack is None:
+                raise TypeError("a stack is None")
+            if stack._owner is not None:
+                raise ValueError("an Instance's stack has the Instance's driver")
+            members[i].stack = stack._open()
+            if stack.drive != NULL:
+                raise ValueError("this stack has a driver already")
+            members[i].nic = stack.nic._open()
+        self._members = stacks
+        self._create(members, spin_us, guard)
+
+    cdef _create(self, drive_member *members, double spin_us, bint guard):
+        cdef drive_options options
+        cdef Stack stack
+        cdef unsigned count = len(self._members)
+        cdef int rc
+        memset(&options, 0, sizeof(options))
+        options.spin_ns = <uint64_t>(spin_us * 1e3)
+        options.guard = guard
+        options.interrupted = _interrupted
+        options.ctx = <void *>self
+        rc = drive_create(&self.drive, members, count, &options)
+        if rc < 0:
+            raise OSError(-rc, f"driver: {os.strerror(-rc)}")
+        for stack in self._members:
+            stack.drive = self.drive
+            stack._driver = weakref.ref(self)
+        self.kick()  # their clocks are ours before anything begins
+
+    cdef drive *_open(self) except NULL:
+        if self.drive == NULL or self._closing:
+            raise ValueError("this driver is closed")
+        if not drive_ours(self.drive):
+            raise RuntimeError(
+                "this driver belongs to the process that made it; a forked child cannot use it"
+            )
+        return self.drive
+
+    cdef _enter(self):
+        cdef drive *d = self._open()
+        with nogil:
+            drive_enter(d)
+        if drive_stopped(d):
+            with nogil:
+                drive_leave(d)
+            raise ValueError("this driver is closed")
+
+    cdef _leave(self):
+        cdef drive *d = self.drive
+        with nogil:
+            drive_leave(d)
+
+    cdef int _wait(self, drive_try_fn attempt, void *ctx, timeout, str what) except -1:
+        """drive_wait(), its common failures as exceptions. 0: the time is over."""
+        cdef uint64_t deadline_ns = _deadline(timeout)
+        cdef drive *d = self._open()
+        cdef int rc
+        with nogil:
+            rc = drive_wait(d, attempt, ctx, deadline_ns)
+        if rc == -ETIMEDOUT:
+            return 0
+        if rc == -EINTR:
+            error, self._stop = self._stop, None
+            raise error
+        if rc == -ECANCELED:
+            raise ValueError(f"{what}: the driver was closed meanwhile")
+        if rc == -EBADF:
+            raise ValueError(f"{what}: it was closed meanwhile")
+        if rc == -EDEADLK:
+            raise RuntimeError(f"{what}: nothing moves while this thread holds the driver")
+        if rc < 0:
+            raise OSError(-rc, f"{what}: {os.strerror(-rc)}")
+        return rc
+
+    def hold(self):
+        """`with driver.hold():` the stacks stand still, and calls on them and on what belongs to
+        them (Connection, UdpSocket, ...) are this thread's alone."""
+        cdef _Hold hold = _Hold.__new__(_Hold)
+        self._open()
+        hold.driver = self
+        return hold
+
+    def kick(self):
+        """Polls every stack once, now: after CallbackNic.inject()."""
+        cdef drive *d
+        self._enter()
+        d = self.drive
+        with nogil:
+            drive_advance(d)
+            drive_leave(d)
+
+    def wait_for(self, predicate, timeout=None):
+        """Waits until predicate() is true, and returns True; False when the time is over. It is
+        called with the driver held, after each poll: for what has no blocking call, as UDP."""
+        cdef predicate_ctx ctx
+        errors = []
+        if not callable(predicate):
+            raise TypeError("predicate is not callable")
+        ctx.function = <void *>predicate
+        ctx.error = <void *>errors
+        rc = self._wait(_try_predicate, &ctx, timeout, "wait_for")
+        if errors:
+            raise errors[0]
+        return rc == DONE
+
+    def listen(self, Stack stack not None, int port=0, str address="0.0.0.0", *, timeout=None,
+               **options):
+        """An Acceptor on a port of one of the stacks; port 0: chosen. Options as Stack.listen()."""
+        cdef Acceptor acceptor = Acceptor.__new__(Acceptor)
+        self._check_member(stack)
+        self._enter()
+        try:
+            acceptor._listener = stack.listen(port, address, **options)
+        finally:
+            self._leave()
+        acceptor.driver = self
+        acceptor.timeout = timeout
+        return acceptor
+
+    def connect(self, Stack stack not None, str address not None, int port, *, timeout=10.0,
+                str local_address=None, int local_port=0, **options):
+        """Connects from one of the stacks and waits until the peer has answered: an Endpoint.
+        timeout: of this call; None: the stack's (connect_timeout_ns). ConnectionRefusedError and so
+        on as the stack says."""
+        cdef Endpoint endpoint = Endpoint.__new__(Endpoint)
+        cdef transfer ctx
+        self._check_member(stack)
+        if timeout is not None and "connect_timeout_ns" not in options:
+            options["connect_timeout_ns"] = int(min(max(float(timeout), 0.001), 1e6) * 2e9)
+        self._enter()
+        try:
+            endpoint._conn = stack.connect(address, port, local_address, local_port, **options)
+        finally:
+            self._leave()
+        endpoint.driver = self
+        memset(&ctx, 0, sizeof(ctx))
+        ctx.conn = &endpoint._conn.conn
+        what = f"connect to {address} port {port}"
+        try:
+            rc = self._wait(_try_connected, &ctx, timeout, what)
+            if rc == DEAD:
+                raise OSError(ctx.error, f"{what}: {os.strerror(ctx.error)}")
+            if rc != DONE:
+                raise WaitTimeoutError(f"{what}: no answer within {timeout} s")
+        except BaseException:
+            endpoint._end(True)
+            raise
+        return endpoint
+
+    def _check_member(self, stack):
+        self._open()
+        if not any(stack is member for member in self._members):
+            raise ValueError("this stack is not one of the driver's")
+
+    @property
+    def closed(self):
+        return self.drive == NULL or self._closing
+
+    def close(self):
+        """Ends every wait with ValueError and lets go of the stacks; they and their connections are
+        the caller's again. Safe twice."""
+        cdef drive *d = self.drive
+        cdef Stack stack
+        if d == NULL or self._closing:
+            return
+        if not drive_ours(d):
+            self._closing = True
+            return
+        if drive_inside(d):
+            raise RuntimeError("close: this thread holds the driver")
+        self._closing = True
+        with nogil:
+            drive_stop(d)
+        for stack in self._members:
+            stack.drive = NULL
+            stack._driver = _core._no_driver
+
+    def __dealloc__(self):
+        if self.drive == NULL:
+            return
+        if not self._closing and drive_ours(self.drive):
+            _left_open("Driver")
+            self.close()
+        if drive_ours(self.drive):
+            drive_free(self.drive)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# What waits for what.
+#
+cdef int _dead(transfer *ctx, long rc) noexcept nogil:
+    if rc == -EAGAIN:
+        return 0
+    ctx.error = <int>-rc
+    return DEAD
+
+
+cdef int _try_connected(void *arg) noexcept nogil:
+    cdef transfer *ctx = <transfer *>arg
+    cdef harp_tcp_info info
+    if ctx.conn[0] == NULL:
+        return -EBADF
+    if harp_conn_error(ctx.conn[0]) < 0:
+        return _dead(ctx, harp_conn_error(ctx.conn[0]))
+    harp_conn_info(ctx.conn[0], &info, sizeof(info))
+    return DONE if info.state >= HARP_TCP_ESTABLISHED else 0
+
+
+cdef int _try_accept(void *arg) noexcept nogil:
+    cdef transfer *ctx = <transfer *>arg
+    cdef int rc
+    if ctx.listener[0] == NULL:
+        return -EBADF
+    rc = harp_tcp_accept(ctx.listener[0], &ctx.accepted)
+    return DONE if rc == 0 else _dead(ctx, rc)
+
+
+cdef int _try_send(void *arg) noexcept nogil:
+    cdef transfer *ctx = <transfer *>arg
+    cdef iovec piece
+    cdef ssize_t sent
+    if ctx.conn[0] == NULL:
+        return -EBADF
+    piece.iov_base = ctx.data + ctx.done
+    piece.iov_len = ctx.size - ctx.done
+    sent = harp_conn_send(ctx.conn[0], &piece, 1)
+    if sent < 0:
+        return _dead(ctx, sent)
+    ctx.done += <size_t>sent
+    return DONE if ctx.done == ctx.size else 0
+
+
+cdef int _try_receive(void *arg) noexcept nogil:
+    """Until `size` bytes are there, or at least one when frame_max says so."""
+    cdef transfer *ctx = <transfer *>arg
+    cdef ssize_t got
+    if ctx.conn[0] == NULL:
+        return -EBADF
+    got = harp_conn_recv(ctx.conn[0], ctx.data + ctx.done, ctx.size - ctx.done)
+    if got < 0:
+        return _dead(ctx, got)
+    if got == 0:
+        return END
+    ctx.done += <size_t>got
+    return DONE if ctx.done == ctx.size or ctx.frame_max else 0
+
+
+cdef int _try_frames(void *arg) noexcept nogil:
+    cdef transfer *ctx = <transfer *>arg
+    cdef int rc = 1
+    if ctx.conn[0] == NULL:
+        return -EBADF
+    while ctx.frame_count < ctx.frame_max:
+        rc = harp_conn_recv_frame(ctx.conn[0], &ctx.frames[ctx.frame_count])
+        if rc != 1:
+            break
+        ctx.frame_count += 1
+    if ctx.frame_count:
+        ctx.lending[0] += ctx.frame_count
+        return DONE
+    return END if rc == 0 else _dead(ctx, rc)
+
+
+cdef int _try_frame(void *arg) noexcept nogil:
+    cdef transfer *ctx = <transfer *>arg
+    cdef int rc
+    if ctx.conn[0] == NULL:
+        return -EBADF
+    rc = harp_frame_alloc(ctx.conn[0], &ctx.frames[0])
+    if rc < 0:
+        return _dead(ctx, rc)
+    ctx.frame_count = 1
+    ctx.lending[0] += 1
+    return DONE
+
+
+cdef int _try_flushed(void *arg) noexcept nogil:
+    """Everything sent is acknowledged; with frame_max the FIN as well."""
+    cdef transfer *ctx = <transfer *>arg
+    cdef harp_tcp_info info
+    if ctx.conn[0] == NULL:
+        return -EBADF
+    if harp_conn_error(ctx.conn[0]) < 0:
+        return _dead(ctx, harp_conn_error(ctx.conn[0]))
+    harp_conn_info(ctx.conn[0], &info, sizeof(info))
+    if ctx.frame_max:
+        return DONE if (
+            info.state == HARP_TCP_FIN_WAIT_2 or info.state >= HARP_TCP_TIME_WAIT
+        ) else 0
+    return DONE if info.bytes_in_flight == 0 and info.bytes_unsent == 0 else 0
+
+
+cdef _refuse_objects(const char *format, what):
+    """An array of Python objects is an array of pointers: never bytes to send or to fill."""
+    if format == NULL:
+        return
+    # Names of a record's fields stand between colons.
+    if b"O" in b"".join((<bytes>format).split(b":")[::2]):
+        raise TypeError(f"{what}: arrays of Python objects have no bytes to carry")
+
+
+# --------------------------------------------------------------------------------------------------
+# Blocking calls.
+#
+@cython.no_gc_clear
+cdef class Acceptor:
+    """A listening port whose accept() blocks; made by Instance.listen() or Driver.listen()."""
+
+    def __init__(self):
+        raise TypeError("Instance.listen() and Driver.listen() make acceptors")
+
+    def accept(self, *, timeout=None):
+        """The next connection, as an Endpoint. WaitTimeoutError; ValueError when it is closed
+        meanwhile. timeout None: the acceptor's own `timeout`."""
+        cdef transfer ctx
+        cdef Endpoint endpoint
+        if self.closed:
+            raise ValueError("this acceptor is closed")
+        memset(&ctx, 0, sizeof(ctx))
+        ctx.listener = &self._listener.listener
+        wait = self.timeout if timeout is None else timeout
+        rc = self.driver._wait(_try_accept, &ctx, wait, "accept")
+        if rc == 0:
+            raise WaitTimeoutError(f"accept: nobody connected within {wait} s")
+        if rc == DEAD:
+            raise OSError(ctx.error, f"accept: {os.strerror(ctx.error)}")
+        endpoint = Endpoint.__new__(Endpoint)
+        endpoint._conn = self._listener.stack._wrap(ctx.accepted)
+        endpoint.driver = self.driver
+        return endpoint
+
+    @property
+    def endpoint(self):
+        """(address, port) it listens on."""
+        if self.closed:
+            raise ValueError("this acceptor is closed")
+        with self.driver.hold():
+            return self._listener.endpoint
+
+    @property
+    def closed(self):
+        return self._listener.closed or self.driver.closed
+
+    def close(self):
+        """Stops listening; connections not yet accepted are reset, accepted ones live on."""
+        if self.closed:
+            return
+        with self.driver.hold():
+            self._listener.close()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self.accept()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+@cython.no_gc_clear
+cdef class Endpoint:
+    """One TCP connection with calls that block; made by connect() and accept().
+
+    `timeout` (seconds; None: for ever) holds for calls that are given none. A call that runs out of
+    time raises WaitTimeoutError and leaves the connection as it is. Buffers are bytes, bytearray,
+    memoryview, numpy arrays of any dtype but object: what matters is that their memory is in one
+    piece. numpy's byte order goes onto the wire as it is.
+    """
+
+    def __init__(self):
+        raise TypeError("connect() and accept() make endpoints")
+
+    cdef Connection _open(self):
+        if self._conn.closed:
+            raise ValueError("this endpoint is closed")
+        self.driver._open()
+        return self._conn
+
+    cdef list _lend(self, transfer *ctx, bint received):
+        """Frames that a wait has taken; until they are here the connection can't be closed."""
+        self.driver._enter()
+        try:
+            self._conn.lending -= ctx.frame_count
+            return [self._conn._lend(ctx.frames[i], received) for i in range(ctx.frame_count)]
+        finally:
+            self.driver._leave()
+
+    cdef _dead(self, int error, str what):
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+
+    def send(self, data, *, timeout=None):
+        """Sends all of a buffer; returns its bytes. COPY: into the stack's frames, so that the
+        buffer is the caller's again on return. Returning says that the bytes are taken, not that
+        they arrived: flush() waits for that. WaitTimeoutError.bytes_done says how many had been
+        taken."""
+        cdef Py_buffer view
+        cdef transfer ctx
+        self._open()
+        if not PyObject_CheckBuffer(data):
+            raise TypeError(f"send: {type(data).__name__} has no buffer of bytes")
+        PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+        try:
+            _refuse_objects(view.format, "send")
+            memset(&ctx, 0, sizeof(ctx))
+            ctx.conn = &self._conn.conn
+            ctx.data, ctx.size = <uint8_t *>view.buf, view.len
+            if view.len == 0:
+                return 0
+            wait = self.timeout if timeout is None else timeout
+            rc = self.driver._wait(_try_send, &ctx, wait, "send")
+        finally:
+            PyBuffer_Release(&view)
+        if rc == DEAD:
+            self._dead(ctx.error, "send")
+        if rc == 0:
+            raise WaitTimeoutError(
+                f"send: {ctx.done} of {ctx.size} bytes within {wait} s", ctx.done
+            )
+        return ctx.size
+
+    def recv_into(self, buffer, *, timeout=None):
+        """Fills a writable buffer, all of it, and returns its bytes; 0 at the end of the stream.
+        EOFError when the stream ends in the middle. COPY: out of the stack's frames."""
+        cdef Py_buffer view
+        cdef transfer ctx
+        self._open()
+        if not PyObject_CheckBuffer(buffer):
+            raise TypeError(f"recv_into: {type(buffer).__name__} has no buffer of bytes")
+        PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
+        try:
+            _refuse_objects(view.format, "recv_into")
+            memset(&ctx, 0, sizeof(ctx))
+            ctx.conn = &self._conn.conn
+            ctx.data, ctx.size = <uint8_t *>view.buf, view.len
+            if view.len == 0:
+                return 0
+            wait = self.timeout if timeout is None else timeout
+            rc = self.driver._wait(_try_receive, &ctx, wait, "recv_into")
+        finally:
+            PyBuffer_Release(&view)
+        if rc == DEAD:
+            self._dead(ctx.error, "recv_into")
+        if rc == END:
+            if ctx.done:
+                raise EOFError(f"recv_into: the stream ended after {ctx.done} of {ctx.size} bytes")
+            return 0
+        if rc == 0:
+            raise WaitTimeoutError(
+                f"recv_into: {ctx.done} of {ctx.size} bytes within {wait} s", ctx.done
+            )
+        return ctx.size
+
+    def recv_array(self, shape, dtype="u1", *, timeout=None):
+        """A new numpy array of that shape and dtype, filled as recv_into() does; EOFError at the
+        end of the stream. COPY: out of the stack's frames."""
+        import numpy
+
+        array = numpy.empty(shape, dtype)
+        if self.recv_into(array, timeout=timeout) != array.nbytes:
+            raise EOFError("recv_array: the stream has ended")
+        return array
+
+    def recv(self, size_t max_bytes=65536, *, timeout=None):
+        """What has arrived, at least a byte and at most max_bytes; b"" at the end of the stream.
+        COPY: out of the stack's frames, and into the bytes object."""
+        cdef transfer ctx
+        cdef uint8_t[::1] room
+        if max_bytes == 0:
+            raise ValueError("recv: max_bytes is 0")
+        self._open()
+        memset(&ctx, 0, sizeof(ctx))
+        buffer = bytearray(max_bytes)
+        room = buffer
+        ctx.conn = &self._conn.conn
+        ctx.data, ctx.size, ctx.frame_max = &room[0], max_bytes, 1
+        wait = self.timeout if timeout is None else timeout
+        rc = self.driver._wait(_try_receive, &ctx, wait, "recv")
+        if rc == DEAD:
+            self._dead(ctx.error, "recv")
+        if rc == 0:
+            raise WaitTimeoutError(f"recv: nothing within {wait} s")
+        return bytes(memoryview(buffer)[:ctx.done])
+
+    def recv_frames(self, unsigned max_frames=64, *, timeout=None):
+        """Received bytes where they lie, as a list of Frames in order, at least one; [] at the end
+        of the stream. Nothing is copied. Release each: until then it counts against the receive
+        budget (256 frames, unless rx_frames says otherwise), and the peer waits when that is used
+        up."""
+        cdef transfer ctx
+        if not 1 <= max_frames <= FRAMES_MAX:
+            raise ValueError(f"recv_frames: max_frames {max_frames} is not in 1 to 1024")
+        self._open()
+        memset(&ctx, 0, sizeof(ctx))
+        ctx.conn = &self._conn.conn
+        ctx.lending = &self._conn.lending
+        ctx.frame_max = max_frames
+        wait = self.timeout if timeout is None else timeout
+        rc = self.driver._wait(_try_frames, &ctx, wait, "recv_frames")
+        if rc == DEAD:
+            self._dead(ctx.error, "recv_frames")
+        if rc == 0:
+            raise WaitTimeoutError(f"recv_frames: nothing within {wait} s")
+        return self._lend(&ctx, True)
+
+    def frame(self, *, timeout=None):
+        """An empty Frame of the stack's memory, of at most one segment, to fill and send_frame();
+        waits for the send budget."""
+        cdef transfer ctx
+        self._open()
+        memset(&ctx, 0, sizeof(ctx))
+        ctx.conn = &self._conn.conn
+        ctx.lending = &self._conn.lending
+        wait = self.timeout if timeout is None else timeout
+        rc = self.driver._wait(_try_frame, &ctx, wait, "frame")
+        if rc == DEAD:
+            self._dead(ctx.error, "frame")
+        if rc == 0:
+            raise WaitTimeoutError(f"frame: no room within {wait} s")
+        return self._lend(&ctx, False)[0]
+
+    def send_frame(self, Frame frame not None, length=None):
+        """Sends the first `length` bytes of a Frame of frame(). Nothing is copied: the memory is
+        the stack's from here, and is read again if it must be retransmitted. BufferError while a
+        memoryview or array of it is alive."""
+        conn = self._open()
+        with self.driver.hold():
+            return conn.send_frame(frame, length)
+
+    def flush(self, *, timeout=None):
+        """Waits until the peer's TCP has acknowledged everything sent."""
+        cdef transfer ctx
+        self._open()
+        memset(&ctx, 0, sizeof(ctx))
+        ctx.conn = &self._conn.conn
+        wait = self.timeout if timeout is None else timeout
+        rc = self.driver._wait(_try_flushed, &ctx, wait, "flush")
+        if rc == DEAD:
+            self._dead(ctx.error, "flush")
+        if rc == 0:
+            raise WaitTimeoutError(f"flush: not all acknowledged within {wait} s")
+
+    def shutdown(self):
+        """Says that nothing more is sent: the peer reads the end of the stream. Receiving goes
+        on."""
+        conn = self._open()
+        with self.driver.hold():
+            conn.shutdown()
+
+    @property
+    def copied(self):
+        """(bytes copied to send, bytes copied to receive), by the stack, of this connection."""
+        info = self.info()
+        return info["tx_copied_bytes"], info["rx_copied_bytes"]
+
+    def info(self):
+        """struct harp_tcp_info as a dict, and names of state and congestion control."""
+        conn = self._open()
+        with self.driver.hold():
+            return conn.info()
+
+    @property
+    def endpoints(self):
+        """((local address, port), (remote address, port))."""
+        conn = self._open()
+        with self.driver.hold():
+            return conn.endpoints
+
+    @property
+    def closed(self):
+        return self._conn.closed or self.driver.closed
+
+    def _end(self, bint abort):
+        if self.closed:
+            return
+        with self.driver.hold():
+            if abort:
+                self._conn.abort()
+            else:
+                self._conn.close()
+
+    def close(self, linger=5.0):
+        """Sends what is queued and the end of the stream, waits at most `linger` seconds until the
+        peer has acknowledged both, and lets go. A stack dies with its process: what had not left by
+        then would be lost. BufferError while memory of a frame is in use. Safe twice."""
+        cdef transfer ctx
+        if self.closed:
+            return
+        self.driver._open()
+        with self.driver.hold():
+            self._conn._check_lent()
+            if linger and self._conn.error == 0:
+                try:
+                    self._conn.shutdown()
+                except OSError:
+                    linger = 0  # it never was connected, or is dead
+        if linger:
+            memset(&ctx, 0, sizeof(ctx))
+            ctx.conn, ctx.frame_max = &self._conn.conn, 1
+            self.driver._wait(_try_flushed, &ctx, linger, "close")
+        self._end(False)
+
+    def abort(self):
+        """Sends RST and forgets the connection."""
+        self._end(True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            self.close()
+        else:
+            self.abort()

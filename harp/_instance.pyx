@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True
+"""Instance: a stack on a NIC that the kernel goes on using (harp_host.h)."""
+
+import logging
+import os
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memset
+from posix.unistd cimport getpid
+
+cimport cython
+
+from harp._c cimport *
+from harp._core cimport Stack
+from harp._drive cimport Driver
+from harp._nic cimport Nic, _check, _left_open
+
+__all__ = ["Instance", "steering_names"]
+
+cdef enum:
+    STEERING_MAX = 64
+    OPEN_MAX = 64
+    NAME_MAX = 15
+
+cdef extern from "harp_lease.h" nogil:
+    const char *HARP_LEASE_SOCKET
+    uint32_t HARP_LEASE_QUEUE_ANY
+
+cdef extern from "pthread.h" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept,
+                       void (*child)() noexcept)
+
+_logger = logging.getLogger("harp")
+_LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG}
+_XDP_MODES = {"auto": 0, "generic": 1, "native": 2}
+_COPY_MODES = {"auto": 0, "copy": 1, "zero-copy": 2}
+_HUGE_PAGES = {"auto": 0, "never": 1, "require": 2}
+
+
+# --------------------------------------------------------------------------------------------------
+# A forked child, however it was forked, must not keep a queue alive.
+#
+cdef harp_instance *_open_instances[OPEN_MAX]
+
+
+cdef void _in_child() noexcept nogil:
+    cdef unsigned i
+    for i in range(OPEN_MAX):
+        if _open_instances[i] != NULL:
+            harp_instance_fork_child(_open_instances[i])
+            _open_instances[i] = NULL
+
+
+_check(-pthread_atfork(NULL, NULL, _in_child), "pthread_atfork")
+
+
+cdef _remember(harp_instance *instance, harp_instance *now):
+    """Puts `now` where `instance` stands in the table; False when there is no such place."""
+    cdef unsigned i
+    for i in range(OPEN_MAX):
+        if _open_instances[i] == instance:
+            _open_instances[i] = now
+            return True
+    return False
+
+
+# --------------------------------------------------------------------------------------------------
+def steering_names():
+    """What the steering program does with packets: verdicts in order, with their help texts."""
+    cdef unsigned i = 0
+    found = {}
+    while harp_steering_name(i) != NULL:
+        found[harp_steering_name(i).decode()] = harp_steering_help(i).decode()
+        i += 1
+    return found
+
+
+def _log_to_logging(level, text):
+    _logger.log(_LEVELS.get(level, logging.DEBUG), "%s", text)
+
+
+cdef void _instance_log(void *ctx, harp_log_level level, const char *message) noexcept with gil:
+    handle = <_Handle>ctx
+    handle.log(<int>level, message.decode("utf-8", "replace"))
+
+
+@cython.no_gc_clear
+cdef class _Handle:
+    """The C object, closed when the last of its Instance, stack and connections is gone."""
+
+    cdef harp_instance *instance
+    cdef int pid
+    cdef object log
+    cdef object __weakref__
+
+    @property
+    def closed(self):
+        return self.instance == NULL
+
+    cdef _close(self):
+        cdef harp_instance *instance = self.instance
+        self.instance = NULL
+        if instance == NULL or self.pid != getpid():
+            return
+        _remember(instance, NULL)
+        with nogil:
+            harp_instance_close(instance)
+
+    def __dealloc__(self):
+        if self.instance != NULL and self.pid == getpid():
+            _left_open("Instance")
+            self._close()
+
+
+def _choose(table, name, value):
+    if value not in table:
+        raise ValueError(f"{name} {value!r} is none of {', '.join(table)}")
+    return table[value]
+
+
+def _daemon_socket(daemon, path):
+    """The socket to lease from, or None for stand-alone; as HARP_DAEMON and HARP_SOCKET."""
+    daemon = daemon or os.environ.get("HARP_DAEMON") or "auto"
+    path = path or os.environ.get("HARP_SOCKET") or HARP_LEASE_SOCKET.decode()
+    if daemon not in ("auto", "off", "require"):
+        raise ValueError(f"daemon {daemon!r} is none of auto, off, require")
+    if daemon == "off" or (daemon == "auto" and not os.path.exists(path)):
+        return None
+    return path
+
+
+def _library_dir():
+    """Where libharp-xdp.so lies, or None: the loader's search path."""
+    from harp import _paths
+    from harp.errors import HarpError
+
+    try:
+        return str(_paths.find(_paths.XDP_LIBRARY).parent)
+    except HarpError:
+        return None
+
+
+@cython.no_gc_clear
+cdef class Instance:
+    """A stack on one queue of a NIC, with the host's own addresses, routes and neighbours.
+
+    Leased from harpd where its socket is (no privilege needed), else opened by the process itself
+    (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF). daemon: "auto", "off" or "require"; socket:
+    harpd's. Without them HARP_DAEMON and HARP_SOCKET say it.
+
+    With drive=True (the default) a Driver advances the stack: listen() and connect() give
+    connections whose calls block, and every method may be called by any thread. With drive=False
+    nothing moves until poll() is called; `stack` is then the nonblocking interface, and instance
+    and stack are used by one thread at a time. fileno() and control_fileno() are for select: when
+    either is readable, or at stack.next_deadline_ns, poll() has work.
+
+    A forked child can use none of it; its copies of the descriptors are closed.
+    """
+
+    cdef _Handle _handle
+    cdef Stack _stack
+    cdef readonly Driver driver
+    cdef readonly str ifname
+    cdef readonly bint leased
+    cdef object __weakref__
+
+    def __init__(self, str ifname not None, queue=None, *, bint drive=True, double spin_us=50.0,
+                 daemon=None, socket=None, label=None, xdp_mode="auto", copy_mode="auto",
+                 huge_pages="auto", unsigned frame_count=0, unsigned max_conns=0, int port_min=0,
+                 int port_max=0, seed=0, lib_dir=None, log=None):
+        cdef harp_instance_options options
+        if self._handle is not None:
+            raise TypeError("this instance is open already")
+        memset(&options, 0, sizeof(options))
+        options.size = sizeof(options)
+        path = _daemon_socket(daemon, socket)
+        if queue is not None and not 0 <= queue < 65536:
+            raise ValueError(f"queue {queue} is not in 0 to 65535")
+        for port in (port_min, port_max):
+            if not 0 <= port <= 65535:
+                raise ValueError(f"{port} is no port")
+        options.queue = (HARP_LEASE_QUEUE_ANY if path else 0) if queue is None else queue
+        options.xdp_mode = _choose(_XDP_MODES, "xdp_mode", xdp_mode)
+        options.copy_mode = _choose(_COPY_MODES, "copy_mode", copy_mode)
+        options.huge_pages = _choose(_HUGE_PAGES, "huge_pages", huge_pages)
+        options.frame_count = frame_count
+        options.max_conns = max_conns
+        options.port_min = port_min
+        options.port_max = port_max
+        options.seed = seed
+        self.ifname = ifname
+        self.leased = path is not None
+        # The encoded names live until harp_instance_open() has returned.
+        name, words = ifname.encode(), (label or "").encode()[:63]
+        if not 1 <= len(name) <= NAME_MAX:
+            raise ValueError(f"{ifname!r} is no interface name: it has 1 to {NAME_MAX} bytes")
+        options.ifname = name
+        if path:
+            path = os.fsencode(path)
+            options.daemon_socket = path
+            if words:
+                options.label = words
+        else:
+            where = lib_dir or _library_dir()
+            if where:
+                where = os.fsencode(where)
+                options.lib_dir = where
+        self._open_handle(&options, log)
+        self._adopt(drive, spin_us)
+
+    cdef _open_handle(self, harp_instance_options *options, log):
+        cdef char why[320]
+        cdef int rc
+        cdef _Handle handle = _Handle.__new__(_Handle)
+        handle.pid = getpid()
+        handle.log = log or _log_to_logging
+        options.ctx = <void *>handle
+        options.log = _instance_log
+        why[0] = 0
+        with nogil:
+            rc = harp_instance_open(&handle.instance, options, why, sizeof(why))
+        if rc < 0:
+            words = why.decode("utf-8", "replace") or f"{self.ifname}: {os.strerror(-rc)}"
+            raise OSError(-rc, words)
+        if not _remember(NULL, handle.instance):
+            handle._close()
+            raise OSError(24, f"{self.ifname}: {OPEN_MAX} instances are open in this process")
+        self._handle = handle
+
+    cdef _adopt(self, bint drive, double spin_us):
+        cdef drive_member member
+        cdef Nic nic = Nic.__new__(Nic)
+        nic.nic = harp_instance_nic(self._handle.instance)
+        nic.parent = self._handle
+        self._stack = Stack.__new__(Stack)
+        self._stack.stack = harp_instance_stack(self._handle.instance)
+        self._stack.nic = nic
+        self._stack._owner = self._handle
+        self._stack._pid = self._handle.pid
+        if not drive:
+            return
+        if not 0 <= spin_us <= 1e6:
+            raise ValueError(f"spin_us {spin_us} is not in 0 to 1000000")
+        member.stack = self._stack.stack
+        member.nic = nic.nic
+        member.instance = self._handle.instance
+        self.driver = Driver.__new__(Driver)
+        self.driver._members = (self._stack,)
+        self.driver._create(&member, spin_us, True)
+
+    cdef harp_instance *_open(self) except NULL:
+        if self._handle is None or self._handle.instance == NULL:
+            raise ValueError("this instance is closed")
+        if self._handle.pid != getpid():
+            raise RuntimeError(
+                f"this instance belongs to process {self._handle.pid}; "
+                "a forked child cannot use it"
+            )
+        return self._handle.instance
+
+    cdef _enter(self):
+        self._open()
+        if self.driver is not None:
+            self.driver._enter()
+
+    cdef _leave(self):
+        if self.driver is not None:
+            self.driver._leave()
+
+    # ---- looking at it ---------------------------------------------------------------------------
+    @property
+    def describe(self):
+        """One line for people: "AF_XDP generic copy on eth1 queue 0, MTU 1500, ..."."""
+        return harp_instance_describe(self._open()).decode("utf-8", "replace")
+
+    @property
+    def mac(self):
+        """The interface's MAC address, 6 bytes."""
+        self._open()
+        return self._stack.nic.mac
+
+    @property
+    def mtu_bytes(self):
+        """The largest IP packet, as of the opening."""
+        self._open()
+        return self._stack.nic.mtu_bytes
+
+    def fileno(self):
+        """A descriptor that is readable when packets wait. Not to be closed or read."""
+        return harp_instance_fd(self._open())
+
+    def control_fileno(self):
+        """A descriptor that is readable when addresses, routes, neighbours or the link changed."""
+        return harp_instance_control_fd(self._open())
+
+    def stats(self):
+        """All statistics of the stack by name."""
+        self._enter()
+        try:
+            return self._stack.stats()
+        finally:
+            self._leave()
+
+    def snapshot(self):
+        """The same as a numpy record, with the time: see Stack.snapshot()."""
+        self._enter()
+        try:
+            return self._stack.snapshot()
+        finally:
+            self._leave()
+
+    def flows(self):
+        """The connections that Python holds, as a numpy array: see Stack.flows()."""
+        self._enter()
+        try:
+            return self._stack.flows()
+        finally:
+            self._leave()
+
+    def steering(self):
+        """What the steering program did with the interface's packets, by verdict
+        (steering_names()). OSError ENOTSUP for a lease: harpd has the counts."""
+        cdef uint64_t counts[STEERING_MAX]
+        cdef int count
+        self._enter()
+        try:
+            memset(counts, 0, sizeof(counts))
+            count = harp_instance_steering(self._open(), counts, STEERING_MAX)
+        finally:
+            self._leave()
+        _check(count, f"steering of {self.ifname}")
+        return {name: counts[i] for i, name in enumerate(steering_names()) if i < count}
+
+    # ---- driven ----------------------------------------------------------------------------------
+    cdef Driver _driven(self):
+        self._open()
+        if self.driver is None:
+            raise ValueError("opened with drive=False: use `stack`, and poll()")
+        return self.driver
+
+    def listen(self, int port=0, str address="0.0.0.0", *, timeout=None, **options):
+        """An Acceptor; port 0: chosen. Options as struct harp_tcp_options."""
+        return self._driven().listen(self._stack, port, address, timeout=timeout, **options)
+
+    def connect(self, str address not None, int port, *, timeout=10.0, str local_address=None,
+                int local_port=0, **options):
+        """Connects and waits for the answer: an Endpoint. See Driver.connect()."""
+        return self._driven().connect(
+            self._stack, address, port, timeout=timeout, local_address=local_address,
+            local_port=local_port, **options
+        )
+
+    # ---- not driven ------------------------------------------------------------------------------
+    @property
+    def stack(self):
+        """The Stack. With a driver, calls on it are made inside driver.hold()."""
+        self._open()
+        return self._stack
+
+    def poll(self):
+        """drive=False: one poll now (CLOCK_MONOTONIC), and what the kernel's tables want. Returns
+        how much there was to do. OSError ENODEV when the interface is gone; while it is down,
+        nothing."""
+        cdef harp_instance *instance = self._open()
+        if self.driver is not None:
+            raise ValueError("a driver polls this instance")
+        cdef uint64_t now_ns = drive_now_ns()
+        did = self._stack.poll(now_ns)
+        cdef int rc = harp_instance_control(instance, now_ns)
+        if rc < 0 and rc != -100:  # ENETDOWN
+            _check(rc, f"{self.ifname}")
+        return did
+
+    @property
+    def closed(self):
+        return self._handle is None or self._handle.instance == NULL
+
+    def close(self):
+        """Ends the waits of other threads, drops every connection without a word and gives back
+        queue and ports. Endpoint.close() first, for an orderly end. BufferError while memory of a
+        frame is in use. Safe twice."""
+        if self.closed:
+            return
+        if self._handle.pid != getpid():
+            return  # the child's copies were closed at the fork, and nothing else is its own
+        if self.driver is not None and not self.driver.closed:
+            with self.driver.hold():
+                self._stack._check_lent()
+            self.driver.close()
+        self._stack._check_lent()
+        self._stack._detach()
+        self._handle._close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()

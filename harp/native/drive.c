@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * drive.c - stacks advanced by whoever waits, and by a guard thread meanwhile.
+ *
+ * Theory of operation
+ *
+ * The lock guards the stacks and everything in struct drive that has no other comment. It is never held
+ * while a thread sleeps.
+ *
+ * Of the threads in drive_wait() one *leads*: it polls, and sleeps on the descriptors of the NICs. The
+ * others sleep on the condition variable, which the leader signals after each poll that did something and
+ * when it leaves. A leader that leaves with nobody behind it need not wake the guard: the guard looks
+ * again within GUARD_TICK_NS of any poll.
+ *
+ * The guard polls when nobody leads and nobody has led for GUARD_TICK_NS. While somebody leads it sleeps
+ * on a timer alone, the longer the longer that lasts; a leader that leaves after the guard went to sleep for
+ * long wakes it.
+ *
+ * No wake-up is lost: whoever changes when a stack wants its next poll (drive_leave()) compares with
+ * `until_ns`, which a sleeper wrote under the lock before it let go of it, and writes to the sleeper's
+ * eventfd, which the sleeper polls.
+ */
+#include "drive.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define GUARD_TICK_NS UINT64_C(1000000)
+#define GUARD_LONG_NS UINT64_C(200000000)
+#define CONTROL_NS UINT64_C(250000000)    /* harp_instance_control(), when nothing calls for it */
+#define SLICE_NS UINT64_C(100000000)      /* signals are looked for so often */
+#define SLEEP_MAX_NS UINT64_C(1000000000) /* of the guard */
+
+/* One that sleeps in ppoll(): until_ns is 0 while it is awake. */
+struct sleeper {
+	int event_fd;
+	uint64_t until_ns;
+};
+
+struct drive {
+	pthread_mutex_t lock;
+	pthread_cond_t news;
+	pthread_t owner; /* of the lock; meaningful while depth > 0 and read by its owner */
+	atomic_uint depth;
+	atomic_uint wanted; /* threads that want the lock: the leader lets them in */
+	struct drive_member members[DRIVE_MEMBERS_MAX];
+	uint64_t control_due_ns[DRIVE_MEMBERS_MAX];
+	unsigned count;
+	struct drive_options opt;
+	pid_t pid;
+	bool guarded, stopping, leading;
+	unsigned waiting, following;
+	int fatal; /* -ENODEV, once an interface is gone */
+	uint64_t led_ns, news_ns;
+	struct sleeper leader, guard;
+	pthread_t guard_thread;
+};
+
+uint64_t drive_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+bool drive_ours(const struct drive *d)
+{
+	return d->pid == getpid();
+}
+
+/* ---- the lock ------------------------------------------------------------------------------- */
+
+bool drive_inside(const struct drive *d)
+{
+	/* owner is ours only if we wrote it, and then nobody else did until we let go. */
+	return atomic_load_explicit(&d->depth, memory_order_relaxed) > 0 &&
+	       pthread_equal(__atomic_load_n(&d->owner, __ATOMIC_RELAXED), pthread_self());
+}
+
+static void lock_taken(struct drive *d)
+{
+	__atomic_store_n(&d->owner, pthread_self(), __ATOMIC_RELAXED);
+	atomic_store_explicit(&d->depth, 1, memory_order_relaxed);
+}
+
+static void lock_take(struct drive *d)
+{
+	atomic_fetch_add_explicit(&d->wanted, 1, memory_order_relaxed);
+	pthread_mutex_lock(&d->lock);
+	atomic_fetch_sub_explicit(&d->wanted, 1, memory_order_relaxed);
+	lock_taken(d);
+}
+
+static void lock_release(struct drive *d)
+{
+	atomic_store_explicit(&d->depth, 0, memory_order_relaxed);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* A mutex is not fair: who takes it again at once keeps everyone else out. */
+static void lock_let_in(struct drive *d)
+{
+	lock_release(d);
+	for (unsigned i = 0; i < 100 && atomic_load_explicit(&d->wanted, memory_order_relaxed); i++)
+		sched_yield();
+	lock_take(d);
+}
+
+static void wake(struct sleeper *sleeper)
+{
+	static const uint64_t one = 1;
+	ssize_t written;
+
+	if (!sleeper->until_ns)
+		return;
+	sleeper->until_ns = 0; /* once is enough */
+	written = write(sleeper->event_fd, &one, sizeof(one));
+	(void)written; /* it can only be full, and then it is readable already */
+}
+
+/* ---- advancing ------------------------------------------------------------------------------ */
+
+static void advance_control(struct drive *d, unsigned i, uint64_t now_ns)
+{
+	struct harp_instance *instance = d->members[i].instance;
+
+	if (now_ns < d->control_due_ns[i] && !harp_instance_control_pending(instance))
+		return;
+	d->control_due_ns[i] = now_ns + CONTROL_NS;
+	if (harp_instance_control(instance, now_ns) == -ENODEV)
+		d->fatal = -ENODEV;
+}
+
+/* Polls every stack once; who waits for news hears of it. */
+static bool advance(struct drive *d, uint64_t now_ns)
+{
+	int did = 0;
+
+	for (unsigned i = 0; i < d->count; i++) {
+		did += harp_stack_poll(d->members[i].stack, now_ns);
+		if (d->members[i].instance)
+			advance_control(d, i, now_ns);
+	}
+	if (did) {
+		d->news_ns = now_ns;
+		if (d->following)
+			pthread_cond_broadcast(&d->news);
+	}
+	return did != 0;
+}
+
+static uint64_t next_ns(const struct drive *d)
+{
+	uint64_t next = DRIVE_FOREVER, at;
+
+	for (unsigned i = 0; i < d->count; i++) {
+		const struct drive_member *member = &d->members[i];
+
+		at = harp_stack_next_deadline_ns(member->stack);
+		if (at < next)
+			next = at;
+		if (member->nic->ops->next_ns) {
+			at = member->nic->ops->next_ns(member->nic);
+			if (at < next)
+				next = at;
+		}
+		if (member->instance && d->control_due_ns[i] < next)
+			next = d->control_due_ns[i];
+	}
+	return next;
+}
+
+/* What wakes a sleeper: its eventfd and, of each member, the NIC and the kernel's tables. */
+struct bed {
+	struct pollfd fds[1 + 2 * DRIVE_MEMBERS_MAX];
+	unsigned control_of[1 + 2 * DRIVE_MEMBERS_MAX]; /* member + 1; 0: no control descriptor */
+	nfds_t count;
+};
+
+static void bed_add(struct bed *bed, int fd, unsigned control_of)
+{
+	bed->fds[bed->count] = (struct pollfd){ .fd = fd, .events = POLLIN };
+	bed->control_of[bed->count++] = control_of;
+}
+
+/*
+ * Sleeps without the lock until until_ns, until this sleeper is woken, or (nics) until a packet or a
+ * change of the kernel's tables is there.
+ */
+static void sleep_until(struct drive *d, struct sleeper *sleeper, uint64_t until_ns, bool nics)
+{
+	uint64_t now_ns = drive_now_ns(), drained, left_ns;
+	struct bed bed = { .count = 0 };
+	struct timespec left;
+
+	if (until_ns <= now_ns)
+		return;
+	bed_add(&bed, sleeper->event_fd, 0);
+	for (unsigned i = 0; nics && i < d->count; i++) {
+		const struct drive_member *member = &d->members[i];
+
+		if (member->nic->ops->fd)
+			bed_add(&bed, member->nic->ops->fd(member->nic), 0);
+		if (member->instance)
+			bed_add(&bed, harp_instance_control_fd(member->instance), i + 1);
+	}
+	sleeper->until_ns = until_ns;
+	lock_release(d);
+	left_ns = until_ns - now_ns;
+	left.tv_sec = (time_t)(left_ns / 1000000000u);
+	left.tv_nsec = (long)(left_ns % 1000000000u);
+	if (ppoll(bed.fds, bed.count, &left, NULL) <= 0)
+		bed.count = 0; /* nothing is readable; a signal leaves revents as they were */
+	else if (bed.fds[0].revents && read(sleeper->event_fd, &drained, sizeof(drained)) < 0)
+		drained = 0; /* someone else's wake-up: nothing to take */
+	lock_take(d);
+	sleeper->until_ns = 0;
+	for (nfds_t i = 1; i < bed.count; i++)
+		if (bed.fds[i].revents && bed.control_of[i])
+			d->control_due_ns[bed.control_of[i] - 1] = 0;
+}
+
+void drive_enter(struct drive *d)
+{
+	if (drive_inside(d))
+		atomic_fetch_add_explicit(&d->depth, 1, memory_order_relaxed);
+	else
+		lock_take(d);
+}
+
+/* What was called left something to be sent, or moved the time of the next poll. */
+static void settle(struct drive *d)
+{
+	uint64_t now_ns = drive_now_ns(), at = next_ns(d);
+
+	if (d->stopping)
+		return;
+	if (at <= now_ns) {
+		if (advance(d, now_ns))
+			wake(&d->leader);
+		at = next_ns(d);
+	}
+	if (at < d->leader.until_ns)
+		wake(&d->leader);
+	/* While somebody leads, the guard's sleep has nothing to do with the stacks. */
+	if (!d->leading && at < d->guard.until_ns)
+		wake(&d->guard);
+}
+
+void drive_advance(struct drive *d)
+{
+	if (!d->stopping && advance(d, drive_now_ns()))
+		wake(&d->leader);
+}
+
+void drive_leave(struct drive *d)
+{
+	if (atomic_load_explicit(&d->depth, memory_order_relaxed) > 1) {
+		atomic_fetch_sub_explicit(&d->depth, 1, memory_order_relaxed);
+		return;
+	}
+	settle(d);
+	lock_release(d);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+static void follow(struct drive *d, uint64_t until_ns)
+{
+	struct timespec until = {
+		.tv_sec = (time_t)(until_ns / 1000000000u),
+		.tv_nsec = (long)(until_ns % 1000000000u),
+	};
+
+	d->following++;
+	atomic_store_explicit(&d->depth, 0, memory_order_relaxed);
+	pthread_cond_timedwait(&d->news, &d->lock, &until);
+	lock_taken(d);
+	d->following--;
+}
+
+/* One round of leading: poll, and sleep when there has been no news for a while. */
+static void lead(struct drive *d, uint64_t now_ns, uint64_t until_ns)
+{
+	uint64_t at;
+
+	d->led_ns = now_ns;
+	if (advance(d, now_ns) || now_ns - d->news_ns < d->opt.spin_ns) {
+		lock_let_in(d);
+		return;
+	}
+	at = next_ns(d);
+	sleep_until(d, &d->leader, at < until_ns ? at : until_ns, true);
+}
+
+static void lead_no_more(struct drive *d, bool *leader)
+{
+	if (!*leader)
+		return;
+	d->leading = *leader = false;
+	if (d->following)
+		pthread_cond_broadcast(&d->news);
+	else if (d->guard.until_ns > d->led_ns + 2 * GUARD_TICK_NS)
+		wake(&d->guard);
+}
+
+static bool wait_interrupted(struct drive *d, bool *leader)
+{
+	bool stop;
+
+	if (!d->opt.interrupted)
+		return false;
+	lead_no_more(d, leader); /* what is asked may take its time */
+	lock_release(d);
+	stop = d->opt.interrupted(d->opt.ctx);
+	lock_take(d);
+	return stop;
+}
+
+static int wait_round(struct drive *d, uint64_t deadline_ns, uint64_t *slice_ns, bool *leader)
+{
+	uint64_t now_ns = drive_now_ns(), until_ns;
+
+	if (d->fatal)
+		return d->fatal;
+	if (now_ns >= deadline_ns)
+		return -ETIMEDOUT;
+	if (now_ns >= *slice_ns) {
+		*slice_ns = now_ns + SLICE_NS;
+		if (wait_interrupted(d, leader))
+			return -EINTR;
+	}
+	until_ns = *slice_ns < deadline_ns ? *slice_ns : deadline_ns;
+	if (!d->leading)
+		d->leading = *leader = true;
+	if (*leader)
+		lead(d, now_ns, until_ns);
+	else
+		follow(d, until_ns);
+	return 0;
+}
+
+int drive_wait(struct drive *d, drive_try_fn attempt, void *ctx, uint64_t deadline_ns)
+{
+	uint64_t slice_ns = drive_now_ns() + SLICE_NS;
+	bool leader = false;
+	int rc;
+
+	if (drive_inside(d))
+		return -EDEADLK;
+	lock_take(d);
+	d->waiting++;
+	do {
+		rc = d->stopping ? -ECANCELED : attempt(ctx);
+		if (!rc)
+			rc = wait_round(d, deadline_ns, &slice_ns, &leader);
+	} while (!rc);
+	lead_no_more(d, &leader);
+	settle(d);
+	d->waiting--;
+	if (d->stopping)
+		pthread_cond_broadcast(&d->news);
+	lock_release(d);
+	return rc;
+}
+
+/* ---- the guard ------------------------------------------------------------------------------ */
+
+/* When the guard looks again while others advance the stacks; 0: it is its turn. */
+static uint64_t guard_later_ns(const struct drive *d, uint64_t now_ns, uint64_t *tick_ns)
+{
+	if (d->fatal)
+		return now_ns + GUARD_LONG_NS; /* its descriptors may be readable for ever */
+	if (d->leading) {
+		*tick_ns = *tick_ns < GUARD_LONG_NS ? 2 * *tick_ns : *tick_ns;
+		return now_ns + *tick_ns;
+	}
+	*tick_ns = GUARD_TICK_NS;
+	return now_ns - d->led_ns < GUARD_TICK_NS ? d->led_ns + GUARD_TICK_NS : 0;
+}
+
+static void *guard_main(void *arg)
+{
+	struct drive *d = arg;
+	uint64_t now_ns, at, tick_ns = GUARD_TICK_NS;
+
+	lock_take(d);
+	while (!d->stopping) {
+		now_ns = drive_now_ns();
+		at = guard_later_ns(d, now_ns, &tick_ns);
+		if (at) {
+			sleep_until(d, &d->guard, at, false);
+			continue;
+		}
+		if (advance(d, now_ns))
+			wake(&d->leader);
+		at = next_ns(d);
+		if (at <= now_ns)
+			lock_let_in(d);
+		else
+			sleep_until(d, &d->guard,
+				    at < now_ns + SLEEP_MAX_NS ? at : now_ns + SLEEP_MAX_NS, true);
+	}
+	lock_release(d);
+	return NULL;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static void drive_close_fds(struct drive *d)
+{
+	if (d->leader.event_fd >= 0)
+		close(d->leader.event_fd);
+	if (d->guard.event_fd >= 0)
+		close(d->guard.event_fd);
+	d->leader.event_fd = d->guard.event_fd = -1;
+}
+
+static int drive_make(struct drive *d)
+{
+	pthread_condattr_t clock;
+	int rc;
+
+	d->leader.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	d->guard.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (d->leader.event_fd < 0 || d->guard.event_fd < 0)
+		return -errno;
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	rc = pthread_cond_init(&d->news, &clock);
+	pthread_condattr_destroy(&clock);
+	if (!rc && d->opt.guard) {
+		rc = pthread_create(&d->guard_thread, NULL, guard_main, d);
+		d->guarded = rc == 0;
+	}
+	return -rc;
+}
+
+int drive_create(struct drive **out, const struct drive_member *members, unsigned count,
+		 const struct drive_options *opt)
+{
+	struct drive *d;
+	int rc;
+
+	*out = NULL;
+	if (count < 1 || count > DRIVE_MEMBERS_MAX)
+		return -EINVAL;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return -ENOMEM;
+	for (unsigned i = 0; i < count; i++)
+		d->members[i] = members[i];
+	d->count = count;
+	d->opt = *opt;
+	d->pid = getpid();
+	d->leader.event_fd = d->guard.event_fd = -1;
+	pthread_mutex_init(&d->lock, NULL);
+	rc = drive_make(d);
+	if (rc) {
+		drive_free(d);
+		return rc;
+	}
+	*out = d;
+	return 0;
+}
+
+bool drive_stopped(const struct drive *d)
+{
+	return d->stopping;
+}
+
+void drive_stop(struct drive *d)
+{
+	bool join;
+
+	lock_take(d);
+	d->stopping = true;
+	pthread_cond_broadcast(&d->news);
+	while (d->waiting) {
+		wake(&d->leader);
+		follow(d, drive_now_ns() + SLICE_NS);
+	}
+	wake(&d->guard);
+	join = d->guarded;
+	d->guarded = false;
+	lock_release(d);
+	if (join)
+		pthread_join(d->guard_thread, NULL);
+	drive_close_fds(d); /* nobody sleeps from here on, nor wakes anybody */
+}
+
+void drive_free(struct drive *d)
+{
+	if (!d)
+		return;
+	drive_close_fds(d);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}

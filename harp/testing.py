@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks for tests: on a wire in memory, or with scapy as their peer. No privilege, no NIC.
+
+with harp.testing.pair() as (a, b): ...          two stacks on a wire, in real time
+with harp.testing.PacketBench() as bench: ...    one stack; every packet is yours, under your clock
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from harp._core import Stack
+from harp._drive import Acceptor, Driver, Endpoint
+from harp._nic import CallbackNic, Wire
+
+if TYPE_CHECKING:
+    from scapy.packet import Packet
+
+MS_NS = 1_000_000
+
+
+# --------------------------------------------------------------------------------------------------
+# Two or more stacks on a wire, in real time.
+#
+@dataclass(frozen=True)
+class MemoryHost:
+    """One end of the wire: a stack and its address. What happens to its packets: inside
+    driver.hold(), wire.impair(port, ...)."""
+
+    driver: Driver
+    stack: Stack
+    address: str
+    wire: Wire
+    port: int
+
+    def listen(self, port: int = 0, *, timeout: float | None = 10.0, **options: Any) -> Acceptor:
+        """As Instance.listen()."""
+        return self.driver.listen(self.stack, port, timeout=timeout, **options)
+
+    def connect(
+        self, address: str, port: int, *, timeout: float | None = 10.0, **options: Any
+    ) -> Endpoint:
+        """As Instance.connect()."""
+        return self.driver.connect(self.stack, address, port, timeout=timeout, **options)
+
+
+@contextmanager
+def hosts(
+    count: int = 2, *, ipv6: bool = False, guard: bool = True, seed: int = 1, **wire: Any
+) -> Iterator[tuple[MemoryHost, ...]]:
+    """Stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, and the driver of all of them.
+    Further options are the Wire's."""
+    with ExitStack() as opened:
+        cable = opened.enter_context(Wire(ports=count, seed=seed, **wire))
+        stacks = []
+        for index in range(count):
+            stack = opened.enter_context(
+                Stack(cable.port(index), seed=seed + index, now_ns=time.monotonic_ns())
+            )
+            stack.address_add(_address(index, ipv6), 64 if ipv6 else 24)
+            stacks.append(stack)
+        driver = opened.enter_context(Driver(*stacks, guard=guard))
+        yield tuple(
+            MemoryHost(driver, stack, _address(i, ipv6), cable, i) for i, stack in enumerate(stacks)
+        )
+
+
+def _address(index: int, ipv6: bool) -> str:
+    return f"fd00::{index + 1:x}" if ipv6 else f"10.0.0.{index + 1}"
+
+
+@contextmanager
+def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
+    """Two of them."""
+    with hosts(2, **options) as made:
+        yield made[0], made[1]
+
+
+# --------------------------------------------------------------------------------------------------
+# One stack, and scapy.
+#
+class PacketBench:
+    """A stack whose peer is scapy: exchange() hands it packets and returns its answers.
+
+    The stack is `stack`, at `address` and `mac`; it knows the peer's MAC address already. Time
+    stands still between calls: each moves `now_ns` on. Packets are scapy's or bytes, with their
+    Ethernet header.
+    """
+
+    mac = "02:00:00:00:00:01"
+    peer_mac = "02:00:00:00:00:02"
+
+    def __init__(
+        self, *, ipv6: bool = False, mtu_bytes: int = 1500, now_ns: int = 10**9, **stack: Any
+    ) -> None:
+        self.address, self.peer = _address(0, ipv6), _address(1, ipv6)
+        self.now_ns = now_ns
+        self.nic = CallbackNic(mac=self.mac, mtu_bytes=mtu_bytes)
+        try:
+            shape = {"own_neighbours": False, "seed": 1} | stack
+            self.stack = Stack(self.nic, now_ns=now_ns, **shape)
+        except BaseException:
+            self.nic.close()
+            raise
+        self.stack.address_add(self.address, 64 if ipv6 else 24)
+        self.stack.neighbour_set(self.peer, self.peer_mac)
+        self.stack.poll(now_ns)
+        self.nic.collect()
+
+    def exchange(self, *packets: "Packet | bytes", after_ns: int = MS_NS) -> "list[Packet]":
+        """Packets arrive together, time passes, one poll; what the stack sent."""
+        for packet in packets:
+            self.nic.inject(bytes(packet))
+        self.now_ns += after_ns
+        self.stack.poll(self.now_ns)
+        return self.sent()
+
+    def sent(self) -> "list[Packet]":
+        """What the stack has sent since it was last asked."""
+        from scapy.layers.l2 import Ether
+
+        return [Ether(frame) for frame in self.nic.collect()]
+
+    def wait(self, duration_ns: int) -> "list[Packet]":
+        """Lets time pass, with a poll whenever the stack wants one; what it sent."""
+        end_ns, sent = self.now_ns + duration_ns, []
+        while self.now_ns < end_ns:
+            wanted = self.stack.next_deadline_ns
+            self.now_ns = min(end_ns, max(self.now_ns + 1, wanted or end_ns))
+            sent += self.exchange(after_ns=0)
+        return sent
+
+    def wait_for(self, condition: Callable[[], object], limit_ns: int = 10**10) -> None:
+        """Lets time pass until the condition holds; AssertionError when it does not by then."""
+        end_ns = self.now_ns + limit_ns
+        while not condition():
+            if self.now_ns >= end_ns:
+                raise AssertionError(f"not within {limit_ns} ns of the stack's time")
+            wanted = self.stack.next_deadline_ns
+            self.now_ns = min(end_ns, max(self.now_ns + 1, wanted or end_ns))
+            self.stack.poll(self.now_ns)
+
+    def close(self) -> None:
+        """Frees the stack and its NIC. Safe twice."""
+        self.stack.close()
+        self.nic.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

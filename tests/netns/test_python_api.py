@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp.Instance over AF_XDP between two hosts: with HARP, with the kernel, and what goes wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from netns_tools import Tools, finish, outcome, wait_until, xdp_attached
+
+from harp.lab import Host, Lab
+
+SERVER = """
+import sys, json, numpy as np, harp
+address, port = sys.argv[1], int(sys.argv[2])
+with harp.Instance(sys.argv[3]) as instance, instance.listen(port, timeout=30) as acceptor:
+    print("ready", flush=True)
+    with acceptor.accept() as end:
+        end.timeout = 30
+        total = 0
+        while frames := end.recv_frames():
+            for frame in frames:
+                with frame, memoryview(frame) as view:
+                    total += int(np.frombuffer(view, "u1").sum(dtype="u8"))
+        end.send(np.array([total], "u8"))
+        print(json.dumps({
+            "total": total, "copied": end.copied, "describe": instance.describe,
+            "rx": int(instance.snapshot()["rx_packets"]), "steering": instance.steering(),
+            "flows": [str(flow["state_name"]) for flow in instance.flows()],
+        }), flush=True)
+"""
+
+CLIENT = """
+import sys, numpy as np, harp
+with harp.Instance(sys.argv[3]) as instance:
+    with instance.connect(sys.argv[1], int(sys.argv[2])) as end:
+        end.timeout = 30
+        data = np.arange(1 << 20, dtype="u4")
+        end.send(data)
+        end.shutdown()
+        print(int(end.recv_array(1, "u8")[0]), flush=True)
+"""
+
+
+def script(host: Host, code: str, *args: object) -> list[str | Path]:
+    """Python in a host."""
+    return [sys.executable, "-c", code, *map(str, args)]
+
+
+def test_arrays_between_two_instances(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    args = (there.address, 61000, there.ifname)
+    server = tools.serve(there, script(there, SERVER, *args))
+    out, err, status = outcome(here, script(here, CLIENT, *args))
+    assert status == 0, err
+    report = json.loads(finish(server)[0].splitlines()[-1])
+    assert int(out) == report["total"] > 0
+    assert report["copied"] == [8, 0], "frames are not copied; the answer's array is, once"
+    assert report["describe"].startswith(f"AF_XDP generic copy on {there.ifname} queue 0")
+    assert report["steering"]["redirect_tcp"] == report["rx"]
+    assert len(report["flows"]) == 1
+    wait_until(lambda: not xdp_attached(here) and not xdp_attached(there), "detached")
+
+
+KERNEL_CLIENT = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) as end:
+    end.sendall(bytes(range(256)) * 4096)
+    end.shutdown(socket.SHUT_WR)
+    print(int.from_bytes(end.recv(8), "little"))
+"""
+
+
+def test_the_kernel_is_a_peer_like_any(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    args = (there.address, 61000, there.ifname)
+    server = tools.serve(there, script(there, SERVER, *args))
+    out, err, status = outcome(here, script(here, KERNEL_CLIENT, *args))
+    assert status == 0, err
+    assert int(out) == sum(range(256)) * 4096
+    finish(server)
+
+
+BY_HAND = """
+import select, sys, harp
+with harp.Instance(sys.argv[3], drive=False) as instance:
+    conn = instance.stack.connect(sys.argv[1], int(sys.argv[2]))
+    for call in (lambda: instance.listen(1), lambda: instance.connect("10.77.0.2", 1)):
+        try:
+            call()
+        except ValueError as error:
+            assert "drive=False" in str(error)
+    got = b""
+    while not got:
+        now = instance.stack.now_ns
+        instance.poll()
+        for found, event in instance.stack.next_events():
+            if event & harp.Event.CONNECTED:
+                conn.send(b"by hand")
+                conn.shutdown()
+            if event & harp.Event.READABLE:
+                got = conn.recv()
+        wait = instance.stack.next_deadline_ns
+        fds = [instance.fileno(), instance.control_fileno()]
+        select.select(fds, [], [], 0 if wait is None else min(0.1, max(0, wait - now) / 1e9))
+    conn.close()
+    print(int.from_bytes(got, "little"))
+"""
+
+
+def test_an_instance_that_its_owner_polls(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    args = (there.address, 61000, there.ifname)
+    server = tools.serve(there, script(there, SERVER, *args))
+    out, err, status = outcome(here, script(here, BY_HAND, *args))
+    assert status == 0, err
+    assert int(out) == sum(b"by hand")
+    finish(server)
+
+
+FORKED = """
+import os, sys, harp
+ifname = sys.argv[1]
+instance = harp.Instance(ifname)
+acceptor = instance.listen(61000)
+fds = set(os.listdir("/proc/self/fd"))
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(write)
+    refused = 0
+    calls = (lambda: instance.describe, instance.stats, acceptor.accept, instance.fileno,
+             lambda: instance.connect("10.77.0.2", 9), lambda: instance.stack.stats())
+    for call in calls:
+        try:
+            call()
+        except RuntimeError:
+            refused += 1
+    del instance, acceptor
+    import gc
+    gc.collect()
+    os.read(read, 1)  # until the parent is done: the queue must be free all the same
+    os._exit(0 if refused == len(calls) else 1)
+os.close(read)
+instance.close()
+# The kernel frees a queue in its own time, and opening waits for that.
+with harp.Instance(ifname) as again:
+    assert again.describe
+os.close(write)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print("good")
+"""
+
+
+def test_a_forked_child_neither_uses_nor_keeps_it(tools: Tools, lab: Lab) -> None:
+    here = lab.hosts[0]
+    out, err, status = outcome(here, script(here, FORKED, here.ifname))
+    assert (out, status) == ("good\n", 0), err
+
+
+REFUSED = """
+import sys, harp
+ifname = sys.argv[1]
+def refusal(*args, **options):
+    try:
+        harp.Instance(*args, **options)
+    except (OSError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    raise SystemExit(f"{args} {options} was opened")
+print(refusal("nonesuch0"))
+print(refusal(ifname, 7))
+print(refusal(ifname, -1))
+print(refusal("a-name-that-is-too-long"))
+print(refusal(ifname, xdp_mode="fast"))
+print(refusal(ifname, daemon="perhaps"))
+with harp.Instance(ifname) as instance:
+    print(refusal(ifname))
+    view = None
+    instance.close()
+    instance.close()
+    for call in (lambda: instance.describe, instance.stats, instance.snapshot, instance.flows,
+                 instance.steering, instance.fileno, instance.poll, lambda: instance.stack,
+                 lambda: instance.listen(1), lambda: instance.connect("10.77.0.2", 1)):
+        try:
+            call()
+        except ValueError as error:
+            assert "closed" in str(error), error
+        else:
+            raise SystemExit("a closed instance did something")
+"""
+
+
+def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
+    here = lab.hosts[0]
+    out, err, status = outcome(here, script(here, REFUSED, here.ifname))
+    assert status == 0, err
+    lines = out.splitlines()
+    for line, words in zip(
+        lines,
+        [
+            ("OSError", "nonesuch0", "no such interface"),
+            ("OSError", "queue 7", "no such queue"),
+            ("ValueError", "queue -1"),
+            ("ValueError", "no interface name"),
+            ("ValueError", "xdp_mode", "native"),
+            ("ValueError", "perhaps"),
+            ("OSError", "queue 0"),
+        ],
+        strict=True,
+    ):
+        assert all(word in line for word in words), line
+
+
+UNPRIVILEGED = """
+import os, sys, harp
+harp.Instance  # loaded while the files can be read
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+try:
+    harp.Instance(sys.argv[1])
+except PermissionError as error:
+    print(error)
+"""
+
+
+def test_without_privilege_it_says_what_is_missing(tools: Tools, lab: Lab) -> None:
+    here = lab.hosts[0]
+    out, err, status = outcome(here, script(here, UNPRIVILEGED, here.ifname))
+    assert status == 0, err
+    assert "CAP_" in out
+
+
+LENT = """
+import sys, harp
+with harp.Instance(sys.argv[3]) as instance:
+    end = instance.connect(sys.argv[1], int(sys.argv[2]), timeout=20)
+    frame = end.frame()
+    view = memoryview(frame)
+    for close in (instance.close, end.close, frame.release):
+        try:
+            close()
+        except BufferError:
+            pass
+        else:
+            raise SystemExit("memory in use was given back")
+    view[:4] = b"safe"
+    view.release()
+    end.send_frame(frame, 4)
+    kept = end.frame()
+    end.shutdown()
+    print(int.from_bytes(end.recv(8), "little"))
+    end.abort()
+    assert kept.released
+"""
+
+
+def test_memory_in_use_keeps_the_instance(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    args = (there.address, 61000, there.ifname)
+    server = tools.serve(there, script(there, SERVER, *args))
+    out, err, status = outcome(here, script(here, LENT, *args))
+    assert status == 0, err
+    assert int(out) == sum(b"safe")
+    finish(server)
+
+
+IDLE = """
+import resource, sys, time, harp
+with harp.Instance(sys.argv[1]) as instance, instance.listen(61000) as acceptor:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        acceptor.accept(timeout=5)
+    except harp.WaitTimeoutError:
+        pass
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    print(now.ru_utime - used.ru_utime + now.ru_stime - used.ru_stime)
+"""
+
+
+def test_a_wait_costs_next_to_nothing(tools: Tools, lab: Lab) -> None:
+    """Five seconds of nobody calling: the waiter and the guard sleep."""
+    here = lab.hosts[0]
+    out, err, status = outcome(here, script(here, IDLE, here.ifname))
+    assert status == 0, err
+    assert float(out) < 0.1
+
+
+@pytest.mark.parametrize("signal", ["-INT", "-KILL"])
+def test_a_killed_process_leaves_nothing(tools: Tools, lab: Lab, signal: str) -> None:
+    there = lab.hosts[1]
+    server = tools.serve(there, script(there, SERVER, there.address, 61000, there.ifname))
+    pids = there.run("ip", "netns", "pids", there.netns).split()
+    children = [pid for pid in pids if pid == str(server.pid)]
+    assert children
+    subprocess.run(["kill", signal, *children], check=True)
+    _, err = server.communicate(timeout=20)
+    wait_until(lambda: not xdp_attached(there), "detached")
+    assert ("KeyboardInterrupt" in err) == (signal == "-INT")

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python API as a whole: its names, its stubs, its numbers, its packets."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+
+import harp
+import harp.testing
+from harp.testing import PacketBench
+
+COMPILED = ("_nic", "_core", "_drive", "_instance", "_ncclplay")
+
+
+# --------------------------------------------------------------------------------------------------
+# Names and stubs.
+#
+def test_public_names_are_there_and_loaded_late() -> None:
+    """`import harp` costs nothing compiled; each name comes when it is asked for."""
+    code = (
+        "import sys, harp\n"
+        "assert not [m for m in sys.modules if m.startswith('harp._') and m != 'harp._paths']\n"
+        "assert 'numpy' not in sys.modules\n"
+        "for name in harp.__all__:\n"
+        "    assert getattr(harp, name) is not None, name\n"
+        "assert set(harp.__all__) <= set(dir(harp))\n"
+        "try:\n"
+        "    harp.Instanze\n"
+        "except AttributeError as error:\n"
+        "    assert 'Instanze' in str(error)\n"
+        "else:\n"
+        "    raise SystemExit('a name out of nothing')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# What Cython adds, what C types cannot tell (constructors: below), what Python 3.11 does not show.
+UNTOLD = r"""
+.*\.__(reduce|setstate)_cython__
+.*\.__(pyx_capi|test)__
+.*\.__init__
+harp\._core\.Frame\.__buffer__
+"""
+
+
+def test_stubs_say_what_the_modules_do(tmp_path: Path) -> None:
+    (tmp_path / "mypy.ini").write_text("[mypy]\n")
+    (tmp_path / "untold").write_text(UNTOLD)
+    command = [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-disjoint-bases"]
+    command += ["--mypy-config-file", str(tmp_path / "mypy.ini")]
+    command += ["--allowlist", str(tmp_path / "untold"), "--ignore-unused-allowlist"]
+    command += [f"harp.{name}" for name in COMPILED]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(harp.__file__).parents[1]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def constructors() -> Iterator[tuple[str, str, list[str]]]:
+    """(module, class, parameters of __init__) of the stubs."""
+    for name in COMPILED:
+        stub = ast.parse((Path(harp.__file__).parent / f"{name}.pyi").read_text())
+        for cls in (node for node in stub.body if isinstance(node, ast.ClassDef)):
+            for item in cls.body:
+                if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+                    given = item.args
+                    names = [arg.arg for arg in given.args[1:]]
+                    names += [given.vararg.arg] if given.vararg else []
+                    yield name, cls.name, names + [arg.arg for arg in given.kwonlyargs]
+
+
+@pytest.mark.parametrize(("module", "name", "stub"), list(constructors()))
+def test_stubs_say_what_constructors_take(module: str, name: str, stub: list[str]) -> None:
+    """Which stubtest cannot see: Cython writes it into the docstring."""
+    made = getattr(importlib.import_module(f"harp.{module}"), name)
+    if issubclass(made, Exception):
+        return
+    head = re.match(rf"{name}\((.*?)\)\n", made.__doc__, re.DOTALL)
+    assert head, f"{name} has no embedded signature: {made.__doc__[:80]}"
+    words = [part.split("=")[0].split()[-1].strip("*") for part in head[1].split(",")]
+    assert sorted(word for word in words if word) == sorted(stub)
+
+
+@pytest.mark.parametrize("module", COMPILED)
+def test_everything_public_is_documented(module: str) -> None:
+    made = importlib.import_module(f"harp.{module}")
+    lacking = []
+    for name in getattr(made, "__all__", [n for n in dir(made) if not n.startswith("_")]):
+        value = getattr(made, name)
+        if not getattr(value, "__module__", "").startswith("harp"):
+            continue
+        members = vars(value).items() if isinstance(value, type) else ()
+        for label, thing in [(name, value), *((f"{name}.{n}", v) for n, v in members)]:
+            words = re.sub(r"^\S+\(.*\)( -> \S+)?\n?", "", thing.__doc__ or "")
+            if not label.rpartition(".")[2].startswith("_") and callable(thing) and not words:
+                lacking.append(label)
+    assert sorted(set(lacking) - {"Wire.closed"}) == []
+
+
+# --------------------------------------------------------------------------------------------------
+# Numbers.
+#
+def test_snapshots_are_records_that_subtract() -> None:
+    with PacketBench() as bench:
+        before = bench.stack.snapshot()
+        assert before.dtype == harp.stats_dtype()
+        assert before.dtype.names == ("now_ns", *harp.stat_names())
+        bench.exchange(after_ns=7)
+        after = bench.stack.snapshot()
+        moved = harp.stats_delta(after, before)
+        assert (moved["now_ns"], moved["polls"]) == (7, 1)
+        assert {n: int(after[n]) for n in harp.stat_names()} == bench.stack.stats()
+        many = np.array([before, after])
+        assert many["polls"].tolist() == [before["polls"], after["polls"]]
+
+
+def test_flows_are_an_array() -> None:
+    with harp.testing.pair() as (a, b), b.listen(7000) as acceptor:
+        with a.driver.hold():
+            assert a.stack.flows().shape == (0,)
+        with a.connect(b.address, 7000) as here, acceptor.accept() as there:
+            here.send(bytes(10000))
+            there.recv_array(10000)
+            with a.driver.hold():
+                (flow,) = a.stack.flows()
+                (back,) = b.stack.flows()
+            assert flow.dtype == harp.flow_dtype()
+            assert (flow["local"], flow["remote"]) == (back["remote"], back["local"])
+            assert (flow["remote_port"], back["local_port"]) == (7000, 7000)
+            assert flow["state_name"] == "ESTABLISHED"
+            assert flow["congestion_name"] == "cubic"
+            assert flow["tx_copied_bytes"] == back["rx_copied_bytes"] == 10000
+            assert flow["srtt_ns"] > 0
+
+
+# --------------------------------------------------------------------------------------------------
+# Packets by hand.
+#
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_a_handshake_with_scapy(ipv6: bool) -> None:
+    with PacketBench(ipv6=ipv6) as bench:
+        listener = bench.stack.listen(7000)
+        layer = IPv6 if ipv6 else IP
+        head = Ether(src=bench.peer_mac, dst=bench.mac) / layer(src=bench.peer, dst=bench.address)
+        (answer,) = bench.exchange(head / TCP(sport=40000, dport=7000, flags="S", seq=100))
+        assert str(answer[TCP].flags) == "SA"
+        assert answer[TCP].ack == 101
+        ack = {"sport": 40000, "dport": 7000, "seq": 101, "ack": answer[TCP].seq + 1}
+        assert bench.exchange(head / TCP(flags="A", **ack)) == []
+        bench.exchange(head / TCP(flags="PA", **ack) / b"by hand")
+        conn = listener.accept()
+        assert conn is not None
+        assert conn.recv() == b"by hand"
+        conn.send(b"by HARP")
+        (segment,) = bench.exchange()
+        assert bytes(segment[TCP].payload) == b"by HARP"
+        # Nobody answers: it is sent again.
+        again = bench.wait(3 * 10**9)
+        assert {bytes(packet[TCP].payload) for packet in again} == {b"by HARP"}
+        conn.abort()
+        listener.close()
+
+
+def test_datagrams_with_scapy() -> None:
+    with PacketBench() as bench:
+        sock = bench.stack.udp(5000)
+        head = Ether(src=bench.peer_mac, dst=bench.mac) / IP(src=bench.peer, dst=bench.address)
+        assert bench.exchange(head / UDP(sport=9, dport=5000) / b"ping") == []
+        data, size, (address, port) = sock.recv()
+        assert (data, size, address, port) == (b"ping", 4, bench.peer, 9)
+        sock.send(b"pong", address, port)
+        (answer,) = bench.exchange()
+        assert bytes(answer[UDP].payload)[:4] == b"pong"
+        sock.close()
+
+
+def test_time_is_the_callers() -> None:
+    with PacketBench() as bench:
+        conn = bench.stack.connect(bench.peer, 9, connect_timeout_ns=2 * 10**9)
+        before = bench.now_ns
+        bench.wait_for(lambda: conn.error)
+        assert 2 * 10**9 <= bench.now_ns - before < 3 * 10**9
+        with pytest.raises(AssertionError):
+            bench.wait_for(lambda: False, limit_ns=10**6)
+        conn.close()
+    bench.close()
+
+
+def test_frames_of_a_stack_that_one_polls() -> None:
+    """The nonblocking interface has them too."""
+    with (
+        harp.Wire(strict=True) as wire,
+        harp.Stack(wire.port(0)) as a,
+        harp.Stack(wire.port(1)) as b,
+    ):
+        a.address_add("10.0.0.1", 24)
+        b.address_add("10.0.0.2", 24)
+        listener = b.listen(7000)
+        here, now = a.connect("10.0.0.2", 7000), 0
+
+        def step() -> None:
+            nonlocal now
+            now += 10**6
+            a.poll(now)
+            b.poll(now)
+
+        there = None
+        while there is None:
+            step()
+            there = listener.accept()
+        with pytest.raises(BlockingIOError):
+            there.recv_frame()
+        frame = here.frame()
+        memoryview(frame)[:3] = b"abc"
+        here.send_frame(frame, 3)
+        for _ in range(3):
+            step()
+        got = there.recv_frame()
+        assert got is not None
+        with memoryview(got) as view:
+            assert bytes(view) == b"abc"
+            with pytest.raises(BufferError):
+                b.close()
+            with pytest.raises(TypeError):
+                view[0] = 1
+        assert not b.closed
+        here.shutdown()
+        for _ in range(3):
+            step()
+        assert there.recv_frame() is None
+        b.close()
+        assert got.released
+        for call in (there.recv_frame, there.frame, lambda: memoryview(got)):
+            with pytest.raises(ValueError, match=r"closed|released"):
+                call()
+        here.abort()
+        listener.close()
+
+
+def test_a_log_function_may_look_but_not_wait() -> None:
+    """It is called inside poll(), with the driver's lock held."""
+    said: list[str] = []
+    with harp.Wire() as wire, harp.Stack(wire.port(0), log=lambda _, text: said.append(text)) as a:
+        with harp.Driver(a) as driver, driver.hold():
+            with pytest.raises(OSError, match="Invalid"):
+                a.listen(1, dscp=64)
+    assert any("dscp" in text for text in said)

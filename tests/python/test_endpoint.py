@@ -1,0 +1,618 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints over a wire in memory: arrays, frames, waits, threads, forks, and misuse."""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import harp
+import harp.testing
+from harp.testing import MemoryHost
+
+PORT = 7000
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[MemoryHost, MemoryHost]]:
+    with harp.testing.pair(strict=True) as made:
+        yield made
+
+
+@pytest.fixture
+def ends(
+    two: tuple[MemoryHost, MemoryHost],
+) -> Iterator[tuple[harp.Endpoint, harp.Endpoint]]:
+    """A connection: the side that called, and the side that accepted."""
+    a, b = two
+    with b.listen(PORT) as acceptor:
+        here = a.connect(b.address, PORT)
+        there = acceptor.accept()
+    here.timeout = there.timeout = LIMIT_S
+    yield here, there
+    here.abort()
+    there.abort()
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """Runs it in a thread of its own; .result() waits."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    return future
+
+
+# --------------------------------------------------------------------------------------------------
+# Bytes and arrays.
+#
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_bytes_both_ways_and_an_orderly_end(ipv6: bool) -> None:
+    with harp.testing.pair(ipv6=ipv6) as (a, b), b.listen() as acceptor:
+        _, port = acceptor.endpoint
+        with a.connect(b.address, port) as here, acceptor.accept(timeout=LIMIT_S) as there:
+            assert here.endpoints[1] == (b.address, port)
+            assert there.endpoints == here.endpoints[::-1]
+            assert here.send(b"hello") == 5
+            assert there.recv(timeout=LIMIT_S) == b"hello"
+            here.shutdown()
+            assert there.recv(timeout=LIMIT_S) == b""
+            there.send(b"goodbye")
+            assert here.recv(timeout=LIMIT_S) == b"goodbye"
+        assert here.closed
+        assert there.closed
+
+
+RECORD = np.dtype([("When", "f8"), ("Of", "i4", (3,)), ("name", "S5")])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(1 << 20, dtype="f4"),
+        np.arange(77777, dtype=">i2"),
+        np.linspace(0, 1, 3000, dtype="c16").reshape(3, 1000),
+        np.zeros(300, RECORD),
+        np.array([[True, False]]),
+        np.array(7.25),
+        np.arange(24, dtype="f8").reshape(2, 3, 4),
+        np.array(["häßlich", "x"]),
+    ],
+    ids=lambda a: f"{a.dtype}-{a.shape}",
+)
+def test_arrays_of_any_dtype(
+    ends: tuple[harp.Endpoint, harp.Endpoint], array: np.ndarray[Any, Any]
+) -> None:
+    here, there = ends
+    sending = in_thread(lambda: here.send(array))
+    got = there.recv_array(array.shape, array.dtype)
+    assert sending.result(LIMIT_S) == array.nbytes
+    assert got.dtype == array.dtype
+    assert got.tobytes() == array.tobytes()
+    assert there.copied == (0, array.nbytes)
+    assert here.copied == (array.nbytes, 0)
+
+
+def test_what_is_not_bytes_in_one_piece_is_refused(
+    ends: tuple[harp.Endpoint, harp.Endpoint],
+) -> None:
+    here, there = ends
+    grid = np.zeros((8, 8), "f4")
+    objects = np.array([1, "two", None], dtype=object)
+    nested = np.zeros(2, [("fine", "i4"), ("O", "i4"), ("bad", "O")])
+    fixed = np.zeros(8, "u1")
+    fixed.flags.writeable = False
+    for call in (here.send, there.recv_into):
+        with pytest.raises((ValueError, BufferError), match="contiguous"):
+            call(grid[:, 1])
+        with pytest.raises((ValueError, BufferError), match="contiguous"):
+            call(np.asfortranarray(np.zeros((3, 4))))
+        with pytest.raises(TypeError, match="Python objects"):
+            call(objects)
+        with pytest.raises(TypeError, match="Python objects"):
+            call(nested)
+        with pytest.raises(TypeError, match="buffer"):
+            call([1, 2, 3])
+        with pytest.raises(TypeError, match="buffer"):
+            call("text")
+    for readonly in (fixed, b"12345678"):
+        with pytest.raises((ValueError, BufferError)):
+            there.recv_into(readonly)
+    assert here.copied == (0, 0)
+    # A field that is only called O is a number like any other, and a whole row is one piece.
+    named = np.zeros(2, [("O", "i4")])
+    named["O"] = 5, 6
+    here.send(named)
+    here.send(grid[3])
+    assert there.recv_array(2, named.dtype)["O"].tolist() == [5, 6]
+    assert there.recv_array(8, "f4").tolist() == [0.0] * 8
+
+
+def test_the_end_of_the_stream(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    here, there = ends
+    here.send(b"123")
+    here.shutdown()
+    with pytest.raises(EOFError, match="3 of 8"):
+        there.recv_into(bytearray(8))
+    assert there.recv_into(bytearray(8)) == 0
+    assert there.recv() == b""
+    assert there.recv_frames() == []
+    with pytest.raises(EOFError):
+        there.recv_array(1)
+    with pytest.raises(BrokenPipeError):
+        here.send(b"more")
+    assert there.send(b"") == there.recv_into(bytearray()) == 0
+
+
+def test_a_peer_that_aborts_is_an_error(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    here, there = ends
+    waiting = in_thread(lambda: there.recv())
+    here.abort()
+    with pytest.raises(ConnectionResetError):
+        waiting.result(LIMIT_S)
+    with pytest.raises(ConnectionResetError):
+        there.send(b"x")
+
+
+# --------------------------------------------------------------------------------------------------
+# Frames.
+#
+def test_frames_carry_bytes_without_a_copy(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    here, there = ends
+    numbers = np.arange(5000, dtype="u4")
+    raw, at = numbers.tobytes(), 0
+    while at < len(raw):
+        frame = here.frame()
+        assert not frame.received
+        n = min(len(frame), len(raw) - at)
+        with memoryview(frame) as room:
+            room[:n] = raw[at : at + n]
+        assert here.send_frame(frame, n) == n
+        assert frame.released
+        at += n
+    got = b""
+    while len(got) < len(raw):
+        for frame in there.recv_frames(4):
+            with frame, memoryview(frame) as view:
+                assert view.readonly
+                got += view
+            assert frame.released
+    assert got == raw
+    assert here.copied == there.copied == (0, 0)
+
+
+def test_use_after_release(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    here, there = ends
+    here.send(np.arange(100, dtype="u1"))
+    (frame,) = there.recv_frames()
+    array = np.frombuffer(frame, "u1")
+    for end in (frame.release, there.close, there.abort):
+        with pytest.raises(BufferError):
+            end()
+    assert array.tolist() == list(range(100))
+    assert not there.closed
+    del array
+    frame.release()
+    frame.release()
+    for use in (lambda: memoryview(frame), lambda: len(frame), lambda: np.frombuffer(frame, "u1")):
+        with pytest.raises(ValueError, match="released"):
+            use()
+    with pytest.raises(ValueError, match="released"):
+        there.send_frame(frame)
+
+
+def test_a_frame_to_send_is_the_stacks_once_sent(
+    two: tuple[MemoryHost, MemoryHost], ends: tuple[harp.Endpoint, harp.Endpoint]
+) -> None:
+    here, there = ends
+    frame = here.frame()
+    view = memoryview(frame)
+    with pytest.raises(BufferError):
+        here.send_frame(frame, 1)
+    view.release()
+    for length in (0, -1, len(frame) + 1, 1 << 40):
+        with pytest.raises(ValueError, match="do not fit"):
+            here.send_frame(frame, length)
+    with pytest.raises(ValueError, match="another connection"):
+        there.send_frame(frame, 1)
+    with pytest.raises(TypeError):
+        here.send_frame(None, 1)  # type: ignore[arg-type]
+    here.send_frame(frame, 1)
+    with pytest.raises(ValueError, match="released or sent"):
+        here.send_frame(frame, 1)
+    (received,) = there.recv_frames()
+    with pytest.raises(ValueError, match="received"):
+        there.send_frame(received)
+    received.release()
+    with pytest.raises(TypeError):
+        harp.Frame()
+
+
+def test_frames_go_home_with_their_connection(two: tuple[MemoryHost, MemoryHost]) -> None:
+    a, b = two
+    with a.driver.hold():
+        before = b.stack.stat("frames_tcp_rx"), a.stack.stat("frames_tcp_tx")
+    with b.listen(PORT) as acceptor:
+        here, there = a.connect(b.address, PORT), acceptor.accept()
+    kept = [here.frame() for _ in range(3)]
+    here.send(bytes(5000))
+    here.flush()
+    kept += there.recv_frames()
+    here.abort()
+    there.abort()
+    assert all(frame.released for frame in kept)
+    with a.driver.hold():
+        assert (b.stack.stat("frames_tcp_rx"), a.stack.stat("frames_tcp_tx")) == before
+
+
+def test_who_keeps_frames_stops_the_sender(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    here, there = ends
+    sending = in_thread(lambda: here.send(bytes(4 << 20)))
+    kept: list[harp.Frame] = []
+
+    def keep() -> None:
+        while True:
+            kept.extend(there.recv_frames(1024, timeout=1))
+
+    with pytest.raises(harp.WaitTimeoutError):
+        keep()
+    assert len(kept) <= 256
+    assert not sending.done()
+    total = sum(map(len, kept))
+    for frame in kept:
+        frame.release()
+    while total < 4 << 20:
+        for frame in there.recv_frames():
+            with frame:
+                total += len(frame)
+    assert sending.result(LIMIT_S) == 4 << 20
+
+
+def test_a_collected_frame_goes_home_and_warns(
+    ends: tuple[harp.Endpoint, harp.Endpoint],
+) -> None:
+    here, there = ends
+    here.send(b"x")
+    with pytest.warns(ResourceWarning, match="Frame"):
+        assert len(there.recv_frames()) == 1
+    assert there.info()["rx_frames_held"] == 0
+
+
+# --------------------------------------------------------------------------------------------------
+# Waits.
+#
+def test_waits_end_in_time_and_leave_the_connection_whole(
+    two: tuple[MemoryHost, MemoryHost], ends: tuple[harp.Endpoint, harp.Endpoint]
+) -> None:
+    here, there = ends
+    _, b = two
+    for call in (
+        lambda: there.recv(timeout=0.05),
+        lambda: there.recv_frames(timeout=0.05),
+        lambda: there.recv_into(bytearray(8), timeout=0.05),
+        lambda: b.listen(PORT + 1).accept(timeout=0.05),
+    ):
+        start = time.monotonic()
+        with pytest.raises(harp.WaitTimeoutError):
+            call()
+        assert 0.05 <= time.monotonic() - start < 5
+    here.send(b"12345")
+    buffer = bytearray(8)
+    with pytest.raises(harp.WaitTimeoutError) as caught:
+        there.recv_into(buffer, timeout=0.2)
+    assert caught.value.bytes_done == 5
+    assert buffer == b"12345\0\0\0"
+    with pytest.raises(harp.WaitTimeoutError) as caught:
+        here.send(bytes(64 << 20), timeout=0.3)
+    assert 0 < caught.value.bytes_done < 64 << 20
+    with pytest.raises(harp.WaitTimeoutError):
+        here.flush(timeout=0.05)
+    left = caught.value.bytes_done
+    while left:
+        left -= len(there.recv(1 << 20))
+    here.flush()
+    for wrong in (-1, math.nan, "soon"):
+        with pytest.raises(ValueError, match=r"timeout|float"):
+            there.recv(timeout=wrong)  # type: ignore[arg-type]
+
+
+def test_connecting_to_nobody(two: tuple[MemoryHost, MemoryHost]) -> None:
+    a, b = two
+    with pytest.raises(ConnectionRefusedError):
+        a.connect(b.address, 9)
+    with pytest.raises(harp.WaitTimeoutError):
+        a.connect("10.0.0.99", 9, timeout=0.2)
+    with pytest.raises(ValueError, match="nowhere"):
+        a.connect("nowhere", 9)
+    with pytest.raises(OSError, match="unreachable"):
+        a.connect("203.0.113.1", 9)
+    with pytest.raises(TypeError, match="no such TCP option"):
+        a.connect(b.address, 9, speed="high")
+    with a.driver.hold():
+        assert a.stack.stat("tcp_conns") == 0
+
+
+def test_a_guard_drives_while_nobody_waits(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    """The far side's acknowledgement needs a poll that neither side asks for."""
+    here, _ = ends
+    here.send(bytes(1000))
+    deadline = time.monotonic() + LIMIT_S
+    while here.info()["bytes_acked"] < 1000:
+        assert time.monotonic() < deadline
+    with harp.testing.pair(guard=False) as (a, b), b.listen(PORT) as acceptor:
+        with a.connect(b.address, PORT) as one, acceptor.accept() as two:
+            one.send(b"driven by those who wait")
+            assert two.recv(timeout=LIMIT_S) == b"driven by those who wait"
+
+
+def test_losses_are_repaired_by_the_guard() -> None:
+    with harp.testing.pair() as (a, b), b.listen(PORT) as acceptor:
+        with a.driver.hold():
+            for host in (a, b):
+                host.wire.impair(host.port, delay_ns=100_000, loss_ppm=20_000)
+        with a.connect(b.address, PORT) as one, acceptor.accept() as two:
+            data = np.random.default_rng(1).integers(0, 256, 1 << 20, "u1")
+            sending = in_thread(lambda: one.send(data))
+            assert (two.recv_array(data.shape) == data).all()
+            sending.result(LIMIT_S)
+            assert one.info()["retransmits"] > 0
+
+
+def test_a_wait_is_interrupted_by_a_signal(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    _, there = ends
+
+    class RangError(Exception):
+        pass
+
+    def ring(_number: int, _frame: object) -> None:
+        raise RangError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(RangError):
+            there.recv(timeout=LIMIT_S)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(harp.WaitTimeoutError):
+        there.recv(timeout=0.01)
+
+
+# --------------------------------------------------------------------------------------------------
+# Closed objects.
+#
+def test_closed_endpoints_say_so(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    here, _ = ends
+    here.close(linger=0)
+    here.close()
+    here.abort()
+    assert here.closed
+    calls: list[Callable[[], object]] = [
+        lambda: here.send(b"x"),
+        lambda: here.recv(),
+        lambda: here.recv_into(bytearray(1)),
+        lambda: here.recv_frames(),
+        lambda: here.frame(),
+        lambda: here.flush(),
+        lambda: here.shutdown(),
+        lambda: here.info(),
+        lambda: here.copied,
+        lambda: here.endpoints,
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    for kind in (harp.Endpoint, harp.Acceptor):
+        with pytest.raises(TypeError):
+            kind()
+
+
+def test_a_closed_driver_lets_its_stacks_go(two: tuple[MemoryHost, MemoryHost]) -> None:
+    a, b = two
+    acceptor = b.listen(PORT)
+    here, there = a.connect(b.address, PORT), acceptor.accept()
+    with pytest.raises(RuntimeError, match=r"hold"):
+        a.stack.stats()
+    with pytest.raises(ValueError, match="Driver"):
+        a.stack.close()
+    a.driver.close()
+    a.driver.close()
+    for call in (here.recv, there.info, acceptor.accept, lambda: a.connect(b.address, PORT)):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    for end in (here, there, acceptor):
+        assert end.closed
+        end.close()
+    assert a.stack.stats()["tcp_conns"] == 1
+    with harp.Driver(a.stack, b.stack) as second:
+        assert not second.closed
+
+
+@pytest.mark.parametrize("what", ["endpoint", "acceptor", "driver"])
+def test_closing_ends_the_waits_of_other_threads(
+    two: tuple[MemoryHost, MemoryHost], what: str
+) -> None:
+    a, b = two
+    acceptor = b.listen(PORT, timeout=None)
+    here, there = a.connect(b.address, PORT), acceptor.accept()
+    waits = {
+        "endpoint": (there.recv, lambda: there.close(linger=0)),
+        "acceptor": (acceptor.accept, acceptor.close),
+        "driver": (there.recv, there.driver.close),
+    }
+    call, close = waits[what]
+    waiting = [in_thread(call) for _ in range(3)]
+    with pytest.raises(harp.WaitTimeoutError):  # they wait by now
+        here.recv(timeout=0.1)
+    close()
+    for future in waiting:
+        with pytest.raises(ValueError, match="closed"):
+            future.result(LIMIT_S)
+
+
+def test_drivers_refuse_what_makes_no_sense(two: tuple[MemoryHost, MemoryHost]) -> None:
+    a, _ = two
+    with harp.Wire() as wire, harp.Stack(wire.port(0)) as lone:
+        with pytest.raises(ValueError, match="1 to 16"):
+            harp.Driver()
+        with pytest.raises(ValueError, match="twice"):
+            harp.Driver(lone, lone)
+        with pytest.raises(TypeError):
+            harp.Driver(lone, None)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            harp.Driver("stack")  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="Driver"):
+            harp.Driver(a.stack)
+        with pytest.raises(ValueError, match="spin_us"):
+            harp.Driver(lone, spin_us=-1)
+        with pytest.raises(ValueError, match="not one of"):
+            a.driver.listen(lone, 1)
+        with harp.Driver(lone) as driver, pytest.raises(TypeError, match="already"):
+            driver.__init__(lone)  # type: ignore[misc]
+
+
+def test_nothing_waits_while_it_holds_the_driver(
+    ends: tuple[harp.Endpoint, harp.Endpoint],
+) -> None:
+    here, _ = ends
+    with here.driver.hold() as driver:
+        assert driver is here.driver
+        with driver.hold():
+            assert here.info()["state_name"] == "ESTABLISHED"
+        with pytest.raises(RuntimeError, match="holds"):
+            here.recv()
+        with pytest.raises(RuntimeError, match="holds"):
+            driver.close()
+    here.send(b"x")
+
+
+def test_waiting_for_anything(two: tuple[MemoryHost, MemoryHost]) -> None:
+    a, b = two
+    with a.driver.hold():
+        here, there = a.stack.udp(), b.stack.udp(PORT)
+    got: list[bytes] = []
+
+    def arrived() -> bool:
+        try:
+            got.append(there.recv()[0])
+        except BlockingIOError:
+            return False
+        return True
+
+    with a.driver.hold():
+        here.send(b"a datagram", b.address, PORT)
+    assert a.driver.wait_for(arrived, LIMIT_S)
+    assert got == [b"a datagram"]
+    assert not a.driver.wait_for(lambda: False, 0.02)
+    with pytest.raises(ZeroDivisionError):
+        a.driver.wait_for(lambda: 1 / 0)
+    with pytest.raises(TypeError):
+        a.driver.wait_for("now")  # type: ignore[arg-type]
+    with a.driver.hold():
+        here.close()
+        there.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# Threads, forks, garbage.
+#
+def test_many_threads_on_many_connections(two: tuple[MemoryHost, MemoryHost]) -> None:
+    """Eight connections, a thread for each end: every byte of each arrives on its own."""
+    a, b = two
+    count, size = 8, 1 << 20
+    acceptor = b.listen(PORT, timeout=LIMIT_S, backlog=64)
+
+    def serve() -> int:
+        with acceptor.accept() as end:
+            end.timeout = 60
+            seed = int(end.recv_array(1, "u8")[0])
+            data = end.recv_array(size)
+            want = np.random.default_rng(seed).integers(0, 256, size, "u1")
+            end.send(np.packbits(data == want))
+            return seed
+
+    def call(seed: int) -> bool:
+        with a.connect(b.address, PORT) as end:
+            end.timeout = 60
+            end.send(np.array([seed], "u8"))
+            end.send(np.random.default_rng(seed).integers(0, 256, size, "u1"))
+            return bool((end.recv_array(size // 8) == 255).all())
+
+    with ThreadPoolExecutor(2 * count) as pool:
+        servers = [pool.submit(serve) for _ in range(count)]
+        callers = [pool.submit(call, seed) for seed in range(count)]
+        assert all(future.result(120) for future in callers)
+        assert sorted(future.result(120) for future in servers) == list(range(count))
+    acceptor.close()
+
+
+def test_other_threads_run_while_one_waits(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    """The GIL is free: a counter counts, and a second thread may call while the first waits."""
+    here, there = ends
+    waiting = in_thread(lambda: there.recv_array(4))
+    counted = 0
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
+        counted += 1
+        here.info()
+    assert counted > 100
+    here.send(b"done")
+    assert waiting.result(LIMIT_S).tobytes() == b"done"
+
+
+def test_a_forked_child_is_told(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+    here, there = ends
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            refused = 0
+            for call in (
+                here.recv,
+                here.info,
+                lambda: here.send(b"x"),
+                here.close,
+                here.driver.kick,
+            ):
+                try:
+                    call()
+                except RuntimeError as error:
+                    refused += "forked child" in str(error)
+            status = 0 if refused == 5 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    here.send(b"the parent goes on")
+    assert there.recv() == b"the parent goes on"
+
+
+def test_what_is_left_open_warns_and_is_closed() -> None:
+    with harp.Wire() as wire:
+        stacks = [harp.Stack(wire.port(index)) for index in range(2)]
+        stacks[1].address_add("10.0.0.2", 24)
+        driver = harp.Driver(*stacks)
+        acceptor = driver.listen(stacks[1], PORT)
+        kept = [stacks, driver, acceptor]
+        del stacks, driver, acceptor
+        with pytest.warns(ResourceWarning, match="Driver|Listener|Stack"):
+            kept.clear()
+        assert wire.in_flight == 0
+
+
+def test_threads_come_and_go_without_a_trace() -> None:
+    def held() -> tuple[int, ...]:
+        return tuple(len(list(Path("/proc/self", of).iterdir())) for of in ("fd", "task"))
+
+    before = held()
+    for _ in range(20):
+        with harp.testing.pair() as (a, b), b.listen(PORT):
+            a.connect(b.address, PORT).abort()
+    assert held() == before
