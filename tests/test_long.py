@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from build_trees import BUILD_S, built, output
+from test_lint import sources
 
 CPUS = len(os.sched_getaffinity(0))
 long = pytest.mark.long
@@ -133,11 +134,30 @@ IN_THE_WHEEL = {
 }
 
 
-def test_every_module_is_installed(root_dir: Path, build_dir: Path) -> None:
+# What is compiled, or needed to compile.
+NOT_INSTALLED = (".c", ".h", ".pxd", ".pyx", "meson.build")
+
+
+def of_the_package(root: Path) -> set[str]:
+    """Every file of harp/ that git knows, or would: modules, stubs, data, of sub-packages too."""
+    return {
+        name
+        for name in sources(root, "")
+        if name.startswith("harp/") and not name.endswith(NOT_INSTALLED)
+    }
+
+
+def test_every_file_is_installed(root_dir: Path, build_dir: Path) -> None:
     """What meson knows of the package is what the package is; the wheel itself takes minutes."""
     known = json.loads((build_dir / "meson-info" / "intro-installed.json").read_text())
-    for path in (root_dir / "harp").rglob("*.py"):
-        assert str(path) in known, f"{path.name} is missing in harp/meson.build"
+    files = of_the_package(root_dir)
+    assert len(files) > 20
+    for name in files:
+        place = known.get(str(root_dir / name))
+        assert place is not None, f"{name} is missing in harp/meson.build"
+        assert place.endswith(f"/{name}"), f"{name} is installed as {place}"
+    for stub in (root_dir / "harp").glob("_*.pyi"):
+        assert any(f"/harp/{stub.stem}." in place for place in known.values()), stub.stem
     places = " ".join(known.values())
     assert not {name for name in IN_THE_WHEEL if name not in places}
 
@@ -157,6 +177,18 @@ for version in range(6, 13):
 print(_core.version())
 """
 
+USE_API = """
+import harp, harp.testing, numpy as np
+from pathlib import Path
+assert str(Path(harp._core.__file__).parent) == str(Path(harp.__file__).parent)
+with harp.testing.pair() as (a, b), b.listen(7000) as acceptor:
+    with a.connect(b.address, 7000) as here, acceptor.accept() as there:
+        here.send(np.arange(1000, dtype="f8"))
+        assert (there.recv_array(1000, "f8") == np.arange(1000)).all()
+for name in harp.__all__:
+    getattr(harp, name)
+"""
+
 
 @pytest.fixture(scope="session")
 def wheel(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -172,9 +204,7 @@ def wheel(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @long
 def test_wheel_is_complete(root_dir: Path, wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    sources = {str(path.relative_to(root_dir)) for path in (root_dir / "harp").rglob("*.py")}
-    assert len(sources) > 10
-    assert not (IN_THE_WHEEL | sources) - names
+    assert not (IN_THE_WHEEL | of_the_package(root_dir)) - names
 
 
 @long
@@ -195,6 +225,7 @@ def test_wheel_works_elsewhere(wheel: Path, tmp_path: Path, need_root: None) -> 
     version = output([harpctl, "--version"], cwd=elsewhere, env=environment)
     loaded = output([python, "-I", "-c", LOAD_PLUGIN], cwd=elsewhere, env=environment)
     assert loaded.strip() in version
+    output([python, "-I", "-c", USE_API], cwd=elsewhere, env=environment)
     for name in ("harp-bench", "harp-wire"):
         program = site / "harp/bin" / name
         assert os.access(program, os.X_OK)
