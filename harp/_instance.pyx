@@ -196,11 +196,11 @@ cdef class Instance:
         if not 1 <= len(name) <= NAME_MAX:
             raise ValueError(f"{ifname!r} is no interface name: it has 1 to {NAME_MAX} bytes")
         options.ifname = name
+        if words:
+            options.label = words
         if path:
             path = os.fsencode(path)
             options.daemon_socket = path
-            if words:
-                options.label = words
         else:
             where = lib_dir or _library_dir()
             if where:

@@ -173,6 +173,7 @@ print(refusal(ifname, 7))
 print(refusal(ifname, -1))
 print(refusal("a-name-that-is-too-long"))
 print(refusal(ifname, xdp_mode="fast"))
+print(refusal(ifname, daemon="require", socket="/nonexistent/harpd.sock"))
 print(refusal(ifname, daemon="perhaps"))
 with harp.Instance(ifname) as instance:
     print(refusal(ifname))
@@ -204,6 +205,7 @@ def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
             ("ValueError", "queue -1"),
             ("ValueError", "no interface name"),
             ("ValueError", "xdp_mode", "native"),
+            ("FileNotFoundError", "/nonexistent/harpd.sock"),
             ("ValueError", "perhaps"),
             ("OSError", "queue 0"),
         ],
