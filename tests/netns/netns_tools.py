@@ -5,14 +5,15 @@ import json
 import select
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from steering_api import Library, Steering
 
-from harp.lab import Host
+from harp.lab import Host, in_namespace
 
 READY_S = 20
 
@@ -90,6 +91,28 @@ def finish(server: subprocess.Popen[str], timeout_s: float = 30) -> tuple[str, s
         server.kill()
         server.communicate()
         pytest.fail(f"{server.args}: did not end")
+
+
+def inside(host: Host, work: Callable[[], Any]) -> Any:
+    """Runs work in the host's network namespace, in this process; what it returned or raised."""
+    result: list[Any] = []
+    failure: list[BaseException] = []
+
+    def body(_ipr: object) -> None:
+        try:
+            result.append(work())
+        except BaseException as error:
+            failure.append(error)
+
+    in_namespace(host.netns, body)
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+def attach(library: Library, host: Host) -> Steering:
+    steering: Steering = inside(host, lambda: library.attach(host.ifname))
+    return steering
 
 
 FOREIGN = """

@@ -6,6 +6,7 @@
  * once, each by its thread. Commands on stdin, one answer each, until the end of it:
  *   close I   closes that instance          -> ok
  *   counts    verdicts of the program       -> {"redirect_tcp": n, ...}
+ *   native    tries one more instance, on the next queue and in native mode -> what it was told
  *   fork      a child that lets go, tries to open queue 0 itself, and waits -> PID and what it was told
  */
 #include <errno.h>
@@ -152,6 +153,19 @@ static void command_counts(const struct server *servers, unsigned count)
 	printf("}\n");
 }
 
+static void command_native(const struct server *servers, unsigned count)
+{
+	struct harp_instance_options opt = servers[0].opt;
+	struct harp_instance *another = NULL;
+	char why[320] = "opened";
+
+	opt.queue = count;
+	opt.xdp_mode = HARP_XDP_NATIVE;
+	harp_instance_open(&another, &opt, why, sizeof(why));
+	harp_instance_close(another);
+	printf("%s\n", why);
+}
+
 static void command_fork(struct server *servers, unsigned count)
 {
 	struct harp_instance *own;
@@ -181,6 +195,8 @@ static void commands(struct server *servers, unsigned count)
 			command_close(servers, count, index);
 		else if (!strcmp(line, "counts\n"))
 			command_counts(servers, count);
+		else if (!strcmp(line, "native\n"))
+			command_native(servers, count);
 		else if (!strcmp(line, "fork\n"))
 			command_fork(servers, count);
 		else

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libharp-xdp.so by ctypes: harp_xdp.h, version 3, for tests of what harpd does with it.
+"""libharp-xdp.so by ctypes: harp_xdp.h, version 3 of it, for tests of what harpd does with it.
 
 As a program it attaches and pins, says "ready", and holds on until it is killed:
-steering_api.py LIBRARY DIR IFNAME
+steering_api.py BUILD DIR IFNAME
 """
 
 import ctypes
@@ -15,6 +15,7 @@ from typing import Any
 
 VERSION = 3
 HOME_NONE = 0xFFFFFFFF
+QUEUES_MAX = 256
 TCP, UDP = 1, 2
 GENERIC = 1
 _WHY = 512
@@ -51,6 +52,24 @@ class _Table(ctypes.Structure):
     ]
 
 
+class _QueueOptions(ctypes.Structure):
+    _fields_ = [
+        ("size", _U),
+        ("ifname", _S),
+        *(
+            (name, _U)
+            for name in (
+                *("queue", "frame_count", "frame_size", "ring_size"),
+                *("copy_mode", "huge_pages", "bind_retry_ms"),
+            )
+        ),
+    ]
+
+
+class _Queue(ctypes.Structure):
+    _fields_ = [("size", _U), ("xsk_fd", ctypes.c_int), ("frames_fd", ctypes.c_int)]
+
+
 class RefusedError(OSError):
     """A call that failed, with its one line."""
 
@@ -63,11 +82,17 @@ def _check(rc: int, words: str = "") -> None:
 class Library:
     """The functions, and the steering programs that they give."""
 
-    def __init__(self, path: Path) -> None:
-        entry = ctypes.CDLL(str(path)).harp_xdp_api
+    def __init__(self, build: Path) -> None:
+        self._libharp = ctypes.CDLL(str(build / "dataplane" / "libharp.so"))
+        self._libharp.harp_steering_name.restype = _S
+        entry = ctypes.CDLL(str(build / "dataplane" / "xdp" / "libharp-xdp.so")).harp_xdp_api
         entry.restype = ctypes.POINTER(_Table)
         self.api = entry().contents
         assert self.api.version == VERSION
+        self.verdicts = [
+            self._libharp.harp_steering_name(index).decode()
+            for index in range(self.api.verdict_count)
+        ]
 
     def _make(self, call: Callable[..., int], *arguments: Any) -> "Steering":
         handle, why = _P(), ctypes.create_string_buffer(_WHY)
@@ -83,6 +108,17 @@ class Library:
 
     def unpin(self, directory: Path) -> None:
         _check(self.api.unpin(bytes(directory)))
+
+    def make_queue(self, ifname: str, queue: int) -> tuple[int, int]:
+        """An AF_XDP socket that nobody reads, and its memory: harp_queue_make()."""
+        made = ctypes.create_string_buffer(256)
+        why = ctypes.create_string_buffer(_WHY)
+        options = _QueueOptions(ctypes.sizeof(_QueueOptions), ifname.encode(), queue, 256)
+        options.ring_size = 64
+        rc = self._libharp.harp_queue_make(made, ctypes.byref(options), why, _WHY)
+        _check(rc, why.value.decode())
+        found = _Queue.from_buffer(made)
+        return found.xsk_fd, found.frames_fd
 
 
 class Steering:
@@ -110,10 +146,10 @@ class Steering:
     def xsk_set(self, queue: int, fd: int) -> None:
         _check(self._api.xsk_set(self._handle, queue, fd))
 
-    def verdicts(self) -> list[int]:
+    def verdicts(self) -> dict[str, int]:
         counts = (ctypes.c_uint64 * self._api.verdict_count)()
         _check(self._api.verdicts(self._handle, counts, len(counts)))
-        return list(counts)
+        return dict(zip(self._library.verdicts, counts, strict=True))
 
     def fds(self) -> list[int]:
         fds = (ctypes.c_int * 16)()
@@ -124,8 +160,8 @@ class Steering:
 
 
 def main() -> None:
-    library, directory, ifname = sys.argv[1:]
-    steering = Library(Path(library)).attach(ifname)
+    build, directory, ifname = sys.argv[1:]
+    steering = Library(Path(build)).attach(ifname)
     steering.pin(Path(directory))
     print("ready", flush=True)
     sys.stdin.read()

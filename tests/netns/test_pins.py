@@ -7,17 +7,16 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import steering_api
-from netns_tools import Tools, compile_pass, wait_until, xdp_attached
+from netns_tools import Tools, attach, compile_pass, inside, wait_until, xdp_attached
 from steering_api import TCP, UDP, Library, RefusedError, Steering
 from test_steering import V4, ethernet_of, send_frames
 
-from harp.lab import Host, Lab, in_namespace
+from harp.lab import Host, Lab
 
 PORT = 61000
 OWN = bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2])  # ::ffff:10.77.0.2
@@ -34,39 +33,8 @@ def bpffs(tmp_path: Path, need_root: None) -> Iterator[Path]:
     subprocess.run(["umount", at], check=True)
 
 
-@pytest.fixture
-def library(build_dir: Path) -> Library:
-    return Library(path_of(build_dir))
-
-
-def path_of(build_dir: Path) -> Path:
-    return build_dir / "dataplane" / "xdp" / "libharp-xdp.so"
-
-
-def inside(host: Host, work: Callable[[], Any]) -> Any:
-    """Runs work in the host's network namespace, in this process; what it returned or raised."""
-    result: list[Any] = []
-    failure: list[BaseException] = []
-
-    def body(_ipr: object) -> None:
-        try:
-            result.append(work())
-        except BaseException as error:
-            failure.append(error)
-
-    in_namespace(host.netns, body)
-    if failure:
-        raise failure[0]
-    return result[0]
-
-
 def adopt(library: Library, host: Host, at: Path) -> Steering:
     steering: Steering = inside(host, lambda: library.adopt(at, host.ifname))
-    return steering
-
-
-def attach(library: Library, host: Host) -> Steering:
-    steering: Steering = inside(host, lambda: library.attach(host.ifname))
     return steering
 
 
@@ -88,7 +56,7 @@ def sent(lab: Lab, steering: Steering, count: int) -> int:
 
 def absent(steering: Steering) -> int:
     """Packets that were ours, and nobody's socket was there: what the tests send."""
-    return steering.verdicts()[2]
+    return steering.verdicts()["absent"]
 
 
 def test_adopted_after_its_maker_was_killed(
@@ -96,7 +64,7 @@ def test_adopted_after_its_maker_was_killed(
 ) -> None:
     host = lab.hosts[1]
     at = bpffs / "eth0"
-    script = [sys.executable, steering_api.__file__, path_of(tools.build), at, host.ifname]
+    script = [sys.executable, steering_api.__file__, tools.build, at, host.ifname]
     maker = tools.serve(host, script)
     assert {path.name for path in at.iterdir()} == PINS
     maker.kill()
@@ -317,7 +285,7 @@ import os, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from steering_api import Library, RefusedError
-library = Library(Path({library!r}))
+library = Library(Path({build!r}))
 os.setgroups([])
 os.setuid(65534)
 for call in (lambda: library.adopt(Path({at!r}), {ifname!r}), lambda: library.unpin(Path({at!r}))):
@@ -333,7 +301,7 @@ def test_without_privilege(tools: Tools, lab: Lab, pinned: Path) -> None:
     host = lab.hosts[1]
     code = AS_NOBODY.format(
         tests=str(Path(__file__).parent),
-        library=str(path_of(tools.build)),
+        build=str(tools.build),
         at=str(pinned),
         ifname=host.ifname,
     )

@@ -1,72 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many queues: instances of one process, a NIC that spreads, ports that have a home."""
 
-import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from netns_queues import RULE, Prediction, connection, echoed
 from netns_tools import Tools, wait_until, xdp_attached
 from scapy.layers.inet import ICMP, IP, TCP
 from test_steering import ethernet_of, send_frames
 
 from harp.errors import HarpError
-from harp.lab import Host, Lab, LabOptions, in_namespace
+from harp.lab import Host, Lab, LabOptions
 
 PORT = 61000
 QUEUES = 8
-KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
-RULE = f"toeplitz:{KEY}"
-
-
-class _Rss(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("kind", "key_bytes", "table_count", "queues")),
-        ("key", ctypes.c_uint8 * 64),
-        ("table", ctypes.c_uint16 * 512),
-    ]
-
-
-class _Endpoint(ctypes.Structure):
-    _fields_ = [
-        ("addr", ctypes.c_uint8 * 16),
-        ("port", ctypes.c_uint16),
-        ("reserved", ctypes.c_uint16),
-        ("scope_id", ctypes.c_uint32),
-    ]
-
-
-class Prediction:
-    """libharp's harp_rss_parse() and harp_rss_queue()."""
-
-    def __init__(self, build_dir: Path, rule: str, queues: int) -> None:
-        self._lib = ctypes.CDLL(str(build_dir / "dataplane" / "libharp.so"))
-        self._rss = _Rss()
-        assert self._lib.harp_rss_parse(rule.encode(), queues, ctypes.byref(self._rss)) == 0
-
-    def queue(self, source: tuple[str, int], to: tuple[str, int]) -> int:
-        ends = []
-        for address, port in (source, to):
-            end = _Endpoint(port=port)
-            assert self._lib.harp_addr_parse(address.encode(), end.addr) == 0
-            ends.append(ctypes.byref(end))
-        queue: int = self._lib.harp_rss_queue(ctypes.byref(self._rss), *ends)
-        return queue
-
-    def port(self, source: str, to: tuple[str, int], queue: int, after: int = 20000) -> int:
-        """The first source port behind `after` whose packets arrive there."""
-        return next(
-            port for port in range(after + 1, 60000) if self.queue((source, port), to) == queue
-        )
 
 
 @dataclass
@@ -101,38 +55,6 @@ def start(tools: Tools, host: Host, count: int) -> Servers:
         if line == "ready\n":
             return Servers(process, host)
     pytest.fail("".join(lines))
-
-
-@contextmanager
-def connection(
-    host: Host, source_port: int, to: tuple[str, int], timeout_s: float = 10
-) -> Iterator[socket.socket]:
-    """A kernel socket of the host's, connected from a chosen port."""
-    made: list[socket.socket] = []
-
-    def make(_ipr: object) -> None:
-        family = socket.AF_INET6 if ":" in to[0] else socket.AF_INET
-        made.append(socket.socket(family, socket.SOCK_STREAM))
-
-    in_namespace(host.netns, make)
-    with made[0] as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.settimeout(timeout_s)
-        sock.bind((host.address, source_port))
-        sock.connect(to)
-        yield sock
-
-
-def echoed(sock: socket.socket, count: int) -> None:
-    """Every byte comes back as it went."""
-    sent = bytes(range(251)) * (count // 251)
-    feeder = threading.Thread(target=lambda: (sock.sendall(sent), sock.shutdown(socket.SHUT_WR)))
-    feeder.start()
-    got = bytearray()
-    while part := sock.recv(1 << 16):
-        got += part
-    feeder.join()
-    assert got == sent
 
 
 @pytest.fixture(params=[False, True], ids=["IPv4", "IPv6"])
@@ -221,6 +143,19 @@ def test_the_steering_program_goes_with_the_last_instance(tools: Tools, wide: La
     assert servers.process.poll() is None
     # And the interface is free for the next process.
     start(tools, there, 1)
+
+
+def test_instances_of_one_interface_have_one_xdp_mode(tools: Tools, wide4: Lab) -> None:
+    here, there = wide4.hosts
+    servers = start(tools, there, 2)
+    assert servers.ask("native") == (
+        f"{there.ifname}: this process has its steering program there in generic mode; ask for "
+        "that one, or for automatic choice"
+    )
+    to = (there.address, PORT)
+    source = Prediction(tools.build, RULE, 4).port(here.address, to, 0)
+    with connection(here, source, to) as sock:
+        echoed(sock, 1 << 20)
 
 
 def test_a_forked_child_keeps_nothing_and_gets_nothing(tools: Tools, wide: Lab) -> None:
