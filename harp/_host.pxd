@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+# harp_lease.h, and what harpd uses of harp_nic.h, harp_host.h and harp_xdp.h.
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
+
+
+cdef extern from "harp_lease.h" nogil:
+    const char *HARP_LEASE_SOCKET
+    enum:
+        HARP_LEASE_MAGIC
+        HARP_LEASE_VERSION
+        HARP_LEASE_MESSAGE_MAX
+        HARP_LEASE_DEVICES_MAX
+        HARP_LEASE_QUEUE_ANY
+        HARP_LEASE_RSS_KEY_MAX
+        HARP_LEASE_RSS_TABLE_MAX
+        HARP_LEASE_HELLO
+        HARP_LEASE_WELCOME
+        HARP_LEASE_LEASE
+        HARP_LEASE_LEASED
+        HARP_LEASE_REFUSED
+        HARP_LEASE_RELEASE
+        HARP_LEASE_DONE
+        HARP_LEASE_QUERY
+        HARP_LEASE_ANSWER
+        HARP_LEASE_FDS
+        HARP_LEASE_DEVICE_DEFAULT_ROUTE
+        HARP_LEASE_DEVICE_UP
+
+    struct harp_lease_header:
+        uint32_t magic
+        uint16_t version
+        uint16_t type
+        uint32_t size
+        uint32_t serial
+
+    struct harp_lease_hello:
+        harp_lease_header header
+        char client[32]
+
+    struct harp_lease_device:
+        char ifname[16]
+        uint32_t ifindex
+        uint32_t flags
+        uint32_t mtu_bytes
+        uint32_t speed_mbps
+        uint32_t queues
+        uint32_t queues_free
+        int32_t numa_node
+        uint8_t mac[6]
+        uint64_t netns
+        uint64_t guid
+        uint8_t addr_v4[16]
+        uint8_t addr_v6[16]
+        char pci_path[256]
+
+    struct harp_lease_welcome:
+        harp_lease_header header
+        char daemon[32]
+        uint32_t device_count
+        uint32_t settings_bytes
+
+    struct harp_lease_request:
+        harp_lease_header header
+        char ifname[16]
+        uint32_t queue
+        uint32_t frame_count
+        uint32_t copy_mode
+        char label[64]
+
+    struct harp_lease_leased:
+        harp_lease_header header
+        uint64_t lease_id
+        uint64_t netns
+        char ifname[16]
+        uint32_t ifindex
+        uint32_t queue
+        uint32_t queue_count
+        uint32_t frame_size
+        uint32_t frame_count
+        uint32_t ring_size
+        uint32_t nic_features
+        uint32_t tx_frags_max
+        uint32_t mtu_bytes
+        uint8_t native
+        uint8_t zero_copy
+        uint16_t port_min
+        uint16_t port_max
+        uint8_t mac[6]
+        uint32_t page_bytes
+        uint32_t core
+        uint32_t rss_kind
+        uint32_t rss_key_bytes
+        uint32_t rss_table_count
+        uint8_t rss_key[64]
+        uint16_t rss_table[512]
+
+    struct harp_lease_refused:
+        harp_lease_header header
+        int32_t error
+        char why[384]
+
+    struct harp_lease_release:
+        harp_lease_header header
+        uint64_t lease_id
+
+
+cdef extern from "harp_nic.h" nogil:
+    struct harp_af_xdp_options:
+        uint32_t size
+        const char *ifname
+        uint32_t queue
+        uint32_t frame_count
+        uint32_t frame_size
+        uint32_t ring_size
+        uint32_t copy_mode
+        uint32_t huge_pages
+        uint32_t bind_retry_ms
+
+    struct harp_queue:
+        uint32_t size
+        int xsk_fd
+        int frames_fd
+        uint32_t ifindex
+        uint32_t queue
+        uint32_t frame_size
+        uint32_t frame_count
+        uint32_t ring_size
+        uint32_t mtu_bytes
+        uint32_t features
+        uint32_t tx_frags_max
+        uint8_t zero_copy
+        uint8_t mac[6]
+        char ifname[16]
+
+    int harp_queue_make(
+        harp_queue *out, const harp_af_xdp_options *opt, char *why, size_t why_len
+    )
+
+
+cdef extern from "harp_host.h" nogil:
+    struct harp_rss:
+        uint32_t kind
+        uint32_t key_bytes
+        uint32_t table_count
+        uint32_t queues
+        uint8_t key[64]
+        uint16_t table[512]
+
+    int harp_rss_read(const char *ifname, harp_rss *out)
+    int harp_rss_parse(const char *text, uint32_t queues, harp_rss *out)
+    int harp_host_has_default_route(const char *ifname)
+    const char *harp_steering_name(unsigned index)
+    const char *harp_steering_help(unsigned index)
+
+
+cdef extern from "harp_page.h" nogil:
+    int harp_page_create_fd(uint32_t flows, int *fd)
+
+
+cdef extern from "xdp/harp_xdp.h" nogil:
+    enum:
+        HARP_XDP_VERSION
+        HARP_XDP_FDS_MAX
+        STEER_PORT_TCP
+        STEER_PORT_UDP
+        STEER_VERDICT_COUNT
+
+    struct harp_xdp:
+        pass
+
+    struct harp_xdp_api:
+        uint32_t version
+        uint32_t verdict_count
+        int (*attach)(
+            harp_xdp **out, const char *ifname, uint32_t mode, char *why, size_t why_len
+        )
+        cbool (*native)(const harp_xdp *xdp)
+        int (*xsk_set)(harp_xdp *xdp, uint32_t queue, int fd)
+        int (*ports_set)(
+            harp_xdp *xdp, uint32_t protocols, uint16_t first, uint16_t last, uint32_t home,
+            cbool ours
+        )
+        int (*address_set)(harp_xdp *xdp, const uint8_t *address, cbool ours)
+        int (*verdicts)(const harp_xdp *xdp, uint64_t *counts, unsigned count)
+        unsigned (*fds)(const harp_xdp *xdp, int *fds, unsigned max)
+        void (*detach)(harp_xdp *xdp)
+        int64_t (*attached_id)(uint32_t ifindex)
+        int (*pin)(harp_xdp *xdp, const char *dir)
+        int (*adopt)(
+            harp_xdp **out, const char *dir, const char *ifname, char *why, size_t why_len
+        )
+        int (*replace)(harp_xdp *xdp, char *why, size_t why_len)
+        int (*unpin)(const char *dir)
+
+
+cdef extern from "string.h" nogil:
+    size_t strnlen(const char *text, size_t max)
+
+
+cdef extern from "dlfcn.h" nogil:
+    int RTLD_NOW
+    int RTLD_LOCAL
+    void *dlopen(const char *path, int flags)
+    void *dlsym(void *handle, const char *name)
+    char *dlerror()

@@ -1,0 +1,634 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True
+"""harpd's hands: queues, the steering program, and the messages of harp_lease.h.
+
+The messages are packed from and unpacked into the C structs themselves: there is no second copy of
+their layout. What comes from a job is untrusted: unpack() raises ValueError with the reason. Calls
+into the kernel raise OSError with an errno and, as strerror, the library's one line.
+"""
+
+import enum
+import os
+import typing
+
+from libc.string cimport memcpy, memset
+
+from harp._host cimport *
+
+SOCKET = HARP_LEASE_SOCKET.decode()
+MESSAGE_MAX = HARP_LEASE_MESSAGE_MAX
+DEVICES_MAX = HARP_LEASE_DEVICES_MAX
+QUEUE_ANY = HARP_LEASE_QUEUE_ANY
+FDS = HARP_LEASE_FDS
+CORE_NONE = 0xFFFFFFFF
+DEVICE_DEFAULT_ROUTE = HARP_LEASE_DEVICE_DEFAULT_ROUTE
+DEVICE_UP = HARP_LEASE_DEVICE_UP
+TCP_AND_UDP = STEER_PORT_TCP | STEER_PORT_UDP
+WHY_BYTES = 512
+
+
+class Kind(enum.IntEnum):
+    """enum harp_lease_type."""
+
+    HELLO = HARP_LEASE_HELLO
+    WELCOME = HARP_LEASE_WELCOME
+    LEASE = HARP_LEASE_LEASE
+    LEASED = HARP_LEASE_LEASED
+    REFUSED = HARP_LEASE_REFUSED
+    RELEASE = HARP_LEASE_RELEASE
+    DONE = HARP_LEASE_DONE
+    QUERY = HARP_LEASE_QUERY
+    ANSWER = HARP_LEASE_ANSWER
+
+
+class Device(typing.NamedTuple):
+    """struct harp_lease_device. Addresses: 16 bytes, or empty."""
+
+    ifname: str
+    ifindex: int
+    flags: int
+    mtu_bytes: int
+    speed_mbps: int
+    queues: int
+    queues_free: int
+    numa_node: int
+    mac: bytes
+    netns: int
+    guid: int
+    addr_v4: bytes
+    addr_v6: bytes
+    pci_path: str
+
+
+class Rss(typing.NamedTuple):
+    """struct harp_rss: how a NIC chooses the queue of a packet."""
+
+    kind: int
+    queues: int
+    key: bytes
+    table: tuple
+
+
+class Queue(typing.NamedTuple):
+    """struct harp_queue: a bound AF_XDP socket and its memory; the descriptors are the caller's."""
+
+    xsk_fd: int
+    frames_fd: int
+    ifindex: int
+    queue: int
+    frame_size: int
+    frame_count: int
+    ring_size: int
+    mtu_bytes: int
+    features: int
+    tx_frags_max: int
+    zero_copy: bool
+    mac: bytes
+
+
+class Leased(typing.NamedTuple):
+    """struct harp_lease_leased. core: CORE_NONE where none is suggested."""
+
+    lease_id: int
+    netns: int
+    ifname: str
+    ifindex: int
+    queue: int
+    queue_count: int
+    frame_size: int
+    frame_count: int
+    ring_size: int
+    nic_features: int
+    tx_frags_max: int
+    mtu_bytes: int
+    native: bool
+    zero_copy: bool
+    port_min: int
+    port_max: int
+    mac: bytes
+    page_bytes: int
+    core: int
+    rss: Rss
+
+
+class Message(typing.NamedTuple):
+    """One message: its kind, its serial, and the fields of its kind."""
+
+    kind: Kind
+    serial: int
+    fields: dict
+
+
+cdef str _text(const char *field, size_t size):
+    raw = (<const char *>field)[:strnlen(field, size)]
+    return raw.decode("utf-8", "replace")
+
+
+cdef int _put(char *field, size_t size, str text) except -1:
+    """Text of at most size - 1 bytes, cut between characters."""
+    raw = text.encode("utf-8", "replace")[: size - 1]
+    raw = raw.decode("utf-8", "ignore").encode()
+    memcpy(field, <const char *>raw, len(raw))
+    return 0
+
+
+cdef int _put_raw(uint8_t *field, size_t size, bytes raw) except -1:
+    if len(raw) > size:
+        raise ValueError(f"{len(raw)} bytes where {size} fit")
+    memcpy(field, <const char *>raw, len(raw))
+    return 0
+
+
+cdef bytes _finish(harp_lease_header *header, int kind, uint32_t serial, size_t size, bytes rest):
+    if size + len(rest) > HARP_LEASE_MESSAGE_MAX:
+        raise ValueError(f"a message of {size + len(rest)} bytes; {HARP_LEASE_MESSAGE_MAX} fit")
+    header.magic = HARP_LEASE_MAGIC
+    header.version = HARP_LEASE_VERSION
+    header.type = kind
+    header.size = size + len(rest)
+    header.serial = serial
+    return (<const char *>header)[:size] + rest
+
+
+# --------------------------------------------------------------------------------------------------
+# What a job says.
+#
+def pack_hello(uint32_t serial, str client):
+    """HELLO."""
+    cdef harp_lease_hello m
+    memset(&m, 0, sizeof(m))
+    _put(m.client, sizeof(m.client), client)
+    return _finish(&m.header, HARP_LEASE_HELLO, serial, sizeof(m), b"")
+
+
+def pack_lease(
+    uint32_t serial,
+    str ifname,
+    *,
+    uint32_t queue=HARP_LEASE_QUEUE_ANY,
+    uint32_t frame_count=0,
+    uint32_t copy_mode=0,
+    str label="",
+):
+    """LEASE."""
+    cdef harp_lease_request m
+    memset(&m, 0, sizeof(m))
+    _put(m.ifname, sizeof(m.ifname), ifname)
+    _put(m.label, sizeof(m.label), label)
+    m.queue, m.frame_count, m.copy_mode = queue, frame_count, copy_mode
+    return _finish(&m.header, HARP_LEASE_LEASE, serial, sizeof(m), b"")
+
+
+def pack_release(uint32_t serial, uint64_t lease_id):
+    """RELEASE."""
+    cdef harp_lease_release m
+    memset(&m, 0, sizeof(m))
+    m.lease_id = lease_id
+    return _finish(&m.header, HARP_LEASE_RELEASE, serial, sizeof(m), b"")
+
+
+def pack_query(uint32_t serial, bytes document):
+    """QUERY."""
+    cdef harp_lease_header m
+    memset(&m, 0, sizeof(m))
+    return _finish(&m, HARP_LEASE_QUERY, serial, sizeof(m), document)
+
+
+# --------------------------------------------------------------------------------------------------
+# What harpd says.
+#
+cdef bytes _pack_device(d):
+    cdef harp_lease_device m
+    memset(&m, 0, sizeof(m))
+    _put(m.ifname, sizeof(m.ifname), d.ifname)
+    m.ifindex, m.flags, m.mtu_bytes = d.ifindex, d.flags, d.mtu_bytes
+    m.speed_mbps, m.queues, m.queues_free = d.speed_mbps, d.queues, d.queues_free
+    m.numa_node, m.netns, m.guid = d.numa_node, d.netns, d.guid
+    _put_raw(m.mac, 6, d.mac)
+    _put_raw(m.addr_v4, 16, d.addr_v4)
+    _put_raw(m.addr_v6, 16, d.addr_v6)
+    _put(m.pci_path, sizeof(m.pci_path), d.pci_path)
+    return (<const char *>&m)[: sizeof(m)]
+
+
+def pack_welcome(uint32_t serial, str daemon, devices, str settings):
+    """WELCOME. At most DEVICES_MAX devices are told of."""
+    cdef harp_lease_welcome m
+    memset(&m, 0, sizeof(m))
+    told = list(devices)[:HARP_LEASE_DEVICES_MAX]
+    text = settings.encode()
+    _put(m.daemon, sizeof(m.daemon), daemon)
+    m.device_count = len(told)
+    m.settings_bytes = len(text)
+    rest = b"".join(_pack_device(device) for device in told) + text
+    return _finish(&m.header, HARP_LEASE_WELCOME, serial, sizeof(m), rest)
+
+
+def pack_leased(uint32_t serial, lease):
+    """LEASED."""
+    cdef harp_lease_leased m
+    memset(&m, 0, sizeof(m))
+    m.lease_id, m.netns, m.ifindex = lease.lease_id, lease.netns, lease.ifindex
+    _put(m.ifname, sizeof(m.ifname), lease.ifname)
+    m.queue, m.queue_count = lease.queue, lease.queue_count
+    m.frame_size, m.frame_count = lease.frame_size, lease.frame_count
+    m.ring_size, m.nic_features = lease.ring_size, lease.nic_features
+    m.tx_frags_max, m.mtu_bytes = lease.tx_frags_max, lease.mtu_bytes
+    m.native, m.zero_copy = lease.native, lease.zero_copy
+    m.port_min, m.port_max = lease.port_min, lease.port_max
+    _put_raw(m.mac, 6, lease.mac)
+    m.page_bytes, m.core = lease.page_bytes, lease.core
+    if len(lease.rss.table) > HARP_LEASE_RSS_TABLE_MAX:
+        raise ValueError(f"an RSS table of {len(lease.rss.table)}")
+    _put_raw(m.rss_key, HARP_LEASE_RSS_KEY_MAX, lease.rss.key)
+    m.rss_kind, m.rss_key_bytes = lease.rss.kind, len(lease.rss.key)
+    m.rss_table_count = len(lease.rss.table)
+    for i, queue in enumerate(lease.rss.table):
+        m.rss_table[i] = queue
+    return _finish(&m.header, HARP_LEASE_LEASED, serial, sizeof(m), b"")
+
+
+def pack_refused(uint32_t serial, int error, str why):
+    """REFUSED. error: a positive errno."""
+    cdef harp_lease_refused m
+    memset(&m, 0, sizeof(m))
+    m.error = error
+    _put(m.why, sizeof(m.why), why)
+    return _finish(&m.header, HARP_LEASE_REFUSED, serial, sizeof(m), b"")
+
+
+def pack_done(uint32_t serial):
+    """DONE."""
+    cdef harp_lease_header m
+    memset(&m, 0, sizeof(m))
+    return _finish(&m, HARP_LEASE_DONE, serial, sizeof(m), b"")
+
+
+def pack_answer(uint32_t serial):
+    """ANSWER; the document goes in a descriptor."""
+    cdef harp_lease_header m
+    memset(&m, 0, sizeof(m))
+    return _finish(&m, HARP_LEASE_ANSWER, serial, sizeof(m), b"")
+
+
+# --------------------------------------------------------------------------------------------------
+# Reading both.
+#
+cdef int _body(bytes raw, void *out, size_t size) except -1:
+    """Copies a message's struct out; a later version's longer one is cut."""
+    if <size_t>len(raw) < size:
+        raise ValueError(f"a message of {len(raw)} bytes where {size} are needed")
+    memcpy(out, <const char *>raw, size)
+    return 0
+
+
+cdef _unpack_welcome(bytes raw):
+    cdef harp_lease_welcome m
+    cdef harp_lease_device d
+    _body(raw, &m, sizeof(m))
+    at = sizeof(m)
+    devices = []
+    if m.device_count > HARP_LEASE_DEVICES_MAX:
+        raise ValueError(f"{m.device_count} devices")
+    for _ in range(m.device_count):
+        _body(raw[at:], &d, sizeof(d))
+        at += sizeof(d)
+        addresses = [(<const char *>d.addr_v4)[:16], (<const char *>d.addr_v6)[:16]]
+        devices.append(
+            Device(
+                _text(d.ifname, sizeof(d.ifname)), d.ifindex, d.flags, d.mtu_bytes, d.speed_mbps,
+                d.queues, d.queues_free, d.numa_node, (<const char *>d.mac)[:6], d.netns, d.guid,
+                *[address if any(address) else b"" for address in addresses],
+                _text(d.pci_path, sizeof(d.pci_path)),
+            )
+        )
+    if at + m.settings_bytes > <size_t>len(raw):
+        raise ValueError("settings cut short")
+    settings = raw[at : at + m.settings_bytes].decode("utf-8", "replace")
+    return {
+        "daemon": _text(m.daemon, sizeof(m.daemon)), "devices": devices, "settings": settings
+    }
+
+
+cdef _unpack_leased(bytes raw):
+    cdef harp_lease_leased m
+    _body(raw, &m, sizeof(m))
+    if m.rss_key_bytes > HARP_LEASE_RSS_KEY_MAX or m.rss_table_count > HARP_LEASE_RSS_TABLE_MAX:
+        raise ValueError("an RSS key or table beyond its bounds")
+    rss = Rss(
+        m.rss_kind, m.queue_count, (<const char *>m.rss_key)[: m.rss_key_bytes],
+        tuple(m.rss_table[i] for i in range(m.rss_table_count)),
+    )
+    lease = Leased(
+        m.lease_id, m.netns, _text(m.ifname, sizeof(m.ifname)), m.ifindex, m.queue, m.queue_count,
+        m.frame_size, m.frame_count, m.ring_size, m.nic_features, m.tx_frags_max, m.mtu_bytes,
+        bool(m.native), bool(m.zero_copy), m.port_min, m.port_max, (<const char *>m.mac)[:6],
+        m.page_bytes, m.core, rss,
+    )
+    return {"lease": lease}
+
+
+cdef dict _unpack_body(int kind, bytes raw):
+    cdef harp_lease_hello hello
+    cdef harp_lease_request request
+    cdef harp_lease_release release
+    cdef harp_lease_refused refused
+    if kind == HARP_LEASE_HELLO:
+        _body(raw, &hello, sizeof(hello))
+        return {"client": _text(hello.client, sizeof(hello.client))}
+    if kind == HARP_LEASE_LEASE:
+        _body(raw, &request, sizeof(request))
+        return {
+            "ifname": _text(request.ifname, sizeof(request.ifname)),
+            "queue": request.queue,
+            "frame_count": request.frame_count,
+            "copy_mode": request.copy_mode,
+            "label": _text(request.label, sizeof(request.label)),
+        }
+    if kind == HARP_LEASE_RELEASE:
+        _body(raw, &release, sizeof(release))
+        return {"lease_id": release.lease_id}
+    if kind == HARP_LEASE_REFUSED:
+        _body(raw, &refused, sizeof(refused))
+        return {"error": refused.error, "why": _text(refused.why, sizeof(refused.why))}
+    if kind == HARP_LEASE_WELCOME:
+        return _unpack_welcome(raw)
+    if kind == HARP_LEASE_LEASED:
+        return _unpack_leased(raw)
+    if kind == HARP_LEASE_QUERY:
+        return {"document": raw[sizeof(harp_lease_header) :]}
+    return {}
+
+
+def unpack(bytes raw):
+    """One message as it came; ValueError says what is wrong with it."""
+    cdef harp_lease_header header
+    _body(raw, &header, sizeof(header))
+    if header.magic != HARP_LEASE_MAGIC:
+        raise ValueError(f"magic {header.magic:#010x}, which is not HARP's")
+    if header.version != HARP_LEASE_VERSION:
+        raise ValueError(f"protocol version {header.version}; {HARP_LEASE_VERSION} is spoken here")
+    if header.size != <size_t>len(raw):
+        raise ValueError(f"says {header.size} bytes and has {len(raw)}")
+    kinds = [int(kind) for kind in Kind]
+    if header.type not in kinds:
+        raise ValueError(f"message type {header.type} is not known")
+    return Message(Kind(header.type), header.serial, _unpack_body(header.type, raw))
+
+
+# --------------------------------------------------------------------------------------------------
+# Queues.
+#
+cdef _fail(int rc, const char *why, str what):
+    words = why.decode("utf-8", "replace") if why[0] else f"{what}: {os.strerror(-rc)}"
+    raise OSError(-rc, words)
+
+
+def queue_make(
+    str ifname,
+    uint32_t queue,
+    *,
+    uint32_t frame_count=0,
+    uint32_t frame_size=0,
+    uint32_t ring_size=0,
+    uint32_t copy_mode=0,
+    uint32_t huge_pages=0,
+    uint32_t bind_retry_ms=0,
+):
+    """harp_queue_make() of harp_nic.h; without the GIL, as it may wait for the kernel."""
+    cdef harp_af_xdp_options opt
+    cdef harp_queue made
+    cdef char why[512]
+    cdef int rc
+    name = ifname.encode()
+    memset(&opt, 0, sizeof(opt))
+    memset(&made, 0, sizeof(made))
+    why[0] = 0
+    opt.size = sizeof(opt)
+    opt.ifname = name
+    opt.queue, opt.frame_count, opt.frame_size = queue, frame_count, frame_size
+    opt.ring_size, opt.copy_mode = ring_size, copy_mode
+    opt.huge_pages, opt.bind_retry_ms = huge_pages, bind_retry_ms
+    made.size = sizeof(made)
+    with nogil:
+        rc = harp_queue_make(&made, &opt, why, sizeof(why))
+    if rc < 0:
+        _fail(rc, why, f"{ifname} queue {queue}")
+    return Queue(
+        made.xsk_fd, made.frames_fd, made.ifindex, made.queue, made.frame_size, made.frame_count,
+        made.ring_size, made.mtu_bytes, made.features, made.tx_frags_max, bool(made.zero_copy),
+        (<const char *>made.mac)[:6],
+    )
+
+
+def page_create(uint32_t flows):
+    """harp_page_create_fd(): a new page's descriptor and its size."""
+    cdef int fd = -1
+    rc = harp_page_create_fd(flows, &fd)
+    if rc < 0:
+        raise OSError(-rc, f"a statistics page of {flows} flows: {os.strerror(-rc)}")
+    return fd, os.fstat(fd).st_size
+
+
+cdef _rss(const harp_rss *rss):
+    return Rss(
+        rss.kind, rss.queues, (<const char *>rss.key)[: rss.key_bytes],
+        tuple(rss.table[i] for i in range(rss.table_count)),
+    )
+
+
+def rss_read(str ifname):
+    """harp_rss_read(): how the interface chooses queues."""
+    cdef harp_rss rss
+    memset(&rss, 0, sizeof(rss))
+    name = ifname.encode()
+    rc = harp_rss_read(name, &rss)
+    if rc < 0:
+        raise OSError(-rc, f"{ifname}: {os.strerror(-rc)}")
+    return _rss(&rss)
+
+
+def rss_parse(str text, uint32_t queues):
+    """harp_rss_parse(): an operator's word for it; ValueError."""
+    cdef harp_rss rss
+    memset(&rss, 0, sizeof(rss))
+    encoded = text.encode()
+    if harp_rss_parse(encoded, queues, &rss) < 0:
+        raise ValueError(f"{text!r} is neither \"unknown\" nor \"toeplitz:KEY[:TABLE]\"")
+    return _rss(&rss)
+
+
+def has_default_route(str ifname):
+    """Does the default route leave through this interface?"""
+    name = ifname.encode()
+    rc = harp_host_has_default_route(name)
+    if rc < 0:
+        raise OSError(-rc, f"{ifname}: {os.strerror(-rc)}")
+    return bool(rc)
+
+
+def verdict_names():
+    """Names of the steering program's verdicts, with their help."""
+    return {
+        harp_steering_name(i).decode(): harp_steering_help(i).decode()
+        for i in range(STEER_VERDICT_COUNT)
+    }
+
+
+# --------------------------------------------------------------------------------------------------
+# The steering program.
+#
+cdef const harp_xdp_api *_api = NULL
+ctypedef const harp_xdp_api *(*entry_fn)() noexcept
+
+
+def load_library(str path):
+    """Opens libharp-xdp.so; OSError in one line. Calls after the first do nothing."""
+    global _api
+    cdef void *handle
+    cdef entry_fn entry
+    if _api != NULL:
+        return
+    encoded = os.fsencode(path)
+    handle = dlopen(encoded, RTLD_NOW | RTLD_LOCAL)
+    if handle == NULL:
+        raise OSError(2, f"{dlerror().decode('utf-8', 'replace')}; install libbpf1")
+    entry = <entry_fn>dlsym(handle, "harp_xdp_api")
+    if entry == NULL or entry().version != HARP_XDP_VERSION:
+        raise OSError(2, f"{path} is of another version of HARP; install both anew")
+    _api = entry()
+
+
+cdef const harp_xdp_api *_loaded() except NULL:
+    if _api == NULL:
+        raise RuntimeError("load_library() comes first")
+    return _api
+
+
+def attached_id(uint32_t ifindex):
+    """The number of the XDP program on an interface, 0 when there is none."""
+    rc = _loaded().attached_id(ifindex)
+    if rc < 0:
+        raise OSError(-rc, os.strerror(-rc))
+    return rc
+
+
+def unpin(str directory):
+    """Removes what is pinned there; False when nothing was."""
+    encoded = os.fsencode(directory)
+    rc = _loaded().unpin(encoded)
+    if rc == -2:
+        return False
+    if rc < 0:
+        raise OSError(-rc, f"{directory}: {os.strerror(-rc)}")
+    return True
+
+
+cdef class Steering:
+    """The steering program of one interface, attached; struct harp_xdp."""
+
+    cdef harp_xdp *xdp
+    cdef readonly str ifname
+    cdef readonly str why
+
+    def __cinit__(self):
+        self.xdp = NULL
+
+    @staticmethod
+    def attach(str ifname, uint32_t mode=0):
+        """Loads and attaches it; mode as enum harp_xdp_mode. OSError."""
+        cdef Steering self = Steering.__new__(Steering)
+        cdef char why[512]
+        cdef int rc
+        name = ifname.encode()
+        why[0] = 0
+        rc = _loaded().attach(&self.xdp, name, mode, why, sizeof(why))
+        if rc < 0:
+            _fail(rc, why, ifname)
+        self.ifname, self.why = ifname, why.decode("utf-8", "replace")
+        return self
+
+    @staticmethod
+    def adopt(str directory, str ifname):
+        """Takes up what is pinned there; OSError with ENOENT or ESTALE as harp_xdp.h says."""
+        cdef Steering self = Steering.__new__(Steering)
+        cdef char why[512]
+        cdef int rc
+        where, name = os.fsencode(directory), ifname.encode()
+        why[0] = 0
+        rc = _loaded().adopt(&self.xdp, where, name, why, sizeof(why))
+        if rc < 0:
+            _fail(rc, why, f"{ifname}: pins in {directory}")
+        self.ifname, self.why = ifname, why.decode("utf-8", "replace")
+        return self
+
+    cdef harp_xdp *_open(self) except NULL:
+        if self.xdp == NULL:
+            raise ValueError(f"the steering program of {self.ifname} is closed")
+        return self.xdp
+
+    cdef _check(self, int rc, str what):
+        if rc < 0:
+            raise OSError(-rc, f"{self.ifname}: {what}: {os.strerror(-rc)}")
+
+    @property
+    def native(self):
+        """Native XDP, not generic."""
+        return _loaded().native(self._open())
+
+    def pin(self, str directory):
+        """Link, program and maps outlive us from now on."""
+        encoded = os.fsencode(directory)
+        self._check(_loaded().pin(self._open(), encoded), f"pinning in {directory}")
+
+    def replace(self):
+        """This library's program takes the place of the one attached."""
+        cdef char why[512]
+        why[0] = 0
+        rc = _loaded().replace(self._open(), why, sizeof(why))
+        if rc < 0:
+            _fail(rc, why, f"{self.ifname}: replacing the steering program")
+
+    def xsk_set(self, uint32_t queue, int fd):
+        """The socket of a queue; -1 takes it out. Out already is no error."""
+        rc = _loaded().xsk_set(self._open(), queue, fd)
+        if rc == -2 and fd < 0:
+            return
+        self._check(rc, f"socket of queue {queue} in the steering map")
+
+    def ports_set(self, uint16_t first, uint16_t last, uint32_t home_queue, cbool ours):
+        """TCP and UDP ports of a lease, and the queue they are at home on."""
+        cdef uint32_t both = STEER_PORT_TCP | STEER_PORT_UDP
+        rc = _loaded().ports_set(self._open(), both, first, last, home_queue, ours)
+        self._check(rc, f"ports {first}-{last} in the steering map")
+
+    def address_set(self, bytes address, cbool ours):
+        """An own address, 16 bytes. Gone already is no error."""
+        if len(address) != 16:
+            raise ValueError(f"an address of {len(address)} bytes")
+        rc = _loaded().address_set(self._open(), address, ours)
+        if rc == -2 and not ours:
+            return
+        self._check(rc, "address in the steering map")
+
+    def verdicts(self):
+        """Packets by verdict since it was attached, in the order of verdict_names()."""
+        cdef uint64_t counts[64]
+        self._check(_loaded().verdicts(self._open(), counts, STEER_VERDICT_COUNT), "verdicts")
+        return [counts[i] for i in range(STEER_VERDICT_COUNT)]
+
+    def fds(self):
+        """Its descriptors, which no job may get."""
+        cdef int fds[HARP_XDP_FDS_MAX]
+        count = _loaded().fds(self._open(), fds, HARP_XDP_FDS_MAX)
+        return [fds[i] for i in range(count)]
+
+    def close(self):
+        """Closes our descriptors: detaches it, unless it is pinned. Safe twice."""
+        if self.xdp != NULL:
+            _loaded().detach(self.xdp)
+            self.xdp = NULL
+
+    def __dealloc__(self):
+        if self.xdp != NULL and _api != NULL:
+            _api.detach(self.xdp)
