@@ -13,6 +13,9 @@ class Exit(IntEnum):
     PRIVILEGE = 3  # needs root
     MISSING = 4  # a program, library or interface is not there
     WARNING = 5  # harpctl check: works, but something costs performance
+    RUNNING = 6  # harpctl start: another harpd runs; stop: leases exist
+    NOT_RUNNING = 7  # there is no harpd to ask
+    REFUSED = 8  # harpd refuses: not allowed, no queue free
     NOT_EXECUTABLE = 126  # harpctl run: its command can't be executed (a shell's own code)
     NOT_FOUND = 127  # harpctl run: its command isn't there (a shell's own code)
     INTERRUPTED = 130  # Ctrl-C or SIGTERM

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harpd`, and `python -m harp.daemon`: the daemon in the foreground."""
+
+import contextlib
+import logging
+import logging.handlers
+import os
+import resource
+import sys
+from pathlib import Path
+
+import click
+
+from harp import __version__
+from harp.errors import Exit, HarpError
+
+log = logging.getLogger("harpd")
+LOG_BYTES_MAX = 1 << 20
+DESCRIPTORS = 65536
+# sd-daemon(3): levels in front of lines that go to the journal.
+_JOURNAL = {"DEBUG": "<7>", "INFO": "<6>", "WARNING": "<4>", "ERROR": "<3>", "CRITICAL": "<2>"}
+
+
+class _JournalFormatter(logging.Formatter):
+    """The journal adds time and name itself."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _JOURNAL.get(record.levelname, "") + super().format(record)
+
+
+def _log_to(path: Path | None) -> None:
+    handler: logging.Handler
+    if path is not None:
+        try:
+            handler = logging.handlers.RotatingFileHandler(
+                path, maxBytes=LOG_BYTES_MAX, backupCount=1
+            )
+        except OSError as error:
+            raise HarpError(f"{path}: {error.strerror}; choose another file with --log") from error
+        text = "%(asctime)s harpd: %(levelname)s: %(message)s"
+        handler.setFormatter(logging.Formatter(text))
+    else:
+        handler = logging.StreamHandler()
+        if "JOURNAL_STREAM" in os.environ:
+            handler.setFormatter(_JournalFormatter("%(message)s"))
+        else:
+            handler.setFormatter(logging.Formatter("harpd: %(levelname)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    # A full disk must not make a traceback of every line.
+    logging.raiseExceptions = False
+
+
+def _serve(config: Path | None) -> None:
+    from harp.daemon import configured
+    from harp.daemon.daemon import Daemon
+    from harp.daemon.kernel import HostKernel
+
+    settings = configured.read(config)
+    log.setLevel(settings.log_level.upper())
+    if os.geteuid() != 0:
+        log.warning("not root: binding queues and attaching XDP will need capabilities")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if not settings.nics:
+        log.warning("harp.toml has no [[nic]]: there is nothing to lease")
+    daemon = Daemon(
+        settings,
+        HostKernel(),
+        configured.NicPreparation(),
+        configured.read_again(config),
+    )
+    daemon.start()
+    daemon.run()
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="harpd")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="harp.toml (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+)
+@click.option(
+    "--log",
+    "log_file",
+    type=click.Path(path_type=Path),
+    help="Log into this file, which is bounded, instead of stderr.",
+)
+def harpd(config: Path | None, log_file: Path | None) -> None:
+    """Leases instances of this host's NICs to jobs, which need no privileges then.
+
+    Serves in the foreground until SIGTERM; SIGHUP reads the configuration anew. `harpctl start`
+    runs it in the background.
+
+    \b
+    harpd --config /etc/harp/harp.toml
+    """
+    # Relative paths must mean the same after a restart, and no mount is kept busy.
+    config = config.absolute() if config else None
+    _log_to(log_file.absolute() if log_file else None)
+    log.setLevel(logging.INFO)
+    try:
+        _serve(config)
+    except HarpError:
+        raise
+    except OSError as error:
+        raise HarpError(f"{error.filename or 'harpd'}: {error.strerror or error}") from error
+
+
+def main() -> None:
+    """Entry point: an error is one line and an exit code, never a traceback."""
+    try:
+        status = harpd.main(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else Exit.OK)
+    except HarpError as error:
+        # On stderr for who started us, and in the log when that is a file.
+        log.error("%s", error)
+        if not any(type(each) is logging.StreamHandler for each in logging.getLogger().handlers):
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                sys.stderr.write(f"harpd: {error}\n")
+                sys.stderr.flush()
+        sys.exit(error.code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(Exit.INTERRUPTED)
+    except Exception as error:
+        log.error("internal error: %s: %s; please report it", type(error).__name__, error)
+        log.debug("where", exc_info=True)
+        sys.exit(Exit.FAILURE)
+
+
+if __name__ == "__main__":
+    main()

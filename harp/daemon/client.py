@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd from the other side: what harpctl asks, and leases for tests and tools in Python."""
+
+import array
+import errno
+import json
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harp import __version__, _host
+from harp._host import Kind, Leased, Message
+from harp.errors import Exit, HarpError
+
+TIMEOUT_S = 10.0
+DOCUMENT_BYTES_MAX = 64 << 20
+
+
+class RefusedByDaemonError(HarpError):
+    """harpd's REFUSED."""
+
+    def __init__(self, error: int, why: str) -> None:
+        code = Exit.PRIVILEGE if error in (errno.EPERM, errno.EACCES) else Exit.REFUSED
+        super().__init__(f"harpd refuses: {why}", code)
+        self.error = error
+        self.why = why
+
+
+class DaemonClient:
+    """A connection, after HELLO. devices and settings are as WELCOME has them."""
+
+    def __init__(
+        self, path: Path, name: str = f"harpctl {__version__}", timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.path = path
+        self._serial = 0
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock.settimeout(timeout_s)
+        try:
+            self._connect()
+            welcome, _ = self._ask(_host.pack_hello(self._next(), name), Kind.WELCOME)
+        except BaseException:
+            self._sock.close()
+            raise
+        self.daemon: str = welcome.fields["daemon"]
+        self.devices: list[_host.Device] = welcome.fields["devices"]
+        self.settings: str = welcome.fields["settings"]
+
+    def _connect(self) -> None:
+        try:
+            self._sock.connect(str(self.path))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise HarpError(
+                f"no harpd at {self.path}; `harpctl start` starts it", Exit.NOT_RUNNING
+            ) from error
+        except PermissionError as error:
+            raise HarpError(
+                f"{self.path}: not for this user; see socket_group in harp.toml", Exit.PRIVILEGE
+            ) from error
+        except OSError as error:
+            raise HarpError(f"{self.path}: {error.strerror or error}", Exit.NOT_RUNNING) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; leases stay the process's. Safe twice."""
+        self._sock.close()
+
+    def fileno(self) -> int:
+        """The connection's descriptor."""
+        return self._sock.fileno()
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _ask(self, payload: bytes, wanted: Kind) -> tuple[Message, list[int]]:
+        """Sends, and reads the answer; the descriptors are the caller's."""
+        try:
+            self._sock.send(payload)
+            raw, fds = self._receive()
+        except OSError as error:
+            raise HarpError(
+                f"harpd at {self.path} does not answer: {error.strerror or error}", Exit.NOT_RUNNING
+            ) from error
+        try:
+            if not raw:
+                raise HarpError(f"harpd at {self.path} has closed the connection", Exit.NOT_RUNNING)
+            message = _host.unpack(raw)
+            if message.kind is Kind.REFUSED:
+                raise RefusedByDaemonError(message.fields["error"], message.fields["why"])
+            if message.kind is not wanted:
+                raise HarpError(f"harpd at {self.path} answers {message.kind.name}")
+        except ValueError as error:
+            _close(fds)
+            raise HarpError(f"harpd at {self.path} speaks another protocol: {error}") from error
+        except BaseException:
+            _close(fds)
+            raise
+        return message, fds
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        fds = array.array("i")
+        room = socket.CMSG_SPACE(_host.FDS * fds.itemsize)
+        raw, ancillary, _, _ = self._sock.recvmsg(
+            _host.MESSAGE_MAX + 1, room, socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        return raw, list(fds)
+
+    def query(self, command: str, **fields: Any) -> Any:
+        """Asks for a document."""
+        question = json.dumps({"command": command, **fields}).encode()
+        _, fds = self._ask(_host.pack_query(self._next(), question), Kind.ANSWER)
+        try:
+            if len(fds) != 1:
+                raise HarpError(f"harpd at {self.path} answers without a document")
+            size = os.fstat(fds[0]).st_size
+            if size > DOCUMENT_BYTES_MAX:
+                raise HarpError(f"harpd at {self.path} answers with {size} bytes")
+            return json.loads(os.pread(fds[0], size, 0))
+        finally:
+            _close(fds)
+
+    def lease(self, ifname: str, **wishes: Any) -> tuple[Leased, list[int]]:
+        """An instance; the descriptors, in the order of enum harp_lease_fd, are the caller's."""
+        message, fds = self._ask(_host.pack_lease(self._next(), ifname, **wishes), Kind.LEASED)
+        if len(fds) != _host.FDS:
+            _close(fds)
+            raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
+        lease: Leased = message.fields["lease"]
+        return lease, fds
+
+    def release(self, lease_id: int) -> None:
+        """Gives an instance back."""
+        self._ask(_host.pack_release(self._next(), lease_id), Kind.DONE)
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())

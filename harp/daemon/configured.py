@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp.toml as harpd takes it, and the preparation of NICs as harp.nicprep does it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harp import config, nicprep
+from harp.daemon.daemon import Preparation
+from harp.daemon.ports import Block
+from harp.daemon.settings import NicSettings, Settings
+from harp.errors import HarpError
+
+log = logging.getLogger("harpd")
+_XDP_MODES = {"auto": 0, "generic": 1, "native": 2}
+
+
+def _nic(nic: config.NicConfig) -> NicSettings:
+    return NicSettings(
+        ifname=nic.ifname,
+        lease_queues=frozenset(nic.lease_queues),
+        ports=Block(*nic.ports),
+        xdp_mode=_XDP_MODES[nic.xdp_mode],
+        rss=nic.rss,
+        cores=nic.cores,
+    )
+
+
+def settings(found: config.Config) -> Settings:
+    """The whole configuration."""
+    daemon, metrics = found.daemon, found.metrics
+    page_flows = found["HARP_PAGE_FLOWS"]
+    assert isinstance(page_flows, int)
+    return Settings(
+        run_dir=Path(daemon.run_dir),
+        socket=Path(daemon.socket) if daemon.socket else None,
+        socket_group=daemon.socket_group,
+        users=daemon.users,
+        groups=daemon.groups,
+        leases_per_uid=daemon.leases_per_uid,
+        connections_per_uid=daemon.connections_per_uid,
+        ports_per_instance=daemon.ports_per_instance,
+        port_rest_s=daemon.port_rest_ms / 1000,
+        frames_max=daemon.frames_max,
+        page_flows=page_flows,
+        prepare=daemon.prepare,
+        log_level=daemon.log_level,
+        metrics_address=metrics.address,
+        metrics_port=metrics.port,
+        job=found.job_settings(),
+        nics=tuple(_nic(nic) for nic in found.nics),
+        source=found,
+    )
+
+
+def read(path: Path | None) -> Settings:
+    """The file (None: HARP_CONFIG, or the usual one) and harpd's own environment; ConfigError."""
+    found = config.load(path, readers=config.Reader.DAEMON)
+    for warning in found.warnings:
+        log.warning("%s", warning)
+    return settings(found)
+
+
+def read_again(path: Path | None) -> Callable[[Settings], Settings]:
+    """For SIGHUP: what may change live is taken, the rest is told and waits for a restart."""
+
+    def again(old: Settings) -> Settings:
+        new = config.load(path, readers=config.Reader.DAEMON)
+        difference = config.reload(old.source, new)
+        for change in difference.live:
+            log.info("now %s", change)
+        for change in difference.restart:
+            log.warning("%s: needs `harpctl restart`", change)
+        return settings(difference.effective)
+
+    return again
+
+
+class NicPreparation(Preparation):
+    """harp.nicprep, told to the log."""
+
+    def __init__(self, host: nicprep.Host | None = None) -> None:
+        self._host = host or nicprep.Host()
+
+    @staticmethod
+    def _undo(value: Any) -> nicprep.Undo:
+        try:
+            return nicprep.Undo.from_json(value)
+        except HarpError as error:
+            log.error("%s; what an earlier harpd changed stays as it is", error)
+            return nicprep.Undo()
+
+    @staticmethod
+    def _tell(outcomes: list[nicprep.Outcome]) -> None:
+        for outcome in outcomes:
+            trouble = outcome.status not in ("done", "restored", "gone")
+            log.log(logging.WARNING if trouble else logging.INFO, "%s", outcome.words)
+
+    @staticmethod
+    def _record(record: Callable[[Any], None]) -> Callable[[nicprep.Undo], None]:
+        return lambda undo: record(undo.to_json() if undo.entries else None)
+
+    def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
+        """As harp.toml asks."""
+        found: config.Config = settings.source
+        nics = [asdict(nic) for nic in found.nics]
+        result = nicprep.prepare(
+            [nicprep.nic_config(nic) for nic in nics],
+            nicprep.host_config(asdict(found.daemon), nics),
+            self._host,
+            self._record(record),
+            self._undo(undo),
+        )
+        self._tell(result.outcomes)
+
+    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
+        """As it was."""
+        result = nicprep.restore(self._undo(undo), self._host, self._record(record))
+        self._tell(result.outcomes)
+        record(result.undo.to_json() if result.undo.entries else None)

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd from start to end.
+
+Theory of operation
+
+start() goes from what fails most cheaply to what others could notice: the directory and its lock,
+the state that the harpd before left, the bpffs, the NICs' preparation, their steering programs
+(taken up where they are pinned, attached where not), the leases of processes that still live, and
+last the socket.
+
+Three ways out. stop(): everything is taken back; refused while leases exist, unless forced.
+SIGTERM: the same when there are no leases; when there are, pins and state stay and jobs run on,
+for the next harpd to take up (systemctl restart). restart: the process executes itself anew,
+keeping lock and listening socket open, so that a job that asks meanwhile waits instead of being
+refused. SIGKILL is like SIGTERM with leases: the pins hold the program, the kernel takes dead
+jobs' sockets out of the map, and all other packets pass.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from harp import __version__
+from harp.daemon import netlink, notify, peer, queries, rundir
+from harp.daemon.access import Access
+from harp.daemon.kernel import Kernel
+from harp.daemon.leasing import Leasing
+from harp.daemon.loop import READ, Loop
+from harp.daemon.nics import Nics
+from harp.daemon.server import BACKLOG, Client, Server
+from harp.daemon.session import Session
+from harp.daemon.settings import Settings
+from harp.daemon.state import BadStateError, State, StateFile
+from harp.daemon.table import LeaseTable, RefusedError
+
+log = logging.getLogger("harpd")
+SYNC_EVERY_S = 30.0
+INHERITED = "HARPD_INHERITED_FDS"  # "lock,listening" over a restart
+
+
+class Preparation:
+    """Makes NICs as harp.toml asks and puts them back: harp.nicprep, or nothing."""
+
+    def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
+        """record(undo) after each change; undo: what an earlier harpd had changed."""
+        record(undo)
+
+    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
+        """Puts everything back."""
+
+
+class Daemon:
+    """One harpd."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        kernel: Kernel,
+        preparation: Preparation | None = None,
+        reload: Callable[[Settings], Settings] | None = None,
+    ) -> None:
+        self.settings, self._kernel = settings, kernel
+        self._preparation = preparation or Preparation()
+        self._read_settings = reload
+        self._since_s = time.time()
+        self.loop = Loop()
+        self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
+        self._state_file = StateFile(settings.run_dir)
+        self._state_broken = ""
+        self._undo: Any = None
+        self._lock = -1
+        self._listening: socket.socket | None = None
+        self._monitor: socket.socket | None = None
+        self._server: Server | None = None
+        self._started = False
+        self._restart = False
+        self._pinnable = True
+        self._inherited_leases = True
+
+    # ---- start ----
+
+    def start(self) -> None:
+        """Everything up to serving; HarpError in one line, and nothing is left half done."""
+        settings = self.settings
+        rundir.prepare(settings.run_dir)
+        inherited = _inherited()
+        self._lock = inherited[0] if inherited else rundir.lock(settings.run_dir)
+        try:
+            before = self._read_state()
+            self._inherited_leases = bool(before.leases)
+            if inherited:
+                self._listening = socket.socket(fileno=inherited[1])
+            else:
+                self._listening, removed = rundir.listen(settings, BACKLOG)
+                if removed:
+                    log.warning("%s", removed)
+            self._mount()
+            self._prepare(before)
+            self._take_up(before)
+        except BaseException:
+            self._abandon()
+            raise
+        self._serve()
+
+    def _read_state(self) -> State:
+        try:
+            state = self._state_file.read()
+        except BadStateError as error:
+            aside = self._state_file.set_aside()
+            log.error(
+                "%s can't be read (%s); it is now %s, and jobs of before are not known",
+                self._state_file.path, error, aside,
+            )  # fmt: skip
+            state = None
+        except OSError as error:
+            log.error("%s: %s; jobs of before are not known", self._state_file.path, error.strerror)
+            state = None
+        if state is None:
+            return State()
+        if state.pid != os.getpid():
+            log.info(
+                "taking over from harpd %s (process %d): %d lease%s",
+                state.version, state.pid, len(state.leases), "" if len(state.leases) == 1 else "s",
+            )  # fmt: skip
+        return state
+
+    def _mount(self) -> None:
+        try:
+            rundir.mount_bpffs(self.settings.pins_dir)
+        except OSError as error:
+            self._pinnable = False
+            log.warning(
+                "no BPF file system at %s (%s): jobs will lose their connections when harpd "
+                "ends; it needs CAP_SYS_ADMIN, or mount one there",
+                self.settings.pins_dir, error.strerror,
+            )  # fmt: skip
+
+    def _prepare(self, before: State) -> None:
+        self._undo = before.undo
+        if self.settings.prepare:
+            self._preparation.prepare(self.settings, before.undo, self._record_undo)
+        elif before.undo:
+            self._preparation.restore(before.undo, self._record_undo)
+
+    def _record_undo(self, undo: Any) -> None:
+        """Writes the list of changes before and after each one: OSError when it can't be."""
+        self._undo = undo
+        self._state_file.write(self._state())
+
+    def _take_up(self, before: State) -> None:
+        self.nics = Nics(
+            self.settings, self._kernel, self.table, self.loop.now_s, self.save, self._pinnable
+        )
+        self.leasing = Leasing(
+            self.settings, self.loop, self._kernel, self.table, self.nics, self.save
+        )
+        if self.leasing.access.unknown:
+            log.info("nobody is called %s", ", ".join(self.leasing.access.unknown))
+        self._monitor = netlink.monitor()
+        self.nics.inherit(before.nics)
+        self.nics.sync()
+        self._adopt(before)
+        self._clean_pins()
+
+    def _adopt(self, before: State) -> None:
+        """The leases of the harpd before, and the rests of their ports."""
+        now_s, wall_s = self.loop.now_s(), time.time()
+        for ifname, rests in before.rests.items():
+            table = self.table.nics.get(ifname)
+            for block, until_s in rests if table else []:
+                left_s = min(until_s - wall_s, self.settings.port_rest_s)
+                if table and left_s > 0:
+                    table.ports.lie_down(block, now_s + left_s)
+        for lease in before.leases:
+            if not lease.active:
+                continue
+            why = self.leasing.adopt(lease)
+            table = self.table.nics.get(lease.ifname)
+            if why:
+                log.warning("lease %016x of %s is over: %s", lease.lease_id, lease.ifname, why)
+                if table and self.settings.port_rest_s > 0:
+                    table.ports.lie_down(lease.ports, now_s + self.settings.port_rest_s)
+            else:
+                log.info(
+                    "lease %016x: process %d runs on with %s queue %d",
+                    lease.lease_id, lease.owner.pid, lease.ifname, lease.queue,
+                )  # fmt: skip
+        for nic in self.nics.all.values():
+            self.nics.clean_maps(nic)
+
+    def _clean_pins(self) -> None:
+        """What is pinned for interfaces that we no longer look after."""
+        if not self._pinnable:
+            return
+        for path in sorted(self.settings.pins_dir.iterdir()):
+            nic = self.nics.all.get(path.name)
+            if not path.is_dir() or (nic is not None and nic.steering is not None):
+                continue
+            try:
+                if self._kernel.unpin(path):
+                    log.warning(
+                        "removed the steering program that an earlier harpd left in %s", path
+                    )
+            except OSError as error:
+                log.warning("%s", error.strerror)
+
+    def _serve(self) -> None:
+        assert self._listening is not None
+        assert self._monitor is not None
+        commands = {
+            "status": self._status,
+            "instances": lambda _client, _question: queries.instances(self.leasing),
+            "stop": self._stop_command,
+            "restart": self._restart_command,
+            "reload": self._reload_command,
+        }
+        session = Session(self.leasing, commands, lambda: self.settings.job)
+        self._server = Server(
+            self.loop, self._listening, session, self.settings.connections_per_uid
+        )
+        self.loop.watch(self._monitor.fileno(), READ, self._news)
+        self.loop.every(SYNC_EVERY_S, self.nics.sync)
+        self.save()
+        self._started = True
+        log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
+
+    def _news(self, _events: int) -> None:
+        assert self._monitor is not None
+        if netlink.drain(self._monitor):
+            self.nics.sync()
+
+    # ---- state ----
+
+    def _state(self) -> State:
+        now_s, wall_s = self.loop.now_s(), time.time()
+        nics = self.nics.states() if hasattr(self, "nics") else {}
+        return State(
+            pid=os.getpid(),
+            start_ticks=peer.start_ticks(os.getpid()),
+            version=__version__,
+            nics=nics,
+            leases=[lease for lease in self.table.leases.values() if lease.active],
+            rests={
+                ifname: [(b, wall_s + until - now_s) for b, until in table.ports.resting.items()]
+                for ifname, table in self.table.nics.items()
+            },
+            undo=self._undo,
+        )
+
+    def save(self) -> None:
+        """Writes the state; a failure is told once, and its end too."""
+        try:
+            self._state_file.write(self._state())
+        except OSError as error:
+            words = error.strerror or str(error)
+            if words != self._state_broken:
+                log.error(
+                    "%s can't be written: %s; harpd serves on, but a harpd after it would not "
+                    "know of the leases made now; make room",
+                    self._state_file.path, words,
+                )  # fmt: skip
+            self._state_broken = words
+            return
+        if self._state_broken:
+            log.info("%s can be written again", self._state_file.path)
+        self._state_broken = ""
+
+    # ---- commands ----
+
+    def _status(self, _client: Client, _question: dict[str, Any]) -> dict[str, Any]:
+        extra = {
+            "socket": str(self.settings.socket_path),
+            "run_dir": str(self.settings.run_dir),
+            "connections": len(self._server.clients) if self._server else 0,
+            "state": self._state_broken or "good",
+            "pinned": self._pinnable,
+            "systemd": "NOTIFY_SOCKET" in os.environ,
+        }
+        return queries.status(self.leasing, self._since_s, extra)
+
+    def _only_root(self, client: Client) -> None:
+        if client.peer.owner.uid not in (0, os.geteuid()):
+            raise RefusedError(errno.EPERM, "only root may do that")
+
+    def _stop_command(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
+        self._only_root(client)
+        if self.table.leases and question.get("force") is not True:
+            return {"stopping": False, **queries.instances(self.leasing)}
+        log.info("asked to stop by %s", client)
+        answer = {"stopping": True, "pid": os.getpid(), **queries.instances(self.leasing)}
+        # After the answer is on its way.
+        self.loop.after(0, lambda: self._end(remove=True))
+        return answer
+
+    def _restart_command(self, client: Client, _question: dict[str, Any]) -> dict[str, Any]:
+        self._only_root(client)
+        log.info("asked to restart by %s", client)
+
+        def restart() -> None:
+            self._restart = True
+            self._end(remove=False)
+
+        self.loop.after(0, restart)
+        return {"restarting": True, "pid": os.getpid(), "since_s": self._since_s}
+
+    def _reload_command(self, client: Client, _question: dict[str, Any]) -> dict[str, Any]:
+        self._only_root(client)
+        return {"problem": self.reload()}
+
+    def reload(self) -> str:
+        """Reads harp.toml anew and takes what may change live; "" or why not."""
+        notify.reloading()
+        problem = ""
+        try:
+            if self._read_settings is not None:
+                self._apply(self._read_settings(self.settings))
+                log.info("configuration read anew")
+        except Exception as error:  # whatever the reader raises, harpd goes on as it was
+            problem = str(error)
+            log.error("%s; the configuration stays as it was", problem)
+        notify.ready(self._words())
+        return problem
+
+    def _hung_up(self) -> None:
+        self.reload()
+
+    def _apply(self, new: Settings) -> None:
+        self.settings = new
+        self.leasing.settings = new
+        self.leasing.access = Access.of(new.users, new.groups)
+        self.table.per_uid_max = new.leases_per_uid
+        if self._server is not None:
+            self._server.connections.per_uid_max = new.connections_per_uid
+        log.setLevel(new.log_level.upper())
+        for each in new.nics:
+            nic, table = self.nics.all.get(each.ifname), self.table.nics.get(each.ifname)
+            if nic is not None:
+                nic.settings = each
+            if table is not None:
+                table.ports.rest_s = new.port_rest_s
+
+    # ---- running and ending ----
+
+    def _words(self) -> str:
+        count = len(self.table.leases)
+        return f"{count} lease{'' if count == 1 else 's'} on {len(self.table.nics)} NICs"
+
+    def run(self) -> None:
+        """Serves until told to end; returns then, or executes harpd anew."""
+        self.loop.on_signal(signal.SIGTERM, self._terminated)
+        self.loop.on_signal(signal.SIGINT, self._terminated)
+        self.loop.on_signal(signal.SIGHUP, self._hung_up)
+        period_s = notify.watchdog_period_s()
+        if period_s is not None:
+            self.loop.every(period_s, notify.alive)
+        notify.ready(self._words())
+        self.serve()
+
+    def serve(self) -> None:
+        """run() without signals and notifications."""
+        self.loop.run()
+        self.close()
+
+    def _terminated(self) -> None:
+        if self.table.leases:
+            log.info("ending; %s, and jobs run on", self._words())
+        self._end(remove=not self.table.leases)
+
+    def _end(self, remove: bool) -> None:
+        if not self._restart:
+            notify.stopping()
+        self.leasing.closing = True
+        self._remove = remove
+        self.loop.stop()
+
+    _remove = False
+
+    def close(self) -> None:
+        """Takes everything back, or leaves what jobs need. Safe after a start() that failed."""
+        if not self._started:
+            return
+        self._started = False
+        self.loop.finish_work()  # leases that are being made are refused now
+        if self._server is not None:
+            self._server.close()
+        if self._remove:
+            self._take_back()
+        else:
+            self.save()
+        self.leasing.close()
+        self.nics.close(self._remove)
+        self.loop.close()
+        if self._monitor is not None:
+            self._monitor.close()
+        if self._restart:
+            self._execute_anew()
+        self._close_socket()
+        if self._remove:
+            if self._pinnable:
+                rundir.unmount_bpffs(self.settings.pins_dir)
+            if not self._undo:
+                self._state_file.remove()
+        os.close(self._lock)
+        log.info("harpd has ended")
+
+    def _take_back(self) -> None:
+        for lease in list(self.table.leases.values()):
+            if lease.active:
+                self.leasing.end(lease, "harpd was stopped by force")
+        if self._undo:
+            self._preparation.restore(self._undo, self._record_undo)
+        self.save()
+
+    def _close_socket(self) -> None:
+        if self._listening is not None:
+            self.settings.socket_path.unlink(missing_ok=True)
+            self._listening.close()
+
+    def _abandon(self) -> None:
+        """start() failed: whatever it made goes, what was there before stays."""
+        if hasattr(self, "nics"):
+            self.nics.close(remove=not self._inherited_leases)
+        if self._monitor is not None:
+            self._monitor.close()
+        self.loop.finish_work()
+        if hasattr(self, "leasing"):
+            self.leasing.close()
+        self.loop.close()
+        self._close_socket()
+        os.close(self._lock)
+
+    def _execute_anew(self) -> None:
+        assert self._listening is not None
+        fds = (self._lock, self._listening.detach())
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        os.environ[INHERITED] = ",".join(map(str, fds))
+        log.info("executing harpd anew")
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _inherited() -> tuple[int, int] | None:
+    """Lock and listening socket of the harpd that executed us; None at an ordinary start."""
+    text = os.environ.pop(INHERITED, "")
+    try:
+        lock, listening = map(int, text.split(","))
+        fcntl.fcntl(lock, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+        fcntl.fcntl(listening, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    except (ValueError, OSError):
+        return None
+    return lock, listening

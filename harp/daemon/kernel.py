@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harpd does to the machine: the one place that the tests without root replace.
+
+All sockets are made in harpd's own network namespace, which is the NICs'.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from harp.daemon import netlink
+from harp.daemon.loop import close_all
+from harp.daemon.netlink import Address, Link
+from harp.daemon.ports import Block
+
+PROBE_FRAMES = 64
+_SYSFS = Path("/sys/class/net")
+
+
+class SteeringLike(Protocol):
+    """The steering program of one NIC: harp._host.Steering, or a test's."""
+
+    @property
+    def native(self) -> bool: ...
+    def replace(self) -> None: ...
+    def xsk_set(self, queue: int, fd: int) -> None: ...
+    def ports_set(self, first: int, last: int, home_queue: int, ours: bool) -> None: ...
+    def address_set(self, address: bytes, ours: bool) -> None: ...
+    def verdicts(self) -> list[int]: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class Made:
+    """What a lease hands over; fds in the order of enum harp_lease_fd, ours until closed."""
+
+    fds: list[int]
+    frame_size: int
+    frame_count: int
+    ring_size: int
+    features: int
+    tx_frags_max: int
+    mtu_bytes: int
+    zero_copy: bool
+    mac: bytes
+    ifindex: int
+    page_bytes: int
+
+    def close(self) -> None:
+        """No duplicate is kept. Safe twice."""
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What does not change while the NIC is there. numa_node -1, speed 0: not known."""
+
+    queues: int = 1
+    rss_kind: int = 0
+    rss_key: bytes = b""
+    rss_table: tuple[int, ...] = ()
+    speed_mbps: int = 0
+    numa_node: int = -1
+    pci_path: str = ""
+    guid: int = 0
+    default_route: bool = False
+    local_cpus: frozenset[int] = field(default_factory=frozenset)
+
+
+class Kernel(Protocol):
+    """The machine, as harpd needs it. Calls raise OSError whose strerror is one line for people."""
+
+    netns: int
+
+    def links(self) -> dict[str, Link]: ...
+    def addresses(self) -> list[Address]: ...
+    def hardware(self, link: Link, rss: str) -> Hardware: ...
+    def adopt(self, pins: Path, ifname: str) -> SteeringLike: ...
+    def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]: ...
+    def unpin(self, pins: Path) -> bool: ...
+    def ports_busy(self, block: Block) -> bool: ...
+    def make(self, ifname: str, queue: int, frames: int, copy_mode: int, flows: int) -> Made: ...
+    def queue_free(self, ifname: str, queue: int) -> bool: ...
+
+
+def _bind(family: int, kind: int, port: int) -> bool:
+    """May a new socket have the port on all addresses of the family?"""
+    with socket.socket(family, kind) as sock:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            sock.bind(("", port))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL and family == socket.AF_INET6:
+                return _bind(socket.AF_INET, kind, port)  # IPv6 is switched off
+            return False
+    return True
+
+
+def ports_busy(block: Block) -> bool:
+    """Does the kernel have a port of the block in use, by TCP or UDP, in either family?
+
+    A socket that may not be bound there tells; nothing is left of those that may.
+    """
+    family = socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET
+    try:
+        socket.socket(family, socket.SOCK_DGRAM).close()
+    except OSError:
+        family = socket.AF_INET
+    ports = range(block.first, block.last + 1)
+    return not all(
+        _bind(family, kind, port)
+        for port in ports
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+    )
+
+
+def probe_sockets(ifname: str) -> list[int]:
+    """UDP sockets bound to the NIC, one a family. Without IPv6 the second is one of IPv4 too: a
+    lease always has the same number of descriptors."""
+    made: list[int] = []
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            try:
+                sock = socket.socket(family, socket.SOCK_DGRAM)
+            except OSError:
+                sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, ifname.encode())
+                # Nobody reads it: nothing may pile up.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+                made.append(sock.detach())
+    except BaseException:
+        while made:
+            os.close(made.pop())
+        raise
+    return made
+
+
+class HostKernel:
+    """This machine."""
+
+    def __init__(self) -> None:
+        # Compiled; imported here so that the pure parts can be tested and shown without it.
+        from harp import _host, _paths
+
+        _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
+        self._host = _host
+        self.netns = Path("/proc/self/ns/net").stat().st_ino
+
+    links = staticmethod(netlink.links)
+    addresses = staticmethod(netlink.addresses)
+    ports_busy = staticmethod(ports_busy)
+
+    # ---- what a NIC is ----
+
+    def hardware(self, link: Link, rss: str) -> Hardware:
+        """What the NIC says of itself; sysfs is believed only if it shows this very interface."""
+        read = self._host.rss_read(link.ifname)
+        if rss:
+            read = self._host.rss_parse(rss, read.queues)
+        sysfs = _SYSFS / link.ifname
+        own = _sysfs_is(sysfs, link)
+        speed = _number(sysfs / "speed", 0) if own else 0
+        device = (sysfs / "device").resolve() if own and (sysfs / "device").exists() else None
+        return Hardware(
+            queues=max(1, read.queues),
+            rss_kind=read.kind,
+            rss_key=read.key,
+            rss_table=read.table,
+            speed_mbps=max(0, speed),
+            numa_node=_number(sysfs / "device" / "numa_node", -1) if own else -1,
+            pci_path=str(device) if device and "/pci" in str(device) else "",
+            guid=int.from_bytes(link.mac, "big") << 16 | (link.ifindex & 0xFFFF),
+            default_route=self._host.has_default_route(link.ifname),
+            local_cpus=_local_cpus(sysfs) if own else frozenset(),
+        )
+
+    # ---- the steering program ----
+
+    def adopt(self, pins: Path, ifname: str) -> SteeringLike:
+        """As Steering.adopt()."""
+        return self._host.Steering.adopt(str(pins), ifname)
+
+    def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
+        """Attaches, and pins where there is a place to; the second is why in this mode."""
+        steering = self._host.Steering.attach(ifname, mode)
+        try:
+            if pins is not None:
+                steering.pin(str(pins))
+        except BaseException:
+            steering.close()
+            raise
+        return steering, steering.why
+
+    def unpin(self, pins: Path) -> bool:
+        """Removes our pins there; False when there were none."""
+        return self._host.unpin(str(pins))
+
+    # ---- a lease's descriptors ----
+
+    def make(self, ifname: str, queue: int, frames: int, copy_mode: int, flows: int) -> Made:
+        """Everything that LEASED carries, fresh. May wait half a second for the queue: a
+        worker's."""
+        with contextlib.ExitStack() as undo:
+            q = self._host.queue_make(ifname, queue, frame_count=frames, copy_mode=copy_mode)
+            fds = [q.xsk_fd, q.frames_fd]
+            undo.callback(close_all, fds)
+            page_fd, page_bytes = self._host.page_create(flows)
+            fds.append(page_fd)
+            fds += netlink.job_sockets()
+            fds += probe_sockets(ifname)
+            undo.pop_all()
+        return Made(
+            fds, q.frame_size, q.frame_count, q.ring_size, q.features, q.tx_frags_max, q.mtu_bytes,
+            q.zero_copy, q.mac, q.ifindex, page_bytes,
+        )  # fmt: skip
+
+    def queue_free(self, ifname: str, queue: int) -> bool:
+        """Can the queue be bound? Tries with a small socket of its own, once: a worker's."""
+        try:
+            made = self._host.queue_make(
+                ifname, queue, frame_count=PROBE_FRAMES, ring_size=64, huge_pages=1, bind_retry_ms=1
+            )
+        except OSError as error:
+            # Busy is the only reason to wait; anything else the next lease will be told.
+            return error.errno != errno.EBUSY
+        os.close(made.xsk_fd)
+        os.close(made.frames_fd)
+        return True
+
+
+def _number(path: Path, absent: int) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return absent
+
+
+def _sysfs_is(sysfs: Path, link: Link) -> bool:
+    try:
+        address = (sysfs / "address").read_text().strip()
+    except OSError:
+        return False
+    return _number(sysfs / "ifindex", -1) == link.ifindex and address == link.mac.hex(":")
+
+
+def _local_cpus(sysfs: Path) -> frozenset[int]:
+    from harp.daemon.cores import parse_cpu_list
+
+    try:
+        return frozenset(parse_cpu_list((sysfs / "device" / "local_cpulist").read_text()))
+    except OSError:
+        return frozenset()

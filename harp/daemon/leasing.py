@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lease from the question to the end: decided, made in a worker, put in the map, watched, taken
+back.
+
+The order is what makes a failure harmless. Queue and ports are set aside first; a worker makes the
+descriptors; then ports, then the socket go into the steering map, the state is saved, and the
+answer is sent. Whatever fails takes back what was done before it. Once sent, our descriptors are
+closed: the job alone holds them, so that its death is the queue's freedom.
+"""
+
+import errno
+import logging
+import os
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harp import _host
+from harp.daemon import cores, peer
+from harp.daemon.access import Access
+from harp.daemon.kernel import Kernel, Made
+from harp.daemon.loop import READ, Loop
+from harp.daemon.nics import Nic, Nics
+from harp.daemon.peer import Peer
+from harp.daemon.settings import Settings
+from harp.daemon.table import Lease, LeaseTable, Owner, QueueState, RefusedError
+
+log = logging.getLogger("harpd")
+FRAMES_DEFAULT = 8192
+FRAMES_MIN = 64
+RECOVER_FIRST_S, RECOVER_MAX_S = 0.02, 1.0
+RECOVER_TELL_S = 5.0
+
+# Answers a request: the lease's message and descriptors, or why not. Returns False when the client
+# can't be reached; calls back with False when it turns out later that it could not.
+Answer = Callable[["Granted | RefusedError"], None]
+
+
+@dataclass
+class Granted:
+    """A lease that was made; whoever sends it calls delivered(False) when it did not arrive."""
+
+    leased: _host.Leased
+    made: Made
+    delivered: Callable[[bool], None]
+
+
+@dataclass
+class _Recovery:
+    """A queue that the kernel still holds for somebody who should be gone."""
+
+    pid: int
+    since_s: float
+    delay_s: float = RECOVER_FIRST_S
+    told: bool = False
+
+
+class Leasing:
+    """All leases, joined to the kernel. saved() writes the state."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: Loop,
+        kernel: Kernel,
+        table: LeaseTable,
+        nics: Nics,
+        saved: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.access = Access.of(settings.users, settings.groups)
+        self._loop, self._kernel, self.table, self.nics = loop, kernel, table, nics
+        self._saved = saved
+        self._watched: dict[Owner, int] = {}  # pidfds, ours
+        self.recovering: dict[tuple[str, int], _Recovery] = {}
+        self.closing = False
+
+    def now_s(self) -> float:
+        """The clock of `recovering`."""
+        return self._loop.now_s()
+
+    # ---- a request ----
+
+    def request(self, who: Peer, fields: dict[str, object], answer: Answer) -> None:
+        """Handles LEASE. The answer comes at once, or when a worker has made what it takes."""
+        try:
+            lease, nic, frames, copy_mode = self._reserve(who, fields)
+        except RefusedError as refused:
+            answer(refused)
+            return
+        pidfd = os.dup(who.pidfd)
+        os.set_inheritable(pidfd, False)
+        flows = self.settings.page_flows
+        self._loop.work(
+            lambda: self._kernel.make(nic.ifname, lease.queue, frames, copy_mode, flows),
+            lambda made, error: self._made(lease, nic, pidfd, made, error, answer),
+        )
+
+    def _reserve(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Nic, int, int]:
+        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
+        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
+        if self.closing:
+            raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
+        if not self.access.allows(who.owner.uid, who.gids):
+            raise RefusedError(
+                errno.EACCES,
+                f"user {who.owner.uid} may not have leases; root may add the user to `users`, "
+                "or to one of `groups`, in harp.toml",
+            )
+        if copy_mode > 2 or (frames and frames < FRAMES_MIN):
+            raise RefusedError(
+                errno.EINVAL,
+                f"{frames} frames, copy mode {copy_mode}; at least {FRAMES_MIN} frames and a "
+                "mode of 0 to 2 are possible",
+            )
+        nic = self.nics.all.get(ifname)
+        if nic is not None and nic.why_not:
+            raise RefusedError(nic.error, f"{ifname} can't be leased: {nic.why_not}")
+        if nic is not None and nic.link is not None and not nic.link.up:
+            raise RefusedError(errno.ENETDOWN, f"{ifname} is down; `ip link set dev {ifname} up`")
+        allowed = cores.parse_cpu_list(peer.allowed_cpus(who.owner.pid))
+        lease = self.table.reserve(
+            who.owner,
+            ifname,
+            queue,
+            _clean(str(fields["label"]) or who.name),
+            now_s=self._loop.now_s(),
+            since_s=time.time(),
+            busy=self._kernel.ports_busy,
+        )
+        assert nic is not None
+        local = set(nic.settings.cores) or nic.hardware.local_cpus or allowed
+        taken = [each.core for each in self.table.leases.values() if each.core is not None]
+        lease.core = cores.suggest(allowed, local, taken, lease.queue)
+        frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
+        return lease, nic, frames, copy_mode
+
+    def _made(
+        self,
+        lease: Lease,
+        nic: Nic,
+        pidfd: int,
+        made: Made | None,
+        error: BaseException | None,
+        answer: Answer,
+    ) -> None:
+        """The worker is back: the rest, or all of it undone."""
+        try:
+            if made is None:
+                raise _refusal(error, nic.ifname)
+            self._check_still_there(lease, nic, made, pidfd)
+            self._steer(lease, nic, made)
+        except RefusedError as refused:
+            os.close(pidfd)
+            if made is not None:
+                made.close()
+            self.table.cancel(lease, self._loop.now_s(), bound=True)
+            self._recover(lease)
+            answer(refused)
+            return
+        lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
+        lease.page_bytes = made.page_bytes
+        self.table.activate(lease)
+        self._watch(lease.owner, pidfd)
+        self._saved()
+        leased = self._message(lease, nic, made)
+        answer(Granted(leased, made, lambda good: self._delivered(lease, made, good)))
+
+    def _check_still_there(self, lease: Lease, nic: Nic, made: Made, pidfd: int) -> None:
+        """Things may have changed while the worker was at it."""
+        if self.closing:
+            raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
+        if nic.steering is None or self.table.nic_of(lease) is None:
+            raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.why_not or 'it was removed'}")
+        if made.ifindex != lease.ifindex:
+            raise RefusedError(errno.ENODEV, f"{nic.ifname}: the interface is another one by now")
+        if select.select([pidfd], [], [], 0)[0]:
+            raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
+
+    def _steer(self, lease: Lease, nic: Nic, made: Made) -> None:
+        assert nic.steering is not None
+        try:
+            nic.steering.ports_set(lease.ports.first, lease.ports.last, lease.queue, True)
+            nic.steering.xsk_set(lease.queue, made.fds[0])
+        except OSError as error:
+            self._unsteer(lease)
+            raise RefusedError(error.errno or errno.EIO, error.strerror or str(error)) from error
+
+    def _message(self, lease: Lease, nic: Nic, made: Made) -> _host.Leased:
+        hardware = nic.hardware
+        assert nic.steering is not None
+        return _host.Leased(
+            lease_id=lease.lease_id,
+            netns=self._kernel.netns,
+            ifname=lease.ifname,
+            ifindex=lease.ifindex,
+            queue=lease.queue,
+            queue_count=hardware.queues,
+            frame_size=made.frame_size,
+            frame_count=made.frame_count,
+            ring_size=made.ring_size,
+            nic_features=made.features,
+            tx_frags_max=made.tx_frags_max,
+            mtu_bytes=made.mtu_bytes,
+            native=nic.steering.native,
+            zero_copy=made.zero_copy,
+            port_min=lease.ports.first,
+            port_max=lease.ports.last,
+            mac=made.mac,
+            page_bytes=made.page_bytes,
+            core=_host.CORE_NONE if lease.core is None else lease.core,
+            rss=_host.Rss(hardware.rss_kind, hardware.queues, hardware.rss_key, hardware.rss_table),
+        )
+
+    def _delivered(self, lease: Lease, made: Made, good: bool) -> None:
+        made.close()
+        if good:
+            log.info(
+                "lease %016x: %s queue %d, ports %s, to process %d of user %d (%s)",
+                lease.lease_id, lease.ifname, lease.queue, lease.ports, lease.owner.pid,
+                lease.owner.uid, lease.label,
+            )  # fmt: skip
+        elif self.table.leases.get(lease.lease_id) is lease:
+            self.end(lease, "it did not reach the process")
+
+    # ---- the end of a lease ----
+
+    def release(self, who: Owner, lease_id: int) -> None:
+        """Handles RELEASE; RefusedError when the lease is not the process's."""
+        lease = self.table.leases.get(lease_id)
+        if lease is None or lease.owner != who or not lease.active:
+            raise RefusedError(errno.ENOENT, f"process {who.pid} has no lease {lease_id:016x}")
+        self.end(lease, "given back")
+
+    def end(self, lease: Lease, why: str) -> None:
+        """Out of the map at once; the queue comes back when the kernel lets go of it."""
+        self._unsteer(lease)
+        self.table.release(lease, self._loop.now_s())
+        log.info(
+            "lease %016x: %s queue %d of process %d ended: %s",
+            lease.lease_id, lease.ifname, lease.queue, lease.owner.pid, why,
+        )  # fmt: skip
+        self._recover(lease)
+        if not self.table.of_owner(lease.owner):
+            self._unwatch(lease.owner)
+        self._saved()
+
+    def _unsteer(self, lease: Lease) -> None:
+        nic = self.nics.all.get(lease.ifname)
+        steering = nic.steering if nic is not None else None
+        if steering is None or self.table.nic_of(lease) is None:
+            return  # gone with its maps
+        try:
+            steering.xsk_set(lease.queue, -1)
+            steering.ports_set(lease.ports.first, lease.ports.last, 0, False)
+        except OSError as error:
+            log.error("%s; packets of lease %016x go on", error.strerror, lease.lease_id)
+
+    # ---- owners ----
+
+    def _watch(self, owner: Owner, pidfd: int) -> None:
+        """Takes the pidfd."""
+        if owner in self._watched:
+            os.close(pidfd)
+            return
+        self._watched[owner] = pidfd
+        self._loop.watch(pidfd, READ, lambda _events: self._died(owner))
+
+    def _unwatch(self, owner: Owner) -> None:
+        pidfd = self._watched.pop(owner, -1)
+        if pidfd >= 0:
+            self._loop.unwatch(pidfd)
+            os.close(pidfd)
+
+    def _died(self, owner: Owner) -> None:
+        for lease in self.table.of_owner(owner):
+            # One that is still being made is found dead by _made().
+            if lease.active:
+                self.end(lease, "the process ended")
+        self._unwatch(owner)
+
+    def adopt(self, lease: Lease) -> str:
+        """Takes up a lease of the harpd before; "" or why that can't be."""
+        try:
+            pidfd = peer.reopen(lease.owner)
+        except peer.PeerGoneError as gone:
+            return str(gone)
+        if not self.table.adopt(lease):
+            os.close(pidfd)
+            return "its NIC, its queue or its ports are no longer what they were"
+        self._watch(lease.owner, pidfd)
+        # A process that closed its queue while no harpd was there could not say so.
+        self._loop.work(
+            lambda: self._kernel.queue_free(lease.ifname, lease.queue),
+            lambda free, _error: self._still_used(lease, bool(free)),
+        )
+        return ""
+
+    def _still_used(self, lease: Lease, free: bool) -> None:
+        if free and self.table.leases.get(lease.lease_id) is lease:
+            self.end(lease, "the process had let go of the queue while no harpd was there")
+
+    # ---- queues that come back ----
+
+    def _recover(self, lease: Lease) -> None:
+        """Asks the kernel again and again, ever more rarely, whether the queue is free."""
+        key = (lease.ifname, lease.queue)
+        nic = self.table.nics.get(lease.ifname)
+        if key in self.recovering or nic is None or nic.ifindex != lease.ifindex:
+            return
+        self.recovering[key] = _Recovery(lease.owner.pid, self._loop.now_s())
+        self._loop.after(RECOVER_FIRST_S, lambda: self._probe(key))
+
+    def _probe(self, key: tuple[str, int]) -> None:
+        nic = self.table.nics.get(key[0])
+        if nic is None or nic.queues.get(key[1]) is not QueueState.RECOVERING or self.closing:
+            self.recovering.pop(key, None)  # a lease has it; its end begins anew
+            return
+        self._loop.work(
+            lambda: self._kernel.queue_free(*key),
+            lambda free, _error: self._probed(key, bool(free)),
+        )
+
+    def _probed(self, key: tuple[str, int], free: bool) -> None:
+        recovery = self.recovering.get(key)
+        if recovery is None:
+            return
+        waited_s = self._loop.now_s() - recovery.since_s
+        if free:
+            del self.recovering[key]
+            if self.table.recovered(*key) and recovery.told:
+                log.info("%s queue %d is free after %.0f s", *key, waited_s)
+            return
+        if waited_s > RECOVER_TELL_S and not recovery.told:
+            recovery.told = True
+            log.warning(
+                "%s queue %d: process %d has ended, and another that it forked still holds "
+                "the queue; it can be leased again when that one ends",
+                *key, recovery.pid,
+            )  # fmt: skip
+        recovery.delay_s = min(RECOVER_MAX_S, recovery.delay_s * 2)
+        self._loop.after(recovery.delay_s, lambda: self._probe(key))
+
+    # ---- for others ----
+
+    def devices(self) -> list[_host.Device]:
+        """The NICs, for WELCOME."""
+        return [self._device(nic) for nic in self.nics.all.values() if nic.link is not None]
+
+    def _device(self, nic: Nic) -> _host.Device:
+        link, hardware = nic.link, nic.hardware
+        assert link is not None
+        table = None if nic.why_not else self.table.nics.get(nic.ifname)
+        free = (QueueState.FREE, QueueState.RECOVERING)
+        return _host.Device(
+            ifname=nic.ifname,
+            ifindex=link.ifindex,
+            flags=(_host.DEVICE_UP if link.up else 0)
+            | (_host.DEVICE_DEFAULT_ROUTE if hardware.default_route else 0),
+            mtu_bytes=link.mtu_bytes,
+            speed_mbps=hardware.speed_mbps,
+            queues=len(table.queues) if table else 0,
+            queues_free=sum(map(table.count, free)) if table else 0,
+            numa_node=hardware.numa_node,
+            mac=link.mac,
+            netns=self._kernel.netns,
+            guid=hardware.guid,
+            addr_v4=nic.best(v4=True),
+            addr_v6=nic.best(v4=False),
+            pci_path=hardware.pci_path,
+        )
+
+    def close(self) -> None:
+        """Closes the pidfds; leases are not touched."""
+        for owner in list(self._watched):
+            self._unwatch(owner)
+
+
+def _refusal(error: BaseException | None, ifname: str) -> RefusedError:
+    if isinstance(error, OSError):
+        return RefusedError(error.errno or errno.EIO, error.strerror or str(error))
+    log.error("internal error: %s: %s; please report it", type(error).__name__, error)
+    return RefusedError(errno.EIO, f"{ifname}: harpd failed; its log says more")
+
+
+def _clean(text: str) -> str:
+    """Text of a job's, for logs and terminals: one line, nothing that a terminal obeys."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:64]

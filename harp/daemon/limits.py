@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds on what a client may cost: messages a second, connections."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Bucket:
+    """Tokens that come back with time. now_s: the caller's clock, in seconds."""
+
+    rate_per_s: float
+    burst: float
+    tokens: float = -1.0
+    at_s: float = 0.0
+
+    def take(self, now_s: float) -> float:
+        """0 and one token less, or the seconds until there is one."""
+        if self.tokens < 0:
+            self.tokens, self.at_s = self.burst, now_s
+        self.tokens = min(self.burst, self.tokens + (now_s - self.at_s) * self.rate_per_s)
+        self.at_s = now_s
+        # A little less than a whole one will do: floating point must not make a caller wait twice.
+        if self.tokens >= 1.0 - 1e-9:
+            self.tokens = max(0.0, self.tokens - 1.0)
+            return 0.0
+        return (1.0 - self.tokens) / self.rate_per_s
+
+    def full(self, now_s: float) -> bool:
+        """Nothing is owed: the bucket may be forgotten."""
+        return self.tokens < 0 or self.tokens + (now_s - self.at_s) * self.rate_per_s >= self.burst
+
+
+class Buckets:
+    """One bucket for each user; those that are full again are forgotten."""
+
+    _SWEEP_AT = 1024
+
+    def __init__(self, rate_per_s: float, burst: float) -> None:
+        self._rate_per_s, self._burst = rate_per_s, burst
+        self._each: dict[int, Bucket] = {}
+
+    def take(self, key: int, now_s: float) -> float:
+        """As Bucket.take(), for this key."""
+        if len(self._each) >= self._SWEEP_AT:
+            self._each = {k: b for k, b in self._each.items() if not b.full(now_s)}
+        bucket = self._each.setdefault(key, Bucket(self._rate_per_s, self._burst))
+        return bucket.take(now_s)
+
+
+@dataclass
+class Connections:
+    """How many connections there are, in all and by user. Root has a reserve of its own, so that
+    `harpctl` gets through when users have taken everything."""
+
+    total_max: int
+    per_uid_max: int
+    root_reserve: int = 16
+    total: int = 0
+
+    def __post_init__(self) -> None:
+        self.by_uid: dict[int, int] = {}
+
+    def admit(self, uid: int) -> str:
+        """Counts one more and returns "", or says in a line why not."""
+        mine = self.by_uid.get(uid, 0)
+        if self.total >= self.total_max + (self.root_reserve if uid == 0 else 0):
+            return f"harpd has {self.total} connections, which is the limit; close some"
+        if uid != 0 and mine >= self.per_uid_max:
+            return f"user {uid} has {mine} connections to harpd, which is the limit; close some"
+        self.by_uid[uid] = mine + 1
+        self.total += 1
+        return ""
+
+    def leave(self, uid: int) -> None:
+        """One less."""
+        self.total -= 1
+        if self.by_uid[uid] == 1:
+            del self.by_uid[uid]
+        else:
+            self.by_uid[uid] -= 1

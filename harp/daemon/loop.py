@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd's one thread: descriptors, timers, signals, and a few workers for what may take long.
+
+A callback that raises is our mistake: it is logged and the loop goes on, as everyone else's jobs
+hang on it. Work (binding a queue waits up to half a second for the kernel) runs in a worker thread
+and its result comes back as a callback; only that thread touches harpd's state.
+"""
+
+import contextlib
+import heapq
+import itertools
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+log = logging.getLogger("harpd")
+T = TypeVar("T")
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+WORKERS = 4
+
+
+class Timer:
+    """One call at a time to come."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """It will not be called. Safe at any time."""
+        self._callback = None
+
+    def fire(self) -> None:
+        """Calls it, unless it was cancelled or called before."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+
+class Loop:
+    """Everything harpd waits for. Used by one thread but for soon()."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._serial = itertools.count()
+        self._running = False
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
+        self._finished: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._wake_in, self._wake_out = socket.socketpair()
+        for end in (self._wake_in, self._wake_out):
+            end.setblocking(False)
+        self._signals: dict[int, Callable[[], None]] = {}
+        self._signal_fd_before = -1
+        self.watch(self._wake_in.fileno(), READ, self._woken)
+
+    @staticmethod
+    def now_s() -> float:
+        """The clock of timers."""
+        return time.monotonic()
+
+    # ---- descriptors ----
+
+    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
+        """callback(events) whenever fd is ready; replaces what was watched before."""
+        if fd in self._selector.get_map():
+            self._selector.modify(fd, events, callback)
+        else:
+            self._selector.register(fd, events, callback)
+
+    def unwatch(self, fd: int) -> None:
+        """No more; nothing happens when it was not watched."""
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def watched(self, fd: int) -> int:
+        """The events that are watched for; 0: none."""
+        key = self._selector.get_map().get(fd)
+        return key.events if key is not None else 0
+
+    # ---- time ----
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Calls once, after delay_s seconds."""
+        timer = Timer(callback)
+        heapq.heappush(self._timers, (self.now_s() + delay_s, next(self._serial), timer))
+        return timer
+
+    def every(self, period_s: float, callback: Callable[[], None]) -> None:
+        """Calls again and again, for as long as the loop lives."""
+
+        def again() -> None:
+            self.after(period_s, again)
+            callback()
+
+        self.after(period_s, again)
+
+    # ---- work ----
+
+    def work(
+        self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """Runs job() in a worker, then done(result, error) here."""
+
+        def body() -> None:
+            result, failure = None, None
+            try:
+                result = job()
+            except BaseException as error:
+                failure = error
+            self.soon(lambda: done(result, failure))
+
+        with contextlib.suppress(RuntimeError):  # after finish_work(): harpd ends
+            self._workers.submit(body)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """callback() from the loop. For any thread."""
+        with self._lock:
+            self._finished.append(callback)
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
+            self._wake_out.send(b"\0")
+
+    def _woken(self, _events: int) -> None:
+        try:
+            numbers = self._wake_in.recv(4096)
+        except BlockingIOError:
+            return
+        # The kernel's wake-up descriptor writes the signal's number, we write 0.
+        for number in sorted(set(numbers) - {0}):
+            if number in self._signals:
+                self._call(self._signals[number])
+        while True:
+            with self._lock:
+                if not self._finished:
+                    return
+                callback = self._finished.popleft()
+            self._call(callback)
+
+    # ---- signals ----
+
+    def on_signal(self, number: signal.Signals, callback: Callable[[], None]) -> None:
+        """callback() from the loop when the signal comes. Main thread only."""
+        if not self._signals:
+            self._signal_fd_before = signal.set_wakeup_fd(
+                self._wake_out.fileno(), warn_on_full_buffer=False
+            )
+        self._signals[number] = callback
+        signal.signal(number, lambda _number, _frame: None)
+
+    # ---- running ----
+
+    @staticmethod
+    def _call(callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except Exception as error:
+            log.error("internal error: %s: %s; please report it", type(error).__name__, error)
+            log.debug("where", exc_info=True)
+
+    def stop(self) -> None:
+        """run() returns after this turn."""
+        self._running = False
+
+    def turn(self, limit_s: float | None = None) -> None:
+        """Waits for one thing and handles what is ready; at most limit_s seconds."""
+        wait_s = limit_s
+        if self._timers:
+            until_s = max(0.0, self._timers[0][0] - self.now_s())
+            wait_s = until_s if wait_s is None else min(wait_s, until_s)
+        for key, events in self._selector.select(wait_s):
+            # One callback may have unwatched or closed what another was ready for.
+            current = self._selector.get_map().get(key.fd)
+            if current is not None and current.data is key.data:
+                self._call(key.data, events)
+        now_s = self.now_s()
+        while self._timers and self._timers[0][0] <= now_s:
+            self._call(heapq.heappop(self._timers)[2].fire)
+
+    def run(self) -> None:
+        """Turns until stop()."""
+        self._running = True
+        while self._running:
+            self.turn()
+
+    def finish_work(self) -> None:
+        """Waits for the workers and hands their results out; no more work is taken."""
+        self._workers.shutdown(wait=True)
+        while self._finished:
+            self._call(self._finished.popleft())
+
+    def close(self) -> None:
+        """The end. finish_work() comes before, and whoever watches descriptors closes them."""
+        self._workers.shutdown(wait=True)
+        if self._signals:
+            signal.set_wakeup_fd(self._signal_fd_before)
+            for number in self._signals:
+                signal.signal(number, signal.SIG_DFL)
+        self._selector.close()
+        for end in (self._wake_in, self._wake_out):
+            end.close()
+
+
+def close_all(fds: list[int]) -> None:
+    """Closes descriptors and forgets them."""
+    while fds:
+        os.close(fds.pop())

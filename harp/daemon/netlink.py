@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links and addresses of our network namespace, from rtnetlink: a monitor that wakes, dumps that
+tell.
+
+What the monitor says is not parsed: it says that something changed, and the dump then says how
+things are. So a message lost to a full buffer costs nothing.
+"""
+
+import contextlib
+import ipaddress
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
+_ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg
+_ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
+_DONE, _ERROR = 3, 2
+_NEWLINK, _GETLINK, _NEWADDR, _GETADDR = 16, 18, 20, 22
+_REQUEST, _DUMP, _INTERRUPTED = 0x1, 0x300, 0x10
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_CARRIER, _IFLA_MASTER = 1, 3, 4, 33, 10
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
+_DADFAILED, _DEPRECATED, _TENTATIVE, _OPTIMISTIC, _TEMPORARY = 0x8, 0x20, 0x40, 0x4, 0x1
+_SCOPE_LINK = 253
+_ARPHRD_ETHER = 1
+# Links, IPv4 and IPv6 addresses (RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR).
+MONITOR_GROUPS = 0x1 | 0x10 | 0x100
+# What a job's monitor hears: those, neighbours and routes (dataplane/host/instance_open.c).
+JOB_GROUPS = MONITOR_GROUPS | 0x4 | 0x40 | 0x400
+_TRIES = 4
+
+
+@dataclass(frozen=True)
+class Link:
+    """An interface. up: administratively up with a carrier."""
+
+    ifname: str
+    ifindex: int
+    up: bool
+    mtu_bytes: int
+    mac: bytes
+    ethernet: bool
+    loopback: bool
+    master: int
+
+
+@dataclass(frozen=True)
+class Address:
+    """An own address in 16 bytes (IPv4 mapped); the greater the rank, the better for others."""
+
+    raw: bytes
+    ifindex: int
+    rank: int
+
+    def __str__(self) -> str:
+        address = ipaddress.IPv6Address(self.raw)
+        return str(address.ipv4_mapped or address)
+
+    @property
+    def is_v4(self) -> bool:
+        """Is it an IPv4 address?"""
+        return self.raw[:12] == b"\0" * 10 + b"\xff\xff"
+
+
+def monitor(groups: int = MONITOR_GROUPS) -> socket.socket:
+    """A socket that is readable when something changed."""
+    sock = socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
+    )
+    try:
+        sock.bind((0, groups))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def drain(sock: socket.socket) -> bool:
+    """Reads the monitor empty; True when there was anything, lost messages counted."""
+    heard = False
+    while True:
+        try:
+            if not sock.recv(65536):
+                return heard
+            heard = True
+        except BlockingIOError:
+            return heard
+        except OSError:  # ENOBUFS: messages were lost
+            heard = True
+
+
+def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + _ATTRIBUTE.size <= len(raw):
+        size, kind = _ATTRIBUTE.unpack_from(raw, at)
+        if size < _ATTRIBUTE.size or at + size > len(raw):
+            return
+        yield kind & 0x3FFF, raw[at + _ATTRIBUTE.size : at + size]
+        at += (size + 3) & ~3
+
+
+def _messages(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at + _HEADER.size <= len(raw):
+        size, kind, flags, _, _ = _HEADER.unpack_from(raw, at)
+        if size < _HEADER.size or at + size > len(raw):
+            return
+        yield kind, flags, raw[at + _HEADER.size : at + size]
+        at += (size + 3) & ~3
+
+
+def _dump_once(request: int, body: bytes) -> list[tuple[int, bytes]] | None:
+    """The answer; None when it changed while it was read."""
+    found: list[tuple[int, bytes]] = []
+    interrupted = False
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
+        sock.settimeout(2)
+        sock.bind((0, 0))
+        head = _HEADER.pack(_HEADER.size + len(body), request, _REQUEST | _DUMP, 1, 0)
+        sock.send(head + body)
+        while True:
+            for kind, flags, rest in _messages(sock.recv(65536)):
+                interrupted |= bool(flags & _INTERRUPTED)
+                if kind == _DONE:
+                    return None if interrupted else found
+                if kind == _ERROR:
+                    number = -int(struct.unpack_from("=i", rest)[0])
+                    raise OSError(number, f"rtnetlink: {os.strerror(number)}")
+                found.append((kind, rest))
+
+
+def _dump(request: int, body: bytes) -> list[tuple[int, bytes]]:
+    for _ in range(_TRIES):
+        found = _dump_once(request, body)
+        if found is not None:
+            return found
+    raise OSError(4, "rtnetlink: the tables change faster than they can be read")
+
+
+def parse_link(body: bytes) -> Link:
+    """One RTM_NEWLINK."""
+    _, kind, ifindex, flags, _ = _LINK.unpack_from(body)
+    found = dict(_attributes(body[_LINK.size :]))
+
+    def number(attribute: int) -> int:
+        return int.from_bytes(found.get(attribute, b"")[:4], sys.byteorder)
+
+    carrier = found.get(_IFLA_CARRIER, b"\1")[:1] == b"\1"
+    return Link(
+        ifname=found.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace"),
+        ifindex=ifindex,
+        up=bool(flags & _IFF_UP) and carrier,
+        mtu_bytes=number(_IFLA_MTU),
+        mac=found.get(_IFLA_ADDRESS, b"").ljust(6, b"\0")[:6],
+        ethernet=kind == _ARPHRD_ETHER,
+        loopback=bool(flags & _IFF_LOOPBACK),
+        master=number(_IFLA_MASTER),
+    )
+
+
+def parse_address(body: bytes) -> Address | None:
+    """One RTM_NEWADDR; None when it is not ours yet (tentative), not unique, or not for a NIC."""
+    family, _, flags, scope, ifindex = _ADDRESS.unpack_from(body)
+    found = dict(_attributes(body[_ADDRESS.size :]))
+    if family not in (socket.AF_INET, socket.AF_INET6) or scope > _SCOPE_LINK:
+        return None
+    raw = found.get(_IFA_LOCAL) or found.get(_IFA_ADDRESS) or b""
+    if len(raw) != (4 if family == socket.AF_INET else 16):
+        return None
+    if _IFA_FLAGS in found:
+        flags = int.from_bytes(found[_IFA_FLAGS][:4], sys.byteorder)
+    if flags & _DADFAILED or (flags & _TENTATIVE and not flags & _OPTIMISTIC):
+        return None
+    rank = 1 if flags & _DEPRECATED else 3
+    if family == socket.AF_INET6 and flags & _TEMPORARY:
+        rank = min(rank, 2)
+    if scope < _SCOPE_LINK:
+        rank += 3  # a link-local one is a last resort
+    mapped = raw if family == socket.AF_INET6 else b"\0" * 10 + b"\xff\xff" + raw
+    return Address(mapped, ifindex, rank)
+
+
+def links() -> dict[str, Link]:
+    """All interfaces of our namespace by name."""
+    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+    found = (parse_link(rest) for kind, rest in _dump(_GETLINK, body) if kind == _NEWLINK)
+    return {link.ifname: link for link in found}
+
+
+def addresses() -> list[Address]:
+    """All usable own addresses."""
+    body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+    found = (parse_address(rest) for kind, rest in _dump(_GETADDR, body) if kind == _NEWADDR)
+    return [address for address in found if address is not None]
+
+
+def job_sockets() -> list[int]:
+    """The two rtnetlink descriptors of a lease: the monitor in its groups, and one for
+    questions."""
+    with contextlib.ExitStack() as stack:
+        heard = stack.enter_context(monitor(JOB_GROUPS))
+        questions = stack.enter_context(
+            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        )
+        questions.bind((0, 0))
+        timeout = struct.pack("ll", 1, 0)
+        for each in (heard, questions):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        return [heard.detach(), questions.detach()]

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NICs that harpd looks after: steering program, own addresses, and what happens to them.
+
+sync() is called at start, when rtnetlink has news, and by a slow timer; it compares what is with
+what was and acts on the difference. So nothing depends on hearing every message, and each thing is
+logged once.
+"""
+
+import errno
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harp.daemon.kernel import Hardware, Kernel, SteeringLike
+from harp.daemon.netlink import Address, Link
+from harp.daemon.ports import Block, PortBlocks, block_size
+from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.state import NicState
+from harp.daemon.table import Lease, LeaseTable, NicTable, QueueState
+
+log = logging.getLogger("harpd")
+DOWN, REMOVED, ADDRESS = "NIC is down", "NIC was removed", "address removed"
+
+
+@dataclass
+class Nic:
+    """One NIC, there or not."""
+
+    settings: NicSettings
+    pins: Path | None
+    link: Link | None = None
+    hardware: Hardware = field(default_factory=Hardware)
+    steering: SteeringLike | None = None
+    addresses: dict[bytes, Address] = field(default_factory=dict)
+    # Why it can't be leased now; empty: it can.
+    why_not: str = "not looked at yet"
+    error: int = errno.ENODEV
+
+    @property
+    def ifname(self) -> str:
+        """Its name."""
+        return self.settings.ifname
+
+    def best(self, v4: bool) -> bytes:
+        """The address to give to others; empty when there is none of the family."""
+        found = [address for address in self.addresses.values() if address.is_v4 is v4]
+        return max(found, key=lambda address: address.rank).raw if found else b""
+
+
+class Nics:
+    """All of them. changed() is called when something that state.json holds is different."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        kernel: Kernel,
+        table: LeaseTable,
+        now_s: Callable[[], float],
+        changed: Callable[[], None],
+        pinnable: bool = True,
+    ) -> None:
+        self._kernel, self._table = kernel, table
+        self._now_s, self._changed = now_s, changed
+        self._settings = settings
+        self.all = {
+            each.ifname: Nic(each, settings.pins_dir / each.ifname if pinnable else None)
+            for each in settings.nics
+        }
+        self._before: dict[str, NicState] = {}
+        self._told: dict[str, str] = {}
+
+    def inherit(self, before: dict[str, NicState]) -> None:
+        """What the harpd before had done; taken up by the first sync() that sees the NIC."""
+        self._before = dict(before)
+
+    # ---- looking ----
+
+    def sync(self) -> None:
+        """Looks at links and addresses and follows them."""
+        try:
+            links, addresses = self._kernel.links(), self._kernel.addresses()
+        except OSError as error:
+            self._tell("", f"the interfaces can't be read: {error.strerror}")
+            return
+        self._tell("", "")
+        for nic in self.all.values():
+            link = links.get(nic.ifname)
+            if nic.link is not None and (link is None or link.ifindex != nic.link.ifindex):
+                self._removed(nic)
+            if link is None:
+                self._tell(nic.ifname, "no such interface yet; waiting for it")
+                continue
+            before, nic.link = nic.link, link
+            if before is not None:
+                self._compare(nic, before, link)
+            if nic.steering is None:
+                self._take_up(nic, link)
+            if nic.steering is not None:
+                self._mirror(nic, [each for each in addresses if each.ifindex == link.ifindex])
+
+    def _tell(self, ifname: str, words: str) -> None:
+        """Logs a lasting trouble once, and again when it is another one. Empty: it is over."""
+        if self._told.get(ifname, "") != words:
+            self._told[ifname] = words
+            if words:
+                log.warning("%s", f"{ifname}: {words}" if ifname else words)
+
+    def leases_on(self, nic: Nic) -> list[Lease]:
+        """The leases of the NIC as it is now."""
+        index = nic.link.ifindex if nic.link else 0
+        return [
+            lease
+            for lease in self._table.leases.values()
+            if lease.ifname == nic.ifname and lease.ifindex == index
+        ]
+
+    # ---- a NIC comes and goes ----
+
+    def _removed(self, nic: Nic) -> None:
+        leases = self.leases_on(nic)
+        for lease in leases:
+            lease.mark(REMOVED)
+        log.warning(
+            "%s: the interface was removed%s",
+            nic.ifname,
+            _owners(leases, "; their leases end with"),
+        )
+        self._table.remove_nic(nic.ifname)
+        self._let_go(nic)
+        nic.link, nic.addresses = None, {}
+        nic.why_not, nic.error = "the interface was removed", errno.ENODEV
+        self._changed()
+
+    def _let_go(self, nic: Nic) -> None:
+        """Closes and unpins: what is not pinned and not held is detached."""
+        if nic.steering is not None:
+            nic.steering.close()
+            nic.steering = None
+        if nic.pins is not None:
+            try:
+                self._kernel.unpin(nic.pins)
+            except OSError as error:
+                log.warning("%s", error.strerror)
+
+    def _take_up(self, nic: Nic, link: Link) -> None:
+        """Adopts what is pinned, or attaches; a NIC that can't be had is told of once."""
+        before = self._before.pop(nic.ifname, None)
+        try:
+            if not link.ethernet or link.loopback:
+                raise OSError(errno.EOPNOTSUPP, f"{nic.ifname}: not an Ethernet interface")
+            nic.hardware = self._kernel.hardware(link, nic.settings.rss)
+            adopted = self._adopt(nic, link, before)
+            if not adopted:
+                nic.steering, why = self._kernel.attach(nic.ifname, nic.settings.xdp_mode, nic.pins)
+                log.info("%s", why or f"{nic.ifname}: steering program attached")
+        except OSError as error:
+            nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
+            self._tell(nic.ifname, f"can't be leased: {nic.why_not}")
+            return
+        self._tell(nic.ifname, "")
+        nic.why_not, nic.error = "", 0
+        nic.addresses = {}
+        if adopted and before is not None:
+            # In the map already, if they are still there; sync() takes out what is not.
+            known = [bytes.fromhex(raw) for raw in before.addresses]
+            nic.addresses = {raw: Address(raw, link.ifindex, 0) for raw in known}
+        self._table.add_nic(self._nic_table(nic, link))
+        self._changed()
+
+    def _adopt(self, nic: Nic, link: Link, before: NicState | None) -> bool:
+        """Takes up pins of an earlier harpd; what does not fit is removed with a message."""
+        if nic.pins is None:
+            return False
+        try:
+            nic.steering = self._kernel.adopt(nic.pins, nic.ifname)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
+            if error.errno == errno.ESTALE:
+                log.warning("%s; removed, attaching anew", error.strerror)
+                self._kernel.unpin(nic.pins)
+            return False
+        whose = (
+            "an earlier harpd" if before and before.ifindex == link.ifindex else "an unknown one"
+        )
+        try:
+            nic.steering.replace()
+            log.info("%s: took up the steering program of %s", nic.ifname, whose)
+        except OSError as error:
+            log.warning("%s; the one of %s goes on", error.strerror, whose)
+        return True
+
+    def _nic_table(self, nic: Nic, link: Link) -> NicTable:
+        queues = range(nic.hardware.queues)
+        wanted = nic.settings.lease_queues or frozenset(queues)
+        leased = sorted(wanted & set(queues))
+        span = nic.settings.ports
+        size = self._settings.ports_per_instance or block_size(
+            span.last - span.first + 1, len(leased)
+        )
+        ports = PortBlocks(span, size, self._settings.port_rest_s)
+        states = dict.fromkeys(leased, QueueState.FREE)
+        return NicTable(nic.ifname, link.ifindex, ports, states)
+
+    # ---- a NIC changes ----
+
+    def _compare(self, nic: Nic, before: Link, now: Link) -> None:
+        leases = self.leases_on(nic)
+        if before.up != now.up:
+            for lease in leases:
+                lease.unmark(DOWN) if now.up else lease.mark(DOWN)
+            words = "up again" if now.up else "down (or without carrier)"
+            log.warning(
+                "%s: the interface is %s%s", nic.ifname, words, _owners(leases, "; leased to")
+            )
+            self._changed()
+        if before.mtu_bytes != now.mtu_bytes:
+            words = f"MTU changed from {before.mtu_bytes} to {now.mtu_bytes}"
+            for lease in leases:
+                lease.mark(words)
+            log.warning("%s: %s%s", nic.ifname, words, _owners(leases, "; leased to"))
+            self._changed()
+
+    def _mirror(self, nic: Nic, found: list[Address]) -> None:
+        """The program's own addresses become the interface's."""
+        assert nic.steering is not None
+        there = {address.raw: address for address in found}
+        for raw in [raw for raw in nic.addresses if raw not in there]:
+            if self._address_set(nic, raw, ours=False):
+                leases = self.leases_on(nic)
+                words = _owners(leases, "; leased to")
+                log.info("%s: address %s removed%s", nic.ifname, nic.addresses[raw], words)
+                for lease in leases:
+                    lease.mark(f"{ADDRESS}: {nic.addresses[raw]}")
+                del nic.addresses[raw]
+                self._changed()
+        for raw, address in there.items():
+            if raw in nic.addresses:
+                nic.addresses[raw] = address
+            elif self._address_set(nic, raw, ours=True):
+                nic.addresses[raw] = address
+                log.info("%s: address %s", nic.ifname, address)
+                for lease in self.leases_on(nic):
+                    lease.unmark(f"{ADDRESS}: {address}")
+                self._changed()
+
+    def _address_set(self, nic: Nic, raw: bytes, ours: bool) -> bool:
+        assert nic.steering is not None
+        try:
+            nic.steering.address_set(raw, ours)
+        except OSError as error:
+            self._tell(f"{nic.ifname} addresses", error.strerror or str(error))
+            return False
+        return True
+
+    # ---- after a restart ----
+
+    def clean_maps(self, nic: Nic) -> None:
+        """Takes out of an adopted program's maps what belongs to no lease."""
+        table = self._table.nics.get(nic.ifname)
+        if nic.steering is None or table is None:
+            return
+        held = sorted(lease.ports for lease in self.leases_on(nic))
+        for block in _gaps(nic.settings.ports, held):
+            nic.steering.ports_set(block.first, block.last, 0, False)
+        for queue, state in table.queues.items():
+            if state is not QueueState.LEASED:
+                nic.steering.xsk_set(queue, -1)
+
+    def states(self) -> dict[str, NicState]:
+        """For state.json."""
+        return {
+            nic.ifname: NicState(
+                nic.link.ifindex, str(nic.pins or ""), sorted(raw.hex() for raw in nic.addresses)
+            )
+            for nic in self.all.values()
+            if nic.link is not None and nic.steering is not None
+        }
+
+    def close(self, remove: bool) -> None:
+        """Ends: with remove everything is detached, without it what is pinned stays."""
+        for nic in self.all.values():
+            if remove:
+                self._let_go(nic)
+            elif nic.steering is not None:
+                nic.steering.close()
+                nic.steering = None
+
+
+def _owners(leases: list[Lease], words: str) -> str:
+    if not leases:
+        return ""
+    pids = sorted({lease.owner.pid for lease in leases})
+    return f"{words} process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
+
+
+def _gaps(span: Block, held: list[Block]) -> list[Block]:
+    """The parts of span that no block of held has; held is sorted."""
+    gaps, at = [], span.first
+    for block in held:
+        if at < min(block.first, span.last + 1):
+            gaps.append(Block(at, min(block.first - 1, span.last)))
+        at = max(at, block.last + 1)
+    if at <= span.last:
+        gaps.append(Block(at, span.last))
+    return gaps

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""systemd's notification protocol (sd_notify(3)), which is one datagram."""
+
+import contextlib
+import os
+import socket
+import time
+
+
+def notify(*lines: str) -> None:
+    """Sends the lines to whoever started us and wants to know; nobody there is no error."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if not where:
+        return
+    address = "\0" + where[1:] if where.startswith("@") else where
+    with contextlib.suppress(OSError):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.sendto("\n".join(lines).encode(), address)
+
+
+def ready(status: str) -> None:
+    """harpd serves."""
+    notify("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
+
+
+def reloading() -> None:
+    """A reload begins; ready() ends it."""
+    notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+
+def stopping() -> None:
+    """harpd ends."""
+    notify("STOPPING=1")
+
+
+def watchdog_period_s() -> float | None:
+    """How often systemd wants to hear of us, halved; None when it does not."""
+    usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not usec.isdecimal() or int(usec) == 0 or (pid.isdecimal() and int(pid) != os.getpid()):
+        return None
+    return int(usec) / 2e6
+
+
+def alive() -> None:
+    """The watchdog's due."""
+    notify("WATCHDOG=1")

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is at the other end of a Unix socket: process, user, groups, and a pidfd that knows its
+end."""
+
+import os
+import socket
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harp.daemon.table import Owner
+
+# linux/socket.h of 6.5; Python 3.11 and Debian 12's headers don't have it. The number is the same
+# on all architectures that HARP builds for (asm-generic/socket.h).
+SO_PEERPIDFD = 77
+SO_PEERGROUPS = 59
+_UCRED = struct.Struct("3i")
+_GROUPS_BYTES = 1024  # the most that Python's getsockopt() takes: 256 groups
+
+
+class PeerGoneError(Exception):
+    """The process ended before it could be looked at."""
+
+
+@dataclass
+class Peer:
+    """A process that connected. The pidfd is ours to close."""
+
+    owner: Owner
+    gids: frozenset[int]
+    pidfd: int
+    name: str = ""
+    # What connected() could not find out; for the log.
+    notes: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Closes the pidfd. Safe twice."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        self.pidfd = -1
+
+
+def start_ticks(pid: int, proc: Path = Path("/proc")) -> int:
+    """When the process began, in clock ticks since boot (field 22 of stat); PeerGoneError."""
+    try:
+        stat = (proc / str(pid) / "stat").read_bytes()
+    except OSError as error:
+        raise PeerGoneError(f"process {pid}: {error.strerror}") from error
+    # The name in parentheses may hold anything, parentheses too.
+    fields = stat.rpartition(b")")[2].split()
+    return int(fields[19])
+
+
+def command_name(pid: int, proc: Path = Path("/proc")) -> str:
+    """The process's short name, for people; empty when it is gone."""
+    try:
+        raw = (proc / str(pid) / "comm").read_bytes()
+    except OSError:
+        return ""
+    return "".join(c if c.isprintable() else "?" for c in raw.decode(errors="replace").strip())
+
+
+def allowed_cpus(pid: int, proc: Path = Path("/proc")) -> str:
+    """The processors it may run on, as the kernel lists them; empty when it is gone."""
+    try:
+        text = (proc / str(pid) / "status").read_text()
+    except OSError:
+        return ""
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            return value.strip()
+    return ""
+
+
+def pidfd_pid(pidfd: int) -> int:
+    """The process that a pidfd stands for, in our pid namespace; -1 dead, 0 not visible here."""
+    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "Pid":
+            return int(value)
+    return -1
+
+
+def _peer_pidfd(connection: socket.socket, pid: int) -> int:
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError:
+        # Before 6.5. The process may have died and its number gone to another: whoever calls
+        # compares the number and the user that the pidfd shows.
+        try:
+            return os.pidfd_open(pid)
+        except OSError as error:
+            raise PeerGoneError(f"process {pid}: {error.strerror}") from error
+
+
+def _groups(connection: socket.socket, gid: int, notes: list[str]) -> frozenset[int]:
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError as error:
+        notes.append(f"its supplementary groups can't be read ({error.strerror})")
+        return frozenset({gid})
+    return frozenset({gid, *struct.unpack(f"{len(raw) // 4}I", raw)})
+
+
+def connected(connection: socket.socket) -> Peer:
+    """The process that connected; PeerGoneError when it has ended already."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(raw)
+    if pid <= 0:
+        raise PeerGoneError(f"a process of user {uid} that this pid namespace does not show")
+    notes: list[str] = []
+    pidfd = _peer_pidfd(connection, pid)
+    try:
+        owner = Owner(pid, start_ticks(pid), uid & 0xFFFFFFFF)
+        # Asked after the start time was read: it is the same process's then.
+        if pidfd_pid(pidfd) != pid:
+            raise PeerGoneError(f"process {pid} has ended")
+        return Peer(owner, _groups(connection, gid, notes), pidfd, command_name(pid), notes)
+    except BaseException:
+        os.close(pidfd)
+        raise
+
+
+def reopen(owner: Owner) -> int:
+    """A pidfd of a process known from before; PeerGoneError when it has ended or is another by
+    now."""
+    try:
+        pidfd = os.pidfd_open(owner.pid)
+    except OSError as error:
+        raise PeerGoneError(f"process {owner.pid}: {error.strerror}") from error
+    try:
+        if start_ticks(owner.pid) != owner.start_ticks or pidfd_pid(pidfd) != owner.pid:
+            raise PeerGoneError(f"process {owner.pid} is another one by now")
+    except BaseException:
+        os.close(pidfd)
+        raise
+    return pidfd

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A NIC's ports, cut into blocks: one block a lease, and a rest before the next one gets it.
+
+A block that comes back rests, because packets to the dead owner's connections are still under way
+and its peers may still be sending: they must meet the kernel's RST, not somebody else's stack.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+BLOCK_MAX = 256
+
+
+@dataclass(frozen=True, order=True)
+class Block:
+    """Ports first..last, both included."""
+
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first <= self.last <= 65535:
+            raise ValueError(f"{self.first}-{self.last} is no range of ports")
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+    def overlaps(self, other: "Block") -> bool:
+        """Has a port in common with other."""
+        return self.first <= other.last and other.first <= self.last
+
+
+def block_size(ports: int, queues: int) -> int:
+    """The ports of one lease when nothing is said: two blocks for each queue, so that all queues
+    can be leased again while the blocks before rest."""
+    return max(1, min(BLOCK_MAX, ports // (2 * max(1, queues))))
+
+
+class PortBlocks:
+    """Which blocks are held, which rest until when."""
+
+    def __init__(self, span: Block, size: int, rest_s: float) -> None:
+        if size < 1:
+            raise ValueError(f"a block of {size} ports")
+        self.span = span
+        self.size = min(size, span.last - span.first + 1)
+        self.rest_s = rest_s
+        self.held: set[Block] = set()
+        self.resting: dict[Block, float] = {}
+        self._next = span.first
+
+    def _cut(self) -> Iterator[Block]:
+        """All blocks, from where the last was taken onwards: the longest unused come first."""
+        starts = range(self.span.first, self.span.last - self.size + 2, self.size)
+        later = [start for start in starts if start >= self._next]
+        earlier = [start for start in starts if start < self._next]
+        for start in (*later, *earlier):
+            yield Block(start, start + self.size - 1)
+
+    def wake(self, now_s: float) -> None:
+        """Ends the rests that are over."""
+        self.resting = {block: until for block, until in self.resting.items() if until > now_s}
+
+    def take(self, now_s: float, busy: Callable[[Block], bool]) -> Block | None:
+        """A block for a new lease; None when none is free. busy: the kernel has a port of it in
+        use."""
+        self.wake(now_s)
+        unfree = [*self.held, *self.resting]
+        for block in self._cut():
+            if any(block.overlaps(other) for other in unfree) or busy(block):
+                continue
+            self.held.add(block)
+            self._next = block.last + 1
+            return block
+        return None
+
+    def claim(self, block: Block) -> bool:
+        """Holds the block of a lease that is already there; False when another one overlaps it.
+
+        It may have another size than ours: harpd was restarted with other settings.
+        """
+        if any(block.overlaps(other) for other in self.held):
+            return False
+        self.held.add(block)
+        return True
+
+    def give_back(self, block: Block, now_s: float, rest: bool = True) -> None:
+        """The lease is over; rest is False when nobody ever used the block."""
+        self.held.remove(block)
+        if rest and self.rest_s > 0:
+            self.resting[block] = now_s + self.rest_s
+
+    def lie_down(self, block: Block, until_s: float) -> None:
+        """A block that rested before a restart goes on resting."""
+        if not any(block.overlaps(other) for other in self.held):
+            self.resting[block] = until_s
+
+    def free_in_s(self, now_s: float) -> float | None:
+        """When the first rest ends; None when nothing rests."""
+        self.wake(now_s)
+        return min(self.resting.values()) - now_s if self.resting else None

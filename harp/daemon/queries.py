@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents that harpctl asks for: what harpd is, which NICs it has, who has instances."""
+
+import os
+import time
+from typing import Any
+
+from harp import __version__
+from harp.daemon.leasing import Leasing
+from harp.daemon.netlink import Address
+from harp.daemon.nics import Nic
+from harp.daemon.table import Lease, QueueState
+
+
+def instance(lease: Lease) -> dict[str, Any]:
+    """One lease."""
+    return {
+        "lease_id": f"{lease.lease_id:016x}",
+        "ifname": lease.ifname,
+        "queue": lease.queue,
+        "ports": [lease.ports.first, lease.ports.last],
+        "pid": lease.owner.pid,
+        "start_ticks": lease.owner.start_ticks,
+        "uid": lease.owner.uid,
+        "label": lease.label,
+        "core": lease.core,
+        "frame_count": lease.frame_count,
+        "frame_size": lease.frame_size,
+        "since_s": lease.since_s,
+        "age_s": max(0.0, time.time() - lease.since_s),
+        "marks": list(lease.marks),
+        "active": lease.active,
+    }
+
+
+def instances(leasing: Leasing) -> dict[str, Any]:
+    """All leases, by NIC and queue."""
+    leases = sorted(leasing.table.leases.values(), key=lambda each: (each.ifname, each.queue))
+    return {"instances": [instance(lease) for lease in leases]}
+
+
+def _verdicts(nic: Nic) -> dict[str, int]:
+    from harp._host import verdict_names
+
+    if nic.steering is None:
+        return {}
+    try:
+        return dict(zip(verdict_names(), nic.steering.verdicts(), strict=False))
+    except OSError:
+        return {}
+
+
+def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
+    """One NIC."""
+    table = leasing.table.nics.get(each.ifname)
+    link, hardware = each.link, each.hardware
+    now_s = leasing.now_s()
+    waiting = {
+        str(queue): {"pid": recovery.pid, "for_s": now_s - recovery.since_s}
+        for (ifname, queue), recovery in leasing.recovering.items()
+        if ifname == each.ifname
+    }
+    ports = table.ports if table else None
+    return {
+        "ifname": each.ifname,
+        "ifindex": link.ifindex if link else 0,
+        "up": bool(link and link.up),
+        "mtu_bytes": link.mtu_bytes if link else 0,
+        "mode": "" if each.steering is None else "native" if each.steering.native else "generic",
+        "problem": each.why_not,
+        "pinned": each.pins is not None and each.steering is not None,
+        "default_route": hardware.default_route,
+        "queues": {str(q): state.value for q, state in sorted(table.queues.items())}
+        if table
+        else {},
+        "queues_free": table.count(QueueState.FREE) if table else 0,
+        "queues_waiting": waiting,
+        "nic_queues": hardware.queues,
+        "rss": ("none", "unknown", "toeplitz")[min(hardware.rss_kind, 2)],
+        "ports": [each.settings.ports.first, each.settings.ports.last],
+        "ports_per_instance": ports.size if ports else 0,
+        "port_blocks_resting": len(ports.resting) if ports else 0,
+        "addresses": sorted(str(Address(raw, 0, 0)) for raw in each.addresses),
+        "verdicts": _verdicts(each),
+    }
+
+
+def status(leasing: Leasing, since_s: float, extra: dict[str, Any]) -> dict[str, Any]:
+    """harpd as a whole."""
+    return {
+        "daemon": "harpd",
+        "version": __version__,
+        "pid": os.getpid(),
+        "since_s": since_s,
+        "uptime_s": max(0.0, time.time() - since_s),
+        "leases": len(leasing.table.leases),
+        "nics": [nic(each, leasing) for each in leasing.nics.all.values()],
+        **extra,
+    }

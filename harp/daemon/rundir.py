@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd's directory: one harpd at a time, its socket, its bpffs. What goes wrong is one line."""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+
+from harp.daemon.access import group_number
+from harp.daemon.settings import Settings
+from harp.errors import Exit, HarpError
+
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_UMOUNT_NOFOLLOW, _MNT_DETACH = 8, 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prepare(run_dir: Path) -> None:
+    """Makes the directory: the socket in it is for others, nothing else is."""
+    try:
+        run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise HarpError(
+            f"{run_dir} can't be made: {error.strerror}; set run_dir to a directory that can "
+            "be written"
+        ) from error
+    if not os.access(run_dir, os.W_OK):
+        raise HarpError(
+            f"{run_dir} can't be written to (read-only?); set run_dir to a directory that can"
+        )
+
+
+def lock(run_dir: Path) -> int:
+    """Takes the directory for this harpd; the descriptor holds it for as long as it is open."""
+    fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise HarpError(
+            f"another harpd runs in {run_dir}; `harpctl stop` ends it, or give this one a "
+            "run_dir of its own",
+            Exit.RUNNING,
+        ) from error
+    return fd
+
+
+# --------------------------------------------------------------------------------------------------
+# The socket.
+#
+def _answers(path: Path) -> bool:
+    """Does somebody listen there?"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError as error:
+            # A stream or datagram socket is alive if it is somebody's of another type.
+            return error.errno != errno.ECONNREFUSED
+    return True
+
+
+def _clear(path: Path) -> str:
+    """Makes room for the socket; what it removed, in words. HarpError when it is not ours."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISSOCK(found.st_mode):
+        raise HarpError(f"{path} exists and is not a socket; remove it, or set `socket` elsewhere")
+    if found.st_uid not in (0, os.geteuid()):
+        raise HarpError(
+            f"{path} belongs to user {found.st_uid}; remove it, or set `socket` elsewhere"
+        )
+    if _answers(path):
+        raise HarpError(
+            f"another program listens on {path}; end it, or set `socket` elsewhere", Exit.RUNNING
+        )
+    path.unlink()
+    return f"removed {path}, which a dead harpd had left"
+
+
+def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
+    """The listening socket with its permissions, and what was in its way."""
+    path = settings.socket_path
+    gid = -1
+    if settings.socket_group:
+        number = group_number(settings.socket_group)
+        if number is None:
+            raise HarpError(
+                f"socket_group: there is no group {settings.socket_group}; `groupadd` it or "
+                "name another"
+            )
+        gid = number
+    removed = _clear(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    try:
+        # Nobody connects before the permissions are what they must be.
+        before = os.umask(0o177)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+        if gid >= 0:
+            os.chown(path, -1, gid)
+        path.chmod(0o660 if gid >= 0 else 0o666)
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        words = error.strerror or str(error)
+        raise HarpError(
+            f"listening on {path}: {words}; set `socket` to a path of at most 107 bytes in a "
+            "directory that can be written"
+        ) from error
+    return sock, removed
+
+
+# --------------------------------------------------------------------------------------------------
+# The bpffs.
+#
+def is_bpffs(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Is a BPF file system mounted there?"""
+    wanted = str(path.resolve())
+    for line in mountinfo.read_text().splitlines():
+        mount, _, kind = line.partition(" - ")
+        where = mount.split()[4].encode().decode("unicode_escape")
+        if where == wanted and kind.split()[0] == "bpf":
+            return True
+    return False
+
+
+def mount_bpffs(path: Path) -> None:
+    """Mounts one there, for root alone, unless it is one; OSError."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    if is_bpffs(path):
+        return
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    if _libc.mount(b"bpf", os.fsencode(path), b"bpf", flags, b"mode=0700") != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def unmount_bpffs(path: Path) -> None:
+    """Unmounts and removes it, if nothing is pinned there any more."""
+    with contextlib.suppress(OSError):
+        if is_bpffs(path):
+            # The kernel's own files there (maps.debug) are none of ours.
+            if any(each.is_dir() for each in path.iterdir()):
+                return
+            _libc.umount2(os.fsencode(path), _UMOUNT_NOFOLLOW)
+        path.rmdir()

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd's socket: who connects, what they may cost, one question and one answer at a time.
+
+A client is never waited for. Until it has taken its answer nothing more is read from it; what it
+sends meanwhile fills its own socket's buffer and then makes it wait. A client that speaks
+nonsense, passes descriptors, does not say hello or does not take its answer in time is closed,
+with a line in the log (at most a few a second). So it costs one connection, one message in and one
+out, whatever it does.
+"""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harp import _host
+from harp.daemon import peer
+from harp.daemon.limits import Bucket, Buckets, Connections
+from harp.daemon.loop import READ, WRITE, Loop, Timer
+from harp.daemon.peer import Peer
+
+log = logging.getLogger("harpd")
+HELLO_S, TAKE_S = 10.0, 10.0
+CLIENT_PER_S, CLIENT_BURST = 20.0, 100.0
+USER_PER_S, USER_BURST = 200.0, 400.0
+COMPLAINTS_PER_S, COMPLAINTS_BURST = 2.0, 20.0
+CONNECTIONS_MAX = 1024
+BACKLOG = 128
+ACCEPT_PAUSE_S = 0.1
+
+
+@dataclass
+class Reply:
+    """One answer. The descriptors stay the caller's; done(arrived) is called exactly once."""
+
+    payload: bytes
+    fds: list[int] = field(default_factory=list)
+    done: Callable[[bool], None] = lambda _arrived: None
+
+
+# What handles a client's messages: reads one, calls client.reply() now or later.
+Handler = Callable[["Client", _host.Message], None]
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, server: "Server", sock: socket.socket, who: Peer) -> None:
+        self._server, self._sock, self.peer = server, sock, who
+        self.name = ""  # as HELLO says; empty before it
+        self.open = True
+        self._pending: Reply | None = None
+        self._busy = False
+        self._bucket = Bucket(CLIENT_PER_S, CLIENT_BURST)
+        self._timer: Timer | None = server.loop.after(HELLO_S, self._no_hello)
+        self._listen()
+
+    def __str__(self) -> str:
+        return f"process {self.peer.owner.pid} ({self.peer.name}) of user {self.peer.owner.uid}"
+
+    # ---- in ----
+
+    def _listen(self) -> None:
+        self._server.loop.watch(self._sock.fileno(), READ, self._readable)
+
+    def _pause(self) -> None:
+        self._server.loop.unwatch(self._sock.fileno())
+
+    def _no_hello(self) -> None:
+        self.close(f"it said nothing for {HELLO_S:.0f} s")
+
+    def greeted(self, name: str) -> None:
+        """HELLO came: from now on it may be silent."""
+        self.name = name or "(unnamed)"
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _readable(self, _events: int) -> None:
+        now_s = self._server.loop.now_s()
+        wait_s = self._bucket.take(now_s) or self._server.buckets.take(self.peer.owner.uid, now_s)
+        if wait_s > 0:
+            self._pause()
+            self._server.loop.after(wait_s, self._resume)
+            return
+        try:
+            # No room for ancillary data: the kernel drops descriptors and says so.
+            raw, _, flags, _ = self._sock.recvmsg(_host.MESSAGE_MAX + 1, 0)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close("")
+            return
+        if flags & socket.MSG_CTRUNC:
+            self.close("it passed descriptors")
+        elif not raw:
+            self.close("")
+        elif flags & socket.MSG_TRUNC or len(raw) > _host.MESSAGE_MAX:
+            self.close(f"a message of more than {_host.MESSAGE_MAX} bytes")
+        else:
+            self._message(raw)
+
+    def _resume(self) -> None:
+        if self.open and not self._busy:
+            self._listen()
+
+    def _message(self, raw: bytes) -> None:
+        try:
+            message = _host.unpack(raw)
+        except ValueError as error:
+            self.close(str(error))
+            return
+        self._busy = True
+        self._pause()
+        self._server.handler(self, message)
+
+    # ---- out ----
+
+    def reply(self, reply: Reply) -> None:
+        """Sends an answer, now if the client takes it, else when it does, else never."""
+        if not self.open or self._pending is not None:
+            reply.done(False)
+            return
+        self._pending = reply
+        self._send()
+
+    def _send(self) -> None:
+        reply = self._pending
+        assert reply is not None
+        try:
+            socket.send_fds(self._sock, [reply.payload], reply.fds)
+        except BlockingIOError:
+            if not self._waiting_to_send():
+                self._timer = self._server.loop.after(TAKE_S, self._not_taken)
+                self._server.loop.watch(self._sock.fileno(), WRITE, self._writable)
+            return
+        except OSError as error:
+            gone = error.errno in (errno.EPIPE, errno.ECONNRESET)
+            self.close("" if gone else f"sending: {error.strerror}")
+            return
+        if self._timer is not None and self.name:
+            self._timer.cancel()
+        self._pending, self._busy = None, False
+        self._listen()
+        reply.done(True)
+
+    def _waiting_to_send(self) -> bool:
+        return self._server.loop.watched(self._sock.fileno()) == WRITE
+
+    def _writable(self, _events: int) -> None:
+        self._send()
+
+    def _not_taken(self) -> None:
+        self.close(f"it did not take its answer for {TAKE_S:.0f} s")
+
+    # ---- end ----
+
+    def close(self, why: str) -> None:
+        """Ends the connection; leases are the process's and stay. why: empty when it is no news."""
+        if not self.open:
+            return
+        self.open = False
+        if why:
+            self._server.complain(f"{self}: {why}; its connection is closed")
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.loop.unwatch(self._sock.fileno())
+        self._sock.close()
+        self._server.left(self)
+        reply, self._pending = self._pending, None
+        if reply is not None:
+            reply.done(False)
+        self.peer.close()
+
+
+class Server:
+    """The listening socket and its clients. handler gets each message."""
+
+    def __init__(
+        self, loop: Loop, listening: socket.socket, handler: Handler, per_uid_max: int
+    ) -> None:
+        self.loop, self._listening, self.handler = loop, listening, handler
+        self.buckets = Buckets(USER_PER_S, USER_BURST)
+        self.connections = Connections(CONNECTIONS_MAX, per_uid_max)
+        self.clients: set[Client] = set()
+        self._complaints = Bucket(COMPLAINTS_PER_S, COMPLAINTS_BURST)
+        self._unsaid = 0
+        listening.setblocking(False)
+        self._accepting()
+
+    def _accepting(self) -> None:
+        self.loop.watch(self._listening.fileno(), READ, self._acceptable)
+
+    def _acceptable(self, _events: int) -> None:
+        try:
+            sock, _ = self._listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Out of descriptors or memory: those who wait, wait a moment longer.
+            self.complain(f"accepting a connection: {error.strerror}")
+            self.loop.unwatch(self._listening.fileno())
+            self.loop.after(ACCEPT_PAUSE_S, self._accepting)
+            return
+        sock.setblocking(False)
+        try:
+            who = peer.connected(sock)
+        except (peer.PeerGoneError, OSError):
+            sock.close()
+            return
+        why = self.connections.admit(who.owner.uid)
+        if why:
+            self.complain(f"process {who.owner.pid} ({who.name}) is turned away: {why}")
+            self._turn_away(sock, why)
+            who.close()
+            return
+        self.clients.add(Client(self, sock, who))
+
+    @staticmethod
+    def _turn_away(sock: socket.socket, why: str) -> None:
+        with sock:
+            with contextlib.suppress(OSError):  # it gets end-of-file
+                sock.send(_host.pack_refused(0, errno.EUSERS, why))
+
+    def left(self, client: Client) -> None:
+        """A client's connection is closed."""
+        self.clients.discard(client)
+        self.connections.leave(client.peer.owner.uid)
+
+    def complain(self, words: str) -> None:
+        """Into the log, unless that is what somebody floods."""
+        if self._complaints.take(self.loop.now_s()) > 0:
+            self._unsaid += 1
+            return
+        if self._unsaid:
+            words += f" ({self._unsaid} lines like it were left out)"
+            self._unsaid = 0
+        log.warning("%s", words)
+
+    def close(self) -> None:
+        """Ends all connections; the listening socket stays the caller's."""
+        self.loop.unwatch(self._listening.fileno())
+        for client in list(self.clients):
+            client.close("")
+
+
+def document_fd(text: str) -> int:
+    """A sealed memfd that holds a document: whoever gets it can rely on it."""
+    fd = os.memfd_create("harp-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(text.encode())
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harpd answers to each message of harp_lease.h."""
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from harp import __version__, _host
+from harp._host import Kind, Message
+from harp.daemon.leasing import Granted, Leasing
+from harp.daemon.server import Client, Reply, document_fd
+from harp.daemon.table import RefusedError
+
+log = logging.getLogger("harpd")
+# A command: who asks, its other fields -> the document of the answer. RefusedError.
+Command = Callable[[Client, dict[str, Any]], dict[str, Any]]
+
+
+class Session:
+    """The handler of server.Server."""
+
+    def __init__(
+        self, leasing: Leasing, commands: dict[str, Command], settings: Callable[[], str]
+    ) -> None:
+        self._leasing, self._commands, self._settings = leasing, commands, settings
+
+    def __call__(self, client: Client, message: Message) -> None:
+        """Handles one message; answers exactly once, or closes the connection."""
+        if message.kind is not Kind.HELLO and not client.name:
+            client.close("it did not say hello first")
+            return
+        try:
+            self._handle(client, message)
+        except RefusedError as refused:
+            self._refuse(client, message.serial, refused)
+
+    def _handle(self, client: Client, message: Message) -> None:
+        serial, fields = message.serial, message.fields
+        if message.kind is Kind.HELLO:
+            if client.name:
+                client.close("it said hello twice")
+                return
+            client.greeted(fields["client"])
+            devices = self._leasing.devices()
+            payload = _host.pack_welcome(serial, f"harpd {__version__}", devices, self._settings())
+            client.reply(Reply(payload))
+        elif message.kind is Kind.LEASE:
+            self._leasing.request(
+                client.peer, fields, lambda answer: self._leased(client, serial, answer)
+            )
+        elif message.kind is Kind.RELEASE:
+            self._leasing.release(client.peer.owner, fields["lease_id"])
+            client.reply(Reply(_host.pack_done(serial)))
+        elif message.kind is Kind.QUERY:
+            self._query(client, serial, fields["document"])
+        else:
+            client.close(f"{message.kind.name} is what harpd says, not a job")
+
+    @staticmethod
+    def _refuse(client: Client, serial: int, refused: RefusedError) -> None:
+        log.debug("%s is refused: %s", client, refused)
+        client.reply(Reply(_host.pack_refused(serial, refused.error, refused.why)))
+
+    def _leased(self, client: Client, serial: int, answer: Granted | RefusedError) -> None:
+        if isinstance(answer, RefusedError):
+            self._refuse(client, serial, answer)
+            return
+        payload = _host.pack_leased(serial, answer.leased)
+        client.reply(Reply(payload, answer.made.fds, answer.delivered))
+
+    def _query(self, client: Client, serial: int, raw: bytes) -> None:
+        try:
+            question = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise RefusedError(errno.EINVAL, f"the question is not JSON: {error}"[:200]) from error
+        if not isinstance(question, dict) or not isinstance(question.get("command"), str):
+            raise RefusedError(errno.EINVAL, 'the question needs a "command"')
+        command = self._commands.get(question["command"])
+        if command is None:
+            known = ", ".join(sorted(self._commands))
+            raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
+        answer = json.dumps(command(client, question))
+        fd = document_fd(answer)
+        client.reply(Reply(_host.pack_answer(serial), [fd], lambda _arrived: os.close(fd)))

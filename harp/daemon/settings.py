@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harpd is told: harp.toml's [daemon], [metrics] and [[nic]], in the shape that harpd uses."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harp.daemon.ports import Block
+
+RUN_DIR = Path("/run/harp")
+SOCKET_NAME = "harpd.sock"
+PINS_NAME = "bpf"
+PORTS = Block(61000, 65535)
+
+
+@dataclass(frozen=True)
+class NicSettings:
+    """One [[nic]]. xdp_mode as enum harp_xdp_mode; empty sets mean "all there are"."""
+
+    ifname: str
+    lease_queues: frozenset[int] = frozenset()
+    ports: Block = PORTS
+    xdp_mode: int = 0
+    rss: str = ""
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of it. job: lines of NAME=VALUE for WELCOME."""
+
+    run_dir: Path = RUN_DIR
+    socket: Path | None = None
+    socket_group: str = ""
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ("harp",)
+    leases_per_uid: int = 64
+    connections_per_uid: int = 128
+    ports_per_instance: int = 0
+    port_rest_s: float = 60.0
+    frames_max: int = 65536
+    page_flows: int = 256
+    prepare: bool = True
+    log_level: str = "info"
+    metrics_address: str = "127.0.0.1"
+    metrics_port: int = 9747
+    job: str = ""
+    nics: tuple[NicSettings, ...] = ()
+    # What the file said, for whoever prepares the NICs.
+    source: Any = field(default=None, compare=False)
+
+    @property
+    def socket_path(self) -> Path:
+        """Where harpd listens."""
+        return self.socket or self.run_dir / SOCKET_NAME
+
+    @property
+    def pins_dir(self) -> Path:
+        """harpd's bpffs."""
+        return self.run_dir / PINS_NAME

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has what: queues, port blocks and leases, as a table that only decides and remembers.
+
+A queue's life: FREE -> RESERVED (a lease is being made) -> LEASED -> RECOVERING (the lease is
+over, the kernel may still hold the old socket, and a forked child keeps it for as long as it
+likes) -> FREE. A lease's life: reserve() -> activate() -> release(), or reserve() -> cancel() when
+making it failed.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from harp.daemon.ports import Block, PortBlocks
+
+QUEUE_ANY = 0xFFFFFFFF
+
+
+class RefusedError(Exception):
+    """What a job asked for and does not get: an errno and one line for people."""
+
+    def __init__(self, error: int, why: str) -> None:
+        super().__init__(why)
+        self.error = error
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.why} ({os.strerror(self.error)})"
+
+
+class QueueState(Enum):
+    """Where a queue is in its life."""
+
+    FREE = "free"
+    RESERVED = "reserved"
+    LEASED = "leased"
+    RECOVERING = "recovering"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told apart from a later one of the same number by its start time."""
+
+    pid: int
+    start_ticks: int
+    uid: int
+
+
+@dataclass
+class Lease:
+    """One instance in the hands of a process. since_s: seconds of the epoch."""
+
+    lease_id: int
+    owner: Owner
+    ifname: str
+    ifindex: int
+    queue: int
+    ports: Block
+    label: str
+    since_s: float
+    frame_count: int = 0
+    frame_size: int = 0
+    page_bytes: int = 0
+    core: int | None = None
+    active: bool = False
+    # What befell the NIC since: "down", "removed" ... for status; empty: nothing.
+    marks: list[str] = field(default_factory=list)
+
+    def mark(self, word: str) -> None:
+        """Notes it, once."""
+        if word not in self.marks:
+            self.marks.append(word)
+
+    def unmark(self, word: str) -> None:
+        """It is over."""
+        if word in self.marks:
+            self.marks.remove(word)
+
+
+@dataclass
+class NicTable:
+    """The queues of one NIC and its ports."""
+
+    ifname: str
+    ifindex: int
+    ports: PortBlocks
+    queues: dict[int, QueueState]
+
+    def count(self, state: QueueState) -> int:
+        """How many queues are in that state."""
+        return sum(each is state for each in self.queues.values())
+
+    def choose(self, wanted: int, preferred: Iterable[int] = ()) -> int:
+        """A queue for a new lease: the wanted one, else a free one, else one that is coming
+        back."""
+        if wanted != QUEUE_ANY:
+            return self._wanted(wanted)
+        order = [*preferred, *sorted(self.queues)]
+        for state in (QueueState.FREE, QueueState.RECOVERING):
+            for queue in order:
+                if self.queues.get(queue) is state:
+                    return queue
+        raise RefusedError(
+            errno.EBUSY,
+            f"{self.ifname}: all {len(self.queues)} queues are leased; `harpctl instances` names "
+            "the owners; give the NIC more queues or run fewer instances",
+        )
+
+    def _wanted(self, queue: int) -> int:
+        state = self.queues.get(queue)
+        if state is None:
+            there = ", ".join(map(str, sorted(self.queues))) or "none"
+            raise RefusedError(
+                errno.EINVAL, f"{self.ifname}: harpd may not lease queue {queue}; it has {there}"
+            )
+        if state in (QueueState.LEASED, QueueState.RESERVED):
+            raise RefusedError(
+                errno.EBUSY, f"{self.ifname}: queue {queue} is leased; ask for any queue"
+            )
+        return queue
+
+
+class LeaseTable:
+    """All NICs and all leases. now_s is the caller's clock, any that only goes forward."""
+
+    def __init__(self, per_uid_max: int, new_id: Callable[[], int]) -> None:
+        self.per_uid_max = per_uid_max
+        self.nics: dict[str, NicTable] = {}
+        self.leases: dict[int, Lease] = {}
+        self._new_id = new_id
+
+    # ---- NICs ----
+
+    def add_nic(self, nic: NicTable) -> None:
+        """A NIC whose queues may be leased."""
+        self.nics[nic.ifname] = nic
+
+    def remove_nic(self, ifname: str) -> None:
+        """Its queues are no more. Leases of it stay, without a queue, until their owners end."""
+        self.nics.pop(ifname, None)
+
+    def nic_of(self, lease: Lease) -> NicTable | None:
+        """The NIC that the lease is on, if it is still the same one."""
+        nic = self.nics.get(lease.ifname)
+        return nic if nic is not None and nic.ifindex == lease.ifindex else None
+
+    # ---- leases ----
+
+    def of_uid(self, uid: int) -> int:
+        """How many leases the user has."""
+        return sum(lease.owner.uid == uid for lease in self.leases.values())
+
+    def of_owner(self, owner: Owner) -> list[Lease]:
+        """The leases of one process."""
+        return [lease for lease in self.leases.values() if lease.owner == owner]
+
+    def reserve(
+        self,
+        owner: Owner,
+        ifname: str,
+        wanted: int,
+        label: str,
+        *,
+        now_s: float,
+        since_s: float,
+        busy: Callable[[Block], bool],
+        preferred: Iterable[int] = (),
+    ) -> Lease:
+        """Sets a queue and a block of ports aside; RefusedError says why not."""
+        nic = self.nics.get(ifname)
+        if nic is None:
+            there = ", ".join(sorted(self.nics)) or "none"
+            raise RefusedError(
+                errno.ENODEV, f"harpd has no interface {ifname}; it has: {there}; see harp.toml"
+            )
+        if owner.uid != 0 and self.of_uid(owner.uid) >= self.per_uid_max:
+            raise RefusedError(
+                errno.EDQUOT,
+                f"user {owner.uid} has {self.per_uid_max} leases, which is the limit; end a job "
+                "or raise leases_per_user in harp.toml",
+            )
+        queue = nic.choose(wanted, preferred)
+        block = nic.ports.take(now_s, busy)
+        if block is None:
+            raise RefusedError(errno.EBUSY, self._no_ports(nic, now_s))
+        lease = Lease(
+            self._fresh_id(), owner, ifname, nic.ifindex, queue, block, label, since_s=since_s
+        )
+        nic.queues[queue] = QueueState.RESERVED
+        self.leases[lease.lease_id] = lease
+        return lease
+
+    @staticmethod
+    def _no_ports(nic: NicTable, now_s: float) -> str:
+        soon = nic.ports.free_in_s(now_s)
+        wait = f"; the next rests {soon:.0f} s more" if soon is not None else ""
+        return (
+            f"{nic.ifname}: no free block of {nic.ports.size} ports in {nic.ports.span}{wait}; "
+            "widen the port range in harp.toml"
+        )
+
+    def _fresh_id(self) -> int:
+        while True:
+            lease_id = self._new_id()
+            if lease_id and lease_id not in self.leases:
+                return lease_id
+
+    def activate(self, lease: Lease) -> None:
+        """It was made and handed over."""
+        nic = self.nic_of(lease)
+        lease.active = True
+        if nic is not None:
+            nic.queues[lease.queue] = QueueState.LEASED
+
+    def cancel(self, lease: Lease, now_s: float, bound: bool) -> None:
+        """Making it failed. bound: a socket was on the queue, which comes back a moment later."""
+        self._end(lease, now_s, QueueState.RECOVERING if bound else QueueState.FREE, rest=False)
+
+    def release(self, lease: Lease, now_s: float) -> None:
+        """Its owner gave it back or is dead: the ports rest, the queue recovers."""
+        self._end(lease, now_s, QueueState.RECOVERING, rest=True)
+
+    def _end(self, lease: Lease, now_s: float, state: QueueState, rest: bool) -> None:
+        del self.leases[lease.lease_id]
+        nic = self.nic_of(lease)
+        if nic is not None:
+            nic.queues[lease.queue] = state
+            nic.ports.give_back(lease.ports, now_s, rest)
+
+    def adopt(self, lease: Lease) -> bool:
+        """Takes up a lease of the harpd before; False when its queue or ports are another's."""
+        nic = self.nic_of(lease)
+        if nic is None or lease.lease_id in self.leases:
+            return False
+        if nic.queues.get(lease.queue, QueueState.FREE) is not QueueState.FREE:
+            return False
+        if not nic.ports.claim(lease.ports):
+            return False
+        lease.active = True
+        nic.queues[lease.queue] = QueueState.LEASED
+        self.leases[lease.lease_id] = lease
+        return True
+
+    def recovered(self, ifname: str, queue: int) -> bool:
+        """The kernel has let go of the queue; False when it has a new owner already."""
+        nic = self.nics.get(ifname)
+        if nic is None or nic.queues.get(queue) is not QueueState.RECOVERING:
+            return False
+        nic.queues[queue] = QueueState.FREE
+        return True
