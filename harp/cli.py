@@ -20,14 +20,20 @@ COMMANDS = {
     "demo": "harp.cli_demo:demo",
     "env": "harp.cli_run:env",
     "flows": "harp.cli_stats:flows",
+    "instances": "harp.cli_daemon:instances",
     "man": "harp.cli_docs:man",
+    "restart": "harp.cli_daemon:restart",
     "run": "harp.cli_run:run",
+    "start": "harp.cli_daemon:start",
     "stats": "harp.cli_stats:stats",
+    "status": "harp.cli_daemon:status",
+    "stop": "harp.cli_daemon:stop",
 }
 
 EPILOG = """\b
 Exit codes: 0 good; 1 it ran and the result is wrong; 2 bad usage; 3 needs root;
-4 a program, library or interface is missing; 5 (check) works, at a cost; 130 interrupted.
+4 a program, library or interface is missing; 5 (check) works, at a cost; 6 harpd runs already, or
+its leases are in the way; 7 no harpd runs; 8 harpd refuses; 130 interrupted.
 run ends with its command's own; 126 and 127 when the command can't be run or isn't there."""
 
 
@@ -56,6 +62,8 @@ def cli() -> None:
     \b
     harpctl check eth0               would HARP work on this interface?
     harpctl config init              write a commented harp.toml
+    harpctl start                    start harpd, which leases NIC queues to jobs
+    harpctl status                   what harpd is doing
     harpctl run -- python train.py   run a job over HARP
     harpctl stats --watch            what HARP's instances do, like top
     harpctl demo                     train a model across two hosts made here

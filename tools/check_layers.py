@@ -23,6 +23,10 @@ DOORS = {
     "xdp/harp_xdp.h": "the interface of libharp-xdp.so, which host opens on demand",
     "xdp/steer.h": "the maps' layout, shared with the BPF program",
 }
+# What single files of the bindings may include besides, and why.
+BINDINGS = {
+    ("harp/_host.pxd", "dataplane/xdp/harp_xdp.h"): "harpd loads the steering program as host does",
+}
 # Public headers that the pile itself must not know: they are built on top of it.
 ABOVE_THE_PILE = ("harp_host.h",)
 C_SUFFIXES = (".c", ".h")
@@ -95,6 +99,8 @@ def judge(root: Path, file: Path, header: str) -> str | None:
         return None
     if where[0] == "dataplane":
         return judge_dataplane(where[1], target.parts)
+    if ("/".join(where), "/".join(target.parts)) in BINDINGS:
+        return None
     own = where[: 2 if where[0] == "harp" else 1]
     if target.parts[: len(own)] == own or target.parts[:2] == ("dataplane", "include"):
         return None

@@ -209,7 +209,9 @@ install_harp() {
 	printf '%s\n' "$root" >"$site/harp.pth"
 	printf '#!%s\nfrom harp.cli import main\n\nmain()\n' "$root/.venv/bin/python" \
 		>.venv/bin/harpctl
-	chmod +x .venv/bin/harpctl
+	printf '#!%s\nfrom harp.daemon.__main__ import main\n\nmain()\n' "$root/.venv/bin/python" \
+		>.venv/bin/harpd
+	chmod +x .venv/bin/harpctl .venv/bin/harpd
 }
 
 # A build directory that belongs to another place, or that an interrupted run left half made.

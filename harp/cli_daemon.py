@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl start, stop, restart, status, instances: harpd from outside."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harp import output as console
+from harp.daemon.client import DaemonClient
+from harp.errors import Exit, HarpError
+from harp.options import output_option
+
+START_S, STOP_S = 60.0, 30.0
+LOG_NAME = "harpd.log"
+
+config_option = click.option(
+    "--file",
+    "config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+)
+
+
+def _daemon_config(config: Path | None) -> Any:
+    from harp import config as settings
+
+    return settings.load(config).daemon
+
+
+def _connect(config: Path | None) -> DaemonClient:
+    return DaemonClient(_daemon_config(config).socket_path)
+
+
+def _running(config: Path | None) -> DaemonClient | None:
+    try:
+        return _connect(config)
+    except HarpError as error:
+        if error.code is Exit.NOT_RUNNING:
+            return None
+        raise
+
+
+def _age(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
+
+
+# --------------------------------------------------------------------------------------------------
+# start
+#
+def _command(config: Path | None, log: Path | None) -> list[str]:
+    command = [sys.executable, "-m", "harp.daemon"]
+    if config is not None:
+        command += ["--config", str(config.absolute())]
+    if log is not None:
+        command += ["--log", str(log)]
+    return command
+
+
+def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
+    """Returns when harpd says READY=1; HarpError with its own words when it ends before."""
+    assert process.stderr is not None
+    deadline = time.monotonic() + START_S
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        while True:
+            left_s = deadline - time.monotonic()
+            found = select.select([ready.fileno(), pidfd], [], [], max(0.0, left_s))[0]
+            if ready.fileno() in found:
+                if b"READY=1" in ready.recv(4096).split(b"\n"):
+                    return
+            elif pidfd in found:
+                words = process.stderr.read().strip() or "harpd ended without a word"
+                code = process.wait()
+                known = code in set(map(int, Exit))
+                lines = [line.removeprefix("harpd: ") for line in words.splitlines()]
+                raise HarpError(lines[-1], Exit(code) if known and code else Exit.FAILURE)
+            elif left_s <= 0:
+                process.kill()
+                raise HarpError(f"harpd was not ready after {START_S:.0f} s and was ended")
+    finally:
+        os.close(pidfd)
+
+
+def _start_in_background(config: Path | None) -> int:
+    run_dir = Path(_daemon_config(config).run_dir)
+    try:
+        run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise HarpError(f"{run_dir} can't be made: {error.strerror}; set run_dir") from error
+    name = f"\0harpctl-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+        ready.bind(name)
+        process = subprocess.Popen(
+            _command(config, run_dir / LOG_NAME),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"NOTIFY_SOCKET": "@" + name[1:]},
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+        _wait_ready(process, ready)
+    # Its stderr has no reader from now on; what it has to say is in its log.
+    assert process.stderr is not None
+    process.stderr.close()
+    process.returncode = 0  # not ours to wait for: no warning when we are collected
+    return process.pid
+
+
+@click.command()
+@config_option
+@click.option("--foreground", is_flag=True, help="Stay, and log to stderr, until Ctrl-C.")
+def start(config: Path | None, foreground: bool) -> None:
+    """Start harpd, and return when it serves.
+
+    It leases queues of the NICs that harp.toml names to jobs. Exit code 6: it runs already.
+
+    \b
+    harpctl start
+    harpctl start --foreground --file ./harp.toml
+    """
+    if foreground:
+        os.execv(sys.executable, _command(config, None))
+    running = _running(config)
+    if running is not None:
+        running.close()
+        raise HarpError(f"{running.daemon} serves on {running.path} already", Exit.RUNNING)
+    pid = _start_in_background(config)
+    with _connect(config) as client:
+        nics = ", ".join(device.ifname for device in client.devices) or "no NIC"
+        text = f"{client.daemon} serves on {client.path} (process {pid}): {nics}"
+        console.out.print(text, markup=False, soft_wrap=True)
+
+
+# --------------------------------------------------------------------------------------------------
+# stop, restart
+#
+def _wait_end(pid: int, pidfd: int) -> None:
+    if not select.select([pidfd], [], [], STOP_S)[0]:
+        raise HarpError(f"harpd (process {pid}) has not ended after {STOP_S:.0f} s; see its log")
+
+
+def _owners(instances: list[dict[str, Any]]) -> str:
+    return ", ".join(
+        f"process {each['pid']} ({each['label']}) on {each['ifname']} queue {each['queue']}"
+        for each in instances
+    )
+
+
+@click.command()
+@config_option
+@click.option("--force", is_flag=True, help="Take the queues away from jobs that still run.")
+def stop(config: Path | None, force: bool) -> None:
+    """Stop harpd and put everything back as it was.
+
+    Refused (exit code 6) while jobs have leases, as they would lose their connections. To change
+    harpd under running jobs use `harpctl restart`.
+
+    \b
+    harpctl stop
+    harpctl stop --force
+    """
+    with _connect(config) as client:
+        pid = int(client.query("status")["pid"])
+        pidfd = os.pidfd_open(pid)
+        try:
+            answer = client.query("stop", force=force)
+            if not answer["stopping"]:
+                raise HarpError(
+                    f"leased: {_owners(answer['instances'])}; end these jobs, or use --force, "
+                    "which cuts their connections",
+                    Exit.RUNNING,
+                )
+            _wait_end(pid, pidfd)
+        finally:
+            os.close(pidfd)
+    console.out.print("harpd has stopped", markup=False)
+
+
+def _wait_anew(config: Path | None, since_s: float) -> dict[str, Any]:
+    """The status of the harpd that came after; it listens all the time and answers when ready."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        client = _running(config)
+        if client is None:
+            raise HarpError("harpd did not come back; see its log", Exit.NOT_RUNNING)
+        with client:
+            status: dict[str, Any] = client.query("status")
+        if status["since_s"] > since_s:
+            return status
+    raise HarpError(f"harpd has not restarted after {START_S:.0f} s; see its log")
+
+
+@click.command()
+@config_option
+def restart(config: Path | None) -> None:
+    """Restart harpd, with a new version or configuration; jobs run on.
+
+    Starts it where none runs. Leases, ports and the steering program stay; a job that asks
+    meanwhile waits.
+
+    \b
+    harpctl restart
+    """
+    client = _running(config)
+    if client is None:
+        pid = _start_in_background(config)
+        console.out.print(f"no harpd ran; started one (process {pid})", markup=False)
+        return
+    with client:
+        answer = client.query("restart")
+    status = _wait_anew(config, float(answer["since_s"]))
+    count = status["leases"]
+    words = f"{count} lease{'' if count == 1 else 's'} taken over"
+    console.out.print(
+        f"harpd {status['version']} restarted (process {status['pid']}), {words}", markup=False
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# status, instances
+#
+def _nic_row(nic: dict[str, Any]) -> list[object]:
+    queues = nic["queues"]
+    leased = sum(state == "leased" for state in queues.values())
+    state = nic["problem"] or ("up" if nic["up"] else "down")
+    return [
+        nic["ifname"],
+        state,
+        nic["mode"] or "-",
+        len(queues),
+        leased,
+        nic["queues_free"],
+        nic["rss"],
+        nic["ports_per_instance"],
+        ", ".join(nic["addresses"]) or "-",
+    ]
+
+
+@click.command()
+@config_option
+@output_option
+def status(config: Path | None, output: str) -> None:
+    """What harpd is doing: its NICs, their queues, trouble if there is any.
+
+    Exit code 7: no harpd runs.
+
+    \b
+    harpctl status
+    harpctl status -o json
+    """
+    with _connect(config) as client:
+        found = client.query("status")
+    if output == "json":
+        console.print_json(found)
+        return
+    console.out.print(
+        f"{found['daemon']} {found['version']}, process {found['pid']}, up "
+        f"{_age(found['uptime_s'])}, {found['leases']} leases, on {found['socket']}",
+        markup=False,
+        soft_wrap=True,
+    )
+    columns = ("NIC", "state", "XDP", "queues", "leased", "free", "RSS", "ports each", "addresses")
+    console.out.print(console.table("", columns, [_nic_row(nic) for nic in found["nics"]]))
+    for nic in found["nics"]:
+        for queue, waiting in nic["queues_waiting"].items():
+            console.out.print(
+                f"{nic['ifname']} queue {queue}: held by a child of process {waiting['pid']} for "
+                f"{waiting['for_s']:.0f} s",
+                markup=False,
+            )
+    if found["state"] != "good":
+        console.out.print(f"state can't be saved: {found['state']}", markup=False, soft_wrap=True)
+
+
+@click.command()
+@config_option
+@output_option
+def instances(config: Path | None, output: str) -> None:
+    """Who has which queue: one line for each lease.
+
+    \b
+    harpctl instances
+    harpctl instances -o json
+    """
+    with _connect(config) as client:
+        found = client.query("instances")
+    if output == "json":
+        console.print_json(found)
+        return
+    columns = ("NIC", "queue", "ports", "process", "user", "core", "age", "job", "remarks")
+    rows = [
+        (
+            each["ifname"],
+            each["queue"],
+            f"{each['ports'][0]}-{each['ports'][1]}",
+            each["pid"],
+            each["uid"],
+            "-" if each["core"] is None else each["core"],
+            _age(each["age_s"]),
+            each["label"],
+            "; ".join(each["marks"]) or "-",
+        )
+        for each in found["instances"]
+    ]
+    if not rows:
+        console.out.print("no leases")
+        return
+    console.out.print(console.table("", columns, rows))
+
