@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd in this process over a machine that is not there, and clients of other users."""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from daemon_rig import Running
+from fake_kernel import FakeKernel
+from hypothesis import settings as hypothesis_settings
+
+from harp.daemon import rundir
+from harp.daemon.daemon import Daemon, Preparation
+from harp.daemon.settings import NicSettings, Settings
+
+# Eight helpers may share two cores: time says nothing. Steps of a state machine are many already.
+hypothesis_settings.register_profile(
+    "daemon", deadline=None, max_examples=40, stateful_step_count=30
+)
+hypothesis_settings.load_profile("daemon")
+
+
+@pytest.fixture
+def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory whose bpffs is an ordinary directory; pytest's own are for one user only."""
+
+    def make(path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    monkeypatch.setattr(rundir, "mount_bpffs", make)
+    monkeypatch.setattr(rundir, "unmount_bpffs", lambda path: path.rmdir())
+    with tempfile.TemporaryDirectory(prefix="harp-test-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path) / "run"
+
+
+@pytest.fixture
+def settings(run_dir: Path) -> Settings:
+    """One NIC; everybody may have leases."""
+    return Settings(run_dir=run_dir, users=("*",), nics=(NicSettings("eth0"),), job="HARP_X=1\n")
+
+
+@pytest.fixture
+def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Running]]:
+    """Starts harpds; ends those that still run."""
+    caplog.set_level(logging.INFO, logger="harpd")
+    running: list[Running] = []
+
+    def begin(
+        kernel: FakeKernel | None = None,
+        given: Settings = settings,
+        preparation: Preparation | None = None,
+        reload: Callable[[Settings], Settings] | None = None,
+    ) -> Running:
+        kernel = kernel or FakeKernel()
+        daemon = Daemon(given, kernel, preparation, reload)
+        daemon.start()
+        running.append(Running(daemon, kernel))
+        return running[-1]
+
+    yield begin
+    for each in running:
+        each.kernel.may_make.set()
+        if each.alive:
+            each.end(remove=True)
+
+
+@pytest.fixture
+def harpd(start: Callable[..., Running]) -> Running:
+    """One that runs."""
+    return start()

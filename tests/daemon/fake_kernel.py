@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine for harpd that needs no root: its NICs, queues and steering maps are dictionaries."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harp import _host
+from harp.daemon.kernel import Hardware, Made
+from harp.daemon.netlink import Address, Link
+from harp.daemon.ports import Block
+
+V4 = b"\0" * 10 + b"\xff\xff"
+
+
+@dataclass
+class FakeSteering:
+    """What is in the maps. failing: the call of that name raises."""
+
+    native: bool = False
+    xsks: dict[int, int] = field(default_factory=dict)
+    ports: dict[int, int] = field(default_factory=dict)
+    own: set[bytes] = field(default_factory=set)
+    closed: bool = False
+    replaced: int = 0
+    failing: str = ""
+
+    def _may_fail(self, name: str) -> None:
+        if self.failing == name:
+            raise OSError(errno.E2BIG, f"fake: {name}: the map is full")
+
+    def replace(self) -> None:
+        self._may_fail("replace")
+        self.replaced += 1
+
+    def xsk_set(self, queue: int, fd: int) -> None:
+        if fd < 0:
+            self.xsks.pop(queue, None)
+            return
+        self._may_fail("xsk_set")
+        self.xsks[queue] = os.fstat(fd).st_ino
+
+    def ports_set(self, first: int, last: int, home_queue: int, ours: bool) -> None:
+        for port in range(first, last + 1):
+            if ours:
+                self._may_fail("ports_set")
+                self.ports[port] = home_queue
+            else:
+                self.ports.pop(port, None)
+
+    def address_set(self, address: bytes, ours: bool) -> None:
+        self._may_fail("address_set")
+        (self.own.add if ours else self.own.discard)(address)
+
+    def verdicts(self) -> list[int]:
+        return [0] * len(_host.verdict_names())
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def link(ifname: str = "eth0", ifindex: int = 2) -> Link:
+    return Link(ifname, ifindex, True, 1500, b"\2\0\0\0\0\1", True, False, 0)
+
+
+def address(last: int, ifindex: int = 2) -> Address:
+    return Address(V4 + bytes([10, 0, 0, last]), ifindex, 6)
+
+
+class FakeKernel:
+    """Queues are held by whoever holds their socket; a test says when one is let go."""
+
+    netns = 4711
+
+    def __init__(self, queues: int = 4) -> None:
+        self.present = {"eth0": link()}
+        self.own = [address(1)]
+        self.queues = queues
+        self.pinned: dict[str, FakeSteering] = {}
+        self.steerings: list[FakeSteering] = []
+        self.held: set[tuple[str, int]] = set()
+        self.made: list[Made] = []
+        self.busy_blocks: Callable[[Block], bool] = lambda _block: False
+        self.attach_error: OSError | None = None
+        self.make_error: OSError | None = None
+        self.unpinned: list[str] = []
+        # While cleared, a worker that makes a lease waits: time for things to happen meanwhile.
+        self.may_make = threading.Event()
+        self.may_make.set()
+        self.making = threading.Event()
+
+    def links(self) -> dict[str, Link]:
+        return dict(self.present)
+
+    def addresses(self) -> list[Address]:
+        return list(self.own)
+
+    def change(self, **what: object) -> None:
+        """The NIC becomes another: up, mtu_bytes, ifindex ..."""
+        self.present["eth0"] = replace(self.present["eth0"], **what)  # type: ignore[arg-type]
+
+    def hardware(self, _link: Link, _rss: str) -> Hardware:
+        return Hardware(queues=self.queues, rss_kind=1 if self.queues > 1 else 0)
+
+    def adopt(self, pins: Path, ifname: str) -> FakeSteering:
+        found = self.pinned.get(str(pins))
+        if found is None:
+            raise OSError(errno.ENOENT, f"{ifname}: nothing is pinned in {pins}")
+        if found.failing == "adopt":
+            raise OSError(errno.ESTALE, f"{ifname}: pins of another layout")
+        found.closed = False
+        return found
+
+    def attach(self, ifname: str, _mode: int, pins: Path | None) -> tuple[FakeSteering, str]:
+        if self.attach_error is not None:
+            raise self.attach_error
+        steering = FakeSteering()
+        self.steerings.append(steering)
+        if pins is not None:
+            pins.mkdir()
+            self.pinned[str(pins)] = steering
+        return steering, f"{ifname}: generic XDP: a fake"
+
+    def unpin(self, pins: Path) -> bool:
+        found = self.pinned.pop(str(pins), None)
+        if found is not None:
+            self.unpinned.append(str(pins))
+            pins.rmdir()
+        return found is not None
+
+    def ports_busy(self, block: Block) -> bool:
+        return self.busy_blocks(block)
+
+    def make(self, ifname: str, queue: int, frames: int, _copy_mode: int, flows: int) -> Made:
+        self.making.set()
+        assert self.may_make.wait(20)
+        if self.make_error is not None:
+            raise self.make_error
+        if (ifname, queue) in self.held:
+            raise OSError(errno.EBUSY, f"{ifname} queue {queue}: another AF_XDP socket owns it")
+        fds = [os.memfd_create(f"fake-{n}") for n in range(_host.FDS)]
+        now = self.present[ifname]
+        made = Made(
+            fds, 2048, frames, 2048, 0, 17, now.mtu_bytes, False, now.mac, now.ifindex, 4096
+        )
+        self.made.append(made)
+        self.held.add((ifname, queue))
+        return made
+
+    def queue_free(self, ifname: str, queue: int) -> bool:
+        return (ifname, queue) not in self.held

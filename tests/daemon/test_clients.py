@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that behave badly: each is closed or capped, and everyone else is served."""
+
+import errno
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from daemon_rig import NOBODY, Running, in_child
+
+from harp import _host
+from harp._host import Kind
+from harp.daemon import server
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.settings import Settings
+from harp.errors import Exit, HarpError
+
+HELLO = _host.pack_hello(1, "enemy")
+
+
+def connect(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(10)
+    sock.connect(str(path))
+    return sock
+
+
+def greeted(path: Path) -> socket.socket:
+    sock = connect(path)
+    sock.send(HELLO)
+    assert _host.unpack(sock.recv(65536)).kind is Kind.WELCOME
+    return sock
+
+
+def closed(sock: socket.socket) -> bool:
+    """harpd has ended the connection: what is still in the way is read first."""
+    try:
+        while sock.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def served(harpd: Running) -> None:
+    """Somebody else gets all there is to get."""
+    with harpd.client() as client:
+        assert [device.ifname for device in client.devices] == ["eth0"]
+        lease, fds = client.lease("eth0", label="good")
+        for fd in fds:
+            os.close(fd)
+        client.release(lease.lease_id)
+        assert client.query("status")["leases"] == 0
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def header(**fields: int) -> bytes:
+    values = {"magic": 0x4C505248, "version": 1, "type": 1, "size": 16, "serial": 1} | fields
+    return struct.pack("=IHHII", *values.values())
+
+
+NONSENSE = {
+    "one-byte": b"\0",
+    "text": b"GET / HTTP/1.0\r\n\r\n",
+    "zeros": bytes(64),
+    "magic": header(magic=1) + bytes(32),
+    "version": header(version=2, size=48) + bytes(32),
+    "size": header(size=4096) + bytes(32),
+    "short-hello": header(),
+    "type": header(type=99),
+    "answer": _host.pack_done(1),
+    "lease-before-hello": _host.pack_lease(1, "eth0"),
+    "query-before-hello": _host.pack_query(1, b'{"command": "stop"}'),
+    "too-long": bytes(_host.MESSAGE_MAX + 1),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_nonsense_ends_the_connection_and_nothing_else(harpd: Running, kind: str) -> None:
+    with connect(harpd.path) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        sock.send(NONSENSE[kind])
+        assert closed(sock)
+    served(harpd)
+
+
+def test_hello_twice(harpd: Running) -> None:
+    with greeted(harpd.path) as sock:
+        sock.send(HELLO)
+        assert closed(sock)
+    served(harpd)
+
+
+def test_descriptors_passed_to_harpd_are_dropped_and_the_connection_with_them(
+    harpd: Running,
+) -> None:
+    served(harpd)
+    before = descriptors()
+    for _ in range(20):
+        with connect(harpd.path) as sock:
+            socket.send_fds(sock, [HELLO], [0] * 200)
+            assert closed(sock)
+    served(harpd)
+    harpd.until(lambda: len(harpd.daemon._server.clients) == 0, "the clients' end")
+    assert descriptors() <= before
+
+
+def test_who_says_nothing_is_closed(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HELLO_S", 0.1)
+    with connect(harpd.path) as silent, greeted(harpd.path) as quiet:
+        assert closed(silent)
+        # Who has said hello may be silent for as long as it likes.
+        quiet.send(_host.pack_query(2, b'{"command": "status"}'))
+        assert _host.unpack(quiet.recv(65536)).kind is Kind.ANSWER
+    served(harpd)
+
+
+def test_who_takes_no_answer_is_closed(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TAKE_S", 0.2)
+    monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
+    monkeypatch.setattr(server, "USER_BURST", 1e6)
+    harpd.daemon._server.buckets = server.Buckets(1e6, 1e6)
+    before = descriptors()
+    question = _host.pack_release(2, 1)  # REFUSED is the longest answer that is not a document
+    with greeted(harpd.path) as sock:
+
+        def never_read() -> None:
+            while True:
+                sock.send(question)
+
+        # Blocks when its own buffer is full, and fails when harpd has had enough.
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            never_read()
+        assert closed(sock)
+    served(harpd)
+    harpd.until(lambda: len(harpd.daemon._server.clients) == 0, "the clients' end")
+    assert descriptors() <= before
+
+
+def test_a_flood_is_capped_and_others_are_served_meanwhile(harpd: Running) -> None:
+    stop = threading.Event()
+    answered = [0]
+
+    def flood() -> None:
+        with greeted(harpd.path) as sock:
+            while not stop.is_set():
+                sock.send(_host.pack_release(2, 1))
+                sock.recv(65536)
+                answered[0] += 1
+
+    enemies = [threading.Thread(target=flood) for _ in range(3)]
+    began = time.monotonic()
+    for enemy in enemies:
+        enemy.start()
+    for _ in range(3):
+        served(harpd)
+    stop.wait(1.0)  # the time over which the rate is taken
+    stop.set()
+    for enemy in enemies:
+        enemy.join(10)
+    elapsed_s = time.monotonic() - began
+    assert answered[0] <= 3 * (server.CLIENT_BURST + server.CLIENT_PER_S * (elapsed_s + 1))
+
+
+def test_a_thousand_connections_of_a_user_leave_room_for_others(harpd: Running) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it plays two users")
+    path = harpd.path
+
+    def enemy() -> tuple[int, int]:
+        kept, refused = [], 0
+        for _ in range(1000):
+            sock = connect(path)
+            try:
+                sock.send(HELLO)
+                raw = sock.recv(65536)
+            except (ConnectionResetError, BrokenPipeError):
+                raw = b""
+            if raw and _host.unpack(raw).kind is Kind.WELCOME:
+                kept.append(sock)
+            else:
+                refused += 1
+                sock.close()
+        return len(kept), refused
+
+    assert in_child(enemy, NOBODY) == (128, 872)
+    served(harpd)
+
+
+def test_only_root_stops_restarts_or_reloads(harpd: Running) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it plays two users")
+    path = harpd.path
+
+    def enemy() -> list[int]:
+        errors = []
+        with DaemonClient(path, "enemy") as client:
+            for command in ("stop", "restart", "reload"):
+                try:
+                    client.query(command, force=True)
+                except RefusedByDaemonError as error:
+                    errors.append(error.error)
+        return errors
+
+    assert in_child(enemy, NOBODY) == [errno.EPERM] * 3
+    served(harpd)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"{", b"[]", b"{}", b'{"command": 7}', b"\xff\xfe", b"[" * 50000, b'{"command": "nope"}'],
+    ids=repr,
+)
+def test_bad_questions_are_refused_in_a_line(harpd: Running, document: bytes) -> None:
+    with greeted(harpd.path) as sock:
+        sock.send(_host.pack_query(5, document))
+        message = _host.unpack(sock.recv(65536))
+        assert (message.kind, message.serial) == (Kind.REFUSED, 5)
+        assert "\n" not in message.fields["why"]
+    served(harpd)
+
+
+def test_the_wrong_user_and_group(start: Callable[..., Running], settings: Settings) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it plays two users")
+    from dataclasses import replace
+
+    harpd = start(given=replace(settings, users=(), groups=("daemon",)))
+    path = harpd.path
+
+    def enemy() -> tuple[int, str]:
+        with DaemonClient(path, "enemy") as client:
+            try:
+                client.lease("eth0")
+            except RefusedByDaemonError as error:
+                return error.error, error.why
+        return 0, ""
+
+    error, why = in_child(enemy, NOBODY)
+    assert error == errno.EACCES
+    assert why.startswith(f"user {NOBODY} may not have leases")
+    assert harpd.kernel.made == [], "nothing was made for it"
+    served(harpd)
+
+
+def test_another_processs_lease_can_not_be_released(harpd: Running) -> None:
+    path = harpd.path
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+
+        def enemy() -> int:
+            with DaemonClient(path, "enemy") as other:
+                try:
+                    other.release(lease.lease_id)
+                except RefusedByDaemonError as error:
+                    return error.error
+            return 0
+
+        assert in_child(enemy) == errno.ENOENT
+        client.release(lease.lease_id)
+        for fd in fds:
+            os.close(fd)
+
+
+def test_a_document_that_was_answered_is_sealed(harpd: Running) -> None:
+    with greeted(harpd.path) as sock:
+        sock.send(_host.pack_query(5, b'{"command": "status"}'))
+        _, fds, _, _ = socket.recv_fds(sock, 65536, 4)
+        assert json.loads(os.pread(fds[0], 1 << 20, 0))["daemon"] == "harpd"
+        with pytest.raises(PermissionError):
+            os.pwrite(fds[0], b"x", 0)
+        os.close(fds[0])
+
+
+def test_no_harpd_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(HarpError, match=r"no harpd at .*; `harpctl start` starts it") as caught:
+        DaemonClient(tmp_path / "harpd.sock")
+    assert caught.value.code == Exit.NOT_RUNNING

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lease from the question to the end, every way it can fail, and what NICs do meanwhile."""
+
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from daemon_rig import NOBODY, Running, in_child, leave_harpd
+from fake_kernel import FakeKernel, FakeSteering, address
+
+from harp import _host
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.table import QueueState
+
+
+def inode(fd: int) -> int:
+    return os.fstat(fd).st_ino
+
+
+def close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
+
+
+def steering(harpd: Running) -> FakeSteering:
+    return harpd.kernel.steerings[-1]
+
+
+def queue_state(harpd: Running, queue: int) -> QueueState:
+    return harpd.daemon.table.nics["eth0"].queues[queue]
+
+
+def nothing_is_left(harpd: Running) -> None:
+    """No lease, and nothing of one in the maps; harpd holds no descriptor of it."""
+    harpd.until(lambda: not harpd.daemon.table.leases, "the end of all leases")
+    assert steering(harpd).xsks == {}
+    assert steering(harpd).ports == {}
+    assert all(not made.fds for made in harpd.kernel.made)
+    assert harpd.daemon.leasing._watched == {}
+
+
+def test_a_lease_is_what_it_says(harpd: Running) -> None:
+    with harpd.client() as client:
+        assert client.settings == "HARP_X=1\n"
+        assert client.devices[0].queues_free == 4
+        lease, fds = client.lease("eth0", label="train.py rank 3", frame_count=1 << 19)
+        assert (lease.ifname, lease.queue, lease.ifindex, lease.netns) == ("eth0", 0, 2, 4711)
+        assert lease.frame_count == 65536, "frames_max"
+        assert (lease.port_min, lease.port_max) == (61000, 61255)
+        assert len(fds) == _host.FDS
+        assert steering(harpd).xsks == {0: inode(fds[_FD_XSK])}
+        assert steering(harpd).ports == dict.fromkeys(range(61000, 61256), 0)
+        harpd.until(lambda: not harpd.kernel.made[0].fds, "harpd's duplicates")
+        found = client.query("instances")["instances"]
+        assert [(each["pid"], each["label"]) for each in found] == [
+            (os.getpid(), "train.py rank 3")
+        ]
+        client.release(lease.lease_id)
+        close(fds)
+    nothing_is_left(harpd)
+
+
+_FD_XSK = 0
+
+
+def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0", label="\x1b[31m\nred")
+        close(fds)
+        assert client.query("instances")["instances"][0]["label"] == "?[31m?red"
+        client.release(lease.lease_id)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "error"),
+    [
+        ({"ifname": "eth7"}, errno.ENODEV),
+        ({"ifname": "../../etc"}, errno.ENODEV),
+        ({"ifname": "eth0", "queue": 4}, errno.EINVAL),
+        ({"ifname": "eth0", "frame_count": 1}, errno.EINVAL),
+        ({"ifname": "eth0", "copy_mode": 3}, errno.EINVAL),
+    ],
+    ids=["interface", "path", "queue", "frames", "copy-mode"],
+)
+def test_what_can_not_be_had_is_refused(harpd: Running, wishes: dict, error: int) -> None:  # type: ignore[type-arg]
+    with harpd.client() as client:
+        with pytest.raises(RefusedByDaemonError) as caught:
+            client.lease(**wishes)
+        assert caught.value.error == error
+    nothing_is_left(harpd)
+
+
+@pytest.mark.parametrize("step", ["make", "ports_set", "xsk_set"])
+def test_a_failure_on_the_way_takes_back_what_was_done(harpd: Running, step: str) -> None:
+    if step == "make":
+        harpd.kernel.make_error = OSError(errno.ENOMEM, "eth0 queue 0: no memory for frames")
+    else:
+        steering(harpd).failing = step
+    with harpd.client() as client:
+        with pytest.raises(RefusedByDaemonError) as caught:
+            client.lease("eth0")
+        assert caught.value.error == (errno.ENOMEM if step == "make" else errno.E2BIG)
+        nothing_is_left(harpd)
+        steering(harpd).failing, harpd.kernel.make_error = "", None
+        harpd.kernel.held.clear()
+        lease, fds = client.lease("eth0")
+        close(fds)
+        client.release(lease.lease_id)
+
+
+def test_an_internal_error_is_one_line_and_harpd_goes_on(
+    harpd: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    harpd.kernel.make_error = ZeroDivisionError("ours")  # type: ignore[assignment]
+    with harpd.client() as client:
+        with pytest.raises(RefusedByDaemonError, match="its log says more"):
+            client.lease("eth0")
+    assert "internal error: ZeroDivisionError: ours" in caplog.text
+    nothing_is_left(harpd)
+
+
+def test_who_hangs_up_while_the_lease_is_made_gets_none(harpd: Running) -> None:
+    harpd.kernel.may_make.clear()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(str(harpd.path))
+    sock.send(_host.pack_hello(1, "impatient"))
+    sock.recv(65536)
+    sock.send(_host.pack_lease(2, "eth0"))
+    assert harpd.kernel.making.wait(10)
+    sock.close()
+    harpd.kernel.may_make.set()
+    harpd.until(lambda: bool(harpd.kernel.made), "the worker")
+    nothing_is_left(harpd)
+
+
+def test_others_are_served_while_a_lease_is_made(harpd: Running) -> None:
+    harpd.kernel.may_make.clear()
+    with harpd.client() as slow, harpd.client() as other:
+        slow._sock.send(_host.pack_lease(2, "eth0"))
+        assert harpd.kernel.making.wait(10)
+        assert other.query("status")["leases"] == 1
+        assert not other.query("instances")["instances"][0]["active"]
+        harpd.kernel.may_make.set()
+        message, fds, _, _ = socket.recv_fds(slow._sock, 65536, _host.FDS)
+        lease = _host.unpack(message).fields["lease"]
+        close(fds)
+        slow.release(lease.lease_id)
+    nothing_is_left(harpd)
+
+
+def holder(path: str, uid: int | None = None) -> tuple[int, int]:
+    """A process that leases and waits; its number, and the pipe whose closing ends it."""
+    reading, writing = os.pipe()
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if uid is not None:
+                os.setuid(uid)
+            leave_harpd(reading, tell)
+            with DaemonClient(path, "holder") as client:  # type: ignore[arg-type]
+                client.lease("eth0", label="holder")
+                os.write(tell, b"x")
+                os.read(reading, 1)
+        finally:
+            os._exit(0)
+    os.close(reading)
+    os.close(tell)
+    assert os.read(told, 1) == b"x"
+    os.close(told)
+    return pid, writing
+
+
+def test_death_ends_the_lease_and_the_queue_comes_back_when_the_kernel_lets_go(
+    harpd: Running,
+) -> None:
+    pid, writing = holder(str(harpd.path))
+    assert set(steering(harpd).xsks) == {0}
+    os.kill(pid, signal.SIGKILL)
+    # The map is clean even before anybody reaps the dead.
+    nothing_is_left(harpd)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    # A forked child still holds the queue, as far as the kernel is concerned.
+    assert queue_state(harpd, 0) is QueueState.RECOVERING
+    with harpd.client() as client:
+        waiting = client.query("status")["nics"][0]["queues_waiting"]
+        assert waiting["0"]["pid"] == pid
+    harpd.kernel.held.clear()
+    harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the queue")
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0", queue=0)
+        assert lease.port_min == 61256, "the ports of the dead rest"
+        close(fds)
+        client.release(lease.lease_id)
+
+
+def test_the_cap_of_a_user(start: Callable[..., Running], settings: Settings) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it plays two users")
+    harpd = start(given=replace(settings, leases_per_uid=2))
+    path = harpd.path
+
+    def greedy() -> list[int]:
+        errors = []
+        with DaemonClient(path, "greedy") as client:
+            for _ in range(3):
+                try:
+                    client.lease("eth0")
+                    errors.append(0)
+                except RefusedByDaemonError as error:
+                    errors.append(error.error)
+        return errors
+
+    assert in_child(greedy, NOBODY) == [0, 0, errno.EDQUOT]
+    harpd.kernel.held.clear()
+    nothing_is_left(harpd)
+
+
+# --------------------------------------------------------------------------------------------------
+# NICs.
+#
+def sync(harpd: Running) -> None:
+    harpd.call(harpd.daemon.nics.sync)
+
+
+def logged(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.getMessage() for record in caplog.records)
+
+
+def test_down_and_up(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+        harpd.kernel.change(up=False)
+        sync(harpd), sync(harpd)
+        assert logged(caplog, "eth0: the interface is down") == 1
+        assert client.query("instances")["instances"][0]["marks"] == ["NIC is down"]
+        with pytest.raises(RefusedByDaemonError, match="ip link set dev eth0 up"):
+            client.lease("eth0")
+        harpd.kernel.change(up=True)
+        sync(harpd), sync(harpd)
+        assert logged(caplog, "eth0: the interface is up again") == 1
+        assert client.query("instances")["instances"][0]["marks"] == []
+        assert set(steering(harpd).xsks) == {0}, "the lease never lost its place"
+        close(fds)
+        client.release(lease.lease_id)
+
+
+def test_the_mtu_changes(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+        harpd.kernel.change(mtu_bytes=9000)
+        sync(harpd), sync(harpd)
+        assert logged(caplog, "eth0: MTU changed from 1500 to 9000") == 1
+        marks = client.query("instances")["instances"][0]["marks"]
+        assert marks == ["MTU changed from 1500 to 9000"]
+        close(fds)
+        client.release(lease.lease_id)
+
+
+def test_addresses_come_and_go(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+    assert steering(harpd).own == {address(1).raw}
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+        harpd.kernel.own = [address(2), address(9, ifindex=3)]
+        sync(harpd), sync(harpd)
+        assert steering(harpd).own == {address(2).raw}
+        assert logged(caplog, "eth0: address 10.0.0.1 removed; leased to process") == 1
+        assert client.query("instances")["instances"][0]["marks"] == ["address removed: 10.0.0.1"]
+        harpd.kernel.own = [address(1), address(2)]
+        sync(harpd)
+        assert client.query("instances")["instances"][0]["marks"] == []
+        close(fds)
+        client.release(lease.lease_id)
+
+
+def test_removed_and_back_under_the_same_name(
+    harpd: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+        old = steering(harpd)
+        gone = harpd.kernel.present.pop("eth0")
+        sync(harpd), sync(harpd)
+        assert logged(caplog, "eth0: the interface was removed") == 1
+        assert old.closed
+        assert harpd.kernel.pinned == {}
+        found = client.query("instances")["instances"]
+        assert found[0]["marks"] == ["NIC was removed"]
+        with pytest.raises(RefusedByDaemonError) as caught:
+            client.lease("eth0")
+        assert caught.value.error == errno.ENODEV
+        harpd.kernel.present["eth0"] = replace(gone, ifindex=9)
+        harpd.kernel.own = [address(5, ifindex=9)]
+        harpd.kernel.held.clear()
+        sync(harpd)
+        assert steering(harpd) is not old
+        assert steering(harpd).own == {address(5).raw}
+        again, more = client.lease("eth0")
+        assert again.ifindex == 9
+        client.release(lease.lease_id)
+        assert set(steering(harpd).xsks) == {again.queue}, "the old lease's end touches nothing new"
+        client.release(again.lease_id)
+        close(fds), close(more)
+
+
+def test_an_interface_that_another_program_has(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel = FakeKernel()
+    kernel.attach_error = OSError(errno.EBUSY, "eth0: XDP program 7 is attached already")
+    harpd = start(kernel)
+    sync(harpd), sync(harpd)
+    assert logged(caplog, "eth0: can't be leased: eth0: XDP program 7 is attached") == 1
+    with harpd.client() as client:
+        assert client.devices[0].queues == 0
+        with pytest.raises(RefusedByDaemonError, match="XDP program 7") as caught:
+            client.lease("eth0")
+        assert caught.value.error == errno.EBUSY
+        kernel.attach_error = None
+        sync(harpd)
+        lease, fds = client.lease("eth0")
+        close(fds)
+        client.release(lease.lease_id)
+
+
+def test_queues_that_harp_toml_keeps_for_others(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    nic = NicSettings("eth0", lease_queues=frozenset({1, 3, 9}))
+    harpd = start(given=replace(settings, nics=(nic,)))
+    with harpd.client() as client:
+        taken = [client.lease("eth0") for _ in range(2)]
+        assert [lease.queue for lease, _ in taken] == [1, 3]
+        assert taken[0][0].queue_count == 4
+        with pytest.raises(RefusedByDaemonError, match="all 2 queues are leased"):
+            client.lease("eth0")
+        for lease, fds in taken:
+            close(fds)
+            client.release(lease.lease_id)
+
+
+def test_reload_takes_what_may_change(
+    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = [replace(settings, users=(), groups=(), job="HARP_X=2\n"), ValueError("line 3: bad")]
+
+    def reload(_old: Settings) -> Settings:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    harpd = start(reload=reload)
+    with harpd.client() as client:
+        assert client.query("reload") == {"problem": ""}
+        assert client.query("reload") == {"problem": "line 3: bad"}
+    assert "line 3: bad; the configuration stays as it was" in caplog.text
+    assert caplog.records[-1].levelno == logging.ERROR
+    assert harpd.client().settings == "HARP_X=2\n"
+    assert not harpd.daemon.leasing.access.everybody

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small parts: state on disk, limits, cores, access, messages, netlink."""
+
+import contextlib
+import itertools
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harp import _host
+from harp.daemon import cores, netlink, notify, peer
+from harp.daemon.access import Access
+from harp.daemon.limits import Bucket, Buckets, Connections
+from harp.daemon.ports import Block
+from harp.daemon.state import BadStateError, NicState, State, StateFile, decode, encode
+from harp.daemon.table import Lease, Owner
+
+# ---- state ----
+
+
+def some_state() -> State:
+    lease = Lease(5, Owner(1, 2, 3), "eth0", 4, 1, Block(61000, 61255), "a \u00e9", 12.5, core=3)
+    lease.mark("NIC is down")
+    return State(
+        pid=7,
+        start_ticks=8,
+        version="0.1.0",
+        nics={"eth0": NicState(4, "/run/harp/bpf/eth0", [b"\1".hex() * 16])},
+        leases=[lease],
+        rests={"eth0": [(Block(62000, 62255), 99.5)]},
+        undo={"version": 1, "changes": []},
+    )
+
+
+def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    assert file.read() is None
+    file.write(some_state())
+    assert file.read() == some_state()
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_no_file_crashes_the_reader(raw: bytes) -> None:
+    with pytest.raises(BadStateError):
+        decode(raw.decode(errors="replace"))
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["", "x", "null", "-1", "[]", "1e999", '"']))
+def test_no_damage_crashes_the_reader(at: int, put: str) -> None:
+    text = encode(some_state())
+    at %= len(text)
+    with contextlib.suppress(BadStateError):
+        decode(text[:at] + put + text[at + 1 :])
+
+
+def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    file.write(State(pid=1))
+    (tmp_path / "state.json.new").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        file.write(State(pid=2))
+    found = file.read()
+    assert found is not None
+    assert found.pid == 1
+
+
+# ---- limits ----
+
+
+def test_a_bucket_bounds_the_rate() -> None:
+    bucket = Bucket(rate_per_s=10, burst=5)
+    assert [bucket.take(0) for _ in range(5)] == [0] * 5
+    assert bucket.take(0) == pytest.approx(0.1)
+    assert bucket.take(0.1) == 0
+    assert bucket.take(0.1) > 0
+    assert [bucket.take(100) for _ in range(5)] == [0] * 5
+    assert bucket.take(100) > 0, "a long silence saves up no more than the burst"
+
+
+def test_buckets_of_users_who_are_silent_are_forgotten() -> None:
+    buckets = Buckets(10, 5)
+    for uid in range(5000):
+        assert buckets.take(uid, uid * 1.0) == 0
+    assert len(buckets._each) < 1100
+
+
+def test_connections_have_a_limit_and_root_a_reserve() -> None:
+    limits = Connections(total_max=10, per_uid_max=4, root_reserve=2)
+    assert [bool(limits.admit(1000)) for _ in range(5)] == [False] * 4 + [True]
+    for uid in (1, 1, 1, 2, 2, 2):
+        assert not limits.admit(uid)
+    assert "10 connections" in limits.admit(3)
+    assert not limits.admit(0)
+    assert not limits.admit(0)
+    assert limits.admit(0)
+    limits.leave(1000)
+    assert not limits.by_uid.get(3)
+    for uid in (1000, 1000, 1000, 1, 1, 1, 2, 2, 2, 0, 0):
+        limits.leave(uid)
+    assert (limits.total, limits.by_uid) == (0, {})
+
+
+# ---- cores ----
+
+
+def test_cpu_lists() -> None:
+    assert cores.parse_cpu_list("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert cores.parse_cpu_list("") == cores.parse_cpu_list("x-y,-") == set()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "local", "taken", "queue", "expected"),
+    [
+        ({0, 1, 2, 3}, {2, 3}, [], 0, 2),
+        ({0, 1, 2, 3}, {2, 3}, [2], 1, 3),
+        ({0, 1, 2, 3}, {2, 3}, [2, 3], 1, 3),
+        ({0, 1}, {2, 3}, [0], 0, 1),
+        (set(), {2, 3}, [], 0, None),
+    ],
+    ids=["near", "not-taken", "shared", "where-it-may", "nowhere"],
+)
+def test_a_core_is_suggested(
+    allowed: set[int], local: set[int], taken: list[int], queue: int, expected: int | None
+) -> None:
+    assert cores.suggest(allowed, local, taken, queue) == expected
+
+
+# ---- access ----
+
+
+def test_who_may_have_leases() -> None:
+    access = Access.of(["nobody", "4711", "no-such-user"], ["daemon", "no-such-group"])
+    assert access.unknown == ("user no-such-user", "group no-such-group")
+    assert access.allows(0, [])
+    assert access.allows(65534, [])
+    assert access.allows(4711, [])
+    assert not access.allows(4712, [4711])
+    assert access.allows(4712, [5, 1])
+    assert Access.of(["*"], []).allows(4712, [])
+
+
+# ---- messages ----
+
+
+def test_every_message_comes_back_as_it_was() -> None:
+    rss = _host.Rss(2, 4, b"k" * 40, tuple(itertools.islice(itertools.cycle(range(4)), 128)))
+    lease = _host.Leased(
+        5, 6, "eth0", 7, 0, 4, 4096, 8192, 2048, 1, 17, 1500, True, False, 61000, 61255,
+        b"abcdef", 4096, _host.CORE_NONE, rss,
+    )  # fmt: skip
+    device = _host.Device(
+        "eth0", 3, 3, 1500, 10000, 4, 3, -1, b"abcdef", 5, 6, b"\0" * 15 + b"\1", b"", "/sys/x"
+    )
+    assert _host.unpack(_host.pack_leased(9, lease)).fields["lease"] == lease
+    welcome = _host.unpack(_host.pack_welcome(8, "harpd 1", [device, device], "A=1\n"))
+    assert welcome.fields == {"daemon": "harpd 1", "devices": [device] * 2, "settings": "A=1\n"}
+    refused = _host.unpack(_host.pack_refused(7, 16, "x" * 1000))
+    assert refused.fields == {"error": 16, "why": "x" * 383}
+    question = _host.unpack(_host.pack_lease(6, "eth0", queue=3, label="\u00e9" * 40))
+    assert question.fields["label"] == "\u00e9" * 31, "cut between characters"
+    assert (question.kind, question.serial) == (_host.Kind.LEASE, 6)
+    assert _host.unpack(_host.pack_release(1, 2**64 - 1)).fields == {"lease_id": 2**64 - 1}
+    assert _host.unpack(_host.pack_query(1, b"{}")).fields == {"document": b"{}"}
+
+
+GOOD = [
+    _host.pack_hello(1, "x"),
+    _host.pack_lease(1, "eth0"),
+    _host.pack_release(1, 1),
+    _host.pack_query(1, b"{}"),
+    _host.pack_welcome(1, "harpd", [], ""),
+    _host.pack_refused(1, 1, "no"),
+]
+
+
+@given(st.binary(max_size=400))
+def test_nonsense_is_a_value_error(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"bytes|magic"):
+        _host.unpack(raw)
+
+
+@given(st.sampled_from(GOOD), st.data())
+def test_damaged_messages_never_crash(good: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(good) - 1))
+    damaged = good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :]
+    with contextlib.suppress(ValueError):
+        _host.unpack(damaged[: data.draw(st.integers(0, len(damaged)))])
+
+
+def test_a_later_versions_longer_message_is_taken() -> None:
+    longer = bytearray(_host.pack_hello(1, "new") + b"\0" * 24)
+    longer[8:12] = len(longer).to_bytes(4, "little")
+    assert _host.unpack(bytes(longer)).fields == {"client": "new"}
+
+
+# ---- netlink ----
+
+
+def test_links_and_addresses_of_this_machine() -> None:
+    links = netlink.links()
+    assert links["lo"].loopback
+    assert links["lo"].ifindex == 1
+    assert all(address.ifindex != 1 for address in netlink.addresses()), "host scope is no NIC's"
+
+
+@given(st.binary(max_size=120))
+def test_no_netlink_message_crashes_the_parser(raw: bytes) -> None:
+    netlink.parse_link(b"\0" * 16 + raw)
+    netlink.parse_address(b"\2" + b"\0" * 7 + raw)
+
+
+# ---- processes ----
+
+
+def test_a_process_is_told_by_its_start(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = " ".join(str(n) for n in range(3, 53))
+    (tmp_path / "7/stat").write_text(f"7 (a) ) S (b) {fields}\n")
+    assert peer.start_ticks(7, tmp_path) == 22
+    with pytest.raises(peer.PeerGoneError):
+        peer.start_ticks(8, tmp_path)
+
+
+def test_an_owner_is_found_again_and_not_mistaken() -> None:
+    ticks = peer.start_ticks(os.getpid())
+    fd = peer.reopen(Owner(os.getpid(), ticks, 0))
+    assert peer.pidfd_pid(fd) == os.getpid()
+    os.close(fd)
+    with pytest.raises(peer.PeerGoneError, match="another one"):
+        peer.reopen(Owner(os.getpid(), ticks + 1, 0))
+
+
+def test_the_watchdog_is_fed_twice_as_often_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "3000000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    assert notify.watchdog_period_s() == 1.5
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    assert notify.watchdog_period_s() is None

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks of ports: cut, taken, rested, never two at once."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from harp.daemon.ports import Block, PortBlocks, block_size
+
+
+def nobody(_block: Block) -> bool:
+    return False
+
+
+def test_two_blocks_for_each_queue_and_no_more_than_256_ports() -> None:
+    assert block_size(4536, 1) == 256
+    assert block_size(4536, 8) == 256
+    assert block_size(4536, 64) == 35
+    assert block_size(4, 256) == 1
+
+
+def test_a_block_in_use_by_the_kernel_is_passed_over() -> None:
+    ports = PortBlocks(Block(61000, 61099), 10, 60)
+    taken = ports.take(0, lambda block: block.first <= 61025 <= block.last or block.first < 61020)
+    assert taken == Block(61030, 61039)
+
+
+def test_a_block_rests_and_wakes() -> None:
+    ports = PortBlocks(Block(61000, 61009), 10, 60)
+    block = ports.take(0, nobody)
+    assert block is not None
+    assert ports.take(0, nobody) is None
+    ports.give_back(block, 100)
+    assert ports.take(159.9, nobody) is None
+    assert ports.free_in_s(159) == 1
+    assert ports.take(160, nobody) == block
+
+
+def test_a_block_that_nobody_used_does_not_rest() -> None:
+    ports = PortBlocks(Block(61000, 61009), 10, 60)
+    block = ports.take(0, nobody)
+    assert block is not None
+    ports.give_back(block, 0, rest=False)
+    assert ports.take(0, nobody) == block
+
+
+def test_the_block_that_was_free_for_longest_comes_first() -> None:
+    ports = PortBlocks(Block(61000, 61039), 10, 0)
+    first = ports.take(0, nobody)
+    assert first is not None
+    ports.give_back(first, 0)
+    assert [ports.take(0, nobody) for _ in range(4)] == [
+        Block(61010, 61019),
+        Block(61020, 61029),
+        Block(61030, 61039),
+        first,
+    ]
+
+
+@given(st.integers(1, 1000), st.integers(20, 300))
+def test_no_block_leaves_the_range(ports: int, size: int) -> None:
+    span = Block(60000, 60000 + ports - 1)
+    blocks = PortBlocks(span, size, 60)
+    while (block := blocks.take(0, nobody)) is not None:
+        assert span.first <= block.first <= block.last <= span.last
+    assert blocks.held or size > ports
+
+
+class Life(RuleBasedStateMachine):
+    """Takes, returns, restarts with another size: nothing overlaps, nothing is lost for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.returned: dict[Block, float] = {}
+
+    @initialize(size=st.integers(1, 40), rest_s=st.sampled_from([0.0, 5.0, 60.0]))
+    def begin(self, size: int, rest_s: float) -> None:
+        self.span = Block(61000, 61099)
+        self.ports = PortBlocks(self.span, size, rest_s)
+
+    @rule()
+    def take(self) -> None:
+        block = self.ports.take(self.now_s, nobody)
+        if block is not None:
+            for other, at_s in self.returned.items():
+                rested = self.now_s >= at_s + self.ports.rest_s
+                assert rested or not block.overlaps(other)
+
+    @precondition(lambda self: self.ports.held)
+    @rule(data=st.data(), rest=st.booleans())
+    def give_back(self, data: st.DataObject, rest: bool) -> None:
+        block = data.draw(st.sampled_from(sorted(self.ports.held)))
+        self.ports.give_back(block, self.now_s, rest)
+        if rest:
+            self.returned[block] = self.now_s
+
+    @rule(seconds=st.floats(0, 100))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(size=st.integers(1, 40))
+    def restart_with_another_size(self, size: int) -> None:
+        again = PortBlocks(self.span, size, self.ports.rest_s)
+        for block in self.ports.held:
+            assert again.claim(block)
+        for block, until_s in self.ports.resting.items():
+            again.lie_down(block, until_s)
+        self.ports = again
+
+    @invariant()
+    def no_two_overlap(self) -> None:
+        if hasattr(self, "ports"):
+            held = sorted(self.ports.held)
+            assert all(a.last < b.first for a, b in itertools.pairwise(held))
+
+
+TestLife = Life.TestCase

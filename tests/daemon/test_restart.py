@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd ends and begins: with jobs that run on, dead ones, damaged files, another harpd."""
+
+import errno
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_rig import Running
+from fake_kernel import FakeKernel, FakeSteering
+from test_leases import holder, nothing_is_left, queue_state, steering
+
+from harp.daemon import rundir, state
+from harp.daemon.daemon import Daemon, Preparation
+from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.table import QueueState
+from harp.errors import Exit, HarpError
+
+
+def end(pid: int, writing: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(writing)
+
+
+def test_a_stop_leaves_nothing(start: Callable[..., Running]) -> None:
+    harpd = start()
+    with harpd.client() as client:
+        assert client.query("stop")["stopping"]
+    harpd.join()
+    assert harpd.kernel.pinned == {}
+    assert steering(harpd).closed
+    assert list(harpd.daemon.settings.run_dir.iterdir()) == []
+
+
+def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Callable[..., Running]) -> None:
+    harpd = start()
+    pid, writing = holder(str(harpd.path))
+    with harpd.client() as client:
+        answer = client.query("stop")
+        assert not answer["stopping"]
+        assert [each["pid"] for each in answer["instances"]] == [pid]
+        assert client.query("status")["leases"] == 1
+        assert client.query("stop", force=True)["stopping"]
+    harpd.join()
+    assert steering(harpd).xsks == steering(harpd).ports == harpd.kernel.pinned == {}
+    end(pid, writing)
+
+
+def test_jobs_run_on_over_a_restart(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start()
+    kernel = first.kernel
+    pid, writing = holder(str(first.path))
+    before = (dict(steering(first).xsks), dict(steering(first).ports))
+    first.end(remove=False)
+    assert kernel.pinned != {}
+    second = start(kernel)
+    assert f"process {pid} runs on with eth0 queue 0" in caplog.text
+    program = steering(second)
+    assert (program.xsks, program.ports) == before, "not touched"
+    assert program.replaced == 1
+    assert kernel.steerings == [program], "the pinned one was taken up"
+    with second.client() as client:
+        found = client.query("instances")["instances"][0]
+        assert (found["pid"], found["label"], found["active"]) == (pid, "holder", True)
+    end(pid, writing)
+    nothing_is_left(second)
+
+
+def test_leases_of_the_dead_and_their_map_entries_go_at_the_next_start(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start()
+    kernel = first.kernel
+    dead, living = holder(str(first.path)), holder(str(first.path))
+    first.end(remove=False)
+    end(*dead)
+    kernel.held.discard(("eth0", 0))
+    steering(first).ports[62000] = 3  # what a harpd that died between two steps may leave
+    second = start(kernel)
+    assert "is over: process" in caplog.text
+    assert set(steering(second).xsks) == {1}
+    assert steering(second).ports == dict.fromkeys(range(61256, 61512), 1)
+    assert queue_state(second, 0) is QueueState.FREE
+    with second.client() as client:
+        status = client.query("status")
+        assert status["nics"][0]["port_blocks_resting"] == 1, "its peers may still be sending"
+    end(*living)
+
+
+def test_a_process_that_let_go_of_its_queue_while_no_harpd_was_there(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start()
+    pid, writing = holder(str(first.path))
+    first.end(remove=False)
+    first.kernel.held.clear()
+    second = start(first.kernel)
+    nothing_is_left(second)
+    assert "had let go of the queue" in caplog.text
+    end(pid, writing)
+
+
+def test_pins_of_another_layout_are_replaced_with_a_message(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start()
+    first.end(remove=False)
+    steering(first).failing = "adopt"
+    second = start(first.kernel)
+    assert "pins of another layout; removed, attaching anew" in caplog.text
+    assert len(second.kernel.steerings) == 2
+
+
+def test_a_program_that_can_not_be_replaced_goes_on(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start()
+    first.end(remove=False)
+    steering(first).failing = "replace"
+    second = start(first.kernel)
+    assert "the one of an earlier harpd goes on" in caplog.text
+    with second.client() as client:
+        lease, fds = client.lease("eth0")
+        for fd in fds:
+            os.close(fd)
+        client.release(lease.lease_id)
+
+
+def test_pins_of_an_interface_that_is_no_longer_ours_are_removed(
+    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel = FakeKernel()
+    pins = settings.pins_dir / "eth9"
+    pins.mkdir(parents=True)
+    kernel.pinned[str(pins)] = FakeSteering()
+    start(kernel)
+    assert str(pins) in kernel.unpinned
+    assert f"an earlier harpd left in {pins}" in caplog.text
+
+
+def test_a_second_harpd_refuses_in_one_line(harpd: Running, settings: Settings) -> None:
+    with pytest.raises(HarpError, match="another harpd runs in") as caught:
+        Daemon(settings, FakeKernel()).start()
+    assert caught.value.code == Exit.RUNNING
+    assert "\n" not in str(caught.value)
+    with harpd.client() as client:
+        assert client.query("status")["daemon"] == "harpd"
+
+
+def test_a_dead_harpds_socket_is_removed_with_a_message(
+    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.run_dir.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(settings.socket_path))
+        dead.listen(1)
+    harpd = start()
+    assert "which a dead harpd had left" in caplog.text
+    harpd.client().close()
+
+
+def test_something_else_at_the_sockets_place(settings: Settings) -> None:
+    settings.run_dir.mkdir()
+    settings.socket_path.write_text("mine")
+    with pytest.raises(HarpError, match="exists and is not a socket; remove it"):
+        Daemon(settings, FakeKernel()).start()
+    assert settings.socket_path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM], ids=["same", "other"])
+def test_another_programs_living_socket(settings: Settings, kind: socket.SocketKind) -> None:
+    settings.run_dir.mkdir()
+    with socket.socket(socket.AF_UNIX, kind) as other:
+        other.bind(str(settings.socket_path))
+        other.listen(1)
+        with pytest.raises(HarpError, match="another program listens on"):
+            Daemon(settings, FakeKernel()).start()
+        assert settings.socket_path.is_socket()
+
+
+def test_no_such_group(settings: Settings) -> None:
+    with pytest.raises(HarpError, match="socket_group: there is no group no-such-group"):
+        Daemon(replace(settings, socket_group="no-such-group"), FakeKernel()).start()
+
+
+def test_a_socket_group_closes_the_socket_to_others(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    harpd = start(given=replace(settings, socket_group=str(os.getgid())))
+    assert harpd.path.stat().st_mode & 0o777 == 0o660
+
+
+def test_a_run_dir_that_can_not_be_made(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    bad = replace(settings, run_dir=tmp_path / "file" / "run")
+    with pytest.raises(HarpError, match=r"can't be made: .*; set run_dir"):
+        Daemon(bad, FakeKernel()).start()
+
+
+def test_no_bpffs_is_one_line_and_harpd_serves(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_path: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(rundir, "mount_bpffs", fail)
+    harpd = start()
+    assert caplog.text.count("no BPF file system at") == 1
+    with harpd.client() as client:
+        status = client.query("status")
+        assert not status["pinned"]
+        lease, fds = client.lease("eth0")
+        for fd in fds:
+            os.close(fd)
+        client.release(lease.lease_id)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 99}', '{"format": 1, "leases": 3}'], ids=repr
+)
+def test_a_damaged_state_is_set_aside(
+    start: Callable[..., Running], settings: Settings, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.run_dir.mkdir()
+    (settings.run_dir / "state.json").write_text(text)
+    harpd = start()
+    assert (settings.run_dir / "state.bad").read_text() == text
+    assert caplog.text.count("can't be read") == 1
+    harpd.client().close()
+
+
+def test_a_full_disk_is_told_once_and_harpd_serves_on(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_self: object, _state: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def lease_and_return() -> None:
+        with harpd.client() as client:
+            lease, fds = client.lease("eth0")
+            for fd in fds:
+                os.close(fd)
+            client.release(lease.lease_id)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(state.StateFile, "write", full)
+        lease_and_return()
+        harpd.kernel.held.clear()
+        with harpd.client() as client:
+            assert client.query("status")["state"] == "No space left on device"
+    assert caplog.text.count("can't be written: No space left on device") == 1
+    lease_and_return()
+    assert "can be written again" in caplog.text
+    saved = json.loads((harpd.daemon.settings.run_dir / "state.json").read_text())
+    assert saved["leases"] == []
+
+
+class FakePreparation(Preparation):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def prepare(self, _settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
+        self.calls.append(("prepare", undo))
+        record({"mtu": "as it was"})
+
+    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
+        self.calls.append(("restore", undo))
+        record(None)
+
+
+def test_nics_are_put_back_at_the_stop_and_not_at_a_restart(start: Callable[..., Running]) -> None:
+    kernel, preparation = FakeKernel(), FakePreparation()
+    first = start(kernel, preparation=preparation)
+    first.end(remove=False)
+    assert preparation.calls == [("prepare", None)]
+    second = start(kernel, preparation=preparation)
+    assert preparation.calls[1:] == [("prepare", {"mtu": "as it was"})]
+    second.end(remove=True)
+    assert preparation.calls[2:] == [("restore", {"mtu": "as it was"})]
+
+
+def test_a_start_that_fails_leaves_running_jobs_alone(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    first = start()
+    pid, writing = holder(str(first.path))
+    first.end(remove=False)
+
+    class Failing(Preparation):
+        def prepare(self, *_arguments: Any) -> None:
+            raise HarpError("the NIC is on fire")
+
+    with pytest.raises(HarpError, match="on fire"):
+        Daemon(settings, first.kernel, Failing()).start()
+    assert first.kernel.pinned != {}
+    assert set(steering(first).xsks) == {0}
+    second = start(first.kernel)
+    assert len(second.daemon.table.leases) == 1
+    end(pid, writing)
+
+
+def test_a_nic_more_and_a_nic_less_over_a_restart(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    first = start()
+    first.end(remove=False)
+    first.kernel.present["eth1"] = replace(first.kernel.present["eth0"], ifname="eth1", ifindex=5)
+    second = start(first.kernel, given=replace(settings, nics=(NicSettings("eth1"),)))
+    assert list(second.daemon.table.nics) == ["eth1"]
+    assert [Path(path).name for path in second.kernel.pinned] == ["eth1"]

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues and leases: who gets what, who is refused and why, nothing given twice."""
+
+import errno
+import itertools
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from harp.daemon.ports import Block, PortBlocks
+from harp.daemon.table import (
+    QUEUE_ANY,
+    Lease,
+    LeaseTable,
+    NicTable,
+    Owner,
+    QueueState,
+    RefusedError,
+)
+
+JOB = Owner(100, 1, 1000)
+
+
+def table(queues: int = 2, blocks: int = 8, per_uid: int = 4) -> LeaseTable:
+    made = LeaseTable(per_uid, itertools.count(1).__next__)
+    ports = PortBlocks(Block(61000, 61000 + 10 * blocks - 1), 10, 60)
+    made.add_nic(NicTable("eth0", 7, ports, dict.fromkeys(range(queues), QueueState.FREE)))
+    return made
+
+
+def reserve(
+    leases: LeaseTable, owner: Owner = JOB, wanted: int = QUEUE_ANY, ifname: str = "eth0"
+) -> Lease:
+    return leases.reserve(
+        owner, ifname, wanted, "job", now_s=0, since_s=0, busy=lambda _block: False
+    )
+
+
+def refused(leases: LeaseTable, *arguments: object, **named: object) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        reserve(leases, *arguments, **named)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_two_leases_have_two_queues_and_two_blocks() -> None:
+    leases = table()
+    one, two = reserve(leases), reserve(leases)
+    assert {one.queue, two.queue} == {0, 1}
+    assert not one.ports.overlaps(two.ports)
+    assert one.lease_id != two.lease_id
+
+
+def test_no_queue_is_left_and_the_line_says_so() -> None:
+    leases = table()
+    reserve(leases), reserve(leases)
+    why = refused(leases)
+    assert why.error == errno.EBUSY
+    assert why.why.startswith("eth0: all 2 queues are leased; `harpctl instances`")
+
+
+def test_an_unknown_interface_is_told_what_there_is() -> None:
+    why = refused(table(), ifname="eth9")
+    assert why.error == errno.ENODEV
+    assert "it has: eth0" in why.why
+
+
+@pytest.mark.parametrize(("queue", "error"), [(5, errno.EINVAL), (0, errno.EBUSY)])
+def test_a_queue_asked_for_by_number(queue: int, error: int) -> None:
+    leases = table()
+    assert reserve(leases, wanted=0).queue == 0
+    assert refused(leases, wanted=queue).error == error
+    assert reserve(leases, wanted=1).queue == 1
+
+
+def test_the_cap_is_the_users_and_not_roots() -> None:
+    leases = table(queues=9, per_uid=2)
+    reserve(leases), reserve(leases)
+    assert refused(leases).error == errno.EDQUOT
+    assert refused(leases, owner=Owner(101, 2, 1000)).error == errno.EDQUOT, "another process of it"
+    reserve(leases, owner=Owner(102, 3, 1001))
+    for _ in range(3):
+        reserve(leases, owner=Owner(1, 1, 0))
+
+
+def test_ports_that_rest_are_told_when_they_wake() -> None:
+    leases = table(queues=2, blocks=1)
+    lease = reserve(leases)
+    leases.activate(lease)
+    leases.release(lease, 0)
+    why = refused(leases)
+    assert why.error == errno.EBUSY
+    assert "the next rests 60 s more" in why.why
+
+
+def test_a_free_queue_comes_before_one_that_recovers() -> None:
+    leases = table()
+    lease = reserve(leases)
+    leases.activate(lease)
+    leases.release(lease, 0)
+    assert reserve(leases).queue == 1
+    assert reserve(leases).queue == 0, "the kernel may have let go of it by now: it is tried"
+
+
+def test_a_lease_of_an_interface_that_was_removed_touches_nothing_of_its_successor() -> None:
+    leases = table()
+    lease = reserve(leases)
+    leases.activate(lease)
+    leases.remove_nic("eth0")
+    ports = PortBlocks(Block(61000, 61079), 10, 60)
+    leases.add_nic(NicTable("eth0", 8, ports, {0: QueueState.FREE}))
+    assert leases.nic_of(lease) is None
+    leases.release(lease, 0)
+    assert leases.nics["eth0"].queues == {0: QueueState.FREE}
+
+
+def test_a_lease_is_adopted_once_and_only_where_it_fits() -> None:
+    old = table()
+    lease = reserve(old)
+    new = table()
+    assert new.adopt(lease)
+    assert not new.adopt(lease)
+    assert reserve(new).queue != lease.queue
+    other = table()
+    squatter = reserve(other)
+    assert squatter.queue == lease.queue
+    lease.lease_id = 99
+    assert not other.adopt(lease)
+
+
+class Life(RuleBasedStateMachine):
+    """Any order of requests, failures, deaths and recoveries."""
+
+    reserved: Bundle[Lease] = Bundle("reserved")
+    active: Bundle[Lease] = Bundle("active")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases = table(queues=4, blocks=6, per_uid=3)
+        self.now_s = 0.0
+
+    @rule(target=reserved, uid=st.integers(0, 2), pid=st.integers(1, 3), wanted=st.integers(-1, 5))
+    def reserve(self, uid: int, pid: int, wanted: int) -> object:
+        queue = QUEUE_ANY if wanted < 0 else wanted
+        before = dict(self.leases.nics["eth0"].queues)
+        try:
+            return self.leases.reserve(
+                Owner(pid, 1, uid), "eth0", queue, "", now_s=self.now_s, since_s=0,
+                busy=lambda _block: False,
+            )  # fmt: skip
+        except RefusedError:
+            assert before == self.leases.nics["eth0"].queues, "a refusal changes nothing"
+            return multiple()
+
+    @rule(target=active, lease=consumes(reserved))
+    def activate(self, lease: Lease) -> Lease:
+        self.leases.activate(lease)
+        return lease
+
+    @rule(lease=consumes(reserved), bound=st.booleans())
+    def cancel(self, lease: Lease, bound: bool) -> None:
+        self.leases.cancel(lease, self.now_s, bound)
+
+    @rule(lease=consumes(active))
+    def release(self, lease: Lease) -> None:
+        self.leases.release(lease, self.now_s)
+
+    @rule(queue=st.integers(0, 3))
+    def recovered(self, queue: int) -> None:
+        was = self.leases.nics["eth0"].queues[queue]
+        assert self.leases.recovered("eth0", queue) is (was is QueueState.RECOVERING)
+
+    @rule(seconds=st.floats(0, 100))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @invariant()
+    def each_queue_has_at_most_one_lease_and_its_state_fits(self) -> None:
+        nic = self.leases.nics["eth0"]
+        of_queue = {lease.queue: lease for lease in self.leases.leases.values()}
+        assert len(of_queue) == len(self.leases.leases)
+        for queue, state in nic.queues.items():
+            lease = of_queue.get(queue)
+            if lease is None:
+                assert state in (QueueState.FREE, QueueState.RECOVERING)
+            else:
+                assert state is (QueueState.LEASED if lease.active else QueueState.RESERVED)
+        assert nic.ports.held == {lease.ports for lease in self.leases.leases.values()}
+
+    @invariant()
+    def no_user_is_above_the_cap(self) -> None:
+        assert all(self.leases.of_uid(uid) <= 3 for uid in (1, 2))
+
+
+TestLife = Life.TestCase
