@@ -317,4 +317,3 @@ def instances(config: Path | None, output: str) -> None:
         console.out.print("no leases")
         return
     console.out.print(console.table("", columns, rows))
-
