@@ -65,20 +65,21 @@ def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
     console.out.print(table)
 
 
-def _matches(name: str, row: dict[str, Any], wanted: tuple[str, ...]) -> bool:
-    """Is it one of those asked for: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1?"""
+def _matches(row: dict[str, Any], wanted: tuple[str, ...], ifname: str = "") -> bool:
+    """Is it one of those asked for: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues?"""
     table, _, key = row["key"].partition(".")
-    words = {row["key"], row["variable"], table, key, *name.split(), *name.split(".")}
+    words = {row["key"], row["variable"], table, key}
+    if ifname:
+        words |= {ifname, f"{ifname}.{key}", f"nic {ifname}.{key}"}
     return not wanted or any(word in words for word in wanted)
 
 
 def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     """The document with only the settings that were asked for."""
-    chosen = [row for row in found["settings"] if _matches(row["key"], row, wanted)]
+    chosen = [row for row in found["settings"] if _matches(row, wanted)]
     nics = []
     for nic in found["nics"]:
-        name = f"nic {nic['ifname']}"
-        kept = [row for row in nic["settings"] if _matches(name, row, wanted)]
+        kept = [row for row in nic["settings"] if _matches(row, wanted, nic["ifname"])]
         if kept:
             nics.append({"ifname": nic["ifname"], "settings": kept})
     if wanted and not chosen and not nics:
@@ -158,10 +159,19 @@ def validate(file: str | None, output: str) -> None:
         raise click.exceptions.Exit(code)
 
 
+def _unwritable(path: Path, error: OSError) -> HarpError:
+    code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
+    return HarpError(f"{path} can't be written: {error.strerror}", code)
+
+
 def write_new(path: Path, text: str, force: bool) -> None:
     """Writes a file whole or not at all; force: over one that is there."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    try:
         fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
         try:
@@ -181,8 +191,7 @@ def write_new(path: Path, text: str, force: bool) -> None:
             f"{path} is there already; --force replaces it, --output - prints what it would be"
         ) from None
     except OSError as error:
-        code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
-        raise HarpError(f"{path} can't be written: {error.strerror}", code) from None
+        raise _unwritable(path, error) from None
 
 
 @config.command()

@@ -119,6 +119,8 @@ def _no_command(name: str, error: OSError) -> HarpError:
 
 def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
     """Becomes command: its exit code, signals and terminal are then its own."""
+    if not command[0]:
+        raise HarpError("the command's name is empty", Exit.NOT_FOUND)
     # Python ignores these for itself, and a program inherits what is ignored.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -128,7 +130,7 @@ def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
         os.execvpe(command[0], command, environment)
     except OSError as error:
         raise _no_command(command[0], error) from None
-    except ValueError as error:  # an empty name, or a null byte
+    except ValueError as error:  # a null byte
         raise HarpError(f"{command[0]!r}: {error}", Exit.USAGE) from None
 
 

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl config and completion, as a script and a shell see them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harp.config import keys, reference
+from harp.errors import Exit
+
+MAIN = "from harp.cli import main; main()"
+
+
+def harpctl(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Runs it with these HARP_ variables and no others."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HARP_")}
+    if "HARP_BUILD" in os.environ:
+        clean["HARP_BUILD"] = os.environ["HARP_BUILD"]
+    command = [sys.executable, "-c", MAIN, *arguments]
+    return subprocess.run(
+        command, env=clean | environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "harp.toml"
+    path.write_text(
+        '[tcp]\necn = "request"\n[[nic]]\nifname = "eth1"\nqueues = 4\ncores = [1, 2]\n'
+    )
+    return path
+
+
+def test_show_says_where_each_value_came_from(file: Path) -> None:
+    done = harpctl("config", "show", "-o", "json", HARP_CONFIG=str(file), HARP_FRAMES="1024")
+    assert done.returncode == Exit.OK, done.stderr
+    shown = json.loads(done.stdout)
+    rows = {row["key"]: row for row in shown["settings"]}
+    assert len(rows) == len(keys.global_keys())
+    ecn, frames, drive = rows["tcp.ecn"], rows["job.frames"], rows["drive.mode"]
+    assert (ecn["value"], ecn["source"], ecn["file"], ecn["line"]) == (
+        "request",
+        "file",
+        str(file),
+        2,
+    )
+    assert (frames["value"], frames["source"], frames["unit"]) == (1024, "environment", "frames")
+    assert (drive["value"], drive["source"], drive["variable"]) == ("auto", "default", "HARP_DRIVE")
+    (nic,) = shown["nics"]
+    cores = next(row for row in nic["settings"] if row["key"] == "nic.cores")
+    assert (nic["ifname"], cores["value"], cores["line"]) == ("eth1", [1, 2], 6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        (["tcp.ecn"], ["tcp.ecn"]),
+        (["ecn"], ["tcp.ecn"]),
+        (["HARP_ECN", "frames"], ["job.frames", "tcp.ecn"]),
+        (["metrics"], ["metrics.address", "metrics.port"]),
+        (["eth1.queues"], ["nic eth1.queues"]),
+        (["nic.queues"], ["nic eth1.queues"]),
+    ],
+    ids=str,
+)
+def test_show_chooses(asked: list[str], shown: list[str], file: Path) -> None:
+    done = harpctl("config", "show", *asked, "--file", str(file))
+    assert done.returncode == Exit.OK, done.stderr
+    assert sorted(line.rsplit("  ")[0].strip() for line in _lines(done.stdout)) == shown
+
+
+def _lines(text: str) -> list[str]:
+    names = [line.split("   ")[0] for line in text.splitlines() if line.strip()]
+    return [name for name in names if not name.startswith("setting")]
+
+
+def test_show_of_a_nic_is_all_of_it(file: Path) -> None:
+    done = harpctl("config", "show", "eth1", "--file", str(file), "-o", "json")
+    shown = json.loads(done.stdout)
+    assert shown["settings"] == []
+    assert len(shown["nics"][0]["settings"]) == len(keys.nic_keys()) - 1
+
+
+def test_show_of_nothing_known_is_bad_usage(file: Path) -> None:
+    for word in ("nonsense", "eth9"):
+        done = harpctl("config", "show", word, "--file", str(file))
+        assert done.returncode == Exit.USAGE
+        assert word in done.stderr
+
+
+def test_validate_good(file: Path) -> None:
+    done = harpctl("config", "validate", str(file))
+    assert (done.returncode, done.stdout) == (Exit.OK, f"{file}: good\n")
+    done = harpctl("config", "validate", str(file), "-o", "json")
+    assert json.loads(done.stdout) == {"file": str(file), "problems": [], "warnings": []}
+
+
+def test_validate_names_everything(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text('[job]\nframes = 1\npath = "[red]"\n')
+    done = harpctl("config", "validate", str(bad))
+    assert done.returncode == Exit.FAILURE
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith(f"{bad}:2:1: job.frames = 1: must be")
+    assert lines[1].startswith(f'{bad}:3:1: job.path = "[red]": must be')
+    assert lines[2] == "2 problems"
+    done = harpctl("config", "validate", str(bad), "-o", "json")
+    assert done.returncode == Exit.FAILURE
+    assert [p["key"] for p in json.loads(done.stdout)["problems"]] == ["job.frames", "job.path"]
+
+
+def test_validate_of_what_is_in_force_looks_at_variables(file: Path) -> None:
+    done = harpctl("config", "validate", HARP_CONFIG=str(file), HARP_ECN="x", HARP_FRAMEZ="1")
+    assert done.returncode == Exit.FAILURE
+    assert 'environment: HARP_ECN = "x": must be one of' in done.stdout
+    done = harpctl("config", "validate", HARP_CONFIG=str(file), HARP_FRAMEZ="1")
+    assert done.returncode == Exit.OK
+    assert "warning: environment: HARP_FRAMEZ is unknown" in done.stderr
+    done = harpctl("config", "validate", str(file), HARP_ECN="x")
+    assert done.returncode == Exit.OK, "a file is judged by itself"
+
+
+def test_validate_of_no_file(tmp_path: Path) -> None:
+    done = harpctl("config", "validate", str(tmp_path / "none.toml"))
+    assert done.returncode == Exit.MISSING
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["show"], ["diff"]], ids=str)
+def test_a_bad_file_stops_others_with_its_lines(command: list[str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[job]\nframes = 1\n")
+    done = harpctl("config", *command, HARP_CONFIG=str(bad))
+    assert done.returncode == Exit.FAILURE
+    assert f"{bad}:2:1: job.frames = 1" in done.stderr
+    assert done.stdout == ""
+
+
+def test_init_writes_once(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "harp.toml"
+    done = harpctl("config", "init", HARP_CONFIG=str(target))
+    assert done.returncode == Exit.OK, done.stderr
+    assert target.read_text() == reference.to_toml()
+    assert target.stat().st_mode & 0o777 == 0o644
+    target.write_text("mine")
+    done = harpctl("config", "init", HARP_CONFIG=str(target))
+    assert done.returncode == Exit.FAILURE
+    assert "--force" in done.stderr
+    assert target.read_text() == "mine"
+    done = harpctl("config", "init", "--force", "-o", str(target))
+    assert done.returncode == Exit.OK
+    assert target.read_text() == reference.to_toml()
+    assert [path.name for path in target.parent.iterdir()] == ["harp.toml"], "nothing half made"
+    assert harpctl("config", "init", "-o", "-").stdout == reference.to_toml()
+
+
+def test_init_where_it_can_not(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for target in (tmp_path / "file" / "harp.toml", Path("/proc/harp.toml"), tmp_path):
+        done = harpctl("config", "init", "--force", "-o", str(target))
+        assert done.returncode in (Exit.FAILURE, Exit.PRIVILEGE)
+        assert done.stderr.startswith("harpctl: /")
+        assert "can't be written" in done.stderr
+
+
+def test_init_does_not_follow_a_dangling_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    done = harpctl("config", "init", "-o", str(tmp_path / "link"))
+    assert done.returncode == Exit.FAILURE
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_diff_against_the_defaults(file: Path) -> None:
+    done = harpctl("config", "diff", "--file", str(file), HARP_FRAMES="8192", HARP_SPIN_US="0")
+    assert done.returncode == Exit.OK, done.stderr
+    cells = [line.split() for line in done.stdout.splitlines() if line.strip()][1:]
+    assert [row[0] for row in cells] == ["drive.spin_us", "tcp.ecn", "nic", "nic"]
+    assert cells[1] == ["tcp.ecn", "request", "default", f"{file}:2"]
+    done = harpctl("config", "diff", "-o", "json", "--file", str(file))
+    assert [row["key"] for row in json.loads(done.stdout)["differences"]] == [
+        "tcp.ecn",
+        "nic eth1.queues",
+        "nic eth1.cores",
+    ]
+    empty = file.with_name("empty.toml")
+    empty.write_text("")
+    assert "every setting has its default" in harpctl("config", "diff", "--file", str(empty)).stdout
+
+
+def complete(*words: str) -> list[str]:
+    """What bash would offer for the last of these words."""
+    environ = {
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+        "_HARPCTL_COMPLETE": "bash_complete",
+    }
+    done = harpctl(**environ)
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_completion_knows_commands_and_options() -> None:
+    assert complete("harpctl", "con") == ["config"]
+    assert complete("harpctl", "config", "v") == ["validate"]
+    assert complete("harpctl", "completion", "z") == ["zsh"]
+    assert "--by-name" in complete("harpctl", "run", "--")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_the_program(shell: str) -> None:
+    done = harpctl("completion", shell)
+    assert done.returncode == Exit.OK
+    assert f"_HARPCTL_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_bash_itself_takes_the_script(tmp_path: Path) -> None:
+    """Sourced by a real bash, which then completes `harpctl con`."""
+    (tmp_path / "script").write_text(harpctl("completion", "bash").stdout)
+    (tmp_path / "harpctl").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{MAIN}" "$@"\n')
+    (tmp_path / "harpctl").chmod(0o755)
+    commands = (
+        f"source {tmp_path}/script\n"
+        "COMP_WORDS=(harpctl con); COMP_CWORD=1\n"
+        "_harpctl_completion harpctl\n"
+        'echo "${COMPREPLY[@]}"\n'
+    )
+    done = subprocess.run(
+        ["bash", "-c", commands],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "config\n"
+    assert done.stderr == ""

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl env and run: a job's environment, and a command that does not notice harpctl."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_cli_config import MAIN, harpctl
+
+from harp import _paths, config
+from harp.config import jobs
+from harp.errors import Exit, HarpError
+
+PLUGIN = str(_paths.plugin().resolve())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "harp.toml"
+    path.write_text(
+        '[job]\nframes = 1024\npath = "auto"\nifname = "=it\'s"\n[drive]\ncores = [4, 5, 9]\n'
+    )
+    return str(path)
+
+
+def variables(*arguments: str, **environ: str) -> dict[str, str]:
+    done = harpctl("env", "-o", "json", *arguments, **environ)
+    assert done.returncode == Exit.OK, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_env_has_nccls_variables_and_what_is_no_default(file: str) -> None:
+    expected = {
+        "NCCL_NET_PLUGIN": PLUGIN,
+        "NCCL_NET": "HARP",
+        "HARP_CORES": "4-5,9",
+        "HARP_FRAMES": "1024",
+        "HARP_IFNAME": "=it's",
+    }
+    assert variables(HARP_CONFIG=file) == expected
+    assert variables("--file", file) == expected
+
+
+def test_env_leaves_alone_what_is_set(file: str) -> None:
+    found = variables("--file", file, HARP_FRAMES="2048", HARP_CORES="")
+    assert "HARP_FRAMES" not in found
+    assert found["HARP_CORES"] == "4-5,9", "an empty variable is an unset one"
+
+
+def test_a_command_line_beats_what_is_set(file: str) -> None:
+    found = variables("--file", file, "-s", "job.path=auto", "-s", "frames=4096", HARP_PATH="xdp")
+    assert (found["HARP_PATH"], found["HARP_FRAMES"]) == ("auto", "4096")
+
+
+def test_env_names_a_socket_that_jobs_would_not_find(tmp_path: Path) -> None:
+    path = tmp_path / "harp.toml"
+    path.write_text('[daemon]\nrun_dir = "/run/other"\n')
+    assert variables("--file", str(path))["HARP_SOCKET"] == "/run/other/harpd.sock"
+    path.write_text('[daemon]\nrun_dir = "/run/other"\nsocket = "/tmp/s"\n')
+    assert variables("--file", str(path))["HARP_SOCKET"] == "/tmp/s"
+    path.write_text("[daemon]\nleases_per_uid = 1\n")
+    assert "HARP_SOCKET" not in variables("--file", str(path))
+
+
+def test_shell_lines_mean_what_they_say(file: str) -> None:
+    lines = harpctl("env", "--file", file).stdout
+    assert lines == harpctl("env", "--file", file, "--shell").stdout
+    code = f"{lines}\nexec env -0"
+    done = subprocess.run(["sh", "-c", code], env={}, capture_output=True, text=True, check=True)
+    found = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+    expected = variables("--file", file)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_plain_lines_are_for_files(file: str) -> None:
+    lines = harpctl("env", "--file", file, "-o", "plain").stdout.splitlines()
+    assert dict(line.split("=", 1) for line in lines) == variables("--file", file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["-s", "nothing"], Exit.USAGE, "is not KEY=VALUE"),
+        (["-s", "=1"], Exit.USAGE, "is not KEY=VALUE"),
+        (["-s", "tcp.ecm=off"], Exit.FAILURE, "did you mean tcp.ecn?"),
+        (["-s", "frames=1"], Exit.FAILURE, "command line: job.frames"),
+        (["--plugin", "/nonexistent.so"], Exit.MISSING, "/nonexistent.so"),
+        (["--file", "/nonexistent.toml"], Exit.MISSING, "/nonexistent.toml"),
+    ],
+    ids=str,
+)
+def test_bad_options_stop_env_and_run(arguments: list[str], code: Exit, said: str) -> None:
+    for command in (["env", *arguments], ["run", *arguments, "--", "echo", "ran"]):
+        done = harpctl(*command)
+        assert done.returncode == code
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+
+
+# --------------------------------------------------------------------------------------------------
+# The plugin's place.
+#
+def test_a_path_that_nccl_would_misread_goes_by_name() -> None:
+    for path in (Path("/a,b/libnccl-net-harp.so"), Path("/" + "x" * 250 + "/libnccl-net-harp.so")):
+        found = jobs.plugin_variables(path, {"LD_LIBRARY_PATH": "/usr/lib/x"})
+        assert found["NCCL_NET_PLUGIN"] == "harp"
+        assert found["LD_LIBRARY_PATH"] == f"{path.parent}:/usr/lib/x"
+    plain = jobs.plugin_variables(Path("/a/libnccl-net-harp.so"), {})
+    assert plain == {"NCCL_NET_PLUGIN": "/a/libnccl-net-harp.so", "NCCL_NET": "HARP"}
+
+
+def test_a_path_that_nobody_can_be_told_is_an_error() -> None:
+    with pytest.raises(HarpError, match="must be called libnccl-net"):
+        jobs.plugin_variables(Path("/a/other.so"), {}, by_name=True)
+    for directory in ("/a,b:c", "/a,b;c"):
+        with pytest.raises(HarpError, match="move it"):
+            jobs.plugin_variables(Path(directory) / "libnccl-net-harp.so", {})
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_the_loader_finds_the_plugin_by_what_env_says(by_name: bool) -> None:
+    """As NCCL does it: dlopen of the value, then of libnccl-net-VALUE.so."""
+    found = variables(*(["--by-name"] if by_name else []))
+    code = (
+        "import ctypes, os\n"
+        "value = os.environ['NCCL_NET_PLUGIN']\n"
+        "try:\n"
+        "    library = ctypes.CDLL(value)\n"
+        "except OSError:\n"
+        "    library = ctypes.CDLL(f'libnccl-net-{value}.so')\n"
+        "ctypes.c_char.in_dll(library, 'ncclNetPlugin_v10')\n"
+        "print([l.split()[-1] for l in open('/proc/self/maps') if 'nccl-net' in l][0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=found, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == PLUGIN
+
+
+def test_variables_leave_a_config_of_nothing_alone() -> None:
+    assert set(jobs.variables(config.parse(""), Path(PLUGIN), {})) == {
+        "NCCL_NET_PLUGIN",
+        "NCCL_NET",
+    }
+
+
+# --------------------------------------------------------------------------------------------------
+# run
+#
+def test_run_sets_the_variables(file: str) -> None:
+    done = harpctl("run", "--file", file, "-s", "path=kernel", "--", "env", "-0")
+    assert done.returncode == 0, done.stderr
+    found = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+    expected = variables("--file", file) | {"HARP_PATH": "kernel"}
+    assert {name: found[name] for name in expected} == expected
+    assert "PATH" in found, "the rest of the environment stays"
+
+
+def test_arguments_arrive_as_they_are() -> None:
+    script = "import sys; print(sys.argv[1:])"
+    words = ["--set", "-x", "", "a b", "--", "$HOME", "é"]
+    for separator in (["--"], []):
+        done = harpctl("run", *separator, sys.executable, "-c", script, *words)
+        assert done.stdout == f"{words}\n", done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 5, 77, 255])
+def test_exit_codes_pass_through(code: int) -> None:
+    assert harpctl("run", "--", "sh", "-c", f"exit {code}").returncode == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGABRT, signal.SIGINT])
+def test_a_commands_death_by_signal_is_seen(number: signal.Signals) -> None:
+    done = harpctl("run", "--", "sh", "-c", f"kill -{number.value} $$")
+    assert done.returncode == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_reach_the_command(number: signal.Signals) -> None:
+    """harpctl has become the command: same process, nobody in between."""
+    script = (
+        "import signal, sys\n"
+        f"signal.signal({number.value}, lambda *_: sys.exit(42))\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    command = [sys.executable, "-c", MAIN, "run", "--", sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(30) == 42
+
+
+def test_the_command_ignores_no_signal_that_harpctl_did_not_inherit() -> None:
+    """Python ignores SIGPIPE for itself; `yes | head` must still end."""
+    show = "grep SigIgn /proc/self/status"
+    direct = subprocess.run(
+        ["sh", "-c", show], capture_output=True, text=True, check=True, restore_signals=True
+    )
+    assert harpctl("run", "--", "sh", "-c", show).stdout == direct.stdout
+
+
+def test_no_descriptor_is_left_to_the_command() -> None:
+    done = harpctl("run", "--", "ls", "/proc/self/fd")
+    assert done.stdout.split() == ["0", "1", "2", "3"]  # 3: ls reads the directory by it
+
+
+def test_what_stands_in_the_way_is_replaced_and_said() -> None:
+    show = 'echo "$NCCL_NET $NCCL_NET_PLUGIN"'
+    done = harpctl("run", "--", "sh", "-c", show, NCCL_NET="Socket", NCCL_NET_PLUGIN="none")
+    assert done.stdout == f"HARP {PLUGIN}\n"
+    assert "NCCL_NET=Socket becomes HARP" in done.stderr
+    assert "NCCL_NET_PLUGIN=none becomes" in done.stderr
+    assert harpctl("run", "--", "true", NCCL_NET="HARP").stderr == ""
+
+
+def broken(tmp_path: Path) -> dict[str, tuple[str, Exit, str]]:
+    """Commands that can't be run: what, exit code, what is said."""
+    script = tmp_path / "script"
+    script.write_text("#!/nonexistent/interpreter\n")
+    script.chmod(0o755)
+    data = tmp_path / "data"
+    data.write_text("not executable")
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"\x7fELF" + bytes(100))
+    garbage.chmod(0o755)
+    return {
+        "no such command": ("no-such-command-anywhere", Exit.NOT_FOUND, "no such command"),
+        "no such file": (str(tmp_path / "none"), Exit.NOT_FOUND, "no such file"),
+        "no interpreter": (str(script), Exit.NOT_FOUND, "its interpreter"),
+        "not executable": (str(data), Exit.NOT_EXECUTABLE, "chmod +x"),
+        "a directory": (str(tmp_path), Exit.NOT_EXECUTABLE, "is a directory"),
+        "garbage": (str(garbage), Exit.NOT_EXECUTABLE, "can't be executed"),
+        "an empty name": ("", Exit.NOT_FOUND, "name is empty"),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "no such command",
+        "no such file",
+        "no interpreter",
+        "not executable",
+        "a directory",
+        "garbage",
+        "an empty name",
+    ],
+)
+def test_a_command_that_can_not_run_is_one_clear_line(kind: str, tmp_path: Path) -> None:
+    name, code, said = broken(tmp_path)[kind]
+    done = harpctl("run", "--", name)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("harpctl: ")
+
+
+def test_run_of_nothing_is_bad_usage() -> None:
+    for arguments in ([], ["--"], ["--unknown", "--", "true"]):
+        done = harpctl("run", *arguments)
+        assert done.returncode == Exit.USAGE
+
+
+def test_a_plugin_in_another_place_is_named(tmp_path: Path) -> None:
+    other = tmp_path / "libnccl-net-harp.so"
+    other.symlink_to(PLUGIN)
+    found = variables("--plugin", str(other))
+    assert found["NCCL_NET_PLUGIN"] == PLUGIN, "links are followed: libharp-xdp.so lies beside it"

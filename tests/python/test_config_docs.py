@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""conf/harp.toml, docs/configuration.md and the manual pages are generated, true and current."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harp import config, manual
+from harp.config import keys, reference, values
+
+
+def test_generated_files_are_current(root_dir: Path) -> None:
+    command = [sys.executable, "tools/docs.py", "--check"]
+    done = subprocess.run(command, cwd=root_dir, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_example_says_nothing_until_a_hash_goes() -> None:
+    found = config.parse(reference.to_toml())
+    assert found.nics == ()
+    assert all(value.source.kind == "default" for value in found.values.values())
+
+
+def test_the_example_without_its_hashes_is_every_default() -> None:
+    text = re.sub(r"^#(?=[a-z\[])", "", reference.to_toml(), flags=re.MULTILINE)
+    found = config.parse(text)
+    for value in found.values.values():
+        assert value.is_default
+        assert (value.source.kind == "file") == bool(value.key.table)
+    (nic,) = found.nic_values
+    for value in nic.values():
+        assert value.source.kind == "file"
+        assert value.is_default or value.key.name == "IFNAME"
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_the_reference_has_every_key_with_its_default() -> None:
+    text = reference.to_markdown()
+    for key in keys.all_keys():
+        row = next(
+            line for line in text.splitlines() if line.startswith("| `" + (key.key or key.name))
+        )
+        assert row.count(" | ") == (row.count("|") - row.count("\\|")) - 2
+        assert key.help.replace("|", "\\|") in text or key.help in text
+        if key.variable:
+            assert f"`{key.variable}`" in text
+        if key.preset and key.table:
+            assert f"`{values.to_toml(values.preset(key), key)}`" in text
+
+
+@pytest.mark.parametrize("name", sorted(manual.PAGES))
+def test_manual_pages_are_roff_without_complaints(name: str, tmp_path: Path) -> None:
+    """groff with every warning on; where mandoc is installed, its linter as well."""
+    (tmp_path / name).write_text(manual.page(name))
+    formatted = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-b", tmp_path / name],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert formatted.stderr == ""
+    assert formatted.stdout.count("\n") > 40
+    if shutil.which("mandoc"):
+        lint = ["mandoc", "-Tlint", "-Wwarning", tmp_path / name]
+        assert subprocess.run(lint, capture_output=True, text=True, check=False).stdout == ""
+
+
+def plain(name: str, tmp_path: Path) -> str:
+    """A page as one reads it, in one line."""
+    (tmp_path / "page").write_text(manual.page(name))
+    command = ["groff", "-man", "-Tascii", "-P-c", "-P-b", "-P-u", "-rLL=2000n", tmp_path / "page"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return " ".join(shown.split())
+
+
+def test_manual_pages_say_it_all(tmp_path: Path) -> None:
+    text = plain("harp.toml", tmp_path)
+    for key in keys.all_keys():
+        if key.table:
+            assert f"{key.key} {' '.join(key.help.split())}." in text
+    text = plain("harpctl", tmp_path)
+    for path in ("harpctl config init", "harpctl bench lat", "harpctl run", "harpctl check"):
+        assert path in text
+    assert "--by-name" in text
+    assert 'eval "$(harpctl env)"' in text
+    text = plain("harpd", tmp_path)
+    assert "SIGHUP Reads harp.toml again" in text
+
+
+def test_roff_prints_what_it_is_given(tmp_path: Path) -> None:
+    nasty = ".so /etc/passwd\n'br \\fB -- \"quoted\" `code` ^ ~ it's \\n(yr é"
+    page = f'.TH x 1 "" "" ""\n.SH NAME\nx\n.nf\n{manual.escape(nasty)}\n'
+    (tmp_path / "page").write_text(page)
+    command = ["groff", "-man", "-Tutf8", "-ww", "-P-c", tmp_path / "page"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    for line in nasty.splitlines():
+        assert line in lines
+
+
+def test_man_finds_the_pages(tmp_path: Path) -> None:
+    written = list(manual.write_all(tmp_path))
+    assert sorted(path.name for path in written) == ["harp.toml.5", "harpctl.1", "harpd.8"]
+    for path in written:
+        section = path.suffix[1:]
+        command = ["man", "-M", str(tmp_path), "-w", section, path.stem]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == str(path)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SIGHUP may change, and what waits for a restart."""
+
+import pytest
+from config_samples import TABLE_KEYS, good, identity
+from test_config_values import companions, text_of, value_in
+
+from harp import config
+from harp.config import keys, values
+from harp.config.keys import Key
+
+NIC = '[[nic]]\nifname = "{}"\n{}\n'
+
+
+def changed(old: str, new: str) -> tuple[list[str], list[str], config.Config]:
+    difference = config.reload(config.parse(old), config.parse(new))
+    live, restart = map(str, difference.live), map(str, difference.restart)
+    return list(live), list(restart), difference.effective
+
+
+@pytest.mark.parametrize("key", [key for key in TABLE_KEYS if key.key != "ifname"], ids=identity)
+def test_every_key_changes_live_or_waits_as_its_list_says(key: Key) -> None:
+    nic = NIC.format("e", "") if key.table == keys.NIC_TABLE else ""
+    new_value = next(
+        value for value in good(key) if values.from_toml(value, key) != values.preset(key)
+    )
+    old = config.parse(nic)
+    new = config.parse(companions(key, text_of(key, new_value)))
+    difference = config.reload(old, new)
+    (change,) = (c for c in (*difference.live, *difference.restart) if c.name == key.place)
+    assert (change in difference.live) == key.live
+    assert change.nic == ("e" if nic else "")
+    expected = new if key.live else old
+    assert value_in(difference.effective, key) == value_in(expected, key)
+
+
+def test_nothing_changes_when_nothing_does() -> None:
+    text = NIC.format("a", "") + NIC.format("b", "queues = 2") + "[job]\nframes = 1024\n"
+    other = (
+        "# moved\n\n[job]\nframes = 1_024\n" + NIC.format("b", "queues = 2") + NIC.format("a", "")
+    )
+    assert changed(text, text)[:2] == ([], [])
+    assert changed(text, other)[:2] == ([], []), "lines and the order of NICs mean nothing"
+
+
+def test_nics_that_come_and_go_wait_for_a_restart() -> None:
+    live, restart, effective = changed(
+        NIC.format("a", "queues = 2") + NIC.format("b", ""),
+        NIC.format("c", "") + NIC.format("a", 'queues = 4\nlease_queues = "1-3"\nrss = "unknown"'),
+    )
+    assert live == [
+        'nic.lease_queues of a: "" -> "1-3"',
+        'nic.rss of a: "" -> "unknown"',
+    ]
+    assert restart == [
+        "nic.queues of a: 2 -> 4",
+        "nic of b is gone",
+        "nic of c is new",
+    ]
+    assert [(nic.ifname, nic.queues, nic.rss) for nic in effective.nics] == [
+        ("a", 2, "unknown"),
+        ("b", 0, ""),
+    ]
+
+
+def test_what_waits_is_said_again_until_the_restart() -> None:
+    """The second SIGHUP compares with what is in force, not with what was asked for last."""
+    old = config.parse("")
+    new = config.parse('[daemon]\nrun_dir = "/x"\nlog_level = "debug"\n')
+    first = config.reload(old, new)
+    second = config.reload(first.effective, new)
+    assert [str(change) for change in second.restart] == ['daemon.run_dir: "/run/harp" -> "/x"']
+    assert second.live == ()
+    assert second.effective.daemon.log_level == "debug"
+
+
+def test_what_only_tools_read_is_no_change() -> None:
+    difference = config.reload(config.parse(""), config.parse("", environ={"HARP_SEEDS": "3"}))
+    assert (difference.live, difference.restart) == ((), ())
+
+
+def test_settings_for_jobs_follow_live() -> None:
+    effective = changed("[job]\nframes = 1024\n", "[job]\nframes = 2048\n")[2]
+    assert effective.job_settings() == "HARP_FRAMES=2048\n"
