@@ -38,6 +38,7 @@ static const char usage[] =
 	"  --cc NAME          congestion control\n"
 	"  --ecn              ask for ECN (HARP; the kernel's is a sysctl)\n"
 	"  --rcvbuf N         receive buffer of kernel sockets, bytes\n"
+	"  --daemon SOCKET    lease the queue from the harpd that listens there\n"
 	"  --queue N  --xdp auto|generic|native  --copy auto|copy|zero-copy  --lib-dir DIR\n"
 	"  -o text|json       output (text)\n"
 	"`serve` and `sink` print \"ready\" when they may be called.\n";
@@ -99,6 +100,9 @@ static bool parse_stream(int c, struct stream_options *stream)
 		return true;
 	case 'l':
 		stream->lib_dir = optarg;
+		return true;
+	case 'D':
+		stream->daemon = optarg;
 		return true;
 	default:
 		return false;
@@ -191,7 +195,7 @@ void command_parse(int argc, char **argv, struct options *o)
 		{ "seconds", 1, 0, 'S' },    { "skip", 1, 0, 'K' },   { "cc", 1, 0, 'C' },
 		{ "rcvbuf", 1, 0, 'R' },     { "ecn", 0, 0, 'e' },    { "half-close", 0, 0, 'H' },
 		{ "local-port", 1, 0, 'p' }, { "sleep", 0, 0, 'a' },  { "start-ns", 1, 0, 'B' },
-		{ "help", 0, 0, 'h' },       { 0, 0, 0, 0 },
+		{ "daemon", 1, 0, 'D' },     { "help", 0, 0, 'h' },   { 0, 0, 0, 0 },
 	};
 	int c;
 

@@ -13,7 +13,8 @@
 struct stream_options {
 	bool kernel, spin, sleep, frames, ecn; /* spin: never sleep; sleep: before spinning */
 	const char *ifname, *lib_dir;
-	const char *cc; /* congestion control; NULL: the default */
+	const char *daemon; /* harpd's socket: lease the queue. NULL: open it */
+	const char *cc;     /* congestion control; NULL: the default */
 	uint32_t queue, xdp_mode, copy_mode;
 	uint32_t rcvbuf_bytes;      /* SO_RCVBUF of kernel sockets; 0: the kernel's choice */
 	struct harp_endpoint local; /* of a client: its port, or 0 */

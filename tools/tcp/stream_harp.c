@@ -83,6 +83,7 @@ static int harp_open(struct stream_host *host, char *why, size_t why_len)
 		.xdp_mode = host->opt.xdp_mode,
 		.copy_mode = host->opt.copy_mode,
 		.lib_dir = host->opt.lib_dir,
+		.daemon_socket = host->opt.daemon,
 		.log = harp_say,
 	};
 	struct harp_tcp_options tcp;

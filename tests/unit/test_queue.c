@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_queue.c - an AF_XDP queue is made without being mapped, and adopted only when the kernel agrees with
+ * what its maker says. On the loopback interface of a network namespace of its own: as root, else skipped.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fds.h"
+#include "nic/af_xdp.h"
+
+static char why[320];
+
+static int make(struct harp_queue *queue, uint32_t huge_pages)
+{
+	const struct harp_af_xdp_options opt = {
+		.size = sizeof(opt),
+		.ifname = "lo",
+		.frame_count = 1024,
+		.ring_size = 512,
+		.copy_mode = 1,
+		.huge_pages = huge_pages,
+	};
+
+	return harp_queue_make(queue, &opt, why, sizeof(why));
+}
+
+/* Adopts and lets go again; the queue's descriptors are used up either way. */
+static int adopt(const struct harp_queue *queue)
+{
+	struct harp_nic *nic;
+	int rc = harp_nic_af_xdp_adopt(&nic, queue, why, sizeof(why));
+
+	CHECK((rc == 0) == (nic != NULL));
+	harp_nic_destroy(nic);
+	return rc;
+}
+
+static bool mapped(const char *name)
+{
+	char line[512];
+	FILE *maps = fopen("/proc/self/maps", "re");
+	bool found = false;
+
+	while (maps && fgets(line, sizeof(line), maps))
+		found |= strstr(line, name) != NULL;
+	if (maps)
+		fclose(maps);
+	return found;
+}
+
+static void test_make(void)
+{
+	struct harp_queue queue;
+	unsigned before = fds_open();
+
+	CHECK_EQ(make(&queue, 1), 0);
+	CHECK_EQ(fds_open(), before + 2);
+	CHECK(fcntl(queue.xsk_fd, F_GETFD) & FD_CLOEXEC);
+	CHECK(fcntl(queue.frames_fd, F_GETFD) & FD_CLOEXEC);
+	CHECK_EQ(fcntl(queue.frames_fd, F_GET_SEALS), AF_XDP_FRAMES_SEALS);
+	CHECK_EQ(ftruncate(queue.frames_fd, 4096), -1);
+	CHECK_EQ(errno, EPERM);
+	/* A mapped ring would keep the queue alive after its user's death. */
+	CHECK(!mapped("harp-frames"));
+	CHECK(!mapped("[xsk]") && !mapped("AF_XDP") && !mapped("socket:"));
+	CHECK_STR(queue.ifname, "lo");
+	CHECK_EQ(queue.mtu_bytes, 1500);
+	CHECK_EQ(queue.frame_size, 2048);
+	CHECK_EQ(queue.frame_count, 1024);
+	CHECK_EQ(queue.ring_size, 512);
+	CHECK_EQ(queue.zero_copy, 0);
+	CHECK_EQ(adopt(&queue), 0);
+	CHECK_EQ(fds_open(), before);
+	CHECK(!mapped("harp-frames"));
+	/* Given back: it can be had again. */
+	CHECK_EQ(make(&queue, 1), 0);
+	CHECK_EQ(adopt(&queue), 0);
+	CHECK_EQ(fds_open(), before);
+}
+
+static void test_make_refuses(void)
+{
+	struct harp_queue queue;
+	struct harp_af_xdp_options opt = { .size = sizeof(opt), .ifname = "lo", .queue = 9 };
+	unsigned before = fds_open();
+
+	CHECK(harp_queue_make(&queue, &opt, why, sizeof(why)) < 0);
+	CHECK_EQ(queue.xsk_fd, -1);
+	CHECK_EQ(queue.frames_fd, -1);
+	CHECK(!strncmp(why, "lo queue 9: ", 12));
+	CHECK_EQ(fds_open(), before);
+	CHECK_EQ(harp_queue_make(&queue, NULL, why, sizeof(why)), -EINVAL);
+}
+
+/* Huge pages are sealed like others, or there are none, and then asking for them by force fails. */
+static void test_huge_pages(void)
+{
+	struct harp_queue queue;
+	unsigned before = fds_open();
+	int rc = make(&queue, 2);
+
+	if (rc) {
+		CHECK_EQ(rc, -ENOMEM);
+		CHECK(strstr(why, "vm.nr_hugepages") != NULL);
+		CHECK_EQ(make(&queue, 0), 0);
+	}
+	CHECK_EQ(fcntl(queue.frames_fd, F_GET_SEALS), AF_XDP_FRAMES_SEALS);
+	CHECK_EQ(adopt(&queue), 0);
+	CHECK_EQ(fds_open(), before);
+}
+
+/* A lie in what the maker says: the error, and what the line says. */
+#define LIE(change, error, words)                                                                  \
+	do {                                                                                       \
+		struct harp_queue queue;                                                           \
+		unsigned before = fds_open();                                                      \
+		CHECK_EQ(make(&queue, 1), 0);                                                      \
+		change;                                                                            \
+		CHECK_EQ(adopt(&queue), error);                                                    \
+		if (!strstr(why, words) || strncmp(why, "lo queue 0: ", 12)) {                     \
+			fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", __LINE__, why, words);   \
+			check_failures++;                                                          \
+		}                                                                                  \
+		CHECK_EQ(fds_open(), before);                                                      \
+	} while (0)
+
+static void replace_fd(int *fd, int with)
+{
+	close(*fd);
+	*fd = with;
+}
+
+static int memory(size_t bytes, int seals)
+{
+	int fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	CHECK_EQ(ftruncate(fd, (off_t)bytes), 0);
+	CHECK_EQ(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+static void test_lies_in_numbers(void)
+{
+	LIE(queue.frame_size = 1000, -EPROTO, "frames of 1000 bytes");
+	LIE(queue.frame_size = 0, -EPROTO, "frames of 0 bytes");
+	LIE(queue.frame_count = 0, -EPROTO, "0 frames");
+	LIE(queue.frame_count = 0x80000000u, -EPROTO, "2147483648 frames");
+	LIE(queue.frame_count = 4096, -EPROTO, "its memory has 2097152 bytes");
+	LIE(queue.ring_size = 0, -EPROTO, "rings of 0");
+	LIE(queue.ring_size = 500, -EPROTO, "rings of 500");
+	LIE(queue.ring_size = 1024, -EPROTO, "has no rings of 1024");
+	LIE(queue.ring_size = 65536, -EPROTO, "has no rings of 65536");
+	LIE(queue.ring_size = 256, -EPROTO, "rings are larger than 256");
+	LIE(queue.mtu_bytes = 0, -EPROTO, "an MTU of 0");
+	LIE(queue.mtu_bytes = 1u << 20, -EPROTO, "an MTU of 1048576");
+	LIE(queue.tx_frags_max = 0, -EPROTO, "packets of 0 pieces");
+	LIE(queue.tx_frags_max = 100000, -EPROTO, "packets of 100000 pieces");
+	LIE(queue.features |= HARP_NIC_STRICT, -EPROTO, "features 0x");
+}
+
+static void test_wrong_descriptors(void)
+{
+	const size_t bytes = 2u << 20;
+
+	LIE(replace_fd(&queue.xsk_fd, socket(AF_INET, SOCK_DGRAM, 0)), -EBADF, "no AF_XDP socket");
+	LIE(replace_fd(&queue.xsk_fd, memory(4096, 0)), -EBADF, "no AF_XDP socket");
+	LIE(replace_fd(&queue.xsk_fd, -1), -EBADF, "no AF_XDP socket");
+	LIE(replace_fd(&queue.xsk_fd, socket(AF_XDP, SOCK_RAW, 0)), -EBADF, "not bound");
+	LIE(replace_fd(&queue.frames_fd, -1), -EBADF, "no memfd");
+	LIE(replace_fd(&queue.frames_fd, open("/dev/null", O_RDWR)), -EBADF, "no memfd");
+	LIE(replace_fd(&queue.frames_fd, memory(bytes, 0)), -EPERM, "not sealed");
+	LIE(replace_fd(&queue.frames_fd, memory(bytes, F_SEAL_GROW | F_SEAL_SEAL)), -EPERM,
+	    "not sealed");
+	LIE(replace_fd(&queue.frames_fd, memory(bytes / 2, AF_XDP_FRAMES_SEALS)), -EPROTO,
+	    "its memory has 1048576 bytes");
+	LIE(replace_fd(&queue.frames_fd, memory(bytes, AF_XDP_FRAMES_SEALS | F_SEAL_WRITE)), -EPERM,
+	    "mapping its 2097152 bytes");
+	LIE(int other = dup(queue.frames_fd); replace_fd(&queue.frames_fd, queue.xsk_fd);
+	    queue.xsk_fd = other, -EBADF, "no AF_XDP socket");
+}
+
+/* Who adopts a queue that another still uses would read rings from the middle. */
+static void test_used_before(void)
+{
+	struct harp_queue first, second;
+	struct harp_nic *nic;
+	uint64_t frame = 0;
+
+	CHECK_EQ(make(&first, 1), 0);
+	second = first;
+	second.xsk_fd = dup(first.xsk_fd);
+	second.frames_fd = dup(first.frames_fd);
+	CHECK_EQ(harp_nic_af_xdp_adopt(&nic, &first, why, sizeof(why)), 0);
+	CHECK_EQ(nic->ops->fill(nic, &frame, 1), 1);
+	CHECK_EQ(adopt(&second), -EPROTO);
+	CHECK(strstr(why, "used before") != NULL);
+	harp_nic_destroy(nic);
+}
+
+static void test_arguments(void)
+{
+	struct harp_nic *nic;
+	struct harp_queue queue = { .size = 8, .xsk_fd = -1, .frames_fd = -1 };
+
+	CHECK_EQ(harp_nic_af_xdp_adopt(&nic, NULL, why, sizeof(why)), -EINVAL);
+	CHECK_EQ(harp_nic_af_xdp_adopt(&nic, &queue, NULL, 0), -EINVAL);
+	queue.size = sizeof(queue);
+	CHECK_EQ(harp_nic_af_xdp_adopt(&nic, &queue, why, sizeof(why)), -EPROTO);
+}
+
+/* Adopting takes neither privilege nor locked memory. In a child: it gives up both. */
+static void test_without_privilege(void)
+{
+	const struct rlimit little = { 65536, 65536 };
+	struct harp_queue queue;
+	int status = -1;
+	pid_t child;
+
+	CHECK_EQ(make(&queue, 1), 0);
+	child = fork();
+	if (child == 0) {
+		int rc = setrlimit(RLIMIT_MEMLOCK, &little) || setresgid(65534, 65534, 65534) ||
+			 setresuid(65534, 65534, 65534);
+
+		if (!rc && socket(AF_XDP, SOCK_RAW, 0) >= 0)
+			rc = 2;
+		_exit(rc ? rc : adopt(&queue) ? 3 : 0);
+	}
+	waitpid_of(child, &status);
+	CHECK_EQ(status, 0);
+	close(queue.xsk_fd);
+	close(queue.frames_fd);
+}
+
+static int own_namespace(void)
+{
+	struct ifreq request = { .ifr_name = "lo" };
+	int fd, rc;
+
+	if (unshare(CLONE_NEWNET) < 0)
+		return -1;
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	request.ifr_mtu = 1500;
+	rc = ioctl(fd, SIOCSIFMTU, &request);
+	request.ifr_flags = IFF_UP;
+	rc = rc ? rc : ioctl(fd, SIOCSIFFLAGS, &request);
+	close(fd);
+	return rc;
+}
+
+int main(void)
+{
+	if (own_namespace() < 0)
+		return CHECK_SKIP;
+	test_make();
+	test_make_refuses();
+	test_huge_pages();
+	test_lies_in_numbers();
+	test_wrong_descriptors();
+	test_used_before();
+	test_arguments();
+	test_without_privilege();
+	return check_done();
+}
