@@ -11,3 +11,12 @@ from harp.lab import Lab
 def test_xsk_facts(build_dir: Path, lab: Lab) -> None:
     host = lab.hosts[0]
     run(host, [build_dir / "tests" / "assumptions" / "xsk_facts", host.ifname])
+
+
+def test_neighbour_facts(build_dir: Path, each: Lab) -> None:
+    host, peer = each.hosts
+    family = "ipv6" if ":" in peer.address else "ipv4"
+    reachable_ms = "500"
+    host.sysctl(f"{family}/neigh/{host.ifname}/base_reachable_time_ms", int(reachable_ms))
+    program = build_dir / "tests" / "assumptions" / "neighbour_facts"
+    run(host, [program, host.ifname, peer.address, reachable_ms])
