@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon.c - a job's side of the conversation with harpd, against a harpd that says what a test wants:
+ * nonsense of every kind, nothing, too much. Each is one error, and no descriptor stays behind.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fds.h"
+#include "host/daemon.h"
+
+#define DEVICES_MAX 40u
+
+/* What harpd answers to HELLO: a good WELCOME, then changed. */
+struct script {
+	union {
+		struct harp_lease_welcome welcome;
+		struct harp_lease_refused refused;
+		uint8_t bytes[80000];
+	} answer;
+	size_t bytes; /* 0: hangs up */
+	unsigned fds; /* that come with it */
+	bool mute;    /* answers nothing and stays */
+};
+
+static char folder[] = "/tmp/harp-test-daemon-XXXXXX", path[sizeof(folder) + 16];
+static char why[512];
+static int door = -1, type_of_door = SOCK_SEQPACKET;
+static struct script script;
+static struct harp_lease_hello heard;
+
+static void open_door(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+	if (door >= 0)
+		close(door);
+	unlink(path);
+	strcpy(address.sun_path, path);
+	door = socket(AF_UNIX, type_of_door | SOCK_CLOEXEC, 0);
+	CHECK_EQ(bind(door, (struct sockaddr *)&address, sizeof(address)), 0);
+	CHECK_EQ(listen(door, 4), 0);
+}
+
+/* ---- harpd ---------------------------------------------------------------------------------- */
+
+static void answer(int fd)
+{
+	char control[CMSG_SPACE(64 * sizeof(int))] = { 0 };
+	struct iovec piece = { .iov_base = &script.answer, .iov_len = script.bytes };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+	struct cmsghdr *rights;
+
+	if (script.fds) {
+		message.msg_control = control;
+		message.msg_controllen = CMSG_SPACE(script.fds * sizeof(int));
+		rights = CMSG_FIRSTHDR(&message);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(script.fds * sizeof(int));
+		for (unsigned i = 0; i < script.fds; i++)
+			memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof(fd));
+	}
+	CHECK(sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)script.bytes);
+}
+
+static void *serve_one(void *unused)
+{
+	int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+	char end;
+
+	(void)unused;
+	CHECK_EQ(recv(fd, &heard, sizeof(heard), 0), sizeof(heard));
+	if (script.bytes && !script.mute)
+		answer(fd);
+	if (script.bytes)
+		(void)!recv(fd, &end, 1, 0); /* until the job hangs up */
+	close(fd);
+	return NULL;
+}
+
+/* A good answer with so many devices. */
+static void good(uint32_t devices, const char *settings)
+{
+	struct harp_lease_device device = {
+		.ifname = "eth1",
+		.ifindex = 7,
+		.flags = HARP_LEASE_DEVICE_UP,
+		.pci_path = "/sys/devices/pci0000:00/0000:00:05.0",
+	};
+	uint8_t *at = script.answer.bytes + sizeof(struct harp_lease_welcome);
+
+	memset(&script, 0, sizeof(script));
+	script.answer.welcome = (struct harp_lease_welcome){
+		.header = { .magic = HARP_LEASE_MAGIC,
+			    .version = HARP_LEASE_VERSION,
+			    .type = HARP_LEASE_WELCOME,
+			    .serial = 1 },
+		.daemon = "harpd test",
+		.device_count = devices,
+		.settings_bytes = (uint32_t)strlen(settings),
+	};
+	for (uint32_t i = 0; i < devices; i++, at += sizeof(device))
+		memcpy(at, &device, sizeof(device));
+	memcpy(at, settings, strlen(settings));
+	script.bytes = (size_t)(at - script.answer.bytes) + strlen(settings);
+	script.answer.welcome.header.size = (uint32_t)script.bytes;
+}
+
+static struct harp_lease_device *device_of(unsigned index)
+{
+	uint8_t *at = script.answer.bytes + sizeof(struct harp_lease_welcome);
+
+	return (struct harp_lease_device *)(void *)(at + index * sizeof(struct harp_lease_device));
+}
+
+static void refuse(int error, const char *text)
+{
+	good(0, "");
+	script.answer.refused = (struct harp_lease_refused){
+		.header = { .magic = HARP_LEASE_MAGIC,
+			    .version = HARP_LEASE_VERSION,
+			    .type = HARP_LEASE_REFUSED,
+			    .size = sizeof(struct harp_lease_refused),
+			    .serial = 1 },
+		.error = error,
+	};
+	memcpy(script.answer.refused.why, text, strnlen(text, sizeof(script.answer.refused.why)));
+	script.bytes = sizeof(struct harp_lease_refused);
+}
+
+static pthread_t server;
+
+/* Hangs up; harpd, which waits for that, ends. */
+static void hang_up(struct harp_daemon *daemon)
+{
+	harp_daemon_close(daemon);
+	CHECK_EQ(pthread_join(server, NULL), 0);
+}
+
+/* Connects to the scripted harpd; out NULL: and hangs up. */
+static int converse(struct harp_daemon **out)
+{
+	struct harp_daemon *daemon;
+	int rc;
+
+	CHECK_EQ(pthread_create(&server, NULL, serve_one, NULL), 0);
+	rc = harp_daemon_connect(&daemon, path, "test of a job's side, a long name", why,
+				 sizeof(why));
+	CHECK((rc == 0) == (daemon != NULL));
+	if (out)
+		*out = daemon;
+	else
+		hang_up(daemon);
+	return rc;
+}
+
+#define FAILS(error, words)                                                                        \
+	do {                                                                                       \
+		unsigned before = fds_open();                                                      \
+		CHECK_EQ(converse(NULL), error);                                                   \
+		CHECK_EQ(fds_open(), before);                                                      \
+		if (!strstr(why, words) || strncmp(why, path, strlen(path)) ||                     \
+		    strchr(why, '\n')) {                                                           \
+			fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", __LINE__, why, words);   \
+			check_failures++;                                                          \
+		}                                                                                  \
+	} while (0)
+
+/* ---- tests ---------------------------------------------------------------------------------- */
+
+static void test_welcome(void)
+{
+	const struct harp_lease_device *devices;
+	struct harp_daemon *daemon;
+	unsigned count;
+
+	good(2, "HARP_PATH=xdp\nHARP_FRAMES=4096\n");
+	strcpy(device_of(1)->ifname, "fifteen-letters");
+	memcpy(device_of(1)->pci_path, "/sys/\x1b[31mred", 14);
+	script.bytes += 100; /* what a later version appends */
+	script.answer.welcome.header.size += 100;
+	CHECK_EQ(converse(&daemon), 0);
+	devices = harp_daemon_devices(daemon, &count);
+	CHECK_EQ(count, 2);
+	CHECK_STR(devices[0].ifname, "eth1");
+	CHECK_STR(devices[1].ifname, "fifteen-letters");
+	CHECK_STR(devices[1].pci_path, "/sys/?[31mred");
+	CHECK_STR(harp_daemon_settings(daemon), "HARP_PATH=xdp\nHARP_FRAMES=4096\n");
+	CHECK_STR(harp_daemon_name(daemon), "harpd test");
+	CHECK_EQ(heard.header.type, HARP_LEASE_HELLO);
+	CHECK_EQ(heard.header.size, sizeof(heard));
+	CHECK_EQ(heard.client[31], 0);
+	CHECK(!strncmp(heard.client, "test of a job's side", 20));
+	hang_up(daemon);
+	harp_daemon_close(NULL);
+	good(0, "");
+	CHECK_EQ(converse(NULL), 0);
+}
+
+static void test_bad_headers(void)
+{
+	good(1, "");
+	script.bytes = 0;
+	FAILS(-ECONNRESET, "hung up without an answer");
+	good(1, "");
+	script.bytes = 3;
+	FAILS(-EPROTO, "is not harpd");
+	good(1, "");
+	script.answer.welcome.header.magic++;
+	FAILS(-EPROTO, "is not harpd");
+	good(1, "");
+	script.answer.welcome.header.version = 0;
+	FAILS(-EPROTO, "is not harpd");
+	good(1, "");
+	script.answer.welcome.header.size++;
+	FAILS(-EPROTO, "bytes and says");
+	good(1, "");
+	script.answer.welcome.header.serial = 2;
+	FAILS(-EPROTO, "answers message 2, it was asked 1");
+	good(1, "");
+	script.answer.welcome.header.type = HARP_LEASE_LEASED;
+	FAILS(-EPROTO, "a message of type 4, not 2");
+	good(1, "");
+	script.bytes = script.answer.welcome.header.size = 40;
+	FAILS(-EPROTO, "has 40 bytes, not 56");
+	good(1, "");
+	script.bytes = script.answer.welcome.header.size = 70000;
+	FAILS(-EPROTO, "too many");
+}
+
+static void test_bad_welcomes(void)
+{
+	good(DEVICES_MAX, "");
+	FAILS(-EPROTO, "names 40 devices; 32 are possible");
+	good(1, "");
+	script.answer.welcome.device_count = 2;
+	FAILS(-EPROTO, "too short for 2 devices");
+	good(1, "");
+	script.answer.welcome.device_count = 0xffffffffu;
+	FAILS(-EPROTO, "names 4294967295 devices");
+	good(1, "A=1\n");
+	script.answer.welcome.settings_bytes = 0xffffffffu;
+	FAILS(-EPROTO, "and 4294967295 bytes of settings");
+	good(1, "A=1\n");
+	script.answer.bytes[script.bytes - 2] = '\0';
+	FAILS(-EPROTO, "settings are no text");
+	good(3, "");
+	device_of(2)->ifname[0] = '\0';
+	FAILS(-EPROTO, "device 2 has no name");
+	good(1, "");
+	memset(device_of(0)->ifname, 'x', 16);
+	FAILS(-EPROTO, "device 0 has no name");
+	good(1, "");
+	strcpy(device_of(0)->ifname, "../../etc");
+	FAILS(-EPROTO, "device 0 has no name");
+	good(1, "");
+	strcpy(device_of(0)->ifname, "a\nb");
+	FAILS(-EPROTO, "device 0 has no name");
+	good(1, "");
+	device_of(0)->ifindex = 0;
+	FAILS(-EPROTO, "device 0 has no name or index");
+}
+
+static void test_descriptors_nobody_asked_for(void)
+{
+	good(1, "");
+	script.fds = 1;
+	FAILS(-EPROTO, "has 1 descriptors, not 0");
+	script.fds = 60; /* more than there is room for */
+	FAILS(-EPROTO, "descriptors are too many");
+	refuse(EACCES, "no");
+	script.fds = 3;
+	FAILS(-EACCES, "harpd refuses: no");
+	good(1, "");
+	script.answer.welcome.header.serial = 9;
+	script.fds = 7;
+	FAILS(-EPROTO, "answers message 9");
+}
+
+static void test_refusals(void)
+{
+	refuse(EDQUOT, "user 7 has 64 of 64 leases\n\x07stop");
+	FAILS(-EDQUOT, "harpd refuses: user 7 has 64 of 64 leases??stop");
+	refuse(EBUSY, "");
+	FAILS(-EBUSY, "harpd refuses: Device or resource busy");
+	refuse(0, "x");
+	FAILS(-EPROTO, "refuses with error 0");
+	refuse(-13, "x");
+	FAILS(-EPROTO, "refuses with error -13");
+	refuse(4096, "x");
+	FAILS(-EPROTO, "refuses with error 4096");
+	refuse(EACCES, "x");
+	memset(script.answer.refused.why, 'w', sizeof(script.answer.refused.why));
+	FAILS(-EACCES, "harpd refuses: wwww");
+	refuse(EACCES, "x");
+	script.bytes = script.answer.refused.header.size = 30;
+	FAILS(-EPROTO, "refusal has 30 bytes");
+}
+
+static void no_door(int error, const char *where, const char *words)
+{
+	struct harp_daemon *daemon;
+	unsigned before = fds_open();
+
+	CHECK_EQ(harp_daemon_connect(&daemon, where, NULL, why, sizeof(why)), error);
+	CHECK(!daemon);
+	CHECK_EQ(fds_open(), before);
+	if (!strstr(why, words)) {
+		fprintf(stderr, "\"%s\" instead of \"%s\"\n", why, words);
+		check_failures++;
+	}
+}
+
+static void test_no_harpd(void)
+{
+	char longer[200];
+	int file;
+
+	memset(longer, 'l', sizeof(longer));
+	longer[sizeof(longer) - 1] = '\0';
+	no_door(-EINVAL, NULL, "the path of a socket");
+	no_door(-EINVAL, "", "the path of a socket");
+	no_door(-EINVAL, longer, "the path of a socket");
+	no_door(-ENOENT, "/nonexistent/harpd.sock", "harpctl start");
+	close(door); /* a socket that its owner left behind */
+	door = -1;
+	no_door(-ECONNREFUSED, path, "nobody listens");
+	unlink(path);
+	file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	no_door(-ECONNREFUSED, path, "nobody listens");
+	close(file);
+	type_of_door = SOCK_STREAM;
+	open_door();
+	no_door(-EPROTO, path, "is not harpd");
+	type_of_door = SOCK_SEQPACKET;
+	open_door();
+}
+
+/* A harpd that is stopped: one that takes no call, and one that took it. */
+static void test_silence(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int crowd[16], count = 0;
+
+	good(1, "");
+	script.mute = true;
+	FAILS(-ETIMEDOUT, "does not answer within 3 s");
+	strcpy(address.sun_path, path);
+	do { /* until the queue of callers is full */
+		crowd[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	} while (connect(crowd[count++], (struct sockaddr *)&address, sizeof(address)) == 0 &&
+		 count < 16);
+	no_door(-ETIMEDOUT, path, "takes no calls");
+	while (count)
+		close(crowd[--count]);
+}
+
+/* Options of the first version, which ended before daemon_socket, are taken; older ones are not. */
+static void test_sizes_of_options(void)
+{
+	struct harp_instance *instance;
+	struct harp_instance_options opt = {
+		.size = offsetof(struct harp_instance_options, daemon_socket),
+		.ifname = "harp-none0",
+		.daemon_socket = "/nonexistent/harpd.sock", /* beyond its size: not there */
+	};
+
+	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -ENODEV);
+	CHECK(strstr(why, "harp-none0 queue 0: no such interface") != NULL);
+	opt.size = sizeof(opt);
+	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -ENOENT);
+	CHECK(strstr(why, "/nonexistent/harpd.sock: no such socket") != NULL);
+	opt.size = 8;
+	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -EINVAL);
+	opt.size = sizeof(opt);
+	opt.ifname = "a-name-that-is-too-long";
+	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -EINVAL);
+}
+
+int main(void)
+{
+	if (!mkdtemp(folder))
+		return CHECK_SKIP;
+	snprintf(path, sizeof(path), "%s/harpd.sock", folder);
+	open_door();
+	test_welcome();
+	test_bad_headers();
+	test_bad_welcomes();
+	test_descriptors_nobody_asked_for();
+	test_refusals();
+	test_no_harpd();
+	test_silence();
+	test_sizes_of_options();
+	close(door);
+	unlink(path);
+	rmdir(folder);
+	return check_done();
+}
