@@ -59,7 +59,8 @@ class LabOptions:
     switch: bool = False
     ipv6: bool = False  # IPv6 addresses only, instead of IPv4 ones
     # How each host's NIC spreads packets over its queues, a rule of harp.spread; it takes a switch.
-    # None: a packet goes to the queue of the number that its sender sent it on.
+    # None leaves it to veth, of which a generic XDP program has the packets of transmit queue n on
+    # receive queue n - 1 (and of 0 on 0): of use to nobody who has more than one queue.
     rss: str | None = None
 
     @property

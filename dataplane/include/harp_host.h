@@ -5,8 +5,9 @@
  *
  * An *instance* is such a stack, opened by the process itself (stand-alone mode: it needs
  * CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF or root, and holds its own XDP link, so that its death
- * detaches it), or leased from harpd, which needs nothing of all that (daemon_socket). It changes no MTU,
- * queue count or offload. Its stack's clock is CLOCK_MONOTONIC.
+ * detaches it; instances of one process on several queues of an interface share it), or leased from
+ * harpd, which needs nothing of all that (daemon_socket). It changes no MTU, queue count or offload. Its
+ * stack's clock is CLOCK_MONOTONIC.
  */
 #ifndef HARP_HOST_H
 #define HARP_HOST_H
