@@ -37,6 +37,20 @@ its leases are in the way; 7 no harpd runs; 8 harpd refuses; 130 interrupted.
 run ends with its command's own; 126 and 127 when the command can't be run or isn't there."""
 
 
+def _unusable(name: str, error: ImportError) -> click.Command:
+    """Stands in for a command whose module lacks something: it says what."""
+    problem = (
+        f"{name} can't be used: {error}; `make build`, or reinstall harp, brings what it needs"
+    )
+
+    def complain(**_: object) -> None:
+        raise HarpError(problem, Exit.MISSING)
+
+    anything = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+    settings = {"ignore_unknown_options": True, "help_option_names": []}
+    return click.Command(name, settings, complain, [anything], help=problem)
+
+
 class Commands(click.Group):
     """Imports a command when it is asked for: what one can't import is no trouble of the others."""
 
@@ -49,7 +63,10 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = COMMANDS[cmd_name].partition(":")
-        found = getattr(importlib.import_module(module), attribute)
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            return _unusable(cmd_name, error)
         assert isinstance(found, click.Command)
         return found
 

@@ -16,6 +16,7 @@ from harp import output as console
 from harp.config import document, reference, report
 from harp.config.loading import build
 from harp.config.problems import ConfigError
+from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
 from harp.options import output_option
 
@@ -220,24 +221,88 @@ def init(force: bool, target: str | None) -> None:
     console.out.print(f"{path} written: every key, commented out", markup=False, soft_wrap=True)
 
 
+def _ask_running(found: settings.Config) -> tuple[DaemonClient, dict[str, Any]]:
+    """The harpd of this configuration, and the settings that it goes by."""
+    client = DaemonClient(found.daemon.socket_path)
+    try:
+        in_force: dict[str, Any] = client.query("config")
+    except BaseException:
+        client.close()
+        raise
+    return client, in_force
+
+
+def _file_alone(file: str | None) -> settings.Config:
+    """What the file says, by itself: harpd has an environment of its own."""
+    if file is None and not settings.file_of()[1]:
+        return settings.load(None, {})
+    return settings.load(file or settings.file_of()[0], {})
+
+
+def _against_running(file: str | None) -> list[dict[str, Any]]:
+    client, in_force = _ask_running(settings.load(file))
+    client.close()
+    return report.against(in_force, report.document(_file_alone(file)))
+
+
+def _after(row: dict[str, Any]) -> str:
+    """What it takes for the file's value to be in force."""
+    if row["source"] in ("environment", "command line"):
+        return "harpd's environment"
+    return "reload" if row["live"] and row["other"] is not None else "restart"
+
+
 @config.command()
+@click.option("--running", is_flag=True, help="Compare with what the running harpd goes by.")
 @file_option
 @output_option
-def diff(file: str | None, output: str) -> None:
+def diff(running: bool, file: str | None, output: str) -> None:
     """What is not the default, and where it was set. Exit code 0 whether something is or not.
+
+    With --running: where harpd goes by other values than the file has, and what it takes to change
+    that: a reload, a restart, or another environment of harpd's.
 
     \b
     harpctl config diff
     harpctl config diff --file new.toml
-    harpctl config diff -o json
+    harpctl config diff --running
     """
-    found = settings.load(file)
-    _warn(found.warnings)
-    rows = report.against_defaults(report.document(found))
-    if output == "json":
-        console.print_json({"file": found.file or None, "differences": rows})
-    elif not rows:
-        console.out.print("nothing: every setting has its default")
+    if running:
+        rows = _against_running(file)
+        names = ("setting", "harpd has", "the file has", "it takes")
+        cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _after(r)) for r in rows]
     else:
+        found = settings.load(file)
+        _warn(found.warnings)
+        rows = report.against_defaults(report.document(found))
+        names = ("setting", "value", "default", "source")
         cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _source(r)) for r in rows]
-        _print_rows(("setting", "value", "default", "source"), cells)
+    if output == "json":
+        console.print_json({"running": running, "differences": rows})
+    elif rows:
+        _print_rows(names, cells)
+    else:
+        what = "harpd goes by what the file has" if running else "every setting has its default"
+        console.out.print(f"nothing: {what}")
+
+
+@config.command()
+@file_option
+def reload(file: str | None) -> None:
+    """Has the running harpd read its file again, and says what of it waits for a restart.
+
+    The same as SIGHUP to harpd (systemctl reload harpd), with an answer. A file with a mistake
+    changes nothing; exit code 1.
+
+    \b
+    harpctl config reload
+    """
+    client, _ = _ask_running(settings.load(file))
+    with client:
+        problem = client.query("reload")["problem"]
+    if problem:
+        raise HarpError(f"harpd stays as it was: {problem}")
+    waiting = [row for row in _against_running(file) if _after(row) == "restart"]
+    console.out.print("harpd has read it again")
+    for row in waiting:
+        console.out.print(f"{row['key']} waits for `harpctl restart`", markup=False, soft_wrap=True)

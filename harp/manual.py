@@ -20,6 +20,9 @@ _EXIT_CODES = (
     ("3", "needs root"),
     ("4", "a program, library, file or interface is missing"),
     ("5", "check: works, but something costs performance"),
+    ("6", "start: another harpd runs; stop: leases exist"),
+    ("7", "there is no harpd to ask"),
+    ("8", "harpd refuses: not allowed, or no queue free"),
     ("126, 127", "run: the command can't be executed, or is not there"),
     ("130", "interrupted"),
 )
@@ -185,6 +188,10 @@ def _harpd() -> Iterator[str]:
         "A lease lets its holder send any frame on that NIC: users and groups in harp.toml say who "
         "may have one. Jobs run on while harpd is restarted or upgraded."
     )
+    from harp.daemon.__main__ import harpd
+
+    yield ".SH OPTIONS"
+    yield from _parameters(harpd, click.Context(harpd, info_name="harpd"))
     yield ".SH SIGNALS"
     yield from _term(
         "SIGHUP",

@@ -43,12 +43,13 @@ in the environment.
     harpctl config show              # every value, and where it came from
     harpctl config diff              # what is not the default
     harpctl config diff --running    # what harpd goes by and the file says otherwise
+    harpctl config reload            # harpd reads the file again, and says what waits
 
 harpd tells jobs the file's `[job]`, `[drive]` and `[tcp]` when they come for a lease. Jobs that do
 without harpd get them by `harpctl run -- CMD` or `eval "$(harpctl env)"`: the plugin reads no file.
 
-*When* says what a change needs. *Live*: `systemctl reload harpd` (SIGHUP); it holds for jobs,
-leases and connections that begin afterwards. *Restart*: `harpctl restart`, which running jobs
+*When* says what a change needs. *Live*: `harpctl config reload`, or SIGHUP to harpd; it holds for
+jobs, leases and connections that begin afterwards. *Restart*: `harpctl restart`, which running jobs
 survive; until then the old value stays in force, and harpd's log says so. A file with a mistake
 in it changes nothing.
 

@@ -218,6 +218,7 @@ class Daemon:
         commands = {
             "status": self._status,
             "instances": lambda _client, _question: queries.instances(self.leasing),
+            "config": lambda _client, _question: queries.config(self.settings),
             "stop": self._stop_command,
             "restart": self._restart_command,
             "reload": self._reload_command,

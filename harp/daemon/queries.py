@@ -6,9 +6,11 @@ import time
 from typing import Any
 
 from harp import __version__
+from harp.config import Config, report
 from harp.daemon.leasing import Leasing
 from harp.daemon.netlink import Address
 from harp.daemon.nics import Nic
+from harp.daemon.settings import Settings
 from harp.daemon.table import Lease, QueueState
 
 
@@ -31,6 +33,12 @@ def instance(lease: Lease) -> dict[str, Any]:
         "marks": list(lease.marks),
         "active": lease.active,
     }
+
+
+def config(settings: Settings) -> dict[str, Any]:
+    """The settings in force, as `harpctl config show -o json` has them."""
+    assert isinstance(settings.source, Config), "harpd was given no file's settings"
+    return report.document(settings.source)
 
 
 def instances(leasing: Leasing) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from harp import __version__, manual
 from harp._core import version
 from harp.cli import COMMANDS, cli
-from harp.errors import Exit
+from harp.errors import Exit, HarpError
 
 
 def harpctl(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -44,6 +44,18 @@ def test_help_has_an_example(path: str) -> None:
     usage, _, rest = done.stdout.partition("\n")
     assert usage.startswith(f"Usage: {path} ")
     assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no line that one could type"
+
+
+def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(COMMANDS, "bench", "harp.no_such_module:bench")
+    context = click.Context(cli, info_name="harpctl")
+    broken = cli.get_command(context, "bench")
+    assert broken is not None
+    with pytest.raises(HarpError, match=r"bench can't be used: No module named .*make build"):
+        broken.main(["lat", "--help"], standalone_mode=False)
+    assert "check" in cli.get_help(context)
 
 
 def test_every_command_of_the_list_is_there() -> None:

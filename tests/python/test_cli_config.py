@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harp.config import keys, reference
+from harp import config
+from harp.config import keys, reference, report
 from harp.errors import Exit
 
 MAIN = "from harp.cli import main; main()"
@@ -190,6 +191,61 @@ def test_diff_against_the_defaults(file: Path) -> None:
     empty = file.with_name("empty.toml")
     empty.write_text("")
     assert "every setting has its default" in harpctl("config", "diff", "--file", str(empty)).stdout
+
+
+@pytest.mark.usefixtures("need_root")
+def test_the_running_harpd_is_compared_and_reloaded(tmp_path: Path) -> None:
+    """With a harpd that has no NIC: what it goes by, what a reload changes, what waits."""
+    file = tmp_path / "harp.toml"
+    begin = f'[daemon]\nrun_dir = "{tmp_path}/run"\n[metrics]\nport = 0\n'
+    file.write_text(begin)
+    here = ("--file", str(file))
+
+    def differences() -> dict[str, tuple[object, object]]:
+        done = harpctl("config", "diff", "--running", "-o", "json", *here, HARP_FRAMES="2048")
+        assert done.returncode == Exit.OK, done.stderr
+        rows = json.loads(done.stdout)["differences"]
+        return {row["key"]: (row["value"], row["other"]) for row in rows}
+
+    assert harpctl("config", "diff", "--running", *here).returncode == Exit.NOT_RUNNING
+    assert harpctl("config", "reload", *here).returncode == Exit.NOT_RUNNING
+    started = harpctl("start", *here, HARP_LEASES_PER_UID="7")
+    assert started.returncode == Exit.OK, started.stderr
+    try:
+        from_environment = {"daemon.leases_per_uid": (7, 64)}
+        assert differences() == from_environment
+        shown = harpctl("config", "diff", "--running", *here).stdout
+        assert "harpd's environment" in shown
+        file.write_text(begin + "[job]\nframes = 1024\n[daemon.x]\n")
+        done = harpctl("config", "reload", *here)
+        assert done.returncode == Exit.FAILURE
+        assert f"{file}:7:1: daemon.x is an unknown key" in done.stderr
+        file.write_text(begin.replace("= 0", "= 9999") + "[job]\nframes = 1024\n")
+        assert differences() == {
+            **from_environment,
+            "job.frames": (8192, 1024),
+            "metrics.port": (0, 9999),
+        }
+        done = harpctl("config", "reload", *here)
+        assert done.returncode == Exit.OK, done.stderr
+        assert "metrics.port waits for `harpctl restart`" in done.stdout
+        assert "frames" not in done.stdout
+        assert differences() == {**from_environment, "metrics.port": (0, 9999)}
+    finally:
+        stopped = harpctl("stop", *here)
+    assert stopped.returncode == Exit.OK, stopped.stderr
+
+
+def test_compare_names_nics_that_came_and_went() -> None:
+    nic = '[[nic]]\nifname = "{}"\n{}\n'
+    one = report.document(config.parse(nic.format("a", "queues = 2") + nic.format("b", "")))
+    two = report.document(config.parse(nic.format("a", "queues = 3") + nic.format("c", "")))
+    rows = {row["key"]: (row["value"], row["other"]) for row in report.against(one, two)}
+    assert rows["nic a.queues"] == (2, 3)
+    assert rows["nic b.queues"] == (0, None)
+    assert rows["nic c.queues"] == (None, 0)
+    assert len(rows) == 1 + 2 * (len(keys.nic_keys()) - 1)
+    assert report.against(one, one) == []
 
 
 def complete(*words: str) -> list[str]:

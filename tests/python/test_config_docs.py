@@ -11,6 +11,7 @@ import pytest
 
 from harp import config, manual
 from harp.config import keys, reference, values
+from harp.errors import Exit
 
 
 def test_generated_files_are_current(root_dir: Path) -> None:
@@ -87,7 +88,10 @@ def test_manual_pages_say_it_all(tmp_path: Path) -> None:
         assert path in text
     assert "--by-name" in text
     assert 'eval "$(harpctl env)"' in text
+    exits = text[text.index("EXIT STATUS") : text.index("ENVIRONMENT")]
+    assert {int(number) for number in re.findall(r"\b\d+\b", exits)} == {int(code) for code in Exit}
     text = plain("harpd", tmp_path)
+    assert "--config" in text
     assert "SIGHUP Reads harp.toml again" in text
 
 
