@@ -29,7 +29,7 @@
 #define CERTAIN_NS 300000000ull
 #define ROUND_NS 50000000ull
 #define ROUND_PORTS_MAX 32u
-#define LAST_ROUND_NS 500000000ull /* what the last SYNs are waited for */
+#define LAST_ROUND_NS 300000000ull /* what the last SYNs are waited for */
 
 void opening_prepare(struct opening *o, struct engine *engine, const struct placement_end *peer,
 		     const struct harp_endpoint *local, const struct harp_endpoint *remote,
@@ -99,6 +99,7 @@ static unsigned opening_round_ports(const struct opening *o)
 static int opening_round(struct opening *o, uint64_t now_ns)
 {
 	unsigned wanted, opened = 0;
+	bool full = false;
 	uint16_t port;
 	int rc = 0;
 
@@ -107,19 +108,21 @@ static int opening_round(struct opening *o, uint64_t now_ns)
 	wanted = opening_round_ports(o);
 	o->several |= wanted > 1;
 	o->next_ns = now_ns + (placement_is_certain(&o->ports) ? CERTAIN_NS : ROUND_NS);
-	while (opened < wanted && o->ports_tried < OPENING_PORTS_MAX &&
+	while (opened < wanted && !full && o->ports_tried < OPENING_PORTS_MAX &&
 	       (port = placement_next(&o->ports)) != 0) {
 		rc = opening_call(o, port);
 		if (!rc)
 			opened++;
+		else if (rc == -ENOSPC && o->several)
+			full = true; /* others try, too: the next round has room */
 		else if (rc != -EADDRINUSE)
 			return rc;
 	}
-	if (opened < wanted) {
+	if (opened < wanted && !full) {
 		o->next_ns = UINT64_MAX;
 		o->give_up_ns = now_ns + LAST_ROUND_NS;
 	}
-	return o->lane_count ? 0 : rc ? rc : -EADDRNOTAVAIL;
+	return o->lane_count || full ? 0 : rc ? rc : -EADDRNOTAVAIL;
 }
 
 static int opening_begin(struct opening *o, uint64_t now_ns)

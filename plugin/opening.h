@@ -12,7 +12,7 @@
 #include "placement.h"
 
 #define OPENING_LANES_MAX 64u  /* SYNs under way at a time */
-#define OPENING_PORTS_MAX 256u /* tried in all */
+#define OPENING_PORTS_MAX 512u /* tried in all */
 
 struct opening {
 	struct engine *engine;

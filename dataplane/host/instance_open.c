@@ -281,9 +281,10 @@ static int opening_map(const struct opening *o, struct harp_instance *instance)
 	if (rc)
 		return why_fail(&o->why, rc, "putting the socket in the steering map: %s",
 				strerror(-rc));
+	/* Whoever connects may find the right source ports (plugin/opening.c does): no reason to warn. */
 	if (instance->rss.queues > users)
 		instance_log(
-			instance, HARP_LOG_WARN,
+			instance, HARP_LOG_INFO,
 			"%s has %u receive queues, and this process has instances on %u of them: "
 			"connections of queue %u whose packets arrive on another one do not come about%s; "
 			"`ethtool -L %s combined 1` if that is too few",

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -90,6 +91,58 @@ def actors(*made: Actor) -> Iterator[tuple[Actor, ...]]:
             actor.close()
 
 
+def pattern(stream: int, message: int, size: int) -> bytes:
+    """The bytes of a message: no two alike, and none of them twice at the same place."""
+    return random.Random(f"{stream}/{message}").randbytes(size)
+
+
+class Flow:
+    """One comm of a pump. Receives that a pump leaves behind are the next one's."""
+
+    def __init__(self, net: Any, stream: int, comm: int, sends: bool) -> None:
+        self.net, self.stream, self.comm, self.sends = net, stream, comm, sends
+        self.flying: list[Any] = []
+        self.number = self.begin = 0  # of the next message to begin; of the first of this pump
+        self.last = self.over = False
+        self.result = "ncclSuccess"
+
+    def restart(self) -> None:
+        self.begin, self.last, self.over = self.number, False, False
+
+    def step(self, errors: type[Exception], size: int, stop: bool) -> None:
+        try:
+            if self.sends:
+                self._send(size, stop)
+            else:
+                self._receive(size)
+        except errors as error:
+            self.result, self.over = error.result, True  # type: ignore[attr-defined]
+
+    def _send(self, size: int, stop: bool) -> None:
+        if not self.last and len(self.flying) < 4:
+            data = b"" if stop else pattern(self.stream, self.number, size)
+            if request := self.net.isend(self.comm, data):
+                self.flying.append(request)
+                self.number += not stop
+                self.last = stop
+        if self.flying and self.flying[0].test() is not None:
+            self.flying.pop(0)
+            self.over = self.last and not self.flying
+
+    def _receive(self, size: int) -> None:
+        if len(self.flying) < 4 and (request := self.net.irecv(self.comm, size)):
+            self.flying.append(request)
+        if (got := self.flying[0].test()) is None:
+            return
+        request = self.flying.pop(0)
+        if got == 0:
+            self.over = True
+            return
+        want = pattern(self.stream, self.number, size)
+        assert request.buffer.raw[:got] == want, f"stream {self.stream}: message {self.number}"
+        self.number += 1
+
+
 # ---- the process's side ------------------------------------------------------------------------
 
 
@@ -100,6 +153,7 @@ class Commands:
         sys.path.insert(0, str(pathlib.Path(__file__).parent))
         self.net: Any = None
         self.forked: list[int] = []
+        self.flows: dict[int, Flow] = {}
 
     def load(self, path: str) -> None:
         import ncclnet
@@ -174,6 +228,36 @@ class Commands:
         except self.ncclnet.NcclError as error:
             return [got, error.result]
         return [got, "ncclSuccess"]
+
+    def pump(
+        self,
+        sends: list[int],
+        receives: list[int],
+        size: int,
+        seconds: float,
+        timeout_s: float = 30.0,
+    ) -> list[Any]:
+        """Messages on many comms at once, four in flight on each, every byte checked.
+
+        Comm number i of either list carries stream i; its message m is pattern(i, m). Senders end with
+        an empty message when the time is over, receivers when it comes. For each send, then each
+        receive: [messages of this pump, "ncclSuccess" or the result that the comm ended with].
+        """
+        flows = []
+        for comms, sending in ((sends, True), (receives, False)):
+            for stream, comm in enumerate(comms):
+                flow = self.flows.setdefault(comm, Flow(self.net, stream, comm, sending))
+                flow.restart()
+                flows.append(flow)
+        stop = time.monotonic() + seconds
+        while not all(flow.over for flow in flows):
+            now = time.monotonic()
+            assert now < stop + timeout_s, [(flow.stream, flow.number) for flow in flows]
+            for flow in flows:
+                if not flow.over:
+                    flow.step(self.ncclnet.NcclError, size, now >= stop)
+            time.sleep(0)
+        return [[flow.number - flow.begin, flow.result] for flow in flows]
 
     def fork_sleeper(self) -> int:
         """Forks a child that only sleeps, as a DataLoader worker would."""

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process with eight instances: its comms spread over them, each on its own queue.
+
+What NICs do with packets is the laboratory's switch's business: a Toeplitz hash that HARP is told,
+one that it is not, and one that puts everything on queue 0.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from actor import Actor, actors
+from netns_tools import Tools
+
+from harp import _paths
+from harp.lab import Lab, LabOptions
+
+QUEUES = 8
+KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
+TOEPLITZ = f"toeplitz:{KEY}"
+SIZE = 60_000
+_LANE = re.compile(r"connected by (HARP|kernel) TCP .*?(?: on \w+ queue (\d+)|$)")
+
+
+@dataclass
+class Ranks:
+    """One process on each host; comm i goes from host 0 to host 1."""
+
+    sender: Actor
+    receiver: Actor
+    sends: list[int]
+    receives: list[int]
+
+    def pump(self, seconds: float = 0.5) -> list[int]:
+        """Messages on all comms, every byte checked; how many on each."""
+        self.receiver.start("pump", sends=[], receives=self.receives, size=SIZE, seconds=0)
+        sent = self.sender.call("pump", sends=self.sends, receives=[], size=SIZE, seconds=seconds)
+        received = self.receiver.result()
+        assert sent == received
+        assert all(result == "ncclSuccess" for _, result in sent)
+        return [count for count, _ in sent]
+
+    def lanes(self) -> list[tuple[str, int | None]]:
+        """Kind and queue of each comm's lane, as the sender's log has them."""
+        found = [match for line in self.sender.call("log") if (match := _LANE.search(line))]
+        return [(match[1], int(match[2]) if match[2] else None) for match in found]
+
+
+@contextlib.contextmanager
+def ranks(
+    lab: Lab, count: int = QUEUES, receivers: dict[str, str] | None = None, **env: str
+) -> Iterator[Ranks]:
+    """Two processes with so many comms, set up one after the other.
+
+    receivers: more variables on the host that receives.
+    """
+    started = []
+    for host in lab.hosts:
+        job = {
+            "NCCL_SOCKET_IFNAME": f"={host.ifname}",
+            "HARP_INSTANCES": str(QUEUES),
+            "HARP_DAEMON": "off",
+            "NCCL_DEBUG": "INFO",
+            **env,
+            **((host.index and receivers) or {}),
+        }
+        started.append(Actor(host.netns, job))
+    with actors(*started) as (sender, receiver):
+        for actor in started:
+            actor.call("load", path=str(_paths.plugin()))
+        made = Ranks(sender, receiver, [], [])
+        for _ in range(count):
+            handle, listen = receiver.call("listen")
+            receiver.start("accept", listen=listen)
+            made.sends.append(sender.call("connect", handle=handle))
+            made.receives.append(receiver.result())
+        yield made
+
+
+@pytest.fixture
+def switched(tools: Tools) -> Iterator[Lab]:
+    """Two hosts whose NICs have eight queues, on a switch that chooses them."""
+    with Lab(LabOptions(queues=QUEUES, rss=TOEPLITZ)) as lab:
+        yield lab
+
+
+def spread(lab: Lab, rule: str) -> None:
+    assert lab.spreader is not None
+    for host in lab.hosts:
+        lab.spreader.rule(host.index, rule)
+
+
+@pytest.mark.parametrize("drive", ["inline", "dedicated"])
+def test_toeplitz_is_computed(switched: Lab, drive: str) -> None:
+    """Also with fewer cores than instances: threads then give way to each other."""
+    with ranks(switched, HARP_RSS=TOEPLITZ, HARP_DRIVE=drive) as both:
+        assert sorted(both.lanes()) == [("HARP", queue) for queue in range(QUEUES)]
+        assert all(both.pump())
+        assert both.sender.call("warnings") == []
+    counts = switched.spreader.counts(1) if switched.spreader else []
+    assert all(count > 20 for count in counts), "each queue has had its part"
+
+
+def test_what_challenge_said_saves_the_tries(switched: Lab) -> None:
+    """One listener, two connections to its port: many SYNs, then one."""
+    assert switched.spreader is not None
+    with ranks(switched, 0, HARP_RSS=TOEPLITZ) as both:
+        seen = []
+        handle, listen = both.receiver.call("listen")
+        for _ in range(3):
+            before = sum(switched.spreader.counts(1))
+            both.receiver.start("accept", listen=listen)
+            both.sends.append(both.sender.call("connect", handle=handle))
+            both.receives.append(both.receiver.result())
+            seen.append(sum(switched.spreader.counts(1)) - before)
+        assert all(lane == "HARP" for lane, _ in both.lanes())
+        assert seen[0] > seen[1], seen
+        # SYN, ACK, HELLO, PROOF, their acknowledgements: no more than an ordinary connection has.
+        assert max(seen[1:]) < 12, seen
+        assert all(both.pump())
+
+
+def test_an_unknown_hash_is_tried(switched: Lab) -> None:
+    spread(switched, "hash:77")
+    with ranks(switched) as both:
+        assert sorted(both.lanes()) == [("HARP", queue) for queue in range(QUEUES)]
+        assert all(both.pump())
+
+
+def test_one_side_is_known(switched: Lab) -> None:
+    """The sender's NIC does not tell, the receiver's does."""
+    assert switched.spreader is not None
+    switched.spreader.rule(0, "hash:5")
+    with ranks(switched, 4, receivers={"HARP_RSS": TOEPLITZ}) as both:
+        assert all(kind == "HARP" for kind, _ in both.lanes())
+        assert all(both.pump())
+
+
+def test_everything_on_queue_0(switched: Lab) -> None:
+    """One pair of instances can talk; the others' comms are the kernel's, and the log says why."""
+    spread(switched, "zero")
+    with ranks(switched, 3) as both:
+        assert both.lanes() == [("HARP", 0), ("kernel", None), ("kernel", None)]
+        log = both.sender.call("log")
+        assert sum("find no way; kernel lanes there for 10 s" in line for line in log) == 2
+        assert all(both.pump())
+
+
+def test_what_was_believed_is_wrong(switched: Lab) -> None:
+    """HARP_RSS says Toeplitz, the NIC hashes otherwise: it is tried after all."""
+    spread(switched, "hash:3")
+    with ranks(switched, 2, HARP_RSS=TOEPLITZ) as both:
+        assert all(kind == "HARP" for kind, _ in both.lanes())
+        assert all(both.pump())
+
+
+def test_more_instances_than_queues(tools: Tools) -> None:
+    with Lab() as lab, ranks(lab, 2) as both:
+        assert all(kind == "HARP" for kind, _ in both.lanes())
+        warnings = both.sender.call("warnings")
+        assert len(warnings) == 1
+        assert "1 of 8 instances (HARP_INSTANCES)" in warnings[0]
+        assert "no such queue" in warnings[0]
+        assert all(both.pump())
