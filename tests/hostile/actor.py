@@ -239,9 +239,9 @@ class Commands:
     ) -> list[Any]:
         """Messages on many comms at once, four in flight on each, every byte checked.
 
-        Comm number i of either list carries stream i; its message m is pattern(i, m). Senders end with
-        an empty message when the time is over, receivers when it comes. For each send, then each
-        receive: [messages of this pump, "ncclSuccess" or the result that the comm ended with].
+        Comm number i of either list carries stream i; its message m is pattern(i, m). Senders end
+        with an empty message when the time is over, receivers when it comes. For each send, then
+        each receive: [messages of this pump, "ncclSuccess" or the result that the comm ended with].
         """
         flows = []
         for comms, sending in ((sends, True), (receives, False)):
