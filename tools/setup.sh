@@ -214,6 +214,27 @@ install_harp() {
 	chmod +x .venv/bin/harpctl .venv/bin/harpd
 }
 
+# Prometheus and promtool, which tests run: taken out of Debian's package, not installed. Installing it would
+# start a service and make a user.
+setup_prometheus() {
+	local work
+	if command -v promtool >/dev/null && command -v prometheus >/dev/null; then return; fi
+	if [ -x .venv/bin/promtool ] && [ -x .venv/bin/prometheus ]; then return; fi
+	command -v apt-get >/dev/null || die "missing: prometheus and promtool. Put them on the PATH"
+	say "fetching prometheus, for the tests"
+	work=$(mktemp -d)
+	# apt downloads as a user of its own, who must reach the folder.
+	chmod 755 "$work"
+	fetch_prometheus() { (cd "$work" && apt-get -qq -o Acquire::Retries=3 download prometheus); }
+	if ! { logged fetch_prometheus || { apt_update >/dev/null && logged fetch_prometheus; }; }; then
+		rm -rf "$work"
+		die "apt-get could not download prometheus. Is there a package mirror?"
+	fi
+	dpkg-deb -x "$work"/prometheus_*.deb "$work/x"
+	install -m 755 "$work/x/usr/bin/promtool" "$work/x/usr/bin/prometheus" .venv/bin/
+	rm -rf "$work"
+}
+
 # A build directory that belongs to another place, or that an interrupted run left half made.
 build_usable() {
 	[ -f build/build.ninja ] && .venv/bin/python - <<'PY' >/dev/null 2>&1
@@ -256,6 +277,7 @@ setup_build() {
 setup_packages
 setup_python
 setup_venv
+setup_prometheus
 setup_build
 say "plugin: $root/build/plugin/libnccl-net-harp.so"
 say "use it: export NCCL_NET_PLUGIN=$root/build/plugin/libnccl-net-harp.so NCCL_NET=HARP"

@@ -29,6 +29,7 @@ from harp.stats.instance import Instance
 INSTANCES_MAX = 512
 QUEUE_MAX = 1023
 LABELS = ("nic", "queue", "slot")
+REFUSALS = ("EACCES", "EBUSY", "EDQUOT", "EINVAL", "ENODEV")
 NIC_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 # A bucket an octave, from about a microsecond to about 17 seconds.
 OCTAVES_NS = tuple(1 << exponent for exponent in range(10, 35))
@@ -255,7 +256,8 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
     refused = CounterMetricFamily(
         "harpd_leases_refused", "Leases refused since harpd's start, by errno.", labels=("error",)
     )
-    for error, count in sorted(view.refused.items()):
+    # A series must be there before it moves, or its first step is not seen.
+    for error, count in sorted((dict.fromkeys(REFUSALS, 0) | dict(view.refused)).items()):
         refused.add_metric((error,), count)
     yield refused
     reloads = CounterMetricFamily("harpd_reloads", "Times that harpd read its configuration anew.")

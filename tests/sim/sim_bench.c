@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_bench.c - what a packet costs: sim_bench WHAT FLOWS PACKETS, two stacks, no wire to speak of.
+ * sim_bench.c - what a packet costs: sim_bench WHAT FLOWS PACKETS [page], two stacks, no wire to speak of.
  *
  * The flows take turns: one sends a segment of 64 bytes in a frame of its own, the other side takes it
  * and gives the frame back, then its ACK goes the other way. WHAT is which of these polls is measured,
@@ -10,6 +10,8 @@
  *	ack-tx   the poll that sends the ACK
  *	ack-rx   the poll that receives it
  *	idle     a poll with nothing to do
+ *	publish  the same, a millisecond after the one before
+ * With "page" both stacks publish statistics.
  * Prints nanoseconds; since machines are busy, what repeats is the count of instructions within
  * measured(): tools/instructions.py.
  */
@@ -18,15 +20,16 @@
 #include <string.h>
 #include <time.h>
 
-#include "harp.h"
+#include "harp_page.h"
 
-enum what { TX, RX, ACK_TX, ACK_RX, IDLE, WHATS };
-static const char *const names[WHATS] = { "tx", "rx", "ack-tx", "ack-rx", "idle" };
+enum what { TX, RX, ACK_TX, ACK_RX, IDLE, PUBLISH, WHATS };
+static const char *const names[WHATS] = { "tx", "rx", "ack-tx", "ack-rx", "idle", "publish" };
 
 struct bench {
 	struct harp_wire *wire;
 	struct harp_stack *stack[2];
 	struct harp_conn **client, **server;
+	void *page[2];
 	uint64_t now_ns, busy_ns;
 	enum what what;
 };
@@ -67,7 +70,7 @@ __attribute__((noinline)) static void measured(struct bench *b, unsigned side,
 static void step(struct bench *b, enum what what, unsigned side, struct harp_conn *conn,
 		 struct harp_frame *frame)
 {
-	b->now_ns += 1000;
+	b->now_ns += what == PUBLISH ? HARP_PAGE_PERIOD_NS : 1000;
 	if (what != b->what) {
 		if (frame && harp_conn_send_frame(conn, frame) != 0)
 			die("harp_conn_send_frame", 0);
@@ -112,6 +115,8 @@ static void one_round(struct bench *b, unsigned flow)
 	step(b, ACK_TX, 1, NULL, NULL);
 	step(b, ACK_RX, 0, NULL, NULL);
 	step(b, IDLE, 0, NULL, NULL);
+	if (b->what == PUBLISH)
+		step(b, PUBLISH, 0, NULL, NULL);
 	forget_events(b);
 }
 
@@ -139,7 +144,20 @@ static void open_flows(struct bench *b, unsigned flows)
 	forget_events(b);
 }
 
-static void make(struct bench *b, unsigned flows)
+static void publish(struct bench *b, unsigned side, unsigned flows)
+{
+	struct harp_page_identity identity = { .size = sizeof(identity), .queue = side };
+	size_t bytes = harp_page_bytes(flows);
+
+	b->page[side] = aligned_alloc(64, bytes);
+	if (!b->page[side])
+		die("aligned_alloc", 0);
+	memset(b->page[side], 0, bytes);
+	if (harp_stack_publish_to(b->stack[side], b->page[side], bytes, &identity) != 0)
+		die("harp_stack_publish_to", 0);
+}
+
+static void make(struct bench *b, unsigned flows, bool page)
 {
 	struct harp_wire_options options = { .size = sizeof(options), .frame_count = 8192 };
 
@@ -154,6 +172,8 @@ static void make(struct bench *b, unsigned flows)
 		if (harp_stack_create(&b->stack[i], harp_wire_port(b->wire, i), &so) != 0 ||
 		    harp_stack_address_add(b->stack[i], &addr, 24) != 0)
 			die("harp_stack_create", 0);
+		if (page)
+			publish(b, i, flows);
 	}
 	b->client = calloc(flows, sizeof(struct harp_conn *));
 	b->server = calloc(flows, sizeof(struct harp_conn *));
@@ -166,15 +186,16 @@ int main(int argc, char **argv)
 {
 	unsigned flows = argc > 2 ? (unsigned)atoi(argv[2]) : 0;
 	unsigned packets = argc > 3 ? (unsigned)atoi(argv[3]) : 0;
+	bool page = argc == 5 && strcmp(argv[4], "page") == 0;
 	struct bench b = { .now_ns = 1000, .what = WHATS };
 
 	for (unsigned i = 0; i < WHATS; i++) {
-		if (argc == 4 && strcmp(argv[1], names[i]) == 0)
+		if (argc >= 4 && strcmp(argv[1], names[i]) == 0)
 			b.what = (enum what)i;
 	}
-	if (b.what == WHATS || flows == 0 || packets == 0)
-		die("usage: sim_bench tx|rx|ack-tx|ack-rx|idle FLOWS PACKETS", 0);
-	make(&b, flows);
+	if (b.what == WHATS || flows == 0 || packets == 0 || argc > 5 || (argc == 5 && !page))
+		die("usage: sim_bench tx|rx|ack-tx|ack-rx|idle|publish FLOWS PACKETS [page]", 0);
+	make(&b, flows, page);
 	enum what what = b.what;
 
 	b.what = WHATS;
@@ -189,5 +210,7 @@ int main(int argc, char **argv)
 	harp_stack_destroy(b.stack[0]);
 	harp_stack_destroy(b.stack[1]);
 	harp_wire_destroy(b.wire);
+	free(b.page[0]);
+	free(b.page[1]);
 	return 0;
 }

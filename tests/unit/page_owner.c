@@ -6,6 +6,7 @@
  * standard input and answers each with "ok":
  *	run N       N rounds: on each connection 1000 bytes go to the other side and are taken there
  *	lose PPM    the wire loses so many packets in a million from now on
+ *	twice PPM   or delivers so many twice
  *	note TEXT   of queue 0's stack
  *	latency NS  a message of queue 0's took so long
  *	tear        queue 0's page looks as if its owner had died while it wrote
@@ -127,6 +128,9 @@ static void obey(struct owner *o, char *line)
 			one_round(o);
 	} else if (!strncmp(line, "lose ", 5)) {
 		impair.loss_ppm = (uint32_t)strtoul(line + 5, NULL, 10);
+		must(harp_wire_set_impair(o->wire, 0, &impair), "impair");
+	} else if (!strncmp(line, "twice ", 6)) {
+		impair.duplicate_ppm = (uint32_t)strtoul(line + 6, NULL, 10);
 		must(harp_wire_set_impair(o->wire, 0, &impair), "impair");
 	} else if (!strncmp(line, "note ", 5)) {
 		harp_stack_publish_note(o->stack[0], line + 5);

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl stats and flows, as a person and a script see them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest_stats import MakeOwner, Owner
+
+from harp.errors import Exit
+from harp.stats.view import amount, span
+
+HARPCTL = [sys.executable, "-c", "from harp.cli import main; main()"]
+
+
+def harpctl(*arguments: str, user: int | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*HARPCTL, *arguments], capture_output=True, text=True, timeout=60, check=False, user=user
+    )
+
+
+def test_stats_shows_sums_and_notes(owner: Owner) -> None:
+    owner.say("note harp7 is down", "run 50")
+    done = harpctl("stats", "--pid", str(owner.process.pid))
+    assert done.returncode == Exit.OK, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("harp7/")]
+    assert [line.split()[0] for line in lines] == ["harp7/0", "harp7/1", "harp7/0"]
+    assert "train rank 0" in lines[0]
+    assert lines[2].endswith("harp7 is down")
+
+
+def test_drops_are_named_with_their_meaning(owner: Owner) -> None:
+    owner.say("lose 50000", "run 400", "twice 300000", "run 100")
+    done = harpctl("stats", "--pid", str(owner.process.pid), "--queue", "0", "--all")
+    assert done.returncode == Exit.OK, done.stderr
+    assert "tcp_retransmits" in done.stdout
+    assert "segments retransmitted" in done.stdout
+    assert "drop_ip_checksum" not in done.stdout  # there were none
+    done = harpctl("stats", "--pid", str(owner.process.pid))
+    assert "tcp_duplicate" in done.stdout
+    assert "payload dropped: received before" in done.stdout
+
+
+def test_stats_as_json_has_everything(owner: Owner) -> None:
+    done = harpctl("stats", "--nic", "harp7", "--pid", str(owner.process.pid), "-o", "json")
+    assert done.returncode == Exit.OK, done.stderr
+    first, second = json.loads(done.stdout)["instances"]
+    assert first["identity"]["label"] == "train rank 0"
+    assert first["counters"]["tcp_active_opens"] == 3
+    assert sum(first["histograms"]["tcp_rtt"]["buckets"]) == first["histograms"]["tcp_rtt"]["count"]
+    assert len(first["flows"]) == 3
+    assert second["identity"]["queue"] == 1
+
+
+def test_flows_shows_each_connection(owner: Owner) -> None:
+    done = harpctl("flows", "--pid", str(owner.process.pid), "--queue", "0")
+    assert done.returncode == Exit.OK, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "10.0.0.2:61000" in line]
+    assert len(lines) == 3
+    assert all("ESTABLISHED" in line and "harp7/0" in line for line in lines)
+    assert any("send comm 2" in line for line in lines)
+    wide = harpctl("flows", "--pid", str(owner.process.pid), "--wide").stdout
+    assert "cubic" in wide
+    flows = json.loads(harpctl("flows", "--pid", str(owner.process.pid), "-o", "json").stdout)
+    flow = flows["instances"][0]["flows"][0]
+    assert (flow["remote"], flow["remote_port"], flow["state"]) == (
+        "10.0.0.2",
+        61000,
+        "ESTABLISHED",
+    )
+    assert flow["srtt_ns"] > 0
+
+
+def test_watch_is_a_line_of_json_a_look(owner: Owner) -> None:
+    command = [*HARPCTL, "stats", "--watch", "--interval", "0.05", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        before = json.loads(watching.stdout.readline())
+        owner.say("run 100")
+        deadline = 200
+        while deadline:
+            now = json.loads(watching.stdout.readline())
+            moved = [
+                each["counters"]["tx_packets"]
+                for seen in (before, now)
+                for each in seen["instances"]
+                if each["pid"] == owner.process.pid and each["identity"]["queue"] == 0
+            ]
+            if moved[1] > moved[0]:
+                break
+            deadline -= 1
+        assert deadline
+        assert now["time_s"] > before["time_s"]
+        watching.terminate()
+
+
+def test_watch_draws_rates(owner: Owner) -> None:
+    command = [*HARPCTL, "stats", "--watch", "--interval", "0.05", "--pid", str(owner.process.pid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        heads = 0
+        for line in watching.stdout:
+            heads += "rx pkts/s" in line
+            if heads == 3:
+                break
+        watching.terminate()
+    assert heads == 3
+
+
+def test_nobody_there_is_said(make_owner: MakeOwner) -> None:
+    done = harpctl("stats", "--nic", "no-such-nic")
+    assert done.returncode == Exit.OK
+    assert "no instance publishes statistics on this host" in done.stderr
+    assert done.stdout == ""
+    done = harpctl("flows", "--nic", "no-such-nic", "-o", "json")
+    assert json.loads(done.stdout)["instances"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes nobody")
+def test_others_pages_are_root_s_to_see(owner: Owner) -> None:
+    """Nobody, and no harpd to ask: exit 3 and what to do."""
+    code = (
+        "import harp.cli_stats, os; os.setgid(65534); os.setuid(65534);"
+        "os.environ['HARP_SOCKET'] = '/nonexistent';"
+        "from harp.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "stats"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == Exit.PRIVILEGE, done.stderr
+    assert "use sudo, or start harpd" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["stats", "flows"])
+def test_help_has_examples(command: str) -> None:
+    done = harpctl(command, "--help")
+    assert f"harpctl {command} " in done.stdout
+    assert "Exit code" in done.stdout
+    assert harpctl(command, "--interval", "0").returncode == Exit.USAGE
+
+
+def test_amounts_and_spans() -> None:
+    assert [amount(n) for n in (0, 999, 1000, 1_234_567, 5e9)] == ["0", "999", "1k", "1.23M", "5G"]
+    assert [span(n) for n in (None, 0, 128, 1500, 2_000_000, 3e9)] == [
+        "-", "-", "128ns", "1.5us", "2ms", "3s",
+    ]  # fmt: skip

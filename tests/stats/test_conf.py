@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""conf/ and docs/: alert rules fire when they should, every query names a metric that exists."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest_stats import tool
+
+from harp import _page
+from harp.stats import families, reference, schema
+
+WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+VERDICT = re.compile(r'verdict="([a-z_0-9]+)"')
+REASON = re.compile(r'reason="([a-z_0-9]+)"')
+
+
+def exported() -> set[str]:
+    """Names of all series that the exporter may have."""
+    nic = families.NicView("eth1", True, {"free": 1}, {"absent": 1})
+    names = {"up"}
+    for family in families.collect(families.Scene(daemon=families.DaemonView(0.0, (nic,)))):
+        if family.type == "counter":
+            names.add(f"{family.name}_total")
+        elif family.type == "histogram":
+            names |= {f"{family.name}_{part}" for part in ("bucket", "sum", "count")}
+        elif family.type == "info":
+            names.add(f"{family.name}_info")
+        else:
+            names.add(family.name)
+    return names
+
+
+def metric_names(query: str) -> set[str]:
+    """The metrics that a PromQL expression names."""
+    bare = STRING.sub("", query)
+    return {word for word in WORD.findall(bare) if word.startswith(("harp_", "harpd_"))}
+
+
+def dashboard(root_dir: Path) -> Any:
+    return json.loads((root_dir / "conf" / "grafana-dashboard.json").read_text())
+
+
+def queries(root_dir: Path) -> Iterator[tuple[str, str]]:
+    """Every expression of the dashboard and the rules, and where it is."""
+    board = dashboard(root_dir)
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            yield f"panel {panel['title']}", target["expr"]
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            yield f"variable {variable['name']}", variable["query"]
+    rules = (root_dir / "conf" / "alerts.yml").read_text()
+    for rule in re.split(r"(?m)^      - alert: ", rules)[1:]:
+        yield f"alert {rule.split()[0]}", rule.split("expr:")[1].split("labels:")[0]
+
+
+def test_every_query_names_what_exists(root_dir: Path) -> None:
+    known, seen = exported(), 0
+    for where, query in queries(root_dir):
+        named = metric_names(query) - {"harpd", "harp"}
+        seen += len(named)
+        assert named <= known, f"{where}: {named - known}"
+    assert seen > 40
+    assert not metric_names('up{job="harp_x"}')
+    assert metric_names("rate(harp_nonsense_total[5m])") - known
+
+
+def test_every_label_value_exists(root_dir: Path) -> None:
+    verdicts = {name for name, _ in _page.steering_verdicts()}
+    reasons = {each.drop_reason for each in schema.drops()}
+    for where, query in queries(root_dir):
+        assert set(VERDICT.findall(query)) <= verdicts, where
+        if "harp_drops" in query:
+            assert set(REASON.findall(query)) <= reasons, where
+            for pattern in re.findall(r'reason[!=]~"([^"]*)"', query):
+                for part in pattern.split("|"):
+                    plain = part.replace("(", "").replace(")", "")
+                    assert any(plain in (reason or "") for reason in reasons), f"{where}: {part}"
+
+
+def test_the_dashboard_is_one(root_dir: Path) -> None:
+    board = dashboard(root_dir)
+    numbers = [panel["id"] for panel in board["panels"]]
+    assert len(numbers) == len(set(numbers)) > 15
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        assert panel["type"] == "row" or (panel["targets"] and panel["description"]), panel["title"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]],
+    ids=" ".join,
+)
+def test_alert_rules(root_dir: Path, command: list[str]) -> None:
+    done = subprocess.run(
+        [tool("promtool"), *command],
+        cwd=root_dir / "conf",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested_both_ways(root_dir: Path) -> None:
+    """Each fires in one test and is quiet in another."""
+    names = re.findall(r"(?m)^      - alert: (\w+)", (root_dir / "conf" / "alerts.yml").read_text())
+    tests = (root_dir / "conf" / "alerts_test.yml").read_text()
+    assert len(names) >= 15
+    for name in names:
+        assert re.search(rf"alertname: {name}\}}", tests), f"{name} is never quiet"
+        assert re.search(rf"alertname: {name}\n +exp_alerts", tests), f"{name} never fires"
+
+
+def test_the_reference_is_current(root_dir: Path) -> None:
+    """`python -m harp.stats.reference > docs/metrics.md` makes it."""
+    assert (root_dir / "docs" / "metrics.md").read_text() == "\n".join(reference.document()) + "\n"

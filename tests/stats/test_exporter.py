@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoint: what a scrape gets, whom it survives, and which addresses it can't have."""
+
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from conftest_stats import Owner
+
+from harp.stats import exporter
+from harp.stats.families import DaemonView, NicView
+
+VIEW = DaemonView(1000.0, (NicView("eth1", True, {"free": 1}, {"rss_mismatch": 3}),))
+
+
+@pytest.fixture
+def endpoint() -> Iterator[exporter.Exporter]:
+    """On a port of its own."""
+    running = exporter.start(port=0, source=lambda: VIEW)
+    yield running
+    running.close()
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        return str(answer.read().decode())
+
+
+def test_a_scrape_has_instances_and_harpd(owner: Owner, endpoint: exporter.Exporter) -> None:
+    assert endpoint.url.startswith("http://127.0.0.1:")
+    text = get(endpoint.url)
+    assert 'harp_tcp_conns{nic="harp7",queue="0",slot="0"} 3.0' in text
+    assert 'harp_steering_packets_total{nic="eth1",verdict="rss_mismatch"} 3.0' in text
+    assert str(owner.process.pid) not in text
+    assert "train rank" not in text
+
+
+def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
+    def broken() -> DaemonView:
+        raise RuntimeError("harpd is ill")
+
+    running = exporter.start(port=0, source=broken)
+    try:
+        text = get(running.url)
+    finally:
+        running.close()
+    assert 'harp_tcp_conns{nic="harp7"' in text
+    assert "harpd_start_time_seconds" not in text
+
+
+def test_who_says_nothing_keeps_nobody_out(endpoint: exporter.Exporter) -> None:
+    silent = [socket.create_connection(endpoint.address) for _ in range(exporter.REQUESTS_MAX - 1)]
+    try:
+        assert "harp_build_info" in get(endpoint.url)
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_nonsense_is_survived(endpoint: exporter.Exporter) -> None:
+    for nonsense in (
+        b"\0" * 5000,
+        b"GET /metrics HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\n\r\n",
+        b"\n",
+    ):
+        with socket.create_connection(endpoint.address, timeout=20) as talking:
+            talking.sendall(nonsense)
+            talking.shutdown(socket.SHUT_WR)
+            while talking.recv(65536):
+                pass
+    assert "harp_build_info" in get(endpoint.url)
+
+
+def test_many_at_once(endpoint: exporter.Exporter) -> None:
+    texts: list[str] = []
+
+    def scrape() -> None:
+        texts.append(get(endpoint.url))
+
+    threads = [threading.Thread(target=scrape) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(texts) == 4
+
+
+def test_a_busy_port_is_one_clear_line(endpoint: exporter.Exporter) -> None:
+    port = endpoint.address[1]
+    with pytest.raises(exporter.ExporterError) as raised:
+        exporter.start(port=port)
+    assert str(raised.value) == (
+        f"metrics endpoint 127.0.0.1 port {port}: another process has it; set another port in "
+        "[metrics] of harp.toml"
+    )
+    assert "harp_build_info" in get(endpoint.url)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid", "2001:db8::1"])
+def test_an_address_that_is_not_ours(address: str) -> None:
+    with pytest.raises(exporter.ExporterError, match="no address of this host"):
+        exporter.start(address, 0)
+
+
+def test_ipv6() -> None:
+    running = exporter.start("::1", 0)
+    try:
+        assert running.url.startswith("http://[::1]:")
+        assert "harp_build_info" in get(running.url)
+    finally:
+        running.close()
+    with pytest.raises(urllib.error.URLError):
+        get(running.url)

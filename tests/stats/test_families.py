@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric families as a pure function: types, units, buckets, bounded labels."""
+
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from conftest_stats import Owner, tool
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from harp import stats
+from harp.stats import families, schema
+from harp.stats.families import DaemonView, NicView, Scene
+from harp.stats.instance import Instance, look
+
+DAEMON = DaemonView(
+    start_s=1000.0,
+    nics=(NicView("eth1", True, {"free": 3, "leased": 1}, {"redirect_tcp": 7, "rss_mismatch": 0}),),
+    leased={("eth1", 0): 4711},
+    granted=5,
+    refused={"EBUSY": 2},
+)
+
+
+class _Fixed:
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def collect(self) -> list[Metric]:
+        return list(families.collect(self._scene))
+
+
+def exposition(scene: Scene) -> str:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Fixed(scene))  # type: ignore[arg-type]
+    return generate_latest(registry).decode()
+
+
+def samples(scene: Scene) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by name and labels; a series that comes twice fails."""
+    result: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for family in text_string_to_metric_families(exposition(scene)):
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in result, f"{key} comes twice"
+            result[key] = sample.value
+    return result
+
+
+@pytest.fixture
+def instances(owner: Owner) -> tuple[Instance, ...]:
+    """The two of page_owner."""
+    owner.say("latency 1000", "latency 1024", "latency 1025", "latency 99999999999", "run 30")
+    with stats.find() as found:
+        seen = look(found).instances
+    return tuple(each for each in seen if each.pid == owner.process.pid)
+
+
+def _moved(each: Instance, **identity: object) -> Instance:
+    changed = replace(each.snapshot.identity, **identity)  # type: ignore[arg-type]
+    return replace(each, snapshot=replace(each.snapshot, identity=changed))
+
+
+def test_promtool_has_no_complaint(instances: tuple[Instance, ...]) -> None:
+    for scene in (Scene(), Scene(instances, {"ended": 0}, DAEMON), Scene(daemon=DAEMON)):
+        done = subprocess.run(
+            [tool("promtool"), "check", "metrics"],
+            input=exposition(scene),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_every_statistic_is_there_once(instances: tuple[Instance, ...]) -> None:
+    found = samples(Scene(instances, {}, DAEMON))
+    labels = (("nic", "harp7"), ("queue", "0"), ("slot", "0"))
+    counters = instances[0].snapshot.counters
+    for each in schema.statistics():
+        if each.drop_reason:
+            key = "harp_drops_total", (*labels[:2], ("reason", each.drop_reason), labels[2])
+        else:
+            suffix = "_total" if each.kind == "counter" else ""
+            key = f"harp_{each.name}{suffix}", labels
+        assert found[key] == counters[each.name], each.name
+
+
+def test_buckets_are_cumulative_and_exact(instances: tuple[Instance, ...]) -> None:
+    found = samples(Scene(instances))
+    name, labels = "harp_message_latency_seconds", (("nic", "harp7"), ("queue", "0"), ("slot", "0"))
+    buckets = {
+        float(dict(key[1])["le"]): value
+        for key, value in found.items()
+        if key[0] == f"{name}_bucket" and dict(key[1])["queue"] == "0"
+    }
+    assert buckets[1.024e-06] == 2  # 1000 and 1024: a bound belongs to its bucket
+    assert buckets[2.048e-06] == 3
+    assert buckets[17.179869184] == 3
+    assert buckets[float("inf")] == 4 == found[f"{name}_count", labels]
+    assert found[f"{name}_sum", labels] == pytest.approx(99.999999999 + 3.049e-06)
+    values = [buckets[bound] for bound in sorted(buckets)]
+    assert values == sorted(values)
+
+
+def test_octaves_lose_nothing() -> None:
+    """One value in every bucket: each octave holds four more than the one before."""
+    counts = families.octaves(np.ones(len(schema.upper_ns()) + 1, dtype=np.uint64))
+    steps = [after - before for (_, before), (_, after) in pairwise(counts)]
+    assert set(steps[:-1]) == {4.0}
+    assert counts[-1] == ("+Inf", len(schema.upper_ns()) + 1)
+
+
+def test_the_same_queue_of_two_namespaces_has_two_slots(instances: tuple[Instance, ...]) -> None:
+    first = instances[0]
+    second = _moved(first, start_wall_ns=first.snapshot.identity.start_wall_ns + 1, netns=99)
+    found = samples(Scene((second, first)))
+    slots = {dict(labels)["slot"] for name, labels in found if name == "harp_polls_total"}
+    assert slots == {"0", "1"}
+    starts = [
+        value for (name, _), value in sorted(found.items()) if name.endswith("start_time_seconds")
+    ]
+    assert starts == sorted(starts)
+
+
+def test_strangers_have_no_series(instances: tuple[Instance, ...]) -> None:
+    """Who publishes names of his own makes no series; a lease that says what is true does."""
+    user = replace(_moved(instances[0], ifname="eth1", queue=0), uid=1000)
+    tenant = replace(user, pid=4711)
+    liar = replace(_moved(tenant, queue=1), pid=4711)
+    kept, ignored = families.believed((user, tenant, liar), DAEMON)
+    assert kept == (tenant,)
+    assert ignored["stranger"] == 2
+    assert families.believed((tenant,), None)[0] == ()
+
+
+@pytest.mark.parametrize("ifname", ["", "a b", 'x"} 1\n', "0123456789abcdef", "é"])
+def test_names_that_are_none_have_no_series(instances: tuple[Instance, ...], ifname: str) -> None:
+    kept, ignored = families.believed((_moved(instances[0], ifname=ifname),), None)
+    assert (kept, ignored["malformed"]) == ((), 1)
+
+
+def test_so_many_and_no_more(instances: tuple[Instance, ...]) -> None:
+    crowd = [instances[0]] * (families.INSTANCES_MAX + 3)
+    kept, ignored = families.believed(crowd, None)
+    assert (len(kept), ignored["too_many"]) == (families.INSTANCES_MAX, 3)
+    queue = families.QUEUE_MAX + 1
+    assert families.believed((_moved(instances[0], queue=queue),), None)[1]["malformed"] == 1
+
+
+def test_harpd_s_part(instances: tuple[Instance, ...]) -> None:
+    found = samples(Scene(daemon=DAEMON))
+    assert found["harpd_leases", (("nic", "eth1"),)] == 1
+    assert found["harpd_queues", (("nic", "eth1"), ("state", "free"))] == 3
+    assert found["harp_steering_packets_total", (("nic", "eth1"), ("verdict", "redirect_tcp"))] == 7
+    assert found["harpd_leases_refused_total", (("error", "EBUSY"),)] == 2
+    assert found["harpd_leases_refused_total", (("error", "EACCES"),)] == 0
+    assert found["harpd_nic_usable", (("nic", "eth1"),)] == 1
+    assert found["harpd_start_time_seconds", ()] == 1000
+
+
+def test_harpd_s_documents_become_its_part() -> None:
+    nic = {
+        "ifname": "eth1", "problem": "", "up": True, "verdicts": {"absent": 1},
+        "queues": {"0": "leased", "1": "free", "2": "free"},
+    }  # fmt: skip
+    broken = dict(nic, ifname="eth2", problem="no such interface", queues={}, verdicts={})
+    view = families.daemon_view(
+        {"since_s": 5.0, "nics": [nic, broken], "granted": 3},
+        {"instances": [{"ifname": "eth1", "queue": 0, "pid": 12}]},
+    )
+    assert view.nics[0] == NicView("eth1", True, {"leased": 1, "free": 2}, {"absent": 1})
+    assert not view.nics[1].usable
+    assert view.leased == {("eth1", 0): 12}
+    assert (view.granted, view.start_s) == (3, 5.0)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of another process, as numpy arrays: found, read, told apart, and not trusted."""
+
+import errno
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest_stats import MakeOwner, Owner
+
+from harp import _page, stats
+from harp.stats import schema
+from harp.stats.instance import look, restored_sight, sight_document
+from harp.stats.page import text
+from harp.stats.rates import quantile_ns
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
+    with stats.find() as found:
+        first, second = owner.pages(found)
+        assert (first.uid, first.comm, first.alive) == (os.geteuid(), "page_owner", True)
+        snapshot = first.read()
+        assert snapshot.identity.ifname == "harp7"
+        assert snapshot.identity.label == "train rank 0"
+        assert snapshot.identity.pid == owner.process.pid
+        assert snapshot.status.flows_open == 3
+        assert not snapshot.status.ended
+        assert snapshot.counters["tcp_active_opens"] == 3
+        assert second.read().counters["tcp_passive_opens"] == 3
+        assert snapshot.counters["tx_packets"] > 200
+        flows = snapshot.flows
+        assert sorted(flows["label"]) == [b"send comm 0", b"send comm 1", b"send comm 2"]
+        assert np.all(flows["srtt_ns"] > 0)
+        assert np.all(flows["acked_bytes"] > 100_000)
+        gaps = snapshot.histogram("poll_gap")
+        assert gaps["count"] == sum(gaps["bucket"])
+        assert quantile_ns(gaps["bucket"], 0.5) == 57344  # polls 50 us apart, within a quarter
+    assert first.fd == -1
+
+
+def test_flows_may_be_left_out(owner: Owner) -> None:
+    with stats.find() as found:
+        assert len(owner.pages(found)[0].read(flows=False).flows) == 0
+
+
+def test_rates_are_what_happened_in_between(owner: Owner) -> None:
+    with stats.find() as found:
+        page = owner.pages(found)[0]
+        before = page.read()
+        owner.say("latency 1000", "latency 500000", "run 100")
+        now = page.read()
+        rates = stats.Rates(before, now, 2.0)
+        sent = int(now.counters["tx_packets"]) - int(before.counters["tx_packets"])
+        assert sent > 100
+        assert rates.per_s("tx_packets") == sent / 2.0
+        assert rates.quantile_ns("message_latency", 0.5) == 1024
+        assert rates.quantile_ns("message_latency", 0.99) == 524288
+        assert stats.Rates(None, now, 0).per_s("tx_packets") is None
+        assert stats.Rates(None, before, 0).quantile_ns("message_latency", 0.5) is None
+
+
+def test_a_page_of_the_dead_is_not_found(make_owner: MakeOwner) -> None:
+    owner = make_owner()
+    with stats.find() as found:
+        page = owner.pages(found)[0]
+        owner.say("end")
+        assert page.read().status.ended  # its last words
+        owner.close()
+        assert not page.alive
+        assert page.read().status.ended  # whoever holds the memory reads on
+    with stats.find() as found:
+        assert not owner.pages(found)
+
+
+def test_who_died_while_writing_gives_a_clear_error(owner: Owner) -> None:
+    owner.say("tear")
+    with stats.find() as found:
+        sight = look(found)
+    mine = [why for pid, why in sight.bad if pid == owner.process.pid]
+    assert mine == ["statistics page: its owner died while it wrote"]
+    queues = [
+        each.snapshot.identity.queue for each in sight.instances if each.pid == owner.process.pid
+    ]
+    assert queues == [1]
+
+
+def test_a_page_that_several_processes_hold_is_found_once(owner: Owner) -> None:
+    """As harpd and a forked child hold a job's; it belongs to whom it names."""
+    with stats.find() as found:
+        page = owner.pages(found)[0]
+        child = subprocess.Popen(
+            [sys.executable, "-c", "print('ready', flush=True); input()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[page.fd],
+        )
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            with stats.find() as again:
+                assert len([each for each in again.pages if each.inode == page.inode]) == 1
+                assert len(owner.pages(again)) == 2
+        finally:
+            child.communicate(b"\n")
+
+
+def test_a_document_is_the_same_elsewhere(owner: Owner) -> None:
+    owner.say("note harp7 is down")
+    owner.say("run 50")
+    with stats.find() as found:
+        sight = look(found)
+    document = sight_document(sight)
+    back = restored_sight(json.loads(json.dumps(document)))
+    assert sight_document(back) == document
+    mine = [each for each in back.instances if each.pid == owner.process.pid]
+    assert mine[0].snapshot.status.note == "harp7 is down"
+    assert mine[0].name == "harp7/0"
+
+
+# --------------------------------------------------------------------------------------------------
+# Pages of the hostile. page_rig's C tests have the table's lies; here is what Python makes of it.
+#
+def _memfd(content: bytes, *, name: str = "harp-page", seals: int = SEALS) -> int:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    if seals:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
+    """The owner's first page, with bytes changed."""
+    with stats.find() as found:
+        page = owner.pages(found)[0]
+        raw = bytearray(os.pread(page.fd, os.fstat(page.fd).st_size, 0))
+    for offset, content in change.items():
+        raw[offset : offset + len(content)] = content
+    return bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({0: b"\0" * 8}, "nobody has published to it yet"),
+        ({0: b"NONSENSE"}, "not a statistics page: wrong magic"),
+        ({8: struct.pack("=I", 9)}, "version 9 of the page's format; this reader knows 1"),
+        ({24: struct.pack("=I", 0xFFFFFFC0)}, "part 0 does not lie within it"),
+        ({24 + 2 * 16 + 8: struct.pack("=I", 0x7FFFFFFF)}, "part 2 does not lie within it"),
+        ({16: struct.pack("=Q", 1 << 60)}, "the page's header lies"),
+    ],
+    ids=["fresh", "magic", "version", "offset", "count", "size"],
+)
+def test_a_lying_header_is_one_clear_error(
+    owner: Owner, change: dict[int, bytes], why: str
+) -> None:
+    fd = _memfd(_copy(owner, change))
+    try:
+        with pytest.raises(stats.PageError, match=why):
+            stats.read(fd)
+    finally:
+        os.close(fd)
+
+
+def test_strings_are_text_and_nothing_else(owner: Owner) -> None:
+    """A label may not move the cursor of who reads it, nor end a line of the exposition."""
+    raw = _copy(owner, {})
+    label = raw.index(b"train rank 0")
+    fd = _memfd(raw[:label] + b'\x1b[2J\n\xff\xfe"}' + b"\0" * 4 + raw[label + 12 :])
+    try:
+        assert stats.read(fd).identity.label == '?[2J?\ufffd\ufffd"}'
+    finally:
+        os.close(fd)
+    assert text(b"a\0b") == "a"
+
+
+def test_what_is_only_named_like_a_page(owner: Owner) -> None:
+    """Unsealed, empty or of nobody: said or passed over, and the others are found."""
+    unsealed = _memfd(_copy(owner, {}), seals=0)
+    fresh = _page.create_fd()
+    short = _memfd(b"short")
+    try:
+        with stats.find() as found:
+            assert len(owner.pages(found)) == 2
+            mine = [error for pid, error in found.bad if pid == os.getpid()]
+            assert sorted(error.errno for error in mine) == sorted([errno.EPERM, errno.EMSGSIZE])
+            assert "not sealed against changes of its size" in " ".join(map(str, mine))
+    finally:
+        for fd in (unsealed, fresh, short):
+            os.close(fd)
+
+
+def test_a_proc_of_other_makings(tmp_path: Path) -> None:
+    """Descriptors that may not be seen are counted; what disappears meanwhile is passed over."""
+    (tmp_path / "12" / "fd").mkdir(parents=True)
+    (tmp_path / "12" / "fd" / "3").symlink_to(_page.LINK)
+    (tmp_path / "13").mkdir()
+    (tmp_path / "self").mkdir()
+    with stats.find(tmp_path) as found:
+        assert (found.pages, found.bad, found.hidden_processes) == ([], [], 0)
+
+
+def test_the_lists_are_the_stack_s() -> None:
+    names = [each.name for each in schema.statistics()]
+    assert names[:2] == ["polls", "rx_packets"]
+    assert {each.kind for each in schema.statistics()} == {"counter", "gauge"}
+    assert {"no_frame", "tcp_checksum"} <= {each.drop_reason for each in schema.drops()}
+    assert schema.flow_type().itemsize % 8 == 0
+    upper = schema.upper_ns()
+    assert len(upper) == schema.histogram_type()["bucket"].shape[0] - 1
+    assert list(upper) == sorted(set(upper))

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus scrapes the endpoint, in a network namespace, with the rules of conf/."""
+
+import json
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest_stats import Owner, tool
+
+from harp.lab import Host, Lab
+
+SERVE = """
+import signal
+from harp.stats import exporter
+from harp.stats.families import DaemonView, NicView
+nic = NicView("eth1", True, {"free": 1, "leased": 1}, {"rss_mismatch": 3})
+running = exporter.start("127.0.0.1", 9747, lambda: DaemonView(1000.0, (nic,)))
+signal.pause()
+"""
+
+CONFIG = """
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [RULES]
+scrape_configs:
+  - job_name: harp
+    static_configs: [{targets: ["127.0.0.1:9747"]}]
+"""
+
+# In the namespace: asks until the answer isn't empty, or the time is over.
+ASK = """
+import json, sys, time, urllib.request
+deadline = time.monotonic() + 60
+while True:
+    try:
+        url = "http://127.0.0.1:9090/api/v1/" + sys.argv[1]
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            data = json.load(answer)["data"]
+        if data.get("result") or data.get("groups"):
+            break
+    except OSError:
+        pass
+    if time.monotonic() > deadline:
+        sys.exit("Prometheus has no answer to " + sys.argv[1])
+    time.sleep(0.1)
+print(json.dumps(data))
+"""
+
+
+class Prometheus:
+    """Asks the one in the namespace."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def ask(self, question: str) -> Any:
+        """Its answer, once it has one."""
+        return json.loads(self._host.run(sys.executable, "-c", ASK, question, timeout_s=90))
+
+    def values(self, query: str) -> list[float]:
+        """The values of a query's series."""
+        answer = self.ask("query?query=" + urllib.parse.quote(query))
+        return [float(each["value"][1]) for each in answer["result"]]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def prometheus(
+    need_root: None, root_dir: Path, tmp_path: Path, owner: Owner
+) -> Iterator[Prometheus]:
+    """Exporter and Prometheus, on the loopback interface of a laboratory's host."""
+    config = tmp_path / "prometheus.yml"
+    config.write_text(CONFIG.replace("RULES", str(root_dir / "conf" / "alerts.yml")))
+    with Lab() as lab:
+        host = lab.hosts[0]
+        serving = host.popen([sys.executable, "-c", SERVE])
+        running = host.popen(
+            [
+                tool("prometheus"),
+                f"--config.file={config}",
+                f"--storage.tsdb.path={tmp_path / 'data'}",
+                "--web.listen-address=127.0.0.1:9090",
+                "--log.level=warn",
+            ]
+        )
+        try:
+            yield Prometheus(host)
+        finally:
+            _end(running)
+            _end(serving)
+
+
+def test_a_real_prometheus_scrapes_it(prometheus: Prometheus, owner: Owner) -> None:
+    assert prometheus.values('up{job="harp"} == 1') == [1.0]
+    assert prometheus.values('harp_tcp_conns{nic="harp7",queue="0"}') == [3.0]
+    assert prometheus.values('harp_steering_packets_total{verdict="rss_mismatch"}') == [3.0]
+    before = prometheus.values('harp_tx_packets_total{nic="harp7",queue="0"}')[0]
+    owner.say("run 300")
+    # A counter is one to it: what was sent meanwhile is seen by increase() and grows.
+    grown = prometheus.values(f'harp_tx_packets_total{{nic="harp7",queue="0"}} > {before + 300}')
+    assert len(grown) == 1
+    (middle,) = prometheus.values(
+        'histogram_quantile(0.5, sum by (le) (harp_tcp_rtt_seconds_bucket{nic="harp7",queue="0"}))'
+    )
+    assert 64e-6 < middle < 264e-6  # the wire's three polls are 50 us apart
+    types = prometheus.ask("query?query=" + urllib.parse.quote('count({__name__=~"harp.*"})'))
+    assert float(types["result"][0]["value"][1]) < 2000
+
+
+def test_its_rules_are_loaded(prometheus: Prometheus) -> None:
+    (group,) = prometheus.ask("rules")["groups"]
+    assert group["name"] == "harp"
+    assert len(group["rules"]) >= 15
+    # Every rule has been evaluated over what really comes, and none is refused.
+    assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
