@@ -7,7 +7,7 @@ from typing import Literal
 
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
-from harp.nicprep.kinds import ABSENT, KINDS, default_table
+from harp.nicprep.kinds import ABSENT, KINDS, default_table, own_table, receive_queues
 from harp.nicprep.topology import interrupts, local_processors, processors
 from harp.nicprep.transport import Values
 
@@ -239,23 +239,13 @@ def _rss(host: Host, config: NicConfig) -> Change:
     now = _read(host, "rss", config.ifname)
     if isinstance(now, Change):
         return now
-    size = len(now["table"])
-    if config.rss == "equal":
-        queues = list(range(_queues(host, config, max(now["table"], default=0) + 1)))
-    else:
-        queues = [int(queue) for queue in config.rss or ()]
-    if not queues or not size:
+    table = host.ethtool.get("rss", config.ifname)["table"]
+    present = receive_queues(host, config.ifname, max(table, default=0) + 1)
+    queues = range(present) if config.rss == "equal" else [int(each) for each in config.rss or ()]
+    if not queues or not table:
         return Change("rss", config.ifname, {}, {}, problem="no queue to spread packets over")
-    table = [queues[entry] for entry in default_table(size, len(queues))]
-    return Change("rss", config.ifname, now, {"table": table})
-
-
-def _queues(host: Host, config: NicConfig, otherwise: int) -> int:
-    """How many receive queues the NIC has now."""
-    now = _read(host, "channels", config.ifname)
-    if isinstance(now, Change):
-        return otherwise
-    return int(now.get("combined", 0)) + int(now.get("rx", 0)) or otherwise
+    wanted = [queues[entry] for entry in default_table(len(table), len(queues))]
+    return Change("rss", config.ifname, now, {"table": own_table(wanted, present)})
 
 
 def _affinity(host: Host, config: NicConfig) -> list[Change]:

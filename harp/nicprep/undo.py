@@ -18,7 +18,7 @@ from typing import Any, Literal
 from harp.errors import HarpError
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
-from harp.nicprep.kinds import ABSENT, KINDS, Back, default_table, way_back
+from harp.nicprep.kinds import ABSENT, KINDS, Back, way_back
 from harp.nicprep.plan import Change, short
 from harp.nicprep.transport import Values
 
@@ -59,6 +59,8 @@ class Entry:
     after: Values
     state: Literal["intent", "done"]
     ifindex: int  # 0: no NIC's
+    # Of an intent: what an earlier change of ours had made of it, which is ours as well.
+    earlier: Values = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -167,7 +169,8 @@ def _entry(value: Any) -> Entry:
     if entry.kind not in KINDS:
         raise ValueError(f"unknown kind {entry.kind!r}")
     good = isinstance(entry.target, str) and isinstance(entry.ifindex, int)
-    if not (good and isinstance(entry.before, dict) and isinstance(entry.after, dict)):
+    values = (entry.before, entry.after, entry.earlier)
+    if not good or not all(isinstance(each, dict) for each in values):
         raise ValueError(f"{entry.kind}: wrong types")
     if entry.state not in ("intent", "done"):
         raise ValueError(f"{entry.kind}: state {entry.state!r}")
@@ -210,13 +213,14 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
         say("refused", f"{failure or 'changed'}, and can't be read any more: {error}")
         return  # the intent stays: the truth is not known
     if now == change.after:
-        result.undo = undo.put(replace(entry, state="done"))
+        result.undo = undo.put(replace(entry, state="done", earlier={}))
         say("done", change.words.partition(": ")[2])
     elif now == change.before:
         result.undo = undo.put(old) if old else undo.drop(change.kind, change.target)
         say("refused", failure or "the kernel took it and changed nothing")
     else:
-        result.undo = undo.put(replace(entry, after={**entry.after, **now}, state="done"))
+        made = {**entry.after, **now}
+        result.undo = undo.put(replace(entry, after=made, state="done", earlier={}))
         got = ", ".join(f"{name} {short(value)}" for name, value in now.items())
         say("partly", f"{got}" + (f": {failure}" if failure else ""))
     try:
@@ -231,15 +235,18 @@ def _merged(old: Entry | None, change: Change, ifindex: int) -> Entry:
     if old is None or old.ifindex != ifindex:
         return Entry(change.kind, change.target, change.before, change.after, "intent", ifindex)
     before, after = {**old.before, **change.before}, {**old.after, **change.after}
+    earlier: Values = {}
     if change.kind == "reserved-ports":
-        ours = ranges.parse(old.after["ports"]) - ranges.parse(old.before["ports"])
-        theirs = ranges.parse(change.before["ports"]) - ours
+        reserved = ranges.parse(old.after["ports"]) - ranges.parse(old.before["ports"])
+        theirs = ranges.parse(change.before["ports"]) - reserved
         before = {"ports": ranges.text(theirs)}
     else:
+        ours = _ours(old, change.before)
         for name, value in old.before.items():
-            if name not in change.before or old.after.get(name) == change.before[name]:
+            if name not in change.before or ours.get(name) == change.before[name]:
                 before[name] = value
-    return Entry(change.kind, change.target, before, after, "intent", ifindex)
+                earlier[name] = ours.get(name)
+    return Entry(change.kind, change.target, before, after, "intent", ifindex, earlier)
 
 
 def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
@@ -250,8 +257,9 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
     try:
         back = _way_back(entry, kind.read(host, entry.target))
         if back.write:
-            kind.write(host, entry.target, _written(entry.kind, back.write))
-            if not _returned(entry, kind.read(host, entry.target)):
+            kind.write(host, entry.target, back.write)
+            now = kind.read(host, entry.target)
+            if any(now.get(name) != value for name, value in back.write.items()):
                 return Outcome("refused", entry.name, "the kernel changed nothing back"), False
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
@@ -268,27 +276,18 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
     return Outcome("restored", entry.name, words), True
 
 
-def _way_back(entry: Entry, now: Values) -> Back:
-    before, after = entry.before, entry.after
-    # The kernel may have given fewer pages than we asked for, and nobody lived to note it.
+def _ours(entry: Entry, now: Values) -> Values:
+    """What stands there if nobody else touched it. After an intent that is one of several things:
+    its process may have died before the change, after it, or when the kernel had given fewer pages
+    than it was asked for."""
+    ours = dict(entry.after)
     unsure = entry.kind == "huge-pages" and entry.state == "intent"
-    if unsure and before["pages"] < now["pages"] <= after["pages"]:
-        after = now
-    return way_back(entry.kind, before, after, now)
+    for name in entry.after.keys() & now.keys():
+        earlier = name in entry.earlier and now[name] == entry.earlier[name]
+        if earlier or (unsure and entry.before[name] < now[name] <= entry.after[name]):
+            ours[name] = now[name]
+    return ours
 
 
-def _written(kind: str, values: Values) -> Values:
-    """An RSS table that was the driver's default becomes so again, not a copy of it that stays
-    when the number of queues changes."""
-    if kind == "rss" and values["table"]:
-        table = values["table"]
-        if table == default_table(len(table), max(table) + 1):
-            return {"table": []}
-    return values
-
-
-def _returned(entry: Entry, now: Values) -> bool:
-    """Is nothing left of what we set? The default RSS table depends on the queues there are."""
-    if entry.kind == "rss":
-        return True
-    return not _way_back(entry, now).write
+def _way_back(entry: Entry, now: Values) -> Back:
+    return way_back(entry.kind, entry.before, _ours(entry, now), now)

@@ -65,7 +65,7 @@ def test_each_part(fake: FakeHost) -> None:
     assert changes["features"].after == {"rx-lro": False, "rx-gro": True}
     assert changes["rss"].after == {"table": [0, 1] * 64}
     assert changes["rss"].words == (
-        "eth1 RSS table: table queues 0-7 (128 entries) -> queues 0-1 (128 entries)"
+        "eth1 RSS table: table the driver's default -> queues 0-1 (128 entries)"
     )
     assert changes["irq-affinity"].target == "eth1 irq 47"
     assert changes["irq-affinity"].after == {"processors": "7"}, "of the NIC's node alone"

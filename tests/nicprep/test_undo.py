@@ -241,6 +241,22 @@ def test_a_crash_anywhere_leaves_a_file_that_puts_everything_back(fake: FakeHost
         assert snapshot(fake) == before, f"record {at}, {'after' if late else 'before'} it"
 
 
+def test_a_crash_before_the_second_of_two_changes(fake: FakeHost) -> None:
+    """What stands there is neither as it was at first nor as it was to become, and is ours."""
+    first = prepare([NicConfig("eth1", rx_ring=64)], OF_HOST, fake.host).undo
+    state = State()
+
+    def record(undo: Undo) -> None:
+        state.record(undo)
+        raise Died
+
+    with pytest.raises(Died):
+        prepare([NicConfig("eth1", rx_ring=2048)], OF_HOST, fake.host, record, first)
+    assert fake.nic.parts["rings"]["rx"] == 64
+    restore(state.read(), fake.host)
+    assert fake.nic.parts["rings"]["rx"] == 512
+
+
 def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> None:
     (change,) = plan_host(HostConfig((), 64), fake.host, ["eth1"])
     state = State()
@@ -354,6 +370,7 @@ def test_a_damaged_list_is_one_clear_error(value: object) -> None:
         {"target": "sixteen-letters-"},
         {"kind": "huge-pages", "target": "../x/2kB", "before": {"pages": 1}, "after": {"pages": 2}},
         {"kind": "huge-pages", "before": {"pages": "1"}, "after": {"pages": 2}},
+        {"earlier": 1},
         {"extra": 1},
     ],
 )
@@ -365,6 +382,7 @@ def test_a_damaged_entry_is_one_clear_error(wrong: dict[str, Any]) -> None:
         "after": {"rx": 2},
         "state": "done",
         "ifindex": 5,
+        "earlier": {},
     }
     pages = {"before": {"pages": 1}, "after": {"pages": 2}}
     others = [
