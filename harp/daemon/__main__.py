@@ -69,6 +69,7 @@ def _serve(config: Path | None) -> None:
         HostKernel(),
         configured.NicPreparation(),
         configured.read_again(config),
+        configured.start_metrics,
     )
     daemon.start()
     daemon.run()

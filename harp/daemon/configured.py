@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harp import config, nicprep
-from harp.daemon.daemon import Preparation
+from harp.daemon.daemon import Documents, Metrics, Preparation
 from harp.daemon.ports import Block
 from harp.daemon.settings import NicSettings, Settings
 from harp.errors import HarpError
@@ -76,6 +76,20 @@ def read_again(path: Path | None) -> Callable[[Settings], Settings]:
         return settings(difference.effective)
 
     return again
+
+
+def start_metrics(settings: Settings, documents: Callable[[], Documents]) -> Metrics | None:
+    """The Prometheus endpoint; None where harp.toml wants none. ExporterError."""
+    if settings.metrics_port == 0:
+        return None
+    # prometheus_client takes a while to import: only who wants it waits.
+    from harp.stats import exporter, families
+
+    return exporter.start(
+        settings.metrics_address,
+        settings.metrics_port,
+        lambda: families.daemon_view(*documents()),
+    )
 
 
 class NicPreparation(Preparation):

@@ -26,7 +26,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir
@@ -40,10 +40,12 @@ from harp.daemon.session import Session
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, State, StateFile
 from harp.daemon.table import LeaseTable, RefusedError
+from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
-INHERITED = "HARPD_INHERITED_FDS"  # "lock,listening" over a restart
+ASK_S = 5.0
+INHERITED = "HARPD_INHERITED_FDS"  # over a restart: lock, listening socket, clients ("+": greeted)
 
 
 class Preparation:
@@ -57,6 +59,20 @@ class Preparation:
         """Puts everything back."""
 
 
+class Metrics(Protocol):
+    """The Prometheus endpoint: harp.stats.exporter.Exporter."""
+
+    @property
+    def url(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+# Starts it; its source gives status and instances and may be called by any thread.
+Documents = tuple[dict[str, Any], dict[str, Any]]
+StartMetrics = Callable[[Settings, Callable[[], Documents]], Metrics | None]
+
+
 class Daemon:
     """One harpd."""
 
@@ -66,10 +82,14 @@ class Daemon:
         kernel: Kernel,
         preparation: Preparation | None = None,
         reload: Callable[[Settings], Settings] | None = None,
+        metrics: StartMetrics | None = None,
     ) -> None:
         self.settings, self._kernel = settings, kernel
         self._preparation = preparation or Preparation()
         self._read_settings = reload
+        self._start_metrics = metrics
+        self._metrics: Metrics | None = None
+        self._reloads = 0
         self._since_s = time.time()
         self.loop = Loop()
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
@@ -77,6 +97,7 @@ class Daemon:
         self._state_broken = ""
         self._undo: Any = None
         self._lock = -1
+        self._clients: list[tuple[int, bool]] = []
         self._listening: socket.socket | None = None
         self._monitor: socket.socket | None = None
         self._server: Server | None = None
@@ -92,12 +113,13 @@ class Daemon:
         settings = self.settings
         rundir.prepare(settings.run_dir)
         inherited = _inherited()
-        self._lock = inherited[0] if inherited else rundir.lock(settings.run_dir)
+        self._lock = inherited[0][0] if inherited else rundir.lock(settings.run_dir)
+        self._clients = inherited[2:]
         try:
             before = self._read_state()
             self._inherited_leases = bool(before.leases)
             if inherited:
-                self._listening = socket.socket(fileno=inherited[1])
+                self._listening = socket.socket(fileno=inherited[1][0])
             else:
                 self._listening, removed = rundir.listen(settings, BACKLOG)
                 if removed:
@@ -216,7 +238,7 @@ class Daemon:
         assert self._listening is not None
         assert self._monitor is not None
         commands = {
-            "status": self._status,
+            "status": lambda _client, _question: self._status(),
             "instances": lambda _client, _question: queries.instances(self.leasing),
             "config": lambda _client, _question: queries.config(self.settings),
             "stop": self._stop_command,
@@ -227,8 +249,15 @@ class Daemon:
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
+        while self._clients:
+            self._server.take_over(*self._clients.pop())
         self.loop.watch(self._monitor.fileno(), READ, self._news)
         self.loop.every(SYNC_EVERY_S, self.nics.sync)
+        if self._start_metrics is not None:
+            try:
+                self._metrics = self._start_metrics(self.settings, self.documents)
+            except HarpError as error:
+                log.error("%s; harpd serves without metrics", error)
         self.save()
         self._started = True
         log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
@@ -276,16 +305,21 @@ class Daemon:
 
     # ---- commands ----
 
-    def _status(self, _client: Client, _question: dict[str, Any]) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         extra = {
             "socket": str(self.settings.socket_path),
             "run_dir": str(self.settings.run_dir),
             "connections": len(self._server.clients) if self._server else 0,
             "state": self._state_broken or "good",
             "pinned": self._pinnable,
-            "systemd": "NOTIFY_SOCKET" in os.environ,
+            "reloads": self._reloads,
+            "metrics": self._metrics.url if self._metrics is not None else "",
         }
         return queries.status(self.leasing, self._since_s, extra)
+
+    def documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Status and instances, for any thread but the loop's."""
+        return self.loop.ask(lambda: (self._status(), queries.instances(self.leasing)), ASK_S)
 
     def _only_root(self, client: Client) -> None:
         if client.peer.owner.uid not in (0, os.geteuid()):
@@ -323,6 +357,8 @@ class Daemon:
         try:
             if self._read_settings is not None:
                 self._apply(self._read_settings(self.settings))
+                self._reloads += 1
+                self.nics.sync()
                 log.info("configuration read anew")
         except Exception as error:  # whatever the reader raises, harpd goes on as it was
             problem = str(error)
@@ -389,8 +425,11 @@ class Daemon:
         if not self._started:
             return
         self._started = False
+        if self._metrics is not None:
+            self._metrics.close()
         self.loop.finish_work()  # leases that are being made are refused now
         if self._server is not None:
+            self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
         if self._remove:
             self._take_back()
@@ -440,23 +479,23 @@ class Daemon:
 
     def _execute_anew(self) -> None:
         assert self._listening is not None
-        fds = (self._lock, self._listening.detach())
-        for fd in fds:
+        fds = [(self._lock, False), (self._listening.detach(), False), *self._clients]
+        for fd, _ in fds:
             os.set_inheritable(fd, True)
-        os.environ[INHERITED] = ",".join(map(str, fds))
+        os.environ[INHERITED] = ",".join(f"{fd}{'+' if greeted else '-'}" for fd, greeted in fds)
         log.info("executing harpd anew")
         for handler in logging.getLogger().handlers:
             handler.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def _inherited() -> tuple[int, int] | None:
-    """Lock and listening socket of the harpd that executed us; None at an ordinary start."""
+def _inherited() -> list[tuple[int, bool]]:
+    """What the harpd that executed us has left open; empty at an ordinary start."""
     text = os.environ.pop(INHERITED, "")
     try:
-        lock, listening = map(int, text.split(","))
-        fcntl.fcntl(lock, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-        fcntl.fcntl(listening, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+        fds = [(int(word[:-1]), word[-1] == "+") for word in text.split(",")] if text else []
+        for fd, _ in fds:
+            fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     except (ValueError, OSError):
-        return None
-    return lock, listening
+        return []
+    return fds if len(fds) >= 2 else []

@@ -13,6 +13,7 @@ import logging
 import os
 import select
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -75,6 +76,9 @@ class Leasing:
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
         self.closing = False
+        # For the metrics: leases handed over, requests refused by errno's name.
+        self.granted = 0
+        self.refused: Counter[str] = Counter()
 
     def now_s(self) -> float:
         """The clock of `recovering`."""
@@ -216,6 +220,7 @@ class Leasing:
     def _delivered(self, lease: Lease, made: Made, good: bool) -> None:
         made.close()
         if good:
+            self.granted += 1
             log.info(
                 "lease %016x: %s queue %d, ports %s, to process %d of user %d (%s)",
                 lease.lease_id, lease.ifname, lease.queue, lease.ports, lease.owner.pid,

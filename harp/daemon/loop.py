@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 log = logging.getLogger("harpd")
@@ -126,6 +126,21 @@ class Loop:
         with self._lock:
             self._finished.append(callback)
         self._wake()
+
+    def ask(self, question: Callable[[], T], limit_s: float) -> T:
+        """question() answered by the loop, for another thread; TimeoutError when it is too busy."""
+        answer: Future[T] = Future()
+
+        def body() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(question())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self.soon(body)
+        return answer.result(limit_s)
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # full: it wakes anyway

@@ -102,6 +102,8 @@ def status(leasing: Leasing, since_s: float, extra: dict[str, Any]) -> dict[str,
         "since_s": since_s,
         "uptime_s": max(0.0, time.time() - since_s),
         "leases": len(leasing.table.leases),
+        "granted": leasing.granted,
+        "refused": dict(leasing.refused),
         "nics": [nic(each, leasing) for each in leasing.nics.all.values()],
         **extra,
     }

@@ -158,6 +158,13 @@ class Client:
 
     # ---- end ----
 
+    def hand_over(self) -> tuple[int, bool] | None:
+        """The connection for the harpd after this one, and whether it was greeted; None when an
+        answer is stuck."""
+        if self._pending is not None or self._busy:
+            return None
+        return os.dup(self._sock.fileno()), bool(self.name)
+
     def close(self, why: str) -> None:
         """Ends the connection; leases are the process's and stay. why: empty when it is no news."""
         if not self.open:
@@ -205,25 +212,41 @@ class Server:
             self.loop.unwatch(self._listening.fileno())
             self.loop.after(ACCEPT_PAUSE_S, self._accepting)
             return
+        self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> Client | None:
         sock.setblocking(False)
         try:
             who = peer.connected(sock)
         except (peer.PeerGoneError, OSError):
             sock.close()
-            return
+            return None
         why = self.connections.admit(who.owner.uid)
         if why:
             self.complain(f"process {who.owner.pid} ({who.name}) is turned away: {why}")
             self._turn_away(sock, why)
             who.close()
-            return
-        self.clients.add(Client(self, sock, who))
+            return None
+        client = Client(self, sock, who)
+        self.clients.add(client)
+        return client
 
     @staticmethod
     def _turn_away(sock: socket.socket, why: str) -> None:
         with sock:
             with contextlib.suppress(OSError):  # it gets end-of-file
                 sock.send(_host.pack_refused(0, errno.EUSERS, why))
+
+    def hand_over(self) -> list[tuple[int, bool]]:
+        """Connections that the next harpd can go on with, as if nothing had happened."""
+        found = [client.hand_over() for client in self.clients]
+        return [each for each in found if each is not None]
+
+    def take_over(self, fd: int, greeted: bool) -> None:
+        """A connection of the harpd before."""
+        client = self._admit(socket.socket(fileno=fd))
+        if client is not None and greeted:
+            client.greeted("")
 
     def left(self, client: Client) -> None:
         """A client's connection is closed."""

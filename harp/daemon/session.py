@@ -66,6 +66,8 @@ class Session:
 
     def _leased(self, client: Client, serial: int, answer: Granted | RefusedError) -> None:
         if isinstance(answer, RefusedError):
+            name = errno.errorcode.get(answer.error, "EIO")
+            self._leasing.refused[name] += 1
             self._refuse(client, serial, answer)
             return
         payload = _host.pack_leased(serial, answer.leased)
