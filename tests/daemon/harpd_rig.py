@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real harpd, one for each host of a laboratory, and jobs of user nobody that lease from it."""
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from ctypes import CDLL, get_errno
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from daemon_rig import NOBODY, leave_harpd
+
+from harp.daemon import rundir
+from harp.daemon.client import DaemonClient
+from harp.lab import Host
+
+READY_S = 30
+CLONE_NEWNET = 0x40000000
+_libc = CDLL(None, use_errno=True)
+
+TOML = """
+[daemon]
+run_dir = "{folder}"
+users = ["nobody"]
+{daemon}
+[metrics]
+port = 0
+[[nic]]
+ifname = "{ifname}"
+{nic}
+"""
+
+
+def enter(netns: str) -> None:
+    """This process moves into a network namespace, and stays where it is otherwise."""
+    with Path("/run/netns", netns).open("rb") as entry:
+        if _libc.setns(entry.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(get_errno(), f"setns to {netns}")
+
+
+class HostDaemon:
+    """harpd in a host's network namespace, with a directory of its own."""
+
+    def __init__(self, host: Host, daemon: str = "", nic: str = "") -> None:
+        self.host = host
+        self.folder = Path(tempfile.mkdtemp(prefix="harp-test-"))
+        self.folder.chmod(0o755)
+        self.run_dir = self.folder / "run"
+        self.file = self.folder / "harp.toml"
+        self.log = self.folder / "log"
+        self.configure(daemon, nic)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.socket = self.run_dir / "harpd.sock"
+
+    def configure(self, daemon: str = "", nic: str = "") -> None:
+        text = TOML.format(folder=self.run_dir, daemon=daemon, ifname=self.host.ifname, nic=nic)
+        self.file.write_text(text)
+
+    def command(self, *command: str | Path) -> list[str]:
+        """A command in the host's namespace, this one's mounts: pins must outlive harpd."""
+        return ["nsenter", f"--net=/run/netns/{self.host.netns}", *map(str, command)]
+
+    def start(self, wait: bool = True) -> Self:
+        """Starts it; returns when it says that it is ready."""
+        where = self.folder / "notify"
+        where.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.bind(str(where))
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    self.command(sys.executable, "-m", "harp.daemon", "--config", self.file),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=os.environ | {"NOTIFY_SOCKET": str(where)},
+                )
+            if wait:
+                self._wait_ready(ready)
+        return self
+
+    def _wait_ready(self, ready: socket.socket) -> None:
+        assert self.process is not None
+        pidfd = os.pidfd_open(self.process.pid)
+        try:
+            found = select.select([ready, pidfd], [], [], READY_S)[0]
+            if ready not in found or b"READY=1" not in ready.recv(4096):
+                pytest.fail(f"harpd is not ready: {self.words()}")
+        finally:
+            os.close(pidfd)
+
+    def words(self) -> str:
+        """Everything it logged."""
+        return self.log.read_text()
+
+    def client(self) -> DaemonClient:
+        return DaemonClient(self.socket, "test")
+
+    def query(self, command: str, **fields: Any) -> Any:
+        with self.client() as client:
+            return client.query(command, **fields)
+
+    def end(self, number: signal.Signals) -> int:
+        """A signal, and its end."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+    def close(self) -> None:
+        """Leaves nothing, whatever state it is in."""
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(Exception):
+                self.query("stop", force=True)
+                self.process.wait(10)
+            if self.process.poll() is None:
+                self.end(signal.SIGKILL)
+        pins = self.run_dir / "bpf"
+        if pins.is_dir() and rundir.is_bpffs(pins):
+            subprocess.run(["umount", str(pins)], check=True)
+        subprocess.run(["rm", "-rf", str(self.folder)], check=True)
+
+
+class Job:
+    """A forked process, by default of user nobody in an empty network namespace of its own.
+
+    Its work gets a function tell() that the test reads with hear(), and a file descriptor that is
+    readable when the test has let it go().
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Callable[[Any], None], int], None],
+        uid: int | None = NOBODY,
+        netns: str | None = None,
+    ) -> None:
+        self._told, tell_fd = os.pipe()
+        wait_fd, self._go = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._run(work, tell_fd, wait_fd, uid, netns)
+        os.close(tell_fd)
+        os.close(wait_fd)
+        self.pidfd = os.pidfd_open(self.pid)
+        self.reaped = False
+
+    @staticmethod
+    def _run(work: Any, tell_fd: int, wait_fd: int, uid: int | None, netns: str | None) -> None:
+        def tell(value: Any) -> None:
+            raw = pickle.dumps(value)
+            os.write(tell_fd, len(raw).to_bytes(4, "little") + raw)
+
+        status = 1
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            leave_harpd(tell_fd, wait_fd)
+            if netns is not None:
+                enter(netns)
+            elif _libc.unshare(CLONE_NEWNET) != 0:
+                raise OSError(get_errno(), "unshare")
+            if uid is not None:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+            work(tell, wait_fd)
+            status = 0
+        except BaseException:
+            tell(RuntimeError(traceback.format_exc()))
+        finally:
+            os._exit(status)
+
+    def hear(self, seconds: float = 30) -> Any:
+        """What the job tells next; its failure is the test's."""
+        raw = self._read(4, seconds)
+        value = pickle.loads(self._read(int.from_bytes(raw, "little"), seconds))
+        if isinstance(value, RuntimeError):
+            pytest.fail(str(value))
+        return value
+
+    def _read(self, size: int, seconds: float) -> bytes:
+        raw = b""
+        while len(raw) < size:
+            if not select.select([self._told], [], [], seconds)[0]:
+                pytest.fail(f"the job says nothing for {seconds} s")
+            more = os.read(self._told, size - len(raw))
+            if not more:
+                pytest.fail("the job ended in silence")
+            raw += more
+        return raw
+
+    def go(self) -> None:
+        """Lets it go on."""
+        os.write(self._go, b"x")
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    def join(self, seconds: float = 30) -> int:
+        """Its end; its exit status."""
+        if not select.select([self.pidfd], [], [], seconds)[0]:
+            pytest.fail(f"the job does not end within {seconds} s")
+        _, status = os.waitpid(self.pid, 0)
+        self.reaped = True
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        """Ends it if it still lives."""
+        if not self.reaped:
+            with contextlib.suppress(ProcessLookupError):
+                self.kill()
+            self.join()
+        for fd in (self.pidfd, self._told, self._go):
+            os.close(fd)
+
+
+def paused(wait_fd: int) -> None:
+    """In a job: until the test lets it go."""
+    os.read(wait_fd, 1)
+
+
+def echo_server(host: Host, port: int) -> subprocess.Popen[str]:
+    """A kernel TCP server that says what it gets, in a host."""
+    code = f"""
+import socket, threading
+server = socket.create_server(("", {port}))
+print("ready", flush=True)
+def serve(sock):
+    with sock:
+        while data := sock.recv(65536):
+            sock.sendall(data)
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+"""
+    process = host.popen([sys.executable, "-c", code])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def xdp_id(host: Host) -> int:
+    """The number of the XDP program on the host's interface; 0: none."""
+    link = json.loads(host.run("ip", "-j", "link", "show", "dev", host.ifname))[0]
+    return int(link.get("xdp", {}).get("prog", {}).get("id", 0))

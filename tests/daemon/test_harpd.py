@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd on real queues: jobs without privileges, deaths, restarts; the program under all of it."""
+
+import errno
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from ctypes import CDLL, create_string_buffer, get_errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harpd_rig import HostDaemon, Job, echo_server, paused, xdp_id
+
+import harp
+from harp.lab import Lab, LabOptions
+
+PORT = 7000
+Tell = Callable[[Any], None]
+
+
+@pytest.fixture(params=[4], ids=["4-queues"])
+def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    """Two hosts, four queues each."""
+    with Lab(LabOptions(queues=request.param)) as lab:
+        yield lab
+
+
+@pytest.fixture
+def harpd(lab: Lab) -> Iterator[HostDaemon]:
+    """harpd on the first host."""
+    daemon = HostDaemon(lab.hosts[0])
+    try:
+        yield daemon.start()
+    finally:
+        daemon.close()
+
+
+@pytest.fixture
+def jobs() -> Iterator[Callable[..., Job]]:
+    """Starts jobs; ends them."""
+    started: list[Job] = []
+
+    def start(*arguments: Any, **named: Any) -> Job:
+        started.append(Job(*arguments, **named))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.close()
+
+
+def holder(harpd: HostDaemon, **wishes: Any) -> Callable[[Tell, int], None]:
+    """A job that leases, tells of its lease, and waits."""
+
+    def work(tell: Tell, wait_fd: int) -> None:
+        with harpd.client() as client:
+            lease, fds = client.lease(harpd.host.ifname, **wishes)
+            tell((lease, fds))
+            paused(wait_fd)
+
+    return work
+
+
+def echoing(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
+    """A job that leases an instance, connects, and echoes a number each time it is let go on."""
+
+    def work(tell: Tell, wait_fd: int) -> None:
+        socket = str(harpd.socket)
+        with harp.Instance(harpd.host.ifname, daemon="require", socket=socket, label="e") as own:
+            with own.connect(address, PORT, timeout=20) as end:
+                end.timeout = 20
+                number = 0
+                while True:
+                    number += 1
+                    end.send(struct.pack("Q", number))
+                    got = b""
+                    while len(got) < 8:
+                        got += bytes(end.recv(8 - len(got)))
+                    tell(struct.unpack("Q", got)[0])
+                    if os.read(wait_fd, 1) == b"q":
+                        break
+
+    return work
+
+
+def echo(job: Job, number: int) -> None:
+    """The next number came back: the connection lives."""
+    job.go()
+    assert job.hear() == number
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 10) -> float:
+    """The kernel and harpd announce nothing of this to us; how long it took."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            pytest.fail(f"{what}: not after {seconds} s")
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+# --------------------------------------------------------------------------------------------------
+# Jobs without privileges.
+#
+def test_nobody_in_a_namespace_of_its_own_talks_over_a_lease(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    echo_server(lab.hosts[1], PORT)
+    job = jobs(echoing(harpd, lab.hosts[1].address))
+    assert job.hear() == 1
+    for number in range(2, 6):
+        echo(job, number)
+    found = harpd.query("instances")["instances"]
+    assert [(each["pid"], each["uid"], each["label"]) for each in found] == [(job.pid, 65534, "e")]
+    verdicts = harpd.query("status")["nics"][0]["verdicts"]
+    assert verdicts["redirect_tcp"] > 5
+
+
+BPF_MAP_UPDATE_ELEM, BPF_OBJ_GET_INFO_BY_FD, BPF_LINK_UPDATE, BPF_LINK_DETACH = 2, 15, 29, 34
+SYS_BPF = 321
+
+
+def bpf(command: int, attr: bytes) -> int:
+    """The system call; -errno."""
+    libc = CDLL(None, use_errno=True)
+    buffer = create_string_buffer(attr.ljust(128, b"\0"), 128)
+    rc = int(libc.syscall(SYS_BPF, command, buffer, 128))
+    return rc if rc >= 0 else -get_errno()
+
+
+def attack(fd: int) -> dict[str, int]:
+    """Tries to detach, to replace and to update through a descriptor."""
+    key, value = create_string_buffer(64), create_string_buffer(64)
+    from ctypes import addressof
+
+    return {
+        "detach": bpf(BPF_LINK_DETACH, struct.pack("I", fd)),
+        "update": bpf(
+            BPF_MAP_UPDATE_ELEM,
+            struct.pack("IxxxxQQQ", fd, addressof(key), addressof(value), 0),
+        ),
+        "replace": bpf(BPF_LINK_UPDATE, struct.pack("IIII", fd, fd, 0, 0)),
+    }
+
+
+def drop_capabilities() -> None:
+    """Root without any: PR_CAPBSET_DROP of all, then an empty set."""
+    libc = CDLL(None, use_errno=True)
+    for capability in range(64):
+        libc.prctl(24, capability, 0, 0, 0)
+    header, data = struct.pack("Ii", 0x20080522, 0), bytes(24)
+    assert libc.capset(header, data) == 0
+
+
+@pytest.mark.parametrize("who", ["nobody", "root-without-capabilities"])
+def test_no_descriptor_of_a_job_reaches_link_program_or_map(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job], who: str
+) -> None:
+    def work(tell: Tell, wait_fd: int) -> None:
+        if who != "nobody":
+            drop_capabilities()
+        with harpd.client() as client:
+            _, fds = client.lease(harpd.host.ifname)
+            links = {
+                int(path.name): str(path.readlink())
+                for path in Path("/proc/self/fd").iterdir()
+                if path.is_symlink()
+            }
+            tell((fds, links, {fd: attack(fd) for fd in links}))
+            paused(wait_fd)
+
+    before = xdp_id(lab.hosts[0])
+    job = jobs(work, uid=65534 if who == "nobody" else None)
+    fds, links, tried = job.hear()
+    assert len(fds) == 7
+    assert not [link for link in links.values() if "bpf" in link]
+    assert all(rc < 0 for results in tried.values() for rc in results.values()), tried
+    # Nor by way of harpd's directory.
+    assert oct((harpd.run_dir / "bpf").stat().st_mode & 0o077) == "0o0"
+    assert xdp_id(lab.hosts[0]) == before > 0
+    assert harpd.query("status")["leases"] == 1
+
+
+def test_the_attack_would_be_seen(harpd: HostDaemon) -> None:
+    """What the test above tries does work for who holds the descriptor: harpd's own pins."""
+    path = str(harpd.run_dir / "bpf" / harpd.host.ifname / "link")
+    names = [each.name for each in (harpd.run_dir / "bpf" / harpd.host.ifname).iterdir()]
+    assert "link" in names, names
+    encoded = create_string_buffer(path.encode())
+    from ctypes import addressof
+
+    fd = bpf(7, struct.pack("QII", addressof(encoded), 0, 0))  # BPF_OBJ_GET
+    assert fd >= 0
+    assert attack(fd)["detach"] == 0
+    os.close(fd)
+    assert xdp_id(harpd.host) == 0
+
+
+def test_what_a_job_holds_is_its_own_and_sealed(
+    harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    def work(tell: Tell, wait_fd: int) -> None:
+        with harpd.client() as client:
+            one, first = client.lease(harpd.host.ifname)
+            two, second = client.lease(harpd.host.ifname)
+            tell((one, two))
+            seals = [fcntl.fcntl(fd, fcntl.F_GET_SEALS) for fd in (*first[1:3], *second[1:3])]
+            inodes = [os.fstat(fd).st_ino for fd in (*first, *second)]
+            with pytest.raises(PermissionError):
+                os.ftruncate(first[1], 0)
+            tell((seals, inodes))
+            paused(wait_fd)
+
+    job = jobs(work)
+    one, two = job.hear()
+    assert one.queue != two.queue
+    assert one.port_max < two.port_min
+    seals, inodes = job.hear()
+    assert len(set(inodes)) == 14, "nothing is shared"
+    need = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    assert all(each & need == need for each in seals)
+
+
+# --------------------------------------------------------------------------------------------------
+# Deaths.
+#
+def queues(harpd: HostDaemon) -> dict[str, str]:
+    found: dict[str, str] = harpd.query("status")["nics"][0]["queues"]
+    return found
+
+
+def test_a_killed_job_gives_everything_back_within_a_second(
+    harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    jobs_of_all = [jobs(holder(harpd)) for _ in range(4)]
+    leases = [job.hear()[0] for job in jobs_of_all]
+    assert sorted(lease.queue for lease in leases) == [0, 1, 2, 3]
+    assert set(queues(harpd).values()) == {"leased"}
+    for job in jobs_of_all:
+        job.kill()
+    took_s = wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues")
+    assert took_s < 1
+    # All four again, other ports.
+    again = [jobs(holder(harpd)) for _ in range(4)]
+    blocks = {job.hear()[0].port_min for job in again}
+    assert not blocks & {lease.port_min for lease in leases}
+
+
+def test_its_peer_hears_of_a_killed_job_within_a_second(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    def listening(tell: Tell, wait_fd: int) -> None:
+        socket = str(harpd.socket)
+        with harp.Instance(harpd.host.ifname, daemon="require", socket=socket) as own:
+            port = harpd.query("instances")["instances"][0]["ports"][0]
+            with own.listen(port) as acceptor:
+                tell(port)
+                with acceptor.accept():
+                    tell("accepted")
+                    paused(wait_fd)
+
+    job = jobs(listening)
+    port = job.hear()
+    code = f"""
+import socket
+sock = socket.create_connection(("{lab.hosts[0].address}", {port}))
+print("connected", flush=True)
+try:
+    while True:
+        sock.sendall(b"x" * 1000)
+except ConnectionResetError:
+    print("reset", flush=True)
+"""
+    peer = lab.hosts[1].popen(["python3", "-c", code])
+    assert peer.stdout is not None
+    assert peer.stdout.readline() == "connected\n"
+    assert job.hear() == "accepted"
+    began = time.monotonic()
+    job.kill()
+    assert peer.stdout.readline() == "reset\n"
+    assert time.monotonic() - began < 1
+
+
+def test_a_sleeping_child_that_was_forked_raw_keeps_only_the_queue(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    def work(tell: Tell, wait_fd: int) -> None:
+        with harpd.client() as client:
+            lease, _ = client.lease(harpd.host.ifname, queue=1)
+            # No library's fork handler runs: the child has every descriptor.
+            child = CDLL(None).syscall(57)
+            if child == 0:
+                signal.pause()
+            tell((lease, child))
+            paused(wait_fd)
+
+    job = jobs(work)
+    _, child = job.hear()
+    job.kill()
+    try:
+        wait_for(lambda: harpd.query("status")["leases"] == 0, "the lease's end", 1)
+        nic = harpd.query("status")["nics"][0]
+        assert nic["queues"]["1"] == "recovering"
+        assert nic["queues_waiting"]["1"]["pid"] == job.pid
+        # Others are not hindered, and nobody is promised the queue.
+        other = jobs(holder(harpd))
+        assert other.hear()[0].queue == 0
+        with harpd.client() as client, pytest.raises(harp.errors.HarpError, match="queue 1"):
+            client.lease(harpd.host.ifname, queue=1)
+        assert nic["queues"]["1"] == "recovering"
+    finally:
+        os.kill(child, signal.SIGKILL)
+    wait_for(lambda: queues(harpd)["1"] == "free", "the queue", 3)
+
+
+# --------------------------------------------------------------------------------------------------
+# harpd ends and begins.
+#
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda how: how.name)
+def test_traffic_goes_on_without_harpd_and_the_next_one_takes_over(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job], how: signal.Signals
+) -> None:
+    echo_server(lab.hosts[1], PORT)
+    job = jobs(echoing(harpd, lab.hosts[1].address))
+    assert job.hear() == 1
+    before = harpd.query("instances")["instances"][0]
+    program = xdp_id(lab.hosts[0])
+    assert program > 0
+    harpd.end(how)
+    echo(job, 2)
+    assert xdp_id(lab.hosts[0]) == program, "pinned"
+    harpd.start()
+    echo(job, 3)
+    after = harpd.query("instances")["instances"][0]
+    same = ("lease_id", "pid", "queue", "ports", "since_s", "label")
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert f"process {job.pid} runs on with" in harpd.words()
+    # And it is watched again.
+    job.kill()
+    wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues", 2)
+
+
+def test_a_stop_is_refused_under_a_lease_and_force_cleans_all(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    job = jobs(holder(harpd, label="train"))
+    job.hear()
+    refused = harpctl(harpd, "stop")
+    assert refused.returncode == 6
+    assert f"process {job.pid} (train)" in refused.stderr
+    assert xdp_id(lab.hosts[0]) > 0
+    forced = harpctl(harpd, "stop", "--force")
+    assert forced.returncode == 0, forced.stderr
+    nothing_is_left(lab, harpd)
+
+
+def nothing_is_left(lab: Lab, harpd: HostDaemon) -> None:
+    assert harpd.process is not None
+    assert harpd.process.wait(10) == 0
+    wait_for(lambda: xdp_id(lab.hosts[0]) == 0, "detaching")
+    assert list(harpd.run_dir.iterdir()) == []
+    reserved = lab.hosts[0].run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports")
+    assert reserved.strip() == ""
+
+
+def harpctl(harpd: HostDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from harp.cli import main; main()"
+    command = [sys.executable, "-c", code, *arguments, "--file", str(harpd.file)]
+    done = subprocess.run(
+        harpd.command(*command), capture_output=True, text=True, timeout=90, check=False
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_dead_harpd_and_dead_jobs_are_cleaned_up_by_the_next_start_and_stop(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    job = jobs(holder(harpd))
+    job.hear()
+    harpd.end(signal.SIGKILL)
+    job.kill()
+    job.join()
+    assert xdp_id(lab.hosts[0]) > 0, "it only passes packets on"
+    echo_server(lab.hosts[0], PORT)
+    code = f"import socket; socket.create_connection(('{lab.hosts[0].address}', {PORT}), 10)"
+    lab.hosts[1].run(sys.executable, "-c", code)
+    harpd.start()
+    words = harpd.words()
+    assert "which a dead harpd had left" in words
+    assert "is over: process" in words
+    wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues", 2)
+    assert harpctl(harpd, "stop").returncode == 0
+    nothing_is_left(lab, harpd)
+
+
+def test_restart_loses_no_packet_and_nobody_is_refused(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    echo_server(lab.hosts[1], PORT)
+    job = jobs(echoing(harpd, lab.hosts[1].address))
+    number = 1
+    assert job.hear() == number
+    absent = harpd.query("status")["nics"][0]["verdicts"]["absent"]
+    assert harpd.process is not None
+    pid = harpd.process.pid
+    restarting = subprocess.Popen(
+        harpd.command(
+            sys.executable,
+            "-c",
+            "from harp.cli import main; main()",
+            "restart",
+            "--file",
+            harpd.file,
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while restarting.poll() is None:
+        number += 1
+        echo(job, number)
+        # Somebody who comes in the middle waits, and is served.
+        with harpd.client() as client:
+            assert client.devices
+    out, err = restarting.communicate()
+    assert restarting.returncode == 0, err
+    assert "1 lease taken over" in out
+    status = harpd.query("status")
+    assert status["pid"] == pid, "the same process, executed anew"
+    assert status["nics"][0]["verdicts"]["absent"] == absent, "no packet of the job's missed it"
+    echo(job, number + 1)
+
+
+def test_a_second_harpd_refuses_with_one_line(harpd: HostDaemon) -> None:
+    second = subprocess.run(
+        harpd.command(sys.executable, "-m", "harp.daemon", "--config", harpd.file),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert second.returncode == 6
+    errors = [line for line in second.stderr.splitlines() if "ERROR" in line]
+    assert errors == [
+        f"harpd: ERROR: another harpd runs in {harpd.run_dir}; `harpctl stop` ends it, or give "
+        "this one a run_dir of its own"
+    ]
+    assert harpd.query("status")["daemon"] == "harpd"
+
+
+def alive(pid: int) -> bool:
+    """Neither gone nor dead and waiting for whoever adopted it to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] not in b"ZX"
+    except OSError:
+        return False
+
+
+def test_start_status_instances_stop_from_the_command_line(
+    lab: Lab, jobs: Callable[..., Job]
+) -> None:
+    daemon = HostDaemon(lab.hosts[0])
+    try:
+        assert harpctl(daemon, "status").returncode == 7
+        started = harpctl(daemon, "start")
+        assert started.returncode == 0, started.stderr
+        assert lab.hosts[0].ifname in started.stdout
+        assert harpctl(daemon, "start").returncode == 6
+        job = jobs(holder(daemon, label="train.py rank 3"))
+        job.hear()
+        assert "train.py rank 3" in harpctl(daemon, "instances").stdout
+        assert "generic" in harpctl(daemon, "status").stdout
+        job.kill()
+        wait_for(lambda: daemon.query("status")["leases"] == 0, "the lease's end", 2)
+        pid = daemon.query("status")["pid"]
+        assert harpctl(daemon, "stop").returncode == 0
+        assert not alive(pid)
+        wait_for(lambda: xdp_id(lab.hosts[0]) == 0, "detaching")
+    finally:
+        daemon.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# The NIC.
+#
+def test_link_mtu_and_addresses_change_under_a_lease(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    host = lab.hosts[0]
+    dev = ["dev", host.ifname]
+    job = jobs(holder(harpd))
+    job.hear()
+
+    def marks() -> list[str]:
+        found: list[str] = harpd.query("instances")["instances"][0]["marks"]
+        return found
+
+    host.run("ip", "link", "set", *dev, "down")
+    wait_for(lambda: "NIC is down" in marks(), "down")
+    other = HostDaemon.client(harpd)
+    with other, pytest.raises(harp.errors.HarpError, match="is down"):
+        other.lease(host.ifname)
+    host.run("ip", "link", "set", *dev, "up")
+    wait_for(lambda: "NIC is down" not in marks(), "up")
+    host.run("ip", "address", "add", "10.77.9.1/24", *dev)
+    wait_for(lambda: "10.77.9.1" in harpd.query("status")["nics"][0]["addresses"], "the address")
+    host.run("ip", "address", "del", "10.77.9.1/24", *dev)
+    wait_for(lambda: "address removed: 10.77.9.1" in marks(), "its end")
+    host.run("ip", "link", "set", *dev, "mtu", "1400")
+    wait_for(lambda: "MTU changed from 1500 to 1400" in marks(), "the MTU")
+    words = harpd.words()
+    assert words.count("the interface is down") == 1
+    assert words.count("up again") == 1
+    assert words.count("address 10.77.9.1 removed") == 1
+    assert words.count("MTU changed") == 1
+
+
+def test_a_removed_nic_and_one_of_the_same_name_after_it(
+    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
+) -> None:
+    host = lab.hosts[0]
+    job = jobs(holder(harpd))
+    job.hear()
+    host.run("ip", "link", "del", host.ifname)
+    wait_for(lambda: harpd.query("status")["nics"][0]["problem"] != "", "the removal")
+    assert harpd.query("instances")["instances"][0]["marks"] == ["NIC was removed"]
+    pair = ["type", "veth", "peer", "name", "peer0"]
+    host.run("ip", "link", "add", host.ifname, *pair)
+    host.run("ip", "link", "set", "peer0", "up")
+    host.run("ip", "link", "set", host.ifname, "up")
+    wait_for(
+        lambda: not (nic := harpd.query("status")["nics"][0])["problem"] and nic["up"], "the new"
+    )
+    again = jobs(holder(harpd))
+    assert again.hear()[0].queue == 0
+    assert harpd.words().count("the interface was removed") == 1
+
+
+def test_another_xdp_program_is_one_line_and_harpd_serves(lab: Lab) -> None:
+    one, two = HostDaemon(lab.hosts[0]), HostDaemon(lab.hosts[0])
+    try:
+        one.start()
+        two.start()
+        assert two.words().count("is attached already") == 1
+        with two.client() as client, pytest.raises(harp.errors.HarpError) as caught:
+            client.lease(lab.hosts[0].ifname)
+        assert caught.value.error == errno.EBUSY  # type: ignore[attr-defined]
+        one.close()
+        # Nobody tells that the hook is free: the next look does, and SIGHUP makes harpd look.
+        wait_for(lambda: xdp_id(lab.hosts[0]) == 0, "detaching")
+        two.query("reload")
+        assert two.query("status")["nics"][0]["problem"] == ""
+    finally:
+        one.close()
+        two.close()
