@@ -40,6 +40,12 @@ class Prediction:
         self._rss = _Rss()
         assert self._lib.harp_rss_parse(rule.encode(), queues, ctypes.byref(self._rss)) == 0
 
+    def read(self, ifname: str) -> tuple[int, int]:
+        """harp_rss_read(): kind and number of queues."""
+        found = _Rss()
+        assert self._lib.harp_rss_read(ifname.encode(), ctypes.byref(found)) == 0
+        return found.kind, found.queues
+
     def queue(self, source: tuple[str, int], to: tuple[str, int]) -> int:
         ends = []
         for address, port in (source, to):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 from netns_queues import RULE, Prediction, connection, echoed
-from netns_tools import Tools, wait_until, xdp_attached
+from netns_tools import Tools, inside, wait_until, xdp_attached
 from scapy.layers.inet import ICMP, IP, TCP
 from test_steering import ethernet_of, send_frames
 
@@ -177,6 +177,15 @@ def test_a_forked_child_keeps_nothing_and_gets_nothing(tools: Tools, wide: Lab) 
 def wide4(need_root: None) -> Iterator[Lab]:
     with Lab(LabOptions(queues=4, rss=RULE)) as lab:
         yield lab
+
+
+def test_what_a_nic_that_says_nothing_is_taken_for(tools: Tools, wide4: Lab) -> None:
+    """A veth: its queues are counted, and how they are chosen is unknown, if there are several."""
+    host = wide4.hosts[0]
+    ask = Prediction(tools.build, RULE, 4)
+    assert inside(host, lambda: ask.read(host.ifname)) == (1, 4)
+    host.run("ip", "link", "add", "one", "numrxqueues", "1", "type", "veth")
+    assert inside(host, lambda: ask.read("one")) == (0, 1)
 
 
 def test_an_icmp_error_on_another_queue_is_the_kernels(tools: Tools, wide4: Lab) -> None:
