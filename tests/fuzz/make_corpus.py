@@ -198,9 +198,16 @@ def handles() -> None:
     write("fuzz_handle", "connector", b"\2\x40HARP" + bytes(200))
 
 
+def config() -> None:
+    """fuzz_config: settings, a null byte, variables with null bytes between."""
+    write("fuzz_config", "variables", b"\0HARP_CORES=2,4-7\0HARP_PATH=xdp\0NCCL_SOCKET_IFNAME=eth")
+    write("fuzz_config", "settings", b"HARP_FRAMES=1024\nHARP_ECN=off\n\0HARP_CONGESTION=dctcp\0")
+    write("fuzz_config", "unknown", b"HARP_NEW=1\nHARP_RSS=unknown\0HARP_FRAMEZ=1\0HARP_SPIN_US=")
+
+
 def main() -> None:
     """All of them."""
-    for make in (frames, tcp, reassembly, datagrams, options, records, handles):
+    for make in (frames, tcp, reassembly, datagrams, options, records, handles, config):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)
 

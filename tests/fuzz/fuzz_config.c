@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_config.c - what an environment and a harpd may say to a job: read, or refused in a line.
+ *
+ * Input: the text of WELCOME's settings up to a null byte, then variables, each up to a null byte. Nothing
+ * before the first null byte: no settings.
+ */
+#include "config.h"
+#include "fuzz.h"
+#include "harp_config.h"
+
+#include <errno.h>
+#include <stdarg.h>
+
+#define VARIABLES_MAX 16u
+
+/* Stands in for log.c: the line is made, so that a bad text in it shows. */
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+{
+	char text[2048];
+	va_list args;
+
+	(void)level;
+	(void)func;
+	(void)line;
+	va_start(args, fmt);
+	FUZZ_CLAIM(vsnprintf(text, sizeof(text), fmt, args) < (int)sizeof(text));
+	va_end(args);
+}
+
+/* Does everything lie where the list of keys says? */
+static void config_claims(const struct plugin_config *config)
+{
+#define IS_U32(field, min, max)                                                                    \
+	FUZZ_CLAIM((uint64_t)config->field + 1 > (uint64_t)(min) &&                                \
+		   (uint64_t)config->field <= (max))
+	IS_U32(instances, 1, 64);
+	IS_U32(frames, 1024, 1048576);
+	IS_U32(port_min, 1024, config->port_max);
+	IS_U32(port_max, 1024, 65535);
+	IS_U32(page_flows, 0, 4096);
+	IS_U32(eager_bytes, 4096, 16777216);
+	IS_U32(path, 0, PATH_KERNEL);
+	IS_U32(daemon, 0, DAEMON_REQUIRE);
+	IS_U32(drive, 0, DRIVE_DEDICATED);
+	IS_U32(spin_ns, 0, 1000000000u);
+	IS_U32(cores.count, 0, PLUGIN_CORES_MAX);
+#undef IS_U32
+	for (uint32_t i = 0; i < config->cores.count; i++)
+		FUZZ_CLAIM(config->cores.core[i] < HARP_CONFIG_CORE_MAX);
+	FUZZ_CLAIM(memchr(config->ifname, '\0', sizeof(config->ifname)));
+	FUZZ_CLAIM(memchr(config->socket, '\0', sizeof(config->socket)));
+	FUZZ_CLAIM(memchr(config->label, '\0', sizeof(config->label)));
+	FUZZ_CLAIM(memchr(config->rss, '\0', sizeof(config->rss)));
+	FUZZ_CLAIM(memchr(config->lib_dir, '\0', sizeof(config->lib_dir)));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	char *text = malloc(len + 1), *at = text;
+	char *environment[VARIABLES_MAX + 1] = { NULL };
+	struct plugin_config config;
+	int result;
+
+	FUZZ_CLAIM(text);
+	memcpy(text, bytes, len);
+	text[len] = '\0';
+	for (unsigned i = 0; i < VARIABLES_MAX; i++) {
+		at += strlen(at) + 1;
+		if (at >= text + len)
+			break;
+		environment[i] = at;
+	}
+	result = config_read(&config, environment, *text ? text : NULL);
+	FUZZ_CLAIM(result == 0 || result == -EINVAL);
+	if (result == 0)
+		config_claims(&config);
+	free(text);
+	return 0;
+}
