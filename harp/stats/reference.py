@@ -21,8 +21,9 @@ stack sleeps its numbers are at most 0.1 s old. What a job writes is its own wor
 `tools/instructions.py` counts instructions, with a page and without: about 35 more a poll (the
 histogram of gaps between polls, and the question whether a millisecond has passed), and for a
 publication, at most a thousand a second, 1,450 with one connection, 3,700 with thousands.
-`tools/idle.py` measures what an idle stack with 100 connections takes of a core over a minute: 0.035 %
-with a page, 0.022 % without, and it is woken as often. A stack without traffic isn't woken to publish.
+`tools/idle.py` measures what an idle stack with 100 connections takes of a core over a minute:
+0.035 % with a page, 0.022 % without, and it is woken as often: a stack without traffic isn't woken
+to publish.
 
 ## Prometheus
 
