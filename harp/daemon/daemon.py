@@ -341,6 +341,7 @@ class Daemon:
 
         def restart() -> None:
             self._restart = True
+            notify.reloading()
             self._end(remove=False)
 
         self.loop.after(0, restart)
