@@ -26,6 +26,7 @@ from harp.lab import Host
 
 READY_S = 30
 CLONE_NEWNET = 0x40000000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
 _libc = CDLL(None, use_errno=True)
 
 TOML = """
@@ -34,7 +35,7 @@ run_dir = "{folder}"
 users = ["nobody"]
 {daemon}
 [metrics]
-port = 0
+port = {metrics_port}
 [[nic]]
 ifname = "{ifname}"
 {nic}
@@ -51,8 +52,11 @@ def enter(netns: str) -> None:
 class HostDaemon:
     """harpd in a host's network namespace, with a directory of its own."""
 
-    def __init__(self, host: Host, daemon: str = "", nic: str = "") -> None:
+    def __init__(self, host: Host, daemon: str = "", nic: str = "", metrics_port: int = 0) -> None:
         self.host = host
+        self.metrics_port = metrics_port
+        # Put in front of harpd's command: what takes capabilities or memory away from it.
+        self.wrapper: list[str] = []
         self.folder = Path(tempfile.mkdtemp(prefix="harp-test-"))
         self.folder.chmod(0o755)
         self.run_dir = self.folder / "run"
@@ -63,8 +67,15 @@ class HostDaemon:
         self.socket = self.run_dir / "harpd.sock"
 
     def configure(self, daemon: str = "", nic: str = "") -> None:
-        text = TOML.format(folder=self.run_dir, daemon=daemon, ifname=self.host.ifname, nic=nic)
-        self.file.write_text(text)
+        self.file.write_text(
+            TOML.format(
+                folder=self.run_dir,
+                daemon=daemon,
+                metrics_port=self.metrics_port,
+                ifname=self.host.ifname,
+                nic=nic,
+            )
+        )
 
     def command(self, *command: str | Path) -> list[str]:
         """A command in the host's namespace, this one's mounts: pins must outlive harpd."""
@@ -78,7 +89,9 @@ class HostDaemon:
             ready.bind(str(where))
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
-                    self.command(sys.executable, "-m", "harp.daemon", "--config", self.file),
+                    self.command(
+                        *self.wrapper, sys.executable, "-m", "harp.daemon", "--config", self.file
+                    ),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -141,19 +154,22 @@ class Job:
         work: Callable[[Callable[[Any], None], int], None],
         uid: int | None = NOBODY,
         netns: str | None = None,
+        container: bool = False,
     ) -> None:
         self._told, tell_fd = os.pipe()
         wait_fd, self._go = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(work, tell_fd, wait_fd, uid, netns)
+            self._run(work, tell_fd, wait_fd, uid, netns, container)
         os.close(tell_fd)
         os.close(wait_fd)
         self.pidfd = os.pidfd_open(self.pid)
         self.reaped = False
 
     @staticmethod
-    def _run(work: Any, tell_fd: int, wait_fd: int, uid: int | None, netns: str | None) -> None:
+    def _run(
+        work: Any, tell_fd: int, wait_fd: int, uid: int | None, netns: str | None, container: bool
+    ) -> None:
         def tell(value: Any) -> None:
             raw = pickle.dumps(value)
             os.write(tell_fd, len(raw).to_bytes(4, "little") + raw)
@@ -166,6 +182,10 @@ class Job:
                 enter(netns)
             elif _libc.unshare(CLONE_NEWNET) != 0:
                 raise OSError(get_errno(), "unshare")
+            if container and _libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID) == 0:
+                inner = os.fork()  # the first process of the new PID namespace
+                if inner:
+                    os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) & 0xFF)
             if uid is not None:
                 os.setgroups([])
                 os.setgid(uid)

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd where something is missing: capabilities, memory, disk space, a directory to write to.
+
+Each: one clear line, and whatever can go on goes on.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_rig import NOBODY
+from harpd_rig import HostDaemon, Job, paused, xdp_id
+from netns_tools import wait_until
+
+from harp.daemon.client import RefusedByDaemonError
+from harp.lab import Lab, LabOptions
+
+Tell = Callable[[Any], None]
+
+
+@pytest.fixture
+def lab(need_root: None) -> Iterator[Lab]:
+    """Two hosts, two queues each."""
+    with Lab(LabOptions(queues=2)) as lab:
+        yield lab
+
+
+@pytest.fixture
+def daemon(lab: Lab) -> Iterator[HostDaemon]:
+    """A harpd that was not started yet."""
+    daemon = HostDaemon(lab.hosts[0])
+    try:
+        yield daemon
+    finally:
+        daemon.close()
+
+
+def leases(daemon: HostDaemon, count: int = 1) -> None:
+    """It gives leases, and takes them back."""
+    with daemon.client() as client:
+        for _ in range(count):
+            lease, fds = client.lease(daemon.host.ifname)
+            for fd in fds:
+                os.close(fd)
+            client.release(lease.lease_id)
+
+
+def service(root_dir: Path) -> dict[str, list[str]]:
+    """The unit's [Service], each key with all its values."""
+    found: dict[str, list[str]] = {}
+    section = ""
+    for line in (root_dir / "conf" / "harpd.service").read_text().splitlines():
+        if line.startswith("["):
+            section = line
+        elif section == "[Service]" and "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).extend(value.split())
+    return found
+
+
+def test_the_units_capabilities_are_enough(root_dir: Path, daemon: HostDaemon) -> None:
+    kept = [
+        name.removeprefix("CAP_").lower() for name in service(root_dir)["CapabilityBoundingSet"]
+    ]
+    daemon.wrapper = [
+        "setpriv",
+        "--no-new-privs",
+        "--bounding-set=-all," + ",".join(f"+{name}" for name in kept),
+    ]
+    daemon.start()
+    leases(daemon)
+    # It may look at others' statistics pages, and put everything back.
+    assert daemon.query("stop")["stopping"]
+    assert daemon.process is not None
+    assert daemon.process.wait(10) == 0
+    assert xdp_id(daemon.host) == 0
+    assert "WARNING" not in daemon.words()
+    assert "ERROR" not in daemon.words()
+
+
+def test_the_unit_is_what_its_comments_say(root_dir: Path) -> None:
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(root_dir / "conf" / "harpd.service")
+    found = service(root_dir)
+    assert unit["Service"]["Type"] == "notify"
+    assert unit["Service"]["KillMode"] == "process"
+    assert unit["Service"]["RuntimeDirectoryPreserve"] == "yes"
+    # These make a mount namespace (systemd.exec(5)), with which the pins would vanish.
+    private = re.compile(
+        r"Protect(System|Home|KernelTunables|KernelModules|KernelLogs|ControlGroups|Proc)|Private"
+        r"(Tmp|Devices|Mounts)|(ReadWrite|ReadOnly|Inaccessible|Exec|NoExec)Paths|TemporaryFileSystem"
+        r"|BindPaths|BindReadOnlyPaths|MountFlags|MountAPIVFS|RootDirectory|RootImage|DynamicUser"
+    )
+    assert not [key for key in found if private.fullmatch(key)]
+
+
+def test_systemd_reads_the_unit(root_dir: Path, tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd here")
+    text = (root_dir / "conf" / "harpd.service").read_text()
+    unit = tmp_path / "harpd.service"
+    unit.write_text(text.replace("ExecStart=harpd", "ExecStart=/bin/true"))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+    )
+    lines = [line for line in done.stderr.splitlines() if "harpd.service" in line]
+    assert not lines, lines
+
+
+def test_64_kib_of_locked_memory(daemon: HostDaemon) -> None:
+    daemon.wrapper = ["prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock"]
+    daemon.start()
+    with daemon.client() as client:
+        with pytest.raises(RefusedByDaemonError, match="RLIMIT_MEMLOCK") as caught:
+            client.lease(daemon.host.ifname)
+        assert caught.value.error == errno.EPERM
+        assert "\n" not in caught.value.why
+        assert client.query("instances") == {"instances": []}
+
+        def free() -> bool:
+            return bool(client.query("status")["nics"][0]["queues_free"] == 2)
+
+        wait_until(free, "the queue of the lease that could not be")
+
+
+def test_no_capability_to_load_the_program(daemon: HostDaemon) -> None:
+    daemon.wrapper = ["setpriv", "--bounding-set=-bpf,-sys_admin,-net_admin"]
+    daemon.start()
+    words = daemon.words()
+    assert words.count("no BPF file system at") == 1
+    assert words.count("can't be leased") == 1
+    assert "Traceback" not in words
+    with daemon.client() as client:
+        assert client.devices[0].queues == 0
+        with pytest.raises(RefusedByDaemonError, match="CAP_"):
+            client.lease(daemon.host.ifname)
+
+
+@pytest.fixture
+def small_disk(daemon: HostDaemon) -> Iterator[Path]:
+    """The daemon's directory is a file system of 32 KiB."""
+    daemon.run_dir.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32k,mode=755", "harp-test", str(daemon.run_dir)],
+        check=True,
+    )
+    yield daemon.run_dir
+    daemon.close()  # the bpffs in it first
+
+
+@pytest.fixture
+def disk(small_disk: Path) -> Iterator[Path]:
+    """The same, unmounted whatever happens."""
+    yield small_disk
+    subprocess.run(["umount", "-R", "-l", str(small_disk)], check=False, capture_output=True)
+
+
+def fill(path: Path) -> None:
+    """Until nothing more fits."""
+    with path.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(1024)) == 1024:
+            pass
+
+
+def test_a_full_disk(daemon: HostDaemon, disk: Path) -> None:
+    daemon.start()
+    leases(daemon)
+    fill(disk / "filler")
+    leases(daemon, 3)
+    words = daemon.words()
+    assert words.count("can't be written: No space left on device") == 1
+    assert daemon.query("status")["state"] == "No space left on device"
+    (disk / "filler").unlink()
+    leases(daemon)
+    assert "state.json can be written again" in daemon.words()
+    assert daemon.query("status")["state"] == "good"
+
+
+def test_a_directory_that_turns_read_only(daemon: HostDaemon, disk: Path) -> None:
+    daemon.start()
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    leases(daemon, 2)
+    assert daemon.words().count("can't be written: Read-only file system") == 1
+    daemon.end(signal.SIGTERM)
+    assert "Traceback" not in daemon.words()
+    # The next start says in one line that it can't.
+    daemon.start(wait=False)
+    assert daemon.process is not None
+    assert daemon.process.wait(30) == 1
+    last = daemon.words().splitlines()[-1]
+    assert last.startswith(f"harpd: ERROR: {disk} can't be written to (read-only?); set run_dir")
+
+
+def test_a_bad_configuration_is_told_whole_and_nothing_is_touched(daemon: HostDaemon) -> None:
+    daemon.configure(daemon="leases_per_uid = 0\nprot_rest_ms = 1", nic="queues = -1")
+    daemon.start(wait=False)
+    assert daemon.process is not None
+    assert daemon.process.wait(30) != 0
+    words = daemon.words()
+    assert "Traceback" not in words
+    for key in ("leases_per_uid", "prot_rest_ms", "queues"):
+        assert key in words
+    assert not daemon.run_dir.exists()
+    assert xdp_id(daemon.host) == 0
+
+
+def test_metrics_are_served_and_a_taken_port_is_one_line(lab: Lab) -> None:
+    one = HostDaemon(lab.hosts[0], metrics_port=9747)
+    two = HostDaemon(lab.hosts[0], metrics_port=9747)
+    try:
+        one.start()
+        two.start()
+        assert two.words().count("metrics endpoint 127.0.0.1 port 9747") == 1
+        assert two.query("status")["metrics"] == ""
+
+        def scrape(tell: Tell, _wait_fd: int) -> None:
+            with urllib.request.urlopen("http://127.0.0.1:9747/metrics", timeout=10) as answer:
+                tell(answer.read().decode())
+
+        leases(one)
+        job = Job(scrape, uid=None, netns=lab.hosts[0].netns)
+        try:
+            text = job.hear()
+        finally:
+            job.close()
+        assert re.search(r"^harp_\w+", text, re.MULTILINE)
+        assert f'"{lab.hosts[0].ifname}"' in text
+    finally:
+        one.close()
+        two.close()
+
+
+def test_a_container(daemon: HostDaemon) -> None:
+    """PID, IPC, mount and network namespaces of its own: known by its number outside."""
+    daemon.start()
+
+    def work(tell: Tell, wait_fd: int) -> None:
+        with daemon.client() as client:
+            client.lease(daemon.host.ifname, label="contained")
+            tell(os.getpid())
+            paused(wait_fd)
+
+    job = Job(work, container=True)
+    try:
+        assert job.hear() == 1
+        found = daemon.query("instances")["instances"][0]
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        assert [found["pid"]] == [int(child) for child in children]
+        assert found["uid"] == NOBODY
+        job.go()
+        assert job.join() == 0
+    finally:
+        job.close()
+    wait_until(lambda: not daemon.query("instances")["instances"], "the lease's end", 1)
