@@ -36,6 +36,7 @@ class BenchOptions:
     low_latency: bool = False
     abi: int | None = None
     datacheck: bool = True
+    seconds: float | None = None  # idle: of each wait
     timeout_s: float = 60
 
     def arguments(self) -> list[str]:
@@ -45,7 +46,12 @@ class BenchOptions:
         words += ["--datacheck", str(int(self.datacheck))]
         if self.abi is not None:
             words += ["--abi", str(self.abi)]
-        given = {"-b": self.min_bytes, "-e": self.max_bytes, "-n": self.iterations}
+        given = {
+            "-b": self.min_bytes,
+            "-e": self.max_bytes,
+            "-n": self.iterations,
+            "--seconds": self.seconds,
+        }
         for name, value in given.items():
             if value is not None:
                 words += [name, str(value)]

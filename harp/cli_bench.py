@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench: wire, lat, bw, allreduce, ratios. cli_versus.py has loss and fairness."""
+"""harpctl bench: wire, lat, bw, idle, allreduce, ratios. cli_versus.py: loss and fairness."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +26,7 @@ def bench() -> None:
     harpctl bench bw --mtu 9000 -o json
     harpctl bench bw --ipv6
     harpctl bench allreduce --hosts 4
+    harpctl bench idle                     what waiting costs
     harpctl bench wire                     raw AF_XDP frames: the limit
     harpctl bench ratios                   all of it alternately, and whether the goals are met
     harpctl bench loss                     HARP and kernel TCP over a path that loses packets
@@ -142,7 +143,21 @@ def _allreduce_row(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-_ROWS = {"lat": _latency_row, "bw": _bandwidth_row, "allreduce": _allreduce_row}
+def _idle_row(result: dict[str, Any]) -> dict[str, str]:
+    return {
+        "rank": str(result["rank"]),
+        "asleep % of a core": f"{result['asleep_cpu_percent']:.3f}",
+        "waiting %": f"{result['waiting_cpu_percent']:.3f}",
+        "(NCCL's own poll %)": f"{result['polling_cpu_percent']:.1f}",
+    }
+
+
+_ROWS = {
+    "lat": _latency_row,
+    "bw": _bandwidth_row,
+    "allreduce": _allreduce_row,
+    "idle": _idle_row,
+}
 _baseline = click.option("--baseline", is_flag=True, help="Also a bare kernel TCP socket.")
 
 
@@ -184,6 +199,24 @@ def allreduce(hosts: int, output: str, **given: Any) -> None:
     harpctl bench allreduce --hosts 3 -b 8 -e 16M
     """
     _run("allreduce", hosts, output, given)
+
+
+@bench.command()
+@click.option("--hosts", type=click.IntRange(2, 4), default=2, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.1), default=60.0, show_default=True)
+@_common
+def idle(hosts: int, output: str, **given: Any) -> None:
+    """Processor time of ranks that wait with connections open, first asleep, then polling.
+
+    Asleep, NCCL calls nothing: all of it is HARP's. Waiting, NCCL's progress thread polls for a
+    rank that is late, and counted is what the rest of the process takes. Both are meant to stay
+    below 1 %.
+
+    \b
+    harpctl bench idle --seconds 10
+    HARP_DRIVE=dedicated harpctl bench idle
+    """
+    _run("idle", hosts, output, given)
 
 
 @bench.command()

@@ -123,6 +123,8 @@ static void lane_harp_watch(struct lane *lane, bool on)
 {
 	struct lane_harp *h = to_harp(lane);
 
+	if (on && !h->watched)
+		h->watched_ns = harp_stack_now_ns(engine_stack(h->engine));
 	h->watched = on;
 	if (on && !h->probing && !lane->error)
 		lane_harp_probe_on(h);
@@ -322,6 +324,7 @@ void lane_harp_event(struct lane_harp *h, uint32_t events, uint64_t now_ns)
 void lane_harp_tick(struct lane_harp *h, uint64_t now_ns)
 {
 	struct harp_tcp_info info;
+	uint64_t heard_ns;
 
 	if (h->closing_deadline_ns) {
 		if (now_ns >= h->closing_deadline_ns)
@@ -338,7 +341,9 @@ void lane_harp_tick(struct lane_harp *h, uint64_t now_ns)
 	}
 	if (harp_conn_info(h->conn, &info, sizeof(info)))
 		return;
-	if (now_ns < info.last_rcv_ns + LANE_HARP_SILENCE_NS) {
+	/* Before it was watched nobody asked the peer to say anything. */
+	heard_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
+	if (now_ns < heard_ns + LANE_HARP_SILENCE_NS) {
 		h->warned_silent = false;
 	} else if (!h->warned_silent) {
 		char text[256];
@@ -347,7 +352,7 @@ void lane_harp_tick(struct lane_harp *h, uint64_t now_ns)
 		lane_harp_describe(&h->lane, text, sizeof(text));
 		WARN("peer silent for %llu s on %s: still waiting (gives up after %llu s without an "
 		     "acknowledgement; is the host or the path down?)",
-		     (unsigned long long)((now_ns - info.last_rcv_ns) / 1000000000u), text,
+		     (unsigned long long)((now_ns - heard_ns) / 1000000000u), text,
 		     (unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
 	}
 }

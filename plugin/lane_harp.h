@@ -25,6 +25,7 @@ struct lane_harp {
 	bool watched; /* a request is outstanding */
 	bool probing; /* keepalive is on */
 	bool warned_silent;
+	uint64_t watched_ns; /* since when */
 };
 
 /* The options of every connection of a lane, for listeners too. */

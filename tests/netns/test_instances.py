@@ -15,6 +15,7 @@ from actor import Actor, actors
 from netns_tools import Tools
 
 from harp import _paths
+from harp.bench import BenchOptions, run_bench
 from harp.lab import Lab, LabOptions
 
 QUEUES = 8
@@ -154,6 +155,23 @@ def test_what_was_believed_is_wrong(switched: Lab) -> None:
     with ranks(switched, 2, HARP_RSS=TOEPLITZ) as both:
         assert all(kind == "HARP" for kind, _ in both.lanes())
         assert all(both.pump())
+
+
+@pytest.mark.parametrize("drive", ["inline", "dedicated"])
+def test_waiting_costs_next_to_nothing(
+    switched: Lab, drive: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight instances, connections open: asleep, and while NCCL polls for a rank that is late."""
+    monkeypatch.setenv("HARP_INSTANCES", str(QUEUES))
+    monkeypatch.setenv("HARP_RSS", TOEPLITZ)
+    monkeypatch.setenv("HARP_DRIVE", drive)
+    monkeypatch.setenv("HARP_DAEMON", "off")
+    report = run_bench(switched, BenchOptions("idle", channels=4, seconds=5))
+    assert report["ok"]
+    assert "HARP TCP" in str(report["log"])
+    for rank in report["results"]:
+        assert rank["asleep_cpu_percent"] < 1
+        assert rank["waiting_cpu_percent"] < 1
 
 
 def test_more_instances_than_queues(tools: Tools) -> None:

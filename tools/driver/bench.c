@@ -19,6 +19,7 @@ static const char usage[] =
 	"modes\n"
 	"  lat                 ping-pong between 2 ranks: half round trip, percentiles\n"
 	"  bw                  stream from rank 0 to rank 1, 8 messages in flight\n"
+	"  idle                the processor time of ranks that wait: asleep, then for rank 0\n"
 	"  allreduce           ring all-reduce of float32 over all ranks, nccl-tests' columns\n"
 	"  source, sink, wait  one end of an endless stream (sink: receives; wait: the same, from\n"
 	"                      a peer that may send nothing); JSON lines; for tests that kill the\n"
@@ -38,6 +39,7 @@ static const char usage[] =
 	"  --ll                all-reduce with NCCL's LL protocol instead of Simple\n"
 	"  --bidir             bw: both directions at once\n"
 	"  --baseline          lat, bw: bare kernel TCP over the same addresses too\n"
+	"  --seconds S         idle: length of each of the two waits (default 60)\n"
 	"  --datacheck 0|1     verify every byte in a pass of its own (default 1)\n"
 	"how\n"
 	"  --timeout S         longest time without progress (default 60)\n"
@@ -106,6 +108,7 @@ enum {
 	O_PROGRESS_FD,
 	O_FORK_CHILD,
 	O_ABRUPT,
+	O_SECONDS,
 	O_HELP
 };
 
@@ -127,6 +130,7 @@ static const struct option long_options[] = {
 	{ "progress-fd", 1, NULL, O_PROGRESS_FD },
 	{ "fork-child", 0, NULL, O_FORK_CHILD },
 	{ "abrupt", 0, NULL, O_ABRUPT },
+	{ "seconds", 1, NULL, O_SECONDS },
 	{ "minbytes", 1, NULL, 'b' },
 	{ "maxbytes", 1, NULL, 'e' },
 	{ "stepfactor", 1, NULL, 'f' },
@@ -159,6 +163,8 @@ static bool bench_number(struct bench *bench, int option, const char *text)
 		       (o->channels = (int)n, true);
 	case O_DATACHECK:
 		return parse_number(text, 0, 1, &n) && (bench->datacheck = n > 0, true);
+	case O_SECONDS:
+		return parse_number(text, 0.1, 86400, &bench->seconds);
 	case O_TIMEOUT:
 		return parse_number(text, 0.1, 86400, &n) && (o->timeout_s = n, true);
 	case O_CPU:
@@ -227,9 +233,10 @@ static int bench_check(struct bench *bench)
 	static const struct {
 		size_t first, last, factor;
 	} defaults[] = {
-		[MODE_LAT] = { 8, 32 << 10, 4 },       [MODE_BW] = { 64 << 10, 1 << 20, 4 },
-		[MODE_ALLREDUCE] = { 8, 16 << 20, 8 }, [MODE_SOURCE] = { 65536, 65536, 2 },
-		[MODE_SINK] = { 65536, 65536, 2 },     [MODE_WAIT] = { 65536, 65536, 2 },
+		[MODE_LAT] = { 8, 32 << 10, 4 },     [MODE_BW] = { 64 << 10, 1 << 20, 4 },
+		[MODE_IDLE] = { 4096, 4096, 2 },     [MODE_ALLREDUCE] = { 8, 16 << 20, 8 },
+		[MODE_SOURCE] = { 65536, 65536, 2 }, [MODE_SINK] = { 65536, 65536, 2 },
+		[MODE_WAIT] = { 65536, 65536, 2 },
 	};
 	bool two = bench->mode == MODE_LAT || bench->mode == MODE_BW;
 
@@ -257,6 +264,10 @@ static int bench_check(struct bench *bench)
 		return bench_usage("--rank and --ranks are needed", NULL);
 	if (bench->baseline && !two)
 		return bench_usage("--baseline goes with lat and bw", NULL);
+	if (bench->mode == MODE_IDLE)
+		bench->options.timeout_s =
+			(bench->options.timeout_s > 0 ? bench->options.timeout_s : 60) +
+			bench->seconds;
 	if (bench->options.ll && bench->mode != MODE_ALLREDUCE)
 		return bench_usage("--ll goes with allreduce", NULL);
 	return 0;
@@ -264,7 +275,8 @@ static int bench_check(struct bench *bench)
 
 static int bench_parse(struct bench *bench, int argc, char **argv)
 {
-	static const char *const modes[] = { "lat", "bw", "allreduce", "source", "sink", "wait" };
+	static const char *const modes[] = { "lat",    "bw",   "idle", "allreduce",
+					     "source", "sink", "wait" };
 	int option, rc;
 
 	if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
@@ -346,6 +358,8 @@ static int bench_run(struct bench *bench)
 		return bench_lat(bench);
 	if (bench->mode == MODE_BW)
 		return bench_bw(bench);
+	if (bench->mode == MODE_IDLE)
+		return bench_idle(bench);
 	if (bench->mode == MODE_ALLREDUCE)
 		return bench_allreduce(bench);
 	return bench_role(bench);
@@ -359,7 +373,8 @@ int main(int argc, char **argv)
 		.last_bytes = SIZE_MAX,
 		.warm = UINT64_MAX,
 		.datacheck = true,
-		.progress_fd = -1
+		.progress_fd = -1,
+		.seconds = 60,
 	};
 	char error[NCCLPLAY_ERROR_BYTES];
 	int rc, closed;

@@ -8,7 +8,15 @@
 #include "play.h"
 #include "samples.h"
 
-enum bench_mode { MODE_LAT, MODE_BW, MODE_ALLREDUCE, MODE_SOURCE, MODE_SINK, MODE_WAIT };
+enum bench_mode {
+	MODE_LAT,
+	MODE_BW,
+	MODE_IDLE,
+	MODE_ALLREDUCE, /* the last that measures */
+	MODE_SOURCE,
+	MODE_SINK,
+	MODE_WAIT,
+};
 
 struct bench {
 	enum bench_mode mode;
@@ -19,6 +27,7 @@ struct bench {
 	uint64_t warm;       /* UINT64_MAX: by size */
 	bool datacheck, bidir, baseline, json, fork_child, abrupt;
 	int progress_fd; /* -1: none */
+	double seconds;  /* idle: how long */
 	struct ncclplay *play;
 
 	/* Progress events. */
@@ -62,6 +71,8 @@ int bench_lat(struct bench *bench);
 int bench_bw(struct bench *bench);
 int bench_allreduce(struct bench *bench);
 int bench_role(struct bench *bench);
+/* bench_idle.c */
+int bench_idle(struct bench *bench);
 
 /* baseline.c: bare kernel TCP between ranks 0 and 1, same sizes. */
 struct baseline {
@@ -83,6 +94,8 @@ void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struc
 	       const struct bench_rank *base, uint64_t base_messages);
 void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
 		      const struct bench_rank *ranks, const struct samples_summary *s);
+/* Per cent of a core: of the whole process asleep; of its other threads while one polls, and of that one. */
+void report_idle(struct bench *bench, int rank, double asleep, double waiting, double polling);
 int report_end(struct bench *bench, int rc);
 void report_event(struct bench *bench, const char *event, uint64_t done);
 /* One JSON line on stdout, for the kill tests. extra: more members, or "". */

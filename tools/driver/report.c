@@ -16,8 +16,9 @@
 #endif
 
 static const char *const mode_names[] = {
-	[MODE_LAT] = "lat",       [MODE_BW] = "bw",     [MODE_ALLREDUCE] = "allreduce",
-	[MODE_SOURCE] = "source", [MODE_SINK] = "sink", [MODE_WAIT] = "wait",
+	[MODE_LAT] = "lat",   [MODE_BW] = "bw",         [MODE_ALLREDUCE] = "allreduce",
+	[MODE_IDLE] = "idle", [MODE_SOURCE] = "source", [MODE_SINK] = "sink",
+	[MODE_WAIT] = "wait",
 };
 
 void json_string(FILE *f, const char *text)
@@ -76,6 +77,9 @@ void report_header(struct bench *bench)
 		       bench->bidir ? "both directions, rates added" : "rank 0 to rank 1",
 		       "size(B)", "count", "GB/s", "msg/s", "tx s/GB", "rx s/GB", "tx pkt/s",
 		       "#wrong", bench->baseline ? "  tcp GB/s  tcp tx,rx s/GB  ratio" : "");
+	else if (bench->mode == MODE_IDLE)
+		printf("# %.0f s each, in per cent of a core\n%6s %12s %12s %18s\n", bench->seconds,
+		       "rank", "asleep", "waiting", "(of NCCL's poll)");
 	else
 		printf("%12s %12s %8s %6s %10s %10s %10s %6s\n", "size(B)", "count(elem)", "type",
 		       "redop", "time(us)", "algbw GB/s", "busbw GB/s", "#wrong");
@@ -214,6 +218,19 @@ void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
 		return;
 	printf("%12zu %12zu %8s %6s %10.2f %10.3f %10.3f %6llu\n", bytes, bytes / sizeof(float),
 	       "float", "sum", report_us(time_ns), algbw, busbw, (unsigned long long)wrong);
+	fflush(stdout);
+}
+
+void report_idle(struct bench *bench, int rank, double asleep, double waiting, double polling)
+{
+	report_comma(bench);
+	fprintf(bench->results,
+		"{\"rank\":%d,\"seconds\":%.3f,\"asleep_cpu_percent\":%.4f,"
+		"\"waiting_cpu_percent\":%.4f,\"polling_cpu_percent\":%.4f}",
+		rank, bench->seconds, asleep, waiting, polling);
+	if (bench->json)
+		return;
+	printf("%6d %12.3f %12.3f %18.3f\n", rank, asleep, waiting, polling);
 	fflush(stdout);
 }
 
