@@ -18,6 +18,7 @@ jobs' sockets out of the map, and all other packets pass.
 
 import errno
 import fcntl
+import importlib
 import logging
 import os
 import secrets
@@ -89,6 +90,7 @@ class Daemon:
         self._read_settings = reload
         self._start_metrics = metrics
         self._metrics: Metrics | None = None
+        self._answers: Any = None  # harp.stats.source.Answers, once somebody has asked
         self._reloads = 0
         self._since_s = time.time()
         self.loop = Loop()
@@ -241,6 +243,7 @@ class Daemon:
             "status": lambda _client, _question: self._status(),
             "instances": lambda _client, _question: queries.instances(self.leasing),
             "config": lambda _client, _question: queries.config(self.settings),
+            "stats": self._stats_command,
             "stop": self._stop_command,
             "restart": self._restart_command,
             "reload": self._reload_command,
@@ -324,6 +327,21 @@ class Daemon:
     def _only_root(self, client: Client) -> None:
         if client.peer.owner.uid not in (0, os.geteuid()):
             raise RefusedError(errno.EPERM, "only root may do that")
+
+    def _stats_command(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
+        """What all instances of the host publish, for those who may have some."""
+        who = client.peer
+        if who.owner.uid not in (0, os.geteuid()) and not self.leasing.access.allows(
+            who.owner.uid, who.gids
+        ):
+            raise RefusedError(
+                errno.EACCES, f"user {who.owner.uid} may not have leases, nor see others' instances"
+            )
+        if self._answers is None:
+            # numpy takes a while to import: only who is asked waits.
+            self._answers = importlib.import_module("harp.stats.source").Answers()
+        document: dict[str, Any] = self._answers.answer(question)
+        return document
 
     def _stop_command(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         self._only_root(client)

@@ -7,6 +7,7 @@ harpd answers whom it would lease to.
 
 import importlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from harp.stats.discover import find
 from harp.stats.instance import Sight, look, restored_sight, sight_document
 
 SOCKET = "/run/harp/harpd.sock"
+ANSWER_AGE_S = 0.5
 
 
 def ask_harpd(flows: bool) -> dict[str, Any] | None:
@@ -49,7 +51,22 @@ class Source:
             return look(found, flows=flows)
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """harpd's answer to {"command": "stats", "flows": bool}. Takes milliseconds."""
-    with find() as found:
-        return sight_document(look(found, flows=bool(question.get("flows", True))))
+class Answers:
+    """harpd's answers to {"command": "stats", "flows": bool}: looked up at most twice a second.
+
+    A look takes milliseconds of harpd's one thread; who asks more often gets the last one again.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._kept: dict[bool, tuple[float, dict[str, Any]]] = {}
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The document; as harpctl's -o json."""
+        flows = question.get("flows") is not False
+        until_s, document = self._kept.get(flows, (0.0, {}))
+        if not document or self._now_s() >= until_s:
+            with find() as found:
+                document = sight_document(look(found, flows=flows))
+            self._kept[flows] = self._now_s() + ANSWER_AGE_S, document
+        return document

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd tells what the host's instances publish: to those who may lease, and for harpctl stats."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest_stats import Owner, make_owner, owner
+from daemon_rig import NOBODY, Running, in_child
+
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.settings import Settings
+from harp.stats.instance import restored_sight
+from harp.stats.source import Answers
+
+__all__ = ["make_owner", "owner"]
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes nobody")
+
+
+def test_harpd_tells_what_instances_publish(harpd: Running, owner: Owner) -> None:
+    with harpd.client() as client:
+        document = client.query("stats")
+        brief = client.query("stats", flows=False)
+    mine = [each for each in restored_sight(document).instances if each.pid == owner.process.pid]
+    assert [each.name for each in mine] == ["harp7/0", "harp7/1"]
+    assert len(mine[0].snapshot.flows) == 3
+    assert not any(each["flows"] for each in brief["instances"])
+
+
+@ROOT_ONLY
+def test_harpctl_of_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
+    """Whose pages it may not open: harpd may."""
+    code = (
+        f"import harp.cli_stats, harp.daemon.client, os; os.setgroups([]); os.setgid({NOBODY});"
+        f"os.setuid({NOBODY}); from harp.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "stats", "-o", "json"],
+        env=os.environ | {"HARP_SOCKET": str(harpd.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
+    assert owner.process.pid in pids
+
+
+@ROOT_ONLY
+def test_who_may_not_lease_sees_nothing(start: Callable[..., Running], settings: Settings) -> None:
+    harpd = start(given=replace(settings, users=("root",), groups=()))
+
+    def ask() -> Any:
+        with DaemonClient(harpd.path, "test", 10) as client:
+            try:
+                client.query("stats")
+            except RefusedByDaemonError as refused:
+                return refused.why
+        return "answered"
+
+    assert in_child(ask, NOBODY) == (
+        f"user {NOBODY} may not have leases, nor see others' instances"
+    )
+
+
+def test_who_asks_all_the_time_gets_the_last_answer(owner: Owner) -> None:
+    now_s = [100.0]
+    answers = Answers(lambda: now_s[0])
+    first = answers.answer({})
+    owner.say("run 50")
+    assert answers.answer({}) is first
+    assert answers.answer({"flows": False}) is not first
+    now_s[0] += 0.6
+    assert answers.answer({})["instances"] != first["instances"]
