@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks without privileges, in namespaces of containers, on NICs that the hosts' harpd leases."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harpd_rig import HostDaemon
+from netns_tools import wait_until
+
+from harp.lab import Lab, LabOptions
+
+# User nobody, no capability, little locked memory.
+NOBODY = (
+    *("prlimit", "--memlock=65536:65536", "--", "setpriv", "--reuid=65534", "--regid=65534"),
+    *("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
+)
+REMOTE_ERROR, PLUGIN_FAILED = 6, 4
+Running = subprocess.Popen[str]
+
+
+class Containers:
+    """Two containers, joined by a network of their own, and the NICs of two hosts beside them."""
+
+    def __init__(self, build: Path, nics: Lab, inside: Lab, daemons: list[HostDaemon]) -> None:
+        self.build, self.nics, self.inside, self.daemons = build, nics, inside, daemons
+        self.root = f"[{inside.hosts[0].address}]:7000"
+
+    def start(
+        self, rank: int, mode: str, *args: str, host: int | None = None, **more: str
+    ) -> Running:
+        """A rank, which leases from the harpd of its host; more: variables."""
+        daemon = self.daemons[rank if host is None else host]
+        words = [str(self.build / "tools/driver/harp-bench"), mode, *args, "--timeout", "10"]
+        words += ["--rank", str(rank), "--ranks", "2", "--root", self.root, "--ifname", "eth0"]
+        words += ["--plugin", str(self.build / "plugin/libnccl-net-harp.so")]
+        variables = {"HARP_SOCKET": str(daemon.socket), "NCCL_DEBUG": "INFO", **more}
+        return self.inside.hosts[rank].popen([*NOBODY, *words], env=os.environ | variables)
+
+    def run(self, mode: str, *args: str, **more: Any) -> tuple[dict[str, Any], list[str]]:
+        """Both ranks to a good end: rank 0's JSON, and what each said."""
+        ranks = [self.start(rank, mode, *args, "-o", "json", **more) for rank in range(2)]
+        try:
+            ended = [rank.communicate(timeout=60) for rank in ranks]
+        finally:
+            for rank in ranks:
+                finish(rank)
+        assert [rank.returncode for rank in ranks] == [0, 0], ended
+        return json.loads(ended[0][0]), [err for _, err in ended]
+
+
+def finish(process: Running) -> None:
+    """No process outlives its test."""
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def event(process: Running) -> dict[str, Any]:
+    """The next JSON line that a role prints."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    parsed: dict[str, Any] = json.loads(line)
+    return parsed
+
+
+@pytest.fixture(params=[1], ids=[""])
+def containers(
+    request: pytest.FixtureRequest, build_dir: Path, need_root: None
+) -> Iterator[Containers]:
+    """Two hosts with a NIC and a harpd each. Nothing of a NIC is in a container."""
+    with contextlib.ExitStack() as stack:
+        nics = stack.enter_context(Lab(LabOptions(queues=request.param)))
+        inside = stack.enter_context(Lab(LabOptions(ipv6=True)))
+        daemons = [HostDaemon(host) for host in nics.hosts]
+        for daemon in daemons:
+            stack.callback(daemon.close)
+            daemon.start()
+        yield Containers(build_dir, nics, inside, daemons)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("lat", "-e", "40000", "-f", "17", "-n", "200"),
+        ("allreduce", "-b", "4", "-e", "4M", "-f", "11", "-n", "3", "--channels", "2"),
+    ],
+    ids=["lat", "allreduce"],
+)
+def test_ranks_of_nobody_in_containers(containers: Containers, args: tuple[str, ...]) -> None:
+    document, said = containers.run(*args)
+    assert document["wrong"] == 0
+    assert document["device"] == "eth0"
+    for rank in said:
+        assert "leases eth0 of another namespace (1 of 1 queues free)" in rank
+        assert "path HARP: AF_XDP generic copy on eth0 queue" in rank
+        assert "connected by HARP TCP 10.77.0." in rank
+        assert "kernel TCP" not in rank
+        assert "WARN" not in rank
+    for daemon in containers.daemons:
+        wait_until(lambda d=daemon: "given back" in d.words(), "the lease is given back")
+
+
+def test_settings_of_harp_toml_reach_the_job(containers: Containers) -> None:
+    for daemon in containers.daemons:
+        daemon.end(signal.SIGTERM)
+        with daemon.file.open("a") as file:
+            file.write("[job]\nframes = 2048\n")
+        daemon.start()
+    _, said = containers.run("lat", "-e", "8", "-n", "10")
+    assert all("2048 frames of 2048" in rank for rank in said)
+    _, said = containers.run("lat", "-e", "8", "-n", "10", HARP_FRAMES="4096")
+    assert all("4096 frames of 2048" in rank for rank in said)
+
+
+def test_a_job_outlives_harpd_and_gives_back_to_the_next(containers: Containers) -> None:
+    with contextlib.ExitStack() as stack:
+        ranks = []
+        for rank, mode in enumerate(("sink", "source")):
+            ranks.append(containers.start(rank, mode, "-n", "20000", "-b", "1000"))
+            stack.callback(finish, ranks[-1])
+        assert event(ranks[0])["event"] == "ready"
+        for daemon in containers.daemons:
+            daemon.end(signal.SIGKILL)
+        containers.daemons[0].start()
+        done = event(ranks[0])
+        assert (done["event"], done["received_messages"]) == ("done", 20000)
+        for rank in ranks:
+            rank.communicate(timeout=20)
+        assert [rank.returncode for rank in ranks] == [0, 0]
+    words = containers.daemons[0].words().split("serves on")[-1]
+    assert "given back" in words
+
+
+@pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
+def test_a_killed_job_frees_its_queue(containers: Containers, fork: list[str]) -> None:
+    daemon = containers.daemons[1]
+    with contextlib.ExitStack() as stack:
+        survivor = containers.start(0, "sink")
+        stack.callback(finish, survivor)
+        victim = containers.start(1, "source", *fork)
+        stack.callback(finish, victim)
+        ready, dead = event(survivor), event(victim)
+        assert ready["event"] == dead["event"] == "ready"
+        if fork:
+            stack.callback(os.kill, dead["child"], signal.SIGKILL)
+            held = Path(f"/proc/{dead['child']}/fd").iterdir()
+            assert not [fd for fd in held if "memfd:harp" in str(fd.readlink())]
+        os.kill(dead["pid"], signal.SIGKILL)
+        error = event(survivor)
+        assert (error["event"], error["nccl"]) == ("error", REMOTE_ERROR)
+        wait_until(
+            lambda: [nic["queues_free"] for nic in daemon.query("status")["nics"]] == [1],
+            "the queue is free",
+            1,
+        )
+
+
+# --------------------------------------------------------------------------------------------------
+# What cannot be.
+#
+def refused(containers: Containers, **more: Any) -> list[str]:
+    """Two ranks that come to nothing; what each said."""
+    ranks = [containers.start(rank, "lat", "-e", "8", "-n", "10", **more) for rank in range(2)]
+    try:
+        said = [rank.communicate(timeout=60)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            finish(rank)
+    assert any(rank.returncode for rank in ranks)
+    return said
+
+
+@pytest.mark.parametrize("containers", [2], indirect=True, ids=["2-queues"])
+def test_two_containers_of_one_host_are_told_why_not(containers: Containers) -> None:
+    said = " ".join(refused(containers, host=0))
+    assert "no way to the peer: the peer is on this host: its packets never reach a NIC" in said
+    assert "eth0 is a NIC of another network namespace" in said
+
+
+def test_harpd_is_required_and_absent(containers: Containers) -> None:
+    said = refused(containers, HARP_DAEMON="require", HARP_SOCKET="/nonexistent/harpd.sock")
+    line = "HARP_DAEMON=require, but /nonexistent/harpd.sock: no such socket; is harpd running"
+    assert line in said[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"HARP_DAEMON": "off"}, "HARP_DAEMON=off"),
+        ({"HARP_SOCKET": "/nonexistent/sock"}, "/nonexistent/sock: no such socket"),
+    ],
+    ids=["off", "absent"],
+)
+def test_without_harpd_kernel_lanes_and_both_reasons(
+    containers: Containers, variables: dict[str, str], reason: str
+) -> None:
+    document, said = containers.run("lat", "-e", "8", "-n", "10", **variables)
+    assert document["wrong"] == 0
+    for rank in said:
+        path = rank.split("path kernel TCP: ")[1].splitlines()[0]
+        assert path.startswith("eth0 queue 0: CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF missing")
+        assert reason in path
+
+
+def test_who_may_not_have_leases_is_told(containers: Containers) -> None:
+    for daemon in containers.daemons:
+        daemon.end(signal.SIGTERM)
+        daemon.file.write_text(daemon.file.read_text().replace('"nobody"', '"daemon"'))
+        daemon.start()
+    said = refused(containers)
+    assert all("cannot listen: " in rank or "harpd refuses" in rank for rank in said), said
+    assert "harpd refuses: " in said[0]
+
+
+def test_a_socket_that_is_not_harpds(containers: Containers) -> None:
+    path = containers.daemons[0].folder / "file"
+    path.touch()
+    path.chmod(0o666)
+    _, said = containers.run("lat", "-e", "8", "-n", "10", HARP_SOCKET=str(path))
+    for rank in said:
+        line = rank.split("harpd is not used: ")[1].splitlines()[0]
+        assert line == f"{path}: nobody listens; is harpd running (`harpctl start`)?"
