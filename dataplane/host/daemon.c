@@ -20,17 +20,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_HELLO_MS 3000
+#define WAIT_HELLO_MS 3000u
 /* harpd may have to make huge pages and to wait for a queue whose last owner has just died. */
-#define WAIT_LEASE_MS 10000
-#define WAIT_RELEASE_MS 2000
+#define WAIT_LEASE_MS 10000u
 /* Room for more descriptors than belong to any message: what does not fit the kernel drops. */
 #define FDS_MAX 32u
 #define ERRNO_MAX 4095
 
 struct harp_daemon {
 	int fd;
-	bool ended; /* nothing more can be asked here */
+	bool ended;       /* nothing more can be asked here */
+	unsigned wait_ms; /* for an answer; a lease may take longer */
 	uint32_t serial;
 	uint32_t device_count;
 	struct harp_lease_device devices[HARP_LEASE_DEVICES_MAX];
@@ -204,11 +204,11 @@ static int daemon_refused(struct harp_daemon *daemon, const struct why *why)
 			refused.why[0] ? refused.why : strerror(refused.error));
 }
 
-static int daemon_silent(int rc, int wait_ms, const struct why *why)
+static int daemon_silent(int rc, unsigned wait_ms, const struct why *why)
 {
 	switch (rc) {
 	case -ETIMEDOUT:
-		return why_fail(why, rc, "harpd does not answer within %d s; is it stopped?",
+		return why_fail(why, rc, "harpd does not answer within %u s; is it stopped?",
 				wait_ms / 1000);
 	case -ECONNRESET:
 		return why_fail(why, rc, "harpd hung up without an answer; look at its log");
@@ -227,10 +227,8 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 {
 	const struct harp_lease_header *answer = (const void *)daemon->answer;
 	struct harp_lease_header *header = message;
-	int wait_ms = type == HARP_LEASE_HELLO   ? WAIT_HELLO_MS
-		      : type == HARP_LEASE_LEASE ? WAIT_LEASE_MS
-						 : WAIT_RELEASE_MS;
-	uint64_t until_ms = daemon_clock_ms() + (uint64_t)wait_ms;
+	unsigned wait_ms = type == HARP_LEASE_LEASE ? WAIT_LEASE_MS : daemon->wait_ms;
+	uint64_t until_ms = daemon_clock_ms() + wait_ms;
 	int rc;
 
 	if (daemon->ended)
@@ -332,7 +330,7 @@ static int daemon_hello(struct harp_daemon *daemon, const char *client, const st
 
 static int daemon_connect(struct harp_daemon *daemon, const char *path, const struct why *why)
 {
-	const struct timeval limit = { .tv_sec = WAIT_HELLO_MS / 1000 };
+	const struct timeval limit = { .tv_sec = daemon->wait_ms / 1000 };
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int rc;
 
@@ -367,27 +365,35 @@ static int daemon_connect(struct harp_daemon *daemon, const char *path, const st
 	}
 }
 
-int harp_daemon_connect(struct harp_daemon **out, const char *socket, const char *client, char *why,
-			size_t why_len)
+int daemon_open(struct harp_daemon **out, const char *socket, const char *client, unsigned wait_ms,
+		struct why *why)
 {
-	struct why reason = { .text = why, .size = why_len };
 	struct harp_daemon *daemon = calloc(1, sizeof(*daemon));
 	int rc;
 
 	*out = NULL;
-	why_about(&reason, "%s", socket ? socket : "(no socket)");
+	why_about(why, "%s", socket ? socket : "(no socket)");
 	if (!daemon)
-		return why_fail(&reason, -ENOMEM, "out of memory");
+		return why_fail(why, -ENOMEM, "out of memory");
 	daemon->fd = -1;
-	rc = daemon_connect(daemon, socket, &reason);
+	daemon->wait_ms = wait_ms;
+	rc = daemon_connect(daemon, socket, why);
 	if (!rc)
-		rc = daemon_hello(daemon, client, &reason);
+		rc = daemon_hello(daemon, client, why);
 	if (rc) {
 		harp_daemon_close(daemon);
 		return rc;
 	}
 	*out = daemon;
 	return 0;
+}
+
+int harp_daemon_connect(struct harp_daemon **out, const char *socket, const char *client, char *why,
+			size_t why_len)
+{
+	struct why reason = { .text = why, .size = why_len };
+
+	return daemon_open(out, socket, client, WAIT_HELLO_MS, &reason);
 }
 
 const struct harp_lease_device *harp_daemon_devices(const struct harp_daemon *daemon,

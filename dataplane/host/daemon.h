@@ -6,6 +6,9 @@
 #include "base/why.h"
 #include "harp_host.h"
 
+/* harp_daemon_connect() with a limit of its own for each answer, in whole seconds; a lease may take longer. */
+int daemon_open(struct harp_daemon **out, const char *socket, const char *client, unsigned wait_ms,
+		struct why *why);
 /*
  * Asks for a lease; request's header is filled in here. On success fds are the caller's, and numbers of
  * *out have been checked as far as they concern this code alone (no text without an end, no index past

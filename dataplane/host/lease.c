@@ -31,6 +31,8 @@
 #define SO_NETNS_COOKIE 71
 #endif
 
+/* A harpd that is stopped must not hold up who closes several instances. */
+#define RELEASE_WAIT_MS 1000u
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* ---- what the descriptors are --------------------------------------------------------------- */
@@ -251,7 +253,7 @@ static int lease_release(const struct lease *lease, struct why *why)
 	int rc;
 
 	snprintf(client, sizeof(client), "libharp %s", harp_version());
-	rc = harp_daemon_connect(&daemon, lease->socket, client, why->text, why->size);
+	rc = daemon_open(&daemon, lease->socket, client, RELEASE_WAIT_MS, why);
 	/* The next harpd sees by itself that the queue is nobody's. */
 	if (rc == -ENOENT || rc == -ECONNREFUSED)
 		return 0;

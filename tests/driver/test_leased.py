@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,19 +125,42 @@ def test_a_job_outlives_harpd_and_gives_back_to_the_next(containers: Containers)
     with contextlib.ExitStack() as stack:
         ranks = []
         for rank, mode in enumerate(("sink", "source")):
-            ranks.append(containers.start(rank, mode, "-n", "20000", "-b", "1000"))
+            ranks.append(containers.start(rank, mode, "-n", "200000", "-b", "1000"))
             stack.callback(finish, ranks[-1])
         assert event(ranks[0])["event"] == "ready"
+        ranks[1].send_signal(signal.SIGSTOP)  # so that the other one is there all the while
+        stack.callback(ranks[1].send_signal, signal.SIGCONT)
         for daemon in containers.daemons:
             daemon.end(signal.SIGKILL)
         containers.daemons[0].start()
+        ranks[1].send_signal(signal.SIGCONT)
         done = event(ranks[0])
-        assert (done["event"], done["received_messages"]) == ("done", 20000)
-        for rank in ranks:
-            rank.communicate(timeout=20)
-        assert [rank.returncode for rank in ranks] == [0, 0]
+        assert (done["event"], done["received_messages"]) == ("done", 200000)
+        for process in ranks:
+            process.communicate(timeout=20)
+        assert [process.returncode for process in ranks] == [0, 0]
     words = containers.daemons[0].words().split("serves on")[-1]
     assert "given back" in words
+
+
+def test_a_harpd_that_is_stopped_holds_nobody_up(containers: Containers) -> None:
+    with contextlib.ExitStack() as stack:
+        ranks = []
+        for rank, mode in enumerate(("sink", "source")):
+            ranks.append(containers.start(rank, mode, "-n", "20000", "-b", "1000"))
+            stack.callback(finish, ranks[-1])
+        assert event(ranks[0])["event"] == "ready"
+        stopped = containers.daemons[0].process
+        assert stopped is not None
+        stopped.send_signal(signal.SIGSTOP)
+        stack.callback(stopped.send_signal, signal.SIGCONT)
+        assert event(ranks[0])["event"] == "done"
+        ended_ns = time.monotonic_ns()
+        said = ranks[0].communicate(timeout=20)[1]
+        assert time.monotonic_ns() - ended_ns < 5_000_000_000
+        assert ranks[0].returncode == 0
+    line = f"{containers.daemons[0].socket}: harpd does not answer within 1 s; is it stopped?"
+    assert f"the lease ends with the process: {line}" in said
 
 
 @pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
