@@ -40,7 +40,7 @@ from harp.daemon.server import BACKLOG, Client, Server
 from harp.daemon.session import Session
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, State, StateFile
-from harp.daemon.table import LeaseTable, RefusedError
+from harp.daemon.table import Lease, LeaseTable, RefusedError
 from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
@@ -92,6 +92,7 @@ class Daemon:
         self._metrics: Metrics | None = None
         self._answers: Any = None  # harp.stats.source.Answers, once somebody has asked
         self._reloads = 0
+        self._stranded: list[Lease] = []  # of jobs on a program that this harpd can't take up
         self._since_s = time.time()
         self.loop = Loop()
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
@@ -174,6 +175,11 @@ class Daemon:
         elif before.undo:
             self._preparation.restore(before.undo, self._record_undo)
 
+    def _prepare_again(self) -> None:
+        """A NIC has appeared."""
+        if self.settings.prepare:
+            self._preparation.prepare(self.settings, self._undo, self._record_undo)
+
     def _record_undo(self, undo: Any) -> None:
         """Writes the list of changes before and after each one: OSError when it can't be."""
         self._undo = undo
@@ -189,7 +195,8 @@ class Daemon:
         if self.leasing.access.unknown:
             log.info("nobody is called %s", ", ".join(self.leasing.access.unknown))
         self._monitor = netlink.monitor()
-        self.nics.inherit(before.nics)
+        self._stranded = [lease for lease in before.leases if lease.active]
+        self.nics.inherit(before.nics, self._users)
         self.nics.sync()
         self._adopt(before)
         self._clean_pins()
@@ -206,6 +213,10 @@ class Daemon:
         for lease in before.leases:
             if not lease.active:
                 continue
+            if self.nics.waits(lease):
+                log.warning("%s: process %d runs on unattended", lease.ifname, lease.owner.pid)
+                continue
+            self._stranded.remove(lease)
             why = self.leasing.adopt(lease)
             table = self.table.nics.get(lease.ifname)
             if why:
@@ -220,13 +231,24 @@ class Daemon:
         for nic in self.nics.all.values():
             self.nics.clean_maps(nic)
 
+    def _users(self, ifname: str, ifindex: int) -> list[int]:
+        """Living owners of leases that were not taken up, on one NIC; forgets the dead."""
+        self._stranded = [lease for lease in self._stranded if peer.lives(lease.owner)]
+        return sorted(
+            {
+                lease.owner.pid
+                for lease in self._stranded
+                if (lease.ifname, lease.ifindex) == (ifname, ifindex)
+            }
+        )
+
     def _clean_pins(self) -> None:
         """What is pinned for interfaces that we no longer look after."""
         if not self._pinnable:
             return
         for path in sorted(self.settings.pins_dir.iterdir()):
             nic = self.nics.all.get(path.name)
-            if not path.is_dir() or (nic is not None and nic.steering is not None):
+            if not path.is_dir() or (nic is not None and (nic.steering or nic.keep_pins)):
                 continue
             try:
                 if self._kernel.unpin(path):
@@ -256,6 +278,7 @@ class Daemon:
             self._server.take_over(*self._clients.pop())
         self.loop.watch(self._monitor.fileno(), READ, self._news)
         self.loop.every(SYNC_EVERY_S, self.nics.sync)
+        self.nics.prepare_with(self._prepare_again)
         if self._start_metrics is not None:
             try:
                 self._metrics = self._start_metrics(self.settings, self.documents)
@@ -280,7 +303,7 @@ class Daemon:
             start_ticks=peer.start_ticks(os.getpid()),
             version=__version__,
             nics=nics,
-            leases=[lease for lease in self.table.leases.values() if lease.active],
+            leases=[lease for lease in self.table.leases.values() if lease.active] + self._stranded,
             rests={
                 ifname: [(b, wall_s + until - now_s) for b, until in table.ports.resting.items()]
                 for ifname, table in self.table.nics.items()
@@ -428,7 +451,7 @@ class Daemon:
     def _terminated(self) -> None:
         if self.table.leases:
             log.info("ending; %s, and jobs run on", self._words())
-        self._end(remove=not self.table.leases)
+        self._end(remove=not self.table.leases and not self._stranded)
 
     def _end(self, remove: bool) -> None:
         if not self._restart:

@@ -36,6 +36,8 @@ class Nic:
     # Why it can't be leased now; empty: it can.
     why_not: str = "not looked at yet"
     error: int = errno.ENODEV
+    fresh: bool = True  # since it appeared nobody has prepared it
+    keep_pins: bool = False  # jobs depend on pins that we can't take up
 
     @property
     def ifname(self) -> str:
@@ -68,11 +70,20 @@ class Nics:
             for each in settings.nics
         }
         self._before: dict[str, NicState] = {}
+        self._stranded: Callable[[str, int], list[int]] = lambda _ifname, _ifindex: []
+        self._prepare: Callable[[], None] = lambda: None
         self._told: dict[str, str] = {}
 
-    def inherit(self, before: dict[str, NicState]) -> None:
-        """What the harpd before had done; taken up by the first sync() that sees the NIC."""
-        self._before = dict(before)
+    def inherit(self, before: dict[str, NicState], users: Callable[[str, int], list[int]]) -> None:
+        """What the harpd before had done; taken up by the first sync() that sees the NIC.
+
+        users(ifname, ifindex): living processes that it had leased queues of that NIC to.
+        """
+        self._before, self._stranded = dict(before), users
+
+    def prepare_with(self, prepare: Callable[[], None]) -> None:
+        """From now on a NIC that appears is prepared before it is used."""
+        self._prepare = prepare
 
     # ---- looking ----
 
@@ -128,7 +139,7 @@ class Nics:
         )
         self._table.remove_nic(nic.ifname)
         self._let_go(nic)
-        nic.link, nic.addresses = None, {}
+        nic.link, nic.addresses, nic.fresh, nic.keep_pins = None, {}, True, False
         nic.why_not, nic.error = "the interface was removed", errno.ENODEV
         self._changed()
 
@@ -137,7 +148,7 @@ class Nics:
         if nic.steering is not None:
             nic.steering.close()
             nic.steering = None
-        if nic.pins is not None:
+        if nic.pins is not None and not nic.keep_pins:
             try:
                 self._kernel.unpin(nic.pins)
             except OSError as error:
@@ -145,8 +156,11 @@ class Nics:
 
     def _take_up(self, nic: Nic, link: Link) -> None:
         """Adopts what is pinned, or attaches; a NIC that can't be had is told of once."""
-        before = self._before.pop(nic.ifname, None)
+        before = self._before.get(nic.ifname)
         try:
+            if before is None and nic.link is not None and nic.fresh:
+                self._prepare()
+            nic.fresh = False
             if not link.ethernet or link.loopback:
                 raise OSError(errno.EOPNOTSUPP, f"{nic.ifname}: not an Ethernet interface")
             nic.hardware = self._kernel.hardware(link, nic.settings.rss)
@@ -158,6 +172,7 @@ class Nics:
             nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
             self._tell(nic.ifname, f"can't be leased: {nic.why_not}")
             return
+        self._before.pop(nic.ifname, None)
         self._tell(nic.ifname, "")
         nic.why_not, nic.error = "", 0
         nic.addresses = {}
@@ -178,6 +193,7 @@ class Nics:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise
             if error.errno == errno.ESTALE:
+                self._check_unused(nic, link)
                 log.warning("%s; removed, attaching anew", error.strerror)
                 self._kernel.unpin(nic.pins)
             return False
@@ -190,6 +206,17 @@ class Nics:
         except OSError as error:
             log.warning("%s; the one of %s goes on", error.strerror, whose)
         return True
+
+    def _check_unused(self, nic: Nic, link: Link) -> None:
+        """OSError while jobs live whose packets come through pins that we can't take up."""
+        pids = self._stranded(nic.ifname, link.ifindex)
+        nic.keep_pins = bool(pids)
+        if pids:
+            raise OSError(
+                errno.EBUSY,
+                f"{nic.ifname}: jobs run on with another version's steering program (process "
+                f"{', '.join(map(str, pids))}); it is replaced when they have ended",
+            )
 
     def _nic_table(self, nic: Nic, link: Link) -> NicTable:
         queues = range(nic.hardware.queues)
@@ -255,6 +282,11 @@ class Nics:
         return True
 
     # ---- after a restart ----
+
+    def waits(self, lease: Lease) -> bool:
+        """Is the lease's NIC one whose pins can't be taken up while jobs depend on them?"""
+        nic = self.all.get(lease.ifname)
+        return bool(nic and nic.keep_pins and nic.link and nic.link.ifindex == lease.ifindex)
 
     def clean_maps(self, nic: Nic) -> None:
         """Takes out of an adopted program's maps what belongs to no lease."""

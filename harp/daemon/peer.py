@@ -136,3 +136,12 @@ def reopen(owner: Owner) -> int:
         os.close(pidfd)
         raise
     return pidfd
+
+
+def lives(owner: Owner) -> bool:
+    """Is the process still there, and the same?"""
+    try:
+        os.close(reopen(owner))
+    except PeerGoneError:
+        return False
+    return True

@@ -9,7 +9,7 @@ making it failed.
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -92,15 +92,14 @@ class NicTable:
         """How many queues are in that state."""
         return sum(each is state for each in self.queues.values())
 
-    def choose(self, wanted: int, preferred: Iterable[int] = ()) -> int:
+    def choose(self, wanted: int) -> int:
         """A queue for a new lease: the wanted one, else a free one, else one that is coming
         back."""
         if wanted != QUEUE_ANY:
             return self._wanted(wanted)
-        order = [*preferred, *sorted(self.queues)]
         for state in (QueueState.FREE, QueueState.RECOVERING):
-            for queue in order:
-                if self.queues.get(queue) is state:
+            for queue in sorted(self.queues):
+                if self.queues[queue] is state:
                     return queue
         raise RefusedError(
             errno.EBUSY,
@@ -166,7 +165,6 @@ class LeaseTable:
         now_s: float,
         since_s: float,
         busy: Callable[[Block], bool],
-        preferred: Iterable[int] = (),
     ) -> Lease:
         """Sets a queue and a block of ports aside; RefusedError says why not."""
         nic = self.nics.get(ifname)
@@ -181,7 +179,7 @@ class LeaseTable:
                 f"user {owner.uid} has {self.per_uid_max} leases, which is the limit; end a job "
                 "or raise leases_per_user in harp.toml",
             )
-        queue = nic.choose(wanted, preferred)
+        queue = nic.choose(wanted)
         block = nic.ports.take(now_s, busy)
         if block is None:
             raise RefusedError(errno.EBUSY, self._no_ports(nic, now_s))
