@@ -18,6 +18,7 @@ import pytest
 from harpd_rig import HostDaemon, Job, echo_server, paused, xdp_id
 
 import harp
+import harp.stats
 from harp.lab import Lab, LabOptions
 
 PORT = 7000
@@ -223,6 +224,10 @@ def test_what_a_job_holds_is_its_own_and_sealed(
     assert one.port_max < two.port_min
     seals, inodes = job.hear()
     assert len(set(inodes)) == 14, "nothing is shared"
+    # harpd has kept none of it.
+    assert harpd.process is not None
+    own = {path.stat().st_ino for path in Path(f"/proc/{harpd.process.pid}/fd").iterdir()}
+    assert not own & set(inodes)
     need = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     assert all(each & need == need for each in seals)
 
@@ -341,6 +346,9 @@ def test_traffic_goes_on_without_harpd_and_the_next_one_takes_over(
     same = ("lease_id", "pid", "queue", "ports", "since_s", "label")
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     assert f"process {job.pid} runs on with" in harpd.words()
+    with harp.stats.find() as found:
+        pages = [page for page in found.pages if page.pid == job.pid]
+        assert [harp.stats.read(page.fd).identity.label for page in pages] == ["e"]
     # And it is watched again.
     job.kill()
     wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues", 2)

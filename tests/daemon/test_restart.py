@@ -17,6 +17,7 @@ from fake_kernel import FakeKernel, FakeSteering
 from test_leases import holder, nothing_is_left, queue_state, steering
 
 from harp.daemon import rundir, state
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon, Preparation
 from harp.daemon.settings import NicSettings, Settings
 from harp.daemon.table import QueueState
@@ -118,6 +119,44 @@ def test_pins_of_another_layout_are_replaced_with_a_message(
     second = start(first.kernel)
     assert "pins of another layout; removed, attaching anew" in caplog.text
     assert len(second.kernel.steerings) == 2
+
+
+def test_pins_that_a_job_depends_on_stay_until_it_ends(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start()
+    pid, writing = holder(str(first.path))
+    old = steering(first)
+    first.end(remove=False)
+    old.failing = "adopt"
+    second = start(first.kernel)
+    assert old.xsks, "the job's packets still come"
+    assert second.kernel.steerings == [old]
+    assert "jobs run on with another version's steering program" in caplog.text
+    with second.client() as client, pytest.raises(RefusedByDaemonError, match="another version"):
+        client.lease("eth0")
+    # Nor does the end of this harpd take anything from it, nor the next one's beginning.
+    second.daemon.loop.soon(second.daemon._terminated)
+    second.join()
+    third = start(first.kernel)
+    assert third.kernel.steerings == [old]
+    end(pid, writing)
+    third.call(third.daemon.nics.sync)
+    assert len(third.kernel.steerings) == 2
+    with third.client() as client:
+        assert client.query("status")["nics"][0]["problem"] == ""
+
+
+def test_a_nic_that_appears_is_prepared(start: Callable[..., Running]) -> None:
+    kernel, preparation = FakeKernel(), FakePreparation()
+    present = kernel.present.pop("eth0")
+    harpd = start(kernel, preparation=preparation)
+    assert len(preparation.calls) == 1
+    harpd.call(harpd.daemon.nics.sync)
+    assert len(preparation.calls) == 1
+    kernel.present["eth0"] = present
+    harpd.call(harpd.daemon.nics.sync), harpd.call(harpd.daemon.nics.sync)
+    assert len(preparation.calls) == 2
 
 
 def test_a_program_that_can_not_be_replaced_goes_on(
