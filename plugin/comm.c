@@ -140,6 +140,8 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 		lane->notify = comm_notify;
 	}
 	comm->driver = lane->driver;
+	if (lane->ops->label)
+		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	*out = comm;
 	return 0;
 }

@@ -38,6 +38,8 @@ struct lane_ops {
 	void (*shutdown)(struct lane *lane);
 	/* A request took so long from its posting to its end. NULL: nobody counts it. */
 	void (*observe)(struct lane *lane, uint64_t latency_ns);
+	/* What it is for, to be shown to people: "send". NULL: nobody looks. */
+	void (*label)(struct lane *lane, const char *text);
 	/* Ends and frees the lane. abort: RST, else orderly in the background. */
 	void (*close)(struct lane *lane, bool abort);
 	/* Writes one line: kind, both endpoints, and for HARP the path. */

@@ -142,6 +142,11 @@ static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
 			   latency_ns);
 }
 
+static void lane_harp_label(struct lane *lane, const char *text)
+{
+	harp_conn_set_label(to_harp(lane)->conn, text);
+}
+
 static void lane_harp_free(struct lane_harp *h, bool abort)
 {
 	if (abort)
@@ -188,6 +193,7 @@ static const struct lane_ops lane_harp_ops = {
 	.watch = lane_harp_watch,
 	.shutdown = lane_harp_shutdown,
 	.observe = lane_harp_observe,
+	.label = lane_harp_label,
 	.close = lane_harp_close,
 	.describe = lane_harp_describe,
 };

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harp_page.h"
 #include "host/question.h"
 
 /* IFF_LOWER_UP of linux/if.h, which cannot be included beside net/if.h: the carrier, at once. */
@@ -95,13 +96,18 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 		return;
 	if (message->nlmsg_type == RTM_DELLINK) {
 		/* A bridge says DELLINK of a port that leaves it, too: family tells them apart. */
-		instance->gone |= body->ifi_family == AF_UNSPEC;
+		if (body->ifi_family == AF_UNSPEC) {
+			instance->gone = true;
+			harp_stack_publish_note(instance->stack, "the interface is gone");
+		}
 		return;
 	}
 	up = (body->ifi_flags & IFF_UP) && (body->ifi_flags & LINK_LOWER_UP);
-	if (up != instance->up)
+	if (up != instance->up) {
 		instance_log(instance, HARP_LOG_WARN, "%s is %s", instance->ifname,
 			     up ? "up again" : "down");
+		harp_stack_publish_note(instance->stack, up ? "" : "the interface is down");
+	}
 	instance->up = up;
 	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
 	mtu_bytes = netlink_u32(attributes[IFLA_MTU], instance->mtu_bytes);

@@ -193,7 +193,8 @@ HARP_API int harp_page_create_fd(uint32_t flows, int *fd);
  */
 HARP_API int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 				   const struct harp_page_identity *identity);
-/* One line for people in status.note ("eth1 is down"). Shown at the next publication. */
+/* One line for people in status.note ("the interface is down"), "" for none. An instance says so of its
+ * interface itself. */
 HARP_API void harp_stack_publish_note(struct harp_stack *stack, const char *text);
 /* Counts a value. Nothing while there is no page. */
 HARP_API void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram,

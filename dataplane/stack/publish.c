@@ -334,7 +334,12 @@ int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 
 void harp_stack_publish_note(struct harp_stack *stack, const char *text)
 {
-	snprintf(stack->publish.status.note, sizeof(stack->publish.status.note), "%s", text);
+	struct publish *p = &stack->publish;
+
+	snprintf(p->status.note, sizeof(p->status.note), "%s", text);
+	/* News, though no packet told: the next deadline allows for it. */
+	if (p->flows_left == 0)
+		p->flows_left = 1;
 }
 
 void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram, uint64_t value_ns)

@@ -72,3 +72,18 @@ def test_the_page_goes_with_its_process(tools: Tools, lab: Lab) -> None:
         server.send_signal(how)
         server.communicate()
         assert of_process(server.pid) == []
+
+
+def test_an_interface_that_is_down_is_said(tools: Tools, lab: Lab) -> None:
+    """By an instance that nothing else happens to."""
+    there = lab.hosts[1]
+    server = tools.serve_tcp(there, "harp", 61000)
+
+    def note() -> str:
+        return of_process(server.pid)[0].snapshot.status.note
+
+    assert note() == ""
+    there.run("ip", "link", "set", there.ifname, "down")
+    wait_until(lambda: note() == "the interface is down", "the note")
+    there.run("ip", "link", "set", there.ifname, "up")
+    wait_until(lambda: note() == "", "the note's end")

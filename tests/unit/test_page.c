@@ -114,6 +114,11 @@ static void test_who_sleeps_publishes_before(struct rig *rig)
 	CHECK_EQ(value, rig_stat(rig, "rx_packets"));
 	CHECK_EQ(page_rig_flow(&page, 0).state, HARP_TCP_ESTABLISHED);
 	CHECK_EQ(harp_stack_next_deadline_ns(rig->stack), UINT64_MAX);
+	harp_stack_publish_note(rig->stack, "the interface is down");
+	CHECK(harp_stack_next_deadline_ns(rig->stack) <= rig->now_ns + HARP_PAGE_LATE_NS);
+	rig_wait(rig, RIG_S);
+	CHECK_STR(page_rig_status(&page).note, "the interface is down");
+	CHECK_EQ(harp_stack_next_deadline_ns(rig->stack), UINT64_MAX);
 	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
 	page_rig_free(&page);
 }
