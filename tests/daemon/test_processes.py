@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eight processes on each host, an instance of harpd's each: none suffers what another does."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from actor import Actor, ActorError
+from harpd_rig import HostDaemon
+
+from harp import _paths
+from harp.lab import Host, Lab, LabOptions, in_namespace
+
+PAIRS = 8
+KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
+RULE = f"toeplitz:{KEY}"
+SIZE = 40_000
+SECONDS = 2.0
+ETH_P_IP = 0x0800
+
+
+@dataclass
+class Pair:
+    """A process on each host, in a network namespace of its own, and a comm from the first."""
+
+    sender: Actor
+    receiver: Actor
+    send: int = 0
+    receive: int = 0
+
+    def connect(self) -> None:
+        handle, listen = self.receiver.call("listen")
+        self.receiver.start("accept", listen=listen, timeout_s=60)
+        self.send = self.sender.call("connect", handle=handle, timeout_s=60)
+        self.receive = self.receiver.result()
+
+    def begin(self, seconds: float) -> None:
+        what: dict[str, Any] = {"size": SIZE, "timeout_s": 90}
+        self.receiver.start("pump", sends=[], receives=[self.receive], seconds=0, **what)
+        self.sender.start("pump", sends=[self.send], receives=[], seconds=seconds, **what)
+
+    def end(self) -> int:
+        """Every byte was checked; how many messages."""
+        sent, received = self.sender.result(), self.receiver.result()
+        assert sent == received
+        assert sent[0][1] == "ncclSuccess"
+        assert sent[0][0] > 0
+        return int(sent[0][0])
+
+    def run(self, seconds: float = 0.3) -> int:
+        self.begin(seconds)
+        return self.end()
+
+
+@pytest.fixture
+def lab(need_root: None) -> Iterator[Lab]:
+    """Two hosts whose NICs have eight queues."""
+    with Lab(LabOptions(queues=PAIRS, rss=RULE)) as lab:
+        yield lab
+
+
+@pytest.fixture
+def harpds(lab: Lab) -> Iterator[list[HostDaemon]]:
+    """One on each host."""
+    daemons = [HostDaemon(host, nic=f'rss = "{RULE}"') for host in lab.hosts]
+    try:
+        yield [daemon.start() for daemon in daemons]
+    finally:
+        for daemon in daemons:
+            daemon.close()
+
+
+@pytest.fixture
+def pairs(harpds: list[HostDaemon]) -> Iterator[list[Pair]]:
+    """Connected, each with a comm that has been used."""
+    with contextlib.ExitStack() as stack:
+
+        def start(daemon: HostDaemon, name: str) -> Actor:
+            job = {
+                "HARP_DAEMON": "require",
+                "HARP_SOCKET": str(daemon.socket),
+                "HARP_PATH": "xdp",
+                "HARP_LABEL": name,
+                "HARP_FRAMES": "2048",
+                "HARP_DRIVE": "inline",
+            }
+            actor = Actor(None, job, ["unshare", "--net"])
+            stack.callback(actor.close)
+            return actor
+
+        made = [
+            Pair(start(harpds[0], f"sender {i}"), start(harpds[1], f"receiver {i}"))
+            for i in range(PAIRS)
+        ]
+        actors = [actor for pair in made for actor in (pair.sender, pair.receiver)]
+        for actor in actors:
+            actor.start("load", path=str(_paths.plugin()))
+        for actor in actors:
+            actor.result()
+        for pair in made:
+            pair.connect()
+            pair.run()
+        yield made
+
+
+def test_each_has_a_queue_of_its_own(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+    for daemon, side in zip(harpds, ("sender", "receiver"), strict=True):
+        found = daemon.query("instances")["instances"]
+        assert sorted(each["queue"] for each in found) == list(range(PAIRS))
+        assert sorted(each["label"] for each in found) == [f"{side} {i}" for i in range(PAIRS)]
+        assert len({each["pid"] for each in found}) == PAIRS
+    for pair in pairs:
+        log = pair.sender.call("log")
+        assert any("connected by HARP TCP" in line for line in log)
+    for pair in pairs:
+        pair.begin(SECONDS)
+    assert all(pair.end() for pair in pairs)
+
+
+def test_one_is_killed(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+    victim, *others = pairs
+    for pair in pairs:
+        pair.begin(SECONDS)
+    killed = victim.sender.process.pid
+    victim.sender.kill()
+    died = time.monotonic()
+    # The receiver ends with an error, at once, while the others go on.
+    (count, result), *_ = victim.receiver.result()
+    assert result == "ncclRemoteError"
+    assert time.monotonic() - died < SECONDS
+    assert count >= 0
+    assert all(pair.end() for pair in others)
+    for daemon in harpds:
+        assert killed not in [each["pid"] for each in daemon.query("instances")["instances"]]
+    # Its queue is free for the next.
+    assert all(pair.run() for pair in others)
+
+
+def test_one_is_stopped(pairs: list[Pair]) -> None:
+    victim, *others = pairs
+    for pair in pairs:
+        pair.begin(SECONDS)
+    os.kill(victim.receiver.pid, signal.SIGSTOP)
+    try:
+        assert all(pair.end() for pair in others)
+    finally:
+        os.kill(victim.receiver.pid, signal.SIGCONT)
+    # Nothing of its own is lost either: the sender waited.
+    assert victim.end() > 0
+
+
+def flood(host: Host, to: Host, ports: range, stop: threading.Event) -> threading.Thread:
+    """SYNs from addresses that are nobody's, as fast as Python can, to one instance's ports."""
+
+    def mac(where: Host) -> bytes:
+        text = where.run("cat", f"/sys/class/net/{where.ifname}/address")
+        return bytes.fromhex(text.strip().replace(":", ""))
+
+    header = mac(to) + mac(host) + struct.pack("!H", ETH_P_IP)
+    target = socket.inet_aton(to.address)
+
+    def send(_ipr: object) -> None:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
+            raw.bind((host.ifname, 0))
+            number = 0
+            while not stop.is_set():
+                number += 1
+                source = socket.inet_aton(f"10.77.0.{100 + number % 100}")
+                tcp = struct.pack(
+                    "!HHIIBBHHH",
+                    1024 + number % 50000,
+                    ports[number % len(ports)],
+                    number,
+                    0,
+                    5 << 4,
+                    2,
+                    65535,
+                    0,
+                    0,
+                )
+                pseudo = source + target + struct.pack("!BBH", 0, 6, len(tcp))
+                tcp = tcp[:16] + struct.pack("!H", checksum(pseudo + tcp)) + tcp[18:]
+                ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0)
+                ip = ip[:10] + struct.pack("!H", checksum(ip + source + target))
+                with contextlib.suppress(OSError):  # ENOBUFS: faster than the wire
+                    raw.send(header + ip + source + target + tcp)
+
+    thread = threading.Thread(target=in_namespace, args=(host.netns, send))
+    thread.start()
+    return thread
+
+
+def checksum(data: bytes) -> int:
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+
+
+def verdicts(daemon: HostDaemon) -> dict[str, int]:
+    found: dict[str, int] = daemon.query("status")["nics"][0]["verdicts"]
+    return found
+
+
+def test_one_is_flooded(lab: Lab, harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+    found = harpds[1].query("instances")["instances"]
+    victim = next(each for each in found if each["label"] == "receiver 0")
+    low, high = victim["ports"]
+    before = verdicts(harpds[1])
+    stop = threading.Event()
+    thread = flood(lab.hosts[0], lab.hosts[1], range(low, high + 1), stop)
+    try:
+        for pair in pairs:
+            pair.begin(SECONDS)
+        # Its own comm goes on, too: SYNs are answered without memory, or dropped.
+        assert all(pair.end() for pair in pairs)
+    finally:
+        stop.set()
+        thread.join()
+    # Most of them hash to another queue than the ports' home.
+    assert verdicts(harpds[1])["rss_mismatch"] > before["rss_mismatch"] + 1000
+
+
+def test_more_processes_than_queues(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+    """The ninth is refused with a reason; nobody notices."""
+    job = {"HARP_SOCKET": str(harpds[0].socket), "HARP_PATH": "xdp", "HARP_FRAMES": "2048"}
+    late = Actor(None, job, ["unshare", "--net"])
+    try:
+        with pytest.raises(ActorError):
+            late.call("load", path=str(_paths.plugin()))
+    finally:
+        late.close()
+    assert all(pair.run() for pair in pairs)
