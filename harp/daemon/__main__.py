@@ -70,6 +70,7 @@ def _serve(config: Path | None) -> None:
         configured.NicPreparation(),
         configured.read_again(config),
         configured.start_metrics,
+        lambda: configured.read(config),
     )
     daemon.start()
     daemon.run()

@@ -16,9 +16,7 @@ refused. SIGKILL is like SIGTERM with leases: the pins hold the program, the ker
 jobs' sockets out of the map, and all other packets pass.
 """
 
-import errno
 import fcntl
-import importlib
 import logging
 import os
 import secrets
@@ -27,20 +25,23 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from harp import __version__
-from harp.daemon import netlink, notify, peer, queries, rundir
+from harp.daemon import netlink, notify, peer, queries, rundir, takeover
 from harp.daemon.access import Access
+from harp.daemon.commands import Commands
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.loop import READ, Loop
 from harp.daemon.nics import Nics
-from harp.daemon.server import BACKLOG, Client, Server
+from harp.daemon.server import BACKLOG, Server
 from harp.daemon.session import Session
 from harp.daemon.settings import Settings
-from harp.daemon.state import BadStateError, State, StateFile
-from harp.daemon.table import Lease, LeaseTable, RefusedError
+from harp.daemon.state import State, StateFile
+from harp.daemon.table import LeaseTable
+from harp.daemon.takeover import Takeover
 from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
@@ -84,16 +85,18 @@ class Daemon:
         preparation: Preparation | None = None,
         reload: Callable[[Settings], Settings] | None = None,
         metrics: StartMetrics | None = None,
+        fresh: Callable[[], Settings] | None = None,
     ) -> None:
         self.settings, self._kernel = settings, kernel
         self._preparation = preparation or Preparation()
-        self._read_settings = reload
+        self._read_settings = reload  # what may change live, for SIGHUP
+        self._fresh_settings = fresh  # all of it, for a restart
         self._start_metrics = metrics
         self._metrics: Metrics | None = None
-        self._answers: Any = None  # harp.stats.source.Answers, once somebody has asked
         self._reloads = 0
-        self._stranded: list[Lease] = []  # of jobs on a program that this harpd can't take up
-        self._since_s = time.time()
+        self._before: State | None = None  # until all of it is taken up
+        self._takeover = Takeover(State())
+        self.since_s = time.time()
         self.loop = Loop()
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
         self._state_file = StateFile(settings.run_dir)
@@ -107,7 +110,6 @@ class Daemon:
         self._started = False
         self._restart = False
         self._pinnable = True
-        self._inherited_leases = True
 
     # ---- start ----
 
@@ -119,8 +121,7 @@ class Daemon:
         self._lock = inherited[0][0] if inherited else rundir.lock(settings.run_dir)
         self._clients = inherited[2:]
         try:
-            before = self._read_state()
-            self._inherited_leases = bool(before.leases)
+            before = self._before = takeover.read_state(self._state_file)
             if inherited:
                 self._listening = socket.socket(fileno=inherited[1][0])
             else:
@@ -134,28 +135,6 @@ class Daemon:
             self._abandon()
             raise
         self._serve()
-
-    def _read_state(self) -> State:
-        try:
-            state = self._state_file.read()
-        except BadStateError as error:
-            aside = self._state_file.set_aside()
-            log.error(
-                "%s can't be read (%s); it is now %s, and jobs of before are not known",
-                self._state_file.path, error, aside,
-            )  # fmt: skip
-            state = None
-        except OSError as error:
-            log.error("%s: %s; jobs of before are not known", self._state_file.path, error.strerror)
-            state = None
-        if state is None:
-            return State()
-        if state.pid != os.getpid():
-            log.info(
-                "taking over from harpd %s (process %d): %d lease%s",
-                state.version, state.pid, len(state.leases), "" if len(state.leases) == 1 else "s",
-            )  # fmt: skip
-        return state
 
     def _mount(self) -> None:
         try:
@@ -195,82 +174,18 @@ class Daemon:
         if self.leasing.access.unknown:
             log.info("nobody is called %s", ", ".join(self.leasing.access.unknown))
         self._monitor = netlink.monitor()
-        self._stranded = [lease for lease in before.leases if lease.active]
-        self.nics.inherit(before.nics, self._users)
+        self._takeover = Takeover(before)
+        self.nics.inherit(before.nics, self._takeover.users)
         self.nics.sync()
-        self._adopt(before)
-        self._clean_pins()
-
-    def _adopt(self, before: State) -> None:
-        """The leases of the harpd before, and the rests of their ports."""
-        now_s, wall_s = self.loop.now_s(), time.time()
-        for ifname, rests in before.rests.items():
-            table = self.table.nics.get(ifname)
-            for block, until_s in rests if table else []:
-                left_s = min(until_s - wall_s, self.settings.port_rest_s)
-                if table and left_s > 0:
-                    table.ports.lie_down(block, now_s + left_s)
-        for lease in before.leases:
-            if not lease.active:
-                continue
-            if self.nics.waits(lease):
-                log.warning("%s: process %d runs on unattended", lease.ifname, lease.owner.pid)
-                continue
-            self._stranded.remove(lease)
-            why = self.leasing.adopt(lease)
-            table = self.table.nics.get(lease.ifname)
-            if why:
-                log.warning("lease %016x of %s is over: %s", lease.lease_id, lease.ifname, why)
-                if table and self.settings.port_rest_s > 0:
-                    table.ports.lie_down(lease.ports, now_s + self.settings.port_rest_s)
-            else:
-                log.info(
-                    "lease %016x: process %d runs on with %s queue %d",
-                    lease.lease_id, lease.owner.pid, lease.ifname, lease.queue,
-                )  # fmt: skip
-        for nic in self.nics.all.values():
-            self.nics.clean_maps(nic)
-
-    def _users(self, ifname: str, ifindex: int) -> list[int]:
-        """Living owners of leases that were not taken up, on one NIC; forgets the dead."""
-        self._stranded = [lease for lease in self._stranded if peer.lives(lease.owner)]
-        return sorted(
-            {
-                lease.owner.pid
-                for lease in self._stranded
-                if (lease.ifname, lease.ifindex) == (ifname, ifindex)
-            }
-        )
-
-    def _clean_pins(self) -> None:
-        """What is pinned for interfaces that we no longer look after."""
-        if not self._pinnable:
-            return
-        for path in sorted(self.settings.pins_dir.iterdir()):
-            nic = self.nics.all.get(path.name)
-            if not path.is_dir() or (nic is not None and (nic.steering or nic.keep_pins)):
-                continue
-            try:
-                if self._kernel.unpin(path):
-                    log.warning(
-                        "removed the steering program that an earlier harpd left in %s", path
-                    )
-            except OSError as error:
-                log.warning("%s", error.strerror)
+        self._takeover.rest(self.leasing, self.settings.port_rest_s)
+        self._takeover.adopt(self.leasing, self.settings.port_rest_s)
+        if self._pinnable:
+            takeover.clean_pins(self.settings, self._kernel, self.leasing)
 
     def _serve(self) -> None:
         assert self._listening is not None
         assert self._monitor is not None
-        commands = {
-            "status": lambda _client, _question: self._status(),
-            "instances": lambda _client, _question: queries.instances(self.leasing),
-            "config": lambda _client, _question: queries.config(self.settings),
-            "stats": self._stats_command,
-            "stop": self._stop_command,
-            "restart": self._restart_command,
-            "reload": self._reload_command,
-        }
-        session = Session(self.leasing, commands, lambda: self.settings.job)
+        session = Session(self.leasing, Commands(self).all(), lambda: self.settings.job)
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
@@ -284,6 +199,7 @@ class Daemon:
                 self._metrics = self._start_metrics(self.settings, self.documents)
             except HarpError as error:
                 log.error("%s; harpd serves without metrics", error)
+        self._before = None
         self.save()
         self._started = True
         log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
@@ -297,13 +213,19 @@ class Daemon:
 
     def _state(self) -> State:
         now_s, wall_s = self.loop.now_s(), time.time()
-        nics = self.nics.states() if hasattr(self, "nics") else {}
+        me, ticks = os.getpid(), peer.start_ticks(os.getpid())
+        if self._before is not None:
+            # Still starting: whoever comes after a death in the middle must know all of it.
+            return replace(
+                self._before, pid=me, start_ticks=ticks, version=__version__, undo=self._undo
+            )
         return State(
-            pid=os.getpid(),
-            start_ticks=peer.start_ticks(os.getpid()),
+            pid=me,
+            start_ticks=ticks,
             version=__version__,
-            nics=nics,
-            leases=[lease for lease in self.table.leases.values() if lease.active] + self._stranded,
+            nics=self.nics.states(),
+            leases=[lease for lease in self.table.leases.values() if lease.active]
+            + self._takeover.stranded,
             rests={
                 ifname: [(b, wall_s + until - now_s) for b, until in table.ports.resting.items()]
                 for ifname, table in self.table.nics.items()
@@ -331,7 +253,8 @@ class Daemon:
 
     # ---- commands ----
 
-    def _status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
+        """The document of `harpctl status`."""
         extra = {
             "socket": str(self.settings.socket_path),
             "run_dir": str(self.settings.run_dir),
@@ -341,56 +264,11 @@ class Daemon:
             "reloads": self._reloads,
             "metrics": self._metrics.url if self._metrics is not None else "",
         }
-        return queries.status(self.leasing, self._since_s, extra)
+        return queries.status(self.leasing, self.since_s, extra)
 
     def documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Status and instances, for any thread but the loop's."""
-        return self.loop.ask(lambda: (self._status(), queries.instances(self.leasing)), ASK_S)
-
-    def _only_root(self, client: Client) -> None:
-        if client.peer.owner.uid not in (0, os.geteuid()):
-            raise RefusedError(errno.EPERM, "only root may do that")
-
-    def _stats_command(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
-        """What all instances of the host publish, for those who may have some."""
-        who = client.peer
-        if who.owner.uid not in (0, os.geteuid()) and not self.leasing.access.allows(
-            who.owner.uid, who.gids
-        ):
-            raise RefusedError(
-                errno.EACCES, f"user {who.owner.uid} may not have leases, nor see others' instances"
-            )
-        if self._answers is None:
-            # numpy takes a while to import: only who is asked waits.
-            self._answers = importlib.import_module("harp.stats.source").Answers()
-        document: dict[str, Any] = self._answers.answer(question)
-        return document
-
-    def _stop_command(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
-        self._only_root(client)
-        if self.table.leases and question.get("force") is not True:
-            return {"stopping": False, **queries.instances(self.leasing)}
-        log.info("asked to stop by %s", client)
-        answer = {"stopping": True, "pid": os.getpid(), **queries.instances(self.leasing)}
-        # After the answer is on its way.
-        self.loop.after(0, lambda: self._end(remove=True))
-        return answer
-
-    def _restart_command(self, client: Client, _question: dict[str, Any]) -> dict[str, Any]:
-        self._only_root(client)
-        log.info("asked to restart by %s", client)
-
-        def restart() -> None:
-            self._restart = True
-            notify.reloading()
-            self._end(remove=False)
-
-        self.loop.after(0, restart)
-        return {"restarting": True, "pid": os.getpid(), "since_s": self._since_s}
-
-    def _reload_command(self, client: Client, _question: dict[str, Any]) -> dict[str, Any]:
-        self._only_root(client)
-        return {"problem": self.reload()}
+        return self.loop.ask(lambda: (self.status(), queries.instances(self.leasing)), ASK_S)
 
     def reload(self) -> str:
         """Reads harp.toml anew and takes what may change live; "" or why not."""
@@ -414,17 +292,12 @@ class Daemon:
     def _apply(self, new: Settings) -> None:
         self.settings = new
         self.leasing.settings = new
+        self.nics.apply(new)
         self.leasing.access = Access.of(new.users, new.groups)
         self.table.per_uid_max = new.leases_per_uid
         if self._server is not None:
             self._server.connections.per_uid_max = new.connections_per_uid
         log.setLevel(new.log_level.upper())
-        for each in new.nics:
-            nic, table = self.nics.all.get(each.ifname), self.table.nics.get(each.ifname)
-            if nic is not None:
-                nic.settings = each
-            if table is not None:
-                table.ports.rest_s = new.port_rest_s
 
     # ---- running and ending ----
 
@@ -451,11 +324,38 @@ class Daemon:
     def _terminated(self) -> None:
         if self.table.leases:
             log.info("ending; %s, and jobs run on", self._words())
-        self._end(remove=not self.table.leases and not self._stranded)
+        self._end(remove=not self.in_use)
+
+    @property
+    def in_use(self) -> bool:
+        """Are there jobs that an end of everything would hurt?"""
+        return bool(self.table.leases or self._takeover.stranded)
+
+    def end_soon(self, remove: bool, restart: bool = False) -> None:
+        """Ends after the present answer is on its way: everything, or only this process, or
+        (restart) not even that."""
+
+        def end() -> None:
+            self._restart = restart
+            self._end(remove)
+
+        self.loop.after(0, end)
+
+    def restart_problem(self) -> str:
+        """Why a restart now would not come back as it should; empty: it would."""
+        if self._fresh_settings is None:
+            return ""
+        try:
+            new = self._fresh_settings()
+        except HarpError as error:
+            return str(error).splitlines()[0]
+        for name in ("run_dir", "socket_path"):
+            if getattr(new, name) != getattr(self.settings, name):
+                return f"{name} has changed: that needs `harpctl stop` and `harpctl start`"
+        return ""
 
     def _end(self, remove: bool) -> None:
-        if not self._restart:
-            notify.stopping()
+        notify.reloading() if self._restart else notify.stopping()
         self.leasing.closing = True
         self._remove = remove
         self.loop.stop()
@@ -509,7 +409,7 @@ class Daemon:
     def _abandon(self) -> None:
         """start() failed: whatever it made goes, what was there before stays."""
         if hasattr(self, "nics"):
-            self.nics.close(remove=not self._inherited_leases)
+            self.nics.close(remove=self._before is not None and not self._before.leases)
         if self._monitor is not None:
             self._monitor.close()
         self.loop.finish_work()

@@ -365,7 +365,7 @@ class Leasing:
             | (_host.DEVICE_DEFAULT_ROUTE if hardware.default_route else 0),
             mtu_bytes=link.mtu_bytes,
             speed_mbps=hardware.speed_mbps,
-            queues=len(table.queues) if table else 0,
+            queues=len(table.leasable) if table else 0,
             queues_free=sum(map(table.count, free)) if table else 0,
             numa_node=hardware.numa_node,
             mac=link.mac,

@@ -230,6 +230,25 @@ class Nics:
         states = dict.fromkeys(leased, QueueState.FREE)
         return NicTable(nic.ifname, link.ifindex, ports, states)
 
+    # ---- a reload ----
+
+    def apply(self, settings: Settings) -> None:
+        """What harp.toml may change while leases exist; for leases from now on."""
+        self._settings = settings
+        for each in settings.nics:
+            nic, table = self.all.get(each.ifname), self._table.nics.get(each.ifname)
+            if nic is None:
+                continue
+            nic.settings = each
+            if table is None or nic.link is None:
+                continue
+            nic.hardware = self._kernel.hardware(nic.link, each.rss)
+            fresh = self._nic_table(nic, nic.link)
+            for queue in fresh.queues:
+                table.queues.setdefault(queue, QueueState.FREE)
+            table.withdrawn = set(table.queues) - set(fresh.queues)
+            table.ports.size, table.ports.rest_s = fresh.ports.size, fresh.ports.rest_s
+
     # ---- a NIC changes ----
 
     def _compare(self, nic: Nic, before: Link, now: Link) -> None:

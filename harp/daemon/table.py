@@ -87,10 +87,17 @@ class NicTable:
     ifindex: int
     ports: PortBlocks
     queues: dict[int, QueueState]
+    # Queues that harp.toml no longer gives: not leased again.
+    withdrawn: set[int] = field(default_factory=set)
 
     def count(self, state: QueueState) -> int:
-        """How many queues are in that state."""
-        return sum(each is state for each in self.queues.values())
+        """How many queues that may be leased are in that state."""
+        return sum(self.queues[queue] is state for queue in self.leasable)
+
+    @property
+    def leasable(self) -> list[int]:
+        """The queues that may be leased, in order."""
+        return sorted(set(self.queues) - self.withdrawn)
 
     def choose(self, wanted: int) -> int:
         """A queue for a new lease: the wanted one, else a free one, else one that is coming
@@ -98,19 +105,19 @@ class NicTable:
         if wanted != QUEUE_ANY:
             return self._wanted(wanted)
         for state in (QueueState.FREE, QueueState.RECOVERING):
-            for queue in sorted(self.queues):
+            for queue in self.leasable:
                 if self.queues[queue] is state:
                     return queue
         raise RefusedError(
             errno.EBUSY,
-            f"{self.ifname}: all {len(self.queues)} queues are leased; `harpctl instances` names "
+            f"{self.ifname}: all {len(self.leasable)} queues are leased; `harpctl instances` names "
             "the owners; give the NIC more queues or run fewer instances",
         )
 
     def _wanted(self, queue: int) -> int:
         state = self.queues.get(queue)
-        if state is None:
-            there = ", ".join(map(str, sorted(self.queues))) or "none"
+        if state is None or queue in self.withdrawn:
+            there = ", ".join(map(str, self.leasable)) or "none"
             raise RefusedError(
                 errno.EINVAL, f"{self.ifname}: harpd may not lease queue {queue}; it has {there}"
             )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harpctl may ask of harpd over the socket: each command's answer is a JSON document."""
+
+import errno
+import importlib
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from harp.daemon import queries
+from harp.daemon.server import Client
+from harp.daemon.session import Command
+from harp.daemon.table import RefusedError
+
+if TYPE_CHECKING:
+    from harp.daemon.daemon import Daemon
+
+log = logging.getLogger("harpd")
+
+
+def _only_root(client: Client) -> None:
+    if client.peer.owner.uid not in (0, os.geteuid()):
+        raise RefusedError(errno.EPERM, "only root may do that")
+
+
+class Commands:
+    """All of them, over one harpd."""
+
+    def __init__(self, daemon: "Daemon") -> None:
+        self._daemon = daemon
+        self._answers: Any = None  # harp.stats.source.Answers, once somebody has asked
+
+    def all(self) -> dict[str, Command]:
+        """By name."""
+        daemon = self._daemon
+        return {
+            "status": lambda _client, _question: daemon.status(),
+            "instances": lambda _client, _question: queries.instances(daemon.leasing),
+            "config": lambda _client, _question: queries.config(daemon.settings),
+            "stats": self._stats,
+            "stop": self._stop,
+            "restart": self._restart,
+            "reload": self._reload,
+        }
+
+    def _stats(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
+        """What all instances of the host publish, for those who may have some."""
+        who = client.peer
+        if who.owner.uid not in (0, os.geteuid()) and not self._daemon.leasing.access.allows(
+            who.owner.uid, who.gids
+        ):
+            raise RefusedError(
+                errno.EACCES, f"user {who.owner.uid} may not have leases, nor see others' instances"
+            )
+        if self._answers is None:
+            # numpy takes a while to import: only who is asked waits.
+            self._answers = importlib.import_module("harp.stats.source").Answers()
+        document: dict[str, Any] = self._answers.answer(question)
+        return document
+
+    def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
+        _only_root(client)
+        leased = queries.instances(self._daemon.leasing)
+        if self._daemon.in_use and question.get("force") is not True:
+            return {"stopping": False, **leased}
+        log.info("asked to stop by %s", client)
+        self._daemon.end_soon(remove=True)
+        return {"stopping": True, "pid": os.getpid(), **leased}
+
+    def _restart(self, client: Client, _question: dict[str, Any]) -> dict[str, Any]:
+        _only_root(client)
+        problem = self._daemon.restart_problem()
+        if problem:
+            raise RefusedError(errno.EINVAL, f"{problem}; harpd goes on as it was")
+        log.info("asked to restart by %s", client)
+        self._daemon.end_soon(remove=False, restart=True)
+        return {"restarting": True, "pid": os.getpid(), "since_s": self._daemon.since_s}
+
+    def _reload(self, client: Client, _question: dict[str, Any]) -> dict[str, Any]:
+        _only_root(client)
+        return {"problem": self._daemon.reload()}

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the harpd before left: its state, leases whose owners live, ports that rest, pins."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from harp.daemon import peer
+from harp.daemon.kernel import Kernel
+from harp.daemon.leasing import Leasing
+from harp.daemon.settings import Settings
+from harp.daemon.state import BadStateError, State, StateFile
+from harp.daemon.table import Lease
+
+log = logging.getLogger("harpd")
+
+
+def read_state(file: StateFile) -> State:
+    """The state of before; an empty one, with a message, where it can't be read."""
+    try:
+        state = file.read()
+    except BadStateError as error:
+        aside = file.set_aside()
+        log.error(
+            "%s can't be read (%s); it is now %s, and jobs of before are not known",
+            file.path, error, aside,
+        )  # fmt: skip
+        return State()
+    except OSError as error:
+        log.error("%s: %s; jobs of before are not known", file.path, error.strerror)
+        return State()
+    if state is None:
+        return State()
+    if state.pid != os.getpid():
+        log.info(
+            "taking over from harpd %s (process %d): %d lease%s",
+            state.version, state.pid, len(state.leases), "" if len(state.leases) == 1 else "s",
+        )  # fmt: skip
+    return state
+
+
+class Takeover:
+    """The leases of before, until they are taken up or over. stranded: of jobs that live on a
+    program which this harpd can't take up."""
+
+    def __init__(self, before: State) -> None:
+        self._before = before
+        self.stranded: list[Lease] = [lease for lease in before.leases if lease.active]
+
+    def users(self, ifname: str, ifindex: int) -> list[int]:
+        """Living owners of leases that were not taken up, on one NIC; forgets the dead."""
+        self.stranded = [lease for lease in self.stranded if peer.lives(lease.owner)]
+        here = (ifname, ifindex)
+        found = {each.owner.pid for each in self.stranded if (each.ifname, each.ifindex) == here}
+        return sorted(found)
+
+    def rest(self, leasing: Leasing, rest_s: float) -> None:
+        """Ports that rested go on resting."""
+        now_s, wall_s = leasing.now_s(), time.time()
+        for ifname, rests in self._before.rests.items():
+            table = leasing.table.nics.get(ifname)
+            for block, until_s in rests if table else []:
+                left_s = min(until_s - wall_s, rest_s)
+                if table and left_s > 0:
+                    table.ports.lie_down(block, now_s + left_s)
+
+    def adopt(self, leasing: Leasing, rest_s: float) -> None:
+        """Each lease of before is taken up, or is over; then the maps hold nothing else."""
+        for lease in self._before.leases:
+            if not lease.active:
+                continue
+            if leasing.nics.waits(lease):
+                log.warning("%s: process %d runs on unattended", lease.ifname, lease.owner.pid)
+                continue
+            self._adopt_one(lease, leasing, rest_s)
+        for nic in leasing.nics.all.values():
+            leasing.nics.clean_maps(nic)
+
+    def _adopt_one(self, lease: Lease, leasing: Leasing, rest_s: float) -> None:
+        if lease in self.stranded:  # not when its owner was found dead
+            self.stranded.remove(lease)
+        why = leasing.adopt(lease)
+        if not why:
+            log.info(
+                "lease %016x: process %d runs on with %s queue %d",
+                lease.lease_id, lease.owner.pid, lease.ifname, lease.queue,
+            )  # fmt: skip
+            return
+        log.warning("lease %016x of %s is over: %s", lease.lease_id, lease.ifname, why)
+        table = leasing.table.nics.get(lease.ifname)
+        if table and rest_s > 0:
+            table.ports.lie_down(lease.ports, leasing.now_s() + rest_s)
+
+
+def clean_pins(settings: Settings, kernel: Kernel, leasing: Leasing) -> None:
+    """Removes what is pinned for interfaces that we no longer look after."""
+
+    def ours(path: Path) -> bool:
+        nic = leasing.nics.all.get(path.name)
+        return nic is not None and (nic.steering is not None or nic.keep_pins)
+
+    for path in sorted(settings.pins_dir.iterdir()):
+        if not path.is_dir() or ours(path):
+            continue
+        try:
+            if kernel.unpin(path):
+                log.warning("removed the steering program that an earlier harpd left in %s", path)
+        except OSError as error:
+            log.warning("%s", error.strerror)
