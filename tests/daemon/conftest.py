@@ -53,9 +53,10 @@ def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Call
         given: Settings = settings,
         preparation: Preparation | None = None,
         reload: Callable[[Settings], Settings] | None = None,
+        fresh: Callable[[], Settings] | None = None,
     ) -> Running:
         kernel = kernel or FakeKernel()
-        daemon = Daemon(given, kernel, preparation, reload)
+        daemon = Daemon(given, kernel, preparation, reload, fresh=fresh)
         daemon.start()
         running.append(Running(daemon, kernel))
         return running[-1]

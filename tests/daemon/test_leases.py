@@ -365,3 +365,28 @@ def test_reload_takes_what_may_change(
     assert caplog.records[-1].levelno == logging.ERROR
     assert harpd.client().settings == "HARP_X=2\n"
     assert not harpd.daemon.leasing.access.everybody
+
+
+def test_a_reload_gives_and_takes_queues(start: Callable[..., Running], settings: Settings) -> None:
+    def only(*queues: int) -> Settings:
+        return replace(settings, nics=(NicSettings("eth0", lease_queues=frozenset(queues)),))
+
+    harpd = start(given=only(0, 1), reload=lambda _old: only(1, 2))
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0", queue=0)
+        client.query("reload")
+        assert client.query("instances")["instances"][0]["queue"] == 0, "it keeps what it has"
+        for queue in (0, 3):
+            with pytest.raises(RefusedByDaemonError, match="it has 1, 2"):
+                client.lease("eth0", queue=queue)
+        client.release(lease.lease_id)
+        harpd.kernel.held.clear()
+        harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the queue")
+        taken = [client.lease("eth0") for _ in range(2)]
+        assert [each.queue for each, _ in taken] == [1, 2]
+        with pytest.raises(RefusedByDaemonError, match="all 2 queues are leased"):
+            client.lease("eth0")
+        for each, more in taken:
+            close(more)
+            client.release(each.lease_id)
+        close(fds)

@@ -337,7 +337,8 @@ def test_a_start_that_fails_leaves_running_jobs_alone(
     first.end(remove=False)
 
     class Failing(Preparation):
-        def prepare(self, *_arguments: Any) -> None:
+        def prepare(self, _settings: Settings, _undo: Any, record: Callable[[Any], None]) -> None:
+            record({"something": "was changed"})
             raise HarpError("the NIC is on fire")
 
     with pytest.raises(HarpError, match="on fire"):
@@ -358,3 +359,21 @@ def test_a_nic_more_and_a_nic_less_over_a_restart(
     second = start(first.kernel, given=replace(settings, nics=(NicSettings("eth1"),)))
     assert list(second.daemon.table.nics) == ["eth1"]
     assert [Path(path).name for path in second.kernel.pinned] == ["eth1"]
+
+
+@pytest.mark.parametrize("change", ["run_dir", "broken"])
+def test_a_restart_that_would_not_come_back_is_refused(
+    settings: Settings, change: str, start: Callable[..., Running]
+) -> None:
+    def fresh() -> Settings:
+        if change == "broken":
+            raise HarpError("harp.toml:3: no such key")
+        return replace(settings, run_dir=settings.run_dir / "elsewhere")
+
+    kernel = FakeKernel()
+    harpd = start(kernel, fresh=fresh)
+    with harpd.client() as client:
+        with pytest.raises(RefusedByDaemonError, match="harpd goes on as it was") as caught:
+            client.query("restart")
+        assert ("run_dir has changed" in str(caught.value)) is (change == "run_dir")
+        assert client.query("status")["daemon"] == "harpd"
