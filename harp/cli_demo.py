@@ -11,8 +11,18 @@ from harp.output import out, print_json
 
 
 @click.command()
+@click.option("--hosts", type=click.IntRange(2, 4), default=2, show_default=True, help="Made here.")
 @click.option(
-    "--hosts", type=click.IntRange(2, 4), default=2, show_default=True, help="One rank each."
+    "--ranks-per-host",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    help="Processes on each host; more than one means --daemon.",
+)
+@click.option(
+    "--daemon",
+    is_flag=True,
+    help="A harpd on each host; the ranks are user nobody's, in containers that see its socket.",
 )
 @click.option(
     "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="To train."
@@ -21,7 +31,16 @@ from harp.output import out, print_json
 @lab_options
 @plugin_option
 @output_option
-def demo(hosts: int, epochs: int, path: str, plugin: str | None, output: str, **lab: Any) -> None:
+def demo(
+    hosts: int,
+    ranks_per_host: int,
+    daemon: bool,
+    epochs: int,
+    path: str,
+    plugin: str | None,
+    output: str,
+    **lab: Any,
+) -> None:
     """Trains a small neural network across hosts made on this machine.
 
     Every gradient is all-reduced through the plugin. Ends by comparing the weights with a
@@ -31,6 +50,7 @@ def demo(hosts: int, epochs: int, path: str, plugin: str | None, output: str, **
     harpctl demo
     harpctl demo --hosts 4 --mtu 9000
     harpctl demo --ipv6
+    harpctl demo --ranks-per-host 4
     harpctl demo --path kernel -o json
     """
     try:
@@ -39,12 +59,22 @@ def demo(hosts: int, epochs: int, path: str, plugin: str | None, output: str, **
         raise HarpError(
             f"the demo needs {error.name}: pip install 'harp[demo]'", Exit.MISSING
         ) from error
-    options = run.DemoOptions(lab_shape(lab, hosts), epochs, path, plugin)
+    options = run.DemoOptions(
+        lab_shape(lab, hosts),
+        epochs,
+        path,
+        plugin,
+        ranks_per_host=ranks_per_host,
+        daemon=daemon or ranks_per_host > 1,
+    )
     if output == "json":
         report = run.run(options)
         print_json(report)
     else:
-        out.print(f"{hosts} hosts on this machine, {options.lab.words}, path {path}")
+        ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
+        who = ", harpd on each, ranks without privileges" if options.daemon else ""
+        words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, path {path}{who}"
+        out.print(words, soft_wrap=True)
         report = run.run(options, run.print_epoch)
         run.print_report(report)
     if not report["verdict"]["agree"]:

@@ -37,6 +37,7 @@ MTU_MIN, MTU_MAX = 1280, 65535
 IFNAME = "eth0"
 _NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
 _NETNS_DIR = Path("/run/netns")
+RUN_DIRS = Path("/run/harp-lab")  # of the hosts' harpds: lab_harpd.py
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _CLONE_NEWNET = 0x40000000
 _RTMGRP_LINK = 1
@@ -283,6 +284,8 @@ def require_programs(*names: str) -> None:
         "ethtool": "ethtool",
         "taskset": "util-linux",
         "chrt": "util-linux",
+        "nsenter": "util-linux",
+        "unshare": "util-linux",
     }
     for name in names:
         if shutil.which(name) is None:
@@ -351,6 +354,10 @@ def _remove_namespace(name: str) -> None:
         for pid in _run(["ip", "netns", "pids", name]).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+    if (RUN_DIRS / name).exists():
+        from harp.lab_harpd import remove_run_dir
+
+        remove_run_dir(RUN_DIRS / name)
     with contextlib.suppress(HarpError):
         _run(["ip", "netns", "delete", name])
 

@@ -132,6 +132,7 @@ def leftovers(build: Path) -> dict[str, set[str]]:
         "XDP program": xdp_programs(),
         "process": processes(build),
         "pin": {str(path) for path in pins.glob("harp*")} if pins.is_dir() else set(),
+        "directory": set(map(str, Path("/run/harp-lab").glob("*"))),
     }
 
 

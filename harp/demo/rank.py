@@ -80,6 +80,8 @@ def plugin_stats(log: list[tuple[int, str]]) -> dict[str, int]:
 def kernel_counters(ifname: str) -> dict[str, int]:
     """What the kernel counts in this host, for ranks on kernel lanes."""
     statistics = Path("/sys/class/net") / ifname / "statistics"
+    if not statistics.exists():  # a container without /sys
+        return {}
     rows = [line.split() for line in Path("/proc/net/snmp").read_text().splitlines()]
     names, values = (row for row in rows if row[0] == "Tcp:")
     tcp = dict(zip(names[1:], map(int, values[1:]), strict=True))
@@ -109,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
     counters = plugin_stats(rank.log)
     if not counters:
         after = kernel_counters(arguments.ifname)
-        counters = {name: after[name] - before[name] for name in after}
+        counters = {name: after[name] - before[name] for name in after if name in before}
     emit(
         "done",
         path=path_in_use(rank.log),

@@ -8,7 +8,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -19,8 +20,12 @@ from harp import _paths, output
 from harp.demo import model
 from harp.errors import HarpError
 from harp.lab import Host, Lab, LabOptions
+from harp.lab_harpd import LabHarpd
+from harp.lab_jail import Jail, library_dirs
 
 ROOT_PORT = 7700
+# How the NICs of hosts with several ranks spread packets: the key of Microsoft's specification.
+RSS = "toeplitz:6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
 # Relative to the largest weight. Sums of float32 in another order differ in the last bits, and
 # training carries that on from step to step.
 TOLERANCE = 1e-4
@@ -35,6 +40,15 @@ class DemoOptions:
     path: str = "auto"
     plugin: str | None = None
     timeout_s: float = 60
+    ranks_per_host: int = 1
+    # A harpd on each host; the ranks are user nobody's, in namespaces of their own.
+    daemon: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """Of all hosts. Rank r is on host r modulo hosts, so that a ring's neighbours never share
+        one."""
+        return self.lab.hosts * self.ranks_per_host
 
 
 @dataclass
@@ -48,7 +62,8 @@ class RankReport:
 
 
 def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
-    keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+    foreign = ("NCCL_", "HARP_") if options.daemon else ("NCCL_",)
+    keep = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return keep | {
         "NCCL_SOCKET_IFNAME": f"={host.ifname}",
         "HARP_PATH": options.path,
@@ -59,23 +74,45 @@ def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
     }
 
 
-def _start(options: DemoOptions, lab: Lab, host: Host, folder: Path) -> subprocess.Popen[str]:
+def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[str | Path]:
+    host = lab.hosts[rank % options.lab.hosts]
     plugin = _paths.plugin(options.plugin)
     command: list[str | Path] = [sys.executable, "-m", "harp.demo.rank"]
     command += ["--plugin", plugin, "--ifname", host.ifname]
-    command += ["--rank", str(host.index), "--ranks", str(options.lab.hosts)]
+    command += ["--rank", str(rank), "--ranks", str(options.ranks)]
     command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
     command += ["--epochs", str(options.epochs), "--timeout", str(options.timeout_s)]
-    command += ["--weights", folder / f"rank{host.index}.npy"]
+    return [*command, "--weights", folder / f"rank{rank}.npy"]
+
+
+def _start(
+    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], rank: int, folder: Path
+) -> subprocess.Popen[str]:
+    host = lab.hosts[rank % options.lab.hosts]
+    command = _command(options, lab, rank, folder)
     cpus = sorted(os.sched_getaffinity(0))
-    stderr = (folder / f"rank{host.index}.err").open("w")
-    with stderr:
-        return host.popen(
-            command,
-            cpu=cpus[host.index % len(cpus)],
-            env=_environment(options, host),
-            stderr=stderr,
+    env = _environment(options, host)
+    with (folder / f"rank{rank}.err").open("w") as stderr:
+        if not daemons:
+            return host.popen(command, cpu=cpus[rank % len(cpus)], env=env, stderr=stderr)
+        plugin = _paths.plugin(options.plugin)
+        jail = Jail(
+            socket=str(daemons[host.index].socket),
+            readable=(*library_dirs(), str(plugin.parent)),
+            writable=(str(folder),),
+            hostname=f"rank{rank}",
         )
+        process = subprocess.Popen(
+            jail.command(host, command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=env,
+            text=True,
+            errors="replace",
+        )
+    host.processes.append(process)  # it ends with the laboratory at the latest
+    return process
 
 
 def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, Any]]) -> None:
@@ -96,16 +133,17 @@ def _fail(folder: Path, rank: int, status: int) -> HarpError:
 
 
 def _follow(
-    options: DemoOptions, lab: Lab, folder: Path, on_epoch: Any
+    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], folder: Path, on_epoch: Any
 ) -> tuple[list[RankReport], float]:
     """Runs all ranks to their end; HarpError tells the first failure."""
     start = time.perf_counter()
     events: Queue[tuple[int, Any]] = Queue()
-    processes = [_start(options, lab, host, folder) for host in lab.hosts]
+    ranks = range(options.ranks)
+    processes = [_start(options, lab, daemons, rank, folder) for rank in ranks]
     for rank, process in enumerate(processes):
         threading.Thread(target=_listen, args=(process, rank, events), daemon=True).start()
-    reports = [RankReport(rank) for rank in range(options.lab.hosts)]
-    running = set(range(options.lab.hosts))
+    reports = [RankReport(rank) for rank in ranks]
+    running = set(ranks)
     while running:
         rank, event = events.get()
         if event is None:
@@ -137,7 +175,7 @@ def _alone(options: DemoOptions, shards: int, folder: Path) -> model.Floats:
 
 def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
     """All ranks against each other bit for bit, and against single-process runs."""
-    ranks = [np.load(folder / f"rank{rank}.npy") for rank in range(options.lab.hosts)]
+    ranks = [np.load(folder / f"rank{rank}.npy") for rank in range(options.ranks)]
     alone = _alone(options, 1, folder)
     difference = float(np.abs(ranks[0] - alone).max() / np.abs(alone).max())
     equal = all(weights.tobytes() == ranks[0].tobytes() for weights in ranks)
@@ -150,29 +188,58 @@ def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
         # NaN is no agreement.
         "agree": equal and difference <= TOLERANCE,
     }
-    if options.lab.hosts == 2:  # a + b is b + a: the order of a ring of two can be repeated exactly
+    if options.ranks == 2:  # a + b is b + a: the order of a ring of two can be repeated exactly
         sharded = _alone(options, 2, folder)
         result["alone_by_shards_equal_bit_for_bit"] = ranks[0].tobytes() == sharded.tobytes()
         result["agree"] = result["agree"] and result["alone_by_shards_equal_bit_for_bit"]
     return result
 
 
+def _laboratory(options: DemoOptions) -> LabOptions:
+    """With a harpd each rank has a queue of its own, and the NICs spread as HARP can compute."""
+    if not options.daemon or options.ranks_per_host == 1:
+        return options.lab
+    return replace(options.lab, queues=options.ranks_per_host, rss=RSS)
+
+
+def _daemons(options: DemoOptions, lab: Lab, stack: ExitStack) -> list[LabHarpd]:
+    if not options.daemon:
+        return []
+    nic = {"rss": RSS} if options.ranks_per_host > 1 else {}
+    return [stack.enter_context(LabHarpd(host, nic=nic)) for host in lab.hosts]
+
+
 def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
     """The whole demonstration; the account of it as plain data."""
     with (
         tempfile.TemporaryDirectory(prefix="harp-demo-") as name,
-        Lab(options.lab) as lab,
+        Lab(_laboratory(options)) as lab,
+        ExitStack() as stack,
     ):
         folder = Path(name)
-        reports, seconds = _follow(options, lab, folder, on_epoch)
+        daemons = _daemons(options, lab, stack)
+        if daemons:
+            folder.chmod(0o777)  # user nobody writes weights there, and we read them
+        reports, seconds = _follow(options, lab, daemons, folder, on_epoch)
         verdict = compare(options, folder)
     return {
-        "options": {"plugin": options.plugin, "path": options.path, "epochs": options.epochs}
+        "options": {
+            "plugin": options.plugin,
+            "path": options.path,
+            "epochs": options.epochs,
+            "ranks_per_host": options.ranks_per_host,
+            "daemon": options.daemon,
+        }
         | asdict(options.lab),
         "seconds": seconds,
         "epochs": reports[0].epochs,
         "ranks": [
-            {"rank": report.rank, "connected": report.connected, **(report.done or {})}
+            {
+                "rank": report.rank,
+                "host": report.rank % options.lab.hosts,
+                "connected": report.connected,
+                **(report.done or {}),
+            }
             for report in reports
         ],
         "verdict": verdict,
@@ -200,6 +267,7 @@ def print_report(report: dict[str, Any]) -> None:
         rows.append(
             (
                 rank["rank"],
+                rank["host"],
                 f"{rank.get('sent_bytes', 0) / 1e6:.1f}",
                 f"{rank.get('received_bytes', 0) / 1e6:.1f}",
                 counters.get("tx_packets", "?"),
@@ -208,7 +276,16 @@ def print_report(report: dict[str, Any]) -> None:
                 rank.get("path", "?"),
             )
         )
-    columns = ("rank", "sent MB", "received MB", "tx packets", "rx packets", "retransmits", "path")
+    columns = (
+        "rank",
+        "host",
+        "sent MB",
+        "received MB",
+        "tx packets",
+        "rx packets",
+        "retransmits",
+        "path",
+    )
     output.out.print()
     table = output.table("ranks", columns, rows)
     table.columns[-1].justify = "left"
@@ -218,17 +295,17 @@ def print_report(report: dict[str, Any]) -> None:
         for text in rank.get("warnings", []):
             output.out.print(f"rank {rank['rank']} warns: {text}", markup=False)
     output.out.print()
-    for line in verdict_lines(report["verdict"], report["options"]["hosts"]):
+    for line in verdict_lines(report["verdict"], len(report["ranks"])):
         output.out.print(line, markup=False)
 
 
-def verdict_lines(verdict: dict[str, Any], hosts: int) -> list[str]:
+def verdict_lines(verdict: dict[str, Any], ranks: int) -> list[str]:
     """Says whether the weights agree, how closely, and why not bit for bit."""
     lines = []
     if verdict["ranks_equal_bit_for_bit"]:
-        lines.append(f"weights of all {hosts} ranks: equal bit for bit ({verdict['weights']})")
+        lines.append(f"weights of all {ranks} ranks: equal bit for bit ({verdict['weights']})")
     else:
-        lines.append(f"weights of the {hosts} ranks DIFFER: the all-reduce gave them other sums")
+        lines.append(f"weights of the {ranks} ranks DIFFER: the all-reduce gave them other sums")
     difference, tolerance = verdict["difference_relative"], verdict["tolerance_relative"]
     if verdict["alone_equal_bit_for_bit"]:
         lines.append("single-process run over the same batches: equal bit for bit")

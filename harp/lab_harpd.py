@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A harpd for a host of the laboratory: run_dir, harp.toml and socket of its own.
+
+It runs in the host's network namespace and in the machine's mount namespace (`ip netns exec` would
+give it one of its own, in which its bpffs and with it what is pinned would vanish when it dies).
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from harp.errors import Exit, HarpError
+from harp.lab import RUN_DIRS, Host, require_programs
+
+_HARPCTL = "from harp.cli import main; main()"
+Value = str | int | bool | Sequence[str]
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return "[" + ", ".join(f'"{each}"' for each in value) + "]"
+
+
+def in_network(host: Host, args: Sequence[str | Path]) -> list[str]:
+    """The command line that runs args in the host's network, and all else the machine's."""
+    return ["nsenter", f"--net=/run/netns/{host.netns}", "--", *map(str, args)]
+
+
+class LabHarpd:
+    """harpd on one host, from __enter__ to __exit__."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        users: Sequence[str] = ("nobody",),
+        daemon: Mapping[str, Value] | None = None,
+        nic: Mapping[str, Value] | None = None,
+        metrics_port: int = 0,
+        more: str = "",
+    ) -> None:
+        self.host = host
+        self.run_dir = RUN_DIRS / host.netns
+        self.config = self.run_dir / "harp.toml"
+        self.socket = self.run_dir / "harpd.sock"
+        self.log = self.run_dir / "harpd.log"
+        tables: dict[str, Mapping[str, Value]] = {
+            "[daemon]": {"run_dir": str(self.run_dir), "users": users, **(daemon or {})},
+            "[[nic]]": {"ifname": host.ifname, **(nic or {})},
+            "[metrics]": {"port": metrics_port},
+        }
+        lines = []
+        for head, keys in tables.items():
+            lines += [head, *(f"{key} = {_toml(value)}" for key, value in keys.items()), ""]
+        self.text = "\n".join(lines) + more
+
+    def __enter__(self) -> Self:
+        require_programs("nsenter")
+        self.run_dir.mkdir(mode=0o755, parents=True)
+        try:
+            self.config.write_text(self.text)
+            self.harpctl("start")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes harpctl and jobs on this machine mean this harpd."""
+        return {"HARP_CONFIG": str(self.config), "HARP_SOCKET": str(self.socket)}
+
+    def outcome(
+        self, args: Sequence[str | Path], timeout_s: float = 90
+    ) -> subprocess.CompletedProcess[str]:
+        """A command in the host's network, with this harpd's environment; whatever it ends with."""
+        return subprocess.run(
+            in_network(self.host, args),
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def harpctl(self, *args: str) -> str:
+        """Runs harpctl against this harpd; what it printed, HarpError when it fails."""
+        done = self.outcome([sys.executable, "-c", _HARPCTL, *args])
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            code = done.returncode
+            known = code in set(map(int, Exit))
+            words = lines[-1].removeprefix("harpctl: ")
+            raise HarpError(
+                f"harpctl {' '.join(args)} on host {self.host.index}: {words}",
+                Exit(code) if known else Exit.FAILURE,
+            )
+        return done.stdout
+
+    def close(self) -> None:
+        """Stops it, leases or not, and removes its directory. Safe to call twice."""
+        if not self.run_dir.exists():
+            return
+        with contextlib.suppress(HarpError, subprocess.TimeoutExpired):
+            self.harpctl("stop", "--force")
+        remove_run_dir(self.run_dir)
+
+
+def remove_run_dir(run_dir: Path) -> None:
+    """Removes what a harpd that is dead has left: its bpffs, which unpins all, and its files."""
+    subprocess.run(["umount", "-l", run_dir / "bpf"], capture_output=True, check=False)
+    shutil.rmtree(run_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        run_dir.parent.rmdir()
