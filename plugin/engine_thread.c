@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -215,7 +214,6 @@ static void *guardian_main(void *arg)
 	struct engine_thread *thread = arg;
 	unsigned empty = 0;
 
-	(void)prctl(PR_SET_NAME, "harp-guardian");
 	while (!thread_stopped(thread)) {
 		bool worked = false, away = false;
 
@@ -270,7 +268,6 @@ static void *dedicated_main(void *arg)
 	struct engine *engine = thread->engines[0];
 	bool woken = true;
 
-	(void)prctl(PR_SET_NAME, "harp-engine");
 	while (!thread_stopped(thread)) {
 		uint64_t slept_ns;
 
@@ -315,6 +312,9 @@ static int thread_create(struct engine_thread *thread)
 			    thread->opt.dedicated ? dedicated_main : guardian_main, thread);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
+	if (!rc)
+		pthread_setname_np(thread->id,
+				   thread->opt.dedicated ? "harp-engine" : "harp-guardian");
 	return -rc;
 }
 

@@ -228,6 +228,40 @@ def test_one_is_flooded(lab: Lab, harpds: list[HostDaemon], pairs: list[Pair]) -
     assert verdicts(harpds[1])["rss_mismatch"] > before["rss_mismatch"] + 1000
 
 
+@pytest.mark.parametrize("rule", [RULE, "hash:9"], ids=["known", "unknown"])
+def test_one_process_with_four_leases(lab: Lab, rule: str) -> None:
+    """Each engine has a lease: a queue, a block of ports, and what harpd knows of the NIC."""
+    assert lab.spreader is not None
+    known = f'rss = "{rule if rule == RULE else "unknown"}"'
+    with contextlib.ExitStack() as stack:
+        sides = []
+        for host in lab.hosts:
+            lab.spreader.rule(host.index, rule)
+            daemon = HostDaemon(host, nic=known)
+            stack.callback(daemon.close)
+            daemon.start()
+            job = {"HARP_DAEMON": "require", "HARP_SOCKET": str(daemon.socket)}
+            job |= {"HARP_INSTANCES": "4", "HARP_FRAMES": "2048", "HARP_PATH": "xdp"}
+            actor = Actor(None, job, ["unshare", "--net"])
+            stack.callback(actor.close)
+            actor.call("load", path=str(_paths.plugin()))
+            assert len(daemon.query("instances")["instances"]) == 4
+            sides.append(actor)
+        pairs = [Pair(*sides) for _ in range(4)]
+        for pair in pairs:
+            pair.connect()
+        sender, receiver = sides
+        what: dict[str, Any] = {"size": SIZE, "timeout_s": 60}
+        receives = [pair.receive for pair in pairs]
+        receiver.start("pump", sends=[], receives=receives, seconds=0, **what)
+        sends = [pair.send for pair in pairs]
+        sent = sender.call("pump", sends=sends, receives=[], seconds=0.5, **what)
+        assert sent == receiver.result()
+        assert all(count > 0 and result == "ncclSuccess" for count, result in sent)
+        lanes = [line for line in sender.call("log") if "connected by HARP TCP" in line]
+        assert len({line.rpartition(" queue ")[2].split(",")[0] for line in lanes}) == 4
+
+
 def test_more_processes_than_queues(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
     """The ninth is refused with a reason; nobody notices."""
     job = {"HARP_SOCKET": str(harpds[0].socket), "HARP_PATH": "xdp", "HARP_FRAMES": "2048"}

@@ -305,6 +305,14 @@ class Commands:
             held += any("bpf" in link for link in links)
         return [len(failed), held]
 
+    def threads(self) -> list[list[Any]]:
+        """Name and allowed processors of each thread of this process."""
+        found = []
+        for task in pathlib.Path("/proc/self/task").iterdir():
+            tid = int(task.name)
+            found.append([(task / "comm").read_text().strip(), sorted(os.sched_getaffinity(tid))])
+        return found
+
     def close_send(self, comm: int) -> None:
         self.net.close_send(comm)
 

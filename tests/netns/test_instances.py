@@ -16,7 +16,7 @@ from netns_tools import Tools
 
 from harp import _paths
 from harp.bench import BenchOptions, run_bench
-from harp.lab import Lab, LabOptions
+from harp.lab import Lab, LabOptions, cpus
 
 QUEUES = 8
 KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
@@ -154,6 +154,36 @@ def test_what_was_believed_is_wrong(switched: Lab) -> None:
     spread(switched, "hash:3")
     with ranks(switched, 2, HARP_RSS=TOEPLITZ) as both:
         assert all(kind == "HARP" for kind, _ in both.lanes())
+        assert all(both.pump())
+
+
+def threads(actor: Actor, name: str) -> list[list[int]]:
+    """The processors that each thread of that name may use."""
+    return sorted(cores for thread, cores in actor.call("threads") if thread == name)
+
+
+def test_who_drives(switched: Lab) -> None:
+    """One guardian for all, or a thread for each, on the cores that were named."""
+    core = cpus()[-1]
+    with ranks(switched, 0, HARP_DRIVE="inline") as both:
+        both.sender.call("listen")
+        assert threads(both.sender, "harp-guardian") == [cpus()]
+        assert threads(both.sender, "harp-engine") == []
+    with ranks(switched, 0, HARP_DRIVE="dedicated", HARP_CORES=str(core)) as both:
+        both.sender.call("listen")
+        assert threads(both.sender, "harp-engine") == [[core]] * QUEUES
+        assert threads(both.sender, "harp-guardian") == []
+        both.sender.call("finalize")
+        assert threads(both.sender, "harp-engine") == []
+
+
+def test_a_core_that_is_not_ours(switched: Lab) -> None:
+    """Said, and the thread runs where it may."""
+    job = {"HARP_INSTANCES": "1", "HARP_DRIVE": "dedicated", "HARP_CORES": "1023"}
+    with ranks(switched, 1, **job) as both:
+        assert threads(both.sender, "harp-engine") == [cpus()]
+        (warning,) = both.sender.call("warnings")
+        assert "HARP_CORES has core 1023, which this process may not use" in warning
         assert all(both.pump())
 
 
