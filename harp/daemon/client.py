@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+import struct
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,7 +38,10 @@ class DaemonClient:
         self.path = path
         self._serial = 0
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._sock.settimeout(timeout_s)
+        # Not settimeout(): a connect() to a socket whose queue is full must wait, not fail.
+        limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
         try:
             self._connect()
             welcome, _ = self._ask(_host.pack_hello(self._next(), name), Kind.WELCOME)
@@ -90,10 +94,10 @@ class DaemonClient:
         try:
             self._sock.send(payload)
             raw, fds = self._receive()
+        except BlockingIOError as error:
+            raise HarpError(f"harpd at {self.path} does not answer", Exit.NOT_RUNNING) from error
         except OSError as error:
-            raise HarpError(
-                f"harpd at {self.path} does not answer: {error.strerror or error}", Exit.NOT_RUNNING
-            ) from error
+            raise HarpError(f"harpd at {self.path}: {error.strerror}", Exit.NOT_RUNNING) from error
         try:
             if not raw:
                 raise HarpError(f"harpd at {self.path} has closed the connection", Exit.NOT_RUNNING)

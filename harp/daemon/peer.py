@@ -103,6 +103,12 @@ def _groups(connection: socket.socket, gid: int, notes: list[str]) -> frozenset[
     return frozenset({gid, *struct.unpack(f"{len(raw) // 4}I", raw)})
 
 
+def connected_uid(connection: socket.socket) -> int:
+    """The user at the other end; nothing else is looked at."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(raw)[1]) & 0xFFFFFFFF
+
+
 def connected(connection: socket.socket) -> Peer:
     """The process that connected; PeerGoneError when it has ended already."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)

@@ -29,7 +29,10 @@ CLIENT_PER_S, CLIENT_BURST = 20.0, 100.0
 USER_PER_S, USER_BURST = 200.0, 400.0
 COMPLAINTS_PER_S, COMPLAINTS_BURST = 2.0, 20.0
 CONNECTIONS_MAX = 1024
-BACKLOG = 128
+# A new connection costs a look at the process; who makes them faster is hung up on unseen.
+CONNECTS_PER_S, CONNECTS_BURST = 100.0, 500.0
+ACCEPTS_PER_TURN = 64
+BACKLOG = 4096
 ACCEPT_PAUSE_S = 0.1
 
 
@@ -192,6 +195,7 @@ class Server:
         self.loop, self._listening, self.handler = loop, listening, handler
         self.buckets = Buckets(USER_PER_S, USER_BURST)
         self.connections = Connections(CONNECTIONS_MAX, per_uid_max)
+        self._connects = Buckets(CONNECTS_PER_S, CONNECTS_BURST)
         self.clients: set[Client] = set()
         self._complaints = Bucket(COMPLAINTS_PER_S, COMPLAINTS_BURST)
         self._unsaid = 0
@@ -202,17 +206,24 @@ class Server:
         self.loop.watch(self._listening.fileno(), READ, self._acceptable)
 
     def _acceptable(self, _events: int) -> None:
-        try:
-            sock, _ = self._listening.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            # Out of descriptors or memory: those who wait, wait a moment longer.
-            self.complain(f"accepting a connection: {error.strerror}")
-            self.loop.unwatch(self._listening.fileno())
-            self.loop.after(ACCEPT_PAUSE_S, self._accepting)
-            return
-        self._admit(sock)
+        # Many at once: a flood must not fill the queue in which others wait.
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, _ = self._listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of descriptors or memory: those who wait, wait a moment longer.
+                self.complain(f"accepting a connection: {error.strerror}")
+                self.loop.unwatch(self._listening.fileno())
+                self.loop.after(ACCEPT_PAUSE_S, self._accepting)
+                return
+            uid = peer.connected_uid(sock)
+            if uid != 0 and self._connects.take(uid, self.loop.now_s()) > 0:
+                self.complain(f"user {uid} connects more than {CONNECTS_PER_S:.0f} times a second")
+                sock.close()
+                continue
+            self._admit(sock)
 
     def _admit(self, sock: socket.socket) -> Client | None:
         sock.setblocking(False)
