@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients that behave badly: each is closed or capped, and everyone else is served."""
 
+import contextlib
 import errno
 import json
 import os
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from daemon_rig import NOBODY, Running, in_child
+from daemon_rig import NOBODY, Running, in_child, leave_harpd
 
 from harp import _host
 from harp._host import Kind
@@ -57,6 +58,7 @@ def served(harpd: Running) -> None:
             os.close(fd)
         client.release(lease.lease_id)
         assert client.query("status")["leases"] == 0
+    harpd.kernel.held.clear()
 
 
 def descriptors() -> int:
@@ -193,6 +195,45 @@ def test_a_thousand_connections_of_a_user_leave_room_for_others(harpd: Running) 
         return len(kept), refused
 
     assert in_child(enemy, NOBODY) == (128, 872)
+    served(harpd)
+
+
+def test_a_flood_of_connections_keeps_nobody_out(harpd: Running) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it plays two users")
+    path = harpd.path
+    reading, writing = os.pipe()
+
+    def enemy() -> None:
+        leave_harpd(reading)
+        os.set_blocking(reading, False)
+        os.setuid(NOBODY)
+        while True:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.setblocking(False)
+                with contextlib.suppress(OSError):
+                    sock.connect(str(path))
+            with contextlib.suppress(BlockingIOError):
+                if os.read(reading, 1) == b"":
+                    os._exit(0)
+
+    pids = []
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            enemy()
+        pids.append(pid)
+    os.close(reading)
+    # Until somebody has been hung up on, it is no flood yet.
+    harpd.until(
+        lambda: harpd.daemon._server._connects.take(NOBODY, harpd.daemon.loop.now_s()) > 0,
+        "a flood",
+    )
+    for _ in range(5):
+        served(harpd)
+    os.close(writing)
+    for pid in pids:
+        os.waitpid(pid, 0)
     served(harpd)
 
 
