@@ -377,7 +377,7 @@ static int bench_fork(char *text, size_t len)
 /*
  * source, sink, wait: one end of an endless (or -n long) stream, for tests that kill the other end.
  * Prints JSON lines with CLOCK_MONOTONIC times: "ready" when the operation starts, then "done" or
- * "error".
+ * "error", with the number of messages that were wrong until then.
  */
 int bench_role(struct bench *bench)
 {
@@ -401,12 +401,9 @@ int bench_role(struct bench *bench)
 	rc = play_run(bench->play, &op.op);
 	if (!rc && bench->abrupt)
 		_exit(0); /* without close: what was reported done must arrive all the same */
-	if (!rc) {
-		snprintf(extra, sizeof(extra), ",\"wrong\":%llu", (unsigned long long)op.wrong);
-		report_role(bench, "done", extra);
+	snprintf(extra, sizeof(extra), ",\"wrong\":%llu", (unsigned long long)op.wrong);
+	report_role(bench, rc ? "error" : "done", extra);
+	if (!rc)
 		bench->wrong += op.wrong;
-	} else {
-		report_role(bench, "error", "");
-	}
 	return rc;
 }
