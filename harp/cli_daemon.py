@@ -157,6 +157,21 @@ def _owners(instances: list[dict[str, Any]]) -> str:
     )
 
 
+def _clean_up(config: Path | None, force: bool) -> bool:
+    """Takes back what a dead harpd left; False when there is nothing, or nothing for this user."""
+    if os.geteuid() != 0:
+        return False
+    from harp import _host, _paths
+    from harp.daemon import cleaning, configured
+
+    _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
+    settings, preparation = configured.read(config), configured.NicPreparation()
+    done = cleaning.clean(settings, preparation, _host.unpin, force)
+    for line in done:
+        console.out.print(f"no harpd runs; {line}", markup=False, soft_wrap=True)
+    return bool(done)
+
+
 @click.command()
 @config_option
 @click.option("--force", is_flag=True, help="Take the queues away from jobs that still run.")
@@ -164,13 +179,21 @@ def stop(config: Path | None, force: bool) -> None:
     """Stop harpd and put everything back as it was.
 
     Refused (exit code 6) while jobs have leases, as they would lose their connections. To change
-    harpd under running jobs use `harpctl restart`.
+    harpd under running jobs use `harpctl restart`. Where harpd has died it cleans up what that one
+    left: steering programs, changes of NICs, files. Exit code 7: there is no harpd, and nothing
+    that one left.
 
     \b
     harpctl stop
     harpctl stop --force
     """
-    with _connect(config) as client:
+    try:
+        client = _connect(config)
+    except HarpError as error:
+        if error.code is not Exit.NOT_RUNNING or not _clean_up(config, force):
+            raise
+        return
+    with client:
         pid = int(client.query("status")["pid"])
         pidfd = os.pidfd_open(pid)
         try:

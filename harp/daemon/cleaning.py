@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harpctl stop` where no harpd runs: takes back what one that died has left."""
+
+import logging
+import os
+import stat
+from collections.abc import Callable
+
+from harp.daemon import peer, rundir
+from harp.daemon.daemon import Preparation
+from harp.daemon.settings import Settings
+from harp.daemon.state import BadStateError, State, StateFile
+from harp.daemon.table import Lease
+from harp.errors import Exit, HarpError
+
+log = logging.getLogger("harpd")
+Unpin = Callable[[str], bool]
+
+
+def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
+    """Removes pins, bpffs, socket and state and undoes the preparation of NICs; what it did, a line
+    each, empty when nothing was there.
+
+    HarpError: another harpd runs, jobs of before still run (and not force), or root is needed.
+    """
+    if not settings.run_dir.is_dir():
+        return []
+    lock = rundir.lock(settings.run_dir)
+    try:
+        return _clean(settings, preparation, unpin, force)
+    except OSError as error:
+        where = error.filename or settings.run_dir
+        raise HarpError(f"{where}: {error.strerror or error}") from error
+    finally:
+        os.close(lock)
+
+
+def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
+    file = StateFile(settings.run_dir)
+    try:
+        state = file.read() or State()
+    except BadStateError as error:
+        state = State()
+        log.error("%s can't be read (%s); now %s", file.path, error, file.set_aside())
+    living = [lease for lease in state.leases if lease.active and _lives(lease)]
+    if living and not force:
+        owners = ", ".join(
+            f"process {each.owner.pid} ({each.label}) on {each.ifname} queue {each.queue}"
+            for each in living
+        )
+        raise HarpError(
+            f"no harpd runs, and jobs do, without it: {owners}; `harpctl start` looks after them "
+            "again; end them, or use --force, which cuts their connections",
+            Exit.RUNNING,
+        )
+    done = _unpin(settings, unpin)
+    if state.undo:
+        _restore(preparation, state, file)
+        done.append("put back what harpd had changed of NICs and ports")
+    if _stale_socket(settings):
+        settings.socket_path.unlink()
+        done.append(f"removed {settings.socket_path}")
+    if not state.undo and file.path.exists():
+        file.remove()
+        done.append(f"removed {file.path}")
+    return done
+
+
+def _lives(lease: Lease) -> bool:
+    try:
+        os.close(peer.reopen(lease.owner))
+    except peer.PeerGoneError:
+        return False
+    return True
+
+
+def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
+    """The steering programs go with their pins."""
+    pins = settings.pins_dir
+    if not pins.is_dir():
+        return []
+    done = [
+        f"removed the steering program of {path.name}"
+        for path in sorted(pins.iterdir())
+        if path.is_dir() and unpin(str(path))
+    ]
+    rundir.unmount_bpffs(pins)
+    if not pins.exists():
+        done.append(f"unmounted {pins}")
+    return done
+
+
+def _restore(preparation: Preparation, state: State, file: StateFile) -> None:
+    """What can't be put back stays in the file, for the next try."""
+
+    def record(undo: object) -> None:
+        state.undo = undo
+        file.write(state)
+
+    preparation.restore(state.undo, record)
+
+
+def _stale_socket(settings: Settings) -> bool:
+    """Nobody listens: we hold the lock."""
+    try:
+        found = settings.socket_path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid in (0, os.geteuid())
