@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts with a harpd each, and NCCL's traffic between jobs of user nobody that lease from them.
+
+The jobs are ranks of harp-bench: one streams messages without end, the other looks at every byte.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from harpd_rig import HostDaemon
+
+from harp import _paths, stats
+from harp.lab import Lab
+
+EVENT_S = 30
+REMOTE_ERROR, PLUGIN_FAILED, INTERRUPTED = 6, 4, 6
+# User nobody, no capability, and 64 KiB of locked memory.
+NOBODY = (
+    *("prlimit", "--memlock=65536:65536", "--", "setpriv", "--reuid=65534", "--regid=65534"),
+    *("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
+)
+
+
+class Rank:
+    """One rank: `source` or `sink` of an endless stream, every byte of which is verified."""
+
+    def __init__(
+        self, harpd: HostDaemon, role: str, number: int, root: str, more: dict[str, str]
+    ) -> None:
+        build = _paths.build_dir()
+        assert build is not None
+        self.role, self.messages, self._progress_text = role, 0, b""
+        self._progress, writing = os.pipe()
+        self._log = (harpd.folder / f"{role}-{root.rpartition(':')[2]}").open("w+")
+        bench = [build / "tools/driver/harp-bench", role, "--rank", str(number), "--ranks", "2"]
+        bench += ["--root", root, "--ifname", f"={harpd.host.ifname}", "-b", "20000"]
+        bench += ["--timeout", "60", "--progress-fd", str(writing), "--plugin", _paths.plugin()]
+        env = {
+            "PATH": os.environ["PATH"],
+            "HARP_PATH": "xdp",
+            "HARP_DAEMON": "require",
+            "HARP_SOCKET": str(harpd.socket),
+            "HARP_DRIVE": "inline",
+            "HARP_LABEL": role,
+            "NCCL_DEBUG": "INFO",
+            **more,
+        }
+        self.process = subprocess.Popen(
+            harpd.command(*NOBODY, *bench),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=env,
+            pass_fds=[writing],
+            text=True,
+        )
+        os.close(writing)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def words(self) -> str:
+        """What the plugin logged."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def event(self) -> dict[str, Any]:
+        """The next event: ready, done, error."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], EVENT_S)[0]:
+            pytest.fail(f"{self.role} says nothing for {EVENT_S} s: {self.words()}")
+        line = self.process.stdout.readline()
+        if not line:
+            pytest.fail(f"{self.role} ended with {self.process.wait()}: {self.words()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def progress(self) -> int:
+        """The next of its reports, ten a second: how many messages it has moved."""
+        while b"\n" not in self._progress_text:
+            if not select.select([self._progress], [], [], EVENT_S)[0]:
+                pytest.fail(f"{self.role} reports nothing for {EVENT_S} s: {self.words()}")
+            more = os.read(self._progress, 65536)
+            if not more:
+                pytest.fail(f"{self.role} ended: {self.words()}")
+            self._progress_text += more
+        line, _, self._progress_text = self._progress_text.partition(b"\n")
+        self.messages = int(json.loads(line)["done"])
+        return self.messages
+
+    def fresh(self) -> int:
+        """Messages by now, whatever reports lie unread."""
+        while b"\n" in self._progress_text or select.select([self._progress], [], [], 0)[0]:
+            self.progress()
+        return self.progress()
+
+    def goes_on(self, messages: int = 50, seconds: float = EVENT_S) -> None:
+        """So many more messages come through."""
+        target = self.fresh() + messages
+        deadline = time.monotonic() + seconds
+        while self.progress() < target:
+            if time.monotonic() > deadline:
+                pytest.fail(f"{self.role}: no {messages} messages in {seconds} s: {self.words()}")
+
+    def page(self) -> stats.Snapshot:
+        """Its statistics page, as root sees it."""
+        with stats.find() as found:
+            for page in found.pages:
+                if page.pid == self.pid:
+                    return page.read()
+        pytest.fail(f"{self.role} {self.pid} publishes nothing")
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+        os.close(self._progress)
+        self._log.close()
+
+
+class Pair:
+    """A source on one host, a sink on the other; the stream runs when it is made."""
+
+    def __init__(self, source: Rank, sink: Rank) -> None:
+        self.source, self.sink = source, sink
+        assert source.event()["event"] == sink.event()["event"] == "ready"
+        sink.goes_on(1)
+
+    def finish(self) -> None:
+        """Ends the job in order; every byte was right, and nothing went over the kernel."""
+        self.sink.goes_on()
+        self.sink.process.terminate()
+        ended = self.sink.event()
+        assert (ended["event"], ended["nccl"]) == ("error", 0), ended
+        assert ended["wrong"] == 0
+        assert ended["received_messages"] > 0
+        assert self.sink.process.wait(EVENT_S) == INTERRUPTED
+        assert self.source.event()["nccl"] == REMOTE_ERROR
+        assert self.source.process.wait(EVENT_S) == PLUGIN_FAILED
+        for rank in (self.source, self.sink):
+            assert "by HARP TCP" in rank.words()
+            assert "by kernel TCP" not in rank.words()
+
+
+class Site:
+    """A laboratory with a harpd on each host."""
+
+    def __init__(self, lab: Lab, daemon: str = "", nic: str = "") -> None:
+        self.lab = lab
+        self.daemons = [HostDaemon(host, daemon, nic) for host in lab.hosts]
+        self._ranks: list[Rank] = []
+        self._port = 7000
+
+    def __enter__(self) -> Self:
+        try:
+            for daemon in self.daemons:
+                daemon.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for end in (*self._ranks, *self.daemons):
+            end.close()
+
+    def pair(self, **env: str) -> Pair:
+        """A new job: from the first host to the second."""
+        self._port += 1
+        root = self.lab.hosts[0].endpoint(self._port)
+        ranks = [
+            Rank(daemon, role, number, root, env)
+            for number, (daemon, role) in enumerate(
+                zip(self.daemons, ("source", "sink"), strict=True)
+            )
+        ]
+        self._ranks += ranks
+        return Pair(*ranks)
+
+
+# --------------------------------------------------------------------------------------------------
+# What the kernel holds for a process.
+#
+def memfds(pid: int) -> set[int]:
+    """The inodes of the memory files that a process has open or mapped."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for entry in (Path("/proc") / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(entry.readlink()).startswith("/memfd:"):
+                    found.add(entry.stat().st_ino)
+        for line in (Path("/proc") / str(pid) / "maps").read_text().splitlines():
+            words = line.split(maxsplit=5)
+            if len(words) == 6 and words[5].startswith("/memfd:"):
+                found.add(int(words[4]))
+    return found
+
+
+def held(inodes: set[int]) -> set[int]:
+    """Which of them any process still has."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return {inode for pid in pids for inode in memfds(pid) & inodes}
+
+
+def bpffs_mounts(below: Path) -> list[str]:
+    """BPF file systems mounted in a directory."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, kind = line.partition(" - ")
+        where = mount.split()[4]
+        if kind.split()[0] == "bpf" and Path(where).is_relative_to(below):
+            found.append(where)
+    return found
+
+
+class Kernel:
+    """Ordinary TCP between the hosts' kernels, an ssh session say: it echoes in the background."""
+
+    def __init__(self, lab: Lab, port: int = 2222) -> None:
+        here, there = lab.hosts
+        server = f"""
+import socket
+listener = socket.create_server(("", {port}))
+print("ready", flush=True)
+sock, _ = listener.accept()
+while data := sock.recv(65536):
+    sock.sendall(data)
+"""
+        client = f"""
+import socket, sys
+sock = socket.create_connection(("{there.address}", {port}), 10)
+sock.settimeout(10)
+for line in sys.stdin:
+    sock.sendall(line.encode())
+    got = b""
+    while len(got) < len(line):
+        got += sock.recv(65536)
+    print(got.decode(), end="", flush=True)
+"""
+        self._server = there.popen(["python3", "-c", server])
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == "ready\n"
+        self._client = here.popen(["python3", "-c", client], stdin=subprocess.PIPE)
+        self._count = 0
+
+    def goes_on(self) -> None:
+        """A line there and back, over the same connection."""
+        self._count += 1
+        assert self._client.stdin is not None
+        assert self._client.stdout is not None
+        self._client.stdin.write(f"line {self._count}\n")
+        self._client.stdin.flush()
+        assert self._client.stdout.readline() == f"line {self._count}\n"
+
+
+def refused(lab: Lab, port: int) -> bool:
+    """Does the first host get an RST at once from a port of the second?"""
+    code = f"""
+import socket, time
+began = time.monotonic()
+try:
+    socket.create_connection(("{lab.hosts[1].address}", {port}), 5)
+    print("connected")
+except ConnectionRefusedError:
+    print("refused" if time.monotonic() - began < 0.5 else "refused late")
+except TimeoutError:
+    print("silence")
+"""
+    return lab.hosts[0].run("python3", "-c", code).strip() == "refused"
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
+    """The kernel and harpd announce nothing of this to us."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not after {seconds} s")
+        time.sleep(0.005)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd dies, is restarted, is upgraded, while jobs move data: they must not notice.
+
+That no packet is lost counters say: the program's `absent` (no queue for a port of ours), the
+kernels' resets, and TCP's: nothing arrived out of order, and what was sent again (a rank that gets
+no processor for a while is sent a probe) had arrived before.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from crash_rig import REMOTE_ERROR, Kernel, Pair, Site, bpffs_mounts, refused, wait_for
+from harpd_rig import HostDaemon, xdp_id
+
+from harp.lab import Host, Lab
+
+
+@pytest.fixture
+def site(need_root: None) -> Iterator[Site]:
+    """Two hosts, one queue each, harpd on both."""
+    with Lab() as lab, Site(lab) as site:
+        yield site
+
+
+def ask_harpctl(harpd: HostDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of harpctl's."""
+    code = "from harp.cli import main; main()"
+    command = harpd.command(sys.executable, "-c", code, *arguments, "--file", harpd.file)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+
+def harpctl(harpd: HostDaemon, *arguments: str) -> str:
+    """One that must succeed; what it printed."""
+    done = ask_harpctl(harpd, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def resets(host: Host) -> int:
+    """RSTs that the host's kernel has sent."""
+    names, values = (
+        line.split()
+        for line in host.run("cat", "/proc/net/snmp").splitlines()
+        if line.startswith("Tcp:")
+    )
+    return int(values[names.index("OutRsts")])
+
+
+class Losses:
+    """What tells of packets that were lost, since it was made."""
+
+    def __init__(self, site: Site, pair: Pair) -> None:
+        self._site, self._pair = site, pair
+        self._before = self._sent_away()
+
+    def _sent_away(self) -> dict[str, int]:
+        """RSTs of the kernels, and packets of ours that the programs had no queue for."""
+        found = {f"RSTs of {host.netns}": resets(host) for host in self._site.lab.hosts}
+        for harpd in self._site.daemons:
+            verdicts = harpd.query("status")["nics"][0]["verdicts"]
+            found[f"absent, {harpd.host.netns}"] = verdicts["absent"]
+        return found
+
+    def _all_came_twice(self) -> bool:
+        source, sink = self._pair.source.page().counters, self._pair.sink.page().counters
+        return all(
+            one["tcp_retransmits"] <= other["drop_tcp_duplicate"]
+            for one, other in ((source, sink), (sink, source))
+        )
+
+    def none(self) -> None:
+        """Nothing is missing behind what arrived, and every repetition arrived as a second one."""
+        assert self._sent_away() == self._before
+        for rank in (self._pair.source, self._pair.sink):
+            counters = rank.page().counters
+            for name in ("tcp_out_of_order", "tcp_rst_in", "tcp_estab_resets"):
+                assert counters[name] == 0, f"{rank.role}: {name}"
+        wait_for(self._all_came_twice, "duplicates of what was sent again")
+
+
+def mark(harpd: HostDaemon) -> dict[str, object]:
+    """The one lease, as far as it must stay what it is."""
+    (found,) = harpd.query("instances")["instances"]
+    return {name: found[name] for name in ("lease_id", "pid", "queue", "ports", "since_s", "label")}
+
+
+def released(harpd: HostDaemon) -> None:
+    wait_for(lambda: harpd.query("status")["nics"][0]["queues"] == {"0": "free"}, "the queue", 5)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "restart"])
+def test_a_job_does_not_notice(site: Site, how: str) -> None:
+    pair = site.pair()
+    ssh = Kernel(site.lab)
+    before = [mark(harpd) for harpd in site.daemons]
+    programs = [xdp_id(host) for host in site.lab.hosts]
+    losses = Losses(site, pair)
+    for harpd in site.daemons:
+        if how == "restart":
+            assert "1 lease taken over" in harpctl(harpd, "restart")
+        else:
+            harpd.end(signal.Signals[how])
+            pair.sink.goes_on()
+            ssh.goes_on()
+            assert xdp_id(harpd.host) > 0
+            harpd.start()
+        pair.sink.goes_on()
+        ssh.goes_on()
+    losses.none()
+    assert [mark(harpd) for harpd in site.daemons] == before
+    # The newer harpd's program has taken the older one's place.
+    assert [xdp_id(host) for host in site.lab.hosts] != programs
+    pair.finish()
+    for harpd in site.daemons:
+        released(harpd)
+        assert "runs on with" in harpd.words()
+
+
+def killed_with_its_jobs(site: Site) -> tuple[HostDaemon, int]:
+    """harpd of the second host is dead, its job too; the job's first port."""
+    pair, harpd = site.pair(), site.daemons[1]
+    (lease,) = harpd.query("instances")["instances"]
+    harpd.end(signal.SIGKILL)
+    pair.sink.goes_on()
+    pair.sink.process.send_signal(signal.SIGKILL)
+    pair.sink.process.wait(10)
+    assert pair.source.event()["event"] == "error"
+    return harpd, int(lease["ports"][0])
+
+
+def test_without_harpd_and_jobs_the_program_passes_everything_on(site: Site) -> None:
+    ssh = Kernel(site.lab)
+    harpd, port = killed_with_its_jobs(site)
+    assert xdp_id(harpd.host) > 0, "pinned"
+    ssh.goes_on()
+    # A port of the dead job's lease, and one that no lease ever had: the kernel answers both.
+    assert refused(site.lab, port)
+    assert refused(site.lab, 65000)
+    harpd.start()
+    words = harpd.words()
+    assert "which a dead harpd had left" in words
+    assert "is over: process" in words
+    ssh.goes_on()
+    # Its ports rest as if harpd had been there.
+    assert harpd.query("status")["nics"][0]["port_blocks_resting"] == 1
+    released(harpd)
+    again = site.pair()
+    again.finish()
+
+
+def nothing_is_left(harpd: HostDaemon) -> None:
+    wait_for(lambda: xdp_id(harpd.host) == 0, "detaching")
+    assert bpffs_mounts(harpd.folder) == []
+    assert list(harpd.run_dir.iterdir()) == []
+    assert reserved_ports(harpd) == ""
+
+
+def reserved_ports(harpd: HostDaemon) -> str:
+    return harpd.host.run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports").strip()
+
+
+def test_stop_leaves_nothing_of_a_harpd_that_had_died_before(site: Site) -> None:
+    harpd, _ = killed_with_its_jobs(site)
+    assert reserved_ports(harpd) == "61000-65535"
+    harpd.start()
+    harpctl(harpd, "stop")
+    assert harpd.process is not None
+    assert harpd.process.wait(10) == 0
+    nothing_is_left(harpd)
+
+
+def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
+    pair, harpd = site.pair(), site.daemons[1]
+    harpd.end(signal.SIGKILL)
+    refusal = ask_harpctl(harpd, "stop")
+    assert refusal.returncode == 6
+    assert len(refusal.stderr.splitlines()) == 1
+    assert f"process {pair.sink.pid} (sink) on eth0 queue 0" in refusal.stderr
+    assert refusal.stdout == ""
+    pair.finish()
+    said = harpctl(harpd, "stop").splitlines()
+    assert said == [
+        "no harpd runs; removed the steering program of eth0",
+        f"no harpd runs; unmounted {harpd.run_dir}/bpf",
+        "no harpd runs; put back what harpd had changed of NICs and ports",
+        f"no harpd runs; removed {harpd.socket}",
+        f"no harpd runs; removed {harpd.run_dir}/state.json",
+    ]
+    nothing_is_left(harpd)
+    again = ask_harpctl(harpd, "stop")
+    assert again.returncode == 7
+    assert again.stderr == f"harpctl: no harpd at {harpd.socket}; `harpctl start` starts it\n"
+
+
+def test_stop_by_force_cuts_jobs_that_outlived_their_harpd(site: Site) -> None:
+    pair, harpd = site.pair(), site.daemons[1]
+    harpd.end(signal.SIGKILL)
+    assert "removed the steering program of eth0" in harpctl(harpd, "stop", "--force")
+    nothing_is_left(harpd)
+    # The kernel answers for it from now on.
+    error = pair.source.event()
+    assert (error["event"], error["nccl"]) == ("error", REMOTE_ERROR)

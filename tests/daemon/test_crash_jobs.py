@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job dies under load: everything that it had comes back, and its peer knows, within a second."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from crash_rig import PLUGIN_FAILED, REMOTE_ERROR, Site, held, memfds, refused, wait_for
+
+from harp.lab import Lab
+
+SECOND = 1.0
+
+
+@pytest.fixture
+def site(need_root: None) -> Iterator[Site]:
+    """Two hosts, one queue each, harpd on both."""
+    with Lab() as lab, Site(lab) as site:
+        yield site
+
+
+@pytest.mark.parametrize("victim", ["source", "sink"])
+def test_a_killed_job_gives_everything_back_and_its_peer_names_it(site: Site, victim: str) -> None:
+    pair = site.pair()
+    dies, lives = (pair.source, pair.sink) if victim == "source" else (pair.sink, pair.source)
+    index = 0 if victim == "source" else 1
+    harpd, host = site.daemons[index], site.lab.hosts[index]
+    first = harpd.query("instances")["instances"][0]
+    assert (first["pid"], first["uid"], first["label"]) == (dies.pid, 65534, victim)
+    inodes = memfds(dies.pid)
+    assert len(inodes) == 2, "frames and a page"
+
+    began = time.monotonic()
+    killed_ns = time.monotonic_ns()
+    dies.process.send_signal(signal.SIGKILL)
+    error = lives.event()
+    assert error["event"] == "error"
+    assert error["nccl"] == REMOTE_ERROR
+    assert error["at_ns"] - killed_ns < SECOND * 1e9
+    assert error["wrong"] == 0
+    assert host.address in lives.words()
+    assert lives.process.wait(10) == PLUGIN_FAILED
+
+    dies.process.wait(10)
+
+    def free() -> bool:
+        nic = harpd.query("status")["nics"][0]
+        return nic["queues"] == {"0": "free"} and nic["port_blocks_resting"] == 1
+
+    wait_for(free, "queue and ports")
+    wait_for(lambda: not held(inodes), "frames and page")
+    assert time.monotonic() - began < SECOND
+    # No entry of the program is left: the kernel answers at its ports.
+    if index == 1:
+        before = harpd.query("status")["nics"][0]["verdicts"]
+        assert refused(site.lab, first["ports"][0])
+        after = harpd.query("status")["nics"][0]["verdicts"]
+        assert after["pass_port"] > before["pass_port"]
+        assert after["absent"] == before["absent"]
+        assert after["redirect_tcp"] == before["redirect_tcp"]
+    # The next job gets the queue, and other ports.
+    again = site.pair()
+    second = harpd.query("instances")["instances"][0]
+    assert second["queue"] == first["queue"]
+    assert second["ports"] != first["ports"]
+    again.finish()
+    for daemon in site.daemons:
+        wait_for(lambda daemon=daemon: daemon.query("status")["leases"] == 0, "the lease's end")
