@@ -9,10 +9,14 @@
 /* harp_daemon_connect() with a limit of its own for each answer, in whole seconds; a lease may take longer. */
 int daemon_open(struct harp_daemon **out, const char *socket, const char *client, unsigned wait_ms,
 		struct why *why);
+/* The same with whoever is at the other end of a connected socket, which is taken, on failure too. */
+int daemon_open_on(struct harp_daemon **out, int fd, const char *client, unsigned wait_ms,
+		   const struct why *why);
 /*
  * Asks for a lease; request's header is filled in here. On success fds are the caller's, and numbers of
  * *out have been checked as far as they concern this code alone (no text without an end, no index past
- * an array). -EPROTO, -ETIMEDOUT, -ECONNRESET, or the errno of harpd's refusal.
+ * an array). -EPROTO, -ETIMEDOUT, -ECONNRESET, -EMFILE, or the errno of harpd's refusal. A lease that came
+ * and cannot be used is given back.
  */
 int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS], struct why *why);

@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -345,9 +347,20 @@ static void test_no_harpd(void)
 	open_door();
 }
 
+static volatile sig_atomic_t alarms;
+
+static void on_alarm(int number)
+{
+	(void)number;
+	alarms++;
+}
+
 /* A harpd that is stopped: one that takes no call, and one that took it. */
 static void test_silence(void)
 {
+	const struct sigaction action = { .sa_handler = on_alarm }; /* no SA_RESTART */
+	const struct itimerval often = { { .tv_usec = 20000 }, { .tv_usec = 20000 } },
+			       never = { 0 };
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int crowd[16], count = 0;
 
@@ -360,6 +373,12 @@ static void test_silence(void)
 	} while (connect(crowd[count++], (struct sockaddr *)&address, sizeof(address)) == 0 &&
 		 count < 16);
 	no_door(-ETIMEDOUT, path, "takes no calls");
+	/* No longer for a process whose timer (a profiler's) ends every wait. */
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	no_door(-ETIMEDOUT, path, "takes no calls");
+	setitimer(ITIMER_REAL, &never, NULL);
+	CHECK(alarms > 10);
 	while (count)
 		close(crowd[--count]);
 }

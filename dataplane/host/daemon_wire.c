@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon_wire.c - messages to harpd and back, each within a bounded time, whatever he does. */
+#include "host/daemon_wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t wire_clock_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
+}
+
+void daemon_wire_drop_fds(struct daemon_wire *wire)
+{
+	for (unsigned i = 0; i < wire->fd_count; i++)
+		close(wire->fds[i]);
+	wire->fd_count = 0;
+}
+
+void daemon_wire_close(struct daemon_wire *wire)
+{
+	daemon_wire_drop_fds(wire);
+	if (wire->fd >= 0)
+		close(wire->fd);
+	wire->fd = -1;
+}
+
+/* ---- one message ---------------------------------------------------------------------------- */
+
+static int wire_wait(const struct daemon_wire *wire, short events, uint64_t until_ms)
+{
+	struct pollfd fd = { .fd = wire->fd, .events = events };
+
+	for (;;) {
+		uint64_t now_ms = wire_clock_ms();
+		int rc = poll(&fd, 1, now_ms < until_ms ? (int)(until_ms - now_ms) : 0);
+
+		if (rc > 0)
+			return 0;
+		if (rc == 0)
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+static int wire_send(struct daemon_wire *wire, const void *message, size_t bytes, uint64_t until_ms)
+{
+	for (;;) {
+		int rc;
+
+		if (send(wire->fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+			return 0;
+		if (errno != EAGAIN && errno != EINTR)
+			return errno == EPIPE ? -ECONNRESET : -errno;
+		rc = wire_wait(wire, POLLOUT, until_ms);
+		if (rc)
+			return rc;
+	}
+}
+
+static void wire_take_fds(struct daemon_wire *wire, struct msghdr *message)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < count; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+			if (wire->fd_count < DAEMON_WIRE_FDS_MAX)
+				wire->fds[wire->fd_count++] = fd;
+			else
+				close(fd);
+		}
+	}
+}
+
+/* One message into answer and fds; -EAGAIN there is none. */
+static int wire_receive(struct daemon_wire *wire)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(DAEMON_WIRE_FDS_MAX * sizeof(int))];
+	struct iovec piece = { .iov_base = wire->answer, .iov_len = sizeof(wire->answer) };
+	struct msghdr message = {
+		.msg_iov = &piece,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control),
+	};
+	ssize_t got;
+
+	do {
+		got = recvmsg(wire->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	} while (got < 0 && errno == EINTR);
+	if (got < 0)
+		return -errno;
+	wire_take_fds(wire, &message);
+	if (got == 0)
+		return -ECONNRESET;
+	wire->answer_bytes = (size_t)got;
+	if (message.msg_flags & MSG_TRUNC)
+		return -EMSGSIZE;
+	if (!(message.msg_flags & MSG_CTRUNC))
+		return 0;
+	/* The kernel drops what we have no room for, here or in the table of descriptors. */
+	return wire->fd_count < DAEMON_WIRE_FDS_MAX ? -EMFILE : -EMSGSIZE;
+}
+
+/*
+ * Waits for the answer. When the time is up, the way in is shut and looked at once more: either the
+ * answer is there now, or it can no longer be sent, and harpd knows that nobody has what was in it.
+ */
+static int wire_await(struct daemon_wire *wire, uint64_t until_ms)
+{
+	int rc;
+
+	for (;;) {
+		rc = wire_wait(wire, POLLIN, until_ms);
+		if (rc)
+			break;
+		rc = wire_receive(wire);
+		if (rc != -EAGAIN)
+			return rc;
+	}
+	wire->ended = true;
+	shutdown(wire->fd, SHUT_RD);
+	return wire_receive(wire) ? rc : 0;
+}
+
+int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t bytes,
+			 unsigned wait_ms)
+{
+	uint64_t until_ms = wire_clock_ms() + wait_ms;
+	int rc;
+
+	wire->answer_bytes = 0;
+	rc = wire_send(wire, message, bytes, until_ms);
+	return rc ? rc : wire_await(wire, until_ms);
+}
+
+/* ---- calling -------------------------------------------------------------------------------- */
+
+/*
+ * Where nobody takes the call connect() waits for SO_SNDTIMEO, anew after each signal: a process with a
+ * timer (a profiler's) would wait for ever, hence a limit that shrinks.
+ */
+static int wire_call(const struct daemon_wire *wire, const struct sockaddr_un *address,
+		     unsigned wait_ms)
+{
+	uint64_t now_ms = wire_clock_ms(), until_ms = now_ms + wait_ms;
+
+	for (; now_ms < until_ms; now_ms = wire_clock_ms()) {
+		const struct timeval limit = {
+			.tv_sec = (time_t)((until_ms - now_ms) / 1000),
+			.tv_usec = (suseconds_t)((until_ms - now_ms) % 1000 * 1000),
+		};
+
+		setsockopt(wire->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+		if (connect(wire->fd, (const struct sockaddr *)address, sizeof(*address)) == 0)
+			return 0;
+		if (errno != EINTR)
+			return -errno;
+	}
+	return -EAGAIN;
+}
+
+int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wait_ms,
+			const struct why *why)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int rc;
+
+	if (!path || !path[0] || strlen(path) >= sizeof(address.sun_path))
+		return why_fail(why, -EINVAL, "the path of a socket has 1 to %zu bytes",
+				sizeof(address.sun_path) - 1);
+	strcpy(address.sun_path, path);
+	wire->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (wire->fd < 0)
+		return why_fail(why, -errno, "socket: %s", strerror(errno));
+	rc = wire_call(wire, &address, wait_ms);
+	switch (rc) {
+	case 0:
+		return 0;
+	case -ENOENT:
+		return why_fail(why, rc, "no such socket; is harpd running (`harpctl start`)?");
+	case -ECONNREFUSED:
+		return why_fail(why, rc, "nobody listens; is harpd running (`harpctl start`)?");
+	case -EACCES:
+		return why_fail(why, rc,
+				"not for this user; harp.toml says which group may use it");
+	case -EAGAIN:
+		return why_fail(why, -ETIMEDOUT, "harpd takes no calls; is it stopped?");
+	case -EPROTOTYPE:
+		return why_fail(why, -EPROTO, "whoever listens there is not harpd");
+	default:
+		return why_fail(why, rc, "%s", strerror(-rc));
+	}
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon_wire.h - messages to harpd and back, each within a bounded time; daemon.c says what is in them. */
+#ifndef HARP_HOST_DAEMON_WIRE_H
+#define HARP_HOST_DAEMON_WIRE_H
+
+#include <stdbool.h>
+
+#include "base/why.h"
+#include "harp_lease.h"
+
+/* Room for more descriptors than belong to any message: what does not fit the kernel drops. */
+#define DAEMON_WIRE_FDS_MAX 32u
+
+struct daemon_wire {
+	int fd;
+	bool ended; /* nothing more can be asked here */
+	/* The last message that came, and what came with it. */
+	size_t answer_bytes;
+	unsigned fd_count;
+	int fds[DAEMON_WIRE_FDS_MAX];
+	_Alignas(uint64_t) uint8_t answer[HARP_LEASE_MESSAGE_MAX];
+};
+
+/* Calls whoever listens at path. -EINVAL no path; -ENOENT, -ECONNREFUSED nobody; -EACCES; -ETIMEDOUT he takes
+ * no calls; -EPROTO he is not harpd: one line in why. */
+int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wait_ms,
+			const struct why *why);
+/*
+ * A message out, one in. -ETIMEDOUT; -ECONNRESET he hung up; -EMSGSIZE what he sent is too much; -EMFILE this
+ * process has no room for the descriptors; other -errno. answer and fds hold what did come: fds are the
+ * caller's to drop, on failure too.
+ */
+int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t bytes,
+			 unsigned wait_ms);
+void daemon_wire_drop_fds(struct daemon_wire *wire);
+void daemon_wire_close(struct daemon_wire *wire);
+
+#endif

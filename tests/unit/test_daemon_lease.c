@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_lease.c - a lease that came and cannot be used: harpd hears of it at once, and no descriptor
+ * stays behind. harpd is the other end of a socket, which has said beforehand what it will say.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fds.h"
+#include "host/daemon.h"
+
+#define LEASE_ID 0x1122334455667788ull
+
+static int ends[2]; /* ours, until it is handed over; harpd's */
+static char why[512];
+static struct harp_lease_leased leased;
+static unsigned descriptors;
+
+static struct harp_lease_header header(uint16_t type, size_t bytes, uint32_t serial)
+{
+	return (struct harp_lease_header){
+		.magic = HARP_LEASE_MAGIC,
+		.version = HARP_LEASE_VERSION,
+		.type = type,
+		.size = (uint32_t)bytes,
+		.serial = serial,
+	};
+}
+
+static void say(void *bytes, size_t count, unsigned fds)
+{
+	char control[CMSG_SPACE(16 * sizeof(int))] = { 0 };
+	struct iovec piece = { .iov_base = bytes, .iov_len = count };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+	struct cmsghdr *rights;
+
+	if (fds) {
+		message.msg_control = control;
+		message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
+		rights = CMSG_FIRSTHDR(&message);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(fds * sizeof(int));
+		for (unsigned i = 0; i < fds; i++)
+			memcpy(CMSG_DATA(rights) + i * sizeof(int), &ends[1], sizeof(int));
+	}
+	CHECK(sendmsg(ends[1], &message, MSG_NOSIGNAL) == (ssize_t)count);
+}
+
+/* A harpd that leases well; what it says of the lease can be changed. */
+static void good(void)
+{
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	memset(&leased, 0, sizeof(leased));
+	leased.header = header(HARP_LEASE_LEASED, sizeof(leased), 2);
+	leased.lease_id = LEASE_ID;
+	strcpy(leased.ifname, "eth1");
+	leased.ifindex = 7;
+	leased.queue = 1;
+	leased.queue_count = 4;
+	leased.port_min = 61000;
+	leased.port_max = 61255;
+	descriptors = HARP_LEASE_FDS;
+}
+
+/* Descriptors beyond those that are open and `room` more cannot be had. */
+static void limit(unsigned room, rlim_t *before)
+{
+	struct rlimit files;
+	int next = dup(ends[1]);
+
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+	*before = files.rlim_cur;
+	files.rlim_cur = (rlim_t)next + room;
+	close(next);
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+}
+
+static void unlimit(rlim_t before)
+{
+	struct rlimit files;
+
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+	files.rlim_cur = before;
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+}
+
+/* Asks for a lease of eth1; room: for descriptors, ~0u: as many as come. */
+static int ask(uint32_t queue, unsigned room, int fds[HARP_LEASE_FDS])
+{
+	struct harp_lease_welcome welcome = {
+		.header = header(HARP_LEASE_WELCOME, sizeof(welcome), 1),
+		.daemon = "harpd test",
+	};
+	struct harp_lease_request request = { .ifname = "eth1", .queue = queue };
+	struct harp_lease_header done = header(HARP_LEASE_DONE, sizeof(done), 3);
+	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
+	struct harp_lease_leased out;
+	struct harp_daemon *daemon;
+	rlim_t before = 0;
+	int rc;
+
+	say(&welcome, sizeof(welcome), 0);
+	CHECK_EQ(daemon_open_on(&daemon, ends[0], "test", 1000, &reason), 0);
+	say(&leased, sizeof(leased), descriptors);
+	say(&done, sizeof(done), 0);
+	if (room != ~0u)
+		limit(room, &before);
+	rc = daemon_lease(daemon, &request, &out, fds, &reason);
+	if (room != ~0u)
+		unlimit(before);
+	harp_daemon_close(daemon);
+	return rc;
+}
+
+/* The next message that harpd heard; 0: none is left. */
+static unsigned heard(uint64_t *lease_id)
+{
+	union {
+		struct harp_lease_header header;
+		struct harp_lease_release release;
+		uint8_t bytes[1024];
+	} message;
+	ssize_t got;
+
+	do { /* who went without reading everything is told first */
+		got = recv(ends[1], &message, sizeof(message), MSG_DONTWAIT);
+	} while (got < 0 && errno == ECONNRESET);
+	if (got < (ssize_t)sizeof(message.header))
+		return 0;
+	*lease_id = message.header.type == HARP_LEASE_RELEASE ? message.release.lease_id : 0;
+	return message.header.type;
+}
+
+/* What harpd has heard, from HELLO to the end; returned: whether the lease came back. */
+static bool came_back(void)
+{
+	uint64_t id;
+	bool back;
+
+	CHECK_EQ(heard(&id), HARP_LEASE_HELLO);
+	CHECK_EQ(heard(&id), HARP_LEASE_LEASE);
+	back = heard(&id) == HARP_LEASE_RELEASE;
+	if (back)
+		CHECK(id == LEASE_ID);
+	CHECK_EQ(heard(&id), 0);
+	close(ends[1]);
+	return back;
+}
+
+#define REFUSES(error, room, words)                                                                \
+	do {                                                                                       \
+		int fds[HARP_LEASE_FDS];                                                           \
+		unsigned before = fds_open() - 2;                                                  \
+		CHECK_EQ(ask(HARP_LEASE_QUEUE_ANY, room, fds), error);                             \
+		CHECK(came_back());                                                                \
+		CHECK_EQ(fds_open(), before);                                                      \
+		if (!strstr(why, words) || strncmp(why, "here: ", 6)) {                            \
+			fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", __LINE__, why, words);   \
+			check_failures++;                                                          \
+		}                                                                                  \
+	} while (0)
+
+static void test_taken(void)
+{
+	int fds[HARP_LEASE_FDS];
+
+	good();
+	CHECK_EQ(ask(1, ~0u, fds), 0);
+	CHECK(!came_back());
+	for (unsigned i = 0; i < HARP_LEASE_FDS; i++) {
+		CHECK(fcntl(fds[i], F_GETFD) == FD_CLOEXEC);
+		close(fds[i]);
+	}
+}
+
+/* The kernel gives as many as fit, and no error. */
+static void test_too_many_open_files(void)
+{
+	for (unsigned room = 0; room < HARP_LEASE_FDS; room++) {
+		good();
+		REFUSES(-EMFILE, room, "raise `ulimit -n`");
+	}
+}
+
+static void test_unusable(void)
+{
+	good();
+	descriptors = 3;
+	REFUSES(-EPROTO, ~0u, "has 3 descriptors, not 7");
+	good();
+	leased.port_min = 0;
+	REFUSES(-EPROTO, ~0u, "the ports 0 to 61255");
+	good();
+	leased.queue = 4;
+	REFUSES(-EPROTO, ~0u, "leases queue 4 of 4");
+	good();
+	strcpy(leased.ifname, "eth2");
+	REFUSES(-EPROTO, ~0u, "another interface");
+	good();
+	leased.rss_kind = HARP_LEASE_RSS_TOEPLITZ;
+	leased.rss_key_bytes = 39;
+	leased.rss_table_count = 128;
+	REFUSES(-EPROTO, ~0u, "an RSS of kind 2, 39 bytes of key");
+	good();
+	leased.rss_table_count = HARP_LEASE_RSS_TABLE_MAX + 1;
+	REFUSES(-EPROTO, ~0u, "an RSS of kind 0, 0 bytes of key, 513 entries");
+}
+
+/* What is no lease is not given back. */
+static void test_nonsense(void)
+{
+	int fds[HARP_LEASE_FDS];
+
+	good();
+	leased.header.serial = 9;
+	CHECK_EQ(ask(1, ~0u, fds), -EPROTO);
+	CHECK(!came_back());
+	good();
+	leased.header.type = HARP_LEASE_WELCOME;
+	CHECK_EQ(ask(1, ~0u, fds), -EPROTO);
+	CHECK(!came_back());
+}
+
+int main(void)
+{
+	test_taken();
+	test_too_many_open_files();
+	test_unusable();
+	test_nonsense();
+	return check_done();
+}
