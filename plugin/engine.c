@@ -211,7 +211,10 @@ static int set_start_threads(struct engine_set *set, char *why, size_t why_len)
 	if (!rc)
 		INFO("%s: driven %s: %s%u core%s may be used, %u instance%s",
 		     plugin_device(set->dev)->ifname,
-		     opt.dedicated ? "by dedicated threads" : "by NCCL's threads and a guardian",
+		     !opt.dedicated ? "by NCCL's threads and a guardian"
+		     : opt.crowded
+			     ? "by NCCL's threads and dedicated ones, for which cores are too few"
+			     : "by dedicated threads",
 		     config->drive == DRIVE_AUTO ? "" : "as HARP_DRIVE says; ", usable,
 		     usable == 1 ? "" : "s", set->count, set->count == 1 ? "" : "s");
 	return rc;

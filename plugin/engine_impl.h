@@ -57,8 +57,8 @@ void engine_wind_up(struct engine *engine);
  */
 struct engine_thread_options {
 	bool dedicated;
-	bool crowded;     /* fewer cores than such threads: give way at each empty turn */
-	int core;         /* to be pinned to; -1: none */
+	bool crowded; /* dedicated, but fewer cores than such threads: stands by like a guardian */
+	int core;     /* to be pinned to; -1: none */
 	uint64_t idle_ns; /* guardian: nobody has polled for so long */
 	uint64_t spin_ns; /* dedicated: turns without work before it sleeps, at most */
 };

@@ -37,7 +37,8 @@
  * turn. So a poll or a post after silence is never slower than inline, and the thread, roused by the first
  * turn that found work, takes over within a wake-up's time. How long it spins follows what came of it:
  * a sleep that was interrupted sooner than the spin could have lasted was not worth it, the next spin has full
- * length; each longer sleep halves the next spin.
+ * length; each longer sleep halves the next spin. With fewer cores than such threads a spinning one would hold
+ * the core that the application polls on, baton and all: there each stands by as a guardian of its one engine.
  *
  * Sleep. Before it: `sleeping` is set, a fence, one more turn. Who posts work: work on the list, a fence,
  * `sleeping` read, eventfd written. Whoever comes second sees the other, so no wake-up is lost. A turn of the
@@ -103,6 +104,12 @@ void engine_advance(struct driver *driver, uint64_t now_ns)
 
 /* ---- what an engine is doing ------------------------------------------------------------------ */
 
+/* The application's turns come first. */
+static bool thread_stands_by(const struct engine_thread *thread)
+{
+	return !thread->opt.dedicated || thread->opt.crowded;
+}
+
 static uint64_t engine_polled_ns(struct engine *engine)
 {
 	return atomic_load_explicit(&engine->driver.polled_ns, memory_order_relaxed);
@@ -112,7 +119,7 @@ static uint64_t engine_polled_ns(struct engine *engine)
 static bool engine_is_polled(struct engine *engine, const struct engine_thread *thread,
 			     uint64_t now_ns)
 {
-	return !thread->opt.dedicated && now_ns < engine_polled_ns(engine) + thread->opt.idle_ns;
+	return thread_stands_by(thread) && now_ns < engine_polled_ns(engine) + thread->opt.idle_ns;
 }
 
 /* It polls and there is something to poll for: not ours to disturb. */
@@ -246,17 +253,10 @@ static void dedicated_spin(struct engine_thread *thread, struct engine *engine, 
 	uint64_t now_ns = driver_clock_ns(), busy_ns = now_ns;
 
 	do {
-		if (engine_turn(engine, now_ns)) {
+		if (engine_turn(engine, now_ns))
 			busy_ns = now_ns;
-		} else if (thread->opt.crowded) {
-			/* Whoever waits for this core needs it, and may want the baton. */
-			driver_give(&engine->driver);
-			sched_yield();
-			if (!driver_take(&engine->driver))
-				return;
-		} else {
+		else
 			cpu_relax();
-		}
 		now_ns = driver_clock_ns();
 	} while (now_ns - busy_ns <= limit_ns && !thread_stopped(thread));
 	driver_give(&engine->driver);
@@ -309,7 +309,7 @@ static int thread_create(struct engine_thread *thread)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&thread->id, &attr,
-			    thread->opt.dedicated ? dedicated_main : guardian_main, thread);
+			    thread_stands_by(thread) ? guardian_main : dedicated_main, thread);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	if (!rc)

@@ -142,10 +142,10 @@ BENCHES = {
 }
 
 
-@pytest.mark.parametrize("path", ["xdp", "kernel"])
+@pytest.mark.parametrize("path", ["xdp", "dedicated", "kernel"])
 @pytest.mark.parametrize("mode", BENCHES)
 def test_thread_plugin(thread_build: Path, need_root: None, mode: str, path: str) -> None:
-    """Service, progress and guardian threads of two ranks: no data race, and every byte right."""
+    """Service, progress and our own threads of two ranks: no data race, and every byte right."""
 
     def command(host: Host, root: Host) -> list[Any]:
         words = [thread_build / "tools/driver/harp-bench", *BENCHES[mode], "-o", "json"]
@@ -155,6 +155,8 @@ def test_thread_plugin(thread_build: Path, need_root: None, mode: str, path: str
 
     options = LL_THREAD if mode == "ll" else THREAD
     env = os.environ | options | {"HARP_PATH": path, "NCCL_DEBUG": "WARN"}
+    if path == "dedicated":
+        env |= {"HARP_PATH": "xdp", "HARP_DRIVE": "dedicated"}
     with Lab() as lab:
         ranks = [host.popen(command(host, lab.hosts[0]), env=env) for host in lab.hosts]
         ended = [rank.communicate(timeout=300) for rank in ranks]
