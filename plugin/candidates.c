@@ -64,9 +64,7 @@ static void candidates_find_harp(struct candidates *c, int dev, const struct dev
 	engines = ctx_engines(dev, c->why_kernel, sizeof(c->why_kernel));
 	if (!engines)
 		return;
-	c->engine = h->harp_port && h->harp_placement == PLACEMENT_UNKNOWN
-			    ? engine_set_choose_for(engines, h->harp_queue)
-			    : engine_set_choose(engines);
+	c->engine = engine_set_choose(engines);
 	engine_load(c->engine, 1);
 	if (!handle_host_id(device->netns, host_id) &&
 	    !memcmp(host_id, h->host_id, sizeof(host_id))) {

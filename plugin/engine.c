@@ -351,21 +351,6 @@ struct engine *engine_set_choose(struct engine_set *set)
 	return best;
 }
 
-struct engine *engine_set_choose_for(struct engine_set *set, uint16_t queue)
-{
-	uint64_t now_ns = driver_clock_ns();
-
-	for (unsigned i = 0; i < set->count; i++) {
-		struct engine *engine = set->engines[i];
-
-		if (harp_instance_queue(engine->instance) == queue &&
-		    harp_instance_rss(engine->instance)->kind == HARP_RSS_UNKNOWN &&
-		    !engine_is_deaf(engine, now_ns))
-			return engine;
-	}
-	return engine_set_choose(set);
-}
-
 void engine_reset(void)
 {
 	pthread_mutex_lock(&engines_lock);

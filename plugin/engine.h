@@ -29,10 +29,6 @@ unsigned engine_set_count(const struct engine_set *set);
 struct engine *engine_set_at(const struct engine_set *set, unsigned index);
 /* The one that serves the fewest comms and listeners, ties in turn; one that is deaf only when all are. */
 struct engine *engine_set_choose(struct engine_set *set);
-/* For a peer whose stack is on that queue of its NIC: where nobody can tell queues beforehand, many NICs (veth,
- * virtio) receive on the queue of the number from which was sent. The choice of engine_set_choose() where
- * that does not help. */
-struct engine *engine_set_choose_for(struct engine_set *set, uint16_t queue);
 /* What engine_set_choose() compares: a listener or a connect that may use the engine comes, or goes. Lanes
  * count by themselves, from engine_heard() on. */
 void engine_load(struct engine *engine, int change);

@@ -192,10 +192,12 @@ def records() -> None:
 
 
 def handles() -> None:
-    """fuzz_handle: a handle's layout, and the first bytes of each side of a preamble."""
+    """fuzz_handle: a handle's layout, the first bytes of each side of a preamble, queues."""
     write("fuzz_handle", "handle", b"\0HARPhndl\1\1\1\3" + bytes(range(116)))
     write("fuzz_handle", "acceptor", b"\1\x40HARP" + bytes(200))
     write("fuzz_handle", "connector", b"\2\x40HARP" + bytes(200))
+    queues = b"\3\x28\x10\0\2\0\4\0" + bytes(range(40)) + b"\x44\x44"
+    write("fuzz_handle", "queues", bytes([128, len(queues) - 1]) + queues)
 
 
 def config() -> None:

@@ -40,13 +40,6 @@ struct engine *engine_set_choose(struct engine_set *set)
 	return NULL;
 }
 
-struct engine *engine_set_choose_for(struct engine_set *set, uint16_t queue)
-{
-	(void)set;
-	(void)queue;
-	return NULL;
-}
-
 void engine_placement(const struct engine *engine, struct placement_end *out)
 {
 	(void)engine;
