@@ -96,7 +96,7 @@ const struct device *plugin_device(int dev); /* NULL when out of range */
 /* What names the link of an address that is reached through the device: 0 unless it is link-local. */
 static inline uint32_t device_scope_id(const struct device *device, const struct harp_addr *addr)
 {
-	return addr->bytes[0] == 0xfe && (addr->bytes[1] & 0xc0) == 0x80 ? device->ifindex : 0;
+	return harp_addr_is_link_local(addr) ? device->ifindex : 0;
 }
 
 /* plugin.c: contexts; process-wide state comes with the first and goes with the last. */

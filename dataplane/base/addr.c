@@ -21,6 +21,11 @@ bool harp_addr_is_v4(const struct harp_addr *addr)
 	return memcmp(addr->bytes, addr_v4_prefix, sizeof(addr_v4_prefix)) == 0;
 }
 
+bool harp_addr_is_link_local(const struct harp_addr *addr)
+{
+	return addr->bytes[0] == 0xfe && (addr->bytes[1] & 0xc0) == 0x80;
+}
+
 int harp_addr_parse(const char *text, struct harp_addr *out)
 {
 	struct harp_addr addr;

@@ -33,7 +33,7 @@ static int addresses_answer(void *ctx, const struct nlmsghdr *message)
 	} else if (body->ifa_family == AF_INET) {
 		place = &a->v4;
 		best = &a->v4_state;
-	} else if (netlink_is_link_local(&addr)) {
+	} else if (harp_addr_is_link_local(&addr)) {
 		place = &a->link_local;
 		best = &a->link_local_state;
 	} else {

@@ -184,7 +184,7 @@ int harp_instance_route(struct harp_instance *instance, const struct harp_addr *
 			struct harp_host_route *out)
 {
 	uint32_t ifindex = instance->mirror.ifindex;
-	uint32_t scope_id = netlink_is_link_local(dst) ? ifindex : 0;
+	uint32_t scope_id = harp_addr_is_link_local(dst) ? ifindex : 0;
 	int rc;
 
 	pthread_mutex_lock(&instance->questions_lock);

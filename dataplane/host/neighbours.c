@@ -131,7 +131,7 @@ static void neighbours_send(const struct neighbours *n, const struct harp_addr *
 	struct sockaddr_in6 v6 = {
 		.sin6_family = AF_INET6,
 		.sin6_port = htons(DISCARD_PORT),
-		.sin6_scope_id = netlink_is_link_local(addr) ? n->ifindex : 0,
+		.sin6_scope_id = harp_addr_is_link_local(addr) ? n->ifindex : 0,
 	};
 
 	flags |= MSG_DONTWAIT | MSG_DONTROUTE | MSG_NOSIGNAL;

@@ -208,11 +208,6 @@ bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr,
 	       netlink_addr(attributes[IFA_ADDRESS], body->ifa_family, addr);
 }
 
-bool netlink_is_link_local(const struct harp_addr *addr)
-{
-	return addr->bytes[0] == 0xfe && (addr->bytes[1] & 0xc0) == 0x80;
-}
-
 /*
  * Walks one datagram. Returns 1 when it ended the answer to `sequence` (0: a monitor, which has no
  * end), 0 when more follows, -errno.

@@ -62,7 +62,5 @@ bool netlink_gateway(const struct rtattr *const *attributes, int family, struct 
 /* An address message (RTM_NEWADDR): the interface's own address, and its enum harp_address_state. */
 bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr, int *state);
 int netlink_family(const struct harp_addr *addr); /* AF_INET or AF_INET6 */
-bool netlink_is_link_local(
-	const struct harp_addr *addr); /* fe80::/10: means little without a link */
 
 #endif

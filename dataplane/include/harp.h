@@ -65,6 +65,8 @@ struct harp_endpoint {
 
 HARP_API struct harp_addr harp_addr_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d);
 HARP_API bool harp_addr_is_v4(const struct harp_addr *addr);
+/* fe80::/10: means little without a link. */
+HARP_API bool harp_addr_is_link_local(const struct harp_addr *addr);
 /* Parses "10.0.0.1" or "fd00::1". -EINVAL when it is neither. */
 HARP_API int harp_addr_parse(const char *text, struct harp_addr *out);
 /* Writes the text form and returns buf. buf has room for HARP_ADDR_TEXT_MAX (.._ENDPOINT_..). */

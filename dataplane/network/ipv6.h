@@ -48,11 +48,6 @@ static inline bool ipv6_is_loopback(const struct harp_addr *addr)
 	return memcmp(addr, &loopback, sizeof(loopback)) == 0;
 }
 
-static inline bool ipv6_is_link_local(const struct harp_addr *addr)
-{
-	return addr->bytes[0] == 0xfe && (addr->bytes[1] & 0xc0) == 0x80;
-}
-
 /* Solicited-node multicast address (RFC 4291 section 2.7.1) of addr. */
 static inline struct harp_addr ipv6_solicited_node(const struct harp_addr *addr)
 {

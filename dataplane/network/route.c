@@ -223,7 +223,7 @@ static unsigned route_scope(const struct harp_addr *addr)
 		return ipv4_number(addr) >> 16 == 0xa9fe ? IPV6_SCOPE_LINK : IPV6_SCOPE_GLOBAL;
 	if (ipv6_is_multicast(addr))
 		return addr->bytes[1] & 0x0fu;
-	if (ipv6_is_link_local(addr))
+	if (harp_addr_is_link_local(addr))
 		return IPV6_SCOPE_LINK;
 	/* fec0::/10, deprecated by RFC 3879 */
 	return addr->bytes[0] == 0xfe ? IPV6_SCOPE_SITE : IPV6_SCOPE_GLOBAL;
@@ -298,12 +298,12 @@ const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *d
 
 bool ip_scope_good(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id)
 {
-	return harp_addr_is_v4(addr) || !ipv6_is_link_local(addr) || scope_id == ip->scope_id;
+	return harp_addr_is_v4(addr) || !harp_addr_is_link_local(addr) || scope_id == ip->scope_id;
 }
 
 uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr)
 {
-	return !harp_addr_is_v4(addr) && ipv6_is_link_local(addr) ? ip->scope_id : 0;
+	return !harp_addr_is_v4(addr) && harp_addr_is_link_local(addr) ? ip->scope_id : 0;
 }
 
 int ip_path_lookup(struct ip *ip, struct ip_path *path)

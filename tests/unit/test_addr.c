@@ -29,6 +29,23 @@ static void test_round_trips(void)
 	CHECK_MEM(&made, &addr, sizeof(addr));
 }
 
+/* fe80::/10. */
+static void test_link_local(void)
+{
+	static const char *const yes[] = { "fe80::", "fe80::1", "febf:ffff::1" };
+	static const char *const no[] = { "fe7f::1", "fec0::1", "fd00::1", "169.254.1.1", "::" };
+	struct harp_addr addr;
+
+	for (unsigned i = 0; i < sizeof(yes) / sizeof(yes[0]); i++) {
+		CHECK_EQ(harp_addr_parse(yes[i], &addr), 0);
+		CHECK(harp_addr_is_link_local(&addr));
+	}
+	for (unsigned i = 0; i < sizeof(no) / sizeof(no[0]); i++) {
+		CHECK_EQ(harp_addr_parse(no[i], &addr), 0);
+		CHECK(!harp_addr_is_link_local(&addr));
+	}
+}
+
 static void test_refused(void)
 {
 	static const char *const texts[] = { "",          "10.0.0",    "10.0.0.256", "10.0.0.1 ",
@@ -62,6 +79,7 @@ static void test_endpoints(void)
 int main(void)
 {
 	test_round_trips();
+	test_link_local();
 	test_refused();
 	test_endpoints();
 	CHECK_EQ(harp_api_version(), HARP_API_VERSION);
