@@ -55,6 +55,7 @@ cdef extern from "harp_page.h" nogil:
 
     const char *HARP_PAGE_LINK
     const unsigned HARP_HISTOGRAM_BUCKETS
+    const unsigned HARP_PAGE_FLOWS_MAX
     size_t harp_page_bytes(uint32_t flows)
     int harp_page_create_fd(uint32_t flows, int *fd)
     int harp_page_check(int fd, char *why, size_t why_len)
@@ -76,6 +77,9 @@ cdef extern from "harp_host.h" nogil:
     const char *harp_steering_name(unsigned index)
     const char *harp_steering_help(unsigned index)
 
+
+cdef enum:
+    ITEM_BYTES_MAX = 4096  # more than any item has
 
 IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS = range(5)
 LINK = HARP_PAGE_LINK.decode()
@@ -108,6 +112,8 @@ def read(int fd, int part, unsigned item_bytes, unsigned most, unsigned first=0)
     """Items of a part, item_bytes each: longer ones cut, shorter ones filled up. OSError."""
     cdef int rc
     cdef uint8_t *into
+    if item_bytes > ITEM_BYTES_MAX or most > HARP_PAGE_FLOWS_MAX:
+        raise ValueError(f"{most} items of {item_bytes} bytes: no page has such")
     if item_bytes == 0 or most == 0:
         return b""
     items = bytearray(item_bytes * most)

@@ -207,6 +207,15 @@ def test_a_proc_of_other_makings(tmp_path: Path) -> None:
         assert (found.pages, found.bad, found.hidden_processes) == ([], [], 0)
 
 
+@pytest.mark.parametrize(("item_bytes", "most"), [(1 << 16, 1 << 16), (4097, 1), (8, 65537)])
+def test_no_page_has_such_items(owner: Owner, item_bytes: int, most: int) -> None:
+    """The product, of 32 bits, would be the size of what is read into."""
+    with stats.find() as found:
+        page, _ = owner.pages(found)
+        with pytest.raises(ValueError, match="no page has such"):
+            _page.read(page.fd, _page.FLOWS, item_bytes, most)
+
+
 def test_the_lists_are_the_stack_s() -> None:
     names = [each.name for each in schema.statistics()]
     assert names[:2] == ["polls", "rx_packets"]
