@@ -32,6 +32,9 @@ struct engine {
 	atomic_uint load;
 	atomic_bool heard;
 	atomic_uint_fast64_t deaf_until_ns;
+	atomic_bool
+		news; /* the host's: set by the thread that saw them come, cleared by a turn. Relaxed:
+			   * a turn that misses them is followed by one that does not */
 	atomic_bool sleeping; /* Writer: thread. Reader: who posts work. See engine_thread.c */
 };
 

@@ -63,6 +63,7 @@ struct engine_thread {
 	uint64_t spin_ns;
 	struct pollfd fds[1 + 2 * ENGINES_MAX];
 	struct engine *asleep[ENGINES_MAX];
+	struct engine *watched[ENGINES_MAX]; /* whose two descriptors are in fds, in their order */
 };
 
 static void cpu_relax(void)
@@ -165,6 +166,7 @@ static unsigned thread_last_look(struct engine_thread *thread, struct engine *en
 	*until_ns = earlier_ns(*until_ns,
 			       engine_turn(engine, now_ns) ? now_ns : engine_deadline_ns(engine));
 	driver_give(&engine->driver);
+	thread->watched[count / 2] = engine;
 	fds[count].fd = harp_instance_fd(engine->instance);
 	fds[count++].events = POLLIN;
 	fds[count].fd = harp_instance_control_fd(engine->instance);
@@ -172,10 +174,23 @@ static unsigned thread_last_look(struct engine_thread *thread, struct engine *en
 	return count;
 }
 
+/* A descriptor says that something came. The host's news would go on saying so until a tick reads them. */
+static void thread_woken(struct engine_thread *thread, unsigned fds)
+{
+	uint64_t count;
+
+	if (thread->fds[0].revents)
+		(void)!read(thread->wake_fd, &count, sizeof(count));
+	for (unsigned i = 1; i < fds; i += 2)
+		if (thread->fds[i + 1].revents)
+			atomic_store_explicit(&thread->watched[i / 2]->news, true,
+					      memory_order_relaxed);
+}
+
 /* Sleeps until something is to be done. True when it was woken, by a packet or a post. */
 static bool thread_sleep(struct engine_thread *thread)
 {
-	uint64_t now_ns = driver_clock_ns(), until_ns = now_ns + SLEEP_NS_MAX, wait_ns, count_woken;
+	uint64_t now_ns = driver_clock_ns(), until_ns = now_ns + SLEEP_NS_MAX, wait_ns;
 	unsigned asleep = 0, fds = 1;
 	struct timespec ts;
 	int woken = 0;
@@ -201,8 +216,8 @@ static bool thread_sleep(struct engine_thread *thread)
 		ts.tv_sec = (time_t)(wait_ns / 1000000000u);
 		ts.tv_nsec = (long)(wait_ns % 1000000000u);
 		woken = ppoll(thread->fds, fds, &ts, NULL);
-		if (woken > 0 && thread->fds[0].revents)
-			(void)!read(thread->wake_fd, &count_woken, sizeof(count_woken));
+		if (woken > 0)
+			thread_woken(thread, fds);
 	}
 	for (unsigned i = 0; i < asleep; i++)
 		atomic_store_explicit(&thread->asleep[i]->sleeping, false, memory_order_relaxed);
@@ -301,7 +316,7 @@ static int thread_create(struct engine_thread *thread)
 
 	pthread_attr_init(&attr);
 	CPU_ZERO(&cores);
-	if (thread->opt.core >= 0) {
+	if (thread->opt.core >= 0 && thread->opt.core < CPU_SETSIZE) {
 		CPU_SET((size_t)thread->opt.core, &cores);
 		pthread_attr_setaffinity_np(&attr, sizeof(cores), &cores);
 	}

@@ -126,7 +126,11 @@ void engine_requests(void *ctx, uint64_t now_ns)
 
 static void engine_control(struct engine *engine, uint64_t now_ns)
 {
-	int rc = harp_instance_control(engine->instance, now_ns);
+	int rc;
+
+	/* Before it looks: what comes while it does is news again. */
+	atomic_store_explicit(&engine->news, false, memory_order_relaxed);
+	rc = harp_instance_control(engine->instance, now_ns);
 
 	/* One of the interface's engines speaks for all. */
 	if (rc && !engine->link_reported && !engine->index)
@@ -152,7 +156,8 @@ bool engine_turn(struct engine *engine, uint64_t now_ns)
 {
 	bool worked = harp_stack_poll(engine->stack, now_ns) > 0;
 
-	if (harp_instance_control_pending(engine->instance))
+	if (harp_instance_control_pending(engine->instance) ||
+	    atomic_load_explicit(&engine->news, memory_order_relaxed))
 		engine_control(engine, now_ns);
 	if (now_ns >= engine->tick_ns)
 		engine_tick(engine, now_ns);

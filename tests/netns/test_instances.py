@@ -5,10 +5,14 @@ What NICs do with packets is the laboratory's switch's business: a Toeplitz hash
 one that it is not, and one that puts everything on queue 0.
 """
 
+import concurrent.futures
 import contextlib
+import itertools
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from actor import Actor, actors
@@ -16,7 +20,7 @@ from netns_tools import Tools
 
 from harp import _paths
 from harp.bench import BenchOptions, run_bench
-from harp.lab import Lab, LabOptions, cpus
+from harp.lab import Lab, LabOptions, cpus, in_namespace
 
 QUEUES = 8
 KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
@@ -202,6 +206,45 @@ def test_waiting_costs_next_to_nothing(
     for rank in report["results"]:
         assert rank["asleep_cpu_percent"] < 1
         assert rank["waiting_cpu_percent"] < 1
+
+
+@contextlib.contextmanager
+def news(lab: Lab) -> Iterator[None]:
+    """All hosts' kernels have something to tell, fifty times a second: a neighbour changes."""
+    over = threading.Event()
+
+    def tell(ipr: Any) -> None:
+        (index,) = ipr.link_lookup(ifname=lab.hosts[0].ifname)
+        for turn in itertools.count():
+            if over.wait(0.02):
+                return
+            mac = f"02:00:00:00:00:{turn % 256:02x}"
+            ipr.neigh("replace", dst="10.77.0.250", lladdr=mac, ifindex=index, state=0x80)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        tellers = [pool.submit(in_namespace, host.netns, tell) for host in lab.hosts]
+        try:
+            yield
+        finally:
+            over.set()
+    for teller in tellers:
+        teller.result()
+
+
+@pytest.mark.parametrize("drive", ["inline", "dedicated"])
+def test_the_hosts_news_wake_it_for_a_moment(
+    switched: Lab, drive: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the kernel tells of other neighbours is read when it comes: its descriptor would go on
+    saying that there is something."""
+    monkeypatch.setenv("HARP_INSTANCES", "4")
+    monkeypatch.setenv("HARP_RSS", TOEPLITZ)
+    monkeypatch.setenv("HARP_DRIVE", drive)
+    monkeypatch.setenv("HARP_DAEMON", "off")
+    with news(switched):
+        report = run_bench(switched, BenchOptions("idle", channels=2, seconds=3))
+    assert report["ok"]
+    assert all(rank["asleep_cpu_percent"] < 20 for rank in report["results"]), report["results"]
 
 
 def test_more_instances_than_queues(tools: Tools) -> None:
