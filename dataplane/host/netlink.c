@@ -239,6 +239,23 @@ static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, net
 	return interrupted ? -EINTR : 0;
 }
 
+/*
+ * The next datagram of the kernel's; -1 and errno as recv() has them. Whoever has CAP_NET_ADMIN may send to
+ * this socket, too, what no kernel would: messages shorter than their kind.
+ */
+static ssize_t netlink_receive(const struct netlink *nl, void *buffer, int flags)
+{
+	for (;;) {
+		struct sockaddr_nl from = { 0 };
+		socklen_t len = sizeof(from);
+		ssize_t got = recvfrom(nl->fd, buffer, NETLINK_BUFFER_BYTES, flags,
+				       (struct sockaddr *)&from, &len);
+
+		if (got < 0 || (len >= sizeof(from) && !from.nl_pid))
+			return got;
+	}
+}
+
 int netlink_call(struct netlink *nl, struct netlink_message *message, netlink_fn fn, void *ctx)
 {
 	_Alignas(struct nlmsghdr) char buffer[NETLINK_BUFFER_BYTES];
@@ -252,7 +269,7 @@ int netlink_call(struct netlink *nl, struct netlink_message *message, netlink_fn
 	if (send(nl->fd, message, message->head.nlmsg_len, 0) < 0)
 		return -errno;
 	while (rc == 0) {
-		ssize_t got = recv(nl->fd, buffer, sizeof(buffer), 0);
+		ssize_t got = netlink_receive(nl, buffer, 0);
 
 		if (got < 0 && errno == EINTR)
 			continue;
@@ -268,7 +285,7 @@ int netlink_events(struct netlink *nl, netlink_fn fn, void *ctx)
 	_Alignas(struct nlmsghdr) char buffer[NETLINK_BUFFER_BYTES];
 
 	for (;;) {
-		ssize_t got = recv(nl->fd, buffer, sizeof(buffer), MSG_DONTWAIT);
+		ssize_t got = netlink_receive(nl, buffer, MSG_DONTWAIT);
 		int rc;
 
 		if (got < 0)

@@ -36,9 +36,8 @@ struct xdp_shared {
 	int fds[HARP_XDP_FDS_MAX];
 };
 
-#define REGISTRY_BUSY (-1) /* somebody is making it */
-
-static _Atomic pid_t registry_pid; /* in whose process lock and list are good; 0: in none */
+/* In whose process lock and list are good; 0: in none; -pid: a thread of that one makes them. */
+static _Atomic pid_t registry_pid;
 static pthread_mutex_t registry_lock;
 static struct xdp_shared *registry; /* under registry_lock */
 
@@ -48,10 +47,10 @@ static void registry_enter(void)
 	pid_t maker = atomic_load_explicit(&registry_pid, memory_order_acquire);
 
 	while (maker != self) {
-		if (maker == REGISTRY_BUSY) {
+		if (maker == -self) {
 			sched_yield();
 			maker = atomic_load_explicit(&registry_pid, memory_order_acquire);
-		} else if (atomic_compare_exchange_strong(&registry_pid, &maker, REGISTRY_BUSY)) {
+		} else if (atomic_compare_exchange_strong(&registry_pid, &maker, -self)) {
 			pthread_mutex_init(&registry_lock, NULL);
 			registry = NULL;
 			atomic_store_explicit(&registry_pid, self, memory_order_release);

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_xdp_shared.c - the registry of steering programs: made once, by whichever thread comes first, and anew in
+ * a forked child, whatever another thread of the parent was doing. The file itself is included. */
+#include "../../dataplane/host/xdp_shared.c"
+
+#include <sys/wait.h>
+
+#include "check.h"
+
+#define THREADS 8u
+#define CHILD_S 20u
+
+static pthread_barrier_t all_here;
+static unsigned inside, most_inside;
+
+static void *enter(void *unused)
+{
+	(void)unused;
+	pthread_barrier_wait(&all_here);
+	registry_enter();
+	if (++inside > most_inside)
+		most_inside = inside;
+	inside--;
+	registry_leave();
+	return NULL;
+}
+
+static void test_first_threads(void)
+{
+	pthread_t threads[THREADS];
+
+	pthread_barrier_init(&all_here, NULL, THREADS);
+	for (unsigned i = 0; i < THREADS; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, enter, NULL), 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	pthread_barrier_destroy(&all_here);
+	CHECK_EQ(most_inside, 1);
+	CHECK_EQ(atomic_load(&registry_pid), getpid());
+}
+
+/* A child in which the registry is as a thread of the parent's left it. */
+static void child_enters(pid_t maker, bool locked)
+{
+	pid_t before = atomic_load(&registry_pid), child;
+	int status = -1;
+
+	atomic_store(&registry_pid, maker);
+	if (locked)
+		pthread_mutex_lock(&registry_lock);
+	child = fork();
+	if (!child) {
+		alarm(CHILD_S); /* who waits for a thread that is not there */
+		registry_enter();
+		status = registry ? 1 : atomic_load(&registry_pid) != getpid();
+		registry_leave();
+		_exit(status);
+	}
+	if (locked)
+		pthread_mutex_unlock(&registry_lock);
+	atomic_store(&registry_pid, before);
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+}
+
+int main(void)
+{
+	test_first_threads();
+	child_enters(getpid(), false);
+	child_enters(getpid(), true);
+	child_enters(-getpid(), false); /* one was making it */
+	return check_done();
+}
