@@ -62,13 +62,16 @@ static void comm_notify(struct lane *lane, uint64_t now_ns)
 	comm_advance(lane->owner, now_ns);
 }
 
-/* What the lane says. */
-static void comm_end_by_error(struct comm *comm, int error)
+void comm_end_by_error(struct comm *comm, int error)
 {
 	char text[96];
 
-	snprintf(text, sizeof(text), "%s: the peer's process or host died, or the path is cut",
-		 lane_error_text(error));
+	if (error == -ENETDOWN) /* here, not there */
+		snprintf(text, sizeof(text), "this host's network interface is gone or down");
+	else
+		snprintf(text, sizeof(text),
+			 "%s: the peer's process or host died, or the path is cut",
+			 lane_error_text(error));
 	comm_end(comm, error, text);
 }
 

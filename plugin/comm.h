@@ -144,6 +144,8 @@ void comm_fail(struct comm *comm, int error, enum close_reason reason, const str
 void comm_fail_protocol(struct comm *comm, const char *what);
 /* The stream is over: an error as soon as a request is or becomes outstanding. */
 void comm_end(struct comm *comm, int error, const char *text);
+/* The same, in the words of a lane that died of error. */
+void comm_end_by_error(struct comm *comm, int error);
 void comm_end_by_record(struct comm *comm, const struct record *close);
 
 #endif

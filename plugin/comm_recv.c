@@ -92,11 +92,14 @@ static int comm_recv_payload(struct comm *comm)
 
 		if (n == -EAGAIN)
 			return 0;
-		if (n <= 0) {
-			comm_end(
-				comm, n ? (int)n : -ECONNRESET,
-				"connection lost in the middle of a message: the peer's process or "
-				"host died");
+		if (n < 0) {
+			comm_end_by_error(comm, (int)n);
+			return (int)n;
+		}
+		if (!n) {
+			comm_end(comm, -ECONNRESET,
+				 "connection closed in the middle of a message: the peer's process "
+				 "died (see its log)");
 			return -ECONNRESET;
 		}
 		rx->payload_left -= (uint64_t)n;

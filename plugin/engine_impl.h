@@ -17,8 +17,8 @@ struct engine {
 	struct harp_stack *stack;
 	struct lane_harp *lanes;
 	unsigned closing_count;
-	uint64_t tick_ns;   /* next */
-	bool link_reported; /* the interface's trouble was logged */
+	uint64_t tick_ns;  /* next */
+	int link_reported; /* the interface's trouble that was logged, -errno; 0: none */
 	/* Since the opening. */
 	int dev;
 	unsigned index;

@@ -124,6 +124,22 @@ void engine_requests(void *ctx, uint64_t now_ns)
 	driver_run_ready(&engine->driver, now_ns);
 }
 
+/* The interface was removed: no other one of its name brings the queue back. The owner of a lane that
+ * ends may end others, hence from the head each time. */
+static void engine_gone(struct engine *engine, uint64_t now_ns)
+{
+	struct lane_harp *h = engine->lanes;
+
+	while (h) {
+		if (h->lane.error && !h->closing_deadline_ns) {
+			h = h->next;
+			continue;
+		}
+		lane_harp_gone(h, now_ns);
+		h = engine->lanes;
+	}
+}
+
 static void engine_control(struct engine *engine, uint64_t now_ns)
 {
 	int rc;
@@ -133,11 +149,14 @@ static void engine_control(struct engine *engine, uint64_t now_ns)
 	rc = harp_instance_control(engine->instance, now_ns);
 
 	/* One of the interface's engines speaks for all. */
-	if (rc && !engine->link_reported && !engine->index)
-		WARN("%s: %s; connections wait until it is back or their timeout",
-		     plugin_device(engine->dev)->ifname,
-		     rc == -ENODEV ? "the interface is gone" : "the interface is down");
-	engine->link_reported = rc != 0;
+	if (rc && rc != engine->link_reported && !engine->index)
+		WARN("%s: %s", plugin_device(engine->dev)->ifname,
+		     rc == -ENODEV ? "the interface was removed; its connections end with an error"
+				   : "the interface is down; connections wait until it is back or "
+				     "their timeout");
+	engine->link_reported = rc;
+	if (rc == -ENODEV)
+		engine_gone(engine, now_ns);
 }
 
 static void engine_tick(struct engine *engine, uint64_t now_ns)

@@ -98,7 +98,8 @@ static ssize_t lane_harp_recv(struct lane *lane, void *dst, size_t len, unsigned
 				break;
 			if (n < 0 && n != -EAGAIN)
 				return lane_harp_fail(lane, n);
-			return n;
+			/* What had come is read first; behind it nothing more will. */
+			return n && lane->error ? lane->error : n;
 		}
 		for (int i = 0; i < n; i++)
 			avail += pieces[i].iov_len;
@@ -324,6 +325,17 @@ void lane_harp_event(struct lane_harp *h, uint32_t events, uint64_t now_ns)
 	if (h->closing_deadline_ns)
 		lane_harp_drain(h, events);
 	else if (h->lane.notify)
+		h->lane.notify(&h->lane, now_ns);
+}
+
+void lane_harp_gone(struct lane_harp *h, uint64_t now_ns)
+{
+	if (h->closing_deadline_ns) {
+		lane_harp_free(h, true);
+		return;
+	}
+	lane_harp_fail(&h->lane, -ENETDOWN);
+	if (h->lane.notify)
 		h->lane.notify(&h->lane, now_ns);
 }
 

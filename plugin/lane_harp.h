@@ -32,6 +32,8 @@ struct lane_harp {
 void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp);
 /* The stack's events of h; h may be gone afterwards. */
 void lane_harp_event(struct lane_harp *h, uint32_t events, uint64_t now_ns);
+/* The interface was removed: the lane is dead, one that closes ends. h may be gone afterwards. */
+void lane_harp_gone(struct lane_harp *h, uint64_t now_ns);
 /* A few times a second: ends lingering closes, stops needless probes, reports silence. h may be gone
  * afterwards. */
 void lane_harp_tick(struct lane_harp *h, uint64_t now_ns);

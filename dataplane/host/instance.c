@@ -158,6 +158,34 @@ static void control_lost(struct harp_instance *instance)
 	neighbours_resync(&instance->neighbours);
 }
 
+/* Addresses that the kernel no longer has, and connections may still have. */
+static void control_tell_removed(struct harp_instance *instance, const struct mirror_tables *before)
+{
+	const struct mirror_tables *now = &instance->mirror.now;
+	char text[HARP_ADDR_TEXT_MAX];
+
+	for (unsigned i = 0; i < before->address_count; i++) {
+		const struct harp_addr *addr = &before->addresses[i];
+
+		if (!mirror_has_address(now, addr))
+			instance_log(
+				instance, HARP_LOG_WARN,
+				"the address %s was removed from %s; its connections wait until "
+				"it is back or their timeout",
+				harp_addr_format(addr, text), instance->ifname);
+	}
+}
+
+static int control_tables(struct harp_instance *instance)
+{
+	struct mirror_tables before = instance->mirror.now;
+	int rc = mirror_sync(&instance->mirror, &instance->questions);
+
+	if (!rc)
+		control_tell_removed(instance, &before);
+	return rc;
+}
+
 int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 {
 	int rc;
@@ -168,7 +196,7 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 	if (rc == -ENOBUFS)
 		control_lost(instance);
 	if (instance->tables_changed && !instance->gone) {
-		rc = mirror_sync(&instance->mirror, &instance->questions);
+		rc = control_tables(instance);
 		/* A table that changes faster than it can be read: again at the next call. */
 		instance->tables_changed = rc != 0;
 	}

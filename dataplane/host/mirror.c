@@ -159,7 +159,7 @@ static int mirror_dump(struct netlink *nl, uint16_t type, size_t body_bytes, net
 
 /* ---- applying ------------------------------------------------------------------------------- */
 
-static bool has_address(const struct mirror_tables *tables, const struct harp_addr *addr)
+bool mirror_has_address(const struct mirror_tables *tables, const struct harp_addr *addr)
 {
 	for (unsigned i = 0; i < tables->address_count; i++)
 		if (addr_equal(&tables->addresses[i], addr))
@@ -191,7 +191,7 @@ static void mirror_remove(struct mirror *m, const struct mirror_tables *found)
 		m->now.routes[i] = m->now.routes[--m->now.route_count];
 	}
 	for (unsigned i = m->now.address_count; i-- > 0;) {
-		if (has_address(found, &m->now.addresses[i]))
+		if (mirror_has_address(found, &m->now.addresses[i]))
 			continue;
 		if (m->xdp)
 			m->api->address_set(m->xdp, m->now.addresses[i].bytes, false);
@@ -208,7 +208,8 @@ static void mirror_add(struct mirror *m, const struct mirror_tables *found)
 		unsigned bits = harp_addr_is_v4(addr) ? 32 : 128;
 
 		/* Full length: the on-link prefix is a route of its own in the kernel's table. */
-		if (has_address(&m->now, addr) || harp_stack_address_add(m->stack, addr, bits))
+		if (mirror_has_address(&m->now, addr) ||
+		    harp_stack_address_add(m->stack, addr, bits))
 			continue;
 		if (m->xdp && m->api->address_set(m->xdp, addr->bytes, true)) {
 			harp_stack_address_remove(m->stack, addr);

@@ -34,4 +34,6 @@ struct mirror {
 /* Makes the stack and the steering map agree with the kernel. 0, or the -errno of the question. */
 int mirror_sync(struct mirror *mirror, struct netlink *nl);
 
+bool mirror_has_address(const struct mirror_tables *tables, const struct harp_addr *addr);
+
 #endif
