@@ -19,9 +19,10 @@ import pytest
 from harpd_rig import HostDaemon
 
 from harp import _paths, stats
-from harp.lab import Lab
+from harp.lab import IFNAME, Lab
 
 EVENT_S = 30
+MEETING = "10.99.0."
 REMOTE_ERROR, PLUGIN_FAILED, INTERRUPTED = 6, 4, 6
 # User nobody, no capability, and 64 KiB of locked memory.
 NOBODY = (
@@ -34,7 +35,13 @@ class Rank:
     """One rank: `source` or `sink` of an endless stream, every byte of which is verified."""
 
     def __init__(
-        self, harpd: HostDaemon, role: str, number: int, root: str, more: dict[str, str]
+        self,
+        harpd: HostDaemon,
+        role: str,
+        number: int,
+        root: str,
+        ifname: str,
+        more: dict[str, str],
     ) -> None:
         build = _paths.build_dir()
         assert build is not None
@@ -42,7 +49,7 @@ class Rank:
         self._progress, writing = os.pipe()
         self._log = (harpd.folder / f"{role}-{root.rpartition(':')[2]}").open("w+")
         bench = [build / "tools/driver/harp-bench", role, "--rank", str(number), "--ranks", "2"]
-        bench += ["--root", root, "--ifname", f"={harpd.host.ifname}", "-b", "20000"]
+        bench += ["--root", root, "--ifname", f"={ifname}", "-b", "20000"]
         bench += ["--timeout", "60", "--progress-fd", str(writing), "--plugin", _paths.plugin()]
         env = {
             "PATH": os.environ["PATH"],
@@ -152,6 +159,17 @@ class Pair:
             assert "by kernel TCP" not in rank.words()
 
 
+def add_nic(lab: Lab, ifname: str, network: str) -> None:
+    """One more interface on each of two hosts, joined by a cable; network: "10.88.0."."""
+    here, there = lab.hosts
+    cable = ["type", "veth", "peer", "name", ifname, "netns", there.netns]
+    here.run("ip", "link", "add", ifname, *cable)
+    for host in lab.hosts:
+        address = f"{network}{host.index + 1}/24"
+        host.run("ip", "address", "add", address, "dev", ifname)
+        host.run("ip", "link", "set", ifname, "up")
+
+
 class Site:
     """A laboratory with a harpd on each host."""
 
@@ -160,6 +178,7 @@ class Site:
         self.daemons = [HostDaemon(host, daemon, nic) for host in lab.hosts]
         self._ranks: list[Rank] = []
         self._port = 7000
+        add_nic(lab, "meet0", MEETING)
 
     def __enter__(self) -> Self:
         try:
@@ -182,12 +201,13 @@ class Site:
         for end in (*self._ranks, *self.daemons):
             end.close()
 
-    def pair(self, **env: str) -> Pair:
-        """A new job: from the first host to the second."""
+    def pair(self, ifname: str = IFNAME, **env: str) -> Pair:
+        """A new job: from the first host to the second. They meet over an interface of their
+        own."""
         self._port += 1
-        root = self.lab.hosts[0].endpoint(self._port)
+        root = f"{MEETING}1:{self._port}"
         ranks = [
-            Rank(daemon, role, number, root, env)
+            Rank(daemon, role, number, root, ifname, env)
             for number, (daemon, role) in enumerate(
                 zip(self.daemons, ("source", "sink"), strict=True)
             )
