@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from harp import output as console
+from harp.daemon import rundir
 from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
 from harp.options import output_option
@@ -92,10 +93,7 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
 
 def _start_in_background(config: Path | None) -> int:
     run_dir = Path(_daemon_config(config).run_dir)
-    try:
-        run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    except OSError as error:
-        raise HarpError(f"{run_dir} can't be made: {error.strerror}; set run_dir") from error
+    rundir.prepare(run_dir)  # the log is in it
     name = f"\0harpctl-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
         ready.bind(name)
