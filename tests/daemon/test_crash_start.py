@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harpctl start` where harpd can't: one line that says what to do, a stable exit code, and nothing
+is left of the try."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from crash_rig import bpffs_mounts
+from harpd_rig import HostDaemon, xdp_id
+
+from harp.lab import Lab
+
+FAILURE, MISSING, RUNNING = 1, 4, 6
+
+
+@pytest.fixture(scope="module")
+def lab(need_root: None) -> Iterator[Lab]:
+    """Two hosts."""
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture
+def daemon(lab: Lab) -> Iterator[HostDaemon]:
+    """A harpd that was not started yet; file systems that tests mount on its directory go."""
+    daemon = HostDaemon(lab.hosts[0])
+    yield daemon
+    harpctl(daemon, "stop", "--force")
+    mounts = Path("/proc/self/mountinfo").read_text()
+    if f" {daemon.run_dir} " in mounts:
+        subprocess.run(["umount", "-R", "-l", str(daemon.run_dir)], check=True)
+    daemon.close()
+
+
+def harpctl(daemon: HostDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from harp.cli import main; main()"
+    command = daemon.command(sys.executable, "-c", code, *arguments, "--file", daemon.file)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+
+def disk(daemon: HostDaemon, options: str = "size=16k") -> None:
+    """The daemon's directory is a file system of its own."""
+    daemon.run_dir.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"{options},mode=755", "harp-test", daemon.run_dir]
+    subprocess.run(list(map(str, command)), check=True)
+
+
+def full(daemon: HostDaemon) -> None:
+    disk(daemon)
+    with (daemon.run_dir / "filler").open("wb", buffering=0) as filler:
+        with contextlib.suppress(OSError):
+            while filler.write(bytes(1024)) == 1024:
+                pass
+
+
+def no_inodes(daemon: HostDaemon) -> None:
+    disk(daemon, "nr_inodes=1")
+
+
+def read_only(daemon: HostDaemon) -> None:
+    disk(daemon, "ro")
+
+
+def file_for_directory(daemon: HostDaemon) -> None:
+    daemon.run_dir.write_text("")
+
+
+def file_for_socket(daemon: HostDaemon) -> None:
+    daemon.run_dir.mkdir()
+    daemon.socket.write_text("precious")
+
+
+def directory_for_socket(daemon: HostDaemon) -> None:
+    daemon.socket.mkdir(parents=True)
+
+
+def link_for_socket(daemon: HostDaemon) -> None:
+    daemon.run_dir.mkdir()
+    daemon.socket.symlink_to("/etc/passwd")
+
+
+def unknown_key(daemon: HostDaemon) -> None:
+    daemon.configure("prot_rest_ms = 1")
+
+
+def wrong_value(daemon: HostDaemon) -> None:
+    daemon.configure('leases_per_uid = "many"')
+
+
+def not_toml(daemon: HostDaemon) -> None:
+    daemon.configure("= 3")
+
+
+def no_file(daemon: HostDaemon) -> None:
+    daemon.file.unlink()
+
+
+def no_group(daemon: HostDaemon) -> None:
+    daemon.configure('socket_group = "nosuchgroup"')
+
+
+def no_bytes(daemon: HostDaemon) -> None:
+    daemon.file.write_bytes(b"\xff\xfe")
+
+
+TROUBLES: dict[Callable[[HostDaemon], None], tuple[int, str]] = {
+    no_inodes: (FAILURE, "No space left on device"),
+    read_only: (FAILURE, "can't be written to (read-only?)"),
+    file_for_directory: (FAILURE, "can't be made: File exists; set run_dir"),
+    file_for_socket: (FAILURE, "exists and is not a socket; remove it"),
+    directory_for_socket: (FAILURE, "exists and is not a socket; remove it"),
+    link_for_socket: (FAILURE, "exists and is not a socket; remove it"),
+    unknown_key: (FAILURE, "port_rest_ms"),
+    wrong_value: (FAILURE, "leases_per_uid"),
+    not_toml: (FAILURE, "harp.toml"),
+    no_file: (MISSING, "harp.toml"),
+    no_group: (FAILURE, "there is no group nosuchgroup"),
+    no_bytes: (FAILURE, "harp.toml"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
+def test_a_start_that_can_not_be(daemon: HostDaemon, trouble: Callable[[HostDaemon], None]) -> None:
+    code, words = TROUBLES[trouble]
+    trouble(daemon)
+    done = harpctl(daemon, "start")
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("harpctl: ")
+    assert words in line
+    assert xdp_id(daemon.host) == 0
+    assert bpffs_mounts(daemon.folder) == []
+    reserved = daemon.host.run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports")
+    assert reserved.strip() == ""
+
+
+def test_what_was_in_the_way_is_untouched(daemon: HostDaemon) -> None:
+    file_for_socket(daemon)
+    assert harpctl(daemon, "start").returncode == FAILURE
+    assert daemon.socket.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET], ids=["stream", "seq"])
+def test_another_programs_socket(daemon: HostDaemon, kind: socket.SocketKind) -> None:
+    daemon.run_dir.mkdir()
+    with socket.socket(socket.AF_UNIX, kind) as other:
+        other.bind(str(daemon.socket))
+        other.listen(1)
+        with subprocess.Popen(
+            daemon.command(sys.executable, "-m", "harp.daemon", "--config", daemon.file),
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as harpd:
+            _, err = harpd.communicate(timeout=60)
+        assert harpd.returncode == RUNNING
+        (line,) = [line for line in err.splitlines() if "ERROR" in line]
+        assert f"another program listens on {daemon.socket}" in line
+    daemon.socket.unlink()
+
+
+def test_a_full_disk_is_told_and_harpd_serves(daemon: HostDaemon) -> None:
+    full(daemon)
+    done = harpctl(daemon, "start")
+    assert done.returncode == 0, done.stderr
+    status = harpctl(daemon, "status")
+    assert "state can't be saved: No space left on device" in status.stdout
+    assert harpctl(daemon, "stop").returncode == 0
+
+
+def test_huge_pages_that_are_not_there(daemon: HostDaemon) -> None:
+    """Asked for in a container that may not have any: harpd serves, and says so once."""
+    daemon.configure("huge_pages = 4096")
+    pages = "/sys/kernel/mm/hugepages /sys/devices/system/node"
+    hide = f"for each in {pages}; do mount -t tmpfs -o ro none $each; done"
+    daemon.wrapper = ["unshare", "--mount", "sh", "-c", f'{hide}; exec "$@"', "sh"]
+    daemon.start()
+    lines = [line for line in daemon.words().splitlines() if "huge" in line]
+    assert len(lines) == 1, daemon.words()
+    assert "WARNING" in lines[0]
+    with daemon.client() as client:
+        lease, fds = client.lease(daemon.host.ifname)
+        for fd in fds:
+            socket.close(fd)
+        client.release(lease.lease_id)
