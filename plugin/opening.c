@@ -89,40 +89,56 @@ static unsigned opening_round_ports(const struct opening *o)
 
 	if (placement_is_certain(&o->ports))
 		return 1;
-	if (!o->own.known && o->own.queues)
+	if ((!o->own.known || o->ports.distrust) && o->own.queues)
 		chance *= o->own.queues;
-	if (!o->peer.known && o->peer.queues)
+	if ((!o->peer.known || o->ports.distrust) && o->peer.queues)
 		chance *= o->peer.queues;
 	return chance < ROUND_PORTS_MAX ? chance : ROUND_PORTS_MAX;
 }
 
+/* So many SYNs, if there are ports for them. 1: no more ports, 0, or the error of the first of all. */
+static int opening_calls(struct opening *o, unsigned wanted)
+{
+	for (unsigned opened = 0; opened < wanted;) {
+		uint16_t port = o->ports_tried < OPENING_PORTS_MAX ? placement_next(&o->ports) : 0;
+		int rc;
+
+		if (!port)
+			return 1;
+		rc = opening_call(o, port);
+		if (!rc)
+			opened++;
+		else if (rc == -ENOSPC && o->several)
+			return 0; /* others try, too: the next round has room */
+		else if (rc != -EADDRINUSE)
+			return rc;
+	}
+	return 0;
+}
+
 static int opening_round(struct opening *o, uint64_t now_ns)
 {
-	unsigned wanted, opened = 0;
-	bool full = false;
-	uint16_t port;
-	int rc = 0;
+	unsigned wanted;
+	int rc;
 
 	if (o->rounds++ && placement_is_certain(&o->ports))
 		o->ports.distrust = true;
 	wanted = opening_round_ports(o);
 	o->several |= wanted > 1;
 	o->next_ns = now_ns + (placement_is_certain(&o->ports) ? CERTAIN_NS : ROUND_NS);
-	while (opened < wanted && !full && o->ports_tried < OPENING_PORTS_MAX &&
-	       (port = placement_next(&o->ports)) != 0) {
-		rc = opening_call(o, port);
-		if (!rc)
-			opened++;
-		else if (rc == -ENOSPC && o->several)
-			full = true; /* others try, too: the next round has room */
-		else if (rc != -EADDRINUSE)
-			return rc;
+	rc = opening_calls(o, wanted);
+	if (rc <= 0)
+		return rc;
+	if (!o->ports_tried && !o->ports.distrust) {
+		/* No port should do, and yet some must: what is believed cannot be true. */
+		o->ports.distrust = true;
+		o->ports.at = 0;
+		o->next_ns = now_ns;
+		return 0;
 	}
-	if (opened < wanted && !full) {
-		o->next_ns = UINT64_MAX;
-		o->give_up_ns = now_ns + LAST_ROUND_NS;
-	}
-	return o->lane_count || full ? 0 : rc ? rc : -EADDRNOTAVAIL;
+	o->next_ns = UINT64_MAX;
+	o->give_up_ns = now_ns + LAST_ROUND_NS;
+	return o->lane_count ? 0 : -EADDRNOTAVAIL;
 }
 
 static int opening_begin(struct opening *o, uint64_t now_ns)

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from actor import Actor, actors
 from netns_tools import Tools
+from test_messages import cpu_s
 
 from harp import _paths
 from harp.bench import BenchOptions, run_bench
@@ -245,6 +247,23 @@ def test_the_hosts_news_wake_it_for_a_moment(
         report = run_bench(switched, BenchOptions("idle", channels=2, seconds=3))
     assert report["ok"]
     assert all(rank["asleep_cpu_percent"] < 20 for rank in report["results"]), report["results"]
+
+
+def test_a_dedicated_thread_sleeps_when_nothing_comes(tools: Tools) -> None:
+    """One instance has its core on any machine with two; the actors' own threads wait in read()."""
+    if len(cpus()) < 2:
+        pytest.skip("a thread of one core stands by like a guardian")
+    idle_s = 5.0
+    job = {"HARP_INSTANCES": "1", "HARP_DRIVE": "dedicated"}
+    with Lab() as lab, ranks(lab, 1, **job) as both:
+        assert any("driven by dedicated threads:" in line for line in both.sender.call("log"))
+        assert all(both.pump())
+        before = [cpu_s(actor.pid) for actor in (both.sender, both.receiver)]
+        time.sleep(idle_s)  # what is measured is this very time
+        after = [cpu_s(actor.pid) for actor in (both.sender, both.receiver)]
+        for began, ended in zip(before, after, strict=True):
+            assert ended - began < 0.01 * idle_s
+        assert all(both.pump())
 
 
 def test_more_instances_than_queues(tools: Tools) -> None:
