@@ -56,7 +56,11 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
     done = _unpin(settings, unpin)
     if state.undo:
         _restore(preparation, state, file)
-        done.append("put back what harpd had changed of NICs and ports")
+        done.append(
+            f"part of what harpd had changed stays as it is, and in {file.path} for the next try"
+            if state.undo
+            else "put back what harpd had changed of NICs and ports"
+        )
     if _stale_socket(settings):
         settings.socket_path.unlink()
         done.append(f"removed {settings.socket_path}")

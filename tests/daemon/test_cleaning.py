@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harpctl stop` without a harpd, over a machine that is not there."""
+
+import errno
+import os
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harp.daemon import peer, rundir
+from harp.daemon.cleaning import clean
+from harp.daemon.daemon import Preparation
+from harp.daemon.ports import Block
+from harp.daemon.settings import Settings
+from harp.daemon.state import NicState, State, StateFile
+from harp.daemon.table import Lease, Owner
+from harp.errors import Exit, HarpError
+
+
+@dataclass
+class Machine(Preparation):
+    """What is done to it. Some changes may be impossible to put back."""
+
+    unpinned: list[str] = field(default_factory=list)
+    restored: list[Any] = field(default_factory=list)
+    stays: Any = None
+
+    def restore(self, undo: Any, record: Any) -> None:
+        self.restored.append(undo)
+        record(self.stays)
+
+    def unpin(self, path: str) -> bool:
+        self.unpinned.append(path)
+        Path(path).rmdir()
+        return True
+
+
+def left(settings: Settings, *owners: Owner, undo: Any = None) -> StateFile:
+    """A dead harpd's directory, with leases of these."""
+    settings.run_dir.mkdir()
+    (settings.pins_dir / "eth0").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(settings.socket_path))
+    leases = [
+        Lease(number, owner, "eth0", 2, number, Block(61000, 61255), "train", 0.0, active=True)
+        for number, owner in enumerate(owners)
+    ]
+    file = StateFile(settings.run_dir)
+    file.write(State(1, 1, "0", {"eth0": NicState(2)}, leases, undo=undo))
+    return file
+
+
+def dead() -> Owner:
+    """A process that was."""
+    process = subprocess.Popen(["true"])
+    owner = Owner(process.pid, peer.start_ticks(process.pid), 0)
+    process.wait()
+    return owner
+
+
+def living() -> Owner:
+    """This process."""
+    return Owner(os.getpid(), peer.start_ticks(os.getpid()), 0)
+
+
+def test_nothing_is_nothing(settings: Settings) -> None:
+    machine = Machine()
+    assert clean(settings, machine, machine.unpin, force=False) == []
+    settings.run_dir.mkdir()
+    assert clean(settings, machine, machine.unpin, force=False) == []
+    assert not machine.restored
+
+
+def test_all_is_taken_back_and_said(settings: Settings) -> None:
+    machine = Machine()
+    left(settings, dead(), undo={"x": 1})
+    assert len(clean(settings, machine, machine.unpin, force=False)) == 5
+    assert machine.restored == [{"x": 1}]
+    assert machine.unpinned == [str(settings.pins_dir / "eth0")]
+    assert list(settings.run_dir.iterdir()) == []
+
+
+def test_a_living_job_is_not_cut_unless_forced(settings: Settings) -> None:
+    machine = Machine()
+    file = left(settings, dead(), living(), undo={"x": 1})
+    before = file.path.read_bytes()
+    with pytest.raises(HarpError, match=rf"process {os.getpid()} \(train\) on eth0") as caught:
+        clean(settings, machine, machine.unpin, force=False)
+    assert caught.value.code is Exit.RUNNING
+    assert (machine.unpinned, machine.restored) == ([], [])
+    assert file.path.read_bytes() == before
+    assert settings.socket_path.exists()
+    assert clean(settings, machine, machine.unpin, force=True)
+    assert list(settings.run_dir.iterdir()) == []
+
+
+def test_a_number_that_another_process_has_by_now_is_no_job(settings: Settings) -> None:
+    machine = Machine()
+    left(settings, Owner(os.getpid(), 1, 0))
+    assert clean(settings, machine, machine.unpin, force=False)
+
+
+def test_what_can_not_be_put_back_stays_written_for_the_next_try(settings: Settings) -> None:
+    machine = Machine(stays={"y": 2})
+    file = left(settings, undo={"x": 1, "y": 2})
+    said = clean(settings, machine, machine.unpin, force=False)
+    assert f"part of what harpd had changed stays as it is, and in {file.path}" in said[2]
+    state = file.read()
+    assert state is not None
+    assert state.undo == {"y": 2}
+    machine.stays = None
+    clean(settings, machine, machine.unpin, force=False)
+    assert machine.restored == [{"x": 1, "y": 2}, {"y": 2}]
+    assert list(settings.run_dir.iterdir()) == []
+
+
+def test_a_harpd_that_starts_meanwhile_keeps_its_own(settings: Settings) -> None:
+    machine = Machine()
+    left(settings, dead())
+    held = rundir.lock(settings.run_dir)
+    try:
+        with pytest.raises(HarpError, match="another harpd runs") as caught:
+            clean(settings, machine, machine.unpin, force=True)
+    finally:
+        os.close(held)
+    assert caught.value.code is Exit.RUNNING
+    assert not machine.unpinned
+
+
+def test_a_damaged_state_is_set_aside_and_pins_go(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine()
+    left(settings, dead()).path.write_text("{")
+    assert clean(settings, machine, machine.unpin, force=False)
+    assert machine.unpinned
+    assert [path.name for path in settings.run_dir.iterdir()] == ["state.bad"]
+    assert len([each for each in caplog.records if "can't be read" in each.message]) == 1
+
+
+def test_files_of_others_stay(settings: Settings) -> None:
+    machine = Machine()
+    left(settings)
+    settings.socket_path.unlink()
+    settings.socket_path.write_text("precious")
+    (settings.run_dir / "harpd.log").write_text("what it said")
+    clean(settings, machine, machine.unpin, force=False)
+    names = sorted(path.name for path in settings.run_dir.iterdir())
+    assert names == ["harpd.log", settings.socket_path.name]
+
+
+def test_a_pin_that_can_not_be_removed_is_one_line(settings: Settings) -> None:
+    def refuse(_path: str) -> bool:
+        raise OSError(errno.EPERM, "pins of eth0: Operation not permitted")
+
+    file = left(settings, dead())
+    with pytest.raises(HarpError, match=r"pins of eth0: Operation not permitted$"):
+        clean(settings, Machine(), refuse, force=False)
+    assert file.path.exists()
