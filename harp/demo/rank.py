@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the demonstration: a process in one host. Speaks JSON lines on standard output."""
+"""One rank of the demonstration: a process in one host. Speaks JSON lines on standard output.
+
+By hand, between two real hosts: `harpctl run -- python -m harp.demo.rank --rank 0 --ranks 2
+--root ADDRESS:PORT` on the first, whose address it is, and with `--rank 1` on the second.
+"""
 
 import argparse
 import json
+import os
 import re
 import sys
 import time
@@ -52,6 +57,7 @@ def train(rank: Rank, arguments: argparse.Namespace) -> net.Floats:
             allreduces=len(losses),
             gradient_bytes=gradient.nbytes,
         )
+        time.sleep(arguments.pause)
     return model.weights
 
 
@@ -94,7 +100,7 @@ def kernel_counters(ifname: str) -> dict[str, int]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Everything between open and close, then the account of it."""
-    before = kernel_counters(arguments.ifname)
+    before = kernel_counters(arguments.ifname) if arguments.ifname else {}
     with Rank(
         arguments.plugin,
         arguments.rank,
@@ -107,9 +113,10 @@ def run(arguments: argparse.Namespace) -> None:
         weights = train(rank, arguments)
         rank.barrier()
         stats = rank.stats()
-    np.save(arguments.weights, weights)
+    if arguments.weights:
+        np.save(arguments.weights, weights)
     counters = plugin_stats(rank.log)
-    if not counters:
+    if not counters and before:
         after = kernel_counters(arguments.ifname)
         counters = {name: after[name] - before[name] for name in after if name in before}
     emit(
@@ -123,17 +130,23 @@ def run(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     """Entry point of `python -m harp.demo.rank`."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--plugin", required=True)
-    parser.add_argument("--rank", type=int, required=True)
+    parser = argparse.ArgumentParser(prog="python -m harp.demo.rank")
+    parser.add_argument(
+        "--plugin", default=os.environ.get("NCCL_NET_PLUGIN"), help="default: $NCCL_NET_PLUGIN"
+    )
+    parser.add_argument("--rank", type=int, required=True, help="from 0")
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--root", required=True)
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--ifname", required=True)
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--root", required=True, help="where rank 0 listens: ADDRESS:PORT")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=0, help="after each epoch, seconds")
+    parser.add_argument("--ifname", help="whose packets to count when the kernel carries them")
+    parser.add_argument("--weights", type=Path, help="write the trained weights there (.npy)")
+    parser.add_argument("--timeout", type=float, default=60, help="of one operation, seconds")
+    arguments = parser.parse_args()
+    if not arguments.plugin:
+        parser.error("no plugin: --plugin, or run it under `harpctl run --`")
     try:
-        run(parser.parse_args())
+        run(arguments)
     except NcclplayError as error:
         print(f"rank: {error}", file=sys.stderr)
         return 1
