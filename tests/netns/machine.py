@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host of the laboratory as a machine of its own, for commands as a reader would type them.
+
+It has its own /etc, /run, /sys, /opt and /usr/local/bin and its own processes, in namespaces that
+one process holds open; and a user `trainer`, who is nobody special.
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from harp.lab import Host
+from harp.lab_jail import library_dirs
+
+USER, UID = "trainer", 60001
+# As root, in the namespaces to be: whatever is changed here, nobody else sees.
+SCRIPT = """
+set -e
+mount --make-rprivate /
+mkdir -p "$0/etc" "$0/opt" "$0/bin" "$0/run"
+cp -a /etc/. "$0/etc"
+mount --bind "$0/etc" /etc
+eval "$3"
+mount --bind "$0/opt" /opt
+mount --bind "$0/bin" /usr/local/bin
+mount -t tmpfs -o mode=0755 tmpfs "$0/run"
+[ -e /run/netns ] && mkdir "$0/run/netns" && mount --rbind /run/netns "$0/run/netns"
+mount --rbind "$0/run" /run
+mount -t sysfs sysfs /sys
+ip link set "$1" down
+ip link set "$1" name "$2"
+ip link set "$2" up
+echo ready
+exec cat
+"""
+
+
+def opened(folder: Path) -> str:
+    """Shell lines that show the directories of Python and HARP to every user, where one on the way
+    to them (root's home, say) is closed: nothing else is seen there."""
+    lines, covered = [], {}
+    for number, path in enumerate(map(Path, library_dirs())):
+        way = [parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001]
+        if not way:
+            continue
+        fake = covered.setdefault(way[0], folder / f"opened{number}")
+        shown = fake / path.relative_to(way[0])
+        if path.is_dir():
+            lines.append(f"mkdir -p {shown}")
+        else:
+            lines.append(f"mkdir -p {shown.parent}; touch {shown}")
+        lines.append(f"mount --bind {path} {shown}")
+    lines += [f"mount --rbind {fake} {closed}" for closed, fake in covered.items()]
+    return "\n".join(lines)
+
+
+@dataclass
+class Machine:
+    """The namespaces, from start() to close()."""
+
+    host: Host
+    folder: Path
+    ifname: str = "eth1"
+    background: list[tuple[subprocess.Popen[str], Path]] = field(default_factory=list)
+    extra: dict[str, str] = field(default_factory=dict)  # variables of every command
+    _holder: subprocess.Popen[str] | None = None
+    _inside: str = ""  # process 1 of its process namespace
+
+    def start(self, *, installed: bool = True) -> None:
+        """Makes it. installed: HARP is there, as the page installs it."""
+        enter = ["nsenter", f"--net=/run/netns/{self.host.netns}", "unshare", "--mount"]
+        enter += ["--pid", "--fork", "--kill-child", "--mount-proc"]
+        script = ["sh", "-c", SCRIPT, str(self.folder), self.host.ifname, self.ifname]
+        script.append(opened(self.folder))
+        self._holder = subprocess.Popen(
+            [*enter, *script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == "ready\n"
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
+        (self._inside,) = children.read_text().split()
+        (self.folder / "home").mkdir()
+        os.chown(self.folder / "home", UID, UID)
+        with (self.folder / "etc/passwd").open("a") as passwd:
+            passwd.write(f"{USER}:x:{UID}:{UID}::{self.folder}/home:/bin/sh\n")
+        with (self.folder / "etc/group").open("a") as group:
+            group.write(f"{USER}:x:{UID}:\n")
+        if installed:
+            self._install()
+
+    def _install(self) -> None:
+        """What the page installs, from the tree that is tested."""
+        tools = self.folder / "opt/harp/bin"
+        tools.mkdir(parents=True)
+        for name in ("harpctl", "harpd", "python"):
+            real = Path(sys.executable).parent / name
+            (tools / name).write_text(f'#!/bin/sh\nexec {real} "$@"\n')
+            (tools / name).chmod(0o755)
+            if name != "python":
+                (self.folder / "bin" / name).symlink_to(f"/opt/harp/bin/{name}")
+
+    def command(self, line: str, user: bool) -> list[str]:
+        """The command line for a line of the page, typed by root or by the user."""
+        assert self._holder is not None
+        enter = ["nsenter", "-t", self._inside, "--mount", "--net", "--pid"]
+        who = (
+            ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--init-groups", "--no-new-privs"]
+            if user
+            else []
+        )
+        where = str(self.folder / ("home" if user else "etc/.."))
+        return [*enter, f"--wd={where}", "--", *who, "bash", "-o", "pipefail", "-c", line]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Nothing of ours: no HARP_ or NCCL_ variable, no virtual environment."""
+        ours = ("HARP_", "NCCL_", "VIRTUAL_ENV", "PYTHON", "PYTEST")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        build = os.environ.get("HARP_BUILD")
+        return (
+            kept
+            | {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin"}
+            | ({"HARP_BUILD": build} if build else {})
+        )
+
+    def _popen(self, line: str, user: bool, stdout: int | IO[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(line, user),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            env=self.environment,
+            text=True,
+            errors="replace",
+        )
+
+    def begin(self, line: str, user: bool) -> None:
+        """A command in the background; what it prints goes into a file, so that it never waits."""
+        path = self.folder / f"background{len(self.background)}"
+        with path.open("w") as out:
+            self.background.append((self._popen(line, user, out), path))
+
+    def wait(self, timeout_s: float = 300) -> list[tuple[str, int]]:
+        """The ends of all of them."""
+        ended = []
+        for process, path in self.background:
+            process.wait(timeout_s)
+            ended.append((path.read_text(), process.returncode))
+        self.background.clear()
+        return ended
+
+    @property
+    def busy(self) -> bool:
+        """Does one of them run?"""
+        return any(process.poll() is None for process, _ in self.background)
+
+    def run(self, line: str, user: bool = False, timeout_s: float = 120) -> tuple[str, int]:
+        """What a command printed, and its exit code."""
+        process = self._popen(line, user, subprocess.PIPE)
+        try:
+            out, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, _ = process.communicate()
+            return f"{out}\nstill running after {timeout_s} s", -1
+        return out, process.returncode
+
+    def close(self) -> None:
+        if self._holder is not None:
+            self.run("harpctl stop --force")
+            for process, _ in self.background:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+            assert self._holder.stdin is not None
+            self._holder.communicate()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def user_is_free() -> bool:
+    """No account of this machine has the number that ours has there."""
+    return not any(entry.pw_uid == UID for entry in pwd.getpwall())

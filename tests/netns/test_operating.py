@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/operating.md, typed by a newcomer: every command, its exit code and what it prints.
+
+A block of the page is ```console, with `other` for the second host or `wheel` for what needs the
+wheel (tests/test_long.py has it). `# exit code 0 or 5` behind a command is the page's own claim.
+"""
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from machine import Machine, user_is_free
+
+from harp.lab import Lab
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
+LOOK_AGAIN_S = 60
+LOOKS = ("harpctl instances", "harpctl stats", "harpctl flows", "curl")
+
+
+@dataclass
+class Step:
+    """One command of the page."""
+
+    number: int  # its line
+    kind: str  # of its block: "", "other", "wheel"
+    user: bool
+    command: str
+    codes: tuple[int, ...]
+    shown: list[str]
+
+
+def steps() -> list[Step]:
+    """All of them, in the page's order."""
+    found: list[Step] = []
+    kind: str | None = None
+    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            words = line.removeprefix("```").split()
+            assert kind is not None or words[:1] == ["console"], f"line {number}: {line}"
+            kind = " ".join(words[1:]) if kind is None else None
+        elif kind is not None and line[:2] in ("# ", "$ "):
+            command, _, codes = line[2:].partition("# exit code")
+            wanted = tuple(map(int, re.findall(r"\d+", codes))) or (0,)
+            found.append(Step(number, kind, line[0] == "$", command.strip(), wanted, []))
+        elif kind is not None and line.strip():
+            found[-1].shown.append(line)
+    return found
+
+
+STEPS = steps()
+
+
+def missing(shown: list[str], out: str) -> str | None:
+    """The first line of the page that is not in the output, in order; None when all are."""
+    lines = iter([" ".join(line.split()) for line in out.splitlines()])
+    for line in shown:
+        words = " ".join(line.split())
+        pattern = re.compile(".*".join(map(re.escape, words.split("..."))))
+        if not any(pattern.match(printed) for printed in lines):
+            return line
+    return None
+
+
+def type_in(machine: Machine, step: Step) -> None:
+    """What the page says happens; AssertionError names its line."""
+    where = f"{PAGE.name}:{step.number}: {step.command}"
+    if step.command.endswith("&"):
+        machine.begin(step.command.removesuffix("&"), step.user)
+        return
+    if step.command == "wait":
+        for out, code in machine.wait():
+            ended = f"{where}: exit code {code}\n{out[-2000:]}"
+            assert code == 0, ended
+            assert missing(step.shown, out) is None, ended
+        return
+    deadline = time.monotonic() + LOOK_AGAIN_S
+    while True:
+        out, code = machine.run(step.command, step.user)
+        lacking = missing(step.shown, out)
+        # A job that has just been started is not yet where the page sees it.
+        looks = step.command.startswith(LOOKS)
+        if not (lacking and looks and machine.busy and time.monotonic() < deadline):
+            break
+    assert code in step.codes, f"{where}: exit code {code}\n{out}"
+    assert lacking is None, f"{where}: no line {lacking!r} in\n{out}"
+
+
+@pytest.fixture
+def machines(lab: Lab) -> Iterator[list[Machine]]:
+    """Both hosts as machines of their own."""
+    assert user_is_free()
+    made: list[Machine] = []
+    try:
+        for host in lab.hosts:
+            folder = Path(tempfile.mkdtemp(prefix="harp-machine-"))
+            folder.chmod(0o755)
+            made.append(Machine(host, folder))
+            made[-1].start()
+        yield made
+    finally:
+        for machine in made:
+            machine.close()
+
+
+def test_the_page_is_about_everything() -> None:
+    commands = " ; ".join(step.command for step in STEPS)
+    for word in ("check", "config init", "start", "run --", "stats", "flows", "restart", "stop"):
+        assert f"harpctl {word}" in commands
+    assert {step.kind for step in STEPS} == {"", "other", "wheel"}
+    assert sum(bool(step.shown) for step in STEPS) > len(STEPS) / 2
+
+
+def test_output_must_be_what_the_page_shows() -> None:
+    """The comparison can fail."""
+    out = "one  two\nthree 3 four\n"
+    assert missing(["one two", "three ... four"], out) is None
+    assert missing(["three ..."], out) is None
+    assert missing(["two"], out) == "two"
+    assert missing(["three ...", "one two"], out) == "one two"
+    assert missing(["three ... five"], out) == "three ... five"
+
+
+def test_a_newcomer_walks_through_the_page(machines: list[Machine]) -> None:
+    for step in STEPS:
+        if step.kind != "wheel":
+            type_in(machines[step.kind == "other"], step)
+    here, _ = machines
+    assert "xdp" not in here.run("ip link show dev eth1")[0]
+    assert here.run("ls -A /run/harp")[0] == ""
