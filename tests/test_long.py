@@ -19,7 +19,11 @@ from pathlib import Path
 
 import pytest
 from build_trees import BUILD_S, built, output
+from machine import Machine
 from test_lint import sources
+from test_operating import STEPS, type_in
+
+from harp.lab import Lab
 
 CPUS = len(os.sched_getaffinity(0))
 long = pytest.mark.long
@@ -235,3 +239,27 @@ def test_wheel_works_elsewhere(wheel: Path, tmp_path: Path, need_root: None) -> 
     assert report["verdict"]["agree"]
     assert all("AF_XDP" in rank["path"] for rank in report["ranks"])
     shutil.rmtree(tmp_path / "venv")
+
+
+@long
+def test_the_wheel_is_installed_and_removed_as_the_page_says(
+    wheel: Path, tmp_path: Path, need_root: None
+) -> None:
+    """docs/operating.md's commands, in a /opt and /usr/local/bin of their own. Third-party packages
+    are .venv's, as above."""
+    tmp_path.chmod(0o755)
+    with Lab() as lab:
+        machine = Machine(lab.hosts[0], tmp_path / "machine")
+        machine.folder.mkdir()
+        machine.extra = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "HARP_BUILD": ""}
+        try:
+            machine.start(installed=False)
+            (machine.folder / "bin/python3").symlink_to(Path(sys.base_prefix) / "bin/python3")
+            shutil.copy(wheel, machine.folder)
+            for step in (step for step in STEPS if step.kind == "wheel"):
+                type_in(machine, step)
+                for site in (machine.folder / "opt").glob("harp/lib/python*/site-packages"):
+                    (site / "third-party.pth").write_text(sysconfig.get_path("purelib") + "\n")
+            assert list((machine.folder / "opt").iterdir()) == []
+        finally:
+            machine.close()
