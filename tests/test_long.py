@@ -254,7 +254,7 @@ def test_the_wheel_is_installed_and_removed_as_the_page_says(
         machine.extra = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "HARP_BUILD": ""}
         try:
             machine.start(installed=False)
-            (machine.folder / "bin/python3").symlink_to(Path(sys.base_prefix) / "bin/python3")
+            machine.program("python3", Path(sys.base_prefix) / "bin/python3")
             shutil.copy(wheel, machine.folder)
             for step in (step for step in STEPS if step.kind == "wheel"):
                 type_in(machine, step)

@@ -93,14 +93,17 @@ class Machine:
         if installed:
             self._install()
 
+    def program(self, name: str, real: Path, where: str = "bin") -> None:
+        """Puts a command into /usr/local/bin, or elsewhere: a link would hide where it is from."""
+        path = self.folder / where / name
+        path.write_text(f'#!/bin/sh\nexec {real} "$@"\n')
+        path.chmod(0o755)
+
     def _install(self) -> None:
         """What the page installs, from the tree that is tested."""
-        tools = self.folder / "opt/harp/bin"
-        tools.mkdir(parents=True)
+        (self.folder / "opt/harp/bin").mkdir(parents=True)
         for name in ("harpctl", "harpd", "python"):
-            real = Path(sys.executable).parent / name
-            (tools / name).write_text(f'#!/bin/sh\nexec {real} "$@"\n')
-            (tools / name).chmod(0o755)
+            self.program(name, Path(sys.executable).parent / name, "opt/harp/bin")
             if name != "python":
                 (self.folder / "bin" / name).symlink_to(f"/opt/harp/bin/{name}")
 
