@@ -32,14 +32,13 @@ static void idle_sleep(double seconds)
 
 static int idle_allreduce(struct bench *bench, float *values)
 {
-	int rc;
+	int ranks = bench->options.ranks, sum = ranks * (ranks + 1) / 2, rc;
 
 	for (unsigned i = 0; i < IDLE_COUNT; i++)
 		values[i] = (float)(bench->options.rank + 1);
 	rc = ncclplay_allreduce_f32(bench->play, values, values, IDLE_COUNT);
 	for (unsigned i = 0; !rc && i < IDLE_COUNT; i++)
-		bench->wrong +=
-			values[i] != (float)(bench->options.ranks * (bench->options.ranks + 1) / 2);
+		bench->wrong += values[i] != (float)sum;
 	return rc;
 }
 
