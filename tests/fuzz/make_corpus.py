@@ -26,6 +26,8 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
+from harp import _host
+
 CORPUS = Path(__file__).resolve().parent / "corpus"
 HOST, PEER = "02:00:00:00:00:01", "02:00:00:00:00:02"
 HOST4, PEER4, HOST6, PEER6 = "10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"
@@ -207,9 +209,47 @@ def config() -> None:
     write("fuzz_config", "unknown", b"HARP_NEW=1\nHARP_RSS=unknown\0HARP_FRAMEZ=1\0HARP_SPIN_US=")
 
 
+def leases() -> None:
+    """fuzz_lease: what a good harpd says, a refusal, one that says too little."""
+    mac, address = bytes.fromhex("020000000001"), bytes(10) + b"\xff\xff\n\0\0\1"
+    numbers = (7, 2, 1500, 10000, 4, 3, 0)
+    device = _host.Device("eth1", *numbers, mac, 1, 2, address, b"", "/sys/x")
+    welcome = _host.pack_welcome(1, "harpd 0.1.0", [device], "HARP_PATH=xdp\n")
+    rss = _host.Rss(2, 4, bytes(range(40)), tuple(i % 4 for i in range(128)))
+    said = (9, 1, "eth1", 7, 1, 4, 2048, 8192, 2048, 2, 17, 1500, False, False, 61000, 61255)
+    leased = _host.pack_leased(2, _host.Leased(*said, mac, 4096, 3, rss))
+    refused = _host.pack_refused(2, 16, "no queue of eth1 is free")
+    start = struct.pack(">H", len(welcome)) + welcome
+    write("fuzz_lease", "leased", bytes([3 + 4 * _host.FDS]) + start + leased)
+    write("fuzz_lease", "too-few", bytes([3 + 4 * 2]) + start + leased)
+    write("fuzz_lease", "too-many", bytes([3 + 4 * 39]) + start + leased)
+    write("fuzz_lease", "refused", b"\0" + start + refused)
+    write("fuzz_lease", "short", b"\1" + struct.pack(">H", 40) + welcome[:40])
+
+
+def pages() -> None:
+    """fuzz_page: a page with all parts, one whose table lies, one that is being written."""
+    shapes = [(376, 1), (208, 1), (8, 100), (1040, 3), (320, 2)]
+    table, parts, end = b"", b"", 128
+    for stride, count in shapes:
+        table += struct.pack("=4I", end, stride, count, 0)
+        body = struct.pack("=8Q", 2, 1000, *[0] * 6) + bytes(stride * count)
+        body += bytes(-len(body) % 64)
+        parts += body
+        end += len(body)
+    head = struct.pack("=QIIQ", 0x3147415050524148, 1, len(shapes), end)
+    page = (head + table).ljust(128, b"\0") + parts
+    choices = struct.pack(">BHBB", 1, 319, 0, 99)
+    write("fuzz_page", "whole", choices + page)
+    write("fuzz_page", "beyond", choices + page[:24] + b"\xc0\xff\xff\xff" + page[28:])
+    write("fuzz_page", "odd", choices + page[:128] + b"\3" + page[129:])
+    write("fuzz_page", "longer", b"\3" + choices[1:] + page[:600])
+
+
 def main() -> None:
     """All of them."""
-    for make in (frames, tcp, reassembly, datagrams, options, records, handles, config):
+    first = (frames, tcp, reassembly, datagrams, options, records, handles, config)
+    for make in (*first, leases, pages):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)
 

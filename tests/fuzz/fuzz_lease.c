@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_lease.c - what a harpd may say to a job: taken, or refused in a line, and no descriptor left behind.
+ *
+ * Input: a byte of choices (1, 2: WELCOME's, LEASED's header is made right; 4 and up: descriptors that come
+ * with LEASED), WELCOME's length, WELCOME, and LEASED up to the end.
+ */
+#include "fuzz.h"
+#include "host/daemon.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ANSWER_BYTES_MAX 8192u
+#define FDS_MAX 40u /* more than a job has room for */
+
+static void send_answer(int fd, const void *bytes, size_t len, unsigned fds)
+{
+	char control[CMSG_SPACE(FDS_MAX * sizeof(int))] = { 0 };
+	struct iovec piece = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = len };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+	struct cmsghdr *rights;
+
+	if (fds) {
+		message.msg_control = control;
+		message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
+		rights = CMSG_FIRSTHDR(&message);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(fds * sizeof(int));
+		for (unsigned i = 0; i < fds; i++)
+			memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof(int));
+	}
+	FUZZ_CLAIM(sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)len);
+}
+
+/* At least a byte: who hears nothing waits. */
+static void say(int fd, struct fuzz_input *in, size_t len, uint16_t type, uint32_t serial,
+		unsigned fds)
+{
+	_Alignas(8) uint8_t bytes[ANSWER_BYTES_MAX] = { 0 };
+	struct harp_lease_header header = {
+		.magic = HARP_LEASE_MAGIC,
+		.version = HARP_LEASE_VERSION,
+		.type = type,
+		.serial = serial,
+	};
+
+	len = fuzz_bytes(in, bytes, len < sizeof(bytes) ? len : sizeof(bytes));
+	if (!len)
+		len = 1;
+	header.size = (uint32_t)len;
+	if (type && len >= sizeof(header))
+		memcpy(bytes, &header, sizeof(header));
+	send_answer(fd, bytes, len, fds);
+}
+
+/* One line, with an end. */
+static void claim_line(const char *text, size_t size)
+{
+	size_t len = strnlen(text, size);
+
+	FUZZ_CLAIM(len > 0 && len < size);
+	for (size_t i = 0; i < len; i++)
+		FUZZ_CLAIM((unsigned char)text[i] >= ' ' && text[i] != 0x7f);
+}
+
+static void claim_welcome(const struct harp_daemon *daemon)
+{
+	const struct harp_lease_device *devices;
+	unsigned count;
+
+	devices = harp_daemon_devices(daemon, &count);
+	FUZZ_CLAIM(count <= HARP_LEASE_DEVICES_MAX);
+	for (unsigned i = 0; i < count; i++) {
+		claim_line(devices[i].ifname, sizeof(devices[i].ifname));
+		FUZZ_CLAIM(!strchr(devices[i].ifname, '/') && devices[i].ifindex);
+		FUZZ_CLAIM(memchr(devices[i].pci_path, '\0', sizeof(devices[i].pci_path)));
+	}
+	FUZZ_CLAIM(strlen(harp_daemon_name(daemon)) < 32);
+	FUZZ_CLAIM(strlen(harp_daemon_settings(daemon)) < ANSWER_BYTES_MAX);
+}
+
+static void claim_leased(const struct harp_lease_leased *leased)
+{
+	FUZZ_CLAIM(!strcmp(leased->ifname, "eth1") && leased->ifindex);
+	FUZZ_CLAIM(leased->queue < leased->queue_count);
+	FUZZ_CLAIM(leased->port_min && leased->port_min <= leased->port_max);
+	FUZZ_CLAIM(leased->rss_kind <= HARP_LEASE_RSS_TOEPLITZ);
+	FUZZ_CLAIM(leased->rss_key_bytes <= HARP_LEASE_RSS_KEY_MAX);
+	FUZZ_CLAIM(leased->rss_table_count <= HARP_LEASE_RSS_TABLE_MAX);
+}
+
+static void ask(struct harp_daemon *daemon, struct why *why)
+{
+	struct harp_lease_request request = { .ifname = "eth1", .queue = HARP_LEASE_QUEUE_ANY };
+	struct harp_lease_leased leased;
+	int fds[HARP_LEASE_FDS];
+	int rc;
+
+	why->text[0] = '\0';
+	rc = daemon_lease(daemon, &request, &leased, fds, why);
+	FUZZ_CLAIM(rc <= 0);
+	if (rc) {
+		claim_line(why->text, why->size);
+		return;
+	}
+	claim_leased(&leased);
+	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
+		FUZZ_CLAIM(close(fds[i]) == 0);
+}
+
+static int next_fd(void)
+{
+	int fd = dup(STDERR_FILENO);
+
+	FUZZ_CLAIM(fd >= 0);
+	close(fd);
+	return fd;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	struct fuzz_input in = { bytes, len };
+	uint32_t choices = fuzz_u8(&in);
+	unsigned fds = choices / 4 < FDS_MAX ? choices / 4 : FDS_MAX;
+	struct harp_daemon *daemon;
+	char text[512] = "";
+	struct why why = { .text = text, .size = sizeof(text), .subject = "here" };
+	int ends[2], before = next_fd(), rc;
+
+	FUZZ_CLAIM(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+	say(ends[1], &in, fuzz_u16(&in), choices & 1 ? HARP_LEASE_WELCOME : 0, 1, 0);
+	rc = daemon_open_on(&daemon, ends[0], "fuzz", 0, &why);
+	FUZZ_CLAIM(rc <= 0 && (rc == 0) == (daemon != NULL));
+	if (rc) {
+		claim_line(text, sizeof(text));
+	} else {
+		claim_welcome(daemon);
+		say(ends[1], &in, in.left, choices & 2 ? HARP_LEASE_LEASED : 0, 2, fds);
+		ask(daemon, &why);
+	}
+	harp_daemon_close(daemon);
+	close(ends[1]);
+	FUZZ_CLAIM(next_fd() == before);
+	return 0;
+}
