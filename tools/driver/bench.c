@@ -392,6 +392,7 @@ int main(int argc, char **argv)
 		       error, sizeof(error));
 	if (rc) {
 		fprintf(stderr, "harp-bench: rank %d: %s\n", bench.options.rank, error);
+		free(bench.bases);
 		return rc;
 	}
 	bench_playing = bench.play;
@@ -413,5 +414,6 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	if (closed == NCCLPLAY_HANG)
 		_exit(rc ? rc : closed); /* threads are inside the plugin */
+	free(bench.bases);
 	return rc ? rc : closed;
 }
