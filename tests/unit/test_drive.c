@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* drive.c: threads that wait, threads that call, a guard, and an end in the middle of it. */
+#include "../../harp/native/drive.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "check.h"
+
+#define PAIRS 3u
+#define BYTES (256u << 10)
+#define MS UINT64_C(1000000)
+
+struct world {
+	struct harp_wire *wire;
+	struct harp_stack *stacks[2];
+	struct drive *drive;
+	struct harp_listener *listener;
+};
+
+/* One direction of one connection: what a try function moves. */
+struct mover {
+	struct world *world;
+	struct harp_conn *conn;
+	size_t done;
+	int rc;
+	bool wrong;
+};
+
+static void world_make(struct world *w, bool guard)
+{
+	const struct harp_wire_options wire = { .size = sizeof(wire), .strict = 1 };
+	const struct drive_options opt = { .spin_ns = 20000, .guard = guard };
+	struct drive_member members[2] = { { 0 } };
+
+	CHECK_EQ(harp_wire_create(&w->wire, &wire), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		const struct harp_stack_options stack = {
+			.size = sizeof(stack),
+			.seed = i,
+			.now_ns = drive_now_ns(),
+		};
+		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
+
+		CHECK_EQ(harp_stack_create(&w->stacks[i], harp_wire_port(w->wire, i), &stack), 0);
+		CHECK_EQ(harp_stack_address_add(w->stacks[i], &addr, 24), 0);
+		members[i].stack = w->stacks[i];
+		members[i].nic = harp_wire_port(w->wire, i);
+	}
+	CHECK_EQ(drive_create(&w->drive, members, 2, &opt), 0);
+	drive_enter(w->drive);
+	drive_advance(w->drive);
+	CHECK_EQ(harp_tcp_listen(w->stacks[1], &(struct harp_endpoint){ .port = 7000 }, NULL,
+				 &w->listener),
+		 0);
+	drive_leave(w->drive);
+}
+
+static void world_end(struct world *w)
+{
+	drive_stop(w->drive);
+	drive_stop(w->drive);
+	CHECK(drive_stopped(w->drive));
+	drive_free(w->drive);
+	for (unsigned i = 0; i < 2; i++)
+		harp_stack_destroy(w->stacks[i]);
+	harp_wire_destroy(w->wire);
+}
+
+static int try_accept(void *ctx)
+{
+	struct mover *m = ctx;
+	int rc = harp_tcp_accept(m->world->listener, &m->conn);
+
+	return rc == -EAGAIN ? 0 : rc ? rc : 1;
+}
+
+static int try_send(void *ctx)
+{
+	struct mover *m = ctx;
+	uint8_t bytes[4096];
+	struct iovec piece = { .iov_base = bytes };
+	ssize_t sent;
+
+	while (m->done < BYTES) {
+		for (size_t i = 0; i < sizeof(bytes); i++)
+			bytes[i] = (uint8_t)((m->done + i) * 7);
+		piece.iov_len = BYTES - m->done < sizeof(bytes) ? BYTES - m->done : sizeof(bytes);
+		sent = harp_conn_send(m->conn, &piece, 1);
+		if (sent == -EAGAIN || sent == -ENOTCONN)
+			return 0;
+		if (sent < 0)
+			return (int)sent;
+		m->done += (size_t)sent;
+	}
+	return 1;
+}
+
+static int try_receive(void *ctx)
+{
+	struct mover *m = ctx;
+	uint8_t bytes[4096];
+	ssize_t got;
+
+	while (m->done < BYTES) {
+		got = harp_conn_recv(m->conn, bytes, sizeof(bytes));
+		if (got == -EAGAIN)
+			return 0;
+		if (got <= 0)
+			return got ? (int)got : -EPIPE;
+		for (ssize_t i = 0; i < got; i++)
+			m->wrong |= bytes[i] != (uint8_t)((m->done + (size_t)i) * 7);
+		m->done += (size_t)got;
+	}
+	return 1;
+}
+
+static void *run_sender(void *arg)
+{
+	struct mover *m = arg;
+	const struct harp_endpoint to = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 7000 };
+
+	drive_enter(m->world->drive);
+	m->rc = harp_tcp_connect(m->world->stacks[0], NULL, &to, NULL, &m->conn);
+	drive_leave(m->world->drive);
+	if (!m->rc)
+		m->rc = drive_wait(m->world->drive, try_send, m, DRIVE_FOREVER);
+	return NULL;
+}
+
+static void *run_receiver(void *arg)
+{
+	struct mover *m = arg;
+
+	m->rc = drive_wait(m->world->drive, try_accept, m, DRIVE_FOREVER);
+	if (m->rc == 1)
+		m->rc = drive_wait(m->world->drive, try_receive, m, DRIVE_FOREVER);
+	return NULL;
+}
+
+/* Senders, receivers, and this thread that looks: every byte arrives, and nobody is left waiting. */
+static void test_threads_share_a_drive(bool guard)
+{
+	struct world w;
+	struct mover movers[2 * PAIRS] = { { 0 } };
+	pthread_t threads[2 * PAIRS];
+	uint64_t polls = 0, before;
+
+	world_make(&w, guard);
+	for (unsigned i = 0; i < 2 * PAIRS; i++) {
+		movers[i].world = &w;
+		CHECK_EQ(pthread_create(&threads[i], NULL, i % 2 ? run_receiver : run_sender,
+					&movers[i]),
+			 0);
+	}
+	for (unsigned i = 0; i < 1000; i++) {
+		before = polls;
+		drive_enter(w.drive);
+		CHECK(drive_inside(w.drive));
+		drive_enter(w.drive);
+		CHECK_EQ(harp_stack_stat(w.stacks[0], "polls", &polls), 0);
+		CHECK(polls >= before);
+		drive_leave(w.drive);
+		CHECK_EQ(drive_wait(w.drive, try_accept, &movers[1], DRIVE_FOREVER), -EDEADLK);
+		drive_leave(w.drive);
+		CHECK(!drive_inside(w.drive));
+	}
+	for (unsigned i = 0; i < 2 * PAIRS; i++) {
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+		CHECK_EQ(movers[i].rc, 1);
+		CHECK_EQ(movers[i].done, BYTES);
+		CHECK(!movers[i].wrong);
+	}
+	world_end(&w);
+}
+
+static void threads_share_a_guarded_drive(void)
+{
+	test_threads_share_a_drive(true);
+}
+
+static void threads_share_a_drive_without_guard(void)
+{
+	test_threads_share_a_drive(false);
+}
+
+static void a_wait_ends_in_time(void)
+{
+	struct world w;
+	struct mover m = { .world = &w };
+	uint64_t start;
+
+	world_make(&w, true);
+	start = drive_now_ns();
+	CHECK_EQ(drive_wait(w.drive, try_accept, &m, start + 20 * MS), -ETIMEDOUT);
+	CHECK(drive_now_ns() >= start + 20 * MS);
+	CHECK_EQ(drive_wait(w.drive, try_accept, &m, 0), -ETIMEDOUT);
+	world_end(&w);
+}
+
+/* Whoever waits when the drive is stopped comes back, and whoever comes later too. */
+static void a_stop_ends_every_wait(void)
+{
+	struct world w;
+	struct mover movers[PAIRS] = { { 0 } };
+	pthread_t threads[PAIRS];
+
+	world_make(&w, true);
+	for (unsigned i = 0; i < PAIRS; i++) {
+		movers[i].world = &w;
+		CHECK_EQ(pthread_create(&threads[i], NULL, run_receiver, &movers[i]), 0);
+	}
+	drive_stop(w.drive);
+	for (unsigned i = 0; i < PAIRS; i++) {
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+		CHECK_EQ(movers[i].rc, -ECANCELED);
+	}
+	CHECK_EQ(drive_wait(w.drive, try_accept, &movers[0], DRIVE_FOREVER), -ECANCELED);
+	world_end(&w);
+}
+
+static void nonsense_is_refused(void)
+{
+	struct drive_member members[DRIVE_MEMBERS_MAX + 1] = { { 0 } };
+	const struct drive_options opt = { 0 };
+	struct drive *drive;
+
+	CHECK_EQ(drive_create(&drive, members, 0, &opt), -EINVAL);
+	CHECK_EQ(drive_create(&drive, members, DRIVE_MEMBERS_MAX + 1, &opt), -EINVAL);
+	CHECK(!drive);
+	drive_free(NULL);
+}
+
+int main(void)
+{
+	threads_share_a_guarded_drive();
+	threads_share_a_drive_without_guard();
+	a_wait_ends_in_time();
+	a_stop_ends_every_wait();
+	nonsense_is_refused();
+	return check_done();
+}
