@@ -57,7 +57,7 @@ class HostDaemon:
         self.metrics_port = metrics_port
         # Put in front of harpd's command: what takes capabilities or memory away from it.
         self.wrapper: list[str] = []
-        self.folder = Path(tempfile.mkdtemp(prefix="harp-test-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"harp-test-{os.getpid()}-"))
         self.folder.chmod(0o755)
         self.run_dir = self.folder / "run"
         self.file = self.folder / "harp.toml"

@@ -28,7 +28,7 @@ NOBODY = (
 @pytest.fixture
 def harpd(tools: Tools, each: Lab) -> Iterator[LittleHarpd]:
     """A harpd for the first host, on a socket that everybody may use."""
-    with tempfile.TemporaryDirectory(prefix="harp-lease-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"harp-lease-{os.getpid()}-") as folder:
         Path(folder).chmod(0o755)
         with LittleHarpd(tools.build, each.hosts[0], Path(folder) / "harpd.sock") as daemon:
             yield daemon
@@ -208,7 +208,7 @@ LIES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lying_daemon(tools: Tools, lab: Lab, lie: str) -> None:
     change, words = LIES[lie]
-    with tempfile.TemporaryDirectory(prefix="harp-lease-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"harp-lease-{os.getpid()}-") as folder:
         Path(folder).chmod(0o755)
         with LittleHarpd(tools.build, lab.hosts[0], Path(folder) / "harpd.sock") as daemon:
             daemon.spoil = change
