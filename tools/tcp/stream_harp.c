@@ -283,6 +283,7 @@ static bool harp_delivered(const struct harp_conn *conn)
 
 	harp_conn_info(conn, &info, sizeof(info));
 	switch ((enum harp_tcp_state)info.state) {
+	case HARP_TCP_SYN_SENT: /* nobody answered: nothing was sent, and nobody will acknowledge it */
 	case HARP_TCP_FIN_WAIT_2:
 	case HARP_TCP_TIME_WAIT:
 	case HARP_TCP_CLOSED:
