@@ -188,7 +188,7 @@ struct harp_af_xdp_options {
 	uint32_t huge_pages; /* 0: if available. 1: never. 2: or fail */
 	uint32_t
 		bind_retry_ms; /* a queue is busy for tens of ms after its owner's death, longer on a
-				 * loaded machine. 0: 500 */
+				 * loaded machine. 0: 2000 */
 };
 /* why (why_len bytes, may be NULL) receives one line on failure that names interface, queue, cause
  * and remedy. -EPERM, -ENODEV, -EBUSY, -EOPNOTSUPP, -ENOMEM, -EINVAL. */

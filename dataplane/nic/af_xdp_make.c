@@ -56,7 +56,7 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 	if (!c->ring_size)
 		c->ring_size = 2048;
 	if (!c->bind_retry_ms)
-		c->bind_retry_ms = 500;
+		c->bind_retry_ms = 2000;
 	if (c->frame_size != 2048 && c->frame_size != 4096)
 		return why_fail(&m->why, -EINVAL, "frame size %u; the kernel takes 2048 or 4096",
 				c->frame_size);

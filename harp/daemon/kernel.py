@@ -205,8 +205,7 @@ class HostKernel:
     # ---- a lease's descriptors ----
 
     def make(self, ifname: str, queue: int, frames: int, copy_mode: int, flows: int) -> Made:
-        """Everything that LEASED carries, fresh. May wait half a second for the queue: a
-        worker's."""
+        """Everything that LEASED carries, fresh. May wait two seconds for the queue: a worker's."""
         with contextlib.ExitStack() as undo:
             q = self._host.queue_make(ifname, queue, frame_count=frames, copy_mode=copy_mode)
             fds = [q.xsk_fd, q.frames_fd]
