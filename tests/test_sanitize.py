@@ -2,9 +2,10 @@
 """`make sanitize`: the whole suite in builds that watch it.
 
 AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer in one build, ThreadSanitizer in the
-other: unit tests, simulator, fuzz corpora, the plugin's conformance and the packet tests in both;
-and under ThreadSanitizer two ranks through the plugin with all its threads. Builds lie in
-build-long/ and are brought up to date, not made anew. One half alone: -k address, -k thread.
+other: unit tests, simulator, fuzz corpora, the plugin's conformance, ranks of several engines and
+the packet tests in both; leases and pins under the first, all modes of harp-bench under the second.
+Builds lie in build-long/ and are brought up to date, not made anew. One half alone: -k address,
+-k thread.
 """
 
 import json
@@ -60,12 +61,14 @@ def watched(build: Path, name: str) -> dict[str, Any]:
     return {**test, "cmd": command, "timeout": test["timeout"] * SLOWER}
 
 
-def packets(build: Path, command: list[Any], env: Mapping[str, str], *libraries: str) -> None:
-    """The packet tests over a build's bindings; the interpreter is not linked with a sanitizer."""
+def preloaded(
+    build: Path, tests: str, command: list[Any], env: Mapping[str, str], *libraries: str
+) -> None:
+    """Tests over a build's bindings and tools; the interpreter is not linked with a sanitizer."""
     found = [output(["gcc", f"-print-file-name={name}"]).strip() for name in libraries]
     assert all(Path(path).is_absolute() for path in found), found
     preload = ["env", f"LD_PRELOAD={' '.join(found)}", f"HARP_BUILD={build}"]
-    pytest_words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/packet"]
+    pytest_words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
     output(
         [*command, *preload, sys.executable, *pytest_words],
         cwd=Path(__file__).parent.parent,
@@ -97,7 +100,15 @@ def test_address_and_undefined(address_build: Path, name: str) -> None:
 
 
 def test_address_packets(address_build: Path) -> None:
-    packets(address_build, [], ADDRESS_PYTHON, "libasan.so", "libubsan.so")
+    preloaded(address_build, "tests/packet", [], ADDRESS_PYTHON, "libasan.so", "libubsan.so")
+
+
+@pytest.mark.parametrize("tests", ["test_lease", "test_pins", "test_sharing"])
+def test_address_instances(address_build: Path, need_root: None, tests: str) -> None:
+    """Queues that are made, handed over, adopted and given back; a harpd that lies; programs that
+    are pinned, replaced and shared."""
+    path = f"tests/netns/{tests}.py"
+    preloaded(address_build, path, [], ADDRESS_PYTHON, "libasan.so", "libubsan.so")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ def test_thread(thread_build: Path, name: str) -> None:
 
 
 def test_thread_packets(thread_build: Path) -> None:
-    packets(thread_build, mapped([]), THREAD, "libtsan.so")
+    preloaded(thread_build, "tests/packet", mapped([]), THREAD, "libtsan.so")
 
 
 BENCHES = {
