@@ -47,18 +47,17 @@ def test_a_job_outlives_a_link_that_goes_down_and_comes_up(site: Site) -> None:
 @pytest.mark.parametrize("index", [0, 1], ids=["source", "sink"])
 def test_a_removed_nic_ends_its_job_and_no_other(site: Site, index: int) -> None:
     other = site.pair("eth1")
-    pair = site.pair(HARP_USER_TIMEOUT_MS=str(TIMEOUT_MS))
+    pair = site.pair(HARP_USER_TIMEOUT_MS="3000")
     ranks = [pair.source, pair.sink]
     rank, peer, harpd = ranks[index], ranks[1 - index], site.daemons[index]
     harpd.host.run("ip", "link", "del", "dev", "eth0")
-    began = time.monotonic()
     here = rank.event()
-    assert time.monotonic() - began < 1, "it is known here"
     assert (here["event"], here["nccl"], here["wrong"]) == ("error", SYSTEM_ERROR, 0)
     assert "this host's network interface is gone or down" in here["text"]
     assert "eth0: the interface was removed" in rank.words()
     there = peer.event()
-    assert time.monotonic() - began < TIMEOUT_MS / 1000 + 1, "and there by silence"
+    # It is known here; there only silence tells, three seconds after the last word.
+    assert here["at_ns"] < there["at_ns"] - 5e8
     assert (there["event"], there["nccl"]) == ("error", REMOTE_ERROR)
     assert harpd.host.address in there["text"]
     # The other NIC's job has noticed nothing, and harpd leases on.
