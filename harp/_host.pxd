@@ -27,6 +27,7 @@ cdef extern from "harp_lease.h" nogil:
         HARP_LEASE_FDS
         HARP_LEASE_DEVICE_DEFAULT_ROUTE
         HARP_LEASE_DEVICE_UP
+        HARP_LEASE_DEVICE_ONE_QUEUE
 
     struct harp_lease_header:
         uint32_t magic
@@ -167,6 +168,11 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         STEER_PORT_UDP
         STEER_VERDICT_COUNT
 
+    struct steer_arrivals:
+        unsigned long long packets
+        unsigned long long mismatches
+        unsigned long long flows
+
     struct harp_xdp:
         pass
 
@@ -193,6 +199,7 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         )
         int (*replace)(harp_xdp *xdp, char *why, size_t why_len)
         int (*unpin)(const char *dir)
+        int (*arrivals)(const harp_xdp *xdp, steer_arrivals *sums, unsigned count)
 
 
 cdef extern from "string.h" nogil:

@@ -23,6 +23,7 @@ FDS = HARP_LEASE_FDS
 CORE_NONE = 0xFFFFFFFF
 DEVICE_DEFAULT_ROUTE = HARP_LEASE_DEVICE_DEFAULT_ROUTE
 DEVICE_UP = HARP_LEASE_DEVICE_UP
+DEVICE_ONE_QUEUE = HARP_LEASE_DEVICE_ONE_QUEUE
 TCP_AND_UDP = STEER_PORT_TCP | STEER_PORT_UDP
 WHY_BYTES = 512
 
@@ -616,6 +617,14 @@ cdef class Steering:
         cdef uint64_t counts[64]
         self._check(_loaded().verdicts(self._open(), counts, STEER_VERDICT_COUNT), "verdicts")
         return [counts[i] for i in range(STEER_VERDICT_COUNT)]
+
+    def arrivals(self, unsigned count):
+        """Of each queue below count: packets of ours that came there, those dropped as of another
+        queue, and bits of the latter's flows. Since the maps were made."""
+        cdef steer_arrivals sums[256]
+        count = min(count, 256)
+        self._check(_loaded().arrivals(self._open(), sums, count), "arrivals")
+        return [(sums[i].packets, sums[i].mismatches, sums[i].flows) for i in range(count)]
 
     def fds(self):
         """Its descriptors, which no job may get."""

@@ -264,6 +264,7 @@ def _nic_row(nic: dict[str, Any]) -> list[object]:
         nic["queues_free"],
         nic["rss"],
         nic["ports_per_instance"],
+        nic["verdicts"].get("rss_mismatch", 0),
         ", ".join(nic["addresses"]) or "-",
     ]
 
@@ -291,9 +292,14 @@ def status(config: Path | None, output: str) -> None:
         markup=False,
         soft_wrap=True,
     )
-    columns = ("NIC", "state", "XDP", "queues", "leased", "free", "RSS", "ports each", "addresses")
+    columns = (
+        *("NIC", "state", "XDP", "queues", "leased", "free", "RSS", "ports each"),
+        *("rss_mismatch", "addresses"),
+    )
     console.out.print(console.table("", columns, [_nic_row(nic) for nic in found["nics"]]))
     for nic in found["nics"]:
+        if nic["queues_unreachable_why"]:
+            console.out.print(nic["queues_unreachable_why"], markup=False, soft_wrap=True)
         for queue, waiting in nic["queues_waiting"].items():
             console.out.print(
                 f"{nic['ifname']} queue {queue}: held by a child of process {waiting['pid']} for "

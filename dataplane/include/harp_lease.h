@@ -77,6 +77,7 @@ struct harp_lease_hello {
 
 #define HARP_LEASE_DEVICE_DEFAULT_ROUTE 1u /* carries the default route: only when named */
 #define HARP_LEASE_DEVICE_UP 2u
+#define HARP_LEASE_DEVICE_ONE_QUEUE 4u /* all packets were seen on one queue: no other is leased */
 struct harp_lease_device {
 	char ifname[16];
 	uint32_t ifindex; /* in the NIC's namespace */

@@ -12,7 +12,7 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 3u
+#define HARP_XDP_VERSION 4u
 #define HARP_XDP_FDS_MAX 16u
 #define HARP_XDP_HOME_NONE 0xffffffffu /* the port's packets are taken on any queue */
 
@@ -73,6 +73,9 @@ struct harp_xdp_api {
 	 * detached. Other files are left. 0 also when some were missing; -ENOENT none was there;
 	 * -EPERM. */
 	int (*unpin)(const char *dir);
+	/* Sums over all processors of what came to queues 0..count-1, since the maps were made; of a queue
+	 * beyond STEER_QUEUES_MAX nothing. */
+	int (*arrivals)(const struct harp_xdp *xdp, struct steer_arrivals *sums, unsigned count);
 };
 
 __attribute__((visibility("default"))) const struct harp_xdp_api *harp_xdp_api(void);

@@ -80,6 +80,13 @@ struct {
 	__type(value, __u64);
 } verdicts SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, STEER_QUEUES_MAX);
+	__type(key, __u32);
+	__type(value, struct steer_arrivals);
+} arrivals SEC(".maps");
+
 /* For whoever adopts the maps: STEER_LAYOUT, written by the loader. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -92,6 +99,11 @@ _Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map has room");
 
 #define HOME_NONE (~0u)
 
+/* Of a packet of ours: the queue of its stack, and what tells flows apart. */
+struct found {
+	__u32 home, flow;
+};
+
 static __always_inline void address_from_v4(struct address *out, __be32 v4)
 {
 	__builtin_memset(out, 0, 10);
@@ -102,7 +114,8 @@ static __always_inline void address_from_v4(struct address *out, __be32 v4)
 /* Is (address, port) an end that a HARP stack holds, and where is its home? The port first: it decides most
  * packets. */
 static __always_inline enum steer_verdict own_end(const struct address *address, __u8 protocol,
-						  __be16 port, enum steer_verdict yes, __u32 *home)
+						  __be16 port, enum steer_verdict yes,
+						  struct found *found)
 {
 	const int tcp = protocol == IPPROTO_TCP;
 	__u32 key = bpf_ntohs(port);
@@ -113,8 +126,8 @@ static __always_inline enum steer_verdict own_end(const struct address *address,
 	if (!bpf_map_lookup_elem(&addresses, address))
 		return STEER_pass_address;
 	if (held & (tcp ? STEER_HOMED_TCP : STEER_HOMED_UDP))
-		*home = held >> (tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT) &
-			STEER_HOME_MASK;
+		found->home = held >> (tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT) &
+			      STEER_HOME_MASK;
 	return yes;
 }
 
@@ -131,18 +144,20 @@ static __always_inline int has_ports(__u8 protocol)
 /* A packet to `to`: its transport header, which is whole, names the port. */
 static __always_inline enum steer_verdict steer_transport(const struct address *to, __u8 protocol,
 							  struct ports_start *start, void *end,
-							  __u32 *home)
+							  struct found *found)
 {
 	int tcp = protocol == IPPROTO_TCP;
 
 	if ((void *)start + (tcp ? sizeof(struct tcphdr) : sizeof(struct udphdr)) > end)
 		return STEER_pass_short;
+	/* Neighbouring ports differ in the last bits: a flow's own bit of 64. */
+	found->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
 	return own_end(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
-		       home);
+		       found);
 }
 
 static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end,
-						      __u32 *home)
+						      struct found *found)
 {
 	struct iphdr *quoted = (void *)(icmp + 1);
 	struct ports_start *start;
@@ -163,10 +178,10 @@ static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, 
 	if ((void *)start + 8 > end) /* RFC 792: at least 64 bits of it are there */
 		return STEER_pass_short;
 	address_from_v4(&source, quoted->saddr);
-	return own_end(&source, quoted->protocol, start->source, STEER_redirect_icmp, home);
+	return own_end(&source, quoted->protocol, start->source, STEER_redirect_icmp, found);
 }
 
-static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, __u32 *home)
+static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, struct found *found)
 {
 	struct address to;
 	void *start;
@@ -179,14 +194,15 @@ static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, 
 		return STEER_pass_fragment;
 	start = (void *)ip + ip->ihl * 4;
 	if (ip->protocol == IPPROTO_ICMP)
-		return steer_icmp4(start, end, home);
+		return steer_icmp4(start, end, found);
 	if (!has_ports(ip->protocol))
 		return STEER_pass_protocol;
 	address_from_v4(&to, ip->daddr);
-	return steer_transport(&to, ip->protocol, start, end, home);
+	return steer_transport(&to, ip->protocol, start, end, found);
 }
 
-static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end, __u32 *home)
+static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end,
+						      struct found *found)
 {
 	struct ipv6hdr *quoted = (void *)(icmp + 1);
 	struct ports_start *start = (void *)(quoted + 1);
@@ -201,10 +217,11 @@ static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, voi
 	if (!has_ports(quoted->nexthdr))
 		return STEER_pass_protocol;
 	__builtin_memcpy(&source, &quoted->saddr, sizeof(source));
-	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, home);
+	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, found);
 }
 
-static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end, __u32 *home)
+static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end,
+						   struct found *found)
 {
 	struct address to;
 
@@ -217,7 +234,7 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 	case IPPROTO_UDP:
 		break;
 	case IPPROTO_ICMPV6:
-		return steer_icmp6((void *)(ip + 1), end, home);
+		return steer_icmp6((void *)(ip + 1), end, found);
 	case IPPROTO_FRAGMENT:
 		return STEER_pass_fragment;
 	case IPPROTO_HOPOPTS:
@@ -228,10 +245,10 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 		return STEER_pass_protocol;
 	}
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
-	return steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, home);
+	return steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, found);
 }
 
-static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx, __u32 *home)
+static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx, struct found *found)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -252,9 +269,9 @@ static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx, __u32
 	}
 	switch (bpf_ntohs(type)) {
 	case ETH_P_IP:
-		return steer_v4(ip, end, home);
+		return steer_v4(ip, end, found);
 	case ETH_P_IPV6:
-		return steer_v6(ip, end, home);
+		return steer_v6(ip, end, found);
 	case ETH_P_8021Q: /* a tag in a tag */
 	case ETH_P_8021AD:
 		return STEER_pass_vlan;
@@ -278,23 +295,40 @@ static __always_inline int steer_elsewhere(__u32 home, __u32 *verdict)
 	return XDP_DROP;
 }
 
+/* One more on its queue. The value is this processor's, and an interrupt of it does not nest here. */
+static __always_inline void steer_arrived(__u32 queue, __u32 verdict, __u32 flow)
+{
+	struct steer_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &queue);
+
+	if (!arrived)
+		return;
+	arrived->packets++;
+	if (verdict != STEER_rss_mismatch)
+		return;
+	arrived->mismatches++;
+	arrived->flows |= 1ull << (flow & 63);
+}
+
 SEC("xdp.frags")
 int harp_steer(struct xdp_md *ctx)
 {
-	__u32 home = HOME_NONE, verdict = steer_packet(ctx, &home);
+	struct found found = { .home = HOME_NONE };
+	__u32 verdict = steer_packet(ctx, &found), queue = ctx->rx_queue_index;
+	int transport = verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp;
 	int action = XDP_PASS;
 	__u64 *count;
 
-	if (verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp ||
-	    verdict == STEER_redirect_icmp) {
-		if (home != HOME_NONE && home != ctx->rx_queue_index) {
-			action = steer_elsewhere(home, &verdict);
+	if (transport || verdict == STEER_redirect_icmp) {
+		if (found.home != HOME_NONE && found.home != queue) {
+			action = steer_elsewhere(found.home, &verdict);
 		} else {
-			action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
+			action = bpf_redirect_map(&xsks, queue, XDP_PASS);
 			if (action != XDP_REDIRECT)
 				verdict = STEER_absent;
 		}
 	}
+	if (transport)
+		steer_arrived(queue, verdict, found.flow);
 	count = bpf_map_lookup_elem(&verdicts, &verdict);
 	if (count)
 		++*count;

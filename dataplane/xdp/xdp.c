@@ -316,6 +316,29 @@ static int xdp_verdicts(const struct harp_xdp *xdp, uint64_t *counts, unsigned c
 	return rc;
 }
 
+static int xdp_arrivals(const struct harp_xdp *xdp, struct steer_arrivals *sums, unsigned count)
+{
+	int processors = libbpf_num_possible_cpus(), rc = 0;
+	struct steer_arrivals *each;
+
+	if (processors < 0)
+		return processors;
+	each = calloc((size_t)processors, sizeof(*each));
+	if (!each)
+		return -ENOMEM;
+	memset(sums, 0, count * sizeof(*sums));
+	for (uint32_t i = 0; i < count && i < STEER_QUEUES_MAX && !rc; i++) {
+		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_arrivals], &i, each);
+		for (int p = 0; p < processors && !rc; p++) {
+			sums[i].packets += each[p].packets;
+			sums[i].mismatches += each[p].mismatches;
+			sums[i].flows |= each[p].flows;
+		}
+	}
+	free(each);
+	return rc;
+}
+
 static unsigned xdp_fds(const struct harp_xdp *xdp, int *fds, unsigned max)
 {
 	unsigned count = 0;
@@ -347,6 +370,7 @@ const struct harp_xdp_api *harp_xdp_api(void)
 		.adopt = xdp_adopt,
 		.replace = xdp_replace,
 		.unpin = xdp_unpin,
+		.arrivals = xdp_arrivals,
 	};
 	return &api;
 }

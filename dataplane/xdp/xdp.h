@@ -20,6 +20,7 @@
 	X(ports, BPF_MAP_TYPE_ARRAY, 4, 4, STEER_PORTS)                                            \
 	X(addresses, BPF_MAP_TYPE_HASH, 16, 4, STEER_ADDRESSES_MAX)                                \
 	X(verdicts, BPF_MAP_TYPE_PERCPU_ARRAY, 4, 8, STEER_VERDICTS_MAX)                           \
+	X(arrivals, BPF_MAP_TYPE_PERCPU_ARRAY, 4, sizeof(struct steer_arrivals), STEER_QUEUES_MAX) \
 	X(layout, BPF_MAP_TYPE_ARRAY, 4, 4, 1)
 #define XDP_MAP_ENUM(name, type, key, value, entries) XDP_MAP_##name,
 enum xdp_map { XDP_MAPS(XDP_MAP_ENUM) XDP_MAP_COUNT };

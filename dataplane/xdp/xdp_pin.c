@@ -164,8 +164,8 @@ static int adopt_maps(struct harp_xdp *xdp, const struct why *why, const char *d
 	return 0;
 }
 
-static int adopt_map_layout(const struct why *why, const char *dir, unsigned map, int fd,
-			    uint32_t *id)
+static int adopt_map_shape(const struct why *why, const char *dir, unsigned map, int fd,
+			   uint32_t *id)
 {
 #define XDP_MAP_SHAPE(name, type, key, value, entries) { type, key, value, entries },
 	static const struct {
@@ -189,14 +189,12 @@ static int adopt_map_layout(const struct why *why, const char *dir, unsigned map
 			dir, xdp_map_name(map));
 }
 
-static int adopt_layout(const struct harp_xdp *xdp, const struct why *why, const char *dir,
-			uint32_t map_ids[XDP_MAP_COUNT])
+/* Another layout may have other maps: where it says which it is, that is looked at first. */
+static int adopt_layout_number(const struct harp_xdp *xdp, const struct why *why, const char *dir)
 {
-	uint32_t zero = 0, layout = 0;
-	int rc = 0;
+	uint32_t zero = 0, layout = 0, id;
+	int rc = adopt_map_shape(why, dir, XDP_MAP_layout, xdp->map_fds[XDP_MAP_layout], &id);
 
-	for (unsigned i = 0; i < XDP_MAP_COUNT && !rc; i++)
-		rc = adopt_map_layout(why, dir, i, xdp->map_fds[i], &map_ids[i]);
 	if (rc)
 		return rc;
 	rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_layout], &zero, &layout);
@@ -208,6 +206,16 @@ static int adopt_layout(const struct harp_xdp *xdp, const struct why *why, const
 			"pinned in %s by another version of HARP (layout %u, ours is %u); run that "
 			"version, or `harpctl stop` and start anew",
 			dir, layout, STEER_LAYOUT);
+}
+
+static int adopt_shapes(const struct harp_xdp *xdp, const struct why *why, const char *dir,
+			uint32_t map_ids[XDP_MAP_COUNT])
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < XDP_MAP_COUNT && !rc; i++)
+		rc = adopt_map_shape(why, dir, i, xdp->map_fds[i], &map_ids[i]);
+	return rc;
 }
 
 /* Is it the steering program, number id, over these maps? */
@@ -293,12 +301,15 @@ static int adopt_all(struct harp_xdp *xdp, const struct why *why, const char *di
 	xdp->link_fd = rc < 0 ? -1 : rc;
 	if (missing == XDP_MAP_COUNT + 1)
 		return why_fail(why, -ENOENT, "nothing of HARP's is pinned in %s", dir);
+	rc = xdp->map_fds[XDP_MAP_layout] < 0 ? 0 : adopt_layout_number(xdp, why, dir);
+	if (rc)
+		return rc;
 	if (missing)
 		return why_fail(why, -ESTALE,
 				"%s is incomplete: its maker died while it pinned or removed; "
 				"`harpctl stop` removes the rest",
 				dir);
-	rc = adopt_layout(xdp, why, dir, map_ids);
+	rc = adopt_shapes(xdp, why, dir, map_ids);
 	return rc ? rc : adopt_link(xdp, why, dir, map_ids);
 }
 

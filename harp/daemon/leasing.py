@@ -123,6 +123,8 @@ class Leasing:
             raise RefusedError(nic.error, f"{ifname} can't be leased: {nic.why_not}")
         if nic is not None and nic.link is not None and not nic.link.up:
             raise RefusedError(errno.ENETDOWN, f"{ifname} is down; `ip link set dev {ifname} up`")
+        if nic is not None:
+            self.nics.look_at_queues(nic)
         allowed = cores.parse_cpu_list(peer.allowed_cpus(who.owner.pid))
         lease = self.table.reserve(
             who.owner,
@@ -362,7 +364,8 @@ class Leasing:
             ifname=nic.ifname,
             ifindex=link.ifindex,
             flags=(_host.DEVICE_UP if link.up else 0)
-            | (_host.DEVICE_DEFAULT_ROUTE if hardware.default_route else 0),
+            | (_host.DEVICE_DEFAULT_ROUTE if hardware.default_route else 0)
+            | (_host.DEVICE_ONE_QUEUE if table and table.unreachable else 0),
             mtu_bytes=link.mtu_bytes,
             speed_mbps=hardware.speed_mbps,
             queues=len(table.leasable) if table else 0,

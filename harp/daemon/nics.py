@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harp.daemon import reach
 from harp.daemon.kernel import Hardware, Kernel, SteeringLike
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
@@ -109,6 +110,29 @@ class Nics:
                 self._take_up(nic, link)
             if nic.steering is not None:
                 self._mirror(nic, [each for each in addresses if each.ifindex == link.ifindex])
+                self.look_at_queues(nic)
+
+    def look_at_queues(self, nic: Nic) -> None:
+        """Which queues packets reach, as far as the steering program has seen."""
+        table = self._table.nics.get(nic.ifname)
+        if nic.steering is None or table is None:
+            return
+        try:
+            found = reach.conclude(nic.steering.arrivals(nic.hardware.queues))
+        except OSError as error:
+            self._tell(f"{nic.ifname} queues", error.strerror or str(error))
+            return
+        before = table.one_queue
+        table.one_queue = found.queue if found else None
+        table.one_queue_why = found.words(nic.ifname) if found else ""
+        if found and before is None:
+            log.warning("%s; no other queue is leased until it does", table.one_queue_why)
+        elif before is not None and not found:
+            log.info(
+                "%s: packets came to more than queue %d; all may be leased again",
+                nic.ifname,
+                before,
+            )
 
     def _tell(self, ifname: str, words: str) -> None:
         """Logs a lasting trouble once, and again when it is another one. Empty: it is over."""

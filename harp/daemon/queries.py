@@ -62,6 +62,7 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
     """One NIC."""
     table = leasing.table.nics.get(each.ifname)
     link, hardware = each.link, each.hardware
+    leasing.nics.look_at_queues(each)
     now_s = leasing.now_s()
     waiting = {
         str(queue): {"pid": recovery.pid, "for_s": now_s - recovery.since_s}
@@ -83,6 +84,8 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
         else {},
         "queues_free": table.count(QueueState.FREE) if table else 0,
         "queues_waiting": waiting,
+        "queues_unreachable": table.unreachable if table else [],
+        "queues_unreachable_why": table.one_queue_why if table else "",
         "nic_queues": hardware.queues,
         "rss": ("none", "unknown", "toeplitz")[min(hardware.rss_kind, 2)],
         "ports": [each.settings.ports.first, each.settings.ports.last],

@@ -89,15 +89,27 @@ class NicTable:
     queues: dict[int, QueueState]
     # Queues that harp.toml no longer gives: not leased again.
     withdrawn: set[int] = field(default_factory=set)
+    # Packets reach this queue alone, and why that is believed; None: all, as far as is known.
+    one_queue: int | None = None
+    one_queue_why: str = ""
 
     def count(self, state: QueueState) -> int:
-        """How many queues that may be leased are in that state."""
-        return sum(self.queues[queue] is state for queue in self.leasable)
+        """How many queues that may be leased, and that packets reach, are in that state."""
+        return sum(self.queues[queue] is state for queue in self._reachable)
 
     @property
     def leasable(self) -> list[int]:
         """The queues that may be leased, in order."""
         return sorted(set(self.queues) - self.withdrawn)
+
+    @property
+    def _reachable(self) -> list[int]:
+        return [queue for queue in self.leasable if self.one_queue in (None, queue)]
+
+    @property
+    def unreachable(self) -> list[int]:
+        """Queues that may be leased as far as harp.toml says, and get no packets."""
+        return sorted(set(self.leasable) - set(self._reachable))
 
     def choose(self, wanted: int) -> int:
         """A queue for a new lease: the wanted one, else a free one, else one that is coming
@@ -105,9 +117,11 @@ class NicTable:
         if wanted != QUEUE_ANY:
             return self._wanted(wanted)
         for state in (QueueState.FREE, QueueState.RECOVERING):
-            for queue in self.leasable:
+            for queue in self._reachable:
                 if self.queues[queue] is state:
                     return queue
+        if self.unreachable:
+            raise RefusedError(errno.EBUSY, self.one_queue_why)
         raise RefusedError(
             errno.EBUSY,
             f"{self.ifname}: all {len(self.leasable)} queues are leased; `harpctl instances` names "
@@ -125,6 +139,8 @@ class NicTable:
             raise RefusedError(
                 errno.EBUSY, f"{self.ifname}: queue {queue} is leased; ask for any queue"
             )
+        if queue in self.unreachable:
+            raise RefusedError(errno.EBUSY, self.one_queue_why)
         return queue
 
 

@@ -272,6 +272,13 @@ def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
 def _queue_busy(view: View, link: Link, queue: int) -> Answer:
     if view.lent(link):
         device = view.harpd.devices[link.name]
+        if device.one_queue:
+            return costs(
+                f"HARP's packets all came on one of {device.queues} queues: harpd leases no other "
+                "(`harpctl status` says more), and more jobs get kernel lanes",
+                f"let the NIC spread TCP: ethtool -x {link.name}, then -X or -L; or give harpd "
+                f"that queue alone (lease_queues of {link.name} in harp.toml)",
+            )
         if device.queues_free:
             return good(f"harpd has {device.queues_free} of {device.queues} queues to lend")
         return costs(

@@ -15,6 +15,7 @@ _HEADER = struct.Struct("=IHHII")
 _WELCOME_BODY = struct.Struct("=32sII")
 _DEVICE = struct.Struct("=16sIIIIIIi6s6sQQ16s16s256s")
 _REFUSED_BODY = struct.Struct("=i384s")
+_ONE_QUEUE = 4  # HARP_LEASE_DEVICE_ONE_QUEUE
 _MESSAGE_MAX = 65536
 _TIMEOUT_S = 3
 
@@ -27,6 +28,7 @@ class Device:
     ifindex: int
     queues: int
     queues_free: int
+    one_queue: bool = False  # all packets were seen on one queue: no other is leased
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def _answer(path: Path, data: bytes) -> Harpd:
         fields = _DEVICE.unpack_from(data, at)
         at += _DEVICE.size
         name = _text(fields[0])
-        devices[name] = Device(name, fields[1], fields[5], fields[6])
+        devices[name] = Device(name, fields[1], fields[5], fields[6], bool(fields[2] & _ONE_QUEUE))
     return Harpd(path, version=_text(daemon), devices=devices)
 
 

@@ -43,6 +43,7 @@ class NicView:
     usable: bool = True  # HARP can lease it
     queues: Mapping[str, int] = field(default_factory=dict)  # how many in each state
     verdicts: Mapping[str, int] = field(default_factory=dict)  # of the steering program
+    unreachable: int = 0  # queues that none of HARP's packets come to
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def daemon_view(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Daem
     for nic in status["nics"]:
         states = Counter(nic["queues"].values())
         usable = not nic["problem"] and nic["up"]
-        nics.append(NicView(nic["ifname"], usable, dict(states), nic["verdicts"]))
+        unreachable = len(nic.get("queues_unreachable", ()))
+        nics.append(NicView(nic["ifname"], usable, dict(states), nic["verdicts"], unreachable))
     return DaemonView(
         start_s=status["since_s"],
         nics=tuple(nics),
@@ -239,6 +241,14 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
         "state",
         ((nic.name, nic.queues) for nic in view.nics),
     )
+    unreachable = GaugeMetricFamily(
+        "harpd_queues_unreachable",
+        "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
+        labels=("nic",),
+    )
+    for nic in view.nics:
+        unreachable.add_metric((nic.name,), nic.unreachable)
+    yield unreachable
     yield _per_nic(
         "harp_steering_packets",
         "What the steering program did with the NIC's packets, by verdict.",

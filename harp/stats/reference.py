@@ -66,7 +66,8 @@ def _metrics() -> Iterator[tuple[str, str, str, str]]:
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
         default = "nic, queue, slot"
         if family.name.startswith("harpd_"):
-            default = "nic" if family.name in ("harpd_nic_usable", "harpd_leases") else ""
+            of_nic = ("harpd_nic_usable", "harpd_leases", "harpd_queues_unreachable")
+            default = "nic" if family.name in of_nic else ""
         yield (
             f"`{family.name}{suffix}`",
             family.type,

@@ -27,6 +27,8 @@ class FakeSteering:
     closed: bool = False
     replaced: int = 0
     failing: str = ""
+    # By queue: packets of ours, those that were dropped as another queue's, bits of their flows.
+    arrived: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def _may_fail(self, name: str) -> None:
         if self.failing == name:
@@ -57,6 +59,10 @@ class FakeSteering:
 
     def verdicts(self) -> list[int]:
         return [0] * len(_host.verdict_names())
+
+    def arrivals(self, count: int) -> list[tuple[int, int, int]]:
+        self._may_fail("arrivals")
+        return [self.arrived.get(queue, (0, 0, 0)) for queue in range(count)]
 
     def close(self) -> None:
         self.closed = True

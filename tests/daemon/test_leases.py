@@ -69,6 +69,35 @@ def test_a_lease_is_what_it_says(harpd: Running) -> None:
 _FD_XSK = 0
 
 
+def test_queues_that_no_packet_reaches(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Concluded when it is asked, told once, taken back; whoever has a lease keeps it."""
+    with harpd.client() as client, caplog.at_level(logging.INFO, "harpd"):
+        held = client.lease("eth0", queue=2)[1]
+        steering(harpd).arrived = {0: (64, 64, 0xFF)}
+        held += client.lease("eth0")[1]
+        for _ in range(2):
+            with pytest.raises(RefusedByDaemonError) as refused:
+                client.lease("eth0")
+            assert refused.value.error == errno.EBUSY
+            assert "puts all of HARP's packets on queue 0" in str(refused.value)
+        nic = client.query("status")["nics"][0]
+        assert nic["queues_unreachable"] == [1, 2, 3]
+        assert nic["queues_unreachable_why"] in str(refused.value)
+        assert nic["queues_free"] == 0
+        with harpd.client() as other:
+            assert other.devices[0].flags & _host.DEVICE_ONE_QUEUE
+            assert other.devices[0].queues_free == 0
+        steering(harpd).arrived[3] = (1, 0, 0)
+        held += client.lease("eth0")[1]
+        assert client.query("status")["nics"][0]["queues_unreachable"] == []
+        steering(harpd).failing = "arrivals"
+        held += client.lease("eth0")[1]
+    close(held)
+    said = [record.getMessage() for record in caplog.records]
+    assert len([line for line in said if "no other queue is leased" in line]) == 1
+    assert len([line for line in said if "all may be leased again" in line]) == 1
+
+
 def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
     with harpd.client() as client:
         lease, fds = client.lease("eth0", label="\x1b[31m\nred")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from harp.daemon import reach
 from harp.daemon.ports import Block, PortBlocks
 from harp.daemon.table import (
     QUEUE_ANY,
@@ -49,6 +50,47 @@ def test_two_leases_have_two_queues_and_two_blocks() -> None:
     assert {one.queue, two.queue} == {0, 1}
     assert not one.ports.overlaps(two.ports)
     assert one.lease_id != two.lease_id
+
+
+def test_queues_that_no_packet_reaches_are_not_leased() -> None:
+    leases = table(queues=3)
+    nic = leases.nics["eth0"]
+    nic.one_queue, nic.one_queue_why = 1, "eth0: all lands on queue 1"
+    assert nic.unreachable == [0, 2]
+    assert nic.count(QueueState.FREE) == 1
+    for wanted in (0, 2):
+        assert str(refused(leases, wanted=wanted)).startswith("eth0: all lands on queue 1")
+    assert reserve(leases).queue == 1
+    why = refused(leases)
+    assert (why.error, why.why) == (errno.EBUSY, "eth0: all lands on queue 1")
+    # Packets came elsewhere.
+    nic.one_queue = None
+    assert (reserve(leases).queue, reserve(leases).queue) == (0, 2)
+
+
+FEW, MANY = 0x7F, 0xFF  # bits of seven flows, and of eight
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "queue"),
+    [
+        ([], None),
+        ([(900, 900, MANY)], None),  # there is no other queue
+        ([(64, 64, MANY), (0, 0, 0)], 0),
+        ([(0, 0, 0), (99, 64, MANY), (0, 0, 0)], 1),
+        ([(64, 63, MANY), (0, 0, 0)], None),
+        ([(900, 900, FEW), (0, 0, 0)], None),
+        ([(900, 900, MANY), (0, 0, 0), (1, 0, 0)], None),
+        ([(900, 900, MANY), (900, 900, MANY)], None),
+        ([(900, 0, 0), (0, 0, 0)], None),  # all of them at home there
+    ],
+)
+def test_when_all_lands_on_one_queue(
+    arrivals: list[tuple[int, int, int]], queue: int | None
+) -> None:
+    found = reach.conclude(arrivals)
+    assert (found and found.queue) == queue
+    assert found is None or f'lease_queues = "{queue}"' in found.words("eth0")
 
 
 def test_no_queue_is_left_and_the_line_says_so() -> None:

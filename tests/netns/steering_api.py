@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VERSION = 3
+VERSION = 4
 HOME_NONE = 0xFFFFFFFF
 QUEUES_MAX = 256
 TCP, UDP = 1, 2
@@ -49,6 +49,7 @@ class _Table(ctypes.Structure):
         ("adopt", _function(ctypes.POINTER(_P), _S, _S, _P, _Z)),
         ("replace", _function(_P, _P, _Z)),
         ("unpin", _function(_S)),
+        ("arrivals", _function(_P, _P, ctypes.c_uint)),
     ]
 
 
@@ -150,6 +151,12 @@ class Steering:
         counts = (ctypes.c_uint64 * self._api.verdict_count)()
         _check(self._api.verdicts(self._handle, counts, len(counts)))
         return dict(zip(self._library.verdicts, counts, strict=True))
+
+    def arrivals(self, count: int) -> list[tuple[int, int, int]]:
+        """Of each queue: packets of ours, mismatches, how many flows' bits the latter have."""
+        sums = (ctypes.c_uint64 * (3 * count))()
+        _check(self._api.arrivals(self._handle, sums, count))
+        return [(sums[at], sums[at + 1], sums[at + 2].bit_count()) for at in range(0, 3 * count, 3)]
 
     def fds(self) -> list[int]:
         fds = (ctypes.c_int * 16)()

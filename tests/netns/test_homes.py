@@ -115,6 +115,43 @@ def test_the_death_of_a_socket_gives_its_ports_to_the_kernel(
         refused_at_once(lab4, at[queue], FIRST)
 
 
+def test_what_came_to_each_queue(
+    lab4: Lab, steering: Steering, predict: Prediction, library: Library
+) -> None:
+    """Packets of ours by queue, what was dropped there as another queue's, and of how many flows
+    at least."""
+    there = lab4.hosts[1]
+    held = inside(there, lambda: library.make_queue(there.ifname, HOME))
+    steering.xsk_set(HOME, held[0])
+    send_frames(lab4, tcp_frames(lab4, FIRST - 1, predict))  # not ours
+    assert steering.arrivals(QUEUES) == [(0, 0, 0)] * QUEUES
+    for _ in range(3):
+        send_frames(lab4, tcp_frames(lab4, FIRST, predict))
+    lost = (3, 3, 1)
+    assert steering.arrivals(QUEUES) == [lost, (3, 0, 0), lost, lost]
+    # Neighbouring ports are flows of their own.
+    here = lab4.hosts[0]
+    ethernet = ethernet_of(lab4)
+    sources = [
+        source
+        for source in range(20000, 20064)
+        if predict.queue((here.address, source), (there.address, FIRST)) == 0
+    ]
+    send_frames(
+        lab4,
+        [
+            bytes(ethernet / IP(src=here.address, dst=there.address) / UDP(sport=s, dport=FIRST))
+            for s in sources
+        ],
+    )
+    packets, mismatches, flows = steering.arrivals(QUEUES)[0]
+    assert packets == mismatches == 3 + len(sources)
+    assert len(sources) <= flows <= len(sources) + 1
+    assert len(steering.arrivals(300)) == 300
+    for fd in held:
+        os.close(fd)
+
+
 def frames(lab: Lab, make: Callable[[int], object], port: int, predict: Prediction) -> list[bytes]:
     """One packet to a port for each queue, in their order."""
     here, there = lab.hosts

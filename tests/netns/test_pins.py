@@ -20,7 +20,10 @@ from harp.lab import Host, Lab
 
 PORT = 61000
 OWN = bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2])  # ::ffff:10.77.0.2
-PINS = {"xsks", "ports", "addresses", "verdicts", "layout", "program", "link"}
+PINS = {
+    *("xsks", "ports", "addresses", "verdicts", "arrivals", "layout"),
+    *("program", "link"),
+}
 
 
 @pytest.fixture
@@ -159,6 +162,21 @@ def test_an_older_layout_is_stale(lab: Lab, library: Library, pinned: Path) -> N
     error = refusal(library, lab.hosts[1], pinned)
     assert error.errno == errno.ESTALE
     assert "layout 0" in error.strerror
+    assert xdp_attached(lab.hosts[1]), "refused is not removed"
+
+
+def test_an_older_layout_with_fewer_maps_is_named(lab: Lab, library: Library, pinned: Path) -> None:
+    """As the version before left it: without the map of arrivals."""
+    (pinned / "arrivals").unlink()
+    libbpf = ctypes.CDLL("libbpf.so.1")
+    fd = libbpf.bpf_obj_get(bytes(pinned / "layout"))
+    assert fd >= 0
+    zero, layout = ctypes.c_uint32(0), ctypes.c_uint32(1)
+    assert libbpf.bpf_map_update_elem(fd, ctypes.byref(zero), ctypes.byref(layout), 0) == 0
+    os.close(fd)
+    error = refusal(library, lab.hosts[1], pinned)
+    assert error.errno == errno.ESTALE
+    assert "by another version of HARP (layout 1, ours is 2)" in error.strerror
     assert xdp_attached(lab.hosts[1]), "refused is not removed"
 
 

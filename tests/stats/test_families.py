@@ -160,20 +160,21 @@ def test_harpd_s_part(instances: tuple[Instance, ...]) -> None:
     assert found["harpd_leases_refused_total", (("error", "EBUSY"),)] == 2
     assert found["harpd_leases_refused_total", (("error", "EACCES"),)] == 0
     assert found["harpd_nic_usable", (("nic", "eth1"),)] == 1
+    assert found["harpd_queues_unreachable", (("nic", "eth1"),)] == 0
     assert found["harpd_start_time_seconds", ()] == 1000
 
 
 def test_harpd_s_documents_become_its_part() -> None:
     nic = {
         "ifname": "eth1", "problem": "", "up": True, "verdicts": {"absent": 1},
-        "queues": {"0": "leased", "1": "free", "2": "free"},
+        "queues": {"0": "leased", "1": "free", "2": "free"}, "queues_unreachable": [1, 2],
     }  # fmt: skip
     broken = dict(nic, ifname="eth2", problem="no such interface", queues={}, verdicts={})
     view = families.daemon_view(
         {"since_s": 5.0, "nics": [nic, broken], "granted": 3},
         {"instances": [{"ifname": "eth1", "queue": 0, "pid": 12}]},
     )
-    assert view.nics[0] == NicView("eth1", True, {"leased": 1, "free": 2}, {"absent": 1})
+    assert view.nics[0] == NicView("eth1", True, {"leased": 1, "free": 2}, {"absent": 1}, 2)
     assert not view.nics[1].usable
     assert view.leased == {("eth1", 0): 12}
     assert (view.granted, view.start_s) == (3, 5.0)
