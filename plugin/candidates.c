@@ -32,11 +32,60 @@ static struct candidate *candidates_add(struct candidates *c, const struct devic
 	return candidate;
 }
 
+/* Where a HARP lane begins and ends: an instance of ours, a port of the peer's. */
+struct way {
+	struct engine *engine;
+	struct handle_door door;
+};
+
+static void way_add(struct way *ways, unsigned *count, struct engine *engine,
+		    const struct handle_door *door)
+{
+	for (unsigned i = 0; i < *count; i++)
+		if (ways[i].engine == engine && ways[i].door.port == door->port)
+			return;
+	if (*count < CANDIDATE_WAYS_MAX)
+		ways[(*count)++] = (struct way){ engine, *door };
+}
+
+/*
+ * The ways from our instances to the peer's, best first: the ones that were chosen for this comm; to
+ * each other port of the peer's from the instance on the queue of that number, as many NICs that tell nothing
+ * keep queues; from the other instances to the chosen port.
+ */
+static unsigned candidates_ways(const struct candidates *c, const struct engine_set *engines,
+				const struct handle *h, uint16_t kernel_port,
+				struct way ways[CANDIDATE_WAYS_MAX])
+{
+	const struct handle_door chosen = { h->harp_port ? h->harp_port : kernel_port,
+					    h->harp_queue };
+	unsigned count = 0, engine_count = engine_set_count(engines);
+
+	way_add(ways, &count, c->engine, &chosen);
+	for (unsigned i = 0; h->harp_port && i < HANDLE_DOORS_MAX && h->doors[i].port; i++) {
+		struct engine *from = c->engine;
+
+		for (unsigned e = 0; e < engine_count; e++) {
+			struct placement_end end;
+
+			engine_placement(engine_set_at(engines, e), &end);
+			if (end.queue == h->doors[i].queue)
+				from = engine_set_at(engines, e);
+		}
+		way_add(ways, &count, from, &h->doors[i]);
+	}
+	for (unsigned e = 0; e < engine_count; e++)
+		way_add(ways, &count, engine_set_at(engines, e), &chosen);
+	return count;
+}
+
 /* To the peer's stack, or to its kernel where it has none. own: our address of the family. */
 static void candidates_add_harp(struct candidates *c, const struct device *device,
-				const struct handle *h, const struct harp_addr *own,
-				const struct harp_addr *addr, uint16_t kernel_port)
+				const struct engine_set *engines, const struct handle *h,
+				const struct harp_addr *own, const struct harp_addr *addr,
+				uint16_t kernel_port)
 {
+	struct way ways[CANDIDATE_WAYS_MAX];
 	static const struct harp_addr zero;
 	struct candidate *candidate;
 	struct placement_end end;
@@ -48,10 +97,15 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 	engine_placement(c->engine, &end);
 	if (!memcmp(&source, &zero, sizeof(zero)) && end.kind == PLACEMENT_TOEPLITZ)
 		source = *own;
-	candidate =
-		candidates_add(c, device, &source, addr, h->harp_port ? h->harp_port : kernel_port);
-	if (candidate)
+	c->ways = candidates_ways(c, engines, h, kernel_port, ways);
+	for (unsigned i = 0; i < c->ways; i++) {
+		candidate = candidates_add(c, device, &source, addr, ways[i].door.port);
+		if (!candidate)
+			continue;
+		candidate->engine = ways[i].engine;
+		candidate->peer_queue = ways[i].door.queue;
 		candidate->harp_port = h->harp_port != 0;
+	}
 }
 
 /* HARP lanes, of the engine that is chosen here. */
@@ -74,9 +128,11 @@ static void candidates_find_harp(struct candidates *c, int dev, const struct dev
 		return;
 	}
 	if (h->has_v4 && device->has_v4)
-		candidates_add_harp(c, device, h, &device->addr_v4, &h->v4, h->kernel_port_v4);
+		candidates_add_harp(c, device, engines, h, &device->addr_v4, &h->v4,
+				    h->kernel_port_v4);
 	if (h->has_v6 && device->has_v6)
-		candidates_add_harp(c, device, h, &device->addr_v6, &h->v6, h->kernel_port_v6);
+		candidates_add_harp(c, device, engines, h, &device->addr_v6, &h->v6,
+				    h->kernel_port_v6);
 	if (c->count)
 		c->why_kernel[0] = '\0';
 }

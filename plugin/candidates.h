@@ -6,17 +6,22 @@
 #include "engine.h"
 #include "handle.h"
 
-#define CANDIDATES_MAX 6u
+#define CANDIDATE_WAYS_MAX 8u /* HARP lanes of a family: pairs of own instance and peer's port */
+#define CANDIDATES_MAX (2u * CANDIDATE_WAYS_MAX + 2u)
 
 struct candidate {
 	struct harp_endpoint local; /* of HARP lanes; zero: chosen by the stack */
 	struct harp_endpoint remote;
+	struct engine *engine; /* of HARP lanes */
+	uint16_t peer_queue;   /* of the remote port, if it is a stack's */
 	bool harp;
 	bool harp_port; /* of the peer's stack: which queue matters over there too */
 };
 
 struct candidates {
-	struct engine *engine; /* of HARP lanes; NULL: none */
+	struct engine *engine; /* the first choice for HARP lanes; NULL: none */
+	unsigned ways;         /* HARP lanes of a family; those beyond the first are for NICs that
+				* bring packets from some queues to some others only */
 	unsigned count;
 	struct candidate list[CANDIDATES_MAX];
 	bool same_host;       /* the same NIC, too */

@@ -23,7 +23,8 @@
  * last a pause and another round: a peer may be about to bind, or strangers may have pushed us out.
  *
  * A HARP lane is opened by opening.c, which finds a source port that leads to both queues. Where none did, that
- * is remembered for some seconds (peers.c), and kernel lanes are taken at once.
+ * is remembered for some seconds (peers.c), and the next candidate is taken at once: HARP lanes between other
+ * instances of ours and other ports of the peer's, which share ports and time, then kernel lanes.
  *
  * `stage` says whose turn it is. IDLE: the application's thread, which starts attempts (it alone
  * may choose another driver). RUNNING: the baton of the attempt's driver. DONE, FAILED: the
@@ -33,7 +34,8 @@
 
 #define ROUNDS_MAX 4u
 #define PAUSE_NS 50000000ull       /* after the first round; doubles */
-#define HARP_OPEN_NS 3000000000ull /* a HARP lane must open so fast if another kind is left */
+#define HARP_OPEN_NS 3000000000ull /* HARP lanes of a family have so long if another kind is left */
+#define WAY_PORTS_MAX 64u          /* tried for each way but the first */
 
 enum connect_stage { CONNECT_IDLE, CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
@@ -52,7 +54,8 @@ struct connect {
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
 	uint64_t deadline_ns, open_deadline_ns, not_before_ns;
-	struct opening opening; /* of a HARP lane, as long as lane is NULL */
+	uint64_t harp_deadline_ns; /* of all HARP lanes of a family, in this round */
+	struct opening opening;    /* of a HARP lane, as long as lane is NULL */
 	struct lane *lane;
 	bool opened; /* the preamble has begun */
 	struct preamble preamble;
@@ -141,13 +144,14 @@ static int connect_finish(struct connect *c)
 /* No way was found from queue to queue: said once, and remembered. */
 static void connect_no_way(struct connect *c, const char *silence, uint64_t now_ns)
 {
-	const struct harp_endpoint *remote = &c->candidates.list[c->candidate].remote;
+	const struct candidate *candidate = &c->candidates.list[c->candidate];
+	const struct harp_endpoint *remote = &candidate->remote;
 	char text[HARP_ENDPOINT_TEXT_MAX];
-	bool deaf = engine_not_heard(c->candidates.engine, now_ns);
+	bool deaf = engine_not_heard(candidate->engine, now_ns);
 
-	peers_avoid(remote, engine_index(c->candidates.engine), now_ns);
+	peers_avoid(remote, engine_index(candidate->engine), now_ns);
 	peers_forget(remote);
-	INFO("%s: %s: %s; kernel lanes there for %llu s%s", plugin_device(c->dev)->ifname,
+	INFO("%s: %s: %s; not tried again for %llu s%s", plugin_device(c->dev)->ifname,
 	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u,
 	     deaf ? ", and this instance, which has not heard from anyone yet, is used last" : "");
 }
@@ -223,14 +227,16 @@ static void connect_prepare_opening(struct connect *c, const struct candidate *c
 
 	if (candidate->harp_port && !peers_recall(&candidate->remote, &peer)) {
 		peer.queues = c->handle.harp_queues;
-		peer.queue = c->handle.harp_queue;
+		peer.queue = candidate->peer_queue;
 		if (c->handle.harp_placement && peer.queues != 1)
 			peer.kind = c->handle.harp_placement == PLACEMENT_ONE_QUEUE
 					    ? PLACEMENT_ONE_QUEUE
 					    : PLACEMENT_UNKNOWN;
 	}
-	opening_prepare(&c->opening, c->candidates.engine, &peer, &candidate->local,
+	opening_prepare(&c->opening, candidate->engine, &peer, &candidate->local,
 			&candidate->remote, c->dscp);
+	if (c->candidate % c->candidates.ways) /* not the first of its family */
+		c->opening.ports_max = WAY_PORTS_MAX;
 	c->opening.owner = c;
 	c->opening.notify = connect_notify;
 }
@@ -248,15 +254,22 @@ static void connect_start_run(struct work *work, uint64_t now_ns)
 	c->preamble.what = NULL;
 	c->open_deadline_ns = c->deadline_ns;
 	if (candidate->harp) {
-		avoided_s = peers_avoided_s(&candidate->remote, engine_index(c->candidates.engine),
+		if (c->candidate % c->candidates.ways == 0) /* the first of its family */
+			c->harp_deadline_ns = now_ns + HARP_OPEN_NS;
+		avoided_s = peers_avoided_s(&candidate->remote, engine_index(candidate->engine),
 					    now_ns);
-		if (avoided_s && !last_resort) {
+		/* Where HARP is all there is, what failed is tried again after all the rest. */
+		if (avoided_s && (!last_resort || (!c->round && c->candidates.count > 1))) {
 			snprintf(text, sizeof(text), "no packet found the way %u s ago", avoided_s);
 			connect_attempt_failed(c, -ETIMEDOUT, text, now_ns);
 			return;
 		}
-		if (!last_resort && now_ns + HARP_OPEN_NS < c->deadline_ns)
-			c->open_deadline_ns = now_ns + HARP_OPEN_NS;
+		if (!last_resort && now_ns >= c->harp_deadline_ns) {
+			connect_attempt_failed(c, -ETIMEDOUT, "others took all the time", now_ns);
+			return;
+		}
+		if (!last_resort && c->harp_deadline_ns < c->deadline_ns)
+			c->open_deadline_ns = c->harp_deadline_ns;
 		connect_prepare_opening(c, candidate);
 	} else {
 		rc = lane_kernel_connect(c->driver, &candidate->remote, c->dscp, &c->lane);
@@ -376,7 +389,7 @@ static void connect_report(struct connect *c)
 static void connect_start(struct connect *c)
 {
 	struct driver *driver = c->candidates.list[c->candidate].harp
-					? engine_driver(c->candidates.engine)
+					? engine_driver(c->candidates.list[c->candidate].engine)
 					: &c->own_driver;
 
 	if (driver != c->driver) /* nothing of ours stays on the list of the old one */

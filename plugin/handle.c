@@ -33,7 +33,8 @@
 #define AT_PLACEMENT 88
 #define AT_QUEUES 90
 #define AT_QUEUE 92
-#define AT_RESERVED 94 /* 18 bytes */
+#define AT_DOORS 94     /* 4 bytes each */
+#define AT_RESERVED 110 /* 2 bytes */
 #define AT_CHECK 112
 #define CHECK_BYTES 16u
 
@@ -78,6 +79,10 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	out[AT_PLACEMENT] = handle->harp_placement;
 	wire_put16(out + AT_QUEUES, handle->harp_queues);
 	wire_put16(out + AT_QUEUE, handle->harp_queue);
+	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++) {
+		wire_put16(out + AT_DOORS + 4 * i, handle->doors[i].port);
+		wire_put16(out + AT_DOORS + 4 * i + 2, handle->doors[i].queue);
+	}
 	handle_check(out, out + AT_CHECK);
 }
 
@@ -132,6 +137,10 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->harp_placement = in[AT_PLACEMENT];
 	handle->harp_queues = wire_get16(in + AT_QUEUES);
 	handle->harp_queue = wire_get16(in + AT_QUEUE);
+	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++) {
+		handle->doors[i].port = wire_get16(in + AT_DOORS + 4 * i);
+		handle->doors[i].queue = wire_get16(in + AT_DOORS + 4 * i + 2);
+	}
 	return 0;
 }
 

@@ -11,6 +11,12 @@
 #define HANDLE_SECRET_BYTES 16u
 #define HANDLE_HOST_ID_BYTES 16u
 
+/* More HARP ports of the listener, each on an instance of its own. port 0: none. */
+#define HANDLE_DOORS_MAX 4u
+struct handle_door {
+	uint16_t port, queue;
+};
+
 struct handle {
 	uint8_t wire_min, wire_max; /* wire versions that the listener speaks */
 	bool has_v4, has_v6;
@@ -18,7 +24,8 @@ struct handle {
 	/* How that stack's NIC chooses queues: enum placement_kind, its queues, the stack's own. */
 	uint8_t harp_placement;
 	uint16_t harp_queues, harp_queue;
-	uint16_t kernel_port_v4; /* of its kernel sockets; 0: none */
+	struct handle_door doors[HANDLE_DOORS_MAX]; /* best first, without gaps */
+	uint16_t kernel_port_v4;                    /* of its kernel sockets; 0: none */
 	uint16_t kernel_port_v6;
 	struct harp_addr v4, v6;
 	uint32_t scope_id; /* of v6, as the listener's host numbers it */

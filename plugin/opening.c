@@ -41,6 +41,7 @@ void opening_prepare(struct opening *o, struct engine *engine, const struct plac
 	memset(o, 0, sizeof(*o));
 	o->engine = engine;
 	o->dscp = dscp;
+	o->ports_max = OPENING_PORTS_MAX;
 	o->peer = *peer;
 	engine_placement(engine, &o->own);
 	engine_ports(engine, &first, &last);
@@ -100,7 +101,7 @@ static unsigned opening_round_ports(const struct opening *o)
 static int opening_calls(struct opening *o, unsigned wanted)
 {
 	for (unsigned opened = 0; opened < wanted;) {
-		uint16_t port = o->ports_tried < OPENING_PORTS_MAX ? placement_next(&o->ports) : 0;
+		uint16_t port = o->ports_tried < o->ports_max ? placement_next(&o->ports) : 0;
 		int rc;
 
 		if (!port)

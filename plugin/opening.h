@@ -21,6 +21,7 @@ struct opening {
 	struct placement ports;
 	struct lane *lanes[OPENING_LANES_MAX]; /* oldest first */
 	unsigned lane_count, ports_tried, rounds;
+	unsigned ports_max;  /* how many are tried; opening_prepare(): OPENING_PORTS_MAX */
 	uint64_t next_ns;    /* of the next round */
 	uint64_t give_up_ns; /* all ports were tried, and then it was waited for them */
 	bool several;        /* more than one port was needed */

@@ -308,6 +308,21 @@ void rendezvous_close(struct rendezvous *rdv)
 	free(rdv);
 }
 
+/* Of the other doors as many as there is room for, the lowest queues first: on the first queue packets arrive
+ * on most NICs. */
+static void rendezvous_more_doors(const struct rendezvous *rdv, const struct harp_door *door,
+				  struct handle *handle)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < rdv->door_count && count < HANDLE_DOORS_MAX; i++) {
+		if (rdv->doors[i] == door)
+			continue;
+		handle->doors[count].port = rdv->doors[i]->port;
+		handle->doors[count++].queue = rdv->doors[i]->placement.queue;
+	}
+}
+
 void rendezvous_endpoints(const struct rendezvous *rdv, const struct listen_comm *listen,
 			  struct handle *handle)
 {
@@ -323,6 +338,7 @@ void rendezvous_endpoints(const struct rendezvous *rdv, const struct listen_comm
 		handle->harp_placement = (uint8_t)listen->door->placement.kind;
 		handle->harp_queues = listen->door->placement.queues;
 		handle->harp_queue = listen->door->placement.queue;
+		rendezvous_more_doors(rdv, listen->door, handle);
 	}
 	handle->kernel_port_v4 = rdv->port_v4;
 	handle->kernel_port_v6 = rdv->port_v6;
@@ -378,6 +394,12 @@ static struct comm *rendezvous_pop(struct rendezvous *rdv, struct listen_comm *l
 	return comm;
 }
 
+static void rendezvous_turn_door(struct harp_door *door)
+{
+	driver_post(engine_driver(door->engine), &door->work);
+	driver_poll(engine_driver(door->engine));
+}
+
 struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen)
 {
 	struct comm *comm = rendezvous_pop(rdv, listen);
@@ -386,10 +408,12 @@ struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *liste
 		return comm;
 	driver_poll(&rdv->driver);
 	if (listen->door) {
-		struct driver *driver = engine_driver(listen->door->engine);
+		/* The handle named others, too: one at a time. */
+		struct harp_door *other = rdv->doors[listen->turn++ % rdv->door_count];
 
-		driver_post(driver, &listen->door->work);
-		driver_poll(driver);
+		rendezvous_turn_door(listen->door);
+		if (other != listen->door)
+			rendezvous_turn_door(other);
 	}
 	return rendezvous_pop(rdv, listen);
 }

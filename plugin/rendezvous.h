@@ -21,6 +21,7 @@ struct listen_comm {
 	struct plugin_ctx *ctx;
 	struct rendezvous *rdv;
 	struct harp_door *door; /* that peers with HARP lanes come to; NULL: there is none */
+	unsigned turn;          /* rendezvous_accept()'s: which other door is looked at */
 	/* The rest under the rendezvous' lock. */
 	struct listen_comm *next;
 	uint64_t id;

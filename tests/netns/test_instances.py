@@ -146,12 +146,34 @@ def test_one_side_is_known(switched: Lab) -> None:
 
 
 def test_everything_on_queue_0(switched: Lab) -> None:
-    """One pair of instances can talk; the others' comms are the kernel's, and the log says why."""
+    """One pair of instances can talk: all comms go there, and the log says why."""
     spread(switched, "zero")
     with ranks(switched, 3) as both:
-        assert both.lanes() == [("HARP", 0), ("kernel", None), ("kernel", None)]
+        assert both.lanes() == [("HARP", 0)] * 3
         log = both.sender.call("log")
-        assert sum("find no way; kernel lanes there for 10 s" in line for line in log) == 2
+        assert sum("find no way; not tried again for 10 s" in line for line in log) == 2
+        assert all(both.pump())
+
+
+@pytest.fixture
+def plain(tools: Tools) -> Iterator[Lab]:
+    """Two hosts on a veth of four queues: what a socket sends on queue n arrives at the peer's
+    queue max(n - 1, 0), so that queue 0 of each side can talk to the other, and nothing else."""
+    with Lab(LabOptions(queues=4)) as lab:
+        yield lab
+
+
+def test_a_nic_that_keeps_queues(plain: Lab) -> None:
+    """The way is found between other instances than the chosen ones, and remembered."""
+    with ranks(plain, 6, HARP_INSTANCES="4") as both:
+        assert both.lanes() == [("HARP", 0)] * 6
+        assert all(both.pump())
+
+
+def test_a_nic_that_keeps_queues_without_kernel_lanes(plain: Lab) -> None:
+    """As where the NIC is in another namespace."""
+    with ranks(plain, 4, HARP_INSTANCES="4", HARP_PATH="xdp") as both:
+        assert both.lanes() == [("HARP", 0)] * 4
         assert all(both.pump())
 
 
