@@ -29,8 +29,8 @@ def virtual(patient: Patient, kind: str, **values: object) -> None:
     link(patient, kind=kind, **values)
 
 
-def lends(patient: Patient, free: int) -> None:
-    device = Device("eth1", 5, 8, free)
+def lends(patient: Patient, free: int, one_queue: bool = False) -> None:
+    device = Device("eth1", 5, 8, free, one_queue)
     patient.harpd = Harpd(NOT_RUNNING.path, version="harpd 0.1.0", devices={"eth1": device})
 
 
@@ -173,6 +173,7 @@ ILLNESSES: list[Illness] = [
     ("irq-affinity", all_on_one, COSTS, "all 8 on processor 4"),
     ("queue-busy", lambda p: p.fake.nic.xsk_queues.append(0), NO, "of another process"),
     ("queue-busy", lambda p: lends(p, 0), COSTS, "all 8 queues are lent"),
+    ("queue-busy", lambda p: lends(p, 1, True), COSTS, "all came on one of 8 queues"),
 ]
 
 
