@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl: the command line."""
 
+import contextlib
 import importlib
 import sys
+import traceback
+from pathlib import Path
 
 import click
 
 from harp import __version__
+from harp import output as console
 from harp.errors import Exit, HarpError
 from harp.output import err
 
@@ -88,18 +92,62 @@ def cli() -> None:
     """
 
 
-def main() -> None:
-    """Entry point: errors become one line on stderr and an exit code that means something."""
+def _complain(words: str) -> None:
+    """A line on stderr, where there is one that takes it."""
+    with contextlib.suppress(OSError):
+        err.print(f"harpctl: {words}", markup=False, soft_wrap=True)
+
+
+def _finish() -> int:
+    """Everything that was printed is out, or a line says why not."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _nobody_reads()
+    except OSError as error:
+        console.discard_stdout()
+        _complain(f"standard output: {error.strerror}")
+        return Exit.FAILURE
+    return Exit.OK
+
+
+def _nobody_reads() -> int:
+    console.discard_stdout()  # or the interpreter would complain on its way out
+    return Exit.FAILURE
+
+
+def _run() -> int:
+    """The command's exit code; whatever happens, people get one line."""
     try:
         # Not standalone: click hands an Exit's code back instead of exiting.
         status = cli.main(standalone_mode=False, prog_name="harpctl")
-        sys.exit(status if isinstance(status, int) else Exit.OK)
+        return status if isinstance(status, int) else Exit.OK
     except HarpError as error:
-        err.print(f"harpctl: {error}", markup=False, soft_wrap=True)
-        sys.exit(error.code)
+        _complain(str(error))
+        return error.code
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        with contextlib.suppress(OSError):
+            error.show()
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        err.print("harpctl: interrupted")
-        sys.exit(Exit.INTERRUPTED)
+        _complain("interrupted")
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        return _nobody_reads()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _complain(f"{where}{error.strerror or error}")
+        return Exit.FAILURE
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        words = f"{type(error).__name__}: {error}".replace("\n", " ")
+        _complain(f"internal error at {place}: {words}; please report it")
+        return Exit.FAILURE
+
+
+def main() -> None:
+    """Entry point: errors become one line on stderr and an exit code that means something."""
+    console.open_standard()
+    status = _run()
+    sys.exit(_finish() or status)

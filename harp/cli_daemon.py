@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl start, stop, restart, status, instances: harpd from outside."""
 
+import contextlib
 import os
 import select
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,18 @@ def _running(config: Path | None) -> DaemonClient | None:
         if error.code is Exit.NOT_RUNNING:
             return None
         raise
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """What harpd answers is used in here: another program's, or another version's, is one line."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise HarpError(
+            f"harpd's answer is not what this harpctl expects ({type(error).__name__}: {error}); "
+            "is it of another version?"
+        ) from error
 
 
 def _age(seconds: float) -> str:
@@ -173,6 +187,7 @@ def _clean_up(config: Path | None, force: bool) -> bool:
 @click.command()
 @config_option
 @click.option("--force", is_flag=True, help="Take the queues away from jobs that still run.")
+@_understood()
 def stop(config: Path | None, force: bool) -> None:
     """Stop harpd and put everything back as it was.
 
@@ -224,6 +239,7 @@ def _wait_anew(config: Path | None, since_s: float) -> dict[str, Any]:
 
 @click.command()
 @config_option
+@_understood()
 def restart(config: Path | None) -> None:
     """Restart harpd, with a new version or configuration; jobs run on.
 
@@ -272,6 +288,7 @@ def _nic_row(nic: dict[str, Any]) -> list[object]:
 @click.command()
 @config_option
 @output_option
+@_understood()
 def status(config: Path | None, output: str) -> None:
     """What harpd is doing: its NICs, their queues, trouble if there is any.
 
@@ -313,6 +330,7 @@ def status(config: Path | None, output: str) -> None:
 @click.command()
 @config_option
 @output_option
+@_understood()
 def instances(config: Path | None, output: str) -> None:
     """Who has which queue: one line for each lease.
 

@@ -1,18 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables for people on a terminal, JSON for scripts; messages go to stderr."""
 
+import errno
+import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 # Tables keep their columns when piped: a table cut at 80 columns is no use to grep.
-_width = None if sys.stdout.isatty() else 120
+_width = None if sys.stdout is not None and sys.stdout.isatty() else 120
 out = Console(width=_width, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
+
+
+def open_standard() -> None:
+    """Makes stdin, stdout and stderr ones that can be used, whoever started us closed them or not.
+
+    Were a number below 3 free, a socket of ours would get it, and be printed to.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+        if getattr(sys, name) is None:
+            stream = os.fdopen(fd, mode, encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale without the characters
+
+
+def discard_stdout() -> None:
+    """Nobody reads what is printed, or it can't be written: what is left goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def print_json(value: Any) -> None:
@@ -27,5 +58,6 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for index, column in enumerate(columns):
         result.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        result.add_row(*(str(cell) for cell in row))
+        # Text, not a string: what a job calls itself is no markup.
+        result.add_row(*(Text(str(cell)) for cell in row))
     return result

@@ -135,7 +135,14 @@ class DaemonClient:
             size = os.fstat(fds[0]).st_size
             if size > DOCUMENT_BYTES_MAX:
                 raise HarpError(f"harpd at {self.path} answers with {size} bytes")
-            return json.loads(os.pread(fds[0], size, 0))
+            document = json.loads(os.pread(fds[0], size, 0))
+            if not isinstance(document, dict):
+                raise ValueError("not an object")
+            return document
+        except (OSError, ValueError, RecursionError) as error:
+            raise HarpError(
+                f"harpd at {self.path} answers with what is no document: {error}"
+            ) from error
         finally:
             _close(fds)
 
