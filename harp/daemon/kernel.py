@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from harp.daemon import netlink
+from harp.daemon import handed, netlink
 from harp.daemon.loop import close_all
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block
@@ -121,28 +121,6 @@ def ports_busy(block: Block) -> bool:
     )
 
 
-def probe_sockets(ifname: str) -> list[int]:
-    """UDP sockets bound to the NIC, one a family. Without IPv6 the second is one of IPv4 too: a
-    lease always has the same number of descriptors."""
-    made: list[int] = []
-    try:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            try:
-                sock = socket.socket(family, socket.SOCK_DGRAM)
-            except OSError:
-                sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            with sock:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, ifname.encode())
-                # Nobody reads it: nothing may pile up.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-                made.append(sock.detach())
-    except BaseException:
-        while made:
-            os.close(made.pop())
-        raise
-    return made
-
-
 class HostKernel:
     """This machine."""
 
@@ -213,8 +191,8 @@ class HostKernel:
             undo.callback(close_all, fds)
             page_fd, page_bytes = self._host.page_create(flows)
             fds.append(page_fd)
-            fds += netlink.job_sockets()
-            fds += probe_sockets(ifname)
+            fds += handed.route_sockets()
+            fds += handed.probe_sockets(ifname)
             undo.pop_all()
         return Made(
             fds, q.frame_size, q.frame_count, q.ring_size, q.features, q.tx_frags_max, q.mtu_bytes,

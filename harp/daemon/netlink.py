@@ -6,7 +6,6 @@ What the monitor says is not parsed: it says that something changed, and the dum
 things are. So a message lost to a full buffer costs nothing.
 """
 
-import contextlib
 import ipaddress
 import os
 import socket
@@ -197,18 +196,3 @@ def addresses() -> list[Address]:
     body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     found = (parse_address(rest) for kind, rest in _dump(_GETADDR, body) if kind == _NEWADDR)
     return [address for address in found if address is not None]
-
-
-def job_sockets() -> list[int]:
-    """The two rtnetlink descriptors of a lease: the monitor in its groups, and one for
-    questions."""
-    with contextlib.ExitStack() as stack:
-        heard = stack.enter_context(monitor(JOB_GROUPS))
-        questions = stack.enter_context(
-            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-        )
-        questions.bind((0, 0))
-        timeout = struct.pack("ll", 1, 0)
-        for each in (heard, questions):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        return [heard.detach(), questions.detach()]
