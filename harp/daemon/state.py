@@ -8,6 +8,7 @@ again.
 
 import contextlib
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from harp.daemon.table import Lease, Owner
 
 VERSION = 1
 FILE = "state.json"
+U32_MAX, U64_MAX, PID_MAX = 2**32 - 1, 2**64 - 1, 2**31 - 1
+QUEUES_MAX = 65536  # of any NIC
 
 
 class BadStateError(Exception):
@@ -57,24 +60,56 @@ def encode(state: State) -> str:
     return json.dumps(document, indent=1)
 
 
+def _number(value: Any, most: int, least: int = 0) -> int:
+    """A whole number in its range: what the kernel is given must be one."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{str(value)[:40]!r} is no number from {least} to {most}")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} is no time")
+    return seconds
+
+
+def _text(value: Any) -> str:
+    """One line, nothing that a terminal obeys."""
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]!r} is no text")
+    return "".join(c if c.isprintable() else "?" for c in value)
+
+
 def _lease(raw: dict[str, Any]) -> Lease:
-    core = raw.get("core")
+    core, owner, ports = raw.get("core"), raw["owner"], raw["ports"]
     return Lease(
-        lease_id=int(raw["lease_id"]),
-        owner=Owner(**{name: int(raw["owner"][name]) for name in ("pid", "start_ticks", "uid")}),
-        ifname=str(raw["ifname"]),
-        ifindex=int(raw["ifindex"]),
-        queue=int(raw["queue"]),
-        ports=Block(int(raw["ports"]["first"]), int(raw["ports"]["last"])),
-        label=str(raw["label"]),
-        since_s=float(raw["since_s"]),
-        frame_count=int(raw.get("frame_count", 0)),
-        frame_size=int(raw.get("frame_size", 0)),
-        page_bytes=int(raw.get("page_bytes", 0)),
-        core=None if core is None else int(core),
+        lease_id=_number(raw["lease_id"], U64_MAX, 1),
+        owner=Owner(
+            _number(owner["pid"], PID_MAX, 1),
+            _number(owner["start_ticks"], U64_MAX),
+            _number(owner["uid"], U32_MAX),
+        ),
+        ifname=_text(raw["ifname"]),
+        ifindex=_number(raw["ifindex"], PID_MAX, 1),
+        queue=_number(raw["queue"], QUEUES_MAX - 1),
+        ports=Block(_number(ports["first"], 65535, 1), _number(ports["last"], 65535, 1)),
+        label=_text(raw["label"]),
+        since_s=_seconds(raw["since_s"]),
+        frame_count=_number(raw.get("frame_count", 0), U32_MAX),
+        frame_size=_number(raw.get("frame_size", 0), U32_MAX),
+        page_bytes=_number(raw.get("page_bytes", 0), U32_MAX),
+        core=None if core is None else _number(core, U32_MAX),
         active=bool(raw.get("active", True)),
-        marks=[str(mark) for mark in raw.get("marks", [])],
+        marks=[_text(mark) for mark in raw.get("marks", [])],
     )
+
+
+def _address(value: Any) -> str:
+    raw = bytes.fromhex(value)
+    if len(raw) != 16:
+        raise ValueError(f"{str(value)[:40]!r} is no address")
+    return raw.hex()
 
 
 def decode(text: str) -> State:
@@ -84,20 +119,23 @@ def decode(text: str) -> State:
         if raw["format"] != VERSION:
             raise BadStateError(f"format {raw['format']}, and this harpd knows {VERSION}")
         return State(
-            pid=int(raw["pid"]),
-            start_ticks=int(raw["start_ticks"]),
-            version=str(raw["version"]),
+            pid=_number(raw["pid"], PID_MAX),
+            start_ticks=_number(raw["start_ticks"], U64_MAX),
+            version=_text(raw["version"]),
             nics={
                 str(name): NicState(
-                    int(nic["ifindex"]),
-                    str(nic["pins"]),
-                    [bytes.fromhex(address).hex() for address in nic["addresses"]],
+                    _number(nic["ifindex"], PID_MAX),
+                    _text(nic["pins"]),
+                    [_address(address) for address in nic["addresses"]],
                 )
                 for name, nic in raw["nics"].items()
             },
             leases=[_lease(lease) for lease in raw["leases"]],
             rests={
-                str(name): [(Block(int(a), int(b)), float(until)) for a, b, until in rests]
+                str(name): [
+                    (Block(_number(a, 65535, 1), _number(b, 65535, 1)), _seconds(until))
+                    for a, b, until in rests
+                ]
                 for name, rests in raw["rests"].items()
             },
             undo=raw.get("undo"),

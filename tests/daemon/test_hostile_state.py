@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""state.json that somebody has changed or cut: harpd starts, says so, and answers valid JSON."""
+
+import copy
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from daemon_rig import Running
+from fake_kernel import FakeKernel
+
+from harp.daemon import peer
+from harp.daemon.settings import Settings
+from harp.daemon.state import BadStateError, decode
+
+HOSTILE: list[Any] = [
+    None, True, "", "../../etc/passwd", "\x1b[2J\n", -1, 0, 2**31, 2**64, 10**400, 0.5, 1e999,
+    math.nan, [], [[]], {}, {"first": 1}, [1, 2, 3], "00" * 3,
+]  # fmt: skip
+
+
+def a_state() -> dict[str, Any]:
+    """One lease of this process, one block that rests."""
+    me = os.getpid()
+    return {
+        "format": 1,
+        "pid": me,
+        "start_ticks": peer.start_ticks(me),
+        "version": "0.1.0",
+        "nics": {"eth0": {"ifindex": 2, "pins": "", "addresses": ["00" * 10 + "ffff0a000001"]}},
+        "leases": [
+            {
+                "lease_id": 77,
+                "owner": {"pid": me, "start_ticks": peer.start_ticks(me), "uid": os.getuid()},
+                "ifname": "eth0",
+                "ifindex": 2,
+                "queue": 1,
+                "ports": {"first": 61000, "last": 61255},
+                "label": "job",
+                "since_s": 1.5,
+                "frame_count": 64,
+                "frame_size": 2048,
+                "page_bytes": 4096,
+                "core": None,
+                "active": True,
+                "marks": [],
+            }
+        ],
+        "rests": {"eth0": [[61256, 61511, 1e10]]},
+        "undo": None,
+    }
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to everything in a document."""
+    yield way
+    keys = (
+        list(value) if isinstance(value, dict) else range(len(value)) if type(value) is list else ()
+    )
+    for key in keys:
+        yield from places(value[key], (*way, key))
+
+
+def changed(way: tuple[Any, ...], value: Any) -> Any:
+    """The state with one place changed."""
+    if not way:
+        return value
+    document = copy.deepcopy(a_state())
+    inner: Any = document
+    for key in way[:-1]:
+        inner = inner[key]
+    inner[way[-1]] = value
+    return document
+
+
+def readable(text: str) -> bool:
+    try:
+        decode(text)
+    except BadStateError:
+        return False
+    return True
+
+
+def test_cut_anywhere_it_is_one_error() -> None:
+    text = json.dumps(a_state())
+    assert readable(text)
+    assert not [end for end in range(len(text)) if readable(text[:end])]
+
+
+def test_every_field_of_every_wrong_kind_is_one_error_or_harmless(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    survivors = []
+    for way in places(a_state()):
+        for value in HOSTILE:
+            document = changed(way, value)
+            if readable(json.dumps(document)):
+                survivors.append(document)
+    assert len(survivors) > 20
+    # What is believed must do no harm. A start takes milliseconds: some of them, evenly.
+    for document in survivors[:: max(1, len(survivors) // 24)]:
+        settings.run_dir.mkdir(exist_ok=True)
+        (settings.run_dir / "state.json").write_text(json.dumps(document))
+        harpd = start(FakeKernel())
+        with harpd.client() as client:
+            for command in ("status", "instances"):
+                json.dumps(client.query(command), allow_nan=False)
+            lease, fds = client.lease("eth0", queue=0)
+            client.release(lease.lease_id)
+            for fd in fds:
+                os.close(fd)
+        harpd.end(remove=True)
+
+
+def test_a_state_that_is_no_text_is_set_aside(
+    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    for raw in (b"\xff\xfe\0", b"", b"[" * 100_000, b"\0" * 4096):
+        settings.run_dir.mkdir(exist_ok=True)
+        (settings.run_dir / "state.json").write_bytes(raw)
+        start(FakeKernel()).end(remove=True)
+        assert (settings.run_dir / "state.bad").read_bytes() == raw
+    assert "internal error" not in caplog.text
+    assert caplog.text.count("jobs of before are not known") == 4
