@@ -32,6 +32,7 @@ FRAMES_DEFAULT = 8192
 FRAMES_MIN = 64
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.02, 1.0
 RECOVER_TELL_S = 5.0
+QUOTA_WAIT_S, QUOTA_TRIES = 0.05, 20
 
 # Answers a request: the lease's message and descriptors, or why not. Returns False when the client
 # can't be reached; calls back with False when it turns out later that it could not.
@@ -53,6 +54,7 @@ class _Recovery:
 
     pid: int
     since_s: float
+    uid: int | None  # whose lease the queue had; None: it never came to a lease
     delay_s: float = RECOVER_FIRST_S
     told: bool = False
 
@@ -86,11 +88,20 @@ class Leasing:
 
     # ---- a request ----
 
-    def request(self, who: Peer, fields: dict[str, object], answer: Answer) -> None:
+    def request(
+        self, who: Peer, fields: dict[str, object], answer: Answer, tries: int = QUOTA_TRIES
+    ) -> None:
         """Handles LEASE. The answer comes at once, or when a worker has made what it takes."""
+        if who.pidfd < 0:  # its connection was closed meanwhile
+            answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
+            return
         try:
             lease, nic, frames, copy_mode = self._reserve(who, fields)
         except RefusedError as refused:
+            if refused.error == errno.EDQUOT and self._held(who.owner.uid) and tries > 0:
+                # A queue given back a moment ago is not held against anyone.
+                self._loop.after(QUOTA_WAIT_S, lambda: self.request(who, fields, answer, tries - 1))
+                return
             answer(refused)
             return
         pidfd = os.dup(who.pidfd)
@@ -134,6 +145,7 @@ class Leasing:
             now_s=self._loop.now_s(),
             since_s=time.time(),
             busy=self._kernel.ports_busy,
+            held=self._held(who.owner.uid),
         )
         assert nic is not None
         local = set(nic.settings.cores) or nic.hardware.local_cpus or allowed
@@ -310,13 +322,19 @@ class Leasing:
 
     # ---- queues that come back ----
 
+    def _held(self, uid: int) -> int:
+        """Queues that processes of the user hold without a lease: a job that passes its socket on
+        and dies must not get around the limit."""
+        return sum(each.uid == uid for each in self.recovering.values())
+
     def _recover(self, lease: Lease) -> None:
         """Asks the kernel again and again, ever more rarely, whether the queue is free."""
         key = (lease.ifname, lease.queue)
         nic = self.table.nics.get(lease.ifname)
         if key in self.recovering or nic is None or nic.ifindex != lease.ifindex:
             return
-        self.recovering[key] = _Recovery(lease.owner.pid, self._loop.now_s())
+        uid = lease.owner.uid if lease.active else None
+        self.recovering[key] = _Recovery(lease.owner.pid, self._loop.now_s(), uid)
         self._loop.after(RECOVER_FIRST_S, lambda: self._probe(key))
 
     def _probe(self, key: tuple[str, int]) -> None:

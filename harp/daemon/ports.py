@@ -47,6 +47,7 @@ class PortBlocks:
         self.rest_s = rest_s
         self.held: set[Block] = set()
         self.resting: dict[Block, float] = {}
+        self._rested_by: dict[Block, int] = {}  # users; blocks from before a restart have none
         self._next = span.first
 
     def _cut(self) -> Iterator[Block]:
@@ -60,6 +61,7 @@ class PortBlocks:
     def wake(self, now_s: float) -> None:
         """Ends the rests that are over."""
         self.resting = {block: until for block, until in self.resting.items() if until > now_s}
+        self._rested_by = {b: uid for b, uid in self._rested_by.items() if b in self.resting}
 
     def take(self, now_s: float, busy: Callable[[Block], bool]) -> Block | None:
         """A block for a new lease; None when none is free. busy: the kernel has a port of it in
@@ -84,11 +86,20 @@ class PortBlocks:
         self.held.add(block)
         return True
 
-    def give_back(self, block: Block, now_s: float, rest: bool = True) -> None:
-        """The lease is over; rest is False when nobody ever used the block."""
+    def give_back(self, block: Block, now_s: float, rest: bool = True, uid: int = 0) -> None:
+        """The lease of a user (uid) is over; rest is False when nobody ever used the block."""
         self.held.remove(block)
         if rest and self.rest_s > 0:
             self.resting[block] = now_s + self.rest_s
+            self._rested_by[block] = uid
+
+    def used_up(self, uid: int, queues: int, now_s: float) -> bool:
+        """Does so much rest on this user's account that others, who want their queues too, would
+        find nothing?"""
+        self.wake(now_s)
+        count = (self.span.last - self.span.first + 1) // self.size
+        share = max(count - queues, (count + 1) // 2)
+        return sum(by == uid for by in self._rested_by.values()) >= share
 
     def lie_down(self, block: Block, until_s: float) -> None:
         """A block that rested before a restart goes on resting."""

@@ -188,20 +188,20 @@ class LeaseTable:
         now_s: float,
         since_s: float,
         busy: Callable[[Block], bool],
+        held: int = 0,
     ) -> Lease:
-        """Sets a queue and a block of ports aside; RefusedError says why not."""
+        """Sets a queue and a block of ports aside; RefusedError says why not.
+
+        held: queues that the user's leases had and that some process of theirs has not let go of.
+        """
         nic = self.nics.get(ifname)
         if nic is None:
             there = ", ".join(sorted(self.nics)) or "none"
             raise RefusedError(
                 errno.ENODEV, f"harpd has no interface {ifname}; it has: {there}; see harp.toml"
             )
-        if owner.uid != 0 and self.of_uid(owner.uid) >= self.per_uid_max:
-            raise RefusedError(
-                errno.EDQUOT,
-                f"user {owner.uid} has {self.per_uid_max} leases, which is the limit; end a job "
-                "or raise leases_per_user in harp.toml",
-            )
+        if owner.uid != 0:
+            self._check_share(owner.uid, nic, held, now_s)
         queue = nic.choose(wanted)
         block = nic.ports.take(now_s, busy)
         if block is None:
@@ -212,6 +212,22 @@ class LeaseTable:
         nic.queues[queue] = QueueState.RESERVED
         self.leases[lease.lease_id] = lease
         return lease
+
+    def _check_share(self, uid: int, nic: NicTable, held: int, now_s: float) -> None:
+        mine = self.of_uid(uid)
+        if mine + held >= self.per_uid_max:
+            also = f" and {held} queues that forked processes still hold" if held else ""
+            raise RefusedError(
+                errno.EDQUOT,
+                f"user {uid} has {mine} leases{also}, and {self.per_uid_max} is the limit; end a "
+                "job or raise leases_per_uid in harp.toml",
+            )
+        if nic.ports.used_up(uid, len(nic.leasable), now_s):
+            raise RefusedError(
+                errno.EBUSY,
+                f"user {uid} has had too many leases in a short time: "
+                + self._no_ports(nic, now_s),
+            )
 
     @staticmethod
     def _no_ports(nic: NicTable, now_s: float) -> str:
@@ -248,7 +264,7 @@ class LeaseTable:
         nic = self.nic_of(lease)
         if nic is not None:
             nic.queues[lease.queue] = state
-            nic.ports.give_back(lease.ports, now_s, rest)
+            nic.ports.give_back(lease.ports, now_s, rest, lease.owner.uid)
 
     def adopt(self, lease: Lease) -> bool:
         """Takes up a lease of the harpd before; False when its queue or ports are another's."""

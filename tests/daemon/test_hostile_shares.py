@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user who takes more than a share: by queues that dead jobs' children hold, by ports that rest,
+by answers that nobody takes."""
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from daemon_rig import NOBODY, Running, in_child
+from fake_kernel import FakeKernel
+
+from harp import _host
+from harp.daemon import leasing
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.ports import Block, PortBlocks
+from harp.daemon.settings import Settings
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
+
+
+def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
+    """As nobody: leases that end with the process; errors of those that were refused."""
+    path = harpd.path
+
+    def enemy() -> list[int]:
+        errors = []
+        with DaemonClient(path, "enemy") as client:
+            for _ in range(again):
+                try:
+                    lease, fds = client.lease("eth0")
+                    client.release(lease.lease_id)
+                    for fd in fds:
+                        os.close(fd)
+                except RefusedByDaemonError as error:
+                    errors.append(error.error)
+        return errors
+
+    errors: list[int] = in_child(enemy, NOBODY)
+    return errors
+
+
+def test_queues_that_children_hold_count(
+    start: Callable[..., Running], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leasing, "QUOTA_TRIES", 3)
+    # The fake kernel never lets go of a queue by itself: somebody holds the socket.
+    harpd = start(given=replace(settings, leases_per_uid=2))
+    assert lease_and_die(harpd, 5) == [errno.EDQUOT] * 3
+    assert len(harpd.kernel.held) == 2
+    with harpd.client() as client:
+        assert client.query("status")["nics"][0]["queues_free"] == 2
+        client.lease("eth0")  # another user's
+
+
+def test_a_queue_given_back_a_moment_ago_does_not(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    kernel = FakeKernel()
+    kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
+    kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
+    harpd = start(kernel, given=replace(settings, leases_per_uid=1))
+    assert lease_and_die(harpd, 5) == []
+
+
+def test_ports_that_rest_are_shared(start: Callable[..., Running], settings: Settings) -> None:
+    kernel = FakeKernel()
+    kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
+    kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
+    harpd = start(kernel, given=replace(settings, leases_per_uid=4))
+    errors = lease_and_die(harpd, 40)
+    assert set(errors) == {errno.EBUSY}
+    with harpd.client() as client:  # each queue of another user's still finds its block
+        ports = [client.lease("eth0", queue=queue)[0].port_min for queue in range(4)]
+    assert len(set(ports)) == 4
+
+
+def test_who_shares_ports() -> None:
+    blocks = PortBlocks(Block(61000, 61079), 10, 60)
+    for number in range(4):
+        assert not blocks.used_up(7, 4, 0)
+        block = blocks.take(0, lambda _block: False)
+        assert block is not None
+        blocks.give_back(block, number, uid=7)
+    assert blocks.used_up(7, 4, 10)
+    assert not blocks.used_up(8, 4, 10)
+    assert not blocks.used_up(7, 4, 60.5), "one has woken"
+
+
+def test_answers_that_nobody_takes_do_not_pile_up(harpd: Running) -> None:
+    """Each is a memfd of harpd's making, alive for as long as it is in the way."""
+    question = _host.pack_query(5, b'{"command": "status"}')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(harpd.path))
+        sock.send(_host.pack_hello(1, "enemy"))
+        assert sock.recv(65536)
+        sock.setblocking(False)
+        for _ in range(60):
+            sock.send(question)
+        harpd.until(
+            lambda: any(client._pending for client in harpd.daemon._server.clients), "a full buffer"
+        )
+        taken = 0
+        deadline = time.monotonic() + 0.05
+        held = []
+        while time.monotonic() < deadline and taken < 60:
+            try:
+                _, fds, _, _ = socket.recv_fds(sock, 65536, 4)
+            except BlockingIOError:
+                break
+            held += fds
+            taken += 1
+        for fd in held:
+            os.close(fd)
+        assert 0 < taken < 60
+
+
+def test_a_large_welcome_still_fits(start: Callable[..., Running], settings: Settings) -> None:
+    harpd = start(given=replace(settings, job="HARP_X=" + "x" * 50_000 + "\n"))
+    with harpd.client() as client:
+        assert len(client.settings) > 50_000
+        client.query("status")
