@@ -7,7 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from harp.daemon import queries
+from harp.daemon import peer, queries
 from harp.daemon.server import Client
 from harp.daemon.session import Command
 from harp.daemon.table import RefusedError
@@ -18,9 +18,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("harpd")
 
 
+_NET_ADMIN = 1 << 12  # CAP_NET_ADMIN
+
+
 def _only_root(client: Client) -> None:
-    if client.peer.owner.uid not in (0, os.geteuid()):
+    who = client.peer.owner
+    if who.uid not in (0, os.geteuid()):
         raise RefusedError(errno.EPERM, "only root may do that")
+    # Root in a container that was given the socket alone is not the host's.
+    needed = _NET_ADMIN & peer.capabilities(os.getpid())
+    if peer.capabilities(who.pid) & needed != needed or not peer.lives(who):
+        raise RefusedError(errno.EPERM, "only root with CAP_NET_ADMIN may do that")
 
 
 class Commands:

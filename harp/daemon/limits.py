@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds on what a client may cost: messages a second, connections."""
 
+import resource
 from dataclasses import dataclass
+
+DESCRIPTORS_KEPT = 48  # harpd's own, and those of the leases that are being made
 
 
 @dataclass
@@ -47,6 +50,13 @@ class Buckets:
         return bucket.take(now_s)
 
 
+def connections_possible(wanted: int) -> int:
+    """At most so many connections leave descriptors for leases: each costs two, its socket and a
+    pidfd."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(4, min(wanted, (soft - DESCRIPTORS_KEPT) // 2))
+
+
 @dataclass
 class Connections:
     """How many connections there are, in all and by user. Root has a reserve of its own, so that
@@ -63,7 +73,8 @@ class Connections:
     def admit(self, uid: int) -> str:
         """Counts one more and returns "", or says in a line why not."""
         mine = self.by_uid.get(uid, 0)
-        if self.total >= self.total_max + (self.root_reserve if uid == 0 else 0):
+        reserve = min(self.root_reserve, self.total_max // 4) if uid == 0 else 0
+        if self.total >= self.total_max + reserve:
             return f"harpd has {self.total} connections, which is the limit; close some"
         if uid != 0 and mine >= self.per_uid_max:
             return f"user {uid} has {mine} connections to harpd, which is the limit; close some"

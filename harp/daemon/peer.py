@@ -2,6 +2,7 @@
 """Who is at the other end of a Unix socket: process, user, groups, and a pidfd that knows its
 end."""
 
+import errno
 import os
 import socket
 import struct
@@ -73,6 +74,19 @@ def allowed_cpus(pid: int, proc: Path = Path("/proc")) -> str:
     return ""
 
 
+def capabilities(pid: int, proc: Path = Path("/proc")) -> int:
+    """Its effective capabilities, as bits; none when it is gone."""
+    try:
+        text = (proc / str(pid) / "status").read_text()
+    except OSError:
+        return 0
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return int(value, 16)
+    return 0
+
+
 def pidfd_pid(pidfd: int) -> int:
     """The process that a pidfd stands for, in our pid namespace; -1 dead, 0 not visible here."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
@@ -85,9 +99,10 @@ def pidfd_pid(pidfd: int) -> int:
 def _peer_pidfd(connection: socket.socket, pid: int) -> int:
     try:
         return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
-    except OSError:
-        # Before 6.5. The process may have died and its number gone to another: whoever calls
-        # compares the number and the user that the pidfd shows.
+    except OSError as error:
+        # Only before 6.5: else it means that the process is dead, and its number may be another's.
+        if error.errno != errno.ENOPROTOOPT:
+            raise PeerGoneError(f"process {pid}: {error.strerror}") from error
         try:
             return os.pidfd_open(pid)
         except OSError as error:

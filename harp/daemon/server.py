@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from harp import _host
 from harp.daemon import peer
-from harp.daemon.limits import Bucket, Buckets, Connections
+from harp.daemon.limits import Bucket, Buckets, Connections, connections_possible
 from harp.daemon.loop import READ, WRITE, Loop, Timer
 from harp.daemon.peer import Peer
 
@@ -34,6 +34,7 @@ CONNECTS_PER_S, CONNECTS_BURST = 100.0, 500.0
 ACCEPTS_PER_TURN = 64
 BACKLOG = 4096
 ACCEPT_PAUSE_S = 0.1
+SEND_SMALL = 2048  # bytes of a message that fits the smallest send buffer
 
 
 @dataclass
@@ -54,6 +55,8 @@ class Client:
 
     def __init__(self, server: "Server", sock: socket.socket, who: Peer) -> None:
         self._server, self._sock, self.peer = server, sock, who
+        # The least there is: answers that nobody takes, each with descriptors, don't pile up.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)
         self.name = ""  # as HELLO says; empty before it
         self.open = True
         self._pending: Reply | None = None
@@ -128,6 +131,8 @@ class Client:
             reply.done(False)
             return
         self._pending = reply
+        if len(reply.payload) > SEND_SMALL:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(reply.payload))
         self._send()
 
     def _send(self) -> None:
@@ -194,7 +199,7 @@ class Server:
     ) -> None:
         self.loop, self._listening, self.handler = loop, listening, handler
         self.buckets = Buckets(USER_PER_S, USER_BURST)
-        self.connections = Connections(CONNECTIONS_MAX, per_uid_max)
+        self.connections = Connections(connections_possible(CONNECTIONS_MAX), per_uid_max)
         self._connects = Buckets(CONNECTS_PER_S, CONNECTS_BURST)
         self.clients: set[Client] = set()
         self._complaints = Bucket(COMPLAINTS_PER_S, COMPLAINTS_BURST)

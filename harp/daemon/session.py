@@ -36,6 +36,12 @@ class Session:
             self._handle(client, message)
         except RefusedError as refused:
             self._refuse(client, message.serial, refused)
+        except Exception as error:  # our mistake, and no reason to let the client wait for ever
+            log.error("internal error: %s: %s; please report it", type(error).__name__, error)
+            log.debug("where", exc_info=True)
+            self._refuse(
+                client, message.serial, RefusedError(errno.EIO, "harpd failed; its log says more")
+            )
 
     def _handle(self, client: Client, message: Message) -> None:
         serial, fields = message.serial, message.fields
@@ -84,6 +90,6 @@ class Session:
         if command is None:
             known = ", ".join(sorted(self._commands))
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
-        answer = json.dumps(command(client, question))
+        answer = json.dumps(command(client, question), allow_nan=False)
         fd = document_fd(answer)
         client.reply(Reply(_host.pack_answer(serial), [fd], lambda _arrived: os.close(fd)))

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutated messages over many connections, connections of the dead, root that is not the host's."""
+
+import array
+import contextlib
+import errno
+import os
+import random
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from ctypes import CDLL
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_rig import Running, in_child
+
+from harp import _host
+from harp.daemon import limits, peer, server
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
+
+SEEDS = (1, 2, 3)
+MESSAGES = [
+    _host.pack_hello(1, "harp"),
+    _host.pack_lease(2, "eth0", label="x"),
+    _host.pack_lease(2, "eth0", queue=1, frame_count=0xFFFFFFFF, copy_mode=7),
+    _host.pack_release(3, 2**63),
+    _host.pack_query(4, b'{"command": "status"}'),
+    _host.pack_query(4, b'{"command": "stats", "flows": [{}]}'),
+    _host.pack_query(4, b'{"command": "instances", "x": 1e999}'),
+    _host.pack_done(5),
+]
+
+
+def connect(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(10)
+    sock.connect(str(path))
+    return sock
+
+
+def mutated(rng: random.Random) -> bytes:
+    """A message with a few bytes changed, cut, grown or doubled; sometimes none of it."""
+    raw = bytearray(rng.choice(MESSAGES))
+    for _ in range(rng.randrange(4)):
+        what = rng.randrange(5)
+        if what == 0 and raw:
+            raw[rng.randrange(len(raw))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+        elif what == 1:
+            del raw[rng.randrange(len(raw) + 1) :]
+        elif what == 2:
+            raw += rng.randbytes(rng.choice((1, 16, 300)))
+        elif what == 3:
+            at = rng.randrange(len(raw) + 1)
+            raw[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x80"))
+        elif len(raw) >= 12:
+            raw[8:12] = len(raw).to_bytes(4, "little")  # the size is right again
+    return bytes(raw)
+
+
+def assail(path: Path, rng: random.Random, count: int) -> None:
+    """One connection after the other, each ended in its own bad way."""
+    sock: socket.socket | None = None
+    for _ in range(count):
+        try:
+            if sock is None:
+                sock = connect(path)
+                sock.settimeout(0.2)
+                if rng.random() < 0.8:
+                    sock.send(MESSAGES[0])
+            how = rng.randrange(12)
+            if how == 0:
+                socket.send_fds(sock, [mutated(rng)], [0] * rng.choice((1, 7, 250)))
+            elif how == 1:
+                sock.send(mutated(rng), socket.MSG_OOB)
+            elif how == 2:
+                sock.shutdown(rng.choice((socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR)))
+            elif how == 3:
+                sock.recv(rng.choice((1, 16, 65536)))
+            elif how == 4:
+                sock.close()
+                sock = None
+            elif how == 5:
+                own = array.array("i", [os.getpid(), os.getuid(), os.getgid()])
+                control = [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, own)]
+                sock.sendmsg([mutated(rng)], control)
+            else:
+                sock.send(mutated(rng), socket.MSG_DONTWAIT)
+        except (OSError, ValueError):
+            if sock is not None:
+                sock.close()
+            sock = None
+    if sock is not None:
+        sock.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_mutated_messages(
+    harpd: Running, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
+    monkeypatch.setattr(harpd.daemon._server, "buckets", limits.Buckets(1e6, 1e6))
+    with harpd.client() as client:
+        client.query("stats")  # what is imported at first use stays open
+    before = descriptors()
+    enemies = [
+        threading.Thread(target=assail, args=(harpd.path, random.Random(f"{seed} {n}"), 250))
+        for n in range(4)
+    ]
+    for enemy in enemies:
+        enemy.start()
+    for enemy in enemies:
+        enemy.join(60)
+        assert not enemy.is_alive()
+    harpd.until(lambda: not harpd.daemon._server.clients, "the enemies' end")
+    harpd.until(lambda: all(lease.active for lease in harpd.daemon.table.leases.values()), "work")
+    # A lease is this process's and may live on; one pidfd watches it.
+    assert descriptors() <= before + 1
+    assert "internal error" not in caplog.text
+    with harpd.client() as client:
+        client.query("status")
+
+
+def test_a_failure_of_ours_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        raise KeyError("oops")
+
+    monkeypatch.setattr(harpd.daemon, "status", broken)
+    with harpd.client() as client:
+        with pytest.raises(RefusedByDaemonError, match="its log says more") as caught:
+            client.query("status")
+        assert caught.value.error == errno.EIO
+        assert client.query("instances") == {"instances": []}
+
+
+def test_a_connection_of_the_dead_leases_nothing(harpd: Running) -> None:
+    """Passed on by its process, which ended: what it asks for has no owner."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            sock = connect(harpd.path)
+            sock.send(MESSAGES[0])
+            sock.recv(65536)
+            socket.send_fds(theirs, [b"x"], [sock.fileno()])
+        os._exit(0)
+    _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    os.waitpid(pid, 0)
+    with socket.socket(fileno=fds[0]) as sock:
+        sock.settimeout(10)
+        sock.send(_host.pack_lease(9, "eth0"))
+        message = _host.unpack(sock.recv(65536))
+        assert message.kind is _host.Kind.REFUSED
+        assert message.fields["error"] == errno.ESRCH
+    ours.close()
+    theirs.close()
+    harpd.until(lambda: not harpd.daemon.table.leases, "the lease's end")
+
+
+def test_a_connection_made_by_the_dead_is_closed(harpd: Running) -> None:
+    """The process ended before harpd looked at it; its number may be another's."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        go_on.wait(20)
+
+    harpd.daemon.loop.soon(block)
+    assert blocked.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            sock = connect(harpd.path)
+            socket.send_fds(theirs, [b"x"], [sock.fileno()])
+        os._exit(0)
+    _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    os.waitpid(pid, 0)
+    go_on.set()
+    with socket.socket(fileno=fds[0]) as sock:
+        sock.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.recv(1) == b""
+    ours.close()
+    theirs.close()
+
+
+def test_only_a_kernel_without_peer_pidfds_is_asked_by_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Dead:
+        def getsockopt(self, *_arguments: int) -> int:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "pidfd_open", lambda _pid: pytest.fail("asked by number"))
+    with pytest.raises(peer.PeerGoneError):
+        peer._peer_pidfd(Dead(), os.getpid())  # type: ignore[arg-type]
+
+
+def test_root_without_capabilities_controls_nothing(harpd: Running) -> None:
+    """Root of a container that was given the socket."""
+    if not peer.capabilities(os.getpid()) & (1 << 12):
+        pytest.skip("needs CAP_NET_ADMIN: the container is the one without")
+    path = harpd.path
+
+    def contained() -> list[int]:
+        libc = CDLL(None, use_errno=True)
+        assert libc.capset(b"\x22\x05\x08\x20\0\0\0\0", bytes(24)) == 0
+        errors = []
+        with DaemonClient(path, "contained") as client:
+            for command in ("stop", "restart", "reload"):
+                try:
+                    client.query(command, force=True)
+                except RefusedByDaemonError as error:
+                    errors.append(error.error)
+        return errors
+
+    assert in_child(contained) == [errno.EPERM] * 3
+    assert harpd.alive
+
+
+def test_few_descriptors_mean_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, count in ((64, 8), (256, 104), (65536, 1024), (10, 4)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _which, soft=soft: (soft, soft))
+        assert limits.connections_possible(1024) == count
+    few = limits.Connections(8, 128)
+    assert [few.admit(7) == "" for _ in range(9)] == [True] * 8 + [False]
+    assert [few.admit(0) == "" for _ in range(3)] == [True, True, False]
+
+
+def test_a_storm_of_bad_reloads(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    def bad(_settings: Any) -> Any:
+        raise ValueError("harp.toml:3: no")
+
+    harpd = start(reload=bad)
+    for _ in range(200):
+        harpd.daemon.loop.soon(harpd.daemon._hung_up)
+    with harpd.client() as client:
+        assert client.query("status")["reloads"] == 0
+    assert "Traceback" not in caplog.text
+    assert signal.getsignal(signal.SIGHUP) is not None
