@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl where stdout is closed, full or abandoned, and where something else answers for harpd."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harp import _host, output
+from harp.daemon.server import document_fd
+
+CODE = "from harp.cli import main; main()"
+
+
+def harpctl(*words: str, shell: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    """Its end; shell: a redirection of its stdout."""
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", CODE, *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=os.environ | env
+    )
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "words"),
+    [
+        (">&-", 0, ""),
+        (">&- <&-", 0, ""),
+        (">/dev/full", 1, "harpctl: No space left on device\n"),
+        (">/dev/full 2>&-", 1, ""),
+    ],
+)
+def test_whatever_stdout_is(shell: str, code: int, words: str) -> None:
+    done = harpctl("config", "show", shell=shell)
+    assert (done.returncode, done.stderr) == (code, words)
+
+
+def test_who_reads_no_further_is_no_trouble() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, "man"],
+        stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.fixture
+def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Something that says WELCOME and answers every question with one document; its harp.toml."""
+    path = tmp_path / "harpd.sock"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(path))
+    listening.listen()
+    threads = []
+
+    def serve(document: str) -> None:
+        with contextlib.suppress(OSError), listening.accept()[0] as sock:
+            sock.recv(65536)
+            sock.send(_host.pack_welcome(1, "harpd 9", [], ""))
+            while sock.recv(65536):
+                fd = document_fd(document)
+                socket.send_fds(sock, [_host.pack_answer(2)], [fd])
+                os.close(fd)
+
+    def start(document: str) -> Path:
+        threads.append(threading.Thread(target=serve, args=(document,)))
+        threads[-1].start()
+        toml = tmp_path / "harp.toml"
+        toml.write_text(f'[daemon]\nsocket = "{path}"\n')
+        return toml
+
+    yield start
+    listening.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(10)
+    listening.close()
+
+
+@pytest.mark.parametrize("command", ["status", "instances", "stop"])
+@pytest.mark.parametrize("document", ["[]", "{}", '{"pid": 1e999, "instances": 7, "nics": {}}', ""])
+def test_an_answer_of_something_else_is_one_line(
+    impostor: Callable[[str], Path], command: str, document: str
+) -> None:
+    done = harpctl(command, "--file", str(impostor(document)))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("harpctl: harpd")
+
+
+def test_what_a_job_calls_itself_is_no_markup(
+    impostor: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    label = "[/no] [red]such tag"
+    one = {
+        "ifname": "eth0", "queue": 0, "ports": [1, 2], "pid": 1, "uid": 2, "core": None,
+        "age_s": 1.0, "label": label, "marks": [],
+    }  # fmt: skip
+    done = harpctl("instances", "--file", str(impostor(json.dumps({"instances": [one]}))))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert label in done.stdout
+    output.out.print(output.table("", ["job"], [[label]]))
+    assert label in capsys.readouterr().out
+
+
+def test_a_locale_without_characters_and_a_narrow_terminal() -> None:
+    done = harpctl("config", "show", LC_ALL="C", PYTHONIOENCODING="ascii", COLUMNS="20", HOME="/")
+    assert (done.returncode, done.stderr) == (0, "")
