@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many leases, one after the other, of a real harpd: it is afterwards what it was before."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harpd_rig import HostDaemon
+
+from harp.lab import Lab, LabOptions
+
+CONNECTIONS = 10  # each may say 20 things a second
+
+
+@pytest.fixture
+def harpd(need_root: None) -> Iterator[HostDaemon]:
+    """harpd on a host with two queues, whose ports don't rest."""
+    with Lab(LabOptions(queues=2)) as lab:
+        daemon = HostDaemon(lab.hosts[0], daemon="port_rest_ms = 0")
+        try:
+            yield daemon.start()
+        finally:
+            daemon.close()
+
+
+def holdings(harpd: HostDaemon) -> dict[str, int]:
+    """Descriptors, mappings and resident KiB of harpd; files in its bpffs."""
+    assert harpd.process is not None
+    proc = Path(f"/proc/{harpd.process.pid}")
+    status = (proc / "status").read_text()
+    return {
+        "descriptors": len(list((proc / "fd").iterdir())),
+        "mappings": len((proc / "maps").read_text().splitlines()),
+        "resident_kib": int(status.partition("VmRSS:")[2].split()[0]),
+        "pins": len(list((harpd.run_dir / "bpf").rglob("*"))),
+    }
+
+
+def cycle(harpd: HostDaemon, count: int) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(harpd.client()) for _ in range(CONNECTIONS)]
+        for number in range(count):
+            client = clients[number % CONNECTIONS]
+            lease, fds = client.lease(harpd.host.ifname, frame_count=64)
+            for fd in fds:
+                os.close(fd)
+            client.release(lease.lease_id)
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.long)])
+def test_leases_leave_nothing(harpd: HostDaemon, count: int) -> None:
+    cycle(harpd, 50)
+    before = holdings(harpd)
+    cycle(harpd, count)
+    after = holdings(harpd)
+    assert after["descriptors"] <= before["descriptors"] + 2  # connections that end just now
+    assert after["pins"] == before["pins"]
+    assert after["mappings"] <= before["mappings"] + 30
+    assert after["resident_kib"] <= before["resident_kib"] + 8192
+    nic = harpd.query("status")["nics"][0]
+    assert (harpd.query("status")["leases"], nic["port_blocks_resting"]) == (0, 0)
+    assert "internal error" not in harpd.words()
