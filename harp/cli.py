@@ -98,17 +98,18 @@ def _complain(words: str) -> None:
         err.print(f"harpctl: {words}", markup=False, soft_wrap=True)
 
 
-def _finish() -> int:
-    """Everything that was printed is out, or a line says why not."""
+def _finish(status: int) -> int:
+    """The exit code. Everything that was printed is out, or one line has said why not."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         return _nobody_reads()
     except OSError as error:
         console.discard_stdout()
-        _complain(f"standard output: {error.strerror}")
-        return Exit.FAILURE
-    return Exit.OK
+        if not status:
+            _complain(f"standard output: {error.strerror}")
+        return status or Exit.FAILURE
+    return status
 
 
 def _nobody_reads() -> int:
@@ -149,5 +150,4 @@ def _run() -> int:
 def main() -> None:
     """Entry point: errors become one line on stderr and an exit code that means something."""
     console.open_standard()
-    status = _run()
-    sys.exit(_finish() or status)
+    sys.exit(_finish(_run()))

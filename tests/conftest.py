@@ -2,6 +2,7 @@
 """What every test may rely on: the built tree, root where needed, and a clean machine after."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Before anything is started, which inherits it.
 os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
+# A shell's background job (nohup make test &) ignores it, and so would every child.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ def left(settings: Settings, *owners: Owner, undo: Any = None) -> StateFile:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(settings.socket_path))
     leases = [
-        Lease(number, owner, "eth0", 2, number, Block(61000, 61255), "train", 0.0, active=True)
+        Lease(number + 1, owner, "eth0", 2, number, Block(61000, 61255), "train", 0.0, active=True)
         for number, owner in enumerate(owners)
     ]
     file = StateFile(settings.run_dir)
