@@ -22,7 +22,7 @@ stack sleeps its numbers are at most 0.1 s old. What a job writes is its own wor
 histogram of gaps between polls, and the question whether a millisecond has passed), and for a
 publication, at most a thousand a second, 1,450 with one connection, 3,700 with thousands.
 `tools/idle.py` measures what an idle stack with 100 connections takes of a core over a minute:
-0.035 % with a page, 0.022 % without, and it is woken as often: a stack without traffic isn't woken
+0.011 % with a page, 0.007 % without, and it is woken as often: a stack without traffic isn't woken
 to publish.
 
 ## Prometheus

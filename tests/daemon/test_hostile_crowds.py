@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many at once: at the metrics port, and operators who start, stop and restart together."""
+
+import contextlib
+import errno
+import os
+import random
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from harpd_rig import HostDaemon, Job, paused, xdp_id
+from netns_tools import wait_until
+
+from harp.errors import Exit
+from harp.lab import Lab, LabOptions
+
+CROWD = 120
+PORT = 9747
+CODE = "from harp.cli import main; main()"
+Tell = Callable[[Any], None]
+
+
+@pytest.fixture
+def daemon(need_root: None) -> Iterator[HostDaemon]:
+    """A harpd that was not started yet, with a metrics endpoint."""
+    with Lab(LabOptions(queues=2)) as lab:
+        daemon = HostDaemon(lab.hosts[0], metrics_port=PORT)
+        try:
+            yield daemon
+        finally:
+            daemon.close()
+
+
+def crowd(rng: random.Random) -> list[socket.socket]:
+    """Connections that say half of something, or nonsense, and stay."""
+    held = []
+    for number in range(CROWD):
+        sock = socket.create_connection(("127.0.0.1", PORT), timeout=10)
+        words = (b"GET /metrics HT", rng.randbytes(300) + b"\r\n", b"")[number % 3]
+        with contextlib.suppress(OSError):  # turned away already
+            sock.sendall(words)
+        held.append(sock)
+    return held
+
+
+def test_a_crowd_at_the_metrics_port(daemon: HostDaemon) -> None:
+    """Slow, silent and talking nonsense: leases are given, and metrics when the crowd is gone."""
+    daemon.start()
+
+    def work(tell: Tell, wait_fd: int) -> None:
+        held = crowd(random.Random(4))
+        tell(len(held))
+        paused(wait_fd)
+        for sock in held:
+            sock.close()
+        # The last of them may still hold a place for a moment: turned away, we come again.
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as page:
+                    tell(page.read().decode())
+                    return
+            except (OSError, urllib.request.HTTPError) as error:
+                if getattr(error, "code", None) is not None:
+                    raise
+
+    job = Job(work, uid=None, netns=daemon.host.netns)
+    try:
+        assert job.hear(60) == CROWD
+        with daemon.client() as client:
+            lease, fds = client.lease(daemon.host.ifname)
+            for fd in fds:
+                os.close(fd)
+            client.release(lease.lease_id)
+            assert client.query("status")["nics"]
+        job.go()
+        assert "harpd_nic_usable" in job.hear(60)
+        assert job.join() == 0
+    finally:
+        job.close()
+    assert "Traceback" not in daemon.words()
+
+
+def operator(daemon: HostDaemon, *words: str) -> subprocess.Popen[str]:
+    """A harpctl that was not waited for."""
+    return subprocess.Popen(
+        daemon.command(sys.executable, "-c", CODE, *words, "--file", daemon.file),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ends(*those: subprocess.Popen[str]) -> list[int]:
+    """Their exit codes; each said what it has to say in a line or two."""
+    for one in those:
+        words = one.communicate(timeout=60)[0]
+        assert "Traceback" not in words
+        assert words.count("\n") <= 2, words
+    return [one.returncode for one in those]
+
+
+def gone(daemon: HostDaemon) -> bool:
+    """Is nobody there who answers?"""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(str(daemon.socket))
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ECONNREFUSED)
+    return False
+
+
+def test_operators_who_do_not_know_of_each_other(daemon: HostDaemon) -> None:
+    """Five starts: one harpd. Then stops and restarts at once: it runs, or all is taken back."""
+    starts = ends(*(operator(daemon, "start") for _ in range(5)))
+    assert starts.count(Exit.OK) == 1
+    assert set(starts) == {Exit.OK, Exit.RUNNING}
+    one = daemon.query("status")["pid"]
+    assert ends(operator(daemon, "restart"))[0] == Exit.OK
+    assert daemon.query("status")["pid"] == one
+    both = ends(*(operator(daemon, word) for word in ("stop", "restart") * 3))
+    assert Exit.OK in both
+    assert set(both) <= {Exit.OK, Exit.RUNNING, Exit.NOT_RUNNING}
+    if not gone(daemon):
+        ends(operator(daemon, "stop"))
+    wait_until(lambda: gone(daemon), "gone")
+    wait_until(lambda: xdp_id(daemon.host) == 0, "detached")
+    assert not (daemon.run_dir / "state.json").exists()
