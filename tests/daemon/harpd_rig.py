@@ -25,6 +25,7 @@ from harp.daemon.client import DaemonClient
 from harp.lab import Host
 
 READY_S = 30
+HARPCTL = "from harp.cli import main; main()"
 CLONE_NEWNET = 0x40000000
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
 _libc = CDLL(None, use_errno=True)
@@ -80,6 +81,23 @@ class HostDaemon:
     def command(self, *command: str | Path) -> list[str]:
         """A command in the host's namespace, this one's mounts: pins must outlive harpd."""
         return ["nsenter", f"--net=/run/netns/{self.host.netns}", *map(str, command)]
+
+    def harpctl_command(self, *words: str) -> list[str]:
+        """harpctl's command line there, about this harpd."""
+        return self.command(sys.executable, "-c", HARPCTL, *words, "--file", self.file)
+
+    def harpctl(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Runs it, whatever it says: a line, never a traceback."""
+        done = subprocess.run(
+            self.harpctl_command(*words),
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            env=os.environ | env,
+        )
+        assert "Traceback" not in done.stderr
+        return done
 
     def start(self, wait: bool = True) -> Self:
         """Starts it; returns when it says that it is ready."""

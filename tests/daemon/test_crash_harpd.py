@@ -7,8 +7,6 @@ no processor for a while is sent a probe) had arrived before.
 """
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -25,16 +23,9 @@ def site(need_root: None) -> Iterator[Site]:
         yield site
 
 
-def ask_harpctl(harpd: HostDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of harpctl's."""
-    code = "from harp.cli import main; main()"
-    command = harpd.command(sys.executable, "-c", code, *arguments, "--file", harpd.file)
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
-
-
 def harpctl(harpd: HostDaemon, *arguments: str) -> str:
     """One that must succeed; what it printed."""
-    done = ask_harpctl(harpd, *arguments)
+    done = harpd.harpctl(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -175,7 +166,7 @@ def test_stop_leaves_nothing_of_a_harpd_that_had_died_before(site: Site) -> None
 def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     harpd.end(signal.SIGKILL)
-    refusal = ask_harpctl(harpd, "stop")
+    refusal = harpd.harpctl("stop")
     assert refusal.returncode == 6
     assert len(refusal.stderr.splitlines()) == 1
     assert f"process {pair.sink.pid} (sink) on eth0 queue 0" in refusal.stderr
@@ -190,7 +181,7 @@ def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
         f"no harpd runs; removed {harpd.run_dir}/state.json",
     ]
     nothing_is_left(harpd)
-    again = ask_harpctl(harpd, "stop")
+    again = harpd.harpctl("stop")
     assert again.returncode == 7
     assert again.stderr == f"harpctl: no harpd at {harpd.socket}; `harpctl start` starts it\n"
 

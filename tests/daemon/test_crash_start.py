@@ -30,17 +30,11 @@ def daemon(lab: Lab) -> Iterator[HostDaemon]:
     """A harpd that was not started yet; file systems that tests mount on its directory go."""
     daemon = HostDaemon(lab.hosts[0])
     yield daemon
-    harpctl(daemon, "stop", "--force")
+    daemon.harpctl("stop", "--force")
     mounts = Path("/proc/self/mountinfo").read_text()
     if f" {daemon.run_dir} " in mounts:
         subprocess.run(["umount", "-R", "-l", str(daemon.run_dir)], check=True)
     daemon.close()
-
-
-def harpctl(daemon: HostDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from harp.cli import main; main()"
-    command = daemon.command(sys.executable, "-c", code, *arguments, "--file", daemon.file)
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
 
 def disk(daemon: HostDaemon, options: str = "size=16k") -> None:
@@ -128,7 +122,7 @@ TROUBLES: dict[Callable[[HostDaemon], None], tuple[int, str]] = {
 def test_a_start_that_can_not_be(daemon: HostDaemon, trouble: Callable[[HostDaemon], None]) -> None:
     code, words = TROUBLES[trouble]
     trouble(daemon)
-    done = harpctl(daemon, "start")
+    done = daemon.harpctl("start")
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("harpctl: ")
@@ -141,7 +135,7 @@ def test_a_start_that_can_not_be(daemon: HostDaemon, trouble: Callable[[HostDaem
 
 def test_what_was_in_the_way_is_untouched(daemon: HostDaemon) -> None:
     file_for_socket(daemon)
-    assert harpctl(daemon, "start").returncode == FAILURE
+    assert daemon.harpctl("start").returncode == FAILURE
     assert daemon.socket.read_text() == "precious"
 
 
@@ -165,11 +159,11 @@ def test_another_programs_socket(daemon: HostDaemon, kind: socket.SocketKind) ->
 
 def test_a_full_disk_is_told_and_harpd_serves(daemon: HostDaemon) -> None:
     full(daemon)
-    done = harpctl(daemon, "start")
+    done = daemon.harpctl("start")
     assert done.returncode == 0, done.stderr
-    status = harpctl(daemon, "status")
+    status = daemon.harpctl("status")
     assert "state can't be saved: No space left on device" in status.stdout
-    assert harpctl(daemon, "stop").returncode == 0
+    assert daemon.harpctl("stop").returncode == 0
 
 
 def test_huge_pages_that_are_not_there(daemon: HostDaemon) -> None:

@@ -374,11 +374,11 @@ def test_a_stop_is_refused_under_a_lease_and_force_cleans_all(
 ) -> None:
     job = jobs(holder(harpd, label="train"))
     job.hear()
-    refused = harpctl(harpd, "stop")
+    refused = harpd.harpctl("stop")
     assert refused.returncode == 6
     assert f"process {job.pid} (train)" in refused.stderr
     assert xdp_id(lab.hosts[0]) > 0
-    forced = harpctl(harpd, "stop", "--force")
+    forced = harpd.harpctl("stop", "--force")
     assert forced.returncode == 0, forced.stderr
     nothing_is_left(lab, harpd)
 
@@ -390,16 +390,6 @@ def nothing_is_left(lab: Lab, harpd: HostDaemon) -> None:
     assert list(harpd.run_dir.iterdir()) == []
     reserved = lab.hosts[0].run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports")
     assert reserved.strip() == ""
-
-
-def harpctl(harpd: HostDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from harp.cli import main; main()"
-    command = [sys.executable, "-c", code, *arguments, "--file", str(harpd.file)]
-    done = subprocess.run(
-        harpd.command(*command), capture_output=True, text=True, timeout=90, check=False
-    )
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def test_a_dead_harpd_and_dead_jobs_are_cleaned_up_by_the_next_start_and_stop(
@@ -419,7 +409,7 @@ def test_a_dead_harpd_and_dead_jobs_are_cleaned_up_by_the_next_start_and_stop(
     assert "which a dead harpd had left" in words
     assert "is over: process" in words
     wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues", 2)
-    assert harpctl(harpd, "stop").returncode == 0
+    assert harpd.harpctl("stop").returncode == 0
     nothing_is_left(lab, harpd)
 
 
@@ -434,14 +424,7 @@ def test_restart_loses_no_packet_and_nobody_is_refused(
     assert harpd.process is not None
     pid = harpd.process.pid
     restarting = subprocess.Popen(
-        harpd.command(
-            sys.executable,
-            "-c",
-            "from harp.cli import main; main()",
-            "restart",
-            "--file",
-            harpd.file,
-        ),
+        harpd.harpctl_command("restart"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -491,19 +474,19 @@ def test_start_status_instances_stop_from_the_command_line(
 ) -> None:
     daemon = HostDaemon(lab.hosts[0])
     try:
-        assert harpctl(daemon, "status").returncode == 7
-        started = harpctl(daemon, "start")
+        assert daemon.harpctl("status").returncode == 7
+        started = daemon.harpctl("start")
         assert started.returncode == 0, started.stderr
         assert lab.hosts[0].ifname in started.stdout
-        assert harpctl(daemon, "start").returncode == 6
+        assert daemon.harpctl("start").returncode == 6
         job = jobs(holder(daemon, label="train.py rank 3"))
         job.hear()
-        assert "train.py rank 3" in harpctl(daemon, "instances").stdout
-        assert "generic" in harpctl(daemon, "status").stdout
+        assert "train.py rank 3" in daemon.harpctl("instances").stdout
+        assert "generic" in daemon.harpctl("status").stdout
         job.kill()
         wait_for(lambda: daemon.query("status")["leases"] == 0, "the lease's end", 2)
         pid = daemon.query("status")["pid"]
-        assert harpctl(daemon, "stop").returncode == 0
+        assert daemon.harpctl("stop").returncode == 0
         assert not alive(pid)
         wait_for(lambda: xdp_id(lab.hosts[0]) == 0, "detaching")
     finally:

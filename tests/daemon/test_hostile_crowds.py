@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,6 @@ from harp.lab import Lab, LabOptions
 
 CROWD = 120
 PORT = 9747
-CODE = "from harp.cli import main; main()"
 Tell = Callable[[Any], None]
 
 
@@ -88,7 +86,7 @@ def test_a_crowd_at_the_metrics_port(daemon: HostDaemon) -> None:
 def operator(daemon: HostDaemon, *words: str) -> subprocess.Popen[str]:
     """A harpctl that was not waited for."""
     return subprocess.Popen(
-        daemon.command(sys.executable, "-c", CODE, *words, "--file", daemon.file),
+        daemon.harpctl_command(*words),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,8 +5,6 @@ stops leasing queues that nothing comes to, until something does."""
 import contextlib
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,12 +93,9 @@ def lease(daemon: HostDaemon) -> tuple[DaemonClient, list[int]]:
 
 
 def harpctl(daemon: HostDaemon, *words: str) -> str:
-    code = "from harp.cli import main; main()"
-    command = daemon.command(sys.executable, "-c", code, *words, "--file", daemon.file)
-    variables = os.environ | {"COLUMNS": "200"}
-    return subprocess.run(
-        command, capture_output=True, text=True, env=variables, check=True, timeout=60
-    ).stdout
+    done = daemon.harpctl(*words, COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_all_lands_on_one_queue(lab: Lab, harpds: list[HostDaemon]) -> None:
