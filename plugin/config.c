@@ -50,6 +50,9 @@ static_assert(sizeof(enum plugin_path) == 4 && sizeof(enum harp_xdp_mode) == 4, 
 static_assert(DAEMON_AUTO == 0 && DAEMON_OFF == 1 && DAEMON_REQUIRE == 2, "HARP_DAEMON");
 static_assert(DRIVE_AUTO == 0 && DRIVE_INLINE == 1 && DRIVE_DEDICATED == 2, "HARP_DRIVE");
 static_assert(sizeof(enum plugin_daemon) == 4 && sizeof(enum plugin_drive) == 4, "CHOICE fields");
+static_assert(RAILS_OWN == 0 && RAILS_BACKUP == 1 && RAILS_ALL == 2, "HARP_RAILS");
+static_assert(ENCRYPT_OFF == 0 && ENCRYPT_AES_256_GCM == 1, "HARP_ENCRYPT");
+static_assert(sizeof(enum plugin_rails) == 4 && sizeof(enum plugin_encrypt) == 4, "CHOICE fields");
 static_assert(PLUGIN_CORES_MAX <= HARP_CONFIG_LIST_MAX, "HARP_CORES");
 
 static struct plugin_config config_current; /* Writer: plugin_config_load, at the first init */

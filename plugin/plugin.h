@@ -35,6 +35,8 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 enum plugin_path { PATH_AUTO, PATH_XDP, PATH_KERNEL };
 enum plugin_daemon { DAEMON_AUTO, DAEMON_OFF, DAEMON_REQUIRE };
 enum plugin_drive { DRIVE_AUTO, DRIVE_INLINE, DRIVE_DEDICATED };
+enum plugin_rails { RAILS_OWN, RAILS_BACKUP, RAILS_ALL };
+enum plugin_encrypt { ENCRYPT_OFF, ENCRYPT_AES_256_GCM };
 #define PLUGIN_CORES_MAX 64u
 struct plugin_cores {
 	uint32_t count;
@@ -56,6 +58,13 @@ struct plugin_config {
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
 	bool ifname_set;             /* named by the user: a default-route interface may be used */
 	int family;                  /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
+	/* Lanes of a comm over each NIC that it uses. kernel_lanes and kernel_threads 0: as NCCL's socket
+	 * transport would have on that NIC. */
+	uint32_t lanes, kernel_lanes, kernel_threads;
+	enum plugin_rails rails;     /* HARP_RAILS=own|backup|all */
+	uint64_t lane_timeout_ns;    /* HARP_LANE_TIMEOUT_MS, default 500 */
+	enum plugin_encrypt encrypt; /* HARP_ENCRYPT=off|aes-256-gcm */
+	char key_file[256];          /* HARP_KEY_FILE */
 	char lib_dir[256];           /* HARP_LIBDIR, else where this .so lies */
 	enum plugin_daemon daemon;   /* HARP_DAEMON=auto|off|require */
 	char socket[108];            /* HARP_SOCKET; empty: HARP_LEASE_SOCKET */

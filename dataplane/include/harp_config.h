@@ -88,6 +88,30 @@ extern "C" {
 	KEY(HARP_EAGER_BYTES, U32, "job", "eager_bytes", eager_bytes, "bytes", 4096, 16777216,               \
 	    "262144", LIVE, JOB,                                                                             \
 	    "Bytes per comm that may travel before the receiver has posted a receive")                       \
+	KEY(HARP_LANES, U32, "lanes", "harp", lanes, "lanes", 1, 8, "1", LIVE, JOB,                          \
+	    "Lanes on HARP's own stack that a comm opens over each NIC it uses")                             \
+	KEY(HARP_KERNEL_LANES, U32, "lanes", "kernel", kernel_lanes, "lanes", 0, 16, "0", LIVE, JOB,         \
+	    "Lanes on kernel sockets that a comm opens over each NIC it uses; 0: as many sockets as NCCL's " \
+	    "own transport would open there (NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD where set, 16 " \
+	    "on ENA, 4 on gVNIC, else 1)")                                                                   \
+	KEY(HARP_KERNEL_THREADS, U32, "lanes", "kernel_threads", kernel_threads, "threads", 0, 16, "0",      \
+	    LIVE, JOB,                                                                                       \
+	    "Threads of a process, for each NIC, that drive kernel lanes beside NCCL's own; 0: as many as "  \
+	    "NCCL's own transport would start for a comm there (NCCL_SOCKET_NTHREADS where set, 2 on ENA, 4 " \
+	    "on gVNIC, else none)")                                                                          \
+	KEY(HARP_RAILS, CHOICE, "lanes", "rails", rails, "own|backup|all", 0, 0, "backup", LIVE, JOB,        \
+	    "Which NICs a comm uses. own: the one that NCCL gave it; backup: one more, when the own one "    \
+	    "fails; all: every NIC that reaches the peer, at once")                                          \
+	KEY(HARP_LANE_TIMEOUT_MS, MS, "lanes", "timeout_ms", lane_timeout_ns, "ms", 20, 60000, "500",        \
+	    LIVE, JOB,                                                                                       \
+	    "A lane on which nothing is acknowledged for so long counts as dead while others of its comm "   \
+	    "work: what it carried is sent again on them")                                                   \
+	KEY(HARP_ENCRYPT, CHOICE, "lanes", "encrypt", encrypt, "off|aes-256-gcm", 0, 0, "off", LIVE, JOB,    \
+	    "Whether everything on a lane is encrypted; needs key_file, the same on every host, and "        \
+	    "OpenSSL's libcrypto.so.3")                                                                      \
+	KEY(HARP_KEY_FILE, TEXT, "lanes", "key_file", key_file, "file", 0, 255, "", LIVE, JOB,               \
+	    "File with the pre-shared key: 64 hexadecimal digits (`openssl rand -hex 32`), readable by its " \
+	    "owner alone")                                                                                   \
 	KEY(HARP_LIBDIR, TEXT, "job", "libdir", lib_dir, "directory", 0, 255, "", LIVE, JOB,                 \
 	    "Where libharp-xdp.so lies; empty: beside this library")                                         \
 	KEY(HARP_DRIVE, CHOICE, "drive", "mode", drive, "auto|inline|dedicated", 0, 0, "auto",               \

@@ -15,6 +15,7 @@ TABLES = {
     "metrics": "harpd's Prometheus endpoint.",
     "job": "What jobs go by. A variable in a job's environment beats it.",
     "drive": "Which thread of a job drives its stacks.",
+    "lanes": "The lanes of a comm: how many, over which NICs, when one counts as dead, encryption.",
     "tcp": "HARP's TCP, in jobs.",
 }
 

@@ -12,6 +12,9 @@
 struct plugin_config env_config = {
 	.path = PATH_AUTO,
 	.eager_bytes = 262144,
+	.lanes = 1,
+	.kernel_lanes = 1,
+	.lane_timeout_ns = 500000000,
 	.connect_timeout_ns = 5000000000ull,
 	.user_timeout_ns = 120000000000ull,
 	.probe_interval_ns = 250000000,
