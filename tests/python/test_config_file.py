@@ -24,12 +24,12 @@ MISTAKES = [
     ('[jobs]\npath = "xdp"\n', "f:1:1: jobs is an unknown table: did you mean job?"),
     (
         "[zebra]\n",
-        "f:1:1: zebra is an unknown table: there are job, daemon, drive, tcp, metrics, nic",
+        "f:1:1: zebra is an unknown table: there are job, daemon, lanes, drive, tcp, metrics, nic",
     ),
     ("\nframes = 8192\n", "f:2:1: frames belongs into the table [job]"),
     (
         "colour = 1\n",
-        "f:1:1: colour is an unknown key: there are job, daemon, drive, tcp, metrics, nic",
+        "f:1:1: colour is an unknown key: there are job, daemon, lanes, drive, tcp, metrics, nic",
     ),
     ("tcp = 1\n", "f:1:1: tcp must be a table: [tcp], and beneath it congestion = ..."),
     ("[[job]]\nframes = 8192\n", "f:1:1: job must be a table: [job], and beneath it path = ..."),
