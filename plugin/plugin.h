@@ -56,8 +56,8 @@ struct plugin_config {
 	enum harp_congestion congestion; /* HARP_CONGESTION=default|newreno|cubic|dctcp|delay */
 	enum harp_ecn ecn;               /* HARP_ECN=default|off|request */
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
-	bool ifname_set;             /* named by the user: a default-route interface may be used */
-	int family;                  /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
+	bool ifname_set; /* named by the user: a default-route interface may be used */
+	int family;      /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
 	/* Lanes of a comm over each NIC that it uses. kernel_lanes and kernel_threads 0: as NCCL's socket
 	 * transport would have on that NIC. */
 	uint32_t lanes, kernel_lanes, kernel_threads;
