@@ -291,12 +291,30 @@ static const char *config_lookup(char *const *environment, const char *name)
 	return "";
 }
 
+/* A count as NCCL reads it: decimal, 0x or 0 octal; -1 when it is not set, or not a number. */
+static int config_nccl_count(char *const *environment, const char *name)
+{
+	const char *text = config_lookup(environment, name);
+	char *end;
+	long count;
+
+	errno = 0;
+	count = strtol(text, &end, 0);
+	if (end != text && !*end && !errno && count >= 0)
+		return count < INT_MAX ? (int)count : INT_MAX;
+	if (*text)
+		INFO("%s=\"%.100s\" is not a count: ignored", name, text);
+	return -1;
+}
+
 /* NCCL's own variables: never an error of ours, NCCL has read them before. */
 static int config_read_nccl(struct plugin_config *config, char *const *environment)
 {
 	const char *family = config_lookup(environment, "NCCL_SOCKET_FAMILY");
 	const char *ifname = config_lookup(environment, "NCCL_SOCKET_IFNAME");
 
+	config->nccl_threads = config_nccl_count(environment, "NCCL_SOCKET_NTHREADS");
+	config->nccl_sockets_per_thread = config_nccl_count(environment, "NCCL_NSOCKS_PERTHREAD");
 	if (!strcmp(family, "AF_INET"))
 		config->family = AF_INET;
 	else if (!strcmp(family, "AF_INET6"))

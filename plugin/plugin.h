@@ -58,6 +58,8 @@ struct plugin_config {
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
 	bool ifname_set; /* named by the user: a default-route interface may be used */
 	int family;      /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
+	/* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD; -1: not set. parallel.c says what follows. */
+	int nccl_threads, nccl_sockets_per_thread;
 	/* Lanes of a comm over each NIC that it uses. kernel_lanes and kernel_threads 0: as NCCL's socket
 	 * transport would have on that NIC. */
 	uint32_t lanes, kernel_lanes, kernel_threads;

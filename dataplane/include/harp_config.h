@@ -264,6 +264,8 @@ extern "C" {
 #define HARP_CONFIG_NCCL_KEYS(KEY)                                                                 \
 	KEY(NCCL_SOCKET_IFNAME, "Interfaces to offer when HARP_IFNAME is unset")                   \
 	KEY(NCCL_SOCKET_FAMILY, "AF_INET or AF_INET6: addresses of that family only")              \
+	KEY(NCCL_SOCKET_NTHREADS, "Threads for kernel lanes when HARP_KERNEL_THREADS is 0")        \
+	KEY(NCCL_NSOCKS_PERTHREAD, "Kernel lanes for each of those threads")                       \
 	KEY(NCCL_COMM_ID, "Without any interface named: prefer those on the subnet of its address")
 
 enum harp_config_type {

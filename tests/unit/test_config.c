@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -103,6 +104,16 @@ static void test_values(void)
 	CHECK(!read_one(&c, "NCCL_SOCKET_FAMILY=AF_INET6") && c.family == AF_INET6);
 	CHECK(!read_one(&c, "NCCL_SOCKET_FAMILY=AF_INET") && c.family == AF_INET);
 	CHECK(!read_one(&c, "NCCL_SOCKET_FAMILY=ipx") && c.family == 0);
+	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=4") && c.nccl_threads == 4);
+	CHECK(c.nccl_sockets_per_thread == -1);
+	CHECK(!read_one(&c, "NCCL_NSOCKS_PERTHREAD=0x8") && c.nccl_sockets_per_thread == 8);
+	CHECK(c.nccl_threads == -1);
+	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=0") && c.nccl_threads == 0);
+	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=99999999999") && c.nccl_threads == INT_MAX);
+	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=99999999999999999999") && c.nccl_threads == -1);
+	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=2x") && c.nccl_threads == -1 && !warnings);
+	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=-2") && c.nccl_threads == -1 && !warnings);
+	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=") && c.nccl_threads == -1);
 	CHECK(warnings == 0);
 }
 
