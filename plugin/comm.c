@@ -125,9 +125,9 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 	memset(comm, 0, sizeof(*comm));
 	comm->side = opt->side;
 	comm->ctx = opt->ctx;
-	comm->sent_bytes = opt->sent_bytes;
+	comm->sent_bytes = opt->lane.sent_bytes;
 	comm->no_credit = opt->no_credit;
-	comm->lane_polled = opt->lane_polled;
+	comm->lane_polled = lane->kind_bit == LANE_KERNEL;
 	comm->eager_bytes =
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
 	comm->work.run = comm_run;
@@ -136,7 +136,7 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 		comm->requests[i].comm = comm;
 	comm->lane = lane;
 	lane->owner = comm;
-	if (opt->lane_polled) {
+	if (comm->lane_polled) {
 		driver_init(&comm->own_driver, comm_turn);
 		lane->driver = &comm->own_driver;
 	} else {
@@ -147,6 +147,24 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	*out = comm;
 	return 0;
+}
+
+int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt)
+{
+	(void)comm;
+	(void)lane;
+	(void)opt;
+	return -EINVAL;
+}
+
+void comm_describe(struct comm *comm, char *buf, size_t len)
+{
+	comm->lane->ops->describe(comm->lane, buf, len);
+}
+
+bool comm_is_polled(struct comm *comm)
+{
+	return comm->lane_polled;
 }
 
 /* ---- the application's side ------------------------------------------------------------------ */

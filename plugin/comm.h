@@ -14,6 +14,7 @@
 #include "plugin.h"
 #include "record.h"
 
+#define COMM_LANES_MAX 32u
 #define COMM_EAGER_BYTES_MIN 4096u
 #define COMM_EAGER_MESSAGES 256u /* begun beyond the credits, at most */
 #define COMM_BULK_BYTES 32768u   /* larger messages put the receiver in bulk mode */
@@ -105,18 +106,38 @@ struct comm {
 	bool silence_warned;
 };
 
+struct comm_lane_options {
+	uint8_t index;       /* in the comm, below COMM_LANES_MAX */
+	int dev;             /* the device whose NIC it leaves by */
+	bool backup;         /* used only while no other lane works */
+	uint64_t sent_bytes; /* put into the lane before: the preamble */
+	uint64_t rtt_ns;     /* measured in the preamble; 0: it was not */
+};
+
 struct comm_options {
 	struct plugin_ctx *ctx;
 	enum comm_side side;
-	uint64_t sent_bytes;  /* put into the lane before: the preamble */
 	uint32_t eager_bytes; /* the smaller of both sides' */
-	bool no_credit;
-	bool lane_polled;
+	bool no_credit;       /* means nothing when several */
+	bool several;         /* both sides plan more than one lane, from the first record on */
+	uint64_t comm_id;
+	uint64_t revive_ns;            /* for so long the last lane's death is waited out */
+	struct comm_lane_options lane; /* of the first */
+	/* A lane has died, or is much slower than its siblings of the same kind (slow). Called with a
+	 * baton held: must not block, nor call the comm. NULL: nobody wants to know. */
+	void (*lane_lost)(struct comm *comm, unsigned index, bool slow);
 };
 
-/* Takes the lane (baton of lane->driver held): a polled lane moves to the comm's own driver. -ENOMEM
- * leaves it. */
+/* Takes the lane (baton of lane->driver held): one of the kernel's moves to the comm's own driver.
+ * -ENOMEM leaves it. */
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt);
+/* A further lane, or a new one in the place of that index; as comm_create() takes it. Any thread. -ENOTCONN:
+ * the comm is ending, -EINVAL: it is of one lane, -ENOMEM: each leaves the lane. */
+int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt);
+/* One line for people: by which lanes. */
+void comm_describe(struct comm *comm, char *buf, size_t len);
+/* The kernel's lanes alone. */
+bool comm_is_polled(struct comm *comm);
 /* Ends and frees; the caller has taken it off its ctx's list. abort: RST in any case. */
 void comm_close(struct comm *comm, bool abort);
 /* As comm_close(comm, true) by who already holds the baton and knows that no work is queued. */

@@ -131,10 +131,11 @@ static int connect_finish(struct connect *c)
 
 	if (preamble_placement(p, &end))
 		peers_learn(&c->candidates.list[c->candidate].remote, &end);
-	opt.sent_bytes = PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES;
+	opt.comm_id = c->comm_id;
+	opt.lane.dev = c->dev;
+	opt.lane.sent_bytes = PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES;
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
-	opt.lane_polled = !c->candidates.list[c->candidate].harp;
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
 	if (p->peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(c->lane);
@@ -378,8 +379,8 @@ static void connect_report(struct connect *c)
 {
 	char text[256];
 
-	c->comm->lane->ops->describe(c->comm->lane, text, sizeof(text));
-	if (c->comm->lane_polled)
+	comm_describe(c->comm, text, sizeof(text));
+	if (comm_is_polled(c->comm))
 		INFO("%s: connected by %s (%s)", plugin_device(c->dev)->ifname, text,
 		     c->candidates.why_kernel[0] ? c->candidates.why_kernel : c->error_text);
 	else

@@ -36,7 +36,7 @@ static bool guest_lookup(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SE
 static int guest_admit(struct guest *guest)
 {
 	const struct preamble *p = &guest->preamble;
-	struct comm_options opt = { .side = COMM_RECV, .lane_polled = !guest->all->placement };
+	struct comm_options opt = { .side = COMM_RECV };
 	struct comm *comm;
 	int rc;
 

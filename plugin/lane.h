@@ -14,6 +14,19 @@ struct lane;
 
 enum lane_state { LANE_CONNECTING, LANE_OPEN, LANE_DEAD };
 
+/* Bits of a mask: the kinds of lanes that may carry a message, that work at the moment. */
+enum lane_kind { LANE_HARP = 1, LANE_KERNEL = 2 };
+
+/* How a lane does, as its TCP sees it. What a side can't tell is 0. */
+struct lane_info {
+	uint64_t srtt_ns;
+	uint64_t in_flight_bytes; /* sent, not acknowledged: the peer owes an answer */
+	uint64_t unsent_bytes;    /* taken by send(), not sent: the window, or congestion control */
+	uint64_t acked_bytes;     /* in the count of done_bytes(), by the peer's TCP */
+	uint64_t retransmits;
+	uint64_t heard_ns; /* when the peer's TCP was last heard of */
+};
+
 struct lane_ops {
 	const char *kind; /* "harp-tcp", "kernel-tcp" */
 	/* LANE_CONNECTING until the stream is open; LANE_DEAD: lane->error says why. */
@@ -32,6 +45,8 @@ struct lane_ops {
 	/* Bytes handed to send() so far that count as delivered: acknowledged (HARP), accepted by the
 	 * kernel (kernel lane). */
 	uint64_t (*done_bytes)(struct lane *lane);
+	/* Fills *info. May cost a system call: a few times a millisecond at most, never for each packet. */
+	void (*info)(struct lane *lane, struct lane_info *info);
 	/* A request is outstanding: notice a dead peer process (probe every interval) / stop. */
 	void (*watch)(struct lane *lane, bool on);
 	/* No more will be sent: FIN after what is queued. */
@@ -54,6 +69,7 @@ struct lane {
 	 * at each turn. */
 	void (*notify)(struct lane *lane, uint64_t now_ns);
 	void *owner;
+	enum lane_kind kind_bit;
 	int error; /* -errno once dead */
 	struct harp_endpoint local, remote;
 };

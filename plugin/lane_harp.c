@@ -120,6 +120,21 @@ static uint64_t lane_harp_done_bytes(struct lane *lane)
 	return harp_conn_acked_bytes(to_harp(lane)->conn);
 }
 
+static void lane_harp_info(struct lane *lane, struct lane_info *info)
+{
+	struct harp_tcp_info tcp;
+
+	memset(info, 0, sizeof(*info));
+	if (harp_conn_info(to_harp(lane)->conn, &tcp, sizeof(tcp)))
+		return;
+	info->srtt_ns = tcp.srtt_ns;
+	info->in_flight_bytes = tcp.bytes_in_flight;
+	info->unsent_bytes = tcp.bytes_unsent;
+	info->acked_bytes = harp_conn_acked_bytes(to_harp(lane)->conn);
+	info->retransmits = tcp.retransmits;
+	info->heard_ns = tcp.last_rcv_ns;
+}
+
 static void lane_harp_watch(struct lane *lane, bool on)
 {
 	struct lane_harp *h = to_harp(lane);
@@ -191,6 +206,7 @@ static const struct lane_ops lane_harp_ops = {
 	.send = lane_harp_send,
 	.recv = lane_harp_recv,
 	.done_bytes = lane_harp_done_bytes,
+	.info = lane_harp_info,
 	.watch = lane_harp_watch,
 	.shutdown = lane_harp_shutdown,
 	.observe = lane_harp_observe,
@@ -207,6 +223,7 @@ static struct lane_harp *lane_harp_new(struct engine *engine)
 		return NULL;
 	h->lane.ops = &lane_harp_ops;
 	h->lane.driver = engine_driver(engine);
+	h->lane.kind_bit = LANE_HARP;
 	h->engine = engine;
 	return h;
 }

@@ -5,11 +5,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "forkguard.h"
@@ -267,6 +269,30 @@ static uint64_t lane_kernel_done_bytes(struct lane *lane)
 	return to_kernel(lane)->sent_bytes;
 }
 
+static void lane_kernel_info(struct lane *lane, struct lane_info *info)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	struct tcp_info tcp;
+	socklen_t len = sizeof(tcp);
+	uint64_t waiting_bytes;
+	int queued = 0;
+
+	memset(info, 0, sizeof(*info));
+	memset(&tcp, 0, sizeof(tcp));
+	if (getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, &tcp, &len) ||
+	    ioctl(k->fd, SIOCOUTQ, &queued) || queued < 0)
+		return;
+	waiting_bytes = (uint64_t)queued < k->sent_bytes ? (uint64_t)queued : k->sent_bytes;
+	info->srtt_ns = tcp.tcpi_rtt * 1000ull;
+	info->in_flight_bytes = (uint64_t)tcp.tcpi_unacked * tcp.tcpi_snd_mss;
+	if (info->in_flight_bytes > waiting_bytes) /* whole segments were counted */
+		info->in_flight_bytes = waiting_bytes;
+	info->unsent_bytes = waiting_bytes - info->in_flight_bytes;
+	info->acked_bytes = k->sent_bytes - waiting_bytes;
+	info->retransmits = tcp.tcpi_total_retrans;
+	info->heard_ns = driver_clock_ns() - tcp.tcpi_last_ack_recv * 1000000ull;
+}
+
 /* The kernel notices by itself; keepalive is always on. */
 static void lane_kernel_watch(struct lane *lane, bool on)
 {
@@ -304,6 +330,7 @@ static const struct lane_ops lane_kernel_ops = {
 	.send = lane_kernel_send,
 	.recv = lane_kernel_recv,
 	.done_bytes = lane_kernel_done_bytes,
+	.info = lane_kernel_info,
 	.watch = lane_kernel_watch,
 	.shutdown = lane_kernel_shutdown,
 	.close = lane_kernel_close,
@@ -341,6 +368,7 @@ static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
 	memset(k, 0, offsetof(struct lane_kernel, ahead));
 	k->lane.ops = &lane_kernel_ops;
 	k->lane.driver = driver;
+	k->lane.kind_bit = LANE_KERNEL;
 	k->fd = fd;
 	lane_kernel_options(fd);
 	return k;

@@ -264,7 +264,7 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	comm = rendezvous_accept(listen->rdv, listen);
 	if (!comm)
 		return 0;
-	comm->lane->ops->describe(comm->lane, text, sizeof(text));
+	comm_describe(comm, text, sizeof(text));
 	INFO("accepted by %s", text);
 	ctx_add_comm(comm);
 	*out = comm;

@@ -193,6 +193,7 @@ void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity)
 		pair->pipes[i].bytes = malloc(capacity);
 		pair->pipes[i].capacity = capacity;
 		pair->lanes[i].lane.ops = &fake_ops;
+		pair->lanes[i].lane.kind_bit = LANE_HARP;
 		pair->lanes[i].lane.driver = &pair->driver;
 		pair->lanes[i].pair = pair;
 		pair->lanes[i].out = &pair->pipes[i];
