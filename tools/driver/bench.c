@@ -23,12 +23,13 @@ static const char usage[] =
 	"  allreduce           ring all-reduce of float32 over all ranks, nccl-tests' columns\n"
 	"  source, sink, wait  one end of an endless stream (sink: receives; wait: the same, from\n"
 	"                      a peer that may send nothing); JSON lines; for tests that kill the\n"
-	"                      peer\n"
+	"                      peer or cut its path. SIGUSR1 to the source is the stream's good end\n"
 	"which plugin\n"
 	"  --plugin NAME|PATH  as NCCL_NET_PLUGIN (default: that variable, else libnccl-net.so)\n"
 	"  --abi N             ncclNetPlugin_vN, 6..12 (default: the newest)\n"
 	"  --ifname IF         sets NCCL_SOCKET_IFNAME\n"
 	"  --dev N             the plugin's device (default 0)\n"
+	"  --devices N         channels take turns with so many devices from that one on (default 1)\n"
 	"what to run\n"
 	"  -b, --minbytes S    first size (K, M, G: powers of 1024)\n"
 	"  -e, --maxbytes S    last size\n"
@@ -46,6 +47,7 @@ static const char usage[] =
 	"  --cpu N             pin progress and service thread to processor N\n"
 	"  -o json             one JSON document on rank 0's standard output\n"
 	"  --progress-fd N     JSON lines of progress to file descriptor N\n"
+	"  --tick MS           source, sink, wait: a JSON line of what has been moved, so often\n"
 	"  --fork-child        source, sink, wait: fork a child that sleeps\n"
 	"  --abrupt            source, sink with -n: exit without closing\n";
 
@@ -109,6 +111,8 @@ enum {
 	O_FORK_CHILD,
 	O_ABRUPT,
 	O_SECONDS,
+	O_TICK,
+	O_DEVICES,
 	O_HELP
 };
 
@@ -131,6 +135,8 @@ static const struct option long_options[] = {
 	{ "fork-child", 0, NULL, O_FORK_CHILD },
 	{ "abrupt", 0, NULL, O_ABRUPT },
 	{ "seconds", 1, NULL, O_SECONDS },
+	{ "tick", 1, NULL, O_TICK },
+	{ "devices", 1, NULL, O_DEVICES },
 	{ "minbytes", 1, NULL, 'b' },
 	{ "maxbytes", 1, NULL, 'e' },
 	{ "stepfactor", 1, NULL, 'f' },
@@ -165,6 +171,10 @@ static bool bench_number(struct bench *bench, int option, const char *text)
 		return parse_number(text, 0, 1, &n) && (bench->datacheck = n > 0, true);
 	case O_SECONDS:
 		return parse_number(text, 0.1, 86400, &bench->seconds);
+	case O_TICK:
+		return parse_number(text, 1, 60000, &n) && (bench->tick_ms = (uint64_t)n, true);
+	case O_DEVICES:
+		return parse_number(text, 1, 1023, &n) && (o->devices = (int)n, true);
 	case O_TIMEOUT:
 		return parse_number(text, 0.1, 86400, &n) && (o->timeout_s = n, true);
 	case O_CPU:
@@ -336,6 +346,8 @@ static void bench_tick(void *arg, uint64_t moved)
 	struct bench *bench = arg;
 
 	report_event(bench, "progress", moved - bench->step_start);
+	if (bench->tick_ms && bench->mode > MODE_ALLREDUCE)
+		report_role(bench, "tick", "");
 }
 
 static struct ncclplay *bench_playing; /* for the signal handler */
@@ -345,6 +357,14 @@ static void bench_signal(int signal)
 	(void)signal;
 	/* It sets one lock-free flag. NOLINTNEXTLINE(bugprone-signal-handler) */
 	ncclplay_interrupt(bench_playing);
+}
+
+atomic_bool bench_stop;
+
+static void bench_stop_signal(int signal)
+{
+	(void)signal;
+	atomic_store(&bench_stop, true);
 }
 
 static int bench_run(struct bench *bench)
@@ -398,7 +418,9 @@ int main(int argc, char **argv)
 	bench_playing = bench.play;
 	signal(SIGINT, bench_signal);
 	signal(SIGTERM, bench_signal);
+	signal(SIGUSR1, bench_stop_signal);
 	bench.play->tick = bench_tick;
+	bench.play->tick_ns = bench.tick_ms * 1000000;
 	bench.play->tick_arg = &bench;
 	if (bench.mode != MODE_ALLREDUCE && bench.last_bytes > bench.play->slot_bytes)
 		bench.play->slot_bytes = (bench.last_bytes + 4095) / 4096 * 4096;

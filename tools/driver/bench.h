@@ -26,8 +26,9 @@ struct bench {
 	uint64_t iterations; /* 0: by size */
 	uint64_t warm;       /* UINT64_MAX: by size */
 	bool datacheck, bidir, baseline, json, fork_child, abrupt;
-	int progress_fd; /* -1: none */
-	double seconds;  /* idle: how long */
+	int progress_fd;  /* -1: none */
+	double seconds;   /* idle: how long */
+	uint64_t tick_ms; /* source, sink, wait: a line so often; 0: none */
 	struct ncclplay *play;
 
 	/* Progress events. */
@@ -53,6 +54,9 @@ struct bench_rank {
 	uint64_t time_ns; /* all-reduce: mean time of an iteration */
 	uint64_t packets_known;
 };
+
+/* SIGUSR1: an endless stream ends. */
+extern atomic_bool bench_stop;
 
 /* Interface packet counters; false when the interface is unknown. */
 bool bench_packets(const struct bench *bench, uint64_t *tx, uint64_t *rx);

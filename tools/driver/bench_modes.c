@@ -376,8 +376,8 @@ static int bench_fork(char *text, size_t len)
 
 /*
  * source, sink, wait: one end of an endless (or -n long) stream, for tests that kill the other end.
- * Prints JSON lines with CLOCK_MONOTONIC times: "ready" when the operation starts, then "done" or
- * "error", with the number of messages that were wrong until then.
+ * Prints JSON lines with CLOCK_MONOTONIC times: "ready" when the operation starts, "tick" if asked for, then
+ * "done" or "error", with the number of messages that were wrong until then.
  */
 int bench_role(struct bench *bench)
 {
@@ -397,6 +397,7 @@ int bench_role(struct bench *bench)
 		return rc;
 	stream_prepare(&op, bench->play, roles[bench->mode], bench->first_bytes, 0, n,
 		       bench->datacheck, NULL);
+	op.stop = n == UINT64_MAX ? &bench_stop : NULL;
 	report_role(bench, "ready", extra);
 	rc = play_run(bench->play, &op.op);
 	if (!rc && bench->abrupt)

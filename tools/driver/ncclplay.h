@@ -82,6 +82,7 @@ struct ncclplay_options {
 	 * valid during the call only. */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
+	int devices; /* channel c uses device dev + c % devices; 0 = 1 */
 };
 
 /*

@@ -127,7 +127,7 @@ int play_wait(struct ncclplay *play, const char *what)
 	while (!play_idle(play)) {
 		uint64_t now_ns, seen;
 
-		play_cond_wait(play, PLAY_TICK_NS);
+		play_cond_wait(play, play->tick_ns ? play->tick_ns : PLAY_TICK_NS);
 		if (play_idle(play))
 			break;
 		now_ns = play_now_ns();

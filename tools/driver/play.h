@@ -18,7 +18,7 @@
 #define PLAY_SLOTS 8u                  /* NCCL_STEPS */
 #define PLAY_SLOT_BYTES (512u << 10)   /* NCCL_BUFFSIZE / NCCL_STEPS */
 #define PLAY_LL_SLOT_BYTES (64u << 10) /* of which half is payload */
-#define PLAY_TICK_NS 100000000ull      /* how often a waiting caller looks up */
+#define PLAY_TICK_NS 100000000ull      /* how often a waiting caller looks up, unless told */
 
 /* The name of the plugin's function that a thread is in; NULL: in none. Writer: that thread. */
 struct play_mark {
@@ -130,7 +130,8 @@ struct ncclplay {
 	atomic_uint_fast64_t moved; /* messages and set-up steps done: the sign of life */
 	struct play_mark service_mark, progress_mark, main_mark;
 
-	/* Called by a waiting main thread every PLAY_TICK_NS. */
+	/* Called by a waiting main thread every tick_ns. */
+	uint64_t tick_ns;
 	void (*tick)(void *arg, uint64_t moved);
 	void *tick_arg;
 

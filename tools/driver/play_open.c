@@ -40,6 +40,7 @@ static int play_check_options(const struct ncclplay_options *o, char *error, siz
 
 static int play_init_net(struct ncclplay *play, uint64_t session)
 {
+	int last = play->options.dev + (play->options.devices > 1 ? play->options.devices - 1 : 0);
 	struct net_properties p;
 	const char *call;
 	int rc = net_init(&play->net, session, &call);
@@ -53,9 +54,9 @@ static int play_init_net(struct ncclplay *play, uint64_t session)
 			  "%s has no device (devices says %d): NCCL would "
 			  "go on without it",
 			  play->net.name, play->net.devices);
-	else if (play->options.dev < 0 || play->options.dev >= play->net.devices)
-		play_fail(play, NCCLPLAY_USAGE, "device %d: %s has devices 0 to %d",
-			  play->options.dev, play->net.name, play->net.devices - 1);
+	else if (play->options.dev < 0 || last >= play->net.devices)
+		play_fail(play, NCCLPLAY_USAGE, "device %d: %s has devices 0 to %d", last,
+			  play->net.name, play->net.devices - 1);
 	else if ((rc = net_properties(&play->net, play->options.dev, &p)) != 0)
 		play_fail_call(play, "getProperties", rc, 0, -1);
 	else if (p.net_device_type > 0)

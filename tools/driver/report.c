@@ -328,9 +328,10 @@ void report_role(struct bench *bench, const char *event, const char *extra)
 
 	ncclplay_stats(bench->play, &s);
 	printf("{\"event\":\"%s\",\"rank\":%d,\"pid\":%d,\"at_ns\":%llu,\"received_messages\":%llu,"
-	       "\"sent_messages\":%llu%s",
+	       "\"sent_messages\":%llu,\"received_bytes\":%llu,\"sent_bytes\":%llu%s",
 	       event, bench->options.rank, (int)getpid(), (unsigned long long)play_now_ns(),
-	       (unsigned long long)s.received_messages, (unsigned long long)s.sent_messages, extra);
+	       (unsigned long long)s.received_messages, (unsigned long long)s.sent_messages,
+	       (unsigned long long)s.received_bytes, (unsigned long long)s.sent_bytes, extra);
 	if (*ncclplay_error(bench->play)) {
 		int nccl = ncclplay_error_nccl(bench->play);
 

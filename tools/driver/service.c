@@ -24,13 +24,20 @@
 		call_rc;                                                                           \
 	})
 
+/* As NCCL gives each channel a NIC. */
+static int service_device(const struct ncclplay *play, int channel)
+{
+	return play->options.dev +
+	       (play->options.devices > 1 ? channel % play->options.devices : 0);
+}
+
 static void service_listen(struct ncclplay *play)
 {
 	struct net *net = &play->net;
-	int dev = play->options.dev;
 
 	for (int c = 0; c < play->options.channels; c++) {
 		struct channel *ch = &play->channels[c];
+		int dev = service_device(play, c);
 		struct net_properties properties;
 		int rc;
 
@@ -63,7 +70,8 @@ static int service_turn(struct ncclplay *play, struct channel *ch)
 
 	if (!ch->send.comm) {
 		rc = CALL(play, "connect",
-			  net_connect(net, play->options.dev, ch->handle, &ch->send.comm));
+			  net_connect(net, service_device(play, ch->send.channel), ch->handle,
+				      &ch->send.comm));
 		if (rc)
 			return play_fail_call(play, "connect", rc, ch->send.channel, ch->send.peer);
 		if (ch->send.comm)

@@ -72,6 +72,12 @@ static void stream_take(struct stream_op *stream, struct conn *recv)
 	size_t bytes;
 	const char *slot = conn_take_slot(recv, &bytes);
 
+	if (stream->messages == UINT64_MAX && bytes == 0 && stream->bytes) {
+		if (count_get(&recv->limit) == UINT64_MAX)
+			count_put(&recv->limit, count_get(&recv->consumed) + recv->depth);
+		conn_consume(recv, 0);
+		return;
+	}
 	if (stream->check && bytes == stream->bytes &&
 	    !stream_right(recv, slot, count_get(&recv->consumed), bytes))
 		stream->wrong++;
@@ -83,7 +89,43 @@ static uint64_t stream_total(const struct stream_op *stream)
 	return stream->messages == UINT64_MAX ? UINT64_MAX : stream->warm + stream->messages;
 }
 
-/* Both directions' turns of one channel; `ready` messages may be made ready to send. */
+/* Makes ready what has a place; the sender's last ones are empty when it has been told to stop. */
+static void stream_fill(struct stream_op *stream, struct channel *ch)
+{
+	struct conn *send = &ch->send;
+	uint64_t *first_empty = &stream->first_empty[send->channel];
+
+	if (stream->stop && !*first_empty && count_get(&send->filled) &&
+	    atomic_load_explicit(stream->stop, memory_order_relaxed))
+		*first_empty = count_get(&send->filled);
+	while (conn_can_fill(send)) {
+		if (!*first_empty && count_get(&send->filled) < stream_total(stream))
+			stream_produce(stream, send);
+		else if (*first_empty && count_get(&send->filled) < *first_empty + send->depth)
+			conn_fill(send, 0);
+		else
+			break;
+	}
+}
+
+/* An endless stream is over when all channels have had their empty messages. */
+static bool stream_stopped(const struct stream_op *stream)
+{
+	for (int c = 0; c < stream->play->options.channels; c++) {
+		const struct channel *ch = &stream->play->channels[c];
+
+		if ((stream->role & STREAM_SEND) &&
+		    (!stream->first_empty[c] ||
+		     count_get(&ch->send.done) < stream->first_empty[c] + ch->send.depth))
+			return false;
+		if ((stream->role & STREAM_RECEIVE) &&
+		    count_get(&ch->recv.consumed) < count_get(&ch->recv.limit))
+			return false;
+	}
+	return true;
+}
+
+/* Both directions' turns of one channel. */
 static int stream_channel(struct stream_op *stream, struct channel *ch)
 {
 	int moved = 0, rc;
@@ -97,9 +139,7 @@ static int stream_channel(struct stream_op *stream, struct channel *ch)
 			stream_take(stream, &ch->recv);
 	}
 	if (stream->role & STREAM_SEND) {
-		while (count_get(&ch->send.filled) < stream_total(stream) &&
-		       conn_can_fill(&ch->send))
-			stream_produce(stream, &ch->send);
+		stream_fill(stream, ch);
 		rc = conn_send_pass(&ch->send);
 		if (rc < 0)
 			return rc;
@@ -130,9 +170,11 @@ static int stream_pass(struct op *op)
 		return 0;
 	stream_edge(stream, &stream->sent, sent);
 	stream_edge(stream, &stream->received, received);
-	if (stream->messages != UINT64_MAX &&
-	    (!(stream->role & STREAM_SEND) || sent == stream_total(stream) * channels) &&
-	    (!(stream->role & STREAM_RECEIVE) || received == stream_total(stream) * channels)) {
+	if (stream->messages == UINT64_MAX
+		    ? stream_stopped(stream)
+		    : (!(stream->role & STREAM_SEND) || sent == stream_total(stream) * channels) &&
+			      (!(stream->role & STREAM_RECEIVE) ||
+			       received == stream_total(stream) * channels)) {
 		for (int c = 0; c < play->options.channels; c++)
 			if ((stream->role & STREAM_RECEIVE) && conn_check(&play->channels[c].recv))
 				return -1;

@@ -32,6 +32,10 @@ struct stream_op {
 	bool awaiting;
 	struct stream_window sent, received;
 	uint64_t wrong; /* messages with a wrong byte */
+	/* Of an endless stream, NULL: none. Once it is true each channel ends with as many empty
+	 * messages as may be outstanding, by which its receiver knows. */
+	const atomic_bool *stop;
+	uint64_t first_empty[NCCLPLAY_CHANNELS_MAX]; /* sender: their numbers; 0: not yet */
 };
 
 /* All channels carry the stream; ping and pong use channel 0. */
