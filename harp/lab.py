@@ -2,10 +2,11 @@
 """A laboratory on one machine: hosts are network namespaces joined by veth pairs.
 
 Two hosts share one veth pair; three or four, or two with `switch`, hang on a bridge in a namespace
-of its own, so that the machine's own namespace sees nothing of it. A laboratory is a context
-manager and cleans up after itself: on leaving the block, on an exception, SIGINT, SIGTERM, SIGHUP,
-and at exit. What a killed run left is known by its name (harp-<pid>-<serial>-...) and goes when the
-next laboratory is made.
+of its own, so that the machine's own namespace sees nothing of it. Hosts with several NICs have a
+bridge there for each: a rail, with a subnet of its own (harp.rails cuts and shapes them). A
+laboratory is a context manager and cleans up after itself: on leaving the block, on an exception,
+SIGINT, SIGTERM, SIGHUP, and at exit. What a killed run left is known by its name
+(harp-<pid>-<serial>-...) and goes when the next laboratory is made.
 """
 
 import atexit
@@ -33,6 +34,7 @@ from harp.output import err
 from harp.spread import Spreader
 
 HOSTS_MAX = 4
+RAILS_MAX = 4
 MTU_MIN, MTU_MAX = 1280, 65535
 IFNAME = "eth0"
 _NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
@@ -46,6 +48,19 @@ _IPV6 = Path("/proc/net/if_inet6")
 _IFLA_KIND = ("IFLA_LINKINFO", "IFLA_INFO_KIND")
 _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class RailOptions:
+    """What a further NIC of each host looks like, and the bridge that joins them."""
+
+    mtu_bytes: int = 1500
+    offload: bool = True
+
+    def check(self) -> None:
+        """HarpError names the option that is out of range."""
+        if not MTU_MIN <= self.mtu_bytes <= MTU_MAX:
+            raise HarpError(f"mtu: {self.mtu_bytes} is not in {MTU_MIN}..{MTU_MAX}", Exit.USAGE)
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,18 @@ class LabOptions:
     # None leaves it to veth, of which a generic XDP program has the packets of transmit queue n on
     # receive queue n - 1 (and of 0 on 0): of use to nobody who has more than one queue.
     rss: str | None = None
+    # NICs of each host beside eth0: eth1, eth2 ... They take a switch.
+    rails: tuple[RailOptions, ...] = ()
+
+    @property
+    def every_rail(self) -> tuple[RailOptions, ...]:
+        """That of eth0 too."""
+        return (RailOptions(self.mtu_bytes, self.offload), *self.rails)
+
+    @property
+    def switched(self) -> bool:
+        """Is there a switch?"""
+        return self.switch or self.hosts > 2 or self.rss is not None or bool(self.rails)
 
     @property
     def words(self) -> str:
@@ -74,8 +101,10 @@ class LabOptions:
         """HarpError names the option that is out of range."""
         if not 2 <= self.hosts <= HOSTS_MAX:
             raise HarpError(f"hosts: {self.hosts} is not in 2..{HOSTS_MAX}", Exit.USAGE)
-        if not MTU_MIN <= self.mtu_bytes <= MTU_MAX:
-            raise HarpError(f"mtu: {self.mtu_bytes} is not in {MTU_MIN}..{MTU_MAX}", Exit.USAGE)
+        for rail in self.every_rail:
+            rail.check()
+        if len(self.rails) >= RAILS_MAX:
+            raise HarpError(f"rails: {len(self.rails) + 1} is more than {RAILS_MAX}", Exit.USAGE)
         if not 1 <= self.queues <= 16:
             raise HarpError(f"queues: {self.queues} is not in 1..16", Exit.USAGE)
         if self.ipv6 and not _IPV6.exists():
@@ -136,13 +165,27 @@ class Namespace:
         in_namespace(self.netns, write)
 
 
+@dataclass(frozen=True)
+class Nic:
+    """An interface of a host and its address."""
+
+    ifname: str
+    address: str
+
+
 @dataclass
 class Host(Namespace):
-    """One host: a namespace with an interface and an address."""
+    """One host: a namespace with an interface and an address, and perhaps further ones."""
 
     index: int
     address: str
     ifname: str = IFNAME
+    further: tuple[Nic, ...] = ()
+
+    @property
+    def nics(self) -> tuple[Nic, ...]:
+        """One for each rail."""
+        return (Nic(self.ifname, self.address), *self.further)
 
     def endpoint(self, port: int) -> str:
         """ "address:port", the address in brackets if it is IPv6."""
@@ -151,9 +194,21 @@ class Host(Namespace):
 
 @dataclass
 class Switch(Namespace):
-    """The namespace in the middle: a bridge with one port for each host, in their order."""
+    """The namespace in the middle: for each rail a bridge with one port for each host, in their
+    order."""
 
-    ports: tuple[str, ...]
+    ports: tuple[str, ...]  # of the first rail
+    further: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def rails(self) -> tuple[tuple[str, ...], ...]:
+        """The ports of each rail."""
+        return (self.ports, *self.further)
+
+    @staticmethod
+    def bridge(rail: int) -> str:
+        """The rail's bridge."""
+        return f"br{rail}"
 
 
 class Lab:
@@ -222,47 +277,65 @@ class Lab:
     def _make(self) -> None:
         count = self.options.hosts
         for index in range(count):
-            network = "fd77::" if self.options.ipv6 else "10.77.0."
-            host = Host(f"{self._prefix}h{index}", index, f"{network}{index + 1}")
+            nics = [
+                Nic(f"eth{rail}", self._address(rail, index))
+                for rail in range(len(self.options.every_rail))
+            ]
+            name = f"{self._prefix}h{index}"
+            host = Host(name, index, nics[0].address, nics[0].ifname, tuple(nics[1:]))
             _run(["ip", "netns", "add", host.netns])
             self.hosts.append(host)
-        if count == 2 and not self.options.switch and self.options.rss is None:
-            _make_veth(self.hosts[0].netns, IFNAME, self.hosts[1].netns, IFNAME, self.options)
-        else:
+        if self.options.switched:
             self.switch = self._make_switch()
+        else:
+            _make_veth(self.hosts[0].netns, IFNAME, self.hosts[1].netns, IFNAME, self.options)
         for host in self.hosts:
             _configure(host, self.options)
         for host in self.hosts:
-            in_namespace(host.netns, _wait_for_carrier)
+            in_namespace(host.netns, wait_for_carrier)
         if self.switch:
-            in_namespace(self.switch.netns, _wait_for_carrier)
+            in_namespace(self.switch.netns, wait_for_carrier)
         if self.switch and self.options.rss is not None:
             self.spreader = Spreader(self.switch, self.switch.ports, self.options.queues)
             for host in self.hosts:
                 self.spreader.rule(host.index, self.options.rss)
 
+    def _address(self, rail: int, index: int) -> str:
+        if self.options.ipv6:
+            return f"fd77:0:0:{rail}::{index + 1}" if rail else f"fd77::{index + 1}"
+        return f"10.77.{rail}.{index + 1}"
+
     def _make_switch(self) -> Switch:
-        switch = Switch(f"{self._prefix}sw", tuple(f"p{host.index}" for host in self.hosts))
+        rails = [
+            tuple(f"p{host.index}{f'r{rail}' if rail else ''}" for host in self.hosts)
+            for rail in range(len(self.options.every_rail))
+        ]
+        switch = Switch(f"{self._prefix}sw", rails[0], tuple(rails[1:]))
         _run(["ip", "netns", "add", switch.netns])
-        for host, port in zip(self.hosts, switch.ports, strict=True):
+        for rail, shape in enumerate(self.options.every_rail):
+            self._make_bridge(switch, rail, shape)
+        return switch
+
+    def _make_bridge(self, switch: Switch, rail: int, shape: RailOptions) -> None:
+        ports = switch.rails[rail]
+        for host, port in zip(self.hosts, ports, strict=True):
             # What harp-rss needs: rss.bpf.c says why.
             spare = int(self.options.rss is not None)
-            _make_veth(switch.netns, port, host.netns, IFNAME, self.options, spare)
-        mtu = self.options.mtu_bytes
+            _make_veth(switch.netns, port, host.netns, host.nics[rail].ifname, self.options, spare)
 
         def bridge_ports(ipr: Any) -> None:
-            ipr.link("add", ifname="br0", kind="bridge", br_forward_delay=0, br_stp_state=0)
-            bridge = ipr.link_lookup(ifname="br0")[0]
-            for port in switch.ports:
+            name, mtu = switch.bridge(rail), shape.mtu_bytes
+            ipr.link("add", ifname=name, kind="bridge", br_forward_delay=0, br_stp_state=0)
+            bridge = ipr.link_lookup(ifname=name)[0]
+            for port in ports:
                 index = ipr.link_lookup(ifname=port)[0]
                 ipr.link("set", index=index, mtu=mtu, master=bridge, state="up")
             ipr.link("set", index=bridge, mtu=mtu, state="up")
 
         in_namespace(switch.netns, bridge_ports)
-        if not self.options.offload:
-            for port in switch.ports:
+        if not shape.offload:
+            for port in ports:
                 _offloads_off(switch.netns, port)
-        return switch
 
 
 def cpus() -> list[int]:
@@ -408,41 +481,50 @@ def _make_veth(
 def _configure(host: Host, options: LabOptions) -> None:
     def configure(ipr: Any) -> None:
         ipr.link("set", index=ipr.link_lookup(ifname="lo")[0], state="up")
-        index = ipr.link_lookup(ifname=host.ifname)[0]
-        ipr.link("set", index=index, mtu=options.mtu_bytes)
         shape = {"prefixlen": 64, "flags": _IFA_F_NODAD} if options.ipv6 else {"prefixlen": 24}
-        ipr.addr("add", index=index, address=host.address, **shape)
-        ipr.link("set", index=index, state="up")
+        for nic, rail in zip(host.nics, options.every_rail, strict=True):
+            index = ipr.link_lookup(ifname=nic.ifname)[0]
+            ipr.link("set", index=index, mtu=rail.mtu_bytes)
+            ipr.addr("add", index=index, address=nic.address, **shape)
+            ipr.link("set", index=index, state="up")
 
-    # Nobody else is on this cable: no second of looking for duplicates of the link-local address,
-    # from which neighbour discovery asks.
-    if _IPV6.exists():
-        host.sysctl(f"ipv6/conf/{host.ifname}/accept_dad", 0)
+    for nic in host.nics if _IPV6.exists() else ():
+        # Nobody else is on this cable: no second of looking for duplicates of the link-local
+        # address, from which neighbour discovery asks.
+        host.sysctl(f"ipv6/conf/{nic.ifname}/accept_dad", 0)
+        if host.further:
+            # An interface that was down has its addresses when it is up again, as what manages a
+            # host's network would see to.
+            host.sysctl(f"ipv6/conf/{nic.ifname}/keep_addr_on_down", 1)
     in_namespace(host.netns, configure)
-    if not options.offload:
-        _offloads_off(host.netns, host.ifname)
+    for nic, rail in zip(host.nics, options.every_rail, strict=True):
+        if not rail.offload:
+            _offloads_off(host.netns, nic.ifname)
 
 
-def _wait_for_carrier(ipr: Any) -> None:
-    """Returns when every veth here is up: the kernel says so a moment after both ends are."""
+def wait_for_carrier(ipr: Any, ifname: str | None = None, *, up: bool = True) -> None:
+    """Returns when every veth here is up (down), or the one: the kernel says so a moment after both
+    ends are."""
     deadline = time.monotonic() + 10
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as changes:
         changes.bind((0, _RTMGRP_LINK))  # before the first look, so that no change is missed
         while True:
             links = [link for link in ipr.get_links() if link.get_nested(*_IFLA_KIND) == "veth"]
-            down = [link for link in links if link.get("state") != "up" or not _running(link)]
-            if not down:
+            if ifname is not None:
+                links = [link for link in links if link.get_attr("IFLA_IFNAME") == ifname]
+            wrong = [link for link in links if _running(link) != up]
+            if not wrong:
                 return
             changes.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 changes.recv(65536)
             except TimeoutError:
-                name = down[0].get_attr("IFLA_IFNAME")
-                raise HarpError(f"{name} did not come up within 10 s") from None
+                name, word = wrong[0].get_attr("IFLA_IFNAME"), "up" if up else "down"
+                raise HarpError(f"{name} did not go {word} within 10 s") from None
 
 
 def _running(link: Any) -> bool:
-    return bool(link.get_attr("IFLA_OPERSTATE") == "UP")
+    return bool(link.get("state") == "up" and link.get_attr("IFLA_OPERSTATE") == "UP")
 
 
 def _offloads_off(namespace: str, ifname: str) -> None:
