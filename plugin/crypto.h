@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * crypto.h - AES-256-GCM of OpenSSL's libcrypto.so.3, opened when it is first needed.
+ *
+ * The plugin itself depends on libc alone: without HARP_ENCRYPT libcrypto is never looked for.
+ */
+#ifndef HARP_PLUGIN_CRYPTO_H
+#define HARP_PLUGIN_CRYPTO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define CRYPTO_KEY_BYTES 32u
+#define CRYPTO_NONCE_BYTES 12u
+#define CRYPTO_TAG_BYTES 16u
+
+/* Finds libcrypto and what is used of it; one caller at a time. 0 (also when that was done before), or
+ * -EPROTONOSUPPORT with one line in why. */
+int crypto_load(char *why, size_t why_len);
+
+/* One key, one direction; used by one thread at a time, any thread. */
+struct crypto_gcm;
+/* crypto_load() has succeeded. NULL: no memory. */
+struct crypto_gcm *crypto_gcm_new(const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt);
+void crypto_gcm_free(struct crypto_gcm *gcm);
+/* Another key from now on. 0 or -EIO. */
+int crypto_gcm_rekey(struct crypto_gcm *gcm, const uint8_t key[CRYPTO_KEY_BYTES]);
+
+/*
+ * Encrypts the pieces, in order, to out, and writes the tag behind the last byte. head is authenticated
+ * with them and not encrypted. A nonce serves once for each key: the caller's duty. 0 or -EIO.
+ */
+int crypto_gcm_seal(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		    const void *head, size_t head_bytes, const struct iovec *pieces,
+		    int piece_count, uint8_t *out);
+/* Decrypts len bytes where they lie; the tag is behind them. -EBADMSG: they are not what was sealed, and
+ * what lies there now is worth nothing. */
+int crypto_gcm_open(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		    const void *head, size_t head_bytes, uint8_t *bytes, size_t len);
+
+#endif
