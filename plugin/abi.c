@@ -40,6 +40,7 @@ static enum nccl_result abi_result(int rc)
 	case EHOSTUNREACH:
 	case ENETUNREACH:
 	case EPROTO:
+	case EBADMSG:
 	case ECONNABORTED:
 		return NCCL_REMOTE_ERROR;
 	case EMSGSIZE:

@@ -69,6 +69,7 @@ struct lane {
 	 * at each turn. */
 	void (*notify)(struct lane *lane, uint64_t now_ns);
 	void *owner;
+	struct lane *beneath; /* of a sealed lane (lane_sealed.h): what carries it; else NULL */
 	enum lane_kind kind_bit;
 	int error; /* -errno once dead */
 	struct harp_endpoint local, remote;

@@ -87,6 +87,8 @@ const char *lane_error_text(int error)
 		return "too many open files";
 	case EPROTO:
 		return "protocol error";
+	case EBADMSG:
+		return "a sealed segment was altered, repeated or left out on the way";
 	default:
 		return "system error";
 	}
@@ -420,13 +422,14 @@ int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out)
 
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 {
-	struct lane_kernel *k = to_kernel(lane);
+	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 	uint64_t answered_ns;
 
 	memset(&info, 0, sizeof(info));
-	if (lane->ops != &lane_kernel_ops || getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+	if (k->lane.ops != &lane_kernel_ops ||
+	    getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
 		return 0;
 	/* Probes: of a closed window and keepalive; any ACK sets the count back. */
 	if (!info.tcpi_unacked && !info.tcpi_probes)

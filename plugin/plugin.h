@@ -5,7 +5,7 @@
  *
  * Results are 0 or -errno; abi.c alone turns them into ncclResult_t:
  *   peer gone: ECONNRESET EPIPE ECONNREFUSED ETIMEDOUT EHOSTUNREACH ENETUNREACH EPROTO
- *              ECONNABORTED                                                -> ncclRemoteError
+ *              EBADMSG ECONNABORTED                                        -> ncclRemoteError
  *   EMSGSIZE (message truncated), EPROTONOSUPPORT (forced path not to be had,
  *              foreign or damaged handle)                                  -> ncclInvalidUsage
  *   EINVAL ENODEV EOPNOTSUPP                                               -> ncclInvalidArgument

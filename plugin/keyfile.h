@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* keyfile.h - the pre-shared key of HARP_KEY_FILE, in this process's memory. */
+#ifndef HARP_PLUGIN_KEYFILE_H
+#define HARP_PLUGIN_KEYFILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KEYFILE_KEY_BYTES 32u
+
+/*
+ * At the first init, before anything else uses the key: does what HARP_ENCRYPT asks for. 0; -EINVAL (no
+ * usable file), -EPROTONOSUPPORT (no libcrypto), -ENOMEM, each after one WARN that says what to do.
+ */
+int keyfile_load(void);
+/* With the last context: wipes it. */
+void keyfile_forget(void);
+/* KEYFILE_KEY_BYTES; NULL: lanes are not sealed. */
+const uint8_t *keyfile_key(void);
+
+/* Reads 64 hexadecimal digits from a file that is nobody else's. 0, or -errno with one line in why. */
+int keyfile_read(const char *path, uint8_t key[KEYFILE_KEY_BYTES], char *why, size_t why_len);
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_keyfile.c - a key is taken from a file that is a secret, and from no other. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "crypto.h"
+#include "double_env.h"
+#include "keyfile.h"
+
+#define DIGITS "000102030405060708090a0b0c0d0e0f101112131415161718191a1B1C1D1E1F"
+
+static char folder[] = "/tmp/harp-keyfile-XXXXXX", path[64];
+
+static void write_file(const void *bytes, size_t len, mode_t mode)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+	CHECK_EQ(write(fd, bytes, len), len);
+	CHECK_EQ(fchmod(fd, mode), 0);
+	close(fd);
+}
+
+/* Refused, in words that hold `word`; nothing of the key is left behind. */
+static void refused(const char *at, const char *word)
+{
+	uint8_t key[KEYFILE_KEY_BYTES] = { 0 }, zero[KEYFILE_KEY_BYTES] = { 0 };
+	char why[384] = "";
+
+	CHECK_EQ(keyfile_read(at, key, why, sizeof(why)), -EINVAL);
+	if (!strstr(why, word)) {
+		fprintf(stderr, "\"%s\" does not say \"%s\"\n", why, word);
+		check_failures++;
+	}
+	CHECK_MEM(key, zero, sizeof(key));
+}
+
+static void test_good(void)
+{
+	static const mode_t modes[] = { 0600, 0400, 0700 };
+	static const char *const texts[] = { DIGITS "\n", DIGITS };
+
+	for (size_t i = 0; i < 6; i++) {
+		uint8_t key[KEYFILE_KEY_BYTES] = { 0 };
+		char why[384];
+
+		write_file(texts[i % 2], strlen(texts[i % 2]), modes[i / 2]);
+		CHECK_EQ(keyfile_read(path, key, why, sizeof(why)), 0);
+		for (uint8_t k = 0; k < KEYFILE_KEY_BYTES; k++)
+			CHECK_EQ(key[k], k);
+	}
+}
+
+static void test_contents(void)
+{
+	static const char *const bad[] = {
+		"",
+		"\n",
+		"00",
+		DIGITS "0",
+		DIGITS "\n\n",
+		DIGITS "\r\n",
+		DIGITS "\n" DIGITS "\n",
+		" " DIGITS "\n",
+		"0x0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f0\n",
+		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1g\n",
+		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1\n",
+	};
+	char null[65] = DIGITS, *large = calloc(1, 1 << 20);
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		write_file(bad[i], strlen(bad[i]), 0600);
+		refused(path, "openssl rand");
+	}
+	null[40] = '\0';
+	write_file(null, 64, 0600);
+	refused(path, "openssl rand");
+	memset(large, '0', 1 << 20);
+	write_file(large, 1 << 20, 0600);
+	refused(path, "openssl rand");
+	free(large);
+}
+
+static void test_modes(void)
+{
+	static const mode_t open_modes[] = { 0640, 0604, 0620, 0602, 0610, 0601, 0666, 0777 };
+
+	for (size_t i = 0; i < sizeof(open_modes) / sizeof(open_modes[0]); i++) {
+		write_file(DIGITS, 64, open_modes[i]);
+		refused(path, "chmod 600");
+	}
+}
+
+static void test_kinds(void)
+{
+	uint8_t key[KEYFILE_KEY_BYTES];
+	char other[96], why[384];
+
+	CHECK_EQ(unlink(path), 0);
+	refused(path, "No such file");
+	refused(folder, "not a regular file");
+	refused("/dev/zero", "not a regular file");
+	CHECK_EQ(mkfifo(path, 0600), 0);
+	refused(path, "not a regular file"); /* at once: nobody ever writes */
+	CHECK_EQ(unlink(path), 0);
+	write_file(DIGITS, 64, 0600);
+	snprintf(other, sizeof(other), "%s.link", path);
+	CHECK_EQ(symlink(path, other), 0); /* as a mounted secret is */
+	CHECK_EQ(keyfile_read(other, key, why, sizeof(why)), 0);
+	CHECK_EQ(unlink(other), 0);
+}
+
+/* As another user, in a child: root's file is nothing that it can read, its own is good, mine is not. */
+static void test_owners(void)
+{
+	int status = -1;
+	pid_t child;
+
+	if (geteuid() != 0)
+		return;
+	write_file(DIGITS, 64, 0600);
+	CHECK_EQ(chown(path, 65534, 65534), 0);
+	refused(path, "belongs to user 65534");
+	CHECK_EQ(chmod(folder, 0755), 0);
+	child = fork();
+	if (child == 0) {
+		uint8_t key[KEYFILE_KEY_BYTES];
+		char why[384];
+
+		check_failures = 0;
+		CHECK_EQ(setuid(65534), 0);
+		CHECK_EQ(keyfile_read(path, key, why, sizeof(why)), 0);
+		_exit(check_failures != 0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(chown(path, 0, 0), 0);
+	child = fork();
+	if (child == 0) {
+		check_failures = 0;
+		CHECK_EQ(setuid(65534), 0);
+		refused(path, "Permission denied");
+		_exit(check_failures != 0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+}
+
+/* What init does: the variables, the key's place. */
+static void test_load(void)
+{
+	int status = -1;
+	pid_t child;
+
+	env_config.encrypt = ENCRYPT_OFF;
+	env_warns = 0;
+	CHECK_EQ(keyfile_load(), 0);
+	CHECK(!keyfile_key() && env_warns == 0);
+	strcpy(env_config.key_file, path);
+	CHECK_EQ(keyfile_load(), 0); /* a key, and nothing is encrypted: said */
+	CHECK(!keyfile_key() && env_warns == 1 && strstr(env_warn, "nothing is encrypted"));
+
+	env_config.encrypt = ENCRYPT_AES_256_GCM;
+	env_config.key_file[0] = '\0';
+	CHECK_EQ(keyfile_load(), -EINVAL);
+	CHECK(!keyfile_key() && env_warns == 2 && strstr(env_warn, "needs HARP_KEY_FILE"));
+	strcpy(env_config.key_file, "/nowhere/at/all");
+	CHECK_EQ(keyfile_load(), -EINVAL);
+	CHECK(!keyfile_key() && env_warns == 3 &&
+	      strstr(env_warn, "HARP_KEY_FILE=/nowhere/at/all cannot be opened"));
+
+	strcpy(env_config.key_file, path);
+	CHECK_EQ(keyfile_load(), 0);
+	CHECK(keyfile_key() && keyfile_key()[31] == 31 && env_warns == 3);
+	child = fork(); /* a data loader's worker: not its key */
+	if (child == 0)
+		_exit(keyfile_key()[31]);
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(keyfile_load(), 0); /* once more: no second page */
+	keyfile_forget();
+	CHECK(!keyfile_key());
+	keyfile_forget();
+}
+
+int main(void)
+{
+	char why[256];
+
+	if (crypto_load(why, sizeof(why))) {
+		fprintf(stderr, "skipped: %s\n", why);
+		return CHECK_SKIP;
+	}
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(path, sizeof(path), "%s/key", folder);
+	test_good();
+	test_contents();
+	test_modes();
+	test_kinds();
+	test_owners();
+	test_load();
+	CHECK_EQ(unlink(path), 0);
+	CHECK_EQ(rmdir(folder), 0);
+	return check_done();
+}
