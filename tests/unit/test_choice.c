@@ -1,0 +1,610 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_choice.c - what the learner makes of ways whose costs are known: simulated ones. */
+#include "choice.h"
+
+#include <stdlib.h>
+
+#include "check.h"
+
+/*
+ * The simulation: a way takes a message when its predecessor on that way is through, for
+ * fixed + per_kib * size, and hands it over latency later. Both at once: half each; on one core they
+ * take turns. Messages are posted `depth` deep and are done in order. Noise is uniform of so many per cent
+ * either way; now and then the scheduler takes a millisecond or some.
+ */
+struct way_cost {
+	double fixed_us, per_kib_us, latency_us;
+};
+
+struct world {
+	struct way_cost way[2];
+	bool one_core;
+	double noise;       /* 0.3: 30 % */
+	double spike_share; /* of messages */
+	double turn_us;     /* ends are seen at multiples of this only; 0: at once */
+	uint64_t random;
+};
+
+struct run {
+	struct choice *choice;
+	struct world *world;
+	unsigned depth;
+	uint64_t message;
+	double now_us, free_us[2];
+	double done_us[PLUGIN_REQUESTS_MAX]; /* of the last messages */
+	double spent_us;                     /* sum of services */
+	uint64_t by[CHOICE_WAYS];
+	unsigned kinds[PLUGIN_REQUESTS_MAX];
+	double posted_us[PLUGIN_REQUESTS_MAX];
+	uint64_t sizes[PLUGIN_REQUESTS_MAX];
+	uint64_t ended; /* messages done */
+};
+
+static double rnd(struct world *world)
+{
+	world->random = world->random * 6364136223846793005u + 1442695040888963407u;
+	return (double)(world->random >> 11) / (double)(UINT64_C(1) << 53);
+}
+
+static double occupy(struct world *world, unsigned way, double bytes)
+{
+	const struct way_cost *cost = &world->way[way];
+	double us = cost->fixed_us + cost->per_kib_us * bytes / 1024;
+
+	us *= 1 + world->noise * (2 * rnd(world) - 1);
+	if (rnd(world) < world->spike_share)
+		us += 1000 + 4000 * rnd(world);
+	return us;
+}
+
+/* Sends a message at `at_us` by the mask's ways; when it arrives. */
+static double send_by(struct run *run, unsigned kinds, uint64_t size, double at_us)
+{
+	struct world *world = run->world;
+	bool both = kinds == (LANE_HARP | LANE_KERNEL);
+	double end_us = 0;
+
+	for (unsigned way = 0; way < 2; way++) {
+		double us, start_us = at_us > run->free_us[way] ? at_us : run->free_us[way];
+
+		if (!(kinds & 1u << way))
+			continue;
+		/* One core: who comes second waits for the first. */
+		if (world->one_core && start_us < run->free_us[!way])
+			start_us = run->free_us[!way];
+		us = occupy(world, way, (double)size / (both ? 2 : 1));
+		run->free_us[way] = start_us + us;
+		us = run->free_us[way] + world->way[way].latency_us;
+		end_us = us > end_us ? us : end_us;
+	}
+	if (world->turn_us > 0)
+		end_us = ((double)(uint64_t)(end_us / world->turn_us) + 1) * world->turn_us;
+	return end_us;
+}
+
+static void end_one(struct run *run)
+{
+	unsigned slot = run->ended % PLUGIN_REQUESTS_MAX;
+	double last_us = run->ended ? run->done_us[(run->ended - 1) % PLUGIN_REQUESTS_MAX] : 0;
+	double from_us = run->posted_us[slot] > last_us ? run->posted_us[slot] : last_us;
+	double us;
+
+	if (run->done_us[slot] < last_us) /* in order */
+		run->done_us[slot] = last_us;
+	us = run->done_us[slot] - from_us;
+	run->spent_us += us;
+	if (run->choice)
+		choice_done(run->choice, run->ended, run->sizes[slot], run->kinds[slot],
+			    (uint64_t)(us * 1e3));
+	run->ended++;
+	if (run->now_us < run->done_us[slot])
+		run->now_us = run->done_us[slot];
+}
+
+/* A message, when fewer than `depth` are under way. fixed: the mask to use, 0: as the learner says. */
+static unsigned send_one(struct run *run, uint64_t size, unsigned fixed)
+{
+	unsigned slot = run->message % PLUGIN_REQUESTS_MAX, kinds = fixed;
+
+	while (run->message - run->ended >= run->depth)
+		end_one(run);
+	if (!kinds)
+		kinds = choice_take(run->choice, run->message, size);
+	run->posted_us[slot] = run->now_us;
+	run->kinds[slot] = kinds;
+	run->sizes[slot] = size;
+	run->done_us[slot] = send_by(run, kinds, size, run->now_us);
+	run->by[kinds - 1]++;
+	run->message++;
+	return kinds;
+}
+
+static void finish(struct run *run)
+{
+	while (run->ended < run->message)
+		end_one(run);
+}
+
+static const struct world textbook = { { { 3, 0.5, 0 }, { 6, 0.2, 0 } }, true, 0.3, 0.002, 0, 1 };
+
+static struct run begin(struct choice *choice, struct world *world, unsigned depth, uint64_t seed)
+{
+	struct run run = { .choice = choice, .world = world, .depth = depth };
+
+	world->random = seed;
+	if (choice) {
+		choice_init(choice, PATH_AUTO, seed);
+		choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
+	}
+	return run;
+}
+
+/* Mean us of `count` messages, all of them that way. */
+static double alone(const struct world *like, unsigned depth, uint64_t size, unsigned kinds)
+{
+	struct world world = *like;
+	struct run run = begin(NULL, &world, depth, 99);
+
+	world.spike_share = 0;
+	for (unsigned i = 0; i < 4000; i++)
+		send_one(&run, size, kinds);
+	finish(&run);
+	return run.now_us / 4000;
+}
+
+struct verdict {
+	unsigned best; /* mask */
+	double best_us;
+	bool clear; /* by more than 30 % over each other one */
+};
+
+static struct verdict truth(const struct world *world, unsigned depth, uint64_t size)
+{
+	struct verdict v = { 0, 1e18, true };
+	double us[4] = { 0 };
+
+	for (unsigned kinds = 1; kinds <= 3; kinds++) {
+		if (kinds == 3 && size <= CHOICE_BOTH_BYTES)
+			continue;
+		us[kinds] = alone(world, depth, size, kinds);
+		if (us[kinds] < v.best_us) {
+			v.best = kinds;
+			v.best_us = us[kinds];
+		}
+	}
+	for (unsigned kinds = 1; kinds <= 3; kinds++)
+		if (us[kinds] > 0 && kinds != v.best && us[kinds] < 1.3 * v.best_us)
+			v.clear = false;
+	return v;
+}
+
+#define SEEDS 100u
+
+/* Sends `count` messages; the share of those that are no probe which went by `best`. */
+static double share(struct run *run, uint64_t size, unsigned count, unsigned best)
+{
+	unsigned good = 0, all = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned kinds = send_one(run, size, 0);
+
+		if (run->choice->probe.left)
+			continue;
+		all++;
+		good += kinds == best;
+	}
+	return all ? (double)good / all : 0;
+}
+
+/*
+ * In how many seeds is the best way the one in use after so many messages? And the time of the first
+ * 3000, and of 20000 later ones, against the best way's.
+ */
+struct outcome {
+	unsigned right;
+	double regret, later; /* means over the seeds */
+};
+
+static struct outcome learn(const struct world *like, unsigned depth, uint64_t size,
+			    unsigned settle, unsigned best)
+{
+	struct outcome out = { 0, 0, 0 };
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct choice *choice = malloc(sizeof(*choice));
+		struct world world = *like, again = *like;
+		struct run run = begin(choice, &world, depth, seed);
+		struct run ideal = begin(NULL, &again, depth, seed);
+		double us, ideal_us;
+
+		for (unsigned i = 0; i < settle; i++)
+			send_one(&run, size, 0);
+		out.right += share(&run, size, 400, best) > 0.95;
+		for (unsigned i = settle + 400; i < 3000; i++)
+			send_one(&run, size, 0);
+		for (unsigned i = 0; i < 3000; i++)
+			send_one(&ideal, size, best);
+		us = run.now_us;
+		ideal_us = ideal.now_us;
+		out.regret += (us / ideal_us - 1) / SEEDS;
+		for (unsigned i = 0; i < 20000; i++) {
+			send_one(&run, size, 0);
+			send_one(&ideal, size, best);
+		}
+		out.later += ((run.now_us - us) / (ideal.now_us - ideal_us) - 1) / SEEDS;
+		free(choice);
+	}
+	return out;
+}
+
+static void check_world(const char *name, const struct world *world)
+{
+	for (unsigned depth = 1; depth <= 8; depth += 7) {
+		for (uint64_t size = 8; size <= 64 << 20; size *= 8) {
+			struct verdict v = truth(world, depth, size);
+			struct outcome out =
+				learn(world, depth, size, depth == 1 ? 60 : 250, v.best);
+
+			printf("%s: depth %u, %8" PRIu64 " B: best %u (%9.1f us)%s: right in %u "
+			       "of %u, regret %.1f %%, later %.1f %%\n",
+			       name, depth, size, v.best, v.best_us, v.clear ? "" : ", not clear",
+			       out.right, SEEDS, out.regret * 100, out.later * 100);
+			if (v.clear)
+				CHECK(out.right >= SEEDS * 95 / 100);
+			CHECK(out.regret < 0.10);
+			CHECK(out.later < 0.03);
+		}
+	}
+}
+
+static void test_textbook(void)
+{
+	check_world("textbook", &textbook);
+}
+
+/* Two cores: both ways at once add up for long messages. */
+static void test_two_cores(void)
+{
+	struct world world = textbook;
+
+	world.one_core = false;
+	world.way[1].per_kib_us = 0.4;
+	check_world("two cores", &world);
+}
+
+static void test_harp_wins_all(void)
+{
+	struct world world = textbook;
+
+	world.way[0].per_kib_us = 0.08;
+	check_world("zero-copy", &world);
+}
+
+/* A latency that pipelines hide, and a rate that counts in streams: not the same answer. */
+static void test_latency_hidden(void)
+{
+	struct world world = { { { 3, 0.5, 0 }, { 1, 0.2, 8 } }, true, 0.3, 0.002, 0, 1 };
+	struct verdict one = truth(&world, 1, 256), stream = truth(&world, 8, 256);
+
+	CHECK_EQ(one.best, LANE_HARP);
+	CHECK_EQ(stream.best, LANE_KERNEL);
+	check_world("latency hidden", &world);
+}
+
+/* Hardly more than 30 % apart, the ends seen late and several at once. */
+static void test_close_call(void)
+{
+	struct world world = { { { 4.2, 0.11, 0 }, { 3, 0.15, 0 } }, true, 0.3, 0.002, 0, 1 };
+
+	check_world("close call", &world);
+	world.turn_us = 20;
+	check_world("seen late", &world);
+}
+
+/* ---- changes ---------------------------------------------------------------------------------- */
+
+/* The better way gets worse, or the worse one better: messages until nine in ten go by the new best one. */
+static void check_change(const char *name, unsigned depth, uint64_t size, struct way_cost harp,
+			 struct way_cost kernel, unsigned limit, unsigned best)
+{
+	unsigned right = 0;
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct choice *choice = malloc(sizeof(*choice));
+		struct world world = textbook;
+		struct run run = begin(choice, &world, depth, seed);
+
+		for (unsigned i = 0; i < 20000; i++)
+			send_one(&run, size, 0);
+		world.way[0] = harp;
+		world.way[1] = kernel;
+		for (unsigned i = 0; i < limit; i++)
+			send_one(&run, size, 0);
+		right += share(&run, size, 400, best) > 0.95;
+		free(choice);
+	}
+	printf("%s: depth %u, %" PRIu64 " B: %u of %u turned within %u messages\n", name, depth,
+	       size, right, SEEDS, limit);
+	CHECK(right >= SEEDS * 95 / 100);
+}
+
+static void test_changes(void)
+{
+	const struct way_cost harp = textbook.way[0], kernel = textbook.way[1];
+	const struct way_cost slow = { 30, 5, 0 }, fast = { 1, 0.05, 0 };
+
+	/* The way in use gets slow: soon. The other one gets fast: nobody sees it before the next probe. */
+	check_change("HARP gets slow", 1, 64, slow, kernel, 200, LANE_KERNEL);
+	check_change("kernel gets slow", 1, 1 << 20, harp, slow, 200, LANE_HARP);
+	check_change("kernel gets fast", 1, 64, harp, fast, 12000, LANE_KERNEL);
+	check_change("HARP gets slow", 8, 64, slow, kernel, 1000, LANE_KERNEL);
+	check_change("kernel gets slow", 8, 1 << 20, harp, slow, 1000, LANE_HARP);
+	check_change("HARP gets fast", 8, 1 << 20, fast, kernel, 12000, LANE_HARP);
+}
+
+/* ---- mixtures --------------------------------------------------------------------------------- */
+
+/* Sizes that alternate in one stream: each goes its best way though they are always mixed. */
+static void test_mixed_stream(void)
+{
+	const uint64_t sizes[] = { 64, 256 << 10 };
+	unsigned right = 0;
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct choice *choice = malloc(sizeof(*choice));
+		struct world world = textbook;
+		struct run run = begin(choice, &world, 8, seed);
+		unsigned good = 0;
+
+		for (unsigned i = 0; i < 3000; i++)
+			send_one(&run, sizes[i % 2], 0);
+		for (unsigned i = 0; i < 400; i++) {
+			bool small = i % 2 == 0;
+
+			good += send_one(&run, sizes[i % 2], 0) ==
+				(small ? LANE_HARP : LANE_KERNEL);
+		}
+		right += good >= 360;
+		free(choice);
+	}
+	printf("mixed stream: %u of %u right\n", right, SEEDS);
+	CHECK(right >= SEEDS * 95 / 100);
+}
+
+/* A size never seen before begins where its neighbours are. */
+static void test_neighbours(void)
+{
+	unsigned right = 0;
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct choice *choice = malloc(sizeof(*choice));
+		struct world world = textbook;
+		struct run run = begin(choice, &world, 1, seed);
+
+		for (unsigned i = 0; i < 200; i++) {
+			send_one(&run, 64, 0);
+			send_one(&run, 512 << 10, 0);
+		}
+		right += send_one(&run, 256, 0) == LANE_HARP &&
+			 send_one(&run, 1 << 20, 0) == LANE_KERNEL &&
+			 send_one(&run, 16 << 20, 0) == LANE_KERNEL;
+		free(choice);
+	}
+	printf("neighbours: %u of %u right\n", right, SEEDS);
+	CHECK(right >= SEEDS * 95 / 100);
+}
+
+/* ---- kinds ------------------------------------------------------------------------------------ */
+
+static void test_kinds(void)
+{
+	struct choice *choice = malloc(sizeof(*choice));
+	struct world world = textbook;
+	struct run run = begin(choice, &world, 4, 7);
+
+	for (unsigned i = 0; i < 2000; i++)
+		send_one(&run, 1 << 20, 0);
+	CHECK_EQ(send_one(&run, 1 << 20, 0), LANE_KERNEL);
+	choice_kinds_alive(choice, LANE_HARP);
+	for (unsigned i = 0; i < 100; i++)
+		CHECK_EQ(send_one(&run, 1 << 20, 0), LANE_HARP);
+	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
+	CHECK_EQ(send_one(&run, 1 << 20, 0),
+		 LANE_KERNEL); /* what was best, until it is measured again */
+	choice_kinds_alive(choice, 0);
+	CHECK_EQ(choice_take(choice, run.message, 64), 0);
+	choice_done(choice, run.message, 64, 0, 1000);
+	free(choice);
+}
+
+static void test_forced(void)
+{
+	static const struct {
+		enum plugin_path path;
+		unsigned kinds;
+	} cases[] = { { PATH_XDP, LANE_HARP }, { PATH_KERNEL, LANE_KERNEL } };
+
+	for (unsigned c = 0; c < 2; c++) {
+		struct choice *choice = malloc(sizeof(*choice));
+		struct world world = textbook;
+		struct run run = begin(choice, &world, 1, 3);
+		char text[512];
+
+		choice_init(choice, cases[c].path, 3);
+		choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
+		for (unsigned i = 0; i < 3000; i++)
+			CHECK_EQ(send_one(&run, 64u << i % 16, 0), cases[c].kinds);
+		CHECK(!choice_announce(choice, 0, text, sizeof(text)));
+		/* The only kind that is allowed is not there. */
+		choice_kinds_alive(choice, 3 ^ cases[c].kinds);
+		finish(&run);
+		CHECK_EQ(choice_take(choice, run.message, 64), 0);
+		free(choice);
+	}
+}
+
+/* The preambles' round trips decide the first message. */
+static void test_round_trips(void)
+{
+	struct choice *choice = malloc(sizeof(*choice));
+
+	choice_init(choice, PATH_AUTO, 1);
+	choice_rtt(choice, LANE_HARP, 200000);
+	choice_rtt(choice, LANE_KERNEL, 90000);
+	choice_rtt(choice, LANE_KERNEL, 95000); /* the best counts */
+	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
+	CHECK_EQ(choice_take(choice, 0, 64), LANE_KERNEL);
+	choice_init(choice, PATH_AUTO, 1);
+	choice_rtt(choice, LANE_HARP, 30000);
+	choice_rtt(choice, LANE_KERNEL, 90000);
+	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
+	CHECK_EQ(choice_take(choice, 0, 64), LANE_HARP);
+	free(choice);
+}
+
+/* Same calls, same answers; other seeds probe at other times. */
+static void test_replay(void)
+{
+	static struct choice a, b;
+	struct world world_a = textbook, world_b = textbook;
+	struct run run_a = begin(&a, &world_a, 3, 42), run_b = begin(&b, &world_b, 3, 42);
+
+	for (unsigned i = 0; i < 5000; i++)
+		CHECK_EQ(send_one(&run_a, 8u << i % 18, 0), send_one(&run_b, 8u << i % 18, 0));
+	CHECK_MEM(&a, &b, sizeof(a));
+}
+
+/* Impossible times must not break anything: zero, and years. */
+static void test_odd_times(void)
+{
+	static struct choice choice;
+	uint64_t m = 0;
+
+	choice_init(&choice, PATH_AUTO, 5);
+	choice_kinds_alive(&choice, LANE_HARP | LANE_KERNEL);
+	for (unsigned round = 0; round < 6; round++) {
+		const uint64_t service_ns = round % 3 == 0 ? 0 : round % 3 == 1 ? UINT64_MAX : 1000;
+
+		for (unsigned i = 0; i < 4000; i++, m++) {
+			uint64_t size = UINT64_C(1) << i % 41;
+			unsigned kinds = choice_take(&choice, m, i % 7 ? size : 0);
+
+			CHECK(kinds >= 1 && kinds <= 3);
+			choice_done(&choice, m, i % 7 ? size : 0, kinds, service_ns);
+		}
+	}
+}
+
+static void test_classes(void)
+{
+	CHECK_EQ(choice_class(0), 0);
+	CHECK_EQ(choice_class(64), 0);
+	CHECK_EQ(choice_class(65), 1);
+	CHECK_EQ(choice_class(128), 1);
+	CHECK_EQ(choice_class(129), 2);
+	CHECK_EQ(choice_class(64 << 20), CHOICE_CLASSES - 1);
+	CHECK_EQ(choice_class((64 << 20) + 1), CHOICE_CLASSES - 1);
+	CHECK_EQ(choice_class(UINT64_MAX), CHOICE_CLASSES - 1);
+}
+
+/* ---- memory and words ------------------------------------------------------------------------- */
+
+static void test_memory(void)
+{
+	const struct harp_addr here = { { 1 } }, there = { { 2 } };
+	static struct choice choice, next;
+	struct world world = textbook;
+	struct run run = begin(&choice, &world, 1, 11);
+
+	for (unsigned i = 0; i < 400; i++) {
+		send_one(&run, 64, 0);
+		send_one(&run, 1 << 20, 0);
+	}
+	finish(&run);
+	choice_save(&choice, 0, &here);
+	for (unsigned i = 0; i < 2; i++) { /* a stranger knows nothing: HARP first */
+		choice_init(&next, PATH_AUTO, 12);
+		choice_seed(&next, (int)i, i ? &here : &there);
+		choice_kinds_alive(&next, LANE_HARP);
+		choice_kinds_alive(&next, LANE_HARP | LANE_KERNEL);
+		CHECK_EQ(choice_take(&next, 0, 1 << 20), LANE_HARP);
+	}
+	choice_init(&next, PATH_AUTO, 12);
+	choice_seed(&next, 0, &here);
+	choice_kinds_alive(&next, LANE_HARP); /* as comms come up: the second kind a little later */
+	choice_kinds_alive(&next, LANE_HARP | LANE_KERNEL);
+	run = (struct run){ .choice = &next, .world = &world, .depth = 1 };
+	for (unsigned i = 0; i < 32; i++) {
+		CHECK_EQ(send_one(&run, 64, 0), LANE_HARP);
+		CHECK_EQ(send_one(&run, 1 << 20, 0), LANE_KERNEL);
+	}
+	for (unsigned i = 3; i < 100; i++) { /* more hosts than there is room for: the oldest go */
+		const struct harp_addr other = { { (uint8_t)i } };
+
+		choice_save(&choice, 0, &other);
+	}
+	choice_init(&next, PATH_AUTO, 12);
+	choice_seed(&next, 0, &here);
+	CHECK(!next.cells[0].own);
+	choice_forget();
+}
+
+static void test_words(void)
+{
+	static struct choice choice;
+	struct world world = textbook;
+	struct run run;
+	char text[512], tiny[24];
+
+	world.noise = world.spike_share = 0;
+	run = begin(&choice, &world, 1, 17);
+	choice_rtt(&choice, LANE_HARP, 20000);
+	choice_rtt(&choice, LANE_KERNEL, 60000);
+	CHECK(choice_has_news(&choice, 0));
+	CHECK(choice_announce(&choice, 0, text, sizeof(text)));
+	CHECK_STR(text,
+		  "HARP TCP (round trip 20.0 us) and kernel TCP (round trip 60.0 us): which is "
+		  "faster for which size is found in use");
+	CHECK(!choice_has_news(&choice, 0));
+	for (unsigned i = 0; i < 100; i++)
+		for (unsigned c = 0; c < CHOICE_CLASSES; c += 5)
+			send_one(&run, UINT64_C(64) << c, 0);
+	finish(&run);
+	CHECK(!choice_has_news(&choice, 50000000)); /* not so soon */
+	CHECK(choice_has_news(&choice, 100000000));
+	CHECK(choice_announce(&choice, 100000000, text, sizeof(text)));
+	CHECK_STR(text,
+		  "messages one at a time: up to 2 KiB by HARP TCP (3.0 us, kernel 6.0), larger by "
+		  "kernel TCP (40.9 Gbit/s, HARP 16.4, both 23.4)");
+	choice.news = true;
+	CHECK(!choice_announce(&choice, 9000000000, text, sizeof(text))); /* the same again */
+	choice.announced = 0;
+	choice_announce(&choice, 9000000000, tiny, sizeof(tiny));
+	CHECK_STR(tiny, "messages one at a time:");
+	choice_report(&choice, text, sizeof(text));
+	CHECK(!strncmp(text, "64 B: 9", 7) && strstr(text, " HARP, ") &&
+	      strstr(text, "; 64 MiB: "));
+	choice_report(&choice, tiny, sizeof(tiny));
+	CHECK_EQ(strlen(tiny), sizeof(tiny) - 1);
+}
+
+int main(void)
+{
+	test_classes();
+	test_textbook();
+	test_two_cores();
+	test_harp_wins_all();
+	test_latency_hidden();
+	test_close_call();
+	test_changes();
+	test_mixed_stream();
+	test_neighbours();
+	test_kinds();
+	test_forced();
+	test_round_trips();
+	test_replay();
+	test_odd_times();
+	test_memory();
+	test_words();
+	return check_done();
+}
