@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harp import bench as runner
 from harp import output as console
+from harp.cli_failover import failover, rails
 from harp.cli_versus import fairness, loss
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
@@ -31,6 +32,8 @@ def bench() -> None:
     harpctl bench ratios                   all of it alternately, and whether the goals are met
     harpctl bench loss                     HARP and kernel TCP over a path that loses packets
     harpctl bench fairness                 both at once through one bottleneck
+    harpctl bench rails                    one NIC, another, all at once
+    harpctl bench failover                 a NIC that is cut off under a stream, and comes back
     """
 
 
@@ -327,3 +330,5 @@ def _print_ratios(report: dict[str, Any], shape: LabOptions) -> None:
 
 bench.add_command(loss)
 bench.add_command(fairness)
+bench.add_command(rails)
+bench.add_command(failover)

@@ -7,7 +7,7 @@ Each call returns when the kernel has done what it asks.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harp.errors import HarpError
@@ -143,13 +143,24 @@ class Rails:
         """Bytes of frames that left the switch towards the host so far, on each rail."""
         found: list[int] = []
 
+        def once(counts: list[int]) -> bool:
+            found.extend(counts)
+            return False
+
+        self.watch(host, once)
+        return found
+
+    def watch(self, host: int, tell: Callable[[list[int]], bool]) -> None:
+        """Calls tell() with bytes_to() again and again, until it returns False."""
+
         def work(ipr: Any) -> None:
-            for ports in self._switch.rails:
-                link = ipr.get_links(ipr.link_lookup(ifname=ports[host])[0])[0]
-                found.append(int(link.get_attr("IFLA_STATS64")["tx_bytes"]))
+            links = [ipr.link_lookup(ifname=ports[host])[0] for ports in self._switch.rails]
+            more = True
+            while more:
+                found = [ipr.get_links(link)[0].get_attr("IFLA_STATS64") for link in links]
+                more = tell([int(stats["tx_bytes"]) for stats in found])
 
         in_namespace(self._switch.netns, work)
-        return found
 
     def path_bytes(self, rail: int, host: int) -> list[int]:
         """The same for each path of a rail with paths."""

@@ -35,7 +35,8 @@ class StreamOptions:
 
     message_bytes: int = 65536
     channels: int = 1
-    devices: int = 1  # the channels take turns with so many
+    nics: tuple[int, ...] | None = None  # those of each host that the job names; None: all
+    devices: int = 1  # of those, the channels take turns with so many
     tick_ms: int = 10
     timeout_s: float = 30  # without any progress it is a hang
     verified: bool = True
@@ -177,7 +178,8 @@ class Stream:
         command: list[str | Path] = [_paths.find("harp-bench"), mode, "--plugin", _paths.plugin()]
         command += ["--rank", str(number), "--ranks", "2"]
         command += ["--root", self._hosts[SINK].endpoint(ROOT_PORT)]
-        command += ["--ifname", "=" + ",".join(nic.ifname for nic in host.nics)]
+        wanted = range(len(host.nics)) if options.nics is None else options.nics
+        command += ["--ifname", "=" + ",".join(host.nics[nic].ifname for nic in wanted)]
         command += ["--channels", str(options.channels), "--devices", str(options.devices)]
         command += ["-b", str(options.message_bytes), "--datacheck", str(int(options.verified))]
         command += ["--tick", str(options.tick_ms), "--timeout", str(options.timeout_s)]
