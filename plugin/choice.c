@@ -14,10 +14,11 @@
  * end: latency in the one, the inverse of throughput in the other.
  *
  * A cost counts if everything in flight when the message was begun went the same way: after a change
- * two pipelines overlap, and a stream's first two messages after that are not typical. In streams several ends are often seen at once, so the mean of a batch is one
- * cost there. The last 12 costs of each way are kept, and their lower median is compared: a median
- * because a scheduling hiccup of milliseconds says nothing about a way, the lower one because
- * then six fresh costs of a way that got better outvote six old ones.
+ * two pipelines overlap, and a stream's first two messages after that are not typical. In streams several
+ * ends are often seen at once, so the mean of a batch is one cost there. Once the answer is known, one
+ * message or batch in four is looked at. The last 12 costs of each way are kept, and their lower median
+ * is compared: a median because a scheduling hiccup of milliseconds says nothing about a way, the lower
+ * one because then six fresh costs of a way that got better outvote six old ones.
  *
  * A cell without a verdict of its own goes the way of its nearest neighbour, of the other kind of traffic
  * if need be, else of the smaller round trip in the preamble. Then it measures: a few messages as they
@@ -45,10 +46,12 @@
 #define CHOICE_CLEAR 130u
 /* The way in use against when it was chosen, per cent: probe at once. Looked at every so many costs. */
 #define CHOICE_WORSE 150u
-#define CHOICE_LOOK 8u
+#define CHOICE_LOOK 4u
 /* Costs since the last probe before one because of that; doubled when it changed nothing. */
 #define CHOICE_ALARM_MIN 16u
 #define CHOICE_ALARM_MAX 4096u
+/* Of the way in use, once settled, one cost in so many and one is taken. */
+#define CHOICE_REST 3u
 /* Three costs so many times above those of the way in use end a probe. */
 #define CHOICE_SLOW 3u
 #define CHOICE_NS_MAX (UINT32_MAX - 1) /* UINT32_MAX is above every cost */
@@ -182,7 +185,7 @@ static unsigned choice_neighbour(const struct choice *choice, unsigned cell, uns
 }
 
 /* The first message of this kind. */
-static void choice_meet(struct choice *choice, unsigned index)
+static __attribute__((noinline)) void choice_meet(struct choice *choice, unsigned index)
 {
 	unsigned same = index < CHOICE_CLASSES ? 0 : CHOICE_CLASSES;
 	unsigned near = choice_neighbour(choice, index, same);
@@ -227,7 +230,7 @@ static unsigned choice_rival(struct choice_cell *cell, const struct choice *choi
 	return next;
 }
 
-static void choice_probe_begin(struct choice *choice, unsigned index)
+static __attribute__((noinline)) void choice_probe_begin(struct choice *choice, unsigned index)
 {
 	struct choice_cell *cell = &choice->cells[index];
 	struct choice_probe *probe = &choice->probe;
@@ -331,7 +334,7 @@ static void choice_judge(struct choice *choice, unsigned index, unsigned probed)
 		choice->news = true;
 }
 
-static void choice_probe_end(struct choice *choice)
+static __attribute__((noinline)) void choice_probe_end(struct choice *choice)
 {
 	struct choice_probe *probe = &choice->probe;
 	struct choice_cell *cell = &choice->cells[probe->cell];
@@ -374,7 +377,9 @@ static void choice_look(struct choice_cell *cell)
 	cell->wait = 0;
 }
 
-static void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32_t ns)
+/* noinline, as what is rare else: the path of every message stays short. */
+static __attribute__((noinline)) void choice_measured(struct choice *choice, unsigned index,
+						      unsigned way, uint32_t ns)
 {
 	struct choice_cell *cell = &choice->cells[index];
 	struct choice_probe *probe = &choice->probe;
@@ -392,6 +397,7 @@ static void choice_measured(struct choice *choice, unsigned index, unsigned way,
 	ns = (uint32_t)(cell->batch_ns / batch);
 	choice_push(&cell->cost[way], ns);
 	if (way == cell->way) {
+		cell->rest = cell->own ? (uint8_t)(CHOICE_REST * batch) : 0;
 		cell->fresh = true;
 		cell->tried |= (uint8_t)(1u << way);
 		choice_look(cell);
@@ -441,7 +447,7 @@ static unsigned choice_way(struct choice *choice, unsigned index, uint64_t messa
 unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 {
 	struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
-	unsigned cell = choice_class(size) + (choice->flying ? CHOICE_CLASSES : 0);
+	unsigned class = choice_class(size), cell = class + (choice->flying ? CHOICE_CLASSES : 0);
 	unsigned way;
 
 	if (choice->kinds == (LANE_HARP | LANE_KERNEL))
@@ -451,6 +457,7 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 	choice->same = way == choice->last_way ? choice->same + 1 : 1;
 	choice->last_way = (uint8_t)way;
 	flight->cell = (uint8_t)cell;
+	flight->class = (uint8_t) class;
 	flight->way = (uint8_t)way;
 	flight->counts = way != CHOICE_NONE &&
 			 (!choice->flying || choice->same > choice->flying + CHOICE_SETTLE);
@@ -462,20 +469,26 @@ void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigne
 		 uint64_t service_ns)
 {
 	const struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
+	struct choice_cell *cell = &choice->cells[flight->cell];
 	struct choice_probe *probe = &choice->probe;
-	unsigned class = flight->cell % CHOICE_CLASSES;
 
 	choice->flying--;
 	if (kinds) {
-		choice->counts[class].messages[kinds - 1]++;
-		choice->counts[class].bytes[kinds - 1] += size;
+		struct choice_count *count = &choice->counts[flight->class];
+
+		count->messages[kinds - 1]++;
+		count->bytes[kinds - 1] += size;
+	}
+	if (cell->rest && !probe->active) {
+		cell->rest--;
+		return;
 	}
 	/* By other lanes than it was meant for: one has died. Both were allowed, one was enough: counts. */
 	if (flight->counts && !(kinds & ~choice_mask(flight->way)))
 		choice_measured(choice, flight->cell, flight->way,
-				choice_scaled(class, size, service_ns));
+				choice_scaled(flight->class, size, service_ns));
 	else
-		choice->cells[flight->cell].batch_count = 0;
+		cell->batch_count = 0;
 	if (probe->active && !probe->left && message >= probe->last)
 		choice_probe_end(choice);
 }

@@ -38,6 +38,7 @@ struct choice_cell {
 	uint8_t probes; /* since a kind came back, up to 255 */
 	uint8_t rival;  /* the way probed last */
 	uint8_t since_look;
+	uint8_t rest;  /* messages that are not looked at: enough is known */
 	uint32_t wait; /* messages until the next probe */
 	uint32_t backoff;
 	uint16_t since_probe; /* costs of the way in use since then */
@@ -57,7 +58,7 @@ struct choice_probe {
 };
 
 struct choice_flight {
-	uint8_t cell, way;
+	uint8_t cell, class, way;
 	bool counts;
 };
 
