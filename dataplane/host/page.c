@@ -25,9 +25,9 @@
 #define PAGE_PARTS_MAX 64u
 #define PAGE_STRIDE_MAX 65536u
 /* An owner needs a microsecond a millisecond to write: more tries than that mean another thing. Of one call,
- * and of one flow within it. */
+ * and of one record within it. */
 #define PAGE_TRIES 1000u
-#define PAGE_FLOW_TRIES 20u
+#define PAGE_RECORD_TRIES 20u
 
 static int __attribute__((format(printf, 4, 5)))
 page_fail(char *why, size_t why_len, int error, const char *format, ...)
@@ -42,23 +42,29 @@ page_fail(char *why, size_t why_len, int error, const char *format, ...)
 	return error;
 }
 
-int harp_page_create_fd(uint32_t flows, int *out)
+static int page_create(size_t bytes, int *out)
 {
-	int fd, rc = 0;
+	int fd = memfd_create(HARP_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING), rc = 0;
 
-	if (flows > HARP_PAGE_FLOWS_MAX)
-		return -EINVAL;
-	fd = memfd_create(HARP_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;
-	if (ftruncate(fd, (off_t)harp_page_bytes(flows)) < 0 ||
-	    fcntl(fd, F_ADD_SEALS, PAGE_SEALS) < 0) {
+	if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, PAGE_SEALS) < 0) {
 		rc = -errno;
 		close(fd);
 		return rc;
 	}
 	*out = fd;
 	return 0;
+}
+
+int harp_page_create_fd(uint32_t flows, int *out)
+{
+	return flows > HARP_PAGE_FLOWS_MAX ? -EINVAL : page_create(harp_page_bytes(flows), out);
+}
+
+int harp_page_create_job_fd(uint32_t lanes, int *out)
+{
+	return lanes > HARP_PAGE_FLOWS_MAX ? -EINVAL : page_create(harp_page_job_bytes(lanes), out);
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -183,11 +189,18 @@ static void page_item_copy(uint8_t *item, uint32_t item_bytes, const uint8_t *so
 	memset(item + bytes, 0, item_bytes - bytes);
 }
 
+/* Of these parts each item begins with a seqlock of its own. */
+static bool page_part_of_records(enum harp_page_part part)
+{
+	return part == HARP_PAGE_FLOWS || part == HARP_PAGE_COMMS || part == HARP_PAGE_LANES;
+}
+
 /*
- * Flows are guarded one by one. All are read three times over, in three calls: the sequence numbers of the
+ * Records are guarded one by one. All are read three times over, in three calls: the sequence numbers of the
  * first and the last reading tell which records of the one between are whole. The others are read alone.
  */
-static int page_read_flows(int fd, uint64_t offset, uint8_t *items, uint32_t stride, uint32_t count)
+static int page_read_records(int fd, uint64_t offset, uint8_t *items, uint32_t stride,
+			     uint32_t count)
 {
 	size_t bytes = (size_t)stride * count;
 	unsigned alone = PAGE_TRIES;
@@ -209,7 +222,7 @@ static int page_read_flows(int fd, uint64_t offset, uint8_t *items, uint32_t str
 		if (first == last && !(first & 1))
 			continue;
 		rc = alone > 0 ? page_get_locked(fd, offset + at, offset + at, items + at, stride,
-						 PAGE_FLOW_TRIES)
+						 PAGE_RECORD_TRIES)
 			       : -EBUSY;
 		alone -= alone > 0;
 		if (rc == -EBUSY) {
@@ -243,8 +256,8 @@ int harp_page_read(int fd, enum harp_page_part part, uint32_t first, void *items
 	if (!copy)
 		return -ENOMEM;
 	offset = place->offset + sizeof(struct harp_page_lock) + (uint64_t)first * place->stride;
-	if (part == HARP_PAGE_FLOWS)
-		rc = page_read_flows(fd, offset, copy, place->stride, max);
+	if (page_part_of_records(part))
+		rc = page_read_records(fd, offset, copy, place->stride, max);
 	else
 		rc = page_get_locked(fd, place->offset, offset, copy, (size_t)max * place->stride,
 				     PAGE_TRIES);

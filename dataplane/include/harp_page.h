@@ -2,10 +2,14 @@
 /*
  * harp_page.h - the statistics page: what a stack tells the world, without ever being asked.
  *
- * One page belongs to one stack. Its memory is a memfd named "harp-page" (its link in /proc/PID/fd is
- * HARP_PAGE_LINK), sealed against growing, shrinking and further seals. harpd makes it for a lease, the
- * process itself when it stands alone. The stack's owner writes it, and nobody else; readers may come and
+ * One page belongs to one stack, or to one job: a process that runs NCCL's plugin, with or without stacks.
+ * Its memory is a memfd named "harp-page" (its link in /proc/PID/fd is HARP_PAGE_LINK), sealed against
+ * growing, shrinking and further seals. harpd makes a stack's for a lease, the process itself when it stands
+ * alone; a job's is always the process's own. The owner writes it, and nobody else; readers may come and
  * go at any time and can't disturb the owner, nor does the owner know of them.
+ *
+ * A stack's page has the parts up to HARP_PAGE_FLOWS. A job's page has all; HARP_PAGE_COUNTERS, _HISTOGRAMS and
+ * _FLOWS have no items there, and its identity names no interface. Who finds items in HARP_PAGE_JOB has a job's.
  *
  * Layout. Integers are in the host's byte order: owner and reader live on one machine. At offset 0 lies
  * struct harp_page_header. Its table says where each part lies: at `offset` (a multiple of 64, within the
@@ -24,7 +28,8 @@
  *	write					acquire fence
  *	sequence = (s | 1) + 1 (release)	sequence still s: good; else again
  *
- * A part's lock guards all its items; of HARP_PAGE_FLOWS each item has a lock of its own.
+ * A part's lock guards all its items; of HARP_PAGE_FLOWS, _COMMS and _LANES each item has a lock of its own.
+ * The numbers of HARP_PAGE_JOB and _RAILS are written one by one: each is whole, they are not of one moment.
  *
  * Trust. What a job writes is a claim. A reader checks every offset and size against the file's size, bounds
  * its retries, and takes no text for more than text. harp_page_check() and harp_page_read() do all
@@ -59,8 +64,13 @@ enum harp_page_part {
 	HARP_PAGE_COUNTERS = 2,   /* uint64_t, in the order of harp_stats.h */
 	HARP_PAGE_HISTOGRAMS = 3, /* struct harp_page_histogram, in the order of HARP_HISTOGRAMS */
 	HARP_PAGE_FLOWS = 4,      /* struct harp_page_flow; the owner chooses how many */
+	HARP_PAGE_JOB = 5,        /* uint64_t, in the order of HARP_JOB_COUNTERS */
+	HARP_PAGE_RAILS = 6,      /* struct harp_page_rail */
+	HARP_PAGE_COMMS = 7,      /* struct harp_page_comm */
+	HARP_PAGE_LANES = 8,      /* struct harp_page_lane; the owner chooses how many */
 };
-#define HARP_PAGE_PARTS 5u
+#define HARP_PAGE_PARTS 9u
+#define HARP_PAGE_STACK_PARTS 5u /* that a stack's page has */
 
 struct harp_page_place {
 	uint32_t offset; /* of the part's struct harp_page_lock */
@@ -101,11 +111,14 @@ struct harp_page_identity {
 struct harp_page_status {
 	uint64_t published_ns; /* the stack's clock at the last publication */
 	uint64_t publications;
-	uint64_t flows_open;   /* connections in any state but CLOSED */
+	uint64_t flows_open;   /* connections in any state but CLOSED; of a job: lanes */
 	uint64_t flows_hidden; /* of these, at most so many have no record: the page is too small */
-	uint32_t ended;        /* 1: the stack is gone; these are its last words */
+	uint32_t ended;        /* 1: the owner is gone; these are its last words */
 	uint32_t reserved;
 	char note[160]; /* what the owner said last: harp_stack_publish_note() */
+	/* Of a job. */
+	uint64_t comms_open;
+	uint64_t comms_hidden; /* of these, so many have no record */
 };
 
 /* ------------------------------------------------------------------------------------------------
@@ -176,6 +189,171 @@ struct harp_page_flow {
 #undef HARP_FLOW_FIELD
 
 /* ------------------------------------------------------------------------------------------------
+ * A job: its comms, their lanes, the NICs that they use. Comms are NCCL's connections, one direction each.
+ *
+ * Counters of the process, from its plugin's first init on. X(name, help). Append only.
+ */
+#define HARP_JOB_COUNTERS(X)                                                                       \
+	X(comms_opened, "comms established")                                                       \
+	X(comms_failed, "comms that ended with an error")                                          \
+	X(lanes_opened, "lanes established, first and further ones")                               \
+	X(lanes_died_reset, "lanes lost while their comm lived: reset by the peer or the path")    \
+	X(lanes_died_timeout, "lanes lost: no acknowledgement for too long")                       \
+	X(lanes_died_closed, "lanes lost: closed by the peer without a word")                      \
+	X(lanes_died_unreachable, "lanes lost: no route to the peer")                              \
+	X(lanes_died_interface, "lanes lost: this host's interface is gone or down")               \
+	X(lanes_died_protocol, "lanes lost: what came over them was damaged")                      \
+	X(lanes_died_other, "lanes lost: anything else")                                           \
+	X(lanes_replaced, "lanes established in the place of one that was lost")                   \
+	X(lanes_rerolled, "lanes given up for another source port: slower than their siblings")    \
+	X(lanes_stalled, "times that a lane made no progress and its siblings took its chunks")    \
+	X(chunks_sent, "chunks of messages put on lanes, those of moved ones included")            \
+	X(chunks_moved, "chunks taken from one lane and sent again over another")                  \
+	X(chunks_duplicate, "chunks that came a second time, and were dropped")                    \
+	X(messages_harp, "messages sent by HARP TCP alone")                                        \
+	X(messages_kernel, "messages sent by kernel TCP alone")                                    \
+	X(messages_mixed, "messages sent over lanes of both kinds")                                \
+	X(choices_changed, "times that path auto chose anew what goes where")                      \
+	X(rails_down, "times that a NIC in use had no working lane left")                          \
+	X(rails_up, "times that such a NIC had one again")                                         \
+	X(dials_failed, "further lanes that could not be established, tries counted one by one")   \
+	X(strangers_turned_away, "connections to our doors that proved nothing")
+
+#define HARP_JOB_ENUM(name, help) HARP_JOB_##name,
+enum harp_job_counter { HARP_JOB_COUNTERS(HARP_JOB_ENUM) HARP_JOB_COUNT };
+#undef HARP_JOB_ENUM
+
+enum harp_page_kind { HARP_PAGE_KIND_HARP = 1, HARP_PAGE_KIND_KERNEL = 2 };
+enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
+
+/* Lanes of one kind over one NIC, with all comms, of the past too. X(name, help). Append only. */
+#define HARP_RAIL_VALUES(X)                                                                        \
+	X(kind, "enum harp_page_kind; 0: the record is empty")                                     \
+	X(down, "1: no lane of a comm that wants this NIC works over it, of either kind")          \
+	X(lanes_open, "lanes that are open now")                                                   \
+	X(lanes_opened, "lanes established")                                                       \
+	X(lanes_died, "lanes lost while their comm lived")                                         \
+	X(lanes_rerolled, "lanes given up for another source port")                                \
+	X(sent_bytes, "bytes put on its lanes, headers and control records included")              \
+	X(received_bytes, "bytes taken from its lanes, likewise")                                  \
+	X(payload_bytes, "bytes of messages among these, sent and received")                       \
+	X(chunks_sent, "chunks put on its lanes")                                                  \
+	X(chunks_moved_away, "chunks that were taken from its lanes and sent over others")         \
+	X(chunks_moved_here, "chunks of other lanes that its lanes sent again")                    \
+	X(chunks_duplicate, "chunks that came over its lanes a second time")                       \
+	X(retransmits, "segments that TCP retransmitted")
+
+/* A comm. Its numbers. */
+#define HARP_COMM_VALUES(X)                                                                        \
+	X(state, "enum harp_page_comm_state; 0: the record is empty")                              \
+	X(serial, "comms of this process so far, at the opening of this one")                      \
+	X(updated_ns, "when the record was written; CLOCK_MONOTONIC")                              \
+	X(opened_ns, "when the comm was established; CLOCK_MONOTONIC")                             \
+	X(comm_id, "its number on the wire: the same at both ends")                                \
+	X(side, "enum harp_page_side")                                                             \
+	X(lanes_planned, "lanes that it is to have")                                               \
+	X(lanes_open, "lanes that it has")                                                         \
+	X(lanes_died, "lanes that it lost")                                                        \
+	X(lanes_replaced, "lanes established in the place of lost ones")                           \
+	X(requests, "requests completed")                                                          \
+	X(bytes, "bytes of these requests' messages")                                              \
+	X(messages_harp, "messages sent by HARP TCP alone")                                        \
+	X(messages_kernel, "messages sent by kernel TCP alone")                                    \
+	X(messages_mixed, "messages sent over lanes of both kinds")                                \
+	X(bytes_harp, "bytes of the messages sent by HARP TCP alone")                              \
+	X(bytes_kernel, "bytes of the messages sent by kernel TCP alone")                          \
+	X(bytes_mixed, "bytes of the messages sent over lanes of both kinds")                      \
+	X(chunks_moved, "chunks taken from one lane and sent again over another")                  \
+	X(chunks_duplicate, "chunks that came a second time, and were dropped")
+
+/* A lane, which is a place in its comm: when one is lost, another may take the place, and the counters go on.
+ */
+#define HARP_LANE_VALUES(X)                                                                        \
+	X(state, "enum harp_page_lane_state; 0: the record is empty")                              \
+	X(serial, "places of this process so far, at the making of this one")                      \
+	X(updated_ns, "when the record was written; CLOCK_MONOTONIC")                              \
+	X(opened_ns, "when the lane was established; CLOCK_MONOTONIC")                             \
+	X(comm, "serial of its comm")                                                              \
+	X(index, "its number in the comm")                                                         \
+	X(kind, "enum harp_page_kind")                                                             \
+	X(sealed, "1: everything on it is encrypted")                                              \
+	X(backup, "1: used only while others don't work")                                          \
+	X(lanes, "lanes that had this place so far")                                               \
+	X(end, "enum harp_page_lane_end of the last one that was lost")                            \
+	X(sent_bytes, "bytes put on it, headers and control records included")                     \
+	X(received_bytes, "bytes taken from it, likewise")                                         \
+	X(payload_bytes, "bytes of messages that it carried, in the comm's direction")             \
+	X(chunks_sent, "chunks put on it")                                                         \
+	X(chunks_moved_away, "chunks that were taken from it and sent over others")                \
+	X(chunks_moved_here, "chunks of others that it sent again")                                \
+	X(chunks_duplicate, "chunks that came over it a second time")                              \
+	X(rerolls, "times that it was given up for another source port")                           \
+	X(stalls, "times that it made no progress and its siblings took its chunks")               \
+	X(tcp_ns, "when the following were asked of TCP; CLOCK_MONOTONIC; 0: never")               \
+	X(srtt_ns, "smoothed round-trip time; 0: no sample yet")                                   \
+	X(in_flight_bytes, "sent and not acknowledged")                                            \
+	X(unsent_bytes, "taken and not sent")                                                      \
+	X(retransmits, "segments that TCP retransmitted")
+
+enum harp_page_comm_state { HARP_PAGE_COMM_OPEN = 1, HARP_PAGE_COMM_FAILED = 2 };
+enum harp_page_lane_state {
+	HARP_PAGE_LANE_OPEN = 1,
+	HARP_PAGE_LANE_STALLED = 2, /* no progress: its siblings take its chunks */
+	HARP_PAGE_LANE_DEAD = 3,
+};
+
+/* Why a lane was lost. X(name). Append only. */
+#define HARP_LANE_ENDS(X)                                                                          \
+	X(reset)                                                                                   \
+	X(timeout)                                                                                 \
+	X(closed)                                                                                  \
+	X(unreachable)                                                                             \
+	X(interface)                                                                               \
+	X(protocol)                                                                                \
+	X(other)
+#define HARP_LANE_END_ENUM(name) HARP_PAGE_LANE_END_##name,
+enum harp_page_lane_end { HARP_PAGE_LANE_END_none, HARP_LANE_ENDS(HARP_LANE_END_ENUM) };
+#undef HARP_LANE_END_ENUM
+
+#define HARP_PAGE_ENUM_RAIL(name, help) HARP_RAIL_##name,
+enum harp_rail_value { HARP_RAIL_VALUES(HARP_PAGE_ENUM_RAIL) HARP_RAIL_COUNT };
+#define HARP_PAGE_ENUM_COMM(name, help) HARP_COMM_##name,
+enum harp_comm_value { HARP_COMM_VALUES(HARP_PAGE_ENUM_COMM) HARP_COMM_COUNT };
+#define HARP_PAGE_ENUM_LANE(name, help) HARP_LANE_##name,
+enum harp_lane_value { HARP_LANE_VALUES(HARP_PAGE_ENUM_LANE) HARP_LANE_COUNT };
+#undef HARP_PAGE_ENUM_RAIL
+#undef HARP_PAGE_ENUM_COMM
+#undef HARP_PAGE_ENUM_LANE
+
+#define HARP_PAGE_RAILS_MAX 64u
+
+struct harp_page_rail {
+	char ifname[16];
+	struct harp_page_histogram srtt; /* of its lanes, as asked now and then while they work */
+	uint64_t value[HARP_RAIL_COUNT];
+};
+
+struct harp_page_comm {
+	uint64_t sequence;       /* the record's seqlock */
+	uint8_t remote_addr[16]; /* of the peer, where its first lane goes; as struct harp_addr */
+	uint16_t remote_port;
+	uint16_t reserved;
+	uint32_t scope_id;
+	char ifname[16];  /* the NIC that NCCL asked for */
+	char choice[128]; /* path auto's last words on it; empty: it has nothing to choose */
+	uint64_t value[HARP_COMM_COUNT];
+};
+
+struct harp_page_lane {
+	uint64_t sequence;                       /* the record's seqlock */
+	uint8_t local_addr[16], remote_addr[16]; /* as struct harp_addr */
+	uint16_t local_port, remote_port;
+	uint32_t scope_id;
+	char ifname[16]; /* of its NIC */
+	uint64_t value[HARP_LANE_COUNT];
+};
+
+/* ------------------------------------------------------------------------------------------------
  * The owner's side: by the thread that may poll the stack.
  */
 /* Bytes of a page with room for so many flows; 0: HARP_PAGE_FLOWS_DEFAULT; at most HARP_PAGE_FLOWS_MAX.
@@ -203,6 +381,31 @@ HARP_API void harp_stack_observe(struct harp_stack *stack, enum harp_histogram h
 HARP_API void harp_conn_set_label(struct harp_conn *conn, const char *label);
 
 /* ------------------------------------------------------------------------------------------------
+ * The owner's side of a job's page.
+ */
+struct harp_page_job {
+	struct harp_page_status *status;
+	uint64_t *counters;           /* HARP_JOB_COUNT */
+	struct harp_page_rail *rails; /* HARP_PAGE_RAILS_MAX */
+	struct harp_page_comm *comms;
+	struct harp_page_lane *lanes;
+	uint32_t comm_room, lane_room;
+	uint64_t *status_sequence; /* the seqlock of *status */
+};
+/* Bytes of a job's page with room for so many lanes, at most HARP_PAGE_FLOWS_MAX; 0: for none. */
+HARP_API size_t harp_page_job_bytes(uint32_t lanes);
+/* As harp_page_create_fd(). */
+HARP_API int harp_page_create_job_fd(uint32_t lanes, int *fd);
+/* Writes header and identity to a new page (harp_page_job_bytes(lanes) long, zeros, aligned to 64): from now on
+ * it has readers. out: where its parts lie. -EINVAL: too many lanes, unaligned; identity of a wrong size. */
+HARP_API int harp_page_job_begin(void *page, uint32_t lanes,
+				 const struct harp_page_identity *identity,
+				 struct harp_page_job *out);
+/* The owner's side of a seqlock, around writing what it guards. One writer at a time. */
+HARP_API void harp_page_write_begin(uint64_t *sequence);
+HARP_API void harp_page_write_end(uint64_t *sequence);
+
+/* ------------------------------------------------------------------------------------------------
  * The reader's side: any process that may open the memfd.
  */
 /*
@@ -213,7 +416,8 @@ HARP_API void harp_conn_set_label(struct harp_conn *conn, const char *label);
 HARP_API int harp_page_check(int fd, char *why, size_t why_len);
 /*
  * Copies items first.. of a part to items, item_bytes apart: shorter ones are filled up with zeros, of longer
- * ones the beginning is taken. A flow that is being written all the time is given as empty.
+ * ones the beginning is taken. A record with a lock of its own that is being written all the time is given as
+ * zeros, that is empty.
  * Returns how many (at most max; 0 past the last; 0 for a part that an older owner does not have); -EBUSY the
  * owner writes all the time or died in the middle of it; and as harp_page_check(), whose checks are made
  * anew, seals excepted.
@@ -226,8 +430,20 @@ HARP_API const char *harp_histogram_name(unsigned index);
 HARP_API const char *harp_histogram_help(unsigned index);
 /* The largest value that bucket counts; UINT64_MAX for the last bucket and beyond. */
 HARP_API uint64_t harp_histogram_upper_ns(unsigned bucket);
+/* The bucket that counts a value. */
+HARP_API unsigned harp_histogram_bucket(uint64_t value_ns);
 HARP_API const char *harp_flow_value_name(unsigned index);
 HARP_API const char *harp_flow_value_help(unsigned index);
+HARP_API const char *harp_job_counter_name(unsigned index);
+HARP_API const char *harp_job_counter_help(unsigned index);
+HARP_API const char *harp_rail_value_name(unsigned index);
+HARP_API const char *harp_rail_value_help(unsigned index);
+HARP_API const char *harp_comm_value_name(unsigned index);
+HARP_API const char *harp_comm_value_help(unsigned index);
+HARP_API const char *harp_lane_value_name(unsigned index);
+HARP_API const char *harp_lane_value_help(unsigned index);
+/* "reset" of an enum harp_page_lane_end; NULL for none, and past the last. */
+HARP_API const char *harp_lane_end_name(unsigned end);
 
 #ifdef __cplusplus
 }

@@ -4,13 +4,19 @@
 
 #include <errno.h>
 
-static_assert(sizeof(struct harp_page_header) <= PAGE_LINE_BYTES * 2, "parts begin behind it");
+#include "base/histogram.h"
+
+static_assert(sizeof(struct harp_page_header) <= PAGE_LINE_BYTES * 3, "parts begin behind it");
 static_assert(sizeof(struct harp_page_lock) == PAGE_LINE_BYTES, "items begin on a line");
 static_assert(sizeof(struct harp_page_flow) <= PAGE_FLOW_STRIDE_BYTES, "a record and its stride");
 static_assert(HARP_HISTOGRAM_FIRST_NS == 1u << 7,
 	      "histogram_bucket() and harp_histogram_upper_ns()");
 static_assert(HARP_PAGE_FLOWS_MAX <= HARP_PAGE_BYTES_MAX / PAGE_FLOW_STRIDE_BYTES - 64,
 	      "a reader takes the largest page there is");
+static_assert(sizeof(struct harp_page_lane) * HARP_PAGE_FLOWS_MAX +
+			      sizeof(struct harp_page_comm) * PAGE_COMMS_MAX + (1u << 20) <
+		      HARP_PAGE_BYTES_MAX,
+	      "and the largest job's page");
 
 static uint32_t page_round(size_t bytes)
 {
@@ -25,62 +31,94 @@ static uint32_t page_place(struct harp_page_place *place, uint32_t offset, uint3
 	return page_round(offset + sizeof(struct harp_page_lock) + (size_t)stride * count);
 }
 
-uint32_t page_layout(struct harp_page_place places[HARP_PAGE_PARTS], uint32_t flows)
+/* What every page begins with. */
+static uint32_t page_layout_owner(struct harp_page_place *places)
 {
 	uint32_t end = page_round(sizeof(struct harp_page_header));
 
 	end = page_place(&places[HARP_PAGE_IDENTITY], end, sizeof(struct harp_page_identity), 1);
-	end = page_place(&places[HARP_PAGE_STATUS], end, sizeof(struct harp_page_status), 1);
+	return page_place(&places[HARP_PAGE_STATUS], end, sizeof(struct harp_page_status), 1);
+}
+
+uint32_t page_layout(struct harp_page_place places[HARP_PAGE_STACK_PARTS], uint32_t flows)
+{
+	uint32_t end = page_layout_owner(places);
+
 	end = page_place(&places[HARP_PAGE_COUNTERS], end, sizeof(uint64_t), harp_stats_count());
 	end = page_place(&places[HARP_PAGE_HISTOGRAMS], end, sizeof(struct harp_page_histogram),
 			 HARP_HISTOGRAM_COUNT);
 	return page_place(&places[HARP_PAGE_FLOWS], end, PAGE_FLOW_STRIDE_BYTES, flows);
 }
 
+uint32_t page_layout_job(struct harp_page_place places[HARP_PAGE_PARTS], uint32_t lanes)
+{
+	uint32_t end = page_layout_owner(places);
+	uint32_t comms = lanes < PAGE_COMMS_MAX ? lanes : PAGE_COMMS_MAX;
+
+	end = page_place(&places[HARP_PAGE_COUNTERS], end, sizeof(uint64_t), 0);
+	end = page_place(&places[HARP_PAGE_HISTOGRAMS], end, sizeof(struct harp_page_histogram), 0);
+	end = page_place(&places[HARP_PAGE_FLOWS], end, PAGE_FLOW_STRIDE_BYTES, 0);
+	end = page_place(&places[HARP_PAGE_JOB], end, sizeof(uint64_t), HARP_JOB_COUNT);
+	end = page_place(&places[HARP_PAGE_RAILS], end, sizeof(struct harp_page_rail),
+			 HARP_PAGE_RAILS_MAX);
+	end = page_place(&places[HARP_PAGE_COMMS], end, sizeof(struct harp_page_comm), comms);
+	return page_place(&places[HARP_PAGE_LANES], end, sizeof(struct harp_page_lane), lanes);
+}
+
 size_t harp_page_bytes(uint32_t flows)
 {
-	struct harp_page_place places[HARP_PAGE_PARTS];
+	struct harp_page_place places[HARP_PAGE_STACK_PARTS];
 
 	if (flows == 0)
 		flows = HARP_PAGE_FLOWS_DEFAULT;
 	return page_layout(places, flows < HARP_PAGE_FLOWS_MAX ? flows : HARP_PAGE_FLOWS_MAX);
 }
 
+size_t harp_page_job_bytes(uint32_t lanes)
+{
+	struct harp_page_place places[HARP_PAGE_PARTS];
+
+	return page_layout_job(places, lanes < HARP_PAGE_FLOWS_MAX ? lanes : HARP_PAGE_FLOWS_MAX);
+}
+
 /* ---- names ---------------------------------------------------------------------------------- */
 
 #define PAGE_NAME(name, help) #name,
 #define PAGE_HELP(name, help) help,
-enum {
-	PAGE_FLOW_VALUES =
-		sizeof((const char *const[]){ HARP_FLOW_VALUES(PAGE_NAME) }) / sizeof(const char *)
-};
+#define PAGE_END(name) #name,
 
-const char *harp_histogram_name(unsigned index)
+static const char *page_text(const char *const texts[], unsigned count, unsigned index)
 {
-	static const char *const names[] = { HARP_HISTOGRAMS(PAGE_NAME) };
-
-	return index < HARP_HISTOGRAM_COUNT ? names[index] : NULL;
+	return index < count ? texts[index] : NULL;
 }
 
-const char *harp_histogram_help(unsigned index)
+/* Both functions of a list: list_name(index), list_help(index). */
+#define PAGE_LIST(LIST, list)                                                                      \
+	const char *list##_name(unsigned index)                                                    \
+	{                                                                                          \
+		static const char *const names[] = { LIST(PAGE_NAME) };                            \
+                                                                                                   \
+		return page_text(names, sizeof(names) / sizeof(*names), index);                    \
+	}                                                                                          \
+	const char *list##_help(unsigned index)                                                    \
+	{                                                                                          \
+		static const char *const helps[] = { LIST(PAGE_HELP) };                            \
+                                                                                                   \
+		return page_text(helps, sizeof(helps) / sizeof(*helps), index);                    \
+	}
+
+PAGE_LIST(HARP_HISTOGRAMS, harp_histogram)
+PAGE_LIST(HARP_FLOW_VALUES, harp_flow_value)
+PAGE_LIST(HARP_JOB_COUNTERS, harp_job_counter)
+PAGE_LIST(HARP_RAIL_VALUES, harp_rail_value)
+PAGE_LIST(HARP_COMM_VALUES, harp_comm_value)
+PAGE_LIST(HARP_LANE_VALUES, harp_lane_value)
+
+const char *harp_lane_end_name(unsigned end)
 {
-	static const char *const helps[] = { HARP_HISTOGRAMS(PAGE_HELP) };
+	static const char *const names[] = { HARP_LANE_ENDS(PAGE_END) };
 
-	return index < HARP_HISTOGRAM_COUNT ? helps[index] : NULL;
-}
-
-const char *harp_flow_value_name(unsigned index)
-{
-	static const char *const names[] = { HARP_FLOW_VALUES(PAGE_NAME) };
-
-	return index < PAGE_FLOW_VALUES ? names[index] : NULL;
-}
-
-const char *harp_flow_value_help(unsigned index)
-{
-	static const char *const helps[] = { HARP_FLOW_VALUES(PAGE_HELP) };
-
-	return index < PAGE_FLOW_VALUES ? helps[index] : NULL;
+	return end == 0 ? NULL : page_text(names, sizeof(names) / sizeof(*names), end - 1);
 }
 
 uint64_t harp_histogram_upper_ns(unsigned bucket)
@@ -88,4 +126,9 @@ uint64_t harp_histogram_upper_ns(unsigned bucket)
 	if (bucket >= HARP_HISTOGRAM_BUCKETS - 1)
 		return UINT64_MAX;
 	return (uint64_t)(4 + bucket % 4) << (5 + bucket / 4);
+}
+
+unsigned harp_histogram_bucket(uint64_t value_ns)
+{
+	return histogram_bucket(value_ns);
 }

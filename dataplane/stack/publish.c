@@ -24,25 +24,6 @@
 #define PUBLISH_RECORDS 4u
 #define PUBLISH_PERIODS_MAX 16u
 
-static void publish_lock(uint64_t *sequence)
-{
-	_Atomic uint64_t *lock = (_Atomic uint64_t *)sequence;
-	uint64_t now = atomic_load_explicit(lock, memory_order_relaxed);
-
-	atomic_store_explicit(lock, now | 1, memory_order_relaxed);
-	/* Pairs with the reader's fence: who copies something newer sees that the number moved. */
-	atomic_thread_fence(memory_order_release);
-}
-
-static void publish_unlock(uint64_t *sequence)
-{
-	_Atomic uint64_t *lock = (_Atomic uint64_t *)sequence;
-	uint64_t now = atomic_load_explicit(lock, memory_order_relaxed);
-
-	/* Pairs with the reader's acquiring load. */
-	atomic_store_explicit(lock, (now | 1) + 1, memory_order_release);
-}
-
 static void *publish_item(const struct publish *p, enum harp_page_part part, uint32_t index)
 {
 	const struct harp_page_place *place = &p->places[part];
@@ -56,7 +37,7 @@ static struct harp_page_lock *publish_part(struct harp_stack *stack, enum harp_p
 	struct publish *p = &stack->publish;
 	struct harp_page_lock *lock = (struct harp_page_lock *)(p->page + p->places[part].offset);
 
-	publish_lock(&lock->sequence);
+	harp_page_write_begin(&lock->sequence);
 	lock->written_ns = stack->now_ns;
 	return lock;
 }
@@ -104,7 +85,7 @@ static bool publish_flow(struct harp_stack *stack, uint32_t index)
 
 	if (!open && !conn->page_shown)
 		return false;
-	publish_lock(&flow->sequence);
+	harp_page_write_begin(&flow->sequence);
 	if (open) {
 		harp_conn_endpoints(conn, &local, &remote);
 		memcpy(flow->local_addr, &local.addr, sizeof(flow->local_addr));
@@ -117,7 +98,7 @@ static bool publish_flow(struct harp_stack *stack, uint32_t index)
 	} else {
 		flow->state = 0;
 	}
-	publish_unlock(&flow->sequence);
+	harp_page_write_end(&flow->sequence);
 	conn->page_shown = open;
 	return true;
 }
@@ -163,7 +144,7 @@ static void publish_status(struct harp_stack *stack)
 			beyond < p->status.flows_open ? beyond : p->status.flows_open;
 	}
 	memcpy(publish_item(p, HARP_PAGE_STATUS, 0), &p->status, sizeof(p->status));
-	publish_unlock(&lock->sequence);
+	harp_page_write_end(&lock->sequence);
 }
 
 static void publish_counters(struct harp_stack *stack)
@@ -172,7 +153,7 @@ static void publish_counters(struct harp_stack *stack)
 
 	(void)harp_stack_stats(stack, publish_item(&stack->publish, HARP_PAGE_COUNTERS, 0),
 			       stack->publish.places[HARP_PAGE_COUNTERS].count);
-	publish_unlock(&lock->sequence);
+	harp_page_write_end(&lock->sequence);
 }
 
 static void publish_histograms(struct harp_stack *stack)
@@ -187,7 +168,7 @@ static void publish_histograms(struct harp_stack *stack)
 		       sizeof(p->histograms[i]));
 		p->histogram_seen[i] = p->histograms[i].count;
 	}
-	publish_unlock(&lock->sequence);
+	harp_page_write_end(&lock->sequence);
 }
 
 static bool publish_news(const struct harp_stack *stack)
@@ -268,19 +249,6 @@ static void publish_clear(const struct publish *p)
 	       sizeof(struct harp_page_lock) + (size_t)p->flow_room * PAGE_FLOW_STRIDE_BYTES);
 }
 
-static void publish_header(const struct publish *p, uint32_t bytes)
-{
-	struct harp_page_header *header = (struct harp_page_header *)p->page;
-
-	header->version = HARP_PAGE_VERSION;
-	header->part_count = HARP_PAGE_PARTS;
-	header->page_bytes = bytes;
-	memcpy(header->parts, p->places, sizeof(header->parts));
-	/* Pairs with the acquiring fence after a reader's look at the header. */
-	atomic_store_explicit((_Atomic uint64_t *)&header->magic, HARP_PAGE_MAGIC,
-			      memory_order_release);
-}
-
 static void publish_identity(struct harp_stack *stack, const struct harp_page_identity *identity)
 {
 	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_IDENTITY);
@@ -288,14 +256,14 @@ static void publish_identity(struct harp_stack *stack, const struct harp_page_id
 
 	memcpy(item, identity, sizeof(*item));
 	snprintf(item->library, sizeof(item->library), "%s", harp_version());
-	publish_unlock(&lock->sequence);
+	harp_page_write_end(&lock->sequence);
 }
 
 int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 			  const struct harp_page_identity *identity)
 {
 	struct publish *p = &stack->publish;
-	struct harp_page_place places[HARP_PAGE_PARTS];
+	struct harp_page_place places[HARP_PAGE_STACK_PARTS];
 	uint32_t fixed = page_layout(places, 0), flows, used;
 
 	if (!page) {
@@ -327,7 +295,7 @@ int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 	p->seen_packets = UINT64_MAX; /* there is news: all of it */
 	publish_identity(stack, identity);
 	publish_now(stack);
-	publish_header(p, used);
+	page_header_write(p->page, p->places, HARP_PAGE_STACK_PARTS, used);
 	stack->tcp.rtt_histogram = &p->histograms[HARP_HISTOGRAM_tcp_rtt];
 	return 0;
 }

@@ -65,7 +65,7 @@ static void test_headers_that_lie(struct rig *rig)
 	refused_header();
 	header->part_count = 0xffffffffu;
 	refused_header();
-	header->part_count = HARP_PAGE_PARTS;
+	header->part_count = HARP_PAGE_STACK_PARTS;
 	header->magic++;
 	refused(-EPROTO, "not a statistics page: wrong magic");
 	header->magic--;
@@ -128,6 +128,82 @@ static void test_a_full_page_of_unsettled_flows(struct rig *rig)
 	page_rig_free(&large);
 }
 
+/* ---- a job's page ---------------------------------------------------------------------------- */
+
+static void job_begin(struct page_rig *rig, uint32_t lanes, struct harp_page_job *job)
+{
+	struct harp_page_identity identity = page_rig_identity();
+
+	CHECK_EQ(harp_page_create_job_fd(lanes, &rig->fd), 0);
+	rig->size = harp_page_job_bytes(lanes);
+	rig->bytes = mmap(NULL, rig->size, PROT_READ | PROT_WRITE, MAP_SHARED, rig->fd, 0);
+	CHECK(rig->bytes != MAP_FAILED);
+	CHECK_EQ(harp_page_check(rig->fd, NULL, 0), -ENODATA);
+	CHECK_EQ(harp_page_job_begin(rig->bytes, lanes, &identity, job), 0);
+	CHECK_EQ(harp_page_check(rig->fd, NULL, 0), 0);
+}
+
+static int job_read(const struct page_rig *rig, enum harp_page_part part)
+{
+	static uint8_t items[HARP_PAGE_RAILS_MAX][2048];
+
+	return harp_page_read(rig->fd, part, 0, items, sizeof(items[0]), HARP_PAGE_RAILS_MAX);
+}
+
+static void test_a_job_s_page(struct rig *unused)
+{
+	struct harp_page_identity identity = page_rig_identity();
+	struct page_rig rig;
+	struct harp_page_job job;
+	struct harp_page_header *lie;
+	struct harp_page_lane lane;
+	char why[128], text[128];
+
+	(void)unused;
+	job_begin(&rig, FLOWS, &job);
+	lie = (struct harp_page_header *)rig.bytes;
+	CHECK_EQ(job_read(&rig, HARP_PAGE_IDENTITY), 1);
+	CHECK_EQ(job_read(&rig, HARP_PAGE_COUNTERS), 0);
+	CHECK_EQ(job_read(&rig, HARP_PAGE_FLOWS), 0);
+	CHECK_EQ(job_read(&rig, HARP_PAGE_JOB), HARP_JOB_COUNT);
+	CHECK_EQ(job_read(&rig, HARP_PAGE_RAILS), HARP_PAGE_RAILS_MAX);
+	CHECK_EQ(job_read(&rig, HARP_PAGE_COMMS), FLOWS);
+	CHECK_EQ(job_read(&rig, HARP_PAGE_LANES), FLOWS);
+	for (unsigned part = HARP_PAGE_JOB; part < HARP_PAGE_PARTS; part++) {
+		uint32_t count = lie->parts[part].count;
+
+		lie->parts[part].count = 65537;
+		snprintf(text, sizeof(text),
+			 "the page's header lies: part %u does not lie within it", part);
+		CHECK_EQ(harp_page_check(rig.fd, why, sizeof(why)), -EPROTO);
+		CHECK_STR(why, text);
+		CHECK_EQ(job_read(&rig, (enum harp_page_part)part), -EPROTO);
+		lie->parts[part].count = count;
+	}
+	/* Records have locks of their own; one that never settles costs itself only. */
+	job.lanes[1].sequence = 1;
+	job.lanes[1].value[HARP_LANE_state] = HARP_PAGE_LANE_OPEN;
+	job.lanes[2].value[HARP_LANE_state] = HARP_PAGE_LANE_OPEN;
+	CHECK_EQ(harp_page_read(rig.fd, HARP_PAGE_LANES, 1, &lane, sizeof(lane), 1), 1);
+	CHECK_EQ(lane.value[HARP_LANE_state], 0);
+	CHECK_EQ(harp_page_read(rig.fd, HARP_PAGE_LANES, 2, &lane, sizeof(lane), 1), 1);
+	CHECK_EQ(lane.value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
+	job.comms[0].sequence = 3;
+	job.comms[0].value[HARP_COMM_state] = HARP_PAGE_COMM_OPEN;
+	CHECK_EQ(job_read(&rig, HARP_PAGE_COMMS), FLOWS);
+	page_rig_free(&rig);
+	/* And what no page can be. */
+	CHECK_EQ(harp_page_create_job_fd(HARP_PAGE_FLOWS_MAX + 1, &rig.fd), -EINVAL);
+	CHECK_EQ(harp_page_job_begin(page.bytes + 8, 1, &identity, &job), -EINVAL);
+	identity.size--;
+	CHECK_EQ(harp_page_job_begin(page.bytes, 1, &identity, &job), -EINVAL);
+	job_begin(&rig, HARP_PAGE_FLOWS_MAX, &job); /* the largest there is has readers */
+	page_rig_free(&rig);
+	job_begin(&rig, 0, &job);
+	CHECK_EQ(job_read(&rig, HARP_PAGE_LANES), 0);
+	page_rig_free(&rig);
+}
+
 /* ---- other versions ------------------------------------------------------------------------- */
 
 /* A newer owner has one part, some counters and longer items more. */
@@ -139,6 +215,8 @@ static void test_a_newer_owner_s_page(struct rig *rig)
 	uint64_t values[256];
 
 	(void)rig;
+	for (unsigned i = HARP_PAGE_STACK_PARTS; i < HARP_PAGE_PARTS; i++)
+		header->parts[i] = (struct harp_page_place){ .offset = 256, .stride = 8 };
 	header->part_count = HARP_PAGE_PARTS + 1;
 	header->parts[HARP_PAGE_COUNTERS].count = count + 3;
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
@@ -149,7 +227,7 @@ static void test_a_newer_owner_s_page(struct rig *rig)
 	CHECK_EQ(item.published_ns, rig->now_ns);
 	status->stride -= 8;
 	header->parts[HARP_PAGE_COUNTERS].count = count;
-	header->part_count = HARP_PAGE_PARTS;
+	header->part_count = HARP_PAGE_STACK_PARTS;
 }
 
 /* An older one has fewer: what is missing reads as nothing. */
@@ -230,6 +308,7 @@ int main(void)
 		test_headers_that_lie,
 		test_sequence_numbers_that_never_settle,
 		test_a_full_page_of_unsettled_flows,
+		test_a_job_s_page,
 		test_a_newer_owner_s_page,
 		test_an_older_owner_s_page,
 		test_what_is_no_page,
