@@ -11,6 +11,7 @@
 #include "ctx.h"
 #include "daemon.h"
 #include "forkguard.h"
+#include "lane_page.h"
 #include "peers.h"
 #include "preamble.h"
 #include "rendezvous.h"
@@ -132,6 +133,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	if (!rc && first)
 		rc = plugin_devices_load();
 	if (!rc) {
+		lane_page_open();
 		ctx->next = ctx_list;
 		ctx_list = ctx;
 		forkguard_set_active(true);
@@ -200,6 +202,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		*at = ctx->next;
 	if (!ctx_list) {
 		ctx_forget_devices();
+		lane_page_close();
 		forkguard_set_active(false);
 	}
 	pthread_mutex_unlock(&ctx_lock);

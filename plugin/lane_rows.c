@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lane_rows.c - rows of comms and lanes: counted in by who moves bytes, copied to the page now and then. */
+#include "lane_page_impl.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+/*
+ * Theory of operation
+ *
+ * A row is memory of this process: numbers that many threads add to. The page has records; a comm's and each
+ * of its lanes' is a copy of the row, made by lane_page_publish() under the comm's own lock (`busy`), which
+ * is tried when the millisecond is over, and waited for when the comm falls idle: then no later call may
+ * come, and the record must be the last word. A dirty flag, cleared before the copy, tells what is new.
+ *
+ * A lane's row is a place (index) in its comm. It outlives the lane: what was lost and what took over add to
+ * the same numbers, so that the lanes' bytes always add up to what the comm has moved. Numbers of the
+ * NICs grow by what a lane's row grew since it was last published.
+ *
+ * Order of locks: busy, then lane_page.c's.
+ */
+
+#define ROW_TCP_PERIOD_NS 10000000u
+#define ROW_LANES_MAX 32u
+
+/* A lane's row, and what is not its counters. */
+struct lane_slot {
+	struct lane_row row;
+	uint32_t place;
+	unsigned rail;                  /* of the lane that has the place */
+	uint64_t retransmits_old;       /* of the lanes that had it before */
+	uint64_t told[HARP_LANE_COUNT]; /* to the rail */
+	struct harp_endpoint local, remote;
+	char ifname[16];
+};
+
+struct comm_row {
+	atomic_flag busy;
+	atomic_bool dirty;
+	_Atomic(uint64_t) next_ns;
+	_Atomic(uint64_t) value[HARP_COMM_COUNT];
+	uint32_t place;
+	/* Under busy. */
+	unsigned lane_count; /* the highest index in use, and one */
+	struct lane_slot *lanes[ROW_LANES_MAX];
+	struct harp_endpoint remote;
+	char ifname[16];
+	char choice[128];
+};
+
+static struct lane_slot *slot_of(struct lane_row *row)
+{
+	return (struct lane_slot *)((char *)row - offsetof(struct lane_slot, row));
+}
+
+static void row_lock(struct comm_row *row)
+{
+	while (atomic_flag_test_and_set_explicit(&row->busy, memory_order_acquire))
+		sched_yield();
+}
+
+static void row_unlock(struct comm_row *row)
+{
+	atomic_flag_clear_explicit(&row->busy, memory_order_release);
+}
+
+static uint64_t lane_value(const struct lane_row *row, enum harp_lane_value value)
+{
+	return atomic_load_explicit(&row->value[value], memory_order_relaxed);
+}
+
+static void lane_set(struct lane_row *row, enum harp_lane_value value, uint64_t n)
+{
+	atomic_store_explicit(&row->value[value], n, memory_order_relaxed);
+	lane_page_touch(row);
+}
+
+static void comm_add(struct comm_row *row, enum harp_comm_value value, uint64_t n)
+{
+	atomic_fetch_add_explicit(&row->value[value], n, memory_order_relaxed);
+	atomic_store_explicit(&row->dirty, true, memory_order_release);
+}
+
+static void comm_set(struct comm_row *row, enum harp_comm_value value, uint64_t n)
+{
+	atomic_store_explicit(&row->value[value], n, memory_order_relaxed);
+	atomic_store_explicit(&row->dirty, true, memory_order_release);
+}
+
+/* ---- publishing; busy held ------------------------------------------------------------------- */
+
+/* What the NIC's record doesn't know yet. */
+static void slot_tell_rail(struct lane_slot *slot)
+{
+	static const struct {
+		enum harp_lane_value lane;
+		enum harp_rail_value rail;
+	} told[] = {
+		{ HARP_LANE_sent_bytes, HARP_RAIL_sent_bytes },
+		{ HARP_LANE_received_bytes, HARP_RAIL_received_bytes },
+		{ HARP_LANE_payload_bytes, HARP_RAIL_payload_bytes },
+		{ HARP_LANE_chunks_sent, HARP_RAIL_chunks_sent },
+		{ HARP_LANE_chunks_moved_away, HARP_RAIL_chunks_moved_away },
+		{ HARP_LANE_chunks_moved_here, HARP_RAIL_chunks_moved_here },
+		{ HARP_LANE_chunks_duplicate, HARP_RAIL_chunks_duplicate },
+		{ HARP_LANE_retransmits, HARP_RAIL_retransmits },
+		{ HARP_LANE_rerolls, HARP_RAIL_lanes_rerolled },
+	};
+
+	for (unsigned i = 0; i < sizeof(told) / sizeof(*told); i++) {
+		uint64_t now = lane_value(&slot->row, told[i].lane);
+
+		page_rail_add(slot->rail, told[i].rail, now - slot->told[told[i].lane]);
+		slot->told[told[i].lane] = now;
+	}
+}
+
+static void slot_publish(const struct harp_page_job *job, struct lane_slot *slot, uint64_t now_ns)
+{
+	uint64_t before = slot->told[HARP_LANE_chunks_sent];
+	struct harp_page_lane *record;
+
+	slot_tell_rail(slot);
+	lane_page_count(HARP_JOB_chunks_sent, slot->told[HARP_LANE_chunks_sent] - before);
+	if (slot->place == PAGE_NOWHERE)
+		return;
+	record = &job->lanes[slot->place];
+	harp_page_write_begin(&record->sequence);
+	memcpy(record->local_addr, &slot->local.addr, sizeof(record->local_addr));
+	memcpy(record->remote_addr, &slot->remote.addr, sizeof(record->remote_addr));
+	record->local_port = slot->local.port;
+	record->remote_port = slot->remote.port;
+	record->scope_id = slot->remote.scope_id;
+	memcpy(record->ifname, slot->ifname, sizeof(record->ifname));
+	for (unsigned i = 0; i < HARP_LANE_COUNT; i++)
+		record->value[i] = lane_value(&slot->row, (enum harp_lane_value)i);
+	record->value[HARP_LANE_updated_ns] = now_ns;
+	harp_page_write_end(&record->sequence);
+}
+
+static void comm_publish(const struct harp_page_job *job, struct comm_row *row, uint64_t now_ns)
+{
+	struct harp_page_comm *record = &job->comms[row->place];
+
+	if (row->place == PAGE_NOWHERE)
+		return;
+	harp_page_write_begin(&record->sequence);
+	memcpy(record->remote_addr, &row->remote.addr, sizeof(record->remote_addr));
+	record->remote_port = row->remote.port;
+	record->scope_id = row->remote.scope_id;
+	memcpy(record->ifname, row->ifname, sizeof(record->ifname));
+	memcpy(record->choice, row->choice, sizeof(record->choice));
+	for (unsigned i = 0; i < HARP_COMM_COUNT; i++)
+		record->value[i] = atomic_load_explicit(&row->value[i], memory_order_relaxed);
+	record->value[HARP_COMM_updated_ns] = now_ns;
+	harp_page_write_end(&record->sequence);
+}
+
+/* Everything that isn't on the page. */
+static void row_publish(struct comm_row *row, uint64_t now_ns, bool idle)
+{
+	const struct harp_page_job *job = page_get();
+
+	atomic_store_explicit(&row->next_ns, now_ns + HARP_PAGE_PERIOD_NS, memory_order_relaxed);
+	/* Each flag is cleared before what it tells of is read: who adds meanwhile sets it again. */
+	if (!job || !atomic_exchange_explicit(&row->dirty, false, memory_order_acq_rel))
+		return;
+	for (unsigned i = 0; i < row->lane_count; i++) {
+		struct lane_slot *slot = row->lanes[i];
+
+		if (!slot ||
+		    !atomic_exchange_explicit(&slot->row.dirty, false, memory_order_acq_rel))
+			continue;
+		if (idle) { /* nothing is on its way */
+			atomic_store_explicit(&slot->row.value[HARP_LANE_in_flight_bytes], 0,
+					      memory_order_relaxed);
+			atomic_store_explicit(&slot->row.value[HARP_LANE_unsent_bytes], 0,
+					      memory_order_relaxed);
+		}
+		slot_publish(job, slot, now_ns);
+	}
+	comm_publish(job, row, now_ns);
+}
+
+void lane_page_publish(struct comm_row *row, uint64_t now_ns, bool idle)
+{
+	if (!row || !atomic_load_explicit(&row->dirty, memory_order_relaxed))
+		return;
+	if (idle)
+		row_lock(row);
+	else if (now_ns < atomic_load_explicit(&row->next_ns, memory_order_relaxed) ||
+		 atomic_flag_test_and_set_explicit(&row->busy, memory_order_acquire))
+		return;
+	row_publish(row, now_ns, idle);
+	row_unlock(row);
+}
+
+/* Something has changed that must not wait. */
+static void row_publish_now(struct comm_row *row)
+{
+	row_publish(row, driver_clock_ns(), false);
+}
+
+/* ---- comms ----------------------------------------------------------------------------------- */
+
+struct comm_row *lane_page_comm_add(const struct comm_row_options *opt)
+{
+	struct comm_row *row = calloc(1, sizeof(*row));
+	uint64_t serial;
+
+	if (!row)
+		return NULL;
+	atomic_flag_clear(&row->busy);
+	row->remote = opt->remote;
+	page_ifname(row->ifname, opt->dev);
+	comm_set(row, HARP_COMM_state, HARP_PAGE_COMM_OPEN);
+	comm_set(row, HARP_COMM_opened_ns, driver_clock_ns());
+	comm_set(row, HARP_COMM_comm_id, opt->comm_id);
+	comm_set(row, HARP_COMM_side, opt->side);
+	comm_set(row, HARP_COMM_lanes_planned, opt->lanes_planned);
+	row->place = page_take(PAGE_COMMS, &serial);
+	comm_set(row, HARP_COMM_serial, serial);
+	page_open_add(PAGE_COMMS, 1);
+	lane_page_count(HARP_JOB_comms_opened, 1);
+	row_publish_now(row);
+	return row;
+}
+
+void lane_page_comm_done(struct comm_row *row, uint64_t bytes)
+{
+	if (!row)
+		return;
+	comm_add(row, HARP_COMM_requests, 1);
+	comm_add(row, HARP_COMM_bytes, bytes);
+}
+
+void lane_page_comm_message(struct comm_row *row, unsigned kinds, uint64_t bytes)
+{
+	static const struct {
+		enum harp_comm_value messages, bytes;
+		enum harp_job_counter job;
+	} of[] = {
+		[HARP_PAGE_KIND_HARP] = { HARP_COMM_messages_harp, HARP_COMM_bytes_harp,
+					  HARP_JOB_messages_harp },
+		[HARP_PAGE_KIND_KERNEL] = { HARP_COMM_messages_kernel, HARP_COMM_bytes_kernel,
+					    HARP_JOB_messages_kernel },
+		[HARP_PAGE_KIND_HARP | HARP_PAGE_KIND_KERNEL] = { HARP_COMM_messages_mixed,
+								  HARP_COMM_bytes_mixed,
+								  HARP_JOB_messages_mixed },
+	};
+
+	if (!row || kinds == 0 || kinds >= sizeof(of) / sizeof(*of))
+		return;
+	comm_add(row, of[kinds].messages, 1);
+	comm_add(row, of[kinds].bytes, bytes);
+	lane_page_count(of[kinds].job, 1);
+}
+
+void lane_page_comm_choice(struct comm_row *row, const char *text)
+{
+	lane_page_count(HARP_JOB_choices_changed, 1);
+	if (!row)
+		return;
+	row_lock(row);
+	memset(row->choice, 0, sizeof(row->choice));
+	snprintf(row->choice, sizeof(row->choice), "%s", text);
+	atomic_store_explicit(&row->dirty, true, memory_order_release);
+	row_publish_now(row);
+	row_unlock(row);
+}
+
+void lane_page_comm_failed(struct comm_row *row)
+{
+	lane_page_count(HARP_JOB_comms_failed, 1);
+	if (!row)
+		return;
+	row_lock(row);
+	comm_set(row, HARP_COMM_state, HARP_PAGE_COMM_FAILED);
+	row_publish_now(row);
+	row_unlock(row);
+}
+
+/* busy held. */
+static void lanes_open_add(struct comm_row *row, struct lane_slot *slot, int change)
+{
+	comm_add(row, HARP_COMM_lanes_open, (uint64_t)(int64_t)change);
+	page_rail_add(slot->rail, HARP_RAIL_lanes_open, (uint64_t)(int64_t)change);
+	page_open_add(PAGE_LANES, change);
+}
+
+static bool slot_open(const struct lane_slot *slot)
+{
+	uint64_t state = lane_value(&slot->row, HARP_LANE_state);
+
+	return state == HARP_PAGE_LANE_OPEN || state == HARP_PAGE_LANE_STALLED;
+}
+
+void lane_page_comm_remove(struct comm_row *row)
+{
+	if (!row)
+		return;
+	row_lock(row);
+	row_publish(row, driver_clock_ns(), true); /* the NICs' records keep it */
+	for (unsigned i = 0; i < row->lane_count; i++)
+		if (row->lanes[i] && slot_open(row->lanes[i]))
+			lanes_open_add(row, row->lanes[i], -1);
+	for (unsigned i = 0; i < row->lane_count; i++) {
+		if (!row->lanes[i])
+			continue;
+		page_give(PAGE_LANES, row->lanes[i]->place);
+		free(row->lanes[i]);
+	}
+	page_open_add(PAGE_COMMS, -1);
+	page_give(PAGE_COMMS, row->place);
+	free(row);
+}
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+static struct lane_slot *slot_make(struct comm_row *comm, unsigned index)
+{
+	struct lane_slot *slot = calloc(1, sizeof(*slot));
+	uint64_t serial;
+
+	if (!slot)
+		return NULL;
+	slot->row.comm = comm;
+	slot->row.comm_dirty = &comm->dirty;
+	slot->place = page_take(PAGE_LANES, &serial);
+	lane_set(&slot->row, HARP_LANE_serial, serial);
+	lane_set(&slot->row, HARP_LANE_comm,
+		 atomic_load_explicit(&comm->value[HARP_COMM_serial], memory_order_relaxed));
+	lane_set(&slot->row, HARP_LANE_index, index);
+	comm->lanes[index] = slot;
+	if (comm->lane_count <= index)
+		comm->lane_count = index + 1;
+	return slot;
+}
+
+struct lane_row *lane_page_lane_add(struct comm_row *comm, const struct lane_row_options *opt)
+{
+	struct lane_slot *slot;
+
+	if (!comm || opt->index >= ROW_LANES_MAX)
+		return NULL;
+	row_lock(comm);
+	slot = comm->lanes[opt->index];
+	if (slot) {
+		slot_tell_rail(slot); /* which may be another from now on */
+		if (slot_open(slot))
+			lanes_open_add(comm, slot, -1);
+		comm_add(comm, HARP_COMM_lanes_replaced, 1);
+		lane_page_count(HARP_JOB_lanes_replaced, 1);
+	} else {
+		slot = slot_make(comm, opt->index);
+	}
+	if (slot) {
+		slot->rail = page_rail(opt->dev, opt->kind);
+		slot->local = opt->local;
+		slot->remote = opt->remote;
+		page_ifname(slot->ifname, opt->dev);
+		slot->retransmits_old = lane_value(&slot->row, HARP_LANE_retransmits);
+		lane_set(&slot->row, HARP_LANE_state, HARP_PAGE_LANE_OPEN);
+		lane_set(&slot->row, HARP_LANE_opened_ns, driver_clock_ns());
+		lane_set(&slot->row, HARP_LANE_kind, opt->kind);
+		lane_set(&slot->row, HARP_LANE_sealed, opt->sealed);
+		lane_set(&slot->row, HARP_LANE_backup, opt->backup);
+		lane_set(&slot->row, HARP_LANE_tcp_ns, 0);
+		lane_page_add(&slot->row, HARP_LANE_lanes, 1);
+		lane_page_count(HARP_JOB_lanes_opened, 1);
+		page_rail_add(slot->rail, HARP_RAIL_lanes_opened, 1);
+		lanes_open_add(comm, slot, 1);
+		row_publish_now(comm);
+	}
+	row_unlock(comm);
+	return slot ? &slot->row : NULL;
+}
+
+static enum harp_page_lane_end lane_end(int error)
+{
+	switch (-error) {
+	case 0:
+	case EPIPE:
+		return HARP_PAGE_LANE_END_closed;
+	case ECONNRESET:
+	case ECONNREFUSED:
+	case ECONNABORTED:
+		return HARP_PAGE_LANE_END_reset;
+	case ETIMEDOUT:
+		return HARP_PAGE_LANE_END_timeout;
+	case EHOSTUNREACH:
+	case ENETUNREACH:
+		return HARP_PAGE_LANE_END_unreachable;
+	case ENETDOWN:
+	case ENODEV:
+	case EADDRNOTAVAIL:
+		return HARP_PAGE_LANE_END_interface;
+	case EPROTO:
+	case EBADMSG:
+		return HARP_PAGE_LANE_END_protocol;
+	default:
+		return HARP_PAGE_LANE_END_other;
+	}
+}
+
+void lane_page_lane_died(struct lane_row *row, int error)
+{
+	enum harp_page_lane_end end = lane_end(error);
+
+	lane_page_count((enum harp_job_counter)(HARP_JOB_lanes_died_reset + end -
+						HARP_PAGE_LANE_END_reset),
+			1);
+	if (!row)
+		return;
+	row_lock(row->comm);
+	if (slot_open(slot_of(row)))
+		lanes_open_add(row->comm, slot_of(row), -1);
+	lane_set(row, HARP_LANE_state, HARP_PAGE_LANE_DEAD);
+	lane_set(row, HARP_LANE_end, end);
+	lane_set(row, HARP_LANE_in_flight_bytes, 0);
+	lane_set(row, HARP_LANE_unsent_bytes, 0);
+	comm_add(row->comm, HARP_COMM_lanes_died, 1);
+	page_rail_add(slot_of(row)->rail, HARP_RAIL_lanes_died, 1);
+	row_publish_now(row->comm);
+	row_unlock(row->comm);
+}
+
+void lane_page_lane_rerolled(struct lane_row *row)
+{
+	lane_page_count(HARP_JOB_lanes_rerolled, 1);
+	lane_page_add(row, HARP_LANE_rerolls, 1);
+}
+
+void lane_page_lane_stalled(struct lane_row *row, bool stalled)
+{
+	if (stalled)
+		lane_page_count(HARP_JOB_lanes_stalled, 1);
+	if (!row)
+		return;
+	row_lock(row->comm);
+	if (stalled)
+		lane_page_add(row, HARP_LANE_stalls, 1);
+	if (slot_open(slot_of(row)))
+		lane_set(row, HARP_LANE_state,
+			 stalled ? HARP_PAGE_LANE_STALLED : HARP_PAGE_LANE_OPEN);
+	row_unlock(row->comm);
+}
+
+void lane_page_chunk_moved(struct lane_row *from, struct lane_row *to)
+{
+	lane_page_count(HARP_JOB_chunks_moved, 1);
+	lane_page_add(from, HARP_LANE_chunks_moved_away, 1);
+	lane_page_add(to, HARP_LANE_chunks_moved_here, 1);
+	if (from)
+		comm_add(from->comm, HARP_COMM_chunks_moved, 1);
+}
+
+void lane_page_chunk_duplicate(struct lane_row *row)
+{
+	lane_page_count(HARP_JOB_chunks_duplicate, 1);
+	lane_page_add(row, HARP_LANE_chunks_duplicate, 1);
+	if (row)
+		comm_add(row->comm, HARP_COMM_chunks_duplicate, 1);
+}
+
+bool lane_page_wants_tcp(const struct lane_row *row, uint64_t now_ns)
+{
+	return row && page_get() && now_ns - lane_value(row, HARP_LANE_tcp_ns) >= ROW_TCP_PERIOD_NS;
+}
+
+void lane_page_tcp(struct lane_row *row, const struct lane_info *tcp, uint64_t now_ns)
+{
+	if (!row)
+		return;
+	lane_set(row, HARP_LANE_tcp_ns, now_ns);
+	lane_set(row, HARP_LANE_srtt_ns, tcp->srtt_ns);
+	lane_set(row, HARP_LANE_in_flight_bytes, tcp->in_flight_bytes);
+	lane_set(row, HARP_LANE_unsent_bytes, tcp->unsent_bytes);
+	lane_set(row, HARP_LANE_retransmits, slot_of(row)->retransmits_old + tcp->retransmits);
+	page_rail_srtt(slot_of(row)->rail, tcp->srtt_ns);
+}
