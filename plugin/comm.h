@@ -15,6 +15,7 @@
 #include "record.h"
 
 #define COMM_LANES_MAX 32u
+#define COMM_REVIVE_NS 500000000ull /* the connector dials a comm's last lane again at once */
 #define COMM_EAGER_BYTES_MIN 4096u
 #define COMM_EAGER_MESSAGES 256u /* begun beyond the credits, at most */
 #define COMM_BULK_BYTES 32768u   /* larger messages put the receiver in bulk mode */
@@ -76,8 +77,9 @@ struct comm {
 	atomic_uint_fast64_t posted; /* Writer: application, release. Reader: baton, acquire */
 	atomic_int error;            /* Writer: baton, release. Reader: application, acquire */
 	struct plugin_ctx *ctx;
-	struct comm *next, **pprev; /* in ctx's list, under its lock */
-	struct work work;           /* run: comm_advance */
+	struct comm *next, **pprev;   /* in ctx's list, under its lock */
+	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
+	struct work work;             /* run: comm_advance */
 	struct work close_work;
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */
 

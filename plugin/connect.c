@@ -110,7 +110,7 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 
 static int connect_begin_preamble(struct connect *c)
 {
-	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes };
+	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes, .lanes = 1 };
 
 	/* A kernel lane's sends are done before they have arrived: nothing may come back that could
 	 * turn our close into a reset (docs/lanes.md section 5.4). */
@@ -118,7 +118,7 @@ static int connect_begin_preamble(struct connect *c)
 		c->candidates.list[c->candidate].harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT;
 	if (getrandom(own.nonce, sizeof(own.nonce), 0) != sizeof(own.nonce))
 		return -EIO;
-	preamble_connect(&c->preamble, &c->handle, c->comm_id, &own);
+	preamble_connect(&c->preamble, c->handle.listen_id, c->comm_id, c->handle.secret, &own);
 	c->opened = true;
 	return 0;
 }
@@ -133,7 +133,7 @@ static int connect_finish(struct connect *c)
 		peers_learn(&c->candidates.list[c->candidate].remote, &end);
 	opt.comm_id = c->comm_id;
 	opt.lane.dev = c->dev;
-	opt.lane.sent_bytes = PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES;
+	opt.lane.sent_bytes = p->sent_bytes;
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;

@@ -44,6 +44,8 @@ void engine_heard(struct engine *engine);
 /* None was made though several were tried. One on which none was ever made is deaf for a while: perhaps
  * the NIC puts nothing on its queue. True when that is so. */
 bool engine_not_heard(struct engine *engine, uint64_t now_ns);
+/* What is run in each turn, to look at a listener; NULL: nothing. Baton held. */
+void engine_set_door(struct engine *engine, struct work *door);
 /* Which it is of its set. */
 unsigned engine_index(const struct engine *engine);
 /* One line for people, from harp_instance_describe(). */

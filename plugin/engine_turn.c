@@ -68,6 +68,11 @@ void engine_load(struct engine *engine, int change)
 	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
 }
 
+void engine_set_door(struct engine *engine, struct work *door)
+{
+	engine->door = door;
+}
+
 /* ---- lanes ---------------------------------------------------------------------------------- */
 
 void engine_add_lane(struct engine *engine, struct lane_harp *h)
@@ -121,6 +126,8 @@ void engine_requests(void *ctx, uint64_t now_ns)
 		if (h) /* NULL: accepted by the listener, not yet by us */
 			lane_harp_event(h, events, now_ns);
 	}
+	if (engine->door)
+		engine->door->run(engine->door, now_ns);
 	driver_run_ready(&engine->driver, now_ns);
 }
 

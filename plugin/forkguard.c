@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine.h"
+#include "keeper.h"
 #include "lane_page.h"
 
 bool forkguard_is_child;
@@ -41,6 +42,7 @@ static void forkguard_child(void)
 	guard_count = 0;
 	engine_fork_child();
 	lane_page_fork_child();
+	keeper_fork_child();
 	pthread_mutex_unlock(&guard_lock);
 }
 

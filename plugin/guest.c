@@ -1,70 +1,138 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guest.c - letting in who proves that it knows a handle, keeping out the rest. */
+/* guest.c - letting in who proves that it knows a handle or a comm, keeping out the rest. */
 #include "guest.h"
 
 #include <errno.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
+
+#include "registry.h"
 
 /*
  * Theory of operation
  *
- * A door has room for 64 guests; one more and the oldest goes. A guest has 5 s. Nothing a guest sends
- * reaches a comm, and none is waited for: each is looked at once a turn. A peer that was pushed out by a
- * crowd of strangers tries again (connect.c).
+ * Nothing a guest sends reaches a comm before it has proved itself, and none is waited for: a guest is looked at
+ * when something has come for it (the stack's events, the keeper's epoll) or when its time is up.
+ *
+ * Room. A door has room for 64 guests. When one more comes, one goes: of the address that has the most guests
+ * here, the oldest. So who opens hundreds of connections pushes out its own, and a peer that is alone at
+ * its address stays. Strangers at many addresses can still push it out before its proof, which takes two round
+ * trips; it tries again (connect.c, upkeep.c).
+ *
+ * Time. A guest has 5 s, and 1 s while more than half of the room is taken: slow ones are not worth more then.
  */
 
-#define GUEST_DEADLINE_NS 5000000000ull
+#define GUEST_TIME_NS 5000000000ull
+#define GUEST_TIME_CROWDED_NS 1000000000ull
+
+static void guest_gone(struct guest *guest)
+{
+	keeper_unwatch(&guest->source);
+	guest->lane = NULL;
+	guest->all->count--;
+}
 
 static void guest_turn_away(struct guest *guest)
 {
 	struct lane *lane = guest->lane;
 
-	guest->lane = NULL;
+	guest_gone(guest);
 	/* Who has said nothing and reset: a peer that tried several source ports, and another was first. */
 	if (guest->preamble.at || lane->error != -ECONNRESET)
 		guest->all->turned_away++;
 	lane->ops->close(lane, true);
 }
 
-static bool guest_lookup(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SECRET_BYTES])
+static bool guest_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
-	return rendezvous_secret(((struct guest *)ctx)->all->rdv, listen_id, secret);
+	struct guest *guest = ctx;
+
+	if (p->peer.join)
+		return registry_key(p->comm_id, key);
+	if (!rendezvous_secret(guest->all->rdv, p->listen_id, key))
+		return false;
+	if (preamble_several(p) && p->step == PREAMBLE_READ_HELLO) {
+		p->own.rails = guest->rails;
+		p->own.rails_bytes = rendezvous_tell(guest->all->rdv, guest->rails);
+	}
+	return true;
 }
 
-/* The preamble is through: the guest's lane becomes a comm. */
-static int guest_admit(struct guest *guest)
+/* ---- admitting -------------------------------------------------------------------------------- */
+
+static void guest_lane_options(const struct guest *guest, struct comm_lane_options *opt)
 {
 	const struct preamble *p = &guest->preamble;
-	struct comm_options opt = { .side = COMM_RECV };
+
+	opt->index = p->peer.index;
+	opt->dev = rendezvous_dev(guest->all->rdv);
+	opt->sent_bytes = p->sent_bytes;
+	opt->rtt_ns = guest->rtt_ns;
+	if (p->peer.features & FEATURE_ACK_PROMPTLY)
+		lane_kernel_ack_promptly(guest->lane);
+}
+
+/* A further lane of a comm that is there. */
+static int guest_join(struct guest *guest)
+{
+	struct comm_lane_options opt = { 0 };
+	int rc;
+
+	guest_lane_options(guest, &opt);
+	keeper_unwatch(&guest->source); /* the comm may close it at once */
+	rc = registry_join(guest->preamble.comm_id, guest->lane, &opt);
+	if (!rc)
+		guest_gone(guest);
+	return rc;
+}
+
+/* The guest's lane becomes a comm. */
+static int guest_begin_comm(struct guest *guest)
+{
+	const struct preamble *p = &guest->preamble;
+	struct comm_options opt = {
+		.side = COMM_RECV,
+		.several = preamble_several(p),
+		.comm_id = p->comm_id,
+		.revive_ns = COMM_REVIVE_NS,
+	};
+	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct comm *comm;
 	int rc;
 
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
 	opt.no_credit = (p->peer.features & FEATURE_NO_CREDIT) != 0;
-	if (p->peer.features & FEATURE_ACK_PROMPTLY)
-		lane_kernel_ack_promptly(guest->lane);
+	guest_lane_options(guest, &opt.lane);
+	keeper_unwatch(&guest->source);
 	rc = comm_create(&comm, guest->lane, &opt);
 	if (rc)
 		return rc;
-	guest->lane = NULL;
-	if (!rendezvous_ready(guest->all->rdv, p->listen_id, comm))
+	guest_gone(guest);
+	preamble_comm_key(p, key);
+	if (!rendezvous_ready(guest->all->rdv, p->listen_id, comm, p->comm_id,
+			      opt.several ? key : NULL))
 		comm_drop(comm);
 	return 0;
 }
 
 static void guest_advance(struct guest *guest, uint64_t now_ns)
 {
+	struct preamble *p = &guest->preamble;
 	int rc;
 
-	if (guest->lane->ops->state(guest->lane) == LANE_DEAD || now_ns >= guest->deadline_ns) {
+	if (guest->lane->ops->state(guest->lane) == LANE_DEAD) {
 		guest_turn_away(guest);
 		return;
 	}
-	rc = preamble_advance(&guest->preamble, guest->lane);
-	if (rc == 1)
-		rc = guest_admit(guest);
+	rc = preamble_advance(p, guest->lane);
+	if (p->step == PREAMBLE_READ_PROOF && !guest->asked_ns)
+		guest->asked_ns = now_ns;
+	if (rc == 1) {
+		guest->rtt_ns = guest->asked_ns ? now_ns - guest->asked_ns : 0;
+		rc = p->peer.join ? guest_join(guest) : guest_begin_comm(guest);
+	}
 	if (rc < 0)
 		guest_turn_away(guest);
 }
@@ -74,12 +142,39 @@ static void guest_notify(struct lane *lane, uint64_t now_ns)
 	guest_advance(lane->owner, now_ns);
 }
 
-void guests_advance(struct guests *guests, uint64_t now_ns)
+static void guest_ready(struct keeper_source *source, uint64_t now_ns)
 {
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		if (guests->guest[i].lane)
-			guest_advance(&guests->guest[i], now_ns);
+	guest_advance((struct guest *)((char *)source - offsetof(struct guest, source)), now_ns);
+}
+
+/* ---- room and time ---------------------------------------------------------------------------- */
+
+static uint64_t guests_time_ns(const struct guests *guests)
+{
+	return guests->count > GUESTS_MANY ? GUEST_TIME_CROWDED_NS : GUEST_TIME_NS;
+}
+
+void guests_look(struct guests *guests, uint64_t now_ns)
+{
+	uint64_t time_ns = guests_time_ns(guests), next_ns = UINT64_MAX;
+
+	for (unsigned i = 0; guests->count && i < GUESTS_MAX; i++) {
+		struct guest *guest = &guests->guest[i];
+
+		if (!guest->lane)
+			continue;
+		if (now_ns >= guest->came_ns + time_ns)
+			guest_turn_away(guest);
+		else if (guest->came_ns + time_ns < next_ns)
+			next_ns = guest->came_ns + time_ns;
 	}
+	if (!guests->placement)
+		keeper_timer_set(&guests->timer, next_ns);
+}
+
+static void guests_due(struct keeper_timer *timer, uint64_t now_ns)
+{
+	guests_look((struct guests *)((char *)timer - offsetof(struct guests, timer)), now_ns);
 }
 
 void guests_turn_away(struct guests *guests)
@@ -88,40 +183,86 @@ void guests_turn_away(struct guests *guests)
 		if (guests->guest[i].lane)
 			guest_turn_away(&guests->guest[i]);
 	}
+	if (!guests->placement)
+		keeper_timer_set(&guests->timer, UINT64_MAX);
+}
+
+static unsigned guests_of_address(const struct guests *guests, const struct harp_addr *addr)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < GUESTS_MAX; i++) {
+		const struct lane *lane = guests->guest[i].lane;
+
+		count += lane && !memcmp(&lane->remote.addr, addr, sizeof(*addr));
+	}
+	return count;
+}
+
+/* The door is full: who goes. */
+static struct guest *guests_push_out(struct guests *guests)
+{
+	struct guest *out = NULL;
+	unsigned most = 0;
+
+	for (unsigned i = 0; i < GUESTS_MAX; i++) {
+		struct guest *guest = &guests->guest[i];
+		unsigned count = guests_of_address(guests, &guest->lane->remote.addr);
+
+		if (out && (count < most || (count == most && guest->came_ns >= out->came_ns)))
+			continue;
+		out = guest;
+		most = count;
+	}
+	guests->pushed_out++;
+	guest_turn_away(out);
+	return out;
 }
 
 static struct guest *guests_place(struct guests *guests)
 {
-	struct guest *oldest = &guests->guest[0];
-
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		struct guest *guest = &guests->guest[i];
-
-		if (!guest->lane)
-			return guest;
-		if (guest->deadline_ns < oldest->deadline_ns)
-			oldest = guest;
-	}
-	guest_turn_away(oldest);
-	return oldest;
+	for (unsigned i = 0; i < GUESTS_MAX; i++)
+		if (!guests->guest[i].lane)
+			return &guests->guest[i];
+	return guests_push_out(guests);
 }
 
-void guests_come(struct guests *guests, struct lane *lane, uint64_t now_ns)
+void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_ns)
 {
 	struct guest *guest = guests_place(guests);
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
-				      .placement = guests->placement };
+				      .placement = guests->placement,
+				      .lanes = rails_lanes_taken(rendezvous_dev(guests->rdv)) };
 
+	memset(guest, 0, offsetof(struct guest, preamble));
 	guest->all = guests;
 	guest->lane = lane;
-	guest->deadline_ns = now_ns + GUEST_DEADLINE_NS;
+	guest->came_ns = now_ns;
+	guests->count++;
 	if (guests->placement)
 		own.features = FEATURE_ACK_PROMPTLY;
-	if (getrandom(own.nonce, sizeof(own.nonce), GRND_NONBLOCK) != sizeof(own.nonce)) {
-		guest_turn_away(guest); /* a known nonce would let a replay in */
+	preamble_accept(&guest->preamble, &own, guest_lookup, guest);
+	/* A known nonce would let a replay in; a socket that is not watched would never be looked at. */
+	if (getrandom(guest->preamble.own.nonce, PREAMBLE_NONCE_BYTES, GRND_NONBLOCK) !=
+		    PREAMBLE_NONCE_BYTES ||
+	    (fd >= 0 && keeper_watch(&guest->source, fd, EPOLLIN))) {
+		guest_turn_away(guest);
 		return;
 	}
-	preamble_accept(&guest->preamble, &own, guest_lookup, guest);
 	lane->owner = guest;
 	lane->notify = guest_notify;
+	/* HELLO may have come with it. */
+	guest_advance(guest, now_ns);
+	if (guests->count == 1 || guests->count == GUESTS_MANY + 1)
+		guests_look(guests, now_ns);
+}
+
+void guests_init(struct guests *guests, struct rendezvous *rdv,
+		 const struct placement_end *placement)
+{
+	guests->rdv = rdv;
+	guests->placement = placement;
+	guests->timer.run = guests_due;
+	for (unsigned i = 0; i < GUESTS_MAX; i++)
+		guests->guest[i].source.ready = guest_ready;
 }

@@ -1,36 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guest.h - who has come through a door of a rendezvous and has not proved yet that it knows a handle.
+ * guest.h - who has come through a door of a rendezvous and has not proved yet that it knows a handle, or a comm.
  *
  * The guests of a door belong to who has the baton of its driver.
  */
 #ifndef HARP_PLUGIN_GUEST_H
 #define HARP_PLUGIN_GUEST_H
 
+#include "keeper.h"
 #include "preamble.h"
+#include "rails.h"
 #include "rendezvous.h"
 
 #define GUESTS_MAX 64u
+#define GUESTS_MANY 32u /* from so many on each has less time */
 
 struct guest {
 	struct guests *all;
 	struct lane *lane; /* NULL: the place is free */
-	uint64_t deadline_ns;
+	uint64_t came_ns;  /* at the door */
+	uint64_t asked_ns; /* when CHALLENGE had left; 0: it has not */
+	uint64_t rtt_ns;   /* until PROOF was here */
 	struct preamble preamble;
+	uint8_t rails[RAILS_BYTES_MAX]; /* what CHALLENGE says of them */
+	struct keeper_source source;    /* of a kernel lane */
 };
 
 /* Of one door. */
 struct guests {
 	struct rendezvous *rdv;
 	const struct placement_end *placement; /* of a HARP door's engine; NULL: a kernel door */
-	uint64_t turned_away;
+	struct keeper_timer timer;             /* of kernel doors: the earliest deadline */
+	unsigned count;
+	uint64_t turned_away, pushed_out; /* pushed_out, of them: to make room for others */
 	struct guest guest[GUESTS_MAX];
 };
 
-/* lane has come. */
-void guests_come(struct guests *guests, struct lane *lane, uint64_t now_ns);
-/* Looks at each: their deadlines, and what lanes without events have got. */
-void guests_advance(struct guests *guests, uint64_t now_ns);
+void guests_init(struct guests *guests, struct rendezvous *rdv,
+		 const struct placement_end *placement);
+/* lane has come. fd: of a kernel lane, else -1. */
+void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_ns);
+/* Looks at their deadlines. Kernel doors do it by themselves. */
+void guests_look(struct guests *guests, uint64_t now_ns);
 /* All of them. */
 void guests_turn_away(struct guests *guests);
 

@@ -11,9 +11,11 @@
 #include "ctx.h"
 #include "daemon.h"
 #include "forkguard.h"
+#include "keeper.h"
 #include "lane_page.h"
 #include "peers.h"
 #include "preamble.h"
+#include "registry.h"
 #include "rendezvous.h"
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -61,21 +63,64 @@ struct engine_set *ctx_engines(int dev, char *why, size_t why_len)
 	return state->engines;
 }
 
+/* ctx_lock held. The device's rendezvous, as far as it can have one; *out NULL: it can't. */
+static int ctx_open_rendezvous(int dev, struct device_state *state, struct rendezvous **out)
+{
+	int rc = 0;
+
+	*out = NULL;
+	if (plugin_device(dev)->netns && !state->engines)
+		return 0;
+	if (!state->rdv)
+		rc = keeper_start();
+	if (!rc && !state->rdv)
+		rc = rendezvous_open(&state->rdv, dev);
+	if (!rc && state->engines)
+		rc = rendezvous_open_harp(state->rdv, state->engines);
+	if (!rc)
+		*out = state->rdv;
+	return rc;
+}
+
+/* ctx_lock held. A spare NIC's queue is left to who needs it: HARP is on it only where this process uses it
+ * for its own sake, or for all its lanes. */
+static struct device_state *ctx_rail_state(int dev)
+{
+	return plugin_config()->rails == RAILS_ALL ? ctx_device_state(dev) : &device_states[dev];
+}
+
+/* ctx_lock held. Lanes of dev's comms may come by other NICs, too; one that can't be used is left out. */
+static void ctx_open_rails(int dev, struct rendezvous *rdv)
+{
+	struct rendezvous *list[RAIL_PAIRS_MAX];
+	int devs[RAIL_PAIRS_MAX];
+	unsigned count = rails_devices(dev, devs), listed = 0;
+
+	list[listed++] = rdv;
+	for (unsigned i = 1; i < count; i++) {
+		if (!ctx_open_rendezvous(devs[i], ctx_rail_state(devs[i]), &list[listed]) &&
+		    list[listed])
+			listed++;
+	}
+	rendezvous_set_rails(rdv, list, listed);
+}
+
 int ctx_rendezvous(int dev, struct rendezvous **out)
 {
 	struct device_state *state;
-	int rc = 0;
+	int rc;
 
 	pthread_mutex_lock(&ctx_lock);
 	state = ctx_device_state(dev);
-	if (plugin_device(dev)->netns && !state->engines) {
+	rc = ctx_open_rendezvous(dev, state, out);
+	if (!rc && !*out) {
 		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
 		     "can use it (name another interface in HARP_IFNAME)",
 		     plugin_device(dev)->ifname, state->why);
 		rc = -EPROTONOSUPPORT;
-	} else if (!state->rdv)
-		rc = rendezvous_open(&state->rdv, dev, state->engines);
-	*out = state->rdv;
+	}
+	if (!rc)
+		ctx_open_rails(dev, *out);
 	pthread_mutex_unlock(&ctx_lock);
 	return rc;
 }
@@ -89,6 +134,7 @@ static void ctx_forget_devices(void)
 		engine_set_put(device_states[dev].engines);
 	}
 	memset(device_states, 0, sizeof(device_states));
+	keeper_stop();
 	engine_reset();
 	peers_reset();
 }
@@ -176,6 +222,13 @@ static void ctx_remove_comm(struct comm *comm)
 	pthread_mutex_unlock(&ctx_lock);
 }
 
+static void ctx_close_comm(struct comm *comm, bool abort)
+{
+	ctx_remove_comm(comm);
+	registry_remove(comm);
+	comm_close(comm, abort);
+}
+
 int plugin_finalize(struct plugin_ctx *ctx)
 {
 	struct plugin_ctx **at;
@@ -189,12 +242,8 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		connect_free(ctx->connects);
 	while (ctx->listens)
 		plugin_close_listen(ctx->listens);
-	while (ctx->comms) {
-		struct comm *comm = ctx->comms;
-
-		ctx_remove_comm(comm);
-		comm_close(comm, true);
-	}
+	while (ctx->comms)
+		ctx_close_comm(ctx->comms, true);
 	pthread_mutex_lock(&ctx_lock);
 	for (at = &ctx_list; *at && *at != ctx; at = &(*at)->next)
 		;
@@ -331,7 +380,6 @@ int plugin_close(struct comm *comm)
 		return 0;
 	if (forkguard_is_child)
 		return -EBADF;
-	ctx_remove_comm(comm);
-	comm_close(comm, false);
+	ctx_close_comm(comm, false);
 	return 0;
 }

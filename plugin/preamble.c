@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "blake2s.h"
+#include "rails.h"
 #include "record.h"
 
 /*
@@ -27,6 +28,7 @@
 static const char label_challenge[LABEL_BYTES + 1] = "HARP1 acceptor  ";
 static const char label_proof[LABEL_BYTES + 1] = "HARP1 connector ";
 static const char label_ready[LABEL_BYTES + 1] = "HARP1 ready     ";
+static const char label_comm_key[LABEL_BYTES + 1] = "HARP1 comm key  ";
 
 /* Every message begins alike. */
 #define AT_MAGIC 0
@@ -37,6 +39,7 @@ static const char label_ready[LABEL_BYTES + 1] = "HARP1 ready     ";
 #define AT_EAGER_BYTES 16
 #define AT_LANE_INDEX 20
 #define AT_LANE_COUNT 21
+#define HELLO_AT_FLAGS 22
 #define HELLO_AT_LISTEN_ID 24
 #define HELLO_AT_COMM_ID 32
 #define HELLO_AT_NONCE 40
@@ -44,6 +47,8 @@ static const char label_ready[LABEL_BYTES + 1] = "HARP1 ready     ";
 
 #define EXTENSION_MANDATORY 0x8000u /* of the type: refuse what you don't know */
 #define EXTENSION_HEAD_BYTES 4u
+
+#define HELLO_JOIN 1u /* flag: the comm is there already */
 
 static int preamble_fail(struct preamble *p, int error, const char *what)
 {
@@ -56,7 +61,7 @@ static void preamble_mac(const struct preamble *p, const char *label, size_t len
 {
 	struct blake2s state;
 
-	blake2s_init(&state, PREAMBLE_MAC_BYTES, p->secret, HANDLE_SECRET_BYTES);
+	blake2s_init(&state, PREAMBLE_MAC_BYTES, p->key, PREAMBLE_KEY_BYTES);
 	blake2s_update(&state, label, LABEL_BYTES);
 	blake2s_update(&state, p->transcript, len);
 	blake2s_final(&state, out);
@@ -101,29 +106,30 @@ static void preamble_begin_signed(struct preamble *p, enum preamble_step step, u
 	preamble_sign(p, label);
 }
 
-void preamble_connect(struct preamble *p, const struct handle *handle, uint64_t comm_id,
-		      const struct preamble_terms *own)
+void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
+		      const uint8_t key[PREAMBLE_KEY_BYTES], const struct preamble_terms *own)
 {
 	uint8_t *m;
 
 	memset(p, 0, sizeof(*p));
 	p->own = *own;
-	p->listen_id = handle->listen_id;
+	p->listen_id = listen_id;
 	p->comm_id = comm_id;
-	memcpy(p->secret, handle->secret, HANDLE_SECRET_BYTES);
+	memcpy(p->key, key, PREAMBLE_KEY_BYTES);
 	m = preamble_begin(p, PREAMBLE_SEND_HELLO, PREAMBLE_HELLO_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_HELLO);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	wire_put64(m + AT_FEATURES, own->features);
 	wire_put32(m + AT_EAGER_BYTES, own->eager_bytes);
-	m[AT_LANE_COUNT] = 1;
+	m[AT_LANE_INDEX] = own->index;
+	m[AT_LANE_COUNT] = own->lanes;
+	wire_put16(m + HELLO_AT_FLAGS, own->join ? HELLO_JOIN : 0);
 	wire_put64(m + HELLO_AT_LISTEN_ID, p->listen_id);
 	wire_put64(m + HELLO_AT_COMM_ID, comm_id);
 	memcpy(m + HELLO_AT_NONCE, own->nonce, PREAMBLE_NONCE_BYTES);
 }
 
-void preamble_accept(struct preamble *p, const struct preamble_terms *own,
-		     bool (*lookup)(void *, uint64_t, uint8_t[HANDLE_SECRET_BYTES]),
+void preamble_accept(struct preamble *p, const struct preamble_terms *own, preamble_lookup *lookup,
 		     void *lookup_ctx)
 {
 	memset(p, 0, sizeof(*p));
@@ -147,8 +153,10 @@ static int preamble_check_head(struct preamble *p, uint32_t magic)
 	if (p->peer.features & FEATURE_MANDATORY_MASK)
 		return preamble_fail(p, -EPROTONOSUPPORT,
 				     "a mandatory feature that is unknown here");
-	if (m[AT_LANE_INDEX] || m[AT_LANE_COUNT] != 1)
-		return preamble_fail(p, -EPROTONOSUPPORT, "a comm of several lanes");
+	p->peer.index = m[AT_LANE_INDEX];
+	p->peer.lanes = m[AT_LANE_COUNT];
+	if (p->peer.lanes - 1u >= PREAMBLE_LANES_MAX || p->peer.index >= p->peer.lanes)
+		return preamble_fail(p, -EPROTO, "a lane of an impossible number");
 	if (wire_get16(m + AT_EXTENSION_BYTES) > PREAMBLE_EXTENSION_BYTES_MAX ||
 	    wire_get16(m + AT_EXTENSION_BYTES) % 8)
 		return preamble_fail(p, -EPROTO, "extensions of impossible length");
@@ -172,6 +180,34 @@ static int preamble_note_placement(struct preamble *p, const uint8_t *value, siz
 	return 0;
 }
 
+/* Extension 2, of CHALLENGE; likewise. */
+static int preamble_note_rails(struct preamble *p, const uint8_t *value, size_t len)
+{
+	struct rails rails;
+
+	if (rails_decode(&rails, value, len))
+		return preamble_fail(p, -EPROTO, "an extension that makes no sense");
+	p->rails_at = (size_t)(value - p->transcript);
+	p->rails_bytes = len;
+	return 0;
+}
+
+const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes)
+{
+	*bytes = p->rails_bytes;
+	return p->transcript + p->rails_at;
+}
+
+bool preamble_several(const struct preamble *p)
+{
+	return p->own.lanes > 1 && p->peer.lanes > 1;
+}
+
+void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES])
+{
+	preamble_mac(p, label_comm_key, p->end, out);
+}
+
 bool preamble_placement(const struct preamble *p, struct placement_end *out)
 {
 	return p->placement_bytes &&
@@ -193,6 +229,8 @@ static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size
 					     "a mandatory extension that is unknown here");
 		if (type == PLACEMENT_EXTENSION_TYPE && p->step == PREAMBLE_READ_CHALLENGE)
 			rc = preamble_note_placement(p, at + EXTENSION_HEAD_BYTES, len);
+		if (type == RAILS_EXTENSION_TYPE && p->step == PREAMBLE_READ_CHALLENGE)
+			rc = preamble_note_rails(p, at + EXTENSION_HEAD_BYTES, len);
 		if (rc)
 			return rc;
 		at += whole;
@@ -232,11 +270,24 @@ static int preamble_check_short(struct preamble *p, uint32_t magic, const char *
 	return 0;
 }
 
+/* Writes one; the bytes behind it. */
+static uint8_t *preamble_put_extension(uint8_t *at, uint16_t type, const uint8_t *value, size_t len)
+{
+	if (!len)
+		return at;
+	wire_put16(at, type);
+	wire_put16(at + 2, (uint16_t)len);
+	memcpy(at + EXTENSION_HEAD_BYTES, value, len);
+	return at + extension_whole(len);
+}
+
 static void preamble_begin_challenge(struct preamble *p)
 {
 	uint8_t value[PLACEMENT_EXTENSION_BYTES_MAX], *m;
 	size_t len = p->own.placement ? placement_encode(p->own.placement, value) : 0;
-	size_t whole = len ? extension_whole(len) : 0;
+	size_t rails_bytes = p->own.rails ? p->own.rails_bytes : 0;
+	size_t whole =
+		(len ? extension_whole(len) : 0) + (rails_bytes ? extension_whole(rails_bytes) : 0);
 
 	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
 	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
@@ -244,13 +295,11 @@ static void preamble_begin_challenge(struct preamble *p)
 	wire_put16(m + AT_EXTENSION_BYTES, (uint16_t)whole);
 	wire_put64(m + AT_FEATURES, p->own.features);
 	wire_put32(m + AT_EAGER_BYTES, p->own.eager_bytes);
-	m[AT_LANE_COUNT] = 1;
-	if (len) {
-		wire_put16(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE);
-		wire_put16(m + PREAMBLE_CHALLENGE_BYTES + 2, (uint16_t)len);
-		memcpy(m + PREAMBLE_CHALLENGE_BYTES + EXTENSION_HEAD_BYTES, value, len);
-	}
+	m[AT_LANE_COUNT] = p->own.lanes;
 	memcpy(m + CHALLENGE_AT_NONCE, p->own.nonce, PREAMBLE_NONCE_BYTES);
+	m = preamble_put_extension(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE, value,
+				   len);
+	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, rails_bytes);
 	preamble_sign(p, label_challenge);
 }
 
@@ -263,9 +312,14 @@ static int preamble_got_hello(struct preamble *p)
 		return rc;
 	p->listen_id = wire_get64(m + HELLO_AT_LISTEN_ID);
 	p->comm_id = wire_get64(m + HELLO_AT_COMM_ID);
+	p->peer.join = (wire_get16(m + HELLO_AT_FLAGS) & HELLO_JOIN) != 0;
 	memcpy(p->peer.nonce, m + HELLO_AT_NONCE, PREAMBLE_NONCE_BYTES);
-	if (!p->lookup(p->lookup_ctx, p->listen_id, p->secret))
-		return preamble_fail(p, -ECONNREFUSED, "nobody listens under that id");
+	if (p->peer.index && !p->peer.join)
+		return preamble_fail(p, -EPROTO, "a further lane that joins no comm");
+	if (!p->lookup(p->lookup_ctx, p, p->key))
+		return preamble_fail(p, -ECONNREFUSED,
+				     p->peer.join ? "there is no comm of that id"
+						  : "nobody listens under that id");
 	preamble_begin_challenge(p);
 	return 0;
 }
@@ -286,16 +340,15 @@ static int preamble_got_challenge(struct preamble *p)
 
 static int preamble_got_proof(struct preamble *p)
 {
-	uint8_t secret[HANDLE_SECRET_BYTES];
+	uint8_t key[PREAMBLE_KEY_BYTES];
 	int rc = preamble_check_short(p, MAGIC_PROOF, label_proof);
 
 	if (rc)
 		return rc;
 	/* The listener may have gone meanwhile: say so rather than fall silent. */
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
-			      p->lookup(p->lookup_ctx, p->listen_id, secret)
-				      ? PREAMBLE_ACCEPTED
-				      : PREAMBLE_NOT_LISTENING,
+			      p->lookup(p->lookup_ctx, p, key) ? PREAMBLE_ACCEPTED
+							       : PREAMBLE_NOT_LISTENING,
 			      label_ready);
 	return 0;
 }
@@ -307,7 +360,7 @@ static int preamble_got_ready(struct preamble *p)
 	if (rc)
 		return rc;
 	if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
-		return preamble_fail(p, -ECONNREFUSED, "the listener is closed");
+		return preamble_fail(p, -ECONNREFUSED, "the listener or comm is closed");
 	p->step = PREAMBLE_DONE;
 	return 1;
 }
@@ -372,6 +425,8 @@ int preamble_advance(struct preamble *p, struct lane *lane)
 			return 0;
 		if (n < 0)
 			return preamble_fail(p, (int)n, lane_error_text((int)n));
+		if (preamble_sending(p))
+			p->sent_bytes += (size_t)n;
 		p->at += (size_t)n;
 		if (p->at == p->end)
 			rc = preamble_next(p);

@@ -20,6 +20,8 @@
 #define WIRE_VERSION 1u
 
 #define PREAMBLE_NONCE_BYTES 16u
+#define PREAMBLE_KEY_BYTES HANDLE_SECRET_BYTES
+#define PREAMBLE_LANES_MAX 32u
 #define PREAMBLE_MAC_BYTES 16u
 #define PREAMBLE_HELLO_BYTES 64u
 #define PREAMBLE_CHALLENGE_BYTES 48u /* and extensions, and a MAC */
@@ -42,8 +44,15 @@ struct preamble_terms {
 	uint64_t features;
 	uint32_t eager_bytes;
 	uint8_t nonce[PREAMBLE_NONCE_BYTES];
-	/* Acceptor's own: said in CHALLENGE where there is something to say. The caller's; NULL: nothing. */
+	/* Of the comm: lanes that the connector plans, or the acceptor takes at most, 1..PREAMBLE_LANES_MAX.
+	 * Connector: this lane's place among them, and whether the comm is there already. */
+	uint8_t lanes, index;
+	bool join;
+	/* Acceptor's own: said in CHALLENGE where there is something to say. The caller's; NULL: nothing.
+	 * rails: the value of extension 2, as rails_encode() writes it. */
 	const struct placement_end *placement;
+	const uint8_t *rails;
+	size_t rails_bytes;
 };
 
 enum preamble_step {
@@ -58,27 +67,33 @@ enum preamble_step {
 	PREAMBLE_DONE,
 };
 
+struct preamble;
+/* Acceptor: the key of whom HELLO asks for, a listen id or, where p->peer.join, a comm id and the lane's
+ * index. False: there is none. Asked again before READY. At the first time it may set p->own.rails. */
+typedef bool preamble_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES]);
+
 struct preamble {
 	enum preamble_step step;
 	struct preamble_terms own, peer;
 	uint64_t listen_id, comm_id;
-	uint8_t secret[HANDLE_SECRET_BYTES];
+	uint8_t key[PREAMBLE_KEY_BYTES];
 	const char *what; /* after an error: a few words */
-	/* Acceptor: gives the secret of a listen id; false when nobody listens there. */
-	bool (*lookup)(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SECRET_BYTES]);
+	preamble_lookup *lookup;
 	void *lookup_ctx;
-	size_t at;   /* bytes of the transcript sent and received */
-	size_t end;  /* where the present message ends, as far as is known */
-	size_t head; /* where it begins */
-	size_t placement_at,
-		placement_bytes; /* connector: extension 1 of CHALLENGE; 0: none came */
+	size_t at;         /* bytes of the transcript sent and received */
+	size_t sent_bytes; /* of them */
+	size_t end;        /* where the present message ends, as far as is known */
+	size_t head;       /* where it begins */
+	/* Connector: extensions 1 and 2 of CHALLENGE; 0 bytes: none came. */
+	size_t placement_at, placement_bytes;
+	size_t rails_at, rails_bytes;
 	uint8_t transcript[PREAMBLE_BYTES_MAX];
 };
 
-void preamble_connect(struct preamble *p, const struct handle *handle, uint64_t comm_id,
-		      const struct preamble_terms *own);
-void preamble_accept(struct preamble *p, const struct preamble_terms *own,
-		     bool (*lookup)(void *, uint64_t, uint8_t[HANDLE_SECRET_BYTES]),
+/* key: the secret of the handle, or the comm's where the comm is there (own->join). */
+void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
+		      const uint8_t key[PREAMBLE_KEY_BYTES], const struct preamble_terms *own);
+void preamble_accept(struct preamble *p, const struct preamble_terms *own, preamble_lookup *lookup,
 		     void *lookup_ctx);
 /*
  * Goes on as far as the open lane allows. 1: done, the next byte of the lane is a record's.
@@ -86,7 +101,13 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own,
  * mandatory feature), -ECONNREFUSED (READY says no), or the lane's error: p->what says it in words.
  */
 int preamble_advance(struct preamble *p, struct lane *lane);
+/* Done: the key that further lanes of this comm prove that they know (docs/lanes.md section 3.4). */
+void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES]);
+/* Done: both sides can do with several lanes. */
+bool preamble_several(const struct preamble *p);
 /* Connector, done: how the acceptor's NIC chooses queues. False: it did not say. */
 bool preamble_placement(const struct preamble *p, struct placement_end *out);
+/* Connector, done: the value of extension 2 for rails_decode(), and its bytes; 0: none came. */
+const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes);
 
 #endif

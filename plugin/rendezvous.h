@@ -6,14 +6,19 @@
 #define HARP_PLUGIN_RENDEZVOUS_H
 
 #include "ctx.h"
+#include "preamble.h"
+#include "rails.h"
 
 struct rendezvous;
 struct harp_door;
 
-/* Opens the kernel sockets, and a listener on each of the device's engines (NULL: none). */
-int rendezvous_open(struct rendezvous **out, int dev, struct engine_set *engines);
+/* Opens the kernel sockets. The keeper runs. */
+int rendezvous_open(struct rendezvous **out, int dev);
+/* A listener on each of the device's engines, unless there are any. Under ctx_lock. */
+int rendezvous_open_harp(struct rendezvous *rdv, struct engine_set *engines);
 /* Drops everybody who is not in a comm. No listen comm is left. */
 void rendezvous_close(struct rendezvous *rdv);
+int rendezvous_dev(const struct rendezvous *rdv);
 
 /* A listen comm: an id and a secret under which peers are let in. */
 struct listen_comm {
@@ -34,17 +39,23 @@ void rendezvous_add(struct rendezvous *rdv, struct listen_comm *listen);
 /* Fills the endpoints of its handle. */
 void rendezvous_endpoints(const struct rendezvous *rdv, const struct listen_comm *listen,
 			  struct handle *handle);
+/* By which devices lanes of its comms may come; itself first, RAIL_PAIRS_MAX at most. */
+void rendezvous_set_rails(struct rendezvous *rdv, struct rendezvous *const *list, unsigned count);
 /* Takes it away and drops the comms that wait in it. */
 void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen);
 /* Takes turns and the next ready comm, NULL when there is none yet. */
 struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen);
 
-/* ---- for guest.c ------------------------------------------------------------------------------ */
+/* ---- for guest.c; any baton -------------------------------------------------------------------- */
 
-/* The secret of who listens under that id; false when nobody does. Any baton. */
+/* The value of extension 2 of CHALLENGE, and its bytes. */
+size_t rendezvous_tell(struct rendezvous *rdv, uint8_t out[RAILS_BYTES_MAX]);
+/* The secret of who listens under that id; false when nobody does. */
 bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
 		       uint8_t secret[HANDLE_SECRET_BYTES]);
-/* Puts a comm where rendezvous_accept() finds it; false when nobody listens there any more. Any baton. */
-bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm);
+/* Puts a comm where rendezvous_accept() finds it, and lets further lanes in by key (NULL: a comm of one lane).
+ * False when nobody listens there any more, or a comm of that id is there. */
+bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,
+		      uint64_t comm_id, const uint8_t *key);
 
 #endif

@@ -3,19 +3,20 @@
  * fuzz_handle.c - what a stranger may say before it is anybody's peer: handles and preambles.
  *
  * Input: a byte of choices; then a handle's 128 bytes, or what the other side of a preamble says, or what a
- * peer says of its NIC's queues.
+ * peer says of its NIC's queues or of its NICs.
  */
 #include "fake_lane.h"
 #include "fuzz.h"
 #include "handle.h"
 #include "plugin.h"
 #include "preamble.h"
+#include "rails.h"
 
-static bool handle_lookup(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SECRET_BYTES])
+static bool handle_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	(void)ctx;
-	memset(secret, 7, HANDLE_SECRET_BYTES);
-	return listen_id % 2 == 0;
+	memset(key, 7, PREAMBLE_KEY_BYTES);
+	return (p->peer.join ? p->comm_id : p->listen_id) % 2 == 0;
 }
 
 static void handle_bytes(struct fuzz_input *in)
@@ -36,8 +37,8 @@ static void handle_bytes(struct fuzz_input *in)
 static void preamble_bytes(struct fuzz_input *in, bool accept)
 {
 	static struct fake_pair pair;
-	struct preamble_terms own = { .eager_bytes = 65536 };
-	struct handle handle = { .listen_id = 2 };
+	static const uint8_t secret[PREAMBLE_KEY_BYTES];
+	struct preamble_terms own = { .eager_bytes = 65536, .lanes = 32 };
 	struct preamble preamble;
 	int err = 0;
 
@@ -45,7 +46,7 @@ static void preamble_bytes(struct fuzz_input *in, bool accept)
 	if (accept)
 		preamble_accept(&preamble, &own, handle_lookup, NULL);
 	else
-		preamble_connect(&preamble, &handle, 1, &own);
+		preamble_connect(&preamble, 2, 1, secret, &own);
 	while (in->left > 0 && err == 0) {
 		uint8_t bytes[256];
 		size_t len = fuzz_bytes(in, bytes, 1 + fuzz_u8(in));
@@ -76,12 +77,36 @@ static void placement_bytes(struct fuzz_input *in)
 		FUZZ_CLAIM(harp_rss_queue(&peer.rss, &here, &there) == peer.queue);
 }
 
+/* What is believed of a peer's NICs is what it would say itself, and makes a bounded plan. */
+static bool rail_is_reached(void *ctx, int dev, const struct rail_entry *entry)
+{
+	(void)ctx;
+	return (entry->queue + (unsigned)dev) % 2 == 0;
+}
+
+static void rails_bytes(struct fuzz_input *in)
+{
+	uint8_t bytes[RAILS_BYTES_MAX + 32], again[RAILS_BYTES_MAX];
+	size_t len = fuzz_bytes(in, bytes, in->left < sizeof(bytes) ? in->left : sizeof(bytes));
+	static const int devs[2] = { 0, 1 };
+	struct rail_pair pairs[RAIL_PAIRS_MAX];
+	struct rails rails;
+
+	if (rails_decode(&rails, bytes, len))
+		return;
+	FUZZ_CLAIM(rails_encode(&rails, again) == len);
+	FUZZ_CLAIM(rails_pair(devs, 2, &rails, rail_is_reached, NULL, pairs) <= RAIL_PAIRS_MAX);
+	FUZZ_CLAIM(pairs[0].dev == 0 && pairs[0].nic == 0 && !pairs[0].backup);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
 
-	if (choices & 128)
+	if (choices >= 192)
+		rails_bytes(&in);
+	else if (choices & 128)
 		placement_bytes(&in);
 	else if (choices % 3 == 0)
 		handle_bytes(&in);

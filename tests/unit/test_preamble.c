@@ -11,16 +11,27 @@
 #include "fake_lane.h"
 #include "handle.h"
 #include "preamble.h"
+#include "rails.h"
 #include "record.h"
 
 static struct handle handle;
 static bool listening;
 
-static bool lookup(void *ctx, uint64_t listen_id, uint8_t secret[HANDLE_SECRET_BYTES])
+static struct {
+	bool there;
+	uint64_t id;
+	uint8_t key[PREAMBLE_KEY_BYTES];
+} comm; /* that further lanes may join */
+
+static bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	(void)ctx;
-	memcpy(secret, handle.secret, HANDLE_SECRET_BYTES);
-	return listening && listen_id == handle.listen_id;
+	if (p->peer.join) {
+		memcpy(key, comm.key, PREAMBLE_KEY_BYTES);
+		return comm.there && p->comm_id == comm.id;
+	}
+	memcpy(key, handle.secret, PREAMBLE_KEY_BYTES);
+	return listening && p->listen_id == handle.listen_id;
 }
 
 static void terms(struct preamble_terms *t, uint64_t features, uint8_t nonce)
@@ -28,6 +39,7 @@ static void terms(struct preamble_terms *t, uint64_t features, uint8_t nonce)
 	memset(t, 0, sizeof(*t));
 	t->features = features;
 	t->eager_bytes = 262144;
+	t->lanes = 1;
 	for (unsigned i = 0; i < PREAMBLE_NONCE_BYTES; i++)
 		t->nonce[i] = (uint8_t)(nonce + i);
 }
@@ -63,7 +75,7 @@ static void run_begin(struct run *r, uint64_t seed, uint64_t connector_features)
 	memset(r, 0, sizeof(*r));
 	fake_pair_init(&r->pair, seed, 4096);
 	terms(&t, connector_features, 0x10);
-	preamble_connect(&r->connector, &handle, 0xc0ffee, &t);
+	preamble_connect(&r->connector, handle.listen_id, 0xc0ffee, handle.secret, &t);
 	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
 	preamble_accept(&r->acceptor, &t, lookup, NULL);
 }
@@ -130,7 +142,7 @@ static void test_wrong_secret(void)
 	struct run r;
 
 	run_begin(&r, 1, 0);
-	r.connector.secret[3] ^= 1;
+	r.connector.key[3] ^= 1;
 	run(&r);
 	CHECK_EQ(r.connected, -EACCES); /* the acceptor's proof does not hold */
 	CHECK_EQ(r.accepted, 0);
@@ -231,6 +243,243 @@ static void test_extensions(void)
 		CHECK_EQ(r.accepted, cases[i].result);
 		if (!cases[i].result)
 			CHECK_EQ(r.acceptor.step, PREAMBLE_READ_PROOF);
+		fake_pair_free(&r.pair);
+	}
+}
+
+/* ---- comms of several lanes ------------------------------------------------------------------- */
+
+#define COMM_ID 0xc0ffeeull
+
+/* The first lane of a comm of several; what is proved with from now on is in `comm`. */
+static void run_first(struct run *r, uint64_t seed, uint8_t planned, uint8_t taken)
+{
+	struct preamble_terms t;
+
+	run_begin(r, seed, 0);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x10);
+	t.lanes = planned;
+	preamble_connect(&r->connector, handle.listen_id, COMM_ID, handle.secret, &t);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	t.lanes = taken;
+	preamble_accept(&r->acceptor, &t, lookup, NULL);
+	run(r);
+	CHECK_EQ(r->connected, 1);
+	CHECK_EQ(r->accepted, 1);
+	comm.there = true;
+	comm.id = COMM_ID;
+	preamble_comm_key(&r->acceptor, comm.key);
+	fake_pair_free(&r->pair);
+}
+
+/* A further lane, as a connector that knows key calls it. */
+static void run_further(struct run *r, uint64_t seed, uint64_t comm_id, uint8_t index,
+			const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	struct preamble_terms t;
+
+	run_begin(r, seed, 0);
+	terms(&t, 0, 0x20);
+	t.lanes = 4;
+	t.index = index;
+	t.join = true;
+	preamble_connect(&r->connector, 0, comm_id, key, &t);
+	terms(&t, 0, (uint8_t)(0x60 + seed));
+	t.lanes = 32;
+	preamble_accept(&r->acceptor, &t, lookup, NULL);
+	run(r);
+}
+
+static void test_comm_key(void)
+{
+	uint8_t key[PREAMBLE_KEY_BYTES];
+	struct run r;
+
+	run_first(&r, 1, 3, 32);
+	preamble_comm_key(&r.connector, key);
+	CHECK_MEM(key, comm.key, sizeof(key));
+	CHECK(memcmp(key, handle.secret, sizeof(key)) != 0);
+	CHECK(preamble_several(&r.connector));
+	CHECK(preamble_several(&r.acceptor));
+	run_first(&r, 1, 1, 32);
+	CHECK(!preamble_several(&r.connector) && !preamble_several(&r.acceptor));
+	run_first(&r, 1, 3, 1);
+	CHECK(!preamble_several(&r.connector) && !preamble_several(&r.acceptor));
+	/* Another comm, another key: nonces and comm id are in the transcript. */
+	preamble_comm_key(&r.connector, key);
+	run_first(&r, 1, 3, 2);
+	CHECK(memcmp(key, comm.key, sizeof(key)) != 0);
+}
+
+static void test_further_lanes(void)
+{
+	struct run r;
+
+	run_first(&r, 1, 4, 32);
+	listening = false; /* the listen comm may be closed by then */
+	for (uint8_t index = 0; index < 4; index++) {
+		run_further(&r, index, COMM_ID, index, comm.key);
+		CHECK_EQ(r.connected, 1);
+		CHECK_EQ(r.accepted, 1);
+		CHECK(r.acceptor.peer.join);
+		CHECK_EQ(r.acceptor.peer.index, index);
+		CHECK_EQ(r.acceptor.comm_id, COMM_ID);
+		CHECK_EQ(r.acceptor.sent_bytes, r.pair.pipes[1].written);
+		CHECK_EQ(r.connector.sent_bytes, r.pair.pipes[0].written);
+		fake_pair_free(&r.pair);
+	}
+	/* Neither the handle's secret nor another comm's key will do. */
+	run_further(&r, 5, COMM_ID, 1, handle.secret);
+	CHECK_EQ(r.connected, -EACCES);
+	CHECK(r.accepted != 1);
+	fake_pair_free(&r.pair);
+	/* A comm that there is not. */
+	run_further(&r, 6, COMM_ID + 1, 1, comm.key);
+	CHECK_EQ(r.accepted, -ECONNREFUSED);
+	CHECK_STR(r.acceptor.what, "there is no comm of that id");
+	fake_pair_free(&r.pair);
+	/* A lane beyond those that there are. */
+	run_further(&r, 7, COMM_ID, 4, comm.key);
+	CHECK_EQ(r.accepted, -EPROTO);
+	CHECK_STR(r.acceptor.what, "a lane of an impossible number");
+	fake_pair_free(&r.pair);
+	listening = true;
+}
+
+static void test_further_replay(void)
+{
+	uint8_t said[PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES];
+	struct run r;
+
+	run_first(&r, 1, 4, 32);
+	run_further(&r, 2, COMM_ID, 1, comm.key);
+	CHECK_EQ(r.accepted, 1);
+	memcpy(said, r.connector.transcript, PREAMBLE_HELLO_BYTES);
+	memcpy(said + PREAMBLE_HELLO_BYTES,
+	       r.connector.transcript + PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES +
+		       PREAMBLE_MAC_BYTES,
+	       PREAMBLE_PROOF_BYTES);
+	fake_pair_free(&r.pair);
+	run_begin(&r, 3, 0);
+	r.connected = -1;
+	CHECK_EQ(fake_inject(&r.pair.lanes[1], said, sizeof(said)), sizeof(said));
+	run(&r);
+	CHECK_EQ(r.accepted, -EACCES);
+	fake_pair_free(&r.pair);
+}
+
+/* Numbers of lanes and flags as no connector says them. */
+static void test_lane_numbers(void)
+{
+	static const struct {
+		uint8_t index, lanes, flags;
+		int result;
+	} cases[] = {
+		{ 0, 0, 0, -EPROTO },   { 0, 33, 0, -EPROTO }, { 0, 255, 0, -EPROTO },
+		{ 1, 1, 0, -EPROTO },   { 1, 1, 1, -EPROTO },  { 32, 32, 1, -EPROTO },
+		{ 255, 2, 1, -EPROTO }, { 1, 2, 0, -EPROTO },  { 1, 2, 1, 0 },
+		{ 31, 32, 1, 0 },       { 0, 32, 0, 0 },       { 0, 1, 0xfe, 0 },
+	};
+
+	comm.there = true;
+	comm.id = COMM_ID;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		uint8_t hello[PREAMBLE_HELLO_BYTES];
+		struct run r;
+
+		run_begin(&r, i, 0);
+		memcpy(hello, r.connector.transcript, PREAMBLE_HELLO_BYTES);
+		hello[20] = cases[i].index;
+		hello[21] = cases[i].lanes;
+		hello[22] = cases[i].flags;
+		fake_inject(&r.pair.lanes[1], hello, sizeof(hello));
+		r.connected = -1;
+		run(&r);
+		CHECK_EQ(r.accepted, cases[i].result);
+		if (!cases[i].result)
+			CHECK_EQ(r.acceptor.step, PREAMBLE_READ_PROOF);
+		fake_pair_free(&r.pair);
+	}
+	comm.there = false;
+}
+
+/* ---- rails, in CHALLENGE ---------------------------------------------------------------------- */
+
+static void example_rails(struct rails *rails)
+{
+	memset(rails, 0, sizeof(*rails));
+	rails->count = 3;
+	for (uint8_t i = 0; i < 3; i++) {
+		rails->entry[i] = (struct rail_entry){
+			.addr = harp_addr_v4(192, 0, 2, (uint8_t)(1 + i)),
+			.nic = (uint8_t)(i / 2),
+			.harp_port = (uint16_t)(61000 + i),
+			.kernel_port = (uint16_t)(40000 + i),
+			.placement = PLACEMENT_ONE_QUEUE,
+			.queues = 1,
+			.speed_mbps = 100000,
+		};
+	}
+	CHECK_EQ(harp_addr_parse("2001:db8::2", &rails->entry[1].addr), 0);
+}
+
+static void run_rails(struct run *r, const uint8_t *value, size_t len)
+{
+	struct preamble_terms t;
+
+	run_begin(r, len, FEATURE_ACK_PROMPTLY);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	t.rails = value;
+	t.rails_bytes = len;
+	preamble_accept(&r->acceptor, &t, lookup, NULL);
+	run(r);
+}
+
+static void test_rails(void)
+{
+	uint8_t value[RAILS_BYTES_MAX + 8] = { 0 };
+	struct rails rails, heard;
+	const uint8_t *told;
+	struct run r;
+	size_t len;
+
+	example_rails(&rails);
+	len = rails_encode(&rails, value);
+	CHECK_EQ(len, 4 + 3 * 32);
+	run_rails(&r, value, len);
+	CHECK_EQ(r.connected, 1);
+	told = preamble_rails(&r.connector, &len);
+	CHECK_EQ(rails_decode(&heard, told, len), 0);
+	CHECK_EQ(heard.count, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		CHECK_MEM(&heard.entry[i].addr, &rails.entry[i].addr, 16);
+		CHECK_EQ(heard.entry[i].nic, rails.entry[i].nic);
+		CHECK_EQ(heard.entry[i].harp_port, rails.entry[i].harp_port);
+		CHECK_EQ(heard.entry[i].kernel_port, rails.entry[i].kernel_port);
+		CHECK_EQ(heard.entry[i].speed_mbps, 100000);
+	}
+	fake_pair_free(&r.pair);
+	(void)preamble_rails(&r.acceptor, &len);
+	CHECK_EQ(len, 0);
+	/* Nothing that makes no sense is believed, though its proof holds. */
+	for (unsigned i = 0; i < 6; i++) {
+		example_rails(&rails);
+		if (i == 0)
+			rails.entry[2].nic = RAIL_ENTRIES_MAX;
+		else if (i == 1)
+			rails.entry[2].nic = 0; /* a second IPv4 address of that NIC */
+		else if (i == 2)
+			rails.entry[1].harp_port = rails.entry[1].kernel_port = 0;
+		len = rails_encode(&rails, value);
+		if (i == 3)
+			value[0] = 4;
+		else if (i == 4)
+			value[0] = 0;
+		else if (i == 5)
+			len -= 4;
+		run_rails(&r, value, len);
+		CHECK_EQ(r.connected, -EPROTO);
+		CHECK_STR(r.connector.what, "an extension that makes no sense");
 		fake_pair_free(&r.pair);
 	}
 }
@@ -459,6 +708,15 @@ static void test_document(const char *path)
 	check_in_text(digits, "CHALLENGE", r.connector.transcript + hello, challenge);
 	check_in_text(digits, "PROOF", r.connector.transcript + hello + challenge, 32);
 	check_in_text(digits, "READY", r.connector.transcript + hello + challenge + 32, 32);
+	preamble_comm_key(&r.connector, comm.key);
+	check_in_text(digits, "comm key", comm.key, sizeof(comm.key));
+	fake_pair_free(&r.pair);
+	comm.there = true;
+	comm.id = COMM_ID;
+	run_further(&r, 0, COMM_ID, 1, comm.key);
+	check_in_text(digits, "HELLO of a further lane", r.connector.transcript, hello);
+	check_in_text(digits, "CHALLENGE of a further lane", r.connector.transcript + hello,
+		      challenge);
 	record_encode(record, &(struct record){ .type = RECORD_DATA,
 						.length = 4096,
 						.message = 3,
@@ -479,6 +737,11 @@ int main(int argc, char **argv)
 	test_replay();
 	test_refusals();
 	test_extensions();
+	test_comm_key();
+	test_further_lanes();
+	test_further_replay();
+	test_lane_numbers();
+	test_rails();
 	test_placement_said();
 	test_placement_not_said();
 	test_placement_damage();

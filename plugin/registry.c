@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry.c - the acceptor's comms of several lanes, by id; see registry.h. */
+#include "registry.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Ids are drawn at random by connectors that have proved themselves: their low bits will do. */
+#define BUCKETS 1024u
+
+struct registry_entry {
+	struct registry_entry *next;
+	uint64_t id;
+	struct comm *comm;
+	uint8_t key[PREAMBLE_KEY_BYTES];
+};
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registry_entry *registry_buckets[BUCKETS]; /* under registry_lock */
+
+/* registry_lock held: where the entry hangs, or would. */
+static struct registry_entry **registry_find(uint64_t id)
+{
+	struct registry_entry **at = &registry_buckets[id % BUCKETS];
+
+	while (*at && (*at)->id != id)
+		at = &(*at)->next;
+	return at;
+}
+
+int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	struct registry_entry *entry = calloc(1, sizeof(*entry)), **at;
+	int rc = 0;
+
+	if (!entry)
+		return -ENOMEM;
+	entry->id = comm_id;
+	entry->comm = comm;
+	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
+	pthread_mutex_lock(&registry_lock);
+	at = registry_find(comm_id);
+	if (*at) {
+		rc = -EEXIST;
+	} else {
+		*at = entry;
+		comm->entry = entry;
+	}
+	pthread_mutex_unlock(&registry_lock);
+	if (rc)
+		free(entry);
+	return rc;
+}
+
+void registry_remove(struct comm *comm)
+{
+	struct registry_entry *entry = comm->entry, **at;
+
+	if (!entry)
+		return;
+	pthread_mutex_lock(&registry_lock);
+	at = registry_find(entry->id);
+	*at = entry->next;
+	pthread_mutex_unlock(&registry_lock);
+	comm->entry = NULL;
+	free(entry);
+}
+
+bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	const struct registry_entry *entry;
+
+	pthread_mutex_lock(&registry_lock);
+	entry = *registry_find(comm_id);
+	if (entry)
+		memcpy(key, entry->key, PREAMBLE_KEY_BYTES);
+	pthread_mutex_unlock(&registry_lock);
+	return entry != NULL;
+}
+
+int registry_join(uint64_t comm_id, struct lane *lane, const struct comm_lane_options *opt)
+{
+	const struct registry_entry *entry;
+	int rc = -ENOENT;
+
+	pthread_mutex_lock(&registry_lock);
+	entry = *registry_find(comm_id);
+	if (entry)
+		rc = comm_attach(entry->comm, lane, opt);
+	pthread_mutex_unlock(&registry_lock);
+	return rc;
+}
