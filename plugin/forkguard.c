@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -101,6 +102,16 @@ int forkguard_accept(int door)
 
 	pthread_mutex_lock(&guard_lock);
 	fd = forkguard_add(accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+	pthread_mutex_unlock(&guard_lock);
+	return fd;
+}
+
+int forkguard_epoll(void)
+{
+	int fd;
+
+	pthread_mutex_lock(&guard_lock);
+	fd = forkguard_add(epoll_create1(EPOLL_CLOEXEC));
 	pthread_mutex_unlock(&guard_lock);
 	return fd;
 }

@@ -16,6 +16,8 @@ int forkguard_init(void);
  * come in between. The descriptor, or -errno. */
 int forkguard_socket(int family);
 int forkguard_accept(int door);
+/* An epoll, likewise: the child's copy would speak of the parent's sockets. */
+int forkguard_epoll(void);
 /* Forgets and closes fd. */
 void forkguard_close(int fd);
 

@@ -10,6 +10,7 @@
 #include "driver.h"
 #include "harp.h"
 
+struct kernel_driver;
 struct lane;
 
 enum lane_state { LANE_CONNECTING, LANE_OPEN, LANE_DEAD };
@@ -80,13 +81,16 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remot
 			struct lane **out);
 /* Takes a socket of forkguard_accept(). */
 int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
+/* A kernel lane, also beneath a sealed one, moves to a driver of its comm's (kernel_driver.h). Batons held of
+ * both drivers, unless nobody else knows of them. */
+void lane_kernel_join(struct lane *lane, struct kernel_driver *kd);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);
 /* For how long the peer's host has been asked and has not answered, as far as the calls show: to be
  * asked regularly. One system call. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
-/* "connection refused": a few words for the usual -errno of a lane. */
+/* lane.c. "connection refused": a few words for the usual -errno of a lane. */
 const char *lane_error_text(int error);
 
 /* lane_harp.c, on an engine's driver; baton held. */

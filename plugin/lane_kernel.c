@@ -15,8 +15,10 @@
 #include <sys/socket.h>
 
 #include "forkguard.h"
+#include "kernel_driver.h"
 #include "place.h"
 #include "plugin.h"
+#include "record.h"
 
 /*
  * Theory of operation
@@ -24,11 +26,21 @@
  * Every call is one non-blocking system call at most, straight from and to the caller's memory. Small
  * records would cost two receives each, one for the header and one for the payload, so control
  * reads (unit 1) read ahead into `ahead`; while payloads are large they read no more than was asked
- * for, so that a large payload never passes through here.
+ * for, and the next record's header comes with the payload before it: so a large payload costs one
+ * receive and never passes through here.
+ *
+ * On a comm's own driver (kernel_driver.h) the lane knows when a call would be in vain: a receive that
+ * brought less than it had room for, or a send that took less than it was given, has emptied or filled the
+ * socket, and the next one waits for the driver to say otherwise.
  *
  * Placement: bytes from `ahead` are written by place_gather(), in whole units. The kernel's copy to
  * the user runs in address order, as NCCL's own socket transport relies on; bytes are never held
  * back there.
+ *
+ * Acknowledgements. A peer whose sends are done when its kernel's TCP has acknowledged them waits for our
+ * kernel, which likes to delay: not while much arrives, but behind the last bytes of a message. So
+ * TCP_QUICKACK, which acknowledges at once and does not last, is set when all that had arrived has been
+ * read and the payload asked for is complete.
  *
  * Silence. Linux counts a TCP_USER_TIMEOUT also while the window is closed, whether or not the peer
  * answers the probes, against RFC 9293 section 3.8.6.1: a rank that rests for two minutes would be
@@ -38,13 +50,18 @@
  */
 
 #define AHEAD_BYTES 16384u
-#define SMALL_PAYLOAD_BYTES 32768u /* larger ones turn the reading ahead off */
+#define AHEAD_BULK_BYTES RECORD_HEADER_BYTES /* behind a large payload */
+#define SMALL_PAYLOAD_BYTES 32768u           /* larger ones turn the reading ahead off */
+#define KICK_BYTES 131072u                   /* so much at once is worth waking a worker */
 
 struct lane_kernel {
 	struct lane lane;
+	struct kernel_member member;
 	int fd;
 	bool connected;
 	bool ack_promptly;
+	bool ack_owed;  /* read since TCP_QUICKACK was last set */
+	bool between;   /* the last receive was of control bytes: a payload begins with the next */
 	bool bulk;      /* the last payload was large */
 	int send_error; /* that a send has told: the kernel tells it once */
 	uint64_t sent_bytes;
@@ -58,47 +75,17 @@ static struct lane_kernel *to_kernel(struct lane *lane)
 	return (struct lane_kernel *)lane;
 }
 
-const char *lane_error_text(int error)
-{
-	switch (-error) {
-	case ECONNREFUSED:
-		return "connection refused";
-	case ECONNRESET:
-		return "connection reset by the peer";
-	case EPIPE:
-		return "connection closed by the peer";
-	case ECONNABORTED:
-		return "connection aborted";
-	case ETIMEDOUT:
-		return "no answer in time";
-	case EHOSTUNREACH:
-		return "no route to the host, or it does not answer";
-	case ENETUNREACH:
-		return "network unreachable";
-	case ENETDOWN:
-		return "network down";
-	case EADDRNOTAVAIL:
-		return "no local address or port left";
-	case ENOMEM:
-	case ENOBUFS:
-		return "out of memory";
-	case EMFILE:
-	case ENFILE:
-		return "too many open files";
-	case EPROTO:
-		return "protocol error";
-	case EBADMSG:
-		return "a sealed segment was altered, repeated or left out on the way";
-	default:
-		return "system error";
-	}
-}
-
 static int lane_kernel_fail(struct lane_kernel *k, int error)
 {
 	if (!k->lane.error)
 		k->lane.error = error;
 	return k->lane.error;
+}
+
+static void lane_kernel_option(int fd, int level, int name, int value)
+{
+	/* None of them is worth a failure: without it the lane works, if less well. */
+	(void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
 static socklen_t endpoint_to_sockaddr(const struct harp_endpoint *ep, struct sockaddr_storage *out)
@@ -181,21 +168,42 @@ static enum lane_state lane_kernel_state(struct lane *lane)
 	return LANE_OPEN;
 }
 
+/* On the comm's driver, if it has come to one: what moved, and whether that is work for two. */
+static void lane_kernel_moved(struct lane_kernel *k, size_t moved_bytes, size_t wanted_bytes)
+{
+	struct kernel_driver *kd = k->member.home;
+
+	if (!kd)
+		return;
+	kd->moved_bytes += moved_bytes;
+	if (wanted_bytes >= KICK_BYTES)
+		workers_kick(kd);
+}
+
 static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int iov_count)
 {
 	struct lane_kernel *k = to_kernel(lane);
 	struct msghdr msg = { .msg_iov = (struct iovec *)(uintptr_t)iov,
 			      .msg_iovlen = (size_t)iov_count };
+	size_t wanted = 0;
 	ssize_t n;
 
+	if (!kernel_member_may_write(&k->member))
+		return -EAGAIN;
+	for (int i = 0; i < iov_count; i++)
+		wanted += iov[i].iov_len;
 	do {
 		n = sendmsg(k->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
 	if (n >= 0) {
 		k->sent_bytes += (uint64_t)n;
+		k->member.writable = (size_t)n == wanted;
+		lane_kernel_moved(k, (size_t)n, wanted);
 		return n;
 	}
-	/* ENOBUFS passes; a dead lane is noticed for good by recv(), behind the data that came. */
+	/* ENOBUFS passes, and no event tells when; a dead lane is noticed for good by recv(), behind the
+	 * data that came. */
+	k->member.writable = errno != EAGAIN;
 	if (errno == EAGAIN || errno == ENOBUFS)
 		return -EAGAIN;
 	if (!k->send_error && errno != EPIPE)
@@ -203,22 +211,44 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 	return -errno;
 }
 
-static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len)
+static void lane_kernel_ack(struct lane_kernel *k)
 {
-	ssize_t n;
-	int on = 1;
+	if (k->ack_owed)
+		lane_kernel_option(k->fd, IPPROTO_TCP, TCP_QUICKACK, 1);
+	k->ack_owed = false;
+}
 
+/* One receive: to dst, and what comes behind it to `ahead`, which is empty. Returns what came to dst. */
+static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, size_t ahead)
+{
+	struct iovec iov[2] = { { dst, len }, { k->ahead, ahead } };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+	ssize_t n;
+
+	if (!kernel_member_may_read(&k->member))
+		return -EAGAIN;
 	do {
-		n = recv(k->fd, dst, len, MSG_DONTWAIT);
+		n = recvmsg(k->fd, &msg, MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
-	if (n > 0 && k->ack_promptly) /* not a lasting setting: after every read */
-		(void)setsockopt(k->fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
-	if (n > 0)
-		return n;
+	if (n > 0) {
+		k->member.readable = k->member.ended || (size_t)n == len + ahead;
+		k->ack_owed = k->ack_promptly;
+		if ((size_t)n >= len && (size_t)n < len + ahead)
+			lane_kernel_ack(k);
+		if (k->member.home)
+			k->member.home->hot = &k->member;
+		lane_kernel_moved(k, (size_t)n, len);
+		k->ahead_begin = 0;
+		k->ahead_end = (size_t)n > len ? (size_t)n - len : 0;
+		return n - (ssize_t)k->ahead_end;
+	}
 	if (n == 0)
 		return k->send_error ? lane_kernel_fail(k, k->send_error) : 0;
-	if (errno == EAGAIN)
+	k->member.readable = k->member.ended;
+	if (errno == EAGAIN) {
+		lane_kernel_ack(k);
 		return -EAGAIN;
+	}
 	return lane_kernel_fail(k, -errno);
 }
 
@@ -243,8 +273,9 @@ static ssize_t lane_kernel_recv(struct lane *lane, void *dst, size_t len, unsign
 	size_t taken = 0;
 	ssize_t n;
 
-	if (unit > 1)
+	if (unit > 1 && k->between)
 		k->bulk = len > SMALL_PAYLOAD_BYTES;
+	k->between = unit == 1;
 	if (k->ahead_begin < k->ahead_end) {
 		taken = lane_kernel_take_ahead(k, dst, len, unit);
 		if (taken == len || unit == 1)
@@ -252,18 +283,16 @@ static ssize_t lane_kernel_recv(struct lane *lane, void *dst, size_t len, unsign
 	}
 	if (lane->error)
 		return taken ? (ssize_t)taken : lane->error;
-	if (unit > 1 || k->bulk || len >= AHEAD_BYTES) {
-		n = lane_kernel_read(k, (uint8_t *)dst + taken, len - taken);
+	if (unit > 1) {
+		n = lane_kernel_read(k, (uint8_t *)dst + taken, len - taken,
+				     k->bulk ? AHEAD_BULK_BYTES : AHEAD_BYTES);
 		if (n <= 0)
 			return taken ? (ssize_t)taken : n;
 		return n + (ssize_t)taken;
 	}
-	n = lane_kernel_read(k, k->ahead, AHEAD_BYTES);
-	if (n <= 0)
-		return n;
-	k->ahead_begin = 0;
-	k->ahead_end = (size_t)n;
-	return (ssize_t)lane_kernel_take_ahead(k, dst, len, 1);
+	if (k->bulk || len >= AHEAD_BYTES)
+		return lane_kernel_read(k, dst, len, 0);
+	return lane_kernel_read(k, dst, len, AHEAD_BYTES);
 }
 
 static uint64_t lane_kernel_done_bytes(struct lane *lane)
@@ -314,6 +343,7 @@ static void lane_kernel_close(struct lane *lane, bool abort)
 
 	if (abort) /* close() sends RST */
 		(void)setsockopt(k->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	kernel_driver_remove(&k->member);
 	forkguard_close(k->fd);
 	free(k);
 }
@@ -338,12 +368,6 @@ static const struct lane_ops lane_kernel_ops = {
 	.close = lane_kernel_close,
 	.describe = lane_kernel_describe,
 };
-
-static void lane_kernel_option(int fd, int level, int name, int value)
-{
-	/* None of them is worth a failure: without it the lane works, if less well. */
-	(void)setsockopt(fd, level, name, &value, sizeof(value));
-}
 
 static void lane_kernel_options(int fd)
 {
@@ -372,6 +396,7 @@ static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
 	k->lane.driver = driver;
 	k->lane.kind_bit = LANE_KERNEL;
 	k->fd = fd;
+	k->member.fd = fd;
 	lane_kernel_options(fd);
 	return k;
 }
@@ -446,4 +471,13 @@ void lane_kernel_ack_promptly(struct lane *lane)
 {
 	if (lane->ops == &lane_kernel_ops)
 		to_kernel(lane)->ack_promptly = true;
+}
+
+void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)
+{
+	for (; lane; lane = lane->beneath) {
+		lane->driver = &kd->driver;
+		if (lane->ops == &lane_kernel_ops)
+			kernel_driver_add(kd, &to_kernel(lane)->member);
+	}
 }

@@ -17,6 +17,7 @@
 #include "preamble.h"
 #include "registry.h"
 #include "rendezvous.h"
+#include "workers.h"
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -137,6 +138,7 @@ static void ctx_forget_devices(void)
 	keeper_stop();
 	engine_reset();
 	peers_reset();
+	workers_stop();
 }
 
 /* HARP_PATH=xdp: a device that we offer and can't drive is an error now, not a hang later. */

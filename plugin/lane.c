@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lane.c - the words for what ends a lane of any kind. */
+#include "lane.h"
+
+#include <errno.h>
+
+const char *lane_error_text(int error)
+{
+	switch (-error) {
+	case ECONNREFUSED:
+		return "connection refused";
+	case ECONNRESET:
+		return "connection reset by the peer";
+	case EPIPE:
+		return "connection closed by the peer";
+	case ECONNABORTED:
+		return "connection aborted";
+	case ETIMEDOUT:
+		return "no answer in time";
+	case EHOSTUNREACH:
+		return "no route to the host, or it does not answer";
+	case ENETUNREACH:
+		return "network unreachable";
+	case ENETDOWN:
+		return "network down";
+	case EADDRNOTAVAIL:
+		return "no local address or port left";
+	case ENOMEM:
+	case ENOBUFS:
+		return "out of memory";
+	case EMFILE:
+	case ENFILE:
+		return "too many open files";
+	case EPROTO:
+		return "protocol error";
+	case EBADMSG:
+		return "a sealed segment was altered, repeated or left out on the way";
+	default:
+		return "system error";
+	}
+}

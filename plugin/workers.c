@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* workers.c - threads beside NCCL's for kernel lanes; see workers.h. */
+#include "workers.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cores.h"
+#include "kernel_driver.h"
+#include "parallel.h"
+
+/*
+ * Theory of operation
+ *
+ * NCCL's socket transport starts its helper threads for each connection and each direction: a rank with two
+ * peers, two channels and the shape 2x8 has 16, and most of them sleep. What they are for is that
+ * one core does not copy fast enough; so here a NIC has as many for the whole process, and whichever
+ * connection is busy gets them.
+ *
+ * A lane that has much to send or to receive kicks its driver: it is queued, a worker takes turns of it
+ * as long as bytes move and SPIN_NS longer, and goes on to the next. With several in the queue each gets
+ * TURNS_MAX turns at a time. A worker never waits for a baton: NCCL's thread takes turns of the same drivers. It
+ * is NCCL's polling, too, that finds what comes while the workers sleep: there is nothing that they
+ * would have to be woken for by a socket, and small messages never wake them.
+ *
+ * Guarding. A receiver that has everything it asked for stops polling, yet the peer may still need
+ * something of it (an acknowledgement that was lost with its lane). The first thread of a NIC therefore takes a
+ * turn of each guarded driver that nobody has polled for WORKERS_GUARD_NS; it is started for that
+ * alone where the NIC has no workers.
+ *
+ * With one core for everything a helper can only take time from who polls: there are never more
+ * workers than usable cores less one. Where every core has its thread, a worker that found nothing yields.
+ */
+
+#define SPIN_NS 50000u
+#define TURNS_MAX 32u
+
+struct workers {
+	pthread_mutex_t lock;
+	pthread_cond_t wake; /* something is queued, guarded or to be stopped */
+	/* Under the lock. */
+	struct kernel_driver *drivers;
+	struct kernel_driver *queue, **queue_tail;
+	unsigned guarded, sleeping, threads;
+	bool stop;
+	pthread_t ids[PARALLEL_THREADS_MAX];
+	/* Written before the first thread starts. */
+	unsigned helpers; /* how many threads answer kicks: all or none */
+	bool crowded;
+	atomic_bool waiting; /* Relaxed, a hint: the queue is not empty */
+};
+
+/* Of each NIC, until the last context is gone. Under workers_lock. */
+static struct workers *workers_of[PLUGIN_DEVICES_MAX];
+static pthread_mutex_t workers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void workers_relax(const struct workers *workers)
+{
+	if (workers->crowded) {
+		sched_yield();
+		return;
+	}
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
+
+/* ---- the queue; lock held ---------------------------------------------------------------------- */
+
+static void workers_push(struct workers *workers, struct kernel_driver *kd)
+{
+	kd->seat.state = SEAT_QUEUED;
+	kd->seat.queue_next = NULL;
+	*workers->queue_tail = kd;
+	workers->queue_tail = &kd->seat.queue_next;
+	atomic_store_explicit(&workers->waiting, true, memory_order_relaxed);
+	if (workers->sleeping)
+		pthread_cond_signal(&workers->wake);
+}
+
+/* Takes the one at *at. */
+static struct kernel_driver *workers_unqueue(struct workers *workers, struct kernel_driver **at)
+{
+	struct kernel_driver *kd = *at;
+
+	*at = kd->seat.queue_next;
+	if (!*at)
+		workers->queue_tail = at;
+	atomic_store_explicit(&workers->waiting, workers->queue != NULL, memory_order_relaxed);
+	return kd;
+}
+
+/* ---- turns; lock not held ----------------------------------------------------------------------- */
+
+/* 1: bytes moved, 0: none, -1: somebody else has the baton. */
+static int workers_turn(struct kernel_driver *kd, uint64_t now_ns)
+{
+	struct driver *driver = &kd->driver;
+	uint64_t moved_bytes;
+	int moved;
+
+	if (!driver_take(driver))
+		return -1;
+	moved_bytes = kd->moved_bytes;
+	driver->advance(driver, now_ns);
+	moved = kd->moved_bytes != moved_bytes;
+	driver_give(driver);
+	return moved;
+}
+
+/* Up to TURNS_MAX turns, fewer when others wait and this one has nothing to do. True: bytes moved. */
+static bool workers_help(struct workers *workers, struct kernel_driver *kd)
+{
+	bool moved = false;
+
+	for (unsigned i = 0; i < TURNS_MAX; i++) {
+		if (workers_turn(kd, driver_clock_ns()) > 0) {
+			moved = true;
+			continue;
+		}
+		if (atomic_load_explicit(&workers->waiting, memory_order_relaxed))
+			break;
+		workers_relax(workers);
+	}
+	return moved;
+}
+
+/* ---- the threads --------------------------------------------------------------------------------- */
+
+static uint64_t seat_polled_ns(struct kernel_driver *kd)
+{
+	return atomic_load_explicit(&kd->driver.polled_ns, memory_order_relaxed);
+}
+
+/* Lock held. Queues the guarded drivers that nobody has polled. */
+static void workers_guard_all(struct workers *workers, uint64_t now_ns)
+{
+	for (struct kernel_driver *kd = workers->drivers; kd; kd = kd->seat.next)
+		if (kd->seat.guarded && kd->seat.state == SEAT_IDLE &&
+		    seat_polled_ns(kd) + WORKERS_GUARD_NS <= now_ns)
+			workers_push(workers, kd);
+}
+
+/* Lock held. The first thread's look round, and its sleep; *guard_ns: when the next one is due. */
+static void workers_sleep(struct workers *workers, bool first, uint64_t *guard_ns)
+{
+	struct timespec until = { .tv_sec = (time_t)(*guard_ns / 1000000000u),
+				  .tv_nsec = (long)(*guard_ns % 1000000000u) };
+
+	workers->sleeping++;
+	if (first && workers->guarded)
+		pthread_cond_timedwait(&workers->wake, &workers->lock, &until);
+	else
+		pthread_cond_wait(&workers->wake, &workers->lock);
+	workers->sleeping--;
+}
+
+/* Lock held, and given meanwhile. */
+static void workers_serve(struct workers *workers, struct kernel_driver *kd)
+{
+	struct worker_seat *seat = &kd->seat;
+	uint64_t now_ns = driver_clock_ns();
+	bool moved;
+
+	seat->state = SEAT_RUNNING;
+	if (atomic_exchange_explicit(&seat->kicked, false, memory_order_relaxed))
+		seat->busy_ns = now_ns;
+	pthread_mutex_unlock(&workers->lock);
+	if (now_ns - seat->busy_ns < SPIN_NS)
+		moved = workers_help(workers, kd);
+	else /* guarded */
+		moved = workers_turn(kd, now_ns) > 0;
+	now_ns = driver_clock_ns();
+	pthread_mutex_lock(&workers->lock);
+	if (moved && workers->helpers)
+		seat->busy_ns = now_ns;
+	seat->state = SEAT_IDLE;
+	if (now_ns - seat->busy_ns < SPIN_NS ||
+	    atomic_load_explicit(&seat->kicked, memory_order_relaxed))
+		workers_push(workers, kd);
+}
+
+static void *workers_main(void *arg)
+{
+	struct workers *workers = arg;
+	uint64_t guard_ns = driver_clock_ns() + WORKERS_GUARD_NS;
+	bool first;
+
+	pthread_mutex_lock(&workers->lock);
+	first = pthread_equal(pthread_self(), workers->ids[0]);
+	while (!workers->stop) {
+		uint64_t now_ns;
+
+		if (workers->queue)
+			workers_serve(workers, workers_unqueue(workers, &workers->queue));
+		else
+			workers_sleep(workers, first, &guard_ns);
+		if (!first || !workers->guarded)
+			continue;
+		now_ns = driver_clock_ns();
+		if (now_ns < guard_ns)
+			continue;
+		workers_guard_all(workers, now_ns);
+		guard_ns = now_ns + WORKERS_GUARD_NS;
+	}
+	pthread_mutex_unlock(&workers->lock);
+	return NULL;
+}
+
+/* ---- starting and stopping ----------------------------------------------------------------------- */
+
+/* Lock held, so that a thread finds its own id in place. As many as there can be. */
+static void workers_start(struct workers *workers, unsigned wanted)
+{
+	sigset_t all, old;
+
+	/* The application's signals are not ours to take. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	while (workers->threads < wanted) {
+		int rc = pthread_create(&workers->ids[workers->threads], NULL, workers_main,
+					workers);
+
+		if (rc) {
+			INFO("kernel lanes: %u of %u threads: %s", workers->threads, wanted,
+			     strerror(rc));
+			break;
+		}
+		pthread_setname_np(workers->ids[workers->threads++], "harp-worker");
+	}
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+static struct workers *workers_new(int dev)
+{
+	struct workers *workers = calloc(1, sizeof(*workers));
+	unsigned cores = cores_usable(), wanted = parallel_of(dev).threads;
+	pthread_condattr_t attr;
+
+	if (!workers)
+		return NULL;
+	pthread_mutex_init(&workers->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&workers->wake, &attr);
+	pthread_condattr_destroy(&attr);
+	workers->queue_tail = &workers->queue;
+	workers->helpers = wanted < cores ? wanted : cores - 1;
+	workers->crowded = workers->helpers + 1 >= cores;
+	pthread_mutex_lock(&workers->lock);
+	workers_start(workers, workers->helpers);
+	pthread_mutex_unlock(&workers->lock);
+	return workers;
+}
+
+void workers_stop(void)
+{
+	pthread_mutex_lock(&workers_lock);
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
+		struct workers *workers = workers_of[dev];
+
+		if (!workers)
+			continue;
+		pthread_mutex_lock(&workers->lock);
+		workers->stop = true;
+		pthread_cond_broadcast(&workers->wake);
+		pthread_mutex_unlock(&workers->lock);
+		for (unsigned i = 0; i < workers->threads; i++)
+			pthread_join(workers->ids[i], NULL);
+		pthread_cond_destroy(&workers->wake);
+		pthread_mutex_destroy(&workers->lock);
+		free(workers);
+		workers_of[dev] = NULL;
+	}
+	pthread_mutex_unlock(&workers_lock);
+}
+
+/* ---- for drivers --------------------------------------------------------------------------------- */
+
+void workers_enter(struct kernel_driver *kd, int dev)
+{
+	struct workers *workers;
+
+	memset(&kd->seat, 0, sizeof(kd->seat));
+	atomic_init(&kd->seat.kicked, false);
+	pthread_mutex_lock(&workers_lock);
+	workers = workers_of[dev];
+	if (!workers)
+		workers = workers_of[dev] = workers_new(dev);
+	pthread_mutex_unlock(&workers_lock);
+	kd->seat.workers = workers;
+	if (!workers)
+		return;
+	pthread_mutex_lock(&workers->lock);
+	kd->seat.next = workers->drivers;
+	kd->seat.pprev = &workers->drivers;
+	if (kd->seat.next)
+		kd->seat.next->seat.pprev = &kd->seat.next;
+	workers->drivers = kd;
+	pthread_mutex_unlock(&workers->lock);
+}
+
+void workers_leave(struct kernel_driver *kd)
+{
+	struct workers *workers = kd->seat.workers;
+	struct kernel_driver **at;
+
+	if (!workers)
+		return;
+	pthread_mutex_lock(&workers->lock);
+	while (kd->seat.state == SEAT_RUNNING) { /* a few turns at most */
+		pthread_mutex_unlock(&workers->lock);
+		sched_yield();
+		pthread_mutex_lock(&workers->lock);
+	}
+	if (kd->seat.state == SEAT_QUEUED) {
+		for (at = &workers->queue; *at != kd; at = &(*at)->seat.queue_next)
+			;
+		workers_unqueue(workers, at);
+	}
+	workers->guarded -= kd->seat.guarded;
+	*kd->seat.pprev = kd->seat.next;
+	if (kd->seat.next)
+		kd->seat.next->seat.pprev = kd->seat.pprev;
+	pthread_mutex_unlock(&workers->lock);
+	kd->seat.workers = NULL;
+}
+
+void workers_kick(struct kernel_driver *kd)
+{
+	struct worker_seat *seat = &kd->seat;
+	struct workers *workers = seat->workers;
+
+	if (!workers || !workers->helpers ||
+	    atomic_load_explicit(&seat->kicked, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&seat->kicked, true, memory_order_relaxed);
+	pthread_mutex_lock(&workers->lock);
+	if (seat->state == SEAT_IDLE)
+		workers_push(workers, kd);
+	pthread_mutex_unlock(&workers->lock);
+}
+
+void workers_guard(struct kernel_driver *kd, bool on)
+{
+	struct workers *workers = kd->seat.workers;
+
+	if (!workers)
+		return;
+	pthread_mutex_lock(&workers->lock);
+	if (kd->seat.guarded != on) {
+		kd->seat.guarded = on;
+		workers->guarded += on ? 1u : -1u;
+		if (!workers->threads)
+			workers_start(workers, 1);
+		pthread_cond_broadcast(&workers->wake);
+	}
+	pthread_mutex_unlock(&workers->lock);
+}

@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_lane_kernel.c - kernel lanes over real sockets, with every system call counted.
+ *
+ * The calls that a lane makes are linked to counters (meson.build: --wrap), which can also make one fail.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "double_env.h"
+#include "forkguard.h"
+#include "kernel_driver.h"
+#include "lane.h"
+
+enum { LANES = 16, BULK = 50000 };
+
+/* ---- system calls ------------------------------------------------------------------------------- */
+
+static struct {
+	unsigned recv, send, epoll, quickack, fail_left;
+	int fail_errno;
+	bool no_epoll;
+} calls;
+
+ssize_t __real_recvmsg(int fd, struct msghdr *msg, int flags);
+ssize_t __real_sendmsg(int fd, const struct msghdr *msg, int flags);
+int __real_epoll_wait(int fd, struct epoll_event *events, int max, int timeout);
+int __real_epoll_create1(int flags);
+int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout);
+int __wrap_epoll_create1(int flags);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
+
+static bool calls_fail(void)
+{
+	if (!calls.fail_left)
+		return false;
+	calls.fail_left--;
+	errno = calls.fail_errno;
+	return true;
+}
+
+ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
+{
+	calls.recv++;
+	return calls_fail() ? -1 : __real_recvmsg(fd, msg, flags);
+}
+
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	calls.send++;
+	return calls_fail() ? -1 : __real_sendmsg(fd, msg, flags);
+}
+
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout)
+{
+	calls.epoll++;
+	return __real_epoll_wait(fd, events, max, timeout);
+}
+
+int __wrap_epoll_create1(int flags)
+{
+	if (!calls.no_epoll)
+		return __real_epoll_create1(flags);
+	errno = EMFILE;
+	return -1;
+}
+
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
+{
+	calls.quickack += level == IPPROTO_TCP && name == TCP_QUICKACK;
+	return __real_setsockopt(fd, level, name, value, len);
+}
+
+static void calls_reset(void)
+{
+	memset(&calls, 0, sizeof(calls));
+}
+
+static unsigned calls_all(void)
+{
+	return calls.recv + calls.send + calls.epoll + calls.quickack;
+}
+
+static void calls_make_fail(int error, unsigned times)
+{
+	calls.fail_errno = error;
+	calls.fail_left = times;
+}
+
+/* ---- lanes of one driver, the other ends plain blocking sockets ---------------------------------- */
+
+struct rig {
+	struct kernel_driver kd;
+	struct driver outside; /* where lanes are born */
+	int door;
+	unsigned count;
+	struct lane *lanes[LANES];
+	int fds[LANES], peers[LANES];
+};
+
+static void rig_turn(struct kernel_driver *kd, uint64_t now_ns)
+{
+	driver_run_ready(&kd->driver, now_ns);
+}
+
+/* A turn begins: what follows is in it. */
+static void rig_begin_turn(struct rig *rig)
+{
+	CHECK(driver_poll(&rig->kd.driver));
+}
+
+static void rig_open(struct rig *rig, unsigned count)
+{
+	struct sockaddr_in addr = { .sin_family = AF_INET,
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(addr);
+
+	memset(rig, 0, sizeof(*rig));
+	kernel_driver_open(&rig->kd, 0, rig_turn);
+	driver_init(&rig->outside, NULL);
+	rig->door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK(!bind(rig->door, (struct sockaddr *)&addr, len) && !listen(rig->door, LANES) &&
+	      !getsockname(rig->door, (struct sockaddr *)&addr, &len));
+	for (rig->count = 0; rig->count < count; rig->count++) {
+		int *peer = &rig->peers[rig->count], fd;
+
+		*peer = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		CHECK(!connect(*peer, (struct sockaddr *)&addr, len));
+		fd = forkguard_accept(rig->door);
+		CHECK(fd >= 0);
+		rig->fds[rig->count] = fd;
+		CHECK_EQ(lane_kernel_adopt(&rig->outside, fd, &rig->lanes[rig->count]), 0);
+		lane_kernel_join(rig->lanes[rig->count], &rig->kd);
+		CHECK(rig->lanes[rig->count]->driver == &rig->kd.driver);
+	}
+	calls_reset();
+}
+
+static void rig_close_lane(struct rig *rig, unsigned i)
+{
+	if (rig->lanes[i])
+		rig->lanes[i]->ops->close(rig->lanes[i], false);
+	if (rig->peers[i] >= 0)
+		close(rig->peers[i]);
+	rig->lanes[i] = NULL;
+	rig->peers[i] = -1;
+}
+
+static void rig_close(struct rig *rig)
+{
+	for (unsigned i = 0; i < rig->count; i++)
+		rig_close_lane(rig, i);
+	CHECK_EQ(rig->kd.count, 0);
+	kernel_driver_close(&rig->kd);
+	close(rig->door);
+	calls_reset();
+}
+
+/* Returns when all of it is in the lane's socket, from which nothing is read meanwhile. */
+static void peer_write(struct rig *rig, unsigned i, const void *data, size_t len)
+{
+	int before = 0, queued = 0;
+
+	CHECK(!ioctl(rig->fds[i], FIONREAD, &before));
+	CHECK_EQ(write(rig->peers[i], data, len), (ssize_t)len);
+	while (queued < before + (int)len && !check_failures)
+		CHECK(!ioctl(rig->fds[i], FIONREAD, &queued));
+}
+
+static ssize_t rig_recv(struct rig *rig, unsigned i, void *dst, size_t len, unsigned unit)
+{
+	return rig->lanes[i]->ops->recv(rig->lanes[i], dst, len, unit);
+}
+
+static ssize_t rig_send(struct rig *rig, unsigned i, const void *data, size_t len)
+{
+	struct iovec iov = { (void *)(uintptr_t)data, len };
+
+	return rig->lanes[i]->ops->send(rig->lanes[i], &iov, 1);
+}
+
+/* ---- a record's cost ----------------------------------------------------------------------------- */
+
+static uint8_t source[BULK + 140], sink[BULK + 140];
+
+static void fill_source(void)
+{
+	for (size_t i = 0; i < sizeof(source); i++)
+		source[i] = (uint8_t)(i * 7 + (i >> 8));
+}
+
+/* Header and payload of a small record, one receive; and no other to learn that this was all. */
+static void test_small_record(void)
+{
+	struct rig rig;
+
+	rig_open(&rig, 1);
+	peer_write(&rig, 0, source, 104);
+	rig_begin_turn(&rig);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), 40);
+	CHECK_EQ(rig_recv(&rig, 0, sink + 40, 64, 8), 64);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
+	CHECK_EQ(calls_all(), 2); /* the second: "looked" */
+	CHECK_MEM(sink, source, 104);
+	calls_reset();
+	rig_begin_turn(&rig);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
+	CHECK_EQ(calls_all(), 1);
+	rig_close(&rig);
+}
+
+/* The payload of a large record as far as it is there; a turn for each receive. */
+static void rig_recv_large(struct rig *rig, size_t from, size_t to, size_t end)
+{
+	while (from < to && !check_failures) {
+		ssize_t n;
+
+		rig_begin_turn(rig);
+		n = rig_recv(rig, 0, sink + from, end - from, 8);
+		CHECK(n > 0 || n == -EAGAIN);
+		from += n > 0 ? (size_t)n : 0;
+	}
+	CHECK_EQ(from, to);
+}
+
+/* The header behind a large payload comes with it, though the payload came in two parts. */
+static void test_large_record(void)
+{
+	struct rig rig;
+
+	rig_open(&rig, 1);
+	memset(sink, 0, sizeof(sink));
+	peer_write(&rig, 0, source, 40);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), 40);
+	peer_write(&rig, 0, source + 40, BULK / 2);
+	rig_recv_large(&rig, 40, 40 + BULK / 2, 40 + BULK);
+	peer_write(&rig, 0, source + 40 + BULK / 2, BULK / 2 + 100);
+	calls_reset();
+	rig_recv_large(&rig, 40 + BULK / 2, 40 + BULK, 40 + BULK);
+	CHECK_EQ(rig_recv(&rig, 0, sink + 40 + BULK, 40, 1), 40);
+	CHECK_EQ(calls_all(), 1);
+	/* And nothing more: the 60 bytes of the next payload go where they belong. */
+	CHECK_EQ(rig_recv(&rig, 0, sink + 80 + BULK, 60, 8), 60);
+	CHECK_EQ(calls_all(), 2);
+	CHECK_MEM(sink, source, BULK + 140);
+	rig_close(&rig);
+}
+
+/* A peer that waits for acknowledgements gets one per message, not one per read. */
+static void test_quickack(void)
+{
+	struct rig rig;
+
+	rig_open(&rig, 1);
+	lane_kernel_ack_promptly(rig.lanes[0]);
+	peer_write(&rig, 0, source, 104);
+	rig_begin_turn(&rig);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), 40);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 64, 8), 64);
+	CHECK_EQ(calls.quickack, 1);
+	peer_write(&rig, 0, source, BULK / 2);
+	rig_begin_turn(&rig);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), 40);
+	calls_reset();
+	rig_recv_large(&rig, 40, BULK / 2, BULK);
+	CHECK_EQ(calls.quickack, 0); /* more of it is to come: TCP acknowledges by itself */
+	peer_write(&rig, 0, source, BULK - BULK / 2);
+	rig_recv_large(&rig, BULK / 2, BULK, BULK);
+	CHECK_EQ(calls.quickack, 1);
+	/* Exactly as much as there was room for: told when nothing follows. */
+	calls_reset();
+	peer_write(&rig, 0, source, BULK + 40);
+	rig_recv_large(&rig, 0, BULK, BULK);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), 40);
+	CHECK_EQ(calls.quickack, 0);
+	rig_begin_turn(&rig);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
+	CHECK_EQ(calls.quickack, 1);
+	rig_close(&rig);
+}
+
+/* ---- several on one driver ----------------------------------------------------------------------- */
+
+/* Every lane is asked, as a comm does. Returns the one that had something (and reads it), or -1. */
+static int rig_ask_all(struct rig *rig)
+{
+	int found = -1;
+
+	rig_begin_turn(rig);
+	for (unsigned i = 0; i < rig->count; i++)
+		if (rig->lanes[i] && rig_recv(rig, i, sink, 40, 1) > 0)
+			found = (int)i;
+	return found;
+}
+
+static void rig_drain(struct rig *rig)
+{
+	for (int i = 0; i < 4; i++)
+		rig_ask_all(rig);
+	calls_reset();
+}
+
+static void test_idle_turns(void)
+{
+	struct rig rig;
+
+	rig_open(&rig, LANES);
+	rig_drain(&rig);
+	for (int turn = 0; turn < 100; turn++)
+		CHECK_EQ(rig_ask_all(&rig), -1);
+	CHECK_EQ(calls_all(), 100);
+	rig_close(&rig);
+}
+
+static void test_any_lane(void)
+{
+	struct rig rig;
+
+	rig_open(&rig, LANES);
+	rig_drain(&rig);
+	for (int round = 0; round < 3; round++) {
+		for (unsigned i = 0; i < LANES; i++) {
+			int found = -1;
+
+			peer_write(&rig, i, source, 40);
+			for (int turn = 0; turn < 2 && found < 0; turn++)
+				found = rig_ask_all(&rig);
+			CHECK_EQ(found, (int)i);
+		}
+	}
+	/* Small messages on one lane: a call each, and one more in two for those that might come elsewhere. */
+	rig_drain(&rig);
+	for (int message = 0; message < 100; message++) {
+		peer_write(&rig, 5, source, 40);
+		while (rig_ask_all(&rig) < 0 && !check_failures)
+			;
+	}
+	CHECK(calls_all() <= 300);
+	rig_close(&rig);
+}
+
+/* The end of a stream, whose edge a read of the data before it may swallow. */
+static void test_ends(void)
+{
+	for (int reset = 0; reset < 2; reset++) {
+		struct linger linger = { 1, 0 };
+		struct rig rig;
+		ssize_t n = -EAGAIN;
+
+		rig_open(&rig, 3);
+		rig_drain(&rig);
+		peer_write(&rig, 1, source, 60);
+		if (reset)
+			CHECK(!setsockopt(rig.peers[1], SOL_SOCKET, SO_LINGER, &linger,
+					  sizeof(linger)));
+		close(rig.peers[1]);
+		rig.peers[1] = -1;
+		while (rig_ask_all(&rig) < 0 && !check_failures)
+			;
+		/* RST with data queued: the data first. */
+		CHECK_EQ(rig_recv(&rig, 1, sink, 20, 8), 20);
+		for (int turn = 0; turn < 100 && n == -EAGAIN; turn++) {
+			rig_begin_turn(&rig);
+			n = rig_recv(&rig, 1, sink, 40, 1);
+		}
+		CHECK_EQ(n, reset ? -ECONNRESET : 0);
+		rig_begin_turn(&rig);
+		CHECK_EQ(rig_recv(&rig, 1, sink, 40, 1), reset ? -ECONNRESET : 0);
+		rig_close(&rig);
+	}
+}
+
+static void test_full(void)
+{
+	struct rig rig;
+	ssize_t n = 1;
+	uint64_t sent = 0, got = 0;
+
+	rig_open(&rig, 2);
+	while (n > 0) {
+		rig_begin_turn(&rig);
+		n = rig_send(&rig, 0, source, sizeof(source));
+		sent += n > 0 ? (uint64_t)n : 0;
+	}
+	CHECK_EQ(n, -EAGAIN);
+	calls_reset();
+	for (int turn = 0; turn < 100; turn++) {
+		rig_begin_turn(&rig);
+		CHECK_EQ(rig_send(&rig, 0, source, sizeof(source)), -EAGAIN);
+	}
+	CHECK(calls.send <= 2); /* a last acknowledgement may have made room */
+	CHECK(calls.epoll <= 100);
+	/* The other is not hindered. */
+	rig_begin_turn(&rig);
+	CHECK_EQ(rig_send(&rig, 1, source, 100), 100);
+	while (got < sent / 2) {
+		n = read(rig.peers[0], sink, sizeof(sink));
+		CHECK(n > 0);
+		got += (uint64_t)n;
+	}
+	do {
+		rig_begin_turn(&rig);
+		n = rig_send(&rig, 0, source, sizeof(source));
+	} while (n == -EAGAIN);
+	CHECK(n > 0);
+	rig_close(&rig);
+}
+
+/* Lanes come and go; with one left there is no epoll, and nothing is lost on the way. */
+static void test_come_and_go(void)
+{
+	struct rig rig;
+
+	rig_open(&rig, 3);
+	CHECK(rig.kd.epoll_fd >= 0);
+	rig_drain(&rig);
+	peer_write(&rig, 2, source, 40);
+	rig_close_lane(&rig, 0);
+	rig_close_lane(&rig, 1);
+	CHECK(rig.kd.epoll_fd < 0);
+	CHECK_EQ(rig_ask_all(&rig), 2);
+	CHECK(!rig.kd.hot || rig.kd.hot == rig.kd.members);
+	rig_close(&rig);
+}
+
+static void test_no_epoll(void)
+{
+	struct rig rig, other;
+
+	rig_open(&rig, 1);
+	rig_open(&other, 1);
+	calls.no_epoll = true;
+	/* A second lane that finds no descriptor for an epoll: all are tried. */
+	lane_kernel_join(other.lanes[0], &rig.kd);
+	CHECK_EQ(other.kd.count, 0);
+	CHECK_EQ(rig.kd.count, 2);
+	CHECK(rig.kd.epoll_fd < 0);
+	peer_write(&other, 0, source, 40);
+	rig_begin_turn(&rig);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
+	CHECK_EQ(rig_recv(&other, 0, sink, 40, 1), 40);
+	rig_close(&other);
+	rig_close(&rig);
+}
+
+/* ---- what the kernel may say ---------------------------------------------------------------------- */
+
+static void test_interrupted(void)
+{
+	struct rig rig;
+
+	rig_open(&rig, 1);
+	peer_write(&rig, 0, source, 40);
+	rig_begin_turn(&rig);
+	calls_make_fail(EINTR, 3);
+	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), 40);
+	calls_make_fail(EINTR, 3);
+	CHECK_EQ(rig_send(&rig, 0, source, 40), 40);
+	CHECK_EQ(calls.recv, 4);
+	CHECK_EQ(calls.send, 4);
+	rig_close(&rig);
+}
+
+/* No event will tell when there is memory again: the next call tries. */
+static void test_no_memory(void)
+{
+	struct rig rig;
+
+	rig_open(&rig, 2);
+	rig_drain(&rig);
+	calls_make_fail(ENOBUFS, 1);
+	rig_begin_turn(&rig);
+	CHECK_EQ(rig_send(&rig, 0, source, 40), -EAGAIN);
+	CHECK_EQ(rig_send(&rig, 0, source, 40), 40);
+	CHECK_EQ(rig.lanes[0]->error, 0);
+	rig_close(&rig);
+}
+
+static void test_info(void)
+{
+	struct lane_info info;
+	struct rig rig;
+	uint64_t sent = 0;
+	ssize_t n;
+
+	rig_open(&rig, 1);
+	rig_begin_turn(&rig);
+	while ((n = rig_send(&rig, 0, source, sizeof(source))) > 0) {
+		sent += (uint64_t)n;
+		rig_begin_turn(&rig);
+	}
+	rig.lanes[0]->ops->info(rig.lanes[0], &info);
+	CHECK_EQ(rig.lanes[0]->ops->done_bytes(rig.lanes[0]), (int64_t)sent);
+	CHECK_EQ(info.acked_bytes + info.in_flight_bytes + info.unsent_bytes, sent);
+	CHECK(info.unsent_bytes > 0); /* the peer's window is closed */
+	CHECK(info.heard_ns && info.heard_ns <= driver_clock_ns());
+	CHECK(info.srtt_ns > 0);
+	for (uint64_t got = 0; got < sent;) {
+		n = read(rig.peers[0], sink, sizeof(sink));
+		CHECK(n > 0);
+		got += (uint64_t)n;
+	}
+	do
+		rig.lanes[0]->ops->info(rig.lanes[0], &info);
+	while (info.acked_bytes < sent);
+	CHECK_EQ(info.in_flight_bytes + info.unsent_bytes, 0);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	CHECK_EQ(forkguard_init(), 0);
+	fill_source();
+	test_small_record();
+	test_large_record();
+	test_quickack();
+	test_idle_turns();
+	test_any_lane();
+	test_ends();
+	test_full();
+	test_come_and_go();
+	test_no_epoll();
+	test_interrupted();
+	test_no_memory();
+	test_info();
+	workers_stop();
+	return check_done();
+}
