@@ -173,6 +173,15 @@ def test_bw(arena: Arena, plugin: list[str], more: list[str]) -> None:
     assert document["rank0"]["sent_messages"] == (110 + 64) * channels
 
 
+def test_sizes(arena: Arena) -> None:
+    """In the order given, each with its own number of messages; one of 0 bytes has no next size."""
+    document = arena.document(2, "lat", "--sizes", "4K:30:2,8,64K:20", "-n", "50", "-w", "1")
+    found = [(row["size_bytes"], row["half_round_trip"]["count"]) for row in document["results"]]
+    assert found == [(4096, 30), (8, 50), (65536, 20)]
+    document = arena.document(2, "bw", "-b", "0", "-e", "0", "-n", "20")
+    assert [row["size_bytes"] for row in document["results"]] == [0]
+
+
 @pytest.mark.parametrize("abi", range(6, 13))
 def test_every_abi(arena: Arena, plugin: list[str], abi: int) -> None:
     """Every version through its own table."""
@@ -297,6 +306,13 @@ USAGES: list[tuple[list[str], str]] = [
     (["allreduce", "--abi", "13"], "13"),
     (["allreduce", "--baseline"], "--baseline goes with"),
     (["lat", "--root", "nowhere"], "host:port"),
+    (["lat", "--sizes", "8:0"], "8:0"),
+    (["lat", "--sizes", ""], "out of range"),
+    (["lat", "--sizes", "8,,9"], "8,,9"),
+    (["lat", "--sizes", ",".join(["8"] * 65)], "out of range"),
+    (["lat", "--sizes", "8", "-b", "8"], "goes without -b"),
+    (["bw", "--sizes", "8,128M"], "at most 64M"),
+    (["allreduce", "--sizes", "8"], "--sizes goes with lat and bw"),
     (["lat", "-o", "xml"], "json or table"),
 ]
 

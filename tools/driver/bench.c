@@ -34,6 +34,7 @@ static const char usage[] =
 	"  -b, --minbytes S    first size (K, M, G: powers of 1024)\n"
 	"  -e, --maxbytes S    last size\n"
 	"  -f, --stepfactor N  next size = size * N\n"
+	"  --sizes S[:N[:W]],..  these sizes instead, with messages and warm-up of their own\n"
 	"  -n, --iters N       messages or iterations (default: by size)\n"
 	"  -w, --warmup N      before those\n"
 	"  --channels N        connections per direction (default 1)\n"
@@ -113,6 +114,7 @@ enum {
 	O_SECONDS,
 	O_TICK,
 	O_DEVICES,
+	O_SIZES,
 	O_HELP
 };
 
@@ -137,6 +139,7 @@ static const struct option long_options[] = {
 	{ "seconds", 1, NULL, O_SECONDS },
 	{ "tick", 1, NULL, O_TICK },
 	{ "devices", 1, NULL, O_DEVICES },
+	{ "sizes", 1, NULL, O_SIZES },
 	{ "minbytes", 1, NULL, 'b' },
 	{ "maxbytes", 1, NULL, 'e' },
 	{ "stepfactor", 1, NULL, 'f' },
@@ -148,6 +151,38 @@ static const struct option long_options[] = {
 };
 
 /* One option with a number; false when it is out of range. */
+/* "8:1000:100,64K:50,1M" */
+static bool parse_sizes(struct bench *bench, const char *text)
+{
+	char item[64];
+
+	for (bench->steps = 0; *text; bench->steps++) {
+		struct bench_size *size = &bench->sizes[bench->steps];
+		size_t length = strcspn(text, ",");
+		char *messages, *warm = NULL;
+		double n = 0, w = 0;
+
+		if (bench->steps == BENCH_SIZES_MAX || length >= sizeof(item))
+			return false;
+		memcpy(item, text, length);
+		item[length] = '\0';
+		messages = strchr(item, ':');
+		if (messages)
+			*messages++ = '\0';
+		warm = messages ? strchr(messages, ':') : NULL;
+		if (warm)
+			*warm++ = '\0';
+		if (!parse_size(item, &size->bytes) ||
+		    (messages && !parse_number(messages, 1, 1e9, &n)) ||
+		    (warm && !parse_number(warm, 0, 1e9, &w)))
+			return false;
+		size->messages = (uint64_t)n;
+		size->warm = warm ? (uint64_t)w : UINT64_MAX;
+		text += length + (text[length] == ',');
+	}
+	return bench->steps > 0;
+}
+
 static bool bench_number(struct bench *bench, int option, const char *text)
 {
 	struct ncclplay_options *o = &bench->options;
@@ -175,6 +210,8 @@ static bool bench_number(struct bench *bench, int option, const char *text)
 		return parse_number(text, 1, 60000, &n) && (bench->tick_ms = (uint64_t)n, true);
 	case O_DEVICES:
 		return parse_number(text, 1, 1023, &n) && (o->devices = (int)n, true);
+	case O_SIZES:
+		return parse_sizes(bench, text);
 	case O_TIMEOUT:
 		return parse_number(text, 0.1, 86400, &n) && (o->timeout_s = n, true);
 	case O_CPU:
@@ -238,6 +275,37 @@ static int bench_option(struct bench *bench, int option)
 	}
 }
 
+static void bench_sizes_range(struct bench *bench)
+{
+	bench->last_bytes = 0;
+	for (size_t i = 0; i < bench->steps; i++) {
+		if (bench->sizes[i].bytes < bench->first_bytes)
+			bench->first_bytes = bench->sizes[i].bytes;
+		if (bench->sizes[i].bytes > bench->last_bytes)
+			bench->last_bytes = bench->sizes[i].bytes;
+	}
+}
+
+/* Those of --sizes, else from first to last by factor: no size_t can be doubled BENCH_SIZES_MAX times. */
+static void bench_sizes_make(struct bench *bench)
+{
+	size_t bytes = bench->first_bytes;
+
+	if (!bench->steps) {
+		do {
+			bench->sizes[bench->steps++] =
+				(struct bench_size){ .bytes = bytes, .warm = UINT64_MAX };
+			bytes *= bench->factor;
+		} while (bytes && bytes <= bench->last_bytes);
+	}
+	for (size_t i = 0; i < bench->steps; i++) {
+		if (!bench->sizes[i].messages)
+			bench->sizes[i].messages = bench->iterations;
+		if (bench->sizes[i].warm == UINT64_MAX)
+			bench->sizes[i].warm = bench->warm;
+	}
+}
+
 static int bench_check(struct bench *bench)
 {
 	static const struct {
@@ -250,6 +318,14 @@ static int bench_check(struct bench *bench)
 	};
 	bool two = bench->mode == MODE_LAT || bench->mode == MODE_BW;
 
+	if (bench->steps) {
+		if (!two)
+			return bench_usage("--sizes goes with lat and bw", NULL);
+		if (bench->first_bytes != SIZE_MAX || bench->last_bytes != SIZE_MAX ||
+		    bench->factor)
+			return bench_usage("--sizes goes without -b, -e and -f", NULL);
+		bench_sizes_range(bench);
+	}
 	if (bench->first_bytes == SIZE_MAX)
 		bench->first_bytes = defaults[bench->mode].first;
 	if (bench->last_bytes == SIZE_MAX)
@@ -280,6 +356,7 @@ static int bench_check(struct bench *bench)
 			bench->seconds;
 	if (bench->options.ll && bench->mode != MODE_ALLREDUCE)
 		return bench_usage("--ll goes with allreduce", NULL);
+	bench_sizes_make(bench);
 	return 0;
 }
 
@@ -403,9 +480,7 @@ int main(int argc, char **argv)
 	if (rc)
 		return rc;
 	signal(SIGPIPE, SIG_IGN);
-	for (size_t b = bench.first_bytes; b && b <= bench.last_bytes; b *= bench.factor)
-		bench.steps++;
-	bench.bases = calloc(bench.steps + 1, sizeof(*bench.bases));
+	bench.bases = calloc(bench.steps, sizeof(*bench.bases));
 	if (!bench.bases)
 		return NCCLPLAY_PEER;
 	rc = play_open(&bench.options, bench.baseline ? bench_baseline : NULL, &bench, &bench.play,

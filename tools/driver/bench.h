@@ -18,13 +18,24 @@ enum bench_mode {
 	MODE_WAIT,
 };
 
+#define BENCH_SIZES_MAX 64u
+
+/* One step of a run. */
+struct bench_size {
+	size_t bytes;
+	uint64_t messages; /* or iterations; 0: by size */
+	uint64_t warm;     /* UINT64_MAX: by size */
+};
+
 struct bench {
 	enum bench_mode mode;
 	struct ncclplay_options options;
 	const char *ifname; /* NULL: not given */
 	size_t first_bytes, last_bytes, factor;
-	uint64_t iterations; /* 0: by size */
-	uint64_t warm;       /* UINT64_MAX: by size */
+	struct bench_size sizes[BENCH_SIZES_MAX]; /* the steps: of --sizes, or of the three above */
+	size_t steps, step;                       /* how many; the present one */
+	uint64_t iterations;                      /* 0: by size */
+	uint64_t warm;                            /* UINT64_MAX: by size */
 	bool datacheck, bidir, baseline, json, fork_child, abrupt;
 	int progress_fd;  /* -1: none */
 	double seconds;   /* idle: how long */
@@ -32,7 +43,7 @@ struct bench {
 	struct ncclplay *play;
 
 	/* Progress events. */
-	size_t step, steps, step_bytes;
+	size_t step_bytes;
 	uint64_t step_start, step_total; /* in units of play->moved */
 
 	/* Rank 0: the JSON document's arrays, grown as results come. */

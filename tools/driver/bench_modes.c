@@ -31,18 +31,31 @@ static uint64_t bench_count(uint64_t asked, uint64_t budget_bytes, size_t bytes,
 }
 
 /* lat, bw: messages of one size. */
-static uint64_t bench_messages(const struct bench *bench, size_t bytes)
+static uint64_t bench_messages(const struct bench *bench, const struct bench_size *size)
 {
 	if (bench->mode == MODE_LAT)
-		return bench_count(bench->iterations, 64 * AUTO_MIB, bytes, 200, 10000);
-	return bench_count(bench->iterations, 512 * AUTO_MIB, bytes, 100, 100000);
+		return bench_count(size->messages, 64 * AUTO_MIB, size->bytes, 200, 10000);
+	return bench_count(size->messages, 512 * AUTO_MIB, size->bytes, 100, 100000);
 }
 
-static uint64_t bench_warm(const struct bench *bench, uint64_t messages)
+static uint64_t bench_warm(const struct bench_size *size, uint64_t messages)
 {
-	if (bench->warm != UINT64_MAX)
-		return bench->warm;
+	if (size->warm != UINT64_MAX)
+		return size->warm;
 	return messages / 10 > 8 ? messages / 10 : 8;
+}
+
+/* Room for the samples of the step that has most. */
+static uint64_t *bench_samples(const struct bench *bench)
+{
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < bench->steps; i++) {
+		uint64_t n = bench_messages(bench, &bench->sizes[i]);
+
+		most = n > most ? n : most;
+	}
+	return malloc((size_t)most * sizeof(uint64_t));
 }
 
 static void bench_step(struct bench *bench, size_t bytes, uint64_t moves)
@@ -62,11 +75,6 @@ static int bench_gather(struct bench *bench, const struct bench_rank *mine, stru
 	return rc;
 }
 
-static size_t bench_next(const struct bench *bench, size_t bytes)
-{
-	return bytes * bench->factor;
-}
-
 /* One stream operation between barriers. */
 static int bench_stream(struct bench *bench, struct stream_op *op, enum stream_role role,
 			size_t bytes, uint64_t warm, uint64_t messages, bool check,
@@ -79,11 +87,13 @@ static int bench_stream(struct bench *bench, struct stream_op *op, enum stream_r
 	return rc ? rc : play_run(bench->play, &op->op);
 }
 
-static int bench_baseline_size(struct bench *bench, struct baseline *base, size_t bytes,
-			       uint64_t *samples_ns, struct bench_base *out)
+static int bench_baseline_size(struct bench *bench, struct baseline *base,
+			       const struct bench_size *size, uint64_t *samples_ns,
+			       struct bench_base *out)
 {
-	uint64_t n = bench_messages(bench, bytes), warm = bench_warm(bench, n);
+	uint64_t n = bench_messages(bench, size), warm = bench_warm(size, n);
 	uint64_t channels = (uint64_t)bench->options.channels;
+	size_t bytes = size->bytes;
 	struct bench_rank mine;
 	int rc;
 
@@ -101,14 +111,13 @@ static int bench_baseline_size(struct bench *bench, struct baseline *base, size_
 int bench_baseline(void *arg, struct ncclplay *play)
 {
 	struct bench *bench = arg;
-	uint64_t most = bench->iterations > 10000 ? bench->iterations : 10000;
-	uint64_t *samples_ns = malloc((size_t)most * sizeof(*samples_ns));
-	struct bench_base *out = bench->bases;
+	uint64_t *samples_ns;
 	struct baseline base = { .fd = -1 };
 	cpu_set_t before, pinned;
 	int rc;
 
 	bench->play = play;
+	samples_ns = bench_samples(bench);
 	/* As the plugin's progress thread will be. */
 	sched_getaffinity(0, sizeof(before), &before);
 	CPU_ZERO(&pinned);
@@ -120,8 +129,9 @@ int bench_baseline(void *arg, struct ncclplay *play)
 		return NCCLPLAY_USAGE;
 	}
 	rc = samples_ns ? baseline_open(bench, &base) : NCCLPLAY_PEER;
-	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes; b = bench_next(bench, b))
-		rc = bench_baseline_size(bench, &base, b, samples_ns, out++);
+	for (size_t i = 0; !rc && i < bench->steps; i++)
+		rc = bench_baseline_size(bench, &base, &bench->sizes[i], samples_ns,
+					 &bench->bases[i]);
 	baseline_close(&base);
 	sched_setaffinity(0, sizeof(before), &before);
 	free(samples_ns);
@@ -132,10 +142,11 @@ int bench_baseline(void *arg, struct ncclplay *play)
  * lat: rank 0 sends, rank 1 answers; a sample is half the time from rank 0's making one message
  * ready to its taking the answer. The buffers are neither written nor read in between.
  */
-static int bench_lat_size(struct bench *bench, size_t bytes, uint64_t *samples_ns)
+static int bench_lat_size(struct bench *bench, const struct bench_size *size, uint64_t *samples_ns)
 {
-	uint64_t n = bench_messages(bench, bytes);
-	uint64_t warm = bench_warm(bench, n);
+	uint64_t n = bench_messages(bench, size);
+	uint64_t warm = bench_warm(size, n);
+	size_t bytes = size->bytes;
 	enum stream_role role = bench->options.rank == 0 ? STREAM_PING : STREAM_PONG;
 	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
 	struct samples_summary summary;
@@ -163,17 +174,13 @@ static int bench_lat_size(struct bench *bench, size_t bytes, uint64_t *samples_n
 
 int bench_lat(struct bench *bench)
 {
-	uint64_t most = bench->iterations > 10000 ? bench->iterations : 10000;
-	uint64_t *samples_ns = malloc((size_t)most * sizeof(*samples_ns));
+	uint64_t *samples_ns = bench_samples(bench);
 	int rc = 0;
 
 	if (!samples_ns)
 		return NCCLPLAY_PEER;
-	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes;
-	     b = bench_next(bench, b)) {
-		rc = bench_lat_size(bench, b, samples_ns);
-		bench->step++;
-	}
+	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
+		rc = bench_lat_size(bench, &bench->sizes[bench->step], samples_ns);
 	if (!bench->play->stuck)
 		free(samples_ns);
 	return rc;
@@ -184,10 +191,11 @@ int bench_lat(struct bench *bench)
  * of its last warm-up message to that of its last message. Processor time is that of each whole
  * process over its own such window.
  */
-static int bench_bw_size(struct bench *bench, size_t bytes)
+static int bench_bw_size(struct bench *bench, const struct bench_size *size)
 {
-	uint64_t n = bench_messages(bench, bytes);
-	uint64_t warm = bench_warm(bench, n), channels = (uint64_t)bench->options.channels;
+	uint64_t n = bench_messages(bench, size);
+	uint64_t warm = bench_warm(size, n), channels = (uint64_t)bench->options.channels;
+	size_t bytes = size->bytes;
 	enum stream_role role = bench->bidir               ? STREAM_BOTH
 				: bench->options.rank == 0 ? STREAM_SEND
 							   : STREAM_RECEIVE;
@@ -228,11 +236,8 @@ int bench_bw(struct bench *bench)
 {
 	int rc = 0;
 
-	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes;
-	     b = bench_next(bench, b)) {
-		rc = bench_bw_size(bench, b);
-		bench->step++;
-	}
+	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
+		rc = bench_bw_size(bench, &bench->sizes[bench->step]);
 	return rc;
 }
 
@@ -347,11 +352,9 @@ int bench_allreduce(struct bench *bench)
 	float *src = malloc(bench->last_bytes), *dst = malloc(bench->last_bytes);
 	int rc = iteration_ns && ring && src && dst ? 0 : NCCLPLAY_PEER;
 
-	for (size_t b = bench->first_bytes; !rc && b <= bench->last_bytes;
-	     b = bench_next(bench, b)) {
-		rc = bench_allreduce_size(bench, b, ring, src, dst, iteration_ns);
-		bench->step++;
-	}
+	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
+		rc = bench_allreduce_size(bench, bench->sizes[bench->step].bytes, ring, src, dst,
+					  iteration_ns);
 	if (!bench->play->stuck) {
 		free(iteration_ns);
 		free(ring);
