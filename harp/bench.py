@@ -6,8 +6,8 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class BenchOptions:
     path: str = "auto"
     min_bytes: str | None = None
     max_bytes: str | None = None
+    sizes: str | None = None  # instead of those two: harp-bench's --sizes
     iterations: int | None = None
     channels: int = 1
     baseline: bool = False
@@ -38,6 +39,7 @@ class BenchOptions:
     datacheck: bool = True
     seconds: float | None = None  # idle: of each wait
     timeout_s: float = 60
+    environment: Mapping[str, str] = field(default_factory=dict)  # of every rank, besides
 
     def arguments(self) -> list[str]:
         """harp-bench's command line, without rank and root."""
@@ -49,6 +51,7 @@ class BenchOptions:
         given = {
             "-b": self.min_bytes,
             "-e": self.max_bytes,
+            "--sizes": self.sizes,
             "-n": self.iterations,
             "--seconds": self.seconds,
         }
@@ -65,7 +68,7 @@ class BenchOptions:
 
 def _environment(options: BenchOptions) -> dict[str, str]:
     keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
-    return keep | {"HARP_PATH": options.path}
+    return keep | {"HARP_PATH": options.path, **options.environment}
 
 
 def _start_rank(
@@ -127,11 +130,13 @@ def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None)
         # Wrong data is a result, and its table is worth seeing; all else is a failure.
         if any(status not in (0, 1) for status in statuses):
             raise HarpError(_failure(statuses, errors))
+        stderr = (errors / "rank0").read_text(errors="replace").splitlines()
     try:
         report: dict[str, Any] = json.loads(printed)
     except ValueError:
         raise HarpError(f"harp-bench printed no JSON: {printed[:200]!r}") from None
     report["ok"] = report["ok"] and not any(statuses)
+    report["stderr"] = stderr
     return report
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench: wire, lat, bw, idle, allreduce, ratios. cli_versus.py: loss and fairness."""
+"""harpctl bench: wire, lat, bw, idle, allreduce, ratios; the others are in modules of their own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from harp import bench as runner
 from harp import output as console
 from harp.cli_failover import failover, rails
+from harp.cli_paths import attach, paths
 from harp.cli_versus import fairness, loss
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
@@ -32,6 +33,8 @@ def bench() -> None:
     harpctl bench ratios                   all of it alternately, and whether the goals are met
     harpctl bench loss                     HARP and kernel TCP over a path that loses packets
     harpctl bench fairness                 both at once through one bottleneck
+    harpctl bench paths                    auto, xdp, kernel and NCCL's sockets side by side
+    harpctl bench attach                   what HARP's XDP program costs the kernel's TCP
     harpctl bench rails                    one NIC, another, all at once
     harpctl bench failover                 a NIC that is cut off under a stream, and comes back
     """
@@ -330,5 +333,7 @@ def _print_ratios(report: dict[str, Any], shape: LabOptions) -> None:
 
 bench.add_command(loss)
 bench.add_command(fairness)
+bench.add_command(paths)
+bench.add_command(attach)
 bench.add_command(rails)
 bench.add_command(failover)

@@ -167,7 +167,7 @@ void choice_report(const struct choice *choice, char *text, size_t len)
 			if (!count->messages[way])
 				continue;
 			if (!begun) {
-				text_add(&out, first ? "" : "; ");
+				text_add(&out, first ? "messages sent, by size: " : "; ");
 				text_size(&out, class);
 				text_add(&out, ":");
 			}

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl bench paths and attach: HARP's ways and kernel sockets side by side."""
+
+from typing import Any
+
+import click
+
+from harp import output as console
+from harp import paths as runner
+from harp.errors import Exit
+from harp.lab import LabOptions
+from harp.options import lab_options, lab_shape, output_option
+
+_TITLES = {
+    "lat": "half a round trip, us (p50; median of the rounds)",
+    "bw": "one way, 8 messages in flight, Gbit/s (median of the rounds)",
+}
+_SUFFIXES = {"K": runner.KIB, "M": runner.MIB}
+
+
+class _Sizes(click.ParamType[tuple[int, ...]]):
+    name = "SIZE,.."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        sizes = []
+        for word in str(value).split(","):
+            digits, unit = word[:-1], _SUFFIXES.get(word[-1:].upper())
+            if unit is None:
+                digits, unit = word, 1
+            if not digits.isdecimal() or not 1 <= int(digits) * unit <= 64 * runner.MIB:
+                self.fail(f"{word!r} is no size from 1 to 64M (K, M)", param, ctx)
+            sizes.append(int(digits) * unit)
+        if len(set(sizes)) < len(sizes):
+            self.fail("a size is there twice", param, ctx)
+        return tuple(sizes)
+
+
+def size_words(size: int) -> str:
+    """8, 4K, 64M."""
+    for letter, unit in reversed(_SUFFIXES.items()):
+        if size % unit == 0:
+            return f"{size // unit}{letter}"
+    return str(size)
+
+
+@click.command()
+@lab_options
+@click.option(
+    "--sizes",
+    type=_Sizes(),
+    default=runner.SIZES,
+    help="Of the messages, bytes (K, M).  [default: 8 to 64M]",
+)
+@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
+@click.option("--check", is_flag=True, help="Exit code 1 when auto missed the best way.")
+@output_option
+def paths(sizes: tuple[int, ...], rounds: int, check: bool, output: str, **lab: Any) -> None:
+    """HARP auto, xdp and kernel, and NCCL's socket transport (1 and 2x8 sockets), side by side.
+
+    The ways take turns for some rounds. auto/best: auto's time to that of the better of xdp and
+    kernel, auto/sockets: to the better shape of kernel sockets, with 95 % intervals; below 1 auto
+    is faster. Where xdp and kernel differ by more than 30 % auto has to send by the better kind (or
+    be within 10 % of it) in four rounds of five, and nowhere may it take 30 % longer than kernel
+    sockets. What auto chose is what the plugin counted. The sockets run without HARP and without an
+    XDP program on either host.
+
+    \b
+    harpctl bench paths --check
+    harpctl bench paths --mtu 9000 --offload off --sizes 8,4K,1M --rounds 3 -o json
+    """
+    shape = lab_shape(lab)
+    report = runner.run_paths(runner.PathsOptions(shape, sizes, rounds), console.err.print)
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print_paths(report, shape)
+    if check and not report["ok"]:
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _print_paths(report: dict[str, Any], shape: LabOptions) -> None:
+    console.out.print(f"{report['rounds']} rounds by turns, {shape.words}")
+    titles = report["ways"]
+    columns = ("size", *titles.values(), "auto/best", "auto/sockets", "auto chose", "")
+    for mode, rows in report["results"].items():
+        console.out.print(f"\n{_TITLES[mode]}")
+        cells = [_paths_row(mode, row, list(titles)) for row in rows]
+        console.out.print(console.table("", columns, cells))
+    for mode, rows in report["results"].items():
+        for row in rows:
+            for words in row["missed"]:
+                console.out.print(f"MISSED: {mode}, {size_words(row['size_bytes'])}: {words}")
+    if report["ok"]:
+        console.out.print("auto has found the best way wherever they differ")
+
+
+def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
+    median, ratio = row["median"], row["ratio"]
+    cells = [size_words(row["size_bytes"])]
+    cells += [f"{median[way]:.2f}" if mode == "lat" else f"{8 / median[way]:.2f}" for way in ways]
+    sockets = [way for way in ways if way.startswith(runner.SOCKETS)]
+    for way in (row["best"], min(sockets, key=lambda name: median[name])):
+        cells.append(_interval(ratio[way]))
+    favourites = row["favourites"]
+    chosen = sorted(set(favourites), key=favourites.count, reverse=True)
+    cells.append(", ".join(f"{name} {favourites.count(name)}" for name in chosen))
+    differs = row["differ"] > runner.DIFFER
+    cells.append("MISSED" if row["missed"] else "right" if differs else "alike")
+    return cells
+
+
+def _interval(found: dict[str, float]) -> str:
+    return f"{found['ratio']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+@click.command()
+@lab_options
+@click.option("--rounds", type=click.IntRange(1, 50), default=7, show_default=True)
+@output_option
+def attach(rounds: int, output: str, **lab: Any) -> None:
+    """What attaching HARP's XDP program costs the kernel's own TCP between two hosts.
+
+    NCCL's socket transport, without a program and with HARP's in each mode by turns; no port is in
+    its maps. `auto` is what HARP does by itself; it may cost 10 %. Exit code 1 when it costs more.
+
+    \b
+    harpctl bench attach --mtu 1500
+    """
+    shape = lab_shape(lab)
+    report = runner.run_attach(runner.AttachOptions(shape, rounds), console.err.print)
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print_attach(report, shape)
+    if not report["ok"]:
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _print_attach(report: dict[str, Any], shape: LabOptions) -> None:
+    console.out.print(
+        f"speed of kernel TCP to that without a program, {report['rounds']} rounds by turns,"
+        f" {shape.words}"
+    )
+    tests = list(runner.ATTACH_TESTS)
+    rows = [
+        (mode, *(_interval(found[test]) for test in tests))
+        for mode, found in report["speed_ratio"].items()
+    ]
+    console.out.print(console.table("", ("", *tests), rows))
+    for mode, words in report["refused"].items():
+        console.out.print(f"{mode}: refused: {words}", markup=False)
+    if "auto" in report["why"]:
+        console.out.print(f"auto: {report['why']['auto']}", markup=False)
+    goal = f"(goal: at least {report['goals']['speed_ratio']})"
+    if report["ok"]:
+        console.out.print(f"auto {goal}: met")
+    else:
+        console.out.print(f"auto {goal}: MISSED: {', '.join(report['missed'])}")

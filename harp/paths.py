@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP's ways and kernel sockets side by side, by message size; and what attaching XDP costs.
+
+The ways take turns, in another order each round, so that a noisy minute touches all of them.
+Ratios are of medians over the rounds, with an interval from resampling the rounds (bootstrap).
+"Kernel sockets" is NCCL's socket transport as tools/driver plays it, without any HARP in the
+process and, which is checked, without an XDP program on either host.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harp import _paths
+from harp.bench import BenchOptions, run_bench
+from harp.errors import HarpError
+from harp.lab import Host, Lab, LabOptions, in_namespace
+
+Say = Callable[[str], None]
+KIB, MIB = 1024, 1 << 20
+SIZES = (8, 64, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
+MODES = ("lat", "bw")
+DIFFER = 1.3  # below that two ways are the same here: the noise
+RIGHT_SHARE = 0.8  # of the rounds in which auto has to have chosen the best way, at least
+NEAR = 1.1  # a round that cost at most so much more than the best way's is no wrong choice
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the competitors."""
+
+    name: str
+    title: str
+    path: str = "auto"  # HARP_PATH
+    sockets: bool = False  # NCCL's socket transport instead of HARP
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+AUTO, XDP, KERNEL, SOCKETS = "auto", "xdp", "kernel", "sockets"
+WAYS = (
+    Way(AUTO, "HARP auto"),
+    Way(XDP, "HARP xdp", "xdp"),
+    Way(KERNEL, "HARP kernel", "kernel"),
+    Way(
+        SOCKETS,
+        "1 socket",
+        sockets=True,
+        environment={"NCCL_SOCKET_NTHREADS": "1", "NCCL_NSOCKS_PERTHREAD": "1"},
+    ),
+    Way(
+        "sockets2x8",
+        "2x8 sockets",
+        sockets=True,
+        environment={"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "8"},
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of one way found, by size in bytes."""
+
+    cost: dict[int, float]  # lat: us, half a round trip; bw: ns a byte
+    chose: dict[int, dict[str, int]]  # auto: messages by kind of lane
+
+
+Measure = Callable[[Way, str], Run]
+
+
+@dataclass(frozen=True)
+class PathsOptions:
+    """What the side-by-side bench does."""
+
+    lab: LabOptions = field(default_factory=LabOptions)
+    sizes: tuple[int, ...] = SIZES
+    rounds: int = 5
+
+
+# --------------------------------------------------------------------------------------------------
+# Measuring.
+#
+def _clamp(least: int, value: int, most: int) -> int:
+    return max(least, min(value, most))
+
+
+def sizes_argument(mode: str, sizes: Sequence[int]) -> str:
+    """harp-bench's --sizes: fewer of the long ones; the warm-up is long enough to learn in."""
+    words = []
+    for size in sizes:
+        if mode == "lat":
+            count, warm = _clamp(16, 32 * MIB // size, 2000), _clamp(8, 64 * MIB // size, 500)
+        else:
+            count, warm = _clamp(16, 256 * MIB // size, 20000), _clamp(16, 256 * MIB // size, 1000)
+        words.append(f"{size}:{count}:{warm}")
+    return ",".join(words)
+
+
+_REPORT = re.compile(r"messages sent, by size: (.*)")
+_KIND = re.compile(r"(\d+) (HARP|kernel|both)")
+_UNITS = {"B": 1, "KiB": KIB, "MiB": MIB}
+
+
+def class_bytes(size: int) -> int:
+    """The size class that the plugin counts a message in: its longest."""
+    return min(max(64, 1 << (size - 1).bit_length()), 64 * MIB)
+
+
+def read_choices(lines: Sequence[str]) -> dict[int, dict[str, int]]:
+    """What went how, by size class: the plugin's own words at the end of its comms."""
+    counts: dict[int, dict[str, int]] = {}
+    for line in lines:
+        if not (found := _REPORT.search(line)):
+            continue
+        for entry in found[1].split("; "):
+            title, kinds = entry.split(": ")
+            number, unit = title.split()
+            into = counts.setdefault(int(number) * _UNITS[unit], {})
+            for count, kind in _KIND.findall(kinds):
+                into[kind] = into.get(kind, 0) + int(count)
+    return counts
+
+
+def program_attached(host: Host) -> bool:
+    """Is there an XDP program of anybody's on the host's interface? The kernel's answer."""
+    answers = []
+
+    def ask(ipr: Any) -> None:
+        (link,) = ipr.get_links(ifname=host.ifname)
+        answers.append(bool(link.get_nested("IFLA_XDP", "IFLA_XDP_ATTACHED")))
+
+    in_namespace(host.netns, ask)
+    return answers[0]
+
+
+def check_bare(lab: Lab) -> None:
+    """HarpError when an XDP program would disturb the baseline."""
+    for host in lab.hosts:
+        if program_attached(host):
+            raise HarpError(f"{host.netns}: an XDP program is attached: that is no baseline")
+
+
+def _measure(lab: Lab, sizes: Sequence[int], way: Way, mode: str) -> Run:
+    if way.sockets:
+        check_bare(lab)
+    plugin = str(_paths.find(_paths.SOCKET_PLUGIN)) if way.sockets else None
+    options = BenchOptions(
+        mode,
+        plugin=plugin,
+        path=way.path,
+        sizes=sizes_argument(mode, sizes),
+        datacheck=False,
+        environment={**way.environment, "NCCL_DEBUG": "INFO"},
+    )
+    report = run_bench(lab, options)
+    if way.sockets:
+        check_bare(lab)
+    if not report["ok"]:
+        raise HarpError(f"{way.title}, {mode}: {report['error']}")
+    costs = {row["size_bytes"]: _cost(mode, row) for row in report["results"]}
+    counts = read_choices(report["stderr"]) if way.name == AUTO else {}
+    return Run(costs, {size: counts.get(class_bytes(size), {}) for size in sizes})
+
+
+def _cost(mode: str, row: dict[str, Any]) -> float:
+    return float(row["half_round_trip"]["p50_us"] if mode == "lat" else 1 / row["rate_gb_per_s"])
+
+
+# --------------------------------------------------------------------------------------------------
+# Judging: no clock and no machine below this line.
+#
+def interval(costs: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """Ratio of the medians, with the limits that 95 % of resampled rounds keep."""
+    pairs = np.array([costs, others], dtype=float)
+    ratio = float(np.median(pairs[0]) / np.median(pairs[1]))
+    draw = np.random.default_rng(1).integers(0, pairs.shape[1], (_RESAMPLES, pairs.shape[1]))
+    resampled = np.median(pairs[0][draw], axis=1) / np.median(pairs[1][draw], axis=1)
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    return {"ratio": ratio, "low": float(low), "high": float(high)}
+
+
+def favourite(counts: Mapping[str, int]) -> str:
+    """The kind of lane by which more than half of the messages went; else "mixed", "none"."""
+    if not counts:
+        return "none"
+    kind = max(counts, key=lambda name: counts[name])
+    return kind if 2 * counts[kind] > sum(counts.values()) else "mixed"
+
+
+_KIND_OF = {XDP: "HARP", KERNEL: "kernel"}
+
+
+def judge(
+    costs: Mapping[str, Sequence[float]], chose: Sequence[Mapping[str, int]]
+) -> dict[str, Any]:
+    """One size: what is best, whether it matters, and whether auto found it.
+
+    costs: of each way, one for each round; chose: auto's messages by kind, for each round.
+    """
+    median = {way: float(np.median(values)) for way, values in costs.items()}
+    best = min(_KIND_OF, key=lambda way: median[way])
+    differ = max(median[way] for way in _KIND_OF) / median[best]
+    limit = NEAR * median[best]
+    right = sum(
+        favourite(counts) == _KIND_OF[best] or cost <= limit
+        for counts, cost in zip(chose, costs[AUTO], strict=True)
+    )
+    ratios = {way: interval(costs[AUTO], values) for way, values in costs.items() if way != AUTO}
+    plain = [way for way in costs if way not in (AUTO, *_KIND_OF)]
+    # The fastest of the sockets' shapes; worse than it by more than noise, and surely so.
+    rival = min(plain, key=lambda way: median[way]) if plain else None
+    slower = rival is not None and ratios[rival]["low"] > DIFFER
+    missed = []
+    if differ > DIFFER and right < RIGHT_SHARE * len(chose):
+        missed.append(f"{_KIND_OF[best]} is best, auto took it in {right} of {len(chose)} rounds")
+    if slower and rival is not None:
+        missed.append(f"{ratios[rival]['ratio']:.2f} times the time of kernel sockets")
+    return {
+        "median": median,
+        "best": best,
+        "differ": differ,
+        "right_rounds": right,
+        "chose": [dict(counts) for counts in chose],
+        "favourites": [favourite(counts) for counts in chose],
+        "ratio": ratios,
+        "missed": missed,
+    }
+
+
+def collect(
+    measure: Measure, ways: Sequence[Way], sizes: Sequence[int], rounds: int, say: Say
+) -> dict[str, list[dict[str, Any]]]:
+    """All rounds, the ways by turns; the judged row of each size, by mode."""
+    runs: dict[tuple[str, str], list[Run]] = {}
+    for index in range(rounds):
+        turn = index % len(ways)
+        for way in (*ways[turn:], *ways[:turn]):
+            for mode in MODES:
+                say(f"round {index + 1} of {rounds}: {way.title}, {mode}")
+                runs.setdefault((mode, way.name), []).append(measure(way, mode))
+    results: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
+    for mode in MODES:
+        for size in sizes:
+            costs = {way.name: [run.cost[size] for run in runs[mode, way.name]] for way in ways}
+            chose = [run.chose.get(size, {}) for run in runs[mode, AUTO]]
+            row = {"size_bytes": size, "rounds": costs, **judge(costs, chose)}
+            results[mode].append(row)
+    return results
+
+
+def run_paths(options: PathsOptions, say: Say) -> dict[str, Any]:
+    """The side-by-side table as a document."""
+    with Lab(options.lab) as lab:
+        results = collect(
+            lambda way, mode: _measure(lab, options.sizes, way, mode),
+            WAYS,
+            options.sizes,
+            options.rounds,
+            say,
+        )
+    return {
+        "lab": asdict(options.lab),
+        "rounds": options.rounds,
+        "ways": {way.name: way.title for way in WAYS},
+        "units": {"lat": "us, half a round trip, p50", "bw": "ns a byte"},
+        "goals": {"differ_above": DIFFER, "right_share": RIGHT_SHARE, "near": NEAR},
+        "results": results,
+        "ok": not any(row["missed"] for rows in results.values() for row in rows),
+    }
+
+
+# --------------------------------------------------------------------------------------------------
+# What attaching HARP's program costs the kernel's own traffic.
+#
+ATTACH_GOAL = 0.9  # the kernel's speed with HARP's program to that without: at least
+ATTACH_MODES = {"none": None, "auto": 0, "generic": 1, "native": 2}  # enum harp_xdp_mode
+ATTACH_TESTS = {"lat 8 B": ("lat", 8), "lat 16 KiB": ("lat", 16 * KIB), "bw 1 MiB": ("bw", MIB)}
+
+
+@dataclass(frozen=True)
+class AttachOptions:
+    """What the attach bench does."""
+
+    lab: LabOptions = field(default_factory=LabOptions)
+    rounds: int = 7
+
+
+class Attached:
+    """HARP's steering program on every host, nobody's port in its maps; mode None: not there."""
+
+    def __init__(self, lab: Lab, mode: int | None) -> None:
+        self.why = "no program"
+        self._lab, self._mode = lab, mode
+        self._undo = ExitStack()
+
+    def __enter__(self) -> "Attached":
+        if self._mode is None:
+            check_bare(self._lab)
+            return self
+        from harp import _host
+
+        _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
+        mode = self._mode
+
+        def attach(host: Host) -> None:
+            def work(_ipr: Any) -> None:
+                steering = _host.Steering.attach(host.ifname, mode)
+                self._undo.callback(steering.close)
+                self.why = steering.why
+
+            in_namespace(host.netns, work)
+            if not program_attached(host):
+                raise HarpError(f"{host.netns}: HARP's program is not attached")
+
+        try:
+            for host in self._lab.hosts:
+                attach(host)
+        except BaseException:
+            self._undo.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+
+def run_attach(options: AttachOptions, say: Say) -> dict[str, Any]:
+    """Kernel TCP between two hosts, with HARP's program in each mode and without, by turns."""
+    costs: dict[str, dict[str, list[float]]] = {
+        mode: {test: [] for test in ATTACH_TESTS} for mode in ATTACH_MODES
+    }
+    why: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    sockets = next(way for way in WAYS if way.name == SOCKETS)
+    with Lab(options.lab) as lab:
+        for index in range(options.rounds):
+            say(f"round {index + 1} of {options.rounds}")
+            turn = index % len(ATTACH_MODES)
+            for mode in (*list(ATTACH_MODES)[turn:], *list(ATTACH_MODES)[:turn]):
+                if mode in refused:
+                    continue
+                try:
+                    with Attached(lab, ATTACH_MODES[mode]) as attached:
+                        why[mode] = attached.why
+                        for test, (kind, size) in ATTACH_TESTS.items():
+                            costs[mode][test].append(_kernel_cost(lab, sockets, kind, size))
+                except OSError as error:
+                    refused[mode] = str(error.strerror or error)
+    return judge_attach(options, costs, why, refused)
+
+
+def _kernel_cost(lab: Lab, sockets: Way, mode: str, size: int) -> float:
+    options = BenchOptions(
+        mode,
+        plugin=str(_paths.find(_paths.SOCKET_PLUGIN)),
+        sizes=sizes_argument(mode, [size]),
+        datacheck=False,
+        environment=sockets.environment,
+    )
+    report = run_bench(lab, options)
+    if not report["ok"]:
+        raise HarpError(f"kernel sockets, {mode}: {report['error']}")
+    return _cost(mode, report["results"][0])
+
+
+def judge_attach(
+    options: AttachOptions,
+    costs: Mapping[str, Mapping[str, Sequence[float]]],
+    why: Mapping[str, str],
+    refused: Mapping[str, str],
+) -> dict[str, Any]:
+    """Speeds with HARP's program to speeds without; auto alone has a goal to meet."""
+    ratio = {
+        mode: {test: interval(costs["none"][test], values) for test, values in found.items()}
+        for mode, found in costs.items()
+        if mode != "none" and mode not in refused
+    }
+    missed = [test for test, found in ratio.get("auto", {}).items() if found["high"] < ATTACH_GOAL]
+    return {
+        "lab": asdict(options.lab),
+        "rounds": options.rounds,
+        "costs": costs,
+        "speed_ratio": ratio,
+        "why": dict(why),
+        "refused": dict(refused),
+        "goals": {"speed_ratio": ATTACH_GOAL},
+        "missed": missed,
+        "ok": not missed,
+    }
