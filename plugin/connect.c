@@ -9,6 +9,7 @@
 #include "candidates.h"
 #include "ctx.h"
 #include "forkguard.h"
+#include "keyfile.h"
 #include "opening.h"
 #include "peers.h"
 #include "preamble.h"
@@ -61,7 +62,7 @@ struct connect {
 	struct preamble preamble;
 	struct comm *comm;
 	int error;
-	char error_text[160];
+	char error_text[256];
 };
 
 struct connect *connect_next(struct connect *c)
@@ -90,6 +91,13 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 
 	connect_drop(c);
+	/* The listener has heard it now too: it says the same there. */
+	if (c->handle.sealed != (keyfile_key() != NULL)) {
+		error = -EPROTONOSUPPORT;
+		text = preamble_sealed_differs(c->handle.sealed);
+		c->round = ROUNDS_MAX - 1;
+		c->candidate = c->candidates.count - 1;
+	}
 	/* A lane that got through to the peer tells more than one that did not. */
 	if (!c->error || c->opened || error != -ECONNREFUSED) {
 		c->error = error;
@@ -110,7 +118,9 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 
 static int connect_begin_preamble(struct connect *c)
 {
-	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes, .lanes = 1 };
+	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
+				      .lanes = 1,
+				      .psk = keyfile_key() };
 
 	/* A kernel lane's sends are done before they have arrived: nothing may come back that could
 	 * turn our close into a reset (docs/lanes.md section 5.4). */
@@ -128,6 +138,7 @@ static int connect_finish(struct connect *c)
 	const struct preamble *p = &c->preamble;
 	struct comm_options opt = { .ctx = c->ctx, .side = COMM_SEND };
 	struct placement_end end;
+	int rc;
 
 	if (preamble_placement(p, &end))
 		peers_learn(&c->candidates.list[c->candidate].remote, &end);
@@ -139,6 +150,9 @@ static int connect_finish(struct connect *c)
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
 	if (p->peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(c->lane);
+	rc = preamble_seal(p, &c->lane);
+	if (rc)
+		return rc;
 	return comm_create(&c->comm, c->lane, &opt);
 }
 
@@ -446,9 +460,10 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 		return 0;
 	case CONNECT_FAILED:
 		rc = c->error;
-		WARN("%s: cannot connect to %s; is the peer's rank alive, and does a firewall let "
-		     "TCP through?",
-		     plugin_device(dev)->ifname, c->error_text);
+		WARN("%s: cannot connect to %s%s", plugin_device(dev)->ifname, c->error_text,
+		     rc == -EPROTONOSUPPORT || rc == -EACCES /* it answered */
+			     ? ""
+			     : "; is the peer's rank alive, and does a firewall let TCP through?");
 		connect_free(c);
 		return rc;
 	default:

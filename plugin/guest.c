@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 
+#include "keyfile.h"
 #include "registry.h"
 
 /*
@@ -25,6 +26,7 @@
 
 #define GUEST_TIME_NS 5000000000ull
 #define GUEST_TIME_CROWDED_NS 1000000000ull
+#define WARN_AGAIN_NS 5000000000ull
 
 static void guest_gone(struct guest *guest)
 {
@@ -57,6 +59,26 @@ static bool guest_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY
 		p->own.rails_bytes = rendezvous_tell(guest->all->rdv, guest->rails);
 	}
 	return true;
+}
+
+/*
+ * A peer that knows a listen id of ours and can't come in because of HARP_ENCRYPT or HARP_KEY_FILE: the
+ * connector says it at its end, and so do we, now and then.
+ */
+static void guest_warn_sealed(struct guest *guest, int error, uint64_t now_ns)
+{
+	const struct preamble *p = &guest->preamble;
+	char peer[HARP_ENDPOINT_TEXT_MAX];
+	const char *text = NULL;
+
+	if (error == -EPROTONOSUPPORT && (p->own.features ^ p->peer.features) & FEATURE_SEALED)
+		text = p->what;
+	else if (error == -ECONNRESET && p->own.psk && p->step == PREAMBLE_READ_PROOF)
+		text = "it left at our proof: do the pre-shared keys (HARP_KEY_FILE) differ?";
+	if (!text || (guest->all->warned_ns && now_ns - guest->all->warned_ns < WARN_AGAIN_NS))
+		return;
+	guest->all->warned_ns = now_ns;
+	WARN("turned away %s: %s", harp_endpoint_format(&guest->lane->remote, peer), text);
 }
 
 /* ---- admitting -------------------------------------------------------------------------------- */
@@ -123,6 +145,7 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 	int rc;
 
 	if (guest->lane->ops->state(guest->lane) == LANE_DEAD) {
+		guest_warn_sealed(guest, guest->lane->error, now_ns);
 		guest_turn_away(guest);
 		return;
 	}
@@ -131,10 +154,14 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 		guest->asked_ns = now_ns;
 	if (rc == 1) {
 		guest->rtt_ns = guest->asked_ns ? now_ns - guest->asked_ns : 0;
-		rc = p->peer.join ? guest_join(guest) : guest_begin_comm(guest);
+		rc = preamble_seal(p, &guest->lane);
+		if (!rc)
+			rc = p->peer.join ? guest_join(guest) : guest_begin_comm(guest);
 	}
-	if (rc < 0)
+	if (rc < 0) {
+		guest_warn_sealed(guest, rc, now_ns);
 		guest_turn_away(guest);
+	}
 }
 
 static void guest_notify(struct lane *lane, uint64_t now_ns)
@@ -232,7 +259,8 @@ void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_
 	struct guest *guest = guests_place(guests);
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
 				      .placement = guests->placement,
-				      .lanes = rails_lanes_taken(rendezvous_dev(guests->rdv)) };
+				      .lanes = rails_lanes_taken(rendezvous_dev(guests->rdv)),
+				      .psk = keyfile_key() };
 
 	memset(guest, 0, offsetof(struct guest, preamble));
 	guest->all = guests;

@@ -33,6 +33,7 @@ struct guests {
 	struct keeper_timer timer;             /* of kernel doors: the earliest deadline */
 	unsigned count;
 	uint64_t turned_away, pushed_out; /* pushed_out, of them: to make room for others */
+	uint64_t warned_ns;               /* of a peer that differs about encryption; 0: never */
 	struct guest guest[GUESTS_MAX];
 };
 

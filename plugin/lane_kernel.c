@@ -469,8 +469,10 @@ uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 
 void lane_kernel_ack_promptly(struct lane *lane)
 {
-	if (lane->ops == &lane_kernel_ops)
-		to_kernel(lane)->ack_promptly = true;
+	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
+
+	if (k->lane.ops == &lane_kernel_ops)
+		k->ack_promptly = true;
 }
 
 void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)

@@ -12,6 +12,7 @@
 #include "daemon.h"
 #include "forkguard.h"
 #include "keeper.h"
+#include "keyfile.h"
 #include "lane_page.h"
 #include "peers.h"
 #include "preamble.h"
@@ -139,6 +140,7 @@ static void ctx_forget_devices(void)
 	engine_reset();
 	peers_reset();
 	workers_stop();
+	keyfile_forget();
 }
 
 /* HARP_PATH=xdp: a device that we offer and can't drive is an error now, not a hang later. */
@@ -178,6 +180,8 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	rc = forkguard_init();
 	if (!rc && first)
 		rc = plugin_daemon_load();
+	if (!rc && first)
+		rc = keyfile_load();
 	if (!rc && first)
 		rc = plugin_devices_load();
 	if (!rc) {
@@ -291,6 +295,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	rendezvous_add(listen->rdv, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
+	handle.sealed = keyfile_key() != NULL;
 	rendezvous_endpoints(listen->rdv, listen, &handle);
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "blake2s.h"
+#include "keyfile.h"
+#include "lane_sealed.h"
 #include "rails.h"
 #include "record.h"
 
@@ -29,6 +31,9 @@ static const char label_challenge[LABEL_BYTES + 1] = "HARP1 acceptor  ";
 static const char label_proof[LABEL_BYTES + 1] = "HARP1 connector ";
 static const char label_ready[LABEL_BYTES + 1] = "HARP1 ready     ";
 static const char label_comm_key[LABEL_BYTES + 1] = "HARP1 comm key  ";
+static const char label_sealed[LABEL_BYTES + 1] = "HARP1 sealed    ";
+static const char label_connector_sends[LABEL_BYTES + 1] = "HARP1 conn sends";
+static const char label_acceptor_sends[LABEL_BYTES + 1] = "HARP1 acc sends ";
 
 /* Every message begins alike. */
 #define AT_MAGIC 0
@@ -56,15 +61,75 @@ static int preamble_fail(struct preamble *p, int error, const char *what)
 	return error;
 }
 
-static void preamble_mac(const struct preamble *p, const char *label, size_t len,
-			 uint8_t out[PREAMBLE_MAC_BYTES])
+/* out_bytes from the key, a label and the first len bytes of the transcript. The key is the secret, or what
+ * the pre-shared key makes of it. */
+static void preamble_hash(const struct preamble *p, const char *label, size_t len, uint8_t *out,
+			  size_t out_bytes)
 {
+	uint8_t key[BLAKE2S_KEY_BYTES_MAX];
+	size_t key_bytes = PREAMBLE_KEY_BYTES;
 	struct blake2s state;
 
-	blake2s_init(&state, PREAMBLE_MAC_BYTES, p->key, PREAMBLE_KEY_BYTES);
+	memcpy(key, p->key, PREAMBLE_KEY_BYTES);
+	if (p->own.psk) {
+		blake2s_init(&state, sizeof(key), p->own.psk, KEYFILE_KEY_BYTES);
+		blake2s_update(&state, label_sealed, LABEL_BYTES);
+		blake2s_update(&state, p->key, PREAMBLE_KEY_BYTES);
+		blake2s_final(&state, key);
+		key_bytes = sizeof(key);
+	}
+	blake2s_init(&state, out_bytes, key, key_bytes);
+	explicit_bzero(key, sizeof(key));
 	blake2s_update(&state, label, LABEL_BYTES);
 	blake2s_update(&state, p->transcript, len);
 	blake2s_final(&state, out);
+}
+
+static void preamble_mac(const struct preamble *p, const char *label, size_t len,
+			 uint8_t out[PREAMBLE_MAC_BYTES])
+{
+	preamble_hash(p, label, len, out, PREAMBLE_MAC_BYTES);
+}
+
+/* p->own is set: what follows from its psk. */
+static void preamble_want_sealed(struct preamble *p)
+{
+	if (p->own.psk)
+		p->own.features |= FEATURE_SEALED;
+}
+
+/* One side wants the lane sealed, the other does not. */
+static int preamble_check_sealed(struct preamble *p)
+{
+	if (!((p->own.features ^ p->peer.features) & FEATURE_SEALED))
+		return 0;
+	return preamble_fail(p, -EPROTONOSUPPORT, preamble_sealed_differs(!p->own.psk));
+}
+
+const char *preamble_sealed_differs(bool peer_seals)
+{
+	return peer_seals ? "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not: "
+			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank"
+			  : "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not: "
+			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank";
+}
+
+int preamble_seal(const struct preamble *p, struct lane **lane)
+{
+	uint8_t connector[CRYPTO_KEY_BYTES], acceptor[CRYPTO_KEY_BYTES];
+	int rc;
+
+	if (!p->own.psk)
+		return 0;
+	preamble_hash(p, label_connector_sends, p->end, connector, sizeof(connector));
+	preamble_hash(p, label_acceptor_sends, p->end, acceptor, sizeof(acceptor));
+	if (p->lookup)
+		rc = lane_seal(lane, p->sent_bytes, acceptor, connector);
+	else
+		rc = lane_seal(lane, p->sent_bytes, connector, acceptor);
+	explicit_bzero(connector, sizeof(connector));
+	explicit_bzero(acceptor, sizeof(acceptor));
+	return rc;
 }
 
 /* Appends the proof that ends an own message. */
@@ -116,10 +181,11 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 	p->listen_id = listen_id;
 	p->comm_id = comm_id;
 	memcpy(p->key, key, PREAMBLE_KEY_BYTES);
+	preamble_want_sealed(p);
 	m = preamble_begin(p, PREAMBLE_SEND_HELLO, PREAMBLE_HELLO_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_HELLO);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
-	wire_put64(m + AT_FEATURES, own->features);
+	wire_put64(m + AT_FEATURES, p->own.features);
 	wire_put32(m + AT_EAGER_BYTES, own->eager_bytes);
 	m[AT_LANE_INDEX] = own->index;
 	m[AT_LANE_COUNT] = own->lanes;
@@ -136,6 +202,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 	p->own = *own;
 	p->lookup = lookup;
 	p->lookup_ctx = lookup_ctx;
+	preamble_want_sealed(p);
 	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
 }
 
@@ -150,7 +217,7 @@ static int preamble_check_head(struct preamble *p, uint32_t magic)
 		return preamble_fail(p, -EPROTONOSUPPORT, "another wire version");
 	p->peer.features = wire_get64(m + AT_FEATURES);
 	p->peer.eager_bytes = wire_get32(m + AT_EAGER_BYTES);
-	if (p->peer.features & FEATURE_MANDATORY_MASK)
+	if (p->peer.features & FEATURE_MANDATORY_MASK & ~FEATURE_SEALED)
 		return preamble_fail(p, -EPROTONOSUPPORT,
 				     "a mandatory feature that is unknown here");
 	p->peer.index = m[AT_LANE_INDEX];
@@ -320,6 +387,9 @@ static int preamble_got_hello(struct preamble *p)
 		return preamble_fail(p, -ECONNREFUSED,
 				     p->peer.join ? "there is no comm of that id"
 						  : "nobody listens under that id");
+	rc = preamble_check_sealed(p);
+	if (rc)
+		return rc;
 	preamble_begin_challenge(p);
 	return 0;
 }
@@ -331,8 +401,14 @@ static int preamble_got_challenge(struct preamble *p)
 
 	if (rc <= 0)
 		return rc;
+	rc = preamble_check_sealed(p);
+	if (rc)
+		return rc;
 	if (!preamble_holds(p, label_challenge))
-		return preamble_fail(p, -EACCES, "the listener's proof does not hold");
+		return preamble_fail(p, -EACCES,
+				     p->own.psk ? "the listener's proof does not hold: do the "
+						  "pre-shared keys (HARP_KEY_FILE) differ?"
+						: "the listener's proof does not hold");
 	memcpy(p->peer.nonce, p->transcript + p->head + CHALLENGE_AT_NONCE, PREAMBLE_NONCE_BYTES);
 	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, 0, label_proof);
 	return 0;

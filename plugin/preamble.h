@@ -33,8 +33,9 @@
 	 PREAMBLE_MAC_BYTES + PREAMBLE_PROOF_BYTES + PREAMBLE_READY_BYTES)
 
 /* The feature word. Low half: a side may ignore what it doesn't know. High half: it must refuse. */
-#define FEATURE_NO_CREDIT 0x1ull    /* send me no CREDIT records (section 5.4) */
-#define FEATURE_ACK_PROMPTLY 0x2ull /* my sends are done when TCP acknowledges them */
+#define FEATURE_NO_CREDIT 0x1ull      /* send me no CREDIT records (section 5.4) */
+#define FEATURE_ACK_PROMPTLY 0x2ull   /* my sends are done when TCP acknowledges them */
+#define FEATURE_SEALED 0x100000000ull /* what follows READY is sealed */
 #define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
 
 enum preamble_status { PREAMBLE_ACCEPTED = 0, PREAMBLE_NOT_LISTENING = 1, PREAMBLE_NO_MEMORY = 2 };
@@ -53,6 +54,8 @@ struct preamble_terms {
 	const struct placement_end *placement;
 	const uint8_t *rails;
 	size_t rails_bytes;
+	/* KEYFILE_KEY_BYTES, the caller's: the lane is to be sealed, FEATURE_SEALED is said. NULL: it is not. */
+	const uint8_t *psk;
 };
 
 enum preamble_step {
@@ -105,6 +108,11 @@ int preamble_advance(struct preamble *p, struct lane *lane);
 void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES]);
 /* Done: both sides can do with several lanes. */
 bool preamble_several(const struct preamble *p);
+/* Words for a peer that differs about FEATURE_SEALED. */
+const char *preamble_sealed_differs(bool peer_seals);
+/* Done: where both sides want it puts *lane into a sealed one (lane_sealed.h); the lane's first use after
+ * the preamble must see that one. 0 or -ENOMEM. */
+int preamble_seal(const struct preamble *p, struct lane **lane);
 /* Connector, done: how the acceptor's NIC chooses queues. False: it did not say. */
 bool preamble_placement(const struct preamble *p, struct placement_end *out);
 /* Connector, done: the value of extension 2 for rails_decode(), and its bytes; 0: none came. */

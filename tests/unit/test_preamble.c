@@ -10,6 +10,7 @@
 #include "check.h"
 #include "fake_lane.h"
 #include "handle.h"
+#include "lane_sealed.h"
 #include "preamble.h"
 #include "rails.h"
 #include "record.h"
@@ -88,6 +89,21 @@ static void run(struct run *r)
 		if (!r->accepted)
 			r->accepted = preamble_advance(&r->acceptor, &r->pair.lanes[1].lane);
 	}
+}
+
+/* With pre-shared keys, or NULL, on either side. */
+static void run_begin_sealed(struct run *r, uint64_t seed, const uint8_t *connector_psk,
+			     const uint8_t *acceptor_psk)
+{
+	struct preamble_terms t;
+
+	run_begin(r, seed, FEATURE_ACK_PROMPTLY);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x10);
+	t.psk = connector_psk;
+	preamble_connect(&r->connector, handle.listen_id, 0xc0ffee, handle.secret, &t);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	t.psk = acceptor_psk;
+	preamble_accept(&r->acceptor, &t, lookup, NULL);
 }
 
 static void test_accepted(void)
@@ -208,6 +224,93 @@ static void test_refusals(void)
 	CHECK_EQ(r.accepted, -ECONNREFUSED);
 	CHECK_EQ(r.connected, -ECONNREFUSED);
 	listening = true;
+	fake_pair_free(&r.pair);
+}
+
+/* ---- sealed lanes ----------------------------------------------------------------------------- */
+
+static uint8_t psk[32], other_psk[32];
+
+/* Both lanes are sealed after the preamble, each with the other's keys; plaintext is counted on. */
+static void test_sealed(void)
+{
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		struct iovec there = { "there", 5 }, back = { "back", 4 };
+		struct lane *lanes[2];
+		uint8_t got[8];
+		struct run r;
+
+		run_begin_sealed(&r, seed, psk, psk);
+		run(&r);
+		CHECK_EQ(r.connected, 1);
+		CHECK_EQ(r.accepted, 1);
+		CHECK_EQ(r.connector.peer.features, FEATURE_ACK_PROMPTLY | FEATURE_SEALED);
+		lanes[0] = &r.pair.lanes[0].lane;
+		lanes[1] = &r.pair.lanes[1].lane;
+		CHECK_EQ(preamble_seal(&r.connector, &lanes[0]), 0);
+		CHECK_EQ(preamble_seal(&r.acceptor, &lanes[1]), 0);
+		CHECK_EQ(lanes[0]->ops->send(lanes[0], &there, 1), 5);
+		CHECK_EQ(lanes[1]->ops->send(lanes[1], &back, 1), 4);
+		for (int i = 0; i < 200; i++)
+			fake_pair_turn(&r.pair);
+		CHECK_EQ(lanes[1]->ops->recv(lanes[1], got, 5, 1), 5);
+		CHECK_MEM(got, "there", 5);
+		CHECK_EQ(lanes[0]->ops->recv(lanes[0], got, 4, 1), 4);
+		CHECK_MEM(got, "back", 4);
+		CHECK_EQ(lanes[0]->ops->done_bytes(lanes[0]),
+			 PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES + 5);
+		CHECK_EQ(lanes[1]->ops->done_bytes(lanes[1]),
+			 PREAMBLE_CHALLENGE_BYTES + PREAMBLE_MAC_BYTES + PREAMBLE_READY_BYTES + 4);
+		lanes[0]->ops->close(lanes[0], true);
+		lanes[1]->ops->close(lanes[1], true);
+		fake_pair_free(&r.pair);
+	}
+}
+
+static void test_not_sealed_alike(void)
+{
+	struct lane *lane;
+	struct run r;
+
+	run_begin_sealed(&r, 1, NULL, NULL);
+	run(&r);
+	CHECK_EQ(r.connected, 1);
+	lane = &r.pair.lanes[0].lane;
+	CHECK_EQ(preamble_seal(&r.connector, &lane), 0);
+	CHECK(lane == &r.pair.lanes[0].lane);
+	fake_pair_free(&r.pair);
+
+	run_begin_sealed(&r, 2, psk, NULL);
+	run(&r);
+	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
+	CHECK(strstr(r.acceptor.what, "the peer encrypts") != NULL);
+	fake_pair_free(&r.pair);
+
+	run_begin_sealed(&r, 3, NULL, psk);
+	run(&r);
+	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
+	CHECK(strstr(r.acceptor.what, "the peer does not") != NULL);
+	fake_pair_free(&r.pair);
+}
+
+static void test_wrong_psk(void)
+{
+	struct run r;
+
+	run_begin_sealed(&r, 4, psk, other_psk);
+	run(&r);
+	CHECK_EQ(r.connected, -EACCES);
+	CHECK(strstr(r.connector.what, "pre-shared keys") != NULL);
+	CHECK_EQ(r.accepted, 0);
+	fake_pair_free(&r.pair);
+
+	/* Somebody on the way takes the feature out of HELLO: the transcripts differ. */
+	run_begin_sealed(&r, 5, psk, NULL);
+	r.pair.pipes[0].flip_at = 12; /* bit 32 of HELLO's features */
+	r.pair.pipes[0].flip = 1;
+	run(&r);
+	CHECK(r.connected < 0);
+	CHECK(r.accepted != 1);
 	fake_pair_free(&r.pair);
 }
 
@@ -599,6 +702,7 @@ static void test_handle_placement(void)
 	struct handle out, in = handle;
 	char why[192];
 
+	in.sealed = true;
 	in.harp_placement = PLACEMENT_TOEPLITZ;
 	in.harp_queues = 64;
 	in.harp_queue = 63;
@@ -607,6 +711,7 @@ static void test_handle_placement(void)
 	CHECK_EQ(out.harp_placement, PLACEMENT_TOEPLITZ);
 	CHECK_EQ(out.harp_queues, 64);
 	CHECK_EQ(out.harp_queue, 63);
+	CHECK(out.sealed);
 	CHECK_EQ(out.doors[0].port, 0);
 	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++)
 		in.doors[i] = (struct handle_door){ (uint16_t)(61000 + i), (uint16_t)(300 + i) };
@@ -617,6 +722,7 @@ static void test_handle_placement(void)
 	handle_encode(bytes, &handle);
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
 	CHECK_EQ(out.harp_placement, PLACEMENT_NOT_SAID);
+	CHECK(!out.sealed);
 }
 
 /* ---- the handle ------------------------------------------------------------------------------- */
@@ -693,7 +799,35 @@ static char *read_digits(const char *path)
 	return text;
 }
 
-static void test_document(const char *path)
+/* The sealed example: the same preamble with a pre-shared key, and the connector's CLOSE. */
+static void check_sealed_in_text(const char *digits)
+{
+	size_t hello = PREAMBLE_HELLO_BYTES, challenge = PREAMBLE_CHALLENGE_BYTES + 16;
+	uint8_t record[RECORD_HEADER_BYTES];
+	struct iovec iov = { record, sizeof(record) };
+	struct lane *lane;
+	struct run r;
+
+	run_begin_sealed(&r, 1, psk, psk);
+	run(&r);
+	CHECK_EQ(r.connected, 1);
+	check_in_text(digits, "sealed HELLO", r.connector.transcript, hello);
+	check_in_text(digits, "sealed CHALLENGE", r.connector.transcript + hello, challenge);
+	check_in_text(digits, "sealed PROOF", r.connector.transcript + hello + challenge, 32);
+	check_in_text(digits, "sealed READY", r.connector.transcript + hello + challenge + 32, 32);
+	record_encode(record, &(struct record){ .type = RECORD_CLOSE, .message = 4 });
+	lane = &r.pair.lanes[0].lane;
+	CHECK_EQ(preamble_seal(&r.connector, &lane), 0);
+	CHECK_EQ(lane->ops->send(lane, &iov, 1), sizeof(record));
+	for (int i = 0; i < 200; i++)
+		fake_pair_turn(&r.pair);
+	check_in_text(digits, "sealed segment", r.pair.pipes[0].bytes + r.pair.pipes[0].begin,
+		      sizeof(record) + SEAL_EXTRA_BYTES);
+	lane->ops->close(lane, true);
+	fake_pair_free(&r.pair);
+}
+
+static void test_document(const char *path, bool have_crypto)
 {
 	size_t hello = PREAMBLE_HELLO_BYTES, challenge = PREAMBLE_CHALLENGE_BYTES + 16;
 	char *digits = read_digits(path);
@@ -725,17 +859,31 @@ static void test_document(const char *path)
 						.tag = 7 });
 	check_in_text(digits, "DATA header", record, sizeof(record));
 	fake_pair_free(&r.pair);
+	if (have_crypto)
+		check_sealed_in_text(digits);
 	free(digits);
 }
 
 int main(int argc, char **argv)
 {
+	char why[256];
+	bool have_crypto = !crypto_load(why, sizeof(why));
+
+	if (!have_crypto)
+		fprintf(stderr, "without sealed lanes: %s\n", why);
+	for (uint8_t i = 0; i < sizeof(psk); i++)
+		other_psk[i] = psk[i] = (uint8_t)(0x80 + i);
+	other_psk[31] ^= 1;
 	example_handle();
 	test_accepted();
 	test_damage();
 	test_wrong_secret();
 	test_replay();
 	test_refusals();
+	test_not_sealed_alike();
+	test_wrong_psk();
+	if (have_crypto)
+		test_sealed();
 	test_extensions();
 	test_comm_key();
 	test_further_lanes();
@@ -749,6 +897,6 @@ int main(int argc, char **argv)
 	test_handle();
 	test_handle_placement();
 	if (argc > 1)
-		test_document(argv[1]);
+		test_document(argv[1], have_crypto);
 	return check_done();
 }
