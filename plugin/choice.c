@@ -36,6 +36,8 @@
 #define CHOICE_BACKOFF_MIN 16u
 #define CHOICE_BACKOFF_MAX 4096u
 #define CHOICE_WAIT_MAX 8192u
+/* So many more before the first, where neighbours know. */
+#define CHOICE_TRUST 32u
 /* A probe may cost one in so many messages' time. */
 #define CHOICE_SHARE 50u
 /* Per cent that the way in use may be above a rival; the smaller when that has so many costs. */
@@ -184,6 +186,22 @@ static unsigned choice_neighbour(const struct choice *choice, unsigned cell, uns
 	return CHOICE_CELLS;
 }
 
+/* Do all verdicts of sizes up to four times as long or short agree? Then there is no hurry to look. */
+static bool choice_trusts(const struct choice *choice, unsigned index, unsigned first)
+{
+	const struct choice_cell *cells = &choice->cells[first];
+	unsigned class = index % CHOICE_CLASSES, found = 0;
+
+	for (unsigned i = class > 2 ? class - 2 : 0; i <= class + 2 && i < CHOICE_CLASSES; i++) {
+		if (!cells[i].own)
+			continue;
+		if (cells[i].way != choice->cells[index].way)
+			return false;
+		found++;
+	}
+	return found > 0;
+}
+
 /* The first message of this kind. */
 static __attribute__((noinline)) void choice_meet(struct choice *choice, unsigned index)
 {
@@ -200,6 +218,8 @@ static __attribute__((noinline)) void choice_meet(struct choice *choice, unsigne
 	cell->fresh = false;
 	cell->alarm = CHOICE_ALARM_MIN;
 	cell->wait = choice_want(index % CHOICE_CLASSES) * choice_batch(index) + CHOICE_SETTLE + 1;
+	if (choice_trusts(choice, index, same))
+		cell->wait += CHOICE_TRUST;
 	cell->backoff = CHOICE_BACKOFF_MIN;
 }
 
