@@ -50,7 +50,7 @@ WAYS = (
         SOCKETS,
         "1 socket",
         sockets=True,
-        environment={"NCCL_SOCKET_NTHREADS": "1", "NCCL_NSOCKS_PERTHREAD": "1"},
+        environment={"NCCL_SOCKET_NTHREADS": "0", "NCCL_NSOCKS_PERTHREAD": "1"},
     ),
     Way(
         "sockets2x8",

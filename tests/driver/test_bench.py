@@ -271,7 +271,7 @@ def test_flags_before_data(arena: Arena) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 8), (1, 1), (2, 8), (4, 1), (3, 40)])
 def test_shapes(arena: Arena, shape: tuple[int, int]) -> None:
-    """NCCL's variables give the reference plugin threads and sockets: every byte arrives all the same."""
+    """NCCL's variables give the reference plugin threads and sockets; every byte arrives."""
     threads, each = shape
     variables = {"NCCL_SOCKET_NTHREADS": str(threads), "NCCL_NSOCKS_PERTHREAD": str(each)}
     sizes = ["-b", "4", "-e", "4M", "-f", "32", "-n", "3", "-w", "1"]
@@ -279,7 +279,9 @@ def test_shapes(arena: Arena, shape: tuple[int, int]) -> None:
     assert document["wrong"] == 0
     said = [entry["text"] for entry in document["log"] if "NET/SOCK" in entry["text"]]
     sockets = threads * min(each, 64 // threads) if threads else 0
-    expected = f"{threads} threads and {sockets} kernel TCP sockets" if sockets else "one kernel TCP"
+    expected = (
+        f"{threads} threads and {sockets} kernel TCP sockets" if sockets else "one kernel TCP"
+    )
     assert expected in said[0]
 
 
@@ -289,9 +291,7 @@ def test_shapes_differ(arena: Arena) -> None:
     shapes = [("0", "1"), ("2", "8")]
     args = ["bw", "-b", "1M", "-e", "1M", "-n", "3", "-w", "1"]
     ranks = [
-        arena.start(
-            rank, 2, port, *args, NCCL_SOCKET_NTHREADS=threads, NCCL_NSOCKS_PERTHREAD=each
-        )
+        arena.start(rank, 2, port, *args, NCCL_SOCKET_NTHREADS=threads, NCCL_NSOCKS_PERTHREAD=each)
         for rank, (threads, each) in enumerate(shapes)
     ]
     ended = [(process.communicate(timeout=60), process.returncode) for process in ranks]
