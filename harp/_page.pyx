@@ -31,6 +31,8 @@ cdef extern from "harp_page.h" nogil:
         uint64_t flows_hidden
         uint32_t ended
         char note[160]
+        uint64_t comms_open
+        uint64_t comms_hidden
 
     struct harp_page_flow:
         uint8_t local_addr[16]
@@ -46,12 +48,38 @@ cdef extern from "harp_page.h" nogil:
         uint64_t sum_ns
         uint64_t bucket[128]
 
+    struct harp_page_rail:
+        char ifname[16]
+        harp_page_histogram srtt
+        uint64_t value[1]
+
+    struct harp_page_comm:
+        uint8_t remote_addr[16]
+        uint16_t remote_port
+        uint32_t scope_id
+        char ifname[16]
+        char choice[128]
+        uint64_t value[1]
+
+    struct harp_page_lane:
+        uint8_t local_addr[16]
+        uint8_t remote_addr[16]
+        uint16_t local_port
+        uint16_t remote_port
+        uint32_t scope_id
+        char ifname[16]
+        uint64_t value[1]
+
     enum harp_page_part:
         HARP_PAGE_IDENTITY
         HARP_PAGE_STATUS
         HARP_PAGE_COUNTERS
         HARP_PAGE_HISTOGRAMS
         HARP_PAGE_FLOWS
+        HARP_PAGE_JOB
+        HARP_PAGE_RAILS
+        HARP_PAGE_COMMS
+        HARP_PAGE_LANES
 
     const char *HARP_PAGE_LINK
     const unsigned HARP_HISTOGRAM_BUCKETS
@@ -66,6 +94,15 @@ cdef extern from "harp_page.h" nogil:
     uint64_t harp_histogram_upper_ns(unsigned bucket)
     const char *harp_flow_value_name(unsigned index)
     const char *harp_flow_value_help(unsigned index)
+    const char *harp_job_counter_name(unsigned index)
+    const char *harp_job_counter_help(unsigned index)
+    const char *harp_rail_value_name(unsigned index)
+    const char *harp_rail_value_help(unsigned index)
+    const char *harp_comm_value_name(unsigned index)
+    const char *harp_comm_value_help(unsigned index)
+    const char *harp_lane_value_name(unsigned index)
+    const char *harp_lane_value_help(unsigned index)
+    const char *harp_lane_end_name(unsigned end)
     const char *harp_stats_name(unsigned index)
     const char *harp_stats_help(unsigned index)
     const char *harp_stats_kind(unsigned index)
@@ -81,7 +118,7 @@ cdef extern from "harp_host.h" nogil:
 cdef enum:
     ITEM_BYTES_MAX = 4096  # more than any item has
 
-IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS = range(5)
+IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS, JOB, RAILS, COMMS, LANES = range(9)
 LINK = HARP_PAGE_LINK.decode()
 
 
@@ -136,14 +173,22 @@ def statistics():
     ]
 
 
-def histograms():
-    """(name, help) of the histograms, in their order."""
+ctypedef const char *(*text_of)(unsigned) noexcept nogil
+
+
+cdef _listed(text_of name, text_of help):
+    """(name, help) of a list, in its order."""
     result = []
     cdef unsigned i = 0
-    while harp_histogram_name(i) != NULL:
-        result.append((harp_histogram_name(i).decode(), harp_histogram_help(i).decode()))
+    while name(i) != NULL:
+        result.append((name(i).decode(), help(i).decode()))
         i += 1
     return result
+
+
+def histograms():
+    """(name, help) of the histograms, in their order."""
+    return _listed(harp_histogram_name, harp_histogram_help)
 
 
 def histogram_upper_ns():
@@ -153,22 +198,38 @@ def histogram_upper_ns():
 
 def flow_values():
     """(name, help) of a flow record's numbers, in their order."""
-    result = []
-    cdef unsigned i = 0
-    while harp_flow_value_name(i) != NULL:
-        result.append((harp_flow_value_name(i).decode(), harp_flow_value_help(i).decode()))
-        i += 1
-    return result
+    return _listed(harp_flow_value_name, harp_flow_value_help)
+
+
+def job_counters():
+    """(name, help) of what a job counts, in their order."""
+    return _listed(harp_job_counter_name, harp_job_counter_help)
+
+
+def rail_values():
+    """(name, help) of the numbers of lanes of a kind over a NIC, in their order."""
+    return _listed(harp_rail_value_name, harp_rail_value_help)
+
+
+def comm_values():
+    """(name, help) of a comm's numbers, in their order."""
+    return _listed(harp_comm_value_name, harp_comm_value_help)
+
+
+def lane_values():
+    """(name, help) of a lane's numbers, in their order."""
+    return _listed(harp_lane_value_name, harp_lane_value_help)
 
 
 def steering_verdicts():
     """(name, help) of what the steering program counts."""
-    result = []
-    cdef unsigned i = 0
-    while harp_steering_name(i) != NULL:
-        result.append((harp_steering_name(i).decode(), harp_steering_help(i).decode()))
-        i += 1
-    return result
+    return _listed(harp_steering_name, harp_steering_help)
+
+
+def lane_end_name(unsigned end):
+    """"reset" and so on: why a lane was lost; "" when it was not."""
+    cdef const char *name = harp_lane_end_name(end)
+    return "" if name == NULL else name.decode()
 
 
 def state_name(int state):
@@ -220,6 +281,8 @@ def status_layout():
         ("flows_hidden", "=u8", <size_t>&at.flows_hidden),
         ("ended", "=u4", <size_t>&at.ended),
         ("note", f"S{sizeof(at.note)}", <size_t>&at.note[0]),
+        ("comms_open", "=u8", <size_t>&at.comms_open),
+        ("comms_hidden", "=u8", <size_t>&at.comms_hidden),
     ], sizeof(harp_page_status))
 
 
@@ -233,10 +296,14 @@ def histogram_layout():
     ], sizeof(harp_page_histogram))
 
 
+cdef _numbers(values, size_t first):
+    """Fields of a list's numbers, which lie one behind the other."""
+    return [(name, "=u8", first + 8 * i) for i, (name, _) in enumerate(values)]
+
+
 def flow_layout():
     """struct harp_page_flow."""
     cdef harp_page_flow *at = NULL
-    cdef size_t first = <size_t>&at.state
     fields = [
         ("local_addr", "V16", <size_t>&at.local_addr[0]),
         ("remote_addr", "V16", <size_t>&at.remote_addr[0]),
@@ -245,6 +312,40 @@ def flow_layout():
         ("scope_id", "=u4", <size_t>&at.scope_id),
         ("label", f"S{sizeof(at.label)}", <size_t>&at.label[0]),
     ]
-    for i, (name, _) in enumerate(flow_values()):
-        fields.append((name, "=u8", first + 8 * i))
-    return _layout(fields, sizeof(harp_page_flow))
+    return _layout(fields + _numbers(flow_values(), <size_t>&at.state), sizeof(harp_page_flow))
+
+
+def rail_layout():
+    """struct harp_page_rail; its histogram of smoothed round trips as histogram_layout()."""
+    cdef harp_page_rail *at = NULL
+    return _layout([
+        ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
+        ("srtt_count", "=u8", <size_t>&at.srtt.count),
+        ("srtt_sum_ns", "=u8", <size_t>&at.srtt.sum_ns),
+        ("srtt_bucket", f"({HARP_HISTOGRAM_BUCKETS},)=u8", <size_t>&at.srtt.bucket[0]),
+    ] + _numbers(rail_values(), <size_t>&at.value[0]), sizeof(harp_page_rail))
+
+
+def comm_layout():
+    """struct harp_page_comm."""
+    cdef harp_page_comm *at = NULL
+    return _layout([
+        ("remote_addr", "V16", <size_t>&at.remote_addr[0]),
+        ("remote_port", "=u2", <size_t>&at.remote_port),
+        ("scope_id", "=u4", <size_t>&at.scope_id),
+        ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
+        ("choice", f"S{sizeof(at.choice)}", <size_t>&at.choice[0]),
+    ] + _numbers(comm_values(), <size_t>&at.value[0]), sizeof(harp_page_comm))
+
+
+def lane_layout():
+    """struct harp_page_lane."""
+    cdef harp_page_lane *at = NULL
+    return _layout([
+        ("local_addr", "V16", <size_t>&at.local_addr[0]),
+        ("remote_addr", "V16", <size_t>&at.remote_addr[0]),
+        ("local_port", "=u2", <size_t>&at.local_port),
+        ("remote_port", "=u2", <size_t>&at.remote_port),
+        ("scope_id", "=u4", <size_t>&at.scope_id),
+        ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
+    ] + _numbers(lane_values(), <size_t>&at.value[0]), sizeof(harp_page_lane))

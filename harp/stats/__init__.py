@@ -8,12 +8,15 @@
 """
 
 from harp.stats.discover import Found, Page, find
-from harp.stats.page import Identity, PageError, Snapshot, Status, read
+from harp.stats.job import Job
+from harp.stats.page import Identity, JobSnapshot, PageError, Snapshot, Status, read
 from harp.stats.rates import Rates
 
 __all__ = [
     "Found",
     "Identity",
+    "Job",
+    "JobSnapshot",
     "Page",
     "PageError",
     "Rates",

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from harp import _page
-from harp.stats.page import PageError, Snapshot, read
+from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, read_job
 
 PROC = Path("/proc")
 PAGES_MAX = 4096
@@ -30,10 +30,15 @@ class Page:
     uid: int
     comm: str
     inode: int
+    job: bool = False  # a job's; else a stack's
 
     def read(self, *, flows: bool = True) -> Snapshot:
-        """What it says now. PageError."""
+        """What a stack's says now. PageError."""
         return read(self.fd, flows=flows)
+
+    def read_job(self, *, lanes: bool = True) -> JobSnapshot:
+        """What a job's says now. PageError."""
+        return read_job(self.fd, lanes=lanes)
 
     @property
     def alive(self) -> bool:
@@ -51,13 +56,14 @@ class Page:
 class Found:
     """What a search found; closes its pages when left."""
 
-    pages: list[Page] = field(default_factory=list)
+    pages: list[Page] = field(default_factory=list)  # of stacks
+    jobs: list[Page] = field(default_factory=list)
     hidden_processes: int = 0  # whose descriptors we may not see
     bad: list[tuple[int, PageError]] = field(default_factory=list)  # pid, what is wrong
 
     def close(self) -> None:
         """Closes all pages."""
-        for page in self.pages:
+        for page in (*self.pages, *self.jobs):
             page.close()
 
     def __enter__(self) -> Self:
@@ -130,7 +136,8 @@ def find(proc: Path = PROC) -> Found:
                 break
             with contextlib.suppress(OSError):
                 _take(proc, pid, link, found, by_inode, bad)
-    found.pages = list(by_inode.values())
+    found.pages = [page for page in by_inode.values() if not page.job]
+    found.jobs = [page for page in by_inode.values() if page.job]
     return found
 
 
@@ -143,7 +150,8 @@ def _take(
         return
     page = _described(proc, pid, fd, inode)
     try:
-        claimed = page.read(flows=False).identity.pid
+        whose, page.job = identity(fd)
+        claimed = whose.pid
     except PageError as error:
         page.close()
         bad.add(inode)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page and whose it is, at one moment: from this host's pages, or from a document of harpd's."""
+"""Pages and whose they are, at one moment: this host's, or of a document of harpd's."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harp import _page
-from harp.stats import schema
+from harp.stats import job, schema
 from harp.stats.discover import Found
 from harp.stats.page import Identity, PageError, Snapshot, Status, address, text
 
@@ -37,24 +37,31 @@ class Instance:
 
 @dataclass(frozen=True)
 class Sight:
-    """All instances at one moment, and what could not be seen."""
+    """All instances and jobs at one moment, and what could not be seen."""
 
     instances: tuple[Instance, ...]
     hidden_processes: int = 0
     bad: tuple[tuple[int, str], ...] = ()
+    jobs: tuple[job.Job, ...] = ()
 
 
 def look(found: Found, *, flows: bool = True) -> Sight:
-    """Reads all pages that were found. By NIC, queue and process."""
+    """Reads all pages that were found. By NIC, queue and process. flows False: nor lanes."""
     bad = [(pid, str(error)) for pid, error in found.bad]
-    instances = []
+    instances, jobs = [], []
     for page in found.pages:
         try:
             instances.append(Instance(page.pid, page.uid, page.comm, page.read(flows=flows)))
         except PageError as error:
             bad.append((page.pid, str(error)))
+    for page in found.jobs:
+        try:
+            jobs.append(job.Job(page.pid, page.uid, page.comm, page.read_job(lanes=flows)))
+        except PageError as error:
+            bad.append((page.pid, str(error)))
     instances.sort(key=lambda each: (*_place(each), each.pid))
-    return Sight(tuple(instances), found.hidden_processes, tuple(bad))
+    jobs.sort(key=lambda each: each.pid)
+    return Sight(tuple(instances), found.hidden_processes, tuple(bad), tuple(jobs))
 
 
 def _place(each: Instance) -> tuple[str, int]:
@@ -108,18 +115,10 @@ def sight_document(sight: Sight) -> dict[str, Any]:
         "format": FORMAT,
         "histogram_upper_ns": list(schema.upper_ns()),
         "instances": [document(each) for each in sight.instances],
+        "jobs": [job.document(each) for each in sight.jobs],
         "hidden_processes": sight.hidden_processes,
         "bad_pages": [{"pid": pid, "why": why} for pid, why in sight.bad],
     }
-
-
-def _packed(raw: str) -> bytes:
-    import ipaddress
-
-    parsed = ipaddress.ip_address(raw)
-    if isinstance(parsed, ipaddress.IPv4Address):
-        parsed = ipaddress.IPv6Address(f"::ffff:{parsed}")
-    return parsed.packed
 
 
 def _numbers(names: list[str]) -> dict[str, int]:
@@ -135,8 +134,8 @@ def _congestions() -> dict[str, int]:
 
 
 def _restored_flow(given: dict[str, Any], into: np.void) -> None:
-    into["local_addr"] = np.void(_packed(given["local"]))
-    into["remote_addr"] = np.void(_packed(given["remote"]))
+    into["local_addr"] = np.void(job.packed(given["local"]))
+    into["remote_addr"] = np.void(job.packed(given["remote"]))
     for name in ("local_port", "remote_port", "scope_id"):
         into[name] = given[name]
     into["label"] = given["label"].encode()
@@ -174,4 +173,5 @@ def restored_sight(given: dict[str, Any]) -> Sight:
         tuple(restored(each) for each in given["instances"]),
         given["hidden_processes"],
         tuple((each["pid"], each["why"]) for each in given["bad_pages"]),
+        tuple(job.restored(each) for each in given.get("jobs", ())),
     )

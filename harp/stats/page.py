@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One page, read once: a snapshot of what its owner says."""
 
+import contextlib
 import errno
 import ipaddress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,6 +15,7 @@ from harp.errors import HarpError
 from harp.stats import schema
 
 FLOWS_MAX = 65536
+RAILS_MAX = 64
 Items: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
 
 
@@ -56,6 +59,8 @@ class Status:
     flows_hidden: int
     ended: bool
     note: str
+    comms_open: int = 0  # these two of a job
+    comms_hidden: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,18 @@ class Snapshot:
             for each in schema.drops()
             if each.drop_reason and self.counters[each.name]
         }
+
+
+@dataclass(frozen=True)
+class JobSnapshot:
+    """A job's page at one moment. Records are whole in themselves, each of its own moment."""
+
+    identity: Identity
+    status: Status
+    counters: np.void  # a field per counter of HARP_JOB_COUNTERS
+    rails: Items  # these three: records in use only
+    comms: Items
+    lanes: Items
 
 
 def _one(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
@@ -114,12 +131,13 @@ def _status(fd: int) -> Status:
         flows_hidden=int(item["flows_hidden"]),
         ended=bool(item["ended"]),
         note=text(item["note"]),
+        comms_open=int(item["comms_open"]),
+        comms_hidden=int(item["comms_hidden"]),
     )
 
 
-def _counters(fd: int) -> np.void:
-    dtype = schema.counters_type()
-    raw = _page.read(fd, _page.COUNTERS, 8, len(schema.statistics()))
+def _numbers(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
+    raw = _page.read(fd, part, 8, dtype.itemsize // 8)
     result: np.void = np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
     return result
 
@@ -130,28 +148,60 @@ def _histograms(fd: int) -> Items:
     return np.frombuffer(raw.ljust(dtype.itemsize * count, b"\0"), dtype)
 
 
-def _flows(fd: int) -> Items:
-    dtype = schema.flow_type()
-    flows = np.frombuffer(_page.read(fd, _page.FLOWS, dtype.itemsize, FLOWS_MAX), dtype)
-    result: Items = flows[flows["state"] != 0]
+def _records(fd: int, part: int, dtype: np.dtype[np.void], used: str, most: int) -> Items:
+    """Those of a part in which `used` isn't 0."""
+    records = np.frombuffer(_page.read(fd, part, dtype.itemsize, most), dtype)
+    result: Items = records[records[used] != 0]
     return result
 
 
-def read(fd: int, *, flows: bool = True) -> Snapshot:
-    """The page behind a descriptor. flows False: none are read. PageError."""
+def _flows(fd: int) -> Items:
+    return _records(fd, _page.FLOWS, schema.flow_type(), "state", FLOWS_MAX)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
     try:
+        yield
+    except OSError as error:
+        why = "its owner died while it wrote" if error.errno == errno.EBUSY else error.strerror
+        raise PageError(f"statistics page: {why}", error.errno or errno.EIO) from error
+
+
+def identity(fd: int) -> tuple[Identity, bool]:
+    """Whose page it is, and whether a job's rather than a stack's. PageError."""
+    with _refusals():
+        _page.check(fd)
+        return _identity(fd), len(_page.read(fd, _page.JOB, 8, 1)) > 0
+
+
+def read(fd: int, *, flows: bool = True) -> Snapshot:
+    """The page of a stack behind a descriptor. flows False: none are read. PageError."""
+    with _refusals():
         _page.check(fd)
         nobody = np.empty(0, schema.flow_type())
         return Snapshot(
             _identity(fd),
             _status(fd),
-            _counters(fd),
+            _numbers(fd, _page.COUNTERS, schema.counters_type()),
             _histograms(fd),
             _flows(fd) if flows else nobody,
         )
-    except OSError as error:
-        why = "its owner died while it wrote" if error.errno == errno.EBUSY else error.strerror
-        raise PageError(f"statistics page: {why}", error.errno or errno.EIO) from error
+
+
+def read_job(fd: int, *, lanes: bool = True) -> JobSnapshot:
+    """The page of a job behind a descriptor. lanes False: no comms nor lanes. PageError."""
+    most = FLOWS_MAX if lanes else 0
+    with _refusals():
+        _page.check(fd)
+        return JobSnapshot(
+            _identity(fd),
+            _status(fd),
+            _numbers(fd, _page.JOB, schema.job_type()),
+            _records(fd, _page.RAILS, schema.rail_type(), "kind", RAILS_MAX),
+            _records(fd, _page.COMMS, schema.comm_type(), "state", most),
+            _records(fd, _page.LANES, schema.lane_type(), "state", most),
+        )
 
 
 def address(raw: bytes) -> str:

@@ -72,6 +72,36 @@ def flow_type() -> np.dtype[np.void]:
 
 
 @cache
+def job_counters() -> tuple[Statistic, ...]:
+    """What a job counts, in the page's order."""
+    return tuple(Statistic(name, "counter", text) for name, text in _page.job_counters())
+
+
+@cache
+def job_type() -> np.dtype[np.void]:
+    """A field per counter of a job."""
+    return np.dtype([(each.name, "=u8") for each in job_counters()])
+
+
+@cache
+def rail_type() -> np.dtype[np.void]:
+    """struct harp_page_rail."""
+    return _dtype(_page.rail_layout())
+
+
+@cache
+def comm_type() -> np.dtype[np.void]:
+    """struct harp_page_comm."""
+    return _dtype(_page.comm_layout())
+
+
+@cache
+def lane_type() -> np.dtype[np.void]:
+    """struct harp_page_lane."""
+    return _dtype(_page.lane_layout())
+
+
+@cache
 def upper_ns() -> tuple[int, ...]:
     """The largest value that each histogram bucket but the last counts."""
     return tuple(_page.histogram_upper_ns())

@@ -132,8 +132,8 @@ def all_counters(each: Instance) -> Table:
 def stats_view(
     sight: Sight, seen: Sequence[tuple[Rates, Instance]], *, live: bool
 ) -> RenderableType:
-    """The whole of `harpctl stats`."""
-    parts: list[RenderableType] = [instances(seen, live=live)]
+    """The instances' part of `harpctl stats`."""
+    parts: list[RenderableType] = [instances(seen, live=live)] if seen else []
     lost = drops(seen, live=live)
     if lost is not None:
         parts += ["", lost]
@@ -177,7 +177,7 @@ _LEFT = ("local", "remote", "state", "nic/queue", "lane", "cc")
 
 
 def flows_view(sight: Sight, *, wide: bool = False) -> RenderableType:
-    """The whole of `harpctl flows`."""
+    """The whole of `harpctl flows --flat`."""
     columns = _FLOW_COLUMNS_WIDE if wide else _FLOW_COLUMNS
     cells = [_flow_cells(each, flow) for each in sight.instances for flow in each.snapshot.flows]
     result = table("HARP connections", columns, ([row[name] for name in columns] for row in cells))

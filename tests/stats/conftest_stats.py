@@ -9,20 +9,17 @@ from pathlib import Path
 import pytest
 
 from harp import stats
+from harp.stats.instance import look
 
 TOOLS = Path(sys.executable).parent
 
 
-class Owner:
-    """page_owner: two stacks on queues 0 and 1 of a NIC that does not exist."""
+class Told:
+    """A program that obeys lines on its standard input and answers each with "ok"."""
 
-    def __init__(self, program: Path, ifname: str, label: str, connections: int) -> None:
-        self.ifname = ifname
+    def __init__(self, program: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [program, ifname, label, str(connections)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._answer()
 
@@ -38,11 +35,6 @@ class Owner:
             self.process.stdin.flush()
             self._answer()
 
-    def pages(self, found: stats.Found) -> list[stats.Page]:
-        """Its pages, by queue."""
-        mine = [page for page in found.pages if page.pid == self.process.pid]
-        return sorted(mine, key=lambda page: page.read().identity.queue)
-
     def close(self) -> None:
         """Ends it."""
         assert self.process.stdin is not None
@@ -50,6 +42,34 @@ class Owner:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process.wait(10)
+
+
+class Owner(Told):
+    """page_owner: two stacks on queues 0 and 1 of a NIC that does not exist."""
+
+    def __init__(self, program: Path, ifname: str, label: str, connections: int) -> None:
+        self.ifname = ifname
+        super().__init__(program, ifname, label, str(connections))
+
+    def pages(self, found: stats.Found) -> list[stats.Page]:
+        """Its pages, by queue."""
+        mine = [page for page in found.pages if page.pid == self.process.pid]
+        return sorted(mine, key=lambda page: page.read().identity.queue)
+
+
+class JobOwner(Told):
+    """lane_owner: a process with a job's page, and rows of comms and lanes as it is told."""
+
+    def page(self, found: stats.Found) -> stats.Page:
+        """Its page."""
+        (mine,) = [page for page in found.jobs if page.pid == self.process.pid]
+        return mine
+
+    def job(self) -> stats.Job:
+        """What it says now."""
+        with stats.find() as found:
+            (mine,) = [job for job in look(found).jobs if job.pid == self.process.pid]
+        return mine
 
 
 MakeOwner = Callable[..., Owner]
@@ -75,6 +95,35 @@ def owner(make_owner: MakeOwner) -> Owner:
     """One that has moved some bytes."""
     result = make_owner()
     result.say("run 200")
+    return result
+
+
+@pytest.fixture
+def make_job(build_dir: Path) -> Iterator[Callable[..., JobOwner]]:
+    """Starts one: label, HARP_PAGE_FLOWS."""
+    owners: list[JobOwner] = []
+
+    def make(label: str = "train rank 1", flows: int = 4) -> JobOwner:
+        owners.append(JobOwner(build_dir / "tests" / "unit" / "lane_owner", label, str(flows)))
+        return owners[-1]
+
+    yield make
+    for each in owners:
+        each.close()
+
+
+# Of 20000 bytes HARP's lane carries a quarter. The lane of comm 1 is lost.
+A_LIFE = (
+    "comm 0", "lane 0 0 harp", "lane 0 1 kernel", "bytes 0 0 5000", "bytes 0 1 15000",
+    "tcp 0 0 30000 2", "message 0 3 20000", "comm 1", "lane 1 0 kernel", "die 1 0 104",
+)  # fmt: skip
+
+
+@pytest.fixture
+def job_owner(make_job: Callable[..., JobOwner]) -> JobOwner:
+    """One with two comms."""
+    result = make_job()
+    result.say(*A_LIFE)
     return result
 
 

@@ -112,7 +112,7 @@ def test_watch_draws_rates(owner: Owner) -> None:
 def test_nobody_there_is_said(make_owner: MakeOwner) -> None:
     done = harpctl("stats", "--nic", "no-such-nic")
     assert done.returncode == Exit.OK
-    assert "no instance publishes statistics on this host" in done.stderr
+    assert "no process publishes statistics on this host" in done.stderr
     assert done.stdout == ""
     done = harpctl("flows", "--nic", "no-such-nic", "-o", "json")
     assert json.loads(done.stdout)["instances"] == []

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's page and whose it is: comms and their lanes, at one moment.
+
+What a job says of itself is a claim: lanes may name comms that there aren't, numbers may be any.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harp import _page
+from harp.stats import schema
+from harp.stats.page import Identity, Items, JobSnapshot, Status, address, text
+
+KINDS = {1: "harp", 2: "kernel"}
+SIDES = {1: "send", 2: "receive"}
+COMM_STATES = {1: "open", 2: "failed"}
+LANE_STATES = {1: "open", 2: "stalled", 3: "dead"}
+UNKNOWN = "?"
+ENDS = {_page.lane_end_name(number): number for number in range(64) if _page.lane_end_name(number)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A process that runs the plugin. pid, uid and comm are the kernel's word; the rest its own."""
+
+    pid: int
+    uid: int
+    comm: str
+    snapshot: JobSnapshot
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Tells jobs apart over time."""
+        return self.pid, self.snapshot.identity.start_wall_ns
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.snapshot.identity.label or self.comm
+
+    @property
+    def nics(self) -> set[str]:
+        """Over which it has or had lanes."""
+        return {text(rail["ifname"]) for rail in self.snapshot.rails}
+
+
+@dataclass(frozen=True)
+class CommLanes:
+    """A comm and its lanes, by index. comm None: the page had no room for the comm itself."""
+
+    comm: np.void | None
+    lanes: tuple[np.void, ...]
+
+    def share(self, lane: np.void) -> float:
+        """How much of what the comm's lanes carried was carried by this one, 0 to 1."""
+        total = sum(int(each["payload_bytes"]) for each in self.lanes)
+        return int(lane["payload_bytes"]) / total if total else 0.0
+
+    @property
+    def peer(self) -> str:
+        """The peer's address."""
+        if self.comm is not None:
+            return address(self.comm["remote_addr"].tobytes())
+        return address(self.lanes[0]["remote_addr"].tobytes()) if self.lanes else UNKNOWN
+
+
+def comms(snapshot: JobSnapshot) -> list[CommLanes]:
+    """Lanes by comm, comms by age; at last those whose comm is not shown."""
+    by_comm: dict[int, list[np.void]] = {}
+    for lane in snapshot.lanes:
+        by_comm.setdefault(int(lane["comm"]), []).append(lane)
+    result = []
+    for comm in sorted(snapshot.comms, key=lambda each: int(each["serial"])):
+        result.append(CommLanes(comm, _by_index(by_comm.pop(int(comm["serial"]), []))))
+    result += [CommLanes(None, _by_index(lanes)) for _, lanes in sorted(by_comm.items())]
+    return result
+
+
+def _by_index(lanes: Iterable[np.void]) -> tuple[np.void, ...]:
+    return tuple(sorted(lanes, key=lambda each: int(each["index"])))
+
+
+# --------------------------------------------------------------------------------------------------
+# As a document: what `-o json` prints and harpd answers.
+#
+def _values(record: np.void, names: list[tuple[str, str]]) -> dict[str, Any]:
+    return {name: int(record[name]) for name, _ in names}
+
+
+def lane_document(lane: np.void, share: float) -> dict[str, Any]:
+    """One lane."""
+    values = _values(lane, _page.lane_values())
+    return {
+        "local": address(lane["local_addr"].tobytes()),
+        "local_port": int(lane["local_port"]),
+        "remote": address(lane["remote_addr"].tobytes()),
+        "remote_port": int(lane["remote_port"]),
+        "scope_id": int(lane["scope_id"]),
+        "ifname": text(lane["ifname"]),
+        **values,
+        "state": LANE_STATES.get(values["state"], UNKNOWN),
+        "kind": KINDS.get(values["kind"], UNKNOWN),
+        "end": _page.lane_end_name(min(values["end"], 255)),
+        "sealed": values["sealed"] != 0,
+        "backup": values["backup"] != 0,
+        "share": share,
+    }
+
+
+def comm_document(each: CommLanes) -> dict[str, Any]:
+    """One comm, with its lanes. Only `peer` and `lanes` of one that the page has no room for."""
+    lanes = [lane_document(lane, each.share(lane)) for lane in each.lanes]
+    if each.comm is None:
+        return {"peer": each.peer, "lanes": lanes}
+    values = _values(each.comm, _page.comm_values())
+    return {
+        "peer": each.peer,
+        "peer_port": int(each.comm["remote_port"]),
+        "scope_id": int(each.comm["scope_id"]),
+        "ifname": text(each.comm["ifname"]),
+        "choice": text(each.comm["choice"]),
+        **values,
+        "state": COMM_STATES.get(values["state"], UNKNOWN),
+        "side": SIDES.get(values["side"], UNKNOWN),
+        "lanes": lanes,
+    }
+
+
+def rail_document(rail: np.void) -> dict[str, Any]:
+    """Lanes of one kind over one NIC."""
+    values = _values(rail, _page.rail_values())
+    return {
+        "ifname": text(rail["ifname"]),
+        **values,
+        "kind": KINDS.get(values["kind"], UNKNOWN),
+        "down": values["down"] != 0,
+        "srtt": {
+            "count": int(rail["srtt_count"]),
+            "sum_ns": int(rail["srtt_sum_ns"]),
+            "buckets": [int(count) for count in rail["srtt_bucket"]],
+        },
+    }
+
+
+def document(job: Job) -> dict[str, Any]:
+    """One job."""
+    snapshot = job.snapshot
+    return {
+        "pid": job.pid,
+        "uid": job.uid,
+        "comm": job.comm,
+        "identity": vars(snapshot.identity),
+        "status": vars(snapshot.status),
+        "counters": {
+            each.name: int(snapshot.counters[each.name]) for each in schema.job_counters()
+        },
+        "rails": [rail_document(rail) for rail in snapshot.rails],
+        "comms": [comm_document(each) for each in comms(snapshot)],
+    }
+
+
+def packed(raw: str) -> bytes:
+    """The 16 bytes of a record's address; address() turns them round."""
+    parsed = ipaddress.ip_address(raw)
+    if isinstance(parsed, ipaddress.IPv4Address):
+        parsed = ipaddress.IPv6Address(f"::ffff:{parsed}")
+    return parsed.packed
+
+
+def _number(names: dict[int, str], said: Any) -> int:
+    """What stands for a name; 255, which stands for none, of one that is not known."""
+    return next((number for number, name in names.items() if name == said), 255)
+
+
+def _fill(into: np.void, names: list[tuple[str, str]], given: dict[str, Any]) -> None:
+    for name, _ in names:
+        value = given.get(name, 0)
+        if isinstance(value, (int, bool)):
+            into[name] = int(value)
+
+
+def _restored_lane(given: dict[str, Any], into: np.void) -> None:
+    into["local_addr"] = np.void(packed(given["local"]))
+    into["remote_addr"] = np.void(packed(given["remote"]))
+    for name in ("local_port", "remote_port", "scope_id"):
+        into[name] = given[name]
+    into["ifname"] = given["ifname"].encode()
+    _fill(into, _page.lane_values(), given)
+    into["state"] = _number(LANE_STATES, given["state"])
+    into["kind"] = _number(KINDS, given["kind"])
+    into["end"] = ENDS.get(given["end"], 0)
+
+
+def _restored_comm(given: dict[str, Any], into: np.void) -> None:
+    into["remote_addr"] = np.void(packed(given["peer"]))
+    into["remote_port"], into["scope_id"] = given["peer_port"], given["scope_id"]
+    into["ifname"], into["choice"] = given["ifname"].encode(), given["choice"].encode()
+    _fill(into, _page.comm_values(), given)
+    into["state"] = _number(COMM_STATES, given["state"])
+    into["side"] = _number(SIDES, given["side"])
+
+
+def _restored_rail(given: dict[str, Any], into: np.void) -> None:
+    into["ifname"] = given["ifname"].encode()
+    _fill(into, _page.rail_values(), given)
+    into["kind"] = _number(KINDS, given["kind"])
+    into["srtt_count"], into["srtt_sum_ns"] = given["srtt"]["count"], given["srtt"]["sum_ns"]
+    into["srtt_bucket"] = given["srtt"]["buckets"]
+
+
+def restored(given: dict[str, Any]) -> Job:
+    """The job that document() was made of."""
+    counters = np.zeros(1, schema.job_type())
+    for name in schema.job_type().names or ():
+        counters[0][name] = given["counters"].get(name, 0)
+    rails: Items = np.zeros(len(given["rails"]), schema.rail_type())
+    for said, item in zip(given["rails"], rails, strict=True):
+        _restored_rail(said, item)
+    shown = [each for each in given["comms"] if "serial" in each]
+    kept: Items = np.zeros(len(shown), schema.comm_type())
+    for said, item in zip(shown, kept, strict=True):
+        _restored_comm(said, item)
+    said_lanes = [lane for each in given["comms"] for lane in each["lanes"]]
+    lanes: Items = np.zeros(len(said_lanes), schema.lane_type())
+    for said, item in zip(said_lanes, lanes, strict=True):
+        _restored_lane(said, item)
+    snapshot = JobSnapshot(
+        Identity(**given["identity"]), Status(**given["status"]), counters[0], rails, kept, lanes
+    )
+    return Job(given["pid"], given["uid"], given["comm"], snapshot)

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs' pages: lanes by comm and peer, shares, what became of the dead; and pages that lie."""
+
+import errno
+import fcntl
+import io
+import json
+import os
+import struct
+import subprocess
+from collections.abc import Callable
+from ipaddress import ip_network
+
+import numpy as np
+import pytest
+from conftest_stats import JobOwner
+from rich.console import Console
+from test_cli_stats import HARPCTL, harpctl
+
+from harp import _page, stats
+from harp.errors import Exit
+from harp.stats import lanes_view, schema
+from harp.stats.instance import Sight, look, restored_sight, sight_document
+from harp.stats.job import comms, document
+from harp.stats.page import read_job
+
+MakeJob = Callable[..., JobOwner]
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def test_a_job_is_found_and_its_lanes_are_grouped(job_owner: JobOwner) -> None:
+    job = job_owner.job()
+    assert (job.name, job.uid, job.nics) == ("train rank 1", os.geteuid(), {"lo"})
+    first, second = comms(job.snapshot)
+    assert (first.peer, second.peer) == ("10.0.0.2", "10.0.0.3")
+    assert [int(lane["index"]) for lane in first.lanes] == [0, 1]
+    assert [first.share(lane) for lane in first.lanes] == [0.25, 0.75]
+    assert second.share(second.lanes[0]) == 0.0
+    assert job.snapshot.status.comms_open == 2
+    assert job.snapshot.status.flows_open == 2
+
+
+def test_a_job_is_no_instance(job_owner: JobOwner) -> None:
+    with stats.find() as found:
+        assert job_owner.process.pid not in [page.pid for page in found.pages]
+        sight = look(found)
+    assert job_owner.process.pid not in [each.pid for each in sight.instances]
+
+
+def test_shares_add_up_through_deaths_and_moves(job_owner: JobOwner) -> None:
+    """A lane's place keeps what its earlier lanes carried."""
+    job_owner.say(
+        "move 0 0 1", "die 0 0 110", "bytes 0 1 512", "lane 0 0 harp", "bytes 0 0 1000",
+        "reroll 0 0", "stall 0 0 1",
+    )  # fmt: skip
+    (each, _) = comms(job_owner.job().snapshot)
+    assert sum(each.share(lane) for lane in each.lanes) == pytest.approx(1.0)
+    said = document(job_owner.job())
+    again, other = said["comms"][0]["lanes"]
+    assert (again["state"], again["end"], again["lanes"]) == ("stalled", "timeout", 2)
+    assert (again["payload_bytes"], again["rerolls"], again["stalls"]) == (6000, 1, 1)
+    assert (again["chunks_moved_away"], other["chunks_moved_here"]) == (1, 1)
+    assert said["comms"][0]["lanes_died"] == said["comms"][0]["lanes_replaced"] == 1
+    assert said["counters"]["lanes_died_timeout"] == 1
+    assert sum(rail["payload_bytes"] for rail in said["rails"]) == 21512
+    # Bytes on the lanes are those of the messages and 40 of each chunk's header.
+    for lane in (again, other):
+        assert lane["sent_bytes"] == lane["payload_bytes"] + 40 * lane["chunks_sent"]
+
+
+def test_what_is_gone_is_not_shown_and_still_counted(job_owner: JobOwner) -> None:
+    job_owner.say("remove 0", "remove 1")
+    said = document(job_owner.job())
+    assert said["comms"] == []
+    assert said["counters"]["comms_opened"] == 2
+    assert {rail["kind"]: rail["payload_bytes"] for rail in said["rails"]} == {
+        "harp": 5000,
+        "kernel": 15000,
+    }
+    assert [rail["lanes_open"] for rail in said["rails"]] == [0, 0]
+    job_owner.say("end")
+    with stats.find() as found:
+        assert job_owner.process.pid not in [page.pid for page in found.jobs]
+
+
+def test_a_document_is_the_same_elsewhere(job_owner: JobOwner, make_job: MakeJob) -> None:
+    full = make_job("full", 0)
+    full.say("comm 2", "lane 2 0 harp")
+    job_owner.say("choice 0 bulk by kernel: 12 against 8 Gbit/s", "failed 1")
+    with stats.find() as found:
+        said = sight_document(look(found))
+    back = restored_sight(json.loads(json.dumps(said)))
+    assert sight_document(back) == said
+    (mine,) = [each for each in said["jobs"] if each["pid"] == job_owner.process.pid]
+    assert mine["comms"][0]["choice"] == "bulk by kernel: 12 against 8 Gbit/s"
+    assert mine["comms"][1]["state"] == "failed"
+    (hidden,) = [each for each in said["jobs"] if each["pid"] == full.process.pid]
+    assert hidden["comms"] == []
+    assert (hidden["status"]["comms_hidden"], hidden["status"]["flows_hidden"]) == (1, 1)
+
+
+def test_lanes_may_be_left_out(job_owner: JobOwner) -> None:
+    with stats.find() as found:
+        snapshot = job_owner.page(found).read_job(lanes=False)
+    assert (len(snapshot.lanes), len(snapshot.comms), len(snapshot.rails)) == (0, 0, 2)
+
+
+# --------------------------------------------------------------------------------------------------
+# harpctl.
+#
+def _pid(owner: JobOwner) -> tuple[str, str]:
+    return "--pid", str(owner.process.pid)
+
+
+def test_flows_is_a_tree(job_owner: JobOwner) -> None:
+    job_owner.say("choice 0 bulk by kernel", "move 0 0 1")
+    done = harpctl("flows", *_pid(job_owner))
+    assert (done.returncode, done.stderr) == (Exit.OK, "")
+    lines = done.stdout.splitlines()
+    what = [line.split("  ")[0].strip() or line.strip().split("  ")[0] for line in lines]
+    order = [what.index(each) for each in ("10.0.0.2", "10.0.0.3")]
+    assert order == sorted(order)
+    lane = next(line for line in lines if "lane 1: 10.0.0.1:20001 > 10.0.0.2:7000" in line)
+    assert lane.split()[5:9] == ["kernel", "lo", "open", "75.0"]
+    assert "-0 +1" in lane
+    assert any("dead: reset" in line for line in lines)
+    assert any(line.startswith("auto, comm 1 of train rank 1: bulk by kernel") for line in lines)
+    assert "mixed 1" in next(line for line in lines if "comm 1 of train rank 1: send" in line)
+
+
+@pytest.mark.parametrize(
+    ("options", "comms_shown"),
+    [
+        (("--peer", "10.0.0.3"), [2]),
+        (("--peer", "10.0.0.0/30"), [1, 2]),
+        (("--peer", "10.0.0.2/31"), [1, 2]),
+        (("--peer", "fd00::/8"), []),
+        (("--nic", "lo"), [1, 2]),
+    ],
+)
+def test_flows_of_some(
+    job_owner: JobOwner, options: tuple[str, ...], comms_shown: list[int]
+) -> None:
+    done = harpctl("flows", *_pid(job_owner), *options, "-o", "json")
+    assert done.returncode == Exit.OK, done.stderr
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert [each["serial"] for each in job["comms"]] == comms_shown
+
+
+def test_who_asks_for_what_is_not_there(job_owner: JobOwner) -> None:
+    done = harpctl("flows", *_pid(job_owner), "--nic", "no-such-nic", "-o", "json")
+    assert (done.returncode, json.loads(done.stdout)["jobs"]) == (Exit.OK, [])
+    done = harpctl("flows", "--peer", "10.0.0.300")
+    assert done.returncode == Exit.USAGE
+    assert "neither an address nor a network" in done.stderr
+    # A queue is an instance's; so is the flat view.
+    assert "20001" not in harpctl("flows", *_pid(job_owner), "--queue", "0").stdout
+    assert "20001" not in harpctl("flows", *_pid(job_owner), "--flat").stdout
+
+
+def test_watch_shows_rates_of_lanes(job_owner: JobOwner) -> None:
+    command = [*HARPCTL, "flows", "--watch", "--interval", "0.05", *_pid(job_owner)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        try:
+            for line in watching.stdout:
+                if "lane 0: 10.0.0.1:20000" in line:
+                    if "bit/s" in line and " 0bit/s" not in line:
+                        break
+                    job_owner.say("bytes 0 0 100000")
+            else:
+                pytest.fail("no rate was shown")
+        finally:
+            watching.kill()
+
+
+def test_rates_of_lanes_are_what_they_carried_in_between(job_owner: JobOwner) -> None:
+    job = job_owner.job()
+    before = lanes_view.payloads(Sight((), jobs=(job,)))
+    job_owner.say("bytes 0 0 3000", "lane 1 5 kernel", "bytes 1 5 800")
+    job = job_owner.job()
+    rates = lanes_view.LaneRates(2.0, before)
+    carried = [rates.carried(job, lane) for each in comms(job.snapshot) for lane in each.lanes]
+    assert carried == [1500, 0, 0, 400]
+
+
+def test_stats_shows_jobs(job_owner: JobOwner) -> None:
+    job_owner.say("rail 1")
+    done = harpctl("stats", *_pid(job_owner))
+    assert done.returncode == Exit.OK, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("train rank 1"))
+    pid = str(job_owner.process.pid)
+    assert row.split()[3:] == [pid, "2", "1", "1", "5kB", "15kB", "1", *"0000", "1", "0"]
+    assert "no lane over lo works" in done.stdout
+    everything = harpctl("stats", *_pid(job_owner), "--all").stdout
+    assert "lanes_died_reset" in everything
+    assert "lanes_died_timeout" not in everything
+
+
+# --------------------------------------------------------------------------------------------------
+# Pages of the hostile.
+#
+def _copied(job_owner: JobOwner) -> bytearray:
+    with stats.find() as found:
+        page = job_owner.page(found)
+        return bytearray(os.pread(page.fd, os.fstat(page.fd).st_size, 0))
+
+
+def _memfd(content: bytes) -> int:
+    fd = os.memfd_create("harp-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    return fd
+
+
+def _part(raw: bytes, part: int) -> tuple[int, int]:
+    """Where its items begin, and their stride."""
+    offset, stride = struct.unpack_from("=II", raw, 24 + 16 * part)
+    return offset + 64, stride
+
+
+@pytest.mark.parametrize("part", [_page.JOB, _page.RAILS, _page.COMMS, _page.LANES])
+def test_a_part_that_does_not_lie_within_the_page(job_owner: JobOwner, part: int) -> None:
+    raw = _copied(job_owner)
+    struct.pack_into("=I", raw, 24 + 16 * part, 0xFFFFFFC0)
+    fd = _memfd(raw)
+    try:
+        with pytest.raises(stats.PageError, match=f"part {part} does not lie within it") as error:
+            read_job(fd)
+        assert error.value.errno == errno.EPROTO
+    finally:
+        os.close(fd)
+
+
+def test_nonsense_in_records_is_shown_as_such(job_owner: JobOwner) -> None:
+    """Numbers that name nothing, comms of the same number, escape sequences: text and no crash."""
+    raw = _copied(job_owner)
+    lanes, stride = _part(raw, _page.LANES)
+    comm_at, comm_stride = _part(raw, _page.COMMS)
+    layout, comm_layout = _page.lane_layout(), _page.comm_layout()
+
+    def put(at: int, where: object, name: str, content: bytes) -> None:
+        offset = dict(zip(where["names"], where["offsets"], strict=True))[name]  # type: ignore[index]
+        raw[at + offset : at + offset + len(content)] = content
+
+    for name in ("state", "kind", "end", "index", "payload_bytes", "srtt_ns", "retransmits"):
+        put(lanes, layout, name, b"\xff" * 8)
+    put(lanes, layout, "ifname", b"\x1b[2J\n")
+    put(lanes + stride, layout, "comm", struct.pack("=Q", 77))
+    put(comm_at + comm_stride, comm_layout, "serial", struct.pack("=Q", 1))
+    put(comm_at, comm_layout, "choice", b"\x1b]0;x\x07" + b"\xff" * 120)
+    put(comm_at, comm_layout, "side", struct.pack("=Q", 9))
+    fd = _memfd(raw)
+    try:
+        snapshot = read_job(fd)
+    finally:
+        os.close(fd)
+    job = stats.Job(1, 0, "liar", snapshot)
+    said = document(job)
+    lane = said["comms"][0]["lanes"][0]
+    assert (lane["state"], lane["kind"], lane["end"], lane["ifname"]) == ("?", "?", "", "?[2J?")
+    assert said["comms"][0]["side"] == "?"
+    assert said["comms"][0]["choice"].startswith("?]0;x?")
+    orphan = said["comms"][-1]
+    assert "serial" not in orphan
+    assert orphan["lanes"][0]["comm"] == 77
+    sight = Sight((), jobs=(job,))
+    lines = list(lanes_view.tree(sight, lanes_view.LaneRates()))
+    assert any("a comm without a record" in line.what for line in lines)
+    assert len(lanes_view.of_peers(sight, ip_network("10.0.0.2")).jobs[0].snapshot.lanes) == 2
+    assert restored_sight(json.loads(json.dumps(sight_document(sight)))).jobs
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(lanes_view.lanes_view(sight, lanes_view.LaneRates()))
+    assert "\x1b" not in shown.getvalue()
+
+
+def test_who_died_while_writing_costs_that_record_only(job_owner: JobOwner) -> None:
+    raw = _copied(job_owner)
+    at, _ = _part(raw, _page.LANES)
+    raw[at] |= 1
+    fd = _memfd(raw)
+    try:
+        left = read_job(fd).lanes
+    finally:
+        os.close(fd)
+    assert len(left) == 2
+
+
+def test_the_lists_are_the_plugin_s() -> None:
+    names = [each.name for each in schema.job_counters()]
+    assert names[:2] == ["comms_opened", "comms_failed"]
+    ends = [name for number in range(9) if (name := _page.lane_end_name(number))]
+    assert [name for name in names if name.startswith("lanes_died_")] == [
+        f"lanes_died_{end}" for end in ends
+    ]
+    for dtype in (schema.lane_type(), schema.comm_type(), schema.rail_type()):
+        assert dtype.itemsize % 8 == 0
+    assert np.dtype(schema.lane_type()).fields is not None

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lane_owner.c - a process with a job's page: lane_owner LABEL FLOWS (HARP_PAGE_FLOWS).
+ *
+ * Its one NIC is called "lo". It obeys lines on standard input and answers each with "ok":
+ *	comm C              comm C (below 16) sends to 10.0.0.2, or 10.0.0.3 if C is odd
+ *	lane C I KIND       lane I of it is open; KIND harp or kernel
+ *	bytes C I N         the lane carries N bytes of messages in chunks of 512, headers of 40 each
+ *	message C KINDS N   a message of N bytes goes out over kinds (1 HARP, 2 kernel, 3 both), and is done
+ *	tcp C I SRTT RE     what TCP says of the lane: smoothed round trip in ns, retransmits
+ *	move C I J          a chunk of lane I is sent again over lane J
+ *	die C I ERRNO       the lane is lost
+ *	reroll C I          it is given up for another port
+ *	stall C I YES       1: it makes no progress; 0: it does
+ *	choice C TEXT       what auto says
+ *	failed C            the comm fails
+ *	rail YES            1: the NIC has no working lane; 0: it has again
+ *	remove C            the comm is gone
+ *	end                 the last finalize; the process stays
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "double_env.h"
+#include "driver.h"
+#include "lane_page.h"
+
+#define COMMS 16u
+#define LANES 32u
+#define CHUNK_BYTES 512u
+
+static struct comm_row *comms[COMMS];
+static struct lane_row *lanes[COMMS][LANES];
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "lane_owner: %s\n", what);
+	exit(1);
+}
+
+static void do_comm(unsigned c)
+{
+	struct comm_row_options opt = {
+		.comm_id = 1000 + c,
+		.side = HARP_PAGE_SIDE_SEND,
+		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
+		.lanes_planned = 4,
+	};
+
+	comms[c] = lane_page_comm_add(&opt);
+}
+
+static void do_lane(unsigned c, unsigned i, const char *kind)
+{
+	struct lane_row_options opt = {
+		.index = i,
+		.kind = strcmp(kind, "harp") ? HARP_PAGE_KIND_KERNEL : HARP_PAGE_KIND_HARP,
+		.local = { .addr = harp_addr_v4(10, 0, 0, 1),
+			   .port = (uint16_t)(20000 + 100 * c + i) },
+		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
+	};
+
+	lanes[c][i] = lane_page_lane_add(comms[c], &opt);
+}
+
+static void do_bytes(struct lane_row *lane, uint64_t n)
+{
+	uint64_t chunks = (n + CHUNK_BYTES - 1) / CHUNK_BYTES;
+
+	lane_page_add(lane, HARP_LANE_payload_bytes, n);
+	lane_page_add(lane, HARP_LANE_sent_bytes, n + 40 * chunks);
+	lane_page_add(lane, HARP_LANE_chunks_sent, chunks);
+}
+
+static void do_tcp(struct lane_row *lane, uint64_t srtt_ns, uint64_t retransmits)
+{
+	struct lane_info info = { .srtt_ns = srtt_ns, .retransmits = retransmits };
+
+	lane_page_tcp(lane, &info, driver_clock_ns());
+}
+
+static void do_end(void)
+{
+	for (unsigned c = 0; c < COMMS; c++) {
+		lane_page_comm_remove(comms[c]);
+		comms[c] = NULL;
+	}
+	lane_page_close();
+}
+
+static void obey(char *line)
+{
+	unsigned c = 0, i = 0, j = 0;
+	uint64_t n = 0;
+	char word[128] = "";
+
+	line[strcspn(line, "\n")] = '\0';
+	(void)!sscanf(line, "%*s %u", &c);
+	(void)!sscanf(line, "%*s %*u %u %u", &i, &j);
+	(void)!sscanf(line, "%*s %*u %*u %" SCNu64, &n);
+	if (c >= COMMS || i >= LANES)
+		c = i = 0; /* a line whose numbers mean other things */
+	if (sscanf(line, "lane %*u %*u %127s", word) == 1)
+		do_lane(c, i, word);
+	else if (!strncmp(line, "comm ", 5))
+		do_comm(c);
+	else if (!strncmp(line, "bytes ", 6))
+		do_bytes(lanes[c][i], n);
+	else if (!strncmp(line, "message ", 8)) {
+		lane_page_comm_message(comms[c], i, n);
+		lane_page_comm_done(comms[c], n);
+	} else if (sscanf(line, "tcp %*u %*u %*u %" SCNu64, &n) == 1)
+		do_tcp(lanes[c][i], j, n);
+	else if (!strncmp(line, "move ", 5))
+		lane_page_chunk_moved(lanes[c][i], lanes[c][j]);
+	else if (!strncmp(line, "die ", 4))
+		lane_page_lane_died(lanes[c][i], -(int)n);
+	else if (!strncmp(line, "reroll ", 7))
+		lane_page_lane_rerolled(lanes[c][i]);
+	else if (!strncmp(line, "stall ", 6))
+		lane_page_lane_stalled(lanes[c][i], j != 0);
+	else if (!strncmp(line, "choice ", 7))
+		lane_page_comm_choice(comms[c], strchr(line + 7, ' ') + 1);
+	else if (!strncmp(line, "failed ", 7))
+		lane_page_comm_failed(comms[c]);
+	else if (!strncmp(line, "rail ", 5))
+		lane_page_rail(0, c != 0);
+	else if (!strncmp(line, "remove ", 7)) {
+		lane_page_comm_remove(comms[c]);
+		comms[c] = NULL;
+	} else if (!strcmp(line, "end"))
+		do_end();
+	else
+		fail(line);
+	for (c = 0; c < COMMS; c++)
+		lane_page_publish(comms[c], driver_clock_ns(), true);
+}
+
+int main(int argc, char **argv)
+{
+	char line[256];
+
+	if (argc != 3)
+		fail("usage: lane_owner LABEL FLOWS");
+	snprintf(env_config.label, sizeof(env_config.label), "%s", argv[1]);
+	env_config.page_flows = (uint32_t)strtoul(argv[2], NULL, 10);
+	lane_page_open();
+	do {
+		printf("ok\n");
+		fflush(stdout);
+		if (!fgets(line, sizeof(line), stdin))
+			return 0;
+		obey(line);
+	} while (true);
+}
