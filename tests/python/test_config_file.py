@@ -50,6 +50,7 @@ MISTAKES = [
     ),
     ('[daemon]\nprepare = "true"\n', "write true without quotes"),
     ('[job]\npath = "xpd"\n', "must be one of auto, xdp, kernel; did you mean xdp?"),
+    ('[job]\npath = "dpdk"\n', "must be one of auto, xdp, kernel; this build has no DPDK"),
     ("job.path = 1\n", "f:1:1: job.path = 1: must be one of auto, xdp, kernel"),
     ("job = {path = 1}\n", "f:1:8: job.path = 1: must be one of auto, xdp, kernel"),
     ("[job.path]\nx = 1\n", "f:1:1: job.path = a table: must be one of auto, xdp, kernel"),

@@ -175,7 +175,7 @@ static void test_bad_values(void)
 	char entry[600] = "HARP_LIBDIR=/", ifname[600] = "NCCL_SOCKET_IFNAME=e";
 	struct plugin_config config;
 
-	check_bad("HARP_PATH=dpdk", "dpdk", "auto|xdp|kernel");
+	check_bad("HARP_PATH=dpdk", "auto|xdp|kernel", "this build has no DPDK");
 	check_bad("HARP_PATH=xd", "xd", "auto|xdp|kernel");
 	check_bad("HARP_PATH=xdp|kernel", "xdp|kernel", "auto|xdp|kernel");
 	check_bad("HARP_PATH=XDP", "XDP", "auto|xdp|kernel");
