@@ -286,7 +286,7 @@ def test_shapes(arena: Arena, shape: tuple[int, int]) -> None:
 
 
 def test_shapes_differ(arena: Arena) -> None:
-    """The listener's shape is the connection's, as with NCCL: the connector finds it in the handle."""
+    """The listener's shape is the connection's, as with NCCL: the handle tells it."""
     port = arena.port()
     shapes = [("0", "1"), ("2", "8")]
     args = ["bw", "-b", "1M", "-e", "1M", "-n", "3", "-w", "1"]
