@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_send.c - the sending end: messages to DATA records, within the credits. */
+/* comm_send.c - the sending end of one lane: messages to DATA records; the credits of every sender. */
 #include <errno.h>
 
 #include "comm.h"
@@ -20,24 +20,9 @@
 
 #define SEND_LOOK_NS 1000000u /* a kernel lane that waits for nothing is read so often */
 
-static void comm_send_complete(struct comm *comm)
-{
-	uint64_t done_bytes;
+/* ---- credits, of every comm -------------------------------------------------------------------- */
 
-	if (comm->completed == comm->tx.current)
-		return;
-	done_bytes = comm->lane->ops->done_bytes(comm->lane);
-	while (comm->completed < comm->tx.current) {
-		struct request *request = comm_request(comm, comm->completed);
-
-		if (done_bytes < request->end_bytes)
-			break;
-		comm_complete(comm, request->size);
-	}
-}
-
-/* Payload bytes that the next DATA record may carry; -1: not even a header. */
-static int64_t comm_send_allowance(const struct comm *comm, uint64_t left)
+int64_t comm_send_allowance(const struct comm *comm, uint64_t left)
 {
 	const struct comm_send_state *tx = &comm->tx;
 	uint64_t used, room;
@@ -58,9 +43,55 @@ static int64_t comm_send_allowance(const struct comm *comm, uint64_t left)
 	return room ? (int64_t)room : -1;
 }
 
-/* Begins the next DATA record. False when there is no message or no credit for one. */
-static bool comm_send_begin(struct comm *comm)
+bool comm_send_cut(struct comm *comm, uint64_t length)
 {
+	struct comm_send_state *tx = &comm->tx;
+
+	tx->offset += length;
+	tx->data_bytes += RECORD_HEADER_BYTES + length;
+	if (tx->offset < comm_request(comm, tx->current)->size)
+		return false;
+	tx->end_ring[tx->current % COMM_EAGER_MESSAGES] = tx->data_bytes;
+	tx->current++;
+	tx->offset = 0;
+	if (tx->current == tx->granted)
+		tx->credited_bytes = tx->data_bytes;
+	return true;
+}
+
+void comm_send_grant(struct comm *comm, uint64_t granted)
+{
+	struct comm_send_state *tx = &comm->tx;
+
+	tx->granted = granted;
+	if (granted <= tx->current)
+		tx->credited_bytes = tx->end_ring[(granted - 1) % COMM_EAGER_MESSAGES];
+}
+
+/* ---- one lane ---------------------------------------------------------------------------------- */
+
+static void comm_send_complete(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	uint64_t done_bytes;
+
+	if (comm->completed == comm->tx.current)
+		return;
+	done_bytes = l->lane->ops->done_bytes(l->lane);
+	while (comm->completed < comm->tx.current) {
+		struct request *request = comm_request(comm, comm->completed);
+
+		/* Cut, but perhaps not yet handed to the lane: its end is beyond what can be done. */
+		if (done_bytes < request->end_bytes)
+			break;
+		comm_complete(comm, l, request->size);
+	}
+}
+
+/* Begins the next DATA record. False when there is no message or no credit for one. */
+static bool comm_send_begin(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
 	struct comm_send_state *tx = &comm->tx;
 	struct request *request = comm_request(comm, tx->current);
 	struct record record = { .type = RECORD_DATA, .message = tx->current };
@@ -76,103 +107,92 @@ static bool comm_send_begin(struct comm *comm)
 	record.total = request->size;
 	record.offset = tx->offset;
 	record.tag = (uint32_t)request->tag;
-	comm_out_begin(comm, &record);
-	comm->out.payload = request->data + tx->offset;
-	comm->out.payload_left = (size_t)length;
-	tx->offset += (uint64_t)length;
-	tx->data_bytes += RECORD_HEADER_BYTES + (uint64_t)length;
+	comm_out_begin(l, &record);
+	l->out.payload = request->data + tx->offset;
+	l->out.payload_left = (size_t)length;
+	/* Nothing but DATA goes this way before CLOSE. */
+	if (comm_send_cut(comm, (uint64_t)length))
+		request->end_bytes = l->sent_bytes + tx->data_bytes;
 	return true;
 }
 
-/* The record in comm->out is out: is the message? */
-static void comm_send_end(struct comm *comm)
+static int comm_send_push(struct comm_lane *l)
 {
-	struct comm_send_state *tx = &comm->tx;
-	struct request *request = comm_request(comm, tx->current);
-
-	if (tx->offset < request->size)
-		return;
-	/* Nothing but DATA goes this way before CLOSE. */
-	request->end_bytes = comm->sent_bytes + tx->data_bytes;
-	tx->end_ring[tx->current % COMM_EAGER_MESSAGES] = tx->data_bytes;
-	tx->current++;
-	tx->offset = 0;
-	if (tx->current == tx->granted)
-		tx->credited_bytes = tx->data_bytes;
-}
-
-static int comm_send_push(struct comm *comm)
-{
-	bool busy = comm->out.header_bytes != 0;
+	bool busy = l->out.header_bytes != 0;
 
 	for (;;) {
 		int rc;
 
-		if (!busy && !comm_send_begin(comm))
+		if (!busy && !comm_send_begin(l))
 			return 1;
-		rc = comm_out_push(comm);
+		rc = comm_out_push(l);
 		if (rc != 1)
 			return rc;
-		comm->out.header_bytes = 0;
-		comm->out.header_sent = 0;
-		comm_send_end(comm);
+		l->out.header_bytes = 0;
+		l->out.header_sent = 0;
 		busy = false;
 	}
 }
 
-static int comm_send_credit(struct comm *comm, const struct record *record)
+static int comm_send_credit(struct comm_lane *l, const struct record *record)
 {
-	struct comm_send_state *tx = &comm->tx;
+	struct comm *comm = l->comm;
 
 	/* More received than sent, or fewer posted than before: nonsense. */
-	if (record->message > tx->current || record->total <= tx->granted) {
-		comm_fail_protocol(comm, "a CREDIT record out of order");
+	if (record->message > comm->tx.current || record->total <= comm->tx.granted) {
+		comm_fail_protocol(comm, l, "a CREDIT record out of order");
 		return -EPROTO;
 	}
 	/* The sizes are for several lanes; the receiver alone judges truncation. */
-	tx->granted = record->total;
-	if (tx->granted <= tx->current)
-		tx->credited_bytes = tx->end_ring[(tx->granted - 1) % COMM_EAGER_MESSAGES];
+	comm_send_grant(comm, record->total);
 	return 0;
 }
 
-static void comm_send_read(struct comm *comm)
+static void comm_send_read(struct comm_lane *l)
 {
+	struct comm *comm = l->comm;
 	struct record record;
+	int rc = 1;
 
-	while (!comm->error && !comm->end_error && comm_read_record(comm, &record) == 1) {
+	while (rc == 1 && !comm->error && !comm->end_error) {
+		rc = comm_read_record(l, &record);
+		if (rc < 0 && !comm->error)
+			comm_end_by_error(comm, rc);
+		if (rc != 1)
+			return;
 		switch (record.type) {
 		case RECORD_CREDIT:
-			if (comm_send_credit(comm, &record))
+			if (comm_send_credit(l, &record))
 				return;
 			break;
 		case RECORD_CLOSE:
 			comm_end_by_record(comm, &record);
 			break;
 		case RECORD_ACK:
-			comm_fail_protocol(comm, "an ACK record in a comm of one lane");
+			comm_fail_protocol(comm, l, "an ACK record in a comm of one lane");
 			break;
 		default:
-			comm_fail_protocol(comm, "a record that only a sender may send");
+			comm_fail_protocol(comm, l, "a record that only a sender may send");
 		}
 	}
 }
 
-void comm_send_advance(struct comm *comm, uint64_t now_ns)
+void comm_send_advance(struct comm_lane *l, uint64_t now_ns)
 {
-	int rc = comm->send_broken ? -EPIPE : comm_send_push(comm);
+	struct comm *comm = l->comm;
+	int rc = l->send_broken ? -EPIPE : comm_send_push(l);
 
 	/* Credits, CLOSE, the end of the stream. A kernel lane costs a system call to ask. */
-	if (!comm->lane_polled || rc < 0 || now_ns - comm->tx.looked_ns >= SEND_LOOK_NS ||
+	if (l->kind != LANE_KERNEL || rc < 0 || now_ns - l->looked_ns >= SEND_LOOK_NS ||
 	    (!comm->no_credit && comm->tx.current < comm->posted)) {
-		comm->tx.looked_ns = now_ns;
-		comm_send_read(comm);
+		l->looked_ns = now_ns;
+		comm_send_read(l);
 		if (comm->error)
 			return;
 		if (rc == 1)
-			rc = comm_send_push(comm); /* with the new credits */
+			rc = comm_send_push(l); /* with the new credits */
 	}
-	comm_send_complete(comm);
+	comm_send_complete(l);
 	if (rc < 0) /* what the peer said, read above, explains it better */
 		comm_end(comm, rc, lane_error_text(rc));
 }

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_send_lanes.c - the sending end of several lanes: chunks, acknowledgements, moves. */
+#include <errno.h>
+#include <string.h>
+
+#include "comm.h"
+
+/*
+ * Theory of operation
+ *
+ * Messages are cut into chunks, in order, within the credits as on one lane (comm_send.c). When a lane has room
+ * it asks for the next chunk; whether it gets it stripe.c says, by the time at which each lane would have
+ * delivered it. If another lane would sooner, that one is woken, in the same hold of the lock: the chunk is
+ * always somebody's, and as all lanes calculate with the same figures they agree whose.
+ *
+ * Every chunk stays on the list of its lane until an ACK covers it. A lane that dies leaves its chunks to
+ * `moved`, and they go before everything new. A lane that stalls keeps them, but those of the oldest message,
+ * which holds up all others, are sent by another lane again at once, and the rest when nothing new is to be sent; the
+ * receiver drops what comes twice. A chunk that is sent again has the offset and the length that it had.
+ *
+ * A request is done when all of it is acknowledged and no lane is reading it: it may have been sent again.
+ *
+ * An ACK takes chunks off the heads of the lists. One that is covered but stands behind another (of a lane that
+ * moved it here) is found when it comes to the head, or by who takes it up.
+ */
+
+#define LOOK_NS 1000000u /* a kernel lane that brings no credits is read so often */
+/* Chunks of a message that several lanes share. A kernel lane pays a system call for each, and 128 KiB is
+ * where that no longer shows (some 10 us of copying for less than 1 us); smaller ones balance better, so a message
+ * for which there is less of that for each lane is divided evenly down to 64 KiB. */
+#define CHUNK_BYTES_MAX 131072u
+#define CHUNK_BYTES_MIN 65536u
+/* Where one lane takes everything: what is sent again when it dies. */
+#define CHUNK_BYTES_ALONE 1048576u
+
+enum plan_what { PLAN_NEW, PLAN_MOVED, PLAN_RESENT };
+
+/* The next record of anyone's. */
+struct plan {
+	enum plan_what what;
+	int16_t chunk; /* MOVED: it. RESENT: the one that is on the stalled lane */
+	uint64_t message, offset;
+	uint32_t length;
+	unsigned kinds;
+};
+
+/* ---- lists of chunks; lock held ---------------------------------------------------------------- */
+
+static void comm_list_append(struct comm_several *s, struct comm_list *list, int16_t chunk)
+{
+	s->chunks[chunk].next = -1;
+	if (list->head < 0)
+		list->head = chunk;
+	else
+		s->chunks[list->tail].next = chunk;
+	list->tail = chunk;
+}
+
+static int16_t comm_list_pop(struct comm_several *s, struct comm_list *list)
+{
+	int16_t chunk = list->head;
+
+	if (chunk >= 0)
+		list->head = s->chunks[chunk].next;
+	return chunk;
+}
+
+static bool comm_tx_is_acked(const struct comm_several *s, const struct comm_chunk *chunk)
+{
+	return chunk->message < s->acked_message ||
+	       (chunk->message == s->acked_message && chunk->length &&
+		chunk->offset + chunk->length <= s->acked_offset);
+}
+
+static void comm_list_shed(struct comm_several *s, struct comm_list *list)
+{
+	while (list->head >= 0 && comm_tx_is_acked(s, &s->chunks[list->head]))
+		comm_list_append(s, &s->unused, comm_list_pop(s, list));
+}
+
+static void comm_tx_full(struct comm_lane *l, bool full)
+{
+	if (l->full == full)
+		return;
+	l->full = full;
+	if (l->kind == LANE_KERNEL)
+		atomic_fetch_add_explicit(&l->comm->several->kernel_pushing, full ? 1u : ~0u,
+					  memory_order_relaxed);
+}
+
+unsigned comm_tx_orphan(struct comm_lane *l)
+{
+	struct comm_several *s = l->comm->several;
+	unsigned moved = 0;
+	int16_t i;
+
+	comm_tx_full(l, false);
+	while ((i = comm_list_pop(s, &l->under_way)) >= 0) {
+		if (comm_tx_is_acked(s, &s->chunks[i]) || s->chunks[i].resent) {
+			comm_list_append(s, &s->unused, i);
+			continue;
+		}
+		comm_list_append(s, &s->moved, i);
+		moved++;
+	}
+	l->counts.moved_out += moved;
+	return moved;
+}
+
+/* ---- what is next; lock held -------------------------------------------------------------------- */
+
+static void comm_plan_chunk(struct comm *comm, struct plan *plan, enum plan_what what, int16_t i)
+{
+	const struct comm_chunk *chunk = &comm->several->chunks[i];
+
+	plan->what = what;
+	plan->chunk = i;
+	plan->message = chunk->message;
+	plan->offset = chunk->offset;
+	plan->length = chunk->length;
+	plan->kinds = comm_request(comm, chunk->message)->kinds;
+}
+
+/* A chunk that a stalled lane keeps: of the oldest message, or of any. */
+static bool comm_plan_stalled(struct comm *comm, struct plan *plan, bool any)
+{
+	struct comm_several *s = comm->several;
+	uint32_t stalled = 0;
+
+	for (uint32_t left = s->stripe.live; left; left &= left - 1)
+		if (s->stripe.lane[__builtin_ctz(left)].stalled)
+			stalled |= left & -left;
+	if (!stalled || stalled == s->stripe.live || s->unused.head < 0)
+		return false;
+	for (; stalled; stalled &= stalled - 1) {
+		const struct comm_lane *l = s->lanes[__builtin_ctz(stalled)];
+
+		for (int16_t i = l->under_way.head; i >= 0; i = s->chunks[i].next) {
+			const struct comm_chunk *chunk = &s->chunks[i];
+
+			if (chunk->resent || comm_tx_is_acked(s, chunk) ||
+			    (!any && chunk->message != s->acked_message))
+				continue;
+			comm_plan_chunk(comm, plan, PLAN_RESENT, i);
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool comm_plan_new(struct comm *comm, struct plan *plan)
+{
+	struct comm_several *s = comm->several;
+	const struct comm_send_state *tx = &comm->tx;
+	const struct request *request = comm_request(comm, tx->current);
+	uint64_t length, limit = CHUNK_BYTES_ALONE;
+	unsigned choices;
+	int64_t allowed;
+
+	if (s->unused.head < 0 ||
+	    tx->current == atomic_load_explicit(&comm->posted, memory_order_relaxed))
+		return false;
+	length = request->size - tx->offset;
+	choices = length > CHUNK_BYTES_MIN ? stripe_choices(&s->stripe, request->kinds) : 1;
+	if (choices > 1) {
+		limit = (request->size / choices + RECORD_OFFSET_ALIGN) &
+			~(uint64_t)(RECORD_OFFSET_ALIGN - 1);
+		if (limit > CHUNK_BYTES_MAX)
+			limit = CHUNK_BYTES_MAX;
+		if (limit < CHUNK_BYTES_MIN)
+			limit = CHUNK_BYTES_MIN;
+	}
+	allowed = comm_send_allowance(comm, length < limit ? length : limit);
+	if (allowed < 0)
+		return false;
+	*plan = (struct plan){ .what = PLAN_NEW,
+			       .message = tx->current,
+			       .offset = tx->offset,
+			       .length = (uint32_t)allowed,
+			       .kinds = request->kinds };
+	return true;
+}
+
+static bool comm_plan_next(struct comm *comm, struct plan *plan)
+{
+	struct comm_several *s = comm->several;
+
+	comm_list_shed(s, &s->moved);
+	if (s->moved.head >= 0) {
+		comm_plan_chunk(comm, plan, PLAN_MOVED, s->moved.head);
+		return true;
+	}
+	return comm_plan_stalled(comm, plan, false) || comm_plan_new(comm, plan) ||
+	       comm_plan_stalled(comm, plan, true);
+}
+
+void comm_tx_kick(struct comm *comm, struct comm_lane *self, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	struct plan plan;
+	int best;
+
+	if (s->failing || !comm_plan_next(comm, &plan))
+		return;
+	best = stripe_best(&s->stripe, plan.kinds, plan.length, now_ns);
+	/* One that is full hears of room by itself. */
+	if (best >= 0 && s->lanes[best] != self && !s->lanes[best]->full)
+		comm_wake(comm, best);
+}
+
+/* The plan becomes a chunk of the lane, and its record. */
+static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint64_t now_ns)
+{
+	struct comm *comm = l->comm;
+	struct comm_several *s = comm->several;
+	const struct request *request = comm_request(comm, plan->message);
+	struct record record = { .type = RECORD_DATA,
+				 .message = plan->message,
+				 .total = request->size,
+				 .offset = plan->offset,
+				 .length = plan->length,
+				 .tag = (uint32_t)request->tag };
+	int16_t i = comm_list_pop(s, plan->what == PLAN_MOVED ? &s->moved : &s->unused);
+
+	if (plan->what == PLAN_RESENT) {
+		s->chunks[plan->chunk].resent = true;
+		l->counts.resent++;
+	}
+	if (plan->what == PLAN_NEW)
+		(void)comm_send_cut(comm, plan->length);
+	l->counts.moved_in += plan->what == PLAN_MOVED;
+	s->chunks[i] = (struct comm_chunk){ .message = plan->message,
+					    .offset = plan->offset,
+					    .length = plan->length };
+	comm_list_append(s, &l->under_way, i);
+	stripe_give(&s->stripe, l->index, RECORD_HEADER_BYTES + plan->length, now_ns);
+	l->counts.chunks_out++;
+	l->counts.bytes_out += plan->length;
+	comm_out_begin(l, &record);
+	l->out_message = plan->message;
+	if (plan->length) {
+		l->out.payload = request->data + plan->offset;
+		l->out.payload_left = plan->length;
+	}
+}
+
+static bool comm_tx_claim(struct comm_lane *l, uint64_t now_ns)
+{
+	struct comm *comm = l->comm;
+	struct comm_several *s = comm->several;
+	struct plan plan;
+	int best;
+
+	if (!comm_plan_next(comm, &plan))
+		return false;
+	best = stripe_best(&s->stripe, plan.kinds, plan.length, now_ns);
+	if (best != l->index) {
+		if (!s->lanes[best]->full)
+			comm_wake(comm, best);
+		return false;
+	}
+	comm_plan_commit(l, &plan, now_ns);
+	comm_tx_kick(comm, l, now_ns); /* the one behind it may be another's */
+	return true;
+}
+
+/* ---- done; lock held ---------------------------------------------------------------------------- */
+
+void comm_tx_complete(struct comm *comm, struct comm_lane *observer)
+{
+	while (comm->completed < comm->several->acked_message) {
+		struct request *request = comm_request(comm, comm->completed);
+
+		if (request->users)
+			return;
+		comm_complete(comm, observer, request->size);
+	}
+}
+
+int comm_tx_ack(struct comm *comm, uint64_t message, uint64_t offset)
+{
+	struct comm_several *s = comm->several;
+
+	if (message > comm->tx.current || (message == comm->tx.current && offset > comm->tx.offset))
+		return -EPROTO;
+	if (message < s->acked_message ||
+	    (message == s->acked_message && offset <= s->acked_offset))
+		return 0; /* by another lane, overtaken */
+	s->acked_message = message;
+	s->acked_offset = offset;
+	for (uint32_t left = s->stripe.live; left; left &= left - 1)
+		comm_list_shed(s, &s->lanes[__builtin_ctz(left)]->under_way);
+	return 0;
+}
+
+/* Which kinds of lanes may carry a message: short ones by the quicker, long ones by all. */
+static uint8_t comm_tx_kinds(uint64_t size)
+{
+	return size <= COMM_BULK_BYTES ? LANE_HARP : LANE_HARP | LANE_KERNEL;
+}
+
+void comm_tx_post(struct comm *comm, struct request *request)
+{
+	request->kinds = comm_tx_kinds(request->size);
+	comm_tx_kick(comm, NULL, request->posted_ns);
+}
+
+/* ---- a turn; baton held ------------------------------------------------------------------------- */
+
+/* Lock held, between two pushes: takes the last one back, and prepares the next. False: there is none. */
+static bool comm_tx_prepare(struct comm_lane *l, uint64_t acked_bytes, bool full, uint64_t now_ns)
+{
+	struct comm *comm = l->comm;
+	struct comm_out *out = &l->out;
+
+	comm_unuse(l);
+	comm_tx_full(l, full && !l->dead);
+	comm_tx_complete(comm, l);
+	if (l->dead || comm->several->failing || comm->end_error)
+		return false;
+	if (l->kind == LANE_HARP)
+		stripe_acked(&comm->several->stripe, l->index, acked_bytes, now_ns);
+	if (full || l->send_broken)
+		return false;
+	if (!out->header_bytes && !comm_tx_claim(l, now_ns))
+		return false;
+	if (!out->payload_left)
+		return true;
+	if (l->out_message < comm->completed)
+		out->payload = NULL; /* the memory is not ours any more */
+	else
+		comm_use(l, COMM_USES_REQUEST, l->out_message, 0, UINT64_MAX);
+	return true;
+}
+
+/* 1: nothing is left to push, 0: the lane is full, or the error. */
+static int comm_tx_push(struct comm_lane *l, uint64_t now_ns)
+{
+	struct comm *comm = l->comm;
+	uint64_t acked_bytes = 0;
+	int rc = 1;
+
+	if (l->kind == LANE_HARP)
+		acked_bytes = l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
+	for (;;) {
+		bool more;
+
+		comm_lock(comm);
+		more = comm_tx_prepare(l, acked_bytes, rc == 0, now_ns);
+		comm_unlock(comm);
+		if (!more)
+			return rc;
+		rc = comm_out_push(l);
+		if (rc == 1)
+			l->out.header_bytes = l->out.header_sent = 0;
+	}
+}
+
+/* One record of the receiver's. False: it is the last to be looked at. */
+static bool comm_tx_record(struct comm_lane *l, const struct record *record)
+{
+	struct comm *comm = l->comm;
+	const char *wrong = NULL;
+
+	comm_lock(comm);
+	switch (record->type) {
+	case RECORD_CREDIT:
+		if (comm_tx_ack(comm, record->message, 0))
+			wrong = "a CREDIT record of messages that were not sent";
+		else if (record->total > comm->tx.granted)
+			comm_send_grant(comm, record->total);
+		break;
+	case RECORD_ACK:
+		if (comm_tx_ack(comm, record->message, record->offset))
+			wrong = "an ACK record of bytes that were not sent";
+		break;
+	case RECORD_CLOSE:
+		(void)comm_tx_ack(comm, record->message, 0);
+		comm_tx_complete(comm, l);
+		comm_end_by_record(comm, record);
+		break;
+	default:
+		wrong = "a record that only a sender may send";
+	}
+	comm_unlock(comm);
+	if (wrong)
+		comm_fail_protocol(comm, l, wrong);
+	return !wrong && record->type != RECORD_CLOSE;
+}
+
+/* False: the lane's turn is over. */
+static bool comm_tx_read(struct comm_lane *l)
+{
+	struct record record;
+	int rc;
+
+	do {
+		rc = comm_read_record(l, &record);
+	} while (rc == 1 && comm_tx_record(l, &record));
+	if (rc < 0 && rc != -EPROTO)
+		comm_lane_die(l, rc, NULL);
+	return rc == 0;
+}
+
+static bool comm_tx_looks(struct comm_lane *l, uint64_t now_ns)
+{
+	struct comm *comm = l->comm;
+	bool looks = l->kind == LANE_HARP || now_ns - l->looked_ns >= LOOK_NS;
+
+	if (looks)
+		return true;
+	comm_lock(comm);
+	looks = comm->several->control == l->index &&
+		comm->completed < atomic_load_explicit(&comm->posted, memory_order_relaxed);
+	comm_unlock(comm);
+	return looks;
+}
+
+void comm_tx_advance(struct comm_lane *l, uint64_t now_ns)
+{
+	int rc = comm_tx_push(l, now_ns);
+
+	/* Credits, ACKs, CLOSE, the end of the stream. A kernel lane costs a system call to ask. */
+	if (rc < 0 || comm_tx_looks(l, now_ns)) {
+		l->looked_ns = now_ns;
+		if (!comm_tx_read(l))
+			return;
+		if (rc >= 0)
+			rc = comm_tx_push(l, now_ns); /* with the new credits */
+	}
+	if (rc < 0) /* what the peer said, read above, explains it better */
+		comm_lane_die(l, rc, NULL);
+}

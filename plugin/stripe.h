@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stripe.h - which lane of a comm takes the next chunk: the one that will have delivered it first.
+ *
+ * Arithmetic alone: no clock, no lock, no lane. The comm tells what it gives to each lane and what the peer's
+ * TCP has acknowledged; both sides' counts include record headers.
+ */
+#ifndef HARP_PLUGIN_STRIPE_H
+#define HARP_PLUGIN_STRIPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define STRIPE_LANES_MAX 32u
+
+struct stripe_lane {
+	uint8_t kind;  /* enum lane_kind: one bit */
+	bool backup;   /* only while no other lane works */
+	bool stalled;  /* bytes under way, and none acknowledged for longer than usual */
+	bool slow;     /* for a while much slower than its siblings of that kind */
+	bool idle;     /* nothing was under way at some time since the last sample */
+	uint64_t rate; /* bytes a millisecond; 0: not known yet */
+	uint64_t srtt_ns;
+	uint64_t given_bytes, acked_bytes;
+	uint64_t acked_ns;                /* when acked_bytes was looked at */
+	uint64_t sample_bytes, sample_ns; /* acked_bytes at the last sample */
+	uint64_t progress_ns; /* when something was acknowledged, or nothing was owed, at last */
+	uint64_t slow_ns;     /* slower than the others since; 0: it is not */
+};
+
+struct stripe {
+	uint32_t live; /* bit i: lane[i] */
+	struct stripe_lane lane[STRIPE_LANES_MAX];
+};
+
+enum stripe_news {
+	STRIPE_STALLED = 1, /* is now */
+	STRIPE_MOVES = 2,   /* was stalled, and is not now */
+	STRIPE_DEAD = 4,    /* stalled for timeout_ns, while a sibling got on */
+	STRIPE_SLOW = 8,    /* has become */
+};
+
+void stripe_add(struct stripe *stripe, unsigned index, unsigned kind, bool backup, uint64_t rtt_ns,
+		uint64_t now_ns);
+void stripe_remove(struct stripe *stripe, unsigned index);
+/* Bytes were handed to the lane, or are about to be. */
+void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t now_ns);
+/* All that the peer's TCP has acknowledged so far. */
+void stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes, uint64_t now_ns);
+/*
+ * A look at the lane, a few times each 10 ms at most. owed: the peer's TCP owes an acknowledgement (bytes in
+ * flight; not those that its closed window holds back). Returns enum stripe_news.
+ */
+unsigned stripe_sample(struct stripe *stripe, unsigned index, bool owed, uint64_t srtt_ns,
+		       uint64_t timeout_ns, uint64_t now_ns);
+/*
+ * The lane that would have delivered bytes first, of the best there are: first those that move, of these
+ * those that are no backup, of these those of a kind in `kinds`. -1: there is no lane.
+ */
+int stripe_best(const struct stripe *stripe, unsigned kinds, uint64_t bytes, uint64_t now_ns);
+/* How many lanes stripe_best() chooses from. */
+unsigned stripe_choices(const struct stripe *stripe, unsigned kinds);
+/* The lane for records that steer: HARP's rather than the kernel's, else the lowest index. -1: no lane. */
+int stripe_control(const struct stripe *stripe);
+
+#endif
