@@ -9,218 +9,24 @@
 #include "comm.h"
 #include "double_env.h"
 #include "fake_lane.h"
-
-#define DEPTH_MAX PLUGIN_REQUESTS_MAX
-#define TURNS_IDLE_MAX 64 /* nothing owed and nothing done for so long: a deadlock */
-
-static uint64_t seed; /* of the present conversation, for messages */
-
-struct talk {
-	struct fake_pair pair;
-	struct comm *send, *recv;
-	uint64_t count;
-	size_t *sizes; /* of each message */
-	unsigned send_depth, recv_depth;
-	struct request *sends[DEPTH_MAX], *recvs[DEPTH_MAX];
-	uint8_t *tx[DEPTH_MAX], *rx[DEPTH_MAX];
-	uint64_t sent, send_done, posted, received;
-};
-
-static uint8_t pattern(uint64_t message, size_t i)
-{
-	return (uint8_t)(seed + message * 131 + i * 7 + (i >> 8) * 3);
-}
-
-static void comms_open(struct talk *t, uint32_t eager_bytes, bool no_credit)
-{
-	struct comm_options opt = { .eager_bytes = eager_bytes, .no_credit = no_credit };
-
-	opt.side = COMM_SEND;
-	CHECK_EQ(comm_create(&t->send, &t->pair.lanes[0].lane, &opt), 0);
-	opt.side = COMM_RECV;
-	CHECK_EQ(comm_create(&t->recv, &t->pair.lanes[1].lane, &opt), 0);
-}
-
-static size_t size_any(struct rng *rng)
-{
-	switch (rng_below(rng, 8)) {
-	case 0:
-		return 0;
-	case 1:
-	case 2:
-		return 1 + rng_below(rng, 64);
-	case 3:
-	case 4:
-		return rng_below(rng, 5000);
-	case 5:
-		return 32760 + rng_below(rng, 16);
-	case 6:
-		return rng_below(rng, 100000);
-	default:
-		return rng_below(rng, 16) ? 8 : rng_below(rng, 700000);
-	}
-}
-
-static void talk_open(struct talk *t, uint64_t count)
-{
-	static const uint32_t eager[] = { 4096, 5000, 16384, 262144 };
-	struct rng *rng = &t->pair.rng;
-	size_t largest = 0;
-	size_t capacity;
-	bool small;
-
-	memset(t, 0, sizeof(*t));
-	/* A unit of 8 bytes must fit, or nothing could ever be placed. */
-	rng_seed(rng, seed);
-	capacity = rng_below(rng, 3) ? 2000 + rng_below(rng, 200000) : 8 + rng_below(rng, 300);
-	small = capacity < 308;
-	fake_pair_init(&t->pair, seed * 7919 + 1, capacity);
-	t->count = count;
-	t->sizes = calloc(count, sizeof(*t->sizes));
-	for (uint64_t m = 0; m < count; m++) {
-		t->sizes[m] = size_any(rng);
-		if (small)
-			t->sizes[m] %= 6000;
-		if (t->sizes[m] > largest)
-			largest = t->sizes[m];
-	}
-	t->send_depth = 1 + rng_below(rng, DEPTH_MAX);
-	t->recv_depth = 1 + rng_below(rng, DEPTH_MAX);
-	for (unsigned i = 0; i < DEPTH_MAX; i++) {
-		t->tx[i] = malloc(largest + 1);
-		t->rx[i] = malloc(largest + 16);
-	}
-	comms_open(t, eager[rng_below(rng, 4)], rng_below(rng, 4) == 0);
-}
-
-static void talk_free(struct talk *t)
-{
-	for (unsigned i = 0; i < DEPTH_MAX; i++) {
-		free(t->tx[i]);
-		free(t->rx[i]);
-	}
-	free(t->sizes);
-	fake_pair_free(&t->pair);
-}
-
-static void talk_send(struct talk *t)
-{
-	struct request *request;
-	uint8_t *data = t->tx[t->sent % DEPTH_MAX];
-	size_t size;
-
-	if (t->sent == t->count || t->sent - t->send_done == t->send_depth)
-		return;
-	size = t->sizes[t->sent];
-	for (size_t i = 0; i < size; i++)
-		data[i] = pattern(t->sent, i);
-	CHECK_EQ(comm_post(t->send, size ? data : NULL, size, 7, &request), 0);
-	CHECK(request != NULL);
-	t->sends[t->sent++ % DEPTH_MAX] = request;
-}
-
-static void talk_post(struct talk *t)
-{
-	struct request *request;
-	size_t size;
-
-	if (t->posted == t->count || t->posted - t->received == t->recv_depth)
-		return;
-	/* Often larger than the message, as NCCL's. */
-	size = t->sizes[t->posted] + (rng_below(&t->pair.rng, 2) ? 15 : 0);
-	memset(t->rx[t->posted % DEPTH_MAX], 0xee, size);
-	CHECK_EQ(comm_post(t->recv, t->rx[t->posted % DEPTH_MAX], size, 7, &request), 0);
-	CHECK(request != NULL);
-	t->recvs[t->posted++ % DEPTH_MAX] = request;
-}
-
-static bool talk_test_send(struct talk *t)
-{
-	int done = 2;
-
-	if (t->send_done == t->sent)
-		return false;
-	CHECK_EQ(comm_test(t->sends[t->send_done % DEPTH_MAX], &done, NULL), 0);
-	if (done != 1)
-		return false;
-	/* Done means that the memory is the application's again. */
-	memset(t->tx[t->send_done % DEPTH_MAX], 0xdd, t->sizes[t->send_done]);
-	t->send_done++;
-	return true;
-}
-
-static bool talk_test_recv(struct talk *t)
-{
-	const uint8_t *data = t->rx[t->received % DEPTH_MAX];
-	size_t size = 99, wrong = 0;
-	int done = 2;
-
-	if (t->received == t->posted)
-		return false;
-	CHECK_EQ(comm_test(t->recvs[t->received % DEPTH_MAX], &done, &size), 0);
-	if (done != 1)
-		return false;
-	CHECK_EQ(size, t->sizes[t->received]);
-	for (size_t i = 0; i < size; i++)
-		wrong += data[i] != pattern(t->received, i);
-	CHECK_EQ(wrong, 0);
-	t->received++;
-	return true;
-}
-
-/* A conversation in a random order of steps, until all is done on both sides. */
-static void talk_run(struct talk *t)
-{
-	struct rng *rng = &t->pair.rng;
-	unsigned idle = 0;
-	/* Phases in which one side sleeps, so that queues run full and empty. */
-	unsigned bias = 0;
-
-	while ((t->received < t->count || t->send_done < t->count) && !check_failures) {
-		uint64_t before = t->sent + t->send_done + t->posted + t->received;
-		bool owed;
-
-		if (!rng_below(rng, 200))
-			bias = rng_below(rng, 3);
-		if (bias != 1 && rng_below(rng, 2))
-			talk_send(t);
-		if (bias != 2 && rng_below(rng, 2))
-			talk_post(t);
-		if (bias != 1)
-			talk_test_send(t);
-		if (bias != 2)
-			talk_test_recv(t);
-		owed = fake_pair_turn(&t->pair);
-		if (owed || before != t->sent + t->send_done + t->posted + t->received)
-			idle = 0;
-		else if (++idle > TURNS_IDLE_MAX && bias)
-			bias = idle = 0;
-		if (idle > TURNS_IDLE_MAX) {
-			fprintf(stderr,
-				"seed %" PRIu64 ": deadlock: sent %" PRIu64 "/%" PRIu64
-				" posted %" PRIu64 "/%" PRIu64 " of %" PRIu64 "\n",
-				seed, t->send_done, t->sent, t->received, t->posted, t->count);
-			check_failures++;
-		}
-	}
-}
+#include "talk.h"
 
 static void test_conversations(uint64_t seeds)
 {
 	for (uint64_t i = 0; i < seeds && !check_failures; i++) {
 		struct talk t;
 
-		seed = i;
-		talk_open(&t, 120);
+		talk_seed = i;
+		talk_open(&t, 120, 1);
 		talk_run(&t);
-		CHECK(t.pair.lanes[0].watches > 0);
+		CHECK(t.pairs[0].lanes[0].watches > 0);
 		comm_close(t.send, false);
 		comm_close(t.recv, false);
-		CHECK(!t.pair.lanes[0].aborted);
-		CHECK(t.pair.lanes[0].closed && t.pair.lanes[1].closed);
+		CHECK(!t.pairs[0].lanes[0].aborted);
+		CHECK(t.pairs[0].lanes[0].closed && t.pairs[0].lanes[1].closed);
 		talk_free(&t);
 		if (check_failures)
-			fprintf(stderr, "seed %" PRIu64 "\n", seed);
+			fprintf(stderr, "seed %" PRIu64 "\n", talk_seed);
 	}
 	CHECK_EQ(env_warns, 0);
 }
@@ -231,18 +37,18 @@ static void test_small_messages_go_without_credit(void)
 	struct talk t;
 	uint64_t base;
 
-	seed = 1;
-	talk_open(&t, 1000);
+	talk_seed = 1;
+	talk_open(&t, 1000, 1);
 	for (uint64_t m = 0; m < t.count; m++)
 		t.sizes[m] = 8;
 	t.send_depth = t.recv_depth = 1;
 	t.send->no_credit = t.recv->no_credit = false;
 	t.send->eager_bytes = t.recv->eager_bytes = 262144;
-	base = t.pair.pipes[1].written;
+	base = t.pairs[0].pipes[1].written;
 	talk_run(&t);
 	/* One for each 64 messages, with a size at most. */
-	CHECK((t.pair.pipes[1].written - base) / (RECORD_HEADER_BYTES + 8) <= 1000 / 64 + 1);
-	CHECK(t.pair.pipes[1].written > base);
+	CHECK((t.pairs[0].pipes[1].written - base) / (RECORD_HEADER_BYTES + 8) <= 1000 / 64 + 1);
+	CHECK(t.pairs[0].pipes[1].written > base);
 	comm_close(t.send, false);
 	comm_close(t.recv, false);
 	talk_free(&t);
@@ -256,18 +62,18 @@ static void test_eager_is_bounded(void)
 	uint8_t *data = calloc(1, 100000);
 
 	memset(&t, 0, sizeof(t));
-	fake_pair_init(&t.pair, 5, 1000000);
-	comms_open(&t, 8192, false);
+	fake_pair_init(&t.pairs[0], 5, 1000000);
+	talk_comms(&t, &(struct comm_options){ .eager_bytes = 8192 });
 	CHECK_EQ(comm_post(t.send, data, 100000, 0, &request), 0);
 	for (int i = 0; i < 1000; i++)
-		fake_pair_turn(&t.pair);
-	CHECK(t.pair.pipes[0].written <= 8192);
-	CHECK(t.pair.pipes[0].written >= 8192 - 2 * RECORD_OFFSET_ALIGN);
-	CHECK(t.pair.lanes[0].watching);
+		fake_pair_turn(&t.pairs[0]);
+	CHECK(t.pairs[0].pipes[0].written <= 8192);
+	CHECK(t.pairs[0].pipes[0].written >= 8192 - 2 * RECORD_OFFSET_ALIGN);
+	CHECK(t.pairs[0].lanes[0].watching);
 	comm_close(t.send, false);
-	CHECK(t.pair.lanes[0].aborted); /* a request was in flight */
+	CHECK(t.pairs[0].lanes[0].aborted); /* a request was in flight */
 	comm_close(t.recv, false);
-	fake_pair_free(&t.pair);
+	fake_pair_free(&t.pairs[0]);
 	free(data);
 }
 
@@ -279,8 +85,8 @@ static void test_request_slots(void)
 	int done;
 
 	memset(&t, 0, sizeof(t));
-	fake_pair_init(&t.pair, 6, 1000000);
-	comms_open(&t, 8192, false);
+	fake_pair_init(&t.pairs[0], 6, 1000000);
+	talk_comms(&t, &(struct comm_options){ .eager_bytes = 8192 });
 	for (unsigned i = 0; i < PLUGIN_REQUESTS_MAX; i++) {
 		CHECK_EQ(comm_post(t.recv, &byte[i], 1, 0, &requests[i]), 0);
 		CHECK(requests[i] != NULL);
@@ -292,7 +98,7 @@ static void test_request_slots(void)
 		CHECK(more != NULL);
 	}
 	for (int i = 0; i < 1000; i++)
-		fake_pair_turn(&t.pair);
+		fake_pair_turn(&t.pairs[0]);
 	/* Any order will do. */
 	for (unsigned i = PLUGIN_REQUESTS_MAX; i-- > 0;) {
 		CHECK_EQ(comm_test(requests[i], &done, NULL), 0);
@@ -302,7 +108,7 @@ static void test_request_slots(void)
 	}
 	comm_close(t.send, false);
 	comm_close(t.recv, false);
-	fake_pair_free(&t.pair);
+	fake_pair_free(&t.pairs[0]);
 }
 
 static void test_truncation(void)
@@ -313,14 +119,14 @@ static void test_truncation(void)
 	int done;
 
 	memset(&t, 0, sizeof(t));
-	fake_pair_init(&t.pair, 7, 1000);
-	comms_open(&t, 8192, false);
+	fake_pair_init(&t.pairs[0], 7, 1000);
+	talk_comms(&t, &(struct comm_options){ .eager_bytes = 8192 });
 	memset(room, 0xee, sizeof(room));
 	env_warns = 0;
 	CHECK_EQ(comm_post(t.recv, room, 10, 0, &recv), 0);
 	CHECK_EQ(comm_post(t.send, data, 11, 0, &send), 0);
 	for (int i = 0; i < 1000; i++)
-		fake_pair_turn(&t.pair);
+		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(comm_test(recv, &done, NULL), -EMSGSIZE);
 	CHECK_EQ(done, 0);
 	CHECK_EQ(env_warns, 1);
@@ -332,12 +138,12 @@ static void test_truncation(void)
 	CHECK_EQ(env_warns, 1);
 	(void)comm_post(t.send, data, 11, 0, &send);
 	for (int i = 0; i < 100; i++)
-		fake_pair_turn(&t.pair);
+		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(comm_post(t.send, data, 11, 0, &send), -EMSGSIZE);
 	CHECK(strstr(env_warn, "truncated") != NULL);
 	comm_close(t.send, false);
 	comm_close(t.recv, false);
-	fake_pair_free(&t.pair);
+	fake_pair_free(&t.pairs[0]);
 }
 
 /* A peer that dies after all its bytes arrived: they count; what is missing is an error. */
@@ -350,20 +156,20 @@ static void test_death(void)
 	int done;
 
 	memset(&t, 0, sizeof(t));
-	fake_pair_init(&t.pair, 8, 1000);
-	comms_open(&t, 8192, false);
+	fake_pair_init(&t.pairs[0], 8, 1000);
+	talk_comms(&t, &(struct comm_options){ .eager_bytes = 8192 });
 	env_warns = 0;
 	CHECK_EQ(comm_post(t.send, data, 64, 0, &send), 0);
 	for (int i = 0; i < 1000; i++)
-		fake_pair_turn(&t.pair);
-	fake_reset(&t.pair.lanes[1]);
+		fake_pair_turn(&t.pairs[0]);
+	fake_reset(&t.pairs[0].lanes[1]);
 	for (int i = 0; i < 10; i++)
-		fake_pair_turn(&t.pair);
+		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(env_warns, 0); /* nobody wanted anything */
 	CHECK_EQ(comm_post(t.recv, room, 64, 0, &recv[0]), 0);
 	CHECK_EQ(comm_post(t.recv, room, 64, 0, &recv[1]), 0);
 	for (int i = 0; i < 10; i++)
-		fake_pair_turn(&t.pair);
+		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(comm_test(recv[0], &done, &size), 0);
 	CHECK_EQ(done, 1);
 	CHECK_EQ(size, 64);
@@ -373,7 +179,7 @@ static void test_death(void)
 	CHECK_EQ(env_warns, 1);
 	comm_close(t.send, false);
 	comm_close(t.recv, false);
-	fake_pair_free(&t.pair);
+	fake_pair_free(&t.pairs[0]);
 }
 
 /* ---- threads: one driver, as an engine's, a thread for each end and a guardian --------------- */
@@ -390,7 +196,7 @@ static void *thread_guardian(void *arg)
 	struct threads *all = arg;
 
 	while (!atomic_load(&all->stop)) {
-		driver_turn(&all->t.pair.driver, driver_clock_ns());
+		driver_turn(&all->t.pairs[0].driver, driver_clock_ns());
 		sched_yield();
 	}
 	return NULL;
@@ -427,7 +233,7 @@ static void *thread_receiver(void *arg)
 		}
 		CHECK_EQ(size, t->sizes[m]);
 		for (size_t i = 0; i < size; i++)
-			wrong += data[i] != pattern(m, i);
+			wrong += data[i] != talk_pattern(m, i);
 		CHECK_EQ(wrong, 0);
 	}
 	return NULL;
@@ -438,8 +244,8 @@ static void test_threads(void)
 	static struct threads all;
 	pthread_t guardian, sender, receiver;
 
-	seed = 3;
-	talk_open(&all.t, THREAD_MESSAGES);
+	talk_seed = 3;
+	talk_open(&all.t, THREAD_MESSAGES, 1);
 	for (uint64_t m = 0; m < THREAD_MESSAGES; m++)
 		all.t.sizes[m] %= 40000;
 	pthread_create(&guardian, NULL, thread_guardian, &all);
