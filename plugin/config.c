@@ -188,9 +188,8 @@ static void config_warn_value(const struct harp_config_key *key, const char *sou
 {
 	switch (key->type) {
 	case HARP_CONFIG_CHOICE:
-		WARN("%s%s=\"%.100s\" is not understood: it must be one of %s%s", source,
-		     key->name, text, key->unit,
-		     strcmp(text, "dpdk") ? "" : "; this build has no DPDK");
+		WARN("%s%s=\"%.100s\" is not understood: it must be one of %s%s", source, key->name,
+		     text, key->unit, strcmp(text, "dpdk") ? "" : "; this build has no DPDK");
 		break;
 	case HARP_CONFIG_TEXT:
 		WARN("%s%s=\"%.40s...\" is not understood: it must be %llu to %llu characters, "
