@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,8 @@ SINK, SOURCE = 0, 1
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How the stream runs; env: what each rank's job sets, receiver first."""
+    """How the stream runs; env, prefix: what each rank's job sets, and what its command begins with
+    (setpriv ...), receiver first."""
 
     message_bytes: int = 65536
     channels: int = 1
@@ -41,6 +42,7 @@ class StreamOptions:
     timeout_s: float = 30  # without any progress it is a hang
     verified: bool = True
     env: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    prefix: tuple[Sequence[str], Sequence[str]] = ((), ())
 
 
 @dataclass(frozen=True)
@@ -175,8 +177,8 @@ class Stream:
 
     def _start(self, number: int, mode: str) -> Rank:
         host, options = self._hosts[number], self.options
-        command: list[str | Path] = [_paths.find("harp-bench"), mode, "--plugin", _paths.plugin()]
-        command += ["--rank", str(number), "--ranks", "2"]
+        command: list[str | Path] = [*options.prefix[number], _paths.find("harp-bench"), mode]
+        command += ["--plugin", _paths.plugin(), "--rank", str(number), "--ranks", "2"]
         command += ["--root", self._hosts[SINK].endpoint(ROOT_PORT)]
         wanted = range(len(host.nics)) if options.nics is None else options.nics
         command += ["--ifname", "=" + ",".join(host.nics[nic].ifname for nic in wanted)]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of lanes share: rails far slower than the processors, and streams over them."""
+
+from collections.abc import Callable
+
+from harp.lab import Lab, LabOptions, RailOptions
+from harp.rails import Rails
+from harp.streams import SINK, SOURCE, Stream, StreamOptions
+
+MIB = 1 << 20
+TICK_MS = 20
+# Each rail: 7.5 MB/s, which a machine that is busy with other things can do too.
+MBIT = 60
+LANE_TIMEOUT_MS = 200
+
+
+def railed(rails: int = 2, *, ipv6: bool = False) -> Lab:
+    """Two hosts with so many NICs."""
+    return Lab(LabOptions(ipv6=ipv6, rails=(RailOptions(),) * (rails - 1)))
+
+
+def shaped(lab: Lab, mbit_per_s: float = MBIT) -> Rails:
+    rails = Rails(lab)
+    for rail in range(len(lab.options.every_rail)):
+        rails.shape(rail, mbit_per_s)
+    return rails
+
+
+def options(
+    *paths: str, sender: dict[str, str] | None = None, channels: int = 1, **env: str
+) -> StreamOptions:
+    """HARP_PATH of receiver and sender, or of both; env: of both; sender: of it alone."""
+    common = {"HARP_LANE_TIMEOUT_MS": str(LANE_TIMEOUT_MS), **env}
+    return StreamOptions(
+        tick_ms=TICK_MS,
+        channels=channels,
+        env=(
+            {"HARP_PATH": paths[0], **common},
+            {"HARP_PATH": paths[-1], **common, **(sender or {})},
+        ),
+    )
+
+
+def wait_for_rails(stream: Stream, rails: Rails, used: list[int], more: int = MIB) -> None:
+    """Returns when each of these rails has carried so much more."""
+    before = rails.bytes_to(SINK)
+
+    def carried() -> bool:
+        now = rails.bytes_to(SINK)
+        return all(now[rail] - before[rail] >= more for rail in used)
+
+    stream.wait(carried, f"data on the rails {used}")
+
+
+def ticks_without_a_byte(stream: Stream, since: int) -> int:
+    """The longest row of the receiver's ticks, from that sample on, that bring nothing new.
+
+    Ticks and not milliseconds: a process that is not let run has none.
+    """
+    longest = row = 0
+    samples = stream.ranks[SINK].samples
+    for old, new in zip(samples[since:], samples[since + 1 :], strict=False):
+        row = row + 1 if new.count == old.count else 0
+        longest = max(longest, row)
+    return longest
+
+
+def wait_for_ticks(stream: Stream, rank: int, count: int) -> None:
+    """Lets the rank live through so many of its ticks."""
+    samples = stream.ranks[rank].samples
+    goal = len(samples) + count
+    stream.wait(lambda: len(samples) >= goal, f"{count} ticks")
+
+
+def warnings(stream: Stream, rank: int) -> list[str]:
+    """What the rank's plugin has warned of."""
+    return [line for line in stream.ranks[rank].log().splitlines() if "NCCL WARN" in line]
+
+
+Cut = tuple[Callable[[], None], Callable[[], None]]
+
+
+def cuts(rails: Rails, rail: int) -> dict[str, Cut]:
+    """Every way to lose the rail, and how it comes back."""
+    return {
+        "silent": (lambda: rails.silence(rail), lambda: rails.restore(rail)),
+        "unplugged receiver": (
+            lambda: rails.unplug(SINK, rail),
+            lambda: rails.plug(SINK, rail),
+        ),
+        "unplugged sender": (
+            lambda: rails.unplug(SOURCE, rail),
+            lambda: rails.plug(SOURCE, rail),
+        ),
+        "receiver's NIC off": (lambda: rails.down(SINK, rail), lambda: rails.up(SINK, rail)),
+        "sender's NIC off": (lambda: rails.down(SOURCE, rail), lambda: rails.up(SOURCE, rail)),
+    }
+
+
+CUTS = (
+    "silent",
+    "unplugged receiver",
+    "unplugged sender",
+    "receiver's NIC off",
+    "sender's NIC off",
+)

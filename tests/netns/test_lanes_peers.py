@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers of other kinds, peers that stop, peers that start again: over several lanes and rails."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from lanes_rig import (
+    LANE_TIMEOUT_MS,
+    MIB,
+    TICK_MS,
+    options,
+    railed,
+    shaped,
+    wait_for_rails,
+    wait_for_ticks,
+    warnings,
+)
+
+from harp.lab import Lab
+from harp.rails import Rails
+from harp.streams import SINK, SOURCE, Stream, StreamOptions
+
+# No capability and little locked memory: no AF_XDP.
+NOBODY = (
+    *("prlimit", "--memlock=65536:65536", "--", "setpriv", "--reuid=65534", "--regid=65534"),
+    *("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
+)
+FEW = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2"}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
+def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    with railed(2, ipv6=request.param) as made:
+        shaped(made)
+        yield made
+
+
+def with_prefix(made: StreamOptions, poor: int) -> StreamOptions:
+    prefix = tuple(NOBODY if rank == poor else () for rank in range(2))
+    return StreamOptions(tick_ms=made.tick_ms, env=made.env, prefix=(prefix[0], prefix[1]))
+
+
+@pytest.mark.parametrize("poor", [SINK, SOURCE], ids=["poor receiver", "poor sender"])
+@pytest.mark.parametrize("rich", ["auto", "xdp"])
+def test_a_host_without_privileges_and_one_with_them(lab: Lab, poor: int, rich: str) -> None:
+    """Several lanes over both rails, of which one end is the kernel's, the other HARP's."""
+    rails = Rails(lab)
+    paths = ("auto", rich) if poor == SINK else (rich, "auto")
+    made = options(*paths, HARP_RAILS="all", **FEW)
+    with Stream(lab, with_prefix(made, poor)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        rails.silence(1)
+        try:
+            stream.flow(MIB)
+        finally:
+            rails.restore(1)
+        wait_for_rails(stream, rails, [0, 1])
+        stream.finish()
+        logs = [rank.log() for rank in stream.ranks]
+    assert "path HARP: AF_XDP" in logs[1 - poor]
+    assert "path kernel TCP" in logs[poor]
+    assert "path HARP" not in logs[poor]
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
+def test_many_lanes_of_several_comms(lab: Lab, path: str) -> None:
+    rails = Rails(lab)
+    with Stream(lab, options(path, channels=4, HARP_RAILS="all", **FEW)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        stream.flow(4 * MIB)
+        stream.finish()
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
+@pytest.mark.parametrize("stopped", [SINK, SOURCE], ids=["receiver", "sender"])
+def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: int) -> None:
+    """SIGSTOP for far longer than a lane may be silent, SIGCONT: no error, nothing lost."""
+    rails = Rails(lab)
+    with Stream(lab, options(path, HARP_RAILS="all", **FEW)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        process = stream.ranks[stopped].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_for_ticks(stream, 1 - stopped, 10 * LANE_TIMEOUT_MS // TICK_MS)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        stream.flow(2 * MIB)
+        wait_for_rails(stream, rails, [0, 1])
+        stream.finish()
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
+@pytest.mark.parametrize("killed", [SINK, SOURCE], ids=["receiver", "sender"])
+def test_a_killed_peer_is_an_error_that_names_it(lab: Lab, path: str, killed: int) -> None:
+    with Stream(lab, options(path, HARP_RAILS="all", **FEW)) as stream:
+        stream.flow(2 * MIB)
+        stream.ranks[killed].process.kill()
+        survivor = stream.ranks[1 - killed]
+        assert survivor.process.wait(60) == 4
+        said = warnings(stream, 1 - killed)
+        addresses = [nic.address for nic in lab.hosts[killed].nics]
+        assert any(address in line for line in said for address in addresses), said
+
+
+@pytest.mark.parametrize("path", ["xdp", "auto"])
+def test_both_sides_start_again_at_once(lab: Lab, path: str) -> None:
+    """Killed in the middle of it and started anew, five times: queues, ports and rails are there
+    again, and nothing old reaches the new ones."""
+    rails = Rails(lab)
+    for _ in range(5):
+        with Stream(lab, options(path, HARP_RAILS="all", **FEW)) as stream:
+            wait_for_rails(stream, rails, [0, 1], MIB // 4)
+            for rank in stream.ranks:
+                os.kill(rank.process.pid, signal.SIGKILL)
+    with Stream(lab, options(path, HARP_RAILS="all", **FEW)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        stream.finish()

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several NICs under one stream: their sum, one that dies and comes back, one that is slow.
+
+The receiver compares every byte in its order. Rails are shaped far below what the processors do,
+and what is compared is bytes and the receiver's ticks, so that a busy machine changes nothing.
+"""
+
+import statistics
+from collections.abc import Iterator
+
+import pytest
+from lanes_rig import (
+    CUTS,
+    LANE_TIMEOUT_MS,
+    MBIT,
+    MIB,
+    TICK_MS,
+    cuts,
+    options,
+    railed,
+    shaped,
+    ticks_without_a_byte,
+    wait_for_rails,
+    wait_for_ticks,
+    warnings,
+)
+
+from harp.lab import Lab, LabOptions
+from harp.rails import Rails
+from harp.streams import SINK, SOURCE, Stream, rate_bytes_per_s
+
+PATHS = ("xdp", "kernel")
+SECOND_TICKS = 1000 // TICK_MS
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
+def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    with railed(2, ipv6=request.param) as made:
+        shaped(made)
+        yield made
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
+    """Both rails carry data; one dies: it goes on over the other within a second, with a warning;
+    the rail is used again when it is back; every byte has come once."""
+    rails = Rails(lab)
+    off, on = cuts(rails, 0)[cut]
+    with Stream(lab, options(path, HARP_RAILS="all")) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        since, said = len(stream.ranks[SINK].samples), len(warnings(stream, SOURCE))
+        off()
+        try:
+            stream.flow(4 * MIB)
+            assert ticks_without_a_byte(stream, since) < SECOND_TICKS
+            stream.wait(lambda: len(warnings(stream, SOURCE)) > said, "a warning")
+            assert "eth0" in warnings(stream, SOURCE)[said]
+        finally:
+            on()
+        wait_for_rails(stream, rails, [0, 1])
+        stream.finish()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_backup_works_only_while_the_own_rail_does_not(lab: Lab, path: str) -> None:
+    rails = Rails(lab)
+    with Stream(lab, options(path, HARP_RAILS="backup")) as stream:
+        wait_for_rails(stream, rails, [0])
+        idle = rails.bytes_to(SINK)[1]
+        stream.flow(4 * MIB)
+        assert rails.bytes_to(SINK)[1] - idle < MIB // 4
+        rails.unplug(SOURCE, 0)
+        try:
+            wait_for_rails(stream, rails, [1])
+        finally:
+            rails.plug(SOURCE, 0)
+        wait_for_rails(stream, rails, [0])
+        stream.finish()
+
+
+def test_both_rails_dead_is_no_error_before_the_user_timeout(lab: Lab) -> None:
+    """Everything is silent for longer than a lane may be: nothing is given up, nothing is lost."""
+    rails = Rails(lab)
+    with Stream(lab, options("auto", HARP_RAILS="all")) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        for rail in (0, 1):
+            rails.silence(rail)
+        try:
+            wait_for_ticks(stream, SOURCE, 5 * LANE_TIMEOUT_MS // TICK_MS)
+        finally:
+            for rail in (0, 1):
+                rails.restore(rail)
+        stream.flow(4 * MIB)
+        wait_for_rails(stream, rails, [0, 1])
+        stream.finish()
+
+
+def test_both_rails_dead_is_an_error_that_names_the_peer(lab: Lab) -> None:
+    rails = Rails(lab)
+    stream_options = options("auto", HARP_RAILS="all", HARP_USER_TIMEOUT_MS="1500")
+    with Stream(lab, stream_options) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        for rail in (0, 1):
+            rails.silence(rail)
+        try:
+            ended = stream.ranks[SOURCE].process.wait(60)
+        finally:
+            for rail in (0, 1):
+                rails.restore(rail)
+        assert ended == 4
+        assert any(lab.hosts[SINK].address in line for line in warnings(stream, SOURCE))
+
+
+@pytest.mark.parametrize("cut", ["silent", "sender's NIC off"])
+def test_rails_that_die_in_turns(lab: Lab, cut: str) -> None:
+    """One is back just before the other goes, again and again: the stream goes on over either."""
+    rails = Rails(lab)
+    with Stream(lab, options("auto", HARP_RAILS="all")) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        for turn in range(6):
+            off, on = cuts(rails, turn % 2)[cut]
+            off()
+            try:
+                stream.flow(MIB)
+            finally:
+                on()
+            wait_for_rails(stream, rails, [turn % 2], MIB // 4)
+        stream.finish()
+
+
+# ---- slow paths ----------------------------------------------------------------------------------
+
+
+def phase(stream: Stream, ticks: int) -> float:
+    """Bytes a second at the receiver from now on; the first quarter is for getting used to it."""
+    samples = stream.ranks[SINK].samples
+    wait_for_ticks(stream, SINK, ticks // 4)
+    begin_ns = samples[-1].at_ns
+    wait_for_ticks(stream, SINK, ticks)
+    return rate_bytes_per_s(samples, begin_ns, samples[-1].at_ns)
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
+def test_a_rail_of_a_tenth_does_not_hold_the_others_up(need_root: None, path: str) -> None:
+    """Total above 90 % of what the healthy rails give: rounds of both, in one stream."""
+    with railed(3) as lab:
+        rails = shaped(lab)
+        with Stream(lab, options(path, HARP_RAILS="all")) as stream:
+            wait_for_rails(stream, rails, [0, 1, 2])
+            shares = []
+            for _ in range(3):
+                rails.shape(2, MBIT)
+                healthy = phase(stream, 60) * 2 / 3
+                rails.shape(2, MBIT / 10)
+                shares.append(phase(stream, 60) / healthy)
+            stream.finish()
+    assert statistics.median(shares) > 0.9, shares
+
+
+@pytest.mark.parametrize(
+    ("path", "lanes"), [("xdp", "HARP_LANES"), ("kernel", "HARP_KERNEL_LANES")]
+)
+@pytest.mark.parametrize("ipv6", [False, True], ids=["IPv4", "IPv6"])
+def test_a_path_of_a_tenth_does_not_hold_the_others_up(
+    need_root: None, path: str, lanes: str, ipv6: bool
+) -> None:
+    """The same where a fabric's hash gives each connection a path: the busiest one gets slow."""
+    full = [MBIT / 2] * 4
+    with Lab(LabOptions(switch=True, ipv6=ipv6)) as lab:
+        rails = Rails(lab)
+        rails.shape_paths(0, full)
+        with Stream(lab, options(path, **{lanes: "4"})) as stream:
+            stream.flow(2 * MIB)
+            shares = []
+            for _ in range(3):
+                rails.shape_paths(0, full)
+                before = rails.path_bytes(0, SINK)
+                total = phase(stream, 60)
+                after = rails.path_bytes(0, SINK)
+                carried = [new - old for new, old in zip(after, before, strict=True)]
+                slow = carried.index(max(carried))
+                healthy = total * (1 - carried[slow] / sum(carried))
+                rates = [rate / 10 if p == slow else rate for p, rate in enumerate(full)]
+                rails.shape_paths(0, rates)
+                shares.append(phase(stream, 60) / healthy if healthy else 1.0)
+            stream.finish()
+    assert statistics.median(shares) > 0.9, shares
