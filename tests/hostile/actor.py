@@ -91,7 +91,7 @@ def actors(*made: Actor) -> Iterator[tuple[Actor, ...]]:
             actor.close()
 
 
-def pattern(stream: int, message: int, size: int) -> bytes:
+def pattern(stream: int | str, message: int, size: int) -> bytes:
     """The bytes of a message: no two alike, and none of them twice at the same place."""
     return random.Random(f"{stream}/{message}").randbytes(size)
 
@@ -177,6 +177,56 @@ class Commands:
     def connect(self, handle: str, timeout_s: float = 10.0) -> int:
         step = self.net.connect_start(base64.b64decode(handle))
         return self.ncclnet.poll_until([step], timeout_s)[0]
+
+    def listen_many(self, count: int) -> list[list[Any]]:
+        return [self.listen() for _ in range(count)]
+
+    def join(
+        self, handles: list[str], listens: list[int], timeout_s: float = 60.0
+    ) -> list[list[int]]:
+        """Connects to all of these and accepts on all of those at once: [send comms, receive
+        comms], in their order."""
+        steps: list[Any] = [self.net.connect_start(base64.b64decode(each)) for each in handles]
+        steps += [lambda listen=each: self.net.accept_step(listen) for each in listens]
+        comms = self.ncclnet.poll_until(steps, timeout_s)
+        return [comms[: len(handles)], comms[len(handles) :]]
+
+    def connect_each(self, handles: list[str], timeout_s: float = 30.0) -> list[list[float]]:
+        """Connects to one after the other: [comms, the seconds that each took]."""
+        comms, seconds = [], []
+        for handle in handles:
+            begin = time.monotonic()
+            comms.append(self.connect(handle, timeout_s))
+            seconds.append(time.monotonic() - begin)
+        return [comms, seconds]
+
+    def cross(
+        self, sends: list[list[Any]], receives: list[list[Any]], size: int, timeout_s: float = 60.0
+    ) -> int:
+        """One message over each [comm, name], all at once, received ones checked; how many."""
+        flying = []
+        for comm, name in sends:
+            data = pattern(name, 0, size)
+            flying.append((self._post(lambda c=comm, d=data: self.net.isend(c, d)), None))
+        for comm, name in receives:
+            flying.append((self._post(lambda c=comm: self.net.irecv(c, size)), name))
+        deadline = time.monotonic() + timeout_s
+        waiting = list(flying)
+        while waiting:
+            assert time.monotonic() < deadline, f"{len(waiting)} of {len(flying)} wait"
+            waiting = [each for each in waiting if each[0].test() is None]
+            time.sleep(0)
+        for request, name in flying:
+            assert name is None or request.buffer.raw[:size] == pattern(name, 0, size), name
+        return len(flying)
+
+    def resources(self) -> list[int]:
+        """[open descriptors, threads, resident KiB]."""
+        status = pathlib.Path("/proc/self/status").read_text()
+        pairs = (line.partition(":") for line in status.splitlines())
+        values = {name: value.split() for name, _, value in pairs}
+        descriptors = len(list(pathlib.Path("/proc/self/fd").iterdir()))
+        return [descriptors, int(values["Threads"][0]), int(values["VmRSS"][0])]
 
     def send(self, comm: int, data: str, timeout_s: float = 10.0) -> int:
         request = self._post(lambda: self.net.isend(comm, base64.b64decode(data)))
@@ -311,6 +361,22 @@ class Commands:
         for task in pathlib.Path("/proc/self/task").iterdir():
             tid = int(task.name)
             found.append([(task / "comm").read_text().strip(), sorted(os.sched_getaffinity(tid))])
+        return found
+
+    def each(self, name: str, values: list[int]) -> None:
+        """The command with one value after the other."""
+        for value in values:
+            getattr(self, name)(value)
+
+    def settled(self) -> list[int]:
+        """resources(), once they have not grown less for half a second: what is closed lingers for
+        some tens of milliseconds, and announces its end to nobody."""
+        found, same = self.resources(), 0
+        while same < 10:
+            time.sleep(0.05)
+            now = self.resources()
+            same = same + 1 if now[:2] == found[:2] else 0
+            found = now
         return found
 
     def close_send(self, comm: int) -> None:

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What strangers do to a host whose ports they can reach, for tests and `harpctl bench connect`.
+
+`python -m harp.attack KIND ADDRESS PORT...` in the stranger's namespace. It prints "ready" once the
+first of it is out, goes on until its stdin ends, and says then how much it did:
+
+    syn    half-open floods: SYNs to these ports from any source port, half of them from
+           addresses that nobody has
+    scan   a SYN to every port there is, again and again
+    silent connections to these ports that say nothing, opened again when they are closed
+    loris  connections to these ports that say a byte of a preamble now and then
+"""
+
+import json
+import os
+import random
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from harp.errors import Exit, HarpError
+from harp.lab import Host
+from harp.piped import PipedTool
+
+KINDS = ("syn", "scan", "silent", "loris")
+_BURST, _PAUSE_S = 20, 0.01  # frames at a time, and between them: 2000 a second
+_CROWD = 100  # connections to each port
+_LORIS_S = 0.2  # between a connection's bytes
+_HELLO = b"HELO" + struct.pack("<HHQIBBH", 1, 0, 0, 262144, 0, 1, 0) + bytes(40)
+
+
+class Attack:
+    """A stranger on a host, at work from __enter__ to __exit__."""
+
+    def __init__(self, stranger: Host, kind: str, victim: str, ports: Sequence[int]) -> None:
+        if kind not in KINDS:
+            raise HarpError(f"attack: {kind} is none of {', '.join(KINDS)}", Exit.USAGE)
+        words = [sys.executable, "-m", "harp.attack", kind, victim, *map(str, ports)]
+        self._process = stranger.popen(words, stdin=subprocess.PIPE)
+        self._tool = PipedTool("harp.attack", self._process)
+        self.count = 0  # of frames or connections, once it is over
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is not None:
+            raise HarpError(f"the stranger ended: {self._process.communicate()[1]}")
+        self._tool.close()
+        assert self._process.stdout is not None
+        self.count = int(json.loads(self._process.stdout.readline())["count"])
+
+
+# ---- the stranger's process ----------------------------------------------------------------------
+
+
+def _over(wait_s: float) -> bool:
+    return bool(select.select([0], [], [], wait_s)[0])
+
+
+def _checksum(data: bytes) -> int:
+    total = int(sum(struct.unpack(f"!{len(data) // 2}H", data)))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+class _Frames:
+    """SYNs to one address, as Ethernet frames."""
+
+    def __init__(self, victim: str) -> None:
+        family = socket.AF_INET6 if ":" in victim else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((victim, 9))
+            self._source = socket.inet_pton(family, probe.getsockname()[0])
+            probe.send(b"x")  # the neighbour's address is looked up
+        self._target = socket.inet_pton(family, victim)
+        self._ifname, mac = self._neighbour(victim)
+        self._raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self._raw.bind((self._ifname, 0))
+        ethertype = 0x86DD if family == socket.AF_INET6 else 0x0800
+        self._ether = mac + bytes(self._raw.getsockname()[4]) + struct.pack("!H", ethertype)
+        self._rng = random.Random(1)
+
+    @staticmethod
+    def _neighbour(victim: str) -> tuple[str, bytes]:
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            shown = subprocess.run(
+                ["ip", "-j", "neigh", "show", "to", victim],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for entry in json.loads(shown):
+                if "lladdr" in entry:
+                    return entry["dev"], bytes.fromhex(entry["lladdr"].replace(":", ""))
+            time.sleep(0.01)  # the kernel is asking, and tells nobody when it is through
+        raise HarpError(f"{victim} has no link-layer address here")
+
+    def syn(self, port: int, *, spoofed: bool) -> None:
+        """One, from a source port of chance."""
+        source = self._source
+        if spoofed:
+            source = source[:-1] + bytes([self._rng.randrange(100, 250)])
+        head = struct.pack("!HHIIBBH", self._rng.randrange(1024, 65536), port, 0, 0, 0x50, 2, 64240)
+        head = head[:4] + struct.pack("!I", self._rng.getrandbits(32)) + head[8:]
+        pseudo = source + self._target + struct.pack("!HH", 6, 20)
+        tcp = head + struct.pack("!HH", _checksum(pseudo + head + bytes(4)), 0)
+        self._raw.send(self._ether + self._ip(source) + tcp)
+
+    def _ip(self, source: bytes) -> bytes:
+        if len(source) == 16:
+            return struct.pack("!IHBB", 6 << 28, 20, 6, 64) + source + self._target
+        head = struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0x4000, 64, 6, 0) + source + self._target
+        return head[:10] + struct.pack("!H", _checksum(head)) + head[12:]
+
+
+def _ports(kind: str, given: Sequence[int]) -> Iterator[int]:
+    while True:
+        yield from range(1, 65536) if kind == "scan" else given
+
+
+def _flood(kind: str, victim: str, ports: Sequence[int]) -> int:
+    frames, count = _Frames(victim), 0
+    for port in _ports(kind, ports):
+        frames.syn(port, spoofed=kind == "syn" and count % 2 == 1)
+        count += 1
+        if count == _BURST:
+            print("ready", flush=True)
+        if count % _BURST == 0 and _over(_PAUSE_S):
+            break
+    return count
+
+
+class _Caller:
+    """One of a crowd's connections, opened again and again."""
+
+    def __init__(self, victim: str, port: int) -> None:
+        self._where = (victim, port)
+        self._family = socket.AF_INET6 if ":" in victim else socket.AF_INET
+        self.socket: socket.socket | None = None
+        self.said = 0
+        self.opened = 0
+
+    def step(self, talk: bool) -> None:
+        if self.socket is None:
+            self.socket = socket.socket(self._family, socket.SOCK_STREAM)
+            self.socket.setblocking(False)
+            self.socket.connect_ex(self._where)
+            self.said, self.opened = 0, self.opened + 1
+            return
+        try:
+            if talk:
+                self.said += self.socket.send(_HELLO[self.said : self.said + 1])
+            if self.socket.recv(1) == b"":
+                raise ConnectionResetError
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.socket.close()
+            self.socket = None
+
+
+def _crowd(kind: str, victim: str, ports: Sequence[int]) -> int:
+    callers = [_Caller(victim, port) for port in ports for _ in range(_CROWD)]
+    for caller in callers:
+        caller.step(False)
+    print("ready", flush=True)
+    while not _over(_LORIS_S):
+        for caller in callers:
+            caller.step(kind == "loris")
+    return sum(caller.opened for caller in callers)
+
+
+def main(words: Sequence[str]) -> int:
+    """Entry point of `python -m harp.attack`."""
+    kind, victim, *ports = words
+    act = _flood if kind in ("syn", "scan") else _crowd
+    count = act(kind, victim, [int(port) for port in ports])
+    print(json.dumps({"count": count}), flush=True)
+    return os.EX_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
