@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harp import bench as runner
 from harp import output as console
-from harp.cli_failover import failover, rails
+from harp.cli_failover import connect, failover, rails
 from harp.cli_paths import attach, paths
 from harp.cli_versus import fairness, loss
 from harp.errors import Exit
@@ -37,6 +37,7 @@ def bench() -> None:
     harpctl bench attach                   what HARP's XDP program costs the kernel's TCP
     harpctl bench rails                    one NIC, another, all at once
     harpctl bench failover                 a NIC that is cut off under a stream, and comes back
+    harpctl bench connect                  connects with and without strangers at the ports
     """
 
 
@@ -337,3 +338,4 @@ bench.add_command(paths)
 bench.add_command(attach)
 bench.add_command(rails)
 bench.add_command(failover)
+bench.add_command(connect)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ncclNet v11 plugin driven from Python by ctypes: NCCL's calls, one by one, for hostile tests.
+"""An ncclNet v11 plugin driven from Python by ctypes: NCCL's calls, one by one.
 
 Nothing of HARP's own code is used on this side: the table is laid out from the NCCL contract
 (section 2.2, column v11).

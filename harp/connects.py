@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a connect takes, while strangers are at the ports and while nobody is.
+
+Two processes play NCCL's service thread: one listens and accepts, the other connects, one
+comm after the other. A third host is the strangers' (harp.attack).
+"""
+
+import base64
+import contextlib
+import json
+import os
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harp import _paths
+from harp.attack import KINDS, Attack
+from harp.errors import HarpError
+from harp.lab import Host, Lab, LabOptions
+from harp.ncclnet import NcclError, Net
+
+_ANSWER_S = 60
+NOBODY = "nobody"
+_JUDGED = ("p50_ms", "p99_ms")
+DELAY_GOAL_MS = 5.0  # by which strangers may make a healthy connect slower
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ConnectOptions:
+    """What the bench does: connects for so long with each kind of strangers, in each round."""
+
+    path: str = "auto"
+    kinds: tuple[str, ...] = KINDS
+    rounds: int = 5
+    seconds: float = 2
+    ipv6: bool = False
+
+
+class _Side:
+    """One of the two processes: a command's answer is one JSON line."""
+
+    def __init__(self, host: Host, options: ConnectOptions) -> None:
+        keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+        env = keep | {"HARP_PATH": options.path, "NCCL_SOCKET_IFNAME": f"={host.ifname}"}
+        words: list[str | Path] = [sys.executable, "-m", "harp.connects", _paths.plugin()]
+        self._process = host.popen(words, stdin=subprocess.PIPE, env=env)
+        self.collect()
+
+    def start(self, *command: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def collect(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise HarpError(self._process.communicate()[1].strip() or "a rank has ended")
+        return json.loads(line)
+
+    def ask(self, *command: Any) -> Any:
+        self.start(*command)
+        return self.collect()
+
+
+def run_connects(options: ConnectOptions, say: Say) -> dict[str, Any]:
+    """Connects in peace and under each attack, alternately; their times."""
+    times: dict[str, list[float]] = {kind: [] for kind in (NOBODY, *options.kinds)}
+    strangers: dict[str, int] = {}
+    with Lab(LabOptions(hosts=3, ipv6=options.ipv6)) as lab:
+        victim, healthy = (_Side(host, options) for host in lab.hosts[:2])
+        ports = _doors(victim)
+        for index in range(options.rounds):
+            say(f"round {index + 1} of {options.rounds}")
+            for kind, found in times.items():
+                with contextlib.ExitStack() as stack:
+                    if kind != NOBODY:
+                        attack = Attack(lab.hosts[2], kind, lab.hosts[0].address, ports)
+                        stack.enter_context(attack)
+                    end = time.monotonic() + options.seconds
+                    while time.monotonic() < end:
+                        found.append(_connect_ms(victim, healthy))
+                if kind != NOBODY:
+                    strangers[kind] = strangers.get(kind, 0) + attack.count
+    results = {kind: _summary(found) for kind, found in times.items()}
+    delay = max(
+        result[key] - results[NOBODY][key] for result in results.values() for key in _JUDGED
+    )
+    return {
+        "options": asdict(options),
+        "doors": ports,
+        "strangers": strangers,
+        "results": results,
+        "samples_ms": times,
+        "delay_ms": delay,
+        "goals": {"delay_ms": DELAY_GOAL_MS},
+        "ok": delay <= DELAY_GOAL_MS,
+    }
+
+
+def _doors(victim: _Side) -> list[int]:
+    """The ports that a handle names: HARP's, and the kernel's for either family."""
+    handle = base64.b64decode(victim.ask("listen"))
+    victim.ask("unlisten")
+    return [port for port in struct.unpack_from("<HHH", handle, 12) if port]
+
+
+def _connect_ms(victim: _Side, healthy: _Side) -> float:
+    handle = victim.ask("listen")
+    victim.start("accept")
+    ms = float(healthy.ask("connect", handle))
+    victim.collect()
+    healthy.ask("close")
+    victim.ask("close")
+    return ms
+
+
+def _summary(found: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(found)
+    return {
+        "count": len(ordered),
+        "p50_ms": statistics.median(ordered),
+        "p90_ms": ordered[len(ordered) * 9 // 10],
+        "p99_ms": ordered[len(ordered) * 99 // 100],
+        "max_ms": ordered[-1],
+    }
+
+
+# ---- one side's process --------------------------------------------------------------------------
+
+
+class _Commands:
+    """Each method is a command; None is a good answer too."""
+
+    def __init__(self, plugin: str) -> None:
+        self._net = Net(plugin)
+        self._listen = self._comm = 0
+        self._close: Callable[[int], None] = self._net.close_recv
+
+    def listen(self) -> str:
+        handle, self._listen = self._net.listen()
+        return base64.b64encode(handle).decode()
+
+    def unlisten(self) -> None:
+        self._net.close_listen(self._listen)
+
+    def accept(self) -> None:
+        self._comm = self._poll(lambda: self._net.accept_step(self._listen))[0]
+        self._close = self._net.close_recv
+        self.unlisten()
+
+    def connect(self, handle: str) -> float:
+        """Milliseconds from the first call to the comm."""
+        step = self._net.connect_start(base64.b64decode(handle))
+        self._comm, seconds = self._poll(step)
+        self._close = self._net.close_send
+        return seconds * 1000
+
+    def close(self) -> None:
+        self._close(self._comm)
+
+    @staticmethod
+    def _poll(step: Callable[[], int | None]) -> tuple[int, float]:
+        begin = time.monotonic()
+        while (comm := step()) is None:
+            if time.monotonic() > begin + _ANSWER_S:
+                raise TimeoutError(f"no connection in {_ANSWER_S} s")
+            time.sleep(0)
+        return comm, time.monotonic() - begin
+
+
+def main(plugin: str) -> int:
+    """Entry point of `python -m harp.connects`."""
+    try:
+        commands = _Commands(plugin)
+        print(json.dumps("ready"), flush=True)
+        for line in sys.stdin:
+            name, *values = json.loads(line)
+            print(json.dumps(getattr(commands, name)(*values)), flush=True)
+    except (NcclError, TimeoutError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
