@@ -214,8 +214,8 @@ def connect(output: str, **given: Any) -> None:
 
     syn: 2000 SYNs a second to the ports that the handle names, half of them from addresses that
     nobody has. scan: to all ports. silent, loris: 100 connections to each of those ports that say
-    nothing, or a byte of a preamble now and then. Goal: medians and 99th percentiles at most 5 ms later. Exit
-    code 1 when it is missed.
+    nothing, or a byte of a preamble now and then. Goal: medians and 99th percentiles at most 5 ms
+    later. Exit code 1 when it is missed.
 
     \b
     harpctl bench connect
