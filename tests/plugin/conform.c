@@ -5,7 +5,7 @@
  * conform PLUGIN VERSION [CASE...]   exit 0 passed, 1 failed, 2 wrong usage, 77 cannot run here
  * Kernel lanes over lo. With CONFORM_HOSTS=2 two hosts (namespaces with a veth pair between them) and
  * HARP lanes, or what HARP_PATH says; with CONFORM_FAMILY=6 these have IPv6 addresses only.
- * CONFORM_VERBOSE=1 shows the log.
+ * With CONFORM_SEALED=1 lanes are sealed, with a key of the run's own. CONFORM_VERBOSE=1 shows the log.
  */
 #include <limits.h>
 #include <signal.h>
@@ -61,6 +61,20 @@ static bool run_case(const struct conform_case *one, const char *plugin, int ver
 	return status == 0;
 }
 
+/* HARP_ENCRYPT with a key of this run's, in a file that is gone when the cases have run. */
+static char key_file[] = "/tmp/conform-key-XXXXXX";
+
+static void make_key(void)
+{
+	int fd = mkstemp(key_file); /* mode 0600 */
+
+	REQUIRE(fd >= 0);
+	REQUIRE(dprintf(fd, "%064llx\n", (unsigned long long)now_ms()) == 65);
+	REQUIRE(close(fd) == 0);
+	setenv("HARP_ENCRYPT", "aes-256-gcm", 1);
+	setenv("HARP_KEY_FILE", key_file, 1);
+}
+
 static bool wanted(const char *name, char **names)
 {
 	if (!*names)
@@ -75,6 +89,7 @@ int main(int argc, char **argv)
 {
 	int version = argc > 2 ? atoi(argv[2]) : 0;
 	const char *hosts = getenv("CONFORM_HOSTS"), *family = getenv("CONFORM_FAMILY");
+	bool sealed = getenv("CONFORM_SEALED") != NULL;
 	unsigned run = 0, failed = 0;
 
 	if (!net_is_valid(version)) {
@@ -82,6 +97,8 @@ int main(int argc, char **argv)
 			NCCL_ABI_OLDEST, NCCL_ABI_NEWEST);
 		return 2;
 	}
+	if (sealed && system("ldconfig -p | grep -q 'libcrypto\\.so\\.3 '"))
+		return 77;
 	if (hosts && !strcmp(hosts, "2")) {
 		char directory[PATH_MAX];
 
@@ -97,6 +114,8 @@ int main(int argc, char **argv)
 		setenv("HARP_PATH", "kernel", 0);
 		setenv("NCCL_SOCKET_IFNAME", "=lo", 0);
 	}
+	if (sealed)
+		make_key();
 	for (size_t i = 0; i < CASE_COUNT; i++) {
 		if (!wanted(cases[i].name, argv + 3))
 			continue;
@@ -104,6 +123,8 @@ int main(int argc, char **argv)
 		failed += !run_case(&cases[i], argv[1], version);
 	}
 	remove_hosts();
+	if (sealed)
+		unlink(key_file);
 	if (run == 0) {
 		fprintf(stderr, "conform: no such case; there are:\n");
 		for (size_t i = 0; i < CASE_COUNT; i++)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sealed lanes against ears, hands and other keys on the wire, and against their administrators.
+
+Each test runs over HARP's own TCP and over kernel lanes.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import random
+import re
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import seal
+from actor import Actor, ActorError, actors
+from hosts import Hosts
+from test_hostile import Pair, spawn
+from wire import CLOSE, DATA, Handle, Peer, record
+
+SEED = 20261122
+ETH_P_ALL = 3
+SO_RCVBUFFORCE = 33
+PSK = bytes(range(32))
+SEALED = 1 << 32
+ENCRYPT = "aes-256-gcm"
+
+
+@pytest.fixture(params=["xdp", "kernel"])
+def path(request: pytest.FixtureRequest) -> str:
+    """The kind of lane on both sides."""
+    return str(request.param)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    return write_key(tmp_path / "key", PSK)
+
+
+def write_key(path: Path, key: bytes, mode: int = 0o600) -> Path:
+    path.write_text(key.hex() + "\n")
+    path.chmod(mode)
+    return path
+
+
+def sealing(key_file: Path) -> dict[str, str]:
+    return {"HARP_ENCRYPT": ENCRYPT, "HARP_KEY_FILE": str(key_file)}
+
+
+@contextlib.contextmanager
+def two(
+    hosts: Hosts, path: str, receiver: dict[str, str], sender: dict[str, str]
+) -> Iterator[tuple[Actor, Actor]]:
+    with actors(spawn(hosts, 0, path, **receiver), spawn(hosts, 1, path, **sender)) as made:
+        yield made[0], made[1]
+
+
+class Ears:
+    """All that one end of the cable hears while it is open."""
+
+    def __init__(self, hosts: Hosts, host: int) -> None:
+        with hosts.inside(host):
+            self.raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        self.raw.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+        self.raw.bind((hosts.ifname[host], 0))
+        self.heard = bytearray()
+        self.stop, self.stopped = os.pipe()
+        self.thread = threading.Thread(target=self._listen)
+        self.thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            ready = select.select([self.raw.fileno(), self.stop], [], [])[0]
+            if self.raw.fileno() in ready:
+                self.heard += self.raw.recv(1 << 17) + b"\xff" * 16  # frames don't join
+            elif ready:
+                return  # after all that was heard before
+
+    def __enter__(self) -> Ears:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> bytes:
+        if self.thread.is_alive():
+            os.write(self.stopped, b".")
+            self.thread.join()
+            for fd in (self.stop, self.stopped):
+                os.close(fd)
+            self.raw.close()
+        return bytes(self.heard)
+
+
+# No eight bytes of it are alike elsewhere, and each frame has some run of 16 that starts at 16.
+PLAIN = b"".join(
+    struct.pack(">QQ", 0x5EA1ED0000000000 + i, i * 0x9E3779B97F4A7C15 % 2**64) for i in range(4096)
+)
+
+
+def runs_heard(heard: bytes) -> int:
+    """How many 16-byte pieces of PLAIN were heard."""
+    return sum(PLAIN[at : at + 16] in heard for at in range(0, len(PLAIN), 16))
+
+
+@pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "open"])
+@pytest.mark.parametrize(
+    ("kinds", "where"),
+    [(("kernel", "kernel"), 0), (("xdp", "kernel"), 1), (("kernel", "xdp"), 0)],
+    ids=["kernel", "HARP receives", "HARP sends"],
+)
+def test_an_eavesdropper_hears_no_plaintext(
+    hosts: Hosts, key_file: Path, kinds: tuple[str, str], where: int, encrypt: bool
+) -> None:
+    """Of a queue that HARP has, packet sockets of that host hear nothing: they are at the other."""
+    env = sealing(key_file) if encrypt else {}
+    with (
+        actors(spawn(hosts, 0, kinds[0], **env), spawn(hosts, 1, kinds[1], **env)) as made,
+        Ears(hosts, where) as ears,
+    ):
+        receiver, sender = made
+        pair = Pair(receiver, sender)
+        pair.exchange(PLAIN)
+        pair.exchange(b"short")
+        pair.exchange(PLAIN[:5000])
+        heard = ears.close()
+        said = "\n".join(sender.call("log") + receiver.call("log"))
+        assert len(heard) > len(PLAIN) + 5000
+        if not encrypt:  # the same ears hear what is not sealed
+            assert runs_heard(heard) > 3000
+            assert "sealed" not in said
+            return
+        assert runs_heard(heard) == 0
+        assert record(DATA, message=1, total=5, payload=b"short")[:24] not in heard
+        assert PSK not in heard
+        assert PSK.hex().encode() not in heard
+        assert re.search(r"connected by sealed \S+ TCP", said)
+        assert re.search(r"accepted by sealed \S+ TCP", said)
+
+
+def test_lane_kinds_interoperate(each: Hosts, key_file: Path) -> None:
+    env = sealing(key_file)
+    for kinds in (("xdp", "kernel"), ("kernel", "xdp")):
+        with actors(spawn(each, 0, kinds[0], **env), spawn(each, 1, kinds[1], **env)) as made:
+            pair = Pair(made[0], made[1])
+            for size in (0, 1, 7, 8, 9, 1447, 16344, 16345, 65536, 1 << 20):
+                pair.exchange(random.Random(SEED + size).randbytes(size))
+
+
+# ---- who differs ---------------------------------------------------------------------------------
+
+
+def refusal(receiver: Actor, sender: Actor) -> tuple[str, str]:
+    """Connects, which must fail; the last WARN of either side."""
+    handle, listen = receiver.call("listen")
+    receiver.start("accept", listen=listen, timeout_s=5.0)
+    with pytest.raises(ActorError, match=r"connect: ncclInvalidUsage|connect: ncclSystemError"):
+        sender.call("connect", handle=handle, timeout_s=30.0)
+    with pytest.raises(ActorError, match="not made in time"):
+        receiver.result()
+    assert len(sender.call("warnings")) == 1, sender.call("warnings")
+    assert len(receiver.call("warnings")) == 1, receiver.call("warnings")
+    return receiver.call("warnings")[0], sender.call("warnings")[0]
+
+
+def test_another_key_is_named_on_both_sides(hosts: Hosts, path: str, tmp_path: Path) -> None:
+    keys = [write_key(tmp_path / str(i), bytes([i]) * 32) for i in range(2)]
+    with two(hosts, path, sealing(keys[0]), sealing(keys[1])) as (receiver, sender):
+        for said in refusal(receiver, sender):
+            assert "do the pre-shared keys (HARP_KEY_FILE) differ?" in said
+            assert bytes([0]).hex() * 32 not in said
+
+
+@pytest.mark.parametrize("who", ["receiver", "sender"])
+def test_one_side_alone_is_named_on_both_sides(
+    hosts: Hosts, path: str, key_file: Path, who: str
+) -> None:
+    env: tuple[dict[str, str], dict[str, str]] = ({}, sealing(key_file))
+    with two(hosts, path, *(env if who == "sender" else env[::-1])) as (receiver, sender):
+        here = "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not"
+        there = "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not"
+        at_receiver, at_sender = refusal(receiver, sender)
+        assert (here if who == "receiver" else there) in at_receiver
+        assert (here if who == "sender" else there) in at_sender
+
+
+BAD_FILES: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "missing": ("needs HARP_KEY_FILE", lambda path: ""),
+    "nowhere": ("cannot be opened: No such file", lambda path: str(path / "nothing")),
+    "a folder": ("is not a regular file", str),
+    "open to all": ("chmod 600", lambda path: str(write_key(path / "key", PSK, 0o644))),
+    "too short": ("64 hexadecimal digits", lambda path: str(write_key(path / "key", PSK[1:]))),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_without_a_usable_key_file_init_fails(hosts: Hosts, tmp_path: Path, name: str) -> None:
+    words, make = BAD_FILES[name]
+    env = {"HARP_ENCRYPT": ENCRYPT, "HARP_KEY_FILE": make(tmp_path)}
+    with actors(Actor(hosts.netns[0], hosts.env("kernel", **env))) as (actor,):
+        with pytest.raises(ActorError) as failed:
+            actor.call("load", path=str(hosts.plugin))
+    text = str(failed.value)
+    assert "init: ncclInvalidArgument" in text
+    assert words in text
+    assert text.count("\n") == 1, "one line"
+
+
+# ---- who forges ----------------------------------------------------------------------------------
+
+
+class SealedPeer(Peer):
+    """A connector that seals (docs/lanes.md section 8)."""
+
+    def mac(self, label: bytes) -> bytes:
+        secret, self.handle.secret = self.handle.secret, seal.preamble_key(PSK, self.handle.secret)
+        try:
+            return super().mac(label)
+        finally:
+            self.handle.secret = secret
+
+    def hello(self, **more: object) -> bytes:
+        return super().hello(features=SEALED, **more)  # type: ignore[arg-type]
+
+    def handshake(self) -> None:
+        super().handshake()
+        key = seal.preamble_key(PSK, self.handle.secret)
+        keys = seal.traffic_keys(key, self.transcript)
+        self.out, self.back = seal.Flow(keys[0]), seal.Flow(keys[1])
+
+
+@contextlib.contextmanager
+def sealed_peer(hosts: Hosts, receiver: Actor) -> Iterator[tuple[SealedPeer, int]]:
+    raw, listen = receiver.call("listen")
+    with hosts.inside(1):
+        peer = SealedPeer(Handle.decode(base64.b64decode(raw)))
+    with peer:
+        receiver.start("accept", listen=listen)
+        peer.handshake()
+        yield peer, receiver.result()
+
+
+def test_a_peer_written_from_the_document_is_understood(
+    each: Hosts, path: str, key_file: Path
+) -> None:
+    data = random.Random(SEED).randbytes(3000)
+    first = record(DATA, total=3000, payload=data[:1024])
+    second = record(DATA, total=3000, offset=1024, payload=data[1024:])
+    with (
+        actors(spawn(each, 0, path, **sealing(key_file))) as (receiver,),
+        sealed_peer(each, receiver) as (peer, comm),
+    ):
+        receiver.start("receive", comm=comm, size=4096)
+        # Records need not begin where segments do.
+        for piece in (first[:7], first[7:100], first[100:] + second[:50], second[50:]):
+            peer.send(peer.out.seal(piece))
+        assert base64.b64decode(receiver.result()) == data
+        receiver.call("close_recv", comm=comm)
+        head = peer.read(seal.HEAD_BYTES)
+        size = struct.unpack("<I", head)[0]
+        told = peer.back.open(head + peer.read(size + seal.TAG_BYTES))
+        assert told[-40] == CLOSE
+
+
+FORGERIES: dict[str, Callable[[list[bytes]], tuple[bytes, ...]]] = {
+    "a bit of the text": lambda s: (s[0], s[1][:20] + bytes([s[1][20] ^ 1]) + s[1][21:]),
+    "a bit of the tag": lambda s: (s[0], s[1][:-1] + bytes([s[1][-1] ^ 128])),
+    "repeated": lambda s: (s[0], s[0]),
+    "left out": lambda s: (s[1],),
+    "swapped": lambda s: (s[1], s[0]),
+    "plaintext": lambda s: (s[0], record(DATA, message=1, total=8, payload=b"plaintxt")),
+    "no length": lambda s: (s[0], bytes(20)),
+    "too long": lambda s: (s[0], struct.pack("<I", 16385) + bytes(100)),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_segment_fails_its_comm_only(
+    hosts: Hosts, path: str, key_file: Path, name: str
+) -> None:
+    env = sealing(key_file)
+    with two(hosts, path, env, env) as (receiver, sender):
+        pair = Pair(receiver, sender)
+        with sealed_peer(hosts, receiver) as (peer, comm):
+            good = [
+                peer.out.seal(record(DATA, message=m, total=8, payload=b"payload" + b"%d" % m))
+                for m in range(2)
+            ]
+            forged = FORGERIES[name](good)
+            first_is_good = forged[0] == good[0]
+            peer.send(b"".join(forged))
+            if first_is_good:
+                assert (
+                    receiver.call("receive", comm=comm, size=8)
+                    == base64.b64encode(b"payload0").decode()
+                )
+            result, _ = receiver.call("receive_error", comm=comm, size=8)
+            assert result == "ncclRemoteError"
+            said = receiver.call("warnings")
+            assert "is not what the peer sealed" in said[0]
+            assert hosts.address[1] in said[0]
+            assert sum("is not what the peer sealed" in line for line in said) == 1
+        pair.exchange(b"established")
+
+
+def test_a_stream_that_is_cut_short_is_no_orderly_end(
+    hosts: Hosts, path: str, key_file: Path
+) -> None:
+    with (
+        actors(spawn(hosts, 0, path, **sealing(key_file))) as (receiver,),
+        sealed_peer(hosts, receiver) as (peer, comm),
+    ):
+        whole = peer.out.seal(record(DATA, total=8, payload=b"complete"))
+        closing = peer.out.seal(record(CLOSE))
+        peer.send(whole + closing[:-1])
+        peer.socket.shutdown(socket.SHUT_WR)
+        got = receiver.call("receive", comm=comm, size=8)
+        assert base64.b64decode(got) == b"complete"
+        result, _ = receiver.call("receive_error", comm=comm, size=8)
+        assert result == "ncclRemoteError"
