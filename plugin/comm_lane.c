@@ -280,6 +280,8 @@ const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len
 {
 	if (error == -ENETDOWN) /* here, not there */
 		return "this host's network interface is gone or down";
+	if (error == -EBADMSG) /* the peer lives */
+		return lane_error_text(error);
 	if (error == -EPIPE)
 		return in_message
 			       ? "connection closed in the middle of a message: the peer's process "
