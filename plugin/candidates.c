@@ -103,30 +103,34 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 		if (!candidate)
 			continue;
 		candidate->engine = ways[i].engine;
+		candidate->peer_placement = h->harp_placement;
+		candidate->peer_queues = h->harp_queues;
 		candidate->peer_queue = ways[i].door.queue;
 		candidate->harp_port = h->harp_port != 0;
 	}
 }
 
-/* HARP lanes, of the engine that is chosen here. */
-static void candidates_find_harp(struct candidates *c, int dev, const struct device *device,
-				 const struct handle *h)
+static bool candidates_on_this_host(struct candidates *c, const struct device *device,
+				    const struct handle *h)
 {
 	uint8_t host_id[HANDLE_HOST_ID_BYTES];
-	struct engine_set *engines;
 
-	engines = ctx_engines(dev, c->why_kernel, sizeof(c->why_kernel));
-	if (!engines)
-		return;
-	c->engine = engine_set_choose(engines);
-	engine_load(c->engine, 1);
-	if (!handle_host_id(device->netns, host_id) &&
-	    !memcmp(host_id, h->host_id, sizeof(host_id))) {
-		c->same_host = true;
+	c->same_host = !handle_host_id(device->netns, host_id) &&
+		       !memcmp(host_id, h->host_id, sizeof(host_id));
+	if (c->same_host)
 		snprintf(c->why_kernel, sizeof(c->why_kernel),
 			 "the peer is on this host: its packets never reach a NIC");
+	return c->same_host;
+}
+
+/* HARP lanes, of the engine that is chosen here. */
+static void candidates_find_harp(struct candidates *c, const struct device *device,
+				 struct engine_set *engines, const struct handle *h)
+{
+	c->engine = engine_set_choose(engines);
+	engine_load(c->engine, 1);
+	if (candidates_on_this_host(c, device, h))
 		return;
-	}
 	if (h->has_v4 && device->has_v4)
 		candidates_add_harp(c, device, engines, h, &device->addr_v4, &h->v4,
 				    h->kernel_port_v4);
@@ -152,16 +156,29 @@ static void candidates_find_kernel(struct candidates *c, const struct device *de
 				     h->kernel_port_v6 ? h->kernel_port_v6 : h->harp_port);
 }
 
+void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
+		     const struct handle *handle)
+{
+	memset(out, 0, sizeof(*out));
+	if (engines) {
+		candidates_find_harp(out, plugin_device(dev), engines, handle);
+		return;
+	}
+	(void)candidates_on_this_host(out, plugin_device(dev), handle);
+	candidates_find_kernel(out, plugin_device(dev), handle);
+}
+
 int candidates_find(struct candidates *out, int dev, const struct handle *handle)
 {
 	const struct device *device = plugin_device(dev);
 	enum plugin_path path = plugin_config()->path;
 
+	struct engine_set *engines;
+
 	memset(out, 0, sizeof(*out));
-	if (path != PATH_KERNEL)
-		candidates_find_harp(out, dev, device, handle);
-	else
-		snprintf(out->why_kernel, sizeof(out->why_kernel), "HARP_PATH=kernel");
+	engines = ctx_engines(dev, out->why_kernel, sizeof(out->why_kernel));
+	if (engines)
+		candidates_find_harp(out, device, engines, handle);
 	if (path == PATH_XDP && !out->count) {
 		WARN("%s: HARP_PATH=xdp, but %s; use HARP_PATH=auto", device->ifname,
 		     out->why_kernel[0]

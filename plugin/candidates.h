@@ -10,10 +10,12 @@
 #define CANDIDATES_MAX (2u * CANDIDATE_WAYS_MAX + 2u)
 
 struct candidate {
-	struct harp_endpoint local; /* of HARP lanes; zero: chosen by the stack */
+	struct harp_endpoint local; /* port 0; zero: chosen by the stack, or the kernel */
 	struct harp_endpoint remote;
 	struct engine *engine; /* of HARP lanes */
-	uint16_t peer_queue;   /* of the remote port, if it is a stack's */
+	/* Of the remote port, if it is a stack's, as the peer has said: enum placement_kind. */
+	uint8_t peer_placement;
+	uint16_t peer_queues, peer_queue;
 	bool harp;
 	bool harp_port; /* of the peer's stack: which queue matters over there too */
 };
@@ -28,6 +30,10 @@ struct candidates {
 	char why_kernel[384]; /* why no HARP lane; else empty */
 };
 
+/* Those of one kind (HARP lanes: engines is not NULL) between a device and a peer's, without a word; perhaps
+ * none. Takes a place on the engine until candidates_forget(). Any thread. */
+void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
+		     const struct handle *handle);
 /* At least one. -EPROTONOSUPPORT, said by WARN: none, or none of the path that HARP_PATH asks for. Takes a
  * place on the engine (engine_load) until candidates_forget(), on failure too. ctx_lock not held. */
 int candidates_find(struct candidates *out, int dev, const struct handle *handle);

@@ -6,13 +6,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "candidates.h"
 #include "ctx.h"
+#include "dial.h"
 #include "forkguard.h"
 #include "keyfile.h"
-#include "opening.h"
 #include "peers.h"
-#include "preamble.h"
+#include "rails.h"
 
 /*
  * Theory of operation
@@ -23,7 +22,7 @@
  * next candidate, opens a lane and runs the preamble; when it fails the next one is tried, and after the
  * last a pause and another round: a peer may be about to bind, or strangers may have pushed us out.
  *
- * A HARP lane is opened by opening.c, which finds a source port that leads to both queues. Where none did, that
+ * A lane is opened and proved by dial.c, a HARP lane from a source port that leads to both queues. Where none did, that
  * is remembered for some seconds (peers.c), and the next candidate is taken at once: HARP lanes between other
  * instances of ours and other ports of the peer's, which share ports and time, then kernel lanes.
  *
@@ -54,12 +53,9 @@ struct connect {
 	struct driver *driver; /* of the present attempt */
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
-	uint64_t deadline_ns, open_deadline_ns, not_before_ns;
+	uint64_t deadline_ns, not_before_ns;
 	uint64_t harp_deadline_ns; /* of all HARP lanes of a family, in this round */
-	struct opening opening;    /* of a HARP lane, as long as lane is NULL */
-	struct lane *lane;
-	bool opened; /* the preamble has begun */
-	struct preamble preamble;
+	struct dial dial;          /* the present attempt */
 	struct comm *comm;
 	int error;
 	char error_text[256];
@@ -77,20 +73,11 @@ static void connect_leave(struct connect *c, enum connect_stage stage)
 	atomic_store_explicit(&c->stage, (int)stage, memory_order_release);
 }
 
-static void connect_drop(struct connect *c)
-{
-	opening_stop(&c->opening);
-	if (c->lane)
-		c->lane->ops->close(c->lane, true);
-	c->lane = NULL;
-}
-
 static void connect_attempt_failed(struct connect *c, int error, const char *text, uint64_t now_ns)
 {
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 
-	connect_drop(c);
 	/* The listener has heard it now too: it says the same there. */
 	if (c->handle.sealed != (keyfile_key() != NULL)) {
 		error = -EPROTONOSUPPORT;
@@ -99,7 +86,7 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 		c->candidate = c->candidates.count - 1;
 	}
 	/* A lane that got through to the peer tells more than one that did not. */
-	if (!c->error || c->opened || error != -ECONNREFUSED) {
+	if (!c->error || c->dial.opened || error != -ECONNREFUSED) {
 		c->error = error;
 		snprintf(c->error_text, sizeof(c->error_text), "%s by %s: %s",
 			 harp_endpoint_format(&candidate->remote, remote),
@@ -116,188 +103,92 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 		connect_leave(c, CONNECT_IDLE);
 }
 
-static int connect_begin_preamble(struct connect *c)
-{
-	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
-				      .lanes = 1,
-				      .psk = keyfile_key() };
-
-	/* A kernel lane's sends are done before they have arrived: nothing may come back that could
-	 * turn our close into a reset (docs/lanes.md section 5.4). */
-	own.features =
-		c->candidates.list[c->candidate].harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT;
-	if (getrandom(own.nonce, sizeof(own.nonce), 0) != sizeof(own.nonce))
-		return -EIO;
-	preamble_connect(&c->preamble, c->handle.listen_id, c->comm_id, c->handle.secret, &own);
-	c->opened = true;
-	return 0;
-}
-
 static int connect_finish(struct connect *c)
 {
-	const struct preamble *p = &c->preamble;
-	struct comm_options opt = { .ctx = c->ctx, .side = COMM_SEND };
-	struct placement_end end;
-	int rc;
+	const struct preamble *p = &c->dial.preamble;
+	struct comm_options opt = { .ctx = c->ctx,
+				    .side = COMM_SEND,
+				    .several = preamble_several(p),
+				    .comm_id = c->comm_id,
+				    .revive_ns = COMM_REVIVE_NS };
 
-	if (preamble_placement(p, &end))
-		peers_learn(&c->candidates.list[c->candidate].remote, &end);
-	opt.comm_id = c->comm_id;
 	opt.lane.dev = c->dev;
 	opt.lane.sent_bytes = p->sent_bytes;
+	opt.lane.rtt_ns = c->dial.rtt_ns;
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
-	if (p->peer.features & FEATURE_ACK_PROMPTLY)
-		lane_kernel_ack_promptly(c->lane);
-	rc = preamble_seal(p, &c->lane);
-	if (rc)
-		return rc;
-	return comm_create(&c->comm, c->lane, &opt);
+	return comm_create(&c->comm, c->dial.lane, &opt);
 }
 
-/* No way was found from queue to queue: said once, and remembered. */
-static void connect_no_way(struct connect *c, const char *silence, uint64_t now_ns)
+static void connect_ended(struct dial *dial, int error, const char *text, uint64_t now_ns)
 {
-	const struct candidate *candidate = &c->candidates.list[c->candidate];
-	const struct harp_endpoint *remote = &candidate->remote;
-	char text[HARP_ENDPOINT_TEXT_MAX];
-	bool deaf = engine_not_heard(candidate->engine, now_ns);
+	struct connect *c = dial->owner;
 
-	peers_avoid(remote, engine_index(candidate->engine), now_ns);
-	peers_forget(remote);
-	INFO("%s: %s: %s; not tried again for %llu s%s", plugin_device(c->dev)->ifname,
-	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u,
-	     deaf ? ", and this instance, which has not heard from anyone yet, is used last" : "");
-}
-
-/* The way to an open lane. True: there is one; else it is still being opened, or the attempt has failed. */
-static bool connect_open(struct connect *c, uint64_t now_ns)
-{
-	char silence[192] = "";
-	int error = 0;
-
-	if (c->candidates.list[c->candidate].harp && !c->lane) {
-		error = opening_advance(&c->opening, now_ns, &c->lane);
-		if (error == -ETIMEDOUT)
-			opening_silence(&c->opening, silence, sizeof(silence));
+	if (!error)
+		error = connect_finish(c);
+	if (error && dial->lane) {
+		text = lane_error_text(error);
+		dial_stop(dial);
 	}
-	if (c->lane && c->lane->ops->state(c->lane) == LANE_OPEN)
-		return true;
-	if (c->lane && c->lane->ops->state(c->lane) == LANE_DEAD)
-		error = c->lane->error;
-	if (error >= 0 && now_ns >= c->open_deadline_ns)
-		error = -ETIMEDOUT;
-	if (silence[0])
-		connect_no_way(c, silence, now_ns);
-	if (error < 0)
-		connect_attempt_failed(c, error, silence[0] ? silence : lane_error_text(error),
-				       now_ns);
-	return false;
-}
-
-static void connect_advance(struct connect *c, uint64_t now_ns)
-{
-	int rc;
-
-	if (atomic_load_explicit(&c->stage, memory_order_relaxed) != CONNECT_RUNNING ||
-	    !connect_open(c, now_ns))
-		return;
-	rc = c->opened ? 0 : connect_begin_preamble(c);
-	if (!rc)
-		rc = preamble_advance(&c->preamble, c->lane);
-	if (rc == 1)
-		rc = connect_finish(c);
-	else if (!rc && now_ns < c->deadline_ns)
-		return;
-	else if (!rc) {
-		connect_attempt_failed(c, -ETIMEDOUT,
-				       "the peer does not accept; is its rank alive?", now_ns);
-		return;
-	}
-	if (rc) {
-		connect_attempt_failed(c, rc,
-				       c->preamble.what ? c->preamble.what : lane_error_text(rc),
-				       now_ns);
-		return;
-	}
-	c->lane = NULL;
-	connect_leave(c, CONNECT_DONE);
-}
-
-static void connect_notify(struct lane *lane, uint64_t now_ns)
-{
-	connect_advance(lane->owner, now_ns);
+	dial->lane = NULL;
+	if (error)
+		connect_attempt_failed(c, error, text, now_ns);
+	else
+		connect_leave(c, CONNECT_DONE);
 }
 
 static void connect_run(struct work *work, uint64_t now_ns)
 {
-	connect_advance((struct connect *)((char *)work - offsetof(struct connect, work)), now_ns);
+	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, work));
+
+	if (atomic_load_explicit(&c->stage, memory_order_relaxed) == CONNECT_RUNNING)
+		dial_advance(&c->dial, now_ns);
 }
 
-/* A HARP lane to a peer's stack, or to a kernel: what is known of the queues there. */
-static void connect_prepare_opening(struct connect *c, const struct candidate *candidate)
+/* False: it is no use to try this HARP lane now; text says why. */
+static bool connect_may_try(struct connect *c, const struct candidate *candidate, uint64_t now_ns,
+			    char *text, size_t len)
 {
-	struct placement_end peer = { .kind = PLACEMENT_NOT_SAID };
+	bool last_resort = c->candidates.list[c->candidates.count - 1].harp;
+	unsigned avoided_s;
 
-	if (candidate->harp_port && !peers_recall(&candidate->remote, &peer)) {
-		peer.queues = c->handle.harp_queues;
-		peer.queue = candidate->peer_queue;
-		if (c->handle.harp_placement && peer.queues != 1)
-			peer.kind = c->handle.harp_placement == PLACEMENT_ONE_QUEUE
-					    ? PLACEMENT_ONE_QUEUE
-					    : PLACEMENT_UNKNOWN;
+	if (c->candidate % c->candidates.ways == 0) /* the first of its family */
+		c->harp_deadline_ns = now_ns + HARP_OPEN_NS;
+	avoided_s = peers_avoided_s(&candidate->remote, engine_index(candidate->engine), now_ns);
+	/* Where HARP is all there is, what failed is tried again after all the rest. */
+	if (avoided_s && (!last_resort || (!c->round && c->candidates.count > 1))) {
+		snprintf(text, len, "no packet found the way %u s ago", avoided_s);
+		return false;
 	}
-	opening_prepare(&c->opening, candidate->engine, &peer, &candidate->local,
-			&candidate->remote, c->dscp);
-	if (c->candidate % c->candidates.ways) /* not the first of its family */
-		c->opening.ports_max = WAY_PORTS_MAX;
-	c->opening.owner = c;
-	c->opening.notify = connect_notify;
+	if (!last_resort && now_ns >= c->harp_deadline_ns) {
+		snprintf(text, len, "others took all the time");
+		return false;
+	}
+	if (!last_resort && c->harp_deadline_ns < c->deadline_ns)
+		c->dial.open_deadline_ns = c->harp_deadline_ns;
+	if (c->candidate % c->candidates.ways)
+		c->dial.ports_max = WAY_PORTS_MAX;
+	return true;
 }
 
 static void connect_start_run(struct work *work, uint64_t now_ns)
 {
 	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, start_work));
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
-	bool last_resort = c->candidates.list[c->candidates.count - 1].harp;
-	unsigned avoided_s;
 	char text[96];
-	int rc;
 
-	c->opened = false;
-	c->preamble.what = NULL;
-	c->open_deadline_ns = c->deadline_ns;
-	if (candidate->harp) {
-		if (c->candidate % c->candidates.ways == 0) /* the first of its family */
-			c->harp_deadline_ns = now_ns + HARP_OPEN_NS;
-		avoided_s = peers_avoided_s(&candidate->remote, engine_index(candidate->engine),
-					    now_ns);
-		/* Where HARP is all there is, what failed is tried again after all the rest. */
-		if (avoided_s && (!last_resort || (!c->round && c->candidates.count > 1))) {
-			snprintf(text, sizeof(text), "no packet found the way %u s ago", avoided_s);
-			connect_attempt_failed(c, -ETIMEDOUT, text, now_ns);
-			return;
-		}
-		if (!last_resort && now_ns >= c->harp_deadline_ns) {
-			connect_attempt_failed(c, -ETIMEDOUT, "others took all the time", now_ns);
-			return;
-		}
-		if (!last_resort && c->harp_deadline_ns < c->deadline_ns)
-			c->open_deadline_ns = c->harp_deadline_ns;
-		connect_prepare_opening(c, candidate);
-	} else {
-		rc = lane_kernel_connect(c->driver, &candidate->remote, c->dscp, &c->lane);
-		if (rc) {
-			connect_attempt_failed(c, rc, lane_error_text(rc), now_ns);
-			return;
-		}
-		c->lane->owner = c;
-		c->lane->notify = connect_notify;
+	c->dial.candidate = *candidate;
+	c->dial.driver = c->driver;
+	c->dial.opened = false;
+	c->dial.ports_max = 0;
+	c->dial.deadline_ns = c->dial.open_deadline_ns = c->deadline_ns;
+	if (candidate->harp && !connect_may_try(c, candidate, now_ns, text, sizeof(text))) {
+		connect_attempt_failed(c, -ETIMEDOUT, text, now_ns);
+		return;
 	}
 	connect_leave(c, CONNECT_RUNNING);
-	if (candidate->harp)
-		connect_advance(c, now_ns);
+	dial_start(&c->dial, now_ns);
 }
 
 static void connect_stop_run(struct work *work, uint64_t now_ns)
@@ -305,7 +196,7 @@ static void connect_stop_run(struct work *work, uint64_t now_ns)
 	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, stop_work));
 
 	(void)now_ns;
-	connect_drop(c);
+	dial_stop(&c->dial);
 }
 
 static void connect_turn(struct driver *driver, uint64_t now_ns)
@@ -314,6 +205,20 @@ static void connect_turn(struct driver *driver, uint64_t now_ns)
 }
 
 /* ---- plugin_connect --------------------------------------------------------------------------- */
+
+static void connect_prepare_dial(struct connect *c)
+{
+	struct dial *dial = &c->dial;
+
+	dial->dev = c->dev;
+	dial->dscp = c->dscp;
+	dial->listen_id = c->handle.listen_id;
+	dial->comm_id = c->comm_id;
+	memcpy(dial->key, c->handle.secret, PREAMBLE_KEY_BYTES);
+	dial->own.lanes = 1;
+	dial->ended = connect_ended;
+	dial->owner = c;
+}
 
 static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		       const struct handle *handle, int traffic_class, struct connect **out)
@@ -344,6 +249,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		free(c);
 		return rc;
 	}
+	connect_prepare_dial(c);
 	pthread_mutex_lock(&ctx_lock);
 	c->next = ctx->connects;
 	ctx->connects = c;

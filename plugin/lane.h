@@ -77,8 +77,11 @@ struct lane {
 };
 
 /* lane_kernel.c. Both make the lane's own struct driver part of the caller's choice: driver is kept. */
-int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remote, int dscp,
-			struct lane **out);
+/* local: the address that it leaves from, zero: the kernel's choice; its port is not looked at. */
+int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local,
+			const struct harp_endpoint *remote, int dscp, struct lane **out);
+/* Its socket, to be waited for; the lane's. */
+int lane_kernel_fd(struct lane *lane);
 /* Takes a socket of forkguard_accept(). */
 int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
 /* A kernel lane, also beneath a sealed one, moves to a driver of its comm's (kernel_driver.h). Batons held of

@@ -401,13 +401,35 @@ static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
 	return k;
 }
 
-int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remote, int dscp,
-			struct lane **out)
+int lane_kernel_fd(struct lane *lane)
+{
+	return to_kernel(lane->beneath ? lane->beneath : lane)->fd;
+}
+
+/* Leaves from that address; the port is found when it connects, so that ports don't run out. */
+static int lane_kernel_bind(int fd, const struct harp_endpoint *local)
+{
+	static const struct harp_addr none;
+	struct harp_endpoint any_port = *local;
+	struct sockaddr_storage sa;
+	socklen_t len;
+
+	if (!memcmp(&local->addr, &none, sizeof(none)))
+		return 0;
+	any_port.port = 0;
+	len = endpoint_to_sockaddr(&any_port, &sa);
+	lane_kernel_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+	return bind(fd, (struct sockaddr *)&sa, len) ? -errno : 0;
+}
+
+int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local,
+			const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
 	struct sockaddr_storage sa;
 	socklen_t len = endpoint_to_sockaddr(remote, &sa);
 	int fd = forkguard_socket(sa.ss_family);
 	struct lane_kernel *k;
+	int rc;
 
 	*out = NULL;
 	if (fd < 0)
@@ -422,11 +444,12 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *remot
 		else
 			lane_kernel_option(fd, IPPROTO_IPV6, IPV6_TCLASS, (dscp & 63) << 2);
 	}
-	if (connect(fd, (struct sockaddr *)&sa, len) && errno != EINPROGRESS) {
-		int error = -errno;
-
+	rc = lane_kernel_bind(fd, local);
+	if (!rc && connect(fd, (struct sockaddr *)&sa, len) && errno != EINPROGRESS)
+		rc = -errno;
+	if (rc) {
 		lane_kernel_close(&k->lane, true);
-		return error;
+		return rc;
 	}
 	*out = &k->lane;
 	return 0;
