@@ -228,7 +228,8 @@ struct comm {
 	struct comm *next, **pprev;   /* in ctx's list, under its lock */
 	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
 	uint64_t comm_id;
-	struct harp_endpoint remote;                  /* of the first lane, for people */
+	struct harp_endpoint remote; /* of the first lane, for people */
+	struct upkeep *upkeep;       /* upkeep.c's; NULL: no further lanes are dialled */
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */
 
 	/* Baton, or lock. */

@@ -12,6 +12,7 @@
 #include "keyfile.h"
 #include "peers.h"
 #include "rails.h"
+#include "upkeep.h"
 
 /*
  * Theory of operation
@@ -56,6 +57,7 @@ struct connect {
 	uint64_t deadline_ns, not_before_ns;
 	uint64_t harp_deadline_ns; /* of all HARP lanes of a family, in this round */
 	struct dial dial;          /* the present attempt */
+	struct upkeep *upkeep;     /* of further lanes; NULL: there will be none */
 	struct comm *comm;
 	int error;
 	char error_text[256];
@@ -111,6 +113,7 @@ static int connect_finish(struct connect *c)
 				    .several = preamble_several(p),
 				    .comm_id = c->comm_id,
 				    .revive_ns = COMM_REVIVE_NS };
+	int rc;
 
 	opt.lane.dev = c->dev;
 	opt.lane.sent_bytes = p->sent_bytes;
@@ -118,7 +121,12 @@ static int connect_finish(struct connect *c)
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
-	return comm_create(&c->comm, c->dial.lane, &opt);
+	if (opt.several)
+		opt.lane_lost = upkeep_lost;
+	rc = comm_create(&c->comm, c->dial.lane, &opt);
+	if (!rc && opt.several)
+		upkeep_made(c->upkeep, c->comm, &c->dial);
+	return rc;
 }
 
 static void connect_ended(struct dial *dial, int error, const char *text, uint64_t now_ns)
@@ -206,6 +214,16 @@ static void connect_turn(struct driver *driver, uint64_t now_ns)
 
 /* ---- plugin_connect --------------------------------------------------------------------------- */
 
+/* Lanes to come are the keeper's; without it, or memory, the comm has one. */
+static uint8_t connect_plan(struct connect *c)
+{
+	unsigned lanes = rails_lanes(c->dev, c->candidates.list[0].harp);
+
+	if (lanes > 1 && !ctx_keeper())
+		c->upkeep = upkeep_new(c->dev, c->dscp, &c->handle);
+	return c->upkeep ? (uint8_t)lanes : 1;
+}
+
 static void connect_prepare_dial(struct connect *c)
 {
 	struct dial *dial = &c->dial;
@@ -215,7 +233,7 @@ static void connect_prepare_dial(struct connect *c)
 	dial->listen_id = c->handle.listen_id;
 	dial->comm_id = c->comm_id;
 	memcpy(dial->key, c->handle.secret, PREAMBLE_KEY_BYTES);
-	dial->own.lanes = 1;
+	dial->own.lanes = connect_plan(c);
 	dial->ended = connect_ended;
 	dial->owner = c;
 }
@@ -289,8 +307,11 @@ void connect_free(struct connect *c)
 	connect_unlink(c);
 	/* c->work, if still queued, runs before: it was posted by this thread or an earlier one. */
 	driver_call(c->driver, &c->stop_work);
-	if (c->comm)
+	if (c->comm) {
+		upkeep_stop(c->comm->upkeep);
 		comm_close(c->comm, true);
+	}
+	upkeep_free(c->upkeep);
 	candidates_forget(&c->candidates);
 	free(c);
 }
@@ -360,6 +381,10 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	case CONNECT_DONE:
 		connect_report(c);
 		ctx_add_comm(c->comm);
+		if (c->comm->upkeep) {
+			upkeep_begin(c->upkeep);
+			c->upkeep = NULL; /* the comm's */
+		}
 		*out = c->comm;
 		c->comm = NULL;
 		connect_free(c);

@@ -16,12 +16,13 @@ struct dial {
 	/* The caller's, before dial_start(). */
 	int dev;
 	struct candidate candidate;
-	struct driver *driver; /* of the candidate's engine, or one of the caller's for a kernel lane */
+	struct driver
+		*driver; /* of the candidate's engine, or one of the caller's for a kernel lane */
 	uint8_t dscp;
 	unsigned ports_max; /* source ports that are tried for a HARP lane; 0: the usual number */
 	uint64_t listen_id, comm_id;
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	struct preamble_terms own;             /* lanes, index, join; the rest is set here */
+	struct preamble_terms own;              /* lanes, index, join; the rest is set here */
 	uint64_t open_deadline_ns, deadline_ns; /* of the open lane, of the proved one */
 	/* It has ended: 0, and dial->lane is the caller's, who sets it to NULL; or -errno with a few words,
 	 * which pass, and nothing is left. May be called by dial_start() and dial_advance(). */

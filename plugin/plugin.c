@@ -18,6 +18,7 @@
 #include "preamble.h"
 #include "registry.h"
 #include "rendezvous.h"
+#include "upkeep.h"
 #include "workers.h"
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -89,6 +90,26 @@ static int ctx_open_rendezvous(int dev, struct device_state *state, struct rende
 static struct device_state *ctx_rail_state(int dev)
 {
 	return plugin_config()->rails == RAILS_ALL ? ctx_device_state(dev) : &device_states[dev];
+}
+
+struct engine_set *ctx_rail_engines(int dev)
+{
+	struct engine_set *engines;
+
+	pthread_mutex_lock(&ctx_lock);
+	engines = ctx_rail_state(dev)->engines;
+	pthread_mutex_unlock(&ctx_lock);
+	return engines;
+}
+
+int ctx_keeper(void)
+{
+	int rc;
+
+	pthread_mutex_lock(&ctx_lock);
+	rc = keeper_start();
+	pthread_mutex_unlock(&ctx_lock);
+	return rc;
 }
 
 /* ctx_lock held. Lanes of dev's comms may come by other NICs, too; one that can't be used is left out. */
@@ -230,9 +251,13 @@ static void ctx_remove_comm(struct comm *comm)
 
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
+	struct upkeep *upkeep = comm->upkeep;
+
 	ctx_remove_comm(comm);
 	registry_remove(comm);
+	upkeep_stop(upkeep);
 	comm_close(comm, abort);
+	upkeep_free(upkeep);
 }
 
 int plugin_finalize(struct plugin_ctx *ctx)

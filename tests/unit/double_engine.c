@@ -168,6 +168,15 @@ void harp_listener_close(struct harp_listener *listener)
 	(void)listener;
 }
 
+int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->next_hop = *dst;
+	out->is_local = 1;
+	out->ifindex = 1;
+	return 0;
+}
+
 int harp_host_has_default_route(const char *ifname)
 {
 	(void)ifname;

@@ -1,0 +1,698 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upkeep.c - the connector's further lanes of a comm; see upkeep.h. */
+#include "upkeep.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "ctx.h"
+#include "keeper.h"
+#include "lane_page.h"
+#include "parallel.h"
+#include "peers.h"
+#include "rails.h"
+
+/*
+ * Theory of operation
+ *
+ * The plan is a list of lanes, by their index in the comm: for each rail as many HARP lanes and as many kernel
+ * lanes as are configured, the first lane among them. It is made once, when the first lane's CHALLENGE has told
+ * of the peer's NICs. A lane of the plan that is not up is dialled: at once at first, and when it had lived for a
+ * while; else after BACKOFF_NS_MIN, twice as long after each failure. A slow one is dialled once more while it is
+ * up, under its index: the new lane replaces it, from another source port.
+ *
+ * Who does what. The keeper decides, and dials kernel lanes itself, with its own baton. A HARP lane's dial belongs
+ * to its engine's baton: it is started, advanced (rounds of SYNs, deadlines) and freed by work that the keeper
+ * posts there, which runs in the order of posting. Whoever ends a dial attaches the lane to the comm at
+ * once and leaves the result for the keeper. upkeep_lost() leaves bits.
+ *
+ * Stopping. First the keeper forgets the plan, and with it all kernel dials; then each HARP dial is stopped with
+ * its engine's baton, by the thread that stops. After that nobody attaches anything.
+ */
+
+#define BACKOFF_NS_MIN 100000000ull
+#define BACKOFF_NS_MAX 5000000000ull
+#define PROVEN_NS 1000000000ull /* a lane that lived so long is dialled again at once */
+#define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
+#define DIAL_OPEN_NS 3000000000ull
+#define DIAL_NS 5000000000ull
+#define ADVANCE_NS 10000000ull /* dials of HARP lanes are looked at so often */
+#define SAY_NS 5000000000ull   /* no more often of one rail */
+
+struct upkeep_rail {
+	int dev;                    /* ours */
+	struct engine_set *engines; /* NULL: kernel lanes only */
+	struct handle handle;       /* the peer's NIC */
+	bool backup;
+	bool bound; /* kernel lanes leave by our NIC or not at all */
+	unsigned up;
+	bool down_said;
+};
+
+struct attempt;
+
+struct upkeep_lane {
+	uint8_t index, rail;
+	bool harp, up, failure_said;
+	unsigned failures; /* in a row */
+	uint64_t next_ns, backoff_ns, up_ns, rerolled_ns;
+	struct attempt *attempt; /* NULL: not being dialled */
+};
+
+struct upkeep {
+	int dev;
+	uint8_t dscp;
+	struct handle handle;
+	struct comm *comm;
+	struct rails peer_rails;
+	bool first_harp;
+	uint8_t planned; /* lanes that HELLO said */
+	uint8_t taken;   /* that CHALLENGE did */
+	uint64_t comm_id;
+	uint8_t key[PREAMBLE_KEY_BYTES];
+	struct work work, stop_work, idle_work;
+	/* Any baton; work is posted behind. */
+	atomic_uint lost, slow;
+	atomic_bool begun;
+	/* The keeper's. */
+	struct keeper_timer timer;
+	bool ending;
+	unsigned rail_count, lane_count;
+	struct upkeep_rail rails[RAIL_PAIRS_MAX];
+	struct upkeep_lane lanes[COMM_LANES_MAX];
+};
+
+/* One dial. */
+struct attempt {
+	struct upkeep *u;
+	struct comm_lane_options options;
+	struct candidates candidates;
+	struct dial dial;
+	struct keeper_source source; /* of a kernel lane */
+	bool waits_for_open;
+	struct work start_work, work, stop_work, free_work;
+	atomic_int
+		result; /* RESULT_NONE, 0, -errno. Writer: baton of the dial, release. Reader: keeper */
+	char text[96];
+};
+
+#define RESULT_NONE 1
+
+/* ---- one attempt; baton of the dial ----------------------------------------------------------- */
+
+static void attempt_ended(struct dial *dial, int error, const char *text, uint64_t now_ns)
+{
+	struct attempt *a = dial->owner;
+
+	(void)now_ns;
+	keeper_unwatch(&a->source);
+	if (!error) {
+		a->options.sent_bytes = dial->preamble.sent_bytes;
+		a->options.rtt_ns = dial->rtt_ns;
+		error = comm_attach(a->u->comm, dial->lane, &a->options);
+		text = "the comm does not take it";
+		if (error)
+			dial_stop(dial);
+		dial->lane = NULL;
+	}
+	snprintf(a->text, sizeof(a->text), "%s", text);
+	atomic_store_explicit(&a->result, error, memory_order_release);
+	driver_post(keeper_driver(), &a->u->work);
+}
+
+static void attempt_start_run(struct work *work, uint64_t now_ns)
+{
+	struct attempt *a = (struct attempt *)((char *)work - offsetof(struct attempt, start_work));
+
+	dial_start(&a->dial, now_ns);
+}
+
+static void attempt_run(struct work *work, uint64_t now_ns)
+{
+	struct attempt *a = (struct attempt *)((char *)work - offsetof(struct attempt, work));
+
+	dial_advance(&a->dial, now_ns);
+}
+
+static void attempt_stop_run(struct work *work, uint64_t now_ns)
+{
+	struct attempt *a = (struct attempt *)((char *)work - offsetof(struct attempt, stop_work));
+
+	(void)now_ns;
+	dial_stop(&a->dial);
+}
+
+static void attempt_free(struct attempt *a)
+{
+	candidates_forget(&a->candidates);
+	free(a);
+}
+
+static void attempt_free_run(struct work *work, uint64_t now_ns)
+{
+	(void)now_ns;
+	attempt_free((struct attempt *)((char *)work - offsetof(struct attempt, free_work)));
+}
+
+static void attempt_ready(struct keeper_source *source, uint64_t now_ns)
+{
+	struct attempt *a = (struct attempt *)((char *)source - offsetof(struct attempt, source));
+
+	dial_advance(&a->dial, now_ns);
+	if (a->source.watched && a->waits_for_open && a->dial.opened) {
+		a->waits_for_open = false;
+		keeper_rewatch(&a->source, EPOLLIN);
+	}
+}
+
+/* ---- beginning one; the keeper ---------------------------------------------------------------- */
+
+/* The next candidate in turn that is worth a try. */
+static int attempt_choose(struct attempt *a, unsigned turn, uint64_t now_ns)
+{
+	for (unsigned i = 0; i < a->candidates.count; i++) {
+		const struct candidate *candidate =
+			&a->candidates.list[(turn + i) % a->candidates.count];
+
+		if (candidate->harp &&
+		    peers_avoided_s(&candidate->remote, engine_index(candidate->engine), now_ns))
+			continue;
+		a->dial.candidate = *candidate;
+		return 0;
+	}
+	return -EHOSTUNREACH;
+}
+
+/* A kernel lane of a rail leaves by its NIC, or not at all. */
+static int attempt_bind(struct attempt *a, const struct upkeep_rail *rail)
+{
+	const struct device *device = plugin_device(rail->dev);
+	struct candidate *candidate = &a->dial.candidate;
+	struct harp_host_route route;
+	int rc;
+
+	if (candidate->harp || !rail->bound)
+		return 0;
+	rc = harp_host_route(&candidate->remote.addr, &route);
+	if (rc)
+		return rc;
+	if (route.ifindex != device->ifindex)
+		return -ENETUNREACH;
+	candidate->local.addr =
+		harp_addr_is_v4(&candidate->remote.addr) ? device->addr_v4 : device->addr_v6;
+	candidate->local.scope_id = device_scope_id(device, &candidate->local.addr);
+	return 0;
+}
+
+static void attempt_prepare(struct attempt *a, struct upkeep *u, const struct upkeep_lane *lane,
+			    uint64_t now_ns)
+{
+	const struct upkeep_rail *rail = &u->rails[lane->rail];
+	struct dial *dial = &a->dial;
+
+	a->u = u;
+	a->options = (struct comm_lane_options){
+		.index = lane->index,
+		.dev = rail->dev,
+		.backup = rail->backup,
+	};
+	a->start_work.run = attempt_start_run;
+	a->work.run = attempt_run;
+	a->stop_work.run = attempt_stop_run;
+	a->free_work.run = attempt_free_run;
+	a->source.ready = attempt_ready;
+	a->waits_for_open = true;
+	atomic_init(&a->result, RESULT_NONE);
+	dial->dev = rail->dev;
+	dial->driver = lane->harp ? engine_driver(dial->candidate.engine) : keeper_driver();
+	dial->dscp = u->dscp;
+	dial->comm_id = u->comm_id;
+	memcpy(dial->key, u->key, PREAMBLE_KEY_BYTES);
+	dial->own.lanes = u->planned;
+	dial->own.index = lane->index;
+	dial->own.join = true;
+	dial->open_deadline_ns = now_ns + DIAL_OPEN_NS;
+	dial->deadline_ns = now_ns + DIAL_NS;
+	dial->ended = attempt_ended;
+	dial->owner = a;
+}
+
+static void lane_failed(struct upkeep *u, struct upkeep_lane *lane, int error, const char *text,
+			uint64_t now_ns);
+
+static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
+{
+	const struct upkeep_rail *rail = &u->rails[lane->rail];
+	struct attempt *a = calloc(1, sizeof(*a));
+	int rc = a ? 0 : -ENOMEM;
+
+	if (a) {
+		candidates_list(&a->candidates, rail->dev, lane->harp ? rail->engines : NULL,
+				&rail->handle);
+		rc = attempt_choose(a, lane->failures, now_ns);
+	}
+	if (!rc)
+		rc = attempt_bind(a, rail);
+	if (rc) {
+		if (a)
+			attempt_free(a);
+		lane_failed(u, lane, rc, lane_error_text(rc), now_ns);
+		return;
+	}
+	attempt_prepare(a, u, lane, now_ns);
+	lane->attempt = a;
+	if (lane->harp) {
+		driver_post(a->dial.driver, &a->start_work);
+		return;
+	}
+	dial_start(&a->dial, now_ns);
+	if (a->dial.lane &&
+	    keeper_watch(&a->source, lane_kernel_fd(a->dial.lane), EPOLLIN | EPOLLOUT))
+		a->dial.open_deadline_ns = a->dial.deadline_ns = now_ns; /* nobody would look */
+}
+
+/* ---- what became of lanes --------------------------------------------------------------------- */
+
+/* What was said of rails lately, whatever comm it was. */
+struct said {
+	int dev;
+	struct harp_addr addr;
+	uint64_t down_ns, up_ns;
+};
+
+static struct said *rail_said(const struct upkeep_rail *rail)
+{
+	static struct said table[64]; /* the keeper's baton */
+	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
+	struct said *oldest = &table[0];
+
+	for (unsigned i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		if (table[i].down_ns && table[i].dev == rail->dev &&
+		    !memcmp(&table[i].addr, addr, sizeof(*addr)))
+			return &table[i];
+		if (table[i].down_ns < oldest->down_ns)
+			oldest = &table[i];
+	}
+	*oldest = (struct said){ .dev = rail->dev, .addr = *addr };
+	return oldest;
+}
+
+static bool say_now(uint64_t *said_ns, uint64_t now_ns)
+{
+	if (*said_ns && now_ns < *said_ns + SAY_NS)
+		return false;
+	*said_ns = now_ns;
+	return true;
+}
+
+static void rail_say(const struct upkeep_rail *rail, bool down, uint64_t now_ns)
+{
+	struct said *said = rail_said(rail);
+	char text[HARP_ADDR_TEXT_MAX];
+
+	lane_page_rail(rail->dev, down);
+	harp_addr_format(&said->addr, text);
+	if (down && say_now(&said->down_ns, now_ns))
+		WARN("%s: no lane to %s works over this NIC any more; messages go over others (is the "
+		     "link, a switch or the peer's NIC down?)",
+		     plugin_device(rail->dev)->ifname, text);
+	else if (!down && say_now(&said->up_ns, now_ns))
+		INFO("%s: lanes to %s work over this NIC again", plugin_device(rail->dev)->ifname,
+		     text);
+}
+
+/* A comm without any lane says so itself. */
+static void rail_look(struct upkeep *u, struct upkeep_rail *rail, uint64_t now_ns)
+{
+	unsigned up = 0;
+
+	for (unsigned i = 0; i < u->rail_count; i++)
+		up += u->rails[i].up;
+	if ((!rail->up && up && !rail->down_said) || (rail->up && rail->down_said)) {
+		rail->down_said = !rail->up;
+		rail_say(rail, rail->down_said, now_ns);
+	}
+}
+
+static void lane_is_up(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
+{
+	struct upkeep_rail *rail = &u->rails[lane->rail];
+
+	rail->up += !lane->up;
+	lane->up = true;
+	lane->up_ns = now_ns;
+	lane->failures = 0;
+	lane->next_ns = UINT64_MAX;
+	rail_look(u, rail, now_ns);
+}
+
+static void lane_back_off(struct upkeep_lane *lane, uint64_t now_ns)
+{
+	lane->next_ns = now_ns + lane->backoff_ns;
+	lane->backoff_ns *= 2;
+	if (lane->backoff_ns > BACKOFF_NS_MAX)
+		lane->backoff_ns = BACKOFF_NS_MAX;
+}
+
+static void lane_failed(struct upkeep *u, struct upkeep_lane *lane, int error, const char *text,
+			uint64_t now_ns)
+{
+	static uint64_t shortage_ns; /* the keeper's baton */
+	const char *ifname = plugin_device(u->rails[lane->rail].dev)->ifname;
+
+	lane_page_count(HARP_JOB_dials_failed, 1);
+	lane->failures++;
+	lane->next_ns = UINT64_MAX;
+	if (!lane->up) /* else it was to be replaced, and goes on */
+		lane_back_off(lane, now_ns);
+	if ((error == -EMFILE || error == -ENFILE) && say_now(&shortage_ns, now_ns))
+		WARN("%s: %s: comms go on with fewer lanes than planned (raise the limit: ulimit -n)",
+		     ifname, text);
+	if (!lane->failure_said)
+		INFO("%s: a further lane (%s TCP) cannot be opened: %s; tried again", ifname,
+		     lane->harp ? "HARP" : "kernel", text);
+	lane->failure_said = true;
+}
+
+static void lane_is_lost(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
+{
+	if (!lane->up)
+		return;
+	lane->up = false;
+	u->rails[lane->rail].up--;
+	if (now_ns >= lane->up_ns + PROVEN_NS) {
+		lane->backoff_ns = BACKOFF_NS_MIN;
+		lane->next_ns = now_ns;
+	} else {
+		lane_back_off(lane, now_ns);
+	}
+	rail_look(u, &u->rails[lane->rail], now_ns);
+}
+
+/* From another source port, under the same index. */
+static void lane_is_slow(struct upkeep_lane *lane, uint64_t now_ns)
+{
+	if (!lane->up || lane->attempt ||
+	    (lane->rerolled_ns && now_ns < lane->rerolled_ns + REROLL_NS))
+		return;
+	lane->rerolled_ns = now_ns;
+	lane->next_ns = now_ns;
+}
+
+/* The lane's attempt, if it has ended. */
+static void lane_look(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
+{
+	struct attempt *a = lane->attempt;
+	int result = a ? atomic_load_explicit(&a->result, memory_order_acquire) : RESULT_NONE;
+
+	if (result == RESULT_NONE)
+		return;
+	lane->attempt = NULL;
+	if (result)
+		lane_failed(u, lane, result, a->text, now_ns);
+	else
+		lane_is_up(u, lane, now_ns);
+	if (lane->harp)
+		driver_post(a->dial.driver, &a->free_work);
+	else
+		attempt_free(a);
+}
+
+/* A dial that is under way: rounds, and what has taken too long. */
+static void lane_advance(struct upkeep_lane *lane, uint64_t now_ns)
+{
+	struct attempt *a = lane->attempt;
+
+	if (lane->harp)
+		driver_post(a->dial.driver, &a->work);
+	else if (now_ns >= a->dial.open_deadline_ns || now_ns >= a->dial.deadline_ns)
+		dial_advance(&a->dial, now_ns);
+}
+
+static void upkeep_look(struct upkeep *u, uint64_t now_ns)
+{
+	unsigned lost = atomic_exchange(&u->lost, 0), slow = atomic_exchange(&u->slow, 0);
+	uint64_t next_ns = UINT64_MAX;
+
+	for (unsigned i = 0; i < u->lane_count; i++) {
+		struct upkeep_lane *lane = &u->lanes[i];
+
+		/* In this order: what was attached may have been lost since. */
+		lane_look(u, lane, now_ns);
+		if (lost >> lane->index & 1)
+			lane_is_lost(u, lane, now_ns);
+		if (slow >> lane->index & 1)
+			lane_is_slow(lane, now_ns);
+		if (!lane->attempt && now_ns >= lane->next_ns)
+			lane_dial(u, lane, now_ns);
+		else if (lane->attempt)
+			lane_advance(lane, now_ns);
+		if (lane->attempt && now_ns + ADVANCE_NS < next_ns)
+			next_ns = now_ns + ADVANCE_NS;
+		else if (!lane->attempt && lane->next_ns < next_ns)
+			next_ns = lane->next_ns;
+	}
+	keeper_timer_set(&u->timer, next_ns);
+}
+
+static void upkeep_run(struct work *work, uint64_t now_ns)
+{
+	struct upkeep *u = (struct upkeep *)((char *)work - offsetof(struct upkeep, work));
+
+	if (!u->ending && atomic_load_explicit(&u->begun, memory_order_acquire))
+		upkeep_look(u, now_ns);
+}
+
+static void upkeep_due(struct keeper_timer *timer, uint64_t now_ns)
+{
+	upkeep_look((struct upkeep *)((char *)timer - offsetof(struct upkeep, timer)), now_ns);
+}
+
+void upkeep_lost(struct comm *comm, unsigned index, bool slow)
+{
+	struct upkeep *u = comm->upkeep;
+
+	if (!u || index >= COMM_LANES_MAX)
+		return;
+	atomic_fetch_or(slow ? &u->slow : &u->lost, 1u << index);
+	driver_post(keeper_driver(), &u->work);
+}
+
+/* ---- the plan; a thread of the application's --------------------------------------------------- */
+
+/* The peer's NIC as a handle would tell of it. */
+static void rail_handle(struct upkeep_rail *rail, const struct upkeep *u, unsigned nic)
+{
+	struct handle *h = &rail->handle;
+
+	*h = u->handle;
+	if (!nic)
+		return;
+	h->has_v4 = h->has_v6 = false;
+	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;
+	memset(h->doors, 0, sizeof(h->doors));
+	for (unsigned i = 0; i < u->peer_rails.count; i++) {
+		const struct rail_entry *entry = &u->peer_rails.entry[i];
+
+		if (entry->nic != nic)
+			continue;
+		h->harp_port = entry->harp_port;
+		h->harp_placement = entry->placement;
+		h->harp_queues = entry->queues;
+		h->harp_queue = entry->queue;
+		if (harp_addr_is_v4(&entry->addr)) {
+			h->has_v4 = true;
+			h->v4 = entry->addr;
+			h->kernel_port_v4 = entry->kernel_port;
+		} else {
+			h->has_v6 = true;
+			h->v6 = entry->addr;
+			h->kernel_port_v6 = entry->kernel_port;
+		}
+	}
+}
+
+static bool rail_reaches(void *ctx, int dev, const struct rail_entry *entry)
+{
+	const struct device *device = plugin_device(dev);
+	struct engine_set *engines = ctx_rail_engines(dev);
+	struct harp_host_route route;
+	struct harp_addr source;
+	char why[256];
+
+	(void)ctx;
+	if (harp_addr_is_v4(&entry->addr) ? !device->has_v4 : !device->has_v6)
+		return false;
+	if (engines &&
+	    engine_reaches(engine_set_at(engines, 0), &entry->addr, &source, why, sizeof(why)))
+		return true;
+	return !device->netns && !harp_host_route(&entry->addr, &route) && !route.is_local &&
+	       route.ifindex == device->ifindex;
+}
+
+static void rail_lanes(struct upkeep *u, unsigned rail, bool harp, unsigned count)
+{
+	unsigned most = u->planned < u->taken ? u->planned : u->taken;
+
+	for (unsigned i = 0; i < count && u->lane_count < most; i++) {
+		u->lanes[u->lane_count] = (struct upkeep_lane){
+			.index = (uint8_t)u->lane_count,
+			.rail = (uint8_t)rail,
+			.harp = harp,
+			.backoff_ns = BACKOFF_NS_MIN,
+		};
+		u->lane_count++;
+	}
+}
+
+static bool rail_has(const struct upkeep_rail *rail, bool harp)
+{
+	struct candidates candidates;
+	bool some;
+
+	candidates_list(&candidates, rail->dev, harp ? rail->engines : NULL, &rail->handle);
+	some = candidates.count > 0;
+	candidates_forget(&candidates);
+	return some;
+}
+
+static void rail_plan(struct upkeep *u, unsigned number)
+{
+	const struct upkeep_rail *rail = &u->rails[number];
+	enum plugin_path path = plugin_config()->path;
+	unsigned harp = 0, kernel = 0;
+
+	if (rail->engines && rail_has(rail, true))
+		harp = plugin_config()->lanes;
+	if (path != PATH_XDP && !plugin_device(rail->dev)->netns && rail_has(rail, false))
+		kernel = parallel_of(rail->dev).lanes;
+	if (!number) { /* the first lane has index 0 */
+		rail_lanes(u, number, u->first_harp, 1);
+		harp -= harp && u->first_harp;
+		kernel -= kernel && !u->first_harp;
+	}
+	rail_lanes(u, number, true, harp);
+	rail_lanes(u, number, false, kernel);
+}
+
+static bool rail_is_ours(const struct upkeep_rail *rail)
+{
+	struct harp_host_route route;
+	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
+
+	return !harp_addr_is_link_local(addr) && !harp_host_route(addr, &route) &&
+	       route.ifindex == plugin_device(rail->dev)->ifindex;
+}
+
+void upkeep_begin(struct upkeep *u)
+{
+	struct rail_pair pairs[RAIL_PAIRS_MAX];
+	int devs[RAIL_PAIRS_MAX];
+	unsigned dev_count = rails_devices(u->dev, devs);
+
+	u->rail_count = rails_pair(devs, dev_count, &u->peer_rails, rail_reaches, NULL, pairs);
+	for (unsigned i = 0; i < u->rail_count; i++) {
+		struct upkeep_rail *rail = &u->rails[i];
+
+		rail->dev = pairs[i].dev;
+		rail->backup = pairs[i].backup;
+		rail->engines = ctx_rail_engines(rail->dev);
+		rail_handle(rail, u, pairs[i].nic);
+		rail->bound = i || rail_is_ours(rail);
+		rail_plan(u, i);
+	}
+	u->lanes[0].up = true;
+	u->lanes[0].up_ns = driver_clock_ns();
+	u->lanes[0].next_ns = UINT64_MAX;
+	u->rails[0].up = 1;
+	atomic_store_explicit(&u->begun, true, memory_order_release);
+	driver_post(keeper_driver(), &u->work);
+}
+
+/* ---- its life --------------------------------------------------------------------------------- */
+
+static void upkeep_stop_run(struct work *work, uint64_t now_ns)
+{
+	struct upkeep *u = (struct upkeep *)((char *)work - offsetof(struct upkeep, stop_work));
+
+	(void)now_ns;
+	u->ending = true;
+	keeper_timer_set(&u->timer, UINT64_MAX);
+	for (unsigned i = 0; i < u->lane_count; i++) {
+		struct attempt *a = u->lanes[i].attempt;
+
+		if (!a || u->lanes[i].harp)
+			continue;
+		keeper_unwatch(&a->source);
+		dial_stop(&a->dial);
+		attempt_free(a);
+		u->lanes[i].attempt = NULL;
+	}
+}
+
+static void upkeep_idle_run(struct work *work, uint64_t now_ns)
+{
+	(void)work;
+	(void)now_ns;
+}
+
+struct upkeep *upkeep_new(int dev, uint8_t dscp, const struct handle *handle)
+{
+	struct upkeep *u = calloc(1, sizeof(*u));
+
+	if (!u)
+		return NULL;
+	u->dev = dev;
+	u->dscp = dscp;
+	u->handle = *handle;
+	u->work.run = upkeep_run;
+	u->stop_work.run = upkeep_stop_run;
+	u->idle_work.run = upkeep_idle_run;
+	u->timer.run = upkeep_due;
+	return u;
+}
+
+void upkeep_made(struct upkeep *u, struct comm *comm, const struct dial *first)
+{
+	const uint8_t *told;
+	size_t bytes;
+
+	u->comm = comm;
+	u->comm_id = first->comm_id;
+	u->first_harp = first->candidate.harp;
+	u->planned = first->preamble.own.lanes;
+	u->taken = first->preamble.peer.lanes;
+	preamble_comm_key(&first->preamble, u->key);
+	told = preamble_rails(&first->preamble, &bytes);
+	if (bytes)
+		(void)rails_decode(&u->peer_rails, told, bytes); /* the preamble has checked it */
+	comm->upkeep = u;
+}
+
+void upkeep_stop(struct upkeep *u)
+{
+	if (!u)
+		return;
+	driver_call(keeper_driver(), &u->stop_work);
+	for (unsigned i = 0; i < u->lane_count; i++) {
+		struct attempt *a = u->lanes[i].attempt;
+
+		if (!a)
+			continue;
+		driver_call(a->dial.driver, &a->stop_work);
+		attempt_free(a);
+		u->lanes[i].attempt = NULL;
+	}
+}
+
+void upkeep_free(struct upkeep *u)
+{
+	if (!u)
+		return;
+	/* Nobody posts u->work any more; where it is still on the list it runs before this. */
+	driver_call(keeper_driver(), &u->idle_work);
+	free(u);
+}
