@@ -87,13 +87,13 @@ static ssize_t fake_recv(struct lane *lane, void *dst, size_t len, unsigned unit
 {
 	struct fake_lane *f = to_fake(lane);
 	struct fake_pipe *p = f->in;
-	size_t avail = p->count, first, commit;
+	size_t avail = f->pair->frozen ? 0 : p->count, first, commit;
 	struct iovec pieces[2];
 
 	if (!avail) {
 		if (lane->error)
 			return lane->error;
-		return p->closed ? 0 : -EAGAIN;
+		return p->closed && !f->pair->frozen ? 0 : -EAGAIN;
 	}
 	/* A short view is not an end: there is no event for the rest, which a second call must find. */
 	first = avail < p->capacity - p->begin ? avail : p->capacity - p->begin;
@@ -114,6 +114,15 @@ static ssize_t fake_recv(struct lane *lane, void *dst, size_t len, unsigned unit
 static uint64_t fake_done_bytes(struct lane *lane)
 {
 	return to_fake(lane)->acked;
+}
+
+static void fake_info(struct lane *lane, struct lane_info *info)
+{
+	struct fake_lane *f = to_fake(lane);
+
+	memset(info, 0, sizeof(*info));
+	info->acked_bytes = f->acked;
+	info->in_flight_bytes = f->out->written - f->acked;
 }
 
 static void fake_watch(struct lane *lane, bool on)
@@ -159,6 +168,7 @@ static const struct lane_ops fake_ops = {
 	.send = fake_send,
 	.recv = fake_recv,
 	.done_bytes = fake_done_bytes,
+	.info = fake_info,
 	.watch = fake_watch,
 	.shutdown = fake_shutdown,
 	.close = fake_close,
@@ -172,7 +182,7 @@ static void fake_turn(struct driver *driver, uint64_t now_ns)
 	for (int i = 0; i < 2; i++) {
 		struct fake_lane *f = &pair->lanes[i];
 
-		if (f->acked < f->out->written && rng_below(&pair->rng, 2)) {
+		if (!pair->frozen && f->acked < f->out->written && rng_below(&pair->rng, 2)) {
 			f->acked += fake_cut(f, (size_t)(f->out->written - f->acked));
 			f->event = true;
 		}
@@ -214,7 +224,7 @@ bool fake_pair_turn(struct fake_pair *pair)
 	for (int i = 0; i < 2; i++) {
 		const struct fake_lane *f = &pair->lanes[i];
 
-		if (!f->closed && (f->event || f->acked < f->out->written))
+		if (!f->closed && (f->event || (!pair->frozen && f->acked < f->out->written)))
 			return true;
 	}
 	return false;
@@ -235,4 +245,12 @@ void fake_reset(struct fake_lane *lane)
 {
 	lane->lane.error = -ECONNRESET;
 	lane->event = true;
+}
+
+void fake_break(struct fake_pair *pair)
+{
+	for (int i = 0; i < 2; i++) {
+		pair->pipes[i].count = 0;
+		fake_reset(&pair->lanes[i]);
+	}
 }

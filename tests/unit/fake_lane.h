@@ -39,6 +39,7 @@ struct fake_pair {
 	struct rng rng;
 	struct fake_pipe pipes[2];
 	struct fake_lane lanes[2];
+	bool frozen; /* the path is cut and nobody is told: nothing arrives, nothing is acknowledged */
 };
 
 /* capacity: bytes that either pipe holds. */
@@ -50,5 +51,7 @@ bool fake_pair_turn(struct fake_pair *pair);
 size_t fake_inject(struct fake_lane *lane, const void *bytes, size_t len);
 /* The other side's process died. */
 void fake_reset(struct fake_lane *lane);
+/* The connection breaks, for both sides, and what was on its way is lost. */
+void fake_break(struct fake_pair *pair);
 
 #endif

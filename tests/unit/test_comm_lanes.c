@@ -2,6 +2,8 @@
 /* test_comm_lanes.c - comms of several lanes over joined fake ones: random conversations while lanes die, stall
  * and join; then the rules one by one. */
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,25 +11,677 @@
 #include "double_env.h"
 #include "talk.h"
 
+#define WAIT_NS                                                                                    \
+	20000000000ull /* whatever is waited for comes sooner, however busy the machine is */
+
 /* ---- conversations ------------------------------------------------------------------------------ */
 
-static void test_conversations(uint64_t seeds)
+static unsigned talk_live(struct talk *t, uint32_t *live)
 {
+	*live = 0;
+	for (unsigned i = 0; i < t->lanes; i++) {
+		const struct fake_pair *pair = &t->pairs[i];
+
+		if (!pair->lanes[0].closed && !pair->lanes[1].closed &&
+		    !pair->lanes[0].lane.error && !pair->lanes[1].lane.error && !pair->frozen)
+			*live |= 1u << i;
+	}
+	return (unsigned)__builtin_popcount(*live);
+}
+
+/* A lane breaks in the middle of anything, another one comes; one at least goes on. */
+static void lanes_come_and_go(struct talk *t)
+{
+	struct rng *rng = &t->pairs[0].rng;
+	uint32_t live;
+	unsigned count = talk_live(t, &live), victim;
+
+	if (rng_below(rng, 60))
+		return;
+	if (count > 1 && (t->lanes == COMM_LANES_MAX || rng_below(rng, 2))) {
+		do {
+			victim = rng_below(rng, t->lanes);
+		} while (!(live & (1u << victim)));
+		if (rng_below(rng, 2))
+			fake_break(&t->pairs[victim]);
+		else
+			fake_reset(&t->pairs[victim].lanes[rng_below(rng, 2)]);
+	} else if (t->lanes < COMM_LANES_MAX) {
+		talk_attach(t, t->lanes, rng_below(rng, 3) ? LANE_HARP : LANE_KERNEL,
+			    8 + rng_below(rng, rng_below(rng, 2) ? 300 : 100000));
+	}
+}
+
+static void conversations(uint64_t seeds, void (*happens)(struct talk *t))
+{
+	uint64_t lanes_used = 0;
+
+	env_warns = 0;
 	for (uint64_t i = 0; i < seeds && !check_failures; i++) {
+		struct comm_lane_view views[COMM_LANES_MAX];
 		struct talk t;
 
 		talk_seed = i;
 		talk_open(&t, 120, 2 + (unsigned)(i % 5));
+		t.happens = happens;
 		talk_run(&t);
+		for (unsigned n = comm_lane_views(t.send, views); n-- > 0;)
+			lanes_used += views[n].counts.chunks_out > 0;
 		talk_close(&t);
-		for (unsigned n = 0; n < t.lanes; n++) {
+		for (unsigned n = 0; n < t.lanes; n++)
 			CHECK(t.pairs[n].lanes[0].closed && t.pairs[n].lanes[1].closed);
-			CHECK(!t.pairs[n].lanes[0].aborted);
-		}
 		talk_free(&t);
 		if (check_failures)
 			fprintf(stderr, "seed %" PRIu64 "\n", talk_seed);
 	}
+	CHECK_EQ(env_warns, 0);
+	CHECK(lanes_used > seeds * 2);
+}
+
+/* ---- a rig for the rules: two comms, lanes as wished -------------------------------------------- */
+
+static void rig_open(struct talk *t, unsigned lanes, uint32_t eager_bytes, size_t capacity)
+{
+	struct comm_options opt = { .several = true, .eager_bytes = eager_bytes };
+
+	memset(t, 0, sizeof(*t));
+	env_warns = 0;
+	fake_pair_init(&t->pairs[0], 77, capacity);
+	t->lanes = 1;
+	talk_comms(t, &opt);
+	for (unsigned i = 1; i < lanes; i++)
+		talk_attach(t, i, LANE_HARP, capacity);
+}
+
+/* Only a receiver, to be fed by hand. */
+static void rig_open_fed(struct talk *t, unsigned lanes, uint32_t eager_bytes)
+{
+	struct comm_options opt = { .side = COMM_RECV,
+				    .several = true,
+				    .eager_bytes = eager_bytes };
+
+	memset(t, 0, sizeof(*t));
+	env_warns = 0;
+	for (t->lanes = 0; t->lanes < lanes; t->lanes++) {
+		struct lane *lane = &t->pairs[t->lanes].lanes[1].lane;
+
+		fake_pair_init(&t->pairs[t->lanes], 78, 100000);
+		opt.lane.index = (uint8_t)t->lanes;
+		if (t->lanes)
+			CHECK_EQ(comm_attach(t->recv, lane, &opt.lane), 0);
+		else
+			CHECK_EQ(comm_create(&t->recv, lane, &opt), 0);
+	}
+}
+
+static void rig_free(struct talk *t)
+{
+	if (t->send)
+		comm_close(t->send, false);
+	comm_close(t->recv, false);
+	for (unsigned i = 0; i < t->lanes; i++)
+		fake_pair_free(&t->pairs[i]);
+}
+
+/* Turns until the request is done, or the error. */
+static int rig_wait(struct talk *t, struct request *request, size_t *size)
+{
+	uint64_t until_ns = driver_clock_ns() + WAIT_NS;
+	int done = 0, rc = 0;
+
+	while (!rc && !done && driver_clock_ns() < until_ns) {
+		(void)talk_turn(t);
+		rc = comm_test(request, &done, size);
+	}
+	if (!rc && !done)
+		return -ETIME;
+	return rc;
+}
+
+/* Both: a sender's lanes are looked at as long as its application asks. */
+static void rig_both(struct talk *t, struct request *send, struct request *recv)
+{
+	uint64_t until_ns = driver_clock_ns() + WAIT_NS;
+	int sent = 0, received = 0;
+
+	while ((!sent || !received) && driver_clock_ns() < until_ns && !check_failures) {
+		(void)talk_turn(t);
+		if (!sent)
+			CHECK_EQ(comm_test(send, &sent, NULL), 0);
+		if (!received)
+			CHECK_EQ(comm_test(recv, &received, NULL), 0);
+	}
+	CHECK(sent && received);
+}
+
+static struct request *rig_post(struct comm *comm, void *data, size_t size)
+{
+	struct request *request = NULL;
+
+	CHECK_EQ(comm_post(comm, data, size, 0, &request), 0);
+	CHECK(request != NULL);
+	return request;
+}
+
+static void rig_turns(struct talk *t, unsigned turns)
+{
+	for (unsigned i = 0; i < turns; i++)
+		(void)talk_turn(t);
+}
+
+/* ---- rules -------------------------------------------------------------------------------------- */
+
+/* A lane is silent and nothing says so: others send its chunks again at once, and it is given up. */
+static void test_silence(void)
+{
+	size_t size = 3 << 20;
+	uint8_t *tx = malloc(size), *rx = calloc(1, size);
+	struct request *send, *recv;
+	struct comm_lane_view views[COMM_LANES_MAX];
+	uint64_t until_ns;
+	struct talk t;
+
+	for (size_t i = 0; i < size; i++)
+		tx[i] = talk_pattern(0, i);
+	env_config.lane_timeout_ns = 60000000;
+	rig_open(&t, 3, 16384, 100000);
+	recv = rig_post(t.recv, rx, size);
+	send = rig_post(t.send, tx, size);
+	rig_turns(&t, 20);
+	t.pairs[1].frozen = true;
+	rig_both(&t, send, recv);
+	CHECK_MEM(rx, tx, size);
+	/* The timeout needs requests that wait: what is silent, with nothing wanted, is nobody's business. */
+	until_ns = driver_clock_ns() + WAIT_NS;
+	while (!t.pairs[1].lanes[0].closed && driver_clock_ns() < until_ns) {
+		recv = rig_post(t.recv, rx, 100);
+		send = rig_post(t.send, tx, 100);
+		rig_both(&t, send, recv);
+	}
+	CHECK(t.pairs[1].lanes[0].closed);
+	CHECK_EQ(comm_lane_views(t.send, views), 2);
+	CHECK_EQ(env_warns, 0);
+	env_config.lane_timeout_ns = 500000000;
+	rig_free(&t);
+	free(tx);
+	free(rx);
+}
+
+/* All lanes silent: that is the host or the path, and TCP's patience decides. */
+static void test_all_silent(void)
+{
+	struct comm_lane_view views[COMM_LANES_MAX];
+	struct request *send, *recv;
+	uint8_t tx[1000], rx[1000];
+	uint64_t until_ns;
+	struct talk t;
+	int done = 0;
+
+	memset(tx, 7, sizeof(tx));
+	env_config.lane_timeout_ns = 20000000;
+	rig_open(&t, 2, 16384, 100000);
+	t.pairs[0].frozen = t.pairs[1].frozen = true;
+	recv = rig_post(t.recv, rx, sizeof(rx));
+	send = rig_post(t.send, tx, sizeof(tx));
+	until_ns = driver_clock_ns() + 200000000;
+	while (driver_clock_ns() < until_ns) {
+		(void)talk_turn(&t);
+		CHECK_EQ(comm_test(send, &done, NULL), 0);
+		CHECK_EQ(comm_test(recv, &done, NULL), 0);
+		CHECK_EQ(done, 0);
+	}
+	CHECK_EQ(comm_lane_views(t.send, views), 2);
+	t.pairs[0].frozen = t.pairs[1].frozen = false;
+	for (int i = 0; i < 2; i++) /* they hear of each other again */
+		for (int n = 0; n < 2; n++)
+			t.pairs[i].lanes[n].event = true;
+	rig_both(&t, send, recv);
+	CHECK_MEM(rx, tx, sizeof(rx));
+	env_config.lane_timeout_ns = 500000000;
+	rig_free(&t);
+}
+
+/* Done means acknowledged by the peer: a lane's TCP alone does not do. */
+static void test_done_is_acked(void)
+{
+	struct request *send, *recv;
+	uint8_t tx[100] = { 1, 2, 3 }, rx[100];
+	struct talk t;
+	int done = 0;
+
+	rig_open(&t, 2, 16384, 100000);
+	send = rig_post(t.send, tx, sizeof(tx));
+	for (int i = 0; i < 500; i++) {
+		(void)talk_turn(&t);
+		CHECK_EQ(comm_test(send, &done, NULL), 0);
+		CHECK_EQ(done, 0); /* nobody has received it */
+	}
+	recv = rig_post(t.recv, rx, sizeof(rx));
+	rig_both(&t, send, recv);
+	CHECK_MEM(rx, tx, sizeof(rx));
+	rig_free(&t);
+}
+
+/* The last lane's death is an error, with its one WARN, as soon as somebody wants something. */
+static void test_last_death(void)
+{
+	struct request *send, *recv;
+	uint8_t byte = 1, room = 0;
+	struct talk t;
+
+	rig_open(&t, 3, 16384, 100000);
+	recv = rig_post(t.recv, &room, 1);
+	send = rig_post(t.send, &byte, 1);
+	rig_both(&t, send, recv);
+	fake_break(&t.pairs[0]);
+	fake_break(&t.pairs[2]);
+	rig_turns(&t, 50);
+	recv = rig_post(t.recv, &room, 1);
+	send = rig_post(t.send, &byte, 1);
+	rig_both(&t, send, recv);
+	CHECK_EQ(env_warns, 0);
+	fake_break(&t.pairs[1]);
+	rig_turns(&t, 50);
+	CHECK_EQ(env_warns, 0); /* nobody wants anything */
+	send = rig_post(t.send, &byte, 1);
+	CHECK_EQ(rig_wait(&t, send, NULL), -ECONNRESET);
+	CHECK_EQ(env_warns, 1);
+	recv = rig_post(t.recv, &room, 1);
+	CHECK_EQ(rig_wait(&t, recv, NULL), -ECONNRESET);
+	CHECK_EQ(env_warns, 2);
+	CHECK_EQ(comm_post(t.recv, &room, 1, 0, &recv), -ECONNRESET);
+	CHECK_EQ(comm_attach(t.recv, &t.pairs[1].lanes[1].lane,
+			     &(struct comm_lane_options){ .index = 1 }),
+		 -ENOTCONN);
+	rig_free(&t);
+}
+
+/* The last lane has died and another one comes in time: nothing is lost. */
+static void test_revival(void)
+{
+	struct comm_options opt = { .several = true,
+				    .eager_bytes = 16384,
+				    .revive_ns = 3 * WAIT_NS };
+	size_t size = 1 << 20;
+	uint8_t *tx = malloc(size), *rx = calloc(1, size);
+	struct request *send, *recv;
+	struct talk t;
+
+	memset(&t, 0, sizeof(t));
+	env_warns = 0;
+	for (size_t i = 0; i < size; i++)
+		tx[i] = talk_pattern(0, i);
+	fake_pair_init(&t.pairs[0], 5, 50000);
+	t.lanes = 1;
+	talk_comms(&t, &opt);
+	recv = rig_post(t.recv, rx, size);
+	send = rig_post(t.send, tx, size);
+	rig_turns(&t, 20);
+	fake_break(&t.pairs[0]);
+	rig_turns(&t, 100);
+	talk_attach(&t, 1, LANE_HARP, 50000);
+	rig_both(&t, send, recv);
+	CHECK_MEM(rx, tx, size);
+	/* And nobody comes. */
+	t.send->several->revive_ns = t.recv->several->revive_ns = 30000000;
+	fake_break(&t.pairs[1]);
+	recv = rig_post(t.recv, rx, size);
+	send = rig_post(t.send, tx, size);
+	CHECK_EQ(rig_wait(&t, recv, NULL), -ECONNRESET);
+	CHECK_EQ(rig_wait(&t, send, NULL), -ECONNRESET);
+	CHECK_EQ(env_warns, 2);
+	rig_free(&t);
+	free(tx);
+	free(rx);
+}
+
+/* A new lane of an index that there is: the old one goes, what it had moves. */
+static void test_replacement(void)
+{
+	size_t size = 1 << 20;
+	uint8_t *tx = malloc(size), *rx = calloc(1, size);
+	struct request *send, *recv;
+	struct fake_pair fresh;
+	struct talk t;
+
+	for (size_t i = 0; i < size; i++)
+		tx[i] = talk_pattern(0, i);
+	rig_open(&t, 1, 16384, 50000);
+	recv = rig_post(t.recv, rx, size);
+	send = rig_post(t.send, tx, size);
+	rig_turns(&t, 20);
+	fake_pair_init(&fresh, 3, 50000);
+	CHECK_EQ(comm_attach(t.send, &fresh.lanes[0].lane, &(struct comm_lane_options){ 0 }), 0);
+	CHECK_EQ(comm_attach(t.recv, &fresh.lanes[1].lane, &(struct comm_lane_options){ 0 }), 0);
+	while (!t.pairs[0].lanes[0].closed || !t.pairs[0].lanes[1].closed)
+		(void)talk_turn(&t);
+	/* Its place in the rig is the new one's. */
+	for (uint64_t until_ns = driver_clock_ns() + WAIT_NS; driver_clock_ns() < until_ns;) {
+		int done;
+
+		(void)fake_pair_turn(&fresh);
+		CHECK_EQ(comm_test(recv, &done, NULL), 0);
+		if (done)
+			break;
+	}
+	CHECK_MEM(rx, tx, size);
+	for (int done = 0; !done && !check_failures;) {
+		(void)fake_pair_turn(&fresh);
+		CHECK_EQ(comm_test(send, &done, NULL), 0);
+	}
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+	fake_pair_free(&fresh);
+	free(tx);
+	free(rx);
+}
+
+/* A message that nobody asked for stands before one that is wanted: neither is lost. The lanes are fed by hand. */
+static void feed(struct fake_lane *lane, uint64_t message, uint64_t total, uint64_t offset,
+		 uint32_t length, int seed)
+{
+	struct record record = { .type = RECORD_DATA,
+				 .message = message,
+				 .total = total,
+				 .offset = offset,
+				 .length = length };
+	uint8_t header[RECORD_HEADER_BYTES];
+	uint8_t *bytes = malloc(length + 1);
+
+	for (uint32_t i = 0; i < length; i++)
+		bytes[i] = (uint8_t)((uint64_t)seed + offset + i);
+	record_encode(header, &record);
+	CHECK_EQ(fake_inject(lane, header, sizeof(header)), sizeof(header));
+	CHECK_EQ(fake_inject(lane, bytes, length), length);
+	free(bytes);
+}
+
+static bool fed(const uint8_t *bytes, size_t length, int seed)
+{
+	for (size_t i = 0; i < length; i++)
+		if (bytes[i] != (uint8_t)((uint64_t)seed + i))
+			return false;
+	return true;
+}
+
+static void test_early(void)
+{
+	uint8_t first[128] = { 0 }, second[1000] = { 0 };
+	struct request *one, *two;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	one = rig_post(t.recv, first, sizeof(first));
+	feed(&t.pairs[0].lanes[1], 1, 1000, 64, 936, 2); /* message 1, which has no receive */
+	feed(&t.pairs[0].lanes[1], 0, 128, 0, 64, 1);    /* behind it */
+	feed(&t.pairs[1].lanes[1], 0, 128, 64, 64, 1);
+	CHECK_EQ(rig_wait(&t, one, NULL), 0);
+	CHECK(fed(first, 128, 1));
+	two = rig_post(t.recv, second, sizeof(second));
+	feed(&t.pairs[1].lanes[1], 1, 1000, 0, 64, 2);
+	CHECK_EQ(rig_wait(&t, two, NULL), 0);
+	CHECK(fed(second, 1000, 2));
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+/* The same chunk by two lanes, the first of which dies in the middle of it. */
+static void test_half_a_chunk(void)
+{
+	struct comm_lane_view views[COMM_LANES_MAX];
+	uint8_t room[4096] = { 0 };
+	struct request *request;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	request = rig_post(t.recv, room, sizeof(room));
+	feed(&t.pairs[0].lanes[1], 0, 4096, 0, 4096, 1);
+	t.pairs[0].lanes[1].in->count -= 1000; /* the rest is still on its way */
+	rig_turns(&t, 30);
+	feed(&t.pairs[1].lanes[1], 0, 4096, 0, 4096, 1);
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	CHECK(fed(room, 4096, 1));
+	/* The memory is the application's again; the rest of the first goes nowhere. */
+	memset(room, 0xee, sizeof(room));
+	request = rig_post(t.recv, room, sizeof(room));
+	t.pairs[0].lanes[1].in->count += 1000;
+	t.pairs[0].lanes[1].event = true;
+	rig_turns(&t, 30);
+	for (size_t i = 0; i < sizeof(room); i++)
+		CHECK_EQ(room[i], 0xee);
+	CHECK_EQ(comm_lane_views(t.recv, views), 2);
+	CHECK_EQ(views[0].counts.duplicates, 1);
+	CHECK_EQ(views[1].counts.duplicates, 0);
+	feed(&t.pairs[0].lanes[1], 1, 4096, 0, 4096, 9);
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	CHECK(fed(room, 4096, 9));
+	rig_free(&t);
+}
+
+/* A chunk that was under way on a lane when its message was done is finished with zeros. */
+static void test_filler(void)
+{
+	size_t size = 60000;
+	uint8_t *tx = malloc(size), *rx = calloc(1, size);
+	struct request *send, *recv;
+	struct talk t;
+
+	memset(tx, 0x5a, size);
+	env_config.lane_timeout_ns = WAIT_NS; /* it stalls, and lives */
+	rig_open(&t, 2, 16384, 3000);
+	recv = rig_post(t.recv, rx, size);
+	t.pairs[0].frozen = true;
+	send = rig_post(t.send, tx, size);
+	rig_both(&t, send, recv);
+	CHECK_MEM(rx, tx, size);
+	CHECK(t.pairs[0].lanes[0].out->written > 0); /* it had begun there */
+	free(tx);                                    /* ASan sees who reads it */
+	memset(rx, 0xee, size);
+	t.pairs[0].frozen = false;
+	t.pairs[0].lanes[0].event = t.pairs[0].lanes[1].event = true;
+	recv = rig_post(t.recv, rx, 64);
+	send = rig_post(t.send, (uint8_t[64]){ 1 }, 64);
+	rig_both(&t, send, recv);
+	rig_turns(&t, 500);
+	CHECK(rx[64] == 0xee && rx[size - 1] == 0xee);
+	CHECK_EQ(env_warns, 0);
+	env_config.lane_timeout_ns = 500000000;
+	rig_free(&t);
+	free(rx);
+}
+
+/* ---- liars -------------------------------------------------------------------------------------- */
+
+static void lie(enum comm_side side, const struct record *records, unsigned count, const char *word)
+{
+	struct comm_options opt = { .side = side, .several = true, .eager_bytes = 8192 };
+	uint8_t *room = calloc(1, 70000);
+	struct fake_pair pairs[2];
+	struct request *request;
+	struct comm *comm;
+	int done, rc = 0;
+
+	env_warns = 0;
+	for (int i = 0; i < 2; i++)
+		fake_pair_init(&pairs[i], 9, 70000);
+	CHECK_EQ(comm_create(&comm, &pairs[0].lanes[0].lane, &opt), 0);
+	CHECK_EQ(comm_attach(comm, &pairs[1].lanes[0].lane,
+			     &(struct comm_lane_options){ .index = 1 }),
+		 0);
+	CHECK_EQ(comm_post(comm, room, 65536, 0, &request), 0);
+	for (unsigned i = 0; i < count && !rc; i++) {
+		uint8_t header[RECORD_HEADER_BYTES];
+
+		record_encode(header, &records[i]);
+		fake_inject(&pairs[i % 2].lanes[0], header, sizeof(header));
+		if (records[i].type == RECORD_DATA || records[i].type == RECORD_CREDIT)
+			fake_inject(&pairs[i % 2].lanes[0], room, records[i].length);
+		for (int turn = 0; turn < 200 && !rc; turn++) {
+			fake_pair_turn(&pairs[0]);
+			fake_pair_turn(&pairs[1]);
+			rc = comm_test(request, &done, NULL);
+		}
+	}
+	CHECK_EQ(rc, -EPROTO);
+	CHECK_EQ(env_warns, 1);
+	if (!strstr(env_warn, word)) {
+		fprintf(stderr, "\"%s\" does not speak of \"%s\"\n", env_warn, word);
+		check_failures++;
+	}
+	comm_close(comm, false);
+	for (int i = 0; i < 2; i++)
+		fake_pair_free(&pairs[i]);
+	free(room);
+}
+
+static void test_liars(void)
+{
+	struct record data = { .type = RECORD_DATA, .length = 128, .total = 65536 };
+	struct record more = data, record = { .type = RECORD_ACK, .message = 1, .offset = 1 };
+	static struct record holes[COMM_RANGES_MAX + 2];
+
+	more.offset = 64;
+	lie(COMM_RECV, (struct record[]){ data, more }, 2, "overlaps");
+	more.offset = 0;
+	more.length = 65536;
+	lie(COMM_RECV, (struct record[]){ data, more }, 2, "overlaps");
+	more = data;
+	more.offset = 256;
+	more.total = 65000;
+	lie(COMM_RECV, (struct record[]){ data, more }, 2, "changes its size");
+	more = data;
+	more.message = 1 + COMM_EAGER_MESSAGES;
+	lie(COMM_RECV, &more, 1, "out of order");
+	more.message = 1; /* no receive for it; and one that is wanted could stand behind */
+	more.length = 8192;
+	lie(COMM_RECV, &more, 1, "credits");
+	lie(COMM_RECV, &record, 1, "only a receiver");
+	lie(COMM_SEND, &data, 1, "only a sender");
+	lie(COMM_SEND, &record, 1, "were not sent");
+	record = (struct record){ .type = RECORD_ACK, .offset = 65537 };
+	lie(COMM_SEND, &record, 1, "were not sent");
+	record = (struct record){ .type = RECORD_CREDIT, .message = 7, .total = 7 };
+	lie(COMM_SEND, &record, 1, "were not sent");
+	for (unsigned i = 0; i < COMM_RANGES_MAX + 2; i++) /* more than 64 KiB have room for */
+		holes[i] = (struct record){ .type = RECORD_DATA,
+					    .length = 64,
+					    .total = 65536,
+					    .offset = 128ull * i % 65536 };
+	/* The same chunks again are no lie, only useless; these lie half across. */
+	for (unsigned i = 512; i < COMM_RANGES_MAX + 2; i++)
+		holes[i].length = 128;
+	lie(COMM_RECV, holes, COMM_RANGES_MAX + 2, "overlaps");
+}
+
+/* Truncation is said, once, and told to the sender. */
+static void test_truncation(void)
+{
+	uint8_t tx[64] = { 0 }, rx[64];
+	struct request *send, *recv;
+	struct talk t;
+
+	rig_open(&t, 2, 8192, 10000);
+	recv = rig_post(t.recv, rx, 10);
+	send = rig_post(t.send, tx, 11);
+	CHECK_EQ(rig_wait(&t, recv, NULL), -EMSGSIZE);
+	CHECK_EQ(env_warns, 1);
+	CHECK(strstr(env_warn, "truncated") != NULL);
+	CHECK_EQ(rig_wait(&t, send, NULL), -EMSGSIZE);
+	CHECK(strstr(env_warn, "truncated") != NULL);
+	rig_free(&t);
+}
+
+/* ---- threads: a driver for each lane, threads that turn them, a thread for each end ------------- */
+
+enum { THREAD_MESSAGES = 600, THREAD_LANES = 4 };
+
+struct threads {
+	struct talk t;
+	atomic_bool stop;
+};
+
+static void *thread_turns(void *arg)
+{
+	struct threads *all = arg;
+
+	while (!atomic_load(&all->stop)) {
+		for (unsigned i = 0; i < THREAD_LANES; i++)
+			driver_turn(&all->t.pairs[i].driver, driver_clock_ns());
+		sched_yield();
+	}
+	return NULL;
+}
+
+static void *thread_sender(void *arg)
+{
+	struct talk *t = &((struct threads *)arg)->t;
+
+	while (t->send_done < THREAD_MESSAGES && !check_failures) {
+		talk_send(t);
+		if (!talk_test_send(t))
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void *thread_receiver(void *arg)
+{
+	struct talk *t = &((struct threads *)arg)->t;
+	struct request *requests[2];
+
+	/* Two posted at a time. */
+	for (uint64_t m = 0; m <= THREAD_MESSAGES && !check_failures; m++) {
+		uint64_t before = m - 1;
+		unsigned wrong = 0;
+		size_t size = 0;
+		int done = 0;
+
+		if (m < THREAD_MESSAGES)
+			CHECK_EQ(comm_post(t->recv, t->rx[m % 2], t->sizes[m] + 8, 0,
+					   &requests[m % 2]),
+				 0);
+		while (m && !done && !check_failures) {
+			CHECK_EQ(comm_test(requests[before % 2], &done, &size), 0);
+			if (!done)
+				sched_yield();
+		}
+		if (!m)
+			continue;
+		CHECK_EQ(size, t->sizes[before]);
+		for (size_t i = 0; i < size; i++)
+			wrong += t->rx[before % 2][i] != talk_pattern(before, i);
+		CHECK_EQ(wrong, 0);
+	}
+	return NULL;
+}
+
+static void test_threads(void)
+{
+	static struct threads all;
+	pthread_t turns[2], sender, receiver;
+
+	talk_seed = 3;
+	talk_open(&all.t, THREAD_MESSAGES, 1);
+	comm_close(all.t.send, true);
+	comm_close(all.t.recv, true);
+	fake_pair_free(&all.t.pairs[0]);
+	fake_pair_init(&all.t.pairs[0], 1, 100000);
+	env_warns = 0;
+	talk_comms(&all.t, &(struct comm_options){ .several = true, .eager_bytes = 65536 });
+	for (unsigned i = 1; i < THREAD_LANES; i++)
+		talk_attach(&all.t, i, LANE_HARP, 100000);
+	for (int i = 0; i < 2; i++)
+		pthread_create(&turns[i], NULL, thread_turns, &all);
+	pthread_create(&sender, NULL, thread_sender, &all);
+	pthread_create(&receiver, NULL, thread_receiver, &all);
+	pthread_join(sender, NULL);
+	pthread_join(receiver, NULL);
+	comm_close(all.t.send, false);
+	comm_close(all.t.recv, false);
+	atomic_store(&all.stop, true);
+	for (int i = 0; i < 2; i++)
+		pthread_join(turns[i], NULL);
+	talk_free(&all.t);
 	CHECK_EQ(env_warns, 0);
 }
 
@@ -35,6 +689,19 @@ int main(int argc, char **argv)
 {
 	uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 0) : 200;
 
-	test_conversations(seeds);
+	conversations(seeds, NULL);
+	conversations(seeds, lanes_come_and_go);
+	test_silence();
+	test_all_silent();
+	test_done_is_acked();
+	test_last_death();
+	test_revival();
+	test_replacement();
+	test_early();
+	test_half_a_chunk();
+	test_filler();
+	test_liars();
+	test_truncation();
+	test_threads();
 	return check_done();
 }
