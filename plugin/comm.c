@@ -33,6 +33,7 @@ static void comm_close_run(struct work *work, uint64_t now_ns);
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
 {
 	struct comm *comm = aligned_alloc(64, (sizeof(*comm) + 63) & ~(size_t)63);
+	struct comm_row_options row;
 	struct comm_lane *l;
 
 	*out = NULL;
@@ -54,8 +55,14 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 		free(comm);
 		return -ENOMEM;
 	}
+	row.comm_id = opt->comm_id;
+	row.side = opt->side == COMM_SEND ? HARP_PAGE_SIDE_SEND : HARP_PAGE_SIDE_RECEIVE;
+	row.dev = opt->lane.dev;
+	row.remote = lane->remote;
+	comm->row = lane_page_comm_add(&row);
 	l = comm_lane_new(comm, lane, &opt->lane);
 	if (!l) {
+		lane_page_comm_remove(comm->row);
 		comm_several_free(comm);
 		free(comm);
 		return -ENOMEM;
@@ -179,8 +186,12 @@ int comm_test(struct request *request, int *done, size_t *size)
 void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 {
 	struct request *request = comm_request(comm, comm->completed++);
+	unsigned kinds = 0;
 
 	request->size_done = size;
+	if (comm->side == COMM_SEND)
+		kinds = comm->several ? request->kinds : observer->kind;
+	lane_page_comm_done(comm->row, kinds, size);
 	if (observer && observer->lane->ops->observe)
 		observer->lane->ops->observe(observer->lane,
 					     comm->now_ns > request->posted_ns
@@ -245,6 +256,7 @@ void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_rea
 	WARN("%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 	     harp_endpoint_format(&comm->remote, peer),
 	     l && !comm->several ? l->lane->ops->kind : "several lanes", text);
+	lane_page_comm_failed(comm->row);
 	comm_fail_publish(comm, error);
 }
 
@@ -363,6 +375,7 @@ void comm_close(struct comm *comm, bool abort)
 		comm_several_close(comm);
 	else
 		driver_call(comm->only->lane->driver, &comm->close_work);
+	lane_page_comm_remove(comm->row);
 	comm_several_free(comm);
 	free(comm);
 }
@@ -376,5 +389,6 @@ void comm_drop(struct comm *comm)
 		comm->abort = true;
 		comm_end_only(comm);
 	}
+	lane_page_comm_remove(comm->row);
 	free(comm);
 }

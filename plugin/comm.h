@@ -21,6 +21,7 @@
 #define HARP_PLUGIN_COMM_H
 
 #include "lane.h"
+#include "lane_page.h"
 #include "plugin.h"
 #include "ranges.h"
 #include "record.h"
@@ -100,7 +101,8 @@ struct comm_lane {
 	bool backup;
 	int dev;
 	enum lane_kind kind;
-	struct work work; /* run: comm_lane_run */
+	struct lane_row *row; /* its place on the statistics page; may be NULL */
+	struct work work;     /* run: comm_lane_run */
 
 	/* Baton. */
 	struct lane *lane;   /* NULL once closed */
@@ -230,6 +232,7 @@ struct comm {
 	uint64_t comm_id;
 	struct harp_endpoint remote; /* of the first lane, for people */
 	struct upkeep *upkeep;       /* upkeep.c's; NULL: no further lanes are dialled */
+	struct comm_row *row;        /* on the statistics page; may be NULL */
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */
 
 	/* Baton, or lock. */

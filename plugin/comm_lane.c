@@ -32,6 +32,10 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 				const struct comm_lane_options *opt)
 {
 	struct comm_lane *l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);
+	struct lane_row_options row = { .index = opt->index,
+					.backup = opt->backup,
+					.dev = opt->dev,
+					.kind = (enum harp_page_kind)lane->kind_bit };
 
 	if (!l)
 		return NULL;
@@ -51,6 +55,11 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 		lane->driver = &comm->own_driver;
 	if (lane->ops->label)
 		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
+	row.local = lane->local;
+	row.remote = lane->remote;
+	row.sealed = lane->beneath != NULL;
+	row.who = l;
+	l->row = lane_page_lane_add(comm->row, &row);
 	return l;
 }
 
@@ -96,9 +105,20 @@ void comm_lane_watch(struct comm_lane *l, bool wanted)
 
 /* ---- a comm's only lane ------------------------------------------------------------------------ */
 
+static void comm_lane_ask_tcp(struct comm_lane *l, uint64_t now_ns)
+{
+	struct lane_info info;
+
+	if (!l->lane->ops->info)
+		return;
+	l->lane->ops->info(l->lane, &info);
+	lane_page_tcp(l->row, &info, now_ns);
+}
+
 static void comm_only_advance(struct comm_lane *l, uint64_t now_ns)
 {
 	struct comm *comm = l->comm;
+	bool waits;
 
 	if (comm->error)
 		return;
@@ -110,9 +130,11 @@ static void comm_only_advance(struct comm_lane *l, uint64_t now_ns)
 		comm_recv_advance(l, now_ns);
 	if (comm->end_error && !comm->error)
 		comm_settle(comm, l);
-	comm_lane_watch(l, comm->completed < atomic_load_explicit(&comm->posted,
-								  memory_order_relaxed) &&
-				   !comm->error);
+	waits = comm->completed < atomic_load_explicit(&comm->posted, memory_order_relaxed);
+	if (waits && lane_page_wants_tcp(l->row, now_ns))
+		comm_lane_ask_tcp(l, now_ns);
+	lane_page_publish(comm->row, now_ns, !waits);
+	comm_lane_watch(l, waits && !comm->error);
 }
 
 static void comm_only_run(struct work *work, uint64_t now_ns)
@@ -214,6 +236,7 @@ int comm_out_push(struct comm_lane *l)
 			l->send_broken = true;
 			return (int)n;
 		}
+		lane_page_add(l->row, HARP_LANE_sent_bytes, (uint64_t)n);
 		if ((size_t)n < head) {
 			out->header_sent += (size_t)n;
 			continue;
@@ -250,6 +273,7 @@ static int comm_read_head(struct comm_lane *l, size_t want)
 			return 0;
 		if (n <= 0)
 			return n ? (int)n : -EPIPE;
+		lane_page_add(l->row, HARP_LANE_received_bytes, (uint64_t)n);
 		l->in_head_bytes += (size_t)n;
 	}
 	return 1;

@@ -234,6 +234,7 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 		lane->driver = before.driver;
 		lane->owner = before.owner;
 		lane->notify = before.notify;
+		lane_page_lane_closed(l->row, l);
 		free(l);
 	}
 	return rc;
@@ -317,6 +318,10 @@ void comm_lane_die(struct comm_lane *l, int error, const char *text)
 		     l->index, harp_endpoint_format(&l->lane->remote, remote), l->lane->ops->kind,
 		     text ? text : comm_lane_end_text(error, false, buf, sizeof(buf)), left,
 		     left == 1 ? "" : "s", moved, moved == 1 ? "" : "s");
+	if (quiet)
+		lane_page_lane_closed(l->row, l);
+	else
+		lane_page_lane_died(l->row, l, error);
 	if (!quiet && s->lane_lost)
 		s->lane_lost(comm, l->index, false);
 	if (!left)
@@ -350,7 +355,7 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 	struct stripe_lane *mine = &s->stripe.lane[l->index];
 	struct lane_info info;
 	unsigned news;
-	bool owed;
+	bool owed, stalled;
 
 	if (now_ns - l->asked_ns < (l->kind == LANE_HARP ? ASK_HARP_NS : ASK_KERNEL_NS) ||
 	    !l->lane->ops->info)
@@ -362,6 +367,7 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 	if (!owed)
 		return true;
 	l->lane->ops->info(l->lane, &info);
+	lane_page_tcp(l->row, &info, now_ns);
 	comm_lock(comm);
 	if (l->dead) { /* and its place may be another's */
 		comm_unlock(comm);
@@ -377,7 +383,9 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 		if (comm->side == COMM_SEND)
 			comm_tx_kick(comm, NULL, now_ns);
 	}
+	stalled = mine->stalled;
 	comm_unlock(comm);
+	lane_page_lane_stalled(l->row, stalled);
 	if ((news & STRIPE_SLOW) && s->lane_lost)
 		s->lane_lost(comm, l->index, true);
 	if (news & STRIPE_DEAD)
@@ -391,13 +399,14 @@ static void comm_lane_finish(struct comm_lane *l)
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
 	uint32_t bit = 1u << l->index;
-	bool wanted, ended, dead;
+	bool wanted, ended, dead, idle;
 
 	comm_lock(comm);
 	dead = l->dead;
 	wanted = comm->completed < atomic_load_explicit(&comm->posted, memory_order_relaxed) &&
 		 !s->failing;
 	ended = comm->end_error && wanted;
+	idle = comm->completed == atomic_load_explicit(&comm->posted, memory_order_relaxed);
 	if (wanted && !dead) {
 		s->watched |= bit;
 	} else if (!dead) {
@@ -406,6 +415,7 @@ static void comm_lane_finish(struct comm_lane *l)
 			comm_wake(comm, __builtin_ctz(left));
 	}
 	comm_unlock(comm);
+	lane_page_publish(comm->row, l->turned_ns, idle);
 	if (dead)
 		return;
 	if (ended)

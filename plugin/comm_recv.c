@@ -103,6 +103,8 @@ static int comm_recv_payload(struct comm_lane *l)
 			comm_end_by_error(comm, n ? (int)n : -EPIPE);
 			return -EPIPE;
 		}
+		lane_page_add(l->row, HARP_LANE_received_bytes, (uint64_t)n);
+		lane_page_add(l->row, HARP_LANE_payload_bytes, (uint64_t)n);
 		rx->payload_left -= (uint64_t)n;
 		rx->offset += (uint64_t)n;
 		rx->bytes_since_told += (uint64_t)n;

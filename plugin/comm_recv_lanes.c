@@ -184,9 +184,11 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 	in->here = false;
 	if (target == TARGET_NOWHERE) {
 		l->counts.duplicates++;
+		lane_page_chunk_duplicate(l->row);
 		l->repeats = true;
 		return NULL;
 	}
+	lane_page_add(l->row, HARP_LANE_payload_bytes, in->length);
 	if (where->early) {
 		where->early->complete = true;
 		return NULL;
@@ -294,6 +296,8 @@ static ssize_t comm_rx_piece(struct comm_lane *l, enum target target, const stru
 				       left < sizeof(nowhere) ? left : sizeof(nowhere), 8);
 	if (n == -EAGAIN)
 		return 0;
+	if (n > 0)
+		lane_page_add(l->row, HARP_LANE_received_bytes, (uint64_t)n);
 	return n ? n : -EPIPE;
 }
 

@@ -110,6 +110,8 @@ static bool comm_send_begin(struct comm_lane *l)
 	comm_out_begin(l, &record);
 	l->out.payload = request->data + tx->offset;
 	l->out.payload_left = (size_t)length;
+	lane_page_add(l->row, HARP_LANE_chunks_sent, 1);
+	lane_page_add(l->row, HARP_LANE_payload_bytes, (uint64_t)length);
 	/* Nothing but DATA goes this way before CLOSE. */
 	if (comm_send_cut(comm, (uint64_t)length))
 		request->end_bytes = l->sent_bytes + tx->data_bytes;

@@ -39,6 +39,7 @@ enum plan_what { PLAN_NEW, PLAN_MOVED, PLAN_RESENT };
 struct plan {
 	enum plan_what what;
 	int16_t chunk; /* MOVED: it. RESENT: the one that is on the stalled lane */
+	const struct comm_lane *stalled; /* RESENT: that lane */
 	uint64_t message, offset;
 	uint32_t length;
 	unsigned kinds;
@@ -104,6 +105,7 @@ unsigned comm_tx_orphan(struct comm_lane *l)
 		moved++;
 	}
 	l->counts.moved_out += moved;
+	lane_page_add(l->row, HARP_LANE_chunks_moved_away, moved);
 	return moved;
 }
 
@@ -142,6 +144,7 @@ static bool comm_plan_stalled(struct comm *comm, struct plan *plan, bool any)
 			    (!any && chunk->message != s->acked_message))
 				continue;
 			comm_plan_chunk(comm, plan, PLAN_RESENT, i);
+			plan->stalled = l;
 			return true;
 		}
 	}
@@ -225,7 +228,10 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	if (plan->what == PLAN_RESENT) {
 		s->chunks[plan->chunk].resent = true;
 		l->counts.resent++;
+		lane_page_add(plan->stalled->row, HARP_LANE_chunks_moved_away, 1);
 	}
+	if (plan->what != PLAN_NEW)
+		lane_page_chunk_moved_here(l->row);
 	if (plan->what == PLAN_NEW)
 		(void)comm_send_cut(comm, plan->length);
 	l->counts.moved_in += plan->what == PLAN_MOVED;
@@ -236,6 +242,8 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	stripe_give(&s->stripe, l->index, RECORD_HEADER_BYTES + plan->length, now_ns);
 	l->counts.chunks_out++;
 	l->counts.bytes_out += plan->length;
+	lane_page_add(l->row, HARP_LANE_chunks_sent, 1);
+	lane_page_add(l->row, HARP_LANE_payload_bytes, plan->length);
 	comm_out_begin(l, &record);
 	l->out_message = plan->message;
 	if (plan->length) {

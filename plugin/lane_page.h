@@ -46,14 +46,12 @@ struct comm_row_options {
 	enum harp_page_side side;
 	int dev; /* that NCCL asked for */
 	struct harp_endpoint remote;
-	unsigned lanes_planned;
 };
 /* NULL without memory. */
 struct comm_row *lane_page_comm_add(const struct comm_row_options *opt);
-/* A request is done. Any one thread at a time. */
-void lane_page_comm_done(struct comm_row *row, uint64_t bytes);
-/* A message goes out over these kinds: the bits of enum lane_kind. Any one thread at a time. */
-void lane_page_comm_message(struct comm_row *row, unsigned kinds, uint64_t bytes);
+/* A request is done; its message was to go out over these kinds, the bits of enum lane_kind; 0: it came. Any
+ * one thread at a time. */
+void lane_page_comm_done(struct comm_row *row, unsigned kinds, uint64_t bytes);
 /* What choice_announce() said. */
 void lane_page_comm_choice(struct comm_row *row, const char *text);
 /* The comm has failed. */
@@ -69,17 +67,19 @@ struct lane_row_options {
 	bool sealed, backup;
 	int dev;
 	struct harp_endpoint local, remote;
+	const void *who; /* tells this lane from others that have or had its place */
 };
-/* A lane of the comm is open: the row of its index, which it takes over when another had it before. NULL without
- * memory, or for an index that no comm has. */
+/* A lane of the comm is open: the row of its index, which it takes over when another had it before, and one that
+ * is open still has been given up for another source port. NULL without memory, or for an index that no comm has. */
 struct lane_row *lane_page_lane_add(struct comm_row *comm, const struct lane_row_options *opt);
 /* It was lost of this error (0, -EPIPE: closed by the peer) while its comm lived. */
-void lane_page_lane_died(struct lane_row *row, int error);
-/* Given up for another source port; lane_page_lane_add() tells of the next. */
-void lane_page_lane_rerolled(struct lane_row *row);
+void lane_page_lane_died(struct lane_row *row, const void *who, int error);
+/* It has ended with its comm, or never was of it. */
+void lane_page_lane_closed(struct lane_row *row, const void *who);
+/* As it is now; told again: nothing. */
 void lane_page_lane_stalled(struct lane_row *row, bool stalled);
-/* A chunk left `from`, which had it unacknowledged, and is sent again over `to`. */
-void lane_page_chunk_moved(struct lane_row *from, struct lane_row *to);
+/* A chunk that another lane had, unacknowledged, is sent again over this one. */
+void lane_page_chunk_moved_here(struct lane_row *row);
 /* A chunk that was there already came over it. */
 void lane_page_chunk_duplicate(struct lane_row *row);
 
@@ -90,7 +90,7 @@ static inline void lane_page_touch(struct lane_row *row)
 	atomic_store_explicit(row->comm_dirty, true, memory_order_release);
 }
 
-/* Any thread: sent_bytes, received_bytes, payload_bytes, chunks_sent; as many as happened together. */
+/* Any thread: bytes, chunks_sent, chunks_moved_away; as many as happened together. */
 static inline void lane_page_add(struct lane_row *row, enum harp_lane_value value, uint64_t n)
 {
 	if (!row || n == 0)

@@ -37,6 +37,7 @@ struct lane_slot {
 	uint64_t retransmits_old;       /* of the lanes that had it before */
 	uint64_t told[HARP_LANE_COUNT]; /* to the rail */
 	struct harp_endpoint local, remote;
+	const void *who; /* the lane that has the place */
 	char ifname[16];
 };
 
@@ -47,7 +48,8 @@ struct comm_row {
 	_Atomic(uint64_t) value[HARP_COMM_COUNT];
 	uint32_t place;
 	/* Under busy. */
-	unsigned lane_count; /* the highest index in use, and one */
+	uint64_t told[HARP_COMM_COUNT]; /* to the process's counters */
+	unsigned lane_count;            /* the highest index in use, and one */
 	struct lane_slot *lanes[ROW_LANES_MAX];
 	struct harp_endpoint remote;
 	char ifname[16];
@@ -144,12 +146,35 @@ static void slot_publish(const struct harp_page_job *job, struct lane_slot *slot
 	harp_page_write_end(&record->sequence);
 }
 
+/* What the process's counters don't know yet. */
+static void comm_tell_job(struct comm_row *row)
+{
+	static const struct {
+		enum harp_comm_value comm;
+		enum harp_job_counter job;
+	} told[] = {
+		{ HARP_COMM_messages_harp, HARP_JOB_messages_harp },
+		{ HARP_COMM_messages_kernel, HARP_JOB_messages_kernel },
+		{ HARP_COMM_messages_mixed, HARP_JOB_messages_mixed },
+	};
+
+	for (unsigned i = 0; i < sizeof(told) / sizeof(*told); i++) {
+		uint64_t now =
+			atomic_load_explicit(&row->value[told[i].comm], memory_order_relaxed);
+
+		lane_page_count(told[i].job, now - row->told[told[i].comm]);
+		row->told[told[i].comm] = now;
+	}
+}
+
 static void comm_publish(const struct harp_page_job *job, struct comm_row *row, uint64_t now_ns)
 {
-	struct harp_page_comm *record = &job->comms[row->place];
+	struct harp_page_comm *record;
 
+	comm_tell_job(row);
 	if (row->place == PAGE_NOWHERE)
 		return;
+	record = &job->comms[row->place];
 	harp_page_write_begin(&record->sequence);
 	memcpy(record->remote_addr, &row->remote.addr, sizeof(record->remote_addr));
 	record->remote_port = row->remote.port;
@@ -223,7 +248,6 @@ struct comm_row *lane_page_comm_add(const struct comm_row_options *opt)
 	comm_set(row, HARP_COMM_opened_ns, driver_clock_ns());
 	comm_set(row, HARP_COMM_comm_id, opt->comm_id);
 	comm_set(row, HARP_COMM_side, opt->side);
-	comm_set(row, HARP_COMM_lanes_planned, opt->lanes_planned);
 	row->place = page_take(PAGE_COMMS, &serial);
 	comm_set(row, HARP_COMM_serial, serial);
 	page_open_add(PAGE_COMMS, 1);
@@ -232,34 +256,34 @@ struct comm_row *lane_page_comm_add(const struct comm_row_options *opt)
 	return row;
 }
 
-void lane_page_comm_done(struct comm_row *row, uint64_t bytes)
+/* Numbers that one thread at a time adds to. */
+static void comm_own_add(struct comm_row *row, enum harp_comm_value value, uint64_t n)
 {
-	if (!row)
-		return;
-	comm_add(row, HARP_COMM_requests, 1);
-	comm_add(row, HARP_COMM_bytes, bytes);
+	uint64_t now = atomic_load_explicit(&row->value[value], memory_order_relaxed);
+
+	atomic_store_explicit(&row->value[value], now + n, memory_order_relaxed);
 }
 
-void lane_page_comm_message(struct comm_row *row, unsigned kinds, uint64_t bytes)
+void lane_page_comm_done(struct comm_row *row, unsigned kinds, uint64_t bytes)
 {
 	static const struct {
 		enum harp_comm_value messages, bytes;
-		enum harp_job_counter job;
 	} of[] = {
-		[HARP_PAGE_KIND_HARP] = { HARP_COMM_messages_harp, HARP_COMM_bytes_harp,
-					  HARP_JOB_messages_harp },
-		[HARP_PAGE_KIND_KERNEL] = { HARP_COMM_messages_kernel, HARP_COMM_bytes_kernel,
-					    HARP_JOB_messages_kernel },
+		[HARP_PAGE_KIND_HARP] = { HARP_COMM_messages_harp, HARP_COMM_bytes_harp },
+		[HARP_PAGE_KIND_KERNEL] = { HARP_COMM_messages_kernel, HARP_COMM_bytes_kernel },
 		[HARP_PAGE_KIND_HARP | HARP_PAGE_KIND_KERNEL] = { HARP_COMM_messages_mixed,
-								  HARP_COMM_bytes_mixed,
-								  HARP_JOB_messages_mixed },
+								  HARP_COMM_bytes_mixed },
 	};
 
-	if (!row || kinds == 0 || kinds >= sizeof(of) / sizeof(*of))
+	if (!row)
 		return;
-	comm_add(row, of[kinds].messages, 1);
-	comm_add(row, of[kinds].bytes, bytes);
-	lane_page_count(of[kinds].job, 1);
+	comm_own_add(row, HARP_COMM_requests, 1);
+	comm_own_add(row, HARP_COMM_bytes, bytes);
+	if (kinds > 0 && kinds < sizeof(of) / sizeof(*of)) {
+		comm_own_add(row, of[kinds].messages, 1);
+		comm_own_add(row, of[kinds].bytes, bytes);
+	}
+	atomic_store_explicit(&row->dirty, true, memory_order_release);
 }
 
 void lane_page_comm_choice(struct comm_row *row, const char *text)
@@ -353,15 +377,20 @@ struct lane_row *lane_page_lane_add(struct comm_row *comm, const struct lane_row
 	slot = comm->lanes[opt->index];
 	if (slot) {
 		slot_tell_rail(slot); /* which may be another from now on */
-		if (slot_open(slot))
+		if (slot_open(slot)) {
 			lanes_open_add(comm, slot, -1);
-		comm_add(comm, HARP_COMM_lanes_replaced, 1);
-		lane_page_count(HARP_JOB_lanes_replaced, 1);
+			lane_page_add(&slot->row, HARP_LANE_rerolls, 1);
+			lane_page_count(HARP_JOB_lanes_rerolled, 1);
+		} else {
+			comm_add(comm, HARP_COMM_lanes_replaced, 1);
+			lane_page_count(HARP_JOB_lanes_replaced, 1);
+		}
 	} else {
 		slot = slot_make(comm, opt->index);
 	}
 	if (slot) {
 		slot->rail = page_rail(opt->dev, opt->kind);
+		slot->who = opt->who;
 		slot->local = opt->local;
 		slot->remote = opt->remote;
 		page_ifname(slot->ifname, opt->dev);
@@ -409,7 +438,22 @@ static enum harp_page_lane_end lane_end(int error)
 	}
 }
 
-void lane_page_lane_died(struct lane_row *row, int error)
+/* The lane has ended; its row may be another's already. busy held. */
+static void slot_close(struct lane_slot *slot, const void *who, enum harp_page_lane_end end)
+{
+	struct lane_row *row = &slot->row;
+
+	if (slot->who != who || !slot_open(slot))
+		return;
+	lanes_open_add(row->comm, slot, -1);
+	lane_set(row, HARP_LANE_state, HARP_PAGE_LANE_DEAD);
+	lane_set(row, HARP_LANE_in_flight_bytes, 0);
+	lane_set(row, HARP_LANE_unsent_bytes, 0);
+	if (end)
+		lane_set(row, HARP_LANE_end, end);
+}
+
+void lane_page_lane_died(struct lane_row *row, const void *who, int error)
 {
 	enum harp_page_lane_end end = lane_end(error);
 
@@ -419,46 +463,45 @@ void lane_page_lane_died(struct lane_row *row, int error)
 	if (!row)
 		return;
 	row_lock(row->comm);
-	if (slot_open(slot_of(row)))
-		lanes_open_add(row->comm, slot_of(row), -1);
-	lane_set(row, HARP_LANE_state, HARP_PAGE_LANE_DEAD);
-	lane_set(row, HARP_LANE_end, end);
-	lane_set(row, HARP_LANE_in_flight_bytes, 0);
-	lane_set(row, HARP_LANE_unsent_bytes, 0);
+	slot_close(slot_of(row), who, end);
 	comm_add(row->comm, HARP_COMM_lanes_died, 1);
 	page_rail_add(slot_of(row)->rail, HARP_RAIL_lanes_died, 1);
 	row_publish_now(row->comm);
 	row_unlock(row->comm);
 }
 
-void lane_page_lane_rerolled(struct lane_row *row)
+void lane_page_lane_closed(struct lane_row *row, const void *who)
 {
-	lane_page_count(HARP_JOB_lanes_rerolled, 1);
-	lane_page_add(row, HARP_LANE_rerolls, 1);
+	if (!row)
+		return;
+	row_lock(row->comm);
+	slot_close(slot_of(row), who, HARP_PAGE_LANE_END_none);
+	row_unlock(row->comm);
 }
 
 void lane_page_lane_stalled(struct lane_row *row, bool stalled)
 {
-	if (stalled)
-		lane_page_count(HARP_JOB_lanes_stalled, 1);
-	if (!row)
+	uint64_t state = stalled ? HARP_PAGE_LANE_STALLED : HARP_PAGE_LANE_OPEN;
+
+	if (!row || lane_value(row, HARP_LANE_state) == state)
 		return;
 	row_lock(row->comm);
-	if (stalled)
-		lane_page_add(row, HARP_LANE_stalls, 1);
-	if (slot_open(slot_of(row)))
-		lane_set(row, HARP_LANE_state,
-			 stalled ? HARP_PAGE_LANE_STALLED : HARP_PAGE_LANE_OPEN);
+	if (slot_open(slot_of(row)) && lane_value(row, HARP_LANE_state) != state) {
+		lane_set(row, HARP_LANE_state, state);
+		if (stalled) {
+			lane_page_add(row, HARP_LANE_stalls, 1);
+			lane_page_count(HARP_JOB_lanes_stalled, 1);
+		}
+	}
 	row_unlock(row->comm);
 }
 
-void lane_page_chunk_moved(struct lane_row *from, struct lane_row *to)
+void lane_page_chunk_moved_here(struct lane_row *row)
 {
 	lane_page_count(HARP_JOB_chunks_moved, 1);
-	lane_page_add(from, HARP_LANE_chunks_moved_away, 1);
-	lane_page_add(to, HARP_LANE_chunks_moved_here, 1);
-	if (from)
-		comm_add(from->comm, HARP_COMM_chunks_moved, 1);
+	lane_page_add(row, HARP_LANE_chunks_moved_here, 1);
+	if (row)
+		comm_add(row->comm, HARP_COMM_chunks_moved, 1);
 }
 
 void lane_page_chunk_duplicate(struct lane_row *row)

@@ -251,7 +251,6 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 	X(opened_ns, "when the comm was established; CLOCK_MONOTONIC")                             \
 	X(comm_id, "its number on the wire: the same at both ends")                                \
 	X(side, "enum harp_page_side")                                                             \
-	X(lanes_planned, "lanes that it is to have")                                               \
 	X(lanes_open, "lanes that it has")                                                         \
 	X(lanes_died, "lanes that it lost")                                                        \
 	X(lanes_replaced, "lanes established in the place of lost ones")                           \

@@ -51,13 +51,13 @@ def test_shares_add_up_through_deaths_and_moves(job_owner: JobOwner) -> None:
     """A lane's place keeps what its earlier lanes carried."""
     job_owner.say(
         "move 0 0 1", "die 0 0 110", "bytes 0 1 512", "lane 0 0 harp", "bytes 0 0 1000",
-        "reroll 0 0", "stall 0 0 1",
+        "lane 0 0 harp", "stall 0 0 1",
     )  # fmt: skip
     (each, _) = comms(job_owner.job().snapshot)
     assert sum(each.share(lane) for lane in each.lanes) == pytest.approx(1.0)
     said = document(job_owner.job())
     again, other = said["comms"][0]["lanes"]
-    assert (again["state"], again["end"], again["lanes"]) == ("stalled", "timeout", 2)
+    assert (again["state"], again["end"], again["lanes"]) == ("stalled", "timeout", 3)
     assert (again["payload_bytes"], again["rerolls"], again["stalls"]) == (6000, 1, 1)
     assert (again["chunks_moved_away"], other["chunks_moved_here"]) == (1, 1)
     assert said["comms"][0]["lanes_died"] == said["comms"][0]["lanes_replaced"] == 1

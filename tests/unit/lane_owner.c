@@ -4,13 +4,12 @@
  *
  * Its one NIC is called "lo". It obeys lines on standard input and answers each with "ok":
  *	comm C              comm C (below 16) sends to 10.0.0.2, or 10.0.0.3 if C is odd
- *	lane C I KIND       lane I of it is open; KIND harp or kernel
+ *	lane C I KIND       lane I of it is open; KIND harp or kernel. Again: it was given up for another port
  *	bytes C I N         the lane carries N bytes of messages in chunks of 512, headers of 40 each
  *	message C KINDS N   a message of N bytes goes out over kinds (1 HARP, 2 kernel, 3 both), and is done
  *	tcp C I SRTT RE     what TCP says of the lane: smoothed round trip in ns, retransmits
  *	move C I J          a chunk of lane I is sent again over lane J
  *	die C I ERRNO       the lane is lost
- *	reroll C I          it is given up for another port
  *	stall C I YES       1: it makes no progress; 0: it does
  *	choice C TEXT       what auto says
  *	failed C            the comm fails
@@ -46,7 +45,6 @@ static void do_comm(unsigned c)
 		.comm_id = 1000 + c,
 		.side = HARP_PAGE_SIDE_SEND,
 		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
-		.lanes_planned = 4,
 	};
 
 	comms[c] = lane_page_comm_add(&opt);
@@ -60,6 +58,7 @@ static void do_lane(unsigned c, unsigned i, const char *kind)
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1),
 			   .port = (uint16_t)(20000 + 100 * c + i) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
+		.who = &lanes[c][i],
 	};
 
 	lanes[c][i] = lane_page_lane_add(comms[c], &opt);
@@ -102,38 +101,37 @@ static void obey(char *line)
 	(void)!sscanf(line, "%*s %*u %*u %" SCNu64, &n);
 	if (c >= COMMS || i >= LANES)
 		c = i = 0; /* a line whose numbers mean other things */
-	if (sscanf(line, "lane %*u %*u %127s", word) == 1)
+	if (sscanf(line, "lane %*u %*u %127s", word) == 1) {
 		do_lane(c, i, word);
-	else if (!strncmp(line, "comm ", 5))
+	} else if (!strncmp(line, "comm ", 5)) {
 		do_comm(c);
-	else if (!strncmp(line, "bytes ", 6))
+	} else if (!strncmp(line, "bytes ", 6)) {
 		do_bytes(lanes[c][i], n);
-	else if (!strncmp(line, "message ", 8)) {
-		lane_page_comm_message(comms[c], i, n);
-		lane_page_comm_done(comms[c], n);
-	} else if (sscanf(line, "tcp %*u %*u %*u %" SCNu64, &n) == 1)
+	} else if (!strncmp(line, "message ", 8)) {
+		lane_page_comm_done(comms[c], i, n);
+	} else if (sscanf(line, "tcp %*u %*u %*u %" SCNu64, &n) == 1) {
 		do_tcp(lanes[c][i], j, n);
-	else if (!strncmp(line, "move ", 5))
-		lane_page_chunk_moved(lanes[c][i], lanes[c][j]);
-	else if (!strncmp(line, "die ", 4))
-		lane_page_lane_died(lanes[c][i], -(int)n);
-	else if (!strncmp(line, "reroll ", 7))
-		lane_page_lane_rerolled(lanes[c][i]);
-	else if (!strncmp(line, "stall ", 6))
+	} else if (!strncmp(line, "move ", 5)) {
+		lane_page_add(lanes[c][i], HARP_LANE_chunks_moved_away, 1);
+		lane_page_chunk_moved_here(lanes[c][j]);
+	} else if (!strncmp(line, "die ", 4)) {
+		lane_page_lane_died(lanes[c][i], &lanes[c][i], -(int)j);
+	} else if (!strncmp(line, "stall ", 6)) {
 		lane_page_lane_stalled(lanes[c][i], j != 0);
-	else if (!strncmp(line, "choice ", 7))
+	} else if (!strncmp(line, "choice ", 7)) {
 		lane_page_comm_choice(comms[c], strchr(line + 7, ' ') + 1);
-	else if (!strncmp(line, "failed ", 7))
+	} else if (!strncmp(line, "failed ", 7)) {
 		lane_page_comm_failed(comms[c]);
-	else if (!strncmp(line, "rail ", 5))
+	} else if (!strncmp(line, "rail ", 5)) {
 		lane_page_rail(0, c != 0);
-	else if (!strncmp(line, "remove ", 7)) {
+	} else if (!strncmp(line, "remove ", 7)) {
 		lane_page_comm_remove(comms[c]);
 		comms[c] = NULL;
-	} else if (!strcmp(line, "end"))
+	} else if (!strcmp(line, "end")) {
 		do_end();
-	else
+	} else {
 		fail(line);
+	}
 	for (c = 0; c < COMMS; c++)
 		lane_page_publish(comms[c], driver_clock_ns(), true);
 }

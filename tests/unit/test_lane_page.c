@@ -108,7 +108,6 @@ static struct comm_row *comm_add(uint64_t comm_id)
 		.comm_id = comm_id,
 		.side = HARP_PAGE_SIDE_SEND,
 		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
-		.lanes_planned = 2,
 	};
 	struct comm_row *row = lane_page_comm_add(&opt);
 
@@ -116,18 +115,28 @@ static struct comm_row *comm_add(uint64_t comm_id)
 	return row;
 }
 
-static struct lane_row *lane_add(struct comm_row *comm, unsigned index, enum harp_page_kind kind)
+/* The lane of that index, as died() and closed() are told. */
+#define WHO(index) ((void *)(uintptr_t)(0x1000u + (index)))
+
+static struct lane_row *lane_add_who(struct comm_row *comm, unsigned index,
+				     enum harp_page_kind kind, const void *who)
 {
 	struct lane_row_options opt = {
 		.index = index,
 		.kind = kind,
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1), .port = (uint16_t)(5000 + index) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
+		.who = who,
 	};
 	struct lane_row *row = lane_page_lane_add(comm, &opt);
 
 	CHECK(row);
 	return row;
+}
+
+static struct lane_row *lane_add(struct comm_row *comm, unsigned index, enum harp_page_kind kind)
+{
+	return lane_add_who(comm, index, kind, WHO(index));
 }
 
 /* A message of two lanes, one of which dies: what is shown, and what stays when it is all over. */
@@ -168,8 +177,7 @@ static void test_the_life_of_a_comm(void)
 	lane_page_add(harp, HARP_LANE_payload_bytes, 24);
 	lane_page_publish(comm, now_ns + HARP_PAGE_PERIOD_NS - 1, false);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1000);
-	lane_page_comm_message(comm, 3, 4024);
-	lane_page_comm_done(comm, 4024);
+	lane_page_comm_done(comm, 3, 4024);
 	lane_page_publish(comm, now_ns + 1, true);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1024);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_in_flight_bytes], 0);
@@ -178,8 +186,12 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_counter(HARP_JOB_messages_mixed), 1);
 
 	/* One dies; its chunk goes over the other; a new lane takes its place, and its numbers go on. */
-	lane_page_chunk_moved(harp, kernel);
-	lane_page_lane_died(harp, -ECONNRESET);
+	lane_page_add(harp, HARP_LANE_chunks_moved_away, 1);
+	lane_page_chunk_moved_here(kernel);
+	lane_page_lane_stalled(harp, true);
+	lane_page_lane_stalled(harp, true);
+	lane_page_lane_died(harp, WHO(0), -ECONNRESET);
+	lane_page_lane_stalled(harp, false); /* too late */
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_chunks_moved_away], 1);
@@ -197,6 +209,22 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_lane(0).value[HARP_LANE_retransmits], 5);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_lanes], 2);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_replaced), 1);
+	CHECK_EQ(page_counter(HARP_JOB_lanes_stalled), 1);
+	CHECK_EQ(page_counter(HARP_JOB_lanes_rerolled), 0);
+	/* One that is open still gives its place away. What is told of it afterwards is not told of the new one. */
+	CHECK(lane_add_who(comm, 0, HARP_PAGE_KIND_HARP, comm) == harp);
+	lane_page_lane_closed(harp, WHO(0));
+	CHECK_EQ(page_counter(HARP_JOB_lanes_rerolled), 1);
+	CHECK_EQ(page_lane(0).value[HARP_LANE_rerolls], 1);
+	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 2);
+	lane_page_lane_closed(harp, comm);
+	lane_page_publish(comm, now_ns, true);
+	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
+	CHECK_EQ(page_lane(0).value[HARP_LANE_end],
+		 HARP_PAGE_LANE_END_reset); /* the last that was lost */
+	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
 
 	/* The comm goes: its records are empty, the NICs' numbers and the counters stay. */
 	lane_page_add(kernel, HARP_LANE_payload_bytes, 5);
@@ -236,7 +264,7 @@ static void test_every_end_has_its_counter(void)
 			HARP_JOB_lanes_died_reset + ends[i].end - HARP_PAGE_LANE_END_reset;
 		uint64_t before = page_counter((enum harp_job_counter)counter);
 
-		lane_page_lane_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), ends[i].error);
+		lane_page_lane_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), WHO(i), ends[i].error);
 		CHECK_EQ(page_counter((enum harp_job_counter)counter), before + 1);
 		CHECK_EQ(page_lane(i).value[HARP_LANE_end], ends[i].end);
 		snprintf(name, sizeof(name), "lanes_died_%s", harp_lane_end_name(ends[i].end));
@@ -391,15 +419,15 @@ static void test_nobody_s_rows(void)
 {
 	struct lane_info tcp = { .srtt_ns = 1 };
 
-	lane_page_comm_done(NULL, 1);
-	lane_page_comm_message(NULL, 1, 1);
+	lane_page_comm_done(NULL, 1, 1);
 	lane_page_comm_choice(NULL, "bulk by kernel");
 	lane_page_comm_remove(NULL);
 	CHECK(!lane_page_lane_add(NULL, &(struct lane_row_options){ .index = 0 }));
 	lane_page_add(NULL, HARP_LANE_sent_bytes, 1);
 	lane_page_lane_stalled(NULL, true);
-	lane_page_lane_rerolled(NULL);
-	lane_page_chunk_moved(NULL, NULL);
+	lane_page_lane_died(NULL, NULL, -EPIPE);
+	lane_page_lane_closed(NULL, NULL);
+	lane_page_chunk_moved_here(NULL);
 	lane_page_chunk_duplicate(NULL);
 	CHECK(!lane_page_wants_tcp(NULL, 1));
 	lane_page_tcp(NULL, &tcp, 1);
