@@ -107,7 +107,6 @@ unsigned choice_class(uint64_t size);
 /* choice_memory.c, process-wide, any thread: a new comm begins where the last one to that host ended. */
 void choice_save(const struct choice *choice, int dev, const struct harp_addr *remote);
 void choice_seed(struct choice *choice, int dev, const struct harp_addr *remote);
-void choice_forget(void);
 
 /* For choice_memory.c and choice_text.c. */
 uint32_t choice_typical(const struct choice_cost *cost); /* lower median, 0: none */

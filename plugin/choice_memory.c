@@ -98,10 +98,3 @@ void choice_seed(struct choice *choice, int dev, const struct harp_addr *remote)
 			memory_recall(&choice->cells[i], &host->cells[i]);
 	pthread_mutex_unlock(&memory_lock);
 }
-
-void choice_forget(void)
-{
-	pthread_mutex_lock(&memory_lock);
-	memset(memory_hosts, 0, sizeof(memory_hosts));
-	pthread_mutex_unlock(&memory_lock);
-}

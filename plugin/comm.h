@@ -9,6 +9,7 @@
  *   comm_recv.c        the receiving end of a comm of one lane
  *   comm_send_lanes.c  the sending end of several lanes: chunks, acknowledgements, moves
  *   comm_recv_lanes.c  the receiving end of several lanes: placing, early messages, ACK
+ *   comm_choice.c      the sending end of several lanes: which kinds carry a message
  *   comm_early.c       memory for chunks that came before their receive was posted
  *
  * Who touches what. The application's thread (one at a time, NCCL contract section 3.1) fills request slots
@@ -59,10 +60,11 @@ struct request {
 		uint64_t received;  /* several, receive: bytes in place */
 	};
 	/* Several lanes; lock. */
-	uint64_t total; /* receive: of the message, once begun */
-	uint8_t kinds;  /* send: enum lane_kind, the lanes that may carry it */
-	uint8_t users;  /* lanes that read or write its memory right now */
-	bool begun;     /* receive: a record of it is here */
+	uint64_t total;  /* receive: of the message, once begun */
+	uint8_t kinds;   /* send: enum lane_kind, the lanes that may carry it */
+	uint8_t carried; /* and those that did */
+	uint8_t users;   /* lanes that read or write its memory right now */
+	bool begun;      /* receive: a record of it is here */
 };
 
 /* A record on its way out. */
@@ -202,7 +204,9 @@ struct comm_several {
 	uint64_t acked_message, acked_offset; /* all of messages before, and so much of that one */
 	struct comm_chunk *chunks;            /* COMM_CHUNKS_MAX */
 	struct comm_list unused, moved;       /* moved: of lanes that died */
-	uint64_t service_ns;                  /* when the last request was done */
+	struct choice *choice;                /* of the kinds that carry a message */
+	int choice_dev;                       /* of the first lane: what is learnt is kept by it */
+	uint64_t done_ns;                     /* when the last request was done */
 	/* Receive. */
 	struct ranges ranges;
 	struct comm_early *early;
@@ -408,8 +412,19 @@ void comm_several_post(struct comm *comm, struct request *request);
 void comm_several_poll(struct comm *comm, const struct request *request);
 void comm_several_close(struct comm *comm);
 
+/* comm_choice.c; of a sender, and the lock held where it says nothing else */
+int comm_choice_new(struct comm *comm, int dev); /* nobody else knows the comm; -ENOMEM */
+void comm_choice_free(struct comm *comm);        /* keeps and says what was learnt; as above */
+/* A lane is in the table now, or out of it. rtt_ns: of its preamble; 0: not measured. */
+void comm_choice_lanes(struct comm *comm, const struct comm_lane *l, uint64_t rtt_ns);
+/* The request just posted, before its first chunk. True: there is something to say. */
+bool comm_choice_take(struct comm *comm, struct request *request);
+void comm_choice_done(struct comm *comm, const struct request *request);
+void comm_choice_say(struct comm *comm, uint64_t now_ns); /* lock not held */
+
 /* comm_send_lanes.c */
-void comm_tx_post(struct comm *comm, struct request *request); /* lock held */
+/* Lock held. True: comm_choice_say() has something to say. */
+bool comm_tx_post(struct comm *comm, struct request *request);
 void comm_tx_advance(struct comm_lane *l, uint64_t now_ns);
 /* Lock held: the lane that should take what is next is told so, unless it is self. */
 void comm_tx_kick(struct comm *comm, struct comm_lane *self, uint64_t now_ns);

@@ -183,6 +183,7 @@ bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, ui
 	s->all = l;
 	l->waits = true; /* something may have come with the preamble */
 	stripe_add(&s->stripe, l->index, l->kind, l->backup, rtt_ns, now_ns);
+	comm_choice_lanes(comm, l, rtt_ns);
 	s->orphaned_ns = 0;
 	comm_lanes_control(comm);
 	return true;
@@ -199,6 +200,7 @@ static unsigned comm_lane_detach(struct comm_lane *l)
 	s->lanes[l->index] = NULL;
 	stripe_remove(&s->stripe, l->index);
 	s->watched &= ~(1u << l->index);
+	comm_choice_lanes(comm, l, 0);
 	if (comm->side == COMM_SEND)
 		moved = comm_tx_orphan(l);
 	comm_lanes_control(comm);
@@ -266,6 +268,10 @@ int comm_several_new(struct comm *comm, const struct comm_options *opt)
 	for (int16_t i = 0; i < (int16_t)COMM_CHUNKS_MAX; i++)
 		s->chunks[i].next = (int16_t)(i + 1 < (int16_t)COMM_CHUNKS_MAX ? i + 1 : -1);
 	s->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
+	if (comm_choice_new(comm, opt->lane.dev)) {
+		comm_several_free(comm);
+		return -ENOMEM;
+	}
 	return 0;
 }
 
@@ -281,6 +287,7 @@ void comm_several_free(struct comm *comm)
 		s->early = early->next;
 		comm_early_free(early);
 	}
+	comm_choice_free(comm);
 	free(s->chunks);
 	free(s->ranges.table);
 	free(s);
@@ -512,7 +519,7 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 
 void comm_several_post(struct comm *comm, struct request *request)
 {
-	bool ended;
+	bool ended, news = false;
 
 	request->received = 0;
 	request->begun = false;
@@ -520,7 +527,7 @@ void comm_several_post(struct comm *comm, struct request *request)
 	/* Publishes the slot; in the lock, so that a lane which found nothing posted is woken. */
 	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
 	if (comm->side == COMM_SEND)
-		comm_tx_post(comm, request);
+		news = comm_tx_post(comm, request);
 	else
 		comm_rx_post(comm);
 	ended = comm->end_error;
@@ -528,6 +535,8 @@ void comm_several_post(struct comm *comm, struct request *request)
 	comm_several_drive(comm, request->posted_ns);
 	if (ended) /* nobody may be left to say so */
 		comm_settle(comm, NULL);
+	if (news)
+		comm_choice_say(comm, request->posted_ns);
 }
 
 /* A request waits: lanes that nothing comes from are looked at too. */

@@ -216,7 +216,7 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
-	const struct request *request = comm_request(comm, plan->message);
+	struct request *request = comm_request(comm, plan->message);
 	struct record record = { .type = RECORD_DATA,
 				 .message = plan->message,
 				 .total = request->size,
@@ -238,6 +238,7 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	s->chunks[i] = (struct comm_chunk){ .message = plan->message,
 					    .offset = plan->offset,
 					    .length = plan->length };
+	request->carried |= (uint8_t)l->kind;
 	comm_list_append(s, &l->under_way, i);
 	stripe_give(&s->stripe, l->index, RECORD_HEADER_BYTES + plan->length, now_ns);
 	l->counts.chunks_out++;
@@ -281,6 +282,7 @@ void comm_tx_complete(struct comm *comm, struct comm_lane *observer)
 
 		if (request->users)
 			return;
+		comm_choice_done(comm, request);
 		comm_complete(comm, observer, request->size);
 	}
 }
@@ -301,16 +303,12 @@ int comm_tx_ack(struct comm *comm, uint64_t message, uint64_t offset)
 	return 0;
 }
 
-/* Which kinds of lanes may carry a message: short ones by the quicker, long ones by all. */
-static uint8_t comm_tx_kinds(uint64_t size)
+bool comm_tx_post(struct comm *comm, struct request *request)
 {
-	return size <= COMM_BULK_BYTES ? LANE_HARP : LANE_HARP | LANE_KERNEL;
-}
+	bool news = comm_choice_take(comm, request);
 
-void comm_tx_post(struct comm *comm, struct request *request)
-{
-	request->kinds = comm_tx_kinds(request->size);
 	comm_tx_kick(comm, NULL, request->posted_ns);
+	return news;
 }
 
 /* ---- a turn; baton held ------------------------------------------------------------------------- */

@@ -546,7 +546,6 @@ static void test_memory(void)
 	choice_init(&next, PATH_AUTO, 12);
 	choice_seed(&next, 0, &here);
 	CHECK(!next.cells[0].own);
-	choice_forget();
 }
 
 static void test_words(void)

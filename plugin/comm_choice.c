@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_choice.c - a sender of several lanes asks choice.c which kinds take a message, and tells what it took. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "choice.h"
+#include "comm.h"
+
+int comm_choice_new(struct comm *comm, int dev)
+{
+	struct choice *choice = malloc(sizeof(*choice));
+
+	if (!choice)
+		return -ENOMEM;
+	choice_init(choice, plugin_config()->path, comm->comm_id);
+	choice_seed(choice, dev, &comm->remote.addr);
+	comm->several->choice = choice;
+	comm->several->choice_dev = dev;
+	return 0;
+}
+
+void comm_choice_free(struct comm *comm)
+{
+	struct choice *choice = comm->several->choice;
+	char text[768];
+
+	if (!choice)
+		return;
+	choice_save(choice, comm->several->choice_dev, &comm->remote.addr);
+	choice_report(choice, text, sizeof(text));
+	if (*text)
+		INFO("%s", text);
+	free(choice);
+}
+
+void comm_choice_lanes(struct comm *comm, const struct comm_lane *l, uint64_t rtt_ns)
+{
+	const struct stripe *stripe = &comm->several->stripe;
+	struct choice *choice = comm->several->choice;
+	unsigned kinds = 0, backups = 0;
+
+	if (!choice)
+		return;
+	if (rtt_ns)
+		choice_rtt(choice, l->kind, rtt_ns);
+	for (uint32_t left = stripe->live; left; left &= left - 1) {
+		const struct stripe_lane *lane = &stripe->lane[__builtin_ctz(left)];
+
+		*(lane->backup ? &backups : &kinds) |= lane->kind;
+	}
+	choice_kinds_alive(choice, kinds ? kinds : backups);
+}
+
+bool comm_choice_take(struct comm *comm, struct request *request)
+{
+	struct choice *choice = comm->several->choice;
+
+	request->carried = 0;
+	request->kinds = (uint8_t)choice_take(choice, comm->app_posted - 1, request->size);
+	return choice_has_news(choice, request->posted_ns);
+}
+
+void comm_choice_done(struct comm *comm, const struct request *request)
+{
+	struct comm_several *s = comm->several;
+	uint64_t from_ns = request->posted_ns > s->done_ns ? request->posted_ns : s->done_ns;
+
+	choice_done(s->choice, comm->completed, request->size, request->carried,
+		    comm->now_ns > from_ns ? comm->now_ns - from_ns : 0);
+	s->done_ns = comm->now_ns;
+}
+
+void comm_choice_say(struct comm *comm, uint64_t now_ns)
+{
+	char text[512], peer[HARP_ADDR_TEXT_MAX];
+	bool new;
+
+	comm_lock(comm);
+	new = choice_announce(comm->several->choice, now_ns, text, sizeof(text));
+	comm_unlock(comm);
+	if (new)
+		INFO("to %s: %s", harp_addr_format(&comm->remote.addr, peer), text);
+}
