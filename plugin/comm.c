@@ -30,6 +30,15 @@ static void comm_close_run(struct work *work, uint64_t now_ns);
 
 /* ---- making ----------------------------------------------------------------------------------- */
 
+static void comm_free(struct comm *comm)
+{
+	comm_kernels_close(comm);
+	free(comm->kernels);
+	lane_page_comm_remove(comm->row);
+	comm_several_free(comm);
+	free(comm);
+}
+
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
 {
 	struct comm *comm = aligned_alloc(64, (sizeof(*comm) + 63) & ~(size_t)63);
@@ -50,9 +59,14 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 	comm->close_work.run = comm_close_run;
 	for (unsigned i = 0; i < PLUGIN_REQUESTS_MAX; i++)
 		comm->requests[i].comm = comm;
-	driver_init(&comm->own_driver, comm_turn);
 	if (opt->several && comm_several_new(comm, opt)) {
 		free(comm);
+		return -ENOMEM;
+	}
+	if ((lane->kind_bit == LANE_KERNEL ||
+	     (opt->several && plugin_config()->path != PATH_XDP)) &&
+	    comm_kernels_open(comm, opt->lane.dev)) {
+		comm_free(comm);
 		return -ENOMEM;
 	}
 	row.comm_id = opt->comm_id;
@@ -62,9 +76,7 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 	comm->row = lane_page_comm_add(&row);
 	l = comm_lane_new(comm, lane, &opt->lane);
 	if (!l) {
-		lane_page_comm_remove(comm->row);
-		comm_several_free(comm);
-		free(comm);
+		comm_free(comm);
 		return -ENOMEM;
 	}
 	if (comm->several) {
@@ -375,20 +387,17 @@ void comm_close(struct comm *comm, bool abort)
 		comm_several_close(comm);
 	else
 		driver_call(comm->only->lane->driver, &comm->close_work);
-	lane_page_comm_remove(comm->row);
-	comm_several_free(comm);
-	free(comm);
+	comm_free(comm);
 }
 
 void comm_drop(struct comm *comm)
 {
+	comm_kernels_close(comm); /* a worker has no baton that is held here */
 	if (comm->several) {
 		comm_lane_free(comm->several->all, true);
-		comm_several_free(comm);
 	} else {
 		comm->abort = true;
 		comm_end_only(comm);
 	}
-	lane_page_comm_remove(comm->row);
-	free(comm);
+	comm_free(comm);
 }

@@ -21,6 +21,7 @@
 #ifndef HARP_PLUGIN_COMM_H
 #define HARP_PLUGIN_COMM_H
 
+#include "kernel_driver.h"
 #include "lane.h"
 #include "lane_page.h"
 #include "plugin.h"
@@ -176,6 +177,12 @@ struct comm_early {
 	_Alignas(64) uint8_t data[];
 };
 
+/* A driver of kernel lanes. */
+struct comm_kernel {
+	struct kernel_driver kd;  /* first */
+	struct comm_lane *polled; /* its lanes; its baton */
+};
+
 struct comm_driver {
 	struct comm *comm;
 	struct driver *driver;
@@ -214,6 +221,7 @@ struct comm_several {
 	uint64_t ack_bytes;       /* received since the last ACK */
 	/* Appended under the lock, read by the application without: count by release / acquire. */
 	atomic_uint driver_count;
+	atomic_uint harp_drivers; /* of them: engines; added to before the count is */
 	struct comm_driver drivers[COMM_LANES_MAX];
 	/* Hints between the application and the lanes; relaxed. */
 	atomic_uint_fast64_t kernel_active_ns; /* a kernel lane brought something */
@@ -252,9 +260,11 @@ struct comm {
 		struct comm_recv_state rx;
 	};
 
-	struct work close_work;   /* of a comm of one lane */
-	struct driver own_driver; /* of kernel lanes */
-	struct comm_lane *polled; /* lanes of own_driver; its baton */
+	struct work close_work; /* of a comm of one lane */
+	/* Of kernel lanes, which are spread over them by their index. None where there can be no kernel lane;
+	 * never changes. */
+	struct comm_kernel *kernels;
+	unsigned kernel_count;
 };
 
 struct comm_lane_options {
@@ -346,8 +356,11 @@ void comm_lane_free(struct comm_lane *l, bool abort);
 void comm_lane_watch(struct comm_lane *l, bool wanted);
 /* A lane without events. */
 void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns);
-/* A turn of the driver of a comm's kernel lanes: there is no event, so each is looked at. */
-void comm_turn(struct driver *driver, uint64_t now_ns);
+/* The drivers of kernel lanes, for a comm over that device; and their end: no worker takes a turn from there on.
+ * Twice is no harm. */
+int comm_kernels_open(struct comm *comm, int dev);
+void comm_kernels_close(struct comm *comm);
+/* A kernel lane comes to its driver. */
 void comm_lane_poll(struct comm_lane *l);
 /* Pushes l->out. 1: nothing is left to push, 0: the lane is full, or the error. */
 int comm_out_push(struct comm_lane *l);

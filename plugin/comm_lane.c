@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm.h"
+#include "parallel.h"
 
 /*
  * Theory of operation
@@ -31,12 +32,14 @@ static void comm_only_notify(struct lane *lane, uint64_t now_ns);
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 				const struct comm_lane_options *opt)
 {
-	struct comm_lane *l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);
+	struct comm_lane *l = NULL;
 	struct lane_row_options row = { .index = opt->index,
 					.backup = opt->backup,
 					.dev = opt->dev,
 					.kind = (enum harp_page_kind)lane->kind_bit };
 
+	if (lane->kind_bit != LANE_KERNEL || comm->kernel_count)
+		l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);
 	if (!l)
 		return NULL;
 	memset(l, 0, sizeof(*l));
@@ -52,7 +55,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	lane->owner = l;
 	lane->notify = comm->several ? comm_lane_notify : comm_only_notify;
 	if (l->kind == LANE_KERNEL)
-		lane->driver = &comm->own_driver;
+		lane->driver = &comm->kernels[l->index % comm->kernel_count].kd.driver;
 	if (lane->ops->label)
 		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	row.local = lane->local;
@@ -65,15 +68,17 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 
 void comm_lane_poll(struct comm_lane *l)
 {
-	struct comm *comm = l->comm;
+	struct comm_kernel *kernel;
 
 	if (l->kind != LANE_KERNEL || l->pprev_polled)
 		return;
-	l->next_polled = comm->polled;
-	l->pprev_polled = &comm->polled;
+	kernel = (struct comm_kernel *)l->lane->driver;
+	l->next_polled = kernel->polled;
+	l->pprev_polled = &kernel->polled;
 	if (l->next_polled)
 		l->next_polled->pprev_polled = &l->next_polled;
-	comm->polled = l;
+	kernel->polled = l;
+	lane_kernel_join(l->lane, &kernel->kd);
 }
 
 void comm_lane_shut(struct comm_lane *l, bool abort)
@@ -179,21 +184,47 @@ void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns)
 	l->silence_warned = silent;
 }
 
-void comm_turn(struct driver *driver, uint64_t now_ns)
+/* There is no event, so each lane is looked at; whether that costs a system call the driver knows. */
+static void comm_kernel_turn(struct kernel_driver *kd, uint64_t now_ns)
 {
-	struct comm *comm = (struct comm *)((char *)driver - offsetof(struct comm, own_driver));
+	struct comm_kernel *kernel = (struct comm_kernel *)kd;
 	struct comm_lane *l, *next;
 
 	/* A turn in which the comm is closed leaves no lane on the list, and the comm stays until the
 	 * closing thread had a turn of its own. */
-	(void)driver_run_ready(driver, now_ns);
-	for (l = comm->polled; l; l = next) {
+	(void)driver_run_ready(&kd->driver, now_ns);
+	for (l = kernel->polled; l; l = next) {
 		next = l->next_polled;
 		if (l->turned_ns != now_ns) /* its work has not run just now */
 			l->lane->notify(l->lane, now_ns);
 		if (l->watching)
 			comm_lane_ask_silence(l, now_ns);
 	}
+}
+
+int comm_kernels_open(struct comm *comm, int dev)
+{
+	/* NCCL's thread and each worker can be at one of them. */
+	unsigned count = comm->several ? parallel_of(dev).threads + 1 : 1;
+
+	comm->kernels = aligned_alloc(64, count * sizeof(*comm->kernels));
+	if (!comm->kernels)
+		return -ENOMEM;
+	comm->kernel_count = count;
+	for (unsigned i = 0; i < count; i++) {
+		comm->kernels[i].polled = NULL;
+		kernel_driver_open(&comm->kernels[i].kd, dev, comm_kernel_turn);
+		/* What comes twice is answered also when nobody polls. */
+		if (comm->several && comm->side == COMM_RECV)
+			kernel_driver_guard(&comm->kernels[i].kd);
+	}
+	return 0;
+}
+
+void comm_kernels_close(struct comm *comm)
+{
+	for (unsigned i = 0; i < comm->kernel_count; i++)
+		kernel_driver_close(&comm->kernels[i].kd);
 }
 
 /* ---- records out ------------------------------------------------------------------------------ */

@@ -150,6 +150,13 @@ static void comm_lanes_control(struct comm *comm)
 static void comm_driver_close_run(struct work *work, uint64_t now_ns);
 static void comm_driver_flush_run(struct work *work, uint64_t now_ns);
 
+static bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver)
+{
+	const struct comm_kernel *kernel = (const struct comm_kernel *)driver;
+
+	return kernel >= comm->kernels && kernel < comm->kernels + comm->kernel_count;
+}
+
 static bool comm_lanes_driver(struct comm *comm, struct driver *driver)
 {
 	struct comm_several *s = comm->several;
@@ -167,6 +174,8 @@ static bool comm_lanes_driver(struct comm *comm, struct driver *driver)
 	d->driver = driver;
 	d->close_work.run = comm_driver_close_run;
 	d->flush_work.run = comm_driver_flush_run;
+	if (!comm_driver_is_kernel(comm, driver))
+		atomic_fetch_add_explicit(&s->harp_drivers, 1, memory_order_relaxed);
 	/* The application polls as many as it sees. */
 	atomic_store_explicit(&s->driver_count, count + 1, memory_order_release);
 	return true;
@@ -486,17 +495,17 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns)
 /* ---- the application's part --------------------------------------------------------------------- */
 
 /* Is it time to look at kernel lanes? Each look costs system calls; without HARP lanes it is what there is to do. */
-static bool comm_kernel_is_due(struct comm *comm, unsigned drivers, uint64_t now_ns)
+static bool comm_kernel_is_due(struct comm *comm, uint64_t now_ns)
 {
 	struct comm_several *s = comm->several;
 	uint64_t active_ns;
 
-	if (drivers == 1 || now_ns - s->kernel_polled_ns >= KERNEL_LOOK_NS)
+	if (!atomic_load_explicit(&s->harp_drivers, memory_order_relaxed) ||
+	    now_ns - s->kernel_polled_ns >= KERNEL_LOOK_NS)
 		return true;
 	active_ns = atomic_load_explicit(&s->kernel_active_ns, memory_order_relaxed);
 	return now_ns < active_ns + KERNEL_ACTIVE_NS ||
-	       atomic_load_explicit(&s->kernel_pushing, memory_order_relaxed) ||
-	       atomic_load_explicit(&comm->own_driver.ready, memory_order_relaxed);
+	       atomic_load_explicit(&s->kernel_pushing, memory_order_relaxed);
 }
 
 static void comm_several_drive(struct comm *comm, uint64_t now_ns)
@@ -504,16 +513,16 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 	struct comm_several *s = comm->several;
 	/* Acquire: the drivers are there. */
 	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+	bool due = comm_kernel_is_due(comm, now_ns);
 
+	if (due)
+		s->kernel_polled_ns = now_ns;
 	for (unsigned i = 0; i < count; i++) {
 		struct driver *driver = s->drivers[i].driver;
 
-		if (driver == &comm->own_driver) {
-			if (!comm_kernel_is_due(comm, count, now_ns))
-				continue;
-			s->kernel_polled_ns = now_ns;
-		}
-		driver_poll_at(driver, now_ns);
+		if (due || !comm_driver_is_kernel(comm, driver) ||
+		    atomic_load_explicit(&driver->ready, memory_order_relaxed))
+			driver_poll_at(driver, now_ns);
 	}
 }
 

@@ -48,6 +48,7 @@ void kernel_driver_open(struct kernel_driver *kd, int dev,
 	kd->looks = 0;
 	kd->epoll_fd = -1;
 	kd->looked = false;
+	kd->guarded = false;
 	kd->moved_bytes = 0;
 	workers_enter(kd, dev);
 }
@@ -60,9 +61,9 @@ void kernel_driver_close(struct kernel_driver *kd)
 	kd->epoll_fd = -1;
 }
 
-void kernel_driver_guard(struct kernel_driver *kd, bool on)
+void kernel_driver_guard(struct kernel_driver *kd)
 {
-	workers_guard(kd, on);
+	kd->guarded = true;
 }
 
 static bool kernel_driver_watch(struct kernel_driver *kd, struct kernel_member *member)
@@ -99,6 +100,8 @@ void kernel_driver_add(struct kernel_driver *kd, struct kernel_member *member)
 	member->next = kd->members;
 	kd->members = member;
 	kd->count++;
+	if (kd->guarded)
+		workers_guard(kd, true);
 	if (kd->count == 2)
 		kernel_driver_watch_all(kd);
 	else if (kd->epoll_fd >= 0 && !kernel_driver_watch(kd, member))
@@ -122,6 +125,8 @@ void kernel_driver_remove(struct kernel_member *member)
 		(void)epoll_ctl(kd->epoll_fd, EPOLL_CTL_DEL, member->fd, NULL);
 	if (--kd->count == 1)
 		kernel_driver_unwatch_all(kd);
+	if (!kd->count)
+		workers_guard(kd, false);
 }
 
 static void kernel_driver_try_all(struct kernel_driver *kd)

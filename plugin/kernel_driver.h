@@ -32,8 +32,9 @@ struct kernel_driver {
 	struct kernel_member *hot; /* the newest that something was read from */
 	unsigned count;
 	unsigned looks;
-	int epoll_fd;         /* -1: fewer than two members, or none to be had */
-	bool looked;          /* in this turn */
+	int epoll_fd; /* -1: fewer than two members, or none to be had */
+	bool looked;  /* in this turn */
+	bool guarded;
 	uint64_t moved_bytes; /* by its lanes, both ways: the workers' measure of progress */
 	struct worker_seat seat;
 };
@@ -46,8 +47,8 @@ void kernel_driver_open(struct kernel_driver *kd, int dev,
 			void (*turn)(struct kernel_driver *kd, uint64_t now_ns));
 /* No lane is left, no work posted: when it returns no worker is in a turn, nor will be. Baton not held. */
 void kernel_driver_close(struct kernel_driver *kd);
-/* Take a turn now and then also while nobody polls: where the peer may depend on it. */
-void kernel_driver_guard(struct kernel_driver *kd, bool on);
+/* Before the first lane comes: take a turn now and then also while nobody polls, as long as there are any. */
+void kernel_driver_guard(struct kernel_driver *kd);
 
 /* ---- for lane_kernel.c -------------------------------------------------------------------------- */
 void kernel_driver_add(struct kernel_driver *kd, struct kernel_member *member);

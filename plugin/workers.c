@@ -353,15 +353,13 @@ void workers_guard(struct kernel_driver *kd, bool on)
 {
 	struct workers *workers = kd->seat.workers;
 
-	if (!workers)
+	if (!workers || kd->seat.guarded == on) /* Writer: the baton */
 		return;
 	pthread_mutex_lock(&workers->lock);
-	if (kd->seat.guarded != on) {
-		kd->seat.guarded = on;
-		workers->guarded += on ? 1u : -1u;
-		if (!workers->threads)
-			workers_start(workers, 1);
-		pthread_cond_broadcast(&workers->wake);
-	}
+	kd->seat.guarded = on;
+	workers->guarded += on ? 1u : -1u;
+	if (!workers->threads)
+		workers_start(workers, 1);
+	pthread_cond_broadcast(&workers->wake);
 	pthread_mutex_unlock(&workers->lock);
 }

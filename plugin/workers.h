@@ -33,7 +33,7 @@ void workers_enter(struct kernel_driver *kd, int dev);
 void workers_leave(struct kernel_driver *kd);
 /* There is much to move: any thread, cheap when it has been said already. */
 void workers_kick(struct kernel_driver *kd);
-/* A turn each WORKERS_GUARD_NS while nobody polls it. */
+/* A turn each WORKERS_GUARD_NS while nobody polls it. Baton held, or nobody else knows kd. */
 void workers_guard(struct kernel_driver *kd, bool on);
 /* The last context is gone, and with it every driver: joins all threads. */
 void workers_stop(void);
