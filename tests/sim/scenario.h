@@ -2,20 +2,15 @@
 /*
  * scenario.h - what happens in a simulation, as data: made from a seed, printed, read again, reduced.
  *
- * Everything is an element (the world, a stack, a listener, a connection, an event) and every element
- * is a list of 64-bit numbers with names, so that text and shrinker need no knowledge of any of them.
- * X(name, simple): the value that the shrinker tries first; SCN_KEEP: it leaves the field alone.
+ * The world, stacks, listeners, connections and events are elements, see elements.h.
  */
 #ifndef HARP_TESTS_SCENARIO_H
 #define HARP_TESTS_SCENARIO_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
+#include "elements.h"
 
-#define SCN_KEEP UINT64_MAX
-
+#define SCN_STACK_KIND 1u /* of scn_layout */
+#define SCN_LISTEN_KIND 2u
 #define SCN_STACKS_MAX 8u
 #define SCN_LISTENS_MAX 16u
 #define SCN_CONNS_MAX 32u
@@ -73,7 +68,7 @@ enum scn_event_kind {
 	X(max_conns, 64)
 
 #define SCN_LISTEN(X)                                                                              \
-	X(stack, SCN_KEEP)                                                                         \
+	X(stack, SCN_REF(SCN_STACK_KIND))                                                          \
 	X(port, SCN_KEEP)                                                                          \
 	X(rx_frames, 0)                                                                            \
 	X(tx_frames, 0)                                                                            \
@@ -95,9 +90,9 @@ enum scn_event_kind {
 	X(side##_hold_ns, 0)   /* idle between the last byte and FIN */
 
 #define SCN_CONN(X)                                                                                \
-	X(client, SCN_KEEP)                                                                        \
-	X(server, SCN_KEEP)                                                                        \
-	X(listen, SCN_KEEP)                                                                        \
+	X(client, SCN_REF(SCN_STACK_KIND))                                                         \
+	X(server, SCN_REF(SCN_STACK_KIND))                                                         \
+	X(listen, SCN_REF(SCN_LISTEN_KIND))                                                        \
 	X(kind, SCN_STREAM)                                                                        \
 	X(start_ns, 0)                                                                             \
 	X(local_port, 0)                                                                           \
@@ -116,8 +111,8 @@ enum scn_event_kind {
 
 #define SCN_EVENT(X)                                                                               \
 	X(kind, SCN_KEEP)                                                                          \
-	X(stack, SCN_KEEP)                                                                         \
-	X(peer, SCN_KEEP)                                                                          \
+	X(stack, SCN_REF(SCN_STACK_KIND))                                                          \
+	X(peer, SCN_REF(SCN_STACK_KIND))                                                           \
 	X(start_ns, 0)                                                                             \
 	X(duration_ns, 1000)                                                                       \
 	X(one_way, 0)                                                                              \
@@ -131,7 +126,6 @@ enum scn_event_kind {
 	X(reorder_ns, 0)                                                                           \
 	X(corrupt_ppm, 0)
 
-#define SCN_MEMBER(name, simple) uint64_t name;
 struct scn_world {
 	SCN_WORLD(SCN_MEMBER)
 };
@@ -147,7 +141,6 @@ struct scn_conn {
 struct scn_event {
 	SCN_EVENT(SCN_MEMBER)
 };
-#undef SCN_MEMBER
 
 struct scenario {
 	struct scn_world world;
@@ -158,44 +151,9 @@ struct scenario {
 	unsigned stack_count, listen_count, conn_count, event_count;
 };
 
-struct scn_field {
-	const char *name;
-	uint64_t simple;
-};
-/* One kind of element, for those who treat all alike. */
-struct scn_kind {
-	const char *name;
-	const struct scn_field *fields;
-	unsigned field_count, max;
-	size_t size, at; /* of an element; of the first one in struct scenario */
-	size_t count_at; /* of the count; 0: there is always one */
-};
-extern const struct scn_kind scn_kinds[];
-extern const unsigned scn_kind_count;
-
-static inline uint64_t *scn_element(struct scenario *s, const struct scn_kind *kind, unsigned index)
-{
-	return (uint64_t *)(void *)((char *)s + kind->at + index * kind->size);
-}
-static inline unsigned *scn_count(struct scenario *s, const struct scn_kind *kind)
-{
-	return kind->count_at ? (unsigned *)(void *)((char *)s + kind->count_at) : NULL;
-}
+extern const struct scn_layout scenario_layout;
 
 /* The scenario of a seed. */
 void scenario_make(struct scenario *s, uint64_t seed);
-/* One line an element, fields that are not zero. */
-void scenario_print(const struct scenario *s, FILE *to);
-/* The reverse. False: why (a line) says where and what. */
-bool scenario_read(struct scenario *s, FILE *from, char *why, size_t why_len);
-/* Do all references lead somewhere? Says what is wrong, NULL: nothing. */
-const char *scenario_check(const struct scenario *s);
-
-/*
- * Makes *s smaller while fails(s) stays true: fewer events, connections, listeners and stacks, then
- * simpler numbers. Returns how many scenarios were tried.
- */
-unsigned scenario_shrink(struct scenario *s, bool (*fails)(const struct scenario *s, void *ctx),
-			 void *ctx, unsigned tries_max);
 
 #endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * elements.h - scenarios as lists of elements, for those who treat all elements alike.
+ *
+ * A scenario is a struct; an element (the world, a stack, an event) is a struct of 64-bit numbers only, whose
+ * names and simple values come from an X-macro list. So text and shrinker need no knowledge of any of them.
+ * X(name, simple): the value that the shrinker tries first; SCN_KEEP: it leaves the field alone;
+ * SCN_REF(kind): the number of another element, renumbered when elements go.
+ */
+#ifndef HARP_TESTS_ELEMENTS_H
+#define HARP_TESTS_ELEMENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define SCN_KEEP UINT64_MAX
+#define SCN_REF(kind) (UINT64_MAX - 1 - (kind)) /* kind: its index in scn_layout.kinds */
+#define SCN_REFS_MAX 16u
+
+#define SCN_MEMBER(name, simple) uint64_t name;
+#define SCN_FIELD(name, simple) { #name, simple },
+
+struct scn_field {
+	const char *name;
+	uint64_t simple;
+};
+/* One kind of element. */
+struct scn_kind {
+	const char *name;
+	const struct scn_field *fields;
+	unsigned field_count, max;
+	size_t size, at; /* of an element; of the first one in the scenario */
+	size_t count_at; /* of the count; 0: there is always one */
+};
+struct scn_layout {
+	const struct scn_kind *kinds; /* those that others refer to before those that refer */
+	unsigned kind_count;
+	size_t size; /* of the scenario */
+	/* Do all references lead somewhere, does it make sense? Says what is wrong, NULL: nothing. */
+	const char *(*check)(const void *scenario);
+	/* A word about an element for its comment; NULL: none. */
+	const char *(*remark)(const struct scn_kind *kind, const uint64_t *values);
+};
+
+#define SCN_KIND(type, word, list, limit, first, number)                                           \
+	{                                                                                          \
+		.name = word, .fields = list, .field_count = sizeof(list) / sizeof(list[0]),       \
+		.max = limit, .size = sizeof(list) / sizeof(list[0]) * sizeof(uint64_t),           \
+		.at = offsetof(type, first), .count_at = number                                    \
+	}
+
+static inline uint64_t *scn_element(void *scenario, const struct scn_kind *kind, unsigned index)
+{
+	return (uint64_t *)(void *)((char *)scenario + kind->at + index * kind->size);
+}
+static inline unsigned *scn_count(void *scenario, const struct scn_kind *kind)
+{
+	return kind->count_at ? (unsigned *)(void *)((char *)scenario + kind->count_at) : NULL;
+}
+
+/* One line an element, fields that are not zero. */
+void elements_print(const struct scn_layout *layout, const void *scenario, FILE *to);
+/* The reverse. False: why (a line) says where and what. */
+bool elements_read(const struct scn_layout *layout, void *scenario, FILE *from, char *why,
+		   size_t why_len);
+
+/*
+ * Makes a scenario smaller while fails() stays true: fewer elements, then simpler numbers. Returns how many
+ * scenarios were tried.
+ */
+unsigned elements_shrink(const struct scn_layout *layout, void *scenario,
+			 bool (*fails)(const void *scenario), unsigned tries_max);
+
+#endif

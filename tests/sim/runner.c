@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* runner.c - see runner.h. */
+#include "runner.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define RUN_SHRINK_TRIES 4000u
+#define RUN_SHRINK_S 20u /* of one run */
+
+static const struct runner *runner;
+
+/* An assertion failed, or worse: which seed was it? Written before, a handler may do little. */
+static char last_words[160];
+static size_t last_words_len;
+
+static void died(int sig)
+{
+	if (write(STDOUT_FILENO, last_words, last_words_len) != (ssize_t)last_words_len)
+		_exit(3);
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
+void runner_begin(const struct runner *r)
+{
+	runner = r;
+	signal(SIGABRT, died);
+	signal(SIGSEGV, died);
+}
+
+static void make(uint64_t seed)
+{
+	last_words_len =
+		(size_t)snprintf(last_words, sizeof(last_words),
+				 "died in seed %llu\nreplay it: %s --seed %llu\n",
+				 (unsigned long long)seed, runner->name, (unsigned long long)seed);
+	runner->make(seed);
+}
+
+int runner_report(const char *what)
+{
+	struct runner_result result = { 0 };
+	const struct scn_layout *layout = runner->layout;
+	bool good;
+
+	printf("%s: ", what);
+	fflush(stdout);
+	good = runner->run(runner->scenario, true, &result);
+	printf("%s%s; ", good ? "good" : "FAILED: ", result.reason);
+	for (unsigned k = 0; k < layout->kind_count; k++) {
+		if (layout->kinds[k].count_at)
+			printf("%u %ss, ", *scn_count(runner->scenario, &layout->kinds[k]),
+			       layout->kinds[k].name);
+	}
+	printf("%llu bytes, %.6f s, %llu polls, trace %016llx\n", (unsigned long long)result.bytes,
+	       (double)result.at_ns / 1e9, (unsigned long long)result.polls,
+	       (unsigned long long)result.trace);
+	return good ? 0 : 1;
+}
+
+int runner_seed(uint64_t seed)
+{
+	char what[32];
+
+	make(seed);
+	snprintf(what, sizeof(what), "seed %llu", (unsigned long long)seed);
+	return runner_report(what);
+}
+
+static int run_print(uint64_t seed)
+{
+	make(seed);
+	elements_print(runner->layout, runner->scenario, stdout);
+	return 0;
+}
+
+static int run_many(uint64_t from, uint64_t count)
+{
+	uint64_t bytes = 0, polls = 0;
+
+	for (uint64_t seed = from; seed < from + count; seed++) {
+		struct runner_result result = { 0 };
+
+		make(seed);
+		if (!runner->run(runner->scenario, false, &result)) {
+			printf("seed %llu FAILED: %s\nreplay it: %s --seed %llu\nreduce it: %s "
+			       "--shrink %llu\n",
+			       (unsigned long long)seed, result.reason, runner->name,
+			       (unsigned long long)seed, runner->name, (unsigned long long)seed);
+			return 1;
+		}
+		bytes += result.bytes;
+		polls += result.polls;
+	}
+	printf("%llu seeds from %llu: good; %llu bytes, %llu polls\n", (unsigned long long)count,
+	       (unsigned long long)from, (unsigned long long)bytes, (unsigned long long)polls);
+	return 0;
+}
+
+static int run_twice(uint64_t from, uint64_t count)
+{
+	uint64_t last = 0;
+
+	for (uint64_t seed = from; seed < from + count; seed++) {
+		struct runner_result first = { 0 }, again = { 0 };
+
+		make(seed);
+		if (!runner->run(runner->scenario, false, &first))
+			return runner_seed(seed);
+		if (!runner->run(runner->scenario, false, &again) || again.trace != first.trace ||
+		    again.polls != first.polls) {
+			printf("seed %llu ran differently the second time\n",
+			       (unsigned long long)seed);
+			return 1;
+		}
+		if (first.trace == last) {
+			printf("seeds %llu and %llu left the same trace\n",
+			       (unsigned long long)seed - 1, (unsigned long long)seed);
+			return 1;
+		}
+		last = first.trace;
+	}
+	printf("%llu seeds from %llu: the same trace twice each\n", (unsigned long long)count,
+	       (unsigned long long)from);
+	return 0;
+}
+
+static int run_file(const char *path)
+{
+	char why[128];
+	FILE *file = fopen(path, "r");
+	bool good;
+
+	if (!file) {
+		perror(path);
+		return 2;
+	}
+	good = elements_read(runner->layout, runner->scenario, file, why, sizeof(why));
+	fclose(file);
+	if (!good) {
+		printf("%s: %s\n", path, why);
+		return 2;
+	}
+	return runner_report(path);
+}
+
+/* ---- shrinking --------------------------------------------------------------------------------- */
+
+/* What kind of failure: the reason without its numbers, or the signal. Shared with the child. */
+struct outcome {
+	char kind[RUNNER_REASON_MAX];
+};
+static struct outcome *outcome;
+static char wanted[RUNNER_REASON_MAX];
+
+static void kind_of(const char *reason, char *kind)
+{
+	for (; *reason; reason++) {
+		if (*reason < '0' || *reason > '9')
+			*kind++ = *reason;
+	}
+	*kind = 0;
+}
+
+/* In a process of its own: it may end in an assertion. */
+static bool fails_as_wanted(const void *s)
+{
+	int status;
+	pid_t child;
+
+	memset(outcome, 0, sizeof(*outcome));
+	fflush(stdout);
+	child = fork();
+	if (child == 0) {
+		struct runner_result result = { 0 };
+
+		signal(SIGABRT, SIG_DFL);
+		signal(SIGSEGV, SIG_DFL);
+		alarm(RUN_SHRINK_S);
+		if (!freopen("/dev/null", "w", stderr) || runner->run(s, false, &result))
+			_exit(0);
+		kind_of(result.reason, outcome->kind);
+		_exit(1);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child) {
+		perror("fork");
+		exit(2);
+	}
+	if (WIFSIGNALED(status))
+		snprintf(outcome->kind, sizeof(outcome->kind), "signal %d", WTERMSIG(status));
+	return outcome->kind[0] && (!wanted[0] || strcmp(outcome->kind, wanted) == 0);
+}
+
+unsigned runner_shrink(uint64_t seed)
+{
+	outcome = mmap(NULL, sizeof(*outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		       -1, 0);
+	make(seed);
+	wanted[0] = 0;
+	if (outcome == MAP_FAILED || !fails_as_wanted(runner->scenario))
+		return 0;
+	memcpy(wanted, outcome->kind, sizeof(wanted));
+	return elements_shrink(runner->layout, runner->scenario, fails_as_wanted, RUN_SHRINK_TRIES);
+}
+
+static int run_shrink(uint64_t seed)
+{
+	unsigned tries = runner_shrink(seed);
+	char path[64];
+	FILE *file;
+
+	if (tries == 0) {
+		printf("seed %llu does not fail\n", (unsigned long long)seed);
+		return 2;
+	}
+	printf("# seed %llu, reduced in %u runs; fails by:%s\n", (unsigned long long)seed, tries,
+	       wanted);
+	elements_print(runner->layout, runner->scenario, stdout);
+	snprintf(path, sizeof(path), "%s-%llu.scenario", runner->prefix, (unsigned long long)seed);
+	file = fopen(path, "w");
+	if (!file) {
+		perror(path);
+		return 2;
+	}
+	elements_print(runner->layout, runner->scenario, file);
+	fclose(file);
+	printf("# run it again: %s --file %s\n", runner->name, path);
+	return 1;
+}
+
+bool runner_check_text(void)
+{
+	struct runner_result result = { 0 };
+	char why[128] = "", kind[RUNNER_REASON_MAX];
+	size_t size = runner->layout->size;
+	void *reduced = malloc(size);
+	FILE *text = tmpfile();
+	bool same;
+
+	if (!text || !reduced)
+		abort();
+	memcpy(reduced, runner->scenario, size);
+	elements_print(runner->layout, reduced, text);
+	rewind(text);
+	same = elements_read(runner->layout, runner->scenario, text, why, sizeof(why)) &&
+	       memcmp(runner->scenario, reduced, size) == 0;
+	fclose(text);
+	free(reduced);
+	if (!same) {
+		printf("read from its text it is not the same: %s\n", why);
+		return false;
+	}
+	if (runner->run(runner->scenario, false, &result)) {
+		printf("read from its text it does not fail\n");
+		return false;
+	}
+	kind_of(result.reason, kind);
+	printf("fails by: %s\n", result.reason);
+	elements_print(runner->layout, runner->scenario, stdout);
+	return strcmp(kind, wanted) == 0;
+}
+
+int runner_command(int argc, char **argv)
+{
+	uint64_t from = argc > 2 ? strtoull(argv[2], NULL, 0) : 0;
+	uint64_t count = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
+
+	if (argc == 4 && strcmp(argv[1], "--seeds") == 0)
+		return run_many(from, count);
+	if (argc == 4 && strcmp(argv[1], "--twice") == 0)
+		return run_twice(from, count);
+	if (argc == 3 && strcmp(argv[1], "--seed") == 0)
+		return runner_seed(from);
+	if (argc == 3 && strcmp(argv[1], "--print") == 0)
+		return run_print(from);
+	if (argc == 3 && strcmp(argv[1], "--file") == 0)
+		return run_file(argv[2]);
+	if (argc == 3 && strcmp(argv[1], "--shrink") == 0)
+		return run_shrink(from);
+	return -1;
+}
