@@ -75,9 +75,10 @@ def failing_seeds(sim: Path, first: int, count: int) -> list[str]:
 
 
 @long
-def test_many_seeds(build_dir: Path) -> None:
+@pytest.mark.parametrize("program", ["sim_run", "sim_comm_run"])
+def test_many_seeds(build_dir: Path, program: str) -> None:
     """HARP_SEEDS of them (20000), cut into pieces for all processors."""
-    sim = build_dir / "tests/sim/sim_run"
+    sim = build_dir / "tests/sim" / program
     piece = max(1, SEEDS // (8 * CPUS))
     starts = range(FIRST_SEED, FIRST_SEED + SEEDS, piece)
     with ThreadPoolExecutor(CPUS) as pool:
@@ -88,6 +89,12 @@ def test_many_seeds(build_dir: Path) -> None:
         lines = [line for part in pieces for line in part.result()]
     if lines:
         pytest.fail("\n".join(lines[:FAILURES_MAX]), pytrace=False)
+
+
+@long
+def test_lanes_die_at_every_step(build_dir: Path) -> None:
+    """The small scenarios of comms, each lane, each way to die."""
+    output([build_dir / "tests/sim/sim_comm_run", "--exhaustive", "1"], timeout_s=BUILD_S)
 
 
 # --------------------------------------------------------------------------------------------------

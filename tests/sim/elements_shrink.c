@@ -3,7 +3,7 @@
  * elements_shrink.c - a failing scenario made smaller, while it fails.
  *
  * First elements go: those that nobody refers to in halves, quarters and so on down to one by one (delta
- * debugging), then those that others refer to, one by one. Then every number tries its simple value, and
+ * debugging), then those that others refer to, one by one, without and with these others. Then every number tries its simple value, and
  * zero, and half. Rounds repeat until one changes nothing.
  */
 #include "elements.h"
@@ -86,6 +86,25 @@ static unsigned shrink_references(struct shrink *k, unsigned referred, const uns
 	return references;
 }
 
+/* With all that refers to it. */
+static void shrink_cut_deep(struct shrink *k, unsigned referred, unsigned gone)
+{
+	for (unsigned n = k->layout->kind_count; n-- > 0;) {
+		const struct scn_kind *kind = &k->layout->kinds[n];
+
+		for (unsigned f = 0; f < kind->field_count && kind->count_at; f++) {
+			if (kind->fields[f].simple != SCN_REF(referred))
+				continue;
+			for (unsigned i = *scn_count(k->trial, kind); i-- > 0;) {
+				if (scn_element(k->trial, kind, i)[f] == gone)
+					shrink_cut_deep(k, n, i);
+			}
+		}
+	}
+	shrink_cut(k->trial, &k->layout->kinds[referred], gone, 1);
+	shrink_references(k, referred, &gone);
+}
+
 static bool shrink_referred(struct shrink *k, unsigned referred)
 {
 	const struct scn_kind *kind = &k->layout->kinds[referred];
@@ -95,6 +114,12 @@ static bool shrink_referred(struct shrink *k, unsigned referred)
 		shrink_begin(k);
 		shrink_cut(k->trial, kind, i, 1);
 		shrink_references(k, referred, &i);
+		if (shrink_try(k)) {
+			smaller = true;
+			continue;
+		}
+		shrink_begin(k);
+		shrink_cut_deep(k, referred, i);
 		smaller |= shrink_try(k);
 	}
 	return smaller;

@@ -26,6 +26,8 @@ struct plugin_config env_config = {
 char env_warn[1024];
 unsigned env_warns;
 static pthread_mutex_t env_lock = PTHREAD_MUTEX_INITIALIZER;
+int env_device_count = 1;
+void (*env_log)(enum plugin_log_level level, const char *text);
 static struct device env_device = { .ifname = "lo", .ifindex = 1, .has_v4 = true };
 
 const struct plugin_config *plugin_config(void)
@@ -52,12 +54,12 @@ int plugin_devices_load(void)
 
 int plugin_device_count(void)
 {
-	return 1;
+	return env_device_count;
 }
 
 const struct device *plugin_device(int dev)
 {
-	return dev == 0 ? &env_device : NULL;
+	return dev >= 0 && dev < env_device_count ? &env_device : NULL;
 }
 
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
@@ -66,13 +68,15 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 
 	(void)func;
 	(void)line;
-	if (level != PLUGIN_WARN && !getenv("TEST_VERBOSE"))
+	if (level != PLUGIN_WARN && !env_log && !getenv("TEST_VERBOSE"))
 		return;
 	pthread_mutex_lock(&env_lock);
 	va_start(args, fmt);
 	vsnprintf(env_warn, sizeof(env_warn), fmt, args);
 	va_end(args);
 	env_warns += level == PLUGIN_WARN;
+	if (env_log)
+		env_log(level, env_warn);
 	if (getenv("TEST_VERBOSE"))
 		fprintf(stderr, "%s\n", env_warn);
 	pthread_mutex_unlock(&env_lock);

@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_app.c - the two applications of a comm: one posts sends and the other one receives, as NCCL does it,
+ * and both look hard at memory.
+ *
+ * Theory of operation. Every message has bytes of its own, a function of comm, message and offset. A receive
+ * buffer is full of one old pattern, with more of it in front and behind. At each step that places bytes, and
+ * by samples at others, every aligned unit of 8 bytes must be wholly old or wholly new (or new from its start,
+ * as recv() of a kernel lane leaves it for a moment); in front and behind it stays old. When its receive is
+ * done all of it must be new, whatever lies behind the message old. Then it is given back: it gets another
+ * pattern, is kept for a while, and must not change again. What was sent is overwritten as soon as it is done,
+ * so that whoever reads it later delivers wrong bytes.
+ */
+#include "comm_sim.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define APP_OLD 0xa5u
+#define APP_BACK 0x3cu /* given back */
+#define APP_SENT 0x77u
+#define APP_GUARD_BYTES 64u
+#define APP_SAMPLE_BYTES 512u
+#define APP_IDLE_NS_MAX (5 * CSIM_MS)
+
+/* ---- bytes ------------------------------------------------------------------------------------- */
+
+static uint64_t app_word(const struct csim_app *app, uint64_t message, uint64_t word)
+{
+	uint64_t x = app->sim->comms[app->number].spec->stream + message * 0x9e3779b97f4a7c15u +
+		     word * 0xbf58476d1ce4e5b9u;
+
+	x = (x ^ (x >> 31)) * 0x94d049bb133111ebu;
+	return x ^ (x >> 29);
+}
+
+static void app_bytes(const struct csim_app *app, uint64_t message, uint64_t at, uint8_t *out,
+		      size_t len)
+{
+	while (len) {
+		uint64_t word = app_word(app, message, at / 8);
+		size_t skip = at % 8, n = 8 - skip < len ? 8 - skip : len;
+
+		memcpy(out, (const uint8_t *)&word + skip, n);
+		out += n;
+		at += n;
+		len -= n;
+	}
+}
+
+static bool app_all(const uint8_t *bytes, uint8_t value, size_t len)
+{
+	return !len || (bytes[0] == value && memcmp(bytes, bytes + 1, len - 1) == 0);
+}
+
+/* ---- buffers ----------------------------------------------------------------------------------- */
+
+static void buffer_make(struct csim_buffer *b, size_t size, size_t misalign, uint8_t fill)
+{
+	size_t all = size + misalign + 2 * APP_GUARD_BYTES;
+
+	b->base = aligned_alloc(64, (all + 63) & ~(size_t)63);
+	if (!b->base)
+		abort();
+	b->data = b->base + APP_GUARD_BYTES + misalign;
+	b->size = size;
+	memset(b->base, fill, all);
+}
+
+static void buffer_free(struct csim_buffer *b)
+{
+	free(b->base);
+	memset(b, 0, sizeof(*b));
+}
+
+/* Keeps a buffer that nobody may touch any more; of a few, the oldest goes. */
+static void buffer_retire(struct csim_app *app, struct csim_buffer *b, uint8_t fill)
+{
+	struct csim_buffer *slot = &app->retired[app->retired_next++ % 4];
+
+	if (slot->base && !app_all(slot->data, slot->data[0], slot->size))
+		(void)csim_fail(app->sim,
+				"comm %u: the buffer of message %llu changed after it was done",
+				app->number, (unsigned long long)slot->message);
+	buffer_free(slot);
+	*slot = *b;
+	memset(slot->data, fill, slot->size);
+	memset(b, 0, sizeof(*b));
+}
+
+struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm)
+{
+	struct csim_app *app = &sim->comms[comm].app[CSIM_RECV];
+
+	return app->retired_next ? &app->retired[(app->retired_next - 1) % 4] : NULL;
+}
+
+/* ---- looking ----------------------------------------------------------------------------------- */
+
+static bool app_unit_torn(const uint8_t *unit, const uint8_t *fresh, size_t len, bool prefixes)
+{
+	size_t n = 0;
+
+	if (memcmp(unit, fresh, len) == 0 || app_all(unit, APP_OLD, len))
+		return false;
+	if (!prefixes)
+		return true;
+	while (n < len && unit[n] == fresh[n])
+		n++;
+	return !app_all(unit + n, APP_OLD, len - n);
+}
+
+/* May recv() of a kernel lane have left a unit new from its start only? */
+static bool app_has_kernel_lanes(const struct csim_app *app)
+{
+	const struct comm_scenario *s = app->sim->scenario;
+
+	for (unsigned i = 0; i < s->lane_count; i++) {
+		if (s->lanes[i].comm == app->number && s->lanes[i].kind == CSN_KERNEL)
+			return true;
+	}
+	return false;
+}
+
+/* Units of a posted receive buffer between two offsets. In a buffer that is not aligned, which is none of
+ * NCCL's LL, chunks of several lanes meet within a unit: at multiples of 64. */
+static bool app_look_at(struct csim_app *app, const struct csim_buffer *b, size_t from, size_t to)
+{
+	bool prefixes = app_has_kernel_lanes(app);
+	uint8_t fresh[8];
+
+	from -= ((uintptr_t)b->data + from) % 8 < from ? ((uintptr_t)b->data + from) % 8 : from;
+	while (from < to && from < b->total) {
+		size_t len = 8 - ((uintptr_t)b->data + from) % 8;
+
+		if (len > 64 - from % 64)
+			len = 64 - from % 64;
+		if (len > b->total - from)
+			len = b->total - from;
+		app_bytes(app, b->message, from, fresh, len);
+		if (app_unit_torn(b->data + from, fresh, len, prefixes))
+			return csim_fail(
+				app->sim,
+				"comm %u: message %llu: the unit at %zu is neither old nor new",
+				app->number, (unsigned long long)b->message, from);
+		from += len;
+	}
+	if (to > b->total && b->size > b->total &&
+	    !app_all(b->data + b->total, APP_OLD, b->size - b->total))
+		return csim_fail(app->sim, "comm %u: bytes behind message %llu were written",
+				 app->number, (unsigned long long)b->message);
+	return true;
+}
+
+static bool app_guards(struct csim_app *app, const struct csim_buffer *b)
+{
+	if (app_all(b->base, APP_OLD, (size_t)(b->data - b->base)) &&
+	    app_all(b->data + b->size, APP_OLD, APP_GUARD_BYTES))
+		return true;
+	return csim_fail(app->sim, "comm %u: memory around the buffer of message %llu was written",
+			 app->number, (unsigned long long)b->message);
+}
+
+bool csim_app_look(struct csim_app *app, bool all)
+{
+	bool good = true;
+
+	for (unsigned i = 0; i < 4 && good; i++) {
+		const struct csim_buffer *b = &app->retired[i];
+
+		if (b->base && (all || i == app->sim->steps % 4) &&
+		    !app_all(b->data, b->size ? b->data[0] : 0, b->size))
+			good = csim_fail(app->sim,
+					 "comm %u: the buffer of message %llu changed after it was "
+					 "done",
+					 app->number, (unsigned long long)b->message);
+	}
+	if (app->side == CSIM_SEND || app->error)
+		return good;
+	for (uint64_t m = app->done; m < app->posted && good; m++) {
+		const struct csim_buffer *b = &app->buffers[m % PLUGIN_REQUESTS_MAX];
+		size_t from = 0, to = b->size;
+
+		if (!all && (m != app->done + app->sim->steps % 4))
+			continue;
+		if (!all && b->size > APP_SAMPLE_BYTES) {
+			from = rng_below(&app->sim->check_rng, (uint32_t)b->size);
+			to = from + APP_SAMPLE_BYTES;
+		}
+		good = app_guards(app, b) && app_look_at(app, b, from, to);
+	}
+	return good;
+}
+
+/* The edges of what was just placed: there units may be torn. */
+bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len)
+{
+	for (unsigned c = 0; c < sim->scenario->comm_count; c++) {
+		struct csim_app *app = &sim->comms[c].app[CSIM_RECV];
+
+		for (uint64_t m = app->done; m < app->posted; m++) {
+			const struct csim_buffer *b = &app->buffers[m % PLUGIN_REQUESTS_MAX];
+			size_t at = (size_t)(dst - b->data);
+
+			if (!b->base || dst < b->data || dst >= b->data + b->size)
+				continue;
+			if (len > b->size - at)
+				return csim_fail(sim, "comm %u: message %llu overruns its buffer",
+						 c, (unsigned long long)m);
+			return app_look_at(app, b, at, at + 16) &&
+			       app_look_at(app, b, at + len > 24 ? at + len - 24 : 0,
+					   at + len + 24);
+		}
+	}
+	return true;
+}
+
+/* ---- posting ----------------------------------------------------------------------------------- */
+
+static void app_prepare(struct csim_app *app, struct csim_buffer *b)
+{
+	const struct csn_comm *c = app->sim->comms[app->number].spec;
+	uint64_t m = app->posted;
+	size_t total = app->sim->comms[app->number].sizes[m], size = total;
+
+	if (app->side == CSIM_SEND) {
+		buffer_make(b, size, (size_t)(app_word(app, m, 1) % 8), APP_SENT);
+		app_bytes(app, m, 0, b->data, size);
+	} else {
+		if (c->slack_bytes)
+			size += app_word(app, m, 2) % (c->slack_bytes + 1);
+		if (c->truncate_at == m + 1 && total)
+			size = app_word(app, m, 3) % total;
+		buffer_make(b, size, (size_t)c->misalign_bytes, APP_OLD);
+	}
+	b->message = m;
+	b->total = total < size ? total : size;
+}
+
+static uint64_t app_upto(struct csim_app *app, uint64_t bound)
+{
+	return bound ? rng_u64(&app->sim->rng) % bound : 0;
+}
+
+static void app_broken(struct csim_app *app, int error)
+{
+	app->error = error;
+	csim_note(app->sim, "comm %u: %s end fails: %d", app->number,
+		  app->side ? "receiving" : "sending", error);
+	(void)csim_judge_error(app, error);
+	/* No buffer is touched from here on. */
+	for (uint64_t m = app->done; m < app->posted; m++) {
+		struct csim_buffer *b = &app->buffers[m % PLUGIN_REQUESTS_MAX];
+
+		if (app->side == CSIM_RECV && b->base)
+			(void)app_guards(app, b);
+		if (b->base)
+			buffer_retire(app, b, APP_BACK);
+	}
+	app->close_ns = app->sim->now_ns + app_upto(app, CSIM_MS);
+}
+
+/* ---- completing -------------------------------------------------------------------------------- */
+
+static bool app_received(struct csim_app *app, struct csim_buffer *b, size_t size)
+{
+	uint8_t fresh[256];
+
+	if (size != app->sim->comms[app->number].sizes[b->message])
+		return csim_fail(
+			app->sim, "comm %u: message %llu has %zu bytes instead of %llu",
+			app->number, (unsigned long long)b->message, size,
+			(unsigned long long)app->sim->comms[app->number].sizes[b->message]);
+	for (size_t at = 0; at < size; at += sizeof(fresh)) {
+		size_t n = size - at < sizeof(fresh) ? size - at : sizeof(fresh);
+
+		app_bytes(app, b->message, at, fresh, n);
+		if (memcmp(b->data + at, fresh, n) != 0)
+			return csim_fail(app->sim, "comm %u: message %llu has wrong bytes near %zu",
+					 app->number, (unsigned long long)b->message, at);
+	}
+	if (!app_all(b->data + size, APP_OLD, b->size - size))
+		return csim_fail(app->sim, "comm %u: bytes behind message %llu were written",
+				 app->number, (unsigned long long)b->message);
+	app->sim->bytes += size;
+	return app_guards(app, b);
+}
+
+/* False: the oldest request is not done. */
+static bool app_test(struct csim_app *app)
+{
+	struct csim_buffer *b = &app->buffers[app->done % PLUGIN_REQUESTS_MAX];
+	size_t size = SIZE_MAX;
+	int done = -1, rc;
+
+	if (app->done == app->posted || app->error)
+		return false;
+	rc = comm_test(b->request, &done, &size);
+	if (rc) {
+		app_broken(app, rc);
+		return false;
+	}
+	if (!done)
+		return false;
+	if (app->side == CSIM_RECV)
+		(void)app_received(app, b, size);
+	else if (size != b->size)
+		(void)csim_fail(app->sim, "comm %u: %zu bytes of message %llu were sent",
+				app->number, size, (unsigned long long)b->message);
+	csim_trace(app->sim, app->number << 8 | (unsigned)app->side << 4 | 1);
+	app->done++;
+	app->progress_ns = app->sim->now_ns;
+	buffer_retire(app, b, APP_BACK);
+	return true;
+}
+
+/* False: nothing was posted. */
+static bool app_post(struct csim_app *app)
+{
+	const struct csim_comm *k = &app->sim->comms[app->number];
+	uint64_t burst = app->side == CSIM_SEND ? k->spec->s_burst : k->spec->r_burst;
+	uint64_t gap_ns = app->side == CSIM_SEND ? k->spec->s_gap_ns : k->spec->r_gap_ns;
+	struct csim_buffer *b = &app->buffers[app->posted % PLUGIN_REQUESTS_MAX];
+	int rc;
+
+	if (app->error || app->posted == k->spec->messages || app->posted - app->done >= burst ||
+	    app->posted - app->done >= PLUGIN_REQUESTS_MAX || app->next_post_ns > app->sim->now_ns)
+		return false;
+	app_prepare(app, b);
+	/* The slot is taken before: bytes may be placed within the call. */
+	app->posted++;
+	rc = comm_post(app->comm, b->data, b->size, (int)(b->message & 0xffff), &b->request);
+	if (rc || !b->request) {
+		app->posted--;
+		buffer_free(b);
+		while (rc && app_test(app)) /* what was done before counts as done */
+			;
+		if (rc && !app->error)
+			app_broken(app, rc);
+		else if (!rc && app->posted - app->done < PLUGIN_REQUESTS_MAX)
+			(void)csim_fail(app->sim, "comm %u refused request %llu", app->number,
+					(unsigned long long)app->posted);
+		return false;
+	}
+	if (gap_ns && (app->posted % burst == 0 || app->posted == k->spec->messages))
+		app->next_post_ns = app->sim->now_ns + app_upto(app, gap_ns);
+	return true;
+}
+
+/* ---- turns ------------------------------------------------------------------------------------- */
+
+void csim_app_end(struct csim_app *app, bool abort)
+{
+	struct comm *comm = app->comm;
+
+	if (app->closed)
+		return;
+	csim_note(app->sim, "comm %u: %s end closes%s", app->number,
+		  app->side ? "receiving" : "sending",
+		  app->done < app->posted && !app->error ? " with requests in flight" : "");
+	app->closed = true;
+	app->in_turn = true;
+	if (comm)
+		comm_close(comm, abort);
+	app->in_turn = false;
+	app->comm = NULL;
+	/* Nor after it was closed. */
+	for (uint64_t m = app->done; m < app->posted; m++) {
+		struct csim_buffer *b = &app->buffers[m % PLUGIN_REQUESTS_MAX];
+
+		if (app->side == CSIM_RECV && b->base)
+			(void)app_guards(app, b);
+		if (b->base)
+			buffer_retire(app, b, APP_BACK);
+	}
+	app->finished = app->done;
+	app->done = app->posted;
+	app->wake_ns = CSIM_NEVER_NS;
+	csim_rouse(app->sim, app->host);
+}
+
+/* Is it time to go? */
+static bool app_leaves(struct csim_app *app)
+{
+	const struct csn_comm *c = app->sim->comms[app->number].spec;
+	uint64_t early = app->side == CSIM_SEND ? c->s_close_at : c->r_close_at;
+	uint64_t wait_ns = app->side == CSIM_SEND ? c->s_close_ns : c->r_close_ns;
+
+	if (early && app->posted >= early - 1 && app->close_ns == CSIM_NEVER_NS) {
+		app->closed_early = true;
+		app->sim->comms[app->number].excused = true;
+		app->close_ns = app->sim->now_ns;
+	}
+	if (app->done == c->messages && app->close_ns == CSIM_NEVER_NS)
+		app->close_ns = app->sim->now_ns + wait_ns;
+	return app->close_ns <= app->sim->now_ns;
+}
+
+void csim_app_turn(struct csim_app *app)
+{
+	struct csim *sim = app->sim;
+	const struct csn_comm *c = sim->comms[app->number].spec;
+	uint64_t poll_ns = app->side == CSIM_SEND ? c->s_poll_ns : c->r_poll_ns;
+	bool worked = false;
+
+	app->in_turn = true;
+	if (!app->error) {
+		while (app_post(app) && !sim->failed)
+			worked = true;
+		while (app_test(app) && !sim->failed)
+			worked = true;
+		if (worked) /* there is room for the next one */
+			(void)app_post(app);
+	}
+	app->in_turn = false;
+	if (!sim->depth && app_leaves(app)) { /* to close is to wait for batons */
+		csim_app_end(app, false);
+		return;
+	}
+	app->poll_ns = worked ? poll_ns : app->poll_ns + app->poll_ns / 2 + 1;
+	if (app->poll_ns > APP_IDLE_NS_MAX)
+		app->poll_ns = APP_IDLE_NS_MAX;
+	app->wake_ns = sim->now_ns + 1 + app_upto(app, app->poll_ns);
+	/* Idle until its time comes. */
+	if (app->done == app->posted && app->next_post_ns > app->wake_ns)
+		app->wake_ns = app->next_post_ns;
+	if (app->close_ns < app->wake_ns)
+		app->wake_ns = app->close_ns;
+}
+
+/* ---- making ------------------------------------------------------------------------------------ */
+
+static uint64_t app_size(const struct csn_comm *c, struct rng *rng)
+{
+	uint64_t max = c->size_max, size = rng_u64(rng) % (max + 1);
+	uint32_t kind = rng_below(rng, 8);
+
+	switch (c->sizes) {
+	case CSN_SIZES_TINY:
+		return rng_u64(rng) % (max < 64 ? max + 1 : 65);
+	case CSN_SIZES_LL:
+		return size & ~7u;
+	case CSN_SIZES_BULK:
+		return kind ? max : size;
+	default:
+		if (kind == 0)
+			return 0;
+		if (kind < 3)
+			return size & ~63u;
+		if (kind < 5) /* around a power of two */
+			size = (1u << rng_below(rng, 20)) - 1 + rng_below(rng, 3);
+		return size > max ? max : size;
+	}
+}
+
+bool csim_apps_make(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
+		struct csim_comm *k = &sim->comms[i];
+		const struct csn_comm *c = &sim->scenario->comms[i];
+		struct rng rng;
+
+		rng_seed(&rng, c->stream);
+		k->spec = c;
+		k->bare_ns = CSIM_NEVER_NS;
+		k->sizes = calloc(c->messages ? c->messages : 1, sizeof(*k->sizes));
+		if (!k->sizes)
+			abort();
+		for (uint64_t m = 0; m < c->messages; m++)
+			k->sizes[m] = app_size(c, &rng);
+		for (unsigned side = 0; side < 2; side++) {
+			k->app[side] = (struct csim_app){
+				.sim = sim,
+				.number = i,
+				.side = side,
+				.host = (unsigned)(side == CSIM_SEND ? c->from : c->to),
+				.wake_ns = CSIM_NEVER_NS,
+				.close_ns = CSIM_NEVER_NS,
+				.poll_ns = 1000,
+			};
+		}
+	}
+	return true;
+}
+
+void csim_apps_destroy(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
+		struct csim_comm *k = &sim->comms[i];
+
+		for (unsigned side = 0; side < 2; side++) {
+			struct csim_app *app = &k->app[side];
+
+			for (unsigned b = 0; b < PLUGIN_REQUESTS_MAX; b++)
+				buffer_free(&app->buffers[b]);
+			for (unsigned b = 0; b < 4; b++)
+				buffer_free(&app->retired[b]);
+		}
+		free(k->sizes);
+	}
+}

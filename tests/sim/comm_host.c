@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_host.c - hosts of the simulation: NICs on the rails' wires, stacks, and engines whose turn is the
+ * plugin's own (engine_turn.c). In the place of engine.c, engine_thread.c and the instance stand functions
+ * of this file.
+ */
+#include "comm_sim.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checksum.h"
+#include "base/endian.h"
+#include "choice.h"
+#include "double_env.h"
+#include "lane_harp.h"
+#include "nic/wire.h"
+#include "stack/stack.h"
+
+#define HOST_PORT 7000u
+#define HOST_FRAMES 2048u
+#define HOST_PACKETS 4096u
+
+/* ---- in the place of instance.c and engine*.c -------------------------------------------------- */
+
+static struct csim_nic *host_nic(const struct harp_instance *instance)
+{
+	return (struct csim_nic *)(uintptr_t)instance;
+}
+
+int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
+{
+	struct csim_nic *nic = host_nic(instance);
+
+	(void)now_ns;
+	nic->reported = nic->gone;
+	return nic->gone ? -ENODEV : 0;
+}
+
+bool harp_instance_control_pending(const struct harp_instance *instance)
+{
+	return host_nic(instance)->gone != host_nic(instance)->reported;
+}
+
+const char *harp_instance_describe(const struct harp_instance *instance)
+{
+	(void)instance;
+	return "simulated";
+}
+
+const struct harp_rss *harp_instance_rss(const struct harp_instance *instance)
+{
+	(void)instance;
+	return NULL;
+}
+
+uint32_t harp_instance_queue(const struct harp_instance *instance)
+{
+	(void)instance;
+	return 0;
+}
+
+const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance)
+{
+	(void)instance;
+	return NULL;
+}
+
+int harp_instance_fd(const struct harp_instance *instance)
+{
+	(void)instance;
+	return -1;
+}
+
+/* No memory from one run to the next: each is as its seed says. */
+void choice_save(const struct choice *choice, int dev, const struct harp_addr *remote)
+{
+	(void)choice;
+	(void)dev;
+	(void)remote;
+}
+
+void choice_seed(struct choice *choice, int dev, const struct harp_addr *remote)
+{
+	(void)choice;
+	(void)dev;
+	(void)remote;
+}
+
+/* Work was posted: whoever sleeps must look. */
+void engine_wake(struct driver *driver)
+{
+	struct csim_nic *nic = (struct csim_nic *)driver;
+
+	nic->due_ns = nic->due_ns < nic->sim->now_ns ? nic->due_ns : nic->sim->now_ns;
+}
+
+void engine_advance(struct driver *driver, uint64_t now_ns)
+{
+	struct csim_nic *nic = (struct csim_nic *)driver;
+
+	if (engine_turn(&nic->engine, now_ns))
+		csim_rouse(nic->sim, nic->host);
+}
+
+/* ---- the card ---------------------------------------------------------------------------------- */
+
+static struct csim_card *to_card(struct harp_nic *nic)
+{
+	return (struct csim_card *)nic;
+}
+
+/* The lane of a TCP packet that came to this NIC; who sent it. NULL: of none. */
+static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uint32_t len,
+				   enum csim_side *sender)
+{
+	bool v4 = len >= 54 && be16_load(eth + 12) == 0x0800;
+	const uint8_t *tcp = v4 ? eth + 34 : eth + 54;
+	struct csim *sim = nic->sim;
+
+	if ((!v4 && (len < 74 || be16_load(eth + 12) != 0x86dd)) || eth[v4 ? 23 : 20] != 6)
+		return NULL;
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		struct csim_lane *lane = &sim->lanes[i];
+
+		if (lane->spec->kind != CSN_HARP || lane->spec->rail != nic->rail)
+			continue;
+		for (unsigned side = 0; side < 2; side++) {
+			if (csim_lane_host(lane, !side) == nic->host &&
+			    eth[11] == csim_lane_host(lane, side) &&
+			    be16_load(tcp + (side == CSIM_SEND ? 0 : 2)) == lane->port) {
+				*sender = side;
+				return lane;
+			}
+		}
+	}
+	return NULL;
+}
+
+static bool card_loses(struct csim_card *card, const uint8_t *eth, uint32_t len)
+{
+	struct csim_nic *nic = card->owner;
+	struct csim *sim = nic->sim;
+	enum csim_side sender;
+	struct csim_lane *lane;
+	unsigned from = len > 14 ? eth[11] : 0;
+
+	if (nic->cut_until_ns > sim->now_ns || nic->gone)
+		return true;
+	if (from < sim->scenario->world.hosts &&
+	    sim->hosts[from].nics[nic->rail]->cut_out_until_ns > sim->now_ns)
+		return true;
+	lane = card_lane(nic, eth, len, &sender);
+	return lane && csim_lane_silent(lane, sender);
+}
+
+static unsigned card_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
+			uint64_t now_ns)
+{
+	struct csim_card *card = to_card(nic);
+	unsigned got, kept = 0, n;
+
+	do {
+		got = card->inner->ops->rx(card->inner, descs, max, now_ns);
+		for (unsigned i = 0; i < got; i += n) {
+			bool lost = card_loses(card, nic->caps.frame_base + descs[i].addr,
+					       descs[i].len);
+
+			for (n = 1; i + n < got && (descs[i + n - 1].flags & HARP_DESC_MORE);)
+				n++;
+			for (unsigned d = i; lost && d < i + n; d++)
+				card->inner->ops->fill(card->inner, &descs[d].addr, 1);
+			if (lost)
+				continue;
+			memmove(descs + kept, descs + i, n * sizeof(*descs));
+			kept += n;
+		}
+	} while (got > 0 && kept == 0);
+	return kept;
+}
+
+static unsigned card_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
+			uint64_t now_ns)
+{
+	struct csim_card *card = to_card(nic);
+
+	return card->inner->ops->tx(card->inner, descs, count, now_ns);
+}
+
+static unsigned card_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max, uint64_t now_ns)
+{
+	struct csim_card *card = to_card(nic);
+
+	return card->inner->ops->complete(card->inner, addrs, max, now_ns);
+}
+
+static unsigned card_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
+{
+	struct csim_card *card = to_card(nic);
+
+	return card->inner->ops->fill(card->inner, addrs, count);
+}
+
+static void card_kick(struct harp_nic *nic, uint64_t now_ns)
+{
+	struct csim_card *card = to_card(nic);
+
+	card->inner->ops->kick(card->inner, now_ns);
+}
+
+static uint64_t card_next_ns(struct harp_nic *nic)
+{
+	const struct wire_port *port = (const struct wire_port *)to_card(nic)->inner;
+	uint64_t next_ns = CSIM_NEVER_NS;
+
+	if (port->heap_count > 0)
+		next_ns = port->wire->slots[port->heap[0]].arrive_ns;
+	if (port->sent_count > 0 && port->sent[port->sent_head].ready_ns < next_ns)
+		next_ns = port->sent[port->sent_head].ready_ns;
+	return next_ns;
+}
+
+static void card_stats(struct harp_nic *nic, struct harp_nic_stats *out)
+{
+	struct csim_card *card = to_card(nic);
+
+	card->inner->ops->stats(card->inner, out);
+}
+
+static void card_destroy(struct harp_nic *nic)
+{
+	(void)nic; /* the wire's port is the wire's, the card is struct csim's */
+}
+
+static const struct harp_nic_ops card_ops = {
+	.size = sizeof(struct harp_nic_ops),
+	.rx = card_rx,
+	.tx = card_tx,
+	.complete = card_complete,
+	.fill = card_fill,
+	.kick = card_kick,
+	.next_ns = card_next_ns,
+	.stats = card_stats,
+	.destroy = card_destroy,
+};
+
+uint64_t csim_nic_next_ns(struct csim_nic *nic)
+{
+	uint64_t engine_ns = engine_deadline_ns(&nic->engine);
+	uint64_t card_ns = card_next_ns(&nic->card.nic);
+
+	return card_ns < engine_ns ? card_ns : engine_ns;
+}
+
+/* ---- making ------------------------------------------------------------------------------------ */
+
+struct harp_addr csim_addr(const struct csim *sim, unsigned host, unsigned rail)
+{
+	struct harp_addr addr = { { 0xfd } };
+
+	if (sim->scenario->world.family == 4)
+		return harp_addr_v4(10, 0, (uint8_t)rail, (uint8_t)(host + 1));
+	addr.bytes[1] = (uint8_t)rail;
+	addr.bytes[15] = (uint8_t)(host + 1);
+	return addr;
+}
+
+void csim_nic_impair(struct csim_nic *nic, const struct csn_event *e)
+{
+	const struct csn_nic *n = &nic->sim->scenario->nics[nic - nic->sim->nics];
+#define HOST_FIELD(name) (e ? e->name : n->name)
+	struct harp_wire_impair impair = {
+		.delay_ns = HOST_FIELD(delay_ns),
+		.jitter_ns = e ? 0 : n->jitter_ns,
+		.rate_bps = HOST_FIELD(rate_bps),
+		.queue_bytes = HOST_FIELD(queue_bytes),
+		.loss_ppm = (uint32_t)HOST_FIELD(loss_ppm),
+		.duplicate_ppm = (uint32_t)HOST_FIELD(duplicate_ppm),
+		.reorder_ppm = (uint32_t)HOST_FIELD(reorder_ppm),
+		.reorder_ns = HOST_FIELD(reorder_ns),
+		.corrupt_ppm = (uint32_t)HOST_FIELD(corrupt_ppm),
+	};
+#undef HOST_FIELD
+
+	(void)harp_wire_set_impair(nic->sim->wires[nic->rail], nic->host, &impair);
+}
+
+static int nic_stack_make(struct csim_nic *nic, bool listens)
+{
+	struct csim *sim = nic->sim;
+	struct harp_stack_options options = {
+		.size = sizeof(options),
+		.max_conns = 256,
+		.seed = rng_u64(&sim->rng),
+		.now_ns = sim->now_ns,
+		.hooks = { .ctx = &nic->engine, .requests = engine_requests },
+	};
+	struct harp_addr addr = csim_addr(sim, nic->host, nic->rail);
+	struct harp_endpoint at = { .port = HOST_PORT };
+	struct harp_tcp_options tcp;
+	int err = harp_stack_create(&nic->engine.stack, &nic->card.nic, &options);
+
+	if (!err)
+		err = harp_stack_address_add(nic->engine.stack, &addr,
+					     sim->scenario->world.family == 4 ? 24 : 64);
+	lane_harp_tcp_options(&tcp, 0);
+	if (!err && listens)
+		err = harp_tcp_listen(nic->engine.stack, &at, &tcp, &nic->listener);
+	return err;
+}
+
+static int nic_make(struct csim *sim, unsigned host, unsigned rail)
+{
+	struct csim_nic *nic = &sim->nics[host * sim->scenario->world.rails + rail];
+
+	sim->hosts[host].nics[rail] = nic;
+	nic->sim = sim;
+	nic->host = host;
+	nic->rail = rail;
+	nic->card.owner = nic;
+	nic->card.inner = harp_wire_port(sim->wires[rail], host);
+	nic->card.nic.ops = &card_ops;
+	nic->card.nic.caps = nic->card.inner->caps;
+	nic->engine.instance = (struct harp_instance *)nic;
+	nic->engine.dev = (int)rail;
+	nic->due_ns = CSIM_NEVER_NS;
+	snprintf(nic->engine.name, sizeof(nic->engine.name), "h%ur%u", host, rail);
+	engine_turn_init(&nic->engine);
+	return nic_stack_make(nic, true);
+}
+
+static void host_dial_advance(struct driver *driver, uint64_t now_ns)
+{
+	(void)driver_run_ready(driver, now_ns);
+}
+
+bool csim_hosts_make(struct csim *sim)
+{
+	const struct csn_world *w = &sim->scenario->world;
+	int err = 0;
+
+	env_device_count = (int)w->rails;
+	for (unsigned rail = 0; rail < w->rails && !err; rail++) {
+		struct harp_wire_options options = {
+			.size = sizeof(options),
+			.ports = (uint32_t)w->hosts,
+			.frame_size = w->mtu_bytes > 2000 ? 4096 : 2048,
+			.frame_count = HOST_FRAMES,
+			.mtu_bytes = (uint32_t)w->mtu_bytes,
+			.packets_max = HOST_PACKETS,
+			.seed = rng_u64(&sim->rng),
+			.impair = { .delay_ns = CSIM_US },
+		};
+
+		err = harp_wire_create(&sim->wires[rail], &options);
+	}
+	for (unsigned host = 0; host < w->hosts && !err; host++) {
+		driver_init(&sim->hosts[host].dial_driver, host_dial_advance);
+		for (unsigned rail = 0; rail < w->rails && !err; rail++)
+			err = nic_make(sim, host, rail);
+	}
+	return !err || csim_fail(sim, "hosts can't be made: %s", strerror(-err));
+}
+
+void csim_hosts_impair(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->nic_count; i++)
+		csim_nic_impair(&sim->nics[i], NULL);
+}
+
+void csim_hosts_destroy(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->nic_count; i++) {
+		if (sim->nics[i].engine.stack)
+			harp_stack_destroy(sim->nics[i].engine.stack);
+	}
+	for (unsigned rail = 0; rail < sim->scenario->world.rails; rail++)
+		harp_wire_destroy(sim->wires[rail]);
+}
+
+void csim_nic_drop(struct csim_nic *nic)
+{
+	while (nic->engine.lanes) {
+		struct lane_harp *h = nic->engine.lanes;
+
+		nic->engine.lanes = h->next;
+		free(h);
+	}
+	nic->engine.closing_count = 0;
+}
+
+void csim_nic_kill(struct csim_nic *nic)
+{
+	struct wire_port *port = (struct wire_port *)nic->card.inner;
+
+	csim_nic_drop(nic);
+	nic->listener = NULL;
+	harp_stack_destroy(nic->engine.stack);
+	nic->engine.stack = NULL;
+	/* Its frames are nobody's now: the next stack brings all of them anew. */
+	port->fill_count = 0;
+	port->sent_count = 0;
+	if (nic_stack_make(nic, false))
+		(void)csim_fail(nic->sim, "host %u: no stack for the dead", nic->host);
+}
+
+/* ---- attacks ----------------------------------------------------------------------------------- */
+
+/* Ethernet, IP and TCP headers, no options, no data. Returns the length. */
+static uint32_t rst_packet(const struct csim *sim, unsigned from, unsigned to, unsigned rail,
+			   uint8_t *eth, uint16_t sport, uint16_t dport, uint32_t seq)
+{
+	bool v4 = sim->scenario->world.family == 4;
+	struct harp_addr src = csim_addr(sim, from, rail), dst = csim_addr(sim, to, rail);
+	uint8_t *ip = eth + 14, *tcp = ip + (v4 ? 20 : 40), pseudo[40] = { 0 };
+	uint16_t sum;
+
+	memset(eth, 0, 14 + 40 + 20);
+	memcpy(eth, sim->hosts[to].nics[rail]->card.nic.caps.mac, 6);
+	memcpy(eth + 6, sim->hosts[from].nics[rail]->card.nic.caps.mac, 6);
+	be16_store(eth + 12, v4 ? 0x0800 : 0x86dd);
+	if (v4) {
+		ip[0] = 0x45;
+		be16_store(ip + 2, 40);
+		ip[8] = 64;
+		ip[9] = 6;
+		memcpy(ip + 12, src.bytes + 12, 4);
+		memcpy(ip + 16, dst.bytes + 12, 4);
+		sum = csum_finish(csum_partial(ip, 20, 0));
+		memcpy(ip + 10, &sum, 2);
+	} else {
+		ip[0] = 0x60;
+		be16_store(ip + 4, 20);
+		ip[6] = 6;
+		ip[7] = 64;
+		memcpy(ip + 8, src.bytes, 16);
+		memcpy(ip + 24, dst.bytes, 16);
+	}
+	be16_store(tcp, sport);
+	be16_store(tcp + 2, dport);
+	be32_store(tcp + 4, seq);
+	tcp[12] = 5 << 4;
+	tcp[13] = 4; /* RST */
+	memcpy(pseudo, v4 ? ip + 12 : ip + 8, v4 ? 8 : 32);
+	be32_store(pseudo + 32, 20);
+	pseudo[39] = 6;
+	sum = csum_finish(csum_partial(tcp, 20, csum_partial(pseudo, 40, 0)));
+	memcpy(tcp + 16, &sum, 2);
+	return (uint32_t)(tcp + 20 - eth);
+}
+
+void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side victim, bool fits)
+{
+	struct lane_harp *mine = (struct lane_harp *)lane->end[victim].lane;
+	struct lane_harp *its = (struct lane_harp *)lane->end[!victim].lane;
+	unsigned to = csim_lane_host(lane, victim), from = csim_lane_host(lane, !victim);
+	unsigned rail = (unsigned)lane->spec->rail;
+	uint8_t eth[128];
+	uint32_t seq, len;
+
+	if (!mine || mine->lane.error)
+		return;
+	/* What the peer would send next, so that it fits behind what is under way. */
+	seq = its && !its->lane.error ? its->conn->snd_nxt_seq : mine->conn->rcv_nxt_seq;
+	if (!fits)
+		seq += 1 + rng_below(&sim->rng, 2000000000);
+	len = rst_packet(sim, from, to, rail, eth, mine->conn->remote_port, mine->conn->local_port,
+			 seq);
+	wire_path_send((struct wire_port *)sim->hosts[from].nics[rail]->card.inner, eth, len,
+		       sim->now_ns);
+}

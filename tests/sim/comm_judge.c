@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_judge.c - what may fail and what must not, who may stand still and for how long, and what must be gone
+ * in the end. The bytes themselves are comm_app.c's.
+ */
+#include "comm_sim.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "double_env.h"
+#include "lane_harp.h"
+#include "stack/stack.h"
+
+#define JUDGE_WARNS 16u
+#define JUDGE_BARE_NS (50 * CSIM_MS) /* without a lane for so long: an error may come of it yet */
+#define JUDGE_QUICK_NS CSIM_S        /* beside the lane timeout */
+#define JUDGE_SLACK_NS (5 * CSIM_S)  /* beside the user timeout */
+
+/* ---- what is logged ---------------------------------------------------------------------------- */
+
+static char judge_warns[JUDGE_WARNS][512];
+static unsigned judge_warn_count;
+
+void csim_judge_log(enum plugin_log_level level, const char *text)
+{
+	if (level == PLUGIN_WARN)
+		snprintf(judge_warns[judge_warn_count++ % JUDGE_WARNS], sizeof(judge_warns[0]),
+			 "%s", text);
+}
+
+/* Was there a warning that names the peer, of those not yet spoken for? */
+static bool judge_peer_named(const struct csim_app *app)
+{
+	const struct csim *sim = app->sim;
+	unsigned peer = sim->comms[app->number].app[!app->side].host;
+	char addr[HARP_ADDR_TEXT_MAX];
+
+	for (unsigned i = 0; i < JUDGE_WARNS; i++) {
+		for (unsigned rail = 0; rail < sim->scenario->world.rails; rail++) {
+			struct harp_addr a = csim_addr(sim, peer, rail);
+
+			if (strstr(judge_warns[i], harp_addr_format(&a, addr)))
+				return true;
+		}
+	}
+	return false;
+}
+
+/* ---- errors ------------------------------------------------------------------------------------ */
+
+static bool judge_works(const struct csim *sim, unsigned comm)
+{
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		if (sim->lanes[i].spec->comm == comm && csim_lane_works(&sim->lanes[i]))
+			return true;
+	}
+	return false;
+}
+
+bool csim_judge_error(struct csim_app *app, int error)
+{
+	struct csim *sim = app->sim;
+	struct csim_comm *k = &sim->comms[app->number];
+	struct csim_app *peer = &k->app[!app->side];
+
+	if (!judge_peer_named(app))
+		return csim_fail(sim, "comm %u: error %d and no warning that names the peer",
+				 app->number, error);
+	if (k->spec->several && app->side == CSIM_RECV && peer->done > app->done && !peer->closed)
+		return csim_fail(sim, "comm %u: sends up to %llu were done, only %llu are received",
+				 app->number, (unsigned long long)peer->done,
+				 (unsigned long long)app->done);
+	if (k->spec->truncate_at || peer->error || (peer->closed && !k->spec->several) ||
+	    k->bare_ns != CSIM_NEVER_NS || !judge_works(sim, app->number) ||
+	    (k->bared_ns && sim->now_ns < k->bared_ns + sim->scenario->world.user_timeout_ns))
+		k->excused = true;
+	return k->excused || csim_fail(sim, "comm %u: error %d at the %s end though a lane works",
+				       app->number, error, app->side ? "receiving" : "sending");
+}
+
+/* An end of a lane was closed: had it to be? */
+bool csim_judge_lost_lane(struct csim_lane *lane, enum csim_side side)
+{
+	struct csim *sim = lane->sim;
+	struct csim_comm *k = &sim->comms[lane->spec->comm];
+	struct csim_app *app = &k->app[side];
+
+	if (!lane->end[side].joined || lane->broken || lane->disturbed || lane->end[!side].closed ||
+	    app->closed || app->error || k->excused || k->app[!side].closed ||
+	    (app->comm && app->comm->error))
+		return true;
+	for (unsigned i = lane->number + 1; i < sim->lane_count; i++) {
+		if (sim->lanes[i].spec->comm == lane->spec->comm &&
+		    sim->lanes[i].index == lane->index)
+			return true; /* it was replaced */
+	}
+	return csim_fail(sim, "comm %llu: lane %u was given up at the %s end for no reason",
+			 (unsigned long long)lane->spec->comm, lane->index,
+			 side ? "receiving" : "sending");
+}
+
+/* ---- standing still ---------------------------------------------------------------------------- */
+
+static uint64_t judge_later(uint64_t a, uint64_t b)
+{
+	return a > b && a != CSIM_NEVER_NS ? a : b;
+}
+
+/* Nothing but deaths of lanes in the scenario? */
+static bool judge_simple(const struct comm_scenario *s)
+{
+	for (unsigned i = 0; i < s->event_count; i++) {
+		if (s->events[i].kind != CSN_RESET && s->events[i].kind != CSN_FIN &&
+		    s->events[i].kind != CSN_SILENT && s->events[i].kind != CSN_FORGE)
+			return false;
+	}
+	for (unsigned i = 0; i < s->nic_count; i++) {
+		if (s->nics[i].loss_ppm || s->nics[i].reorder_ppm || s->nics[i].corrupt_ppm ||
+		    s->nics[i].queue_bytes ||
+		    (s->nics[i].rate_bps && s->nics[i].rate_bps < 1000000000))
+			return false;
+	}
+	return true;
+}
+
+static bool judge_comm_progress(struct csim *sim, unsigned number)
+{
+	struct csim_comm *k = &sim->comms[number];
+	struct csim_app *s = &k->app[CSIM_SEND], *r = &k->app[CSIM_RECV];
+	const struct csn_world *w = &sim->scenario->world;
+	uint64_t since_ns, limit_ns;
+
+	/* Who waits for what: a message that both have posted, or a done that is due. */
+	if ((s->closed || s->error || s->done == s->posted) &&
+	    (r->closed || r->error || r->done == r->posted))
+		return true;
+	if (!s->closed && !r->closed && !s->error && !r->error &&
+	    (s->posted <= r->done || r->posted <= r->done) && s->done == r->done)
+		return true;
+	since_ns = judge_later(s->progress_ns, r->progress_ns);
+	since_ns = judge_later(sim->heal_ns <= sim->now_ns ? sim->heal_ns : sim->now_ns, since_ns);
+	since_ns = judge_later(s->next_post_ns, since_ns);
+	since_ns = judge_later(r->next_post_ns, since_ns);
+	limit_ns = w->user_timeout_ns + JUDGE_SLACK_NS +
+		   sim->scenario->comm_count * k->spec->size_max * 800;
+	if (judge_simple(sim->scenario) && judge_works(sim, number) && k->spec->several)
+		limit_ns = w->lane_timeout_ns + JUDGE_QUICK_NS;
+	if (sim->now_ns <= since_ns + limit_ns)
+		return true;
+	return csim_fail(
+		sim, "comm %u stands still since %.3f s: %llu of %llu sent, %llu of %llu received",
+		number, (double)(since_ns - sim->zero_ns) / 1e9, (unsigned long long)s->done,
+		(unsigned long long)s->posted, (unsigned long long)r->done,
+		(unsigned long long)r->posted);
+}
+
+bool csim_judge_progress(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
+		struct csim_comm *k = &sim->comms[i];
+
+		if (judge_works(sim, i)) {
+			if (k->bare_ns != CSIM_NEVER_NS && sim->now_ns - k->bare_ns > JUDGE_BARE_NS)
+				k->bared_ns = sim->now_ns;
+			k->bare_ns = CSIM_NEVER_NS;
+		} else if (k->bare_ns == CSIM_NEVER_NS) {
+			k->bare_ns = sim->now_ns;
+		}
+		if (!judge_comm_progress(sim, i))
+			return false;
+	}
+	return true;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------- */
+
+static bool judge_nic_end(struct csim *sim, struct csim_nic *nic)
+{
+	uint64_t conns = 0, free_frames = 0, given = 0;
+
+	if (nic->engine.lanes)
+		return csim_fail(sim, "host %u rail %u: lanes are left", nic->host, nic->rail);
+	(void)harp_stack_stat(nic->engine.stack, "tcp_conns", &conns);
+	(void)harp_stack_stat(nic->engine.stack, "frames_free", &free_frames);
+	(void)harp_stack_stat(nic->engine.stack, "frames_rx_nic", &given);
+	if (conns)
+		return csim_fail(sim, "host %u rail %u: %llu connections are left", nic->host,
+				 nic->rail, (unsigned long long)conns);
+	if (free_frames + given != nic->card.nic.caps.frame_count)
+		return csim_fail(sim, "host %u rail %u: %llu frames are left", nic->host, nic->rail,
+				 (unsigned long long)(nic->card.nic.caps.frame_count - free_frames -
+						      given));
+	return true;
+}
+
+bool csim_judge_end(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
+		struct csim_comm *k = &sim->comms[i];
+
+		for (unsigned side = 0; side < 2; side++) {
+			const struct csim_app *app = &k->app[side];
+
+			if (!app->closed)
+				return csim_fail(sim, "comm %u: never closed", i);
+			if (!csim_app_look(&k->app[side], true))
+				return false;
+			if (!k->excused && app->finished != k->spec->messages)
+				return csim_fail(sim, "comm %u: %llu of %llu messages %s", i,
+						 (unsigned long long)app->finished,
+						 (unsigned long long)k->spec->messages,
+						 side ? "received" : "sent");
+		}
+		if (k->spec->several && !k->spec->r_close_at &&
+		    !sim->hosts[k->app[CSIM_RECV].host].dead &&
+		    k->app[CSIM_SEND].finished > k->app[CSIM_RECV].finished)
+			return csim_fail(sim, "comm %u: %llu sends were done, %llu are received", i,
+					 (unsigned long long)k->app[CSIM_SEND].finished,
+					 (unsigned long long)k->app[CSIM_RECV].finished);
+	}
+	for (unsigned i = 0; i < sim->scenario->nic_count; i++) {
+		if (!judge_nic_end(sim, &sim->nics[i]))
+			return false;
+	}
+	return !sim->streams ||
+	       csim_fail(sim, "%llu kernel lanes are left", (unsigned long long)sim->streams);
+}
+
+void csim_judge_dump(struct csim *sim)
+{
+	static const char *const sides[2] = { "sends", "receives" };
+
+	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
+		for (unsigned side = 0; side < 2; side++) {
+			const struct csim_app *app = &sim->comms[i].app[side];
+
+			printf("comm %u, host %u %s: %llu of %llu posted are done, of %llu; error %d%s\n",
+			       i, app->host, sides[side], (unsigned long long)app->done,
+			       (unsigned long long)app->posted,
+			       (unsigned long long)sim->comms[i].spec->messages, app->error,
+			       app->closed ? ", closed" : "");
+		}
+	}
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		const struct csim_lane *lane = &sim->lanes[i];
+
+		printf("lane %u, comm %llu's %u, %s, port %u:%s%s%s%s%s%s\n", i,
+		       (unsigned long long)lane->spec->comm, lane->index,
+		       lane->spec->kind == CSN_HARP ? "harp" : "kernel", lane->port,
+		       lane->end[0].joined ? " joined" : "", lane->end[1].joined ? " joined" : "",
+		       lane->end[0].closed ? ", sender closed" : "",
+		       lane->end[1].closed ? ", receiver closed" : "",
+		       lane->broken ? ", broken" : "", csim_lane_works(lane) ? ", works" : "");
+	}
+	for (unsigned i = 0; i < JUDGE_WARNS; i++) {
+		if (judge_warns[i][0])
+			printf("warned: %s\n", judge_warns[i]);
+	}
+}

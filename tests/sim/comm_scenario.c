@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_scenario.c - the scenario of a seed: hosts, comms, their lanes, and what befalls them.
+ *
+ * Bounds keep a seed at a few milliseconds of work: about half a megabyte in all, now and then more.
+ */
+#include "comm_scenario.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+#define S UINT64_C(1000000000)
+
+#define BYTES_MAX 400000u /* of all comms, in most seeds */
+
+/* ---- as data ----------------------------------------------------------------------------------- */
+
+static const struct scn_field csn_world[] = { CSN_WORLD(SCN_FIELD) };
+static const struct scn_field csn_nic[] = { CSN_NIC(SCN_FIELD) };
+static const struct scn_field csn_comm[] = { CSN_COMM(SCN_FIELD) };
+static const struct scn_field csn_lane[] = { CSN_LANE(SCN_FIELD) };
+static const struct scn_field csn_event[] = { CSN_EVENT(SCN_FIELD) };
+
+#define CSN_LIST(word, list, limit, first, number)                                                 \
+	SCN_KIND(struct comm_scenario, word, list, limit, first,                                   \
+		 offsetof(struct comm_scenario, number))
+static const struct scn_kind csn_kinds[] = {
+	SCN_KIND(struct comm_scenario, "world", csn_world, 1, world, 0),
+	CSN_LIST("nic", csn_nic, CSN_NICS_MAX, nics, nic_count),
+	CSN_LIST("comm", csn_comm, CSN_COMMS_MAX, comms, comm_count),
+	CSN_LIST("lane", csn_lane, CSN_LANES_MAX, lanes, lane_count),
+	CSN_LIST("event", csn_event, CSN_EVENTS_MAX, events, event_count),
+};
+static const char *const csn_event_names[CSN_EVENT_KINDS] = { "reset", "fin",    "silent", "slow",
+							      "forge", "impair", "cut",    "gone",
+							      "stall", "freeze", "kill" };
+
+static const char *csn_remark(const struct scn_kind *kind, const uint64_t *values)
+{
+	if (strcmp(kind->name, "event") == 0 && values[0] < CSN_EVENT_KINDS)
+		return csn_event_names[values[0]];
+	if (strcmp(kind->name, "lane") == 0)
+		return values[1] == CSN_HARP ? "harp" : "kernel";
+	return NULL;
+}
+
+static const char *csn_check(const void *scenario)
+{
+	const struct comm_scenario *s = scenario;
+	unsigned lanes[CSN_COMMS_MAX] = { 0 };
+
+	if (s->world.hosts < 2 || s->world.hosts > CSN_HOSTS_MAX || !s->world.rails ||
+	    s->world.rails > CSN_RAILS_MAX || s->nic_count != s->world.hosts * s->world.rails)
+		return "not one NIC for each rail of each of two to four hosts";
+	if (s->world.plant >= CSN_PLANT_KINDS)
+		return "no such bug to plant";
+	for (unsigned i = 0; i < s->lane_count; i++) {
+		const struct csn_lane *l = &s->lanes[i];
+
+		if (l->comm >= s->comm_count || l->rail >= s->world.rails ||
+		    (l->kind != CSN_HARP && l->kind != CSN_KERNEL))
+			return "a lane of no comm, rail or kind";
+		if (l->kind == CSN_KERNEL && l->buffer_bytes < 64)
+			return "a kernel lane without a buffer";
+		if (lanes[l->comm]++ == 0 && l->start_ns)
+			return "a comm whose first lane comes late";
+	}
+	for (unsigned i = 0; i < s->comm_count; i++) {
+		const struct csn_comm *c = &s->comms[i];
+
+		if (c->from >= s->world.hosts || c->to >= s->world.hosts || c->from == c->to)
+			return "a comm that joins no two hosts";
+		if (!lanes[i] || lanes[i] > 32 || (!c->several && lanes[i] > 1))
+			return "a comm with too few or too many lanes";
+		if (c->sizes >= CSN_SIZES_KINDS || !c->s_burst || !c->r_burst)
+			return "a comm without sizes or requests";
+	}
+	for (unsigned i = 0; i < s->event_count; i++) {
+		const struct csn_event *e = &s->events[i];
+
+		if (e->kind >= CSN_EVENT_KINDS || e->lane >= s->lane_count ||
+		    e->host >= s->world.hosts || e->rail >= s->world.rails)
+			return "an event of no kind, lane, host or rail";
+	}
+	return NULL;
+}
+
+const struct scn_layout comm_scenario_layout = {
+	.kinds = csn_kinds,
+	.kind_count = sizeof(csn_kinds) / sizeof(csn_kinds[0]),
+	.size = sizeof(struct comm_scenario),
+	.check = csn_check,
+	.remark = csn_remark,
+};
+
+/* ---- from a seed ------------------------------------------------------------------------------- */
+
+struct maker {
+	struct comm_scenario *s;
+	struct rng rng;
+	uint64_t horizon_ns;
+	bool clean;  /* no packet is harmed */
+	bool mortal; /* processes may die, NICs may go */
+};
+
+static uint32_t below(struct maker *m, uint64_t bound)
+{
+	return bound ? rng_below(&m->rng, (uint32_t)bound) : 0;
+}
+
+static uint64_t below64(struct maker *m, uint64_t bound)
+{
+	return bound ? rng_u64(&m->rng) % bound : 0;
+}
+
+static bool one_in(struct maker *m, uint32_t n)
+{
+	return rng_below(&m->rng, n) == 0;
+}
+
+#define PICK(m, ...)                                                                               \
+	((const uint64_t[]){ __VA_ARGS__ }[below(m, sizeof((const uint64_t[]){ __VA_ARGS__ }) /    \
+							    sizeof(uint64_t))])
+
+static void make_way(struct maker *m, struct csn_nic *n)
+{
+	n->delay_ns = PICK(m, 1 * US, 5 * US, 20 * US, 100 * US);
+	n->jitter_ns = one_in(m, 4) ? below64(m, n->delay_ns) : 0;
+	n->rate_bps = PICK(m, 0, 10000000000, 1000000000, 1000000000, 100000000);
+	n->queue_bytes = n->rate_bps && one_in(m, 2) ? PICK(m, 30000, 100000, 1000000) : 0;
+	if (m->clean)
+		return;
+	n->loss_ppm = PICK(m, 0, 100, 1000, 10000, 30000);
+	n->duplicate_ppm = PICK(m, 0, 0, 1000, 20000);
+	n->reorder_ppm = PICK(m, 0, 0, 1000, 30000);
+	n->reorder_ns = n->reorder_ppm ? 1 + below64(m, 200 * US) : 0;
+	n->corrupt_ppm = PICK(m, 0, 0, 0, 2000);
+}
+
+static void make_world(struct maker *m)
+{
+	struct csn_world *w = &m->s->world;
+
+	w->hosts = PICK(m, 2, 2, 2, 3, 4);
+	w->rails = PICK(m, 1, 1, 2, 3);
+	w->family = PICK(m, 4, 6);
+	w->mtu_bytes = PICK(m, 1500, 1500, 1500, 9000, 1280);
+	w->lane_timeout_ns = PICK(m, 50 * MS, 200 * MS, 500 * MS);
+	w->user_timeout_ns = PICK(m, 3 * S, 5 * S);
+	w->probe_ns = PICK(m, 50 * MS, 250 * MS);
+	w->linger_ns = 50 * MS;
+	w->guardian_lag_ns = PICK(m, 1 * US, 10 * US, 1 * MS);
+	w->interleave_ppm = PICK(m, 0, 1000, 20000, 100000);
+	w->hold_ppm = PICK(m, 0, 0, 20000, 100000);
+	m->s->nic_count = (unsigned)(w->hosts * w->rails);
+	for (unsigned i = 0; i < m->s->nic_count; i++)
+		make_way(m, &m->s->nics[i]);
+}
+
+static void make_lane(struct maker *m, unsigned comm, uint64_t kind, bool first)
+{
+	struct csn_lane *l = &m->s->lanes[m->s->lane_count++];
+
+	l->comm = comm;
+	l->kind = kind;
+	l->rail = below(m, m->s->world.rails);
+	l->backup = !first && one_in(m, 8);
+	l->start_ns = first || one_in(m, 2) ? 0 : below64(m, m->horizon_ns);
+	if (kind != CSN_KERNEL)
+		return;
+	l->delay_ns = PICK(m, 1 * US, 10 * US, 100 * US);
+	l->rate_bps = PICK(m, 0, 10000000000, 1000000000, 100000000);
+	l->buffer_bytes = PICK(m, 1000, 16384, 65536, 262144, 1000000);
+	l->short_ppm = PICK(m, 0, 10000, 300000);
+}
+
+static void make_sizes(struct maker *m, struct csn_comm *c, uint32_t budget)
+{
+	c->sizes = PICK(m, CSN_SIZES_TINY, CSN_SIZES_LL, CSN_SIZES_LL, CSN_SIZES_ODD, CSN_SIZES_ODD,
+			CSN_SIZES_BULK);
+	switch (c->sizes) {
+	case CSN_SIZES_TINY:
+		c->size_max = 64;
+		break;
+	case CSN_SIZES_LL:
+		c->size_max = PICK(m, 64, 512, 4096, 65536);
+		break;
+	case CSN_SIZES_ODD:
+		c->size_max = PICK(m, 1000, 10000, 100000, 300000);
+		break;
+	default:
+		c->size_max = PICK(m, 65536, 131072, 524288);
+		if (one_in(m, 40))
+			c->size_max = 4u << 20;
+	}
+	c->messages = 1 + below(m, PICK(m, 4, 40, 400));
+	if (c->messages * c->size_max / 2 > budget)
+		c->messages = 1 + budget * 2 / c->size_max;
+}
+
+static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
+{
+	c->stream = rng_u64(&m->rng);
+	c->from = below(m, m->s->world.hosts);
+	c->to = (c->from + 1 + below(m, m->s->world.hosts - 1)) % m->s->world.hosts;
+	c->several = !one_in(m, 6);
+	c->eager_bytes = PICK(m, 4096, 4096, 16384, 262144);
+	make_sizes(m, c, budget);
+	c->slack_bytes = PICK(m, 0, 0, 64, 4096);
+	c->misalign_bytes = one_in(m, 4) ? below(m, 64) : 0;
+	c->truncate_at =
+		c->sizes != CSN_SIZES_TINY && one_in(m, 40) ? 1 + below(m, c->messages) : 0;
+	c->s_burst = PICK(m, 1, 2, 8, 32, 32);
+	c->r_burst = PICK(m, 1, 2, 8, 32, 32);
+	c->s_gap_ns = one_in(m, 3) ? below64(m, PICK(m, 10 * US, MS, 20 * MS)) : 0;
+	c->r_gap_ns = one_in(m, 3) ? below64(m, PICK(m, 10 * US, MS, 20 * MS)) : 0;
+	c->r_delay_ns = one_in(m, 3) ? below64(m, m->horizon_ns) : 0;
+	c->s_poll_ns = PICK(m, 1 * US, 5 * US, 50 * US);
+	c->r_poll_ns = PICK(m, 1 * US, 5 * US, 50 * US);
+	c->s_close_at = one_in(m, 12) ? 1 + below(m, c->messages) : 0;
+	c->r_close_at = one_in(m, 12) ? 1 + below(m, c->messages) : 0;
+	c->s_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
+	c->r_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
+	c->redial_ns = one_in(m, 2) ? 1 + below64(m, PICK(m, MS, 100 * MS)) : 0;
+}
+
+/* What a several comm's lanes are: of one kind, or of both. */
+static void make_lanes(struct maker *m, unsigned comm)
+{
+	struct csn_comm *c = &m->s->comms[comm];
+	uint64_t kinds = 1 + below(m, 3);
+	unsigned count = c->several ? 1 + below(m, PICK(m, 2, 4, 8)) : 1;
+
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t kind = kinds == 3 ? 1 + below(m, 2) : kinds;
+
+		make_lane(m, comm, kind, i == 0);
+		if (i == 0)
+			c->no_credit = kind == CSN_KERNEL;
+	}
+}
+
+static void make_event(struct maker *m, struct csn_event *e)
+{
+	e->kind = below(m, CSN_EVENT_KINDS);
+	if (e->kind >= CSN_GONE && e->kind != CSN_STALL && !m->mortal)
+		e->kind = below(m, CSN_GONE);
+	if ((e->kind == CSN_IMPAIR) && m->clean)
+		e->kind = CSN_RESET;
+	e->lane = below(m, m->s->lane_count);
+	e->host = below(m, m->s->world.hosts);
+	e->rail = below(m, m->s->world.rails);
+	e->start_ns = below64(m, m->horizon_ns);
+	e->duration_ns = 1 + below64(m, PICK(m, 100 * US, 10 * MS, 300 * MS, 2 * S));
+	e->one_way = one_in(m, 3);
+	e->keep = one_in(m, 2);
+	if (e->kind == CSN_SILENT && one_in(m, 2))
+		e->duration_ns = 0;
+	if (e->kind == CSN_IMPAIR) {
+		struct csn_nic way = { 0 };
+
+		make_way(m, &way);
+		e->delay_ns = way.delay_ns;
+		e->rate_bps = way.rate_bps / PICK(m, 1, 10);
+		e->queue_bytes = way.queue_bytes;
+		e->loss_ppm = way.loss_ppm * PICK(m, 1, 4);
+		e->duplicate_ppm = way.duplicate_ppm;
+		e->reorder_ppm = way.reorder_ppm;
+		e->reorder_ns = way.reorder_ns;
+		e->corrupt_ppm = way.corrupt_ppm;
+	}
+}
+
+void comm_scenario_make(struct comm_scenario *s, uint64_t seed)
+{
+	struct maker m = { .s = s };
+	uint32_t budget;
+
+	memset(s, 0, sizeof(*s));
+	s->world.seed = seed;
+	rng_seed(&m.rng, seed);
+	m.clean = !one_in(&m, 3);
+	m.mortal = one_in(&m, 4);
+	m.horizon_ns = PICK(&m, 200 * US, 2 * MS, 20 * MS, 200 * MS);
+	make_world(&m);
+	s->comm_count = 1 + below(&m, one_in(&m, 4) ? 8 : 3);
+	budget = (one_in(&m, 20) ? 10 * BYTES_MAX : BYTES_MAX) / s->comm_count;
+	for (unsigned i = 0; i < s->comm_count; i++) {
+		make_comm(&m, &s->comms[i], budget);
+		make_lanes(&m, i);
+	}
+	s->event_count = one_in(&m, 4) ? 0 : 1 + below(&m, PICK(&m, 2, 6, 12));
+	for (unsigned i = 0; i < s->event_count; i++)
+		make_event(&m, &s->events[i]);
+}
+
+/* ---- small ones -------------------------------------------------------------------------------- */
+
+void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
+{
+	static const struct {
+		unsigned char lanes, kinds[4]; /* CSN_HARP, CSN_KERNEL */
+		unsigned char sizes;
+		uint32_t size_max, messages;
+	} small[COMM_SCENARIO_SMALL] = {
+		{ 2, { CSN_HARP, CSN_HARP }, CSN_SIZES_BULK, 40000, 3 },
+		{ 2, { CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 40000, 3 },
+		{ 3, { CSN_HARP, CSN_KERNEL, CSN_HARP }, CSN_SIZES_ODD, 20000, 6 },
+		{ 3, { CSN_KERNEL, CSN_HARP, CSN_KERNEL }, CSN_SIZES_LL, 4096, 12 },
+		{ 4, { CSN_HARP, CSN_HARP, CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 70000, 2 },
+		{ 1, { CSN_HARP }, CSN_SIZES_ODD, 20000, 4 },
+	};
+	struct csn_comm *c = &s->comms[0];
+
+	memset(s, 0, sizeof(*s));
+	s->world = (struct csn_world){
+		.seed = which,
+		.hosts = 2,
+		.rails = 2,
+		.family = 4,
+		.mtu_bytes = 1500,
+		.lane_timeout_ns = 100 * MS,
+		.user_timeout_ns = 2 * S,
+		.probe_ns = 50 * MS,
+		.linger_ns = 50 * MS,
+		.guardian_lag_ns = 1000,
+	};
+	s->nic_count = 4;
+	for (unsigned i = 0; i < 4; i++)
+		s->nics[i] = (struct csn_nic){ .delay_ns = 5 * US, .rate_bps = 1000000000 };
+	*c = (struct csn_comm){
+		.stream = which,
+		.to = 1,
+		.several = small[which].lanes > 1,
+		.eager_bytes = 16384,
+		.messages = small[which].messages,
+		.sizes = small[which].sizes,
+		.size_max = small[which].size_max,
+		.s_burst = 4,
+		.r_burst = 2,
+		.s_poll_ns = 20 * US,
+		.r_poll_ns = 20 * US,
+	};
+	s->comm_count = 1;
+	c->no_credit = small[which].kinds[0] == CSN_KERNEL;
+	for (unsigned i = 0; i < small[which].lanes; i++)
+		s->lanes[s->lane_count++] = (struct csn_lane){
+			.kind = small[which].kinds[i],
+			.rail = i % 2,
+			.delay_ns = 5 * US,
+			.rate_bps = 1000000000,
+			.buffer_bytes = 16384,
+		};
+}

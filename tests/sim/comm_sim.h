@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_sim.h - the simulator of comms: plugin/comm*.c over lanes of both kinds, under a virtual clock, all
+ * hosts in one process and one thread, every step watched.
+ *
+ *	comm_sim.c     who runs when
+ *	comm_host.c    hosts: NICs, wires, engines (the real turn of engine_turn.c)
+ *	comm_stream.c  the simulated kernel lane
+ *	comm_lanes.c   lanes open, join their comms, die, and are opened again
+ *	comm_app.c     applications: they post, test, close, and check every byte and every buffer
+ *	comm_judge.c   what may fail and what must not; what must be gone in the end
+ */
+#ifndef HARP_TESTS_COMM_SIM_H
+#define HARP_TESTS_COMM_SIM_H
+
+#include "base/rng.h"
+#include "comm.h"
+#include "comm_scenario.h"
+#include "engine_impl.h"
+#include "harp.h"
+#include "runner.h"
+
+#define CSIM_NEVER_NS UINT64_MAX
+#define CSIM_US UINT64_C(1000)
+#define CSIM_MS UINT64_C(1000000)
+#define CSIM_S UINT64_C(1000000000)
+#define CSIM_DIALS_MAX 256u /* lanes ever opened, first ones and again */
+
+struct csim;
+struct csim_lane;
+
+enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
+
+/* ---- hosts ------------------------------------------------------------------------------------- */
+
+/* A card between stack and port: it loses what is cut off. */
+struct csim_card {
+	struct harp_nic nic; /* must be first */
+	struct harp_nic *inner;
+	struct csim_nic *owner;
+};
+
+struct csim_nic {
+	struct engine engine; /* must be first: also stands for its struct harp_instance */
+	struct csim_card card;
+	struct csim *sim;
+	unsigned host, rail;
+	struct harp_listener *listener;
+	bool gone, reported;       /* removed; the engine was told */
+	uint64_t cut_until_ns;     /* nothing arrives */
+	uint64_t cut_out_until_ns; /* nothing of it arrives anywhere */
+	uint64_t due_ns;           /* the guardian's next turn, drawn when it became due */
+	uint64_t turned_ns;
+};
+
+struct csim_host {
+	struct csim_nic *nics[CSN_RAILS_MAX];
+	struct driver dial_driver; /* of kernel lanes that have no comm yet */
+	uint64_t stall_until_ns, freeze_until_ns;
+	bool dead;
+	struct driver *held; /* its baton is held by a thread that is nowhere to be seen */
+	uint64_t held_until_ns;
+};
+
+/* ---- lanes ------------------------------------------------------------------------------------- */
+
+struct csim_end {
+	struct lane *lane;   /* NULL: not yet, or closed by its owner */
+	bool opened, joined; /* part of its comm */
+	bool closed;
+};
+
+struct csim_lane {
+	struct csim *sim;
+	const struct csn_lane *spec;
+	unsigned number, index; /* in csim.lanes; in its comm */
+	struct csim_end end[2];
+	uint16_t port; /* HARP: the connector's */
+	struct csim_stream *stream;
+	uint64_t silent_until_ns[2]; /* by who sends: nothing arrives */
+	uint64_t silent_since_ns;
+	bool broken;    /* reset, or silent for ever */
+	bool disturbed; /* something in the scenario explains that it is given up */
+};
+
+/* ---- comms ------------------------------------------------------------------------------------- */
+
+struct csim_buffer {
+	uint8_t *base, *data; /* as allocated; as given to the comm */
+	size_t size;          /* posted */
+	uint64_t message;
+	size_t total; /* of the message */
+	struct request *request;
+};
+
+struct csim_app {
+	struct csim *sim;
+	unsigned number; /* of its comm */
+	enum csim_side side;
+	unsigned host;
+	struct comm *comm;
+	struct csim_buffer buffers[PLUGIN_REQUESTS_MAX];
+	uint64_t posted, done; /* messages */
+	uint64_t finished;     /* done when it closed */
+	uint64_t wake_ns, poll_ns, next_post_ns, close_ns, progress_ns;
+	int error;
+	bool closed, closed_early, in_turn;
+	struct csim_buffer retired[4]; /* given back by the comm: nobody may write there */
+	unsigned retired_next;
+};
+
+struct csim_comm {
+	const struct csn_comm *spec;
+	struct csim_app app[2];
+	uint64_t *sizes;   /* of its messages */
+	unsigned lanes;    /* of the scenario */
+	bool excused;      /* something in the scenario explains an error */
+	uint64_t bare_ns;  /* no lane of it works since then; CSIM_NEVER_NS: one does */
+	uint64_t bared_ns; /* when that ended, for the last time that it lasted */
+};
+
+struct csim {
+	const struct comm_scenario *scenario;
+	struct rng rng, check_rng; /* check_rng: what is looked at, which changes nothing */
+	uint64_t now_ns, zero_ns;  /* zero_ns: when all comms were there */
+	uint64_t heal_ns;          /* the last disturbance ended */
+	struct harp_wire *wires[CSN_RAILS_MAX];
+	struct csim_nic nics[CSN_NICS_MAX];
+	struct csim_host hosts[CSN_HOSTS_MAX];
+	struct csim_comm comms[CSN_COMMS_MAX];
+	struct csim_lane lanes[CSIM_DIALS_MAX];
+	unsigned lane_count;
+	struct {
+		uint64_t at_ns;
+		const struct csn_lane *spec;
+		unsigned index;
+	} dials[CSIM_DIALS_MAX];
+	unsigned dial_count;
+	uint8_t event_state[CSN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
+	uint64_t steps, bytes, trace;
+	unsigned yields; /* of threads that wait for others, in this step */
+	unsigned depth;  /* of threads in the middle of another one's step */
+	bool verbose;    /* prints what happens */
+	bool failed;
+	uint64_t streams; /* that exist */
+	char reason[RUNNER_REASON_MAX];
+};
+
+bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump);
+/* Notes the first failure; false. */
+bool csim_fail(struct csim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void csim_note(struct csim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void csim_trace(struct csim *sim, uint64_t value);
+/* In the middle of a send or receive: other threads of the host have a turn, perhaps. */
+void csim_interleave(struct csim *sim, unsigned host);
+/* Something happened that applications of the host may be interested in. */
+void csim_rouse(struct csim *sim, unsigned host);
+static inline bool csim_chance(struct rng *rng, uint64_t ppm)
+{
+	return ppm && rng_below(rng, 1000000) < ppm;
+}
+static inline bool csim_frozen(const struct csim *sim, unsigned host)
+{
+	return sim->hosts[host].dead || sim->hosts[host].freeze_until_ns > sim->now_ns;
+}
+
+/* ---- comm_host.c ---- */
+bool csim_hosts_make(struct csim *sim);
+void csim_hosts_impair(struct csim *sim);
+void csim_hosts_destroy(struct csim *sim);
+uint64_t csim_nic_next_ns(struct csim_nic *nic);
+void csim_nic_impair(struct csim_nic *nic, const struct csn_event *e); /* NULL: as at first */
+/* Frees what its lanes have here; their connections go with the stack. */
+void csim_nic_drop(struct csim_nic *nic);
+/* The process is dead, its lanes were closed; the host answers for it with RST. */
+void csim_nic_kill(struct csim_nic *nic);
+struct harp_addr csim_addr(const struct csim *sim, unsigned host, unsigned rail);
+/* An RST to one end of a HARP lane, as if its peer had sent it; fits: with the number that it expects. */
+void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side victim, bool fits);
+
+/* ---- comm_stream.c ---- */
+struct csim_stream;
+struct csim_stream *csim_stream_make(struct csim_lane *lane);
+void csim_stream_reset(struct csim_stream *stream, bool keep, bool fin);
+void csim_stream_slow(struct csim_stream *stream, bool slow);
+/* When something next changes for a side; CSIM_NEVER_NS. */
+uint64_t csim_stream_next_ns(const struct csim_stream *stream, enum csim_side side);
+void csim_stream_seen(struct csim_stream *stream, enum csim_side side);
+bool csim_lane_is_stream(const struct lane *lane);
+
+/* ---- comm_lanes.c ---- */
+bool csim_lanes_start(struct csim *sim);
+void csim_dial_at(struct csim *sim, uint64_t at_ns, const struct csn_lane *spec, unsigned index);
+uint64_t csim_dials_next_ns(const struct csim *sim);
+void csim_dials_run(struct csim *sim);
+/* After a turn of a host: what was accepted, what is open, what failed. */
+void csim_lanes_settle(struct csim *sim, unsigned host);
+/* Nothing of what the sender sends arrives, by itself: until then. */
+uint64_t csim_lane_silent_until_ns(const struct csim_lane *lane, enum csim_side sender);
+bool csim_lane_silent(const struct csim_lane *lane, enum csim_side sender);
+/* Is it part of the comm at both ends and nothing in its way? */
+bool csim_lane_works(const struct csim_lane *lane);
+static inline unsigned csim_lane_host(const struct csim_lane *lane, enum csim_side side)
+{
+	const struct csn_comm *c = &lane->sim->scenario->comms[lane->spec->comm];
+
+	return (unsigned)(side == CSIM_SEND ? c->from : c->to);
+}
+void csim_lanes_destroy(struct csim *sim);
+
+/* ---- comm_app.c ---- */
+bool csim_apps_make(struct csim *sim);
+void csim_app_turn(struct csim_app *app);
+/* The process dies, or the run is over. */
+void csim_app_end(struct csim_app *app, bool abort);
+/* Looks at buffers: some of them, or all. */
+bool csim_app_look(struct csim_app *app, bool all);
+/* Bytes were placed at dst. */
+bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len);
+void csim_apps_destroy(struct csim *sim);
+struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm);
+
+/* ---- comm_judge.c ---- */
+/* Each line that the plugin logs. */
+void csim_judge_log(enum plugin_log_level level, const char *text);
+bool csim_judge_error(struct csim_app *app, int error);
+bool csim_judge_progress(struct csim *sim);
+bool csim_judge_lost_lane(struct csim_lane *lane, enum csim_side side);
+bool csim_judge_end(struct csim *sim);
+void csim_judge_dump(struct csim *sim);
+
+#endif

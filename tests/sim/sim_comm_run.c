@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_comm_run.c - runs scenarios of comms over lanes. runner.h has its commands; and
+ *
+ *	sim_comm_run --exhaustive STRIDE [N]  small scenarios (or the Nth): every lane dies at every step (or at
+ *	                               some: every STRIDE steps), in every way
+ *	sim_comm_run --check-plant FROM  planted bugs: are they found, reduced, and found again from text?
+ *	--verbose (before these)       prints what happens to lanes and comms
+ */
+#include "comm_sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct csim sim;
+static struct comm_scenario scenario;
+static uint64_t plant;
+
+static void make(uint64_t seed)
+{
+	comm_scenario_make(&scenario, seed);
+	scenario.world.plant = plant;
+}
+
+static bool run(const void *s, bool dump, struct runner_result *result)
+{
+	bool good = csim_run(&sim, s, dump);
+
+	*result = (struct runner_result){ sim.reason, sim.trace, sim.bytes, sim.steps,
+					  sim.now_ns - sim.zero_ns };
+	return good;
+}
+
+static const struct runner comm_runner = {
+	.name = "sim_comm_run",
+	.prefix = "comm",
+	.layout = &comm_scenario_layout,
+	.scenario = &scenario,
+	.make = make,
+	.run = run,
+};
+
+/* ---- every death ------------------------------------------------------------------------------- */
+
+static const struct {
+	const char *name;
+	struct csn_event event;
+} deaths[] = {
+	{ "reset", { .kind = CSN_RESET } },
+	{ "reset, data kept", { .kind = CSN_RESET, .keep = 1 } },
+	{ "closed", { .kind = CSN_FIN } },
+	{ "closed, data kept", { .kind = CSN_FIN, .keep = 1 } },
+	{ "silent", { .kind = CSN_SILENT } },
+	{ "silent one way", { .kind = CSN_SILENT, .one_way = 1 } },
+	{ "silent for a while", { .kind = CSN_SILENT, .duration_ns = 300 * CSIM_MS } },
+};
+#define DEATHS (sizeof(deaths) / sizeof(deaths[0]))
+
+static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, uint64_t redial_ns)
+{
+	char path[64];
+	FILE *file;
+
+	comm_scenario_make_small(&scenario, which);
+	scenario.events[0] = deaths[death].event;
+	scenario.events[0].lane = lane;
+	scenario.events[0].step = step;
+	scenario.event_count = 1;
+	scenario.comms[0].redial_ns = redial_ns;
+	if (csim_run(&sim, &scenario, false))
+		return true;
+	printf("small scenario %u, lane %u %s at step %llu: FAILED: %s\n", which, lane,
+	       deaths[death].name, (unsigned long long)step, sim.reason);
+	snprintf(path, sizeof(path), "comm-small-%u.scenario", which);
+	file = fopen(path, "w");
+	if (file) {
+		elements_print(&comm_scenario_layout, &scenario, file);
+		fclose(file);
+		printf("replay it: sim_comm_run --file %s\n", path);
+	}
+	return false;
+}
+
+static int run_exhaustive(uint64_t stride, unsigned first, unsigned last)
+{
+	for (unsigned which = first; which <= last; which++) {
+		uint64_t steps, runs = 0;
+		unsigned lanes;
+
+		comm_scenario_make_small(&scenario, which);
+		if (!csim_run(&sim, &scenario, true)) {
+			printf("small scenario %u FAILED without any death: %s\n", which,
+			       sim.reason);
+			return 1;
+		}
+		steps = sim.steps;
+		lanes = scenario.lane_count;
+		for (unsigned lane = 0; lane < lanes; lane++) {
+			for (unsigned death = 0; death < DEATHS; death++) {
+				for (uint64_t step = 1 + (lane * DEATHS + death) % stride;
+				     step <= steps; step += stride, runs++) {
+					if (!dies(which, lane, death, step,
+						  runs % 2 ? 0 : 20 * CSIM_MS))
+						return 1;
+				}
+			}
+		}
+		printf("small scenario %u: %u lanes, %llu steps: %llu deaths: good\n", which, lanes,
+		       (unsigned long long)steps, (unsigned long long)runs);
+	}
+	return 0;
+}
+
+/* ---- planted bugs ------------------------------------------------------------------------------ */
+
+static int run_check_plant(uint64_t from)
+{
+	for (plant = 1; plant < CSN_PLANT_KINDS; plant++) {
+		uint64_t seed = from;
+		unsigned tries = 0;
+
+		while (tries == 0 && seed < from + 50)
+			tries = runner_shrink(seed++);
+		printf("bug %llu, seed %llu, reduced in %u runs, ", (unsigned long long)plant,
+		       (unsigned long long)seed - 1, tries);
+		if (tries == 0 || !runner_check_text())
+			return 1;
+		if (scenario.comm_count > 1 || scenario.event_count > 0) {
+			printf("not reduced to one comm and no event\n");
+			return 1;
+		}
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	int rc;
+
+	if (argc > 1 && strcmp(argv[1], "--verbose") == 0) {
+		sim.verbose = true;
+		argc--;
+		argv++;
+	}
+	runner_begin(&comm_runner);
+	if ((argc == 3 || argc == 4) && strcmp(argv[1], "--exhaustive") == 0) {
+		uint64_t stride = strtoull(argv[2], NULL, 0);
+		unsigned only = argc == 4 ? (unsigned)strtoul(argv[3], NULL, 0) : 0;
+		unsigned last = argc == 4 ? only : COMM_SCENARIO_SMALL - 1;
+
+		if (stride && last < COMM_SCENARIO_SMALL)
+			return run_exhaustive(stride, only, last);
+	}
+	if (argc == 3 && strcmp(argv[1], "--check-plant") == 0)
+		return run_check_plant(strtoull(argv[2], NULL, 0));
+	rc = runner_command(argc, argv);
+	if (rc < 0)
+		fprintf(stderr,
+			"usage: sim_comm_run [--verbose] --seeds FROM COUNT | --seed N | --twice FROM "
+			"COUNT | --print N | --file PATH | --shrink N | --exhaustive STRIDE [N] | "
+			"--check-plant FROM\n");
+	return rc < 0 ? 2 : rc;
+}
