@@ -21,9 +21,11 @@ enum lane_kind { LANE_HARP = 1, LANE_KERNEL = 2 };
 /* How a lane does, as its TCP sees it. What a side can't tell is 0. */
 struct lane_info {
 	uint64_t srtt_ns;
-	uint64_t in_flight_bytes; /* sent, not acknowledged: the peer owes an answer */
-	uint64_t unsent_bytes;    /* taken by send(), not sent: the window, or congestion control */
-	uint64_t acked_bytes;     /* in the count of done_bytes(), by the peer's TCP */
+	uint64_t
+		in_flight_bytes; /* sent, not acknowledged: the peer owes an answer. Or, where there is
+				   * none, what waits though the window is open: it ought to be sent */
+	uint64_t unsent_bytes; /* taken by send(), not sent: the window, or congestion control */
+	uint64_t acked_bytes;  /* in the count of done_bytes(), by the peer's TCP */
 	uint64_t retransmits;
 	uint64_t heard_ns; /* when the peer's TCP was last heard of */
 };

@@ -130,6 +130,9 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 	info->srtt_ns = tcp.srtt_ns;
 	info->in_flight_bytes = tcp.bytes_in_flight;
 	info->unsent_bytes = tcp.bytes_unsent;
+	/* The peer takes more and nothing leaves: the interface is down. */
+	if (!info->in_flight_bytes && tcp.snd_wnd_bytes)
+		info->in_flight_bytes = tcp.bytes_unsent;
 	info->acked_bytes = harp_conn_acked_bytes(to_harp(lane)->conn);
 	info->retransmits = tcp.retransmits;
 	info->heard_ns = tcp.last_rcv_ns;

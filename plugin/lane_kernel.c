@@ -49,6 +49,7 @@
  * itself: a closed window is probed every two minutes at last.
  */
 
+#define TCP_INFO_AT_SND_WND 228 /* tcpi_snd_wnd in Linux' struct tcp_info; glibc's ends before it */
 #define AHEAD_BYTES 16384u
 #define AHEAD_BULK_BYTES RECORD_HEADER_BYTES /* behind a large payload */
 #define SMALL_PAYLOAD_BYTES 32768u           /* larger ones turn the reading ahead off */
@@ -303,20 +304,26 @@ static uint64_t lane_kernel_done_bytes(struct lane *lane)
 static void lane_kernel_info(struct lane *lane, struct lane_info *info)
 {
 	struct lane_kernel *k = to_kernel(lane);
+	uint8_t raw[256] = { 0 };
 	struct tcp_info tcp;
-	socklen_t len = sizeof(tcp);
+	socklen_t len = sizeof(raw);
 	uint64_t waiting_bytes;
+	uint32_t window_bytes; /* 0 before Linux 5.4, too */
 	int queued = 0;
 
 	memset(info, 0, sizeof(*info));
-	memset(&tcp, 0, sizeof(tcp));
-	if (getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, &tcp, &len) ||
+	if (getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, raw, &len) ||
 	    ioctl(k->fd, SIOCOUTQ, &queued) || queued < 0)
 		return;
+	memcpy(&tcp, raw, sizeof(tcp));
+	memcpy(&window_bytes, raw + TCP_INFO_AT_SND_WND, sizeof(window_bytes));
 	waiting_bytes = (uint64_t)queued < k->sent_bytes ? (uint64_t)queued : k->sent_bytes;
 	info->srtt_ns = tcp.tcpi_rtt * 1000ull;
 	info->in_flight_bytes = (uint64_t)tcp.tcpi_unacked * tcp.tcpi_snd_mss;
 	if (info->in_flight_bytes > waiting_bytes) /* whole segments were counted */
+		info->in_flight_bytes = waiting_bytes;
+	/* The peer takes more and nothing leaves: the interface is down, or the route is gone. */
+	if (!info->in_flight_bytes && waiting_bytes && window_bytes >= tcp.tcpi_snd_mss)
 		info->in_flight_bytes = waiting_bytes;
 	info->unsent_bytes = waiting_bytes - info->in_flight_bytes;
 	info->acked_bytes = k->sent_bytes - waiting_bytes;
