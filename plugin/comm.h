@@ -303,6 +303,8 @@ void comm_close(struct comm *comm, bool abort);
 void comm_drop(struct comm *comm);
 int comm_post(struct comm *comm, void *data, size_t size, int tag, struct request **out);
 int comm_test(struct request *request, int *done, size_t *size);
+/* The keeper, at times: what was given to lanes of a comm of several is seen through though nobody polls it. */
+void comm_tend(struct comm *comm, uint64_t now_ns);
 /* One line for people: by which lanes. */
 void comm_describe(struct comm *comm, char *buf, size_t len);
 /* The kernel's lanes alone. */

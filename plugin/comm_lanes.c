@@ -566,6 +566,27 @@ static void comm_several_tick(struct comm *comm, uint64_t now_ns)
 		comm_settle(comm, NULL);
 }
 
+void comm_tend(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+	bool owed = false;
+
+	comm_lock(comm);
+	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
+		const struct stripe_lane *l = &s->stripe.lane[__builtin_ctz(left)];
+
+		owed |= l->given_bytes != l->acked_bytes;
+	}
+	if (owed)
+		comm_wake_all(comm);
+	comm_unlock(comm);
+	/* Engines have threads of their own, which that has woken. */
+	for (unsigned i = 0; owed && i < count; i++)
+		if (!s->drivers[i].driver->wake)
+			(void)driver_turn(s->drivers[i].driver, now_ns);
+}
+
 void comm_several_poll(struct comm *comm, const struct request *request)
 {
 	uint64_t now_ns = driver_clock_ns();

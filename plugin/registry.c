@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tender.h"
+
 /* Ids are drawn at random by connectors that have proved themselves: their low bits will do. */
 #define BUCKETS 1024u
 
@@ -15,6 +17,7 @@ struct registry_entry {
 	uint64_t id;
 	struct comm *comm;
 	uint8_t key[PREAMBLE_KEY_BYTES];
+	struct tender tender;
 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -51,6 +54,8 @@ int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE
 	pthread_mutex_unlock(&registry_lock);
 	if (rc)
 		free(entry);
+	else
+		tender_begin(&entry->tender, comm);
 	return rc;
 }
 
@@ -65,6 +70,7 @@ void registry_remove(struct comm *comm)
 	*at = entry->next;
 	pthread_mutex_unlock(&registry_lock);
 	comm->entry = NULL;
+	tender_end(&entry->tender);
 	free(entry);
 }
 

@@ -14,6 +14,7 @@
 #include "parallel.h"
 #include "peers.h"
 #include "rails.h"
+#include "tender.h"
 
 /*
  * Theory of operation
@@ -68,6 +69,7 @@ struct upkeep {
 	struct handle handle;
 	struct comm *comm;
 	struct rails peer_rails;
+	struct tender tender;
 	bool first_harp;
 	uint8_t planned; /* lanes that HELLO said */
 	uint8_t taken;   /* that CHALLENGE did */
@@ -670,12 +672,14 @@ void upkeep_made(struct upkeep *u, struct comm *comm, const struct dial *first)
 	if (bytes)
 		(void)rails_decode(&u->peer_rails, told, bytes); /* the preamble has checked it */
 	comm->upkeep = u;
+	tender_begin(&u->tender, comm);
 }
 
 void upkeep_stop(struct upkeep *u)
 {
 	if (!u)
 		return;
+	tender_end(&u->tender);
 	driver_call(keeper_driver(), &u->stop_work);
 	for (unsigned i = 0; i < u->lane_count; i++) {
 		struct attempt *a = u->lanes[i].attempt;
