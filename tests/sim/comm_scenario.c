@@ -155,6 +155,7 @@ static void make_world(struct maker *m)
 	w->guardian_lag_ns = PICK(m, 1 * US, 10 * US, 1 * MS);
 	w->interleave_ppm = PICK(m, 0, 1000, 20000, 100000);
 	w->hold_ppm = PICK(m, 0, 0, 20000, 100000);
+	w->kernel_threads = PICK(m, 0, 0, 1, 3);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
 	for (unsigned i = 0; i < m->s->nic_count; i++)
 		make_way(m, &m->s->nics[i]);

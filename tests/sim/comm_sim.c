@@ -138,10 +138,17 @@ void csim_interleave(struct csim *sim, unsigned host)
 		struct csim_app *app = sim_some_app(sim);
 		unsigned rail = rng_below(&sim->rng, (uint32_t)sim->scenario->world.rails);
 
-		if (rng_below(&sim->rng, 2))
+		if (sim->worker_count && rng_below(&sim->rng, 2)) {
+			struct csim_worker *w =
+				&sim->workers[rng_below(&sim->rng, sim->worker_count)];
+
+			if (w->host == host && sim->scenario->world.kernel_threads)
+				(void)driver_turn(&w->kd->driver, sim->now_ns);
+		} else if (rng_below(&sim->rng, 2)) {
 			(void)driver_turn(&sim->hosts[host].nics[rail]->engine.driver, sim->now_ns);
-		else if (app->host == host && sim_app_runs(app))
+		} else if (app->host == host && sim_app_runs(app)) {
 			csim_app_turn(app);
+		}
 	}
 	sim->depth--;
 }
@@ -447,6 +454,7 @@ static uint64_t sim_next_ns(struct csim *sim)
 	uint64_t next_ns = sim_earlier(sim_events(sim), csim_dials_next_ns(sim));
 
 	next_ns = sim_earlier(next_ns, sim_streams(sim));
+	next_ns = sim_earlier(next_ns, csim_workers_next_ns(sim));
 	for (unsigned i = 0; i < sim->scenario->nic_count; i++)
 		next_ns = sim_earlier(next_ns, sim_nic_due_ns(sim, &sim->nics[i]));
 	for (unsigned i = 0; i < sim->scenario->comm_count && sim->zero_ns; i++) {
@@ -499,6 +507,7 @@ static void sim_step(struct csim *sim)
 			sim_release(sim, &sim->hosts[i]);
 	}
 	csim_dials_run(sim);
+	csim_workers_run(sim);
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++)
 		csim_lanes_settle(sim, h);
 	for (unsigned i = 0; i < sim->scenario->nic_count && !sim->failed; i++) {
@@ -585,6 +594,7 @@ bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 	rng_seed(&sim->check_rng, scenario->world.seed);
 	running = sim;
 	sim_settings(&scenario->world);
+	csim_streams_begin(sim);
 	good = csim_hosts_make(sim) && csim_apps_make(sim) && csim_lanes_start(sim) &&
 	       sim_loop(sim) && csim_judge_end(sim) && !sim->failed;
 	if (!good && dump)

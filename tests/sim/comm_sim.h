@@ -24,6 +24,7 @@
 #define CSIM_US UINT64_C(1000)
 #define CSIM_MS UINT64_C(1000000)
 #define CSIM_S UINT64_C(1000000000)
+#define CSIM_WORKERS_MAX 128u
 #define CSIM_DIALS_MAX 256u /* lanes ever opened, first ones and again */
 
 struct csim;
@@ -119,6 +120,13 @@ struct csim_comm {
 	uint64_t bared_ns; /* when that ended, for the last time that it lasted */
 };
 
+/* A kernel driver of a comm, and the threads that advance it. */
+struct csim_worker {
+	struct kernel_driver *kd;
+	unsigned host;
+	uint64_t due_ns;
+};
+
 struct csim {
 	const struct comm_scenario *scenario;
 	struct rng rng, check_rng; /* check_rng: what is looked at, which changes nothing */
@@ -142,7 +150,10 @@ struct csim {
 	unsigned depth;  /* of threads in the middle of another one's step */
 	bool verbose;    /* prints what happens */
 	bool failed;
-	uint64_t streams; /* that exist */
+	uint64_t streams;      /* that exist */
+	unsigned opening_host; /* where a comm is being made */
+	struct csim_worker workers[CSIM_WORKERS_MAX];
+	unsigned worker_count;
 	char reason[RUNNER_REASON_MAX];
 };
 
@@ -180,13 +191,16 @@ void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side vi
 
 /* ---- comm_stream.c ---- */
 struct csim_stream;
+void csim_streams_begin(struct csim *sim);
 struct csim_stream *csim_stream_make(struct csim_lane *lane);
 void csim_stream_reset(struct csim_stream *stream, bool keep, bool fin);
 void csim_stream_slow(struct csim_stream *stream, bool slow);
 /* When something next changes for a side; CSIM_NEVER_NS. */
 uint64_t csim_stream_next_ns(const struct csim_stream *stream, enum csim_side side);
 void csim_stream_seen(struct csim_stream *stream, enum csim_side side);
-bool csim_lane_is_stream(const struct lane *lane);
+/* Workers that are due have a turn; when the next one is. */
+void csim_workers_run(struct csim *sim);
+uint64_t csim_workers_next_ns(const struct csim *sim);
 
 /* ---- comm_lanes.c ---- */
 bool csim_lanes_start(struct csim *sim);

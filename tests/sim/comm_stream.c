@@ -18,7 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parallel.h"
+
 #define STREAM_MARKS_MAX 512u
+#define STREAM_WORKER_NS 20000u        /* until a worker sees what has come, at most */
+#define STREAM_GUARD_NS (10 * CSIM_MS) /* a guarded driver is advanced so often */
 
 struct stream_mark {
 	uint64_t end_bytes, at_ns;
@@ -54,6 +58,8 @@ struct csim_stream {
 	const uint8_t *late_dst; /* of a planted bug: where the last payload was put */
 	unsigned late_comm;
 };
+
+static struct csim *stream_sim; /* whose drivers are made: it is not said */
 
 static struct stream_lane *to_stream(struct lane *lane)
 {
@@ -314,12 +320,12 @@ static const struct lane_ops stream_ops = {
 	.describe = stream_describe,
 };
 
-bool csim_lane_is_stream(const struct lane *lane)
-{
-	return lane->ops == &stream_ops;
-}
-
 /* ---- for those who stand outside --------------------------------------------------------------- */
+
+void csim_streams_begin(struct csim *sim)
+{
+	stream_sim = sim;
+}
 
 struct csim_stream *csim_stream_make(struct csim_lane *lane)
 {
@@ -399,9 +405,103 @@ void csim_stream_seen(struct csim_stream *s, enum csim_side side)
 	pipe_advance(s, !side);
 	s->lanes[side].news = false;
 	s->pipes[side].news = false;
+	for (unsigned i = 0; i < s->sim->worker_count; i++) {
+		struct csim_worker *w = &s->sim->workers[i];
+
+		if (s->lanes[side].lane.driver == &w->kd->driver &&
+		    (w->kd->guarded || s->sim->scenario->world.kernel_threads))
+			w->due_ns = s->sim->now_ns + 1 + rng_below(&s->sim->rng, STREAM_WORKER_NS);
+	}
+}
+
+/* ---- in place of kernel_driver.c, workers.c and parallel.c --------------------------------------- */
+
+static void stream_driver_advance(struct driver *driver, uint64_t now_ns)
+{
+	struct kernel_driver *kd = (struct kernel_driver *)driver;
+
+	kd->turn(kd, now_ns);
+}
+
+void kernel_driver_open(struct kernel_driver *kd, int dev,
+			void (*turn)(struct kernel_driver *kd, uint64_t now_ns))
+{
+	struct csim *sim = stream_sim;
+
+	(void)dev;
+	memset(kd, 0, sizeof(*kd));
+	driver_init(&kd->driver, stream_driver_advance);
+	kd->turn = turn;
+	if (sim->worker_count == CSIM_WORKERS_MAX)
+		abort();
+	sim->workers[sim->worker_count++] =
+		(struct csim_worker){ kd, sim->opening_host, CSIM_NEVER_NS };
+}
+
+void kernel_driver_close(struct kernel_driver *kd)
+{
+	struct csim *sim = stream_sim;
+
+	for (unsigned i = 0; i < sim->worker_count; i++) {
+		if (sim->workers[i].kd == kd) {
+			sim->workers[i] = sim->workers[--sim->worker_count];
+			return;
+		}
+	}
+	(void)csim_fail(sim, "a kernel driver that is not open was closed");
+}
+
+void kernel_driver_guard(struct kernel_driver *kd)
+{
+	struct csim *sim = stream_sim;
+
+	kd->guarded = true;
+	for (unsigned i = 0; i < sim->worker_count; i++) {
+		if (sim->workers[i].kd == kd)
+			sim->workers[i].due_ns = sim->now_ns + STREAM_GUARD_NS;
+	}
+}
+
+void csim_workers_run(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->worker_count; i++) {
+		struct csim_worker *w = &sim->workers[i];
+
+		if (w->due_ns > sim->now_ns || csim_frozen(sim, w->host))
+			continue;
+		w->due_ns = w->kd->guarded ? sim->now_ns + STREAM_GUARD_NS : CSIM_NEVER_NS;
+		(void)driver_turn(&w->kd->driver, sim->now_ns); /* which may be its last */
+	}
+}
+
+uint64_t csim_workers_next_ns(const struct csim *sim)
+{
+	uint64_t next_ns = CSIM_NEVER_NS;
+
+	for (unsigned i = 0; i < sim->worker_count; i++) {
+		const struct csim_worker *w = &sim->workers[i];
+		uint64_t thaw_ns = sim->hosts[w->host].freeze_until_ns;
+		uint64_t due_ns = w->due_ns > thaw_ns ? w->due_ns : thaw_ns;
+
+		next_ns = w->due_ns != CSIM_NEVER_NS && due_ns < next_ns ? due_ns : next_ns;
+	}
+	return next_ns;
+}
+
+struct parallel parallel_of(int dev)
+{
+	(void)dev;
+	return (struct parallel){ .lanes = 1,
+				  .threads = (unsigned)stream_sim->scenario->world.kernel_threads };
 }
 
 /* ---- in place of lane_kernel.c ----------------------------------------------------------------- */
+
+void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)
+{
+	(void)lane; /* its driver is set by the comm */
+	(void)kd;
+}
 
 /* As its keepalive, or the probes of what is not acknowledged, would tell. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
