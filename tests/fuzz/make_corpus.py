@@ -193,6 +193,26 @@ def records() -> None:
         write("fuzz_records", f"too-long-{choices}", side + header(1, 6000, 0, 6000) + raw(3000))
 
 
+def sealed() -> None:
+    """fuzz_sealed: conversations, and what may happen to them."""
+    send, receive, units, inject, alter, end = range(6)
+
+    def step(kind: int, number: int, payload: bytes = b"") -> bytes:
+        return struct.pack("!BH", kind, number) + payload
+
+    some = step(send, 100) + step(receive, 50) + step(units, 200)
+    large = step(send, 39999) + (step(units, 20000) + step(send, 0)) * 8
+    head = struct.pack("<I", 30)
+    for choices in range(4):
+        first = bytes([choices])
+        write("fuzz_sealed", f"talk-{choices}", first + some * 5 + step(end, 0) + step(receive, 9))
+        write("fuzz_sealed", f"large-{choices}", first + large)
+        write("fuzz_sealed", f"altered-{choices}", first + some + step(alter, 0x1401) + some * 3)
+    write("fuzz_sealed", "raw", b"\1" + some + step(inject, 54, head + bytes(50)) + some)
+    write("fuzz_sealed", "length", b"\1" + step(inject, 4, b"\xff" * 4) + step(receive, 9))
+    write("fuzz_sealed", "cut", b"\1" + step(inject, 20, head + bytes(16)) + step(end, 0) + some)
+
+
 def handles() -> None:
     """fuzz_handle: a handle's layout, the first bytes of each side of a preamble, queues."""
     write("fuzz_handle", "handle", b"\0HARPhndl\1\1\1\3" + bytes(range(116)))
@@ -248,7 +268,7 @@ def pages() -> None:
 
 def main() -> None:
     """All of them."""
-    first = (frames, tcp, reassembly, datagrams, options, records, handles, config)
+    first = (frames, tcp, reassembly, datagrams, options, records, sealed, handles, config)
     for make in (*first, leases, pages):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)
