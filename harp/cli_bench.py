@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl bench: wire, lat, bw, idle, allreduce, ratios; the others are in modules of their own."""
 
+import secrets
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -49,6 +52,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-n", "--iterations", type=click.IntRange(1), help="Messages of each size."),
         click.option("--channels", type=click.IntRange(1, 32), default=1, show_default=True),
         click.option("--abi", type=click.IntRange(6, 12), help="ncclNetPlugin_vN to use."),
+        click.option("--encrypt", is_flag=True, help="Sealed lanes, with a key of this run's."),
         click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True),
     ):
         command = option(command)
@@ -73,12 +77,32 @@ def _progress_bar(enabled: bool, title: str) -> Iterator[runner.Progress | None]
         yield advance
 
 
+@contextmanager
+def _sealing(encrypt: bool) -> Iterator[dict[str, str]]:
+    """The variables of ranks that seal their lanes; none for those that don't."""
+    if not encrypt:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="harp-key-") as folder:
+        key = Path(folder) / "key"
+        key.touch(mode=0o600)
+        key.write_text(secrets.token_hex(32) + "\n")
+        yield {"HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": str(key)}
+
+
 def _run(mode: str, hosts: int, output: str, given: dict[str, Any]) -> None:
     shape = lab_shape(given, hosts)
-    options = runner.BenchOptions(mode, timeout_s=given.pop("timeout"), **given)
-    with Lab(shape) as lab, _progress_bar(output == "table", f"bench {mode}") as progress:
+    encrypt = given.pop("encrypt")
+    with (
+        _sealing(encrypt) as environment,
+        Lab(shape) as lab,
+        _progress_bar(output == "table", f"bench {mode}") as progress,
+    ):
+        timeout_s = given.pop("timeout")
+        options = runner.BenchOptions(mode, timeout_s=timeout_s, environment=environment, **given)
         report = runner.run_bench(lab, options, progress)
     report["lab"] = asdict(shape)
+    report["encrypt"] = encrypt
     if output == "json":
         console.print_json(report)
     else:
@@ -90,7 +114,8 @@ def _run(mode: str, hosts: int, output: str, given: dict[str, Any]) -> None:
 def _print(mode: str, report: dict[str, Any]) -> None:
     console.out.print(
         f"NET/{report['net']} v{report['abi']}, {report['ranks']} ranks, {report['channels']}"
-        f" channel(s), {LabOptions(**report['lab']).words}",
+        f" channel(s), {LabOptions(**report['lab']).words}"
+        + (", sealed lanes" if report["encrypt"] else ""),
         markup=False,
     )
     path = runner.path_in_use(report)

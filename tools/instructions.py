@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions per packet, counted by callgrind: tools/instructions.py [BUILD_DIR].
+"""Instructions per packet, counted by callgrind: tools/instructions.py [BUILD_DIR] [sealed].
 
 For each kind of poll that tests/sim/sim_bench.c measures, and for 1, 100 and 10,000 flows: how many
 instructions the stack executes; then the same for a stack that publishes its statistics
 (harp_page.h) and is polled every microsecond. The wire's own (its functions, and the libc's copies
-that it asks for) are not counted. The numbers depend on compiler and options, not on the load.
+that it asks for) are not counted. With `sealed`: of a message on a sealed lane instead, without the
+lane beneath (tests/unit/seal_bench.c). The numbers depend on compiler and options, not on the load.
 """
 
 import re
@@ -24,6 +25,9 @@ ROWS = (
     ("idle", "poll with nothing to do"),
 )
 PAGE_ROWS = (*ROWS, ("publish", "poll with nothing to do but to publish"))
+SEALED_BYTES = (40, 1024, 16_384, 65_536, 1 << 20)
+SEALED_MESSAGES = 50
+NOT_THE_LANE = re.compile(r"^(pipe_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NOT_THE_STACK = re.compile(r"^(wire_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NO_PACKET = ("idle", "publish")  # of these polls all copies are the stack's own
 
@@ -52,7 +56,8 @@ def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
     return total
 
 
-def instructions(sim_bench: Path, what: str, flows: int, *page: str) -> int:
+def callgrind(left_out: re.Pattern[str], *command: str) -> int:
+    """Instructions of the command inside of measured()."""
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "callgrind.out"
         subprocess.run(
@@ -61,21 +66,40 @@ def instructions(sim_bench: Path, what: str, flows: int, *page: str) -> int:
                 "--tool=callgrind",
                 "--toggle-collect=measured",
                 f"--callgrind-out-file={profile}",
-                str(sim_bench),
-                what,
-                str(flows),
-                str(PACKETS),
-                *page,
+                *command,
             ],
             check=True,
             capture_output=True,
         )
-        left_out = re.compile("^wire_") if what in NO_PACKET else NOT_THE_STACK
-        return round(own_costs(profile.read_text(), left_out) / PACKETS)
+        return own_costs(profile.read_text(), left_out)
+
+
+def instructions(sim_bench: Path, what: str, flows: int, *page: str) -> int:
+    left_out = re.compile("^wire_") if what in NO_PACKET else NOT_THE_STACK
+    command = (str(sim_bench), what, str(flows), str(PACKETS), *page)
+    return round(callgrind(left_out, *command) / PACKETS)
+
+
+def sealed(seal_bench: Path) -> None:
+    print(f"{'instructions of a sealed message':36}" + "".join(f"{n:>10} B" for n in SEALED_BYTES))
+    for what in ("send", "receive"):
+        counts = []
+        for size in SEALED_BYTES:
+            command = (str(seal_bench), what, str(size), str(SEALED_MESSAGES))
+            counts.append(callgrind(NOT_THE_LANE, *command) / SEALED_MESSAGES)
+        print(f"{what:36}" + "".join(f"{count:>12.0f}" for count in counts), flush=True)
+        each = [count / size for count, size in zip(counts, SEALED_BYTES, strict=True)]
+        print(f"{'  a byte':36}" + "".join(f"{count:>12.3f}" for count in each), flush=True)
 
 
 def main() -> int:
-    build = Path(sys.argv[1] if len(sys.argv) > 1 else "build")
+    words = sys.argv[1:]
+    only_sealed = "sealed" in words
+    words = [word for word in words if word != "sealed"]
+    build = Path(words[0] if words else "build")
+    if only_sealed:
+        sealed(build / "tests/unit/seal_bench")
+        return 0
     sim_bench = build / "tests/sim/sim_bench"
     if not sim_bench.exists():
         print(f"instructions.py: no {sim_bench}: run `make build`", file=sys.stderr)
