@@ -19,7 +19,8 @@
  *
  * The rate is what was acknowledged while the lane was never idle, smoothed over samples; of a time in which it
  * was idle we learn only that it is not slower. As long as it is unknown the lane is taken to be as fast as the
- * fastest of its kind, so that it gets a share and shows.
+ * fastest of its kind, so that it gets a share and shows. So is one that was given nothing for a while: a rate that
+ * keeps a lane from being used would never be found to have become better.
  *
  * Stalled is who owes acknowledgements and gives none for longer than a retransmission should take. It is passed
  * over as long as another moves. Dead is who stays so for the lane timeout while a sibling is acknowledged: were
@@ -33,6 +34,7 @@
 #define SLOW_NS 200000000u
 #define SLOW_SHARE 4u         /* slower than so-manieth of the median */
 #define GUESS_NS_MAX 2000000u /* of progress since the last look */
+#define FORGET_NS 1000000000u /* what a lane could do when it was last given something */
 
 void stripe_add(struct stripe *stripe, unsigned index, unsigned kind, bool backup, uint64_t rtt_ns,
 		uint64_t now_ns)
@@ -62,6 +64,7 @@ void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t
 		l->idle = true;
 	}
 	l->given_bytes += bytes;
+	l->given_ns = now_ns;
 }
 
 void stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes, uint64_t now_ns)
@@ -120,10 +123,10 @@ static void stripe_learn_rate(struct stripe_lane *l, uint64_t now_ns)
 	if (spent_ns < SAMPLE_NS_MIN)
 		return;
 	rate = (l->acked_bytes - l->sample_bytes) * 1000000u / spent_ns;
-	if (l->idle || !l->rate)
-		l->rate = rate > l->rate ? rate : l->rate;
-	else
-		l->rate = (3 * l->rate + rate) / 4;
+	if (!l->idle)
+		l->rate = l->rate ? (3 * l->rate + rate) / 4 : rate;
+	else if (l->rate && rate > l->rate)
+		l->rate = rate;
 	if (!l->rate && !l->idle)
 		l->rate = 1;
 	l->idle = l->acked_bytes == l->given_bytes;
@@ -201,8 +204,9 @@ static uint64_t stripe_rate_default(const struct stripe *stripe, unsigned kind)
 static uint64_t stripe_finish_ns(const struct stripe *stripe, const struct stripe_lane *l,
 				 uint64_t bytes, uint64_t now_ns)
 {
-	uint64_t rate = l->rate ? l->rate : stripe_rate_default(stripe, l->kind);
 	uint64_t under_way = l->given_bytes - l->acked_bytes, guess_ns = now_ns - l->acked_ns;
+	bool known = l->rate && (under_way || now_ns - l->given_ns < FORGET_NS);
+	uint64_t rate = known ? l->rate : stripe_rate_default(stripe, l->kind);
 	uint64_t guess;
 
 	if (under_way && l->kind == LANE_KERNEL) { /* it is not asked each time */

@@ -22,6 +22,7 @@ struct stripe_lane {
 	uint64_t rate; /* bytes a millisecond; 0: not known yet */
 	uint64_t srtt_ns;
 	uint64_t given_bytes, acked_bytes;
+	uint64_t given_ns;                /* when given_bytes grew */
 	uint64_t acked_ns;                /* when acked_bytes was looked at */
 	uint64_t sample_bytes, sample_ns; /* acked_bytes at the last sample */
 	uint64_t progress_ns; /* when something was acknowledged, or nothing was owed, at last */

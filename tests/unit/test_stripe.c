@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_stripe.c - which lane takes the next chunk, of lanes whose rates are the test's. */
+#include "stripe.h"
+
+#include "check.h"
+#include "lane.h"
+
+#define MS UINT64_C(1000000)
+#define CHUNK UINT64_C(65536)
+#define TIMEOUT_NS (500 * MS)
+
+/* Paths that carry so many bytes a millisecond, with never more than a window under way in all. */
+struct world {
+	struct stripe stripe;
+	unsigned lanes;
+	uint64_t rate[STRIPE_LANES_MAX];
+	uint64_t carried[STRIPE_LANES_MAX]; /* of what was given */
+	uint64_t now_ns;
+	unsigned news; /* of all samples */
+};
+
+static void world_open(struct world *w, unsigned lanes, uint64_t rate)
+{
+	*w = (struct world){ .lanes = lanes, .now_ns = 1000 * MS };
+	for (unsigned i = 0; i < lanes; i++) {
+		w->rate[i] = rate;
+		stripe_add(&w->stripe, i, LANE_KERNEL, false, MS / 10, w->now_ns);
+	}
+}
+
+static uint64_t under_way(const struct world *w, unsigned i)
+{
+	return w->stripe.lane[i].given_bytes - w->carried[i];
+}
+
+/* A millisecond: every path carries, is looked at, and chunks are given while the window has room. */
+static void world_step(struct world *w, uint64_t window)
+{
+	uint64_t all = 0;
+
+	w->now_ns += MS;
+	for (unsigned i = 0; i < w->lanes; i++) {
+		bool owed = under_way(w, i) > 0;
+
+		w->carried[i] += w->rate[i] < under_way(w, i) ? w->rate[i] : under_way(w, i);
+		if (owed) {
+			stripe_acked(&w->stripe, i, w->carried[i], w->now_ns);
+			w->news |= stripe_sample(&w->stripe, i, under_way(w, i) > 0, MS / 10,
+						 TIMEOUT_NS, w->now_ns);
+		}
+		all += under_way(w, i);
+	}
+	for (; all + CHUNK <= window; all += CHUNK) {
+		int best = stripe_best(&w->stripe, LANE_KERNEL, CHUNK, w->now_ns);
+
+		stripe_give(&w->stripe, (unsigned)best, CHUNK, w->now_ns);
+	}
+}
+
+/* What each path carries in so many milliseconds. */
+static void world_run(struct world *w, unsigned ms, uint64_t window, uint64_t *carried)
+{
+	uint64_t before[STRIPE_LANES_MAX];
+
+	memcpy(before, w->carried, sizeof(before));
+	for (unsigned t = 0; t < ms; t++)
+		world_step(w, window);
+	for (unsigned i = 0; i < w->lanes; i++)
+		carried[i] = w->carried[i] - before[i];
+}
+
+static void test_equal_lanes_share(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 3, 10000);
+	world_run(&w, 1000, 16 * CHUNK, carried);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK(carried[i] > 9500000);
+	CHECK_EQ(w.news, 0);
+}
+
+static void test_a_tenth_does_not_set_the_pace(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 3, 10000);
+	world_run(&w, 500, 16 * CHUNK, carried);
+	w.rate[1] = 1000;
+	world_run(&w, 1000, 16 * CHUNK, carried);
+	CHECK(carried[0] + carried[1] + carried[2] > 18000000); /* 90 % of the healthy two */
+	CHECK(w.news & STRIPE_SLOW);
+	w.rate[1] = 10000;
+	world_run(&w, 2000, 16 * CHUNK, carried);
+	CHECK(carried[1] > 15000000);
+}
+
+/* A lane that carried one message in a long time is not slow: nothing is known of it. */
+static void test_idle_time_is_no_rate(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 1, 10000);
+	w.now_ns += 5000 * MS;
+	stripe_give(&w.stripe, 0, 10000, w.now_ns);
+	world_step(&w, 0);
+	w.now_ns += 5000 * MS;
+	stripe_add(&w.stripe, 1, LANE_KERNEL, false, MS / 10, w.now_ns);
+	w.rate[1] = 10000;
+	w.lanes = 2;
+	world_run(&w, 1000, 16 * CHUNK, carried);
+	CHECK(carried[0] > 9000000);
+	CHECK(carried[1] > 9000000);
+}
+
+/* One that stood nearly still gets its share back once it moves, however bad its rate was. */
+static void test_a_lane_that_was_written_off(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	world_run(&w, 200, 8 * CHUNK, carried);
+	w.rate[0] = 2;
+	world_run(&w, 300, 8 * CHUNK, carried);
+	w.rate[0] = 10000;
+	world_run(&w, 5000, 8 * CHUNK, carried);
+	world_run(&w, 1000, 8 * CHUNK, carried);
+	CHECK(carried[0] > 9000000);
+	CHECK(carried[1] > 9000000);
+}
+
+static void test_dead_only_while_another_lives(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	world_run(&w, 200, 8 * CHUNK, carried);
+	w.rate[0] = w.rate[1] = 0;
+	world_run(&w, 3000, 8 * CHUNK, carried);
+	CHECK(!(w.news & STRIPE_DEAD));
+	w.rate[1] = 10000;
+	world_run(&w, 600, 8 * CHUNK, carried);
+	CHECK(w.news & STRIPE_DEAD);
+}
+
+int main(void)
+{
+	test_equal_lanes_share();
+	test_a_tenth_does_not_set_the_pace();
+	test_idle_time_is_no_rate();
+	test_a_lane_that_was_written_off();
+	test_dead_only_while_another_lives();
+	return check_done();
+}
