@@ -69,7 +69,8 @@ def _over(wait_s: float) -> bool:
     return bool(select.select([0], [], [], wait_s)[0])
 
 
-def _checksum(data: bytes) -> int:
+def checksum(data: bytes) -> int:
+    """RFC 1071's, of an even number of bytes."""
     total = int(sum(struct.unpack(f"!{len(data) // 2}H", data)))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
@@ -116,14 +117,14 @@ class _Frames:
         head = struct.pack("!HHIIBBH", self._rng.randrange(1024, 65536), port, 0, 0, 0x50, 2, 64240)
         head = head[:4] + struct.pack("!I", self._rng.getrandbits(32)) + head[8:]
         pseudo = source + self._target + struct.pack("!HH", 6, 20)
-        tcp = head + struct.pack("!HH", _checksum(pseudo + head + bytes(4)), 0)
+        tcp = head + struct.pack("!HH", checksum(pseudo + head + bytes(4)), 0)
         self._raw.send(self._ether + self._ip(source) + tcp)
 
     def _ip(self, source: bytes) -> bytes:
         if len(source) == 16:
             return struct.pack("!IHBB", 6 << 28, 20, 6, 64) + source + self._target
         head = struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0x4000, 64, 6, 0) + source + self._target
-        return head[:10] + struct.pack("!H", _checksum(head)) + head[12:]
+        return head[:10] + struct.pack("!H", checksum(head)) + head[12:]
 
 
 def _ports(kind: str, given: Sequence[int]) -> Iterator[int]:

@@ -14,6 +14,7 @@ from lanes_rig import (
     LANE_TIMEOUT_MS,
     MBIT,
     MIB,
+    QUEUE_MS,
     TICK_MS,
     cuts,
     options,
@@ -150,9 +151,9 @@ def test_a_rail_of_a_tenth_does_not_hold_the_others_up(need_root: None, path: st
             wait_for_rails(stream, rails, [0, 1, 2])
             shares = []
             for _ in range(3):
-                rails.shape(2, MBIT)
+                rails.shape(2, MBIT, queue_ms=QUEUE_MS)
                 healthy = phase(stream, 60) * 2 / 3
-                rails.shape(2, MBIT / 10)
+                rails.shape(2, MBIT / 10, queue_ms=QUEUE_MS)
                 shares.append(phase(stream, 60) / healthy)
             stream.finish()
     assert statistics.median(shares) > 0.9, shares
@@ -169,12 +170,12 @@ def test_a_path_of_a_tenth_does_not_hold_the_others_up(
     full = [MBIT / 2] * 4
     with Lab(LabOptions(switch=True, ipv6=ipv6)) as lab:
         rails = Rails(lab)
-        rails.shape_paths(0, full)
+        rails.shape_paths(0, full, queue_ms=QUEUE_MS)
         with Stream(lab, options(path, **{lanes: "4"})) as stream:
             stream.flow(2 * MIB)
             shares = []
             for _ in range(3):
-                rails.shape_paths(0, full)
+                rails.shape_paths(0, full, queue_ms=QUEUE_MS)
                 before = rails.path_bytes(0, SINK)
                 total = phase(stream, 60)
                 after = rails.path_bytes(0, SINK)
@@ -182,7 +183,7 @@ def test_a_path_of_a_tenth_does_not_hold_the_others_up(
                 slow = carried.index(max(carried))
                 healthy = total * (1 - carried[slow] / sum(carried))
                 rates = [rate / 10 if p == slow else rate for p, rate in enumerate(full)]
-                rails.shape_paths(0, rates)
+                rails.shape_paths(0, rates, queue_ms=QUEUE_MS)
                 shares.append(phase(stream, 60) / healthy if healthy else 1.0)
             stream.finish()
     assert statistics.median(shares) > 0.9, shares

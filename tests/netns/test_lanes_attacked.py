@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An attacker in the middle, who sees what passes: lanes that he resets, and bytes of his own on
+living ones. The stream goes on over other lanes and every byte is right; where he gets bytes into
+a lane it may be an error, which is named."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from lanes_reset import Resetter, build
+from lanes_rig import MIB, options, railed, shaped, wait_for_rails
+
+from harp.errors import HarpError
+from harp.lab import Lab
+from harp.rails import Rails
+from harp.streams import SINK, SOURCE, Stream
+
+SEED = 20261122
+FEW = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2", "HARP_RAILS": "all"}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
+def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    with railed(2, ipv6=request.param) as made:
+        shaped(made)
+        yield made
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
+def test_a_lane_that_is_reset_is_no_error(lab: Lab, path: str) -> None:
+    """The right RST at the sender, five times: what the lane carried goes on others."""
+    rails = Rails(lab)
+    with Stream(lab, options(path, **FEW)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        for turn in range(5):
+            with Resetter(lab, turn % 2) as attacker:
+                attacker.reset_one(SOURCE)
+            stream.flow(MIB)
+        wait_for_rails(stream, rails, [0, 1])
+        stream.finish()
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
+def test_every_lane_reset_at_once_comes_back(lab: Lab, path: str) -> None:
+    """The connector has one more try when the last lane has died; so nothing is lost."""
+    rails = Rails(lab)
+    with Stream(lab, options(path, **FEW)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        for _ in range(3):
+            with Resetter(lab, 0) as one, Resetter(lab, 1) as other:
+                stream.flow(MIB // 4)
+                one.reset_all()
+                other.reset_all()
+            stream.flow(MIB)
+        stream.finish()
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel"])
+def test_segments_that_are_nearly_right_change_nothing(lab: Lab, path: str) -> None:
+    """Copies of what passes with a bit turned over, wrong numbers, another's flags."""
+    rails, rng = Rails(lab), random.Random(SEED)
+    with Stream(lab, options(path, **FEW)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        for turn in range(10):
+            with Resetter(lab, turn % 2) as attacker:
+                stream.flow(MIB // 8)
+                for host in (SINK, SOURCE):
+                    for seen in attacker.hear(host)[-40:]:
+                        far = (seen.end + rng.choice((1 << 20, 1 << 30, -(1 << 25)))) % 2**32
+                        for flags in (0x10, 0x18, 0x14, 0x11, 0x02):
+                            attacker.say(1 - host, build(seen, flags, rng.randbytes(40), far))
+                        frame = bytearray(build(seen, 0x18, rng.randbytes(100)))
+                        frame[rng.randrange(34, len(frame))] ^= 1 << rng.randrange(8)
+                        attacker.say(1 - host, bytes(frame))
+        wait_for_rails(stream, rails, [0, 1])
+        stream.finish()
+
+
+@pytest.mark.parametrize("path", ["xdp", "kernel"])
+def test_bytes_of_somebody_else_on_a_living_lane(lab: Lab, path: str) -> None:
+    """Whoever can see the numbers can write into a stream of TCP; nobody takes that for a record.
+
+    The lane is broken, and the comm fails with a word about it or goes on without it; what has been
+    received is right either way.
+    """
+    rails, rng = Rails(lab), random.Random(SEED)
+    with Stream(lab, options(path, **FEW)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        with Resetter(lab, 0) as attacker:
+            stream.flow(MIB // 8)
+            for seen in attacker.hear(SINK):
+                if not seen.payload:  # an ACK: its direction stands still, the bytes come next
+                    attacker.say(SOURCE, build(seen, 0x18, rng.randbytes(200)))
+        try:
+            stream.flow(2 * MIB)
+            stream.finish()
+        except HarpError:
+            said = stream.ranks[SINK].log() + stream.ranks[SOURCE].log()
+            assert "ncclRemoteError" in said, said
+            assert "arrived wrong" not in said, said
