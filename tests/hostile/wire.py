@@ -12,6 +12,7 @@ import ipaddress
 import os
 import socket
 import struct
+from typing import Any
 
 HELLO, CHALLENGE, PROOF, READY = b"HELO", b"CHLG", b"PROF", b"REDY"
 DATA, CREDIT, ACK, CLOSE = 1, 2, 3, 4
@@ -70,7 +71,9 @@ class Peer:
 
     def __init__(self, handle: Handle, timeout_s: float = 5.0) -> None:
         self.handle = handle
+        self.key = b""  # of a further lane: the comm key, in the place of the handle's secret
         self.transcript = b""
+        self.extensions = b""  # of CHALLENGE
         self.socket = socket.create_connection((handle.address, handle.port), timeout_s)
 
     def close(self) -> None:
@@ -98,14 +101,24 @@ class Peer:
 
     def mac(self, label: bytes) -> bytes:
         return hashlib.blake2s(
-            label.ljust(16) + self.transcript, key=self.handle.secret, digest_size=16
+            label.ljust(16) + self.transcript, key=self.key or self.handle.secret, digest_size=16
         ).digest()
 
-    def hello(self, *, features: int = 0, nonce: bytes | None = None, version: int = 1) -> bytes:
+    def hello(
+        self,
+        *,
+        features: int = 0,
+        nonce: bytes | None = None,
+        version: int = 1,
+        index: int = 0,
+        lanes: int = 1,
+        join: bool = False,
+        comm_id: int = 0xC0FFEE,
+    ) -> bytes:
         return (
             HELLO
-            + struct.pack("<HHQIBBH", version, 0, features, 262144, 0, 1, 0)
-            + struct.pack("<QQ", self.handle.listen_id, 0xC0FFEE)
+            + struct.pack("<HHQIBBH", version, 0, features, 262144, index, lanes, int(join))
+            + struct.pack("<QQ", 0 if join else self.handle.listen_id, comm_id)
             + (nonce or os.urandom(16))
             + bytes(8)
         )
@@ -116,15 +129,29 @@ class Peer:
         self.transcript = self.transcript[: -len(head)]
         return head + mac
 
-    def handshake(self) -> None:
-        """HELLO to READY, everything checked."""
-        self.send(self.hello())
-        challenge = self.read(48)
-        assert challenge[:4] == CHALLENGE
+    def challenge(self) -> int:
+        """Reads CHALLENGE and checks its proof; the lanes that the acceptor takes."""
+        head = self.read(48)
+        assert head[:4] == CHALLENGE
+        self.extensions = self.read(struct.unpack_from("<H", head, 6)[0])
         expected = self.mac(b"HARP1 acceptor")
         assert self.read(16) == expected, "the acceptor's proof"
-        self.send(self.proof())
+        return head[21]
+
+    def ready(self) -> None:
         ready = self.read(16)
         assert ready[:8] == READY + struct.pack("<HH", 1, 0), ready
         expected = self.mac(b"HARP1 ready")
         assert self.read(16) == expected, "READY's proof"
+
+    def handshake(self, **hello: Any) -> int:
+        """HELLO to READY, everything checked; the lanes that the acceptor takes."""
+        self.send(self.hello(**hello))
+        lanes = self.challenge()
+        self.send(self.proof())
+        self.ready()
+        return lanes
+
+    def comm_key(self) -> bytes:
+        """Section 3.4: after handshake()."""
+        return self.mac(b"HARP1 comm key")

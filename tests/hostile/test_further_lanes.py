@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Further lanes of a comm (docs/lanes.md section 3.4), from a peer written from the document.
+
+Whoever has no right to one is turned away, and the comm never notices.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import random
+from collections.abc import Iterator
+
+import pytest
+from actor import Actor, actors
+from hosts import Hosts
+from wire import DATA, Handle, Peer, record
+
+SEED = 20261122
+COMM_ID = 0xC0FFEE
+LANES = {"xdp": {"HARP_LANES": "2"}, "kernel": {"HARP_KERNEL_LANES": "2"}}
+
+
+@dataclasses.dataclass
+class Several:
+    """A comm of several lanes whose first is ours."""
+
+    hosts: Hosts
+    receiver: Actor
+    handle: Handle
+    first: Peer
+    key: bytes
+    comm: int
+    messages: int = 0
+
+    def call(self) -> Peer:
+        with self.hosts.inside(1):
+            peer = Peer(self.handle)
+        peer.key = self.key
+        return peer
+
+    def further(self, index: int) -> Peer:
+        peer = self.call()
+        peer.handshake(index=index, lanes=8, join=True)
+        assert not peer.extensions  # rails are told to who begins a comm
+        return peer
+
+    def goes_on(self, *lanes: Peer) -> None:
+        """A message, in pieces over these lanes, the last piece first."""
+        data = random.Random(SEED + self.messages).randbytes(5000)
+        self.receiver.start("receive", comm=self.comm, size=8192)
+        cuts = list(range(0, len(data), 640))
+        for n, at in enumerate(reversed(cuts)):
+            piece = record(
+                DATA, message=self.messages, total=5000, offset=at, payload=data[at : at + 640]
+            )
+            lanes[n % len(lanes)].send(piece)
+        assert base64.b64decode(self.receiver.result()) == data
+        self.messages += 1
+
+
+@pytest.fixture(params=["xdp", "kernel"])
+def several(request: pytest.FixtureRequest, each: Hosts) -> Iterator[Several]:
+    path = str(request.param)
+    receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
+    with actors(receiver), contextlib.ExitStack() as stack:
+        receiver.call("load", path=str(each.plugin))
+        raw, listen = receiver.call("listen")
+        handle = Handle.decode(base64.b64decode(raw))
+        with each.inside(1):
+            first = stack.enter_context(Peer(handle))
+        receiver.start("accept", listen=listen)
+        assert first.handshake(lanes=8) > 1
+        assert first.extensions[:2] == b"\x02\x00"  # the rails
+        comm = receiver.result()
+        receiver.call("close_listen", comm=listen)  # not needed for further lanes
+        yield Several(each, receiver, handle, first, first.comm_key(), comm)
+
+
+def turned_away(peer: Peer) -> bool:
+    """True when the plugin ends the connection instead of saying more."""
+    try:
+        peer.read(1)
+    except (EOFError, ConnectionError):
+        return True
+    return False
+
+
+def test_lanes_come_and_carry(several: Several) -> None:
+    several.goes_on(several.first)
+    with several.further(1) as second, several.further(7) as last:
+        several.goes_on(several.first, second, last)
+        several.goes_on(last)
+
+
+def test_a_lane_takes_the_place_of_another(several: Several) -> None:
+    with several.further(1) as old, several.further(1) as new:
+        several.goes_on(several.first, new)
+        with contextlib.suppress(ConnectionError):
+            while old.socket.recv(4096):  # acknowledgements of before, then its end
+                pass
+        several.goes_on(new)
+
+
+def test_the_first_lane_may_be_opened_again(several: Several) -> None:
+    several.first.close()
+    with several.further(0) as again:
+        several.goes_on(again)
+
+
+def test_neither_the_secret_nor_another_key_opens_one(several: Several) -> None:
+    for key in (several.handle.secret, bytes(16), bytes(reversed(several.key))):
+        with several.call() as stranger:
+            stranger.send(stranger.hello(index=1, lanes=8, join=True))
+            stranger.challenge()
+            stranger.key = key
+            stranger.send(stranger.proof())
+            assert turned_away(stranger)
+        several.goes_on(several.first)
+
+
+def test_a_replayed_preamble_of_a_further_lane_is_refused(several: Several) -> None:
+    with several.call() as second:
+        hello = second.hello(index=1, lanes=8, join=True)
+        second.send(hello)
+        second.challenge()
+        proof = second.proof()
+        second.send(proof)
+        second.ready()
+        with several.call() as again:
+            again.send(hello)
+            again.challenge()  # with a nonce of its own
+            again.send(proof)
+            assert turned_away(again)
+        several.goes_on(several.first, second)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"index": 8, "lanes": 8, "join": True},
+        {"index": 255, "lanes": 32, "join": True},
+        {"index": 1, "lanes": 33, "join": True},
+        {"index": 0, "lanes": 0, "join": True},
+        {"index": 1, "lanes": 8, "join": False},
+        {"index": 1, "lanes": 8, "join": True, "comm_id": COMM_ID + 1},
+    ],
+    ids=["index", "far index", "too many lanes", "no lanes", "joins nothing", "unknown comm"],
+)
+def test_lanes_that_there_cannot_be(several: Several, hello: dict[str, int]) -> None:
+    with several.call() as stranger:
+        stranger.send(stranger.hello(**hello))
+        assert turned_away(stranger)
+    several.goes_on(several.first)
