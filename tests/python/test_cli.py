@@ -151,6 +151,20 @@ def test_bench_delivers_right_results(mode: str, family: tuple[str, ...]) -> Non
 
 
 @pytest.mark.usefixtures("need_root")
+def test_bench_seals_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = ("bench", "bw", "-b", "4K", "-e", "4K", "-n", "50")
+    monkeypatch.setenv("HARP_KEY_FILE", "/nowhere")  # --encrypt brings a key of its own
+    done = harpctl(*bench, "--encrypt", "-o", "json")
+    assert done.returncode == Exit.OK, done.stderr
+    report = json.loads(done.stdout)
+    assert report["encrypt"]
+    assert [row["wrong"] for row in report["results"]] == [0]
+    monkeypatch.setenv("HARP_ENCRYPT", "aes-256-gcm")  # without: the ranks do as they are told
+    done = harpctl(*bench)
+    assert done.returncode == Exit.FAILURE, done.stdout
+
+
+@pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
 def test_bench_wire_counts_frames(family: tuple[str, ...]) -> None:
     done = harpctl("bench", "wire", "--seconds", "1", *family, "-o", "json")

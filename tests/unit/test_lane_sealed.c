@@ -437,6 +437,41 @@ static void test_many_in_flight(void)
 	rig_close(&rig);
 }
 
+/* What TCP says of the lane beneath, in plaintext bytes: never more than that, never less than before. */
+static void test_info(void)
+{
+	uint64_t acked = SENT_BEFORE;
+	struct lane_info info;
+	struct rig rig;
+
+	rig_open(&rig, 11, 1000);
+	rig.lanes[0]->ops->info(rig.lanes[0], &info);
+	CHECK_EQ(info.acked_bytes, SENT_BEFORE);
+	for (uint64_t taken = SENT_BEFORE; taken < SENT_BEFORE + 5000;) {
+		uint8_t data[700] = { 0 };
+		ssize_t n = put(rig.lanes[0], data, sizeof(data));
+
+		taken += n > 0 ? (uint64_t)n : 0;
+		rig.lanes[0]->ops->info(rig.lanes[0], &info);
+		CHECK(info.acked_bytes >= acked && info.acked_bytes <= taken);
+		CHECK(info.unsent_bytes + info.in_flight_bytes + info.acked_bytes >= taken);
+		acked = info.acked_bytes;
+		fake_pair_turn(&rig.pair);
+		while (rig.lanes[1]->ops->recv(rig.lanes[1], data, sizeof(data), 1) > 0)
+			;
+	}
+	for (int i = 0; i < 1000; i++) {
+		uint8_t data[700];
+
+		fake_pair_turn(&rig.pair);
+		(void)rig.lanes[1]->ops->recv(rig.lanes[1], data, sizeof(data), 1);
+	}
+	rig.lanes[0]->ops->info(rig.lanes[0], &info);
+	CHECK_EQ(info.acked_bytes, rig.lanes[0]->ops->done_bytes(rig.lanes[0]));
+	CHECK_EQ(info.unsent_bytes, 0);
+	rig_close(&rig);
+}
+
 /* A FIN goes behind what is sealed and not pushed yet. */
 static void test_shutdown(void)
 {
@@ -512,6 +547,7 @@ int main(void)
 	test_last_segment();
 	test_next_key();
 	test_many_in_flight();
+	test_info();
 	test_shutdown();
 	test_names();
 	return check_done();
