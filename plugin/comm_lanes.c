@@ -213,6 +213,10 @@ static unsigned comm_lane_detach(struct comm_lane *l)
 	if (comm->side == COMM_SEND)
 		moved = comm_tx_orphan(l);
 	comm_lanes_control(comm);
+	if (comm->side == COMM_RECV) { /* it may have taken a CREDIT or an ACK along */
+		s->credit_due = s->ack_due = true;
+		comm_wake(comm, s->control);
+	}
 	driver_post(l->lane->driver, &l->work);
 	return moved;
 }

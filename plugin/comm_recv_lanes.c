@@ -18,9 +18,11 @@
  * it; the others read the rest into nowhere. Before every piece a lane asks anew where it belongs
  * (comm_rx_target()): the message may be done by then and its memory the application's, or posted by now.
  *
- * While no receive is incomplete nothing is read. While one is, every lane is read, whatever stands at its head: a
- * chunk of a message without receive goes to memory of ours (comm_early.c) until there is one. So no lane keeps back
- * what is wanted because of what is not.
+ * While no receive is incomplete a lane is read up to the first chunk of a message without receive, and no
+ * further: what comes twice is answered all the same, as its sender may wait for an ACK that was lost with its
+ * lane. While one is incomplete every lane is read, whatever stands at its head: a chunk of a message without
+ * receive goes to memory of ours (comm_early.c) until there is one. So no lane keeps back what is wanted because of
+ * what is not.
  *
  * CREDIT follows the rules of one lane (comm_recv.c), with records counted when they reach their receive. ACK is told
  * when messages are done, once a turn, and each MiB of a long one. Both are cumulative, go on the control lane, and
@@ -110,8 +112,9 @@ static enum target comm_rx_target(struct comm_lane *l, struct where *where)
 	int has;
 
 	comm_unuse(l);
+	l->waits = false;
 	where->early = NULL;
-	if (l->dead || comm->several->failing)
+	if (l->dead || comm->several->failing || comm->end_error)
 		return TARGET_NONE;
 	has = comm_rx_has(comm, in, posted);
 	if (has)
@@ -396,20 +399,6 @@ static int comm_rx_move_early(struct comm_lane *l)
 	}
 }
 
-/* Is a receive incomplete? If not, the next post wakes the lane. */
-static bool comm_rx_wants(struct comm_lane *l)
-{
-	struct comm *comm = l->comm;
-	bool wants;
-
-	comm_lock(comm);
-	wants = comm->completed < atomic_load_explicit(&comm->posted, memory_order_relaxed);
-	l->waits = !wants;
-	wants &= !l->dead && !comm->several->failing && !comm->end_error;
-	comm_unlock(comm);
-	return wants;
-}
-
 /* The next header. 1: that of a DATA record is in l->in. */
 static int comm_rx_header(struct comm_lane *l)
 {
@@ -450,8 +439,6 @@ static int comm_rx_read(struct comm_lane *l, uint64_t now_ns)
 
 	while (rc == 1) {
 		if (!l->in.here) {
-			if (!comm_rx_wants(l))
-				return 0;
 			rc = comm_rx_header(l);
 			if (rc == 1 && l->kind == LANE_KERNEL)
 				atomic_store_explicit(&l->comm->several->kernel_active_ns, now_ns,

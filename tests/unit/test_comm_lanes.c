@@ -193,7 +193,7 @@ static void test_silence(void)
 	CHECK_MEM(rx, tx, size);
 	/* The timeout needs requests that wait: what is silent, with nothing wanted, is nobody's business. */
 	until_ns = driver_clock_ns() + WAIT_NS;
-	while (!t.pairs[1].lanes[0].closed && driver_clock_ns() < until_ns) {
+	while (!t.pairs[1].lanes[0].closed && driver_clock_ns() < until_ns && !check_failures) {
 		recv = rig_post(t.recv, rx, 100);
 		send = rig_post(t.send, tx, 100);
 		rig_both(&t, send, recv);
@@ -353,8 +353,11 @@ static void test_replacement(void)
 	fake_pair_init(&fresh, 3, 50000);
 	CHECK_EQ(comm_attach(t.send, &fresh.lanes[0].lane, &(struct comm_lane_options){ 0 }), 0);
 	CHECK_EQ(comm_attach(t.recv, &fresh.lanes[1].lane, &(struct comm_lane_options){ 0 }), 0);
-	while (!t.pairs[0].lanes[0].closed || !t.pairs[0].lanes[1].closed)
+	for (uint64_t until_ns = driver_clock_ns() + WAIT_NS;
+	     (!t.pairs[0].lanes[0].closed || !t.pairs[0].lanes[1].closed) &&
+	     driver_clock_ns() < until_ns;)
 		(void)talk_turn(&t);
+	CHECK(t.pairs[0].lanes[0].closed && t.pairs[0].lanes[1].closed);
 	/* Its place in the rig is the new one's. */
 	for (uint64_t until_ns = driver_clock_ns() + WAIT_NS; driver_clock_ns() < until_ns;) {
 		int done;
@@ -689,19 +692,15 @@ int main(int argc, char **argv)
 {
 	uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 0) : 200;
 
+	static void (*const rules[])(void) = {
+		test_silence, test_all_silent,  test_done_is_acked, test_last_death,
+		test_revival, test_replacement, test_early,         test_half_a_chunk,
+		test_filler,  test_liars,       test_truncation,    test_threads,
+	};
+
 	conversations(seeds, NULL);
 	conversations(seeds, lanes_come_and_go);
-	test_silence();
-	test_all_silent();
-	test_done_is_acked();
-	test_last_death();
-	test_revival();
-	test_replacement();
-	test_early();
-	test_half_a_chunk();
-	test_filler();
-	test_liars();
-	test_truncation();
-	test_threads();
+	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
+		rules[i]();
 	return check_done();
 }

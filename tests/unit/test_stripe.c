@@ -148,8 +148,65 @@ static void test_dead_only_while_another_lives(void)
 	CHECK(w.news & STRIPE_DEAD);
 }
 
+static void test_ranks(void)
+{
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	CHECK_EQ(stripe_best(&s, LANE_HARP, 1, 0), -1);
+	CHECK_EQ(stripe_control(&s), -1);
+	stripe_add(&s, 1, LANE_KERNEL, false, 0, 0);
+	stripe_add(&s, 4, LANE_HARP, false, 0, 0);
+	stripe_add(&s, 5, LANE_HARP, true, 0, 0);
+	CHECK_EQ(stripe_best(&s, LANE_HARP, 100, 0), 4);
+	CHECK_EQ(stripe_best(&s, LANE_KERNEL, 100, 0), 1);
+	CHECK_EQ(stripe_choices(&s, LANE_HARP | LANE_KERNEL), 2);
+	CHECK_EQ(stripe_choices(&s, LANE_HARP), 1);
+	CHECK_EQ(stripe_control(&s), 4);
+	stripe_remove(&s, 4); /* the other kind before a backup */
+	CHECK_EQ(stripe_best(&s, LANE_HARP, 100, 0), 1);
+	stripe_remove(&s, 1);
+	CHECK_EQ(stripe_best(&s, LANE_KERNEL, 100, 0), 5);
+	CHECK_EQ(stripe_control(&s), 5);
+}
+
+/* Stalled: owes, and nothing comes. Dead: so for the timeout, while another gets on. */
+static void test_stalls(void)
+{
+	unsigned news = 0;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_HARP, false, 0, 0);
+	stripe_add(&s, 1, LANE_HARP, false, 0, 0);
+	/* Long idle: what is given now is owed from now on. */
+	stripe_give(&s, 0, CHUNK, 900 * MS);
+	stripe_give(&s, 1, CHUNK, 900 * MS);
+	CHECK_EQ(stripe_sample(&s, 0, true, 100000, 500 * MS, 910 * MS), 0);
+	CHECK_EQ(stripe_sample(&s, 0, true, 100000, 500 * MS, 921 * MS), STRIPE_STALLED);
+	CHECK_EQ(stripe_best(&s, LANE_HARP, 1, 921 * MS), 1);
+	/* Both silent: neither is dead, however long. */
+	CHECK_EQ(stripe_sample(&s, 1, true, 100000, 500 * MS, 921 * MS), STRIPE_STALLED);
+	CHECK_EQ(stripe_sample(&s, 0, true, 100000, 500 * MS, 99000 * MS), 0);
+	/* One gets on. */
+	stripe_acked(&s, 1, CHUNK, 99001 * MS);
+	CHECK_EQ(stripe_sample(&s, 1, false, 100000, 500 * MS, 99001 * MS), STRIPE_MOVES);
+	CHECK_EQ(stripe_sample(&s, 0, true, 100000, 500 * MS, 99002 * MS), STRIPE_DEAD);
+	/* A closed window owes nothing. */
+	CHECK_EQ(stripe_sample(&s, 0, false, 100000, 500 * MS, 99003 * MS), STRIPE_MOVES);
+	/* A long round trip has more time. */
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_HARP, false, 200 * MS, 0);
+	stripe_give(&s, 0, CHUNK, 0);
+	for (uint64_t ms = 2; ms < 790; ms += 2)
+		news |= stripe_sample(&s, 0, true, 200 * MS, 500 * MS, ms * MS);
+	CHECK_EQ(news, 0);
+}
+
 int main(void)
 {
+	test_ranks();
+	test_stalls();
 	test_equal_lanes_share();
 	test_a_tenth_does_not_set_the_pace();
 	test_idle_time_is_no_rate();
