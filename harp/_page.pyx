@@ -58,7 +58,7 @@ cdef extern from "harp_page.h" nogil:
         uint16_t remote_port
         uint32_t scope_id
         char ifname[16]
-        char choice[128]
+        char choice[256]
         uint64_t value[1]
 
     struct harp_page_lane:

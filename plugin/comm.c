@@ -202,7 +202,7 @@ void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 
 	request->size_done = size;
 	if (comm->side == COMM_SEND)
-		kinds = comm->several ? request->kinds : observer->kind;
+		kinds = comm->several ? request->carried : observer->kind;
 	lane_page_comm_done(comm->row, kinds, size);
 	if (observer && observer->lane->ops->observe)
 		observer->lane->ops->observe(observer->lane,

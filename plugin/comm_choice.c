@@ -78,6 +78,8 @@ void comm_choice_say(struct comm *comm, uint64_t now_ns)
 	comm_lock(comm);
 	new = choice_announce(comm->several->choice, now_ns, text, sizeof(text));
 	comm_unlock(comm);
-	if (new)
-		INFO("to %s: %s", harp_addr_format(&comm->remote.addr, peer), text);
+	if (!new)
+		return;
+	INFO("to %s: %s", harp_addr_format(&comm->remote.addr, peer), text);
+	lane_page_comm_choice(comm->row, text);
 }

@@ -8,6 +8,7 @@
 #include <sys/random.h>
 
 #include "keyfile.h"
+#include "lane_page.h"
 #include "registry.h"
 
 /*
@@ -41,8 +42,10 @@ static void guest_turn_away(struct guest *guest)
 
 	guest_gone(guest);
 	/* Who has said nothing and reset: a peer that tried several source ports, and another was first. */
-	if (guest->preamble.at || lane->error != -ECONNRESET)
+	if (guest->preamble.at || lane->error != -ECONNRESET) {
 		guest->all->turned_away++;
+		lane_page_count(HARP_JOB_strangers_turned_away, 1);
+	}
 	lane->ops->close(lane, true);
 }
 

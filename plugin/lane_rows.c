@@ -44,18 +44,16 @@ struct lane_slot {
 struct comm_row {
 	atomic_flag busy;
 	atomic_bool dirty;
-	atomic_uint kinds; /* of lanes that are open: bits of enum harp_page_kind */
 	_Atomic(uint64_t) next_ns;
 	_Atomic(uint64_t) value[HARP_COMM_COUNT];
 	uint32_t place;
 	/* Under busy. */
 	uint64_t told[HARP_COMM_COUNT]; /* to the process's counters */
 	unsigned lane_count;            /* the highest index in use, and one */
-	unsigned kind_open[HARP_PAGE_KIND_KERNEL + 1];
 	struct lane_slot *lanes[ROW_LANES_MAX];
 	struct harp_endpoint remote;
 	char ifname[16];
-	char choice[128];
+	char choice[256];
 };
 
 static struct lane_slot *slot_of(struct lane_row *row)
@@ -276,14 +274,9 @@ void lane_page_comm_done(struct comm_row *row, unsigned kinds, uint64_t bytes)
 		[HARP_PAGE_KIND_HARP | HARP_PAGE_KIND_KERNEL] = { HARP_COMM_messages_mixed,
 								  HARP_COMM_bytes_mixed },
 	};
-	unsigned open;
 
 	if (!row)
 		return;
-	/* Where a message may go by any lane, it goes by those that there are. */
-	open = atomic_load_explicit(&row->kinds, memory_order_relaxed);
-	if (kinds & open)
-		kinds &= open;
 	comm_own_add(row, HARP_COMM_requests, 1);
 	comm_own_add(row, HARP_COMM_bytes, bytes);
 	if (kinds > 0 && kinds < sizeof(of) / sizeof(*of)) {
@@ -320,18 +313,9 @@ void lane_page_comm_failed(struct comm_row *row)
 /* busy held. */
 static void lanes_open_add(struct comm_row *row, struct lane_slot *slot, int change)
 {
-	uint64_t kind = lane_value(&slot->row, HARP_LANE_kind);
-	unsigned kinds = 0;
-
 	comm_add(row, HARP_COMM_lanes_open, (uint64_t)(int64_t)change);
 	page_rail_add(slot->rail, HARP_RAIL_lanes_open, (uint64_t)(int64_t)change);
 	page_open_add(PAGE_LANES, change);
-	if (kind > HARP_PAGE_KIND_KERNEL)
-		return;
-	row->kind_open[kind] += (unsigned)change;
-	for (unsigned i = HARP_PAGE_KIND_HARP; i <= HARP_PAGE_KIND_KERNEL; i++)
-		kinds |= row->kind_open[i] ? i : 0;
-	atomic_store_explicit(&row->kinds, kinds, memory_order_relaxed);
 }
 
 static bool slot_open(const struct lane_slot *slot)

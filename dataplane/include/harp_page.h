@@ -339,7 +339,7 @@ struct harp_page_comm {
 	uint16_t reserved;
 	uint32_t scope_id;
 	char ifname[16];  /* the NIC that NCCL asked for */
-	char choice[128]; /* path auto's last words on it; empty: it has nothing to choose */
+	char choice[256]; /* path auto's last words on it; empty: it has nothing to choose */
 	uint64_t value[HARP_COMM_COUNT];
 };
 

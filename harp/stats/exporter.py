@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Prometheus endpoint: an HTTP server in a thread of its own, that harpd starts.
 
-A scrape reads the host's pages and asks the source for harpd's part; nothing is kept in between.
+A scrape reads the host's pages and asks the source for harpd's part. What jobs did is kept in
+between (harp.stats.totals): nothing else is.
 """
 
 import errno
@@ -20,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from harp.errors import HarpError
-from harp.stats import discover, families
+from harp.stats import discover, families, totals
 from harp.stats.instance import look
 
 log = logging.getLogger("harpd")
@@ -33,8 +34,17 @@ class ExporterError(HarpError):
     """The endpoint can't be had: the address is another's, or nobody's."""
 
 
-def scene(source: DaemonSource, proc: Path = discover.PROC) -> families.Scene:
-    """What there is to tell now. A source that fails costs harpd's part only."""
+def _nics(daemon: families.DaemonView | None) -> frozenset[str]:
+    """Names that jobs' lanes may have in labels: of this host's interfaces, and harpd's."""
+    names = {name for _, name in socket.if_nameindex()}
+    return frozenset(names.union(nic.name for nic in daemon.nics) if daemon else names)
+
+
+def scene(
+    source: DaemonSource, proc: Path = discover.PROC, sums: totals.Totals | None = None
+) -> families.Scene:
+    """What there is to tell now. A source that fails costs harpd's part only. sums: what jobs of
+    the past did."""
     try:
         daemon = source()
     except Exception:
@@ -43,16 +53,21 @@ def scene(source: DaemonSource, proc: Path = discover.PROC) -> families.Scene:
     with discover.find(proc) as found:
         sight = look(found, flows=False)
     instances, ignored = families.believed(sight.instances, daemon)
+    jobs, left_out = families.believed_jobs(sight.jobs, daemon)
+    for reason, count in left_out.items():
+        ignored[reason] = ignored.get(reason, 0) + count
     ignored["unreadable"] += len(sight.bad)
-    return families.Scene(instances, ignored, daemon)
+    done = (sums or totals.Totals()).take(jobs, _nics(daemon))
+    return families.Scene(instances, ignored, daemon, done)
 
 
 class _Harp(Collector):
     def __init__(self, source: DaemonSource) -> None:
         self._source = source
+        self._sums = totals.Totals()
 
     def collect(self) -> Iterator[Metric]:
-        yield from families.collect(scene(self._source))
+        yield from families.collect(scene(self._source, sums=self._sums))
 
     def describe(self) -> Iterator[Metric]:
         """Registering must not read the host."""

@@ -4,7 +4,8 @@
 Names come from the lists: harp_NAME_total of a counter, harp_NAME of a gauge; drops are one counter
 with the label reason, histograms are in seconds. Labels are bounded: nic and queue as the host has
 them, and slot, which counts the instances that say they are on the same queue (in other network
-namespaces) from 0. No process, no peer, no label of a job's becomes a Prometheus label.
+namespaces) from 0. Of jobs there are sums over all of them, by NIC and kind of lane. No process, no
+peer, no port, no label of a job's becomes a Prometheus label.
 """
 
 import re
@@ -23,12 +24,15 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 
 from harp import __version__, _page
-from harp.stats import schema
+from harp.stats import schema, totals
 from harp.stats.instance import Instance
+from harp.stats.job import Job
 
 INSTANCES_MAX = 512
 QUEUE_MAX = 1023
 LABELS = ("nic", "queue", "slot")
+RAIL_LABELS = ("nic", "kind")
+DIED = "lanes_died_"
 REFUSALS = ("EACCES", "EBUSY", "EDQUOT", "EINVAL", "ENODEV")
 NIC_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 # A bucket an octave, from about a microsecond to about 17 seconds.
@@ -83,6 +87,7 @@ class Scene:
     instances: tuple[Instance, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)  # pages, by reason
     daemon: DaemonView | None = None
+    jobs: totals.Jobs = field(default_factory=totals.Jobs)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -107,6 +112,29 @@ def believed(
             ignored["malformed"] += 1
         elif each.uid != 0 and leased.get((identity.ifname, identity.queue)) != each.pid:
             ignored["stranger"] += 1
+        elif len(kept) >= INSTANCES_MAX:
+            ignored["too_many"] += 1
+        else:
+            kept.append(each)
+    return tuple(kept), ignored
+
+
+def believed_jobs(
+    jobs: Iterable[Job], daemon: DaemonView | None
+) -> tuple[tuple[Job, ...], dict[str, int]]:
+    """Jobs that count, and how many pages were left out: root's, and those of who has a lease.
+
+    Others' are not counted as strangers, of whom an alert tells: a user's job over kernel lanes is
+    nothing to be alarmed of.
+    """
+    leased = set(daemon.leased.values()) if daemon is not None else set()
+    kept: list[Job] = []
+    ignored = {"job_of_user": 0, "ended": 0, "too_many": 0}
+    for each in jobs:
+        if each.snapshot.status.ended:
+            ignored["ended"] += 1
+        elif each.uid != 0 and each.pid not in leased:
+            ignored["job_of_user"] += 1
         elif len(kept) >= INSTANCES_MAX:
             ignored["too_many"] += 1
         else:
@@ -155,6 +183,71 @@ def _drops(seen: Labelled) -> Metric:
             reason = one.drop_reason or ""
             family.add_metric((*labels, reason), float(each.snapshot.counters[one.name]))
     return family
+
+
+# --------------------------------------------------------------------------------------------------
+# Jobs.
+#
+def _job_counters(jobs: totals.Jobs) -> Iterator[Metric]:
+    died = CounterMetricFamily(
+        "harp_job_lanes_died", "Lanes lost while their comm lived, by reason.", labels=("reason",)
+    )
+    for one in schema.job_counters():
+        value = jobs.counters[one.name]
+        if one.name.startswith(DIED):
+            died.add_metric((one.name.removeprefix(DIED),), value)
+            continue
+        family = CounterMetricFamily(f"harp_job_{one.name}", sentence(one.help))
+        family.add_metric((), value)
+        yield family
+    yield died
+
+
+def rail_metric(name: str) -> str:
+    """The metric of a number of HARP_RAIL_VALUES."""
+    return f"harp_{name}" if name.startswith("lanes_") else f"harp_lane_{name}"
+
+
+def _rails(jobs: totals.Jobs) -> Iterator[Metric]:
+    rails = sorted(jobs.rails.items())
+    for name, text in _page.rail_values():
+        family: Metric
+        if name in totals.GAUGES:
+            family = GaugeMetricFamily(rail_metric(name), sentence(text), labels=RAIL_LABELS)
+            for labels, rail in rails:
+                family.add_metric(labels, rail.lanes_open)
+        elif name in totals.RAIL_COUNTERS:
+            family = CounterMetricFamily(rail_metric(name), sentence(text), labels=RAIL_LABELS)
+            for labels, rail in rails:
+                family.add_metric(labels, rail.counters[name])
+        else:
+            continue
+        yield family
+    srtt = HistogramMetricFamily(
+        "harp_lane_srtt_seconds",
+        "Smoothed round-trip times of lanes, asked now and then while they work.",
+        labels=RAIL_LABELS,
+    )
+    for labels, rail in rails:
+        srtt.add_metric(labels, octaves(rail.srtt_buckets), rail.srtt_sum_ns / 1e9)
+    yield srtt
+
+
+def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
+    running = GaugeMetricFamily("harp_jobs", "Processes that run the NCCL plugin.")
+    running.add_metric((), jobs.jobs)
+    yield running
+    comms = GaugeMetricFamily("harp_comms_open", "Comms that they have.")
+    comms.add_metric((), jobs.comms_open)
+    yield comms
+    down = GaugeMetricFamily(
+        "harp_rail_down", "Jobs for which no lane over the NIC works.", labels=("nic",)
+    )
+    for nic, count in sorted(jobs.down.items()):
+        down.add_metric((nic,), count)
+    yield down
+    yield from _job_counters(jobs)
+    yield from _rails(jobs)
 
 
 def octaves(bucket: Iterable[int]) -> list[tuple[str, float]]:
@@ -286,5 +379,6 @@ def collect(scene: Scene) -> Iterator[Metric]:
     info.add_metric((), {"version": __version__})
     yield info
     yield from _instances(scene)
+    yield from _jobs(scene.jobs)
     if scene.daemon is not None:
         yield from _daemon(scene.daemon)

@@ -16,6 +16,12 @@ Every stack writes its statistics to a page of shared memory, at most once a mil
 has to ask it: `dataplane/include/harp_page.h` is the format. Reading never disturbs a job. While a
 stack sleeps its numbers are at most 0.1 s old. What a job writes is its own word.
 
+Every process that runs the NCCL plugin is a *job* and has a page of its own besides, with its
+comms and their lanes, HARP's and the kernel's: without privileges, harpd or instances too. A
+comm's records are written at most once a millisecond while it works, and whenever nothing of it
+is outstanding; what TCP says of a lane (round trip, in flight) is asked now and then while it
+works.
+
 ## What it costs
 
 `tools/instructions.py` counts instructions, with a page and without: about 35 more a poll (the
@@ -41,6 +47,11 @@ same name (in several network namespaces) from 0. There is no label with a proce
 job's name: `harpctl stats` and `harpctl flows` show those. Instances have series when root owns
 them or harpd leased them; `harp_pages_ignored` counts the others. A new process on a queue begins
 at 0 again, which `rate()` takes for what it is.
+
+Of jobs there are sums over all that are root's or have a lease, by `nic` and `kind` (`harp`,
+`kernel`) of their lanes; a NIC that this host doesn't have is called `other`. Sums go on when a job
+ends, and begin at 0 when harpd does. What a job did after the last scrape before its end is not in
+them.
 """
 
 
@@ -61,19 +72,64 @@ def _metrics() -> Iterator[tuple[str, str, str, str]]:
         "harpd_queues": "nic, state",
         "harp_steering_packets": "nic, verdict",
         "harpd_leases_refused": "error",
+        "harp_jobs": "",
+        "harp_comms_open": "",
+        "harp_rail_down": "nic",
+        "harp_job_lanes_died": "reason",
+        "harp_lane_srtt_seconds": "nic, kind",
     }
+    labels |= {families.rail_metric(name): "nic, kind" for name, _ in _page.rail_values()}
     for family in families.collect(families.Scene(daemon=daemon)):
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
         default = "nic, queue, slot"
         if family.name.startswith("harpd_"):
             of_nic = ("harpd_nic_usable", "harpd_leases", "harpd_queues_unreachable")
             default = "nic" if family.name in of_nic else ""
+        elif family.name.startswith("harp_job_"):
+            default = ""
         yield (
             f"`{family.name}{suffix}`",
             family.type,
             labels.get(family.name, default),
             family.documentation,
         )
+
+
+_JOBS = """
+## Jobs, comms and lanes
+
+`harpctl flows -o json`, `harpctl stats -o json` and harpd's `stats` answer have a list `jobs`;
+each:
+
+- `pid`, `uid`, `comm` (the process's name): the kernel's word. `identity`, `status`: as an
+  instance's; `status.flows_open` counts its lanes, `flows_hidden` and `comms_hidden` those
+  without a record, for which `page_flows` is too small (there is room for 16 lanes for each).
+- `counters`: the table below.
+- `rails`: for each NIC and kind of lane `ifname`, `kind`, `down` (true: no lane of a comm that
+  wants the NIC works), the numbers below, and `srtt`, a histogram.
+- `comms`: a list, by age. `peer`, `peer_port`, `scope_id`, `ifname` (the NIC that NCCL asked
+  for), `choice` (path auto's last words), `state` (`open`, `failed`), `side` (`send`, `receive`),
+  the numbers below, and `lanes`. One whose record the page has no room for has `peer` and `lanes`
+  alone.
+- `lanes` of each comm, by index: `local`, `local_port`, `remote`, `remote_port`, `scope_id`,
+  `ifname`, `state` (`open`, `stalled`, `dead`), `kind` (`harp`, `kernel`), `end` (why the last
+  one there was lost, or empty), `sealed`, `backup`, `share` (0 to 1, of the payload that the
+  comm's lanes carried), and the numbers below. A lane is a place in its comm: one that takes a
+  lost one's place goes on with its numbers.
+"""
+
+
+def _jobs() -> Iterator[str]:
+    yield _JOBS
+    lists = (
+        ("counter of a job", _page.job_counters()),
+        ("number of lanes over a NIC", _page.rail_values()),
+        ("number of a comm", _page.comm_values()),
+        ("number of a lane", _page.lane_values()),
+    )
+    for name, listed in lists:
+        yield ""
+        yield from _table((name, "what"), ((f"`{one}`", help) for one, help in listed))
 
 
 def document() -> Iterator[str]:
@@ -103,6 +159,7 @@ def document() -> Iterator[str]:
     yield from _table(
         ("number", "what"), ((f"`{name}`", help) for name, help in _page.flow_values())
     )
+    yield from _jobs()
 
 
 if __name__ == "__main__":

@@ -248,7 +248,7 @@ def test_nonsense_in_records_is_shown_as_such(job_owner: JobOwner) -> None:
     put(lanes, layout, "ifname", b"\x1b[2J\n")
     put(lanes + stride, layout, "comm", struct.pack("=Q", 77))
     put(comm_at + comm_stride, comm_layout, "serial", struct.pack("=Q", 1))
-    put(comm_at, comm_layout, "choice", b"\x1b]0;x\x07" + b"\xff" * 120)
+    put(comm_at, comm_layout, "choice", b"\x1b]0;x\x07" + b"\xff" * 240)
     put(comm_at, comm_layout, "side", struct.pack("=Q", 9))
     fd = _memfd(raw)
     try:

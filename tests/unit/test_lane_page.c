@@ -199,9 +199,6 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), 1);
 	CHECK_EQ(page_counter(HARP_JOB_chunks_moved), 1);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
-	lane_page_comm_done(comm, 3, 100); /* by any, that is by the one there is */
-	lane_page_publish(comm, now_ns, true);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_bytes_kernel], 100);
 	CHECK(lane_add(comm, 0, HARP_PAGE_KIND_HARP) == harp);
 	lane_page_add(harp, HARP_LANE_payload_bytes, 6);
 	tcp.retransmits = 2; /* of the new one's TCP */

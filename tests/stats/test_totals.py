@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over jobs: they only grow, whoever comes and goes, and have few labels, whatever is said."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from conftest_stats import A_LIFE, JobOwner
+from test_families import DAEMON, exposition, samples
+
+from harp.stats import families, schema
+from harp.stats.exporter import scene
+from harp.stats.families import Scene
+from harp.stats.job import Job
+from harp.stats.totals import OTHER, Totals
+
+NICS = frozenset({"lo", "eth1"})
+MakeJob = Callable[..., JobOwner]
+
+
+def test_sums_outlive_jobs(make_job: MakeJob) -> None:
+    """Prometheus sees a counter that restarts when a number falls: it must not."""
+    sums = Totals()
+    assert sums.take((), NICS).jobs == 0
+    first, second = make_job("a"), make_job("b")
+    for each in (first, second):
+        each.say(*A_LIFE)
+    both = sums.take((first.job(), second.job()), NICS)
+    assert (both.jobs, both.comms_open) == (2, 4)
+    assert both.counters["lanes_died_reset"] == 2
+    assert both.rails["lo", "kernel"].counters["payload_bytes"] == 30000
+    assert both.rails["lo", "kernel"].lanes_open == 2
+    assert sum(both.rails["lo", "harp"].srtt_buckets) == 2
+    second.say("bytes 0 1 700")
+    one = sums.take((second.job(),), NICS)
+    assert one.jobs == 1
+    assert one.rails["lo", "kernel"].counters["payload_bytes"] == 30700
+    assert one.rails["lo", "kernel"].lanes_open == 1
+    none = sums.take((), NICS)
+    assert none.rails["lo", "kernel"].counters == one.rails["lo", "kernel"].counters
+    assert none.rails["lo", "kernel"].lanes_open == 0
+
+
+def test_who_was_there_before_counts_from_the_first_look_on(job_owner: JobOwner) -> None:
+    sums = Totals()
+    assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 0
+    job_owner.say("bytes 0 0 512")
+    assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 512
+
+
+def test_a_number_that_falls_is_not_believed(job_owner: JobOwner) -> None:
+    sums, job = Totals(), job_owner.job()
+    sums.take((), NICS)
+    before = sums.take((job,), NICS)
+    counters = np.zeros(1, schema.job_type())[0]
+    liar = replace(job, snapshot=replace(job.snapshot, counters=counters))
+    assert sums.take((liar,), NICS).counters == before.counters
+
+
+def test_names_of_nics_are_this_host_s(job_owner: JobOwner) -> None:
+    sums = Totals()
+    sums.take((), NICS)
+    found = sums.take((job_owner.job(),), frozenset({"eth1"}))
+    assert {place for place, _ in found.rails} == {OTHER}
+    assert found.rails[OTHER, "harp"].counters["payload_bytes"] == 5000
+
+
+def test_a_nic_is_down_once_for_a_job(make_job: MakeJob) -> None:
+    first, second = make_job("a"), make_job("b")
+    for each in (first, second):
+        each.say(*A_LIFE)
+    first.say("rail 1")
+    sums = Totals()
+    assert sums.take((first.job(), second.job()), NICS).down == {"lo": 1}
+    first.say("rail 0")
+    assert sums.take((first.job(), second.job()), NICS).down == {"lo": 0}
+
+
+def test_whose_jobs_count(job_owner: JobOwner) -> None:
+    mine = job_owner.job()
+    user, tenant = replace(mine, uid=1000), replace(mine, uid=1000, pid=4711)
+    kept, ignored = families.believed_jobs((user, tenant, mine), DAEMON)
+    assert kept == (tenant, mine)
+    assert ignored["job_of_user"] == 1
+    assert families.believed_jobs([mine] * (families.INSTANCES_MAX + 2), None)[1]["too_many"] == 2
+
+
+def _families_of(jobs: tuple[Job, ...]) -> Scene:
+    sums = Totals()
+    sums.take((), NICS)
+    return Scene(jobs=sums.take(jobs, NICS))
+
+
+def test_series_of_jobs(job_owner: JobOwner) -> None:
+    job_owner.say("rail 1", "move 0 0 1")
+    found = samples(_families_of((job_owner.job(),)))
+    harp = (("kind", "harp"), ("nic", "lo"))
+    assert found["harp_jobs", ()] == 1
+    assert found["harp_comms_open", ()] == 2
+    assert found["harp_rail_down", (("nic", "lo"),)] == 1
+    assert found["harp_job_lanes_died_total", (("reason", "reset"),)] == 1
+    assert found["harp_job_lanes_died_total", (("reason", "timeout"),)] == 0
+    assert found["harp_job_chunks_moved_total", ()] == 1
+    assert found["harp_lane_payload_bytes_total", harp] == 5000
+    assert found["harp_lane_chunks_moved_away_total", harp] == 1
+    assert found["harp_lanes_open", harp] == 1
+    assert found["harp_lane_retransmits_total", harp] == 2
+    assert found["harp_lane_srtt_seconds_count", harp] == 1
+    assert found["harp_lane_srtt_seconds_sum", harp] == 3e-5
+    # Nothing of a peer, a port, a process or a comm.
+    text = exposition(_families_of((job_owner.job(),)))
+    for word in ("10.0.0", "20001", "train rank", str(job_owner.process.pid)):
+        assert word not in text
+
+
+def test_all_lines_of_a_scrape_are_there_before_any_job() -> None:
+    found = samples(Scene())
+    for each in schema.job_counters():
+        if not each.name.startswith(families.DIED):
+            assert found[f"harp_job_{each.name}_total", ()] == 0
+
+
+def test_a_scrape_finds_jobs(job_owner: JobOwner) -> None:
+    sums = Totals()
+    scene(lambda: None, sums=sums)
+    job_owner.say("bytes 0 0 4000")
+    done = scene(lambda: None, sums=sums).jobs
+    assert done.jobs >= 1
+    assert done.rails["lo", "harp"].counters["payload_bytes"] == 4000
