@@ -16,6 +16,7 @@ from lanes_rig import (
     MIB,
     QUEUE_MS,
     TICK_MS,
+    calm,
     cuts,
     options,
     railed,
@@ -169,6 +170,7 @@ def test_a_path_of_a_tenth_does_not_hold_the_others_up(
     """The same where a fabric's hash gives each connection a path: the busiest one gets slow."""
     full = [MBIT / 2] * 4
     with Lab(LabOptions(switch=True, ipv6=ipv6)) as lab:
+        calm(lab)
         rails = Rails(lab)
         rails.shape_paths(0, full, queue_ms=QUEUE_MS)
         with Stream(lab, options(path, **{lanes: "4"})) as stream:
