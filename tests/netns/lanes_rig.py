@@ -6,6 +6,8 @@ from collections.abc import Callable
 from harp.errors import HarpError
 from harp.lab import Lab, LabOptions, RailOptions
 from harp.rails import Rails
+from harp.stats.discover import find
+from harp.stats.instance import look
 from harp.streams import SINK, SOURCE, Stream, StreamOptions
 
 MIB = 1 << 20
@@ -85,6 +87,16 @@ def wait_for_ticks(stream: Stream, rank: int, count: int) -> None:
 def warnings(stream: Stream, rank: int) -> list[str]:
     """What the rank's plugin has warned of."""
     return [line for line in stream.ranks[rank].log().splitlines() if "NCCL WARN" in line]
+
+
+def counters(stream: Stream, rank: int) -> dict[str, int]:
+    """What the rank's job counts, as Prometheus would be told."""
+    pid = stream.ranks[rank].events[0]["pid"]
+    with find() as found:
+        jobs = [job for job in look(found, flows=False).jobs if job.pid == pid]
+    assert len(jobs) == 1, f"job {pid}: {len(jobs)} pages"
+    values = jobs[0].snapshot.counters
+    return {name: int(values[name]) for name in values.dtype.names or ()}
 
 
 Cut = tuple[Callable[[], None], Callable[[], None]]

@@ -17,6 +17,7 @@ from lanes_rig import (
     QUEUE_MS,
     TICK_MS,
     calm,
+    counters,
     cuts,
     options,
     railed,
@@ -45,8 +46,8 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
-    """Both rails carry data; one dies: it goes on over the other within a second, with a warning;
-    the rail is used again when it is back; every byte has come once."""
+    """Both rails carry data; one dies: it goes on over the other within a second, with a warning
+    and a metric; the rail is used again when it is back; every byte has come once."""
     rails = Rails(lab)
     off, on = cuts(rails, 0)[cut]
     with Stream(lab, options(path, HARP_RAILS="all")) as stream:
@@ -58,9 +59,13 @@ def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
             assert ticks_without_a_byte(stream, since) < SECOND_TICKS
             stream.wait(lambda: len(warnings(stream, SOURCE)) > said, "a warning")
             assert "eth0" in warnings(stream, SOURCE)[said]
+            assert counters(stream, SOURCE)["rails_down"] > 0
         finally:
             on()
         wait_for_rails(stream, rails, [0, 1])
+        now = counters(stream, SOURCE)
+        assert now["rails_up"] > 0
+        assert now["lanes_replaced"] > 0
         stream.finish()
 
 
