@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blake2s.h"
 #include "place.h"
 #include "plugin.h"
 #include "record.h"
@@ -46,15 +45,6 @@
 #define IN_BYTES (IN_FRONT_BYTES + 4u * SEGMENT_BYTES_MAX)
 #define MARKS 64u
 #define PIECES_MAX 8
-
-static const char label_next[] = "HARP1 next key  "; /* 16 bytes, no NUL */
-
-/* One direction. */
-struct seal_flow {
-	struct crypto_gcm *gcm;
-	uint64_t segment; /* the next one's number */
-	uint8_t key[CRYPTO_KEY_BYTES];
-};
 
 /* Ends of a segment. */
 struct seal_mark {
@@ -95,44 +85,13 @@ static int sealed_fail(struct lane_sealed *s, int error)
 
 /* ---- one segment ------------------------------------------------------------------------------ */
 
-/* The nonce of the next segment; before it, when its time has come, the next key. */
-static int flow_advance(struct seal_flow *flow, uint8_t nonce[CRYPTO_NONCE_BYTES])
-{
-	uint64_t segment = flow->segment;
-
-	if (segment == UINT64_MAX) /* a nonce never comes again */
-		return -ECONNABORTED;
-	if (segment && segment % SEAL_KEY_SEGMENTS == 0) {
-		uint8_t next[CRYPTO_KEY_BYTES];
-		int rc;
-
-		blake2s(next, sizeof(next), flow->key, sizeof(flow->key), label_next,
-			sizeof(label_next) - 1);
-		memcpy(flow->key, next, sizeof(flow->key));
-		explicit_bzero(next, sizeof(next));
-		rc = crypto_gcm_rekey(flow->gcm, flow->key);
-		if (rc)
-			return rc;
-	}
-	flow->segment++;
-	wire_put64(nonce, segment);
-	memset(nonce + 8, 0, CRYPTO_NONCE_BYTES - 8);
-	return 0;
-}
-
 /* Seals len bytes of the pieces behind what is in `out`. */
 static int sealed_close_segment(struct lane_sealed *s, const struct iovec *pieces, int piece_count,
 				size_t len)
 {
-	uint8_t *at = s->out + s->out_end, nonce[CRYPTO_NONCE_BYTES];
 	struct seal_mark *mark;
-	int rc = flow_advance(&s->send, nonce);
+	int rc = seal_close(&s->send, pieces, piece_count, len, s->out + s->out_end);
 
-	if (rc)
-		return rc;
-	wire_put32(at, (uint32_t)len);
-	rc = crypto_gcm_seal(s->send.gcm, nonce, at, SEAL_HEAD_BYTES, pieces, piece_count,
-			     at + SEAL_HEAD_BYTES); /* COPY, and the cipher */
 	if (rc)
 		return rc;
 	s->out_end += len + SEAL_EXTRA_BYTES;
@@ -160,18 +119,12 @@ static int sealed_forged(struct lane_sealed *s)
 /* Opens the segment at in_begin, of which all is there, behind the rest of the last. */
 static int sealed_open_segment(struct lane_sealed *s, size_t len)
 {
-	uint8_t *head = s->in + s->in_begin, nonce[CRYPTO_NONCE_BYTES];
+	uint8_t *head = s->in + s->in_begin;
 	size_t rest = s->plain_end - s->plain_begin;
-	int rc = flow_advance(&s->recv, nonce);
+	int rc = seal_open(&s->recv, head, len);
 
 	if (rc)
-		return sealed_fail(s, rc);
-	rc = crypto_gcm_open(s->recv.gcm, nonce, head, SEAL_HEAD_BYTES, head + SEAL_HEAD_BYTES,
-			     len);
-	if (rc) {
-		s->recv.segment--;
 		return rc == -EBADMSG ? sealed_forged(s) : sealed_fail(s, rc);
-	}
 	memmove(head + SEAL_HEAD_BYTES - rest, s->in + s->plain_begin, rest);
 	s->plain_begin = s->in_begin + SEAL_HEAD_BYTES - rest;
 	s->plain_end = s->in_begin + SEAL_HEAD_BYTES + len;
@@ -444,12 +397,6 @@ static void sealed_notify(struct lane *beneath, uint64_t now_ns)
 		s->lane.notify(&s->lane, now_ns);
 }
 
-static void flow_end(struct seal_flow *flow)
-{
-	crypto_gcm_free(flow->gcm);
-	explicit_bzero(flow->key, sizeof(flow->key));
-}
-
 static void sealed_close(struct lane *lane, bool abort)
 {
 	struct lane_sealed *s = to_sealed(lane);
@@ -460,8 +407,8 @@ static void sealed_close(struct lane *lane, bool abort)
 	beneath->owner = NULL;
 	beneath->notify = NULL;
 	beneath->ops->close(beneath, abort || lane->error == -EBADMSG);
-	flow_end(&s->send);
-	flow_end(&s->recv);
+	seal_end(&s->send);
+	seal_end(&s->recv);
 	free(s);
 }
 
@@ -480,13 +427,6 @@ static const struct lane_ops sealed_ops = {
 	.describe = sealed_describe,
 };
 
-static int flow_begin(struct seal_flow *flow, const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt)
-{
-	memcpy(flow->key, key, CRYPTO_KEY_BYTES);
-	flow->gcm = crypto_gcm_new(key, encrypt);
-	return flow->gcm ? 0 : -ENOMEM;
-}
-
 int lane_seal(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CRYPTO_KEY_BYTES],
 	      const uint8_t recv_key[CRYPTO_KEY_BYTES])
 {
@@ -496,9 +436,9 @@ int lane_seal(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CR
 	if (!s)
 		return -ENOMEM;
 	memset(s, 0, offsetof(struct lane_sealed, out));
-	if (flow_begin(&s->send, send_key, true) || flow_begin(&s->recv, recv_key, false)) {
-		flow_end(&s->send);
-		flow_end(&s->recv);
+	if (seal_begin(&s->send, send_key, true) || seal_begin(&s->recv, recv_key, false)) {
+		seal_end(&s->send);
+		seal_end(&s->recv);
 		free(s);
 		return -ENOMEM;
 	}

@@ -3,14 +3,8 @@
 #ifndef HARP_PLUGIN_LANE_SEALED_H
 #define HARP_PLUGIN_LANE_SEALED_H
 
-#include "crypto.h"
 #include "lane.h"
-
-#define SEAL_HEAD_BYTES 4u
-#define SEAL_PLAIN_BYTES_MAX 16384u /* of a segment */
-#define SEAL_EXTRA_BYTES (SEAL_HEAD_BYTES + CRYPTO_TAG_BYTES)
-/* After so many segments of a direction comes the next key. */
-#define SEAL_KEY_SEGMENTS (1u << 20)
+#include "seal.h"
 
 /*
  * Puts *lane, which is open and whose preamble is through, into a sealed lane that takes its place: same ops,
