@@ -14,7 +14,7 @@ help:
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
-	@echo 'make tables     write the simulator'"'"'s goodput tables anew (make test compares)'
+	@echo 'make tables     write the simulator'"'"'s tables anew (make test compares)'
 	@echo 'make docs       write conf/harp.toml and docs/configuration.md anew (make test compares)'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'
@@ -42,6 +42,7 @@ coverage: build
 
 tables: build
 	@build/tests/sim/goodput --update tests/sim/goodput.txt
+	@build/tests/sim/sim_comm_run --share --update tests/sim/comm_share.txt
 
 docs: build
 	@.venv/bin/python tools/docs.py

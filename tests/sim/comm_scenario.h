@@ -27,6 +27,7 @@ enum csn_sizes {
 	CSN_SIZES_LL,       /* multiples of 8 up to size_max */
 	CSN_SIZES_ODD,      /* anything up to size_max, around powers of two and multiples of 64 */
 	CSN_SIZES_BULK,     /* size_max or a little less */
+	CSN_SIZES_ALL,      /* size_max */
 	CSN_SIZES_KINDS,
 };
 

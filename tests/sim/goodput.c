@@ -22,13 +22,13 @@
 #include <string.h>
 
 #include "harp.h"
+#include "table.h"
 
 #define PORT 5000
 #define MSS_BYTES 1448u /* MTU 1500, IPv4, timestamps */
 #define PACKET_BYTES 1514u
 #define POLL_NS 500u
 #define MS UINT64_C(1000000)
-#define TABLE_MAX 65536u
 
 struct path {
 	uint64_t rtt_ns, rate_bps, run_ns;
@@ -305,54 +305,6 @@ static void tables_make(char *out)
 	}
 }
 
-/* ---- the snapshot ------------------------------------------------------------------------------ */
-
-static int update(const char *path, const char *text)
-{
-	FILE *file = fopen(path, "w");
-
-	if (!file || fputs(text, file) < 0 || fclose(file) != 0) {
-		perror(path);
-		return 2;
-	}
-	printf("%s written\n", path);
-	return 0;
-}
-
-/* Lines that differ, with the heading they stand under. */
-static int check(const char *path, char *text)
-{
-	static char old[TABLE_MAX];
-	FILE *file = fopen(path, "r");
-	char *a, *b, *next_a, *next_b, table[64] = "", heading[64] = "";
-	unsigned differing = 0;
-
-	if (!file) {
-		perror(path);
-		return 2;
-	}
-	old[fread(old, 1, sizeof(old) - 1, file)] = 0;
-	fclose(file);
-	for (a = old, b = text; *a || *b; a = next_a, b = next_b) {
-		size_t len_a = strcspn(a, "\n"), len_b = strcspn(b, "\n");
-
-		next_a = a + len_a + (a[len_a] != 0);
-		next_b = b + len_b + (b[len_b] != 0);
-		if (strncmp(b, "== ", 3) == 0)
-			snprintf(table, sizeof(table), "%.*s", (int)len_b - 3, b + 3);
-		else if (*b && *b != ' ' && len_b > 0)
-			snprintf(heading, sizeof(heading), "%.*s", (int)len_b, b);
-		if (len_a == len_b && memcmp(a, b, len_a) == 0)
-			continue;
-		printf("%s: %s\n  was %.*s\n  is  %.*s\n", table, heading, (int)len_a, a,
-		       (int)len_b, b);
-		differing++;
-	}
-	if (differing)
-		printf("%u lines differ. When that is meant: make tables\n", differing);
-	return differing ? 1 : 0;
-}
-
 static int one(int argc, char **argv)
 {
 	struct cell cell = { .loss_ppm = (uint32_t)strtoul(argv[2], NULL, 0),
@@ -396,5 +348,5 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	tables_make(text);
-	return checks ? check(argv[2], text) : update(argv[2], text);
+	return checks ? table_check(argv[2], text) : table_update(argv[2], text);
 }

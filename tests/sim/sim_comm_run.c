@@ -5,8 +5,10 @@
  *	sim_comm_run --exhaustive STRIDE [N]  small scenarios (or the Nth): every lane dies at every step (or at
  *	                               some: every STRIDE steps), in every way
  *	sim_comm_run --check-plant FROM  planted bugs: are they found, reduced, and found again from text?
+ *	sim_comm_run --share --check PATH | --update PATH  what a slow lane costs the others (comm_share.c)
  *	--verbose (before these)       prints what happens to lanes and comms
  */
+#include "comm_share.h"
 #include "comm_sim.h"
 
 #include <stdlib.h>
@@ -151,6 +153,9 @@ int main(int argc, char **argv)
 		if (stride && last < COMM_SCENARIO_SMALL)
 			return run_exhaustive(stride, only, last);
 	}
+	if (argc == 4 && strcmp(argv[1], "--share") == 0 &&
+	    (strcmp(argv[2], "--check") == 0 || strcmp(argv[2], "--update") == 0))
+		return comm_share(argv[3], strcmp(argv[2], "--update") == 0);
 	if (argc == 3 && strcmp(argv[1], "--check-plant") == 0)
 		return run_check_plant(strtoull(argv[2], NULL, 0));
 	rc = runner_command(argc, argv);
@@ -158,6 +163,6 @@ int main(int argc, char **argv)
 		fprintf(stderr,
 			"usage: sim_comm_run [--verbose] --seeds FROM COUNT | --seed N | --twice FROM "
 			"COUNT | --print N | --file PATH | --shrink N | --exhaustive STRIDE [N] | "
-			"--check-plant FROM\n");
+			"--check-plant FROM | --share --check PATH | --share --update PATH\n");
 	return rc < 0 ? 2 : rc;
 }

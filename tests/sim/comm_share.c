@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_share.c - what a slow lane costs the others: three lanes, one of which has a tenth of their rate, against
+ * two lanes that have theirs.
+ *
+ * Each lane is 1 Gbit/s, HARP's on a rail of its own. The tenth is there from the start, or comes while a message is
+ * under way. Virtual time, from the first post to the last receive. Under min_percent of what two lanes
+ * carry alone is a failure, whatever the table says; 0: not yet required.
+ */
+#include "comm_share.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm_sim.h"
+#include "table.h"
+
+#define SHARE_RATE_BPS 1000000000u
+#define SHARE_BYTES (40u << 20)
+
+static const struct {
+	const char *name;
+	uint8_t kinds[3]; /* the last one is slow */
+	uint8_t min_percent;
+} share_lanes[] = {
+	{ "HARP, HARP, HARP", { CSN_HARP, CSN_HARP, CSN_HARP }, 90 },
+	{ "kernel, kernel, kernel", { CSN_KERNEL, CSN_KERNEL, CSN_KERNEL }, 0 },
+};
+static const uint64_t share_sizes[] = { 64u << 10, 512u << 10, 4u << 20 };
+
+enum share_fault { SHARE_TWO, SHARE_THREE, SHARE_TENTH, SHARE_TENTH_LATER, SHARE_FAULTS };
+
+static void share_make(struct comm_scenario *s, const uint8_t *kinds, uint64_t size,
+		       enum share_fault fault)
+{
+	uint64_t tenth_bps = SHARE_RATE_BPS / 10;
+
+	comm_scenario_make_small(s, 0);
+	s->world.rails = 3;
+	s->nic_count = 6;
+	s->lane_count = fault == SHARE_TWO ? 2 : 3;
+	for (unsigned i = 0; i < s->nic_count; i++)
+		s->nics[i] = (struct csn_nic){ .delay_ns = 10000,
+					       .rate_bps = SHARE_RATE_BPS,
+					       .queue_bytes = 250000 };
+	for (unsigned i = 0; i < s->lane_count; i++)
+		s->lanes[i] = (struct csn_lane){ .kind = kinds[i],
+						 .rail = i,
+						 .delay_ns = 10000,
+						 .rate_bps = SHARE_RATE_BPS,
+						 .buffer_bytes = 262144 };
+	if (fault == SHARE_TENTH)
+		s->nics[2].rate_bps = s->lanes[2].rate_bps = tenth_bps;
+	if (fault == SHARE_TENTH_LATER)
+		s->events[s->event_count++] =
+			(struct csn_event){ .kind = kinds[2] == CSN_HARP ? CSN_IMPAIR : CSN_SLOW,
+					    .lane = 2,
+					    .rail = 2,
+					    .start_ns = 5 * CSIM_MS,
+					    .duration_ns = 100 * CSIM_S,
+					    .delay_ns = 10000,
+					    .rate_bps = tenth_bps,
+					    .queue_bytes = 250000 };
+	s->comms[0] = (struct csn_comm){ .stream = 1,
+					 .to = 1,
+					 .several = 1,
+					 .eager_bytes = 262144,
+					 .messages = SHARE_BYTES / size + 4,
+					 .sizes = CSN_SIZES_ALL,
+					 .size_max = size,
+					 .s_burst = 8,
+					 .r_burst = 8,
+					 .s_poll_ns = 2000,
+					 .r_poll_ns = 2000 };
+}
+
+/* Mbit/s; 0: it failed. */
+static uint64_t share_run(const uint8_t *kinds, uint64_t size, enum share_fault fault)
+{
+	static struct comm_scenario scenario;
+	static struct csim sim;
+
+	share_make(&scenario, kinds, size, fault);
+	if (!csim_run(&sim, &scenario, true)) {
+		printf("FAILED: %s\n", sim.reason);
+		return 0;
+	}
+	return sim.bytes * 8000 / (sim.comms[0].app[CSIM_RECV].progress_ns - sim.zero_ns);
+}
+
+int comm_share(const char *path, bool update)
+{
+	static char text[TABLE_MAX];
+	size_t len = 0;
+	bool poor = false;
+
+#define SHARE_SAY(...) (len += (size_t)snprintf(text + len, sizeof(text) - len, __VA_ARGS__))
+	SHARE_SAY(
+		"Mbit/s of a comm by tests/sim/comm_share.c; `make tables` writes this file, `make test` "
+		"compares.\nEach lane is 1 Gbit/s; the last one has a tenth of it from the start, or after "
+		"5 ms.\n");
+	for (unsigned l = 0; l < sizeof(share_lanes) / sizeof(share_lanes[0]); l++) {
+		SHARE_SAY(
+			"\n== %s\n  message KiB |  two lanes  three | tenth  %% of two | later  %% of two\n",
+			share_lanes[l].name);
+		for (unsigned i = 0; i < sizeof(share_sizes) / sizeof(share_sizes[0]); i++) {
+			uint64_t mbps[SHARE_FAULTS];
+
+			for (unsigned f = 0; f < SHARE_FAULTS; f++) {
+				mbps[f] = share_run(share_lanes[l].kinds, share_sizes[i], f);
+				if (!mbps[f])
+					return 1;
+			}
+			SHARE_SAY("  %11llu | %10llu %6llu | %5llu %9llu | %5llu %9llu\n",
+				  (unsigned long long)share_sizes[i] >> 10,
+				  (unsigned long long)mbps[SHARE_TWO],
+				  (unsigned long long)mbps[SHARE_THREE],
+				  (unsigned long long)mbps[SHARE_TENTH],
+				  (unsigned long long)(mbps[SHARE_TENTH] * 100 / mbps[SHARE_TWO]),
+				  (unsigned long long)mbps[SHARE_TENTH_LATER],
+				  (unsigned long long)(mbps[SHARE_TENTH_LATER] * 100 /
+						       mbps[SHARE_TWO]));
+			for (unsigned f = SHARE_TENTH; f < SHARE_FAULTS; f++)
+				poor |= mbps[f] * 100 <
+					mbps[SHARE_TWO] * share_lanes[l].min_percent;
+		}
+	}
+#undef SHARE_SAY
+	if (poor) {
+		printf("%s\nless than what is required of what two lanes carry\n", text);
+		return 1;
+	}
+	return update ? table_update(path, text) : table_check(path, text);
+}
