@@ -169,7 +169,11 @@ static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 		}
 	}
 	rc = xdp_link(xdp, false);
-	return rc ? xdp_link_failed(xdp, why, rc) : why_fail(why, 0, "generic XDP: %s", lost);
+	return rc ? xdp_link_failed(xdp, why, rc)
+		  : why_fail(why, 0,
+			     "generic XDP: %s; what the kernel receives for "
+			     "itself is copied once more",
+			     lost);
 }
 
 void xdp_detach(struct harp_xdp *xdp)

@@ -63,7 +63,9 @@ def bridge(lab: Lab) -> Host:
 
 
 def test_generic_where_the_driver_has_nothing_else(tools: Tools, bridge: Host) -> None:
-    assert mode(tools, bridge, "auto") == "generic XDP: driver bridge"
+    assert mode(tools, bridge, "auto") == (
+        "generic XDP: driver bridge; what the kernel receives for itself is copied once more"
+    )
     side = tools.side(bridge, "harp")
     args = [tools.tcp, "serve", bridge.address, "61000", *side, "--xdp", "native"]
     _, err, status = outcome(bridge, args)

@@ -173,7 +173,7 @@ def test_attach_command(need_root: None) -> None:
     )
     report = json.loads(done.stdout)
     assert done.exit_code == (0 if report["ok"] else 1)
-    assert report["why"]["auto"] == "eth0: generic XDP: driver veth"
+    assert report["why"]["auto"].startswith("eth0: generic XDP: driver veth; ")
     assert report["why"]["none"] == "no program"
     assert set(report["speed_ratio"]) == {"auto", "generic", "native"}
     for found in report["costs"].values():
