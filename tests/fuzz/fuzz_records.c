@@ -4,7 +4,8 @@
  * under way. Nothing outside of the posted memory is written, and the comm ends in an error or waits.
  *
  * Input: a byte of choices; then pieces, each after its length (two bytes): raw bytes, or, with the top bit
- * of the length, a record header whose fields are read from the input one by one (and may make sense).
+ * of the length, a record header whose fields are read from the input one by one (and may make sense). With 8 among
+ * the choices the comm is of three lanes: two bits of the length say which one a piece goes to; 3: one of them ends.
  */
 #include "comm.h"
 #include "double_env.h"
@@ -13,12 +14,19 @@
 
 #define RECEIVES 4u
 #define RECEIVE_BYTES 5000u
+#define LANES 3u
 
-static void records_piece(struct fuzz_input *in, struct fake_lane *lane)
+static void records_piece(struct fuzz_input *in, struct fake_pair *pairs, bool several)
 {
 	uint8_t bytes[4096];
-	uint32_t word = fuzz_u16(in);
+	uint32_t word = fuzz_u16(in), to = several ? word >> 12 & 7 : 0;
+	struct fake_lane *lane = &pairs[to % 4 % LANES].lanes[1];
 	size_t len;
+
+	if (to % 4 == LANES) {
+		fake_break(&pairs[word % LANES]);
+		return;
+	}
 
 	if (word & 0x8000) {
 		struct record record = { .type = (uint8_t)fuzz_u8(in),
@@ -38,17 +46,28 @@ static void records_piece(struct fuzz_input *in, struct fake_lane *lane)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-	static struct fake_pair pair;
+	static struct fake_pair pairs[LANES];
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
-	struct comm_options opt = { .eager_bytes = 16384, .no_credit = choices & 4 };
+	struct comm_options opt = { .eager_bytes = 16384,
+				    .no_credit = choices & 4,
+				    .several = choices & 8 };
+	unsigned lanes = opt.several ? LANES : 1;
 	struct request *requests[RECEIVES];
 	uint8_t *memory[RECEIVES] = { NULL };
 	struct comm *comm;
 
-	fake_pair_init(&pair, choices, 20000);
 	opt.side = choices & 1 ? COMM_SEND : COMM_RECV;
-	FUZZ_CLAIM(comm_create(&comm, &pair.lanes[1].lane, &opt) == 0);
+	for (unsigned i = 0; i < lanes; i++) {
+		struct lane *lane = &pairs[i].lanes[1].lane;
+
+		fake_pair_init(&pairs[i], choices, 20000);
+		opt.lane.index = (uint8_t)i;
+		if (i)
+			FUZZ_CLAIM(comm_attach(comm, lane, &opt.lane) == 0);
+		else
+			FUZZ_CLAIM(comm_create(&comm, lane, &opt) == 0);
+	}
 	for (unsigned i = 0; i < RECEIVES; i++) {
 		/* Of their own size, so that a write behind the end is seen. */
 		memory[i] = calloc(1, RECEIVE_BYTES);
@@ -56,9 +75,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		FUZZ_CLAIM(comm_post(comm, memory[i], RECEIVE_BYTES, 0, &requests[i]) == 0);
 	}
 	while (in.left > 0) {
-		records_piece(&in, &pair.lanes[1]);
-		for (unsigned i = 0; i < 8 && fake_pair_turn(&pair); i++)
-			;
+		records_piece(&in, pairs, opt.several);
+		for (unsigned i = 0; i < 8 * lanes; i++)
+			(void)fake_pair_turn(&pairs[i % lanes]);
 	}
 	for (unsigned i = 0; i < RECEIVES; i++) {
 		size_t size = 0;
@@ -68,7 +87,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 			FUZZ_CLAIM(size <= RECEIVE_BYTES);
 	}
 	comm_close(comm, true);
-	fake_pair_free(&pair);
+	for (unsigned i = 0; i < lanes; i++)
+		fake_pair_free(&pairs[i]);
 	for (unsigned i = 0; i < RECEIVES; i++)
 		free(memory[i]);
 	return 0;

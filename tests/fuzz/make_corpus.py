@@ -192,6 +192,23 @@ def records() -> None:
         write("fuzz_records", f"close-{choices}", side + header(4, 0, 0, 0))
         write("fuzz_records", f"too-long-{choices}", side + header(1, 6000, 0, 6000) + raw(3000))
 
+    def by(lane: int, piece: bytes) -> bytes:
+        return bytes([piece[0] | lane << 4]) + piece[1:]
+
+    def chunk(lane: int, length: int, message: int, total: int, offset: int) -> bytes:
+        return by(lane, header(1, length, message, total, offset)) + by(lane, raw(length))
+
+    for choices in (8, 9):
+        side = bytes([choices])
+        early = chunk(2, 64, 6, 64, 0) + chunk(2, 64, 0, 128, 1)
+        twice = chunk(0, 64, 0, 128, 0) + chunk(1, 64, 0, 128, 0) + chunk(1, 64, 0, 128, 1)
+        acks = by(1, header(3, 0, 0, 0, 0)) + by(2, header(3, 0, 4, 0, 0))
+        write("fuzz_records", f"lanes-early-{choices}", side + early + chunk(0, 64, 0, 128, 0))
+        write("fuzz_records", f"lanes-twice-{choices}", side + twice)
+        write("fuzz_records", f"lanes-across-{choices}", side + twice + chunk(0, 128, 0, 128, 0))
+        write("fuzz_records", f"lanes-end-{choices}", side + early + b"\x30\1" + b"\x30\2" + twice)
+        write("fuzz_records", f"lanes-ack-{choices}", side + acks + b"\x30\0" + acks)
+
 
 def sealed() -> None:
     """fuzz_sealed: conversations, and what may happen to them."""
