@@ -31,9 +31,9 @@ struct kernel_driver {
 	struct kernel_member *members;
 	struct kernel_member *hot; /* the newest that something was read from */
 	unsigned count;
-	unsigned looks;
-	int epoll_fd; /* -1: fewer than two members, or none to be had */
-	bool looked;  /* in this turn */
+	unsigned looks, silent; /* all; those in a row of which epoll had nothing to say */
+	int epoll_fd;           /* -1: fewer than two members, or none to be had */
+	bool looked;            /* in this turn */
 	bool guarded;
 	uint64_t moved_bytes; /* by its lanes, both ways: the workers' measure of progress */
 	struct worker_seat seat;

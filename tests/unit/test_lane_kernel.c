@@ -321,7 +321,10 @@ static void test_idle_turns(void)
 	rig_drain(&rig);
 	for (int turn = 0; turn < 100; turn++)
 		CHECK_EQ(rig_ask_all(&rig), -1);
-	CHECK_EQ(calls_all(), 100);
+	CHECK(calls_all() <= 100);
+	for (int turn = 0; turn < 100; turn++)
+		CHECK_EQ(rig_ask_all(&rig), -1);
+	CHECK(calls_all() <= 125); /* nothing for long: asked every eighth time */
 	rig_close(&rig);
 }
 
@@ -336,7 +339,7 @@ static void test_any_lane(void)
 			int found = -1;
 
 			peer_write(&rig, i, source, 40);
-			for (int turn = 0; turn < 2 && found < 0; turn++)
+			for (int turn = 0; turn < 8 && found < 0; turn++)
 				found = rig_ask_all(&rig);
 			CHECK_EQ(found, (int)i);
 		}
@@ -431,7 +434,7 @@ static void test_come_and_go(void)
 	rig_close_lane(&rig, 0);
 	rig_close_lane(&rig, 1);
 	CHECK(rig.kd.epoll_fd < 0);
-	CHECK_EQ(rig_ask_all(&rig), 2);
+	CHECK_EQ(rig_ask_all(&rig), 2); /* the only one is always tried */
 	CHECK(!rig.kd.hot || rig.kd.hot == rig.kd.members);
 	rig_close(&rig);
 }
