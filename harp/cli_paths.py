@@ -65,8 +65,8 @@ def paths(sizes: tuple[int, ...], rounds: int, check: bool, output: str, **lab: 
     kernel, auto/sockets: to the better shape of kernel sockets, with 95 % intervals; below 1 auto
     is faster. Where xdp and kernel differ by more than 30 % auto has to send by the better kind (or
     be within 10 % of it) in four rounds of five, and nowhere may it take 30 % longer than kernel
-    sockets. What auto chose is what the plugin counted. The sockets run without HARP and without an
-    XDP program on either host.
+    sockets (there are none with --ipv6). What auto chose is what the plugin counted. The sockets
+    run without HARP and without an XDP program on either host.
 
     \b
     harpctl bench paths --check
@@ -103,8 +103,8 @@ def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
     cells = [size_words(row["size_bytes"])]
     cells += [f"{median[way]:.2f}" if mode == "lat" else f"{8 / median[way]:.2f}" for way in ways]
     sockets = [way for way in ways if way.startswith(runner.SOCKETS)]
-    for way in (row["best"], min(sockets, key=lambda name: median[name])):
-        cells.append(_interval(ratio[way]))
+    cells.append(_interval(ratio[row["best"]]))
+    cells.append(_interval(ratio[min(sockets, key=median.__getitem__)]) if sockets else "")
     favourites = row["favourites"]
     chosen = sorted(set(favourites), key=favourites.count, reverse=True)
     cells.append(", ".join(f"{name} {favourites.count(name)}" for name in chosen))

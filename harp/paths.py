@@ -17,7 +17,7 @@ import numpy as np
 
 from harp import _paths
 from harp.bench import BenchOptions, run_bench
-from harp.errors import HarpError
+from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, in_namespace
 
 Say = Callable[[str], None]
@@ -254,10 +254,12 @@ def collect(
 
 def run_paths(options: PathsOptions, say: Say) -> dict[str, Any]:
     """The side-by-side table as a document."""
+    # NCCL's transport as tools/driver plays it speaks IPv4.
+    ways = [way for way in WAYS if not (way.sockets and options.lab.ipv6)]
     with Lab(options.lab) as lab:
         results = collect(
             lambda way, mode: _measure(lab, options.sizes, way, mode),
-            WAYS,
+            ways,
             options.sizes,
             options.rounds,
             say,
@@ -265,7 +267,7 @@ def run_paths(options: PathsOptions, say: Say) -> dict[str, Any]:
     return {
         "lab": asdict(options.lab),
         "rounds": options.rounds,
-        "ways": {way.name: way.title for way in WAYS},
+        "ways": {way.name: way.title for way in ways},
         "units": {"lat": "us, half a round trip, p50", "bw": "ns a byte"},
         "goals": {"differ_above": DIFFER, "right_share": RIGHT_SHARE, "near": NEAR},
         "results": results,
@@ -330,6 +332,8 @@ class Attached:
 
 def run_attach(options: AttachOptions, say: Say) -> dict[str, Any]:
     """Kernel TCP between two hosts, with HARP's program in each mode and without, by turns."""
+    if options.lab.ipv6:
+        raise HarpError("attach: the sockets that it measures speak IPv4 only", Exit.USAGE)
     costs: dict[str, dict[str, list[float]]] = {
         mode: {test: [] for test in ATTACH_TESTS} for mode in ATTACH_MODES
     }
