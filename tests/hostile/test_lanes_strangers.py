@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Port scanners, half-open floods and slow-loris peers at every door, while a healthy host connects
+again and again and a transfer of several lanes goes on: no connect fails, is tried again, or says
+anything; every byte is right. `harpctl bench connect` has the times.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterator
+
+import pytest
+from actor import Actor, actors
+
+from harp import _paths
+from harp.attack import KINDS, Attack
+from harp.lab import Lab, LabOptions
+
+CONNECTS = 30
+ENV = {"NCCL_SOCKET_IFNAME": "=eth0", "HARP_LANES": "2", "HARP_KERNEL_LANES": "2"}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
+def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    """The victim, a healthy host, and the strangers'."""
+    with Lab(LabOptions(hosts=3, ipv6=request.param)) as made:
+        yield made
+
+
+def doors(handle: str) -> list[int]:
+    """The ports that it names: HARP's, and the kernel's for either family."""
+    return [port for port in struct.unpack_from("<HHH", base64.b64decode(handle), 12) if port]
+
+
+@pytest.mark.parametrize("path", ["auto", "kernel"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_strangers_hold_nobody_up(lab: Lab, kind: str, path: str) -> None:
+    made = [Actor(host.netns, {"HARP_PATH": path, **ENV}) for host in lab.hosts[:2]]
+    with actors(*made) as (victim, healthy):
+        for rank in (victim, healthy):
+            rank.call("load", path=str(_paths.plugin()))
+        (handle, listen), *later = victim.call("listen_many", count=1 + CONNECTS)
+        victim.start("accept", listen=listen)
+        sends, receives = healthy.call("connect", handle=handle), victim.result()
+        with Attack(lab.hosts[2], kind, lab.hosts[0].address, doors(handle)) as attack:
+            victim.start("join", handles=[], listens=[each for _, each in later])
+            comms, seconds = healthy.call("connect_each", handles=[each for each, _ in later])
+            victim.result()
+            healthy.start("pump", sends=[sends], receives=[], size=100_000, seconds=1)
+            pumped = victim.call("pump", sends=[], receives=[receives], size=100_000, seconds=1)
+            assert healthy.result() == pumped
+        seconds.sort()
+        print(
+            f"{kind}, {path}: {attack.count} came; connects: median {seconds[CONNECTS // 2]:.4f} s,"
+            f" longest {seconds[-1]:.4f} s"
+        )
+        assert pumped[0][0] > 0
+        assert pumped[0][1] == "ncclSuccess"
+        assert len(comms) == CONNECTS
+        for rank in (victim, healthy):
+            assert rank.call("warnings") == []
+        said = "\n".join(healthy.call("log"))
+        assert "tried again" not in said
