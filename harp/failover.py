@@ -338,12 +338,12 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
     )
     axes.legend(loc="lower right", fontsize=8)
     with _writable(file):
-        figure.savefig(file, dpi=110)
+        figure.savefig(file, dpi=90)
 
 
 def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float], list[float]]:
     """Seconds, and Mbit/s averaged over so many samples that a picture can show them."""
-    step = max(1, len(rows) // 600)
+    step = max(1, len(rows) // 250)
     groups = [rows[at : at + step] for at in range(0, len(rows), step)]
     return (
         [group[-1][0] / 1e3 for group in groups],
