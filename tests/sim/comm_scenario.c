@@ -153,7 +153,7 @@ static void make_world(struct maker *m)
 	w->probe_ns = PICK(m, 50 * MS, 250 * MS);
 	w->linger_ns = 50 * MS;
 	w->guardian_lag_ns = PICK(m, 1 * US, 10 * US, 1 * MS);
-	w->interleave_ppm = PICK(m, 0, 1000, 20000, 100000);
+	w->interleave_ppm = PICK(m, 0, 1000, 20000, 100000, 500000);
 	w->hold_ppm = PICK(m, 0, 0, 20000, 100000);
 	w->kernel_threads = PICK(m, 0, 0, 1, 3);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
@@ -256,9 +256,14 @@ static void make_event(struct maker *m, struct csn_event *e)
 	e->rail = below(m, m->s->world.rails);
 	e->start_ns = below64(m, m->horizon_ns);
 	e->duration_ns = 1 + below64(m, PICK(m, 100 * US, 10 * MS, 300 * MS, 2 * S));
+	if (one_in(m,
+		   4)) { /* stalls, is passed over, and comes back with what others have sent again */
+		e->kind = CSN_SILENT;
+		e->duration_ns = 20 * MS + below64(m, 60 * MS);
+	}
 	e->one_way = one_in(m, 3);
 	e->keep = one_in(m, 2);
-	if (e->kind == CSN_SILENT && one_in(m, 2))
+	if (e->kind == CSN_SILENT && one_in(m, 3))
 		e->duration_ns = 0;
 	if (e->kind == CSN_IMPAIR) {
 		struct csn_nic way = { 0 };
