@@ -174,7 +174,7 @@ int comm_test(struct request *request, int *done, size_t *size)
 
 		if (!error) {
 			if (comm->several)
-				comm_several_poll(comm, request);
+				comm_several_poll(comm);
 			else
 				driver_poll(comm->only->lane->driver);
 			error = atomic_load_explicit(&comm->error, memory_order_acquire);

@@ -424,7 +424,7 @@ void comm_lane_run(struct work *work, uint64_t now_ns);
 void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 /* The application's part: which lanes are to look at the new request, and who drives them. */
 void comm_several_post(struct comm *comm, struct request *request);
-void comm_several_poll(struct comm *comm, const struct request *request);
+void comm_several_poll(struct comm *comm);
 void comm_several_close(struct comm *comm);
 
 /* comm_choice.c; of a sender, and the lock held where it says nothing else */

@@ -552,7 +552,7 @@ void comm_several_post(struct comm *comm, struct request *request)
 		comm_choice_say(comm, request->posted_ns);
 }
 
-/* A request waits: lanes that nothing comes from are looked at too. */
+/* Requests wait, if perhaps none for long: lanes that nothing comes from are looked at too. */
 static void comm_several_tick(struct comm *comm, uint64_t now_ns)
 {
 	struct comm_several *s = comm->several;
@@ -591,11 +591,11 @@ void comm_tend(struct comm *comm, uint64_t now_ns)
 			(void)driver_turn(s->drivers[i].driver, now_ns);
 }
 
-void comm_several_poll(struct comm *comm, const struct request *request)
+void comm_several_poll(struct comm *comm)
 {
 	uint64_t now_ns = driver_clock_ns();
 
-	if (now_ns - request->posted_ns >= TICK_NS && now_ns - comm->several->ticked_ns >= TICK_NS)
+	if (now_ns - comm->several->ticked_ns >= TICK_NS)
 		comm_several_tick(comm, now_ns);
 	comm_several_drive(comm, now_ns);
 }

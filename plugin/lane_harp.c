@@ -122,20 +122,35 @@ static uint64_t lane_harp_done_bytes(struct lane *lane)
 	return harp_conn_acked_bytes(to_harp(lane)->conn);
 }
 
+/* Nothing has been heard since before a window probe was seen to have gone: the path may be cut. A peer that only
+ * rests answers. */
+static bool lane_harp_probe_waits(struct lane_harp *h, const struct harp_tcp_info *tcp)
+{
+	if (tcp->last_rcv_ns != h->heard_ns) {
+		h->heard_ns = tcp->last_rcv_ns;
+		h->probes_answered = tcp->zero_window_probes;
+	}
+	return tcp->zero_window_probes != h->probes_answered;
+}
+
 static void lane_harp_info(struct lane *lane, struct lane_info *info)
 {
+	struct lane_harp *h = to_harp(lane);
 	struct harp_tcp_info tcp;
+	bool waits;
 
 	memset(info, 0, sizeof(*info));
-	if (harp_conn_info(to_harp(lane)->conn, &tcp, sizeof(tcp)))
+	if (harp_conn_info(h->conn, &tcp, sizeof(tcp)))
 		return;
+	waits = lane_harp_probe_waits(h, &tcp);
 	info->srtt_ns = tcp.srtt_ns;
 	info->in_flight_bytes = tcp.bytes_in_flight;
 	info->unsent_bytes = tcp.bytes_unsent;
-	/* The peer takes more and nothing leaves: the interface is down. */
-	if (!info->in_flight_bytes && tcp.snd_wnd_bytes)
+	/* The peer takes more and nothing leaves: the interface is down. What is left of a window that is all but
+	 * closed is not used at once, and says nothing. */
+	if (!info->in_flight_bytes && (waits || tcp.snd_wnd_bytes >= tcp.snd_mss_bytes))
 		info->in_flight_bytes = tcp.bytes_unsent;
-	info->acked_bytes = harp_conn_acked_bytes(to_harp(lane)->conn);
+	info->acked_bytes = harp_conn_acked_bytes(h->conn);
 	info->retransmits = tcp.retransmits;
 	info->heard_ns = tcp.last_rcv_ns;
 }

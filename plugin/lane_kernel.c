@@ -322,8 +322,10 @@ static void lane_kernel_info(struct lane *lane, struct lane_info *info)
 	info->in_flight_bytes = (uint64_t)tcp.tcpi_unacked * tcp.tcpi_snd_mss;
 	if (info->in_flight_bytes > waiting_bytes) /* whole segments were counted */
 		info->in_flight_bytes = waiting_bytes;
-	/* The peer takes more and nothing leaves: the interface is down, or the route is gone. */
-	if (!info->in_flight_bytes && waiting_bytes && window_bytes >= tcp.tcpi_snd_mss)
+	/* The peer takes more and nothing leaves: the interface is down, or the route is gone. Or its window is closed
+	 * and it does not answer probes, as one that only rests would. */
+	if (!info->in_flight_bytes && waiting_bytes &&
+	    (window_bytes >= tcp.tcpi_snd_mss || tcp.tcpi_probes))
 		info->in_flight_bytes = waiting_bytes;
 	info->unsent_bytes = waiting_bytes - info->in_flight_bytes;
 	info->acked_bytes = k->sent_bytes - waiting_bytes;

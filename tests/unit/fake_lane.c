@@ -123,6 +123,8 @@ static void fake_info(struct lane *lane, struct lane_info *info)
 	memset(info, 0, sizeof(*info));
 	info->acked_bytes = f->acked;
 	info->in_flight_bytes = f->out->written - f->acked;
+	if (f->pair->frozen && f->out->writer_waits) /* it is asked for room, and gives no answer */
+		info->in_flight_bytes++;
 }
 
 static void fake_watch(struct lane *lane, bool on)

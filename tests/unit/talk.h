@@ -2,6 +2,9 @@
 /*
  * talk.h - a conversation over two comms whose lanes are joined in memory: messages of all sizes, posted, sent and
  * tested in a random order of steps, until everything has arrived unaltered. One driver for each lane.
+ *
+ * Time is the rig's own: clock_gettime() is wrapped by the linker, and each look at the clock takes talk_look_ns. So
+ * a seed runs the same way however busy the machine is.
  */
 #ifndef HARP_TESTS_TALK_H
 #define HARP_TESTS_TALK_H
@@ -11,7 +14,8 @@
 
 #define DEPTH_MAX PLUGIN_REQUESTS_MAX
 
-extern uint64_t talk_seed; /* of the present conversation, for messages */
+extern uint64_t talk_seed;    /* of the present conversation, for messages */
+extern uint64_t talk_look_ns; /* 0: the machine's clock, for real threads */
 
 struct talk {
 	struct fake_pair pairs[COMM_LANES_MAX]; /* lane i of both comms */

@@ -286,7 +286,7 @@ static void lie(enum comm_side side, const struct record *record, const char *wo
 	CHECK_EQ(env_warns, 1);
 	if (!strstr(env_warn, word)) {
 		fprintf(stderr, "\"%s\" does not speak of \"%s\"\n", env_warn, word);
-		check_failures++;
+		check_failed();
 	}
 
 	comm_close(comm, false);

@@ -173,7 +173,7 @@ static int converse(struct harp_daemon **out)
 		if (!strstr(why, words) || strncmp(why, path, strlen(path)) ||                     \
 		    strchr(why, '\n')) {                                                           \
 			fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", __LINE__, why, words);   \
-			check_failures++;                                                          \
+			check_failed();                                                            \
 		}                                                                                  \
 	} while (0)
 
@@ -318,7 +318,7 @@ static void no_door(int error, const char *where, const char *words)
 	CHECK_EQ(fds_open(), before);
 	if (!strstr(why, words)) {
 		fprintf(stderr, "\"%s\" instead of \"%s\"\n", why, words);
-		check_failures++;
+		check_failed();
 	}
 }
 

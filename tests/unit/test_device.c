@@ -438,7 +438,7 @@ static const struct device *find(const char *ifname)
 		if (!strcmp(devices[i].ifname, ifname))
 			return &devices[i];
 	fprintf(stderr, "%s was not chosen\n", ifname);
-	check_failures++;
+	check_failed();
 	return &devices[0];
 }
 

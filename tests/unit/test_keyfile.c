@@ -34,7 +34,7 @@ static void refused(const char *at, const char *word)
 	CHECK_EQ(keyfile_read(at, key, why, sizeof(why)), -EINVAL);
 	if (!strstr(why, word)) {
 		fprintf(stderr, "\"%s\" does not say \"%s\"\n", why, word);
-		check_failures++;
+		check_failed();
 	}
 	CHECK_MEM(key, zero, sizeof(key));
 }

@@ -129,7 +129,7 @@ static void test_huge_pages(void)
 		CHECK_EQ(adopt(&queue), error);                                                    \
 		if (!strstr(why, words) || strncmp(why, "lo queue 0: ", 12)) {                     \
 			fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", __LINE__, why, words);   \
-			check_failures++;                                                          \
+			check_failed();                                                            \
 		}                                                                                  \
 		CHECK_EQ(fds_open(), before);                                                      \
 	} while (0)

@@ -348,7 +348,7 @@ static void check_cell(unsigned row, unsigned state)
 	if (strcmp(got, rows[row].cell[state]) != 0) {
 		fprintf(stderr, "%s in %s: \"%s\", not \"%s\"\n", rows[row].name, names[state], got,
 			rows[row].cell[state]);
-		check_failures++;
+		check_failed();
 	}
 	rig_close(&rig);
 }
