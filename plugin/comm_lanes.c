@@ -398,11 +398,10 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 		     now_ns);
 	news = stripe_sample(&s->stripe, l->index, info.in_flight_bytes > 0, info.srtt_ns,
 			     plugin_config()->lane_timeout_ns, now_ns);
-	if (news & (STRIPE_STALLED | STRIPE_MOVES)) {
+	if (news & (STRIPE_STALLED | STRIPE_MOVES))
 		comm_lanes_control(comm);
-		if (comm->side == COMM_SEND)
-			comm_tx_kick(comm, NULL, now_ns);
-	}
+	if (news & (STRIPE_STALLED | STRIPE_MOVES | STRIPE_LAGS) && comm->side == COMM_SEND)
+		comm_tx_kick(comm, NULL, now_ns);
 	stalled = mine->stalled;
 	comm_unlock(comm);
 	lane_page_lane_stalled(l->row, stalled);

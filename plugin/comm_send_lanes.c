@@ -15,8 +15,9 @@
  *
  * Every chunk stays on the list of its lane until an ACK covers it. A lane that dies leaves its chunks to
  * `moved`, and they go before everything new. A lane that stalls keeps them, but those of the oldest message,
- * which holds up all others, are sent by another lane again at once, and the rest when nothing new is to be sent; the
- * receiver drops what comes twice. A chunk that is sent again has the offset and the length that it had.
+ * which holds up all others, are sent by another lane again at once, and the rest when nothing new is to be sent. So
+ * are then those of a lane that has become slow, where another would deliver them much sooner. The receiver drops
+ * what comes twice. A chunk that is sent again has the offset and the length that it had.
  *
  * A request is done when all of it is acknowledged and no lane is reading it: it may have been sent again.
  *
@@ -38,7 +39,7 @@ enum plan_what { PLAN_NEW, PLAN_MOVED, PLAN_RESENT };
 /* The next record of anyone's. */
 struct plan {
 	enum plan_what what;
-	int16_t chunk; /* MOVED: it. RESENT: the one that is on the stalled lane */
+	int16_t chunk; /* MOVED: it. RESENT: the one that is on the stalled or slow lane */
 	const struct comm_lane *stalled; /* RESENT: that lane */
 	uint64_t message, offset;
 	uint32_t length;
@@ -184,7 +185,43 @@ static bool comm_plan_new(struct comm *comm, struct plan *plan)
 	return true;
 }
 
-static bool comm_plan_next(struct comm *comm, struct plan *plan)
+/* A chunk that another lane would deliver much sooner than the slow one that has it: the first that lags. */
+static bool comm_plan_late(struct comm *comm, struct plan *plan, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+
+	for (uint32_t left = s->unused.head < 0 ? 0 : s->stripe.live; left; left &= left - 1) {
+		unsigned index = (unsigned)__builtin_ctz(left);
+		const struct comm_lane *l = s->lanes[index];
+		uint64_t behind = 0;
+
+		if (l->under_way.head < 0 || s->stripe.lane[index].stalled ||
+		    !stripe_lags(&s->stripe, index, now_ns))
+			continue;
+		for (int16_t i = l->under_way.head; i >= 0; i = s->chunks[i].next)
+			behind += RECORD_HEADER_BYTES + s->chunks[i].length;
+		for (int16_t i = l->under_way.head; i >= 0; i = s->chunks[i].next) {
+			const struct comm_chunk *chunk = &s->chunks[i];
+			int best;
+
+			behind -= RECORD_HEADER_BYTES + chunk->length;
+			if (chunk->resent || comm_tx_is_acked(s, chunk))
+				continue;
+			best = stripe_best(&s->stripe, LANE_HARP | LANE_KERNEL, chunk->length,
+					   now_ns);
+			if (best < 0 || !stripe_late(&s->stripe, index, behind, (unsigned)best,
+						     chunk->length, now_ns))
+				continue;
+			comm_plan_chunk(comm, plan, PLAN_RESENT, i);
+			plan->stalled = l;
+			plan->kinds = LANE_HARP | LANE_KERNEL;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool comm_plan_next(struct comm *comm, struct plan *plan, uint64_t now_ns)
 {
 	struct comm_several *s = comm->several;
 
@@ -194,7 +231,7 @@ static bool comm_plan_next(struct comm *comm, struct plan *plan)
 		return true;
 	}
 	return comm_plan_stalled(comm, plan, false) || comm_plan_new(comm, plan) ||
-	       comm_plan_stalled(comm, plan, true);
+	       comm_plan_stalled(comm, plan, true) || comm_plan_late(comm, plan, now_ns);
 }
 
 void comm_tx_kick(struct comm *comm, struct comm_lane *self, uint64_t now_ns)
@@ -203,7 +240,7 @@ void comm_tx_kick(struct comm *comm, struct comm_lane *self, uint64_t now_ns)
 	struct plan plan;
 	int best;
 
-	if (s->failing || !comm_plan_next(comm, &plan))
+	if (s->failing || !comm_plan_next(comm, &plan, now_ns))
 		return;
 	best = stripe_best(&s->stripe, plan.kinds, plan.length, now_ns);
 	/* One that is full hears of room by itself. */
@@ -260,11 +297,11 @@ static bool comm_tx_claim(struct comm_lane *l, uint64_t now_ns)
 	struct plan plan;
 	int best;
 
-	if (!comm_plan_next(comm, &plan))
+	if (!comm_plan_next(comm, &plan, now_ns))
 		return false;
 	best = stripe_best(&s->stripe, plan.kinds, plan.length, now_ns);
 	if (best != l->index) {
-		if (!s->lanes[best]->full)
+		if (best >= 0 && !s->lanes[best]->full)
 			comm_wake(comm, best);
 		return false;
 	}

@@ -18,13 +18,16 @@ struct stripe_lane {
 	bool backup;   /* only while no other lane works */
 	bool stalled;  /* bytes under way, and none acknowledged for longer than usual */
 	bool slow;     /* for a while much slower than its siblings of that kind */
-	bool idle;     /* nothing was under way at some time since the last sample */
 	uint64_t rate; /* bytes a millisecond; 0: not known yet */
 	uint64_t srtt_ns;
 	uint64_t given_bytes, acked_bytes;
-	uint64_t given_ns;                /* when given_bytes grew */
-	uint64_t acked_ns;                /* when acked_bytes was looked at */
-	uint64_t sample_bytes, sample_ns; /* acked_bytes at the last sample */
+	uint64_t given_ns; /* when given_bytes grew */
+	uint64_t acked_ns; /* when acked_bytes was looked at */
+	uint64_t sample_bytes,
+		sample_ns;    /* acked_bytes where the present sample of the rate begins, and when,
+					   * less the time in which nothing was under way since */
+	uint64_t busy_ns;     /* until then something was under way, for all we know */
+	uint64_t rtt_min_ns;  /* 0: not known */
 	uint64_t progress_ns; /* when something was acknowledged, or nothing was owed, at last */
 	uint64_t slow_ns;     /* slower than the others since; 0: it is not */
 };
@@ -39,6 +42,7 @@ enum stripe_news {
 	STRIPE_MOVES = 2,   /* was stalled, and is not now */
 	STRIPE_DEAD = 4,    /* stalled for timeout_ns, while a sibling got on */
 	STRIPE_SLOW = 8,    /* has become */
+	STRIPE_LAGS = 16,   /* what it has under way may be due sooner by another: stripe_late() */
 };
 
 void stripe_add(struct stripe *stripe, unsigned index, unsigned kind, bool backup, uint64_t rtt_ns,
@@ -56,9 +60,15 @@ unsigned stripe_sample(struct stripe *stripe, unsigned index, bool owed, uint64_
 		       uint64_t timeout_ns, uint64_t now_ns);
 /*
  * The lane that would have delivered bytes first, of the best there are: first those that move, of these
- * those that are no backup, of these those of a kind in `kinds`. -1: there is no lane.
+ * those that are no backup, of these those of a kind in `kinds` unless they crawl. -1: there is no lane, or of the
+ * best nothing is known yet and they have enough under way to learn from: an acknowledgement will tell.
  */
 int stripe_best(const struct stripe *stripe, unsigned kinds, uint64_t bytes, uint64_t now_ns);
+/* Does the lane do with what it has under way in so much more time than another would that it is worth a look? */
+bool stripe_lags(const struct stripe *stripe, unsigned index, uint64_t now_ns);
+/* Of what it has under way, all but the last `behind` bytes: would lane `best` deliver `bytes` of it much sooner? */
+bool stripe_late(const struct stripe *stripe, unsigned index, uint64_t behind, unsigned best,
+		 uint64_t bytes, uint64_t now_ns);
 /* How many lanes stripe_best() chooses from. */
 unsigned stripe_choices(const struct stripe *stripe, unsigned kinds);
 /* The lane for records that steer: HARP's rather than the kernel's, else the lowest index. -1: no lane. */

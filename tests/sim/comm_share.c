@@ -4,8 +4,8 @@
  * two lanes that have theirs.
  *
  * Each lane is 1 Gbit/s, HARP's on a rail of its own. The tenth is there from the start, or comes while a message is
- * under way. Virtual time, from the first post to the last receive. Under min_percent of what two lanes
- * carry alone is a failure, whatever the table says; 0: not yet required.
+ * under way. Virtual time, from the first post to the last receive. Under SHARE_PERCENT_MIN of what two
+ * lanes carry alone is a failure, whatever the table says.
  */
 #include "comm_share.h"
 
@@ -17,21 +17,28 @@
 
 #define SHARE_RATE_BPS 1000000000u
 #define SHARE_BYTES (40u << 20)
+#define SHARE_PERCENT_MIN 90u
 
 static const struct {
 	const char *name;
-	uint8_t kinds[3]; /* the last one is slow */
-	uint8_t min_percent;
+	uint8_t kinds[3];      /* the last one is slow */
+	uint32_t buffer_bytes; /* of a kernel lane: both sockets' */
 } share_lanes[] = {
-	{ "HARP, HARP, HARP", { CSN_HARP, CSN_HARP, CSN_HARP }, 90 },
-	{ "kernel, kernel, kernel", { CSN_KERNEL, CSN_KERNEL, CSN_KERNEL }, 0 },
+	{ "HARP, HARP, HARP", { CSN_HARP, CSN_HARP, CSN_HARP }, 262144 },
+	{ "kernel, kernel, kernel; 128 KiB", { CSN_KERNEL, CSN_KERNEL, CSN_KERNEL }, 131072 },
+	{ "kernel, kernel, kernel; 1 MiB", { CSN_KERNEL, CSN_KERNEL, CSN_KERNEL }, 1u << 20 },
+	{ "kernel, kernel, kernel; 4 MiB", { CSN_KERNEL, CSN_KERNEL, CSN_KERNEL }, 4u << 20 },
+	{ "kernel, kernel, HARP; 128 KiB", { CSN_KERNEL, CSN_KERNEL, CSN_HARP }, 131072 },
+	{ "kernel, kernel, HARP; 4 MiB", { CSN_KERNEL, CSN_KERNEL, CSN_HARP }, 4u << 20 },
+	{ "HARP, HARP, kernel; 128 KiB", { CSN_HARP, CSN_HARP, CSN_KERNEL }, 131072 },
+	{ "HARP, HARP, kernel; 4 MiB", { CSN_HARP, CSN_HARP, CSN_KERNEL }, 4u << 20 },
 };
 static const uint64_t share_sizes[] = { 64u << 10, 512u << 10, 4u << 20 };
 
 enum share_fault { SHARE_TWO, SHARE_THREE, SHARE_TENTH, SHARE_TENTH_LATER, SHARE_FAULTS };
 
-static void share_make(struct comm_scenario *s, const uint8_t *kinds, uint64_t size,
-		       enum share_fault fault)
+static void share_make(struct comm_scenario *s, const uint8_t *kinds, uint64_t buffer_bytes,
+		       uint64_t size, enum share_fault fault)
 {
 	uint64_t tenth_bps = SHARE_RATE_BPS / 10;
 
@@ -48,7 +55,7 @@ static void share_make(struct comm_scenario *s, const uint8_t *kinds, uint64_t s
 						 .rail = i,
 						 .delay_ns = 10000,
 						 .rate_bps = SHARE_RATE_BPS,
-						 .buffer_bytes = 262144 };
+						 .buffer_bytes = buffer_bytes };
 	if (fault == SHARE_TENTH)
 		s->nics[2].rate_bps = s->lanes[2].rate_bps = tenth_bps;
 	if (fault == SHARE_TENTH_LATER)
@@ -75,12 +82,13 @@ static void share_make(struct comm_scenario *s, const uint8_t *kinds, uint64_t s
 }
 
 /* Mbit/s; 0: it failed. */
-static uint64_t share_run(const uint8_t *kinds, uint64_t size, enum share_fault fault)
+static uint64_t share_run(const uint8_t *kinds, uint64_t buffer_bytes, uint64_t size,
+			  enum share_fault fault)
 {
 	static struct comm_scenario scenario;
 	static struct csim sim;
 
-	share_make(&scenario, kinds, size, fault);
+	share_make(&scenario, kinds, buffer_bytes, size, fault);
 	if (!csim_run(&sim, &scenario, true)) {
 		printf("FAILED: %s\n", sim.reason);
 		return 0;
@@ -107,7 +115,8 @@ int comm_share(const char *path, bool update)
 			uint64_t mbps[SHARE_FAULTS];
 
 			for (unsigned f = 0; f < SHARE_FAULTS; f++) {
-				mbps[f] = share_run(share_lanes[l].kinds, share_sizes[i], f);
+				mbps[f] = share_run(share_lanes[l].kinds,
+						    share_lanes[l].buffer_bytes, share_sizes[i], f);
 				if (!mbps[f])
 					return 1;
 			}
@@ -121,8 +130,7 @@ int comm_share(const char *path, bool update)
 				  (unsigned long long)(mbps[SHARE_TENTH_LATER] * 100 /
 						       mbps[SHARE_TWO]));
 			for (unsigned f = SHARE_TENTH; f < SHARE_FAULTS; f++)
-				poor |= mbps[f] * 100 <
-					mbps[SHARE_TWO] * share_lanes[l].min_percent;
+				poor |= mbps[f] * 100 < mbps[SHARE_TWO] * SHARE_PERCENT_MIN;
 		}
 	}
 #undef SHARE_SAY

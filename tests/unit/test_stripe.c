@@ -53,6 +53,8 @@ static void world_step(struct world *w, uint64_t window)
 	for (; all + CHUNK <= window; all += CHUNK) {
 		int best = stripe_best(&w->stripe, LANE_KERNEL, CHUNK, w->now_ns);
 
+		if (best < 0)
+			break;
 		stripe_give(&w->stripe, (unsigned)best, CHUNK, w->now_ns);
 	}
 }
@@ -148,6 +150,93 @@ static void test_dead_only_while_another_lives(void)
 	CHECK(w.news & STRIPE_DEAD);
 }
 
+/* A path that hands over all that it has once in so many milliseconds is as fast as one that does it each time. */
+static void test_bursts_do_not_fool(void)
+{
+	uint64_t carried = 0, now_ns = 1000 * MS;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	for (unsigned burst = 0; burst < 40; burst++) {
+		stripe_give(&s, 0, CHUNK, now_ns);
+		for (unsigned ms = 1; ms <= 8; ms++) {
+			now_ns += MS;
+			carried += ms == 8 ? CHUNK : 0; /* 8192 a ms */
+			stripe_acked(&s, 0, carried, now_ns);
+			(void)stripe_sample(&s, 0, ms < 8, MS / 10, TIMEOUT_NS, now_ns);
+		}
+		CHECK(s.lane[0].rate >= 8000);
+		CHECK(s.lane[0].rate <= 10000);
+		now_ns += burst % 3 * 20 * MS; /* and nothing to do in between */
+	}
+}
+
+/* A socket would take megabytes: until the peer has acknowledged something two chunks are enough. */
+static void test_an_unknown_lane_gets_little(void)
+{
+	uint64_t now_ns = 1000 * MS;
+	struct stripe s;
+	int best;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	stripe_add(&s, 1, LANE_KERNEL, false, MS / 10, now_ns);
+	while ((best = stripe_best(&s, LANE_KERNEL, CHUNK, now_ns)) >= 0) {
+		stripe_give(&s, (unsigned)best, CHUNK, now_ns);
+		if (s.lane[best].given_bytes > 8 * CHUNK)
+			break;
+	}
+	CHECK_EQ(best, -1);
+	CHECK_EQ(s.lane[0].given_bytes, 4 * CHUNK);
+	CHECK_EQ(s.lane[1].given_bytes, 4 * CHUNK);
+	now_ns += 2 * MS;
+	stripe_acked(&s, 1, 2 * CHUNK, now_ns);
+	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, now_ns), 1);
+	/* Alone it takes what it gets: there is nothing to spare it for. */
+	stripe_remove(&s, 1);
+	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, now_ns), 0);
+}
+
+/* What a lane has under way that has become slow is another's; of healthy lanes it never is. */
+static void test_late(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	for (unsigned t = 0; t < 500; t++) {
+		world_step(&w, 16 * CHUNK);
+		CHECK(!stripe_late(&w.stripe, 0, 0, 1, CHUNK, w.now_ns));
+		CHECK(!stripe_late(&w.stripe, 1, 0, 0, CHUNK, w.now_ns));
+	}
+	CHECK(!(w.news & STRIPE_LAGS));
+	stripe_give(&w.stripe, 0, 32 * CHUNK, w.now_ns);
+	w.rate[0] = 1000;
+	world_run(&w, 50, 0, carried);
+	CHECK(w.news & STRIPE_LAGS);
+	CHECK(stripe_late(&w.stripe, 0, 0, 1, CHUNK, w.now_ns));
+	/* Not what is acknowledged long before: the first bytes of it. */
+	CHECK(!stripe_late(&w.stripe, 0, under_way(&w, 0) - 1000, 1, CHUNK, w.now_ns));
+	CHECK(!stripe_late(&w.stripe, 0, under_way(&w, 0), 1, CHUNK, w.now_ns));
+}
+
+/* Kinds are a preference among equals. */
+static void test_a_kind_that_crawls(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	w.stripe.lane[1].kind = LANE_HARP;
+	world_run(&w, 100, CHUNK, carried);
+	CHECK_EQ(carried[1], 0); /* nothing was asked of it */
+	w.rate[0] = 500;
+	world_run(&w, 500, 16 * CHUNK, carried);
+	world_run(&w, 500, 16 * CHUNK, carried);
+	CHECK(carried[1] > 4500000);
+}
+
 static void test_ranks(void)
 {
 	struct stripe s;
@@ -211,6 +300,10 @@ int main(void)
 	test_a_tenth_does_not_set_the_pace();
 	test_idle_time_is_no_rate();
 	test_a_lane_that_was_written_off();
+	test_bursts_do_not_fool();
+	test_an_unknown_lane_gets_little();
+	test_late();
+	test_a_kind_that_crawls();
 	test_dead_only_while_another_lives();
 	return check_done();
 }
