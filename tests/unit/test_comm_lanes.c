@@ -214,6 +214,44 @@ static void test_silence(void)
 	free(rx);
 }
 
+/* A peer that rests, its window closed, costs no lane. One that is cut off just then does: nothing is in flight. */
+static void test_closed_window(void)
+{
+	size_t size = 200000; /* a chunk for each lane */
+	uint8_t *tx = malloc(size), *rx = calloc(1, size);
+	struct comm_lane_view views[COMM_LANES_MAX];
+	struct request *send, *recv;
+	uint64_t until_ns;
+	struct talk t;
+	int done;
+
+	for (size_t i = 0; i < size; i++)
+		tx[i] = talk_pattern(0, i);
+	env_config.lane_timeout_ns = 60000000;
+	rig_open(&t, 2, 262144, 3000);
+	send = rig_post(t.send, tx, size);
+	until_ns = driver_clock_ns() + 4 * env_config.lane_timeout_ns;
+	while (driver_clock_ns() < until_ns && !check_failures) {
+		(void)talk_turn(&t);
+		CHECK_EQ(comm_test(send, &done, NULL), 0);
+	}
+	CHECK_EQ(comm_lane_views(t.send, views), 2);
+	for (int i = 0; i < 2; i++) {
+		const struct fake_lane *end = &t.pairs[i].lanes[0];
+
+		CHECK(!views[i].stalled);
+		CHECK(end->out->writer_waits && end->acked == end->out->written);
+	}
+	t.pairs[1].frozen = true;
+	recv = rig_post(t.recv, rx, size);
+	rig_both(&t, send, recv);
+	CHECK_MEM(rx, tx, size);
+	env_config.lane_timeout_ns = 500000000;
+	rig_free(&t);
+	free(tx);
+	free(rx);
+}
+
 /* All lanes silent: that is the host or the path, and TCP's patience decides. */
 static void test_all_silent(void)
 {
@@ -701,9 +739,10 @@ int main(int argc, char **argv)
 	uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 0) : 200;
 
 	static void (*const rules[])(void) = {
-		test_silence, test_all_silent,  test_done_is_acked, test_last_death,
-		test_revival, test_replacement, test_early,         test_half_a_chunk,
-		test_filler,  test_liars,       test_truncation,    test_threads,
+		test_silence,      test_closed_window, test_all_silent,  test_done_is_acked,
+		test_last_death,   test_revival,       test_replacement, test_early,
+		test_half_a_chunk, test_filler,        test_liars,       test_truncation,
+		test_threads,
 	};
 
 	conversations(seeds, NULL);
