@@ -29,7 +29,7 @@ def test_a_killed_job_gives_everything_back_and_its_peer_names_it(site: Site, vi
     first = harpd.query("instances")["instances"][0]
     assert (first["pid"], first["uid"], first["label"]) == (dies.pid, 65534, victim)
     inodes = memfds(dies.pid)
-    assert len(inodes) == 2, "frames and a page"
+    assert len(inodes) == 3, "frames, the pages of the stack and of the job"
 
     began = time.monotonic()
     killed_ns = time.monotonic_ns()
@@ -49,7 +49,7 @@ def test_a_killed_job_gives_everything_back_and_its_peer_names_it(site: Site, vi
         return nic["queues"] == {"0": "free"} and nic["port_blocks_resting"] == 1
 
     wait_for(free, "queue and ports")
-    wait_for(lambda: not held(inodes), "frames and page")
+    wait_for(lambda: not held(inodes), "frames and pages")
     assert time.monotonic() - began < SECOND
     # No entry of the program is left: the kernel answers at its ports.
     if index == 1:

@@ -37,8 +37,11 @@ def test_ranks_of_nobody_agree(need_root: None, args: tuple[str, ...]) -> None:
         found = LEASED.search(rank["path"])
         assert found, rank["path"]
         queues.append((rank["host"], int(found[1])))
-        # Both neighbours in the ring are on the other host: all of it crossed the NIC.
-        assert rank["counters"]["tx_bytes"] > rank["sent_bytes"] > 0
+        # Both neighbours in the ring are on the other host: all of it crossed the NIC, by default
+        # partly over the kernel's TCP, which the plugin's lines do not count.
+        by_queue, sent = rank["counters"]["tx_bytes"], rank["sent_bytes"]
+        assert by_queue > (sent if "xdp" in args else 0)
+        assert sent > 0
         assert rank["warnings"] == []
     assert sorted(queues) == [(host, queue) for host in range(2) for queue in range(each)]
 

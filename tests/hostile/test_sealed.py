@@ -163,7 +163,7 @@ def test_every_lane_of_a_comm_is_sealed(hosts: Hosts, key_file: Path) -> None:
     with two(hosts, "kernel", env, env) as (receiver, sender), Ears(hosts, 0) as ears:
         pair = Pair(receiver, sender)
         for _ in range(300):  # further lanes come when they come
-            pair.exchange(PLAIN)
+            pair.exchange(16 * PLAIN)  # one chunk goes by one lane
             if ears.flows(len(PLAIN)) >= 3:
                 break
         assert ears.flows(len(PLAIN)) >= 3
