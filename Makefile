@@ -5,6 +5,8 @@
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
+# Most tests wait for another process or a timer most of the time.
+SIDE_BY_SIDE = -n 4 --dist worksteal
 
 help:
 	@echo 'make build      set up and build into build/'
@@ -26,7 +28,7 @@ demo: build
 	@$(AS_ROOT) .venv/bin/harpctl demo $(DEMOFLAGS)
 
 test: build
-	@$(AS_ROOT) $(PYTEST) -m 'not long' $(PYTESTFLAGS)
+	@$(AS_ROOT) $(PYTEST) $(SIDE_BY_SIDE) -m 'not long' $(PYTESTFLAGS)
 
 test-long: build
 	@$(AS_ROOT) $(PYTEST) $(PYTESTFLAGS)
