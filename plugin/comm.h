@@ -4,7 +4,9 @@
  *
  *   comm.c             the application's side, completing, failing, closing
  *   comm_lane.c        one lane of a comm: its records out and in, its silence, its end
- *   comm_lanes.c       what the lanes of a comm share: the table, who is asked, death, attaching
+ *   comm_lanes.c       what the lanes of a comm share, and a lane's turn
+ *   comm_join.c        lanes join a comm, die, are replaced, are closed
+ *   comm_several.c     a comm of several lanes as the application drives it
  *   comm_send.c        the sending end of a comm of one lane, and the credits of every comm
  *   comm_recv.c        the receiving end of a comm of one lane
  *   comm_send_lanes.c  the sending end of several lanes: chunks, acknowledgements, moves
@@ -403,11 +405,7 @@ static inline void comm_unlock(struct comm *comm)
 {
 	atomic_store_explicit(&comm->several->lock, false, memory_order_release);
 }
-/* comm_lanes.c */
-int comm_several_new(struct comm *comm, const struct comm_options *opt);
-void comm_several_free(struct comm *comm);
-/* Lock held. */
-bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns);
+/* comm_lanes.c; lock held */
 void comm_wake(struct comm *comm, int index);
 void comm_wake_all(struct comm *comm);
 /* The lane begins to touch bytes of a message, and ends. */
@@ -417,15 +415,28 @@ void comm_unuse(struct comm_lane *l);
 bool comm_is_used(struct comm_lane *l, uint64_t message, uint64_t begin, uint64_t end);
 /* Publishes the failure when nobody touches requests any more. */
 void comm_publish(struct comm *comm);
-/* Baton held, lock not: the lane has ended. Its chunks move, and its last run frees it. */
-void comm_lane_die(struct comm_lane *l, int error, const char *text);
+/* Chooses the control lane anew. */
+void comm_lanes_control(struct comm *comm);
+/* Baton held, lock not. */
 void comm_lane_advance(struct comm_lane *l, uint64_t now_ns);
 void comm_lane_run(struct work *work, uint64_t now_ns);
 void comm_lane_notify(struct lane *lane, uint64_t now_ns);
-/* The application's part: which lanes are to look at the new request, and who drives them. */
+
+/* comm_join.c */
+int comm_several_new(struct comm *comm, const struct comm_options *opt);
+void comm_several_free(struct comm *comm);
+/* Lock held. */
+bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns);
+bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver);
+/* Baton held, lock not: the lane has ended. Its chunks move, and its last run frees it. */
+void comm_lane_die(struct comm_lane *l, int error, const char *text);
+/* Baton held: the work of a dead lane runs. */
+void comm_lane_bury(struct comm_lane *l);
+void comm_several_close(struct comm *comm);
+
+/* comm_several.c: which lanes are to look at the new request, and who drives them */
 void comm_several_post(struct comm *comm, struct request *request);
 void comm_several_poll(struct comm *comm);
-void comm_several_close(struct comm *comm);
 
 /* comm_choice.c; of a sender, and the lock held where it says nothing else */
 int comm_choice_new(struct comm *comm, int dev); /* nobody else knows the comm; -ENOMEM */

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_join.c - lanes join a comm, die, are replaced, and are closed with it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+
+/*
+ * Theory of operation
+ *
+ * Death. A lane ends by its FIN or RST, by its TCP's patience, or by ours (stripe.h), or is replaced by a new one
+ * of the same index. Under the lock it leaves the table, its chunks are others' and its work is posted; from there on
+ * nobody else knows it, and the run of that work, under its baton, closes and frees it. A run that finds the work
+ * posted again leaves that to the next. While other lanes live this is nobody's error. The last lane's death ends the
+ * comm, after waiting revive_ns for another to join.
+ *
+ * Closing. `closing` keeps lanes from joining. Then, driver by driver, its lanes leave the table, say CLOSE and
+ * are closed; when that is done nobody posts the work of any lane any more, and a second call to each driver
+ * returns behind the last of it.
+ */
+
+#define DRAIN_READS 256u
+
+/* ---- joining ----------------------------------------------------------------------------------- */
+
+static void comm_driver_close_run(struct work *work, uint64_t now_ns);
+static void comm_driver_flush_run(struct work *work, uint64_t now_ns);
+
+bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver)
+{
+	const struct comm_kernel *kernel = (const struct comm_kernel *)driver;
+
+	return kernel >= comm->kernels && kernel < comm->kernels + comm->kernel_count;
+}
+
+static bool comm_lanes_driver(struct comm *comm, struct driver *driver)
+{
+	struct comm_several *s = comm->several;
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_relaxed);
+	struct comm_driver *d;
+
+	for (unsigned i = 0; i < count; i++) {
+		if (s->drivers[i].driver == driver)
+			return true;
+	}
+	if (count == COMM_LANES_MAX)
+		return false;
+	d = &s->drivers[count];
+	d->comm = comm;
+	d->driver = driver;
+	d->close_work.run = comm_driver_close_run;
+	d->flush_work.run = comm_driver_flush_run;
+	if (!comm_driver_is_kernel(comm, driver))
+		atomic_fetch_add_explicit(&s->harp_drivers, 1, memory_order_relaxed);
+	/* The application polls as many as it sees. */
+	atomic_store_explicit(&s->driver_count, count + 1, memory_order_release);
+	return true;
+}
+
+bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+
+	if (!comm_lanes_driver(comm, l->lane->driver))
+		return false;
+	s->lanes[l->index] = l;
+	l->next_all = s->all;
+	s->all = l;
+	l->waits = true; /* something may have come with the preamble */
+	stripe_add(&s->stripe, l->index, l->kind, l->backup, rtt_ns, now_ns);
+	comm_choice_lanes(comm, l, rtt_ns);
+	s->orphaned_ns = 0;
+	comm_lanes_control(comm);
+	return true;
+}
+
+/* It leaves the table. Any thread. */
+static unsigned comm_lane_detach(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	struct comm_several *s = comm->several;
+	unsigned moved = 0;
+
+	l->dead = true;
+	s->lanes[l->index] = NULL;
+	stripe_remove(&s->stripe, l->index);
+	s->watched &= ~(1u << l->index);
+	comm_choice_lanes(comm, l, 0);
+	if (comm->side == COMM_SEND)
+		moved = comm_tx_orphan(l);
+	comm_lanes_control(comm);
+	if (comm->side == COMM_RECV) { /* it may have taken a CREDIT or an ACK along */
+		s->credit_due = s->ack_due = true;
+		comm_wake(comm, s->control);
+	}
+	driver_post(l->lane->driver, &l->work);
+	return moved;
+}
+
+int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt)
+{
+	struct comm_several *s = comm->several;
+	struct lane before = *lane;
+	struct comm_lane *l, *old;
+	int rc = 0;
+
+	if (!s || opt->index >= COMM_LANES_MAX)
+		return -EINVAL;
+	l = comm_lane_new(comm, lane, opt);
+	if (!l)
+		return -ENOMEM;
+	comm_lock(comm);
+	if (s->closing || s->failing || comm->end_error) {
+		rc = -ENOTCONN;
+	} else {
+		old = s->lanes[opt->index];
+		if (old)
+			(void)comm_lane_detach(old);
+		if (!comm_lanes_join(comm, l, opt->rtt_ns, driver_clock_ns()))
+			rc = -ENOMEM;
+		comm_wake_all(comm); /* there may be work for it, or from the old one */
+	}
+	comm_unlock(comm);
+	if (rc) {
+		lane->driver = before.driver;
+		lane->owner = before.owner;
+		lane->notify = before.notify;
+		lane_page_lane_closed(l->row, l);
+		free(l);
+	}
+	return rc;
+}
+
+int comm_several_new(struct comm *comm, const struct comm_options *opt)
+{
+	struct comm_several *s = aligned_alloc(64, (sizeof(*s) + 63) & ~(size_t)63);
+	size_t size = comm->side == COMM_SEND ? COMM_CHUNKS_MAX * sizeof(*s->chunks)
+					      : COMM_RANGES_MAX * sizeof(*s->ranges.table);
+	void *table = malloc(size);
+
+	if (!s || !table) {
+		free(s);
+		free(table);
+		return -ENOMEM;
+	}
+	memset(s, 0, sizeof(*s));
+	s->control = -1;
+	s->revive_ns = opt->revive_ns;
+	s->lane_lost = opt->lane_lost;
+	s->unused = s->moved = (struct comm_list){ -1, -1 };
+	comm->several = s;
+	if (comm->side == COMM_RECV) {
+		s->ranges = (struct ranges){ .table = table, .max = COMM_RANGES_MAX };
+		return 0;
+	}
+	s->chunks = table;
+	for (int16_t i = 0; i < (int16_t)COMM_CHUNKS_MAX; i++)
+		s->chunks[i].next = (int16_t)(i + 1 < (int16_t)COMM_CHUNKS_MAX ? i + 1 : -1);
+	s->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
+	if (comm_choice_new(comm, opt->lane.dev)) {
+		comm_several_free(comm);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void comm_several_free(struct comm *comm)
+{
+	struct comm_several *s = comm->several;
+
+	if (!s)
+		return;
+	while (s->early) {
+		struct comm_early *early = s->early;
+
+		s->early = early->next;
+		comm_early_free(early);
+	}
+	comm_choice_free(comm);
+	free(s->chunks);
+	free(s->ranges.table);
+	free(s);
+}
+
+/* ---- dying ------------------------------------------------------------------------------------- */
+
+void comm_lane_die(struct comm_lane *l, int error, const char *text)
+{
+	struct comm *comm = l->comm;
+	struct comm_several *s = comm->several;
+	char remote[HARP_ENDPOINT_TEXT_MAX], buf[96];
+	unsigned moved, left;
+	bool quiet;
+
+	comm_lock(comm);
+	if (l->dead) {
+		comm_unlock(comm);
+		return;
+	}
+	quiet = s->closing || s->failing || comm->end_error;
+	moved = comm_lane_detach(l);
+	left = (unsigned)__builtin_popcount(s->stripe.live);
+	if (!left && s->revive_ns && !quiet) {
+		s->orphaned_ns = comm->now_ns;
+		s->orphan_error = error;
+	} else if (!left) {
+		comm_end_by_error(comm, error);
+	}
+	comm_wake_all(comm);
+	comm_unlock(comm);
+	l->lane->notify = NULL;
+	if (!quiet && (left || s->revive_ns))
+		INFO("lane %u to %s over %s has ended (%s): %u lane%s left, %u chunk%s moved",
+		     l->index, harp_endpoint_format(&l->lane->remote, remote), l->lane->ops->kind,
+		     text ? text : comm_lane_end_text(error, false, buf, sizeof(buf)), left,
+		     left == 1 ? "" : "s", moved, moved == 1 ? "" : "s");
+	if (quiet)
+		lane_page_lane_closed(l->row, l);
+	else
+		lane_page_lane_died(l->row, l, error);
+	if (!quiet && s->lane_lost)
+		s->lane_lost(comm, l->index, false);
+	if (!left)
+		comm_settle(comm, l);
+}
+
+void comm_lane_bury(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	struct comm_lane **at;
+
+	/* Who detached it posted the work then, under the lock: a run that finds it posted again was another. */
+	if (atomic_load_explicit(&l->work.queued, memory_order_acquire))
+		return;
+	comm_lock(comm);
+	for (at = &comm->several->all; *at != l; at = &(*at)->next_all)
+		;
+	*at = l->next_all;
+	comm_unlock(comm);
+	comm_lane_free(l, true);
+}
+
+/* ---- closing ------------------------------------------------------------------------------------ */
+
+/* What the kernel still has for us would turn its close into a reset, and CLOSE be lost. */
+static void comm_lane_drain(struct comm_lane *l)
+{
+	uint8_t bytes[16384];
+
+	for (unsigned i = 0; i < DRAIN_READS; i++) {
+		if (l->lane->ops->recv(l->lane, bytes, sizeof(bytes), 1) <= 0)
+			break;
+	}
+}
+
+static struct comm_lane *comm_driver_lane(struct comm_several *s, const struct driver *driver)
+{
+	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
+		struct comm_lane *l = s->lanes[__builtin_ctz(left)];
+
+		if (l->lane->driver == driver)
+			return l;
+	}
+	return NULL;
+}
+
+/* Baton of that driver held. */
+static void comm_driver_close_run(struct work *work, uint64_t now_ns)
+{
+	struct comm_driver *d =
+		(struct comm_driver *)((char *)work - offsetof(struct comm_driver, close_work));
+	struct comm *comm = d->comm;
+	struct comm_several *s = comm->several;
+	struct record close = { .type = RECORD_CLOSE, .tag = CLOSE_ORDERLY };
+	struct comm_lane *l;
+
+	(void)now_ns;
+	for (;;) {
+		bool failed, in_flight;
+
+		comm_lock(comm);
+		l = comm_driver_lane(s, d->driver);
+		if (l)
+			(void)comm_lane_detach(l);
+		failed = s->failing;
+		in_flight =
+			comm->abort ||
+			comm->completed < atomic_load_explicit(&comm->posted, memory_order_acquire);
+		close.message = comm->completed;
+		comm_unlock(comm);
+		if (!l)
+			return;
+		if (!failed && !in_flight) {
+			if (l->kind == LANE_KERNEL)
+				comm_lane_drain(l);
+			comm_lane_tell(l, &close);
+		}
+		comm_lane_shut(l,
+			       failed || l->send_broken || (in_flight && l->kind != LANE_KERNEL));
+	}
+}
+
+static void comm_driver_flush_run(struct work *work, uint64_t now_ns)
+{
+	(void)work;
+	(void)now_ns;
+}
+
+void comm_several_close(struct comm *comm)
+{
+	struct comm_several *s = comm->several;
+	unsigned count;
+
+	comm_lock(comm);
+	s->closing = true;
+	comm_unlock(comm);
+	count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+	for (unsigned i = 0; i < count; i++)
+		driver_call(s->drivers[i].driver, &s->drivers[i].close_work);
+	for (unsigned i = 0; i < count; i++)
+		driver_call(s->drivers[i].driver, &s->drivers[i].flush_work);
+}

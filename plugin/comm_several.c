@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_several.c - a comm of several lanes as the application and the keeper drive it. */
+#include "comm.h"
+
+#define TICK_NS 2000000u      /* lanes are looked at while a request waits */
+#define KERNEL_LOOK_NS 20000u /* kernel lanes, while HARP's are what is looked at */
+#define KERNEL_ACTIVE_NS 200000u
+
+/* Is it time to look at kernel lanes? Each look costs system calls; without HARP lanes it is what there is to do. */
+static bool comm_kernel_is_due(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	uint64_t active_ns;
+
+	if (!atomic_load_explicit(&s->harp_drivers, memory_order_relaxed) ||
+	    now_ns - s->kernel_polled_ns >= KERNEL_LOOK_NS)
+		return true;
+	active_ns = atomic_load_explicit(&s->kernel_active_ns, memory_order_relaxed);
+	return now_ns < active_ns + KERNEL_ACTIVE_NS ||
+	       atomic_load_explicit(&s->kernel_pushing, memory_order_relaxed);
+}
+
+static void comm_several_drive(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	/* Acquire: the drivers are there. */
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+	bool due = comm_kernel_is_due(comm, now_ns);
+
+	if (due)
+		s->kernel_polled_ns = now_ns;
+	for (unsigned i = 0; i < count; i++) {
+		struct driver *driver = s->drivers[i].driver;
+
+		if (due || !comm_driver_is_kernel(comm, driver) ||
+		    atomic_load_explicit(&driver->ready, memory_order_relaxed))
+			driver_poll_at(driver, now_ns);
+	}
+}
+
+void comm_several_post(struct comm *comm, struct request *request)
+{
+	bool ended, news = false;
+
+	request->received = 0;
+	request->begun = false;
+	comm_lock(comm);
+	/* Publishes the slot; in the lock, so that a lane which found nothing posted is woken. */
+	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
+	if (comm->side == COMM_SEND)
+		news = comm_tx_post(comm, request);
+	else
+		comm_rx_post(comm);
+	ended = comm->end_error;
+	comm_unlock(comm);
+	comm_several_drive(comm, request->posted_ns);
+	if (ended) /* nobody may be left to say so */
+		comm_settle(comm, NULL);
+	if (news)
+		comm_choice_say(comm, request->posted_ns);
+}
+
+/* Requests wait, if perhaps none for long: lanes that nothing comes from are looked at too. */
+static void comm_several_tick(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	bool ended = false;
+
+	s->ticked_ns = now_ns;
+	comm_lock(comm);
+	comm_wake_all(comm);
+	if (s->orphaned_ns && now_ns - s->orphaned_ns >= s->revive_ns && !s->stripe.live) {
+		comm_end_by_error(comm, s->orphan_error);
+		ended = true;
+	}
+	comm_unlock(comm);
+	if (ended)
+		comm_settle(comm, NULL);
+}
+
+void comm_tend(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+	bool owed = false;
+
+	comm_lock(comm);
+	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
+		const struct stripe_lane *l = &s->stripe.lane[__builtin_ctz(left)];
+
+		owed |= l->given_bytes != l->acked_bytes;
+	}
+	if (owed)
+		comm_wake_all(comm);
+	comm_unlock(comm);
+	/* Engines have threads of their own, which that has woken. */
+	for (unsigned i = 0; owed && i < count; i++)
+		if (!s->drivers[i].driver->wake)
+			(void)driver_turn(s->drivers[i].driver, now_ns);
+}
+
+void comm_several_poll(struct comm *comm)
+{
+	uint64_t now_ns = driver_clock_ns();
+
+	if (now_ns - comm->several->ticked_ns >= TICK_NS)
+		comm_several_tick(comm, now_ns);
+	comm_several_drive(comm, now_ns);
+}
