@@ -104,6 +104,31 @@ def test_lanes_are_shown_while_they_carry(lab: Lab, path: str, kinds: set[str]) 
         stream.finish()
 
 
+@pytest.mark.parametrize(
+    ("paths", "kinds"),
+    [
+        (("xdp", "xdp"), ("harp", "harp")),
+        (("kernel", "kernel"), ("kernel", "kernel")),
+        (("xdp", "kernel"), ("harp", "kernel")),
+        (("kernel", "xdp"), ("kernel", "harp")),
+    ],
+    ids=["xdp", "kernel", "xdp to kernel", "kernel to xdp"],
+)
+def test_a_forced_path_is_obeyed_by_every_lane(
+    lab: Lab, paths: tuple[str, str], kinds: tuple[str, str]
+) -> None:
+    """With several lanes of either kind allowed, on two rails, in all that there has ever been."""
+    rails = Rails(lab)
+    many = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "3"}
+    with Stream(lab, options(*paths, HARP_RAILS="all", **many)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        for rank, kind in ((SINK, kinds[0]), (SOURCE, kinds[1])):
+            comms = job(stream, rank)["comms"]
+            assert max(len(comm["lanes"]) for comm in comms) > 2
+            assert {lane["kind"] for comm in comms for lane in comm["lanes"]} == {kind}
+        stream.finish()
+
+
 @pytest.mark.parametrize("path", ["kernel", "xdp"])
 def test_a_lane_that_is_lost_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, path: str) -> None:
     rails = Rails(lab)
