@@ -87,6 +87,14 @@ static int engine_rss(const struct device *device, struct harp_rss *rss,
 	return rc;
 }
 
+/* An interface that nobody named is spared, unless the operator forces the path or the mode. */
+static enum harp_xdp_mode engine_xdp_mode(const struct plugin_config *config)
+{
+	if (config->xdp_mode == HARP_XDP_AUTO && config->path == PATH_AUTO && !config->ifname_set)
+		return HARP_XDP_SPARING;
+	return config->xdp_mode;
+}
+
 /* By harpd if it leases the device, else by ourselves if we may; neither: why has both reasons. */
 static int engine_open(struct engine *engine, const struct device *device, char *why,
 		       size_t why_len)
@@ -99,7 +107,7 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 		.queue = engine->index,
 		.daemon_socket = plugin_daemon_socket(device, no_daemon, sizeof(no_daemon)),
 		.label = config->label[0] ? config->label : NULL,
-		.xdp_mode = config->xdp_mode,
+		.xdp_mode = engine_xdp_mode(config),
 		.frame_count = config->frames,
 		.port_min = (uint16_t)config->port_min,
 		.port_max = (uint16_t)config->port_max,
@@ -109,6 +117,7 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 		.requests = engine_requests,
 	};
 	struct harp_rss rss;
+	size_t used;
 	int rc = 0;
 
 	if (opt.daemon_socket) {
@@ -122,11 +131,14 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 	if (rc)
 		return rc;
 	rc = harp_instance_open(&engine->instance, &opt, why, why_len);
-	if (rc == -EPERM && !opt.daemon_socket) {
-		size_t used = strlen(why);
-
+	used = strlen(why);
+	if (rc == -EPERM && !opt.daemon_socket)
 		snprintf(why + used, why_len - used, "; and %s", no_daemon);
-	}
+	else if (rc == -ECANCELED)
+		snprintf(why + used, why_len - used,
+			 "; name %s in HARP_IFNAME or NCCL_SOCKET_IFNAME, or as a [[nic]] of "
+			 "harpd's, to use it all the same",
+			 device->ifname);
 	return rc;
 }
 

@@ -27,7 +27,7 @@ pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 struct device_state {
 	bool decided;
 	struct engine_set *engines; /* NULL: why says the reason */
-	char why[256];
+	char why[384];
 	struct rendezvous *rdv;
 };
 
@@ -168,7 +168,7 @@ static void ctx_forget_devices(void)
 static int ctx_require_engines(void)
 {
 	for (int dev = 0; dev < plugin_device_count(); dev++) {
-		char why[256];
+		char why[384];
 
 		if (ctx_engines(dev, why, sizeof(why)))
 			continue;

@@ -56,7 +56,7 @@ struct plugin_config {
 	enum harp_congestion congestion; /* HARP_CONGESTION=default|newreno|cubic|dctcp|delay */
 	enum harp_ecn ecn;               /* HARP_ECN=default|off|request */
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
-	bool ifname_set; /* named by the user: a default-route interface may be used */
+	bool ifname_set; /* named by the user: HARP may be attached whatever that costs the kernel */
 	int family;      /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
 	/* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD; -1: not set. parallel.c says what follows. */
 	int nccl_threads, nccl_sockets_per_thread;

@@ -120,7 +120,8 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 			link->driver);
 	else if (af_xdp_link_wants_generic(link))
 		report_add(report, "xdp-mode", GOOD,
-			   "generic: on %s native XDP would cost the kernel its offloads",
+			   "generic: on %s native XDP would cost the kernel its offloads, this "
+			   "a copy: without harpd only when it is named",
 			   link->driver);
 	else
 		report_add(

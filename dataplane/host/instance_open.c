@@ -123,8 +123,9 @@ static int opening_options(struct opening *o)
 
 	if (!o->opt.frame_count)
 		o->opt.frame_count = 8192;
-	if (opt->xdp_mode > HARP_XDP_NATIVE)
-		return why_fail(&o->why, -EINVAL, "xdp_mode %u; 0 auto, 1 generic, 2 native",
+	if (opt->xdp_mode > HARP_XDP_SPARING)
+		return why_fail(&o->why, -EINVAL,
+				"xdp_mode %u; 0 auto, 1 generic, 2 native, 3 sparing",
 				opt->xdp_mode);
 	rc = af_xdp_link_read(opt->ifname, &o->link);
 	if (rc == -ENODEV)

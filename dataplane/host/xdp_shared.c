@@ -132,7 +132,9 @@ static int shared_suits(const struct xdp_shared *shared, const struct xdp_wish *
 {
 	bool native = shared->api->native(shared->xdp);
 
-	if (wish->mode == HARP_XDP_AUTO || (wish->mode == HARP_XDP_NATIVE) == native)
+	/* What is there already costs the kernel nothing more. */
+	if (wish->mode == HARP_XDP_AUTO || wish->mode == HARP_XDP_SPARING ||
+	    (wish->mode == HARP_XDP_NATIVE) == native)
 		return 0;
 	if (why)
 		snprintf(why, why_len,

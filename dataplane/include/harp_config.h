@@ -61,8 +61,8 @@ extern "C" {
 	    "prefixes; with = in front whole names; with ^ in front those not to take")                       \
 	KEY(HARP_XDP_MODE, CHOICE, "job", "xdp_mode", xdp_mode, "auto|generic|native", 0, 0,                  \
 	    "auto", LIVE, JOB,                                                                                \
-	    "Where a process without harpd attaches its XDP program; auto: wherever the kernel's own TCP "    \
-	    "loses nothing")                                                                                  \
+	    "Where a process without harpd attaches its XDP program; auto: native where the kernel loses "    \
+	    "nothing by it, else generic, or, where no one named the interface, not at all")                  \
 	KEY(HARP_INSTANCES, U32, "job", "instances", instances, "instances", 1, 64, "1", LIVE,                \
 	    JOB,                                                                                              \
 	    "Queues that one process asks for on each interface, each with a stack of its own; "              \
@@ -209,7 +209,8 @@ extern "C" {
 	    "leases' blocks")                                                                                 \
 	KEY(XDP_MODE, CHOICE, "nic", "xdp_mode", 0, "auto|generic|native", 0, 0, "auto", RESTART,             \
 	    DAEMON,                                                                                           \
-	    "Where the XDP program is attached; auto: wherever the kernel's own TCP loses nothing")           \
+	    "Where the XDP program is attached; auto: native where the kernel loses nothing by it, "          \
+	    "else generic")                                                                                   \
 	KEY(RSS, TEXT, "nic", "rss", 0, "rule", 0, 1023, "", LIVE, DAEMON,                                    \
 	    "As HARP_RSS, for this NIC. Empty: ask the NIC")                                                  \
 	KEY(RX_RING, U32, "nic", "rx_ring", 0, "packets", 0, 65536, "0", RESTART, DAEMON,                     \

@@ -26,6 +26,8 @@ enum harp_xdp_mode {
 	HARP_XDP_AUTO = 0, /* generic on veth; native where attaching costs the kernel nothing */
 	HARP_XDP_GENERIC = 1,
 	HARP_XDP_NATIVE = 2,
+	HARP_XDP_SPARING =
+		3, /* as auto, but only where the kernel's own traffic is not slowed down */
 };
 
 struct harp_instance_options {
@@ -54,7 +56,8 @@ struct harp_instance_options {
  * Opens everything. On failure nothing is left attached, bound or mapped, and why (one line) names
  * interface, queue, cause and remedy.
  * -EPERM missing privilege, -ENODEV no such interface, -EBUSY queue or XDP hook taken, -ENOTSUP
- * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM.
+ * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM, -ECANCELED
+ * HARP_XDP_SPARING, and attaching would slow the kernel's own traffic down.
  *
  * With daemon_socket the instance is a lease of harpd's: no privilege is needed and libharp-xdp.so is not
  * loaded. Of the options ifname, queue (HARP_LEASE_QUEUE_ANY: any), copy_mode and frame_count are

@@ -29,7 +29,7 @@ struct harp_xdp_api {
 	/*
 	 * Loads and attaches. mode: enum harp_xdp_mode. The link is this process's, unless pinned: its
 	 * death detaches. why: on success too, if automatic choice was made, its reason.
-	 * -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP.
+	 * -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP; -ECANCELED spared.
 	 */
 	int (*attach)(struct harp_xdp **out, const char *ifname, uint32_t mode, char *why,
 		      size_t why_len);

@@ -150,8 +150,14 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 	return 1;
 }
 
+/*
+ * Native where the kernel loses nothing, else generic. What generic costs the kernel is by the mode, whichever
+ * the driver: before the program sees it, the kernel copies each packet that is cloned, not linear, or has less
+ * than 256 bytes before it, hence all of its own bulk. A program without frags is copied for as well, into one
+ * piece of up to 64 KiB (docs/testing.md has both). So whoever is to spare the kernel does not attach.
+ */
 static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
-			   const struct af_xdp_link *before)
+			   const struct af_xdp_link *before, bool sparing)
 {
 	char lost[160];
 	int rc;
@@ -168,6 +174,11 @@ static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 			return rc;
 		}
 	}
+	if (sparing)
+		return why_fail(why, -ECANCELED,
+				"no XDP program attached: generic XDP (%s) would copy what the "
+				"kernel receives for itself once more",
+				lost);
 	rc = xdp_link(xdp, false);
 	return rc ? xdp_link_failed(xdp, why, rc)
 		  : why_fail(why, 0,
@@ -196,8 +207,8 @@ static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t
 {
 	int rc;
 
-	if (mode == HARP_XDP_AUTO)
-		return xdp_attach_auto(xdp, why, before);
+	if (mode == HARP_XDP_AUTO || mode == HARP_XDP_SPARING)
+		return xdp_attach_auto(xdp, why, before, mode == HARP_XDP_SPARING);
 	rc = xdp_link(xdp, mode == HARP_XDP_NATIVE);
 	return rc ? xdp_link_failed(xdp, why, rc)
 		  : why_fail(why, 0, "%s XDP: as asked", xdp->native ? "native" : "generic");

@@ -47,6 +47,7 @@ def mode(tools: Tools, host: Host, asked: str) -> str:
 def test_native_where_it_costs_the_kernel_nothing(tools: Tools, tap: Host) -> None:
     said = mode(tools, tap, "auto")
     assert said == "native XDP: it changes neither MTU, queues nor offloads"
+    assert mode(tools, tap, "sparing") == said
     assert mode(tools, tap, "native") == "native XDP: as asked"
     assert mode(tools, tap, "generic") == "generic XDP: as asked"
 
@@ -65,6 +66,10 @@ def bridge(lab: Lab) -> Host:
 def test_generic_where_the_driver_has_nothing_else(tools: Tools, bridge: Host) -> None:
     assert mode(tools, bridge, "auto") == (
         "generic XDP: driver bridge; what the kernel receives for itself is copied once more"
+    )
+    assert mode(tools, bridge, "sparing") == (
+        "no XDP program attached: generic XDP (driver bridge) would copy what the kernel receives"
+        " for itself once more"
     )
     side = tools.side(bridge, "harp")
     args = [tools.tcp, "serve", bridge.address, "61000", *side, "--xdp", "native"]

@@ -25,7 +25,7 @@ static const char usage[] =
 	"  --seconds N        duration (3; at most 60)\n"
 	"  --size BYTES       frame with its Ethernet header (send, recv: the MTU's; pingpong: 64, IPv6 82)\n"
 	"  --queue N          receive queue (0)\n"
-	"  --xdp MODE         auto, generic or native (auto)\n"
+	"  --xdp MODE         auto, generic, native or sparing (auto)\n"
 	"  --copy MODE        auto, copy or zero-copy (auto)\n"
 	"  --frames N         frames of the region (8192)\n"
 	"  --port N           control connection's port (7100)\n"
