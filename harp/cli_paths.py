@@ -125,7 +125,8 @@ def attach(rounds: int, output: str, **lab: Any) -> None:
     """What attaching HARP's XDP program costs the kernel's own TCP between two hosts.
 
     NCCL's socket transport, without a program and with HARP's in each mode by turns; no port is in
-    its maps. `auto` is what HARP does by itself; it may cost 10 %. Exit code 1 when it costs more.
+    its maps. `named` is what auto does with an interface that was named, `unnamed` with another:
+    there it may cost 10 %, or HARP does not attach. Exit code 1 when it costs more.
 
     \b
     harpctl bench attach --mtu 1500
@@ -153,10 +154,11 @@ def _print_attach(report: dict[str, Any], shape: LabOptions) -> None:
     console.out.print(console.table("", ("", *tests), rows))
     for mode, words in report["refused"].items():
         console.out.print(f"{mode}: refused: {words}", markup=False)
-    if "auto" in report["why"]:
-        console.out.print(f"auto: {report['why']['auto']}", markup=False)
+    for mode in ("unnamed", "named"):
+        if mode in report["why"]:
+            console.out.print(f"{mode}: {report['why'][mode]}", markup=False)
     goal = f"(goal: at least {report['goals']['speed_ratio']})"
     if report["ok"]:
-        console.out.print(f"auto {goal}: met")
+        console.out.print(f"unnamed {goal}: met")
     else:
-        console.out.print(f"auto {goal}: MISSED: {', '.join(report['missed'])}")
+        console.out.print(f"unnamed {goal}: MISSED: {', '.join(report['missed'])}")
