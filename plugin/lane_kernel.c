@@ -482,7 +482,7 @@ uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
-	uint64_t answered_ns;
+	uint64_t answered_ns, since_ns;
 
 	memset(&info, 0, sizeof(info));
 	if (k->lane.ops != &lane_kernel_ops ||
@@ -496,7 +496,9 @@ uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 	if (!k->unanswered_ns)
 		return 0;
 	answered_ns = now_ns - info.tcpi_last_ack_recv * 1000000ull;
-	return now_ns - (answered_ns > k->unanswered_ns ? answered_ns : k->unanswered_ns);
+	since_ns = answered_ns > k->unanswered_ns ? answered_ns : k->unanswered_ns;
+	/* Threads take turns here, and the one that looked last may have a clock older than ours. */
+	return now_ns > since_ns ? now_ns - since_ns : 0;
 }
 
 void lane_kernel_ack_promptly(struct lane *lane)
