@@ -31,7 +31,9 @@
  * once and leaves the result for the keeper. upkeep_lost() leaves bits.
  *
  * Stopping. First the keeper forgets the plan, and with it all kernel dials; then each HARP dial is stopped with
- * its engine's baton, by the thread that stops. After that nobody attaches anything.
+ * its engine's baton, by the thread that stops. After that nobody attaches anything. An engine may be just behind
+ * leaving a result that the keeper has taken up already, or have a dial to free: a call to each engine that was
+ * used returns behind that.
  */
 
 #define BACKOFF_NS_MIN 100000000ull
@@ -49,6 +51,7 @@ struct upkeep_rail {
 	struct handle handle;       /* the peer's NIC */
 	bool backup;
 	bool bound; /* kernel lanes leave by our NIC or not at all */
+	bool harp_dialled;
 	unsigned up;
 	bool down_said;
 };
@@ -150,6 +153,8 @@ static void attempt_stop_run(struct work *work, uint64_t now_ns)
 static void attempt_free(struct attempt *a)
 {
 	candidates_forget(&a->candidates);
+	explicit_bzero(a->dial.key, sizeof(a->dial.key));
+	explicit_bzero(a->dial.preamble.key, sizeof(a->dial.preamble.key));
 	free(a);
 }
 
@@ -247,7 +252,7 @@ static void lane_failed(struct upkeep *u, struct upkeep_lane *lane, int error, c
 
 static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
 {
-	const struct upkeep_rail *rail = &u->rails[lane->rail];
+	struct upkeep_rail *rail = &u->rails[lane->rail];
 	struct attempt *a = calloc(1, sizeof(*a));
 	int rc = a ? 0 : -ENOMEM;
 
@@ -267,6 +272,7 @@ static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_n
 	attempt_prepare(a, u, lane, now_ns);
 	lane->attempt = a;
 	if (lane->harp) {
+		rail->harp_dialled = true;
 		driver_post(a->dial.driver, &a->start_work);
 		return;
 	}
@@ -675,6 +681,13 @@ void upkeep_made(struct upkeep *u, struct comm *comm, const struct dial *first)
 	tender_begin(&u->tender, comm);
 }
 
+/* No attempt_ended() is under way on the rail's engines, and no attempt waits there to be freed. */
+static void upkeep_flush(struct upkeep *u, const struct upkeep_rail *rail)
+{
+	for (unsigned i = 0; i < engine_set_count(rail->engines); i++)
+		driver_call(engine_driver(engine_set_at(rail->engines, i)), &u->idle_work);
+}
+
 void upkeep_stop(struct upkeep *u)
 {
 	if (!u)
@@ -690,6 +703,9 @@ void upkeep_stop(struct upkeep *u)
 		attempt_free(a);
 		u->lanes[i].attempt = NULL;
 	}
+	for (unsigned i = 0; i < u->rail_count; i++)
+		if (u->rails[i].harp_dialled)
+			upkeep_flush(u, &u->rails[i]);
 }
 
 void upkeep_free(struct upkeep *u)
@@ -698,5 +714,6 @@ void upkeep_free(struct upkeep *u)
 		return;
 	/* Nobody posts u->work any more; where it is still on the list it runs before this. */
 	driver_call(keeper_driver(), &u->idle_work);
+	explicit_bzero(u->key, sizeof(u->key));
 	free(u);
 }
