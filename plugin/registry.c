@@ -71,6 +71,7 @@ void registry_remove(struct comm *comm)
 	pthread_mutex_unlock(&registry_lock);
 	comm->entry = NULL;
 	tender_end(&entry->tender);
+	explicit_bzero(entry->key, sizeof(entry->key));
 	free(entry);
 }
 
