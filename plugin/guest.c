@@ -32,6 +32,7 @@
 static void guest_gone(struct guest *guest)
 {
 	keeper_unwatch(&guest->source);
+	explicit_bzero(guest->preamble.key, sizeof(guest->preamble.key));
 	guest->lane = NULL;
 	guest->all->count--;
 }
@@ -134,11 +135,12 @@ static int guest_begin_comm(struct guest *guest)
 	rc = comm_create(&comm, guest->lane, &opt);
 	if (rc)
 		return rc;
-	guest_gone(guest);
 	preamble_comm_key(p, key);
+	guest_gone(guest);
 	if (!rendezvous_ready(guest->all->rdv, p->listen_id, comm, p->comm_id,
 			      opt.several ? key : NULL))
 		comm_drop(comm);
+	explicit_bzero(key, sizeof(key));
 	return 0;
 }
 
@@ -262,7 +264,7 @@ void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_
 	struct guest *guest = guests_place(guests);
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
 				      .placement = guests->placement,
-				      .lanes = rails_lanes_taken(rendezvous_dev(guests->rdv)),
+				      .lanes = guests->lanes,
 				      .psk = keyfile_key() };
 
 	memset(guest, 0, offsetof(struct guest, preamble));
@@ -292,6 +294,7 @@ void guests_init(struct guests *guests, struct rendezvous *rdv,
 		 const struct placement_end *placement)
 {
 	guests->rdv = rdv;
+	guests->lanes = rails_lanes_taken(rendezvous_dev(rdv));
 	guests->placement = placement;
 	guests->timer.run = guests_due;
 	for (unsigned i = 0; i < GUESTS_MAX; i++)

@@ -30,6 +30,7 @@ struct guest {
 struct guests {
 	struct rendezvous *rdv;
 	const struct placement_end *placement; /* of a HARP door's engine; NULL: a kernel door */
+	uint8_t lanes;                         /* that CHALLENGE says we take */
 	struct keeper_timer timer;             /* of kernel doors: the earliest deadline */
 	unsigned count;
 	uint64_t turned_away, pushed_out; /* pushed_out, of them: to make room for others */
