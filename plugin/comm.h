@@ -198,7 +198,7 @@ struct comm_several {
 	bool said;                               /* the WARN of `failing` */
 	int failing;                             /* the error to be, once nobody touches requests */
 	struct record close;                     /* what is told of it */
-	unsigned users, early_users;             /* lanes that touch requests, or early memory */
+	unsigned users;                          /* lanes that touch requests */
 	bool blocked;                            /* some lane is */
 	int control;                             /* index of the control lane, -1 */
 	struct comm_lane *lanes[COMM_LANES_MAX]; /* live, by index */

@@ -164,8 +164,9 @@ void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns)
 	char peer[HARP_ENDPOINT_TEXT_MAX];
 	bool silent;
 
-	if (now_ns - l->silence_asked_ns < SILENCE_ASK_NS &&
-	    now_ns - l->silence_asked_ns < timeout_ns / 4)
+	/* Another thread may have asked with a newer clock. */
+	if (now_ns < l->silence_asked_ns + SILENCE_ASK_NS &&
+	    now_ns < l->silence_asked_ns + timeout_ns / 4)
 		return;
 	l->silence_asked_ns = now_ns;
 	silence_ns = lane_kernel_silence_ns(l->lane, now_ns);

@@ -128,7 +128,8 @@ void comm_lanes_control(struct comm *comm)
 	if (comm->side != COMM_RECV)
 		return;
 	s->credit_due = s->ack_due = comm->rx.told || comm->completed || s->ranges.count;
-	comm_wake(comm, control);
+	if (s->credit_due) /* a new comm's lane has no work: comm_drop() */
+		comm_wake(comm, control);
 }
 
 /* ---- a lane's turn; baton held ------------------------------------------------------------------ */

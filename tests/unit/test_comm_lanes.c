@@ -734,6 +734,21 @@ static void test_threads(void)
 	CHECK_EQ(env_warns, 0);
 }
 
+/* A lane is proved and nobody listens any more: nothing of the comm stays on the lane's driver. */
+static void test_drop(void)
+{
+	struct comm_options opt = { .side = COMM_RECV, .several = true, .eager_bytes = 65536 };
+	struct fake_pair pair;
+	struct comm *comm;
+
+	fake_pair_init(&pair, 79, 1000);
+	CHECK_EQ(comm_create(&comm, &pair.lanes[1].lane, &opt), 0);
+	comm_drop(comm);
+	CHECK(!atomic_load(&pair.driver.ready));
+	CHECK(pair.lanes[1].closed && pair.lanes[1].aborted);
+	fake_pair_free(&pair);
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 0) : 200;
@@ -742,7 +757,7 @@ int main(int argc, char **argv)
 		test_silence,      test_closed_window, test_all_silent,  test_done_is_acked,
 		test_last_death,   test_revival,       test_replacement, test_early,
 		test_half_a_chunk, test_filler,        test_liars,       test_truncation,
-		test_threads,
+		test_threads,      test_drop,
 	};
 
 	conversations(seeds, NULL);
