@@ -29,6 +29,8 @@ static int make(struct harp_queue *queue, uint32_t huge_pages)
 		.ring_size = 512,
 		.copy_mode = 1,
 		.huge_pages = huge_pages,
+		.bind_retry_ms =
+			60000, /* one gets the queue that another just had, on a busy machine */
 	};
 
 	return harp_queue_make(queue, &opt, why, sizeof(why));
