@@ -128,11 +128,8 @@ static void comm_plan_chunk(struct comm *comm, struct plan *plan, enum plan_what
 static bool comm_plan_stalled(struct comm *comm, struct plan *plan, bool any)
 {
 	struct comm_several *s = comm->several;
-	uint32_t stalled = 0;
+	uint32_t stalled = s->stripe.stalled;
 
-	for (uint32_t left = s->stripe.live; left; left &= left - 1)
-		if (s->stripe.lane[__builtin_ctz(left)].stalled)
-			stalled |= left & -left;
 	if (!stalled || stalled == s->stripe.live || s->unused.head < 0)
 		return false;
 	for (; stalled; stalled &= stalled - 1) {

@@ -65,11 +65,13 @@ void stripe_add(struct stripe *stripe, unsigned index, unsigned kind, bool backu
 	l->srtt_ns = l->rtt_min_ns = rtt_ns;
 	l->acked_ns = l->sample_ns = l->busy_ns = l->progress_ns = now_ns;
 	stripe->live |= 1u << index;
+	stripe->stalled &= ~(1u << index);
 }
 
 void stripe_remove(struct stripe *stripe, unsigned index)
 {
 	stripe->live &= ~(1u << index);
+	stripe->stalled &= ~(1u << index);
 }
 
 void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t now_ns)
@@ -261,6 +263,8 @@ unsigned stripe_sample(struct stripe *stripe, unsigned index, bool owed, uint64_
 		limit_ns = STALL_NS_MIN;
 	still_ns = now_ns - l->progress_ns;
 	l->stalled = still_ns >= limit_ns;
+	stripe->stalled &= ~(1u << index);
+	stripe->stalled |= (uint32_t)l->stalled << index;
 	news = stripe_judge_slow(stripe, index, now_ns);
 	if (l->stalled && !was_stalled)
 		news |= STRIPE_STALLED;

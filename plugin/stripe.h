@@ -33,7 +33,8 @@ struct stripe_lane {
 };
 
 struct stripe {
-	uint32_t live; /* bit i: lane[i] */
+	uint32_t live;    /* bit i: lane[i] */
+	uint32_t stalled; /* of them */
 	struct stripe_lane lane[STRIPE_LANES_MAX];
 };
 
