@@ -428,18 +428,19 @@ static bool comm_tx_record(struct comm_lane *l, const struct record *record)
 	return !wrong && record->type != RECORD_CLOSE;
 }
 
-/* False: the lane's turn is over. */
-static bool comm_tx_read(struct comm_lane *l)
+/* Records read, or -1: the lane's turn is over. */
+static int comm_tx_read(struct comm_lane *l)
 {
 	struct record record;
-	int rc;
+	int rc, count = -1;
 
 	do {
 		rc = comm_read_record(l, &record);
+		count++;
 	} while (rc == 1 && comm_tx_record(l, &record));
 	if (rc < 0 && rc != -EPROTO)
 		comm_lane_die(l, rc, NULL);
-	return rc == 0;
+	return rc ? -1 : count;
 }
 
 static bool comm_tx_looks(struct comm_lane *l, uint64_t now_ns)
@@ -462,10 +463,12 @@ void comm_tx_advance(struct comm_lane *l, uint64_t now_ns)
 
 	/* Credits, ACKs, CLOSE, the end of the stream. A kernel lane costs a system call to ask. */
 	if (rc < 0 || comm_tx_looks(l, now_ns)) {
+		int count = comm_tx_read(l);
+
 		l->looked_ns = now_ns;
-		if (!comm_tx_read(l))
+		if (count < 0)
 			return;
-		if (rc >= 0)
+		if (rc >= 0 && count > 0)
 			rc = comm_tx_push(l, now_ns); /* with the new credits */
 	}
 	if (rc < 0) /* what the peer said, read above, explains it better */
