@@ -214,6 +214,7 @@ void comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
 	struct record close;
+	uint64_t turned_ns = now_ns; /* as comm_kernel_turn() knows it */
 	bool failing, ended, dead;
 
 	comm_lock(comm);
@@ -221,11 +222,14 @@ void comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 	ended = comm->end_error;
 	failing = s->failing;
 	close = s->close;
+	/* The clock was read before the baton was taken: another thread may have been here since. */
+	if (now_ns < comm->now_ns)
+		now_ns = comm->now_ns;
 	comm->now_ns = now_ns;
 	comm_unlock(comm);
 	if (dead)
 		return;
-	l->turned_ns = now_ns;
+	l->turned_ns = turned_ns;
 	comm_lane_poll(l);
 	if (failing) {
 		if (!l->told_close)

@@ -734,6 +734,26 @@ static void test_threads(void)
 	CHECK_EQ(env_warns, 0);
 }
 
+/* A thread whose clock is older than the last one's: the lane has not been still for 2^64 ns. */
+static void test_older_clock(void)
+{
+	static uint8_t data[4096];
+	uint64_t later_ns = driver_clock_ns() + 1000000000u;
+	struct lane *lane;
+	struct talk t;
+
+	rig_open(&t, 2, 65536, 100000);
+	t.pairs[0].frozen = t.pairs[1].frozen = true;
+	(void)rig_post(t.send, data, sizeof(data));
+	for (unsigned i = 0; i < 2; i++) {
+		lane = &t.pairs[i].lanes[0].lane;
+		lane->notify(lane, later_ns);
+		lane->notify(lane, later_ns - 500000000u);
+	}
+	CHECK_EQ(t.send->now_ns, later_ns);
+	rig_free(&t);
+}
+
 /* A lane is proved and nobody listens any more: nothing of the comm stays on the lane's driver. */
 static void test_drop(void)
 {
@@ -757,7 +777,7 @@ int main(int argc, char **argv)
 		test_silence,      test_closed_window, test_all_silent,  test_done_is_acked,
 		test_last_death,   test_revival,       test_replacement, test_early,
 		test_half_a_chunk, test_filler,        test_liars,       test_truncation,
-		test_threads,      test_drop,
+		test_threads,      test_drop,          test_older_clock,
 	};
 
 	conversations(seeds, NULL);
