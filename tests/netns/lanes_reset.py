@@ -17,6 +17,9 @@ _ETH_P_ALL, _OUTGOING = 3, 4
 _RST, _SYN, _FIN = 4, 2, 1
 
 
+RENDEZVOUS = 7000  # where ranks meet (harp.streams, chaos_rank.py): no connection of the plugin's
+
+
 class Segment(NamedTuple):
     """A TCP segment as it was seen: headers as bytes, and what an answer needs."""
 
@@ -32,6 +35,10 @@ class Segment(NamedTuple):
     @property
     def flow(self) -> tuple[bytes, bytes, bytes]:
         return self.source, self.target, self.ports
+
+    @property
+    def is_rendezvous(self) -> bool:
+        return RENDEZVOUS in struct.unpack("!2H", self.ports)
 
 
 def parse(frame: bytes) -> Segment | None:
@@ -102,12 +109,15 @@ class Resetter:
             made.close()
 
     def hear(self, host: int) -> list[Segment]:
-        """What the host has sent since it was last asked, so far as there was room for it."""
+        """What of the plugin's it has sent since it was last asked, as far as there was room."""
         heard = []
         try:
             while True:
                 frame, where = self._sockets[host].recvfrom(262144)
-                if where[2] != _OUTGOING and (segment := parse(frame)):
+                if where[2] == _OUTGOING:
+                    continue
+                segment = parse(frame)
+                if segment and not segment.is_rendezvous:
                     heard.append(segment)
         except BlockingIOError:
             return heard
