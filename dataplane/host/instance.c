@@ -48,6 +48,7 @@ void harp_instance_close(struct harp_instance *instance)
 {
 	if (!instance)
 		return;
+	asker_stop(&instance->asker);
 	harp_stack_destroy(instance->stack);
 	instance_page_close(&instance->page);
 	if (instance->ports.held)
@@ -149,8 +150,11 @@ static int control_event(void *ctx, const struct nlmsghdr *message)
 static void control_lost(struct harp_instance *instance)
 {
 	struct question_link link;
-	int rc = question_link(&instance->questions, instance->mirror.ifindex, &link);
+	int rc;
 
+	pthread_mutex_lock(&instance->questions_lock);
+	rc = question_link(&instance->questions, instance->mirror.ifindex, &link);
+	pthread_mutex_unlock(&instance->questions_lock);
 	instance->gone |= rc == -ENODEV;
 	if (!rc)
 		instance->up = link.up;
@@ -176,14 +180,22 @@ static void control_tell_removed(struct harp_instance *instance, const struct mi
 	}
 }
 
-static int control_tables(struct harp_instance *instance)
+static void control_tables(struct harp_instance *instance)
 {
-	struct mirror_tables before = instance->mirror.now;
-	int rc = mirror_sync(&instance->mirror, &instance->questions);
+	struct mirror_tables before = instance->mirror.now, found;
+	int rc;
 
-	if (!rc)
-		control_tell_removed(instance, &before);
-	return rc;
+	if (asker_tables(&instance->asker, &found, &rc)) {
+		/* A table that changes faster than it can be read: again. */
+		instance->tables_changed |= rc != 0;
+		if (!rc) {
+			mirror_apply(&instance->mirror, &found);
+			control_tell_removed(instance, &before);
+		}
+	}
+	if (instance->tables_changed)
+		asker_read(&instance->asker);
+	instance->tables_changed = false;
 }
 
 int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
@@ -191,18 +203,14 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 	int rc;
 
 	(void)now_ns;
-	pthread_mutex_lock(&instance->questions_lock);
+	asker_heard(&instance->asker);
 	rc = netlink_events(&instance->monitor, control_event, instance);
 	if (rc == -ENOBUFS)
 		control_lost(instance);
-	if (instance->tables_changed && !instance->gone) {
-		rc = control_tables(instance);
-		/* A table that changes faster than it can be read: again at the next call. */
-		instance->tables_changed = rc != 0;
+	if (!instance->gone) {
+		control_tables(instance);
+		neighbours_work(&instance->neighbours, &instance->asker);
 	}
-	if (!instance->gone)
-		neighbours_work(&instance->neighbours, &instance->questions);
-	pthread_mutex_unlock(&instance->questions_lock);
 	if (instance->gone)
 		return -ENODEV;
 	return instance->up ? 0 : -ENETDOWN;
@@ -227,7 +235,8 @@ int harp_instance_route(struct harp_instance *instance, const struct harp_addr *
 
 bool harp_instance_control_pending(const struct harp_instance *instance)
 {
-	return instance->neighbours.pending || instance->tables_changed;
+	return instance->neighbours.pending || instance->tables_changed ||
+	       asker_answered(&instance->asker);
 }
 
 /* ---- looking at it -------------------------------------------------------------------------- */

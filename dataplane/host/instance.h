@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "harp_host.h"
+#include "host/asker.h"
 #include "host/instance_page.h"
 #include "host/lease.h"
 #include "host/mirror.h"
@@ -30,6 +31,7 @@ struct harp_instance {
 	uint32_t queue, mtu_bytes;
 	bool up, gone;
 	bool tables_changed;
+	struct asker asker;
 	void *ctx;
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);

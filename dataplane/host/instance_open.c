@@ -20,7 +20,8 @@
  *
  * The stack's hooks run inside harp_stack_poll() and only take notes. harp_instance_control(), called
  * by the same thread, speaks to the kernel: it hears the monitor (link, addresses, routes,
- * neighbours), copies what changed into the stack, and asks for the neighbours that were wanted.
+ * neighbours), copies what changed into the stack, and has the neighbours that were wanted asked for. It
+ * waits for nothing: a question may take the kernel long, so a thread asks it (asker.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -199,6 +200,7 @@ static int opening_netlink(const struct opening *o, struct harp_instance *instan
 
 int opening_kernel_tables(const struct opening *o, struct harp_instance *instance)
 {
+	struct mirror_tables found;
 	int rc;
 
 	instance->mirror = (struct mirror){
@@ -207,9 +209,16 @@ int opening_kernel_tables(const struct opening *o, struct harp_instance *instanc
 		.xdp = instance->xdp,
 		.ifindex = o->link.ifindex,
 	};
-	rc = mirror_sync(&instance->mirror, &instance->questions);
+	rc = mirror_read(o->link.ifindex, &instance->questions, &found);
 	if (rc)
 		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
+	mirror_apply(&instance->mirror, &found);
+	rc = asker_start(&instance->asker, instance->monitor.fd, o->link.ifindex,
+			 &instance->questions, &instance->questions_lock);
+	if (rc)
+		return why_fail(&o->why, rc,
+				"cannot start a thread: %s; raise the limit (ulimit -u)",
+				strerror(-rc));
 	if (!instance->mirror.now.address_count)
 		instance_log(instance, HARP_LOG_WARN,
 			     "%s has no usable IP address yet; `ip address add ... dev %s`",

@@ -228,17 +228,20 @@ static void mirror_add(struct mirror *m, const struct mirror_tables *found)
 	}
 }
 
-int mirror_sync(struct mirror *mirror, struct netlink *nl)
+int mirror_read(uint32_t ifindex, struct netlink *nl, struct mirror_tables *found)
 {
-	struct mirror_dump dump = { .ifindex = mirror->ifindex };
+	struct mirror_dump dump = { .ifindex = ifindex };
 	int rc = mirror_dump(nl, RTM_GETADDR, sizeof(struct ifaddrmsg), dump_address, &dump);
 
 	if (!rc)
 		rc = mirror_dump(nl, RTM_GETROUTE, sizeof(struct rtmsg), dump_route, &dump);
-	if (rc)
-		return rc;
-	mirror_remove(mirror, &dump.found);
-	mirror_add(mirror, &dump.found);
-	mirror->now.skipped = dump.found.skipped;
-	return 0;
+	*found = dump.found;
+	return rc;
+}
+
+void mirror_apply(struct mirror *mirror, const struct mirror_tables *found)
+{
+	mirror_remove(mirror, found);
+	mirror_add(mirror, found);
+	mirror->now.skipped = found->skipped;
 }

@@ -31,8 +31,10 @@ struct mirror {
 	struct mirror_tables now; /* what the stack has */
 };
 
-/* Makes the stack and the steering map agree with the kernel. 0, or the -errno of the question. */
-int mirror_sync(struct mirror *mirror, struct netlink *nl);
+/* What the kernel has of the interface. 0, or the -errno of the question. Any thread. */
+int mirror_read(uint32_t ifindex, struct netlink *nl, struct mirror_tables *found);
+/* Makes the stack and the steering map agree with it. */
+void mirror_apply(struct mirror *mirror, const struct mirror_tables *found);
 
 bool mirror_has_address(const struct mirror_tables *tables, const struct harp_addr *addr);
 

@@ -106,12 +106,6 @@ void neighbours_event(struct neighbours *n, const struct nlmsghdr *message)
 	}
 }
 
-static int neighbours_answer(void *ctx, const struct nlmsghdr *message)
-{
-	neighbours_event(ctx, message);
-	return 0;
-}
-
 static struct ndmsg *neighbours_begin(const struct neighbours *n, struct netlink_message *message,
 				      uint16_t type, uint16_t flags, const struct harp_addr *addr)
 {
@@ -144,22 +138,22 @@ static void neighbours_send(const struct neighbours *n, const struct harp_addr *
 	}
 }
 
-/* What the kernel knows comes at once; what it does not, it finds out, and the monitor hears. */
-static void neighbours_ask(struct neighbours *n, struct netlink *nl, const struct harp_addr *addr)
+/* The monitor hears what the kernel knows, and what it does not and then finds out. */
+static void neighbours_ask(struct neighbours *n, struct asker *asker, const struct harp_addr *addr)
 {
 	struct netlink_message message;
 
 	neighbours_begin(n, &message, RTM_GETNEIGH, 0, addr);
-	netlink_call(nl, &message, neighbours_answer, n); /* -ENOENT: not known yet */
+	asker_post(asker, &message);
 	if (n->probe_v4_fd >= 0) {
 		neighbours_send(n, addr, 0);
 		return;
 	}
 	neighbours_begin(n, &message, RTM_NEWNEIGH, NLM_F_CREATE, addr)->ndm_flags = NTF_USE;
-	netlink_call(nl, &message, NULL, NULL);
+	asker_post(asker, &message);
 }
 
-static void neighbours_confirm(const struct neighbours *n, struct netlink *nl,
+static void neighbours_confirm(const struct neighbours *n, struct asker *asker,
 			       const struct harp_addr *addr)
 {
 	struct netlink_message message;
@@ -169,10 +163,10 @@ static void neighbours_confirm(const struct neighbours *n, struct netlink *nl,
 		return;
 	}
 	neighbours_begin(n, &message, RTM_NEWNEIGH, 0, addr)->ndm_state = NUD_REACHABLE;
-	netlink_call(nl, &message, NULL, NULL);
+	asker_post(asker, &message);
 }
 
-void neighbours_work(struct neighbours *n, struct netlink *nl)
+void neighbours_work(struct neighbours *n, struct asker *asker)
 {
 	n->turn++;
 	if (!n->pending && !n->confirm)
@@ -183,12 +177,11 @@ void neighbours_work(struct neighbours *n, struct netlink *nl)
 		struct harp_addr addr = one->addr;
 		bool wanted = one->wanted, confirm = one->confirm;
 
-		/* The answer makes waiting packets leave: the stack may call our hooks from there. */
 		one->wanted = one->confirm = false;
 		if (wanted)
-			neighbours_ask(n, nl, &addr);
+			neighbours_ask(n, asker, &addr);
 		if (confirm)
-			neighbours_confirm(n, nl, &addr);
+			neighbours_confirm(n, asker, &addr);
 	}
 }
 

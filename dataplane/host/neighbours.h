@@ -7,7 +7,7 @@
 #ifndef HARP_HOST_NEIGHBOURS_H
 #define HARP_HOST_NEIGHBOURS_H
 
-#include "host/netlink.h"
+#include "host/asker.h"
 
 #define NEIGHBOURS_MAX 256u
 
@@ -34,8 +34,8 @@ struct neighbours {
 void neighbours_init(struct neighbours *n, uint32_t ifindex, int probe_v4_fd, int probe_v6_fd);
 void neighbours_wanted(struct neighbours *n, const struct harp_addr *next_hop);
 void neighbours_confirmed(struct neighbours *n, const struct harp_addr *next_hop);
-/* Asks the kernel about all that is wanted and confirms what made progress. */
-void neighbours_work(struct neighbours *n, struct netlink *nl);
+/* Has the kernel asked about all that is wanted, and what made progress confirmed. */
+void neighbours_work(struct neighbours *n, struct asker *asker);
 /* An RTM_NEWNEIGH or RTM_DELNEIGH. */
 void neighbours_event(struct neighbours *n, const struct nlmsghdr *message);
 /* Events were lost: look at every known neighbour again. */

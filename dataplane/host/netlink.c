@@ -223,6 +223,8 @@ static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, net
 		if (sequence && message->nlmsg_seq != sequence)
 			continue; /* the answer to a call that timed out */
 		interrupted |= !!(message->nlmsg_flags & NLM_F_DUMP_INTR);
+		if (!sequence && message->nlmsg_type == NLMSG_ERROR)
+			continue; /* to what an asker sent (asker.h) */
 		if (message->nlmsg_type == NLMSG_ERROR) {
 			const struct nlmsgerr *error = NLMSG_DATA(message);
 

@@ -74,8 +74,9 @@ HARP_API struct harp_nic *harp_instance_nic(struct harp_instance *instance);
 HARP_API int harp_instance_fd(const struct harp_instance *instance);
 /* Readable when addresses, routes, neighbours or the link changed. */
 HARP_API int harp_instance_control_fd(const struct harp_instance *instance);
-/* Handles those changes and the neighbours that the stack asked for. By the thread that may poll the
- * stack; a few times a second, and when control_fd is readable. Cheap when there is nothing.
+/* Handles those changes and has the kernel asked, by a thread of the instance's, for what the stack wants to know.
+ * By the thread that may poll the stack; a few times a second, and when control_fd is readable. Cheap when there is
+ * nothing, and does not wait for the kernel.
  * -ENODEV when the interface is gone, -ENETDOWN while it is down. */
 HARP_API int harp_instance_control(struct harp_instance *instance, uint64_t now_ns);
 /* True when the stack has asked for something that harp_instance_control() must do soon. */

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* asker.c - see asker.h. */
+#include "host/asker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+/*
+ * Theory of operation
+ *
+ * The poster leaves a message in a ring and wakes the thread, which sends it to the monitor's own socket: the
+ * answer, which the kernel has put there when send() returns, is read by the poster with the events. So nothing
+ * but bytes changes threads, and who polls the stack alone touches it. Errors come the same way and nobody wants
+ * them: a neighbour that is not known will be heard of.
+ *
+ * Tables are dumps: answers of many messages that belong together. They are read over the questions' socket, under
+ * its lock, into a copy; whoever polls applies it. Asked for while they are being read, they are read again.
+ */
+
+static void asker_read_now(struct asker *asker)
+{
+	struct mirror_tables tables;
+	int rc;
+
+	pthread_mutex_lock(asker->questions_lock);
+	rc = mirror_read(asker->ifindex, asker->questions, &tables);
+	pthread_mutex_unlock(asker->questions_lock);
+	pthread_mutex_lock(&asker->lock);
+	asker->tables = tables;
+	asker->read_rc = rc;
+	asker->read_done = true;
+	pthread_mutex_unlock(&asker->lock);
+}
+
+static void *asker_main(void *arg)
+{
+	struct asker *asker = arg;
+
+	pthread_mutex_lock(&asker->lock);
+	while (!asker->stop) {
+		struct netlink_message message;
+		bool send_it = asker->count > 0, read_it = !send_it && asker->read_wanted;
+
+		if (!send_it && !read_it) {
+			pthread_cond_wait(&asker->wake, &asker->lock);
+			continue;
+		}
+		if (send_it) {
+			message = asker->ring[asker->head];
+			asker->head = (asker->head + 1) % ASKER_MESSAGES_MAX;
+			asker->count--;
+		} else {
+			asker->read_wanted = false;
+		}
+		pthread_mutex_unlock(&asker->lock);
+		if (send_it)
+			(void)!send(asker->fd, &message, message.head.nlmsg_len, MSG_NOSIGNAL);
+		else
+			asker_read_now(asker);
+		atomic_store_explicit(&asker->answered, true, memory_order_release);
+		pthread_mutex_lock(&asker->lock);
+	}
+	pthread_mutex_unlock(&asker->lock);
+	return NULL;
+}
+
+int asker_start(struct asker *asker, int fd, uint32_t ifindex, struct netlink *questions,
+		pthread_mutex_t *questions_lock)
+{
+	sigset_t all, old;
+	int rc;
+
+	asker->fd = fd;
+	asker->ifindex = ifindex;
+	asker->questions = questions;
+	asker->questions_lock = questions_lock;
+	atomic_init(&asker->answered, false);
+	pthread_mutex_init(&asker->lock, NULL);
+	pthread_cond_init(&asker->wake, NULL);
+	/* The application's signals are not ours to take. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&asker->id, NULL, asker_main, asker);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	asker->started = !rc;
+	if (!rc)
+		pthread_setname_np(asker->id, "harp-asker");
+	return -rc;
+}
+
+void asker_stop(struct asker *asker)
+{
+	if (!asker->started)
+		return;
+	pthread_mutex_lock(&asker->lock);
+	asker->stop = true;
+	pthread_cond_signal(&asker->wake);
+	pthread_mutex_unlock(&asker->lock);
+	pthread_join(asker->id, NULL);
+	asker->started = false;
+	pthread_cond_destroy(&asker->wake);
+	pthread_mutex_destroy(&asker->lock);
+}
+
+void asker_post(struct asker *asker, const struct netlink_message *message)
+{
+	pthread_mutex_lock(&asker->lock);
+	if (asker->count < ASKER_MESSAGES_MAX) {
+		asker->ring[(asker->head + asker->count) % ASKER_MESSAGES_MAX] = *message;
+		asker->count++;
+	}
+	pthread_cond_signal(&asker->wake);
+	pthread_mutex_unlock(&asker->lock);
+}
+
+void asker_read(struct asker *asker)
+{
+	pthread_mutex_lock(&asker->lock);
+	asker->read_wanted = true;
+	pthread_cond_signal(&asker->wake);
+	pthread_mutex_unlock(&asker->lock);
+}
+
+bool asker_tables(struct asker *asker, struct mirror_tables *tables, int *rc)
+{
+	bool done;
+
+	pthread_mutex_lock(&asker->lock);
+	done = asker->read_done;
+	if (done) {
+		*tables = asker->tables;
+		*rc = asker->read_rc;
+	}
+	asker->read_done = false;
+	pthread_mutex_unlock(&asker->lock);
+	return done;
+}
+
+bool asker_answered(const struct asker *asker)
+{
+	return atomic_load_explicit(&asker->answered, memory_order_relaxed);
+}
+
+void asker_heard(struct asker *asker)
+{
+	/* Acquire: what was answered before is there to be read. */
+	(void)atomic_exchange_explicit(&asker->answered, false, memory_order_acq_rel);
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_asker.c - who asks the kernel through the asker never waits for it, and is told when it has answered. */
+#include "host/asker.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define ROUNDS 3u
+
+static struct asker asker; /* too large for a stack */
+static struct netlink questions;
+static pthread_mutex_t questions_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A kernel that is busy: a socket whose buffer is full keeps a sender in send(). */
+static int stuff(int fd)
+{
+	static const char byte[1024];
+	int count = 0;
+
+	while (send(fd, byte, sizeof(byte), MSG_DONTWAIT) > 0)
+		count++;
+	CHECK(count > 0);
+	return count;
+}
+
+static uint32_t next_sequence(int fd)
+{
+	struct netlink_message message;
+	ssize_t got;
+
+	do {
+		got = recv(fd, &message, sizeof(message), 0);
+		CHECK(got > 0);
+	} while (got > (ssize_t)sizeof(message.head)); /* stuffing */
+	return message.head.nlmsg_seq;
+}
+
+static void post(uint32_t number)
+{
+	struct netlink_message message;
+
+	memset(&message, 0, sizeof(message));
+	message.head.nlmsg_len = sizeof(message.head);
+	message.head.nlmsg_seq = number;
+	asker_post(&asker, &message);
+}
+
+static void wait_for_answer(void)
+{
+	while (!asker_answered(&asker))
+		sched_yield();
+	asker_heard(&asker);
+}
+
+/* More than fit, while the kernel does nothing at all: were one posted by waiting, this would hang. */
+static void test_post(void)
+{
+	uint32_t last = 0, seq;
+	int fd[2];
+
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd), 0);
+	stuff(fd[0]);
+	CHECK_EQ(asker_start(&asker, fd[0], 1, &questions, &questions_lock), 0);
+	for (uint32_t i = 1; i <= ROUNDS * ASKER_MESSAGES_MAX; i++)
+		post(i);
+	CHECK(!asker_answered(&asker));
+	/* The first, in their order: one may have been with the kernel while the ring was filled. */
+	for (unsigned i = 0; i < ASKER_MESSAGES_MAX; i++) {
+		seq = next_sequence(fd[1]);
+		CHECK_EQ(seq, last + 1);
+		last = seq;
+	}
+	wait_for_answer();
+	asker_stop(&asker);
+	asker_stop(&asker);
+	asker_heard(&asker);
+	CHECK(!asker_answered(&asker));
+	close(fd[0]);
+	close(fd[1]);
+}
+
+/* The tables while somebody else has the questions' socket; the loopback interface has an address. */
+static void test_tables(void)
+{
+	struct mirror_tables tables;
+	int rc = 0;
+
+	memset(&asker, 0, sizeof(asker));
+	CHECK_EQ(netlink_open(&questions, 0), 0);
+	CHECK_EQ(asker_start(&asker, questions.fd, 1, &questions, &questions_lock), 0);
+	CHECK(!asker_tables(&asker, &tables, &rc));
+	pthread_mutex_lock(&questions_lock);
+	asker_read(&asker);
+	asker_read(&asker);
+	CHECK(!asker_tables(&asker, &tables, &rc));
+	pthread_mutex_unlock(&questions_lock);
+	while (!asker_tables(&asker, &tables, &rc))
+		wait_for_answer();
+	CHECK_EQ(rc, 0);
+	CHECK(tables.address_count <= MIRROR_ADDRESSES_MAX);
+	asker_stop(&asker);
+	netlink_close(&questions);
+}
+
+int main(void)
+{
+	test_post();
+	test_tables();
+	return 0;
+}
