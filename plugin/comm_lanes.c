@@ -29,6 +29,7 @@
 #define LOCK_SPINS 64u
 #define ASK_HARP_NS 2000000u   /* info() */
 #define ASK_KERNEL_NS 1000000u /* it says how much is under way, too */
+#define RTOS 2u                /* of its TCP a lane has before it may be called dead */
 
 void comm_lock_wait(struct comm_several *s);
 
@@ -134,6 +135,14 @@ void comm_lanes_control(struct comm *comm)
 
 /* ---- a lane's turn; baton held ------------------------------------------------------------------ */
 
+/* No lane is dead before its TCP has sent again, which Linux does after 200 ms at the soonest, and been heard. */
+static uint64_t comm_lane_patience_ns(const struct lane_info *info)
+{
+	uint64_t timeout_ns = plugin_config()->lane_timeout_ns;
+
+	return timeout_ns > RTOS * info->rto_ns ? timeout_ns : RTOS * info->rto_ns;
+}
+
 /* Looks at how the lane does, at times. False: it has died of it. */
 static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 {
@@ -164,7 +173,7 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 		     info.acked_bytes > l->sent_bytes ? info.acked_bytes - l->sent_bytes : 0,
 		     now_ns);
 	news = stripe_sample(&s->stripe, l->index, info.in_flight_bytes > 0, info.srtt_ns,
-			     plugin_config()->lane_timeout_ns, now_ns);
+			     comm_lane_patience_ns(&info), now_ns);
 	if (news & (STRIPE_STALLED | STRIPE_MOVES))
 		comm_lanes_control(comm);
 	if (news & (STRIPE_STALLED | STRIPE_MOVES | STRIPE_LAGS) && comm->side == COMM_SEND)

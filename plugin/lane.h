@@ -22,6 +22,8 @@ enum lane_kind { LANE_HARP = 1, LANE_KERNEL = 2 };
 struct lane_info {
 	uint64_t srtt_ns;
 	uint64_t
+		rto_ns; /* what its TCP waits before it sends again, without backoff; 0: not said */
+	uint64_t
 		in_flight_bytes; /* sent, not acknowledged: the peer owes an answer. Or, where there is
 				   * none, what waits though the window is open: it ought to be sent */
 	uint64_t unsent_bytes; /* taken by send(), not sent: the window, or congestion control */

@@ -319,6 +319,7 @@ static void lane_kernel_info(struct lane *lane, struct lane_info *info)
 	memcpy(&window_bytes, raw + TCP_INFO_AT_SND_WND, sizeof(window_bytes));
 	waiting_bytes = (uint64_t)queued < k->sent_bytes ? (uint64_t)queued : k->sent_bytes;
 	info->srtt_ns = tcp.tcpi_rtt * 1000ull;
+	info->rto_ns = (tcp.tcpi_rto * 1000ull) >> (tcp.tcpi_backoff & 31);
 	info->in_flight_bytes = (uint64_t)tcp.tcpi_unacked * tcp.tcpi_snd_mss;
 	if (info->in_flight_bytes > waiting_bytes) /* whole segments were counted */
 		info->in_flight_bytes = waiting_bytes;

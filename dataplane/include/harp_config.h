@@ -107,7 +107,8 @@ extern "C" {
 	KEY(HARP_LANE_TIMEOUT_MS, MS, "lanes", "timeout_ms", lane_timeout_ns, "ms", 20, 60000,                \
 	    "500", LIVE, JOB,                                                                                 \
 	    "A lane on which nothing is acknowledged for so long counts as dead while others of its comm "    \
-	    "work: what it carried is sent again on them")                                                    \
+	    "work: what it carried is sent again on them. A kernel lane has at least twice its "              \
+	    "retransmission timeout (Linux: 200 ms or more)")                                                 \
 	KEY(HARP_ENCRYPT, CHOICE, "lanes", "encrypt", encrypt, "off|aes-256-gcm", 0, 0, "off",                \
 	    LIVE, JOB,                                                                                        \
 	    "Whether everything on a lane is encrypted; needs key_file, the same on every host, and "         \

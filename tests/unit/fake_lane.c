@@ -122,6 +122,7 @@ static void fake_info(struct lane *lane, struct lane_info *info)
 
 	memset(info, 0, sizeof(*info));
 	info->acked_bytes = f->acked;
+	info->rto_ns = f->pair->rto_ns;
 	info->in_flight_bytes = f->out->written - f->acked;
 	if (f->pair->frozen && f->out->writer_waits) /* it is asked for room, and gives no answer */
 		info->in_flight_bytes++;

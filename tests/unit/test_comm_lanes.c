@@ -214,6 +214,32 @@ static void test_silence(void)
 	free(rx);
 }
 
+/* A lane whose TCP has not had the time to send again is not dead, however short the timeout. */
+static void test_patience(void)
+{
+	uint64_t begin_ns, until_ns;
+	struct request *send, *recv;
+	uint8_t tx[100], rx[100];
+	struct talk t;
+
+	memset(tx, 7, sizeof(tx));
+	env_config.lane_timeout_ns = 20000000;
+	begin_ns = driver_clock_ns();
+	rig_open(&t, 2, 16384, 100000);
+	t.pairs[0].rto_ns = t.pairs[1].rto_ns = 150000000;
+	t.pairs[1].frozen = true;
+	until_ns = begin_ns + WAIT_NS;
+	while (!t.pairs[1].lanes[0].closed && driver_clock_ns() < until_ns && !check_failures) {
+		recv = rig_post(t.recv, rx, sizeof(rx));
+		send = rig_post(t.send, tx, sizeof(tx));
+		rig_both(&t, send, recv);
+	}
+	CHECK(t.pairs[1].lanes[0].closed);
+	CHECK(driver_clock_ns() - begin_ns >= 2 * t.pairs[1].rto_ns);
+	env_config.lane_timeout_ns = 500000000;
+	rig_free(&t);
+}
+
 /* A peer that rests, its window closed, costs no lane. One that is cut off just then does: nothing is in flight. */
 static void test_closed_window(void)
 {
@@ -777,7 +803,7 @@ int main(int argc, char **argv)
 		test_silence,      test_closed_window, test_all_silent,  test_done_is_acked,
 		test_last_death,   test_revival,       test_replacement, test_early,
 		test_half_a_chunk, test_filler,        test_liars,       test_truncation,
-		test_threads,      test_drop,          test_older_clock,
+		test_threads,      test_drop,          test_older_clock, test_patience,
 	};
 
 	conversations(seeds, NULL);

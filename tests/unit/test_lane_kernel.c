@@ -525,6 +525,7 @@ static void test_info(void)
 	CHECK(info.unsent_bytes > 0); /* the peer's window is closed */
 	CHECK(info.heard_ns && info.heard_ns <= driver_clock_ns());
 	CHECK(info.srtt_ns > 0);
+	CHECK(info.rto_ns >= info.srtt_ns);
 	for (uint64_t got = 0; got < sent;) {
 		n = read(rig.peers[0], sink, sizeof(sink));
 		CHECK(n > 0);
