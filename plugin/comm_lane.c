@@ -56,8 +56,6 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	lane->notify = comm->several ? comm_lane_notify : comm_only_notify;
 	if (l->kind == LANE_KERNEL)
 		lane->driver = &comm->kernels[l->index % comm->kernel_count].kd.driver;
-	if (comm->several && comm->side == COMM_SEND && lane->ops->ack_later)
-		lane->ops->ack_later(lane);
 	if (lane->ops->label)
 		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	row.local = lane->local;

@@ -58,9 +58,6 @@ struct lane_ops {
 	void (*shutdown)(struct lane *lane);
 	/* A request took so long from its posting to its end. NULL: nobody counts it. */
 	void (*observe)(struct lane *lane, uint64_t latency_ns);
-	/* The peer's records are short, and nobody waits for TCP to acknowledge them: that may go along with
-	 * data. NULL: nothing to gain. */
-	void (*ack_later)(struct lane *lane);
 	/* What it is for, to be shown to people: "send". NULL: nobody looks. */
 	void (*label)(struct lane *lane, const char *text);
 	/* Ends and frees the lane. abort: RST, else orderly in the background. */

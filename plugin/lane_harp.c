@@ -29,8 +29,6 @@
 
 /* One peek; a segment of MTU 9000 lies in three frames. */
 #define PEEK_PIECES 32
-/* Longer than an application takes to answer in the cases that matter; a fifth of the soonest loss probe. */
-#define ACK_HOLD_NS 100000u
 
 static struct lane_harp *to_harp(struct lane *lane)
 {
@@ -178,11 +176,6 @@ static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
 			   latency_ns);
 }
 
-static void lane_harp_ack_later(struct lane *lane)
-{
-	harp_conn_set_ack_hold(to_harp(lane)->conn, ACK_HOLD_NS);
-}
-
 static void lane_harp_label(struct lane *lane, const char *text)
 {
 	harp_conn_set_label(to_harp(lane)->conn, text);
@@ -235,7 +228,6 @@ static const struct lane_ops lane_harp_ops = {
 	.watch = lane_harp_watch,
 	.shutdown = lane_harp_shutdown,
 	.observe = lane_harp_observe,
-	.ack_later = lane_harp_ack_later,
 	.label = lane_harp_label,
 	.close = lane_harp_close,
 	.describe = lane_harp_describe,

@@ -369,11 +369,6 @@ static void sealed_observe(struct lane *lane, uint64_t latency_ns)
 	lane->beneath->ops->observe(lane->beneath, latency_ns);
 }
 
-static void sealed_ack_later(struct lane *lane)
-{
-	lane->beneath->ops->ack_later(lane->beneath);
-}
-
 static void sealed_label(struct lane *lane, const char *text)
 {
 	lane->beneath->ops->label(lane->beneath, text);
@@ -421,7 +416,6 @@ static const struct lane_ops sealed_ops = {
 	.watch = sealed_watch,
 	.shutdown = sealed_shutdown,
 	.observe = sealed_observe,
-	.ack_later = sealed_ack_later,
 	.label = sealed_label,
 	.close = sealed_close,
 	.describe = sealed_describe,
@@ -448,8 +442,6 @@ int lane_seal(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CR
 	s->ops.kind = s->kind;
 	if (!beneath->ops->observe)
 		s->ops.observe = NULL;
-	if (!beneath->ops->ack_later)
-		s->ops.ack_later = NULL;
 	if (!beneath->ops->label)
 		s->ops.label = NULL;
 	s->lane = *beneath;

@@ -340,12 +340,6 @@ HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
  * segment received. */
 HARP_API int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
 				     uint32_t count);
-/*
- * ACKs of segments that are not full-sized wait up to hold_ns (5 ms at most) for data that they can go along
- * with: for who answers every message anyway, and whose peer waits for the answer, not for the ACK. 0, the
- * default: such an ACK leaves with the next poll.
- */
-HARP_API void harp_conn_set_ack_hold(struct harp_conn *conn, uint64_t hold_ns);
 /* Sends one keepalive probe at the next poll, whatever the timers say: a living peer answers with
  * an ACK, a dead process's host with RST. */
 HARP_API int harp_conn_probe(struct harp_conn *conn);

@@ -325,12 +325,6 @@ int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns, uint64_t i
 	return 0;
 }
 
-void harp_conn_set_ack_hold(struct harp_conn *conn, uint64_t hold_ns)
-{
-	conn->ack_hold_ns =
-		(uint32_t)(hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX);
-}
-
 int harp_conn_probe(struct harp_conn *conn)
 {
 	if (conn->state == HARP_TCP_CLOSED)

@@ -233,7 +233,6 @@ struct harp_conn {
 	uint32_t rcv_queued_bytes;
 	uint32_t full_ns;     /* when the last full-sized segment in order came, low bits */
 	uint32_t full_gap_ns; /* and how far apart they usually come */
-	uint32_t ack_hold_ns; /* the application's: ACKs of short segments may wait so long */
 	uint64_t ack_due_ns;  /* CONN_ACK_HELD: no later than that */
 	uint32_t events;      /* HARP_EVENT_* not yet taken */
 	struct timer timer;

@@ -399,16 +399,14 @@ static uint64_t reass_ack_pair_ns(struct harp_conn *conn, bool pushed)
  * How long may the ACK of this segment wait for its successors? In the middle of what the sender has
  * only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in slow start may
  * have stopped for want of a window; longer in a stream; not at all where our window is what it
- * waits for. A short one is waited for by someone, unless the application knows better
- * (harp_conn_set_ack_hold()).
+ * waits for.
  */
 static uint64_t reass_ack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg,
 				  uint32_t len)
 {
-	if (conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
+	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes ||
+	    conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
 		return 0;
-	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes)
-		return conn->tcp->acks_owed < TCP_ACKS_HELD_MAX ? conn->ack_hold_ns : 0;
 	if (2 * conn->full_gap_ns > TCP_ACK_HOLD_BULK_NS)
 		return reass_ack_pair_ns(conn, seg->flags & TCP_PSH);
 	if (seg->flags & TCP_PSH)

@@ -362,45 +362,6 @@ static void test_a_retransmission_brings_its_window(void)
 	rig_close(&rig);
 }
 
-/* harp_conn_set_ack_hold(): with the answer, else when the time is over; never for what comes twice. */
-static void test_an_ack_of_a_short_segment_waits_if_told_to(void)
-{
-	const struct rig_seg *s;
-
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	harp_conn_set_ack_hold(rig.conn, 100000);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 8));
-	rig.seq += 8;
-	rig_wait(&rig, 90000);
-	rig_silent(&rig);
-	rig_write(&rig, 8);
-	s = rig_expect(&rig, TCP_ACK | TCP_PSH);
-	CHECK_EQ(s->ack, rig.seq);
-	rig.ack += 8;
-	rig_wait(&rig, 200000);
-	rig_silent(&rig);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 8));
-	rig.seq += 8;
-	rig_wait(&rig, 99999);
-	rig_silent(&rig);
-	rig_wait(&rig, 1);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	/* Its sender did not hear of it: at once. */
-	rig.seq -= 8;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 8));
-	rig.seq += 8;
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	/* And no longer when told so. */
-	harp_conn_set_ack_hold(rig.conn, 0);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 8));
-	rig.seq += 8;
-	rig_wait(&rig, 1);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_silent(&rig);
-	rig_close(&rig);
-}
-
 int main(void)
 {
 	test_data_is_delivered_and_acknowledged();
@@ -412,7 +373,6 @@ int main(void)
 	test_short_messages_in_a_slow_stream_are_acknowledged_at_once();
 	test_only_so_many_acks_wait_for_a_second_segment();
 	test_an_answer_carries_the_ack();
-	test_an_ack_of_a_short_segment_waits_if_told_to();
 	test_out_of_order_gets_duplicate_acks();
 	test_duplicate_data_is_acknowledged_and_dropped();
 	test_rst_must_be_exact();
