@@ -13,6 +13,7 @@
  *   comm_recv_lanes.c  the receiving end of several lanes: placing, early messages, ACK
  *   comm_choice.c      the sending end of several lanes: which kinds carry a message
  *   comm_early.c       memory for chunks that came before their receive was posted
+ *   comm_kept.c        the sending end of several lanes: copies of small messages, until they are acknowledged
  *
  * Who touches what. The application's thread (one at a time, NCCL contract section 3.1) fills request slots
  * and reads their state. "Baton" belongs to who holds the baton of that lane's driver. In a comm of several
@@ -41,6 +42,10 @@
  * no more at a receiver, which allows for twice as many. At 128 KiB each it is 64 MiB: 5 ms at 100 Gbit/s. */
 #define COMM_CHUNKS_MAX 512u
 #define COMM_RANGES_MAX (2 * COMM_CHUNKS_MAX)
+/* Small messages of several lanes, kept by their sender until an ACK covers them (docs/lanes.md section 4.2). */
+#define COMM_KEPT_BYTES_MAX 4096u
+#define COMM_KEPT_MAX 64u      /* a sender keeps so many at most: bits of a word */
+#define COMM_KEPT_MESSAGES 16u /* received since the last ACK: tell */
 
 enum comm_side { COMM_SEND, COMM_RECV };
 
@@ -67,6 +72,7 @@ struct request {
 	uint8_t kinds;   /* send: enum lane_kind, the lanes that may carry it */
 	uint8_t carried; /* and those that did */
 	uint8_t users;   /* lanes that read or write its memory right now */
+	uint8_t kept;    /* send: 1 + its place in the table of kept ones, 0: it is not kept */
 	bool begun;      /* receive: a record of it is here */
 };
 
@@ -132,10 +138,12 @@ struct comm_lane {
 	bool repeats; /* brought a duplicate: tell CREDIT and ACK again, here */
 	/* It reads or writes these bytes of a message right now: in the request's memory, or in memory of the
 	 * comm's (early). */
-	enum { COMM_USES_NONE, COMM_USES_REQUEST, COMM_USES_EARLY } uses;
+	enum { COMM_USES_NONE, COMM_USES_REQUEST, COMM_USES_EARLY, COMM_USES_KEPT } uses;
 	uint64_t use_message, use_begin, use_end;
 	bool full;            /* its last push ended there: room will be told, or it is polled */
 	uint64_t out_message; /* of the DATA record in out */
+	int16_t out_kept;     /* its place in the table of kept ones, -1 */
+	uint64_t done_bytes;  /* of DATA, headers included: delivered, as the lane says */
 	struct comm_list under_way; /* chunks given to it and not acknowledged */
 	struct comm_lane_counts counts;
 };
@@ -145,7 +153,18 @@ struct comm_chunk {
 	uint64_t message, offset;
 	uint32_t length;
 	int16_t next;
+	int16_t kept; /* place of its message in the table of kept ones, -1: it is the application's memory */
 	bool resent; /* another lane has it too */
+};
+
+/* A message that its sender keeps. */
+struct comm_kept {
+	uint64_t message;
+	uint32_t size, tag;
+	uint8_t kinds;
+	uint8_t users;          /* lanes that read it right now */
+	struct comm_lane *lane; /* has it; NULL: that one has died */
+	uint64_t end_bytes;     /* done when that lane's done_bytes are there */
 };
 
 struct comm_send_state {
@@ -207,12 +226,16 @@ struct comm_several {
 	uint64_t orphaned_ns;                    /* the last lane died; 0: there is one */
 	int orphan_error;                        /* of what */
 	uint64_t revive_ns;
+	uint32_t kept_bytes; /* messages of up to so many are kept; 0: none is */
 	struct stripe stripe;
 	void (*lane_lost)(struct comm *comm, unsigned index, bool slow);
 	/* Send. */
 	uint64_t acked_message, acked_offset; /* all of messages before, and so much of that one */
 	struct comm_chunk *chunks;            /* COMM_CHUNKS_MAX */
 	struct comm_list unused, moved;       /* moved: of lanes that died */
+	struct comm_kept *kept;               /* COMM_KEPT_MAX */
+	uint8_t *kept_data;                   /* COMM_KEPT_BYTES_MAX for each */
+	uint64_t kept_free;                   /* bit i: kept[i] */
 	struct choice *choice;                /* of the kinds that carry a message */
 	int choice_dev;                       /* of the first lane: what is learnt is kept by it */
 	uint64_t done_ns;                     /* when the last request was done */
@@ -221,6 +244,9 @@ struct comm_several {
 	struct comm_early *early;
 	bool ack_due, credit_due; /* credit_due: again, though nothing is new */
 	uint64_t ack_bytes;       /* received since the last ACK */
+	unsigned ack_kept;        /* kept messages received since */
+	bool peer_closed;         /* CLOSE has come by a lane: */
+	struct record peer_close; /* it */
 	/* Appended under the lock, read by the application without: count by release / acquire. */
 	atomic_uint driver_count;
 	atomic_uint harp_drivers; /* of them: engines; added to before the count is */
@@ -283,6 +309,7 @@ struct comm_options {
 	uint32_t eager_bytes; /* the smaller of both sides' */
 	bool no_credit;       /* means nothing when several */
 	bool several;         /* both sides plan more than one lane, from the first record on */
+	bool kept;            /* several: the connector has said that it keeps small messages */
 	uint64_t comm_id;
 	uint64_t revive_ns;            /* for so long the last lane's death is waited out */
 	struct comm_lane_options lane; /* of the first */
@@ -430,6 +457,8 @@ bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, ui
 bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver);
 /* Baton held, lock not: the lane has ended. Its chunks move, and its last run frees it. */
 void comm_lane_die(struct comm_lane *l, int error, const char *text);
+/* As above, of one that takes nothing more. True: it stays to be read, as what has come by it may come by no other. */
+bool comm_lane_mute(struct comm_lane *l);
 /* Baton held: the work of a dead lane runs. */
 void comm_lane_bury(struct comm_lane *l);
 void comm_several_close(struct comm *comm);
@@ -452,6 +481,8 @@ void comm_choice_say(struct comm *comm, uint64_t now_ns); /* lock not held */
 /* Lock held. True: comm_choice_say() has something to say. */
 bool comm_tx_post(struct comm *comm, struct request *request);
 void comm_tx_advance(struct comm_lane *l, uint64_t now_ns);
+/* 1: nothing is left to push, 0: the lane is full, or the error. */
+int comm_tx_push(struct comm_lane *l, uint64_t now_ns);
 /* Lock held: the lane that should take what is next is told so, unless it is self. */
 void comm_tx_kick(struct comm *comm, struct comm_lane *self, uint64_t now_ns);
 /* Lock held: the chunks of a lane that has died. Returns how many others will send. */
@@ -461,7 +492,27 @@ void comm_tx_complete(struct comm *comm, struct comm_lane *observer);
 /* Lock held. 0, or -EPROTO: of what was never sent. */
 int comm_tx_ack(struct comm *comm, uint64_t message, uint64_t offset);
 
+/* comm_kept.c; lock held but for _new and _free */
+int comm_kept_new(struct comm *comm); /* -ENOMEM */
+void comm_kept_free(struct comm *comm);
+/* Is the message to be kept? Then it is sent in one chunk. */
+static inline bool comm_is_kept(const struct comm *comm, uint64_t size)
+{
+	return size <= comm->several->kept_bytes && comm->several->kept_bytes;
+}
+/* A place for one more, the lowest; -1: there is none until an ACK comes. */
+int comm_kept_place(const struct comm *comm);
+/* Copies the request there. */
+void comm_kept_take(struct comm *comm, int place, struct request *request, uint64_t message);
+uint8_t *comm_kept_data(const struct comm *comm, int place);
+/* What is acknowledged and not being read is forgotten. */
+void comm_kept_shed(struct comm *comm);
+/* Of a request that has been cut: it is kept, and delivered as its lane says. */
+bool comm_kept_is_done(const struct comm *comm, const struct request *request);
+
 /* comm_recv_lanes.c */
+/* Lock held: the peer's CLOSE; the comm ends when what was sent before it is here. */
+void comm_rx_close(struct comm *comm, const struct record *close);
 void comm_rx_post(struct comm *comm); /* lock held */
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns);
 

@@ -60,13 +60,27 @@ bool comm_choice_take(struct comm *comm, struct request *request)
 	return choice_has_news(choice, request->posted_ns);
 }
 
+/* Kept and on a kernel lane, done is what the socket has taken, not what is there. */
+static uint64_t comm_choice_rest_ns(const struct comm *comm, const struct request *request)
+{
+	const struct comm_several *s = comm->several;
+	const struct comm_lane *l;
+
+	if (!request->kept || comm->completed < s->acked_message)
+		return 0;
+	l = s->kept[request->kept - 1].lane;
+	return l && l->kind == LANE_KERNEL ? s->stripe.lane[l->index].srtt_ns : 0;
+}
+
 void comm_choice_done(struct comm *comm, const struct request *request)
 {
 	struct comm_several *s = comm->several;
-	uint64_t from_ns = request->posted_ns > s->done_ns ? request->posted_ns : s->done_ns;
+	bool alone = request->posted_ns > s->done_ns;
+	uint64_t from_ns = alone ? request->posted_ns : s->done_ns;
 
 	choice_done(s->choice, comm->completed, request->size, request->carried,
-		    comm->now_ns > from_ns ? comm->now_ns - from_ns : 0);
+		    (comm->now_ns > from_ns ? comm->now_ns - from_ns : 0) +
+			    (alone ? comm_choice_rest_ns(comm, request) : 0));
 	s->done_ns = comm->now_ns;
 }
 

@@ -150,11 +150,19 @@ int comm_several_new(struct comm *comm, const struct comm_options *opt)
 	s->lane_lost = opt->lane_lost;
 	s->unused = s->moved = (struct comm_list){ -1, -1 };
 	comm->several = s;
+	/* A quarter of what may go unasked, so that one chunk always fits (docs/lanes.md section 5.3). */
+	if (opt->kept)
+		s->kept_bytes = comm->eager_bytes / 4 < COMM_KEPT_BYTES_MAX ? comm->eager_bytes / 4
+									    : COMM_KEPT_BYTES_MAX;
 	if (comm->side == COMM_RECV) {
 		s->ranges = (struct ranges){ .table = table, .max = COMM_RANGES_MAX };
 		return 0;
 	}
 	s->chunks = table;
+	if (s->kept_bytes && comm_kept_new(comm)) {
+		comm_several_free(comm);
+		return -ENOMEM;
+	}
 	for (int16_t i = 0; i < (int16_t)COMM_CHUNKS_MAX; i++)
 		s->chunks[i].next = (int16_t)(i + 1 < (int16_t)COMM_CHUNKS_MAX ? i + 1 : -1);
 	s->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
@@ -178,6 +186,7 @@ void comm_several_free(struct comm *comm)
 		comm_early_free(early);
 	}
 	comm_choice_free(comm);
+	comm_kept_free(comm);
 	free(s->chunks);
 	free(s->ranges.table);
 	free(s);
@@ -198,12 +207,14 @@ void comm_lane_die(struct comm_lane *l, int error, const char *text)
 		comm_unlock(comm);
 		return;
 	}
-	quiet = s->closing || s->failing || comm->end_error;
+	quiet = s->closing || s->failing || comm->end_error || s->peer_closed;
 	moved = comm_lane_detach(l);
 	left = (unsigned)__builtin_popcount(s->stripe.live);
 	if (!left && s->revive_ns && !quiet) {
 		s->orphaned_ns = comm->now_ns;
 		s->orphan_error = error;
+	} else if (!left && s->peer_closed) {
+		comm_end_by_record(comm, &s->peer_close);
 	} else if (!left) {
 		comm_end_by_error(comm, error);
 	}
@@ -223,6 +234,21 @@ void comm_lane_die(struct comm_lane *l, int error, const char *text)
 		s->lane_lost(comm, l->index, false);
 	if (!left)
 		comm_settle(comm, l);
+}
+
+bool comm_lane_mute(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	bool unread;
+
+	comm_lock(comm);
+	unread = !l->dead && (l->waits || l->blocked);
+	if (unread) {
+		comm->several->stripe.lane[l->index].mute = true;
+		comm_lanes_control(comm);
+	}
+	comm_unlock(comm);
+	return unread;
 }
 
 void comm_lane_bury(struct comm_lane *l)
@@ -275,14 +301,11 @@ static void comm_driver_close_run(struct work *work, uint64_t now_ns)
 	struct record close = { .type = RECORD_CLOSE, .tag = CLOSE_ORDERLY };
 	struct comm_lane *l;
 
-	(void)now_ns;
 	for (;;) {
 		bool failed, in_flight;
 
 		comm_lock(comm);
 		l = comm_driver_lane(s, d->driver);
-		if (l)
-			(void)comm_lane_detach(l);
 		failed = s->failing;
 		in_flight =
 			comm->abort ||
@@ -291,6 +314,12 @@ static void comm_driver_close_run(struct work *work, uint64_t now_ns)
 		comm_unlock(comm);
 		if (!l)
 			return;
+		/* Kept ones of lanes that died, though they were done. */
+		if (!failed && !in_flight && comm->side == COMM_SEND)
+			(void)comm_tx_push(l, now_ns);
+		comm_lock(comm);
+		(void)comm_lane_detach(l);
+		comm_unlock(comm);
 		if (!failed && !in_flight) {
 			if (l->kind == LANE_KERNEL)
 				comm_lane_drain(l);

@@ -50,6 +50,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	l->kind = lane->kind_bit;
 	l->sent_bytes = opt->sent_bytes;
 	l->under_way = (struct comm_list){ -1, -1 };
+	l->out_kept = -1;
 	l->work.run = comm->several ? comm_lane_run : comm_only_run;
 	l->lane = lane;
 	lane->owner = l;

@@ -80,6 +80,8 @@ void comm_use(struct comm_lane *l, int uses, uint64_t message, uint64_t begin, u
 	if (uses == COMM_USES_REQUEST) {
 		comm_request(comm, message)->users++;
 		comm->several->users++;
+	} else if (uses == COMM_USES_KEPT) {
+		comm->several->kept[l->out_kept].users++;
 	}
 }
 
@@ -92,6 +94,9 @@ void comm_unuse(struct comm_lane *l)
 		comm_request(comm, l->use_message)->users--;
 		s->users--;
 		comm_publish(comm);
+	} else if (l->uses == COMM_USES_KEPT) {
+		if (!--s->kept[l->out_kept].users && l->use_message < s->acked_message)
+			comm_kept_shed(comm);
 	}
 	l->uses = COMM_USES_NONE;
 	if (!s->blocked)

@@ -171,8 +171,11 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 		ranges_forget(&s->ranges, comm->completed);
 		comm_complete(comm, l, request->total);
 		comm->rx.messages_since_told++;
-		s->ack_due = true;
+		if (!comm_is_kept(comm, request->total) || ++s->ack_kept >= COMM_KEPT_MESSAGES)
+			s->ack_due = true;
 	}
+	if (s->peer_closed)
+		comm_rx_close(comm, &s->peer_close);
 	s->ack_due |= s->ack_bytes >= ACK_BYTES;
 	return NULL;
 }
@@ -210,7 +213,7 @@ static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 	bool credit = comm_recv_credit_due(comm, posted), mine = s->control == l->index;
 	struct record ack = { .type = RECORD_ACK, .message = comm->completed };
 
-	if (l->dead || s->failing || comm->end_error)
+	if (l->dead || s->failing || comm->end_error || s->peer_closed)
 		return false;
 	credit |= s->credit_due && comm->rx.told;
 	if (!mine && (credit || s->ack_due))
@@ -221,12 +224,14 @@ static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 	if ((mine && credit) || (l->repeats && comm->rx.told)) {
 		comm_recv_credit(l, posted);
 		s->credit_due &= !mine;
+		s->ack_kept = mine ? 0 : s->ack_kept;
 	}
 	if ((mine && s->ack_due) || l->repeats) {
 		ack.offset = ranges_prefix(&s->ranges, comm->completed);
 		record_encode(l->out.header + l->out.header_bytes, &ack);
 		l->out.header_bytes += RECORD_HEADER_BYTES;
 		s->ack_due &= !mine;
+		s->ack_kept = mine ? 0 : s->ack_kept;
 		s->ack_bytes = mine ? 0 : s->ack_bytes;
 	}
 	l->repeats = false;
@@ -302,6 +307,17 @@ static ssize_t comm_rx_piece(struct comm_lane *l, enum target target, const stru
 	if (n > 0)
 		lane_page_add(l->row, HARP_LANE_received_bytes, (uint64_t)n);
 	return n ? n : -EPIPE;
+}
+
+/* What was done by the rule of one lane may still come, by this lane and by others. */
+void comm_rx_close(struct comm *comm, const struct record *close)
+{
+	struct comm_several *s = comm->several;
+
+	s->peer_closed = true;
+	s->peer_close = *close;
+	if (close->tag != CLOSE_ORDERLY || close->message <= comm->completed)
+		comm_end_by_record(comm, close);
 }
 
 /* 1: the record's payload is complete, 0: more is to come, or the error; -EPROTO: the comm fails. */
@@ -399,7 +415,7 @@ static int comm_rx_move_early(struct comm_lane *l)
 	}
 }
 
-/* The next header. 1: that of a DATA record is in l->in. */
+/* The next header. 1: that of a DATA record is in l->in, or it was a CLOSE and more may come by other lanes. */
 static int comm_rx_header(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
@@ -411,9 +427,10 @@ static int comm_rx_header(struct comm_lane *l)
 		return rc;
 	if (record.type == RECORD_CLOSE) {
 		comm_lock(comm);
-		comm_end_by_record(comm, &record);
+		comm_rx_close(comm, &record);
+		rc = comm->end_error ? 0 : 1;
 		comm_unlock(comm);
-		return 0;
+		return rc;
 	}
 	/* Acquire: our own reading of it is not under the lock; it only grows. */
 	posted = atomic_load_explicit(&comm->posted, memory_order_acquire);
@@ -444,7 +461,7 @@ static int comm_rx_read(struct comm_lane *l, uint64_t now_ns)
 				atomic_store_explicit(&l->comm->several->kernel_active_ns, now_ns,
 						      memory_order_relaxed);
 		}
-		if (rc == 1)
+		if (rc == 1 && l->in.here)
 			rc = comm_rx_payload(l, now_ns);
 	}
 	return rc;
@@ -476,8 +493,11 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 		rc = -EPROTO;
 	if (rc == -EPROTO)
 		return;
-	if (!rc)
+	if (!rc) {
 		rc = comm_rx_tell(l, now_ns);
+		if (rc < 0 && comm_lane_mute(l))
+			return;
+	}
 	if (rc < 0)
 		comm_lane_die(l, rc, NULL);
 }

@@ -19,7 +19,8 @@
  * are then those of a lane that has become slow, where another would deliver them much sooner. The receiver drops
  * what comes twice. A chunk that is sent again has the offset and the length that it had.
  *
- * A request is done when all of it is acknowledged and no lane is reading it: it may have been sent again.
+ * A request is done when all of it is acknowledged and no lane is reading it: it may have been sent again. Small
+ * ones are kept (comm_kept.c), and done sooner.
  *
  * An ACK takes chunks off the heads of the lists. One that is covered but stands behind another (of a lane that
  * moved it here) is found when it comes to the head, or by who takes it up.
@@ -40,6 +41,7 @@ enum plan_what { PLAN_NEW, PLAN_MOVED, PLAN_RESENT };
 struct plan {
 	enum plan_what what;
 	int16_t chunk; /* MOVED: it. RESENT: the one that is on the stalled or slow lane */
+	int16_t kept;  /* place in the table of kept ones, -1: the request's memory */
 	const struct comm_lane *stalled; /* RESENT: that lane */
 	uint64_t message, offset;
 	uint32_t length;
@@ -98,7 +100,14 @@ unsigned comm_tx_orphan(struct comm_lane *l)
 
 	comm_tx_full(l, false);
 	while ((i = comm_list_pop(s, &l->under_way)) >= 0) {
-		if (comm_tx_is_acked(s, &s->chunks[i]) || s->chunks[i].resent) {
+		const struct comm_chunk *chunk = &s->chunks[i];
+
+		/* Of one that is acknowledged the place may be another's by now. */
+		if (chunk->kept >= 0 && !comm_tx_is_acked(s, chunk) &&
+		    s->kept[chunk->kept].lane == l)
+			s->kept[chunk->kept].lane = NULL;
+		/* Closing: what it had is with it and not to be had twice. */
+		if (comm_tx_is_acked(s, chunk) || chunk->resent || s->closing) {
 			comm_list_append(s, &s->unused, i);
 			continue;
 		}
@@ -121,13 +130,17 @@ static void comm_plan_chunk(struct comm *comm, struct plan *plan, enum plan_what
 	plan->message = chunk->message;
 	plan->offset = chunk->offset;
 	plan->length = chunk->length;
-	plan->kinds = comm_request(comm, chunk->message)->kinds;
+	plan->kept = chunk->kept;
+	plan->kinds = chunk->kept < 0 ? comm_request(comm, chunk->message)->kinds
+				      : comm->several->kept[chunk->kept].kinds;
 }
 
 /* A chunk that a stalled lane keeps: of the oldest message, or of any. */
 static bool comm_plan_stalled(struct comm *comm, struct plan *plan, bool any)
 {
 	struct comm_several *s = comm->several;
+	/* Kept ones are done before they are acknowledged. */
+	uint64_t oldest = s->acked_message > comm->completed ? s->acked_message : comm->completed;
 	uint32_t stalled = s->stripe.stalled;
 
 	if (!stalled || stalled == s->stripe.live || s->unused.head < 0)
@@ -139,7 +152,7 @@ static bool comm_plan_stalled(struct comm *comm, struct plan *plan, bool any)
 			const struct comm_chunk *chunk = &s->chunks[i];
 
 			if (chunk->resent || comm_tx_is_acked(s, chunk) ||
-			    (!any && chunk->message != s->acked_message))
+			    (!any && chunk->message > oldest))
 				continue;
 			comm_plan_chunk(comm, plan, PLAN_RESENT, i);
 			plan->stalled = l;
@@ -157,6 +170,7 @@ static bool comm_plan_new(struct comm *comm, struct plan *plan)
 	uint64_t length, limit = CHUNK_BYTES_ALONE;
 	unsigned choices;
 	int64_t allowed;
+	int kept = -1;
 
 	if (s->unused.head < 0 ||
 	    tx->current == atomic_load_explicit(&comm->posted, memory_order_relaxed))
@@ -174,10 +188,16 @@ static bool comm_plan_new(struct comm *comm, struct plan *plan)
 	allowed = comm_send_allowance(comm, length < limit ? length : limit);
 	if (allowed < 0)
 		return false;
+	if (comm_is_kept(comm, request->size)) {
+		kept = comm_kept_place(comm);
+		if (kept < 0 || (uint64_t)allowed < length)
+			return false;
+	}
 	*plan = (struct plan){ .what = PLAN_NEW,
 			       .message = tx->current,
 			       .offset = tx->offset,
 			       .length = (uint32_t)allowed,
+			       .kept = (int16_t)kept,
 			       .kinds = request->kinds };
 	return true;
 }
@@ -250,13 +270,13 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
+	/* A kept one's may be another message's by now. */
 	struct request *request = comm_request(comm, plan->message);
+	struct comm_kept *kept = plan->kept < 0 ? NULL : &s->kept[plan->kept];
 	struct record record = { .type = RECORD_DATA,
 				 .message = plan->message,
-				 .total = request->size,
 				 .offset = plan->offset,
-				 .length = plan->length,
-				 .tag = (uint32_t)request->tag };
+				 .length = plan->length };
 	int16_t i = comm_list_pop(s, plan->what == PLAN_MOVED ? &s->moved : &s->unused);
 
 	if (plan->what == PLAN_RESENT) {
@@ -266,23 +286,37 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	}
 	if (plan->what != PLAN_NEW)
 		lane_page_chunk_moved_here(l->row);
-	if (plan->what == PLAN_NEW)
+	if (plan->what == PLAN_NEW) {
+		if (kept)
+			comm_kept_take(comm, plan->kept, request, plan->message);
 		(void)comm_send_cut(comm, plan->length);
+	}
 	l->counts.moved_in += plan->what == PLAN_MOVED;
 	s->chunks[i] = (struct comm_chunk){ .message = plan->message,
 					    .offset = plan->offset,
-					    .length = plan->length };
-	request->carried |= (uint8_t)l->kind;
+					    .length = plan->length,
+					    .kept = plan->kept };
+	if (plan->message >= comm->completed)
+		request->carried |= (uint8_t)l->kind;
 	comm_list_append(s, &l->under_way, i);
 	stripe_give(&s->stripe, l->index, RECORD_HEADER_BYTES + plan->length, now_ns);
+	if (kept) {
+		kept->lane = l;
+		kept->end_bytes =
+			s->stripe.lane[l->index].given_bytes; /* nothing else goes this way */
+	}
 	l->counts.chunks_out++;
 	l->counts.bytes_out += plan->length;
 	lane_page_add(l->row, HARP_LANE_chunks_sent, 1);
 	lane_page_add(l->row, HARP_LANE_payload_bytes, plan->length);
+	record.total = kept ? kept->size : request->size;
+	record.tag = kept ? kept->tag : (uint32_t)request->tag;
 	comm_out_begin(l, &record);
 	l->out_message = plan->message;
+	l->out_kept = plan->kept;
 	if (plan->length) {
-		l->out.payload = request->data + plan->offset;
+		l->out.payload =
+			kept ? comm_kept_data(comm, plan->kept) : request->data + plan->offset;
 		l->out.payload_left = plan->length;
 	}
 }
@@ -311,10 +345,12 @@ static bool comm_tx_claim(struct comm_lane *l, uint64_t now_ns)
 
 void comm_tx_complete(struct comm *comm, struct comm_lane *observer)
 {
-	while (comm->completed < comm->several->acked_message) {
+	while (comm->completed < comm->tx.current) {
 		struct request *request = comm_request(comm, comm->completed);
 
-		if (request->users)
+		if (comm->completed < comm->several->acked_message
+			    ? request->users
+			    : !comm_kept_is_done(comm, request))
 			return;
 		comm_choice_done(comm, request);
 		comm_complete(comm, observer, request->size);
@@ -334,6 +370,7 @@ int comm_tx_ack(struct comm *comm, uint64_t message, uint64_t offset)
 	s->acked_offset = offset;
 	for (uint32_t left = s->stripe.live; left; left &= left - 1)
 		comm_list_shed(s, &s->lanes[__builtin_ctz(left)]->under_way);
+	comm_kept_shed(comm);
 	return 0;
 }
 
@@ -347,46 +384,51 @@ bool comm_tx_post(struct comm *comm, struct request *request)
 
 /* ---- a turn; baton held ------------------------------------------------------------------------- */
 
+/* Messages below it are not to be read any more. */
+static uint64_t comm_tx_over(const struct comm_lane *l)
+{
+	return l->out_kept < 0 ? l->comm->completed : l->comm->several->acked_message;
+}
+
 /* Lock held, between two pushes: takes the last one back, and prepares the next. False: there is none. */
-static bool comm_tx_prepare(struct comm_lane *l, uint64_t acked_bytes, bool full, uint64_t now_ns)
+static bool comm_tx_prepare(struct comm_lane *l, uint64_t done_bytes, bool full, uint64_t now_ns)
 {
 	struct comm *comm = l->comm;
 	struct comm_out *out = &l->out;
 
 	comm_unuse(l);
 	comm_tx_full(l, full && !l->dead);
+	l->done_bytes = done_bytes;
 	comm_tx_complete(comm, l);
 	if (l->dead || comm->several->failing || comm->end_error)
 		return false;
 	if (l->kind == LANE_HARP)
-		stripe_acked(&comm->several->stripe, l->index, acked_bytes, now_ns);
+		stripe_acked(&comm->several->stripe, l->index, done_bytes, now_ns);
 	if (full || l->send_broken)
 		return false;
 	if (!out->header_bytes && !comm_tx_claim(l, now_ns))
 		return false;
 	if (!out->payload_left)
 		return true;
-	if (l->out_message < comm->completed)
-		out->payload = NULL; /* the memory is not ours any more */
-	else
-		comm_use(l, COMM_USES_REQUEST, l->out_message, 0, UINT64_MAX);
+	if (out->payload && l->out_message < comm_tx_over(l))
+		out->payload = NULL; /* the memory is not ours any more, or another message's */
+	else if (out->payload)
+		comm_use(l, l->out_kept < 0 ? COMM_USES_REQUEST : COMM_USES_KEPT, l->out_message, 0,
+			 UINT64_MAX);
 	return true;
 }
 
-/* 1: nothing is left to push, 0: the lane is full, or the error. */
-static int comm_tx_push(struct comm_lane *l, uint64_t now_ns)
+int comm_tx_push(struct comm_lane *l, uint64_t now_ns)
 {
 	struct comm *comm = l->comm;
-	uint64_t acked_bytes = 0;
 	int rc = 1;
 
-	if (l->kind == LANE_HARP)
-		acked_bytes = l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
 	for (;;) {
+		uint64_t done_bytes = l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
 		bool more;
 
 		comm_lock(comm);
-		more = comm_tx_prepare(l, acked_bytes, rc == 0, now_ns);
+		more = comm_tx_prepare(l, done_bytes, rc == 0, now_ns);
 		comm_unlock(comm);
 		if (!more)
 			return rc;

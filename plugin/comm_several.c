@@ -44,6 +44,7 @@ void comm_several_post(struct comm *comm, struct request *request)
 
 	request->received = 0;
 	request->begun = false;
+	request->kept = 0;
 	comm_lock(comm);
 	/* Publishes the slot; in the lock, so that a lane which found nothing posted is woken. */
 	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
@@ -86,6 +87,7 @@ void comm_tend(struct comm *comm, uint64_t now_ns)
 	bool owed = false;
 
 	comm_lock(comm);
+	owed = comm->side == COMM_SEND && s->moved.head >= 0;
 	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
 		const struct stripe_lane *l = &s->stripe.lane[__builtin_ctz(left)];
 

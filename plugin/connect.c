@@ -111,6 +111,7 @@ static int connect_finish(struct connect *c)
 	struct comm_options opt = { .ctx = c->ctx,
 				    .side = COMM_SEND,
 				    .several = preamble_several(p),
+				    .kept = (p->own.features & FEATURE_KEPT) != 0,
 				    .comm_id = c->comm_id,
 				    .revive_ns = COMM_REVIVE_NS };
 	int rc;

@@ -71,7 +71,8 @@ static int dial_begin_preamble(struct dial *dial)
 	own->psk = keyfile_key();
 	/* A kernel lane's sends are done before they have arrived: nothing may come back that could
 	 * turn our close into a reset (docs/lanes.md section 5.4). */
-	own->features = dial->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT;
+	own->features =
+		FEATURE_KEPT | (dial->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
 	if (getrandom(own->nonce, sizeof(own->nonce), 0) != sizeof(own->nonce))
 		return -EIO;
 	preamble_connect(&dial->preamble, dial->listen_id, dial->comm_id, dial->key, own);

@@ -120,6 +120,7 @@ static int guest_begin_comm(struct guest *guest)
 	struct comm_options opt = {
 		.side = COMM_RECV,
 		.several = preamble_several(p),
+		.kept = (p->peer.features & FEATURE_KEPT) != 0,
 		.comm_id = p->comm_id,
 		.revive_ns = COMM_REVIVE_NS,
 	};

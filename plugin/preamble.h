@@ -35,6 +35,7 @@
 /* The feature word. Low half: a side may ignore what it doesn't know. High half: it must refuse. */
 #define FEATURE_NO_CREDIT 0x1ull      /* send me no CREDIT records (section 5.4) */
 #define FEATURE_ACK_PROMPTLY 0x2ull   /* my sends are done when TCP acknowledges them */
+#define FEATURE_KEPT 0x4ull           /* small messages I keep: acknowledge them now and then */
 #define FEATURE_SEALED 0x100000000ull /* what follows READY is sealed */
 #define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
 

@@ -412,7 +412,7 @@ int stripe_control(const struct stripe *stripe)
 		int index = __builtin_ctz(left);
 		unsigned rank = stripe_rank(&stripe->lane[index], LANE_HARP);
 
-		if (rank < best_rank) {
+		if (!stripe->lane[index].mute && rank < best_rank) {
 			best = index;
 			best_rank = rank;
 		}

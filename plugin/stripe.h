@@ -16,6 +16,7 @@
 struct stripe_lane {
 	uint8_t kind;  /* enum lane_kind: one bit */
 	bool backup;   /* only while no other lane works */
+	bool mute;     /* takes nothing more, and is read still */
 	bool stalled;  /* bytes under way, and none acknowledged for longer than usual */
 	bool slow;     /* for a while much slower than its siblings of that kind */
 	uint64_t rate; /* bytes a millisecond; 0: not known yet */

@@ -51,7 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	uint32_t choices = fuzz_u8(&in);
 	struct comm_options opt = { .eager_bytes = 16384,
 				    .no_credit = choices & 4,
-				    .several = choices & 8 };
+				    .several = choices & 8,
+				    .kept = choices & 16 };
 	unsigned lanes = opt.several ? LANES : 1;
 	struct request *requests[RECEIVES];
 	uint8_t *memory[RECEIVES] = { NULL };

@@ -120,6 +120,12 @@ struct csim_comm {
 	uint64_t bared_ns; /* when that ended, for the last time that it lasted */
 };
 
+/* Its sender keeps small messages (comm_kept.c): three comms of four. */
+static inline bool csim_keeps(const struct csim_comm *k)
+{
+	return k->spec->several && k->spec->stream % 4;
+}
+
 /* A kernel driver of a comm, and the threads that advance it. */
 struct csim_worker {
 	struct kernel_driver *kd;

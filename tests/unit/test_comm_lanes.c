@@ -312,7 +312,7 @@ static void test_all_silent(void)
 	rig_free(&t);
 }
 
-/* Done means acknowledged by the peer: a lane's TCP alone does not do. */
+/* Done means acknowledged by the peer, unless the message is kept: a lane's TCP alone does not do. */
 static void test_done_is_acked(void)
 {
 	struct request *send, *recv;
@@ -330,6 +330,114 @@ static void test_done_is_acked(void)
 	recv = rig_post(t.recv, rx, sizeof(rx));
 	rig_both(&t, send, recv);
 	CHECK_MEM(rx, tx, sizeof(rx));
+	rig_free(&t);
+}
+
+static void rig_open_kept(struct talk *t, unsigned lanes)
+{
+	struct comm_options opt = { .several = true, .kept = true, .eager_bytes = 262144 };
+
+	memset(t, 0, sizeof(*t));
+	env_warns = 0;
+	for (unsigned i = 0; i < lanes; i++) {
+		if (i) {
+			talk_attach(t, i, LANE_HARP, 100000);
+			continue;
+		}
+		fake_pair_init(&t->pairs[0], 79, 100000);
+		t->lanes = 1;
+		talk_comms(t, &opt);
+	}
+}
+
+/* Kept messages are done when a lane has delivered them, as many as there are places for; what the sender had
+ * in its memory then may go, and the lanes too but one. */
+static void test_kept(void)
+{
+	enum { EXTRA = 8 };
+	struct request *send[COMM_KEPT_MAX + EXTRA], *recv;
+	uint64_t more = COMM_KEPT_MAX;
+	uint8_t tx[100], rx[100];
+	struct talk t;
+	int done = 0;
+
+	rig_open_kept(&t, 3);
+	for (unsigned m = 0; m < COMM_KEPT_MAX; m++) {
+		memset(tx, (int)m, sizeof(tx));
+		send[m] = rig_post(t.send, tx, sizeof(tx));
+		CHECK_EQ(rig_wait(&t, send[m], NULL), 0); /* no receive is posted */
+	}
+	memset(tx, (int)more, sizeof(tx));
+	for (unsigned m = 0; m < EXTRA; m++)
+		send[more + m] = rig_post(t.send, tx, sizeof(tx));
+	rig_turns(&t, 500);
+	CHECK_EQ(comm_test(send[more], &done, NULL), 0);
+	CHECK_EQ(done, 0); /* no place */
+	fake_break(&t.pairs[0]);
+	fake_break(&t.pairs[2]);
+	for (unsigned m = 0; m < more + EXTRA && !check_failures; m++) {
+		memset(rx, 0xee, sizeof(rx));
+		recv = rig_post(t.recv, rx, sizeof(rx));
+		CHECK_EQ(rig_wait(&t, recv, NULL), 0);
+		CHECK_EQ(rx[0], m < more ? m : more);
+		CHECK_EQ(rx[99], m < more ? m : more);
+	}
+	for (unsigned m = 0; m < EXTRA; m++)
+		CHECK_EQ(rig_wait(&t, send[more + m], NULL), 0);
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+/* Small messages one by one cost an ACK for each sixteenth of them, and nothing else comes back. */
+static void test_kept_acks(void)
+{
+	struct request *send, *recv;
+	uint64_t before, back = 0;
+	uint8_t tx = 5, rx = 0;
+	struct talk t;
+
+	rig_open_kept(&t, 2);
+	for (unsigned m = 0; m < 63; m++) { /* a CREDIT goes with the 64th */
+		before = t.pairs[0].pipes[0].written + t.pairs[1].pipes[0].written;
+		recv = rig_post(t.recv, &rx, 1);
+		send = rig_post(t.send, &tx, 1);
+		rig_both(&t, send, recv);
+		CHECK_EQ(t.pairs[0].pipes[0].written + t.pairs[1].pipes[0].written - before, 41);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		back += t.pairs[i].pipes[1].written;
+	CHECK_EQ(back, 3 * RECORD_HEADER_BYTES);
+	rig_free(&t);
+}
+
+/* The sender closes when all is done, before any of it is received: what its CLOSE counts is received still, by
+ * whichever lane it comes. */
+static void test_kept_and_closed(void)
+{
+	enum { COUNT = 20 };
+	uint8_t tx = 0, rx = 0;
+	struct request *recv;
+	struct talk t;
+
+	rig_open_kept(&t, 4);
+	for (unsigned m = 0; m < COUNT; m++) {
+		tx = (uint8_t)m;
+		CHECK_EQ(rig_wait(&t, rig_post(t.send, &tx, 1), NULL), 0);
+		if (m == 5)
+			fake_break(&t.pairs[1]); /* some may have been there */
+	}
+	comm_close(t.send, false);
+	t.send = NULL;
+	rig_turns(&t, 100);
+	for (unsigned m = 0; m < COUNT && !check_failures; m++) {
+		recv = rig_post(t.recv, &rx, 1);
+		CHECK_EQ(rig_wait(&t, recv, NULL), 0);
+		CHECK_EQ(rx, m);
+	}
+	CHECK_EQ(env_warns, 0);
+	recv = NULL;
+	if (comm_post(t.recv, &rx, 1, 0, &recv) == 0)
+		CHECK_EQ(rig_wait(&t, recv, NULL), -ECONNRESET);
 	rig_free(&t);
 }
 
@@ -800,10 +908,11 @@ int main(int argc, char **argv)
 	uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 0) : 200;
 
 	static void (*const rules[])(void) = {
-		test_silence,      test_closed_window, test_all_silent,  test_done_is_acked,
-		test_last_death,   test_revival,       test_replacement, test_early,
-		test_half_a_chunk, test_filler,        test_liars,       test_truncation,
-		test_threads,      test_drop,          test_older_clock, test_patience,
+		test_silence,      test_closed_window, test_all_silent,      test_done_is_acked,
+		test_last_death,   test_revival,       test_replacement,     test_early,
+		test_half_a_chunk, test_filler,        test_liars,           test_truncation,
+		test_threads,      test_drop,          test_older_clock,     test_patience,
+		test_kept,         test_kept_acks,     test_kept_and_closed,
 	};
 
 	conversations(seeds, NULL);
