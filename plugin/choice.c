@@ -27,6 +27,9 @@
  * the time, and sooner when the way in use gets slower. During a probe other sizes that are in flight
  * together with it go its way too, or else nothing would ever be measured where sizes alternate.
  *
+ * Trials are bounded in time, too: a way that shows one cost of milliseconds, well above those of the way in use, is
+ * not tried on, and where the way in use itself takes so long the first comparison comes after one cost.
+ *
  * A rival must be better by a margin, smaller the more costs it has; between equals nothing changes.
  */
 
@@ -56,6 +59,10 @@
 #define CHOICE_REST 3u
 /* Three costs so many times above those of the way in use end a probe. */
 #define CHOICE_SLOW 3u
+/* So long a cost says enough of a way by itself: that it is to be compared, or, so many times above that of the
+ * way in use, that it is not to be tried on. */
+#define CHOICE_LONG_NS 5000000u
+#define CHOICE_POOR 2u
 #define CHOICE_NS_MAX (UINT32_MAX - 1) /* UINT32_MAX is above every cost */
 #define CHOICE_NONE CHOICE_WAYS
 
@@ -397,6 +404,31 @@ static void choice_look(struct choice_cell *cell)
 	cell->wait = 0;
 }
 
+/* Long, and so many times above the way in use? */
+static bool choice_is_poor(const struct choice_cell *cell, uint32_t ns, unsigned times)
+{
+	return ns >= CHOICE_LONG_NS && cell->cost[cell->way].count &&
+	       ns / times > choice_typical(&cell->cost[cell->way]);
+}
+
+/*
+ * A message of a trial that does not count, as others were in flight when it was begun: they made its service
+ * shorter, if anything. Where it is poor nevertheless, so is the way: no more go by it.
+ */
+static __attribute__((noinline)) void choice_settling(struct choice *choice, unsigned index,
+						      unsigned way, uint32_t ns)
+{
+	struct choice_cell *cell = &choice->cells[index];
+	struct choice_probe *probe = &choice->probe;
+
+	if (!probe->left || probe->cell != index || probe->way != way || way == cell->way ||
+	    !choice_is_poor(cell, ns, CHOICE_SLOW))
+		return;
+	choice_push(&cell->cost[way], ns);
+	probe->costs++;
+	probe->left = 0;
+}
+
 /* noinline, as what is rare else: the path of every message stays short. */
 static __attribute__((noinline)) void choice_measured(struct choice *choice, unsigned index,
 						      unsigned way, uint32_t ns)
@@ -420,11 +452,15 @@ static __attribute__((noinline)) void choice_measured(struct choice *choice, uns
 		cell->rest = cell->own ? (uint8_t)(CHOICE_REST * batch) : 0;
 		cell->fresh = true;
 		cell->tried |= (uint8_t)(1u << way);
+		if (!cell->own && ns >= CHOICE_LONG_NS)
+			cell->wait = 0; /* what else is there? */
 		choice_look(cell);
 	}
 	if (!probe->active || probe->cell != index || probe->way != way)
 		return;
 	probe->costs++;
+	if (way != cell->way && choice_is_poor(cell, ns, CHOICE_POOR))
+		probe->left = 0;
 	if (way != cell->way && ns / CHOICE_SLOW > choice_typical(&cell->cost[cell->way]) &&
 	    ++probe->slow >= 3)
 		probe->left = 0; /* enough seen */
@@ -509,6 +545,9 @@ void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigne
 				choice_scaled(flight->class, size, service_ns));
 	else
 		cell->batch_count = 0;
+	if (probe->left && !flight->counts && kinds == choice_mask(flight->way))
+		choice_settling(choice, flight->cell, flight->way,
+				choice_scaled(flight->class, size, service_ns));
 	if (probe->active && !probe->left && message >= probe->last)
 		choice_probe_end(choice);
 }

@@ -342,6 +342,30 @@ static void test_changes(void)
 	check_change("HARP gets fast", 8, 1 << 20, fast, kernel, 12000, LANE_HARP);
 }
 
+/* A way a hundred times slower, from the start or from some time on, is not worth a dozen messages each time. */
+static void test_a_crawl_is_cut_short(void)
+{
+	const struct way_cost crawl = { 30, 20, 0 };
+	unsigned poor = 0;
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct choice *choice = malloc(sizeof(*choice));
+		struct world world = textbook;
+		struct run run = begin(choice, &world, 8, seed);
+		uint64_t by;
+
+		world.one_core = false;
+		world.way[seed % 2] = crawl;
+		for (unsigned i = 0; i < 3000; i++)
+			send_one(&run, 1 << 20, 0);
+		by = run.by[seed % 2 ? WAY_KERNEL : WAY_HARP] + run.by[WAY_BOTH];
+		poor += by > (seed % 2 ? 40 : 80);
+		free(choice);
+	}
+	printf("a crawl is cut short: %u of %u took too many\n", poor, SEEDS);
+	CHECK(poor <= SEEDS / 20);
+}
+
 /* ---- mixtures --------------------------------------------------------------------------------- */
 
 /* Sizes that alternate in one stream: each goes its best way though they are always mixed. */
@@ -596,6 +620,7 @@ int main(void)
 	test_latency_hidden();
 	test_close_call();
 	test_changes();
+	test_a_crawl_is_cut_short();
 	test_mixed_stream();
 	test_neighbours();
 	test_kinds();
