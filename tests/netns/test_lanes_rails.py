@@ -165,16 +165,20 @@ def test_a_rail_of_a_tenth_does_not_hold_the_others_up(need_root: None, path: st
     assert statistics.median(shares) > 0.9, shares
 
 
+@pytest.mark.parametrize(
+    ("path", "lanes"), [("xdp", "HARP_LANES"), ("kernel", "HARP_KERNEL_LANES")]
+)
 @pytest.mark.parametrize("ipv6", [False, True], ids=["IPv4", "IPv6"])
-def test_a_path_of_a_tenth_does_not_hold_the_others_up(need_root: None, ipv6: bool) -> None:
-    """The same where a fabric's hash gives each connection a path: the busiest one gets slow. Of
-    HARP's lanes; docs/testing.md says where kernel lanes are."""
+def test_a_path_of_a_tenth_does_not_hold_the_others_up(
+    need_root: None, path: str, lanes: str, ipv6: bool
+) -> None:
+    """The same where a fabric's hash gives each connection a path: the busiest one gets slow."""
     full = [MBIT / 2] * 4
     with Lab(LabOptions(switch=True, ipv6=ipv6)) as lab:
         calm(lab)
         rails = Rails(lab)
         rails.shape_paths(0, full, queue_ms=QUEUE_MS)
-        with Stream(lab, options("xdp", HARP_LANES="4")) as stream:
+        with Stream(lab, options(path, **{lanes: "4"})) as stream:
             stream.flow(2 * MIB)
             shares = []
             for _ in range(3):
