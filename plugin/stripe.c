@@ -101,7 +101,7 @@ static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now
 	bool idle = l->acked_bytes == l->given_bytes;
 	uint64_t least, most;
 
-	if (!was_owed)
+	if (!was_owed || now_ns <= l->sample_ns) /* each driver has its clock's last look */
 		return;
 	if (!idle)
 		l->busy_ns = now_ns;
@@ -162,9 +162,9 @@ static uint64_t stripe_rate_now(const struct stripe_lane *l, uint64_t now_ns)
 	uint64_t under_way = l->given_bytes - l->acked_bytes, rate, most;
 
 	if (!under_way)
-		return now_ns - l->given_ns < FORGET_NS ? l->rate : 0;
+		return now_ns < l->given_ns + FORGET_NS ? l->rate : 0;
 	rate = l->rate;
-	if (now_ns - l->sample_ns >= OVERDUE_NS_MIN + 2 * l->srtt_ns) {
+	if (now_ns >= l->sample_ns + OVERDUE_NS_MIN + 2 * l->srtt_ns) {
 		most = stripe_rate_of(l->given_bytes - l->sample_bytes, l->sample_ns, now_ns);
 		if (!rate || rate > most)
 			rate = most;
@@ -174,7 +174,8 @@ static uint64_t stripe_rate_now(const struct stripe_lane *l, uint64_t now_ns)
 
 static uint64_t stripe_under_way(const struct stripe_lane *l, uint64_t rate, uint64_t now_ns)
 {
-	uint64_t under_way = l->given_bytes - l->acked_bytes, guess_ns = now_ns - l->acked_ns;
+	uint64_t under_way = l->given_bytes - l->acked_bytes,
+		 guess_ns = now_ns > l->acked_ns ? now_ns - l->acked_ns : 0;
 	uint64_t guess;
 
 	if (!under_way || l->kind != LANE_KERNEL) /* which is not asked each time */

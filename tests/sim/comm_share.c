@@ -16,7 +16,7 @@
 #include "table.h"
 
 #define SHARE_RATE_BPS 1000000000u
-#define SHARE_BYTES (40u << 20)
+#define SHARE_BYTES (64u << 20)
 #define SHARE_PERCENT_MIN 90u
 
 static const struct {

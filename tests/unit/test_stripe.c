@@ -172,6 +172,23 @@ static void test_bursts_do_not_fool(void)
 	}
 }
 
+/* What was given and acknowledged in one turn, or by an older clock, is no rate. */
+static void test_no_time_is_no_rate(void)
+{
+	uint64_t now_ns = 1000 * MS;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_HARP, false, 0, now_ns);
+	stripe_give(&s, 0, 2 * CHUNK, now_ns);
+	stripe_acked(&s, 0, CHUNK, now_ns - MS);
+	stripe_acked(&s, 0, 2 * CHUNK, now_ns);
+	CHECK_EQ(s.lane[0].rate, 0);
+	stripe_give(&s, 0, 2 * CHUNK, now_ns + MS);
+	stripe_acked(&s, 0, 4 * CHUNK, now_ns + 2 * MS);
+	CHECK(s.lane[0].rate <= 4 * CHUNK);
+}
+
 /* A socket would take megabytes: until the peer has acknowledged something two chunks are enough. */
 static void test_an_unknown_lane_gets_little(void)
 {
@@ -301,6 +318,7 @@ int main(void)
 	test_idle_time_is_no_rate();
 	test_a_lane_that_was_written_off();
 	test_bursts_do_not_fool();
+	test_no_time_is_no_rate();
 	test_an_unknown_lane_gets_little();
 	test_late();
 	test_a_kind_that_crawls();
