@@ -68,6 +68,23 @@ bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
 	return listen != NULL;
 }
 
+/* A connector that did not hear READY tries again, with the id that it had: what it left here will never be used.
+ * Who may close it is told by plugin_accept(): we hold a baton. Lock held. */
+static void rendezvous_leave(struct listen_comm *listen, uint64_t comm_id)
+{
+	struct comm **at = &listen->waiting, *comm;
+
+	while (*at && (*at)->comm_id != comm_id)
+		at = &(*at)->next;
+	comm = *at;
+	if (!comm)
+		return;
+	*at = comm->next;
+	comm->next = listen->left;
+	listen->left = comm;
+	registry_remove(comm);
+}
+
 bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,
 		      uint64_t comm_id, const uint8_t *key)
 {
@@ -76,6 +93,8 @@ bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *c
 
 	pthread_mutex_lock(&rdv->lock);
 	listen = rendezvous_find(rdv, listen_id);
+	if (listen)
+		rendezvous_leave(listen, comm_id);
 	if (listen && key && registry_add(comm, comm_id, key))
 		listen = NULL;
 	if (listen) {
@@ -316,20 +335,9 @@ void rendezvous_add(struct rendezvous *rdv, struct listen_comm *listen)
 	pthread_mutex_unlock(&rdv->lock);
 }
 
-void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen)
+/* A list of comms that nobody will have. No baton held. */
+static void rendezvous_drop(struct comm *comm)
 {
-	struct listen_comm **at;
-	struct comm *comm;
-
-	if (listen->door)
-		engine_load(listen->door->engine, -1);
-	pthread_mutex_lock(&rdv->lock);
-	for (at = &rdv->listens; *at != listen; at = &(*at)->next)
-		;
-	*at = listen->next;
-	comm = listen->waiting;
-	listen->waiting = NULL;
-	pthread_mutex_unlock(&rdv->lock);
 	while (comm) {
 		struct comm *next = comm->next;
 
@@ -339,15 +347,37 @@ void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen)
 	}
 }
 
+void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	struct listen_comm **at;
+	struct comm *comm, *left;
+
+	if (listen->door)
+		engine_load(listen->door->engine, -1);
+	pthread_mutex_lock(&rdv->lock);
+	for (at = &rdv->listens; *at != listen; at = &(*at)->next)
+		;
+	*at = listen->next;
+	comm = listen->waiting;
+	left = listen->left;
+	listen->waiting = listen->left = NULL;
+	pthread_mutex_unlock(&rdv->lock);
+	rendezvous_drop(comm);
+	rendezvous_drop(left);
+}
+
 static struct comm *rendezvous_pop(struct rendezvous *rdv, struct listen_comm *listen)
 {
-	struct comm *comm;
+	struct comm *comm, *left;
 
 	pthread_mutex_lock(&rdv->lock);
 	comm = listen->waiting;
 	if (comm)
 		listen->waiting = comm->next;
+	left = listen->left;
+	listen->left = NULL;
 	pthread_mutex_unlock(&rdv->lock);
+	rendezvous_drop(left);
 	return comm;
 }
 

@@ -32,6 +32,7 @@ struct listen_comm {
 	uint64_t id;
 	uint8_t secret[HANDLE_SECRET_BYTES];
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
+	struct comm *left;    /* those that their connectors have given up: to be closed */
 };
 
 /* Chooses its door, too. */
