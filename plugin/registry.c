@@ -59,7 +59,7 @@ int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE
 	return rc;
 }
 
-void registry_remove(struct comm *comm)
+void registry_hide(struct comm *comm)
 {
 	struct registry_entry *entry = comm->entry, **at;
 
@@ -67,8 +67,18 @@ void registry_remove(struct comm *comm)
 		return;
 	pthread_mutex_lock(&registry_lock);
 	at = registry_find(entry->id);
-	*at = entry->next;
+	if (*at == entry) /* not hidden before: another may have the id by now */
+		*at = entry->next;
 	pthread_mutex_unlock(&registry_lock);
+}
+
+void registry_remove(struct comm *comm)
+{
+	struct registry_entry *entry = comm->entry;
+
+	if (!entry)
+		return;
+	registry_hide(comm);
 	comm->entry = NULL;
 	tender_end(&entry->tender);
 	explicit_bzero(entry->key, sizeof(entry->key));

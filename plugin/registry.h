@@ -13,8 +13,10 @@
 
 /* A comm into which further lanes are let by key. -EEXIST: there is one of that id; -ENOMEM. */
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
-/* Before the comm is closed: when this returns nothing is being attached to it, nor will be. A comm that is not
- * there is accepted. */
+/* Nothing is being attached to the comm when this returns, nor will be; its id is free. A comm that is not there is
+ * accepted. */
+void registry_hide(struct comm *comm);
+/* Likewise, before the comm is closed; no baton held. */
 void registry_remove(struct comm *comm);
 /* The key of that comm; false: there is none of that id. */
 bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES]);

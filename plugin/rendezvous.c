@@ -82,7 +82,7 @@ static void rendezvous_leave(struct listen_comm *listen, uint64_t comm_id)
 	*at = comm->next;
 	comm->next = listen->left;
 	listen->left = comm;
-	registry_remove(comm);
+	registry_hide(comm);
 }
 
 bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,

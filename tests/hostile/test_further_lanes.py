@@ -153,3 +153,24 @@ def test_lanes_that_there_cannot_be(several: Several, hello: dict[str, int]) -> 
         stranger.send(stranger.hello(**hello))
         assert turned_away(stranger)
     several.goes_on(several.first)
+
+
+@pytest.mark.parametrize("path", LANES)
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_a_second_attempt_takes_the_place_of_the_first(each: Hosts, path: str, lanes: int) -> None:
+    """READY was lost: the connector tries again with the comm id that it had."""
+    receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
+    with actors(receiver), contextlib.ExitStack() as stack:
+        receiver.call("load", path=str(each.plugin))
+        raw, listen = receiver.call("listen")
+        handle = Handle.decode(base64.b64decode(raw))
+        with each.inside(1):
+            lost = stack.enter_context(Peer(handle))
+            lost.handshake(lanes=lanes)
+            again = stack.enter_context(Peer(handle))
+        again.handshake(lanes=lanes)
+        comm = receiver.call("accept", listen=listen)
+        receiver.start("receive", comm=comm, size=64)
+        again.send(record(DATA, total=5, payload=b"again"))
+        assert base64.b64decode(receiver.result()) == b"again"
+        assert turned_away(lost)
