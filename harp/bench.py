@@ -198,7 +198,7 @@ _HEADER_BYTES = {False: 52, True: 72}  # IPv4 or IPv6, and TCP with timestamps
 
 
 def run_ratios(
-    options: LabOptions, *, rounds: int, seconds: int, path: str, say: Callable[[str], None]
+    options: LabOptions, *, rounds: int, seconds: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Raw wire, HARP's latency and bandwidth, and the kernel's, several rounds of each."""
     results: list[dict[str, Any]] = []
@@ -209,11 +209,11 @@ def run_ratios(
             ping = run_wire(lab, "pingpong", WireOptions(seconds=1))
             latency = run_bench(
                 lab,
-                BenchOptions("lat", path=path, baseline=True, min_bytes="8", max_bytes="8"),
+                BenchOptions("lat", path="xdp", baseline=True, min_bytes="8", max_bytes="8"),
             )
             stream = run_bench(
                 lab,
-                BenchOptions("bw", path=path, baseline=True, min_bytes="512K", max_bytes="512K"),
+                BenchOptions("bw", path="xdp", baseline=True, min_bytes="512K", max_bytes="512K"),
             )
         for report in (latency, stream):
             if not report["ok"]:

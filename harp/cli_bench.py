@@ -298,13 +298,13 @@ _RATIO_ROWS = (
 
 @bench.command()
 @lab_options
-@path_option
 @click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
 @click.option("--seconds", type=click.IntRange(1, 60), default=2, show_default=True)
 @output_option
-def ratios(path: str, rounds: int, seconds: int, output: str, **lab: Any) -> None:
+def ratios(rounds: int, seconds: int, output: str, **lab: Any) -> None:
     """Raw wire, HARP and kernel TCP alternately; medians, ratios, and whether the goals are met.
 
+    HARP is its own stack alone here (HARP_PATH=xdp); `bench paths` has what auto makes of both.
     Goals: HARP's median latency is below a bare kernel socket's; HARP moves at least 80 % of the
     data frames a second that the raw wire moves. Exit code 1 when one is missed.
 
@@ -312,9 +312,7 @@ def ratios(path: str, rounds: int, seconds: int, output: str, **lab: Any) -> Non
     harpctl bench ratios --mtu 1500 --rounds 5
     """
     shape = lab_shape(lab)
-    report = runner.run_ratios(
-        shape, rounds=rounds, seconds=seconds, path=path, say=console.err.print
-    )
+    report = runner.run_ratios(shape, rounds=rounds, seconds=seconds, say=console.err.print)
     median = report["median"]
     met = {
         "latency": median["latency_ratio"] < runner.LATENCY_GOAL,
