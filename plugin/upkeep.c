@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* upkeep.c - the connector's further lanes of a comm; see upkeep.h. */
-#include "upkeep.h"
+#include "upkeep_impl.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,20 +9,14 @@
 #include <sys/epoll.h>
 
 #include "ctx.h"
-#include "keeper.h"
 #include "lane_page.h"
-#include "parallel.h"
 #include "peers.h"
-#include "rails.h"
-#include "tender.h"
 
 /*
  * Theory of operation
  *
- * The plan is a list of lanes, by their index in the comm: for each rail as many HARP lanes and as many kernel
- * lanes as are configured, the first lane among them. It is made once, when the first lane's CHALLENGE has told
- * of the peer's NICs. A lane of the plan that is not up is dialled: at once at first, and when it had lived for a
- * while; else after BACKOFF_NS_MIN, twice as long after each failure. A slow one is dialled once more while it is
+ * The plan (upkeep_plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up is dialled: at once at first, and when it had lived for a
+ * while; else after UPKEEP_BACKOFF_NS_MIN, twice as long after each failure. A slow one is dialled once more while it is
  * up, under its index: the new lane replaces it, from another source port.
  *
  * Who does what. The keeper decides, and dials kernel lanes itself, with its own baton. A HARP lane's dial belongs
@@ -36,7 +30,6 @@
  * used returns behind that.
  */
 
-#define BACKOFF_NS_MIN 100000000ull
 #define BACKOFF_NS_MAX 5000000000ull
 #define PROVEN_NS 1000000000ull /* a lane that lived so long is dialled again at once */
 #define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
@@ -44,51 +37,6 @@
 #define DIAL_NS 5000000000ull
 #define ADVANCE_NS 10000000ull /* dials of HARP lanes are looked at so often */
 #define SAY_NS 5000000000ull   /* no more often of one rail */
-
-struct upkeep_rail {
-	int dev;                    /* ours */
-	struct engine_set *engines; /* NULL: kernel lanes only */
-	struct handle handle;       /* the peer's NIC */
-	bool backup;
-	bool bound; /* kernel lanes leave by our NIC or not at all */
-	bool harp_dialled;
-	unsigned up;
-	bool down_said;
-};
-
-struct attempt;
-
-struct upkeep_lane {
-	uint8_t index, rail;
-	bool harp, up, failure_said;
-	unsigned failures; /* in a row */
-	uint64_t next_ns, backoff_ns, up_ns, rerolled_ns;
-	struct attempt *attempt; /* NULL: not being dialled */
-};
-
-struct upkeep {
-	int dev;
-	uint8_t dscp;
-	struct handle handle;
-	struct comm *comm;
-	struct rails peer_rails;
-	struct tender tender;
-	bool first_harp;
-	uint8_t planned; /* lanes that HELLO said */
-	uint8_t taken;   /* that CHALLENGE did */
-	uint64_t comm_id;
-	uint8_t key[PREAMBLE_KEY_BYTES];
-	struct work work, stop_work, idle_work;
-	/* Any baton; work is posted behind. */
-	atomic_uint lost, slow;
-	atomic_bool begun;
-	/* The keeper's. */
-	struct keeper_timer timer;
-	bool ending;
-	unsigned rail_count, lane_count;
-	struct upkeep_rail rails[RAIL_PAIRS_MAX];
-	struct upkeep_lane lanes[COMM_LANES_MAX];
-};
 
 /* One dial. */
 struct attempt {
@@ -392,7 +340,7 @@ static void lane_is_lost(struct upkeep *u, struct upkeep_lane *lane, uint64_t no
 	lane->up = false;
 	u->rails[lane->rail].up--;
 	if (now_ns >= lane->up_ns + PROVEN_NS) {
-		lane->backoff_ns = BACKOFF_NS_MIN;
+		lane->backoff_ns = UPKEEP_BACKOFF_NS_MIN;
 		lane->next_ns = now_ns;
 	} else {
 		lane_back_off(lane, now_ns);
@@ -489,129 +437,11 @@ void upkeep_lost(struct comm *comm, unsigned index, bool slow)
 	driver_post(keeper_driver(), &u->work);
 }
 
-/* ---- the plan; a thread of the application's --------------------------------------------------- */
-
-/* The peer's NIC as a handle would tell of it. */
-static void rail_handle(struct upkeep_rail *rail, const struct upkeep *u, unsigned nic)
-{
-	struct handle *h = &rail->handle;
-
-	*h = u->handle;
-	if (!nic)
-		return;
-	h->has_v4 = h->has_v6 = false;
-	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;
-	memset(h->doors, 0, sizeof(h->doors));
-	for (unsigned i = 0; i < u->peer_rails.count; i++) {
-		const struct rail_entry *entry = &u->peer_rails.entry[i];
-
-		if (entry->nic != nic)
-			continue;
-		h->harp_port = entry->harp_port;
-		h->harp_placement = entry->placement;
-		h->harp_queues = entry->queues;
-		h->harp_queue = entry->queue;
-		if (harp_addr_is_v4(&entry->addr)) {
-			h->has_v4 = true;
-			h->v4 = entry->addr;
-			h->kernel_port_v4 = entry->kernel_port;
-		} else {
-			h->has_v6 = true;
-			h->v6 = entry->addr;
-			h->kernel_port_v6 = entry->kernel_port;
-		}
-	}
-}
-
-static bool rail_reaches(void *ctx, int dev, const struct rail_entry *entry)
-{
-	const struct device *device = plugin_device(dev);
-	struct engine_set *engines = ctx_rail_engines(dev);
-	struct harp_host_route route;
-	struct harp_addr source;
-	char why[256];
-
-	(void)ctx;
-	if (harp_addr_is_v4(&entry->addr) ? !device->has_v4 : !device->has_v6)
-		return false;
-	if (engines &&
-	    engine_reaches(engine_set_at(engines, 0), &entry->addr, &source, why, sizeof(why)))
-		return true;
-	return !device->netns && !harp_host_route(&entry->addr, &route) && !route.is_local &&
-	       route.ifindex == device->ifindex;
-}
-
-static void rail_lanes(struct upkeep *u, unsigned rail, bool harp, unsigned count)
-{
-	unsigned most = u->planned < u->taken ? u->planned : u->taken;
-
-	for (unsigned i = 0; i < count && u->lane_count < most; i++) {
-		u->lanes[u->lane_count] = (struct upkeep_lane){
-			.index = (uint8_t)u->lane_count,
-			.rail = (uint8_t)rail,
-			.harp = harp,
-			.backoff_ns = BACKOFF_NS_MIN,
-		};
-		u->lane_count++;
-	}
-}
-
-static bool rail_has(const struct upkeep_rail *rail, bool harp)
-{
-	struct candidates candidates;
-	bool some;
-
-	candidates_list(&candidates, rail->dev, harp ? rail->engines : NULL, &rail->handle);
-	some = candidates.count > 0;
-	candidates_forget(&candidates);
-	return some;
-}
-
-static void rail_plan(struct upkeep *u, unsigned number)
-{
-	const struct upkeep_rail *rail = &u->rails[number];
-	enum plugin_path path = plugin_config()->path;
-	unsigned harp = 0, kernel = 0;
-
-	if (rail->engines && rail_has(rail, true))
-		harp = plugin_config()->lanes;
-	if (path != PATH_XDP && !plugin_device(rail->dev)->netns && rail_has(rail, false))
-		kernel = parallel_of(rail->dev).lanes;
-	if (!number) { /* the first lane has index 0 */
-		rail_lanes(u, number, u->first_harp, 1);
-		harp -= harp && u->first_harp;
-		kernel -= kernel && !u->first_harp;
-	}
-	rail_lanes(u, number, true, harp);
-	rail_lanes(u, number, false, kernel);
-}
-
-static bool rail_is_ours(const struct upkeep_rail *rail)
-{
-	struct harp_host_route route;
-	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
-
-	return !harp_addr_is_link_local(addr) && !harp_host_route(addr, &route) &&
-	       route.ifindex == plugin_device(rail->dev)->ifindex;
-}
+/* ---- its life --------------------------------------------------------------------------------- */
 
 void upkeep_begin(struct upkeep *u)
 {
-	struct rail_pair pairs[RAIL_PAIRS_MAX];
-	int devs[RAIL_PAIRS_MAX];
-	unsigned dev_count = rails_devices(u->dev, devs);
-
-	u->rail_count = rails_pair(devs, dev_count, &u->peer_rails, rail_reaches, NULL, pairs);
-	for (unsigned i = 0; i < u->rail_count; i++) {
-		struct upkeep_rail *rail = &u->rails[i];
-
-		rail->dev = pairs[i].dev;
-		rail->backup = pairs[i].backup;
-		rail->engines = ctx_rail_engines(rail->dev);
-		rail_handle(rail, u, pairs[i].nic);
-		rail->bound = i || rail_is_ours(rail);
-		rail_plan(u, i);
-	}
+	upkeep_plan(u);
 	u->lanes[0].up = true;
 	u->lanes[0].up_ns = driver_clock_ns();
 	u->lanes[0].next_ns = UINT64_MAX;
@@ -619,8 +449,6 @@ void upkeep_begin(struct upkeep *u)
 	atomic_store_explicit(&u->begun, true, memory_order_release);
 	driver_post(keeper_driver(), &u->work);
 }
-
-/* ---- its life --------------------------------------------------------------------------------- */
 
 static void upkeep_stop_run(struct work *work, uint64_t now_ns)
 {

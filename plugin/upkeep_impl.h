@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upkeep_impl.h - between upkeep.c and upkeep_plan.c: the plan of a comm's lanes, and how they fare. */
+#ifndef HARP_PLUGIN_UPKEEP_IMPL_H
+#define HARP_PLUGIN_UPKEEP_IMPL_H
+
+#include "comm.h"
+#include "keeper.h"
+#include "rails.h"
+#include "tender.h"
+#include "upkeep.h"
+
+#define UPKEEP_BACKOFF_NS_MIN 100000000ull
+
+struct attempt;
+
+struct upkeep_rail {
+	int dev;                    /* ours */
+	struct engine_set *engines; /* NULL: kernel lanes only */
+	struct handle handle;       /* the peer's NIC */
+	bool backup;
+	bool bound; /* kernel lanes leave by our NIC or not at all */
+	bool harp_dialled;
+	unsigned up;
+	bool down_said;
+};
+
+struct upkeep_lane {
+	uint8_t index, rail;
+	bool harp, up, failure_said;
+	unsigned failures; /* in a row */
+	uint64_t next_ns, backoff_ns, up_ns, rerolled_ns;
+	struct attempt *attempt; /* NULL: not being dialled */
+};
+
+struct upkeep {
+	int dev;
+	uint8_t dscp;
+	struct handle handle;
+	struct comm *comm;
+	struct rails peer_rails;
+	struct tender tender;
+	bool first_harp;
+	uint8_t planned; /* lanes that HELLO said */
+	uint8_t taken;   /* that CHALLENGE did */
+	uint64_t comm_id;
+	uint8_t key[PREAMBLE_KEY_BYTES];
+	struct work work, stop_work, idle_work;
+	/* Any baton; work is posted behind. */
+	atomic_uint lost, slow;
+	atomic_bool begun;
+	/* The keeper's. */
+	struct keeper_timer timer;
+	bool ending;
+	unsigned rail_count, lane_count;
+	struct upkeep_rail rails[RAIL_PAIRS_MAX];
+	struct upkeep_lane lanes[COMM_LANES_MAX];
+};
+
+/* A thread of the application's, before the keeper hears of it: rails and lanes. */
+void upkeep_plan(struct upkeep *u);
+
+#endif
