@@ -119,6 +119,7 @@ struct comm_lane {
 	struct lane *lane;   /* NULL once closed */
 	uint64_t sent_bytes; /* of the preamble: where our records begin in the lane's count */
 	uint64_t turned_ns, asked_ns, looked_ns; /* last turn; info(); read by a sender */
+	bool rated;                              /* its rate was known at the last info() */
 	uint64_t silence_asked_ns;
 	bool silence_warned;
 	bool watching;

@@ -29,7 +29,8 @@
 #define LOCK_SPINS 64u
 #define ASK_HARP_NS 2000000u   /* info() */
 #define ASK_KERNEL_NS 1000000u /* it says how much is under way, too */
-#define RTOS 2u                /* of its TCP a lane has before it may be called dead */
+#define ASK_UNRATED_NS 20000u
+#define RTOS 2u /* of its TCP a lane has before it may be called dead */
 
 void comm_lock_wait(struct comm_several *s);
 
@@ -148,6 +149,15 @@ static uint64_t comm_lane_patience_ns(const struct lane_info *info)
 	return timeout_ns > RTOS * info->rto_ns ? timeout_ns : RTOS * info->rto_ns;
 }
 
+/* A kernel lane is given little before its rate is known, and looks are what tells it: until then often, or its
+ * beginning would be measured by the looks. */
+static uint64_t comm_lane_ask_ns(const struct comm_lane *l)
+{
+	if (l->kind == LANE_HARP)
+		return ASK_HARP_NS;
+	return l->rated ? ASK_KERNEL_NS : ASK_UNRATED_NS;
+}
+
 /* Looks at how the lane does, at times. False: it has died of it. */
 static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 {
@@ -158,8 +168,7 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 	unsigned news;
 	bool owed, stalled;
 
-	if (now_ns - l->asked_ns < (l->kind == LANE_HARP ? ASK_HARP_NS : ASK_KERNEL_NS) ||
-	    !l->lane->ops->info)
+	if (now_ns - l->asked_ns < comm_lane_ask_ns(l) || !l->lane->ops->info)
 		return true;
 	l->asked_ns = now_ns;
 	comm_lock(comm);
@@ -184,6 +193,7 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 	if (news & (STRIPE_STALLED | STRIPE_MOVES | STRIPE_LAGS) && comm->side == COMM_SEND)
 		comm_tx_kick(comm, NULL, now_ns);
 	stalled = mine->stalled;
+	l->rated = mine->rate != 0;
 	comm_unlock(comm);
 	lane_page_lane_stalled(l->row, stalled);
 	if ((news & STRIPE_SLOW) && s->lane_lost)

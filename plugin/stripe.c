@@ -20,7 +20,8 @@
  * The rate is what was acknowledged in the time in which something was under way. Acknowledgements come in bursts
  * and are seen at looks, so a sample lasts from look to look, at least a millisecond and SAMPLE_BYTES_MIN. When all is
  * acknowledged at a look, the lane became idle some time since the last one: that gives two bounds instead of a
- * rate. And while a sample goes on, the rate is no more than had all been acknowledged just now.
+ * rate; far apart they are no first rate, or a fast lane that is looked at too seldom would be taken for a slow one, and
+ * not be used enough to show. And while a sample goes on, the rate is no more than had all been acknowledged just now.
  *
  * As long as it is unknown the lane is taken to be as fast as the fastest of its kind, so that it gets a share and
  * shows, but the share is two chunks until the peer acknowledges: a socket's buffer would take megabytes. So is one
@@ -40,6 +41,7 @@
 #define RATE_DEFAULT 1250000u /* 10 Gbit/s */
 #define SAMPLE_NS_MIN 1000000u
 #define SAMPLE_BYTES_MIN 32768u
+#define SURE_SHARE 4u             /* a first rate is one when its bounds are no further apart */
 #define OVERDUE_NS_MIN 5000000u   /* a sample that lasts so long says something unfinished */
 #define UNKNOWN_BYTES_MAX 262144u /* under way while the rate is not known */
 #define LAG_SHARE 2u              /* less than so-manieth of another's rate */
@@ -114,7 +116,7 @@ static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now
 		most = UINT64_MAX;
 	if (!idle)
 		l->rate = l->rate ? (l->rate + least) / 2 : least;
-	else if (!l->rate && bytes >= SAMPLE_BYTES_MIN)
+	else if (!l->rate && most / SURE_SHARE <= least)
 		l->rate = least;
 	else if (l->rate && l->rate < least)
 		l->rate = least;
