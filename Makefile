@@ -6,7 +6,7 @@
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
 # Most tests wait for another process or a timer most of the time.
-SIDE_BY_SIDE = -n 4 --dist worksteal
+SIDE_BY_SIDE = -n 3 --dist worksteal
 
 help:
 	@echo 'make build      set up and build into build/'
