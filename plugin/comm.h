@@ -446,7 +446,6 @@ void comm_publish(struct comm *comm);
 /* Chooses the control lane anew. */
 void comm_lanes_control(struct comm *comm);
 /* Baton held, lock not. */
-void comm_lane_advance(struct comm_lane *l, uint64_t now_ns);
 void comm_lane_run(struct work *work, uint64_t now_ns);
 void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 

@@ -233,7 +233,8 @@ static void comm_lane_finish(struct comm_lane *l)
 	comm_lane_watch(l, wanted);
 }
 
-void comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
+/* False: the lane is dead, and the work that was posted then sees to it. */
+static bool comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
@@ -252,16 +253,16 @@ void comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 	comm->now_ns = now_ns;
 	comm_unlock(comm);
 	if (dead)
-		return;
+		return false;
 	l->turned_ns = turned_ns;
 	comm_lane_poll(l);
 	if (failing) {
 		if (!l->told_close)
 			comm_lane_tell(l, &close);
-		return;
+		return true;
 	}
 	if (!comm_lane_sample(l, now_ns))
-		return;
+		return true;
 	if (ended)
 		; /* the peer has said CLOSE: there is nothing more to move */
 	else if (comm->side == COMM_SEND)
@@ -269,25 +270,20 @@ void comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 	else
 		comm_rx_advance(l, now_ns);
 	comm_lane_finish(l);
+	return true;
 }
 
 void comm_lane_run(struct work *work, uint64_t now_ns)
 {
 	struct comm_lane *l = (struct comm_lane *)((char *)work - offsetof(struct comm_lane, work));
-	bool dead;
 
-	comm_lock(l->comm);
-	dead = l->dead;
-	comm_unlock(l->comm);
-	if (dead)
+	if (!comm_lane_advance(l, now_ns))
 		comm_lane_bury(l);
-	else
-		comm_lane_advance(l, now_ns);
 }
 
 void comm_lane_notify(struct lane *lane, uint64_t now_ns)
 {
-	comm_lane_advance(lane->owner, now_ns);
+	(void)comm_lane_advance(lane->owner, now_ns);
 }
 
 /* ---- for people ---------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 /* talk.c - see talk.h. */
 #include "talk.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -174,6 +175,18 @@ bool talk_test_send(struct talk *t)
 	memset(t->tx[t->send_done % DEPTH_MAX], 0xdd, t->sizes[t->send_done]);
 	t->send_done++;
 	return true;
+}
+
+void *talk_sender(void *talk)
+{
+	struct talk *t = talk;
+
+	while (t->send_done < t->count && !check_failures) {
+		talk_send(t);
+		if (!talk_test_send(t))
+			sched_yield();
+	}
+	return NULL;
 }
 
 bool talk_test_recv(struct talk *t)

@@ -43,6 +43,8 @@ void talk_free(struct talk *t);
 void talk_send(struct talk *t);
 void talk_post(struct talk *t);
 bool talk_test_send(struct talk *t);
+/* A thread: sends all of the struct talk. */
+void *talk_sender(void *talk);
 bool talk_test_recv(struct talk *t);
 /* One turn of every lane. True: something happened. */
 bool talk_turn(struct talk *t);

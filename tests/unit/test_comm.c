@@ -202,18 +202,6 @@ static void *thread_guardian(void *arg)
 	return NULL;
 }
 
-static void *thread_sender(void *arg)
-{
-	struct talk *t = &((struct threads *)arg)->t;
-
-	while (t->send_done < THREAD_MESSAGES && !check_failures) {
-		talk_send(t);
-		if (!talk_test_send(t))
-			sched_yield();
-	}
-	return NULL;
-}
-
 static void *thread_receiver(void *arg)
 {
 	struct talk *t = &((struct threads *)arg)->t;
@@ -249,7 +237,7 @@ static void test_threads(void)
 	for (uint64_t m = 0; m < THREAD_MESSAGES; m++)
 		all.t.sizes[m] %= 40000;
 	pthread_create(&guardian, NULL, thread_guardian, &all);
-	pthread_create(&sender, NULL, thread_sender, &all);
+	pthread_create(&sender, NULL, talk_sender, &all.t);
 	pthread_create(&receiver, NULL, thread_receiver, &all);
 	pthread_join(sender, NULL);
 	pthread_join(receiver, NULL);

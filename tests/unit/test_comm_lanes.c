@@ -794,18 +794,6 @@ static void *thread_turns(void *arg)
 	return NULL;
 }
 
-static void *thread_sender(void *arg)
-{
-	struct talk *t = &((struct threads *)arg)->t;
-
-	while (t->send_done < THREAD_MESSAGES && !check_failures) {
-		talk_send(t);
-		if (!talk_test_send(t))
-			sched_yield();
-	}
-	return NULL;
-}
-
 static void *thread_receiver(void *arg)
 {
 	struct talk *t = &((struct threads *)arg)->t;
@@ -855,7 +843,7 @@ static void test_threads(void)
 		talk_attach(&all.t, i, LANE_HARP, 100000);
 	for (int i = 0; i < 2; i++)
 		pthread_create(&turns[i], NULL, thread_turns, &all);
-	pthread_create(&sender, NULL, thread_sender, &all);
+	pthread_create(&sender, NULL, talk_sender, &all.t);
 	pthread_create(&receiver, NULL, thread_receiver, &all);
 	pthread_join(sender, NULL);
 	pthread_join(receiver, NULL);
