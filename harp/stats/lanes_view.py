@@ -26,7 +26,7 @@ from harp.stats.job import (
     comms,
 )
 from harp.stats.page import Items, address, endpoint, text
-from harp.stats.view import amount, flows_view, notes, span
+from harp.stats.view import amount, counters_table, flows_view, notes, span
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 LaneKey: TypeAlias = tuple[int, int, int]  # of the job, and the lane's serial
@@ -350,13 +350,5 @@ def jobs_table(sight: Sight) -> Table | None:
 
 def all_job_counters(job: Job) -> Table:
     """Every counter that isn't 0, with its meaning."""
-    counters = job.snapshot.counters
-    rows = [
-        (one.name, int(counters[one.name]), one.help)
-        for one in schema.job_counters()
-        if counters[one.name]
-    ]
-    result = table(f"{job.name}, process {job.pid}", ("counter", "value", "what"), rows)
-    result.columns[2].justify = "left"
-    result.columns[2].no_wrap = False
-    return result
+    title = f"{job.name}, process {job.pid}"
+    return counters_table(title, "counter", job.snapshot.counters, schema.job_counters())

@@ -115,18 +115,21 @@ def notes(sight: Sight) -> list[Text]:
     return lines
 
 
-def all_counters(each: Instance) -> Table:
-    """Every statistic that isn't 0, with its meaning."""
-    counters = each.snapshot.counters
-    rows = [
-        (one.name, int(counters[one.name]), one.help)
-        for one in schema.statistics()
-        if counters[one.name]
-    ]
-    result = table(f"{each.name}, process {each.pid}", ("statistic", "value", "what"), rows)
+def counters_table(
+    title: str, what: str, values: np.void, known: Iterable[schema.Statistic]
+) -> Table:
+    """Those of the known counters that aren't 0, with their meaning."""
+    rows = [(one.name, int(values[one.name]), one.help) for one in known if values[one.name]]
+    result = table(title, (what, "value", "what"), rows)
     result.columns[2].justify = "left"
     result.columns[2].no_wrap = False
     return result
+
+
+def all_counters(each: Instance) -> Table:
+    """Every statistic that isn't 0, with its meaning."""
+    title = f"{each.name}, process {each.pid}"
+    return counters_table(title, "statistic", each.snapshot.counters, schema.statistics())
 
 
 def stats_view(
