@@ -314,6 +314,22 @@ HARP_API int harp_conn_recv_frame(struct harp_conn *conn, struct harp_frame **ou
 HARP_API void harp_frame_release(struct harp_conn *conn, struct harp_frame *frame);
 
 /* ------------------------------------------------------------------------------------------------
+ * Sending from the application's own memory, nothing copied: where the NIC can read it (DPDK).
+ */
+/* Makes memory known to the stack's NIC, so that it may be sent in place. -ENOTSUP the NIC reads nothing but its own
+ * frames, -ENOMEM, -EINVAL. */
+HARP_API int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes);
+/* Takes that back; base and bytes as they were added. -EBUSY while a connection's data or the NIC still
+ * refers to it: poll and ask again. Connections that are aborted let go as soon as the NIC has. -ENOENT. */
+HARP_API int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes);
+/*
+ * As harp_conn_send() of one piece, but the bytes are not copied: they are read where they lie, again when they must
+ * be retransmitted, and must not change before harp_conn_acked_bytes() counts them. -EFAULT when they are
+ * not within one piece of added memory.
+ */
+HARP_API ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t len);
+
+/* ------------------------------------------------------------------------------------------------
  * Ending a connection. A handle is dead after close or abort and must not be used again; frames
  * of the connection that the application still holds must be released before.
  */

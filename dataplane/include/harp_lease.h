@@ -45,6 +45,7 @@ enum harp_lease_type {
 	HARP_LEASE_DONE = 7,
 	HARP_LEASE_QUERY = 8,
 	HARP_LEASE_ANSWER = 9,
+	HARP_LEASE_PORT = 10, /* the answer to LEASE of a DPDK port */
 };
 
 /* The descriptors of LEASED, in this order. */
@@ -78,6 +79,9 @@ struct harp_lease_hello {
 #define HARP_LEASE_DEVICE_DEFAULT_ROUTE 1u /* carries the default route: only when named */
 #define HARP_LEASE_DEVICE_UP 2u
 #define HARP_LEASE_DEVICE_ONE_QUEUE 4u /* all packets were seen on one queue: no other is leased */
+/* A DPDK port, leased whole and driven by the job's own DPDK: ifname is its name, ifindex and netns 0, queues what
+ * one job may have of it, queues_free the same or 0 when it is leased. */
+#define HARP_LEASE_DEVICE_DPDK 8u
 struct harp_lease_device {
 	char ifname[16];
 	uint32_t ifindex; /* in the NIC's namespace */
@@ -110,8 +114,8 @@ struct harp_lease_request {
 	uint32_t queue;       /* HARP_LEASE_QUEUE_ANY, or one */
 	uint32_t frame_count; /* 0: harpd's default; harpd may give fewer */
 	uint32_t copy_mode;   /* as struct harp_af_xdp_options */
-	uint32_t reserved;
-	char label[64]; /* for people: "train.py rank 3" */
+	uint32_t queues;      /* of a DPDK port: stacks that the job wants on it; 0: 1. Else 0 */
+	char label[64];       /* for people: "train.py rank 3" */
 };
 
 /* How the NIC chooses a queue for a packet. */
@@ -143,6 +147,17 @@ struct harp_lease_leased {
 	uint32_t reserved;
 	uint8_t rss_key[HARP_LEASE_RSS_KEY_MAX];
 	uint16_t rss_table[HARP_LEASE_RSS_TABLE_MAX]; /* hash modulo rss_table_count -> queue */
+};
+
+/* A DPDK port. With it come page_count descriptors: a statistics page (harp_page.h, a sealed memfd) for each stack. */
+struct harp_lease_port {
+	struct harp_lease_header header;
+	uint64_t lease_id;
+	uint32_t page_count; /* as many queues the port may be opened with */
+	uint32_t page_bytes; /* of each */
+	uint32_t core;       /* suggested for the first dedicated thread; 0xffffffff: none */
+	uint32_t spec_bytes;
+	/* spec_bytes of text: the port as harp_port_spec_parse() reads it, without a final NUL. */
 };
 
 struct harp_lease_refused {

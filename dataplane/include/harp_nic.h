@@ -29,6 +29,12 @@ struct harp_desc {
 };
 #define HARP_DESC_MORE 0x1u        /* the packet goes on in the next descriptor */
 #define HARP_DESC_CSUM_GOOD 0x100u /* rx: the card verified the transport checksum */
+/* tx, on the first descriptor of a packet, only where caps.features offers it. The transport checksum field holds
+ * the folded sum of the pseudo-header, which of a packet to be cut counts no length (as Linux and DPDK have it). */
+#define HARP_DESC_TX_CSUM 0x200u /* the card fills in the TCP or UDP checksum */
+#define HARP_DESC_TX_TSO                                                                           \
+	0x400u /* with TX_CSUM: TCP; cut into segments of flags >> MSS_SHIFT bytes */
+#define HARP_DESC_MSS_SHIFT 16u
 
 /* Abilities, in caps.features. */
 #define HARP_NIC_RX_CSUM_PARTIAL                                                                   \
@@ -36,6 +42,8 @@ struct harp_desc {
 				       * in the transport checksum field (veth, bridge, tap) */
 #define HARP_NIC_TX_MULTI 0x2u /* tx() takes packets of several descriptors */
 #define HARP_NIC_STRICT 0x4u   /* frames are hashed at tx() and checked at completion */
+#define HARP_NIC_TX_CSUM 0x8u  /* HARP_DESC_TX_CSUM: TCP and UDP over IPv4 and IPv6 */
+#define HARP_NIC_TX_TSO 0x10u  /* HARP_DESC_TX_TSO, both families */
 
 struct harp_nic_caps {
 	char name[32];       /* interface or wire port */
@@ -51,6 +59,18 @@ struct harp_nic_caps {
 	uint32_t features;     /* HARP_NIC_* */
 	uint8_t mac[6];
 	uint8_t reserved[2];
+	/* Since the second version: a NIC whose ops.size ends before memory_add has none of it (0). */
+	uint32_t frame_reserved; /* bytes at the beginning of each frame that are the NIC's own */
+	uint32_t tso_bytes_max;  /* of HARP_NIC_TX_TSO: TCP payload of one packet */
+	/*
+	 * External frames: a piece of memory that is not of the region (memory_add) goes out in place as a further
+	 * descriptor of a packet, never its first. Its addr is (frame_count + i) * frame_size, i below
+	 * external_count, and its bytes are len at external[i], an array of the NIC's that the caller writes
+	 * before tx(); complete() gives the addr back when the card can't read them any more.
+	 */
+	uint32_t external_count; /* 0: the NIC has no external frames */
+	uint32_t reserved2;
+	const uint8_t **external;
 };
 
 struct harp_nic_stats {
@@ -59,6 +79,8 @@ struct harp_nic_stats {
 	uint64_t rx_ring_full, rx_fill_empty, tx_ring_empty, rx_invalid, tx_invalid;
 	uint64_t kicks;        /* system calls made to transmit or to wake the card */
 	uint64_t copied_bytes; /* copied by the NIC code of HARP itself (0 for AF_XDP) */
+	uint64_t
+		driver_copied_bytes; /* copied by the driver beneath, where it is known to (memif, tap, af_packet) */
 };
 
 struct harp_nic;
@@ -86,6 +108,13 @@ struct harp_nic_ops {
 	int (*fd)(struct harp_nic *nic);
 	void (*stats)(struct harp_nic *nic, struct harp_nic_stats *out);
 	void (*destroy)(struct harp_nic *nic);
+	/* Since the second version; NULL where caps.external_count is 0. Makes memory readable for the card
+	 * (registered, DMA-mapped where the device needs it) until memory_remove(). The same memory may be added
+	 * several times, and ranges may overlap. -ENOTSUP the device can't read such memory, -ENOMEM, -EINVAL. */
+	int (*memory_add)(struct harp_nic *nic, const void *base, size_t bytes);
+	/* Takes one memory_add() of exactly this range back. -EBUSY while the card may still read it (poll, and
+	 * ask again), -ENOENT. */
+	int (*memory_remove)(struct harp_nic *nic, const void *base, size_t bytes);
 };
 
 /* Implementations embed this as their first member. */
