@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions per packet, counted by callgrind: tools/instructions.py [BUILD_DIR] [sealed].
+"""Instructions per packet, counted by callgrind: tools/instructions.py [BUILD_DIR] [sealed|bulk].
 
 For each kind of poll that tests/sim/sim_bench.c measures, and for 1, 100 and 10,000 flows: how many
 instructions the stack executes; then the same for a stack that publishes its statistics
 (harp_page.h) and is polled every microsecond. The wire's own (its functions, and the libc's copies
-that it asks for) are not counted. With `sealed`: of a message on a sealed lane instead, without the
-lane beneath (tests/unit/seal_bench.c). The numbers depend on compiler and options, not on the load.
+that it asks for) are not counted. With `bulk`: of a segment in the middle of a stream, where
+polls find 64 of them (tests/sim/sim_bulk.c), the card's functions left out. With `sealed`: of a
+message on a sealed lane instead, without the lane beneath (tests/unit/seal_bench.c). The numbers
+depend on compiler and options, not on the load; valgrind has no AVX-512.
 """
 
 import re
@@ -29,6 +31,8 @@ SEALED_BYTES = (40, 1024, 16_384, 65_536, 1 << 20)
 SEALED_MESSAGES = 50
 NOT_THE_LANE = re.compile(r"^(pipe_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NOT_THE_STACK = re.compile(r"^(wire_|mem(cpy|move|set)|__mem(cpy|move|set))")
+NOT_BULK = re.compile(r"^(pair_|bulk_|step_|sender|receiver)")
+BULK_PACKETS = 20_000
 NO_PACKET = ("idle", "publish")  # of these polls all copies are the stack's own
 
 
@@ -56,15 +60,15 @@ def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
     return total
 
 
-def callgrind(left_out: re.Pattern[str], *command: str) -> int:
-    """Instructions of the command inside of measured()."""
+def callgrind(left_out: re.Pattern[str], *command: str, inside: str = "measured") -> int:
+    """Instructions of the command inside of a function of it."""
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "callgrind.out"
         subprocess.run(
             [
                 "valgrind",
                 "--tool=callgrind",
-                "--toggle-collect=measured",
+                f"--toggle-collect={inside}",
                 f"--callgrind-out-file={profile}",
                 *command,
             ],
@@ -92,13 +96,31 @@ def sealed(seal_bench: Path) -> None:
         print(f"{'  a byte':36}" + "".join(f"{count:>12.3f}" for count in each), flush=True)
 
 
+def bulk(sim_bulk: Path) -> None:
+    cases = [(mtu, flows) for mtu in (1500, 9000) for flows in (1, 16)]
+    print(
+        f"{'instructions of a segment':30}"
+        + "".join(f"{f'{mtu}, {flows} flow' + 's' * (flows > 1):>16}" for mtu, flows in cases)
+    )
+    for copy, text in ((0, "frames"), (1, "copied")):
+        for side in ("sender", "receiver"):
+            counts = []
+            for mtu, flows in cases:
+                args = (f"mtu={mtu}", f"conns={flows}", f"copy={copy}", f"packets={BULK_PACKETS}")
+                counts.append(callgrind(NOT_BULK, str(sim_bulk), *args, inside=side) / BULK_PACKETS)
+            print(f"{f'{text}, {side}':30}" + "".join(f"{n:>16.0f}" for n in counts), flush=True)
+
+
 def main() -> int:
     words = sys.argv[1:]
-    only_sealed = "sealed" in words
-    words = [word for word in words if word != "sealed"]
+    part = next((word for word in words if word in ("sealed", "bulk")), None)
+    words = [word for word in words if word != part]
     build = Path(words[0] if words else "build")
-    if only_sealed:
+    if part == "sealed":
         sealed(build / "tests/unit/seal_bench")
+        return 0
+    if part == "bulk":
+        bulk(build / "tests/sim/sim_bulk")
         return 0
     sim_bench = build / "tests/sim/sim_bench"
     if not sim_bench.exists():
