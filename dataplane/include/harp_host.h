@@ -159,6 +159,50 @@ HARP_API const struct harp_rss *harp_instance_rss(const struct harp_instance *in
 HARP_API uint32_t harp_instance_queue(const struct harp_instance *instance);
 
 /* ------------------------------------------------------------------------------------------------
+ * DPDK ports as text, the same everywhere (docs/dpdk.md): a device of DPDK, and what HARP is on it.
+ *
+ *   DEVICE[;key=value]...    "net_memif0,role=client,id=0;ip=10.9.0.1/24;ip=fd00:9::1/64;mtu=9000"
+ *
+ * DEVICE: a PCI address, or a virtual device with its arguments after a comma. Keys: ip ADDRESS/LEN (repeated for
+ * more), gw ADDRESS (the default route, one a family), route PREFIX/LEN@GATEWAY (repeated), name (1 to 15
+ * bytes; else DEVICE up to its first comma, cut to 15), mtu, vlan, queues, frames, take=default-route (the device
+ * may be taken from the kernel though the host's default route leaves by it). No spaces.
+ */
+#define HARP_PORT_PREFIX                                                                           \
+	"dpdk:" /* what stands before a port's text where an interface's name is taken */
+#define HARP_PORT_ADDRESSES_MAX 15u /* the stack has one more: the link-local one of IPv6 */
+#define HARP_PORT_ROUTES_MAX 32u
+#define HARP_PORT_DEVICE_MAX 512u /* bytes of DEVICE with its final NUL */
+#define HARP_PORT_TEXT_MAX 8192u  /* of a whole text with its final NUL: any fits */
+
+struct harp_port_route {
+	struct harp_addr prefix, gateway;
+	uint32_t prefix_len; /* bits of the address's own family */
+};
+struct harp_port_spec {
+	char device[HARP_PORT_DEVICE_MAX];
+	char name[16];
+	uint32_t mtu_bytes;   /* 0: the device's own */
+	uint32_t vlan_id;     /* 0: untagged */
+	uint32_t queues;      /* at least 1 */
+	uint32_t frame_count; /* of each queue; 0: as whoever opens it likes */
+	bool take_default_route;
+	uint8_t reserved[3];
+	uint32_t address_count, route_count;
+	struct harp_addr addresses[HARP_PORT_ADDRESSES_MAX];
+	uint32_t prefix_lens[HARP_PORT_ADDRESSES_MAX]; /* bits of the address's own family */
+	struct harp_port_route routes[HARP_PORT_ROUTES_MAX];
+	struct harp_addr gateway_v4, gateway_v6; /* all zero: none */
+};
+/* text: without HARP_PORT_PREFIX. 0, or -EINVAL with one line in why that names the port, the key, its value and
+ * what is allowed there. */
+HARP_API int harp_port_spec_parse(const char *text, struct harp_port_spec *out, char *why,
+				  size_t why_len);
+/* Writes the text that gives the same again, and returns its length; -ENOSPC when buf (size bytes with the final
+ * NUL) is too small for it. */
+HARP_API int harp_port_spec_format(const struct harp_port_spec *spec, char *buf, size_t size);
+
+/* ------------------------------------------------------------------------------------------------
  * Questions about the host, answered by rtnetlink; no privilege needed.
  */
 struct harp_host_route {

@@ -283,10 +283,28 @@ def pages() -> None:
     write("fuzz_page", "longer", b"\3" + choices[1:] + page[:600])
 
 
+def ports() -> None:
+    """fuzz_port: the text of a DPDK port."""
+    texts = {
+        "whole": "net_memif0,role=client,id=0;ip=10.9.0.1/24;ip=fd00:9::1/64;gw=10.9.0.254;"
+        "gw=fd00:9::fe;route=10.1.0.0/16@10.9.0.253;mtu=9000;vlan=5;queues=4;frames=4096;name=a",
+        "pci": "0000:3b:00.0;ip=10.0.0.1/8",
+        "mapped": "d;ip=::ffff:10.0.0.1/32;route=::ffff:11.0.0.0/8@::ffff:10.0.0.2",
+        "twice": "d;mtu=1500;mtu=1500",
+        "no-value": "d;mtu",
+        "small": "d;ip=fd00::1/64;mtu=1279",
+        "name": "a/b;name=" + 16 * "n",
+        "line": "d\n",
+        "take": "d;take=default-route",
+    }
+    for name, text in texts.items():
+        write("fuzz_port", name, text.encode())
+
+
 def main() -> None:
     """All of them."""
     first = (frames, tcp, reassembly, datagrams, options, records, sealed, handles, config)
-    for make in (*first, leases, pages):
+    for make in (*first, leases, pages, ports):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)
 

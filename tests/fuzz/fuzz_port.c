@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuzz_port.c - a DPDK port's text: refused in a line, or read, written and read again to the same. */
+#include "fuzz.h"
+#include "harp_host.h"
+
+#include <errno.h>
+
+static void port_claims(const struct harp_port_spec *spec)
+{
+	FUZZ_CLAIM(spec->device[0] && memchr(spec->device, '\0', sizeof(spec->device)));
+	FUZZ_CLAIM(spec->name[0] && memchr(spec->name, '\0', sizeof(spec->name)));
+	FUZZ_CLAIM(spec->address_count <= HARP_PORT_ADDRESSES_MAX);
+	FUZZ_CLAIM(spec->route_count <= HARP_PORT_ROUTES_MAX);
+	FUZZ_CLAIM(spec->queues >= 1 && spec->queues <= 64);
+	FUZZ_CLAIM(spec->vlan_id <= 4094 && spec->mtu_bytes <= 16000);
+	for (uint32_t i = 0; i < spec->address_count; i++)
+		FUZZ_CLAIM(spec->prefix_lens[i] <=
+			   (harp_addr_is_v4(&spec->addresses[i]) ? 32u : 128u));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	char back[HARP_PORT_TEXT_MAX], why[320], *text = malloc(len + 1);
+	struct harp_port_spec spec, again;
+	int rc;
+
+	FUZZ_CLAIM(text);
+	memcpy(text, bytes, len);
+	text[len] = '\0';
+	rc = harp_port_spec_parse(text, &spec, why, sizeof(why));
+	free(text);
+	if (rc) {
+		FUZZ_CLAIM(rc == -EINVAL && why[0] && !strchr(why, '\n'));
+		return 0;
+	}
+	FUZZ_CLAIM(!why[0]);
+	port_claims(&spec);
+	FUZZ_CLAIM(harp_port_spec_format(&spec, back, sizeof(back)) == (int)strlen(back));
+	FUZZ_CLAIM(harp_port_spec_parse(back, &again, NULL, 0) == 0);
+	FUZZ_CLAIM(memcmp(&spec, &again, sizeof(spec)) == 0);
+	return 0;
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_port_spec.c - a DPDK port's text: what is read, what is refused in which words, and back. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "harp_host.h"
+
+static struct harp_port_spec parse(const char *text)
+{
+	struct harp_port_spec spec, again;
+	char why[320], back[HARP_PORT_TEXT_MAX];
+	int rc = harp_port_spec_parse(text, &spec, why, sizeof(why));
+
+	if (rc)
+		fprintf(stderr, "%s: %s\n", text, why);
+	CHECK_EQ(rc, 0);
+	CHECK_STR(why, "");
+	CHECK(harp_port_spec_format(&spec, back, sizeof(back)) > 0);
+	CHECK_EQ(harp_port_spec_parse(back, &again, NULL, 0), 0);
+	CHECK(memcmp(&spec, &again, sizeof(spec)) == 0);
+	return spec;
+}
+
+static void check_addr(const struct harp_addr *addr, const char *text)
+{
+	char buf[HARP_ADDR_TEXT_MAX];
+
+	CHECK_STR(harp_addr_format(addr, buf), text);
+}
+
+static void test_device_alone(void)
+{
+	struct harp_port_spec spec = parse("0000:3b:00.0"), zero = { .queues = 1 };
+
+	CHECK_STR(spec.device, "0000:3b:00.0");
+	CHECK_STR(spec.name, "0000:3b:00.0");
+	CHECK_EQ(spec.queues, 1u);
+	strcpy(zero.device, spec.device);
+	strcpy(zero.name, spec.name);
+	CHECK(memcmp(&spec, &zero, sizeof(spec)) == 0);
+}
+
+static void test_everything(void)
+{
+	struct harp_port_spec spec = parse(
+		"net_memif0,role=client,id=0,socket=/run/m.sock;ip=10.9.0.1/24;ip=fd00:9::1/64;"
+		"gw=10.9.0.254;gw=fd00:9::fe;route=10.1.2.3/16@10.9.0.253;route=fd01::/16@fe80::1;"
+		"mtu=9000;vlan=5;queues=4;frames=4096;name=left;take=default-route");
+
+	CHECK_STR(spec.device, "net_memif0,role=client,id=0,socket=/run/m.sock");
+	CHECK_STR(spec.name, "left");
+	CHECK_EQ(spec.mtu_bytes, 9000u);
+	CHECK_EQ(spec.vlan_id, 5u);
+	CHECK_EQ(spec.queues, 4u);
+	CHECK_EQ(spec.frame_count, 4096u);
+	CHECK(spec.take_default_route);
+	CHECK_EQ(spec.address_count, 2u);
+	check_addr(&spec.addresses[0], "10.9.0.1");
+	CHECK_EQ(spec.prefix_lens[0], 24u);
+	check_addr(&spec.addresses[1], "fd00:9::1");
+	CHECK_EQ(spec.prefix_lens[1], 64u);
+	check_addr(&spec.gateway_v4, "10.9.0.254");
+	check_addr(&spec.gateway_v6, "fd00:9::fe");
+	CHECK_EQ(spec.route_count, 2u);
+	check_addr(&spec.routes[0].prefix, "10.1.0.0");
+	CHECK_EQ(spec.routes[0].prefix_len, 16u);
+	check_addr(&spec.routes[0].gateway, "10.9.0.253");
+	check_addr(&spec.routes[1].gateway, "fe80::1");
+}
+
+static void test_name(void)
+{
+	struct harp_port_spec spec = parse("a_device_with_a_long_name,x=1");
+
+	CHECK_STR(spec.name, "a_device_with_a");
+}
+
+/* Refused, with what the line must say. */
+static void refused(const char *text, const char *words)
+{
+	struct harp_port_spec spec, zero = { .queues = 1 };
+	char why[320] = "";
+
+	memset(&spec, 0xa5, sizeof(spec));
+	CHECK_EQ(harp_port_spec_parse(text, &spec, why, sizeof(why)), -EINVAL);
+	if (!strstr(why, words))
+		fprintf(stderr, "%s: \"%s\" lacks \"%s\"\n", text, why, words);
+	CHECK(strstr(why, words) != NULL);
+	CHECK(strncmp(why, "DPDK port ", 10) == 0);
+	CHECK(!strchr(why, '\n'));
+	CHECK(memcmp(&spec, &zero, sizeof(spec)) == 0);
+	CHECK_EQ(harp_port_spec_parse(text, &spec, NULL, 0), -EINVAL);
+}
+
+static void test_refused(void)
+{
+	static const char *const cases[][2] = {
+		{ "", "a device of 1 to 511 bytes" },
+		{ ";ip=10.0.0.1/8", "a device of 1 to 511 bytes" },
+		{ ",role=client", "a device of 1 to 511 bytes" },
+		{ "d;", "\"\": KEY=VALUE is needed" },
+		{ "d;;mtu=1500", "\"\": KEY=VALUE is needed" },
+		{ "d;mtu", "\"mtu\": KEY=VALUE is needed" },
+		{ "d;mut=1500", "mut=1500: no such key; there are ip, gw, route, name" },
+		{ "d;=1500", "no such key" },
+		{ "d;mtu=", "mtu=: a number in 68..16000" },
+		{ "d;mtu=67", "mtu=67: a number in 68..16000" },
+		{ "d;mtu=16001", "68..16000" },
+		{ "d;mtu=+1500", "68..16000" },
+		{ "d;mtu=0x600", "68..16000" },
+		{ "d;mtu=4294968796", "68..16000" },
+		{ "d;mtu=99999999999999999999", "68..16000" },
+		{ "d;mtu=1500;mtu=1500", "mtu=1500: said twice" },
+		{ "d;vlan=0", "vlan=0: a number in 1..4094" },
+		{ "d;vlan=4095", "1..4094" },
+		{ "d;queues=0", "queues=0: a number in 1..64" },
+		{ "d;queues=65", "1..64" },
+		{ "d;frames=255", "frames=255: a number in 256..1048576" },
+		{ "d;ip=10.0.0.1", "ip=10.0.0.1: ADDRESS/LEN is needed" },
+		{ "d;ip=10.0.0.1/", "ADDRESS/LEN" },
+		{ "d;ip=10.0.0.1/33", "ADDRESS/LEN" },
+		{ "d;ip=fd00::1/129", "ADDRESS/LEN" },
+		{ "d;ip=10.0.0/8", "ADDRESS/LEN" },
+		{ "d;ip=10.0.0.1/8/8", "ADDRESS/LEN" },
+		{ "d;ip=/24", "ADDRESS/LEN" },
+		{ "d;ip=224.0.0.1/8", "no host can have this address" },
+		{ "d;ip=127.0.0.1/8", "no host" },
+		{ "d;ip=0.0.0.0/8", "no host" },
+		{ "d;ip=::/8", "no host" },
+		{ "d;ip=::1/128", "no host" },
+		{ "d;ip=ff02::1/64", "no host" },
+		{ "d;ip=10.0.0.1/8;ip=10.0.0.1/16", "ip=10.0.0.1/16: said twice" },
+		{ "d;ip=10.0.0.1/8;gw=10.0.0", "gw=10.0.0: a router's address" },
+		{ "d;ip=10.0.0.1/8;gw=0.0.0.0", "a router's address" },
+		{ "d;ip=10.0.0.1/8;gw=10.0.0.2;gw=10.0.0.3", "gw=10.0.0.3: one for each family" },
+		{ "d;ip=10.0.0.1/8;gw=fd00::1", "the gateway fd00::1: the port has no address" },
+		{ "d;gw=10.0.0.1", "the gateway 10.0.0.1: the port has no address" },
+		{ "d;route=10.1.0.0/16@10.0.0.1", "the gateway 10.0.0.1: the port has no address" },
+		{ "d;route=10.1.0.0/16", "route=10.1.0.0/16: PREFIX/LEN@GATEWAY" },
+		{ "d;route=10.1.0.0@10.0.0.1", "PREFIX/LEN@GATEWAY" },
+		{ "d;route=10.1.0.0/16@fd00::1", "PREFIX/LEN@GATEWAY of one family" },
+		{ "d;route=10.1.0.0/16@", "PREFIX/LEN@GATEWAY" },
+		{ "d;route=0.0.0.0/0@10.0.0.1", "the default route is said by gw=" },
+		{ "d;ip=10.0.0.1/8;route=11.1.0.0/16@10.0.0.2;route=11.1.9.9/16@10.0.0.3",
+		  "a route to this prefix was said before" },
+		{ "d;ip=fd00::1/64;mtu=1279", "mtu=1279: IPv6 needs at least 1280" },
+		{ "d;take=all", "take=all: default-route is all there is" },
+		{ "d;name=", "name=: 1 to 15 letters" },
+		{ "d;name=sixteen_bytes_xx", "1 to 15 letters" },
+		{ "d;name=a/b", "1 to 15 letters" },
+		{ "a/b", "the device makes no name" },
+		{ "d;mtu= 1500", "byte 7 of its text: neither spaces" },
+		{ "d;mtu=1500\n", "byte 11 of its text" },
+		{ "d\xc3\xa9", "byte 2 of its text" },
+		{ "d\ne;mtu=1", "byte 2 of its text" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		refused(cases[i][0], cases[i][1]);
+}
+
+/* Tables of the most there may be, and one more. */
+static void test_many(void)
+{
+	char text[HARP_PORT_TEXT_MAX], back[HARP_PORT_TEXT_MAX];
+	struct harp_port_spec spec, again;
+	size_t len = (size_t)snprintf(text, sizeof(text), "net_tap0,iface=dtap0");
+	int used;
+
+	for (unsigned i = 0; i < HARP_PORT_ADDRESSES_MAX; i++)
+		len += (size_t)snprintf(text + len, sizeof(text) - len, ";ip=fd00:%x::1/64", i + 1);
+	for (unsigned i = 0; i < HARP_PORT_ROUTES_MAX; i++)
+		len += (size_t)snprintf(text + len, sizeof(text) - len,
+					";route=fd01:%x::/32@fe80::%x", i + 1, i + 1);
+	spec = parse(text);
+	CHECK_EQ(spec.address_count, HARP_PORT_ADDRESSES_MAX);
+	CHECK_EQ(spec.route_count, HARP_PORT_ROUTES_MAX);
+	used = harp_port_spec_format(&spec, back, sizeof(back));
+	CHECK_EQ(used, (int)strlen(back));
+	again = parse(back);
+	CHECK(memcmp(&spec, &again, sizeof(spec)) == 0);
+	CHECK_EQ(harp_port_spec_format(&spec, back, (size_t)used + 1), used);
+	for (size_t size = 0; size <= (size_t)used; size++)
+		CHECK_EQ(harp_port_spec_format(&spec, back, size), -ENOSPC);
+	snprintf(text + len, sizeof(text) - len, ";ip=fd99::1/64");
+	refused(text, "ip=fd99::1/64: a port has at most 15 addresses");
+	snprintf(text + len, sizeof(text) - len, ";route=fd99::/32@fe80::1");
+	refused(text, "a port has at most 32 routes");
+}
+
+/* The longest device goes in and out; longer texts are refused unread. */
+static void test_long(void)
+{
+	static char text[HARP_PORT_TEXT_MAX + 64], back[HARP_PORT_TEXT_MAX];
+	struct harp_port_spec spec;
+
+	memset(text, 'd', HARP_PORT_DEVICE_MAX - 1);
+	spec = parse(text);
+	CHECK_EQ(strlen(spec.device), HARP_PORT_DEVICE_MAX - 1u);
+	CHECK(harp_port_spec_format(&spec, back, sizeof(back)) > 0);
+	text[HARP_PORT_DEVICE_MAX - 1] = 'd';
+	refused(text, "a device of 1 to 511 bytes");
+	memset(text, 'd', HARP_PORT_TEXT_MAX);
+	refused(text, "the text has more than 8191 bytes");
+}
+
+int main(void)
+{
+	test_device_alone();
+	test_everything();
+	test_name();
+	test_refused();
+	test_many();
+	test_long();
+	return check_done();
+}
