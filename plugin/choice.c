@@ -557,9 +557,9 @@ void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigne
 void choice_init(struct choice *choice, enum plugin_path path, uint64_t seed)
 {
 	memset(choice, 0, sizeof(*choice));
-	choice->allowed = path == PATH_XDP      ? LANE_HARP
-			  : path == PATH_KERNEL ? LANE_KERNEL
-						: LANE_HARP | LANE_KERNEL;
+	choice->allowed = plugin_path_is_harp(path) ? LANE_HARP
+			  : path == PATH_KERNEL     ? LANE_KERNEL
+						    : LANE_HARP | LANE_KERNEL;
 	choice->random = seed;
 	choice->last_way = CHOICE_NONE;
 }

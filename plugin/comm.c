@@ -64,7 +64,7 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 		return -ENOMEM;
 	}
 	if ((lane->kind_bit == LANE_KERNEL ||
-	     (opt->several && plugin_config()->path != PATH_XDP)) &&
+	     (opt->several && !plugin_path_is_harp(plugin_config()->path))) &&
 	    comm_kernels_open(comm, opt->lane.dev)) {
 		comm_free(comm);
 		return -ENOMEM;

@@ -19,7 +19,7 @@
 /* A name further away than this many edits is no misspelling. */
 #define CONFIG_HINT_EDITS_MAX 4u
 #define CONFIG_NAME_BYTES_MAX 64u
-#define CONFIG_VALUE_BYTES_MAX 1024u
+#define CONFIG_VALUE_BYTES_MAX 4096u
 
 /* Where the job keys, the first of harp_config_key(), lie in struct plugin_config. */
 static const size_t config_fields[] = {
@@ -32,13 +32,17 @@ static const size_t config_fields[] = {
 /* A text must fit its field. */
 #define KEY(name, type, table, key, field, unit, min, max, ...)                                    \
 	static_assert(HARP_CONFIG_##type != HARP_CONFIG_TEXT ||                                    \
-			      sizeof(((struct plugin_config *)0)->field) == (max) + 1,             \
+			      (sizeof(((struct plugin_config *)0)->field) == (max) + 1 &&          \
+			       (max) < CONFIG_VALUE_BYTES_MAX),                                    \
 		      #name);
 HARP_CONFIG_JOB_KEYS(KEY)
 #undef KEY
 
 /* The words of a CHOICE stand in the order of its enum. */
-static_assert(PATH_AUTO == 0 && PATH_XDP == 1 && PATH_KERNEL == 2, "HARP_PATH");
+static_assert(PATH_AUTO == 0 && PATH_XDP == 1 && PATH_KERNEL == 2 && PATH_DPDK == 3, "HARP_PATH");
+static_assert(HUGE_PAGES_AUTO == 0 && HUGE_PAGES_NEVER == 1 && HUGE_PAGES_REQUIRE == 2,
+	      "HARP_DPDK_HUGE_PAGES");
+static_assert(sizeof(enum plugin_huge_pages) == 4, "CHOICE fields");
 static_assert(HARP_XDP_AUTO == 0 && HARP_XDP_GENERIC == 1 && HARP_XDP_NATIVE == 2, "HARP_XDP_MODE");
 static_assert(HARP_CONGESTION_DEFAULT == 0 && HARP_CONGESTION_NEWRENO == 1 &&
 		      HARP_CONGESTION_CUBIC == 2 && HARP_CONGESTION_DCTCP == 3 &&
@@ -188,8 +192,8 @@ static void config_warn_value(const struct harp_config_key *key, const char *sou
 {
 	switch (key->type) {
 	case HARP_CONFIG_CHOICE:
-		WARN("%s%s=\"%.100s\" is not understood: it must be one of %s%s", source, key->name,
-		     text, key->unit, strcmp(text, "dpdk") ? "" : "; this build has no DPDK");
+		WARN("%s%s=\"%.100s\" is not understood: it must be one of %s", source, key->name,
+		     text, key->unit);
 		break;
 	case HARP_CONFIG_TEXT:
 		WARN("%s%s=\"%.40s...\" is not understood: it must be %llu to %llu characters, "

@@ -32,7 +32,8 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 
 /* config.c: HARP_* variables and what harpd says of harp.toml, read at the first init. harp_config.h has the
  * list of keys with their defaults. */
-enum plugin_path { PATH_AUTO, PATH_XDP, PATH_KERNEL };
+enum plugin_path { PATH_AUTO, PATH_XDP, PATH_KERNEL, PATH_DPDK };
+enum plugin_huge_pages { HUGE_PAGES_AUTO, HUGE_PAGES_NEVER, HUGE_PAGES_REQUIRE };
 enum plugin_daemon { DAEMON_AUTO, DAEMON_OFF, DAEMON_REQUIRE };
 enum plugin_drive { DRIVE_AUTO, DRIVE_INLINE, DRIVE_DEDICATED };
 enum plugin_rails { RAILS_OWN, RAILS_BACKUP, RAILS_ALL };
@@ -43,13 +44,17 @@ struct plugin_cores {
 	uint16_t core[PLUGIN_CORES_MAX];
 };
 struct plugin_config {
-	enum plugin_path path;       /* HARP_PATH=auto|xdp|kernel */
-	uint32_t eager_bytes;        /* HARP_EAGER_BYTES, default 262144 */
-	uint32_t frames;             /* HARP_FRAMES, default 8192 */
-	uint64_t connect_timeout_ns; /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
-	uint64_t user_timeout_ns;    /* HARP_USER_TIMEOUT_MS, default 120000 */
-	uint64_t probe_interval_ns;  /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
-	uint64_t close_linger_ns;    /* HARP_CLOSE_LINGER_MS, default 50 */
+	enum plugin_path path;                  /* HARP_PATH=auto|xdp|kernel|dpdk */
+	char dpdk[4096];                        /* HARP_DPDK: port specs with spaces between */
+	enum plugin_huge_pages dpdk_huge_pages; /* HARP_DPDK_HUGE_PAGES=auto|never|require */
+	uint32_t dpdk_memory_mib;               /* HARP_DPDK_MEMORY_MIB, default 256 */
+	char dpdk_args[1024];                   /* HARP_DPDK_ARGS, for EAL */
+	uint32_t eager_bytes;                   /* HARP_EAGER_BYTES, default 262144 */
+	uint32_t frames;                        /* HARP_FRAMES, default 8192 */
+	uint64_t connect_timeout_ns;            /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
+	uint64_t user_timeout_ns;               /* HARP_USER_TIMEOUT_MS, default 120000 */
+	uint64_t probe_interval_ns;             /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
+	uint64_t close_linger_ns;               /* HARP_CLOSE_LINGER_MS, default 50 */
 	uint64_t guardian_idle_ns; /* HARP_GUARDIAN_IDLE_US, default 1000: nobody polled so long */
 	uint32_t speed_mbps;       /* HARP_SPEED_MBPS, 0: from the interface */
 	enum harp_xdp_mode xdp_mode;     /* HARP_XDP_MODE=auto|generic|native */
@@ -80,6 +85,11 @@ struct plugin_config {
 	char rss[1024];              /* HARP_RSS, for harp_rss_parse(); empty: ask the NIC */
 };
 const struct plugin_config *plugin_config(void);
+/* A path asked for by name that is HARP's own TCP: no kernel socket carries data. */
+static inline bool plugin_path_is_harp(enum plugin_path path)
+{
+	return path == PATH_XDP || path == PATH_DPDK;
+}
 /* Reads settings (of WELCOME, NULL before harpd was asked) and the environment, which beats them. -EINVAL
  * names variable, value and range through WARN; what was read before then stays. */
 int plugin_config_load(const char *settings);

@@ -164,7 +164,7 @@ unsigned rails_lanes(int dev, bool harp)
 	for (unsigned i = 0; i < count; i++) {
 		if (harp && path != PATH_KERNEL)
 			lanes += plugin_config()->lanes;
-		if (path != PATH_XDP && !plugin_device(devs[i])->netns)
+		if (!plugin_path_is_harp(path) && !plugin_device(devs[i])->netns)
 			lanes += parallel_of(devs[i]).lanes;
 	}
 	if (!lanes)

@@ -175,7 +175,7 @@ int rendezvous_open(struct rendezvous **out, int dev)
 	rdv->close_work.run = rendezvous_close_run;
 	guests_init(&rdv->kernel_guests, rdv, NULL);
 	/* The addresses of a NIC in another namespace are not ours to bind. */
-	if (plugin_config()->path != PATH_XDP && !plugin_device(dev)->netns)
+	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
 		rc = rendezvous_open_kernel(rdv);
 	if (rc) {
 		rendezvous_close(rdv);

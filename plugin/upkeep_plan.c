@@ -98,7 +98,7 @@ static void rail_plan(struct upkeep *u, unsigned number)
 
 	if (rail->engines && rail_has(rail, true))
 		harp = plugin_config()->lanes;
-	if (path != PATH_XDP && !plugin_device(rail->dev)->netns && rail_has(rail, false))
+	if (!plugin_path_is_harp(path) && !plugin_device(rail->dev)->netns && rail_has(rail, false))
 		kernel = parallel_of(rail->dev).lanes;
 	if (!number) { /* the first lane has index 0 */
 		rail_lanes(u, number, u->first_harp, 1);

@@ -43,112 +43,124 @@ extern "C" {
 #define HARP_CONFIG_LIST_MAX 64u   /* entries of any LIST or CORES */
 
 /* What the plugin reads. harp.toml's values of these reach a job through harpd (WELCOME) or `harpctl env`. */
-#define HARP_CONFIG_JOB_KEYS(KEY)                                                                             \
-	KEY(HARP_PATH, CHOICE, "job", "path", path, "auto|xdp|kernel", 0, 0, "auto", LIVE, JOB,               \
-	    "What carries the data: AF_XDP and HARP's TCP, kernel TCP, or the best to be had. "               \
-	    "A path asked for by name that cannot be had is an error")                                        \
-	KEY(HARP_DAEMON, CHOICE, "job", "daemon", daemon, "auto|off|require", 0, 0, "auto", LIVE,             \
-	    JOB,                                                                                              \
-	    "Whose queues a job uses. auto: leases from harpd where its socket is there, else the "           \
-	    "process's own where it has the privileges; off: never ask harpd; require: an error "             \
-	    "without harpd")                                                                                  \
-	KEY(HARP_SOCKET, TEXT, "daemon", "socket", socket, "path", 0, 107, "", RESTART,                       \
-	    JOB | DAEMON | TOOL,                                                                              \
-	    "harpd's socket. Empty: harpd.sock in run_dir for harpd and harpctl, "                            \
-	    "/run/harp/harpd.sock for jobs")                                                                  \
-	KEY(HARP_IFNAME, TEXT, "job", "ifname", ifname, "interfaces", 0, 255, "", LIVE, JOB,                  \
-	    "Interfaces to offer, in the syntax of NCCL_SOCKET_IFNAME and before it: a list of "              \
-	    "prefixes; with = in front whole names; with ^ in front those not to take")                       \
-	KEY(HARP_XDP_MODE, CHOICE, "job", "xdp_mode", xdp_mode, "auto|generic|native", 0, 0,                  \
-	    "auto", LIVE, JOB,                                                                                \
-	    "Where a process without harpd attaches its XDP program; auto: native where the kernel loses "    \
-	    "nothing by it, else generic, or, where no one named the interface, not at all")                  \
-	KEY(HARP_INSTANCES, U32, "job", "instances", instances, "instances", 1, 64, "1", LIVE,                \
-	    JOB,                                                                                              \
-	    "Queues that one process asks for on each interface, each with a stack of its own; "              \
-	    "connections are spread over them")                                                               \
-	KEY(HARP_FRAMES, U32, "job", "frames", frames, "frames", 1024, 1048576, "8192", LIVE, JOB,            \
-	    "Packet buffers of each AF_XDP queue, 2048 or 4096 bytes each")                                   \
-	KEY(HARP_PORT_MIN, U32, "job", "port_min", port_min, "", 1024, 65535, "61000", LIVE, JOB,             \
-	    "First local port of a process without harpd; with harpd the lease says which ports")             \
-	KEY(HARP_PORT_MAX, U32, "job", "port_max", port_max, "", 1024, 65535, "65535", LIVE, JOB,             \
-	    "Last local port of a process without harpd")                                                     \
-	KEY(HARP_RSS, TEXT, "job", "rss", rss, "rule", 0, 1023, "", LIVE, JOB,                                \
-	    "How the NIC chooses a queue for a packet, where a process without harpd must not believe what "  \
-	    "the NIC says. Empty: ask the NIC; unknown: find out by trying; toeplitz:KEY[:TABLE]: key in "    \
-	    "hexadecimal, table of queue numbers with commas between")                                        \
-	KEY(HARP_LABEL, TEXT, "", "", label, "name", 0, 63, "", LIVE, JOB,                                    \
-	    "What harpctl calls this process; empty: the program's name")                                     \
-	KEY(HARP_PAGE_FLOWS, U32, "job", "page_flows", page_flows, "connections", 0, 4096, "256",             \
-	    LIVE, JOB | DAEMON,                                                                               \
-	    "Connections of an instance that `harpctl flows` can show at once; 0: none")                      \
-	KEY(HARP_SPEED_MBPS, U32, "job", "speed_mbps", speed_mbps, "Mbit/s", 0, 10000000, "0",                \
-	    LIVE, JOB,                                                                                        \
-	    "Speed to report to NCCL; 0: what the interface says, 10000 when it says nothing")                \
-	KEY(HARP_EAGER_BYTES, U32, "job", "eager_bytes", eager_bytes, "bytes", 4096, 16777216,                \
-	    "262144", LIVE, JOB,                                                                              \
-	    "Bytes per comm that may travel before the receiver has posted a receive")                        \
-	KEY(HARP_LANES, U32, "lanes", "harp", lanes, "lanes", 1, 8, "1", LIVE, JOB,                           \
-	    "Lanes on HARP's own stack that a comm opens over each NIC it uses")                              \
-	KEY(HARP_KERNEL_LANES, U32, "lanes", "kernel", kernel_lanes, "lanes", 0, 16, "0", LIVE,               \
-	    JOB,                                                                                              \
-	    "Lanes on kernel sockets that a comm opens over each NIC it uses; 0: as many sockets as NCCL's "  \
-	    "own transport would open there (NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD where set, 16 " \
-	    "on ENA, 4 on gVNIC, else 1)")                                                                    \
-	KEY(HARP_KERNEL_THREADS, U32, "lanes", "kernel_threads", kernel_threads, "threads", 0, 16,            \
-	    "0", LIVE, JOB,                                                                                   \
-	    "Threads of a process, for each NIC, that drive kernel lanes beside NCCL's own; 0: as many as "   \
-	    "NCCL's own transport would start for a comm there (NCCL_SOCKET_NTHREADS where set, 2 on ENA, 4 " \
-	    "on gVNIC, else none)")                                                                           \
-	KEY(HARP_RAILS, CHOICE, "lanes", "rails", rails, "own|backup|all", 0, 0, "backup", LIVE,              \
-	    JOB,                                                                                              \
-	    "Which NICs a comm uses. own: the one that NCCL gave it; backup: one more, when the own one "     \
-	    "fails; all: every NIC that reaches the peer, at once")                                           \
-	KEY(HARP_LANE_TIMEOUT_MS, MS, "lanes", "timeout_ms", lane_timeout_ns, "ms", 20, 60000,                \
-	    "500", LIVE, JOB,                                                                                 \
-	    "A lane on which nothing is acknowledged for so long counts as dead while others of its comm "    \
-	    "work: what it carried is sent again on them. A kernel lane has at least twice its "              \
-	    "retransmission timeout (Linux: 200 ms or more)")                                                 \
-	KEY(HARP_ENCRYPT, CHOICE, "lanes", "encrypt", encrypt, "off|aes-256-gcm", 0, 0, "off",                \
-	    LIVE, JOB,                                                                                        \
-	    "Whether everything on a lane is encrypted; needs key_file, the same on every host, and "         \
-	    "OpenSSL's libcrypto.so.3")                                                                       \
-	KEY(HARP_KEY_FILE, TEXT, "lanes", "key_file", key_file, "file", 0, 255, "", LIVE, JOB,                \
-	    "File with the pre-shared key: 64 hexadecimal digits (`openssl rand -hex 32`), readable by its "  \
-	    "owner alone")                                                                                    \
-	KEY(HARP_LIBDIR, TEXT, "job", "libdir", lib_dir, "directory", 0, 255, "", LIVE, JOB,                  \
-	    "Where libharp-xdp.so lies; empty: beside this library")                                          \
-	KEY(HARP_DRIVE, CHOICE, "drive", "mode", drive, "auto|inline|dedicated", 0, 0, "auto",                \
-	    LIVE, JOB,                                                                                        \
-	    "Who drives a stack. inline: NCCL's own threads while they poll; dedicated: a thread of its "     \
-	    "own; auto: dedicated where the process may use two cores for each instance and one more")        \
-	KEY(HARP_CORES, CORES, "drive", "cores", cores, "cores", 0, 64, "", LIVE, JOB,                        \
-	    "Cores of the dedicated threads, one after the other, from the start again when there are "       \
-	    "fewer; empty: what harpd suggests, else wherever the scheduler puts them")                       \
-	KEY(HARP_SPIN_US, US, "drive", "spin_us", spin_ns, "us", 0, 1000000, "50", LIVE, JOB,                 \
-	    "For how long at most a dedicated thread that has nothing to do goes on polling before it "       \
-	    "sleeps; 0: it sleeps at once")                                                                   \
-	KEY(HARP_GUARDIAN_IDLE_US, US, "drive", "guardian_idle_us", guardian_idle_ns, "us", 10,               \
-	    1000000, "1000", LIVE, JOB,                                                                       \
-	    "After how long without a call from NCCL the guardian thread drives the stack")                   \
-	KEY(HARP_CONGESTION, CHOICE, "tcp", "congestion", congestion,                                         \
-	    "default|newreno|cubic|dctcp|delay", 0, 0, "default", LIVE, JOB,                                  \
-	    "Congestion control of HARP's TCP; default: cubic. dctcp is for networks whose switches "         \
-	    "mark (ECN), and for all ranks")                                                                  \
-	KEY(HARP_ECN, CHOICE, "tcp", "ecn", ecn, "default|off|request", 0, 0, "default", LIVE,                \
-	    JOB,                                                                                              \
-	    "Explicit congestion notification of HARP's TCP; default: asked for by dctcp, agreed to "         \
-	    "when a peer asks")                                                                               \
-	KEY(HARP_CONNECT_TIMEOUT_MS, MS, "tcp", "connect_timeout_ms", connect_timeout_ns, "ms",               \
-	    10, 3600000, "30000", LIVE, JOB,                                                                  \
-	    "How long connect and accept may take before they fail")                                          \
-	KEY(HARP_USER_TIMEOUT_MS, MS, "tcp", "user_timeout_ms", user_timeout_ns, "ms", 100,                   \
-	    86400000, "120000", LIVE, JOB,                                                                    \
-	    "How long sent data may stay unacknowledged before the peer counts as gone (RFC 5482)")           \
-	KEY(HARP_PROBE_INTERVAL_MS, MS, "tcp", "probe_interval_ms", probe_interval_ns, "ms", 0,               \
-	    60000, "250", LIVE, JOB,                                                                          \
-	    "How often a silent peer is probed while a request waits for it; 0: never")                       \
-	KEY(HARP_CLOSE_LINGER_MS, MS, "tcp", "close_linger_ms", close_linger_ns, "ms", 0, 1000,               \
+#define HARP_CONFIG_JOB_KEYS(KEY)                                                                              \
+	KEY(HARP_PATH, CHOICE, "job", "path", path, "auto|xdp|kernel|dpdk", 0, 0, "auto", LIVE,                \
+	    JOB,                                                                                               \
+	    "What carries the data: HARP's TCP on AF_XDP queues or on DPDK ports, kernel TCP, or the best "    \
+	    "to be had. A path asked for by name that cannot be had is an error")                              \
+	KEY(HARP_DPDK, TEXT, "", "", dpdk, "ports", 0, 4095, "", LIVE, JOB,                                    \
+	    "DPDK ports that this process opens for itself, with spaces between: "                             \
+	    "DEVICE[;ip=ADDRESS/LENGTH][;gw=ADDRESS]..., as docs/dpdk.md has it. Those of harpd are [[dpdk]] " \
+	    "in harp.toml")                                                                                    \
+	KEY(HARP_DPDK_HUGE_PAGES, CHOICE, "job", "dpdk_huge_pages", dpdk_huge_pages,                           \
+	    "auto|never|require", 0, 0, "auto", LIVE, JOB,                                                     \
+	    "Whether DPDK's memory lies in huge pages; auto: where there are enough")                          \
+	KEY(HARP_DPDK_MEMORY_MIB, U32, "job", "dpdk_memory_mib", dpdk_memory_mib, "MiB", 32,                   \
+	    1048576, "256", LIVE, JOB, "Memory that DPDK has for all ports of a process")                      \
+	KEY(HARP_DPDK_ARGS, TEXT, "job", "dpdk_args", dpdk_args, "arguments", 0, 1023, "", LIVE,               \
+	    JOB, "More arguments of DPDK's environment (EAL), with spaces between: --no-pci, say")             \
+	KEY(HARP_DAEMON, CHOICE, "job", "daemon", daemon, "auto|off|require", 0, 0, "auto", LIVE,              \
+	    JOB,                                                                                               \
+	    "Whose queues a job uses. auto: leases from harpd where its socket is there, else the "            \
+	    "process's own where it has the privileges; off: never ask harpd; require: an error "              \
+	    "without harpd")                                                                                   \
+	KEY(HARP_SOCKET, TEXT, "daemon", "socket", socket, "path", 0, 107, "", RESTART,                        \
+	    JOB | DAEMON | TOOL,                                                                               \
+	    "harpd's socket. Empty: harpd.sock in run_dir for harpd and harpctl, "                             \
+	    "/run/harp/harpd.sock for jobs")                                                                   \
+	KEY(HARP_IFNAME, TEXT, "job", "ifname", ifname, "interfaces", 0, 255, "", LIVE, JOB,                   \
+	    "Interfaces to offer, in the syntax of NCCL_SOCKET_IFNAME and before it: a list of "               \
+	    "prefixes; with = in front whole names; with ^ in front those not to take")                        \
+	KEY(HARP_XDP_MODE, CHOICE, "job", "xdp_mode", xdp_mode, "auto|generic|native", 0, 0,                   \
+	    "auto", LIVE, JOB,                                                                                 \
+	    "Where a process without harpd attaches its XDP program; auto: native where the kernel loses "     \
+	    "nothing by it, else generic, or, where no one named the interface, not at all")                   \
+	KEY(HARP_INSTANCES, U32, "job", "instances", instances, "instances", 1, 64, "1", LIVE,                 \
+	    JOB,                                                                                               \
+	    "Queues that one process asks for on each interface, each with a stack of its own; "               \
+	    "connections are spread over them. A DPDK port that says `queues` has so many")                    \
+	KEY(HARP_FRAMES, U32, "job", "frames", frames, "frames", 1024, 1048576, "8192", LIVE, JOB,             \
+	    "Packet buffers of each queue; 2048 or 4096 bytes each on AF_XDP")                                 \
+	KEY(HARP_PORT_MIN, U32, "job", "port_min", port_min, "", 1024, 65535, "61000", LIVE, JOB,              \
+	    "First local port of a process without harpd; with harpd the lease says which ports")              \
+	KEY(HARP_PORT_MAX, U32, "job", "port_max", port_max, "", 1024, 65535, "65535", LIVE, JOB,              \
+	    "Last local port of a process without harpd")                                                      \
+	KEY(HARP_RSS, TEXT, "job", "rss", rss, "rule", 0, 1023, "", LIVE, JOB,                                 \
+	    "How the NIC chooses a queue for a packet, where a process without harpd must not believe what "   \
+	    "the NIC says. Empty: ask the NIC; unknown: find out by trying; toeplitz:KEY[:TABLE]: key in "     \
+	    "hexadecimal, table of queue numbers with commas between")                                         \
+	KEY(HARP_LABEL, TEXT, "", "", label, "name", 0, 63, "", LIVE, JOB,                                     \
+	    "What harpctl calls this process; empty: the program's name")                                      \
+	KEY(HARP_PAGE_FLOWS, U32, "job", "page_flows", page_flows, "connections", 0, 4096, "256",              \
+	    LIVE, JOB | DAEMON,                                                                                \
+	    "Connections of an instance that `harpctl flows` can show at once; 0: none")                       \
+	KEY(HARP_SPEED_MBPS, U32, "job", "speed_mbps", speed_mbps, "Mbit/s", 0, 10000000, "0",                 \
+	    LIVE, JOB,                                                                                         \
+	    "Speed to report to NCCL; 0: what the interface says, 10000 when it says nothing")                 \
+	KEY(HARP_EAGER_BYTES, U32, "job", "eager_bytes", eager_bytes, "bytes", 4096, 16777216,                 \
+	    "262144", LIVE, JOB,                                                                               \
+	    "Bytes per comm that may travel before the receiver has posted a receive")                         \
+	KEY(HARP_LANES, U32, "lanes", "harp", lanes, "lanes", 1, 8, "1", LIVE, JOB,                            \
+	    "Lanes on HARP's own stack that a comm opens over each NIC it uses")                               \
+	KEY(HARP_KERNEL_LANES, U32, "lanes", "kernel", kernel_lanes, "lanes", 0, 16, "0", LIVE,                \
+	    JOB,                                                                                               \
+	    "Lanes on kernel sockets that a comm opens over each NIC it uses; 0: as many sockets as NCCL's "   \
+	    "own transport would open there (NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD where set, 16 "  \
+	    "on ENA, 4 on gVNIC, else 1)")                                                                     \
+	KEY(HARP_KERNEL_THREADS, U32, "lanes", "kernel_threads", kernel_threads, "threads", 0, 16,             \
+	    "0", LIVE, JOB,                                                                                    \
+	    "Threads of a process, for each NIC, that drive kernel lanes beside NCCL's own; 0: as many as "    \
+	    "NCCL's own transport would start for a comm there (NCCL_SOCKET_NTHREADS where set, 2 on ENA, 4 "  \
+	    "on gVNIC, else none)")                                                                            \
+	KEY(HARP_RAILS, CHOICE, "lanes", "rails", rails, "own|backup|all", 0, 0, "backup", LIVE,               \
+	    JOB,                                                                                               \
+	    "Which NICs a comm uses. own: the one that NCCL gave it; backup: one more, when the own one "      \
+	    "fails; all: every NIC that reaches the peer, at once")                                            \
+	KEY(HARP_LANE_TIMEOUT_MS, MS, "lanes", "timeout_ms", lane_timeout_ns, "ms", 20, 60000,                 \
+	    "500", LIVE, JOB,                                                                                  \
+	    "A lane on which nothing is acknowledged for so long counts as dead while others of its comm "     \
+	    "work: what it carried is sent again on them. A kernel lane has at least twice its "               \
+	    "retransmission timeout (Linux: 200 ms or more)")                                                  \
+	KEY(HARP_ENCRYPT, CHOICE, "lanes", "encrypt", encrypt, "off|aes-256-gcm", 0, 0, "off",                 \
+	    LIVE, JOB,                                                                                         \
+	    "Whether everything on a lane is encrypted; needs key_file, the same on every host, and "          \
+	    "OpenSSL's libcrypto.so.3")                                                                        \
+	KEY(HARP_KEY_FILE, TEXT, "lanes", "key_file", key_file, "file", 0, 255, "", LIVE, JOB,                 \
+	    "File with the pre-shared key: 64 hexadecimal digits (`openssl rand -hex 32`), readable by its "   \
+	    "owner alone")                                                                                     \
+	KEY(HARP_LIBDIR, TEXT, "job", "libdir", lib_dir, "directory", 0, 255, "", LIVE, JOB,                   \
+	    "Where libharp-xdp.so and libharp-dpdk.so lie; empty: beside this library")                        \
+	KEY(HARP_DRIVE, CHOICE, "drive", "mode", drive, "auto|inline|dedicated", 0, 0, "auto",                 \
+	    LIVE, JOB,                                                                                         \
+	    "Who drives a stack. inline: NCCL's own threads while they poll; dedicated: a thread of its "      \
+	    "own; auto: dedicated where the process may use two cores for each instance and one more")         \
+	KEY(HARP_CORES, CORES, "drive", "cores", cores, "cores", 0, 64, "", LIVE, JOB,                         \
+	    "Cores of the dedicated threads, one after the other, from the start again when there are "        \
+	    "fewer; empty: what harpd suggests, else wherever the scheduler puts them")                        \
+	KEY(HARP_SPIN_US, US, "drive", "spin_us", spin_ns, "us", 0, 1000000, "50", LIVE, JOB,                  \
+	    "For how long at most a dedicated thread that has nothing to do goes on polling before it "        \
+	    "sleeps; 0: it sleeps at once")                                                                    \
+	KEY(HARP_GUARDIAN_IDLE_US, US, "drive", "guardian_idle_us", guardian_idle_ns, "us", 10,                \
+	    1000000, "1000", LIVE, JOB,                                                                        \
+	    "After how long without a call from NCCL the guardian thread drives the stack")                    \
+	KEY(HARP_CONGESTION, CHOICE, "tcp", "congestion", congestion,                                          \
+	    "default|newreno|cubic|dctcp|delay", 0, 0, "default", LIVE, JOB,                                   \
+	    "Congestion control of HARP's TCP; default: cubic. dctcp is for networks whose switches "          \
+	    "mark (ECN), and for all ranks")                                                                   \
+	KEY(HARP_ECN, CHOICE, "tcp", "ecn", ecn, "default|off|request", 0, 0, "default", LIVE,                 \
+	    JOB,                                                                                               \
+	    "Explicit congestion notification of HARP's TCP; default: asked for by dctcp, agreed to "          \
+	    "when a peer asks")                                                                                \
+	KEY(HARP_CONNECT_TIMEOUT_MS, MS, "tcp", "connect_timeout_ms", connect_timeout_ns, "ms",                \
+	    10, 3600000, "30000", LIVE, JOB,                                                                   \
+	    "How long connect and accept may take before they fail")                                           \
+	KEY(HARP_USER_TIMEOUT_MS, MS, "tcp", "user_timeout_ms", user_timeout_ns, "ms", 100,                    \
+	    86400000, "120000", LIVE, JOB,                                                                     \
+	    "How long sent data may stay unacknowledged before the peer counts as gone (RFC 5482)")            \
+	KEY(HARP_PROBE_INTERVAL_MS, MS, "tcp", "probe_interval_ms", probe_interval_ns, "ms", 0,                \
+	    60000, "250", LIVE, JOB,                                                                           \
+	    "How often a silent peer is probed while a request waits for it; 0: never")                        \
+	KEY(HARP_CLOSE_LINGER_MS, MS, "tcp", "close_linger_ms", close_linger_ns, "ms", 0, 1000,                \
 	    "50", LIVE, JOB, "How long a close may wait for the last acknowledgements")
 
 /* What harpd reads, beside the NICs. */

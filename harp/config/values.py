@@ -41,8 +41,6 @@ def _in_range(number: int, key: Key) -> int:
 
 def _choice(text: str, key: Key) -> str:
     if text not in key.words:
-        if text == "dpdk":
-            raise ValueError(f"must be {key.accepts}; this build has no DPDK")
         hint = nearest(text, key.words)
         raise ValueError(f"must be {key.accepts}" + (f"; did you mean {hint}?" if hint else ""))
     return text

@@ -446,9 +446,11 @@ static void test_forced(void)
 	static const struct {
 		enum plugin_path path;
 		unsigned kinds;
-	} cases[] = { { PATH_XDP, LANE_HARP }, { PATH_KERNEL, LANE_KERNEL } };
+	} cases[] = { { PATH_XDP, LANE_HARP },
+		      { PATH_DPDK, LANE_HARP },
+		      { PATH_KERNEL, LANE_KERNEL } };
 
-	for (unsigned c = 0; c < 2; c++) {
+	for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
 		struct choice *choice = malloc(sizeof(*choice));
 		struct world world = textbook;
 		struct run run = begin(choice, &world, 1, 3);

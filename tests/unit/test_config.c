@@ -67,6 +67,8 @@ static void test_defaults(void)
 	CHECK(config.port_min == 61000 && config.port_max == 65535 && !config.rss[0]);
 	CHECK(config.drive == DRIVE_AUTO && !config.cores.count && config.spin_ns == 50000);
 	CHECK(config.page_flows == 256 && !config.label[0]);
+	CHECK(!config.dpdk[0] && !config.dpdk_args[0] && config.dpdk_memory_mib == 256);
+	CHECK(config.dpdk_huge_pages == HUGE_PAGES_AUTO);
 }
 
 static void test_values(void)
@@ -75,7 +77,15 @@ static void test_values(void)
 
 	CHECK(!read_one(&c, "HARP_PATH=xdp") && c.path == PATH_XDP);
 	CHECK(!read_one(&c, "HARP_PATH=kernel") && c.path == PATH_KERNEL);
+	CHECK(!read_one(&c, "HARP_PATH=dpdk") && c.path == PATH_DPDK);
 	CHECK(!read_one(&c, "HARP_PATH=") && c.path == PATH_AUTO);
+	CHECK(!read_one(&c, "HARP_DPDK=net_ring0;ip=10.0.0.1/24 0000:3b:00.0,x=1;gw=10.0.0.9"));
+	CHECK(!strcmp(c.dpdk, "net_ring0;ip=10.0.0.1/24 0000:3b:00.0,x=1;gw=10.0.0.9"));
+	CHECK(!read_one(&c, "HARP_DPDK_HUGE_PAGES=require"));
+	CHECK(c.dpdk_huge_pages == HUGE_PAGES_REQUIRE);
+	CHECK(!read_one(&c, "HARP_DPDK_MEMORY_MIB=512") && c.dpdk_memory_mib == 512);
+	CHECK(!read_one(&c, "HARP_DPDK_ARGS=--no-pci -d x") &&
+	      !strcmp(c.dpdk_args, "--no-pci -d x"));
 	CHECK(!read_one(&c, "HARP_XDP_MODE=native") && c.xdp_mode == HARP_XDP_NATIVE);
 	CHECK(!read_one(&c, "HARP_CONGESTION=dctcp") && c.congestion == HARP_CONGESTION_DCTCP);
 	CHECK(!read_one(&c, "HARP_CONGESTION=delay") && c.congestion == HARP_CONGESTION_DELAY);
@@ -175,7 +185,11 @@ static void test_bad_values(void)
 	char entry[600] = "HARP_LIBDIR=/", ifname[600] = "NCCL_SOCKET_IFNAME=e";
 	struct plugin_config config;
 
-	check_bad("HARP_PATH=dpdk", "auto|xdp|kernel", "this build has no DPDK");
+	check_bad("HARP_PATH=dpd", "dpd", "auto|xdp|kernel|dpdk");
+	check_bad("HARP_DPDK_HUGE_PAGES=yes", "yes", "auto|never|require");
+	check_bad("HARP_DPDK_MEMORY_MIB=31", "31", "MiB from 32 to 1048576");
+	check_bad("HARP_DPDK=net_null0\nnet_null1", "net_null0\n", "control character");
+	check_bad("HARP_DPDK_ARGS=--no-pci\t", "--no-pci", "control character");
 	check_bad("HARP_PATH=xd", "xd", "auto|xdp|kernel");
 	check_bad("HARP_PATH=xdp|kernel", "xdp|kernel", "auto|xdp|kernel");
 	check_bad("HARP_PATH=XDP", "XDP", "auto|xdp|kernel");
@@ -289,7 +303,7 @@ static void test_bad_settings(void)
 	struct plugin_config c;
 
 	check_bad_settings("HARP_FRAMES=12", "from 1024 to 1048576");
-	check_bad_settings("HARP_ECN=off\nHARP_PATH=dpdk\nHARP_ECN=off", "auto|xdp|kernel");
+	check_bad_settings("HARP_ECN=off\nHARP_PATH=dpkd\nHARP_ECN=off", "auto|xdp|kernel");
 	check_bad_settings("HARP_IFNAME=a\tb", "control character");
 	/* The environment does not mend a file that is wrong. */
 	CHECK(read_settings(&c, "HARP_FRAMES=2048", "HARP_FRAMES=12") == -EINVAL);

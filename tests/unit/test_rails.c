@@ -143,6 +143,8 @@ static void test_lanes(void)
 	config.path = PATH_XDP;
 	CHECK_EQ(rails_lanes(0, true), 2);
 	CHECK_EQ(rails_lanes_taken(0), PREAMBLE_LANES_MAX);
+	config.path = PATH_DPDK;
+	CHECK_EQ(rails_lanes(0, true), 2);
 	config.lanes = 1;
 	CHECK_EQ(rails_lanes_taken(0), 1);
 	config.path = PATH_KERNEL;
