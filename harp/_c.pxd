@@ -295,6 +295,33 @@ cdef extern from "harp_host.h" nogil:
 
     int harp_host_check(const char *ifname, uint32_t queue, harp_check_item *items, unsigned max)
 
+    enum:
+        HARP_PORT_TEXT_MAX
+
+    struct harp_port_route:
+        harp_addr prefix
+        harp_addr gateway
+        uint32_t prefix_len
+
+    struct harp_port_spec:
+        char device[512]
+        char name[16]
+        uint32_t mtu_bytes
+        uint32_t vlan_id
+        uint32_t queues
+        uint32_t frame_count
+        bint take_default_route
+        uint32_t address_count
+        uint32_t route_count
+        harp_addr addresses[15]
+        uint32_t prefix_lens[15]
+        harp_port_route routes[32]
+        harp_addr gateway_v4
+        harp_addr gateway_v6
+
+    int harp_port_spec_parse(const char *text, harp_port_spec *out, char *why, size_t why_len)
+    int harp_port_spec_format(const harp_port_spec *spec, char *buf, size_t size)
+
     struct harp_instance:
         pass
 

@@ -2,7 +2,7 @@
 import enum
 from collections.abc import Callable
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 from typing_extensions import Buffer
@@ -24,6 +24,7 @@ __all__ = [
     "config_keys",
     "flow_dtype",
     "host_check",
+    "port_spec",
     "stat_names",
     "stats_delta",
     "stats_dtype",
@@ -46,6 +47,21 @@ def config_keys() -> list[dict[str, Any]]: ...
 def stats_dtype() -> np.dtype[np.void]: ...
 def stats_delta(later: np.void, earlier: np.void) -> np.void: ...
 def flow_dtype() -> np.dtype[np.void]: ...
+
+class PortSpec(NamedTuple):
+    device: str
+    name: str
+    addresses: tuple[str, ...]
+    gateways: tuple[str, ...]
+    routes: tuple[str, ...]
+    mtu_bytes: int
+    vlan_id: int
+    queues: int
+    frame_count: int
+    take_default_route: bool
+    text: str
+
+def port_spec(text: str) -> PortSpec: ...
 def host_check(ifname: str, queue: int = 0) -> list[tuple[str, int, str, str]]: ...
 
 class Stack(_Closing):

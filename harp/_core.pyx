@@ -9,6 +9,7 @@ advances is the driver's: calls on it are made inside Driver.hold(), or RuntimeE
 """
 
 import enum
+import typing
 import weakref
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -24,9 +25,9 @@ from harp._nic cimport Nic, _check, _endpoint, _format, _left_open, _mac, _parse
 from harp._nic import CallbackNic, Wire
 
 __all__ = [
-    "CallbackNic", "Connection", "Event", "Frame", "Listener", "Stack", "UdpSocket", "Wire",
-    "api_version", "config_keys", "flow_dtype", "host_check", "stat_names", "stats_delta",
-    "stats_dtype", "version",
+    "CallbackNic", "Connection", "Event", "Frame", "Listener", "PortSpec", "Stack", "UdpSocket",
+    "Wire", "api_version", "config_keys", "flow_dtype", "host_check", "port_spec", "stat_names",
+    "stats_delta", "stats_dtype", "version",
 ]
 
 
@@ -113,6 +114,57 @@ def host_check(str ifname, int queue=0):
         )
         for i in range(min(count, 64))
     ]
+
+
+class PortSpec(typing.NamedTuple):
+    """struct harp_port_spec: a DPDK port. Numbers are 0 where the text has none."""
+
+    device: str
+    name: str
+    addresses: tuple  # "10.9.0.1/24"
+    gateways: tuple  # at most one a family
+    routes: tuple  # "10.8.0.0/16@10.9.0.254"
+    mtu_bytes: int
+    vlan_id: int
+    queues: int
+    frame_count: int
+    take_default_route: bool
+    text: str  # which gives the same again
+
+
+def port_spec(str text):
+    """A DPDK port's text (harp_host.h), without "dpdk:" before it; ValueError says what is wrong
+    with it."""
+    cdef harp_port_spec spec
+    cdef char why[512]
+    cdef char buf[HARP_PORT_TEXT_MAX]
+    encoded = text.encode("utf-8", "surrogateescape")
+    # A zero byte would end it for C.
+    rc = harp_port_spec_parse(encoded.replace(b"\0", b" "), &spec, why, sizeof(why))
+    if rc < 0:
+        raise ValueError(why.decode("utf-8", "replace"))
+    _check(harp_port_spec_format(&spec, buf, sizeof(buf)), "port")
+    gateways = [_format(&spec.gateway_v4), _format(&spec.gateway_v6)]
+    return PortSpec(
+        spec.device.decode(),
+        spec.name.decode(),
+        tuple(
+            f"{_format(&spec.addresses[i])}/{spec.prefix_lens[i]}"
+            for i in range(spec.address_count)
+        ),
+        tuple(gateway for gateway in gateways if gateway != "::"),
+        tuple(
+            f"{_format(&spec.routes[i].prefix)}/{spec.routes[i].prefix_len}"
+            f"@{_format(&spec.routes[i].gateway)}"
+            for i in range(spec.route_count)
+        ),
+        spec.mtu_bytes,
+        spec.vlan_id,
+        spec.queues,
+        spec.frame_count,
+        bool(spec.take_default_route),
+        buf.decode(),
+    )
 
 
 def config_keys():

@@ -66,30 +66,34 @@ def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
     console.out.print(table)
 
 
-def _matches(row: dict[str, Any], wanted: tuple[str, ...], ifname: str = "") -> bool:
-    """Is it one of those asked for: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues?"""
+def _matches(row: dict[str, Any], wanted: tuple[str, ...], name: str = "") -> bool:
+    """Is it one of those asked for: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues?
+
+    name: of the NIC or DPDK port that it is of."""
     table, _, key = row["key"].partition(".")
     words = {row["key"], row["variable"], table, key}
-    if ifname:
-        words |= {ifname, f"{ifname}.{key}", f"nic {ifname}.{key}"}
+    if name:
+        words |= {name, f"{name}.{key}", f"{table} {name}.{key}"}
     return not wanted or any(word in words for word in wanted)
 
 
 def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     """The document with only the settings that were asked for."""
     chosen = [row for row in found["settings"] if _matches(row, wanted)]
-    nics = []
-    for nic in found["nics"]:
-        kept = [row for row in nic["settings"] if _matches(row, wanted, nic["ifname"])]
-        if kept:
-            nics.append({"ifname": nic["ifname"], "settings": kept})
-    if wanted and not chosen and not nics:
+    arrays: dict[str, list[dict[str, Any]]] = {}
+    for array, name in (("nics", "ifname"), ("dpdk", "name")):
+        arrays[array] = []
+        for each in found[array]:
+            kept = [row for row in each["settings"] if _matches(row, wanted, each[name])]
+            if kept:
+                arrays[array].append({name: each[name], "settings": kept})
+    if wanted and not chosen and not any(arrays.values()):
         key = settings.find(wanted[0])
         if key is None or key.variable is not None:
             raise HarpError(
                 f"no setting is called {wanted[0]}; `harpctl config show` lists them", Exit.USAGE
             )
-    return {**found, "settings": chosen, "nics": nics}
+    return {**found, "settings": chosen, **arrays}
 
 
 @config.command()
@@ -99,7 +103,7 @@ def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
 def show(keys: tuple[str, ...], file: str | None, output: str) -> None:
     """Every setting: its value, unit, and where it came from.
 
-    KEY chooses: a table (tcp), a key (tcp.ecn), a variable (HARP_ECN), or a NIC (eth1).
+    KEY chooses: a table (tcp), a key (tcp.ecn), a variable (HARP_ECN), a NIC (eth1) or a DPDK port.
 
     \b
     harpctl config show
@@ -116,10 +120,12 @@ def show(keys: tuple[str, ...], file: str | None, output: str) -> None:
         (row["key"], _shown(row["value"]), row["unit"], _source(row), row["variable"] or "")
         for row in chosen["settings"]
     ]
-    for nic in chosen["nics"]:
-        for row in nic["settings"]:
-            name = f"nic {nic['ifname']}.{row['key'].removeprefix('nic.')}"
-            rows.append((name, _shown(row["value"]), row["unit"], _source(row), ""))
+    for array, name in (("nics", "ifname"), ("dpdk", "name")):
+        for each in chosen[array]:
+            for row in each["settings"]:
+                table, _, key = row["key"].partition(".")
+                called = f"{table} {each[name]}.{key}"
+                rows.append((called, _shown(row["value"]), row["unit"], _source(row), ""))
     _print_rows(("setting", "value", "unit", "source", "variable"), rows)
 
 
@@ -249,7 +255,8 @@ def _after(row: dict[str, Any]) -> str:
     """What it takes for the file's value to be in force."""
     if row["source"] in ("environment", "command line"):
         return "harpd's environment"
-    return "reload" if row["live"] and row["other"] is not None else "restart"
+    comes_live = row["other"] is not None or row["key"].startswith("dpdk ")
+    return "reload" if row["live"] and comes_live else "restart"
 
 
 @config.command()

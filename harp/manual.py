@@ -9,7 +9,7 @@ import click
 
 from harp import __version__
 from harp.config import reference, values
-from harp.config.keys import NIC_TABLE, global_keys, tables
+from harp.config.keys import global_keys, tables
 
 PAGES = {"harpctl": 1, "harp.toml": 5, "harpd": 8}
 
@@ -147,13 +147,12 @@ def _toml() -> Iterator[str]:
         "that begin afterwards. Restart: it holds after `harpctl restart`."
     )
     for table, purpose in reference.TABLES.items():
-        title = "[[nic]]" if table == NIC_TABLE else f"[{table}]"
-        yield f'.SH "{escape(title)}"'
+        yield f'.SH "{escape(reference.title(table))}"'
         yield escape(purpose)
         for key in tables()[table].values():
             default = values.to_toml(values.preset(key), key)
             facts = [reference.range_of(key), f"default {default}", reference.applies(key)]
-            if key.name == "IFNAME":
+            if key.name in reference.EXAMPLES:
                 facts[1] = "must be given"
             named = f" {key.variable}:" if key.variable else ""
             yield from _term(key.key, f"{key.help}.{named} {'; '.join(facts)}.")

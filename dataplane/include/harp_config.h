@@ -6,7 +6,8 @@
  * Environment beats harp.toml beats default. An empty variable counts as unset.
  *
  * KEY(name, type, table, key, field, unit, min, max, preset, apply, readers, help)
- *   name     the variable; for NIC keys, of which there are as many as NICs, only a name: [[nic]] alone sets them
+ *   name     the variable; for keys of [[nic]] and [[dpdk]], of which there are as many as such tables, only a name:
+ *            harp.toml alone sets them
  *   type     BOOL     true or false
  *            U32      a whole number
  *            MS, US   a whole number of milliseconds, microseconds; C fields hold nanoseconds (uint64_t)
@@ -264,6 +265,37 @@ extern "C" {
 	    "Cores to suggest to jobs for their dedicated threads, one for each lease; empty: those of the "  \
 	    "NIC's NUMA node")
 
+/* One [[dpdk]] of harp.toml each: a port that harpd leases whole to one job at a time, whose own DPDK drives it. harpd
+ * never opens it, so everything may change live, and ports come and go with a reload. */
+#define HARP_CONFIG_DPDK_KEYS(KEY)                                                                           \
+	KEY(DEVICE, TEXT, "dpdk", "device", 0, "device", 1, 511, "", LIVE, DAEMON,                           \
+	    "PCI address of the NIC (0000:00:06.0), or name of a virtual device, with DPDK's arguments for " \
+	    "it after a comma (net_memif0,role=client,id=0). Every [[dpdk]] needs one, and none may come "   \
+	    "twice")                                                                                         \
+	KEY(NAME, TEXT, "dpdk", "name", 0, "name", 0, 15, "", LIVE, DAEMON,                                  \
+	    "What jobs and people call it; none may come twice. Empty: the device up to its first comma, "   \
+	    "its first 15 bytes")                                                                            \
+	KEY(ADDRESSES, LIST, "dpdk", "addresses", 0, "addresses", 0, 15, "", LIVE, DAEMON,                   \
+	    "The port's own addresses with their prefix lengths, 10.9.0.1/24 or fd00:9::1/64: HARP answers " \
+	    "ARP, neighbour discovery and ping for them itself")                                             \
+	KEY(GATEWAYS, LIST, "dpdk", "gateways", 0, "gateways", 0, 2, "", LIVE, DAEMON,                       \
+	    "Default gateways, one of each family")                                                          \
+	KEY(ROUTES, LIST, "dpdk", "routes", 0, "routes", 0, 32, "", LIVE, DAEMON,                            \
+	    "Further routes, 10.8.0.0/16@10.9.0.254 each")                                                   \
+	KEY(MTU, U32, "dpdk", "mtu", 0, "bytes", 0, 16000, "0", LIVE, DAEMON,                                \
+	    "MTU of the port; 0: what the device has, at most 1500 unless it says so")                       \
+	KEY(VLAN, U32, "dpdk", "vlan", 0, "", 0, 4094, "0", LIVE, DAEMON,                                    \
+	    "VLAN that all its packets carry; 0: none")                                                      \
+	KEY(QUEUES, U32, "dpdk", "queues", 0, "queues", 1, 64, "1", LIVE, DAEMON,                            \
+	    "Queues that a job may have of it, each with a stack of its own")                                \
+	KEY(FRAMES, U32, "dpdk", "frames", 0, "frames", 0, 1048576, "0", LIVE, DAEMON,                       \
+	    "Packet buffers of each queue; 0: 8192")                                                         \
+	KEY(CORES, CORES, "dpdk", "cores", 0, "cores", 0, 64, "", LIVE, DAEMON,                              \
+	    "Cores to suggest to jobs for their dedicated threads; empty: those of the device's NUMA node")  \
+	KEY(DEFAULT_ROUTE, BOOL, "dpdk", "default_route", 0, "", 0, 1, "false", LIVE, DAEMON,                \
+	    "Whether it may be taken though the host's default route leaves by its interface: the host is "  \
+	    "cut off while a job has it")
+
 /* Variables that only harpctl, harpd or the tests look at. */
 #define HARP_CONFIG_TOOL_KEYS(KEY)                                                                     \
 	KEY(HARP_CONFIG, TEXT, "", "", 0, "file", 0, 1023, "", RESTART, DAEMON | TOOL,                 \
@@ -300,15 +332,15 @@ enum harp_config_apply { HARP_CONFIG_LIVE = 0, HARP_CONFIG_RESTART = 1 };
 #define HARP_CONFIG_TOOL 4u
 
 struct harp_config_key {
-	const char *name; /* the variable; of a [[nic]] key the name within it, in capitals */
-	const char *table, *key; /* "" when it is a variable only; table "nic": in [[nic]] alone */
+	const char *name; /* the variable; of a key of an array the name within it, in capitals */
+	const char *table, *key; /* "": a variable only; "nic", "dpdk": arrays, [[nic]], [[dpdk]] */
 	const char *unit, *preset, *help;
 	uint64_t min, max;
 	uint32_t type;    /* enum harp_config_type */
 	uint32_t apply;   /* enum harp_config_apply */
 	uint32_t readers; /* HARP_CONFIG_JOB and so on */
 };
-/* The keys of all lists, job keys first, then harpd's, NICs', tools'. */
+/* The keys of all lists, job keys first, then harpd's, NICs', DPDK ports', tools'. */
 HARP_API unsigned harp_config_count(void);
 /* NULL past the end. */
 HARP_API const struct harp_config_key *harp_config_key(unsigned index);

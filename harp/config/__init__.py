@@ -3,7 +3,15 @@
 
 from harp.config.keys import DEFAULT_FILE, Key, Reader, Type, all_keys, find
 from harp.config.loading import file_of, load, parse
-from harp.config.model import Config, DaemonConfig, MetricsConfig, NicConfig, Source, Value
+from harp.config.model import (
+    Config,
+    DaemonConfig,
+    DpdkConfig,
+    MetricsConfig,
+    NicConfig,
+    Source,
+    Value,
+)
 from harp.config.problems import ConfigError, Problem
 from harp.config.reloading import Change, Reload, reload
 
@@ -13,6 +21,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DaemonConfig",
+    "DpdkConfig",
     "Key",
     "MetricsConfig",
     "NicConfig",

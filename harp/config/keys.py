@@ -11,6 +11,9 @@ from harp._core import config_keys
 
 VARIABLE_PREFIX = "HARP_"
 NIC_TABLE = "nic"
+DPDK_TABLE = "dpdk"
+# The arrays of tables, and the key of each that says which one is meant.
+ARRAYS = {NIC_TABLE: "ifname", DPDK_TABLE: "device"}
 # HARP_CONFIG_CORE_MAX, HARP_CONFIG_FILE of harp_config.h.
 CORE_MAX = 1024
 DEFAULT_FILE = "/etc/harp/harp.toml"
@@ -40,7 +43,7 @@ class Reader(Flag):
 
 @dataclass(frozen=True)
 class Key:
-    """One setting. name: its variable; of a key of [[nic]] the name in capitals, no variable."""
+    """One setting. name: its variable; of a key of [[nic]] or [[dpdk]] the name in capitals."""
 
     name: str
     table: str
@@ -56,7 +59,7 @@ class Key:
 
     @property
     def variable(self) -> str | None:
-        """The environment variable; None for a key of [[nic]]."""
+        """The environment variable; None for a key of [[nic]] or [[dpdk]]."""
         return self.name if self.name.startswith(VARIABLE_PREFIX) else None
 
     @property
@@ -118,19 +121,25 @@ def all_keys() -> tuple[Key, ...]:
 
 @cache
 def global_keys() -> tuple[Key, ...]:
-    """Keys that have one value: all but those of [[nic]]."""
+    """Keys that have one value: all but those of [[nic]] and [[dpdk]]."""
     return tuple(key for key in all_keys() if key.variable is not None)
 
 
 @cache
 def nic_keys() -> tuple[Key, ...]:
     """Keys of each [[nic]]."""
-    return tuple(key for key in all_keys() if key.variable is None)
+    return tuple(key for key in all_keys() if key.table == NIC_TABLE)
+
+
+@cache
+def dpdk_keys() -> tuple[Key, ...]:
+    """Keys of each [[dpdk]]."""
+    return tuple(key for key in all_keys() if key.table == DPDK_TABLE)
 
 
 @cache
 def tables() -> dict[str, dict[str, Key]]:
-    """harp.toml's tables: name -> key -> Key, in the order of the list; nic is the array's."""
+    """harp.toml's tables: name -> key -> Key, in the order of the list; ARRAYS among them."""
     result: dict[str, dict[str, Key]] = {}
     for key in all_keys():
         if key.table:

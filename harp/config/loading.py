@@ -5,20 +5,24 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from harp._core import port_spec
 from harp.config import document, values
 from harp.config.keys import (
     DEFAULT_FILE,
+    DPDK_TABLE,
+    NIC_TABLE,
     VARIABLE_PREFIX,
     Key,
     Reader,
     by_name,
+    dpdk_keys,
     find,
     global_keys,
     nearest,
     nearest_variable,
     nic_keys,
 )
-from harp.config.model import Config, Source, Value, frozen
+from harp.config.model import Config, DpdkConfig, Source, Value, dpdk_view, frozen, port_name
 from harp.config.problems import ConfigError, Problem
 from harp.config.schema import Reading
 
@@ -115,6 +119,42 @@ def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
             break
 
 
+# Keys of a port's text, where they are called otherwise in harp.toml.
+_PORT_KEYS = {"ip": "addresses", "gw": "gateways", "route": "routes"}
+
+
+def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Problem]) -> None:
+    """What is wrong between the keys of one [[dpdk]], as harp_port_spec_parse() sees it."""
+    try:
+        port_spec(config.spec())
+    except ValueError as error:
+        why = str(error).partition(": ")[2]
+        key = why.partition("=")[0]
+        blamed = port.get(_PORT_KEYS.get(key, key), port["device"])
+        problems.append(Problem(_blame(blamed), "dpdk", why))
+
+
+def _ports_together(ports: list[dict[str, Value]], problems: list[Problem]) -> None:
+    """The same of all [[dpdk]]: no two are called the same, or have an address in common."""
+    called: dict[str, Value] = {}
+    owned: dict[str, Value] = {}
+    for port in ports:
+        named = port["name"] if port["name"].value else port["device"]
+        name = str(port["name"].value) or port_name(str(port["device"].value))
+        # Two of the same name or the same device have been told of.
+        if name in called and called[name].key is not named.key:
+            message = f"makes a second port {name}: {_blame(called[name])} has one; set name"
+            problems.append(Problem(_blame(named), named.key.place, message))
+        called.setdefault(name, named)
+        addresses = port["addresses"]
+        for word in addresses.value if isinstance(addresses.value, tuple) else ():
+            address = values.bare_address(str(word))
+            if owned.get(address, addresses) is not addresses:
+                message = f"names {address}, which is in {_blame(owned[address])} already"
+                problems.append(Problem(_blame(addresses), addresses.key.place, message))
+            owned.setdefault(address, addresses)
+
+
 def _complete(keys: tuple[Key, ...], *layers: Mapping[str, Value]) -> dict[str, Value]:
     """One value for each key: of the first layer that has it, else the default."""
     result: dict[str, Value] = {}
@@ -139,15 +179,20 @@ def build(
     told = _from_command_line(settings or {}, problems)
     surroundings = _from_environment(environ, readers, problems, warnings)
     found = _complete(global_keys(), told, surroundings, reading.values)
-    nics = [_complete(nic_keys(), nic) for nic in reading.nics]
+    nics = [_complete(nic_keys(), nic) for nic in reading.arrays[NIC_TABLE]]
+    ports = [_complete(dpdk_keys(), port) for port in reading.arrays[DPDK_TABLE]]
     _together(found, problems)
     for nic in nics:
         _nic_together(nic, problems)
+    _ports_together(ports, problems)
+    for port in ports if not problems else ():
+        _port_whole(port, dpdk_view(port), problems)
     if problems:
         raise ConfigError(sorted(problems, key=lambda problem: problem.position))
     return Config(
         values=frozen(found),
         nic_values=tuple(frozen(nic) for nic in nics),
+        dpdk_values=tuple(frozen(port) for port in ports),
         file=doc.file if doc else "",
         warnings=tuple(warnings),
     )

@@ -117,7 +117,47 @@ class NicConfig:
     cores: tuple[int, ...]
 
 
-View = TypeVar("View", DaemonConfig, MetricsConfig, NicConfig)
+@dataclass(frozen=True, kw_only=True)
+class DpdkConfig:
+    """One [[dpdk]]."""
+
+    device: str
+    name: str
+    addresses: tuple[str, ...]
+    gateways: tuple[str, ...]
+    routes: tuple[str, ...]
+    mtu: int
+    vlan: int
+    queues: int
+    frames: int
+    cores: tuple[int, ...]
+    default_route: bool
+
+    @property
+    def port(self) -> str:
+        """What jobs call it."""
+        return self.name or port_name(self.device)
+
+    def spec(self, queues: int = 0) -> str:
+        """As harp_port_spec_parse() reads it; queues: fewer than harp.toml gives."""
+        words = [self.device, f"name={self.port}"]
+        words += [f"ip={address}" for address in self.addresses]
+        words += [f"gw={gateway}" for gateway in self.gateways]
+        words += [f"route={route}" for route in self.routes]
+        numbers = {"mtu": self.mtu, "vlan": self.vlan, "queues": queues or self.queues}
+        numbers["frames"] = self.frames
+        words += [f"{key}={number}" for key, number in numbers.items() if number]
+        words += ["take=default-route"] if self.default_route else []
+        return ";".join(words)
+
+
+View = TypeVar("View", DaemonConfig, MetricsConfig, NicConfig, DpdkConfig)
+PORT_NAME_BYTES_MAX = 15  # of struct harp_port_spec: as long as an interface's
+
+
+def port_name(device: str) -> str:
+    """What a port is called that harp.toml does not name."""
+    return device.partition(",")[0][:PORT_NAME_BYTES_MAX]
 
 
 def _view(view: type[View], found: Mapping[str, Value]) -> View:
@@ -125,12 +165,19 @@ def _view(view: type[View], found: Mapping[str, Value]) -> View:
     return view(**fields)  # type: ignore[arg-type]
 
 
+def dpdk_view(found: Mapping[str, Value]) -> DpdkConfig:
+    """One [[dpdk]], of its values by key."""
+    return _view(DpdkConfig, found)
+
+
 @dataclass(frozen=True)
 class Config:
-    """All settings of a host. values by variable, nic_values by key, one for each [[nic]]."""
+    """All settings of a host. values by variable, nic_values by key, one for each [[nic]];
+    dpdk_values the same of [[dpdk]]."""
 
     values: Mapping[str, Value]
     nic_values: tuple[Mapping[str, Value], ...] = ()
+    dpdk_values: tuple[Mapping[str, Value], ...] = ()
     file: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -152,6 +199,16 @@ class Config:
     def nics(self) -> tuple[NicConfig, ...]:
         """The NICs that harpd leases."""
         return tuple(_view(NicConfig, nic) for nic in self.nic_values)
+
+    @property
+    def dpdk_named(self) -> dict[str, Mapping[str, Value]]:
+        """dpdk_values by what jobs call the ports."""
+        return {port.port: found for port, found in zip(self.dpdk, self.dpdk_values, strict=True)}
+
+    @cached_property
+    def dpdk(self) -> tuple[DpdkConfig, ...]:
+        """The DPDK ports that harpd leases."""
+        return tuple(map(dpdk_view, self.dpdk_values))
 
     def __getitem__(self, name: str) -> Setting:
         """A value by its variable: config["HARP_FRAMES"]."""

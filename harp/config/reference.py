@@ -5,19 +5,24 @@ import textwrap
 from collections.abc import Iterator
 
 from harp.config import values
-from harp.config.keys import DEFAULT_FILE, NIC_TABLE, Key, Reader, Type, global_keys, tables
+from harp.config.keys import ARRAYS, DEFAULT_FILE, Key, Reader, Type, global_keys, tables
 
 # harp.toml's tables in the order in which an operator needs them, and what each is for.
 TABLES = {
     "daemon": "harpd, the one daemon of a host: where it lives, and who may have what of it.",
     "nic": "A NIC that harpd looks after; one [[nic]] for each. What harpd changes it puts back "
     "when it stops. Without any [[nic]] harpd has nothing to lease.",
+    "dpdk": "A port for DPDK that harpd leases; one [[dpdk]] for each. harpd says what the port is "
+    "and that nobody else has it; the job opens it with its own DPDK (docs/dpdk.md).",
     "metrics": "harpd's Prometheus endpoint.",
     "job": "What jobs go by. A variable in a job's environment beats it.",
     "drive": "Which thread of a job drives its stacks.",
     "lanes": "The lanes of a comm: how many, over which NICs, when one counts as dead, encryption.",
     "tcp": "HARP's TCP, in jobs.",
 }
+
+# What must be given has no default.
+EXAMPLES = {"IFNAME": "eth1", "DEVICE": "0000:00:06.0"}
 
 _TOML_HEAD = f"""\
 # SPDX-License-Identifier: Apache-2.0
@@ -96,9 +101,14 @@ def range_of(key: Key) -> str:
     return f"{key.min} to {key.max}{' ' if key.unit else ''}{key.unit}"
 
 
+def title(table: str) -> str:
+    """As harp.toml has it."""
+    return f"[[{table}]]" if table in ARRAYS else f"[{table}]"
+
+
 def _example(key: Key) -> str:
     """The line that stands in harp.toml: the default, or where there can be none an example."""
-    value = "eth1" if key.name == "IFNAME" else values.preset(key)
+    value = EXAMPLES.get(key.name, values.preset(key))
     return f"{key.key} = {values.to_toml(value, key)}"
 
 
@@ -111,7 +121,7 @@ def to_toml() -> str:
     lines = [_TOML_HEAD]
     for table, purpose in TABLES.items():
         lines += ["", *_comment(purpose)]
-        lines.append("#[[nic]]" if table == NIC_TABLE else f"[{table}]")
+        lines.append(f"#{title(table)}" if table in ARRAYS else title(table))
         for key in tables()[table].values():
             named = f"{key.variable}; " if key.variable else ""
             lines += ["", *_comment(key.help + ".")]
@@ -124,23 +134,23 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _rows(keys: list[Key], nic: bool) -> Iterator[str]:
-    named = "" if nic else " variable |"
+def _rows(keys: list[Key], array: bool) -> Iterator[str]:
+    named = "" if array else " variable |"
     yield f"| key |{named} value | default | when |"
-    yield "|---|---|---|---|" + ("" if nic else "---|")
+    yield "|---|---|---|---|" + ("" if array else "---|")
     for key in keys:
-        variable = "" if nic else f" `{key.variable}` |"
+        variable = "" if array else f" `{key.variable}` |"
         default = values.to_toml(values.preset(key), key)
-        default = "none" if key.name == "IFNAME" else f"`{default}`"
+        default = "none" if key.name in EXAMPLES else f"`{default}`"
         cells = f"{_cell(range_of(key))} | {_cell(default)} | {applies(key)} |"
         yield f"| `{key.key}` |{variable} {cells}"
 
 
 def _table(table: str) -> Iterator[str]:
     keys = list(tables()[table].values())
-    yield f"## {'[[nic]]' if table == NIC_TABLE else f'[{table}]'}\n"
+    yield f"## {title(table)}\n"
     yield TABLES[table] + "\n"
-    yield from _rows(keys, table == NIC_TABLE)
+    yield from _rows(keys, table in ARRAYS)
     yield ""
     for key in keys:
         yield f"- `{key.key}`: {key.help}."

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SIGHUP changes, and what needs a restart."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harp.config.keys import Reader
+from harp.config.keys import ARRAYS, DPDK_TABLE, NIC_TABLE, Reader
 from harp.config.model import Config, Value, frozen
+
+_Array = Mapping[str, Mapping[str, Value]]
 
 
 @dataclass(frozen=True)
 class Change:
-    """One key that differs. nic: the [[nic]] it is of, or empty. A NIC that came has no old, one
-    that went no new; their name is "nic"."""
+    """One key that differs. nic: the [[nic]] or [[dpdk]] it is of, or empty. One that came has no
+    old, one that went no new; their name is "nic" or "dpdk"."""
 
     name: str
     old: Value | None
@@ -45,7 +47,9 @@ def _changes(old: Mapping[str, Value], new: Mapping[str, Value], nic: str) -> li
 
 
 def _may_change(change: Change) -> bool:
-    return change.new is not None and change.old is not None and change.new.key.live
+    if change.old is None or change.new is None:
+        return change.name == DPDK_TABLE  # harpd does nothing to a port that a change would undo
+    return change.new.key.live
 
 
 def _merge(old: Mapping[str, Value], new: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -53,8 +57,26 @@ def _merge(old: Mapping[str, Value], new: Mapping[str, Value]) -> Mapping[str, V
     return frozen({name: new[name] if new[name].key.live else old[name] for name in old})
 
 
+def _of_arrays(table: str, old: _Array, new: _Array) -> Iterator[Change]:
+    """What differs between the [[nic]] or [[dpdk]] of two files, by what they are called."""
+    key = ARRAYS[table]
+    for name, each in old.items():
+        if name in new:
+            yield from _changes(each, new[name], name)
+        else:
+            yield Change(table, each[key], None, name)
+    for name, each in new.items():
+        if name not in old:
+            yield Change(table, None, each[key], name)
+
+
+def _named(nics: Sequence[Mapping[str, Value]]) -> _Array:
+    return {str(nic["ifname"].value): nic for nic in nics}
+
+
 def reload(old: Config, new: Config) -> Reload:
-    """What differs. A NIC that comes or goes needs a restart; the order of NICs means nothing.
+    """What differs. A NIC that comes or goes needs a restart, a DPDK port does not; their order
+    means nothing.
 
     Keys that only tools read (HARP_SEEDS) are no concern of harpd's and left out.
     """
@@ -63,24 +85,16 @@ def reload(old: Config, new: Config) -> Reload:
         for change in _changes(old.values, new.values, "")
         if change.old is not None and change.old.key.readers & (Reader.DAEMON | Reader.JOB)
     ]
-    old_nics = {str(nic["ifname"].value): nic for nic in old.nic_values}
-    new_nics = {str(nic["ifname"].value): nic for nic in new.nic_values}
-    for name, nic in old_nics.items():
-        if name in new_nics:
-            changes += _changes(nic, new_nics[name], name)
-        else:
-            changes.append(Change("nic", nic["ifname"], None, name))
-    changes += [
-        Change("nic", None, nic["ifname"], name)
-        for name, nic in new_nics.items()
-        if name not in old_nics
-    ]
+    old_nics, new_nics = _named(old.nic_values), _named(new.nic_values)
+    changes += _of_arrays(NIC_TABLE, old_nics, new_nics)
+    changes += _of_arrays(DPDK_TABLE, old.dpdk_named, new.dpdk_named)
     effective = Config(
         values=_merge(old.values, new.values),
         nic_values=tuple(
             _merge(nic, new_nics[name]) if name in new_nics else nic
             for name, nic in old_nics.items()
         ),
+        dpdk_values=new.dpdk_values,
         file=new.file,
         warnings=new.warnings,
     )

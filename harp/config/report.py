@@ -41,16 +41,24 @@ def document(config: Config) -> dict[str, Any]:
             }
             for nic in config.nic_values
         ],
+        "dpdk": [
+            {"name": name, "settings": [row(value) for value in port.values()]}
+            for name, port in config.dpdk_named.items()
+        ],
     }
 
 
 def _flat(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rows of a document by what people call them: tcp.ecn, nic eth1.queues."""
+    """Rows of a document by what people call them: tcp.ecn, nic eth1.queues, dpdk p0.queues."""
     rows = {row["key"]: row for row in found["settings"]}
     for nic in found["nics"]:
         for setting in nic["settings"]:
             name = setting["key"].removeprefix("nic.")
             rows[f"nic {nic['ifname']}.{name}"] = setting
+    for port in found.get("dpdk", ()):  # a harpd before 0.2 has none
+        for setting in port["settings"]:
+            name = setting["key"].removeprefix("dpdk.")
+            rows[f"dpdk {port['name']}.{name}"] = setting
     return rows
 
 

@@ -6,24 +6,30 @@ from typing import Any
 
 from harp.config import values
 from harp.config.document import Document
-from harp.config.keys import NIC_TABLE, Key, global_keys, nearest, tables
+from harp.config.keys import ARRAYS, DPDK_TABLE, NIC_TABLE, Key, global_keys, nearest, tables
 from harp.config.model import Source, Value
 from harp.config.problems import Problem
 
-NICS_MAX = 32  # HARP_LEASE_DEVICES_MAX: as many as WELCOME can name
+DEVICES_MAX = 32  # HARP_LEASE_DEVICES_MAX: NICs and ports that WELCOME can name
 
 
 class Reading:
-    """What one document says. values by variable, nics by key, problems in no order."""
+    """What one document says. values by variable, arrays (nic, dpdk) by key, problems in no
+    order."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self.values: dict[str, Value] = {}
-        self.nics: list[dict[str, Value]] = []
+        self.arrays: dict[str, list[dict[str, Value]]] = {name: [] for name in ARRAYS}
         self.problems: list[Problem] = []
         for name, content in document.tree.items():
             self._top(name, content)
-        self._nic_names()
+        for table, key in ARRAYS.items():
+            self._needed(table, key)
+        self._alone(NIC_TABLE, "ifname", str)
+        self._alone(DPDK_TABLE, "device", lambda device: device.partition(",")[0])
+        self._alone(DPDK_TABLE, "name", str)
+        self._not_too_many()
 
     def _wrong(self, message: str, key: str, *keys: str | int) -> None:
         self.problems.append(Problem(self.document.place(*keys), key, message))
@@ -31,8 +37,8 @@ class Reading:
     def _top(self, name: str, content: Any) -> None:
         if name not in tables():
             self._unknown_top(name, content)
-        elif name == NIC_TABLE:
-            self._nics(content)
+        elif name in ARRAYS:
+            self._array(name, content)
         elif isinstance(content, dict):
             self._table(name, content, (name,), self._set)
         else:
@@ -91,38 +97,53 @@ class Reading:
     def _set(self, key: Key, value: Value) -> None:
         self.values[key.name] = value
 
-    def _nics(self, content: Any) -> None:
-        if not isinstance(content, list) or not all(isinstance(nic, dict) for nic in content):
-            self._wrong("must be an array of tables: write [[nic]], once for each", "nic", "nic")
+    def _array(self, table: str, content: Any) -> None:
+        if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+            self._wrong(
+                f"must be an array of tables: write [[{table}]], once for each", table, table
+            )
             return
-        if len(content) > NICS_MAX:
-            self._wrong(f"comes {len(content)} times, and {NICS_MAX} are allowed", "nic", "nic")
+        if len(content) > DEVICES_MAX:
+            self._wrong(f"comes {len(content)} times, and {DEVICES_MAX} are allowed", table, table)
             return
-        for index, nic in enumerate(content):
+        for index, each in enumerate(content):
             found: dict[str, Value] = {}
             self._table(
-                NIC_TABLE,
-                nic,
-                (NIC_TABLE, index),
+                table,
+                each,
+                (table, index),
                 lambda key, value, found=found: found.__setitem__(key.key, value),  # type: ignore[misc]
             )
-            self.nics.append(found)
+            self.arrays[table].append(found)
 
-    def _nic_names(self) -> None:
-        seen: dict[object, int] = {}
-        for index, nic in enumerate(self.nics):
-            written = "ifname" in self.document.tree[NIC_TABLE][index]
-            if not written:
-                self._wrong('needs ifname = "..."', "nic", NIC_TABLE, index)
-            if "ifname" not in nic:
+    def _needed(self, table: str, name: str) -> None:
+        """Each of the array says which one it is about."""
+        for index in range(len(self.arrays[table])):
+            if name not in self.document.tree[table][index]:
+                self._wrong(f'needs {name} = "..."', table, table, index)
+
+    def _alone(self, table: str, name: str, identity: Callable[[str], str]) -> None:
+        """No two of the array have the same there."""
+        seen: dict[str, int] = {}
+        for index, each in enumerate(self.arrays[table]):
+            value = each.get(name)
+            if value is None or value.value == "":
                 continue
-            name = nic["ifname"].value
-            if name in seen:
+            which = identity(str(value.value))
+            if which in seen:
                 self._wrong(
-                    f'= "{name}": line {seen[name]} has it already',
-                    "nic.ifname",
-                    NIC_TABLE,
+                    f"= {values.quote(value.value)}: line {seen[which]} has it already",
+                    f"{table}.{name}",
+                    table,
                     index,
-                    "ifname",
+                    name,
                 )
-            seen.setdefault(name, nic["ifname"].source.line)
+            seen.setdefault(which, value.source.line)
+
+    def _not_too_many(self) -> None:
+        count = sum(map(len, self.arrays.values()))
+        if count > DEVICES_MAX and all(self.arrays.values()):
+            words = " and ".join(f"{len(each)} [[{name}]]" for name, each in self.arrays.items())
+            self._wrong(
+                f"makes {words}; {DEVICES_MAX} are allowed together", DPDK_TABLE, DPDK_TABLE
+            )

@@ -5,7 +5,9 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from harp._core import port_spec
 from harp.config.keys import CORE_MAX, Key, Type, nearest
 
 # LIST: a tuple of words; CORES: of numbers; PORTS: a pair; MS and US: numbers in the key's unit.
@@ -55,7 +57,9 @@ def _text(text: str, key: Key) -> str:
 
 def _words(words: Iterable[str], key: Key) -> tuple[str, ...]:
     result = tuple(words)
-    good = all(re.fullmatch(r"[^\s,\x00-\x1f\x7f]{1,63}", word) for word in result)
+    # A route of IPv6 is two addresses; what a variable may hold, the plugin reads too.
+    most = 63 if key.variable else 127
+    good = all(re.fullmatch(rf"[^\s,\x00-\x1f\x7f]{{1,{most}}}", word) for word in result)
     if len(result) > key.max or not good:
         raise ValueError(f"must be {key.accepts}")
     return result
@@ -106,6 +110,15 @@ def _address(text: str) -> None:
         raise ValueError("must be an IPv4 or IPv6 address, such as 127.0.0.1 or ::") from None
 
 
+def bare_address(text: str) -> str:
+    """The address of 10.9.0.1/24, however it is written."""
+    bare = text.partition("/")[0]
+    try:
+        return str(ipaddress.ip_address(bare))
+    except ValueError:
+        return bare
+
+
 def _ifname(text: str) -> None:
     if not _IFNAME.fullmatch(text) or text in (".", ".."):
         raise ValueError("must be the name of one interface, without spaces, / or :")
@@ -121,6 +134,27 @@ def _rss(text: str) -> None:
         )
 
 
+def _in_port(key: str) -> Callable[[str], None]:
+    """What a port's text takes there: harp_port_spec_parse() is the one who knows."""
+    # A gateway is of the family of some address.
+    others = "" if key in ("", "ip") else ";ip=192.0.2.1/32;ip=2001:db8::1/128"
+
+    def check(word: str) -> None:
+        if not word:
+            return
+        if ";" in word:
+            raise ValueError("must be without semicolons: they end what a port's text has there")
+        try:
+            port_spec(f"net_null0{others};{key}={word}" if key else word)
+        except ValueError as error:
+            why = str(error).split(": ", 2 if key else 1)[-1]
+            raise ValueError(
+                f"must be good for a DPDK port, and {quote(word)} is not: {why}"
+            ) from None
+
+    return check
+
+
 _MEANING: dict[str, Callable[[str], None]] = {
     "HARP_METRICS_ADDRESS": _address,
     "HARP_RUN_DIR": _absolute,
@@ -129,13 +163,22 @@ _MEANING: dict[str, Callable[[str], None]] = {
     "HARP_RSS": _rss,
     "IFNAME": _ifname,
     "RSS": _rss,
+    "DEVICE": _in_port(""),
+    "NAME": _in_port("name"),
+    "ADDRESSES": _in_port("ip"),
+    "GATEWAYS": _in_port("gw"),
+    "ROUTES": _in_port("route"),
 }
 
 
-def _means(value: Setting, key: Key) -> Setting:
+_Kind = TypeVar("_Kind", bound=Setting)
+
+
+def _means(value: _Kind, key: Key) -> _Kind:
     check = _MEANING.get(key.name)
-    if check is not None and isinstance(value, str):
-        check(value)
+    if check is not None:
+        for text in value if isinstance(value, tuple) else (value,):
+            check(str(text))
     return value
 
 
@@ -151,7 +194,7 @@ def from_text(text: str, key: Key) -> Setting:
         case Type.TEXT:
             return _means(_text(text, key), key)
         case Type.LIST:
-            return _words(text.split(",") if text else (), key)
+            return _means(_words(text.split(",") if text else (), key), key)
         case Type.CORES:
             return _cores(_spans(text, key), key)
         case Type.PORTS:
@@ -169,7 +212,7 @@ def _from_toml_cores(value: object, key: Key) -> tuple[int, ...]:
 
 def _from_toml_list(value: object, key: Key) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return _words(value, key)
+        return _means(_words(value, key), key)
     raise ValueError('must be an array of texts, like ["a", "b"]')
 
 

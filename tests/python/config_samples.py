@@ -44,6 +44,29 @@ MEANINGFUL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("eth1", "enp3s0f0np0", "a", "veth.100"),
         ("a/b", "a b", "a:1", ".", "..", "a\u00a0b"),
     ),
+    "DEVICE": (
+        ("0000:00:06.0", "0000:5e:00.1,txq_inline=128", "net_memif0,role=client,id=0", "net_tap0"),
+        ("a b", "a;b", ",x", ";", "\u00e9", "0000:00:06.0;mtu=9000", "a(b"),
+    ),
+    "NAME": (("", "rail0", "net_memif0", "a.b-c"), ("a b", "a;b", "a/b", "a,b", "a=b", "\u00e9")),
+    "ADDRESSES": (
+        ("10.9.0.1/24", "fd00:9::1/64", "192.0.2.7/32", "2001:db8::7/128"),
+        (
+            "10.9.0.1",
+            "10.9.0.1/33",
+            "10.9.0/24",
+            "fd00::1",
+            "fd00::1/129",
+            "::/64",
+            "224.0.0.1/8",
+            "10.9.0.1/24;mtu=9000",
+        ),
+    ),
+    "GATEWAYS": (("10.9.0.254", "fd00:9::fe"), ("10.9.0.254/24", "router", "10.9.0", "fd00:")),
+    "ROUTES": (
+        ("10.8.0.0/16@10.9.0.254", "fd00:8::/48@fd00:9::fe"),
+        ("10.8.0.0/16", "10.8.0.0@10.9.0.254", "10.8.0.0/16@fd00:9::fe", "@", "10.8.0.0/16@"),
+    ),
 }
 MEANINGFUL["RSS"] = MEANINGFUL["HARP_RSS"]
 
@@ -68,6 +91,10 @@ def good(key: Key) -> Iterator[Any]:
             else:
                 yield from ("x" * max(key.min, 1), "x" * key.max, 'a "b" \\c', "é")
         case Type.LIST:
+            if key.name in MEANINGFUL:
+                yield from ([], *([text] for text in MEANINGFUL[key.name][0]))
+                yield list(MEANINGFUL[key.name][0][: key.max])
+                return
             yield from ([], ["a"], ["a", "1001", "*"], [f"u{i}" for i in range(key.max)])
         case Type.CORES:
             yield from (
@@ -103,8 +130,18 @@ def bad(key: Key) -> Iterator[Any]:
                 yield ""
             yield from MEANINGFUL.get(key.name, ((), ()))[1]
         case Type.LIST:
-            yield from ("a", "", 1, [""], ["a b"], ["a,b"], ["a\nb"], ["x" * 64])
+            yield from (
+                "a",
+                "",
+                1,
+                [""],
+                ["a b"],
+                ["a,b"],
+                ["a\nb"],
+                ["x" * (64 if key.variable else 128)],
+            )
             yield [f"u{i}" for i in range(key.max + 1)]
+            yield from ([text] for text in MEANINGFUL.get(key.name, ((), ()))[1])
         case Type.CORES:
             yield from (
                 "1,",
@@ -147,6 +184,9 @@ def settings(key: Key) -> st.SearchStrategy[Any]:
             return st.integers(key.min, key.max)
         case Type.CHOICE:
             return st.sampled_from(key.words)
+        case Type.LIST if key.name in MEANINGFUL:
+            known = st.sampled_from(MEANINGFUL[key.name][0])
+            return st.lists(known, unique=True, max_size=key.max).map(tuple)
         case Type.LIST:
             word = st.text(
                 st.characters(

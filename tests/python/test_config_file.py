@@ -24,12 +24,14 @@ MISTAKES = [
     ('[jobs]\npath = "xdp"\n', "f:1:1: jobs is an unknown table: did you mean job?"),
     (
         "[zebra]\n",
-        "f:1:1: zebra is an unknown table: there are job, daemon, lanes, drive, tcp, metrics, nic",
+        "f:1:1: zebra is an unknown table: "
+        "there are job, daemon, lanes, drive, tcp, metrics, nic, dpdk",
     ),
     ("\nframes = 8192\n", "f:2:1: frames belongs into the table [job]"),
     (
         "colour = 1\n",
-        "f:1:1: colour is an unknown key: there are job, daemon, lanes, drive, tcp, metrics, nic",
+        "f:1:1: colour is an unknown key: "
+        "there are job, daemon, lanes, drive, tcp, metrics, nic, dpdk",
     ),
     ("tcp = 1\n", "f:1:1: tcp must be a table: [tcp], and beneath it congestion = ..."),
     ("[[job]]\nframes = 8192\n", "f:1:1: job must be a table: [job], and beneath it path = ..."),
@@ -92,6 +94,51 @@ MISTAKES = [
     (
         '[[nic]]\nifname = "a"\nqueues = 2\nlease_queues = "1-2"\n',
         "f:4: nic.lease_queues names queue 2, and queues = 2 numbers them 0 to 1",
+    ),
+    ("dpdk = 1\n", "f:1:1: dpdk must be an array of tables: write [[dpdk]], once for each"),
+    ('[[dpdk]]\nname = "a"\n', 'f:1:1: dpdk needs device = "..."'),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\n[[dpdk]]\ndevice = "net_tap0,iface=x"\n',
+        'f:4:1: dpdk.device = "net_tap0,iface=x": line 2 has it already',
+    ),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\nname = "a"\n[[dpdk]]\ndevice = "net_tap1"\nname = "a"\n',
+        'f:6:1: dpdk.name = "a": line 3 has it already',
+    ),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\n[[dpdk]]\ndevice = "net_tap1"\nname = "net_tap0"\n',
+        "f:5: dpdk.name makes a second port net_tap0: f:2 has one; set name",
+    ),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["fd00::1/64"]\n'
+        '[[dpdk]]\ndevice = "net_tap1"\naddresses = ["10.0.0.1/8", "fd00:0::1/64"]\n',
+        "f:6: dpdk.addresses names fd00::1, which is in f:3 already",
+    ),
+    (
+        '[[nic]]\nifname = "a"\n' + "".join(f'[[dpdk]]\ndevice = "d{i}"\n' for i in range(32)),
+        "f:3:1: dpdk makes 1 [[nic]] and 32 [[dpdk]]; 32 are allowed together",
+    ),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["fd00::1/64"]\nmtu = 1000\n',
+        "f:4: dpdk mtu=1000: IPv6 needs at least 1280",
+    ),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\ngateways = ["10.0.0.1"]\n',
+        "f:2: dpdk the gateway 10.0.0.1: the port has no address of its family; say ip=",
+    ),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\nframes = 100\n',
+        "f:3: dpdk frames=100: a number in 256..1048576 is needed",
+    ),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["10.0.0.1/24", "10.0.0.1/24"]\n',
+        "f:3: dpdk ip=10.0.0.1/24: said twice",
+    ),
+    (
+        '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["10.0.0.1/24", "10.0.0.300/24"]\n',
+        'f:3:1: dpdk.addresses = ["10.0.0.1/24", "10.0.0.300/24"]: '
+        'must be good for a DPDK port, and "10.0.0.300/24" is not: '
+        "ADDRESS/LEN is needed, as 10.0.0.1/24 or fd00::1/64",
     ),
     (
         '[tcp]\necn = "off"\ncongestion = "dctcp"\n',

@@ -9,6 +9,7 @@ from harp import config
 from harp.config import keys, values
 from harp.config.keys import Key
 
+NAMES = ("ifname", "device", "name")  # another one is another NIC or port
 NIC = '[[nic]]\nifname = "{}"\n{}\n'
 
 
@@ -18,9 +19,10 @@ def changed(old: str, new: str) -> tuple[list[str], list[str], config.Config]:
     return list(live), list(restart), difference.effective
 
 
-@pytest.mark.parametrize("key", [key for key in TABLE_KEYS if key.key != "ifname"], ids=identity)
+@pytest.mark.parametrize("key", [key for key in TABLE_KEYS if key.key not in NAMES], ids=identity)
 def test_every_key_changes_live_or_waits_as_its_list_says(key: Key) -> None:
-    nic = NIC.format("e", "") if key.table == keys.NIC_TABLE else ""
+    named = keys.ARRAYS.get(key.table)
+    nic = f'[[{key.table}]]\n{named} = "e"\n' if named else ""
     new_value = next(
         value for value in good(key) if values.from_toml(value, key) != values.preset(key)
     )
@@ -60,6 +62,25 @@ def test_nics_that_come_and_go_wait_for_a_restart() -> None:
     assert [(nic.ifname, nic.queues, nic.rss) for nic in effective.nics] == [
         ("a", 2, "unknown"),
         ("b", 0, ""),
+    ]
+
+
+def test_ports_come_and_go_and_change_live() -> None:
+    port = '[[dpdk]]\ndevice = "{}"\nname = "{}"\n{}\n'
+    live, restart, effective = changed(
+        port.format("net_tap0", "a", "") + port.format("net_tap1", "b", ""),
+        port.format("net_tap2", "c", "") + port.format("net_tap1,iface=x", "b", "queues = 4"),
+    )
+    assert live == [
+        "dpdk of a is gone",
+        'dpdk.device of b: "net_tap1" -> "net_tap1,iface=x"',
+        "dpdk.queues of b: 1 -> 4",
+        "dpdk of c is new",
+    ]
+    assert restart == []
+    assert [(p.port, p.device, p.queues) for p in effective.dpdk] == [
+        ("c", "net_tap2", 1),
+        ("b", "net_tap1,iface=x", 4),
     ]
 
 

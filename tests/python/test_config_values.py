@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harp import config
 from harp.config import document, keys, values
 from harp.config.keys import Key, Type
-from harp.config.model import DaemonConfig, MetricsConfig, NicConfig
+from harp.config.model import DaemonConfig, DpdkConfig, MetricsConfig, NicConfig
 
 
 def toml(value: Any) -> str:
@@ -30,15 +30,18 @@ def toml(value: Any) -> str:
 
 def text_of(key: Key, value: Any) -> str:
     """A file that sets one key, on line 3 at the latest."""
-    if key.table != keys.NIC_TABLE:
+    if key.table not in keys.ARRAYS:
         return f"\n[{key.table}]\n{key.key} = {toml(value)}\n"
-    name = "" if key.key == "ifname" else 'ifname = "e"\n'
-    return f"[[nic]]\n{name}{key.key} = {toml(value)}\n"
+    needed = keys.ARRAYS[key.table]
+    name = "" if key.key == needed else f'{needed} = "e"\n'
+    return f"[[{key.table}]]\n{name}{key.key} = {toml(value)}\n"
 
 
 def value_in(found: config.Config, key: Key) -> config.Value:
     if key.table == keys.NIC_TABLE:
         return found.nic_values[0][key.key]
+    if key.table == keys.DPDK_TABLE:
+        return found.dpdk_values[0][key.key]
     return found.values[key.name]
 
 
@@ -54,6 +57,8 @@ def companions(key: Key, text: str) -> str:
         extra = "irq_cores = [1]\n"
     if key.key == "irq_cores" and ("= []" in text or '= ""' in text):
         extra = ""
+    if key.table == keys.DPDK_TABLE and key.key in ("gateways", "routes"):
+        extra = 'addresses = ["192.0.2.1/24", "2001:db8::1/64"]\n'
     if key.key == "port_min":
         extra = "port_max = 65535\n"
     elif key.key == "port_max":
@@ -226,8 +231,16 @@ def test_the_plugin_takes_what_python_takes(key: Key, probe: Path) -> None:
 # --------------------------------------------------------------------------------------------------
 # The list itself.
 #
+_VIEWS = (
+    (DaemonConfig, "daemon"),
+    (MetricsConfig, "metrics"),
+    (NicConfig, "nic"),
+    (DpdkConfig, "dpdk"),
+)
+
+
 def test_typed_views_have_the_lists_keys() -> None:
-    for view, table in ((DaemonConfig, "daemon"), (MetricsConfig, "metrics"), (NicConfig, "nic")):
+    for view, table in _VIEWS:
         fields = {field.name for field in dataclasses.fields(view)}
         assert fields == set(keys.tables()[table])
 
@@ -248,10 +261,10 @@ def test_the_list_is_consistent() -> None:
     places = [key.place for key in keys.all_keys()]
     assert len(set(places)) == len(places)
     for key in keys.all_keys():
-        if key.name != "IFNAME":  # it has no default
+        if key.name not in ("IFNAME", "DEVICE"):  # they have no default
             assert values.from_text(key.preset, key) == values.preset(key)
         assert key.help[-1] not in ".!", "whoever prints it sets the full stop"
-        assert (key.variable is None) == (key.table == keys.NIC_TABLE)
+        assert (key.variable is None) == (key.table in keys.ARRAYS)
         assert key.readers
         if key.type is Type.MS:
             assert key.key.endswith("_ms")
