@@ -129,7 +129,12 @@
 	X(tcp_mtu_probes, counter, "path MTU probes sent (RFC 4821)")                              \
 	X(tcp_mtu_probes_lost, counter,                                                            \
 	  "path MTU probes that were lost, or nothing was learned from")                           \
-	X(tcp_mtu_raised, counter, "path MTU probes that passed: larger segments from then on")
+	X(tcp_mtu_raised, counter, "path MTU probes that passed: larger segments from then on")    \
+	X(frames_tcp_external, gauge,                                                              \
+	  "pieces of the application's memory in send queues, sent in place")                      \
+	X(tx_external_bytes, counter, "application bytes queued in place: not copied")             \
+	X(tcp_trains_out, counter, "packets of several segments, which the NIC cuts (TSO)")        \
+	X(tcp_train_segs_out, counter, "segments sent in them")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

@@ -77,7 +77,7 @@ static inline void eth_write_header(const struct eth *eth, struct packet_out *ou
 int eth_output(struct eth *eth, struct neighbour *n, uint16_t type,
 	       const struct harp_addr *src_addr, struct packet_out *out)
 {
-	unsigned frags = 1;
+	unsigned frags = out->frags;
 
 	/* One branch when all is well: REACHABLE, and not for too long. */
 	if (n->state != NEIGHBOUR_REACHABLE || eth->neighbour_mode != HARP_NEIGHBOUR_EXTERNAL)
@@ -86,7 +86,7 @@ int eth_output(struct eth *eth, struct neighbour *n, uint16_t type,
 		eth->stats->neighbour_wait++;
 		return -EAGAIN;
 	}
-	for (const struct frame *f = out->frame->frag; f; f = f->frag)
+	for (const struct frame *f = out->frame; f && out->frags == 0; f = f->frag)
 		frags++;
 	if (!nicio_tx_ready(eth->io, frags))
 		return -EAGAIN;

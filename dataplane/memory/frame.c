@@ -10,14 +10,18 @@
 #include <string.h>
 
 #include "base/checksum.h"
+#include "memory/external.h"
 
 int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps)
 {
 	uint32_t size = caps->frame_size, count = caps->frame_count;
+	uint64_t records = (uint64_t)count + caps->external_count;
+	int err;
 
 	*pool = (struct frame_pool){ 0 };
 	if (!caps->frame_base || count == 0 || size <= 2 * FRAME_HEADROOM_BYTES ||
-	    (size & (size - 1)) != 0 || caps->rx_headroom >= size)
+	    (size & (size - 1)) != 0 || caps->rx_headroom >= size || records > UINT32_MAX ||
+	    (caps->external_count > 0 && !caps->external))
 		return -EINVAL;
 
 	pool->base = caps->frame_base;
@@ -25,22 +29,24 @@ int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps)
 	pool->frame_shift = (uint32_t)__builtin_ctz(size);
 	pool->frame_count = count;
 	pool->free_stack = malloc(count * sizeof(*pool->free_stack));
-	pool->frames = aligned_alloc(sizeof(struct frame), count * sizeof(struct frame));
-	if (!pool->free_stack || !pool->frames) {
+	pool->frames = aligned_alloc(sizeof(struct frame), records * sizeof(struct frame));
+	err = external_init(pool, caps);
+	if (!pool->free_stack || !pool->frames || err) {
 		frame_pool_destroy(pool);
 		return -ENOMEM;
 	}
-	memset(pool->frames, 0, count * sizeof(struct frame));
-	for (uint32_t i = 0; i < count; i++) {
+	memset(pool->frames, 0, records * sizeof(struct frame));
+	for (uint32_t i = 0; i < records; i++)
 		pool->frames[i].index = i;
+	for (uint32_t i = 0; i < count; i++)
 		pool->free_stack[i] = count - 1 - i;
-	}
 	pool->free_count = count;
 	return 0;
 }
 
 void frame_pool_destroy(struct frame_pool *pool)
 {
+	external_destroy(pool);
 	free(pool->free_stack);
 	free(pool->frames);
 	*pool = (struct frame_pool){ 0 };
@@ -70,14 +76,18 @@ struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor)
 
 static inline void frame_go_home(struct frame_pool *pool, struct frame *f)
 {
-	assert(pool->free_count < pool->frame_count);
 	f->flags = 0;
+	if (__builtin_expect(frame_is_external(pool, f), 0)) {
+		external_go_home(pool, f);
+		return;
+	}
+	assert(pool->free_count < pool->frame_count);
 	pool->free_stack[pool->free_count++] = f->index;
 }
 
 void frame_release(struct frame_pool *pool, struct frame *f)
 {
-	assert(f->index < pool->frame_count && &pool->frames[f->index] == f);
+	assert(f->index < pool->frame_count + pool->external_count && &pool->frames[f->index] == f);
 	assert(f->stack_refs == 1);
 	f->stack_refs = 0;
 	if (f->nic_refs == 0)

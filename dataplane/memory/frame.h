@@ -4,7 +4,8 @@
  *
  * A frame has at most two holders: someone in the stack (a queue, the application) and the NIC. It
  * goes home when the last one lets go: acknowledged *and* completed. A packet is a frame and its
- * fragments, linked by `frag`; a queue links packets by `next`.
+ * fragments, linked by `frag`; a queue links packets by `next`. A *train* is several packets of a queue,
+ * which the card gets as one.
  */
 #ifndef HARP_MEMORY_FRAME_H
 #define HARP_MEMORY_FRAME_H
@@ -36,7 +37,7 @@ struct frame {
 	struct harp_frame pub; /* data, len, capacity: must be first */
 	struct frame *next;    /* next packet of a queue */
 	struct frame *frag;    /* next frame of the same packet */
-	uint32_t index;        /* chunk number in the region */
+	uint32_t index;        /* chunk number in the region; from frame_count on: external.h */
 	uint8_t nic_refs;      /* transmissions of this frame the NIC has not completed */
 	uint8_t stack_refs;    /* 1 while a queue or the application holds it */
 	uint8_t flags;         /* enum frame_flag */
@@ -53,7 +54,14 @@ struct frame_pool {
 	uint32_t frame_size, frame_shift, frame_count;
 	uint32_t free_count;
 	uint32_t *free_stack; /* indices of free frames, newest last */
-	struct frame *frames; /* frame_count records */
+	struct frame *frames; /* frame_count records, and external_count of external frames */
+	/* The application's memory, sent in place: external.h. */
+	uint32_t external_count, external_free_count;
+	uint32_t *external_free;  /* indices of free ones, from frame_count on */
+	const uint8_t **external; /* the NIC's array: where the bytes of each lie */
+	struct frame_memory **memory;
+	uint32_t memory_count, memory_room;
+	uint32_t memory_hint; /* where the last search ended */
 };
 
 /* Sets up a pool over caps->frame_base; all frames free. -EINVAL, -ENOMEM. */
@@ -78,7 +86,26 @@ uint32_t frame_packet_sum(struct frame *packet, uint32_t *len);
 static inline struct frame *frame_of_offset(struct frame_pool *pool, uint64_t offset)
 {
 	uint64_t index = offset >> pool->frame_shift;
-	return index < pool->frame_count ? &pool->frames[index] : NULL;
+	return index < pool->frame_count + pool->external_count ? &pool->frames[index] : NULL;
+}
+/* Its bytes lie in the application's memory. */
+static inline bool frame_is_external(const struct frame_pool *pool, const struct frame *f)
+{
+	return f->index >= pool->frame_count;
+}
+/* The frame whose bytes follow those of f in a train, whose packets after *packet are *more; packets
+ * without bytes of their own have none in the first frame. NULL: f is the last. */
+static inline struct frame *frame_after(const struct frame *f, struct frame **packet,
+					uint32_t *more)
+{
+	struct frame *next = f->frag;
+
+	while (!next && *more > 0) {
+		--*more;
+		*packet = (*packet)->next;
+		next = (*packet)->pub.len > 0 ? *packet : (*packet)->frag;
+	}
+	return next;
 }
 static inline uint64_t frame_offset(const struct frame_pool *pool, const uint8_t *p)
 {

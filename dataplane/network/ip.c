@@ -151,7 +151,9 @@ static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 	h->version_ihl = 0x45;
 	h->tos = tos;
 	h->total_len = be16_of((uint16_t)out->len);
-	h->id = be16_of(path->v4_id++);
+	h->id = be16_of(path->v4_id);
+	/* Each segment of a train has its own: the card counts on from the first. */
+	path->v4_id = (uint16_t)(path->v4_id + (out->segments > 1 ? out->segments : 1));
 	h->flags_offset = be16_of(IPV4_FLAG_DF);
 	h->ttl = IP_TTL;
 	h->proto = proto;
@@ -170,7 +172,8 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 
 	if (err)
 		return err;
-	if (out->len + (v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES) > path->mtu_bytes)
+	if (out->len - out->cut_bytes + (v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES) >
+	    path->mtu_bytes)
 		return -EMSGSIZE;
 	path->neighbour = ip_path_neighbour(path);
 	if (!path->neighbour)

@@ -124,13 +124,15 @@ static uint64_t capture_record_bytes(const struct capture_record *r)
 }
 
 void capture_packet(struct capture *c, enum capture_direction direction, uint64_t now_ns,
-		    const uint8_t *head, uint32_t head_len, const struct frame *frag)
+		    const uint8_t *head, struct frame *f, uint32_t more)
 {
 	struct capture_record r = { .now_ns = now_ns, .direction = direction };
+	struct frame *packet = f;
+	uint32_t after = more;
 
-	r.packet_bytes = head_len;
-	for (const struct frame *f = frag; f; f = f->frag)
-		r.packet_bytes += f->pub.len;
+	r.packet_bytes = (uint32_t)(f->pub.data + f->pub.len - head);
+	for (const struct frame *g = f; (g = frame_after(g, &packet, &after)) != NULL;)
+		r.packet_bytes += g->pub.len;
 	r.kept_bytes = r.packet_bytes < c->snap_len ? r.packet_bytes : c->snap_len;
 
 	while (c->size - (c->head - c->tail) < capture_record_bytes(&r)) {
@@ -143,15 +145,18 @@ void capture_packet(struct capture *c, enum capture_direction direction, uint64_
 	}
 
 	uint64_t end = c->head + capture_record_bytes(&r);
-	uint32_t left = r.kept_bytes;
-	uint32_t n = head_len < left ? head_len : left;
+	uint32_t left = r.kept_bytes, n = (uint32_t)(f->pub.data + f->pub.len - head);
 
 	capture_put(c, &r, sizeof(r));
-	capture_put(c, head, n);
-	left -= n;
-	for (const struct frame *f = frag; f && left > 0; f = f->frag, left -= n) {
-		n = f->pub.len < left ? f->pub.len : left;
-		capture_put(c, f->pub.data, n);
+	packet = f;
+	for (const struct frame *g = f; g && left > 0; left -= n) {
+		n = n < left ? n : left;
+		capture_put(c, head, n);
+		g = frame_after(g, &packet, &more);
+		if (!g)
+			break;
+		head = g->pub.data;
+		n = g->pub.len;
 	}
 	c->head = end; /* the padding's bytes are never read */
 	c->packets++;

@@ -16,10 +16,10 @@ enum capture_direction { /* the values of epb_flags, pcapng section 4.3.1 */
  * -EINVAL a ring too small for one packet, -ENOMEM. */
 int capture_create(struct capture **out, size_t ring_bytes, uint32_t snap_len);
 void capture_destroy(struct capture *capture);
-/* Keeps a packet: head_len bytes at head, then the frames of `frag` and its ->frag. The oldest
- * packets make room. */
+/* Keeps a packet: from head to the end of f's bytes, then f's fragments, and those of `more` packets after
+ * it (a train is kept as the card gets it). The oldest packets make room. */
 void capture_packet(struct capture *capture, enum capture_direction direction, uint64_t now_ns,
-		    const uint8_t *head, uint32_t head_len, const struct frame *frag);
+		    const uint8_t *head, struct frame *f, uint32_t more);
 /* Packets that the ring holds, and that it has dropped to make room. */
 uint64_t capture_count(const struct capture *capture);
 uint64_t capture_dropped(const struct capture *capture);

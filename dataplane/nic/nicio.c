@@ -6,8 +6,10 @@
 #include "nic/nicio.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 
+#include "memory/external.h"
 #include "nic/capture.h"
 
 void harp_nic_destroy(struct harp_nic *nic)
@@ -16,19 +18,52 @@ void harp_nic_destroy(struct harp_nic *nic)
 		nic->ops->destroy(nic);
 }
 
+/* Sizes of the first version: what ends there has nothing of the second. */
+#define NICIO_OPS_BYTES_V1 offsetof(struct harp_nic_ops, memory_add)
+#define NICIO_CAPS_BYTES_V1 offsetof(struct harp_nic_caps, frame_reserved)
+#define NICIO_TSO_BYTES_MAX 65400u /* with any header still a number of 16 bits */
+
+static bool nicio_is_v1(const struct harp_nic *nic)
+{
+	return nic->ops->size < sizeof(struct harp_nic_ops);
+}
+
+struct harp_nic_caps nicio_caps(const struct harp_nic *nic)
+{
+	struct harp_nic_caps caps = { 0 };
+
+	memcpy(&caps, &nic->caps, nicio_is_v1(nic) ? NICIO_CAPS_BYTES_V1 : sizeof(caps));
+	if (!(caps.features & HARP_NIC_TX_CSUM) || !(caps.features & HARP_NIC_TX_MULTI))
+		caps.features &= ~HARP_NIC_TX_TSO;
+	if (!(caps.features & HARP_NIC_TX_TSO))
+		caps.tso_bytes_max = 0;
+	if (caps.tso_bytes_max > NICIO_TSO_BYTES_MAX)
+		caps.tso_bytes_max = NICIO_TSO_BYTES_MAX;
+	if (!(caps.features & HARP_NIC_TX_MULTI) || caps.tx_frags_max < 2)
+		caps.external_count = 0; /* headers need a descriptor of their own */
+	return caps;
+}
+
 int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats)
 {
-	const struct harp_nic_caps *caps = &nic->caps;
-	uint32_t half = caps->frame_count / 2;
+	struct harp_nic_caps caps;
+	uint32_t half;
 
-	if (nic->ops->size < sizeof(struct harp_nic_ops) || caps->tx_frags_max == 0 ||
-	    caps->tx_frags_max > NICIO_BURST || caps->tx_frags_max > caps->tx_ring ||
-	    caps->rx_ring == 0)
+	if (nic->ops->size < NICIO_OPS_BYTES_V1)
 		return -EINVAL;
-	*io = (struct nicio){ .nic = nic, .pool = pool, .stats = stats };
+	caps = nicio_caps(nic);
+	if (caps.tx_frags_max == 0 || caps.tx_frags_max > NICIO_BURST ||
+	    caps.tx_frags_max > caps.tx_ring || caps.rx_ring == 0)
+		return -EINVAL;
+	*io = (struct nicio){ .nic = nic,
+			      .pool = pool,
+			      .stats = stats,
+			      .features = caps.features,
+			      .tso_bytes_max = caps.tso_bytes_max };
 	/* Half of the frames at most: sending and queues need the others. */
-	io->fill_max = caps->rx_ring < half ? caps->rx_ring : half;
+	half = caps.frame_count / 2;
+	io->fill_max = caps.rx_ring < half ? caps.rx_ring : half;
 	io->fill_target = io->fill_max < NICIO_FILL_MIN ? io->fill_max : NICIO_FILL_MIN;
 	return io->fill_target > 0 ? 0 : -ENOBUFS;
 }
@@ -139,8 +174,7 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 			io->stats->rx_bytes += chain.bytes;
 			if (__builtin_expect(io->capture != NULL, 0))
 				capture_packet(io->capture, CAPTURE_IN, io->now_ns,
-					       chain.first->pub.data, chain.first->pub.len,
-					       chain.first->frag);
+					       chain.first->pub.data, chain.first, 0);
 			packets[count++] = chain.first;
 		}
 		chain = (struct nicio_chain){ 0 };
@@ -169,32 +203,46 @@ bool nicio_tx_ready(struct nicio *io, unsigned frags)
 	return true;
 }
 
+/* Where the card finds the bytes: an external frame's it is told each time. */
+static inline uint64_t nicio_addr(struct nicio *io, const struct frame *f, const uint8_t *data)
+{
+	struct frame_pool *pool = io->pool;
+
+	if (__builtin_expect(!frame_is_external(pool, f), 1))
+		return frame_offset(pool, data);
+	/* The card may read them where they lay before until it has completed that. */
+	assert(f->nic_refs == 0);
+	pool->external[f->index - pool->frame_count] = data;
+	return (uint64_t)f->index << pool->frame_shift;
+}
+
 void nicio_tx(struct nicio *io, const struct packet_out *out)
 {
-	struct frame *f = out->frame;
+	struct frame *f = out->frame, *packet = f, *next;
+	uint32_t more = out->segments > 1 ? out->segments - 1 : 0;
 	uint8_t *data = out->head;
 	uint32_t len = (uint32_t)(f->pub.data + f->pub.len - data);
-	uint32_t total = 0;
+	uint32_t flags = out->flags, total = 0;
 
 	if (__builtin_expect(io->capture != NULL, 0))
-		capture_packet(io->capture, CAPTURE_OUT, io->now_ns, data, len, f->frag);
+		capture_packet(io->capture, CAPTURE_OUT, io->now_ns, data, f, more);
 	for (;;) {
-		struct frame *next = f->frag;
-
+		next = frame_after(f, &packet, &more);
 		assert(io->tx_count < NICIO_BURST && f->nic_refs < UINT8_MAX);
+		io->tx[io->tx_count++] = (struct harp_desc){
+			.addr = nicio_addr(io, f, data),
+			.len = len,
+			.flags = flags | (next ? HARP_DESC_MORE : 0),
+		};
 		f->nic_refs++;
 		io->tx_held++;
-		io->tx[io->tx_count++] = (struct harp_desc){
-			.addr = frame_offset(io->pool, data),
-			.len = len,
-			.flags = next ? HARP_DESC_MORE : 0,
-		};
 		total += len;
 		if (!next)
 			break;
 		f = next;
 		data = f->pub.data;
 		len = f->pub.len;
+		flags = 0;
 	}
 	assert(total == out->len);
 	io->stats->tx_packets++;
@@ -273,4 +321,41 @@ void nicio_fill(struct nicio *io)
 	}
 	io->stats->frames_rx_nic = io->fill_held;
 	io->stats->frames_free = io->pool->free_count;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+int nicio_memory_add(struct nicio *io, const void *base, size_t bytes)
+{
+	const struct harp_nic_ops *ops = io->nic->ops;
+	int err;
+
+	if (io->pool->external_count == 0 || nicio_is_v1(io->nic) || !ops->memory_add ||
+	    !ops->memory_remove)
+		return -ENOTSUP;
+	if (!base || bytes == 0 || (uintptr_t)base + bytes < (uintptr_t)base)
+		return -EINVAL;
+	err = ops->memory_add(io->nic, base, bytes);
+	if (err)
+		return err;
+	err = external_memory_add(io->pool, base, bytes);
+	if (err)
+		(void)ops->memory_remove(io->nic, base, bytes); /* nothing reads it yet */
+	return err;
+}
+
+int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes)
+{
+	struct frame_memory *memory = external_find_exact(io->pool, base, bytes);
+	int err;
+
+	if (!memory)
+		return -ENOENT;
+	nicio_complete(io);
+	if (memory->adds == 1 && memory->users > 0)
+		return -EBUSY;
+	err = io->nic->ops->memory_remove(io->nic, base, bytes);
+	if (!err)
+		external_memory_drop(io->pool, memory);
+	return err;
 }

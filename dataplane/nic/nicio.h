@@ -23,6 +23,11 @@ struct packet_out {
 	struct frame *frame; /* first frame; fragments by ->frag carry only payload */
 	uint8_t *head;       /* first byte written so far; starts at frame->pub.data */
 	uint32_t len;        /* bytes of the packet from head, fragments included */
+	uint32_t flags;      /* HARP_DESC_TX_*: what the card does to it */
+	uint32_t frags;      /* descriptors; 0: not counted yet */
+	/* A train (HARP_DESC_TX_TSO): segments by frame->next, cut_bytes of len in those after the first.
+	 * 0 and 0: one packet. */
+	uint32_t segments, cut_bytes;
 };
 
 struct capture; /* nic/capture.h */
@@ -41,9 +46,13 @@ struct nicio {
 	unsigned tx_count;    /* descriptors waiting for nicio_flush */
 	uint64_t tx_moved_ns; /* descriptors went out or came back */
 	bool kick_wanted;
+	uint32_t features;      /* HARP_NIC_* */
+	uint32_t tso_bytes_max; /* payload of a train; 0: the card cuts nothing */
 	struct harp_desc tx[NICIO_BURST];
 };
 
+/* What the NIC can do, whichever version of harp_nic.h it was compiled with: without what came later. */
+struct harp_nic_caps nicio_caps(const struct harp_nic *nic);
 int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats);
 
@@ -55,6 +64,9 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max);
 bool nicio_tx_ready(struct nicio *io, unsigned frags);
 /* Queues a packet (one nic_ref per frame). The caller has asked nicio_tx_ready(). */
 void nicio_tx(struct nicio *io, const struct packet_out *out);
+/* Memory that may be sent in place: harp_stack_memory_add(), harp_stack_memory_remove(). */
+int nicio_memory_add(struct nicio *io, const void *base, size_t bytes);
+int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes);
 /* Gives queued packets to the NIC and kicks it. */
 void nicio_flush(struct nicio *io);
 /* Takes completed frames home. */

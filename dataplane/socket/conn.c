@@ -157,7 +157,7 @@ void socket_want_write(struct harp_conn *conn)
 }
 
 /* harp_tcp_options.unsent_bytes_max. */
-static size_t conn_unsent_room(const struct harp_conn *conn)
+size_t socket_unsent_room(const struct harp_conn *conn)
 {
 	uint32_t unsent = conn_unsent_bytes(conn);
 
@@ -173,7 +173,7 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 		return err;
 	if (iov_count < 0)
 		return -EINVAL;
-	room = conn_unsent_room(conn);
+	room = socket_unsent_room(conn);
 	for (int i = 0; i < iov_count; i++) {
 		size_t len = iov[i].iov_len < room ? iov[i].iov_len : room;
 		size_t n = tcp_sndq_copy(conn, iov[i].iov_base, len);
@@ -202,7 +202,7 @@ size_t harp_conn_send_room(const struct harp_conn *conn)
 	if (socket_send_state(conn) != 0)
 		return 0;
 	room = tcp_sndq_room(conn);
-	unsent_room = conn_unsent_room(conn);
+	unsent_room = socket_unsent_room(conn);
 	return room < unsent_room ? room : unsent_room;
 }
 

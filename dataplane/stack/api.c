@@ -33,6 +33,16 @@ int harp_stack_neighbour_set(struct harp_stack *stack, const struct harp_addr *a
 	return neighbour_set(&stack->eth, addr, mac);
 }
 
+int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	return nicio_memory_add(&stack->io, base, bytes);
+}
+
+int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	return nicio_memory_remove(&stack->io, base, bytes);
+}
+
 int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
 		    const struct harp_tcp_options *opt, struct harp_listener **out)
 {

@@ -65,6 +65,7 @@ int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
 		      const struct harp_stack_options *opt)
 {
 	struct harp_stack_options options;
+	struct harp_nic_caps caps;
 	struct harp_stack *stack;
 	int err = stack_options(opt, &options);
 
@@ -78,7 +79,8 @@ int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
 	stack->now_ns = options.now_ns;
 	rng_seed(&stack->rng, options.seed);
 	wheel_init(&stack->wheel, options.now_ns);
-	err = frame_pool_init(&stack->pool, &nic->caps);
+	caps = nicio_caps(nic);
+	err = frame_pool_init(&stack->pool, &caps);
 	if (!err)
 		err = nicio_init(&stack->io, nic, &stack->pool, &stack->stats);
 	stack->io.now_ns = options.now_ns;

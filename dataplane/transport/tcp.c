@@ -86,6 +86,7 @@ static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
 	tcp->tx_frags_max = 1;
 	if (caps->features & HARP_NIC_TX_MULTI)
 		tcp->tx_frags_max = caps->tx_frags_max > 0 ? caps->tx_frags_max : 1;
+	tcp->csum_offload = (tcp->io->features & HARP_NIC_TX_CSUM) != 0;
 	tcp->rx_payload_frame_bytes = caps->frame_size;
 	if (headroom < caps->frame_size)
 		tcp->rx_payload_frame_bytes -= headroom;

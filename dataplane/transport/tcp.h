@@ -12,7 +12,9 @@
  *	tcp_reass.c    payload in: in order to the receive queue, else the reassembly list
  *	tcp_tx.c       the transmit phase: who sends what, when
  *	tcp_out.c      one segment out: headers, options, window
+ *	tcp_train.c    segments that the card gets as one packet and cuts itself (TSO)
  *	tcp_sndq.c     the send queue: bytes and frames become segments
+ *	tcp_external.c the same of the application's memory, in place
  *	tcp_sack.c     the sender's scoreboard: what the peer has, by its SACK blocks (RFC 2018, 2883)
  *	tcp_sackout.c  the receiver's SACK blocks
  *	tcp_rack.c     when a segment counts as lost, and the tail loss probe (RFC 8985)
@@ -288,7 +290,8 @@ struct harp_conn {
 	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
 	uint32_t keepalive_count;
 	uint32_t on_time_wait_list;
-	uint64_t bytes_queued; /* taken from the application */
+	uint64_t bytes_queued;     /* taken from the application */
+	uint32_t tx_external_held; /* external frames in the send queue, beside tx_frames_held */
 	struct {
 		uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
 		uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
@@ -346,6 +349,7 @@ struct tcp {
 	bool nic_full;                 /* the last transmit phase ended for want of room */
 	uint32_t resolved_seen; /* eth->resolved_generation when tx_unresolved was last woken */
 	uint32_t tx_frags_max;  /* frames of one segment */
+	bool csum_offload;      /* the card fills in checksums */
 	uint32_t shared_frames; /* of the pool, beside the fill ring */
 	uint32_t rx_payload_frame_bytes; /* what the NIC puts in one received frame */
 	struct flow_table flows;
@@ -412,6 +416,14 @@ struct tcp_ack {
 	bool undo;      /* and the last one that was missing */
 	bool sack;      /* it has SACK blocks */
 	bool lost;      /* segments were marked lost */
+};
+
+/* Segments of the send queue, one after the other, that leave as one packet. */
+struct tcp_train {
+	struct frame *first, *last;
+	uint32_t segments; /* of these frames */
+	uint32_t frags;    /* descriptors */
+	uint32_t bytes;    /* payload of them all */
 };
 
 /* Segments in the send queue keep their length and fragment count in frame.owner. */
@@ -586,10 +598,10 @@ void tcp_window_reopen(struct harp_conn *conn);
 uint32_t tcp_window_edge(const struct harp_conn *conn);
 
 /* ---- tcp_out.c ---- */
-/* One segment whose payload lies in f: 0, -EAGAIN (next hop unresolved), -ENOBUFS (NIC full), other
- * -errno of ip_path_check(). */
-int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uint32_t seq,
-		    uint8_t flags, uint32_t payload_len);
+/* Sends one segment, or a train as one packet, whose first sequence number is seq: 0, -EAGAIN (next hop
+ * unresolved), -ENOBUFS (NIC full), other -errno of ip_path_check(). */
+int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_t seq,
+		  uint8_t flags);
 int tcp_out_syn(struct harp_conn *conn);   /* SYN or SYN-ACK, by the state */
 int tcp_out_ack(struct harp_conn *conn);   /* a pure ACK, at once */
 int tcp_out_probe(struct harp_conn *conn); /* SEG.SEQ = SND.UNA - 1, no data */
@@ -610,7 +622,27 @@ unsigned tcp_tx_phase(struct tcp *tcp);
 /* When it must run next: now, when the earliest held ACK is due, or TCP_NEVER_NS. */
 uint64_t tcp_tx_next_ns(const struct tcp *tcp);
 
+/* ---- tcp_train.c ---- */
+/* The segment alone. */
+struct tcp_train tcp_train_one(struct frame *seg);
+/* seg, never sent, may leave: and what follows it and may leave with it, where the card can cut it. */
+struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg);
+/* The card may still read what would be written: the headers before seg, or where its external frames lie. */
+bool tcp_train_is_busy(const struct harp_conn *conn, const struct frame *seg);
+
+/* ---- tcp_external.c ---- */
+/* Queues bytes of the application's memory; how many were taken. *records: it were external frames that
+ * ran out. */
+size_t tcp_external_queue(struct harp_conn *conn, struct frame_memory *memory, const uint8_t *src,
+			  size_t len, bool *records);
+/* A record for what of an external frame lies behind keep bytes, which are all that f keeps; NULL: none. */
+struct frame *tcp_external_cut(struct harp_conn *conn, struct frame *f, uint32_t keep);
+
 /* ---- tcp_sndq.c ---- */
+/* The newest segment when it may grow by another frame, else a new one without any bytes; NULL: budget or
+ * pool are used up. */
+struct frame *tcp_sndq_growing(struct harp_conn *conn);
+struct frame *tcp_sndq_last_frag(struct frame *seg);
 /* Copies bytes in; how many were taken. */
 size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len);
 size_t tcp_sndq_room(const struct harp_conn *conn);

@@ -21,12 +21,15 @@ struct out_header {
 	uint16_t local_port, remote_port;
 	uint8_t flags;
 	uint8_t options_len;
+	uint8_t offload; /* OUT_CSUM: the card writes the checksum; OUT_TSO: of what it cuts */
+	uint32_t payload_len;
+	uint32_t payload_sum; /* where we write it */
 };
+#define OUT_CSUM 1u
+#define OUT_TSO 2u
 
-/* Writes the fixed header and the checksum; the options lie already behind the fixed header.
- * payload_sum, payload_len: of the bytes that follow. */
-static void out_write_header(uint8_t *at, const struct out_header *h, uint32_t payload_sum,
-			     uint32_t payload_len)
+/* Writes the fixed header and the checksum; the options lie already behind the fixed header. */
+static void out_write_header(uint8_t *at, const struct out_header *h)
 {
 	uint32_t len = TCP_HEADER_BYTES + h->options_len, sum;
 	uint16_t csum;
@@ -39,9 +42,14 @@ static void out_write_header(uint8_t *at, const struct out_header *h, uint32_t p
 	at[13] = h->flags;
 	be16_store(at + 14, (uint16_t)h->wnd_field);
 	be32_store(at + 16, 0); /* checksum, urgent pointer */
-	sum = ip_pseudo_sum(&h->path->src, &h->path->dst, IP_PROTO_TCP, len + payload_len);
-	sum = csum_words(at, len, csum_add(sum, payload_sum));
-	csum = csum_finish(sum);
+	sum = ip_pseudo_sum(&h->path->src, &h->path->dst, IP_PROTO_TCP,
+			    h->offload & OUT_TSO ? 0 : len + h->payload_len);
+	if (h->offload) {
+		csum = (uint16_t)~csum_finish(sum);
+	} else {
+		sum = csum_words(at, len, csum_add(sum, h->payload_sum));
+		csum = csum_finish(sum);
+	}
 	memcpy(at + 16, &csum, sizeof(csum));
 }
 
@@ -90,22 +98,53 @@ static uint32_t out_sack(struct harp_conn *conn, uint8_t *end, uint32_t payload_
 	return len;
 }
 
-/* Sends one segment whose payload lies in f: 0, -EAGAIN (next hop), -ENOBUFS (NIC), other -errno. */
-int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uint32_t seq,
-		    uint8_t flags, uint32_t payload_len)
+/* Who writes the checksum, and who cuts: the flags of the packet and of what writes its header. */
+static void out_offload(const struct harp_conn *conn, const struct tcp_train *train,
+			struct out_header *h, struct packet_out *out)
+{
+	h->payload_len = train->bytes;
+	if (!conn->tcp->csum_offload) {
+		h->payload_sum = train->bytes ? frame_packet_sum(train->first, NULL) : 0;
+		return;
+	}
+	h->offload = OUT_CSUM;
+	out->flags = HARP_DESC_TX_CSUM;
+	if (train->segments > 1) {
+		h->offload |= OUT_TSO;
+		out->flags |= HARP_DESC_TX_TSO | (uint32_t)conn->snd_mss_bytes
+							 << HARP_DESC_MSS_SHIFT;
+		out->segments = train->segments;
+		out->cut_bytes = train->bytes - conn->snd_mss_bytes;
+	}
+}
+
+/* The same of a segment without payload and connection. */
+static void out_bare(const struct tcp *tcp, struct out_header *h, struct packet_out *out)
+{
+	out->frags = 1;
+	if (tcp->csum_offload) {
+		h->offload = OUT_CSUM;
+		out->flags = HARP_DESC_TX_CSUM;
+	}
+}
+
+int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_t seq,
+		  uint8_t flags)
 {
 	struct tcp *tcp = conn->tcp;
+	struct frame *f = train->first;
+	uint32_t payload_len = train->bytes;
 	struct out_header h = { .path = &conn->path,
 				.seq = seq,
 				.flags = flags,
 				.local_port = conn->local_port,
 				.remote_port = conn->remote_port };
-	struct packet_out out = { .frame = f };
+	struct packet_out out = { .frame = f, .frags = train->frags };
 	uint32_t tsval = 0;
 	uint8_t tos = conn->tos;
 	int err;
 
-	if (!nicio_tx_ready(tcp->io, frags))
+	if (!nicio_tx_ready(tcp->io, train->frags))
 		return -ENOBUFS;
 	err = ip_path_check(tcp->ip, &conn->path);
 	if (err)
@@ -126,13 +165,18 @@ int tcp_out_segment(struct harp_conn *conn, struct frame *f, uint32_t frags, uin
 		tos |= tcp_ecn_out(conn, f, payload_len, &h.flags);
 	out.head = f->pub.data - TCP_HEADER_BYTES - h.options_len;
 	out.len = TCP_HEADER_BYTES + h.options_len + payload_len;
-	out_write_header(out.head, &h, payload_len ? frame_packet_sum(f, NULL) : 0, payload_len);
+	out_offload(conn, train, &h, &out);
+	out_write_header(out.head, &h);
 	err = ip_output(tcp->ip, &conn->path, IP_PROTO_TCP, tos, &out);
 	if (err)
 		return err;
 	conn->ts_sent = tsval;
-	tcp->stats->tcp_segs_out++;
-	conn->acct.segs_out++;
+	tcp->stats->tcp_segs_out += train->segments;
+	conn->acct.segs_out += train->segments;
+	if (train->segments > 1) {
+		tcp->stats->tcp_trains_out++;
+		tcp->stats->tcp_train_segs_out += train->segments;
+	}
 	if (h.flags & TCP_CWR)
 		conn->flags &= ~(uint32_t)CONN_ECN_CWR;
 	if (flags & TCP_ACK)
@@ -159,11 +203,13 @@ static struct frame *out_control_frame(struct tcp *tcp)
 static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
 {
 	struct frame *f = out_control_frame(conn->tcp);
+	struct tcp_train train;
 	int err;
 
 	if (!f)
 		return -ENOMEM;
-	err = tcp_out_segment(conn, f, 1, seq, flags, 0);
+	train = (struct tcp_train){ .first = f, .last = f, .segments = 1, .frags = 1 };
+	err = tcp_out_train(conn, &train, seq, flags);
 	frame_release(conn->tcp->pool, f);
 	return err;
 }
@@ -218,7 +264,8 @@ void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg)
 	out = (struct packet_out){ .frame = f,
 				   .head = f->pub.data - TCP_HEADER_BYTES,
 				   .len = TCP_HEADER_BYTES };
-	out_write_header(out.head, &h, 0, 0);
+	out_bare(tcp, &h, &out);
+	out_write_header(out.head, &h);
 	if (ip_output(tcp->ip, &path, IP_PROTO_TCP, 0, &out) == 0) {
 		tcp->stats->tcp_rst_out++;
 		tcp->stats->tcp_segs_out++;
@@ -276,7 +323,8 @@ int tcp_out_syn(struct harp_conn *conn)
 	out = (struct packet_out){ .frame = f,
 				   .head = f->pub.data - TCP_HEADER_BYTES - h.options_len,
 				   .len = TCP_HEADER_BYTES + h.options_len };
-	out_write_header(out.head, &h, 0, 0);
+	out_bare(tcp, &h, &out);
+	out_write_header(out.head, &h);
 	err = ip_output(tcp->ip, &conn->path, IP_PROTO_TCP, conn->tos, &out);
 	frame_release(tcp->pool, f);
 	if (err)

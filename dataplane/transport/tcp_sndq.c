@@ -44,12 +44,23 @@ static struct frame *sndq_take_frame(struct harp_conn *conn)
 	return f;
 }
 
+/* So many frames of a segment are about to go home; of those from f on some are external. */
+static void sndq_uncount(struct harp_conn *conn, const struct frame *f, uint32_t frags)
+{
+	struct harp_stats *stats = conn->tcp->stats;
+	uint32_t external = 0;
+
+	for (uint32_t i = 0; conn->tx_external_held > 0 && i < frags; i++, f = f->frag)
+		external += frame_is_external(conn->tcp->pool, f);
+	conn->tx_external_held -= external;
+	stats->frames_tcp_external -= external;
+	conn->tx_frames_held -= frags - external;
+	stats->frames_tcp_tx -= frags - external;
+}
+
 static void sndq_release(struct harp_conn *conn, struct frame *seg)
 {
-	uint32_t frags = seg_frags(seg);
-
-	conn->tx_frames_held -= frags;
-	conn->tcp->stats->frames_tcp_tx -= frags;
+	sndq_uncount(conn, seg, seg_frags(seg));
 	frame_release_packet(conn->tcp->pool, seg);
 }
 
@@ -66,7 +77,7 @@ static void sndq_append_segment(struct harp_conn *conn, struct frame *f)
 		conn->snd_unsent = f;
 }
 
-static struct frame *sndq_last_frag(struct frame *seg)
+struct frame *tcp_sndq_last_frag(struct frame *seg)
 {
 	while (seg->frag)
 		seg = seg->frag;
@@ -90,7 +101,7 @@ static struct frame *sndq_writable(struct harp_conn *conn, struct frame **segmen
 	struct frame *seg = sndq_open_tail(conn), *last, *f;
 
 	if (seg) {
-		last = sndq_last_frag(seg);
+		last = tcp_sndq_last_frag(seg);
 		*segment = seg;
 		if (last->pub.len < last->pub.capacity && (last->flags & FRAME_CSUM))
 			return last;
@@ -112,6 +123,21 @@ static struct frame *sndq_writable(struct harp_conn *conn, struct frame **segmen
 	sndq_append_segment(conn, f);
 	*segment = f;
 	return f;
+}
+
+struct frame *tcp_sndq_growing(struct harp_conn *conn)
+{
+	struct frame *seg = sndq_open_tail(conn);
+
+	if (seg && seg_frags(seg) < conn->tcp->tx_frags_max)
+		return seg;
+	seg = sndq_take_frame(conn);
+	if (!seg)
+		return NULL;
+	seg->flags = FRAME_CSUM; /* of no bytes */
+	seg_set(seg, 0, 1);
+	sndq_append_segment(conn, seg);
+	return seg;
 }
 
 size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len)
@@ -158,7 +184,7 @@ size_t tcp_sndq_room(const struct harp_conn *conn)
 	if (frames > pool)
 		frames = pool;
 	if (seg) {
-		struct frame *last = sndq_last_frag(seg);
+		struct frame *last = tcp_sndq_last_frag(seg);
 
 		if (last->flags & FRAME_CSUM)
 			room += last->pub.capacity - last->pub.len;
@@ -194,7 +220,7 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f)
 	f->flags = 0;
 	if (seg && seg_bytes(seg) + len <= conn->snd_mss_bytes &&
 	    seg_frags(seg) < conn->tcp->tx_frags_max) {
-		sndq_last_frag(seg)->frag = f;
+		tcp_sndq_last_frag(seg)->frag = f;
 		seg_set(seg, seg_bytes(seg) + len, seg_frags(seg) + 1);
 	} else {
 		seg_set(f, len, 1);
@@ -233,7 +259,7 @@ bool tcp_sndq_fin(struct harp_conn *conn)
 bool tcp_sndq_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 {
 	struct tcp *tcp = conn->tcp;
-	struct frame *f = seg, *rest;
+	struct frame *f = seg, *rest, *piece = NULL;
 	uint32_t keep = bytes, frags = 1, total = seg_bytes(seg), tail_frags = 0, moved;
 
 	assert(bytes > 0 && bytes < total);
@@ -247,6 +273,18 @@ bool tcp_sndq_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 		frags++;
 	}
 	moved = f->pub.len - keep;
+	if (frame_is_external(tcp->pool, f) && moved > 0) {
+		piece = tcp_external_cut(conn, f, keep);
+		if (!piece && moved > rest->pub.capacity) {
+			frame_release(tcp->pool, rest);
+			return false;
+		}
+	}
+	if (piece) {
+		piece->frag = f->frag;
+		f->frag = piece;
+		moved = 0;
+	}
 	/* COPY: the cut-off bytes of the frame that straddles the boundary. */
 	rest->csum = csum_copy(rest->pub.data, f->pub.data + keep, moved, 0);
 	rest->pub.len = moved;
@@ -260,6 +298,8 @@ bool tcp_sndq_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 	for (const struct frame *g = rest; g; g = g->frag)
 		tail_frags++;
 	f->pub.len = keep;
+	if (frame_is_external(tcp->pool, f))
+		f->pub.capacity = keep;
 	f->frag = NULL;
 	f->flags &= (uint8_t)~FRAME_CSUM;
 	seg->flags &= (uint8_t)~FRAME_FIN;
@@ -296,9 +336,8 @@ static void sndq_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
 
 		seg->frag = empty->frag;
 		empty->frag = NULL;
+		sndq_uncount(conn, empty, 1);
 		frame_release(conn->tcp->pool, empty);
-		conn->tx_frames_held--;
-		conn->tcp->stats->frames_tcp_tx--;
 		frags--;
 	}
 	seg->seq += n;
@@ -308,7 +347,44 @@ static void sndq_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
 /* Room behind a frame's bytes, to the end of its chunk. */
 static uint32_t sndq_chunk_room(const struct frame_pool *pool, const struct frame *f)
 {
+	if (frame_is_external(pool, f))
+		return 0;
 	return (uint32_t)(frame_chunk(pool, f) + pool->frame_size - (f->pub.data + f->pub.len));
+}
+
+/* The first `bytes` of the segment behind, which begins with an external frame, go to this one: moved, not
+ * copied. False when they can't. */
+static bool sndq_gather_external(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
+{
+	struct frame *from = seg->next, *x = from->frag, *rest = NULL;
+
+	if (seg_frags(seg) == conn->tcp->tx_frags_max)
+		return false;
+	if (x->pub.len > bytes) {
+		rest = tcp_external_cut(conn, x, bytes);
+		if (!rest)
+			return false;
+		x->pub.len = x->pub.capacity = bytes;
+		x->flags &= (uint8_t)~FRAME_CSUM;
+		rest->frag = x->frag;
+	}
+	from->frag = rest ? rest : x->frag;
+	x->frag = NULL;
+	tcp_sndq_last_frag(seg)->frag = x;
+	seg_set(seg, seg_bytes(seg) + x->pub.len, seg_frags(seg) + 1);
+	from->seq += x->pub.len;
+	seg_set(from, seg_bytes(from) - x->pub.len, seg_frags(from) - (rest ? 0 : 1));
+	return true;
+}
+
+/* The segment behind the first unsent one has given its bytes away. */
+static void sndq_drop_second(struct harp_conn *conn, struct frame *seg)
+{
+	struct frame *from = seg->next;
+
+	seg->next = from->next;
+	from->next = NULL;
+	sndq_release(conn, from);
 }
 
 bool tcp_sndq_gather(struct harp_conn *conn, uint32_t bytes)
@@ -317,9 +393,16 @@ bool tcp_sndq_gather(struct harp_conn *conn, uint32_t bytes)
 	struct frame *seg = conn->snd_unsent;
 
 	while (seg_bytes(seg) < bytes) {
-		struct frame *last = sndq_last_frag(seg), *from = seg->next, *first = from;
+		struct frame *last = tcp_sndq_last_frag(seg), *from = seg->next, *first = from;
 		uint32_t room = sndq_chunk_room(tcp->pool, last), n = bytes - seg_bytes(seg);
 
+		if (from->pub.len == 0 && frame_is_external(tcp->pool, from->frag)) {
+			if (!sndq_gather_external(conn, seg, n))
+				return false;
+			if (seg_bytes(from) == 0)
+				sndq_drop_second(conn, seg);
+			continue;
+		}
 		if (room == 0) {
 			if (seg_frags(seg) == tcp->tx_frags_max)
 				return false;
@@ -344,11 +427,8 @@ bool tcp_sndq_gather(struct harp_conn *conn, uint32_t bytes)
 		tcp->stats->tx_copied_bytes += n;
 		conn->acct.tx_copied_bytes += n;
 		sndq_trim(conn, from, n);
-		if (seg_bytes(from) == 0) {
-			seg->next = from->next;
-			from->next = NULL;
-			sndq_release(conn, from);
-		}
+		if (seg_bytes(from) == 0)
+			sndq_drop_second(conn, seg);
 	}
 	return true;
 }

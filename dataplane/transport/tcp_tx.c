@@ -42,36 +42,26 @@
  * follow (reass_ack_hold_ns()); of a window of two holds or less that would be a good part of the time,
  * unless the round trip is long.
  */
-static bool tx_is_last(const struct harp_conn *conn, const struct frame *seg)
+static bool tx_is_last(const struct harp_conn *conn, const struct tcp_train *train)
 {
 	uint32_t cwnd = conn->cc.cwnd_bytes, wnd = conn->snd_wnd_bytes, bytes;
+	const struct frame *seg = train->last;
 
 	if (seg == conn->snd_tail)
 		return true;
 	if (conn->srtt_ns >= TX_PUSH_RTT_NS_MAX ||
 	    (cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
 		return false;
-	bytes = seg_bytes(seg) + seg_bytes(seg->next);
+	bytes = train->bytes + seg_bytes(seg->next);
 	return tcp_loss_pipe_bytes(conn) + bytes > cwnd || conn_flight_bytes(conn) + bytes > wnd;
 }
 
-static int tx_segment(struct harp_conn *conn, struct frame *seg)
+/* A segment has left. */
+static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 {
 	struct tcp *tcp = conn->tcp;
 	uint32_t bytes = seg_bytes(seg);
-	uint8_t flags = TCP_ACK;
-	bool again = seg->flags & FRAME_SENT;
-	int err;
 
-	if (seg->nic_refs > 0)
-		return -EBUSY; /* its headers may not be rewritten yet */
-	if (seg->flags & FRAME_FIN)
-		flags |= TCP_FIN;
-	if (tx_is_last(conn, seg))
-		flags |= TCP_PSH;
-	err = tcp_out_segment(conn, seg, seg_frags(seg), seg->seq, flags, bytes);
-	if (err)
-		return err;
 	seg->sent_ns = tcp->now_ns;
 	if (bytes > 0) {
 		tcp->stats->tcp_data_segs_out++;
@@ -93,8 +83,37 @@ static int tx_segment(struct harp_conn *conn, struct frame *seg)
 	}
 	if (conn->loss_open)
 		tcp_loss_sent(conn, seg, again);
+}
+
+static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
+{
+	bool again = train->first->flags & FRAME_SENT;
+	uint8_t flags = TCP_ACK;
+	int err;
+
+	if (tcp_train_is_busy(conn, train->first))
+		return -EBUSY;
+	if (train->last->flags & FRAME_FIN)
+		flags |= TCP_FIN;
+	if (tx_is_last(conn, train))
+		flags |= TCP_PSH;
+	err = tcp_out_train(conn, train, train->first->seq, flags);
+	if (err)
+		return err;
+	for (struct frame *seg = train->first;; seg = seg->next) {
+		tx_note(conn, seg, again);
+		if (seg == train->last)
+			break;
+	}
 	tcp_timer_sent(conn);
 	return 0;
+}
+
+static int tx_segment(struct harp_conn *conn, struct frame *seg)
+{
+	struct tcp_train train = tcp_train_one(seg);
+
+	return tx_train(conn, &train);
 }
 
 /* Segments larger than the path now allows (RFC 1191) are cut before they leave. */
@@ -219,7 +238,8 @@ static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
  * -errno as tcp_out_segment(). *sent counts. */
 static int tx_conn(struct harp_conn *conn, unsigned *sent)
 {
-	unsigned quota = TCP_TX_QUOTA_SEGMENTS;
+	int quota = TCP_TX_QUOTA_SEGMENTS;
+	struct tcp_train train;
 	struct frame *seg;
 	int err = 0;
 
@@ -263,19 +283,21 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 			return err;
 	}
 	while ((seg = conn->snd_unsent) != NULL) {
-		if (quota-- == 0)
+		if (quota <= 0)
 			return 1;
 		if (!tx_fit_mss(conn, seg))
 			return -ENOMEM;
 		err = tx_may_send(conn, seg);
 		if (err <= 0)
 			return err;
-		err = tx_segment(conn, seg);
+		train = tcp_train_make(conn, seg);
+		err = tx_train(conn, &train);
 		if (err)
 			return err;
 		conn->flags &= ~(uint32_t)CONN_WINDOW_FORCE;
-		++*sent;
-		if (seg->flags & FRAME_FIN)
+		*sent += train.segments;
+		quota -= (int)train.segments;
+		if (train.last->flags & FRAME_FIN)
 			tx_fin_sent(conn);
 	}
 	return 0;

@@ -176,6 +176,15 @@ void udp_timer_fire(struct harp_udp *sock)
 /* ------------------------------------------------------------------------------------------------
  * One datagram.
  */
+static uint32_t tx_payload_bytes(const struct frame *f)
+{
+	uint32_t len = 0;
+
+	for (; f; f = f->frag)
+		len += f->pub.len;
+	return len;
+}
+
 /* 0; -ENOBUFS the NIC is full; -EAGAIN the next hop is unresolved; else it can't be sent. */
 static int tx_datagram(struct harp_udp *sock, struct frame *f)
 {
@@ -191,7 +200,13 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 	err = udp_path(sock, where);
 	if (err)
 		return err;
-	sum = frame_packet_sum(f, &len);
+	out.frags = udp_frames(f);
+	if (udp->io->features & HARP_NIC_TX_CSUM) {
+		len = tx_payload_bytes(f);
+		sum = 0;
+	} else {
+		sum = frame_packet_sum(f, &len);
+	}
 	out.head = f->pub.data - UDP_HEADER_BYTES;
 	out.len = UDP_HEADER_BYTES + len;
 	be16_store(out.head, sock->local.port);
@@ -199,10 +214,15 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 	be16_store(out.head + 4, (uint16_t)out.len);
 	memset(out.head + 6, 0, sizeof(csum));
 	sum = csum_add(sum, ip_pseudo_sum(&sock->path.src, &sock->path.dst, IP_PROTO_UDP, out.len));
-	csum = csum_finish(csum_words(out.head, UDP_HEADER_BYTES, sum));
-	/* RFC 768: "If the computed checksum is zero, it is transmitted as all ones". */
-	if (csum == 0)
-		csum = 0xffff;
+	if (udp->io->features & HARP_NIC_TX_CSUM) {
+		out.flags = HARP_DESC_TX_CSUM;
+		csum = (uint16_t)~csum_finish(sum);
+	} else {
+		csum = csum_finish(csum_words(out.head, UDP_HEADER_BYTES, sum));
+		/* RFC 768: "If the computed checksum is zero, it is transmitted as all ones". */
+		if (csum == 0)
+			csum = 0xffff;
+	}
 	memcpy(out.head + 6, &csum, sizeof(csum));
 	err = ip_output(udp->ip, &sock->path, IP_PROTO_UDP, where->tos, &out);
 	if (err)

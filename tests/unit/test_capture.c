@@ -114,13 +114,21 @@ static void put(struct capture *c, uint32_t i)
 	uint32_t len = length_of(i), a = len / 3, b = len / 5;
 	struct frame third = { .pub = { bytes + a + b, len - a - b, 0 } };
 	struct frame second = { .pub = { bytes + a, b, 0 }, .frag = &third };
+	/* What the card gets begins in the first frame's headroom. */
+	struct frame first = { .pub = { bytes + a / 2, a - a / 2, 0 }, .frag = &second };
+	struct frame whole = { .pub = { bytes + len / 2, len - len / 2, 0 } };
+	/* A train: the headers of the packets behind the first take no bytes of it. */
+	struct frame behind = { .pub = { NULL, 0, 0 }, .frag = &second };
+	struct frame train = { .pub = { bytes + a / 2, a - a / 2, 0 }, .next = &behind };
 
 	for (uint32_t k = 0; k < len; k++)
 		bytes[k] = (uint8_t)(i + k);
 	if (i % 3 == 0)
-		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, len, NULL);
+		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, &whole, 0);
+	else if (i % 3 == 1)
+		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, &first, 0);
 	else
-		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, a, &second);
+		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, &train, 1);
 }
 
 static void test_ring(size_t ring_bytes, uint32_t snap_len, uint32_t packets)

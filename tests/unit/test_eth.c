@@ -160,7 +160,7 @@ static void test_vlan_edges(void)
 	CHECK_EQ(h.stats.drop_eth_short, 4);
 
 	struct frame *f = frame_alloc(&h.pool, 0);
-	struct packet_out out = { f, f->pub.data, 1480 };
+	struct packet_out out = { .frame = f, .head = f->pub.data, .len = 1480 };
 
 	f->pub.len = 1480;
 	memset(f->pub.data, 0, 1480);

@@ -163,7 +163,7 @@ static struct packet_out make_out(struct host *h, uint32_t len)
 
 	f->pub.len = len;
 	memset(f->pub.data, 0x5a, len);
-	return (struct packet_out){ f, f->pub.data, len };
+	return (struct packet_out){ .frame = f, .head = f->pub.data, .len = len };
 }
 
 static void test_output(void)

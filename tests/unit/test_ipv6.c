@@ -257,7 +257,7 @@ static void test_output(void)
 		f = frame_alloc(&h.pool, 0);
 		f->pub.len = len;
 		memset(f->pub.data, 0x5a, len);
-		out = (struct packet_out){ f, f->pub.data, len };
+		out = (struct packet_out){ .frame = f, .head = f->pub.data, .len = len };
 		CHECK_EQ(ip_path_lookup(&h.ip, &path), 0);
 		ip_path_label(&h.ip, &path, 1, 2);
 		CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0xb9, &out),

@@ -76,7 +76,7 @@ static int try_send(struct host *h)
 
 	f->pub.len = 8;
 	memset(f->pub.data, 0, 8);
-	struct packet_out out = { f, f->pub.data, 8 };
+	struct packet_out out = { .frame = f, .head = f->pub.data, .len = 8 };
 
 	err = ip_output(&h->ip, &path, 253, 0, &out);
 	frame_release(&h->pool, f);

@@ -225,7 +225,9 @@ static void send_one(struct bed *b, unsigned frags)
 		*at = frame_alloc(&b->pool, 0);
 		(*at)->pub.len = 100;
 	}
-	struct packet_out out = { first, first->pub.data - 54, 100 * frags + 54 };
+	struct packet_out out = { .frame = first,
+				  .head = first->pub.data - 54,
+				  .len = 100 * frags + 54 };
 
 	nicio_tx(&b->io, &out);
 	frame_release_packet(&b->pool, first); /* the NIC's hold keeps them */

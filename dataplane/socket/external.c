@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* external.c - sending from the application's own memory, in place. */
+#include "memory/external.h"
+
+#include <errno.h>
+
+#include "socket/socket.h"
+
+ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t len)
+{
+	struct frame_memory *memory;
+	size_t room, done;
+	bool records;
+	int err = socket_send_state(conn);
+
+	if (err)
+		return err;
+	if (len == 0)
+		return 0;
+	memory = external_find(conn->tcp->pool, data, len);
+	if (!memory)
+		return -EFAULT;
+	room = socket_unsent_room(conn);
+	done = tcp_external_queue(conn, memory, data, len < room ? len : room, &records);
+	if (done < len && (records || done == room) && conn->tx_frames_held > 0)
+		conn->flags |=
+			CONN_WANT_WRITE; /* what it has queued comes back by ACKs, or leaves */
+	else if (done < len)
+		socket_want_write(conn);
+	if (done == 0)
+		return -EAGAIN;
+	tcp_tx_ready(conn);
+	return (ssize_t)done;
+}

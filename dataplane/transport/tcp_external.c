@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_external.c - segments of the application's own memory (memory/external.h): cut as if the bytes had been
+ * copied, but each segment has a frame for headers only, and records of where its payload lies.
+ */
+#include "transport/tcp.h"
+
+#include "memory/external.h"
+
+#define EXTERNAL_HELD_MIN 16u /* of a connection, before it must leave some to others */
+
+/* May this connection take another record? Nobody may take all, and who has some leaves some to others. */
+static bool external_allows(const struct harp_conn *conn)
+{
+	const struct frame_pool *pool = conn->tcp->pool;
+	uint32_t quarter = pool->external_count / 4;
+	uint32_t floor = EXTERNAL_RESERVE < quarter ? EXTERNAL_RESERVE : quarter;
+
+	if (conn->tx_external_held >= EXTERNAL_HELD_MIN)
+		floor += quarter;
+	return conn->tx_external_held < conn->tx_frames_budget && pool->external_free_count > floor;
+}
+
+static void external_count(struct harp_conn *conn)
+{
+	conn->tx_external_held++;
+	conn->tcp->stats->frames_tcp_external++;
+}
+
+/* The newest frame of the queue when these bytes go on where it ends: then it may simply be longer. */
+static struct frame *external_tail(const struct harp_conn *conn, const struct frame *seg,
+				   const struct frame_memory *memory, const uint8_t *src)
+{
+	struct frame *last = tcp_sndq_last_frag((struct frame *)seg);
+
+	if (!frame_is_external(conn->tcp->pool, last) || external_memory(last) != memory ||
+	    last->pub.data + last->pub.len != src)
+		return NULL;
+	return last;
+}
+
+size_t tcp_external_queue(struct harp_conn *conn, struct frame_memory *memory, const uint8_t *src,
+			  size_t len, bool *records)
+{
+	struct frame_pool *pool = conn->tcp->pool;
+	size_t done = 0;
+
+	*records = false;
+	while (done < len) {
+		struct frame *seg, *f;
+		uint32_t n;
+
+		*records = !external_allows(conn);
+		seg = *records ? NULL : tcp_sndq_growing(conn);
+		if (!seg)
+			break;
+		n = conn->snd_mss_bytes - seg_bytes(seg);
+		n = len - done < n ? (uint32_t)(len - done) : n;
+		f = external_tail(conn, seg, memory, src + done);
+		if (f) {
+			f->pub.len += n;
+			f->pub.capacity = f->pub.len;
+			f->flags &= (uint8_t)~FRAME_CSUM;
+			seg_set(seg, seg_bytes(seg) + n, seg_frags(seg));
+		} else {
+			f = external_alloc(pool, memory, src + done, n, 0);
+			external_count(conn);
+			tcp_sndq_last_frag(seg)->frag = f;
+			seg_set(seg, seg_bytes(seg) + n, seg_frags(seg) + 1);
+		}
+		conn->snd_end_seq += n;
+		done += n;
+	}
+	conn->tcp->stats->tx_external_bytes += done;
+	conn->bytes_queued += done;
+	return done;
+}
+
+struct frame *tcp_external_cut(struct harp_conn *conn, struct frame *f, uint32_t keep)
+{
+	struct frame *rest = external_alloc(conn->tcp->pool, external_memory(f), f->pub.data + keep,
+					    f->pub.len - keep, 0);
+
+	if (rest)
+		external_count(conn);
+	return rest;
+}

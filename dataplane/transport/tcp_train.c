@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_train.c - segments that leave as one packet, which the card cuts again (TSO).
+ *
+ * A train is what would have left in this turn one by one: full-sized segments that were never sent, and
+ * at its end perhaps a smaller one. It has the first one's headers; what the card writes into those of the
+ * others is what we would have: sequence number and identification counted on, FIN and PSH on the last
+ * only. Each segment keeps its record in the send queue, so that an ACK, a SACK block or a loss
+ * concerns segments, never trains; and what is sent again is sent alone.
+ */
+#include "transport/tcp.h"
+
+struct tcp_train tcp_train_one(struct frame *seg)
+{
+	return (struct tcp_train){ .first = seg,
+				   .last = seg,
+				   .segments = 1,
+				   .frags = seg_frags(seg),
+				   .bytes = seg_bytes(seg) };
+}
+
+bool tcp_train_is_busy(const struct harp_conn *conn, const struct frame *seg)
+{
+	if (seg->nic_refs > 0)
+		return true;
+	if (conn->tx_external_held == 0)
+		return false;
+	for (const struct frame *f = seg->frag; f; f = f->frag)
+		if (f->nic_refs > 0 && frame_is_external(conn->tcp->pool, f))
+			return true;
+	return false;
+}
+
+/* May it leave behind what the train has already? As tx_may_send(), but nothing is cut and no timer set. */
+static bool train_admits(const struct harp_conn *conn, const struct tcp_train *train,
+			 const struct frame *seg)
+{
+	const struct tcp *tcp = conn->tcp;
+	uint32_t bytes = train->bytes + seg_bytes(seg);
+	/* Headers of their own they have none. */
+	uint32_t frags = train->frags + seg_frags(seg) - (seg->pub.len == 0 ? 1 : 0);
+
+	return seg_bytes(seg) > 0 && seg_bytes(seg) <= conn->snd_mss_bytes &&
+	       frags <= tcp->tx_frags_max && bytes <= tcp->io->tso_bytes_max &&
+	       tcp_loss_pipe_bytes(conn) + bytes <= conn->cc.cwnd_bytes &&
+	       conn_flight_bytes(conn) + bytes <= conn->snd_wnd_bytes &&
+	       (conn->cc.pacing_bytes_per_s == 0 || conn->pace_credit_bytes >= (int64_t)bytes) &&
+	       !tcp_train_is_busy(conn, seg);
+}
+
+struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg)
+{
+	struct tcp_train train = tcp_train_one(seg);
+
+	if (conn->tcp->io->tso_bytes_max == 0 || conn->loss_open ||
+	    (conn->flags &
+	     CONN_ECN_CWR)) /* for one segment: cards differ in what they make of it */
+		return train;
+	while (seg_bytes(train.last) == conn->snd_mss_bytes && !(train.last->flags & FRAME_FIN) &&
+	       train.last->next && train_admits(conn, &train, train.last->next)) {
+		train.last = train.last->next;
+		train.segments++;
+		train.frags += seg_frags(train.last) - (train.last->pub.len == 0 ? 1 : 0);
+		train.bytes += seg_bytes(train.last);
+	}
+	return train;
+}
