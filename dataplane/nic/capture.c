@@ -149,14 +149,13 @@ void capture_packet(struct capture *c, enum capture_direction direction, uint64_
 
 	capture_put(c, &r, sizeof(r));
 	packet = f;
-	for (const struct frame *g = f; g && left > 0; left -= n) {
+	for (const struct frame *g = f; g && left > 0;) {
 		n = n < left ? n : left;
 		capture_put(c, head, n);
+		left -= n;
 		g = frame_after(g, &packet, &more);
-		if (!g)
-			break;
-		head = g->pub.data;
-		n = g->pub.len;
+		head = g ? g->pub.data : NULL;
+		n = g ? g->pub.len : 0;
 	}
 	c->head = end; /* the padding's bytes are never read */
 	c->packets++;
