@@ -14,10 +14,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define CSUM_BLOCK 64u
-
 /* Unaligned on purpose; the compiler emits unaligned vector moves. */
-typedef uint64_t csum_vec __attribute__((vector_size(32), aligned(1), may_alias));
+typedef uint64_t csum_vec32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef uint64_t csum_vec64 __attribute__((vector_size(64), aligned(1), may_alias));
 
 static inline uint64_t csum_load64(const uint8_t *p)
 {
@@ -57,66 +56,81 @@ static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, b
 	return sum + (last & 0xffffffffu) + (last >> 32);
 }
 
-/* The one loop. `copy` is a constant at every call, so each caller gets its own version. */
-static inline __attribute__((always_inline)) uint64_t csum_loop(uint8_t *dst, const uint8_t *src,
-								size_t len, bool copy)
-{
-	const csum_vec low = { 0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu };
-	csum_vec a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
-
-	while (len >= CSUM_BLOCK) {
-		csum_vec v = *(const csum_vec *)src, w = *(const csum_vec *)(src + 32);
-
-		if (copy) {
-			*(csum_vec *)dst = v;
-			*(csum_vec *)(dst + 32) = w;
-			dst += CSUM_BLOCK;
-		}
-		a += v & low;
-		b += v >> 32;
-		c += w & low;
-		d += w >> 32;
-		src += CSUM_BLOCK;
-		len -= CSUM_BLOCK;
+/*
+ * The one loop, by vectors that the processor has: wider ones are taken apart badly. `copy` is a constant at
+ * every call, so each caller gets its own version. Lanes are folded before they meet: of up to 2^63 they
+ * would overflow together.
+ */
+#define CSUM_LOOP(bytes)                                                                           \
+	static inline __attribute__((always_inline))                                               \
+	uint64_t csum_loop_##bytes(uint8_t *dst, const uint8_t *src, size_t len, bool copy)        \
+	{                                                                                          \
+		const csum_vec##bytes low = (csum_vec##bytes){ 0 } + 0xffffffffu;                  \
+		csum_vec##bytes a = { 0 }, b = { 0 };                                              \
+		uint64_t sum = 0;                                                                  \
+                                                                                                   \
+		for (; len >= sizeof(csum_vec##bytes);                                             \
+		     src += sizeof(csum_vec##bytes), len -= sizeof(csum_vec##bytes)) {             \
+			csum_vec##bytes v = *(const csum_vec##bytes *)src;                         \
+                                                                                                   \
+			if (copy) {                                                                \
+				*(csum_vec##bytes *)dst = v;                                       \
+				dst += sizeof(csum_vec##bytes);                                    \
+			}                                                                          \
+			a += v & low;                                                              \
+			b += v >> 32;                                                              \
+		}                                                                                  \
+		a += b;                                                                            \
+		for (unsigned i = 0; i < sizeof(csum_vec##bytes) / 8; i++)                         \
+			sum += csum_fold64(a[i]);                                                  \
+		return sum + csum_fold64(csum_tail(dst, src, len, copy));                          \
 	}
-	a += b;
-	c += d;
-	a += c;
-	/* Folded before they meet: four lanes of up to 2^63 would overflow together. */
-	return (uint64_t)csum_fold64(a[0]) + csum_fold64(a[1]) + csum_fold64(a[2]) +
-	       csum_fold64(a[3]) + csum_fold64(csum_tail(dst, src, len, copy));
-}
+CSUM_LOOP(32)
 
 #ifdef __x86_64__
-#define CSUM_AVX2 __attribute__((target("avx2"), noinline))
-static CSUM_AVX2 uint64_t csum_partial_avx2(const uint8_t *src, size_t len)
+CSUM_LOOP(64)
+#define CSUM_FOR(isa) __attribute__((target(isa), noinline))
+static CSUM_FOR("avx512f") uint64_t csum_partial_avx512(const uint8_t *src, size_t len)
 {
-	return csum_loop(NULL, src, len, false);
+	return csum_loop_64(NULL, src, len, false);
 }
-static CSUM_AVX2 uint64_t csum_copy_avx2(uint8_t *dst, const uint8_t *src, size_t len)
+static CSUM_FOR("avx512f") uint64_t csum_copy_avx512(uint8_t *dst, const uint8_t *src, size_t len)
 {
-	return csum_loop(dst, src, len, true);
+	return csum_loop_64(dst, src, len, true);
 }
-static inline bool csum_have_avx2(void)
+static CSUM_FOR("avx2") uint64_t csum_partial_avx2(const uint8_t *src, size_t len)
 {
-	return __builtin_cpu_supports("avx2");
+	return csum_loop_32(NULL, src, len, false);
 }
+static CSUM_FOR("avx2") uint64_t csum_copy_avx2(uint8_t *dst, const uint8_t *src, size_t len)
+{
+	return csum_loop_32(dst, src, len, true);
+}
+#define CSUM_CHOOSE(what, ...)                                                                     \
+	(__builtin_cpu_supports("avx512vbmi2") ? csum_##what##_avx512(__VA_ARGS__)                 \
+	 : __builtin_cpu_supports("avx2")      ? csum_##what##_avx2(__VA_ARGS__)                   \
+					       : csum_##what##_any(__VA_ARGS__))
 #else
-#define csum_partial_avx2(src, len) 0
-#define csum_copy_avx2(dst, src, len) 0
-#define csum_have_avx2() false
+#define CSUM_CHOOSE(what, ...) csum_##what##_any(__VA_ARGS__)
 #endif
+
+static uint64_t csum_partial_any(const uint8_t *src, size_t len)
+{
+	return csum_loop_32(NULL, src, len, false);
+}
+static uint64_t csum_copy_any(uint8_t *dst, const uint8_t *src, size_t len)
+{
+	return csum_loop_32(dst, src, len, true);
+}
 
 uint32_t csum_partial(const void *data, size_t len, uint32_t sum)
 {
 	uint64_t s;
 
-	if (len < CSUM_BLOCK) /* headers: not worth a vector */
+	if (len < sizeof(csum_vec64)) /* headers: not worth a vector */
 		s = csum_tail(NULL, data, len, false);
-	else if (csum_have_avx2())
-		s = csum_partial_avx2(data, len);
 	else
-		s = csum_loop(NULL, data, len, false);
+		s = CSUM_CHOOSE(partial, data, len);
 	return csum_add(csum_fold64(s), sum);
 }
 
@@ -124,27 +138,9 @@ uint32_t csum_copy(void *restrict dst, const void *restrict src, size_t len, uin
 {
 	uint64_t s;
 
-	if (len < CSUM_BLOCK)
+	if (len < sizeof(csum_vec64))
 		s = csum_tail(dst, src, len, true);
-	else if (csum_have_avx2())
-		s = csum_copy_avx2(dst, src, len);
 	else
-		s = csum_loop(dst, src, len, true);
+		s = CSUM_CHOOSE(copy, dst, src, len);
 	return csum_add(csum_fold64(s), sum);
-}
-
-uint32_t csum_append(uint32_t sum, uint32_t piece, size_t offset)
-{
-	/* RFC 1071 2(B): an odd start swaps the bytes of the piece's sum. Swapping is a
-	 * multiplication by 2^8 modulo 2^16 - 1, and so is a rotation of 32 bits by 8. */
-	if (offset & 1)
-		piece = piece << 8 | piece >> 24;
-	return csum_add(sum, piece);
-}
-
-uint16_t csum_finish(uint32_t sum)
-{
-	sum = (sum & 0xffffu) + (sum >> 16);
-	sum = (sum & 0xffffu) + (sum >> 16);
-	return (uint16_t)~sum;
 }

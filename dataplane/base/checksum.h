@@ -13,8 +13,6 @@
 uint32_t csum_partial(const void *data, size_t len, uint32_t sum);
 /* The same while copying: one pass over the bytes. */
 uint32_t csum_copy(void *restrict dst, const void *restrict src, size_t len, uint32_t sum);
-/* Adds the sum of a later piece that begins at byte `offset`: swaps when that is odd (RFC 1071 2B). */
-uint32_t csum_append(uint32_t sum, uint32_t piece, size_t offset);
 /* Sum of a header of 32-bit words (len a multiple of 4), inline: headers are summed right after they
  * are written, and loads as wide as the stores before them need not wait for those. */
 static inline uint32_t csum_words(const void *data, size_t len, uint32_t sum)
@@ -32,11 +30,25 @@ static inline uint32_t csum_words(const void *data, size_t len, uint32_t sum)
 	return (uint32_t)((s & 0xffffffffu) + (s >> 32));
 }
 /* Folded to 16 bits and complemented, ready to store; compare a received packet's with 0. */
-uint16_t csum_finish(uint32_t sum);
+static inline uint16_t csum_finish(uint32_t sum)
+{
+	sum = (sum & 0xffffu) + (sum >> 16);
+	sum = (sum & 0xffffu) + (sum >> 16);
+	return (uint16_t)~sum;
+}
 static inline uint32_t csum_add(uint32_t a, uint32_t b)
 {
 	uint64_t s = (uint64_t)a + b;
 	return (uint32_t)s + (uint32_t)(s >> 32);
+}
+/* Adds the sum of a later piece that begins at byte `offset`. */
+static inline uint32_t csum_append(uint32_t sum, uint32_t piece, size_t offset)
+{
+	/* RFC 1071 2(B): an odd start swaps the bytes of the piece's sum. Swapping is a
+	 * multiplication by 2^8 modulo 2^16 - 1, and so is a rotation of 32 bits by 8. */
+	if (offset & 1)
+		piece = piece << 8 | piece >> 24;
+	return csum_add(sum, piece);
 }
 
 #endif

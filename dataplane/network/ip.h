@@ -62,12 +62,21 @@ struct ip_route {
 #define IP_ADDRESSES_MAX 16u
 #define IP_ROUTES_MAX 64u
 
+/* The IPv4 addresses of the packet heard last, which passed every check of them. */
+struct ip_heard {
+	uint32_t generation; /* struct ip's then; 0: none yet */
+	uint32_t pseudo_sum; /* of both, for ip_pseudo_sum() */
+	uint8_t header[8];   /* as they stand there: source, destination */
+	struct harp_addr src, dst;
+};
+
 struct ip {
 	struct eth *eth;
 	struct harp_stats *stats;
 	uint32_t generation; /* grows with every change of addresses and routes; starts at 1 */
 	uint32_t scope_id;   /* of link-local addresses: the interface */
 	struct siphash_key label_key;
+	struct ip_heard heard;
 	unsigned address_count, route_count;
 	struct ip_address addresses[IP_ADDRESSES_MAX];
 	struct ip_route routes[IP_ROUTES_MAX];

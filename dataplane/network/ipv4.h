@@ -32,6 +32,12 @@ static inline uint32_t ipv4_header_bytes(const struct ipv4_header *h)
 	return (h->version_ihl & 0x0fu) * 4;
 }
 
+/* Source and destination, 4 bytes each. */
+static inline const uint8_t *ipv4_addresses(const struct ipv4_header *h)
+{
+	return (const uint8_t *)h + offsetof(struct ipv4_header, src);
+}
+
 static inline struct harp_addr ipv4_mapped(const uint8_t *v4)
 {
 	struct harp_addr addr = { .bytes = { [10] = 0xff, [11] = 0xff } };

@@ -146,10 +146,36 @@ static void nicio_chain_drop(struct nicio *io, struct nicio_chain *chain)
 	frame_release_packet(io->pool, chain->first);
 }
 
+static inline void nicio_prefetch(const struct nicio *io, const struct harp_desc *desc)
+{
+	if (desc->addr >= (uint64_t)io->pool->frame_count << io->pool->frame_shift)
+		return;
+	__builtin_prefetch(io->pool->base + desc->addr);
+	__builtin_prefetch(&io->pool->frames[desc->addr >> io->pool->frame_shift], 1);
+}
+
+/* Puts the first packet of `left` descriptors together; how many are its. */
+static inline unsigned nicio_chain(struct nicio *io, struct nicio_chain *chain,
+				   const struct harp_desc *descs, unsigned left)
+{
+	unsigned n = 0;
+
+	*chain = (struct nicio_chain){ 0 };
+	do {
+		if (n + 1 < left)
+			nicio_prefetch(io, &descs[n + 1]);
+		nicio_chain_add(io, chain, &descs[n]);
+		if (!(descs[n++].flags & HARP_DESC_MORE))
+			return n;
+	} while (n < left);
+	chain->bad = true; /* the NIC broke its word: a part of a packet */
+	return n;
+}
+
 unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 {
 	struct harp_desc descs[NICIO_BURST];
-	struct nicio_chain chain = { 0 };
+	struct nicio_chain chain;
 	unsigned want = max < NICIO_BURST ? max : NICIO_BURST;
 	unsigned got = io->nic->ops->rx(io->nic, descs, want, io->now_ns);
 	unsigned count = 0;
@@ -157,30 +183,19 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 	if (got > want)
 		got = want; /* it can't have written more without overrunning descs */
 	nicio_fill_adapt(io, got, want);
-	for (unsigned i = 0; i < got; i++) {
-		if (i + 1 < got &&
-		    descs[i + 1].addr < io->pool->frame_count * (uint64_t)io->pool->frame_size) {
-			__builtin_prefetch(io->pool->base + descs[i + 1].addr);
-			__builtin_prefetch(
-				&io->pool->frames[descs[i + 1].addr >> io->pool->frame_shift], 1);
-		}
-		nicio_chain_add(io, &chain, &descs[i]);
-		if (descs[i].flags & HARP_DESC_MORE)
-			continue;
+	for (unsigned i = 0; i < got;) {
+		i += nicio_chain(io, &chain, descs + i, got - i);
 		if (__builtin_expect(chain.bad, 0)) {
 			nicio_chain_drop(io, &chain);
-		} else {
-			io->stats->rx_packets++;
-			io->stats->rx_bytes += chain.bytes;
-			if (__builtin_expect(io->capture != NULL, 0))
-				capture_packet(io->capture, CAPTURE_IN, io->now_ns,
-					       chain.first->pub.data, chain.first, 0);
-			packets[count++] = chain.first;
+			continue;
 		}
-		chain = (struct nicio_chain){ 0 };
+		io->stats->rx_bytes += chain.bytes;
+		if (__builtin_expect(io->capture != NULL, 0))
+			capture_packet(io->capture, CAPTURE_IN, io->now_ns, chain.first->pub.data,
+				       chain.first, 0);
+		packets[count++] = chain.first;
 	}
-	if (chain.frags > 0) /* the NIC broke its word: a part of a packet */
-		nicio_chain_drop(io, &chain);
+	io->stats->rx_packets += count;
 	io->stats->frames_rx_nic = io->fill_held;
 	return count;
 }

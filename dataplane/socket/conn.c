@@ -47,7 +47,7 @@ int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
  */
 static bool conn_tuple_free(void *ctx, uint16_t port)
 {
-	const struct harp_conn *conn = ctx;
+	struct harp_conn *conn = ctx;
 	struct flow_key key = conn_flow_key(conn);
 
 	key.local_port = port;

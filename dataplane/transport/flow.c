@@ -5,7 +5,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
+#define FLOW_RECENT_SHIFT 26u
+
+static_assert(FLOW_RECENT == UINT64_C(1) << (32 - FLOW_RECENT_SHIFT), "the hash's upper bits");
 static_assert(sizeof(struct flow_key) == 36, "hashed as bytes: no padding");
 
 int flow_init(struct flow_table *table, uint32_t max_flows, const struct siphash_key *secret,
@@ -20,6 +24,8 @@ int flow_init(struct flow_table *table, uint32_t max_flows, const struct siphash
 		return -ENOMEM;
 	for (uint32_t i = 0; i < size; i++)
 		table->slots[i] = (struct flow_slot){ .index = FLOW_NONE };
+	for (uint32_t i = 0; i < FLOW_RECENT; i++)
+		table->recent[i].index = FLOW_NONE;
 	table->mask = size - 1;
 	table->count = 0;
 	table->secret = *secret;
@@ -39,7 +45,17 @@ uint32_t flow_hash(const struct flow_table *table, const struct flow_key *key)
 	return (uint32_t)siphash24(&table->secret, key, sizeof(*key));
 }
 
-uint32_t flow_find(const struct flow_table *table, const struct flow_key *key)
+static inline struct flow_recent *flow_recent(struct flow_table *table, const struct flow_key *key)
+{
+	uint32_t addr, ports;
+
+	memcpy(&addr, key->remote.bytes + 12, sizeof(addr));
+	memcpy(&ports, &key->local_port, sizeof(ports));
+	/* Fibonacci hashing: the upper bits are the mixed ones. */
+	return &table->recent[((addr + ports) * 0x9e3779b9u) >> FLOW_RECENT_SHIFT];
+}
+
+static uint32_t flow_search(const struct flow_table *table, const struct flow_key *key)
 {
 	uint32_t hash = flow_hash(table, key);
 
@@ -51,6 +67,20 @@ uint32_t flow_find(const struct flow_table *table, const struct flow_key *key)
 		if (slot->hash == hash && table->match(table->match_ctx, slot->index, key))
 			return slot->index;
 	}
+}
+
+uint32_t flow_find(struct flow_table *table, const struct flow_key *key)
+{
+	struct flow_recent *recent = flow_recent(table, key);
+
+	if (recent->index != FLOW_NONE && memcmp(&recent->key, key, sizeof(*key)) == 0)
+		return recent->index;
+
+	uint32_t index = flow_search(table, key);
+
+	if (index != FLOW_NONE)
+		*recent = (struct flow_recent){ .key = *key, .index = index };
+	return index;
 }
 
 void flow_insert(struct flow_table *table, const struct flow_key *key, uint32_t index)
@@ -67,8 +97,11 @@ void flow_insert(struct flow_table *table, const struct flow_key *key, uint32_t 
 
 void flow_remove(struct flow_table *table, const struct flow_key *key, uint32_t index)
 {
+	struct flow_recent *recent = flow_recent(table, key);
 	uint32_t i = flow_hash(table, key) & table->mask;
 
+	if (recent->index == index)
+		recent->index = FLOW_NONE;
 	while (table->slots[i].index != index) {
 		assert(table->slots[i].index != FLOW_NONE);
 		i = (i + 1) & table->mask;

@@ -5,6 +5,9 @@
  * Open addressing with linear probing, twice as many slots as connections, keyed by SipHash so that a
  * peer who picks addresses and ports can't make long chains. A slot holds the hash and the
  * connection's index: a look-up touches one line of the table and, on a hit, the connection.
+ *
+ * Before it is asked, the few flows that were looked up last are: of a busy one many segments come together.
+ * Where in that array a flow lies is no secret; who makes two meet there makes both cost what any other does.
  */
 #ifndef HARP_TRANSPORT_FLOW_H
 #define HARP_TRANSPORT_FLOW_H
@@ -27,6 +30,12 @@ struct flow_slot {
 	uint32_t index; /* FLOW_NONE: empty */
 };
 
+#define FLOW_RECENT 64u
+struct flow_recent {
+	struct flow_key key;
+	uint32_t index; /* FLOW_NONE: empty */
+};
+
 /* Says whether the connection `index` has this key: the table holds no keys itself. */
 typedef bool (*flow_match_fn)(const void *ctx, uint32_t index, const struct flow_key *key);
 
@@ -34,6 +43,7 @@ struct flow_table {
 	struct flow_slot *slots;
 	uint32_t mask;
 	uint32_t count;
+	struct flow_recent recent[FLOW_RECENT];
 	struct siphash_key secret;
 	flow_match_fn match;
 	const void *match_ctx;
@@ -44,7 +54,7 @@ int flow_init(struct flow_table *table, uint32_t max_flows, const struct siphash
 void flow_destroy(struct flow_table *table);
 uint32_t flow_hash(const struct flow_table *table, const struct flow_key *key);
 /* The index, or FLOW_NONE. */
-uint32_t flow_find(const struct flow_table *table, const struct flow_key *key);
+uint32_t flow_find(struct flow_table *table, const struct flow_key *key);
 /* The caller knows that the key is not there and that fewer than max_flows are. */
 void flow_insert(struct flow_table *table, const struct flow_key *key, uint32_t index);
 void flow_remove(struct flow_table *table, const struct flow_key *key, uint32_t index);
