@@ -166,6 +166,57 @@ static struct packet_out make_out(struct host *h, uint32_t len)
 	return (struct packet_out){ .frame = f, .head = f->pub.data, .len = len };
 }
 
+/* A packet like the last one is not judged again, unless there is something new to judge it by. */
+static void test_judged_with_the_last(void)
+{
+	static const struct {
+		unsigned at;
+		uint8_t value;
+		size_t counter;
+	} other[] = {
+		{ 15, 1, offsetof(struct harp_stats, drop_ip_source) },
+		{ 15, 255, offsetof(struct harp_stats, drop_ip_source) },
+		{ 19, 9, offsetof(struct harp_stats, drop_ip_not_ours) },
+	};
+	struct harp_addr own = ipv4_mapped(host_ip);
+	struct host h;
+	uint8_t p[100] = { 0 };
+	uint32_t len;
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	for (unsigned i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+		const uint64_t *counter = (uint64_t *)((char *)&h.stats + other[i].counter);
+		uint64_t before = *counter;
+
+		for (unsigned again = 0; again < 2; again++) {
+			len = make_ipv4(p, IP_PROTO_TCP, 28);
+			peer_say(&h, p, len);
+			CHECK_EQ(h.tcp_packets, 4 * i + 2 * again + 1);
+			peer_say(&h, p, len);
+			CHECK_EQ(h.tcp_packets, 4 * i + 2 * again + 2);
+			p[14 + other[i].at] = other[i].value;
+			ipv4_seal(header(p));
+			peer_say(&h, p, len);
+			CHECK_EQ(*counter, before + again + 1);
+		}
+	}
+	len = make_ipv4(p, IP_PROTO_TCP, 28);
+	peer_say(&h, p, len);
+	CHECK_EQ(h.ip_verdict, IP_LOCAL_TCP);
+	CHECK_EQ(ip_address_remove(&h.ip, &own), 0);
+	peer_say(&h, p, len);
+	CHECK_EQ(h.ip_verdict, IP_DROPPED);
+	CHECK_EQ(ip_address_add(&h.ip, &own, 24), 0);
+	peer_say(&h, p, len);
+	CHECK_EQ(h.ip_verdict, IP_LOCAL_TCP);
+	/* The peer's address becomes ours. */
+	own = ipv4_mapped(p + 14 + 12);
+	CHECK_EQ(ip_address_add(&h.ip, &own, 24), 0);
+	peer_say(&h, p, len);
+	CHECK_EQ(h.ip_verdict, IP_DROPPED);
+	host_done(&h);
+}
+
 static void test_output(void)
 {
 	struct host h;
@@ -271,6 +322,7 @@ int main(void)
 {
 	test_drops();
 	test_good();
+	test_judged_with_the_last();
 	test_output();
 	test_ids_tell_nothing_of_others();
 	test_ring_full();
