@@ -110,7 +110,7 @@ void dial_advance(struct dial *dial, uint64_t now_ns)
 		rc = preamble_advance(p, dial->lane);
 	if (p->step == PREAMBLE_READ_CHALLENGE && !dial->asked_ns)
 		dial->asked_ns = now_ns;
-	else if (p->step > PREAMBLE_READ_CHALLENGE && !dial->rtt_ns)
+	else if (p->step > PREAMBLE_READ_CHALLENGE && dial->asked_ns && !dial->rtt_ns)
 		dial->rtt_ns = now_ns - dial->asked_ns;
 	if (rc == 1)
 		dial_done(dial, now_ns);

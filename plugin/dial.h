@@ -33,8 +33,9 @@ struct dial {
 	bool under_way;
 	bool opened; /* it got through to the peer: the preamble has begun */
 	struct lane *lane;
-	uint64_t asked_ns, rtt_ns; /* HELLO left; CHALLENGE came so much later */
-	struct opening opening;    /* of a HARP lane, as long as lane is NULL */
+	/* HELLO left; CHALLENGE came so much later. rtt_ns is 0 where it was not waited for. */
+	uint64_t asked_ns, rtt_ns;
+	struct opening opening; /* of a HARP lane, as long as lane is NULL */
 	struct preamble preamble;
 };
 

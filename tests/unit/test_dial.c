@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_dial.c - the round trip that a dial measures, over lanes in memory: from HELLO to CHALLENGE, and none where
+ * the answer was there before the dial had come back from sending.
+ */
+#include <stdlib.h>
+
+#include "check.h"
+#include "dial.h"
+#include "fake_lane.h"
+
+#define LISTEN_ID 7u
+#define MS UINT64_C(1000000)
+#define BEGIN_NS (5000000 * MS) /* a clock since boot: far from 0 */
+
+static const uint8_t secret[PREAMBLE_KEY_BYTES] = { 1, 2, 3 };
+
+struct call {
+	struct dial dial;
+	struct fake_pair pair;
+	struct preamble peer;
+	struct lane_ops ops; /* the dial's end: fake, or one whose peer is awake at once */
+	const struct lane_ops *fake;
+	int ended;
+};
+
+static bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	(void)ctx;
+	memcpy(key, secret, PREAMBLE_KEY_BYTES);
+	return p->listen_id == LISTEN_ID;
+}
+
+static void ended(struct dial *dial, int error, const char *text, uint64_t now_ns)
+{
+	struct call *call = dial->owner;
+
+	(void)text;
+	(void)now_ns;
+	CHECK_EQ(error, 0);
+	call->ended++;
+}
+
+/* We are not let run until the peer has answered: to whoever sent, all of it is one call. */
+static ssize_t send_and_be_late(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	struct call *call = (struct call *)((char *)lane - offsetof(struct call, pair.lanes[0]));
+	ssize_t n = call->fake->send(lane, iov, iov_count);
+
+	CHECK(preamble_advance(&call->peer, &call->pair.lanes[1].lane) >= 0);
+	return n;
+}
+
+/* A dial whose connection is open, as dial_start() has made it. */
+static void call_begin(struct call *call, uint64_t seed, bool late)
+{
+	struct preamble_terms terms = { .eager_bytes = 262144, .lanes = 1 };
+	struct fake_lane *end;
+
+	memset(call, 0, sizeof(*call));
+	fake_pair_init(&call->pair, seed, 4096);
+	end = &call->pair.lanes[0];
+	call->fake = end->lane.ops;
+	call->ops = *call->fake;
+	if (late)
+		call->ops.send = send_and_be_late;
+	end->lane.ops = &call->ops;
+	end->lane.kind_bit = LANE_KERNEL;
+	preamble_accept(&call->peer, &terms, lookup, NULL);
+	call->dial = (struct dial){
+		.listen_id = LISTEN_ID,
+		.own = { .lanes = 1 },
+		.open_deadline_ns = UINT64_MAX,
+		.deadline_ns = UINT64_MAX,
+		.ended = ended,
+		.owner = call,
+		.under_way = true,
+		.lane = &end->lane,
+	};
+	memcpy(call->dial.key, secret, sizeof(secret));
+}
+
+static void call_end(struct call *call)
+{
+	CHECK_EQ(call->ended, 1);
+	dial_stop(&call->dial);
+	fake_pair_free(&call->pair);
+}
+
+static void test_the_round_trip(void)
+{
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		uint64_t now_ns = BEGIN_NS;
+		struct call call;
+
+		call_begin(&call, seed, false);
+		while (call.dial.preamble.step != PREAMBLE_READ_CHALLENGE || !call.dial.opened)
+			dial_advance(&call.dial, now_ns); /* sends are cut anywhere */
+		CHECK_EQ(call.dial.rtt_ns, 0);
+		for (unsigned i = 0; i < 1000 && !call.ended; i++) {
+			(void)preamble_advance(&call.peer, &call.pair.lanes[1].lane);
+			now_ns += 3 * MS;
+			dial_advance(&call.dial, now_ns);
+		}
+		CHECK_EQ(call.dial.rtt_ns, 3 * MS);
+		call_end(&call);
+	}
+}
+
+/* Nothing was waited for, so nothing is known: not the time since the clock's beginning. */
+static void test_an_answer_before_the_question_was_over(void)
+{
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		struct call call;
+
+		call_begin(&call, seed, true);
+		dial_advance(&call.dial, BEGIN_NS);
+		CHECK_EQ(call.ended, 1);
+		CHECK_EQ(call.dial.rtt_ns, 0);
+		call_end(&call);
+	}
+}
+
+int main(void)
+{
+	test_the_round_trip();
+	test_an_answer_before_the_question_was_over();
+	return check_done();
+}
