@@ -166,15 +166,16 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 	struct stripe_lane *mine = &s->stripe.lane[l->index];
 	struct lane_info info;
 	unsigned news;
-	bool owed, stalled;
+	bool used, stalled;
 
 	if (now_ns - l->asked_ns < comm_lane_ask_ns(l) || !l->lane->ops->info)
 		return true;
-	l->asked_ns = now_ns;
 	comm_lock(comm);
-	owed = !l->dead && mine->given_bytes != mine->acked_bytes;
+	/* What was given and acknowledged between two looks has a round trip to tell of, too. */
+	used = !l->dead && (mine->given_bytes != mine->acked_bytes || mine->given_ns > l->asked_ns);
 	comm_unlock(comm);
-	if (!owed)
+	l->asked_ns = now_ns;
+	if (!used)
 		return true;
 	l->lane->ops->info(l->lane, &info);
 	lane_page_tcp(l->row, &info, now_ns);

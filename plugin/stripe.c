@@ -55,6 +55,7 @@
 #define SLOW_SHARE 4u         /* slower than so-manieth of the median */
 #define GUESS_NS_MAX 2000000u /* of progress since the last look */
 #define FORGET_NS 1000000000u /* what a lane could do when it was last given something */
+#define FORGET_ROUND_TRIPS 16u
 
 void stripe_add(struct stripe *stripe, unsigned index, unsigned kind, bool backup, uint64_t rtt_ns,
 		uint64_t now_ns)
@@ -174,6 +175,25 @@ static uint64_t stripe_rate_now(const struct stripe_lane *l, uint64_t now_ns)
 	return rate;
 }
 
+static uint64_t stripe_srtt_now(const struct stripe *stripe, const struct stripe_lane *self,
+				uint64_t now_ns)
+{
+	uint64_t srtt_ns = self->srtt_ns, forget_ns = srtt_ns * FORGET_ROUND_TRIPS;
+
+	if (forget_ns < FORGET_NS)
+		forget_ns = FORGET_NS;
+	if (self->given_bytes != self->acked_bytes ||
+	    (self->given_bytes && now_ns < self->given_ns + forget_ns))
+		return srtt_ns;
+	for (uint32_t left = stripe->live; left; left &= left - 1) {
+		const struct stripe_lane *l = &stripe->lane[__builtin_ctz(left)];
+
+		if (l->kind == self->kind && l->srtt_ns < srtt_ns)
+			srtt_ns = l->srtt_ns;
+	}
+	return srtt_ns;
+}
+
 static uint64_t stripe_under_way(const struct stripe_lane *l, uint64_t rate, uint64_t now_ns)
 {
 	uint64_t under_way = l->given_bytes - l->acked_bytes,
@@ -193,7 +213,8 @@ static uint64_t stripe_finish_ns(const struct stripe *stripe, const struct strip
 
 	if (!rate)
 		rate = stripe_rate_default(stripe, l->kind);
-	return l->srtt_ns / 2 + (stripe_under_way(l, rate, now_ns) + bytes) * 1000000u / rate;
+	return stripe_srtt_now(stripe, l, now_ns) / 2 +
+	       (stripe_under_way(l, rate, now_ns) + bytes) * 1000000u / rate;
 }
 
 /* Is a lane given something that another one of them was acknowledged for, since_ns? */

@@ -14,6 +14,7 @@ struct world {
 	struct stripe stripe;
 	unsigned lanes;
 	uint64_t rate[STRIPE_LANES_MAX];
+	uint64_t srtt_ns[STRIPE_LANES_MAX]; /* what its TCP says */
 	uint64_t carried[STRIPE_LANES_MAX]; /* of what was given */
 	uint64_t now_ns;
 	unsigned news; /* of all samples */
@@ -24,6 +25,7 @@ static void world_open(struct world *w, unsigned lanes, uint64_t rate)
 	*w = (struct world){ .lanes = lanes, .now_ns = 1000 * MS };
 	for (unsigned i = 0; i < lanes; i++) {
 		w->rate[i] = rate;
+		w->srtt_ns[i] = MS / 10;
 		stripe_add(&w->stripe, i, LANE_KERNEL, false, MS / 10, w->now_ns);
 	}
 }
@@ -45,7 +47,7 @@ static void world_step(struct world *w, uint64_t window)
 		w->carried[i] += w->rate[i] < under_way(w, i) ? w->rate[i] : under_way(w, i);
 		if (owed) {
 			stripe_acked(&w->stripe, i, w->carried[i], w->now_ns);
-			w->news |= stripe_sample(&w->stripe, i, under_way(w, i) > 0, MS / 10,
+			w->news |= stripe_sample(&w->stripe, i, under_way(w, i) > 0, w->srtt_ns[i],
 						 TIMEOUT_NS, w->now_ns);
 		}
 		all += under_way(w, i);
@@ -112,6 +114,7 @@ static void test_idle_time_is_no_rate(void)
 	w.now_ns += 5000 * MS;
 	stripe_add(&w.stripe, 1, LANE_KERNEL, false, MS / 10, w.now_ns);
 	w.rate[1] = 10000;
+	w.srtt_ns[1] = MS / 10;
 	w.lanes = 2;
 	world_run(&w, 1000, 16 * CHUNK, carried);
 	CHECK(carried[0] > 9000000);
@@ -130,6 +133,48 @@ static void test_a_lane_that_was_written_off(void)
 	world_run(&w, 300, 8 * CHUNK, carried);
 	w.rate[0] = 10000;
 	world_run(&w, 5000, 8 * CHUNK, carried);
+	world_run(&w, 1000, 8 * CHUNK, carried);
+	CHECK(carried[0] > 9000000);
+	CHECK(carried[1] > 9000000);
+}
+
+/* How long a preamble took, which may have waited for a busy peer or lost its HELLO, says nothing of the path. */
+static void test_a_preamble_that_took_long(void)
+{
+	static const uint64_t took_ns[] = { 0, 200 * MS, 3000 * MS, 36000000 * MS };
+
+	for (unsigned i = 0; i < sizeof(took_ns) / sizeof(took_ns[0]); i++) {
+		uint64_t carried[STRIPE_LANES_MAX];
+		struct world w;
+
+		world_open(&w, 2, 10000);
+		stripe_remove(&w.stripe, 0);
+		world_run(&w, 100, 8 * CHUNK, carried);
+		stripe_add(&w.stripe, 0, LANE_KERNEL, false, took_ns[i], w.now_ns);
+		world_run(&w, 1000, 8 * CHUNK, carried);
+		CHECK(carried[0] > 9000000);
+		CHECK(carried[1] > 9000000);
+	}
+}
+
+/* The round trips of a bad moment keep a lane from being used, but not for good. */
+static void test_round_trips_that_were_long_once(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	world_run(&w, 200, 8 * CHUNK, carried);
+	w.srtt_ns[0] = 400 * MS;
+	world_run(&w, 100, 8 * CHUNK, carried);
+	world_run(&w, 6000, 8 * CHUNK, carried);
+	CHECK_EQ(carried[0], 0);
+	CHECK(carried[1] > 9000000);
+	world_run(&w, 6000, 8 * CHUNK, carried);
+	CHECK(carried[0] > 0);          /* it was asked, */
+	CHECK(carried[0] <= 2 * CHUNK); /* by no more than a chunk every 6.4 s */
+	w.srtt_ns[0] = MS / 10;
+	world_run(&w, 7000, 8 * CHUNK, carried);
 	world_run(&w, 1000, 8 * CHUNK, carried);
 	CHECK(carried[0] > 9000000);
 	CHECK(carried[1] > 9000000);
@@ -317,6 +362,8 @@ int main(void)
 	test_a_tenth_does_not_set_the_pace();
 	test_idle_time_is_no_rate();
 	test_a_lane_that_was_written_off();
+	test_a_preamble_that_took_long();
+	test_round_trips_that_were_long_once();
 	test_bursts_do_not_fool();
 	test_no_time_is_no_rate();
 	test_an_unknown_lane_gets_little();
