@@ -28,6 +28,9 @@ cdef extern from "harp_lease.h" nogil:
         HARP_LEASE_DEVICE_DEFAULT_ROUTE
         HARP_LEASE_DEVICE_UP
         HARP_LEASE_DEVICE_ONE_QUEUE
+        HARP_LEASE_DEVICE_DPDK
+        HARP_LEASE_PORT
+        HARP_LEASE_PORT_PAGES_MAX
 
     struct harp_lease_header:
         uint32_t magic
@@ -68,6 +71,7 @@ cdef extern from "harp_lease.h" nogil:
         uint32_t queue
         uint32_t frame_count
         uint32_t copy_mode
+        uint32_t queues
         char label[64]
 
     struct harp_lease_leased:
@@ -96,6 +100,14 @@ cdef extern from "harp_lease.h" nogil:
         uint32_t rss_table_count
         uint8_t rss_key[64]
         uint16_t rss_table[512]
+
+    struct harp_lease_port:
+        harp_lease_header header
+        uint64_t lease_id
+        uint32_t page_count
+        uint32_t page_bytes
+        uint32_t core
+        uint32_t spec_bytes
 
     struct harp_lease_refused:
         harp_lease_header header

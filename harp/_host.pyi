@@ -14,6 +14,8 @@ CORE_NONE: int
 DEVICE_DEFAULT_ROUTE: int
 DEVICE_UP: int
 DEVICE_ONE_QUEUE: int
+DEVICE_DPDK: int
+PORT_PAGES_MAX: int
 TCP_AND_UDP: int
 
 class Kind(enum.IntEnum):
@@ -26,6 +28,7 @@ class Kind(enum.IntEnum):
     DONE = ...
     QUERY = ...
     ANSWER = ...
+    PORT = ...
 
 class Device(NamedTuple):
     ifname: str
@@ -85,6 +88,13 @@ class Leased(NamedTuple):
     core: int
     rss: Rss
 
+class Port(NamedTuple):
+    lease_id: int
+    page_count: int
+    page_bytes: int
+    core: int
+    spec: str
+
 class Message(NamedTuple):
     kind: Kind
     serial: int
@@ -98,12 +108,14 @@ def pack_lease(
     queue: int = ...,
     frame_count: int = 0,
     copy_mode: int = 0,
+    queues: int = 0,
     label: str = "",
 ) -> bytes: ...
 def pack_release(serial: int, lease_id: int) -> bytes: ...
 def pack_query(serial: int, document: bytes) -> bytes: ...
 def pack_welcome(serial: int, daemon: str, devices: Iterable[Device], settings: str) -> bytes: ...
 def pack_leased(serial: int, lease: Leased) -> bytes: ...
+def pack_port(serial: int, port: Port) -> bytes: ...
 def pack_refused(serial: int, error: int, why: str) -> bytes: ...
 def pack_done(serial: int) -> bytes: ...
 def pack_answer(serial: int) -> bytes: ...

@@ -24,6 +24,8 @@ CORE_NONE = 0xFFFFFFFF
 DEVICE_DEFAULT_ROUTE = HARP_LEASE_DEVICE_DEFAULT_ROUTE
 DEVICE_UP = HARP_LEASE_DEVICE_UP
 DEVICE_ONE_QUEUE = HARP_LEASE_DEVICE_ONE_QUEUE
+DEVICE_DPDK = HARP_LEASE_DEVICE_DPDK
+PORT_PAGES_MAX = HARP_LEASE_PORT_PAGES_MAX
 TCP_AND_UDP = STEER_PORT_TCP | STEER_PORT_UDP
 WHY_BYTES = 512
 
@@ -40,6 +42,7 @@ class Kind(enum.IntEnum):
     DONE = HARP_LEASE_DONE
     QUERY = HARP_LEASE_QUERY
     ANSWER = HARP_LEASE_ANSWER
+    PORT = HARP_LEASE_PORT
 
 
 class Device(typing.NamedTuple):
@@ -112,6 +115,16 @@ class Leased(typing.NamedTuple):
     rss: Rss
 
 
+class Port(typing.NamedTuple):
+    """struct harp_lease_port and its text. core: CORE_NONE where none is suggested."""
+
+    lease_id: int
+    page_count: int
+    page_bytes: int
+    core: int
+    spec: str
+
+
 class Message(typing.NamedTuple):
     """One message: its kind, its serial, and the fields of its kind."""
 
@@ -169,6 +182,7 @@ def pack_lease(
     uint32_t queue=HARP_LEASE_QUEUE_ANY,
     uint32_t frame_count=0,
     uint32_t copy_mode=0,
+    uint32_t queues=0,
     str label="",
 ):
     """LEASE."""
@@ -176,7 +190,7 @@ def pack_lease(
     memset(&m, 0, sizeof(m))
     _put(m.ifname, sizeof(m.ifname), ifname)
     _put(m.label, sizeof(m.label), label)
-    m.queue, m.frame_count, m.copy_mode = queue, frame_count, copy_mode
+    m.queue, m.frame_count, m.copy_mode, m.queues = queue, frame_count, copy_mode, queues
     return _finish(&m.header, HARP_LEASE_LEASE, serial, sizeof(m), b"")
 
 
@@ -247,6 +261,17 @@ def pack_leased(uint32_t serial, lease):
     for i, queue in enumerate(lease.rss.table):
         m.rss_table[i] = queue
     return _finish(&m.header, HARP_LEASE_LEASED, serial, sizeof(m), b"")
+
+
+def pack_port(uint32_t serial, port):
+    """PORT."""
+    cdef harp_lease_port m
+    memset(&m, 0, sizeof(m))
+    m.lease_id, m.page_count, m.page_bytes = port.lease_id, port.page_count, port.page_bytes
+    m.core = port.core
+    text = port.spec.encode()
+    m.spec_bytes = len(text)
+    return _finish(&m.header, HARP_LEASE_PORT, serial, sizeof(m), text)
 
 
 def pack_refused(uint32_t serial, int error, str why):
@@ -329,6 +354,15 @@ cdef _unpack_leased(bytes raw):
     return {"lease": lease}
 
 
+cdef _unpack_port(bytes raw):
+    cdef harp_lease_port m
+    _body(raw, &m, sizeof(m))
+    if m.spec_bytes > <size_t>len(raw) - sizeof(m):
+        raise ValueError("a port's text cut short")
+    text = raw[sizeof(m) : sizeof(m) + m.spec_bytes].decode("utf-8", "replace")
+    return {"port": Port(m.lease_id, m.page_count, m.page_bytes, m.core, text)}
+
+
 cdef dict _unpack_body(int kind, bytes raw):
     cdef harp_lease_hello hello
     cdef harp_lease_request request
@@ -344,6 +378,7 @@ cdef dict _unpack_body(int kind, bytes raw):
             "queue": request.queue,
             "frame_count": request.frame_count,
             "copy_mode": request.copy_mode,
+            "queues": request.queues,
             "label": _text(request.label, sizeof(request.label)),
         }
     if kind == HARP_LEASE_RELEASE:
@@ -356,6 +391,8 @@ cdef dict _unpack_body(int kind, bytes raw):
         return _unpack_welcome(raw)
     if kind == HARP_LEASE_LEASED:
         return _unpack_leased(raw)
+    if kind == HARP_LEASE_PORT:
+        return _unpack_port(raw)
     if kind == HARP_LEASE_QUERY:
         return {"document": raw[sizeof(harp_lease_header) :]}
     return {}

@@ -9,7 +9,9 @@
  */
 #include "host/daemon.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,7 @@
 /* harpd may have to make huge pages and to wait for a queue whose last owner has just died. */
 #define WAIT_LEASE_MS 10000u
 #define ERRNO_MAX 4095
+#define FDS_AS_IT_SAYS ~0u
 
 struct harp_daemon {
 	unsigned wait_ms; /* for an answer; a lease may take longer */
@@ -101,7 +104,7 @@ static int daemon_silent(int rc, unsigned wait_ms, const struct why *why)
 }
 
 /* Asks and waits; the answer, of this type and at least this long, is in daemon->wire.answer, and its
- * descriptors, exactly so many, in daemon->wire.fds. */
+ * descriptors, exactly so many unless the message is to say, in daemon->wire.fds. */
 static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, uint16_t type,
 		       uint16_t answer_type, size_t answer_bytes, unsigned fd_count,
 		       const struct why *why)
@@ -130,7 +133,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 	if (!rc && daemon->wire.answer_bytes < answer_bytes)
 		rc = why_fail(why, -EPROTO, "harpd's message has %zu bytes, not %zu",
 			      daemon->wire.answer_bytes, answer_bytes);
-	if (!rc && daemon->wire.fd_count != fd_count)
+	if (!rc && daemon->wire.fd_count != fd_count && fd_count != FDS_AS_IT_SAYS)
 		rc = why_fail(why, -EPROTO, "harpd's message has %u descriptors, not %u",
 			      daemon->wire.fd_count, fd_count);
 	if (rc) {
@@ -154,6 +157,16 @@ static bool daemon_name_good(const char name[16])
 	return true;
 }
 
+static bool daemon_name_fits(const char *name, char out[16])
+{
+	size_t len = strlen(name);
+
+	if (!len || len > 15)
+		return false;
+	memcpy(out, name, len + 1);
+	return true;
+}
+
 static int daemon_take_devices(struct harp_daemon *daemon, uint32_t count, const struct why *why)
 {
 	const uint8_t *at = daemon->wire.answer + sizeof(struct harp_lease_welcome);
@@ -162,7 +175,9 @@ static int daemon_take_devices(struct harp_daemon *daemon, uint32_t count, const
 	for (uint32_t i = 0; i < count; i++) {
 		struct harp_lease_device *device = &daemon->devices[i];
 
-		if (!daemon_name_good(device->ifname) || !device->ifindex)
+		/* A DPDK port is no interface of the kernel's. */
+		if (!daemon_name_good(device->ifname) ||
+		    !device->ifindex != !!(device->flags & HARP_LEASE_DEVICE_DPDK))
 			return why_fail(why, -EPROTO, "harpd's device %u has no name or index", i);
 		daemon_clean(device->pci_path, sizeof(device->pci_path));
 	}
@@ -327,13 +342,20 @@ static int daemon_judge_lease(const struct harp_lease_request *request,
 /* harpd has leased, and we cannot use it: else it would keep queue and ports until this process ends. */
 static void daemon_lease_unwanted(struct harp_daemon *daemon)
 {
-	const struct harp_lease_leased *leased = (const void *)daemon->wire.answer;
+	const struct harp_lease_release *leased = (const void *)daemon->wire.answer;
 	struct why quiet = { 0 };
 
+	/* The lease's number is at the same place in all of them. */
+	static_assert(offsetof(struct harp_lease_leased, lease_id) ==
+			      offsetof(struct harp_lease_release, lease_id),
+		      "LEASED");
+	static_assert(offsetof(struct harp_lease_port, lease_id) ==
+			      offsetof(struct harp_lease_release, lease_id),
+		      "PORT");
 	daemon_wire_drop_fds(&daemon->wire);
 	if (daemon->wire.answer_bytes < sizeof(*leased) ||
-	    daemon_judge(daemon, HARP_LEASE_LEASED, &quiet) ||
-	    leased->header.type != HARP_LEASE_LEASED)
+	    daemon_judge(daemon, leased->header.type, &quiet) ||
+	    (leased->header.type != HARP_LEASE_LEASED && leased->header.type != HARP_LEASE_PORT))
 		return;
 	daemon->wire.ended = false;
 	daemon_release(daemon, leased->lease_id, &quiet);
@@ -354,6 +376,58 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 		return rc;
 	}
 	memcpy(fds, daemon->wire.fds, HARP_LEASE_FDS * sizeof(int));
+	daemon->wire.fd_count = 0;
+	return 0;
+}
+
+/* What the message says, and whether all of it is there. */
+static int daemon_take_port(struct harp_daemon *daemon, const char *name, struct daemon_port *out,
+			    struct why *why)
+{
+	const struct harp_lease_port *told = (const void *)daemon->wire.answer;
+	char reason[256];
+
+	if (!told->page_count || told->page_count > HARP_LEASE_PORT_PAGES_MAX ||
+	    told->page_count != daemon->wire.fd_count)
+		return why_fail(why, -EPROTO, "harpd leases %u queues with %u statistics pages",
+				told->page_count, daemon->wire.fd_count);
+	if (told->spec_bytes >= sizeof(out->spec) ||
+	    told->spec_bytes > daemon->wire.answer_bytes - sizeof(*told))
+		return why_fail(why, -EPROTO, "harpd's text of the port is cut short or too long");
+	out->lease_id = told->lease_id;
+	out->page_count = told->page_count;
+	out->page_bytes = told->page_bytes;
+	out->core = told->core;
+	memcpy(out->spec, told + 1, told->spec_bytes);
+	out->spec[told->spec_bytes] = '\0';
+	if (strlen(out->spec) != told->spec_bytes ||
+	    harp_port_spec_parse(out->spec, &out->port, reason, sizeof(reason)))
+		return why_fail(why, -EPROTO, "harpd's text of the port is none of ours");
+	if (strcmp(out->port.name, name) != 0 || out->port.queues != out->page_count)
+		return why_fail(why, -EPROTO, "harpd leases port %s with %u queues instead",
+				out->port.name, out->port.queues);
+	return 0;
+}
+
+int daemon_lease_port(struct harp_daemon *daemon, const char *name, uint32_t queues,
+		      const char *label, struct daemon_port *out, struct why *why)
+{
+	struct harp_lease_request request = { .queue = HARP_LEASE_QUEUE_ANY, .queues = queues };
+	int rc;
+
+	if (!daemon_name_fits(name, request.ifname))
+		return why_fail(why, -EINVAL, "a port's name has 1 to %zu bytes",
+				sizeof(request.ifname) - 1);
+	snprintf(request.label, sizeof(request.label), "%s", label ? label : "");
+	rc = daemon_call(daemon, &request, sizeof(request), HARP_LEASE_LEASE, HARP_LEASE_PORT,
+			 sizeof(struct harp_lease_port), FDS_AS_IT_SAYS, why);
+	if (!rc)
+		rc = daemon_take_port(daemon, name, out, why);
+	if (rc) {
+		daemon_lease_unwanted(daemon);
+		return rc;
+	}
+	memcpy(out->page_fds, daemon->wire.fds, out->page_count * sizeof(int));
 	daemon->wire.fd_count = 0;
 	return 0;
 }

@@ -20,6 +20,24 @@ int daemon_open_on(struct harp_daemon **out, int fd, const char *client, unsigne
  */
 int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS], struct why *why);
+
+/* A DPDK port that this process has for itself, until it gives it back or ends. */
+struct daemon_port {
+	uint64_t lease_id;
+	uint32_t page_count; /* 1..HARP_LEASE_PORT_PAGES_MAX: queues to open it with */
+	uint32_t page_bytes; /* of each page */
+	uint32_t core;       /* for its first dedicated thread; 0xffffffff: none is suggested */
+	int page_fds
+		[HARP_LEASE_PORT_PAGES_MAX]; /* the caller's; sealed memfds, not looked at yet */
+	char spec[HARP_PORT_TEXT_MAX];
+	struct harp_port_spec port; /* what spec says */
+};
+/*
+ * Asks for the port that harp.toml calls name, with so many queues (0: 1); label: for people. As daemon_lease():
+ * what came and cannot be used is given back. -EBUSY: another process has it.
+ */
+int daemon_lease_port(struct harp_daemon *daemon, const char *name, uint32_t queues,
+		      const char *label, struct daemon_port *out, struct why *why);
 /* Gives a lease of this process back. As above. */
 int daemon_release(struct harp_daemon *daemon, uint64_t lease_id, struct why *why);
 

@@ -9,7 +9,7 @@
 #include "harp_lease.h"
 
 /* Room for more descriptors than belong to any message: what does not fit the kernel drops. */
-#define DAEMON_WIRE_FDS_MAX 32u
+#define DAEMON_WIRE_FDS_MAX 72u
 
 struct daemon_wire {
 	int fd;

@@ -118,13 +118,13 @@ static int lease_one_namespace(const struct lease *lease, const struct why *why)
 	return 0;
 }
 
-static int lease_page(struct lease *lease, const struct why *why)
+int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
 {
-	int fd = lease->fds[HARP_LEASE_FD_PAGE], seals = fcntl(fd, F_GET_SEALS);
-	size_t bytes = lease->told.page_bytes;
+	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat status;
 	void *page;
 
+	*out = NULL;
 	if (seals < 0 || (seals & PAGE_SEALS) != PAGE_SEALS || fstat(fd, &status) < 0)
 		return why_fail(why, -EPROTO, "harpd's statistics page is no sealed memfd");
 	if (!bytes || bytes > HARP_PAGE_BYTES_MAX || (uint64_t)status.st_size < bytes)
@@ -134,9 +134,13 @@ static int lease_page(struct lease *lease, const struct why *why)
 	page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED)
 		return why_fail(why, -errno, "mapping the statistics page: %s", strerror(errno));
-	lease->page = page;
-	if (madvise(page, bytes, MADV_DONTFORK) < 0)
-		return why_fail(why, -errno, "madvise(MADV_DONTFORK): %s", strerror(errno));
+	if (madvise(page, bytes, MADV_DONTFORK) < 0) {
+		int error = errno;
+
+		munmap(page, bytes);
+		return why_fail(why, -error, "madvise(MADV_DONTFORK): %s", strerror(error));
+	}
+	*out = page;
 	return 0;
 }
 
@@ -200,7 +204,8 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	}
 	rc = lease_judge(lease, why);
 	if (!rc)
-		rc = lease_page(lease, why);
+		rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->told.page_bytes,
+				    &lease->page, why);
 	if (rc) {
 		lease_give_back(lease, &quiet);
 		return rc;
@@ -246,20 +251,20 @@ bool lease_has_port(const struct lease *lease, uint16_t port)
 
 /* ---- giving back ---------------------------------------------------------------------------- */
 
-static int lease_release(const struct lease *lease, struct why *why)
+int lease_release(const char *socket, uint64_t lease_id, struct why *why)
 {
 	struct harp_daemon *daemon;
 	char client[32];
 	int rc;
 
 	snprintf(client, sizeof(client), "libharp %s", harp_version());
-	rc = daemon_open(&daemon, lease->socket, client, RELEASE_WAIT_MS, why);
+	rc = daemon_open(&daemon, socket, client, RELEASE_WAIT_MS, why);
 	/* The next harpd sees by itself that the queue is nobody's. */
 	if (rc == -ENOENT || rc == -ECONNREFUSED)
 		return 0;
 	if (rc)
 		return rc;
-	rc = daemon_release(daemon, lease->told.lease_id, why);
+	rc = daemon_release(daemon, lease_id, why);
 	harp_daemon_close(daemon);
 	return rc;
 }
@@ -273,7 +278,7 @@ int lease_give_back(struct lease *lease, struct why *why)
 	if (lease->page)
 		munmap(lease->page, lease->told.page_bytes);
 	lease_fork_child(lease);
-	rc = lease_release(lease, why);
+	rc = lease_release(lease->socket, lease->told.lease_id, why);
 	free(lease);
 	return rc;
 }

@@ -24,6 +24,12 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 int lease_hand_on(struct lease *lease, enum harp_lease_fd which);
 /* What harp_nic_af_xdp_adopt() is told; the two descriptors are handed on. */
 void lease_queue(struct lease *lease, struct harp_queue *out);
+/* Maps a statistics page of bytes that harpd made, for this process alone; NULL and -EPROTO when it is none. The
+ * descriptor stays the caller's. */
+int lease_page_map(int fd, size_t bytes, void **out, const struct why *why);
+/* Tells the harpd of that socket that this process has no more use for a lease. 0 when there is no harpd: the next one
+ * sees by itself. */
+int lease_release(const char *socket, uint64_t lease_id, struct why *why);
 /* Is this port one of the lease's? */
 bool lease_has_port(const struct lease *lease, uint16_t port);
 /* Frees it, and gives it back to harpd if there is one (why: when that fails, though harpd is there,

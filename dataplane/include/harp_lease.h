@@ -12,6 +12,7 @@
  *             <-------------  WELCOME   devices, settings of harp.toml
  *   LEASE     ------------->
  *             <-------------  LEASED    and HARP_LEASE_FDS descriptors (SCM_RIGHTS), in enum's order
+ *                             PORT      of a DPDK port instead: what it is, and a descriptor for each queue
  *                             REFUSED   errno and one line for people
  *   RELEASE   ------------->
  *             <-------------  DONE, or REFUSED
@@ -31,6 +32,7 @@
 #define HARP_LEASE_VERSION 1u
 #define HARP_LEASE_MESSAGE_MAX 65536u
 #define HARP_LEASE_DEVICES_MAX 32u
+#define HARP_LEASE_PORT_PAGES_MAX 64u
 #define HARP_LEASE_QUEUE_ANY 0xffffffffu
 #define HARP_LEASE_RSS_KEY_MAX 64u
 #define HARP_LEASE_RSS_TABLE_MAX 512u
@@ -80,7 +82,8 @@ struct harp_lease_hello {
 #define HARP_LEASE_DEVICE_UP 2u
 #define HARP_LEASE_DEVICE_ONE_QUEUE 4u /* all packets were seen on one queue: no other is leased */
 /* A DPDK port, leased whole and driven by the job's own DPDK: ifname is its name, ifindex and netns 0, queues what
- * one job may have of it, queues_free the same or 0 when it is leased. */
+ * one job may have of it, queues_free the same or 0 when it is leased. harpd does not open it: speed and MAC address
+ * are 0, MTU too where harp.toml has none. */
 #define HARP_LEASE_DEVICE_DPDK 8u
 struct harp_lease_device {
 	char ifname[16];
@@ -149,11 +152,12 @@ struct harp_lease_leased {
 	uint16_t rss_table[HARP_LEASE_RSS_TABLE_MAX]; /* hash modulo rss_table_count -> queue */
 };
 
-/* A DPDK port. With it come page_count descriptors: a statistics page (harp_page.h, a sealed memfd) for each stack. */
+/* A DPDK port. With it come page_count descriptors: a statistics page (harp_page.h, a sealed memfd) for each stack.
+ * The request's queue, frame_count and copy_mode mean nothing here. */
 struct harp_lease_port {
 	struct harp_lease_header header;
 	uint64_t lease_id;
-	uint32_t page_count; /* as many queues the port may be opened with */
+	uint32_t page_count; /* as many queues the port is opened with: those asked for, or fewer */
 	uint32_t page_bytes; /* of each */
 	uint32_t core;       /* suggested for the first dedicated thread; 0xffffffff: none */
 	uint32_t spec_bytes;

@@ -2,8 +2,8 @@
 /*
  * fuzz_lease.c - what a harpd may say to a job: taken, or refused in a line, and no descriptor left behind.
  *
- * Input: a byte of choices (1, 2: WELCOME's, LEASED's header is made right; 4 and up: descriptors that come
- * with LEASED), WELCOME's length, WELCOME, and LEASED up to the end.
+ * Input: a byte of choices (1, 2: the header of WELCOME, of the answer is made right; 4: a DPDK port is asked for, not
+ * a queue), one of descriptors that come with the answer, WELCOME's length, WELCOME, and the answer up to the end.
  */
 #include "fuzz.h"
 #include "host/daemon.h"
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define ANSWER_BYTES_MAX 8192u
-#define FDS_MAX 40u /* more than a job has room for */
+#define FDS_MAX 80u /* more than a job has room for */
 
 static void send_answer(int fd, const void *bytes, size_t len, unsigned fds)
 {
@@ -74,7 +74,8 @@ static void claim_welcome(const struct harp_daemon *daemon)
 	FUZZ_CLAIM(count <= HARP_LEASE_DEVICES_MAX);
 	for (unsigned i = 0; i < count; i++) {
 		claim_line(devices[i].ifname, sizeof(devices[i].ifname));
-		FUZZ_CLAIM(!strchr(devices[i].ifname, '/') && devices[i].ifindex);
+		FUZZ_CLAIM(!strchr(devices[i].ifname, '/'));
+		FUZZ_CLAIM(!devices[i].ifindex == !!(devices[i].flags & HARP_LEASE_DEVICE_DPDK));
 		FUZZ_CLAIM(memchr(devices[i].pci_path, '\0', sizeof(devices[i].pci_path)));
 	}
 	FUZZ_CLAIM(strlen(harp_daemon_name(daemon)) < 32);
@@ -110,6 +111,25 @@ static void ask(struct harp_daemon *daemon, struct why *why)
 		FUZZ_CLAIM(close(fds[i]) == 0);
 }
 
+static void ask_port(struct harp_daemon *daemon, struct why *why)
+{
+	static struct daemon_port port;
+	int rc;
+
+	why->text[0] = '\0';
+	rc = daemon_lease_port(daemon, "rail0", 2, "fuzz", &port, why);
+	FUZZ_CLAIM(rc <= 0);
+	if (rc) {
+		claim_line(why->text, why->size);
+		return;
+	}
+	FUZZ_CLAIM(port.page_count && port.page_count <= HARP_LEASE_PORT_PAGES_MAX);
+	FUZZ_CLAIM(!strcmp(port.port.name, "rail0") && port.port.queues == port.page_count);
+	claim_line(port.spec, sizeof(port.spec));
+	for (unsigned i = 0; i < port.page_count; i++)
+		FUZZ_CLAIM(close(port.page_fds[i]) == 0);
+}
+
 static int next_fd(void)
 {
 	int fd = dup(STDERR_FILENO);
@@ -122,8 +142,9 @@ static int next_fd(void)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
-	uint32_t choices = fuzz_u8(&in);
-	unsigned fds = choices / 4 < FDS_MAX ? choices / 4 : FDS_MAX;
+	uint32_t choices = fuzz_u8(&in), wanted = fuzz_u8(&in);
+	uint16_t type = choices & 4 ? HARP_LEASE_PORT : HARP_LEASE_LEASED;
+	unsigned fds = wanted < FDS_MAX ? wanted : FDS_MAX;
 	struct harp_daemon *daemon;
 	char text[512] = "";
 	struct why why = { .text = text, .size = sizeof(text), .subject = "here" };
@@ -137,8 +158,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		claim_line(text, sizeof(text));
 	} else {
 		claim_welcome(daemon);
-		say(ends[1], &in, in.left, choices & 2 ? HARP_LEASE_LEASED : 0, 2, fds);
-		ask(daemon, &why);
+		say(ends[1], &in, in.left, choices & 2 ? type : 0, 2, fds);
+		if (choices & 4)
+			ask_port(daemon, &why);
+		else
+			ask(daemon, &why);
 	}
 	harp_daemon_close(daemon);
 	close(ends[1]);

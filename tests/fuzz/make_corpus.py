@@ -257,11 +257,20 @@ def leases() -> None:
     leased = _host.pack_leased(2, _host.Leased(*said, mac, 4096, 3, rss))
     refused = _host.pack_refused(2, 16, "no queue of eth1 is free")
     start = struct.pack(">H", len(welcome)) + welcome
-    write("fuzz_lease", "leased", bytes([3 + 4 * _host.FDS]) + start + leased)
-    write("fuzz_lease", "too-few", bytes([3 + 4 * 2]) + start + leased)
-    write("fuzz_lease", "too-many", bytes([3 + 4 * 39]) + start + leased)
-    write("fuzz_lease", "refused", b"\0" + start + refused)
-    write("fuzz_lease", "short", b"\1" + struct.pack(">H", 40) + welcome[:40])
+    write("fuzz_lease", "leased", bytes([3, _host.FDS]) + start + leased)
+    write("fuzz_lease", "too-few", bytes([3, 2]) + start + leased)
+    write("fuzz_lease", "too-many", bytes([3, 79]) + start + leased)
+    write("fuzz_lease", "refused", b"\0\0" + start + refused)
+    write("fuzz_lease", "short", b"\1\0" + struct.pack(">H", 40) + welcome[:40])
+    numbers = (0, _host.DEVICE_DPDK, 0, 0, 2, 2, -1)
+    port = _host.Device("rail0", *numbers, bytes(6), 0, 3, address, b"", "")
+    welcome = _host.pack_welcome(1, "harpd 0.1.0", [port], "")
+    start = struct.pack(">H", len(welcome)) + welcome
+    text = "net_memif0,id=0;name=rail0;ip=10.9.0.1/24;queues=2"
+    said = _host.pack_port(2, _host.Port(9, 2, 4096, 3, text))
+    write("fuzz_lease", "port", b"\7\2" + start + said)
+    write("fuzz_lease", "port-no-pages", b"\7\0" + start + said)
+    write("fuzz_lease", "port-refused", b"\4\0" + start + refused)
 
 
 def pages() -> None:

@@ -56,7 +56,7 @@ static void open_door(void)
 
 static void answer(int fd)
 {
-	char control[CMSG_SPACE(64 * sizeof(int))] = { 0 };
+	char control[CMSG_SPACE(96 * sizeof(int))] = { 0 };
 	struct iovec piece = { .iov_base = &script.answer, .iov_len = script.bytes };
 	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
 	struct cmsghdr *rights;
@@ -277,7 +277,7 @@ static void test_descriptors_nobody_asked_for(void)
 	good(1, "");
 	script.fds = 1;
 	FAILS(-EPROTO, "has 1 descriptors, not 0");
-	script.fds = 60; /* more than there is room for */
+	script.fds = 90; /* more than there is room for */
 	FAILS(-EPROTO, "descriptors are too many");
 	refuse(EACCES, "no");
 	script.fds = 3;

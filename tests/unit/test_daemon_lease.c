@@ -5,52 +5,17 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "fds.h"
-#include "host/daemon.h"
+#include "harpd_end.h"
 
-#define LEASE_ID 0x1122334455667788ull
-
-static int ends[2]; /* ours, until it is handed over; harpd's */
 static char why[512];
 static struct harp_lease_leased leased;
 static unsigned descriptors;
-
-static struct harp_lease_header header(uint16_t type, size_t bytes, uint32_t serial)
-{
-	return (struct harp_lease_header){
-		.magic = HARP_LEASE_MAGIC,
-		.version = HARP_LEASE_VERSION,
-		.type = type,
-		.size = (uint32_t)bytes,
-		.serial = serial,
-	};
-}
-
-static void say(void *bytes, size_t count, unsigned fds)
-{
-	char control[CMSG_SPACE(16 * sizeof(int))] = { 0 };
-	struct iovec piece = { .iov_base = bytes, .iov_len = count };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
-	struct cmsghdr *rights;
-
-	if (fds) {
-		message.msg_control = control;
-		message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-		rights = CMSG_FIRSTHDR(&message);
-		rights->cmsg_level = SOL_SOCKET;
-		rights->cmsg_type = SCM_RIGHTS;
-		rights->cmsg_len = CMSG_LEN(fds * sizeof(int));
-		for (unsigned i = 0; i < fds; i++)
-			memcpy(CMSG_DATA(rights) + i * sizeof(int), &ends[1], sizeof(int));
-	}
-	CHECK(sendmsg(ends[1], &message, MSG_NOSIGNAL) == (ssize_t)count);
-}
 
 /* A harpd that leases well; what it says of the lease can be changed. */
 static void good(void)
@@ -116,41 +81,6 @@ static int ask(uint32_t queue, unsigned room, int fds[HARP_LEASE_FDS])
 		unlimit(before);
 	harp_daemon_close(daemon);
 	return rc;
-}
-
-/* The next message that harpd heard; 0: none is left. */
-static unsigned heard(uint64_t *lease_id)
-{
-	union {
-		struct harp_lease_header header;
-		struct harp_lease_release release;
-		uint8_t bytes[1024];
-	} message;
-	ssize_t got;
-
-	do { /* who went without reading everything is told first */
-		got = recv(ends[1], &message, sizeof(message), MSG_DONTWAIT);
-	} while (got < 0 && errno == ECONNRESET);
-	if (got < (ssize_t)sizeof(message.header))
-		return 0;
-	*lease_id = message.header.type == HARP_LEASE_RELEASE ? message.release.lease_id : 0;
-	return message.header.type;
-}
-
-/* What harpd has heard, from HELLO to the end; returned: whether the lease came back. */
-static bool came_back(void)
-{
-	uint64_t id;
-	bool back;
-
-	CHECK_EQ(heard(&id), HARP_LEASE_HELLO);
-	CHECK_EQ(heard(&id), HARP_LEASE_LEASE);
-	back = heard(&id) == HARP_LEASE_RELEASE;
-	if (back)
-		CHECK(id == LEASE_ID);
-	CHECK_EQ(heard(&id), 0);
-	close(ends[1]);
-	return back;
 }
 
 #define REFUSES(error, room, words)                                                                \
