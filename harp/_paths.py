@@ -10,12 +10,14 @@ from harp.errors import Exit, HarpError
 
 PLUGIN = "libnccl-net-harp.so"
 XDP_LIBRARY = "libharp-xdp.so"
+DPDK_LIBRARY = "libharp-dpdk.so"  # where HARP was built with DPDK
 SOCKET_PLUGIN = "libnccl-net-sock.so"  # in the build tree only
 
 # Places in the build tree. A wheel has everything in harp/lib and harp/bin.
 _BUILT = {
     PLUGIN: "plugin",
     XDP_LIBRARY: "dataplane/xdp",
+    DPDK_LIBRARY: "dataplane/dpdk",
     "harp-bench": "tools/driver",
     SOCKET_PLUGIN: "tools/driver",
     "harp-wire": "tools/wire",

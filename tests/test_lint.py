@@ -85,6 +85,8 @@ def test_every_c_file_is_built(root_dir: Path, build_dir: Path) -> None:
     commands = json.loads((build_dir / "compile_commands.json").read_text())
     built = {(build_dir / entry["file"]).resolve() for entry in commands}
     files = [name for name in sources(root_dir, ".c") if not name.endswith(".bpf.c")]
+    if not any(path.parent.name == "dpdk" for path in built):  # a build without DPDK
+        files = [name for name in files if Path(name).parent.name != "dpdk"]
     assert not [name for name in files if root_dir / name not in built]
 
 

@@ -26,6 +26,10 @@ DOORS = {
 # What single files of the bindings may include besides, and why.
 BINDINGS = {
     ("harp/_host.pxd", "dataplane/xdp/harp_xdp.h"): "harpd loads the steering program as host does",
+    (
+        "harp/native/dpdk/eal.c",
+        "dataplane/dpdk/harp_dpdk.h",
+    ): "harp.dpdk shares DPDK's environment with the stacks of its process",
 }
 # Public headers that the pile itself must not know: they are built on top of it.
 ABOVE_THE_PILE = ("harp_host.h",)

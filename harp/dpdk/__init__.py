@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DPDK from Python: ports, their counters, pools of packet buffers, bursts in and out.
+
+    from harp import dpdk
+
+    with dpdk.Port("net_ring0") as port:
+        port.send(Ether() / IP() / UDP() / b"hello")   # scapy's packets, or bytes
+        for packet in port.receive(timeout=1):
+            print(bytes(packet))
+
+Packets lie where DPDK put them: Packet.data is a view of that memory, and is gone when the packet
+is. Nothing here crashes the process: what is closed, freed or another thread's raises DpdkError.
+docs/dpdk-python.md is the guide. Importing this raises MissingError where HARP was built without
+DPDK, or DPDK's libraries are not installed.
+"""
+
+from harp.dpdk._binding import DpdkError, MissingError
+from harp.dpdk.eal import running, start, version
+from harp.dpdk.packets import Burst, Packet
+from harp.dpdk.pool import Pool
+from harp.dpdk.port import Link, Port, PortInfo
+from harp.dpdk.traffic import Count, echo, generate, ping, sink
+
+__all__ = [
+    "Burst",
+    "Count",
+    "DpdkError",
+    "Link",
+    "MissingError",
+    "Packet",
+    "Pool",
+    "Port",
+    "PortInfo",
+    "echo",
+    "generate",
+    "ping",
+    "running",
+    "sink",
+    "start",
+    "version",
+]

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DPDK's environment (EAL): one in a process, shared with HARP's stacks there, and kept."""
+
+import errno
+import os
+from typing import IO, Any, Literal
+
+from harp import _paths
+from harp.dpdk._binding import DpdkError, Why, ffi, lib
+
+_HUGE_PAGES = {"auto": 0, "never": 1, "require": 2}
+_MEMORY_MIB_MAX = 1 << 20
+HugePages = Literal["auto", "never", "require"]
+
+
+def start(
+    *,
+    huge_pages: HugePages = "auto",
+    memory_mib: int = 0,
+    args: str = "",
+    log: IO[Any] | None = None,
+) -> None:
+    """Starts DPDK in this process, on a thread of its own, or finds it running.
+
+    huge_pages: auto takes them where there are enough. memory_mib: for all ports and pools of the
+    process; 0: 256. args: more arguments of EAL ("--iova-mode=va"). log: a file with a descriptor
+    that EAL's own messages go to (sys.stderr). DpdkError with EAL's words: EALREADY when it runs
+    otherwise, ENOMEM, EINVAL, EIO. It can't be stopped: its memory is the process's until it ends.
+    """
+    if huge_pages not in _HUGE_PAGES:
+        words = ", ".join(_HUGE_PAGES)
+        raise DpdkError(f"huge_pages={huge_pages!r}: it is one of {words}", errno.EINVAL)
+    if not 0 <= memory_mib <= _MEMORY_MIB_MAX:
+        raise DpdkError(f"memory_mib={memory_mib}: it is 0 to {_MEMORY_MIB_MAX}", errno.EINVAL)
+    if "\0" in args:
+        raise DpdkError("args: a NUL can't be in them", errno.EINVAL)
+    library = ffi.new("char[]", os.fsencode(_paths.find(_paths.DPDK_LIBRARY)))
+    words_of_eal = ffi.new("char[]", args.encode()) if args else ffi.NULL
+    options = ffi.new("struct dpdk_eal_options *")
+    options.library, options.args = library, words_of_eal
+    options.huge_pages, options.memory_mib = _HUGE_PAGES[huge_pages], memory_mib
+    # A descriptor of our own: theirs may be closed.
+    options.log_fd = -1 if log is None else os.dup(log.fileno())
+    why = Why()
+    why.check(lib.dpdk_start(options, *why.arguments))
+
+
+def running() -> bool:
+    """Does it run in this process? False in a forked child of one where it does."""
+    return bool(lib.dpdk_running() == 1)
+
+
+def version() -> str:
+    """ "DPDK 22.11.11"."""
+    return str(ffi.string(lib.dpdk_version()).decode())

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bursts of packets in DPDK's memory, and views of their bytes.
+
+A burst has its packets: it frees them when it is freed, or collected. Their bytes are seen through
+memoryviews, which are taken back when the packets go: a released view raises ValueError. What
+Python can't take back (a slice of a view, a numpy array over it) keeps the burst from being freed
+or sent: that raises instead, with EBUSY.
+"""
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+
+from harp.dpdk._binding import DpdkError, check, ffi, lib
+
+BURST_MAX = 65535
+Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+Buffer: TypeAlias = bytes | bytearray | memoryview | Bytes
+Lengths: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+class Packet:
+    """One packet of a burst: a buffer, or a chain of them (segments). Valid as long as the burst
+    has it."""
+
+    __slots__ = ("_burst", "_generation", "_index")
+
+    def __init__(self, burst: "Burst", index: int, generation: int) -> None:
+        self._burst, self._index, self._generation = burst, index, generation
+
+    def __len__(self) -> int:
+        with self._burst._held(self._generation) as handle:
+            return int(lib.dpdk_packet_bytes(handle, self._index))
+
+    def __bytes__(self) -> bytes:
+        """A copy of all of it."""
+        with self._burst._held(self._generation) as handle:
+            length = lib.dpdk_packet_bytes(handle, self._index)
+            out = bytearray(length)
+            check(
+                lib.dpdk_packet_read(handle, self._index, 0, ffi.from_buffer(out), length),
+                "reading a packet",
+            )
+        return bytes(out)
+
+    def __repr__(self) -> str:
+        try:
+            return f"<Packet of {len(self)} bytes>"
+        except DpdkError:
+            return "<Packet, gone>"
+
+    @property
+    def segments(self) -> tuple[memoryview, ...]:
+        """Its bytes where they lie, writable, a view for each buffer."""
+        with self._burst._held(self._generation):
+            return self._burst._views_of(self._index)
+
+    @property
+    def data(self) -> memoryview:
+        """The same of a packet in one buffer. EMSGSIZE: it has several."""
+        views = self.segments
+        if len(views) != 1:
+            raise DpdkError(
+                f"a packet of {len(views)} segments has no single view of its bytes: use "
+                "segments, or bytes(packet)",
+                errno.EMSGSIZE,
+            )
+        return views[0]
+
+    @property
+    def array(self) -> Bytes:
+        """data as numpy's uint8. Delete it before the packet goes."""
+        return np.frombuffer(self.data, np.uint8)
+
+    def write(self, data: Buffer, offset: int = 0) -> None:
+        """Copies bytes into it. ERANGE: they don't fit; packets keep their length."""
+        view = ffi.from_buffer(data)
+        if offset < 0 or offset + len(view) > BURST_MAX * BURST_MAX:
+            raise DpdkError(f"offset {offset} is outside of the packet", errno.ERANGE)
+        with self._burst._held(self._generation) as handle:
+            here = lib.dpdk_packet_bytes(handle, self._index)
+            if offset + len(view) > here:
+                raise DpdkError(
+                    f"{len(view)} bytes at {offset} don't fit in a packet of {here}", errno.ERANGE
+                )
+            lib.dpdk_packet_write(handle, self._index, offset, view, len(view))
+
+
+class _Held:
+    """The lock of a burst that is open, in the generation that the holder knows."""
+
+    __slots__ = ("_burst", "_generation")
+
+    def __init__(self, burst: "Burst", generation: int | None) -> None:
+        self._burst, self._generation = burst, generation
+
+    def __enter__(self) -> Any:
+        self._burst._lock.acquire()
+        why = ""
+        if self._burst._freed:
+            why = "the burst was freed"
+        elif self._generation is not None and self._generation != self._burst._generation:
+            why = "the packet was sent"
+        elif lib.dpdk_running() != 1:
+            why = "the burst belongs to the process that this one was forked from"
+        if why:
+            self._burst._lock.release()
+            raise DpdkError(f"use after the end: {why}", errno.EBADF)
+        return self._burst._handle
+
+    def __exit__(self, *_: object) -> None:
+        self._burst._lock.release()
+
+
+def _destroy(pool: object, handle: Any) -> None:
+    """pool is here to be alive until now."""
+    lib.dpdk_burst_destroy(handle)
+
+
+class Burst:
+    """Packets, in order. Made by Port.receive(), Pool.allocate() and Pool.build(). Threads may
+    share one: calls take turns."""
+
+    def __init__(self, size: int, pool: object = None) -> None:
+        if not 0 < size <= BURST_MAX:
+            raise DpdkError(
+                f"a burst of {size} packets: 1 to {BURST_MAX} are possible", errno.ERANGE
+            )
+        handle = lib.dpdk_burst_create(size)
+        if handle == ffi.NULL:
+            raise DpdkError(f"no memory for a burst of {size} packets", errno.ENOMEM)
+        # The packets go when nobody is left who could reach them: neither this nor a view.
+        self._handle = ffi.gc(handle, lambda it: _destroy(pool, it))
+        self._lock = threading.Lock()
+        self._freed = False
+        self._generation = 0
+        self._views: dict[int, tuple[memoryview, ...]] = {}
+        self._exported: list[weakref.ref[Any]] = []
+
+    def _held(self, generation: int | None = None) -> _Held:
+        return _Held(self, generation)
+
+    def _views_of(self, index: int) -> tuple[memoryview, ...]:
+        """Under the lock."""
+        if index not in self._views:
+            most = lib.dpdk_packet_segments(self._handle, index, ffi.NULL, 0)
+            segments = ffi.new("struct dpdk_segment[]", max(most, 1))
+            lib.dpdk_packet_segments(self._handle, index, segments, most)
+            self._views[index] = tuple(self._view(segments[each]) for each in range(most))
+        return self._views[index]
+
+    def _view(self, segment: Any) -> memoryview:
+        # A view keeps its buffer alive, that its pointer, and that the handle.
+        handle = self._handle
+        pointer = ffi.gc(ffi.cast("char *", segment.data), lambda _: handle)
+        buffer = ffi.buffer(pointer, segment.bytes)
+        self._exported.append(weakref.ref(buffer))
+        return memoryview(buffer)
+
+    def _settle(self) -> None:
+        """Under the lock: takes all views back. EBUSY when somebody holds on to the bytes."""
+        while self._views:
+            index, views = self._views.popitem()
+            for view in views:
+                try:
+                    view.release()
+                except BufferError:
+                    raise self._in_use(index) from None
+            del view, views
+        self._exported = [each for each in self._exported if each() is not None]
+        if self._exported:
+            raise self._in_use(None)
+
+    def _in_use(self, index: int | None) -> DpdkError:
+        which = "a packet" if index is None else f"packet {index}"
+        return DpdkError(
+            f"the bytes of {which} are in use, by a slice or an array of its view: delete that "
+            "first",
+            errno.EBUSY,
+        )
+
+    def __len__(self) -> int:
+        with self._held() as handle:
+            return int(handle.count)
+
+    def __getitem__(self, index: int) -> Packet:
+        with self._held() as handle:
+            count = handle.count
+            if not -count <= index < count:
+                raise IndexError(f"packet {index} of a burst of {count}")
+            return Packet(self, index % count, self._generation)
+
+    def __iter__(self) -> Iterator[Packet]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def __repr__(self) -> str:
+        return "<Burst, freed>" if self._freed else f"<Burst of {self._handle.count} packets>"
+
+    @property
+    def lengths(self) -> Lengths:
+        """Bytes of each packet: a copy."""
+        with self._held() as handle:
+            lengths = np.zeros(handle.count, np.uint32)
+            lib.dpdk_packet_lengths(handle, ffi.from_buffer("uint32_t[]", lengths))
+        return lengths
+
+    def free(self) -> None:
+        """Gives the packets back to their pool; again: nothing. EBUSY: their bytes are in use."""
+        with self._lock:
+            if self._freed:
+                return
+            self._settle()
+            self._freed = True
+            lib.dpdk_burst_clear(self._handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.free()
+        except DpdkError:
+            # With an error on its way its traceback may hold views: collection frees them.
+            if kind is None:
+                raise
+
+
+def no_room(error: int, count: int, size: int) -> DpdkError:
+    """Why packets could not be had."""
+    if error == errno.ENOBUFS:
+        text = f"the pool has not enough free buffers for {count} packets of {size} bytes"
+        return DpdkError(f"{text}: free some, or make a larger pool", error)
+    if error == errno.EMSGSIZE:
+        return DpdkError(
+            f"a packet of {size} bytes takes more than 64 of the pool's buffers", error
+        )
+    return DpdkError(f"{count} packets of {size} bytes: {os.strerror(error)}", error)

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports: any Ethernet device of DPDK's, for this process alone."""
+
+import contextlib
+import errno
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from harp.dpdk import eal
+from harp.dpdk._binding import DpdkError, Why, check, ffi, lib, require_running
+from harp.dpdk.packets import BURST_MAX, Burst
+from harp.dpdk.pool import Pool
+
+_PREFIX = "dpdk:"
+_BUFFERS = 8191  # of a port's own pool
+_NAP_S = 50e-6  # between two looks for packets: a port has nothing to sleep on
+_XSTATS_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Link:
+    """The link, as the driver sees it. speed_mbps 0: not known."""
+
+    up: bool
+    speed_mbps: int
+    full_duplex: bool
+
+
+@dataclass(frozen=True)
+class PortInfo:
+    """What a port is, and what it could be. Names are DPDK's."""
+
+    name: str
+    driver: str
+    bus: str  # "pci", "vdev"
+    mac: str
+    numa_node: int  # -1: none
+    link: Link
+    started: bool
+    promiscuous: bool
+    driver_copies: bool  # the driver copies packets (memif, tap, af_packet, pcap, af_xdp)
+    mtu_bytes: int
+    mtu_bytes_max: int
+    packet_bytes_max: int
+    rx_queues: int
+    tx_queues: int
+    rx_queues_max: int
+    tx_queues_max: int
+    rx_descriptors_max: int
+    tx_descriptors_max: int
+    rss_key_bytes: int
+    rss_table: int
+    rx_offloads: tuple[str, ...]
+    tx_offloads: tuple[str, ...]
+
+
+def _spec(text: str) -> Any:
+    """The text of a port, by the one parser there is (host/port_spec.c)."""
+    from harp._core import port_spec
+
+    try:
+        return port_spec(text.removeprefix(_PREFIX))
+    except ValueError as error:
+        raise DpdkError(str(error), errno.EINVAL) from None
+
+
+def _text(field: Any) -> str:
+    return str(ffi.string(field).decode(errors="replace"))
+
+
+class Port:
+    """A device: PCI address or virtual device with its arguments, or a whole port spec
+    ("net_memif0,role=client;mtu=9000;queues=2"), which says mtu and queues where the call doesn't.
+
+    Opens, configures and starts it (start False: doesn't start it); starts DPDK if need be. Packets
+    are received into pool, the port's own without one. Calls are safe from any thread; each queue
+    serves one at a time. DpdkError: ENODEV no such device, EBUSY in use, EINVAL, ENOMEM.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        rx_queues: int = 0,
+        tx_queues: int = 0,
+        descriptors: int = 1024,
+        mtu: int = 0,
+        pool: Pool | None = None,
+        promiscuous: bool = True,
+        start: bool = True,
+    ) -> None:
+        self._id: int | None = None
+        spec = _spec(device)
+        numbers = {
+            "rx_queues": rx_queues or spec.queues,
+            "tx_queues": tx_queues or spec.queues,
+            "descriptors": descriptors,
+            "mtu": mtu or spec.mtu_bytes,
+        }
+        for name, value in numbers.items():
+            if not 0 <= value <= BURST_MAX:
+                raise DpdkError(f"{name}={value}: 0 to {BURST_MAX} are possible", errno.EINVAL)
+        if not eal.running():
+            eal.start()
+        require_running()
+        self._own_pool = pool is None
+        self.pool = pool or Pool(spec.frame_count or _BUFFERS)
+        self.name = spec.device.partition(",")[0]
+        self._lock = threading.RLock()
+        self._started = False
+        self._rx_locks = [threading.Lock() for _ in range(numbers["rx_queues"])]
+        self._tx_locks = [threading.Lock() for _ in range(numbers["tx_queues"])]
+        try:
+            self._probe(spec.device)
+            self._configure(numbers, promiscuous)
+            if start:
+                self.start()
+        except DpdkError:
+            self.close()
+            self._close_pool()
+            raise
+
+    def _probe(self, device: str) -> None:
+        out, why = ffi.new("uint16_t *"), Why()
+        why.check(lib.dpdk_port_probe(out, device.encode(), *why.arguments))
+        self._id = int(out[0])
+        with self.pool._lock:
+            self.pool._ports += 1
+
+    def _configure(self, numbers: dict[str, int], promiscuous: bool) -> None:
+        options = ffi.new("struct dpdk_port_options *")
+        options.rx_queues, options.tx_queues = numbers["rx_queues"], numbers["tx_queues"]
+        options.rx_descriptors = options.tx_descriptors = numbers["descriptors"]
+        options.mtu_bytes, options.promiscuous = numbers["mtu"], promiscuous
+        why = Why()
+        with self.pool._lock:
+            options.pool = self.pool._open()
+            why.check(lib.dpdk_port_configure(self._id, options, *why.arguments))
+
+    @contextlib.contextmanager
+    def _control(self) -> Iterator[int]:
+        """The port's number, for a call that is no burst."""
+        require_running()
+        with self._lock:
+            if self._id is None:
+                raise DpdkError(f"{self.name}: use after the end: it was closed", errno.EBADF)
+            yield self._id
+
+    @contextlib.contextmanager
+    def _everything(self) -> Iterator[None]:
+        """No burst is under way, and none begins."""
+        with contextlib.ExitStack() as stack:
+            for each in (*self._rx_locks, *self._tx_locks):
+                stack.enter_context(each)
+            yield
+
+    @contextlib.contextmanager
+    def _queue(self, locks: list[threading.Lock], queue: int) -> Iterator[int]:
+        """The port's number, for bursts of one queue."""
+        if not 0 <= queue < len(locks):
+            raise DpdkError(f"{self.name}: queue {queue}: it has {len(locks)}", errno.ERANGE)
+        require_running()
+        with locks[queue]:
+            if self._id is None or not self._started:
+                end = "it was closed" if self._id is None else "it is stopped: start() it"
+                raise DpdkError(f"{self.name}: {end}", errno.EBADF)
+            yield self._id
+
+    # ----------------------------------------------------------------------------------------------
+    # Its life.
+    #
+    def start(self) -> None:
+        """Begins to receive and send; a started one goes on."""
+        with self._control() as port:
+            if not self._started:
+                why = Why()
+                why.check(lib.dpdk_port_start(port, *why.arguments))
+                self._started = True
+
+    def stop(self) -> None:
+        """Ends it; start() goes on. A stopped one stays so."""
+        with self._control() as port, self._everything():
+            if self._started:
+                check(lib.dpdk_port_stop(port), f"{self.name}: stopping it")
+                self._started = False
+
+    def close(self) -> None:
+        """Stops and removes the device, which can be opened again; again: nothing. The port's own
+        pool goes when the last burst of it does."""
+        if self._id is None:
+            return
+        if not eal.running():  # in a forked child it is the parent's
+            self._id = None
+            return
+        with self._lock, self._everything():
+            if self._id is None:
+                return
+            port, self._id, self._started = self._id, None, False
+            result = lib.dpdk_port_close(port)
+        with self.pool._lock:
+            self.pool._ports -= 1
+        self._close_pool()
+        check(result, f"{self.name}: closing it")
+
+    def _close_pool(self) -> None:
+        """If it is the port's own; it waits for the last burst of it."""
+        if self._own_pool:
+            with contextlib.suppress(DpdkError):
+                self.pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_id", None) is not None and eal.running():
+            warnings.warn(f"{self.name}: collected while open", ResourceWarning, stacklevel=1)
+            with contextlib.suppress(DpdkError):
+                self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._id is None else "started" if self._started else "stopped"
+        return f"<Port {self.name}, {state}>"
+
+    # ----------------------------------------------------------------------------------------------
+    # What it is.
+    #
+    @property
+    def info(self) -> PortInfo:
+        """Everything the driver says of it, now."""
+        out = ffi.new("struct dpdk_port_info *")
+        with self._control() as port:
+            check(lib.dpdk_port_info(port, out), f"{self.name}: asking what it is")
+            started = self._started
+        same = {
+            name: int(getattr(out, name))
+            for name in PortInfo.__dataclass_fields__
+            if name.startswith(("numa_", "mtu_", "packet_", "rx_queues", "tx_queues", "rss_"))
+            or name.endswith("_descriptors_max")
+        }
+        return PortInfo(
+            name=_text(out.name),
+            driver=_text(out.driver),
+            bus=_text(out.bus),
+            mac=bytes(out.mac).hex(":"),
+            link=Link(bool(out.up), int(out.speed_mbps), bool(out.full_duplex)),
+            started=started,
+            promiscuous=bool(out.promiscuous),
+            driver_copies=bool(out.driver_copies),
+            rx_offloads=tuple(_text(out.rx_offloads).split()),
+            tx_offloads=tuple(_text(out.tx_offloads).split()),
+            **same,
+        )
+
+    @property
+    def link(self) -> Link:
+        """Up or down, and how fast."""
+        return self.info.link
+
+    @property
+    def mac(self) -> str:
+        """ "02:00:00:00:00:01"; may be set where the driver can."""
+        return self.info.mac
+
+    @mac.setter
+    def mac(self, value: str) -> None:
+        try:
+            raw = bytes.fromhex(value.replace(":", ""))
+        except ValueError:
+            raw = b""
+        if len(raw) != 6:
+            raise DpdkError(f"{self.name}: {value!r} is no MAC address", errno.EINVAL)
+        with self._control() as port:
+            check(lib.dpdk_port_set_mac(port, raw), f"{self.name}: setting its MAC address")
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of an IP packet; may be set where the driver can."""
+        return self.info.mtu_bytes
+
+    @mtu.setter
+    def mtu(self, value: int) -> None:
+        if not 0 < value <= BURST_MAX:
+            raise DpdkError(
+                f"{self.name}: MTU {value}: 1 to {BURST_MAX} are possible", errno.EINVAL
+            )
+        with self._control() as port:
+            check(lib.dpdk_port_set_mtu(port, value), f"{self.name}: setting MTU {value}")
+
+    @property
+    def promiscuous(self) -> bool:
+        """Does it take packets for other MAC addresses?"""
+        return self.info.promiscuous
+
+    @promiscuous.setter
+    def promiscuous(self, value: bool) -> None:
+        with self._control() as port:
+            what = f"{self.name}: promiscuous mode"
+            check(lib.dpdk_port_set_promiscuous(port, int(value)), what)
+
+    def stats(self) -> dict[str, int]:
+        """The counters that every driver has: rx_packets, tx_packets, rx_bytes, tx_bytes, rx_missed
+        (no descriptor was free), rx_errors, tx_errors, rx_no_buffer (the pool was empty)."""
+        out = ffi.new("struct dpdk_port_stats *")
+        with self._control() as port:
+            check(lib.dpdk_port_stats(port, out), f"{self.name}: its counters")
+        return {name: int(getattr(out, name)) for name, _ in ffi.typeof(out[0]).fields}
+
+    def xstats(self) -> dict[str, int]:
+        """The driver's own counters, by DPDK's names (rx_good_packets, rx_missed_errors ...)."""
+        with self._control() as port:
+            for _ in range(_XSTATS_TRIES):
+                most = check(
+                    lib.dpdk_port_xstats(port, ffi.NULL, ffi.NULL, 0), f"{self.name}: counters"
+                )
+                names = ffi.new("struct dpdk_xstat_name[]", most + 1)
+                values = ffi.new("uint64_t[]", most + 1)
+                count = lib.dpdk_port_xstats(port, names, values, most + 1)
+                if 0 <= count <= most:
+                    return {_text(names[each].text): int(values[each]) for each in range(count)}
+        raise DpdkError(f"{self.name}: its counters change too often", errno.EAGAIN)
+
+    def reset_stats(self) -> None:
+        """Sets stats() and xstats() to 0, where the driver can."""
+        with self._control() as port:
+            check(lib.dpdk_port_stats_reset(port), f"{self.name}: resetting its counters")
+
+    # ----------------------------------------------------------------------------------------------
+    # Packets.
+    #
+    def receive(self, most: int = 32, *, queue: int = 0, timeout: float = 0) -> Burst:
+        """The packets that wait, at most so many; an empty burst when none came within timeout
+        seconds."""
+        if not 0 < most <= BURST_MAX:
+            raise DpdkError(f"{self.name}: a burst of {most} packets", errno.ERANGE)
+        burst = Burst(most, self.pool._handle)
+        deadline = time.monotonic() + timeout if timeout else 0.0
+        while True:
+            with self._queue(self._rx_locks, queue) as port:
+                check(lib.dpdk_receive(port, queue, burst._handle, most), f"{self.name}: receiving")
+            if burst._handle.count or time.monotonic() >= deadline:
+                return burst
+            time.sleep(_NAP_S)
+
+    def send(self, packets: Any, *, queue: int = 0, keep: bool = False, timeout: float = 1) -> int:
+        """Sends a burst, or one packet, or several (bytes, or scapy's); returns how many were sent
+        when the device takes no more for timeout seconds.
+
+        What was sent of a burst is the driver's and leaves it; with keep it stays, to be sent
+        again, and must not be written to before the device has sent it.
+        """
+        if isinstance(packets, Burst):
+            return self._send_burst(packets, queue, keep, timeout)
+        several = isinstance(packets, list | tuple) or (
+            isinstance(packets, Iterable)
+            and not hasattr(packets, "__bytes__")
+            and not isinstance(packets, bytes | bytearray | memoryview)
+        )
+        with self._control():
+            burst = self.pool.build(packets if several else [packets])
+        with burst:
+            return self._send_burst(burst, queue, False, timeout)
+
+    def _send_burst(self, burst: Burst, queue: int, keep: bool, timeout: float) -> int:
+        deadline = time.monotonic() + timeout
+        sent = 0
+        with burst._held() as handle:
+            want = int(handle.count)
+            if not keep:
+                burst._settle()
+                burst._generation += 1
+            while sent < want:
+                with self._queue(self._tx_locks, queue) as port:
+                    first = sent if keep else 0
+                    sent += check(
+                        lib.dpdk_send(port, queue, handle, first, keep), f"{self.name}: sending"
+                    )
+                if sent < want:
+                    if time.monotonic() >= deadline:
+                        break
+                    time.sleep(_NAP_S)
+        return sent

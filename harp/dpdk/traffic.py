@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traffic at the rate of C: a generator, a sink, an echo, a ping.
+
+Each runs its loop in C, without Python's lock, and comes back every 20 ms at most: so Ctrl-C, other
+threads and other queues of the port go on.
+"""
+
+import errno
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from harp.dpdk._binding import DpdkError, check, ffi, lib
+from harp.dpdk.packets import Burst
+from harp.dpdk.port import Port
+
+_SPAN_NS = 20_000_000
+_PINGS = 64  # at a time
+_ROUNDS_MAX = 10_000_000
+_FOREVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Count:
+    """What was moved. idle: bursts, of so many calls, that moved nothing."""
+
+    packets: int
+    bytes: int  # Ethernet header included
+    calls: int
+    idle: int
+    seconds: float  # from the first burst that moved any to the last
+
+    @property
+    def packets_per_s(self) -> float:
+        """0 where there is no time to speak of."""
+        return self.packets / self.seconds if self.seconds else 0.0
+
+    @property
+    def gbit_per_s(self) -> float:
+        """Of these bytes."""
+        return self.bytes * 8e-9 / self.seconds if self.seconds else 0.0
+
+
+def _count(raw: Any) -> Count:
+    seconds = (raw.last_ns - raw.first_ns) * 1e-9
+    return Count(raw.packets, raw.bytes, raw.calls, raw.idle, seconds)
+
+
+def _end(seconds: float) -> float:
+    if not seconds >= 0:
+        raise DpdkError(f"{seconds} seconds: 0 or more are possible", errno.EINVAL)
+    return time.monotonic() + seconds
+
+
+def generate(
+    port: Port,
+    burst: Burst,
+    *,
+    packets: int | None = None,
+    seconds: float = _FOREVER,
+    queue: int = 0,
+) -> Count:
+    """Sends the burst's packets again and again, until so many are out or so long has passed.
+
+    The packets are not copied by HARP: the same buffers go out, with a reference more each time.
+    Make the burst long (64 to 1024), for the sake of drivers that keep buffers for a while.
+    """
+    if packets is not None and packets < 0:
+        raise DpdkError(f"{packets} packets: 0 or more are possible", errno.EINVAL)
+    end, raw = _end(seconds), ffi.new("struct dpdk_count *")
+    most = (1 << 63) if packets is None else packets
+    while raw.packets < most and time.monotonic() < end:
+        with burst._held() as handle, port._queue(port._tx_locks, queue) as number:
+            left = most - raw.packets
+            what = f"{port.name}: generating"
+            check(lib.dpdk_generate(number, queue, handle, left, _SPAN_NS, raw), what)
+    return _count(raw)
+
+
+def sink(
+    port: Port,
+    *,
+    packets: int | None = None,
+    seconds: float = _FOREVER,
+    idle: float = _FOREVER,
+    queue: int = 0,
+) -> Count:
+    """Receives and frees, until so many came, or so long has passed, or none for idle seconds after
+    the first."""
+    if packets is not None and packets < 1:
+        raise DpdkError(f"{packets} packets: 1 or more are possible", errno.EINVAL)
+    end, raw = _end(seconds), ffi.new("struct dpdk_count *")
+    while packets is None or raw.packets < packets:
+        now = time.monotonic()
+        if now >= end or (raw.packets and now - raw.last_ns * 1e-9 >= idle):
+            break
+        with port._queue(port._rx_locks, queue) as number:
+            left = 0 if packets is None else packets - raw.packets
+            check(lib.dpdk_sink(number, queue, left, _SPAN_NS, raw), f"{port.name}: receiving")
+    return _count(raw)
+
+
+def echo(port: Port, *, seconds: float, queue: int = 0) -> Count:
+    """Sends back what comes, source and destination MAC exchanged."""
+    end, raw = _end(seconds), ffi.new("struct dpdk_count *")
+    while time.monotonic() < end:
+        with (
+            port._queue(port._rx_locks, queue) as number,
+            port._queue(port._tx_locks, queue),
+        ):
+            check(lib.dpdk_echo(number, queue, _SPAN_NS, raw), f"{port.name}: echoing")
+    return _count(raw)
+
+
+def ping(
+    port: Port, burst: Burst, *, rounds: int = 1000, wait: float = 0.1, queue: int = 0
+) -> list[int]:
+    """Round trips in ns: sends the burst's first packet, which an echo() answers, and waits for it,
+    so often. Those that were not answered within wait seconds are not in the list."""
+    if not 0 < rounds <= _ROUNDS_MAX or not 0 < wait <= 60:
+        raise DpdkError(f"rounds={rounds}, wait={wait}: out of range", errno.EINVAL)
+    result: list[int] = []
+    rtt = ffi.new("uint64_t[]", _PINGS)
+    for left in range(rounds, 0, -_PINGS):
+        with (
+            burst._held() as handle,
+            port._queue(port._rx_locks, queue) as number,
+            port._queue(port._tx_locks, queue),
+        ):
+            count = min(left, _PINGS)
+            answered = lib.dpdk_ping(number, queue, handle, count, int(wait * 1e9), rtt)
+        check(answered, f"{port.name}: pinging, with a packet of 22 bytes at least")
+        result += [int(rtt[each]) for each in range(answered)]
+    return result

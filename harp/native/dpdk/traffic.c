@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Traffic: a generator, a sink, an echo and a ping, as loops over a queue that come back to Python now and then. */
+#include <errno.h>
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+#include <rte_pause.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "dpdk_private.h"
+
+#define BURST 32u
+#define CALLS_PER_LOOK 32u /* bursts between two looks at the clock */
+#define IDLE_CALLS_MAX 64u /* after so many in vain the core is offered to others */
+#define SEQUENCE_AT RTE_ETHER_HDR_LEN
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void moved(struct dpdk_count *count, uint32_t packets, uint64_t bytes, uint64_t now)
+{
+	count->calls++;
+	if (!packets) {
+		/* On a machine with fewer cores than pollers nothing else lets the other side run. */
+		if (++count->idle % IDLE_CALLS_MAX == 0)
+			sched_yield();
+		return;
+	}
+	if (!count->packets)
+		count->first_ns = now;
+	count->last_ns = now;
+	count->packets += packets;
+	count->bytes += bytes;
+}
+
+static uint64_t bytes_of(struct rte_mbuf **packets, uint32_t count)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		bytes += packets[i]->pkt_len;
+	return bytes;
+}
+
+int dpdk_generate(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint64_t packets,
+		  uint64_t span_ns, struct dpdk_count *count)
+{
+	uint64_t now = now_ns(), end = now + span_ns, left = packets;
+	uint32_t at = 0;
+
+	if (dpdk_running() != 1)
+		return -ECHILD;
+	if (!burst->count)
+		return -EINVAL;
+	do {
+		for (uint32_t i = 0; i < CALLS_PER_LOOK && left; i++) {
+			uint32_t want = RTE_MIN(BURST, burst->count - at), sent;
+
+			want = (uint32_t)RTE_MIN((uint64_t)want, left);
+			sent = dpdk_send_kept(port, queue, burst->packets + at, want);
+			moved(count, sent, bytes_of(burst->packets + at, sent), now);
+			left -= sent;
+			at = at + sent < burst->count ? at + sent : 0;
+		}
+		now = now_ns();
+	} while (left && now < end);
+	return 0;
+}
+
+int dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns,
+	      struct dpdk_count *count)
+{
+	uint64_t now = now_ns(), end = now + span_ns;
+	uint64_t until = packets ? count->packets + packets : UINT64_MAX;
+	struct rte_mbuf *got[BURST];
+
+	if (dpdk_running() != 1)
+		return -ECHILD;
+	do {
+		for (uint32_t i = 0; i < CALLS_PER_LOOK && count->packets < until; i++) {
+			uint32_t want = (uint32_t)RTE_MIN((uint64_t)BURST, until - count->packets);
+			uint32_t n = rte_eth_rx_burst(port, queue, got, (uint16_t)want);
+
+			moved(count, n, bytes_of(got, n), now);
+			rte_pktmbuf_free_bulk(got, n);
+		}
+		now = now_ns();
+	} while (count->packets < until && now < end);
+	return 0;
+}
+
+static void turn_round(struct rte_mbuf *packet)
+{
+	struct rte_ether_hdr *header = rte_pktmbuf_mtod(packet, struct rte_ether_hdr *);
+	struct rte_ether_addr sender;
+
+	if (packet->data_len < sizeof(*header))
+		return;
+	sender = header->src_addr;
+	header->src_addr = header->dst_addr;
+	header->dst_addr = sender;
+}
+
+int dpdk_echo(uint16_t port, uint16_t queue, uint64_t span_ns, struct dpdk_count *count)
+{
+	uint64_t now = now_ns(), end = now + span_ns;
+	struct rte_mbuf *got[BURST];
+
+	if (dpdk_running() != 1)
+		return -ECHILD;
+	do {
+		for (uint32_t i = 0; i < CALLS_PER_LOOK; i++) {
+			uint32_t n = rte_eth_rx_burst(port, queue, got, BURST), sent;
+
+			for (uint32_t j = 0; j < n; j++)
+				turn_round(got[j]);
+			/* Before they are the driver's. */
+			moved(count, n, bytes_of(got, n), now);
+			sent = rte_eth_tx_burst(port, queue, got, (uint16_t)n);
+			rte_pktmbuf_free_bulk(got + sent, n - sent);
+		}
+		now = now_ns();
+	} while (now < end);
+	return 0;
+}
+
+/* Receives until the answer with this number is there; 0: not in time. */
+static uint64_t answered_ns(uint16_t port, uint16_t queue, uint64_t sequence, uint64_t end_ns)
+{
+	struct rte_mbuf *got[BURST];
+	uint64_t now, found;
+
+	do {
+		uint32_t n = rte_eth_rx_burst(port, queue, got, BURST);
+
+		now = now_ns();
+		found = 0;
+		for (uint32_t i = 0; i < n; i++)
+			if (got[i]->data_len >= SEQUENCE_AT + sizeof(sequence) &&
+			    !memcmp(rte_pktmbuf_mtod_offset(got[i], uint8_t *, SEQUENCE_AT),
+				    &sequence, sizeof(sequence)))
+				found = now;
+		rte_pktmbuf_free_bulk(got, n);
+		if (!n)
+			rte_pause();
+	} while (!found && now < end_ns);
+	return found;
+}
+
+int dpdk_ping(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t rounds,
+	      uint64_t wait_ns, uint64_t *rtt_ns)
+{
+	uint32_t answered = 0;
+
+	if (dpdk_running() != 1)
+		return -ECHILD;
+	if (!burst->count || burst->packets[0]->data_len < SEQUENCE_AT + sizeof(uint64_t))
+		return -EINVAL;
+	for (uint32_t i = 0; i < rounds; i++) {
+		uint64_t sequence = now_ns(), begin, end;
+
+		dpdk_packet_write(burst, 0, SEQUENCE_AT, &sequence, sizeof(sequence));
+		begin = now_ns();
+		if (!dpdk_send_kept(port, queue, burst->packets, 1))
+			continue;
+		end = answered_ns(port, queue, sequence, begin + wait_ns);
+		if (end)
+			rtt_ns[answered++] = end - begin;
+	}
+	return (int)answered;
+}

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp.dpdk on devices that lead somewhere: `bindings_devices.py SCENE FOLDER`, each in a process
+of its own. test_bindings.py runs them."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bindings_scenes import MEMORY_MIB, refused
+from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.l2 import ARP, Ether
+from scapy.utils import rdpcap, wrpcap
+
+from harp import dpdk
+from harp.dpdk.supersocket import DpdkSocket
+
+US, THEM = "02:00:00:00:00:01", "02:00:00:00:00:02"
+WAIT_S = 60
+
+
+def packets(count: int) -> list[Ether]:
+    """UDP, each of another length."""
+    return [
+        Ether(src=US, dst=THEM) / IP(src="10.0.0.1", dst="10.0.0.2") / UDP() / os.urandom(10 * each)
+        for each in range(count)
+    ]
+
+
+def wait_for_link(port: dpdk.Port) -> None:
+    """Until the peer is there."""
+    deadline = time.monotonic() + WAIT_S
+    while not port.link.up:
+        assert time.monotonic() < deadline, "no link"
+        time.sleep(0.005)
+
+
+def a_pcap_is_read(folder: Path) -> None:
+    """What scapy wrote comes out of the port."""
+    given = packets(50)
+    wrpcap(str(folder / "in.pcap"), given)
+    with dpdk.Port(f"net_pcap0,rx_pcap={folder}/in.pcap") as port:
+        got: list[bytes] = []
+        while burst := port.receive():
+            got += [bytes(each) for each in burst]
+            burst.free()
+        assert got == [bytes(each) for each in given]
+        assert port.stats()["rx_packets"] == 50
+
+
+def a_pcap_is_written(folder: Path) -> None:
+    """What is sent, scapy reads."""
+    given = packets(50)
+    with dpdk.Port(f"net_pcap0,tx_pcap={folder}/out.pcap") as port:
+        assert port.send(given) == 50
+        with DpdkSocket(port) as sock:
+            assert sock.send(given[0]) == len(given[0])
+    written = [bytes(each) for each in rdpcap(str(folder / "out.pcap"))]
+    assert written == [bytes(each) for each in [*given, given[0]]]
+
+
+def scapy_asks_and_answers(folder: Path) -> None:
+    """A SuperSocket: send, recv, sniff, srp1; a closed one leaves the port open."""
+    with dpdk.Port("net_ring0") as port:
+        given = packets(3)
+        with DpdkSocket(port) as sock:
+            assert port.send(given) == 3
+            sniffed = sock.sniff(count=3, timeout=WAIT_S)
+            assert [bytes(each) for each in sniffed] == [bytes(each) for each in given]
+            assert sock.send(given[0]) == 42
+            assert sock.recv()[IP].dst == "10.0.0.2"
+            assert sock.recv() is None
+        assert port.send(b"x" * 60) == 1
+
+
+def the_kernel_answers(folder: Path) -> None:
+    """net_tap: ARP and ping by scapy, answered by the kernel at the other end."""
+    with dpdk.Port("net_tap0,iface=harpcffi1") as port, DpdkSocket(port) as sock:
+        for words in ("addr add 10.77.0.1/24 dev harpcffi1", "link set harpcffi1 up"):
+            subprocess.run(["ip", *words.split()], check=True)
+        me = {"hwsrc": US, "psrc": "10.77.0.2"}
+        ask = Ether(src=US, dst="ff:ff:ff:ff:ff:ff") / ARP(op="who-has", pdst="10.77.0.1", **me)
+        answer = sock.sr1(ask, timeout=WAIT_S, verbose=0)
+        assert answer[ARP].psrc == "10.77.0.1"
+        kernel = answer[ARP].hwsrc
+        ping = Ether(src=US, dst=kernel) / IP(src="10.77.0.2", dst="10.77.0.1") / ICMP(id=7)
+        pong = sock.sr1(ping / b"harp", timeout=WAIT_S, verbose=0)
+        assert pong[ICMP].type == 0
+        assert bytes(pong[ICMP].payload)[:4] == b"harp"
+
+
+def memif(folder: Path, role: str, more: str = "") -> str:
+    """One end."""
+    return f"net_memif0,role={role},id=0,socket-abstract=no,socket={folder}/memif.sock{more}"
+
+
+def memif_carries(folder: Path) -> None:
+    """Two processes: packets of up to 9000 bytes there, exchanged, and back."""
+    with subprocess.Popen([sys.executable, __file__, "memif_peer", str(folder)]) as peer:
+        with dpdk.Port(memif(folder, "server"), mtu=9000, pool=dpdk.Pool(4095)) as port:
+            wait_for_link(port)
+            for size in (60, 1514, 2048, 5000, 9014):
+                given = [bytes.fromhex("020000000002020000000001") + os.urandom(size - 12)] * 16
+                assert port.send(given) == 16
+                got: list[bytes] = []
+                deadline = time.monotonic() + WAIT_S
+                while len(got) < 16 and time.monotonic() < deadline:
+                    with port.receive(16, timeout=1) as burst:
+                        got += [bytes(each) for each in burst]
+                assert got == [each[6:12] + each[:6] + each[12:] for each in given], size
+            burst = port.pool.build([bytes(60)])
+            assert len(dpdk.ping(port, burst, rounds=10, wait=10)) == 10
+            assert port.send(b"\xff" * 60) == 1  # the end
+            assert peer.wait(WAIT_S) == 0
+
+
+def memif_peer(folder: Path) -> None:
+    """Sends all of it back, and goes when it is told."""
+    with dpdk.Port(memif(folder, "client"), mtu=9000, pool=dpdk.Pool(4095)) as port:
+        wait_for_link(port)
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            with port.receive(1, timeout=0.01) as burst:
+                if not len(burst):
+                    dpdk.echo(port, seconds=0.001)
+                    continue
+                data = bytes(burst[0])
+                if data == b"\xff" * 60:
+                    return
+            assert port.send(data[6:12] + data[:6] + data[12:]) == 1
+        raise AssertionError("nobody said when to go")
+
+
+def specs_say_mtu_and_queues(folder: Path) -> None:
+    """A port's text, as the stack takes it."""
+    with dpdk.Port("dpdk:net_null0;mtu=900;queues=3;frames=600;ip=10.0.0.1/24") as port:
+        info = port.info
+        assert (info.mtu_bytes, info.rx_queues, info.tx_queues) == (900, 3, 3)
+        assert port.pool.count == 600
+        with port.receive(queue=2) as burst:
+            assert len(burst)
+        with refused(34):
+            port.receive(queue=3)
+
+
+if __name__ == "__main__":
+    dpdk.start(huge_pages="never", memory_mib=MEMORY_MIB)
+    globals()[sys.argv[1]](Path(sys.argv[2]))
