@@ -161,6 +161,12 @@ struct harp_wire_options {
 	uint64_t seed;
 	uint64_t complete_delay_ns;     /* when a sent frame is given back. 0: at once */
 	struct harp_wire_impair impair; /* of every port at first */
+	/* Since the second version, and 0 for who knows the first only. Cards that can do more: HARP_NIC_TX_CSUM,
+	 * HARP_NIC_TX_TSO, and external frames, in strict mode hashed like others. */
+	uint32_t offloads;
+	uint32_t external_count; /* 0: none */
+	uint32_t tso_bytes_max;  /* 0: 65400, also the most */
+	uint32_t reserved;
 };
 
 HARP_API int harp_wire_create(struct harp_wire **out, const struct harp_wire_options *opt);

@@ -18,13 +18,15 @@
  * sent, and without reordering each pair of ports is first in, first out.
  *
  * Strict mode finds a stack that writes to a frame between tx() and complete(): a card may read it at
- * any time in between. The bytes are hashed at tx() and again when the frame is given back.
+ * any time in between. The bytes are hashed at tx() and again when the frame is given back; those of external
+ * frames too, which must moreover still lie where they lay.
  *
  * One thread drives all ports of a wire.
  */
 #include "nic/wire.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,19 +34,10 @@
 #define WIRE_RX_HEADROOM 64u
 #define WIRE_RING_MAX 1024u
 #define WIRE_PORTS_MAX 256u
-#define WIRE_ETH_BYTES 18u /* Ethernet and VLAN headers, above the MTU */
-#define WIRE_PACKET_MAX 65535u
+#define WIRE_TSO_BYTES 65400u /* with headers still less than WIRE_PACKET_MAX */
+#define WIRE_ETH_BYTES 18u    /* Ethernet and VLAN headers, above the MTU */
 
 /* ---- sending ----------------------------------------------------------------------------------- */
-
-static bool wire_desc_good(const struct wire_port *port, const struct harp_desc *desc)
-{
-	const struct harp_nic_caps *caps = &port->nic.caps;
-	uint64_t region = (uint64_t)caps->frame_size * caps->frame_count;
-
-	return desc->len > 0 && desc->addr < region &&
-	       (desc->addr & (caps->frame_size - 1)) + desc->len <= caps->frame_size;
-}
 
 /* Notices writes, not enemies: one multiplication a word, since strict tests hash every byte twice. */
 static uint64_t wire_hash(const uint8_t *p, uint32_t len)
@@ -61,20 +54,22 @@ static uint64_t wire_hash(const uint8_t *p, uint32_t len)
 	return (hash ^ word) * 0x9e3779b97f4a7c15u;
 }
 
-/* Remembers a frame until complete(); a bad one comes back too, when it is one of ours. */
-static void wire_sent_add(struct wire_port *port, const struct harp_desc *desc, bool good,
-			  uint64_t now_ns)
+/* Remembers a frame until complete(); a bad one (bytes NULL) comes back too, when it is one of ours. */
+static void wire_sent_add(struct wire_port *port, const struct harp_desc *desc,
+			  const uint8_t *bytes, uint64_t now_ns)
 {
 	struct harp_wire *w = port->wire;
 	uint32_t at = (port->sent_head + port->sent_count++) % port->nic.caps.tx_ring;
 
 	port->sent[at] = (struct wire_sent){
 		.addr = desc->addr,
-		.len = good ? desc->len : 0,
+		.bytes = bytes,
+		.len = bytes ? desc->len : 0,
+		.external = desc->addr / port->nic.caps.frame_size >= port->nic.caps.frame_count,
 		.ready_ns = wire_later(now_ns, w->complete_delay_ns),
 	};
-	if (w->strict && good)
-		port->sent[at].hash = wire_hash(port->nic.caps.frame_base + desc->addr, desc->len);
+	if (w->strict && bytes)
+		port->sent[at].hash = wire_hash(bytes, desc->len);
 }
 
 /* Descriptors of the packet at descs; 0 when its end is missing. */
@@ -86,11 +81,25 @@ static unsigned wire_packet_descs(const struct harp_desc *descs, unsigned count)
 	return 0;
 }
 
+/* A packet as the card lets it out: struct wire_sending. */
+struct wire_sending {
+	struct wire_port *port;
+	uint64_t now_ns;
+};
+
+static void wire_emit(void *ctx, uint8_t *packet, uint32_t len)
+{
+	const struct wire_sending *sending = ctx;
+
+	wire_path_send(sending->port, packet, len, sending->now_ns);
+}
+
 static unsigned wire_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
 			uint64_t now_ns)
 {
 	struct wire_port *port = (struct wire_port *)nic;
 	const struct harp_nic_caps *caps = &nic->caps;
+	struct wire_sending sending = { port, now_ns };
 	uint8_t packet[WIRE_PACKET_MAX];
 	unsigned taken = 0, n;
 
@@ -101,22 +110,28 @@ static unsigned wire_tx(struct harp_nic *nic, const struct harp_desc *descs, uns
 		if (n > caps->tx_ring - port->sent_count)
 			break;
 		for (unsigned i = 0; i < n; i++) {
-			bool desc_good = wire_desc_good(port, &descs[i]);
+			const uint8_t *bytes = wire_card_bytes(port, &descs[i]);
 
-			good = good && desc_good && descs[i].len <= port->wire->slot_bytes - len;
+			good = good && bytes && descs[i].len <= WIRE_PACKET_MAX - len;
 			if (good) {
-				memcpy(packet + len, caps->frame_base + descs[i].addr,
-				       descs[i].len);
+				memcpy(packet + len, bytes, descs[i].len);
 				len += descs[i].len;
 			}
-			wire_sent_add(port, &descs[i], desc_good, now_ns);
+			wire_sent_add(port, &descs[i], bytes, now_ns);
 		}
-		if (good)
-			wire_path_send(port, packet, len, now_ns);
-		else
+		if (!good || !wire_card_send(caps, packet, len, descs[0].flags,
+					     port->wire->slot_bytes, wire_emit, &sending))
 			port->nic_stats.tx_invalid++;
 	}
 	return taken;
+}
+
+static bool wire_sent_good(const struct wire_port *port, const struct wire_sent *sent)
+{
+	struct harp_desc desc = { .addr = sent->addr, .len = sent->len };
+
+	return sent->len == 0 || (wire_card_bytes(port, &desc) == sent->bytes &&
+				  wire_hash(sent->bytes, sent->len) == sent->hash);
 }
 
 static unsigned wire_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max, uint64_t now_ns)
@@ -130,8 +145,7 @@ static unsigned wire_complete(struct harp_nic *nic, uint64_t *addrs, unsigned ma
 
 		if (sent->ready_ns > now_ns)
 			break;
-		if (w->strict && sent->len > 0 &&
-		    sent->hash != wire_hash(nic->caps.frame_base + sent->addr, sent->len))
+		if (w->strict && !wire_sent_good(port, sent))
 			port->stats.strict_violations++;
 		addrs[n++] = sent->addr;
 		port->sent_head = (port->sent_head + 1) % nic->caps.tx_ring;
@@ -256,6 +270,8 @@ static const struct harp_nic_ops wire_ops = {
 	.next_ns = wire_next_ns,
 	.stats = wire_nic_stats,
 	.destroy = wire_nic_destroy,
+	.memory_add = wire_card_memory_add,
+	.memory_remove = wire_card_memory_remove,
 };
 
 /* ---- making and unmaking ----------------------------------------------------------------------- */
@@ -280,8 +296,10 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 	caps->tx_ring = caps->rx_ring;
 	caps->tx_frags_max = opt->tx_frags_max;
 	caps->mtu_bytes = opt->mtu_bytes;
-	caps->features =
-		(opt->tx_frags_max > 1 ? HARP_NIC_TX_MULTI : 0) | (w->strict ? HARP_NIC_STRICT : 0);
+	caps->features = (opt->tx_frags_max > 1 ? HARP_NIC_TX_MULTI : 0) |
+			 (w->strict ? HARP_NIC_STRICT : 0) | opt->offloads;
+	caps->tso_bytes_max = opt->tso_bytes_max;
+	caps->external_count = opt->external_count;
 	memcpy(caps->mac, mac, sizeof(mac));
 
 	/* calloc: pages that no test touches cost nothing. */
@@ -290,7 +308,9 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 	port->fill = calloc(caps->rx_ring, sizeof(*port->fill));
 	port->sent = calloc(caps->tx_ring, sizeof(*port->sent));
 	port->heap = calloc(w->packets_max, sizeof(*port->heap));
-	return caps->frame_base && port->last_ns && port->fill && port->sent && port->heap
+	caps->external = calloc(opt->external_count + 1, sizeof(*caps->external));
+	return caps->frame_base && port->last_ns && port->fill && port->sent && port->heap &&
+			       caps->external
 		       ? 0
 		       : -ENOMEM;
 }
@@ -304,20 +324,28 @@ static bool wire_impair_good(const struct harp_wire_impair *im)
 /* Fills in defaults and refuses what can't work. */
 static int wire_options(struct harp_wire_options *opt, const struct harp_wire_options *from)
 {
-	if (from && from->size != sizeof(*opt))
-		return -EINVAL;
-	*opt = from ? *from : (struct harp_wire_options){ 0 };
+	*opt = (struct harp_wire_options){ 0 };
+	if (from) {
+		if (from->size < offsetof(struct harp_wire_options, offloads) ||
+		    from->size > sizeof(*opt))
+			return -EINVAL;
+		memcpy(opt, from, from->size);
+	}
 	opt->ports = opt->ports ? opt->ports : 2;
 	opt->frame_size = opt->frame_size ? opt->frame_size : 2048;
 	opt->frame_count = opt->frame_count ? opt->frame_count : 4096;
 	opt->mtu_bytes = opt->mtu_bytes ? opt->mtu_bytes : 1500;
 	opt->packets_max = opt->packets_max ? opt->packets_max : 8192;
 	opt->tx_frags_max = opt->tx_frags_max ? opt->tx_frags_max : 8;
+	if (opt->offloads & HARP_NIC_TX_TSO)
+		opt->tso_bytes_max = opt->tso_bytes_max ? opt->tso_bytes_max : WIRE_TSO_BYTES;
 	if (opt->ports < 2 || opt->ports > WIRE_PORTS_MAX || opt->frame_size < 512 ||
 	    (opt->frame_size & (opt->frame_size - 1)) != 0 || opt->frame_size > 1u << 20 ||
 	    opt->frame_count < 2 || opt->frame_count > 1u << 22 || opt->mtu_bytes < 68 ||
 	    opt->mtu_bytes > WIRE_PACKET_MAX - WIRE_ETH_BYTES || opt->packets_max > 1u << 22 ||
-	    opt->tx_frags_max > 64 || !wire_impair_good(&opt->impair))
+	    opt->tx_frags_max > 64 || opt->external_count > 1u << 22 ||
+	    (opt->offloads & ~(HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO)) != 0 ||
+	    opt->tso_bytes_max > WIRE_TSO_BYTES || !wire_impair_good(&opt->impair))
 		return -EINVAL;
 	return 0;
 }
@@ -372,6 +400,8 @@ void harp_wire_destroy(struct harp_wire *w)
 		free(port->fill);
 		free(port->sent);
 		free(port->heap);
+		free(port->nic.caps.external);
+		free(port->memory);
 	}
 	free(w->slots);
 	free(w->bytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire.h - what the two halves of the wire share: ports (wire.c), and the way between (wire_path.c). */
+/* wire.h - what the parts of the wire share: ports (wire.c), what their cards can do (wire_card.c), and the way
+ * between them (wire_path.c). */
 #ifndef HARP_NIC_WIRE_H
 #define HARP_NIC_WIRE_H
 
@@ -9,6 +10,7 @@
 #include "harp_nic.h"
 
 #define WIRE_PPM 1000000u
+#define WIRE_PACKET_MAX 65535u
 
 struct wire_slot {
 	uint64_t arrive_ns, number;
@@ -17,7 +19,14 @@ struct wire_slot {
 
 struct wire_sent { /* a descriptor between tx() and complete() */
 	uint64_t addr, hash, ready_ns;
-	uint32_t len;
+	const uint8_t *bytes;
+	uint32_t len; /* 0: it was a bad one */
+	bool external;
+};
+
+struct wire_memory {
+	const uint8_t *base;
+	size_t bytes;
 };
 
 struct wire_port {
@@ -35,6 +44,8 @@ struct wire_port {
 	uint32_t sent_head, sent_count;
 	uint32_t *heap; /* slots travelling to this port */
 	uint32_t heap_count;
+	struct wire_memory *memory; /* that external frames may lie in, as often as it was added */
+	uint32_t memory_count;
 };
 
 struct harp_wire {
@@ -58,6 +69,16 @@ static inline uint64_t wire_later(uint64_t a, uint64_t b)
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
+/* wire_card.c: the bytes of a descriptor; NULL: they are not the card's to read. */
+const uint8_t *wire_card_bytes(const struct wire_port *port, const struct harp_desc *desc);
+int wire_card_memory_add(struct harp_nic *nic, const void *base, size_t bytes);
+int wire_card_memory_remove(struct harp_nic *nic, const void *base, size_t bytes);
+typedef void (*wire_card_emit)(void *ctx, uint8_t *packet, uint32_t len);
+/* What a card with these abilities makes of a packet whose first descriptor has these flags: one packet, or
+ * the segments of a train, none larger than packet_max. False: it breaks the rules, and nothing leaves. The packet
+ * is written to. */
+bool wire_card_send(const struct harp_nic_caps *caps, uint8_t *packet, uint32_t len, uint32_t flags,
+		    uint32_t packet_max, wire_card_emit emit, void *ctx);
 /* wire_path.c: sends a packet from port on its way. It may be written to (ECN marks). */
 void wire_path_send(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64_t now_ns);
 /* Takes the first slot of those that travel to this port off its heap, to be freed by the caller. */

@@ -290,6 +290,25 @@ static void make_events(struct maker *m)
 	}
 }
 
+/* What the cards can do. The last draws of all, so that the rest of a seed's scenario is as without. */
+static void make_cards(struct maker *m)
+{
+	struct scn_world *w = &m->s->world;
+
+	if (one_in(m, 3))
+		return;
+	w->offloads = PICK(m, 0, HARP_NIC_TX_CSUM, HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO,
+			   HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO);
+	w->external_count = PICK(m, 0, 24, 64, 512, 4096);
+	w->tx_frags = PICK(m, 0, 2, 17, 48, 64);
+	for (unsigned i = 0; i < m->s->conn_count && w->external_count; i++) {
+		if (!one_in(m, 3))
+			m->s->conns[i].c_send = SCN_SEND_EXTERNAL;
+		if (!one_in(m, 3))
+			m->s->conns[i].s_send = SCN_SEND_EXTERNAL;
+	}
+}
+
 void scenario_make(struct scenario *s, uint64_t seed)
 {
 	struct maker m = { .s = s };
@@ -305,4 +324,5 @@ void scenario_make(struct scenario *s, uint64_t seed)
 	make_listens(&m);
 	make_conns(&m);
 	make_events(&m);
+	make_cards(&m);
 }

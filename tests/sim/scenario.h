@@ -22,7 +22,7 @@ enum scn_conn_kind {
 	SCN_HALF,       /* the server sends once the client has finished sending */
 	SCN_SIMULTANEOUS, /* both connect, at the same time */
 };
-enum scn_send { SCN_SEND_COPY, SCN_SEND_FRAMES, SCN_SEND_MIXED };
+enum scn_send { SCN_SEND_COPY, SCN_SEND_FRAMES, SCN_SEND_MIXED, SCN_SEND_EXTERNAL };
 enum scn_recv { SCN_RECV_COPY, SCN_RECV_PEEK, SCN_RECV_FRAMES };
 
 enum scn_event_kind {
@@ -46,7 +46,10 @@ enum scn_event_kind {
 	X(frame_count, 2048)                                                                       \
 	X(packets_max, 8192)                                                                       \
 	X(complete_delay_ns, 0)                                                                    \
-	X(trunk_bps, 0) /* 0: one switch. Else odd stacks lie behind a trunk of this rate */       \
+	X(offloads, 0)       /* of all cards: HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO */                 \
+	X(external_count, 0) /* external frames of each card */                                    \
+	X(tx_frags, 0)       /* descriptors of a packet; 0: 8 */                                   \
+	X(trunk_bps, 0)      /* 0: one switch. Else odd stacks lie behind a trunk of this rate */  \
 	X(trunk_queue_bytes, 0)                                                                    \
 	X(trunk_delay_ns, 0)                                                                       \
 	X(plant_bytes, SCN_KEEP) /* a bug to be found: 1 + the stream offset of a damaged byte */

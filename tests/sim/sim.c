@@ -189,7 +189,7 @@ static bool run_poll(struct sim *sim, unsigned index)
 				return false;
 		}
 	}
-	return true;
+	return sim_memory_step(sim, index);
 }
 
 /* ---- events ------------------------------------------------------------------------------------ */
@@ -422,6 +422,8 @@ bool sim_run(struct sim *sim, const struct scenario *scenario, bool dump)
 	good = sim_watch_make(sim) && sim_net_make(sim) && run_loop(sim) && sim_judge_end(sim);
 	if (!good && dump)
 		sim_judge_dump(sim);
+	for (unsigned i = 0; i < scenario->stack_count; i++)
+		sim_memory_forget(sim, i);
 	sim_net_destroy(sim);
 	free(sim->watch);
 	sim->watch = NULL;

@@ -6,6 +6,7 @@
  *	sim_net.c    wires, the bridge, and the cards, which see to stalls and cuts
  *	sim_watch.c  every segment that a stack sends or takes, judged
  *	sim_app.c    applications: they send a known stream and check the one they get
+ *	sim_memory.c what they send in place
  *	sim_judge.c  what must hold at each step, and in the end
  */
 #ifndef HARP_TESTS_SIM_H
@@ -40,6 +41,7 @@ struct sim_app {
 	bool connected, shut, eof, closed, wait_writable, paused, ready;
 	struct harp_frame *held[4]; /* received frames it keeps for a while */
 	unsigned held_count;
+	uint8_t *memory[2]; /* what it sends in place: send_total bytes, twice; NULL: none */
 };
 
 struct sim_pair {
@@ -129,6 +131,13 @@ bool sim_app_turn(struct sim *sim, struct sim_app *app);
 /* Its connection died under it, with its stack. */
 void sim_app_bereave(struct sim_app *app);
 void sim_bytes(uint64_t stream, uint64_t at, uint8_t *out, size_t len);
+
+/* ---- sim_memory.c ---- */
+ssize_t sim_memory_send(struct sim *sim, struct sim_app *app, size_t len);
+/* After a poll: who has done takes memory back where the stack lets go of it. */
+bool sim_memory_step(struct sim *sim, unsigned stack);
+/* The stack is about to be destroyed. */
+void sim_memory_forget(struct sim *sim, unsigned stack);
 
 /* ---- sim_judge.c ---- */
 uint64_t sim_stat(const struct sim *sim, unsigned stack, const char *name);

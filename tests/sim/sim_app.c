@@ -260,7 +260,10 @@ static bool app_send(struct sim *sim, struct sim_app *app)
 		ssize_t n;
 
 		len = len < left ? len : (size_t)left;
-		n = frames ? app_send_frame(sim, app, len) : app_send_copy(sim, app, len);
+		if (app->send == SCN_SEND_EXTERNAL)
+			n = sim_memory_send(sim, app, len);
+		else
+			n = frames ? app_send_frame(sim, app, len) : app_send_copy(sim, app, len);
 		if (n == -EAGAIN)
 			app->wait_writable = true;
 		else if (n < 0)

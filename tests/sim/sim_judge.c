@@ -81,12 +81,15 @@ static bool judge_frames(struct sim *sim, unsigned index)
 	uint64_t count = sim->stacks[index].card.nic.caps.frame_count;
 	uint64_t home = stack->pool.free_count + stack->io.fill_held, away;
 	uint64_t tcp_tx = stack->stats.frames_tcp_tx, nic = stack->io.tx_held;
+	/* External frames, which the card may hold, too. */
+	uint64_t external = stack->pool.external_count - stack->pool.external_free_count;
 
 	if (home + stack->stats.frames_tcp_rx > count)
 		return sim_fail(sim, "stack %u: more frames than there are", index);
 	away = count - home - stack->stats.frames_tcp_rx;
 	/* A frame to be sent may be the queue's and the card's at once. */
-	if (away < (tcp_tx > nic ? tcp_tx : nic) || away > tcp_tx + nic)
+	if (away < tcp_tx || away + external < nic || away > tcp_tx + nic ||
+	    external < stack->stats.frames_tcp_external)
 		return sim_fail(sim,
 				"stack %u: %llu frames are away, %llu queued, %llu with the card",
 				index, (unsigned long long)away, (unsigned long long)tcp_tx,
@@ -119,6 +122,8 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 		wrong = "what is in flight, lost or SACKed does not add up";
 	else if (info.tx_frames_held > judge_budget(sim, app, info.tx_frames_budget))
 		wrong = "the send budget is overdrawn";
+	else if (app->send == SCN_SEND_EXTERNAL && info.tx_copied_bytes > 0)
+		wrong = "what is sent in place was copied";
 	else if (info.bytes_acked > app->sent)
 		wrong = "more was acknowledged than sent";
 	else if (info.bytes_retransmitted > info.bytes_sent)
@@ -213,20 +218,29 @@ static bool judge_stack(struct sim *sim, unsigned index)
 {
 	const struct harp_stack *stack = sim->stacks[index].stack;
 	uint64_t home = stack->pool.free_count + stack->io.fill_held;
+	struct sim_card *card = &sim->stacks[index].card;
 	const char *left = NULL;
 	struct harp_wire_stats wire;
+	struct harp_nic_stats nic;
 
 	if (stack->stats.tcp_conns || stack->tcp.flows.count)
 		left = "connections";
 	else if (stack->wheel.count)
 		left = "timers";
-	else if (stack->stats.frames_tcp_tx || stack->stats.frames_tcp_rx)
+	else if (stack->stats.frames_tcp_tx || stack->stats.frames_tcp_rx ||
+		 stack->pool.external_free_count != stack->pool.external_count)
 		left = "frames in the queues of nobody";
 	/* Whatever the wire does, an honest peer echoes what it may: see tcp_check.c. */
 	else if (stack->stats.drop_tcp_echo && judge_one_incarnation(sim))
 		left = "honest echoes that it refused";
 	else if (home != stack->pool.frame_count)
 		left = "fewer frames than it began with";
+	else if (stack->pool.memory_count)
+		left = "memory that nobody may take back";
+	card->nic.ops->stats(&card->nic, &nic);
+	if (nic.tx_invalid)
+		return sim_fail(sim, "stack %u: the card refused %llu packets", index,
+				(unsigned long long)nic.tx_invalid);
 	if (left)
 		return sim_fail(sim, "stack %u is left with %s", index, left);
 	for (unsigned w = 0; w < 2 && sim->wire[w]; w++) {

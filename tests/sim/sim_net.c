@@ -79,13 +79,19 @@ static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *
 {
 	static uint8_t packet[NET_PACKET_MAX];
 
-	if (n == 1) {
+	const struct wire_port *port = (const struct wire_port *)card->inner;
+
+	if (n == 1 && !(descs[0].flags & HARP_DESC_TX_CSUM)) {
 		*len = descs[0].len;
 		return card->nic.caps.frame_base + descs[0].addr;
 	}
 	*len = 0;
 	for (unsigned i = 0; i < n && *len + descs[i].len <= sizeof(packet); i++) {
-		memcpy(packet + *len, card->nic.caps.frame_base + descs[i].addr, descs[i].len);
+		const uint8_t *bytes = wire_card_bytes(port, &descs[i]);
+
+		if (!bytes)
+			break; /* the wire refuses it: sim_judge.c finds it there */
+		memcpy(packet + *len, bytes, descs[i].len);
 		*len += descs[i].len;
 	}
 	return packet;
@@ -125,6 +131,13 @@ static unsigned net_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned m
 	return kept;
 }
 
+static void net_emit(void *ctx, uint8_t *packet, uint32_t len)
+{
+	const struct sim_card *card = ctx;
+
+	sim_watch_sent(card->sim, card->index, packet, len);
+}
+
 static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
 		       uint64_t now_ns)
 {
@@ -142,7 +155,9 @@ static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsi
 			card->tx_refused = true;
 			break;
 		}
-		sim_watch_sent(card->sim, card->index, packet, len);
+		/* What goes on the wire is what is judged. */
+		(void)wire_card_send(&card->nic.caps, packet, len, descs[taken].flags,
+				     NET_PACKET_MAX, net_emit, card);
 		card->tx_held += n;
 		taken += n;
 	}
@@ -200,6 +215,20 @@ static uint64_t net_next_ns(struct harp_nic *nic)
 	return sim_net_card_next_ns(net_card(nic));
 }
 
+static int net_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
+{
+	struct sim_card *card = net_card(nic);
+
+	return card->inner->ops->memory_add(card->inner, base, bytes);
+}
+
+static int net_memory_remove(struct harp_nic *nic, const void *base, size_t bytes)
+{
+	struct sim_card *card = net_card(nic);
+
+	return card->inner->ops->memory_remove(card->inner, base, bytes);
+}
+
 static void net_stats(struct harp_nic *nic, struct harp_nic_stats *out)
 {
 	struct sim_card *card = net_card(nic);
@@ -222,6 +251,8 @@ static const struct harp_nic_ops net_ops = {
 	.next_ns = net_next_ns,
 	.stats = net_stats,
 	.destroy = net_card_destroy,
+	.memory_add = net_memory_add,
+	.memory_remove = net_memory_remove,
 };
 
 /* ---- the bridge -------------------------------------------------------------------------------- */
@@ -335,6 +366,9 @@ static int net_make_wires(struct sim *sim)
 			.strict = 1,
 			.seed = rng_u64(&sim->rng),
 			.complete_delay_ns = world->complete_delay_ns,
+			.offloads = (uint32_t)world->offloads,
+			.external_count = (uint32_t)world->external_count,
+			.tx_frags_max = (uint32_t)world->tx_frags,
 			.impair = { .rate_bps = world->trunk_bps,
 				    .queue_bytes = world->trunk_queue_bytes,
 				    .delay_ns = world->trunk_delay_ns },
@@ -406,6 +440,7 @@ void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 	struct wire_port *port = (struct wire_port *)k->card.inner;
 
 	memset(k->listeners, 0, sizeof(k->listeners));
+	sim_memory_forget(sim, stack);
 	harp_stack_destroy(k->stack);
 	k->stack = NULL;
 	/* Its frames are nobody's now: the next stack brings all of them anew. */
@@ -413,6 +448,7 @@ void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 	port->sent_count = 0;
 	k->card.tx_held = 0;
 	k->card.tx_refused = false;
+	port->memory_count = 0;
 	k->incarnation++;
 }
 

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wire_card.c - what a better card does on a port of the wire: reads the application's memory, fills in
+ * checksums, cuts trains (TSO). A caller that breaks the rules of harp_nic.h has its packet refused.
+ *
+ * What is written into the segments of a train is what cards write: identification and sequence number counted
+ * on, lengths, FIN and PSH on the last only, CWR on the first only, checksums.
+ */
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checksum.h"
+#include "base/endian.h"
+#include "nic/wire.h"
+
+#define CARD_TCP 6u
+#define CARD_UDP 17u
+#define CARD_FIN_PSH 0x09u
+#define CARD_CWR 0x80u
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+static bool card_memory_holds(const struct wire_port *port, const uint8_t *bytes, uint32_t len)
+{
+	for (uint32_t i = 0; i < port->memory_count; i++) {
+		const struct wire_memory *m = &port->memory[i];
+
+		if (bytes >= m->base && (size_t)(bytes - m->base) <= m->bytes &&
+		    len <= m->bytes - (size_t)(bytes - m->base))
+			return true;
+	}
+	return false;
+}
+
+const uint8_t *wire_card_bytes(const struct wire_port *port, const struct harp_desc *desc)
+{
+	const struct harp_nic_caps *caps = &port->nic.caps;
+	uint64_t index = desc->addr / caps->frame_size, at = desc->addr % caps->frame_size;
+	const uint8_t *bytes;
+
+	if (desc->len == 0)
+		return NULL;
+	if (index < caps->frame_count)
+		return at + desc->len <= caps->frame_size ? caps->frame_base + desc->addr : NULL;
+	if (at != 0 || index - caps->frame_count >= caps->external_count)
+		return NULL;
+	bytes = caps->external[index - caps->frame_count];
+	return card_memory_holds(port, bytes, desc->len) ? bytes : NULL;
+}
+
+int wire_card_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
+{
+	struct wire_port *port = (struct wire_port *)nic;
+	struct wire_memory *more;
+
+	if (nic->caps.external_count == 0)
+		return -ENOTSUP;
+	if (!base || bytes == 0)
+		return -EINVAL;
+	more = realloc(port->memory, (port->memory_count + 1) * sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	port->memory = more;
+	port->memory[port->memory_count++] = (struct wire_memory){ base, bytes };
+	return 0;
+}
+
+/* Would a descriptor that is not completed lie in no memory any more? */
+static bool card_memory_is_needed(const struct wire_port *port)
+{
+	for (uint32_t i = 0; i < port->sent_count; i++) {
+		uint32_t at = (port->sent_head + i) % port->nic.caps.tx_ring;
+		const struct wire_sent *sent = &port->sent[at];
+
+		if (sent->external && sent->len > 0 &&
+		    !card_memory_holds(port, sent->bytes, sent->len))
+			return true;
+	}
+	return false;
+}
+
+int wire_card_memory_remove(struct harp_nic *nic, const void *base, size_t bytes)
+{
+	struct wire_port *port = (struct wire_port *)nic;
+	struct wire_memory *last, removed;
+	uint32_t i = 0;
+
+	while (i < port->memory_count &&
+	       (port->memory[i].base != base || port->memory[i].bytes != bytes))
+		i++;
+	if (i == port->memory_count)
+		return -ENOENT;
+	last = &port->memory[port->memory_count - 1];
+	removed = port->memory[i];
+	port->memory[i] = *last;
+	*last = removed;
+	port->memory_count--;
+	if (!card_memory_is_needed(port))
+		return 0;
+	port->memory_count++;
+	return -EBUSY;
+}
+
+/* ---- checksums and trains ---------------------------------------------------------------------- */
+
+/* A packet, and where its headers lie. */
+struct card_packet {
+	uint8_t *bytes;
+	uint32_t len;
+	uint32_t ip, l4, payload; /* offsets */
+	bool v4, tcp;
+};
+
+static bool card_parse(struct card_packet *p)
+{
+	uint32_t type = p->len >= 18 ? be16_load(p->bytes + 12) : 0, proto;
+
+	p->ip = 14;
+	if (type == 0x8100) {
+		type = be16_load(p->bytes + 16);
+		p->ip = 18;
+	}
+	p->v4 = type == 0x0800;
+	if ((!p->v4 && type != 0x86dd) || p->len < p->ip + 40u)
+		return false;
+	p->l4 = p->ip + (p->v4 ? (p->bytes[p->ip] & 15u) * 4u : 40u);
+	proto = p->bytes[p->ip + (p->v4 ? 9u : 6u)];
+	p->tcp = proto == CARD_TCP;
+	if ((!p->tcp && proto != CARD_UDP) || p->len < p->l4 + (p->tcp ? 20u : 8u))
+		return false;
+	p->payload = p->l4 + (p->tcp ? (p->bytes[p->l4 + 12] >> 4) * 4u : 8u);
+	return p->payload <= p->len;
+}
+
+static uint8_t *card_csum_field(const struct card_packet *p)
+{
+	return p->bytes + p->l4 + (p->tcp ? 16 : 6);
+}
+
+/* Does the checksum field hold what harp_nic.h asks for? l4_len: that it counts. */
+static bool card_pseudo_good(const struct card_packet *p, uint32_t l4_len)
+{
+	uint32_t sum = csum_add(htobe32(p->tcp ? CARD_TCP : CARD_UDP), htobe32(l4_len));
+	uint16_t want, have;
+
+	sum = csum_partial(p->bytes + p->ip + (p->v4 ? 12 : 8), p->v4 ? 8 : 32, sum);
+	want = (uint16_t)~csum_finish(sum);
+	memcpy(&have, card_csum_field(p), sizeof(have));
+	return have == want;
+}
+
+/* The field holds the pseudo-header's sum, `add` short of it. */
+static void card_csum_fill(const struct card_packet *p, uint32_t add)
+{
+	uint16_t csum = csum_finish(csum_partial(p->bytes + p->l4, p->len - p->l4, htobe32(add)));
+
+	if (csum == 0 && !p->tcp)
+		csum = 0xffff;
+	memcpy(card_csum_field(p), &csum, sizeof(csum));
+}
+
+/* The segment of a train that begins at payload byte `at`: its headers, as those of the first. */
+static void card_segment(struct card_packet *s, uint32_t number, uint32_t at, bool last)
+{
+	uint8_t *ip = s->bytes + s->ip, *th = s->bytes + s->l4;
+	uint16_t csum;
+
+	if (s->v4) {
+		be16_store(ip + 2, (uint16_t)(s->len - s->ip));
+		be16_store(ip + 4, (uint16_t)(be16_load(ip + 4) + number));
+		ip[10] = ip[11] = 0;
+		csum = csum_finish(csum_partial(ip, s->l4 - s->ip, 0));
+		memcpy(ip + 10, &csum, sizeof(csum));
+	} else {
+		be16_store(ip + 4, (uint16_t)(s->len - s->l4));
+	}
+	be32_store(th + 4, be32_load(th + 4) + at);
+	if (!last)
+		th[13] &= (uint8_t)~CARD_FIN_PSH;
+	if (number > 0)
+		th[13] &= (uint8_t)~CARD_CWR;
+	card_csum_fill(s, s->len - s->l4);
+}
+
+static bool card_cut(const struct card_packet *p, uint32_t mss, uint32_t packet_max,
+		     wire_card_emit emit, void *ctx)
+{
+	uint8_t bytes[WIRE_PACKET_MAX];
+	uint32_t total = p->len - p->payload, number = 0;
+
+	if (!p->tcp || mss == 0 || mss >= total || p->payload + mss > packet_max ||
+	    !card_pseudo_good(p, 0))
+		return false;
+	for (uint32_t at = 0; at < total; at += mss, number++) {
+		struct card_packet s = *p;
+		uint32_t n = total - at < mss ? total - at : mss;
+
+		s.bytes = bytes;
+		s.len = p->payload + n;
+		memcpy(bytes, p->bytes, p->payload);
+		memcpy(bytes + p->payload, p->bytes + p->payload + at, n);
+		card_segment(&s, number, at, at + n == total);
+		emit(ctx, bytes, s.len);
+	}
+	return true;
+}
+
+bool wire_card_send(const struct harp_nic_caps *caps, uint8_t *packet, uint32_t len, uint32_t flags,
+		    uint32_t packet_max, wire_card_emit emit, void *ctx)
+{
+	struct card_packet p = { .bytes = packet, .len = len };
+
+	if (!(flags & (HARP_DESC_TX_CSUM | HARP_DESC_TX_TSO))) {
+		if (len <= packet_max)
+			emit(ctx, packet, len);
+		return len <= packet_max;
+	}
+	if (!(caps->features & HARP_NIC_TX_CSUM) || !(flags & HARP_DESC_TX_CSUM) || !card_parse(&p))
+		return false;
+	if (flags & HARP_DESC_TX_TSO)
+		return (caps->features & HARP_NIC_TX_TSO) &&
+		       len - p.payload <= caps->tso_bytes_max &&
+		       card_cut(&p, flags >> HARP_DESC_MSS_SHIFT, packet_max, emit, ctx);
+	if (len > packet_max || !card_pseudo_good(&p, len - p.l4))
+		return false;
+	card_csum_fill(&p, 0);
+	emit(ctx, packet, len);
+	return true;
+}
