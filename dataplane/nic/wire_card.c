@@ -123,7 +123,7 @@ static bool card_parse(struct card_packet *p)
 		p->ip = 18;
 	}
 	p->v4 = type == 0x0800;
-	if ((!p->v4 && type != 0x86dd) || p->len < p->ip + 40u)
+	if ((!p->v4 && type != 0x86dd) || p->len < p->ip + (p->v4 ? 20u : 40u))
 		return false;
 	p->l4 = p->ip + (p->v4 ? (p->bytes[p->ip] & 15u) * 4u : 40u);
 	proto = p->bytes[p->ip + (p->v4 ? 9u : 6u)];
