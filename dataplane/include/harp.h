@@ -137,6 +137,17 @@ struct harp_stack_options {
 	 * another port there. */
 	int (*udp_port_acquire)(void *ctx, uint16_t port);
 	void (*udp_port_release)(void *ctx, uint16_t port);
+	/*
+	 * Of a stack that has its addresses in common with others, each on a queue of one card; with hooks.ctx.
+	 *
+	 * HARP_NEIGHBOUR_OWN: a packet said where a neighbour is, and only the queue that it came to knows. mac NULL:
+	 * where it was known to be. The owner tells the others: harp_stack_neighbour_heard() with the same arguments.
+	 */
+	void (*neighbour_heard)(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
+				uint32_t news);
+	/* Does another stack hold this port, which is none of ours? What comes to it here is then dropped without
+	 * a word: an answer would end what is the other's. protocol: 6 TCP, 17 UDP. */
+	bool (*port_elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
 };
 
 /*
@@ -178,6 +189,10 @@ HARP_API int harp_stack_route_remove(struct harp_stack *stack, const struct harp
 /* Sets (mac 6 bytes) or removes (mac NULL) a neighbour; packets that waited for it leave. */
 HARP_API int harp_stack_neighbour_set(struct harp_stack *stack, const struct harp_addr *addr,
 				      const uint8_t *mac);
+/* HARP_NEIGHBOUR_OWN: what harp_stack_options.neighbour_heard told of another stack; believed, or not, as if the
+ * packet had come here. */
+HARP_API void harp_stack_neighbour_heard(struct harp_stack *stack, const struct harp_addr *addr,
+					 const uint8_t *mac, uint32_t news);
 
 /* ------------------------------------------------------------------------------------------------
  * TCP.

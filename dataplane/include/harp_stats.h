@@ -134,7 +134,9 @@
 	  "pieces of the application's memory in send queues, sent in place")                      \
 	X(tx_external_bytes, counter, "application bytes queued in place: not copied")             \
 	X(tcp_trains_out, counter, "packets of several segments, which the NIC cuts (TSO)")        \
-	X(tcp_train_segs_out, counter, "segments sent in them")
+	X(tcp_train_segs_out, counter, "segments sent in them")                                    \
+	X(drop_port_elsewhere, counter,                                                            \
+	  "dropped: for a port that another stack of the same card has")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

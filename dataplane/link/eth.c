@@ -27,6 +27,7 @@ int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng 
 		.wheel = wheel,
 		.rng = rng,
 		.hooks = opt ? &opt->hooks : &eth_no_hooks,
+		.tell = opt ? opt->neighbour_heard : NULL,
 		.neighbour_mode = opt ? opt->neighbour_mode : HARP_NEIGHBOUR_OWN,
 		.vlan_id = opt ? opt->vlan_id : 0,
 		.neighbour_max = max,

@@ -79,6 +79,8 @@ struct eth {
 	uint64_t conflict_told_ns;
 	uint16_t vlan_id; /* tag of all our frames; 0: none */
 	struct eth_network network;
+	/* harp_stack_options.neighbour_heard, with hooks->ctx; NULL: nobody listens. */
+	void (*tell)(void *ctx, const struct harp_addr *addr, const uint8_t *mac, uint32_t news);
 };
 
 enum eth_verdict {
@@ -109,9 +111,12 @@ enum neighbour_news {
 	NEIGHBOUR_OVERRIDE =
 		4, /* it may replace what is known (RFC 4861 section 4.4; ARP always) */
 };
-/* mac NULL: where it was known to be (an advertisement without the option). */
+/* Of a packet, which others are told of, too. mac NULL: where it was known to be (an advertisement without the option). */
 void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
 		     unsigned news);
+/* The same of one that another stack heard. */
+void neighbour_told(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
+		    unsigned news);
 /* Another machine claims an own address. */
 void neighbour_conflict(struct eth *eth);
 /* neigh.c, for eth.c: someone wants to send through n. */

@@ -286,9 +286,17 @@ void neighbour_timer(struct eth *eth, struct timer *timer, uint64_t now_ns)
 	}
 }
 
-/* "Whom to believe" above, line by line. */
 void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
 		     unsigned news)
+{
+	if (eth->tell)
+		eth->tell(eth->hooks->ctx, addr, mac, news);
+	neighbour_told(eth, addr, mac, news);
+}
+
+/* "Whom to believe" above, line by line. */
+void neighbour_told(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
+		    unsigned news)
 {
 	struct neighbour *n = neighbour_find(eth, addr);
 	bool is_reply = news & NEIGHBOUR_REPLY, same;

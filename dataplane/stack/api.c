@@ -43,6 +43,13 @@ int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t 
 	return nicio_memory_remove(&stack->io, base, bytes);
 }
 
+void harp_stack_neighbour_heard(struct harp_stack *stack, const struct harp_addr *addr,
+				const uint8_t *mac, uint32_t news)
+{
+	if (stack->eth.neighbour_mode == HARP_NEIGHBOUR_OWN && (!mac || !(mac[0] & 1)))
+		neighbour_told(&stack->eth, addr, mac, news);
+}
+
 int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
 		    const struct harp_tcp_options *opt, struct harp_listener **out)
 {

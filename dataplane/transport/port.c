@@ -31,6 +31,7 @@ int port_init(struct port_table *table, const struct harp_stack_options *opt,
 		table->steps[i] = (uint16_t)rng_u64(rng);
 	table->acquire = acquire;
 	table->release = release;
+	table->elsewhere = opt->port_elsewhere;
 	table->ctx = ctx;
 	return 0;
 }

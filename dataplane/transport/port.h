@@ -18,6 +18,7 @@ struct port_table {
 	/* The owner's hooks; either may be NULL. */
 	int (*acquire)(void *ctx, uint16_t port);
 	void (*release)(void *ctx, uint16_t port);
+	bool (*elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
 	void *ctx;
 };
 
@@ -32,6 +33,12 @@ void port_put(struct port_table *table, uint16_t port);
 static inline bool port_used(const struct port_table *table, uint16_t port)
 {
 	return table->users[port] != 0;
+}
+/* Is it another stack's of the same addresses (struct harp_stack_options)? */
+static inline bool port_elsewhere(const struct port_table *table, uint8_t protocol, uint16_t port)
+{
+	return table->elsewhere && !port_used(table, port) &&
+	       table->elsewhere(table->ctx, protocol, port);
 }
 /*
  * Chooses a port of the range and takes it, for a connection to peer, or for a listener or socket that

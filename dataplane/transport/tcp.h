@@ -377,6 +377,7 @@ enum tcp_verdict {
 	TCP_DROP_FLAGS,
 	TCP_DROP_OPTIONS,
 	TCP_DROP_NO_FLOW,
+	TCP_DROP_ELSEWHERE, /* another stack has the port */
 	TCP_DROP_BACKLOG,
 	TCP_DROP_WINDOW,
 	TCP_DROP_PAWS,

@@ -104,6 +104,8 @@ static enum tcp_verdict in_no_flow(struct tcp *tcp, struct tcp_segment *seg)
 		v = tcp_listen_input(l, seg);
 		return v == TCP_PASS ? in_slow(in_find(tcp, seg), seg) : v;
 	}
+	if (port_elsewhere(&tcp->ports, IP_PROTO_TCP, (uint16_t)(th[2] << 8 | th[3])))
+		return TCP_DROP_ELSEWHERE;
 	/* 3.10.7.1 CLOSED: "An incoming segment containing a RST is discarded. An incoming segment not
 	 * containing a RST causes a RST to be sent in response." */
 	if (!(seg->flags & TCP_RST))
@@ -403,6 +405,7 @@ enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in)
 		[TCP_DROP_FLAGS] = offsetof(struct harp_stats, drop_tcp_flags),
 		[TCP_DROP_OPTIONS] = offsetof(struct harp_stats, drop_tcp_options),
 		[TCP_DROP_NO_FLOW] = offsetof(struct harp_stats, drop_tcp_no_flow),
+		[TCP_DROP_ELSEWHERE] = offsetof(struct harp_stats, drop_port_elsewhere),
 		[TCP_DROP_BACKLOG] = 0, /* counted where the choice is made: see tcp_listen.c */
 		[TCP_DROP_WINDOW] = offsetof(struct harp_stats, drop_tcp_window),
 		[TCP_DROP_PAWS] = offsetof(struct harp_stats, drop_tcp_paws),

@@ -302,6 +302,8 @@ static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
 		return UDP_DROP_CHECKSUM;
 	sock = udp_find(udp, &in->dst, be16_get(h->dst));
 	if (!sock || !udp_hears(sock, &in->src, be16_get(h->src))) {
+		if (port_elsewhere(&udp->ports, IP_PROTO_UDP, be16_get(h->dst)))
+			return UDP_DROP_ELSEWHERE;
 		/* RFC 1122 section 4.1.3.1: "UDP SHOULD send an ICMP Port Unreachable message." */
 		icmp_unreachable_port(udp->icmp, in);
 		return UDP_DROP_NO_PORT;
@@ -315,6 +317,7 @@ enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
 		[UDP_DROP_SHORT] = offsetof(struct harp_stats, drop_udp_short),
 		[UDP_DROP_CHECKSUM] = offsetof(struct harp_stats, drop_udp_checksum),
 		[UDP_DROP_NO_PORT] = offsetof(struct harp_stats, drop_udp_no_port),
+		[UDP_DROP_ELSEWHERE] = offsetof(struct harp_stats, drop_port_elsewhere),
 		[UDP_DROP_RX_BUDGET] = offsetof(struct harp_stats, drop_udp_rx_budget),
 	};
 	enum udp_verdict verdict = udp_judge(udp, in);
