@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layer rule: which folder may include which, checked file by file.
 
-dataplane/ is a pile of layers; each sees itself and those beneath it. Beside the pile, host and xdp
+dataplane/ is a pile of layers; each sees itself and those beneath it. Beside the pile, host, xdp and dpdk
 see the public headers, base, and the doors listed below. The plugin and the Python bindings see the
 public headers only. Run it from anywhere; it prints each offence and exits 1 when there is one.
 """
@@ -16,11 +16,12 @@ from pathlib import Path
 # Lowest first: a layer may include itself and all before it.
 PILE = ("base", "memory", "nic", "link", "network", "transport", "socket", "stack")
 # Folders beside the pile: what they may include besides their own files and dataplane/include.
-BESIDE = {"host": ("base",), "xdp": ("base",)}
+BESIDE = {"host": ("base",), "xdp": ("base",), "dpdk": ("base",)}
 # Single headers that folders beside the pile may include, and why.
 DOORS = {
     "nic/af_xdp_link.h": "what an interface is: asked by host and xdp before there is a NIC",
     "xdp/harp_xdp.h": "the interface of libharp-xdp.so, which host opens on demand",
+    "dpdk/harp_dpdk.h": "the interface of libharp-dpdk.so, which host opens on demand",
     "xdp/steer.h": "the maps' layout, shared with the BPF program",
 }
 # What single files of the bindings may include besides, and why.

@@ -58,6 +58,7 @@ void harp_instance_close(struct harp_instance *instance)
 	if (instance->xdp)
 		instance->api->xsk_set(instance->xdp, instance->queue, -1);
 	xdp_shared_put(instance->shared);
+	instance_dpdk_close(instance);
 	harp_nic_destroy(instance->nic);
 	netlink_close(&instance->monitor);
 	netlink_close(&instance->questions);
@@ -70,14 +71,18 @@ void harp_instance_fork_child(struct harp_instance *instance)
 {
 	if (!instance)
 		return;
+	if (instance->page.fd >= 0)
+		close(instance->page.fd);
+	if (instance->dpdk) {
+		instance_dpdk_fork_child(instance);
+		return;
+	}
 	xdp_shared_fork_child(instance->shared);
 	for (unsigned i = 0; i < instance->ports.count; i++)
 		close(instance->ports.fds[i]);
 	for (unsigned i = 0; i < instance->udp_ports.count; i++)
 		close(instance->udp_ports.fds[i]);
 	close(harp_nic_af_xdp_fd(instance->nic));
-	if (instance->page.fd >= 0)
-		close(instance->page.fd);
 	close(instance->monitor.fd);
 	close(instance->questions.fd);
 	if (instance->lease)
@@ -202,7 +207,8 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 {
 	int rc;
 
-	(void)now_ns;
+	if (instance->dpdk)
+		return instance_dpdk_control(instance, now_ns);
 	asker_heard(&instance->asker);
 	rc = netlink_events(&instance->monitor, control_event, instance);
 	if (rc == -ENOBUFS)
@@ -223,6 +229,8 @@ int harp_instance_route(struct harp_instance *instance, const struct harp_addr *
 	uint32_t scope_id = harp_addr_is_link_local(dst) ? ifindex : 0;
 	int rc;
 
+	if (instance->dpdk)
+		return instance_dpdk_route(instance, dst, out);
 	pthread_mutex_lock(&instance->questions_lock);
 	rc = question_route(&instance->questions, dst, scope_id, out);
 	/* It may be another interface's (a loopback address that is routed here): the stack has no such. */
@@ -235,6 +243,8 @@ int harp_instance_route(struct harp_instance *instance, const struct harp_addr *
 
 bool harp_instance_control_pending(const struct harp_instance *instance)
 {
+	if (instance->dpdk)
+		return instance_dpdk_control_pending(instance);
 	return instance->neighbours.pending || instance->tables_changed ||
 	       asker_answered(&instance->asker);
 }
@@ -253,12 +263,14 @@ struct harp_nic *harp_instance_nic(struct harp_instance *instance)
 
 int harp_instance_fd(const struct harp_instance *instance)
 {
-	return harp_nic_af_xdp_fd(instance->nic);
+	const struct harp_nic_ops *ops = instance->nic->ops;
+
+	return ops->fd ? ops->fd(instance->nic) : -1;
 }
 
 int harp_instance_control_fd(const struct harp_instance *instance)
 {
-	return instance->monitor.fd;
+	return instance->dpdk ? instance->dpdk->reader.fd : instance->monitor.fd;
 }
 
 const struct harp_rss *harp_instance_rss(const struct harp_instance *instance)

@@ -8,6 +8,7 @@
 
 #include "harp_host.h"
 #include "host/asker.h"
+#include "host/instance_dpdk.h"
 #include "host/instance_page.h"
 #include "host/lease.h"
 #include "host/mirror.h"
@@ -23,6 +24,7 @@ struct harp_instance {
 	struct harp_xdp *xdp;
 	struct netlink monitor, questions;
 	pthread_mutex_t questions_lock; /* of `questions`: one question at a time, any thread's */
+	struct instance_dpdk *dpdk; /* NULL: on a NIC that the kernel keeps using */
 	struct lease *lease; /* NULL: stand-alone; then library, api, xdp and ports are set */
 	struct mirror mirror;
 	struct ports ports, udp_ports;
@@ -30,6 +32,7 @@ struct harp_instance {
 	struct instance_page page; /* stand-alone */
 	uint32_t queue, mtu_bytes;
 	bool up, gone;
+	bool waited; /* of a DPDK port: its link has never been up */
 	bool tables_changed;
 	struct asker asker;
 	void *ctx;

@@ -16,7 +16,8 @@
  * and sockets, and packets to the port meet no listener: the peers get RST.
  *
  * All that is of an instance that stands alone. One that is leased (instance_lease.c) gets queue, ports and
- * netlink sockets from harpd, which has program and map; stack, hooks and control are the same.
+ * netlink sockets from harpd, which has program and map; stack, hooks and control are the same. One on a DPDK
+ * port (instance_dpdk.c) has nothing to do with the kernel.
  *
  * The stack's hooks run inside harp_stack_poll() and only take notes. harp_instance_control(), called
  * by the same thread, speaks to the kernel: it hears the monitor (link, addresses, routes,
@@ -110,6 +111,8 @@ static int opening_version(struct opening *o, const struct harp_instance_options
 	if (!opt || opt->size < first)
 		return why_fail(&o->why, -EINVAL, "options of an older size; rebuild the caller");
 	memcpy(&o->opt, opt, opt->size < sizeof(*opt) ? opt->size : sizeof(*opt));
+	if (o->opt.ifname && instance_dpdk_text(o->opt.ifname))
+		return 0;
 	if (!o->opt.ifname || !o->opt.ifname[0] || strlen(o->opt.ifname) >= IFNAMSIZ)
 		return why_fail(&o->why, -EINVAL, "an interface has a name of 1 to %d bytes",
 				IFNAMSIZ - 1);
@@ -172,6 +175,8 @@ int opening_stack(const struct opening *o, struct harp_instance *instance)
 	struct timespec now;
 	int rc;
 
+	if (instance->dpdk)
+		instance_dpdk_hooks(instance, &opt);
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	opt.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	while (!opt.seed)
@@ -362,7 +367,11 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	instance->log = o.opt.log;
 	instance->requests = o.opt.requests;
 	snprintf(instance->ifname, sizeof(instance->ifname), "%s", o.opt.ifname);
-	rc = o.opt.daemon_socket ? opening_lease(&o, instance) : opening_alone(&o, instance);
+	if (instance_dpdk_text(o.opt.ifname))
+		rc = opening_dpdk(&o, instance);
+	else
+		rc = o.opt.daemon_socket ? opening_lease(&o, instance)
+					 : opening_alone(&o, instance);
 	if (rc) {
 		harp_instance_close(instance);
 		return rc;

@@ -1,25 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * xdp_shared.c - the steering programs of this process, by network namespace and interface.
- *
- * A forked child has nothing of it: fork() copies the list, and perhaps a lock that a thread held who is not
- * there any more. No atfork handler may wait for that lock (the thread that holds it may itself wait for one
- * that the forking thread holds), so each call looks whether it is in the process that the registry was made
- * in, and a child makes it anew.
- */
+/* xdp_shared.c - the steering programs of this process, by network namespace and interface. */
 #include "host/xdp_shared.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "harp_host.h"
+#include "host/registry.h"
 #include "host/xdp_library.h"
 
 struct xdp_shared {
@@ -36,34 +27,7 @@ struct xdp_shared {
 	int fds[HARP_XDP_FDS_MAX];
 };
 
-/* In whose process lock and list are good; 0: in none; -pid: a thread of that one makes them. */
-static _Atomic pid_t registry_pid;
-static pthread_mutex_t registry_lock;
-static struct xdp_shared *registry; /* under registry_lock */
-
-static void registry_enter(void)
-{
-	const pid_t self = getpid();
-	pid_t maker = atomic_load_explicit(&registry_pid, memory_order_acquire);
-
-	while (maker != self) {
-		if (maker == -self) {
-			sched_yield();
-			maker = atomic_load_explicit(&registry_pid, memory_order_acquire);
-		} else if (atomic_compare_exchange_strong(&registry_pid, &maker, -self)) {
-			pthread_mutex_init(&registry_lock, NULL);
-			registry = NULL;
-			atomic_store_explicit(&registry_pid, self, memory_order_release);
-			maker = self;
-		}
-	}
-	pthread_mutex_lock(&registry_lock);
-}
-
-static void registry_leave(void)
-{
-	pthread_mutex_unlock(&registry_lock);
-}
+static struct registry registry; /* of struct xdp_shared */
 
 /* Interfaces are numbered per namespace. 0: a kernel before 5.14, which does not say. */
 static uint64_t netns_cookie(void)
@@ -82,7 +46,7 @@ static uint64_t netns_cookie(void)
 
 static struct xdp_shared *shared_find(uint64_t netns, uint32_t ifindex)
 {
-	struct xdp_shared *shared = registry;
+	struct xdp_shared *shared = registry.first;
 
 	while (shared && (shared->netns != netns || shared->ifindex != ifindex))
 		shared = shared->next;
@@ -120,8 +84,8 @@ static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uin
 		return rc;
 	}
 	shared->fd_count = shared->api->fds(shared->xdp, shared->fds, HARP_XDP_FDS_MAX);
-	shared->next = registry;
-	registry = shared;
+	shared->next = registry.first;
+	registry.first = shared;
 	*out = shared;
 	return 0;
 }
@@ -153,7 +117,7 @@ int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *w
 	*out = NULL;
 	if (why && why_len)
 		why[0] = '\0';
-	registry_enter();
+	registry_enter(&registry);
 	shared = shared_find(netns, wish->ifindex);
 	if (shared)
 		rc = shared_suits(shared, wish, why, why_len);
@@ -163,8 +127,21 @@ int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *w
 		shared->users++;
 		*out = shared;
 	}
-	registry_leave();
+	registry_leave(&registry);
 	return rc;
+}
+
+static void shared_forget(const struct xdp_shared *shared)
+{
+	struct xdp_shared *at = registry.first;
+
+	if (at == shared) {
+		registry.first = shared->next;
+		return;
+	}
+	while (at->next != shared)
+		at = at->next;
+	at->next = shared->next;
 }
 
 void xdp_shared_put(struct xdp_shared *shared)
@@ -172,17 +149,13 @@ void xdp_shared_put(struct xdp_shared *shared)
 	/* Of a parent's in its child nothing is closed again, and nothing of the parent's undone. */
 	if (!shared || shared->pid != getpid())
 		return;
-	registry_enter();
+	registry_enter(&registry);
 	if (!--shared->users) {
-		struct xdp_shared **at = &registry;
-
-		while (*at != shared)
-			at = &(*at)->next;
-		*at = shared->next;
+		shared_forget(shared);
 		/* Under the lock: the next attach finds the interface free. */
 		shared_free(shared);
 	}
-	registry_leave();
+	registry_leave(&registry);
 }
 
 const struct harp_xdp_api *xdp_shared_api(const struct xdp_shared *shared)
@@ -199,9 +172,9 @@ unsigned xdp_shared_users(const struct xdp_shared *shared)
 {
 	unsigned users;
 
-	registry_enter();
+	registry_enter(&registry);
 	users = shared->users;
-	registry_leave();
+	registry_leave(&registry);
 	return users;
 }
 

@@ -19,6 +19,53 @@
 extern "C" {
 #endif
 
+/* ------------------------------------------------------------------------------------------------
+ * DPDK ports as text, the same everywhere (docs/dpdk.md): a device of DPDK, and what HARP is on it.
+ *
+ *   DEVICE[;key=value]...    "net_memif0,role=client,id=0;ip=10.9.0.1/24;ip=fd00:9::1/64;mtu=9000"
+ *
+ * DEVICE: a PCI address, or a virtual device with its arguments after a comma. Keys: ip ADDRESS/LEN (repeated for
+ * more), gw ADDRESS (the default route, one a family), route PREFIX/LEN@GATEWAY (repeated), name (1 to 15
+ * bytes; else DEVICE up to its first comma, cut to 15), mtu, vlan, queues, frames, take=default-route (the device
+ * may be taken from the kernel though the host's default route leaves by it). No spaces.
+ */
+#define HARP_PORT_PREFIX                                                                           \
+	"dpdk:" /* what stands before a port's text where an interface's name is taken */
+#define HARP_PORT_ADDRESSES_MAX 15u /* the stack has one more: the link-local one of IPv6 */
+#define HARP_PORT_ROUTES_MAX 32u
+#define HARP_PORT_DEVICE_MAX 512u /* bytes of DEVICE with its final NUL */
+#define HARP_PORT_TEXT_MAX 8192u  /* of a whole text with its final NUL: any fits */
+
+struct harp_port_route {
+	struct harp_addr prefix, gateway;
+	uint32_t prefix_len; /* bits of the address's own family */
+};
+struct harp_port_spec {
+	char device[HARP_PORT_DEVICE_MAX];
+	char name[16];
+	uint32_t mtu_bytes;   /* 0: the device's own */
+	uint32_t vlan_id;     /* 0: untagged */
+	uint32_t queues;      /* at least 1 */
+	uint32_t frame_count; /* of each queue; 0: as whoever opens it likes */
+	bool take_default_route;
+	uint8_t reserved[3];
+	uint32_t address_count, route_count;
+	struct harp_addr addresses[HARP_PORT_ADDRESSES_MAX];
+	uint32_t prefix_lens[HARP_PORT_ADDRESSES_MAX]; /* bits of the address's own family */
+	struct harp_port_route routes[HARP_PORT_ROUTES_MAX];
+	struct harp_addr gateway_v4, gateway_v6; /* all zero: none */
+};
+/* text: without HARP_PORT_PREFIX. 0, or -EINVAL with one line in why that names the port, the key, its value and
+ * what is allowed there. */
+HARP_API int harp_port_spec_parse(const char *text, struct harp_port_spec *out, char *why,
+				  size_t why_len);
+/* Writes the text that gives the same again, and returns its length; -ENOSPC when buf (size bytes with the final
+ * NUL) is too small for it. */
+HARP_API int harp_port_spec_format(const struct harp_port_spec *spec, char *buf, size_t size);
+
+/* ------------------------------------------------------------------------------------------------
+ * Instances.
+ */
 struct harp_instance;
 struct harp_host_route;
 
@@ -50,6 +97,11 @@ struct harp_instance_options {
 	const char *daemon_socket;  /* harpd's, which leases the instance; NULL: stand-alone */
 	const char *label;          /* of the lease, for people; at most 63 bytes. NULL: none */
 	const struct harp_rss *rss; /* of harp_rss_parse(); NULL: ask the NIC */
+	/* Since the third version, of DPDK ports (ifname "dpdk:..."). */
+	uint32_t
+		dpdk_queues; /* with which the first instance opens or leases the port; 0: as its text says */
+	uint32_t dpdk_memory_mib; /* of DPDK's environment, once in a process; 0: 256 */
+	const char *dpdk_args;    /* more arguments of EAL, with spaces between; NULL: none */
 };
 
 /*
@@ -65,14 +117,23 @@ struct harp_instance_options {
  * the lease's. Besides: -ECONNREFUSED or -ENOENT no daemon there, -ETIMEDOUT it does not answer, -EPROTO
  * it answers nonsense, or the errno of its refusal (-EACCES, -EDQUOT, -EBUSY ...). harp_instance_close()
  * gives the lease back; so does the death of the process.
+ *
+ * ifname "dpdk:TEXT" (harp_port_spec_parse(); with daemon_socket "dpdk:NAME", and harpd tells the text) is a queue
+ * of a DPDK port, which the process has for itself: the first instance opens it, the last one closes it. The
+ * stack has the port's addresses and routes, answers ARP, neighbour discovery and ping itself, and has a link-local
+ * IPv6 address besides. xdp_mode and copy_mode are not used; lib_dir is where libharp-dpdk.so lies; frame_count
+ * where the text has none; huge_pages is DPDK's. log may be called by DPDK's threads, too, with what DPDK says. A link
+ * that is down is no error: see harp_instance_control(). Besides: -EINVAL the text, -ENOENT libharp-dpdk.so or
+ * DPDK is not there, -ENOTSUP another version of DPDK, -EALREADY DPDK runs in this process with other settings.
  */
 HARP_API int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
 				char *why, size_t why_len);
 HARP_API struct harp_stack *harp_instance_stack(struct harp_instance *instance);
 HARP_API struct harp_nic *harp_instance_nic(struct harp_instance *instance);
-/* Readable when packets wait (sleep on it together with control_fd when idle). */
+/* Readable when packets wait (sleep on it together with control_fd when idle). -1: nothing tells, poll the stack every
+ * so often (most DPDK devices). */
 HARP_API int harp_instance_fd(const struct harp_instance *instance);
-/* Readable when addresses, routes, neighbours or the link changed. */
+/* Readable when addresses, routes, neighbours or the link changed (of a DPDK port: never the link). */
 HARP_API int harp_instance_control_fd(const struct harp_instance *instance);
 /* Handles those changes and has the kernel asked, by a thread of the instance's, for what the stack wants to know.
  * By the thread that may poll the stack; a few times a second, and when control_fd is readable. Cheap when there is
@@ -96,6 +157,24 @@ HARP_API void harp_instance_fork_child(struct harp_instance *instance);
 HARP_API void harp_instance_close(struct harp_instance *instance);
 /* What harpd said of the lease, for the life of the instance; NULL: stand-alone. */
 HARP_API const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance);
+/* What the DPDK port of an instance is. -ENOTSUP: it has none. */
+struct harp_instance_port {
+	char device[64]; /* as DPDK names it */
+	char driver[32]; /* "net_memif" */
+	char pci[32];    /* PCI address; empty: none */
+	char dpdk[32];   /* "DPDK 22.11.11" */
+	uint8_t mac[6];
+	uint8_t up; /* link, as harp_instance_control() last saw it */
+	uint8_t huge_pages;
+	int32_t numa_node;              /* -1: none */
+	uint32_t mtu_bytes, speed_mbps; /* speed 0: not known */
+	uint32_t queues;
+	uint32_t driver_copies; /* 1: the driver copies packets (memif, tap ...) */
+	uint32_t address_count; /* without the link-local one that the stack makes */
+	struct harp_addr addresses[HARP_PORT_ADDRESSES_MAX];
+};
+HARP_API int harp_instance_dpdk(const struct harp_instance *instance,
+				struct harp_instance_port *out);
 /* harp_host_route_on() as the instance's NIC sees it, which may lie in another network namespace. The
  * source is zero when the kernel's choice is no address of the interface. By any thread. */
 HARP_API int harp_instance_route(struct harp_instance *instance, const struct harp_addr *dst,
@@ -157,50 +236,6 @@ HARP_API int harp_rss_queue(const struct harp_rss *rss, const struct harp_endpoi
 HARP_API const struct harp_rss *harp_instance_rss(const struct harp_instance *instance);
 /* The receive queue that the instance is on. */
 HARP_API uint32_t harp_instance_queue(const struct harp_instance *instance);
-
-/* ------------------------------------------------------------------------------------------------
- * DPDK ports as text, the same everywhere (docs/dpdk.md): a device of DPDK, and what HARP is on it.
- *
- *   DEVICE[;key=value]...    "net_memif0,role=client,id=0;ip=10.9.0.1/24;ip=fd00:9::1/64;mtu=9000"
- *
- * DEVICE: a PCI address, or a virtual device with its arguments after a comma. Keys: ip ADDRESS/LEN (repeated for
- * more), gw ADDRESS (the default route, one a family), route PREFIX/LEN@GATEWAY (repeated), name (1 to 15
- * bytes; else DEVICE up to its first comma, cut to 15), mtu, vlan, queues, frames, take=default-route (the device
- * may be taken from the kernel though the host's default route leaves by it). No spaces.
- */
-#define HARP_PORT_PREFIX                                                                           \
-	"dpdk:" /* what stands before a port's text where an interface's name is taken */
-#define HARP_PORT_ADDRESSES_MAX 15u /* the stack has one more: the link-local one of IPv6 */
-#define HARP_PORT_ROUTES_MAX 32u
-#define HARP_PORT_DEVICE_MAX 512u /* bytes of DEVICE with its final NUL */
-#define HARP_PORT_TEXT_MAX 8192u  /* of a whole text with its final NUL: any fits */
-
-struct harp_port_route {
-	struct harp_addr prefix, gateway;
-	uint32_t prefix_len; /* bits of the address's own family */
-};
-struct harp_port_spec {
-	char device[HARP_PORT_DEVICE_MAX];
-	char name[16];
-	uint32_t mtu_bytes;   /* 0: the device's own */
-	uint32_t vlan_id;     /* 0: untagged */
-	uint32_t queues;      /* at least 1 */
-	uint32_t frame_count; /* of each queue; 0: as whoever opens it likes */
-	bool take_default_route;
-	uint8_t reserved[3];
-	uint32_t address_count, route_count;
-	struct harp_addr addresses[HARP_PORT_ADDRESSES_MAX];
-	uint32_t prefix_lens[HARP_PORT_ADDRESSES_MAX]; /* bits of the address's own family */
-	struct harp_port_route routes[HARP_PORT_ROUTES_MAX];
-	struct harp_addr gateway_v4, gateway_v6; /* all zero: none */
-};
-/* text: without HARP_PORT_PREFIX. 0, or -EINVAL with one line in why that names the port, the key, its value and
- * what is allowed there. */
-HARP_API int harp_port_spec_parse(const char *text, struct harp_port_spec *out, char *why,
-				  size_t why_len);
-/* Writes the text that gives the same again, and returns its length; -ENOSPC when buf (size bytes with the final
- * NUL) is too small for it. */
-HARP_API int harp_port_spec_format(const struct harp_port_spec *spec, char *buf, size_t size);
 
 /* ------------------------------------------------------------------------------------------------
  * Questions about the host, answered by rtnetlink; no privilege needed.

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_xdp_shared.c - the registry of steering programs: made once, by whichever thread comes first, and anew in
- * a forked child, whatever another thread of the parent was doing. The file itself is included. */
-#include "../../dataplane/host/xdp_shared.c"
+/* test_registry.c - a registry: made once, by whichever thread comes first, and anew in a forked child, whatever
+ * another thread of the parent was doing. */
+#include "host/registry.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -11,17 +12,18 @@
 #define CHILD_S 20u
 
 static pthread_barrier_t all_here;
+static struct registry registry;
 static unsigned inside, most_inside;
 
 static void *enter(void *unused)
 {
 	(void)unused;
 	pthread_barrier_wait(&all_here);
-	registry_enter();
+	registry_enter(&registry);
 	if (++inside > most_inside)
 		most_inside = inside;
 	inside--;
-	registry_leave();
+	registry_leave(&registry);
 	return NULL;
 }
 
@@ -36,29 +38,30 @@ static void test_first_threads(void)
 		pthread_join(threads[i], NULL);
 	pthread_barrier_destroy(&all_here);
 	CHECK_EQ(most_inside, 1);
-	CHECK_EQ(atomic_load(&registry_pid), getpid());
+	CHECK_EQ(atomic_load(&registry.pid), getpid());
 }
 
 /* A child in which the registry is as a thread of the parent's left it. */
 static void child_enters(pid_t maker, bool locked)
 {
-	pid_t before = atomic_load(&registry_pid), child;
+	pid_t before = atomic_load(&registry.pid), child;
 	int status = -1;
 
-	atomic_store(&registry_pid, maker);
+	registry.first = &inside;
+	atomic_store(&registry.pid, maker);
 	if (locked)
-		pthread_mutex_lock(&registry_lock);
+		pthread_mutex_lock(&registry.lock);
 	child = fork();
 	if (!child) {
 		alarm(CHILD_S); /* who waits for a thread that is not there */
-		registry_enter();
-		status = registry ? 1 : atomic_load(&registry_pid) != getpid();
-		registry_leave();
+		registry_enter(&registry);
+		status = registry.first ? 1 : atomic_load(&registry.pid) != getpid();
+		registry_leave(&registry);
 		_exit(status);
 	}
 	if (locked)
-		pthread_mutex_unlock(&registry_lock);
-	atomic_store(&registry_pid, before);
+		pthread_mutex_unlock(&registry.lock);
+	atomic_store(&registry.pid, before);
 	CHECK_EQ(waitpid(child, &status, 0), child);
 	CHECK_EQ(status, 0);
 }

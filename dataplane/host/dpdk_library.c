@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dpdk_library.c - finds and opens libharp-dpdk.so, the only part of HARP that needs DPDK, for good. */
+#include "host/dpdk_library.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+
+#include "host/library.h"
+
+#define DPDK_LIBRARY "libharp-dpdk.so"
+
+/* The loader's words: a file that is missing, ours or one of DPDK's, or what is wrong with one. */
+static int library_refused(const struct why *why, const char *words)
+{
+	if (words && strstr(words, "librte_"))
+		return why_fail(
+			why, -ENOENT,
+			"%s: DPDK's own libraries are missing or of another version; install "
+			"them (Debian: apt-get install libdpdk-dev dpdk)",
+			words);
+	if (words && !strstr(words, "No such file"))
+		return why_fail(why, -ENOENT, "%s; install HARP anew", words);
+	return why_fail(
+		why, -ENOENT,
+		"%s is not installed: this build of HARP is without DPDK; build it where "
+		"libdpdk is (Debian: apt-get install libdpdk-dev), or say where the library lies",
+		DPDK_LIBRARY);
+}
+
+int dpdk_library_open(const char *lib_dir, const struct harp_dpdk_api **api, const struct why *why)
+{
+	const struct harp_dpdk_api *(*entry)(void);
+	void *library = library_load(DPDK_LIBRARY, lib_dir);
+
+	*api = NULL;
+	if (!library)
+		return library_refused(why, dlerror());
+	*(void **)&entry = dlsym(library, "harp_dpdk_api");
+	*api = entry ? entry() : NULL;
+	if (*api && (*api)->version == HARP_DPDK_VERSION)
+		return 0;
+	*api = NULL;
+	dlclose(library); /* nothing of DPDK's has run */
+	return why_fail(why, -ENOENT, "%s is of another version of HARP; install both anew",
+			DPDK_LIBRARY);
+}

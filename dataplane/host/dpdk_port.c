@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dpdk_port.c - the DPDK ports of this process, by name, each with the queues that its instances have.
+ *
+ * DPDK lets no two processes share a device, and within one its ports are everybody's: so the first instance
+ * opens the port with all its queues, and the last one to go closes it.
+ */
+#include "host/dpdk_port.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/dpdk_library.h"
+#include "host/dpdk_news.h"
+#include "host/dpdk_take.h"
+#include "host/registry.h"
+
+#define PORT_NUMBERS 65536u
+#define PORT_FRAMES_DEFAULT 8192u
+#define PORT_LOOK_NS UINT64_C(100000000) /* between questions for the link */
+
+static struct registry ports; /* of struct dpdk_port */
+
+/* ---- DPDK's messages ------------------------------------------------------------------------ */
+
+static struct registry sinks; /* of struct dpdk_sink */
+
+void dpdk_sink_add(struct dpdk_sink *sink)
+{
+	registry_enter(&sinks);
+	sink->next = sinks.first;
+	sinks.first = sink;
+	registry_leave(&sinks);
+}
+
+void dpdk_sink_remove(struct dpdk_sink *sink)
+{
+	struct dpdk_sink *at;
+
+	registry_enter(&sinks);
+	at = sinks.first;
+	if (at == sink)
+		sinks.first = sink->next;
+	while (at && at->next != sink)
+		at = at->next;
+	if (at)
+		at->next = sink->next;
+	registry_leave(&sinks);
+}
+
+/* Any thread of DPDK's. */
+static void sink_log(void *ctx, enum harp_log_level level, const char *message)
+{
+	struct dpdk_sink *sink;
+
+	(void)ctx;
+	registry_enter(&sinks);
+	sink = sinks.first;
+	while (sink && sink->next)
+		sink = sink->next;
+	if (sink && sink->log)
+		sink->log(sink->ctx, level, message);
+	registry_leave(&sinks);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static struct dpdk_port *port_find(const char *name)
+{
+	struct dpdk_port *port = ports.first;
+
+	while (port && strcmp(port->spec.name, name) != 0)
+		port = port->next;
+	return port;
+}
+
+static void port_free(struct dpdk_port *port)
+{
+	if (port->port)
+		port->api->port_close(port->port);
+	free(port->owners[DPDK_TCP]);
+	free(port->owners[DPDK_UDP]);
+	dpdk_news_destroy(port->news);
+	free(port);
+}
+
+static int port_start(const struct dpdk_port *port, const struct harp_instance_options *opt,
+		      const struct why *why)
+{
+	const struct harp_dpdk_eal_options eal = {
+		.size = sizeof(eal),
+		.huge_pages = opt->huge_pages,
+		.memory_mib = opt->dpdk_memory_mib,
+		.args = opt->dpdk_args,
+		.log = sink_log,
+	};
+
+	return port->api->start(&eal, why->text, why->size);
+}
+
+/* A device whose rules put each port's packets on its queue is, for each queue, as one that has no other. */
+static int port_rss(struct dpdk_port *port, const struct why *why)
+{
+	int rc;
+
+	if (port->spec.queues == 1 || port->info.flow_rules) {
+		port->rss = (struct harp_rss){ .kind = HARP_RSS_NONE, .queues = 1 };
+		return 0;
+	}
+	rc = port->api->port_rss(port->port, &port->rss);
+	return rc ? why_fail(why, rc, "its receive queues: %s", strerror(-rc)) : 0;
+}
+
+static int port_device(struct dpdk_port *port, const struct harp_instance_options *opt,
+		       const struct why *why)
+{
+	const struct harp_dpdk_port_options options = {
+		.size = sizeof(options),
+		.device = port->spec.device,
+		.mtu_bytes = port->spec.mtu_bytes,
+		.queues = port->spec.queues,
+		.frame_count = port->spec.frame_count ? port->spec.frame_count
+			       : opt->frame_count     ? opt->frame_count
+						      : PORT_FRAMES_DEFAULT,
+	};
+	int rc = dpdk_take_check(&port->spec, why->text, why->size);
+
+	if (!rc)
+		rc = port->api->port_open(&port->port, &options, why->text, why->size);
+	if (rc)
+		return rc;
+	rc = port->api->port_info(port->port, &port->info);
+	if (rc)
+		return why_fail(why, rc, "asking what it is: %s", strerror(-rc));
+	atomic_init(&port->up, port->info.up);
+	return port_rss(port, why);
+}
+
+static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
+		     const struct harp_instance_options *opt, const struct why *why)
+{
+	struct dpdk_port *port = calloc(1, sizeof(*port));
+	int rc = -ENOMEM;
+
+	if (!port)
+		return why_fail(why, rc, "out of memory");
+	port->spec = *spec;
+	for (unsigned i = 0; i < 2; i++)
+		port->owners[i] = calloc(PORT_NUMBERS, sizeof(*port->owners[i]));
+	port->news = dpdk_news_create();
+	if (!port->owners[DPDK_TCP] || !port->owners[DPDK_UDP] || !port->news)
+		why_fail(why, rc, "out of memory");
+	else
+		rc = dpdk_library_open(opt->lib_dir, &port->api, why);
+	if (!rc)
+		rc = port_start(port, opt, why);
+	if (!rc)
+		rc = port_device(port, opt, why);
+	if (rc) {
+		port_free(port);
+		return rc;
+	}
+	port->next = ports.first;
+	ports.first = port;
+	*out = port;
+	return 0;
+}
+
+/* The queues that an instance wants it to have do not make another port of it. */
+static bool port_same(const struct harp_port_spec *open, const struct harp_port_spec *wanted)
+{
+	struct harp_port_spec copy = *wanted;
+
+	copy.queues = open->queues;
+	return memcmp(open, &copy, sizeof(copy)) == 0;
+}
+
+static int port_enter(struct dpdk_port **out, const struct harp_port_spec *spec,
+		      const struct harp_instance_options *opt, const struct why *why)
+{
+	struct dpdk_port *port = port_find(spec->name);
+
+	*out = port;
+	if (!port)
+		return port_make(out, spec, opt, why);
+	if (!port_same(&port->spec, spec))
+		return why_fail(
+			why, -EINVAL,
+			"a port of this name is open in this process with another text; name= tells "
+			"two apart");
+	return 0;
+}
+
+int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why)
+{
+	struct harp_port_spec spec;
+	int rc = harp_port_spec_parse(wish->text, &spec, why->text, why->size);
+
+	*out = NULL;
+	if (rc)
+		return rc;
+	if (wish->opt->dpdk_queues)
+		spec.queues = wish->opt->dpdk_queues;
+	registry_enter(&ports);
+	rc = port_enter(out, &spec, wish->opt, why);
+	if (!rc)
+		(*out)->users++;
+	else
+		*out = NULL;
+	registry_leave(&ports);
+	return rc;
+}
+
+static void port_forget(const struct dpdk_port *port)
+{
+	struct dpdk_port *at = ports.first;
+
+	if (at == port) {
+		ports.first = port->next;
+		return;
+	}
+	while (at->next != port)
+		at = at->next;
+	at->next = port->next;
+}
+
+void dpdk_port_put(struct dpdk_port *port)
+{
+	const struct harp_dpdk_eal_options silent = { .size = sizeof(silent) };
+	const struct harp_dpdk_api *api;
+
+	if (!port)
+		return;
+	registry_enter(&ports);
+	if (!--port->users) {
+		api = port->api;
+		port_forget(port);
+		/* Under the lock: the next opening finds the device free. */
+		port_free(port);
+		/* Whoever linked this code may be unloaded; DPDK's threads stay. */
+		if (!ports.first)
+			(void)api->start(&silent, NULL, 0);
+	}
+	registry_leave(&ports);
+}
+
+/* ---- what instances share ------------------------------------------------------------------- */
+
+bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed)
+{
+	uint64_t due_ns = atomic_load_explicit(&port->look_ns, memory_order_relaxed);
+	struct harp_dpdk_info info;
+
+	*changed = false;
+	if (now_ns >= due_ns &&
+	    atomic_compare_exchange_strong(&port->look_ns, &due_ns, now_ns + PORT_LOOK_NS) &&
+	    port->api->port_info(port->port, &info) == 0)
+		*changed = atomic_exchange_explicit(&port->up, info.up, memory_order_relaxed) !=
+			   (bool)info.up;
+	return atomic_load_explicit(&port->up, memory_order_relaxed);
+}
+
+static const uint8_t port_protocols[] = { [DPDK_TCP] = IPPROTO_TCP, [DPDK_UDP] = IPPROTO_UDP };
+
+int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
+		      uint32_t queue)
+{
+	uint8_t nobody = 0;
+	int rc = 0;
+
+	if (!atomic_compare_exchange_strong(&port->owners[protocol][number], &nobody,
+					    (uint8_t)(queue + 1)))
+		return -EADDRINUSE;
+	if (port->spec.queues > 1 && port->info.flow_rules)
+		rc = port->api->port_steer(port->port, port_protocols[protocol], number, queue,
+					   true);
+	if (rc)
+		atomic_store(&port->owners[protocol][number], 0);
+	return rc ? -EADDRINUSE : 0;
+}
+
+void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
+		       uint32_t queue)
+{
+	if (atomic_load(&port->owners[protocol][number]) != queue + 1)
+		return;
+	if (port->spec.queues > 1 && port->info.flow_rules)
+		(void)port->api->port_steer(port->port, port_protocols[protocol], number, queue,
+					    false);
+	atomic_store(&port->owners[protocol][number], 0);
+}
+
+bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
+			 uint32_t queue)
+{
+	uint8_t owner = atomic_load_explicit(&port->owners[protocol][number], memory_order_relaxed);
+
+	return owner && owner != queue + 1;
+}

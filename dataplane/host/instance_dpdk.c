@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * instance_dpdk.c - a stack on a queue of a DPDK port, which no kernel knows.
+ *
+ * Theory of operation
+ *
+ * What the kernel is asked for elsewhere comes from the port's text: addresses, routes, MTU, tag. The stack
+ * resolves its neighbours itself. Nothing steers: all packets of the port are ours, and a local port is
+ * held against sibling stacks of this process alone. The link is asked for a few times a second, for
+ * drivers have no descriptor that tells.
+ */
+#include "host/instance_dpdk.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "harp_page.h"
+#include "host/opening.h"
+
+#define IPV6_MTU_MIN_BYTES 1280u /* RFC 8200 section 5 */
+
+static const struct harp_addr addr_none;
+
+static bool addr_is(const struct harp_addr *a, const struct harp_addr *b)
+{
+	return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+const char *instance_dpdk_text(const char *ifname)
+{
+	size_t len = strlen(HARP_PORT_PREFIX);
+
+	return strncmp(ifname, HARP_PORT_PREFIX, len) == 0 ? ifname + len : NULL;
+}
+
+/* ---- hooks of the stack --------------------------------------------------------------------- */
+
+static int hook_tcp_acquire(void *ctx, uint16_t number)
+{
+	struct harp_instance *instance = ctx;
+
+	return dpdk_port_acquire(instance->dpdk->port, DPDK_TCP, number, instance->queue);
+}
+
+static void hook_tcp_release(void *ctx, uint16_t number)
+{
+	struct harp_instance *instance = ctx;
+
+	dpdk_port_release(instance->dpdk->port, DPDK_TCP, number, instance->queue);
+}
+
+static int hook_udp_acquire(void *ctx, uint16_t number)
+{
+	struct harp_instance *instance = ctx;
+
+	return dpdk_port_acquire(instance->dpdk->port, DPDK_UDP, number, instance->queue);
+}
+
+static void hook_udp_release(void *ctx, uint16_t number)
+{
+	struct harp_instance *instance = ctx;
+
+	dpdk_port_release(instance->dpdk->port, DPDK_UDP, number, instance->queue);
+}
+
+static void hook_neighbour_heard(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
+				 uint32_t news)
+{
+	const struct instance_dpdk *dpdk = ((struct harp_instance *)ctx)->dpdk;
+	struct dpdk_word word = { .from = &dpdk->reader, .addr = *addr, .news = news };
+
+	word.has_mac = mac != NULL;
+	if (mac)
+		memcpy(word.mac, mac, sizeof(word.mac));
+	dpdk_news_tell(dpdk->port->news, &word);
+}
+
+static bool hook_elsewhere(void *ctx, uint8_t protocol, uint16_t number)
+{
+	const struct harp_instance *instance = ctx;
+
+	return dpdk_port_elsewhere(instance->dpdk->port,
+				   protocol == IPPROTO_TCP ? DPDK_TCP : DPDK_UDP, number,
+				   instance->queue);
+}
+
+void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_options *opt)
+{
+	opt->neighbour_mode = HARP_NEIGHBOUR_OWN;
+	opt->vlan_id = (uint16_t)instance->dpdk->port->spec.vlan_id;
+	opt->hooks.port_acquire = hook_tcp_acquire;
+	opt->hooks.port_release = hook_tcp_release;
+	opt->udp_port_acquire = hook_udp_acquire;
+	opt->udp_port_release = hook_udp_release;
+	if (instance->dpdk->port->spec.queues == 1)
+		return;
+	opt->neighbour_heard = hook_neighbour_heard;
+	opt->port_elsewhere = hook_elsewhere;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+/* RFC 4291 section 2.5.6 and appendix A: fe80::/64 and the modified EUI-64 of the MAC address. */
+static struct harp_addr dpdk_link_local(const uint8_t mac[6])
+{
+	return (struct harp_addr){ .bytes = { 0xfe, 0x80, [8] = mac[0] ^ 2, mac[1], mac[2], 0xff,
+					      0xfe, mac[3], mac[4], mac[5] } };
+}
+
+static int dpdk_addresses(const struct opening *o, struct harp_instance *instance)
+{
+	const struct harp_port_spec *spec = &instance->dpdk->port->spec;
+	struct harp_addr *link_local = &instance->dpdk->link_local;
+	char text[HARP_ADDR_TEXT_MAX];
+	int rc;
+
+	for (uint32_t i = 0; i < spec->address_count; i++) {
+		rc = harp_stack_address_add(instance->stack, &spec->addresses[i],
+					    spec->prefix_lens[i]);
+		if (rc)
+			return why_fail(&o->why, rc, "the address %s: %s%s",
+					harp_addr_format(&spec->addresses[i], text), strerror(-rc),
+					instance->mtu_bytes < IPV6_MTU_MIN_BYTES
+						? "; IPv6 needs an MTU of 1280 or more"
+						: "");
+	}
+	if (instance->mtu_bytes < IPV6_MTU_MIN_BYTES)
+		return 0;
+	*link_local = dpdk_link_local(instance->nic->caps.mac);
+	rc = harp_stack_address_add(instance->stack, link_local, 64);
+	return rc && rc != -EEXIST ? why_fail(&o->why, rc, "the address %s: %s",
+					      harp_addr_format(link_local, text), strerror(-rc))
+				   : 0;
+}
+
+static int dpdk_route_add(const struct opening *o, struct harp_instance *instance,
+			  const struct harp_addr *prefix, uint32_t prefix_len,
+			  const struct harp_addr *gateway)
+{
+	char text[HARP_ADDR_TEXT_MAX];
+	int rc = harp_stack_route_add(instance->stack, prefix, prefix_len, gateway, 0);
+
+	return rc ? why_fail(&o->why, rc, "the route to %s/%u: %s", harp_addr_format(prefix, text),
+			     prefix_len,
+			     rc == -EEXIST ? "an address has it already" : strerror(-rc))
+		  : 0;
+}
+
+static int dpdk_routes(const struct opening *o, struct harp_instance *instance)
+{
+	const struct harp_port_spec *spec = &instance->dpdk->port->spec;
+	const struct harp_addr any_v4 = harp_addr_v4(0, 0, 0, 0);
+	int rc = 0;
+
+	for (uint32_t i = 0; i < spec->route_count && !rc; i++)
+		rc = dpdk_route_add(o, instance, &spec->routes[i].prefix,
+				    spec->routes[i].prefix_len, &spec->routes[i].gateway);
+	if (!rc && !addr_is(&spec->gateway_v4, &addr_none))
+		rc = dpdk_route_add(o, instance, &any_v4, 0, &spec->gateway_v4);
+	if (!rc && !addr_is(&spec->gateway_v6, &addr_none))
+		rc = dpdk_route_add(o, instance, &addr_none, 0, &spec->gateway_v6);
+	return rc;
+}
+
+static void dpdk_describe(struct harp_instance *instance)
+{
+	const struct dpdk_port *port = instance->dpdk->port;
+	const struct harp_nic_caps *caps = &instance->nic->caps;
+
+	snprintf(instance->describe, sizeof(instance->describe),
+		 "%s %s on %s queue %u, MTU %u, %u frames of %u, %s", port->info.dpdk,
+		 port->info.driver, port->spec.name, instance->queue, caps->mtu_bytes,
+		 caps->frame_count, caps->frame_size,
+		 port->info.huge_pages ? "huge pages" : "no huge pages");
+}
+
+static int dpdk_queue(struct opening *o, struct harp_instance *instance)
+{
+	struct dpdk_port *port = instance->dpdk->port;
+	int rc;
+
+	if (instance->queue == HARP_LEASE_QUEUE_ANY)
+		instance->queue = 0;
+	if (instance->queue >= port->spec.queues)
+		return why_fail(
+			&o->why, -EINVAL,
+			"no such queue; the port was opened with %u, counted from 0 (queues=)",
+			port->spec.queues);
+	rc = port->api->port_nic(port->port, instance->queue, &instance->nic, o->why.text,
+				 o->why.size);
+	if (rc)
+		return rc;
+	instance->mtu_bytes = instance->nic->caps.mtu_bytes;
+	instance->up = atomic_load(&port->up);
+	instance->rss = o->opt.rss ? *o->opt.rss : port->rss;
+	dpdk_describe(instance);
+	return 0;
+}
+
+static int dpdk_port(struct opening *o, struct harp_instance *instance, const char *text)
+{
+	const struct dpdk_wish wish = { .text = text, .opt = &o->opt };
+	struct instance_dpdk *dpdk = calloc(1, sizeof(*dpdk));
+	int rc;
+
+	if (!dpdk)
+		return why_fail(&o->why, -ENOMEM, "out of memory");
+	instance->dpdk = dpdk;
+	dpdk->reader.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	dpdk->sink = (struct dpdk_sink){ .log = o->opt.log, .ctx = o->opt.ctx };
+	dpdk_sink_add(&dpdk->sink);
+	if (dpdk->reader.fd < 0)
+		return why_fail(&o->why, -errno, "eventfd: %s", strerror(errno));
+	rc = dpdk_port_get(&dpdk->port, &wish, &o->why);
+	if (rc)
+		return rc;
+	dpdk_news_join(dpdk->port->news, &dpdk->reader);
+	snprintf(instance->ifname, sizeof(instance->ifname), "%s", dpdk->port->spec.name);
+	why_about(&o->why, "%s queue %u", instance->ifname, instance->queue);
+	return 0;
+}
+
+int opening_dpdk(struct opening *o, struct harp_instance *instance)
+{
+	int rc = dpdk_port(o, instance, instance_dpdk_text(o->opt.ifname));
+
+	if (!rc)
+		rc = dpdk_queue(o, instance);
+	if (!rc)
+		rc = opening_stack(o, instance);
+	if (!rc)
+		rc = dpdk_addresses(o, instance);
+	if (!rc)
+		rc = dpdk_routes(o, instance);
+	if (rc)
+		return rc;
+	if (!instance->dpdk->port->spec.address_count)
+		instance_log(instance, HARP_LOG_WARN,
+			     "%s has no IP address but a link-local one; give it one with ip=",
+			     instance->ifname);
+	if (!instance->up) {
+		instance_log(instance, HARP_LOG_INFO, "the link of %s is down so far",
+			     instance->ifname);
+		instance->waited = true;
+	}
+	return 0;
+}
+
+/* ---- at work -------------------------------------------------------------------------------- */
+
+int instance_dpdk_control(struct harp_instance *instance, uint64_t now_ns)
+{
+	struct instance_dpdk *dpdk = instance->dpdk;
+	struct dpdk_word word;
+	bool changed, up = dpdk_port_up(instance->dpdk->port, now_ns, &changed);
+
+	/* Of siblings one speaks, and the first link of all is no news to warn of. */
+	if (changed)
+		instance_log(instance, up && instance->waited ? HARP_LOG_INFO : HARP_LOG_WARN,
+			     "%s is %s", instance->ifname,
+			     up ? instance->waited ? "up" : "up again" : "down");
+	if (up != instance->up)
+		harp_stack_publish_note(instance->stack, up ? "" : "the link is down");
+	while (dpdk_news_take(dpdk->port->news, &dpdk->reader, &word))
+		harp_stack_neighbour_heard(instance->stack, &word.addr,
+					   word.has_mac ? word.mac : NULL, word.news);
+	instance->waited &= !up;
+	instance->up = up;
+	return up ? 0 : -ENETDOWN;
+}
+
+bool instance_dpdk_control_pending(const struct harp_instance *instance)
+{
+	return atomic_load_explicit(&instance->dpdk->reader.pending, memory_order_relaxed);
+}
+
+static bool dpdk_match(const struct harp_addr *a, const struct harp_addr *b, uint32_t prefix_len)
+{
+	uint32_t bits, bytes, rest;
+
+	if (harp_addr_is_v4(a) != harp_addr_is_v4(b))
+		return false;
+	bits = prefix_len + (harp_addr_is_v4(a) ? 96 : 0);
+	bytes = bits / 8;
+	rest = bits % 8;
+	if (memcmp(a->bytes, b->bytes, bytes) != 0)
+		return false;
+	return rest == 0 || (a->bytes[bytes] ^ b->bytes[bytes]) >> (8 - rest) == 0;
+}
+
+/* Longest prefix, as the stack has it: its subnets, its routes, its gateways. False: none. */
+static bool dpdk_next_hop(const struct instance_dpdk *dpdk, const struct harp_addr *dst,
+			  struct harp_host_route *out)
+{
+	const struct harp_port_spec *spec = &dpdk->port->spec;
+	const struct harp_addr *gateway =
+		harp_addr_is_v4(dst) ? &spec->gateway_v4 : &spec->gateway_v6;
+	bool found = !addr_is(gateway, &addr_none);
+	uint32_t longest = 0;
+
+	out->has_gateway = found;
+	out->next_hop = *gateway;
+	for (uint32_t i = 0; i < spec->route_count; i++) {
+		const struct harp_port_route *route = &spec->routes[i];
+
+		if (!dpdk_match(&route->prefix, dst, route->prefix_len) ||
+		    (found && route->prefix_len < longest))
+			continue;
+		found = true;
+		longest = route->prefix_len;
+		out->has_gateway = 1;
+		out->next_hop = route->gateway;
+	}
+	for (uint32_t i = 0; i < spec->address_count; i++) {
+		if (!dpdk_match(&spec->addresses[i], dst, spec->prefix_lens[i]) ||
+		    (found && spec->prefix_lens[i] < longest))
+			continue;
+		found = true;
+		longest = spec->prefix_lens[i];
+		out->has_gateway = 0;
+		out->next_hop = *dst;
+	}
+	if (harp_addr_is_link_local(dst) && !harp_addr_is_v4(dst) &&
+	    !addr_is(&dpdk->link_local, &addr_none)) {
+		found = true;
+		out->has_gateway = 0;
+		out->next_hop = *dst;
+	}
+	return found;
+}
+
+/* The address to send from: of the next hop's subnet, else the first of the family. */
+static void dpdk_source(const struct instance_dpdk *dpdk, const struct harp_addr *dst,
+			struct harp_host_route *out)
+{
+	const struct harp_port_spec *spec = &dpdk->port->spec;
+	bool near = false;
+
+	if (harp_addr_is_link_local(dst) && !harp_addr_is_v4(dst))
+		out->source = dpdk->link_local;
+	for (uint32_t i = 0; i < spec->address_count; i++) {
+		const struct harp_addr *own = &spec->addresses[i];
+		bool here = dpdk_match(own, &out->next_hop, spec->prefix_lens[i]);
+
+		if (harp_addr_is_v4(own) != harp_addr_is_v4(dst) || near ||
+		    (!here && !addr_is(&out->source, &addr_none)))
+			continue;
+		out->source = *own;
+		near = here;
+	}
+}
+
+int instance_dpdk_route(const struct harp_instance *instance, const struct harp_addr *dst,
+			struct harp_host_route *out)
+{
+	const struct instance_dpdk *dpdk = instance->dpdk;
+	const struct harp_port_spec *spec = &dpdk->port->spec;
+
+	*out = (struct harp_host_route){ .mtu_bytes = instance->nic->caps.mtu_bytes };
+	snprintf(out->ifname, sizeof(out->ifname), "%s", instance->ifname);
+	out->is_local = addr_is(dst, &dpdk->link_local);
+	for (uint32_t i = 0; i < spec->address_count; i++)
+		out->is_local |= addr_is(dst, &spec->addresses[i]);
+	if (out->is_local) {
+		out->source = out->next_hop = *dst;
+		return 0;
+	}
+	if (!dpdk_next_hop(dpdk, dst, out))
+		return -ENETUNREACH;
+	dpdk_source(dpdk, dst, out);
+	return 0;
+}
+
+int harp_instance_dpdk(const struct harp_instance *instance, struct harp_instance_port *out)
+{
+	const struct dpdk_port *port = instance->dpdk ? instance->dpdk->port : NULL;
+	const struct harp_dpdk_info *info = port ? &port->info : NULL;
+
+	if (!port)
+		return -ENOTSUP;
+	*out = (struct harp_instance_port){
+		.up = atomic_load_explicit(&port->up, memory_order_relaxed),
+		.huge_pages = info->huge_pages,
+		.numa_node = info->numa_node,
+		.mtu_bytes = instance->nic->caps.mtu_bytes,
+		.speed_mbps = info->speed_mbps,
+		.queues = port->spec.queues,
+		.driver_copies = info->driver_copies,
+		.address_count = port->spec.address_count,
+	};
+	snprintf(out->device, sizeof(out->device), "%s", info->device);
+	snprintf(out->driver, sizeof(out->driver), "%s", info->driver);
+	snprintf(out->pci, sizeof(out->pci), "%s", info->pci);
+	snprintf(out->dpdk, sizeof(out->dpdk), "%s", info->dpdk);
+	memcpy(out->mac, info->mac, sizeof(out->mac));
+	memcpy(out->addresses, port->spec.addresses, sizeof(out->addresses));
+	return 0;
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+void instance_dpdk_fork_child(const struct harp_instance *instance)
+{
+	/* Of DPDK nothing is touched: its memory, threads and devices are the parent's. */
+	close(instance->dpdk->reader.fd);
+}
+
+void instance_dpdk_close(struct harp_instance *instance)
+{
+	struct instance_dpdk *dpdk = instance->dpdk;
+
+	if (!dpdk)
+		return;
+	harp_nic_destroy(instance->nic);
+	instance->nic = NULL;
+	if (dpdk->port)
+		dpdk_news_leave(dpdk->port->news, &dpdk->reader);
+	dpdk_port_put(dpdk->port);
+	dpdk_sink_remove(&dpdk->sink);
+	if (dpdk->reader.fd >= 0)
+		close(dpdk->reader.fd);
+	free(dpdk);
+	instance->dpdk = NULL;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry.c - what a process has once for all its instances, under a lock that a fork cannot break. */
+#include "host/registry.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <unistd.h>
+
+void registry_enter(struct registry *registry)
+{
+	const pid_t self = getpid();
+	pid_t maker = atomic_load_explicit(&registry->pid, memory_order_acquire);
+
+	while (maker != self) {
+		if (maker == -self) {
+			sched_yield();
+			maker = atomic_load_explicit(&registry->pid, memory_order_acquire);
+		} else if (atomic_compare_exchange_strong(&registry->pid, &maker, -self)) {
+			pthread_mutex_init(&registry->lock, NULL);
+			registry->first = NULL;
+			atomic_store_explicit(&registry->pid, self, memory_order_release);
+			maker = self;
+		}
+	}
+	pthread_mutex_lock(&registry->lock);
+}
+
+void registry_leave(struct registry *registry)
+{
+	pthread_mutex_unlock(&registry->lock);
+}

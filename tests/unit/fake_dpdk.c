@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_dpdk.c - a libharp-dpdk.so without DPDK: ports in memory, for tests of what uses that library.
+ *
+ * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is the link, until
+ * FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has room for one rule). ARP,
+ * neighbour discovery and ICMP come to queue 0, TCP and UDP to the queue of their rule, or else to (source port + destination
+ * port) modulo queues. One thread.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dpdk/harp_dpdk.h"
+
+#define PORTS 8u
+#define QUEUES_MAX 4u
+#define PACKETS_MAX 512u
+#define PACKET_BYTES 2048u
+#define RULES_MAX 64u
+
+struct fake_queue {
+	struct harp_dpdk_port *port;
+	struct harp_nic *nic;
+	uint32_t first, count;
+	uint32_t bytes[PACKETS_MAX];
+	uint8_t packets[PACKETS_MAX][PACKET_BYTES];
+};
+struct harp_dpdk_port {
+	bool open, down, rules;
+	unsigned index, rule_count, rule_max;
+	uint32_t queues, mtu_bytes, frame_count;
+	char device[64];
+	struct {
+		uint8_t protocol;
+		uint16_t port;
+		uint32_t queue;
+	} rule[RULES_MAX];
+	struct fake_queue queue[QUEUES_MAX];
+};
+
+static struct harp_dpdk_port ports[PORTS];
+static harp_log_fn eal_log;
+static void *eal_ctx;
+
+static bool port_up(const struct harp_dpdk_port *port)
+{
+	return !port->down || getenv("FAKE_DPDK_UP");
+}
+
+/* ---- packets -------------------------------------------------------------------------------- */
+
+static uint32_t port_queue(const struct harp_dpdk_port *port, const uint8_t *frame, size_t len)
+{
+	bool v4 = len >= 38 && frame[12] == 8 && frame[13] == 0;
+	bool v6 = len >= 58 && frame[12] == 0x86 && frame[13] == 0xdd;
+	const uint8_t *l4 = frame + (v4 ? 34 : 54);
+	uint8_t protocol = v4 ? frame[23] : v6 ? frame[20] : 0;
+	uint32_t from, to;
+
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return 0;
+	from = (uint32_t)(l4[0] << 8 | l4[1]);
+	to = (uint32_t)(l4[2] << 8 | l4[3]);
+	for (unsigned i = 0; i < port->rule_count; i++)
+		if (port->rule[i].protocol == protocol && port->rule[i].port == to)
+			return port->rule[i].queue;
+	return (from + to) % port->queues;
+}
+
+static int queue_send(void *ctx, const void *frame, size_t len)
+{
+	struct harp_dpdk_port *own = ((struct fake_queue *)ctx)->port,
+			      *peer = &ports[own->index ^ 1];
+	struct fake_queue *q;
+	uint32_t at;
+
+	if (!peer->open || !port_up(own) || !port_up(peer) || len > PACKET_BYTES)
+		return 0; /* lost, as on a wire */
+	q = &peer->queue[port_queue(peer, frame, len)];
+	if (q->count == PACKETS_MAX)
+		return 0;
+	at = (q->first + q->count++) % PACKETS_MAX;
+	q->bytes[at] = (uint32_t)len;
+	memcpy(q->packets[at], frame, len);
+	return 0;
+}
+
+static size_t queue_receive(void *ctx, void *buf, size_t cap)
+{
+	struct fake_queue *q = ctx;
+	size_t len;
+
+	if (!q->count)
+		return 0;
+	len = q->bytes[q->first];
+	if (len <= cap)
+		memcpy(buf, q->packets[q->first], len);
+	q->first = (q->first + 1) % PACKETS_MAX;
+	q->count--;
+	return len;
+}
+
+/* ---- the library ---------------------------------------------------------------------------- */
+
+static int fake_start(const struct harp_dpdk_eal_options *opt, char *why, size_t why_len)
+{
+	(void)why;
+	(void)why_len;
+	eal_log = opt ? opt->log : eal_log;
+	eal_ctx = opt ? opt->ctx : eal_ctx;
+	if (eal_log)
+		eal_log(eal_ctx, HARP_LOG_INFO, "EAL: it runs");
+	return 0;
+}
+
+static int fake_port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt,
+			  char *why, size_t why_len)
+{
+	unsigned index;
+	struct harp_dpdk_port *port;
+
+	if (sscanf(opt->device, "fake%u", &index) != 1 || index >= PORTS ||
+	    opt->queues > QUEUES_MAX) {
+		snprintf(why, why_len, "%s: no such device", opt->device);
+		return -ENODEV;
+	}
+	port = &ports[index];
+	if (port->open) {
+		snprintf(why, why_len, "%s: taken", opt->device);
+		return -EBUSY;
+	}
+	memset(port, 0, sizeof(*port));
+	port->open = true;
+	port->index = index;
+	port->queues = opt->queues;
+	port->mtu_bytes = opt->mtu_bytes ? opt->mtu_bytes : 1500;
+	port->frame_count = opt->frame_count;
+	port->down = strstr(opt->device, ",down") != NULL;
+	port->rules = strstr(opt->device, ",rules") || strstr(opt->device, ",full");
+	port->rule_max = strstr(opt->device, ",full") ? 1 : RULES_MAX;
+	snprintf(port->device, sizeof(port->device), "%s", opt->device);
+	for (uint32_t i = 0; i < port->queues; i++)
+		port->queue[i].port = port;
+	*out = port;
+	return 0;
+}
+
+static int fake_port_nic(struct harp_dpdk_port *port, uint32_t queue, struct harp_nic **out,
+			 char *why, size_t why_len)
+{
+	struct harp_nic_callbacks callbacks = {
+		.size = sizeof(callbacks),
+		.mtu_bytes = port->mtu_bytes,
+		.frame_count = port->frame_count,
+		.mac = { 2, 0, 0, 0, 0, (uint8_t)(port->index + 1) },
+		.ctx = &port->queue[queue],
+		.receive = queue_receive,
+		.send = queue_send,
+	};
+
+	if (port->queue[queue].nic) {
+		snprintf(why, why_len, "%s: queue %u is taken", port->device, queue);
+		return -EBUSY;
+	}
+	(void)harp_nic_callback_create(out, &callbacks);
+	port->queue[queue].nic = *out;
+	return 0;
+}
+
+static int fake_port_info(const struct harp_dpdk_port *port, struct harp_dpdk_info *out)
+{
+	*out = (struct harp_dpdk_info){
+		.driver = "net_fake",
+		.dpdk = "DPDK 0.0",
+		.mac = { 2, 0, 0, 0, 0, (uint8_t)(port->index + 1) },
+		.up = port_up(port),
+		.numa_node = -1,
+		.mtu_bytes = port->mtu_bytes,
+		.queues = port->queues,
+		.frame_count = port->frame_count,
+		.flow_rules = port->rules,
+		.driver_copies = 1,
+	};
+	memcpy(out->device, port->device, sizeof(out->device));
+	return 0;
+}
+
+static int fake_port_rss(const struct harp_dpdk_port *port, struct harp_rss *out)
+{
+	*out = (struct harp_rss){ .kind = HARP_RSS_UNKNOWN, .queues = port->queues };
+	return 0;
+}
+
+static int fake_port_steer(struct harp_dpdk_port *port, uint8_t protocol, uint16_t local_port,
+			   uint32_t queue, bool add)
+{
+	unsigned i = 0;
+
+	if (!port->rules)
+		return -ENOTSUP;
+	if (add && port->rule_count == port->rule_max)
+		return -ENOSPC;
+	if (add) {
+		port->rule[port->rule_count].protocol = protocol;
+		port->rule[port->rule_count].port = local_port;
+		port->rule[port->rule_count++].queue = queue;
+		return 0;
+	}
+	while (i < port->rule_count &&
+	       (port->rule[i].protocol != protocol || port->rule[i].port != local_port))
+		i++;
+	if (i == port->rule_count)
+		return -ENOENT;
+	port->rule[i] = port->rule[--port->rule_count];
+	return 0;
+}
+
+static int fake_port_xstats(const struct harp_dpdk_port *port, char (*names)[64], uint64_t *values,
+			    unsigned max)
+{
+	(void)port;
+	(void)names;
+	(void)values;
+	(void)max;
+	return 0;
+}
+
+/* Whoever closes a port whose rules or NICs live has forgotten something: that is seen at once. */
+static void fake_port_close(struct harp_dpdk_port *port)
+{
+	if (port->rule_count)
+		abort();
+	port->open = false;
+}
+
+const struct harp_dpdk_api *harp_dpdk_api(void)
+{
+	static const struct harp_dpdk_api api = {
+		.version = FAKE_VERSION,
+		.start = fake_start,
+		.port_open = fake_port_open,
+		.port_nic = fake_port_nic,
+		.port_info = fake_port_info,
+		.port_rss = fake_port_rss,
+		.port_steer = fake_port_steer,
+		.port_xstats = fake_port_xstats,
+		.port_close = fake_port_close,
+	};
+
+	return &api;
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_instance_dpdk.c - instances on ports of a libharp-dpdk.so that is a double (fake_dpdk.c): how ports are shared,
+ * what their text makes of the stack, what siblings tell each other, and what is refused.
+ *
+ * argv[1]: the folder of the double; argv[2]: of one of another version.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fds.h"
+#include "harp_host.h"
+
+#define TURNS_MAX 2000000u
+
+static const char *lib_dir;
+static char log_text[8192];
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void hear(void *ctx, enum harp_log_level level, const char *message)
+{
+	size_t used = strlen(log_text);
+
+	(void)ctx;
+	snprintf(log_text + used, sizeof(log_text) - used, "%u %s\n", (unsigned)level, message);
+}
+
+static int try_open(struct harp_instance **out, const char *ifname, uint32_t queue, char *why)
+{
+	const struct harp_instance_options opt = {
+		.size = sizeof(opt),
+		.ifname = ifname,
+		.queue = queue,
+		.lib_dir = lib_dir,
+		.log = hear,
+		.seed = 7 + queue,
+	};
+
+	return harp_instance_open(out, &opt, why, 320);
+}
+
+static struct harp_instance *open_queue(const char *ifname, uint32_t queue)
+{
+	struct harp_instance *instance;
+	char why[320];
+	int rc = try_open(&instance, ifname, queue, why);
+
+	if (rc) {
+		fprintf(stderr, "%s: %s\n", ifname, why);
+		exit(1);
+	}
+	return instance;
+}
+
+static void refused(const char *ifname, uint32_t queue, int error, const char *words)
+{
+	struct harp_instance *instance;
+	char why[320] = "";
+	unsigned before = fds_open();
+
+	CHECK_EQ(try_open(&instance, ifname, queue, why), error);
+	CHECK(instance == NULL);
+	if (!strstr(why, words))
+		fprintf(stderr, "\"%s\" lacks \"%s\"\n", why, words);
+	CHECK(strstr(why, words) != NULL);
+	CHECK_EQ(fds_open(), before);
+}
+
+static struct harp_endpoint endpoint(const char *addr, uint16_t port)
+{
+	struct harp_endpoint ep = { .port = port };
+
+	CHECK_EQ(harp_addr_parse(addr, &ep.addr), 0);
+	return ep;
+}
+
+static void turn(struct harp_instance **all, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		(void)harp_stack_poll(harp_instance_stack(all[i]), now_ns());
+		(void)harp_instance_control(all[i], now_ns());
+	}
+}
+
+/* Until it is connected, or dead: its error. */
+static int settle(struct harp_conn *conn, struct harp_instance **all, unsigned count)
+{
+	struct harp_tcp_info info = { 0 };
+
+	for (unsigned i = 0; i < TURNS_MAX; i++) {
+		turn(all, count);
+		if (harp_conn_error(conn))
+			return harp_conn_error(conn);
+		CHECK_EQ(harp_conn_info(conn, &info, sizeof(info)), 0);
+		if (info.state == HARP_TCP_ESTABLISHED)
+			return 0;
+	}
+	return -ETIMEDOUT;
+}
+
+static struct harp_conn *dial(struct harp_instance *from, const char *addr, uint16_t port,
+			      uint16_t local_port)
+{
+	struct harp_endpoint to = endpoint(addr, port), local = { .port = local_port };
+	struct harp_conn *conn = NULL;
+
+	CHECK_EQ(harp_tcp_connect(harp_instance_stack(from), &local, &to, NULL, &conn), 0);
+	return conn;
+}
+
+static uint64_t stat_of(struct harp_instance *instance, const char *name)
+{
+	uint64_t value = 0;
+
+	CHECK_EQ(harp_stack_stat(harp_instance_stack(instance), name, &value), 0);
+	return value;
+}
+
+/* ---- one queue ------------------------------------------------------------------------------ */
+
+static void test_conversation(void)
+{
+	struct harp_instance *all[2] = {
+		open_queue("dpdk:fake0;ip=10.0.0.1/24;ip=fd00::1/64;name=left", 0),
+		open_queue("dpdk:fake1;ip=10.0.0.2/24;ip=fd00::2/64", 0),
+	};
+	static const char *const peers[] = { "10.0.0.2", "fd00::2", "fe80::ff:fe00:2" };
+	struct harp_endpoint any = { .port = 7000 };
+	struct harp_listener *listener;
+	struct harp_conn *conn, *accepted;
+
+	CHECK_STR(
+		harp_instance_describe(all[0]),
+		"DPDK 0.0 net_fake on left queue 0, MTU 1500, 8192 frames of 2048, no huge pages");
+	CHECK(strstr(log_text, "2 EAL: it runs\n") != NULL);
+	CHECK_EQ(harp_instance_fd(all[0]), -1);
+	CHECK(fcntl(harp_instance_control_fd(all[0]), F_GETFD) >= 0);
+	CHECK_EQ(harp_instance_steering(all[0], NULL, 0), -ENOTSUP);
+	CHECK(harp_instance_lease(all[0]) == NULL);
+	CHECK_EQ(harp_instance_rss(all[0])->kind, HARP_RSS_NONE);
+	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &any, NULL, &listener), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		conn = dial(all[0], peers[i], 7000, 0);
+		CHECK_EQ(settle(conn, all, 2), 0);
+		turn(all, 2);
+		CHECK_EQ(harp_tcp_accept(listener, &accepted), 0);
+		harp_conn_abort(accepted);
+		harp_conn_abort(conn);
+	}
+	CHECK_EQ(settle(dial(all[0], "10.0.0.2", 7001, 0), all, 2), -ECONNREFUSED);
+	CHECK_EQ(stat_of(all[1], "drop_port_elsewhere"), 0);
+	harp_instance_close(all[0]);
+	harp_instance_close(all[1]);
+}
+
+static void check_route(struct harp_instance *instance, const char *dst, const char *next_hop,
+			const char *source)
+{
+	struct harp_endpoint ep = endpoint(dst, 0);
+	struct harp_host_route route;
+	char text[HARP_ADDR_TEXT_MAX];
+	int rc = harp_instance_route(instance, &ep.addr, &route);
+
+	if (!next_hop) {
+		CHECK_EQ(rc, -ENETUNREACH);
+		return;
+	}
+	CHECK_EQ(rc, 0);
+	CHECK_STR(harp_addr_format(&route.next_hop, text), next_hop);
+	CHECK_STR(harp_addr_format(&route.source, text), source);
+	CHECK_EQ(route.is_local, !strcmp(dst, source));
+	CHECK_EQ(route.ifindex, 0);
+	CHECK_EQ(route.mtu_bytes, 1400);
+	CHECK_EQ(route.has_gateway, strcmp(dst, next_hop) != 0);
+	CHECK_STR(route.ifname, "fake0");
+}
+
+static void test_routes(void)
+{
+	struct harp_instance *instance = open_queue(
+		"dpdk:fake0;ip=10.0.0.1/24;ip=10.5.0.1/16;ip=fd00::1/64;gw=10.0.0.254;mtu=1400;"
+		"route=10.1.0.0/16@10.5.0.9;route=10.1.2.0/24@10.0.0.8;route=fd01::/16@fe80::9",
+		0);
+	struct harp_instance_port port;
+	char text[HARP_ADDR_TEXT_MAX];
+
+	check_route(instance, "10.0.0.7", "10.0.0.7", "10.0.0.1");
+	check_route(instance, "10.5.9.7", "10.5.9.7", "10.5.0.1");
+	check_route(instance, "10.1.9.9", "10.5.0.9", "10.5.0.1");
+	check_route(instance, "10.1.2.9", "10.0.0.8", "10.0.0.1");
+	check_route(instance, "8.8.8.8", "10.0.0.254", "10.0.0.1");
+	check_route(instance, "10.0.0.1", "10.0.0.1", "10.0.0.1");
+	check_route(instance, "fd00::7", "fd00::7", "fd00::1");
+	check_route(instance, "fd01::7", "fe80::9", "fd00::1");
+	check_route(instance, "fe80::7", "fe80::7", "fe80::ff:fe00:1");
+	check_route(instance, "fe80::ff:fe00:1", "fe80::ff:fe00:1", "fe80::ff:fe00:1");
+	check_route(instance, "2001:db8::1", NULL, NULL);
+	CHECK_EQ(harp_instance_dpdk(instance, &port), 0);
+	CHECK_STR(port.device, "fake0");
+	CHECK_STR(port.driver, "net_fake");
+	CHECK_STR(port.dpdk, "DPDK 0.0");
+	CHECK_EQ(port.up, 1);
+	CHECK_EQ(port.mtu_bytes, 1400);
+	CHECK_EQ(port.address_count, 3);
+	CHECK_STR(harp_addr_format(&port.addresses[1], text), "10.5.0.1");
+	harp_instance_close(instance);
+}
+
+/* The link: no error of opening, an error of control, said once each way. */
+static void test_link(void)
+{
+	struct harp_instance *instance;
+	uint64_t at = now_ns();
+
+	unsetenv("FAKE_DPDK_UP");
+	log_text[0] = '\0';
+	instance = open_queue("dpdk:fake0,down;ip=10.0.0.1/24", 0);
+	CHECK(strstr(log_text, "2 the link of fake0 is down so far\n") != NULL);
+	for (unsigned i = 0; i < 5; i++)
+		CHECK_EQ(harp_instance_control(instance, at += 200000000), -ENETDOWN);
+	CHECK(!strstr(log_text, "\n1 ") && !strstr(log_text, "2 fake0"));
+	setenv("FAKE_DPDK_UP", "1", 1);
+	CHECK_EQ(harp_instance_control(instance, at), -ENETDOWN); /* not asked again so soon */
+	for (unsigned i = 0; i < 5; i++)
+		CHECK_EQ(harp_instance_control(instance, at += 200000000), 0);
+	CHECK(strstr(log_text, "2 fake0 is up\n") != NULL);
+	unsetenv("FAKE_DPDK_UP");
+	log_text[0] = '\0';
+	for (unsigned i = 0; i < 5; i++)
+		CHECK_EQ(harp_instance_control(instance, at += 200000000), -ENETDOWN);
+	CHECK_STR(log_text, "1 fake0 is down\n");
+	setenv("FAKE_DPDK_UP", "1", 1);
+	log_text[0] = '\0';
+	CHECK_EQ(harp_instance_control(instance, at += 200000000), 0);
+	CHECK_STR(log_text, "1 fake0 is up again\n");
+	harp_instance_close(instance);
+}
+
+/* ---- several queues ------------------------------------------------------------------------- */
+
+static struct harp_instance *all[3]; /* two queues of one port, and a peer */
+
+static void open_siblings(const char *device)
+{
+	char text[128];
+
+	snprintf(text, sizeof(text), "dpdk:%s;ip=10.0.0.1/24;ip=fd00::1/64;queues=2", device);
+	all[0] = open_queue(text, 0);
+	all[1] = open_queue(text, 1);
+	all[2] = open_queue("dpdk:fake1;ip=10.0.0.2/24;ip=fd00::2/64", 0);
+	CHECK_EQ(harp_instance_queue(all[1]), 1);
+}
+
+static void close_siblings(void)
+{
+	for (unsigned i = 0; i < 3; i++)
+		harp_instance_close(all[i]);
+}
+
+/* Answers to the second queue's questions come to the first, which has not asked. */
+static void test_siblings_tell(void)
+{
+	static const char *const peers[] = { "10.0.0.2", "fd00::2" };
+	struct harp_endpoint any = { .port = 7000 };
+	struct harp_listener *listener;
+	struct harp_conn *conn;
+
+	open_siblings("fake0");
+	CHECK_EQ(harp_instance_rss(all[0])->kind, HARP_RSS_UNKNOWN);
+	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[2]), &any, NULL, &listener), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		conn = dial(all[1], peers[i], 7000, 61001); /* an odd sum: queue 1 */
+		CHECK_EQ(settle(conn, all, 3), 0);
+		harp_conn_abort(conn);
+		turn(all, 3);
+	}
+	close_siblings();
+}
+
+/* A port is one stack's, in each protocol; what comes for it on another's queue gets no answer. */
+static void test_siblings_ports(void)
+{
+	struct harp_endpoint local = { .port = 7000 };
+	struct harp_listener *listener, *other;
+	struct harp_udp *sock, *second;
+	struct harp_conn *conn;
+
+	open_siblings("fake0");
+	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[0]), &local, NULL, &listener), 0);
+	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &other), -EADDRINUSE);
+	CHECK_EQ(harp_udp_open(harp_instance_stack(all[1]), &local, NULL, &sock), 0);
+	CHECK_EQ(harp_udp_open(harp_instance_stack(all[0]), &local, NULL, &second), -EADDRINUSE);
+	conn = dial(all[2], "10.0.0.1", 7000, 61001); /* comes to queue 1 */
+	for (unsigned i = 0; i < TURNS_MAX && !stat_of(all[1], "drop_port_elsewhere"); i++)
+		turn(all, 3);
+	CHECK(stat_of(all[1], "drop_port_elsewhere") > 0);
+	CHECK_EQ(harp_conn_error(conn), 0);
+	harp_conn_abort(conn);
+	CHECK_EQ(settle(dial(all[2], "10.0.0.1", 7000, 61002), all, 3), 0);
+	harp_listener_close(listener);
+	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &other), 0);
+	CHECK_EQ(settle(dial(all[2], "10.0.0.1", 7000, 61003), all, 3), 0);
+	harp_udp_close(sock);
+	close_siblings();
+}
+
+/* With rules every port's packets come to its stack, whatever the hash. */
+static void test_siblings_rules(void)
+{
+	struct harp_endpoint local = { .port = 7001 };
+	struct harp_listener *listener;
+
+	open_siblings("fake0,rules");
+	CHECK_EQ(harp_instance_rss(all[1])->kind, HARP_RSS_NONE);
+	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &listener), 0);
+	for (uint16_t from = 61001; from < 61005; from++)
+		CHECK_EQ(settle(dial(all[2], "10.0.0.1", 7001, from), all, 3), 0);
+	close_siblings(); /* the double aborts where a rule is left */
+	open_siblings("fake0,full");
+	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &listener), 0);
+	local.port = 7002;
+	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &listener),
+		 -EADDRINUSE);
+	close_siblings();
+}
+
+/* Floods of one queue lose words, no more. */
+static void test_siblings_flood(void)
+{
+	struct harp_instance *first, *second;
+	static const uint8_t mac[6] = { 2, 1, 1, 1, 1, 1 };
+
+	first = open_queue("dpdk:fake0;ip=10.0.0.1/8;queues=2", 0);
+	second = open_queue("dpdk:fake0;ip=10.0.0.1/8;queues=2", 1);
+	for (unsigned i = 0; i < 5000; i++) {
+		struct harp_addr addr = harp_addr_v4(10, 1, (uint8_t)(i >> 8), (uint8_t)i);
+
+		harp_stack_neighbour_heard(harp_instance_stack(second), &addr, mac, 7);
+	}
+	turn((struct harp_instance *[]){ first, second }, 2);
+	CHECK(!harp_instance_control_pending(first));
+	CHECK(!harp_instance_control_pending(second));
+	harp_instance_close(first);
+	/* Who has gone is told nothing more; the other still works. */
+	turn(&second, 1);
+	harp_instance_close(second);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------- */
+
+static void test_refused(void)
+{
+	struct harp_instance *open = open_queue("dpdk:fake0;ip=10.0.0.1/24;queues=2", 0);
+	const char *right = lib_dir;
+
+	refused("dpdk:", 0, -EINVAL, "a device of 1 to 511 bytes");
+	refused("dpdk:fake0;mtu=1", 0, -EINVAL, "mtu=1: a number in 68..16000");
+	refused("dpdk:fake9", 0, -ENODEV, "fake9: no such device");
+	refused("dpdk:fake0;ip=10.0.0.1/24;queues=2", 2, -EINVAL,
+		"fake0 queue 2: no such queue; the port");
+	refused("dpdk:fake0;ip=10.0.0.1/24;queues=2", 0, -EBUSY, "queue 0 is taken");
+	refused("dpdk:fake0;ip=10.0.0.9/24;queues=2", 1, -EINVAL, "with another text");
+	refused("dpdk:fake0,x;name=other", 0, -EBUSY, "fake0,x: taken");
+	refused("dpdk:fake2;ip=10.0.0.1/24;route=10.0.0.0/24@10.0.0.2", 0, -EEXIST,
+		"fake2 queue 0: the route to 10.0.0.0/24: an address has it already");
+	harp_instance_close(open);
+	lib_dir = "/nonexistent";
+	refused("dpdk:fake0", 0, -ENOENT, "libharp-dpdk.so is not installed");
+	lib_dir = right;
+	open = open_queue("dpdk:fake0", 0); /* and all of it can be had after that */
+	harp_instance_close(open);
+}
+
+static void test_other_version(const char *dir)
+{
+	const char *right = lib_dir;
+
+	lib_dir = dir;
+	refused("dpdk:fake0", 0, -ENOENT, "libharp-dpdk.so is of another version of HARP");
+	lib_dir = right;
+}
+
+/* A child has none of it, and takes nothing from its parent. */
+static void test_fork(void)
+{
+	struct harp_instance *instance = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
+	int status = -1;
+	pid_t child = fork();
+
+	if (!child) {
+		int fd = harp_instance_control_fd(instance);
+
+		harp_instance_fork_child(instance);
+		_exit(fcntl(fd, F_GETFD) >= 0);
+	}
+	waitpid_of(child, &status);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(harp_instance_control(instance, now_ns()), 0);
+	harp_instance_close(instance);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned before = fds_open();
+
+	if (argc != 3)
+		return 1;
+	lib_dir = argv[1];
+	setenv("FAKE_DPDK_UP", "1", 1);
+	test_conversation();
+	test_routes();
+	test_link();
+	test_siblings_tell();
+	test_siblings_ports();
+	test_siblings_rules();
+	test_siblings_flood();
+	test_refused();
+	test_other_version(argv[2]);
+	test_fork();
+	CHECK_EQ(fds_open(), before);
+	return check_done();
+}
