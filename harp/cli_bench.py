@@ -13,6 +13,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harp import bench as runner
+from harp import dpdk_bench
 from harp import output as console
 from harp.cli_failover import connect, failover, rails
 from harp.cli_paths import attach, paths
@@ -33,6 +34,7 @@ def bench() -> None:
     harpctl bench allreduce --hosts 4
     harpctl bench idle                     what waiting costs
     harpctl bench wire                     raw AF_XDP frames: the limit
+    harpctl bench wire --nic dpdk:SPEC     raw frames on DPDK
     harpctl bench ratios                   all of it alternately, and whether the goals are met
     harpctl bench loss                     HARP and kernel TCP over a path that loses packets
     harpctl bench fairness                 both at once through one bottleneck
@@ -262,30 +264,58 @@ def idle(hosts: int, output: str, **given: Any) -> None:
     help="XDP mode.",
 )
 @click.option("--size", type=click.IntRange(62, 65535), help="Frame, bytes (default: the MTU's).")
+@click.option("--nic", metavar="dpdk:SPEC", help="A DPDK port to send from, instead of AF_XDP.")
+@click.option("--peer", metavar="dpdk:SPEC", default="", help="The port that receives.")
 @output_option
-def wire(seconds: int, xdp: str, size: int | None, output: str, **lab: Any) -> None:
+def wire(
+    seconds: int,
+    xdp: str,
+    size: int | None,
+    nic: str | None,
+    peer: str,
+    output: str,
+    **lab: Any,
+) -> None:
     """Raw AF_XDP frames one way and raw ping-pong, without any stack: the limit.
+
+    With --nic the same on DPDK: a generator and a sink on harp.dpdk, a process each. A net_memif
+    port without a role gets its peer by itself; other ports need --peer, or only send.
 
     \b
     harpctl bench wire --mtu 9000 --xdp native
+    harpctl bench wire --nic dpdk:net_memif0
+    harpctl bench wire --nic dpdk:0000:01:00.0 --peer dpdk:0000:01:00.1
     """
-    options = runner.WireOptions(seconds, xdp, size)
     shape = lab_shape(lab)
+    if nic is not None:
+        dpdk = dpdk_bench.WireOptions(nic, peer, seconds, shape.mtu_bytes, size or 0)
+        _print_wire(dpdk_bench.run(dpdk), f"MTU {shape.mtu_bytes}", output)
+        return
+    if peer:
+        raise click.UsageError("--peer is of a DPDK port: say --nic dpdk:SPEC, too")
+    options = runner.WireOptions(seconds, xdp, size)
     with Lab(shape) as made:
         stream = runner.run_wire(made, "send", options)
         ping = runner.run_wire(made, "pingpong", runner.WireOptions(seconds, xdp))
+    _print_wire({"stream": stream, "pingpong": ping}, shape.words, output)
+
+
+def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
+    """pingpong may be None: there is no peer to answer."""
     if output == "json":
-        console.print_json({"stream": stream, "pingpong": ping})
+        console.print_json(report)
         return
-    console.out.print(f"{stream['mode']}, {shape.words}")
-    rtt = {key: value for key, value in ping["rtt_ns"].items() if key != "count"}
+    stream, ping = report["stream"], report["pingpong"]
+    console.out.print(f"{stream['mode']}, {words}")
     row = {
         "frame B": str(stream["frame_bytes"]),
         "frames/s": f"{stream['frames_per_s']:.0f}",
         "Gbit/s": f"{stream['gbit_per_s']:.2f}",
-        **{f"rtt {name} us": f"{value / 1e3:.2f}" for name, value in rtt.items()},
-        "lost": str(ping["lost"]),
     }
+    if ping is not None:
+        rtt = {key: value for key, value in ping["rtt_ns"].items() if key != "count"}
+        row |= {f"rtt {name} us": f"{value / 1e3:.2f}" for name, value in rtt.items()}
+        row["lost"] = str(ping["lost"])
     console.out.print(console.table("", list(row), [list(row.values())]))
 
 

@@ -6,6 +6,7 @@ threads and other queues of the port go on.
 """
 
 import errno
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,10 @@ def _end(seconds: float) -> float:
     return time.monotonic() + seconds
 
 
+def _is_set(stop: threading.Event | None) -> bool:
+    return stop is not None and stop.is_set()
+
+
 def generate(
     port: Port,
     burst: Burst,
@@ -59,8 +64,10 @@ def generate(
     packets: int | None = None,
     seconds: float = _FOREVER,
     queue: int = 0,
+    stop: threading.Event | None = None,
 ) -> Count:
-    """Sends the burst's packets again and again, until so many are out or so long has passed.
+    """Sends the burst's packets again and again, until so many are out, so long has passed, or stop
+    is set.
 
     The packets are not copied by HARP: the same buffers go out, with a reference more each time.
     Make the burst long (64 to 1024), for the sake of drivers that keep buffers for a while.
@@ -69,7 +76,7 @@ def generate(
         raise DpdkError(f"{packets} packets: 0 or more are possible", errno.EINVAL)
     end, raw = _end(seconds), ffi.new("struct dpdk_count *")
     most = (1 << 63) if packets is None else packets
-    while raw.packets < most and time.monotonic() < end:
+    while raw.packets < most and time.monotonic() < end and not _is_set(stop):
         with burst._held() as handle, port._queue(port._tx_locks, queue) as number:
             left = most - raw.packets
             what = f"{port.name}: generating"
@@ -84,15 +91,16 @@ def sink(
     seconds: float = _FOREVER,
     idle: float = _FOREVER,
     queue: int = 0,
+    stop: threading.Event | None = None,
 ) -> Count:
-    """Receives and frees, until so many came, or so long has passed, or none for idle seconds after
-    the first."""
+    """Receives and frees, until so many came, so long has passed, none came for idle seconds after
+    the first, or stop is set."""
     if packets is not None and packets < 1:
         raise DpdkError(f"{packets} packets: 1 or more are possible", errno.EINVAL)
     end, raw = _end(seconds), ffi.new("struct dpdk_count *")
     while packets is None or raw.packets < packets:
         now = time.monotonic()
-        if now >= end or (raw.packets and now - raw.last_ns * 1e-9 >= idle):
+        if now >= end or _is_set(stop) or (raw.packets and now - raw.last_ns * 1e-9 >= idle):
             break
         with port._queue(port._rx_locks, queue) as number:
             left = 0 if packets is None else packets - raw.packets
@@ -100,10 +108,16 @@ def sink(
     return _count(raw)
 
 
-def echo(port: Port, *, seconds: float, queue: int = 0) -> Count:
-    """Sends back what comes, source and destination MAC exchanged."""
+def echo(
+    port: Port,
+    *,
+    seconds: float = _FOREVER,
+    queue: int = 0,
+    stop: threading.Event | None = None,
+) -> Count:
+    """Sends back what comes, source and destination MAC exchanged, so long or until stop is set."""
     end, raw = _end(seconds), ffi.new("struct dpdk_count *")
-    while time.monotonic() < end:
+    while time.monotonic() < end and not _is_set(stop):
         with (
             port._queue(port._rx_locks, queue) as number,
             port._queue(port._tx_locks, queue),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.dpdk. Scenes are functions of bindings_scenes.py and bindings_devices.py; each is run in a
+"""harp.dpdk. Scenes are functions of the files bindings_*.py; each is run in a
 process of its own, and in a network namespace that goes with it."""
 
 import ast
@@ -69,6 +69,12 @@ def test_scene(scene: str, bindings: None) -> None:
     if scene == "ports_say_what_they_are" and os.geteuid() != 0:
         pytest.skip("needs root: a tap device")
     run("bindings_scenes.py", scene)
+
+
+@pytest.mark.parametrize("scene", scenes("bindings_enemies.py"))
+def test_enemy(scene: str, bindings: None) -> None:
+    """See bindings_enemies.py."""
+    run("bindings_enemies.py", scene)
 
 
 @pytest.mark.parametrize("scene", scenes("bindings_devices.py"))

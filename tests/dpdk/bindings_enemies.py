@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harp.dpdk withstands, scene by scene: `bindings_enemies.py SCENE`, each in a process of its
+own. test_bindings.py runs them."""
+
+import errno
+import gc
+import multiprocessing
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+from bindings_scenes import MEMORY_MIB, numbered, refused, ring
+
+from harp import dpdk
+
+
+def used_after_the_end() -> None:
+    """Everything that is gone says so."""
+    port = ring()
+    port.send(numbered(3))
+    got = port.receive(timeout=5)
+    packet, view = got[0], got[1].data
+    got.free()
+    got.free()
+    for call in (lambda: bytes(packet), lambda: packet.data, lambda: len(packet), lambda: got[0]):
+        with refused(errno.EBADF, "after the end"):
+            call()
+    with refused(errno.EBADF, "after the end"):
+        packet.write(b"x")
+    with refused(errno.EBADF):
+        port.send(got)
+    with pytest.raises(ValueError, match="released"):
+        view[0]
+    burst = port.pool.build(numbered(2))
+    sent = burst[0]
+    port.send(burst)
+    with refused(errno.EBADF, "sent"):
+        bytes(sent)
+    pool = port.pool
+    port.close()
+    port.close()
+    for call in (port.receive, port.start, port.stop, port.stats, port.xstats, lambda: port.info,
+                 lambda: port.send(b"x" * 60), port.reset_stats):  # fmt: skip
+        with refused(errno.EBADF, "net_ring0", "closed"):
+            call()
+    burst.free()
+    # What was in the ring is lost with the port (net_ring keeps it): the pool says so.
+    with refused(errno.EBUSY, "2 buffers"):
+        pool.close()
+
+
+def held_bytes_keep_the_packet() -> None:
+    """A slice or an array over a view: free() and send() refuse; nothing dangles."""
+    with ring() as port:
+        burst = port.pool.build(numbered(2))
+        piece = burst[1].data[10:20]
+        with refused(errno.EBUSY, "in use"):
+            burst.free()
+        with refused(errno.EBUSY, "in use"):
+            port.send(burst)
+        assert bytes(piece) == numbered(2)[1][10:20]
+        del piece
+        array = burst[0].array
+        with refused(errno.EBUSY, "in use"):
+            burst.free()
+        # The burst goes, the array stays good; the packets follow it.
+        gone = weakref.ref(burst)
+        del burst
+        gc.collect()
+        assert gone() is None
+        assert port.pool.in_use == 2
+        assert array.tolist() == list(numbered(2)[0])
+        del array
+        gc.collect()
+        assert port.pool.in_use == 0
+
+
+def wrong_numbers() -> None:
+    """Sizes, counts, queues: refused before DPDK sees them."""
+    for count in (0, -1, 1 << 23, 1 << 40):
+        with refused(errno.EINVAL, "buffers"):
+            dpdk.Pool(count)
+    for size in (0, -1, 63, 65536, 1 << 33):
+        with refused(errno.EINVAL, "buffers of"):
+            dpdk.Pool(63, size)
+    with refused(errno.ENOMEM, "memory_mib"):
+        dpdk.Pool(1 << 22, 60_000)
+    with ring() as port:
+        for most in (0, -1, 65536, 1 << 40):
+            with refused(errno.ERANGE):
+                port.receive(most)
+            with refused(errno.ERANGE):
+                port.pool.allocate(most, 60)
+        for size in (-1, 1 << 23, 1 << 40, 200_000):
+            with refused(errno.EMSGSIZE):
+                port.pool.allocate(1, size)
+        with refused(errno.ENOBUFS, "free some"):
+            port.pool.allocate(2000, 60)
+        for queue in (-1, 1, 1 << 20):
+            with refused(errno.ERANGE, "queue"):
+                port.receive(queue=queue)
+            with refused(errno.ERANGE, "queue"):
+                port.send(b"x" * 60, queue=queue)
+        for nothing in (b"", "text", 60, None, [1], [b""], [[b"x"]], 1 << 70):
+            with refused(errno.EINVAL):
+                port.send(nothing)
+        with refused(errno.ERANGE):
+            port.send([])
+        packet = port.pool.build([b"x" * 60])[0]
+        for offset, data in ((60, b"y"), (-1, b"y"), (0, b"y" * 61), (1 << 40, b"y")):
+            with refused(errno.ERANGE):
+                packet.write(data, offset)
+        burst = port.pool.build(numbered(2))
+        for index in (2, -3, 1 << 40):
+            try:
+                burst[index]
+            except (IndexError, OverflowError):
+                pass
+            else:
+                raise AssertionError(index)
+        long = port.pool.build([bytes(5000)])
+        with refused(errno.EMSGSIZE, "segments"):
+            _ = long[0].data
+        for seconds in (-1.0, float("nan")):
+            with refused(errno.EINVAL):
+                dpdk.sink(port, seconds=seconds)
+
+
+def wrong_devices() -> None:
+    """Each refusal names the device; afterwards everything works."""
+    for device in ("nosuch", "net_memif9,role=frog", "0000:ff:1f.7",
+                   "net_pcap0,rx_pcap=/nonexistent/x.pcap"):  # fmt: skip
+        with refused(errno.ENODEV, device.split(",")[0]):
+            dpdk.Port(device)
+    for device in ("", ";mtu=1500", ",", "net_null0;mtu=7", "net_null0;frog=1", "n" * 500, "a\0b"):
+        with refused(errno.EINVAL):
+            dpdk.Port(device)
+    with refused(errno.EINVAL, "net_null0", "queues"):
+        dpdk.Port("net_null0", rx_queues=60_000)
+    with refused(errno.EINVAL, "descriptors"):
+        dpdk.Port("net_null0", descriptors=1 << 30)
+    with ring() as port, refused(errno.EBUSY, "net_ring0", "in use"):
+        dpdk.Port("net_ring0")
+    with ring() as port:
+        assert port.send(b"x" * 60) == 1
+
+
+def pools_in_use_stay() -> None:
+    """A pool can't be closed under a port or a burst."""
+    pool = dpdk.Pool(511)
+    port = dpdk.Port("net_ring0", pool=pool)
+    with refused(errno.EBUSY, "1 ports"):
+        pool.close()
+    burst = pool.build(numbered(5))
+    port.close()
+    with refused(errno.EBUSY, "5 buffers"):
+        pool.close()
+    burst.free()
+    pool.close()
+    pool.close()
+    with refused(errno.EBADF, "closed"):
+        pool.allocate(1, 60)
+    with refused(errno.EBADF, "closed"):
+        dpdk.Port("net_ring0", pool=pool)
+
+
+def bursts_outlive_their_port() -> None:
+    """A burst is good after its port and its pool were given up."""
+    port = dpdk.Port("net_ring0")
+    port.send(numbered(4))
+    got = port.receive(timeout=5)
+    port.close()
+    del port
+    gc.collect()
+    assert [bytes(each) for each in got] == numbered(4)
+    got.free()
+
+
+def threads_take_turns() -> None:
+    """Many threads on one port and one pool, while another one closes it: no crash, no packet
+    twice."""
+    with dpdk.Port("net_ring0", pool=dpdk.Pool(4095)) as port:
+        kept = port.pool.build(numbered(16))
+        ended: list[int | None] = []
+
+        def once(kind: int) -> None:
+            if kind == 0:
+                port.send(numbered(8), timeout=0)
+            elif kind == 1:
+                with port.receive() as got:
+                    for each in got:
+                        bytes(each)
+            elif kind == 2:
+                port.send(kept, keep=True, timeout=0)
+            else:
+                port.stats()
+
+        def work(kind: int) -> None:
+            error = errno.ENOBUFS
+            while error == errno.ENOBUFS:
+                try:
+                    once(kind)
+                except dpdk.DpdkError as caught:
+                    error = caught.errno
+            ended.append(error)
+
+        threads = [threading.Thread(target=work, args=(each % 4,)) for each in range(8)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 30
+        while port.stats()["rx_packets"] < 2000 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        port.close()
+        for thread in threads:
+            thread.join()
+        assert ended == [errno.EBADF] * 8
+
+
+def one_burst_many_threads() -> None:
+    """Threads that send, read and free the same burst."""
+    with ring() as port:
+        for _ in range(50):
+            burst = port.pool.build(numbered(32))
+
+            def work(kind: int, burst: dpdk.Burst = burst) -> None:
+                try:
+                    if kind == 0:
+                        port.send(burst, timeout=0)
+                    elif kind == 1:
+                        burst.free()
+                    else:
+                        for each in burst:
+                            bytes(each)
+                except (dpdk.DpdkError, IndexError):
+                    pass
+
+            threads = [threading.Thread(target=work, args=(each % 3,)) for each in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            burst.free()
+            while len(got := port.receive()):
+                got.free()
+        assert port.pool.in_use == 0
+
+
+def a_forked_child_is_told() -> None:
+    """DPDK's memory is the parent's: the child is refused, and frees nothing of it."""
+    with ring() as port:
+        burst = port.pool.build(numbered(8))
+
+        def child() -> None:
+            assert not dpdk.running()
+            with refused(errno.ECHILD, "forked"):
+                port.stats()
+            with refused(errno.ECHILD, "forked"):
+                port.receive()
+            with refused(errno.ECHILD, "forked"):
+                dpdk.Pool(63)
+            with refused(errno.EBADF, "forked"):
+                bytes(burst[0])
+            port.close()
+            burst.free()
+
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        assert port.pool.in_use == 8
+        assert port.send(burst) == 8
+
+
+if __name__ == "__main__":
+    dpdk.start(huge_pages="never", memory_mib=MEMORY_MIB)
+    globals()[sys.argv[1]]()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harpctl bench wire --nic dpdk:...`: raw frames between ports, by the generator of harp.dpdk."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HARPCTL = Path(sys.executable).with_name("harpctl")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bindings() -> None:
+    """Skips where this build has no DPDK."""
+    from harp.errors import HarpError
+
+    try:
+        import harp.dpdk  # noqa: F401
+    except HarpError as error:
+        pytest.skip(str(error))
+
+
+def wire(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command, for a second."""
+    command = [HARPCTL, "bench", "wire", "--seconds", "1", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+
+
+def report(*words: str) -> Any:
+    """What it prints for scripts."""
+    done = wire(*words, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_memif_makes_its_peer(mtu: int) -> None:
+    """Every frame that was sent arrives at the other process, whole; pings are answered."""
+    found = report("--nic", "dpdk:net_memif0", "--mtu", str(mtu))
+    stream, ping = found["stream"], found["pingpong"]
+    sent, received = stream["sent"], stream["received"]
+    assert stream["mode"].startswith("dpdk net_memif")
+    assert stream["frame_bytes"] == mtu + 14
+    assert sent["packets"] > 0
+    assert sent["packets"] == received["packets"] + received["late"]
+    assert received["bytes"] == received["packets"] * (mtu + 14)
+    assert received["stats"]["rx_no_buffer"] == 0
+    assert stream["frames_per_s"] > 0
+    assert ping["round_trips"] > 0
+    assert 0 < ping["rtt_ns"]["min"] <= ping["rtt_ns"]["p50"] <= ping["rtt_ns"]["max"]
+
+
+def test_two_ports_by_name(tmp_path: Path) -> None:
+    """--peer: both texts are the caller's."""
+    shared = f"id=3,socket-abstract=no,socket={tmp_path}/wire.sock"
+    found = report("--nic", f"dpdk:net_memif0,role=client,{shared}",
+                   "--peer", f"dpdk:net_memif1,role=server,{shared}", "--size", "200")  # fmt: skip
+    received = found["stream"]["received"]
+    assert found["stream"]["sent"]["packets"] == received["packets"] + received["late"] > 0
+    assert received["bytes"] == received["packets"] * 200
+
+
+def test_a_port_alone_sends() -> None:
+    """Without a peer what counts is what the driver took."""
+    found = report("--nic", "dpdk:net_null0")
+    assert found["pingpong"] is None
+    assert found["stream"]["sent"]["packets"] == found["stream"]["sent"]["stats"]["tx_packets"] > 0
+    assert "net_null" in wire("--nic", "dpdk:net_null0").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--nic", "eth0"], "dpdk:DEVICE"),
+        (["--nic", "dpdk:nosuch"], "nosuch: no such device"),
+        (["--nic", "dpdk:net_null0;mtu=x"], "mtu=x"),
+        (["--peer", "dpdk:net_null0"], "--nic"),
+        (["--nic", "dpdk:net_null0", "--peer", "dpdk:frog"], "frog: no such device"),
+    ],
+)
+def test_refusals(words: list[str], complaint: str) -> None:
+    """One line that names what is wrong; no process stays."""
+    done = wire(*words)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
