@@ -75,6 +75,7 @@ missing_packages() {
 	need pkg-config command -v pkg-config
 	need libc6-dev test -e /usr/include/stdio.h
 	need libbpf-dev test -e /usr/include/bpf/libbpf.h
+	need libdpdk-dev pkg-config --exists libdpdk
 	need libelf-dev test -e /usr/include/libelf.h
 	need zlib1g-dev test -e /usr/include/zlib.h
 	need iproute2 command -v ip

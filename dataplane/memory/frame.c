@@ -20,7 +20,8 @@ int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps)
 
 	*pool = (struct frame_pool){ 0 };
 	if (!caps->frame_base || count == 0 || size <= 2 * FRAME_HEADROOM_BYTES ||
-	    (size & (size - 1)) != 0 || caps->rx_headroom >= size || records > UINT32_MAX ||
+	    caps->frame_reserved > size - 2 * FRAME_HEADROOM_BYTES || (size & (size - 1)) != 0 ||
+	    caps->rx_headroom >= size || records > UINT32_MAX ||
 	    (caps->external_count > 0 && !caps->external))
 		return -EINVAL;
 
@@ -28,6 +29,7 @@ int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps)
 	pool->frame_size = size;
 	pool->frame_shift = (uint32_t)__builtin_ctz(size);
 	pool->frame_count = count;
+	pool->data_at = caps->frame_reserved + FRAME_HEADROOM_BYTES;
 	pool->free_stack = malloc(count * sizeof(*pool->free_stack));
 	pool->frames = aligned_alloc(sizeof(struct frame), records * sizeof(struct frame));
 	err = external_init(pool, caps);
@@ -60,9 +62,9 @@ struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor)
 	struct frame *f = &pool->frames[pool->free_stack[--pool->free_count]];
 
 	assert(f->stack_refs == 0 && f->nic_refs == 0 && !(f->flags & FRAME_RX_NIC));
-	f->pub.data = frame_chunk(pool, f) + FRAME_HEADROOM_BYTES;
+	f->pub.data = frame_chunk(pool, f) + pool->data_at;
 	f->pub.len = 0;
-	f->pub.capacity = pool->frame_size - FRAME_HEADROOM_BYTES;
+	f->pub.capacity = pool->frame_size - pool->data_at;
 	f->next = NULL;
 	f->frag = NULL;
 	f->stack_refs = 1;

@@ -53,6 +53,8 @@ struct frame_pool {
 	uint8_t *base;
 	uint32_t frame_size, frame_shift, frame_count;
 	uint32_t free_count;
+	uint32_t
+		data_at; /* where in a frame its data begins: behind the NIC's bytes and headroom */
 	uint32_t *free_stack; /* indices of free frames, newest last */
 	struct frame *frames; /* frame_count records, and external_count of external frames */
 	/* The application's memory, sent in place: external.h. */
@@ -68,7 +70,7 @@ struct frame_pool {
 int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps);
 void frame_pool_destroy(struct frame_pool *pool);
 
-/* An empty frame with stack_refs 1, data at FRAME_HEADROOM_BYTES, capacity to the chunk's end; NULL
+/* An empty frame with stack_refs 1, data FRAME_HEADROOM_BYTES behind what the NIC reserves, capacity to the chunk's end; NULL
  * when fewer than `floor` would remain (the floor keeps the fill ring alive). */
 struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor);
 /* Lets the stack's hold on this frame and its fragments go; home when the NIC's is gone too. */

@@ -15,7 +15,7 @@
 /* A chunk's room for payload: what frame_alloc() leaves above the headroom. */
 static uint32_t sndq_frame_bytes(const struct tcp *tcp)
 {
-	return tcp->pool->frame_size - FRAME_HEADROOM_BYTES;
+	return tcp->pool->frame_size - tcp->pool->data_at;
 }
 
 uint32_t tcp_sndq_segment_bytes_max(const struct tcp *tcp)

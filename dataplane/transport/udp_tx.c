@@ -62,7 +62,7 @@ uint32_t udp_payload_max(const struct harp_udp *sock)
 		mtu_bytes = sock->pmtu_bytes;
 	if (frames > sock->tx_frames_budget)
 		frames = sock->tx_frames_budget;
-	room = (udp->pool->frame_size - FRAME_HEADROOM_BYTES) * frames;
+	room = (udp->pool->frame_size - udp->pool->data_at) * frames;
 	return mtu_bytes - headers < room ? mtu_bytes - headers : room;
 }
 

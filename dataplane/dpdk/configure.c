@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* configure.c - from what a device reports to one that is ready to start. */
+#include <errno.h>
+#include <rte_errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dpdk/eal_log.h"
+#include "dpdk/port.h"
+
+#define PORT_ETH_BYTES 22u /* Ethernet header, VLAN tag, frame check sequence */
+#define PORT_FRAME_SIZE 2048u
+#define PORT_FRAME_SIZE_MAX 65536u
+#define PORT_ROOM_HARDWARE 2048u /* receive buffers of devices are multiples of up to a KiB */
+#define PORT_FRAMES 8192u
+#define PORT_RING 1024u
+#define PORT_FRAGS_MAX 16u
+#define PORT_HEADROOM 256u /* FRAME_HEADROOM_BYTES, of which no receive buffer needs more */
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* What DPDK said, or the errno's text. */
+static const char *port_words(char words[EAL_WORDS_BYTES], int err)
+{
+	eal_log_words(words);
+	if (!words[0])
+		snprintf(words, EAL_WORDS_BYTES, "%s", rte_strerror(-err));
+	return words;
+}
+
+uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes)
+{
+	uint32_t room = mtu_bytes + PORT_ETH_BYTES, size = PORT_FRAME_SIZE;
+
+	if (info && room < info->min_rx_bufsize)
+		room = info->min_rx_bufsize;
+	if (info && info->driver_name && strncmp(info->driver_name, "net_", 4) == 0 && !traits &&
+	    room < PORT_ROOM_HARDWARE)
+		room = PORT_ROOM_HARDWARE;
+	while (size < PORT_FRAME_SIZE_MAX && size < POOL_RESERVED_BYTES + PORT_HEADROOM + room)
+		size *= 2;
+	return size;
+}
+
+/* ---- choices ----------------------------------------------------------------------------------- */
+
+/* What the device itself can be told: it takes no larger packet, or takes it without being told. */
+static uint32_t port_device_mtu(const struct dpdk_port *port)
+{
+	const struct rte_eth_dev_info *info = &port->info;
+	uint32_t overhead = RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN;
+	uint32_t most = info->max_mtu;
+
+	if (info->max_mtu != UINT16_MAX && info->max_rx_pktlen > info->max_mtu)
+		overhead = info->max_rx_pktlen - info->max_mtu;
+	if (info->max_rx_pktlen > overhead)
+		most = min_u32(most, info->max_rx_pktlen - overhead);
+	return min_u32(most, port->mtu_bytes);
+}
+
+static int port_choose_mtu(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
+			   const struct why *why)
+{
+	uint16_t mtu = 0;
+
+	port->mtu_bytes = opt->mtu_bytes;
+	if (!port->mtu_bytes) {
+		rte_eth_dev_get_mtu(port->id, &mtu);
+		port->mtu_bytes = mtu && mtu < RTE_ETHER_MTU ? mtu : RTE_ETHER_MTU;
+	}
+	if (port->mtu_bytes < 68 || port->mtu_bytes > UINT16_MAX - PORT_ETH_BYTES)
+		return why_fail(why, -EINVAL, "MTU %u is not in 68..%u", port->mtu_bytes,
+				UINT16_MAX - PORT_ETH_BYTES);
+	if (port_device_mtu(port) < port->mtu_bytes && !(port->traits & DRIVER_ANY_LENGTH))
+		return why_fail(why, -EINVAL, "MTU %u is more than the device has, which is %u",
+				port->mtu_bytes, port_device_mtu(port));
+	return 0;
+}
+
+static int port_choose_frames(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
+			      const struct why *why)
+{
+	uint32_t fits = port_frame_size(&port->info, port->traits, port->mtu_bytes);
+
+	port->frame_size = opt->frame_size ? opt->frame_size : fits;
+	port->frame_count = opt->frame_count ? opt->frame_count : PORT_FRAMES;
+	if ((port->frame_size & (port->frame_size - 1)) != 0 ||
+	    port->frame_size < PORT_FRAME_SIZE || port->frame_size > PORT_FRAME_SIZE_MAX)
+		return why_fail(why, -EINVAL,
+				"frames of %u bytes; it must be a power of two from %u to %u",
+				port->frame_size, PORT_FRAME_SIZE, PORT_FRAME_SIZE_MAX);
+	if (port->frame_count < 128 || port->frame_count > 1u << 20)
+		return why_fail(why, -EINVAL, "%u frames; it must be 128 to 1048576",
+				port->frame_count);
+	if (port->frame_size < fits && !(port->traits & DRIVER_ANY_LENGTH) &&
+	    !(port->info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER))
+		return why_fail(why, -EINVAL,
+				"frames of %u bytes are too small for MTU %u, and the device can't "
+				"scatter a packet; make them %u",
+				port->frame_size, port->mtu_bytes, fits);
+	return 0;
+}
+
+static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
+			      const struct why *why)
+{
+	uint32_t most = min_u32(port->info.max_rx_queues, port->info.max_tx_queues);
+	uint32_t queues = opt->queues ? opt->queues : 1;
+	uint32_t ring = opt->ring_size ? opt->ring_size : PORT_RING;
+	int err;
+
+	if (queues > most || queues > RTE_MAX_QUEUES_PER_PORT)
+		return why_fail(why, -EINVAL, "%u queues are asked for and the device has %u",
+				queues, most);
+	port->queues = (uint16_t)queues;
+	ring = min_u32(ring, port->frame_count / 4);
+	port->rx_ring = port->tx_ring = (uint16_t)min_u32(ring, 32768);
+	err = rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &port->rx_ring, &port->tx_ring);
+	if (err)
+		return why_fail(why, err, "rings of %u descriptors: %s", ring, rte_strerror(-err));
+	port->spare_count = 2u * port->rx_ring + NIC_BURST;
+	return 0;
+}
+
+/* ---- the device -------------------------------------------------------------------------------- */
+
+static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *conf)
+{
+	const uint64_t rx = port->info.rx_offload_capa, tx = port->info.tx_offload_capa;
+	uint32_t room = port->frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM;
+
+	conf->rxmode.offloads = rx & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM |
+				      RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
+	if (room < port->mtu_bytes + PORT_ETH_BYTES)
+		conf->rxmode.offloads |= rx & RTE_ETH_RX_OFFLOAD_SCATTER;
+	conf->txmode.offloads = tx & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+}
+
+static void port_features(struct dpdk_port *port)
+{
+	const struct rte_eth_desc_lim *lim = &port->info.tx_desc_lim;
+	bool chains = (port->info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) ||
+		      (port->traits & DRIVER_CHAINS);
+
+	port->features = 0;
+	port->frags_max = 1;
+	if (chains) {
+		port->features |= HARP_NIC_TX_MULTI;
+		port->frags_max = PORT_FRAGS_MAX;
+		if (lim->nb_mtu_seg_max > 0)
+			port->frags_max = min_u32(port->frags_max, lim->nb_mtu_seg_max);
+	}
+	if (port->traits & DRIVER_KERNEL)
+		port->features |= HARP_NIC_RX_CSUM_PARTIAL;
+}
+
+/* The device's address, where it has a usable one. Several virtual drivers give all of their devices the same, or none. */
+static void port_mac(struct dpdk_port *port)
+{
+	if (rte_eth_macaddr_get(port->id, &port->mac) == 0 &&
+	    rte_is_valid_assigned_ether_addr(&port->mac))
+		return;
+	rte_eth_random_addr(port->mac.addr_bytes);
+	rte_eth_dev_default_mac_addr_set(port->id, &port->mac);
+}
+
+int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
+		   const struct why *why)
+{
+	struct rte_eth_conf conf = { 0 };
+	char words[EAL_WORDS_BYTES];
+	int err;
+
+	err = port_choose_mtu(port, opt, why);
+	if (!err)
+		err = port_choose_frames(port, opt, why);
+	if (!err)
+		err = port_choose_queues(port, opt, why);
+	if (err)
+		return err;
+	conf.rxmode.mtu = port_device_mtu(port);
+	port_offloads(port, &conf);
+	if (port->queues > 1 && port->info.flow_type_rss_offloads) {
+		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		conf.rx_adv_conf.rss_conf.rss_hf =
+			port->info.flow_type_rss_offloads &
+			(RTE_ETH_RSS_NONFRAG_IPV4_TCP | RTE_ETH_RSS_NONFRAG_IPV6_TCP);
+	}
+	eal_log_mark();
+	err = rte_eth_dev_configure(port->id, port->queues, port->queues, &conf);
+	if (err)
+		return why_fail(why, err, "can't be configured with %u queues and MTU %u: %s",
+				port->queues, port->mtu_bytes, port_words(words, err));
+	/* What it reports may depend on how it is configured. */
+	err = rte_eth_dev_info_get(port->id, &port->info);
+	if (err)
+		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));
+	port_features(port);
+	port_mac(port);
+	return 0;
+}
+
+int port_queues_setup(struct dpdk_port *port, const struct why *why)
+{
+	struct rte_eth_rxconf rx = port->info.default_rxconf;
+	struct rte_eth_txconf tx = port->info.default_txconf;
+	struct rte_eth_conf conf = { 0 };
+	char words[EAL_WORDS_BYTES];
+	unsigned socket = (unsigned)rte_eth_dev_socket_id(port->id);
+	int err = 0;
+
+	port_offloads(port, &conf);
+	rx.offloads = conf.rxmode.offloads;
+	tx.offloads = conf.txmode.offloads;
+	eal_log_mark();
+	for (uint16_t q = 0; q < port->queues && !err; q++) {
+		err = rte_eth_rx_queue_setup(port->id, q, port->rx_ring, socket, &rx,
+					     port->nics[q].pool->mempool);
+		if (!err)
+			err = rte_eth_tx_queue_setup(port->id, q, port->tx_ring, socket, &tx);
+		if (err)
+			return why_fail(why, err, "queue %u can't be set up: %s", q,
+					port_words(words, err));
+	}
+	return 0;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * eal.c - starts DPDK's environment inside a process that is not DPDK's.
+ *
+ * rte_eal_init() can be called once in a process, pins its caller to a core and makes threads that inherit their
+ * creator's signal mask. So it runs in a thread of its own, with all signals blocked, which then waits for ever: it is
+ * DPDK's main lcore. No other thread of the process is touched; those that use ports are not lcores, which
+ * nothing of what we use needs.
+ *
+ * Nothing is left on disk by a crash: with huge pages the environment is `--in-memory` (anonymous huge pages, no
+ * files, and other processes' are left alone); without them it needs no runtime folder either (--no-shconf).
+ */
+#include "dpdk/eal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_version.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dpdk/eal_log.h"
+
+#define EAL_MEMORY_MIB 256u
+#define EAL_ARGS_MAX 64
+#define EAL_TEXT_BYTES 4096
+
+static struct {
+	pthread_mutex_t lock;
+	enum { EAL_NOT_STARTED, EAL_RUNS, EAL_FAILED } state;
+	bool huge_pages;
+	bool forked; /* this is a child of the process that started it */
+	struct harp_dpdk_eal_options opt;
+	char args[EAL_TEXT_BYTES];       /* opt.args, kept to be compared */
+	char words[2 * EAL_WORDS_BYTES]; /* why it failed */
+} eal = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- huge pages -------------------------------------------------------------------------------- */
+
+static unsigned long eal_number(const char *folder, const char *size, const char *file)
+{
+	char path[PATH_MAX];
+	unsigned long value = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s/%s", folder, size, file);
+	f = fopen(path, "re");
+	if (!f)
+		return 0;
+	if (fscanf(f, "%lu", &value) != 1)
+		value = 0;
+	fclose(f);
+	return value;
+}
+
+/* MiB of huge pages that are free, of all sizes. */
+static unsigned long eal_huge_mib(void)
+{
+	static const char folder[] = "/sys/kernel/mm/hugepages";
+	unsigned long mib = 0, kib;
+	struct dirent *entry;
+	DIR *dir = opendir(folder);
+
+	if (!dir)
+		return 0;
+	while ((entry = readdir(dir)) != NULL)
+		if (sscanf(entry->d_name, "hugepages-%lukB", &kib) == 1)
+			mib += eal_number(folder, entry->d_name, "free_hugepages") * kib / 1024;
+	closedir(dir);
+	return mib;
+}
+
+static int eal_choose_memory(const struct why *why)
+{
+	unsigned long mib = eal_huge_mib();
+
+	eal.huge_pages = eal.opt.huge_pages != 1 && mib >= eal.opt.memory_mib;
+	if (eal.opt.huge_pages == 2 && !eal.huge_pages)
+		return why_fail(why, -ENOMEM,
+				"%u MiB of huge pages are asked for and %lu are free; reserve more "
+				"(/proc/sys/vm/nr_hugepages), or let DPDK go without",
+				eal.opt.memory_mib, mib);
+	return 0;
+}
+
+/* ---- arguments --------------------------------------------------------------------------------- */
+
+struct eal_args {
+	int count;
+	char *items[EAL_ARGS_MAX];
+	char text[2 * EAL_TEXT_BYTES];
+	size_t used;
+};
+
+static bool __attribute__((format(printf, 2, 3)))
+eal_arg(struct eal_args *args, const char *format, ...)
+{
+	size_t room = sizeof(args->text) - args->used;
+	va_list list;
+	int len;
+
+	va_start(list, format);
+	len = vsnprintf(args->text + args->used, room, format, list);
+	va_end(list);
+	if (len < 0 || (size_t)len >= room || args->count == EAL_ARGS_MAX - 1)
+		return false;
+	args->items[args->count++] = args->text + args->used;
+	args->used += (size_t)len + 1;
+	return true;
+}
+
+/* The main lcore may run wherever the process may: "0@(0-3,8)". */
+static bool eal_arg_lcores(struct eal_args *args)
+{
+	cpu_set_t set;
+	char text[1024];
+	size_t used = 0;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return eal_arg(args, "--lcores=0@0");
+	for (size_t cpu = 0; cpu < CPU_SETSIZE && used < sizeof(text) - 16; cpu++) {
+		size_t last = cpu;
+
+		if (!CPU_ISSET(cpu, &set))
+			continue;
+		while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set))
+			last++;
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%zu-%zu",
+					 used ? "," : "", cpu, last);
+		cpu = last;
+	}
+	return eal_arg(args, "--lcores=0@(%s)", text);
+}
+
+static bool eal_args_make(struct eal_args *args)
+{
+	bool good = eal_arg(args, "harp") && eal_arg(args, "--file-prefix=harp-%d", (int)getpid());
+
+	good = good && eal_arg_lcores(args) && eal_arg(args, "--no-telemetry");
+	good = good && eal_arg(args, "--iova-mode=va");
+	/* None of the PCI devices that are found is probed but those that a port names later. */
+	good = good && eal_arg(args, "--allow=ffff:ff:1f.7");
+	if (eal.huge_pages)
+		good = good && eal_arg(args, "--in-memory");
+	else
+		good = good && eal_arg(args, "--no-huge") && eal_arg(args, "--no-shconf") &&
+		       eal_arg(args, "-m") && eal_arg(args, "%u", eal.opt.memory_mib);
+	/* The caller's, last, so that they win. */
+	for (const char *at = eal.args; good && *at;) {
+		size_t len = strcspn(at, " \t");
+
+		if (len > 0)
+			good = eal_arg(args, "%.*s", (int)len, at);
+		at += len;
+		at += strspn(at, " \t");
+	}
+	return good;
+}
+
+/* ---- the start --------------------------------------------------------------------------------- */
+
+struct eal_run {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct eal_args args;
+	bool done;
+	int result, error;
+};
+
+/* DPDK's main lcore. Never ends once the environment runs. */
+static void *eal_main(void *arg)
+{
+	struct eal_run *run = arg;
+	int result;
+
+	pthread_setname_np(pthread_self(), "harp-dpdk");
+	eal_log_quiet(true);
+	result = rte_eal_init(run->args.count, run->args.items);
+	eal_log_quiet(false);
+	pthread_mutex_lock(&run->lock);
+	run->result = result;
+	run->error = rte_errno;
+	run->done = true;
+	pthread_cond_signal(&run->changed);
+	pthread_mutex_unlock(&run->lock);
+	if (result < 0)
+		return NULL;
+	for (;;)
+		pause();
+}
+
+/* Runs eal_main() with all signals blocked: they are the application's. */
+static int eal_thread(struct eal_run *run)
+{
+	sigset_t all, before;
+	pthread_t thread;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	err = pthread_create(&thread, NULL, eal_main, run);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (err)
+		return -err;
+	pthread_detach(thread);
+	pthread_mutex_lock(&run->lock);
+	while (!run->done)
+		pthread_cond_wait(&run->changed, &run->lock);
+	pthread_mutex_unlock(&run->lock);
+	return 0;
+}
+
+static void eal_after_fork(void)
+{
+	eal.forked = true;
+}
+
+static int eal_init(const struct why *why)
+{
+	/* Kept: a thread that is left behind may look at it. */
+	struct eal_run *run = calloc(1, sizeof(*run));
+	char words[EAL_WORDS_BYTES];
+	int err;
+
+	if (!run)
+		return why_fail(why, -ENOMEM, "out of memory");
+	pthread_mutex_init(&run->lock, NULL);
+	pthread_cond_init(&run->changed, NULL);
+	if (!eal_args_make(&run->args)) {
+		free(run);
+		return why_fail(why, -EINVAL, "too many arguments (HARP_DPDK_ARGS)");
+	}
+	err = eal_log_open(eal.opt.log, eal.opt.ctx);
+	if (!err)
+		err = eal_thread(run);
+	if (err)
+		return why_fail(why, err, "no thread for its environment: %s", strerror(-err));
+	pthread_atfork(NULL, NULL, eal_after_fork);
+	if (run->result >= 0) {
+		eal.state = EAL_RUNS;
+		return 0;
+	}
+	eal_log_words(words);
+	eal.state = EAL_FAILED;
+	snprintf(eal.words, sizeof(eal.words), "%s", words[0] ? words : rte_strerror(run->error));
+	err = run->error == ENOMEM ? -ENOMEM : -EIO;
+	return why_fail(why, err, "its environment did not start: %s", eal.words);
+}
+
+/* What was loaded must be what the inline functions in here were compiled for. */
+static int eal_version(const struct why *why)
+{
+	unsigned year = 0, month = 0;
+
+	if (sscanf(rte_version(), "DPDK %u.%u", &year, &month) == 2 && year == RTE_VER_YEAR &&
+	    month == RTE_VER_MONTH)
+		return 0;
+	return why_fail(
+		why, -ENOTSUP,
+		"%s was loaded, and HARP was built with %u.%02u; build HARP anew, or install "
+		"that version",
+		rte_version(), RTE_VER_YEAR, RTE_VER_MONTH);
+}
+
+static int eal_first(const struct harp_dpdk_eal_options *opt, const struct why *why)
+{
+	int err;
+
+	eal.opt = (struct harp_dpdk_eal_options){ .size = sizeof(eal.opt) };
+	eal.args[0] = '\0';
+	if (opt) {
+		eal.opt = *opt;
+		if (opt->args && (size_t)snprintf(eal.args, sizeof(eal.args), "%s", opt->args) >=
+					 sizeof(eal.args))
+			return why_fail(why, -EINVAL, "too many arguments (HARP_DPDK_ARGS)");
+	}
+	eal.opt.args = eal.args;
+	eal.opt.memory_mib = eal.opt.memory_mib ? eal.opt.memory_mib : EAL_MEMORY_MIB;
+	err = eal_version(why);
+	if (!err)
+		err = eal_choose_memory(why);
+	return err ? err : eal_init(why);
+}
+
+/* It runs: do the options agree with how? What was not said agrees with anything. */
+static int eal_again(const struct harp_dpdk_eal_options *opt, const struct why *why)
+{
+	const char *what = NULL;
+
+	if (!opt)
+		return 0;
+	if ((opt->huge_pages == 1 && eal.huge_pages) || (opt->huge_pages == 2 && !eal.huge_pages))
+		what = eal.huge_pages ? "with huge pages" : "without huge pages";
+	else if (opt->memory_mib > eal.opt.memory_mib)
+		what = "with less memory";
+	else if (opt->args && strcmp(opt->args, eal.args) != 0)
+		what = "with other arguments";
+	if (!what)
+		return 0;
+	return why_fail(why, -EALREADY,
+			"its environment runs in this process %s, and can't be started twice",
+			what);
+}
+
+int eal_start(const struct harp_dpdk_eal_options *opt, char *why_text, size_t why_len)
+{
+	struct why why = { .text = why_text, .size = why_len };
+	int err;
+
+	why_about(&why, "DPDK");
+	if (opt && (opt->size != sizeof(*opt) || opt->huge_pages > 2))
+		return why_fail(&why, -EINVAL, "options of another version of HARP");
+	pthread_mutex_lock(&eal.lock);
+	switch (eal.state) {
+	case EAL_NOT_STARTED:
+		err = eal_first(opt, &why);
+		break;
+	case EAL_RUNS:
+		err = eal_usable(&why);
+		if (!err)
+			err = eal_again(opt, &why);
+		break;
+	default:
+		err = why_fail(
+			&why, -EIO,
+			"its environment failed in this process, which needs to be a new one to "
+			"try again; it said: %s",
+			eal.words);
+		break;
+	}
+	pthread_mutex_unlock(&eal.lock);
+	return err;
+}
+
+int eal_usable(const struct why *why)
+{
+	if (eal.state != EAL_RUNS)
+		return why_fail(why, -ENXIO, "DPDK's environment has not been started");
+	if (eal.forked)
+		return why_fail(
+			why, -ENXIO,
+			"this process is a fork of the one that started DPDK, which does not "
+			"survive that; exec() a program of its own");
+	return 0;
+}
+
+bool eal_huge_pages(void)
+{
+	return eal.huge_pages;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* eal.h - DPDK's environment: started once in a process, and what it said. */
+#ifndef HARP_DPDK_EAL_H
+#define HARP_DPDK_EAL_H
+
+#include <stdbool.h>
+
+#include "base/why.h"
+#include "dpdk/harp_dpdk.h"
+
+/* As harp_dpdk_api.start. */
+int eal_start(const struct harp_dpdk_eal_options *opt, char *why, size_t why_len);
+/* 0, or -errno with the reason: not started, or this is a fork of the process that started it. */
+int eal_usable(const struct why *why);
+bool eal_huge_pages(void);
+
+#endif

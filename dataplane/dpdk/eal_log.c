@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * eal_log.c - DPDK's own messages, line by line, to the caller's sink instead of the process's output.
+ *
+ * DPDK logs to a stream that can be replaced. A few places of its start print to stdout and stderr besides; as these
+ * are variables in glibc, they are replaced too for as long as the start lasts. What other threads print
+ * meanwhile is passed on to where they meant it.
+ */
+#include "dpdk/eal_log.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <rte_log.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EAL_LINE_BYTES 512
+
+static struct {
+	pthread_mutex_t lock;
+	harp_log_fn log;
+	void *ctx;
+	char line[EAL_LINE_BYTES]; /* begun and not ended */
+	size_t used;
+	bool telling; /* words[] are an error's */
+	char words[EAL_WORDS_BYTES];
+	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
+	pthread_t quiet; /* the thread whose prints are caught */
+} eal_log = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static __thread bool eal_log_in_sink;
+
+static enum harp_log_level eal_log_level(void)
+{
+	switch (rte_log_cur_msg_loglevel()) {
+	case RTE_LOG_EMERG:
+	case RTE_LOG_ALERT:
+	case RTE_LOG_CRIT:
+	case RTE_LOG_ERR:
+		return HARP_LOG_ERROR;
+	case RTE_LOG_WARNING:
+		return HARP_LOG_WARN;
+	default:
+		return HARP_LOG_DEBUG;
+	}
+}
+
+/*
+ * A whole line, under the lock. DPDK's errors are not HARP's: what matters of them is in our own error's text. The sink
+ * is called without the lock: it may print, and this thread's prints come here.
+ */
+static void eal_log_line(enum harp_log_level level)
+{
+	char line[EAL_LINE_BYTES];
+
+	while (eal_log.used > 0 && isspace((unsigned char)eal_log.line[eal_log.used - 1]))
+		eal_log.used--;
+	memcpy(line, eal_log.line, eal_log.used);
+	line[eal_log.used] = '\0';
+	eal_log.used = 0;
+	if (line[0] == '\0')
+		return;
+	if (!eal_log.telling && (level == HARP_LOG_ERROR || !eal_log.words[0])) {
+		snprintf(eal_log.words, sizeof(eal_log.words), "%.*s", EAL_WORDS_BYTES - 1, line);
+		eal_log.telling = level == HARP_LOG_ERROR;
+	}
+	if (!eal_log.log)
+		return;
+	pthread_mutex_unlock(&eal_log.lock);
+	eal_log_in_sink = true;
+	eal_log.log(eal_log.ctx, level == HARP_LOG_DEBUG ? level : HARP_LOG_INFO, line);
+	eal_log_in_sink = false;
+	pthread_mutex_lock(&eal_log.lock);
+}
+
+static void eal_log_text(const char *text, size_t bytes, enum harp_log_level level)
+{
+	pthread_mutex_lock(&eal_log.lock);
+	for (size_t i = 0; i < bytes; i++) {
+		if (text[i] == '\n')
+			eal_log_line(level);
+		else if (eal_log.used < sizeof(eal_log.line) - 1)
+			eal_log.line[eal_log.used++] = text[i];
+	}
+	pthread_mutex_unlock(&eal_log.lock);
+}
+
+static ssize_t eal_log_write(void *cookie, const char *text, size_t bytes)
+{
+	(void)cookie;
+	eal_log_text(text, bytes, eal_log_level());
+	return (ssize_t)bytes;
+}
+
+/* What is printed to stdout or stderr while they are replaced. */
+static ssize_t eal_print_write(void *cookie, const char *text, size_t bytes)
+{
+	FILE *before = *(FILE **)cookie;
+
+	if (!eal_log_in_sink &&
+	    pthread_equal(__atomic_load_n(&eal_log.quiet, __ATOMIC_ACQUIRE), pthread_self()))
+		eal_log_text(text, bytes, HARP_LOG_DEBUG);
+	else
+		fwrite(text, 1, bytes, before);
+	return (ssize_t)bytes;
+}
+
+static FILE *eal_stream(void *cookie, cookie_write_function_t *write_text)
+{
+	FILE *stream = fopencookie(cookie, "w", (cookie_io_functions_t){ .write = write_text });
+
+	if (stream)
+		setvbuf(stream, NULL, _IONBF, 0); /* each call is a write: lines come whole */
+	return stream;
+}
+
+int eal_log_open(harp_log_fn log, void *ctx)
+{
+	eal_log.log = log;
+	eal_log.ctx = ctx;
+	eal_log.log_stream = eal_stream(NULL, eal_log_write);
+	eal_log.out_stream = eal_stream(&eal_log.out_before, eal_print_write);
+	eal_log.err_stream = eal_stream(&eal_log.err_before, eal_print_write);
+	if (!eal_log.log_stream || !eal_log.out_stream || !eal_log.err_stream)
+		return -ENOMEM;
+	return rte_openlog_stream(eal_log.log_stream) == 0 ? 0 : -ENOMEM;
+}
+
+void eal_log_quiet(bool on)
+{
+	if (on) {
+		__atomic_store_n(&eal_log.quiet, pthread_self(), __ATOMIC_RELEASE);
+		eal_log.out_before = stdout;
+		eal_log.err_before = stderr;
+		stdout = eal_log.out_stream;
+		stderr = eal_log.err_stream;
+		return;
+	}
+	stdout = eal_log.out_before;
+	stderr = eal_log.err_before;
+	/* The streams stay: a thread may still be writing to one. */
+	__atomic_store_n(&eal_log.quiet, (pthread_t)0, __ATOMIC_RELEASE);
+}
+
+void eal_log_mark(void)
+{
+	pthread_mutex_lock(&eal_log.lock);
+	eal_log.words[0] = '\0';
+	eal_log.telling = false;
+	pthread_mutex_unlock(&eal_log.lock);
+}
+
+void eal_log_words(char words[EAL_WORDS_BYTES])
+{
+	pthread_mutex_lock(&eal_log.lock);
+	memcpy(words, eal_log.words, EAL_WORDS_BYTES);
+	pthread_mutex_unlock(&eal_log.lock);
+}

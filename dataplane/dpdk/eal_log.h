@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* eal_log.h - where DPDK's own messages go: to the sink, and the last of them into error texts. */
+#ifndef HARP_DPDK_EAL_LOG_H
+#define HARP_DPDK_EAL_LOG_H
+
+#include <stdbool.h>
+
+#include "harp.h"
+
+#define EAL_WORDS_BYTES 160
+
+/* From now on DPDK's log, and until eal_log_quiet(false) what this thread prints, goes to log (NULL: nowhere). -errno. */
+int eal_log_open(harp_log_fn log, void *ctx);
+/* This thread is about to call code of DPDK's that prints besides (true), or has done so. One thread at a time. */
+void eal_log_quiet(bool on);
+/* Forgets the words. */
+void eal_log_mark(void);
+/* The most telling of DPDK's lines since the mark: its first error, else its last line; "" if it said nothing. */
+void eal_log_words(char words[EAL_WORDS_BYTES]);
+
+#endif

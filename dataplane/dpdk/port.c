@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * port.c - opens, starts, asks and closes Ethernet devices of DPDK's.
+ *
+ * One lock guards the list of ports and everything that changes one. What a NIC does between goes past it.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_version.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dpdk/eal.h"
+#include "dpdk/eal_log.h"
+#include "dpdk/port.h"
+
+/* harp_dpdk.h's is opaque. */
+static struct dpdk_port *port_of(const struct harp_dpdk_port *port)
+{
+	return (struct dpdk_port *)(uintptr_t)port;
+}
+
+static pthread_mutex_t port_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- finding a device -------------------------------------------------------------------------- */
+
+static int port_name(struct dpdk_port *port, const char *device, const struct why *why)
+{
+	size_t len = strcspn(device, ",");
+
+	if (len == 0 || len >= sizeof(port->name))
+		return why_fail(why, -EINVAL,
+				"is no device; name a PCI address or a virtual device with its "
+				"arguments, like net_memif0,role=client");
+	snprintf(port->name, sizeof(port->name), "%.*s", (int)len, device);
+	return 0;
+}
+
+/* One sentence for what rte_dev_probe() refused. */
+static int port_probe_failed(const char *device, int err, const struct why *why)
+{
+	char words[EAL_WORDS_BYTES];
+
+	eal_log_words(words);
+	if (err == -EEXIST)
+		return why_fail(why, -EBUSY, "is open in this process already");
+	if (strstr(words, "no driver") || strstr(words, "no bus") || strstr(words, "Cannot find"))
+		return why_fail(
+			why, -ENODEV,
+			"DPDK has no such device or driver (%s); look at the name, and whether "
+			"the driver's package is installed",
+			words);
+	if (err == -EPERM || err == -EACCES)
+		return why_fail(why, err, "no permission: %s",
+				words[0] ? words : rte_strerror(-err));
+	if (err == -1)
+		err = -ENODEV;
+	return why_fail(why, err, "can't be opened as \"%s\": %s", device,
+			words[0] ? words : rte_strerror(-err));
+}
+
+/* Makes DPDK find the device and its driver take it. */
+static int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
+		      const struct why *why)
+{
+	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_ETHER_MTU;
+	uint32_t frame_size = opt->frame_size ? opt->frame_size : port_frame_size(NULL, 0, mtu);
+	char device[512];
+	int err;
+
+	if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
+		return why_fail(why, -EBUSY, "is open in this process already");
+	err = driver_device(opt->device, frame_size, mtu, device, sizeof(device));
+	if (err < 0)
+		return why_fail(why, -EINVAL, "its arguments are too long");
+	eal_log_mark();
+	err = rte_dev_probe(device);
+	if (err)
+		return port_probe_failed(device, err, why);
+	if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
+		return why_fail(why, -ENODEV, "is no Ethernet device");
+	err = rte_eth_dev_info_get(port->id, &port->info);
+	if (err)
+		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));
+	port->device = port->info.device;
+	port->traits = driver_traits(port->info.driver_name);
+	return 0;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+static int port_pools(struct dpdk_port *port, const struct why *why)
+{
+	int err = 0;
+
+	port->nics = calloc(port->queues, sizeof(*port->nics));
+	if (!port->nics)
+		return why_fail(why, -ENOMEM, "out of memory");
+	for (uint16_t q = 0; q < port->queues && !err; q++) {
+		err = pool_create(&port->nics[q].pool,
+				  &(struct pool_options){
+					  .frame_size = port->frame_size,
+					  .frame_count = port->frame_count,
+					  .spare_count = port->spare_count,
+					  .numa_node = rte_eth_dev_socket_id(port->id),
+				  },
+				  why);
+		if (!err)
+			nic_init(&port->nics[q], port, q);
+	}
+	return err;
+}
+
+static int port_start(struct dpdk_port *port, const struct why *why)
+{
+	char words[EAL_WORDS_BYTES];
+	int err;
+
+	eal_log_mark();
+	err = rte_eth_dev_start(port->id);
+	if (err) {
+		eal_log_words(words);
+		return why_fail(why, err, "can't be started: %s",
+				words[0] ? words : rte_strerror(-err));
+	}
+	port->started = true;
+	/* Neighbour discovery asks groups (RFC 4861); where a device can't be told, it takes everything. */
+	rte_eth_allmulticast_enable(port->id);
+	return 0;
+}
+
+/* What is left of a device whose driver took it, and of its memory. */
+static void port_free(struct dpdk_port *port)
+{
+	if (port->started)
+		rte_eth_dev_stop(port->id);
+	if (port->device) {
+		rte_eth_dev_close(port->id);
+		rte_dev_remove(port->device);
+	}
+	for (uint16_t q = 0; port->nics && q < port->queues; q++)
+		pool_retire(port->nics[q].pool);
+	free(port->nics);
+	free(port);
+}
+
+int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why_text,
+	      size_t why_len)
+{
+	struct why why = { .text = why_text, .size = why_len };
+	struct dpdk_port *port;
+	int err;
+
+	if (!opt || opt->size != sizeof(*opt) || !opt->device)
+		return -EINVAL;
+	why_about(&why, "%.*s", (int)strcspn(opt->device, ","), opt->device);
+	err = eal_start(NULL, why_text, why_len);
+	if (err)
+		return err;
+	port = calloc(1, sizeof(*port));
+	if (!port)
+		return why_fail(&why, -ENOMEM, "out of memory");
+	pthread_mutex_lock(&port_lock);
+	pool_reap();
+	err = port_name(port, opt->device, &why);
+	if (!err)
+		err = port_probe(port, opt, &why);
+	if (!err)
+		err = port_configure(port, opt, &why);
+	if (!err)
+		err = port_pools(port, &why);
+	if (!err)
+		err = port_queues_setup(port, &why);
+	if (!err)
+		err = port_start(port, &why);
+	if (err)
+		port_free(port);
+	pthread_mutex_unlock(&port_lock);
+	if (!err)
+		*out = (struct harp_dpdk_port *)port;
+	return err;
+}
+
+/* ---- the NICs ---------------------------------------------------------------------------------- */
+
+int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic **out,
+	     char *why_text, size_t why_len)
+{
+	struct why why = { .text = why_text, .size = why_len };
+	struct dpdk_port *port = port_of(harp_port);
+	struct dpdk_nic *nic;
+	int err = 0;
+
+	why_about(&why, "%s queue %u", port->name, queue);
+	if (queue >= port->queues)
+		return why_fail(&why, -EINVAL, "the port was opened with %u queues", port->queues);
+	pthread_mutex_lock(&port_lock);
+	nic = &port->nics[queue];
+	err = eal_usable(&why);
+	if (!err && __atomic_load_n(&nic->taken, __ATOMIC_ACQUIRE))
+		err = why_fail(&why, -EBUSY, "is in use in this process");
+	if (!err) {
+		pool_reset(nic->pool);
+		nic_init(nic, port, (uint16_t)queue);
+		nic->taken = true;
+		*out = &nic->nic;
+	}
+	pthread_mutex_unlock(&port_lock);
+	return err;
+}
+
+/* ---- asking ------------------------------------------------------------------------------------ */
+
+int port_info(const struct harp_dpdk_port *harp_port, struct harp_dpdk_info *out)
+{
+	const struct dpdk_port *port = port_of(harp_port);
+	struct rte_eth_link link = { 0 };
+
+	*out = (struct harp_dpdk_info){
+		.huge_pages = eal_huge_pages(),
+		.numa_node = rte_eth_dev_socket_id(port->id),
+		.mtu_bytes = port->mtu_bytes,
+		.queues = port->queues,
+		.frame_size = port->frame_size,
+		.frame_count = port->frame_count,
+		.features = port->features,
+		.driver_copies = (port->traits & DRIVER_COPIES) != 0,
+	};
+	snprintf(out->device, sizeof(out->device), "%s", port->name);
+	snprintf(out->driver, sizeof(out->driver), "%s", port->info.driver_name);
+	snprintf(out->dpdk, sizeof(out->dpdk), "%s", rte_version());
+	if (strchr(port->name, ':'))
+		snprintf(out->pci, sizeof(out->pci), "%.31s", port->name);
+	memcpy(out->mac, port->mac.addr_bytes, sizeof(out->mac));
+	if (rte_eth_link_get_nowait(port->id, &link) == 0) {
+		out->up = link.link_status == RTE_ETH_LINK_UP;
+		out->speed_mbps = link.link_speed == UINT32_MAX ? 0 : link.link_speed;
+	}
+	return 0;
+}
+
+int port_xstats(const struct harp_dpdk_port *harp_port, char (*names)[64], uint64_t *values,
+		unsigned max)
+{
+	const struct dpdk_port *port = port_of(harp_port);
+	int count = rte_eth_xstats_get_names(port->id, NULL, 0), fill;
+	struct rte_eth_xstat_name *all_names;
+	struct rte_eth_xstat *all;
+
+	if (count <= 0 || max == 0)
+		return count;
+	all_names = calloc((size_t)count, sizeof(*all_names));
+	all = calloc((size_t)count, sizeof(*all));
+	fill = -ENOMEM;
+	if (all_names && all &&
+	    rte_eth_xstats_get_names(port->id, all_names, (unsigned)count) == count)
+		fill = rte_eth_xstats_get(port->id, all, (unsigned)count);
+	for (int i = 0; i < fill && i < count && (unsigned)i < max; i++) {
+		if (all[i].id >= (uint64_t)count)
+			continue;
+		snprintf(names[i], 64, "%s", all_names[all[i].id].name);
+		values[i] = all[i].value;
+	}
+	free(all_names);
+	free(all);
+	return fill < 0 ? fill : count;
+}
+
+void port_close(struct harp_dpdk_port *harp_port)
+{
+	struct dpdk_port *port = port_of(harp_port);
+
+	if (!port)
+		return;
+	pthread_mutex_lock(&port_lock);
+	port_free(port);
+	pthread_mutex_unlock(&port_lock);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* port.h - an Ethernet device that this process has, and the NIC of each of its queue pairs. */
+#ifndef HARP_DPDK_PORT_H
+#define HARP_DPDK_PORT_H
+
+#include <rte_ethdev.h>
+
+#include "base/why.h"
+#include "dpdk/harp_dpdk.h"
+#include "dpdk/pool.h"
+#include "harp_nic.h"
+
+#define NIC_BURST 64u
+
+/* What drivers don't say of themselves (driver.c). */
+enum driver_trait {
+	DRIVER_ANY_LENGTH =
+		0x1, /* packets larger than it admits to go through, in chains if need be */
+	DRIVER_TAKES_LATE = 0x2, /* asks for frames when packets have come: holds none before */
+	DRIVER_COPIES = 0x4,     /* copies each packet, both ways */
+	DRIVER_KERNEL = 0x8,     /* ends in a kernel interface: checksums may be partial */
+	DRIVER_CHAINS = 0x10,    /* sends chains although it doesn't say so */
+};
+
+struct dpdk_port;
+
+/* The NIC of one queue pair. */
+struct dpdk_nic {
+	struct harp_nic nic;
+	struct pool *pool;
+	struct dpdk_port *port;
+	uint16_t port_id, queue;
+	bool cleans;        /* rte_eth_tx_done_cleanup() works */
+	bool taken;         /* harp_nic_destroy() gives it back */
+	uint32_t in_flight; /* descriptors the driver has not given back */
+	uint32_t waiting_at, waiting_count;
+	struct rte_mbuf *waiting[NIC_BURST]; /* received, not yet handed on */
+	uint64_t now_ns;
+	uint64_t driver_stats_ns; /* when dropped was last asked for */
+	uint64_t dropped;
+	struct harp_nic_stats stats;
+};
+
+struct dpdk_port {
+	uint16_t id;
+	uint16_t queues, rx_ring, tx_ring;
+	uint32_t mtu_bytes, frame_size, frame_count, spare_count, frags_max;
+	uint32_t features; /* HARP_NIC_* */
+	uint32_t traits;   /* enum driver_trait */
+	bool started;
+	char name[64]; /* as DPDK has it: without arguments */
+	struct rte_device *device;
+	struct rte_eth_dev_info info;
+	struct rte_ether_addr mac;
+	struct dpdk_nic *nics; /* queues of them */
+	struct dpdk_port *next;
+};
+
+/* driver.c: traits by the driver's name ("net_memif"). */
+uint32_t driver_traits(const char *driver);
+/* What to probe instead of the text: defaults that suit a packet of this size. Bytes written, or -ENAMETOOLONG. */
+int driver_device(const char *device, uint32_t frame_size, uint32_t mtu_bytes, char *out,
+		  size_t out_len);
+
+/* configure.c: from what the device reports to a device that is ready to start. */
+int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
+		   const struct why *why);
+int port_queues_setup(struct dpdk_port *port, const struct why *why);
+uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes);
+
+/* nic.c */
+void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue);
+/* Frees what rx() has not handed on. */
+void nic_drop_waiting(struct dpdk_nic *nic);
+
+/* harp_dpdk_api's, port.c, rss.c, steer.c */
+int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why,
+	      size_t why_len);
+int port_nic(struct harp_dpdk_port *port, uint32_t queue, struct harp_nic **out, char *why,
+	     size_t why_len);
+int port_info(const struct harp_dpdk_port *port, struct harp_dpdk_info *out);
+int port_rss(const struct harp_dpdk_port *port, struct harp_rss *out);
+int port_steer(struct harp_dpdk_port *port, uint8_t protocol, uint16_t local_port, uint32_t queue,
+	       bool add);
+int port_xstats(const struct harp_dpdk_port *port, char (*names)[64], uint64_t *values,
+		unsigned max);
+void port_close(struct harp_dpdk_port *port);
+
+#endif
