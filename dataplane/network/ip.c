@@ -125,7 +125,8 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 		return ip_drop(&stats->drop_ip_version);
 	if (f->pub.len < header || total < header)
 		return ip_drop(&stats->drop_ip_short);
-	if (csum_finish(csum_words(h, header, 0)) != 0)
+	if (csum_finish(header == IPV4_HEADER_BYTES ? csum_words(h, IPV4_HEADER_BYTES, 0)
+						    : csum_words(h, header, 0)) != 0)
 		return ip_drop(&stats->drop_ip_checksum);
 	if (!ip_trim(ip, f, total))
 		return ip_drop(&stats->drop_ip_short);

@@ -83,6 +83,8 @@ static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
 
 	if (tcp->pool->frame_count > tcp->io->fill_max)
 		tcp->shared_frames = tcp->pool->frame_count - tcp->io->fill_max;
+	tcp->pool_plenty_frames =
+		TCP_POOL_RESERVE_FRAMES + tcp->io->fill_max + tcp->shared_frames / 4 + 1;
 	tcp->tx_frags_max = 1;
 	if (caps->features & HARP_NIC_TX_MULTI)
 		tcp->tx_frags_max = caps->tx_frags_max > 0 ? caps->tx_frags_max : 1;

@@ -3,7 +3,8 @@
  * tcp.h - TCP: the connection, the layer, and what its files ask of one another.
  *
  *	tcp.c          lifecycle: slots, the one function that writes the state, death
- *	tcp_in.c       a segment in: RFC 9293 section 3.10.7 in its order, and the fast path
+ *	tcp_in.c       a segment in: RFC 9293 section 3.10.7 in its order
+ *	tcp_fast.c     and one that is as usual in every respect
  *	tcp_check.c    may it be believed? RFC 5961, timestamps, sequence numbers; challenge ACKs
  *	tcp_icmp.c     ICMP errors
  *	tcp_listen.c   a SYN to a listener
@@ -351,6 +352,7 @@ struct tcp {
 	uint32_t tx_frags_max;  /* frames of one segment */
 	bool csum_offload;      /* the card fills in checksums */
 	uint32_t shared_frames; /* of the pool, beside the fill ring */
+	uint32_t pool_plenty_frames;     /* free: more than any tcp_pool_floor_*() */
 	uint32_t rx_payload_frame_bytes; /* what the NIC puts in one received frame */
 	struct flow_table flows;
 	struct port_table ports;
@@ -477,6 +479,12 @@ static inline bool conn_loss_is_quiet(const struct harp_conn *conn)
 	return conn->recovery == TCP_RECOVERY_NONE && conn->sacked_bytes == 0 &&
 	       conn->lost_bytes == 0 && conn->dup_acks == 0 && !conn->tlp_out;
 }
+/* A segment that may be believed has come. */
+static inline void conn_heard(struct harp_conn *conn)
+{
+	conn->last_rcv_ns = conn->tcp->now_ns;
+	conn->keep_unanswered = 0;
+}
 /* Our timestamp clock, as this connection shows it. */
 static inline uint32_t conn_tsval(const struct harp_conn *conn)
 {
@@ -536,6 +544,10 @@ uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
 /* ---- tcp_in.c ---- */
 enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in);
 
+/* ---- tcp_fast.c ---- */
+/* TCP_PASS: it is not as usual, and untouched. */
+enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg);
+
 /* ---- tcp_check.c ---- */
 /* Sequence number, RST, SYN and timestamps of a segment to a synchronized connection: TCP_PASS, or what
  * became of it (the connection may be dead). A payload that may not come in is taken off. */
@@ -543,7 +555,10 @@ enum tcp_verdict tcp_check_segment(struct harp_conn *conn, struct tcp_segment *s
 /* SEG.ACK is one that the peer may send, or it is challenged. */
 enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment *seg);
 /* Does it echo a timestamp that we sent and that it may still echo? */
-bool tcp_check_echo(const struct harp_conn *conn, const struct tcp_segment *seg);
+static inline bool tcp_check_echo(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	return seg->opt.tsecr - conn->ts_echo_min <= conn->ts_sent - conn->ts_echo_min;
+}
 /* TS.Recent moves, of a segment that passed. */
 void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg);
 /* RFC 6191 section 2, RFC 9293 3.10.7.4: may a new SYN take over a connection in TIME-WAIT? */
@@ -591,6 +606,8 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg);
 /* ---- tcp_reass.c ---- */
 /* Payload of an acceptable segment; takes the frames unless it says DONE or DROP. */
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg);
+/* len bytes of a segment, in order, are in the receive queue: when they are acknowledged, who is told. */
+void tcp_reass_took(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len);
 void tcp_reass_purge(struct harp_conn *conn);
 void tcp_rcvq_purge(struct harp_conn *conn);
 /* Frames went back: advertise more when it is worth a segment. */

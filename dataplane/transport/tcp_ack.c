@@ -132,6 +132,8 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 		return;
 	conn->snd_wl1_seq = seg->seq;
 	conn->snd_wl2_seq = seg->ack;
+	if (wnd == conn->snd_wnd_bytes)
+		return; /* what an ACK that moved SND.UNA makes room for is told by that */
 	conn->snd_wnd_bytes = wnd;
 	if (wnd > conn->snd_wnd_max_bytes)
 		conn->snd_wnd_max_bytes = wnd;

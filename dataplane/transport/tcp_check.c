@@ -85,11 +85,6 @@ void tcp_challenge(struct harp_conn *conn)
 /* ------------------------------------------------------------------------------------------------
  * Timestamps.
  */
-bool tcp_check_echo(const struct harp_conn *conn, const struct tcp_segment *seg)
-{
-	return seg->opt.tsecr - conn->ts_echo_min <= conn->ts_sent - conn->ts_echo_min;
-}
-
 void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	/* RFC 7323 section 4.3 (2): only segments that begin at or before the last ACK sent. */

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_in.c - a segment in: RFC 9293 section 3.10.7, in its order, and the fast path.
+ * tcp_in.c - a segment in: RFC 9293 section 3.10.7, in its order.
  *
- * Theory of operation. tcp_input() checks header and checksum, finds the connection and asks a list of
- * questions; when every answer is the usual one, the segment takes the fast path: an established
- * connection, nothing but ACK (and PSH), exactly the next bytes, room for them, no loss being repaired.
- * Everything else goes step by step as the RFC tells it; whether a segment may be believed at all is
- * tcp_check.c's. A step either returns a verdict or lets the segment pass.
+ * Theory of operation. tcp_input() checks header and checksum and finds the connection. What is as usual in
+ * every respect is tcp_fast.c's; everything else goes step by step as the RFC tells it; whether a segment
+ * may be believed at all is tcp_check.c's. A step either returns a verdict or lets the segment pass.
  *
  * Replies are made by wish (tcp_tx_want_ack(), tcp_tx_ready()); only resets, challenge ACKs and the
  * answer to an unacceptable segment are sent from here, as what they answer is not remembered.
@@ -26,7 +24,7 @@
  */
 static bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
 {
-	uint32_t sum = in->l4_csum_pseudo, offset = 0;
+	uint32_t sum = in->l4_csum_pseudo, offset;
 	uint16_t field, partial;
 
 	if (in->csum_good)
@@ -40,7 +38,9 @@ static bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
 			return true;
 		}
 	}
-	for (const struct frame *f = in->frame; f; f = f->frag) {
+	sum = csum_partial(in->frame->pub.data, in->frame->pub.len, sum);
+	offset = in->frame->pub.len;
+	for (const struct frame *f = in->frame->frag; f; f = f->frag) {
 		sum = csum_append(sum, csum_partial(f->pub.data, f->pub.len, 0), offset);
 		offset += f->pub.len;
 	}
@@ -113,15 +113,6 @@ static enum tcp_verdict in_no_flow(struct tcp *tcp, struct tcp_segment *seg)
 	return TCP_DROP_NO_FLOW;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * What both paths do.
- */
-static void in_heard(struct harp_conn *conn)
-{
-	conn->last_rcv_ns = conn->tcp->now_ns;
-	conn->keep_unanswered = 0;
-}
-
 static void in_fin(struct harp_conn *conn)
 {
 	conn->flags &= ~(uint32_t)CONN_FIN_OOO;
@@ -176,7 +167,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	/* "Fourth, check the SYN bit"; "Fifth, if neither of the SYN or RST bits is set, then drop". */
 	if (!(seg->flags & TCP_SYN))
 		return TCP_DROP_STATE;
-	in_heard(conn);
+	conn_heard(conn);
 	tcp_syn_options(conn, seg);
 	conn->rcv_edge_seq = tcp_window_edge(conn);
 	if (!ack_good) {
@@ -337,47 +328,12 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 	v = tcp_check_segment(conn, seg);
 	if (v != TCP_PASS)
 		return v;
-	in_heard(conn);
+	conn_heard(conn);
 	v = in_check_ack(conn, seg);
 	if (v != TCP_PASS)
 		return v;
 	/* "Sixth, check the URG bit": urgent data is delivered in line (RFC 6093). */
 	return in_text_and_fin(conn, seg);
-}
-
-/* ------------------------------------------------------------------------------------------------
- * The fast path.
- */
-static bool in_is_fast(const struct harp_conn *conn, const struct tcp_segment *seg)
-{
-	uint32_t flight = conn_flight_bytes(conn);
-	bool slow = conn->state != HARP_TCP_ESTABLISHED;
-
-	slow |= (seg->flags & ~TCP_PSH) != TCP_ACK;
-	slow |= seg->seq != conn->rcv_nxt_seq;
-	slow |= seg->len > conn_rcv_wnd_bytes(conn);
-	slow |= seg->ack - conn->snd_una_seq > flight;
-	slow |= (seg->ack == conn->snd_una_seq) & (seg->len == 0) & (flight > 0);
-	slow |= seg->opt.seen != ((conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPT_TIMESTAMP : 0);
-	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0);
-	slow |= !tcp_check_echo(conn, seg);
-	slow |= conn->loss_open;
-	slow |= conn->reass_head != NULL;
-	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED | CONN_ECN_ECHO)) != 0;
-	slow |= ((conn->flags & CONN_ECN_IN) != 0) & ((seg->in->tos & 3) == 3); /* CE */
-	return !slow;
-}
-
-static enum tcp_verdict in_fast(struct harp_conn *conn, struct tcp_segment *seg)
-{
-	conn->tcp->stats->tcp_fast_path_in++;
-	in_heard(conn);
-	tcp_check_take_timestamp(conn, seg);
-	conn->ts_echo = seg->opt.tsecr;
-	if (seg->ack != conn->snd_una_seq)
-		tcp_ack_new(conn, seg->ack);
-	tcp_window_update(conn, seg);
-	return seg->len > 0 ? tcp_reass_payload(conn, seg) : TCP_DONE;
 }
 
 static enum tcp_verdict in_segment(struct tcp *tcp, struct packet_in *in)
@@ -393,7 +349,8 @@ static enum tcp_verdict in_segment(struct tcp *tcp, struct packet_in *in)
 	if (!conn)
 		return in_no_flow(tcp, &seg);
 	conn->acct.segs_in++;
-	return in_is_fast(conn, &seg) ? in_fast(conn, &seg) : in_slow(conn, &seg);
+	v = tcp_fast_in(conn, &seg);
+	return v == TCP_PASS ? in_slow(conn, &seg) : v;
 }
 
 enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in)

@@ -46,9 +46,13 @@ void tcp_window_reopen(struct harp_conn *conn)
 
 	if (!conn_synchronized(conn) || (conn->flags & CONN_FIN_RECEIVED))
 		return;
+	full = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+	/* What is open leaves less than a quarter to gain. */
+	if (conn_rcv_wnd_bytes(conn) > full - full / 4 &&
+	    conn_rcv_wnd_bytes(conn) >= 2u * conn->rcv_mss_bytes)
+		return;
 	edge = tcp_window_edge(conn);
 	gain = edge - conn->rcv_edge_seq;
-	full = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
 	if (gain >= full / 4 || (gain > 0 && conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes))
 		tcp_tx_want_ack(conn, true);
 }
@@ -431,12 +435,29 @@ static void reass_gap(struct harp_conn *conn)
 		conn->full_gap_ns = TCP_ACK_HOLD_SLOW_NS_MAX;
 }
 
+void tcp_reass_took(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
+{
+	uint64_t hold_ns;
+
+	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES) {
+		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
+		reass_gap(conn);
+	}
+	hold_ns = reass_ack_hold_ns(conn, seg, len);
+	if (hold_ns)
+		tcp_tx_hold_ack(conn, hold_ns);
+	else
+		tcp_tx_want_ack(conn, false);
+	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS)
+		(void)tcp_out_ack(conn);
+	tcp_conn_event(conn, HARP_EVENT_READABLE);
+}
+
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
 	struct frame *f = seg->in->frame;
 	uint32_t seq = seg->seq, len = seg->len, skip = seg->header_bytes;
-	uint64_t hold_ns;
 	bool in_order;
 
 	conn->acct.data_segs_in++;
@@ -491,17 +512,6 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		tcp_sackout_advance(conn);
 		tcp_tx_want_ack(conn, true); /* a hole is filled, wholly or in part */
 	}
-	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES) {
-		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
-		reass_gap(conn);
-	}
-	hold_ns = reass_ack_hold_ns(conn, seg, len);
-	if (hold_ns)
-		tcp_tx_hold_ack(conn, hold_ns);
-	else
-		tcp_tx_want_ack(conn, false);
-	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS)
-		(void)tcp_out_ack(conn);
-	tcp_conn_event(conn, HARP_EVENT_READABLE);
+	tcp_reass_took(conn, seg, len);
 	return TCP_KEPT;
 }

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_fast.c - the fast path: a segment in that is as usual in every respect (header prediction, RFC 1323
+ * appendix and Jacobson 1990).
+ *
+ * An established connection, nothing but ACK (and PSH), exactly the next bytes, room for them, the options
+ * that were agreed on, no loss being repaired: then nothing of RFC 9293 section 3.10.7 applies but that the
+ * ACK may move SND.UNA, the window is taken over and the bytes go to the receive queue. tcp_in.c does the
+ * same for such a segment, step by step; what is here must never do anything else.
+ */
+#include "transport/tcp.h"
+
+/* One question a line; a single "yes" is enough. */
+static inline bool fast_is_slow(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	uint32_t flight = conn_flight_bytes(conn);
+	bool slow = conn->state != HARP_TCP_ESTABLISHED;
+
+	slow |= (seg->flags & ~TCP_PSH) != TCP_ACK;
+	slow |= seg->seq != conn->rcv_nxt_seq;
+	slow |= seg->len > conn_rcv_wnd_bytes(conn);
+	slow |= seg->ack - conn->snd_una_seq > flight;
+	slow |= (seg->ack == conn->snd_una_seq) & (seg->len == 0) & (flight > 0);
+	slow |= seg->opt.seen != ((conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPT_TIMESTAMP : 0);
+	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0);
+	slow |= !tcp_check_echo(conn, seg);
+	slow |= conn->loss_open;
+	slow |= conn->reass_head != NULL;
+	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED | CONN_ECN_ECHO)) != 0;
+	slow |= ((conn->flags & CONN_ECN_IN) != 0) & ((seg->in->tos & 3) == 3); /* CE */
+	return slow;
+}
+
+/* Payload that is one frame, with room for it whatever the others do: nothing to trim, to copy together
+ * or to give up for it. */
+static inline bool fast_may_keep(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	const struct tcp *tcp = conn->tcp;
+
+	return !seg->in->frame->frag && conn->rx_frames_held * 2 <= conn->rx_frames_budget &&
+	       tcp->pool->free_count >= tcp->pool_plenty_frames;
+}
+
+static inline void fast_keep(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	struct tcp *tcp = conn->tcp;
+	struct frame *f = seg->in->frame;
+
+	f->pub.data += seg->header_bytes;
+	f->pub.len = seg->len;
+	f->pub.capacity = seg->len;
+	f->next = NULL;
+	f->seq = seg->seq;
+	f->owner = 0;
+	f->flags = 0;
+	if (conn->rcv_tail)
+		conn->rcv_tail->next = f;
+	else
+		conn->rcv_head = f;
+	conn->rcv_tail = f;
+	conn->rx_frames_held++;
+	tcp->stats->frames_tcp_rx++;
+	tcp->stats->tcp_data_segs_in++;
+	conn->acct.data_segs_in++;
+	conn->acct.bytes_received += seg->len;
+	conn->rcv_queued_bytes += seg->len;
+	conn->rcv_nxt_seq += seg->len;
+	tcp_reass_took(conn, seg, seg->len);
+}
+
+enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
+{
+	if (fast_is_slow(conn, seg))
+		return TCP_PASS;
+	conn->tcp->stats->tcp_fast_path_in++;
+	conn_heard(conn);
+	tcp_check_take_timestamp(conn, seg);
+	conn->ts_echo = seg->opt.tsecr;
+	if (seg->ack != conn->snd_una_seq)
+		tcp_ack_new(conn, seg->ack);
+	tcp_window_update(conn, seg);
+	if (seg->len == 0)
+		return TCP_DONE;
+	if (!fast_may_keep(conn, seg))
+		return tcp_reass_payload(conn, seg);
+	fast_keep(conn, seg);
+	return TCP_KEPT;
+}
