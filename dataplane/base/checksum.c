@@ -26,13 +26,6 @@ static inline uint64_t csum_load64(const uint8_t *p)
 	return w;
 }
 
-static inline uint32_t csum_fold64(uint64_t sum)
-{
-	sum = (sum & 0xffffffffu) + (sum >> 32);
-	sum = (sum & 0xffffffffu) + (sum >> 32);
-	return (uint32_t)sum;
-}
-
 /* The bytes that fill no block. Returns a sum that can't overflow what follows. */
 static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, bool copy)
 {

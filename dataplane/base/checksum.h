@@ -13,6 +13,12 @@
 uint32_t csum_partial(const void *data, size_t len, uint32_t sum);
 /* The same while copying: one pass over the bytes. */
 uint32_t csum_copy(void *restrict dst, const void *restrict src, size_t len, uint32_t sum);
+/* A sum of 32-bit words, made without a thought for carries. */
+static inline uint32_t csum_fold64(uint64_t sum)
+{
+	sum = (sum & 0xffffffffu) + (sum >> 32);
+	return (uint32_t)((sum & 0xffffffffu) + (sum >> 32));
+}
 /* Sum of a header of 32-bit words (len a multiple of 4), inline: headers are summed right after they
  * are written, and loads as wide as the stores before them need not wait for those. */
 static inline uint32_t csum_words(const void *data, size_t len, uint32_t sum)
@@ -26,8 +32,7 @@ static inline uint32_t csum_words(const void *data, size_t len, uint32_t sum)
 		__builtin_memcpy(&word, p + i, sizeof(word));
 		s += word;
 	}
-	s = (s & 0xffffffffu) + (s >> 32);
-	return (uint32_t)((s & 0xffffffffu) + (s >> 32));
+	return csum_fold64(s);
 }
 /* Folded to 16 bits and complemented, ready to store; compare a received packet's with 0. */
 static inline uint16_t csum_finish(uint32_t sum)

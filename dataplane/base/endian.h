@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * endian.h - byte order in the type: be16_t and be32_t are bytes as a packet has them, so they have
- * no alignment and can't be mixed up with numbers. Compilers make one load and a swap of each.
+ * no alignment and can't be mixed up with numbers. Words are copied and swapped as such: compilers that are
+ * given bytes and shifts make one load of them, but not always one store.
  */
 #ifndef HARP_BASE_ENDIAN_H
 #define HARP_BASE_ENDIAN_H
 
+#include <endian.h>
 #include <stdint.h>
 
 typedef struct {
@@ -17,29 +19,34 @@ typedef struct {
 
 static inline uint16_t be16_load(const uint8_t *p)
 {
-	return (uint16_t)(p[0] << 8 | p[1]);
+	uint16_t x;
+
+	__builtin_memcpy(&x, p, sizeof(x));
+	return be16toh(x);
 }
 static inline uint32_t be32_load(const uint8_t *p)
 {
-	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+	uint32_t x;
+
+	__builtin_memcpy(&x, p, sizeof(x));
+	return be32toh(x);
 }
 static inline void be16_store(uint8_t *p, uint16_t x)
 {
-	p[0] = (uint8_t)(x >> 8);
-	p[1] = (uint8_t)x;
+	x = htobe16(x);
+	__builtin_memcpy(p, &x, sizeof(x));
 }
 static inline void be32_store(uint8_t *p, uint32_t x)
 {
-	p[0] = (uint8_t)(x >> 24);
-	p[1] = (uint8_t)(x >> 16);
-	p[2] = (uint8_t)(x >> 8);
-	p[3] = (uint8_t)x;
+	x = htobe32(x);
+	__builtin_memcpy(p, &x, sizeof(x));
 }
 static inline uint64_t le64_load(const uint8_t *p)
 {
-	return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 |
-	       (uint64_t)p[4] << 32 | (uint64_t)p[5] << 40 | (uint64_t)p[6] << 48 |
-	       (uint64_t)p[7] << 56;
+	uint64_t x;
+
+	__builtin_memcpy(&x, p, sizeof(x));
+	return le64toh(x);
 }
 
 static inline uint16_t be16_get(be16_t x)

@@ -176,7 +176,7 @@ enum eth_verdict eth_input(struct eth *eth, struct frame *packet)
 		eth->stats->drop_eth_short++;
 		return ETH_DROPPED;
 	}
-	unicast = memcmp(h->dst, eth->io->nic->caps.mac, ETH_MAC_BYTES) == 0;
+	unicast = eth_mac_same(h->dst, eth->io->nic->caps.mac);
 	if (!unicast && memcmp(h->dst, eth_broadcast, ETH_MAC_BYTES) != 0) {
 		group = eth_is_group(h->dst);
 		if (!group)

@@ -6,6 +6,8 @@
 #ifndef HARP_LINK_ETH_H
 #define HARP_LINK_ETH_H
 
+#include <string.h>
+
 #include "base/endian.h"
 #include "base/rng.h"
 #include "base/siphash.h"
@@ -23,6 +25,8 @@
 #define ETH_VLAN_BYTES 4u
 #define ETH_VLAN_ID_MASK 0x0fffu
 #define ETH_VLAN_ID_MAX 4094u /* 0: no VLAN, only a priority; 4095: reserved */
+
+#define NEIGHBOUR_REACHABLE_NS UINT64_C(30000000000) /* confirmed within: see neigh.c */
 
 /* timer.kind of neighbour timers; the owner of the wheel gives other kinds other numbers. */
 #define TIMER_KIND_NEIGHBOUR 1u
@@ -144,6 +148,33 @@ void neighbour_timer(struct eth *eth, struct timer *timer, uint64_t now_ns);
  * most one per 100 ms) or the NIC's ring is full. src_addr: own address to ask ARP with. */
 int eth_output(struct eth *eth, struct neighbour *n, uint16_t type,
 	       const struct harp_addr *src_addr, struct packet_out *out);
+/* Compilers call memcmp() for six bytes. */
+static inline bool eth_mac_same(const uint8_t *a, const uint8_t *b)
+{
+	uint32_t first[2];
+	uint16_t rest[2];
+
+	memcpy(&first[0], a, 4);
+	memcpy(&first[1], b, 4);
+	memcpy(&rest[0], a + 4, 2);
+	memcpy(&rest[1], b + 4, 2);
+	return ((first[0] ^ first[1]) | (uint32_t)(rest[0] ^ rest[1])) == 0;
+}
+/* Is n, as far as anyone can know, where this Ethernet header sends to? Then nobody is to be asked. */
+static inline bool eth_is_certain(const struct eth *eth, const struct neighbour *n,
+				  const uint8_t *header)
+{
+	return n->state == NEIGHBOUR_REACHABLE && eth_mac_same(n->mac, header) &&
+	       (eth->neighbour_mode == HARP_NEIGHBOUR_EXTERNAL ||
+		eth->io->now_ns - n->confirmed_ns <= NEIGHBOUR_REACHABLE_NS);
+}
+/* Queues a packet that has its Ethernet header, for which eth_is_certain() and nicio_tx_ready(). */
+static inline void eth_output_again(struct eth *eth, struct neighbour *n,
+				    const struct packet_out *out)
+{
+	n->used_ns = eth->io->now_ns | 1;
+	nicio_tx(eth->io, out);
+}
 /* A packet of our own making that needs no neighbour record: best effort, those who need an answer ask
  * again. frame: NULL when none may be had (counted). Owned by the caller until eth_control_send(). */
 struct frame *eth_control_frame(struct eth *eth);

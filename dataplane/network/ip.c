@@ -2,10 +2,8 @@
 /* ip.c - IPv4 packets in (RFC 791, RFC 1122 section 3.2), and packets of both families out. */
 #include "network/ip.h"
 
-#include <endian.h>
 #include <errno.h>
 
-#include "base/checksum.h"
 #include "network/ipv4.h"
 #include "network/ipv6.h"
 
@@ -34,14 +32,11 @@ void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
 		       uint32_t len)
 {
-	/* Length and protocol as one 32-bit number each, RFC 8200's form; folded, RFC 9293's
-	 * (8 and 16 bits) gives the same. The mapped prefix is left out: IPv4 has none. */
-	bool v4 = harp_addr_is_v4(dst);
-	unsigned skip = v4 ? 12 : 0;
-	uint32_t sum = csum_add(htobe32(len), htobe32(proto));
+	/* The mapped prefix is left out: IPv4 has none. */
+	unsigned skip = harp_addr_is_v4(dst) ? 12 : 0;
+	uint32_t sum = csum_words(src->bytes + skip, 16 - skip, 0);
 
-	sum = csum_words(src->bytes + skip, 16 - skip, sum);
-	return csum_words(dst->bytes + skip, 16 - skip, sum);
+	return ip_pseudo_add(csum_words(dst->bytes + skip, 16 - skip, sum), proto, len);
 }
 
 /* ---- in ---------------------------------------------------------------------------------------- */
@@ -151,8 +146,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	in->ttl = h->ttl;
 	in->tos = h->tos;
 	in->csum_good = (f->flags & FRAME_RX_CSUM_GOOD) != 0;
-	in->l4_csum_pseudo =
-		csum_add(ip->heard.pseudo_sum, csum_add(htobe32(in->len), htobe32(in->proto)));
+	in->l4_csum_pseudo = ip_pseudo_add(ip->heard.pseudo_sum, in->proto, in->len);
 	f->pub.data += header;
 	f->pub.len -= header;
 	f->pub.capacity -= header;
@@ -186,11 +180,73 @@ static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 	h->csum = csum_finish(csum_words(h, IPV4_HEADER_BYTES, 0));
 }
 
+/* The headers are those of the packet before, and the next hop is where it was. */
+static inline bool ip_sent_fits(const struct ip *ip, const struct ip_path *path, uint8_t proto,
+				uint8_t tos)
+{
+	const struct ip_sent *sent = &path->sent;
+
+	return sent->len != 0 && sent->proto == proto && sent->tos == tos &&
+	       ip_path_neighbour(path) && eth_is_certain(ip->eth, path->neighbour, sent->bytes);
+}
+
+/* A packet has left with these headers. */
+static void ip_sent_note(struct ip_path *path, uint8_t proto, uint8_t tos,
+			 const struct packet_out *before, const struct packet_out *out)
+{
+	struct ip_sent *sent = &path->sent;
+	bool v4 = harp_addr_is_v4(&path->dst);
+
+	*sent = (struct ip_sent){ .len = (uint8_t)(before->head - out->head),
+				  .proto = proto,
+				  .tos = tos,
+				  .ip_bytes = v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES };
+	memcpy(sent->bytes, out->head, sent->len);
+	if (v4) {
+		struct ipv4_header *h =
+			(struct ipv4_header *)(sent->bytes + sent->len - IPV4_HEADER_BYTES);
+
+		h->total_len = h->id = be16_of(0);
+		h->csum = 0;
+		sent->sum = csum_words(h, IPV4_HEADER_BYTES, 0);
+	}
+}
+
+/* Sends with the headers of the packet before. */
+static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_out *out)
+{
+	const struct ip_sent *sent = &path->sent;
+	uint8_t *ip_header = out->head - sent->ip_bytes;
+
+	if (!nicio_tx_ready(ip->eth->io, out->frags))
+		return -EAGAIN;
+	out->head -= sent->len;
+	if (sent->len == ETH_HEADER_BYTES + IPV4_HEADER_BYTES) /* a constant is copied by words */
+		memcpy(out->head, sent->bytes, ETH_HEADER_BYTES + IPV4_HEADER_BYTES);
+	else
+		memcpy(out->head, sent->bytes, sent->len);
+	if (sent->ip_bytes == IPV4_HEADER_BYTES) {
+		struct ipv4_header *h = (struct ipv4_header *)ip_header;
+		uint16_t len = htobe16((uint16_t)(out->len + IPV4_HEADER_BYTES));
+		uint16_t id = htobe16(path->v4_id);
+
+		memcpy(&h->total_len, &len, sizeof(len));
+		memcpy(&h->id, &id, sizeof(id));
+		h->csum = csum_finish(csum_add(sent->sum, (uint32_t)len + id));
+		path->v4_id = (uint16_t)(path->v4_id + (out->segments > 1 ? out->segments : 1));
+	} else {
+		((struct ipv6_header *)ip_header)->payload_len = be16_of((uint16_t)out->len);
+	}
+	out->len += sent->len;
+	eth_output_again(ip->eth, path->neighbour, out);
+	return 0;
+}
+
 int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	      struct packet_out *out)
 {
-	const struct packet_out before = *out;
 	bool v4 = harp_addr_is_v4(&path->dst);
+	struct packet_out before;
 	int err = ip_path_check(ip, path);
 
 	if (err)
@@ -198,6 +254,9 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	if (out->len - out->cut_bytes + (v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES) >
 	    path->mtu_bytes)
 		return -EMSGSIZE;
+	if (out->frags > 0 && ip_sent_fits(ip, path, proto, tos))
+		return ip_output_again(ip, path, out);
+	before = *out;
 	path->neighbour = ip_path_neighbour(path);
 	if (!path->neighbour)
 		path->neighbour = neighbour_get(ip->eth, &path->next_hop);
@@ -211,5 +270,7 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 			 out);
 	if (err)
 		*out = before;
+	else if (out->frags > 0) /* else it would not be asked for */
+		ip_sent_note(path, proto, tos, &before, out);
 	return err;
 }

@@ -8,8 +8,10 @@
 #ifndef HARP_NETWORK_IP_H
 #define HARP_NETWORK_IP_H
 
+#include <endian.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "link/eth.h"
 
 #define IP_PROTO_ICMP 1u
@@ -39,6 +41,16 @@ enum ip_verdict {
 	IP_LOCAL_ICMP6,
 };
 
+/* The headers of the packet that a path had last, Ethernet's and IP's: the next one's but for the length. */
+struct ip_sent {
+	uint8_t len; /* 0: none, or no more */
+	uint8_t proto, tos;
+	uint8_t ip_bytes; /* of len, the IP header's */
+	uint32_t sum;     /* IPv4: of its header as it is here */
+	/* IPv4: without length, identification and checksum. */
+	uint8_t bytes[ETH_HEADER_BYTES + ETH_VLAN_BYTES + 40];
+};
+
 /* A resolved way to a destination, cached by connections. Refreshed by ip_path_check(). */
 struct ip_path {
 	struct harp_addr src, dst, next_hop;
@@ -46,7 +58,9 @@ struct ip_path {
 	uint32_t mtu_bytes;
 	uint32_t flow_label; /* IPv6, 20 bits: see ip_path_label(). Not touched by a lookup */
 	uint16_t v4_id;      /* of the next packet; of this path alone: see ip_write_header() */
+	uint32_t pseudo_sum; /* of src and dst, for ip_pseudo_add() */
 	struct neighbour *neighbour;
+	struct ip_sent sent;
 };
 
 struct ip_address {
@@ -154,5 +168,12 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 /* Pseudo-header sum (unfolded) for RFC 9293 section 3.1 / RFC 8200 section 8.1. */
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
 		       uint32_t len);
+/* The same, of the addresses' own: ip_pseudo_sum() with proto 0 and len 0. */
+static inline uint32_t ip_pseudo_add(uint32_t addresses_sum, uint8_t proto, uint32_t len)
+{
+	/* Length and protocol as one 32-bit number each, RFC 8200's form; folded, RFC 9293's
+	 * (8 and 16 bits) gives the same. */
+	return csum_add(addresses_sum, csum_add(htobe32(len), htobe32(proto)));
+}
 
 #endif

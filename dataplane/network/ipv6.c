@@ -188,6 +188,7 @@ void ip_path_label(const struct ip *ip, struct ip_path *path, uint16_t local_por
 
 	static_assert(sizeof(flow) == 36, "hashed as bytes: no padding");
 	path->flow_label = (uint32_t)siphash24(&ip->label_key, &flow, sizeof(flow)) & 0xfffffu;
+	path->sent.len = 0;
 	if (path->flow_label == 0) /* would mean "no label" */
 		path->flow_label = 1;
 }

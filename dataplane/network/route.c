@@ -313,6 +313,7 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 
 	path->generation = 0;
 	path->neighbour = NULL;
+	path->sent.len = 0;
 	/* To ourselves there is no way: nothing loops back in here. */
 	if (route_is_unicast(&path->dst) && !ip_is_own(ip, &path->dst) &&
 	    !ip_is_broadcast(ip, &path->dst))
@@ -333,6 +334,7 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 	path->mtu_bytes = route->mtu_bytes && route->mtu_bytes < nic_mtu_bytes ? route->mtu_bytes
 									       : nic_mtu_bytes;
 	path->neighbour = neighbour_get(ip->eth, &path->next_hop);
+	path->pseudo_sum = ip_pseudo_sum(&path->src, &path->dst, 0, 0);
 	path->generation = ip->generation;
 	return 0;
 }

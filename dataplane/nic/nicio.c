@@ -58,6 +58,8 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 		return -EINVAL;
 	*io = (struct nicio){ .nic = nic,
 			      .pool = pool,
+			      .tx_frags_max = caps.tx_frags_max,
+			      .tx_ring = caps.tx_ring,
 			      .stats = stats,
 			      .features = caps.features,
 			      .tso_bytes_max = caps.tso_bytes_max };
@@ -200,18 +202,16 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 	return count;
 }
 
-bool nicio_tx_ready(struct nicio *io, unsigned frags)
+bool nicio_tx_make_ready(struct nicio *io, unsigned frags)
 {
-	const struct harp_nic_caps *caps = &io->nic->caps;
-
-	if (frags > caps->tx_frags_max)
+	if (frags > io->tx_frags_max)
 		return false;
 	if (io->tx_count + frags > NICIO_BURST)
 		nicio_flush(io);
 	/* tx_held counts the waiting ones too. */
-	if (io->tx_held + frags > caps->tx_ring)
+	if (io->tx_held + frags > io->tx_ring)
 		nicio_complete(io);
-	if (io->tx_count + frags > NICIO_BURST || io->tx_held + frags > caps->tx_ring) {
+	if (io->tx_count + frags > NICIO_BURST || io->tx_held + frags > io->tx_ring) {
 		io->stats->tx_ring_full++;
 		return false;
 	}

@@ -47,6 +47,8 @@ struct nicio {
 	uint64_t tx_moved_ns; /* descriptors went out or came back */
 	bool kick_wanted;
 	uint32_t features;      /* HARP_NIC_* */
+	uint32_t tx_frags_max;  /* descriptors of a packet */
+	uint32_t tx_ring;       /* descriptors that the NIC holds */
 	uint32_t tso_bytes_max; /* payload of a train; 0: the card cuts nothing */
 	struct harp_desc tx[NICIO_BURST];
 };
@@ -61,7 +63,13 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
  * the descriptors too: less than NICIO_FRAGS_MAX may starve the largest packets. */
 unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max);
 /* Room for a packet of `frags` descriptors? Flushes when needed to make room. */
-bool nicio_tx_ready(struct nicio *io, unsigned frags);
+bool nicio_tx_make_ready(struct nicio *io, unsigned frags);
+static inline bool nicio_tx_ready(struct nicio *io, unsigned frags)
+{
+	return (frags <= io->tx_frags_max && io->tx_count + frags <= NICIO_BURST &&
+		io->tx_held + frags <= io->tx_ring) ||
+	       nicio_tx_make_ready(io, frags);
+}
 /* Queues a packet (one nic_ref per frame). The caller has asked nicio_tx_ready(). */
 void nicio_tx(struct nicio *io, const struct packet_out *out);
 /* Memory that may be sent in place: harp_stack_memory_add(), harp_stack_memory_remove(). */

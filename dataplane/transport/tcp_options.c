@@ -94,30 +94,6 @@ bool tcp_options_parse(const uint8_t *bytes, uint32_t len, struct tcp_options *o
 	return true;
 }
 
-bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len, struct tcp_options *out)
-{
-	out->seen = 0;
-	out->sack_count = 0;
-	out->tsval = 0;
-	out->tsecr = 0;
-	if (len == 0)
-		return true;
-	if (len != TCP_OPTIONS_TIMESTAMP_BYTES ||
-	    be32_load(bytes) != (KIND_NOP << 24 | KIND_NOP << 16 | KIND_TIMESTAMP << 8 | 10))
-		return false;
-	out->seen = TCP_OPT_TIMESTAMP;
-	out->tsval = be32_load(bytes + 4);
-	out->tsecr = be32_load(bytes + 8);
-	return true;
-}
-
-void tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr)
-{
-	be32_store(at, KIND_NOP << 24 | KIND_NOP << 16 | KIND_TIMESTAMP << 8 | 10);
-	be32_store(at + 4, tsval);
-	be32_store(at + 8, tsecr);
-}
-
 uint32_t tcp_options_write_sack(uint8_t *at, const struct tcp_options *opt)
 {
 	uint32_t body = 2 + 8 * opt->sack_count;

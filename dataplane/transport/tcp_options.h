@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/checksum.h"
+#include "base/endian.h"
+
 #define TCP_OPTIONS_BYTES_MAX 40u
 #define TCP_OPTIONS_TIMESTAMP_BYTES 12u /* NOP NOP TS, the layout of RFC 7323 appendix A */
 #define TCP_WSCALE_MAX 14u              /* RFC 7323 section 2.3 */
@@ -36,11 +39,36 @@ struct tcp_options {
  * a known option must have. Unknown options are skipped. */
 bool tcp_options_parse(const uint8_t *bytes, uint32_t len, struct tcp_options *out);
 
-/* The common case: nothing, or NOP NOP TS. False: use tcp_options_parse(). */
-bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len, struct tcp_options *out);
+/* NOP, NOP, and the timestamp option's kind and length (RFC 7323 appendix A). */
+#define TCP_OPTIONS_TIMESTAMP_WORD 0x0101080au
 
-/* Writes NOP NOP TS, TCP_OPTIONS_TIMESTAMP_BYTES long. */
-void tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr);
+/* The common case: nothing, or NOP NOP TS. False: use tcp_options_parse(). */
+static inline bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len,
+					  struct tcp_options *out)
+{
+	out->seen = 0;
+	out->sack_count = 0;
+	out->tsval = 0;
+	out->tsecr = 0;
+	if (len == 0)
+		return true;
+	if (len != TCP_OPTIONS_TIMESTAMP_BYTES || be32_load(bytes) != TCP_OPTIONS_TIMESTAMP_WORD)
+		return false;
+	out->seen = TCP_OPT_TIMESTAMP;
+	out->tsval = be32_load(bytes + 4);
+	out->tsecr = be32_load(bytes + 8);
+	return true;
+}
+
+/* Writes NOP NOP TS, TCP_OPTIONS_TIMESTAMP_BYTES long; their sum. */
+static inline uint32_t tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr)
+{
+	be32_store(at, TCP_OPTIONS_TIMESTAMP_WORD);
+	be32_store(at + 4, tsval);
+	be32_store(at + 8, tsecr);
+	return csum_add(htobe32(TCP_OPTIONS_TIMESTAMP_WORD),
+			csum_add(htobe32(tsval), htobe32(tsecr)));
+}
 
 /* Writes NOP NOP SACK with opt->sack_count blocks and returns the length, a multiple of 4. */
 uint32_t tcp_options_write_sack(uint8_t *at, const struct tcp_options *opt);

@@ -23,7 +23,7 @@ struct out_header {
 	uint8_t options_len;
 	uint8_t offload; /* OUT_CSUM: the card writes the checksum; OUT_TSO: of what it cuts */
 	uint32_t payload_len;
-	uint32_t payload_sum; /* where we write it */
+	uint32_t options_sum, payload_sum; /* where we write it */
 };
 #define OUT_CSUM 1u
 #define OUT_TSO 2u
@@ -32,23 +32,24 @@ struct out_header {
 static void out_write_header(uint8_t *at, const struct out_header *h)
 {
 	uint32_t len = TCP_HEADER_BYTES + h->options_len, sum;
+	uint32_t ports = htobe32((uint32_t)h->local_port << 16 | h->remote_port);
+	uint32_t seq = htobe32(h->seq), ack = htobe32(h->ack);
+	uint32_t rest = htobe32(len / 4 << 28 | (uint32_t)h->flags << 16 | h->wnd_field);
 	uint16_t csum;
 
-	be16_store(at, h->local_port);
-	be16_store(at + 2, h->remote_port);
-	be32_store(at + 4, h->seq);
-	be32_store(at + 8, h->ack);
-	at[12] = (uint8_t)(len / 4 << 4);
-	at[13] = h->flags;
-	be16_store(at + 14, (uint16_t)h->wnd_field);
-	be32_store(at + 16, 0); /* checksum, urgent pointer */
-	sum = ip_pseudo_sum(&h->path->src, &h->path->dst, IP_PROTO_TCP,
+	memcpy(at, &ports, 4);
+	memcpy(at + 4, &seq, 4);
+	memcpy(at + 8, &ack, 4);
+	memcpy(at + 12, &rest, 4);
+	memset(at + 16, 0, 4); /* checksum, urgent pointer */
+	sum = ip_pseudo_add(h->path->pseudo_sum, IP_PROTO_TCP,
 			    h->offload & OUT_TSO ? 0 : len + h->payload_len);
 	if (h->offload) {
 		csum = (uint16_t)~csum_finish(sum);
 	} else {
-		sum = csum_words(at, len, csum_add(sum, h->payload_sum));
-		csum = csum_finish(sum);
+		/* From registers: wider loads than the stores would have to wait for them. */
+		csum = csum_finish(csum_fold64((uint64_t)sum + ports + seq + ack + rest +
+					       h->options_sum + h->payload_sum));
 	}
 	memcpy(at + 16, &csum, sizeof(csum));
 }
@@ -79,8 +80,9 @@ void tcp_out_acked(struct harp_conn *conn)
 	}
 }
 
-/* Our SACK blocks, as many as the segment has room for, into the bytes before `end`; their length. */
-static uint32_t out_sack(struct harp_conn *conn, uint8_t *end, uint32_t payload_len)
+/* Our SACK blocks, as many as the segment has room for, into the bytes before `end`. */
+static void out_sack(struct harp_conn *conn, uint8_t *end, struct out_header *h,
+		     uint32_t payload_len)
 {
 	uint32_t room = conn->snd_mss_bytes > payload_len ? conn->snd_mss_bytes - payload_len : 0;
 	uint32_t most = TCP_OPTIONS_BYTES_MAX, len;
@@ -89,13 +91,14 @@ static uint32_t out_sack(struct harp_conn *conn, uint8_t *end, uint32_t payload_
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
 		most -= TCP_OPTIONS_TIMESTAMP_BYTES;
 	if (tcp_sackout_blocks(conn, room < most ? room : most, &opt) == 0)
-		return 0;
+		return;
 	len = 4 + 8 * opt.sack_count;
 	tcp_options_write_sack(end - len, &opt);
 	/* RFC 2883 section 4: each duplicate is reported once. */
 	conn->tcp->stats->tcp_dsack_out += conn->dsack_start_seq != conn->dsack_end_seq;
 	conn->dsack_start_seq = conn->dsack_end_seq;
-	return len;
+	h->options_len = (uint8_t)len;
+	h->options_sum = csum_words(end - len, len, 0);
 }
 
 /* Who writes the checksum, and who cuts: the flags of the packet and of what writes its header. */
@@ -155,11 +158,13 @@ int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_
 	}
 	if ((conn->sack_count | (conn->dsack_start_seq ^ conn->dsack_end_seq)) &&
 	    (flags & (TCP_ACK | TCP_RST)) == TCP_ACK)
-		h.options_len = (uint8_t)out_sack(conn, f->pub.data, payload_len);
+		out_sack(conn, f->pub.data, &h, payload_len);
 	if (conn->options & HARP_TCPI_TIMESTAMPS) {
 		h.options_len += TCP_OPTIONS_TIMESTAMP_BYTES;
 		tsval = conn_tsval(conn);
-		tcp_options_write_timestamp(f->pub.data - h.options_len, tsval, conn->ts_recent);
+		h.options_sum = csum_add(h.options_sum,
+					 tcp_options_write_timestamp(f->pub.data - h.options_len,
+								     tsval, conn->ts_recent));
 	}
 	if (conn->flags & CONN_ECN_IN)
 		tos |= tcp_ecn_out(conn, f, payload_len, &h.flags);
@@ -319,6 +324,7 @@ int tcp_out_syn(struct harp_conn *conn)
 	if (!reply || seq_gt(conn->rcv_nxt_seq + h.wnd_field, conn->rcv_edge_seq))
 		conn->rcv_edge_seq = conn->rcv_nxt_seq + h.wnd_field;
 	h.options_len = (uint8_t)tcp_options_write_syn(bytes, &opt);
+	h.options_sum = csum_words(bytes, h.options_len, 0);
 	memcpy(f->pub.data - h.options_len, bytes, h.options_len);
 	out = (struct packet_out){ .frame = f,
 				   .head = f->pub.data - TCP_HEADER_BYTES - h.options_len,

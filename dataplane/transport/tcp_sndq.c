@@ -25,20 +25,17 @@ uint32_t tcp_sndq_segment_bytes_max(const struct tcp *tcp)
 
 static struct frame *sndq_take_frame(struct harp_conn *conn)
 {
+	struct frame_pool *pool = conn->tcp->pool;
 	struct frame *f;
 
 	if (conn->tx_frames_held >= conn->tx_frames_budget)
 		return NULL;
-	f = frame_alloc(conn->tcp->pool, tcp_pool_floor_tx(conn));
+	f = frame_alloc(pool, pool->free_count >= conn->tcp->pool_plenty_frames
+				      ? 0
+				      : tcp_pool_floor_tx(conn));
 	if (!f)
 		return NULL;
-	f->next = NULL;
-	f->frag = NULL;
-	f->flags = 0;
 	f->tcp_flags = 0;
-	f->csum = 0;
-	f->pub.len = 0;
-	f->sent_ns = 0;
 	conn->tx_frames_held++;
 	conn->tcp->stats->frames_tcp_tx++;
 	return f;

@@ -33,6 +33,7 @@
 #define TX_SLIVER_BYTES (TCP_MSS_BYTES_MIN / 2) /* less is sent when the override timer says so */
 #define TX_PUSH_RTT_NS_MAX (2 * TCP_NS_PER_MS)  /* see tx_is_last() */
 #define TX_PHASE_SEGMENTS_MAX 256u              /* then the receive ring has its turn */
+#define CACHE_LINE_BYTES 64u
 
 /* ------------------------------------------------------------------------------------------------
  * Data.
@@ -285,6 +286,8 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 	while ((seg = conn->snd_unsent) != NULL) {
 		if (quota <= 0)
 			return 1;
+		if (seg->next) /* its headers are written next */
+			__builtin_prefetch(seg->next->pub.data - CACHE_LINE_BYTES, 1);
 		if (!tx_fit_mss(conn, seg))
 			return -ENOMEM;
 		err = tx_may_send(conn, seg);

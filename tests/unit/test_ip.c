@@ -163,7 +163,7 @@ static struct packet_out make_out(struct host *h, uint32_t len)
 
 	f->pub.len = len;
 	memset(f->pub.data, 0x5a, len);
-	return (struct packet_out){ .frame = f, .head = f->pub.data, .len = len };
+	return (struct packet_out){ .frame = f, .head = f->pub.data, .len = len, .frags = 1 };
 }
 
 /* A packet like the last one is not judged again, unless there is something new to judge it by. */
@@ -290,6 +290,54 @@ static void test_ids_tell_nothing_of_others(void)
 	host_done(&h);
 }
 
+static uint32_t send_and_hear(struct host *h, struct ip_path *path, uint32_t len, uint8_t tos,
+			      uint8_t *p)
+{
+	struct packet_out out = make_out(h, len);
+
+	CHECK_EQ(ip_output(&h->ip, path, IP_PROTO_TCP, tos, &out), 0);
+	frame_release(&h->pool, out.frame);
+	host_poll(h);
+	return peer_receive(h, p);
+}
+
+/* A path has the headers of its packet before: they are those that a new path would make. */
+static void test_headers_again(void)
+{
+	struct harp_addr peer = ipv4_mapped(peer_ip), own = ipv4_mapped(host_ip);
+	struct ip_path path = { .dst = peer };
+	uint8_t p[HOST_PACKET_MAX], q[HOST_PACKET_MAX], mac[6];
+	struct host h;
+
+	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	memcpy(mac, peer_mac, sizeof(mac));
+	CHECK_EQ(neighbour_set(&h.eth, &peer, mac), 0);
+	for (unsigned i = 0; i < 60; i++) {
+		struct ip_path fresh = { .dst = peer, .v4_id = path.v4_id };
+		uint32_t len = 10 + i * 37 % 1400, got;
+		uint8_t tos = (uint8_t)(i / 5 % 3);
+
+		if (i % 7 == 6) { /* it moves to another card */
+			mac[5]++;
+			CHECK_EQ(neighbour_set(&h.eth, &peer, mac), 0);
+		}
+		got = send_and_hear(&h, &path, len, tos, p);
+		CHECK_EQ(got, len + 34);
+		CHECK_EQ(send_and_hear(&h, &fresh, len, tos, q), got);
+		CHECK_MEM(p, q, got);
+		CHECK_MEM(p, mac, sizeof(mac));
+	}
+	CHECK_EQ(path.sent.len, 34);
+	/* What it may not be sent to or from any more it isn't. */
+	struct packet_out out = make_out(&h, 10);
+
+	CHECK_EQ(ip_address_remove(&h.ip, &own), 0);
+	CHECK(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out) < 0);
+	CHECK(out.head == out.frame->pub.data && out.len == 10);
+	frame_release(&h.pool, out.frame);
+	host_done(&h);
+}
+
 static void test_ring_full(void)
 {
 	struct host h;
@@ -300,7 +348,7 @@ static void test_ring_full(void)
 
 	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
 	neighbour_set(&h.eth, &peer, peer_mac);
-	h.io.nic->caps.tx_ring = 32;
+	h.io.tx_ring = 32;
 	while (!err && sent < 1000) { /* the wire completes at the present: stop its clock */
 		struct packet_out out = make_out(&h, 10);
 
@@ -325,6 +373,7 @@ int main(void)
 	test_judged_with_the_last();
 	test_output();
 	test_ids_tell_nothing_of_others();
+	test_headers_again();
 	test_ring_full();
 	return check_done();
 }

@@ -246,34 +246,42 @@ static void test_output(void)
 {
 	struct host h;
 	struct ip_path path = { .dst = peer_ip6 };
+	static const uint32_t lens[] = { 1460, 1461, 1000, 7, 1460 };
 	uint8_t r[HOST_PACKET_MAX] = { 0 };
 	struct frame *f;
 
 	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
 	CHECK_EQ(neighbour_set(&h.eth, &peer_ip6, peer_mac), 0);
-	for (unsigned len = 1460; len <= 1461; len++) { /* the MTU, and one byte more */
+	CHECK_EQ(ip_path_lookup(&h.ip, &path), 0);
+	ip_path_label(&h.ip, &path, 1, 2);
+	/* The MTU, and one byte more; then with the headers of the packet before. */
+	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		struct packet_out out;
+		uint32_t len = lens[i];
 
 		f = frame_alloc(&h.pool, 0);
 		f->pub.len = len;
 		memset(f->pub.data, 0x5a, len);
-		out = (struct packet_out){ .frame = f, .head = f->pub.data, .len = len };
-		CHECK_EQ(ip_path_lookup(&h.ip, &path), 0);
-		ip_path_label(&h.ip, &path, 1, 2);
+		out = (struct packet_out){
+			.frame = f, .head = f->pub.data, .len = len, .frags = 1
+		};
 		CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0xb9, &out),
-			 len == 1460 ? 0 : -EMSGSIZE);
+			 len <= 1460 ? 0 : -EMSGSIZE);
 		frame_release(&h.pool, f);
+		host_poll(&h);
+		CHECK_EQ(peer_receive(&h, r), len <= 1460 ? len + 54 : 0);
+		if (len > 1460)
+			continue;
+		CHECK_EQ(be16_load(r + 12), ETH_TYPE_IPV6);
+		CHECK_EQ(be32_load(r + 14), 0x60000000u | 0xb9u << 20 | path.flow_label);
+		CHECK_EQ(be16_get(header(r)->payload_len), len);
+		CHECK_EQ(header(r)->next, IP_PROTO_TCP);
+		CHECK_EQ(header(r)->hop_limit, 64);
+		CHECK_MEM(&header(r)->src, &host_ip6, 16);
+		CHECK_MEM(&header(r)->dst, &peer_ip6, 16);
+		CHECK_EQ(r[54], 0x5a);
 	}
-	host_poll(&h);
-	CHECK_EQ(peer_receive(&h, r), 1514);
-	CHECK_EQ(be16_load(r + 12), ETH_TYPE_IPV6);
-	CHECK_EQ(be32_load(r + 14), 0x60000000u | 0xb9u << 20 | path.flow_label);
-	CHECK_EQ(be16_get(header(r)->payload_len), 1460);
-	CHECK_EQ(header(r)->next, IP_PROTO_TCP);
-	CHECK_EQ(header(r)->hop_limit, 64);
-	CHECK_MEM(&header(r)->src, &host_ip6, 16);
-	CHECK_MEM(&header(r)->dst, &peer_ip6, 16);
-	CHECK_EQ(r[54], 0x5a);
+	CHECK_EQ(path.sent.len, 54);
 	host_done(&h);
 }
 
