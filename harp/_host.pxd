@@ -167,6 +167,11 @@ cdef extern from "harp_host.h" nogil:
     const char *harp_steering_name(unsigned index)
     const char *harp_steering_help(unsigned index)
 
+    struct harp_port_spec:
+        char device[512]
+
+    int harp_port_spec_parse(const char *text, harp_port_spec *out, char *why, size_t why_len)
+
 
 cdef extern from "harp_page.h" nogil:
     int harp_page_create_fd(uint32_t flows, int *fd)
@@ -224,3 +229,7 @@ cdef extern from "dlfcn.h" nogil:
     void *dlopen(const char *path, int flags)
     void *dlsym(void *handle, const char *name)
     char *dlerror()
+
+
+cdef extern from "host/dpdk_take.h" nogil:
+    int dpdk_take_check(const harp_port_spec *spec, char *why, size_t why_len)

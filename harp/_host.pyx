@@ -496,6 +496,18 @@ def rss_parse(str text, uint32_t queues):
     return _rss(&rss)
 
 
+def port_take_check(str text):
+    """OSError (EBUSY) when the host's default route leaves by the device of this DPDK port, whose
+    text does not say that it may be taken."""
+    cdef harp_port_spec spec
+    cdef char why[512]
+    if harp_port_spec_parse(text.encode(), &spec, why, sizeof(why)) < 0:
+        raise ValueError(why.decode("utf-8", "replace"))
+    rc = dpdk_take_check(&spec, why, sizeof(why))
+    if rc < 0:
+        _fail(rc, why, spec.device.decode())
+
+
 def has_default_route(str ifname):
     """Does the default route leave through this interface?"""
     name = ifname.encode()

@@ -162,10 +162,15 @@ def _wait_end(pid: int, pidfd: int) -> None:
         raise HarpError(f"harpd (process {pid}) has not ended after {STOP_S:.0f} s; see its log")
 
 
+def _what(lease: dict[str, Any]) -> str:
+    if lease.get("device"):
+        return f"DPDK port {lease['ifname']}"
+    return f"{lease['ifname']} queue {lease['queue']}"
+
+
 def _owners(instances: list[dict[str, Any]]) -> str:
     return ", ".join(
-        f"process {each['pid']} ({each['label']}) on {each['ifname']} queue {each['queue']}"
-        for each in instances
+        f"process {each['pid']} ({each['label']}) on {_what(each)}" for each in instances
     )
 
 
@@ -285,12 +290,31 @@ def _nic_row(nic: dict[str, Any]) -> list[object]:
     ]
 
 
+def _print_ports(ports: list[dict[str, Any]]) -> None:
+    """DPDK ports and who has them; nothing where there are none."""
+    if not ports:
+        return
+    columns = ("DPDK port", "state", "device", "queues", "holder", "addresses")
+    rows = [
+        [
+            port["name"],
+            port["problem"] or ("leased" if port["pid"] else "free"),
+            port["device"],
+            f"{port['queues_leased']} of {port['queues']}" if port["pid"] else port["queues"],
+            f"process {port['pid']} ({port['label']})" if port["pid"] else "-",
+            ", ".join(port["addresses"]) or "-",
+        ]
+        for port in ports
+    ]
+    console.out.print(console.table("", columns, rows))
+
+
 @click.command()
 @config_option
 @output_option
 @_understood()
 def status(config: Path | None, output: str) -> None:
-    """What harpd is doing: its NICs, their queues, trouble if there is any.
+    """What harpd is doing: its NICs, their queues, DPDK ports, trouble if there is any.
 
     Exit code 7: no harpd runs.
 
@@ -314,6 +338,7 @@ def status(config: Path | None, output: str) -> None:
         *("rss_mismatch", "addresses"),
     )
     console.out.print(console.table("", columns, [_nic_row(nic) for nic in found["nics"]]))
+    _print_ports(found.get("dpdk", []))
     for nic in found["nics"]:
         if nic["queues_unreachable_why"]:
             console.out.print(nic["queues_unreachable_why"], markup=False, soft_wrap=True)
@@ -332,7 +357,7 @@ def status(config: Path | None, output: str) -> None:
 @output_option
 @_understood()
 def instances(config: Path | None, output: str) -> None:
-    """Who has which queue: one line for each lease.
+    """Who has which queue or DPDK port: one line for each lease.
 
     \b
     harpctl instances
@@ -347,8 +372,8 @@ def instances(config: Path | None, output: str) -> None:
     rows = [
         (
             each["ifname"],
-            each["queue"],
-            f"{each['ports'][0]}-{each['ports'][1]}",
+            f"all ({each['queues']})" if each.get("device") else each["queue"],
+            f"{each['ports'][0]}-{each['ports'][1]}" if each["ports"] else "all",
             each["pid"],
             each["uid"],
             "-" if each["core"] is None else each["core"],

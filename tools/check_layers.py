@@ -31,6 +31,7 @@ BINDINGS = {
         "harp/native/dpdk/eal.c",
         "dataplane/dpdk/harp_dpdk.h",
     ): "harp.dpdk shares DPDK's environment with the stacks of its process",
+    ("harp/_host.pxd", "dataplane/host/dpdk_take.h"): "harpd refuses a port as its opener would",
 }
 # Public headers that the pile itself must not know: they are built on top of it.
 ABOVE_THE_PILE = ("harp_host.h",)

@@ -19,19 +19,20 @@
 #define PCI_DEVICES "/sys/bus/pci/devices"
 
 /* Arguments of virtual devices that name an interface of the kernel's. */
-static const char *const take_arguments[] = { "iface",         "rx_iface", "tx_iface",
-					      "rx_iface_in", "remote" };
+static const char *const take_arguments[] = { "iface", "rx_iface", "tx_iface", "rx_iface_in",
+					      "remote" };
 
 /* -EBUSY when the default route leaves by that interface. One that can't be asked about is not the host's. */
 static int take_ifname(const char *ifname, const struct why *why)
 {
 	if (harp_host_has_default_route(ifname) <= 0)
 		return 0;
-	return why_fail(why, -EBUSY,
-			"the host's default route leaves by its interface %s: opening it would cut the "
-			"host off; choose another NIC, or say take=default-route (default_route = true in "
-			"harp.toml)",
-			ifname);
+	return why_fail(
+		why, -EBUSY,
+		"the host's default route leaves by its interface %s: opening it would cut the "
+		"host off; choose another NIC, or say take=default-route (default_route = true in "
+		"harp.toml)",
+		ifname);
 }
 
 /* Is it 0000:00:06.0, or 00:06.0 of domain 0? path: of its folder. */

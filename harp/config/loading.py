@@ -134,16 +134,19 @@ def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Pr
         problems.append(Problem(_blame(blamed), "dpdk", why))
 
 
-def _ports_together(ports: list[dict[str, Value]], problems: list[Problem]) -> None:
-    """The same of all [[dpdk]]: no two are called the same, or have an address in common."""
-    called: dict[str, Value] = {}
+def _ports_together(
+    ports: list[dict[str, Value]], nics: list[dict[str, Value]], problems: list[Problem]
+) -> None:
+    """The same of all [[dpdk]]: no two are called the same, or as a NIC, or have an address in
+    common."""
+    called: dict[str, Value] = {str(nic["ifname"].value): nic["ifname"] for nic in nics}
     owned: dict[str, Value] = {}
     for port in ports:
         named = port["name"] if port["name"].value else port["device"]
         name = str(port["name"].value) or port_name(str(port["device"].value))
         # Two of the same name or the same device have been told of.
         if name in called and called[name].key is not named.key:
-            message = f"makes a second port {name}: {_blame(called[name])} has one; set name"
+            message = f"makes a second {name}: {_blame(called[name])} has one; set name"
             problems.append(Problem(_blame(named), named.key.place, message))
         called.setdefault(name, named)
         addresses = port["addresses"]
@@ -184,7 +187,7 @@ def build(
     _together(found, problems)
     for nic in nics:
         _nic_together(nic, problems)
-    _ports_together(ports, problems)
+    _ports_together(ports, nics, problems)
     for port in ports if not problems else ():
         _port_whole(port, dpdk_view(port), problems)
     if problems:

@@ -138,14 +138,18 @@ class DpdkConfig:
         """What jobs call it."""
         return self.name or port_name(self.device)
 
-    def spec(self, queues: int = 0) -> str:
-        """As harp_port_spec_parse() reads it; queues: fewer than harp.toml gives."""
+    def spec(self) -> str:
+        """As harp_port_spec_parse() reads it."""
+        return f"{self.text};queues={self.queues}"
+
+    @property
+    def text(self) -> str:
+        """The same without queues, of which a job may want fewer."""
         words = [self.device, f"name={self.port}"]
         words += [f"ip={address}" for address in self.addresses]
         words += [f"gw={gateway}" for gateway in self.gateways]
         words += [f"route={route}" for route in self.routes]
-        numbers = {"mtu": self.mtu, "vlan": self.vlan, "queues": queues or self.queues}
-        numbers["frames"] = self.frames
+        numbers = {"mtu": self.mtu, "vlan": self.vlan, "frames": self.frames}
         words += [f"{key}={number}" for key, number in numbers.items() if number]
         words += ["take=default-route"] if self.default_route else []
         return ";".join(words)

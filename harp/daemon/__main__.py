@@ -62,8 +62,8 @@ def _serve(config: Path | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if not settings.nics:
-        log.warning("harp.toml has no [[nic]]: there is nothing to lease")
+    if not settings.nics and not settings.dpdk:
+        log.warning("harp.toml has no [[nic]] and no [[dpdk]]: there is nothing to lease")
     daemon = Daemon(
         settings,
         HostKernel(),

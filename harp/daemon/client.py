@@ -116,7 +116,7 @@ class DaemonClient:
 
     def _receive(self) -> tuple[bytes, list[int]]:
         fds = array.array("i")
-        room = socket.CMSG_SPACE(_host.FDS * fds.itemsize)
+        room = socket.CMSG_SPACE(max(_host.FDS, _host.PORT_PAGES_MAX) * fds.itemsize)
         raw, ancillary, _, _ = self._sock.recvmsg(
             _host.MESSAGE_MAX + 1, room, socket.MSG_CMSG_CLOEXEC
         )
@@ -154,6 +154,15 @@ class DaemonClient:
             raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
         lease: Leased = message.fields["lease"]
         return lease, fds
+
+    def lease_port(self, name: str, **wishes: Any) -> tuple[_host.Port, list[int]]:
+        """A DPDK port; the descriptors, a statistics page for each queue, are the caller's."""
+        message, fds = self._ask(_host.pack_lease(self._next(), name, **wishes), Kind.PORT)
+        port: _host.Port = message.fields["port"]
+        if len(fds) != port.page_count:
+            _close(fds)
+            raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
+        return port, fds
 
     def release(self, lease_id: int) -> None:
         """Gives an instance back."""

@@ -10,7 +10,7 @@ from typing import Any
 from harp import config, nicprep
 from harp.daemon.daemon import Documents, Metrics, Preparation
 from harp.daemon.ports import Block
-from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.settings import NicSettings, PortSettings, Settings
 from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
@@ -26,6 +26,10 @@ def _nic(nic: config.NicConfig) -> NicSettings:
         rss=nic.rss,
         cores=nic.cores,
     )
+
+
+def _port(port: config.DpdkConfig) -> PortSettings:
+    return PortSettings(port.port, port.device, port.text, port.queues, port.cores)
 
 
 def settings(found: config.Config) -> Settings:
@@ -51,6 +55,7 @@ def settings(found: config.Config) -> Settings:
         metrics_port=metrics.port,
         job=found.job_settings(),
         nics=tuple(_nic(nic) for nic in found.nics),
+        dpdk=tuple(_port(port) for port in found.dpdk),
         source=found,
     )
 

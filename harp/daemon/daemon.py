@@ -293,6 +293,7 @@ class Daemon:
         self.settings = new
         self.leasing.settings = new
         self.nics.apply(new)
+        self.leasing.ports.apply(new)
         self.leasing.access = Access.of(new.users, new.groups)
         self.table.per_uid_max = new.leases_per_uid
         if self._server is not None:
@@ -303,7 +304,9 @@ class Daemon:
 
     def _words(self) -> str:
         count = len(self.table.leases)
-        return f"{count} lease{'' if count == 1 else 's'} on {len(self.table.nics)} NICs"
+        nics, ports = len(self.table.nics), len(self.leasing.ports.all)
+        also = f" and {ports} DPDK ports" if ports else ""
+        return f"{count} lease{'' if count == 1 else 's'} on {nics} NICs{also}"
 
     def run(self) -> None:
         """Serves until told to end; returns then, or executes harpd anew."""

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Protocol
 
 from harp.daemon import handed, netlink
+from harp.daemon.cores import parse_cpu_list
 from harp.daemon.loop import close_all
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block
+from harp.daemon.settings import PortSettings
+from harp.nicprep import Host, pci
 
 PROBE_FRAMES = 64
 _SYSFS = Path("/sys/class/net")
@@ -57,6 +60,30 @@ class Made:
             os.close(self.fds.pop())
 
 
+@dataclass
+class Pages:
+    """What a lease of a DPDK port hands over: a statistics page for each queue."""
+
+    fds: list[int]
+    page_bytes: int
+
+    def close(self) -> None:
+        """No duplicate is kept. Safe twice."""
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+@dataclass(frozen=True)
+class PortFacts:
+    """What the machine says of a DPDK port. problem: why nobody can open it now; empty: none is
+    known."""
+
+    problem: str = ""
+    numa_node: int = -1
+    pci_path: str = ""
+    local_cpus: frozenset[int] = field(default_factory=frozenset)
+
+
 @dataclass(frozen=True)
 class Hardware:
     """What does not change while the NIC is there. numa_node -1, speed 0: not known."""
@@ -87,6 +114,8 @@ class Kernel(Protocol):
     def ports_busy(self, block: Block) -> bool: ...
     def make(self, ifname: str, queue: int, frames: int, copy_mode: int, flows: int) -> Made: ...
     def queue_free(self, ifname: str, queue: int) -> bool: ...
+    def port(self, port: PortSettings) -> PortFacts: ...
+    def pages(self, count: int, flows: int) -> Pages: ...
 
 
 def _bind(family: int, kind: int, port: int) -> bool:
@@ -212,6 +241,34 @@ class HostKernel:
         os.close(made.frames_fd)
         return True
 
+    # ---- DPDK ports ----
+
+    def port(self, port: PortSettings) -> PortFacts:
+        """What sysfs says of its device, and whether the host would be cut off without it."""
+        address = pci.canonical(port.device)
+        found = pci.look(Host(), address) if address else None
+        problem = pci.unbound(Host(), port.device)
+        try:
+            self._host.port_take_check(port.text)
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if found is None:
+            return PortFacts(problem)
+        cpus = parse_cpu_list(Host().read(found.folder / "local_cpulist") or "")
+        return PortFacts(problem, found.numa_node, str(found.folder.resolve()), frozenset(cpus))
+
+    def pages(self, count: int, flows: int) -> Pages:
+        """Fresh statistics pages."""
+        made = Pages([], 0)
+        try:
+            for _ in range(count):
+                fd, made.page_bytes = self._host.page_create(flows)
+                made.fds.append(fd)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
 
 def _number(path: Path, absent: int) -> int:
     try:
@@ -229,8 +286,6 @@ def _sysfs_is(sysfs: Path, link: Link) -> bool:
 
 
 def _local_cpus(sysfs: Path) -> frozenset[int]:
-    from harp.daemon.cores import parse_cpu_list
-
     try:
         return frozenset(parse_cpu_list((sysfs / "device" / "local_cpulist").read_text()))
     except OSError:

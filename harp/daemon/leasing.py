@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from harp import _host
 from harp.daemon import cores, peer
 from harp.daemon.access import Access
-from harp.daemon.kernel import Kernel, Made
+from harp.daemon.dpdk import Ports
+from harp.daemon.kernel import Kernel, Made, Pages
 from harp.daemon.loop import READ, Loop
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
@@ -37,14 +38,15 @@ QUOTA_WAIT_S, QUOTA_TRIES = 0.05, 20
 # Answers a request: the lease's message and descriptors, or why not. Returns False when the client
 # can't be reached; calls back with False when it turns out later that it could not.
 Answer = Callable[["Granted | RefusedError"], None]
+Make = Callable[[], Made | Pages]
 
 
 @dataclass
 class Granted:
     """A lease that was made; whoever sends it calls delivered(False) when it did not arrive."""
 
-    leased: _host.Leased
-    made: Made
+    leased: _host.Leased | _host.Port
+    made: Made | Pages
     delivered: Callable[[bool], None]
 
 
@@ -74,6 +76,7 @@ class Leasing:
         self.settings = settings
         self.access = Access.of(settings.users, settings.groups)
         self._loop, self._kernel, self.table, self.nics = loop, kernel, table, nics
+        self.ports = Ports(settings, kernel, table)
         self._saved = saved
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
@@ -96,7 +99,11 @@ class Leasing:
             answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
             return
         try:
-            lease, nic, frames, copy_mode = self._reserve(who, fields)
+            self._check_may(who)
+            if str(fields["ifname"]) in self.ports.all:
+                lease, make = self._reserve_port(who, fields)
+            else:
+                lease, make = self._reserve(who, fields)
         except RefusedError as refused:
             if refused.error == errno.EDQUOT and self._held(who.owner.uid) and tries > 0:
                 # A queue given back a moment ago is not held against anyone.
@@ -106,15 +113,9 @@ class Leasing:
             return
         pidfd = os.dup(who.pidfd)
         os.set_inheritable(pidfd, False)
-        flows = self.settings.page_flows
-        self._loop.work(
-            lambda: self._kernel.make(nic.ifname, lease.queue, frames, copy_mode, flows),
-            lambda made, error: self._made(lease, nic, pidfd, made, error, answer),
-        )
+        self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, answer))
 
-    def _reserve(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Nic, int, int]:
-        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
-        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
+    def _check_may(self, who: Peer) -> None:
         if self.closing:
             raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
         if not self.access.allows(who.owner.uid, who.gids):
@@ -123,6 +124,22 @@ class Leasing:
                 f"user {who.owner.uid} may not have leases; root may add the user to `users`, "
                 "or to one of `groups`, in harp.toml",
             )
+
+    def _reserve_port(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
+        lease = self.ports.reserve(
+            who.owner,
+            str(fields["ifname"]),
+            int(str(fields["queues"])),
+            _clean(str(fields["label"]) or who.name),
+            since_s=time.time(),
+            held=self._held(who.owner.uid),
+        )
+        flows = self.settings.page_flows
+        return lease, lambda: self._kernel.pages(lease.queues, flows)
+
+    def _reserve(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
+        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
+        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
         if copy_mode > 2 or (frames and frames < FRAMES_MIN):
             raise RefusedError(
                 errno.EINVAL,
@@ -152,23 +169,23 @@ class Leasing:
         taken = [each.core for each in self.table.leases.values() if each.core is not None]
         lease.core = cores.suggest(allowed, local, taken, lease.queue)
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
-        return lease, nic, frames, copy_mode
+        flows = self.settings.page_flows
+        return lease, lambda: self._kernel.make(ifname, lease.queue, frames, copy_mode, flows)
 
     def _made(
         self,
         lease: Lease,
-        nic: Nic,
         pidfd: int,
-        made: Made | None,
+        made: Made | Pages | None,
         error: BaseException | None,
         answer: Answer,
     ) -> None:
         """The worker is back: the rest, or all of it undone."""
         try:
             if made is None:
-                raise _refusal(error, nic.ifname)
-            self._check_still_there(lease, nic, made, pidfd)
-            self._steer(lease, nic, made)
+                raise _refusal(error, lease.ifname)
+            self._check_still_there(lease, pidfd)
+            leased = self._join(lease, made)
         except RefusedError as refused:
             os.close(pidfd)
             if made is not None:
@@ -177,29 +194,38 @@ class Leasing:
             self._recover(lease)
             answer(refused)
             return
-        lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
         lease.page_bytes = made.page_bytes
         self.table.activate(lease)
         self._watch(lease.owner, pidfd)
         self._saved()
-        leased = self._message(lease, nic, made)
         answer(Granted(leased, made, lambda good: self._delivered(lease, made, good)))
 
-    def _check_still_there(self, lease: Lease, nic: Nic, made: Made, pidfd: int) -> None:
+    def _check_still_there(self, lease: Lease, pidfd: int) -> None:
         """Things may have changed while the worker was at it."""
         if self.closing:
             raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
+        if select.select([pidfd], [], [], 0)[0]:
+            raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
+
+    def _join(self, lease: Lease, made: Made | Pages) -> _host.Leased | _host.Port:
+        """What was made goes into its place; what the job is told of it."""
+        if isinstance(made, Pages):
+            core = _host.CORE_NONE if lease.core is None else lease.core
+            text = self.ports.spec(lease)
+            return _host.Port(lease.lease_id, lease.queues, made.page_bytes, core, text)
+        nic = self.nics.all[lease.ifname]
         if nic.steering is None or self.table.nic_of(lease) is None:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.why_not or 'it was removed'}")
         if made.ifindex != lease.ifindex:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: the interface is another one by now")
-        if select.select([pidfd], [], [], 0)[0]:
-            raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
+        self._steer(lease, nic, made)
+        lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
+        return self._message(lease, nic, made)
 
     def _steer(self, lease: Lease, nic: Nic, made: Made) -> None:
         assert nic.steering is not None
         try:
-            nic.steering.ports_set(lease.ports.first, lease.ports.last, lease.queue, True)
+            nic.steering.ports_set(lease.block.first, lease.block.last, lease.queue, True)
             nic.steering.xsk_set(lease.queue, made.fds[0])
         except OSError as error:
             self._unsteer(lease)
@@ -223,22 +249,22 @@ class Leasing:
             mtu_bytes=made.mtu_bytes,
             native=nic.steering.native,
             zero_copy=made.zero_copy,
-            port_min=lease.ports.first,
-            port_max=lease.ports.last,
+            port_min=lease.block.first,
+            port_max=lease.block.last,
             mac=made.mac,
             page_bytes=made.page_bytes,
             core=_host.CORE_NONE if lease.core is None else lease.core,
             rss=_host.Rss(hardware.rss_kind, hardware.queues, hardware.rss_key, hardware.rss_table),
         )
 
-    def _delivered(self, lease: Lease, made: Made, good: bool) -> None:
+    def _delivered(self, lease: Lease, made: Made | Pages, good: bool) -> None:
         made.close()
         if good:
             self.granted += 1
+            part = f"{lease.queues} queues" if lease.device else f"ports {lease.block}"
             log.info(
-                "lease %016x: %s queue %d, ports %s, to process %d of user %d (%s)",
-                lease.lease_id, lease.ifname, lease.queue, lease.ports, lease.owner.pid,
-                lease.owner.uid, lease.label,
+                "lease %016x: %s, %s, to process %d of user %d (%s)",
+                lease.lease_id, lease.what, part, lease.owner.pid, lease.owner.uid, lease.label,
             )  # fmt: skip
         elif self.table.leases.get(lease.lease_id) is lease:
             self.end(lease, "it did not reach the process")
@@ -257,8 +283,8 @@ class Leasing:
         self._unsteer(lease)
         self.table.release(lease, self._loop.now_s())
         log.info(
-            "lease %016x: %s queue %d of process %d ended: %s",
-            lease.lease_id, lease.ifname, lease.queue, lease.owner.pid, why,
+            "lease %016x: %s of process %d ended: %s",
+            lease.lease_id, lease.what, lease.owner.pid, why,
         )  # fmt: skip
         self._recover(lease)
         if not self.table.of_owner(lease.owner):
@@ -272,7 +298,7 @@ class Leasing:
             return  # gone with its maps
         try:
             steering.xsk_set(lease.queue, -1)
-            steering.ports_set(lease.ports.first, lease.ports.last, 0, False)
+            steering.ports_set(lease.block.first, lease.block.last, 0, False)
         except OSError as error:
             log.error("%s; packets of lease %016x go on", error.strerror, lease.lease_id)
 
@@ -309,6 +335,8 @@ class Leasing:
             os.close(pidfd)
             return "its NIC, its queue or its ports are no longer what they were"
         self._watch(lease.owner, pidfd)
+        if lease.device:
+            return ""  # whether it has the port open, nobody can tell but it
         # A process that closed its queue while no harpd was there could not say so.
         self._loop.work(
             lambda: self._kernel.queue_free(lease.ifname, lease.queue),
@@ -370,8 +398,9 @@ class Leasing:
     # ---- for others ----
 
     def devices(self) -> list[_host.Device]:
-        """The NICs, for WELCOME."""
-        return [self._device(nic) for nic in self.nics.all.values() if nic.link is not None]
+        """The NICs and DPDK ports, for WELCOME."""
+        nics = [self._device(nic) for nic in self.nics.all.values() if nic.link is not None]
+        return nics + [self.ports.device(name) for name in self.ports.all]
 
     def _device(self, nic: Nic) -> _host.Device:
         link, hardware = nic.link, nic.hardware

@@ -336,7 +336,7 @@ class Nics:
         table = self._table.nics.get(nic.ifname)
         if nic.steering is None or table is None:
             return
-        held = sorted(lease.ports for lease in self.leases_on(nic))
+        held = sorted(lease.block for lease in self.leases_on(nic))
         for block in _gaps(nic.settings.ports, held):
             nic.steering.ports_set(block.first, block.last, 0, False)
         for queue, state in table.queues.items():

@@ -76,7 +76,10 @@ class Session:
             self._leasing.refused[name] += 1
             self._refuse(client, serial, answer)
             return
-        payload = _host.pack_leased(serial, answer.leased)
+        if isinstance(answer.leased, _host.Port):
+            payload = _host.pack_port(serial, answer.leased)
+        else:
+            payload = _host.pack_leased(serial, answer.leased)
         client.reply(Reply(payload, answer.made.fds, answer.delivered))
 
     def _query(self, client: Client, serial: int, raw: bytes) -> None:

@@ -26,6 +26,21 @@ class NicSettings:
 
 
 @dataclass(frozen=True)
+class PortSettings:
+    """One [[dpdk]]. text: the port as harp_port_spec_parse() reads it, without queues."""
+
+    name: str
+    device: str
+    text: str
+    queues: int = 1
+    cores: tuple[int, ...] = ()
+
+    def spec(self, queues: int) -> str:
+        """The text with so many queues."""
+        return f"{self.text};queues={queues}"
+
+
+@dataclass(frozen=True)
 class Settings:
     """All of it. job: lines of NAME=VALUE for WELCOME."""
 
@@ -46,6 +61,7 @@ class Settings:
     metrics_port: int = 9747
     job: str = ""
     nics: tuple[NicSettings, ...] = ()
+    dpdk: tuple[PortSettings, ...] = ()
     # What the file said, for whoever prepares the NICs.
     source: Any = field(default=None, compare=False)
 

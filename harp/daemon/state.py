@@ -53,6 +53,9 @@ class State:
 def encode(state: State) -> str:
     """The file's text."""
     document = asdict(state) | {"format": VERSION}
+    # Apart: a harpd that knows no DPDK reads the others.
+    document["leases"] = [asdict(lease) for lease in state.leases if not lease.device]
+    document["port_leases"] = [asdict(lease) for lease in state.leases if lease.device]
     document["rests"] = {
         ifname: [[block.first, block.last, until] for block, until in rests]
         for ifname, rests in state.rests.items()
@@ -82,7 +85,27 @@ def _text(value: Any) -> str:
 
 
 def _lease(raw: dict[str, Any]) -> Lease:
-    core, owner, ports = raw.get("core"), raw["owner"], raw["ports"]
+    """Of a queue."""
+    ports = raw["ports"]
+    lease = _common(raw)
+    lease.ifindex = _number(raw["ifindex"], PID_MAX, 1)
+    lease.queue = _number(raw["queue"], QUEUES_MAX - 1)
+    lease.ports = Block(_number(ports["first"], 65535, 1), _number(ports["last"], 65535, 1))
+    return lease
+
+
+def _port_lease(raw: dict[str, Any]) -> Lease:
+    """Of a DPDK port."""
+    lease = _common(raw)
+    lease.device = _text(raw["device"])
+    if not lease.device:
+        raise ValueError("a port without a device")
+    lease.queues = _number(raw["queues"], QUEUES_MAX, 1)
+    return lease
+
+
+def _common(raw: dict[str, Any]) -> Lease:
+    core, owner = raw.get("core"), raw["owner"]
     return Lease(
         lease_id=_number(raw["lease_id"], U64_MAX, 1),
         owner=Owner(
@@ -91,9 +114,9 @@ def _lease(raw: dict[str, Any]) -> Lease:
             _number(owner["uid"], U32_MAX),
         ),
         ifname=_text(raw["ifname"]),
-        ifindex=_number(raw["ifindex"], PID_MAX, 1),
-        queue=_number(raw["queue"], QUEUES_MAX - 1),
-        ports=Block(_number(ports["first"], 65535, 1), _number(ports["last"], 65535, 1)),
+        ifindex=0,
+        queue=0,
+        ports=None,
         label=_text(raw["label"]),
         since_s=_seconds(raw["since_s"]),
         frame_count=_number(raw.get("frame_count", 0), U32_MAX),
@@ -130,7 +153,8 @@ def decode(text: str) -> State:
                 )
                 for name, nic in raw["nics"].items()
             },
-            leases=[_lease(lease) for lease in raw["leases"]],
+            leases=[_lease(lease) for lease in raw["leases"]]
+            + [_port_lease(lease) for lease in raw.get("port_leases", [])],
             rests={
                 str(name): [
                     (Block(_number(a, 65535, 1), _number(b, 65535, 1)), _seconds(until))

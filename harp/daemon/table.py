@@ -50,14 +50,15 @@ class Owner:
 
 @dataclass
 class Lease:
-    """One instance in the hands of a process. since_s: seconds of the epoch."""
+    """One instance, or a whole DPDK port, in the hands of a process. since_s: seconds of the
+    epoch."""
 
     lease_id: int
     owner: Owner
     ifname: str
     ifindex: int
     queue: int
-    ports: Block
+    ports: Block | None  # None: a DPDK port's, on which all are its holder's
     label: str
     since_s: float
     frame_count: int = 0
@@ -65,8 +66,22 @@ class Lease:
     page_bytes: int = 0
     core: int | None = None
     active: bool = False
+    # A DPDK port's device, and how many queues its holder has; ifindex and queue are 0 then.
+    device: str = ""
+    queues: int = 1
     # What befell the NIC since: "down", "removed" ... for status; empty: nothing.
     marks: list[str] = field(default_factory=list)
+
+    @property
+    def block(self) -> Block:
+        """The ports of a lease of a queue."""
+        assert self.ports is not None, "a DPDK port's lease has none of its own"
+        return self.ports
+
+    @property
+    def what(self) -> str:
+        """For people: what is leased."""
+        return f"DPDK port {self.ifname}" if self.device else f"{self.ifname} queue {self.queue}"
 
     def mark(self, word: str) -> None:
         """Notes it, once."""
@@ -201,7 +216,8 @@ class LeaseTable:
                 errno.ENODEV, f"harpd has no interface {ifname}; it has: {there}; see harp.toml"
             )
         if owner.uid != 0:
-            self._check_share(owner.uid, nic, held, now_s)
+            self._check_count(owner.uid, held)
+            self._check_ports(owner.uid, nic, now_s)
         queue = nic.choose(wanted)
         block = nic.ports.take(now_s, busy)
         if block is None:
@@ -213,7 +229,42 @@ class LeaseTable:
         self.leases[lease.lease_id] = lease
         return lease
 
-    def _check_share(self, uid: int, nic: NicTable, held: int, now_s: float) -> None:
+    def reserve_port(
+        self,
+        owner: Owner,
+        name: str,
+        device: str,
+        queues: int,
+        label: str,
+        *,
+        since_s: float,
+        held: int = 0,
+    ) -> Lease:
+        """Sets a DPDK port aside, whole; RefusedError says why not. held as above."""
+        if owner.uid != 0:
+            self._check_count(owner.uid, held)
+        holder = self.holder(name, device)
+        if holder is not None:
+            raise RefusedError(
+                errno.EBUSY,
+                f"DPDK port {name} is leased to process {holder.owner.pid} ({holder.label}) of "
+                f"user {holder.owner.uid}, and has one owner at a time; end that job, or name "
+                "another port",
+            )
+        lease = Lease(self._fresh_id(), owner, name, 0, 0, None, label, since_s=since_s)
+        lease.device, lease.queues = device, queues
+        self.leases[lease.lease_id] = lease
+        return lease
+
+    def holder(self, name: str, device: str) -> Lease | None:
+        """Who has a DPDK port: by its name, or by its device if harp.toml called it otherwise."""
+        stem = device.partition(",")[0]
+        for lease in self.leases.values():
+            if lease.device and (lease.ifname == name or lease.device.partition(",")[0] == stem):
+                return lease
+        return None
+
+    def _check_count(self, uid: int, held: int) -> None:
         mine = self.of_uid(uid)
         if mine + held >= self.per_uid_max:
             also = f" and {held} queues that forked processes still hold" if held else ""
@@ -222,6 +273,8 @@ class LeaseTable:
                 f"user {uid} has {mine} leases{also}, and {self.per_uid_max} is the limit; end a "
                 "job or raise leases_per_uid in harp.toml",
             )
+
+    def _check_ports(self, uid: int, nic: NicTable, now_s: float) -> None:
         if nic.ports.used_up(uid, len(nic.leasable), now_s):
             raise RefusedError(
                 errno.EBUSY,
@@ -264,16 +317,22 @@ class LeaseTable:
         nic = self.nic_of(lease)
         if nic is not None:
             nic.queues[lease.queue] = state
-            nic.ports.give_back(lease.ports, now_s, rest, lease.owner.uid)
+            nic.ports.give_back(lease.block, now_s, rest, lease.owner.uid)
 
     def adopt(self, lease: Lease) -> bool:
         """Takes up a lease of the harpd before; False when its queue or ports are another's."""
+        if lease.device:
+            if lease.lease_id in self.leases or self.holder(lease.ifname, lease.device):
+                return False
+            lease.active = True
+            self.leases[lease.lease_id] = lease
+            return True
         nic = self.nic_of(lease)
         if nic is None or lease.lease_id in self.leases:
             return False
         if nic.queues.get(lease.queue, QueueState.FREE) is not QueueState.FREE:
             return False
-        if not nic.ports.claim(lease.ports):
+        if not nic.ports.claim(lease.block):
             return False
         lease.active = True
         nic.queues[lease.queue] = QueueState.LEASED

@@ -83,13 +83,13 @@ class Takeover:
         why = leasing.adopt(lease)
         if not why:
             log.info(
-                "lease %016x: process %d runs on with %s queue %d",
-                lease.lease_id, lease.owner.pid, lease.ifname, lease.queue,
+                "lease %016x: process %d runs on with %s",
+                lease.lease_id, lease.owner.pid, lease.what,
             )  # fmt: skip
             return
         log.warning("lease %016x of %s is over: %s", lease.lease_id, lease.ifname, why)
         table = leasing.table.nics.get(lease.ifname)
-        if table and rest_s > 0:
+        if table and lease.ports and rest_s > 0:
             table.ports.lie_down(lease.ports, leasing.now_s() + rest_s)
 
 

@@ -70,10 +70,18 @@ def daemon_view(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Daem
         usable = not nic["problem"] and nic["up"]
         unreachable = len(nic.get("queues_unreachable", ()))
         nics.append(NicView(nic["ifname"], usable, dict(states), nic["verdicts"], unreachable))
+    for port in status.get("dpdk", ()):
+        states = Counter({"leased" if port["pid"] else "free": port["queues"]})
+        nics.append(NicView(port["name"], not port["problem"], dict(states), {}, 0))
+    leased: dict[tuple[str, int], int] = {}
+    for each in instances["instances"]:
+        # A DPDK port is leased whole: its queues, from 0, are its holder's.
+        queues = range(each["queues"]) if each.get("device") else (each["queue"],)
+        leased |= {(each["ifname"], queue): each["pid"] for queue in queues}
     return DaemonView(
         start_s=status["since_s"],
         nics=tuple(nics),
-        leased={(each["ifname"], each["queue"]): each["pid"] for each in instances["instances"]},
+        leased=leased,
         granted=status.get("granted", 0),
         refused=status.get("refused", {}),
         reloads=status.get("reloads", 0),

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harp import _host
-from harp.daemon.kernel import Hardware, Made
+from harp.daemon.kernel import Hardware, Made, Pages, PortFacts
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block
+from harp.daemon.settings import PortSettings
 
 V4 = b"\0" * 10 + b"\xff\xff"
 
@@ -93,6 +94,8 @@ class FakeKernel:
         self.attach_error: OSError | None = None
         self.make_error: OSError | None = None
         self.unpinned: list[str] = []
+        self.port_problems: dict[str, str] = {}  # of DPDK ports, by name
+        self.pages_made: list[Pages] = []
         # While cleared, a worker that makes a lease waits: time for things to happen meanwhile.
         self.may_make = threading.Event()
         self.may_make.set()
@@ -154,6 +157,18 @@ class FakeKernel:
         )
         self.made.append(made)
         self.held.add((ifname, queue))
+        return made
+
+    def port(self, port: PortSettings) -> PortFacts:
+        return PortFacts(self.port_problems.get(port.name, ""), numa_node=1, pci_path="/sys/x")
+
+    def pages(self, count: int, _flows: int) -> Pages:
+        self.making.set()
+        assert self.may_make.wait(20)
+        if self.make_error is not None:
+            raise self.make_error
+        made = Pages([os.memfd_create(f"fake-page-{n}") for n in range(count)], 4096)
+        self.pages_made.append(made)
         return made
 
     def queue_free(self, ifname: str, queue: int) -> bool:

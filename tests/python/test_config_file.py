@@ -107,7 +107,11 @@ MISTAKES = [
     ),
     (
         '[[dpdk]]\ndevice = "net_tap0"\n[[dpdk]]\ndevice = "net_tap1"\nname = "net_tap0"\n',
-        "f:5: dpdk.name makes a second port net_tap0: f:2 has one; set name",
+        "f:5: dpdk.name makes a second net_tap0: f:2 has one; set name",
+    ),
+    (
+        '[[nic]]\nifname = "eth1"\n[[dpdk]]\ndevice = "net_tap0"\nname = "eth1"\n',
+        "f:5: dpdk.name makes a second eth1: f:2 has one; set name",
     ),
     (
         '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["fd00::1/64"]\n'

@@ -177,4 +177,11 @@ def test_harpd_s_documents_become_its_part() -> None:
     assert view.nics[0] == NicView("eth1", True, {"leased": 1, "free": 2}, {"absent": 1}, 2)
     assert not view.nics[1].usable
     assert view.leased == {("eth1", 0): 12}
+    rail = {"name": "rail0", "problem": "", "pid": 13, "queues": 2}
+    leased = {"ifname": "rail0", "queue": 0, "device": "net_memif0", "queues": 2, "pid": 13}
+    view = families.daemon_view(
+        {"since_s": 5.0, "nics": [], "granted": 3, "dpdk": [rail]}, {"instances": [leased]}
+    )
+    assert view.nics == (NicView("rail0", True, {"leased": 2}, {}, 0),)
+    assert view.leased == {("rail0", 0): 13, ("rail0", 1): 13}
     assert (view.granted, view.start_s) == (3, 5.0)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DPDK ports: harp.toml's [[dpdk]], leased whole to one job at a time.
+
+harpd never opens a port and never starts DPDK: it says what the port is and that nobody else has
+it, and hands over a statistics page for each queue. The job opens the device itself, with what it
+may open. So a port's lease is a promise between jobs that ask harpd; what keeps others off is
+whoever may open the device (docs/security.md).
+"""
+
+import errno
+import ipaddress
+
+from harp import _core, _host
+from harp.daemon import cores, peer
+from harp.daemon.kernel import Kernel
+from harp.daemon.settings import PortSettings, Settings
+from harp.daemon.table import Lease, LeaseTable, Owner, RefusedError
+
+
+class Ports:
+    """All of them, by name."""
+
+    def __init__(self, settings: Settings, kernel: Kernel, table: LeaseTable) -> None:
+        self._kernel, self._table = kernel, table
+        self.all: dict[str, PortSettings] = {}
+        self.apply(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """harp.toml, for leases from now on; a lease of a port that went lasts until its end."""
+        self.all = {port.name: port for port in settings.dpdk}
+
+    def reserve(
+        self, owner: Owner, name: str, queues: int, label: str, *, since_s: float, held: int
+    ) -> Lease:
+        """Sets a port aside; RefusedError says why not."""
+        port = self.all[name]
+        problem = self._kernel.port(port).problem
+        if problem:
+            raise RefusedError(errno.ENODEV, f"DPDK port {name} can't be leased: {problem}")
+        granted = min(queues or 1, port.queues)
+        lease = self._table.reserve_port(
+            owner, name, port.device, granted, label, since_s=since_s, held=held
+        )
+        allowed = cores.parse_cpu_list(peer.allowed_cpus(owner.pid))
+        local = set(port.cores) or self._kernel.port(port).local_cpus or allowed
+        others = self._table.leases.values()
+        taken = [each.core for each in others if each.core is not None]
+        lease.core = cores.suggest(allowed, local, taken, 0)
+        return lease
+
+    def spec(self, lease: Lease) -> str:
+        """The text of the leased port; RefusedError when harp.toml has none such by now."""
+        port = self.all.get(lease.ifname)
+        if port is None or port.device != lease.device:
+            raise RefusedError(errno.ENODEV, f"harp.toml has no DPDK port {lease.ifname} any more")
+        return port.spec(lease.queues)
+
+    # ---- for others ----
+
+    def device(self, name: str) -> _host.Device:
+        """One port, for WELCOME."""
+        port = self.all[name]
+        facts, spec = self._kernel.port(port), _core.port_spec(port.text)
+        holder = self._table.holder(name, port.device)
+        queues = 0 if facts.problem else port.queues
+        return _host.Device(
+            ifname=name,
+            ifindex=0,
+            flags=_host.DEVICE_DPDK | (0 if facts.problem else _host.DEVICE_UP),
+            mtu_bytes=spec.mtu_bytes,
+            speed_mbps=0,
+            queues=queues,
+            queues_free=0 if holder else queues,
+            numa_node=facts.numa_node,
+            mac=bytes(6),
+            netns=0,
+            guid=0,
+            addr_v4=_first(spec.addresses, 4),
+            addr_v6=_first(spec.addresses, 6),
+            pci_path=facts.pci_path,
+        )
+
+    def status(self, name: str) -> dict[str, object]:
+        """One port, for `harpctl status`."""
+        port = self.all[name]
+        holder = self._table.holder(name, port.device)
+        spec = _core.port_spec(port.text)
+        return {
+            "name": name,
+            "device": port.device,
+            "problem": self._kernel.port(port).problem,
+            "queues": port.queues,
+            "mtu_bytes": spec.mtu_bytes,
+            "vlan_id": spec.vlan_id,
+            "addresses": list(spec.addresses),
+            "pid": holder.owner.pid if holder else None,
+            "uid": holder.owner.uid if holder else None,
+            "label": holder.label if holder else "",
+            "queues_leased": holder.queues if holder else 0,
+        }
+
+
+def _first(addresses: tuple[str, ...], version: int) -> bytes:
+    """The first address of a family, as struct harp_addr; empty when there is none."""
+    for text in addresses:
+        address = ipaddress.ip_interface(text).ip
+        if address.version == version:
+            return (bytes(10) + b"\xff\xff" if version == 4 else b"") + address.packed
+    return b""

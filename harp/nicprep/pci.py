@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI devices as sysfs shows them: what has one, and whether DPDK could open it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from harp.nicprep.host import Host
+
+# Drivers through which a process has the device; any other is the kernel's own.
+USER_DRIVERS = ("vfio-pci", "uio_pci_generic", "igb_uio")
+# Drivers of the kernel's with which DPDK shares the NIC: it is opened as it is, and never bound.
+BIFURCATED = ("mlx4_core", "mlx5_core", "mana")
+_ADDRESS = re.compile(
+    r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """One device. driver: empty where none has it; interfaces: those of this network namespace's
+    /sys; iommu_group: None where the machine has no IOMMU, or not for it."""
+
+    address: str
+    driver: str
+    interfaces: tuple[str, ...]
+    network: bool  # is it a NIC at all?
+    iommu_group: int | None
+    numa_node: int
+    folder: Path
+
+    @property
+    def opens(self) -> bool:
+        """May DPDK open it as it is bound now?"""
+        return self.driver in USER_DRIVERS or self.driver in BIFURCATED
+
+
+def canonical(device: str) -> str | None:
+    """The PCI address that a port's device begins with, with its domain; None: a virtual device."""
+    match = _ADDRESS.fullmatch(device.partition(",")[0])
+    if match is None:
+        return None
+    domain, bus, slot, function = (int(part or "0", 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
+
+
+def _link(path: Path) -> str:
+    """The last part of where a link leads; empty when there is none."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""
+
+
+def look(host: Host, address: str) -> PciDevice | None:
+    """The device; None: there is none at that address."""
+    folder = host.sys / "bus/pci/devices" / address
+    if not folder.is_dir():
+        return None
+    group = _link(folder / "iommu_group")
+    node = host.number(folder / "numa_node")
+    return PciDevice(
+        address=address,
+        driver=_link(folder / "driver"),
+        interfaces=tuple(host.names(folder / "net")),
+        network=(host.read(folder / "class") or "0x02").startswith("0x02"),
+        iommu_group=int(group) if group.isdecimal() else None,
+        numa_node=-1 if node is None else node,
+        folder=folder,
+    )
+
+
+def binding(device: PciDevice) -> str:
+    """The command that gives it to DPDK."""
+    return f"driverctl set-override {device.address} vfio-pci"
+
+
+def unbound(host: Host, device: str) -> str:
+    """Why DPDK can't open a port's device as it is, and what to do; empty: it could, or it is
+    virtual, which only DPDK knows about."""
+    address = canonical(device)
+    if address is None:
+        return ""
+    found = look(host, address)
+    if found is None:
+        return f"there is no PCI device {address}; `lspci -D` lists those there are"
+    if not found.network:
+        return f"{address} is no network device; `lspci -D` lists those there are"
+    if found.opens:
+        return ""
+    if found.driver:
+        of = f" ({', '.join(found.interfaces)})" if found.interfaces else ""
+        return f"{address} belongs to the kernel's {found.driver}{of}: {binding(found)}"
+    return f"{address} has no driver: {binding(found)}"

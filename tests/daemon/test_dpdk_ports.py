@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DPDK ports: one holder at a time, free when it ends, known over restarts and reloads."""
+
+import errno
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_rig import NOBODY, Running, in_child, leave_harpd
+
+from harp import _host
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.settings import PortSettings, Settings
+from harp.daemon.state import BadStateError, decode
+
+RAIL0 = PortSettings(
+    "rail0",
+    "net_memif0,role=client,id=0",
+    "net_memif0,role=client,id=0;name=rail0;ip=10.9.0.1/24;ip=fd00:9::1/64;mtu=9000",
+    queues=4,
+)
+RAIL1 = PortSettings("rail1", "0000:00:06.0", "0000:00:06.0;name=rail1;ip=10.9.1.1/24")
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """A NIC, and two ports."""
+    return replace(settings, dpdk=(RAIL0, RAIL1))
+
+
+def close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
+
+
+def refused(client: DaemonClient, name: str, **wishes: Any) -> RefusedByDaemonError:
+    with pytest.raises(RefusedByDaemonError) as caught:
+        client.lease_port(name, **wishes)
+    return caught.value
+
+
+def ports(client: DaemonClient) -> dict[str, dict[str, Any]]:
+    return {port["name"]: port for port in client.query("status")["dpdk"]}
+
+
+def nothing_is_left(harpd: Running) -> None:
+    """No lease, and harpd holds no descriptor of one."""
+    harpd.until(lambda: not harpd.daemon.table.leases, "the end of all leases")
+    assert all(not pages.fds for pages in harpd.kernel.pages_made)
+    assert harpd.daemon.leasing._watched == {}
+
+
+def holder(path: str, name: str = "rail0", queues: int = 1) -> tuple[int, int]:
+    """A process that leases a port and holds it until its pipe is closed: its pid, the pipe."""
+    told, holding = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            leave_harpd(told[1], holding[0])
+            client = DaemonClient(Path(path), "holder")
+            client.lease_port(name, queues=queues, label="holder")
+            os.write(told[1], b"x")
+            os.read(holding[0], 1)
+        finally:
+            os._exit(0)
+    os.close(told[1])
+    os.close(holding[0])
+    assert os.read(told[0], 1) == b"x"
+    os.close(told[0])
+    return pid, holding[1]
+
+
+def end(pid: int, pipe: int, number: int = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+    os.waitpid(pid, 0)
+    os.close(pipe)
+
+
+def test_a_port_s_lease_is_what_it_says(harpd: Running) -> None:
+    with harpd.client() as client:
+        port, fds = client.lease_port("rail0", queues=2, label="rank 3")
+        assert (port.page_count, port.page_bytes) == (2, 4096)
+        assert port.spec == RAIL0.text + ";queues=2"
+        assert len({os.fstat(fd).st_ino for fd in fds}) == 2, "a page for each queue"
+        harpd.until(lambda: not harpd.kernel.pages_made[0].fds, "harpd's duplicates")
+        assert harpd.kernel.made == [], "no queue of the kernel's is touched"
+        (found,) = client.query("instances")["instances"]
+        assert (found["ifname"], found["device"], found["queues"]) == ("rail0", RAIL0.device, 2)
+        assert (found["pid"], found["label"], found["ports"]) == (os.getpid(), "rank 3", None)
+        shown = ports(client)["rail0"]
+        assert (shown["pid"], shown["queues_leased"], shown["queues"]) == (os.getpid(), 2, 4)
+        assert shown["addresses"] == ["10.9.0.1/24", "fd00:9::1/64"]
+        assert ports(client)["rail1"]["pid"] is None
+        client.release(port.lease_id)
+        close(fds)
+        assert ports(client)["rail0"]["pid"] is None
+    nothing_is_left(harpd)
+
+
+@pytest.mark.parametrize(("wanted", "granted"), [(0, 1), (1, 1), (4, 4), (5, 4), (2**32 - 1, 4)])
+def test_as_many_queues_as_there_are(harpd: Running, wanted: int, granted: int) -> None:
+    with harpd.client() as client:
+        port, fds = client.lease_port("rail0", queues=wanted)
+        assert (port.page_count, len(fds)) == (granted, granted)
+        assert port.spec.endswith(f";queues={granted}")
+        close(fds)
+
+
+def test_welcome_names_ports(harpd: Running) -> None:
+    harpd.kernel.port_problems["rail1"] = "0000:00:06.0 belongs to the kernel's ena"
+    with harpd.client() as client:
+        nic, rail0, rail1 = client.devices
+        assert (nic.ifname, nic.flags & _host.DEVICE_DPDK) == ("eth0", 0)
+        assert rail0.flags == _host.DEVICE_DPDK | _host.DEVICE_UP
+        assert (rail0.ifname, rail0.ifindex, rail0.netns) == ("rail0", 0, 0)
+        assert (rail0.queues, rail0.queues_free, rail0.mtu_bytes) == (4, 4, 9000)
+        assert rail0.addr_v4 == bytes(10) + b"\xff\xff\x0a\x09\0\1"
+        assert rail0.addr_v6 == b"\xfd\0\0\x09" + bytes(11) + b"\1"
+        assert (rail1.flags, rail1.queues) == (_host.DEVICE_DPDK, 0)
+        fds = client.lease_port("rail0")[1]
+        close(fds)
+        with harpd.client() as other:
+            assert (other.devices[1].queues, other.devices[1].queues_free) == (4, 0)
+
+
+def test_one_holder_at_a_time_and_its_death_frees_the_port(harpd: Running) -> None:
+    pid, pipe = holder(str(harpd.path))
+    with harpd.client() as client:
+        no = refused(client, "rail0")
+        assert no.error == errno.EBUSY
+        assert f"leased to process {pid} (holder)" in no.why
+        close(client.lease_port("rail1")[1])
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(pipe)
+        harpd.until(lambda: len(harpd.daemon.table.leases) == 1, "the end of the dead one's")
+        port, fds = client.lease_port("rail0")
+        assert port.page_count == 1
+        close(fds)
+
+
+def test_who_has_one_can_not_have_it_twice(harpd: Running) -> None:
+    with harpd.client() as client:
+        close(client.lease_port("rail0")[1])
+        assert refused(client, "rail0").error == errno.EBUSY
+
+
+def test_a_port_counts_as_a_lease(start: Callable[..., Running], settings: Settings) -> None:
+    """leases_per_uid is of queues and ports together."""
+    harpd = start(given=replace(settings, leases_per_uid=2))
+    path = harpd.path
+
+    def greedy() -> list[int]:
+        with DaemonClient(path, "greedy") as client:
+            client.lease("eth0")
+            client.lease_port("rail0")
+            errors = []
+            for ask in (lambda: client.lease_port("rail1"), lambda: client.lease("eth0")):
+                try:
+                    ask()
+                except RefusedByDaemonError as error:
+                    errors.append(error.error)
+            return errors
+
+    if os.geteuid() == 0:
+        assert in_child(greedy, uid=NOBODY) == [errno.EDQUOT, errno.EDQUOT]
+
+
+def test_not_for_everybody(start: Callable[..., Running], settings: Settings) -> None:
+    harpd = start(given=replace(settings, users=(), groups=()))
+    path = harpd.path
+
+    def stranger() -> int:
+        with DaemonClient(path, "stranger") as client:
+            try:
+                client.lease_port("rail0")
+            except RefusedByDaemonError as error:
+                return error.error
+            return 0
+
+    if os.geteuid() == 0:
+        assert in_child(stranger, uid=NOBODY) == errno.EACCES
+
+
+def test_a_port_that_nobody_could_open_is_refused(harpd: Running) -> None:
+    harpd.kernel.port_problems["rail1"] = "0000:00:06.0 has no driver: driverctl"
+    with harpd.client() as client:
+        no = refused(client, "rail1")
+        assert (no.error, no.why) == (
+            errno.ENODEV,
+            "DPDK port rail1 can't be leased: 0000:00:06.0 has no driver: driverctl",
+        )
+        assert ports(client)["rail1"]["problem"] == "0000:00:06.0 has no driver: driverctl"
+
+
+def test_no_such_port(harpd: Running) -> None:
+    with harpd.client() as client:
+        assert refused(client, "rail9").error == errno.ENODEV
+
+
+def test_pages_that_can_not_be_made_leave_nothing(harpd: Running) -> None:
+    harpd.kernel.make_error = OSError(errno.ENOMEM, "no memory")
+    with harpd.client() as client:
+        assert refused(client, "rail0").error == errno.ENOMEM
+        nothing_is_left(harpd)
+        harpd.kernel.make_error = None
+        close(client.lease_port("rail0")[1])
+
+
+def test_a_job_that_dies_while_its_lease_is_made(harpd: Running) -> None:
+    harpd.kernel.may_make.clear()
+    path = str(harpd.path)
+    pid = os.fork()
+    if pid == 0:
+        leave_harpd()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(path)
+        sock.send(_host.pack_hello(1, "short"))
+        sock.recv(65536)
+        sock.send(_host.pack_lease(2, "rail0", queues=3))
+        signal.pause()
+    assert harpd.kernel.making.wait(10)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    harpd.kernel.may_make.set()
+    nothing_is_left(harpd)
+    with harpd.client() as client:
+        close(client.lease_port("rail0")[1])
+
+
+def test_a_port_that_goes_while_its_lease_is_made(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    harpd = start(reload=lambda old: replace(old, dpdk=(RAIL1,)))
+    harpd.kernel.may_make.clear()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(10)
+    with sock:
+        sock.connect(str(harpd.path))
+        sock.send(_host.pack_hello(1, "x"))
+        sock.recv(65536)
+        sock.send(_host.pack_lease(2, "rail0"))
+        assert harpd.kernel.making.wait(10)
+        assert harpd.call(harpd.daemon.reload) == ""
+        harpd.kernel.may_make.set()
+        answer = _host.unpack(sock.recv(65536))
+    assert answer.kind is _host.Kind.REFUSED
+    assert answer.fields["error"] == errno.ENODEV
+    nothing_is_left(harpd)
+
+
+def test_a_holder_lives_on_over_a_restart(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start()
+    pid, pipe = holder(str(first.path), queues=3)
+    first.end(remove=False)
+    written = json.loads((first.daemon.settings.run_dir / "state.json").read_text())
+    assert written["leases"] == [], "a harpd that knows no DPDK reads this"
+    second = start(first.kernel)
+    assert f"process {pid} runs on with DPDK port rail0" in caplog.text
+    with second.client() as client:
+        assert ports(client)["rail0"]["pid"] == pid
+        assert ports(client)["rail0"]["queues_leased"] == 3
+        assert refused(client, "rail0").error == errno.EBUSY
+    end(pid, pipe)
+    nothing_is_left(second)
+
+
+def test_the_dead_have_no_port_after_a_restart(start: Callable[..., Running]) -> None:
+    first = start()
+    pid, pipe = holder(str(first.path))
+    first.end(remove=False)
+    end(pid, pipe)
+    second = start(first.kernel)
+    nothing_is_left(second)
+    with second.client() as client:
+        close(client.lease_port("rail0")[1])
+
+
+def test_a_reload_changes_ports_and_leases_last(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    """The device stays its holder's, whatever harp.toml calls it by now."""
+    renamed = replace(RAIL0, name="left", text=RAIL0.text.replace("rail0", "left"))
+    new = replace(settings, dpdk=(renamed,))
+    harpd = start(reload=lambda _old: new)
+    pid, pipe = holder(str(harpd.path))
+    with harpd.client() as client:
+        assert client.query("reload") == {"problem": ""}
+        assert list(ports(client)) == ["left"]
+        assert ports(client)["left"]["pid"] == pid
+        assert refused(client, "rail0").error == errno.ENODEV
+        no = refused(client, "left")
+        assert (no.error, f"process {pid}" in no.why) == (errno.EBUSY, True)
+        end(pid, pipe)
+        harpd.until(lambda: not harpd.daemon.table.leases, "the end of the lease")
+        port, fds = client.lease_port("left")
+        assert port.spec.startswith("net_memif0,role=client,id=0;name=left;")
+        close(fds)
+
+
+def test_a_stop_is_refused_while_a_port_is_held(harpd: Running) -> None:
+    pid, pipe = holder(str(harpd.path))
+    with harpd.client() as client:
+        answer = client.query("stop", force=False)
+        assert answer["stopping"] is False
+        assert answer["instances"][0]["ifname"] == "rail0"
+    end(pid, pipe)
+
+
+def test_another_process_can_not_give_it_back(harpd: Running) -> None:
+    pid, pipe = holder(str(harpd.path))
+    with harpd.client() as client:
+        (lease,) = client.query("instances")["instances"]
+        with pytest.raises(RefusedByDaemonError) as no:
+            client.release(int(lease["lease_id"], 16))
+        assert no.value.error == errno.ENOENT
+        assert ports(client)["rail0"]["pid"] == pid
+    end(pid, pipe)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"device": ""},
+        {"device": 3},
+        {"queues": 0},
+        {"queues": 2**40},
+        {"owner": None},
+        {"lease_id": 0},
+        {"label": ["x"]},
+    ],
+    ids=str,
+)
+def test_a_state_that_somebody_changed(change: dict[str, Any]) -> None:
+    lease = {
+        "lease_id": 7,
+        "owner": {"pid": 1, "start_ticks": 2, "uid": 3},
+        "ifname": "rail0",
+        "label": "job",
+        "since_s": 1.5,
+        "core": None,
+        "device": "net_memif0",
+        "queues": 2,
+    }
+    state = {
+        "format": 1, "pid": 1, "start_ticks": 2, "version": "x", "nics": {}, "leases": [],
+        "rests": {}, "port_leases": [lease],
+    }  # fmt: skip
+    (good,) = decode(json.dumps(state)).leases
+    assert (good.device, good.queues, good.ports, good.ifindex) == ("net_memif0", 2, None, 0)
+    with pytest.raises(BadStateError):
+        decode(json.dumps({**state, "port_leases": [{**lease, **change}]}))
