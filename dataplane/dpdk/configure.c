@@ -142,8 +142,7 @@ static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *con
 static void port_features(struct dpdk_port *port)
 {
 	const struct rte_eth_desc_lim *lim = &port->info.tx_desc_lim;
-	bool chains = (port->info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) ||
-		      (port->traits & DRIVER_CHAINS);
+	bool chains = port->info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 
 	port->features = 0;
 	port->frags_max = 1;

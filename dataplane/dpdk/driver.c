@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* driver.c - what some of DPDK's drivers don't say of themselves, by name, and nothing else does. */
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "dpdk/port.h"
 
@@ -11,7 +15,7 @@ static const struct {
 	uint32_t traits;
 } drivers[] = {
 	/* memif admits to 1518 bytes; what is larger goes through in chains of its buffers. */
-	{ "net_memif", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES },
+	{ "net_memif", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_DIALS },
 	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE },
 	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE },
 	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL },
@@ -28,6 +32,55 @@ uint32_t driver_traits(const char *driver)
 	return 0;
 }
 
+static bool driver_is_memif(const char *device)
+{
+	return strncmp(device, "net_memif", 9) == 0;
+}
+
+/* The value of an argument ("key=" in "name,key=value,..."), which ends at a comma; NULL: not given. */
+static const char *driver_argument(const char *device, const char *key)
+{
+	const char *at = device;
+	size_t len = strlen(key);
+
+	while ((at = strchr(at, ',')) != NULL)
+		if (strncmp(++at, key, len) == 0)
+			return at + len;
+	return NULL;
+}
+
+bool driver_dials(const char *device)
+{
+	const char *role = driver_argument(device, "role=");
+
+	return driver_is_memif(device) &&
+	       !(role && (strncmp(role, "server", 6) == 0 || strncmp(role, "master", 6) == 0));
+}
+
+/*
+ * A memif server that was killed leaves its socket's file, and the next one could not bind. A file that refuses
+ * connections has no server any more.
+ */
+static void driver_memif_stale(const char *device)
+{
+	const char *path = driver_argument(device, "socket="),
+		   *abstract = driver_argument(device, "socket-abstract=");
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int fd;
+
+	if (!path || !abstract || strncmp(abstract, "no", 2) != 0 || driver_dials(device))
+		return;
+	if ((size_t)snprintf(address.sun_path, sizeof(address.sun_path), "%.*s",
+			     (int)strcspn(path, ","), path) >= sizeof(address.sun_path))
+		return;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return;
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 && errno == ECONNREFUSED)
+		unlink(address.sun_path);
+	close(fd);
+}
+
 int driver_device(const char *device, uint32_t frame_size, uint32_t mtu_bytes, char *out,
 		  size_t out_len)
 {
@@ -36,7 +89,9 @@ int driver_device(const char *device, uint32_t frame_size, uint32_t mtu_bytes, c
 	(void)mtu_bytes;
 	/* memif copies a whole packet at a time where its buffers are as large as an mbuf's room, and no larger:
 	 * then, and only then, both of its directions have a fast path. */
-	if (strncmp(device, "net_memif", 9) == 0 && !strstr(device, "bsize="))
+	if (driver_is_memif(device))
+		driver_memif_stale(device);
+	if (driver_is_memif(device) && !driver_argument(device, "bsize="))
 		len = snprintf(out, out_len, "%s,bsize=%u", device,
 			       frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM);
 	else

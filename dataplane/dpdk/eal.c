@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
+#include <rte_log.h>
 #include <rte_version.h>
 #include <sched.h>
 #include <signal.h>
@@ -28,6 +29,7 @@
 #include <unistd.h>
 
 #include "dpdk/eal_log.h"
+#include "dpdk/port.h"
 
 #define EAL_MEMORY_MIB 256u
 #define EAL_ARGS_MAX 64
@@ -238,13 +240,16 @@ static int eal_init(const struct why *why)
 		free(run);
 		return why_fail(why, -EINVAL, "too many arguments (HARP_DPDK_ARGS)");
 	}
-	err = eal_log_open(eal.opt.log, eal.opt.ctx);
+	eal_log_to(eal.opt.log, eal.opt.ctx);
+	err = eal_log_open(link_leaving);
 	if (!err)
 		err = eal_thread(run);
 	if (err)
 		return why_fail(why, err, "no thread for its environment: %s", strerror(-err));
 	pthread_atfork(NULL, NULL, eal_after_fork);
 	if (run->result >= 0) {
+		rte_log_set_level_pattern("pmd.net.memif", RTE_LOG_DEBUG); /* link.c listens */
+		rmdir(rte_eal_get_runtime_dir()); /* empty: nothing is shared */
 		eal.state = EAL_RUNS;
 		return 0;
 	}
@@ -297,6 +302,7 @@ static int eal_again(const struct harp_dpdk_eal_options *opt, const struct why *
 
 	if (!opt)
 		return 0;
+	eal_log_to(opt->log, opt->ctx);
 	if ((opt->huge_pages == 1 && eal.huge_pages) || (opt->huge_pages == 2 && !eal.huge_pages))
 		what = eal.huge_pages ? "with huge pages" : "without huge pages";
 	else if (opt->memory_mib > eal.opt.memory_mib)
@@ -318,6 +324,8 @@ int eal_start(const struct harp_dpdk_eal_options *opt, char *why_text, size_t wh
 	why_about(&why, "DPDK");
 	if (opt && (opt->size != sizeof(*opt) || opt->huge_pages > 2))
 		return why_fail(&why, -EINVAL, "options of another version of HARP");
+	if (eal.forked) /* its lock may be held for ever */
+		return eal_usable(&why);
 	pthread_mutex_lock(&eal.lock);
 	switch (eal.state) {
 	case EAL_NOT_STARTED:

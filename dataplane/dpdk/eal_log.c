@@ -11,6 +11,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
+#include <rte_interrupts.h>
 #include <rte_log.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -21,17 +22,31 @@
 
 static struct {
 	pthread_mutex_t lock;
-	harp_log_fn log;
-	void *ctx;
 	char line[EAL_LINE_BYTES]; /* begun and not ended */
 	size_t used;
 	bool telling; /* words[] are an error's */
 	char words[EAL_WORDS_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
+	void (*leaving)(void);
 	pthread_t quiet; /* the thread whose prints are caught */
 } eal_log = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+/* The sink. Its lock is held while it is called, and recursive: a sink may call what logs. */
+static struct {
+	pthread_mutex_t lock;
+	harp_log_fn log;
+	void *ctx;
+} eal_log_sink = { .lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP };
+
 static __thread bool eal_log_in_sink;
+
+void eal_log_to(harp_log_fn log, void *ctx)
+{
+	pthread_mutex_lock(&eal_log_sink.lock);
+	eal_log_sink.log = log;
+	eal_log_sink.ctx = ctx;
+	pthread_mutex_unlock(&eal_log_sink.lock);
+}
 
 static enum harp_log_level eal_log_level(void)
 {
@@ -67,12 +82,14 @@ static void eal_log_line(enum harp_log_level level)
 		snprintf(eal_log.words, sizeof(eal_log.words), "%.*s", EAL_WORDS_BYTES - 1, line);
 		eal_log.telling = level == HARP_LOG_ERROR;
 	}
-	if (!eal_log.log)
-		return;
 	pthread_mutex_unlock(&eal_log.lock);
+	pthread_mutex_lock(&eal_log_sink.lock);
 	eal_log_in_sink = true;
-	eal_log.log(eal_log.ctx, level == HARP_LOG_DEBUG ? level : HARP_LOG_INFO, line);
+	if (eal_log_sink.log)
+		eal_log_sink.log(eal_log_sink.ctx, level == HARP_LOG_DEBUG ? level : HARP_LOG_INFO,
+				 line);
 	eal_log_in_sink = false;
+	pthread_mutex_unlock(&eal_log_sink.lock);
 	pthread_mutex_lock(&eal_log.lock);
 }
 
@@ -92,6 +109,10 @@ static ssize_t eal_log_write(void *cookie, const char *text, size_t bytes)
 {
 	(void)cookie;
 	eal_log_text(text, bytes, eal_log_level());
+	/* What memif says in this thread before it takes a connection down: see link.c. */
+	if (rte_thread_is_intr() && (memmem(text, bytes, "Invalid message size", 20) ||
+				     memmem(text, bytes, "Disconnect received", 19)))
+		eal_log.leaving();
 	return (ssize_t)bytes;
 }
 
@@ -117,10 +138,9 @@ static FILE *eal_stream(void *cookie, cookie_write_function_t *write_text)
 	return stream;
 }
 
-int eal_log_open(harp_log_fn log, void *ctx)
+int eal_log_open(void (*leaving)(void))
 {
-	eal_log.log = log;
-	eal_log.ctx = ctx;
+	eal_log.leaving = leaving;
 	eal_log.log_stream = eal_stream(NULL, eal_log_write);
 	eal_log.out_stream = eal_stream(&eal_log.out_before, eal_print_write);
 	eal_log.err_stream = eal_stream(&eal_log.err_before, eal_print_write);

@@ -9,8 +9,11 @@
 
 #define EAL_WORDS_BYTES 160
 
-/* From now on DPDK's log, and until eal_log_quiet(false) what this thread prints, goes to log (NULL: nowhere). -errno. */
-int eal_log_open(harp_log_fn log, void *ctx);
+/* The sink; NULL: none. When it returns, nobody is inside the one before. */
+void eal_log_to(harp_log_fn log, void *ctx);
+/* From now on DPDK's log goes to the sink. leaving: called in DPDK's interrupt thread when memif is about to take a
+ * connection down. -errno. */
+int eal_log_open(void (*leaving)(void));
 /* This thread is about to call code of DPDK's that prints besides (true), or has done so. One thread at a time. */
 void eal_log_quiet(bool on);
 /* Forgets the words. */

@@ -27,7 +27,7 @@ struct harp_dpdk_eal_options {
 	uint32_t memory_mib; /* for all ports of the process; 0: 256 */
 	const char *args;    /* more arguments of EAL, with spaces between; NULL: none */
 	void *ctx;
-	harp_log_fn log; /* DPDK's own messages, any thread. NULL: none */
+	harp_log_fn log; /* DPDK's own messages, any thread; NULL: none. Later starts replace it */
 };
 
 struct harp_dpdk_port_options {

@@ -19,7 +19,7 @@
 #include <rte_prefetch.h>
 #include <string.h>
 
-#include "dpdk/port.h"
+#include "dpdk/gate.h"
 
 #define NIC_DRIVER_STATS_NS 100000000u /* how often the driver is asked what it dropped */
 
@@ -353,6 +353,7 @@ static unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs,
 
 	(void)now_ns;
 	pool_enter(nic->pool);
+	more = more && gate_pass(nic);
 	while (more)
 		taken += nic_tx_burst(nic, descs + taken, count - taken, &more);
 	pool_leave(nic->pool);
@@ -369,7 +370,7 @@ static unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigne
 	(void)now_ns;
 	pool_enter(pool);
 	/* Drivers free what they have sent when it suits them, which may be never: ask. */
-	if (pool->done.count == 0 && nic->in_flight > 0 && nic->cleans)
+	if (pool->done.count == 0 && nic->in_flight > 0 && nic->cleans && gate_pass(nic))
 		nic->cleans = rte_eth_tx_done_cleanup(nic->port_id, nic->queue, 0) >= 0;
 	while (count < max && pool->done.count > 0)
 		addrs[count++] = (uint64_t)pool->done.items[--pool->done.count] << pool->shift;

@@ -98,7 +98,8 @@ static inline void pool_enter(struct pool *pool)
 
 static inline void pool_leave(struct pool *pool)
 {
-	__atomic_store_n(&pool->owner, 0, __ATOMIC_RELAXED);
+	/* Release: who sees nobody inside (gate.h) sees what was done inside. */
+	__atomic_store_n(&pool->owner, 0, __ATOMIC_RELEASE);
 }
 
 static inline struct rte_mbuf *pool_mbuf(const struct pool *pool, uint32_t index)

@@ -15,7 +15,10 @@
 
 #include "dpdk/eal.h"
 #include "dpdk/eal_log.h"
+#include "dpdk/gate.h"
 #include "dpdk/port.h"
+
+#define PORT_DRAIN_BURSTS 1024u /* more than any ring holds */
 
 /* harp_dpdk.h's is opaque. */
 static struct dpdk_port *port_of(const struct harp_dpdk_port *port)
@@ -24,6 +27,16 @@ static struct dpdk_port *port_of(const struct harp_dpdk_port *port)
 }
 
 static pthread_mutex_t port_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void port_lock_all(void)
+{
+	pthread_mutex_lock(&port_lock);
+}
+
+void port_unlock_all(void)
+{
+	pthread_mutex_unlock(&port_lock);
+}
 
 /* ---- finding a device -------------------------------------------------------------------------- */
 
@@ -87,6 +100,7 @@ static int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_option
 		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));
 	port->device = port->info.device;
 	port->traits = driver_traits(port->info.driver_name);
+	port->reconnects = (port->traits & DRIVER_DIALS) && driver_dials(opt->device);
 	return 0;
 }
 
@@ -123,6 +137,10 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	err = rte_eth_dev_start(port->id);
 	if (err) {
 		eal_log_words(words);
+		if (port->reconnects && strstr(words, "Failed to connect")) {
+			port->shut = 1; /* its server is not there yet: link.c goes on */
+			return 0;
+		}
 		return why_fail(why, err, "can't be started: %s",
 				words[0] ? words : rte_strerror(-err));
 	}
@@ -132,9 +150,28 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	return 0;
 }
 
+/* What waits in it, in the rings of a net_ring for one, would be lost with it. */
+static void port_drain(struct dpdk_port *port)
+{
+	struct rte_mbuf *packets[NIC_BURST];
+
+	for (uint16_t q = 0; q < port->queues; q++)
+		for (unsigned turns = 0; turns < PORT_DRAIN_BURSTS; turns++) {
+			uint16_t n = rte_eth_rx_burst(port->id, q, packets, NIC_BURST);
+
+			rte_pktmbuf_free_bulk(packets, n);
+			if (n == 0)
+				break;
+		}
+}
+
 /* What is left of a device whose driver took it, and of its memory. */
 static void port_free(struct dpdk_port *port)
 {
+	link_remove(port);
+	port_rules_flush(port);
+	if (port->started)
+		port_drain(port);
 	if (port->started)
 		rte_eth_dev_stop(port->id);
 	if (port->device) {
@@ -176,6 +213,8 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 		err = port_queues_setup(port, &why);
 	if (!err)
 		err = port_start(port, &why);
+	if (!err && (port->traits & DRIVER_DIALS))
+		link_add(port);
 	if (err)
 		port_free(port);
 	pthread_mutex_unlock(&port_lock);
@@ -185,6 +224,39 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 }
 
 /* ---- the NICs ---------------------------------------------------------------------------------- */
+
+static bool port_others_taken(const struct dpdk_port *port, uint32_t queue)
+{
+	for (uint16_t q = 0; q < port->queues; q++)
+		if (q != queue && __atomic_load_n(&port->nics[q].taken, __ATOMIC_ACQUIRE))
+			return true;
+	return false;
+}
+
+/* A queue that was in use: what its driver still holds of its frames comes home when the queue is set up anew. */
+static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct why *why)
+{
+	int err = 0;
+
+	if (pool_out(port->nics[queue].pool) == 0 || !port->nics[queue].used)
+		return 0;
+	if (port_others_taken(port, queue))
+		return why_fail(
+			why, -EBUSY,
+			"its driver still holds frames of the queue's last user, while other queues "
+			"are in use; close them all first");
+	gate_shut(port);
+	if (port->started) {
+		rte_eth_dev_stop(port->id);
+		err = port_queues_setup(port, why);
+		if (!err)
+			err = rte_eth_dev_start(port->id);
+	}
+	if (err)
+		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));
+	gate_open(port);
+	return err;
+}
 
 int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic **out,
 	     char *why_text, size_t why_len)
@@ -202,10 +274,13 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 	err = eal_usable(&why);
 	if (!err && __atomic_load_n(&nic->taken, __ATOMIC_ACQUIRE))
 		err = why_fail(&why, -EBUSY, "is in use in this process");
+	if (!err)
+		err = port_queue_again(port, queue, &why);
 	if (!err) {
 		pool_reset(nic->pool);
 		nic_init(nic, port, (uint16_t)queue);
 		nic->taken = true;
+		nic->used = true;
 		*out = &nic->nic;
 	}
 	pthread_mutex_unlock(&port_lock);
@@ -235,7 +310,7 @@ int port_info(const struct harp_dpdk_port *harp_port, struct harp_dpdk_info *out
 	if (strchr(port->name, ':'))
 		snprintf(out->pci, sizeof(out->pci), "%.31s", port->name);
 	memcpy(out->mac, port->mac.addr_bytes, sizeof(out->mac));
-	if (rte_eth_link_get_nowait(port->id, &link) == 0) {
+	if (port->started && rte_eth_link_get_nowait(port->id, &link) == 0) {
 		out->up = link.link_status == RTE_ETH_LINK_UP;
 		out->speed_mbps = link.link_speed == UINT32_MAX ? 0 : link.link_speed;
 	}

@@ -19,7 +19,7 @@ enum driver_trait {
 	DRIVER_TAKES_LATE = 0x2, /* asks for frames when packets have come: holds none before */
 	DRIVER_COPIES = 0x4,     /* copies each packet, both ways */
 	DRIVER_KERNEL = 0x8,     /* ends in a kernel interface: checksums may be partial */
-	DRIVER_CHAINS = 0x10,    /* sends chains although it doesn't say so */
+	DRIVER_DIALS = 0x10,     /* connects once, when it is started: link.c does so again */
 };
 
 struct dpdk_port;
@@ -31,6 +31,7 @@ struct dpdk_nic {
 	struct dpdk_port *port;
 	uint16_t port_id, queue;
 	bool cleans;        /* rte_eth_tx_done_cleanup() works */
+	bool used;          /* it has been taken before */
 	bool taken;         /* harp_nic_destroy() gives it back */
 	uint32_t in_flight; /* descriptors the driver has not given back */
 	uint32_t waiting_at, waiting_count;
@@ -48,6 +49,11 @@ struct dpdk_port {
 	uint32_t features; /* HARP_NIC_* */
 	uint32_t traits;   /* enum driver_trait */
 	bool started;
+	bool reconnects;         /* a client whose server may be away: link.c */
+	uint32_t shut;           /* gate.h */
+	uint64_t retry_ns;       /* when link.c tries again */
+	struct port_rule *rules; /* steer.c */
+	unsigned rule_count;
 	char name[64]; /* as DPDK has it: without arguments */
 	struct rte_device *device;
 	struct rte_eth_dev_info info;
@@ -62,11 +68,26 @@ uint32_t driver_traits(const char *driver);
 int driver_device(const char *device, uint32_t frame_size, uint32_t mtu_bytes, char *out,
 		  size_t out_len);
 
+/* It is a client of a server that may be away. */
+bool driver_dials(const char *device);
+
 /* configure.c: from what the device reports to a device that is ready to start. */
 int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 		   const struct why *why);
 int port_queues_setup(struct dpdk_port *port, const struct why *why);
 uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes);
+
+/* link.c: peers of drivers that connect to one. Called under the ports' lock but for link_leaving(). */
+void link_add(struct dpdk_port *port);
+void link_remove(struct dpdk_port *port);
+/* DPDK's interrupt thread is about to take a memif connection down, under the bursts that use it. */
+void link_leaving(void);
+/* The ports' lock, link.c's too. */
+void port_lock_all(void);
+void port_unlock_all(void);
+
+/* steer.c */
+void port_rules_flush(struct dpdk_port *port);
 
 /* nic.c */
 void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue);

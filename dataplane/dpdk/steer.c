@@ -1,12 +1,127 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* steer.c - flow rules: packets to a local port go to a queue, where the device has them. */
+/*
+ * steer.c - flow rules: packets of a protocol to a local port go to a queue, where the device has them.
+ *
+ * One rule of HARP's is two of the device's, one a family. What a device has is found out by asking.
+ */
 #include <errno.h>
+#include <netinet/in.h>
+#include <rte_byteorder.h>
+#include <rte_flow.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "dpdk/port.h"
+
+struct port_rule {
+	uint8_t protocol;
+	uint16_t local_port;
+	struct rte_flow *flows[2]; /* IPv4, IPv6 */
+};
+
+static struct rte_flow *rule_make(const struct dpdk_port *port, bool v6, uint8_t protocol,
+				  uint16_t local_port, uint16_t queue, int *err)
+{
+	const struct rte_flow_attr attr = { .ingress = 1 };
+	struct rte_flow_action_queue to = { .index = queue };
+	struct rte_flow_item_tcp tcp = { .hdr.dst_port = rte_cpu_to_be_16(local_port) };
+	struct rte_flow_item_tcp tcp_mask = { .hdr.dst_port = UINT16_MAX };
+	struct rte_flow_item_udp udp = { .hdr.dst_port = rte_cpu_to_be_16(local_port) };
+	struct rte_flow_item_udp udp_mask = { .hdr.dst_port = UINT16_MAX };
+	const bool is_tcp = protocol == IPPROTO_TCP;
+	const struct rte_flow_item pattern[] = {
+		{ .type = RTE_FLOW_ITEM_TYPE_ETH },
+		{ .type = v6 ? RTE_FLOW_ITEM_TYPE_IPV6 : RTE_FLOW_ITEM_TYPE_IPV4 },
+		{ .type = is_tcp ? RTE_FLOW_ITEM_TYPE_TCP : RTE_FLOW_ITEM_TYPE_UDP,
+		  .spec = is_tcp ? (const void *)&tcp : &udp,
+		  .mask = is_tcp ? (const void *)&tcp_mask : &udp_mask },
+		{ .type = RTE_FLOW_ITEM_TYPE_END },
+	};
+	const struct rte_flow_action actions[] = {
+		{ .type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &to },
+		{ .type = RTE_FLOW_ACTION_TYPE_END },
+	};
+	struct rte_flow_error error = { 0 };
+	struct rte_flow *flow = NULL;
+
+	*err = rte_flow_validate(port->id, &attr, pattern, actions, &error);
+	if (*err == 0) {
+		flow = rte_flow_create(port->id, &attr, pattern, actions, &error);
+		*err = flow ? 0 : -EIO;
+	}
+	if (*err == -ENOSYS || *err == -EINVAL || *err == -EOPNOTSUPP)
+		*err = -ENOTSUP;
+	return flow;
+}
+
+static void rule_destroy(const struct dpdk_port *port, const struct port_rule *rule)
+{
+	struct rte_flow_error error;
+
+	for (int i = 0; i < 2; i++)
+		if (rule->flows[i])
+			rte_flow_destroy(port->id, rule->flows[i], &error);
+}
+
+static struct port_rule *rule_find(const struct dpdk_port *port, uint8_t protocol,
+				   uint16_t local_port)
+{
+	for (unsigned i = 0; i < port->rule_count; i++)
+		if (port->rules[i].protocol == protocol && port->rules[i].local_port == local_port)
+			return &port->rules[i];
+	return NULL;
+}
+
+static int rule_add(struct dpdk_port *port, uint8_t protocol, uint16_t local_port, uint32_t queue)
+{
+	struct port_rule rule = { .protocol = protocol, .local_port = local_port }, *more;
+	int err = 0;
+
+	if (rule_find(port, protocol, local_port))
+		return -EEXIST;
+	more = realloc(port->rules, (port->rule_count + 1) * sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	port->rules = more;
+	for (int i = 0; i < 2 && !err; i++)
+		rule.flows[i] =
+			rule_make(port, i == 1, protocol, local_port, (uint16_t)queue, &err);
+	if (err)
+		rule_destroy(port, &rule);
+	else
+		port->rules[port->rule_count++] = rule;
+	return err;
+}
 
 int port_steer(struct harp_dpdk_port *harp_port, uint8_t protocol, uint16_t local_port,
 	       uint32_t queue, bool add)
 {
-	(void)harp_port, (void)protocol, (void)local_port, (void)queue, (void)add;
-	return -ENOTSUP;
+	struct dpdk_port *port = (struct dpdk_port *)harp_port;
+	struct port_rule *rule;
+	int err;
+
+	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || queue >= port->queues)
+		return -EINVAL;
+	port_lock_all();
+	rule = rule_find(port, protocol, local_port);
+	if (add) {
+		err = rule_add(port, protocol, local_port, queue);
+	} else if (rule) {
+		rule_destroy(port, rule);
+		*rule = port->rules[--port->rule_count];
+		err = 0;
+	} else {
+		err = -ENOENT;
+	}
+	port_unlock_all();
+	return err;
+}
+
+void port_rules_flush(struct dpdk_port *port)
+{
+	for (unsigned i = 0; i < port->rule_count; i++)
+		rule_destroy(port, &port->rules[i]);
+	free(port->rules);
+	port->rules = NULL;
+	port->rule_count = 0;
 }
