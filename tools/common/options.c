@@ -29,6 +29,20 @@ uint64_t option_number(const char *tool, const char *name, const char *text, uin
 	return value;
 }
 
+void option_dpdk(const char *tool, struct harp_instance_options *opt)
+{
+	static const char *const huge_pages[] = { "auto", "never", "require", NULL };
+	const char *pages = getenv("HARP_DPDK_HUGE_PAGES");
+	const char *memory = getenv("HARP_DPDK_MEMORY_MIB");
+
+	if (pages)
+		opt->huge_pages = option_choice(tool, "HARP_DPDK_HUGE_PAGES", pages, huge_pages);
+	if (memory)
+		opt->dpdk_memory_mib =
+			(uint32_t)option_number(tool, "HARP_DPDK_MEMORY_MIB", memory, 16, 1u << 20);
+	opt->dpdk_args = getenv("HARP_DPDK_ARGS");
+}
+
 uint32_t option_choice(const char *tool, const char *name, const char *text,
 		       const char *const *words)
 {

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "harp_host.h"
+
 /* NULL-terminated, in the order of enum harp_xdp_mode and of harp_af_xdp_options.copy_mode. */
 extern const char *const option_xdp_modes[], *const option_copy_modes[];
 extern const char *const option_outputs[]; /* text, json */
@@ -12,6 +14,8 @@ extern const char *const option_outputs[]; /* text, json */
 /* A whole number within [min, max]. */
 uint64_t option_number(const char *tool, const char *name, const char *text, uint64_t min,
 		       uint64_t max);
+/* How DPDK's environment is to start, as HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and HARP_DPDK_ARGS say. */
+void option_dpdk(const char *tool, struct harp_instance_options *opt);
 /* The place of text in words. */
 uint32_t option_choice(const char *tool, const char *name, const char *text,
 		       const char *const *words);

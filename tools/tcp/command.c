@@ -20,7 +20,7 @@ static const char usage[] =
 	"message: --flows connections at once send messages of --size bytes, at most --depth unanswered,\n"
 	"for --seconds; a message's time is from its first byte until its receipt comes back.\n"
 	"\n"
-	"  --ifname NAME      the interface of the HARP stack (needed without --kernel)\n"
+	"  --ifname NAME      the interface of the HARP stack, or dpdk:SPEC (needed without --kernel)\n"
 	"  --kernel           kernel sockets\n"
 	"  --bytes N          bytes to move (16777216)\n"
 	"  --count N          echo: round trips (10000); serve, sink: connections before it ends (1)\n"
@@ -35,6 +35,8 @@ static const char usage[] =
 	"  --spin             never sleep\n"
 	"  --sleep            sleep whenever there is nothing to do (a stack spins a while before it does)\n"
 	"  --frames           send with the stack's own frames\n"
+	"  --external         message: send from registered memory, nothing copied (DPDK)\n"
+	"  --verify           sink: look at every byte of every message\n"
 	"  --cc NAME          congestion control\n"
 	"  --ecn              ask for ECN (HARP; the kernel's is a sysctl)\n"
 	"  --rcvbuf N         receive buffer of kernel sockets, bytes\n"
@@ -75,6 +77,9 @@ static bool parse_stream(int c, struct stream_options *stream)
 		return true;
 	case 'f':
 		stream->frames = true;
+		return true;
+	case 'X':
+		stream->external = true;
 		return true;
 	case 'C':
 		stream->cc = optarg;
@@ -143,6 +148,9 @@ static void parse_option(int c, struct options *o)
 	case 'H':
 		o->half_close = true;
 		break;
+	case 'V':
+		o->verify = true;
+		break;
 	case 't':
 		o->timeout_ns = option_number(TOOL, "--timeout", optarg, 1, 3600) * 1000000000u;
 		break;
@@ -188,15 +196,35 @@ static void parse_rest(char **words, struct options *o)
 void command_parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "ifname", 1, 0, 'i' },     { "kernel", 0, 0, 'k' }, { "bytes", 1, 0, 'b' },
-		{ "count", 1, 0, 'n' },      { "size", 1, 0, 'z' },   { "timeout", 1, 0, 't' },
-		{ "spin", 0, 0, 's' },       { "frames", 0, 0, 'f' }, { "queue", 1, 0, 'q' },
-		{ "xdp", 1, 0, 'x' },        { "copy", 1, 0, 'c' },   { "lib-dir", 1, 0, 'l' },
-		{ "repeat", 1, 0, 'r' },     { "flows", 1, 0, 'w' },  { "depth", 1, 0, 'd' },
-		{ "seconds", 1, 0, 'S' },    { "skip", 1, 0, 'K' },   { "cc", 1, 0, 'C' },
-		{ "rcvbuf", 1, 0, 'R' },     { "ecn", 0, 0, 'e' },    { "half-close", 0, 0, 'H' },
-		{ "local-port", 1, 0, 'p' }, { "sleep", 0, 0, 'a' },  { "start-ns", 1, 0, 'B' },
-		{ "daemon", 1, 0, 'D' },     { "help", 0, 0, 'h' },   { 0, 0, 0, 0 },
+		{ "ifname", 1, 0, 'i' },
+		{ "kernel", 0, 0, 'k' },
+		{ "bytes", 1, 0, 'b' },
+		{ "count", 1, 0, 'n' },
+		{ "size", 1, 0, 'z' },
+		{ "timeout", 1, 0, 't' },
+		{ "spin", 0, 0, 's' },
+		{ "frames", 0, 0, 'f' },
+		{ "queue", 1, 0, 'q' },
+		{ "xdp", 1, 0, 'x' },
+		{ "copy", 1, 0, 'c' },
+		{ "lib-dir", 1, 0, 'l' },
+		{ "repeat", 1, 0, 'r' },
+		{ "flows", 1, 0, 'w' },
+		{ "depth", 1, 0, 'd' },
+		{ "seconds", 1, 0, 'S' },
+		{ "skip", 1, 0, 'K' },
+		{ "cc", 1, 0, 'C' },
+		{ "rcvbuf", 1, 0, 'R' },
+		{ "ecn", 0, 0, 'e' },
+		{ "half-close", 0, 0, 'H' },
+		{ "local-port", 1, 0, 'p' },
+		{ "sleep", 0, 0, 'a' },
+		{ "start-ns", 1, 0, 'B' },
+		{ "verify", 0, 0, 'V' },
+		{ "external", 0, 0, 'X' },
+		{ "daemon", 1, 0, 'D' },
+		{ "help", 0, 0, 'h' },
+		{ 0, 0, 0, 0 },
 	};
 	int c;
 

@@ -21,6 +21,7 @@ struct options {
 	struct stream_options stream;
 	enum command command;
 	bool json;
+	bool verify;     /* sink: every byte */
 	bool half_close; /* recv: nothing is sent after the request */
 	uint64_t bytes;  /* send, recv */
 	uint32_t count;  /* echo: round trips; serve, sink: connections */

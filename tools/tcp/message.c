@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "common/samples.h"
+#include "pattern.h"
 #include "window.h"
 
 #define SAMPLES_MAX (1u << 21)
@@ -23,8 +24,10 @@
 
 struct flow {
 	struct stream *s;
-	uint8_t *message;         /* the present one, made anew for each */
-	bool made;                /* there is a present one */
+	uint8_t *messages; /* as many as may be unanswered where they are sent in place, else one */
+	uint8_t *message;  /* the present one */
+	bool made;         /* there is a present one */
+	bool registered;   /* messages are */
 	uint32_t sent_bytes;      /* of it */
 	uint64_t begun, answered; /* messages */
 	uint64_t starts_ns[MESSAGE_DEPTH_MAX];
@@ -43,10 +46,23 @@ struct sending {
 	uint64_t progress_ns; /* the last */
 };
 
-static void message_make(struct flow *flow, uint32_t size)
+/* Of messages that lie side by side: none is made anew before its receipt has come. */
+static uint32_t message_slots(const struct options *o)
 {
+	return o->stream.external ? o->depth : 1;
+}
+
+static size_t messages_bytes(const struct options *o)
+{
+	return (size_t)message_slots(o) * o->size;
+}
+
+static void message_make(const struct options *o, struct flow *flow)
+{
+	const uint32_t size = o->size;
 	const struct message_head head = { MESSAGE_MAGIC, size, flow->begun };
 
+	flow->message = flow->messages + flow->begun % message_slots(o) * size;
 	memcpy(flow->message, &head, sizeof(head));
 	memcpy(flow->message + size - sizeof(flow->begun), &flow->begun, sizeof(flow->begun));
 }
@@ -58,7 +74,7 @@ static bool flow_wants(const struct sending *all, struct flow *flow, uint64_t no
 		return true;
 	if (now_ns >= all->window.end_ns || flow->begun - flow->answered >= all->o->depth)
 		return false;
-	message_make(flow, all->o->size);
+	message_make(all->o, flow);
 	flow->starts_ns[flow->begun % MESSAGE_DEPTH_MAX] = stream_clock_ns();
 	flow->begun++;
 	flow->sent_bytes = 0;
@@ -69,11 +85,14 @@ static bool flow_wants(const struct sending *all, struct flow *flow, uint64_t no
 /* Sends as far as it goes. */
 static int flow_send(struct sending *all, struct flow *flow, uint64_t now_ns)
 {
+	const struct stream_ops *ops = flow->s->host->ops;
 	const uint32_t size = all->o->size;
 
 	while (flow_wants(all, flow, now_ns)) {
-		ssize_t rc = flow->s->host->ops->send(flow->s, flow->message + flow->sent_bytes,
-						      size - flow->sent_bytes);
+		const uint8_t *from = flow->message + flow->sent_bytes;
+		size_t left = size - flow->sent_bytes;
+		ssize_t rc = all->o->stream.external ? ops->send_in_place(flow->s, from, left)
+						     : ops->send(flow->s, from, left);
 
 		if (rc == -EAGAIN)
 			return 0;
@@ -253,6 +272,18 @@ static void sending_report(struct sending *all, struct stream_host *host)
 	printf("}\n");
 }
 
+static int flow_messages(const struct options *o, struct flow *flow)
+{
+	void *messages;
+
+	if (posix_memalign(&messages, 4096, messages_bytes(o)))
+		return -ENOMEM;
+	flow->messages = messages;
+	for (uint32_t i = 0; i < message_slots(o); i++)
+		pattern_fill(MESSAGE_SEED, 0, flow->messages + (size_t)i * o->size, o->size);
+	return 0;
+}
+
 static int sending_init(struct sending *all)
 {
 	int rc = samples_init(&all->times, SAMPLES_MAX);
@@ -262,10 +293,23 @@ static int sending_init(struct sending *all)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < all->o->flows && !rc; i++) {
 		rc = samples_init(&all->flows[i].times, SAMPLES_MAX);
-		all->flows[i].message = calloc(1, all->o->size);
-		if (!all->flows[i].message)
-			rc = -ENOMEM;
+		if (!rc)
+			rc = flow_messages(all->o, &all->flows[i]);
 	}
+	return rc;
+}
+
+/* The messages become memory that may be sent from. */
+static int sending_memory(struct sending *all, struct stream_host *host)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < all->o->flows && all->o->stream.external && !rc; i++) {
+		rc = host->ops->memory_add(host, all->flows[i].messages, messages_bytes(all->o));
+		all->flows[i].registered = !rc;
+	}
+	if (rc)
+		fprintf(stderr, "harp-tcp: --external: registering memory: %s\n", strerror(-rc));
 	return rc;
 }
 
@@ -274,7 +318,10 @@ static void sending_destroy(struct sending *all, struct stream_host *host)
 	for (uint32_t i = 0; all->flows && i < all->o->flows; i++) {
 		if (all->flows[i].s)
 			host->ops->hangup(all->flows[i].s);
-		free(all->flows[i].message);
+		if (all->flows[i].registered)
+			host->ops->memory_remove(host, all->flows[i].messages,
+						 messages_bytes(all->o));
+		free(all->flows[i].messages);
 		free(all->flows[i].at_end);
 		samples_destroy(&all->flows[i].times);
 	}
@@ -288,6 +335,8 @@ int message_send(struct stream_host *host, const struct options *o)
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 	int rc = o->size < MESSAGE_SIZE_MIN ? -EMSGSIZE : sending_init(&all);
 
+	if (!rc)
+		rc = sending_memory(&all, host);
 	if (!rc)
 		rc = sending_connect(&all, host);
 	if (!rc)

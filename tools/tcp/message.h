@@ -13,6 +13,8 @@ struct message_head {
 	uint32_t magic, size; /* head and tail included */
 	uint64_t serial;
 };
+/* Of the pattern between them (pattern.h), which is the same in every message. */
+#define MESSAGE_SEED 0x6d657373616765u
 #define MESSAGE_SIZE_MIN (sizeof(struct message_head) + sizeof(uint64_t))
 
 /* A receipt is the serial number of a message that has come whole. */

@@ -6,13 +6,15 @@
 #include <string.h>
 
 #include "message.h"
+#include "pattern.h"
 #include "window.h"
 
-#define CHUNK_BYTES 65536u
 #define CHUNKS_A_TURN 4u /* of one connection, before the others have theirs */
 
 struct source {
 	struct stream *s; /* NULL: over */
+	const uint8_t
+		*body; /* what every message has, by its place in it; NULL: it is not looked at */
 	struct message_head head;
 	uint64_t at;     /* bytes of the present message that have come */
 	uint64_t serial; /* of the present message */
@@ -44,8 +46,20 @@ static void sink_copy(void *to, uint64_t begin, size_t size, uint64_t at, const 
 		memcpy((uint8_t *)to + (from - begin), data + (from - at), end - from);
 }
 
-static int sink_take(struct source *source, const uint8_t *data, size_t len)
+/* Are these bytes, whose first is the at-th of the message, what was sent? Head and tail are judged apart. */
+static bool sink_body_good(const struct source *source, uint64_t at, const uint8_t *data,
+			   size_t len)
 {
+	uint64_t tail = source->head.size - sizeof(uint64_t);
+	uint64_t end = at + len < tail ? at + len : tail;
+
+	return !source->body || at >= tail || !memcmp(data, source->body + at, end - at);
+}
+
+static int sink_take(void *ctx, const uint8_t *data, size_t len)
+{
+	struct source *source = ctx;
+
 	source->bytes += len;
 	while (len) {
 		uint64_t at = source->at;
@@ -63,6 +77,8 @@ static int sink_take(struct source *source, const uint8_t *data, size_t len)
 			size = source->head.size;
 			if (take > size - at)
 				take = size - at;
+			if (!sink_body_good(source, at, data, take))
+				return -EBADMSG;
 			sink_copy(&source->tail, size - sizeof(uint64_t), sizeof(uint64_t), at,
 				  data, take);
 			source->at += take;
@@ -104,10 +120,8 @@ static int sink_receipts(struct source *source)
 /* 1 while the connection lives, 0 at its good end, or -errno. */
 static int sink_turn(struct source *source, bool counted)
 {
-	static uint8_t chunk[CHUNK_BYTES];
-
 	for (unsigned i = 0; i < CHUNKS_A_TURN; i++) {
-		ssize_t len = source->s->host->ops->recv(source->s, chunk, sizeof(chunk));
+		ssize_t len = source->s->host->ops->recv_in_place(source->s, sink_take, source);
 		int rc;
 
 		if (len == 0)
@@ -116,9 +130,7 @@ static int sink_turn(struct source *source, bool counted)
 			return (int)len;
 		if (len > 0 && counted)
 			source->window_bytes += (uint64_t)len;
-		rc = len > 0 ? sink_take(source, chunk, (size_t)len) : 0;
-		if (!rc)
-			rc = sink_receipts(source);
+		rc = sink_receipts(source);
 		if (rc)
 			return rc;
 		if (len < 0)
@@ -132,9 +144,10 @@ static void sink_end(struct stream_host *host, struct source *source, const stru
 {
 	if (o->json) {
 		printf("{\"bytes\": %" PRIu64 ", \"messages\": %" PRIu64
-		       ", \"window_bytes\": %" PRIu64 ", \"cpu_share\": %.4f, \"conn\": ",
+		       ", \"window_bytes\": %" PRIu64
+		       ", \"verified\": %s, \"cpu_share\": %.4f, \"conn\": ",
 		       source->bytes, source->serial, source->window_bytes,
-		       window_cpu_share(window));
+		       source->body ? "true" : "false", window_cpu_share(window));
 		host->ops->describe(host, source->s, stdout);
 		printf("}\n");
 		fflush(stdout);
@@ -178,8 +191,13 @@ static int sink_all(struct stream_host *host, const struct options *o, struct so
 int message_sink(struct stream_host *host, const struct options *o)
 {
 	struct source *sources = calloc(o->count, sizeof(*sources));
-	int rc = sources ? host->ops->listen(host) : -ENOMEM;
+	uint8_t *body = o->verify ? malloc(MESSAGE_MAX) : NULL;
+	int rc = sources && (body || !o->verify) ? host->ops->listen(host) : -ENOMEM;
 
+	if (body)
+		pattern_fill(MESSAGE_SEED, 0, body, MESSAGE_MAX);
+	for (uint32_t i = 0; sources && i < o->count; i++)
+		sources[i].body = body;
 	if (rc) {
 		fprintf(stderr, "harp-tcp: listening on port %u: %s\n", o->stream.local.port,
 			strerror(-rc));
@@ -191,5 +209,6 @@ int message_sink(struct stream_host *host, const struct options *o)
 			fprintf(stderr, "harp-tcp: a connection: %s\n", strerror(-rc));
 	}
 	free(sources);
+	free(body);
 	return rc ? 1 : 0;
 }

@@ -11,6 +11,7 @@
 #define STREAMS_MAX 64u /* at once */
 
 struct stream_options {
+	bool external;                         /* messages are sent from where they lie */
 	bool kernel, spin, sleep, frames, ecn; /* spin: never sleep; sleep: before spinning */
 	const char *ifname, *lib_dir;
 	const char *daemon; /* harpd's socket: lease the queue. NULL: open it */
@@ -23,6 +24,8 @@ struct stream_options {
 
 struct stream_host; /* where streams live: a stack, or the kernel */
 struct stream;      /* a connection */
+
+typedef int (*stream_take_fn)(void *ctx, const uint8_t *data, size_t len); /* 0 or -errno */
 
 /*
  * Calls return a count or 0, or -errno; -EAGAIN: call turn() and try again. turn() advances the stack
@@ -38,6 +41,13 @@ struct stream_ops {
 	int (*connected)(struct stream *s);
 	ssize_t (*send)(struct stream *s, const void *data, size_t len);
 	ssize_t (*recv)(struct stream *s, void *data, size_t len); /* 0: end of stream */
+	/* Hands what has come to take(), piece by piece where it lies, and returns how much, or take()'s error. */
+	ssize_t (*recv_in_place)(struct stream *s, stream_take_fn take, void *ctx);
+	/* Memory that send_in_place() may send from; until memory_remove(), which waits until nobody reads it. */
+	int (*memory_add)(struct stream_host *host, const void *base, size_t bytes);
+	int (*memory_remove)(struct stream_host *host, const void *base, size_t bytes);
+	/* As send(), but the bytes are read where they lie, and must stay until the peer has them. */
+	ssize_t (*send_in_place)(struct stream *s, const void *data, size_t len);
 	int (*shutdown)(struct stream *s); /* no more to send; receiving goes on */
 	void (*hangup)(struct stream *s);
 	void (*turn)(struct stream_host *host);

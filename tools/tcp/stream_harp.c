@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream_harp.c - the streams of a HARP instance: the loop that an application of harp_host.h writes. */
 #include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -9,14 +8,20 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "common/options.h"
+#include "describe.h"
 #include "stream.h"
 
 #define CONTROL_EVERY_NS 100000000u
 #define IDLE_TURNS 2000u /* then sleep, unless spinning */
 #define SLEEP_NS_MAX 50000000u
-#define SLACK_NS 1000u /* timers of tens of microseconds are meant as such */
+#define SLEEP_BLIND_NS 50000 /* a NIC that has no descriptor to wake by is looked at so often */
+#define SLACK_NS 1000u       /* timers of tens of microseconds are meant as such */
 #define RX_FRAMES 1024u
+#define PIECES_MAX 64
 #define HANGUP_NS_MAX 5000000000u
+
+static void harp_turn(struct stream_host *host);
 
 struct harp_stream {
 	struct stream s; /* first */
@@ -76,7 +81,7 @@ static int harp_options(const struct stream_options *opt, struct harp_tcp_option
 
 static int harp_open(struct stream_host *host, char *why, size_t why_len)
 {
-	const struct harp_instance_options options = {
+	struct harp_instance_options options = {
 		.size = sizeof(options),
 		.ifname = host->opt.ifname,
 		.queue = host->opt.queue,
@@ -93,6 +98,7 @@ static int harp_open(struct stream_host *host, char *why, size_t why_len)
 		snprintf(why, why_len, "--cc %s: no such congestion control", host->opt.cc);
 		return rc;
 	}
+	option_dpdk("harp-tcp", &options);
 	(void)prctl(PR_SET_TIMERSLACK, SLACK_NS);
 	rc = harp_instance_open(&streams(host)->instance, &options, why, why_len);
 	if (!rc)
@@ -137,24 +143,24 @@ static int harp_accept(struct stream_host *host, struct stream **out)
 	return 0;
 }
 
-/* The address that was asked for, else the kernel's choice; what neither says the stack chooses. */
-static struct harp_endpoint harp_source(const struct stream_options *opt)
+/* The address that was asked for, else the route's; what neither says the stack chooses. */
+static struct harp_endpoint harp_source(struct stream_host *host)
 {
+	const struct stream_options *opt = &host->opt;
 	static const struct harp_addr any;
 	struct harp_endpoint source = opt->local;
 	struct harp_host_route route;
 
 	source.scope_id = opt->remote.scope_id;
 	if (memcmp(&source.addr, &any, sizeof(any)) == 0 &&
-	    !harp_host_route_on(&opt->remote.addr, source.scope_id, &route) &&
-	    harp_host_address_state(opt->ifname, &route.source) >= 0)
+	    !harp_instance_route(streams(host)->instance, &opt->remote.addr, &route))
 		source.addr = route.source;
 	return source;
 }
 
 static int harp_connect(struct stream_host *host, struct stream **out)
 {
-	const struct harp_endpoint source = harp_source(&host->opt);
+	const struct harp_endpoint source = harp_source(host);
 	struct harp_tcp_options tcp;
 	struct harp_stream *h = harp_stream_new(host);
 	int rc;
@@ -223,6 +229,50 @@ static ssize_t harp_recv(struct stream *s, void *data, size_t len)
 	return rc;
 }
 
+static ssize_t harp_recv_in_place(struct stream *s, stream_take_fn take, void *ctx)
+{
+	struct iovec pieces[PIECES_MAX];
+	int count = harp_conn_peek(self(s)->conn, pieces, PIECES_MAX), rc = 0;
+	size_t len = 0;
+
+	for (int i = 0; i < count && !rc; i++) {
+		rc = take(ctx, pieces[i].iov_base, pieces[i].iov_len);
+		len += pieces[i].iov_len;
+	}
+	if (rc)
+		return rc;
+	if (count <= 0)
+		return count;
+	harp_conn_consume(self(s)->conn, len);
+	streams(s->host)->idle = 0;
+	return (ssize_t)len;
+}
+
+static int harp_memory_add(struct stream_host *host, const void *base, size_t bytes)
+{
+	return harp_stack_memory_add(streams(host)->stack, base, bytes);
+}
+
+static int harp_memory_remove(struct stream_host *host, const void *base, size_t bytes)
+{
+	uint64_t end_ns = stream_clock_ns() + HANGUP_NS_MAX;
+	int rc;
+
+	while ((rc = harp_stack_memory_remove(streams(host)->stack, base, bytes)) == -EBUSY &&
+	       stream_clock_ns() < end_ns)
+		harp_turn(host);
+	return rc;
+}
+
+static ssize_t harp_send_in_place(struct stream *s, const void *data, size_t len)
+{
+	ssize_t rc = harp_conn_send_external(self(s)->conn, data, len);
+
+	if (rc > 0)
+		streams(s->host)->idle = 0;
+	return rc;
+}
+
 static int harp_shutdown(struct stream *s)
 {
 	return harp_conn_shutdown(self(s)->conn);
@@ -240,7 +290,9 @@ static void harp_sleep(struct harp_streams *h, uint64_t now_ns)
 
 	if (deadline_ns <= now_ns)
 		return;
-	if (deadline_ns - now_ns < SLEEP_NS_MAX)
+	if (fds[0].fd < 0)
+		wait.tv_nsec = SLEEP_BLIND_NS;
+	if (deadline_ns - now_ns < (uint64_t)wait.tv_nsec)
 		wait.tv_nsec = (long)(deadline_ns - now_ns);
 	if (ppoll(fds, 2, &wait, NULL) > 0 && fds[1].revents)
 		h->control_ns = 0;
@@ -307,64 +359,9 @@ static void harp_hangup(struct stream *s)
 	free(s);
 }
 
-static void harp_describe_conn(const struct harp_conn *conn, FILE *out)
-{
-	struct harp_tcp_info info = { 0 };
-
-	harp_conn_info(conn, &info, sizeof(info));
-	fprintf(out,
-		", \"cc\": \"%s\", \"srtt_ns\": %" PRIu64 ", \"rtt_ns_min\": %" PRIu64
-		", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, \"options\": %u"
-		", \"retransmits\": %" PRIu64 ", \"rto_count\": %" PRIu64
-		", \"snd_cwnd_bytes\": %" PRIu64 ", \"bytes_acked\": %" PRIu64
-		", \"bytes_received\": %" PRIu64 ", \"bytes_retransmitted\": %" PRIu64
-		", \"ecn_ce_in\": %" PRIu64 ", \"ecn_reductions\": %" PRIu64
-		", \"snd_ssthresh_bytes\": %" PRIu64 ", \"snd_wnd_bytes\": %" PRIu64
-		", \"bytes_in_flight\": %" PRIu64 ", \"fast_retransmits\": %" PRIu64
-		", \"lost_segs\": %" PRIu64 ", \"tlp_probes\": %" PRIu64
-		", \"undone_recoveries\": %" PRIu64,
-		harp_congestion_name((enum harp_congestion)info.congestion), info.srtt_ns,
-		info.rtt_ns_min, info.snd_mss_bytes, info.rcv_mss_bytes, info.options,
-		info.retransmits, info.rto_count, info.snd_cwnd_bytes, info.bytes_acked,
-		info.bytes_received, info.bytes_retransmitted, info.ecn_ce_in, info.ecn_reductions,
-		info.snd_ssthresh_bytes, info.snd_wnd_bytes, info.bytes_in_flight,
-		info.fast_retransmits, info.lost_segs, info.tlp_probes, info.undone_recoveries);
-}
-
-static void harp_describe_host(struct harp_streams *h, FILE *out)
-{
-	struct harp_nic_stats nic;
-	uint64_t counts[32] = { 0 }, value;
-	int verdicts = harp_instance_steering(h->instance, counts, 32);
-
-	fprintf(out, ", \"path\": \"%s\", \"steering\": {", harp_instance_describe(h->instance));
-	for (int i = 0; i < verdicts && i < 32; i++)
-		fprintf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", harp_steering_name((unsigned)i),
-			counts[i]);
-	fprintf(out, "}, \"stats\": {");
-	for (unsigned i = 0; i < harp_stats_count(); i++) {
-		value = 0;
-		harp_stack_stat(h->stack, harp_stats_name(i), &value);
-		fprintf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", harp_stats_name(i), value);
-	}
-	harp_instance_nic(h->instance)->ops->stats(harp_instance_nic(h->instance), &nic);
-	fprintf(out,
-		"}, \"nic\": {\"rx_packets\": %" PRIu64 ", \"tx_packets\": %" PRIu64
-		", \"rx_dropped\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64
-		", \"rx_fill_empty\": %" PRIu64 ", \"tx_invalid\": %" PRIu64 ", \"kicks\": %" PRIu64
-		"}",
-		nic.rx_packets, nic.tx_packets, nic.rx_dropped, nic.rx_ring_full, nic.rx_fill_empty,
-		nic.tx_invalid, nic.kicks);
-}
-
 static void harp_describe(struct stream_host *host, struct stream *s, FILE *out)
 {
-	fprintf(out, "{\"kind\": \"harp\"");
-	if (s)
-		harp_describe_conn(self(s)->conn, out);
-	if (host)
-		harp_describe_host(streams(host), out);
-	fprintf(out, "}");
+	describe_harp(host ? streams(host)->instance : NULL, s ? self(s)->conn : NULL, out);
 }
 
 static void harp_close(struct stream_host *host)
@@ -391,6 +388,10 @@ struct stream_host *stream_harp(void)
 		.connected = harp_connected,
 		.send = harp_send,
 		.recv = harp_recv,
+		.recv_in_place = harp_recv_in_place,
+		.memory_add = harp_memory_add,
+		.memory_remove = harp_memory_remove,
+		.send_in_place = harp_send_in_place,
 		.shutdown = harp_shutdown,
 		.hangup = harp_hangup,
 		.turn = harp_turn,

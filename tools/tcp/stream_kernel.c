@@ -14,6 +14,7 @@
 #include "common/endpoint.h"
 #include "stream.h"
 
+#define CHUNK_BYTES 65536u
 #define SLEEP_MS_MAX 100
 
 struct kernel_stream {
@@ -193,6 +194,23 @@ static ssize_t kernel_recv(struct stream *s, void *data, size_t len)
 	return rc < 0 ? kernel_again(s, POLLIN) : rc;
 }
 
+static ssize_t kernel_recv_in_place(struct stream *s, stream_take_fn take, void *ctx)
+{
+	static uint8_t chunk[CHUNK_BYTES];
+	ssize_t len = kernel_recv(s, chunk, sizeof(chunk));
+	int rc = len > 0 ? take(ctx, chunk, (size_t)len) : 0;
+
+	return rc ? rc : len;
+}
+
+static int kernel_memory(struct stream_host *host, const void *base, size_t bytes)
+{
+	(void)host;
+	(void)base;
+	(void)bytes;
+	return -ENOTSUP;
+}
+
 static int kernel_shutdown(struct stream *s)
 {
 	return shutdown(self(s)->fd, SHUT_WR) < 0 ? -errno : 0;
@@ -280,6 +298,10 @@ struct stream_host *stream_kernel(void)
 		.connected = kernel_connected,
 		.send = kernel_send,
 		.recv = kernel_recv,
+		.recv_in_place = kernel_recv_in_place,
+		.memory_add = kernel_memory,
+		.memory_remove = kernel_memory,
+		.send_in_place = kernel_send,
 		.shutdown = kernel_shutdown,
 		.hangup = kernel_hangup,
 		.turn = kernel_turn,

@@ -29,7 +29,8 @@ static const char usage[] =
 	"       harp-udp call ADDRESS PORT --ifname IF [options]   sends, and checks what comes back\n"
 	"  --count N    datagrams (1000)\n"
 	"  --size N     bytes of each, from 4 (64)\n"
-	"  --lib-dir D  where libharp-xdp.so lies\n"
+	"  --lib-dir D  where libharp-xdp.so or libharp-dpdk.so lies\n"
+	"IF is an interface, or dpdk:SPEC: a DPDK port\n"
 	"example: harp-udp call 10.0.0.2 7000 --ifname eth1 --count 100000 --size 1400\n";
 
 struct options {
@@ -285,6 +286,7 @@ int main(int argc, char **argv)
 	int rc;
 
 	parse(argc, argv, &o);
+	option_dpdk(TOOL, &o.instance);
 	if (harp_instance_open(&instance, &o.instance, why, sizeof(why))) {
 		fprintf(stderr, TOOL ": %s\n", why);
 		return 1;
