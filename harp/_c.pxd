@@ -342,6 +342,9 @@ cdef extern from "harp_host.h" nogil:
         harp_log_fn log
         const char *daemon_socket
         const char *label
+        uint32_t dpdk_queues
+        uint32_t dpdk_memory_mib
+        const char *dpdk_args
 
     int harp_instance_open(harp_instance **out, const harp_instance_options *opt, char *why,
                            size_t why_len)

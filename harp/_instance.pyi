@@ -26,7 +26,7 @@ class Instance(_Closing):
         label: str | None = None,
         xdp_mode: str = "auto",
         copy_mode: str = "auto",
-        huge_pages: str = "auto",
+        huge_pages: str | None = None,
         frame_count: int = 0,
         max_conns: int = 0,
         port_min: int = 0,
@@ -34,6 +34,9 @@ class Instance(_Closing):
         seed: int = 0,
         lib_dir: str | os.PathLike[str] | None = None,
         log: Callable[[int, str], None] | None = None,
+        dpdk_queues: int = 0,
+        dpdk_memory_mib: int = 0,
+        dpdk_args: str | None = None,
     ) -> None: ...
     @property
     def driver(self) -> Driver | None: ...

@@ -27,6 +27,9 @@ cdef extern from "harp_lease.h" nogil:
     const char *HARP_LEASE_SOCKET
     uint32_t HARP_LEASE_QUEUE_ANY
 
+cdef extern from "harp_host.h" nogil:
+    const char *HARP_PORT_PREFIX
+
 cdef extern from "pthread.h" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept,
                        void (*child)() noexcept)
@@ -130,15 +133,23 @@ def _daemon_socket(daemon, path):
     return path
 
 
-def _library_dir():
-    """Where libharp-xdp.so lies, or None: the loader's search path."""
+def _library_dir(dpdk):
+    """Where libharp-xdp.so or libharp-dpdk.so lies, or None: the loader's search path."""
     from harp import _paths
     from harp.errors import HarpError
 
     try:
-        return str(_paths.find(_paths.XDP_LIBRARY).parent)
+        return str(_paths.find(_paths.DPDK_LIBRARY if dpdk else _paths.XDP_LIBRARY).parent)
     except HarpError:
         return None
+
+
+def _dpdk_number(name, least):
+    """The number that an environment variable has, 0 without it."""
+    text = os.environ.get(name) or "0"
+    if not text.isascii() or not text.isdigit() or not (text == "0" or least <= int(text) < 1 << 20):
+        raise ValueError(f"{name}={text}: a number from {least} is needed")
+    return int(text)
 
 
 @cython.no_gc_clear
@@ -155,6 +166,12 @@ cdef class Instance:
     and stack are used by one thread at a time. fileno() and control_fileno() are for select: when
     either is readable, or at stack.next_deadline_ns, poll() has work.
 
+    ifname "dpdk:TEXT" is a queue of a DPDK port, which the process has for itself; TEXT is as
+    harp._core.port_spec() reads it. A name alone ("dpdk:left") is leased from harpd where its socket is.
+    dpdk_queues: with which the port is opened or leased, where its text does not say it. How DPDK
+    starts, once in a process, huge_pages, dpdk_memory_mib and dpdk_args say, or without them
+    HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and HARP_DPDK_ARGS. fileno() of most is -1.
+
     A forked child can use none of it; its copies of the descriptors are closed.
     """
 
@@ -167,13 +184,20 @@ cdef class Instance:
 
     def __init__(self, str ifname not None, queue=None, *, bint drive=True, double spin_us=50.0,
                  daemon=None, socket=None, label=None, xdp_mode="auto", copy_mode="auto",
-                 huge_pages="auto", unsigned frame_count=0, unsigned max_conns=0, int port_min=0,
-                 int port_max=0, seed=0, lib_dir=None, log=None):
+                 huge_pages=None, unsigned frame_count=0, unsigned max_conns=0, int port_min=0,
+                 int port_max=0, seed=0, lib_dir=None, log=None, unsigned dpdk_queues=0,
+                 unsigned dpdk_memory_mib=0, dpdk_args=None):
         cdef harp_instance_options options
         if self._handle is not None:
             raise TypeError("this instance is open already")
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
+        dpdk = ifname.startswith(HARP_PORT_PREFIX.decode())
+        # With arguments or keys it is the text of a port, which is opened here and nowhere leased.
+        if dpdk and ("," in ifname or ";" in ifname):
+            if daemon == "require":
+                raise ValueError(f"{ifname!r}: a port that harpd leases is named alone")
+            daemon = "off"
         path = _daemon_socket(daemon, socket)
         if queue is not None and not 0 <= queue < 65536:
             raise ValueError(f"queue {queue} is not in 0 to 65535")
@@ -183,7 +207,15 @@ cdef class Instance:
         options.queue = (HARP_LEASE_QUEUE_ANY if path else 0) if queue is None else queue
         options.xdp_mode = _choose(_XDP_MODES, "xdp_mode", xdp_mode)
         options.copy_mode = _choose(_COPY_MODES, "copy_mode", copy_mode)
+        if huge_pages is None:
+            huge_pages = dpdk and os.environ.get("HARP_DPDK_HUGE_PAGES") or "auto"
         options.huge_pages = _choose(_HUGE_PAGES, "huge_pages", huge_pages)
+        if dpdk:
+            options.dpdk_queues = dpdk_queues
+            options.dpdk_memory_mib = dpdk_memory_mib or _dpdk_number("HARP_DPDK_MEMORY_MIB", 32)
+            arguments = (dpdk_args or os.environ.get("HARP_DPDK_ARGS") or "").encode()
+            if arguments:
+                options.dpdk_args = arguments
         options.frame_count = frame_count
         options.max_conns = max_conns
         options.port_min = port_min
@@ -193,7 +225,7 @@ cdef class Instance:
         self.leased = path is not None
         # The encoded names live until harp_instance_open() has returned.
         name, words = ifname.encode(), (label or "").encode()[:63]
-        if not 1 <= len(name) <= NAME_MAX:
+        if not dpdk and not 1 <= len(name) <= NAME_MAX:
             raise ValueError(f"{ifname!r} is no interface name: it has 1 to {NAME_MAX} bytes")
         options.ifname = name
         if words:
@@ -202,7 +234,7 @@ cdef class Instance:
             path = os.fsencode(path)
             options.daemon_socket = path
         else:
-            where = lib_dir or _library_dir()
+            where = lib_dir or _library_dir(dpdk)
             if where:
                 where = os.fsencode(where)
                 options.lib_dir = where
@@ -287,7 +319,8 @@ cdef class Instance:
         return self._stack.nic.mtu_bytes
 
     def fileno(self):
-        """A descriptor that is readable when packets wait. Not to be closed or read."""
+        """A descriptor that is readable when packets wait. Not to be closed or read. -1: there is
+        none that tells, poll() every so often (most DPDK devices)."""
         return harp_instance_fd(self._open())
 
     def control_fileno(self):
@@ -366,8 +399,10 @@ cdef class Instance:
         if self.driver is not None:
             raise ValueError("a driver polls this instance")
         cdef uint64_t now_ns = drive_now_ns()
+        cdef int rc
         did = self._stack.poll(now_ns)
-        cdef int rc = harp_instance_control(instance, now_ns)
+        with nogil:
+            rc = harp_instance_control(instance, now_ns)
         if rc < 0 and rc != -100:  # ENETDOWN
             _check(rc, f"{self.ifname}")
         return did

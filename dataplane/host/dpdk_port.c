@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,11 @@ static struct registry ports; /* of struct dpdk_port */
 
 /* ---- DPDK's messages ------------------------------------------------------------------------ */
 
-static struct registry sinks; /* of struct dpdk_sink */
+/*
+ * A log is called without the lock: it may wait for one (Python's) that another thread holds which is about to log.
+ */
+static struct registry sinks;   /* of struct dpdk_sink */
+static unsigned sinks_speaking; /* calls of a log that have not returned; under the lock */
 
 void dpdk_sink_add(struct dpdk_sink *sink)
 {
@@ -48,6 +53,11 @@ void dpdk_sink_remove(struct dpdk_sink *sink)
 		at = at->next;
 	if (at)
 		at->next = sink->next;
+	while (sinks_speaking) {
+		registry_leave(&sinks);
+		sched_yield();
+		registry_enter(&sinks);
+	}
 	registry_leave(&sinks);
 }
 
@@ -55,14 +65,25 @@ void dpdk_sink_remove(struct dpdk_sink *sink)
 static void sink_log(void *ctx, enum harp_log_level level, const char *message)
 {
 	struct dpdk_sink *sink;
+	harp_log_fn log;
+	void *log_ctx;
 
 	(void)ctx;
 	registry_enter(&sinks);
 	sink = sinks.first;
 	while (sink && sink->next)
 		sink = sink->next;
-	if (sink && sink->log)
-		sink->log(sink->ctx, level, message);
+	if (!sink || !sink->log) {
+		registry_leave(&sinks);
+		return;
+	}
+	log = sink->log;
+	log_ctx = sink->ctx;
+	sinks_speaking++;
+	registry_leave(&sinks);
+	log(log_ctx, level, message);
+	registry_enter(&sinks);
+	sinks_speaking--;
 	registry_leave(&sinks);
 }
 
