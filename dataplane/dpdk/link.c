@@ -4,33 +4,34 @@
  *
  * Theory of operation
  *
- * memif connects once, when it is started, and says no more when that fails or the server dies. So a thread looks at its
- * clients every tenth of a second, and starts those whose link is down anew: a server may come later than its
+ * A memif connection is made and ended in DPDK's interrupt thread, which nothing in the driver keeps apart from
+ * other threads that start, stop or close the device. So all of that is done in the interrupt thread too, by
+ * alarms, which it runs one after the other with what comes from peers.
+ *
+ * memif connects once, when it is started, and says no more when that fails or the server dies. So every tenth of a second
+ * its clients are looked at, and those whose link is down are started anew: a server may come later than its
  * client, die and come back.
  *
- * When a peer dies, or says goodbye, memif's control channel is closed in DPDK's interrupt thread, which unmaps the rings
- * at once, under bursts that are copying from them. There is no hook before that but the driver's own log: at its debug
- * level it says, in that thread, that what it received ends the connection. At this line the gates of all such ports
- * are shut and their bursts awaited; an alarm, which runs in the same thread and therefore after the driver has
- * done, opens them. From then on the driver knows that it is not connected.
+ * When a peer dies, or says goodbye, the driver unmaps the rings at once, under bursts that are copying from them.
+ * There is no hook before that but its own log: at its debug level it says, in the interrupt thread, that what
+ * it received ends the connection. At this line the gates of all such ports are shut and their bursts awaited; an
+ * alarm, which comes after the driver has done, opens them. From then on the driver knows that it is not connected.
  */
 #include <errno.h>
 #include <rte_alarm.h>
 #include <rte_interrupts.h>
-#include <signal.h>
 #include <time.h>
 
 #include "dpdk/gate.h"
 #include "dpdk/port.h"
 
-#define LINK_LOOK_NS 100000000l
+#define LINK_LOOK_US 100000u
 #define LINK_RETRY_NS 1000000000u /* after a start that worked: the peers are shaking hands */
 
 /* Ports that have peers. Writers hold the ports' lock and link_list_lock, link_leaving() the latter alone. */
 static struct dpdk_port *link_ports;
 static pthread_mutex_t link_list_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t link_changed = PTHREAD_COND_INITIALIZER;
-static bool link_thread_runs;
+static bool link_armed; /* link_tick() will come. Under link_list_lock */
 static unsigned
 	link_left; /* gates shut by link_leaving(), and not yet opened. Under link_list_lock */
 
@@ -67,47 +68,57 @@ static void link_look(struct dpdk_port *port, uint64_t now_ns)
 	gate_open(port);
 }
 
-static void *link_thread(void *arg)
+/* Every tenth of a second, in the interrupt thread, as long as there are ports. */
+static void link_tick(void *arg)
 {
-	struct timespec until;
-
 	(void)arg;
-	pthread_setname_np(pthread_self(), "harp-dpdk-link");
-	for (;;) {
-		port_lock_all();
+	/* Who holds the lock may be waiting for this thread: link_run(). */
+	if (port_trylock_all()) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
 			link_look(p, link_now_ns());
 		port_unlock_all();
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += LINK_LOOK_NS;
-		if (until.tv_nsec >= 1000000000l) {
-			until.tv_nsec -= 1000000000l;
-			until.tv_sec++;
-		}
-		pthread_mutex_lock(&link_list_lock);
-		if (link_ports)
-			pthread_cond_timedwait(&link_changed, &link_list_lock, &until);
-		while (!link_ports)
-			pthread_cond_wait(&link_changed, &link_list_lock);
-		pthread_mutex_unlock(&link_list_lock);
 	}
-	return NULL;
+	pthread_mutex_lock(&link_list_lock);
+	link_armed = link_ports && rte_eal_alarm_set(LINK_LOOK_US, link_tick, NULL) == 0;
+	pthread_mutex_unlock(&link_list_lock);
 }
 
-/* The thread, with all signals blocked: they are the application's. */
-static void link_thread_start(void)
-{
-	sigset_t all, before;
-	pthread_t thread;
+struct link_call {
+	void (*run)(struct dpdk_port *port);
+	struct dpdk_port *port;
+	bool done;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+};
 
-	if (link_thread_runs)
+static void link_call_run(void *arg)
+{
+	struct link_call *call = arg;
+
+	call->run(call->port);
+	pthread_mutex_lock(&call->lock);
+	call->done = true;
+	pthread_cond_signal(&call->changed);
+	pthread_mutex_unlock(&call->lock);
+}
+
+void link_run(struct dpdk_port *port, void (*run)(struct dpdk_port *port))
+{
+	struct link_call call = {
+		.run = run,
+		.port = port,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.changed = PTHREAD_COND_INITIALIZER,
+	};
+
+	if (!(port->traits & DRIVER_DIALS) || rte_eal_alarm_set(1, link_call_run, &call) != 0) {
+		run(port);
 		return;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	link_thread_runs = pthread_create(&thread, NULL, link_thread, NULL) == 0;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (link_thread_runs)
-		pthread_detach(thread);
+	}
+	pthread_mutex_lock(&call.lock);
+	while (!call.done)
+		pthread_cond_wait(&call.changed, &call.lock);
+	pthread_mutex_unlock(&call.lock);
 }
 
 void link_add(struct dpdk_port *port)
@@ -117,9 +128,9 @@ void link_add(struct dpdk_port *port)
 	link_ports = port;
 	if (link_left > 0)
 		gate_shut(port); /* link_done() opens the gates of all */
-	pthread_cond_signal(&link_changed);
+	if (!link_armed)
+		link_armed = rte_eal_alarm_set(LINK_LOOK_US, link_tick, NULL) == 0;
 	pthread_mutex_unlock(&link_list_lock);
-	link_thread_start();
 }
 
 void link_remove(struct dpdk_port *port)

@@ -33,6 +33,11 @@ void port_lock_all(void)
 	pthread_mutex_lock(&port_lock);
 }
 
+bool port_trylock_all(void)
+{
+	return pthread_mutex_trylock(&port_lock) == 0;
+}
+
 void port_unlock_all(void)
 {
 	pthread_mutex_unlock(&port_lock);
@@ -165,17 +170,22 @@ static void port_drain(struct dpdk_port *port)
 		}
 }
 
+static void port_stop(struct dpdk_port *port)
+{
+	if (port->started)
+		rte_eth_dev_stop(port->id);
+	rte_eth_dev_close(port->id);
+}
+
 /* What is left of a device whose driver took it, and of its memory. */
 static void port_free(struct dpdk_port *port)
 {
 	link_remove(port);
 	port_rules_flush(port);
-	if (port->started)
+	if (port->started && !(port->traits & DRIVER_DIALS))
 		port_drain(port);
-	if (port->started)
-		rte_eth_dev_stop(port->id);
 	if (port->device) {
-		rte_eth_dev_close(port->id);
+		link_run(port, port_stop);
 		rte_dev_remove(port->device);
 	}
 	for (uint16_t q = 0; port->nics && q < port->queues; q++)

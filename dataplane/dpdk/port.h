@@ -80,10 +80,13 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 /* link.c: peers of drivers that connect to one. Called under the ports' lock but for link_leaving(). */
 void link_add(struct dpdk_port *port);
 void link_remove(struct dpdk_port *port);
+/* Runs a function where the driver wants it run: in DPDK's interrupt thread for those that have peers. */
+void link_run(struct dpdk_port *port, void (*run)(struct dpdk_port *port));
 /* DPDK's interrupt thread is about to take a memif connection down, under the bursts that use it. */
 void link_leaving(void);
 /* The ports' lock, link.c's too. */
 void port_lock_all(void);
+bool port_trylock_all(void);
 void port_unlock_all(void);
 
 /* steer.c */
