@@ -136,7 +136,19 @@
 	X(tcp_trains_out, counter, "packets of several segments, which the NIC cuts (TSO)")        \
 	X(tcp_train_segs_out, counter, "segments sent in them")                                    \
 	X(drop_port_elsewhere, counter,                                                            \
-	  "dropped: for a port that another stack of the same card has")
+	  "dropped: for a port that another stack of the same card has")                           \
+	X(nic_rx_dropped, counter,                                                                 \
+	  "packets lost by the card, its driver or the kernel before the stack saw them "          \
+	  "(DPDK: rx_missed_errors)")                                                              \
+	X(nic_rx_ring_full, counter, "packets lost because the receive ring was full (AF_XDP)")    \
+	X(nic_rx_fill_empty, counter,                                                              \
+	  "times that the NIC had no empty frame to receive into (DPDK: "                          \
+	  "rx_mbuf_allocation_errors)")                                                            \
+	X(nic_rx_invalid, counter, "packets that the NIC's code could not take (too long, torn)")  \
+	X(nic_tx_invalid, counter, "packets that the NIC refused to send")                         \
+	X(nic_copied_bytes, counter, "bytes copied by HARP's code for the NIC")                    \
+	X(nic_driver_copied_bytes, counter,                                                        \
+	  "bytes copied by the driver beneath, where it is known to (memif, tap, af_packet)")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

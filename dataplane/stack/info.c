@@ -38,6 +38,23 @@ const char *harp_stats_kind(unsigned index)
 	return index < INFO_COUNT ? info_kinds[index] : NULL;
 }
 
+void info_ask_nic(const struct harp_stack *stack, struct harp_stats *stats)
+{
+	struct harp_nic *nic = stack->io.nic;
+	struct harp_nic_stats said = { 0 };
+
+	if (!nic || !nic->ops->stats)
+		return;
+	nic->ops->stats(nic, &said);
+	stats->nic_rx_dropped = said.rx_dropped;
+	stats->nic_rx_ring_full = said.rx_ring_full;
+	stats->nic_rx_fill_empty = said.rx_fill_empty;
+	stats->nic_rx_invalid = said.rx_invalid;
+	stats->nic_tx_invalid = said.tx_invalid;
+	stats->nic_copied_bytes = said.copied_bytes;
+	stats->nic_driver_copied_bytes = said.driver_copied_bytes;
+}
+
 /* Gauges that others keep are brought up to date for the reader. */
 static struct harp_stats info_snapshot(const struct harp_stack *stack)
 {
@@ -49,11 +66,19 @@ static struct harp_stats info_snapshot(const struct harp_stack *stack)
 	return stats;
 }
 
+void info_values(const struct harp_stack *stack, uint64_t *values, unsigned count)
+{
+	struct harp_stats stats = info_snapshot(stack);
+
+	memcpy(values, &stats, (count < INFO_COUNT ? count : INFO_COUNT) * sizeof(*values));
+}
+
 unsigned harp_stack_stats(const struct harp_stack *stack, uint64_t *values, unsigned count)
 {
 	struct harp_stats stats = info_snapshot(stack);
 	unsigned n = count < INFO_COUNT ? count : INFO_COUNT;
 
+	info_ask_nic(stack, &stats);
 	memcpy(values, &stats, n * sizeof(*values));
 	return n;
 }
@@ -62,6 +87,7 @@ int harp_stack_stat(const struct harp_stack *stack, const char *name, uint64_t *
 {
 	struct harp_stats stats = info_snapshot(stack);
 
+	info_ask_nic(stack, &stats);
 	for (unsigned i = 0; i < INFO_COUNT; i++) {
 		if (strcmp(name, info_names[i]) == 0) {
 			memcpy(value, (const uint64_t *)&stats + i, sizeof(*value));

@@ -22,6 +22,7 @@ void page_header_write(void *page, const struct harp_page_place *places, uint32_
 struct publish {
 	uint8_t *page;                     /* NULL: none */
 	uint64_t next_ns;                  /* no publication before */
+	uint64_t nic_next_ns;              /* the NIC is not asked for its counters before */
 	uint64_t seen_packets, seen_conns; /* as of the last publication */
 	uint32_t flow_room;                /* records of the page */
 	uint32_t flow_next;                /* slot to look at next */
@@ -38,5 +39,9 @@ void publish_poll(struct harp_stack *stack, uint64_t gap_ns);
 uint64_t publish_next_ns(const struct harp_stack *stack);
 /* The last words. Nothing without a page. */
 void publish_end(struct harp_stack *stack);
+
+/* Statistics for a page: without what only the NIC knows, which info_ask_nic() brings. */
+void info_values(const struct harp_stack *stack, uint64_t *values, unsigned count);
+void info_ask_nic(const struct harp_stack *stack, struct harp_stats *stats);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * publish.c - writes a stack's statistics to its page: at most once a millisecond of its clock, a
- * bounded amount each time, without a system call, a lock or a look at what others made of the page.
+ * bounded amount each time, without a system call, a lock or a look at what others made of the page. Ten times a
+ * second the NIC is asked for its counters, which may be a system call (AF_XDP).
  *
  * Counters and the histograms that have moved are copied whole. Flow records are refreshed in turn: connection
  * slot i of the stack has record i, a publication looks at some slots and writes a few records, and
@@ -149,10 +150,15 @@ static void publish_status(struct harp_stack *stack)
 
 static void publish_counters(struct harp_stack *stack)
 {
-	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_COUNTERS);
+	struct harp_page_lock *lock;
 
-	(void)harp_stack_stats(stack, publish_item(&stack->publish, HARP_PAGE_COUNTERS, 0),
-			       stack->publish.places[HARP_PAGE_COUNTERS].count);
+	if (stack->now_ns >= stack->publish.nic_next_ns) {
+		info_ask_nic(stack, &stack->stats);
+		stack->publish.nic_next_ns = stack->now_ns + HARP_PAGE_LATE_NS;
+	}
+	lock = publish_part(stack, HARP_PAGE_COUNTERS);
+	info_values(stack, publish_item(&stack->publish, HARP_PAGE_COUNTERS, 0),
+		    stack->publish.places[HARP_PAGE_COUNTERS].count);
 	harp_page_write_end(&lock->sequence);
 }
 
@@ -225,6 +231,7 @@ void publish_end(struct harp_stack *stack)
 	p->status.ended = 1;
 	for (uint32_t i = 0; i < stack->tcp.conns_high && i < p->flow_room; i++)
 		(void)publish_flow(stack, i);
+	p->nic_next_ns = 0;
 	publish_counters(stack);
 	publish_histograms(stack);
 	publish_status(stack);

@@ -67,12 +67,51 @@ static void test_counters_are_the_stack_s_own(struct rig *rig)
 	page_rig_attach(&page, rig);
 	rig_established(rig, NULL);
 	rig_says(rig, rig_usual(rig, TCP_ACK, 100));
+	rig->now_ns += HARP_PAGE_LATE_NS; /* the NIC's own are older than the others by so much */
 	page_rig_publish(rig);
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, published, 8, 256),
 		 harp_stats_count());
 	CHECK_EQ(harp_stack_stats(rig->stack, own, 256), harp_stats_count());
 	CHECK_MEM(published, own, harp_stats_count() * sizeof(uint64_t));
 	CHECK(published[0] > 0);
+	rig->out_head = rig->out_tail;
+	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
+	page_rig_free(&page);
+}
+
+static uint64_t published_stat(const struct page_rig *page, const char *name)
+{
+	uint64_t value = 0;
+	unsigned i = 0;
+
+	while (i < harp_stats_count() && strcmp(harp_stats_name(i), name) != 0)
+		i++;
+	CHECK_EQ(harp_page_read(page->fd, HARP_PAGE_COUNTERS, i, &value, 8, 1), 1);
+	return value;
+}
+
+/* What only the card knows may cost a system call: it is read ten times a second. */
+static void test_the_nic_is_asked_now_and_then(struct rig *rig)
+{
+	struct page_rig page;
+	uint64_t before;
+
+	page_rig_make(&page, 4);
+	page_rig_attach(&page, rig);
+	rig_established(rig, NULL);
+	rig->now_ns += HARP_PAGE_LATE_NS;
+	page_rig_publish(rig);
+	before = published_stat(&page, "nic_copied_bytes");
+	CHECK(before > 0);
+	CHECK_EQ(before, rig_stat(rig, "nic_copied_bytes"));
+	rig_says(rig, rig_usual(rig, TCP_ACK, 100));
+	page_rig_publish(rig);
+	CHECK_EQ(published_stat(&page, "rx_packets"), rig_stat(rig, "rx_packets"));
+	CHECK_EQ(published_stat(&page, "nic_copied_bytes"), before);
+	CHECK(rig_stat(rig, "nic_copied_bytes") > before);
+	rig->now_ns += HARP_PAGE_LATE_NS;
+	page_rig_publish(rig);
+	CHECK_EQ(published_stat(&page, "nic_copied_bytes"), rig_stat(rig, "nic_copied_bytes"));
 	rig->out_head = rig->out_tail;
 	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
 	page_rig_free(&page);
@@ -403,6 +442,7 @@ int main(void)
 		test_who_publishes_is_said_at_once,
 		test_what_cannot_be_a_page_is_refused,
 		test_counters_are_the_stack_s_own,
+		test_the_nic_is_asked_now_and_then,
 		test_once_a_millisecond,
 		test_who_sleeps_publishes_before,
 		test_buckets_meet_without_gaps,

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a DPDK port is, by opening it in a process of its own: drivers may end theirs, and DPDK can't
+be stopped. The port is configured, not started; it is closed again."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_S = 60
+_BUFFERS = 255  # enough to configure with
+# A virtual device that reaches for a peer must not disturb it; a card's link says whether a cable is in.
+_STARTED_BUSES = ("pci",)
+
+
+@dataclass(frozen=True)
+class PortLook:
+    """What came of opening it. error: why it could not be, in DPDK's or HARP's words."""
+
+    error: str = ""
+    missing: bool = False  # there is no DPDK here at all
+    info: Mapping[str, Any] = field(default_factory=dict)  # PortInfo, and DPDK's version
+    link: Mapping[str, Any] = field(default_factory=dict)  # empty: it wasn't looked at
+    xstats: int = 0
+    huge_pages: bool = False
+
+
+def look(spec: str) -> PortLook:
+    """Opens and closes the port. Never raises for what the port is."""
+    try:
+        import harp.dpdk  # noqa: F401
+    except ImportError as error:
+        return PortLook(str(error).removeprefix("harp.dpdk: "), missing=True)
+    root = Path(__file__).resolve().parent.parent.parent
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    options = {"start": False, "pool": {"count": _BUFFERS}}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "harp.dpdk.worker", spec, json.dumps(options)],
+            input='{"do": "examine", "buses": %s}\n' % json.dumps(_STARTED_BUSES),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        )
+    except subprocess.TimeoutExpired:
+        return PortLook(f"opening it did not end within {_TIMEOUT_S} s")
+    try:
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+    except ValueError:
+        answers = []
+    for each in answers:
+        if "error" in each:
+            return PortLook(str(each["error"]))
+    if len(answers) < 2:
+        words = done.stderr.strip().splitlines()
+        why = words[-1] if words else f"exit status {done.returncode}"
+        return PortLook(f"its driver ended the process: {why}")
+    return PortLook(
+        info=answers[0],
+        link=answers[1]["link"],
+        xstats=answers[1]["xstats"],
+        huge_pages=answers[1]["huge_pages"],
+    )
