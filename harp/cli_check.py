@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
-from harp.doctor.examine import Report, examine, examine_all
+from harp.doctor.examine import PORT_PREFIX, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import this_host
 from harp.errors import Exit
@@ -34,6 +34,10 @@ def _table(title: str, findings: Iterable[Finding], problems: bool) -> Table | N
     return table
 
 
+def _title(ifname: str, queue: int) -> str:
+    return ifname if ifname.startswith(PORT_PREFIX) else f"{ifname} queue {queue}"
+
+
 @click.command()
 @click.argument("interface", required=False)
 @click.option(
@@ -44,15 +48,16 @@ def _table(title: str, findings: Iterable[Finding], problems: bool) -> Table | N
 def check(interface: str | None, queue: int, problems: bool, output: str) -> None:
     """Would HARP work on this host and INTERFACE, in which mode, and what is missing?
 
-    Without INTERFACE: on every one that is up and has an address. Attaches nothing and changes
-    nothing. Exit code 0: works; 5: works at a cost; 1: can't. docs/check.md lists what is looked
-    at.
+    Without INTERFACE: on every one that is up and has an address, and on the DPDK ports of
+    harp.toml. Attaches nothing and changes nothing. Exit code 0: works; 5: works at a cost; 1:
+    can't. docs/check.md lists what is looked at.
 
     \b
     harpctl check
     harpctl check eth0
     harpctl check eth0 --problems
     harpctl check eth1 --queue 3 -o json
+    harpctl check dpdk:0000:01:00.0        a DPDK port: it is opened, and closed again
     """
     view = this_host()
     examined = examine_all(view, queue) if interface is None else examine(view, interface, queue)
@@ -62,11 +67,11 @@ def check(interface: str | None, queue: int, problems: bool, output: str) -> Non
         if isinstance(examined, Report):
             tables = [_table("this host", examined.host, problems)]
             tables += [
-                _table(f"{each.ifname} queue {each.queue}", each.findings, problems)
+                _table(_title(each.ifname, each.queue), each.findings, problems)
                 for each in examined.interfaces
             ]
         else:
-            tables = [_table(f"{interface} queue {queue}", examined.findings, problems)]
+            tables = [_table(_title(examined.ifname, queue), examined.findings, problems)]
         for table in filter(None, tables):
             console.out.print(table)
             console.out.print()

@@ -11,9 +11,11 @@ from harp import config
 from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
 from harp.doctor.harpd import Harpd
+from harp.doctor.port_look import PortLook
 from harp.doctor.view import Link, View
 
 NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")
+NO_PORT = PortLook("no port here")
 ALL_CAPABILITIES = "000001ffffffffff"
 
 
@@ -28,8 +30,14 @@ class Patient:
     xdp_socket: int = 0
     harpd: Harpd = NOT_RUNNING
 
+    look: PortLook = NO_PORT
+    opened: list[str] = field(default_factory=list)
     toml: str = ""
     asked: list[Path] = field(default_factory=list)  # where harpd was looked for
+
+    def _open(self, text: str) -> PortLook:
+        self.opened.append(text)
+        return self.look
 
     def _ask(self, path: Path) -> Harpd:
         self.asked.append(path)
@@ -45,6 +53,7 @@ class Patient:
             lambda: self.xdp_socket,
             self._ask,
             lambda: config.parse(self.toml, "harp.toml"),
+            self._open,
         )
 
     def examine(self, ifname: str = "eth1", queue: int = 0) -> Examined:

@@ -4,13 +4,14 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harp.doctor import checks_host, checks_nic, stack
+from harp.doctor import checks_dpdk, checks_host, checks_nic, stack
 from harp.doctor.finding import Finding, Severity, run
 from harp.doctor.view import Link, View, candidates
 from harp.errors import Exit, HarpError
 
 # They put themselves on the list when they are imported.
-CHECK_MODULES = (checks_host, checks_nic, stack)
+CHECK_MODULES = (checks_host, checks_nic, checks_dpdk, stack)
+PORT_PREFIX = "dpdk:"
 
 _VERDICTS = (
     "HARP works on {ifname}",
@@ -53,7 +54,7 @@ class Report:
     """The host and every interface that HARP could be meant to use."""
 
     host: list[Finding]
-    interfaces: list[Examined]
+    interfaces: list[Examined]  # and DPDK ports of harp.toml, as "dpdk:NAME"
 
     @property
     def severity(self) -> Severity:
@@ -87,7 +88,11 @@ class Report:
 
 
 def examine(view: View, ifname: str, queue: int) -> Examined:
-    """One interface, and the host with it; HarpError when there is no such interface."""
+    """One interface, and the host with it; HarpError when there is no such interface. Or a DPDK
+    port."""
+    if ifname.startswith(PORT_PREFIX):
+        port = examine_port(view, ifname.removeprefix(PORT_PREFIX))
+        return replace(port, findings=[*run("host", view), *port.findings])
     link = view.links.get(ifname)
     if link is None:
         there = ", ".join(sorted(view.links))
@@ -96,8 +101,25 @@ def examine(view: View, ifname: str, queue: int) -> Examined:
     return Examined(ifname, queue, [*of_host, *run("host", view), *of_link])
 
 
+def examine_port(view: View, text: str) -> Examined:
+    """A DPDK port, by its text after "dpdk:" or by its name in harp.toml. What it must not be taken
+    for is found out before it is opened."""
+    from harp._core import port_spec
+
+    configured = {port.port: port.spec() for port in view.config.dpdk} if view.config else {}
+    text = configured.get(text, text)
+    try:
+        spec = port_spec(text)
+    except ValueError as error:
+        raise HarpError(str(error), Exit.USAGE) from error
+    findings = list(run("port", view, spec))
+    if all(finding.severity < Severity.NO for finding in findings):
+        findings += run("opened", view, spec, view.open_port(text))
+    return Examined(f"{PORT_PREFIX}{spec.name}", 0, findings)
+
+
 def examine_all(view: View, queue: int) -> Report:
-    """Every candidate."""
+    """Every candidate, and the DPDK ports of harp.toml."""
     interfaces: list[Examined] = []
     of_host: list[Finding] = []
     for link in candidates(view.links):
@@ -106,6 +128,8 @@ def examine_all(view: View, queue: int) -> Report:
     if not interfaces:
         # The host's part of the C stack's answer is the same on any.
         of_host = _of_stack(view, "lo", queue)[0]
+    for port in view.config.dpdk if view.config else ():
+        interfaces.append(examine_port(view, port.port))
     return Report([*of_host, *run("host", view)], interfaces)
 
 

@@ -25,13 +25,15 @@ class Finding:
     remedy: str = ""  # what to do; never empty when it isn't good
 
 
-Scope = Literal["host", "interface"]
+# port: a DPDK port's text, before it is opened; opened: what it said then.
+Scope = Literal["host", "interface", "port", "opened"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is looked at. function: (view) or (view, link, queue) -> (severity, text,
-    remedy), or None where there is nothing to say."""
+    """One thing that is looked at. function: of a host (view), of an interface (view, link, queue),
+    of a port (view, spec), of an opened one (view, spec, look); -> (severity, text, remedy), or
+    None where there is nothing to say."""
 
     name: str
     scope: Scope

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DPDK port is, by opening it in a process of its own: drivers may end theirs, and DPDK can't
-be stopped. The port is configured, not started; it is closed again."""
+"""What a DPDK port is, by opening it in a process of its own: drivers may end theirs, and DPDK
+can't be stopped. The port is configured, started only to see a card's link, and closed again."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 _TIMEOUT_S = 60
 _BUFFERS = 255  # enough to configure with
-# A virtual device that reaches for a peer must not disturb it; a card's link says whether a cable is in.
+# A virtual device reaches for its peer when it is started; a card's link says that a cable is in.
 _STARTED_BUSES = ("pci",)
 
 
@@ -41,7 +41,7 @@ def look(spec: str) -> PortLook:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "harp.dpdk.worker", spec, json.dumps(options)],
-            input='{"do": "examine", "buses": %s}\n' % json.dumps(_STARTED_BUSES),
+            input=json.dumps({"do": "examine", "buses": _STARTED_BUSES}) + "\n",
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -14,6 +14,7 @@ from pyroute2 import IPRoute
 from harp.config import Config, ConfigError, load
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.harpd import SOCKET, Harpd, ask
+from harp.doctor.port_look import PortLook, look
 from harp.errors import HarpError
 from harp.nicprep import Host
 
@@ -55,6 +56,7 @@ class View:
     xdp_socket: Callable[[], int]  # opens an AF_XDP socket: 0 or errno
     ask_harpd: Callable[[Path], Harpd]
     load_config: Callable[[], Config]  # or ConfigError
+    open_port: Callable[[str], PortLook]  # a DPDK port's text
 
     @cached_property
     def harpd(self) -> Harpd:
@@ -175,7 +177,7 @@ def this_host() -> View:
         links = read_links()
     except OSError as error:
         raise HarpError(f"the kernel does not list its interfaces: {error.strerror}") from error
-    return View(Host(), links, _stack, _space, _xdp_socket, ask, load)
+    return View(Host(), links, _stack, _space, _xdp_socket, ask, load, look)
 
 
 def candidates(links: Mapping[str, Link]) -> list[Link]:

@@ -15,7 +15,7 @@ DPDK, or DPDK's libraries are not installed.
 """
 
 from harp.dpdk._binding import DpdkError, MissingError
-from harp.dpdk.eal import running, start, version
+from harp.dpdk.eal import huge_pages, running, start, version
 from harp.dpdk.packets import Burst, Packet
 from harp.dpdk.pool import Pool
 from harp.dpdk.port import Link, Port, PortInfo
@@ -33,6 +33,7 @@ __all__ = [
     "PortInfo",
     "echo",
     "generate",
+    "huge_pages",
     "ping",
     "running",
     "sink",

@@ -53,3 +53,8 @@ def running() -> bool:
 def version() -> str:
     """ "DPDK 22.11.11"."""
     return str(ffi.string(lib.dpdk_version()).decode())
+
+
+def huge_pages() -> bool:
+    """Has it its memory from huge pages?"""
+    return bool(lib.dpdk_huge_pages())

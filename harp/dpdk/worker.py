@@ -54,6 +54,16 @@ class Worker:
             time.sleep(_LOOK_S)
         return asdict(self.port.link)
 
+    def examine(self, buses: list[str]) -> dict[str, Any]:
+        """For `harpctl check`. The link is looked at on these buses, where starting a port reaches
+        for nobody; {}: it wasn't."""
+        link: dict[str, Any] = {}
+        if self.port.info.bus in buses:
+            self.port.start()
+            link = self.link()
+        counters = len(self.port.xstats())
+        return {"link": link, "xstats": counters, "huge_pages": dpdk.huge_pages()}
+
     def _packets(self, size: int, count: int, to: str) -> dpdk.Burst:
         head = bytes.fromhex((to + self.port.mac).replace(":", "")) + _ETHERTYPE
         return self.port.pool.build([head + bytes(size - len(head))] * count)
@@ -86,6 +96,7 @@ class Worker:
         commands: dict[str, Callable[..., dict[str, Any]]] = {
             "info": self.info,
             "link": self.link,
+            "examine": self.examine,
             "generate": self.generate,
             "sink": self.sink,
             "echo": self.echo,

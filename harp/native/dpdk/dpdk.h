@@ -32,6 +32,7 @@ struct dpdk_eal_options {
 int dpdk_start(const struct dpdk_eal_options *opt, char *why, size_t why_len);
 int dpdk_running(void); /* 1, 0, or -ECHILD: it was started before a fork */
 const char *dpdk_version(void);
+bool dpdk_huge_pages(void); /* it has its memory from there */
 
 /* ------------------------------------------------------------------------------------------------
  * Pools of packet buffers of room_bytes each, head room included.

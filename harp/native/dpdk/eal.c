@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_mempool.h>
 #include <rte_mbuf.h>
@@ -42,6 +43,11 @@ int dpdk_running(void)
 const char *dpdk_version(void)
 {
 	return rte_version();
+}
+
+bool dpdk_huge_pages(void)
+{
+	return dpdk_running() == 1 && rte_eal_has_hugepages();
 }
 
 static void log_to_fd(void *ctx, enum harp_log_level level, const char *text)

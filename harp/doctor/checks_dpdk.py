@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DPDK port: its driver, link, queues, MTU, offloads and memory, as it says when it is opened."""
+
+from typing import Any
+
+from harp.doctor.finding import Answer, cannot, check, costs, good
+from harp.doctor.port_look import PortLook
+from harp.doctor.view import View
+
+_USEFUL_TX = {"TCP_CKSUM": "checksums", "TCP_TSO": "segmentation (TSO)"}
+_VIRTUAL = "vdev"
+
+
+def _flaw(look: PortLook) -> bool:
+    """There is nothing to say but what "dpdk-device" says."""
+    return bool(look.error)
+
+
+@check(
+    "dpdk",
+    "opened",
+    "whether HARP was built with DPDK, and which",
+    "a port is driven by it",
+)
+def _dpdk(view: View, spec: Any, look: PortLook) -> Answer:
+    if look.missing:
+        return cannot(look.error, "install libdpdk-dev and build HARP again (make build)")
+    return good(str(look.info["version"])) if look.info else None
+
+
+@check(
+    "dpdk-memory",
+    "opened",
+    "free huge pages, and what ports of a process are to get (dpdk_memory_mib)",
+    "packets lie there; a card reads them by address, and small pages cost it translations",
+)
+def _memory(view: View, spec: Any, look: PortLook) -> Answer:
+    if look.missing:
+        return None
+    wanted = int(str(view.config["HARP_DPDK_MEMORY_MIB"])) if view.config else 256
+    asked = str(view.config["HARP_DPDK_HUGE_PAGES"]) if view.config else "auto"
+    folder = view.host.sys / "kernel/mm/hugepages"
+    free = 0
+    for name in view.host.names(folder):
+        kib = name.removeprefix("hugepages-").removesuffix("kB")
+        pages = view.host.number(folder / name / "free_hugepages") or 0
+        free += int(kib) * pages // 1024 if kib.isdecimal() else 0
+    text = f"{free} MiB of huge pages are free; a process's ports take {wanted} MiB"
+    if asked == "never":
+        return good("no huge pages, as harp.toml has it")
+    if free >= wanted:
+        return good(text)
+    remedy = f"sysctl vm.nr_hugepages={-(-wanted // 2)}, at boot at best"
+    if asked == "require":
+        return cannot(f"{text}, and dpdk_huge_pages requires them", remedy)
+    return costs(f"{text}: it would use ordinary pages", remedy)
+
+
+@check(
+    "dpdk-device",
+    "opened",
+    "whether the port can be opened, and by which driver",
+    "DPDK must find the device and have it for itself",
+)
+def _device(view: View, spec: Any, look: PortLook) -> Answer:
+    if look.missing:
+        return None
+    if look.error:
+        return cannot(
+            look.error, "end the process that has it, mend its text, or see docs/dpdk.md: binding"
+        )
+    info = look.info
+    where = "a virtual device" if info["bus"] == _VIRTUAL else f"on {info['bus']}"
+    node = f", NUMA node {info['numa_node']}" if info["numa_node"] >= 0 else ""
+    return good(f"{info['driver']}, {where}{node}, {info['mac']}")
+
+
+@check(
+    "dpdk-link",
+    "opened",
+    "the link of a card (a virtual device's is not asked for: that would reach for its peer)",
+    "without it nothing goes",
+)
+def _link(view: View, spec: Any, look: PortLook) -> Answer:
+    if _flaw(look) or not look.link:
+        return None
+    if not look.link["up"]:
+        return cannot("down", "put the cable in, or ask the switch's side")
+    speed = look.link["speed_mbps"]
+    return good(f"up, {speed} Mbit/s" if speed else "up, of unknown speed")
+
+
+@check(
+    "dpdk-mtu",
+    "opened",
+    "the MTU that is asked for, and what the device takes",
+    "both ends and all between must agree",
+)
+def _mtu(view: View, spec: Any, look: PortLook) -> Answer:
+    if _flaw(look):
+        return None
+    info = look.info
+    wanted = spec.mtu_bytes or info["mtu_bytes"]
+    if wanted > info["mtu_bytes_max"]:
+        # memif says 1500 and carries what its buffers hold.
+        if info["driver"] == "net_memif":
+            return good(f"{wanted}, in packets of several buffers")
+        return cannot(
+            f"{wanted} is asked for, and the device takes {info['mtu_bytes_max']}",
+            "a smaller mtu= in its text",
+        )
+    return good(f"{wanted}, of at most {info['mtu_bytes_max']}")
+
+
+@check(
+    "dpdk-queues",
+    "opened",
+    "queues that are asked for, and that the device has; its hash",
+    "each instance wants a queue of its own, and to know which flows come there",
+)
+def _queues(view: View, spec: Any, look: PortLook) -> Answer:
+    if _flaw(look):
+        return None
+    info = look.info
+    most = min(info["rx_queues_max"], info["tx_queues_max"])
+    if spec.queues > most:
+        return cannot(f"{spec.queues} are asked for, and the device has {most}", f"queues={most}")
+    rss = f"; its hash has {info['rss_table']} entries" if info["rss_table"] else "; it has no hash"
+    if spec.queues > 1 and not info["rss_table"] and info["bus"] != _VIRTUAL:
+        return costs(
+            f"{spec.queues} of {most}{rss}: packets may all come to one queue",
+            "queues=1, or a card with RSS",
+        )
+    return good(f"{spec.queues} of {most}{rss}")
+
+
+@check(
+    "dpdk-offloads",
+    "opened",
+    "checksums and segmentation, and whether the driver copies packets",
+    "what the card does the processor need not",
+)
+def _offloads(view: View, spec: Any, look: PortLook) -> Answer:
+    if _flaw(look):
+        return None
+    has = [text for name, text in _USEFUL_TX.items() if name in look.info["tx_offloads"]]
+    text = " and ".join(has) or "none"
+    if look.info["driver_copies"]:
+        return good(f"{text}; the driver copies each packet")
+    if not has and look.info["bus"] != _VIRTUAL:
+        return costs("none: the processor sums and cuts", "a card whose driver has TCP_CKSUM")
+    return good(text)
+
+
+@check(
+    "dpdk-counters",
+    "opened",
+    "how many counters the driver has (xstats)",
+    "they say where packets went that did not arrive",
+)
+def _counters(view: View, spec: Any, look: PortLook) -> Answer:
+    return None if _flaw(look) else good(f"{look.xstats}")

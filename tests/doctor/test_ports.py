@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every check of a DPDK port: a healthy one, its illnesses; and real ones, where there is DPDK."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_patient import Patient
+
+from harp.doctor.examine import Examined, examine_port
+from harp.doctor.finding import CHECKS, Finding, Severity
+from harp.doctor.port_look import PortLook
+from harp.errors import HarpError
+
+GOOD, COSTS, NO = Severity.GOOD, Severity.COSTS, Severity.NO
+SPEC = "0000:01:00.0;queues=2;mtu=9000"
+HUGE = "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+INFO = {
+    "version": "DPDK 22.11.11", "driver": "net_ice", "bus": "pci", "mac": "02:00:00:00:00:01",
+    "numa_node": 1, "mtu_bytes": 1500, "mtu_bytes_max": 9710, "rx_queues_max": 64,
+    "tx_queues_max": 64, "rss_table": 512, "tx_offloads": ["TCP_CKSUM", "TCP_TSO"],
+    "driver_copies": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def port(patient: Patient) -> Patient:
+    """A card that has everything."""
+    patient.fake.write(HUGE, 512)
+    patient.look = PortLook(info=dict(INFO), link={"up": True, "speed_mbps": 100_000}, xstats=90)
+    return patient
+
+
+def found(patient: Patient, spec: str = SPEC) -> dict[str, Finding]:
+    return {each.name: each for each in examine_port(patient.view, spec).findings}
+
+
+def change(**info: Any) -> Callable[[Patient], None]:
+    return lambda p: setattr(p, "look", replace(p.look, info={**p.look.info, **info}))
+
+
+def toml(text: str) -> Callable[[Patient], None]:
+    return lambda p: setattr(p, "toml", text)
+
+
+def linked(**link: Any) -> Callable[[Patient], None]:
+    return lambda p: setattr(p, "look", replace(p.look, link=link))
+
+
+def refused(why: str, missing: bool = False) -> Callable[[Patient], None]:
+    return lambda p: setattr(p, "look", PortLook(why, missing=missing))
+
+
+def no_huge(text: str = "") -> Callable[[Patient], None]:
+    def infect(patient: Patient) -> None:
+        patient.fake.write(HUGE, 3)
+        patient.toml = text
+
+    return infect
+
+
+ILLNESSES = [
+    ("dpdk", refused("built without DPDK", True), NO, "built without DPDK"),
+    ("dpdk-memory", no_huge(), COSTS, "6 MiB of huge pages are free; a process's ports take 256"),
+    ("dpdk-memory", no_huge('[job]\ndpdk_huge_pages = "require"\n'), NO, "requires them"),
+    ("dpdk-device", refused("0000:01:00.0: in use, by another process"), NO, "in use"),
+    ("dpdk-link", linked(up=False, speed_mbps=0), NO, "down"),
+    ("dpdk-mtu", change(mtu_bytes_max=1500), NO, "9000 is asked for, and the device takes 1500"),
+    ("dpdk-queues", change(rx_queues_max=1), NO, "2 are asked for, and the device has 1"),
+    ("dpdk-queues", change(rss_table=0), COSTS, "it has no hash: packets may all come to one"),
+    ("dpdk-offloads", change(tx_offloads=["MULTI_SEGS"]), COSTS, "none"),
+]
+WELL = [
+    (toml(""), "dpdk", "DPDK 22.11.11"),
+    (toml(""), "dpdk-device", "net_ice, on pci, NUMA node 1, 02:00:00:00:00:01"),
+    (toml(""), "dpdk-link", "up, 100000 Mbit/s"),
+    (linked(up=True, speed_mbps=0), "dpdk-link", "unknown speed"),
+    (toml(""), "dpdk-mtu", "9000, of at most 9710"),
+    (change(driver="net_memif", mtu_bytes_max=1500), "dpdk-mtu", "of several buffers"),
+    (toml(""), "dpdk-queues", "2 of 64; its hash has 512 entries"),
+    (toml(""), "dpdk-offloads", "checksums and segmentation (TSO)"),
+    (change(driver_copies=True, tx_offloads=[]), "dpdk-offloads", "the driver copies"),
+    (toml(""), "dpdk-memory", "1024 MiB of huge pages are free"),
+    (no_huge('[job]\ndpdk_huge_pages = "never"\n'), "dpdk-memory", "as harp.toml has it"),
+    (toml(""), "dpdk-counters", "90"),
+]
+
+
+def test_a_healthy_port_has_nothing(port: Patient) -> None:
+    examined = examine_port(port.view, SPEC + ";name=rail0")
+    assert [each for each in examined.findings if each.severity] == []
+    assert examined.verdict == "HARP works on dpdk:rail0"
+    assert port.opened == [SPEC + ";name=rail0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "infect", "severity", "words"), ILLNESSES, ids=[f"{i[0]}: {i[3]}" for i in ILLNESSES]
+)
+def test_an_illness(
+    port: Patient, name: str, infect: Callable[[Patient], None], severity: Severity, words: str
+) -> None:
+    infect(port)
+    finding = found(port)[name]
+    assert finding.severity == severity
+    assert words in finding.text
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(("alter", "name", "words"), WELL, ids=[f"{i[1]}: {i[2]}" for i in WELL])
+def test_no_complaint(
+    port: Patient, alter: Callable[[Patient], None], name: str, words: str
+) -> None:
+    alter(port)
+    finding = found(port)[name]
+    assert (finding.severity, finding.remedy) == (GOOD, "")
+    assert words in finding.text
+
+
+def test_each_check_is_tried(port: Patient) -> None:
+    """Both ways; counters can't be ill."""
+    names = {each.name for each in CHECKS if each.scope == "opened"}
+    assert {name for _, name, _ in WELL} == names
+    assert {illness[0] for illness in ILLNESSES} == names - {"dpdk-counters"}
+
+
+def test_what_can_not_be_opened_is_said_once(port: Patient) -> None:
+    port.look = PortLook("0000:01:00.0: no such device")
+    assert [each.name for each in examine_port(port.view, SPEC).findings if each.severity] == [
+        "dpdk-device"
+    ]
+    port.look = PortLook("built without DPDK", missing=True)
+    assert [each.name for each in examine_port(port.view, SPEC).findings] == ["dpdk"]
+
+
+def test_ports_of_harp_toml_are_known_by_name(port: Patient) -> None:
+    port.toml = '[[dpdk]]\ndevice = "net_null0"\nname = "rail7"\nmtu = 1400\n'
+    examined: Examined = port.examine("dpdk:rail7")
+    assert examined.ifname == "dpdk:rail7"
+    assert port.opened[-1].startswith("net_null0;name=rail7;")
+    assert "processors" in {each.name for each in examined.findings}
+    report = port.examine_all()
+    assert [each.ifname for each in report.interfaces] == ["eth1", "dpdk:rail7"]
+
+
+@pytest.mark.parametrize("spec", ["", "net_null0;mtu=1", "net_null0;frog=1", ",", "n" * 999])
+def test_a_bad_text_is_an_error(port: Patient, spec: str) -> None:
+    with pytest.raises(HarpError):
+        examine_port(port.view, spec)
+    assert port.opened == []
+
+
+# --------------------------------------------------------------------------------------------------
+# Real ones.
+#
+@pytest.fixture(scope="module")
+def dpdk() -> None:
+    try:
+        import harp.dpdk  # noqa: F401
+    except HarpError as error:
+        pytest.skip(str(error))
+
+
+def check(spec: str) -> tuple[int, dict[str, Any]]:
+    """harpctl check's exit code and findings of the port."""
+    command = [Path(sys.executable).with_name("harpctl"), "check", f"dpdk:{spec}", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout, done.stderr
+    findings = json.loads(done.stdout)["findings"]
+    return done.returncode, {each["name"]: each for each in findings}
+
+
+def test_a_real_port(dpdk: None) -> None:
+    status, findings = check("net_null0;queues=2;mtu=4000")
+    assert findings["dpdk-device"]["text"].startswith("net_null, a virtual device, ")
+    assert findings["dpdk-mtu"]["text"].startswith("4000, of at most ")
+    assert findings["dpdk-queues"]["text"].startswith("2 of ")
+    assert findings["dpdk"]["text"].startswith("DPDK ")
+    assert "dpdk-link" not in findings
+    assert status in (0, 5)
+
+
+def test_a_port_that_is_not_there(dpdk: None) -> None:
+    status, findings = check("nosuch0")
+    assert status == 1
+    assert findings["dpdk-device"]["severity"] == 2
+    assert "nosuch0: no such device" in findings["dpdk-device"]["text"]
