@@ -168,6 +168,23 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	candidates_find_kernel(out, plugin_device(dev), handle);
 }
 
+/* Where HARP's lanes are all there could be. */
+static void candidates_warn_none(const struct candidates *c, const struct device *device,
+				 enum plugin_path path)
+{
+	const char *why = c->why_kernel[0]
+				  ? c->why_kernel
+				  : "the peer has no address of a family that this one has";
+
+	if (device->dpdk)
+		WARN("%s: no way to the peer from this DPDK port, where the kernel's sockets have none: %s; "
+		     "check the port's ip=, gw= and route=",
+		     device->ifname, why);
+	else
+		WARN("%s: HARP_PATH=%s, but %s; use HARP_PATH=auto", device->ifname,
+		     path == PATH_XDP ? "xdp" : "dpdk", why);
+}
+
 int candidates_find(struct candidates *out, int dev, const struct handle *handle)
 {
 	const struct device *device = plugin_device(dev);
@@ -179,14 +196,11 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 	engines = ctx_engines(dev, out->why_kernel, sizeof(out->why_kernel));
 	if (engines)
 		candidates_find_harp(out, device, engines, handle);
-	if (path == PATH_XDP && !out->count) {
-		WARN("%s: HARP_PATH=xdp, but %s; use HARP_PATH=auto", device->ifname,
-		     out->why_kernel[0]
-			     ? out->why_kernel
-			     : "the peer has no address of a family that this interface has");
+	if (!out->count && (plugin_path_is_harp(path) || device->dpdk)) {
+		candidates_warn_none(out, device, path);
 		return -EPROTONOSUPPORT;
 	}
-	if (path != PATH_XDP && !device->netns)
+	if (!plugin_path_is_harp(path) && !device->netns)
 		candidates_find_kernel(out, device, handle);
 	if (!out->count && (device->netns || out->same_host)) {
 		WARN("%s: no way to the peer: %s, and no kernel socket can be used: %s is a NIC of "

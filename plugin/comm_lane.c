@@ -29,6 +29,16 @@ static const uint8_t comm_zeros[4096];
 static void comm_only_run(struct work *work, uint64_t now_ns);
 static void comm_only_notify(struct lane *lane, uint64_t now_ns);
 
+/* For the page, which tells HARP's lanes over DPDK ports from those over AF_XDP. */
+static enum harp_page_kind comm_lane_kind(const struct lane *lane, int dev)
+{
+	const struct device *device = plugin_device(dev);
+
+	if (lane->kind_bit == LANE_HARP && device && device->dpdk)
+		return HARP_PAGE_KIND_DPDK;
+	return (enum harp_page_kind)lane->kind_bit;
+}
+
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 				const struct comm_lane_options *opt)
 {
@@ -36,7 +46,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	struct lane_row_options row = { .index = opt->index,
 					.backup = opt->backup,
 					.dev = opt->dev,
-					.kind = (enum harp_page_kind)lane->kind_bit };
+					.kind = comm_lane_kind(lane, opt->dev) };
 
 	if (lane->kind_bit != LANE_KERNEL || comm->kernel_count)
 		l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);

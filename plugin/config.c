@@ -333,6 +333,7 @@ static int config_read_nccl(struct plugin_config *config, char *const *environme
 			return -EINVAL;
 		}
 		strcpy(config->ifname, ifname);
+		config->ifname_is_nccl = true;
 	}
 	/* "Anything but those" names nobody. */
 	config->ifname_set = config->ifname[0] && config->ifname[0] != '^';

@@ -36,12 +36,15 @@ static void daemon_report(const char *name)
 	for (unsigned i = 0; i < daemon_device_count && used < sizeof(line); i++) {
 		const struct harp_lease_device *device = &daemon_devices[i];
 
-		used += (size_t)snprintf(line + used, sizeof(line) - used,
-					 "%s %s%s (%u of %u queues free%s)", i ? "," : "",
-					 device->ifname,
-					 device->netns == own ? "" : " of another namespace",
-					 device->queues_free, device->queues,
-					 device->flags & HARP_LEASE_DEVICE_UP ? "" : ", down");
+		used += (size_t)snprintf(
+			line + used, sizeof(line) - used, "%s %s%s (%u of %u queues free%s)",
+			i ? "," : "", device->ifname,
+			device->flags & HARP_LEASE_DEVICE_DPDK ? " (DPDK port)"
+			: device->netns == own                 ? ""
+							       : " of another namespace",
+			device->queues_free, device->queues,
+			device->flags & (HARP_LEASE_DEVICE_UP | HARP_LEASE_DEVICE_DPDK) ? ""
+											: ", down");
 	}
 	INFO("%s at %s leases%s", name, daemon_socket, daemon_device_count ? line : " nothing");
 }
@@ -115,10 +118,15 @@ const char *plugin_daemon_socket(const struct device *device, char *why, size_t 
 {
 	uint64_t netns = device->netns ? device->netns : plugin_netns();
 
-	for (unsigned i = 0; i < daemon_device_count; i++)
-		if (!strcmp(daemon_devices[i].ifname, device->ifname) &&
-		    daemon_devices[i].netns == netns)
+	if (device->port)
+		return NULL;
+	for (unsigned i = 0; i < daemon_device_count; i++) {
+		bool dpdk = daemon_devices[i].flags & HARP_LEASE_DEVICE_DPDK;
+
+		if (!strcmp(daemon_devices[i].ifname, device->ifname) && dpdk == device->dpdk &&
+		    (dpdk || daemon_devices[i].netns == netns))
 			return daemon_socket;
+	}
 	if (daemon_socket[0])
 		snprintf(why, why_len, "harpd does not lease %s", device->ifname);
 	else

@@ -28,29 +28,19 @@
  * beneath it (PCI function, NUMA node, guid: NCCL must know that both share one wire), a bond by its first
  * port except for its own speed and guid.
  *
- * The list is made once per load of the library and never changes: NCCL keeps device numbers
- * across contexts and asks for properties from any thread.
+ * What is chosen here are interfaces; device_load.c puts DPDK ports (device_port.c) before them.
  */
 #include "device.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/ethtool.h>
 #include <linux/if_packet.h>
-#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include "daemon.h"
-
-/* What NCCL's own socket transport assumes of an interface that doesn't say. */
-#define DEVICE_SPEED_MBPS_DEFAULT 10000u
 
 /* Groups of the default order, best first. */
 enum device_group {
@@ -367,119 +357,4 @@ out:
 	free(usable);
 	free(all);
 	return chosen;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * This process's own.
- */
-static struct device device_list[PLUGIN_DEVICES_MAX]; /* Writer: plugin_devices_load, once */
-static unsigned device_count;
-
-static int device_mtu(const char *ifname)
-{
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), result;
-	struct ifreq request;
-
-	if (fd < 0)
-		return -errno;
-	memset(&request, 0, sizeof(request));
-	memcpy(request.ifr_name, ifname, strnlen(ifname, sizeof(request.ifr_name) - 1));
-	result = ioctl(fd, SIOCGIFMTU, &request) ? -errno : request.ifr_mtu;
-	close(fd);
-	return result;
-}
-
-/* Says what was looked for, where that wish came from, and what there is instead. */
-static void device_warn_none(const struct plugin_config *config, const struct ifaddrs *addresses)
-{
-	const char *named = getenv("HARP_IFNAME"), *family = "IP";
-	char there[512] = "";
-	size_t used = 0;
-
-	if (config->family)
-		family = config->family == AF_INET ? "IPv4" : "IPv6";
-	for (const struct ifaddrs *entry = addresses; entry; entry = entry->ifa_next) {
-		const char *state = "";
-
-		if (!entry->ifa_addr || entry->ifa_addr->sa_family != AF_PACKET)
-			continue;
-		if (!(entry->ifa_flags & IFF_UP))
-			state = " (down)";
-		else if (!(entry->ifa_flags & IFF_RUNNING))
-			state = " (no carrier)";
-		if (used + 32 < sizeof(there))
-			used += (size_t)snprintf(there + used, sizeof(there) - used, " %s%s",
-						 entry->ifa_name, state);
-	}
-	if (config->ifname[0])
-		WARN("%s=\"%s\" selects no usable interface: it must be up, running and have an "
-		     "%s address; there are:%s",
-		     named && *named ? "HARP_IFNAME" : "NCCL_SOCKET_IFNAME", config->ifname, family,
-		     there);
-	else
-		WARN("no usable interface: one must be up, running and have an %s address; "
-		     "there are:%s",
-		     family, there);
-}
-
-/* IFF_RUNNING follows the carrier up to a second late: an interface just set up is asked itself. */
-static void device_ask_carrier(struct ifaddrs *addresses)
-{
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-
-	for (struct ifaddrs *entry = addresses; fd >= 0 && entry; entry = entry->ifa_next) {
-		struct ethtool_value carrier = { .cmd = ETHTOOL_GLINK };
-		struct ifreq request = { .ifr_data = (void *)&carrier };
-
-		if ((entry->ifa_flags & (IFF_UP | IFF_RUNNING)) != IFF_UP ||
-		    strlen(entry->ifa_name) >= sizeof(request.ifr_name))
-			continue;
-		strcpy(request.ifr_name, entry->ifa_name);
-		if (!ioctl(fd, SIOCETHTOOL, &request) && carrier.data)
-			entry->ifa_flags |= IFF_RUNNING;
-	}
-	if (fd >= 0)
-		close(fd);
-}
-
-int plugin_devices_load(void)
-{
-	const struct plugin_config *config = plugin_config();
-	struct ifaddrs *addresses;
-	struct device_host host;
-
-	if (device_count)
-		return 0;
-	if (getifaddrs(&addresses)) {
-		int error = errno;
-
-		WARN("cannot list the interfaces: %s", strerror(error));
-		return -error;
-	}
-	device_ask_carrier(addresses);
-	host = (struct device_host){
-		.addresses = addresses,
-		.sysfs = "/sys",
-		.comm_id = getenv("NCCL_COMM_ID"),
-		.mtu = device_mtu,
-		.default_route = harp_host_has_default_route,
-		.address_state = harp_host_address_state,
-		.netns = plugin_netns(),
-	};
-	host.leased = plugin_daemon_devices(&host.leased_count);
-	device_count = device_scan(&host, config, device_list, PLUGIN_DEVICES_MAX);
-	if (!device_count)
-		device_warn_none(config, addresses);
-	freeifaddrs(addresses);
-	return device_count ? 0 : -ENODEV;
-}
-
-int plugin_device_count(void)
-{
-	return (int)device_count;
-}
-
-const struct device *plugin_device(int dev)
-{
-	return dev >= 0 && (unsigned)dev < device_count ? &device_list[dev] : NULL;
 }

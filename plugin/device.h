@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h - choosing and describing interfaces from a given picture of a host, for the tests. */
+/* device.h - choosing and describing interfaces and ports from a given picture of a host, for the tests. */
 #ifndef HARP_PLUGIN_DEVICE_H
 #define HARP_PLUGIN_DEVICE_H
 
@@ -32,9 +32,27 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 /* Does ifname match a list in NCCL_SOCKET_IFNAME's syntax? exact: the list names it in whole. */
 bool device_name_matches(const char *list, const char *ifname, bool *exact);
 
-/* ------------------------------------------------------------------------------------------------
- * Between device.c, device_leased.c and device_sysfs.c.
+/* A DPDK port as a device, as far as it is known before it is opened. why: it can't be used; empty: it may. */
+struct device_port {
+	struct device device;
+	char why[256];
+};
+/*
+ * Those of HARP_DPDK, then those of harpd's devices, that HARP_IFNAME lets through: how many, at most max.
+ * texts: what the devices' port texts lie in. -EINVAL, said by WARN: HARP_DPDK is not understood.
  */
+int device_ports(const struct plugin_config *config, const struct harp_lease_device *leased,
+		 unsigned leased_count, struct device_port *out, unsigned max,
+		 char texts[sizeof(config->dpdk)]);
+/* Adds what an open port says of itself; dev: its number. */
+void device_port_opened(struct device *device, const struct harp_instance_port *info,
+			const struct plugin_config *config, const char *sysfs, unsigned dev);
+
+/* ------------------------------------------------------------------------------------------------
+ * Between device.c, device_leased.c, device_port.c and device_sysfs.c.
+ */
+/* What NCCL's own socket transport assumes of an interface that doesn't say. */
+#define DEVICE_SPEED_MBPS_DEFAULT 10000u
 /* Ranks of IPv6 addresses (enum harp_address_state) that reach further than their link are so much higher. */
 #define RANK_BEYOND_LINK HARP_ADDRESS_PREFERRED
 
@@ -56,6 +74,8 @@ bool device_is_shadowed(const struct candidate *candidate, const struct candidat
 			const bool *usable, unsigned count);
 /* MAC and index: unique per interface of a host, and the same each time it is asked. */
 uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex);
+/* The PCI function of an address ("0000:3b:00.0"), and its NUMA node unless there is one. */
+void device_describe_pci_function(const char *sysfs, const char *address, struct device *device);
 /* Is there such an entry in the interface's directory? */
 bool device_sysfs_exists(const char *sysfs, const char *ifname, const char *entry);
 /* Adds speed (unless set), PCI path and NUMA node; guid too when a wire beneath is shared. all: the

@@ -36,7 +36,8 @@ unsigned device_collect_leased(const struct device_host *host, const struct plug
 		struct candidate *candidate = &all[count];
 		struct device *device = &candidate->device;
 
-		if (leased->netns == host->netns || !device_leased_usable(leased))
+		if (leased->netns == host->netns || !device_leased_usable(leased) ||
+		    (leased->flags & HARP_LEASE_DEVICE_DPDK))
 			continue;
 		count++;
 		memset(candidate, 0, sizeof(*candidate));

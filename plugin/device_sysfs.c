@@ -138,6 +138,22 @@ static void device_describe_pci(const char *directory, struct device *device)
 	}
 }
 
+void device_describe_pci_function(const char *sysfs, const char *address, struct device *device)
+{
+	char path[PATH_MAX], real[PATH_MAX];
+	long node;
+
+	if (!device_is_pci_address(address) ||
+	    snprintf(path, sizeof(path), "%s/bus/pci/devices/%s", sysfs, address) >=
+		    (int)sizeof(path) ||
+	    !realpath(path, real) || strlen(real) >= sizeof(device->pci_path))
+		return;
+	strcpy(device->pci_path, real);
+	if (device->numa_node < 0 && device_sysfs_number(real, "numa_node", &node) && node >= 0 &&
+	    node <= INT_MAX)
+		device->numa_node = (int)node;
+}
+
 uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex)
 {
 	uint64_t guid = 0;

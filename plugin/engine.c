@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "cores.h"
-#include "daemon.h"
 #include "engine_impl.h"
 
 #define ENGINE_FORK_WAIT_S 1
@@ -34,144 +33,6 @@ struct engine_slot {
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_slot engine_slots[PLUGIN_DEVICES_MAX];
 static bool engines_fork_locked; /* of the fork under way; guard_lock in forkguard.c admits one */
-
-/* ---- one engine ------------------------------------------------------------------------------ */
-
-static void engine_log(void *ctx, enum harp_log_level level, const char *message)
-{
-	const struct engine *engine = ctx;
-
-	/* What all engines of an interface see of it, the first one says. */
-	if (level <= HARP_LOG_WARN && !engine->index)
-		WARN("%s: %s", engine->name, message);
-	else
-		INFO("%s: %s", engine->name, message);
-}
-
-/* Reasons that need no try. */
-static bool engine_forbidden(const struct device *device, char *why, size_t why_len)
-{
-	const struct plugin_config *config = plugin_config();
-
-	if (config->path == PATH_KERNEL)
-		snprintf(why, why_len, "HARP_PATH=kernel");
-	else if (device->has_default_route && !config->ifname_set)
-		snprintf(why, why_len,
-			 "%s carries the default route and is not named (set NCCL_SOCKET_IFNAME or "
-			 "HARP_IFNAME to use it)",
-			 device->ifname);
-	else if (!strcmp(device->ifname, "lo"))
-		snprintf(why, why_len, "lo is the loopback interface");
-	else
-		return false;
-	return true;
-}
-
-/* HARP_RSS, the operator's word; NULL: the NIC is asked. */
-static int engine_rss(const struct device *device, struct harp_rss *rss,
-		      const struct harp_rss **out, char *why, size_t why_len)
-{
-	const char *text = plugin_config()->rss;
-	int rc;
-
-	*out = NULL;
-	if (!text[0])
-		return 0;
-	rc = harp_rss_read(device->ifname, rss);
-	if (!rc)
-		rc = harp_rss_parse(text, rss->queues, rss);
-	if (rc)
-		snprintf(why, why_len, "HARP_RSS=\"%.64s\" does not fit %s: %s", text,
-			 device->ifname, strerror(-rc));
-	*out = rss;
-	return rc;
-}
-
-/* An interface that nobody named is spared, unless the operator forces the path or the mode. */
-static enum harp_xdp_mode engine_xdp_mode(const struct plugin_config *config)
-{
-	if (config->xdp_mode == HARP_XDP_AUTO && config->path == PATH_AUTO && !config->ifname_set)
-		return HARP_XDP_SPARING;
-	return config->xdp_mode;
-}
-
-/* By harpd if it leases the device, else by ourselves if we may; neither: why has both reasons. */
-static int engine_open(struct engine *engine, const struct device *device, char *why,
-		       size_t why_len)
-{
-	const struct plugin_config *config = plugin_config();
-	char no_daemon[384] = "";
-	struct harp_instance_options opt = {
-		.size = sizeof(opt),
-		.ifname = device->ifname,
-		.queue = engine->index,
-		.daemon_socket = plugin_daemon_socket(device, no_daemon, sizeof(no_daemon)),
-		.label = config->label[0] ? config->label : NULL,
-		.xdp_mode = engine_xdp_mode(config),
-		.frame_count = config->frames,
-		.port_min = (uint16_t)config->port_min,
-		.port_max = (uint16_t)config->port_max,
-		.lib_dir = config->lib_dir[0] ? config->lib_dir : NULL,
-		.ctx = engine,
-		.log = engine_log,
-		.requests = engine_requests,
-	};
-	struct harp_rss rss;
-	size_t used;
-	int rc = 0;
-
-	if (opt.daemon_socket) {
-		opt.queue = HARP_LEASE_QUEUE_ANY;
-	} else if (device->netns) {
-		snprintf(why, why_len, "%s", no_daemon);
-		rc = -ENODEV;
-	} else {
-		rc = engine_rss(device, &rss, &opt.rss, why, why_len);
-	}
-	if (rc)
-		return rc;
-	rc = harp_instance_open(&engine->instance, &opt, why, why_len);
-	used = strlen(why);
-	if (rc == -EPERM && !opt.daemon_socket)
-		snprintf(why + used, why_len - used, "; and %s", no_daemon);
-	else if (rc == -ECANCELED)
-		snprintf(why + used, why_len - used,
-			 "; name %s in HARP_IFNAME or NCCL_SOCKET_IFNAME, or as a [[nic]] of "
-			 "harpd's, to use it all the same",
-			 device->ifname);
-	return rc;
-}
-
-static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len)
-{
-	const struct device *device = plugin_device(dev);
-	struct engine *engine;
-
-	if (posix_memalign((void **)&engine, 64, sizeof(*engine))) {
-		snprintf(why, why_len, "out of memory");
-		return NULL;
-	}
-	memset(engine, 0, sizeof(*engine));
-	engine->dev = dev;
-	engine->index = index;
-	if (plugin_config()->instances > 1)
-		snprintf(engine->name, sizeof(engine->name), "%s[%u]", device->ifname, index);
-	else
-		snprintf(engine->name, sizeof(engine->name), "%s", device->ifname);
-	if (engine_open(engine, device, why, why_len)) {
-		free(engine);
-		return NULL;
-	}
-	engine->stack = harp_instance_stack(engine->instance);
-	engine_turn_init(engine);
-	return engine;
-}
-
-static void engine_free(struct engine *engine)
-{
-	harp_instance_close(engine->instance);
-	free(engine);
-}
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
@@ -246,10 +107,12 @@ static void set_free(struct engine_set *set)
 	free(set);
 }
 
-/* As many as are wanted and can be had; at least one. */
+/* As many as are wanted and can be had; at least one, of a DPDK port all. */
 static bool set_open_engines(struct engine_set *set, char *why, size_t why_len)
 {
-	unsigned wanted = plugin_config()->instances;
+	const struct device *device = plugin_device(set->dev);
+	unsigned wanted = device->dpdk ? device->queues : plugin_config()->instances;
+	struct harp_instance_port port;
 
 	while (set->count < wanted) {
 		struct engine *engine = engine_new(set->dev, set->count, why, why_len);
@@ -257,10 +120,15 @@ static bool set_open_engines(struct engine_set *set, char *why, size_t why_len)
 		if (!engine)
 			break;
 		set->engines[set->count++] = engine;
+		if (device->dpdk && !engine_set_port(set, &port))
+			wanted = port.queues; /* harpd may lease fewer */
 	}
+	/* What a port puts on a queue without a stack is lost. */
+	if (device->dpdk && set->count < wanted)
+		return false;
 	if (set->count && set->count < wanted)
-		WARN("%s: %u of %u instances (HARP_INSTANCES): %s", plugin_device(set->dev)->ifname,
-		     set->count, wanted, why);
+		WARN("%s: %u of %u instances (HARP_INSTANCES): %s", device->ifname, set->count,
+		     wanted, why);
 	return set->count > 0;
 }
 
@@ -277,11 +145,12 @@ static struct engine_set *set_new(int dev, char *why, size_t why_len)
 	}
 	set->dev = dev;
 	if (!set_open_engines(set, why, why_len)) {
-		free(set);
+		set_free(set);
 		return NULL;
 	}
 	for (unsigned i = 0; i < set->count; i++)
-		INFO("%s: path HARP: %s", set->engines[i]->name, engine_describe(set->engines[i]));
+		INFO("%s: path %s: %s", set->engines[i]->name,
+		     plugin_device(dev)->dpdk ? "DPDK" : "HARP", engine_describe(set->engines[i]));
 	if (set_start_threads(set, why, why_len)) {
 		set_free(set);
 		return NULL;
@@ -334,6 +203,11 @@ unsigned engine_set_count(const struct engine_set *set)
 struct engine *engine_set_at(const struct engine_set *set, unsigned index)
 {
 	return index < set->count ? set->engines[index] : NULL;
+}
+
+int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
+{
+	return harp_instance_dpdk(set->engines[0]->instance, out);
 }
 
 static bool engine_is_deaf(const struct engine *engine, uint64_t now_ns)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.h - HARP instances (AF_XDP queue and stack) of this process, their batons and their threads.
+ * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their batons and their threads.
  *
- * A device has one *set* of engines in a process, made at its first use, shared by all contexts and
+ * A device has one *set* of engines in a process, made at its first use (a DPDK port's at init), shared by all contexts and
  * comms, gone (threads joined) with the last reference. How many a device can have, and why not more, is
  * decided once.
  *
  *   engine.c         the sets: opening, closing, references, fork
+ *   engine_open.c    one engine: by harpd, or by the process itself
  *   engine_turn.c    one engine: lanes, a turn of its baton, what it reports
  *   engine_thread.c  who drives when: guardian and dedicated threads
  */
@@ -44,6 +45,8 @@ void engine_heard(struct engine *engine);
 /* None was made though several were tried. One on which none was ever made is deaf for a while: perhaps
  * the NIC puts nothing on its queue. True when that is so. */
 bool engine_not_heard(struct engine *engine, uint64_t now_ns);
+/* What the DPDK port of a set says of itself. -ENOTSUP: it is none. */
+int engine_set_port(const struct engine_set *set, struct harp_instance_port *out);
 /* What is run in each turn, to look at a listener; NULL: nothing. Baton held. */
 void engine_set_door(struct engine *engine, struct work *door);
 /* Which it is of its set. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_impl.h - between engine.c, engine_turn.c and engine_thread.c: what an engine is made of. */
+/* engine_impl.h - between engine.c, engine_open.c, engine_turn.c and engine_thread.c: what an engine is made of. */
 #ifndef HARP_PLUGIN_ENGINE_IMPL_H
 #define HARP_PLUGIN_ENGINE_IMPL_H
 
@@ -38,6 +38,14 @@ struct engine {
 			   * a turn that misses them is followed by one that does not */
 	atomic_bool sleeping; /* Writer: thread. Reader: who posts work. See engine_thread.c */
 };
+
+/* ---- engine_open.c --------------------------------------------------------------------------- */
+
+/* Reasons against it that need no try: one line in why. */
+bool engine_forbidden(const struct device *device, char *why, size_t why_len);
+/* The device's queue of that index, or any other of harpd's NICs. NULL: why says the reason. */
+struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len);
+void engine_free(struct engine *engine);
 
 /* ---- engine_turn.c --------------------------------------------------------------------------- */
 

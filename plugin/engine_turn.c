@@ -155,8 +155,9 @@ static void engine_control(struct engine *engine, uint64_t now_ns)
 	atomic_store_explicit(&engine->news, false, memory_order_relaxed);
 	rc = harp_instance_control(engine->instance, now_ns);
 
-	/* One of the interface's engines speaks for all. */
-	if (rc && rc != engine->link_reported && !engine->index)
+	/* One of the interface's engines speaks for all; of a DPDK port's link its instance does. */
+	if (rc && rc != engine->link_reported && !engine->index &&
+	    !(rc == -ENETDOWN && plugin_device(engine->dev)->dpdk))
 		WARN("%s: %s", plugin_device(engine->dev)->ifname,
 		     rc == -ENODEV ? "the interface was removed; its connections end with an error"
 				   : "the interface is down; connections wait until it is back or "

@@ -50,7 +50,8 @@ static struct device_state *ctx_device_state(int dev)
 		state->engines = engine_set_get(dev, state->why, sizeof(state->why));
 	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason, and a device of
 	 * another namespace listen and connect. */
-	if (!state->engines && plugin_config()->path != PATH_XDP && !plugin_device(dev)->netns)
+	if (!state->engines && !plugin_path_is_harp(plugin_config()->path) &&
+	    !plugin_device(dev)->netns)
 		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
 	return state;
 }
@@ -164,6 +165,20 @@ static void ctx_forget_devices(void)
 	keyfile_forget();
 }
 
+/* ctx_lock held: plugin_devices_load()'s opener. */
+static int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
+{
+	struct device_state *state = ctx_device_state(dev);
+
+	if (state->engines)
+		return engine_set_port(state->engines, out);
+	snprintf(why, why_len, "%s", state->why);
+	/* The number may be another device's next. */
+	memset(state, 0, sizeof(*state));
+	engine_reset();
+	return -ENODEV;
+}
+
 /* HARP_PATH=xdp: a device that we offer and can't drive is an error now, not a hang later. */
 static int ctx_require_engines(void)
 {
@@ -204,9 +219,13 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	if (!rc && first)
 		rc = keyfile_load();
 	if (!rc && first)
-		rc = plugin_devices_load();
+		rc = plugin_devices_load(ctx_open_port);
+	if (rc && first)
+		ctx_forget_devices();
 	if (!rc) {
 		lane_page_open();
+		if (first)
+			lane_page_count(HARP_JOB_ports_refused, plugin_ports_refused());
 		ctx->next = ctx_list;
 		ctx_list = ctx;
 		forkguard_set_active(true);

@@ -62,7 +62,8 @@ struct plugin_config {
 	enum harp_ecn ecn;               /* HARP_ECN=default|off|request */
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
 	bool ifname_set; /* named by the user: HARP may be attached whatever that costs the kernel */
-	int family;      /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
+	bool ifname_is_nccl; /* ifname is NCCL_SOCKET_IFNAME's: it says nothing of DPDK ports */
+	int family;          /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
 	/* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD; -1: not set. parallel.c says what follows. */
 	int nccl_threads, nccl_sockets_per_thread;
 	/* Lanes of a comm over each NIC that it uses. kernel_lanes and kernel_threads 0: as NCCL's socket
@@ -94,7 +95,7 @@ static inline bool plugin_path_is_harp(enum plugin_path path)
  * names variable, value and range through WARN; what was read before then stays. */
 int plugin_config_load(const char *settings);
 
-/* device.c: the interfaces we offer, stable for the life of the process's first init. */
+/* device_load.c: the interfaces and ports we offer, stable for the life of the process's first init. */
 struct device {
 	char ifname[16];
 	uint32_t ifindex;
@@ -105,13 +106,24 @@ struct device {
 	int numa_node;
 	bool has_default_route;
 	/* Of the network namespace whose NIC and addresses these are, harpd's; 0: this process's own.
-	 * Elsewhere there are no kernel sockets of ours: such a device is HARP's or nothing. */
+	 * Elsewhere there are no kernel sockets of ours: such a device is HARP's or nothing. A DPDK port has a number
+	 * of its own. */
 	uint64_t netns;
 	bool has_v4, has_v6;
 	struct harp_addr addr_v4, addr_v6; /* first usable address of each family */
 	uint32_t scope_id;                 /* of addr_v6 when link-local */
+	/* A DPDK port: unknown to the kernel, and so of another namespace (netns), its own; ifindex 0. */
+	bool dpdk;
+	const char *port; /* its text (harp_host.h), when it is this process's; NULL: harpd's */
+	uint32_t queues;  /* that it shall have, at least 1 */
+	char driver[32];  /* "net_memif", once it was opened */
 };
-int plugin_devices_load(void);
+/* Opens a DPDK port, plugin_device(dev), until the last context goes. -errno: why (one line) says the reason. */
+typedef int plugin_port_open(int dev, struct harp_instance_port *out, char *why, size_t why_len);
+/* By every first context: DPDK ports are opened by it. Failures have been said by WARN. */
+int plugin_devices_load(plugin_port_open *open);
+/* DPDK ports that could not be used at the load, and something else is. */
+unsigned plugin_ports_refused(void);
 int plugin_device_count(void);
 const struct device *plugin_device(int dev); /* NULL when out of range */
 /* What names the link of an address that is reached through the device: 0 unless it is link-local. */

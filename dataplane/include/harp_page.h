@@ -217,13 +217,15 @@ struct harp_page_flow {
 	X(rails_down, "times that a NIC in use had no working lane left")                          \
 	X(rails_up, "times that such a NIC had one again")                                         \
 	X(dials_failed, "further lanes that could not be established, tries counted one by one")   \
-	X(strangers_turned_away, "connections to our doors that proved nothing")
+	X(strangers_turned_away, "connections to our doors that proved nothing")                   \
+	X(ports_refused, "DPDK ports that could not be used at the start: the next best path is")
 
 #define HARP_JOB_ENUM(name, help) HARP_JOB_##name,
 enum harp_job_counter { HARP_JOB_COUNTERS(HARP_JOB_ENUM) HARP_JOB_COUNT };
 #undef HARP_JOB_ENUM
 
-enum harp_page_kind { HARP_PAGE_KIND_HARP = 1, HARP_PAGE_KIND_KERNEL = 2 };
+/* HARP's TCP on an AF_XDP queue, kernel TCP, HARP's TCP on a DPDK port. */
+enum harp_page_kind { HARP_PAGE_KIND_HARP = 1, HARP_PAGE_KIND_KERNEL = 2, HARP_PAGE_KIND_DPDK = 4 };
 enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 
 /* Lanes of one kind over one NIC, with all comms, of the past too. X(name, help). Append only. */

@@ -15,7 +15,7 @@ from harp import _page
 from harp.stats import schema
 from harp.stats.page import Identity, Items, JobSnapshot, Status, address, text
 
-KINDS = {1: "harp", 2: "kernel"}
+KINDS = {1: "harp", 2: "kernel", 4: "dpdk"}  # enum harp_page_kind
 SIDES = {1: "send", 2: "receive"}
 COMM_STATES = {1: "open", 2: "failed"}
 LANE_STATES = {1: "open", 2: "stalled", 3: "dead"}

@@ -316,7 +316,7 @@ def _by_kind(job: Job, name: str) -> dict[str, int]:
     for rail in job.snapshot.rails:
         kind = KINDS.get(int(rail["kind"]))
         if kind:
-            result[kind] += int(rail[name])
+            result["harp" if kind == "dpdk" else kind] += int(rail[name])
     return result
 
 

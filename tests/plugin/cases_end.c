@@ -187,6 +187,7 @@ void case_peer_dies_receiving(const char *plugin, int version)
 	void *listen, *comm, *request, *again;
 	uint8_t byte = 0;
 	uint64_t killed;
+	unsigned said;
 
 	library_open(&lib, plugin, version);
 	comm = peer_accept(net, &peer, &listen);
@@ -199,7 +200,8 @@ void case_peer_dies_receiving(const char *plugin, int version)
 	EXPECT(first_error(net, request), NCCL_REMOTE_ERROR);
 	fprintf(stderr, "heard of it after %llu ms: %s\n", (unsigned long long)(now_ms() - killed),
 		log_last_warning());
-	REQUIRE(log_warnings() == 1);
+	said = log_warnings();
+	REQUIRE(said == 1 || hosts_are_ports()); /* whose link goes down, too */
 	for (unsigned i = 0; i < 1000; i++) {
 		int done = 77;
 
@@ -209,7 +211,7 @@ void case_peer_dies_receiving(const char *plugin, int version)
 		EXPECT(net_test(net, request, &done, NULL), NCCL_REMOTE_ERROR);
 		REQUIRE(done == 0);
 	}
-	REQUIRE(log_warnings() == 1);
+	REQUIRE(log_warnings() == said);
 	OK(net_close_recv(net, comm));
 	OK(net_close_listen(net, listen));
 	library_close(&lib);
@@ -238,6 +240,7 @@ void case_peer_dies_sending(const char *plugin, int version)
 	struct library lib;
 	struct net *net = &lib.net;
 	void *comm, *request, *again;
+	unsigned said;
 
 	library_open(&lib, plugin, version);
 	comm = child_connect(net, peer.fd);
@@ -246,7 +249,8 @@ void case_peer_dies_sending(const char *plugin, int version)
 	request = post_send(net, comm, out, sizeof(out), 0);
 	peer_end(&peer, SIGKILL);
 	EXPECT(first_error(net, request), NCCL_REMOTE_ERROR);
-	REQUIRE(log_warnings() == 1);
+	said = log_warnings();
+	REQUIRE(said == 1 || hosts_are_ports()); /* whose link goes down, too */
 	for (unsigned i = 0; i < 1000; i++) {
 		int done = 77;
 
@@ -256,7 +260,7 @@ void case_peer_dies_sending(const char *plugin, int version)
 		EXPECT(net_test(net, request, &done, NULL), NCCL_REMOTE_ERROR);
 		REQUIRE(done == 0);
 	}
-	REQUIRE(log_warnings() == 1);
+	REQUIRE(log_warnings() == said);
 	OK(net_close_send(net, comm));
 	library_close(&lib);
 }
@@ -313,8 +317,8 @@ static bool last_words_came(struct net *net, void *request, const uint8_t *in, u
 	return true;
 }
 
-static void receive_last_words(const char *plugin, int version,
-			       void (*child)(const char *, int, int), unsigned round)
+static void hear_last_words(const char *plugin, int version, void (*child)(const char *, int, int),
+			    unsigned round)
 {
 	static uint8_t in[LAST_WORDS][MIB + 64];
 	struct peer peer = peer_start(child, HOST_SENDER, plugin, version);
@@ -351,15 +355,43 @@ static void receive_last_words(const char *plugin, int version,
 		peer_end(&peer, 0);
 }
 
+/* A process that has started DPDK can fork none that starts it again. False: the parent, when the child is done. */
+static bool in_process_of_its_own(void)
+{
+	pid_t child = fork();
+	int status;
+
+	if (child == 0)
+		return true;
+	REQUIRE(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	return false;
+}
+
+static void receive_last_words(const char *plugin, int version,
+			       void (*child)(const char *, int, int), unsigned round)
+{
+	if (hosts_are_ports() && !in_process_of_its_own())
+		return;
+	hear_last_words(plugin, version, child, round);
+	if (hosts_are_ports())
+		exit(0);
+}
+
+/* Of a dead port's process a round hears by a timeout alone. */
+static unsigned last_words_rounds(void)
+{
+	return hosts_are_ports() ? 3 : 12;
+}
+
 void case_sender_exits(const char *plugin, int version)
 {
-	for (unsigned round = 0; round < 12; round++)
+	for (unsigned round = 0; round < last_words_rounds(); round++)
 		receive_last_words(plugin, version, child_sends_and_exits, round);
 }
 
 void case_sender_closes(const char *plugin, int version)
 {
-	for (unsigned round = 0; round < 12; round++)
+	for (unsigned round = 0; round < last_words_rounds(); round++)
 		receive_last_words(plugin, version, child_sends_and_closes, round);
 }
 
@@ -395,21 +427,26 @@ static void one_life(const char *plugin, int version)
 
 void case_lifecycle(const char *plugin, int version)
 {
-	unsigned threads = count_threads(), fds = count_fds();
+	unsigned threads, fds;
 
+	start_environment(plugin, version);
+	threads = count_threads();
+	fds = count_fds();
 	for (unsigned i = 0; i < 10; i++) {
 		one_life(plugin, version);
-		if (count_threads() != threads || count_fds() != fds)
-			fail(__FILE__, __LINE__, "life %u: %u threads, %u fds; %u and %u before", i,
-			     count_threads(), count_fds(), threads, fds);
+		fds += hosts_are_ports(); /* the driver's, see host_port() */
+		nothing_left(threads, fds);
 		REQUIRE(!is_mapped(plugin));
 	}
 }
 
 void case_unload_in_use(const char *plugin, int version)
 {
-	unsigned threads = count_threads(), fds = count_fds();
+	unsigned threads, fds;
 
+	start_environment(plugin, version);
+	threads = count_threads();
+	fds = count_fds();
 	for (unsigned i = 0; i < 3; i++) {
 		struct library lib;
 		struct pair pair;
@@ -420,8 +457,8 @@ void case_unload_in_use(const char *plugin, int version)
 		post_recv(&lib.net, pair.recv, &byte, 1, 0);
 		library_close(&lib);
 		REQUIRE(!is_mapped(plugin));
-		REQUIRE(count_threads() == threads);
-		REQUIRE(count_fds() == fds);
+		fds += hosts_are_ports();
+		nothing_left(threads, fds);
 	}
 }
 

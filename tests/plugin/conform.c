@@ -5,6 +5,7 @@
  * conform PLUGIN VERSION [CASE...]   exit 0 passed, 1 failed, 2 wrong usage, 77 cannot run here
  * Kernel lanes over lo. With CONFORM_HOSTS=2 two hosts (namespaces with a veth pair between them) and
  * HARP lanes, or what HARP_PATH says; with CONFORM_FAMILY=6 these have IPv6 addresses only.
+ * With CONFORM_HOSTS=dpdk the hosts are DPDK ports, the two ends of a memif; no privilege is needed.
  * With CONFORM_SEALED=1 lanes are sealed, with a key of the run's own. CONFORM_VERBOSE=1 shows the log.
  */
 #include <limits.h>
@@ -85,6 +86,26 @@ static bool wanted(const char *name, char **names)
 	return false;
 }
 
+/* Beside the plugin, which copies of it are not. */
+static const char *set_libdir(const char *plugin)
+{
+	static char directory[PATH_MAX];
+
+	REQUIRE(realpath(plugin, directory));
+	*strrchr(directory, '/') = '\0';
+	setenv("HARP_LIBDIR", directory, 0);
+	return directory;
+}
+
+/* Was it built with DPDK? */
+static bool has_dpdk(const char *plugin)
+{
+	char path[PATH_MAX + 32];
+
+	snprintf(path, sizeof(path), "%s/libharp-dpdk.so", set_libdir(plugin));
+	return access(path, R_OK) == 0;
+}
+
 int main(int argc, char **argv)
 {
 	int version = argc > 2 ? atoi(argv[2]) : 0;
@@ -99,14 +120,19 @@ int main(int argc, char **argv)
 	}
 	if (sealed && system("ldconfig -p | grep -q 'libcrypto\\.so\\.3 '"))
 		return 77;
-	if (hosts && !strcmp(hosts, "2")) {
-		char directory[PATH_MAX];
-
+	if (hosts && !strcmp(hosts, "dpdk")) {
+		if (!has_dpdk(argv[1]))
+			return 77;
+		make_two_ports(argv[1]);
+		setenv("HARP_PATH", "dpdk", 0);
+		setenv("HARP_DPDK_ARGS", "--no-pci", 0);
+		setenv("HARP_DPDK_HUGE_PAGES", "never", 0);
+		/* No kernel resets the connections of a port whose process is dead. */
+		setenv("HARP_USER_TIMEOUT_MS", "2000", 0);
+	} else if (hosts && !strcmp(hosts, "2")) {
 		if (!make_two_hosts(argv[1], family && !strcmp(family, "6")))
 			return 77;
-		REQUIRE(realpath(argv[1], directory));
-		*strrchr(directory, '/') = '\0';
-		setenv("HARP_LIBDIR", directory, 0);
+		set_libdir(argv[1]);
 		setenv("HARP_PATH", "xdp", 0);
 		setenv("NCCL_SOCKET_IFNAME", "=ha,hb", 0);
 	} else {

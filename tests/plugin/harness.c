@@ -105,11 +105,36 @@ unsigned log_lines(void)
 /* ---- the library ----------------------------------------------------------------------------- */
 enum host this_host;
 static int host_netns[3]; /* 0 with one host */
+static bool host_ports_made;
+static unsigned host_loads;
 static char host_far_copy[64];
 static const char *host_far_addr; /* the receiver's */
 
+bool hosts_are_ports(void)
+{
+	return host_ports_made;
+}
+
+static bool hosts_are_two(void)
+{
+	return host_netns[HOST_RECEIVER] || hosts_are_ports();
+}
+
+/* One socket for each load: 22.11's net_memif keeps listening on that of a port that it has closed. The process of the
+ * other end counts the same. */
+static const char *host_port(enum host host)
+{
+	static char texts[3][256];
+
+	snprintf(texts[host], sizeof(texts[host]),
+		 "net_memif%d,role=%s,socket=%s.%u;name=%s;ip=10.77.0.%d/24", host,
+		 host == HOST_SENDER ? "server" : "client", host_far_copy, host_loads,
+		 host == HOST_SENDER ? "ha" : "hb", host);
+	return texts[host];
+}
+
 static void library_load_one(void **handle, struct net *net, const char *path, int version,
-			     int netns)
+			     enum host host)
 {
 	char symbol[32];
 
@@ -121,7 +146,8 @@ static void library_load_one(void **handle, struct net *net, const char *path, i
 		.version = version,
 		.table = dlsym(*handle, symbol),
 		.traffic_class = NCCL_TRAFFIC_CLASS_UNSET,
-		.netns = netns,
+		.netns = host_netns[host],
+		.port = hosts_are_ports() ? host_port(host) : NULL,
 	};
 	if (!net->table)
 		fail(__FILE__, __LINE__, "%s: no symbol %s", path, symbol);
@@ -132,10 +158,11 @@ void library_load(struct library *lib, const char *path, int version)
 	enum host near = this_host == HOST_RECEIVER ? HOST_RECEIVER : HOST_SENDER;
 
 	memset(lib, 0, sizeof(*lib));
-	library_load_one(&lib->handle, &lib->net, path, version, host_netns[near]);
-	if (host_netns[HOST_RECEIVER] && this_host == HOST_BOTH) {
+	host_loads++;
+	library_load_one(&lib->handle, &lib->net, path, version, near);
+	if (hosts_are_two() && this_host == HOST_BOTH) {
 		library_load_one(&lib->far_handle, &lib->far, host_far_copy, version,
-				 host_netns[HOST_RECEIVER]);
+				 HOST_RECEIVER);
 		lib->net.far = &lib->far;
 	}
 }
@@ -328,6 +355,15 @@ unsigned count_fds(void)
 	return count_entries("/proc/self/fd") - 3; /* and the one being read */
 }
 
+void nothing_left(unsigned threads, unsigned fds)
+{
+	if (hosts_are_ports())
+		WAIT_UNTIL(count_threads() == threads && count_fds() == fds);
+	if (count_threads() != threads || count_fds() != fds)
+		fail(__FILE__, __LINE__, "%u threads and %u descriptors, not %u and %u",
+		     count_threads(), count_fds(), threads, fds);
+}
+
 /* Up, and not back before the kernel says that it runs. */
 static void interface_up(const char *ifname)
 {
@@ -351,7 +387,7 @@ void make_one_host(void)
 
 const char *host_ifname(void)
 {
-	if (!host_netns[HOST_RECEIVER])
+	if (!hosts_are_two())
 		return "lo";
 	return this_host == HOST_RECEIVER ? "hb" : "ha";
 }
@@ -377,10 +413,33 @@ void remove_hosts(void)
 	rmdir(host_far_copy);
 }
 
-bool make_two_hosts(const char *plugin, bool ipv6)
+static void make_far_copy(const char *plugin)
 {
 	char directory[] = "/tmp/conform-XXXXXX";
 
+	REQUIRE(mkdtemp(directory));
+	snprintf(host_far_copy, sizeof(host_far_copy), "%s/%s", directory, "libnccl-net-harp.so");
+	shell("cp %s %s", plugin, host_far_copy);
+}
+
+void make_two_ports(const char *plugin)
+{
+	make_far_copy(plugin);
+	host_ports_made = true;
+}
+
+void start_environment(const char *plugin, int version)
+{
+	struct library lib;
+
+	if (!hosts_are_ports())
+		return;
+	library_open(&lib, plugin, version);
+	library_close(&lib);
+}
+
+bool make_two_hosts(const char *plugin, bool ipv6)
+{
 	host_far_addr = ipv6 ? "fd77::2" : "10.77.0.2";
 	for (int host = HOST_SENDER; host <= HOST_RECEIVER; host++) {
 		if (unshare(CLONE_NEWNET))
@@ -403,9 +462,7 @@ bool make_two_hosts(const char *plugin, bool ipv6)
 	interface_up("ha");
 	for (int host = HOST_SENDER; host <= HOST_RECEIVER; host++)
 		fcntl(host_netns[host], F_SETFD, FD_CLOEXEC);
-	REQUIRE(mkdtemp(directory));
-	snprintf(host_far_copy, sizeof(host_far_copy), "%s/%s", directory, "libnccl-net-harp.so");
-	shell("cp %s %s", plugin, host_far_copy);
+	make_far_copy(plugin);
 	return true;
 }
 

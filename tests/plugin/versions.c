@@ -104,6 +104,8 @@ static enum nccl_result init_one(struct net *net, nccl_logger logger)
 	struct nccl_comm_config config = { .traffic_class = net->traffic_class };
 
 	enter(net);
+	if (net->port)
+		setenv("HARP_DPDK", net->port, 1);
 	net->ctx = (void *)(uintptr_t)0x5eed;
 	switch (net->version) {
 	case 10:

@@ -9,6 +9,13 @@
 #include "lane_harp.h"
 #include "placement.h"
 
+int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
+{
+	(void)set;
+	(void)out;
+	return -ENOTSUP;
+}
+
 struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
 {
 	(void)dev;

@@ -46,8 +46,14 @@ int plugin_daemon_load(void)
 	return 0;
 }
 
-int plugin_devices_load(void)
+unsigned plugin_ports_refused(void)
 {
+	return 0;
+}
+
+int plugin_devices_load(plugin_port_open *open)
+{
+	(void)open;
 	env_device.addr_v4 = harp_addr_v4(127, 0, 0, 1);
 	return 0;
 }

@@ -4,7 +4,7 @@
  *
  * Its one NIC is called "lo". It obeys lines on standard input and answers each with "ok":
  *	comm C              comm C (below 16) sends to 10.0.0.2, or 10.0.0.3 if C is odd
- *	lane C I KIND       lane I of it is open; KIND harp or kernel. Again: it was given up for another port
+ *	lane C I KIND       lane I of it is open; KIND harp, dpdk or kernel. Again: it was given up for another port
  *	bytes C I N         the lane carries N bytes of messages in chunks of 512, headers of 40 each
  *	message C KINDS N   a message of N bytes goes out over kinds (1 HARP, 2 kernel, 3 both), and is done
  *	tcp C I SRTT RE     what TCP says of the lane: smoothed round trip in ns, retransmits
@@ -54,7 +54,9 @@ static void do_lane(unsigned c, unsigned i, const char *kind)
 {
 	struct lane_row_options opt = {
 		.index = i,
-		.kind = strcmp(kind, "harp") ? HARP_PAGE_KIND_KERNEL : HARP_PAGE_KIND_HARP,
+		.kind = !strcmp(kind, "dpdk")   ? HARP_PAGE_KIND_DPDK
+			: !strcmp(kind, "harp") ? HARP_PAGE_KIND_HARP
+						: HARP_PAGE_KIND_KERNEL,
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1),
 			   .port = (uint16_t)(20000 + 100 * c + i) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },

@@ -481,7 +481,7 @@ int main(void)
 		test_a_forked_child_lets_go,
 	};
 
-	plugin_devices_load();
+	plugin_devices_load(NULL);
 	test_no_page();
 	for (unsigned i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
 		page_begin();

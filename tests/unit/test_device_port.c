@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_device_port.c - DPDK ports as devices: what HARP_DPDK and harpd say of them, and which devices there
+ * are when some can't be opened. The opener is the test's; interfaces are this machine's, of which lo is enough.
+ */
+#include "device.h"
+
+#include <errno.h>
+#include <net/if.h>
+#include <stdarg.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "daemon.h"
+
+static struct plugin_config config;
+static struct harp_lease_device leased[4];
+static unsigned leased_count;
+static char warning[2048], info[2048];
+static unsigned warnings;
+
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+{
+	va_list args;
+
+	(void)func;
+	(void)line;
+	warnings += level == PLUGIN_WARN;
+	va_start(args, fmt);
+	vsnprintf(level == PLUGIN_WARN ? warning : info, sizeof(warning), fmt, args);
+	va_end(args);
+}
+
+const struct plugin_config *plugin_config(void)
+{
+	return &config;
+}
+
+const struct harp_lease_device *plugin_daemon_devices(unsigned *count)
+{
+	*count = leased_count;
+	return leased;
+}
+
+uint64_t plugin_netns(void)
+{
+	return 4026531840u;
+}
+
+int harp_host_has_default_route(const char *ifname)
+{
+	(void)ifname;
+	return 0;
+}
+
+int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
+{
+	(void)ifname;
+	(void)addr;
+	return HARP_ADDRESS_PREFERRED;
+}
+
+/* ---- what the texts say ----------------------------------------------------------------------- */
+static struct device_port ports[4];
+static char texts[sizeof(config.dpdk)];
+
+static void settings(enum plugin_path path, const char *dpdk)
+{
+	memset(&config, 0, sizeof(config));
+	config.path = path;
+	config.instances = 1;
+	snprintf(config.dpdk, sizeof(config.dpdk), "%s", dpdk);
+	leased_count = 0;
+	warnings = 0;
+	warning[0] = info[0] = '\0';
+}
+
+static int read_ports(void)
+{
+	return device_ports(&config, leased, leased_count, ports, 4, texts);
+}
+
+static struct harp_lease_device *add_leased(const char *name, uint32_t free)
+{
+	struct harp_lease_device *d = &leased[leased_count++];
+	struct harp_addr v4 = harp_addr_v4(10, 9, 0, 7);
+
+	memset(d, 0, sizeof(*d));
+	snprintf(d->ifname, sizeof(d->ifname), "%s", name);
+	d->flags = HARP_LEASE_DEVICE_DPDK;
+	d->queues = 2;
+	d->queues_free = free;
+	d->numa_node = 1;
+	d->guid = 77;
+	d->speed_mbps = 25000;
+	d->mtu_bytes = 9000;
+	memcpy(d->addr_v4, v4.bytes, sizeof(d->addr_v4));
+	return d;
+}
+
+static void test_own(void)
+{
+	settings(PATH_AUTO, "  net_memif0,role=client;ip=10.9.0.1/24;ip=fe80::9/64;ip=fd00::1/64 "
+			    "0000:3b:00.0;ip=10.9.1.1/24;name=fast;queues=4;mtu=9000 ");
+	config.instances = 2;
+	CHECK_EQ(read_ports(), 2);
+	CHECK_STR(ports[0].device.ifname, "net_memif0");
+	CHECK_STR(ports[0].device.port,
+		  "net_memif0,role=client;ip=10.9.0.1/24;ip=fe80::9/64;ip=fd00::1/64");
+	CHECK(ports[0].device.dpdk && ports[0].device.has_v4 && ports[0].device.has_v6);
+	CHECK_EQ(ports[0].device.addr_v4.bytes[15], 1);
+	/* The address that reaches further than its link. */
+	CHECK_EQ(ports[0].device.addr_v6.bytes[0], 0xfd);
+	CHECK_EQ(ports[0].device.queues, 2); /* HARP_INSTANCES */
+	CHECK_EQ(ports[0].device.ifindex, 0);
+	CHECK_STR(ports[1].device.ifname, "fast");
+	CHECK_EQ(ports[1].device.queues, 4); /* its own word, being more */
+	CHECK_EQ(ports[1].device.mtu_bytes, 9000);
+	CHECK(ports[0].device.netns && ports[1].device.netns);
+	CHECK(ports[0].device.netns != ports[1].device.netns);
+	CHECK(!ports[0].why[0] && !ports[1].why[0] && !warnings);
+}
+
+static void test_own_bad(void)
+{
+	static const struct {
+		const char *text, *said;
+	} cases[] = {
+		{ "net_memif0;ip=10.9.0.1",
+		  "HARP_DPDK=\"net_memif0;ip=10.9.0.1\" is not understood" },
+		{ "a;ip=10.0.0.1/8 b;ip=10.0.0.2/8;name=a", "two ports a" },
+		{ "a b c d e", "more than 4 ports" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		settings(PATH_AUTO, cases[i].text);
+		CHECK_EQ(read_ports(), -EINVAL);
+		CHECK_EQ(warnings, 1);
+		CHECK(strstr(warning, cases[i].said));
+	}
+	settings(PATH_AUTO, "");
+	CHECK_EQ(read_ports(), 0);
+	settings(PATH_AUTO, "   ");
+	CHECK_EQ(read_ports(), 0);
+}
+
+static void test_families(void)
+{
+	settings(PATH_AUTO, "a;ip=10.9.0.1/24 b;ip=fd00::1/64 c");
+	CHECK_EQ(read_ports(), 3);
+	CHECK(!ports[0].why[0] && !ports[1].why[0]);
+	CHECK(strstr(ports[2].why, "no IP address") && strstr(ports[2].why, ";ip=ADDRESS/LENGTH"));
+	config.family = AF_INET6;
+	CHECK_EQ(read_ports(), 3);
+	CHECK(strstr(ports[0].why, "no IPv6 address") && !ports[0].device.has_v4);
+	CHECK(!ports[1].why[0]);
+	config.family = AF_INET;
+	CHECK_EQ(read_ports(), 3);
+	CHECK(!ports[0].why[0] && strstr(ports[1].why, "no IPv4 address"));
+}
+
+static void test_named(void)
+{
+	settings(PATH_AUTO, "net_memif0;ip=10.9.0.1/24 net_ring0;ip=10.9.1.1/24");
+	strcpy(config.ifname, "net_ring");
+	CHECK_EQ(read_ports(), 1);
+	CHECK_STR(ports[0].device.ifname, "net_ring0");
+	CHECK(strstr(info, "net_memif0") && strstr(info, "HARP_IFNAME"));
+	strcpy(config.ifname, "^=net_ring0,eth0");
+	CHECK_EQ(read_ports(), 1);
+	CHECK_STR(ports[0].device.ifname, "net_memif0");
+	/* What NCCL's bootstrap may use is another matter. */
+	strcpy(config.ifname, "eth0");
+	config.ifname_is_nccl = true;
+	CHECK_EQ(read_ports(), 2);
+}
+
+static void test_leased(void)
+{
+	settings(PATH_AUTO, "a;ip=10.9.0.1/24");
+	add_leased("fast0", 2);
+	add_leased("fast1", 0);
+	add_leased("a", 1);
+	leased[leased_count++] = leased[0]; /* a NIC's queues are no port */
+	leased[3].flags = HARP_LEASE_DEVICE_UP;
+	config.instances = 8;
+	CHECK_EQ(read_ports(), 3);
+	CHECK_STR(ports[0].device.port, "a;ip=10.9.0.1/24"); /* the process's own word */
+	CHECK_STR(ports[1].device.ifname, "fast0");
+	CHECK(ports[1].device.dpdk && !ports[1].device.port && !ports[1].why[0]);
+	CHECK_EQ(ports[1].device.queues, 2); /* as many as there are */
+	CHECK_EQ(ports[1].device.guid, 77);
+	CHECK_EQ(ports[1].device.numa_node, 1);
+	CHECK_EQ(ports[1].device.speed_mbps, 25000);
+	CHECK(ports[1].device.has_v4 && !ports[1].device.has_v6);
+	CHECK(strstr(ports[2].why, "another process"));
+	memset(leased[0].addr_v4, 0, sizeof(leased[0].addr_v4));
+	CHECK_EQ(read_ports(), 3);
+	CHECK(strstr(ports[1].why, "no IP address"));
+}
+
+/* ---- what an open port says ------------------------------------------------------------------- */
+static void test_opened(void)
+{
+	char sysfs[] = "/tmp/harp-test-port-XXXXXX", command[512], real[256];
+	const struct harp_instance_port memif = {
+		.driver = "net_memif",
+		.mac = { 2, 0, 0, 0, 0, 5 },
+		.numa_node = -1,
+		.speed_mbps = 100000,
+		.mtu_bytes = 1500,
+	};
+	struct harp_instance_port card = memif;
+	struct device device = { .numa_node = -1, .dpdk = true };
+
+	settings(PATH_AUTO, "");
+	device_port_opened(&device, &memif, &config, "/sys", 3);
+	CHECK_STR(device.driver, "net_memif");
+	CHECK_EQ(device.speed_mbps, 100000);
+	CHECK_EQ(device.mtu_bytes, 1500);
+	CHECK_EQ(device.guid, 0x020000000005ull << 16 | 3);
+	CHECK_EQ(device.netns, device.guid | 1ull << 63);
+	CHECK_EQ(device.numa_node, -1);
+	CHECK_STR(device.pci_path, "");
+	/* A port that says nothing of its speed is taken for what NCCL takes it for; HARP_SPEED_MBPS beats both. */
+	card.speed_mbps = 0;
+	device = (struct device){ .numa_node = -1 };
+	device_port_opened(&device, &card, &config, "/sys", 0);
+	CHECK_EQ(device.speed_mbps, 10000);
+	config.speed_mbps = 7;
+	device_port_opened(&device, &memif, &config, "/sys", 0);
+	CHECK_EQ(device.speed_mbps, 7);
+	CHECK(mkdtemp(sysfs));
+	snprintf(command, sizeof(command),
+		 "cd %s && mkdir -p devices/pci0000:3a/0000:3b:00.0 bus/pci/devices && "
+		 "echo 1 >devices/pci0000:3a/0000:3b:00.0/numa_node && "
+		 "ln -s ../../../devices/pci0000:3a/0000:3b:00.0 bus/pci/devices/0000:3b:00.0",
+		 sysfs);
+	CHECK_EQ(system(command), 0);
+	strcpy(card.pci, "0000:3b:00.0");
+	device = (struct device){ .numa_node = -1, .guid = 9 };
+	device_port_opened(&device, &card, &config, sysfs, 0);
+	snprintf(real, sizeof(real), "%s/devices/pci0000:3a/0000:3b:00.0", sysfs);
+	CHECK_STR(device.pci_path, real);
+	CHECK_EQ(device.numa_node, 1);
+	CHECK_EQ(device.guid, 9); /* harpd's */
+	strcpy(card.pci, "../../../etc");
+	device = (struct device){ .numa_node = -1 };
+	device_port_opened(&device, &card, &config, sysfs, 0);
+	CHECK_STR(device.pci_path, "");
+	snprintf(command, sizeof(command), "rm -rf %s", sysfs);
+	CHECK_EQ(system(command), 0);
+}
+
+/* ---- which devices there are ------------------------------------------------------------------ */
+static unsigned opens;
+static const char *bad_port; /* can't be opened */
+
+static int open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
+{
+	const struct device *device = plugin_device(dev);
+
+	opens++;
+	CHECK(device && device->dpdk);
+	if (bad_port && !strcmp(device->ifname, bad_port)) {
+		snprintf(why, why_len, "no such device");
+		return -ENODEV;
+	}
+	memset(out, 0, sizeof(*out));
+	out->numa_node = -1;
+	out->mac[5] = (uint8_t)dev;
+	out->speed_mbps = 40000;
+	return 0;
+}
+
+static int load(void)
+{
+	opens = 0;
+	return plugin_devices_load(open_port);
+}
+
+static void load_fails(int rc, const char *said)
+{
+	CHECK_EQ(load(), rc);
+	CHECK_EQ(warnings, 1);
+	CHECK(strstr(warning, said));
+	CHECK_EQ(plugin_device_count(), 0);
+	CHECK(!plugin_device(0));
+}
+
+/* Nothing is left of a load that fails: the next one begins anew. */
+static void test_load_fails(void)
+{
+	settings(PATH_DPDK, "");
+	load_fails(-EPROTONOSUPPORT, "there is no DPDK port: name one in HARP_DPDK");
+	settings(PATH_DPDK, "a;ip=10.0.0.1/8");
+	strcpy(config.ifname, "b");
+	load_fails(-EPROTONOSUPPORT, "HARP_IFNAME must let its name through");
+	settings(PATH_DPDK, "a;ip=10.0.0.1/8 b;ip=10.0.0.2/8");
+	bad_port = "b";
+	load_fails(-EPROTONOSUPPORT,
+		   "HARP_PATH=dpdk, but DPDK port b cannot be used: no such device");
+	CHECK_EQ(opens, 2);
+	settings(PATH_DPDK, "a");
+	load_fails(-EPROTONOSUPPORT, "no IP address");
+	CHECK_EQ(opens, 0);
+	settings(PATH_AUTO, "a;");
+	load_fails(-EINVAL, "not understood");
+}
+
+/* In a process of its own: a load that succeeds is for good. */
+static void apart(void (*test)(void))
+{
+	pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		check_failures = 0;
+		test();
+		_exit(check_failures != 0);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void load_not_used(void)
+{
+	settings(PATH_KERNEL, "a;ip=10.0.0.1/8");
+	strcpy(config.ifname, "=lo");
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(opens, 0);
+	CHECK_EQ(plugin_device_count(), 1);
+	CHECK_STR(plugin_device(0)->ifname, "lo");
+	CHECK(strstr(info, "HARP_PATH=kernel") && strstr(info, "not used"));
+	CHECK_EQ(plugin_ports_refused(), 0);
+}
+
+static void load_falls_back(void)
+{
+	settings(PATH_AUTO, "a;ip=10.0.0.1/8 b");
+	strcpy(config.ifname, "=lo");
+	config.ifname_set = config.ifname_is_nccl = true;
+	bad_port = "a";
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(warnings, 2);
+	CHECK(strstr(warning, "DPDK port b is not used") && strstr(warning, "no IP address"));
+	CHECK_EQ(plugin_device_count(), 1);
+	CHECK_STR(plugin_device(0)->ifname, "lo");
+	CHECK(!plugin_device(0)->dpdk && !plugin_device(0)->netns);
+	CHECK_EQ(plugin_ports_refused(), 2);
+	/* The next first context finds what there was, and tries no port. */
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(opens, 0);
+}
+
+static void load_some(void)
+{
+	settings(PATH_AUTO, "a;ip=10.0.0.1/8 b;ip=10.0.0.2/8 c;ip=10.0.0.3/8");
+	strcpy(config.ifname, "=lo");
+	config.ifname_set = config.ifname_is_nccl = true;
+	bad_port = "b";
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(plugin_device_count(), 2); /* and not lo, which NCCL's bootstrap uses */
+	CHECK_STR(plugin_device(0)->ifname, "a");
+	CHECK_STR(plugin_device(1)->ifname, "c");
+	CHECK_EQ(plugin_device(1)->addr_v4.bytes[15], 3);
+	CHECK(plugin_device(0)->guid != plugin_device(1)->guid);
+	CHECK(plugin_device(0)->netns != plugin_device(1)->netns);
+	CHECK_EQ(plugin_ports_refused(), 1);
+	/* Again, when all contexts have gone; a port that NCCL knows may not be missing then. */
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(opens, 2);
+	bad_port = "c";
+	CHECK_EQ(load(), -EPROTONOSUPPORT);
+	CHECK(strstr(warning, "DPDK port c, which NCCL knows as device 1"));
+	CHECK_EQ(plugin_device_count(), 2);
+}
+
+static void load_beside(void)
+{
+	settings(PATH_AUTO, "a;ip=10.0.0.1/8 lo;ip=10.0.0.2/8");
+	strcpy(config.ifname, "=a,lo");
+	config.ifname_set = true;
+	bad_port = NULL;
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(plugin_device_count(), 2); /* the name lo is the port's */
+	CHECK(plugin_device(0)->dpdk && plugin_device(1)->dpdk);
+}
+
+static void load_beside_interface(void)
+{
+	settings(PATH_AUTO, "a;ip=10.0.0.1/8");
+	strcpy(config.ifname, "=lo,a");
+	config.ifname_set = true;
+	bad_port = NULL;
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(plugin_device_count(), 2);
+	CHECK_STR(plugin_device(0)->ifname, "a");
+	CHECK_STR(plugin_device(1)->ifname, "lo");
+}
+
+int main(void)
+{
+	test_own();
+	test_own_bad();
+	test_families();
+	test_named();
+	test_leased();
+	test_opened();
+	test_load_fails();
+	apart(load_not_used);
+	apart(load_falls_back);
+	apart(load_some);
+	apart(load_beside);
+	apart(load_beside_interface);
+	return check_done();
+}
