@@ -12,6 +12,7 @@
 #include "host/check.h"
 #include "host/netlink.h"
 #include "host/privilege.h"
+#include "host/xdp_program.h"
 
 #define REGION_BYTES (8192ull * 4096)
 #define PORT_MIN 61000u
@@ -146,36 +147,11 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 		   link->mtu_bytes <= 3822 ? "" : "s", link->mtu_bytes <= 1500 ? 2048 : 4096);
 }
 
-static int program_answer(void *ctx, const struct nlmsghdr *message)
-{
-	const struct rtattr *attributes[IFLA_MAX + 1], *xdp[IFLA_XDP_MAX + 1];
-
-	if (message->nlmsg_type != RTM_NEWLINK)
-		return 0;
-	netlink_attributes(message, sizeof(struct ifinfomsg), attributes, IFLA_MAX);
-	if (!attributes[IFLA_XDP])
-		return 0;
-	netlink_attributes_in(RTA_DATA(attributes[IFLA_XDP]), RTA_PAYLOAD(attributes[IFLA_XDP]),
-			      xdp, IFLA_XDP_MAX);
-	if (xdp[IFLA_XDP_ATTACHED] && *(uint8_t *)RTA_DATA(xdp[IFLA_XDP_ATTACHED]))
-		*(uint32_t *)ctx = netlink_u32(xdp[IFLA_XDP_PROG_ID], UINT32_MAX);
-	return 0;
-}
-
 static void check_program(struct report *report, const char *ifname, const struct af_xdp_link *link)
 {
-	struct netlink_message message;
-	struct netlink nl;
-	struct ifinfomsg *body;
-	uint32_t id = 0;
-	int rc = netlink_open(&nl, 0);
+	uint32_t id;
+	int rc = xdp_program_read(link->ifindex, &id);
 
-	if (!rc) {
-		body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
-		body->ifi_index = (int)link->ifindex;
-		rc = netlink_call(&nl, &message, program_answer, &id);
-		netlink_close(&nl);
-	}
 	if (rc)
 		report_add(report, "xdp-program", SLOWER, "unknown: %s|", strerror(-rc));
 	else if (id)

@@ -34,7 +34,11 @@
 
 #include "host/opening.h"
 #include "host/privilege.h"
+#include "host/xdp_program.h"
 #include "nic/af_xdp_link.h"
+
+#define OWNERLESS_TRIES                                                                            \
+	10u /* of 2 s each; 20 s were seen on a machine with ten times the work for it */
 
 /* ---- hooks of the stack --------------------------------------------------------------------- */
 
@@ -241,8 +245,22 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 		.copy_mode = o->opt.copy_mode,
 		.huge_pages = o->opt.huge_pages,
 	};
+	uint32_t program;
+	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 
-	return harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
+	/* Its release waits for a kernel thread and for locks of the whole host's. Whoever uses the
+	 * queue needs a program that brings it packets. */
+	for (unsigned i = 0; rc == -EBUSY && i < OWNERLESS_TRIES &&
+			     !xdp_program_read(o->link.ifindex, &program) && !program;
+	     i++) {
+		if (!i)
+			instance_log(instance, HARP_LOG_INFO,
+				     "%s queue %u is busy, and nobody uses it: the kernel is about "
+				     "to release it, which is waited for",
+				     instance->ifname, o->opt.queue);
+		rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
+	}
+	return rc;
 }
 
 static int opening_attach(const struct opening *o, struct harp_instance *instance)

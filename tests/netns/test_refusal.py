@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What HARP cannot have it says in one line: interface, queue, cause, remedy."""
 
+import os
 from pathlib import Path
 
 import pytest
-from netns_tools import Tools, compile_pass, xdp_attached
+from netns_tools import Tools, compile_pass, inside, xdp_attached
+from steering_api import Library
 
 from harp.lab import Host, Lab, LabOptions
 
@@ -45,6 +47,25 @@ def test_queue_busy(tools: Tools, lab: Lab) -> None:
     line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir)
     assert line.startswith(f"{host.ifname} queue 0: another AF_XDP socket owns the queue; ")
     assert xdp_attached(host)
+
+
+def test_a_queue_that_nobody_uses_is_waited_for(tools: Tools, lab: Lab, library: Library) -> None:
+    """As the kernel holds it for a while after its owner's death: bound, and no program attached.
+    On a busy machine that takes longer than a queue with an owner is asked for."""
+    host = lab.hosts[0]
+    held = inside(host, lambda: library.make_queue(host.ifname, 0))
+    args = (tools.tcp, "serve", host.address, "61000", *tools.side(host, "harp"))
+    process = host.popen(args)
+    tools.started.append(process)
+    assert process.stderr is not None
+    assert process.stdout is not None
+    try:
+        line = process.stderr.readline()
+        assert f"{host.ifname} queue 0 is busy, and nobody uses it" in line
+    finally:
+        for fd in held:
+            os.close(fd)
+    assert process.stdout.readline() == "ready\n"
 
 
 def test_a_second_process_needs_harpd(tools: Tools, need_root: None) -> None:
