@@ -56,6 +56,7 @@
 #define GUESS_NS_MAX 2000000u /* of progress since the last look */
 #define FORGET_NS 1000000000u /* what a lane could do when it was last given something */
 #define FORGET_ROUND_TRIPS 16u
+#define FORGET_NS_MAX 10000000000u
 
 void stripe_add(struct stripe *stripe, unsigned index, unsigned kind, bool backup, uint64_t rtt_ns,
 		uint64_t now_ns)
@@ -84,7 +85,7 @@ void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t
 	if (l->given_bytes == l->acked_bytes) { /* nothing was owed until now */
 		l->progress_ns = l->acked_ns = now_ns;
 		l->sample_ns += now_ns - l->busy_ns; /* the idle time */
-		l->busy_ns = now_ns;
+		l->busy_ns = l->began_ns = now_ns;
 	}
 	l->given_bytes += bytes;
 	l->given_ns = now_ns;
@@ -141,6 +142,10 @@ void stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes, u
 	l->acked_ns = now_ns;
 	if (l->acked_bytes == l->given_bytes)
 		l->progress_ns = now_ns;
+	if (was_owed && l->acked_bytes == l->given_bytes && now_ns > l->began_ns) {
+		l->took_ns = now_ns - l->began_ns;
+		l->took_at_ns = now_ns;
+	}
 	stripe_learn_rate(l, was_owed, now_ns);
 }
 
@@ -178,10 +183,15 @@ static uint64_t stripe_rate_now(const struct stripe_lane *l, uint64_t now_ns)
 static uint64_t stripe_srtt_now(const struct stripe *stripe, const struct stripe_lane *self,
 				uint64_t now_ns)
 {
-	uint64_t srtt_ns = self->srtt_ns, forget_ns = srtt_ns * FORGET_ROUND_TRIPS;
+	uint64_t srtt_ns = self->srtt_ns, forget_ns;
 
+	if (self->took_ns && self->took_ns < srtt_ns && now_ns < self->took_at_ns + FORGET_NS)
+		srtt_ns = self->took_ns;
+	forget_ns = srtt_ns * FORGET_ROUND_TRIPS;
 	if (forget_ns < FORGET_NS)
 		forget_ns = FORGET_NS;
+	if (forget_ns > FORGET_NS_MAX)
+		forget_ns = FORGET_NS_MAX;
 	if (self->given_bytes != self->acked_bytes ||
 	    (self->given_bytes && now_ns < self->given_ns + forget_ns))
 		return srtt_ns;

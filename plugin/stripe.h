@@ -25,10 +25,13 @@ struct stripe_lane {
 	uint64_t given_ns; /* when given_bytes grew */
 	uint64_t acked_ns; /* when acked_bytes was looked at */
 	uint64_t sample_bytes,
-		sample_ns;    /* acked_bytes where the present sample of the rate begins, and when,
+		sample_ns;   /* acked_bytes where the present sample of the rate begins, and when,
 					   * less the time in which nothing was under way since */
-	uint64_t busy_ns;     /* until then something was under way, for all we know */
-	uint64_t rtt_min_ns;  /* 0: not known */
+	uint64_t busy_ns;    /* until then something was under way, for all we know */
+	uint64_t rtt_min_ns; /* 0: not known */
+	uint64_t began_ns;   /* until then nothing was under way */
+	uint64_t took_ns,
+		took_at_ns;   /* from then on, until all was acknowledged, the last time; then */
 	uint64_t progress_ns; /* when something was acknowledged, or nothing was owed, at last */
 	uint64_t slow_ns;     /* slower than the others since; 0: it is not */
 };

@@ -8,6 +8,7 @@
 #define MS UINT64_C(1000000)
 #define CHUNK UINT64_C(65536)
 #define TIMEOUT_NS (500 * MS)
+#define WAY_MS_MAX 512u
 
 /* Paths that carry so many bytes a millisecond, with never more than a window under way in all. */
 struct world {
@@ -15,7 +16,9 @@ struct world {
 	unsigned lanes;
 	uint64_t rate[STRIPE_LANES_MAX];
 	uint64_t srtt_ns[STRIPE_LANES_MAX]; /* what its TCP says */
+	unsigned way_ms[STRIPE_LANES_MAX];  /* an acknowledgement's, below WAY_MS_MAX */
 	uint64_t carried[STRIPE_LANES_MAX]; /* of what was given */
+	uint64_t carried_at[WAY_MS_MAX][STRIPE_LANES_MAX]; /* at each of the last milliseconds */
 	uint64_t now_ns;
 	unsigned news; /* of all samples */
 };
@@ -35,6 +38,15 @@ static uint64_t under_way(const struct world *w, unsigned i)
 	return w->stripe.lane[i].given_bytes - w->carried[i];
 }
 
+/* Of what was carried, what an acknowledgement has come of. */
+static uint64_t acked(struct world *w, unsigned i)
+{
+	uint64_t ms = w->now_ns / MS;
+
+	w->carried_at[ms % WAY_MS_MAX][i] = w->carried[i];
+	return w->carried_at[(ms - w->way_ms[i]) % WAY_MS_MAX][i];
+}
+
 /* A millisecond: every path carries, is looked at, and chunks are given while the window has room. */
 static void world_step(struct world *w, uint64_t window)
 {
@@ -42,15 +54,18 @@ static void world_step(struct world *w, uint64_t window)
 
 	w->now_ns += MS;
 	for (unsigned i = 0; i < w->lanes; i++) {
-		bool owed = under_way(w, i) > 0;
+		const struct stripe_lane *l = &w->stripe.lane[i];
+		bool owed = l->given_bytes > l->acked_bytes;
+		uint64_t back;
 
 		w->carried[i] += w->rate[i] < under_way(w, i) ? w->rate[i] : under_way(w, i);
+		back = acked(w, i);
 		if (owed) {
-			stripe_acked(&w->stripe, i, w->carried[i], w->now_ns);
-			w->news |= stripe_sample(&w->stripe, i, under_way(w, i) > 0, w->srtt_ns[i],
-						 TIMEOUT_NS, w->now_ns);
+			stripe_acked(&w->stripe, i, back, w->now_ns);
+			w->news |= stripe_sample(&w->stripe, i, l->given_bytes > back,
+						 w->srtt_ns[i], TIMEOUT_NS, w->now_ns);
 		}
-		all += under_way(w, i);
+		all += l->given_bytes - l->acked_bytes;
 	}
 	for (; all + CHUNK <= window; all += CHUNK) {
 		int best = stripe_best(&w->stripe, LANE_KERNEL, CHUNK, w->now_ns);
@@ -165,16 +180,38 @@ static void test_round_trips_that_were_long_once(void)
 
 	world_open(&w, 2, 10000);
 	world_run(&w, 200, 8 * CHUNK, carried);
+	w.way_ms[0] = 400;
 	w.srtt_ns[0] = 400 * MS;
-	world_run(&w, 100, 8 * CHUNK, carried);
-	world_run(&w, 6000, 8 * CHUNK, carried);
+	world_run(&w, 600, 8 * CHUNK, carried);
+	world_run(&w, 5000, 8 * CHUNK, carried);
 	CHECK_EQ(carried[0], 0);
 	CHECK(carried[1] > 9000000);
-	world_run(&w, 6000, 8 * CHUNK, carried);
-	CHECK(carried[0] > 0);          /* it was asked, */
-	CHECK(carried[0] <= 2 * CHUNK); /* by no more than a chunk every 6.4 s */
+	world_run(&w, 6400, 8 * CHUNK, carried);
+	CHECK_EQ(carried[0], CHUNK); /* it is asked each 6.4 s, by a chunk */
+	w.way_ms[0] = 0;
 	w.srtt_ns[0] = MS / 10;
-	world_run(&w, 7000, 8 * CHUNK, carried);
+	world_run(&w, 6400, 8 * CHUNK, carried);
+	world_run(&w, 1000, 8 * CHUNK, carried);
+	CHECK(carried[0] > 9000000);
+	CHECK(carried[1] > 9000000);
+}
+
+/* A peer that was stopped leaves a smoothed round trip of seconds, which comes down by an eighth a sample. */
+static void test_round_trips_of_a_stopped_peer(void)
+{
+	uint64_t carried[STRIPE_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	world_run(&w, 200, 8 * CHUNK, carried);
+	w.srtt_ns[0] = 5000 * MS;
+	for (unsigned ms = 0; ms < 11000; ms++) {
+		uint64_t before = w.carried[0];
+
+		world_step(&w, 8 * CHUNK);
+		if (ms > 100 && w.carried[0] != before)
+			w.srtt_ns[0] = (w.srtt_ns[0] * 7 + MS / 10) / 8;
+	}
 	world_run(&w, 1000, 8 * CHUNK, carried);
 	CHECK(carried[0] > 9000000);
 	CHECK(carried[1] > 9000000);
@@ -364,6 +401,7 @@ int main(void)
 	test_a_lane_that_was_written_off();
 	test_a_preamble_that_took_long();
 	test_round_trips_that_were_long_once();
+	test_round_trips_of_a_stopped_peer();
 	test_bursts_do_not_fool();
 	test_no_time_is_no_rate();
 	test_an_unknown_lane_gets_little();
