@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layer rule: which folder may include which, checked file by file.
 
-dataplane/ is a pile of layers; each sees itself and those beneath it. Beside the pile, host, xdp and dpdk
-see the public headers, base, and the doors listed below. The plugin and the Python bindings see the
-public headers only. Run it from anywhere; it prints each offence and exits 1 when there is one.
+dataplane/ is a pile of layers; each sees itself and those beneath it. Beside the pile, host, xdp
+and dpdk see public headers, base, and the doors listed below. The plugin and the Python bindings
+see the public headers only. Run it from anywhere; it prints each offence and exits 1 when there is
+one.
 """
 
 import re

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp-tcp on DPDK ports: ends of a stream, each a process with an environment of its own."""
+
+import json
+import os
+import select
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+READY_S = 30
+WAIT_S = 120
+Popen = Callable[..., "subprocess.Popen[str]"]
+# Other tests' devices and huge pages are left alone.
+ENVIRONMENT = {"HARP_DPDK_ARGS": "--no-pci", "HARP_DPDK_HUGE_PAGES": "never"}
+
+
+def start(
+    args: Sequence[str | Path], environment: dict[str, str] | None = None
+) -> "subprocess.Popen[str]":
+    """A process here, as harp.lab's hosts start one there."""
+    return subprocess.Popen(
+        args,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | ENVIRONMENT | (environment or {}),
+    )
+
+
+@dataclass
+class Ends:
+    """Starts ends and ends them; what each reports."""
+
+    build: Path
+    started: list["subprocess.Popen[str]"] = field(default_factory=list)
+
+    @property
+    def library(self) -> Path:
+        """The folder of libharp-dpdk.so."""
+        return self.build / "dataplane" / "dpdk"
+
+    def command(self, verb: str, address: str, spec: str | None, *more: str) -> list[str | Path]:
+        """harp-tcp on a port, or the kernel's (None)."""
+        side: list[str | Path] = ["--kernel"]
+        if spec is not None:
+            side = ["--ifname", f"dpdk:{spec}", "--lib-dir", self.library]
+        tool = self.build / "tools" / "tcp" / "harp-tcp"
+        return [tool, verb, address, "7000", *side, *more]
+
+    def serve(
+        self, address: str, spec: str | None, *more: str, verb: str = "serve", run: Popen = start
+    ) -> "subprocess.Popen[str]":
+        """A server that may be called."""
+        server = run([*self.command(verb, address, spec, *more), "-o", "json"])
+        self.started.append(server)
+        assert server.stdout is not None
+        if not select.select([server.stdout], [], [], READY_S)[0]:
+            pytest.fail(f"{spec}: not ready after {READY_S} s")
+        if server.stdout.readline() != "ready\n":
+            pytest.fail(f"{spec}: {server.communicate()[1]}")
+        return server
+
+    def call(
+        self, verb: str, address: str, spec: str | None, *more: str, run: Popen = start
+    ) -> tuple[Any, str]:
+        """A client to its good end: its report, and what it said besides."""
+        client = run([*self.command(verb, address, spec, *more), "-o", "json"])
+        self.started.append(client)
+        out, err = client.communicate(timeout=WAIT_S)
+        assert client.returncode == 0, err
+        return json.loads(out), err
+
+    def refused(self, spec: str, environment: dict[str, str] | None = None) -> str:
+        """What an end says that can't open its port."""
+        client = start(self.command("send", "10.9.0.1", spec), environment)
+        self.started.append(client)
+        _, err = client.communicate(timeout=WAIT_S)
+        assert client.returncode == 1, err
+        return err.strip().splitlines()[-1]
+
+    def close(self) -> None:
+        """What a failed test left running ends."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def finish(server: "subprocess.Popen[str]") -> tuple[list[Any], str]:
+    """The reports of a server that ends by itself, and what it said."""
+    out, err = server.communicate(timeout=WAIT_S)
+    assert server.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines()], err
+
+
+def memif(role: str, folder: Path, number: int, mtu: int = 1500, more: str = "") -> str:
+    """A port on one end of a memif; addresses 10.9.0.N and fd00:9::N."""
+    device = f"net_memif0,role={role},id=0,socket={folder}/memif.sock,socket-abstract=no"
+    return f"{device};ip=10.9.0.{number}/24;ip=fd00:9::{number}/64;mtu={mtu}{more}"
