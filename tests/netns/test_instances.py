@@ -111,9 +111,10 @@ def test_toeplitz_is_computed(switched: Lab, drive: str) -> None:
 
 
 def test_what_challenge_said_saves_the_tries(switched: Lab) -> None:
-    """One listener, two connections to its port: many SYNs, then one."""
+    """One listener, connections to its port: many SYNs, then one. Without kernel lanes: a comm's
+    further lanes come when they come, and would be counted with the next connection."""
     assert switched.spreader is not None
-    with ranks(switched, 0, HARP_RSS=TOEPLITZ) as both:
+    with ranks(switched, 0, HARP_RSS=TOEPLITZ, HARP_PATH="xdp") as both:
         seen = []
         handle, listen = both.receiver.call("listen")
         for _ in range(3):
@@ -124,7 +125,7 @@ def test_what_challenge_said_saves_the_tries(switched: Lab) -> None:
             seen.append(sum(switched.spreader.counts(1)) - before)
         assert all(lane == "HARP" for lane, _ in both.lanes())
         assert seen[0] > seen[1], seen
-        # SYN, ACK, HELLO, PROOF, their acknowledgements: no more than an ordinary connection has.
+        # SYN, ACK, HELLO, PROOF, on a busy machine some of them twice: what any connection has.
         assert max(seen[1:]) < 12, seen
         assert all(both.pump())
 
