@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,7 @@ def run(options: WireOptions) -> dict[str, Any]:
     for spec in filter(None, (options.nic, options.peer)):
         if not spec.startswith(PREFIX):
             raise HarpError(f"{spec}: a DPDK port is dpdk:DEVICE, as dpdk:net_memif0")
+    import_module("harp.dpdk")  # or its error, which says what is missing
     with tempfile.TemporaryDirectory(prefix="harp-wire-") as folder:
         specs = [each for each in _specs(options, folder) if each]
         with _workers(specs, options) as workers:

@@ -86,6 +86,10 @@ struct harp_dpdk_api {
 			   unsigned max);
 	/* Stops, closes and removes the device. Its NICs have been destroyed. */
 	void (*port_close)(struct harp_dpdk_port *port);
+	/* For who drives ports of its own here (harp.dpdk): when a memif peer leaves its rings are unmapped, also under
+	 * bursts. leaving() is called in DPDK's interrupt thread before that, and returns when no burst is under way;
+	 * done() afterwards. Once in a process; after start(). */
+	void (*guard)(void (*leaving)(void), void (*done)(void));
 };
 
 /* The library's only symbol. */

@@ -13,6 +13,7 @@ static const struct harp_dpdk_api api = {
 	.port_steer = port_steer,
 	.port_xstats = port_xstats,
 	.port_close = port_close,
+	.guard = link_guard,
 };
 
 const struct harp_dpdk_api *harp_dpdk_api(void)

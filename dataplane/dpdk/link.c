@@ -35,6 +35,10 @@ static bool link_armed; /* link_tick() will come. Under link_list_lock */
 static unsigned
 	link_left; /* gates shut by link_leaving(), and not yet opened. Under link_list_lock */
 
+/* Of ports that are not ours (harp_dpdk.h: guard). Under link_list_lock */
+static void (*link_others_leaving)(void);
+static void (*link_others_done)(void);
+
 static uint64_t link_now_ns(void)
 {
 	struct timespec t;
@@ -149,9 +153,12 @@ static void link_done(void *arg)
 {
 	(void)arg;
 	pthread_mutex_lock(&link_list_lock);
-	if (link_left > 0)
+	if (link_left > 0) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
 			gate_open(p);
+		if (link_others_done)
+			link_others_done();
+	}
 	link_left = 0;
 	pthread_mutex_unlock(&link_list_lock);
 }
@@ -163,6 +170,18 @@ void link_leaving(void)
 		link_left = 1;
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
 			gate_shut(p);
+		if (link_others_leaving)
+			link_others_leaving();
 	}
+	pthread_mutex_unlock(&link_list_lock);
+}
+
+void link_guard(void (*leaving)(void), void (*done)(void))
+{
+	pthread_mutex_lock(&link_list_lock);
+	if (link_left > 0)
+		leaving(); /* link_done() will say the other word */
+	link_others_leaving = leaving;
+	link_others_done = done;
 	pthread_mutex_unlock(&link_list_lock);
 }

@@ -84,6 +84,7 @@ void link_remove(struct dpdk_port *port);
 void link_run(struct dpdk_port *port, void (*run)(struct dpdk_port *port));
 /* DPDK's interrupt thread is about to take a memif connection down, under the bursts that use it. */
 void link_leaving(void);
+void link_guard(void (*leaving)(void), void (*done)(void)); /* harp_dpdk.h */
 /* The ports' lock, link.c's too. */
 void port_lock_all(void);
 bool port_trylock_all(void);

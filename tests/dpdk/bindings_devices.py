@@ -5,6 +5,7 @@ of its own. test_bindings.py runs them."""
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -130,6 +131,45 @@ def memif_peer(folder: Path) -> None:
                     return
             assert port.send(data[6:12] + data[:6] + data[12:]) == 1
         raise AssertionError("nobody said when to go")
+
+
+def a_memif_peer_dies(folder: Path) -> None:
+    """Killed under traffic in both directions, again and again: the port goes on."""
+    with dpdk.Port(memif(folder, "server"), pool=dpdk.Pool(2047)) as port:
+        with port.pool.build([b"\xff" * 12 + bytes(48)] * 64) as burst:
+            for _ in range(5):
+                words = [sys.executable, __file__, "memif_flood", str(folder)]
+                with subprocess.Popen(words, stdout=subprocess.PIPE) as peer:
+                    assert peer.stdout is not None
+                    wait_for_link(port)
+                    stop = threading.Event()
+                    loops = [
+                        threading.Thread(
+                            target=dpdk.generate, args=(port, burst), kwargs={"stop": stop}
+                        ),
+                        threading.Thread(target=dpdk.sink, args=(port,), kwargs={"stop": stop}),
+                    ]
+                    for loop in loops:
+                        loop.start()
+                    assert peer.stdout.readline()
+                    peer.kill()
+                    peer.wait()
+                    deadline = time.monotonic() + WAIT_S
+                    while port.link.up:
+                        assert time.monotonic() < deadline, "the link of a dead peer"
+                        time.sleep(0.005)
+                    stop.set()
+                    for loop in loops:
+                        loop.join()
+
+
+def memif_flood(folder: Path) -> None:
+    """Sends and receives until it is killed."""
+    with dpdk.Port(memif(folder, "client"), pool=dpdk.Pool(2047)) as port:
+        wait_for_link(port)
+        dpdk.sink(port, packets=1000)
+        print("under traffic", flush=True)
+        dpdk.echo(port)
 
 
 def specs_say_mtu_and_queues(folder: Path) -> None:

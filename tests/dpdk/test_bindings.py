@@ -12,7 +12,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-ROLES = {"memif_peer"}  # what a scene starts
+ROLES = {"memif_flood", "memif_peer"}  # what a scene starts
 WITHOUT = """
 import sys
 sys.modules["harp._dpdk"] = None

@@ -163,14 +163,35 @@ int dpdk_packet_write(struct dpdk_burst *burst, uint32_t index, uint32_t offset,
 	return transfer(burst, index, offset, NULL, from, bytes);
 }
 
+uint16_t dpdk_rx(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint16_t count)
+{
+	uint16_t got;
+
+	if (!dpdk_gate_enter())
+		return 0;
+	got = rte_eth_rx_burst(port, queue, packets, count);
+	dpdk_gate_leave();
+	return got;
+}
+
+uint16_t dpdk_tx(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint16_t count)
+{
+	uint16_t sent;
+
+	if (!dpdk_gate_enter())
+		return 0;
+	sent = rte_eth_tx_burst(port, queue, packets, count);
+	dpdk_gate_leave();
+	return sent;
+}
+
 int dpdk_receive(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t max)
 {
 	if (dpdk_running() != 1)
 		return -ECHILD;
 	if (burst->count)
 		return -EINVAL;
-	burst->count =
-		rte_eth_rx_burst(port, queue, burst->packets, (uint16_t)RTE_MIN(max, burst->size));
+	burst->count = dpdk_rx(port, queue, burst->packets, (uint16_t)RTE_MIN(max, burst->size));
 	return (int)burst->count;
 }
 
@@ -190,7 +211,7 @@ uint32_t dpdk_send_kept(uint16_t port, uint16_t queue, struct rte_mbuf **packets
 
 	while (held < count && hold(packets[held]))
 		held++;
-	sent = rte_eth_tx_burst(port, queue, packets, (uint16_t)held);
+	sent = dpdk_tx(port, queue, packets, (uint16_t)held);
 	if (sent < held)
 		rte_pktmbuf_free_bulk(packets + sent, held - sent);
 	return sent;
@@ -207,7 +228,7 @@ int dpdk_send(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t 
 	count = burst->count - first;
 	if (keep)
 		return (int)dpdk_send_kept(port, queue, burst->packets + first, count);
-	sent = rte_eth_tx_burst(port, queue, burst->packets + first, (uint16_t)count);
+	sent = dpdk_tx(port, queue, burst->packets + first, (uint16_t)count);
 	memmove(burst->packets + first, burst->packets + first + sent,
 		(count - sent) * sizeof(burst->packets[0]));
 	burst->count -= sent;

@@ -104,6 +104,7 @@ int dpdk_start(const struct dpdk_eal_options *opt, char *why, size_t why_len)
 	result = api->start(plain ? NULL : &eal, why, why_len);
 	if (!result && !started) {
 		pthread_atfork(NULL, NULL, forget);
+		api->guard(dpdk_gate_shut, dpdk_gate_open);
 		__atomic_store_n(&started, true, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&lock);

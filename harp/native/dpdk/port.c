@@ -178,16 +178,38 @@ int dpdk_port_configure(uint16_t port, const struct dpdk_port_options *opt, char
 	return 0;
 }
 
+static int start(uint16_t port, void *argument)
+{
+	(void)argument;
+	return rte_eth_dev_start(port);
+}
+
+static int stop(uint16_t port, void *argument)
+{
+	(void)argument;
+	return rte_eth_dev_stop(port);
+}
+
+static int close_and_remove(uint16_t port, void *argument)
+{
+	struct rte_device *device = argument;
+	int result;
+
+	rte_eth_dev_stop(port);
+	result = rte_eth_dev_close(port);
+	return result ? result : rte_dev_remove(device);
+}
+
 int dpdk_port_start(uint16_t port, char *why, size_t why_len)
 {
-	int result = rte_eth_dev_start(port);
+	int result = dpdk_in_driver_thread(port, start, NULL);
 
 	return result ? refuse(port, why, why_len, result, "starting it") : 0;
 }
 
 int dpdk_port_stop(uint16_t port)
 {
-	return rte_eth_dev_stop(port);
+	return dpdk_in_driver_thread(port, stop, NULL);
 }
 
 int dpdk_port_close(uint16_t port)
@@ -198,11 +220,7 @@ int dpdk_port_close(uint16_t port)
 	if (dpdk_running() != 1)
 		return -ECHILD;
 	result = rte_eth_dev_info_get(port, &info);
-	if (result)
-		return result;
-	rte_eth_dev_stop(port);
-	result = rte_eth_dev_close(port);
-	return result ? result : rte_dev_remove(info.device);
+	return result ? result : dpdk_in_driver_thread(port, close_and_remove, info.device);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -237,11 +255,16 @@ static bool driver_copies(const char *driver)
 	return false;
 }
 
+static int ask_link(uint16_t port, void *argument)
+{
+	return rte_eth_link_get_nowait(port, argument);
+}
+
 static void info_link(uint16_t port, struct dpdk_port_info *out)
 {
 	struct rte_eth_link link = { 0 };
 
-	if (rte_eth_link_get_nowait(port, &link))
+	if (dpdk_in_driver_thread(port, ask_link, &link))
 		return;
 	out->up = link.link_status == RTE_ETH_LINK_UP;
 	out->full_duplex = link.link_duplex == RTE_ETH_LINK_FULL_DUPLEX;

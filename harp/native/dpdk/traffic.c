@@ -85,7 +85,7 @@ int dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns,
 	do {
 		for (uint32_t i = 0; i < CALLS_PER_LOOK && count->packets < until; i++) {
 			uint32_t want = (uint32_t)RTE_MIN((uint64_t)BURST, until - count->packets);
-			uint32_t n = rte_eth_rx_burst(port, queue, got, (uint16_t)want);
+			uint32_t n = dpdk_rx(port, queue, got, (uint16_t)want);
 
 			moved(count, n, bytes_of(got, n), now);
 			rte_pktmbuf_free_bulk(got, n);
@@ -116,13 +116,13 @@ int dpdk_echo(uint16_t port, uint16_t queue, uint64_t span_ns, struct dpdk_count
 		return -ECHILD;
 	do {
 		for (uint32_t i = 0; i < CALLS_PER_LOOK; i++) {
-			uint32_t n = rte_eth_rx_burst(port, queue, got, BURST), sent;
+			uint32_t n = dpdk_rx(port, queue, got, BURST), sent;
 
 			for (uint32_t j = 0; j < n; j++)
 				turn_round(got[j]);
 			/* Before they are the driver's. */
 			moved(count, n, bytes_of(got, n), now);
-			sent = rte_eth_tx_burst(port, queue, got, (uint16_t)n);
+			sent = dpdk_tx(port, queue, got, (uint16_t)n);
 			rte_pktmbuf_free_bulk(got + sent, n - sent);
 		}
 		now = now_ns();
@@ -137,7 +137,7 @@ static uint64_t answered_ns(uint16_t port, uint16_t queue, uint64_t sequence, ui
 	uint64_t now, found;
 
 	do {
-		uint32_t n = rte_eth_rx_burst(port, queue, got, BURST);
+		uint32_t n = dpdk_rx(port, queue, got, BURST);
 
 		now = now_ns();
 		found = 0;
