@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from harp import bench as runner
 from harp import dpdk_bench
 from harp import output as console
+from harp.cli_dpdk import dpdk
 from harp.cli_failover import connect, failover, rails
 from harp.cli_paths import attach, paths
 from harp.cli_versus import fairness, loss
@@ -42,6 +43,7 @@ def bench() -> None:
     harpctl bench attach                   what HARP's XDP program costs the kernel's TCP
     harpctl bench rails                    one NIC, another, all at once
     harpctl bench failover                 a NIC that is cut off under a stream, and comes back
+    harpctl bench dpdk                     raw frames and HARP over memif, kernel TCP beside
     harpctl bench connect                  connects with and without strangers at the ports
     """
 
@@ -288,8 +290,8 @@ def wire(
     """
     shape = lab_shape(lab)
     if nic is not None:
-        dpdk = dpdk_bench.WireOptions(nic, peer, seconds, shape.mtu_bytes, size or 0)
-        _print_wire(dpdk_bench.run(dpdk), f"MTU {shape.mtu_bytes}", output)
+        port = dpdk_bench.WireOptions(nic, peer, seconds, shape.mtu_bytes, size or 0)
+        _print_wire(dpdk_bench.run(port), f"MTU {shape.mtu_bytes}", output)
         return
     if peer:
         raise click.UsageError("--peer is of a DPDK port: say --nic dpdk:SPEC, too")
@@ -392,3 +394,4 @@ bench.add_command(attach)
 bench.add_command(rails)
 bench.add_command(failover)
 bench.add_command(connect)
+bench.add_command(dpdk)
