@@ -143,7 +143,7 @@ def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None)
 def path_in_use(report: dict[str, Any]) -> str:
     """The plugin's line about its path; empty for a foreign plugin."""
     for entry in reversed(report["log"]):
-        for mark in ("path HARP: ", "HARP TCP on ", "kernel TCP: "):
+        for mark in ("path HARP: ", "path DPDK: ", "HARP TCP on ", "kernel TCP: "):
             if mark in entry["text"]:
                 return str(entry["text"]).split(mark, 1)[1].strip() or mark
     return ""

@@ -25,6 +25,13 @@ from harp.output import out, print_json
     help="A harpd on each host; the ranks are user nobody's, in containers that see its socket.",
 )
 @click.option(
+    "--nic",
+    type=click.Choice(["veth", "dpdk-memif"]),
+    default="veth",
+    show_default=True,
+    help="dpdk-memif: a DPDK port in each rank, joined by shared memory; for two hosts.",
+)
+@click.option(
     "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="To train."
 )
 @path_option
@@ -35,6 +42,7 @@ def demo(
     hosts: int,
     ranks_per_host: int,
     daemon: bool,
+    nic: str,
     epochs: int,
     path: str,
     plugin: str | None,
@@ -51,6 +59,7 @@ def demo(
     harpctl demo --hosts 4 --mtu 9000
     harpctl demo --ipv6
     harpctl demo --ranks-per-host 4
+    harpctl demo --nic dpdk-memif
     harpctl demo --path kernel -o json
     """
     try:
@@ -66,6 +75,7 @@ def demo(
         plugin,
         ranks_per_host=ranks_per_host,
         daemon=daemon or ranks_per_host > 1,
+        nic=nic,
     )
     if output == "json":
         report = run.run(options)
@@ -73,7 +83,8 @@ def demo(
     else:
         ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
         who = ", harpd on each, ranks without privileges" if options.daemon else ""
-        words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, path {path}{who}"
+        way = "DPDK ports joined by memif" if nic == run.MEMIF else f"path {path}"
+        words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, {way}{who}"
         out.print(words, soft_wrap=True)
         report = run.run(options, run.print_epoch)
         run.print_report(report)

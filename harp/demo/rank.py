@@ -21,7 +21,7 @@ from harp._ncclplay import NcclplayError, Rank
 from harp.demo import model as net
 
 _PATH_LINES = (
-    re.compile(r"path HARP: (?P<why>.*)"),
+    re.compile(r"path (?:HARP|DPDK): (?P<why>.*)"),
     re.compile(r"(?P<why>kernel TCP: .*)"),
 )
 _STATS_LINE = re.compile(r"HARP stats:(?P<pairs>.*)")

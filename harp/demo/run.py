@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harp import _paths, output
+from harp import _paths, memif, output
 from harp.demo import model
 from harp.errors import HarpError
 from harp.lab import Host, Lab, LabOptions
@@ -24,6 +24,7 @@ from harp.lab_harpd import LabHarpd
 from harp.lab_jail import Jail, library_dirs
 
 ROOT_PORT = 7700
+MEMIF = "dpdk-memif"
 # How the NICs of hosts with several ranks spread packets: the key of Microsoft's specification.
 RSS = "toeplitz:6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
 # Relative to the largest weight. Sums of float32 in another order differ in the last bits, and
@@ -43,6 +44,7 @@ class DemoOptions:
     ranks_per_host: int = 1
     # A harpd on each host; the ranks are user nobody's, in namespaces of their own.
     daemon: bool = False
+    nic: str = "veth"
 
     @property
     def ranks(self) -> int:
@@ -59,6 +61,28 @@ class RankReport:
     connected: dict[str, Any] | None = None
     done: dict[str, Any] | None = None
     epochs: list[dict[str, Any]] = field(default_factory=list)
+
+
+def check(options: DemoOptions) -> None:
+    """HarpError names what can't be."""
+    if options.nic != MEMIF:
+        return
+    if options.ranks != 2 or options.lab.hosts != 2:
+        raise HarpError(
+            "memif joins two processes: --nic dpdk-memif is for 2 hosts with one rank each"
+        )
+    if options.daemon:
+        raise HarpError("--nic dpdk-memif has ports of its own: leave --daemon out")
+    if options.path in ("xdp", "kernel"):
+        raise HarpError(f"path {options.path} does not use DPDK ports: leave --path or --nic out")
+
+
+def _memif(options: DemoOptions, rank: int, folder: Path) -> dict[str, str]:
+    """What a rank is told of its end of the memif; a stack is then the only way between the hosts."""
+    if options.nic != MEMIF:
+        return {}
+    texts = memif.port_texts(folder, mtu_bytes=options.lab.mtu_bytes, ipv6=options.lab.ipv6)
+    return {"HARP_DPDK": texts[rank], "HARP_PATH": "dpdk", "HARP_IFNAME": "=net_memif0"}
 
 
 def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
@@ -78,7 +102,9 @@ def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[st
     host = lab.hosts[rank % options.lab.hosts]
     plugin = _paths.plugin(options.plugin)
     command: list[str | Path] = [sys.executable, "-m", "harp.demo.rank"]
-    command += ["--plugin", plugin, "--ifname", host.ifname]
+    command += ["--plugin", plugin]
+    if options.nic != MEMIF:
+        command += ["--ifname", host.ifname]
     command += ["--rank", str(rank), "--ranks", str(options.ranks)]
     command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
     command += ["--epochs", str(options.epochs), "--timeout", str(options.timeout_s)]
@@ -91,7 +117,7 @@ def _start(
     host = lab.hosts[rank % options.lab.hosts]
     command = _command(options, lab, rank, folder)
     cpus = sorted(os.sched_getaffinity(0))
-    env = _environment(options, host)
+    env = _environment(options, host) | _memif(options, rank, folder)
     with (folder / f"rank{rank}.err").open("w") as stderr:
         if not daemons:
             return host.popen(command, cpu=cpus[rank % len(cpus)], env=env, stderr=stderr)
@@ -211,6 +237,7 @@ def _daemons(options: DemoOptions, lab: Lab, stack: ExitStack) -> list[LabHarpd]
 
 def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
     """The whole demonstration; the account of it as plain data."""
+    check(options)
     with (
         tempfile.TemporaryDirectory(prefix="harp-demo-") as name,
         Lab(_laboratory(options)) as lab,
@@ -229,6 +256,7 @@ def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, A
             "epochs": options.epochs,
             "ranks_per_host": options.ranks_per_host,
             "daemon": options.daemon,
+            "nic": options.nic,
         }
         | asdict(options.lab),
         "seconds": seconds,
