@@ -342,5 +342,5 @@ void case_abandoned(const char *plugin, int version)
 	}
 	/* Nothing is closed: after an abort NCCL does not. */
 	library_close(&lib);
-	nothing_left(threads, fds + hosts_are_ports()); /* see host_port() */
+	nothing_left(threads, fds);
 }

@@ -332,27 +332,34 @@ bool filled(const uint8_t *data, size_t size, unsigned seed)
 }
 
 /* ---- this process ---------------------------------------------------------------------------- */
-static unsigned count_entries(const char *path)
+static unsigned count_entries(const char *path, const char *but)
 {
 	DIR *dir = opendir(path);
 	unsigned count = 0;
+	char link[64];
 
 	if (!dir)
 		fail(__FILE__, __LINE__, "cannot read %s", path);
-	while (readdir(dir))
-		count++;
+	for (struct dirent *entry; (entry = readdir(dir)); count++) {
+		ssize_t len = readlinkat(dirfd(dir), entry->d_name, link, sizeof(link));
+
+		if (but && len > 0 && !strncmp(link, but, strlen(but)))
+			count--;
+	}
 	closedir(dir);
 	return count;
 }
 
 unsigned count_threads(void)
 {
-	return count_entries("/proc/self/task") - 2; /* . and .. */
+	return count_entries("/proc/self/task", NULL) - 2; /* . and .. */
 }
 
 unsigned count_fds(void)
 {
-	return count_entries("/proc/self/fd") - 3; /* and the one being read */
+	/* Over ports the plugin has no sockets. Those there are are net_memif's, which leaks some (see host_port()).
+	 * 3: and the one being read. */
+	return count_entries("/proc/self/fd", hosts_are_ports() ? "socket:" : NULL) - 3;
 }
 
 void nothing_left(unsigned threads, unsigned fds)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NCCL's plugin on DPDK ports: messages over memif, and what it says when a port can't be used.
+
+`conform` runs NCCL's contract over the two ends of a memif (tests/plugin). DPDK starts once in a
+process, so that each rank and each try here is one.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harp import stats
+from harp.stats.instance import look
+from harp.stats.job import document
+
+SECONDS_MAX = 60
+PORT = "net_null0;ip=10.78.1.1/24"  # swallows what it is given
+Environment = dict[str, str]
+Live = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def plugin(build_dir: Path) -> Path:
+    path = build_dir / "plugin" / "libnccl-net-harp.so"
+    if not (path.parent / "libharp-dpdk.so").exists():
+        pytest.skip("built without DPDK")
+    return path
+
+
+def environment(**variables: str) -> Environment:
+    """Of a process that has nothing to do with harpd, huge pages or this machine's NICs."""
+    ours = ("HARP", "NCCL")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    fixed = {
+        "HARP_DAEMON": "off",
+        "HARP_DPDK_ARGS": "--no-pci",
+        "HARP_DPDK_HUGE_PAGES": "never",
+        "HARP_DPDK_MEMORY_MIB": "128",
+        "HARP_FRAMES": "2048",
+    }
+    return kept | fixed | variables
+
+
+# --------------------------------------------------------------------------------------------------
+# Two ranks, the two ends of a memif.
+#
+@contextmanager
+def ranks(
+    build: Path, plugin: Path, folder: Path, *arguments: str
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two of harp-bench. The first is the memif's server; who starts first doesn't matter."""
+    with ExitStack() as ends:
+        started: list[subprocess.Popen[str]] = []
+        for rank, role in ((1, "client"), (0, "server")):
+            port = (
+                f"net_memif0,role={role},socket={folder}/memif;name=port{rank};"
+                f"ip=10.78.0.{rank + 1}/24;ip=fd78::{rank + 1}/64"
+            )
+            command: list[str | Path] = [
+                build / "tools" / "driver" / "harp-bench", *arguments, "--plugin", plugin,
+                "--rank", str(rank), "--ranks", "2", "--root", "127.0.0.1:29781", "-o", "json",
+            ]  # fmt: skip
+            process = subprocess.Popen(
+                command,
+                env=environment(HARP_PATH="dpdk", HARP_DPDK=port),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            ends.callback(process.wait)
+            ends.callback(process.kill)
+            started.insert(0, process)
+        yield started
+
+
+def test_a_ring_all_reduce_is_exact(build_dir: Path, plugin: Path, tmp_path: Path) -> None:
+    run = ("allreduce", "-b", "4", "-e", "1M", "-f", "16", "-n", "20")
+    with ranks(build_dir, plugin, tmp_path, *run) as (first, second):
+        out, errors = first.communicate(timeout=SECONDS_MAX)
+        _, other_errors = second.communicate(timeout=SECONDS_MAX)
+    assert (first.returncode, second.returncode) == (0, 0), errors + other_errors
+    report = json.loads(out)
+    assert report["ok"] is True
+    assert report["net"] == "HARP"
+
+
+def test_lanes_are_shown_as_what_they_are(build_dir: Path, plugin: Path, tmp_path: Path) -> None:
+    run = ("bw", "-b", "1M", "-e", "1M", "-n", "1000000")
+    with ranks(build_dir, plugin, tmp_path, *run) as (first, second):
+        assert lanes_of(first.pid, second) == {("dpdk", "port0")}
+
+
+def lanes_of(pid: int, other: subprocess.Popen[str]) -> set[tuple[str, str]]:
+    """Kind and NIC of a process's lanes, as soon as there are any."""
+    while other.poll() is None:
+        with stats.find() as found:
+            for job in look(found).jobs:
+                comms = document(job)["comms"] if job.pid == pid else []
+                shown = {(lane["kind"], lane["ifname"]) for comm in comms for lane in comm["lanes"]}
+                if shown:
+                    return shown
+    raise AssertionError(other.communicate()[1])
+
+
+# --------------------------------------------------------------------------------------------------
+# Ports that can't be used, and ports that can.
+#
+@pytest.fixture
+def live(plugin: Path) -> Live:
+    """Loads the plugin in a process of its own: plugin_lives.py."""
+
+    def run(lives: int = 1, **variables: str) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [sys.executable, Path(__file__).with_name("plugin_lives.py"), plugin, str(lives)],
+            env=environment(**variables),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said: list[dict[str, Any]] = json.loads(done.stdout)
+        return said
+
+    return run
+
+
+def test_a_port_is_a_device(live: Live) -> None:
+    (life,) = live(HARP_PATH="dpdk", HARP_DPDK=PORT + " net_null1;ip=10.78.2.1/24;name=other")
+    assert (life["error"], life["warned"], life["refused"]) == (None, [], 0)
+    assert [device["name"] for device in life["devices"]] == ["net_null0", "other"]
+    assert len({device["guid"] for device in life["devices"]} - {0}) == 2
+    assert any("net_null0: path DPDK: DPDK" in line for line in life["told"])
+
+
+def test_ports_are_opened_anew_by_each_first_init(live: Live) -> None:
+    lives = live(5, HARP_PATH="dpdk", HARP_DPDK=PORT)
+    assert [life["error"] for life in lives] == [None] * 5
+    assert all(life["devices"] == lives[0]["devices"] for life in lives)
+    # DPDK's own threads and descriptors stay, and no others come.
+    assert len({(life["threads"], life["descriptors"]) for life in lives}) == 1
+
+
+MISSING = [
+    ({"HARP_DPDK": "no_such_device0;ip=10.78.1.1/24"}, "ncclInvalidUsage", "no_such_device0"),
+    ({"HARP_DPDK": "net_null0"}, "ncclInvalidUsage", ";ip=ADDRESS/LENGTH"),
+    ({"HARP_DPDK": ""}, "ncclInvalidUsage", "there is no DPDK port: name one in HARP_DPDK"),
+    ({"HARP_DPDK": PORT, "HARP_IFNAME": "eth"}, "ncclInvalidUsage", "HARP_IFNAME must let"),
+    ({"HARP_DPDK": PORT, "HARP_LIBDIR": "/nonexistent"}, "ncclInvalidUsage", "libharp-dpdk.so"),
+    ({"HARP_DPDK": PORT, "HARP_DPDK_ARGS": "--no-such-thing"}, "ncclInvalidUsage", "net_null0"),
+    ({"HARP_DPDK": "net_null0;ip=10.78.1.1"}, "ncclInvalidArgument", "ip=10.78.1.1"),
+    ({"HARP_DPDK": PORT + " " + PORT}, "ncclInvalidArgument", "two ports net_null0"),
+    ({"HARP_DPDK": PORT, "HARP_DPDK_MEMORY_MIB": "4"}, "ncclInvalidArgument", "from 32"),
+]
+
+
+@pytest.mark.parametrize(("variables", "error", "said"), MISSING, ids=[m[2] for m in MISSING])
+def test_a_path_asked_for_that_is_not_to_be_had(
+    live: Live, variables: Environment, error: str, said: str
+) -> None:
+    """An error of init, and one line that says of what."""
+    (life,) = live(HARP_PATH="dpdk", **variables)
+    assert life["error"] == error
+    (line,) = life["warned"]
+    assert said in line
+
+
+@pytest.mark.parametrize("variables", [m[0] for m in MISSING[:2]], ids=["device", "address"])
+def test_auto_goes_on_and_says_so(live: Live, variables: Environment) -> None:
+    (life,) = live(HARP_PATH="auto", NCCL_SOCKET_IFNAME="=lo", **variables)
+    assert life["error"] is None
+    assert [device["name"] for device in life["devices"]] == ["lo"]
+    (line,) = life["warned"]
+    assert "is not used, and HARP goes on with the next best path" in line
+    assert life["refused"] == 1
+
+
+def test_auto_takes_ports_first(live: Live) -> None:
+    """Beside ports an interface is offered when HARP_IFNAME names it, not NCCL's bootstrap's."""
+    (life,) = live(HARP_PATH="auto", HARP_DPDK=PORT, NCCL_SOCKET_IFNAME="=lo")
+    assert [device["name"] for device in life["devices"]] == ["net_null0"]
+    (life,) = live(HARP_PATH="auto", HARP_DPDK=PORT, HARP_IFNAME="=lo,net_null0")
+    assert [device["name"] for device in life["devices"]] == ["net_null0", "lo"]
+    assert not life["warned"]
+
+
+def test_other_paths_leave_ports_alone(live: Live) -> None:
+    (life,) = live(HARP_PATH="kernel", HARP_DPDK=PORT, NCCL_SOCKET_IFNAME="=lo")
+    assert [device["name"] for device in life["devices"]] == ["lo"]
+    assert not life["warned"]
+    assert sum("DPDK ports" in line and "are not used" in line for line in life["told"]) == 1
