@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two DPDK ports joined by memif: packets through shared memory, between two processes of this host."""
+"""Two DPDK ports joined by memif: packets through shared memory, between two processes."""
 
 from pathlib import Path
 

@@ -78,7 +78,7 @@ def check(options: DemoOptions) -> None:
 
 
 def _memif(options: DemoOptions, rank: int, folder: Path) -> dict[str, str]:
-    """What a rank is told of its end of the memif; a stack is then the only way between the hosts."""
+    """What a rank is told of its end of the memif, then the only way between the hosts."""
     if options.nic != MEMIF:
         return {}
     texts = memif.port_texts(folder, mtu_bytes=options.lab.mtu_bytes, ipv6=options.lab.ipv6)
