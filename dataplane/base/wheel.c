@@ -150,6 +150,10 @@ unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire,
 	struct timer *due = NULL, **tail = &due;
 	unsigned level = 0, slot = 0, fired = 0;
 
+	/* Most calls come within the tick of the one before: nothing but its own slot can be due. */
+	if (target <= wheel->now_tick &&
+	    !(wheel->occupied[0] >> (wheel->now_tick & WHEEL_MASK) & 1))
+		return 0;
 	if (target < wheel->now_tick)
 		target = wheel->now_tick; /* time never runs backwards here */
 	for (;;) {

@@ -185,6 +185,8 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 	if (got > want)
 		got = want; /* it can't have written more without overrunning descs */
 	nicio_fill_adapt(io, got, want);
+	if (got == 0)
+		return 0;
 	for (unsigned i = 0; i < got;) {
 		i += nicio_chain(io, &chain, descs + i, got - i);
 		if (__builtin_expect(chain.bad, 0)) {
@@ -241,6 +243,8 @@ void nicio_tx(struct nicio *io, const struct packet_out *out)
 
 	if (__builtin_expect(io->capture != NULL, 0))
 		capture_packet(io->capture, CAPTURE_OUT, io->now_ns, data, f, more);
+	io->stats->tx_packets++;
+	io->stats->tx_bytes += out->len;
 	for (;;) {
 		next = frame_after(f, &packet, &more);
 		assert(io->tx_count < NICIO_BURST && f->nic_refs < UINT8_MAX);
@@ -260,8 +264,6 @@ void nicio_tx(struct nicio *io, const struct packet_out *out)
 		flags = 0;
 	}
 	assert(total == out->len);
-	io->stats->tx_packets++;
-	io->stats->tx_bytes += total;
 }
 
 void nicio_flush(struct nicio *io)

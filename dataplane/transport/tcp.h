@@ -642,11 +642,23 @@ uint64_t tcp_tx_next_ns(const struct tcp *tcp);
 
 /* ---- tcp_train.c ---- */
 /* The segment alone. */
-struct tcp_train tcp_train_one(struct frame *seg);
+static inline struct tcp_train tcp_train_one(struct frame *seg)
+{
+	return (struct tcp_train){ .first = seg,
+				   .last = seg,
+				   .segments = 1,
+				   .frags = seg_frags(seg),
+				   .bytes = seg_bytes(seg) };
+}
 /* seg, never sent, may leave: and what follows it and may leave with it, where the card can cut it. */
 struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg);
+/* The card may still read an external frame of seg. */
+bool tcp_train_is_read(const struct harp_conn *conn, const struct frame *seg);
 /* The card may still read what would be written: the headers before seg, or where its external frames lie. */
-bool tcp_train_is_busy(const struct harp_conn *conn, const struct frame *seg);
+static inline bool tcp_train_is_busy(const struct harp_conn *conn, const struct frame *seg)
+{
+	return seg->nic_refs > 0 || (conn->tx_external_held > 0 && tcp_train_is_read(conn, seg));
+}
 
 /* ---- tcp_external.c ---- */
 /* Queues bytes of the application's memory; how many were taken. *records: it were external frames that

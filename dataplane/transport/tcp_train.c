@@ -10,21 +10,8 @@
  */
 #include "transport/tcp.h"
 
-struct tcp_train tcp_train_one(struct frame *seg)
+bool tcp_train_is_read(const struct harp_conn *conn, const struct frame *seg)
 {
-	return (struct tcp_train){ .first = seg,
-				   .last = seg,
-				   .segments = 1,
-				   .frags = seg_frags(seg),
-				   .bytes = seg_bytes(seg) };
-}
-
-bool tcp_train_is_busy(const struct harp_conn *conn, const struct frame *seg)
-{
-	if (seg->nic_refs > 0)
-		return true;
-	if (conn->tx_external_held == 0)
-		return false;
 	for (const struct frame *f = seg->frag; f; f = f->frag)
 		if (f->nic_refs > 0 && frame_is_external(conn->tcp->pool, f))
 			return true;
@@ -52,7 +39,7 @@ struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg)
 {
 	struct tcp_train train = tcp_train_one(seg);
 
-	if (conn->tcp->io->tso_bytes_max == 0 || conn->loss_open ||
+	if (conn->loss_open ||
 	    (conn->flags &
 	     CONN_ECN_CWR)) /* for one segment: cards differ in what they make of it */
 		return train;

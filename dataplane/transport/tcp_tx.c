@@ -293,7 +293,8 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 		err = tx_may_send(conn, seg);
 		if (err <= 0)
 			return err;
-		train = tcp_train_make(conn, seg);
+		train = conn->tcp->io->tso_bytes_max > 0 ? tcp_train_make(conn, seg)
+							 : tcp_train_one(seg);
 		err = tx_train(conn, &train);
 		if (err)
 			return err;
