@@ -218,6 +218,8 @@ static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_ou
 	const struct ip_sent *sent = &path->sent;
 	uint8_t *ip_header = out->head - sent->ip_bytes;
 
+	if (out->len - out->cut_bytes + sent->ip_bytes > path->mtu_bytes)
+		return -EMSGSIZE;
 	if (!nicio_tx_ready(ip->eth->io, out->frags))
 		return -EAGAIN;
 	out->head -= sent->len;
@@ -245,17 +247,18 @@ static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_ou
 int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	      struct packet_out *out)
 {
-	bool v4 = harp_addr_is_v4(&path->dst);
 	struct packet_out before;
 	int err = ip_path_check(ip, path);
+	bool v4;
 
 	if (err)
 		return err;
+	if (out->frags > 0 && ip_sent_fits(ip, path, proto, tos))
+		return ip_output_again(ip, path, out);
+	v4 = harp_addr_is_v4(&path->dst);
 	if (out->len - out->cut_bytes + (v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES) >
 	    path->mtu_bytes)
 		return -EMSGSIZE;
-	if (out->frags > 0 && ip_sent_fits(ip, path, proto, tos))
-		return ip_output_again(ip, path, out);
 	before = *out;
 	path->neighbour = ip_path_neighbour(path);
 	if (!path->neighbour)

@@ -199,6 +199,9 @@ struct harp_conn {
 	uint16_t
 		mtu_acked_bytes; /* the largest segment acknowledged since snd_mss_bytes went down */
 	uint8_t mtu_state;       /* enum tcp_mtu */
+	/* The window field said last, and what it follows from: see out_window_field(). */
+	uint16_t told_field;
+	uint32_t told_nxt_seq, told_edge_seq, told_frames;
 	uint32_t ts_offset;
 	uint32_t ts_echo_min, ts_echo_max, ts_sent; /* what the peer may echo: see tcp_check.c */
 	uint32_t ack_poll;                          /* tcp->poll_count when the ACK became due */

@@ -61,11 +61,19 @@ static uint32_t out_window_field(struct harp_conn *conn)
 {
 	uint32_t wnd;
 
+	/* Who only sends says the same each time. */
+	if (conn->told_nxt_seq == conn->rcv_nxt_seq && conn->told_frames == conn->rx_frames_held &&
+	    conn->told_edge_seq == conn->rcv_edge_seq)
+		return conn->told_field;
 	/* While the peer's loss is open, duplicate ACKs must be equal to be seen as such. */
 	if (!conn->reass_head || conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes)
 		conn->rcv_edge_seq = tcp_window_edge(conn);
 	wnd = conn_rcv_wnd_bytes(conn) >> conn->rcv_wscale;
-	return wnd > 65535 ? 65535 : wnd;
+	conn->told_nxt_seq = conn->rcv_nxt_seq;
+	conn->told_edge_seq = conn->rcv_edge_seq;
+	conn->told_frames = conn->rx_frames_held;
+	conn->told_field = (uint16_t)(wnd > 65535 ? 65535 : wnd);
+	return conn->told_field;
 }
 
 void tcp_out_acked(struct harp_conn *conn)

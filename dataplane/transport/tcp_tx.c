@@ -86,6 +86,7 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 		tcp_loss_sent(conn, seg, again);
 }
 
+/* The caller tells the timers of it. */
 static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
 {
 	bool again = train->first->flags & FRAME_SENT;
@@ -106,15 +107,17 @@ static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
 		if (seg == train->last)
 			break;
 	}
-	tcp_timer_sent(conn);
 	return 0;
 }
 
 static int tx_segment(struct harp_conn *conn, struct frame *seg)
 {
 	struct tcp_train train = tcp_train_one(seg);
+	int err = tx_train(conn, &train);
 
-	return tx_train(conn, &train);
+	if (!err)
+		tcp_timer_sent(conn);
+	return err;
 }
 
 /* Segments larger than the path now allows (RFC 1191) are cut before they leave. */
@@ -235,13 +238,44 @@ static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
 	return 0;
 }
 
+/* What was never sent, as much as may leave; as tx_conn(). */
+static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
+{
+	struct tcp_train train;
+	struct frame *seg;
+	int err;
+
+	while ((seg = conn->snd_unsent) != NULL) {
+		if (quota <= 0)
+			return 1;
+		if (seg->next) /* its headers are written next */
+			__builtin_prefetch(seg->next->pub.data - CACHE_LINE_BYTES, 1);
+		if (!tx_fit_mss(conn, seg))
+			return -ENOMEM;
+		err = tx_may_send(conn, seg);
+		if (err <= 0)
+			return err;
+		train = conn->tcp->io->tso_bytes_max > 0 ? tcp_train_make(conn, seg)
+							 : tcp_train_one(seg);
+		err = tx_train(conn, &train);
+		if (err)
+			return err;
+		conn->flags &= ~(uint32_t)CONN_WINDOW_FORCE;
+		*sent += train.segments;
+		quota -= (int)train.segments;
+		if (train.last->flags & FRAME_FIN)
+			tx_fin_sent(conn);
+	}
+	return 0;
+}
+
 /* Everything this connection may send, up to its quota. 0: nothing more to send now; 1: quota used up;
  * -errno as tcp_out_segment(). *sent counts. */
 static int tx_conn(struct harp_conn *conn, unsigned *sent)
 {
 	int quota = TCP_TX_QUOTA_SEGMENTS;
-	struct tcp_train train;
 	struct frame *seg;
+	unsigned before;
 	int err = 0;
 
 	if (conn->flags & CONN_SYN_PENDING) {
@@ -283,28 +317,11 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 		if (err)
 			return err;
 	}
-	while ((seg = conn->snd_unsent) != NULL) {
-		if (quota <= 0)
-			return 1;
-		if (seg->next) /* its headers are written next */
-			__builtin_prefetch(seg->next->pub.data - CACHE_LINE_BYTES, 1);
-		if (!tx_fit_mss(conn, seg))
-			return -ENOMEM;
-		err = tx_may_send(conn, seg);
-		if (err <= 0)
-			return err;
-		train = conn->tcp->io->tso_bytes_max > 0 ? tcp_train_make(conn, seg)
-							 : tcp_train_one(seg);
-		err = tx_train(conn, &train);
-		if (err)
-			return err;
-		conn->flags &= ~(uint32_t)CONN_WINDOW_FORCE;
-		*sent += train.segments;
-		quota -= (int)train.segments;
-		if (train.last->flags & FRAME_FIN)
-			tx_fin_sent(conn);
-	}
-	return 0;
+	before = *sent;
+	err = tx_new(conn, quota, sent);
+	if (*sent != before)
+		tcp_timer_sent(conn); /* at the same time: once is enough */
+	return err;
 }
 
 /* ------------------------------------------------------------------------------------------------
