@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
-from harp.doctor.examine import PORT_PREFIX, Report, examine, examine_all
+from harp.doctor.examine import PORT_PREFIX, Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import this_host
 from harp.errors import Exit
@@ -44,8 +44,14 @@ def _title(ifname: str, queue: int) -> str:
     "--queue", type=click.IntRange(0), default=0, show_default=True, help="NIC queue to look at."
 )
 @click.option("--problems", is_flag=True, help="Leave out what is good.")
+@click.option(
+    "--take-default-route",
+    "take",
+    is_flag=True,
+    help="A DPDK port may be taken though the default route leaves by it.",
+)
 @output_option
-def check(interface: str | None, queue: int, problems: bool, output: str) -> None:
+def check(interface: str | None, queue: int, problems: bool, take: bool, output: str) -> None:
     """Would HARP work on this host and INTERFACE, in which mode, and what is missing?
 
     Without INTERFACE: on every one that is up and has an address, and on the DPDK ports of
@@ -58,9 +64,13 @@ def check(interface: str | None, queue: int, problems: bool, output: str) -> Non
     harpctl check eth0 --problems
     harpctl check eth1 --queue 3 -o json
     harpctl check dpdk:0000:01:00.0        a DPDK port: it is opened, and closed again
+    harpctl check dpdk:eth1                what it takes to give eth1 to DPDK
     """
     view = this_host()
-    examined = examine_all(view, queue) if interface is None else examine(view, interface, queue)
+    if interface is None:
+        examined: Report | Examined = examine_all(view, queue)
+    else:
+        examined = examine(view, interface, queue, take)
     if output == "json":
         console.print_json(examined.to_json())
     else:

@@ -28,6 +28,9 @@ class Patient:
     stack: list[Finding] = field(default_factory=list)  # what the C stack says
     space: dict[str, int] = field(default_factory=lambda: {"/dev/shm": 8 << 30})
     xdp_socket: int = 0
+    default_routes: set[str] = field(default_factory=set)  # interfaces by which they leave
+    files: dict[str, bool] = field(default_factory=dict)  # devices' files: may they be opened?
+    ssh_address: str = ""
     harpd: Harpd = NOT_RUNNING
 
     look: PortLook = NO_PORT
@@ -54,6 +57,9 @@ class Patient:
             self._ask,
             lambda: config.parse(self.toml, "harp.toml"),
             self._open,
+            self.default_routes.__contains__,
+            self.files.get,
+            self.ssh_address,
         )
 
     def examine(self, ifname: str = "eth1", queue: int = 0) -> Examined:
@@ -70,3 +76,20 @@ class Patient:
     def status(self, capabilities: str = ALL_CAPABILITIES, seccomp: int = 0) -> None:
         text = f"Name:\tharpctl\nCapEff:\t{capabilities}\nSeccomp:\t{seccomp}"
         self.fake.write("proc/self/status", text)
+
+    def card(self, address: str, driver: str = "vfio-pci", group: int | None = 7) -> Path:
+        """A NIC on the PCI bus, with vfio-pci in the kernel; its folder in /sys."""
+        root = self.fake.host.sys
+        folder = root / "bus/pci/devices" / address
+        folder.mkdir(parents=True)
+        (folder / "class").write_text("0x020000\n")
+        (root / "bus/pci/drivers/vfio-pci").mkdir(parents=True, exist_ok=True)
+        if driver:
+            (folder / "driver").symlink_to(f"../../drivers/{driver}")
+        if group is not None:
+            members = root / "kernel/iommu_groups" / str(group) / "devices"
+            members.mkdir(parents=True, exist_ok=True)
+            (members / address).mkdir()
+            (folder / "iommu_group").symlink_to(members.parent)
+            self.files[f"/dev/vfio/{group}"] = True
+        return folder

@@ -4,13 +4,14 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harp.doctor import checks_dpdk, checks_host, checks_nic, stack
+from harp.doctor import checks_dpdk, checks_host, checks_nic, checks_port, stack
 from harp.doctor.finding import Finding, Severity, run
 from harp.doctor.view import Link, View, candidates
 from harp.errors import Exit, HarpError
+from harp.nicprep import pci
 
 # They put themselves on the list when they are imported.
-CHECK_MODULES = (checks_host, checks_nic, checks_dpdk, stack)
+CHECK_MODULES = (checks_host, checks_nic, checks_port, checks_dpdk, stack)
 PORT_PREFIX = "dpdk:"
 
 _VERDICTS = (
@@ -87,11 +88,11 @@ class Report:
         }
 
 
-def examine(view: View, ifname: str, queue: int) -> Examined:
+def examine(view: View, ifname: str, queue: int, take: bool = False) -> Examined:
     """One interface, and the host with it; HarpError when there is no such interface. Or a DPDK
-    port."""
-    if ifname.startswith(PORT_PREFIX):
-        port = examine_port(view, ifname.removeprefix(PORT_PREFIX))
+    port, which a PCI address is too; take: it may be though the default route leaves by it."""
+    if ifname.startswith(PORT_PREFIX) or pci.canonical(ifname):
+        port = examine_port(view, ifname.removeprefix(PORT_PREFIX), take)
         return replace(port, findings=[*run("host", view), *port.findings])
     link = view.links.get(ifname)
     if link is None:
@@ -101,7 +102,7 @@ def examine(view: View, ifname: str, queue: int) -> Examined:
     return Examined(ifname, queue, [*of_host, *run("host", view), *of_link])
 
 
-def examine_port(view: View, text: str) -> Examined:
+def examine_port(view: View, text: str, take: bool = False) -> Examined:
     """A DPDK port, by its text after "dpdk:" or by its name in harp.toml. What it must not be taken
     for is found out before it is opened."""
     from harp._core import port_spec
@@ -110,6 +111,9 @@ def examine_port(view: View, text: str) -> Examined:
     text = configured.get(text, text)
     try:
         spec = port_spec(text)
+        if take and not spec.take_default_route:
+            text += ";take=default-route"
+            spec = port_spec(text)
     except ValueError as error:
         raise HarpError(str(error), Exit.USAGE) from error
     findings = list(run("port", view, spec))

@@ -57,6 +57,9 @@ class View:
     ask_harpd: Callable[[Path], Harpd]
     load_config: Callable[[], Config]  # or ConfigError
     open_port: Callable[[str], PortLook]  # a DPDK port's text
+    default_route: Callable[[str], bool]  # does it leave by this interface?
+    may_open: Callable[[str], bool | None]  # a device's file, to read and write; None: not there
+    ssh_address: str  # of this host, where the session's connection ends; empty: no such session
 
     @cached_property
     def harpd(self) -> Harpd:
@@ -134,6 +137,25 @@ def _xdp_socket() -> int:
     return 0
 
 
+def _default_route(ifname: str) -> bool:
+    from harp._host import has_default_route
+
+    try:
+        return has_default_route(ifname)
+    except OSError:
+        return False
+
+
+def _may_open(path: str) -> bool | None:
+    return os.access(path, os.R_OK | os.W_OK) if Path(path).exists() else None
+
+
+def _ssh_address() -> str:
+    """The third word: client's address and port, ours and ours (sshd(8))."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[2] if len(words) == 4 else ""
+
+
 def read_links() -> dict[str, Link]:
     """The interfaces of this network namespace."""
     with IPRoute() as ipr:
@@ -177,7 +199,10 @@ def this_host() -> View:
         links = read_links()
     except OSError as error:
         raise HarpError(f"the kernel does not list its interfaces: {error.strerror}") from error
-    return View(Host(), links, _stack, _space, _xdp_socket, ask, load, look)
+    return View(
+        Host(), links, _stack, _space, _xdp_socket, ask, load, look, _default_route, _may_open,
+        _ssh_address(),
+    )  # fmt: skip
 
 
 def candidates(links: Mapping[str, Link]) -> list[Link]:

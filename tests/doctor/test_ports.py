@@ -32,6 +32,7 @@ INFO = {
 def port(patient: Patient) -> Patient:
     """A card that has everything."""
     patient.fake.write(HUGE, 512)
+    patient.card("0000:01:00.0")
     patient.look = PortLook(info=dict(INFO), link={"up": True, "speed_mbps": 100_000}, xstats=90)
     return patient
 
@@ -134,7 +135,9 @@ def test_what_can_not_be_opened_is_said_once(port: Patient) -> None:
         "dpdk-device"
     ]
     port.look = PortLook("built without DPDK", missing=True)
-    assert [each.name for each in examine_port(port.view, SPEC).findings] == ["dpdk"]
+    assert [each.name for each in examine_port(port.view, SPEC).findings if each.severity] == [
+        "dpdk"
+    ]
 
 
 def test_ports_of_harp_toml_are_known_by_name(port: Patient) -> None:

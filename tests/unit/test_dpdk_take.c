@@ -3,7 +3,6 @@
  * test_dpdk_take.c - a DPDK port by whose interface the default route leaves is not taken unless its text says so. In
  * a network namespace whose default route leaves by lo, with PCI devices of a folder of ours.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
 #include <sys/stat.h>

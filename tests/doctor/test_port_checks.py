@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DPDK port's device before it is opened: what is said of it, and that it is not opened then."""
+
+from pathlib import Path
+
+import pytest
+from fake_patient import Patient
+
+from harp.doctor.finding import Severity
+from harp.doctor.view import Link
+from harp.nicprep import Host, pci
+
+NIC = "0000:00:06.0"
+GOOD, COSTS, NO = Severity.GOOD, Severity.COSTS, Severity.NO
+
+
+def card(
+    patient: Patient, driver: str = "vfio-pci", group: int | None = 7, address: str = NIC
+) -> Path:
+    """A card in /sys, with vfio-pci loaded."""
+    return patient.card(address, driver, group)
+
+
+def interface(patient: Patient, folder: Path, ifname: str, *addresses: str) -> None:
+    """The card has one, of the kernel's."""
+    (folder / "net" / ifname).mkdir(parents=True)
+    patient.links[ifname] = Link(ifname, 9, addresses=addresses)
+
+
+def said(patient: Patient, name: str, spec: str = f"dpdk:{NIC}") -> tuple[Severity, str]:
+    """Severity, and text with remedy."""
+    found = patient.finding(name, spec)
+    assert found.remedy or found.severity is GOOD
+    return found.severity, f"{found.text} -> {found.remedy}"
+
+
+def test_a_bound_card_is_opened(patient: Patient) -> None:
+    card(patient)
+    examined = patient.examine(f"dpdk:{NIC}")
+    assert patient.opened == [NIC]
+    names = {each.name for each in examined.findings if each.name.startswith("dpdk-")}
+    assert {"dpdk-binding", "dpdk-vfio", "dpdk-access", "dpdk-default-route"} <= names
+    assert said(patient, "dpdk-vfio")[1].startswith("IOMMU group 7")
+    assert patient.examine(NIC).ifname == f"dpdk:{NIC}", "an address is a port without saying so"
+
+
+def test_a_card_of_the_kernel_s_is_not_opened(patient: Patient) -> None:
+    interface(patient, card(patient, "ena"), "eth5", "10.0.0.5")
+    severity, text = said(patient, "dpdk-binding")
+    assert severity is NO
+    assert f"{NIC} belongs to the kernel's ena (eth5)" in text
+    assert f"driverctl set-override {NIC} vfio-pci" in text
+    assert f"dpdk-devbind.py -b vfio-pci {NIC}" in text
+    assert patient.opened == []
+
+
+def test_a_card_by_its_interface_s_name(patient: Patient) -> None:
+    """The advice names the address."""
+    patient.fake.nic.bus = NIC
+    interface(patient, card(patient, "ena"), "eth1")
+    severity, text = said(patient, "dpdk-binding", "dpdk:eth1")
+    assert severity is NO
+    assert f"name it by its address: dpdk:{NIC}" in text
+    assert patient.opened == []
+
+
+def test_an_interface_without_a_card(patient: Patient) -> None:
+    patient.links["veth0"] = Link("veth0", 11, kind="veth")
+    severity, text = said(patient, "dpdk-binding", "dpdk:veth0")
+    assert severity is NO
+    assert "net_af_xdp0,iface=veth0" in text
+
+
+@pytest.mark.parametrize("driver", pci.BIFURCATED)
+def test_a_card_that_the_kernel_shares_is_not_bound(patient: Patient, driver: str) -> None:
+    interface(patient, card(patient, driver), "eth5")
+    severity, text = said(patient, "dpdk-binding")
+    assert (severity, "nothing to bind" in text) == (GOOD, True)
+    names = [each.name for each in patient.examine(f"dpdk:{NIC}").findings]
+    assert "dpdk-vfio" not in names
+    assert "dpdk-access" not in names
+
+
+def test_no_such_card_and_no_nic(patient: Patient) -> None:
+    assert said(patient, "dpdk-binding")[0] is NO
+    (card(patient) / "class").write_text("0x010802\n")
+    severity, text = said(patient, "dpdk-binding")
+    assert (severity, "is no network device" in text) == (NO, True)
+    assert patient.opened == []
+
+
+def test_a_card_without_a_driver(patient: Patient) -> None:
+    card(patient, "")
+    assert "has no driver" in said(patient, "dpdk-binding")[1]
+
+
+def test_vfio_that_is_absent(patient: Patient) -> None:
+    card(patient, "ena")
+    (patient.fake.host.sys / "bus/pci/drivers/vfio-pci").rmdir()
+    severity, text = said(patient, "dpdk-vfio")
+    assert (severity, "modprobe vfio-pci" in text) == (NO, True)
+
+
+def test_without_an_iommu(patient: Patient) -> None:
+    card(patient, group=None)
+    severity, text = said(patient, "dpdk-vfio")
+    assert (severity, "intel_iommu=on" in text) == (NO, True)
+    patient.fake.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
+    severity, text = said(patient, "dpdk-vfio")
+    assert (severity, "reads and writes all memory" in text) == (COSTS, True)
+    assert "CAP_SYS_RAWIO" in said(patient, "dpdk-access")[1]
+
+
+def test_a_group_that_is_shared(patient: Patient) -> None:
+    card(patient)
+    card(patient, "nvme", address="0000:00:07.0")
+    severity, text = said(patient, "dpdk-vfio")
+    assert (severity, "0000:00:07.0 (nvme)" in text) == (NO, True)
+
+
+def test_uio_is_worse_than_vfio(patient: Patient) -> None:
+    card(patient, "uio_pci_generic")
+    assert said(patient, "dpdk-vfio")[0] is COSTS
+    assert said(patient, "dpdk-binding")[0] is GOOD
+
+
+@pytest.mark.parametrize(("may", "words"), [(False, "chgrp harp"), (None, "--device")])
+def test_a_file_that_this_user_may_not_open(patient: Patient, may: bool | None, words: str) -> None:
+    card(patient)
+    patient.files.pop("/dev/vfio/7")
+    if may is not None:
+        patient.files["/dev/vfio/7"] = may
+    severity, text = said(patient, "dpdk-access")
+    assert (severity, words in text) == (NO, True)
+
+
+@pytest.mark.parametrize(
+    "device", [NIC, "net_af_packet0,iface=eth5", "net_af_xdp0,iface=eth5,start_queue=0", "eth5"]
+)
+def test_the_default_route_s_interface_is_not_taken(patient: Patient, device: str) -> None:
+    interface(patient, card(patient, "mlx5_core"), "eth5", "10.0.0.5")
+    assert said(patient, "dpdk-default-route", f"dpdk:{device}")[0] is GOOD
+    patient.opened.clear()
+    patient.default_routes.add("eth5")
+    severity, text = said(patient, "dpdk-default-route", f"dpdk:{device}")
+    assert (severity, "default route leaves by eth5" in text) == (NO, True)
+    assert "--take-default-route" in text
+    assert patient.opened == []
+    told = said(patient, "dpdk-default-route", f"dpdk:{device};take=default-route")
+    assert told[0] is COSTS
+
+
+def test_the_ssh_session_s_interface_is_not_taken(patient: Patient) -> None:
+    interface(patient, card(patient, "mlx5_core"), "eth5", "10.0.0.5")
+    patient.ssh_address = "10.0.0.5"
+    severity, text = said(patient, "dpdk-default-route")
+    assert (severity, "SSH session comes in by eth5" in text) == (NO, True)
+
+
+def test_it_may_be_told_to(patient: Patient) -> None:
+    from harp.doctor.examine import examine
+
+    interface(patient, card(patient, "mlx5_core"), "eth5")
+    patient.default_routes.add("eth5")
+    found = examine(patient.view, f"dpdk:{NIC}", 0, take=True)
+    assert patient.opened == [f"{NIC};take=default-route"]
+    (route,) = [each for each in found.findings if each.name == "dpdk-default-route"]
+    assert route.severity is COSTS
+
+
+def test_a_port_of_harp_toml_by_its_name(patient: Patient) -> None:
+    card(patient)
+    patient.toml = f'[[dpdk]]\ndevice = "{NIC}"\nname = "rail0"\ndefault_route = true\n'
+    assert said(patient, "dpdk-binding", "dpdk:rail0")[0] is GOOD
+    assert patient.opened == [f"{NIC};name=rail0;take=default-route;queues=1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0000:00:06.0", NIC),
+        ("00:06.0", NIC),
+        ("0:0:6.0,txq_inline=1", NIC),
+        ("10000:e1:00.7", "10000:e1:00.7"),
+        ("net_memif0", None),
+        ("0000:00:06.8", None),
+        ("0000:00:06", None),
+        ("x0000:00:06.0", None),
+    ],
+)
+def test_addresses(text: str, address: str | None) -> None:
+    assert pci.canonical(text) == address
+
+
+def test_what_harpd_says_of_an_unbound_card(patient: Patient) -> None:
+    host: Host = patient.fake.host
+    assert pci.unbound(host, "net_memif0,id=0") == ""
+    assert pci.unbound(host, NIC).startswith(f"there is no PCI device {NIC}")
+    card(patient, "ena")
+    assert pci.unbound(host, f"{NIC},x=1").endswith(f"driverctl set-override {NIC} vfio-pci")
