@@ -5,15 +5,14 @@ A block of the page is ```console, with `other` for the second host or `wheel` f
 wheel (tests/test_long.py has it). `# exit code 0 or 5` behind a command is the page's own claim.
 """
 
-import re
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from machine import Machine, user_is_free
+from walked import Step, missing, steps
 
 from harp.lab import Lab
 
@@ -22,48 +21,7 @@ LOOK_AGAIN_S = 60
 LOOKS = ("harpctl instances", "harpctl stats", "harpctl flows", "curl")
 
 
-@dataclass
-class Step:
-    """One command of the page."""
-
-    number: int  # its line
-    kind: str  # of its block: "", "other", "wheel"
-    user: bool
-    command: str
-    codes: tuple[int, ...]
-    shown: list[str]
-
-
-def steps() -> list[Step]:
-    """All of them, in the page's order."""
-    found: list[Step] = []
-    kind: str | None = None
-    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
-        if line.startswith("```"):
-            words = line.removeprefix("```").split()
-            assert kind is not None or words[:1] == ["console"], f"line {number}: {line}"
-            kind = " ".join(words[1:]) if kind is None else None
-        elif kind is not None and line[:2] in ("# ", "$ "):
-            command, _, codes = line[2:].partition("# exit code")
-            wanted = tuple(map(int, re.findall(r"\d+", codes))) or (0,)
-            found.append(Step(number, kind, line[0] == "$", command.strip(), wanted, []))
-        elif kind is not None and line.strip():
-            found[-1].shown.append(line)
-    return found
-
-
-STEPS = steps()
-
-
-def missing(shown: list[str], out: str) -> str | None:
-    """The first line of the page that is not in the output, in order; None when all are."""
-    lines = iter([" ".join(line.split()) for line in out.splitlines()])
-    for line in shown:
-        words = " ".join(line.split())
-        pattern = re.compile(".*".join(map(re.escape, words.split("..."))))
-        if not any(pattern.match(printed) for printed in lines):
-            return line
-    return None
+STEPS = steps(PAGE)
 
 
 def type_in(machine: Machine, step: Step) -> None:
