@@ -14,6 +14,7 @@ from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.utils import rdpcap, wrpcap
 
+import harp
 from harp import dpdk
 from harp.dpdk.supersocket import DpdkSocket
 
@@ -170,6 +171,25 @@ def memif_flood(folder: Path) -> None:
         dpdk.sink(port, packets=1000)
         print("under traffic", flush=True)
         dpdk.echo(port)
+
+
+def a_stack_is_beside(folder: Path) -> None:
+    """One process, one DPDK: a port of ours, and a HARP stack on another one, which answers scapy."""
+    with dpdk.Port(memif(folder, "server")) as port, DpdkSocket(port) as sock:
+        device = memif(folder, "client").replace("net_memif0", "net_memif1")
+        stack = harp.Instance(f"dpdk:{device};ip=10.78.0.1/24", huge_pages="never",
+                              dpdk_memory_mib=MEMORY_MIB)  # fmt: skip
+        wait_for_link(port)
+        me = {"hwsrc": US, "psrc": "10.78.0.2"}
+        ask = Ether(src=US, dst="ff:ff:ff:ff:ff:ff") / ARP(op="who-has", pdst="10.78.0.1", **me)
+        answer = sock.sr1(ask, timeout=WAIT_S, retry=-3, verbose=0)
+        assert answer[ARP].psrc == "10.78.0.1"
+        ping = Ether(src=US, dst=answer[ARP].hwsrc) / IP(src="10.78.0.2", dst="10.78.0.1") / ICMP()
+        assert sock.sr1(ping / b"harp", timeout=WAIT_S, verbose=0)[ICMP].type == 0
+        # What the driver copied is counted, in the stack's statistics.
+        assert stack.stats()["nic_driver_copied_bytes"] > 0
+        stack.close()
+        assert port.send(b"x" * 60) in (0, 1)
 
 
 def specs_say_mtu_and_queues(folder: Path) -> None:
