@@ -174,7 +174,7 @@ def memif_flood(folder: Path) -> None:
 
 
 def a_stack_is_beside(folder: Path) -> None:
-    """One process, one DPDK: a port of ours, and a HARP stack on another one, which answers scapy."""
+    """One process, one DPDK: a port of ours; on another one a HARP stack, which answers scapy."""
     with dpdk.Port(memif(folder, "server")) as port, DpdkSocket(port) as sock:
         device = memif(folder, "client").replace("net_memif0", "net_memif1")
         stack = harp.Instance(f"dpdk:{device};ip=10.78.0.1/24", huge_pages="never",
