@@ -233,7 +233,7 @@ cdef class Instance:
         if path:
             path = os.fsencode(path)
             options.daemon_socket = path
-        else:
+        if dpdk or not path:
             where = lib_dir or _library_dir(dpdk)
             if where:
                 where = os.fsencode(where)

@@ -215,18 +215,54 @@ static int port_enter(struct dpdk_port **out, const struct harp_port_spec *spec,
 	return 0;
 }
 
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why)
+/* The first instance leases the port, with all that it is to have. */
+static int port_enter_leased(struct dpdk_port **out, const char *name,
+			     const struct harp_instance_options *opt, const struct why *why)
+{
+	struct harp_port_spec spec;
+	struct dpdk_lease *lease;
+	struct why quiet = { 0 };
+	int rc;
+
+	*out = port_find(name);
+	if (*out && !(*out)->lease)
+		return why_fail(
+			why, -EBUSY,
+			"a port of this name is open in this process, and is none of harpd's");
+	if (*out)
+		return 0;
+	rc = dpdk_lease_take(&lease, name, opt, &spec, why);
+	if (rc)
+		return rc;
+	rc = port_make(out, &spec, opt, why);
+	if (rc)
+		(void)dpdk_lease_give_back(lease, &quiet);
+	else
+		(*out)->lease = lease;
+	return rc;
+}
+
+static int port_enter_alone(struct dpdk_port **out, const struct dpdk_wish *wish,
+			    const struct why *why)
 {
 	struct harp_port_spec spec;
 	int rc = harp_port_spec_parse(wish->text, &spec, why->text, why->size);
 
-	*out = NULL;
 	if (rc)
 		return rc;
 	if (wish->opt->dpdk_queues)
 		spec.queues = wish->opt->dpdk_queues;
+	return port_enter(out, &spec, wish->opt, why);
+}
+
+int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why)
+{
+	int rc;
+
+	*out = NULL;
 	registry_enter(&ports);
-	rc = port_enter(out, &spec, wish->opt, why);
+	rc = wish->opt->daemon_socket ? port_enter_leased(out, wish->text, wish->opt, why)
+				      : port_enter_alone(out, wish, why);
 	if (!rc)
 		(*out)->users++;
 	else
@@ -248,24 +284,29 @@ static void port_forget(const struct dpdk_port *port)
 	at->next = port->next;
 }
 
-void dpdk_port_put(struct dpdk_port *port)
+int dpdk_port_put(struct dpdk_port *port, struct why *why)
 {
 	const struct harp_dpdk_eal_options silent = { .size = sizeof(silent) };
 	const struct harp_dpdk_api *api;
+	struct dpdk_lease *lease;
+	int rc = 0;
 
 	if (!port)
-		return;
+		return 0;
 	registry_enter(&ports);
 	if (!--port->users) {
 		api = port->api;
+		lease = port->lease;
 		port_forget(port);
 		/* Under the lock: the next opening finds the device free. */
 		port_free(port);
 		/* Whoever linked this code may be unloaded; DPDK's threads stay. */
 		if (!ports.first)
 			(void)api->start(&silent, NULL, 0);
+		rc = dpdk_lease_give_back(lease, why);
 	}
 	registry_leave(&ports);
+	return rc;
 }
 
 /* ---- what instances share ------------------------------------------------------------------- */

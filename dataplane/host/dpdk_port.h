@@ -11,6 +11,7 @@
 #include "base/why.h"
 #include "dpdk/harp_dpdk.h"
 #include "harp_host.h"
+#include "host/dpdk_lease.h"
 
 /* What an instance wants of a port. */
 struct dpdk_wish {
@@ -24,6 +25,7 @@ struct dpdk_port {
 	struct harp_port_spec spec; /* queues: as it was opened */
 	struct harp_dpdk_info info; /* as of the opening */
 	struct harp_rss rss;
+	struct dpdk_lease *lease; /* NULL: opened by ourselves */
 	/* The rest is dpdk_port.c's. */
 	struct dpdk_port *next;
 	unsigned users;
@@ -39,8 +41,8 @@ enum dpdk_protocol { DPDK_TCP = 0, DPDK_UDP = 1 };
 
 /* -EINVAL the text, or it is open with another one; -errno of opening library and device. */
 int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why);
-/* NULL is accepted. */
-void dpdk_port_put(struct dpdk_port *port);
+/* NULL is accepted. As dpdk_lease_give_back() of the last user's. */
+int dpdk_port_put(struct dpdk_port *port, struct why *why);
 
 /* Is the link up? Asks the driver a few times a second, whoever of the instances calls first: *changed is true for
  * the one that saw it change. By any thread. */

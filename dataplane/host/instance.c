@@ -290,6 +290,8 @@ const char *harp_instance_describe(const struct harp_instance *instance)
 
 const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance)
 {
+	if (instance->dpdk && instance->dpdk->port->lease)
+		return &instance->dpdk->told;
 	return instance->lease ? &instance->lease->told : NULL;
 }
 

@@ -24,7 +24,7 @@ struct harp_instance {
 	struct harp_xdp *xdp;
 	struct netlink monitor, questions;
 	pthread_mutex_t questions_lock; /* of `questions`: one question at a time, any thread's */
-	struct instance_dpdk *dpdk; /* NULL: on a NIC that the kernel keeps using */
+	struct instance_dpdk *dpdk;     /* NULL: on a NIC that the kernel keeps using */
 	struct lease *lease; /* NULL: stand-alone; then library, api, xdp and ports are set */
 	struct mirror mirror;
 	struct ports ports, udp_ports;

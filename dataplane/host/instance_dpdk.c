@@ -17,9 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "harp_page.h"
+#include "host/lease.h"
 #include "host/opening.h"
 
 #define IPV6_MTU_MIN_BYTES 1280u /* RFC 8200 section 5 */
@@ -177,6 +179,57 @@ static void dpdk_describe(struct harp_instance *instance)
 		 port->info.driver, port->spec.name, instance->queue, caps->mtu_bytes,
 		 caps->frame_count, caps->frame_size,
 		 port->info.huge_pages ? "huge pages" : "no huge pages");
+	if (port->lease)
+		snprintf(instance->describe + strlen(instance->describe),
+			 sizeof(instance->describe) - strlen(instance->describe),
+			 ", leased from %s", port->lease->daemon);
+}
+
+/* What harpd says of a lease, as far as it concerns a port. */
+static void dpdk_told(const struct opening *o, struct harp_instance *instance)
+{
+	const struct dpdk_port *port = instance->dpdk->port;
+	const struct harp_nic_caps *caps = &instance->nic->caps;
+	struct harp_lease_leased *told = &instance->dpdk->told;
+
+	*told = (struct harp_lease_leased){
+		.lease_id = port->lease->lease_id,
+		.queue = instance->queue,
+		.queue_count = port->spec.queues,
+		.frame_size = caps->frame_size,
+		.frame_count = caps->frame_count,
+		.nic_features = caps->features,
+		.tx_frags_max = caps->tx_frags_max,
+		.mtu_bytes = caps->mtu_bytes,
+		.port_min = o->opt.port_min ? o->opt.port_min : 61000,
+		.port_max = o->opt.port_max ? o->opt.port_max : 65535,
+		.page_bytes = port->lease->page_bytes,
+		.core = instance->queue ? UINT32_MAX : port->lease->core,
+		.rss_kind = instance->rss.kind,
+	};
+	snprintf(told->ifname, sizeof(told->ifname), "%s", port->spec.name);
+	memcpy(told->mac, caps->mac, sizeof(told->mac));
+}
+
+/* The statistics page of a leased port's queue is harpd's. */
+static int dpdk_publish(const struct opening *o, struct harp_instance *instance)
+{
+	struct instance_dpdk *dpdk = instance->dpdk;
+	const struct dpdk_lease *lease = dpdk->port->lease;
+	int rc;
+
+	if (!lease)
+		return 0;
+	dpdk_told(o, instance);
+	rc = lease_page_map(lease->page_fds[instance->queue], lease->page_bytes, &dpdk->page,
+			    &o->why);
+	if (rc)
+		return rc;
+	rc = instance_publish(instance, dpdk->page, lease->page_bytes, lease->lease_id, 0,
+			      o->opt.label);
+	return rc ? why_fail(&o->why, -EPROTO, "harpd's statistics page of %u bytes: %s",
+			     lease->page_bytes, strerror(-rc))
+		  : 0;
 }
 
 static int dpdk_queue(struct opening *o, struct harp_instance *instance)
@@ -234,6 +287,8 @@ int opening_dpdk(struct opening *o, struct harp_instance *instance)
 	if (!rc)
 		rc = opening_stack(o, instance);
 	if (!rc)
+		rc = dpdk_publish(o, instance);
+	if (!rc)
 		rc = dpdk_addresses(o, instance);
 	if (!rc)
 		rc = dpdk_routes(o, instance);
@@ -279,140 +334,21 @@ bool instance_dpdk_control_pending(const struct harp_instance *instance)
 	return atomic_load_explicit(&instance->dpdk->reader.pending, memory_order_relaxed);
 }
 
-static bool dpdk_match(const struct harp_addr *a, const struct harp_addr *b, uint32_t prefix_len)
-{
-	uint32_t bits, bytes, rest;
-
-	if (harp_addr_is_v4(a) != harp_addr_is_v4(b))
-		return false;
-	bits = prefix_len + (harp_addr_is_v4(a) ? 96 : 0);
-	bytes = bits / 8;
-	rest = bits % 8;
-	if (memcmp(a->bytes, b->bytes, bytes) != 0)
-		return false;
-	return rest == 0 || (a->bytes[bytes] ^ b->bytes[bytes]) >> (8 - rest) == 0;
-}
-
-/* Longest prefix, as the stack has it: its subnets, its routes, its gateways. False: none. */
-static bool dpdk_next_hop(const struct instance_dpdk *dpdk, const struct harp_addr *dst,
-			  struct harp_host_route *out)
-{
-	const struct harp_port_spec *spec = &dpdk->port->spec;
-	const struct harp_addr *gateway =
-		harp_addr_is_v4(dst) ? &spec->gateway_v4 : &spec->gateway_v6;
-	bool found = !addr_is(gateway, &addr_none);
-	uint32_t longest = 0;
-
-	out->has_gateway = found;
-	out->next_hop = *gateway;
-	for (uint32_t i = 0; i < spec->route_count; i++) {
-		const struct harp_port_route *route = &spec->routes[i];
-
-		if (!dpdk_match(&route->prefix, dst, route->prefix_len) ||
-		    (found && route->prefix_len < longest))
-			continue;
-		found = true;
-		longest = route->prefix_len;
-		out->has_gateway = 1;
-		out->next_hop = route->gateway;
-	}
-	for (uint32_t i = 0; i < spec->address_count; i++) {
-		if (!dpdk_match(&spec->addresses[i], dst, spec->prefix_lens[i]) ||
-		    (found && spec->prefix_lens[i] < longest))
-			continue;
-		found = true;
-		longest = spec->prefix_lens[i];
-		out->has_gateway = 0;
-		out->next_hop = *dst;
-	}
-	if (harp_addr_is_link_local(dst) && !harp_addr_is_v4(dst) &&
-	    !addr_is(&dpdk->link_local, &addr_none)) {
-		found = true;
-		out->has_gateway = 0;
-		out->next_hop = *dst;
-	}
-	return found;
-}
-
-/* The address to send from: of the next hop's subnet, else the first of the family. */
-static void dpdk_source(const struct instance_dpdk *dpdk, const struct harp_addr *dst,
-			struct harp_host_route *out)
-{
-	const struct harp_port_spec *spec = &dpdk->port->spec;
-	bool near = false;
-
-	if (harp_addr_is_link_local(dst) && !harp_addr_is_v4(dst))
-		out->source = dpdk->link_local;
-	for (uint32_t i = 0; i < spec->address_count; i++) {
-		const struct harp_addr *own = &spec->addresses[i];
-		bool here = dpdk_match(own, &out->next_hop, spec->prefix_lens[i]);
-
-		if (harp_addr_is_v4(own) != harp_addr_is_v4(dst) || near ||
-		    (!here && !addr_is(&out->source, &addr_none)))
-			continue;
-		out->source = *own;
-		near = here;
-	}
-}
-
-int instance_dpdk_route(const struct harp_instance *instance, const struct harp_addr *dst,
-			struct harp_host_route *out)
-{
-	const struct instance_dpdk *dpdk = instance->dpdk;
-	const struct harp_port_spec *spec = &dpdk->port->spec;
-
-	*out = (struct harp_host_route){ .mtu_bytes = instance->nic->caps.mtu_bytes };
-	snprintf(out->ifname, sizeof(out->ifname), "%s", instance->ifname);
-	out->is_local = addr_is(dst, &dpdk->link_local);
-	for (uint32_t i = 0; i < spec->address_count; i++)
-		out->is_local |= addr_is(dst, &spec->addresses[i]);
-	if (out->is_local) {
-		out->source = out->next_hop = *dst;
-		return 0;
-	}
-	if (!dpdk_next_hop(dpdk, dst, out))
-		return -ENETUNREACH;
-	dpdk_source(dpdk, dst, out);
-	return 0;
-}
-
-int harp_instance_dpdk(const struct harp_instance *instance, struct harp_instance_port *out)
-{
-	const struct dpdk_port *port = instance->dpdk ? instance->dpdk->port : NULL;
-	const struct harp_dpdk_info *info = port ? &port->info : NULL;
-
-	if (!port)
-		return -ENOTSUP;
-	*out = (struct harp_instance_port){
-		.up = atomic_load_explicit(&port->up, memory_order_relaxed),
-		.huge_pages = info->huge_pages,
-		.numa_node = info->numa_node,
-		.mtu_bytes = instance->nic->caps.mtu_bytes,
-		.speed_mbps = info->speed_mbps,
-		.queues = port->spec.queues,
-		.driver_copies = info->driver_copies,
-		.address_count = port->spec.address_count,
-	};
-	snprintf(out->device, sizeof(out->device), "%s", info->device);
-	snprintf(out->driver, sizeof(out->driver), "%s", info->driver);
-	snprintf(out->pci, sizeof(out->pci), "%s", info->pci);
-	snprintf(out->dpdk, sizeof(out->dpdk), "%s", info->dpdk);
-	memcpy(out->mac, info->mac, sizeof(out->mac));
-	memcpy(out->addresses, port->spec.addresses, sizeof(out->addresses));
-	return 0;
-}
-
 /* ---- the end -------------------------------------------------------------------------------- */
 
 void instance_dpdk_fork_child(const struct harp_instance *instance)
 {
 	/* Of DPDK nothing is touched: its memory, threads and devices are the parent's. */
 	close(instance->dpdk->reader.fd);
+	if (instance->dpdk->port)
+		dpdk_lease_fork_child(instance->dpdk->port->lease);
 }
 
 void instance_dpdk_close(struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
+	char text[320] = "";
+	struct why why = { .text = text, .size = sizeof(text) };
 
 	if (!dpdk)
 		return;
@@ -420,7 +356,11 @@ void instance_dpdk_close(struct harp_instance *instance)
 	instance->nic = NULL;
 	if (dpdk->port)
 		dpdk_news_leave(dpdk->port->news, &dpdk->reader);
-	dpdk_port_put(dpdk->port);
+	if (dpdk->page)
+		munmap(dpdk->page, dpdk->port->lease->page_bytes);
+	why_about(&why, "%s", instance->ifname);
+	if (dpdk_port_put(dpdk->port, &why))
+		instance_log(instance, HARP_LOG_WARN, "the lease ends with the process: %s", text);
 	dpdk_sink_remove(&dpdk->sink);
 	if (dpdk->reader.fd >= 0)
 		close(dpdk->reader.fd);

@@ -11,8 +11,10 @@ struct opening;
 struct instance_dpdk {
 	struct dpdk_port *port;
 	struct dpdk_sink sink;
-	struct harp_addr link_local; /* zero: none */
-	struct dpdk_reader reader;   /* of what its siblings hear */
+	void *page;                    /* statistics, of a leased port; NULL: none of harpd's */
+	struct harp_lease_leased told; /* of such a port */
+	struct harp_addr link_local;   /* zero: none */
+	struct dpdk_reader reader;     /* of what its siblings hear */
 };
 
 /* The port's text, or NULL: ifname is an interface. */

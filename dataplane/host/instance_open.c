@@ -394,7 +394,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 		harp_instance_close(instance);
 		return rc;
 	}
-	if (!instance->lease)
+	if (!harp_instance_lease(instance))
 		instance_page_open(instance, o.opt.label);
 	*out = instance;
 	return 0;
