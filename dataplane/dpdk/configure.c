@@ -12,6 +12,7 @@
 #define PORT_FRAME_SIZE 2048u
 #define PORT_FRAME_SIZE_MAX 65536u
 #define PORT_ROOM_HARDWARE 2048u /* receive buffers of devices are multiples of up to a KiB */
+#define PORT_SLOT_BYTES 32u      /* of a packet socket's slot that are not the packet's */
 #define PORT_FRAMES 8192u
 #define PORT_RING 1024u
 #define PORT_FRAGS_MAX 16u
@@ -41,6 +42,9 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 	    room < PORT_ROOM_HARDWARE)
 		room = PORT_ROOM_HARDWARE;
 	while (size < PORT_FRAME_SIZE_MAX && size < POOL_RESERVED_BYTES + PORT_HEADROOM + room)
+		size *= 2;
+	while ((traits & DRIVER_SLOTS) && size < PORT_FRAME_SIZE_MAX &&
+	       size / 2 < mtu_bytes + PORT_ETH_BYTES + PORT_SLOT_BYTES)
 		size *= 2;
 	return size;
 }

@@ -19,15 +19,15 @@ static const struct {
 	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE },
 	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE },
 	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL },
-	{ "net_af_packet", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL },
-	{ "net_af_xdp", DRIVER_KERNEL },
-	{ "net_tap", DRIVER_COPIES },
+	{ "net_af_packet", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_SLOTS },
+	{ "net_af_xdp", DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS },
+	{ "net_tap", DRIVER_ANY_LENGTH | DRIVER_COPIES },
 };
 
 uint32_t driver_traits(const char *driver)
 {
 	for (size_t i = 0; i < sizeof(drivers) / sizeof(drivers[0]); i++)
-		if (strcmp(driver, drivers[i].name) == 0)
+		if (strncmp(driver, drivers[i].name, strlen(drivers[i].name)) == 0)
 			return drivers[i].traits;
 	return 0;
 }
@@ -47,6 +47,27 @@ static const char *driver_argument(const char *device, const char *key)
 		if (strncmp(++at, key, len) == 0)
 			return at + len;
 	return NULL;
+}
+
+/* memif ignores all of its arguments when it does not know one. */
+static bool driver_memif_knows(const char *device)
+{
+	static const char *const keys[] = { "role",      "id",        "bsize",
+					    "rsize",     "socket",    "socket-abstract",
+					    "owner-uid", "owner-gid", "mac",
+					    "secret",    "zero-copy" };
+	const char *at = device;
+
+	while ((at = strchr(at, ',')) != NULL) {
+		size_t len = strcspn(++at, "=,"), i = 0;
+
+		while (i < sizeof(keys) / sizeof(keys[0]) &&
+		       (strncmp(at, keys[i], len) != 0 || keys[i][len] != '\0'))
+			i++;
+		if (i == sizeof(keys) / sizeof(keys[0]))
+			return false;
+	}
+	return true;
 }
 
 bool driver_dials(const char *device)
@@ -81,19 +102,23 @@ static void driver_memif_stale(const char *device)
 	close(fd);
 }
 
-int driver_device(const char *device, uint32_t frame_size, uint32_t mtu_bytes, char *out,
-		  size_t out_len)
+int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len)
 {
+	const uint32_t room = frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM;
 	int len;
 
-	(void)mtu_bytes;
-	/* memif copies a whole packet at a time where its buffers are as large as an mbuf's room, and no larger:
-	 * then, and only then, both of its directions have a fast path. */
+	if (driver_is_memif(device) && !driver_memif_knows(device))
+		return -EINVAL;
 	if (driver_is_memif(device))
 		driver_memif_stale(device);
+	/* memif copies a whole packet at a time where its buffers are as large as an mbuf's room, and no larger:
+	 * then, and only then, both of its directions have a fast path. */
 	if (driver_is_memif(device) && !driver_argument(device, "bsize="))
-		len = snprintf(out, out_len, "%s,bsize=%u", device,
-			       frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM);
+		len = snprintf(out, out_len, "%s,bsize=%u", device, room);
+	/* af_packet's slots divide a block, and with what the kernel puts before a packet fit into an mbuf. */
+	else if ((driver_traits(device) & DRIVER_SLOTS) && !driver_argument(device, "framesz="))
+		len = snprintf(out, out_len, "%s,blocksz=%u,framesz=%u", device, 2 * frame_size,
+			       frame_size / 2);
 	else
 		len = snprintf(out, out_len, "%s", device);
 	return len >= 0 && (size_t)len < out_len ? len : -ENAMETOOLONG;

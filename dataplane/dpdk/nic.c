@@ -197,7 +197,7 @@ static unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsig
 
 	nic->now_ns = now_ns;
 	pool_enter(nic->pool);
-	if (nic->waiting_at == nic->waiting_count) {
+	if (nic->waiting_at == nic->waiting_count && gate_pass(nic)) {
 		nic->waiting_at = 0;
 		nic->waiting_count =
 			rte_eth_rx_burst(nic->port_id, nic->queue, nic->waiting, (uint16_t)want);
@@ -360,6 +360,17 @@ static unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs,
 	return taken;
 }
 
+/* Drivers free what they have sent when it suits them, which may be never: asks for it. */
+static void nic_clean(struct dpdk_nic *nic)
+{
+	if (!gate_pass(nic))
+		return;
+	if (nic->port->traits & DRIVER_PULLS)
+		rte_eth_tx_burst(nic->port_id, nic->queue, nic->waiting, 0);
+	else if (nic->cleans)
+		nic->cleans = rte_eth_tx_done_cleanup(nic->port_id, nic->queue, 0) >= 0;
+}
+
 static unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigned max,
 			     uint64_t now_ns)
 {
@@ -369,9 +380,8 @@ static unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigne
 
 	(void)now_ns;
 	pool_enter(pool);
-	/* Drivers free what they have sent when it suits them, which may be never: ask. */
-	if (pool->done.count == 0 && nic->in_flight > 0 && nic->cleans && gate_pass(nic))
-		nic->cleans = rte_eth_tx_done_cleanup(nic->port_id, nic->queue, 0) >= 0;
+	if (pool->done.count == 0 && nic->in_flight > 0)
+		nic_clean(nic);
 	while (count < max && pool->done.count > 0)
 		addrs[count++] = (uint64_t)pool->done.items[--pool->done.count] << pool->shift;
 	nic->in_flight -= count;

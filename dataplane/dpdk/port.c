@@ -57,6 +57,18 @@ static int port_name(struct dpdk_port *port, const char *device, const struct wh
 	return 0;
 }
 
+/* Drivers say -1 for anything: their words know better. */
+static int port_probe_error(int err, const char *words)
+{
+	if (err != -1)
+		return err;
+	if (strcasestr(words, "permission denied") || strcasestr(words, "not permitted"))
+		return -EPERM;
+	if (strcasestr(words, "in use"))
+		return -EBUSY;
+	return strcasestr(words, "no such") ? -ENODEV : -EINVAL;
+}
+
 /* One sentence for what rte_dev_probe() refused. */
 static int port_probe_failed(const char *device, int err, const struct why *why)
 {
@@ -65,17 +77,14 @@ static int port_probe_failed(const char *device, int err, const struct why *why)
 	eal_log_words(words);
 	if (err == -EEXIST)
 		return why_fail(why, -EBUSY, "is open in this process already");
-	if (strstr(words, "no driver") || strstr(words, "no bus") || strstr(words, "Cannot find"))
+	if (err == -EFAULT || strstr(words, "failed to parse device") ||
+	    strstr(words, "annot find"))
 		return why_fail(
 			why, -ENODEV,
 			"DPDK has no such device or driver (%s); look at the name, and whether "
 			"the driver's package is installed",
 			words);
-	if (err == -EPERM || err == -EACCES)
-		return why_fail(why, err, "no permission: %s",
-				words[0] ? words : rte_strerror(-err));
-	if (err == -1)
-		err = -ENODEV;
+	err = port_probe_error(err, words);
 	return why_fail(why, err, "can't be opened as \"%s\": %s", device,
 			words[0] ? words : rte_strerror(-err));
 }
@@ -85,15 +94,19 @@ static int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_option
 		      const struct why *why)
 {
 	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_ETHER_MTU;
-	uint32_t frame_size = opt->frame_size ? opt->frame_size : port_frame_size(NULL, 0, mtu);
+	uint32_t frame_size = opt->frame_size
+				      ? opt->frame_size
+				      : port_frame_size(NULL, driver_traits(opt->device), mtu);
 	char device[512];
 	int err;
 
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
 		return why_fail(why, -EBUSY, "is open in this process already");
-	err = driver_device(opt->device, frame_size, mtu, device, sizeof(device));
+	err = driver_device(opt->device, frame_size, device, sizeof(device));
 	if (err < 0)
-		return why_fail(why, -EINVAL, "its arguments are too long");
+		return why_fail(why, -EINVAL, "%s",
+				err == -EINVAL ? "has an argument that its driver does not know"
+					       : "has arguments that are too long");
 	eal_log_mark();
 	err = rte_dev_probe(device);
 	if (err)
@@ -107,6 +120,21 @@ static int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_option
 	port->traits = driver_traits(port->info.driver_name);
 	port->reconnects = (port->traits & DRIVER_DIALS) && driver_dials(opt->device);
 	return 0;
+}
+
+/* What waits in it, in the rings of a net_ring for one, would be lost with it. */
+static void port_drain(struct dpdk_port *port)
+{
+	struct rte_mbuf *packets[NIC_BURST];
+
+	for (uint16_t q = 0; q < port->queues; q++)
+		for (unsigned turns = 0; turns < PORT_DRAIN_BURSTS; turns++) {
+			uint16_t n = rte_eth_rx_burst(port->id, q, packets, NIC_BURST);
+
+			rte_pktmbuf_free_bulk(packets, n);
+			if (n == 0)
+				break;
+		}
 }
 
 /* ---- opening ----------------------------------------------------------------------------------- */
@@ -153,21 +181,6 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	/* Neighbour discovery asks groups (RFC 4861); where a device can't be told, it takes everything. */
 	rte_eth_allmulticast_enable(port->id);
 	return 0;
-}
-
-/* What waits in it, in the rings of a net_ring for one, would be lost with it. */
-static void port_drain(struct dpdk_port *port)
-{
-	struct rte_mbuf *packets[NIC_BURST];
-
-	for (uint16_t q = 0; q < port->queues; q++)
-		for (unsigned turns = 0; turns < PORT_DRAIN_BURSTS; turns++) {
-			uint16_t n = rte_eth_rx_burst(port->id, q, packets, NIC_BURST);
-
-			rte_pktmbuf_free_bulk(packets, n);
-			if (n == 0)
-				break;
-		}
 }
 
 static void port_stop(struct dpdk_port *port)
@@ -257,6 +270,7 @@ static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct
 			"are in use; close them all first");
 	gate_shut(port);
 	if (port->started) {
+		port_drain(port);
 		rte_eth_dev_stop(port->id);
 		err = port_queues_setup(port, why);
 		if (!err)
@@ -265,6 +279,9 @@ static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct
 	if (err)
 		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));
 	gate_open(port);
+	if (!err && pool_out(port->nics[queue].pool) > 0)
+		return why_fail(why, -EBUSY,
+				"its driver keeps frames of the queue's last user; close the port");
 	return err;
 }
 

@@ -19,7 +19,10 @@ enum driver_trait {
 	DRIVER_TAKES_LATE = 0x2, /* asks for frames when packets have come: holds none before */
 	DRIVER_COPIES = 0x4,     /* copies each packet, both ways */
 	DRIVER_KERNEL = 0x8,     /* ends in a kernel interface: checksums may be partial */
-	DRIVER_DIALS = 0x10,     /* connects once, when it is started: link.c does so again */
+	DRIVER_DIALS = 0x10,     /* has a peer, and connects once, when it is started: link.c */
+	DRIVER_PULLS =
+		0x20, /* looks for what it has sent when it sends: a burst of nothing makes it */
+	DRIVER_SLOTS = 0x40, /* its slots, a power of two, must fit into an mbuf */
 };
 
 struct dpdk_port;
@@ -62,11 +65,10 @@ struct dpdk_port {
 	struct dpdk_port *next;
 };
 
-/* driver.c: traits by the driver's name ("net_memif"). */
+/* driver.c: traits by the driver's name, "net_memif", or what begins with it. */
 uint32_t driver_traits(const char *driver);
 /* What to probe instead of the text: defaults that suit a packet of this size. Bytes written, or -ENAMETOOLONG. */
-int driver_device(const char *device, uint32_t frame_size, uint32_t mtu_bytes, char *out,
-		  size_t out_len);
+int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len);
 
 /* It is a client of a server that may be away. */
 bool driver_dials(const char *device);

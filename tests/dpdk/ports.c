@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ports.c - libharp-dpdk.so on net_ring and net_null: every operation of a NIC, and what must not harm it. */
+#include "ports.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <malloc.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+const struct harp_dpdk_api *api;
+char why[512];
+
+uint64_t test_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- an end ------------------------------------------------------------------------------------ */
+
+static int port_try(struct harp_dpdk_port **port, const char *device, uint32_t mtu_bytes)
+{
+	const struct harp_dpdk_port_options opt = {
+		.size = sizeof(opt),
+		.device = device,
+		.mtu_bytes = mtu_bytes,
+		.frame_count = END_FRAMES,
+	};
+
+	why[0] = '\0';
+	return api->port_open(port, &opt, why, sizeof(why));
+}
+
+bool end_open(struct end *end, const char *device, uint32_t mtu_bytes)
+{
+	*end = (struct end){ 0 };
+	if (port_try(&end->port, device, mtu_bytes) != 0 ||
+	    api->port_nic(end->port, 0, &end->nic, why, sizeof(why)) != 0) {
+		fprintf(stderr, "%s\n", why);
+		CHECK(!"the port opens");
+		return false;
+	}
+	CHECK_EQ(end->nic->caps.frame_count, END_FRAMES);
+	while (end->free_count < END_FRAMES) {
+		end->free[end->free_count] = (uint64_t)end->free_count * end->nic->caps.frame_size;
+		end->free_count++;
+	}
+	return true;
+}
+
+void end_close(struct end *end)
+{
+	harp_nic_destroy(end->nic);
+	api->port_close(end->port);
+}
+
+void end_fill(struct end *end, unsigned want)
+{
+	uint64_t addrs[64];
+
+	while (end->filled < want && end->free_count > 0) {
+		unsigned n = 0;
+
+		while (n < 64 && end->filled + n < want && end->free_count > 0)
+			addrs[n++] = end->free[--end->free_count];
+		CHECK_EQ(end->nic->ops->fill(end->nic, addrs, n), n);
+		end->filled += n;
+	}
+}
+
+unsigned end_send(struct end *end, unsigned packets, uint32_t len, unsigned pieces)
+{
+	struct harp_desc descs[64];
+	unsigned n = 0, taken, sent = 0;
+
+	for (unsigned p = 0; p < packets && n + pieces <= 64 && end->free_count >= pieces; p++) {
+		uint32_t number = end->next_out + p;
+
+		for (unsigned i = 0; i < pieces; i++, n++) {
+			uint64_t frame = end->free[--end->free_count];
+
+			descs[n] = (struct harp_desc){
+				.addr = frame + END_DATA_AT,
+				.len = len / pieces,
+				.flags = i + 1 < pieces ? HARP_DESC_MORE : 0,
+			};
+			memset(end->nic->caps.frame_base + descs[n].addr, (uint8_t)number,
+			       descs[n].len);
+		}
+		memcpy(end->nic->caps.frame_base + descs[n - pieces].addr + 14, &number, 4);
+	}
+	taken = end->nic->ops->tx(end->nic, descs, n, 1);
+	CHECK(taken <= n && taken % pieces == 0);
+	for (unsigned i = n; i > taken; i--)
+		end->free[end->free_count++] =
+			descs[i - 1].addr & ~(uint64_t)(end->nic->caps.frame_size - 1);
+	sent = taken / pieces;
+	end->next_out += sent;
+	end->sent += taken;
+	return sent;
+}
+
+void end_complete(struct end *end)
+{
+	uint64_t addrs[64];
+	unsigned n;
+
+	while ((n = end->nic->ops->complete(end->nic, addrs, 64, 1)) > 0) {
+		for (unsigned i = 0; i < n; i++)
+			end->free[end->free_count++] =
+				addrs[i] & ~(uint64_t)(end->nic->caps.frame_size - 1);
+		CHECK(end->sent >= n);
+		end->sent -= n;
+	}
+}
+
+void end_receive(struct end *end)
+{
+	struct harp_desc descs[64];
+	unsigned n = end->nic->ops->rx(end->nic, descs, 64, test_now_ns());
+	bool first = true;
+
+	for (unsigned i = 0; i < n; i++) {
+		const uint8_t *data = end->nic->caps.frame_base + descs[i].addr;
+		uint32_t number;
+
+		end->filled--;
+		if (first) {
+			memcpy(&number, data + 14, 4);
+			end->wrong += number != end->next_in;
+			end->next_in = number + 1;
+			end->received++;
+		}
+		/* The last byte is of this packet, too. */
+		end->wrong += data[descs[i].len - 1] != (uint8_t)(end->next_in - 1);
+		first = !(descs[i].flags & HARP_DESC_MORE);
+		end->free[end->free_count++] =
+			descs[i].addr & ~(uint64_t)(end->nic->caps.frame_size - 1);
+	}
+	CHECK(n == 0 || first); /* never a part of a packet */
+}
+
+bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len, unsigned pieces)
+{
+	uint64_t until_ns = test_now_ns() + 20000000000u, before = to->received;
+
+	while (to->received - before < packets) {
+		end_fill(to, END_FRAMES / 2);
+		end_receive(to);
+		if (from->next_out - to->next_in < 256)
+			end_send(from, 16, len, pieces);
+		end_complete(from);
+		if (test_now_ns() > until_ns)
+			return false;
+	}
+	return true;
+}
+
+bool end_wait_up(const struct end *end, bool up)
+{
+	uint64_t until_ns = test_now_ns() + 20000000000u;
+	struct harp_dpdk_info info;
+
+	do {
+		api->port_info(end->port, &info);
+		if (info.up == up)
+			return true;
+		usleep(1000);
+	} while (test_now_ns() < until_ns);
+	return false;
+}
+
+/* ---- cases ------------------------------------------------------------------------------------- */
+
+/* What is sent into a ring comes back: copied, since a frame that was sent is not one to receive into. */
+static void case_loopback(void)
+{
+	struct harp_nic_stats stats;
+	struct harp_dpdk_info info;
+	struct end end;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	api->port_info(end.port, &info);
+	CHECK_STR(info.driver, "net_ring");
+	CHECK_STR(info.device, "net_ring0");
+	CHECK(info.up && !info.driver_copies && info.mtu_bytes == 1500 && info.frame_size == 2048);
+	CHECK(strncmp(info.dpdk, "DPDK ", 5) == 0);
+	CHECK(!(info.mac[0] & 1));
+	CHECK(end_until(&end, &end, 100000, 1514, 1));
+	CHECK_EQ(end.wrong, 0);
+	end.nic->ops->stats(end.nic, &stats);
+	CHECK_EQ(stats.rx_packets, end.received);
+	CHECK_EQ(stats.tx_packets, end.next_out);
+	CHECK_EQ(stats.rx_bytes, end.received * 1514);
+	CHECK_EQ(stats.copied_bytes, stats.rx_bytes);
+	while (end.sent > 0) {
+		end_fill(&end, END_FRAMES / 2);
+		end_receive(&end);
+		end_complete(&end);
+	}
+	CHECK_EQ(end.free_count + end.filled, END_FRAMES);
+	end_close(&end);
+}
+
+/* Chains go out whole, and those that are larger than a burst of the receiver's come in when there is room. */
+static void case_chains(void)
+{
+	struct end end;
+
+	if (!end_open(&end, "net_ring0", 9000))
+		return;
+	CHECK_EQ(end.nic->caps.frame_size, 16384);
+	CHECK(end.nic->caps.features & HARP_NIC_TX_MULTI);
+	for (unsigned pieces = 1; pieces <= 4; pieces++)
+		CHECK(end_until(&end, &end, 5000, 8000, pieces));
+	CHECK_EQ(end.wrong, 0);
+	end_close(&end);
+}
+
+static void case_null(void)
+{
+	struct harp_desc descs[64];
+	struct end end;
+
+	if (!end_open(&end, "net_null0", 0))
+		return;
+	CHECK_EQ(end_send(&end, 64, 1514, 1), 64);
+	end_complete(&end);
+	CHECK_EQ(end.sent, 0);
+	end_fill(&end, 128);
+	/* It makes packets of nothing, in frames that were filled. */
+	CHECK_EQ(end.nic->ops->rx(end.nic, descs, 64, 1), 64);
+	for (unsigned i = 0; i < 64; i++)
+		CHECK(descs[i].addr < (uint64_t)END_FRAMES * 2048 && descs[i].len == 64);
+	end_close(&end);
+}
+
+/* A full ring takes what it has room for, and the rest stays the caller's. */
+static void case_partial(void)
+{
+	unsigned sent = 0, got;
+	struct end end;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	while (end.free_count > 0 && (got = end_send(&end, 64, 100, 1)) > 0)
+		sent += got;
+	CHECK_EQ(sent, end.sent);
+	CHECK_EQ(sent + end.free_count, END_FRAMES);
+	end_complete(&end);
+	CHECK_EQ(end.sent, sent); /* the ring has them all */
+	end_close(&end);
+	/* What was in the ring has come home with the port. */
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	CHECK_EQ(end.wrong, 0);
+	end_close(&end);
+}
+
+/* Without frames nothing is received, which is counted, and nothing is lost of what comes after. */
+static void case_starved(void)
+{
+	struct harp_nic_stats stats;
+	struct end end;
+
+	if (!end_open(&end, "net_null0", 0))
+		return;
+	end_receive(&end);
+	CHECK_EQ(end.received, 0);
+	end.nic->ops->stats(end.nic, &stats);
+	CHECK(stats.rx_fill_empty > 0);
+	end_fill(&end, 256);
+	end_receive(&end);
+	CHECK_EQ(end.received, 64);
+	end_close(&end);
+}
+
+/* Descriptors that can't be: refused, counted, and what is the caller's comes back. */
+static void case_bad_descriptors(void)
+{
+	struct harp_nic_stats stats;
+	struct end end;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	const uint64_t region = (uint64_t)END_FRAMES * end.nic->caps.frame_size;
+	const struct harp_desc bad[] = {
+		{ .addr = region, .len = 60 },      { .addr = UINT64_MAX - 8, .len = 60 },
+		{ .addr = 100, .len = 60 }, /* in the mbuf */
+		{ .addr = 448, .len = 0 },          { .addr = 448, .len = 2048 },
+		{ .addr = 448, .len = UINT32_MAX },
+	};
+	const struct harp_desc open_ended = { .addr = 448, .len = 60, .flags = HARP_DESC_MORE };
+	uint64_t addrs[8];
+	unsigned back;
+
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK_EQ(end.nic->ops->tx(end.nic, &bad[i], 1, 1), 1);
+	CHECK_EQ(end.nic->ops->tx(end.nic, &open_ended, 1, 1), 0);
+	end.nic->ops->stats(end.nic, &stats);
+	CHECK_EQ(stats.tx_invalid, sizeof(bad) / sizeof(bad[0]));
+	CHECK_EQ(stats.tx_packets, 0);
+	back = end.nic->ops->complete(end.nic, addrs, 8, 1);
+	CHECK_EQ(back, 4); /* those within the region */
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	CHECK_EQ(end.wrong, 0);
+	end_close(&end);
+}
+
+static unsigned descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	while (dir && readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+/* Fifty times: nothing of DPDK's memory, of ours, and no descriptor is lost. */
+static void case_again(void)
+{
+	size_t used = 0;
+	unsigned fds = 0;
+
+	for (unsigned i = 0; i < 50; i++) {
+		struct end end;
+
+		if (!end_open(&end, i & 1 ? "net_ring0" : "net_null0", 0))
+			return;
+		end_fill(&end, 512);
+		if (i & 1)
+			CHECK(end_until(&end, &end, 200, 1514, 1));
+		end_close(&end);
+		if (i == 9) {
+			used = mallinfo2().uordblks;
+			fds = descriptors();
+		}
+	}
+	CHECK(mallinfo2().uordblks <= used + 4096);
+	CHECK_EQ(descriptors(), fds);
+}
+
+static void refused(const char *device, int err, const char *words)
+{
+	struct harp_dpdk_port *port;
+	int got = port_try(&port, device, 0);
+
+	if (got != err || !strstr(why, words)) {
+		fprintf(stderr, "%s: %d, %s\n", device, got, why);
+		CHECK(!"refused as expected");
+	}
+	CHECK(strncmp(why, device, strcspn(device, ",")) == 0); /* it names the device */
+}
+
+static void case_strings(void)
+{
+	struct end end;
+
+	refused("net_nonsense0", -ENODEV, "driver");
+	refused("", -EINVAL, "PCI address");
+	refused(",", -EINVAL, "PCI address");
+	refused("ffff:ff:1f.6", -ENODEV, "");
+	refused("net_memif0,role=emperor", -EINVAL, "");
+	refused("net_memif0,nonsense=1", -EINVAL, "");
+	refused("net_af_packet0,iface=nosuchif0", -ENODEV, "nosuchif0");
+	/* None of it has spoilt anything. */
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	refused("net_ring0", -EBUSY, "open in this process");
+	end_close(&end);
+}
+
+static void case_twice(void)
+{
+	struct harp_nic *second;
+	struct end end;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	CHECK_EQ(api->port_nic(end.port, 0, &second, why, sizeof(why)), -EBUSY);
+	CHECK_EQ(api->port_nic(end.port, 1, &second, why, sizeof(why)), -EINVAL);
+	end_fill(&end, 512);
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	/* Another user of the same queue finds all of its frames free. */
+	harp_nic_destroy(end.nic);
+	CHECK_EQ(api->port_nic(end.port, 0, &end.nic, why, sizeof(why)), 0);
+	end = (struct end){ .port = end.port, .nic = end.nic };
+	for (; end.free_count < END_FRAMES; end.free_count++)
+		end.free[end.free_count] = (uint64_t)end.free_count * end.nic->caps.frame_size;
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	end_close(&end);
+}
+
+/* A child can't use the parent's DPDK, and is told so; the parent goes on. */
+static void case_fork(void)
+{
+	struct end end;
+	pid_t child;
+	int status = 0;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	fflush(NULL);
+	child = fork();
+	if (child == 0) {
+		struct harp_dpdk_port *port;
+		int err = port_try(&port, "net_ring1", 0);
+
+		_exit(err == -ENXIO && strstr(why, "fork") ? 0 : 1);
+	}
+	waitpid(child, &status, 0);
+	CHECK_EQ(status, 0);
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	end_close(&end);
+}
+
+static int start(uint32_t huge_pages, uint32_t memory_mib, const char *args)
+{
+	const struct harp_dpdk_eal_options opt = {
+		.size = sizeof(opt),
+		.huge_pages = huge_pages,
+		.memory_mib = memory_mib,
+		.args = args,
+	};
+
+	return api->start(&opt, why, sizeof(why));
+}
+
+static void case_options(void)
+{
+	struct end end;
+
+	CHECK_EQ(start(3, 0, NULL), -EINVAL);
+	CHECK_EQ(start(2, 1u << 30, NULL), -ENOMEM); /* nobody has a PiB of them */
+	CHECK(strstr(why, "nr_hugepages"));
+	CHECK_EQ(start(1, 64, NULL), 0);
+	CHECK_EQ(start(1, 64, NULL), 0);
+	CHECK_EQ(start(0, 0, NULL), 0);
+	CHECK_EQ(start(2, 0, NULL), -EALREADY);
+	CHECK_EQ(start(0, 128, NULL), -EALREADY);
+	CHECK_EQ(start(0, 0, "--no-hpet"), -EALREADY);
+	if (end_open(&end, "net_ring0", 0))
+		end_close(&end);
+}
+
+/* EAL refuses its arguments: its words are in the error, and a second try says what would help. */
+static void case_refused(void)
+{
+	CHECK_EQ(start(1, 64, "--no-such-argument"), -EIO);
+	CHECK(strlen(why) > 20);
+	CHECK_EQ(start(1, 64, NULL), -EIO);
+	CHECK(strstr(why, "needs to be a new"));
+}
+
+static void case_huge(void)
+{
+	struct harp_dpdk_info info;
+	struct end end;
+	int err = start(2, 64, NULL);
+
+	if (err == -ENOMEM)
+		_exit(CHECK_SKIP); /* none are free */
+	CHECK_EQ(err, 0);
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	api->port_info(end.port, &info);
+	CHECK_EQ(info.huge_pages, 1);
+	CHECK(end_until(&end, &end, 10000, 1514, 1));
+	CHECK_EQ(end.wrong, 0);
+	end_close(&end);
+}
+
+static void case_side_by_side(void)
+{
+	struct end a, b;
+
+	if (!end_open(&a, "net_ring0", 0))
+		return;
+	if (end_open(&b, "net_ring1", 9000)) {
+		for (unsigned i = 0; i < 10; i++) {
+			CHECK(end_until(&a, &a, 1000, 1514, 1));
+			CHECK(end_until(&b, &b, 1000, 9014, 1));
+		}
+		CHECK_EQ(a.wrong + b.wrong, 0);
+		end_close(&b);
+	}
+	CHECK(end_until(&a, &a, 1000, 1514, 1));
+	end_close(&a);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{ "loopback", case_loopback },
+	{ "chains", case_chains },
+	{ "null", case_null },
+	{ "partial", case_partial },
+	{ "starved", case_starved },
+	{ "bad_descriptors", case_bad_descriptors },
+	{ "again", case_again },
+	{ "strings", case_strings },
+	{ "twice", case_twice },
+	{ "fork", case_fork },
+	{ "options", case_options },
+	{ "refused", case_refused },
+	{ "huge", case_huge },
+	{ "side_by_side", case_side_by_side },
+	{ "memif", case_memif },
+	{ "memif_within", case_memif_within },
+	{ "memif_waits", case_memif_waits },
+	{ "memif_server_dies", case_memif_server_dies },
+	{ "memif_client_dies", case_memif_client_dies },
+};
+
+int main(int argc, char **argv)
+{
+	api = harp_dpdk_api();
+	if (argc == 4 && strcmp(argv[1], "peer") == 0)
+		peer_main(argv[2], atoi(argv[3]));
+	CHECK_EQ(api->version, HARP_DPDK_VERSION);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		if (argc == 2 && strcmp(argv[1], cases[i].name) == 0) {
+			cases[i].run();
+			return check_done();
+		}
+	fprintf(stderr, "which case?\n");
+	return 2;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ports_peers.c - two processes on a memif: one is killed under traffic, comes late, or comes back. */
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ports.h"
+
+static char folder[64], server[256], client[256];
+
+/* Before DPDK is started: children start it for themselves. */
+static void peers_begin(void)
+{
+	snprintf(folder, sizeof(folder), "/tmp/harp-dpdk-XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(server, sizeof(server),
+		 "net_memif0,role=server,id=0,socket=%s/m.sock,socket-abstract=no", folder);
+	snprintf(client, sizeof(client),
+		 "net_memif1,role=client,id=0,socket=%s/m.sock,socket-abstract=no", folder);
+}
+
+static void peers_end(void)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/m.sock", folder);
+	unlink(path);
+	CHECK_EQ(rmdir(folder), 0);
+}
+
+void peer_main(const char *device, int ready_fd)
+{
+	struct end end;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (!end_open(&end, device, 0) || write(ready_fd, "", 1) != 1)
+		_exit(1);
+	for (;;) {
+		end_fill(&end, END_FRAMES / 2);
+		end_receive(&end);
+		end_send(&end, 32, 1514, 1);
+		end_complete(&end);
+	}
+}
+
+/* A program of its own: a fork can't use its parent's DPDK. */
+static pid_t peer_start(const char *device)
+{
+	char byte, fd[16];
+	int ready[2];
+	pid_t child;
+
+	fflush(NULL);
+	CHECK_EQ(pipe(ready), 0);
+	snprintf(fd, sizeof(fd), "%d", ready[1]);
+	child = fork();
+	if (child == 0) {
+		close(ready[0]);
+		execl("/proc/self/exe", "dpdk_ports", "peer", device, fd, (char *)NULL);
+		_exit(1);
+	}
+	close(ready[1]);
+	CHECK_EQ(read(ready[0], &byte, 1), 1);
+	close(ready[0]);
+	return child;
+}
+
+static void peer_kill(pid_t peer)
+{
+	int status;
+
+	kill(peer, SIGKILL);
+	CHECK_EQ(waitpid(peer, &status, 0), peer);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it had not died before */
+}
+
+/* Something arrives, whatever its numbers. */
+static bool hears(struct end *end)
+{
+	uint64_t until_ns = test_now_ns() + 20000000000u, before = end->received;
+
+	while (end->received < before + 1000 && test_now_ns() < until_ns) {
+		end_fill(end, END_FRAMES / 2);
+		end_receive(end);
+	}
+	end->wrong = 0;
+	return end->received >= before + 1000;
+}
+
+void case_memif(void)
+{
+	struct end end;
+	pid_t peer;
+
+	peers_begin();
+	peer = peer_start(server);
+	if (end_open(&end, client, 0)) {
+		uint64_t until_ns = test_now_ns() + 20000000000u;
+
+		while (end.received < 100000 && test_now_ns() < until_ns) {
+			end_fill(&end, END_FRAMES / 2);
+			end_receive(&end);
+		}
+		CHECK(end.received >= 100000);
+		CHECK_EQ(end.wrong, 0);
+		end_close(&end);
+	}
+	peer_kill(peer);
+	peers_end();
+}
+
+/* Both ends in one process. */
+void case_memif_within(void)
+{
+	struct harp_nic_stats stats;
+	struct end a, b;
+
+	peers_begin();
+	if (end_open(&a, server, 9000)) {
+		if (end_open(&b, client, 9000)) {
+			CHECK(end_wait_up(&a, true) && end_wait_up(&b, true));
+			CHECK(end_until(&a, &b, 20000, 9014, 1));
+			CHECK(end_until(&b, &a, 20000, 1514, 1));
+			/* A chain's marks don't stay in the ring's slots. */
+			for (unsigned i = 0; i < 100; i++) {
+				CHECK(end_until(&a, &b, 7, 9014, 3));
+				CHECK(end_until(&a, &b, 300, 60, 1));
+			}
+			CHECK_EQ(a.wrong + b.wrong, 0);
+			b.nic->ops->stats(b.nic, &stats);
+			CHECK_EQ(stats.copied_bytes, 0);
+			CHECK_EQ(stats.driver_copied_bytes, stats.rx_bytes + stats.tx_bytes);
+			end_close(&b);
+			CHECK(end_wait_up(&a, false));
+		}
+		end_close(&a);
+	}
+	peers_end();
+}
+
+/* A client without a server: its link is down until one comes. */
+void case_memif_waits(void)
+{
+	struct harp_desc desc;
+	struct end end;
+	pid_t peer;
+
+	peers_begin();
+	if (end_open(&end, client, 0)) {
+		CHECK(end_wait_up(&end, false));
+		end_fill(&end, 512);
+		CHECK_EQ(end.nic->ops->rx(end.nic, &desc, 1, 1), 0);
+		CHECK_EQ(end_send(&end, 1, 100, 1), 0);
+		peer = peer_start(server);
+		CHECK(end_wait_up(&end, true));
+		CHECK(hears(&end));
+		peer_kill(peer);
+		end_close(&end);
+	}
+	peers_end();
+}
+
+/* We send and receive while the other side is killed, five times. */
+static void dies(const char *ours, const char *theirs)
+{
+	struct end end;
+
+	pid_t peer = peer_start(theirs);
+
+	if (!end_open(&end, ours, 0))
+		return;
+	for (unsigned i = 0; i < 5; i++) {
+		CHECK(end_wait_up(&end, true));
+		CHECK(hears(&end));
+		peer_kill(peer);
+		/* At full speed, through the moment in which the driver finds out. */
+		uint64_t until_ns = test_now_ns() + 20000000000u;
+		struct harp_dpdk_info info = { .up = 1 };
+
+		while (info.up && test_now_ns() < until_ns) {
+			for (unsigned turns = 0; turns < 1000; turns++) {
+				end_fill(&end, END_FRAMES / 2);
+				end_receive(&end);
+				end_send(&end, 32, 1514, 1);
+				end_complete(&end);
+			}
+			api->port_info(end.port, &info);
+		}
+		CHECK_EQ(info.up, 0);
+		CHECK_EQ(end.free_count + end.filled + end.sent, END_FRAMES);
+		peer = peer_start(theirs);
+	}
+	CHECK(hears(&end));
+	peer_kill(peer);
+	end_close(&end);
+}
+
+void case_memif_server_dies(void)
+{
+	peers_begin();
+	dies(client, server);
+	peers_end();
+}
+
+void case_memif_client_dies(void)
+{
+	peers_begin();
+	dies(server, client);
+	peers_end();
+}
