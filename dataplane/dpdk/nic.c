@@ -457,6 +457,8 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->frame_reserved = POOL_RESERVED_BYTES;
 	caps->rx_headroom = POOL_RESERVED_BYTES + RTE_PKTMBUF_HEADROOM;
 	caps->rx_ring = 2u * port->rx_ring < half ? 2u * port->rx_ring : half;
+	/* A ring that was filled when the device was set up wants as many frames for its own. */
+	caps->rx_fill_min = port->traits & DRIVER_TAKES_LATE ? 0 : port->rx_ring + NIC_BURST;
 	caps->tx_ring = port->tx_ring < half ? port->tx_ring : half;
 	caps->tx_frags_max = port->frags_max < caps->tx_ring ? port->frags_max : caps->tx_ring;
 	caps->mtu_bytes = port->mtu_bytes;

@@ -69,7 +69,8 @@ struct harp_nic_caps {
 	 * before tx(); complete() gives the addr back when the card can't read them any more.
 	 */
 	uint32_t external_count; /* 0: the NIC has no external frames */
-	uint32_t reserved2;
+	uint32_t
+		rx_fill_min; /* frames the card keeps in its ring: fewer, and it receives badly. 0: any */
 	const uint8_t **external;
 };
 

@@ -48,7 +48,7 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats)
 {
 	struct harp_nic_caps caps;
-	uint32_t half;
+	uint32_t half, want;
 
 	if (nic->ops->size < NICIO_OPS_BYTES_V1)
 		return -EINVAL;
@@ -66,7 +66,8 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	/* Half of the frames at most: sending and queues need the others. */
 	half = caps.frame_count / 2;
 	io->fill_max = caps.rx_ring < half ? caps.rx_ring : half;
-	io->fill_target = io->fill_max < NICIO_FILL_MIN ? io->fill_max : NICIO_FILL_MIN;
+	want = caps.rx_fill_min > NICIO_FILL_MIN ? caps.rx_fill_min : NICIO_FILL_MIN;
+	io->fill_target = io->fill_max < want ? io->fill_max : want;
 	return io->fill_target > 0 ? 0 : -ENOBUFS;
 }
 
