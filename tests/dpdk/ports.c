@@ -146,7 +146,7 @@ void end_receive(struct end *end)
 
 bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len, unsigned pieces)
 {
-	uint64_t until_ns = test_now_ns() + 20000000000u, before = to->received;
+	uint64_t until_ns = test_now_ns() + 60000000000u, before = to->received;
 
 	while (to->received - before < packets) {
 		end_fill(to, END_FRAMES / 2);
@@ -162,7 +162,7 @@ bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len,
 
 bool end_wait_up(const struct end *end, bool up)
 {
-	uint64_t until_ns = test_now_ns() + 20000000000u;
+	uint64_t until_ns = test_now_ns() + 60000000000u;
 	struct harp_dpdk_info info;
 
 	do {
