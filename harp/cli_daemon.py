@@ -298,8 +298,8 @@ def _print_ports(ports: list[dict[str, Any]]) -> None:
     rows = [
         [
             port["name"],
-            port["problem"] or ("leased" if port["pid"] else "free"),
-            port["device"],
+            "problem" if port["problem"] else "leased" if port["pid"] else "free",
+            port["device"].partition(",")[0],
             f"{port['queues_leased']} of {port['queues']}" if port["pid"] else port["queues"],
             f"process {port['pid']} ({port['label']})" if port["pid"] else "-",
             ", ".join(port["addresses"]) or "-",
@@ -307,6 +307,9 @@ def _print_ports(ports: list[dict[str, Any]]) -> None:
         for port in ports
     ]
     console.out.print(console.table("", columns, rows))
+    for port in ports:
+        if port["problem"]:
+            console.out.print(f"{port['name']}: {port['problem']}", markup=False, soft_wrap=True)
 
 
 @click.command()
