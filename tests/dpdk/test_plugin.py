@@ -21,7 +21,7 @@ from harp.stats.instance import look
 from harp.stats.job import document
 
 SECONDS_MAX = 60
-PORT = "net_null0;ip=10.78.1.1/24"  # swallows what it is given
+PORT = "net_null0,no-rx=1;ip=10.78.1.1/24"  # swallows what it is given
 Environment = dict[str, str]
 Live = Callable[..., list[dict[str, Any]]]
 
@@ -133,7 +133,9 @@ def live(plugin: Path) -> Live:
 
 
 def test_a_port_is_a_device(live: Live) -> None:
-    (life,) = live(HARP_PATH="dpdk", HARP_DPDK=PORT + " net_null1;ip=10.78.2.1/24;name=other")
+    (life,) = live(
+        HARP_PATH="dpdk", HARP_DPDK=PORT + " net_null1,no-rx=1;ip=10.78.2.1/24;name=other"
+    )
     assert (life["error"], life["warned"], life["refused"]) == (None, [], 0)
     assert [device["name"] for device in life["devices"]] == ["net_null0", "other"]
     assert len({device["guid"] for device in life["devices"]} - {0}) == 2
