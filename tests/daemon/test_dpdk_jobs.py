@@ -58,9 +58,9 @@ def job(build_dir: Path) -> Callable[..., "subprocess.Popen[str]"]:
     return begin
 
 
-def real_pages(count: int, flows: int) -> Pages:
+def real_pages(count: int, _flows: int) -> Pages:
     """Pages that a job can use, as a real harpd makes them."""
-    made = [_host.page_create(flows) for _ in range(count)]
+    made = [_host.page_create(_flows) for _ in range(count)]
     return Pages([fd for fd, _ in made], made[0][1])
 
 
