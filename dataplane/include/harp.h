@@ -338,6 +338,14 @@ HARP_API int harp_stack_memory_add(struct harp_stack *stack, const void *base, s
  * refers to it: poll and ask again. Connections that are aborted let go as soon as the NIC has. -ENOENT. */
 HARP_API int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes);
 /*
+ * Makes connections independent of that memory: what they have queued of it is copied into frames, and a connection
+ * for which there are too few ends with -ENOBUFS. From here only the NIC may still read it, until it has completed
+ * what it holds. Returns the bytes that were copied; -ENOENT.
+ */
+HARP_API ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes);
+/* The same of one connection, and of whatever memory. -ENOBUFS: too few frames, and it still refers to it. */
+HARP_API ssize_t harp_conn_evict(struct harp_conn *conn);
+/*
  * As harp_conn_send() of one piece, but the bytes are not copied: they are read where they lie, again when they must
  * be retransmitted, and must not change before harp_conn_acked_bytes() counts them. -EFAULT when they are
  * not within one piece of added memory.

@@ -32,3 +32,29 @@ ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t
 	tcp_tx_ready(conn);
 	return (ssize_t)done;
 }
+
+ssize_t harp_conn_evict(struct harp_conn *conn)
+{
+	return tcp_external_evict(conn, NULL);
+}
+
+ssize_t external_evict(struct tcp *tcp, const void *base, size_t bytes)
+{
+	const struct frame_memory *memory = external_find_exact(tcp->pool, base, bytes);
+	ssize_t total = 0;
+
+	if (!memory)
+		return -ENOENT;
+	for (uint32_t i = 0; memory->users > 0 && i < tcp->conns_high; i++) {
+		struct harp_conn *conn = &tcp->conns[i];
+		ssize_t n = 0;
+
+		if (conn->tx_external_held > 0)
+			n = tcp_external_evict(conn, memory);
+		if (n < 0)
+			tcp_conn_reset(conn, (int)n);
+		else
+			total += n;
+	}
+	return total;
+}

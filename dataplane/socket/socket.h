@@ -12,6 +12,8 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 struct harp_conn *conn_next_event(struct tcp *tcp, uint32_t *events);
 int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		  const struct harp_tcp_options *opt, struct harp_listener **out);
+/* harp_stack_memory_evict() */
+ssize_t external_evict(struct tcp *tcp, const void *base, size_t bytes);
 int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct harp_udp_options *opt,
 	     struct harp_udp **out);
 struct harp_udp *udp_next_event(struct udp *udp, uint32_t *events);

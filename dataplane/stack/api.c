@@ -50,6 +50,11 @@ void harp_stack_neighbour_heard(struct harp_stack *stack, const struct harp_addr
 		neighbour_told(&stack->eth, addr, mac, news);
 }
 
+ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	return external_evict(&stack->tcp, base, bytes);
+}
+
 int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
 		    const struct harp_tcp_options *opt, struct harp_listener **out)
 {

@@ -657,6 +657,9 @@ static inline struct tcp_train tcp_train_one(struct frame *seg)
 struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg);
 /* The card may still read an external frame of seg. */
 bool tcp_train_is_read(const struct harp_conn *conn, const struct frame *seg);
+/* seg is about to be sent again: its application may have broken its word and changed the bytes. A segment whose checksum
+ * is that of others would never arrive. */
+void tcp_train_forget_sums(const struct harp_conn *conn, struct frame *seg);
 /* The card may still read what would be written: the headers before seg, or where its external frames lie. */
 static inline bool tcp_train_is_busy(const struct harp_conn *conn, const struct frame *seg)
 {
@@ -671,7 +674,13 @@ size_t tcp_external_queue(struct harp_conn *conn, struct frame_memory *memory, c
 /* A record for what of an external frame lies behind keep bytes, which are all that f keeps; NULL: none. */
 struct frame *tcp_external_cut(struct harp_conn *conn, struct frame *f, uint32_t keep);
 
+/* Copies what the send queue refers to of this memory (NULL: of any) into frames. The bytes; -ENOBUFS. */
+ssize_t tcp_external_evict(struct harp_conn *conn, const struct frame_memory *memory);
+
 /* ---- tcp_sndq.c ---- */
+/* Puts a segment's payload into frames of the pool, with none but the first of those it has. Bytes copied;
+ * -ENOBUFS, and nothing has changed. */
+ssize_t tcp_sndq_repack(struct harp_conn *conn, struct frame *seg);
 /* The newest segment when it may grow by another frame, else a new one without any bytes; NULL: budget or
  * pool are used up. */
 struct frame *tcp_sndq_growing(struct harp_conn *conn);

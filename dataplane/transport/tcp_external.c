@@ -5,6 +5,8 @@
  */
 #include "transport/tcp.h"
 
+#include <errno.h>
+
 #include "memory/external.h"
 
 #define EXTERNAL_HELD_MIN 16u /* of a connection, before it must leave some to others */
@@ -84,4 +86,35 @@ struct frame *tcp_external_cut(struct harp_conn *conn, struct frame *f, uint32_t
 	if (rest)
 		external_count(conn);
 	return rest;
+}
+
+/* ---- letting go of the memory ------------------------------------------------------------------ */
+
+static bool external_refers(const struct harp_conn *conn, const struct frame *seg,
+			    const struct frame_memory *memory)
+{
+	for (const struct frame *f = seg->frag; f; f = f->frag)
+		if (frame_is_external(conn->tcp->pool, f) &&
+		    (!memory || external_memory(f) == memory))
+			return true;
+	return false;
+}
+
+ssize_t tcp_external_evict(struct harp_conn *conn, const struct frame_memory *memory)
+{
+	ssize_t total = 0;
+
+	if (conn->tx_external_held == 0)
+		return 0;
+	for (struct frame *seg = conn->snd_head; seg; seg = seg->next) {
+		ssize_t n;
+
+		if (!external_refers(conn, seg, memory))
+			continue;
+		n = tcp_sndq_repack(conn, seg);
+		if (n < 0)
+			return n;
+		total += n;
+	}
+	return total;
 }

@@ -8,6 +8,7 @@
  */
 #include "transport/tcp.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/checksum.h"
@@ -428,6 +429,61 @@ bool tcp_sndq_gather(struct harp_conn *conn, uint32_t bytes)
 			sndq_drop_second(conn, seg);
 	}
 	return true;
+}
+
+/* New frames with room for `bytes`; NULL: there are too few. Beyond the budget: they take the place of others. */
+static struct frame *sndq_take_chain(struct harp_conn *conn, uint32_t bytes, uint32_t *frags)
+{
+	struct frame_pool *pool = conn->tcp->pool;
+	struct frame *chain = NULL, *f;
+
+	for (*frags = 0; bytes > 0; ++*frags) {
+		f = *frags < conn->tcp->tx_frags_max - 1 ? frame_alloc(pool, 0) : NULL;
+		if (!f) {
+			frame_release_packet(pool, chain);
+			return NULL;
+		}
+		f->frag = chain;
+		chain = f;
+		bytes -= bytes < f->pub.capacity ? bytes : f->pub.capacity;
+	}
+	return chain;
+}
+
+ssize_t tcp_sndq_repack(struct harp_conn *conn, struct frame *seg)
+{
+	uint32_t frags = 0, left = seg_bytes(seg) - seg->pub.len, room;
+	struct frame *old = seg->frag, *to = seg, *chain = NULL;
+	ssize_t copied = left;
+
+	/* Behind the bytes of the first frame: the card reads no further than those. */
+	room = sndq_chunk_room(conn->tcp->pool, seg);
+	if (left > room) {
+		chain = sndq_take_chain(conn, left - room, &frags);
+		if (!chain)
+			return -ENOBUFS;
+	}
+	seg->frag = chain;
+	for (const struct frame *f = old; f; f = f->frag) {
+		for (uint32_t at = 0, n; at < f->pub.len; at += n) {
+			if (sndq_chunk_room(conn->tcp->pool, to) == 0)
+				to = to->frag;
+			room = sndq_chunk_room(conn->tcp->pool, to);
+			n = f->pub.len - at < room ? f->pub.len - at : room;
+			/* COPY: the application wants its memory back. */
+			memcpy(to->pub.data + to->pub.len, f->pub.data + at, n);
+			to->pub.len += n;
+		}
+	}
+	seg->flags &= (uint8_t)~FRAME_CSUM;
+	sndq_uncount(conn, old, seg_frags(seg) - 1);
+	frame_release_packet(conn->tcp->pool, old);
+	conn->tx_frames_held += frags;
+	conn->tcp->stats->frames_tcp_tx += frags;
+	seg_set(seg, seg_bytes(seg), frags + 1);
+	conn->acct.tx_copied_bytes += (uint64_t)copied;
+	conn->tcp->stats->tx_copied_bytes += (uint64_t)copied;
+	return copied;
 }
 
 void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)

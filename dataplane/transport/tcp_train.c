@@ -10,6 +10,15 @@
  */
 #include "transport/tcp.h"
 
+void tcp_train_forget_sums(const struct harp_conn *conn, struct frame *seg)
+{
+	if (conn->tx_external_held == 0)
+		return;
+	for (struct frame *f = seg->frag; f; f = f->frag)
+		if (frame_is_external(conn->tcp->pool, f))
+			f->flags &= (uint8_t)~FRAME_CSUM;
+}
+
 bool tcp_train_is_read(const struct harp_conn *conn, const struct frame *seg)
 {
 	for (const struct frame *f = seg->frag; f; f = f->frag)

@@ -95,6 +95,8 @@ static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
 
 	if (tcp_train_is_busy(conn, train->first))
 		return -EBUSY;
+	if (again)
+		tcp_train_forget_sums(conn, train->first);
 	if (train->last->flags & FRAME_FIN)
 		flags |= TCP_FIN;
 	if (tx_is_last(conn, train))

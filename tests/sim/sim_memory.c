@@ -58,6 +58,10 @@ static bool memory_take_back(struct sim *sim, struct sim_app *app)
 
 		if (!app->memory[i])
 			continue;
+		/* It may want it back at once: what is still needed is copied. */
+		if (rng_below(&sim->rng, 2))
+			(void)harp_stack_memory_evict(memory_stack(sim, app), app->memory[i],
+						      app->send_total);
 		err = harp_stack_memory_remove(memory_stack(sim, app), app->memory[i],
 					       app->send_total);
 		if (err == -EBUSY)

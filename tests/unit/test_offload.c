@@ -467,6 +467,44 @@ static void test_abort(void)
 	net_close();
 }
 
+/* The application wants its memory back before the peer has what lies in it: scribbles over it, and all arrives. */
+static void test_evicted(bool of_stack)
+{
+	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
+	uint8_t *apart = malloc(BYTES);
+	ssize_t n;
+
+	net_open(&how);
+	memcpy(apart, net.bytes, BYTES);
+	CHECK_EQ(harp_stack_memory_add(net.stack[0], apart, BYTES), 0);
+	CHECK_EQ(harp_conn_send(net.from, &(struct iovec){ apart, 10 }, 1), 10);
+	n = harp_conn_send_external(net.from, apart + 10, 40000);
+	CHECK(n > 30000);
+	net.sent = 10 + (uint64_t)n;
+	net_step(MS); /* some has left */
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, 1), -ENOENT);
+	n = of_stack ? harp_stack_memory_evict(net.stack[0], apart, BYTES)
+		     : harp_conn_evict(net.from);
+	CHECK(n > 20000);
+	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
+	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 10 + (uint64_t)n);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), -EBUSY); /* the card's */
+	for (int i = 0; i < 60; i++)
+		net_step(MS / 10);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
+	memset(apart, 0xee, BYTES);
+	free(apart);
+	for (int i = 0; i < 100 && net.received < net.sent; i++) {
+		net_step(MS);
+		net_take();
+	}
+	CHECK_EQ(net.received, net.sent);
+	for (int i = 0; i < 10; i++)
+		net_step(10 * MS);
+	CHECK_EQ(net_stat(0, "frames_tcp_tx"), 0);
+	net_close();
+}
+
 /* Records run out: whoever has some waits for its own ACKs, and everything arrives. */
 static void test_few_records(void)
 {
@@ -533,6 +571,8 @@ int main(void)
 	test_cut_and_gathered();
 	test_memory_rules();
 	test_abort();
+	test_evicted(true);
+	test_evicted(false);
 	test_few_records();
 	test_first_version();
 	test_datagrams();
