@@ -16,6 +16,7 @@
 #define PORT_FRAMES 8192u
 #define PORT_RING 1024u
 #define PORT_FRAGS_MAX 16u
+#define PORT_TSO_BYTES_MAX 65400u
 #define PORT_HEADROOM 256u /* FRAME_HEADROOM_BYTES, of which no receive buffer needs more */
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
@@ -131,6 +132,10 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 
 /* ---- the device -------------------------------------------------------------------------------- */
 
+#define PORT_TX_CSUM (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM)
+/* Of what is cut the device writes IPv4's checksum, too. */
+#define PORT_TX_TSO (PORT_TX_CSUM | RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO)
+
 static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *conf)
 {
 	const uint64_t rx = port->info.rx_offload_capa, tx = port->info.tx_offload_capa;
@@ -141,6 +146,10 @@ static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *con
 	if (room < port->mtu_bytes + PORT_ETH_BYTES)
 		conf->rxmode.offloads |= rx & RTE_ETH_RX_OFFLOAD_SCATTER;
 	conf->txmode.offloads = tx & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+	if ((tx & PORT_TX_CSUM) == PORT_TX_CSUM)
+		conf->txmode.offloads |= PORT_TX_CSUM;
+	if ((tx & PORT_TX_TSO) == PORT_TX_TSO)
+		conf->txmode.offloads |= PORT_TX_TSO;
 }
 
 static void port_features(struct dpdk_port *port)
@@ -155,6 +164,14 @@ static void port_features(struct dpdk_port *port)
 		port->frags_max = PORT_FRAGS_MAX;
 		if (lim->nb_mtu_seg_max > 0)
 			port->frags_max = min_u32(port->frags_max, lim->nb_mtu_seg_max);
+	}
+	if ((port->info.tx_offload_capa & PORT_TX_CSUM) == PORT_TX_CSUM)
+		port->features |= HARP_NIC_TX_CSUM;
+	if (chains && (port->info.tx_offload_capa & PORT_TX_TSO) == PORT_TX_TSO) {
+		port->features |= HARP_NIC_TX_TSO;
+		if (port->traits & DRIVER_TSO_V4)
+			port->features |= HARP_NIC_TX_TSO_V4;
+		port->tso_bytes_max = PORT_TSO_BYTES_MAX;
 	}
 	if (port->traits & DRIVER_KERNEL)
 		port->features |= HARP_NIC_RX_CSUM_PARTIAL;
@@ -202,6 +219,9 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 	if (err)
 		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));
 	port_features(port);
+	if (port->features & HARP_NIC_TX_MULTI)
+		port->external_count =
+			opt->external_count ? opt->external_count : port->frame_count;
 	port_mac(port);
 	return 0;
 }

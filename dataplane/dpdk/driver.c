@@ -21,7 +21,7 @@ static const struct {
 	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL },
 	{ "net_af_packet", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_SLOTS },
 	{ "net_af_xdp", DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS },
-	{ "net_tap", DRIVER_ANY_LENGTH | DRIVER_COPIES },
+	{ "net_tap", DRIVER_ANY_LENGTH | DRIVER_COPIES | DRIVER_TSO_V4 },
 };
 
 uint32_t driver_traits(const char *driver)

@@ -217,22 +217,35 @@ void nic_drop_waiting(struct dpdk_nic *nic)
 
 /* ---- transmitting ------------------------------------------------------------------------------ */
 
-static bool nic_desc_good(const struct dpdk_nic *nic, const struct harp_desc *desc)
+/* Which external frame a descriptor names; beyond any: none. */
+static inline uint64_t nic_external(const struct dpdk_nic *nic, const struct harp_desc *desc)
+{
+	return (desc->addr >> nic->pool->shift) - nic->pool->frame_count;
+}
+
+static bool nic_desc_good(const struct dpdk_nic *nic, const struct harp_desc *desc, bool first)
 {
 	const struct pool *pool = nic->pool;
 	uint32_t size = nic->nic.caps.frame_size, at = (uint32_t)(desc->addr & (size - 1));
 	uint64_t index = desc->addr >> pool->shift;
 
-	return index < pool->frame_count && at >= POOL_RESERVED_BYTES && desc->len > 0 &&
-	       desc->len <= size - at && pool->state[index] == POOL_HOME;
+	if (index >= pool->frame_count)
+		return !first && at == 0 && nic->external &&
+		       external_good(nic->external, index - pool->frame_count, desc->len);
+
+	return at >= POOL_RESERVED_BYTES && desc->len > 0 && desc->len <= size - at &&
+	       pool->state[index] == POOL_HOME;
 }
 
 static inline struct rte_mbuf *nic_mbuf_make(struct dpdk_nic *nic, const struct harp_desc *desc)
 {
 	struct pool *pool = nic->pool;
 	uint32_t index = (uint32_t)(desc->addr >> pool->shift);
-	struct rte_mbuf *mbuf = pool_mbuf(pool, index);
+	struct rte_mbuf *mbuf;
 
+	if (index >= pool->frame_count)
+		return external_make(nic->external, index - pool->frame_count, desc->len);
+	mbuf = pool_mbuf(pool, index);
 	pool->state[index] = POOL_SENDING;
 	mbuf->data_off =
 		(uint16_t)((desc->addr & (nic->nic.caps.frame_size - 1)) - POOL_RESERVED_BYTES);
@@ -240,6 +253,23 @@ static inline struct rte_mbuf *nic_mbuf_make(struct dpdk_nic *nic, const struct 
 	mbuf->pkt_len = desc->len;
 	mbuf->ol_flags = 0;
 	return mbuf;
+}
+
+/* The driver did not take it: frames again. */
+static void nic_packet_undo(struct dpdk_nic *nic, struct rte_mbuf *mbuf)
+{
+	while (mbuf) {
+		struct rte_mbuf *next = mbuf->next;
+
+		if (mbuf->pool == nic->pool->mempool) {
+			nic->pool->state[pool_index(nic->pool, mbuf)] = POOL_HOME;
+			mbuf->next = NULL;
+			mbuf->nb_segs = 1;
+		} else {
+			external_undo(mbuf);
+		}
+		mbuf = next;
+	}
 }
 
 /* The packet at descs, as mbufs. Its descriptors; 0: it has no end; -1: it can't be sent. */
@@ -253,32 +283,28 @@ static int nic_packet_make(struct dpdk_nic *nic, const struct harp_desc *descs, 
 		if (n++ == count)
 			return 0;
 	for (unsigned i = 0; i < n; i++)
-		if (__builtin_expect(!nic_desc_good(nic, &descs[i]), 0))
+		if (__builtin_expect(!nic_desc_good(nic, &descs[i], i == 0), 0))
 			return -1;
 	if (n > nic->nic.caps.tx_frags_max)
 		return -1;
 	first = last = nic_mbuf_make(nic, &descs[0]);
 	for (unsigned i = 1; i < n; i++) {
 		last->next = nic_mbuf_make(nic, &descs[i]);
+		if (!last->next) { /* no mbuf for it just now */
+			nic_packet_undo(nic, first);
+			return 0;
+		}
 		last = last->next;
 		first->pkt_len += descs[i].len;
 		first->nb_segs++;
 	}
+	if ((descs[0].flags & (HARP_DESC_TX_CSUM | HARP_DESC_TX_TSO)) &&
+	    !offload_packet(first, descs[0].flags)) {
+		nic_packet_undo(nic, first);
+		return -1;
+	}
 	*out = first;
 	return (int)n;
-}
-
-/* The driver did not take it: frames again. */
-static void nic_packet_undo(struct dpdk_nic *nic, struct rte_mbuf *mbuf)
-{
-	while (mbuf) {
-		struct rte_mbuf *next = mbuf->next;
-
-		nic->pool->state[pool_index(nic->pool, mbuf)] = POOL_HOME;
-		mbuf->next = NULL;
-		mbuf->nb_segs = 1;
-		mbuf = next;
-	}
 }
 
 /* A packet that can't be sent: those of its frames that are the caller's are done. */
@@ -290,6 +316,12 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 	do {
 		uint64_t index = descs[n].addr >> pool->shift;
 
+		if (nic->external &&
+		    external_good(nic->external, nic_external(nic, &descs[n]), 1)) {
+			external_refuse(nic->external, (uint32_t)nic_external(nic, &descs[n]));
+			nic->in_flight++;
+			continue;
+		}
 		if (index >= pool->frame_count || pool->state[index] != POOL_HOME ||
 		    pool->done.count == pool->done.max)
 			continue;
@@ -298,6 +330,19 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 	} while (descs[n++].flags & HARP_DESC_MORE);
 	nic->stats.tx_invalid++;
 	return n;
+}
+
+/* What the driver has to say of packets that it is to work on. Those that it would not send are left out,
+ * with what comes after them; *n: -1 when there is one. */
+static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, unsigned made, int *n)
+{
+	uint16_t good = rte_eth_tx_prepare(nic->port_id, nic->queue, packets, (uint16_t)made);
+
+	for (unsigned i = good; i < made; i++)
+		nic_packet_undo(nic, packets[i]);
+	if (good < made)
+		*n = -1;
+	return good;
 }
 
 /* One burst. Descriptors taken; *more false when there is nothing left that the driver would take. */
@@ -326,6 +371,8 @@ static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs
 
 	for (unsigned i = 0; i < made; i++)
 		lens[i] = packets[i]->pkt_len;
+	if (nic->nic.caps.features & HARP_NIC_TX_CSUM)
+		made = nic_prepare(nic, packets, made, &n);
 	sent = made ? rte_eth_tx_burst(nic->port_id, nic->queue, packets, (uint16_t)made) : 0;
 	for (unsigned i = 0; i < sent; i++) {
 		taken += sizes[i];
@@ -371,6 +418,16 @@ static void nic_clean(struct dpdk_nic *nic)
 		nic->cleans = rte_eth_tx_done_cleanup(nic->port_id, nic->queue, 0) >= 0;
 }
 
+static unsigned nic_complete_external(struct dpdk_nic *nic, uint64_t *addrs, unsigned max)
+{
+	uint32_t items[NIC_BURST];
+	unsigned n = external_complete(nic->external, items, max < NIC_BURST ? max : NIC_BURST);
+
+	for (unsigned i = 0; i < n; i++)
+		addrs[i] = (uint64_t)(nic->pool->frame_count + items[i]) << nic->pool->shift;
+	return n;
+}
+
 static unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigned max,
 			     uint64_t now_ns)
 {
@@ -384,6 +441,8 @@ static unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigne
 		nic_clean(nic);
 	while (count < max && pool->done.count > 0)
 		addrs[count++] = (uint64_t)pool->done.items[--pool->done.count] << pool->shift;
+	if (nic->external)
+		count += nic_complete_external(nic, addrs + count, max - count);
 	nic->in_flight -= count;
 	pool_leave(pool);
 	return count;
@@ -416,6 +475,24 @@ static void nic_stats(struct harp_nic *harp_nic, struct harp_nic_stats *out)
 		out->driver_copied_bytes = out->rx_bytes + out->tx_bytes;
 }
 
+static int nic_memory_add(struct harp_nic *harp_nic, const void *base, size_t bytes)
+{
+	return external_memory_add(nic_of(harp_nic)->external, base, bytes);
+}
+
+static int nic_memory_remove(struct harp_nic *harp_nic, const void *base, size_t bytes)
+{
+	struct dpdk_nic *nic = nic_of(harp_nic);
+	int err = external_memory_remove(nic->external, base, bytes);
+
+	if (err != -EBUSY)
+		return err;
+	pool_enter(nic->pool);
+	nic_clean(nic);
+	pool_leave(nic->pool);
+	return external_memory_remove(nic->external, base, bytes);
+}
+
 static void nic_destroy(struct harp_nic *harp_nic)
 {
 	struct dpdk_nic *nic = nic_of(harp_nic);
@@ -433,17 +510,21 @@ static const struct harp_nic_ops nic_ops = {
 	.kick = nic_kick,
 	.stats = nic_stats,
 	.destroy = nic_destroy,
+	.memory_add = nic_memory_add,
+	.memory_remove = nic_memory_remove,
 };
 
 void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 {
 	struct harp_nic_caps *caps = &nic->nic.caps;
 	uint32_t half = port->frame_count / 2;
+	struct external *external = nic->external;
 	struct pool *pool = nic->pool;
 
 	*nic = (struct dpdk_nic){
 		.nic.ops = &nic_ops,
 		.pool = pool,
+		.external = external,
 		.port = port,
 		.port_id = port->id,
 		.queue = queue,
@@ -463,5 +544,8 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->tx_frags_max = port->frags_max < caps->tx_ring ? port->frags_max : caps->tx_ring;
 	caps->mtu_bytes = port->mtu_bytes;
 	caps->features = port->features;
+	caps->tso_bytes_max = port->tso_bytes_max;
+	caps->external_count = external ? external->count : 0;
+	caps->external = external ? external->where : NULL;
 	memcpy(caps->mac, port->mac.addr_bytes, sizeof(caps->mac));
 }

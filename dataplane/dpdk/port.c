@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_version.h>
@@ -139,6 +140,20 @@ static void port_drain(struct dpdk_port *port)
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
+/* A virtual device's driver reads memory like everyone; another device is told where it is. */
+static int port_external(struct dpdk_port *port, uint16_t queue, const struct why *why)
+{
+	bool virtual = strcmp(rte_bus_name(rte_dev_bus(port->device)), "vdev") == 0;
+	int err = external_create(&port->nics[queue].external, port->external_count,
+				  virtual ? NULL : port->device, rte_eth_dev_socket_id(port->id));
+
+	return err ? why_fail(why, err,
+			      "no memory for %u external frames; give DPDK more "
+			      "(HARP_DPDK_MEMORY_MIB)",
+			      port->external_count)
+		   : 0;
+}
+
 static int port_pools(struct dpdk_port *port, const struct why *why)
 {
 	int err = 0;
@@ -155,6 +170,8 @@ static int port_pools(struct dpdk_port *port, const struct why *why)
 					  .numa_node = rte_eth_dev_socket_id(port->id),
 				  },
 				  why);
+		if (!err && port->external_count > 0)
+			err = port_external(port, q, why);
 		if (!err)
 			nic_init(&port->nics[q], port, q);
 	}
@@ -201,8 +218,10 @@ static void port_free(struct dpdk_port *port)
 		link_run(port, port_stop);
 		rte_dev_remove(port->device);
 	}
-	for (uint16_t q = 0; port->nics && q < port->queues; q++)
+	for (uint16_t q = 0; port->nics && q < port->queues; q++) {
+		external_destroy(port->nics[q].external);
 		pool_retire(port->nics[q].pool);
+	}
 	free(port->nics);
 	free(port);
 }

@@ -7,6 +7,7 @@
 
 #include "base/why.h"
 #include "dpdk/harp_dpdk.h"
+#include "dpdk/external.h"
 #include "dpdk/pool.h"
 #include "harp_nic.h"
 
@@ -22,7 +23,8 @@ enum driver_trait {
 	DRIVER_DIALS = 0x10,     /* has a peer, and connects once, when it is started: link.c */
 	DRIVER_PULLS =
 		0x20, /* looks for what it has sent when it sends: a burst of nothing makes it */
-	DRIVER_SLOTS = 0x40, /* its slots, a power of two, must fit into an mbuf */
+	DRIVER_SLOTS = 0x40,  /* its slots, a power of two, must fit into an mbuf */
+	DRIVER_TSO_V4 = 0x80, /* cuts IPv4 only */
 };
 
 struct dpdk_port;
@@ -31,6 +33,7 @@ struct dpdk_port;
 struct dpdk_nic {
 	struct harp_nic nic;
 	struct pool *pool;
+	struct external *external; /* NULL: the device can't send chains */
 	struct dpdk_port *port;
 	uint16_t port_id, queue;
 	bool cleans;        /* rte_eth_tx_done_cleanup() works */
@@ -49,6 +52,7 @@ struct dpdk_port {
 	uint16_t id;
 	uint16_t queues, rx_ring, tx_ring;
 	uint32_t mtu_bytes, frame_size, frame_count, spare_count, frags_max;
+	uint32_t external_count, tso_bytes_max;
 	uint32_t features; /* HARP_NIC_* */
 	uint32_t traits;   /* enum driver_trait */
 	bool started;
@@ -99,6 +103,10 @@ void port_rules_flush(struct dpdk_port *port);
 void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue);
 /* Frees what rx() has not handed on. */
 void nic_drop_waiting(struct dpdk_nic *nic);
+
+/* offload.c: prepares a packet, all of whose headers lie in its first mbuf, for what the descriptor's flags ask of the
+ * device. False: it is no packet that this can be asked for. */
+bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags);
 
 /* harp_dpdk_api's, port.c, rss.c, steer.c */
 int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why,

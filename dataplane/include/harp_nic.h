@@ -38,12 +38,13 @@ struct harp_desc {
 
 /* Abilities, in caps.features. */
 #define HARP_NIC_RX_CSUM_PARTIAL                                                                   \
-	0x1u                   /* a local peer may leave only the folded pseudo-header sum
+	0x1u                     /* a local peer may leave only the folded pseudo-header sum
 				       * in the transport checksum field (veth, bridge, tap) */
-#define HARP_NIC_TX_MULTI 0x2u /* tx() takes packets of several descriptors */
-#define HARP_NIC_STRICT 0x4u   /* frames are hashed at tx() and checked at completion */
-#define HARP_NIC_TX_CSUM 0x8u  /* HARP_DESC_TX_CSUM: TCP and UDP over IPv4 and IPv6 */
-#define HARP_NIC_TX_TSO 0x10u  /* HARP_DESC_TX_TSO, both families */
+#define HARP_NIC_TX_MULTI 0x2u   /* tx() takes packets of several descriptors */
+#define HARP_NIC_STRICT 0x4u     /* frames are hashed at tx() and checked at completion */
+#define HARP_NIC_TX_CSUM 0x8u    /* HARP_DESC_TX_CSUM: TCP and UDP over IPv4 and IPv6 */
+#define HARP_NIC_TX_TSO 0x10u    /* HARP_DESC_TX_TSO, both families */
+#define HARP_NIC_TX_TSO_V4 0x20u /* with TX_TSO: IPv4 only */
 
 struct harp_nic_caps {
 	char name[32];       /* interface or wire port */

@@ -49,6 +49,7 @@ struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg)
 	struct tcp_train train = tcp_train_one(seg);
 
 	if (conn->loss_open ||
+	    ((conn->tcp->io->features & HARP_NIC_TX_TSO_V4) && !harp_addr_is_v4(&conn->path.dst)) ||
 	    (conn->flags &
 	     CONN_ECN_CWR)) /* for one segment: cards differ in what they make of it */
 		return train;

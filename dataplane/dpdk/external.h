@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * external.h - external frames of one queue: mbufs whose bytes are the application's memory, and the memory that the
+ * device may read.
+ */
+#ifndef HARP_DPDK_EXTERNAL_H
+#define HARP_DPDK_EXTERNAL_H
+
+#include <rte_dev.h>
+#include <rte_mbuf.h>
+#include <rte_spinlock.h>
+
+/* One external frame. The driver's hold on it is a reference to shared; the last one to go calls back. */
+struct external_item {
+	struct rte_mbuf_ext_shared_info shared;
+	struct external *external;
+	const uint8_t *bytes; /* of what is with the driver */
+	uint32_t len;         /* 0: nothing is */
+	bool undone;          /* the driver did not take it after all */
+};
+
+struct external {
+	struct rte_mempool *mempool; /* mbufs without room */
+	uint32_t count;
+	const uint8_t **where; /* caps.external: where the bytes of each lie */
+	struct external_item *items;
+	struct rte_device
+		*device; /* that reads memory by itself; NULL: its driver does, on this processor */
+	struct external_memory {
+		const uint8_t *base;
+		size_t bytes;
+	} * memory; /* as often as it was added */
+	uint32_t memory_count;
+	rte_spinlock_t lock; /* of what follows: drivers free in any thread */
+	uint32_t *done;
+	uint32_t done_count;
+};
+
+/* -ENOMEM. */
+int external_create(struct external **out, uint32_t count, struct rte_device *device,
+		    int numa_node);
+/* Nobody is inside any more. What a driver still holds stays valid, for good. NULL is accepted. */
+void external_destroy(struct external *external);
+
+/* Can item i be sent with so many bytes? */
+static inline bool external_good(const struct external *external, uint64_t i, uint32_t len)
+{
+	return i < external->count && len > 0 && len <= UINT16_MAX && external->items[i].len == 0;
+}
+/* An mbuf of it; NULL: none is free just now. */
+struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t len);
+/* The driver did not take it: the item is the caller's, as before. */
+void external_undo(struct rte_mbuf *mbuf);
+/* Items that the driver has let go of. Returns how many. */
+unsigned external_complete(struct external *external, uint32_t *items, unsigned max);
+/* An item that could not be sent comes back like one that was. */
+void external_refuse(struct external *external, uint32_t i);
+
+/* harp_nic_ops of the same names, for one queue. -EBUSY: an item that is out lies there. */
+int external_memory_add(struct external *external, const void *base, size_t bytes);
+int external_memory_remove(struct external *external, const void *base, size_t bytes);
+
+/* mapping.c: what a device, which reads memory by itself, is told of. Processwide; pages are counted, so that ranges may
+ * overlap. -ENOTSUP the device can't be told, -ENOMEM, other -errno of its driver. */
+int mapping_add(struct rte_device *device, const void *base, size_t bytes);
+void mapping_remove(struct rte_device *device, const void *base, size_t bytes);
+
+#endif

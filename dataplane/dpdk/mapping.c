@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mapping.c - memory that devices read by themselves: registered with DPDK, and mapped for each device's DMA.
+ *
+ * A range is made of whole pages, and pages are shared: by ranges that overlap, by queues of one device, and, in
+ * what DPDK is told, by devices. So there is a list of pieces that do not overlap, each with the number of ranges
+ * that need it: a range uses the pieces that lie in it and makes those that are missing between them. Pieces
+ * of no device are what DPDK is told (rte_extmem_register), those of a device what it is mapped for.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_memory.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "dpdk/external.h"
+
+struct mapping {
+	struct mapping *next;
+	struct rte_device *device; /* NULL: DPDK itself */
+	uintptr_t from, to;
+	uint32_t users;
+};
+
+static struct mapping *mappings;
+static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int mapping_make(const struct mapping *m)
+{
+	void *at = (void *)m->from;
+	size_t bytes = m->to - m->from;
+	int rc = m->device ? rte_dev_dma_map(m->device, at, m->from, bytes)
+			   : rte_extmem_register(at, bytes, NULL, 0, (size_t)sysconf(_SC_PAGESIZE));
+
+	if (rc == 0)
+		return 0;
+	/* Some drivers leave rte_errno alone. */
+	return rte_errno == 0 || rte_errno == EOPNOTSUPP || rte_errno == ENOTSUP ? -ENOTSUP
+										 : -rte_errno;
+}
+
+static void mapping_unmake(const struct mapping *m)
+{
+	void *at = (void *)m->from;
+	size_t bytes = m->to - m->from;
+
+	if (m->device)
+		rte_dev_dma_unmap(m->device, at, m->from, bytes);
+	else
+		rte_extmem_unregister(at, bytes);
+}
+
+/* One range less needs the pieces of [from, to). */
+static void mapping_let_go(struct rte_device *device, uintptr_t from, uintptr_t to)
+{
+	for (struct mapping **at = &mappings, *m; (m = *at) != NULL;) {
+		if (m->device == device && m->from < to && m->to > from && --m->users == 0) {
+			*at = m->next;
+			mapping_unmake(m);
+			free(m);
+			continue;
+		}
+		at = &m->next;
+	}
+}
+
+/* The end of what may be made from `from` on, before the next piece; or, where a piece begins or goes on,
+ * that piece. */
+static struct mapping *mapping_at(struct rte_device *device, uintptr_t from, uintptr_t *end)
+{
+	for (struct mapping *m = mappings; m; m = m->next) {
+		if (m->device != device || m->to <= from)
+			continue;
+		if (m->from <= from)
+			return m;
+		if (m->from < *end)
+			*end = m->from;
+	}
+	return NULL;
+}
+
+static int mapping_hold(struct rte_device *device, uintptr_t from, uintptr_t to)
+{
+	uintptr_t at = from;
+	int err = 0;
+
+	while (at < to && !err) {
+		uintptr_t end = to;
+		struct mapping *m = mapping_at(device, at, &end);
+
+		if (m) {
+			m->users++;
+			at = m->to;
+			continue;
+		}
+		m = malloc(sizeof(*m));
+		if (!m) {
+			err = -ENOMEM;
+			break;
+		}
+		*m = (struct mapping){ mappings, device, at, end, 1 };
+		rte_errno = 0;
+		err = mapping_make(m);
+		if (err) {
+			free(m);
+			break;
+		}
+		mappings = m;
+		at = end;
+	}
+	if (err)
+		mapping_let_go(device, from, at);
+	return err;
+}
+
+static void mapping_pages(const void *base, size_t bytes, uintptr_t *from, uintptr_t *to)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+
+	*from = (uintptr_t)base & ~(page - 1);
+	*to = ((uintptr_t)base + bytes + page - 1) & ~(page - 1);
+}
+
+int mapping_add(struct rte_device *device, const void *base, size_t bytes)
+{
+	uintptr_t from, to;
+	int err;
+
+	/* By physical addresses memory is one piece only within a page. */
+	if (rte_eal_iova_mode() != RTE_IOVA_VA)
+		return -ENOTSUP;
+	mapping_pages(base, bytes, &from, &to);
+	pthread_mutex_lock(&mapping_lock);
+	err = mapping_hold(NULL, from, to);
+	if (!err) {
+		err = mapping_hold(device, from, to);
+		if (err)
+			mapping_let_go(NULL, from, to);
+	}
+	pthread_mutex_unlock(&mapping_lock);
+	return err;
+}
+
+void mapping_remove(struct rte_device *device, const void *base, size_t bytes)
+{
+	uintptr_t from, to;
+
+	mapping_pages(base, bytes, &from, &to);
+	pthread_mutex_lock(&mapping_lock);
+	mapping_let_go(device, from, to);
+	mapping_let_go(NULL, from, to);
+	pthread_mutex_unlock(&mapping_lock);
+}
