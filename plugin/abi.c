@@ -317,13 +317,16 @@ static enum nccl_result abi_close_listen_v6(void *listen_comm)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Memory: host memory needs no registration, and NCCL registers one pool again for each comm. So
- * there is one token for all.
+ * Memory: only a NIC that sends from host memory in place needs to know it. Where there is none one token
+ * stands for all.
  */
 static char abi_registered;
 
 static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int type, void **mhandle)
 {
+	struct plugin_mr *mr = NULL;
+	int rc;
+
 	if (!mhandle)
 		return ABI_MISUSE(-EFAULT, "regMr: no place for the memory handle");
 	*mhandle = NULL;
@@ -338,7 +341,10 @@ static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int t
 				  type);
 	if (!data && size > 0)
 		return ABI_MISUSE(-EINVAL, "regMr: %zu bytes at no address", size);
-	*mhandle = &abi_registered;
+	rc = plugin_reg_mr(comm, data, size, &mr);
+	if (rc)
+		return abi_result(rc);
+	*mhandle = mr ? (void *)mr : &abi_registered;
 	return NCCL_SUCCESS;
 }
 
@@ -355,8 +361,9 @@ static enum nccl_result abi_reg_mr_v6(void *comm, void *data, int size, int type
 static enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
 {
 	(void)comm;
-	(void)mhandle;
-	return NCCL_SUCCESS;
+	if (!mhandle || mhandle == &abi_registered || lifetime_in_child())
+		return NCCL_SUCCESS;
+	return abi_result(plugin_dereg_mr(mhandle));
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ struct lane_ops {
 	/* LANE_CONNECTING until the stream is open; LANE_DEAD: lane->error says why. */
 	enum lane_state (*state)(struct lane *lane);
 	/* Takes bytes; returns how many (may be short), -EAGAIN, or the error. The bytes are copied
-	 * (or the kernel has them): the caller's memory may be reused. */
+	 * (or the kernel has them): the caller's memory may be reused; but for memory that is registered (memory.h),
+	 * which must not change before done_bytes() counts them or the lane is closed. Should it change, because another
+	 * lane has delivered the bytes, those that this lane still sends may be the new ones. */
 	ssize_t (*send)(struct lane *lane, const struct iovec *iov, int iov_count);
 	/*
 	 * Receives up to len bytes to dst in stream order. unit 1: control bytes, any way. unit 8:

@@ -49,6 +49,27 @@ static int lane_harp_fail(struct lane *lane, int error)
 	return lane->error;
 }
 
+/* Large pieces of memory that the stack knows (memory.c) are sent where they lie, others are copied. */
+static ssize_t lane_harp_send_pieces(struct lane_harp *h, const struct iovec *iov, int iov_count)
+{
+	ssize_t done = 0;
+
+	for (int i = 0; i < iov_count; i++) {
+		ssize_t n = -EFAULT;
+
+		if (iov[i].iov_len >= LANE_HARP_IN_PLACE_BYTES)
+			n = harp_conn_send_external(h->conn, iov[i].iov_base, iov[i].iov_len);
+		if (n == -EFAULT)
+			n = harp_conn_send(h->conn, &iov[i], 1); /* COPY into frames */
+		if (n < 0)
+			return done ? done : n;
+		done += n;
+		if ((size_t)n < iov[i].iov_len)
+			break;
+	}
+	return done;
+}
+
 static ssize_t lane_harp_send(struct lane *lane, const struct iovec *iov, int iov_count)
 {
 	struct lane_harp *h = to_harp(lane);
@@ -56,7 +77,11 @@ static ssize_t lane_harp_send(struct lane *lane, const struct iovec *iov, int io
 
 	if (lane->error)
 		return lane->error;
-	n = harp_conn_send(h->conn, iov, iov_count); /* COPY into frames, counted by the stack */
+	if (h->in_place)
+		n = lane_harp_send_pieces(h, iov, iov_count);
+	else
+		n = harp_conn_send(h->conn, iov,
+				   iov_count); /* COPY into frames, counted by the stack */
 	if (n < 0 && n != -EAGAIN)
 		return lane_harp_fail(lane, (int)n);
 	return n;
@@ -202,6 +227,11 @@ static void lane_harp_close(struct lane *lane, bool abort)
 		lane_harp_free(h, abort);
 		return;
 	}
+	/* From here its owner's memory is its owner's. */
+	if (h->in_place && harp_conn_evict(h->conn) < 0) {
+		lane_harp_free(h, true);
+		return;
+	}
 	(void)harp_conn_shutdown(h->conn);
 	h->closing_deadline_ns =
 		harp_stack_now_ns(engine_stack(h->engine)) + plugin_config()->close_linger_ns;
@@ -243,6 +273,7 @@ static struct lane_harp *lane_harp_new(struct engine *engine)
 	h->lane.driver = engine_driver(engine);
 	h->lane.kind_bit = LANE_HARP;
 	h->engine = engine;
+	h->in_place = harp_stack_memory_supported(engine_stack(engine));
 	return h;
 }
 

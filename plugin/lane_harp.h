@@ -12,6 +12,8 @@
 #define LANE_HARP_FRAMES 256u
 /* One poll's worth of what may wait unsent: copied and sent while it is in the cache. */
 #define LANE_HARP_UNSENT_BYTES 262144u
+/* Pieces from this size on are sent in place: a smaller one costs more in records and descriptors than the copy. */
+#define LANE_HARP_IN_PLACE_BYTES 2048u
 /* A watched peer that says nothing for so long is reported once (design.md section 8). */
 #define LANE_HARP_SILENCE_NS 5000000000ull
 
@@ -22,8 +24,9 @@ struct lane_harp {
 	struct lane_harp *next, **pprev; /* the engine's list */
 	uint64_t closing_deadline_ns;    /* 0: not closing */
 	bool connected;
-	bool watched; /* a request is outstanding */
-	bool probing; /* keepalive is on */
+	bool in_place; /* the NIC can read the application's memory */
+	bool watched;  /* a request is outstanding */
+	bool probing;  /* keepalive is on */
 	bool warned_silent;
 	uint64_t watched_ns; /* since when */
 	/* Of the connection when info() was asked: the last segment heard, and the window probes sent before. */

@@ -14,6 +14,7 @@
 #include "keeper.h"
 #include "keyfile.h"
 #include "lane_page.h"
+#include "memory.h"
 #include "peers.h"
 #include "preamble.h"
 #include "registry.h"
@@ -103,6 +104,16 @@ struct engine_set *ctx_rail_engines(int dev)
 	return engines;
 }
 
+struct engine_set *ctx_open_engines(int dev)
+{
+	struct engine_set *engines;
+
+	pthread_mutex_lock(&ctx_lock);
+	engines = device_states[dev].engines;
+	pthread_mutex_unlock(&ctx_lock);
+	return engines;
+}
+
 int ctx_keeper(void)
 {
 	int rc;
@@ -152,6 +163,7 @@ int ctx_rendezvous(int dev, struct rendezvous **out)
 /* ctx_lock held: the last context is gone. */
 static void ctx_forget_devices(void)
 {
+	plugin_memory_forget();
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
 		if (device_states[dev].rdv)
 			rendezvous_close(device_states[dev].rdv);
@@ -423,6 +435,20 @@ int plugin_test(struct request *request, int *done, size_t *size)
 	if (!request)
 		return -EINVAL;
 	return comm_test(request, done, size);
+}
+
+int plugin_reg_mr(struct comm *comm, const void *data, size_t size, struct plugin_mr **out)
+{
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	/* Who receives is written to by the processor. */
+	return comm->side == COMM_SEND ? plugin_memory_add(data, size, out) : 0;
+}
+
+int plugin_dereg_mr(struct plugin_mr *mr)
+{
+	return forkguard_is_child ? -EBADF : plugin_memory_remove(mr);
 }
 
 int plugin_close(struct comm *comm)

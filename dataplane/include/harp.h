@@ -331,6 +331,8 @@ HARP_API void harp_frame_release(struct harp_conn *conn, struct harp_frame *fram
 /* ------------------------------------------------------------------------------------------------
  * Sending from the application's own memory, nothing copied: where the NIC can read it (DPDK).
  */
+/* Can its NIC read other memory than its own frames at all? The same for the stack's life; any thread may ask. */
+HARP_API bool harp_stack_memory_supported(const struct harp_stack *stack);
 /* Makes memory known to the stack's NIC, so that it may be sent in place. -ENOTSUP the NIC reads nothing but its own
  * frames, -ENOMEM, -EINVAL. */
 HARP_API int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes);

@@ -33,6 +33,11 @@ int harp_stack_neighbour_set(struct harp_stack *stack, const struct harp_addr *a
 	return neighbour_set(&stack->eth, addr, mac);
 }
 
+bool harp_stack_memory_supported(const struct harp_stack *stack)
+{
+	return stack->pool.external_count > 0;
+}
+
 int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes)
 {
 	return nicio_memory_add(&stack->io, base, bytes);

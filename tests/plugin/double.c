@@ -102,6 +102,21 @@ int plugin_test(struct request *request, int *done, size_t *size)
 	return double_script.rc;
 }
 
+int plugin_reg_mr(struct comm *comm, const void *data, size_t size, struct plugin_mr **out)
+{
+	(void)comm;
+	(void)data;
+	(void)size;
+	*out = NULL; /* no NIC needs to know */
+	return double_script.rc;
+}
+
+int plugin_dereg_mr(struct plugin_mr *mr)
+{
+	(void)mr;
+	return double_script.rc;
+}
+
 int plugin_close(struct comm *comm)
 {
 	(void)comm;

@@ -196,3 +196,34 @@ int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 	(void)addr;
 	return -ENOTSUP;
 }
+
+/* No engine, and so no stack that could be asked. */
+bool harp_stack_memory_supported(const struct harp_stack *stack)
+{
+	(void)stack;
+	return false;
+}
+
+int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	(void)stack;
+	(void)base;
+	(void)bytes;
+	return -ENOTSUP;
+}
+
+int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	(void)stack;
+	(void)base;
+	(void)bytes;
+	return -ENOENT;
+}
+
+ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	(void)stack;
+	(void)base;
+	(void)bytes;
+	return -ENOENT;
+}
