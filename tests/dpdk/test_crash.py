@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NCCL's streams over memif when a rank is killed or stopped: who survives is told whom it lost,
+what the dead had is gone, both begin anew, and a rank that stood still costs no byte."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dpdk_tools import ENVIRONMENT, Ends
+
+from harp import memif
+from harp.lab import Lab
+from harp.streams import SINK, SOURCE, Stream, StreamOptions
+
+REMOTE_ERROR, PLUGIN_FAILED = 6, 4
+USER_TIMEOUT_MS = 2000
+MORE_BYTES = 4 << 20
+SIDES = pytest.mark.parametrize("victim", [SINK, SOURCE], ids=["sink", "source"])
+
+
+@pytest.fixture(scope="module")
+def meeting(need_root: None) -> Iterator[Lab]:
+    """Where the ranks find each other; their data has no way there."""
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture
+def options(ends: Ends, tmp_path: Path) -> StreamOptions:
+    """The sink is the memif's server."""
+    common = ENVIRONMENT | {
+        "HARP_PATH": "dpdk",
+        "HARP_IFNAME": "=net_memif0",
+        "HARP_DAEMON": "off",
+        "HARP_DPDK_MEMORY_MIB": "128",
+        "HARP_FRAMES": "2048",
+    }
+    server, client = memif.port_texts(tmp_path)
+    return StreamOptions(env=(common | {"HARP_DPDK": server}, common | {"HARP_DPDK": client}))
+
+
+def impatient(options: StreamOptions) -> StreamOptions:
+    """Who hears nothing gives up soon."""
+    timeout = {"HARP_USER_TIMEOUT_MS": str(USER_TIMEOUT_MS)}
+    sink, source = options.env
+    return replace(options, env=(timeout | dict(sink), timeout | dict(source)))
+
+
+def left_by(pid: int) -> list[Path]:
+    """What a process of DPDK's may leave in the file system."""
+    places = [Path("/var/run/dpdk"), Path("/dev/hugepages")]
+    return [entry for place in places for entry in place.glob(f"*{pid}*")]
+
+
+@SIDES
+def test_a_killed_rank_is_named_and_both_begin_anew(
+    meeting: Lab, options: StreamOptions, tmp_path: Path, victim: int
+) -> None:
+    with Stream(meeting, impatient(options)) as stream:
+        stream.flow(MORE_BYTES)
+        dead, other = stream.ranks[victim], stream.ranks[1 - victim]
+        dead.process.kill()
+        dead.process.wait()
+        assert other.process.wait(30) == PLUGIN_FAILED, stream.words()
+        for thread in stream._threads:
+            thread.join()
+        error = other.events[-1]
+        assert (error["event"], error["nccl"]) == ("error", REMOTE_ERROR)
+        assert memif.address(victim) in error["text"], stream.words()
+        assert not [path for rank in stream.ranks for path in left_by(rank.process.pid)]
+    # On the socket that the first one left.
+    with Stream(meeting, options) as stream:
+        stream.flow(MORE_BYTES)
+        assert stream.finish() > MORE_BYTES
+        assert "connected by HARP TCP" in stream.ranks[SINK].log()
+        assert "kernel TCP" not in stream.ranks[SOURCE].log()
+    assert {path.name for path in tmp_path.iterdir()} <= {"memif.sock"}
+
+
+@SIDES
+def test_a_rank_that_stood_still_costs_no_byte(
+    meeting: Lab, options: StreamOptions, victim: int
+) -> None:
+    with Stream(meeting, options) as stream:
+        stream.flow(MORE_BYTES)
+        still, other = stream.ranks[victim], stream.ranks[1 - victim]
+        for _ in range(2):
+            still.process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, still.process.pid, os.WSTOPPED | os.WNOWAIT)
+            begun = len(other.samples)
+            # The other end lives on: it says so, every tick.
+            stream.wait(lambda begun=begun: len(other.samples) > begun + 20, "ticks")
+            still.process.send_signal(signal.SIGCONT)
+            stream.flow(MORE_BYTES)
+        assert stream.finish() > 3 * MORE_BYTES
