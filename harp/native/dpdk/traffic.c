@@ -135,6 +135,7 @@ static uint64_t answered_ns(uint16_t port, uint16_t queue, uint64_t sequence, ui
 {
 	struct rte_mbuf *got[BURST];
 	uint64_t now, found;
+	uint32_t idle = 0;
 
 	do {
 		uint32_t n = dpdk_rx(port, queue, got, BURST);
@@ -147,8 +148,11 @@ static uint64_t answered_ns(uint16_t port, uint16_t queue, uint64_t sequence, ui
 				    &sequence, sizeof(sequence)))
 				found = now;
 		rte_pktmbuf_free_bulk(got, n);
-		if (!n)
-			rte_pause();
+		if (n)
+			continue;
+		rte_pause();
+		if (++idle % IDLE_CALLS_MAX == 0)
+			sched_yield();
 	} while (!found && now < end_ns);
 	return found;
 }
