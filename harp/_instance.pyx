@@ -147,7 +147,8 @@ def _library_dir(dpdk):
 def _dpdk_number(name, least):
     """The number that an environment variable has, 0 without it."""
     text = os.environ.get(name) or "0"
-    if not text.isascii() or not text.isdigit() or not (text == "0" or least <= int(text) < 1 << 20):
+    digits = text.isascii() and text.isdigit()
+    if not digits or not (text == "0" or least <= int(text) < 1 << 20):
         raise ValueError(f"{name}={text}: a number from {least} is needed")
     return int(text)
 
@@ -167,10 +168,11 @@ cdef class Instance:
     either is readable, or at stack.next_deadline_ns, poll() has work.
 
     ifname "dpdk:TEXT" is a queue of a DPDK port, which the process has for itself; TEXT is as
-    harp._core.port_spec() reads it. A name alone ("dpdk:left") is leased from harpd where its socket is.
-    dpdk_queues: with which the port is opened or leased, where its text does not say it. How DPDK
-    starts, once in a process, huge_pages, dpdk_memory_mib and dpdk_args say, or without them
-    HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and HARP_DPDK_ARGS. fileno() of most is -1.
+    harp._core.port_spec() reads it. A name alone ("dpdk:left") is leased from harpd where its
+    socket is. dpdk_queues: with which the port is opened or leased, where its text does not say
+    it. How DPDK starts, once in a process, huge_pages, dpdk_memory_mib and dpdk_args say, or
+    without them HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and HARP_DPDK_ARGS. fileno() of most
+    is -1.
 
     A forked child can use none of it; its copies of the descriptors are closed.
     """
