@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of user nobody on ports that a real harpd leases: harp-tcp, and NCCL's plugin by harpctl run.
+
+Two hosts with a harpd each; port rail0 of each is one end of the same memif.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from crash_rig import NOBODY, wait_for
+from dpdk_tools import ENVIRONMENT, Ends, finish
+from harpd_rig import HARPCTL, HostDaemon
+
+from harp.lab import Lab
+from harp.streams import SINK, SOURCE, Stream, StreamOptions
+
+MORE_BYTES = 2 << 20
+QUEUES = 2
+UID = 65534
+METRICS_PORT = 9747
+PORT = """
+[[dpdk]]
+device = "net_memif0,role={role},id=0,socket-abstract=no,socket={folder}/memif.sock"
+name = "rail0"
+addresses = ["10.9.0.{number}/24"]
+queues = {queues}
+"""
+
+
+class Site:
+    """Both hosts, and how jobs are started on them."""
+
+    def __init__(self, lab: Lab, ends: Ends, daemons: list[HostDaemon]) -> None:
+        self.lab, self.ends, self.daemons = lab, ends, daemons
+
+    def command(self, number: int, verb: str, address: str, *more: str) -> list[str]:
+        """harp-tcp on that host's rail0."""
+        words = self.ends.command(verb, address, "rail0", *more, "-o", "json")
+        daemon = ["--daemon", self.daemons[number].socket]
+        return [*NOBODY, *map(str, [*words, *daemon])]
+
+    def start(self, number: int, *words: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            self.daemons[number].command(*self.command(number, *words)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | ENVIRONMENT,
+        )
+        self.ends.started.append(process)
+        return process
+
+    def serve(self, *more: str) -> "subprocess.Popen[str]":
+        """The first host's, once it may be called."""
+        server = self.start(0, "serve", "10.9.0.1", *more)
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n", server.communicate()[1]
+        return server
+
+    def send(self, count: int) -> Any:
+        """From the second host; its report."""
+        client = self.start(1, "send", "10.9.0.1", "--bytes", str(count))
+        out, err = client.communicate(timeout=60)
+        assert client.returncode == 0, err
+        return json.loads(out)
+
+    def stream(self, **more: Any) -> Stream:
+        """NCCL's, of `harpctl run`."""
+        run = [*NOBODY, sys.executable, "-c", HARPCTL, "run", "--set", "path=dpdk"]
+        shared = ENVIRONMENT | {
+            "HARP_DAEMON": "require",
+            "HARP_DPDK_MEMORY_MIB": "128",
+            "HARP_FRAMES": "2048",
+            "HARP_INSTANCES": str(QUEUES),
+            "HARP_USER_TIMEOUT_MS": "2000",
+        }
+        sink, source = (shared | {"HARP_SOCKET": str(daemon.socket)} for daemon in self.daemons)
+        prefixes = ([*run, "--"], [*run, "--"])
+        return Stream(self.lab, StreamOptions(env=(sink, source), prefix=prefixes, **more))
+
+    def leases(self, number: int = 0) -> list[dict[str, Any]]:
+        """What that host's harpd has leased."""
+        found: list[dict[str, Any]] = self.daemons[number].query("instances")["instances"]
+        return found
+
+    def free(self) -> None:
+        """Both ports are, or will be at once."""
+        wait_for(lambda: not self.leases(0) and not self.leases(1), "the end of the leases")
+
+
+@pytest.fixture
+def site(ends: Ends, need_root: None) -> Iterator[Site]:
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab())
+        daemons = [HostDaemon(host, metrics_port=METRICS_PORT) for host in lab.hosts]
+        for number, daemon in enumerate(daemons):
+            stack.callback(daemon.close)
+            folder = daemons[0].folder / "wire"
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o777)
+            role = ("server", "client")[number]
+            words = {"role": role, "folder": folder, "number": number + 1, "queues": QUEUES}
+            daemon.configure(nic=PORT.format(**words))
+            daemon.start()
+        yield Site(lab, ends, daemons)
+
+
+def test_harp_tcp(site: Site) -> None:
+    """Leased while it runs; killed, the port is the next one's at once; harpd restarts meanwhile."""
+    server = site.serve()
+    (lease,) = site.leases()
+    assert (lease["ifname"], lease["uid"]) == ("rail0", UID)
+    refused = site.start(0, "serve", "10.9.0.1")
+    assert "rail0" in refused.communicate(timeout=60)[1]
+    assert refused.returncode == 1
+    assert site.send(1_000_000)["bytes"] == 1_000_000
+    reports, _ = finish(server)
+    assert "leased from harpd" in reports[0]["path"]
+    site.free()
+
+    server = site.serve()
+    client = site.start(1, "send", "10.9.0.1", "--bytes", str(1 << 40), "--timeout", "2")
+    wait_for(lambda: len(site.leases(1)) == 1, "the client's lease")
+    site.daemons[0].end(signal.SIGKILL)
+    server.kill()
+    server.communicate()
+    site.daemons[0].start()
+    assert client.wait(60) == 1
+    client.communicate()
+    site.free()
+    server = site.serve()
+    assert site.send(1_000_000)["bytes"] == 1_000_000
+    finish(server)
+
+
+@pytest.mark.parametrize("victim", [SINK, SOURCE], ids=["sink", "source"])
+def test_the_plugin(site: Site, victim: int) -> None:
+    """A stream outlives harpd, a killed rank's port is free at once, and the next job has it."""
+    with site.stream() as stream:
+        stream.flow(MORE_BYTES)
+        before = site.leases(victim)
+        site.daemons[victim].end(signal.SIGKILL)
+        stream.flow(MORE_BYTES)
+        site.daemons[victim].start()
+        stream.flow(MORE_BYTES)
+        (lease,) = site.leases(victim)
+        assert [lease["pid"]] == [each["pid"] for each in before]
+        assert (lease["ifname"], lease["uid"]) == ("rail0", UID)
+        dead, other = stream.ranks[victim], stream.ranks[1 - victim]
+        dead.process.kill()
+        wait_for(lambda: not site.leases(victim), "the end of the dead one's lease")
+        other.process.wait(60)
+        assert "10.9.0." in other.log()
+    site.free()
+    with site.stream() as stream:
+        stream.flow(MORE_BYTES)
+        assert stream.finish() >= MORE_BYTES
+        for rank in stream.ranks:
+            assert "connected by HARP TCP 10.9.0." in rank.log()
+            assert "leased from harpd" in rank.log()
+    site.free()
+
+
+# In a host's network: what its harpd tells Prometheus.
+SCRAPE = f"""
+import urllib.request
+with urllib.request.urlopen("http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer:
+    print(answer.read().decode())
+"""
+
+
+def test_several_queues_are_shown(site: Site) -> None:
+    """A stack on each queue; both have connections, and all that shows instances shows them."""
+    with site.stream(channels=4) as stream:
+        stream.flow(MORE_BYTES)
+        daemon, pid = site.daemons[0], stream.ranks[SINK].process.pid
+
+        def shown(*words: str) -> Any:
+            command = daemon.command(sys.executable, "-c", HARPCTL, *words, "-o", "json")
+            env = os.environ | {"HARP_CONFIG": str(daemon.file), "HARP_SOCKET": str(daemon.socket)}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout)
+
+        for command in ("stats", "flows"):
+            found = shown(command, "--pid", str(pid))["instances"]
+            assert {each["identity"]["ifname"] for each in found} == {"rail0"}
+            assert sorted(each["identity"]["queue"] for each in found) == [0, 1]
+            flows = [flow for each in found for flow in each["flows"]]
+            assert {flow["remote"] for flow in flows} == {"10.9.0.2"}
+            assert all(each["flows"] for each in found), "both queues have connections"
+        scraped = daemon.command(sys.executable, "-c", SCRAPE)
+        text = subprocess.run(scraped, capture_output=True, text=True, check=True).stdout
+        for queue in range(QUEUES):
+            row = f'harp_rx_packets_total{{nic="rail0",queue="{queue}"'
+            assert row in text, [line for line in text.splitlines() if "rail0" in line]
+        assert [each["ifname"] for each in shown("instances")["instances"]] == ["rail0"]
+        assert stream.finish() >= MORE_BYTES
+    site.free()
