@@ -42,3 +42,25 @@ def test_demo_over_memif_says_what_cannot_be(args: tuple[str, ...], words: str) 
     done = harpctl("demo", "--nic", "dpdk-memif", *args)
     assert done.returncode == Exit.FAILURE
     assert words in " ".join(done.stderr.split())
+
+
+def test_bench_counts_copies_and_judges() -> None:
+    args = ("--mtu", "1500", "--flows", "2", "--rounds", "1", "--seconds", "0.5")
+    done = harpctl("bench", "dpdk", *args, "-o", "json")
+    assert done.returncode in (Exit.OK, Exit.FAILURE), done.stderr
+    report = json.loads(done.stdout)  # a failure of its own prints none
+    (result,) = report["results"]
+    median = result["median"]
+    assert set(median) == {
+        "raw",
+        *(f"harp {s} x2" for s in ("frames", "external", "copy")),
+        "kernel x2",
+    }
+    assert all(each["gbit_per_s"] > 0 for each in median.values())
+    assert median["harp frames x2"]["sender_copied"] == 0
+    assert median["harp external x2"]["sender_copied"] < 0.01
+    assert 0.99 < median["harp copy x2"]["sender_copied"] < 1.01
+    assert median["harp frames x2"]["nic_copied"] == 0
+    assert 0.99 < median["harp frames x2"]["driver_copied"] < 1.01  # memif's own
+    assert report["ok"] == all(result["met"].values())
+    assert (done.returncode == Exit.OK) == report["ok"]
