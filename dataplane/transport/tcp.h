@@ -655,15 +655,16 @@ static inline struct tcp_train tcp_train_one(struct frame *seg)
 }
 /* seg, never sent, may leave: and what follows it and may leave with it, where the card can cut it. */
 struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg);
-/* The card may still read an external frame of seg. */
-bool tcp_train_is_read(const struct harp_conn *conn, const struct frame *seg);
+/* The card may still read a continuation frame of seg. */
+bool tcp_train_is_read(const struct frame *seg);
 /* seg is about to be sent again: its application may have broken its word and changed the bytes. A segment whose checksum
  * is that of others would never arrive. */
 void tcp_train_forget_sums(const struct harp_conn *conn, struct frame *seg);
-/* The card may still read what would be written: the headers before seg, or where its external frames lie. */
-static inline bool tcp_train_is_busy(const struct harp_conn *conn, const struct frame *seg)
+/* The card has frames of seg, and is given none twice: headers would be written under it, and it may know a frame by
+ * what it reads there. Cards that complete each descriptor by itself keep the end of a packet for longer. */
+static inline bool tcp_train_is_busy(const struct frame *seg)
 {
-	return seg->nic_refs > 0 || (conn->tx_external_held > 0 && tcp_train_is_read(conn, seg));
+	return seg->nic_refs > 0 || (seg->frag && tcp_train_is_read(seg));
 }
 
 /* ---- tcp_external.c ---- */

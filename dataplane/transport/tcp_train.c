@@ -19,10 +19,10 @@ void tcp_train_forget_sums(const struct harp_conn *conn, struct frame *seg)
 			f->flags &= (uint8_t)~FRAME_CSUM;
 }
 
-bool tcp_train_is_read(const struct harp_conn *conn, const struct frame *seg)
+bool tcp_train_is_read(const struct frame *seg)
 {
 	for (const struct frame *f = seg->frag; f; f = f->frag)
-		if (f->nic_refs > 0 && frame_is_external(conn->tcp->pool, f))
+		if (f->nic_refs > 0)
 			return true;
 	return false;
 }
@@ -41,7 +41,7 @@ static bool train_admits(const struct harp_conn *conn, const struct tcp_train *t
 	       tcp_loss_pipe_bytes(conn) + bytes <= conn->cc.cwnd_bytes &&
 	       conn_flight_bytes(conn) + bytes <= conn->snd_wnd_bytes &&
 	       (conn->cc.pacing_bytes_per_s == 0 || conn->pace_credit_bytes >= (int64_t)bytes) &&
-	       !tcp_train_is_busy(conn, seg);
+	       !tcp_train_is_busy(seg);
 }
 
 struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg)

@@ -93,7 +93,7 @@ static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
 	uint8_t flags = TCP_ACK;
 	int err;
 
-	if (tcp_train_is_busy(conn, train->first))
+	if (tcp_train_is_busy(train->first))
 		return -EBUSY;
 	if (again)
 		tcp_train_forget_sums(conn, train->first);

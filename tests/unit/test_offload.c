@@ -17,6 +17,7 @@
 #define PORT 7000
 #define BYTES 300000u
 #define SEGS_MAX 4096u
+#define SPY_FRAMES_MAX 8192u
 #define ALL_OFFLOADS (HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO)
 
 /* A data segment that arrived. */
@@ -26,12 +27,20 @@ struct seg {
 	uint8_t flags;
 };
 
-/* A card that looks at what it receives. */
+/* A card that looks at what it receives, and is never given a frame that it has. */
 struct spy {
 	struct harp_nic nic; /* must be first */
 	struct harp_nic *inner;
 	struct seg segs[SEGS_MAX];
 	unsigned count;
+	enum {
+		SPY_HOME,
+		SPY_FIRST,
+		SPY_LATER
+	} out[SPY_FRAMES_MAX]; /* of a packet, with the card */
+	bool slow;             /* frames but a packet's first come back when this ends */
+	uint64_t held[SPY_FRAMES_MAX];
+	unsigned held_count;
 };
 
 static struct {
@@ -79,15 +88,35 @@ static unsigned spy_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned m
 static unsigned spy_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned n,
 		       uint64_t now_ns)
 {
-	struct harp_nic *inner = ((struct spy *)nic)->inner;
+	struct spy *spy = (struct spy *)nic;
+	unsigned taken = spy->inner->ops->tx(spy->inner, descs, n, now_ns);
 
-	return inner->ops->tx(inner, descs, n, now_ns);
+	for (unsigned i = 0; i < taken; i++) {
+		uint64_t frame = descs[i].addr / nic->caps.frame_size;
+		bool first = i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE);
+
+		CHECK(frame < SPY_FRAMES_MAX && spy->out[frame] == SPY_HOME);
+		spy->out[frame] = first ? SPY_FIRST : SPY_LATER;
+	}
+	return taken;
 }
+/* Drivers that give back descriptor by descriptor may keep the end of a packet for long. */
 static unsigned spy_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max, uint64_t now_ns)
 {
-	struct harp_nic *inner = ((struct spy *)nic)->inner;
+	struct spy *spy = (struct spy *)nic;
+	unsigned n = spy->inner->ops->complete(spy->inner, addrs, max, now_ns), kept = 0;
 
-	return inner->ops->complete(inner, addrs, max, now_ns);
+	for (unsigned i = 0; i < n; i++) {
+		if (spy->slow && spy->out[addrs[i] / nic->caps.frame_size] == SPY_LATER)
+			spy->held[spy->held_count++] = addrs[i];
+		else
+			addrs[kept++] = addrs[i];
+	}
+	while (!spy->slow && kept < max && spy->held_count > 0)
+		addrs[kept++] = spy->held[--spy->held_count];
+	for (unsigned i = 0; i < kept; i++)
+		spy->out[addrs[i] / nic->caps.frame_size] = SPY_HOME;
+	return kept;
 }
 static unsigned spy_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned n)
 {
@@ -505,6 +534,39 @@ static void test_evicted(bool of_stack)
 	net_close();
 }
 
+/* A segment of several frames is lost, and the card has given back the first of them only: it is sent again when the
+ * card has done with all, and not before. */
+static void test_sent_again_when_read(enum way way)
+{
+	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
+	struct how how = { .external_count = 64 };
+
+	net_open(&how);
+	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
+	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
+	net.spy[0].slow = true;
+	while (net.sent < 1400) {
+		CHECK_EQ(net_send(way, 100), 100);
+		net.sent += 100;
+	}
+	CHECK(seg_frags(net.from->snd_unsent) > 1);
+	for (int i = 0; i < 3000; i++)
+		net_step(MS);
+	CHECK(net.spy[0].held_count > 0);
+	CHECK_EQ(net_stat(0, "tcp_retransmits"), 0);
+	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &up), 0);
+	net.spy[0].slow = false;
+	for (int i = 0; i < 100 && net.received < net.sent; i++) {
+		net_step(MS);
+		net_take();
+	}
+	CHECK_EQ(net.received, net.sent);
+	for (int i = 0; i < 10; i++)
+		net_step(10 * MS);
+	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
+	net_close();
+}
+
 /* Records run out: whoever has some waits for its own ACKs, and everything arrives. */
 static void test_few_records(void)
 {
@@ -573,6 +635,8 @@ int main(void)
 	test_abort();
 	test_evicted(true);
 	test_evicted(false);
+	test_sent_again_when_read(BY_FRAMES);
+	test_sent_again_when_read(IN_PLACE);
 	test_few_records();
 	test_first_version();
 	test_datagrams();
