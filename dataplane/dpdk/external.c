@@ -63,19 +63,34 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 	return 0;
 }
 
-void external_destroy(struct external *external)
+/* An mbuf goes home last, when its item's callback has returned. */
+bool external_out(const struct external *external)
 {
-	bool out = false;
+	return !rte_mempool_full(external->mempool);
+}
 
-	if (!external)
-		return;
+static void external_forget_memory(struct external *external)
+{
 	for (uint32_t i = 0; i < external->memory_count && external->device; i++)
 		mapping_remove(external->device, external->memory[i].base,
 			       external->memory[i].bytes);
+	external->memory_count = 0;
+}
+
+void external_reset(struct external *external)
+{
+	external_forget_memory(external);
 	for (uint32_t i = 0; i < external->count; i++)
-		out |= external->items[i].len > 0 &&
-		       rte_mbuf_ext_refcnt_read(&external->items[i].shared) > 0;
-	if (!out)
+		external->items[i].len = 0;
+	external->done_count = 0;
+}
+
+void external_destroy(struct external *external)
+{
+	if (!external)
+		return;
+	external_forget_memory(external);
+	if (!external_out(external))
 		external_free(external);
 }
 

@@ -41,6 +41,10 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 		    int numa_node);
 /* Nobody is inside any more. What a driver still holds stays valid, for good. NULL is accepted. */
 void external_destroy(struct external *external);
+/* Does a driver hold any of it? */
+bool external_out(const struct external *external);
+/* Nobody is inside and nothing is out: as it was created, for another user. */
+void external_reset(struct external *external);
 
 /* Can item i be sent with so many bytes? */
 static inline bool external_good(const struct external *external, uint64_t i, uint32_t len)

@@ -498,6 +498,14 @@ static void nic_destroy(struct harp_nic *harp_nic)
 	struct dpdk_nic *nic = nic_of(harp_nic);
 
 	nic_drop_waiting(nic);
+	if (nic->external) {
+		pool_enter(nic->pool);
+		nic_clean(nic);
+		pool_leave(nic->pool);
+		/* Its user's memory is its user's again; of what is out the queue's next user takes care, or the port's end. */
+		if (!external_out(nic->external))
+			external_reset(nic->external);
+	}
 	__atomic_store_n(&nic->taken, false, __ATOMIC_RELEASE);
 }
 

@@ -275,12 +275,20 @@ static bool port_others_taken(const struct dpdk_port *port, uint32_t queue)
 	return false;
 }
 
+/* The driver holds frames, of the pool or external. */
+static bool port_queue_out(const struct dpdk_port *port, uint32_t queue)
+{
+	const struct dpdk_nic *nic = &port->nics[queue];
+
+	return pool_out(nic->pool) > 0 || (nic->external && external_out(nic->external));
+}
+
 /* A queue that was in use: what its driver still holds of its frames comes home when the queue is set up anew. */
 static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct why *why)
 {
 	int err = 0;
 
-	if (pool_out(port->nics[queue].pool) == 0 || !port->nics[queue].used)
+	if (!port_queue_out(port, queue) || !port->nics[queue].used)
 		return 0;
 	if (port_others_taken(port, queue))
 		return why_fail(
@@ -298,7 +306,7 @@ static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct
 	if (err)
 		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));
 	gate_open(port);
-	if (!err && pool_out(port->nics[queue].pool) > 0)
+	if (!err && port_queue_out(port, queue))
 		return why_fail(why, -EBUSY,
 				"its driver keeps frames of the queue's last user; close the port");
 	return err;
@@ -324,6 +332,8 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 		err = port_queue_again(port, queue, &why);
 	if (!err) {
 		pool_reset(nic->pool);
+		if (nic->external)
+			external_reset(nic->external);
 		nic_init(nic, port, (uint16_t)queue);
 		nic->taken = true;
 		nic->used = true;

@@ -516,6 +516,7 @@ static const struct {
 	{ "again", case_again },
 	{ "strings", case_strings },
 	{ "twice", case_twice },
+	{ "external_again", case_external_again },
 	{ "fork", case_fork },
 	{ "options", case_options },
 	{ "refused", case_refused },

@@ -43,6 +43,7 @@ uint64_t test_now_ns(void);
 __attribute__((noreturn)) void peer_main(const char *device, int ready_fd);
 
 /* Cases in other files. */
+void case_external_again(void);
 void case_memif(void);
 void case_memif_within(void);
 void case_memif_waits(void);

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ports_external.c - the application's memory on DPDK's devices: whose it is, and which devices may read it. */
+#include <errno.h>
+
+#include "ports.h"
+
+/* A header, and bytes of the application's memory. */
+static unsigned external_send(struct end *end, uint32_t number, const uint8_t *bytes)
+{
+	const uint64_t header = end->free[--end->free_count];
+	const struct harp_nic_caps *caps = &end->nic->caps;
+	const struct harp_desc descs[] = {
+		{ .addr = header + END_DATA_AT, .len = 54, .flags = HARP_DESC_MORE },
+		{ .addr = ((uint64_t)caps->frame_count + number) * caps->frame_size, .len = 1000 },
+	};
+
+	caps->external[number] = bytes;
+	return end->nic->ops->tx(end->nic, descs, 2, 1);
+}
+
+/* The next user of a queue has nothing of the last one's memory, and nothing that went out for that one comes back to
+ * it, wherever it was: in a ring, or home and not yet fetched. */
+void case_external_again(void)
+{
+	static uint8_t memory[1000];
+	struct harp_nic_stats stats;
+	uint64_t addrs[8];
+	struct end end;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	for (unsigned life = 0; life < 4; life++) {
+		CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory, sizeof(memory)), -ENOENT);
+		CHECK_EQ(end.nic->ops->complete(end.nic, addrs, 8, 1), 0);
+		CHECK_EQ(end.nic->ops->memory_add(end.nic, memory, sizeof(memory)), 0);
+		CHECK_EQ(external_send(&end, 3, memory), 2);
+		end.nic->ops->stats(end.nic, &stats);
+		CHECK_EQ(stats.tx_packets, 1);
+		CHECK_EQ(stats.tx_invalid, 0);
+		CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory, sizeof(memory)), -EBUSY);
+		if (life & 1) { /* it arrives, and so it is home */
+			struct harp_desc desc;
+
+			end_fill(&end, 64);
+			CHECK_EQ(end.nic->ops->rx(end.nic, &desc, 1, 1), 1);
+			CHECK_EQ(desc.len, 1054);
+		}
+		harp_nic_destroy(end.nic);
+		CHECK_EQ(api->port_nic(end.port, 0, &end.nic, why, sizeof(why)), 0);
+		end = (struct end){ .port = end.port, .nic = end.nic };
+		for (; end.free_count < END_FRAMES; end.free_count++)
+			end.free[end.free_count] =
+				(uint64_t)end.free_count * end.nic->caps.frame_size;
+	}
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	CHECK_EQ(end.wrong, 0);
+	end_close(&end);
+}
