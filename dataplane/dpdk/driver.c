@@ -15,13 +15,15 @@ static const struct {
 	uint32_t traits;
 } drivers[] = {
 	/* memif admits to 1518 bytes; what is larger goes through in chains of its buffers. */
-	{ "net_memif", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_DIALS },
-	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE },
-	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE },
-	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL },
-	{ "net_af_packet", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_SLOTS },
-	{ "net_af_xdp", DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS },
-	{ "net_tap", DRIVER_ANY_LENGTH | DRIVER_COPIES | DRIVER_TSO_V4 },
+	{ "net_memif",
+	  DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_DIALS | DRIVER_READS },
+	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
+	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
+	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_READS },
+	{ "net_af_packet",
+	  DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_SLOTS | DRIVER_READS },
+	{ "net_af_xdp", DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS },
+	{ "net_tap", DRIVER_ANY_LENGTH | DRIVER_COPIES | DRIVER_TSO_V4 | DRIVER_READS },
 };
 
 uint32_t driver_traits(const char *driver)

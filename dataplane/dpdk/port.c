@@ -140,10 +140,17 @@ static void port_drain(struct dpdk_port *port)
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* A virtual device's driver reads memory like everyone; another device is told where it is. */
+static bool port_is_virtual(const struct dpdk_port *port)
+{
+	return strcmp(rte_bus_name(rte_dev_bus(port->device)), "vdev") == 0;
+}
+
+/* A virtual device's driver reads memory like everyone, if it reads it at all: those that hand packets on to other
+ * devices (bonding, failsafe) or to another process (virtio_user) are no use, as nobody tells those where it is.
+ * Another device is told. */
 static int port_external(struct dpdk_port *port, uint16_t queue, const struct why *why)
 {
-	bool virtual = strcmp(rte_bus_name(rte_dev_bus(port->device)), "vdev") == 0;
+	bool virtual = port_is_virtual(port);
 	int err = external_create(&port->nics[queue].external, port->external_count,
 				  virtual ? NULL : port->device, rte_eth_dev_socket_id(port->id));
 
@@ -158,6 +165,8 @@ static int port_pools(struct dpdk_port *port, const struct why *why)
 {
 	int err = 0;
 
+	if (port_is_virtual(port) && !(port->traits & DRIVER_READS))
+		port->external_count = 0;
 	port->nics = calloc(port->queues, sizeof(*port->nics));
 	if (!port->nics)
 		return why_fail(why, -ENOMEM, "out of memory");

@@ -517,6 +517,7 @@ static const struct {
 	{ "strings", case_strings },
 	{ "twice", case_twice },
 	{ "external_again", case_external_again },
+	{ "external_behind", case_external_behind },
 	{ "fork", case_fork },
 	{ "options", case_options },
 	{ "refused", case_refused },

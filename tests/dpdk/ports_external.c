@@ -56,3 +56,19 @@ void case_external_again(void)
 	CHECK_EQ(end.wrong, 0);
 	end_close(&end);
 }
+
+/* A device behind a virtual one reads memory that nobody has mapped for it: nothing is sent in place through those. */
+void case_external_behind(void)
+{
+	struct end end;
+
+	if (!end_open(&end, "net_failsafe0,dev(net_ring0)", 0))
+		return;
+	CHECK_EQ(end.nic->caps.external_count, 0);
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	end_close(&end);
+	if (!end_open(&end, "net_ring1", 0))
+		return;
+	CHECK(end.nic->caps.external_count > 0);
+	end_close(&end);
+}
