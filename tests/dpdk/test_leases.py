@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of user nobody on ports that a real harpd leases: harp-tcp, and NCCL's plugin by harpctl run.
+"""Jobs of user nobody on ports that a real harpd leases: harp-tcp, and the plugin by harpctl run.
 
 Two hosts with a harpd each; port rail0 of each is one end of the same memif.
 """
@@ -113,7 +113,7 @@ def site(ends: Ends, need_root: None) -> Iterator[Site]:
 
 
 def test_harp_tcp(site: Site) -> None:
-    """Leased while it runs; killed, the port is the next one's at once; harpd restarts meanwhile."""
+    """Leased while it runs; killed, the next one has the port at once; harpd restarts meanwhile."""
     server = site.serve()
     (lease,) = site.leases()
     assert (lease["ifname"], lease["uid"]) == ("rail0", UID)
