@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with a DPDK port, through NCCL's plugin: HARP_PATH=dpdk ends init with one line
+that says what; auto says it and goes on by another path, and all sums are right."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from dpdk_tools import Ends, memif
+from test_plugin import Live, environment, live, plugin
+
+from harp.lab import Lab
+
+__all__ = ["live", "plugin"]
+SECONDS_MAX = 60
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What a rank is told of its port, and what it then says."""
+
+    words: str
+    dpdk: str = "net_null0,no-rx=1;ip=10.78.1.1/24"
+    more: dict[str, str] = field(default_factory=dict)
+
+
+CASES = {
+    "no-library": Wrong("libharp-dpdk.so is not installed", more={"HARP_LIBDIR": "{folder}"}),
+    "another-version": Wrong(
+        "libharp-dpdk.so is of another version of HARP",
+        more={"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk_old"},
+    ),
+    "no-huge-pages": Wrong(
+        "1000000 MiB of huge pages are asked for",
+        more={"HARP_DPDK_HUGE_PAGES": "require", "HARP_DPDK_MEMORY_MIB": "1000000"},
+    ),
+    "no-such-device": Wrong("no_such_device0", "no_such_device0;ip=10.78.1.1/24"),
+    "no-memory": Wrong(
+        "(132 MiB); give DPDK more (HARP_DPDK_MEMORY_MIB), or ask for fewer frames",
+        "net_null0,no-rx=1;ip=10.78.1.1/24;frames=65536",
+        {"HARP_DPDK_MEMORY_MIB": "32"},
+    ),
+    "taken": Wrong("Address already in use", "{taken}"),
+}
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES)
+def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
+    """With the places of this run."""
+    case: Wrong = request.param
+    taken = memif("server", tmp_path, 1)
+    if case.dpdk == "{taken}":
+        ends.serve("10.9.0.1", taken)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    def here(text: str) -> str:
+        return text.format(folder=empty, build=ends.build, taken=taken)
+
+    more = {name: here(value) for name, value in case.more.items()}
+    return Wrong(case.words, here(case.dpdk), environment() | more)
+
+
+def test_dpdk_was_asked_for(live: Live, wrong: Wrong) -> None:
+    (life,) = live(HARP_PATH="dpdk", HARP_DPDK=wrong.dpdk, **wrong.more)
+    assert life["error"] == "ncclInvalidUsage"
+    (line,) = life["warned"]
+    assert wrong.words in line
+    assert "(or use HARP_PATH=auto)" in line
+
+
+@pytest.fixture(scope="module")
+def hosts(need_root: None) -> Iterator[Lab]:
+    """The next best path."""
+    with Lab() as lab:
+        yield lab
+
+
+def test_auto_goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
+    bench = ends.build / "tools" / "driver" / "harp-bench"
+    run = ("allreduce", "-b", "4", "-e", "256K", "-f", "16", "-n", "5", "--ifname", "=eth0")
+    where = ("--plugin", plugin, "--ranks", "2", "--root", hosts.hosts[0].endpoint(7000))
+    variables = wrong.more | {"HARP_PATH": "auto", "HARP_DPDK": wrong.dpdk, "NCCL_DEBUG": "INFO"}
+    ranks = [
+        host.popen([bench, *run, *where, "--rank", str(host.index), "-o", "json"], env=variables)
+        for host in hosts.hosts
+    ]
+    ends.started += ranks
+    said = [rank.communicate(timeout=SECONDS_MAX) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    report = json.loads(said[0][0])
+    assert (report["ok"], report["wrong"], report["device"]) == (True, 0, "eth0")
+    for _, err in said:
+        (line,) = [line for line in err.splitlines() if "WARN" in line and "DPDK" in line]
+        assert "is not used, and HARP goes on with the next best path: " in line
+        assert wrong.words in line
+        assert "connected by" in err
