@@ -107,6 +107,15 @@ static uint64_t judge_budget(const struct sim *sim, const struct sim_app *app, u
 	       s->tcp_mtu_probes * sim->stacks[app->stack].stack->tcp.tx_frags_max;
 }
 
+/* What is sent in place is copied only where a segment is cut again, or put together for a probe, and there is
+ * no record left to say where its bytes lie. */
+static bool judge_may_copy(const struct sim *sim, const struct sim_app *app)
+{
+	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
+
+	return app->send != SCN_SEND_EXTERNAL || s->tcp_resegmented > 0 || s->tcp_mtu_probes > 0;
+}
+
 static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct sim_app *peer)
 {
 	const struct harp_conn *conn = app->conn;
@@ -122,7 +131,7 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 		wrong = "what is in flight, lost or SACKed does not add up";
 	else if (info.tx_frames_held > judge_budget(sim, app, info.tx_frames_budget))
 		wrong = "the send budget is overdrawn";
-	else if (app->send == SCN_SEND_EXTERNAL && info.tx_copied_bytes > 0)
+	else if (info.tx_copied_bytes > 0 && !judge_may_copy(sim, app))
 		wrong = "what is sent in place was copied";
 	else if (info.bytes_acked > app->sent)
 		wrong = "more was acknowledged than sent";
