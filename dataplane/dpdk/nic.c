@@ -477,13 +477,15 @@ static void nic_stats(struct harp_nic *harp_nic, struct harp_nic_stats *out)
 
 static int nic_memory_add(struct harp_nic *harp_nic, const void *base, size_t bytes)
 {
-	return external_memory_add(nic_of(harp_nic)->external, base, bytes);
+	struct external *external = nic_of(harp_nic)->external;
+
+	return external ? external_memory_add(external, base, bytes) : -ENOTSUP;
 }
 
 static int nic_memory_remove(struct harp_nic *harp_nic, const void *base, size_t bytes)
 {
 	struct dpdk_nic *nic = nic_of(harp_nic);
-	int err = external_memory_remove(nic->external, base, bytes);
+	int err = nic->external ? external_memory_remove(nic->external, base, bytes) : -ENOENT;
 
 	if (err != -EBUSY)
 		return err;

@@ -65,6 +65,8 @@ void case_external_behind(void)
 	if (!end_open(&end, "net_failsafe0,dev(net_ring0)", 0))
 		return;
 	CHECK_EQ(end.nic->caps.external_count, 0);
+	CHECK_EQ(end.nic->ops->memory_add(end.nic, why, sizeof(why)), -ENOTSUP);
+	CHECK_EQ(end.nic->ops->memory_remove(end.nic, why, sizeof(why)), -ENOENT);
 	CHECK(end_until(&end, &end, 1000, 1514, 1));
 	end_close(&end);
 	if (!end_open(&end, "net_ring1", 0))
