@@ -341,6 +341,16 @@ static void connect_start(struct connect *c)
 	driver_call(driver, &c->start_work);
 }
 
+/* What to look at when a connect has failed. */
+static const char *connect_remedy(int dev, int error)
+{
+	if (ctx_link_is_down(dev))
+		return "; the link is down here: a cable, or a memif without its peer";
+	if (error == -EPROTONOSUPPORT || error == -EACCES) /* it answered */
+		return "";
+	return "; is the peer's rank alive, and does a firewall let TCP through?";
+}
+
 int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traffic_class,
 		   struct comm **out)
 {
@@ -393,9 +403,7 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	case CONNECT_FAILED:
 		rc = c->error;
 		WARN("%s: cannot connect to %s%s", plugin_device(dev)->ifname, c->error_text,
-		     rc == -EPROTONOSUPPORT || rc == -EACCES /* it answered */
-			     ? ""
-			     : "; is the peer's rank alive, and does a firewall let TCP through?");
+		     connect_remedy(dev, rc));
 		connect_free(c);
 		return rc;
 	default:

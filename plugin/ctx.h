@@ -39,6 +39,8 @@ struct engine_set *ctx_rail_engines(int dev);
 int ctx_keeper(void);
 /* The device's rendezvous, likewise. */
 int ctx_rendezvous(int dev, struct rendezvous **out);
+/* Of a DPDK port: nothing can come or go there. By any thread. */
+bool ctx_link_is_down(int dev);
 
 /* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */
 void ctx_add_comm(struct comm *comm);

@@ -160,6 +160,19 @@ int ctx_rendezvous(int dev, struct rendezvous **out)
 	return rc;
 }
 
+bool ctx_link_is_down(int dev)
+{
+	struct harp_instance_port port;
+	struct engine_set *engines;
+	bool down;
+
+	pthread_mutex_lock(&ctx_lock);
+	engines = device_states[dev].engines;
+	down = engines && !engine_set_port(engines, &port) && !port.up;
+	pthread_mutex_unlock(&ctx_lock);
+	return down;
+}
+
 /* ctx_lock held: the last context is gone. */
 static void ctx_forget_devices(void)
 {

@@ -97,3 +97,29 @@ def test_auto_goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> Non
         assert "is not used, and HARP goes on with the next best path: " in line
         assert wrong.words in line
         assert "connected by" in err
+
+
+def test_link_that_stays_down(hosts: Lab, ends: Ends, plugin: Path, tmp_path: Path) -> None:
+    """Each rank has a memif that nobody else comes to: connecting fails in time, and says why."""
+    bench = ends.build / "tools" / "driver" / "harp-bench"
+    root = hosts.hosts[0].endpoint(7001)
+    ranks = []
+    for host in hosts.hosts:
+        folder = tmp_path / str(host.index)
+        folder.mkdir()
+        variables = environment(
+            HARP_PATH="dpdk",
+            HARP_DPDK=memif("server", folder, host.index + 1),
+            HARP_CONNECT_TIMEOUT_MS="1000",
+            NCCL_DEBUG="INFO",
+        )
+        where = ("--plugin", plugin, "--ranks", "2", "--root", root, "--rank", str(host.index))
+        ranks.append(host.popen([bench, "allreduce", "-n", "1", *where], env=variables))
+    ends.started += ranks
+    said = [rank.communicate(timeout=SECONDS_MAX)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [4, 4], said
+    assert any("net_memif0: cannot connect to" in err for err in said)
+    for err in said:
+        for line in err.splitlines():
+            if "WARN" in line and "cannot connect" in line:
+                assert "the link is down here" in line
