@@ -167,10 +167,9 @@ static void port_features(struct dpdk_port *port)
 	}
 	if ((port->info.tx_offload_capa & PORT_TX_CSUM) == PORT_TX_CSUM)
 		port->features |= HARP_NIC_TX_CSUM;
-	if (chains && (port->info.tx_offload_capa & PORT_TX_TSO) == PORT_TX_TSO) {
+	if (chains && (port->info.tx_offload_capa & PORT_TX_TSO) == PORT_TX_TSO &&
+	    !(port->traits & DRIVER_NO_TSO)) {
 		port->features |= HARP_NIC_TX_TSO;
-		if (port->traits & DRIVER_TSO_V4)
-			port->features |= HARP_NIC_TX_TSO_V4;
 		port->tso_bytes_max = PORT_TSO_BYTES_MAX;
 	}
 	if (port->traits & DRIVER_KERNEL)

@@ -24,7 +24,7 @@ enum driver_trait {
 	DRIVER_PULLS =
 		0x20, /* looks for what it has sent when it sends: a burst of nothing makes it */
 	DRIVER_SLOTS = 0x40,  /* its slots, a power of two, must fit into an mbuf */
-	DRIVER_TSO_V4 = 0x80, /* cuts IPv4 only */
+	DRIVER_NO_TSO = 0x80, /* what it says of it is of no use */
 	DRIVER_READS = 0x100, /* of a virtual device: it reads what it sends on this processor */
 };
 
