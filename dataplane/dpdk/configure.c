@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* configure.c - from what a device reports to one that is ready to start. */
 #include <errno.h>
+#include <rte_bus.h>
+#include <rte_dev.h>
 #include <rte_errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -172,6 +174,9 @@ static void port_features(struct dpdk_port *port)
 		port->features |= HARP_NIC_TX_TSO;
 		port->tso_bytes_max = PORT_TSO_BYTES_MAX;
 	}
+	/* Cards report every so-manieth descriptor, and some drivers look when they send. */
+	if (strcmp(rte_bus_name(rte_dev_bus(port->device)), "vdev") != 0)
+		port->features |= HARP_NIC_TX_LAZY;
 	if (port->traits & DRIVER_KERNEL)
 		port->features |= HARP_NIC_RX_CSUM_PARTIAL;
 }

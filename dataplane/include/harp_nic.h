@@ -45,6 +45,7 @@ struct harp_desc {
 #define HARP_NIC_TX_CSUM 0x8u    /* HARP_DESC_TX_CSUM: TCP and UDP over IPv4 and IPv6 */
 #define HARP_NIC_TX_TSO 0x10u    /* HARP_DESC_TX_TSO, both families */
 #define HARP_NIC_TX_TSO_V4 0x20u /* with TX_TSO: IPv4 only */
+#define HARP_NIC_TX_LAZY 0x40u   /* sent frames may come back only when more has been sent */
 
 struct harp_nic_caps {
 	char name[32];       /* interface or wire port */

@@ -667,6 +667,9 @@ static inline bool tcp_train_is_busy(const struct frame *seg)
 	return seg->nic_refs > 0 || (seg->frag && tcp_train_is_read(seg));
 }
 
+/* Frames of nobody's with the bytes of seg, which may be sent as it; NULL: there are too few. */
+struct frame *tcp_train_copy(struct harp_conn *conn, const struct frame *seg, uint32_t *frags);
+
 /* ---- tcp_external.c ---- */
 /* Queues bytes of the application's memory; how many were taken. *records: it were external frames that
  * ran out. */

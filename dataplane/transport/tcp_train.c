@@ -10,6 +10,8 @@
  */
 #include "transport/tcp.h"
 
+#include <string.h>
+
 void tcp_train_forget_sums(const struct harp_conn *conn, struct frame *seg)
 {
 	if (conn->tx_external_held == 0)
@@ -25,6 +27,52 @@ bool tcp_train_is_read(const struct frame *seg)
 		if (f->nic_refs > 0)
 			return true;
 	return false;
+}
+
+/* A frame more of a copy; NULL: there is none, and the copy is gone. */
+static struct frame *train_copy_grow(struct harp_conn *conn, struct frame **first,
+				     struct frame *last, uint32_t *frags)
+{
+	struct tcp *tcp = conn->tcp;
+	struct frame *f = *frags < tcp->tx_frags_max ? frame_alloc(tcp->pool, 0) : NULL;
+
+	if (!f) {
+		frame_release_packet(tcp->pool, *first);
+		return NULL;
+	}
+	if (last)
+		last->frag = f;
+	else
+		*first = f;
+	++*frags;
+	return f;
+}
+
+struct frame *tcp_train_copy(struct harp_conn *conn, const struct frame *seg, uint32_t *frags)
+{
+	struct frame *first = NULL, *to;
+
+	*frags = 0;
+	to = train_copy_grow(conn, &first, NULL, frags);
+	if (!to)
+		return NULL;
+	first->flags = FRAME_SENT; /* it is sent again */
+	for (const struct frame *f = seg; f; f = f->frag) {
+		for (uint32_t at = 0, n; at < f->pub.len; at += n) {
+			if (to->pub.len == to->pub.capacity)
+				to = train_copy_grow(conn, &first, to, frags);
+			if (!to)
+				return NULL;
+			n = to->pub.capacity - to->pub.len;
+			n = f->pub.len - at < n ? f->pub.len - at : n;
+			/* COPY: the card keeps the frames that it was sent from. */
+			memcpy(to->pub.data + to->pub.len, f->pub.data + at, n);
+			to->pub.len += n;
+		}
+	}
+	conn->acct.tx_copied_bytes += seg_bytes(seg);
+	conn->tcp->stats->tx_copied_bytes += seg_bytes(seg);
+	return first;
 }
 
 /* May it leave behind what the train has already? As tx_may_send(), but nothing is cut and no timer set. */

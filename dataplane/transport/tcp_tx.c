@@ -34,6 +34,7 @@
 #define TX_PUSH_RTT_NS_MAX (2 * TCP_NS_PER_MS)  /* see tx_is_last() */
 #define TX_PHASE_SEGMENTS_MAX 256u              /* then the receive ring has its turn */
 #define CACHE_LINE_BYTES 64u
+#define TX_KEPT_NS (10 * TCP_NS_PER_MS) /* longer than a card takes to send what it was given */
 
 /* ------------------------------------------------------------------------------------------------
  * Data.
@@ -86,6 +87,24 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 		tcp_loss_sent(conn, seg, again);
 }
 
+/* The card has kept a segment's frames since it was sent, and may do so until more has left (HARP_NIC_TX_LAZY): then
+ * nothing would ever leave. */
+static int tx_copy(struct harp_conn *conn, const struct frame *seg, uint8_t flags)
+{
+	struct tcp_train train = { .segments = 1, .bytes = seg_bytes(seg) };
+	int err;
+
+	if (!(conn->tcp->io->features & HARP_NIC_TX_LAZY) || !(seg->flags & FRAME_SENT) ||
+	    conn->tcp->now_ns - seg->sent_ns < TX_KEPT_NS)
+		return -EBUSY;
+	train.first = train.last = tcp_train_copy(conn, seg, &train.frags);
+	if (!train.first)
+		return -ENOMEM;
+	err = tcp_out_train(conn, &train, seg->seq, flags);
+	frame_release_packet(conn->tcp->pool, train.first);
+	return err;
+}
+
 /* The caller tells the timers of it. */
 static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
 {
@@ -93,15 +112,16 @@ static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
 	uint8_t flags = TCP_ACK;
 	int err;
 
-	if (tcp_train_is_busy(train->first))
-		return -EBUSY;
 	if (again)
 		tcp_train_forget_sums(conn, train->first);
 	if (train->last->flags & FRAME_FIN)
 		flags |= TCP_FIN;
 	if (tx_is_last(conn, train))
 		flags |= TCP_PSH;
-	err = tcp_out_train(conn, train, train->first->seq, flags);
+	if (tcp_train_is_busy(train->first))
+		err = tx_copy(conn, train->first, flags);
+	else
+		err = tcp_out_train(conn, train, train->first->seq, flags);
 	if (err)
 		return err;
 	for (struct frame *seg = train->first;; seg = seg->next) {

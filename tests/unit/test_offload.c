@@ -39,6 +39,7 @@ struct spy {
 		SPY_LATER
 	} out[SPY_FRAMES_MAX]; /* of a packet, with the card */
 	bool slow;             /* frames but a packet's first come back when this ends */
+	bool stuck;            /* none do */
 	uint64_t held[SPY_FRAMES_MAX];
 	unsigned held_count;
 };
@@ -107,12 +108,13 @@ static unsigned spy_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max
 	unsigned n = spy->inner->ops->complete(spy->inner, addrs, max, now_ns), kept = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		if (spy->slow && spy->out[addrs[i] / nic->caps.frame_size] == SPY_LATER)
+		if (spy->stuck ||
+		    (spy->slow && spy->out[addrs[i] / nic->caps.frame_size] == SPY_LATER))
 			spy->held[spy->held_count++] = addrs[i];
 		else
 			addrs[kept++] = addrs[i];
 	}
-	while (!spy->slow && kept < max && spy->held_count > 0)
+	while (!spy->stuck && !spy->slow && kept < max && spy->held_count > 0)
 		addrs[kept++] = spy->held[--spy->held_count];
 	for (unsigned i = 0; i < kept; i++)
 		spy->out[addrs[i] / nic->caps.frame_size] = SPY_HOME;
@@ -166,7 +168,7 @@ static const struct harp_nic_ops spy_ops_v1 = SPY_OPS(offsetof(struct harp_nic_o
 struct how {
 	uint32_t offloads, external_count, tso_bytes_max;
 	uint64_t complete_delay_ns;
-	bool v6, v1;
+	bool v6, v1, lazy;
 };
 
 static void net_step(uint64_t ns)
@@ -215,6 +217,8 @@ static void net_open(const struct how *how)
 		spy->inner = harp_wire_port(net.wire, i);
 		spy->nic.ops = how->v1 ? &spy_ops_v1 : &spy_ops;
 		spy->nic.caps = spy->inner->caps;
+		if (how->lazy)
+			spy->nic.caps.features |= HARP_NIC_TX_LAZY;
 		if (how->v1)
 			memset(&spy->nic.caps.frame_reserved, 0xff,
 			       sizeof(spy->nic.caps) -
@@ -567,6 +571,36 @@ static void test_sent_again_when_read(enum way way)
 	net_close();
 }
 
+/* A card that gives frames back when more has left, and no sooner: what is lost at the end is sent again as a copy. */
+static void test_sent_again_when_kept(enum way way)
+{
+	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
+	struct how how = { .external_count = 64, .lazy = true };
+
+	net_open(&how);
+	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
+	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
+	net.spy[0].stuck = true;
+	while (net.sent < 4000) {
+		CHECK_EQ(net_send(way, 500), 500);
+		net.sent += 500;
+	}
+	net_step(MS);
+	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &up), 0);
+	for (int i = 0; i < 3000 && net.received < net.sent; i++) {
+		net_step(MS);
+		net_take();
+	}
+	CHECK_EQ(net.received, net.sent);
+	CHECK(net_stat(0, "tx_copied_bytes") >= net.sent);
+	net.spy[0].stuck = false;
+	for (int i = 0; i < 10; i++)
+		net_step(10 * MS);
+	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
+	CHECK_EQ(net_stat(0, "frames_tx_nic"), 0);
+	net_close();
+}
+
 /* Records run out: whoever has some waits for its own ACKs, and everything arrives. */
 static void test_few_records(void)
 {
@@ -637,6 +671,8 @@ int main(void)
 	test_evicted(false);
 	test_sent_again_when_read(BY_FRAMES);
 	test_sent_again_when_read(IN_PLACE);
+	test_sent_again_when_kept(BY_FRAMES);
+	test_sent_again_when_kept(IN_PLACE);
 	test_few_records();
 	test_first_version();
 	test_datagrams();
