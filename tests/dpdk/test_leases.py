@@ -196,6 +196,17 @@ def test_several_queues_are_shown(site: Site) -> None:
             flows = [flow for each in found for flow in each["flows"]]
             assert {flow["remote"] for flow in flows} == {"10.9.0.2"}
             assert all(each["flows"] for each in found), "both queues have connections"
+        watch = ("stats", "--watch", "--interval", "0.05", "--pid", str(pid), "-o", "json")
+        command = daemon.command(sys.executable, "-c", HARPCTL, *watch)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout is not None
+            first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
+            watching.kill()
+        received = [
+            sum(each["counters"]["rx_packets"] for each in look["instances"])
+            for look in (first, second)
+        ]
+        assert received[1] > received[0] > 0
         scraped = daemon.command(sys.executable, "-c", SCRAPE)
         text = subprocess.run(scraped, capture_output=True, text=True, check=True).stdout
         for queue in range(QUEUES):
