@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "ctx.h"
 #include "daemon.h"
+#include "driver.h"
 #include "forkguard.h"
 #include "keeper.h"
 #include "keyfile.h"
@@ -21,6 +23,8 @@
 #include "rendezvous.h"
 #include "upkeep.h"
 #include "workers.h"
+
+#define PORT_LINK_WAIT_NS 5000000000ull
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -190,14 +194,37 @@ static void ctx_forget_devices(void)
 	keyfile_forget();
 }
 
+/* HARP_PATH=auto has another way when a cable is out; a link may take seconds to come up. memif's is up when the
+ * peer is there, which may be a rank that starts after us. The engine's thread looks at the link. */
+static bool ctx_port_has_link(const struct engine_set *set, struct harp_instance_port *port)
+{
+	const struct timespec pause = { .tv_nsec = 20000000 };
+	uint64_t until_ns = driver_clock_ns() + PORT_LINK_WAIT_NS;
+
+	if (plugin_config()->path != PATH_AUTO || !strcmp(port->driver, "net_memif"))
+		return true;
+	while (!port->up && driver_clock_ns() < until_ns) {
+		nanosleep(&pause, NULL);
+		if (engine_set_port(set, port))
+			return false;
+	}
+	return port->up;
+}
+
 /* ctx_lock held: plugin_devices_load()'s opener. */
 static int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
 {
 	struct device_state *state = ctx_device_state(dev);
 
-	if (state->engines)
-		return engine_set_port(state->engines, out);
 	snprintf(why, why_len, "%s", state->why);
+	if (state->engines) {
+		int rc = engine_set_port(state->engines, out);
+
+		if (rc || ctx_port_has_link(state->engines, out))
+			return rc;
+		snprintf(why, why_len, "its link is down: a cable, or the other end");
+		engine_set_put(state->engines);
+	}
 	/* The number may be another device's next. */
 	memset(state, 0, sizeof(*state));
 	engine_reset();

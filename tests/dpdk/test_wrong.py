@@ -79,6 +79,17 @@ def hosts(need_root: None) -> Iterator[Lab]:
 
 
 def test_auto_goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
+    goes_on(hosts, wrong, ends, plugin)
+
+
+def test_auto_goes_on_without_a_link(hosts: Lab, ends: Ends, plugin: Path) -> None:
+    library = {"HARP_LIBDIR": str(ends.build / "tests/unit/fake_dpdk")}
+    wrong = Wrong("its link is down", "fake0,down;ip=10.78.1.1/24", environment() | library)
+    goes_on(hosts, wrong, ends, plugin)
+
+
+def goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
+    """A ring all-reduce by the kernel's NICs, and why not by the ports."""
     bench = ends.build / "tools" / "driver" / "harp-bench"
     run = ("allreduce", "-b", "4", "-e", "256K", "-f", "16", "-n", "5", "--ifname", "=eth0")
     where = ("--plugin", plugin, "--ranks", "2", "--root", hosts.hosts[0].endpoint(7000))
