@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* driver.c - what some of DPDK's drivers don't say of themselves, by name, and nothing else does. */
 #include <errno.h>
+#include <rte_dev.h>
+#include <rte_devargs.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -81,29 +83,54 @@ bool driver_dials(const char *device)
 	       !(role && (strncmp(role, "server", 6) == 0 || strncmp(role, "master", 6) == 0));
 }
 
+/* Has this process a memif on that socket? Several may share one. */
+static bool driver_memif_ours(const char *path, size_t len)
+{
+	for (uint16_t id = 0; id < RTE_MAX_ETHPORTS; id++) {
+		const struct rte_devargs *args;
+		struct rte_eth_dev_info info;
+		const char *theirs;
+
+		if (!rte_eth_dev_is_valid_port(id) || rte_eth_dev_info_get(id, &info) ||
+		    !driver_is_memif(info.driver_name))
+			continue;
+		args = rte_dev_devargs(info.device);
+		theirs = args && args->args ? strstr(args->args, "socket=") : NULL;
+		if (theirs && strcspn(theirs + 7, ",") == len && !strncmp(theirs + 7, path, len))
+			return true;
+	}
+	return false;
+}
+
 /*
  * A memif server that was killed leaves its socket's file, and the next one could not bind. A file that refuses
- * connections has no server any more. A living one must not hear of it: DPDK 22.11 panics when who connected has
- * gone before it is greeted. So it is asked for as a stream, which memif's sockets are not (EPROTOTYPE).
+ * connections has no server any more. One that has a server is not for the driver to try: when it fails it removes the
+ * file, and the server that lives could not be found any more. We ask as a stream: a server must not hear of it, as
+ * DPDK 22.11 aborts its process where a client leaves before it was greeted. -EADDRINUSE.
  */
-static void driver_memif_stale(const char *device)
+static int driver_memif_socket(const char *device)
 {
 	const char *path = driver_argument(device, "socket="),
 		   *abstract = driver_argument(device, "socket-abstract=");
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	int fd;
+	size_t len = path ? strcspn(path, ",") : 0;
+	int fd, rc = 0;
 
-	if (!path || !abstract || strncmp(abstract, "no", 2) != 0 || driver_dials(device))
-		return;
-	if ((size_t)snprintf(address.sun_path, sizeof(address.sun_path), "%.*s",
-			     (int)strcspn(path, ","), path) >= sizeof(address.sun_path))
-		return;
+	if (!path || !abstract || strncmp(abstract, "no", 2) != 0 || driver_dials(device) ||
+	    len >= sizeof(address.sun_path))
+		return 0;
+	memcpy(address.sun_path, path, len);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return;
-	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 && errno == ECONNREFUSED)
-		unlink(address.sun_path);
+		return 0;
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		if (errno == ECONNREFUSED)
+			unlink(address.sun_path);
+		else if (errno == EPROTOTYPE && !driver_memif_ours(path, len))
+			rc = -EADDRINUSE;
+	}
 	close(fd);
+	return rc;
 }
 
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len)
@@ -113,8 +140,9 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 
 	if (driver_is_memif(device) && !driver_memif_knows(device))
 		return -EINVAL;
-	if (driver_is_memif(device))
-		driver_memif_stale(device);
+	len = driver_is_memif(device) ? driver_memif_socket(device) : 0;
+	if (len < 0)
+		return len;
 	/* memif copies a whole packet at a time where its buffers are as large as an mbuf's room, and no larger:
 	 * then, and only then, both of its directions have a fast path. */
 	if (driver_is_memif(device) && !driver_argument(device, "bsize="))

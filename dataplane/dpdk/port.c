@@ -104,6 +104,8 @@ static int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_option
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
 		return why_fail(why, -EBUSY, "is open in this process already");
 	err = driver_device(opt->device, frame_size, device, sizeof(device));
+	if (err == -EADDRINUSE)
+		return why_fail(why, -EBUSY, "Address already in use: its socket has a server");
 	if (err < 0)
 		return why_fail(why, -EINVAL, "%s",
 				err == -EINVAL ? "has an argument that its driver does not know"

@@ -72,7 +72,8 @@ struct dpdk_port {
 
 /* driver.c: traits by the driver's name, "net_memif", or what begins with it. */
 uint32_t driver_traits(const char *driver);
-/* What to probe instead of the text: defaults that suit a packet of this size. Bytes written, or -ENAMETOOLONG. */
+/* What to probe instead of the text: defaults that suit a packet of this size. Bytes written; -ENAMETOOLONG,
+ * -EINVAL an argument is unknown, -EADDRINUSE another process serves that memif socket. */
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len);
 
 /* It is a client of a server that may be away. */
