@@ -17,6 +17,7 @@ __all__ = [
     "Event",
     "Frame",
     "Listener",
+    "PortSpec",
     "Stack",
     "UdpSocket",
     "Wire",

@@ -50,7 +50,8 @@ def run_meson_test(test: Mapping[str, Any], env: Mapping[str, str] | None = None
         text = output.decode(errors="replace") if isinstance(output, bytes) else output
         pytest.fail(f"still running after {seconds} s; its output ends:\n{text[-4000:]}")
     if done.returncode == EXIT_SKIP:
-        pytest.skip((done.stdout + done.stderr).strip().splitlines()[-1:][0] or "skipped")
+        words = (done.stdout + done.stderr).strip().splitlines()
+        pytest.skip(words[-1] if words else "it can't run here, and doesn't say why")
     if done.returncode != 0:
         text = (done.stdout + done.stderr)[-8000:]
         pytest.fail(

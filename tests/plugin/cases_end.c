@@ -479,7 +479,9 @@ void case_silence(const char *plugin, int version)
 	}
 	library_unload(&lib);
 	milliseconds(50);
-	REQUIRE(log_lines() == lines);
+	/* Without finalize one end of the ports goes before the other, which may say so. */
+	if (version >= 11 || !hosts_are_ports())
+		REQUIRE(log_lines() == lines);
 }
 
 /* ---- fork and exit --------------------------------------------------------------------------- */
