@@ -111,7 +111,7 @@ def _specs(options: WireOptions, folder: str) -> tuple[str, str]:
     buffer_bytes = _MEMIF_LARGE_BYTES if options.size > _BUFFER_BYTES else _BUFFER_BYTES
     if "bsize=" not in device:
         shared += f",bsize={buffer_bytes - _HEADROOM_BYTES}"
-    if "rsize=" not in device:
+    if "rsize=" not in device and buffer_bytes == _BUFFER_BYTES:
         shared += f",rsize={_MEMIF_RING_LOG2}"
     # The server first: it makes the socket.
     return f"{shared},role=client{semicolon}{rest}", f"{shared},role=server{semicolon}{rest}"
