@@ -27,7 +27,6 @@ _BUFFER_BYTES = 2048
 _BUFFERS = {False: 8191, True: 4095}  # small ones and large ones
 _MEMIF_LARGE_BYTES = 16384
 _HEADROOM_BYTES = 128  # of a buffer, before the packet
-_MEMIF_RING_LOG2 = 11  # as libharp-dpdk.so has it
 _ROUNDS = 2000
 
 
@@ -111,8 +110,6 @@ def _specs(options: WireOptions, folder: str) -> tuple[str, str]:
     buffer_bytes = _MEMIF_LARGE_BYTES if options.size > _BUFFER_BYTES else _BUFFER_BYTES
     if "bsize=" not in device:
         shared += f",bsize={buffer_bytes - _HEADROOM_BYTES}"
-    if "rsize=" not in device and buffer_bytes == _BUFFER_BYTES:
-        shared += f",rsize={_MEMIF_RING_LOG2}"
     # The server first: it makes the socket.
     return f"{shared},role=client{semicolon}{rest}", f"{shared},role=server{semicolon}{rest}"
 

@@ -12,9 +12,6 @@
 
 #include "dpdk/port.h"
 
-#define MEMIF_RING_LOG2 11u
-#define MEMIF_SMALL_BYTES 2048u
-
 static const struct {
 	const char *name;
 	uint32_t traits;
@@ -136,23 +133,6 @@ static int driver_memif_socket(const char *device)
 	return rc;
 }
 
-/*
- * memif copies a whole packet at a time where its buffers are as large as an mbuf's room, and no larger: then, and only
- * then, both of its directions have a fast path. With rings of 2048 instead of the driver's 1024 the two ends get
- * out of each other's cache lines: a stream of full segments at MTU 1500 goes 2.5 times as fast. Larger buffers would
- * then not fit into a cache any more: at MTU 9000 it would go half as fast.
- */
-static int driver_memif_device(const char *device, uint32_t room, char *out, size_t out_len)
-{
-	char bsize[24] = "", rsize[24] = "";
-
-	if (!driver_argument(device, "bsize="))
-		snprintf(bsize, sizeof(bsize), ",bsize=%u", room);
-	if (!driver_argument(device, "rsize=") && room < MEMIF_SMALL_BYTES)
-		snprintf(rsize, sizeof(rsize), ",rsize=%u", MEMIF_RING_LOG2);
-	return snprintf(out, out_len, "%s%s%s", device, bsize, rsize);
-}
-
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len)
 {
 	const uint32_t room = frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM;
@@ -163,8 +143,10 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 	len = driver_is_memif(device) ? driver_memif_socket(device) : 0;
 	if (len < 0)
 		return len;
-	if (driver_is_memif(device))
-		len = driver_memif_device(device, room, out, out_len);
+	/* memif copies a whole packet at a time where its buffers are as large as an mbuf's room, and no larger:
+	 * then, and only then, both of its directions have a fast path. */
+	if (driver_is_memif(device) && !driver_argument(device, "bsize="))
+		len = snprintf(out, out_len, "%s,bsize=%u", device, room);
 	/* af_packet's slots divide a block, and with what the kernel puts before a packet fit into an mbuf. */
 	else if ((driver_traits(device) & DRIVER_SLOTS) && !driver_argument(device, "framesz="))
 		len = snprintf(out, out_len, "%s,blocksz=%u,framesz=%u", device, 2 * frame_size,
