@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harp import _paths
+from harp import _paths, memif
 from harp.errors import HarpError
 from harp.lab import Host, Lab, LabOptions, cpus
 
@@ -40,6 +40,7 @@ class BenchOptions:
     seconds: float | None = None  # idle: of each wait
     timeout_s: float = 60
     environment: Mapping[str, str] = field(default_factory=dict)  # of every rank, besides
+    nic: str = "veth"  # or memif.NIC
 
     def arguments(self) -> list[str]:
         """harp-bench's command line, without rank and root."""
@@ -66,13 +67,16 @@ class BenchOptions:
         return words + [name for name, on in switches.items() if on]
 
 
-def _environment(options: BenchOptions) -> dict[str, str]:
+def _environment(lab: LabOptions, options: BenchOptions, rank: int, folder: Path) -> dict[str, str]:
     keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
-    return keep | {"HARP_PATH": options.path, **options.environment}
+    mine = {"HARP_PATH": options.path, **options.environment}
+    if options.nic == memif.NIC:
+        mine |= memif.environment(lab, rank, folder)
+    return keep | mine
 
 
 def _start_rank(
-    lab: Lab, host: Host, options: BenchOptions, errors: Path, progress_fd: int
+    lab: Lab, host: Host, options: BenchOptions, folder: Path, progress_fd: int
 ) -> subprocess.Popen[str]:
     usable = cpus()
     cpu = usable[host.index % len(usable)]
@@ -82,11 +86,11 @@ def _start_rank(
     command += ["--ifname", f"={host.ifname}", "--cpu", str(cpu)]
     if host.index == 0:
         command += ["--progress-fd", str(progress_fd)]
-    with (errors / f"rank{host.index}").open("w") as stderr:
+    with (folder / f"rank{host.index}").open("w") as stderr:
         return host.popen(
             command,
             cpu=cpu,
-            env=_environment(options),
+            env=_environment(lab.options, options, host.index, folder),
             stderr=stderr,
             pass_fds=[progress_fd] if host.index == 0 else (),
         )
@@ -105,32 +109,34 @@ def _wait(processes: Iterable[subprocess.Popen[str]]) -> tuple[str, list[int]]:
     return outputs[0], [process.returncode for process in processes]
 
 
-def _failure(statuses: list[int], errors: Path) -> str:
+def _failure(statuses: list[int], folder: Path) -> str:
     """The line of the rank that failed first hand, not because another one did."""
     failed = [rank for rank, status in enumerate(statuses) if status]
     failed.sort(key=lambda rank: statuses[rank] == 5)
     rank = failed[0]
-    words = (errors / f"rank{rank}").read_text().strip().splitlines()
+    words = (folder / f"rank{rank}").read_text().strip().splitlines()
     return words[-1] if words else f"rank {rank}: {_EXIT_TEXTS.get(statuses[rank], 'failed')}"
 
 
 def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None) -> dict[str, Any]:
     """One harp-bench per host; rank 0's document. HarpError with the failing rank's own words."""
+    if options.nic == memif.NIC:
+        memif.check(len(lab.hosts), options.path)
     read_fd, write_fd = os.pipe()
     reader = threading.Thread(target=_report_progress, args=(read_fd, progress), daemon=True)
     reader.start()
     with tempfile.TemporaryDirectory(prefix="harp-bench-") as name:
-        errors = Path(name)
+        folder = Path(name)
         try:
-            ranks = [_start_rank(lab, host, options, errors, write_fd) for host in lab.hosts]
+            ranks = [_start_rank(lab, host, options, folder, write_fd) for host in lab.hosts]
         finally:
             os.close(write_fd)
         printed, statuses = _wait(ranks)
         reader.join()
         # Wrong data is a result, and its table is worth seeing; all else is a failure.
         if any(status not in (0, 1) for status in statuses):
-            raise HarpError(_failure(statuses, errors))
-        stderr = (errors / "rank0").read_text(errors="replace").splitlines()
+            raise HarpError(_failure(statuses, folder))
+        stderr = (folder / "rank0").read_text(errors="replace").splitlines()
     try:
         report: dict[str, Any] = json.loads(printed)
     except ValueError:

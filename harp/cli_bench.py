@@ -13,7 +13,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harp import bench as runner
-from harp import dpdk_bench
+from harp import dpdk_bench, memif
 from harp import output as console
 from harp.cli_dpdk import dpdk
 from harp.cli_failover import connect, failover, rails
@@ -21,7 +21,14 @@ from harp.cli_paths import attach, paths
 from harp.cli_versus import fairness, loss
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
-from harp.options import lab_options, lab_shape, output_option, path_option, plugin_option
+from harp.options import (
+    lab_options,
+    lab_shape,
+    nic_option,
+    output_option,
+    path_option,
+    plugin_option,
+)
 
 
 @click.group()
@@ -32,6 +39,7 @@ def bench() -> None:
     harpctl bench lat --baseline           HARP and kernel TCP in one run
     harpctl bench bw --mtu 9000 -o json
     harpctl bench bw --ipv6
+    harpctl bench bw --nic dpdk-memif      on DPDK: lat, bw, allreduce and idle
     harpctl bench allreduce --hosts 4
     harpctl bench idle                     what waiting costs
     harpctl bench wire                     raw AF_XDP frames: the limit
@@ -49,7 +57,7 @@ def bench() -> None:
 
 
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of lat, bw and allreduce."""
+    """Options of lat, bw, allreduce and idle."""
     for option in (
         click.option("-b", "--min-bytes", metavar="SIZE", help="First size (K, M, G)."),
         click.option("-e", "--max-bytes", metavar="SIZE", help="Last size."),
@@ -60,7 +68,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True),
     ):
         command = option(command)
-    return lab_options(path_option(plugin_option(output_option(command))))
+    return lab_options(path_option(nic_option(plugin_option(output_option(command)))))
 
 
 @contextmanager
@@ -96,6 +104,8 @@ def _sealing(encrypt: bool) -> Iterator[dict[str, str]]:
 
 def _run(mode: str, hosts: int, output: str, given: dict[str, Any]) -> None:
     shape = lab_shape(given, hosts)
+    if given["nic"] == memif.NIC:  # before hosts are made
+        memif.check(hosts, given["path"])
     encrypt = given.pop("encrypt")
     with (
         _sealing(encrypt) as environment,
@@ -107,6 +117,7 @@ def _run(mode: str, hosts: int, output: str, given: dict[str, Any]) -> None:
         report = runner.run_bench(lab, options, progress)
     report["lab"] = asdict(shape)
     report["encrypt"] = encrypt
+    report["nic"] = given["nic"]
     if output == "json":
         console.print_json(report)
     else:
@@ -119,6 +130,7 @@ def _print(mode: str, report: dict[str, Any]) -> None:
     console.out.print(
         f"NET/{report['net']} v{report['abi']}, {report['ranks']} ranks, {report['channels']}"
         f" channel(s), {LabOptions(**report['lab']).words}"
+        + ("" if report["nic"] == "veth" else f", {report['nic']}")
         + (", sealed lanes" if report["encrypt"] else ""),
         markup=False,
     )

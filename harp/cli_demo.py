@@ -5,8 +5,16 @@ from typing import Any
 
 import click
 
+from harp import memif
 from harp.errors import Exit, HarpError
-from harp.options import lab_options, lab_shape, output_option, path_option, plugin_option
+from harp.options import (
+    lab_options,
+    lab_shape,
+    nic_option,
+    output_option,
+    path_option,
+    plugin_option,
+)
 from harp.output import out, print_json
 
 
@@ -24,13 +32,7 @@ from harp.output import out, print_json
     is_flag=True,
     help="A harpd on each host; the ranks are user nobody's, in containers that see its socket.",
 )
-@click.option(
-    "--nic",
-    type=click.Choice(["veth", "dpdk-memif"]),
-    default="veth",
-    show_default=True,
-    help="dpdk-memif: a DPDK port in each rank, joined by shared memory; for two hosts.",
-)
+@nic_option
 @click.option(
     "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="To train."
 )
@@ -83,7 +85,7 @@ def demo(
     else:
         ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
         who = ", harpd on each, ranks without privileges" if options.daemon else ""
-        way = "DPDK ports joined by memif" if nic == run.MEMIF else f"path {path}"
+        way = "DPDK ports joined by memif" if nic == memif.NIC else f"path {path}"
         words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, {way}{who}"
         out.print(words, soft_wrap=True)
         report = run.run(options, run.print_epoch)

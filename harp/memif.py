@@ -3,6 +3,10 @@
 
 from pathlib import Path
 
+from harp.errors import Exit, HarpError
+from harp.lab import LabOptions
+
+NIC = "dpdk-memif"  # what commands that can use it call it
 SERVER, CLIENT = 0, 1
 _NETWORK = {False: ("10.77.0.{}", 24), True: ("fd77::7:{}", 64)}
 
@@ -20,3 +24,21 @@ def port_texts(folder: Path, *, mtu_bytes: int = 1500, ipv6: bool = False) -> tu
         f"{device}{role};ip={address(end, ipv6=ipv6)}/{prefix};mtu={mtu_bytes}"
         for end, role in enumerate(("server", "client"))
     )
+
+
+def check(ranks: int, path: str) -> None:
+    """HarpError names what can't be had of a job whose only NICs are these."""
+    if ranks != 2:
+        raise HarpError(
+            f"memif joins two processes: --nic {NIC} is for 2 hosts with one rank each", Exit.USAGE
+        )
+    if path in ("xdp", "kernel"):
+        raise HarpError(
+            f"path {path} does not use DPDK ports: leave --path or --nic out", Exit.USAGE
+        )
+
+
+def environment(lab: LabOptions, rank: int, folder: Path) -> dict[str, str]:
+    """What a rank is told of its end of the memif: the only way between the two."""
+    texts = port_texts(folder, mtu_bytes=lab.mtu_bytes, ipv6=lab.ipv6)
+    return {"HARP_DPDK": texts[rank], "HARP_PATH": "dpdk", "HARP_IFNAME": "=net_memif0"}

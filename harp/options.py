@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from harp import memif
 from harp.lab import MTU_MAX, MTU_MIN, LabOptions
 
 type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
@@ -27,6 +28,13 @@ path_option = click.option(
     default="auto",
     show_default=True,
     help="HARP_PATH: which way HARP goes; a forced one that can't be had is an error.",
+)
+nic_option = click.option(
+    "--nic",
+    type=click.Choice(["veth", memif.NIC]),
+    default="veth",
+    show_default=True,
+    help=f"{memif.NIC}: a DPDK port in each rank, joined by shared memory; for two hosts.",
 )
 
 

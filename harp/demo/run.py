@@ -18,13 +18,12 @@ import numpy as np
 
 from harp import _paths, memif, output
 from harp.demo import model
-from harp.errors import HarpError
+from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions
 from harp.lab_harpd import LabHarpd
 from harp.lab_jail import Jail, library_dirs
 
 ROOT_PORT = 7700
-MEMIF = "dpdk-memif"
 # How the NICs of hosts with several ranks spread packets: the key of Microsoft's specification.
 RSS = "toeplitz:6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
 # Relative to the largest weight. Sums of float32 in another order differ in the last bits, and
@@ -65,24 +64,11 @@ class RankReport:
 
 def check(options: DemoOptions) -> None:
     """HarpError names what can't be."""
-    if options.nic != MEMIF:
+    if options.nic != memif.NIC:
         return
-    if options.ranks != 2 or options.lab.hosts != 2:
-        raise HarpError(
-            "memif joins two processes: --nic dpdk-memif is for 2 hosts with one rank each"
-        )
+    memif.check(options.ranks, options.path)
     if options.daemon:
-        raise HarpError("--nic dpdk-memif has ports of its own: leave --daemon out")
-    if options.path in ("xdp", "kernel"):
-        raise HarpError(f"path {options.path} does not use DPDK ports: leave --path or --nic out")
-
-
-def _memif(options: DemoOptions, rank: int, folder: Path) -> dict[str, str]:
-    """What a rank is told of its end of the memif, then the only way between the hosts."""
-    if options.nic != MEMIF:
-        return {}
-    texts = memif.port_texts(folder, mtu_bytes=options.lab.mtu_bytes, ipv6=options.lab.ipv6)
-    return {"HARP_DPDK": texts[rank], "HARP_PATH": "dpdk", "HARP_IFNAME": "=net_memif0"}
+        raise HarpError(f"--nic {memif.NIC} has ports of its own: leave --daemon out", Exit.USAGE)
 
 
 def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
@@ -103,7 +89,7 @@ def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[st
     plugin = _paths.plugin(options.plugin)
     command: list[str | Path] = [sys.executable, "-m", "harp.demo.rank"]
     command += ["--plugin", plugin]
-    if options.nic != MEMIF:
+    if options.nic != memif.NIC:
         command += ["--ifname", host.ifname]
     command += ["--rank", str(rank), "--ranks", str(options.ranks)]
     command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
@@ -117,7 +103,9 @@ def _start(
     host = lab.hosts[rank % options.lab.hosts]
     command = _command(options, lab, rank, folder)
     cpus = sorted(os.sched_getaffinity(0))
-    env = _environment(options, host) | _memif(options, rank, folder)
+    env = _environment(options, host)
+    if options.nic == memif.NIC:
+        env |= memif.environment(options.lab, rank, folder)
     with (folder / f"rank{rank}.err").open("w") as stderr:
         if not daemons:
             return host.popen(command, cpu=cpus[rank % len(cpus)], env=env, stderr=stderr)

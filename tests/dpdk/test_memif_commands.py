@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl demo --nic dpdk-memif and harpctl bench dpdk."""
+"""harpctl demo and bench with --nic dpdk-memif, and harpctl bench dpdk."""
 
 import json
 import subprocess
@@ -40,8 +40,48 @@ def test_demo_over_memif_agrees(shape: tuple[str, ...]) -> None:
 )
 def test_demo_over_memif_says_what_cannot_be(args: tuple[str, ...], words: str) -> None:
     done = harpctl("demo", "--nic", "dpdk-memif", *args)
-    assert done.returncode == Exit.FAILURE
+    assert done.returncode == Exit.USAGE
     assert words in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("lat", "-b", "8", "-e", "4K", "-n", "200", "--baseline"),
+        ("bw", "-b", "64K", "-e", "1M", "-n", "50", "--bidirectional", "--mtu", "9000"),
+        ("allreduce", "-b", "8", "-e", "64K", "-n", "20", "--ipv6"),
+        ("idle", "--seconds", "0.5", "--encrypt"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_bench_over_memif_moves_what_it_should(args: tuple[str, ...]) -> None:
+    """Every byte is compared by harp-bench; the path that it printed is the port's."""
+    done = harpctl("bench", *args, "--nic", "dpdk-memif", "-o", "json")
+    assert done.returncode == Exit.OK, done.stderr
+    report = json.loads(done.stdout)
+    assert report["ok"]
+    assert report["nic"] == "dpdk-memif"
+    assert report["results"]
+    assert all(result.get("wrong", 0) == 0 for result in report["results"])
+    paths = [line["text"] for line in report["log"] if "path DPDK: " in line["text"]]
+    assert paths
+    assert "net_memif0" in paths[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("lat", "--path", "xdp"), "path xdp does not use DPDK ports"),
+        (("allreduce", "--hosts", "3"), "2 hosts with one rank each"),
+        (("bw", "--nic", "dpdk-frog"), "is not one of"),
+    ],
+)
+def test_bench_over_memif_says_what_cannot_be(args: tuple[str, ...], words: str) -> None:
+    """In one line, before a host is made."""
+    done = harpctl("bench", args[0], "--nic", "dpdk-memif", *args[1:])
+    assert done.returncode == Exit.USAGE
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 def test_bench_counts_copies_and_judges() -> None:
