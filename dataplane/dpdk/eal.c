@@ -16,9 +16,13 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <rte_build_config.h>
+#include <rte_bus.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_log.h>
+#include <rte_mbuf_pool_ops.h>
+#include <rte_mempool.h>
 #include <rte_version.h>
 #include <sched.h>
 #include <signal.h>
@@ -220,6 +224,39 @@ static int eal_thread(struct eal_run *run)
 	return 0;
 }
 
+static bool eal_has_pool_driver(void)
+{
+	for (uint32_t i = 0; i < rte_mempool_ops_table.num_ops; i++)
+		if (strcmp(rte_mempool_ops_table.ops[i].name, rte_mbuf_best_mempool_ops()) == 0)
+			return true;
+	return false;
+}
+
+/* DPDK loads its drivers as it starts. Of those that every port needs, what is missing; NULL: nothing. */
+static const char *eal_driver_missing(const struct eal_run *run)
+{
+	if (!rte_bus_find_by_name("pci"))
+		return "librte_bus_pci";
+	return run->result < 0 || eal_has_pool_driver() ? NULL : "librte_mempool_ring";
+}
+
+static void eal_failed(const struct eal_run *run)
+{
+	const char *driver = eal_driver_missing(run);
+	char words[EAL_WORDS_BYTES];
+
+	eal.state = EAL_FAILED;
+	eal_log_words(words);
+	if (driver)
+		snprintf(eal.words, sizeof(eal.words),
+			 "%s was not loaded from %s; install DPDK's drivers (Debian: apt-get "
+			 "install dpdk)",
+			 driver, RTE_EAL_PMD_PATH);
+	else
+		snprintf(eal.words, sizeof(eal.words), "%s",
+			 words[0] ? words : rte_strerror(run->error));
+}
+
 static void eal_after_fork(void)
 {
 	eal.forked = true;
@@ -229,7 +266,6 @@ static int eal_init(const struct why *why)
 {
 	/* Kept: a thread that is left behind may look at it. */
 	struct eal_run *run = calloc(1, sizeof(*run));
-	char words[EAL_WORDS_BYTES];
 	int err;
 
 	if (!run)
@@ -247,15 +283,13 @@ static int eal_init(const struct why *why)
 	if (err)
 		return why_fail(why, err, "no thread for its environment: %s", strerror(-err));
 	pthread_atfork(NULL, NULL, eal_after_fork);
-	if (run->result >= 0) {
+	if (run->result >= 0 && !eal_driver_missing(run)) {
 		rte_log_set_level_pattern("pmd.net.memif", RTE_LOG_DEBUG); /* link.c listens */
 		rmdir(rte_eal_get_runtime_dir()); /* empty: nothing is shared */
 		eal.state = EAL_RUNS;
 		return 0;
 	}
-	eal_log_words(words);
-	eal.state = EAL_FAILED;
-	snprintf(eal.words, sizeof(eal.words), "%s", words[0] ? words : rte_strerror(run->error));
+	eal_failed(run);
 	err = run->error == ENOMEM ? -ENOMEM : -EIO;
 	return why_fail(why, err, "its environment did not start: %s", eal.words);
 }

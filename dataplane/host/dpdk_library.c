@@ -13,7 +13,8 @@
 /* The loader's words: a file that is missing, ours or one of DPDK's, or what is wrong with one. */
 static int library_refused(const struct why *why, const char *words)
 {
-	if (words && strstr(words, "librte_"))
+	/* "librte_eal.so.23: cannot open ...", "undefined symbol: rte_eth_fp_ops, version DPDK_23" */
+	if (words && (strstr(words, "librte_") || strstr(words, "version DPDK_")))
 		return why_fail(
 			why, -ENOENT,
 			"%s: DPDK's own libraries are missing or of another version; install "

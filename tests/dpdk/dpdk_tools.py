@@ -75,9 +75,11 @@ class Ends:
         assert client.returncode == 0, err
         return json.loads(out), err
 
-    def refused(self, spec: str, environment: dict[str, str] | None = None) -> str:
+    def refused(
+        self, spec: str, environment: dict[str, str] | None = None, run: Popen = start
+    ) -> str:
         """What an end says that can't open its port."""
-        client = start(self.command("send", "10.9.0.1", spec), environment)
+        client = run(self.command("send", "10.9.0.1", spec), environment)
         self.started.append(client)
         _, err = client.communicate(timeout=WAIT_S)
         assert client.returncode == 1, err

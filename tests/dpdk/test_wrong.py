@@ -3,12 +3,15 @@
 that says what; auto says it and goes on by another path, and all sums are right."""
 
 import json
+import os
+import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from dpdk_tools import Ends, memif
+from dpdk_tools import Ends, memif, start
 from test_plugin import Live, environment, live, plugin
 
 from harp.lab import Lab
@@ -32,6 +35,14 @@ CASES = {
         "libharp-dpdk.so is of another version of HARP",
         more={"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk_old"},
     ),
+    "another-dpdk": Wrong(
+        "DPDK's own libraries are missing or of another version",
+        more={"LD_LIBRARY_PATH": "{other}"},
+    ),
+    "broken-dpdk": Wrong(
+        "DPDK's own libraries are missing or of another version",
+        more={"LD_LIBRARY_PATH": "{broken}"},
+    ),
     "no-huge-pages": Wrong(
         "1000000 MiB of huge pages are asked for",
         more={"HARP_DPDK_HUGE_PAGES": "require", "HARP_DPDK_MEMORY_MIB": "1000000"},
@@ -46,6 +57,17 @@ CASES = {
 }
 
 
+def ethdev(ends: Ends) -> str:
+    """DPDK's library of ports, as the loader looks for it."""
+    library = ends.library / "libharp-dpdk.so"
+    listed = subprocess.run(
+        ["readelf", "-d", library], capture_output=True, text=True, check=True
+    ).stdout
+    found = re.search(r"librte_ethdev\.so\.[0-9.]+", listed)
+    assert found, listed
+    return found[0]
+
+
 @pytest.fixture(params=CASES.values(), ids=CASES)
 def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
     """With the places of this run."""
@@ -53,11 +75,16 @@ def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
     taken = memif("server", tmp_path, 1)
     if case.dpdk == "{taken}":
         ends.serve("10.9.0.1", taken)
-    empty = tmp_path / "empty"
-    empty.mkdir()
+    empty, other, broken = (tmp_path / name for name in ("empty", "other", "broken"))
+    for folder in (empty, other, broken):
+        folder.mkdir()
+    name = ethdev(ends)
+    (broken / name).touch()
+    stub = ("gcc", "-shared", f"-Wl,-soname,{name}", "-x", "c", os.devnull, "-o", other / name)
+    subprocess.run(stub, check=True)
 
     def here(text: str) -> str:
-        return text.format(folder=empty, build=ends.build, taken=taken)
+        return text.format(folder=empty, other=other, broken=broken, build=ends.build, taken=taken)
 
     more = {name: here(value) for name, value in case.more.items()}
     return Wrong(case.words, here(case.dpdk), environment() | more)
@@ -134,3 +161,31 @@ def test_link_that_stays_down(hosts: Lab, ends: Ends, plugin: Path, tmp_path: Pa
         for line in err.splitlines():
             if "WARN" in line and "cannot connect" in line:
                 assert "the link is down here" in line
+
+
+# DPDK's folder of drivers, of which there is but what PATTERN matches.
+SOME_DRIVERS = """set -e
+folder=$(echo /usr/lib*/dpdk/pmds-* /usr/lib/*/dpdk/pmds-* | tr ' ' '\\n' | grep -v '[*]')
+mkdir "$KEPT"
+find "$folder" -name "$PATTERN" -exec cp -a {} "$KEPT" ';'
+mount -t tmpfs -o mode=755 none "$folder"
+find "$KEPT" -type f -o -type l | xargs -r cp -a -t "$folder"
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "missing"),
+    [("none", "librte_bus_pci"), ("librte_bus_[pv]*", "librte_mempool_ring")],
+)
+def test_drivers_that_are_not_installed(
+    need_root: None, ends: Ends, tmp_path: Path, pattern: str, missing: str
+) -> None:
+    """DPDK's libraries without its drivers: which one every port needs, and from where."""
+
+    def without(command: list[str | Path], _: object) -> "subprocess.Popen[str]":
+        shell = ("unshare", "--mount", "sh", "-c", SOME_DRIVERS, "sh")
+        return start([*shell, *command], {"KEPT": f"{tmp_path}/kept", "PATTERN": pattern})
+
+    said = ends.refused(memif("client", tmp_path, 2), run=without)
+    assert f"{missing} was not loaded from " in said
