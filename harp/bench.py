@@ -14,6 +14,7 @@ from typing import Any
 from harp import _paths, memif
 from harp.errors import HarpError
 from harp.lab import Host, Lab, LabOptions, cpus
+from harp.plugin_log import path_in_use
 
 ROOT_PORT = 7000
 _EXIT_TEXTS = {1: "data arrived wrong", 3: "hang", 4: "plugin error", 5: "peer lost"}
@@ -146,13 +147,9 @@ def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None)
     return report
 
 
-def path_in_use(report: dict[str, Any]) -> str:
+def path(report: dict[str, Any]) -> str:
     """The plugin's line about its path; empty for a foreign plugin."""
-    for entry in reversed(report["log"]):
-        for mark in ("path HARP: ", "path DPDK: ", "HARP TCP on ", "kernel TCP: "):
-            if mark in entry["text"]:
-                return str(entry["text"]).split(mark, 1)[1].strip() or mark
-    return ""
+    return path_in_use([str(entry["text"]) for entry in report["log"]])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -229,7 +226,7 @@ def run_ratios(
         "mtu_bytes": options.mtu_bytes,
         "offload": options.offload,
         "ipv6": options.ipv6,
-        "path": path_in_use(latency),
+        "path": path(latency),
         "wire_mode": wire["mode"],
         "rounds": results,
         "median": {name: _median([row[name] for row in results]) for name in results[0]},

@@ -134,7 +134,7 @@ def _print(mode: str, report: dict[str, Any]) -> None:
         + (", sealed lanes" if report["encrypt"] else ""),
         markup=False,
     )
-    path = runner.path_in_use(report)
+    path = runner.path(report)
     if path:
         console.out.print(f"path: {path}", markup=False)
     rows = [_ROWS[mode](result) for result in report["results"]]

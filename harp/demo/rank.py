@@ -19,11 +19,8 @@ import numpy as np
 
 from harp._ncclplay import NcclplayError, Rank
 from harp.demo import model as net
+from harp.plugin_log import path_in_use
 
-_PATH_LINES = (
-    re.compile(r"path (?:HARP|DPDK): (?P<why>.*)"),
-    re.compile(r"(?P<why>kernel TCP: .*)"),
-)
 _STATS_LINE = re.compile(r"HARP stats:(?P<pairs>.*)")
 
 
@@ -61,13 +58,9 @@ def train(rank: Rank, arguments: argparse.Namespace) -> net.Floats:
     return model.weights
 
 
-def path_in_use(log: list[tuple[int, str]]) -> str:
-    """What the plugin says of its path; the newest line wins."""
-    for _level, text in reversed(log):
-        for pattern in _PATH_LINES:
-            if match := pattern.search(text):
-                return match["why"].strip()
-    return "unknown: the plugin has said nothing"
+def path(log: list[tuple[int, str]]) -> str:
+    """What the plugin says of its path."""
+    return path_in_use([text for _, text in log]) or "unknown: the plugin has said nothing"
 
 
 def plugin_stats(log: list[tuple[int, str]]) -> dict[str, int]:
@@ -109,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
         timeout_s=arguments.timeout,
     ) as rank:
         rank.connect()
-        emit("connected", path=path_in_use(rank.log), plugin=rank.properties())
+        emit("connected", path=path(rank.log), plugin=rank.properties())
         weights = train(rank, arguments)
         rank.barrier()
         stats = rank.stats()
@@ -121,7 +114,7 @@ def run(arguments: argparse.Namespace) -> None:
         counters = {name: after[name] - before[name] for name in after if name in before}
     emit(
         "done",
-        path=path_in_use(rank.log),
+        path=path(rank.log),
         counters=counters,
         warnings=[text for level, text in rank.log if level == 2],
         **stats,
