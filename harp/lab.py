@@ -46,6 +46,9 @@ _RTMGRP_LINK = 1
 _IFA_F_NODAD = 2
 _IPV6 = Path("/proc/net/if_inet6")
 _IFLA_KIND = ("IFLA_LINKINFO", "IFLA_INFO_KIND")
+_IFLA_PORT_STATE = ("IFLA_LINKINFO", "IFLA_INFO_SLAVE_DATA", "IFLA_BRPORT_STATE")
+_BR_STATE_FORWARDING = 3
+CARRIER_S = 60  # ends what hangs
 _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
 
@@ -504,8 +507,8 @@ def _configure(host: Host, options: LabOptions) -> None:
 
 def wait_for_carrier(ipr: Any, ifname: str | None = None, *, up: bool = True) -> None:
     """Returns when every veth here is up (down), or the one: the kernel says so a moment after both
-    ends are."""
-    deadline = time.monotonic() + 10
+    ends are. A port of a bridge is up when the bridge forwards over it."""
+    deadline = time.monotonic() + CARRIER_S
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as changes:
         changes.bind((0, _RTMGRP_LINK))  # before the first look, so that no change is missed
         while True:
@@ -520,11 +523,13 @@ def wait_for_carrier(ipr: Any, ifname: str | None = None, *, up: bool = True) ->
                 changes.recv(65536)
             except TimeoutError:
                 name, word = wrong[0].get_attr("IFLA_IFNAME"), "up" if up else "down"
-                raise HarpError(f"{name} did not go {word} within 10 s") from None
+                raise HarpError(f"{name} did not go {word} within {CARRIER_S} s") from None
 
 
 def _running(link: Any) -> bool:
-    return bool(link.get("state") == "up" and link.get_attr("IFLA_OPERSTATE") == "UP")
+    if link.get("state") != "up" or link.get_attr("IFLA_OPERSTATE") != "UP":
+        return False
+    return link.get_nested(*_IFLA_PORT_STATE) in (None, _BR_STATE_FORWARDING)
 
 
 def _offloads_off(namespace: str, ifname: str) -> None:

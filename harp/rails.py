@@ -8,10 +8,11 @@ Each call returns when the kernel has done what it asks.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from harp.errors import HarpError
-from harp.lab import Host, Lab, Switch, in_namespace, require_programs, wait_for_carrier
+from harp.lab import Lab, Switch, in_namespace, require_programs, wait_for_carrier
 
 _CLASS = re.compile(r"class htb 1:(\d+) .*\n Sent (\d+) bytes")
 CLASSES_MAX = 8  # a power of two
@@ -98,24 +99,24 @@ class Rails:
     def unplug(self, host: int, rail: int) -> None:
         """The host's NIC loses its carrier."""
         self._set(self._switch.netns, self._switch.rails[rail][host], "down")
-        self._wait(self._lab.hosts[host], rail, up=False)
+        self._wait(host, rail, up=False)
 
     def plug(self, host: int, rail: int) -> None:
         """It has a carrier again."""
         self._set(self._switch.netns, self._switch.rails[rail][host], "up")
-        self._wait(self._lab.hosts[host], rail)
+        self._wait(host, rail)
 
     def down(self, host: int, rail: int) -> None:
         """The host's NIC is switched off, on the host."""
         place = self._lab.hosts[host]
         self._set(place.netns, place.nics[rail].ifname, "down")
-        self._wait(place, rail, up=False)
+        self._wait(host, rail, up=False)
 
     def up(self, host: int, rail: int) -> None:
         """It is switched on again."""
         place = self._lab.hosts[host]
         self._set(place.netns, place.nics[rail].ifname, "up")
-        self._wait(place, rail)
+        self._wait(host, rail)
 
     def silence(self, rail: int) -> None:
         """Every frame is lost in the middle; no host can see why."""
@@ -132,10 +133,15 @@ class Rails:
 
         in_namespace(netns, work)
 
-    @staticmethod
-    def _wait(host: Host, rail: int, *, up: bool = True) -> None:
-        ifname = host.nics[rail].ifname
-        in_namespace(host.netns, lambda ipr: wait_for_carrier(ipr, ifname, up=up))
+    def _wait(self, host: int, rail: int, *, up: bool = True) -> None:
+        """For both ends of the cable: the switch hears of its carrier after the host."""
+        place = self._lab.hosts[host]
+        ends = (
+            (place.netns, place.nics[rail].ifname),
+            (self._switch.netns, self._switch.rails[rail][host]),
+        )
+        for netns, ifname in ends:
+            in_namespace(netns, partial(wait_for_carrier, ifname=ifname, up=up))
 
     # ---- what came through -----------------------------------------------------------------------
 
