@@ -14,12 +14,16 @@
 #define PORT_FRAME_SIZE 2048u
 #define PORT_FRAME_SIZE_MAX 65536u
 #define PORT_ROOM_HARDWARE 2048u /* receive buffers of devices are multiples of up to a KiB */
-#define PORT_SLOT_BYTES 32u      /* of a packet socket's slot that are not the packet's */
 #define PORT_FRAMES 8192u
 #define PORT_RING 1024u
 #define PORT_FRAGS_MAX 16u
 #define PORT_TSO_BYTES_MAX 65400u
 #define PORT_HEADROOM 256u /* FRAME_HEADROOM_BYTES, of which no receive buffer needs more */
+/* Of a chunk of an XDP socket (DRIVER_CHUNKS) the kernel keeps some bytes, and the driver has so many of them in its ring
+ * whatever it is told. */
+#define PORT_CHUNK_BYTES_MAX 4096u
+#define PORT_CHUNK_KEPT_BYTES (256u + RTE_PKTMBUF_HEADROOM)
+#define PORT_CHUNK_RING 2048u
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
 {
@@ -37,17 +41,19 @@ static const char *port_words(char words[EAL_WORDS_BYTES], int err)
 
 uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes)
 {
-	uint32_t room = mtu_bytes + PORT_ETH_BYTES, size = PORT_FRAME_SIZE;
+	uint32_t room = mtu_bytes + PORT_ETH_BYTES, size = PORT_FRAME_SIZE, kept = PORT_HEADROOM;
 
 	if (info && room < info->min_rx_bufsize)
 		room = info->min_rx_bufsize;
 	if (info && info->driver_name && strncmp(info->driver_name, "net_", 4) == 0 && !traits &&
 	    room < PORT_ROOM_HARDWARE)
 		room = PORT_ROOM_HARDWARE;
-	while (size < PORT_FRAME_SIZE_MAX && size < POOL_RESERVED_BYTES + PORT_HEADROOM + room)
+	if (traits & DRIVER_CHUNKS)
+		kept = PORT_CHUNK_KEPT_BYTES;
+	while (size < PORT_FRAME_SIZE_MAX && size < POOL_RESERVED_BYTES + kept + room)
 		size *= 2;
 	while ((traits & DRIVER_SLOTS) && size < PORT_FRAME_SIZE_MAX &&
-	       size / 2 < mtu_bytes + PORT_ETH_BYTES + PORT_SLOT_BYTES)
+	       driver_slot_bytes(size) < mtu_bytes + PORT_ETH_BYTES + DRIVER_SLOT_KEPT)
 		size *= 2;
 	return size;
 }
@@ -65,6 +71,9 @@ static uint32_t port_device_mtu(const struct dpdk_port *port)
 		overhead = info->max_rx_pktlen - info->max_mtu;
 	if (info->max_rx_pktlen > overhead)
 		most = min_u32(most, info->max_rx_pktlen - overhead);
+	if (port->traits & DRIVER_CHUNKS)
+		most = min_u32(most, PORT_CHUNK_BYTES_MAX - POOL_RESERVED_BYTES -
+					     PORT_CHUNK_KEPT_BYTES - PORT_ETH_BYTES);
 	return min_u32(most, port->mtu_bytes);
 }
 
@@ -102,7 +111,8 @@ static int port_choose_frames(struct dpdk_port *port, const struct harp_dpdk_por
 	if (port->frame_count < 128 || port->frame_count > 1u << 20)
 		return why_fail(why, -EINVAL, "%u frames; it must be 128 to 1048576",
 				port->frame_count);
-	if (port->frame_size < fits && !(port->traits & DRIVER_ANY_LENGTH) &&
+	if (port->frame_size < fits &&
+	    (port->traits & (DRIVER_ANY_LENGTH | DRIVER_SLOTS)) != DRIVER_ANY_LENGTH &&
 	    !(port->info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER))
 		return why_fail(why, -EINVAL,
 				"frames of %u bytes are too small for MTU %u, and the device can't "
@@ -123,6 +133,11 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 		return why_fail(why, -EINVAL, "%u queues are asked for and the device has %u",
 				queues, most);
 	port->queues = (uint16_t)queues;
+	if (port->traits & DRIVER_CHUNKS)
+		ring = PORT_CHUNK_RING;
+	if ((port->traits & DRIVER_CHUNKS) && port->frame_count < 4 * ring)
+		return why_fail(why, -EINVAL, "%u frames; its driver keeps %u, so make it %u",
+				port->frame_count, ring, 4 * ring);
 	ring = min_u32(ring, port->frame_count / 4);
 	port->rx_ring = port->tx_ring = (uint16_t)min_u32(ring, 32768);
 	err = rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &port->rx_ring, &port->tx_ring);

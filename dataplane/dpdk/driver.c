@@ -22,11 +22,14 @@ static const struct {
 	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
 	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
 	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_READS },
-	{ "net_af_packet",
-	  DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_SLOTS | DRIVER_READS },
-	{ "net_af_xdp", DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS },
-	/* tap counts Ethernet's header to the MTU when it cuts: it refuses to make segments of full length. */
-	{ "net_tap", DRIVER_ANY_LENGTH | DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS },
+	/* af_packet admits to 1518 bytes; what its slots hold goes through. */
+	{ "net_af_packet", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL |
+				   DRIVER_SLOTS | DRIVER_READS },
+	{ "net_af_xdp",
+	  DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS | DRIVER_CHUNKS },
+	/* tap sends no packet that is longer than it admits to (MTU 1504), and counts Ethernet's header to the MTU when
+	 * it cuts: it refuses to make segments of full length. */
+	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_MAKES },
 };
 
 uint32_t driver_traits(const char *driver)
@@ -133,9 +136,17 @@ static int driver_memif_socket(const char *device)
 	return rc;
 }
 
+uint32_t driver_slot_bytes(uint32_t frame_size)
+{
+	uint32_t most = frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM + DRIVER_SLOT_KEPT;
+
+	return most < 4096 ? most < 2048 ? 1024 : 2048 : most & ~4095u;
+}
+
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len)
 {
 	const uint32_t room = frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM;
+	const uint32_t slot = driver_slot_bytes(frame_size);
 	int len;
 
 	if (driver_is_memif(device) && !driver_memif_knows(device))
@@ -147,10 +158,10 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 	 * then, and only then, both of its directions have a fast path. */
 	if (driver_is_memif(device) && !driver_argument(device, "bsize="))
 		len = snprintf(out, out_len, "%s,bsize=%u", device, room);
-	/* af_packet's slots divide a block, and with what the kernel puts before a packet fit into an mbuf. */
+	/* af_packet's slots divide a block of whole pages, and what they hold fits into an mbuf. */
 	else if ((driver_traits(device) & DRIVER_SLOTS) && !driver_argument(device, "framesz="))
-		len = snprintf(out, out_len, "%s,blocksz=%u,framesz=%u", device, 2 * frame_size,
-			       frame_size / 2);
+		len = snprintf(out, out_len, "%s,blocksz=%u,framesz=%u", device,
+			       slot < 4096 ? 4096 : slot, slot);
 	else
 		len = snprintf(out, out_len, "%s", device);
 	return len >= 0 && (size_t)len < out_len ? len : -ENAMETOOLONG;

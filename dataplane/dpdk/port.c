@@ -266,6 +266,8 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 		err = port_queues_setup(port, &why);
 	if (!err)
 		err = port_start(port, &why);
+	if (!err)
+		err = interface_mtu(port, &why);
 	if (!err && (port->traits & DRIVER_DIALS))
 		link_add(port);
 	if (err)

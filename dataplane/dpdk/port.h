@@ -23,9 +23,11 @@ enum driver_trait {
 	DRIVER_DIALS = 0x10,     /* has a peer, and connects once, when it is started: link.c */
 	DRIVER_PULLS =
 		0x20, /* looks for what it has sent when it sends: a burst of nothing makes it */
-	DRIVER_SLOTS = 0x40,  /* its slots, a power of two, must fit into an mbuf */
-	DRIVER_NO_TSO = 0x80, /* what it says of it is of no use */
-	DRIVER_READS = 0x100, /* of a virtual device: it reads what it sends on this processor */
+	DRIVER_SLOTS = 0x40,   /* what its slots hold must fit into an mbuf */
+	DRIVER_NO_TSO = 0x80,  /* what it says of it is of no use */
+	DRIVER_READS = 0x100,  /* of a virtual device: it reads what it sends on this processor */
+	DRIVER_CHUNKS = 0x200, /* its mbufs are chunks of an XDP socket's memory: a page at most */
+	DRIVER_MAKES = 0x400,  /* makes the interface in which it ends */
 };
 
 struct dpdk_port;
@@ -72,6 +74,10 @@ struct dpdk_port {
 
 /* driver.c: traits by the driver's name, "net_memif", or what begins with it. */
 uint32_t driver_traits(const char *driver);
+/* The slot of a packet socket (DRIVER_SLOTS) for mbufs of that size, and what of it is not the packet's. */
+#define DRIVER_SLOT_KEPT 32u
+uint32_t driver_slot_bytes(uint32_t frame_size);
+
 /* What to probe instead of the text: defaults that suit a packet of this size. Bytes written; -ENAMETOOLONG,
  * -EINVAL an argument is unknown, -EADDRINUSE another process serves that memif socket. */
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len);
@@ -84,6 +90,9 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 		   const struct why *why);
 int port_queues_setup(struct dpdk_port *port, const struct why *why);
 uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes);
+
+/* interface.c: the interface in which a started port ends has the port's MTU: that of the driver's own is set. */
+int interface_mtu(const struct dpdk_port *port, const struct why *why);
 
 /* link.c: peers of drivers that connect to one. Called under the ports' lock but for link_leaving(). */
 void link_add(struct dpdk_port *port);

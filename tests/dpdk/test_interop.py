@@ -52,8 +52,7 @@ __all__ = [
 test_hardly_any_receive_buffer = long(test_hardly_any_receive_buffer)
 test_without_window_scaling = long(test_without_window_scaling)
 SHORT_BYTES = 200_000
-# AF_PACKET's device takes no more than Ethernet's 1500 bytes (DPDK 22.11).
-LABS = [(mtu, ipv6) for mtu in (1280, 1500) for ipv6 in (False, True)]
+LABS = [(mtu, ipv6) for mtu in (1280, 1500, 9000) for ipv6 in (False, True)]
 
 
 @dataclasses.dataclass
@@ -87,6 +86,7 @@ SELECTION = [
     ((1500, False), PAIRS[0], 0.01),
     ((1500, False), PAIRS[1], 0.0),
     ((1280, True), PAIRS[1], 0.01),
+    ((9000, False), PAIRS[1], 0.01),
 ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP on DPDK ports against the kernel: over a tap device.
+"""HARP on DPDK ports against the kernel: a tap device, and a veth by AF_PACKET and AF_XDP.
 
 The kernel's ARP, neighbour discovery and ping are answered by HARP, for nobody else is there.
 """
@@ -7,12 +7,12 @@ The kernel's ARP, neighbour discovery and ping are answered by HARP, for nobody 
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from dpdk_tools import ENVIRONMENT, Ends, finish
-from netns_tools import run, wait_until
+from netns_tools import wait_until
 
 from harp import _paths
 from harp.lab import Host, Lab, LabOptions
@@ -51,11 +51,39 @@ sys.exit("no answer")
 """
 
 
+# What a chunk of an XDP socket holds besides its mbuf and the kernel's own is 3498 bytes.
+PEERS = [
+    ("tap", 1280),
+    ("tap", 1500),
+    ("af_packet", 1500),
+    ("af_packet", 9000),
+    ("af_xdp", 1500),
+    ("af_xdp", 3498),
+]
+
+
 class Peer:
     """HARP's process in one place, the kernel's in another or the same."""
 
-    def __init__(self, ends: Ends, here: Host, there: Host, ifname: str, spec: str) -> None:
-        self.ends, self.here, self.there, self.ifname, self.spec = ends, here, there, ifname, spec
+    def __init__(self, ends: Ends, lab: Lab, kind: str, mtu: int) -> None:
+        self.ends, self.mtu = ends, mtu
+        self.here, self.there = lab.hosts
+        self.ifname = self.there.ifname
+        device = f"net_{kind}0,iface={self.here.ifname}"
+        if kind == "tap":
+            # The port takes one that is there, and leaves it there when it closes.
+            self.there, self.ifname = self.here, "dtap9"
+            words = ["mode", "tap", "multi_queue"]
+            self.here.run("ip", "tuntap", "add", "dev", self.ifname, *words)
+            self.here.run("ip", "link", "set", self.ifname, "mtu", str(mtu), "up")
+            device = f"net_tap0,iface={self.ifname}"
+        for host in lab.hosts:
+            host.run("ip", "address", "flush", "dev", host.ifname)
+        for _, kernel in FAMILIES.values():
+            length, words = ("64", ["nodad"]) if ":" in kernel else ("24", [])
+            address = ("ip", "address", "add", f"{kernel}/{length}", "dev", self.ifname)
+            self.there.run(*address, *words)
+        self.spec = f"{device};{ADDRESSES};mtu={mtu}"
 
     def popen(self, host: Host) -> Any:
         """How Ends starts a process in a host."""
@@ -66,45 +94,21 @@ class Peer:
 
         return start
 
-    def addresses(self) -> None:
-        """The kernel's, on a device that is there once HARP's port is open."""
-        for _, kernel in FAMILIES.values():
-            length = "64" if ":" in kernel else "24"
-            words = ("dev", self.ifname, *(["nodad"] if ":" in kernel else []))
-            self.there.run("ip", "address", "replace", f"{kernel}/{length}", *words)
-
     def serve(self, address: str, *more: str) -> "subprocess.Popen[str]":
         """HARP listens."""
-        server = self.ends.serve(address, self.spec, *more, run=self.popen(self.here))
-        self.prepare()
-        return server
+        return self.ends.serve(address, self.spec, *more, run=self.popen(self.here))
 
-    def prepare(self) -> None:
-        """What is to be done after the port is open."""
-
-
-class TapPeer(Peer):
-    """The tap device is the kernel's end, and comes and goes with the port."""
-
-    def prepare(self) -> None:
-        self.there.run("ip", "link", "set", self.ifname, "address", "02:00:00:00:09:02", "up")
-        self.addresses()
+    def segments_are_full(self, report: Any) -> bool:
+        """What the two agreed on is what fits into the MTU, less options."""
+        return bool(self.mtu - 80 <= report["conn"]["snd_mss_bytes"] < self.mtu)
 
 
-@pytest.fixture(scope="module")
-def lab(need_root: None) -> Iterator[Lab]:
-    """Two hosts; a veth that leaves no checksum and no cutting to a card."""
-    with Lab(LabOptions(offload=False)) as lab:
-        for host in lab.hosts:
-            host.run("ip", "address", "flush", "dev", host.ifname)
-        yield lab
-
-
-@pytest.fixture
-def peer(ends: Ends, lab: Lab) -> Peer:
-    """A tap device."""
-    here = lab.hosts[0]
-    return TapPeer(ends, here, here, "dtap9", f"net_tap0,iface=dtap9;{ADDRESSES}")
+@pytest.fixture(params=PEERS, ids=lambda peer: f"{peer[0]}-{peer[1]}")
+def peer(request: pytest.FixtureRequest, ends: Ends, need_root: None) -> Iterator[Peer]:
+    """One of the ways to a kernel; a veth that leaves no checksum and no cutting to a card."""
+    kind, mtu = request.param
+    with Lab(LabOptions(offload=False, mtu_bytes=mtu)) as lab:
+        yield Peer(ends, lab, kind, mtu)
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -118,12 +122,28 @@ def test_harp_accepts(peer: Peer, family: str) -> None:
             test, harp, None, "--bytes", str(BYTES), run=peer.popen(peer.there)
         )
         assert report["bytes"] == BYTES
+        assert peer.segments_are_full(report)
     reports, said = finish(server)
     assert "connection" not in said
     for far in reports:
         assert far["stats"]["drop_tcp_checksum"] == 0
         assert far["stats"]["icmp_echo_in"] >= 1
         assert far["stats"]["nd_out" if family == "IPv6" else "arp_out"] > 0
+
+
+@pytest.mark.parametrize("verb", ["send", "recv"])
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
+    """HARP asks for the kernel's address, connects, and sends or receives."""
+    _, kernel = FAMILIES[family]
+    server = peer.ends.serve(kernel, None, run=peer.popen(peer.there))
+    report, _ = peer.ends.call(
+        verb, kernel, peer.spec, "--bytes", str(BYTES), run=peer.popen(peer.here)
+    )
+    finish(server)
+    assert report["bytes"] == BYTES
+    assert peer.segments_are_full(report)
+    assert report["conn"]["stats"]["drop_tcp_checksum"] == 0
 
 
 def test_loss(peer: Peer) -> None:
@@ -143,35 +163,64 @@ def test_loss(peer: Peer) -> None:
     assert far["retransmits"] > 0
 
 
-def test_link_down_and_up(ends: Ends, lab: Lab) -> None:
+@pytest.mark.parametrize("peer", [("tap", 1500)], indirect=True, ids=["tap"])
+def test_link_down_and_up(peer: Peer) -> None:
     """A tap device set down under a connection: said, and all bytes arrive when it is up again."""
-    here = lab.hosts[0]
-    peer = TapPeer(ends, here, here, "dtap9", f"net_tap0,iface=dtap9;{ADDRESSES}")
     server = peer.serve("10.9.0.1")
-    client = peer.popen(here)(
-        [*ends.command("send", "10.9.0.1", None, "--bytes", str(BYTES), "--timeout", "60")]
-    )
-    ends.started.append(client)
-    shown = ("ip", "-s", "-o", "link", "show", "dev", "dtap9")
-    wait_until(lambda: len(re.findall(r"\d{7,}", here.run(*shown))) > 0, "traffic")
-    here.run("ip", "link", "set", "dtap9", "down")
+    words = ("--bytes", str(BYTES), "--timeout", "60")
+    client = peer.popen(peer.here)(peer.ends.command("send", "10.9.0.1", None, *words))
+    peer.ends.started.append(client)
+    shown = ("ip", "-s", "-o", "link", "show", "dev", peer.ifname)
+    wait_until(lambda: len(re.findall(r"\d{7,}", peer.here.run(*shown))) > 0, "traffic")
+    peer.here.run("ip", "link", "set", peer.ifname, "down")
     assert server.stderr is not None
     for line in server.stderr:
         if "net_tap0 is down" in line:
             break
-    here.run("ip", "link", "set", "dtap9", "up")
-    here.run("ip", "address", "replace", "10.9.0.2/24", "dev", "dtap9")
+    peer.here.run("ip", "link", "set", peer.ifname, "up")
+    peer.here.run("ip", "address", "replace", "10.9.0.2/24", "dev", peer.ifname)
     assert client.wait(100) == 0
     _, said = finish(server)
     assert "net_tap0 is up again" in said
 
 
-def test_port_of_an_interface_in_use(ends: Ends, lab: Lab) -> None:
+@pytest.fixture(scope="module")
+def refused(need_root: None) -> Iterator[Callable[[Ends, str], str]]:
+    """What is said of a port that can't be opened."""
+
+    def why(ends: Ends, spec: str) -> str:
+        process = lab.hosts[0].popen(ends.command("send", "10.9.0.2", f"{spec};ip=10.9.0.1/24"))
+        ends.started.append(process)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        return str(err).strip().splitlines()[-1]
+
+    with Lab(LabOptions(offload=False)) as lab:
+        yield why
+
+
+def test_port_of_no_interface(ends: Ends, refused: Callable[[Ends, str], str]) -> None:
     """What the kernel refuses is said with the device's name."""
-    here = lab.hosts[0]
-    args = ends.command("send", "10.9.0.2", "net_af_packet0,iface=nothing;ip=10.9.0.1/24")
-    process = here.popen(args)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "net_af_packet0" in err
-    assert run(here, ["true"]) == ""
+    assert "net_af_packet0" in refused(ends, "net_af_packet0,iface=nothing")
+
+
+@pytest.mark.parametrize("kind", ["af_packet", "af_xdp"])
+def test_mtu_of_the_interface_is_less(
+    ends: Ends, refused: Callable[[Ends, str], str], kind: str
+) -> None:
+    """Packets that the kernel would drop are not sent to it."""
+    said = refused(ends, f"net_{kind}0,iface=eth0;mtu=3000")
+    assert f"net_{kind}0" in said
+    assert "MTU 3000 is more than the interface's, which is 1500" in said
+    assert "ip link set eth0 mtu 3000" in said
+
+
+@pytest.mark.parametrize(
+    ("device", "most"), [("net_af_xdp0,iface=eth0", 3498), ("net_tap0,iface=dtap9", 1504)]
+)
+def test_mtu_is_more_than_the_driver_sends(
+    ends: Ends, refused: Callable[[Ends, str], str], device: str, most: int
+) -> None:
+    """A chunk of an XDP socket has its size, and tap's driver its opinion."""
+    said = refused(ends, f"{device};mtu=9000")
+    assert f"MTU 9000 is more than the device has, which is {most}" in said

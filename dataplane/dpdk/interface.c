@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* interface.c - the kernel's interface in which a virtual device ends: whether it has the port's MTU. */
+#include <errno.h>
+#include <net/if.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "dpdk/port.h"
+
+/* Drivers would send what is too long, and nobody would say that the kernel dropped it. */
+static int interface_compare(const struct dpdk_port *port, int fd, struct ifreq *request,
+			     const struct why *why)
+{
+	const int mtu = (int)port->mtu_bytes;
+
+	if (ioctl(fd, SIOCGIFMTU, request) < 0)
+		return 0; /* gone again: the link says so */
+	if (request->ifr_mtu >= mtu && !(port->traits & DRIVER_MAKES))
+		return 0;
+	if (!(port->traits & DRIVER_MAKES))
+		return why_fail(why, -EINVAL,
+				"MTU %d is more than the interface's, which is %d; ip link set %s "
+				"mtu %d",
+				mtu, request->ifr_mtu, request->ifr_name, mtu);
+	request->ifr_mtu = mtu;
+	if (ioctl(fd, SIOCSIFMTU, request) == 0)
+		return 0;
+	return why_fail(why, -errno, "MTU %d can't be set of its interface %s: %s", mtu,
+			request->ifr_name, strerror(errno));
+}
+
+int interface_mtu(const struct dpdk_port *port, const struct why *why)
+{
+	struct ifreq request = { 0 };
+	int fd, err;
+
+	if (!(port->traits & (DRIVER_KERNEL | DRIVER_MAKES)) ||
+	    !if_indextoname(port->info.if_index, request.ifr_name))
+		return 0;
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return why_fail(why, -errno, "no socket: %s", strerror(errno));
+	err = interface_compare(port, fd, &request, why);
+	close(fd);
+	return err;
+}
