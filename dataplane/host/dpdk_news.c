@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_news.c - what the stacks of a DPDK port tell each other of neighbours: a ring under a lock, for it is rare. */
+/* dpdk_news.c - what the stacks of a DPDK port tell each other: a ring under a lock, for it is rare. */
 #include "host/dpdk_news.h"
 
 #include <pthread.h>

@@ -31,7 +31,7 @@ struct dpdk_port {
 	unsigned users;
 	_Atomic uint64_t look_ns; /* when the link is asked for again */
 	atomic_bool up;
-	struct dpdk_news *news; /* what its stacks hear of neighbours */
+	struct dpdk_news *news; /* what its stacks tell each other */
 	/* By protocol and port: the queue that holds it, plus 1. Writer: whoever has put 0 there in its stead. */
 	_Atomic uint8_t *owners[2];
 };

@@ -82,6 +82,14 @@ static void hook_neighbour_heard(void *ctx, const struct harp_addr *addr, const 
 	dpdk_news_tell(dpdk->port->news, &word);
 }
 
+static void hook_error_elsewhere(void *ctx, const struct harp_icmp_error *error)
+{
+	const struct instance_dpdk *dpdk = ((struct harp_instance *)ctx)->dpdk;
+	const struct dpdk_word word = { .from = &dpdk->reader, .is_error = true, .error = *error };
+
+	dpdk_news_tell(dpdk->port->news, &word);
+}
+
 static bool hook_elsewhere(void *ctx, uint8_t protocol, uint16_t number)
 {
 	const struct harp_instance *instance = ctx;
@@ -103,6 +111,7 @@ void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_optio
 		return;
 	opt->neighbour_heard = hook_neighbour_heard;
 	opt->port_elsewhere = hook_elsewhere;
+	opt->error_elsewhere = hook_error_elsewhere;
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -308,10 +317,22 @@ int opening_dpdk(struct opening *o, struct harp_instance *instance)
 
 /* ---- at work -------------------------------------------------------------------------------- */
 
-int instance_dpdk_control(struct harp_instance *instance, uint64_t now_ns)
+static void dpdk_hear(struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
 	struct dpdk_word word;
+
+	while (dpdk_news_take(dpdk->port->news, &dpdk->reader, &word)) {
+		if (word.is_error)
+			harp_stack_error_heard(instance->stack, &word.error);
+		else
+			harp_stack_neighbour_heard(instance->stack, &word.addr,
+						   word.has_mac ? word.mac : NULL, word.news);
+	}
+}
+
+int instance_dpdk_control(struct harp_instance *instance, uint64_t now_ns)
+{
 	bool changed, up = dpdk_port_up(instance->dpdk->port, now_ns, &changed);
 
 	/* Of siblings one speaks, and the first link of all is no news to warn of. */
@@ -321,9 +342,7 @@ int instance_dpdk_control(struct harp_instance *instance, uint64_t now_ns)
 			     up ? instance->waited ? "up" : "up again" : "down");
 	if (up != instance->up)
 		harp_stack_publish_note(instance->stack, up ? "" : "the link is down");
-	while (dpdk_news_take(dpdk->port->news, &dpdk->reader, &word))
-		harp_stack_neighbour_heard(instance->stack, &word.addr,
-					   word.has_mac ? word.mac : NULL, word.news);
+	dpdk_hear(instance);
 	instance->waited &= !up;
 	instance->up = up;
 	return up ? 0 : -ENETDOWN;

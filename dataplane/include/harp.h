@@ -114,6 +114,17 @@ struct harp_stack_hooks {
 	void (*port_release)(void *ctx, uint16_t port);
 };
 
+/* An ICMP error about a packet that we, or someone who lies, sent from `local`. seq is the quoted TCP
+ * header's: believe nothing that is not in flight (RFC 5927 section 4). */
+struct harp_icmp_error {
+	uint32_t kind;      /* enum icmp_error_kind: the stack's own */
+	uint8_t type, code; /* as received */
+	uint8_t proto;
+	struct harp_endpoint local, remote;
+	uint32_t seq;       /* TCP only */
+	uint32_t mtu_bytes; /* of one that says "too big": at least what every path has to carry */
+};
+
 struct harp_stack_options {
 	uint32_t size;           /* sizeof(struct harp_stack_options), set by the caller */
 	uint32_t max_conns;      /* connections in all states; UDP sockets, counted apart, at most
@@ -148,6 +159,9 @@ struct harp_stack_options {
 	/* Does another stack hold this port, which is none of ours? What comes to it here is then dropped without
 	 * a word: an answer would end what is the other's. protocol: 6 TCP, 17 UDP. */
 	bool (*port_elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
+	/* An ICMP error came here that quotes a packet from such a port: cards put ICMP on any queue. At most
+	 * 1000 a second. The owner hands it to that stack: harp_stack_error_heard(). */
+	void (*error_elsewhere)(void *ctx, const struct harp_icmp_error *error);
 };
 
 /*
@@ -193,6 +207,8 @@ HARP_API int harp_stack_neighbour_set(struct harp_stack *stack, const struct har
  * packet had come here. */
 HARP_API void harp_stack_neighbour_heard(struct harp_stack *stack, const struct harp_addr *addr,
 					 const uint8_t *mac, uint32_t news);
+/* What harp_stack_options.error_elsewhere told of another stack; believed, or not, as if the packet had come here. */
+HARP_API void harp_stack_error_heard(struct harp_stack *stack, const struct harp_icmp_error *error);
 
 /* ------------------------------------------------------------------------------------------------
  * TCP.

@@ -148,7 +148,10 @@
 	X(nic_tx_invalid, counter, "packets that the NIC refused to send")                         \
 	X(nic_copied_bytes, counter, "bytes copied by HARP's code for the NIC")                    \
 	X(nic_driver_copied_bytes, counter,                                                        \
-	  "bytes copied by the driver beneath, where it is known to (memif, tap, af_packet)")
+	  "bytes copied by the driver beneath, where it is known to (memif, tap, af_packet)")      \
+	X(icmp_error_elsewhere, counter,                                                           \
+	  "ICMP errors handed to the stack of the same card that sent what they quote")            \
+	X(drop_icmp_elsewhere, counter, "dropped: such errors above the rate limit")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

@@ -15,7 +15,7 @@
 /* 10,000 answers a second, 256 at once: plenty for any tool, nothing for a flood. */
 #define ICMP_ECHO_COST_NS UINT64_C(100000)
 #define ICMP_ECHO_BURST 256u
-/* Errors: 1000 a second, 50 at once. */
+/* Errors: 1000 a second, 50 at once; as many again for other stacks of the card. */
 #define ICMP_ERROR_COST_NS UINT64_C(1000000)
 #define ICMP_ERROR_BURST 50u
 #define ICMP_MTU_MIN 552u
@@ -44,6 +44,7 @@ void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats)
 		.stats = stats,
 		.echo = icmp_bucket(ICMP_ECHO_COST_NS, ICMP_ECHO_BURST, now_ns),
 		.error = icmp_bucket(ICMP_ERROR_COST_NS, ICMP_ERROR_BURST, now_ns),
+		.elsewhere = icmp_bucket(ICMP_ERROR_COST_NS, ICMP_ERROR_BURST, now_ns),
 	};
 }
 
@@ -79,6 +80,15 @@ bool icmp_echo_allowed(struct icmp *icmp)
 		return true;
 	icmp->stats->drop_icmp_rate++;
 	return false;
+}
+
+bool icmp_elsewhere_allowed(struct icmp *icmp)
+{
+	bool allowed = icmp_allowed(&icmp->elsewhere, icmp->ip->eth->io->now_ns);
+
+	icmp->stats->icmp_error_elsewhere += allowed;
+	icmp->stats->drop_icmp_elsewhere += !allowed;
+	return allowed;
 }
 
 /*
@@ -132,7 +142,8 @@ static enum icmp_error_kind icmp_unreachable_kind(uint8_t code)
 	}
 }
 
-bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport, struct icmp_error *error)
+bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport,
+		      struct harp_icmp_error *error)
 {
 	error->local.port = be16_load(transport);
 	error->remote.port = be16_load(transport + 2);
@@ -159,7 +170,7 @@ static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
 
 /* The quoted packet: ours by its source address, with the first 8 bytes of its transport header. */
 static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
-			     struct icmp_error *error)
+			     struct harp_icmp_error *error)
 {
 	const struct ipv4_header *h = (const struct ipv4_header *)quote;
 	uint32_t header;
@@ -180,12 +191,12 @@ static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint
 }
 
 static enum icmp_verdict icmp_error(struct icmp *icmp, const struct packet_in *in,
-				    struct icmp_error *error)
+				    struct harp_icmp_error *error)
 {
 	const struct frame *f = in->frame;
 	const struct icmp_header *h = (const struct icmp_header *)f->pub.data;
 
-	*error = (struct icmp_error){ .type = h->type, .code = h->code };
+	*error = (struct harp_icmp_error){ .type = h->type, .code = h->code };
 	if (h->type == ICMP_UNREACHABLE)
 		error->kind = icmp_unreachable_kind(h->code);
 	else
@@ -201,7 +212,7 @@ static enum icmp_verdict icmp_error(struct icmp *icmp, const struct packet_in *i
 	return ICMP_ERROR;
 }
 
-enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error)
+enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in, struct harp_icmp_error *error)
 {
 	const struct icmp_header *h = (const struct icmp_header *)in->frame->pub.data;
 

@@ -15,7 +15,7 @@ struct icmp_bucket {
 struct icmp {
 	struct ip *ip;
 	struct harp_stats *stats;
-	struct icmp_bucket echo, error; /* both families together */
+	struct icmp_bucket echo, error, elsewhere; /* both families together */
 };
 
 /* What an ICMP error means, independent of the family. */
@@ -29,17 +29,6 @@ enum icmp_error_kind {
 	ICMP_ERROR_PARAMETER,
 };
 
-/* An error about a packet that we, or someone who lies, sent from `local`. seq is the quoted TCP
- * header's: believe nothing that is not in flight (RFC 5927 section 4). */
-struct icmp_error {
-	enum icmp_error_kind kind;
-	uint8_t type, code; /* as received */
-	uint8_t proto;
-	struct harp_endpoint local, remote;
-	uint32_t seq;       /* TCP only */
-	uint32_t mtu_bytes; /* ICMP_ERROR_TOO_BIG: at least what every path has to carry */
-};
-
 enum icmp_verdict {
 	ICMP_DROPPED = 0, /* counted; release the packet */
 	ICMP_CONSUMED,    /* an echo request: answered; release the packet */
@@ -48,9 +37,13 @@ enum icmp_verdict {
 
 void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats);
 /* Takes a packet for which ip_input() said IP_LOCAL_ICMP. */
-enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error);
+enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in,
+			     struct harp_icmp_error *error);
 /* The same for IP_LOCAL_ICMP6. Neighbour discovery ends in here (nd.c). */
-enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error);
+enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
+			      struct harp_icmp_error *error);
+/* May an error be handed to another stack of the card, which sent what it quotes? Counts, either way. */
+bool icmp_elsewhere_allowed(struct icmp *icmp);
 /* icmp_out.c: tells the sender of a packet, whose data still begins at the transport header, that nobody
  * has its port. Rate-limited (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)). */
 void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in);
@@ -63,6 +56,7 @@ bool icmp_echo_allowed(struct icmp *icmp);
 /* Sum of a packet's bytes, all fragments. */
 uint32_t icmp_sum(const struct frame *f);
 /* The first 8 bytes of a quoted TCP or UDP header; false for other protocols and other people's packets. */
-bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport, struct icmp_error *error);
+bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport,
+		      struct harp_icmp_error *error);
 
 #endif

@@ -83,7 +83,7 @@ static enum icmp_error_kind icmp6_error_kind(uint8_t type, uint8_t code)
 /* The quoted packet, as much of it as lies in the first frame: ours by its source address, with the first
  * 8 bytes of its transport header behind whatever extension headers it has on the way. */
 static bool icmp6_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
-			      struct icmp_error *error)
+			      struct harp_icmp_error *error)
 {
 	const struct ipv6_header *h = (const struct ipv6_header *)quote;
 	uint32_t at = IPV6_HEADER_BYTES, bytes;
@@ -108,12 +108,12 @@ static bool icmp6_parse_quote(const struct icmp *icmp, const uint8_t *quote, uin
 }
 
 static enum icmp_verdict icmp6_error(struct icmp *icmp, const struct packet_in *in,
-				     struct icmp_error *error)
+				     struct harp_icmp_error *error)
 {
 	const struct frame *f = in->frame;
 	const struct icmp6_header *h = (const struct icmp6_header *)f->pub.data;
 
-	*error = (struct icmp_error){ .type = h->type, .code = h->code };
+	*error = (struct harp_icmp_error){ .type = h->type, .code = h->code };
 	error->kind = icmp6_error_kind(h->type, h->code);
 	if (error->kind == ICMP_ERROR_TOO_BIG) {
 		error->mtu_bytes = be32_get(h->mtu);
@@ -128,7 +128,8 @@ static enum icmp_verdict icmp6_error(struct icmp *icmp, const struct packet_in *
 	return ICMP_ERROR;
 }
 
-enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in, struct icmp_error *error)
+enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
+			      struct harp_icmp_error *error)
 {
 	const struct icmp6_header *h = (const struct icmp6_header *)in->frame->pub.data;
 

@@ -55,6 +55,35 @@ void harp_stack_neighbour_heard(struct harp_stack *stack, const struct harp_addr
 		neighbour_told(&stack->eth, addr, mac, news);
 }
 
+void harp_stack_error_heard(struct harp_stack *stack, const struct harp_icmp_error *error)
+{
+	struct flow_key key;
+	int kind;
+
+	if (error->proto == IP_PROTO_UDP) {
+		udp_icmp_error(&stack->udp, error);
+		return;
+	}
+	key = (struct flow_key){ .local = error->local.addr,
+				 .remote = error->remote.addr,
+				 .local_port = error->local.port,
+				 .remote_port = error->remote.port };
+	switch (error->kind) {
+	case ICMP_ERROR_TOO_BIG:
+		kind = -EMSGSIZE;
+		break;
+	case ICMP_ERROR_UNREACHABLE_PORT:
+		kind = -ECONNREFUSED;
+		break;
+	case ICMP_ERROR_PROHIBITED:
+		kind = -EHOSTUNREACH;
+		break;
+	default:
+		return; /* soft: RFC 1122 section 4.2.3.9, the timers go on */
+	}
+	tcp_icmp_error(&stack->tcp, &key, error->seq, kind, error->mtu_bytes);
+}
+
 ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes)
 {
 	return external_evict(&stack->tcp, base, bytes);

@@ -123,33 +123,17 @@ void harp_stack_destroy(struct harp_stack *stack)
 /* ------------------------------------------------------------------------------------------------
  * One poll.
  */
-static void stack_icmp_error(struct harp_stack *stack, const struct icmp_error *error)
+/* Of the stacks of a card the one hears it that sent what is quoted. */
+static void stack_icmp_input(struct harp_stack *stack, const struct harp_icmp_error *error)
 {
-	struct flow_key key;
-	int kind;
+	const struct harp_stack_options *opt = &stack->options;
+	const struct port_table *ports =
+		error->proto == IP_PROTO_TCP ? &stack->tcp.ports : &stack->udp.ports;
 
-	if (error->proto == IP_PROTO_UDP) {
-		udp_icmp_error(&stack->udp, error);
-		return;
-	}
-	key = (struct flow_key){ .local = error->local.addr,
-				 .remote = error->remote.addr,
-				 .local_port = error->local.port,
-				 .remote_port = error->remote.port };
-	switch (error->kind) {
-	case ICMP_ERROR_TOO_BIG:
-		kind = -EMSGSIZE;
-		break;
-	case ICMP_ERROR_UNREACHABLE_PORT:
-		kind = -ECONNREFUSED;
-		break;
-	case ICMP_ERROR_PROHIBITED:
-		kind = -EHOSTUNREACH;
-		break;
-	default:
-		return; /* soft: RFC 1122 section 4.2.3.9, the timers go on */
-	}
-	tcp_icmp_error(&stack->tcp, &key, error->seq, kind, error->mtu_bytes);
+	if (!opt->error_elsewhere || !port_elsewhere(ports, error->proto, error->local.port))
+		harp_stack_error_heard(stack, error);
+	else if (icmp_elsewhere_allowed(&stack->icmp))
+		opt->error_elsewhere(opt->hooks.ctx, error);
 }
 
 static enum ip_verdict stack_ip(struct harp_stack *stack, struct packet_in *in)
@@ -171,7 +155,7 @@ static enum ip_verdict stack_ip(struct harp_stack *stack, struct packet_in *in)
 static void stack_input(struct harp_stack *stack, struct frame *packet)
 {
 	struct packet_in in = { .frame = packet };
-	struct icmp_error error;
+	struct harp_icmp_error error;
 	bool kept = false;
 
 	switch (stack_ip(stack, &in)) {
@@ -180,11 +164,11 @@ static void stack_input(struct harp_stack *stack, struct frame *packet)
 		break;
 	case IP_LOCAL_ICMP:
 		if (icmp_input(&stack->icmp, &in, &error) == ICMP_ERROR)
-			stack_icmp_error(stack, &error);
+			stack_icmp_input(stack, &error);
 		break;
 	case IP_LOCAL_ICMP6:
 		if (icmp6_input(&stack->icmp, &in, &error) == ICMP_ERROR)
-			stack_icmp_error(stack, &error);
+			stack_icmp_input(stack, &error);
 		break;
 	case IP_LOCAL_UDP:
 		kept = udp_input(&stack->udp, &in) == UDP_KEPT;

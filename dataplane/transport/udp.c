@@ -331,7 +331,7 @@ enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
  * An error about a datagram of ours: RFC 1122 section 4.1.3.3, "UDP MUST pass to the application layer
  * all ICMP error messages that it receives from the IP layer".
  */
-static int udp_icmp_errno(const struct icmp_error *error)
+static int udp_icmp_errno(const struct harp_icmp_error *error)
 {
 	switch (error->kind) {
 	case ICMP_ERROR_TOO_BIG:
@@ -359,7 +359,7 @@ static void udp_too_big(struct harp_udp *sock, uint32_t mtu_bytes)
 	sock->pmtu_until_ns = sock->udp->now_ns + UDP_PMTU_NS;
 }
 
-void udp_icmp_error(struct udp *udp, const struct icmp_error *error)
+void udp_icmp_error(struct udp *udp, const struct harp_icmp_error *error)
 {
 	struct harp_udp *sock = udp_find(udp, &error->local.addr, error->local.port);
 

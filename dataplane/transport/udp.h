@@ -124,7 +124,7 @@ void udp_socket_free(struct harp_udp *sock);
 int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local);
 enum udp_verdict udp_input(struct udp *udp, struct packet_in *in);
 /* An ICMP error quoted a datagram that went from local to remote. */
-void udp_icmp_error(struct udp *udp, const struct icmp_error *error);
+void udp_icmp_error(struct udp *udp, const struct harp_icmp_error *error);
 void udp_event(struct harp_udp *sock, uint32_t events);
 /* May a socket that holds `held` frames of the pool take another one, to send from or to keep a received
  * datagram in? */

@@ -3,7 +3,8 @@
  * fake_dpdk.c - a libharp-dpdk.so without DPDK: ports in memory, for tests of what uses that library.
  *
  * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is the link, until
- * FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has room for one rule). ARP,
+ * FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has room for one rule), "narrow" (behind
+ * it is a router that refuses IP packets of more than 1300 bytes, with an ICMP error). ARP,
  * neighbour discovery and ICMP come to queue 0, TCP and UDP to the queue of their rule, or else to (source port + destination
  * port) modulo queues. One thread.
  */
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "dpdk/harp_dpdk.h"
 
 #define PORTS 8u
@@ -20,6 +22,8 @@
 #define PACKETS_MAX 512u
 #define PACKET_BYTES 2048u
 #define RULES_MAX 64u
+#define ETHERNET_BYTES 14u
+#define NARROW_BYTES 1300u
 
 struct fake_queue {
 	struct harp_dpdk_port *port;
@@ -29,7 +33,7 @@ struct fake_queue {
 	uint8_t packets[PACKETS_MAX][PACKET_BYTES];
 };
 struct harp_dpdk_port {
-	bool open, down, rules;
+	bool open, down, rules, narrow;
 	unsigned index, rule_count, rule_max;
 	uint32_t queues, mtu_bytes, frame_count;
 	char device[64];
@@ -70,21 +74,68 @@ static uint32_t port_queue(const struct harp_dpdk_port *port, const uint8_t *fra
 	return (from + to) % port->queues;
 }
 
+static void queue_put(struct fake_queue *q, const void *frame, size_t len)
+{
+	uint32_t at = (q->first + q->count) % PACKETS_MAX;
+
+	if (q->count == PACKETS_MAX)
+		return;
+	q->count++;
+	q->bytes[at] = (uint32_t)len;
+	memcpy(q->packets[at], frame, len);
+}
+
+/* RFC 1191 and RFC 8201: "too big", from whom the packet was for, with its first bytes. */
+static void router_refuse(struct harp_dpdk_port *port, const uint8_t *frame)
+{
+	const bool v4 = frame[12] == 8;
+	const size_t ip_bytes = v4 ? 20 : 40, quoted = ip_bytes + 8, icmp_bytes = 8 + quoted;
+	uint8_t answer[ETHERNET_BYTES + 96] = { 0 }, *ip = answer + ETHERNET_BYTES;
+	const uint8_t *refused = frame + ETHERNET_BYTES;
+	uint8_t *icmp = ip + ip_bytes;
+	uint32_t sum = 0;
+	uint16_t finished;
+
+	memcpy(answer, frame + 6, 6);
+	memcpy(answer + 6, frame, 6);
+	memcpy(answer + 12, frame + 12, 2);
+	if (v4)
+		memcpy(ip,
+		       (uint8_t[]){ 0x45, 0, 0, (uint8_t)(ip_bytes + icmp_bytes), 0, 0, 0, 0, 64,
+				    IPPROTO_ICMP },
+		       10);
+	else
+		memcpy(ip, (uint8_t[]){ 0x60, 0, 0, 0, 0, (uint8_t)icmp_bytes, IPPROTO_ICMPV6, 64 },
+		       8);
+	memcpy(ip + (v4 ? 12 : 8), refused + (v4 ? 16 : 24), v4 ? 4 : 16);
+	memcpy(ip + (v4 ? 16 : 24), refused + (v4 ? 12 : 8), v4 ? 4 : 16);
+	icmp[0] = v4 ? 3 : 2;
+	icmp[1] = v4 ? 4 : 0;
+	icmp[6] = NARROW_BYTES >> 8;
+	icmp[7] = NARROW_BYTES & 0xff;
+	memcpy(icmp + 8, refused, quoted);
+	if (v4) {
+		finished = csum_finish(csum_partial(ip, ip_bytes, 0));
+		memcpy(ip + 10, &finished, sizeof(finished));
+	} else {
+		sum = csum_partial(ip + 8, 32, htons((uint16_t)(icmp_bytes + IPPROTO_ICMPV6)));
+	}
+	finished = csum_finish(csum_partial(icmp, icmp_bytes, sum));
+	memcpy(icmp + 2, &finished, sizeof(finished));
+	queue_put(&port->queue[0], answer, ETHERNET_BYTES + ip_bytes + icmp_bytes);
+}
+
 static int queue_send(void *ctx, const void *frame, size_t len)
 {
 	struct harp_dpdk_port *own = ((struct fake_queue *)ctx)->port,
 			      *peer = &ports[own->index ^ 1];
-	struct fake_queue *q;
-	uint32_t at;
 
 	if (!peer->open || !port_up(own) || !port_up(peer) || len > PACKET_BYTES)
 		return 0; /* lost, as on a wire */
-	q = &peer->queue[port_queue(peer, frame, len)];
-	if (q->count == PACKETS_MAX)
-		return 0;
-	at = (q->first + q->count++) % PACKETS_MAX;
-	q->bytes[at] = (uint32_t)len;
-	memcpy(q->packets[at], frame, len);
+	if (own->narrow && len > ETHERNET_BYTES + NARROW_BYTES)
+		router_refuse(own, frame);
+	else
+		queue_put(&peer->queue[port_queue(peer, frame, len)], frame, len);
 	return 0;
 }
 
@@ -140,6 +191,7 @@ static int fake_port_open(struct harp_dpdk_port **out, const struct harp_dpdk_po
 	port->frame_count = opt->frame_count;
 	port->down = strstr(opt->device, ",down") != NULL;
 	port->rules = strstr(opt->device, ",rules") || strstr(opt->device, ",full");
+	port->narrow = strstr(opt->device, ",narrow") != NULL;
 	port->rule_max = strstr(opt->device, ",full") ? 1 : RULES_MAX;
 	snprintf(port->device, sizeof(port->device), "%s", opt->device);
 	for (uint32_t i = 0; i < port->queues; i++)

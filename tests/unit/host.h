@@ -37,7 +37,7 @@ struct host {
 	enum eth_verdict eth_verdict;
 	enum ip_verdict ip_verdict;
 	enum icmp_verdict icmp_verdict;
-	struct icmp_error icmp_error;
+	struct harp_icmp_error icmp_error;
 	unsigned tcp_packets;
 };
 

@@ -164,7 +164,7 @@ static void test_errors(void)
 
 	make_world(&h, 1500);
 	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-		const struct icmp_error *e = &h.icmp_error;
+		const struct harp_icmp_error *e = &h.icmp_error;
 
 		peer_say(&h, p, make_error(p, errors[i].type, errors[i].code, 28));
 		CHECK_EQ(h.icmp_verdict, ICMP_ERROR);

@@ -181,7 +181,7 @@ static void test_errors(void)
 	make_world(&h, 1500);
 	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
 		for (uint32_t ext = 0; ext <= 24; ext += 8) {
-			const struct icmp_error *e = &h.icmp_error;
+			const struct harp_icmp_error *e = &h.icmp_error;
 
 			peer_say(&h, p,
 				 make_error(p, errors[i].type, errors[i].code, 1400, ext,

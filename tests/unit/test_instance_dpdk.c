@@ -1,69 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_instance_dpdk.c - instances on ports of a libharp-dpdk.so that is a double (fake_dpdk.c): how ports are shared,
- * what their text makes of the stack, what siblings tell each other, and what is refused.
+ * test_instance_dpdk.c - instances on ports of a libharp-dpdk.so that is a double (fake_dpdk.c): what their text makes of
+ * the stack, and what is refused.
  *
  * argv[1]: the folder of the double; argv[2]: of one of another version.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "dpdk_rig.h"
 #include "fds.h"
-#include "harp_host.h"
-
-#define TURNS_MAX 2000000u
-
-static const char *lib_dir;
-static char log_text[8192];
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void hear(void *ctx, enum harp_log_level level, const char *message)
-{
-	size_t used = strlen(log_text);
-
-	(void)ctx;
-	snprintf(log_text + used, sizeof(log_text) - used, "%u %s\n", (unsigned)level, message);
-}
-
-static int try_open(struct harp_instance **out, const char *ifname, uint32_t queue, char *why)
-{
-	const struct harp_instance_options opt = {
-		.size = sizeof(opt),
-		.ifname = ifname,
-		.queue = queue,
-		.lib_dir = lib_dir,
-		.log = hear,
-		.seed = 7 + queue,
-	};
-
-	return harp_instance_open(out, &opt, why, 320);
-}
-
-static struct harp_instance *open_queue(const char *ifname, uint32_t queue)
-{
-	struct harp_instance *instance;
-	char why[320];
-	int rc = try_open(&instance, ifname, queue, why);
-
-	if (rc) {
-		fprintf(stderr, "%s: %s\n", ifname, why);
-		exit(1);
-	}
-	return instance;
-}
 
 static void refused(const char *ifname, uint32_t queue, int error, const char *words)
 {
@@ -77,56 +23,6 @@ static void refused(const char *ifname, uint32_t queue, int error, const char *w
 		fprintf(stderr, "\"%s\" lacks \"%s\"\n", why, words);
 	CHECK(strstr(why, words) != NULL);
 	CHECK_EQ(fds_open(), before);
-}
-
-static struct harp_endpoint endpoint(const char *addr, uint16_t port)
-{
-	struct harp_endpoint ep = { .port = port };
-
-	CHECK_EQ(harp_addr_parse(addr, &ep.addr), 0);
-	return ep;
-}
-
-static void turn(struct harp_instance **all, unsigned count)
-{
-	for (unsigned i = 0; i < count; i++) {
-		(void)harp_stack_poll(harp_instance_stack(all[i]), now_ns());
-		(void)harp_instance_control(all[i], now_ns());
-	}
-}
-
-/* Until it is connected, or dead: its error. */
-static int settle(struct harp_conn *conn, struct harp_instance **all, unsigned count)
-{
-	struct harp_tcp_info info = { 0 };
-
-	for (unsigned i = 0; i < TURNS_MAX; i++) {
-		turn(all, count);
-		if (harp_conn_error(conn))
-			return harp_conn_error(conn);
-		CHECK_EQ(harp_conn_info(conn, &info, sizeof(info)), 0);
-		if (info.state == HARP_TCP_ESTABLISHED)
-			return 0;
-	}
-	return -ETIMEDOUT;
-}
-
-static struct harp_conn *dial(struct harp_instance *from, const char *addr, uint16_t port,
-			      uint16_t local_port)
-{
-	struct harp_endpoint to = endpoint(addr, port), local = { .port = local_port };
-	struct harp_conn *conn = NULL;
-
-	CHECK_EQ(harp_tcp_connect(harp_instance_stack(from), &local, &to, NULL, &conn), 0);
-	return conn;
-}
-
-static uint64_t stat_of(struct harp_instance *instance, const char *name)
-{
-	uint64_t value = 0;
-
-	CHECK_EQ(harp_stack_stat(harp_instance_stack(instance), name, &value), 0);
-	return value;
 }
 
 /* ---- one queue ------------------------------------------------------------------------------ */
@@ -249,116 +145,6 @@ static void test_link(void)
 	harp_instance_close(instance);
 }
 
-/* ---- several queues ------------------------------------------------------------------------- */
-
-static struct harp_instance *all[3]; /* two queues of one port, and a peer */
-
-static void open_siblings(const char *device)
-{
-	char text[128];
-
-	snprintf(text, sizeof(text), "dpdk:%s;ip=10.0.0.1/24;ip=fd00::1/64;queues=2", device);
-	all[0] = open_queue(text, 0);
-	all[1] = open_queue(text, 1);
-	all[2] = open_queue("dpdk:fake1;ip=10.0.0.2/24;ip=fd00::2/64", 0);
-	CHECK_EQ(harp_instance_queue(all[1]), 1);
-}
-
-static void close_siblings(void)
-{
-	for (unsigned i = 0; i < 3; i++)
-		harp_instance_close(all[i]);
-}
-
-/* Answers to the second queue's questions come to the first, which has not asked. */
-static void test_siblings_tell(void)
-{
-	static const char *const peers[] = { "10.0.0.2", "fd00::2" };
-	struct harp_endpoint any = { .port = 7000 };
-	struct harp_listener *listener;
-	struct harp_conn *conn;
-
-	open_siblings("fake0");
-	CHECK_EQ(harp_instance_rss(all[0])->kind, HARP_RSS_UNKNOWN);
-	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[2]), &any, NULL, &listener), 0);
-	for (unsigned i = 0; i < 2; i++) {
-		conn = dial(all[1], peers[i], 7000, 61001); /* an odd sum: queue 1 */
-		CHECK_EQ(settle(conn, all, 3), 0);
-		harp_conn_abort(conn);
-		turn(all, 3);
-	}
-	close_siblings();
-}
-
-/* A port is one stack's, in each protocol; what comes for it on another's queue gets no answer. */
-static void test_siblings_ports(void)
-{
-	struct harp_endpoint local = { .port = 7000 };
-	struct harp_listener *listener, *other;
-	struct harp_udp *sock, *second;
-	struct harp_conn *conn;
-
-	open_siblings("fake0");
-	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[0]), &local, NULL, &listener), 0);
-	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &other), -EADDRINUSE);
-	CHECK_EQ(harp_udp_open(harp_instance_stack(all[1]), &local, NULL, &sock), 0);
-	CHECK_EQ(harp_udp_open(harp_instance_stack(all[0]), &local, NULL, &second), -EADDRINUSE);
-	conn = dial(all[2], "10.0.0.1", 7000, 61001); /* comes to queue 1 */
-	for (unsigned i = 0; i < TURNS_MAX && !stat_of(all[1], "drop_port_elsewhere"); i++)
-		turn(all, 3);
-	CHECK(stat_of(all[1], "drop_port_elsewhere") > 0);
-	CHECK_EQ(harp_conn_error(conn), 0);
-	harp_conn_abort(conn);
-	CHECK_EQ(settle(dial(all[2], "10.0.0.1", 7000, 61002), all, 3), 0);
-	harp_listener_close(listener);
-	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &other), 0);
-	CHECK_EQ(settle(dial(all[2], "10.0.0.1", 7000, 61003), all, 3), 0);
-	harp_udp_close(sock);
-	close_siblings();
-}
-
-/* With rules every port's packets come to its stack, whatever the hash. */
-static void test_siblings_rules(void)
-{
-	struct harp_endpoint local = { .port = 7001 };
-	struct harp_listener *listener;
-
-	open_siblings("fake0,rules");
-	CHECK_EQ(harp_instance_rss(all[1])->kind, HARP_RSS_NONE);
-	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &listener), 0);
-	for (uint16_t from = 61001; from < 61005; from++)
-		CHECK_EQ(settle(dial(all[2], "10.0.0.1", 7001, from), all, 3), 0);
-	close_siblings(); /* the double aborts where a rule is left */
-	open_siblings("fake0,full");
-	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &listener), 0);
-	local.port = 7002;
-	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &listener),
-		 -EADDRINUSE);
-	close_siblings();
-}
-
-/* Floods of one queue lose words, no more. */
-static void test_siblings_flood(void)
-{
-	struct harp_instance *first, *second;
-	static const uint8_t mac[6] = { 2, 1, 1, 1, 1, 1 };
-
-	first = open_queue("dpdk:fake0;ip=10.0.0.1/8;queues=2", 0);
-	second = open_queue("dpdk:fake0;ip=10.0.0.1/8;queues=2", 1);
-	for (unsigned i = 0; i < 5000; i++) {
-		struct harp_addr addr = harp_addr_v4(10, 1, (uint8_t)(i >> 8), (uint8_t)i);
-
-		harp_stack_neighbour_heard(harp_instance_stack(second), &addr, mac, 7);
-	}
-	turn((struct harp_instance *[]){ first, second }, 2);
-	CHECK(!harp_instance_control_pending(first));
-	CHECK(!harp_instance_control_pending(second));
-	harp_instance_close(first);
-	/* Who has gone is told nothing more; the other still works. */
-	turn(&second, 1);
-	harp_instance_close(second);
-}
-
 /* ---- refusals ------------------------------------------------------------------------------- */
 
 static void test_refused(void)
@@ -423,10 +209,6 @@ int main(int argc, char **argv)
 	test_conversation();
 	test_routes();
 	test_link();
-	test_siblings_tell();
-	test_siblings_ports();
-	test_siblings_rules();
-	test_siblings_flood();
 	test_refused();
 	test_other_version(argv[2]);
 	test_fork();
