@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_config.c - what an environment and a harpd may say to a job: read, or refused in a line.
+ * fuzz_config.c - what an environment and a harpd may say to a job, DPDK ports included: read, or refused in a line.
  *
  * Input: the text of WELCOME's settings up to a null byte, then variables, each up to a null byte. Nothing
  * before the first null byte: no settings.
  */
 #include "config.h"
+#include "device.h"
 #include "fuzz.h"
 #include "harp_config.h"
 
@@ -40,7 +41,9 @@ static void config_claims(const struct plugin_config *config)
 	IS_U32(port_max, 1024, 65535);
 	IS_U32(page_flows, 0, 4096);
 	IS_U32(eager_bytes, 4096, 16777216);
-	IS_U32(path, 0, PATH_KERNEL);
+	IS_U32(path, 0, PATH_DPDK);
+	IS_U32(dpdk_huge_pages, 0, HUGE_PAGES_REQUIRE);
+	IS_U32(dpdk_memory_mib, 32, 1048576);
 	IS_U32(daemon, 0, DAEMON_REQUIRE);
 	IS_U32(drive, 0, DRIVE_DEDICATED);
 	IS_U32(spin_ns, 0, 1000000000u);
@@ -60,6 +63,28 @@ static void config_claims(const struct plugin_config *config)
 	FUZZ_CLAIM(memchr(config->rss, '\0', sizeof(config->rss)));
 	FUZZ_CLAIM(memchr(config->key_file, '\0', sizeof(config->key_file)));
 	FUZZ_CLAIM(memchr(config->lib_dir, '\0', sizeof(config->lib_dir)));
+	FUZZ_CLAIM(memchr(config->dpdk, '\0', sizeof(config->dpdk)));
+	FUZZ_CLAIM(memchr(config->dpdk_args, '\0', sizeof(config->dpdk_args)));
+}
+
+/* The ports of HARP_DPDK: each has a name of its own, and an address or a reason why it can't be used. */
+static void port_claims(const struct plugin_config *config)
+{
+	static struct device_port ports[PLUGIN_DEVICES_MAX];
+	static char texts[sizeof(config->dpdk)];
+	int count = device_ports(config, NULL, 0, ports, PLUGIN_DEVICES_MAX, texts);
+
+	FUZZ_CLAIM(count == -EINVAL || (count >= 0 && count <= (int)PLUGIN_DEVICES_MAX));
+	for (int i = 0; i < count; i++) {
+		const struct device *device = &ports[i].device;
+
+		FUZZ_CLAIM(device->ifname[0] &&
+			   memchr(device->ifname, '\0', sizeof(device->ifname)));
+		FUZZ_CLAIM(device->dpdk && device->port && device->queues >= config->instances);
+		FUZZ_CLAIM((device->has_v4 || device->has_v6) == !ports[i].why[0]);
+		for (int before = 0; before < i; before++)
+			FUZZ_CLAIM(strcmp(ports[before].device.ifname, device->ifname) != 0);
+	}
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -80,8 +105,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	}
 	result = config_read(&config, environment, *text ? text : NULL);
 	FUZZ_CLAIM(result == 0 || result == -EINVAL);
-	if (result == 0)
+	if (result == 0) {
 		config_claims(&config);
+		port_claims(&config);
+	}
 	free(text);
 	return 0;
 }

@@ -243,6 +243,14 @@ def config() -> None:
     """fuzz_config: settings, a null byte, variables with null bytes between."""
     write("fuzz_config", "variables", b"\0HARP_CORES=2,4-7\0HARP_PATH=xdp\0NCCL_SOCKET_IFNAME=eth")
     write("fuzz_config", "settings", b"HARP_FRAMES=1024\nHARP_ECN=off\n\0HARP_CONGESTION=dctcp\0")
+    port = b"net_memif0,role=client,id=0;ip=10.9.0.1/24;queues=2"
+    write(
+        "fuzz_config",
+        "ports",
+        b"\0HARP_PATH=dpdk\0HARP_DPDK=" + port + b" pci;ip=fd00::1/64;name=b",
+    )
+    write("fuzz_config", "ports-twice", b"\0HARP_DPDK=" + port + b"  " + port)
+    write("fuzz_config", "port-alone", b"\0HARP_DPDK=net_tap0\0HARP_IFNAME=^net")
     write("fuzz_config", "unknown", b"HARP_NEW=1\nHARP_RSS=unknown\0HARP_FRAMEZ=1\0HARP_SPIN_US=")
 
 
@@ -310,10 +318,26 @@ def ports() -> None:
         write("fuzz_port", name, text.encode())
 
 
+def drivers() -> None:
+    """fuzz_driver: devices with arguments, and room for the answer or none."""
+    texts = {
+        "memif": "net_memif0,role=client,id=0,socket=/run/x.sock,socket-abstract=no",
+        "memif-server": "net_memif1,role=server,socket=/run/x.sock,socket-abstract=no",
+        "memif-buffers": "net_memif0,bsize=2048,rsize=10",
+        "memif-unknown": "net_memif0,role=server,ring=10",
+        "af-packet": "net_af_packet0,iface=eth1",
+        "af-packet-slots": "net_af_packet0,iface=eth1,framesz=2048",
+        "pci": "0000:3b:00.0,txq_inline=128",
+    }
+    for name, text in texts.items():
+        write("fuzz_driver", name, b"\1\xff" + text.encode())
+    write("fuzz_driver", "no-room", b"\0\x0c" + texts["memif"].encode())
+
+
 def main() -> None:
     """All of them."""
     first = (frames, tcp, reassembly, datagrams, options, records, sealed, handles, config)
-    for make in (*first, leases, pages, ports):
+    for make in (*first, leases, pages, ports, drivers):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)
 

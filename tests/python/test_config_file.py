@@ -295,12 +295,12 @@ def test_as_much_as_fits_of_anything_is_read_or_refused_quickly(piece: str, tmp_
     for before in ("", "a", "a = ", "[[nic]]\n"):
         text = before + piece * ((FILE_BYTES_MAX - 10) // len(piece))
         file.write_text(text)
-        began = time.monotonic()
+        began = time.process_time()
         try:
             config.load(file, {})
         except config.ConfigError:
             assert not text.isspace()
-        assert time.monotonic() - began < 10
+        assert time.process_time() - began < 10
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_a_file_that_everybody_may_write_is_worth_a_warning(tmp_path: Path) -> N
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
 @settings(deadline=None, max_examples=300)
 def test_no_text_is_more_than_a_config_error(text: str) -> None:
-    for prefix in ("", "[job]\n", "[[nic]]\n", "[job]\npath = "):
+    for prefix in ("", "[job]\n", "[[nic]]\n", "[[dpdk]]\n", "[job]\npath = "):
         with contextlib.suppress(config.ConfigError):
             config.parse(prefix + text)
 
@@ -384,7 +384,7 @@ def test_no_text_is_more_than_a_config_error(text: str) -> None:
 fragments = st.sampled_from(
     [
         *(f"[{name}]" for name in keys.tables()),
-        "[[nic]]",
+        *(f"[[{name}]]" for name in keys.ARRAYS),
         *(f"{key.key} = " for key in keys.all_keys() if key.table),
         "\n",
         '"a"',
