@@ -7,32 +7,12 @@
  */
 #include "fuzz.h"
 #include "host/daemon.h"
+#include "pass_fds.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define ANSWER_BYTES_MAX 8192u
-#define FDS_MAX 80u /* more than a job has room for */
-
-static void send_answer(int fd, const void *bytes, size_t len, unsigned fds)
-{
-	char control[CMSG_SPACE(FDS_MAX * sizeof(int))] = { 0 };
-	struct iovec piece = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = len };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
-	struct cmsghdr *rights;
-
-	if (fds) {
-		message.msg_control = control;
-		message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-		rights = CMSG_FIRSTHDR(&message);
-		rights->cmsg_level = SOL_SOCKET;
-		rights->cmsg_type = SCM_RIGHTS;
-		rights->cmsg_len = CMSG_LEN(fds * sizeof(int));
-		for (unsigned i = 0; i < fds; i++)
-			memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof(int));
-	}
-	FUZZ_CLAIM(sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)len);
-}
 
 /* At least a byte: who hears nothing waits. */
 static void say(int fd, struct fuzz_input *in, size_t len, uint16_t type, uint32_t serial,
@@ -52,7 +32,7 @@ static void say(int fd, struct fuzz_input *in, size_t len, uint16_t type, uint32
 	header.size = (uint32_t)len;
 	if (type && len >= sizeof(header))
 		memcpy(bytes, &header, sizeof(header));
-	send_answer(fd, bytes, len, fds);
+	FUZZ_CLAIM(pass_fds(fd, bytes, len, fd, fds) == (ssize_t)len);
 }
 
 /* One line, with an end. */
@@ -144,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in), wanted = fuzz_u8(&in);
 	uint16_t type = choices & 4 ? HARP_LEASE_PORT : HARP_LEASE_LEASED;
-	unsigned fds = wanted < FDS_MAX ? wanted : FDS_MAX;
+	unsigned fds = wanted < PASS_FDS_MAX ? wanted : PASS_FDS_MAX;
 	struct harp_daemon *daemon;
 	char text[512] = "";
 	struct why why = { .text = text, .size = sizeof(text), .subject = "here" };

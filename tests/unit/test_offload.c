@@ -273,6 +273,23 @@ static void net_take(void)
 	}
 }
 
+/* All that was sent arrives within so many turns. */
+static void net_arrives(unsigned turns, uint64_t turn_ns)
+{
+	for (unsigned i = 0; i < turns && net.received < net.sent; i++) {
+		net_step(turn_ns);
+		net_take();
+	}
+	CHECK_EQ(net.received, net.sent);
+}
+
+/* The last ACKs come, and the card gives back what it has. */
+static void net_settles(void)
+{
+	for (unsigned i = 0; i < 10; i++)
+		net_step(10 * MS);
+}
+
 enum way { BY_COPY, BY_FRAMES, IN_PLACE };
 
 static ssize_t net_send(enum way way, size_t len)
@@ -311,8 +328,7 @@ static void net_move(enum way way, size_t piece)
 		net_take();
 	}
 	CHECK_EQ(net.received, BYTES);
-	for (int i = 0; i < 10; i++)
-		net_step(10 * MS);
+	net_settles();
 	CHECK_EQ(harp_conn_acked_bytes(net.from), BYTES);
 }
 
@@ -426,15 +442,10 @@ static void test_cut_and_gathered(void)
 	CHECK(tcp_sndq_split(net.from, first, 1000)); /* between two pieces */
 	CHECK(tcp_sndq_split(net.from, first, 500));
 	net.from->snd_mss_bytes = 333;
-	while (net.received < net.sent && net.now_ns < 10000 * MS) {
-		net_step(100000);
-		net_take();
-	}
-	CHECK_EQ(net.received, net.sent);
+	net_arrives(100000, 100000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 0);
 	CHECK(net_stat(0, "tcp_resegmented") > 10);
-	for (unsigned i = 0; i < 10; i++)
-		net_step(10 * MS);
+	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 64);
 	net_close();
@@ -527,13 +538,8 @@ static void test_evicted(bool of_stack)
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
 	memset(apart, 0xee, BYTES);
 	free(apart);
-	for (int i = 0; i < 100 && net.received < net.sent; i++) {
-		net_step(MS);
-		net_take();
-	}
-	CHECK_EQ(net.received, net.sent);
-	for (int i = 0; i < 10; i++)
-		net_step(10 * MS);
+	net_arrives(100, MS);
+	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_tx"), 0);
 	net_close();
 }
@@ -560,13 +566,8 @@ static void test_sent_again_when_read(enum way way)
 	CHECK_EQ(net_stat(0, "tcp_retransmits"), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &up), 0);
 	net.spy[0].slow = false;
-	for (int i = 0; i < 100 && net.received < net.sent; i++) {
-		net_step(MS);
-		net_take();
-	}
-	CHECK_EQ(net.received, net.sent);
-	for (int i = 0; i < 10; i++)
-		net_step(10 * MS);
+	net_arrives(100, MS);
+	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
 	net_close();
 }
@@ -587,15 +588,10 @@ static void test_sent_again_when_kept(enum way way)
 	}
 	net_step(MS);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &up), 0);
-	for (int i = 0; i < 3000 && net.received < net.sent; i++) {
-		net_step(MS);
-		net_take();
-	}
-	CHECK_EQ(net.received, net.sent);
+	net_arrives(3000, MS);
 	CHECK(net_stat(0, "tx_copied_bytes") >= net.sent);
 	net.spy[0].stuck = false;
-	for (int i = 0; i < 10; i++)
-		net_step(10 * MS);
+	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
 	CHECK_EQ(net_stat(0, "frames_tx_nic"), 0);
 	net_close();
