@@ -212,16 +212,16 @@ static void ip_sent_note(struct ip_path *path, uint8_t proto, uint8_t tos,
 	}
 }
 
-/* Sends with the headers of the packet before. */
-static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_out *out)
+bool ip_output_repeats(const struct ip *ip, const struct ip_path *path, uint8_t proto, uint8_t tos)
+{
+	return ip_sent_fits(ip, path, proto, tos);
+}
+
+void ip_output_next(struct ip *ip, struct ip_path *path, struct packet_out *out)
 {
 	const struct ip_sent *sent = &path->sent;
 	uint8_t *ip_header = out->head - sent->ip_bytes;
 
-	if (out->len - out->cut_bytes + sent->ip_bytes > path->mtu_bytes)
-		return -EMSGSIZE;
-	if (!nicio_tx_ready(ip->eth->io, out->frags))
-		return -EAGAIN;
 	out->head -= sent->len;
 	if (sent->len == ETH_HEADER_BYTES + IPV4_HEADER_BYTES) /* a constant is copied by words */
 		memcpy(out->head, sent->bytes, ETH_HEADER_BYTES + IPV4_HEADER_BYTES);
@@ -241,6 +241,16 @@ static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_ou
 	}
 	out->len += sent->len;
 	eth_output_again(ip->eth, path->neighbour, out);
+}
+
+/* Sends with the headers of the packet before. */
+static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_out *out)
+{
+	if (out->len - out->cut_bytes + path->sent.ip_bytes > path->mtu_bytes)
+		return -EMSGSIZE;
+	if (!nicio_tx_ready(ip->eth->io, out->frags))
+		return -EAGAIN;
+	ip_output_next(ip, path, out);
 	return 0;
 }
 

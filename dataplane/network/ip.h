@@ -164,6 +164,10 @@ bool ip_trim(struct ip *ip, struct frame *f, uint32_t total);
  */
 int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	      struct packet_out *out);
+/* Do headers of this kind now repeat those of the packet before? */
+bool ip_output_repeats(const struct ip *ip, const struct ip_path *path, uint8_t proto, uint8_t tos);
+/* Sends a packet no longer than the one before, if they do and nicio_tx_ready(). */
+void ip_output_next(struct ip *ip, struct ip_path *path, struct packet_out *out);
 
 /* Pseudo-header sum (unfolded) for RFC 9293 section 3.1 / RFC 8200 section 8.1. */
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,

@@ -151,27 +151,32 @@ static enum ip_verdict stack_ip(struct harp_stack *stack, struct packet_in *in)
 	}
 }
 
-/* One packet up through the layers. */
-static void stack_input(struct harp_stack *stack, struct frame *packet)
+/* One packet up through the layers. more: others follow in the same burst, perhaps of its run. */
+static void stack_input(struct harp_stack *stack, struct frame *packet, bool more)
 {
-	struct packet_in in = { .frame = packet };
+	struct tcp_run *run = &stack->run;
+	struct packet_in *in = &run->in;
 	struct harp_icmp_error error;
 	bool kept = false;
 
-	switch (stack_ip(stack, &in)) {
+	run->conn = NULL;
+	run->head = more ? packet->pub.data : NULL;
+	run->bytes = packet->pub.len;
+	*in = (struct packet_in){ .frame = packet };
+	switch (stack_ip(stack, in)) {
 	case IP_LOCAL_TCP:
-		kept = tcp_input(&stack->tcp, &in) == TCP_KEPT;
+		kept = tcp_input(&stack->tcp, run) == TCP_KEPT;
 		break;
 	case IP_LOCAL_ICMP:
-		if (icmp_input(&stack->icmp, &in, &error) == ICMP_ERROR)
+		if (icmp_input(&stack->icmp, in, &error) == ICMP_ERROR)
 			stack_icmp_input(stack, &error);
 		break;
 	case IP_LOCAL_ICMP6:
-		if (icmp6_input(&stack->icmp, &in, &error) == ICMP_ERROR)
+		if (icmp6_input(&stack->icmp, in, &error) == ICMP_ERROR)
 			stack_icmp_input(stack, &error);
 		break;
 	case IP_LOCAL_UDP:
-		kept = udp_input(&stack->udp, &in) == UDP_KEPT;
+		kept = udp_input(&stack->udp, in) == UDP_KEPT;
 		break;
 	default:
 		break;
@@ -223,8 +228,10 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 
 	nicio_complete(&stack->io);
 	received = nicio_rx(&stack->io, packets, NICIO_BURST);
+	stack->run.conn = NULL;
 	for (unsigned i = 0; i < received; i++)
-		stack_input(stack, packets[i]);
+		if (!stack->run.conn || !tcp_run_in(&stack->run, packets[i]))
+			stack_input(stack, packets[i], i + 1 < received);
 	/* When the ring had more than a burst, what a timer waits for may still lie in it: a thread that
 	 * was away for a while must not take its own absence for loss. */
 	if (received < NICIO_BURST || ++stack->timers_put_off == STACK_TIMERS_PUT_OFF_MAX) {

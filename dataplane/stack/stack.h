@@ -7,6 +7,7 @@
 #include "network/icmp.h"
 #include "socket/socket.h"
 #include "stack/page.h"
+#include "transport/tcp_run.h"
 
 struct harp_stack {
 	uint64_t now_ns;
@@ -20,6 +21,7 @@ struct harp_stack {
 	struct ip ip;
 	struct icmp icmp;
 	struct tcp tcp;
+	struct tcp_run run;
 	struct udp udp;
 	struct harp_stack_options options;
 	struct publish publish;

@@ -545,11 +545,16 @@ uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
 uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
 
 /* ---- tcp_in.c ---- */
-enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in);
+struct tcp_run; /* tcp_run.h */
+/* The packet run->in; when run->head is set and the fast path keeps it, a run begins. */
+enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_run *run);
+bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in);
 
 /* ---- tcp_fast.c ---- */
 /* TCP_PASS: it is not as usual, and untouched. */
 enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg);
+/* The same of the next segment of a run (tcp_run.h). False: it is not as usual, and untouched. */
+bool tcp_fast_again(struct harp_conn *conn, const struct tcp_segment *seg);
 
 /* ---- tcp_check.c ---- */
 /* Sequence number, RST, SYN and timestamps of a segment to a synchronized connection: TCP_PASS, or what
@@ -619,10 +624,23 @@ void tcp_window_reopen(struct harp_conn *conn);
 uint32_t tcp_window_edge(const struct harp_conn *conn);
 
 /* ---- tcp_out.c ---- */
+/* What the segment that left last has in common with the next one, should that be as long and leave in the same turn.
+ * Sequence number and checksum apart their headers are equal. */
+struct tcp_burst {
+	const uint8_t *head;   /* the TCP header of the one before */
+	uint32_t header_bytes; /* options included; 0: there is none */
+	uint32_t bytes;        /* payload */
+	uint32_t sum;          /* of all but what differs */
+	uint32_t desc_flags;   /* HARP_DESC_TX_* */
+};
+
 /* Sends one segment, or a train as one packet, whose first sequence number is seq: 0, -EAGAIN (next hop
- * unresolved), -ENOBUFS (NIC full), other -errno of ip_path_check(). */
+ * unresolved), -ENOBUFS (NIC full), other -errno of ip_path_check(). burst (may be NULL): is told what the next
+ * may have in common with it. */
 int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_t seq,
-		  uint8_t flags);
+		  uint8_t flags, struct tcp_burst *burst);
+/* Sends seg, never sent and as long as burst says, behind the one that burst is about: 0 or -ENOBUFS. */
+int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *seg);
 int tcp_out_syn(struct harp_conn *conn);   /* SYN or SYN-ACK, by the state */
 int tcp_out_ack(struct harp_conn *conn);   /* a pure ACK, at once */
 int tcp_out_probe(struct harp_conn *conn); /* SEG.SEQ = SND.UNA - 1, no data */

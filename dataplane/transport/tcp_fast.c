@@ -68,14 +68,19 @@ static inline void fast_keep(struct harp_conn *conn, const struct tcp_segment *s
 	tcp_reass_took(conn, seg, seg->len);
 }
 
-enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
+static inline void fast_heard(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	if (fast_is_slow(conn, seg))
-		return TCP_PASS;
 	conn->tcp->stats->tcp_fast_path_in++;
 	conn_heard(conn);
 	tcp_check_take_timestamp(conn, seg);
 	conn->ts_echo = seg->opt.tsecr;
+}
+
+enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
+{
+	if (fast_is_slow(conn, seg))
+		return TCP_PASS;
+	fast_heard(conn, seg);
 	if (seg->ack != conn->snd_una_seq)
 		tcp_ack_new(conn, seg->ack);
 	tcp_window_update(conn, seg);
@@ -85,4 +90,14 @@ enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
 		return tcp_reass_payload(conn, seg);
 	fast_keep(conn, seg);
 	return TCP_KEPT;
+}
+
+bool tcp_fast_again(struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	if (seg->ack != conn->snd_una_seq || fast_is_slow(conn, seg) || !fast_may_keep(conn, seg))
+		return false;
+	fast_heard(conn, seg);
+	tcp_window_update(conn, seg);
+	fast_keep(conn, seg);
+	return true;
 }

@@ -9,7 +9,7 @@
  * Replies are made by wish (tcp_tx_want_ack(), tcp_tx_ready()); only resets, challenge ACKs and the
  * answer to an unacceptable segment are sent from here, as what they answer is not remembered.
  */
-#include "transport/tcp.h"
+#include "transport/tcp_run.h"
 
 #include <errno.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 /* ------------------------------------------------------------------------------------------------
  * Before the connection.
  */
-static bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
+bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in)
 {
 	uint32_t sum = in->l4_csum_pseudo, offset;
 	uint16_t field, partial;
@@ -58,7 +58,7 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 	if (seg->header_bytes < TCP_HEADER_BYTES || seg->header_bytes > in->frame->pub.len ||
 	    seg->header_bytes > in->len)
 		return TCP_DROP_SHORT;
-	if (!in_checksum_good(tcp, in))
+	if (!tcp_checksum_good(tcp, in))
 		return TCP_DROP_CHECKSUM;
 	seg->in = in;
 	seg->flags = th[13];
@@ -336,24 +336,29 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 	return in_text_and_fin(conn, seg);
 }
 
-static enum tcp_verdict in_segment(struct tcp *tcp, struct packet_in *in)
+static enum tcp_verdict in_segment(struct tcp *tcp, struct tcp_run *run)
 {
-	struct tcp_segment seg;
+	struct tcp_segment *seg = &run->seg;
+	enum tcp_verdict v = in_parse(tcp, &run->in, seg);
 	struct harp_conn *conn;
-	enum tcp_verdict v = in_parse(tcp, in, &seg);
 
 	if (v != TCP_PASS)
 		return v;
 	tcp->stats->tcp_segs_in++;
-	conn = in_find(tcp, &seg);
+	conn = in_find(tcp, seg);
 	if (!conn)
-		return in_no_flow(tcp, &seg);
+		return in_no_flow(tcp, seg);
 	conn->acct.segs_in++;
-	v = tcp_fast_in(conn, &seg);
-	return v == TCP_PASS ? in_slow(conn, &seg) : v;
+	v = tcp_fast_in(conn, seg);
+	if (v == TCP_PASS)
+		return in_slow(conn, seg);
+	/* As one frame, as it came. */
+	if (v == TCP_KEPT && run->head && conn->rcv_tail == run->in.frame)
+		tcp_run_begin(run, conn);
+	return v;
 }
 
-enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in)
+enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_run *run)
 {
 	/* The counter of each reason; those that are no drops count nowhere. */
 	static const size_t counters[TCP_VERDICTS] = {
@@ -372,7 +377,7 @@ enum tcp_verdict tcp_input(struct tcp *tcp, struct packet_in *in)
 		[TCP_DROP_STATE] = offsetof(struct harp_stats, drop_tcp_state),
 		[TCP_DROP_ECHO] = offsetof(struct harp_stats, drop_tcp_echo),
 	};
-	enum tcp_verdict v = in_segment(tcp, in);
+	enum tcp_verdict v = in_segment(tcp, run);
 
 	if (counters[v] != 0)
 		++*(uint64_t *)((uint8_t *)tcp->stats + counters[v]);

@@ -139,8 +139,62 @@ static void out_bare(const struct tcp *tcp, struct out_header *h, struct packet_
 	}
 }
 
+/* A segment has left with this header and is in no way special: others may follow it. */
+static void out_begin_burst(const struct harp_conn *conn, const struct out_header *h,
+			    const struct packet_out *out, uint8_t tos, struct tcp_burst *burst)
+{
+	uint32_t options_len =
+		(conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPTIONS_TIMESTAMP_BYTES : 0;
+	uint32_t words[TCP_HEADER_BYTES / 4];
+	uint8_t *head = out->frame->pub.data - TCP_HEADER_BYTES - options_len;
+
+	*burst = (struct tcp_burst){ .bytes = h->payload_len };
+	if (h->flags != TCP_ACK || h->payload_len == 0 || h->options_len != options_len ||
+	    (h->offload & OUT_TSO) ||
+	    !ip_output_repeats(conn->tcp->ip, &conn->path, IP_PROTO_TCP, tos))
+		return;
+	memcpy(words, head, sizeof(words));
+	burst->head = head;
+	burst->header_bytes = TCP_HEADER_BYTES + options_len;
+	burst->desc_flags = out->flags;
+	burst->sum = csum_fold64((uint64_t)ip_pseudo_add(h->path->pseudo_sum, IP_PROTO_TCP,
+							 burst->header_bytes + burst->bytes) +
+				 words[0] + words[2] + words[3] + h->options_sum);
+}
+
+int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *seg)
+{
+	struct tcp *tcp = conn->tcp;
+	uint8_t *head = seg->pub.data - burst->header_bytes;
+	struct packet_out out = { .frame = seg,
+				  .head = head,
+				  .len = burst->header_bytes + burst->bytes,
+				  .flags = burst->desc_flags,
+				  .frags = seg_frags(seg) };
+	uint32_t seq = htobe32(seg->seq);
+	uint16_t csum;
+
+	if (!nicio_tx_ready(tcp->io, out.frags))
+		return -ENOBUFS;
+	if (burst->header_bytes == TCP_HEADER_BYTES + TCP_OPTIONS_TIMESTAMP_BYTES)
+		memcpy(head, burst->head, TCP_HEADER_BYTES + TCP_OPTIONS_TIMESTAMP_BYTES);
+	else
+		memcpy(head, burst->head, TCP_HEADER_BYTES);
+	memcpy(head + 4, &seq, sizeof(seq));
+	if (!tcp->csum_offload) { /* else it is of what does not differ */
+		csum = csum_finish(
+			csum_fold64((uint64_t)burst->sum + seq + frame_packet_sum(seg, NULL)));
+		memcpy(head + 16, &csum, sizeof(csum));
+	}
+	ip_output_next(tcp->ip, &conn->path, &out);
+	burst->head = head;
+	tcp->stats->tcp_segs_out++;
+	conn->acct.segs_out++;
+	return 0;
+}
+
 int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_t seq,
-		  uint8_t flags)
+		  uint8_t flags, struct tcp_burst *burst)
 {
 	struct tcp *tcp = conn->tcp;
 	struct frame *f = train->first;
@@ -194,6 +248,8 @@ int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_
 		conn->flags &= ~(uint32_t)CONN_ECN_CWR;
 	if (flags & TCP_ACK)
 		tcp_out_acked(conn);
+	if (burst)
+		out_begin_burst(conn, &h, &out, tos, burst);
 	return 0;
 }
 
@@ -222,7 +278,7 @@ static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
 	if (!f)
 		return -ENOMEM;
 	train = (struct tcp_train){ .first = f, .last = f, .segments = 1, .frags = 1 };
-	err = tcp_out_train(conn, &train, seq, flags);
+	err = tcp_out_train(conn, &train, seq, flags, NULL);
 	frame_release(conn->tcp->pool, f);
 	return err;
 }

@@ -100,13 +100,13 @@ static int tx_copy(struct harp_conn *conn, const struct frame *seg, uint8_t flag
 	train.first = train.last = tcp_train_copy(conn, seg, &train.frags);
 	if (!train.first)
 		return -ENOMEM;
-	err = tcp_out_train(conn, &train, seg->seq, flags);
+	err = tcp_out_train(conn, &train, seg->seq, flags, NULL);
 	frame_release_packet(conn->tcp->pool, train.first);
 	return err;
 }
 
 /* The caller tells the timers of it. */
-static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
+static int tx_train(struct harp_conn *conn, const struct tcp_train *train, struct tcp_burst *burst)
 {
 	bool again = train->first->flags & FRAME_SENT;
 	uint8_t flags = TCP_ACK;
@@ -121,7 +121,7 @@ static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
 	if (tcp_train_is_busy(train->first))
 		err = tx_copy(conn, train->first, flags);
 	else
-		err = tcp_out_train(conn, train, train->first->seq, flags);
+		err = tcp_out_train(conn, train, train->first->seq, flags, burst);
 	if (err)
 		return err;
 	for (struct frame *seg = train->first;; seg = seg->next) {
@@ -135,7 +135,7 @@ static int tx_train(struct harp_conn *conn, const struct tcp_train *train)
 static int tx_segment(struct harp_conn *conn, struct frame *seg)
 {
 	struct tcp_train train = tcp_train_one(seg);
-	int err = tx_train(conn, &train);
+	int err = tx_train(conn, &train, NULL);
 
 	if (!err)
 		tcp_timer_sent(conn);
@@ -260,9 +260,20 @@ static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
 	return 0;
 }
 
+/* May the oldest unsent segment, which may leave, do so with the headers of the one before? */
+static bool tx_goes_on(const struct harp_conn *conn, const struct tcp_burst *burst,
+		       struct frame *seg)
+{
+	const struct tcp_train train = tcp_train_one(seg);
+
+	return burst->header_bytes > 0 && train.bytes == burst->bytes &&
+	       !(seg->flags & FRAME_FIN) && !tx_is_last(conn, &train) && !tcp_train_is_busy(seg);
+}
+
 /* What was never sent, as much as may leave; as tx_conn(). */
 static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 {
+	struct tcp_burst burst = { .header_bytes = 0 };
 	struct tcp_train train;
 	struct frame *seg;
 	int err;
@@ -277,9 +288,18 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 		err = tx_may_send(conn, seg);
 		if (err <= 0)
 			return err;
+		if (tx_goes_on(conn, &burst, seg)) {
+			err = tcp_out_next(conn, &burst, seg);
+			if (err)
+				return err;
+			tx_note(conn, seg, false);
+			++*sent;
+			quota--;
+			continue;
+		}
 		train = conn->tcp->io->tso_bytes_max > 0 ? tcp_train_make(conn, seg)
 							 : tcp_train_one(seg);
-		err = tx_train(conn, &train);
+		err = tx_train(conn, &train, &burst);
 		if (err)
 			return err;
 		conn->flags &= ~(uint32_t)CONN_WINDOW_FORCE;

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_run.c - segments of one burst that go on where the one before ended, in and out. */
+#include <stddef.h>
+
+#include "tcp_rig.h"
+
+#define BYTES 1000u
+#define HEADERS_BYTES 66u
+
+enum repair { REPAIR_NONE, REPAIR_TCP, REPAIR_BOTH, REPAIRS };
+
+static struct rig run, apart;
+
+static struct rig_packet *newest(struct rig *rig)
+{
+	return &rig->in[(rig->in_tail - 1) % RIG_QUEUE];
+}
+
+static void put_two(struct rig *rig)
+{
+	struct rig_say say = rig_usual(rig, TCP_ACK, BYTES);
+
+	rig_put(rig, say);
+	say.seq += BYTES;
+	rig_put(rig, say);
+	be16_store(newest(rig)->bytes + 18, 1); /* its identification */
+}
+
+/* A packet that is nobody's. */
+static void put_stranger(struct rig *rig)
+{
+	rig_put(rig, rig_usual(rig, TCP_ACK, BYTES));
+	be16_store(newest(rig)->bytes + 12, 0x88b5);
+}
+
+static void repair(struct rig_packet *p, enum repair how)
+{
+	uint8_t *ip = p->bytes + 14, *th = ip + 20;
+	struct harp_addr src = harp_addr_v4(ip[12], ip[13], ip[14], ip[15]);
+	struct harp_addr dst = harp_addr_v4(ip[16], ip[17], ip[18], ip[19]);
+	uint32_t len = p->len - 34;
+	uint16_t sum;
+
+	if (how == REPAIR_BOTH) {
+		memset(ip + 10, 0, 2);
+		sum = csum_finish(csum_partial(ip, 20, 0));
+		memcpy(ip + 10, &sum, 2);
+	}
+	if (how != REPAIR_NONE) {
+		memset(th + 16, 0, 2);
+		sum = csum_finish(csum_partial(th, len, ip_pseudo_sum(&src, &dst, ip[9], len)));
+		memcpy(th + 16, &sum, 2);
+	}
+}
+
+static void begin(struct rig *rig)
+{
+	rig_open(rig);
+	rig_established(rig, NULL);
+}
+
+static void test_equal_headers_are_a_run(void)
+{
+	uint8_t buf[2 * BYTES];
+
+	begin(&run);
+	put_two(&run);
+	repair(newest(&run), REPAIR_BOTH);
+	rig_poll(&run);
+	CHECK(run.stack->run.conn == run.conn);
+	CHECK_EQ(rig_stat(&run, "tcp_fast_path_in"), 2);
+	CHECK_EQ(harp_conn_recv(run.conn, buf, sizeof(buf)), sizeof(buf));
+	for (uint32_t i = 0; i < sizeof(buf); i++)
+		CHECK_EQ(buf[i], rig_byte(run.seq + i));
+	rig_close(&run);
+}
+
+/* The second of two segments has a byte changed, and its checksums are repaired or not. Whatever that makes of it, it makes
+ * the same of it behind a packet that ends the run. */
+static void compare(uint32_t at, uint8_t change, enum repair how)
+{
+	struct rig *rigs[] = { &run, &apart };
+	uint8_t bytes[2][2 * BYTES + 1];
+	ssize_t got[2];
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct rig_packet stranger;
+
+		begin(rigs[i]);
+		put_stranger(rigs[i]);
+		stranger = *newest(rigs[i]);
+		rigs[i]->in_tail--;
+		put_two(rigs[i]);
+		newest(rigs[i])->bytes[at] ^= change;
+		repair(newest(rigs[i]), how);
+		rigs[i]->in[rigs[i]->in_tail++ % RIG_QUEUE] = stranger;
+		if (i == 1) { /* the stranger between them */
+			struct rig_packet *p = newest(rigs[i]);
+
+			p[0] = p[-1];
+			p[-1] = stranger;
+		}
+		rig_poll(rigs[i]);
+		got[i] = harp_conn_recv(rigs[i]->conn, bytes[i], sizeof(bytes[i]));
+	}
+	CHECK_EQ(got[0], got[1]);
+	CHECK(got[0] <= 0 || memcmp(bytes[0], bytes[1], (size_t)got[0]) == 0);
+	CHECK(memcmp(&run.stack->stats, &apart.stack->stats, sizeof(run.stack->stats)) == 0);
+	CHECK_EQ(run.out_tail, apart.out_tail);
+	CHECK(memcmp(run.out, apart.out, sizeof(run.out)) == 0);
+	CHECK_EQ(rig_events(&run), rig_events(&apart));
+	CHECK_EQ(harp_stack_next_deadline_ns(run.stack), harp_stack_next_deadline_ns(apart.stack));
+	for (unsigned i = 0; i < 2; i++)
+		rig_close(rigs[i]);
+}
+
+static void test_a_changed_header_is_judged_as_without_a_run(void)
+{
+	for (uint32_t at = 0; at < HEADERS_BYTES; at++)
+		for (unsigned bit = 0; bit < 8; bit++)
+			for (enum repair how = REPAIR_NONE; how < REPAIRS; how++)
+				compare(at, (uint8_t)(1u << bit), how);
+}
+
+static void test_a_changed_payload_is_judged_as_without_a_run(void)
+{
+	compare(HEADERS_BYTES, 0x40, REPAIR_NONE);
+	compare(HEADERS_BYTES + BYTES - 1, 0x40, REPAIR_NONE);
+	compare(HEADERS_BYTES + BYTES - 1, 0x40, REPAIR_TCP);
+}
+
+static void test_segments_of_one_turn_have_headers_of_their_own(void)
+{
+	static uint8_t bytes[6 * 1448 + 100];
+	const struct iovec iov = { bytes, sizeof(bytes) };
+	uint32_t seq;
+
+	begin(&run);
+	CHECK_EQ(harp_conn_send(run.conn, &iov, 1), sizeof(bytes));
+	rig_poll(&run);
+	CHECK_EQ(rig_pending(&run), 7);
+	seq = run.out[run.out_head % RIG_QUEUE].seq;
+	for (unsigned i = 0; i < 7; i++) {
+		const struct rig_seg *s = rig_expect(&run, TCP_ACK);
+
+		CHECK_EQ(s->seq, seq + i * 1448);
+		CHECK_EQ(s->ack, run.seq);
+		CHECK_EQ(s->len, i == 6 ? 100 : 1448);
+		CHECK_EQ(s->flags, i == 6 ? TCP_ACK | TCP_PSH : TCP_ACK);
+		CHECK_EQ(s->opt.tsval, run.tsecr);
+		CHECK_EQ(s->opt.tsecr, run.tsval);
+	}
+	rig_close(&run);
+}
+
+int main(void)
+{
+	rig_frame_count = 4096; /* so many that no frame needs to be copied together */
+	test_equal_headers_are_a_run();
+	test_a_changed_header_is_judged_as_without_a_run();
+	test_a_changed_payload_is_judged_as_without_a_run();
+	test_segments_of_one_turn_have_headers_of_their_own();
+	return check_done();
+}
