@@ -70,6 +70,10 @@ cdef extern from "harp_page.h" nogil:
         char ifname[16]
         uint64_t value[1]
 
+    struct harp_page_xstat:
+        char name[64]
+        uint64_t value
+
     enum harp_page_part:
         HARP_PAGE_IDENTITY
         HARP_PAGE_STATUS
@@ -80,10 +84,12 @@ cdef extern from "harp_page.h" nogil:
         HARP_PAGE_RAILS
         HARP_PAGE_COMMS
         HARP_PAGE_LANES
+        HARP_PAGE_XSTATS
 
     const char *HARP_PAGE_LINK
     const unsigned HARP_HISTOGRAM_BUCKETS
     const unsigned HARP_PAGE_FLOWS_MAX
+    const unsigned HARP_PAGE_XSTATS_MAX
     size_t harp_page_bytes(uint32_t flows)
     int harp_page_create_fd(uint32_t flows, int *fd)
     int harp_page_check(int fd, char *why, size_t why_len)
@@ -118,7 +124,8 @@ cdef extern from "harp_host.h" nogil:
 cdef enum:
     ITEM_BYTES_MAX = 4096  # more than any item has
 
-IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS, JOB, RAILS, COMMS, LANES = range(9)
+IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS, JOB, RAILS, COMMS, LANES, XSTATS = range(10)
+XSTATS_MAX = HARP_PAGE_XSTATS_MAX
 LINK = HARP_PAGE_LINK.decode()
 
 
@@ -294,6 +301,15 @@ def histogram_layout():
         ("sum_ns", "=u8", <size_t>&at.sum_ns),
         ("bucket", f"({HARP_HISTOGRAM_BUCKETS},)=u8", <size_t>&at.bucket[0]),
     ], sizeof(harp_page_histogram))
+
+
+def xstat_layout():
+    """struct harp_page_xstat."""
+    cdef harp_page_xstat *at = NULL
+    return _layout([
+        ("name", f"S{sizeof(at.name)}", <size_t>&at.name[0]),
+        ("value", "=u8", <size_t>&at.value),
+    ], sizeof(harp_page_xstat))
 
 
 cdef _numbers(values, size_t first):

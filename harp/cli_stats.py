@@ -207,6 +207,8 @@ def stats(
                 WIDE.print(lanes_view.all_job_counters(job))
         for each in sight.instances:
             WIDE.print(view.all_counters(each))
+            if (of_driver := view.all_xstats(each)) is not None:
+                WIDE.print(of_driver)
     elif sight.instances or sight.jobs:
         fresh = [(Rates(None, each.snapshot, 0), each) for each in sight.instances]
         WIDE.print(draw(sight, fresh, False))

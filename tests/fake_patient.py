@@ -12,6 +12,7 @@ from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
 from harp.doctor.harpd import Harpd
 from harp.doctor.port_look import PortLook
+from harp.doctor.port_use import PortUse
 from harp.doctor.view import Link, View
 
 NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")
@@ -35,6 +36,7 @@ class Patient:
 
     look: PortLook = NO_PORT
     opened: list[str] = field(default_factory=list)
+    use: PortUse = field(default_factory=PortUse)
     toml: str = ""
     asked: list[Path] = field(default_factory=list)  # where harpd was looked for
 
@@ -57,6 +59,7 @@ class Patient:
             self._ask,
             lambda: config.parse(self.toml, "harp.toml"),
             self._open,
+            lambda _name: self.use,
             self.default_routes.__contains__,
             self.files.get,
             self.ssh_address,

@@ -386,10 +386,9 @@ int port_info(const struct harp_dpdk_port *harp_port, struct harp_dpdk_info *out
 	return 0;
 }
 
-int port_xstats(const struct harp_dpdk_port *harp_port, char (*names)[64], uint64_t *values,
-		unsigned max)
+static int port_xstats_get(const struct dpdk_port *port, char (*names)[64], uint64_t *values,
+			   unsigned max)
 {
-	const struct dpdk_port *port = port_of(harp_port);
 	int count = rte_eth_xstats_get_names(port->id, NULL, 0), fill;
 	struct rte_eth_xstat_name *all_names;
 	struct rte_eth_xstat *all;
@@ -411,6 +410,18 @@ int port_xstats(const struct harp_dpdk_port *harp_port, char (*names)[64], uint6
 	free(all_names);
 	free(all);
 	return fill < 0 ? fill : count;
+}
+
+int port_xstats(const struct harp_dpdk_port *harp_port, char (*names)[64], uint64_t *values,
+		unsigned max)
+{
+	int count;
+
+	/* The device is not stopped, or brought up anew, meanwhile. */
+	pthread_mutex_lock(&port_lock);
+	count = port_xstats_get(port_of(harp_port), names, values, max);
+	pthread_mutex_unlock(&port_lock);
+	return count;
 }
 
 void port_close(struct harp_dpdk_port *harp_port)

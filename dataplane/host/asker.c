@@ -3,8 +3,9 @@
 #include "host/asker.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <sys/socket.h>
+
+#include "host/thread.h"
 
 /*
  * Theory of operation
@@ -68,7 +69,6 @@ static void *asker_main(void *arg)
 int asker_start(struct asker *asker, int fd, uint32_t ifindex, struct netlink *questions,
 		pthread_mutex_t *questions_lock)
 {
-	sigset_t all, old;
 	int rc;
 
 	asker->fd = fd;
@@ -78,15 +78,9 @@ int asker_start(struct asker *asker, int fd, uint32_t ifindex, struct netlink *q
 	atomic_init(&asker->answered, false);
 	pthread_mutex_init(&asker->lock, NULL);
 	pthread_cond_init(&asker->wake, NULL);
-	/* The application's signals are not ours to take. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&asker->id, NULL, asker_main, asker);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	rc = thread_start(&asker->id, asker_main, asker, "harp-asker");
 	asker->started = !rc;
-	if (!rc)
-		pthread_setname_np(asker->id, "harp-asker");
-	return -rc;
+	return rc;
 }
 
 void asker_stop(struct asker *asker)

@@ -49,6 +49,7 @@ void harp_instance_close(struct harp_instance *instance)
 	if (!instance)
 		return;
 	asker_stop(&instance->asker);
+	instance_dpdk_quiet(instance);
 	harp_stack_destroy(instance->stack);
 	instance_page_close(&instance->page);
 	if (instance->ports.held)

@@ -353,6 +353,25 @@ bool instance_dpdk_control_pending(const struct harp_instance *instance)
 	return atomic_load_explicit(&instance->dpdk->reader.pending, memory_order_relaxed);
 }
 
+void instance_dpdk_published(struct harp_instance *instance)
+{
+	struct instance_dpdk *dpdk = instance->dpdk;
+	unsigned count;
+	int rc;
+
+	if (!dpdk || instance->queue)
+		return;
+	rc = dpdk_xstats_start(&dpdk->xstats, dpdk->port, instance->stack, &count);
+	if (rc)
+		instance_log(instance, HARP_LOG_WARN,
+			     "%s: its driver's counters are not published: %s", instance->ifname,
+			     strerror(-rc));
+	else if (count > HARP_PAGE_XSTATS_MAX)
+		instance_log(instance, HARP_LOG_INFO,
+			     "%s: %u of its driver's %u counters are published", instance->ifname,
+			     HARP_PAGE_XSTATS_MAX, count);
+}
+
 /* ---- the end -------------------------------------------------------------------------------- */
 
 void instance_dpdk_fork_child(const struct harp_instance *instance)
@@ -361,6 +380,14 @@ void instance_dpdk_fork_child(const struct harp_instance *instance)
 	close(instance->dpdk->reader.fd);
 	if (instance->dpdk->port)
 		dpdk_lease_fork_child(instance->dpdk->port->lease);
+}
+
+void instance_dpdk_quiet(struct harp_instance *instance)
+{
+	if (!instance->dpdk)
+		return;
+	dpdk_xstats_stop(instance->dpdk->xstats);
+	instance->dpdk->xstats = NULL;
 }
 
 void instance_dpdk_close(struct harp_instance *instance)

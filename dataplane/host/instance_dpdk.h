@@ -5,6 +5,7 @@
 
 #include "host/dpdk_news.h"
 #include "host/dpdk_port.h"
+#include "host/dpdk_xstats.h"
 
 struct opening;
 
@@ -15,6 +16,7 @@ struct instance_dpdk {
 	struct harp_lease_leased told; /* of such a port */
 	struct harp_addr link_local;   /* zero: none */
 	struct dpdk_reader reader;     /* of what its siblings hear */
+	struct dpdk_xstats *xstats;    /* NULL: another queue's instance publishes them */
 };
 
 /* The port's text, or NULL: ifname is an interface. */
@@ -30,6 +32,10 @@ bool instance_dpdk_control_pending(const struct harp_instance *instance);
 int instance_dpdk_route(const struct harp_instance *instance, const struct harp_addr *dst,
 			struct harp_host_route *out);
 void instance_dpdk_fork_child(const struct harp_instance *instance);
+/* Once it publishes: what the driver counts, too. */
+void instance_dpdk_published(struct harp_instance *instance);
+/* Before the stack ends. */
+void instance_dpdk_quiet(struct harp_instance *instance);
 /* After the stack. */
 void instance_dpdk_close(struct harp_instance *instance);
 

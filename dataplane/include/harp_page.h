@@ -8,8 +8,9 @@
  * alone; a job's is always the process's own. The owner writes it, and nobody else; readers may come and
  * go at any time and can't disturb the owner, nor does the owner know of them.
  *
- * A stack's page has the parts up to HARP_PAGE_FLOWS. A job's page has all; HARP_PAGE_COUNTERS, _HISTOGRAMS and
- * _FLOWS have no items there, and its identity names no interface. Who finds items in HARP_PAGE_JOB has a job's.
+ * In a stack's page the parts from HARP_PAGE_JOB to _LANES have no items; in a job's page HARP_PAGE_COUNTERS,
+ * _HISTOGRAMS, _FLOWS and _XSTATS have none, and its identity names no interface. Who finds items in HARP_PAGE_JOB
+ * has a job's.
  *
  * Layout. Integers are in the host's byte order: owner and reader live on one machine. At offset 0 lies
  * struct harp_page_header. Its table says where each part lies: at `offset` (a multiple of 64, within the
@@ -30,6 +31,7 @@
  *
  * A part's lock guards all its items; of HARP_PAGE_FLOWS, _COMMS and _LANES each item has a lock of its own.
  * The numbers of HARP_PAGE_JOB and _RAILS are written one by one: each is whole, they are not of one moment.
+ * HARP_PAGE_XSTATS may be written by another thread than the stack's: its lock is its own, as every part's is.
  *
  * Trust. What a job writes is a claim. A reader checks every offset and size against the file's size, bounds
  * its retries, and takes no text for more than text. harp_page_check() and harp_page_read() do all
@@ -68,9 +70,9 @@ enum harp_page_part {
 	HARP_PAGE_RAILS = 6,      /* struct harp_page_rail */
 	HARP_PAGE_COMMS = 7,      /* struct harp_page_comm */
 	HARP_PAGE_LANES = 8,      /* struct harp_page_lane; the owner chooses how many */
+	HARP_PAGE_XSTATS = 9,     /* struct harp_page_xstat; the first without a name ends them */
 };
-#define HARP_PAGE_PARTS 9u
-#define HARP_PAGE_STACK_PARTS 5u /* that a stack's page has */
+#define HARP_PAGE_PARTS 10u
 
 struct harp_page_place {
 	uint32_t offset; /* of the part's struct harp_page_lock */
@@ -120,6 +122,14 @@ struct harp_page_status {
 	uint64_t comms_open;
 	uint64_t comms_hidden; /* of these, so many have no record */
 };
+
+/* What the driver of a card counts, by its own name for it (DPDK's xstats), of the whole port: the instance on
+ * queue 0 publishes it, once a second. A name may be anything, and there twice. */
+struct harp_page_xstat {
+	char name[64];
+	uint64_t value;
+};
+#define HARP_PAGE_XSTATS_MAX 512u
 
 /* ------------------------------------------------------------------------------------------------
  * Histograms. X(name, help): all of durations in nanoseconds. Append only.
@@ -375,6 +385,13 @@ HARP_API int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t 
 /* One line for people in status.note ("the interface is down"), "" for none. An instance says so of its
  * interface itself. */
 HARP_API void harp_stack_publish_note(struct harp_stack *stack, const char *text);
+/*
+ * What the card's driver counts, instead of what was said before; HARP_PAGE_XSTATS_MAX at most are taken. One
+ * thread at a time, which needs not be the stack's; between harp_stack_publish_to() and the end of publishing.
+ */
+HARP_API void harp_stack_publish_xstats(struct harp_stack *stack,
+					const struct harp_page_xstat *xstats, unsigned count,
+					uint64_t now_ns);
 /* Counts a value. Nothing while there is no page. */
 HARP_API void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram,
 				 uint64_t value_ns);

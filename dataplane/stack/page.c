@@ -6,7 +6,7 @@
 
 #include "base/histogram.h"
 
-static_assert(sizeof(struct harp_page_header) <= PAGE_LINE_BYTES * 3, "parts begin behind it");
+static_assert(sizeof(struct harp_page_header) <= PAGE_HEADER_BYTES, "parts begin behind it");
 static_assert(sizeof(struct harp_page_lock) == PAGE_LINE_BYTES, "items begin on a line");
 static_assert(sizeof(struct harp_page_flow) <= PAGE_FLOW_STRIDE_BYTES, "a record and its stride");
 static_assert(HARP_HISTOGRAM_FIRST_NS == 1u << 7,
@@ -34,19 +34,32 @@ static uint32_t page_place(struct harp_page_place *place, uint32_t offset, uint3
 /* What every page begins with. */
 static uint32_t page_layout_owner(struct harp_page_place *places)
 {
-	uint32_t end = page_round(sizeof(struct harp_page_header));
+	uint32_t end = PAGE_HEADER_BYTES;
 
 	end = page_place(&places[HARP_PAGE_IDENTITY], end, sizeof(struct harp_page_identity), 1);
 	return page_place(&places[HARP_PAGE_STATUS], end, sizeof(struct harp_page_status), 1);
 }
 
-uint32_t page_layout(struct harp_page_place places[HARP_PAGE_STACK_PARTS], uint32_t flows)
+/* The parts of a job's page, with room for so many. */
+static uint32_t page_layout_lanes(struct harp_page_place *places, uint32_t end, uint32_t counters,
+				  uint32_t rails, uint32_t comms, uint32_t lanes)
+{
+	end = page_place(&places[HARP_PAGE_JOB], end, sizeof(uint64_t), counters);
+	end = page_place(&places[HARP_PAGE_RAILS], end, sizeof(struct harp_page_rail), rails);
+	end = page_place(&places[HARP_PAGE_COMMS], end, sizeof(struct harp_page_comm), comms);
+	return page_place(&places[HARP_PAGE_LANES], end, sizeof(struct harp_page_lane), lanes);
+}
+
+uint32_t page_layout(struct harp_page_place places[HARP_PAGE_PARTS], uint32_t flows)
 {
 	uint32_t end = page_layout_owner(places);
 
 	end = page_place(&places[HARP_PAGE_COUNTERS], end, sizeof(uint64_t), harp_stats_count());
 	end = page_place(&places[HARP_PAGE_HISTOGRAMS], end, sizeof(struct harp_page_histogram),
 			 HARP_HISTOGRAM_COUNT);
+	end = page_layout_lanes(places, end, 0, 0, 0, 0);
+	end = page_place(&places[HARP_PAGE_XSTATS], end, sizeof(struct harp_page_xstat),
+			 HARP_PAGE_XSTATS_MAX);
 	return page_place(&places[HARP_PAGE_FLOWS], end, PAGE_FLOW_STRIDE_BYTES, flows);
 }
 
@@ -58,16 +71,13 @@ uint32_t page_layout_job(struct harp_page_place places[HARP_PAGE_PARTS], uint32_
 	end = page_place(&places[HARP_PAGE_COUNTERS], end, sizeof(uint64_t), 0);
 	end = page_place(&places[HARP_PAGE_HISTOGRAMS], end, sizeof(struct harp_page_histogram), 0);
 	end = page_place(&places[HARP_PAGE_FLOWS], end, PAGE_FLOW_STRIDE_BYTES, 0);
-	end = page_place(&places[HARP_PAGE_JOB], end, sizeof(uint64_t), HARP_JOB_COUNT);
-	end = page_place(&places[HARP_PAGE_RAILS], end, sizeof(struct harp_page_rail),
-			 HARP_PAGE_RAILS_MAX);
-	end = page_place(&places[HARP_PAGE_COMMS], end, sizeof(struct harp_page_comm), comms);
-	return page_place(&places[HARP_PAGE_LANES], end, sizeof(struct harp_page_lane), lanes);
+	end = page_place(&places[HARP_PAGE_XSTATS], end, sizeof(struct harp_page_xstat), 0);
+	return page_layout_lanes(places, end, HARP_JOB_COUNT, HARP_PAGE_RAILS_MAX, comms, lanes);
 }
 
 size_t harp_page_bytes(uint32_t flows)
 {
-	struct harp_page_place places[HARP_PAGE_STACK_PARTS];
+	struct harp_page_place places[HARP_PAGE_PARTS];
 
 	if (flows == 0)
 		flows = HARP_PAGE_FLOWS_DEFAULT;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page.h - publishing statistics: page.c has the layouts, publish.c a stack's writing, publish_job.c a job's. */
+/* page.h - publishing statistics: page.c has the layouts, publish.c a stack's writing, publish_xstats.c a
+ * card's, publish_job.c a job's. */
 #ifndef HARP_STACK_PAGE_H
 #define HARP_STACK_PAGE_H
 
@@ -8,14 +9,15 @@
 #include "harp_page.h"
 
 #define PAGE_LINE_BYTES 64u
+#define PAGE_HEADER_BYTES 256u /* with room for parts to come */
 #define PAGE_FLOW_STRIDE_BYTES 320u
 #define PAGE_COMMS_MAX 16384u
 
 /* Place the parts of a stack's or a job's page; return the bytes they take. */
-uint32_t page_layout(struct harp_page_place places[HARP_PAGE_STACK_PARTS], uint32_t flows);
+uint32_t page_layout(struct harp_page_place places[HARP_PAGE_PARTS], uint32_t flows);
 uint32_t page_layout_job(struct harp_page_place places[HARP_PAGE_PARTS], uint32_t lanes);
 /* Makes a page of zeros one that has readers: written last. */
-void page_header_write(void *page, const struct harp_page_place *places, uint32_t parts,
+void page_header_write(void *page, const struct harp_page_place places[HARP_PAGE_PARTS],
 		       uint32_t bytes);
 
 /* What a stack knows of its page. It never reads what lies there. */
@@ -27,7 +29,7 @@ struct publish {
 	uint32_t flow_room;                /* records of the page */
 	uint32_t flow_next;                /* slot to look at next */
 	uint32_t flows_left;               /* slots not looked at since something happened */
-	struct harp_page_place places[HARP_PAGE_STACK_PARTS];
+	struct harp_page_place places[HARP_PAGE_PARTS];
 	struct harp_page_status status;
 	struct harp_page_histogram histograms[HARP_HISTOGRAM_COUNT];
 	uint64_t histogram_seen[HARP_HISTOGRAM_COUNT]; /* values, as of the last publication */

@@ -270,7 +270,7 @@ int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 			  const struct harp_page_identity *identity)
 {
 	struct publish *p = &stack->publish;
-	struct harp_page_place places[HARP_PAGE_STACK_PARTS];
+	struct harp_page_place places[HARP_PAGE_PARTS];
 	uint32_t fixed = page_layout(places, 0), flows, used;
 
 	if (!page) {
@@ -302,7 +302,7 @@ int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 	p->seen_packets = UINT64_MAX; /* there is news: all of it */
 	publish_identity(stack, identity);
 	publish_now(stack);
-	page_header_write(p->page, p->places, HARP_PAGE_STACK_PARTS, used);
+	page_header_write(p->page, p->places, used);
 	stack->tcp.rtt_histogram = &p->histograms[HARP_HISTOGRAM_tcp_rtt];
 	return 0;
 }

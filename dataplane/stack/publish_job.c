@@ -26,15 +26,15 @@ void harp_page_write_end(uint64_t *sequence)
 	atomic_store_explicit(lock, (now | 1) + 1, memory_order_release);
 }
 
-void page_header_write(void *page, const struct harp_page_place *places, uint32_t parts,
+void page_header_write(void *page, const struct harp_page_place places[HARP_PAGE_PARTS],
 		       uint32_t bytes)
 {
 	struct harp_page_header *header = page;
 
 	header->version = HARP_PAGE_VERSION;
-	header->part_count = parts;
+	header->part_count = HARP_PAGE_PARTS;
 	header->page_bytes = bytes;
-	memcpy(header->parts, places, parts * sizeof(*places));
+	memcpy(header->parts, places, sizeof(header->parts));
 	/* Pairs with the acquiring fence after a reader's look at the header. */
 	atomic_store_explicit((_Atomic uint64_t *)&header->magic, HARP_PAGE_MAGIC,
 			      memory_order_release);
@@ -71,6 +71,6 @@ int harp_page_job_begin(void *page, uint32_t lanes, const struct harp_page_ident
 		.lane_room = places[HARP_PAGE_LANES].count,
 		.status_sequence = &job_part(page, places, HARP_PAGE_STATUS)->sequence,
 	};
-	page_header_write(page, places, HARP_PAGE_PARTS, bytes);
+	page_header_write(page, places, bytes);
 	return 0;
 }

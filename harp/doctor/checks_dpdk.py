@@ -5,10 +5,12 @@ from typing import Any
 
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.port_look import PortLook
+from harp.doctor.port_use import PortUse
 from harp.doctor.view import View
 
 _USEFUL_TX = {"TCP_CKSUM": "checksums", "TCP_TSO": "segmentation (TSO)"}
 _VIRTUAL = "vdev"
+_LOST = ("err", "drop", "miss", "discard", "nombuf")  # in names of counters of what did not arrive
 
 
 def _flaw(look: PortLook) -> bool:
@@ -160,3 +162,25 @@ def _offloads(view: View, spec: Any, look: PortLook) -> Answer:
 )
 def _counters(view: View, spec: Any, look: PortLook) -> Answer:
     return None if _flaw(look) else good(f"{look.xstats}")
+
+
+@check(
+    "dpdk-lease",
+    "used",
+    "who has the port by harpd's lease, and what its driver counts; such a port is not opened",
+    "counters say where packets went that did not arrive",
+)
+def _lease(view: View, spec: Any, use: PortUse) -> Answer:
+    if not use.pid:
+        return good("harpd has leased it; whose it is, and its counters, are root's to see")
+    lost = {
+        name: value
+        for name, value in use.xstats.items()
+        if value and any(word in name for word in _LOST)
+    }
+    words = ", ".join(f"{name} {value}" for name, value in sorted(lost.items())) or "none of a loss"
+    counted = sum(1 for value in use.xstats.values() if value)
+    return good(
+        f"process {use.pid} ({use.label}) has it; {counted} of {len(use.xstats)} counters of its "
+        f"driver are not 0: {words}"
+    )

@@ -11,7 +11,8 @@ HEAD = """\
 `harpctl check` looks at the host and at every interface that is up and has an address;
 `harpctl check eth1` at one. It attaches nothing and changes nothing. A DPDK port of harp.toml
 (`harpctl check dpdk:NAME`), or of a text (`harpctl check 'dpdk:net_tap0;mtu=9000'`), is opened in a
-process of its own and closed again, since only its driver knows what it is.
+process of its own and closed again, since only its driver knows what it is. One that harpd has
+leased is left to its holder, whose page says what the driver counts.
 
 Exit code 0: HARP works; 5: it works, and something costs performance; 1: it can't work; 4: there is
 no such interface. Without an interface it is the worst of the host's findings and of the best
@@ -33,10 +34,10 @@ def table() -> str:
     for scopes, title in (
         (("host",), "The host"),
         (("interface",), "An interface"),
-        (("port", "opened"), "A DPDK port"),
+        (("port", "opened", "used"), "A DPDK port"),
     ):
         parts.append(f"\n## {title}\n\n| name | looks at | why |\n|---|---|---|\n")
-        for check in sorted(CHECKS, key=lambda each: each.scope == "opened"):
+        for check in sorted(CHECKS, key=lambda each: each.scope in ("opened", "used")):
             if check.scope in scopes:
                 parts.append(f"| `{check.name}` | {check.looks_at} | {check.why} |\n")
     return "".join(parts)

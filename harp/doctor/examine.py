@@ -104,7 +104,7 @@ def examine(view: View, ifname: str, queue: int, take: bool = False) -> Examined
 
 def examine_port(view: View, text: str, take: bool = False) -> Examined:
     """A DPDK port, by its text after "dpdk:" or by its name in harp.toml. What it must not be taken
-    for is found out before it is opened."""
+    for is found out before it is opened; one that harpd has leased is left to its holder."""
     from harp._core import port_spec
 
     configured = {port.port: port.spec() for port in view.config.dpdk} if view.config else {}
@@ -117,7 +117,10 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
     except ValueError as error:
         raise HarpError(str(error), Exit.USAGE) from error
     findings = list(run("port", view, spec))
-    if all(finding.severity < Severity.NO for finding in findings):
+    leased = view.harpd.devices.get(spec.name) if text in configured.values() else None
+    if leased is not None and leased.port and leased.queues_free == 0:
+        findings += run("used", view, spec, view.port_use(spec.name))
+    elif all(finding.severity < Severity.NO for finding in findings):
         findings += run("opened", view, spec, view.open_port(text))
     return Examined(f"{PORT_PREFIX}{spec.name}", 0, findings)
 

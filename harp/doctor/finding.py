@@ -25,15 +25,16 @@ class Finding:
     remedy: str = ""  # what to do; never empty when it isn't good
 
 
-# port: a DPDK port's text, before it is opened; opened: what it said then.
-Scope = Literal["host", "interface", "port", "opened"]
+# port: a DPDK port's text, before it is opened; opened: what it said then; used: it was not opened,
+# for a job has it.
+Scope = Literal["host", "interface", "port", "opened", "used"]
 
 
 @dataclass(frozen=True)
 class Check:
     """One thing that is looked at. function: of a host (view), of an interface (view, link, queue),
-    of a port (view, spec), of an opened one (view, spec, look); -> (severity, text, remedy), or
-    None where there is nothing to say."""
+    of a port (view, spec), of an opened one (view, spec, look), of one in use (view, spec, use);
+    -> (severity, text, remedy), or None where there is nothing to say."""
 
     name: str
     scope: Scope

@@ -16,6 +16,7 @@ _WELCOME_BODY = struct.Struct("=32sII")
 _DEVICE = struct.Struct("=16sIIIIIIi6s6sQQ16s16s256s")
 _REFUSED_BODY = struct.Struct("=i384s")
 _ONE_QUEUE = 4  # HARP_LEASE_DEVICE_ONE_QUEUE
+_DPDK = 8  # HARP_LEASE_DEVICE_DPDK
 _MESSAGE_MAX = 65536
 _TIMEOUT_S = 3
 
@@ -29,6 +30,7 @@ class Device:
     queues: int
     queues_free: int
     one_queue: bool = False  # all packets were seen on one queue: no other is leased
+    port: bool = False  # a DPDK port, leased whole
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,10 @@ def _answer(path: Path, data: bytes) -> Harpd:
         fields = _DEVICE.unpack_from(data, at)
         at += _DEVICE.size
         name = _text(fields[0])
-        devices[name] = Device(name, fields[1], fields[5], fields[6], bool(fields[2] & _ONE_QUEUE))
+        flags = fields[2]
+        devices[name] = Device(
+            name, fields[1], fields[5], fields[6], bool(flags & _ONE_QUEUE), bool(flags & _DPDK)
+        )
     return Harpd(path, version=_text(daemon), devices=devices)
 
 

@@ -15,6 +15,7 @@ from harp.config import Config, ConfigError, load
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.harpd import SOCKET, Harpd, ask
 from harp.doctor.port_look import PortLook, look
+from harp.doctor.port_use import PortUse, use
 from harp.errors import HarpError
 from harp.nicprep import Host
 
@@ -57,6 +58,7 @@ class View:
     ask_harpd: Callable[[Path], Harpd]
     load_config: Callable[[], Config]  # or ConfigError
     open_port: Callable[[str], PortLook]  # a DPDK port's text
+    port_use: Callable[[str], PortUse]  # a leased port's name
     default_route: Callable[[str], bool]  # does it leave by this interface?
     may_open: Callable[[str], bool | None]  # a device's file, to read and write; None: not there
     ssh_address: str  # of this host, where the session's connection ends; empty: no such session
@@ -200,8 +202,8 @@ def this_host() -> View:
     except OSError as error:
         raise HarpError(f"the kernel does not list its interfaces: {error.strerror}") from error
     return View(
-        Host(), links, _stack, _space, _xdp_socket, ask, load, look, _default_route, _may_open,
-        _ssh_address(),
+        Host(), links, _stack, _space, _xdp_socket, ask, load, look, use, _default_route,
+        _may_open, _ssh_address(),
     )  # fmt: skip
 
 

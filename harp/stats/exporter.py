@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from harp.errors import HarpError
 from harp.stats import discover, families, totals
 from harp.stats.instance import look
+from harp.stats.xstats import Names
 
 log = logging.getLogger("harpd")
 REQUEST_TIMEOUT_S = 10.0
@@ -41,10 +42,13 @@ def _nics(daemon: families.DaemonView | None) -> frozenset[str]:
 
 
 def scene(
-    source: DaemonSource, proc: Path = discover.PROC, sums: totals.Totals | None = None
+    source: DaemonSource,
+    proc: Path = discover.PROC,
+    sums: totals.Totals | None = None,
+    names: Names | None = None,
 ) -> families.Scene:
     """What there is to tell now. A source that fails costs harpd's part only. sums: what jobs of
-    the past did."""
+    the past did; names: what drivers' counters were called so far."""
     try:
         daemon = source()
     except Exception:
@@ -58,16 +62,18 @@ def scene(
         ignored[reason] = ignored.get(reason, 0) + count
     ignored["unreadable"] += len(sight.bad)
     done = (sums or totals.Totals()).take(jobs, _nics(daemon))
-    return families.Scene(instances, ignored, daemon, done)
+    instances, xstats_ignored = (names or Names()).sift(instances)
+    return families.Scene(instances, ignored, daemon, done, xstats_ignored)
 
 
 class _Harp(Collector):
     def __init__(self, source: DaemonSource) -> None:
         self._source = source
         self._sums = totals.Totals()
+        self._names = Names()
 
     def collect(self) -> Iterator[Metric]:
-        yield from families.collect(scene(self._source, sums=self._sums))
+        yield from families.collect(scene(self._source, sums=self._sums, names=self._names))
 
     def describe(self) -> Iterator[Metric]:
         """Registering must not read the host."""

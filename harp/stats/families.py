@@ -5,7 +5,8 @@ Names come from the lists: harp_NAME_total of a counter, harp_NAME of a gauge; d
 with the label reason, histograms are in seconds. Labels are bounded: nic and queue as the host has
 them, and slot, which counts the instances that say they are on the same queue (in other network
 namespaces) from 0. Of jobs there are sums over all of them, by NIC and kind of lane. No process, no
-peer, no port, no label of a job's becomes a Prometheus label.
+peer, no port, no label of a job's becomes a Prometheus label; of the names that a DPDK port's
+driver has for its counters harp.stats.xstats lets through what is bounded.
 """
 
 import re
@@ -96,6 +97,7 @@ class Scene:
     ignored: Mapping[str, int] = field(default_factory=dict)  # pages, by reason
     daemon: DaemonView | None = None
     jobs: totals.Jobs = field(default_factory=totals.Jobs)
+    xstats_ignored: Mapping[str, int] = field(default_factory=dict)  # by reason
 
 
 # --------------------------------------------------------------------------------------------------
@@ -191,6 +193,27 @@ def _drops(seen: Labelled) -> Metric:
             reason = one.drop_reason or ""
             family.add_metric((*labels, reason), float(each.snapshot.counters[one.name]))
     return family
+
+
+def _xstats(seen: Labelled, ignored: Mapping[str, int]) -> Iterator[Metric]:
+    counted = CounterMetricFamily(
+        "harp_port_xstat",
+        "What the driver of a DPDK port counts, by its own name for it.",
+        labels=("nic", "slot", "name"),
+    )
+    for (nic, queue, slot), each in seen:
+        # The instance on queue 0 speaks for the port.
+        for name, value in each.snapshot.xstats.items() if queue == "0" else ():
+            counted.add_metric((nic, slot, name), value)
+    yield counted
+    left_out = GaugeMetricFamily(
+        "harp_port_xstats_ignored",
+        "Counters of DPDK ports' drivers that have no series, by reason.",
+        labels=("reason",),
+    )
+    for reason, count in sorted(ignored.items()):
+        left_out.add_metric((reason,), count)
+    yield left_out
 
 
 # --------------------------------------------------------------------------------------------------
@@ -294,6 +317,7 @@ def _instances(scene: Scene) -> Iterator[Metric]:
     yield from _plain(seen)
     yield _drops(seen)
     yield from _histograms(seen)
+    yield from _xstats(seen, scene.xstats_ignored)
     ignored = GaugeMetricFamily(
         "harp_pages_ignored",
         "Statistics pages that have no series, by reason.",

@@ -106,6 +106,7 @@ def document(each: Instance) -> dict[str, Any]:
             for (name, _), item in zip(_page.histograms(), snapshot.histograms, strict=True)
         },
         "flows": [flow_document(flow) for flow in snapshot.flows],
+        "xstats": dict(snapshot.xstats),
     }
 
 
@@ -162,7 +163,12 @@ def restored(given: dict[str, Any]) -> Instance:
     for said, item in zip(given["flows"], flows, strict=True):
         _restored_flow(said, item)
     snapshot = Snapshot(
-        Identity(**given["identity"]), Status(**given["status"]), counters[0], histograms, flows
+        Identity(**given["identity"]),
+        Status(**given["status"]),
+        counters[0],
+        histograms,
+        flows,
+        given.get("xstats", {}),
     )
     return Instance(given["pid"], given["uid"], given["comm"], snapshot)
 

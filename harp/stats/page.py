@@ -4,8 +4,8 @@
 import contextlib
 import errno
 import ipaddress
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,6 +72,8 @@ class Snapshot:
     counters: np.void  # a field per statistic of harp_stats.h
     histograms: Items  # by the order of HARP_HISTOGRAMS
     flows: Items  # open ones only
+    # What the card's driver counts of the whole port, by its own names: of the instance on queue 0.
+    xstats: Mapping[str, int] = field(default_factory=dict)
 
     def histogram(self, name: str) -> np.void:
         """The one of that name: fields count, sum_ns, bucket."""
@@ -155,6 +157,23 @@ def _records(fd: int, part: int, dtype: np.dtype[np.void], used: str, most: int)
     return result
 
 
+def _xstats(fd: int) -> dict[str, int]:
+    """Up to the first without a name; of those with the same one the first."""
+    result: dict[str, int] = {}
+    dtype = schema.xstat_type()
+    try:
+        items = np.frombuffer(_page.read(fd, _page.XSTATS, dtype.itemsize, _page.XSTATS_MAX), dtype)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return {}  # their writer died, and it is no part of the stack
+    for item in items:
+        if not item["name"]:
+            break
+        result.setdefault(text(item["name"]), int(item["value"]))
+    return result
+
+
 def _flows(fd: int) -> Items:
     return _records(fd, _page.FLOWS, schema.flow_type(), "state", FLOWS_MAX)
 
@@ -186,6 +205,7 @@ def read(fd: int, *, flows: bool = True) -> Snapshot:
             _numbers(fd, _page.COUNTERS, schema.counters_type()),
             _histograms(fd),
             _flows(fd) if flows else nobody,
+            _xstats(fd),
         )
 
 

@@ -48,6 +48,11 @@ job's name: `harpctl stats` and `harpctl flows` show those. Instances have serie
 them or harpd leased them; `harp_pages_ignored` counts the others. A new process on a queue begins
 at 0 again, which `rate()` takes for what it is.
 
+Of a DPDK port the instance on queue 0 tells what its driver counts (xstats, once a second; 512 at
+most), under the driver's own names: `harp_port_xstat_total`, `harpctl stats --all`, and `xstats` of
+`harpctl stats -o json`. A NIC has 512 names at most for as long as the endpoint lives, of letters,
+digits, blanks and `_.:/[]-`; `harp_port_xstats_ignored` counts what that leaves out.
+
 Of jobs there are sums over all that are root's or have a lease, by `nic` and `kind` (`harp`,
 `kernel`) of their lanes; a NIC that this host doesn't have is called `other`. Sums go on when a job
 ends, and begin at 0 when harpd does. What a job did after the last scrape before its end is not in
@@ -68,6 +73,8 @@ def _metrics() -> Iterator[tuple[str, str, str, str]]:
     labels = {
         "harp_drops": "nic, queue, slot, reason",
         "harp_pages_ignored": "reason",
+        "harp_port_xstat": "nic, slot, name",
+        "harp_port_xstats_ignored": "reason",
         "harp_build": "version",
         "harpd_queues": "nic, state",
         "harp_steering_packets": "nic, verdict",

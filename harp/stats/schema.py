@@ -102,6 +102,12 @@ def lane_type() -> np.dtype[np.void]:
 
 
 @cache
+def xstat_type() -> np.dtype[np.void]:
+    """struct harp_page_xstat."""
+    return _dtype(_page.xstat_layout())
+
+
+@cache
 def upper_ns() -> tuple[int, ...]:
     """The largest value that each histogram bucket but the last counts."""
     return tuple(_page.histogram_upper_ns())

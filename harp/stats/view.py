@@ -132,6 +132,14 @@ def all_counters(each: Instance) -> Table:
     return counters_table(title, "statistic", each.snapshot.counters, schema.statistics())
 
 
+def all_xstats(each: Instance) -> Table | None:
+    """What the port's driver counts and isn't 0; None when there is nothing."""
+    rows = [(name, value) for name, value in each.snapshot.xstats.items() if value]
+    if not rows:
+        return None
+    return table(f"{each.name}, process {each.pid}: its driver's", ("counter", "value"), rows)
+
+
 def stats_view(
     sight: Sight, seen: Sequence[tuple[Rates, Instance]], *, live: bool
 ) -> RenderableType:

@@ -14,7 +14,9 @@ from fake_patient import Patient
 
 from harp.doctor.examine import Examined, examine_port
 from harp.doctor.finding import CHECKS, Finding, Severity
+from harp.doctor.harpd import Device, Harpd
 from harp.doctor.port_look import PortLook
+from harp.doctor.port_use import PortUse
 from harp.errors import HarpError
 
 GOOD, COSTS, NO = Severity.GOOD, Severity.COSTS, Severity.NO
@@ -192,3 +194,38 @@ def test_a_port_that_is_not_there(dpdk: None) -> None:
     assert status == 1
     assert findings["dpdk-device"]["severity"] == 2
     assert "nosuch0: no such device" in findings["dpdk-device"]["text"]
+
+
+def leased(patient: Patient, free: int = 0, port: bool = True) -> None:
+    """rail0 of harp.toml, which harpd says has so many queues free."""
+    patient.toml = '[[dpdk]]\ndevice = "0000:01:00.0"\nname = "rail0"\n'
+    device = Device("rail0", 0, 1, free, port=port)
+    patient.harpd = Harpd(Path("/run/harp/harpd.sock"), version="0.1.0", devices={"rail0": device})
+
+
+def test_a_leased_port_is_left_to_its_holder(port: Patient) -> None:
+    """Its counters are what the holder's page says."""
+    leased(port)
+    port.use = PortUse(4711, "train.py", {"rx_good_packets": 7, "rx_missed_errors": 3, "x_err": 0})
+    finding = found(port, "rail0")["dpdk-lease"]
+    assert finding.severity == GOOD
+    assert finding.text == (
+        "process 4711 (train.py) has it; 2 of 3 counters of its driver are not 0: "
+        "rx_missed_errors 3"
+    )
+    assert port.opened == []
+    port.use = PortUse(4711, "train.py", {})
+    assert found(port, "rail0")["dpdk-lease"].text.endswith(
+        "0 of 0 counters of its driver are not 0: none of a loss"
+    )
+    port.use = PortUse()
+    assert "root's to see" in found(port, "rail0")["dpdk-lease"].text
+    assert port.opened == []
+
+
+@pytest.mark.parametrize("text", ["rail0", "0000:01:00.0;name=rail0;queues=2"])
+def test_a_port_that_is_not_leased_is_opened(port: Patient, text: str) -> None:
+    """Nor is another text's port harpd's for having the same name."""
+    leased(port, free=1 if text == "rail0" else 0)
+    assert "dpdk-lease" not in found(port, text)
+    assert len(port.opened) == 1

@@ -212,6 +212,15 @@ def test_several_queues_are_shown(site: Site) -> None:
         for queue in range(QUEUES):
             row = f'harp_rx_packets_total{{nic="rail0",queue="{queue}"'
             assert row in text, [line for line in text.splitlines() if "rail0" in line]
+        # What the job's driver counts, by its own words.
+        row = 'harp_port_xstat_total{name="rx_good_packets",nic="rail0",slot="0"} '
+        assert float(text.split(row)[1].split()[0]) > 0
+        first, second = shown("stats", "--pid", str(pid))["instances"]
+        assert first["xstats"]["tx_good_bytes"] > 0
+        assert second["xstats"] == {}
+        lease = {each["name"]: each for each in shown("check", "dpdk:rail0")["findings"]}
+        assert f"process {pid} " in lease["dpdk-lease"]["text"]
+        assert "dpdk-device" not in lease, "it was not opened"
         assert [each["ifname"] for each in shown("instances")["instances"]] == ["rail0"]
         assert stream.finish() >= MORE_BYTES
     site.free()

@@ -54,6 +54,19 @@ def test_stats_as_json_has_everything(owner: Owner) -> None:
     assert second["identity"]["queue"] == 1
 
 
+def test_a_driver_s_counters_are_shown(owner: Owner) -> None:
+    """As text, whatever they are called."""
+    owner.say("xstat rx_missed_errors", "xstat \x1b[2J[bold]", "run 10")
+    words = ("stats", "--pid", str(owner.process.pid), "--queue", "0")
+    done = harpctl(*words, "--all")
+    assert done.returncode == Exit.OK, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["rx_missed_errors", "7"] in lines
+    assert ["?[2J[bold]", "7"] in lines
+    (document,) = json.loads(harpctl(*words, "-o", "json").stdout)["instances"]
+    assert document["xstats"] == {"rx_missed_errors": 7, "?[2J[bold]": 7}
+
+
 def test_flows_shows_each_connection(owner: Owner) -> None:
     done = harpctl("flows", "--pid", str(owner.process.pid), "--queue", "0")
     assert done.returncode == Exit.OK, done.stderr

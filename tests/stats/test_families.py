@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest_stats import Owner, tool
+from conftest_stats import MakeOwner, Owner, tool
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,6 +16,7 @@ from harp import stats
 from harp.stats import families, schema
 from harp.stats.families import DaemonView, NicView, Scene
 from harp.stats.instance import Instance, look
+from harp.stats.xstats import Names
 
 DAEMON = DaemonView(
     start_s=1000.0,
@@ -150,6 +151,39 @@ def test_so_many_and_no_more(instances: tuple[Instance, ...]) -> None:
     assert (len(kept), ignored["too_many"]) == (families.INSTANCES_MAX, 3)
     queue = families.QUEUE_MAX + 1
     assert families.believed((_moved(instances[0], queue=queue),), None)[1]["malformed"] == 1
+
+
+def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
+    """What a person could type, 512 of a NIC for good, each once; the rest is counted."""
+    owner = make_owner()
+    owner.say("xstat rx_missed_errors", "xstat rx_missed_errors", "xstat \x1b[2J", 'xstat a"} 1')
+    names = Names()
+    counted = (
+        "harp_port_xstat_total",
+        (("name", "rx_missed_errors"), ("nic", "harp7"), ("slot", "0")),
+    )
+
+    def scraped() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        with stats.find() as found:
+            mine = [each for each in look(found).instances if each.pid == owner.process.pid]
+        instances, ignored = names.sift(mine)
+        return samples(Scene(instances, xstats_ignored=ignored))
+
+    def ignored(scrape: dict[tuple[str, tuple[tuple[str, str], ...]], float], why: str) -> float:
+        return scrape[("harp_port_xstats_ignored", (("reason", why),))]
+
+    first = scraped()
+    assert first[counted] == 7
+    assert sum(name == "harp_port_xstat_total" for name, _ in first) == 1
+    assert (ignored(first, "name"), ignored(first, "too_many")) == (2, 0)
+    owner.say("xstats 508")
+    assert sum(name == "harp_port_xstat_total" for name, _ in scraped()) == 509
+    # Another job with names of its own: those there is room for.
+    owner = make_owner()
+    owner.say("xstats 3", *(f"xstat other_{i}" for i in range(9)))
+    last = scraped()
+    assert sum(name == "harp_port_xstat_total" for name, _ in last) == 3 + 3
+    assert ignored(last, "too_many") == 6
 
 
 def test_harpd_s_part(instances: tuple[Instance, ...]) -> None:

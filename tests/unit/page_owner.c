@@ -9,6 +9,8 @@
  *	twice PPM   or delivers so many twice
  *	note TEXT   of queue 0's stack
  *	latency NS  a message of queue 0's took so long
+ *	xstat NAME  queue 0's driver counts 7 by this name, besides what it counted already
+ *	xstats N    and N things more, of names of their own
  *	tear        queue 0's page looks as if its owner had died while it wrote
  *	end         both stacks are gone; the pages stay until the input ends
  */
@@ -118,9 +120,22 @@ static void connect_all(struct owner *o)
 	}
 }
 
+static void count_xstat(struct owner *o, const char *name)
+{
+	static struct harp_page_xstat all[2 * HARP_PAGE_XSTATS_MAX];
+	static unsigned count;
+
+	if (count == sizeof(all) / sizeof(*all))
+		must(-28, "xstats");
+	snprintf(all[count].name, sizeof(all->name), "%.63s", name);
+	all[count++].value = 7;
+	harp_stack_publish_xstats(o->stack[0], all, count, o->now_ns);
+}
+
 static void obey(struct owner *o, char *line)
 {
 	struct harp_wire_impair impair = { 0 };
+	char name[64];
 
 	line[strcspn(line, "\n")] = '\0';
 	if (!strncmp(line, "run ", 4)) {
@@ -137,6 +152,13 @@ static void obey(struct owner *o, char *line)
 	} else if (!strncmp(line, "latency ", 8)) {
 		harp_stack_observe(o->stack[0], HARP_HISTOGRAM_message_latency,
 				   strtoull(line + 8, NULL, 10));
+	} else if (!strncmp(line, "xstat ", 6)) {
+		count_xstat(o, line + 6);
+	} else if (!strncmp(line, "xstats ", 7)) {
+		for (long i = 0; i < strtol(line + 7, NULL, 10); i++) {
+			snprintf(name, sizeof(name), "rx_q%ld_packets", i);
+			count_xstat(o, name);
+		}
 	} else if (!strcmp(line, "tear")) {
 		o->page[0][((struct harp_page_header *)o->page[0])
 				   ->parts[HARP_PAGE_COUNTERS]

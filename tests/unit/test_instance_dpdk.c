@@ -10,6 +10,7 @@
 
 #include "dpdk_rig.h"
 #include "fds.h"
+#include "harp_page.h"
 
 static void refused(const char *ifname, uint32_t queue, int error, const char *words)
 {
@@ -115,6 +116,64 @@ static void test_routes(void)
 	harp_instance_close(instance);
 }
 
+/* What the page says of its driver's counters that the instance on this queue publishes to. */
+static int page_xstats(struct harp_page_xstat *items, uint32_t queue)
+{
+	char path[32], link[64];
+	int count = -ENOENT;
+
+	for (int fd = 3; fd < 256; fd++) {
+		struct harp_page_identity who = { 0 };
+		ssize_t len;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		len = readlink(path, link, sizeof(link) - 1);
+		link[len > 0 ? len : 0] = '\0';
+		if (strcmp(link, HARP_PAGE_LINK) != 0 ||
+		    harp_page_read(fd, HARP_PAGE_IDENTITY, 0, &who, sizeof(who), 1) != 1 ||
+		    who.queue != queue)
+			continue;
+		count = harp_page_read(fd, HARP_PAGE_XSTATS, 0, items, sizeof(*items),
+				       HARP_PAGE_XSTATS_MAX);
+	}
+	return count;
+}
+
+/* Their names are the driver's; the port's are told by the first queue's instance alone. */
+static void test_xstats(void)
+{
+	static struct harp_page_xstat items[HARP_PAGE_XSTATS_MAX];
+	struct harp_instance *first, *second;
+
+	first = open_queue("dpdk:fake0;ip=10.0.0.1/24;queues=2", 0);
+	second = open_queue("dpdk:fake0;ip=10.0.0.1/24;queues=2", 1);
+	while (page_xstats(items, 0) <= 0 || !items[0].name[0])
+		usleep(1000); /* its thread comes to it */
+	CHECK_STR(items[0].name, "counter_0");
+	CHECK_EQ(items[0].value, 1);
+	CHECK_STR(items[1].name, "odd \x1b[2J \"name\""); /* and none without a name */
+	CHECK_EQ(items[1].value, 3);
+	CHECK_STR(items[2].name, "");
+	CHECK(page_xstats(items, 1) > 0);
+	CHECK_STR(items[0].name, "");
+	harp_instance_close(first);
+	harp_instance_close(second);
+
+	setenv("FAKE_DPDK_XSTATS", "700", 1);
+	log_text[0] = '\0';
+	first = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
+	CHECK(strstr(log_text, "2 fake0: 512 of its driver's 700 counters are published\n"));
+	while (page_xstats(items, 0) <= 0 || !items[0].name[0])
+		usleep(1000);
+	CHECK_STR(items[510].name, "counter_511");
+	harp_instance_close(first);
+	setenv("FAKE_DPDK_XSTATS", "-95", 1);
+	first = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
+	CHECK_EQ(harp_instance_control(first, now_ns()), 0);
+	harp_instance_close(first);
+	unsetenv("FAKE_DPDK_XSTATS");
+}
+
 /* The link: no error of opening, an error of control, said once each way. */
 static void test_link(void)
 {
@@ -209,6 +268,7 @@ int main(int argc, char **argv)
 	test_conversation();
 	test_routes();
 	test_link();
+	test_xstats();
 	test_refused();
 	test_other_version(argv[2]);
 	test_fork();

@@ -336,6 +336,50 @@ static void test_last_words(struct rig *rig)
 	close(page.fd);
 }
 
+static int xstats_read(const struct page_rig *page, struct harp_page_xstat *items)
+{
+	return harp_page_read(page->fd, HARP_PAGE_XSTATS, 0, items, sizeof(*items),
+			      HARP_PAGE_XSTATS_MAX);
+}
+
+/* What a card's driver counts: replaced whole, cut to the room that there is, and no next owner's. */
+static void test_a_driver_s_counters(struct rig *rig)
+{
+	static struct harp_page_xstat many[HARP_PAGE_XSTATS_MAX + 100], seen[HARP_PAGE_XSTATS_MAX];
+	struct page_rig page;
+	uint8_t *lock;
+
+	for (unsigned i = 0; i < sizeof(many) / sizeof(*many); i++) {
+		many[i].value = UINT64_MAX - i;
+		snprintf(many[i].name, sizeof(many[i].name), "counter_%u", i);
+	}
+	harp_stack_publish_xstats(rig->stack, many, 3, 1); /* nobody publishes: nothing */
+	page_rig_make(&page, 4);
+	page_rig_attach(&page, rig);
+	CHECK_EQ(xstats_read(&page, seen), HARP_PAGE_XSTATS_MAX);
+	CHECK_STR(seen[0].name, "");
+	harp_stack_publish_xstats(rig->stack, many, HARP_PAGE_XSTATS_MAX + 100, 1);
+	CHECK_EQ(xstats_read(&page, seen), HARP_PAGE_XSTATS_MAX);
+	CHECK_STR(seen[HARP_PAGE_XSTATS_MAX - 1].name, "counter_511");
+	page_rig_publish(rig);
+	CHECK_EQ(page_rig_status(&page).ended, 0);
+	harp_stack_publish_xstats(rig->stack, many + 7, 2, 1);
+	CHECK_EQ(xstats_read(&page, seen), HARP_PAGE_XSTATS_MAX);
+	CHECK_STR(seen[1].name, "counter_8");
+	CHECK_EQ(seen[1].value, UINT64_MAX - 8);
+	CHECK_STR(seen[2].name, "");
+	/* Its writer died in the middle: the rest of the page is as good as before. */
+	lock = page.bytes + ((struct harp_page_header *)page.bytes)->parts[HARP_PAGE_XSTATS].offset;
+	lock[0] |= 1;
+	CHECK_EQ(xstats_read(&page, seen), -EBUSY);
+	CHECK_EQ(page_rig_status(&page).ended, 0);
+	page_rig_attach(&page, rig);
+	CHECK_EQ(xstats_read(&page, seen), HARP_PAGE_XSTATS_MAX);
+	CHECK_STR(seen[0].name, "");
+	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
+	page_rig_free(&page);
+}
+
 static void test_a_page_may_be_changed_for_another(struct rig *rig)
 {
 	struct page_rig old, new;
@@ -451,6 +495,7 @@ int main(void)
 		test_a_reused_record_has_another_serial,
 		test_more_connections_than_records,
 		test_last_words,
+		test_a_driver_s_counters,
 		test_a_page_may_be_changed_for_another,
 		test_a_reader_never_sees_half,
 	};

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dpdk_xstats.c - see dpdk_xstats.h. */
+#include "host/dpdk_xstats.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "harp_page.h"
+#include "host/thread.h"
+
+struct dpdk_xstats {
+	const struct dpdk_port *port;
+	struct harp_stack *stack;
+	pthread_t id;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	bool stop;
+	char names[HARP_PAGE_XSTATS_MAX][64];
+	uint64_t values[HARP_PAGE_XSTATS_MAX];
+	struct harp_page_xstat items[HARP_PAGE_XSTATS_MAX];
+};
+
+/* A driver that can't tell just now leaves what it said before. */
+static void xstats_bring(struct dpdk_xstats *xstats, const struct timespec *now)
+{
+	unsigned kept = 0;
+	int count;
+
+	memset(xstats->names, 0, sizeof(xstats->names));
+	count = xstats->port->api->port_xstats(xstats->port->port, xstats->names, xstats->values,
+					       HARP_PAGE_XSTATS_MAX);
+	if (count < 0)
+		return;
+	for (unsigned i = 0; i < (unsigned)count && i < HARP_PAGE_XSTATS_MAX; i++) {
+		struct harp_page_xstat *item = &xstats->items[kept];
+
+		if (!xstats->names[i][0])
+			continue;
+		memcpy(item->name, xstats->names[i], sizeof(item->name));
+		item->value = xstats->values[i];
+		kept++;
+	}
+	harp_stack_publish_xstats(xstats->stack, xstats->items, kept,
+				  (uint64_t)now->tv_sec * 1000000000u + (uint64_t)now->tv_nsec);
+}
+
+static void *xstats_main(void *arg)
+{
+	struct dpdk_xstats *xstats = arg;
+	struct timespec at;
+
+	pthread_mutex_lock(&xstats->lock);
+	while (!xstats->stop) {
+		pthread_mutex_unlock(&xstats->lock);
+		clock_gettime(CLOCK_MONOTONIC, &at);
+		xstats_bring(xstats, &at);
+		at.tv_sec++;
+		pthread_mutex_lock(&xstats->lock);
+		while (!xstats->stop && !pthread_cond_timedwait(&xstats->wake, &xstats->lock, &at))
+			;
+	}
+	pthread_mutex_unlock(&xstats->lock);
+	return NULL;
+}
+
+static void xstats_free(struct dpdk_xstats *xstats)
+{
+	pthread_cond_destroy(&xstats->wake);
+	pthread_mutex_destroy(&xstats->lock);
+	free(xstats);
+}
+
+int dpdk_xstats_start(struct dpdk_xstats **out, const struct dpdk_port *port,
+		      struct harp_stack *stack, unsigned *count)
+{
+	int known = port->api->port_xstats(port->port, NULL, NULL, 0), rc;
+	struct dpdk_xstats *xstats;
+	pthread_condattr_t clock;
+
+	*out = NULL;
+	*count = known > 0 ? (unsigned)known : 0;
+	if (!*count)
+		return 0;
+	xstats = calloc(1, sizeof(*xstats));
+	if (!xstats)
+		return -ENOMEM;
+	xstats->port = port;
+	xstats->stack = stack;
+	pthread_mutex_init(&xstats->lock, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&xstats->wake, &clock);
+	pthread_condattr_destroy(&clock);
+	rc = thread_start(&xstats->id, xstats_main, xstats, "harp-xstats");
+	if (rc)
+		xstats_free(xstats);
+	else
+		*out = xstats;
+	return rc;
+}
+
+void dpdk_xstats_stop(struct dpdk_xstats *xstats)
+{
+	if (!xstats)
+		return;
+	pthread_mutex_lock(&xstats->lock);
+	xstats->stop = true;
+	pthread_cond_signal(&xstats->wake);
+	pthread_mutex_unlock(&xstats->lock);
+	pthread_join(xstats->id, NULL);
+	xstats_free(xstats);
+}
