@@ -150,8 +150,8 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 /* ---- the device -------------------------------------------------------------------------------- */
 
 #define PORT_TX_CSUM (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM)
-/* Of what is cut the device writes IPv4's checksum, too. */
-#define PORT_TX_TSO (PORT_TX_CSUM | RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO)
+/* Of what is cut the device writes IPv4's checksum, too. Those that do so for nothing else (virtio) don't report it. */
+#define PORT_TX_TSO (PORT_TX_CSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO)
 
 static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *conf)
 {
@@ -166,7 +166,7 @@ static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *con
 	if ((tx & PORT_TX_CSUM) == PORT_TX_CSUM)
 		conf->txmode.offloads |= PORT_TX_CSUM;
 	if ((tx & PORT_TX_TSO) == PORT_TX_TSO)
-		conf->txmode.offloads |= PORT_TX_TSO;
+		conf->txmode.offloads |= PORT_TX_TSO | (tx & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM);
 }
 
 static void port_features(struct dpdk_port *port)

@@ -46,11 +46,14 @@ static unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsig
 	return count;
 }
 
+/* *None* is one that was never written, of a packet that has not left its host (virtio): its data is vouched for. */
 static inline uint32_t nic_rx_flags(const struct rte_mbuf *packet)
 {
-	const uint64_t mask = RTE_MBUF_F_RX_L4_CKSUM_MASK;
+	const uint64_t sum = packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
 
-	return (packet->ol_flags & mask) == RTE_MBUF_F_RX_L4_CKSUM_GOOD ? HARP_DESC_CSUM_GOOD : 0;
+	return sum == RTE_MBUF_F_RX_L4_CKSUM_GOOD || sum == RTE_MBUF_F_RX_L4_CKSUM_NONE
+		       ? HARP_DESC_CSUM_GOOD
+		       : 0;
 }
 
 /* It was given to receive into. (One that was sent may come back through a net_ring.) */
@@ -550,7 +553,9 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->rx_ring = 2u * port->rx_ring < half ? 2u * port->rx_ring : half;
 	/* A ring that was filled when the device was set up wants as many frames for its own. */
 	caps->rx_fill_min = port->traits & DRIVER_TAKES_LATE ? 0 : port->rx_ring + NIC_BURST;
-	caps->tx_ring = port->tx_ring < half ? port->tx_ring : half;
+	/* More than the driver's: a ring that is full gives frames back when it is offered more, and by some drivers (virtio)
+	 * at no other time. */
+	caps->tx_ring = port->tx_ring + NIC_BURST < half ? port->tx_ring + NIC_BURST : half;
 	caps->tx_frags_max = port->frags_max < caps->tx_ring ? port->frags_max : caps->tx_ring;
 	caps->mtu_bytes = port->mtu_bytes;
 	caps->features = port->features;

@@ -44,6 +44,19 @@ void port_unlock_all(void)
 	pthread_mutex_unlock(&port_lock);
 }
 
+/* A call of the application's: it is not to end by what the driver does. */
+static void port_enter(struct sigpipe *was)
+{
+	sigpipe_block(was);
+	port_lock_all();
+}
+
+static void port_leave(const struct sigpipe *was)
+{
+	port_unlock_all();
+	sigpipe_restore(was);
+}
+
 /* ---- finding a device -------------------------------------------------------------------------- */
 
 static int port_name(struct dpdk_port *port, const char *device, const struct why *why)
@@ -242,6 +255,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 {
 	struct why why = { .text = why_text, .size = why_len };
 	struct dpdk_port *port;
+	struct sigpipe was;
 	int err;
 
 	if (!opt || opt->size != sizeof(*opt) || !opt->device)
@@ -253,7 +267,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 	port = calloc(1, sizeof(*port));
 	if (!port)
 		return why_fail(&why, -ENOMEM, "out of memory");
-	pthread_mutex_lock(&port_lock);
+	port_enter(&was);
 	pool_reap();
 	err = port_name(port, opt->device, &why);
 	if (!err)
@@ -272,7 +286,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 		link_add(port);
 	if (err)
 		port_free(port);
-	pthread_mutex_unlock(&port_lock);
+	port_leave(&was);
 	if (!err)
 		*out = (struct harp_dpdk_port *)port;
 	return err;
@@ -331,12 +345,13 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 	struct why why = { .text = why_text, .size = why_len };
 	struct dpdk_port *port = port_of(harp_port);
 	struct dpdk_nic *nic;
+	struct sigpipe was;
 	int err = 0;
 
 	why_about(&why, "%s queue %u", port->name, queue);
 	if (queue >= port->queues)
 		return why_fail(&why, -EINVAL, "the port was opened with %u queues", port->queues);
-	pthread_mutex_lock(&port_lock);
+	port_enter(&was);
 	nic = &port->nics[queue];
 	err = eal_usable(&why);
 	if (!err && __atomic_load_n(&nic->taken, __ATOMIC_ACQUIRE))
@@ -352,7 +367,7 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 		nic->used = true;
 		*out = &nic->nic;
 	}
-	pthread_mutex_unlock(&port_lock);
+	port_leave(&was);
 	return err;
 }
 
@@ -427,10 +442,11 @@ int port_xstats(const struct harp_dpdk_port *harp_port, char (*names)[64], uint6
 void port_close(struct harp_dpdk_port *harp_port)
 {
 	struct dpdk_port *port = port_of(harp_port);
+	struct sigpipe was;
 
 	if (!port)
 		return;
-	pthread_mutex_lock(&port_lock);
+	port_enter(&was);
 	port_free(port);
-	pthread_mutex_unlock(&port_lock);
+	port_leave(&was);
 }

@@ -4,6 +4,7 @@
 #define HARP_DPDK_PORT_H
 
 #include <rte_ethdev.h>
+#include <signal.h>
 
 #include "base/why.h"
 #include "dpdk/harp_dpdk.h"
@@ -93,6 +94,14 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 
 /* interface.c: the interface in which a started port ends has the port's MTU: that of the driver's own is set. */
 int interface_mtu(const struct dpdk_port *port, const struct why *why);
+
+/* sigpipe.c: around what may talk to a driver's peer, in a thread of the application's. */
+struct sigpipe {
+	sigset_t mask;
+	bool pending;
+};
+void sigpipe_block(struct sigpipe *was);
+void sigpipe_restore(const struct sigpipe *was);
 
 /* link.c: peers of drivers that connect to one. Called under the ports' lock but for link_leaving(). */
 void link_add(struct dpdk_port *port);

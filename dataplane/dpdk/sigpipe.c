@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sigpipe.c - no driver's write to a peer that is gone ends the process: virtio_user's do it without MSG_NOSIGNAL. */
+#include <signal.h>
+#include <time.h>
+
+#include "dpdk/port.h"
+
+static sigset_t sigpipe_only(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	return set;
+}
+
+void sigpipe_block(struct sigpipe *was)
+{
+	const sigset_t only = sigpipe_only();
+	sigset_t pending;
+
+	sigpending(&pending);
+	was->pending = sigismember(&pending, SIGPIPE) == 1;
+	pthread_sigmask(SIG_BLOCK, &only, &was->mask);
+}
+
+void sigpipe_restore(const struct sigpipe *was)
+{
+	const sigset_t only = sigpipe_only();
+	const struct timespec now = { 0 };
+
+	if (!was->pending) /* then what there is was the driver's */
+		sigtimedwait(&only, NULL, &now);
+	pthread_sigmask(SIG_SETMASK, &was->mask, NULL);
+}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP's TCP on DPDK's virtio driver: net_virtio_user, its back-end net_vhost in another process.
+
+It is the driver of a virtual machine's card, with what that is asked to do: checksums that are never
+written, and trains of segments, which arrive as one packet, since nothing cuts them on the way.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dpdk_tools import Ends, finish
+from test_streams import HEADERS
+
+BYTES = 16 << 20
+
+
+def vhost(folder: Path, mtu: int, cuts: bool) -> str:
+    """The back-end, and the server: it makes the socket."""
+    device = f"net_vhost0,iface={folder}/vhost.sock,tso={int(cuts)}"
+    return f"{device};ip=10.9.0.1/24;ip=fd00:9::1/64;mtu={mtu};name=vhost"
+
+
+def virtio(folder: Path, mtu: int) -> str:
+    """The card."""
+    device = f"net_virtio_user0,path={folder}/vhost.sock,queue_size=1024"
+    return f"{device};ip=10.9.0.2/24;ip=fd00:9::2/64;mtu={mtu};name=virtio"
+
+
+def checked(report: Any, mtu: int, address: str) -> None:
+    """Full segments, whose checksums nobody wrote and nobody missed."""
+    assert report["snd_mss_bytes"] == mtu - HEADERS[address]
+    assert report["stats"]["drop_tcp_checksum"] == 0
+    assert report["stats"]["csum_partial_accepted"] == 0
+
+
+@pytest.mark.parametrize("test", ["send", "recv"])
+@pytest.mark.parametrize("address", list(HEADERS))
+@pytest.mark.parametrize("cuts", [False, True], ids=["", "tso"])
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_bytes_arrive(
+    ends: Ends, tmp_path: Path, mtu: int, cuts: bool, address: str, test: str
+) -> None:
+    server = ends.serve(address, vhost(tmp_path, mtu, cuts))
+    near, _ = ends.call(test, address, virtio(tmp_path, mtu), "--bytes", str(BYTES))
+    (far,), _ = finish(server)
+    assert near["bytes"] == BYTES
+    assert f"net_virtio_user on virtio queue 0, MTU {mtu}" in near["conn"]["path"]
+    assert f"net_vhost on vhost queue 0, MTU {mtu}" in far["path"]
+    for report in (near["conn"], far):
+        checked(report, mtu, address)
+    # Only virtio's back-end takes trains.
+    sender, receiver = (near["conn"], far) if test == "send" else (far, near["conn"])
+    segments = BYTES // sender["snd_mss_bytes"]
+    trains = cuts and test == "send"
+    assert (sender["stats"]["tx_packets"] < segments // 2) == trains
+    assert (receiver["stats"]["rx_packets"] < segments // 2) == trains
+
+
+def test_messages_verified(ends: Ends, tmp_path: Path) -> None:
+    """The application's frames in trains: nothing is copied on the way into the card."""
+    run = ("--seconds", "0.5", "--skip", "0")
+    flows = 4
+    server = ends.serve(
+        *("10.9.0.1", vhost(tmp_path, 1500, True), "--verify", "--count", str(flows)),
+        *run,
+        verb="sink",
+    )
+    report, _ = ends.call(
+        *("message", "10.9.0.1", virtio(tmp_path, 1500), "--frames", "--flows", str(flows)), *run
+    )
+    sources, _ = finish(server)
+    assert all(source["verified"] and source["messages"] > 0 for source in sources)
+    assert report["host"]["stats"]["tx_copied_bytes"] == 0
+
+
+def test_the_card_goes_and_comes_back(ends: Ends, tmp_path: Path) -> None:
+    """A back-end outlives its card, and serves the next one."""
+    server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True), "--count", "2")
+    for _ in range(2):
+        near, _ = ends.call("send", "10.9.0.1", virtio(tmp_path, 1500), "--bytes", str(BYTES))
+        assert near["bytes"] == BYTES
+    _, said = finish(server)
+    assert "vhost is down" in said
+    assert "vhost is up again" in said
