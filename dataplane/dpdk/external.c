@@ -7,19 +7,110 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXTERNAL_MBUFS_MORE 64u /* an mbuf goes home a moment after its item does */
+#define EXTERNAL_OPS_NAME "harp_external"
+
+/* ---- the mempool: nobody takes from it, and what comes back is done ----------------------------- */
+
+static inline uint32_t *external_number(void *mbuf)
+{
+	return rte_mbuf_to_priv(mbuf);
+}
 
 /* Any thread: the driver has let go. */
+static int external_enqueue(struct rte_mempool *mempool, void *const *mbufs, unsigned count)
+{
+	struct external *external = mempool->pool_data;
+
+	if (!external)
+		return 0; /* they are being made */
+	rte_spinlock_lock(&external->lock);
+	for (unsigned n = 0; n < count; n++) {
+		uint32_t i = *external_number(mbufs[n]);
+
+		__atomic_store_n(&external->freed, external->freed + 1, __ATOMIC_RELEASE);
+		if (!external->items[i].undone)
+			external->done[external->done_count++] = i;
+	}
+	rte_spinlock_unlock(&external->lock);
+	return 0;
+}
+
+static int external_dequeue(struct rte_mempool *mempool, void **mbufs, unsigned count)
+{
+	(void)mempool;
+	(void)mbufs;
+	(void)count;
+	return -ENOBUFS;
+}
+
+static unsigned external_get_count(const struct rte_mempool *mempool)
+{
+	const struct external *external = mempool->pool_data;
+
+	return external ? external->count - (external->made - external->freed) : 0;
+}
+
+static int external_ops_alloc(struct rte_mempool *mempool)
+{
+	mempool->pool_data = NULL;
+	return 0;
+}
+
+static void external_ops_free(struct rte_mempool *mempool)
+{
+	(void)mempool;
+}
+
+static const struct rte_mempool_ops external_ops = {
+	.name = EXTERNAL_OPS_NAME,
+	.alloc = external_ops_alloc,
+	.free = external_ops_free,
+	.enqueue = external_enqueue,
+	.dequeue = external_dequeue,
+	.get_count = external_get_count,
+};
+RTE_MEMPOOL_REGISTER_OPS(external_ops);
+
+/* The bytes are not needed any more. What is done is the mbuf, a moment later. */
 static void external_freed(void *bytes, void *opaque)
 {
-	struct external_item *item = opaque;
-	struct external *external = item->external;
-
 	(void)bytes;
-	rte_spinlock_lock(&external->lock);
-	if (!item->undone)
-		external->done[external->done_count++] = (uint32_t)(item - external->items);
-	rte_spinlock_unlock(&external->lock);
+	(void)opaque;
+}
+
+static void external_made(struct rte_mempool *mempool, void *opaque, void *mbuf, unsigned i)
+{
+	struct external *external = opaque;
+	struct external_item *item = &external->items[i];
+
+	rte_pktmbuf_init(mempool, NULL, mbuf, i);
+	*external_number(mbuf) = i;
+	*item = (struct external_item){ .mbuf = mbuf,
+					.shared.free_cb = external_freed,
+					.shared.fcb_opaque = item };
+}
+
+/* An mbuf for each item. */
+static int external_mempool(struct external *external, int numa_node)
+{
+	static unsigned number;
+	struct rte_pktmbuf_pool_private private = { .mbuf_priv_size = RTE_MBUF_PRIV_ALIGN };
+	char name[RTE_MEMPOOL_NAMESIZE];
+
+	snprintf(name, sizeof(name), "harp_external_%u",
+		 __atomic_fetch_add(&number, 1, __ATOMIC_RELAXED));
+	external->mempool = rte_mempool_create_empty(name, external->count,
+						     sizeof(struct rte_mbuf) + RTE_MBUF_PRIV_ALIGN,
+						     0, sizeof(private), numa_node, 0);
+	if (!external->mempool ||
+	    rte_mempool_set_ops_byname(external->mempool, EXTERNAL_OPS_NAME, NULL) != 0)
+		return -ENOMEM;
+	rte_pktmbuf_pool_init(external->mempool, &private);
+	if (rte_mempool_populate_default(external->mempool) < 0)
+		return -ENOMEM;
+	rte_mempool_obj_iter(external->mempool, external_made, external);
+	external->mempool->pool_data = external;
+	return 0;
 }
 
 static void external_free(struct external *external)
@@ -34,39 +125,28 @@ static void external_free(struct external *external)
 
 int external_create(struct external **out, uint32_t count, struct rte_device *device, int numa_node)
 {
-	static unsigned number;
 	struct external *external = calloc(1, sizeof(*external));
-	char name[RTE_MEMPOOL_NAMESIZE];
 
 	if (!external)
 		return -ENOMEM;
-	snprintf(name, sizeof(name), "harp_external_%u",
-		 __atomic_fetch_add(&number, 1, __ATOMIC_RELAXED));
 	rte_spinlock_init(&external->lock);
 	external->count = count;
 	external->device = device;
 	external->items = calloc(count, sizeof(*external->items));
 	external->where = calloc(count, sizeof(*external->where));
 	external->done = calloc(count, sizeof(*external->done));
-	external->mempool =
-		rte_pktmbuf_pool_create(name, count + EXTERNAL_MBUFS_MORE, 0, 0, 0, numa_node);
-	if (!external->items || !external->where || !external->done || !external->mempool) {
+	if (!external->items || !external->where || !external->done ||
+	    external_mempool(external, numa_node) != 0) {
 		external_free(external);
 		return -ENOMEM;
-	}
-	for (uint32_t i = 0; i < count; i++) {
-		external->items[i].external = external;
-		external->items[i].shared.free_cb = external_freed;
-		external->items[i].shared.fcb_opaque = &external->items[i];
 	}
 	*out = external;
 	return 0;
 }
 
-/* An mbuf goes home last, when its item's callback has returned. */
 bool external_out(const struct external *external)
 {
-	return !rte_mempool_full(external->mempool);
+	return external->made != __atomic_load_n(&external->freed, __ATOMIC_ACQUIRE);
 }
 
 static void external_forget_memory(struct external *external)
@@ -99,10 +179,9 @@ void external_destroy(struct external *external)
 struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t len)
 {
 	struct external_item *item = &external->items[i];
-	struct rte_mbuf *mbuf = rte_pktmbuf_alloc(external->mempool);
+	struct rte_mbuf *mbuf = item->mbuf;
 
-	if (!mbuf)
-		return NULL;
+	external->made++;
 	item->bytes = external->where[i];
 	item->len = len;
 	item->undone = false;

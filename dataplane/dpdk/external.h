@@ -10,17 +10,18 @@
 #include <rte_mbuf.h>
 #include <rte_spinlock.h>
 
-/* One external frame. The driver's hold on it is a reference to shared; the last one to go calls back. */
+/* One external frame, and the mbuf that it is sent as. The driver's hold on the bytes is a reference to shared, its hold on
+ * the item the mbuf, which it frees. */
 struct external_item {
 	struct rte_mbuf_ext_shared_info shared;
-	struct external *external;
-	const uint8_t *bytes; /* of what is with the driver */
-	uint32_t len;         /* 0: nothing is */
-	bool undone;          /* the driver did not take it after all */
+	struct rte_mbuf *mbuf; /* its own */
+	const uint8_t *bytes;  /* of what is with the driver */
+	uint32_t len;          /* 0: nothing is */
+	bool undone;           /* the driver did not take it after all */
 };
 
 struct external {
-	struct rte_mempool *mempool; /* mbufs without room */
+	struct rte_mempool *mempool; /* the items' mbufs, without room */
 	uint32_t count;
 	const uint8_t **where; /* caps.external: where the bytes of each lie */
 	struct external_item *items;
@@ -31,9 +32,11 @@ struct external {
 		size_t bytes;
 	} * memory; /* as often as it was added */
 	uint32_t memory_count;
+	uint32_t made;       /* mbufs, ever */
 	rte_spinlock_t lock; /* of what follows: drivers free in any thread */
 	uint32_t *done;
 	uint32_t done_count;
+	uint32_t freed; /* mbufs, ever; also read without */
 };
 
 /* -ENOMEM. */
@@ -51,7 +54,7 @@ static inline bool external_good(const struct external *external, uint64_t i, ui
 {
 	return i < external->count && len > 0 && len <= UINT16_MAX && external->items[i].len == 0;
 }
-/* An mbuf of it; NULL: none is free just now. */
+/* Its mbuf. */
 struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t len);
 /* The driver did not take it: the item is the caller's, as before. */
 void external_undo(struct rte_mbuf *mbuf);

@@ -293,10 +293,6 @@ static int nic_packet_make(struct dpdk_nic *nic, const struct harp_desc *descs, 
 	first = last = nic_mbuf_make(nic, &descs[0]);
 	for (unsigned i = 1; i < n; i++) {
 		last->next = nic_mbuf_make(nic, &descs[i]);
-		if (!last->next) { /* no mbuf for it just now */
-			nic_packet_undo(nic, first);
-			return 0;
-		}
 		last = last->next;
 		first->pkt_len += descs[i].len;
 		first->nb_segs++;
