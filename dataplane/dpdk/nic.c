@@ -21,6 +21,7 @@
 
 #include "dpdk/gate.h"
 
+#define NIC_JOIN_BYTES 96u /* Ethernet with a tag, IPv6 and TCP with timestamps have 90 */
 #define NIC_DRIVER_STATS_NS 100000000u /* how often the driver is asked what it dropped */
 
 static inline struct dpdk_nic *nic_of(struct harp_nic *nic)
@@ -152,6 +153,31 @@ static int nic_rx_any(struct dpdk_nic *nic, struct rte_mbuf *packet, struct harp
 	return (int)count;
 }
 
+/*
+ * Headers that come in an mbuf of their own, as memif's do when their sender sends its payload from where that lies: into
+ * the headroom of the payload's mbuf, and the packet is one frame. The mbuf they came in is as good as new.
+ */
+static struct rte_mbuf *nic_rx_join(struct dpdk_nic *nic, struct rte_mbuf *packet)
+{
+	struct pool *pool = nic->pool;
+	struct rte_mbuf *rest = packet->next;
+	uint32_t index = pool_index(pool, packet);
+
+	if (packet->nb_segs != 2 || packet->data_len > NIC_JOIN_BYTES ||
+	    packet->data_len > rest->data_off || !nic_is_ours(pool, packet))
+		return packet;
+	rest->data_off = (uint16_t)(rest->data_off - packet->data_len);
+	memcpy(rte_pktmbuf_mtod(rest, void *), rte_pktmbuf_mtod(packet, void *), packet->data_len);
+	rest->data_len = (uint16_t)(rest->data_len + packet->data_len);
+	rest->pkt_len = packet->pkt_len;
+	rest->ol_flags = packet->ol_flags;
+	packet->next = NULL;
+	packet->nb_segs = 1;
+	pool->state[index] = POOL_EMPTY;
+	pool->empty.items[pool->empty.count++] = index;
+	return rest;
+}
+
 static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsigned max)
 {
 	struct pool *pool = nic->pool;
@@ -161,6 +187,9 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 		struct rte_mbuf *packet = nic->waiting[nic->waiting_at];
 		uint32_t bytes = packet->pkt_len;
 		int count = 1;
+
+		if (packet->nb_segs > 1)
+			packet = nic->waiting[nic->waiting_at] = nic_rx_join(nic, packet);
 
 		if (nic->waiting_at + 4 < nic->waiting_count)
 			rte_prefetch0(nic->waiting[nic->waiting_at + 4]);
