@@ -356,9 +356,11 @@ HARP_API int harp_stack_memory_add(struct harp_stack *stack, const void *base, s
  * refers to it: poll and ask again. Connections that are aborted let go as soon as the NIC has. -ENOENT. */
 HARP_API int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes);
 /*
- * Makes connections independent of that memory: what they have queued of it is copied into frames, and a connection
- * for which there are too few ends with -ENOBUFS. From here only the NIC may still read it, until it has completed
- * what it holds. Returns the bytes that were copied; -ENOENT.
+ * Makes connections independent of that memory: what they have queued of it is copied into frames, packets that wait
+ * for the NIC are given up and sent again later, and, unless it was added more than once, nothing more is sent from it in
+ * place. Where a frame holds a whole packet (every DPDK port) the frames of its headers have the room; else a
+ * connection for which there are too few ends with -ENOBUFS. From here only the NIC may still read it, until it has
+ * completed what it holds. Returns the bytes that were copied; -ENOENT.
  */
 HARP_API ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes);
 /* The same of one connection, and of whatever memory. -ENOBUFS: too few frames, and it still refers to it. */

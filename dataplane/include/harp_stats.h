@@ -151,7 +151,12 @@
 	  "bytes copied by the driver beneath, where it is known to (memif, tap, af_packet)")      \
 	X(icmp_error_elsewhere, counter,                                                           \
 	  "ICMP errors handed to the stack of the same card that sent what they quote")            \
-	X(drop_icmp_elsewhere, counter, "dropped: such errors above the rate limit")
+	X(drop_icmp_elsewhere, counter, "dropped: such errors above the rate limit")               \
+	X(tx_evicted_bytes, counter,                                                               \
+	  "bytes queued in place that were copied after all, for the application wanted its "      \
+	  "memory back (in tx_copied_bytes, too)")                                                 \
+	X(tx_forgotten, counter,                                                                   \
+	  "packets given up before the NIC took them, for the same reason (sent again later)")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

@@ -43,7 +43,7 @@ struct frame_memory *external_find(struct frame_pool *pool, const void *data, si
 	for (uint32_t i = 0, at = pool->memory_hint; i < pool->memory_count; i++, at++) {
 		if (at >= pool->memory_count)
 			at = 0;
-		if (external_holds(pool->memory[at], data, len)) {
+		if (external_holds(pool->memory[at], data, len) && !pool->memory[at]->leaving) {
 			pool->memory_hint = at;
 			return pool->memory[at];
 		}
@@ -65,6 +65,7 @@ int external_memory_add(struct frame_pool *pool, const void *base, size_t bytes)
 
 	if (m) {
 		m->adds++;
+		m->leaving = false;
 		return 0;
 	}
 	if (pool->memory_count == pool->memory_room) {

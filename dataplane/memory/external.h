@@ -21,13 +21,14 @@ struct frame_memory {
 	size_t bytes;
 	uint32_t adds;  /* how often */
 	uint32_t users; /* records that refer to it, free ones not */
+	bool leaving;   /* its application has asked for it back: no new ones */
 };
 
 /* Of a pool whose frames are allocated. -ENOMEM. */
 int external_init(struct frame_pool *pool, const struct harp_nic_caps *caps);
 void external_destroy(struct frame_pool *pool);
 
-/* The piece that holds all of data[0..len); NULL: none does. */
+/* The piece that holds all of data[0..len) and is not leaving; NULL: none does. */
 struct frame_memory *external_find(struct frame_pool *pool, const void *data, size_t len);
 /* The piece that was added as exactly this; NULL: none was. */
 struct frame_memory *external_find_exact(struct frame_pool *pool, const void *base, size_t bytes);

@@ -377,3 +377,41 @@ int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes)
 		external_memory_drop(io->pool, memory);
 	return err;
 }
+
+/* Descriptors of the packet at descs; *reads: some of its bytes lie in that memory. */
+static unsigned nicio_packet_descs(struct nicio *io, const struct harp_desc *descs,
+				   const struct frame_memory *memory, bool *reads)
+{
+	unsigned n = 0;
+
+	*reads = false;
+	do {
+		const struct frame *f = frame_of_offset(io->pool, descs[n].addr);
+
+		*reads |= frame_is_external(io->pool, f) && external_memory(f) == memory;
+	} while (descs[n++].flags & HARP_DESC_MORE);
+	return n;
+}
+
+void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes)
+{
+	const struct frame_memory *memory = external_find_exact(io->pool, base, bytes);
+	unsigned kept = 0;
+
+	for (unsigned at = 0, n; at < io->tx_count; at += n) {
+		bool reads;
+
+		n = nicio_packet_descs(io, io->tx + at, memory, &reads);
+		if (!reads) {
+			memmove(io->tx + kept, io->tx + at, n * sizeof(io->tx[0]));
+			kept += n;
+			continue;
+		}
+		io->stats->tx_forgotten++;
+		for (unsigned i = at; i < at + n; i++)
+			frame_nic_done(io->pool, frame_of_offset(io->pool, io->tx[i].addr));
+		io->tx_held -= n;
+	}
+	io->tx_count = kept;
+	io->stats->frames_tx_nic = io->tx_held;
+}

@@ -75,6 +75,8 @@ void nicio_tx(struct nicio *io, const struct packet_out *out);
 /* Memory that may be sent in place: harp_stack_memory_add(), harp_stack_memory_remove(). */
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes);
 int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes);
+/* Packets with bytes of it that wait for the NIC to take them are lost: TCP sends them again, from elsewhere. */
+void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes);
 /* Gives queued packets to the NIC and kicks it. */
 void nicio_flush(struct nicio *io);
 /* Takes completed frames home. */

@@ -40,11 +40,12 @@ ssize_t harp_conn_evict(struct harp_conn *conn)
 
 ssize_t external_evict(struct tcp *tcp, const void *base, size_t bytes)
 {
-	const struct frame_memory *memory = external_find_exact(tcp->pool, base, bytes);
+	struct frame_memory *memory = external_find_exact(tcp->pool, base, bytes);
 	ssize_t total = 0;
 
 	if (!memory)
 		return -ENOENT;
+	memory->leaving = memory->adds == 1;
 	for (uint32_t i = 0; memory->users > 0 && i < tcp->conns_high; i++) {
 		struct harp_conn *conn = &tcp->conns[i];
 		ssize_t n = 0;

@@ -86,7 +86,11 @@ void harp_stack_error_heard(struct harp_stack *stack, const struct harp_icmp_err
 
 ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes)
 {
-	return external_evict(&stack->tcp, base, bytes);
+	ssize_t copied = external_evict(&stack->tcp, base, bytes);
+
+	if (copied >= 0)
+		nicio_memory_forget(&stack->io, base, bytes);
+	return copied;
 }
 
 int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,

@@ -114,6 +114,7 @@ ssize_t tcp_external_evict(struct harp_conn *conn, const struct frame_memory *me
 		n = tcp_sndq_repack(conn, seg);
 		if (n < 0)
 			return n;
+		conn->tcp->stats->tx_evicted_bytes += (uint64_t)n;
 		total += n;
 	}
 	return total;
