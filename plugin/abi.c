@@ -317,14 +317,11 @@ static enum nccl_result abi_close_listen_v6(void *listen_comm)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Memory: only a NIC that sends from host memory in place needs to know it. Where there is none one token
- * stands for all.
+ * Memory.
  */
-static char abi_registered;
-
 static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int type, void **mhandle)
 {
-	struct plugin_mr *mr = NULL;
+	void *handle = NULL;
 	int rc;
 
 	if (!mhandle)
@@ -341,10 +338,10 @@ static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int t
 				  type);
 	if (!data && size > 0)
 		return ABI_MISUSE(-EINVAL, "regMr: %zu bytes at no address", size);
-	rc = plugin_reg_mr(comm, data, size, &mr);
+	rc = plugin_reg_mr(comm, data, size, &handle);
 	if (rc)
 		return abi_result(rc);
-	*mhandle = mr ? (void *)mr : &abi_registered;
+	*mhandle = handle;
 	return NCCL_SUCCESS;
 }
 
@@ -360,10 +357,16 @@ static enum nccl_result abi_reg_mr_v6(void *comm, void *data, int size, int type
 
 static enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
 {
+	int rc;
+
 	(void)comm;
-	if (!mhandle || mhandle == &abi_registered || lifetime_in_child())
+	if (!mhandle || lifetime_in_child())
 		return NCCL_SUCCESS;
-	return abi_result(plugin_dereg_mr(mhandle));
+	rc = plugin_dereg_mr(mhandle);
+	if (rc == -ENOENT)
+		return ABI_MISUSE(-EINVAL, "deregMr: no memory is registered as %p, or no more",
+				  mhandle);
+	return abi_result(rc);
 }
 
 /* ------------------------------------------------------------------------------------------------

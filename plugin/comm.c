@@ -3,6 +3,7 @@
 #include "comm.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -345,6 +346,84 @@ void comm_settle(struct comm *comm, struct comm_lane *l)
 		comm_unlock(comm);
 	if (error)
 		comm_fail(comm, l, error, CLOSE_ABORTED, NULL, "%s", text);
+}
+
+/* ---- memory that is taken back ----------------------------------------------------------------- */
+
+struct comm_withdrawal {
+	struct work work; /* first */
+	struct comm *comm;
+	uintptr_t begin, end;
+};
+
+/* Baton or lock held. Does a request that is not done lie there? */
+static bool comm_is_hit(struct comm *comm, const struct comm_withdrawal *w)
+{
+	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_acquire);
+
+	for (uint64_t m = comm->completed; m < posted; m++) {
+		const struct request *request = comm_request(comm, m);
+		uintptr_t begin = (uintptr_t)request->data;
+
+		if (begin < w->end && w->begin < begin + request->size)
+			return true;
+	}
+	return false;
+}
+
+/* No WARN: it is the application that gives up, and has said why. */
+static void comm_say_withdrawn(const struct comm *comm)
+{
+	char peer[HARP_ENDPOINT_TEXT_MAX];
+
+	INFO("%s peer %s: deregMr of memory that requests in flight lie in: they are given up",
+	     comm->side == COMM_SEND ? "sending to" : "receiving from",
+	     harp_endpoint_format(&comm->remote, peer));
+}
+
+static void comm_withdraw_run(struct work *work, uint64_t now_ns)
+{
+	struct comm_withdrawal *w = (struct comm_withdrawal *)work;
+	struct comm *comm = w->comm;
+
+	(void)now_ns;
+	if (comm->error || !comm_is_hit(comm, w))
+		return;
+	comm_say_withdrawn(comm);
+	atomic_store_explicit(&comm->error, -ECANCELED, memory_order_release);
+}
+
+static void comm_withdraw_several(struct comm_withdrawal *w)
+{
+	struct comm *comm = w->comm;
+	struct record close = { .type = RECORD_CLOSE, .tag = CLOSE_ABORTED };
+	bool hit;
+
+	comm_lock(comm);
+	hit = comm_is_hit(comm, w);
+	comm_unlock(comm);
+	if (!hit)
+		return;
+	if (comm_fail_first(comm, -ECANCELED, &close)) {
+		comm_say_withdrawn(comm);
+		comm_fail_publish(comm, -ECANCELED);
+	}
+	/* Published when the last lane that moves bytes has done so. */
+	while (!atomic_load_explicit(&comm->error, memory_order_acquire))
+		sched_yield();
+}
+
+void comm_withdraw(struct comm *comm, const void *base, size_t bytes)
+{
+	struct comm_withdrawal w = { .work.run = comm_withdraw_run,
+				     .comm = comm,
+				     .begin = (uintptr_t)base,
+				     .end = (uintptr_t)base + bytes };
+
+	if (comm->several)
+		comm_withdraw_several(&w);
+	else
+		driver_call(comm->only->lane->driver, &w.work);
 }
 
 /* ---- closing ---------------------------------------------------------------------------------- */

@@ -274,6 +274,7 @@ struct comm {
 	struct harp_endpoint remote; /* of the first lane, for people */
 	struct upkeep *upkeep;       /* upkeep.c's; NULL: no further lanes are dialled */
 	struct comm_row *row;        /* on the statistics page; may be NULL */
+	unsigned registered;         /* memory.c's: pieces of memory, under its lock */
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */
 
 	/* Baton, or lock. */
@@ -331,6 +332,9 @@ void comm_close(struct comm *comm, bool abort);
 /* As comm_close(comm, true) by who already holds the baton of its only lane so far and knows that no work is
  * queued. */
 void comm_drop(struct comm *comm);
+/* The application takes memory back. When a request that is not done lies in it the comm fails (-ECANCELED). Returns when
+ * no request's memory in there is read or written any more. Any thread, no baton held; the comm is not being closed. */
+void comm_withdraw(struct comm *comm, const void *base, size_t bytes);
 int comm_post(struct comm *comm, void *data, size_t size, int tag, struct request **out);
 int comm_test(struct request *request, int *done, size_t *size);
 /* The keeper, at times: what was given to lanes of a comm of several is seen through though nobody polls it. */

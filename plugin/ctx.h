@@ -31,8 +31,6 @@ extern pthread_mutex_t ctx_lock;
 /* The device's engines, open until the last finalize; NULL, and why, when it has none. The first call
  * for a device logs its path. ctx_lock not held. */
 struct engine_set *ctx_engines(int dev, char *why, size_t why_len);
-/* The device's engines if they are open; NULL: not, or it has none. */
-struct engine_set *ctx_open_engines(int dev);
 /* As far as the process may use them for lanes of another device's comms, too (HARP_RAILS); NULL: not. */
 struct engine_set *ctx_rail_engines(int dev);
 /* The keeper runs from now on. */

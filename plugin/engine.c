@@ -10,6 +10,7 @@
 
 #include "cores.h"
 #include "engine_impl.h"
+#include "memory.h"
 
 #define ENGINE_FORK_WAIT_S 1
 
@@ -98,6 +99,8 @@ static int set_start_threads(struct engine_set *set, char *why, size_t why_len)
 /* The last reference is gone; nobody else knows the set. */
 static void set_free(struct engine_set *set)
 {
+	for (unsigned i = 0; i < set->count; i++)
+		plugin_memory_engine_close(set->engines[i]);
 	for (unsigned i = 0; i < set->thread_count; i++)
 		engine_thread_stop(set->threads[i]);
 	for (unsigned i = 0; i < set->count; i++) {
@@ -155,6 +158,8 @@ static struct engine_set *set_new(int dev, char *why, size_t why_len)
 		set_free(set);
 		return NULL;
 	}
+	for (unsigned i = 0; i < set->count; i++)
+		plugin_memory_engine_open(set->engines[i]);
 	return set;
 }
 

@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - memory that NCCL registers (regMr), made known to the stacks that can send from it in place.
+ * memory.c - memory that NCCL registers (regMr): whose it is, and which stacks can send from it in place.
  *
  * Theory of operation
  *
- * A registration of a sender is told to every engine that is open and whose NIC reads the application's memory
- * (harp_stack_memory_supported(): DPDK); others, engines that open later, and receivers need none, as who sends asks
- * for each piece whether its stack knows it, and copies what it does not (lane_harp.c). Stacks count how often
- * memory was added: NCCL registers one pool again for each comm.
+ * A registration is a slot of a table; NCCL is given its number and the slot's age, so that a number that was never
+ * given, or has been given back, is noticed. A sender's is told to every engine whose NIC reads the application's memory
+ * (harp_stack_memory_supported(): DPDK), now or when it is opened. Who sends asks for each piece whether its stack
+ * knows it, and copies what it does not (lane_harp.c). Stacks count how often memory was added: NCCL registers one
+ * pool again for each comm.
  *
- * deregMr returns when nobody reads the memory any more. What a connection still has queued of it, which is only so when
- * requests were given up, or when another lane of the comm has delivered it, is copied into frames; then the NIC is
- * waited for, which takes microseconds, and MEMORY_WAIT_NS at most.
+ * deregMr returns when nobody touches the memory on behalf of the registration. In the good case nothing is left to be
+ * done: what was sent is acknowledged, and the NIC has long completed it. When NCCL aborts it deregisters with
+ * requests in flight, frees the memory, and closes the comm then (contract section 3.8): so the comm, sender or
+ * receiver, gives its requests up first (comm_withdraw()). What connections still have queued is copied into frames,
+ * which the peer may acknowledge when it likes; what waits for the NIC is given up; and the NIC is waited for, which
+ * takes microseconds, or is stopped when it does not get on (harp_nic.h). A comm's close does the same for what
+ * it has registered.
  *
- * mrs is under memory_lock, held for list work only.
+ * All is under memory_lock but the waiting: whoever waits is counted, and no engine goes before they have done.
  */
 #include "memory.h"
 
@@ -23,27 +28,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ctx.h"
+/* A NIC stops its device sooner; behind it stands a driver that does not obey. */
+#define MEMORY_WAIT_NS UINT64_C(10000000000)
+#define MEMORY_SLOTS_MIN 64u
 
-#define MEMORY_WAIT_NS UINT64_C(1000000000)
-
-struct plugin_mr {
-	struct plugin_mr *next, **prev;
+struct memory_piece {
 	const void *base;
 	size_t bytes;
-	unsigned count;
-	struct engine *engines[]; /* count: those that know it */
 };
 
-static struct plugin_mr *mrs;
+struct memory_slot {
+	struct memory_piece piece;
+	struct comm *comm; /* NULL: it is closed */
+	bool sent_from;    /* the NICs know it, unless it has no bytes */
+	uint32_t age;      /* odd: in use */
+	uint32_t next_free;
+};
+
+static struct memory_slot *slots;
+static uint32_t slot_count, slot_room, slot_free; /* slot_free: 1 + its number, 0: none */
+static struct engine *engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* those that read memory */
+static unsigned engine_count, memory_waiting;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
+
+/* ---- the stacks -------------------------------------------------------------------------------- */
 
 /* One call of a stack, by whoever has its engine's baton. */
 struct memory_call {
 	struct work work; /* first */
 	struct engine *engine;
-	const void *base;
-	size_t bytes;
+	struct memory_piece piece;
 	bool add;
 	int rc;
 };
@@ -52,119 +67,214 @@ static void memory_run(struct work *work, uint64_t now_ns)
 {
 	struct memory_call *call = (struct memory_call *)work;
 	struct harp_stack *stack = engine_stack(call->engine);
+	const struct memory_piece *piece = &call->piece;
 
 	(void)now_ns;
 	if (call->add) {
-		call->rc = harp_stack_memory_add(stack, call->base, call->bytes);
+		call->rc = harp_stack_memory_add(stack, piece->base, piece->bytes);
 		return;
 	}
-	call->rc = harp_stack_memory_remove(stack, call->base, call->bytes);
+	call->rc = harp_stack_memory_remove(stack, piece->base, piece->bytes);
 	if (call->rc == -EBUSY) {
-		(void)harp_stack_memory_evict(stack, call->base, call->bytes);
-		call->rc = harp_stack_memory_remove(stack, call->base, call->bytes);
+		(void)harp_stack_memory_evict(stack, piece->base, piece->bytes);
+		call->rc = harp_stack_memory_remove(stack, piece->base, piece->bytes);
 	}
 }
 
-static int memory_call(struct engine *engine, const struct plugin_mr *mr, bool add)
+static int memory_call(struct engine *engine, const struct memory_piece *piece, bool add)
 {
-	struct memory_call call = { .work.run = memory_run,
-				    .engine = engine,
-				    .base = mr->base,
-				    .bytes = mr->bytes,
-				    .add = add };
+	struct memory_call call = {
+		.work.run = memory_run, .engine = engine, .piece = *piece, .add = add
+	};
 
 	driver_call(engine_driver(engine), &call.work);
 	return call.rc;
 }
 
-/* The engines that are open and may be told; at most max. */
-static unsigned memory_engines(struct engine **out, unsigned max)
+static void memory_tell(struct engine *engine, const struct memory_piece *piece)
 {
-	unsigned count = 0;
+	int rc = memory_call(engine, piece, true);
 
-	for (int dev = 0; dev < plugin_device_count(); dev++) {
-		const struct engine_set *set = ctx_open_engines(dev);
-
-		for (unsigned i = 0; set && i < engine_set_count(set) && count < max; i++) {
-			struct engine *engine = engine_set_at(set, i);
-
-			if (harp_stack_memory_supported(engine_stack(engine)))
-				out[count++] = engine;
-		}
-	}
-	return count;
+	if (rc)
+		INFO("%s: %zu bytes at %p can't be sent in place (%s): they are copied",
+		     engine_describe(engine), piece->bytes, piece->base, strerror(-rc));
 }
 
-int plugin_memory_add(const void *base, size_t bytes, struct plugin_mr **out)
-{
-	struct engine *engines[ENGINES_MAX];
-	unsigned count = bytes > 0 ? memory_engines(engines, ENGINES_MAX) : 0;
-	struct plugin_mr *mr;
-
-	*out = NULL;
-	if (count == 0)
-		return 0;
-	mr = calloc(1, sizeof(*mr) + count * sizeof(mr->engines[0]));
-	if (!mr)
-		return -ENOMEM;
-	mr->base = base;
-	mr->bytes = bytes;
-	for (unsigned i = 0; i < count; i++) {
-		int rc = memory_call(engines[i], mr, true);
-
-		if (rc == 0)
-			mr->engines[mr->count++] = engines[i];
-		else
-			INFO("%s: %zu bytes at %p can't be sent in place (%s): they are copied",
-			     engine_describe(engines[i]), bytes, base, strerror(-rc));
-	}
-	if (mr->count == 0) {
-		free(mr);
-		return 0;
-	}
-	pthread_mutex_lock(&memory_lock);
-	mr->next = mrs;
-	mr->prev = &mrs;
-	if (mrs)
-		mrs->prev = &mr->next;
-	mrs = mr;
-	pthread_mutex_unlock(&memory_lock);
-	*out = mr;
-	return 0;
-}
-
-int plugin_memory_remove(struct plugin_mr *mr)
+/* By one that waits. */
+static int memory_take_back(struct engine *engine, const struct memory_piece *piece)
 {
 	uint64_t until_ns = driver_clock_ns() + MEMORY_WAIT_NS;
+	int rc;
+
+	while ((rc = memory_call(engine, piece, false)) == -EBUSY && driver_clock_ns() < until_ns)
+		sched_yield(); /* each call polls the NIC */
+	if (rc == -EBUSY)
+		WARN("%s: deregMr: the device still reads %zu bytes at %p after %u s and can't be "
+		     "stopped: don't use them again, and end the process",
+		     engine_describe(engine), piece->bytes, piece->base,
+		     (unsigned)(MEMORY_WAIT_NS / 1000000000u));
+	return rc == -ENOENT ? 0 : rc; /* it could not be told */
+}
+
+/* memory_lock held, and let go of meanwhile. Engines that come now don't know the piece. */
+static int memory_take_back_all(const struct memory_piece *piece)
+{
 	int result = 0;
 
-	pthread_mutex_lock(&memory_lock);
-	*mr->prev = mr->next;
-	if (mr->next)
-		mr->next->prev = mr->prev;
-	pthread_mutex_unlock(&memory_lock);
-	for (unsigned i = 0; i < mr->count; i++) {
+	memory_waiting++;
+	for (unsigned i = 0, count = engine_count; i < count; i++) {
+		struct engine *engine = engines[i];
 		int rc;
 
-		while ((rc = memory_call(mr->engines[i], mr, false)) == -EBUSY &&
-		       driver_clock_ns() < until_ns)
-			sched_yield(); /* each call polls the NIC */
-		if (rc) {
-			WARN("%s: deregMr: the NIC still reads %zu bytes at %p after %llu ms (%s): don't "
-			     "reuse them; is the link up?",
-			     engine_describe(mr->engines[i]), mr->bytes, mr->base,
-			     (unsigned long long)(MEMORY_WAIT_NS / 1000000), strerror(-rc));
-			result = rc;
-		}
+		pthread_mutex_unlock(&memory_lock);
+		rc = memory_take_back(engine, piece);
+		pthread_mutex_lock(&memory_lock);
+		result = rc ? rc : result;
 	}
-	free(mr);
+	if (--memory_waiting == 0)
+		pthread_cond_broadcast(&memory_waited);
 	return result;
+}
+
+void plugin_memory_engine_open(struct engine *engine)
+{
+	if (!harp_stack_memory_supported(engine_stack(engine)))
+		return;
+	pthread_mutex_lock(&memory_lock);
+	for (uint32_t i = 0; i < slot_count; i++)
+		if ((slots[i].age & 1) && slots[i].sent_from)
+			memory_tell(engine, &slots[i].piece);
+	engines[engine_count++] = engine;
+	pthread_mutex_unlock(&memory_lock);
+}
+
+void plugin_memory_engine_close(struct engine *engine)
+{
+	pthread_mutex_lock(&memory_lock);
+	while (memory_waiting > 0)
+		pthread_cond_wait(&memory_waited, &memory_lock);
+	for (unsigned i = 0; i < engine_count; i++)
+		if (engines[i] == engine)
+			engines[i] = engines[--engine_count];
+	pthread_mutex_unlock(&memory_lock);
+}
+
+/* ---- registrations; memory_lock held ------------------------------------------------------------- */
+
+static void *slot_handle(uint32_t number)
+{
+	return (void *)(uintptr_t)((uint64_t)slots[number].age << 32 | number);
+}
+
+/* NULL: there is none. */
+static struct memory_slot *slot_of(void *handle)
+{
+	uint32_t number = (uint32_t)(uintptr_t)handle;
+
+	if (number >= slot_count || !(slots[number].age & 1) || slot_handle(number) != handle)
+		return NULL;
+	return &slots[number];
+}
+
+static struct memory_slot *slot_take(void)
+{
+	struct memory_slot *slot;
+
+	if (slot_free) {
+		slot = &slots[slot_free - 1];
+		slot_free = slot->next_free;
+	} else {
+		if (slot_count == slot_room) {
+			uint32_t room = slot_room ? 2 * slot_room : MEMORY_SLOTS_MIN;
+			struct memory_slot *more = realloc(slots, room * sizeof(*more));
+
+			if (!more)
+				return NULL;
+			slots = more;
+			slot_room = room;
+		}
+		slot = &slots[slot_count++];
+		slot->age = 0;
+	}
+	slot->age++;
+	return slot;
+}
+
+static void slot_give(struct memory_slot *slot)
+{
+	if (slot->comm)
+		slot->comm->registered--;
+	slot->age++;
+	slot->next_free = slot_free;
+	slot_free = 1 + (uint32_t)(slot - slots);
+}
+
+int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **out)
+{
+	struct memory_slot *slot;
+
+	pthread_mutex_lock(&memory_lock);
+	slot = slot_take();
+	if (slot) {
+		slot->comm = comm;
+		slot->piece = (struct memory_piece){ base, bytes };
+		/* Who receives is written to by the processor. */
+		slot->sent_from = comm->side == COMM_SEND && bytes > 0;
+		comm->registered++;
+		*out = slot_handle((uint32_t)(slot - slots));
+		for (unsigned i = 0; slot->sent_from && i < engine_count; i++)
+			memory_tell(engines[i], &slot->piece);
+	}
+	pthread_mutex_unlock(&memory_lock);
+	return slot ? 0 : -ENOMEM;
+}
+
+int plugin_memory_remove(void *handle)
+{
+	struct memory_slot *slot, was;
+	int rc = 0;
+
+	pthread_mutex_lock(&memory_lock);
+	slot = slot_of(handle);
+	if (!slot) {
+		pthread_mutex_unlock(&memory_lock);
+		return -ENOENT;
+	}
+	was = *slot;
+	slot_give(slot);
+	pthread_mutex_unlock(&memory_lock);
+	if (was.comm)
+		comm_withdraw(was.comm, was.piece.base, was.piece.bytes);
+	pthread_mutex_lock(&memory_lock);
+	if (was.sent_from)
+		rc = memory_take_back_all(&was.piece);
+	pthread_mutex_unlock(&memory_lock);
+	return rc;
+}
+
+void plugin_memory_comm_closed(const struct comm *comm, unsigned registered)
+{
+	pthread_mutex_lock(&memory_lock);
+	for (uint32_t i = 0; registered > 0 && i < slot_count; i++) {
+		struct memory_piece piece = slots[i].piece;
+		bool sent_from = slots[i].sent_from;
+
+		if (!(slots[i].age & 1) || slots[i].comm != comm)
+			continue;
+		registered--;
+		slots[i].comm = NULL;
+		slots[i].sent_from = false;
+		if (sent_from)
+			(void)memory_take_back_all(&piece);
+	}
+	pthread_mutex_unlock(&memory_lock);
 }
 
 void plugin_memory_forget(void)
 {
 	pthread_mutex_lock(&memory_lock);
-	for (struct plugin_mr *mr = mrs; mr; mr = mr->next)
-		mr->count = 0;
+	free(slots);
+	slots = NULL;
+	slot_count = slot_room = slot_free = 0;
 	pthread_mutex_unlock(&memory_lock);
 }

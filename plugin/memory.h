@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.h - memory that NCCL registers (regMr), known to the stacks that can send from it in place. */
+/* memory.h - memory that NCCL registers (regMr): whose it is, and which stacks can send from it in place. */
 #ifndef HARP_PLUGIN_MEMORY_H
 #define HARP_PLUGIN_MEMORY_H
 
+#include "comm.h"
 #include "engine.h"
 
-struct plugin_mr;
+/* Any thread, no baton held, as all of these. *out: what plugin_memory_remove() is told, never NULL. -ENOMEM. */
+int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **out);
+/*
+ * Returns when nobody reads or writes the memory on behalf of that registration any more: the comm's requests that lie
+ * in it are given up, and no NIC can read it. -ENOENT: there is no such registration. Else -errno when a device
+ * could not be stopped, said by WARN: the memory must not be used again.
+ */
+int plugin_memory_remove(void *handle);
+/* The comm is closed, and its memory no longer read: what it registered may still be removed. registered: its own count
+ * of them. */
+void plugin_memory_comm_closed(const struct comm *comm, unsigned registered);
 
-/* Any thread, no baton held. *out NULL: no open engine can send in place, and nothing is to be removed. -ENOMEM. */
-int plugin_memory_add(const void *base, size_t bytes, struct plugin_mr **out);
-/* Returns when nobody reads the memory any more, after a second at most: -EBUSY, said by WARN, when the NIC may
- * still. mr is gone. */
-int plugin_memory_remove(struct plugin_mr *mr);
-/* The engines are about to be closed: what is registered is known to none. */
+/* An engine is there: it learns what is registered, and what will be. It is about to go: it forgets all. */
+void plugin_memory_engine_open(struct engine *engine);
+void plugin_memory_engine_close(struct engine *engine);
+/* The last context is gone. */
 void plugin_memory_forget(void);
 
 #endif

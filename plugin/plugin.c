@@ -108,16 +108,6 @@ struct engine_set *ctx_rail_engines(int dev)
 	return engines;
 }
 
-struct engine_set *ctx_open_engines(int dev)
-{
-	struct engine_set *engines;
-
-	pthread_mutex_lock(&ctx_lock);
-	engines = device_states[dev].engines;
-	pthread_mutex_unlock(&ctx_lock);
-	return engines;
-}
-
 int ctx_keeper(void)
 {
 	int rc;
@@ -323,11 +313,13 @@ static void ctx_remove_comm(struct comm *comm)
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
 	struct upkeep *upkeep = comm->upkeep;
+	unsigned registered = comm->registered;
 
 	ctx_remove_comm(comm);
 	registry_remove(comm);
 	upkeep_stop(upkeep);
 	comm_close(comm, abort);
+	plugin_memory_comm_closed(comm, registered);
 	upkeep_free(upkeep);
 }
 
@@ -477,18 +469,14 @@ int plugin_test(struct request *request, int *done, size_t *size)
 	return comm_test(request, done, size);
 }
 
-int plugin_reg_mr(struct comm *comm, const void *data, size_t size, struct plugin_mr **out)
+int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)
 {
-	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	/* Who receives is written to by the processor. */
-	return comm->side == COMM_SEND ? plugin_memory_add(data, size, out) : 0;
+	return forkguard_is_child ? -EBADF : plugin_memory_add(comm, data, size, out);
 }
 
-int plugin_dereg_mr(struct plugin_mr *mr)
+int plugin_dereg_mr(void *handle)
 {
-	return forkguard_is_child ? -EBADF : plugin_memory_remove(mr);
+	return forkguard_is_child ? -EBADF : plugin_memory_remove(handle);
 }
 
 int plugin_close(struct comm *comm)

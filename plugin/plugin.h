@@ -149,11 +149,9 @@ int plugin_accept(struct listen_comm *listen, struct comm **out);
 int plugin_close_listen(struct listen_comm *listen);
 int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, struct request **out);
 int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, struct request **out);
-/* Host memory that a comm will send from: where a NIC can read it, it is sent in place. *out NULL: nowhere; nothing is to be
- * taken back then. plugin_dereg_mr() returns when no NIC can read it any more, -EBUSY after a second at most. */
-struct plugin_mr;
-int plugin_reg_mr(struct comm *comm, const void *data, size_t size, struct plugin_mr **out);
-int plugin_dereg_mr(struct plugin_mr *mr);
+/* Host memory of a comm's: where a NIC can read what is sent, it is sent in place. plugin_dereg_mr(): memory.h. */
+int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out);
+int plugin_dereg_mr(void *handle);
 /* done: 0 or 1, always written. size: real size of the message, NULL accepted. */
 int plugin_test(struct request *request, int *done, size_t *size);
 /* Bounded, with requests in flight too; never touches the requests' buffers after it returns. */

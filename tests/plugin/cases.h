@@ -29,6 +29,11 @@
 	CASE(slow_receiver,                                                                        \
 	     "a receiver that rests for long is neither called silent nor given up")               \
 	CASE(silent_host, "a host that is gone is given up when the user timeout says")            \
+	/* cases_memory.c */                                                                       \
+	CASE(memory_freed, "deregistered with requests in flight, memory is the application's")    \
+	CASE(memory_stopped, "and at once when the peer has stopped, which gets the right bytes")  \
+	CASE(memory_shared, "two comms send from one pool, and one is closed in between")          \
+	CASE(memory_regions, "memory of any size and at any place may be registered")              \
 	/* cases_end.c */                                                                          \
 	CASE(close_in_flight,                                                                      \
 	     "closing with 32 requests in flight is quick and leaves memory alone")                \

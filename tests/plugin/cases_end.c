@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "cases.h"
+#include "peer.h"
 
 #define MIB (1024u * 1024u)
 #define CLOSE_MS_MAX 1000u
@@ -23,14 +24,6 @@
 static void milliseconds(long ms)
 {
 	nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
-}
-
-static uint8_t *map(size_t size)
-{
-	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	REQUIRE(memory != MAP_FAILED);
-	return memory;
 }
 
 /* ---- close ----------------------------------------------------------------------------------- */
@@ -79,81 +72,6 @@ void case_close_in_flight(const char *plugin, int version)
 }
 
 /* ---- two processes --------------------------------------------------------------------------- */
-struct peer {
-	pid_t pid;
-	int fd; /* one byte each way says "go on" */
-};
-
-static void peer_say(int fd)
-{
-	REQUIRE(write(fd, "!", 1) == 1);
-}
-
-static void peer_hear(int fd)
-{
-	char byte;
-
-	REQUIRE(read(fd, &byte, 1) == 1);
-}
-
-/* Forks before any library is loaded. child is given the handle and its end of the socket. */
-static struct peer peer_start(void (*child)(const char *plugin, int version, int fd),
-			      enum host childs, const char *plugin, int version)
-{
-	struct peer peer;
-	int fds[2];
-
-	REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-	peer.pid = fork();
-	REQUIRE(peer.pid >= 0);
-	this_host = childs == HOST_SENDER ? HOST_RECEIVER : HOST_SENDER;
-	if (peer.pid == 0) {
-		this_host = childs;
-		close(fds[0]);
-		child(plugin, version, fds[1]);
-		exit(0);
-	}
-	close(fds[1]);
-	peer.fd = fds[0];
-	return peer;
-}
-
-static void peer_end(struct peer *peer, int signal)
-{
-	int status;
-
-	if (signal)
-		kill(peer->pid, signal);
-	REQUIRE(waitpid(peer->pid, &status, 0) == peer->pid);
-	REQUIRE(signal ? WIFSIGNALED(status) : status == 0);
-	close(peer->fd);
-}
-
-/* Waits so long for the end of the child's process. */
-static bool peer_is_gone(const struct peer *peer, int wait_ms)
-{
-	struct pollfd end = { .fd = peer->fd, .events = POLLIN };
-
-	return poll(&end, 1, wait_ms) > 0;
-}
-
-static void *peer_accept(struct net *net, const struct peer *peer, void **listen)
-{
-	char handle[NCCL_HANDLE_BYTES];
-
-	OK(net_listen(net, 0, handle, listen));
-	REQUIRE(write(peer->fd, handle, sizeof(handle)) == sizeof(handle));
-	return end_accept(net, *listen);
-}
-
-static void *child_connect(struct net *net, int fd)
-{
-	char handle[NCCL_HANDLE_BYTES];
-
-	REQUIRE(recv(fd, handle, sizeof(handle), MSG_WAITALL) == sizeof(handle));
-	return end_connect(net, handle);
-}
-
 static enum nccl_result first_error(struct net *net, void *request)
 {
 	enum nccl_result result = NCCL_SUCCESS;
@@ -485,7 +403,8 @@ void case_silence(const char *plugin, int version)
 }
 
 /* ---- fork and exit --------------------------------------------------------------------------- */
-static void child_of_fork(struct net *net, struct pair *pair, void *request, bool through_exit)
+static void child_of_fork(struct net *net, struct pair *pair, void *request, void *mr,
+			  bool through_exit)
 {
 	char handle[NCCL_HANDLE_BYTES];
 	void *out = NULL, *ctx = net->ctx, *far_ctx = net->far ? net->far->ctx : NULL;
@@ -499,6 +418,7 @@ static void child_of_fork(struct net *net, struct pair *pair, void *request, boo
 	REQUIRE(net_listen(net, 0, handle, &out) != NCCL_SUCCESS && !out);
 	REQUIRE(net_connect(net, 0, handle, &out) != NCCL_SUCCESS && !out);
 	REQUIRE(net_accept(net, pair->listen, &out) != NCCL_SUCCESS && !out);
+	OK(net_dereg_mr(net, pair->send, mr));
 	REQUIRE(net_init(net, log_collect) != NCCL_SUCCESS);
 	REQUIRE(!net->far || net_init(net->far, log_collect) != NCCL_SUCCESS);
 	net->ctx = ctx;
@@ -516,22 +436,25 @@ void case_fork_child(const char *plugin, int version)
 	struct library lib;
 	struct net *net = &lib.net;
 	struct pair pair;
-	unsigned out = 0, in = 0;
+	static unsigned out, in;
+	void *mr = NULL;
 
 	library_open(&lib, plugin, version);
 	pair_open(net, &pair);
+	OK(net_reg_mr(net, pair.send, &out, sizeof(out), NCCL_PTR_HOST, &mr));
 	for (unsigned i = 0; i < 6; i++) {
 		void *recv = post_recv(net, pair.recv, &in, 4, 0);
 		int status;
 		pid_t child = fork();
 
 		if (child == 0)
-			child_of_fork(net, &pair, recv, i % 2);
+			child_of_fork(net, &pair, recv, mr, i % 2);
 		REQUIRE(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 		out = 1000 + i;
 		complete_both(net, post_send(net, pair.send, &out, 4, 0), recv, NULL, NULL);
 		REQUIRE(in == 1000 + i);
 	}
+	OK(net_dereg_mr(net, pair.send, mr));
 	pair_close(net, &pair);
 	library_close(&lib);
 }

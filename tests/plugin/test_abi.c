@@ -281,6 +281,7 @@ static void test_misuse(struct net *net)
 	REFUSED_NULL(net_reg_mr(net, NULL, &byte, 1, NCCL_PTR_HOST, &out), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_reg_mr(net, &byte, NULL, 1, NCCL_PTR_HOST, &out), NCCL_INVALID_ARGUMENT);
 	REFUSED(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_HOST, NULL), NCCL_INTERNAL_ERROR);
+	REFUSED(net_dereg_mr(net, &byte, GARBAGE), NCCL_INVALID_ARGUMENT);
 	/* None of it got any further. */
 	CHECK(!double_seen.data && !double_seen.handle);
 
