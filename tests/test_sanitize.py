@@ -2,7 +2,7 @@
 """`make sanitize`: the whole suite in builds that watch it.
 
 AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer in one build, ThreadSanitizer in the
-other: unit tests, simulator, fuzz corpora, the plugin's conformance, ranks of several engines and
+other: unit tests, simulator, fuzz corpora, DPDK ports, conformance, ranks of several engines and
 the packet tests in both; leases and pins under the first, all modes of harp-bench under the second.
 Builds lie in build-long/ and are brought up to date, not made anew. One half alone: -k address,
 -k thread.
@@ -29,8 +29,14 @@ OPTIONS = ("-Dpython=enabled", "-Doptimization=1")  # Cython's C takes gcc minut
 SEEDS_DIVISOR = 5  # watched code is that much slower, or more: 500 of each part's 2500 seeds
 SLOWER = 10  # than it is else
 # One version over kernel lanes, others over HARP's: the code beneath the shims is one.
-PLUGIN = {"test_abi", "conform-v12", "conform-xdp-v9", "conform-xdp-ipv6-v10"}
-WHOLE = {"unit", "sim", "fuzz", "example"}
+PLUGIN = {
+    "test_abi",
+    "conform-v12",
+    "conform-xdp-v9",
+    "conform-xdp-ipv6-v10",
+    "conform-dpdk-v12",
+}
+WHOLE = {"unit", "sim", "fuzz", "example", "dpdk"}
 LEFT_OUT = {
     "goodput is as the tables say"
 }  # a quarter of an hour, and nothing new beside the seeds
@@ -116,7 +122,10 @@ def test_address_instances(address_build: Path, need_root: None, tests: str) -> 
 #
 THREAD_OPTIONS = "exitcode=66:second_deadlock_stack=1"
 THREAD = {"TSAN_OPTIONS": THREAD_OPTIONS}
-LL_THREAD = {"TSAN_OPTIONS": f"{THREAD_OPTIONS}:suppressions={Path(__file__).parent}/thread.supp"}
+SUPPRESSED = f"{THREAD_OPTIONS}:suppressions={Path(__file__).parent}"
+LL_THREAD = {"TSAN_OPTIONS": f"{SUPPRESSED}/thread.supp"}
+# DPDK is the distribution's build: what it does with memory and locks of its own is not seen whole.
+DPDK_THREAD = {"TSAN_OPTIONS": f"{SUPPRESSED}/thread_dpdk.supp:ignore_noninstrumented_modules=1"}
 
 
 @pytest.fixture(scope="session")
@@ -139,7 +148,8 @@ UNLOADING = {"conform-xdp-v9", "conform-xdp-ipv6-v10"}
 def test_thread(thread_build: Path, name: str) -> None:
     """No data race."""
     test = watched(thread_build, name)
-    run_meson_test({**test, "cmd": mapped(test["cmd"])}, THREAD)
+    env = DPDK_THREAD if "dpdk" in name else THREAD
+    run_meson_test({**test, "cmd": mapped(test["cmd"])}, env)
 
 
 def test_thread_packets(thread_build: Path) -> None:

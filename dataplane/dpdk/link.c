@@ -60,11 +60,11 @@ static void link_look(struct dpdk_port *port, uint64_t now_ns)
 	if (gate_shut(port)) {
 		if (port->started) {
 			rte_eth_dev_stop(port->id);
-			port->started = false;
+			__atomic_store_n(&port->started, false, __ATOMIC_RELAXED);
 			gate_shut(port); /* not started: shut for as long */
 		}
 		if (rte_eth_dev_start(port->id) == 0) {
-			port->started = true;
+			__atomic_store_n(&port->started, true, __ATOMIC_RELAXED);
 			port->retry_ns = now_ns + LINK_RETRY_NS;
 			gate_open(port);
 		}

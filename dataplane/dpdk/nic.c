@@ -556,21 +556,20 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 {
 	struct harp_nic_caps *caps = &nic->nic.caps;
 	uint32_t half = port->frame_count / 2;
-	struct external *external = nic->external;
-	struct pool *pool = nic->pool;
+	const struct external *external = nic->external;
+	const size_t kept = offsetof(struct dpdk_nic, pool), from = offsetof(struct dpdk_nic, port);
 
-	*nic = (struct dpdk_nic){
-		.nic.ops = &nic_ops,
-		.pool = pool,
-		.external = external,
-		.port = port,
-		.port_id = port->id,
-		.queue = queue,
-		.cleans = true,
-	};
+	/* All but the pools: who shuts the gate may be looking whether a thread is in one. */
+	memset(nic, 0, kept);
+	memset((uint8_t *)nic + from, 0, sizeof(*nic) - from);
+	nic->nic.ops = &nic_ops;
+	nic->port = port;
+	nic->port_id = port->id;
+	nic->queue = queue;
+	nic->cleans = true;
 	snprintf(caps->name, sizeof(caps->name), "%.31s", port->name);
 	snprintf(caps->mode, sizeof(caps->mode), "dpdk %s queue %u", port->info.driver_name, queue);
-	caps->frame_base = pool->base;
+	caps->frame_base = nic->pool->base;
 	caps->frame_size = port->frame_size;
 	caps->frame_count = port->frame_count;
 	caps->frame_reserved = POOL_RESERVED_BYTES;

@@ -394,7 +394,8 @@ int port_info(const struct harp_dpdk_port *harp_port, struct harp_dpdk_info *out
 	if (strchr(port->name, ':'))
 		snprintf(out->pci, sizeof(out->pci), "%.31s", port->name);
 	memcpy(out->mac, port->mac.addr_bytes, sizeof(out->mac));
-	if (port->started && rte_eth_link_get_nowait(port->id, &link) == 0) {
+	if (__atomic_load_n(&port->started, __ATOMIC_RELAXED) &&
+	    rte_eth_link_get_nowait(port->id, &link) == 0) {
 		out->up = link.link_status == RTE_ETH_LINK_UP;
 		out->speed_mbps = link.link_speed == UINT32_MAX ? 0 : link.link_speed;
 	}

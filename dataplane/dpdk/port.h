@@ -36,7 +36,7 @@ struct dpdk_port;
 /* The NIC of one queue pair. */
 struct dpdk_nic {
 	struct harp_nic nic;
-	struct pool *pool;
+	struct pool *pool;         /* for the port's life, as is the next */
 	struct external *external; /* NULL: the device can't send chains */
 	struct dpdk_port *port;
 	uint16_t port_id, queue;
@@ -57,9 +57,9 @@ struct dpdk_port {
 	uint16_t queues, rx_ring, tx_ring;
 	uint32_t mtu_bytes, frame_size, frame_count, spare_count, frags_max;
 	uint32_t external_count, tso_bytes_max;
-	uint32_t features; /* HARP_NIC_* */
-	uint32_t traits;   /* enum driver_trait */
-	bool started;
+	uint32_t features;       /* HARP_NIC_* */
+	uint32_t traits;         /* enum driver_trait */
+	bool started;            /* Writers: the ports' lock */
 	bool reconnects;         /* a client whose server may be away: link.c */
 	uint32_t shut;           /* gate.h */
 	uint64_t retry_ns;       /* when link.c tries again */
