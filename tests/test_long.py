@@ -145,6 +145,12 @@ IN_THE_WHEEL = {
 }
 
 
+def in_the_wheel(build: Path) -> set[str]:
+    """With what a build has that found DPDK."""
+    dpdk = (build / "dataplane/dpdk/libharp-dpdk.so").is_file()
+    return IN_THE_WHEEL | ({"harp/lib/libharp-dpdk.so"} if dpdk else set())
+
+
 # What is compiled, or needed to compile.
 NOT_INSTALLED = (".c", ".h", ".pxd", ".pyx", "meson.build")
 
@@ -170,7 +176,7 @@ def test_every_file_is_installed(root_dir: Path, build_dir: Path) -> None:
     for stub in (root_dir / "harp").glob("_*.pyi"):
         assert any(f"/harp/{stub.stem}." in place for place in known.values()), stub.stem
     places = " ".join(known.values())
-    assert not {name for name in IN_THE_WHEEL if name not in places}
+    assert not {name for name in in_the_wheel(build_dir) if name not in places}
 
 
 LOAD_PLUGIN = """
@@ -200,6 +206,15 @@ for name in harp.__all__:
     getattr(harp, name)
 """
 
+USE_DPDK = """
+from harp import dpdk
+dpdk.start(memory_mib=64, huge_pages="never")
+with dpdk.Port("net_ring0") as port:
+    assert port.send(bytes(60)) == 1
+    (packet,) = port.receive(timeout=10)
+    assert bytes(packet) == bytes(60)
+"""
+
 
 @pytest.fixture(scope="session")
 def wheel(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -213,9 +228,22 @@ def wheel(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @long
-def test_wheel_is_complete(root_dir: Path, wheel: Path) -> None:
+def test_wheel_is_complete(root_dir: Path, build_dir: Path, wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert not (IN_THE_WHEEL | of_the_package(root_dir)) - names
+    assert not (in_the_wheel(build_dir) | of_the_package(root_dir)) - names
+
+
+@long
+def test_wheel_knows_nothing_of_where_it_was_built(wheel: Path, tmp_path: Path) -> None:
+    """No library is looked for in a build directory, and the plugin needs libc alone."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    needed = {}
+    for path in (*tmp_path.glob("harp/**/*.so"), *tmp_path.glob("harp/bin/*")):
+        dynamic = output(["readelf", "--dynamic", "--wide", path])
+        assert "PATH)" not in dynamic, path  # RPATH, RUNPATH
+        needed[path.name] = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
+    assert needed["libnccl-net-harp.so"] == {"libc.so.6"}
+    assert all("libc.so.6" in libraries for libraries in needed.values())
 
 
 @long
@@ -237,6 +265,8 @@ def test_wheel_works_elsewhere(wheel: Path, tmp_path: Path, need_root: None) -> 
     loaded = output([python, "-I", "-c", LOAD_PLUGIN], cwd=elsewhere, env=environment)
     assert loaded.strip() in version
     output([python, "-I", "-c", USE_API], cwd=elsewhere, env=environment)
+    if (site / "harp/lib/libharp-dpdk.so").is_file():
+        output([python, "-I", "-c", USE_DPDK], cwd=elsewhere, env=environment)
     for name in ("harp-bench", "harp-wire"):
         program = site / "harp/bin" / name
         assert os.access(program, os.X_OK)
