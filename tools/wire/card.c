@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* card.c - an AF_XDP queue with a steering program and a pool of frames. */
+/* card.c - a queue of AF_XDP, with a steering program, or of a DPDK port, and a pool of frames. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -41,8 +41,8 @@ static int card_pool(struct card *card)
 	return 0;
 }
 
-int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
-	      char *why, size_t why_len)
+static int card_xdp_open(struct card *card, const struct card_options *opt, char *why,
+			 size_t why_len)
 {
 	const struct harp_af_xdp_options nic = {
 		.size = sizeof(nic),
@@ -51,34 +51,58 @@ int card_open(struct card *card, const struct card_options *opt, const struct ha
 		.frame_count = opt->frame_count,
 		.copy_mode = opt->copy_mode,
 	};
-	int rc;
+	int rc = xdp_library_open(opt->lib_dir, &card->library, &card->api, why, why_len);
 
-	*card = (struct card){ .port = opt->port };
-	rc = xdp_library_open(opt->lib_dir, &card->library, &card->api, why, why_len);
 	if (rc)
 		return rc;
 	rc = harp_nic_af_xdp_create(&card->nic, &nic, why, why_len);
 	if (!rc)
 		rc = card->api->attach(&card->xdp, opt->ifname, opt->xdp_mode, why, why_len);
 	if (rc)
-		goto fail;
-	card->frame_bytes_max = card->nic->caps.mtu_bytes + ETHERNET_BYTES;
+		return rc;
 	snprintf(card->mode, sizeof(card->mode), "af_xdp %s %s",
 		 card->api->native(card->xdp) ? "native" : "generic",
 		 strstr(card->nic->caps.mode, "zero-copy") ? "zero-copy" : "copy");
-	rc = card_pool(card);
-	if (!rc)
-		rc = card->api->address_set(card->xdp, own->bytes, true);
+	return 0;
+}
+
+/* Frames come to us from now on. */
+static int card_steer(const struct card *card, const struct card_options *opt,
+		      const struct harp_addr *own, char *why, size_t why_len)
+{
+	int rc = card->api->address_set(card->xdp, own->bytes, true);
+
 	if (!rc)
 		rc = card->api->ports_set(card->xdp, STEER_PORT_TCP, opt->port, opt->port,
 					  HARP_XDP_HOME_NONE, true);
 	if (!rc)
 		rc = card->api->xsk_set(card->xdp, opt->queue, harp_nic_af_xdp_fd(card->nic));
-	if (!rc)
-		return 0;
-	snprintf(why, why_len, "%s: setting up the steering maps: %s", opt->ifname, strerror(-rc));
-fail:
-	card_close(card);
+	if (rc)
+		snprintf(why, why_len, "%s: setting up the steering maps: %s", opt->ifname,
+			 strerror(-rc));
+	return rc;
+}
+
+int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
+	      char *why, size_t why_len)
+{
+	const size_t prefix = strlen(HARP_PORT_PREFIX);
+	const bool dpdk = !strncmp(opt->ifname, HARP_PORT_PREFIX, prefix);
+	int rc;
+
+	*card = (struct card){ .port = opt->port };
+	rc = dpdk ? card_dpdk_open(card, opt, opt->ifname + prefix, why, why_len)
+		  : card_xdp_open(card, opt, why, why_len);
+	if (!rc) {
+		card->frame_bytes_max = card->nic->caps.mtu_bytes + ETHERNET_BYTES;
+		rc = card_pool(card);
+		if (rc)
+			snprintf(why, why_len, "%s: out of memory", opt->ifname);
+	}
+	if (!rc && !dpdk)
+		rc = card_steer(card, opt, own, why, why_len);
+	if (rc)
+		card_close(card);
 	return rc;
 }
 
@@ -87,6 +111,7 @@ void card_close(struct card *card)
 	if (card->xdp)
 		card->api->detach(card->xdp);
 	harp_nic_destroy(card->nic);
+	card_dpdk_close(card);
 	free(card->free);
 	if (card->library)
 		dlclose(card->library);
@@ -103,9 +128,15 @@ void card_release(struct card *card, uint64_t addr)
 	card->free[card->free_count++] = (uint32_t)(addr / card->nic->caps.frame_size);
 }
 
+/* Where a frame's bytes begin. */
+static uint32_t card_headroom_bytes(const struct card *card)
+{
+	return card->nic->caps.frame_reserved + FRAME_HEADROOM_BYTES;
+}
+
 static uint32_t card_piece_bytes(const struct card *card)
 {
-	return card->nic->caps.frame_size - FRAME_HEADROOM_BYTES;
+	return card->nic->caps.frame_size - card_headroom_bytes(card);
 }
 
 unsigned card_frags(const struct card *card, uint32_t bytes)
@@ -125,7 +156,7 @@ bool card_packet(struct card *card, uint32_t bytes, struct harp_desc *descs)
 		uint32_t len = bytes < card_piece_bytes(card) ? bytes : card_piece_bytes(card);
 
 		descs[i] = (struct harp_desc){
-			.addr = chunk + FRAME_HEADROOM_BYTES,
+			.addr = chunk + card_headroom_bytes(card),
 			.len = len,
 			.flags = i + 1 < frags ? HARP_DESC_MORE : 0,
 		};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c - harp-wire: raw AF_XDP frames and round trips between two hosts, without any stack. */
+/* main.c - harp-wire: raw frames and round trips between two hosts, without any stack. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #define PING_SAMPLES_MAX (4u << 20)
 #define CONTROL_PORT 7100u
 #define DATA_PORT 61000u
+#define NO_LINK "the port has no link: is its peer there, the cable in?"
 
 static const char usage[] =
 	"usage: harp-wire serve IFNAME ADDRESS [options]\n"
@@ -21,16 +22,18 @@ static const char usage[] =
 	"\n"
 	"Raw frames between two AF_XDP queues: the NIC code, steering program and MTU of the HARP stack,\n"
 	"but no stack. `serve` answers one client and ends; it prints \"ready\" when it may be called.\n"
+	"IFNAME may be a DPDK port, dpdk:DEVICE[;key=value]...; the addresses are then the kernel's on\n"
+	"another interface, over which both sides agree.\n"
 	"\n"
 	"  --seconds N        duration (3; at most 60)\n"
 	"  --size BYTES       frame with its Ethernet header (send, recv: the MTU's; pingpong: 64, IPv6 82)\n"
 	"  --queue N          receive queue (0)\n"
-	"  --xdp MODE         auto, generic, native or sparing (auto)\n"
-	"  --copy MODE        auto, copy or zero-copy (auto)\n"
+	"  --xdp MODE         not with dpdk: auto, generic, native or sparing (auto)\n"
+	"  --copy MODE        not with dpdk: auto, copy or zero-copy (auto)\n"
 	"  --frames N         frames of the region (8192)\n"
 	"  --port N           control connection's port (7100)\n"
 	"  --data-port N      the frames' TCP port (61000)\n"
-	"  --lib-dir DIR      where libharp-xdp.so lies\n"
+	"  --lib-dir DIR      where libharp-xdp.so or libharp-dpdk.so lies\n"
 	"  -o text|json       output (text)\n";
 
 struct options {
@@ -182,13 +185,16 @@ static int serve(const struct options *o)
 		rc = complain("the client's frames exceed this side's MTU");
 	if (!rc) {
 		run_headers(&run);
-		rc = control_send(&control, &run.own, sizeof(run.own));
+		if (control_send(&control, &run.own, sizeof(run.own)))
+			rc = complain("the client went away");
 	}
-	if (!rc)
-		rc = serve_test(&run);
+	if (!rc && card_link(&card))
+		rc = complain(NO_LINK);
+	else if (!rc)
+		rc = serve_test(&run) ? complain("the client went away") : 0;
 	card_close(&card);
 	close(control.fd);
-	return rc ? complain("the client went away") : 0;
+	return rc;
 }
 
 /* ---- the client ----------------------------------------------------------------------------- */
@@ -326,6 +332,8 @@ static int client(const struct options *o)
 	    (control_send(&control, &run.own, sizeof(run.own)) ||
 	     control_recv(&control, &run.peer, sizeof(run.peer)) || run.peer.magic != WIRE_MAGIC))
 		rc = complain("the server refused: its own output says why");
+	if (!rc && card_link(&card))
+		rc = complain(NO_LINK);
 	if (!rc) {
 		run_headers(&run);
 		rc = client_test(o, &run);

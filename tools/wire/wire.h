@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * wire.h - harp-wire: the limit that everything else is compared with. Raw frames between two AF_XDP
- * queues, with the NIC code, the steering program and the MTU of the stack, but no stack.
+ * queues or DPDK ports, with the NIC code, the steering program and the MTU of the stack, but no stack.
  */
 #ifndef HARP_TOOLS_WIRE_H
 #define HARP_TOOLS_WIRE_H
@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "common/samples.h"
+#include "dpdk/harp_dpdk.h"
 #include "harp_host.h"
 #include "xdp/harp_xdp.h"
 
@@ -21,9 +22,11 @@
 
 uint64_t wire_clock_ns(void);
 
-/* ---- card.c: an AF_XDP queue with a steering program and a pool of frames --------------------- */
+/* ---- card.c: a queue and a pool of frames; of AF_XDP, with a steering program, or of a DPDK port --------- */
 struct card {
 	struct harp_nic *nic;
+	const struct harp_dpdk_api *dpdk;
+	struct harp_dpdk_port *dpdk_port; /* NULL: AF_XDP */
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	void *library;
@@ -41,6 +44,12 @@ struct card_options {
 int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
 	      char *why, size_t why_len);
 void card_close(struct card *card);
+/* Waits until frames can pass: a DPDK port's peer may be on its way. -ENETDOWN it did not come. */
+int card_link(const struct card *card);
+/* card_dpdk.c. text: the port's, without "dpdk:". */
+int card_dpdk_open(struct card *card, const struct card_options *opt, const char *text, char *why,
+		   size_t why_len);
+void card_dpdk_close(struct card *card);
 /* Descriptors of a frame of `bytes`, cut as the stack cuts its segments. */
 unsigned card_frags(const struct card *card, uint32_t bytes);
 /* Takes frames from the pool and describes one packet in them; false when the pool is dry. */
