@@ -8,6 +8,10 @@
 #include <string.h>
 
 #define EXTERNAL_OPS_NAME "harp_external"
+/* A device completes what it was given within microseconds. Some drivers look when they send next, if ever: their queue is
+ * stopped. A link that is paused may take a while; behind it nothing helps but to stop the device. */
+#define EXTERNAL_QUEUE_NS UINT64_C(20000000)
+#define EXTERNAL_PORT_NS UINT64_C(1000000000)
 
 /* ---- the mempool: nobody takes from it, and what comes back is done ----------------------------- */
 
@@ -243,7 +247,7 @@ int external_memory_add(struct external *external, const void *base, size_t byte
 	err = external->device ? mapping_add(external->device, base, bytes) : 0;
 	if (err)
 		return err;
-	more[external->memory_count++] = (struct external_memory){ base, bytes };
+	more[external->memory_count++] = (struct external_memory){ .base = base, .bytes = bytes };
 	return 0;
 }
 
@@ -272,7 +276,20 @@ static bool external_needs_last(const struct external *external)
 	return false;
 }
 
-int external_memory_remove(struct external *external, const void *base, size_t bytes)
+/* Of memory whose removal is refused. */
+static enum port_flush external_flush_due(struct external_memory *m, uint64_t now_ns)
+{
+	if (m->refused_ns == 0)
+		m->refused_ns = now_ns;
+	if (m->flushed < PORT_FLUSH_QUEUE && now_ns - m->refused_ns >= EXTERNAL_QUEUE_NS)
+		return m->flushed = PORT_FLUSH_QUEUE;
+	if (m->flushed < PORT_FLUSH_PORT && now_ns - m->refused_ns >= EXTERNAL_PORT_NS)
+		return m->flushed = PORT_FLUSH_PORT;
+	return PORT_FLUSH_NONE;
+}
+
+int external_memory_remove(struct external *external, const void *base, size_t bytes,
+			   uint64_t now_ns, enum port_flush *flush)
 {
 	struct external_memory *last, removed;
 	uint32_t i = 0;
@@ -286,8 +303,10 @@ int external_memory_remove(struct external *external, const void *base, size_t b
 	removed = external->memory[i];
 	external->memory[i] = *last;
 	*last = removed;
-	if (external_needs_last(external))
+	if (external_needs_last(external)) {
+		*flush = external_flush_due(last, now_ns);
 		return -EBUSY;
+	}
 	external->memory_count--;
 	if (external->device)
 		mapping_remove(external->device, base, bytes);

@@ -10,6 +10,13 @@
 #include <rte_mbuf.h>
 #include <rte_spinlock.h>
 
+/* What makes a driver let go of what it was given to send: harder and harder. */
+enum port_flush {
+	PORT_FLUSH_NONE,
+	PORT_FLUSH_QUEUE, /* its queue is stopped, and started again */
+	PORT_FLUSH_PORT,  /* the device is */
+};
+
 /* One external frame, and the mbuf that it is sent as. The driver's hold on the bytes is a reference to shared, its hold on
  * the item the mbuf, which it frees. */
 struct external_item {
@@ -30,7 +37,9 @@ struct external {
 	struct external_memory {
 		const uint8_t *base;
 		size_t bytes;
-	} * memory; /* as often as it was added */
+		uint64_t refused_ns;     /* since when its removal is refused; 0: it is not */
+		enum port_flush flushed; /* what has been done about that */
+	} * memory;                      /* as often as it was added */
 	uint32_t memory_count;
 	uint32_t made;       /* mbufs, ever */
 	rte_spinlock_t lock; /* of what follows: drivers free in any thread */
@@ -63,9 +72,11 @@ unsigned external_complete(struct external *external, uint32_t *items, unsigned 
 /* An item that could not be sent comes back like one that was. */
 void external_refuse(struct external *external, uint32_t i);
 
-/* harp_nic_ops of the same names, for one queue. -EBUSY: an item that is out lies there. */
+/* harp_nic_ops of the same names, for one queue. -EBUSY: an item that is out lies there; *flush: what it is time to do
+ * about it, once. */
 int external_memory_add(struct external *external, const void *base, size_t bytes);
-int external_memory_remove(struct external *external, const void *base, size_t bytes);
+int external_memory_remove(struct external *external, const void *base, size_t bytes,
+			   uint64_t now_ns, enum port_flush *flush);
 
 /* mapping.c: what a device, which reads memory by itself, is told of. Processwide; pages are counted, so that ranges may
  * overlap. -ENOTSUP the device can't be told, -ENOMEM, other -errno of its driver. */

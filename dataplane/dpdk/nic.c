@@ -463,7 +463,7 @@ static unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigne
 	struct pool *pool = nic->pool;
 	unsigned count = 0;
 
-	(void)now_ns;
+	nic->now_ns = now_ns;
 	pool_enter(pool);
 	if (pool->done.count == 0 && nic->in_flight > 0)
 		nic_clean(nic);
@@ -510,17 +510,29 @@ static int nic_memory_add(struct harp_nic *harp_nic, const void *base, size_t by
 	return external ? external_memory_add(external, base, bytes) : -ENOTSUP;
 }
 
-static int nic_memory_remove(struct harp_nic *harp_nic, const void *base, size_t bytes)
+/* What the driver has sent and not said so comes home, if it can be asked. */
+static void nic_clean_inside(struct dpdk_nic *nic)
 {
-	struct dpdk_nic *nic = nic_of(harp_nic);
-	int err = nic->external ? external_memory_remove(nic->external, base, bytes) : -ENOENT;
-
-	if (err != -EBUSY)
-		return err;
 	pool_enter(nic->pool);
 	nic_clean(nic);
 	pool_leave(nic->pool);
-	return external_memory_remove(nic->external, base, bytes);
+}
+
+static int nic_memory_remove(struct harp_nic *harp_nic, const void *base, size_t bytes)
+{
+	struct dpdk_nic *nic = nic_of(harp_nic);
+	enum port_flush flush = PORT_FLUSH_NONE;
+	int err;
+
+	if (!nic->external)
+		return -ENOENT;
+	err = external_memory_remove(nic->external, base, bytes, nic->now_ns, &flush);
+	if (err != -EBUSY)
+		return err;
+	nic_clean_inside(nic);
+	if (flush)
+		port_flush(nic, flush);
+	return external_memory_remove(nic->external, base, bytes, nic->now_ns, &flush);
 }
 
 static void nic_destroy(struct harp_nic *harp_nic)
@@ -529,10 +541,11 @@ static void nic_destroy(struct harp_nic *harp_nic)
 
 	nic_drop_waiting(nic);
 	if (nic->external) {
-		pool_enter(nic->pool);
-		nic_clean(nic);
-		pool_leave(nic->pool);
-		/* Its user's memory is its user's again; of what is out the queue's next user takes care, or the port's end. */
+		nic_clean_inside(nic);
+		if (external_out(nic->external))
+			port_flush(nic, PORT_FLUSH_QUEUE);
+		/* Its user's memory is its user's again. Where a driver can't stop a queue the queue's next user takes care
+		 * of what is out, or the port's end. */
 		if (!external_out(nic->external))
 			external_reset(nic->external);
 	}

@@ -310,18 +310,11 @@ static bool port_queue_out(const struct dpdk_port *port, uint32_t queue)
 	return pool_out(nic->pool) > 0 || (nic->external && external_out(nic->external));
 }
 
-/* A queue that was in use: what its driver still holds of its frames comes home when the queue is set up anew. */
-static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct why *why)
+/* What its driver holds of its queues' frames comes home, as they are set up anew. What is in flight is lost. */
+static int port_restart(struct dpdk_port *port, const struct why *why)
 {
 	int err = 0;
 
-	if (!port_queue_out(port, queue) || !port->nics[queue].used)
-		return 0;
-	if (port_others_taken(port, queue))
-		return why_fail(
-			why, -EBUSY,
-			"its driver still holds frames of the queue's last user, while other queues "
-			"are in use; close them all first");
 	gate_shut(port);
 	if (port->started) {
 		port_drain(port);
@@ -333,6 +326,35 @@ static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct
 	if (err)
 		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));
 	gate_open(port);
+	return err;
+}
+
+void port_flush(struct dpdk_nic *nic, enum port_flush how)
+{
+	const struct why nobody = { 0 }; /* a port that does not start again has no link */
+	struct sigpipe was;
+
+	port_enter(&was);
+	if (how == PORT_FLUSH_PORT)
+		(void)port_restart(nic->port, &nobody);
+	else if (nic->port->started && rte_eth_dev_tx_queue_stop(nic->port_id, nic->queue) == 0)
+		(void)rte_eth_dev_tx_queue_start(nic->port_id, nic->queue);
+	port_leave(&was);
+}
+
+/* A queue that was in use, likewise. */
+static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct why *why)
+{
+	int err;
+
+	if (!port_queue_out(port, queue) || !port->nics[queue].used)
+		return 0;
+	if (port_others_taken(port, queue))
+		return why_fail(
+			why, -EBUSY,
+			"its driver still holds frames of the queue's last user, while other queues "
+			"are in use; close them all first");
+	err = port_restart(port, why);
 	if (!err && port_queue_out(port, queue))
 		return why_fail(why, -EBUSY,
 				"its driver keeps frames of the queue's last user; close the port");

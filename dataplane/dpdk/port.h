@@ -119,6 +119,9 @@ void port_unlock_all(void);
 /* steer.c */
 void port_rules_flush(struct dpdk_port *port);
 
+/* Makes the driver let go of what a queue has sent; what is in flight is lost. By who drives the NIC, not inside it. */
+void port_flush(struct dpdk_nic *nic, enum port_flush how);
+
 /* nic.c */
 void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue);
 /* Frees what rx() has not handed on. */

@@ -115,8 +115,8 @@ struct harp_nic_ops {
 	 * (registered, DMA-mapped where the device needs it) until memory_remove(). The same memory may be added
 	 * several times, and ranges may overlap. -ENOTSUP the device can't read such memory, -ENOMEM, -EINVAL. */
 	int (*memory_add)(struct harp_nic *nic, const void *base, size_t bytes);
-	/* Takes one memory_add() of exactly this range back. -EBUSY while the card may still read it (poll, and
-	 * ask again), -ENOENT. */
+	/* Takes one memory_add() of exactly this range back. -EBUSY while the card may still read it: poll, and
+	 * ask again. A card that does not get on is stopped after a while, so that this ends. -ENOENT. */
 	int (*memory_remove)(struct harp_nic *nic, const void *base, size_t bytes);
 };
 

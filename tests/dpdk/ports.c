@@ -518,6 +518,7 @@ static const struct {
 	{ "twice", case_twice },
 	{ "external_again", case_external_again },
 	{ "external_behind", case_external_behind },
+	{ "external_kept", case_external_kept },
 	{ "fork", case_fork },
 	{ "options", case_options },
 	{ "refused", case_refused },

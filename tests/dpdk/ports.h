@@ -45,6 +45,7 @@ __attribute__((noreturn)) void peer_main(const char *device, int ready_fd);
 /* Cases in other files. */
 void case_external_again(void);
 void case_external_behind(void);
+void case_external_kept(void);
 void case_memif(void);
 void case_memif_within(void);
 void case_memif_waits(void);

@@ -57,6 +57,35 @@ void case_external_again(void)
 	end_close(&end);
 }
 
+/* A device that keeps what it was given: nobody empties its ring. Asked for often enough the memory comes home, the ring
+ * is empty, and the queue goes on. */
+void case_external_kept(void)
+{
+	static uint8_t memory[2][1000];
+	uint64_t addrs[8], now_ns = 1;
+	unsigned asked = 0;
+	struct end end;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	for (unsigned i = 0; i < 2; i++)
+		CHECK_EQ(end.nic->ops->memory_add(end.nic, memory[i], sizeof(memory[i])), 0);
+	CHECK_EQ(external_send(&end, 3, memory[0]), 2);
+	CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory[1], sizeof(memory[1])), 0);
+	while (end.nic->ops->memory_remove(end.nic, memory[0], sizeof(memory[0])) == -EBUSY &&
+	       asked++ < 1000) {
+		now_ns += 10000000;
+		CHECK_EQ(end.nic->ops->complete(end.nic, addrs, 8, now_ns), 0);
+	}
+	CHECK(asked > 50 && asked < 150); /* a second, by our clock */
+	CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory[0], sizeof(memory[0])), -ENOENT);
+	CHECK_EQ(end.nic->ops->complete(end.nic, addrs, 8, now_ns), 2);
+	end.free[end.free_count++] = addrs[0] < addrs[1] ? addrs[0] : addrs[1]; /* the header's */
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	CHECK_EQ(end.wrong, 0);
+	end_close(&end);
+}
+
 /* A device behind a virtual one reads memory that nobody has mapped for it: nothing is sent in place through those. */
 void case_external_behind(void)
 {
