@@ -178,8 +178,9 @@ static uint64_t next_ns(const struct drive *d)
 	return next;
 }
 
-#define DRIVE_BLIND_NS UINT64_C(50000)
-#define DRIVE_BLIND_GUARD_NS UINT64_C(1000000)
+#define DRIVE_BLIND_NS_MIN UINT64_C(50000)
+#define DRIVE_BLIND_NS_MAX UINT64_C(1000000)
+#define DRIVE_BLIND_SHARE 8u
 
 /* What wakes a sleeper: its eventfd and, of each member, the NIC and the kernel's tables. */
 struct bed {
@@ -188,14 +189,21 @@ struct bed {
 	nfds_t count;
 };
 
-/* A DPDK device has no descriptor that tells of packets: who waits for one looks, and so, more rarely, does the guard. */
-static uint64_t blind_ns(const struct drive *d, const struct sleeper *sleeper)
+/* A DPDK device has no descriptor that tells of packets: who waits for one looks again after an eighth of the
+ * silence so far, the guard as seldom as may be. */
+static uint64_t blind_ns(const struct drive *d, const struct sleeper *sleeper, uint64_t now_ns)
 {
+	uint64_t rest_ns = (now_ns - d->news_ns) / DRIVE_BLIND_SHARE;
+
+	if (rest_ns < DRIVE_BLIND_NS_MIN)
+		rest_ns = DRIVE_BLIND_NS_MIN;
+	if (rest_ns > DRIVE_BLIND_NS_MAX || sleeper == &d->guard)
+		rest_ns = DRIVE_BLIND_NS_MAX;
 	for (unsigned i = 0; i < d->count; i++) {
 		const struct drive_member *member = &d->members[i];
 
 		if (member->instance && harp_instance_fd(member->instance) < 0)
-			return sleeper == &d->guard ? DRIVE_BLIND_GUARD_NS : DRIVE_BLIND_NS;
+			return rest_ns;
 	}
 	return DRIVE_FOREVER;
 }
@@ -218,8 +226,8 @@ static void sleep_until(struct drive *d, struct sleeper *sleeper, uint64_t until
 
 	if (until_ns <= now_ns)
 		return;
-	if (nics && until_ns - now_ns > blind_ns(d, sleeper))
-		until_ns = now_ns + blind_ns(d, sleeper);
+	if (nics && until_ns - now_ns > blind_ns(d, sleeper, now_ns))
+		until_ns = now_ns + blind_ns(d, sleeper, now_ns);
 	bed_add(&bed, sleeper->event_fd, 0);
 	for (unsigned i = 0; nics && i < d->count; i++) {
 		const struct drive_member *member = &d->members[i];
