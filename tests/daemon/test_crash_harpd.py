@@ -79,7 +79,7 @@ def mark(harpd: HostDaemon) -> dict[str, object]:
 
 
 def released(harpd: HostDaemon) -> None:
-    wait_for(lambda: harpd.query("status")["nics"][0]["queues"] == {"0": "free"}, "the queue", 5)
+    wait_for(lambda: harpd.query("status")["nics"][0]["queues"] == {"0": "free"}, "the queue")
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "restart"])
@@ -117,7 +117,7 @@ def killed_with_its_jobs(site: Site) -> tuple[HostDaemon, int]:
     harpd.end(signal.SIGKILL)
     pair.sink.goes_on()
     pair.sink.process.send_signal(signal.SIGKILL)
-    pair.sink.process.wait(10)
+    pair.sink.process.wait(60)
     assert pair.source.event()["event"] == "error"
     return harpd, int(lease["ports"][0])
 
@@ -159,7 +159,7 @@ def test_stop_leaves_nothing_of_a_harpd_that_had_died_before(site: Site) -> None
     harpd.start()
     harpctl(harpd, "stop")
     assert harpd.process is not None
-    assert harpd.process.wait(10) == 0
+    assert harpd.process.wait(60) == 0
     nothing_is_left(harpd)
 
 

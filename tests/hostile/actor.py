@@ -14,12 +14,15 @@ import json
 import os
 import pathlib
 import random
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
+
+HANGS_S = 60.0
 
 
 class ActorError(Exception):
@@ -72,7 +75,7 @@ class Actor:
                 assert self.process.stdin
                 self.process.stdin.close()
             try:
-                self.process.wait(10)
+                self.process.wait(HANGS_S)
             except subprocess.TimeoutExpired:
                 self.kill()
         for stream in (self.process.stdin, self.process.stdout):
@@ -89,6 +92,16 @@ def actors(*made: Actor) -> Iterator[tuple[Actor, ...]]:
     finally:
         for actor in made:
             actor.close()
+
+
+@contextlib.contextmanager
+def polled(receiver: Actor, listen: int) -> Iterator[None]:
+    """The receiver looks for somebody to accept meanwhile, and there is nobody."""
+    assert receiver.call("poll", listen=listen) == "polling"
+    yield
+    receiver.start("warnings")  # ends it
+    assert receiver.result() is False
+    receiver.result()
 
 
 def pattern(stream: int | str, message: int, size: int) -> bytes:
@@ -170,18 +183,26 @@ class Commands:
         handle, comm = self.net.listen()
         return [base64.b64encode(handle).decode(), comm]
 
-    def accept(self, listen: int, timeout_s: float = 10.0) -> int:
+    def accept(self, listen: int, timeout_s: float = HANGS_S) -> int:
         return self.ncclnet.poll_until([lambda: self.net.accept_step(listen)], timeout_s)[0]
 
-    def connect(self, handle: str, timeout_s: float = 10.0) -> int:
+    def connect(self, handle: str, timeout_s: float = HANGS_S) -> int:
         step = self.net.connect_start(base64.b64decode(handle))
         return self.ncclnet.poll_until([step], timeout_s)[0]
+
+    def poll(self, listen: int) -> bool:
+        """Says so, and accepts until the next command comes: was there anybody?"""
+        print(json.dumps({"value": "polling"}), flush=True)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            if self.net.accept_step(listen) is not None:
+                return True
+        return False
 
     def listen_many(self, count: int) -> list[list[Any]]:
         return [self.listen() for _ in range(count)]
 
     def join(
-        self, handles: list[str], listens: list[int], timeout_s: float = 60.0
+        self, handles: list[str], listens: list[int], timeout_s: float = HANGS_S
     ) -> list[list[int]]:
         """Connects to all of these and accepts on all of those at once: [send comms, receive
         comms], in their order."""
@@ -190,7 +211,7 @@ class Commands:
         comms = self.ncclnet.poll_until(steps, timeout_s)
         return [comms[: len(handles)], comms[len(handles) :]]
 
-    def connect_each(self, handles: list[str], timeout_s: float = 30.0) -> list[list[float]]:
+    def connect_each(self, handles: list[str], timeout_s: float = HANGS_S) -> list[list[float]]:
         """Connects to one after the other: [comms, the seconds that each took]."""
         comms, seconds = [], []
         for handle in handles:
@@ -200,7 +221,11 @@ class Commands:
         return [comms, seconds]
 
     def cross(
-        self, sends: list[list[Any]], receives: list[list[Any]], size: int, timeout_s: float = 60.0
+        self,
+        sends: list[list[Any]],
+        receives: list[list[Any]],
+        size: int,
+        timeout_s: float = HANGS_S,
     ) -> int:
         """One message over each [comm, name], all at once, received ones checked; how many."""
         flying = []
@@ -227,16 +252,16 @@ class Commands:
         descriptors = len(list(pathlib.Path("/proc/self/fd").iterdir()))
         return [descriptors, int(values["Threads"][0]), int(values["VmRSS"][0])]
 
-    def send(self, comm: int, data: str, timeout_s: float = 10.0) -> int:
+    def send(self, comm: int, data: str, timeout_s: float = HANGS_S) -> int:
         request = self._post(lambda: self.net.isend(comm, base64.b64decode(data)))
         return request.wait(timeout_s)
 
-    def receive(self, comm: int, size: int, timeout_s: float = 10.0) -> str:
+    def receive(self, comm: int, size: int, timeout_s: float = HANGS_S) -> str:
         request = self._post(lambda: self.net.irecv(comm, size))
         got = request.wait(timeout_s)
         return base64.b64encode(request.buffer.raw[:got]).decode()
 
-    def receive_error(self, comm: int, size: int, timeout_s: float = 10.0) -> list[Any]:
+    def receive_error(self, comm: int, size: int, timeout_s: float = HANGS_S) -> list[Any]:
         """Waits for a receive to fail: [result, seconds it took]."""
         begin = time.monotonic()
         try:
@@ -284,7 +309,7 @@ class Commands:
         receives: list[int],
         size: int,
         seconds: float,
-        timeout_s: float = 30.0,
+        timeout_s: float = HANGS_S,
     ) -> list[Any]:
         """Messages on many comms at once, four in flight on each, every byte checked.
 

@@ -17,12 +17,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from actor import Actor, ActorError, actors
+from actor import HANGS_S, Actor, ActorError, actors, polled
 from hosts import Hosts
 from wire import ACK, CLOSE, CREDIT, DATA, Handle, Peer, record
 
 SEED = 20261121
-SECOND = 1.0
 
 
 @pytest.fixture(params=["xdp", "kernel"])
@@ -68,17 +67,12 @@ def ranks(hosts: Hosts, path: str, sender_path: str | None = None) -> Iterator[P
         yield Pair(receiver, sender)
 
 
-def closed_within(sock: socket.socket, seconds: float) -> bool:
-    """True when the other side ends the connection in time."""
-    sock.settimeout(seconds)
-    try:
+def wait_closed(sock: socket.socket) -> None:
+    """Returns when the other side ends the connection; TimeoutError."""
+    sock.settimeout(HANGS_S)
+    with contextlib.suppress(ConnectionError):
         while sock.recv(4096):
             pass
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        pass
-    return True
 
 
 @contextlib.contextmanager
@@ -146,19 +140,17 @@ def test_silent_strangers_do_not_delay_a_healthy_connect(hosts: Hosts, path: str
         silent = []
         with hosts.inside(1):
             for _ in range(80):
-                sock = socket.create_connection((handle.address, handle.port), 5)
+                sock = socket.create_connection((handle.address, handle.port), HANGS_S)
                 silent.append(strangers.enter_context(sock))
-        begin = time.monotonic()
+        # One after the other they would hold it up for 80 times the 5 s that each of them is given.
         second = Pair(pair.receiver, pair.sender)
-        assert time.monotonic() - begin < SECOND
         second.exchange(b"healthy")
         pair.exchange(b"established")
-        # The deadline of an unauthenticated connection is 5 s; someone must poll meanwhile.
-        raw, listen = pair.receiver.call("listen")
-        with pytest.raises(ActorError, match="not made in time"):
-            pair.receiver.call("accept", listen=listen, timeout_s=6.5)
-        assert raw
-        assert all(closed_within(sock, 0.5) for sock in silent)
+        # Someone must poll meanwhile.
+        _, listen = pair.receiver.call("listen")
+        with polled(pair.receiver, listen):
+            for sock in silent:
+                wait_closed(sock)
 
 
 def test_babbling_strangers_are_closed_and_change_nothing(each: Hosts, path: str) -> None:
@@ -173,18 +165,15 @@ def test_babbling_strangers_are_closed_and_change_nothing(each: Hosts, path: str
             b"HARPhndl" + rng.randbytes(200),
             *(rng.randbytes(rng.randrange(64, 4000)) for _ in range(20)),
         ]
-        raw, listen = pair.receiver.call("listen")
+        _, listen = pair.receiver.call("listen")
         for word in words:
             with each.inside(1):
-                sock = socket.create_connection((handle.address, handle.port), 5)
-            with sock:
+                sock = socket.create_connection((handle.address, handle.port), HANGS_S)
+            with sock, polled(pair.receiver, listen):
                 sock.sendall(word)
-                with pytest.raises(ActorError, match="not made in time"):
-                    pair.receiver.call("accept", listen=listen, timeout_s=0.05)
-                assert closed_within(sock, SECOND), word[:16]
+                wait_closed(sock)
         pair.exchange(b"established")
         Pair(pair.receiver, pair.sender).exchange(b"new")
-        assert raw
 
 
 def test_a_replayed_preamble_is_refused(each: Hosts, path: str) -> None:
@@ -204,14 +193,11 @@ def test_a_replayed_preamble_is_refused(each: Hosts, path: str) -> None:
             comm = pair.receiver.result()
             with each.inside(1):
                 again = Peer(handle)
-            with again:
+            # A challenge with a nonce of its own, which the old proof does not answer.
+            with again, polled(pair.receiver, listen):
                 again.send(hello + proof)
-                pair.receiver.start("accept", listen=listen, timeout_s=1.0)
-                # A challenge with a nonce of its own, which the old proof does not answer.
                 with pytest.raises((EOFError, ConnectionError)):
                     again.read(64 + 32)
-                with pytest.raises(ActorError, match="not made in time"):
-                    pair.receiver.result()
             pair.receiver.start("receive", comm=comm, size=8)
             first.send(record(DATA, total=4, payload=b"mine"))
             assert base64.b64decode(pair.receiver.result()) == b"mine"
@@ -224,16 +210,13 @@ def test_a_peer_without_the_secret_is_refused(each: Hosts, path: str) -> None:
         handle = Handle.decode(base64.b64decode(raw))
         with each.inside(1):
             peer = Peer(handle)
-        with peer:
+        with peer, polled(pair.receiver, listen):
             peer.send(peer.hello())
-            pair.receiver.start("accept", listen=listen, timeout_s=1.0)
             peer.read(64)
             handle.secret = bytes(16)
             peer.send(peer.proof())
             with pytest.raises((EOFError, ConnectionError)):
                 peer.read(32)
-            with pytest.raises(ActorError, match="not made in time"):
-                pair.receiver.result()
         pair.exchange(b"established")
 
 
@@ -283,44 +266,37 @@ def test_a_message_longer_than_its_receive_is_truncation(hosts: Hosts, path: str
 
 @pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a sleeping child"])
 @pytest.mark.parametrize("busy", [False, True], ids=["waiting", "mid-transfer"])
-def test_a_killed_sender_is_noticed_within_a_second(
-    hosts: Hosts, path: str, forked: bool, busy: bool
-) -> None:
+def test_a_killed_sender_is_noticed(hosts: Hosts, path: str, forked: bool, busy: bool) -> None:
     with ranks(hosts, path) as pair, contextlib.ExitStack() as after:
         pair.exchange(b"alive")
         if forked:
             hosts.kill_later(after, pair.sender.call("fork_sleeper"))
         if busy:
-            pair.receiver.start("drain", comm=pair.recv_comm, size=1 << 20, seconds=20)
-            pair.sender.start("stream", comm=pair.send_comm, size=1 << 20, seconds=20)
+            pair.receiver.start("drain", comm=pair.recv_comm, size=1 << 20, seconds=HANGS_S)
+            pair.sender.start("stream", comm=pair.send_comm, size=1 << 20, seconds=HANGS_S)
             time.sleep(0.5)
         else:
-            pair.receiver.start("receive_error", comm=pair.recv_comm, size=8, timeout_s=20)
+            pair.receiver.start("receive_error", comm=pair.recv_comm, size=8)
             time.sleep(0.3)
-        begin = time.monotonic()
         pair.sender.kill()
+        # It is told: silence would be borne for longer than the receiver goes on.
         _, result = pair.receiver.result() if busy else reversed(pair.receiver.result())
         assert result == "ncclRemoteError"
-        assert time.monotonic() - begin < SECOND
         said = pair.receiver.call("warnings")
         assert any(hosts.address[1] in line for line in said), said
 
 
 @pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a sleeping child"])
-def test_a_killed_receiver_is_noticed_within_a_second(
-    hosts: Hosts, path: str, forked: bool
-) -> None:
+def test_a_killed_receiver_is_noticed(hosts: Hosts, path: str, forked: bool) -> None:
     with ranks(hosts, path) as pair, contextlib.ExitStack() as after:
         pair.exchange(b"alive")
         if forked:
             hosts.kill_later(after, pair.receiver.call("fork_sleeper"))
-        pair.receiver.start("drain", comm=pair.recv_comm, size=1 << 20, seconds=20)
-        pair.sender.start("stream", comm=pair.send_comm, size=1 << 20, seconds=20)
+        pair.receiver.start("drain", comm=pair.recv_comm, size=1 << 20, seconds=HANGS_S)
+        pair.sender.start("stream", comm=pair.send_comm, size=1 << 20, seconds=HANGS_S)
         time.sleep(0.5)
-        begin = time.monotonic()
         pair.receiver.kill()
         assert pair.sender.result()[1] == "ncclRemoteError"
-        assert time.monotonic() - begin < SECOND
 
 
 def test_what_was_done_arrives_although_the_sender_exits_at_once(hosts: Hosts, path: str) -> None:

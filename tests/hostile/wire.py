@@ -69,7 +69,7 @@ def record(
 class Peer:
     """A connector on a kernel socket (section 3)."""
 
-    def __init__(self, handle: Handle, timeout_s: float = 5.0) -> None:
+    def __init__(self, handle: Handle, timeout_s: float = 60.0) -> None:
         self.handle = handle
         self.key = b""  # of a further lane: the comm key, in the place of the handle's secret
         self.transcript = b""

@@ -2,17 +2,22 @@
 """Connections of the kernel's whose packets arrive on a chosen queue of HARP's host."""
 
 import ctypes
+import select
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from harp.lab import Host, in_namespace
 
 # The key of the Microsoft RSS specification's examples.
 KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
 RULE = f"toeplitz:{KEY}"
+_TOTAL_RETRANS = 100  # tcpi_total_retrans in struct tcp_info
 
 
 class _Rss(ctypes.Structure):
@@ -64,22 +69,40 @@ class Prediction:
 
 @contextmanager
 def connection(
-    host: Host, source_port: int, to: tuple[str, int], timeout_s: float = 10
+    host: Host, source_port: int, to: tuple[str, int], timeout_s: float = 60
 ) -> Iterator[socket.socket]:
     """A kernel socket of the host's, connected from a chosen port."""
+    with _bound(host, source_port) as sock:
+        sock.settimeout(timeout_s)
+        sock.connect(to)
+        yield sock
+
+
+def syns_until_refused(host: Host, source_port: int, to: tuple[str, int]) -> int:
+    """The SYNs that it took until there came an RST."""
+    with _bound(host, source_port) as sock:
+        sock.setblocking(False)
+        sock.connect_ex(to)
+        ended = select.poll()
+        ended.register(sock, select.POLLOUT)
+        assert ended.poll(60_000), "neither connected nor refused"
+        again = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[_TOTAL_RETRANS:]
+        with pytest.raises(ConnectionRefusedError):
+            sock.connect(to)
+        return 1 + int.from_bytes(again, sys.byteorder)
+
+
+def _bound(host: Host, source_port: int) -> socket.socket:
     made: list[socket.socket] = []
 
     def make(_ipr: object) -> None:
-        family = socket.AF_INET6 if ":" in to[0] else socket.AF_INET
+        family = socket.AF_INET6 if ":" in host.address else socket.AF_INET
         made.append(socket.socket(family, socket.SOCK_STREAM))
 
     in_namespace(host.netns, make)
-    with made[0] as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.settimeout(timeout_s)
-        sock.bind((host.address, source_port))
-        sock.connect(to)
-        yield sock
+    made[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made[0].bind((host.address, source_port))
+    return made[0]
 
 
 def echoed(sock: socket.socket, count: int) -> None:

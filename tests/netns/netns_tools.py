@@ -15,7 +15,7 @@ from steering_api import Library, Steering
 
 from harp.lab import Host, in_namespace
 
-READY_S = 20
+READY_S = 60
 
 
 @dataclass
@@ -83,7 +83,7 @@ def outcome(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> tu
     return out, err, process.returncode
 
 
-def finish(server: subprocess.Popen[str], timeout_s: float = 30) -> tuple[str, str]:
+def finish(server: subprocess.Popen[str], timeout_s: float = 60) -> tuple[str, str]:
     """The rest of a server's output, once it has ended by itself."""
     try:
         return server.communicate(timeout=timeout_s)
@@ -136,7 +136,7 @@ def xdp_attached(host: Host) -> bool:
     return bool(link.get("xdp"))
 
 
-def wait_until(condition: Any, what: str, seconds: float = 5) -> None:
+def wait_until(condition: Any, what: str, seconds: float = 60) -> None:
     """The kernel frees what the dead held in its own time, and announces none of it."""
     deadline = time.monotonic() + seconds
     while not condition():

