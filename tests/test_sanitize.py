@@ -90,6 +90,8 @@ ADDRESS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
 }
+# LeakSanitizer misreads the thread-local memory of a library that was opened as late as DPDK's.
+DPDK_ADDRESS = ADDRESS | {"ASAN_OPTIONS": f"{ADDRESS['ASAN_OPTIONS']}:intercept_tls_get_addr=0"}
 # The interpreter keeps what it has until its end.
 ADDRESS_PYTHON = ADDRESS | {"ASAN_OPTIONS": "detect_leaks=0:strict_string_checks=1"}
 
@@ -102,7 +104,7 @@ def address_build(root_dir: Path) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_address_and_undefined(address_build: Path, name: str) -> None:
     """No access outside an object, no leak, no undefined arithmetic."""
-    run_meson_test(watched(address_build, name), ADDRESS)
+    run_meson_test(watched(address_build, name), DPDK_ADDRESS if "dpdk" in name else ADDRESS)
 
 
 def test_address_packets(address_build: Path) -> None:

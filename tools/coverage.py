@@ -24,13 +24,13 @@ BUILD = ROOT / "build-coverage"
 REASONS = ROOT / "docs" / "uncovered.txt"
 MARK_PERCENT = 90.0
 NO_REASON = "?"
-SUITES = {"unit", "sim", "fuzz", "example"}
+SUITES = {"unit", "sim", "fuzz", "example", "dpdk"}
 # One version of the ABI: the engine's thread, its sleep, a fork.
-ALSO = ("conform-xdp-v12",)
+ALSO = ("conform-xdp-v12", "conform-dpdk-v12")
 # Instrumented, a seed takes some five times as long: a tenth of them, here.
 NOT_THESE = ("sim seeds from", "goodput is as")
 SEEDS = 1000
-PYTEST = ("tests/packet", "tests/netns")
+PYTEST = ("tests/packet", "tests/netns", "tests/dpdk", "tests/daemon/test_dpdk_jobs.py")
 # A BPF program: the kernel runs it.
 NOT_MEASURED = {"dataplane/xdp/steer.bpf.c"}
 # Long, and what it sends through the stack others send too.

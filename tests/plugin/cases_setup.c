@@ -79,7 +79,7 @@ void case_null_arguments(const char *plugin, int version)
 {
 	struct library lib;
 	struct net *net = &lib.net;
-	char handle[NCCL_HANDLE_BYTES] = "", byte;
+	char handle[NCCL_HANDLE_BYTES] = "", byte = 5, got = 0;
 	struct pair pair;
 	void *out = GARBAGE;
 	int done = 77;
@@ -111,7 +111,8 @@ void case_null_arguments(const char *plugin, int version)
 	out = GARBAGE;
 	REQUIRE(net_isend(net, pair.send, NULL, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
 	complete_both(net, post_send(net, pair.send, &byte, 1, 0),
-		      post_recv(net, pair.recv, &byte, 1, 0), NULL, NULL);
+		      post_recv(net, pair.recv, &got, 1, 0), NULL, NULL);
+	REQUIRE(got == byte);
 	pair_close(net, &pair);
 	library_close(&lib);
 }
@@ -256,7 +257,7 @@ void case_corrupt_handle(const char *plugin, int version)
 	struct net *net = &lib.net;
 	struct pair good;
 	unsigned left = NCCL_HANDLE_BYTES;
-	uint8_t byte = 5;
+	uint8_t byte = 5, got = 0;
 
 	setenv("HARP_CONNECT_TIMEOUT_MS", "1000", 1);
 	library_open(&lib, plugin, version);
@@ -293,7 +294,8 @@ void case_corrupt_handle(const char *plugin, int version)
 		REQUIRE(!comm);
 	}
 	complete_both(net, post_send(net, good.send, &byte, 1, 0),
-		      post_recv(net, good.recv, &byte, 1, 0), NULL, NULL);
+		      post_recv(net, good.recv, &got, 1, 0), NULL, NULL);
+	REQUIRE(got == byte);
 	pair_close(net, &good);
 	library_close(&lib);
 }
