@@ -9,6 +9,8 @@
 #include "common/options.h"
 
 #define TOOL "harp-tcp"
+/* Of all connections together: what is written shortly before it leaves is still in the cache then. */
+#define UNSENT_BYTES (1u << 20)
 
 static const char usage[] =
 	"usage: harp-tcp serve|sink ADDRESS PORT [options]\n"
@@ -243,4 +245,5 @@ void command_parse(int argc, char **argv, struct options *o)
 		exit(2);
 	}
 	parse_rest(argv + optind, o);
+	o->stream.unsent_bytes = UNSENT_BYTES / o->flows;
 }

@@ -73,6 +73,7 @@ static int harp_options(const struct stream_options *opt, struct harp_tcp_option
 	*tcp = (struct harp_tcp_options){
 		.size = sizeof(*tcp),
 		.rx_frames = RX_FRAMES,
+		.unsent_bytes_max = opt->unsent_bytes,
 		.congestion = (uint32_t)congestion,
 		.ecn = opt->ecn ? HARP_ECN_REQUEST : HARP_ECN_DEFAULT,
 	};
@@ -188,8 +189,11 @@ static int harp_connected(struct stream *s)
 /* With the stack's own frames: the pattern is copied here, as an application would produce it there. */
 static ssize_t harp_send_frames(struct harp_stream *h, const uint8_t *data, size_t len)
 {
-	size_t sent = 0;
+	size_t sent = 0, room = harp_conn_send_room(h->conn);
 
+	if (room == 0)
+		return harp_conn_error(h->conn) ? harp_conn_error(h->conn) : -EAGAIN;
+	len = len < room ? len : room;
 	while (sent < len) {
 		struct harp_frame *frame;
 		int rc = harp_frame_alloc(h->conn, &frame);
