@@ -420,6 +420,8 @@ void comm_withdraw(struct comm *comm, const void *base, size_t bytes)
 				     .begin = (uintptr_t)base,
 				     .end = (uintptr_t)base + bytes };
 
+	if (bytes == 0)
+		return;
 	if (comm->several)
 		comm_withdraw_several(&w);
 	else

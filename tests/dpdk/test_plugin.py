@@ -109,6 +109,29 @@ def lanes_of(pid: int, other: subprocess.Popen[str]) -> set[tuple[str, str]]:
     raise AssertionError(other.communicate()[1])
 
 
+def test_registered_memory_is_not_copied(build_dir: Path, plugin: Path, tmp_path: Path) -> None:
+    """Of 64 messages of a MiB HARP copies records' headers. What memif copies is counted apart."""
+    run = ("bw", "-b", "1M", "-e", "1M", "-n", "1000000")
+    with ranks(build_dir, plugin, tmp_path, *run) as (first, second):
+        counters = counters_of(first.pid, second, tx_external_bytes=64 << 20)
+    assert counters["tx_copied_bytes"] * 1000 < counters["tx_external_bytes"]
+    assert counters["nic_copied_bytes"] == 0
+    assert counters["tx_evicted_bytes"] == 0
+    assert counters["nic_driver_copied_bytes"] > 64 << 20
+
+
+def counters_of(pid: int, other: subprocess.Popen[str], **least: int) -> dict[str, int]:
+    """A process's port's, as soon as they are so large."""
+    while other.poll() is None:
+        with stats.find() as found:
+            for instance in look(found, flows=False).instances:
+                counters = instance.snapshot.counters
+                values = {name: int(counters[name]) for name in counters.dtype.names or ()}
+                if instance.pid == pid and all(values[name] >= n for name, n in least.items()):
+                    return values
+    raise AssertionError(other.communicate()[1])
+
+
 # --------------------------------------------------------------------------------------------------
 # Ports that can't be used, and ports that can.
 #

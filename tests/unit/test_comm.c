@@ -111,6 +111,42 @@ static void test_request_slots(void)
 	fake_pair_free(&t.pairs[0]);
 }
 
+/* The application takes back memory. A request that lies elsewhere, ends where it begins or is asked for no bytes of goes
+ * on; one that is partly in it is the end of all, quietly, and no byte moves any more. */
+static void test_withdrawn(unsigned lanes, bool sender)
+{
+	static uint8_t memory[131072], theirs[65536];
+	uint8_t *data = memory + 4096;
+	unsigned warns = env_warns;
+	struct request *request;
+	struct comm *comm;
+	struct talk t;
+	int done = 1;
+
+	talk_open(&t, 1, lanes);
+	comm = sender ? t.send : t.recv;
+	memset(memory, 7, sizeof(memory));
+	CHECK_EQ(comm_post(comm, data, 65536, 0, &request), 0);
+	comm_withdraw(comm, memory, 4096);
+	comm_withdraw(comm, data + 65536, 4096);
+	comm_withdraw(comm, data + 5000, 0);
+	CHECK_EQ(comm->error, 0);
+	comm_withdraw(comm, sender ? data + 65535 : memory, sender ? 100 : 4097);
+	CHECK_EQ(comm->error, -ECANCELED);
+	CHECK_EQ(comm_test(request, &done, NULL), -ECANCELED);
+	CHECK_EQ(done, 0);
+	CHECK_EQ(comm_post(comm, data, 1, 0, &request), -ECANCELED);
+	CHECK_EQ(env_warns, warns);
+	CHECK_EQ(comm_post(sender ? t.recv : t.send, theirs, 65536, 0, &request), 0);
+	for (int i = 0; i < 1000; i++)
+		(void)talk_turn(&t);
+	for (size_t i = 0; i < sizeof(memory); i++)
+		CHECK(memory[i] == 7);
+	comm_close(t.send, false);
+	comm_close(t.recv, false);
+	talk_free(&t);
+}
+
 static void test_truncation(void)
 {
 	struct request *send, *recv;
@@ -376,6 +412,10 @@ int main(int argc, char **argv)
 	test_small_messages_go_without_credit();
 	test_eager_is_bounded();
 	test_request_slots();
+	for (unsigned lanes = 1; lanes < 4; lanes++) {
+		test_withdrawn(lanes, true);
+		test_withdrawn(lanes, false);
+	}
 	test_truncation();
 	test_death();
 	test_threads();
