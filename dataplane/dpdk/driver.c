@@ -27,7 +27,7 @@ static const struct {
 				   DRIVER_SLOTS | DRIVER_READS },
 	{ "net_af_xdp",
 	  DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS | DRIVER_CHUNKS },
-	{ "net_vhost", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_READS },
+	{ "net_vhost", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },
 	/* tap sends no packet that is longer than it admits to (MTU 1504), and counts Ethernet's header to the MTU when
 	 * it cuts: it refuses to make segments of full length. */
 	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_MAKES },

@@ -590,6 +590,9 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->rx_ring = 2u * port->rx_ring < half ? 2u * port->rx_ring : half;
 	/* A ring that was filled when the device was set up wants as many frames for its own. */
 	caps->rx_fill_min = port->traits & DRIVER_TAKES_LATE ? 0 : port->rx_ring + NIC_BURST;
+	/* A burst of trains takes some forty frames each, and drops those that find none. */
+	if (port->traits & DRIVER_TRAINS)
+		caps->rx_fill_min = caps->rx_ring;
 	/* More than the driver's: a ring that is full gives frames back when it is offered more, and by some drivers (virtio)
 	 * at no other time. */
 	caps->tx_ring = port->tx_ring + NIC_BURST < half ? port->tx_ring + NIC_BURST : half;

@@ -29,6 +29,7 @@ enum driver_trait {
 	DRIVER_READS = 0x100,  /* of a virtual device: it reads what it sends on this processor */
 	DRIVER_CHUNKS = 0x200, /* its mbufs are chunks of an XDP socket's memory: a page at most */
 	DRIVER_MAKES = 0x400,  /* makes the interface in which it ends */
+	DRIVER_TRAINS = 0x800, /* what it receives may be a train of segments, in a long chain */
 };
 
 struct dpdk_port;
