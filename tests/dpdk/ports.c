@@ -529,6 +529,7 @@ static const struct {
 	{ "memif_waits", case_memif_waits },
 	{ "memif_server_dies", case_memif_server_dies },
 	{ "memif_client_dies", case_memif_client_dies },
+	{ "virtio", case_virtio },
 };
 
 int main(int argc, char **argv)

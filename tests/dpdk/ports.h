@@ -51,5 +51,6 @@ void case_memif_within(void);
 void case_memif_waits(void);
 void case_memif_server_dies(void);
 void case_memif_client_dies(void);
+void case_virtio(void);
 
 #endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ports_virtio.c - what a card's driver (virtio) is given to do: the test is the back-end that would do it. */
+#include <rte_ethdev.h>
+#include <rte_ip.h>
+#include <rte_tcp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "ports.h"
+
+#define PAYLOAD_MAX 9000u
+#define PIECE 1400u
+
+/* A packet of HARP's: headers and payload. */
+struct train {
+	bool v6;
+	uint32_t flags; /* HARP_DESC_TX_* and the segment size */
+	uint32_t header_bytes, payload_bytes;
+};
+
+static char folder[64], back_end[128], card[128];
+static uint16_t back_id;
+
+/* ---- the back-end ------------------------------------------------------------------------------ */
+
+static bool back_open(void)
+{
+	const struct harp_dpdk_eal_options opt = { .size = sizeof(opt), .huge_pages = 1 };
+	/* Without these it would compute the checksums that nobody has written. */
+	const struct rte_eth_conf conf = {
+		.rxmode.offloads = RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM,
+	};
+	struct rte_mempool *pool;
+
+	snprintf(folder, sizeof(folder), "/tmp/harp-dpdk-XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(back_end, sizeof(back_end), "net_vhost0,iface=%s/v.sock,tso=1", folder);
+	snprintf(card, sizeof(card), "net_virtio_user0,path=%s/v.sock,queue_size=1024", folder);
+	CHECK_EQ(api->start(&opt, why, sizeof(why)), 0);
+	CHECK_EQ(rte_dev_probe(back_end), 0);
+	CHECK_EQ(rte_eth_dev_get_port_by_name("net_vhost0", &back_id), 0);
+	pool = rte_pktmbuf_pool_create("back", 1023, 0, 0, RTE_MBUF_DEFAULT_BUF_SIZE,
+				       SOCKET_ID_ANY);
+	return pool && rte_eth_dev_configure(back_id, 1, 1, &conf) == 0 &&
+	       rte_eth_rx_queue_setup(back_id, 0, 512, 0, NULL, pool) == 0 &&
+	       rte_eth_tx_queue_setup(back_id, 0, 512, 0, NULL) == 0 &&
+	       rte_eth_dev_start(back_id) == 0;
+}
+
+static void back_close(void)
+{
+	rte_eth_dev_stop(back_id);
+	rte_eth_dev_close(back_id);
+	CHECK_EQ(rmdir(folder), 0);
+}
+
+static struct rte_mbuf *back_receive(void)
+{
+	uint64_t until_ns = test_now_ns() + 60000000000u;
+	struct rte_mbuf *packet = NULL;
+
+	while (rte_eth_rx_burst(back_id, 0, &packet, 1) == 0 && test_now_ns() < until_ns)
+		sched_yield();
+	return packet;
+}
+
+/* ---- trains ------------------------------------------------------------------------------------ */
+
+static uint8_t train_byte(uint32_t at)
+{
+	return (uint8_t)(at * 7 + at / 251);
+}
+
+static void train_headers(uint8_t *at, const struct train *train)
+{
+	const uint32_t tcp_at = 14 + (train->v6 ? 40 : 20);
+	const uint16_t bytes = (uint16_t)(train->header_bytes - 14 + train->payload_bytes);
+	struct rte_tcp_hdr *tcp = (struct rte_tcp_hdr *)(at + tcp_at);
+
+	memset(at, 0, train->header_bytes);
+	memset(at, 2, 12);
+	at[12] = train->v6 ? 0x86 : 0x08;
+	at[13] = train->v6 ? 0xdd : 0x00;
+	if (train->v6) {
+		*(struct rte_ipv6_hdr *)(at + 14) = (struct rte_ipv6_hdr){
+			.vtc_flow = RTE_BE32(0x60000000),
+			.payload_len = rte_cpu_to_be_16((uint16_t)(bytes - 40)),
+			.proto = IPPROTO_TCP,
+			.hop_limits = 64,
+			.src_addr[0] = 0xfd,
+			.dst_addr[0] = 0xfd,
+			.dst_addr[15] = 1,
+		};
+	} else {
+		struct rte_ipv4_hdr *ip = (struct rte_ipv4_hdr *)(at + 14);
+
+		*ip = (struct rte_ipv4_hdr){
+			.version_ihl = 0x45,
+			.total_length = rte_cpu_to_be_16(bytes),
+			.time_to_live = 64,
+			.next_proto_id = IPPROTO_TCP,
+			.src_addr = RTE_BE32(0x0a090001),
+			.dst_addr = RTE_BE32(0x0a090002),
+		};
+		ip->hdr_checksum = rte_ipv4_cksum(ip);
+	}
+	tcp->data_off = 0x50;
+	tcp->sent_seq = RTE_BE32(0x12345678);
+	tcp->tcp_flags = RTE_TCP_ACK_FLAG;
+}
+
+/* In frames of PIECE bytes, the first of which begins with the headers. */
+static void train_send(struct end *end, struct train *train)
+{
+	struct harp_desc descs[16];
+	uint32_t at = 0, n = 0;
+
+	train->header_bytes = 14 + (train->v6 ? 40 : 20) + 20;
+	do {
+		uint64_t addr = end->free[--end->free_count] + END_DATA_AT;
+		uint8_t *to = end->nic->caps.frame_base + addr;
+		uint32_t left = train->payload_bytes - at, len = left < PIECE ? left : PIECE;
+
+		descs[n] = (struct harp_desc){ .addr = addr, .len = len, .flags = HARP_DESC_MORE };
+		if (n == 0) {
+			train_headers(to, train);
+			descs[0].len += train->header_bytes;
+			descs[0].flags |= train->flags;
+			to += train->header_bytes;
+		}
+		for (uint32_t i = 0; i < len; i++)
+			to[i] = train_byte(at + i);
+		at += len;
+		n++;
+	} while (at < train->payload_bytes);
+	descs[n - 1].flags &= ~HARP_DESC_MORE;
+	CHECK_EQ(end->nic->ops->tx(end->nic, descs, n, 1), n);
+	end->sent += n;
+}
+
+/* What the back-end has to finish: headers as they were, the sum of the pseudo-header, and how to cut. */
+static void train_check(const struct rte_mbuf *packet, const struct train *train)
+{
+	const bool cut = train->flags & HARP_DESC_TX_TSO;
+	const uint32_t mss = train->flags >> HARP_DESC_MSS_SHIFT;
+	uint8_t room[PAYLOAD_MAX + 100];
+	const uint8_t *at = rte_pktmbuf_read(packet, 0, packet->pkt_len, room);
+	uint32_t wrong = 0;
+
+	CHECK_EQ(packet->pkt_len, train->header_bytes + train->payload_bytes);
+	CHECK_EQ(packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK, RTE_MBUF_F_RX_L4_CKSUM_NONE);
+	CHECK_EQ((packet->ol_flags & RTE_MBUF_F_RX_LRO) != 0, cut);
+	if (cut)
+		CHECK_EQ(packet->tso_segsz, mss);
+	const struct rte_tcp_hdr *tcp =
+		(const struct rte_tcp_hdr *)(at + train->header_bytes - sizeof(*tcp));
+
+	if (train->v6) {
+		const struct rte_ipv6_hdr *ip = (const struct rte_ipv6_hdr *)(at + 14);
+
+		CHECK_EQ(tcp->cksum, rte_ipv6_phdr_cksum(ip, 0));
+	} else {
+		const struct rte_ipv4_hdr *ip = (const struct rte_ipv4_hdr *)(at + 14);
+
+		CHECK_EQ(rte_raw_cksum(ip, sizeof(*ip)), 0xffff);
+		CHECK_EQ(tcp->cksum, rte_ipv4_phdr_cksum(ip, 0));
+	}
+	CHECK_EQ(tcp->sent_seq, RTE_BE32(0x12345678));
+	CHECK_EQ(tcp->data_off, 0x50);
+	for (uint32_t i = 0; i < train->payload_bytes; i++)
+		wrong += at[train->header_bytes + i] != train_byte(i);
+	CHECK_EQ(wrong, 0);
+}
+
+void case_virtio(void)
+{
+	struct train trains[] = {
+		{ .payload_bytes = 1400, .flags = HARP_DESC_TX_CSUM },
+		{ .payload_bytes = 1, .flags = HARP_DESC_TX_CSUM },
+		{ .payload_bytes = 9000,
+		  .flags = HARP_DESC_TX_CSUM | HARP_DESC_TX_TSO | 1448u << HARP_DESC_MSS_SHIFT },
+		{ .payload_bytes = 2001,
+		  .flags = HARP_DESC_TX_CSUM | HARP_DESC_TX_TSO | 1000u << HARP_DESC_MSS_SHIFT },
+	};
+	const uint32_t asked = HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO | HARP_NIC_TX_MULTI;
+	struct harp_nic_stats stats;
+	struct end end;
+
+	CHECK(back_open());
+	if (!end_open(&end, card, 0))
+		return;
+	CHECK_EQ(end.nic->caps.features & asked, asked);
+	CHECK(end_wait_up(&end, true));
+	for (unsigned i = 0; i < 200; i++) {
+		struct train train = trains[i % 4];
+		struct rte_mbuf *packet;
+
+		train.v6 = i & 4;
+		end_complete(&end);
+		train_send(&end, &train);
+		packet = back_receive();
+		CHECK(packet != NULL);
+		if (!packet)
+			break;
+		train_check(packet, &train);
+		rte_pktmbuf_free(packet);
+	}
+	end.nic->ops->stats(end.nic, &stats);
+	CHECK_EQ(stats.tx_invalid, 0);
+	end_close(&end);
+	back_close();
+}
