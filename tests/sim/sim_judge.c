@@ -98,22 +98,23 @@ static bool judge_frames(struct sim *sim, unsigned index)
 }
 
 /* The FIN may be one more than the budget; so are a segment's rest when the path carries only a part of
- * it, and what a probe of the path needs. */
+ * it, what a probe of the path needs, and what was sent in place and is copied, at least half a frame each time. */
 static uint64_t judge_budget(const struct sim *sim, const struct sim_app *app, uint64_t budget)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
 
-	return budget + 1 + s->tcp_resegmented +
+	return budget + 1 + s->tcp_resegmented + s->tx_evicted_bytes / 1024 +
 	       s->tcp_mtu_probes * sim->stacks[app->stack].stack->tcp.tx_frags_max;
 }
 
 /* What is sent in place is copied only where a segment is cut again, or put together for a probe, and there is
- * no record left to say where its bytes lie. */
+ * no record left to say where its bytes lie; and where its application wants it back. */
 static bool judge_may_copy(const struct sim *sim, const struct sim_app *app)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
 
-	return app->send != SCN_SEND_EXTERNAL || s->tcp_resegmented > 0 || s->tcp_mtu_probes > 0;
+	return app->send != SCN_SEND_EXTERNAL || s->tcp_resegmented > 0 || s->tcp_mtu_probes > 0 ||
+	       s->tx_evicted_bytes > 0;
 }
 
 static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct sim_app *peer)

@@ -2,15 +2,18 @@
 /*
  * sim_memory.c - applications that send from their own memory, in place.
  *
- * Each has all that it will send, twice: pieces of a segment then come from memory in several places. Once its
- * connection is over it takes the memory back, asking after each poll until it may, and scribbles over it: who
- * reads it afterwards, stack or card, is found out by the peer, or by the wire, which hashes what it holds.
+ * Each has all that it will send, twice: pieces of a segment then come from memory in several places. Now and then, and
+ * once its connection is over, it takes the memory back, asking after each poll until it may, and scribbles over
+ * it: who reads it afterwards, stack or card, is found out by the peer, or by the wire, which hashes what it holds. It
+ * gives it again when it sends from there next, or changes its mind before.
  */
 #include "sim.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MEMORY_ASKS 100u /* of so many polls one asks for a piece */
 
 static struct harp_stack *memory_stack(struct sim *sim, const struct sim_app *app)
 {
@@ -38,17 +41,58 @@ static int memory_make(struct sim *sim, struct sim_app *app)
 	return 0;
 }
 
+/* It is to be sent from again: it was taken back, or asked for. */
+static int memory_give_again(struct sim *sim, struct sim_app *app, unsigned i)
+{
+	struct harp_stack *stack = memory_stack(sim, app);
+	int err;
+
+	if (app->memory_back[i] == MEMORY_THEIRS)
+		return 0;
+	if (app->memory_back[i] == MEMORY_OURS)
+		sim_bytes(app->stream, 0, app->memory[i], app->send_total);
+	err = harp_stack_memory_add(stack, app->memory[i], app->send_total);
+	if (!err && app->memory_back[i] == MEMORY_ASKED) /* now it is known twice */
+		err = harp_stack_memory_remove(stack, app->memory[i], app->send_total);
+	app->memory_back[i] = MEMORY_THEIRS;
+	return err;
+}
+
 ssize_t sim_memory_send(struct sim *sim, struct sim_app *app, size_t len)
 {
+	unsigned i = rng_below(&sim->rng, 2);
 	int err = app->memory[0] ? 0 : memory_make(sim, app);
 
+	if (!err)
+		err = memory_give_again(sim, app, i);
 	if (err) {
 		sim_fail(sim, "connection %u, stack %u: harp_stack_memory_add: %s", app->pair,
 			 app->stack, strerror(-err));
 		return err;
 	}
-	return harp_conn_send_external(app->conn, app->memory[rng_below(&sim->rng, 2)] + app->sent,
-				       len);
+	return harp_conn_send_external(app->conn, app->memory[i] + app->sent, len);
+}
+
+/* In the middle of a conversation: asks for it, and for what it has asked for before. */
+static bool memory_ask(struct sim *sim, struct sim_app *app)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		struct harp_stack *stack = memory_stack(sim, app);
+		int err;
+
+		if (app->memory_back[i] == MEMORY_OURS ||
+		    (app->memory_back[i] == MEMORY_THEIRS && rng_below(&sim->rng, MEMORY_ASKS)))
+			continue;
+		(void)harp_stack_memory_evict(stack, app->memory[i], app->send_total);
+		err = harp_stack_memory_remove(stack, app->memory[i], app->send_total);
+		if (err && err != -EBUSY)
+			return sim_fail(sim, "connection %u, stack %u: taken back: %s", app->pair,
+					app->stack, strerror(-err));
+		app->memory_back[i] = err ? MEMORY_ASKED : MEMORY_OURS;
+		if (!err)
+			memset(app->memory[i], 0xdd, app->send_total);
+	}
+	return true;
 }
 
 static bool memory_take_back(struct sim *sim, struct sim_app *app)
@@ -58,6 +102,11 @@ static bool memory_take_back(struct sim *sim, struct sim_app *app)
 
 		if (!app->memory[i])
 			continue;
+		if (app->memory_back[i] == MEMORY_OURS) {
+			free(app->memory[i]);
+			app->memory[i] = NULL;
+			continue;
+		}
 		/* It may want it back at once: what is still needed is copied. */
 		if (rng_below(&sim->rng, 2))
 			(void)harp_stack_memory_evict(memory_stack(sim, app), app->memory[i],
@@ -83,8 +132,9 @@ bool sim_memory_step(struct sim *sim, unsigned stack)
 		for (unsigned role = 0; role < 2; role++) {
 			struct sim_app *app = &sim->pairs[i].app[role];
 
-			if (app->stack == stack && app->closed &&
-			    (app->memory[0] || app->memory[1]) && !memory_take_back(sim, app))
+			if (app->stack != stack || (!app->memory[0] && !app->memory[1]))
+				continue;
+			if (app->closed ? !memory_take_back(sim, app) : !memory_ask(sim, app))
 				return false;
 		}
 	}
