@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_mapping.c - memory that devices read by themselves, over a double of what DPDK does: two devices, sixteen
+ * pages, ranges that come and go in any order, and devices that refuse.
+ *
+ * Whatever happened, each page of a range that is there is mapped once for its device and known once to DPDK, what is
+ * undone is what was done, and nothing is left in the end.
+ */
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_memory.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "check.h"
+#include "dpdk/external.h"
+
+#define PAGES 16u
+#define RANGES 12u
+#define DEVICES 2u
+
+static uint64_t devices[DEVICES]; /* what they are, nobody here asks */
+static unsigned made[DEVICES + 1]
+		    [PAGES]; /* by whom (the last: DPDK itself), the first page of the piece + 1 */
+static unsigned calls_until_refused; /* 0: nothing is refused */
+static int refusal;
+static uintptr_t page_bytes;
+static uint8_t *memory;
+
+static struct rte_device *device_of(unsigned i)
+{
+	return (struct rte_device *)(void *)&devices[i];
+}
+
+static unsigned owner_of(const struct rte_device *device)
+{
+	return (unsigned)((const uint64_t *)(const void *)device - devices);
+}
+
+static int make(unsigned who, const void *at, size_t bytes)
+{
+	unsigned first = (unsigned)(((uintptr_t)at - (uintptr_t)memory) / page_bytes);
+
+	CHECK_EQ((uintptr_t)at % page_bytes, 0);
+	CHECK(bytes > 0 && bytes % page_bytes == 0);
+	if (calls_until_refused && --calls_until_refused == 0) {
+		rte_errno = refusal;
+		return -1;
+	}
+	for (unsigned i = first; i < first + bytes / page_bytes; i++) {
+		CHECK_EQ(made[who][i], 0);
+		made[who][i] = first + 1;
+	}
+	return 0;
+}
+
+static int unmake(unsigned who, const void *at, size_t bytes)
+{
+	unsigned first = (unsigned)(((uintptr_t)at - (uintptr_t)memory) / page_bytes);
+	unsigned end = first + (unsigned)(bytes / page_bytes);
+
+	for (unsigned i = first; i < end; i++) {
+		CHECK_EQ(made[who][i], first + 1);
+		made[who][i] = 0;
+	}
+	CHECK(end == PAGES || made[who][end] != first + 1); /* all of the piece */
+	return 0;
+}
+
+/* ---- DPDK's ------------------------------------------------------------------------------------ */
+
+int rte_dev_dma_map(struct rte_device *device, void *at, uint64_t iova, size_t bytes)
+{
+	CHECK_EQ(iova, (uintptr_t)at);
+	return make(owner_of(device), at, bytes);
+}
+
+int rte_dev_dma_unmap(struct rte_device *device, void *at, uint64_t iova, size_t bytes)
+{
+	CHECK_EQ(iova, (uintptr_t)at);
+	return unmake(owner_of(device), at, bytes);
+}
+
+int rte_extmem_register(void *at, size_t bytes, rte_iova_t iovas[], unsigned count, size_t page)
+{
+	CHECK(!iovas && count == 0 && page == page_bytes);
+	return make(DEVICES, at, bytes);
+}
+
+int rte_extmem_unregister(void *at, size_t bytes)
+{
+	return unmake(DEVICES, at, bytes);
+}
+
+static enum rte_iova_mode mode = RTE_IOVA_VA;
+
+enum rte_iova_mode rte_eal_iova_mode(void)
+{
+	return mode;
+}
+
+/* ---- ranges ------------------------------------------------------------------------------------ */
+
+static struct range {
+	unsigned device;
+	size_t from, bytes; /* 0: not there */
+} ranges[RANGES];
+
+static void judge(void)
+{
+	for (unsigned i = 0; i < RANGES; i++)
+		for (size_t at = ranges[i].from; at < ranges[i].from + ranges[i].bytes; at++) {
+			CHECK(made[ranges[i].device][at / page_bytes]);
+			CHECK(made[DEVICES][at / page_bytes]);
+		}
+}
+
+static bool nothing_is_left(void)
+{
+	static const unsigned none[DEVICES + 1][PAGES];
+
+	return memcmp(made, none, sizeof(made)) == 0;
+}
+
+static void toggle(struct range *range, struct rng *rng)
+{
+	size_t all = PAGES * page_bytes;
+	int err;
+
+	if (range->bytes) {
+		mapping_remove(device_of(range->device), memory + range->from, range->bytes);
+		range->bytes = 0;
+		return;
+	}
+	range->device = rng_below(rng, DEVICES);
+	range->from = rng_below(rng, (uint32_t)all - 1);
+	range->bytes = 1 + rng_below(rng, (uint32_t)(all - range->from - 1));
+	if (rng_below(rng, 4) == 0) {
+		calls_until_refused = 1 + rng_below(rng, 3);
+		refusal = rng_below(rng, 2) ? EIO : 0; /* some drivers say nothing */
+	}
+	err = mapping_add(device_of(range->device), memory + range->from, range->bytes);
+	if (err) {
+		CHECK_EQ(calls_until_refused, 0);
+		CHECK_EQ(err, refusal ? -refusal : -ENOTSUP);
+		range->bytes = 0;
+	}
+	calls_until_refused = 0;
+}
+
+static void test_any_order(void)
+{
+	struct rng rng;
+
+	for (uint64_t seed = 1; seed <= 300; seed++) {
+		rng_seed(&rng, seed);
+		for (unsigned i = 0; i < 200; i++) {
+			toggle(&ranges[rng_below(&rng, RANGES)], &rng);
+			judge();
+		}
+		for (unsigned i = 0; i < RANGES; i++)
+			if (ranges[i].bytes)
+				toggle(&ranges[i], &rng);
+		CHECK(nothing_is_left());
+	}
+}
+
+/* Physical addresses: a range of several pages is no piece that a device could be told. */
+static void test_physical_addresses(void)
+{
+	mode = RTE_IOVA_PA;
+	CHECK_EQ(mapping_add(device_of(0), memory, page_bytes), -ENOTSUP);
+	CHECK(nothing_is_left());
+	mode = RTE_IOVA_VA;
+}
+
+int main(void)
+{
+	page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+	memory = aligned_alloc(page_bytes, PAGES * page_bytes);
+	CHECK(memory);
+	test_any_order();
+	test_physical_addresses();
+	free(memory);
+	return check_done();
+}
