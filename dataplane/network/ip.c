@@ -217,7 +217,7 @@ bool ip_output_repeats(const struct ip *ip, const struct ip_path *path, uint8_t 
 	return ip_sent_fits(ip, path, proto, tos);
 }
 
-void ip_output_next(struct ip *ip, struct ip_path *path, struct packet_out *out)
+static inline void ip_write_again(struct ip *ip, struct ip_path *path, struct packet_out *out)
 {
 	const struct ip_sent *sent = &path->sent;
 	uint8_t *ip_header = out->head - sent->ip_bytes;
@@ -243,6 +243,11 @@ void ip_output_next(struct ip *ip, struct ip_path *path, struct packet_out *out)
 	eth_output_again(ip->eth, path->neighbour, out);
 }
 
+void ip_output_next(struct ip *ip, struct ip_path *path, struct packet_out *out)
+{
+	ip_write_again(ip, path, out);
+}
+
 /* Sends with the headers of the packet before. */
 static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_out *out)
 {
@@ -250,7 +255,7 @@ static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_ou
 		return -EMSGSIZE;
 	if (!nicio_tx_ready(ip->eth->io, out->frags))
 		return -EAGAIN;
-	ip_output_next(ip, path, out);
+	ip_write_again(ip, path, out);
 	return 0;
 }
 

@@ -22,7 +22,7 @@
 /* ------------------------------------------------------------------------------------------------
  * Before the connection.
  */
-bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in)
+static inline bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
 {
 	uint32_t sum = in->l4_csum_pseudo, offset;
 	uint16_t field, partial;
@@ -47,6 +47,11 @@ bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in)
 	return csum_finish(sum) == 0;
 }
 
+bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in)
+{
+	return in_checksum_good(tcp, in);
+}
+
 static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct tcp_segment *seg)
 {
 	const uint8_t *th = in->frame->pub.data;
@@ -58,7 +63,7 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 	if (seg->header_bytes < TCP_HEADER_BYTES || seg->header_bytes > in->frame->pub.len ||
 	    seg->header_bytes > in->len)
 		return TCP_DROP_SHORT;
-	if (!tcp_checksum_good(tcp, in))
+	if (!in_checksum_good(tcp, in))
 		return TCP_DROP_CHECKSUM;
 	seg->in = in;
 	seg->flags = th[13];

@@ -299,7 +299,7 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 		}
 		train = conn->tcp->io->tso_bytes_max > 0 ? tcp_train_make(conn, seg)
 							 : tcp_train_one(seg);
-		err = tx_train(conn, &train, &burst);
+		err = tx_train(conn, &train, train.last->next ? &burst : NULL);
 		if (err)
 			return err;
 		conn->flags &= ~(uint32_t)CONN_WINDOW_FORCE;
