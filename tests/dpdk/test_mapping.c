@@ -108,11 +108,13 @@ static struct range {
 
 static void judge(void)
 {
-	for (unsigned i = 0; i < RANGES; i++)
-		for (size_t at = ranges[i].from; at < ranges[i].from + ranges[i].bytes; at++) {
-			CHECK(made[ranges[i].device][at / page_bytes]);
-			CHECK(made[DEVICES][at / page_bytes]);
-		}
+	for (unsigned i = 0; i < RANGES; i++) {
+		const struct range *r = &ranges[i];
+		size_t end = (r->from + r->bytes + page_bytes - 1) / page_bytes;
+
+		for (size_t page = r->from / page_bytes; r->bytes && page < end; page++)
+			CHECK(made[r->device][page] && made[DEVICES][page]);
+	}
 }
 
 static bool nothing_is_left(void)
