@@ -18,8 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dpdk/control.h"
-
 #define EAL_LINE_BYTES 512
 
 static struct {
@@ -111,7 +109,6 @@ static ssize_t eal_log_write(void *cookie, const char *text, size_t bytes)
 {
 	(void)cookie;
 	eal_log_text(text, bytes, eal_log_level());
-	control_heard(text, bytes);
 	/* What memif says in this thread before it takes a connection down: see link.c. */
 	if (rte_thread_is_intr() && (memmem(text, bytes, "Invalid message size", 20) ||
 				     memmem(text, bytes, "Disconnect received", 19)))

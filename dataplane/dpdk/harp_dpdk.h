@@ -16,9 +16,10 @@
 
 #include "harp_host.h"
 
-#define HARP_DPDK_VERSION 1u
+#define HARP_DPDK_VERSION 2u
 
 struct harp_dpdk_port;
+struct harp_dpdk_memif; /* of a port that is not ours */
 
 /* Of the process's first start; later ones find it running and must not contradict (-EALREADY). */
 struct harp_dpdk_eal_options {
@@ -90,6 +91,14 @@ struct harp_dpdk_api {
 	 * bursts. leaving() is called in DPDK's interrupt thread before that, and returns when no burst is under way;
 	 * done() afterwards. Once in a process; after start(). */
 	void (*guard)(void (*leaving)(void), void (*done)(void));
+	/* For them too: rte_dev_probe() of a memif, whose peers the driver then never meets but through us. hold() ends its
+	 * connection and keeps off others: before it is stopped or closed. release(): before it is started again. close(): after
+	 * the device is gone. None of them in DPDK's interrupt thread. */
+	int (*memif_probe)(struct harp_dpdk_memif **out, const char *device, char *why,
+			   size_t why_len);
+	void (*memif_hold)(struct harp_dpdk_memif *memif);
+	void (*memif_release)(struct harp_dpdk_memif *memif);
+	void (*memif_close)(struct harp_dpdk_memif *memif);
 };
 
 /* The library's only symbol. */

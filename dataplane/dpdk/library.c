@@ -14,6 +14,10 @@ static const struct harp_dpdk_api api = {
 	.port_xstats = port_xstats,
 	.port_close = port_close,
 	.guard = link_guard,
+	.memif_probe = guest_memif_probe,
+	.memif_hold = guest_memif_hold,
+	.memif_release = guest_memif_release,
+	.memif_close = guest_memif_close,
 };
 
 const struct harp_dpdk_api *harp_dpdk_api(void)

@@ -8,9 +8,8 @@
  * other threads that start, stop or close the device. So all of that is done in the interrupt thread too, by
  * alarms, which it runs one after the other with what comes from peers.
  *
- * memif connects once, when it is started, and says no more when that fails or the server dies. So every tenth of a second
- * its clients are looked at, and those whose link is down are started anew: a server may come later than its
- * client, die and come back.
+ * memif calls its server once, when it is started; relay.c sees to it that the call waits for a server that comes later. Every tenth of a
+ * second clients are looked at, and those that have lost their server are started anew: it may come back.
  *
  * When a peer dies, or says goodbye, the driver unmaps the rings at once, under bursts that are copying from them.
  * There is no hook before that but its own log: at its debug level it says, in the interrupt thread, that what
@@ -24,6 +23,7 @@
 
 #include "dpdk/gate.h"
 #include "dpdk/port.h"
+#include "dpdk/relay.h"
 
 #define LINK_LOOK_US 100000u
 #define LINK_RETRY_NS 1000000000u /* after a start that worked: the peers are shaking hands */
@@ -52,7 +52,7 @@ static void link_look(struct dpdk_port *port, uint64_t now_ns)
 {
 	struct rte_eth_link link = { 0 };
 
-	if (!port->reconnects || now_ns < port->retry_ns)
+	if (now_ns < port->retry_ns || !relay_is_lost(port->relay))
 		return;
 	if (port->started && rte_eth_link_get_nowait(port->id, &link) == 0 &&
 	    link.link_status == RTE_ETH_LINK_UP)
@@ -88,8 +88,8 @@ static void link_tick(void *arg)
 }
 
 struct link_call {
-	void (*run)(struct dpdk_port *port);
-	struct dpdk_port *port;
+	void (*run)(void *arg);
+	void *arg;
 	bool done;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -99,30 +99,38 @@ static void link_call_run(void *arg)
 {
 	struct link_call *call = arg;
 
-	call->run(call->port);
+	call->run(call->arg);
 	pthread_mutex_lock(&call->lock);
 	call->done = true;
 	pthread_cond_signal(&call->changed);
 	pthread_mutex_unlock(&call->lock);
 }
 
-void link_run(struct dpdk_port *port, void (*run)(struct dpdk_port *port))
+void link_run_there(void (*run)(void *arg), void *arg)
 {
 	struct link_call call = {
 		.run = run,
-		.port = port,
+		.arg = arg,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.changed = PTHREAD_COND_INITIALIZER,
 	};
 
-	if (!(port->traits & DRIVER_DIALS) || rte_eal_alarm_set(1, link_call_run, &call) != 0) {
-		run(port);
+	if (rte_eal_alarm_set(1, link_call_run, &call) != 0) {
+		run(arg);
 		return;
 	}
 	pthread_mutex_lock(&call.lock);
 	while (!call.done)
 		pthread_cond_wait(&call.changed, &call.lock);
 	pthread_mutex_unlock(&call.lock);
+}
+
+void link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg)
+{
+	if (port->traits & DRIVER_DIALS)
+		link_run_there(run, arg);
+	else
+		run(arg);
 }
 
 void link_add(struct dpdk_port *port)

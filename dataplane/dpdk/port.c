@@ -18,6 +18,7 @@
 #include "dpdk/eal_log.h"
 #include "dpdk/gate.h"
 #include "dpdk/port.h"
+#include "dpdk/relay.h"
 
 #define PORT_DRAIN_BURSTS 1024u /* more than any ring holds */
 
@@ -103,30 +104,53 @@ static int port_probe_failed(const char *device, int err, const struct why *why)
 			words[0] ? words : rte_strerror(-err));
 }
 
+struct port_probing {
+	struct dpdk_port *port;
+	const struct harp_dpdk_port_options *opt;
+	const struct why *why;
+	int err;
+};
+
 /* Makes DPDK find the device and its driver take it. */
+static void port_probe_device(void *arg)
+{
+	struct port_probing *probing = arg;
+	const struct harp_dpdk_port_options *opt = probing->opt;
+	struct dpdk_port *port = probing->port;
+	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_ETHER_MTU;
+	uint32_t frame_size =
+		opt->frame_size ? opt->frame_size : port_frame_size(NULL, port->traits, mtu);
+	const char *asked = opt->device;
+	char text[RELAY_TEXT_BYTES], device[RELAY_TEXT_BYTES];
+
+	if (port->traits & DRIVER_DIALS) {
+		probing->err = relay_open(&port->relay, opt->device, text, probing->why);
+		if (probing->err)
+			return;
+		asked = text;
+	}
+	if (driver_device(asked, frame_size, device, sizeof(device)) < 0) {
+		probing->err = why_fail(probing->why, -EINVAL, "has arguments that are too long");
+		return;
+	}
+	eal_log_mark();
+	probing->err = rte_dev_probe(device);
+	if (probing->err)
+		probing->err = port_probe_failed(opt->device, probing->err, probing->why);
+}
+
 static int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 		      const struct why *why)
 {
-	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_ETHER_MTU;
-	uint32_t frame_size = opt->frame_size
-				      ? opt->frame_size
-				      : port_frame_size(NULL, driver_traits(opt->device), mtu);
-	char device[512];
+	struct port_probing probing = { .port = port, .opt = opt, .why = why };
 	int err;
 
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
 		return why_fail(why, -EBUSY, "is open in this process already");
-	err = driver_device(opt->device, frame_size, device, sizeof(device));
-	if (err == -EADDRINUSE)
-		return why_fail(why, -EBUSY, "Address already in use: its socket has a server");
-	if (err < 0)
-		return why_fail(why, -EINVAL, "%s",
-				err == -EINVAL ? "has an argument that its driver does not know"
-					       : "has arguments that are too long");
-	eal_log_mark();
-	err = rte_dev_probe(device);
-	if (err)
-		return port_probe_failed(device, err, why);
+	port->traits = driver_traits(opt->device);
+	link_run(port, port_probe_device, &probing);
+	if (probing.err)
+		return probing.err;
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
 		return why_fail(why, -ENODEV, "is no Ethernet device");
 	err = rte_eth_dev_info_get(port->id, &port->info);
@@ -134,7 +158,6 @@ static int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_option
 		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));
 	port->device = port->info.device;
 	port->traits = driver_traits(port->info.driver_name);
-	port->reconnects = (port->traits & DRIVER_DIALS) && driver_dials(opt->device);
 	return 0;
 }
 
@@ -211,10 +234,6 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	err = rte_eth_dev_start(port->id);
 	if (err) {
 		eal_log_words(words);
-		if (port->reconnects && strstr(words, "Failed to connect")) {
-			port->shut = 1; /* its server is not there yet: link.c goes on */
-			return 0;
-		}
 		return why_fail(why, err, "can't be started: %s",
 				words[0] ? words : rte_strerror(-err));
 	}
@@ -224,8 +243,10 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	return 0;
 }
 
-static void port_stop(struct dpdk_port *port)
+static void port_stop(void *arg)
 {
+	struct dpdk_port *port = arg;
+
 	if (port->started)
 		rte_eth_dev_stop(port->id);
 	rte_eth_dev_close(port->id);
@@ -238,10 +259,12 @@ static void port_free(struct dpdk_port *port)
 	port_rules_flush(port);
 	if (port->started && !(port->traits & DRIVER_DIALS))
 		port_drain(port);
+	relay_hold(port->relay);
 	if (port->device) {
-		link_run(port, port_stop);
+		link_run(port, port_stop, port);
 		rte_dev_remove(port->device);
 	}
+	relay_close(port->relay);
 	for (uint16_t q = 0; port->nics && q < port->queues; q++) {
 		external_destroy(port->nics[q].external);
 		pool_retire(port->nics[q].pool);
@@ -318,10 +341,12 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 	gate_shut(port);
 	if (port->started) {
 		port_drain(port);
+		relay_hold(port->relay);
 		rte_eth_dev_stop(port->id);
 		err = port_queues_setup(port, why);
 		if (!err)
 			err = rte_eth_dev_start(port->id);
+		relay_release(port->relay);
 	}
 	if (err)
 		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));

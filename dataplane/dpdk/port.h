@@ -33,6 +33,7 @@ enum driver_trait {
 };
 
 struct dpdk_port;
+struct relay;
 
 /* The NIC of one queue pair. */
 struct dpdk_nic {
@@ -61,7 +62,7 @@ struct dpdk_port {
 	uint32_t features;       /* HARP_NIC_* */
 	uint32_t traits;         /* enum driver_trait */
 	bool started;            /* Writers: the ports' lock */
-	bool reconnects;         /* a client whose server may be away: link.c */
+	struct relay *relay;     /* of a driver that dials; NULL: of another */
 	uint32_t shut;           /* gate.h */
 	uint64_t retry_ns;       /* when link.c tries again */
 	struct port_rule *rules; /* steer.c */
@@ -80,12 +81,8 @@ uint32_t driver_traits(const char *driver);
 #define DRIVER_SLOT_KEPT 32u
 uint32_t driver_slot_bytes(uint32_t frame_size);
 
-/* What to probe instead of the text: defaults that suit a packet of this size. Bytes written; -ENAMETOOLONG,
- * -EINVAL an argument is unknown, -EADDRINUSE another process serves that memif socket. */
+/* What to probe instead of the text: defaults that suit a packet of this size. Bytes written; -ENAMETOOLONG. */
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len);
-
-/* It is a client of a server that may be away. */
-bool driver_dials(const char *device);
 
 /* configure.c: from what the device reports to a device that is ready to start. */
 int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
@@ -107,8 +104,9 @@ void sigpipe_restore(const struct sigpipe *was);
 /* link.c: peers of drivers that connect to one. Called under the ports' lock but for link_leaving(). */
 void link_add(struct dpdk_port *port);
 void link_remove(struct dpdk_port *port);
-/* Runs a function where the driver wants it run: in DPDK's interrupt thread for those that have peers. */
-void link_run(struct dpdk_port *port, void (*run)(struct dpdk_port *port));
+/* Runs a function where the port's driver wants it run: in DPDK's interrupt thread for those that have peers. */
+void link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
+void link_run_there(void (*run)(void *arg), void *arg);
 /* DPDK's interrupt thread is about to take a memif connection down, under the bursts that use it. */
 void link_leaving(void);
 void link_guard(void (*leaving)(void), void (*done)(void)); /* harp_dpdk.h */
@@ -131,6 +129,12 @@ void nic_drop_waiting(struct dpdk_nic *nic);
 /* offload.c: prepares a packet, all of whose headers lie in its first mbuf, for what the descriptor's flags ask of the
  * device. False: it is no packet that this can be asked for. */
 bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags);
+
+/* harp_dpdk_api's, guest.c */
+int guest_memif_probe(struct harp_dpdk_memif **out, const char *device, char *why, size_t why_len);
+void guest_memif_hold(struct harp_dpdk_memif *memif);
+void guest_memif_release(struct harp_dpdk_memif *memif);
+void guest_memif_close(struct harp_dpdk_memif *memif);
 
 /* harp_dpdk_api's, port.c, rss.c, steer.c */
 int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why,

@@ -22,7 +22,7 @@ uint64_t test_now_ns(void)
 
 /* ---- an end ------------------------------------------------------------------------------------ */
 
-static int port_try(struct harp_dpdk_port **port, const char *device, uint32_t mtu_bytes)
+int port_try(struct harp_dpdk_port **port, const char *device, uint32_t mtu_bytes)
 {
 	const struct harp_dpdk_port_options opt = {
 		.size = sizeof(opt),
@@ -320,7 +320,7 @@ static void case_bad_descriptors(void)
 	end_close(&end);
 }
 
-static unsigned descriptors(void)
+unsigned descriptors(void)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	unsigned n = 0;
@@ -526,9 +526,14 @@ static const struct {
 	{ "side_by_side", case_side_by_side },
 	{ "memif", case_memif },
 	{ "memif_within", case_memif_within },
+	{ "memif_again", case_memif_again },
+	{ "memif_ids", case_memif_ids },
+	{ "memif_inherited", case_memif_inherited },
 	{ "memif_waits", case_memif_waits },
 	{ "memif_server_dies", case_memif_server_dies },
 	{ "memif_client_dies", case_memif_client_dies },
+	{ "memif_client_flees", case_memif_client_flees },
+	{ "memif_server_stands", case_memif_server_stands },
 	{ "virtio", case_virtio },
 };
 

@@ -24,6 +24,8 @@ struct end {
 extern const struct harp_dpdk_api *api;
 extern char why[512];
 
+/* Opens a port; what port_open() says, and why. */
+int port_try(struct harp_dpdk_port **port, const char *device, uint32_t mtu_bytes);
 /* Opens a port and its first queue; a failure is printed and 0 returned. */
 bool end_open(struct end *end, const char *device, uint32_t mtu_bytes);
 void end_close(struct end *end);
@@ -38,9 +40,20 @@ bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len,
 /* Waits for the link: five seconds. */
 bool end_wait_up(const struct end *end, bool up);
 uint64_t test_now_ns(void);
+unsigned descriptors(void); /* that this process has */
 
 /* A process that sends or receives on a port for ever, and says on a pipe when it is up. */
 __attribute__((noreturn)) void peer_main(const char *device, int ready_fd);
+
+/* The two texts of a memif, in a folder of the test's own. Before DPDK is started: children start it for themselves. */
+extern char peers_folder[64], peers_server[256], peers_client[256];
+void peers_begin(void);
+void peers_end(void);
+/* A process with a port, up. */
+pid_t peer_start(const char *device);
+void peer_kill(pid_t peer);
+/* Something arrives, whatever its numbers. */
+bool peer_hears(struct end *end);
 
 /* Cases in other files. */
 void case_external_again(void);
@@ -48,9 +61,14 @@ void case_external_behind(void);
 void case_external_kept(void);
 void case_memif(void);
 void case_memif_within(void);
+void case_memif_again(void);
+void case_memif_ids(void);
+void case_memif_inherited(void);
 void case_memif_waits(void);
 void case_memif_server_dies(void);
 void case_memif_client_dies(void);
+void case_memif_client_flees(void);
+void case_memif_server_stands(void);
 void case_virtio(void);
 
 #endif

@@ -8,26 +8,25 @@
 
 #include "ports.h"
 
-static char folder[64], server[256], client[256];
+char peers_folder[64], peers_server[256], peers_client[256];
 
-/* Before DPDK is started: children start it for themselves. */
-static void peers_begin(void)
+void peers_begin(void)
 {
-	snprintf(folder, sizeof(folder), "/tmp/harp-dpdk-XXXXXX");
-	CHECK(mkdtemp(folder) != NULL);
-	snprintf(server, sizeof(server),
-		 "net_memif0,role=server,id=0,socket=%s/m.sock,socket-abstract=no", folder);
-	snprintf(client, sizeof(client),
-		 "net_memif1,role=client,id=0,socket=%s/m.sock,socket-abstract=no", folder);
+	snprintf(peers_folder, sizeof(peers_folder), "/tmp/harp-dpdk-XXXXXX");
+	CHECK(mkdtemp(peers_folder) != NULL);
+	snprintf(peers_server, sizeof(peers_server),
+		 "net_memif0,role=server,id=0,socket=%s/m.sock,socket-abstract=no", peers_folder);
+	snprintf(peers_client, sizeof(peers_client),
+		 "net_memif1,role=client,id=0,socket=%s/m.sock,socket-abstract=no", peers_folder);
 }
 
-static void peers_end(void)
+void peers_end(void)
 {
 	char path[128];
 
-	snprintf(path, sizeof(path), "%s/m.sock", folder);
+	snprintf(path, sizeof(path), "%s/m.sock", peers_folder);
 	unlink(path);
-	CHECK_EQ(rmdir(folder), 0);
+	CHECK_EQ(rmdir(peers_folder), 0);
 }
 
 /* Both directions at full speed. What the other side's process is to do next it does, even on the same core. */
@@ -65,7 +64,7 @@ void peer_main(const char *device, int ready_fd)
 }
 
 /* A program of its own: a fork can't use its parent's DPDK. */
-static pid_t peer_start(const char *device)
+pid_t peer_start(const char *device)
 {
 	char byte, fd[16];
 	int ready[2];
@@ -86,7 +85,7 @@ static pid_t peer_start(const char *device)
 	return child;
 }
 
-static void peer_kill(pid_t peer)
+void peer_kill(pid_t peer)
 {
 	int status;
 
@@ -95,8 +94,7 @@ static void peer_kill(pid_t peer)
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it had not died before */
 }
 
-/* Something arrives, whatever its numbers. */
-static bool hears(struct end *end)
+bool peer_hears(struct end *end)
 {
 	uint64_t until_ns = test_now_ns() + 60000000000u, before = end->received;
 
@@ -112,8 +110,8 @@ void case_memif(void)
 	pid_t peer;
 
 	peers_begin();
-	peer = peer_start(server);
-	if (end_open(&end, client, 0)) {
+	peer = peer_start(peers_server);
+	if (end_open(&end, peers_client, 0)) {
 		uint64_t until_ns = test_now_ns() + 60000000000u;
 
 		while (end.received < 10000 && test_now_ns() < until_ns)
@@ -133,8 +131,8 @@ void case_memif_within(void)
 	struct end a, b;
 
 	peers_begin();
-	if (end_open(&a, server, 9000)) {
-		if (end_open(&b, client, 9000)) {
+	if (end_open(&a, peers_server, 9000)) {
+		if (end_open(&b, peers_client, 9000)) {
 			CHECK(end_wait_up(&a, true) && end_wait_up(&b, true));
 			CHECK(end_until(&a, &b, 20000, 9014, 1));
 			CHECK(end_until(&b, &a, 20000, 1514, 1));
@@ -163,14 +161,14 @@ void case_memif_waits(void)
 	pid_t peer;
 
 	peers_begin();
-	if (end_open(&end, client, 0)) {
+	if (end_open(&end, peers_client, 0)) {
 		CHECK(end_wait_up(&end, false));
 		end_fill(&end, 512);
 		CHECK_EQ(end.nic->ops->rx(end.nic, &desc, 1, 1), 0);
 		CHECK_EQ(end_send(&end, 1, 100, 1), 0);
-		peer = peer_start(server);
+		peer = peer_start(peers_server);
 		CHECK(end_wait_up(&end, true));
-		CHECK(hears(&end));
+		CHECK(peer_hears(&end));
 		peer_kill(peer);
 		end_close(&end);
 	}
@@ -188,7 +186,7 @@ static void dies(const char *ours, const char *theirs)
 		return;
 	for (unsigned i = 0; i < 5; i++) {
 		CHECK(end_wait_up(&end, true));
-		CHECK(hears(&end));
+		CHECK(peer_hears(&end));
 		peer_kill(peer);
 		/* At full speed, through the moment in which the driver finds out. */
 		uint64_t until_ns = test_now_ns() + 60000000000u;
@@ -203,7 +201,7 @@ static void dies(const char *ours, const char *theirs)
 		CHECK_EQ(end.free_count + end.filled + end.sent, END_FRAMES);
 		peer = peer_start(theirs);
 	}
-	CHECK(hears(&end));
+	CHECK(peer_hears(&end));
 	peer_kill(peer);
 	end_close(&end);
 }
@@ -211,13 +209,13 @@ static void dies(const char *ours, const char *theirs)
 void case_memif_server_dies(void)
 {
 	peers_begin();
-	dies(client, server);
+	dies(peers_client, peers_server);
 	peers_end();
 }
 
 void case_memif_client_dies(void)
 {
 	peers_begin();
-	dies(server, client);
+	dies(peers_server, peers_client);
 	peers_end();
 }

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from harp import stats
 from harp.stats.instance import look
 from harp.stats.job import document
 
-SECONDS_MAX = 60
+SECONDS_MAX = 180
 PORT = "net_null0,no-rx=1;ip=10.78.1.1/24"  # swallows what it is given
 Environment = dict[str, str]
 Live = Callable[..., list[dict[str, Any]]]
@@ -171,6 +172,21 @@ def test_ports_are_opened_anew_by_each_first_init(live: Live) -> None:
     assert all(life["devices"] == lives[0]["devices"] for life in lives)
     # DPDK's own threads and descriptors stay, and no others come.
     assert len({(life["threads"], life["descriptors"]) for life in lives}) == 1
+
+
+def test_both_ends_of_a_memif_live_again_and_again(live: Live, tmp_path: Path) -> None:
+    """Each at its own pace: at any moment the other one comes, shakes hands, or has just gone."""
+
+    def lives(number: int) -> list[dict[str, Any]]:
+        role = ("server", "client")[number]
+        port = f"net_memif0,role={role},socket-abstract=no,socket={tmp_path}/memif"
+        return live(20, HARP_PATH="dpdk", HARP_DPDK=f"{port};ip=10.78.0.{number + 1}/24")
+
+    with ThreadPoolExecutor() as both:
+        for ended in both.map(lives, range(2)):
+            assert [life["error"] for life in ended] == [None] * 20
+            assert len({(life["threads"], life["descriptors"]) for life in ended}) == 1
+    assert not list(tmp_path.iterdir())
 
 
 MISSING = [

@@ -6,12 +6,16 @@
 #include <rte_common.h>
 
 #include "dpdk.h"
+#include "harp_dpdk.h"
 
 /* Writes the line and returns the error. */
 __attribute__((format(printf, 4, 5))) int dpdk_why(char *why, size_t why_len, int error,
 						   const char *format, ...);
 /* rte_eth_tx_burst() of packets that stay the caller's; returns how many. */
 uint32_t dpdk_send_kept(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint32_t count);
+
+/* libharp-dpdk.so's; NULL: not started. */
+const struct harp_dpdk_api *dpdk_library(void);
 
 /* Around each burst; false: not now, and nothing to leave. gate.c */
 bool dpdk_gate_enter(void);

@@ -12,10 +12,10 @@
 #include <string.h>
 
 #include "dpdk_private.h"
-#include "harp_dpdk.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool started;
+static const struct harp_dpdk_api *library_api;
 static bool forked;
 
 static void forget(void)
@@ -31,6 +31,11 @@ int dpdk_why(char *why, size_t why_len, int error, const char *format, ...)
 	vsnprintf(why, why_len, format, ap);
 	va_end(ap);
 	return error;
+}
+
+const struct harp_dpdk_api *dpdk_library(void)
+{
+	return library_api;
 }
 
 int dpdk_running(void)
@@ -103,6 +108,7 @@ int dpdk_start(const struct dpdk_eal_options *opt, char *why, size_t why_len)
 	}
 	result = api->start(plain ? NULL : &eal, why, why_len);
 	if (!result && !started) {
+		library_api = api;
 		pthread_atfork(NULL, NULL, forget);
 		api->guard(dpdk_gate_shut, dpdk_gate_open);
 		__atomic_store_n(&started, true, __ATOMIC_RELEASE);

@@ -40,8 +40,18 @@ static int refuse_probe(const char *device, char *why, size_t why_len, int error
 			strerror(-error));
 }
 
+/* Of ports that are memifs; NULL: another. */
+static struct harp_dpdk_memif *memifs[RTE_MAX_ETHPORTS];
+
+static void hold(uint16_t port)
+{
+	if (port < RTE_MAX_ETHPORTS && memifs[port])
+		dpdk_library()->memif_hold(memifs[port]);
+}
+
 int dpdk_port_probe(uint16_t *port, const char *device, char *why, size_t why_len)
 {
+	struct harp_dpdk_memif *memif = NULL;
 	struct rte_dev_iterator it;
 	char name[NAME_MAX_BYTES];
 	uint16_t id, found = RTE_MAX_ETHPORTS;
@@ -55,9 +65,15 @@ int dpdk_port_probe(uint16_t *port, const char *device, char *why, size_t why_le
 	/* A virtual device that exists is found, not made again. */
 	if (!rte_eth_dev_get_port_by_name(name, &id))
 		return refuse_probe(device, why, why_len, -EBUSY);
-	result = rte_dev_probe(device);
-	if (result)
-		return refuse_probe(device, why, why_len, result);
+	if (strncmp(device, "net_memif", 9) == 0) {
+		result = dpdk_library()->memif_probe(&memif, device, why, why_len);
+		if (result)
+			return result == -EINVAL ? -ENODEV : result;
+	} else {
+		result = rte_dev_probe(device);
+		if (result)
+			return refuse_probe(device, why, why_len, result);
+	}
 	RTE_ETH_FOREACH_MATCHING_DEV(id, device, &it)
 	{
 		found = id;
@@ -69,6 +85,7 @@ int dpdk_port_probe(uint16_t *port, const char *device, char *why, size_t why_le
 	if (found == RTE_MAX_ETHPORTS)
 		return dpdk_why(why, why_len, -ENODEV, "%s: it is there, but is no Ethernet device",
 				device);
+	memifs[found] = memif;
 	*port = found;
 	return 0;
 }
@@ -202,13 +219,17 @@ static int close_and_remove(uint16_t port, void *argument)
 
 int dpdk_port_start(uint16_t port, char *why, size_t why_len)
 {
-	int result = dpdk_in_driver_thread(port, start, NULL);
+	int result;
 
+	if (port < RTE_MAX_ETHPORTS && memifs[port])
+		dpdk_library()->memif_release(memifs[port]);
+	result = dpdk_in_driver_thread(port, start, NULL);
 	return result ? refuse(port, why, why_len, result, "starting it") : 0;
 }
 
 int dpdk_port_stop(uint16_t port)
 {
+	hold(port);
 	return dpdk_in_driver_thread(port, stop, NULL);
 }
 
@@ -220,7 +241,15 @@ int dpdk_port_close(uint16_t port)
 	if (dpdk_running() != 1)
 		return -ECHILD;
 	result = rte_eth_dev_info_get(port, &info);
-	return result ? result : dpdk_in_driver_thread(port, close_and_remove, info.device);
+	if (result)
+		return result;
+	hold(port);
+	result = dpdk_in_driver_thread(port, close_and_remove, info.device);
+	if (!result && memifs[port]) {
+		dpdk_library()->memif_close(memifs[port]);
+		memifs[port] = NULL;
+	}
+	return result;
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* relay_socket.h - the sockets between memif's driver, the relay, and peers. None of them blocks. */
+#ifndef HARP_DPDK_RELAY_SOCKET_H
+#define HARP_DPDK_RELAY_SOCKET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "dpdk/memif.h"
+
+#define RELAY_FDS_MAX 2 /* that a message brings along: memif's have one at most */
+
+/* Where a listener listens, and where who called it is put through to. */
+struct relay_address {
+	struct sockaddr_un un;
+	socklen_t len;
+};
+
+/* A message of memif's, with the descriptors that came with it. */
+struct relay_message {
+	uint8_t bytes[128];
+	size_t len;
+	union {
+		char bytes[CMSG_SPACE(RELAY_FDS_MAX * sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	size_t control_len;
+};
+
+int relay_socket(void);
+/* A descriptor that listens at a server's address, in place of a server that died. -EADDRINUSE: one lives. */
+int relay_listen(const struct memif_text *text);
+/* One that listens where nobody else does. */
+int relay_listen_anywhere(struct relay_address *at);
+/* Who called is this process. */
+bool relay_is_us(int fd);
+
+/* The socket on which the driver accepts for all servers of this process: its name for the driver, and where it
+ * answers. Made by the first call, and never closed. */
+int relay_home(const char **name, struct relay_address *to, const struct why *why);
+
+/* 1; 0: the other end has gone. -1: there is none yet. */
+int relay_receive(int fd, struct relay_message *message);
+/* False: the other end has gone, or reads nothing. Its descriptors are closed here in any case. */
+bool relay_send(int fd, struct relay_message *message);
+
+#endif
