@@ -474,7 +474,7 @@ static void case_huge(void)
 	int err = start(2, 64, NULL);
 
 	if (err == -ENOMEM)
-		_exit(CHECK_SKIP); /* none are free */
+		_exit(check_skip("64 MiB of huge pages are not free: sysctl vm.nr_hugepages=128"));
 	CHECK_EQ(err, 0);
 	if (!end_open(&end, "net_ring0", 0))
 		return;

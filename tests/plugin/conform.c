@@ -97,6 +97,13 @@ static const char *set_libdir(const char *plugin)
 	return directory;
 }
 
+/* meson's status of what can't run here, said why. */
+static int skip(const char *why)
+{
+	fprintf(stderr, "skipped: %s\n", why);
+	return 77;
+}
+
 /* Was it built with DPDK? */
 static bool has_dpdk(const char *plugin)
 {
@@ -119,10 +126,10 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	if (sealed && system("ldconfig -p | grep -q 'libcrypto\\.so\\.3 '"))
-		return 77;
+		return skip("libcrypto.so.3 is not installed");
 	if (hosts && !strcmp(hosts, "dpdk")) {
 		if (!has_dpdk(argv[1]))
-			return 77;
+			return skip("built without DPDK");
 		make_two_ports(argv[1]);
 		setenv("HARP_PATH", "dpdk", 0);
 		setenv("HARP_DPDK_ARGS", "--no-pci", 0);
@@ -131,7 +138,7 @@ int main(int argc, char **argv)
 		setenv("HARP_USER_TIMEOUT_MS", "2000", 0);
 	} else if (hosts && !strcmp(hosts, "2")) {
 		if (!make_two_hosts(argv[1], family && !strcmp(family, "6")))
-			return 77;
+			return skip("network namespaces of its own need root");
 		set_libdir(argv[1]);
 		setenv("HARP_PATH", "xdp", 0);
 		setenv("NCCL_SOCKET_IFNAME", "=ha,hb", 0);

@@ -72,6 +72,14 @@ static inline void check_failed(void)
 		}                                                                                  \
 	} while (0)
 
+/* The exit status of a program that can't run here, said why. */
+static inline int check_skip(const char *why)
+{
+	fprintf(stderr, "skipped: %s\n", why);
+	fflush(stderr);
+	return CHECK_SKIP;
+}
+
 /* The program's exit status. */
 static inline int check_done(void)
 {

@@ -125,10 +125,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: seal_bench send|receive SIZE COUNT\n");
 		return 2;
 	}
-	if (crypto_load(why, sizeof(why))) {
-		fprintf(stderr, "skipped: %s\n", why);
-		return CHECK_SKIP;
-	}
+	if (crypto_load(why, sizeof(why)))
+		return check_skip(why);
 	from = malloc(size);
 	to = malloc(size);
 	for (size_t i = 0; i < size; i++)

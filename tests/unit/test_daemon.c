@@ -408,7 +408,7 @@ static void test_sizes_of_options(void)
 int main(void)
 {
 	if (!mkdtemp(folder))
-		return CHECK_SKIP;
+		return check_skip("no folder can be made in /tmp");
 	snprintf(path, sizeof(path), "%s/harpd.sock", folder);
 	open_door();
 	test_welcome();

@@ -666,7 +666,7 @@ int main(void)
 	char remove[64];
 
 	if (!mkdtemp(sysfs))
-		return CHECK_SKIP;
+		return check_skip("no folder can be made in /tmp");
 	test_names();
 	test_choice();
 	test_groups();

@@ -75,10 +75,8 @@ int main(void)
 {
 	char command[64];
 
-	if (unshare(CLONE_NEWNET) < 0) {
-		printf("a network namespace of its own needs root\n");
-		return CHECK_SKIP;
-	}
+	if (unshare(CLONE_NEWNET) < 0)
+		return check_skip("a network namespace of its own needs root");
 	CHECK(mkdtemp(folder) != NULL);
 	pci("0000:00:06.0", "lo");
 	pci("0000:00:07.0", "eth9");

@@ -191,10 +191,8 @@ int main(void)
 {
 	char why[256];
 
-	if (crypto_load(why, sizeof(why))) {
-		fprintf(stderr, "skipped: %s\n", why);
-		return CHECK_SKIP;
-	}
+	if (crypto_load(why, sizeof(why)))
+		return check_skip(why);
 	CHECK(mkdtemp(folder) != NULL);
 	snprintf(path, sizeof(path), "%s/key", folder);
 	test_good();

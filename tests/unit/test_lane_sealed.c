@@ -526,10 +526,8 @@ int main(void)
 {
 	char why[256] = "";
 
-	if (crypto_load(why, sizeof(why))) {
-		fprintf(stderr, "skipped: %s\n", why);
-		return CHECK_SKIP;
-	}
+	if (crypto_load(why, sizeof(why)))
+		return check_skip(why);
 	for (uint8_t i = 0; i < CRYPTO_KEY_BYTES; i++) {
 		key_a[i] = i;
 		key_b[i] = (uint8_t)(100 + i);

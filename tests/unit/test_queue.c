@@ -263,7 +263,7 @@ static int own_namespace(void)
 int main(void)
 {
 	if (own_namespace() < 0)
-		return CHECK_SKIP;
+		return check_skip("a network namespace of its own needs root");
 	test_make();
 	test_make_refuses();
 	test_huge_pages();
