@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* choice_impl.h - between choice.c, choice_cost.c and choice_probe.c. */
+#ifndef HARP_PLUGIN_CHOICE_IMPL_H
+#define HARP_PLUGIN_CHOICE_IMPL_H
+
+#include "choice.h"
+
+/* Messages of a stream after a change of way that do not count. */
+#define CHOICE_SETTLE 2u
+/* From a probe to the next, messages. */
+#define CHOICE_BACKOFF_MIN 16u
+/* Costs since the last probe before one because the way in use got worse, at first. */
+#define CHOICE_ALARM_MIN 16u
+/* Per cent: a verdict that clear needs fewer probes. */
+#define CHOICE_CLEAR 130u
+#define CHOICE_NONE CHOICE_WAYS
+
+static inline unsigned choice_mask(unsigned way)
+{
+	return way == CHOICE_NONE ? 0 : way + 1;
+}
+
+/* choice_cost.c */
+/* A message took so long: as a cost, on the scale of its class. */
+uint32_t choice_scaled(unsigned class, uint64_t size, uint64_t service_ns);
+/* Costs to measure in one go, and messages that make one cost: a long message is a mean by itself. */
+unsigned choice_want(unsigned class);
+unsigned choice_batch(unsigned cell);
+
+/* choice_probe.c; rare, so that the path of every message stays short */
+void choice_probe_begin(struct choice *choice, unsigned index);
+void choice_probe_end(struct choice *choice);
+/* A message that counts took ns. */
+void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32_t ns);
+/* One of a trial that does not. */
+void choice_settling(struct choice *choice, unsigned index, unsigned way, uint32_t ns);
+
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* choice_probe.c - tries the ways that are not in use, and judges by what they cost; see choice.c. */
+#include "choice_impl.h"
+
+#include <string.h>
+
+/* From a probe to the next, messages. */
+#define CHOICE_BACKOFF_MAX 4096u
+#define CHOICE_WAIT_MAX 8192u
+/* A probe may cost one in so many messages' time. */
+#define CHOICE_SHARE 50u
+/* Per cent that the way in use may be above a rival; the smaller when that has so many costs. */
+#define CHOICE_MARGIN 120u
+#define CHOICE_MARGIN_SURE 108u
+#define CHOICE_SURE 8u
+/* The way in use against when it was chosen, per cent: probe at once. Looked at every so many costs. */
+#define CHOICE_WORSE 150u
+#define CHOICE_LOOK 4u
+/* Costs since the last probe before one because of that: doubled when it changed nothing. */
+#define CHOICE_ALARM_MAX 4096u
+/* Of the way in use, once settled, one cost in so many and one is taken. */
+#define CHOICE_REST 3u
+/* Three costs so many times above those of the way in use end a probe. */
+#define CHOICE_SLOW 3u
+/* So long a cost says enough of a way by itself: that it is to be compared, or, so many times above that of the
+ * way in use, that it is not to be tried on. */
+#define CHOICE_LONG_NS 5000000u
+#define CHOICE_POOR 2u
+
+static uint32_t choice_random(struct choice *choice, uint32_t below)
+{
+	uint64_t z = choice->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return (uint32_t)(((z ^ (z >> 31)) >> 32) * below >> 32);
+}
+
+/* What to try next; CHOICE_NONE: there is no other way. */
+static unsigned choice_rival(struct choice_cell *cell, const struct choice *choice, unsigned index)
+{
+	unsigned next = CHOICE_NONE;
+
+	for (unsigned i = 1; i <= CHOICE_WAYS; i++) {
+		unsigned way = (cell->rival + i) % CHOICE_WAYS;
+
+		if (way == cell->way || !choice_allows(choice, index, way))
+			continue;
+		if (!(cell->tried & 1u << way)) {
+			next = way;
+			break;
+		}
+		if (next == CHOICE_NONE)
+			next = way;
+	}
+	if (next == CHOICE_NONE)
+		return next;
+	if (!cell->fresh) /* nothing to compare it with: measure the way in use, nothing else */
+		return cell->way;
+	cell->rival = (uint8_t)next;
+	return next;
+}
+
+void choice_probe_begin(struct choice *choice, unsigned index)
+{
+	struct choice_cell *cell = &choice->cells[index];
+	struct choice_probe *probe = &choice->probe;
+	unsigned way = choice_rival(cell, choice, index);
+
+	if (way == CHOICE_NONE) {
+		cell->wait = CHOICE_WAIT_MAX;
+		return;
+	}
+	memset(probe, 0, sizeof(*probe));
+	probe->active = true;
+	probe->cell = (uint8_t)index;
+	probe->way = (uint8_t)way;
+	probe->left = (uint16_t)(choice_want(index % CHOICE_CLASSES) * choice_batch(index) +
+				 choice->flying + CHOICE_SETTLE + 1);
+	cell->batch_count = 0;
+}
+
+/* The two best ways that have been measured; their costs. */
+static unsigned choice_best(const struct choice *choice, unsigned index, uint32_t *best_ns,
+			    uint32_t *second_ns)
+{
+	const struct choice_cell *cell = &choice->cells[index];
+	unsigned best = CHOICE_NONE;
+
+	*best_ns = *second_ns = UINT32_MAX;
+	for (unsigned way = 0; way < CHOICE_WAYS; way++) {
+		uint32_t ns = choice_typical(&cell->cost[way]);
+
+		if (!cell->cost[way].count || !choice_allows(choice, index, way))
+			continue;
+		if (ns < *best_ns) {
+			*second_ns = *best_ns;
+			*best_ns = ns;
+			best = way;
+		} else if (ns < *second_ns) {
+			*second_ns = ns;
+		}
+	}
+	return best;
+}
+
+static bool choice_tried_all(const struct choice *choice, unsigned index)
+{
+	for (unsigned way = 0; way < CHOICE_WAYS; way++)
+		if (choice_allows(choice, index, way) && !(choice->cells[index].tried & 1u << way))
+			return false;
+	return true;
+}
+
+/* Messages until the next probe: what the last one cost is not to be more than 2 % of the time. */
+static uint32_t choice_pause(struct choice *choice, const struct choice_cell *cell,
+			     uint32_t best_ns, uint32_t probed_ns)
+{
+	uint64_t wait = cell->backoff;
+
+	/* A first verdict by a wide margin may be of a bad moment: one that confirms it comes soon. */
+	if (cell->probes > 2 && best_ns && probed_ns > best_ns) {
+		uint64_t paid = (uint64_t)CHOICE_SHARE * choice->probe.sent *
+				(probed_ns - best_ns) / best_ns;
+
+		if (wait < paid)
+			wait = paid;
+	}
+	if (wait > CHOICE_WAIT_MAX)
+		wait = CHOICE_WAIT_MAX;
+	return (uint32_t)wait + choice_random(choice, (uint32_t)wait / 4 + 1);
+}
+
+/* A rival has been measured. */
+static void choice_judge(struct choice *choice, unsigned index, unsigned probed)
+{
+	struct choice_cell *cell = &choice->cells[index];
+	uint32_t best_ns, second_ns, way_ns = choice_typical(&cell->cost[cell->way]);
+	unsigned best = choice_best(choice, index, &best_ns, &second_ns);
+	bool first = !cell->own, changed = best != cell->way;
+	unsigned margin =
+		cell->cost[best].count >= CHOICE_SURE ? CHOICE_MARGIN_SURE : CHOICE_MARGIN;
+
+	if (changed && !first && (uint64_t)way_ns * 100 < (uint64_t)best_ns * margin)
+		changed = false;
+	if (changed) {
+		cell->way = cell->home = (uint8_t)best;
+		cell->backoff = CHOICE_BACKOFF_MIN;
+		cell->alarm = CHOICE_ALARM_MIN;
+		cell->fresh = true;
+	} else if (cell->backoff < CHOICE_BACKOFF_MAX &&
+		   ((uint64_t)second_ns * 100 > (uint64_t)best_ns * CHOICE_CLEAR ||
+		    cell->backoff < CHOICE_BACKOFF_MAX / 4)) {
+		cell->backoff *= 2;
+	}
+	cell->settled_ns = choice_typical(&cell->cost[cell->way]);
+	if (choice_tried_all(choice, index)) {
+		cell->own = true;
+		cell->wait = choice_pause(choice, cell, cell->settled_ns,
+					  choice_typical(&cell->cost[probed]));
+	} else {
+		cell->wait = CHOICE_SETTLE;
+	}
+	if (cell->own && (first || changed))
+		choice->news = true;
+}
+
+void choice_probe_end(struct choice *choice)
+{
+	struct choice_probe *probe = &choice->probe;
+	struct choice_cell *cell = &choice->cells[probe->cell];
+
+	probe->active = false;
+	if (probe->costs)
+		cell->tried |= (uint8_t)(1u << probe->way);
+	if (!probe->costs) { /* sizes alternate in a way that leaves nothing to measure */
+		if (cell->backoff < CHOICE_BACKOFF_MAX)
+			cell->backoff *= 2;
+		cell->wait = cell->backoff;
+	} else if (probe->way == cell->way) {
+		cell->wait = 0; /* it has been measured for the sake of a rival */
+	} else {
+		if (cell->probes < UINT8_MAX)
+			cell->probes++;
+		cell->fresh = false;
+		cell->since_probe = 0;
+		choice_judge(choice, probe->cell, probe->way);
+	}
+}
+
+/* The way in use has one more cost: has it become worse? */
+static void choice_look(struct choice_cell *cell)
+{
+	uint32_t ns;
+
+	if (++cell->since_look < CHOICE_LOOK)
+		return;
+	cell->since_look = 0;
+	if (cell->since_probe < CHOICE_ALARM_MAX)
+		cell->since_probe += CHOICE_LOOK;
+	ns = choice_typical(&cell->cost[cell->way]);
+	if (!cell->own || cell->since_probe < cell->alarm ||
+	    (uint64_t)ns * 100 < (uint64_t)cell->settled_ns * CHOICE_WORSE)
+		return;
+	cell->settled_ns = ns;
+	if (cell->alarm < CHOICE_ALARM_MAX)
+		cell->alarm *= 2;
+	cell->wait = 0;
+}
+
+/* Long, and so many times above the way in use? */
+static bool choice_is_poor(const struct choice_cell *cell, uint32_t ns, unsigned times)
+{
+	return ns >= CHOICE_LONG_NS && cell->cost[cell->way].count &&
+	       ns / times > choice_typical(&cell->cost[cell->way]);
+}
+
+/*
+ * A message of a trial that does not count, as others were in flight when it was begun: they made its service
+ * shorter, if anything. Where it is poor nevertheless, so is the way: no more go by it.
+ */
+void choice_settling(struct choice *choice, unsigned index, unsigned way, uint32_t ns)
+{
+	struct choice_cell *cell = &choice->cells[index];
+	struct choice_probe *probe = &choice->probe;
+
+	if (!probe->left || probe->cell != index || probe->way != way || way == cell->way ||
+	    !choice_is_poor(cell, ns, CHOICE_SLOW))
+		return;
+	choice_push(&cell->cost[way], ns);
+	probe->costs++;
+	probe->left = 0;
+}
+
+void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32_t ns)
+{
+	struct choice_cell *cell = &choice->cells[index];
+	struct choice_probe *probe = &choice->probe;
+	unsigned batch = choice_batch(index);
+
+	if (cell->batch_way != way || !cell->batch_count) {
+		cell->batch_way = (uint8_t)way;
+		cell->batch_count = 0;
+		cell->batch_ns = 0;
+	}
+	cell->batch_ns += ns;
+	if (++cell->batch_count < batch)
+		return;
+	cell->batch_count = 0;
+	ns = (uint32_t)(cell->batch_ns / batch);
+	choice_push(&cell->cost[way], ns);
+	if (way == cell->way) {
+		cell->rest = cell->own ? (uint8_t)(CHOICE_REST * batch) : 0;
+		cell->fresh = true;
+		cell->tried |= (uint8_t)(1u << way);
+		if (!cell->own && ns >= CHOICE_LONG_NS)
+			cell->wait = 0; /* what else is there? */
+		choice_look(cell);
+	}
+	if (!probe->active || probe->cell != index || probe->way != way)
+		return;
+	probe->costs++;
+	if (way != cell->way && choice_is_poor(cell, ns, CHOICE_POOR))
+		probe->left = 0;
+	if (way != cell->way && ns / CHOICE_SLOW > choice_typical(&cell->cost[cell->way]) &&
+	    ++probe->slow >= 3)
+		probe->left = 0; /* enough seen */
+}
