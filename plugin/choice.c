@@ -14,9 +14,12 @@
  * end: latency in the one, the inverse of throughput in the other.
  *
  * A cost counts if everything in flight when the message was begun went the same way: after a change
- * two pipelines overlap, and a stream's first two messages after that are not typical. In streams several
- * ends are often seen at once, so the mean of a batch is one cost there. Once the answer is known, one
- * message or batch in four is looked at. The last 12 costs of each way are kept, and their lower median
+ * two pipelines overlap, and a stream's first two messages after that are not typical. Of long messages not all
+ * in flight are under way, so there what went ahead has to have gone the same way, as much as may be. In streams several
+ * ends are often seen at once (an acknowledgement covers many): the head of such a burst has taken the time of them all,
+ * and the rest none. So the mean of a batch is one cost there, and a batch is made of whole bursts: were it
+ * of any two ends, most costs would be nothing, and a way that ends in bursts the best there can be. Once the answer is
+ * known, one message or batch in four is looked at. The last 12 costs of each way are kept, and their lower median
  * is compared: a median because a scheduling hiccup of milliseconds says nothing about a way, the lower
  * one because then six fresh costs of a way that got better outvote six old ones.
  *
@@ -33,7 +36,9 @@
  * A rival must be better by a margin, smaller the more costs it has; between equals nothing changes.
  */
 
-/* So many more messages before the first probe, where neighbours know. */
+/* A stream's messages before the first probe, at least: NCCL posts eight at once, and one of them has to be done. */
+#define CHOICE_BEGIN 9u
+/* So many more, where neighbours know. */
 #define CHOICE_TRUST 32u
 
 /* ---- ways ----------------------------------------------------------------------------------- */
@@ -89,13 +94,18 @@ static unsigned choice_neighbour(const struct choice *choice, unsigned cell, uns
 	return CHOICE_CELLS;
 }
 
-/* Do all verdicts of sizes up to four times as long or short agree? Then there is no hurry to look. */
+/* Do all verdicts of sizes up to four times as long or short, and of all bulk, agree? Then there is no hurry to look. */
 static bool choice_trusts(const struct choice *choice, unsigned index, unsigned first)
 {
 	const struct choice_cell *cells = &choice->cells[first];
 	unsigned class = index % CHOICE_CLASSES, found = 0;
+	unsigned low = class > 2 ? class - 2 : 0, high = class + 2;
 
-	for (unsigned i = class > 2 ? class - 2 : 0; i <= class + 2 && i < CHOICE_CLASSES; i++) {
+	if (class >= CHOICE_BULK) {
+		low = low < CHOICE_BULK ? low : CHOICE_BULK;
+		high = CHOICE_CLASSES - 1;
+	}
+	for (unsigned i = low; i <= high && i < CHOICE_CLASSES; i++) {
 		if (!cells[i].own)
 			continue;
 		if (cells[i].way != choice->cells[index].way)
@@ -120,7 +130,9 @@ static __attribute__((noinline)) void choice_meet(struct choice *choice, unsigne
 	cell->used = true;
 	cell->fresh = false;
 	cell->alarm = CHOICE_ALARM_MIN;
-	cell->wait = choice_want(index % CHOICE_CLASSES) * choice_batch(index) + CHOICE_SETTLE + 1;
+	cell->wait = choice_want(index % CHOICE_CLASSES) * choice_batch(index) + 3;
+	if (index >= CHOICE_CLASSES && cell->wait < CHOICE_BEGIN)
+		cell->wait = CHOICE_BEGIN;
 	if (choice_trusts(choice, index, same))
 		cell->wait += CHOICE_TRUST;
 	cell->backoff = CHOICE_BACKOFF_MIN;
@@ -176,7 +188,7 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 	flight->class = (uint8_t) class;
 	flight->way = (uint8_t)way;
 	flight->counts = way != CHOICE_NONE &&
-			 (!choice->flying || choice->same > choice->flying + CHOICE_SETTLE);
+			 (!choice->flying || choice->same > choice_settle(class, choice->flying));
 	choice->flying++;
 	return choice_mask(way);
 }
@@ -200,11 +212,9 @@ void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigne
 		return;
 	}
 	/* By other lanes than it was meant for: one has died. Both were allowed, one was enough: counts. */
-	if (flight->counts && !(kinds & ~choice_mask(flight->way)))
-		choice_measured(choice, flight->cell, flight->way,
-				choice_scaled(flight->class, size, service_ns));
-	else
-		cell->batch_count = 0;
+	choice_measured(choice, flight->cell, flight->way,
+			choice_scaled(flight->class, size, service_ns),
+			flight->counts && !(kinds & ~choice_mask(flight->way)));
 	if (probe->left && !flight->counts && kinds == choice_mask(flight->way))
 		choice_settling(choice, flight->cell, flight->way,
 				choice_scaled(flight->class, size, service_ns));

@@ -29,9 +29,10 @@ struct choice_cell {
 	struct choice_cost cost[CHOICE_WAYS];
 	uint64_t batch_ns;
 	uint8_t batch_count, batch_way;
-	uint8_t way;   /* what it goes by */
-	uint8_t home;  /* and would, were all kinds alive */
-	uint8_t tried; /* a bit for each way measured since a kind came back */
+	uint32_t head_ns; /* what the head of the last burst took, less for each end behind it */
+	uint8_t way;      /* what it goes by */
+	uint8_t home;     /* and would, were all kinds alive */
+	uint8_t tried;    /* a bit for each way measured since a kind came back */
 	bool used,
 		own; /* a message was there; the way is of its own measuring, not a neighbour's */
 	bool fresh;  /* its way was measured since the last probe */

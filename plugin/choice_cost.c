@@ -50,7 +50,7 @@ uint32_t choice_scaled(unsigned class, uint64_t size, uint64_t service_ns)
 
 unsigned choice_want(unsigned class)
 {
-	return class < 15 ? 6 : 3;
+	return class < 15 ? 6 : class < CHOICE_LONG ? 3 : 2;
 }
 
 unsigned choice_batch(unsigned cell)
@@ -58,5 +58,17 @@ unsigned choice_batch(unsigned cell)
 	if (cell < CHOICE_CLASSES)
 		return 1;
 	cell -= CHOICE_CLASSES;
-	return cell < 8 ? 8 : cell < 13 ? 4 : 2;
+	return cell < 8 ? 8 : cell < 13 ? 4 : cell < CHOICE_LONG ? 2 : 1;
+}
+
+unsigned choice_burst(unsigned class, unsigned flying)
+{
+	unsigned most = class < CHOICE_LONG ? 1u << (CHOICE_LONG - class) : 0;
+
+	return flying < most ? flying : most;
+}
+
+unsigned choice_settle(unsigned class, unsigned flying)
+{
+	return choice_burst(class, flying) + (class < CHOICE_LONG ? 2 : 1);
 }

@@ -5,8 +5,6 @@
 
 #include "choice.h"
 
-/* Messages of a stream after a change of way that do not count. */
-#define CHOICE_SETTLE 2u
 /* From a probe to the next, messages. */
 #define CHOICE_BACKOFF_MIN 16u
 /* Costs since the last probe before one because the way in use got worse, at first. */
@@ -14,6 +12,10 @@
 /* Per cent: a verdict that clear needs fewer probes. */
 #define CHOICE_CLEAR 130u
 #define CHOICE_NONE CHOICE_WAYS
+/* From this class on (8 MiB) a message is longer than what is acknowledged at once: each is a mean by itself. */
+#define CHOICE_LONG 17u
+/* From this class on (1 MiB) the length of a message no longer matters to which way is better. */
+#define CHOICE_BULK 14u
 
 static inline unsigned choice_mask(unsigned way)
 {
@@ -26,12 +28,16 @@ uint32_t choice_scaled(unsigned class, uint64_t size, uint64_t service_ns);
 /* Costs to measure in one go, and messages that make one cost: a long message is a mean by itself. */
 unsigned choice_want(unsigned class);
 unsigned choice_batch(unsigned cell);
+/* Messages besides that may end at once, of those in flight. */
+unsigned choice_burst(unsigned class, unsigned flying);
+/* Messages of a stream after a change of way that do not count, so many being in flight. */
+unsigned choice_settle(unsigned class, unsigned flying);
 
 /* choice_probe.c; rare, so that the path of every message stays short */
 void choice_probe_begin(struct choice *choice, unsigned index);
 void choice_probe_end(struct choice *choice);
-/* A message that counts took ns. */
-void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32_t ns);
+/* A message took ns. */
+void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32_t ns, bool counts);
 /* One of a trial that does not. */
 void choice_settling(struct choice *choice, unsigned index, unsigned way, uint32_t ns);
 

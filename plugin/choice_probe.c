@@ -7,6 +7,8 @@
 /* From a probe to the next, messages. */
 #define CHOICE_BACKOFF_MAX 4096u
 #define CHOICE_WAIT_MAX 8192u
+/* From one rival to the next, while not all have been tried. */
+#define CHOICE_BREATH 2u
 /* A probe may cost one in so many messages' time. */
 #define CHOICE_SHARE 50u
 /* Per cent that the way in use may be above a rival; the smaller when that has so many costs. */
@@ -26,6 +28,12 @@
  * way in use, that it is not to be tried on. */
 #define CHOICE_LONG_NS 5000000u
 #define CHOICE_POOR 2u
+/* So many times shorter than the head of its burst an end belongs to it. Each one behind the head takes so much of its
+ * weight, or a scheduling hiccup would take whatever comes after it for its burst. */
+#define CHOICE_BURST_SHARE 8u
+#define CHOICE_HEAD_FADE 4u
+/* Bursts that a trial is to see. */
+#define CHOICE_BURSTS 2u
 
 static uint32_t choice_random(struct choice *choice, uint32_t below)
 {
@@ -61,6 +69,18 @@ static unsigned choice_rival(struct choice_cell *cell, const struct choice *choi
 	return next;
 }
 
+/* Messages of a trial: enough costs, or a burst that is cut off at either end and some between; and what does not count. */
+static uint16_t choice_trial(unsigned index, unsigned flying)
+{
+	unsigned class = index % CHOICE_CLASSES, batch = choice_batch(index);
+	unsigned count = choice_want(class) * batch, burst = choice_burst(class, flying);
+
+	if (count < CHOICE_BURSTS * burst)
+		count = CHOICE_BURSTS * burst;
+	/* What comes behind a batch ends it. */
+	return (uint16_t)(choice_settle(class, flying) + count + (batch > 1));
+}
+
 void choice_probe_begin(struct choice *choice, unsigned index)
 {
 	struct choice_cell *cell = &choice->cells[index];
@@ -75,8 +95,7 @@ void choice_probe_begin(struct choice *choice, unsigned index)
 	probe->active = true;
 	probe->cell = (uint8_t)index;
 	probe->way = (uint8_t)way;
-	probe->left = (uint16_t)(choice_want(index % CHOICE_CLASSES) * choice_batch(index) +
-				 choice->flying + CHOICE_SETTLE + 1);
+	probe->left = choice_trial(index, choice->flying);
 	cell->batch_count = 0;
 }
 
@@ -159,7 +178,7 @@ static void choice_judge(struct choice *choice, unsigned index, unsigned probed)
 		cell->wait = choice_pause(choice, cell, cell->settled_ns,
 					  choice_typical(&cell->cost[probed]));
 	} else {
-		cell->wait = CHOICE_SETTLE;
+		cell->wait = CHOICE_BREATH;
 	}
 	if (cell->own && (first || changed))
 		choice->news = true;
@@ -208,10 +227,20 @@ static void choice_look(struct choice_cell *cell)
 	cell->wait = 0;
 }
 
-/* Long, and so many times above the way in use? */
-static bool choice_is_poor(const struct choice_cell *cell, uint32_t ns, unsigned times)
+/* Does it say enough by itself? Of long messages a longer time is none out of the ordinary. */
+static bool choice_takes_long(unsigned index, uint32_t ns)
 {
-	return ns >= CHOICE_LONG_NS && cell->cost[cell->way].count &&
+	unsigned class = index % CHOICE_CLASSES;
+
+	return (class > CHOICE_LONG ? ns >> (class - CHOICE_LONG) : ns) >= CHOICE_LONG_NS;
+}
+
+/* So, and so many times above the way in use? */
+static bool choice_is_poor(const struct choice *choice, unsigned index, uint32_t ns, unsigned times)
+{
+	const struct choice_cell *cell = &choice->cells[index];
+
+	return choice_takes_long(index, ns) && cell->cost[cell->way].count &&
 	       ns / times > choice_typical(&cell->cost[cell->way]);
 }
 
@@ -225,44 +254,76 @@ void choice_settling(struct choice *choice, unsigned index, unsigned way, uint32
 	struct choice_probe *probe = &choice->probe;
 
 	if (!probe->left || probe->cell != index || probe->way != way || way == cell->way ||
-	    !choice_is_poor(cell, ns, CHOICE_SLOW))
+	    !choice_is_poor(choice, index, ns, CHOICE_SLOW))
 		return;
 	choice_push(&cell->cost[way], ns);
 	probe->costs++;
 	probe->left = 0;
 }
 
-void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32_t ns)
+/* The way in use or a rival has one more cost. */
+static void choice_cost(struct choice *choice, unsigned index, unsigned way, uint32_t ns)
 {
 	struct choice_cell *cell = &choice->cells[index];
 	struct choice_probe *probe = &choice->probe;
-	unsigned batch = choice_batch(index);
 
-	if (cell->batch_way != way || !cell->batch_count) {
-		cell->batch_way = (uint8_t)way;
-		cell->batch_count = 0;
-		cell->batch_ns = 0;
-	}
-	cell->batch_ns += ns;
-	if (++cell->batch_count < batch)
-		return;
-	cell->batch_count = 0;
-	ns = (uint32_t)(cell->batch_ns / batch);
 	choice_push(&cell->cost[way], ns);
 	if (way == cell->way) {
-		cell->rest = cell->own ? (uint8_t)(CHOICE_REST * batch) : 0;
+		cell->rest = cell->own ? (uint8_t)(CHOICE_REST * choice_batch(index)) : 0;
 		cell->fresh = true;
 		cell->tried |= (uint8_t)(1u << way);
-		if (!cell->own && ns >= CHOICE_LONG_NS)
+		if (!cell->own && choice_takes_long(index, ns))
 			cell->wait = 0; /* what else is there? */
 		choice_look(cell);
 	}
 	if (!probe->active || probe->cell != index || probe->way != way)
 		return;
 	probe->costs++;
-	if (way != cell->way && choice_is_poor(cell, ns, CHOICE_POOR))
+	if (way != cell->way && choice_is_poor(choice, index, ns, CHOICE_POOR))
 		probe->left = 0;
 	if (way != cell->way && ns / CHOICE_SLOW > choice_typical(&cell->cost[cell->way]) &&
 	    ++probe->slow >= 3)
 		probe->left = 0; /* enough seen */
+}
+
+/* Was it seen to end together with those ahead of it? No more do than can be in flight. */
+static bool choice_is_tail(struct choice_cell *cell, uint32_t ns)
+{
+	if (ns < cell->head_ns / CHOICE_BURST_SHARE && cell->batch_count < PLUGIN_REQUESTS_MAX) {
+		cell->head_ns -= cell->head_ns / CHOICE_HEAD_FADE;
+		return true;
+	}
+	cell->head_ns = ns;
+	return false;
+}
+
+void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32_t ns, bool counts)
+{
+	struct choice_cell *cell = &choice->cells[index];
+	unsigned batch = choice_batch(index);
+	bool tail;
+
+	if (batch == 1) {
+		if (counts)
+			choice_cost(choice, index, way, ns);
+		return;
+	}
+	if (cell->batch_way != way) {
+		cell->batch_way = (uint8_t)way;
+		cell->batch_count = 0;
+		cell->head_ns = 0;
+	}
+	tail = choice_is_tail(cell, ns);
+	if (!tail && cell->batch_count >= batch) {
+		uint32_t mean_ns = (uint32_t)(cell->batch_ns / cell->batch_count);
+
+		cell->batch_count = 0;
+		choice_cost(choice, index, way, mean_ns);
+	}
+	if (!counts || (cell->rest && !choice->probe.active)) /* whose tail is not looked at */
+		cell->batch_count = 0;
+	else if (!tail || cell->batch_count) { /* else its head did not count */
+		cell->batch_ns = cell->batch_count ? cell->batch_ns + ns : ns;
+		cell->batch_count++;
+	}
 }
