@@ -260,6 +260,7 @@ static void eal_failed(const struct eal_run *run)
 static void eal_after_fork(void)
 {
 	eal.forked = true;
+	forked_child();
 }
 
 static int eal_init(const struct why *why)

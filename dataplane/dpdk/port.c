@@ -278,6 +278,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 {
 	struct why why = { .text = why_text, .size = why_len };
 	struct dpdk_port *port;
+	struct forked before;
 	struct sigpipe was;
 	int err;
 
@@ -292,6 +293,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 		return why_fail(&why, -ENOMEM, "out of memory");
 	port_enter(&was);
 	pool_reap();
+	forked_before(&before);
 	err = port_name(port, opt->device, &why);
 	if (!err)
 		err = port_probe(port, opt, &why);
@@ -309,6 +311,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 		link_add(port);
 	if (err)
 		port_free(port);
+	forked_after(&before);
 	port_leave(&was);
 	if (!err)
 		*out = (struct harp_dpdk_port *)port;
@@ -496,5 +499,6 @@ void port_close(struct harp_dpdk_port *harp_port)
 		return;
 	port_enter(&was);
 	port_free(port);
+	forked_closed();
 	port_leave(&was);
 }

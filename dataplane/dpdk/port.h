@@ -101,6 +101,17 @@ struct sigpipe {
 void sigpipe_block(struct sigpipe *was);
 void sigpipe_restore(const struct sigpipe *was);
 
+/* forked.c: what drivers open while a port is opened is closed in forked children. Under the ports' lock but for the last. */
+#define FORKED_MAX 256u
+struct forked {
+	int fds[FORKED_MAX];
+	unsigned count;
+};
+void forked_before(struct forked *before);
+void forked_after(const struct forked *before);
+void forked_closed(void);
+void forked_child(void); /* in the child */
+
 /* link.c: peers of drivers that connect to one. Called under the ports' lock but for link_leaving(). */
 void link_add(struct dpdk_port *port);
 void link_remove(struct dpdk_port *port);

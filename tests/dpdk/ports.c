@@ -535,6 +535,7 @@ static const struct {
 	{ "memif_client_flees", case_memif_client_flees },
 	{ "memif_server_stands", case_memif_server_stands },
 	{ "virtio", case_virtio },
+	{ "forked", case_forked },
 };
 
 int main(int argc, char **argv)

@@ -70,5 +70,6 @@ void case_memif_client_dies(void);
 void case_memif_client_flees(void);
 void case_memif_server_stands(void);
 void case_virtio(void);
+void case_forked(void);
 
 #endif
