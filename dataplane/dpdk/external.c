@@ -20,22 +20,49 @@ static inline uint32_t *external_number(void *mbuf)
 	return rte_mbuf_to_priv(mbuf);
 }
 
-/* Any thread: the driver has let go. */
+/* A driver has let go of item i. The owner, or nobody is inside. */
+static inline void external_sort(struct external *external, uint32_t i)
+{
+	external->freed++;
+	if (!external->items[i].undone)
+		external->done[external->done_count++] = i;
+}
+
+/* Sorts what others have freed. */
+static void external_collect(struct external *external)
+{
+	if (__atomic_load_n(&external->away_count, __ATOMIC_RELAXED) == 0)
+		return;
+	rte_spinlock_lock(&external->lock);
+	for (uint32_t n = 0; n < external->away_count; n++)
+		external_sort(external, external->away[n]);
+	__atomic_store_n(&external->away_count, 0, __ATOMIC_RELAXED);
+	rte_spinlock_unlock(&external->lock);
+}
+
+static void external_free_away(struct external *external, uint32_t i)
+{
+	rte_spinlock_lock(&external->lock);
+	external->away[external->away_count] = i;
+	__atomic_store_n(&external->away_count, external->away_count + 1, __ATOMIC_RELAXED);
+	rte_spinlock_unlock(&external->lock);
+}
+
+/* Any thread. A lock of the owner's would wait for each packet that its driver has copied to reach memory. */
 static int external_enqueue(struct rte_mempool *mempool, void *const *mbufs, unsigned count)
 {
 	struct external *external = mempool->pool_data;
+	bool owner =
+		external && __atomic_load_n(&external->owner, __ATOMIC_RELAXED) == pthread_self();
 
 	if (!external)
 		return 0; /* they are being made */
-	rte_spinlock_lock(&external->lock);
 	for (unsigned n = 0; n < count; n++) {
-		uint32_t i = *external_number(mbufs[n]);
-
-		__atomic_store_n(&external->freed, external->freed + 1, __ATOMIC_RELEASE);
-		if (!external->items[i].undone)
-			external->done[external->done_count++] = i;
+		if (owner)
+			external_sort(external, *external_number(mbufs[n]));
+		else
+			external_free_away(external, *external_number(mbufs[n]));
 	}
-	rte_spinlock_unlock(&external->lock);
 	return 0;
 }
 
@@ -124,6 +151,7 @@ static void external_free(struct external *external)
 	free(external->where);
 	free(external->items);
 	free(external->done);
+	free(external->away);
 	free(external);
 }
 
@@ -139,7 +167,8 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 	external->items = calloc(count, sizeof(*external->items));
 	external->where = calloc(count, sizeof(*external->where));
 	external->done = calloc(count, sizeof(*external->done));
-	if (!external->items || !external->where || !external->done ||
+	external->away = calloc(count, sizeof(*external->away));
+	if (!external->items || !external->where || !external->done || !external->away ||
 	    external_mempool(external, numa_node) != 0) {
 		external_free(external);
 		return -ENOMEM;
@@ -150,7 +179,8 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 
 bool external_out(const struct external *external)
 {
-	return external->made != __atomic_load_n(&external->freed, __ATOMIC_ACQUIRE);
+	return external->made !=
+	       external->freed + __atomic_load_n(&external->away_count, __ATOMIC_ACQUIRE);
 }
 
 static void external_forget_memory(struct external *external)
@@ -163,6 +193,7 @@ static void external_forget_memory(struct external *external)
 
 void external_reset(struct external *external)
 {
+	external_collect(external);
 	external_forget_memory(external);
 	for (uint32_t i = 0; i < external->count; i++)
 		external->items[i].len = 0;
@@ -211,21 +242,16 @@ void external_undo(struct rte_mbuf *mbuf)
 
 void external_refuse(struct external *external, uint32_t i)
 {
-	rte_spinlock_lock(&external->lock);
 	external->done[external->done_count++] = i;
-	rte_spinlock_unlock(&external->lock);
 }
 
 unsigned external_complete(struct external *external, uint32_t *items, unsigned max)
 {
 	unsigned n = 0;
 
-	if (__atomic_load_n(&external->done_count, __ATOMIC_RELAXED) == 0)
-		return 0;
-	rte_spinlock_lock(&external->lock);
+	external_collect(external);
 	while (n < max && external->done_count > 0)
 		items[n++] = external->done[--external->done_count];
-	rte_spinlock_unlock(&external->lock);
 	for (unsigned i = 0; i < n; i++)
 		external->items[items[i]].len = 0;
 	return n;

@@ -6,6 +6,7 @@
 #ifndef HARP_DPDK_EXTERNAL_H
 #define HARP_DPDK_EXTERNAL_H
 
+#include <pthread.h>
 #include <rte_dev.h>
 #include <rte_mbuf.h>
 #include <rte_spinlock.h>
@@ -41,11 +42,14 @@ struct external {
 		enum port_flush flushed; /* what has been done about that */
 	} * memory;                      /* as often as it was added */
 	uint32_t memory_count;
-	uint32_t made;       /* mbufs, ever */
-	rte_spinlock_t lock; /* of what follows: drivers free in any thread */
+	/* Touched only by the thread inside one of the NIC's functions, without a lock. */
+	pthread_t owner;      /* who that is; atomic; 0: nobody */
+	uint32_t made, freed; /* mbufs, ever */
 	uint32_t *done;
 	uint32_t done_count;
-	uint32_t freed; /* mbufs, ever; also read without */
+	rte_spinlock_t lock; /* of what follows: drivers free in any thread */
+	uint32_t *away;      /* freed by others */
+	uint32_t away_count; /* also read without */
 };
 
 /* -ENOMEM. */
@@ -57,6 +61,18 @@ void external_destroy(struct external *external);
 bool external_out(const struct external *external);
 /* Nobody is inside and nothing is out: as it was created, for another user. */
 void external_reset(struct external *external);
+
+/* Inside one of the NIC's functions, and out of it again. NULL is accepted. */
+static inline void external_enter(struct external *external)
+{
+	if (external)
+		__atomic_store_n(&external->owner, pthread_self(), __ATOMIC_RELAXED);
+}
+static inline void external_leave(struct external *external)
+{
+	if (external)
+		__atomic_store_n(&external->owner, 0, __ATOMIC_RELAXED);
+}
 
 /* Can item i be sent with so many bytes? */
 static inline bool external_good(const struct external *external, uint64_t i, uint32_t len)

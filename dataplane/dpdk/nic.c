@@ -29,6 +29,18 @@ static inline struct dpdk_nic *nic_of(struct harp_nic *nic)
 	return (struct dpdk_nic *)nic;
 }
 
+static inline void nic_enter(struct dpdk_nic *nic)
+{
+	pool_enter(nic->pool);
+	external_enter(nic->external);
+}
+
+static inline void nic_leave(struct dpdk_nic *nic)
+{
+	external_leave(nic->external);
+	pool_leave(nic->pool);
+}
+
 /* ---- receiving --------------------------------------------------------------------------------- */
 
 static unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned count)
@@ -228,23 +240,23 @@ static unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsig
 	unsigned got;
 
 	nic->now_ns = now_ns;
-	pool_enter(nic->pool);
+	nic_enter(nic);
 	if (nic->waiting_at == nic->waiting_count && gate_pass(nic)) {
 		nic->waiting_at = 0;
 		nic->waiting_count =
 			rte_eth_rx_burst(nic->port_id, nic->queue, nic->waiting, (uint16_t)want);
 	}
 	got = nic_rx_take(nic, descs, max);
-	pool_leave(nic->pool);
+	nic_leave(nic);
 	return got;
 }
 
 void nic_drop_waiting(struct dpdk_nic *nic)
 {
-	pool_enter(nic->pool);
+	nic_enter(nic);
 	while (nic->waiting_at < nic->waiting_count)
 		rte_pktmbuf_free(nic->waiting[nic->waiting_at++]);
-	pool_leave(nic->pool);
+	nic_leave(nic);
 }
 
 /* ---- transmitting ------------------------------------------------------------------------------ */
@@ -427,11 +439,11 @@ static unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs,
 	bool more = count > 0;
 
 	(void)now_ns;
-	pool_enter(nic->pool);
+	nic_enter(nic);
 	more = more && gate_pass(nic);
 	while (more)
 		taken += nic_tx_burst(nic, descs + taken, count - taken, &more);
-	pool_leave(nic->pool);
+	nic_leave(nic);
 	return taken;
 }
 
@@ -464,7 +476,7 @@ static unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigne
 	unsigned count = 0;
 
 	nic->now_ns = now_ns;
-	pool_enter(pool);
+	nic_enter(nic);
 	if (pool->done.count == 0 && nic->in_flight > 0)
 		nic_clean(nic);
 	while (count < max && pool->done.count > 0)
@@ -472,7 +484,7 @@ static unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigne
 	if (nic->external)
 		count += nic_complete_external(nic, addrs + count, max - count);
 	nic->in_flight -= count;
-	pool_leave(pool);
+	nic_leave(nic);
 	return count;
 }
 
@@ -513,9 +525,9 @@ static int nic_memory_add(struct harp_nic *harp_nic, const void *base, size_t by
 /* What the driver has sent and not said so comes home, if it can be asked. */
 static void nic_clean_inside(struct dpdk_nic *nic)
 {
-	pool_enter(nic->pool);
+	nic_enter(nic);
 	nic_clean(nic);
-	pool_leave(nic->pool);
+	nic_leave(nic);
 }
 
 static int nic_memory_remove(struct harp_nic *harp_nic, const void *base, size_t bytes)
