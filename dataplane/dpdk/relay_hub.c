@@ -356,8 +356,9 @@ static void *hub_main(void *arg)
 
 static int hub_rounds_start(void)
 {
-	struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+	static struct rte_intr_handle *handle; /* stays, as the thread does */
 
+	handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
 	hub.round = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!handle || hub.round < 0)
 		return -ENOMEM;
