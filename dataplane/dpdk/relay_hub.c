@@ -257,6 +257,7 @@ void listener_accept(struct listener *listener)
 		}
 		hub.pairs = pair;
 		hub.pair_count++;
+		hub_wake(); /* it waits on the listener, and may not have seen this one */
 	}
 }
 
