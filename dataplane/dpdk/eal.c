@@ -284,9 +284,9 @@ static int eal_init(const struct why *why)
 	if (err)
 		return why_fail(why, err, "no thread for its environment: %s", strerror(-err));
 	pthread_atfork(NULL, NULL, eal_after_fork);
+	rmdir(rte_eal_get_runtime_dir()); /* empty where nothing is shared, or the start failed */
 	if (run->result >= 0 && !eal_driver_missing(run)) {
 		rte_log_set_level_pattern("pmd.net.memif", RTE_LOG_DEBUG); /* link.c listens */
-		rmdir(rte_eal_get_runtime_dir()); /* empty: nothing is shared */
 		eal.state = EAL_RUNS;
 		return 0;
 	}
