@@ -3,7 +3,9 @@
 what the dead had is gone, both begin anew, and a rank that stood still costs no byte."""
 
 import os
+import re
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -49,16 +51,19 @@ def impatient(options: StreamOptions) -> StreamOptions:
     return replace(options, env=(timeout | dict(sink), timeout | dict(source)))
 
 
-def left_by(pid: int) -> list[Path]:
-    """What a process of DPDK's may leave in the file system."""
+def left_by(pid: int, since: float) -> list[Path]:
+    """What a process of DPDK's left in the file system; older is another's of that number."""
     places = [Path("/var/run/dpdk"), Path("/dev/hugepages")]
-    return [entry for place in places for entry in place.glob(f"*{pid}*")]
+    entries = [entry for place in places for entry in place.glob(f"*{pid}*")]
+    named = [entry for entry in entries if str(pid) in re.findall(r"\d+", entry.name)]
+    return [entry for entry in named if entry.stat().st_mtime >= since]
 
 
 @SIDES
 def test_a_killed_rank_is_named_and_both_begin_anew(
     meeting: Lab, options: StreamOptions, tmp_path: Path, victim: int
 ) -> None:
+    since = time.time()
     with Stream(meeting, impatient(options)) as stream:
         stream.flow(MORE_BYTES)
         dead, other = stream.ranks[victim], stream.ranks[1 - victim]
@@ -70,7 +75,7 @@ def test_a_killed_rank_is_named_and_both_begin_anew(
         error = other.events[-1]
         assert (error["event"], error["nccl"]) == ("error", REMOTE_ERROR)
         assert memif.address(victim) in error["text"], stream.words()
-        assert not [path for rank in stream.ranks for path in left_by(rank.process.pid)]
+        assert not [path for rank in stream.ranks for path in left_by(rank.process.pid, since)]
     # On the socket that the first one left.
     with Stream(meeting, options) as stream:
         stream.flow(MORE_BYTES)
