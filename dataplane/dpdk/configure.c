@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* configure.c - from what a device reports to one that is ready to start. */
 #include <errno.h>
-#include <rte_bus.h>
-#include <rte_dev.h>
 #include <rte_errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -189,8 +187,8 @@ static void port_features(struct dpdk_port *port)
 		port->features |= HARP_NIC_TX_TSO;
 		port->tso_bytes_max = PORT_TSO_BYTES_MAX;
 	}
-	/* Cards report every so-manieth descriptor, and some drivers look when they send. */
-	if (strcmp(rte_bus_name(rte_dev_bus(port->device)), "vdev") != 0)
+	/* Cards report every so-manieth descriptor, and some drivers look when they send (virtio: when its ring is nearly full). */
+	if (!(port->traits & DRIVER_READS))
 		port->features |= HARP_NIC_TX_LAZY;
 	if (port->traits & DRIVER_KERNEL)
 		port->features |= HARP_NIC_RX_CSUM_PARTIAL;

@@ -182,7 +182,8 @@ void case_virtio(void)
 		{ .payload_bytes = 2001,
 		  .flags = HARP_DESC_TX_CSUM | HARP_DESC_TX_TSO | 1000u << HARP_DESC_MSS_SHIFT },
 	};
-	const uint32_t asked = HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO | HARP_NIC_TX_MULTI;
+	const uint32_t asked =
+		HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO | HARP_NIC_TX_MULTI | HARP_NIC_TX_LAZY;
 	struct harp_nic_stats stats;
 	struct end end;
 
