@@ -330,7 +330,8 @@ int external_memory_remove(struct external *external, const void *base, size_t b
 	external->memory[i] = *last;
 	*last = removed;
 	if (external_needs_last(external)) {
-		*flush = external_flush_due(last, now_ns);
+		if (flush)
+			*flush = external_flush_due(last, now_ns);
 		return -EBUSY;
 	}
 	external->memory_count--;

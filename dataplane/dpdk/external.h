@@ -89,7 +89,7 @@ unsigned external_complete(struct external *external, uint32_t *items, unsigned 
 void external_refuse(struct external *external, uint32_t i);
 
 /* harp_nic_ops of the same names, for one queue. -EBUSY: an item that is out lies there; *flush: what it is time to do
- * about it, once. */
+ * about it, told once. flush NULL: by one that does nothing about it. */
 int external_memory_add(struct external *external, const void *base, size_t bytes);
 int external_memory_remove(struct external *external, const void *base, size_t bytes,
 			   uint64_t now_ns, enum port_flush *flush);

@@ -544,7 +544,7 @@ static int nic_memory_remove(struct harp_nic *harp_nic, const void *base, size_t
 	nic_clean_inside(nic);
 	if (flush)
 		port_flush(nic, flush);
-	return external_memory_remove(nic->external, base, bytes, nic->now_ns, &flush);
+	return external_memory_remove(nic->external, base, bytes, nic->now_ns, NULL);
 }
 
 static void nic_destroy(struct harp_nic *harp_nic)

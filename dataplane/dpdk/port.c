@@ -339,18 +339,27 @@ static bool port_queue_out(const struct dpdk_port *port, uint32_t queue)
 /* What its driver holds of its queues' frames comes home, as they are set up anew. What is in flight is lost. */
 static int port_restart(struct dpdk_port *port, const struct why *why)
 {
+	struct forked before;
 	int err = 0;
 
-	gate_shut(port);
+	if (!gate_shut(port)) {
+		gate_open(port);
+		return why_fail(why, -EBUSY, "a thread has not left its driver for a second");
+	}
+	forked_before(&before);
 	if (port->started) {
+		port_rules_stop(port);
 		port_drain(port);
 		relay_hold(port->relay);
 		rte_eth_dev_stop(port->id);
 		err = port_queues_setup(port, why);
 		if (!err)
 			err = rte_eth_dev_start(port->id);
+		if (!err)
+			err = port_rules_start(port);
 		relay_release(port->relay);
 	}
+	forked_after(&before);
 	if (err)
 		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));
 	gate_open(port);

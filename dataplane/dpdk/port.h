@@ -101,7 +101,7 @@ struct sigpipe {
 void sigpipe_block(struct sigpipe *was);
 void sigpipe_restore(const struct sigpipe *was);
 
-/* forked.c: what drivers open while a port is opened is closed in forked children. Under the ports' lock but for the last. */
+/* forked.c: what drivers open and map while a port is opened, or started again, is closed and not there in forked children. Under the ports' lock but for the last. */
 #define FORKED_MAX 256u
 struct forked {
 	int fds[FORKED_MAX];
@@ -126,7 +126,9 @@ void port_lock_all(void);
 bool port_trylock_all(void);
 void port_unlock_all(void);
 
-/* steer.c */
+/* steer.c. Devices forget their rules when they are stopped: they are taken out before, and put in again. */
+void port_rules_stop(struct dpdk_port *port);
+int port_rules_start(struct dpdk_port *port);
 void port_rules_flush(struct dpdk_port *port);
 
 /* Makes the driver let go of what a queue has sent; what is in flight is lost. By who drives the NIC, not inside it. */

@@ -15,7 +15,7 @@
 
 struct port_rule {
 	uint8_t protocol;
-	uint16_t local_port;
+	uint16_t local_port, queue;
 	struct rte_flow *flows[2]; /* IPv4, IPv6 */
 };
 
@@ -54,13 +54,27 @@ static struct rte_flow *rule_make(const struct dpdk_port *port, bool v6, uint8_t
 	return flow;
 }
 
-static void rule_destroy(const struct dpdk_port *port, const struct port_rule *rule)
+static void rule_destroy(const struct dpdk_port *port, struct port_rule *rule)
 {
 	struct rte_flow_error error;
 
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
 		if (rule->flows[i])
 			rte_flow_destroy(port->id, rule->flows[i], &error);
+		rule->flows[i] = NULL;
+	}
+}
+
+static int rule_create(const struct dpdk_port *port, struct port_rule *rule)
+{
+	int err = 0;
+
+	for (int i = 0; i < 2 && !err; i++)
+		rule->flows[i] = rule_make(port, i == 1, rule->protocol, rule->local_port,
+					   rule->queue, &err);
+	if (err)
+		rule_destroy(port, rule);
+	return err;
 }
 
 static struct port_rule *rule_find(const struct dpdk_port *port, uint8_t protocol,
@@ -74,8 +88,11 @@ static struct port_rule *rule_find(const struct dpdk_port *port, uint8_t protoco
 
 static int rule_add(struct dpdk_port *port, uint8_t protocol, uint16_t local_port, uint32_t queue)
 {
-	struct port_rule rule = { .protocol = protocol, .local_port = local_port }, *more;
-	int err = 0;
+	struct port_rule rule = { .protocol = protocol,
+				  .local_port = local_port,
+				  .queue = (uint16_t)queue },
+			 *more;
+	int err;
 
 	if (rule_find(port, protocol, local_port))
 		return -EEXIST;
@@ -83,12 +100,8 @@ static int rule_add(struct dpdk_port *port, uint8_t protocol, uint16_t local_por
 	if (!more)
 		return -ENOMEM;
 	port->rules = more;
-	for (int i = 0; i < 2 && !err; i++)
-		rule.flows[i] =
-			rule_make(port, i == 1, protocol, local_port, (uint16_t)queue, &err);
-	if (err)
-		rule_destroy(port, &rule);
-	else
+	err = rule_create(port, &rule);
+	if (!err)
 		port->rules[port->rule_count++] = rule;
 	return err;
 }
@@ -117,10 +130,24 @@ int port_steer(struct harp_dpdk_port *harp_port, uint8_t protocol, uint16_t loca
 	return err;
 }
 
-void port_rules_flush(struct dpdk_port *port)
+void port_rules_stop(struct dpdk_port *port)
 {
 	for (unsigned i = 0; i < port->rule_count; i++)
 		rule_destroy(port, &port->rules[i]);
+}
+
+int port_rules_start(struct dpdk_port *port)
+{
+	int err = 0;
+
+	for (unsigned i = 0; i < port->rule_count && !err; i++)
+		err = rule_create(port, &port->rules[i]);
+	return err;
+}
+
+void port_rules_flush(struct dpdk_port *port)
+{
+	port_rules_stop(port);
 	free(port->rules);
 	port->rules = NULL;
 	port->rule_count = 0;
