@@ -2,18 +2,22 @@
 /*
  * forked.c - a forked child does not keep what drivers have taken: a card in VFIO, a tap device, an XDP or packet socket.
  *
- * Drivers open them without close-on-exec, and while a child has one open the kernel keeps it for a process that may have
- * ended. So those that appear while a port is opened are noted, and closed in children: only what is, at the
- * fork too, of a kind that drivers have, as its number may have become somebody else's.
+ * Drivers open them without close-on-exec, and while a child has one open, or mapped, the kernel keeps it for a process that
+ * may have ended. So those that appear while a port is opened are noted, and closed in children, which do not
+ * inherit what of them is mapped: only what is, at the fork too, of a kind that drivers have, as its number may have become
+ * somebody else's.
  */
 #include <dirent.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "dpdk/port.h"
+#include "dpdk/relay_hub.h"
 
 #define FORKED_AF_XDP 44
 
@@ -73,15 +77,38 @@ void forked_before(struct forked *before)
 	before->count = forked_look(before->fds);
 }
 
+/* Rings of a socket, registers of a card: children have none of that mapped. */
+static void forked_keep_maps(int fd)
+{
+	char name[32], target[64] = "", line[512];
+	FILE *maps = fopen("/proc/self/maps", "re");
+	uintptr_t from, to;
+
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+	if (readlink(name, target, sizeof(target) - 2) > 0)
+		strcat(target, "\n");
+	while (maps && target[0] && fgets(line, sizeof(line), maps)) {
+		const char *found = strstr(line, target);
+
+		if (found && sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2)
+			madvise((void *)from, to - from, MADV_DONTFORK);
+	}
+	if (maps)
+		fclose(maps);
+}
+
 void forked_after(const struct forked *before)
 {
 	struct forked now;
 
 	now.count = forked_look(now.fds);
-	for (unsigned i = 0; i < now.count && forked_count < FORKED_MAX; i++)
-		if (!forked_has(before->fds, before->count, now.fds[i]) &&
-		    !forked_has(forked_fds, forked_count, now.fds[i]))
+	for (unsigned i = 0; i < now.count && forked_count < FORKED_MAX; i++) {
+		if (forked_has(before->fds, before->count, now.fds[i]))
+			continue;
+		forked_keep_maps(now.fds[i]);
+		if (!forked_has(forked_fds, forked_count, now.fds[i]))
 			forked_fds[forked_count++] = now.fds[i];
+	}
 }
 
 void forked_closed(void)
@@ -100,4 +127,5 @@ void forked_child(void)
 		if (forked_is_drivers(forked_fds[i]))
 			close(forked_fds[i]);
 	forked_count = 0;
+	hub_forked();
 }

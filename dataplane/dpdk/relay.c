@@ -62,6 +62,10 @@ static int relay_serve(struct relay *relay, const struct memif_text *text, const
 		if (fd == -EADDRINUSE)
 			return why_fail(why, -EBUSY,
 					"Address already in use: its socket has a server");
+		if (fd == -EEXIST)
+			return why_fail(why, fd,
+					"its socket's path is a file of another kind; "
+					"name another, or remove it");
 		if (fd < 0)
 			return why_fail(why, fd, "can't make its socket: %s", strerror(-fd));
 		listener = listener_add(fd, true);

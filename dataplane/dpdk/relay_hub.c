@@ -19,7 +19,6 @@
 /* What a client says, first and later, and where its first message has the number. */
 #define MEMIF_INIT 3
 #define MEMIF_INIT_ID_AT 4
-#define MEMIF_ADD_REGION 4
 #define MEMIF_CONNECT 6
 #define MEMIF_DISCONNECT 8
 #define MEMIF_NO_ID UINT32_MAX /* relay_home()'s: never to be had */
@@ -37,11 +36,13 @@ void hub_wake(void)
 /* The other end hears of it though a child of ours may have inherited the socket. */
 static void fd_close(int *fd)
 {
-	if (*fd >= 0) {
-		shutdown(*fd, SHUT_RDWR);
-		close(*fd);
+	int was = *fd;
+
+	*fd = -1; /* before: a child that is forked meanwhile closes what is here */
+	if (was >= 0) {
+		shutdown(was, SHUT_RDWR);
+		close(was);
 	}
-	*fd = -1;
 }
 
 /* The driver forgets to close memory that it has been given and has not mapped; it maps when it hears that this was
@@ -66,14 +67,6 @@ void pair_hang_up(struct pair *pair)
 	pair->dialling = false;
 	if (pair->driver >= 0)
 		(void)eventfd_write(hub.round, 1);
-}
-
-static uint16_t message_type(const struct relay_message *message)
-{
-	uint16_t type;
-
-	memcpy(&type, message->bytes, sizeof(type));
-	return type;
 }
 
 static void pair_dial(struct pair *pair)
@@ -110,7 +103,7 @@ static void pair_address(struct pair *pair, struct relay_message *message)
 
 static void pair_heard(struct pair *pair, struct relay_message *message)
 {
-	uint16_t type = message_type(message);
+	uint16_t type = relay_message_type(message);
 
 	if (!pair->listener->serves)
 		return;
@@ -127,7 +120,7 @@ static void pair_heard(struct pair *pair, struct relay_message *message)
 /* Whoever says goodbye, the driver has done with the connection when it has been said. */
 static bool pair_hand_on(int to, struct relay_message *message)
 {
-	return relay_send(to, message) && message_type(message) != MEMIF_DISCONNECT;
+	return relay_send(to, message) && relay_message_type(message) != MEMIF_DISCONNECT;
 }
 
 static void pair_from_peer(struct pair *pair)
@@ -193,7 +186,7 @@ static void hub_round(void *arg)
 	pthread_mutex_unlock(&hub.lock);
 }
 
-/* Those that are gone on both sides. */
+/* Those that are gone on both sides. By the thread, which tells who waits for that. */
 static void pairs_reap(void)
 {
 	for (struct pair **at = &hub.pairs; *at;) {
@@ -208,7 +201,6 @@ static void pairs_reap(void)
 		if (pair->relay)
 			pair->relay->pairs--;
 		free(pair);
-		pthread_cond_broadcast(&hub.changed);
 	}
 }
 
@@ -274,6 +266,7 @@ static bool listener_has_pairs(const struct listener *listener)
 void listener_leave(struct listener *listener)
 {
 	struct listener **at = &hub.listeners;
+	uint32_t turns = hub.turns;
 
 	if (--listener->users > 0)
 		return;
@@ -287,7 +280,8 @@ void listener_leave(struct listener *listener)
 		if (pair->listener == listener)
 			pair_hang_up(pair);
 	hub_wake();
-	while (listener_has_pairs(listener))
+	/* As long as the thread waits on it, the kernel keeps it, and its name. */
+	while (hub.turns == turns || listener_has_pairs(listener))
 		pthread_cond_wait(&hub.changed, &hub.lock);
 	free(listener);
 }
@@ -347,12 +341,26 @@ static void *hub_main(void *arg)
 		for (struct pair *pair = hub.pairs; pair; pair = pair->next)
 			pair_turn(pair);
 		pairs_reap();
+		hub.turns++;
+		pthread_cond_broadcast(&hub.changed);
 		timeout = hub_wait_for(fds, &count);
 		pthread_mutex_unlock(&hub.lock);
 		poll(fds, count, timeout);
 		(void)eventfd_read(hub.wake, &woken);
 	}
 	return arg;
+}
+
+void hub_forked(void)
+{
+	for (const struct listener *at = hub.listeners; at; at = at->next)
+		close(at->fd);
+	for (const struct pair *pair = hub.pairs; pair; pair = pair->next)
+		if (pair->peer >= 0)
+			close(pair->peer);
+	/* A child of the child's has other files of these numbers. */
+	hub.listeners = NULL;
+	hub.pairs = NULL;
 }
 
 static int hub_rounds_start(void)

@@ -38,12 +38,13 @@ struct pair {
 
 struct hub {
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* pairs are fewer */
+	pthread_cond_t changed; /* pairs are fewer, or the thread has looked */
 	bool runs;
 	bool busy; /* callers wait who can't be taken */
 	int wake;  /* eventfd */
 	int round; /* eventfd: DPDK's interrupt thread is to say when it has been round */
 	uint32_t next_home_id;
+	uint32_t turns; /* of the thread */
 	unsigned pair_count;
 	struct listener *listeners;
 	struct relay *relays;
@@ -53,6 +54,8 @@ extern struct hub hub;
 
 /* Once; later calls find it running. From DPDK's interrupt thread, whose blocked signals it inherits. */
 int hub_start(void);
+/* In a forked child: peers hear of its parent's end, and another server may have the socket then. Async-signal-safe. */
+void hub_forked(void);
 /* Something has changed that the thread is to look at. */
 void hub_wake(void);
 /* Without a peer. The driver finds the end of what we write. */

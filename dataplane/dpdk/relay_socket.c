@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "dpdk/eal_log.h"
@@ -41,10 +42,13 @@ static int relay_bind(int fd, const struct memif_text *text)
 {
 	const struct sockaddr *address = (const struct sockaddr *)&text->address;
 	const char *path = text->address.sun_path;
+	struct stat file;
 
 	if (bind(fd, address, text->address_len) < 0) {
 		if (errno != EADDRINUSE)
 			return -errno;
+		if (path[0] && lstat(path, &file) == 0 && !S_ISSOCK(file.st_mode))
+			return -EEXIST; /* it refuses a call, too */
 		if (!path[0] || !relay_has_died(text))
 			return -EADDRINUSE;
 		unlink(path);
@@ -165,6 +169,24 @@ int relay_home(const char **name, struct relay_address *to, const struct why *wh
 
 /* ---- messages ---------------------------------------------------------------------------------- */
 
+uint16_t relay_message_type(const struct relay_message *message)
+{
+	uint16_t type;
+
+	memcpy(&type, message->bytes, sizeof(type));
+	return type;
+}
+
+/* The driver forgets to close descriptors that it does not expect. */
+static bool relay_message_fits(const struct relay_message *message, const struct msghdr *header)
+{
+	const struct cmsghdr *first = CMSG_FIRSTHDR(header);
+	uint16_t type = relay_message_type(message);
+
+	return !first || ((type == MEMIF_ADD_REGION || type == MEMIF_ADD_RING) &&
+			  first->cmsg_len == CMSG_LEN(sizeof(int)));
+}
+
 static void relay_message_drop(struct relay_message *message)
 {
 	struct msghdr header = { .msg_control = message->control.bytes,
@@ -189,13 +211,16 @@ int relay_receive(int fd, struct relay_message *message)
 				 .msg_iovlen = 1,
 				 .msg_control = message->control.bytes,
 				 .msg_controllen = sizeof(message->control) };
-	ssize_t len = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+	ssize_t len;
 
+	memset(message->bytes, 0, sizeof(message->bytes));
+	len = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
 	if (len < 0)
 		return errno == EAGAIN || errno == EINTR ? -1 : 0;
 	message->len = (size_t)len;
 	message->control_len = header.msg_controllen;
-	if (len > 0 && !(header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+	if (len > 0 && !(header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) &&
+	    relay_message_fits(message, &header))
 		return 1;
 	relay_message_drop(message); /* none of memif's: who sends such is as good as gone */
 	return 0;

@@ -10,7 +10,11 @@
 
 #include "dpdk/memif.h"
 
-#define RELAY_FDS_MAX 2 /* that a message brings along: memif's have one at most */
+#define RELAY_FDS_MAX 2 /* that a message has room for: memif's have one at most */
+
+/* The messages that have one: of memory, and of a ring's events. */
+#define MEMIF_ADD_REGION 4
+#define MEMIF_ADD_RING 5
 
 /* Where a listener listens, and where who called it is put through to. */
 struct relay_address {
@@ -30,7 +34,8 @@ struct relay_message {
 };
 
 int relay_socket(void);
-/* A descriptor that listens at a server's address, in place of a server that died. -EADDRINUSE: one lives. */
+/* A descriptor that listens at a server's address, in place of a server that died. -EADDRINUSE: one lives.
+ * -EEXIST: a file that is no socket. */
 int relay_listen(const struct memif_text *text);
 /* One that listens where nobody else does. */
 int relay_listen_anywhere(struct relay_address *at);
@@ -41,7 +46,9 @@ bool relay_is_us(int fd);
  * answers. Made by the first call, and never closed. */
 int relay_home(const char **name, struct relay_address *to, const struct why *why);
 
-/* 1; 0: the other end has gone. -1: there is none yet. */
+/* The first thing in each. */
+uint16_t relay_message_type(const struct relay_message *message);
+/* 1; 0: the other end has gone, or says what no memif says. -1: there is none yet. */
 int relay_receive(int fd, struct relay_message *message);
 /* False: the other end has gone, or reads nothing. Its descriptors are closed here in any case. */
 bool relay_send(int fd, struct relay_message *message);

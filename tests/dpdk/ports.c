@@ -189,6 +189,7 @@ static void case_loopback(void)
 	CHECK_STR(info.driver, "net_ring");
 	CHECK_STR(info.device, "net_ring0");
 	CHECK(info.up && !info.driver_copies && info.mtu_bytes == 1500 && info.frame_size == 2048);
+	CHECK(!(end.nic->caps.features & HARP_NIC_TX_LAZY)); /* who takes a packet gives it back */
 	CHECK(strncmp(info.dpdk, "DPDK ", 5) == 0);
 	CHECK(!(info.mac[0] & 1));
 	CHECK(end_until(&end, &end, 100000, 1514, 1));
@@ -367,10 +368,25 @@ static void refused(const char *device, int err, const char *words)
 	CHECK(strncmp(why, device, strcspn(device, ",")) == 0); /* it names the device */
 }
 
+/* A file that is no socket is not taken for one whose server has died. */
+static void refused_file(void)
+{
+	char path[] = "/tmp/harp-dpdk-XXXXXX", device[128];
+	int fd = mkstemp(path);
+
+	CHECK(fd >= 0);
+	close(fd);
+	snprintf(device, sizeof(device), "net_memif0,role=server,socket=%s,socket-abstract=no",
+		 path);
+	refused(device, -EEXIST, "another kind");
+	CHECK_EQ(unlink(path), 0);
+}
+
 static void case_strings(void)
 {
 	struct end end;
 
+	refused_file();
 	refused("net_nonsense0", -ENODEV, "driver");
 	refused("", -EINVAL, "PCI address");
 	refused(",", -EINVAL, "PCI address");
@@ -529,6 +545,7 @@ static const struct {
 	{ "memif_again", case_memif_again },
 	{ "memif_ids", case_memif_ids },
 	{ "memif_inherited", case_memif_inherited },
+	{ "memif_orphan", case_memif_orphan },
 	{ "memif_waits", case_memif_waits },
 	{ "memif_server_dies", case_memif_server_dies },
 	{ "memif_client_dies", case_memif_client_dies },

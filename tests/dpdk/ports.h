@@ -64,6 +64,7 @@ void case_memif_within(void);
 void case_memif_again(void);
 void case_memif_ids(void);
 void case_memif_inherited(void);
+void case_memif_orphan(void);
 void case_memif_waits(void);
 void case_memif_server_dies(void);
 void case_memif_client_dies(void);

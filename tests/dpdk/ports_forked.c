@@ -26,7 +26,21 @@ static int forked_taps(void)
 	return taps;
 }
 
-static int forked_count(void)
+/* Rings of packet sockets that it has mapped. */
+static int forked_rings(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	int rings = 0;
+
+	while (maps && fgets(line, sizeof(line), maps))
+		rings += strstr(line, "socket:[") != NULL;
+	if (maps)
+		fclose(maps);
+	return rings;
+}
+
+static int forked_count(int (*count)(void))
 {
 	int status = 0;
 	pid_t child;
@@ -34,7 +48,7 @@ static int forked_count(void)
 	fflush(NULL);
 	child = fork();
 	if (child == 0)
-		_exit(forked_taps());
+		_exit(count());
 	waitpid(child, &status, 0);
 	return WEXITSTATUS(status);
 }
@@ -48,8 +62,14 @@ void case_forked(void)
 	if (!end_open(&end, "net_tap0,iface=harpforked", 0))
 		return;
 	CHECK(forked_taps() > 0);
-	CHECK_EQ(forked_count(), 0);
+	CHECK_EQ(forked_count(forked_taps), 0);
 	CHECK(forked_taps() > 0); /* the parent's are its own */
 	end_close(&end);
 	CHECK_EQ(forked_taps(), 0);
+	if (!end_open(&end, "net_af_packet0,iface=lo", 0))
+		return;
+	CHECK(forked_rings() > 0);
+	CHECK_EQ(forked_count(forked_rings), 0);
+	end_close(&end);
+	CHECK_EQ(forked_rings(), 0);
 }

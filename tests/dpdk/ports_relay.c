@@ -54,14 +54,41 @@ static int caller(int flags)
 	return -errno;
 }
 
-/* Clients that leave before they are greeted, or say what no memif says: the server hears the next one. */
+/* Says it with descriptors, which nobody takes. */
+static void say_with_files(int fd, const void *bytes, size_t len, size_t files)
+{
+	union {
+		char bytes[CMSG_SPACE(2 * sizeof(int))];
+		struct cmsghdr header;
+	} control = { .header = { .cmsg_len = CMSG_LEN(files * sizeof(int)),
+				  .cmsg_level = SOL_SOCKET,
+				  .cmsg_type = SCM_RIGHTS } };
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = len };
+	const struct msghdr message = { .msg_iov = &iov,
+					.msg_iovlen = 1,
+					.msg_control = control.bytes,
+					.msg_controllen = CMSG_SPACE(files * sizeof(int)) };
+	const int those[2] = { fd, fd };
+
+	memcpy(CMSG_DATA(&control.header), those, files * sizeof(int));
+	CHECK_EQ(sendmsg(fd, &message, MSG_NOSIGNAL), (ssize_t)len);
+}
+
+/* Clients that leave before they are greeted, or say what no memif says: the server hears the next one, and has none of
+ * their descriptors. */
 void case_memif_client_flees(void)
 {
 	static const uint8_t garbage[128] = { 3, 0, 2, 0,
 					      77 }; /* asks for a port that is not there */
+	uint64_t until_ns;
+	unsigned fds;
 	struct end a, b;
 
 	peers_begin();
+	if (!end_open(&a, peers_server, 0))
+		return;
+	end_close(&a);
+	fds = descriptors();
 	if (!end_open(&a, peers_server, 0))
 		return;
 	for (unsigned i = 0; i < 2000; i++) {
@@ -70,7 +97,7 @@ void case_memif_client_flees(void)
 
 		CHECK(fd >= 0);
 		if (i % 4 == 1)
-			CHECK_EQ(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
+			say_with_files(fd, garbage, sizeof(garbage), i % 3);
 		if (i % 8 == 2)
 			CHECK_EQ(recv(fd, greeting, sizeof(greeting), 0), sizeof(greeting));
 		if (i % 8 == 2 || i % 8 == 3)
@@ -84,6 +111,11 @@ void case_memif_client_flees(void)
 		end_close(&b);
 	}
 	end_close(&a);
+	/* DPDK's interrupt thread makes one anew now and then. */
+	for (until_ns = test_now_ns() + 5000000000u; descriptors() != fds;)
+		if (test_now_ns() > until_ns)
+			break;
+	CHECK_EQ(descriptors(), fds);
 	peers_end();
 }
 
@@ -141,6 +173,55 @@ void case_memif_inherited(void)
 		end_close(i & 1 ? &b : &a);
 	}
 	peer_kill(child);
+	peers_end();
+}
+
+/* A server, and a child of its that lives until a pipe is closed. */
+__attribute__((noreturn)) static void parent_main(int ready_fd, const int alive[2])
+{
+	struct end end;
+	char byte;
+
+	close(alive[1]);
+	if (!end_open(&end, peers_server, 0))
+		_exit(1);
+	if (fork() == 0) {
+		close(ready_fd);
+		_exit(read(alive[0], &byte, 1) != 0);
+	}
+	if (write(ready_fd, "", 1) != 1)
+		_exit(1);
+	for (;;)
+		pause();
+}
+
+/* A server dies whose child lives on: its client sees it, and another server has the socket. */
+void case_memif_orphan(void)
+{
+	int ready[2], alive[2];
+	struct end a, b;
+	pid_t parent;
+	char byte;
+
+	peers_begin();
+	CHECK_EQ(pipe(ready) | pipe(alive), 0);
+	parent = fork();
+	if (parent == 0)
+		parent_main(ready[1], alive);
+	close(ready[1]);
+	CHECK_EQ(read(ready[0], &byte, 1), 1);
+	if (end_open(&b, peers_client, 0)) {
+		CHECK(end_wait_up(&b, true));
+		kill(parent, SIGKILL);
+		waitpid(parent, NULL, 0);
+		CHECK(end_wait_up(&b, false));
+		if (end_open(&a, peers_server, 0)) {
+			CHECK(end_until(&a, &b, 1000, 1514, 1));
+			end_close(&a);
+		}
+		end_close(&b);
+	}
+	close(alive[1]);
 	peers_end();
 }
 
