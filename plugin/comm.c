@@ -265,7 +265,7 @@ void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_rea
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	if (l)
-		comm_lane_tell(l, &close);
+		(void)comm_lane_tell(l, &close);
 	WARN("%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 	     harp_endpoint_format(&comm->remote, peer),
 	     l && !comm->several ? l->lane->ops->kind : "several lanes", text);
@@ -447,7 +447,7 @@ static void comm_end_only(struct comm *comm)
 		comm->completed < atomic_load_explicit(&comm->posted, memory_order_acquire);
 
 	if (!failed && !in_flight)
-		comm_lane_tell(l, &close);
+		(void)comm_lane_tell(l, &close);
 	comm->only = NULL;
 	comm_lane_free(l, failed || (in_flight && l->kind != LANE_KERNEL));
 }

@@ -208,7 +208,7 @@ struct comm_kernel {
 struct comm_driver {
 	struct comm *comm;
 	struct driver *driver;
-	struct work close_work, flush_work;
+	struct work look_work, close_work, flush_work;
 };
 
 /* What the lanes of a comm share. */
@@ -404,8 +404,8 @@ void comm_out_begin(struct comm_lane *l, const struct record *record);
 /* Reads the header of a record, and a CREDIT's payload behind it. 1, 0 (more is to come), or the error: the
  * lane has ended (-ECONNRESET: by FIN), or, -EPROTO, comm_fail_protocol() was called. */
 int comm_read_record(struct comm_lane *l, struct record *record);
-/* CLOSE, unless a record is stuck in the middle. */
-void comm_lane_tell(struct comm_lane *l, const struct record *close);
+/* CLOSE, unless a record is stuck in the middle. True: it and all before it is with the lane. */
+bool comm_lane_tell(struct comm_lane *l, const struct record *close);
 /* What is said of a lane that ended so. */
 const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len);
 
@@ -463,6 +463,8 @@ bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver)
 void comm_lane_die(struct comm_lane *l, int error, const char *text);
 /* As above, of one that takes nothing more. True: it stays to be read, as what has come by it may come by no other. */
 bool comm_lane_mute(struct comm_lane *l);
+/* Lock held: the last lane has died of error. */
+void comm_end_by_lanes(struct comm *comm, int error);
 /* Baton held: the work of a dead lane runs. */
 void comm_lane_bury(struct comm_lane *l);
 void comm_several_close(struct comm *comm);
@@ -489,8 +491,8 @@ void comm_tx_advance(struct comm_lane *l, uint64_t now_ns);
 int comm_tx_push(struct comm_lane *l, uint64_t now_ns);
 /* Lock held: the lane that should take what is next is told so, unless it is self. */
 void comm_tx_kick(struct comm *comm, struct comm_lane *self, uint64_t now_ns);
-/* Lock held: the chunks of a lane that has died. Returns how many others will send. */
-unsigned comm_tx_orphan(struct comm_lane *l);
+/* Lock held: the chunks of a lane that has died, or, not lost, is closed in order. Returns how many others will send. */
+unsigned comm_tx_orphan(struct comm_lane *l, bool lost);
 /* Lock held: requests that are acknowledged and that no lane reads any more. */
 void comm_tx_complete(struct comm *comm, struct comm_lane *observer);
 /* Lock held. 0, or -EPROTO: of what was never sent. */

@@ -13,17 +13,20 @@
  * of the same index. Under the lock it leaves the table, its chunks are others' and its work is posted; from there on
  * nobody else knows it, and the run of that work, under its baton, closes and frees it. A run that finds the work
  * posted again leaves that to the next. While other lanes live this is nobody's error. The last lane's death ends the
- * comm, after waiting revive_ns for another to join.
+ * comm, after waiting revive_ns for another to join; also when the peer has closed in order and what it counted is not
+ * all here: it may have used a lane, and closed it, that is just being let in.
  *
- * Closing. `closing` keeps lanes from joining. Then, driver by driver, its lanes leave the table, say CLOSE and
- * are closed; when that is done nobody posts the work of any lane any more, and a second call to each driver
- * returns behind the last of it.
+ * Closing. `closing` keeps lanes from joining. A sender that keeps messages looks at every lane once more: what one
+ * had that has died meanwhile goes by others. Then, driver by driver, its lanes say CLOSE, leave the table and
+ * are closed; what one could not say CLOSE behind, the next take. When that is done nobody posts the work of any
+ * lane any more, and another call to each driver returns behind the last of it.
  */
 
 #define DRAIN_READS 256u
 
 /* ---- joining ----------------------------------------------------------------------------------- */
 
+static void comm_driver_look_run(struct work *work, uint64_t now_ns);
 static void comm_driver_close_run(struct work *work, uint64_t now_ns);
 static void comm_driver_flush_run(struct work *work, uint64_t now_ns);
 
@@ -49,6 +52,7 @@ static bool comm_lanes_driver(struct comm *comm, struct driver *driver)
 	d = &s->drivers[count];
 	d->comm = comm;
 	d->driver = driver;
+	d->look_work.run = comm_driver_look_run;
 	d->close_work.run = comm_driver_close_run;
 	d->flush_work.run = comm_driver_flush_run;
 	if (!comm_driver_is_kernel(comm, driver))
@@ -75,8 +79,8 @@ bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, ui
 	return true;
 }
 
-/* It leaves the table. Any thread. */
-static unsigned comm_lane_detach(struct comm_lane *l)
+/* It leaves the table. lost: what it had may not arrive. Any thread. */
+static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
@@ -88,7 +92,7 @@ static unsigned comm_lane_detach(struct comm_lane *l)
 	s->watched &= ~(1u << l->index);
 	comm_choice_lanes(comm, l, 0);
 	if (comm->side == COMM_SEND)
-		moved = comm_tx_orphan(l);
+		moved = comm_tx_orphan(l, lost);
 	comm_lanes_control(comm);
 	if (comm->side == COMM_RECV) { /* it may have taken a CREDIT or an ACK along */
 		s->credit_due = s->ack_due = true;
@@ -116,7 +120,7 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 	} else {
 		old = s->lanes[opt->index];
 		if (old)
-			(void)comm_lane_detach(old);
+			(void)comm_lane_detach(old, true);
 		if (!comm_lanes_join(comm, l, opt->rtt_ns, driver_clock_ns()))
 			rc = -ENOMEM;
 		comm_wake_all(comm); /* there may be work for it, or from the old one */
@@ -194,29 +198,36 @@ void comm_several_free(struct comm *comm)
 
 /* ---- dying ------------------------------------------------------------------------------------- */
 
+void comm_end_by_lanes(struct comm *comm, int error)
+{
+	if (comm->several->peer_closed)
+		comm_end_by_record(comm, &comm->several->peer_close);
+	else
+		comm_end_by_error(comm, error);
+}
+
 void comm_lane_die(struct comm_lane *l, int error, const char *text)
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
 	char remote[HARP_ENDPOINT_TEXT_MAX], buf[96];
 	unsigned moved, left;
-	bool quiet;
+	bool over, quiet;
 
 	comm_lock(comm);
 	if (l->dead) {
 		comm_unlock(comm);
 		return;
 	}
-	quiet = s->closing || s->failing || comm->end_error || s->peer_closed;
-	moved = comm_lane_detach(l);
+	over = s->closing || s->failing || comm->end_error;
+	quiet = over || s->peer_closed;
+	moved = comm_lane_detach(l, true);
 	left = (unsigned)__builtin_popcount(s->stripe.live);
-	if (!left && s->revive_ns && !quiet) {
+	if (!left && s->revive_ns && !over) {
 		s->orphaned_ns = comm->now_ns;
 		s->orphan_error = error;
-	} else if (!left && s->peer_closed) {
-		comm_end_by_record(comm, &s->peer_close);
 	} else if (!left) {
-		comm_end_by_error(comm, error);
+		comm_end_by_lanes(comm, error);
 	}
 	comm_wake_all(comm);
 	comm_unlock(comm);
@@ -280,15 +291,38 @@ static void comm_lane_drain(struct comm_lane *l)
 	}
 }
 
-static struct comm_lane *comm_driver_lane(struct comm_several *s, const struct driver *driver)
+/* The first of them, from that index on. Lock held. */
+static struct comm_lane *comm_driver_lane(struct comm_several *s, const struct driver *driver,
+					  unsigned index)
 {
-	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
+	for (uint32_t left = s->stripe.live & (~0u << index); left; left &= left - 1) {
 		struct comm_lane *l = s->lanes[__builtin_ctz(left)];
 
 		if (l->lane->driver == driver)
 			return l;
 	}
 	return NULL;
+}
+
+/* Which of that driver's lanes have died, and what others had goes by those that live. Baton of that driver held. */
+static void comm_driver_look_run(struct work *work, uint64_t now_ns)
+{
+	struct comm_driver *d =
+		(struct comm_driver *)((char *)work - offsetof(struct comm_driver, look_work));
+	struct comm *comm = d->comm;
+	struct comm_lane *l;
+
+	for (unsigned index = 0; index < COMM_LANES_MAX; index++) {
+		comm_lock(comm);
+		l = comm_driver_lane(comm->several, d->driver, index);
+		comm_unlock(comm);
+		if (!l)
+			return;
+		index = l->index;
+		l->turned_ns = now_ns; /* comm_kernel_turn() leaves it alone */
+		l->looked_ns = 0;      /* a kernel lane is read, too */
+		comm_tx_advance(l, now_ns);
+	}
 }
 
 /* Baton of that driver held. */
@@ -302,10 +336,10 @@ static void comm_driver_close_run(struct work *work, uint64_t now_ns)
 	struct comm_lane *l;
 
 	for (;;) {
-		bool failed, in_flight;
+		bool failed, in_flight, lost = false;
 
 		comm_lock(comm);
-		l = comm_driver_lane(s, d->driver);
+		l = comm_driver_lane(s, d->driver, 0);
 		failed = s->failing;
 		in_flight =
 			comm->abort ||
@@ -317,14 +351,14 @@ static void comm_driver_close_run(struct work *work, uint64_t now_ns)
 		/* Kept ones of lanes that died, though they were done. */
 		if (!failed && !in_flight && comm->side == COMM_SEND)
 			(void)comm_tx_push(l, now_ns);
-		comm_lock(comm);
-		(void)comm_lane_detach(l);
-		comm_unlock(comm);
 		if (!failed && !in_flight) {
 			if (l->kind == LANE_KERNEL)
 				comm_lane_drain(l);
-			comm_lane_tell(l, &close);
+			lost = !comm_lane_tell(l, &close);
 		}
+		comm_lock(comm);
+		(void)comm_lane_detach(l, lost);
+		comm_unlock(comm);
 		comm_lane_shut(l,
 			       failed || l->send_broken || (in_flight && l->kind != LANE_KERNEL));
 	}
@@ -340,11 +374,16 @@ void comm_several_close(struct comm *comm)
 {
 	struct comm_several *s = comm->several;
 	unsigned count;
+	bool looks;
 
 	comm_lock(comm);
 	s->closing = true;
+	looks = s->kept && ~s->kept_free && !s->failing && !comm->abort &&
+		comm->completed == atomic_load_explicit(&comm->posted, memory_order_acquire);
 	comm_unlock(comm);
 	count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+	for (unsigned i = 0; looks && i < count; i++)
+		driver_call(s->drivers[i].driver, &s->drivers[i].look_work);
 	for (unsigned i = 0; i < count; i++)
 		driver_call(s->drivers[i].driver, &s->drivers[i].close_work);
 	for (unsigned i = 0; i < count; i++)

@@ -294,13 +294,13 @@ int comm_out_push(struct comm_lane *l)
 	return 1;
 }
 
-void comm_lane_tell(struct comm_lane *l, const struct record *close)
+bool comm_lane_tell(struct comm_lane *l, const struct record *close)
 {
 	l->told_close = true;
 	if (l->send_broken || comm_out_push(l) != 1)
-		return; /* in the middle of a record: the RST must do */
+		return false; /* in the middle of a record: the RST must do */
 	comm_out_begin(l, close);
-	(void)comm_out_push(l);
+	return comm_out_push(l) == 1;
 }
 
 /* ---- records in ------------------------------------------------------------------------------- */

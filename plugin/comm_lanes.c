@@ -238,7 +238,7 @@ static void comm_lane_finish(struct comm_lane *l)
 static void comm_lane_tell_failed(struct comm_lane *l, const struct record *close)
 {
 	l->send_broken |= l->out.payload && l->out.payload_left;
-	comm_lane_tell(l, close);
+	(void)comm_lane_tell(l, close);
 }
 
 /* False: the lane is dead, and the work that was posted then sees to it. */

@@ -204,6 +204,15 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 
 /* ---- telling; baton held ------------------------------------------------------------------------ */
 
+/* What it brought twice is to be answered now. What comes to a socket whose owner has closed it resets it, and what
+ * was still on its way here is lost: so not while more of it is seen to come. Who waits for the answer has sent its
+ * record to the end, or waits before one without receive. */
+static bool comm_rx_answers(const struct comm_lane *l)
+{
+	return l->repeats &&
+	       (l->kind != LANE_KERNEL || l->waits || (!l->in.here && !l->in_head_bytes));
+}
+
 /* Lock held: what is to be told on this lane is put into its out. */
 static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 {
@@ -211,6 +220,7 @@ static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 	struct comm_several *s = comm->several;
 	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
 	bool credit = comm_recv_credit_due(comm, posted), mine = s->control == l->index;
+	bool answers = comm_rx_answers(l);
 	struct record ack = { .type = RECORD_ACK, .message = comm->completed };
 
 	if (l->dead || s->failing || comm->end_error || s->peer_closed)
@@ -218,15 +228,15 @@ static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 	credit |= s->credit_due && comm->rx.told;
 	if (!mine && (credit || s->ack_due))
 		comm_wake(comm, s->control);
-	if (!l->repeats && (!mine || (!credit && !s->ack_due)))
+	if (!answers && (!mine || (!credit && !s->ack_due)))
 		return false;
 	l->out.header_bytes = l->out.header_sent = 0;
-	if ((mine && credit) || (l->repeats && comm->rx.told)) {
+	if ((mine && credit) || (answers && comm->rx.told)) {
 		comm_recv_credit(l, posted);
 		s->credit_due &= !mine;
 		s->ack_kept = mine ? 0 : s->ack_kept;
 	}
-	if ((mine && s->ack_due) || l->repeats) {
+	if ((mine && s->ack_due) || answers) {
 		ack.offset = ranges_prefix(&s->ranges, comm->completed);
 		record_encode(l->out.header + l->out.header_bytes, &ack);
 		l->out.header_bytes += RECORD_HEADER_BYTES;
@@ -234,7 +244,7 @@ static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 		s->ack_kept = mine ? 0 : s->ack_kept;
 		s->ack_bytes = mine ? 0 : s->ack_bytes;
 	}
-	l->repeats = false;
+	l->repeats &= !answers;
 	stripe_give(&s->stripe, l->index, l->out.header_bytes, now_ns);
 	return true;
 }
@@ -483,6 +493,23 @@ void comm_rx_post(struct comm *comm)
 		comm_wake(comm, s->control);
 }
 
+/* The last lane has ended, and what it brought is here and waits for receives: it stays, to take it there. */
+static bool comm_rx_rests(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	struct comm_several *s = comm->several;
+	bool rests = false;
+
+	comm_lock(comm);
+	if (s->stripe.live == 1u << l->index &&
+	    comm->completed == atomic_load_explicit(&comm->posted, memory_order_relaxed))
+		for (const struct comm_early *e = s->early; e && !rests; e = e->next)
+			rests = e->complete;
+	l->waits |= rests; /* a receive wakes it */
+	comm_unlock(comm);
+	return rests && comm_lane_mute(l);
+}
+
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 {
 	int rc = comm_rx_move_early(l);
@@ -498,6 +525,6 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 		if (rc < 0 && comm_lane_mute(l))
 			return;
 	}
-	if (rc < 0)
+	if (rc < 0 && !comm_rx_rests(l))
 		comm_lane_die(l, rc, NULL);
 }

@@ -92,7 +92,7 @@ static void comm_tx_full(struct comm_lane *l, bool full)
 					  memory_order_relaxed);
 }
 
-unsigned comm_tx_orphan(struct comm_lane *l)
+unsigned comm_tx_orphan(struct comm_lane *l, bool lost)
 {
 	struct comm_several *s = l->comm->several;
 	unsigned moved = 0;
@@ -106,8 +106,7 @@ unsigned comm_tx_orphan(struct comm_lane *l)
 		if (chunk->kept >= 0 && !comm_tx_is_acked(s, chunk) &&
 		    s->kept[chunk->kept].lane == l)
 			s->kept[chunk->kept].lane = NULL;
-		/* Closing: what it had is with it and not to be had twice. */
-		if (comm_tx_is_acked(s, chunk) || chunk->resent || s->closing) {
+		if (comm_tx_is_acked(s, chunk) || chunk->resent || !lost) {
 			comm_list_append(s, &s->unused, i);
 			continue;
 		}
@@ -331,7 +330,8 @@ static bool comm_tx_claim(struct comm_lane *l, uint64_t now_ns)
 	if (!comm_plan_next(comm, &plan, now_ns))
 		return false;
 	best = stripe_best(&s->stripe, plan.kinds, plan.length, now_ns);
-	if (best != l->index) {
+	/* Closing, it goes by whoever has room: there is no other time. */
+	if (best != l->index && !(s->closing && plan.what == PLAN_MOVED)) {
 		if (best >= 0 && !s->lanes[best]->full)
 			comm_wake(comm, best);
 		return false;

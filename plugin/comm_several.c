@@ -72,7 +72,7 @@ static void comm_several_tick(struct comm *comm, uint64_t now_ns)
 	comm_wake_all(comm);
 	/* Who saw the last lane die may have had a newer clock. */
 	if (s->orphaned_ns && now_ns >= s->orphaned_ns + s->revive_ns && !s->stripe.live) {
-		comm_end_by_error(comm, s->orphan_error);
+		comm_end_by_lanes(comm, s->orphan_error);
 		ended = true;
 	}
 	comm_unlock(comm);

@@ -410,14 +410,31 @@ static void test_kept_acks(void)
 	rig_free(&t);
 }
 
+/* Messages 0 to count-1, each of one byte, its number; then the sender's end. */
+static void rig_receive_all(struct talk *t, unsigned count)
+{
+	struct request *recv;
+	uint8_t rx = 0;
+
+	for (unsigned m = 0; m < count && !check_failures; m++) {
+		recv = rig_post(t->recv, &rx, 1);
+		CHECK_EQ(rig_wait(t, recv, NULL), 0);
+		CHECK_EQ(rx, m);
+	}
+	CHECK_EQ(env_warns, 0);
+	recv = NULL;
+	if (comm_post(t->recv, &rx, 1, 0, &recv) == 0)
+		CHECK_EQ(rig_wait(t, recv, NULL), -ECONNRESET);
+	rig_free(t);
+}
+
 /* The sender closes when all is done, before any of it is received: what its CLOSE counts is received still, by
  * whichever lane it comes. */
 static void test_kept_and_closed(void)
 {
 	enum { COUNT = 20 };
-	uint8_t tx = 0, rx = 0;
-	struct request *recv;
 	struct talk t;
+	uint8_t tx;
 
 	rig_open_kept(&t, 4);
 	for (unsigned m = 0; m < COUNT; m++) {
@@ -429,15 +446,67 @@ static void test_kept_and_closed(void)
 	comm_close(t.send, false);
 	t.send = NULL;
 	rig_turns(&t, 100);
-	for (unsigned m = 0; m < COUNT && !check_failures; m++) {
-		recv = rig_post(t.recv, &rx, 1);
-		CHECK_EQ(rig_wait(&t, recv, NULL), 0);
-		CHECK_EQ(rx, m);
+	rig_receive_all(&t, COUNT);
+}
+
+/* The lane that had it all is dead and its sender, which closes, has not heard of it yet. The next takes `room` bytes. */
+static void kept_and_lost(size_t room)
+{
+	enum { COUNT = 20 };
+	struct talk t;
+	uint8_t tx;
+
+	rig_open_kept(&t, 1);
+	for (unsigned m = 0; m < COUNT; m++) {
+		tx = (uint8_t)m;
+		CHECK_EQ(rig_wait(&t, rig_post(t.send, &tx, 1), NULL), 0);
 	}
+	talk_attach(&t, 1, LANE_HARP, room);
+	talk_attach(&t, 2, LANE_HARP, 100000);
+	fake_break(&t.pairs[0]);
+	comm_close(t.send, false);
+	t.send = NULL;
+	rig_receive_all(&t, COUNT);
+}
+
+static void test_kept_and_lost(void)
+{
+	kept_and_lost(100000);
+	kept_and_lost(60); /* a record and a half */
+}
+
+/* The sender has used and closed a lane that the receiver had proved and not yet taken. */
+static void test_late_lane(void)
+{
+	enum { COUNT = 8 };
+	struct comm_lane_options late = { .index = 1 };
+	struct request *send[COUNT], *recv[COUNT];
+	uint8_t tx[COUNT], rx[COUNT] = { 0 };
+	struct talk t;
+
+	rig_open_kept(&t, 1);
+	t.recv->several->revive_ns = 3 * WAIT_NS;
+	fake_pair_init(&t.pairs[1], 81, 100000);
+	t.lanes = 2;
+	CHECK_EQ(comm_attach(t.send, &t.pairs[1].lanes[0].lane, &late), 0);
+	for (unsigned m = 0; m < COUNT; m++) {
+		tx[m] = (uint8_t)(m + 1);
+		send[m] = rig_post(t.send, &tx[m], 1);
+	}
+	for (unsigned m = 0; m < COUNT; m++)
+		CHECK_EQ(rig_wait(&t, send[m], NULL), 0);
+	CHECK(t.pairs[1].pipes[0].written > 0);
+	comm_close(t.send, false);
+	t.send = NULL;
+	for (unsigned m = 0; m < COUNT; m++)
+		recv[m] = rig_post(t.recv, &rx[m], 1);
+	rig_turns(&t, 500);
+	CHECK(t.pairs[0].lanes[1].closed);
+	CHECK_EQ(comm_attach(t.recv, &t.pairs[1].lanes[1].lane, &late), 0);
+	for (unsigned m = 0; m < COUNT; m++)
+		CHECK_EQ(rig_wait(&t, recv[m], NULL), 0);
+	CHECK_MEM(rx, tx, COUNT);
 	CHECK_EQ(env_warns, 0);
-	recv = NULL;
-	if (comm_post(t.recv, &rx, 1, 0, &recv) == 0)
-		CHECK_EQ(rig_wait(&t, recv, NULL), -ECONNRESET);
 	rig_free(&t);
 }
 
@@ -604,6 +673,39 @@ static void test_early(void)
 	CHECK_EQ(rig_wait(&t, two, NULL), 0);
 	CHECK(fed(second, 1000, 2));
 	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+/* A kernel lane that brings what had come is answered when nothing more of its sender's is seen to come: who has closed
+ * its socket meanwhile answers RST. */
+static void test_answer_waits(void)
+{
+	struct record second = { .type = RECORD_DATA, .message = 1, .total = 1, .length = 1 };
+	uint8_t bytes[RECORD_HEADER_BYTES + 1] = { 0 }, rx[101];
+	struct request *recv[2];
+	struct fake_lane *kernel;
+	struct talk t;
+
+	rig_open_fed(&t, 1, 16384);
+	kernel = &t.pairs[1].lanes[1];
+	fake_pair_init(&t.pairs[1], 80, 100000);
+	kernel->lane.kind_bit = LANE_KERNEL;
+	CHECK_EQ(comm_attach(t.recv, &kernel->lane, &(struct comm_lane_options){ .index = 1 }), 0);
+	t.lanes = 2;
+	recv[0] = rig_post(t.recv, rx, 100);
+	recv[1] = rig_post(t.recv, rx + 100, 1);
+	feed(&t.pairs[0].lanes[1], 0, 100, 0, 100, 1);
+	CHECK_EQ(rig_wait(&t, recv[0], NULL), 0);
+	feed(kernel, 0, 100, 0, 100, 1);
+	record_encode(bytes, &second);
+	CHECK_EQ(fake_inject(kernel, bytes, 1), 1);
+	rig_turns(&t, 200);
+	CHECK_EQ(kernel->in->count, 0); /* all of it has been read */
+	CHECK_EQ(kernel->out->written, 0);
+	CHECK_EQ(fake_inject(kernel, bytes + 1, sizeof(bytes) - 1), sizeof(bytes) - 1);
+	CHECK_EQ(rig_wait(&t, recv[1], NULL), 0);
+	rig_turns(&t, 200);
+	CHECK(kernel->out->written > 0);
 	rig_free(&t);
 }
 
@@ -900,7 +1002,8 @@ int main(int argc, char **argv)
 		test_last_death,   test_revival,       test_replacement,     test_early,
 		test_half_a_chunk, test_filler,        test_liars,           test_truncation,
 		test_threads,      test_drop,          test_older_clock,     test_patience,
-		test_kept,         test_kept_acks,     test_kept_and_closed,
+		test_kept,         test_kept_acks,     test_kept_and_closed, test_kept_and_lost,
+		test_answer_waits, test_late_lane,
 	};
 
 	conversations(seeds, NULL);
