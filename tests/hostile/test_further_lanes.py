@@ -168,7 +168,10 @@ def test_a_second_attempt_takes_the_place_of_the_first(each: Hosts, path: str, l
             lost = stack.enter_context(Peer(handle))
             lost.handshake(lanes=lanes)
             again = stack.enter_context(Peer(handle))
+            behind = stack.enter_context(Peer(handle))
         again.handshake(lanes=lanes)
+        # READY is said before the comm is there to be accepted; who is served next is told later.
+        behind.handshake(lanes=lanes, comm_id=0xC0FFEE + 1)
         comm = receiver.call("accept", listen=listen)
         receiver.start("receive", comm=comm, size=64)
         again.send(record(DATA, total=5, payload=b"again"))
