@@ -43,8 +43,8 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 
 	if (info && room < info->min_rx_bufsize)
 		room = info->min_rx_bufsize;
-	if (info && info->driver_name && strncmp(info->driver_name, "net_", 4) == 0 && !traits &&
-	    room < PORT_ROOM_HARDWARE)
+	if (info && info->driver_name && strncmp(info->driver_name, "net_", 4) == 0 &&
+	    !(traits & ~(uint32_t)DRIVER_INDIRECT) && room < PORT_ROOM_HARDWARE)
 		room = PORT_ROOM_HARDWARE;
 	if (traits & DRIVER_CHUNKS)
 		kept = PORT_CHUNK_KEPT_BYTES;
@@ -138,6 +138,11 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 				port->frame_count, ring, 4 * ring);
 	ring = min_u32(ring, port->frame_count / 4);
 	port->rx_ring = port->tx_ring = (uint16_t)min_u32(ring, 32768);
+	/* It fills, and gives frames back, before the stack has half of them in it (nic.c). */
+	if (port->traits & DRIVER_INDIRECT)
+		port->tx_ring =
+			(uint16_t)min_u32(port->tx_ring,
+					  port->frame_count / (2 * (DRIVER_SLOT_MBUFS + 1)));
 	err = rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &port->rx_ring, &port->tx_ring);
 	if (err)
 		return why_fail(why, err, "rings of %u descriptors: %s", ring, rte_strerror(-err));

@@ -23,6 +23,8 @@ static const struct {
 				   DRIVER_SLOTS | DRIVER_READS },
 	{ "net_af_xdp",
 	  DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS | DRIVER_CHUNKS },
+	/* Unless the host keeps them in order (VIRTIO_F_IN_ORDER, which few do). */
+	{ "net_virtio", DRIVER_INDIRECT },
 	{ "net_vhost", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },
 	/* tap sends no packet that is longer than it admits to (MTU 1504), and counts Ethernet's header to the MTU when
 	 * it cuts: it refuses to make segments of full length. */

@@ -30,6 +30,7 @@ enum driver_trait {
 	DRIVER_CHUNKS = 0x200, /* its mbufs are chunks of an XDP socket's memory: a page at most */
 	DRIVER_MAKES = 0x400,  /* makes the interface in which it ends */
 	DRIVER_TRAINS = 0x800, /* what it receives may be a train of segments, in a long chain */
+	DRIVER_INDIRECT = 0x1000, /* a chain may take one slot of its ring */
 };
 
 struct dpdk_port;
@@ -74,6 +75,9 @@ struct dpdk_port {
 	struct dpdk_nic *nics; /* queues of them */
 	struct dpdk_port *next;
 };
+
+/* Of DRIVER_INDIRECT: mbufs in a slot, at most. */
+#define DRIVER_SLOT_MBUFS 7u
 
 /* driver.c: traits by the driver's name, "net_memif", or what begins with it. */
 uint32_t driver_traits(const char *driver);
