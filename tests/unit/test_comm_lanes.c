@@ -410,7 +410,17 @@ static void test_kept_acks(void)
 	rig_free(&t);
 }
 
-/* Messages 0 to count-1, each of one byte, its number; then the sender's end. */
+/* Messages first to end-1, each of one byte, its number; all are done. */
+static void rig_send_some(struct talk *t, unsigned first, unsigned end)
+{
+	for (unsigned m = first; m < end; m++) {
+		uint8_t tx = (uint8_t)m;
+
+		CHECK_EQ(rig_wait(t, rig_post(t->send, &tx, 1), NULL), 0);
+	}
+}
+
+/* Messages 0 to count-1, likewise; then the sender's end. */
 static void rig_receive_all(struct talk *t, unsigned count)
 {
 	struct request *recv;
@@ -434,15 +444,11 @@ static void test_kept_and_closed(void)
 {
 	enum { COUNT = 20 };
 	struct talk t;
-	uint8_t tx;
 
 	rig_open_kept(&t, 4);
-	for (unsigned m = 0; m < COUNT; m++) {
-		tx = (uint8_t)m;
-		CHECK_EQ(rig_wait(&t, rig_post(t.send, &tx, 1), NULL), 0);
-		if (m == 5)
-			fake_break(&t.pairs[1]); /* some may have been there */
-	}
+	rig_send_some(&t, 0, 6);
+	fake_break(&t.pairs[1]); /* some may have been there */
+	rig_send_some(&t, 6, COUNT);
 	comm_close(t.send, false);
 	t.send = NULL;
 	rig_turns(&t, 100);
@@ -454,13 +460,9 @@ static void kept_and_lost(size_t room)
 {
 	enum { COUNT = 20 };
 	struct talk t;
-	uint8_t tx;
 
 	rig_open_kept(&t, 1);
-	for (unsigned m = 0; m < COUNT; m++) {
-		tx = (uint8_t)m;
-		CHECK_EQ(rig_wait(&t, rig_post(t.send, &tx, 1), NULL), 0);
-	}
+	rig_send_some(&t, 0, COUNT);
 	talk_attach(&t, 1, LANE_HARP, room);
 	talk_attach(&t, 2, LANE_HARP, 100000);
 	fake_break(&t.pairs[0]);
