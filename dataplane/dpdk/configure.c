@@ -44,7 +44,7 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 	if (info && room < info->min_rx_bufsize)
 		room = info->min_rx_bufsize;
 	if (info && info->driver_name && strncmp(info->driver_name, "net_", 4) == 0 &&
-	    !(traits & ~(uint32_t)DRIVER_INDIRECT) && room < PORT_ROOM_HARDWARE)
+	    !(traits & DRIVER_READS) && room < PORT_ROOM_HARDWARE)
 		room = PORT_ROOM_HARDWARE;
 	if (traits & DRIVER_CHUNKS)
 		kept = PORT_CHUNK_KEPT_BYTES;
