@@ -46,6 +46,17 @@ uint32_t driver_slot_bytes(uint32_t frame_size)
 	return most < 4096 ? most < 2048 ? 1024 : 2048 : most & ~4095u;
 }
 
+const char *driver_argument(const char *device, const char *key)
+{
+	const char *at = device;
+	size_t len = strlen(key);
+
+	while ((at = strchr(at, ',')) != NULL)
+		if (strncmp(++at, key, len) == 0)
+			return at + len;
+	return NULL;
+}
+
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len)
 {
 	const uint32_t room = frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM;
@@ -54,10 +65,10 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 
 	/* memif copies a whole packet at a time where its buffers are as large as an mbuf's room, and no larger:
 	 * then, and only then, both of its directions have a fast path. */
-	if (memif_is(device) && !memif_argument(device, "bsize="))
+	if (memif_is(device) && !driver_argument(device, "bsize="))
 		len = snprintf(out, out_len, "%s,bsize=%u", device, room);
 	/* af_packet's slots divide a block of whole pages, and what they hold fits into an mbuf. */
-	else if ((driver_traits(device) & DRIVER_SLOTS) && !memif_argument(device, "framesz="))
+	else if ((driver_traits(device) & DRIVER_SLOTS) && !driver_argument(device, "framesz="))
 		len = snprintf(out, out_len, "%s,blocksz=%u,framesz=%u", device,
 			       slot < 4096 ? 4096 : slot, slot);
 	else

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dpdk/port.h"
+
 /* The driver's own defaults. */
 #define MEMIF_SOCKET "/run/memif.sock"
 #define MEMIF_ABSTRACT "yes"
@@ -29,20 +31,9 @@ bool memif_is(const char *device)
 	return strncmp(device, "net_memif", 9) == 0;
 }
 
-const char *memif_argument(const char *device, const char *key)
-{
-	const char *at = device;
-	size_t len = strlen(key);
-
-	while ((at = strchr(at, ',')) != NULL)
-		if (strncmp(++at, key, len) == 0)
-			return at + len;
-	return NULL;
-}
-
 static const char *memif_argument_or(const char *device, const char *key, const char *otherwise)
 {
-	const char *value = memif_argument(device, key);
+	const char *value = driver_argument(device, key);
 
 	return value ? value : otherwise;
 }

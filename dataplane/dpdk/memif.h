@@ -22,8 +22,6 @@ struct memif_text {
 };
 
 bool memif_is(const char *device);
-/* The value of an argument ("key=" in "name,key=value,..."), which ends at a comma; NULL: not given. */
-const char *memif_argument(const char *device, const char *key);
 /* -EINVAL: an argument is unknown, or no good. */
 int memif_parse(struct memif_text *out, const char *device, const struct why *why);
 

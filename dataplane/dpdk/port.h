@@ -81,6 +81,8 @@ struct dpdk_port {
 
 /* driver.c: traits by the driver's name, "net_memif", or what begins with it. */
 uint32_t driver_traits(const char *driver);
+/* The value of an argument ("key=" in "name,key=value,..."), which ends at a comma; NULL: not given. */
+const char *driver_argument(const char *device, const char *key);
 /* The slot of a packet socket (DRIVER_SLOTS) for mbufs of that size, and what of it is not the packet's. */
 #define DRIVER_SLOT_KEPT 32u
 uint32_t driver_slot_bytes(uint32_t frame_size);

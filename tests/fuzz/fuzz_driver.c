@@ -25,7 +25,7 @@ static void memif_text(const char *text)
 		return;
 	FUZZ_CLAIM(parsed.address_len <= sizeof(parsed.address));
 	FUZZ_CLAIM(strnlen(parsed.rest, sizeof(parsed.rest)) < sizeof(parsed.rest));
-	FUZZ_CLAIM(memif_is(parsed.rest) && !memif_argument(parsed.rest, "socket="));
+	FUZZ_CLAIM(memif_is(parsed.rest) && !driver_argument(parsed.rest, "socket="));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
