@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "engine_impl.h"
 
 /*
@@ -339,28 +339,9 @@ static void *dedicated_main(void *arg)
 
 static int thread_create(struct engine_thread *thread)
 {
-	pthread_attr_t attr;
-	sigset_t all, old;
-	cpu_set_t cores;
-	int rc;
-
-	pthread_attr_init(&attr);
-	CPU_ZERO(&cores);
-	if (thread->opt.core >= 0 && thread->opt.core < CPU_SETSIZE) {
-		CPU_SET((size_t)thread->opt.core, &cores);
-		pthread_attr_setaffinity_np(&attr, sizeof(cores), &cores);
-	}
-	/* The application's signals are not ours to take. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&thread->id, &attr,
-			    thread_stands_by(thread) ? guardian_main : dedicated_main, thread);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
-	if (!rc)
-		pthread_setname_np(thread->id,
-				   thread->opt.dedicated ? "harp-engine" : "harp-guardian");
-	return -rc;
+	return thread_start_on(&thread->id, thread->opt.core,
+			       thread_stands_by(thread) ? guardian_main : dedicated_main, thread,
+			       thread->opt.dedicated ? "harp-engine" : "harp-guardian");
 }
 
 int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,

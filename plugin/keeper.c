@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "plugin.h"
 
 /*
@@ -219,21 +219,6 @@ static void *keeper_main(void *arg)
 
 /* ---- starting and stopping -------------------------------------------------------------------- */
 
-static int keeper_thread(void)
-{
-	sigset_t all, old;
-	int rc;
-
-	/* The application's signals are not ours to take. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&keeper->id, NULL, keeper_main, NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (!rc)
-		pthread_setname_np(keeper->id, "harp-keeper");
-	return -rc;
-}
-
 static void keeper_free(struct keeper *k)
 {
 	if (k->epoll_fd >= 0)
@@ -263,7 +248,7 @@ int keeper_start(void)
 		rc = -errno;
 	keeper = k;
 	if (!rc)
-		rc = keeper_thread();
+		rc = thread_start(&keeper->id, keeper_main, NULL, "harp-keeper");
 	if (rc) {
 		WARN("cannot start the thread that lets peers in: %s; raise the limits on open "
 		     "files (ulimit -n) and processes (ulimit -u)",

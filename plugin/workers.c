@@ -5,12 +5,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "cores.h"
 #include "kernel_driver.h"
 #include "parallel.h"
@@ -220,23 +220,16 @@ static void *workers_main(void *arg)
 /* Lock held, so that a thread finds its own id in place. As many as there can be. */
 static void workers_start(struct workers *workers, unsigned wanted)
 {
-	sigset_t all, old;
+	int rc = 0;
 
-	/* The application's signals are not ours to take. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	while (workers->threads < wanted) {
-		int rc = pthread_create(&workers->ids[workers->threads], NULL, workers_main,
-					workers);
-
-		if (rc) {
-			INFO("kernel lanes: %u of %u threads: %s", workers->threads, wanted,
-			     strerror(rc));
-			break;
-		}
-		pthread_setname_np(workers->ids[workers->threads++], "harp-worker");
+	while (workers->threads < wanted && !rc) {
+		rc = thread_start(&workers->ids[workers->threads], workers_main, workers,
+				  "harp-worker");
+		if (!rc)
+			workers->threads++;
 	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc)
+		INFO("kernel lanes: %u of %u threads: %s", workers->threads, wanted, strerror(-rc));
 }
 
 static struct workers *workers_new(int dev)

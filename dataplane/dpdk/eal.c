@@ -25,13 +25,13 @@
 #include <rte_mempool.h>
 #include <rte_version.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "dpdk/eal_log.h"
 #include "dpdk/port.h"
 
@@ -187,7 +187,6 @@ static void *eal_main(void *arg)
 	struct eal_run *run = arg;
 	int result;
 
-	pthread_setname_np(pthread_self(), "harp-dpdk");
 	eal_log_quiet(true);
 	result = rte_eal_init(run->args.count, run->args.items);
 	eal_log_quiet(false);
@@ -203,19 +202,14 @@ static void *eal_main(void *arg)
 		pause();
 }
 
-/* Runs eal_main() with all signals blocked: they are the application's. */
+/* Runs eal_main(), until it has a result. */
 static int eal_thread(struct eal_run *run)
 {
-	sigset_t all, before;
 	pthread_t thread;
-	int err;
+	int err = thread_start(&thread, eal_main, run, "harp-dpdk");
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	err = pthread_create(&thread, NULL, eal_main, run);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (err)
-		return -err;
+		return err;
 	pthread_detach(thread);
 	pthread_mutex_lock(&run->lock);
 	while (!run->done)

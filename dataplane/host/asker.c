@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "host/thread.h"
+#include "base/thread.h"
 
 /*
  * Theory of operation

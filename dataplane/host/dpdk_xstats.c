@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "harp_page.h"
-#include "host/thread.h"
 
 struct dpdk_xstats {
 	const struct dpdk_port *port;

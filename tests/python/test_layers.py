@@ -30,6 +30,7 @@ def small_tree(tmp_path: Path) -> Path:
         "dataplane/include/harp.h",
         "dataplane/include/harp_host.h",
         "dataplane/base/rng.h",
+        "dataplane/base/thread.h",
         "dataplane/memory/frame.h",
         "dataplane/nic/nicio.h",
         "dataplane/nic/af_xdp_link.h",
@@ -52,7 +53,7 @@ def small_tree(tmp_path: Path) -> Path:
         "dataplane/stack/stack.c": ["transport/tcp.h", "stack.h"],
         "dataplane/host/open.c": ["host/netlink.h", "harp_host.h", "nic/af_xdp_link.h"],
         "dataplane/xdp/xdp.c": ["xdp/harp_xdp.h", "base/rng.h"],
-        "plugin/comm.c": ["plugin.h", "harp.h", "harp_host.h", "stdio.h"],
+        "plugin/comm.c": ["plugin.h", "harp.h", "harp_host.h", "stdio.h", "base/thread.h"],
     }
     for name, includes in good.items():
         (tmp_path / name).write_text("".join(f'#include "{h}"\n' for h in includes))
