@@ -131,16 +131,32 @@ void link_guard(void (*leaving)(void), void (*done)(void)); /* harp_dpdk.h */
 void port_lock_all(void);
 bool port_trylock_all(void);
 void port_unlock_all(void);
+/* With it, a call of the application's that is not to end by what the driver does. */
+void port_enter(struct sigpipe *was);
+void port_leave(const struct sigpipe *was);
+
+/* harp_dpdk.h's is opaque. */
+static inline struct dpdk_port *port_of(const struct harp_dpdk_port *port)
+{
+	return (struct dpdk_port *)(uintptr_t)port;
+}
+
+/* probe.c: the device's name, from its text; and the device, which its driver takes. */
+int port_name(struct dpdk_port *port, const char *device, const struct why *why);
+int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
+	       const struct why *why);
 
 /* steer.c. Devices forget their rules when they are stopped: they are taken out before, and put in again. */
 void port_rules_stop(struct dpdk_port *port);
 int port_rules_start(struct dpdk_port *port);
 void port_rules_flush(struct dpdk_port *port);
 
+/* queues.c: what waits in a port, in the rings of a net_ring for one, and would be lost with it. */
+void port_drain(struct dpdk_port *port);
 /* Makes the driver let go of what a queue has sent; what is in flight is lost. By who drives the NIC, not inside it. */
 void port_flush(struct dpdk_nic *nic, enum port_flush how);
 
-/* nic.c */
+/* nic.c, nic_rx.c */
 void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue);
 /* Frees what rx() has not handed on. */
 void nic_drop_waiting(struct dpdk_nic *nic);
@@ -155,7 +171,7 @@ void guest_memif_hold(struct harp_dpdk_memif *memif);
 void guest_memif_release(struct harp_dpdk_memif *memif);
 void guest_memif_close(struct harp_dpdk_memif *memif);
 
-/* harp_dpdk_api's, port.c, rss.c, steer.c */
+/* harp_dpdk_api's, port.c, queues.c, info.c, rss.c, steer.c */
 int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why,
 	      size_t why_len);
 int port_nic(struct harp_dpdk_port *port, uint32_t queue, struct harp_nic **out, char *why,

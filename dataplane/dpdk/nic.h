@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nic.h - what the files of a queue pair's NIC share. */
+#ifndef HARP_DPDK_NIC_H
+#define HARP_DPDK_NIC_H
+
+#include "dpdk/gate.h"
+
+static inline struct dpdk_nic *nic_of(struct harp_nic *nic)
+{
+	return (struct dpdk_nic *)nic;
+}
+
+/* Around what may take frames from the pool's lists, or put them there. */
+static inline void nic_enter(struct dpdk_nic *nic)
+{
+	pool_enter(nic->pool);
+	external_enter(nic->external);
+}
+
+static inline void nic_leave(struct dpdk_nic *nic)
+{
+	external_leave(nic->external);
+	pool_leave(nic->pool);
+}
+
+/* harp_nic_ops of the same names. nic_rx.c */
+unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned count);
+unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max, uint64_t now_ns);
+
+/* nic_tx.c */
+unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs, unsigned count,
+		uint64_t now_ns);
+unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigned max, uint64_t now_ns);
+void nic_kick(struct harp_nic *nic, uint64_t now_ns);
+/* What the driver has sent and not said so comes home, if it can be asked. Not inside. */
+void nic_clean_inside(struct dpdk_nic *nic);
+
+#endif

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nic_rx.c - what a queue receives: mbufs become descriptors.
+ *
+ * rx() asks the driver for at most as many packets as it has descriptors for. Where packets consist of several mbufs
+ * those that don't fit wait in the NIC for the next call. An mbuf that is not one of the frames (a spare, or one
+ * that came through a net_ring from another port of this process) is copied into frames.
+ */
+#include <rte_prefetch.h>
+#include <string.h>
+
+#include "dpdk/nic.h"
+
+#define NIC_JOIN_BYTES 96u /* Ethernet with a tag, IPv6 and TCP with timestamps have 90 */
+
+unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned count)
+{
+	struct pool *pool = nic_of(harp_nic)->pool;
+
+	pool_enter(pool);
+	for (unsigned i = 0; i < count; i++) {
+		uint32_t index = (uint32_t)(addrs[i] >> pool->shift);
+
+		assert(index < pool->frame_count && pool->state[index] == POOL_HOME);
+		pool->state[index] = POOL_EMPTY;
+		pool->empty.items[pool->empty.count++] = index;
+	}
+	pool_leave(pool);
+	return count;
+}
+
+/* *None* is one that was never written, of a packet that has not left its host (virtio): its data is vouched for. */
+static inline uint32_t nic_rx_flags(const struct rte_mbuf *packet)
+{
+	const uint64_t sum = packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
+
+	return sum == RTE_MBUF_F_RX_L4_CKSUM_GOOD || sum == RTE_MBUF_F_RX_L4_CKSUM_NONE
+		       ? HARP_DESC_CSUM_GOOD
+		       : 0;
+}
+
+/* It was given to receive into. (One that was sent may come back through a net_ring.) */
+static inline bool nic_is_frame(const struct pool *pool, const struct rte_mbuf *mbuf)
+{
+	return mbuf->pool == pool->mempool && pool->state[pool_index(pool, mbuf)] == POOL_RECEIVING;
+}
+
+/* All of a packet's mbufs are frames of this pool. */
+static bool nic_is_ours(const struct pool *pool, const struct rte_mbuf *packet)
+{
+	for (; packet; packet = packet->next)
+		if (!nic_is_frame(pool, packet))
+			return false;
+	return true;
+}
+
+/* A chain of our frames: each mbuf a descriptor, and again an mbuf by itself. */
+static void nic_rx_chain(struct dpdk_nic *nic, struct rte_mbuf *mbuf, struct harp_desc *descs)
+{
+	struct pool *pool = nic->pool;
+	uint32_t flags = nic_rx_flags(mbuf);
+
+	while (mbuf) {
+		struct rte_mbuf *next = mbuf->next;
+
+		pool->state[pool_index(pool, mbuf)] = POOL_HOME;
+		*descs++ = (struct harp_desc){
+			.addr = pool_offset(pool, mbuf),
+			.len = mbuf->data_len,
+			.flags = flags | (next ? HARP_DESC_MORE : 0),
+		};
+		mbuf->next = NULL;
+		mbuf->nb_segs = 1;
+		mbuf = next;
+	}
+}
+
+/* Descriptors that a copy of the packet takes. */
+static unsigned nic_copy_descs(const struct dpdk_nic *nic, const struct rte_mbuf *packet)
+{
+	uint32_t room = nic->nic.caps.frame_size - nic->nic.caps.rx_headroom;
+
+	return (packet->pkt_len + room - 1) / room;
+}
+
+/* A packet in mbufs that are not our frames, copied into some that were filled. */
+static void nic_rx_copy(struct dpdk_nic *nic, const struct rte_mbuf *packet,
+			struct harp_desc *descs)
+{
+	struct pool *pool = nic->pool;
+	uint32_t room = nic->nic.caps.frame_size - nic->nic.caps.rx_headroom;
+	uint32_t flags = nic_rx_flags(packet);
+
+	for (uint32_t at = 0, len; at < packet->pkt_len; at += len, descs++) {
+		uint32_t index = pool->empty.items[--pool->empty.count];
+		uint64_t addr = ((uint64_t)index << pool->shift) + nic->nic.caps.rx_headroom;
+		uint8_t *to = pool->base + addr;
+		const uint8_t *from;
+
+		pool->state[index] = POOL_HOME;
+		len = packet->pkt_len - at < room ? packet->pkt_len - at : room;
+		from = rte_pktmbuf_read(packet, at, len, to);
+		if (from != to)
+			memcpy(to, from, len); /* COPY: not one of our frames */
+		nic->stats.copied_bytes += len;
+		*descs = (struct harp_desc){
+			.addr = addr,
+			.len = len,
+			.flags = flags | (at + len < packet->pkt_len ? HARP_DESC_MORE : 0),
+		};
+	}
+}
+
+/* Any packet. Descriptors written; 0 if there is no room for them; or -1: dropped. */
+static int nic_rx_any(struct dpdk_nic *nic, struct rte_mbuf *packet, struct harp_desc *descs,
+		      unsigned room)
+{
+	bool ours = nic_is_ours(nic->pool, packet);
+	unsigned count = ours ? packet->nb_segs : nic_copy_descs(nic, packet);
+
+	if (count > room)
+		return 0;
+	if (!ours && (count == 0 || count > nic->pool->empty.count)) {
+		nic->stats.rx_fill_empty += count > 0;
+		nic->stats.rx_invalid += count == 0;
+		rte_pktmbuf_free(packet);
+		return -1;
+	}
+	if (ours) {
+		nic_rx_chain(nic, packet, descs);
+	} else {
+		nic_rx_copy(nic, packet, descs);
+		rte_pktmbuf_free(packet);
+	}
+	return (int)count;
+}
+
+/*
+ * Headers that come in an mbuf of their own, as memif's do when their sender sends its payload from where that lies: into
+ * the headroom of the payload's mbuf, and the packet is one frame. The mbuf they came in is as good as new.
+ */
+static struct rte_mbuf *nic_rx_join(struct dpdk_nic *nic, struct rte_mbuf *packet)
+{
+	struct pool *pool = nic->pool;
+	struct rte_mbuf *rest = packet->next;
+	uint32_t index = pool_index(pool, packet);
+
+	if (packet->nb_segs != 2 || packet->data_len > NIC_JOIN_BYTES ||
+	    packet->data_len > rest->data_off || !nic_is_ours(pool, packet))
+		return packet;
+	rest->data_off = (uint16_t)(rest->data_off - packet->data_len);
+	memcpy(rte_pktmbuf_mtod(rest, void *), rte_pktmbuf_mtod(packet, void *), packet->data_len);
+	rest->data_len = (uint16_t)(rest->data_len + packet->data_len);
+	rest->pkt_len = packet->pkt_len;
+	rest->ol_flags = packet->ol_flags;
+	packet->next = NULL;
+	packet->nb_segs = 1;
+	pool->state[index] = POOL_EMPTY;
+	pool->empty.items[pool->empty.count++] = index;
+	return rest;
+}
+
+static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsigned max)
+{
+	struct pool *pool = nic->pool;
+	unsigned got = 0;
+
+	while (nic->waiting_at < nic->waiting_count && got < max) {
+		struct rte_mbuf *packet = nic->waiting[nic->waiting_at];
+		uint32_t bytes = packet->pkt_len;
+		int count = 1;
+
+		if (packet->nb_segs > 1)
+			packet = nic->waiting[nic->waiting_at] = nic_rx_join(nic, packet);
+
+		if (nic->waiting_at + 4 < nic->waiting_count)
+			rte_prefetch0(nic->waiting[nic->waiting_at + 4]);
+		if (__builtin_expect(packet->nb_segs == 1 && nic_is_frame(pool, packet), 1)) {
+			pool->state[pool_index(pool, packet)] = POOL_HOME;
+			descs[got] = (struct harp_desc){
+				.addr = pool_offset(pool, packet),
+				.len = packet->data_len,
+				.flags = nic_rx_flags(packet),
+			};
+		} else {
+			count = nic_rx_any(nic, packet, descs + got, max - got);
+			if (count == 0 && got > 0)
+				break;
+			if (count == 0) { /* larger than any burst of the caller's */
+				nic->stats.rx_invalid++;
+				rte_pktmbuf_free(packet);
+				count = -1;
+			}
+		}
+		nic->waiting_at++;
+		if (count < 0)
+			continue;
+		got += (unsigned)count;
+		nic->stats.rx_packets++;
+		nic->stats.rx_bytes += bytes;
+	}
+	return got;
+}
+
+unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max, uint64_t now_ns)
+{
+	struct dpdk_nic *nic = nic_of(harp_nic);
+	unsigned want = max < NIC_BURST ? max : NIC_BURST;
+	unsigned got;
+
+	nic->now_ns = now_ns;
+	nic_enter(nic);
+	if (nic->waiting_at == nic->waiting_count && gate_pass(nic)) {
+		nic->waiting_at = 0;
+		nic->waiting_count =
+			rte_eth_rx_burst(nic->port_id, nic->queue, nic->waiting, (uint16_t)want);
+	}
+	got = nic_rx_take(nic, descs, max);
+	nic_leave(nic);
+	return got;
+}
+
+void nic_drop_waiting(struct dpdk_nic *nic)
+{
+	nic_enter(nic);
+	while (nic->waiting_at < nic->waiting_count)
+		rte_pktmbuf_free(nic->waiting[nic->waiting_at++]);
+	nic_leave(nic);
+}

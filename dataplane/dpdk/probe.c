@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* probe.c - finds the device that a port's text names, and makes its driver take it. */
+#include <errno.h>
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dpdk/eal_log.h"
+#include "dpdk/port.h"
+#include "dpdk/relay.h"
+
+int port_name(struct dpdk_port *port, const char *device, const struct why *why)
+{
+	size_t len = strcspn(device, ",");
+
+	if (len == 0 || len >= sizeof(port->name))
+		return why_fail(why, -EINVAL,
+				"is no device; name a PCI address or a virtual device with its "
+				"arguments, like net_memif0,role=client");
+	snprintf(port->name, sizeof(port->name), "%.*s", (int)len, device);
+	return 0;
+}
+
+/* Drivers say -1 for anything: their words know better. */
+static int port_probe_error(int err, const char *words)
+{
+	if (err != -1)
+		return err;
+	if (strcasestr(words, "permission denied") || strcasestr(words, "not permitted"))
+		return -EPERM;
+	if (strcasestr(words, "in use"))
+		return -EBUSY;
+	return strcasestr(words, "no such") ? -ENODEV : -EINVAL;
+}
+
+/* One sentence for what rte_dev_probe() refused. */
+static int port_probe_failed(const char *device, int err, const struct why *why)
+{
+	char words[EAL_WORDS_BYTES];
+
+	eal_log_words(words);
+	if (err == -EEXIST)
+		return why_fail(why, -EBUSY, "is open in this process already");
+	if (err == -EFAULT || strstr(words, "failed to parse device") ||
+	    strstr(words, "annot find"))
+		return why_fail(
+			why, -ENODEV,
+			"DPDK has no such device or driver (%s); look at the name, and whether "
+			"the driver's package is installed",
+			words);
+	err = port_probe_error(err, words);
+	return why_fail(why, err, "can't be opened as \"%s\": %s", device,
+			words[0] ? words : rte_strerror(-err));
+}
+
+struct port_probing {
+	struct dpdk_port *port;
+	const struct harp_dpdk_port_options *opt;
+	const struct why *why;
+	int err;
+};
+
+/* Makes DPDK find the device and its driver take it. */
+static void port_probe_device(void *arg)
+{
+	struct port_probing *probing = arg;
+	const struct harp_dpdk_port_options *opt = probing->opt;
+	struct dpdk_port *port = probing->port;
+	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_ETHER_MTU;
+	uint32_t frame_size =
+		opt->frame_size ? opt->frame_size : port_frame_size(NULL, port->traits, mtu);
+	const char *asked = opt->device;
+	char text[RELAY_TEXT_BYTES], device[RELAY_TEXT_BYTES];
+
+	if (port->traits & DRIVER_DIALS) {
+		probing->err = relay_open(&port->relay, opt->device, text, probing->why);
+		if (probing->err)
+			return;
+		asked = text;
+	}
+	if (driver_device(asked, frame_size, device, sizeof(device)) < 0) {
+		probing->err = why_fail(probing->why, -EINVAL, "has arguments that are too long");
+		return;
+	}
+	eal_log_mark();
+	probing->err = rte_dev_probe(device);
+	if (probing->err)
+		probing->err = port_probe_failed(opt->device, probing->err, probing->why);
+}
+
+int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
+	       const struct why *why)
+{
+	struct port_probing probing = { .port = port, .opt = opt, .why = why };
+	int err;
+
+	if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
+		return why_fail(why, -EBUSY, "is open in this process already");
+	port->traits = driver_traits(opt->device);
+	link_run(port, port_probe_device, &probing);
+	if (probing.err)
+		return probing.err;
+	if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
+		return why_fail(why, -ENODEV, "is no Ethernet device");
+	err = rte_eth_dev_info_get(port->id, &port->info);
+	if (err)
+		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));
+	port->device = port->info.device;
+	port->traits = driver_traits(port->info.driver_name);
+	return 0;
+}

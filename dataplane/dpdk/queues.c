@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* queues.c - who has a port's queues, and how a driver is made to let go of what a queue's user left with it. */
+#include <errno.h>
+#include <rte_errno.h>
+
+#include "dpdk/eal.h"
+#include "dpdk/gate.h"
+#include "dpdk/port.h"
+#include "dpdk/relay.h"
+
+#define PORT_DRAIN_BURSTS 1024u /* more than any ring holds */
+
+void port_drain(struct dpdk_port *port)
+{
+	struct rte_mbuf *packets[NIC_BURST];
+
+	for (uint16_t q = 0; q < port->queues; q++)
+		for (unsigned turns = 0; turns < PORT_DRAIN_BURSTS; turns++) {
+			uint16_t n = rte_eth_rx_burst(port->id, q, packets, NIC_BURST);
+
+			rte_pktmbuf_free_bulk(packets, n);
+			if (n == 0)
+				break;
+		}
+}
+
+static bool port_others_taken(const struct dpdk_port *port, uint32_t queue)
+{
+	for (uint16_t q = 0; q < port->queues; q++)
+		if (q != queue && __atomic_load_n(&port->nics[q].taken, __ATOMIC_ACQUIRE))
+			return true;
+	return false;
+}
+
+/* The driver holds frames, of the pool or external. */
+static bool port_queue_out(const struct dpdk_port *port, uint32_t queue)
+{
+	const struct dpdk_nic *nic = &port->nics[queue];
+
+	return pool_out(nic->pool) > 0 || (nic->external && external_out(nic->external));
+}
+
+/* What its driver holds of its queues' frames comes home, as they are set up anew. What is in flight is lost. */
+static int port_restart(struct dpdk_port *port, const struct why *why)
+{
+	struct forked before;
+	int err = 0;
+
+	if (!gate_shut(port)) {
+		gate_open(port);
+		return why_fail(why, -EBUSY, "a thread has not left its driver for a second");
+	}
+	forked_before(&before);
+	if (port->started) {
+		port_rules_stop(port);
+		port_drain(port);
+		relay_hold(port->relay);
+		rte_eth_dev_stop(port->id);
+		err = port_queues_setup(port, why);
+		if (!err)
+			err = rte_eth_dev_start(port->id);
+		if (!err)
+			err = port_rules_start(port);
+		relay_release(port->relay);
+	}
+	forked_after(&before);
+	if (err)
+		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));
+	gate_open(port);
+	return err;
+}
+
+void port_flush(struct dpdk_nic *nic, enum port_flush how)
+{
+	const struct why nobody = { 0 }; /* a port that does not start again has no link */
+	struct sigpipe was;
+
+	port_enter(&was);
+	if (how == PORT_FLUSH_PORT)
+		(void)port_restart(nic->port, &nobody);
+	else if (nic->port->started && rte_eth_dev_tx_queue_stop(nic->port_id, nic->queue) == 0)
+		(void)rte_eth_dev_tx_queue_start(nic->port_id, nic->queue);
+	port_leave(&was);
+}
+
+/* A queue that was in use, likewise. */
+static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct why *why)
+{
+	int err;
+
+	if (!port_queue_out(port, queue) || !port->nics[queue].used)
+		return 0;
+	if (port_others_taken(port, queue))
+		return why_fail(
+			why, -EBUSY,
+			"its driver still holds frames of the queue's last user, while other queues "
+			"are in use; close them all first");
+	err = port_restart(port, why);
+	if (!err && port_queue_out(port, queue))
+		return why_fail(why, -EBUSY,
+				"its driver keeps frames of the queue's last user; close the port");
+	return err;
+}
+
+int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic **out,
+	     char *why_text, size_t why_len)
+{
+	struct why why = { .text = why_text, .size = why_len };
+	struct dpdk_port *port = port_of(harp_port);
+	struct dpdk_nic *nic;
+	struct sigpipe was;
+	int err = 0;
+
+	why_about(&why, "%s queue %u", port->name, queue);
+	if (queue >= port->queues)
+		return why_fail(&why, -EINVAL, "the port was opened with %u queues", port->queues);
+	port_enter(&was);
+	nic = &port->nics[queue];
+	err = eal_usable(&why);
+	if (!err && __atomic_load_n(&nic->taken, __ATOMIC_ACQUIRE))
+		err = why_fail(&why, -EBUSY, "is in use in this process");
+	if (!err)
+		err = port_queue_again(port, queue, &why);
+	if (!err) {
+		pool_reset(nic->pool);
+		if (nic->external)
+			external_reset(nic->external);
+		nic_init(nic, port, (uint16_t)queue);
+		nic->taken = true;
+		nic->used = true;
+		*out = &nic->nic;
+	}
+	port_leave(&was);
+	return err;
+}
