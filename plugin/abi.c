@@ -378,7 +378,6 @@ static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, i
 	struct request *posted = NULL;
 	int rc;
 
-	(void)mhandle;
 	if (!request)
 		return ABI_MISUSE(-EFAULT, "isend: no place for the request");
 	*request = NULL;
@@ -388,7 +387,7 @@ static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, i
 		return ABI_MISUSE(-EBADF, "isend: no comm");
 	if (!data && size > 0)
 		return ABI_MISUSE(-EFAULT, "isend: %zu bytes at no address", size);
-	rc = plugin_isend(send_comm, data, size, tag, &posted);
+	rc = plugin_isend(send_comm, data, size, tag, mhandle, &posted);
 	if (rc)
 		return abi_result(rc);
 	*request = posted;
@@ -419,7 +418,6 @@ static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t
 	struct request *posted = NULL;
 	int rc;
 
-	(void)mhandles;
 	if (!request)
 		return ABI_MISUSE(-EFAULT, "irecv: no place for the request");
 	*request = NULL;
@@ -433,7 +431,8 @@ static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t
 		return ABI_MISUSE(-EFAULT, "irecv: no list of buffers or sizes");
 	if (!data[0] && sizes[0] > 0)
 		return ABI_MISUSE(-EFAULT, "irecv: %zu bytes at no address", sizes[0]);
-	rc = plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0, &posted);
+	rc = plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
+			  mhandles ? mhandles[0] : NULL, &posted);
 	if (rc)
 		return abi_result(rc);
 	*request = posted;

@@ -134,7 +134,8 @@ bool comm_is_polled(struct comm *comm)
 
 /* ---- the application's side ------------------------------------------------------------------ */
 
-int comm_post(struct comm *comm, void *data, size_t size, int tag, struct request **out)
+int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *memory,
+	      struct request **out)
 {
 	struct request *request = comm_request(comm, comm->app_posted);
 	int error = atomic_load_explicit(&comm->error, memory_order_acquire);
@@ -146,6 +147,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, struct reques
 	if (atomic_load_explicit(&request->state, memory_order_relaxed) != REQUEST_FREE)
 		return 0;
 	request->data = data;
+	request->memory = memory;
 	request->size = size;
 	request->tag = tag;
 	request->size_done = 0;
@@ -353,21 +355,30 @@ void comm_settle(struct comm *comm, struct comm_lane *l)
 struct comm_withdrawal {
 	struct work work; /* first */
 	struct comm *comm;
+	const void *memory;
 	uintptr_t begin, end;
 };
 
-/* Baton or lock held. Does a request that is not done lie there? */
+/* Of a request that was posted without its registration the address has to tell. */
+static bool comm_request_is_hit(const struct request *request, const struct comm_withdrawal *w)
+{
+	uintptr_t begin = (uintptr_t)request->data;
+
+	if (request->size == 0)
+		return false;
+	if (request->memory)
+		return request->memory == w->memory;
+	return begin < w->end && w->begin < begin + request->size;
+}
+
+/* Baton or lock held. Is a request that is not done to be given up? */
 static bool comm_is_hit(struct comm *comm, const struct comm_withdrawal *w)
 {
 	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_acquire);
 
-	for (uint64_t m = comm->completed; m < posted; m++) {
-		const struct request *request = comm_request(comm, m);
-		uintptr_t begin = (uintptr_t)request->data;
-
-		if (begin < w->end && w->begin < begin + request->size)
+	for (uint64_t m = comm->completed; m < posted; m++)
+		if (comm_request_is_hit(comm_request(comm, m), w))
 			return true;
-	}
 	return false;
 }
 
@@ -413,10 +424,11 @@ static void comm_withdraw_several(struct comm_withdrawal *w)
 		sched_yield();
 }
 
-void comm_withdraw(struct comm *comm, const void *base, size_t bytes)
+void comm_withdraw(struct comm *comm, const void *memory, const void *base, size_t bytes)
 {
 	struct comm_withdrawal w = { .work.run = comm_withdraw_run,
 				     .comm = comm,
+				     .memory = memory,
 				     .begin = (uintptr_t)base,
 				     .end = (uintptr_t)base + bytes };
 

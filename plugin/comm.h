@@ -60,7 +60,9 @@ struct request {
 	atomic_int state; /* POSTED: published by comm->posted. DONE: release / acquire in test */
 	int tag;
 	uint8_t *data;
-	size_t size;        /* posted */
+	const void *
+		memory; /* the registration that it lies in, memory.c's handle; NULL: none was given */
+	size_t size;    /* posted */
 	size_t size_done;   /* of the message, when done */
 	uint64_t posted_ns; /* the clock at comm_post() */
 	union {
@@ -332,10 +334,12 @@ void comm_close(struct comm *comm, bool abort);
 /* As comm_close(comm, true) by who already holds the baton of its only lane so far and knows that no work is
  * queued. */
 void comm_drop(struct comm *comm);
-/* The application takes memory back. When a request that is not done lies in it the comm fails (-ECANCELED). Returns when
- * no request's memory in there is read or written any more. Any thread, no baton held; the comm is not being closed. */
-void comm_withdraw(struct comm *comm, const void *base, size_t bytes);
-int comm_post(struct comm *comm, void *data, size_t size, int tag, struct request **out);
+/* The application takes a registration back. When a request that is not done was posted with it, or with none and lies
+ * in its bytes, the comm fails (-ECANCELED). Returns when no such request's memory is read or written any more. Any
+ * thread, no baton held; the comm is not being closed. */
+void comm_withdraw(struct comm *comm, const void *memory, const void *base, size_t bytes);
+int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *memory,
+	      struct request **out);
 int comm_test(struct request *request, int *done, size_t *size);
 /* The keeper, at times: what was given to lanes of a comm of several is seen through though nobody polls it. */
 void comm_tend(struct comm *comm, uint64_t now_ns);

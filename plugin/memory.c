@@ -13,7 +13,8 @@
  * deregMr returns when nobody touches the memory on behalf of the registration. In the good case nothing is left to be
  * done: what was sent is acknowledged, and the NIC has long completed it. When NCCL aborts it deregisters with
  * requests in flight, frees the memory, and closes the comm then (contract section 3.8): so the comm, sender or
- * receiver, gives its requests up first (comm_withdraw()). What connections still have queued is copied into frames,
+ * receiver, gives its requests up first, those that were posted with this registration (comm_withdraw()); others may
+ * cover the same bytes. What connections still have queued is copied into frames,
  * which the peer may acknowledge when it likes; what waits for the NIC is given up; and the NIC is waited for, which
  * takes microseconds, or is stopped when it does not get on (harp_nic.h). A comm's close does the same for what
  * it has registered.
@@ -244,7 +245,7 @@ int plugin_memory_remove(void *handle)
 	slot_give(slot);
 	pthread_mutex_unlock(&memory_lock);
 	if (was.comm)
-		comm_withdraw(was.comm, was.piece.base, was.piece.bytes);
+		comm_withdraw(was.comm, handle, was.piece.base, was.piece.bytes);
 	pthread_mutex_lock(&memory_lock);
 	if (was.sent_from)
 		rc = memory_take_back_all(&was.piece);

@@ -439,24 +439,26 @@ int plugin_close_listen(struct listen_comm *listen)
 
 /* ---- messages --------------------------------------------------------------------------------- */
 
-int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, struct request **out)
+int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void *memory,
+		 struct request **out)
 {
 	*out = NULL;
 	if (forkguard_is_child)
 		return -EBADF;
 	if (!comm || comm->side != COMM_SEND || (!data && size) || size > RECORD_TOTAL_MAX)
 		return -EINVAL;
-	return comm_post(comm, (void *)(uintptr_t)data, size, tag, out);
+	return comm_post(comm, (void *)(uintptr_t)data, size, tag, memory, out);
 }
 
-int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, struct request **out)
+int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memory,
+		 struct request **out)
 {
 	*out = NULL;
 	if (forkguard_is_child)
 		return -EBADF;
 	if (!comm || comm->side != COMM_RECV || (!data && size))
 		return -EINVAL;
-	return comm_post(comm, data, size, tag, out);
+	return comm_post(comm, data, size, tag, memory, out);
 }
 
 int plugin_test(struct request *request, int *done, size_t *size)

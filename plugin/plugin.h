@@ -147,8 +147,11 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 		   struct comm **out);
 int plugin_accept(struct listen_comm *listen, struct comm **out);
 int plugin_close_listen(struct listen_comm *listen);
-int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, struct request **out);
-int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, struct request **out);
+/* memory: the registration that data lies in, from plugin_reg_mr(); NULL: not said. */
+int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void *memory,
+		 struct request **out);
+int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memory,
+		 struct request **out);
 /* Host memory of a comm's: where a NIC can read what is sent, it is sent in place. plugin_dereg_mr(): memory.h. */
 int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out);
 int plugin_dereg_mr(void *handle);

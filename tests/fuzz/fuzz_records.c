@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		/* Of their own size, so that a write behind the end is seen. */
 		memory[i] = calloc(1, RECEIVE_BYTES);
 		FUZZ_CLAIM(memory[i]);
-		FUZZ_CLAIM(comm_post(comm, memory[i], RECEIVE_BYTES, 0, &requests[i]) == 0);
+		FUZZ_CLAIM(comm_post(comm, memory[i], RECEIVE_BYTES, 0, NULL, &requests[i]) == 0);
 	}
 	while (in.left > 0) {
 		records_piece(&in, pairs, opt.several);

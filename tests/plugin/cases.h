@@ -33,6 +33,7 @@
 	CASE(memory_freed, "deregistered with requests in flight, memory is the application's")    \
 	CASE(memory_stopped, "and at once when the peer has stopped, which gets the right bytes")  \
 	CASE(memory_shared, "two comms send from one pool, and one is closed in between")          \
+	CASE(memory_twice, "of two registrations of the same memory one is given back in use")     \
 	CASE(memory_regions, "memory of any size and at any place may be registered")              \
 	/* cases_end.c */                                                                          \
 	CASE(close_in_flight,                                                                      \

@@ -15,6 +15,7 @@
 #define MIB (1024u * 1024u)
 #define REQUESTS 32u
 #define GIVE_BACK_MS_MAX 5000u
+#define MANY (16 * MIB) /* more than a socket takes */
 
 static void *reg(struct net *net, void *comm, void *data, size_t size)
 {
@@ -172,6 +173,55 @@ void case_memory_shared(const char *plugin, int version)
 		      post_recv(net, pairs[1].recv, in, MIB, 0), NULL, NULL); /* copied */
 	REQUIRE(memcmp(in, out, MIB) == 0);
 	pair_close(net, &pairs[1]);
+	library_close(&lib);
+}
+
+/* A request belongs to the registration that it was posted with: another one of the same bytes, or of some of them,
+ * comes and goes beside it. The end of its own is its end. */
+static void memory_twice(struct net *net, bool sender)
+{
+	static uint8_t out[MANY], in[MANY];
+	struct pair pair;
+	uint8_t *data = sender ? out : in;
+	void *comm, *memory, *same, *part, *mine = NULL, *theirs;
+	enum nccl_result result = NCCL_SUCCESS;
+	int done = 0;
+
+	pair_open(net, &pair);
+	comm = sender ? pair.send : pair.recv;
+	fill(out, MANY, 7);
+	for (unsigned round = 0; round < 2; round++) {
+		memory = reg(net, comm, data, MANY);
+		same = reg(net, comm, data, MANY);
+		part = reg(net, comm, data + 4096, MANY / 2);
+		if (sender)
+			OK(net_isend(net, comm, data, MANY, 0, memory, &mine));
+		else
+			OK(net_irecv(net, comm, data, MANY, 0, memory, &mine));
+		REQUIRE(mine);
+		OK(net_dereg_mr(net, comm, round ? memory : same));
+		OK(net_dereg_mr(net, comm, part));
+		if (round)
+			break;
+		theirs = sender ? post_recv(net, pair.recv, in, MANY, 0)
+				: post_send(net, pair.send, out, MANY, 0);
+		complete_both(net, sender ? mine : theirs, sender ? theirs : mine, NULL, NULL);
+		REQUIRE(filled(in, MANY, 7));
+		OK(net_dereg_mr(net, comm, memory));
+	}
+	WAIT_UNTIL(done || result != NCCL_SUCCESS)
+	result = net_test(net, mine, &done, NULL);
+	REQUIRE(!done);
+	pair_close(net, &pair);
+}
+
+void case_memory_twice(const char *plugin, int version)
+{
+	struct library lib;
+
+	library_open(&lib, plugin, version);
+	memory_twice(&lib.net, true);
+	memory_twice(&lib.net, false);
 	library_close(&lib);
 }
 

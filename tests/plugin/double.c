@@ -80,19 +80,22 @@ int plugin_close_listen(struct listen_comm *listen)
 	return double_script.rc;
 }
 
-int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, struct request **out)
+int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void *memory,
+		 struct request **out)
 {
 	(void)comm;
 	double_seen.data = data;
 	double_seen.size = size;
 	double_seen.tag = tag;
+	double_seen.memory = memory;
 	*out = double_out(&double_request);
 	return double_script.rc;
 }
 
-int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, struct request **out)
+int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memory,
+		 struct request **out)
 {
-	return plugin_isend(comm, data, size, tag, out);
+	return plugin_isend(comm, data, size, tag, memory, out);
 }
 
 int plugin_test(struct request *request, int *done, size_t *size)

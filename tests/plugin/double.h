@@ -23,7 +23,7 @@ struct double_seen {
 	int init_traffic_class, connect_traffic_class;
 	struct plugin_ctx *ctx;
 	int dev, tag;
-	const void *data;
+	const void *data, *memory;
 	size_t size;
 	void *handle;
 };

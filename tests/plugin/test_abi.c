@@ -187,10 +187,12 @@ static void test_arguments(struct net *net)
 	CHECK(double_seen.dev == 3 && double_seen.handle == handle && double_seen.ctx);
 	CHECK(double_seen.connect_traffic_class == (net->version == 10 ? 46 : -1));
 	CHECK(net->version < 11 || double_seen.ctx == net->ctx);
-	CHECK(net_isend(net, &byte, handle, 77, -9, NULL, &out) == NCCL_SUCCESS);
+	CHECK(net_isend(net, &byte, handle, 77, -9, &sizes, &out) == NCCL_SUCCESS);
 	CHECK(double_seen.data == handle && double_seen.size == 77 && double_seen.tag == -9);
-	CHECK(net_irecv(net, &byte, &byte, 78, 12, NULL, &out) == NCCL_SUCCESS);
+	CHECK(double_seen.memory == &sizes);
+	CHECK(net_irecv(net, &byte, &byte, 78, 12, &done, &out) == NCCL_SUCCESS);
 	CHECK(double_seen.data == &byte && double_seen.size == 78 && double_seen.tag == 12);
+	CHECK(double_seen.memory == &done);
 	CHECK(net_isend(net, &byte, NULL, 0, 0, NULL, &out) == NCCL_SUCCESS);
 	CHECK(net_irecv(net, &byte, NULL, 0, 0, NULL, &out) == NCCL_SUCCESS);
 	if (net->version >= 9) {

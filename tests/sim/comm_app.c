@@ -336,7 +336,7 @@ static bool app_post(struct csim_app *app)
 	app_prepare(app, b);
 	/* The slot is taken before: bytes may be placed within the call. */
 	app->posted++;
-	rc = comm_post(app->comm, b->data, b->size, (int)(b->message & 0xffff), &b->request);
+	rc = comm_post(app->comm, b->data, b->size, (int)(b->message & 0xffff), NULL, &b->request);
 	if (rc || !b->request) {
 		app->posted--;
 		buffer_free(b);

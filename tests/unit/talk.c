@@ -142,7 +142,7 @@ void talk_send(struct talk *t)
 	size = t->sizes[t->sent];
 	for (size_t i = 0; i < size; i++)
 		data[i] = talk_pattern(t->sent, i);
-	CHECK_EQ(comm_post(t->send, size ? data : NULL, size, 7, &request), 0);
+	CHECK_EQ(comm_post(t->send, size ? data : NULL, size, 7, NULL, &request), 0);
 	CHECK(request != NULL);
 	t->sends[t->sent++ % DEPTH_MAX] = request;
 }
@@ -157,7 +157,7 @@ void talk_post(struct talk *t)
 	/* Often larger than the message, as NCCL's. */
 	size = t->sizes[t->posted] + (rng_below(&t->pairs[0].rng, 2) ? 15 : 0);
 	memset(t->rx[t->posted % DEPTH_MAX], 0xee, size);
-	CHECK_EQ(comm_post(t->recv, t->rx[t->posted % DEPTH_MAX], size, 7, &request), 0);
+	CHECK_EQ(comm_post(t->recv, t->rx[t->posted % DEPTH_MAX], size, 7, NULL, &request), 0);
 	CHECK(request != NULL);
 	t->recvs[t->posted++ % DEPTH_MAX] = request;
 }

@@ -64,7 +64,7 @@ static void test_eager_is_bounded(void)
 	memset(&t, 0, sizeof(t));
 	fake_pair_init(&t.pairs[0], 5, 1000000);
 	talk_comms(&t, &(struct comm_options){ .eager_bytes = 8192 });
-	CHECK_EQ(comm_post(t.send, data, 100000, 0, &request), 0);
+	CHECK_EQ(comm_post(t.send, data, 100000, 0, NULL, &request), 0);
 	for (int i = 0; i < 1000; i++)
 		fake_pair_turn(&t.pairs[0]);
 	CHECK(t.pairs[0].pipes[0].written <= 8192);
@@ -88,13 +88,13 @@ static void test_request_slots(void)
 	fake_pair_init(&t.pairs[0], 6, 1000000);
 	talk_comms(&t, &(struct comm_options){ .eager_bytes = 8192 });
 	for (unsigned i = 0; i < PLUGIN_REQUESTS_MAX; i++) {
-		CHECK_EQ(comm_post(t.recv, &byte[i], 1, 0, &requests[i]), 0);
+		CHECK_EQ(comm_post(t.recv, &byte[i], 1, 0, NULL, &requests[i]), 0);
 		CHECK(requests[i] != NULL);
 	}
-	CHECK_EQ(comm_post(t.recv, byte, 1, 0, &more), 0);
+	CHECK_EQ(comm_post(t.recv, byte, 1, 0, NULL, &more), 0);
 	CHECK(more == NULL);
 	for (unsigned i = 0; i < PLUGIN_REQUESTS_MAX; i++) {
-		CHECK_EQ(comm_post(t.send, &byte[0], 1, 0, &more), 0);
+		CHECK_EQ(comm_post(t.send, &byte[0], 1, 0, NULL, &more), 0);
 		CHECK(more != NULL);
 	}
 	for (int i = 0; i < 1000; i++)
@@ -126,22 +126,47 @@ static void test_withdrawn(unsigned lanes, bool sender)
 	talk_open(&t, 1, lanes);
 	comm = sender ? t.send : t.recv;
 	memset(memory, 7, sizeof(memory));
-	CHECK_EQ(comm_post(comm, data, 65536, 0, &request), 0);
-	comm_withdraw(comm, memory, 4096);
-	comm_withdraw(comm, data + 65536, 4096);
-	comm_withdraw(comm, data + 5000, 0);
+	CHECK_EQ(comm_post(comm, data, 65536, 0, NULL, &request), 0);
+	comm_withdraw(comm, memory, memory, 4096);
+	comm_withdraw(comm, memory, data + 65536, 4096);
+	comm_withdraw(comm, memory, data + 5000, 0);
 	CHECK_EQ(comm->error, 0);
-	comm_withdraw(comm, sender ? data + 65535 : memory, sender ? 100 : 4097);
+	comm_withdraw(comm, memory, sender ? data + 65535 : memory, sender ? 100 : 4097);
 	CHECK_EQ(comm->error, -ECANCELED);
 	CHECK_EQ(comm_test(request, &done, NULL), -ECANCELED);
 	CHECK_EQ(done, 0);
-	CHECK_EQ(comm_post(comm, data, 1, 0, &request), -ECANCELED);
+	CHECK_EQ(comm_post(comm, data, 1, 0, NULL, &request), -ECANCELED);
 	CHECK_EQ(env_warns, warns);
-	CHECK_EQ(comm_post(sender ? t.recv : t.send, theirs, 65536, 0, &request), 0);
+	CHECK_EQ(comm_post(sender ? t.recv : t.send, theirs, 65536, 0, NULL, &request), 0);
 	for (int i = 0; i < 1000; i++)
 		(void)talk_turn(&t);
 	for (size_t i = 0; i < sizeof(memory); i++)
 		CHECK(memory[i] == 7);
+	comm_close(t.send, false);
+	comm_close(t.recv, false);
+	talk_free(&t);
+}
+
+/* A request that was posted with a registration ends with that one, whatever others cover its bytes; one without bytes
+ * lies nowhere. */
+static void test_registered_twice(unsigned lanes, bool sender)
+{
+	static uint8_t data[65536];
+	static const char one, other, none;
+	struct request *request;
+	struct comm *comm;
+	struct talk t;
+
+	talk_open(&t, 1, lanes);
+	comm = sender ? t.send : t.recv;
+	CHECK_EQ(comm_post(comm, data, sizeof(data), 0, &one, &request), 0);
+	CHECK_EQ(comm_post(comm, data + 100, 0, 0, &none, &request), 0);
+	CHECK_EQ(comm_post(comm, data + 100, 0, 0, NULL, &request), 0);
+	comm_withdraw(comm, &other, data, sizeof(data));
+	comm_withdraw(comm, &none, data, 4096);
+	CHECK_EQ(comm->error, 0);
+	comm_withdraw(comm, &one, data, sizeof(data));
+	CHECK_EQ(comm->error, -ECANCELED);
 	comm_close(t.send, false);
 	comm_close(t.recv, false);
 	talk_free(&t);
@@ -159,8 +184,8 @@ static void test_truncation(void)
 	talk_comms(&t, &(struct comm_options){ .eager_bytes = 8192 });
 	memset(room, 0xee, sizeof(room));
 	env_warns = 0;
-	CHECK_EQ(comm_post(t.recv, room, 10, 0, &recv), 0);
-	CHECK_EQ(comm_post(t.send, data, 11, 0, &send), 0);
+	CHECK_EQ(comm_post(t.recv, room, 10, 0, NULL, &recv), 0);
+	CHECK_EQ(comm_post(t.send, data, 11, 0, NULL, &send), 0);
 	for (int i = 0; i < 1000; i++)
 		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(comm_test(recv, &done, NULL), -EMSGSIZE);
@@ -170,12 +195,12 @@ static void test_truncation(void)
 	CHECK(room[0] == 0xee);
 	/* Sticky; and the sender hears of it. */
 	CHECK_EQ(comm_test(recv, &done, NULL), -EMSGSIZE);
-	CHECK_EQ(comm_post(t.recv, room, 10, 0, &recv), -EMSGSIZE);
+	CHECK_EQ(comm_post(t.recv, room, 10, 0, NULL, &recv), -EMSGSIZE);
 	CHECK_EQ(env_warns, 1);
-	(void)comm_post(t.send, data, 11, 0, &send);
+	(void)comm_post(t.send, data, 11, 0, NULL, &send);
 	for (int i = 0; i < 100; i++)
 		fake_pair_turn(&t.pairs[0]);
-	CHECK_EQ(comm_post(t.send, data, 11, 0, &send), -EMSGSIZE);
+	CHECK_EQ(comm_post(t.send, data, 11, 0, NULL, &send), -EMSGSIZE);
 	CHECK(strstr(env_warn, "truncated") != NULL);
 	comm_close(t.send, false);
 	comm_close(t.recv, false);
@@ -195,15 +220,15 @@ static void test_death(void)
 	fake_pair_init(&t.pairs[0], 8, 1000);
 	talk_comms(&t, &(struct comm_options){ .eager_bytes = 8192 });
 	env_warns = 0;
-	CHECK_EQ(comm_post(t.send, data, 64, 0, &send), 0);
+	CHECK_EQ(comm_post(t.send, data, 64, 0, NULL, &send), 0);
 	for (int i = 0; i < 1000; i++)
 		fake_pair_turn(&t.pairs[0]);
 	fake_reset(&t.pairs[0].lanes[1]);
 	for (int i = 0; i < 10; i++)
 		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(env_warns, 0); /* nobody wanted anything */
-	CHECK_EQ(comm_post(t.recv, room, 64, 0, &recv[0]), 0);
-	CHECK_EQ(comm_post(t.recv, room, 64, 0, &recv[1]), 0);
+	CHECK_EQ(comm_post(t.recv, room, 64, 0, NULL, &recv[0]), 0);
+	CHECK_EQ(comm_post(t.recv, room, 64, 0, NULL, &recv[1]), 0);
 	for (int i = 0; i < 10; i++)
 		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(comm_test(recv[0], &done, &size), 0);
@@ -249,7 +274,7 @@ static void *thread_receiver(void *arg)
 		size_t size = 0;
 		int done = 0;
 
-		CHECK_EQ(comm_post(t->recv, data, t->sizes[m] + 8, 0, &request), 0);
+		CHECK_EQ(comm_post(t->recv, data, t->sizes[m] + 8, 0, NULL, &request), 0);
 		while (!done && !check_failures) {
 			CHECK_EQ(comm_test(request, &done, &size), 0);
 			if (!done)
@@ -298,7 +323,7 @@ static void lie(enum comm_side side, const struct record *record, const char *wo
 	fake_pair_init(&pair, 9, 4096);
 	CHECK_EQ(comm_create(&comm, &pair.lanes[0].lane, &opt), 0);
 	env_warns = 0;
-	CHECK_EQ(comm_post(comm, room, 128, 0, &request), 0);
+	CHECK_EQ(comm_post(comm, room, 128, 0, NULL, &request), 0);
 	record_encode(header, record);
 	CHECK_EQ(fake_inject(&pair.lanes[0], header, sizeof(header)), sizeof(header));
 	fake_inject(&pair.lanes[0], room, 8);
@@ -379,7 +404,7 @@ static void test_noise(uint64_t seeds)
 		fake_pair_init(&pair, i, 4096);
 		CHECK_EQ(comm_create(&comm, &pair.lanes[0].lane, &opt), 0);
 		for (int r = 0; r < 4; r++)
-			CHECK_EQ(comm_post(comm, room, 1000, 0, &requests[r]), 0);
+			CHECK_EQ(comm_post(comm, room, 1000, 0, NULL, &requests[r]), 0);
 		for (int turn = 0; turn < 40; turn++) {
 			struct record record = {
 				.type = (uint8_t)(rng_below(&pair.rng, 6)),
@@ -415,6 +440,8 @@ int main(int argc, char **argv)
 	for (unsigned lanes = 1; lanes < 4; lanes++) {
 		test_withdrawn(lanes, true);
 		test_withdrawn(lanes, false);
+		test_registered_twice(lanes, true);
+		test_registered_twice(lanes, false);
 	}
 	test_truncation();
 	test_death();

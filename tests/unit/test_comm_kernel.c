@@ -86,13 +86,13 @@ static void test_messages(void)
 			if (!sends[sent % DEPTH])
 				for (size_t i = 0; i < message_size(sent); i++)
 					data[i] = pattern(sent, i);
-			CHECK_EQ(plugin_isend(pair.send, data, message_size(sent), 5,
+			CHECK_EQ(plugin_isend(pair.send, data, message_size(sent), 5, NULL,
 					      &sends[sent % DEPTH]),
 				 0);
 			sent += sends[sent % DEPTH] != NULL;
 		}
 		if (posted < COUNT && posted - received < DEPTH) {
-			CHECK_EQ(plugin_irecv(pair.recv, rx[posted % DEPTH], room, 5,
+			CHECK_EQ(plugin_irecv(pair.recv, rx[posted % DEPTH], room, 5, NULL,
 					      &recvs[posted % DEPTH]),
 				 0);
 			posted += recvs[posted % DEPTH] != NULL;
@@ -146,7 +146,8 @@ static void *thread_send(void *arg)
 
 		memset(data, (int)(m & 255), thread_size(m));
 		while (!request && !check_failures)
-			CHECK_EQ(plugin_isend(pair->send, data, thread_size(m), 0, &request), 0);
+			CHECK_EQ(plugin_isend(pair->send, data, thread_size(m), 0, NULL, &request),
+				 0);
 		while (!done && !check_failures) {
 			CHECK_EQ(plugin_test(request, &done, NULL), 0);
 			if (!done)
@@ -168,7 +169,7 @@ static void *thread_recv(void *arg)
 		int done = 0;
 
 		if (m < THREAD_MESSAGES) /* one ahead */
-			CHECK_EQ(plugin_irecv(pair->recv, data[m % 2], THREAD_BYTES, 0,
+			CHECK_EQ(plugin_irecv(pair->recv, data[m % 2], THREAD_BYTES, 0, NULL,
 					      &requests[m % 2]),
 				 0);
 		while (request && !done && !check_failures) {
@@ -321,13 +322,13 @@ static void test_close_in_flight(void)
 
 	pair_open(&pair);
 	for (int i = 0; i < 4; i++)
-		CHECK_EQ(plugin_isend(pair.send, big, sizeof(big), 0, &sends[i]), 0);
+		CHECK_EQ(plugin_isend(pair.send, big, sizeof(big), 0, NULL, &sends[i]), 0);
 	CHECK_EQ(plugin_test(sends[3], &done, NULL), 0);
 	CHECK_EQ(done, 0);
 	CHECK_EQ(plugin_close(pair.send), 0);
 	memset(big, 1, sizeof(big));
 	env_warns = 0;
-	CHECK_EQ(plugin_irecv(pair.recv, big, sizeof(big), 0, &recv), 0);
+	CHECK_EQ(plugin_irecv(pair.recv, big, sizeof(big), 0, NULL, &recv), 0);
 	for (int i = 0; i < TURNS_MAX && !rc && !done; i++)
 		rc = plugin_test(recv, &done, NULL);
 	CHECK_EQ(rc, -ECONNRESET);
@@ -349,18 +350,18 @@ static void test_done_is_done(void)
 	pair_open(&pair);
 	for (size_t i = 0; i < sizeof(out); i++)
 		out[i] = (uint8_t)(i * 13);
-	CHECK_EQ(plugin_isend(pair.send, out, sizeof(out), 0, &request), 0);
+	CHECK_EQ(plugin_isend(pair.send, out, sizeof(out), 0, NULL, &request), 0);
 	for (int i = 0; i < TURNS_MAX && !done; i++)
 		CHECK_EQ(plugin_test(request, &done, NULL), 0);
 	CHECK_EQ(plugin_close(pair.send), 0);
-	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, &request), 0);
+	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, NULL, &request), 0);
 	done = 0;
 	for (int i = 0; i < TURNS_MAX && !done; i++)
 		CHECK_EQ(plugin_test(request, &done, &size), 0);
 	CHECK_EQ(size, sizeof(out));
 	CHECK_MEM(in, out, sizeof(out));
 	/* Nothing more will come: an error, not a hang. */
-	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, &request), 0);
+	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, NULL, &request), 0);
 	for (int i = 0; i < 1000 && request; i++)
 		if (plugin_test(request, &done, &size) == -ECONNRESET)
 			request = NULL;
@@ -385,14 +386,14 @@ static void test_fork(void)
 	if (pid == 0) {
 		int wrong = 0;
 
-		wrong |= plugin_isend(pair.send, &byte, 1, 0, &request) != -EBADF;
+		wrong |= plugin_isend(pair.send, &byte, 1, 0, NULL, &request) != -EBADF;
 		wrong |= (plugin_connect(pair.ctx, 0, pair.handle, -1, &comm) != -EBADF) << 1;
 		wrong |= (open_files() != before) << 2;
 		_exit(wrong);
 	}
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(WEXITSTATUS(status), 0);
-	CHECK_EQ(plugin_isend(pair.send, &byte, 1, 0, &request), 0);
+	CHECK_EQ(plugin_isend(pair.send, &byte, 1, 0, NULL, &request), 0);
 	CHECK(request != NULL);
 	pair_close(&pair);
 }

@@ -165,7 +165,7 @@ static struct request *rig_post(struct comm *comm, void *data, size_t size)
 {
 	struct request *request = NULL;
 
-	CHECK_EQ(comm_post(comm, data, size, 0, &request), 0);
+	CHECK_EQ(comm_post(comm, data, size, 0, NULL, &request), 0);
 	CHECK(request != NULL);
 	return request;
 }
@@ -433,7 +433,7 @@ static void rig_receive_all(struct talk *t, unsigned count)
 	}
 	CHECK_EQ(env_warns, 0);
 	recv = NULL;
-	if (comm_post(t->recv, &rx, 1, 0, &recv) == 0)
+	if (comm_post(t->recv, &rx, 1, 0, NULL, &recv) == 0)
 		CHECK_EQ(rig_wait(t, recv, NULL), -ECONNRESET);
 	rig_free(t);
 }
@@ -539,7 +539,7 @@ static void test_last_death(void)
 	recv = rig_post(t.recv, &room, 1);
 	CHECK_EQ(rig_wait(&t, recv, NULL), -ECONNRESET);
 	CHECK_EQ(env_warns, 2);
-	CHECK_EQ(comm_post(t.recv, &room, 1, 0, &recv), -ECONNRESET);
+	CHECK_EQ(comm_post(t.recv, &room, 1, 0, NULL, &recv), -ECONNRESET);
 	CHECK_EQ(comm_attach(t.recv, &t.pairs[1].lanes[1].lane,
 			     &(struct comm_lane_options){ .index = 1 }),
 		 -ENOTCONN);
@@ -794,7 +794,7 @@ static void lie(enum comm_side side, const struct record *records, unsigned coun
 	CHECK_EQ(comm_attach(comm, &pairs[1].lanes[0].lane,
 			     &(struct comm_lane_options){ .index = 1 }),
 		 0);
-	CHECK_EQ(comm_post(comm, room, 65536, 0, &request), 0);
+	CHECK_EQ(comm_post(comm, room, 65536, 0, NULL, &request), 0);
 	for (unsigned i = 0; i < count && !rc; i++) {
 		uint8_t header[RECORD_HEADER_BYTES];
 
@@ -911,7 +911,7 @@ static void *thread_receiver(void *arg)
 		int done = 0;
 
 		if (m < THREAD_MESSAGES)
-			CHECK_EQ(comm_post(t->recv, t->rx[m % 2], t->sizes[m] + 8, 0,
+			CHECK_EQ(comm_post(t->recv, t->rx[m % 2], t->sizes[m] + 8, 0, NULL,
 					   &requests[m % 2]),
 				 0);
 		while (m && !done && !check_failures) {
