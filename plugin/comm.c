@@ -267,7 +267,7 @@ void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_rea
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	if (l)
-		(void)comm_lane_tell(l, &close);
+		(void)comm_lane_tell_failed(l, &close);
 	WARN("%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 	     harp_endpoint_format(&comm->remote, peer),
 	     l && !comm->several ? l->lane->ops->kind : "several lanes", text);

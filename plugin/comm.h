@@ -410,6 +410,9 @@ void comm_out_begin(struct comm_lane *l, const struct record *record);
 int comm_read_record(struct comm_lane *l, struct record *record);
 /* CLOSE, unless a record is stuck in the middle. True: it and all before it is with the lane. */
 bool comm_lane_tell(struct comm_lane *l, const struct record *close);
+/* The same of a failure. Of several lanes, the rest of a record that has begun to leave may be the application's again, by
+ * another lane or by deregMr: the RST must do then. */
+bool comm_lane_tell_failed(struct comm_lane *l, const struct record *close);
 /* What is said of a lane that ended so. */
 const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len);
 

@@ -303,6 +303,12 @@ bool comm_lane_tell(struct comm_lane *l, const struct record *close)
 	return comm_out_push(l) == 1;
 }
 
+bool comm_lane_tell_failed(struct comm_lane *l, const struct record *close)
+{
+	l->send_broken |= l->comm->several && l->out.payload && l->out.payload_left;
+	return comm_lane_tell(l, close);
+}
+
 /* ---- records in ------------------------------------------------------------------------------- */
 
 /* Reads control bytes until in_head holds `want`. */

@@ -234,13 +234,6 @@ static void comm_lane_finish(struct comm_lane *l)
 	comm_lane_watch(l, wanted);
 }
 
-/* The rest of a record that has begun to leave may be the application's again: the RST must do then. */
-static void comm_lane_tell_failed(struct comm_lane *l, const struct record *close)
-{
-	l->send_broken |= l->out.payload && l->out.payload_left;
-	(void)comm_lane_tell(l, close);
-}
-
 /* False: the lane is dead, and the work that was posted then sees to it. */
 static bool comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 {
@@ -266,7 +259,7 @@ static bool comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 	comm_lane_poll(l);
 	if (failing) {
 		if (!l->told_close)
-			comm_lane_tell_failed(l, &close);
+			(void)comm_lane_tell_failed(l, &close);
 		return true;
 	}
 	if (!comm_lane_sample(l, now_ns))

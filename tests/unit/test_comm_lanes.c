@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "check.h"
 #include "double_env.h"
@@ -776,6 +777,87 @@ static void test_filler(void)
 	free(rx);
 }
 
+/* What happens while the lane that has half of a record's payload reads: all of it is acknowledged by the other lane, the
+ * application takes its memory back, and the network has taken what was sent. Then comes what the comm fails of. */
+static struct {
+	struct lane_ops ops;
+	ssize_t (*recv)(struct lane *lane, void *dst, size_t len, unsigned unit);
+	struct fake_lane *other;
+	struct request *request;
+	void *memory;
+	size_t size;
+} meanwhile;
+
+static ssize_t meanwhile_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	struct fake_lane *mine = (struct fake_lane *)lane;
+	struct record ack = { .type = RECORD_ACK, .message = 1 };
+	uint8_t bytes[RECORD_HEADER_BYTES];
+	int done = 0;
+
+	if (!meanwhile.memory)
+		return meanwhile.recv(lane, dst, len, unit);
+	record_encode(bytes, &ack);
+	CHECK_EQ(fake_inject(meanwhile.other, bytes, sizeof(bytes)), sizeof(bytes));
+	for (unsigned i = 0; i < 100 && !done; i++) {
+		(void)fake_pair_turn(meanwhile.other->pair);
+		CHECK_EQ(comm_test(meanwhile.request, &done, NULL), 0);
+	}
+	CHECK_EQ(done, 1);
+	CHECK_EQ(mprotect(meanwhile.memory, meanwhile.size, PROT_NONE), 0);
+	meanwhile.memory = NULL;
+	mine->out->count = 0;
+	return meanwhile.recv(lane, dst, len, unit);
+}
+
+/* A failure is not told behind half of a record whose rest may be the application's again. */
+static void test_fails_in_a_record(void)
+{
+	struct comm_options opt = { .side = COMM_SEND, .several = true, .eager_bytes = 65536 };
+	struct record bad = { .type = RECORD_DATA, .length = 64, .total = 64 };
+	uint8_t bytes[RECORD_HEADER_BYTES];
+	struct fake_pair pairs[2];
+	struct fake_lane *mine;
+	struct comm *comm;
+	uint64_t written;
+	void *tx;
+	int done;
+
+	env_warns = 0;
+	for (int i = 0; i < 2; i++)
+		fake_pair_init(&pairs[i], 21, 3000);
+	CHECK_EQ(comm_create(&comm, &pairs[0].lanes[0].lane, &opt), 0);
+	CHECK_EQ(comm_attach(comm, &pairs[1].lanes[0].lane,
+			     &(struct comm_lane_options){ .index = 1 }),
+		 0);
+	meanwhile.size = 8192;
+	tx = mmap(NULL, meanwhile.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(tx != MAP_FAILED);
+	meanwhile.memory = tx;
+	meanwhile.request = rig_post(comm, tx, meanwhile.size);
+	mine = &pairs[pairs[0].lanes[0].out->written ? 0 : 1].lanes[0];
+	meanwhile.other = &pairs[mine == &pairs[0].lanes[0] ? 1 : 0].lanes[0];
+	written = mine->out->written;
+	CHECK_EQ(written, mine->out->capacity);
+	meanwhile.ops = *mine->lane.ops;
+	meanwhile.recv = meanwhile.ops.recv;
+	meanwhile.ops.recv = meanwhile_recv;
+	mine->lane.ops = &meanwhile.ops;
+	record_encode(bytes, &bad);
+	CHECK_EQ(fake_inject(mine, bytes, sizeof(bytes)), sizeof(bytes));
+	for (unsigned i = 0; i < 100 && !env_warns; i++)
+		(void)fake_pair_turn(mine->pair);
+	CHECK_EQ(env_warns, 1);
+	CHECK_EQ(comm->error, -EPROTO);
+	CHECK_EQ(mine->out->written, written);
+	CHECK_EQ(comm_test(meanwhile.request, &done, NULL), -EINVAL); /* it was done */
+	comm_close(comm, false);
+	CHECK(mine->aborted);
+	CHECK_EQ(munmap(tx, meanwhile.size), 0);
+	for (int i = 0; i < 2; i++)
+		fake_pair_free(&pairs[i]);
+}
+
 /* ---- liars -------------------------------------------------------------------------------------- */
 
 static void lie(enum comm_side side, const struct record *records, unsigned count, const char *word)
@@ -1000,12 +1082,29 @@ int main(int argc, char **argv)
 	uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 0) : 200;
 
 	static void (*const rules[])(void) = {
-		test_silence,      test_closed_window, test_all_silent,      test_done_is_acked,
-		test_last_death,   test_revival,       test_replacement,     test_early,
-		test_half_a_chunk, test_filler,        test_liars,           test_truncation,
-		test_threads,      test_drop,          test_older_clock,     test_patience,
-		test_kept,         test_kept_acks,     test_kept_and_closed, test_kept_and_lost,
-		test_answer_waits, test_late_lane,
+		test_silence,
+		test_closed_window,
+		test_all_silent,
+		test_done_is_acked,
+		test_last_death,
+		test_revival,
+		test_replacement,
+		test_early,
+		test_half_a_chunk,
+		test_filler,
+		test_liars,
+		test_truncation,
+		test_threads,
+		test_drop,
+		test_older_clock,
+		test_patience,
+		test_kept,
+		test_kept_acks,
+		test_kept_and_closed,
+		test_kept_and_lost,
+		test_answer_waits,
+		test_late_lane,
+		test_fails_in_a_record,
 	};
 
 	conversations(seeds, NULL);
