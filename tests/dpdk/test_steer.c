@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_steer.c - flow rules, over a double of a device that has some, has none, or is full.
+ *
+ * Whatever it answers, what it has is what was asked for: two rules of its own for each of HARP's, one a family, and
+ * never one of them alone.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <rte_byteorder.h>
+#include <rte_flow.h>
+
+#include "base/rng.h"
+#include "check.h"
+#include "dpdk/port.h"
+
+#define FLOWS 64u
+#define PORTS 8u /* local ports from FIRST_PORT on */
+#define FIRST_PORT 61000u
+#define QUEUES 4u
+
+/* What the device has. */
+static struct rte_flow {
+	bool there, v6;
+	uint8_t protocol;
+	uint16_t local_port, queue;
+} flows[FLOWS];
+
+static unsigned calls_until_refused; /* of validate() and create(); 0: nothing is refused */
+static int refusal;
+static unsigned locked;
+static struct dpdk_port port = { .id = 7, .queues = QUEUES };
+
+static struct harp_dpdk_port *opaque(void)
+{
+	return (struct harp_dpdk_port *)&port;
+}
+
+static bool refused(void)
+{
+	return calls_until_refused && --calls_until_refused == 0;
+}
+
+/* ---- DPDK's, and port.c's ---------------------------------------------------------------------- */
+
+static struct rte_flow flow_read(const struct rte_flow_attr *attr, const struct rte_flow_item *item,
+				 const struct rte_flow_action *action)
+{
+	struct rte_flow flow = { .there = true };
+	const struct rte_flow_action_queue *to = action[0].conf;
+
+	CHECK(attr->ingress && !attr->egress && !attr->transfer);
+	CHECK_EQ(item[0].type, RTE_FLOW_ITEM_TYPE_ETH);
+	CHECK(item[1].type == RTE_FLOW_ITEM_TYPE_IPV4 || item[1].type == RTE_FLOW_ITEM_TYPE_IPV6);
+	flow.v6 = item[1].type == RTE_FLOW_ITEM_TYPE_IPV6;
+	CHECK(!item[0].spec && !item[1].spec); /* any address */
+	if (item[2].type == RTE_FLOW_ITEM_TYPE_TCP) {
+		const struct rte_flow_item_tcp *tcp = item[2].spec, *mask = item[2].mask;
+		const struct rte_flow_item_tcp only = { .hdr.dst_port = UINT16_MAX };
+
+		flow.protocol = IPPROTO_TCP;
+		flow.local_port = rte_be_to_cpu_16(tcp->hdr.dst_port);
+		CHECK_MEM(mask, &only, sizeof(only));
+	} else {
+		const struct rte_flow_item_udp *udp = item[2].spec, *mask = item[2].mask;
+		const struct rte_flow_item_udp only = { .hdr.dst_port = UINT16_MAX };
+
+		CHECK_EQ(item[2].type, RTE_FLOW_ITEM_TYPE_UDP);
+		flow.protocol = IPPROTO_UDP;
+		flow.local_port = rte_be_to_cpu_16(udp->hdr.dst_port);
+		CHECK_MEM(mask, &only, sizeof(only));
+	}
+	CHECK_EQ(item[3].type, RTE_FLOW_ITEM_TYPE_END);
+	CHECK_EQ(action[0].type, RTE_FLOW_ACTION_TYPE_QUEUE);
+	CHECK_EQ(action[1].type, RTE_FLOW_ACTION_TYPE_END);
+	CHECK(to->index < QUEUES);
+	flow.queue = to->index;
+	return flow;
+}
+
+int rte_flow_validate(uint16_t id, const struct rte_flow_attr *attr,
+		      const struct rte_flow_item pattern[], const struct rte_flow_action actions[],
+		      struct rte_flow_error *error)
+{
+	CHECK_EQ(id, port.id);
+	CHECK(error);
+	(void)flow_read(attr, pattern, actions);
+	return refused() ? refusal : 0;
+}
+
+struct rte_flow *rte_flow_create(uint16_t id, const struct rte_flow_attr *attr,
+				 const struct rte_flow_item pattern[],
+				 const struct rte_flow_action actions[],
+				 struct rte_flow_error *error)
+{
+	unsigned i = 0;
+
+	CHECK_EQ(id, port.id);
+	CHECK(error);
+	if (refused())
+		return NULL;
+	while (i < FLOWS && flows[i].there)
+		i++;
+	CHECK(i < FLOWS);
+	flows[i] = flow_read(attr, pattern, actions);
+	return &flows[i];
+}
+
+int rte_flow_destroy(uint16_t id, struct rte_flow *flow, struct rte_flow_error *error)
+{
+	CHECK_EQ(id, port.id);
+	CHECK(error);
+	CHECK(flow->there);
+	flow->there = false;
+	return 0;
+}
+
+void port_lock_all(void)
+{
+	CHECK_EQ(locked++, 0);
+}
+
+void port_unlock_all(void)
+{
+	CHECK_EQ(--locked, 0);
+}
+
+/* ---- what it ought to have --------------------------------------------------------------------- */
+
+static struct {
+	bool there;
+	uint16_t queue;
+} rules[2][PORTS]; /* TCP's, UDP's */
+
+static uint8_t protocol_of(unsigned i)
+{
+	return i ? IPPROTO_UDP : IPPROTO_TCP;
+}
+
+static unsigned device_has(bool v6, uint8_t protocol, uint16_t local_port, uint16_t queue)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < FLOWS; i++)
+		count += flows[i].there && flows[i].v6 == v6 && flows[i].protocol == protocol &&
+			 flows[i].local_port == local_port && flows[i].queue == queue;
+	return count;
+}
+
+static unsigned device_count(void)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < FLOWS; i++)
+		count += flows[i].there;
+	return count;
+}
+
+static void judge(void)
+{
+	unsigned wanted = 0;
+
+	for (unsigned p = 0; p < 2; p++)
+		for (unsigned i = 0; i < PORTS; i++) {
+			uint16_t local_port = (uint16_t)(FIRST_PORT + i);
+
+			if (!rules[p][i].there)
+				continue;
+			wanted += 2;
+			for (unsigned v6 = 0; v6 < 2; v6++)
+				CHECK_EQ(device_has(v6, protocol_of(p), local_port,
+						    rules[p][i].queue),
+					 1);
+		}
+	CHECK_EQ(device_count(), wanted);
+	CHECK_EQ(locked, 0);
+}
+
+/* ---- the tests --------------------------------------------------------------------------------- */
+
+static void test_one_rule(void)
+{
+	CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, 3, true), 0);
+	CHECK_EQ(device_has(false, IPPROTO_TCP, 61000, 3), 1);
+	CHECK_EQ(device_has(true, IPPROTO_TCP, 61000, 3), 1);
+	CHECK_EQ(device_count(), 2);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, 1, true), -EEXIST);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_UDP, 61000, 1, true), 0); /* another protocol's */
+	CHECK_EQ(device_count(), 4);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, 0, false), 0);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, 0, false), -ENOENT);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_UDP, 61001, 0, false), -ENOENT);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_UDP, 61000, 0, false), 0);
+	CHECK_EQ(device_count(), 0);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_ICMP, 61000, 0, true), -EINVAL);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, QUEUES, true), -EINVAL);
+	judge();
+}
+
+/* At whichever of the four calls the device refuses: none of it stays, and its answer is told. */
+static void test_refused(void)
+{
+	static const struct {
+		int says, told;
+	} answers[] = {
+		{ -ENOSYS, -ENOTSUP },
+		{ -EINVAL, -ENOTSUP },
+		{ -EOPNOTSUPP, -ENOTSUP },
+		{ -ENOSPC, -ENOSPC }, /* it has rules, and no room */
+	};
+
+	for (unsigned i = 0; i < sizeof(answers) / sizeof(answers[0]); i++)
+		for (unsigned call = 1; call <= 4; call++) {
+			bool validates = call & 1;
+
+			refusal = answers[i].says;
+			calls_until_refused = call;
+			CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, 0, true),
+				 validates ? answers[i].told : -EIO);
+			CHECK_EQ(calls_until_refused, 0);
+			judge();
+		}
+	CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, 0, true), 0);
+	CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, 0, false), 0);
+}
+
+/* A stopped device has none; started again it has them all, or says that it can't. */
+static void test_stopped(void)
+{
+	for (unsigned i = 0; i < PORTS; i++) {
+		rules[i & 1][i].there = true;
+		rules[i & 1][i].queue = (uint16_t)(i % QUEUES);
+		CHECK_EQ(port_steer(opaque(), protocol_of(i & 1), (uint16_t)(FIRST_PORT + i),
+				    i % QUEUES, true),
+			 0);
+	}
+	judge();
+	port_rules_stop(&port);
+	CHECK_EQ(device_count(), 0);
+	CHECK_EQ(port_rules_start(&port), 0);
+	judge();
+	port_rules_stop(&port);
+	refusal = -ENOSPC;
+	calls_until_refused = 11; /* the third rule's second */
+	CHECK_EQ(port_rules_start(&port), -ENOSPC);
+	CHECK_EQ(device_count(), 4);
+	/* One that is not there is taken away like any other. */
+	CHECK_EQ(port_steer(opaque(), IPPROTO_UDP, FIRST_PORT + 7, 0, false), 0);
+	rules[1][7].there = false;
+	port_rules_stop(&port);
+	CHECK_EQ(port_rules_start(&port), 0);
+	judge();
+	port_rules_flush(&port);
+	memset(rules, 0, sizeof(rules));
+	judge();
+	CHECK(!port.rules && port.rule_count == 0);
+}
+
+static void toggle(struct rng *rng)
+{
+	unsigned p = rng_below(rng, 2), i = rng_below(rng, PORTS), queue = rng_below(rng, QUEUES);
+	bool was = rules[p][i].there, add = rng_below(rng, 3) > 0;
+	int err;
+
+	if (rng_below(rng, 4) == 0) {
+		calls_until_refused = 1 + rng_below(rng, 5);
+		refusal = -ENOSYS;
+	}
+	err = port_steer(opaque(), protocol_of(p), (uint16_t)(FIRST_PORT + i), queue, add);
+	if (add && was)
+		CHECK_EQ(err, -EEXIST);
+	else if (add && err)
+		CHECK_EQ(calls_until_refused, 0);
+	else
+		CHECK_EQ(err, add || was ? 0 : -ENOENT);
+	calls_until_refused = 0;
+	rules[p][i].there = add ? was || !err : false;
+	if (add && !err)
+		rules[p][i].queue = (uint16_t)queue;
+}
+
+static void test_any_order(void)
+{
+	struct rng rng;
+
+	for (uint64_t seed = 1; seed <= 100; seed++) {
+		rng_seed(&rng, seed);
+		for (unsigned i = 0; i < 200; i++) {
+			toggle(&rng);
+			judge();
+		}
+		port_rules_flush(&port);
+		memset(rules, 0, sizeof(rules));
+		judge();
+	}
+}
+
+int main(void)
+{
+	test_one_rule();
+	test_refused();
+	test_stopped();
+	test_any_order();
+	return check_done();
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_memory.c - registered memory, over doubles of engines: stacks that read memory, or refuse it, or don't give it
+ * back, and engines that come and go meanwhile.
+ *
+ * Whatever happened, a stack knows a piece as often as comms that are open and send from it have registered it.
+ */
+#include "memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include "base/rng.h"
+#include "check.h"
+#include "double_env.h"
+
+#define ENGINES 3u
+#define PIECES 5u
+#define COMMS 4u
+#define REGISTRATIONS 200u /* more than the table's first size */
+#define FOR_EVER UINT64_MAX
+
+struct engine {
+	bool reads; /* the application's memory */
+	bool deaf;  /* its NIC can't be told of memory */
+	unsigned known[PIECES];
+	uint64_t busy; /* so often it says that the NIC still reads */
+	bool evicts;   /* and then it does not, once it was asked to evict */
+	unsigned evictions;
+	atomic_bool closed;
+};
+
+static struct engine engines[ENGINES];
+static uint8_t memory[PIECES * 100];
+static uint64_t now_ns; /* each look takes a second */
+static struct {
+	unsigned count;
+	const struct comm *comm;
+	const void *handle, *base;
+	size_t bytes;
+} withdrawn;
+
+static unsigned piece_of(const void *base, size_t bytes)
+{
+	size_t at = (size_t)((const uint8_t *)base - memory);
+
+	CHECK(at < sizeof(memory) && at % 100 == 0 && bytes == 1 + at / 100);
+	return (unsigned)(at / 100);
+}
+
+static uint8_t *piece(unsigned i)
+{
+	return memory + (size_t)i * 100;
+}
+
+static size_t piece_bytes(unsigned i)
+{
+	return 1 + i;
+}
+
+/* ---- what memory.c asks ------------------------------------------------------------------------ */
+
+uint64_t driver_clock_ns(void)
+{
+	now_ns += 1000000000u;
+	return now_ns;
+}
+
+void driver_call(struct driver *driver, struct work *work)
+{
+	(void)driver;
+	work->run(work, 0);
+}
+
+struct driver *engine_driver(struct engine *engine)
+{
+	(void)engine;
+	return NULL;
+}
+
+struct harp_stack *engine_stack(struct engine *engine)
+{
+	return (struct harp_stack *)(void *)engine;
+}
+
+const char *engine_describe(struct engine *engine)
+{
+	(void)engine;
+	return "an engine";
+}
+
+static struct engine *engine_of(const struct harp_stack *stack)
+{
+	return (struct engine *)(uintptr_t)stack;
+}
+
+bool harp_stack_memory_supported(const struct harp_stack *stack)
+{
+	return engine_of(stack)->reads;
+}
+
+int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	struct engine *engine = engine_of(stack);
+
+	CHECK(engine->reads && !engine->closed);
+	if (engine->deaf)
+		return -ENOMEM;
+	engine->known[piece_of(base, bytes)]++;
+	return 0;
+}
+
+int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	struct engine *engine = engine_of(stack);
+	unsigned i = piece_of(base, bytes);
+
+	CHECK(engine->reads && !engine->closed);
+	if (engine->known[i] == 0)
+		return -ENOENT;
+	if (engine->busy > 0) {
+		engine->busy -= engine->busy != FOR_EVER;
+		return -EBUSY;
+	}
+	engine->known[i]--;
+	return 0;
+}
+
+ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes)
+{
+	struct engine *engine = engine_of(stack);
+
+	CHECK(engine->known[piece_of(base, bytes)] > 0);
+	engine->evictions++;
+	if (engine->evicts)
+		engine->busy = 0;
+	return 0;
+}
+
+void comm_withdraw(struct comm *comm, const void *handle, const void *base, size_t bytes)
+{
+	withdrawn.count++;
+	withdrawn.comm = comm;
+	withdrawn.handle = handle;
+	withdrawn.base = base;
+	withdrawn.bytes = bytes;
+}
+
+/* ---- the tests --------------------------------------------------------------------------------- */
+
+static struct comm *comm_new(enum comm_side side)
+{
+	struct comm *comm = calloc(1, sizeof(*comm));
+
+	CHECK(comm);
+	comm->side = side;
+	return comm;
+}
+
+static void comm_closes(struct comm *comm)
+{
+	plugin_memory_comm_closed(comm, comm->registered);
+	free(comm);
+}
+
+static void engines_begin(bool second_reads)
+{
+	memset(engines, 0, sizeof(engines));
+	for (unsigned i = 0; i < ENGINES; i++)
+		engines[i].reads = i != 1 || second_reads;
+}
+
+static void engine_leaves(struct engine *engine)
+{
+	plugin_memory_engine_close(engine);
+	engine->closed = true;
+}
+
+static void *add(struct comm *comm, unsigned i)
+{
+	void *handle = NULL;
+
+	CHECK_EQ(plugin_memory_add(comm, piece(i), piece_bytes(i), &handle), 0);
+	CHECK(handle);
+	return handle;
+}
+
+/* Engines that were there, one that comes later, and one that does not read memory. */
+static void test_who_is_told(void)
+{
+	struct comm *sender = comm_new(COMM_SEND), *receiver = comm_new(COMM_RECV);
+	void *handles[2], *of_receiver, *nothing;
+
+	engines_begin(false);
+	plugin_memory_engine_open(&engines[0]);
+	plugin_memory_engine_open(&engines[1]);
+	handles[0] = add(sender, 0);
+	handles[1] = add(sender, 0);
+	of_receiver = add(receiver, 1);
+	CHECK_EQ(plugin_memory_add(sender, memory, 0, &nothing), 0);
+	CHECK_EQ(sender->registered, 3);
+	CHECK_EQ(receiver->registered, 1);
+	CHECK_EQ(engines[0].known[0], 2);
+	CHECK_EQ(engines[0].known[1], 0); /* the processor writes there, no NIC */
+	plugin_memory_engine_open(&engines[2]);
+	CHECK_EQ(engines[2].known[0], 2);
+	CHECK_EQ(plugin_memory_remove(handles[0]), 0);
+	CHECK(withdrawn.count == 1 && withdrawn.comm == sender && withdrawn.handle == handles[0] &&
+	      withdrawn.base == memory && withdrawn.bytes == 1);
+	CHECK_EQ(plugin_memory_remove(handles[0]), -ENOENT); /* twice */
+	CHECK_EQ(engines[0].known[0], 1);
+	CHECK_EQ(engines[2].known[0], 1);
+	CHECK_EQ(plugin_memory_remove(of_receiver), 0);
+	CHECK(withdrawn.count == 2 && withdrawn.comm == receiver);
+	CHECK_EQ(plugin_memory_remove(nothing), 0);
+	CHECK_EQ(sender->registered, 1);
+	engine_leaves(&engines[0]);
+	CHECK_EQ(plugin_memory_remove(handles[1]), 0);
+	CHECK_EQ(engines[0].known[0], 1); /* it forgets by itself */
+	CHECK_EQ(engines[2].known[0], 0);
+	engine_leaves(&engines[1]); /* it was never told of */
+	engine_leaves(&engines[2]);
+	comm_closes(sender);
+	comm_closes(receiver);
+	plugin_memory_forget();
+}
+
+static void test_handles_that_were_never_given(void)
+{
+	struct comm *comm = comm_new(COMM_SEND);
+	void *handle;
+
+	CHECK_EQ(plugin_memory_remove(NULL), -ENOENT); /* no table yet */
+	handle = add(comm, 0);
+	CHECK_EQ(plugin_memory_remove(NULL), -ENOENT);
+	CHECK_EQ(plugin_memory_remove((void *)((uintptr_t)handle + 1)), -ENOENT);
+	CHECK_EQ(plugin_memory_remove((void *)((uintptr_t)handle + ((uintptr_t)2 << 32))), -ENOENT);
+	CHECK_EQ(plugin_memory_remove((void *)((uintptr_t)handle + ((uintptr_t)1 << 32))), -ENOENT);
+	CHECK_EQ(plugin_memory_remove(memory), -ENOENT);
+	CHECK_EQ(plugin_memory_remove(handle), 0);
+	CHECK(add(comm, 0) != handle); /* in the same place, and younger */
+	CHECK_EQ(plugin_memory_remove(handle), -ENOENT);
+	comm_closes(comm);
+	plugin_memory_forget();
+	CHECK_EQ(plugin_memory_remove(handle), -ENOENT);
+}
+
+/* A NIC that can't be told: memory is registered, and copied from. It can be taken back. */
+static void test_a_nic_that_refuses(void)
+{
+	struct comm *comm = comm_new(COMM_SEND);
+	void *handle;
+
+	engines_begin(true);
+	engines[1].deaf = true;
+	for (unsigned i = 0; i < ENGINES; i++)
+		plugin_memory_engine_open(&engines[i]);
+	handle = add(comm, 2);
+	CHECK_EQ(engines[0].known[2], 1);
+	CHECK_EQ(engines[1].known[2], 0);
+	CHECK_EQ(engines[2].known[2], 1);
+	CHECK_EQ(plugin_memory_remove(handle), 0);
+	for (unsigned i = 0; i < ENGINES; i++) {
+		CHECK_EQ(engines[i].known[2], 0);
+		engine_leaves(&engines[i]);
+	}
+	CHECK_EQ(env_warns, 0);
+	comm_closes(comm);
+	plugin_memory_forget();
+}
+
+/* What connections have queued is copied out; the NIC is waited for; and one that never lets go is said. */
+static void test_a_nic_that_reads_on(void)
+{
+	struct comm *comm = comm_new(COMM_SEND);
+	void *handle;
+
+	engines_begin(true);
+	for (unsigned i = 0; i < ENGINES; i++)
+		plugin_memory_engine_open(&engines[i]);
+	handle = add(comm, 3);
+	engines[0].busy = FOR_EVER;
+	engines[0].evicts = true;
+	engines[2].busy = 5;
+	CHECK_EQ(plugin_memory_remove(handle), 0);
+	CHECK_EQ(engines[0].evictions, 1);
+	CHECK_EQ(engines[1].evictions, 0);
+	CHECK_EQ(engines[2].evictions, 3); /* two questions a try */
+	CHECK_EQ(env_warns, 0);
+	handle = add(comm, 3);
+	engines[0].busy = FOR_EVER;
+	engines[0].evicts = false;
+	CHECK_EQ(plugin_memory_remove(handle), -EBUSY);
+	CHECK_EQ(env_warns, 1);
+	CHECK(strstr(env_warn, "an engine: deregMr: the device still reads 4 bytes"));
+	CHECK_EQ(engines[0].known[3], 1);
+	CHECK_EQ(engines[1].known[3], 0); /* the others were asked none the less */
+	CHECK_EQ(engines[2].known[3], 0);
+	CHECK_EQ(plugin_memory_remove(handle), -ENOENT);
+	env_warns = 0;
+	for (unsigned i = 0; i < ENGINES; i++)
+		engine_leaves(&engines[i]);
+	comm_closes(comm);
+	plugin_memory_forget();
+}
+
+/* The comm is gone and its memory no longer read; what it registered may still be removed, and is nobody's. */
+static void test_a_comm_that_closes_first(void)
+{
+	struct comm *comm = comm_new(COMM_SEND), *other = comm_new(COMM_SEND);
+	void *handles[3], *others;
+
+	engines_begin(true);
+	plugin_memory_engine_open(&engines[0]);
+	for (unsigned i = 0; i < 3; i++)
+		handles[i] = add(comm, i);
+	others = add(other, 1);
+	comm_closes(comm);
+	CHECK_EQ(engines[0].known[0] + engines[0].known[2], 0);
+	CHECK_EQ(engines[0].known[1], 1);
+	plugin_memory_engine_open(&engines[1]); /* does not learn of them any more */
+	CHECK_EQ(engines[1].known[0] + engines[1].known[2], 0);
+	CHECK_EQ(engines[1].known[1], 1);
+	withdrawn.count = 0;
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQ(plugin_memory_remove(handles[i]), 0);
+	CHECK_EQ(withdrawn.count, 0);
+	CHECK_EQ(engines[0].known[1], 1);
+	CHECK_EQ(plugin_memory_remove(others), 0);
+	CHECK_EQ(withdrawn.count, 1);
+	engine_leaves(&engines[0]);
+	engine_leaves(&engines[1]);
+	comm_closes(other);
+	plugin_memory_forget();
+}
+
+/* Comms, registrations and engines that come and go in any order, against a count. */
+static void test_any_order(void)
+{
+	static struct {
+		void *handle;
+		struct comm *comm; /* NULL: closed */
+		unsigned piece;
+	} kept[REGISTRATIONS];
+	struct comm *comms[COMMS] = { NULL };
+	bool there[ENGINES] = { false };
+	struct rng rng;
+
+	engines_begin(true);
+	rng_seed(&rng, 1);
+	for (unsigned turn = 0; turn < 5000; turn++) {
+		unsigned i = rng_below(&rng, REGISTRATIONS), c = rng_below(&rng, COMMS),
+			 e = rng_below(&rng, ENGINES);
+
+		if (rng_below(&rng, 50) == 0 && comms[c]) {
+			comm_closes(comms[c]);
+			for (unsigned r = 0; r < REGISTRATIONS; r++)
+				if (kept[r].comm == comms[c])
+					kept[r].comm = NULL;
+			comms[c] = NULL;
+		} else if (rng_below(&rng, 50) == 0 && there[e]) {
+			engine_leaves(&engines[e]);
+			there[e] = false;
+		} else if (rng_below(&rng, 20) == 0 && !there[e]) {
+			memset(&engines[e], 0, sizeof(engines[e]));
+			engines[e].reads = there[e] = true;
+			plugin_memory_engine_open(&engines[e]);
+		} else if (kept[i].handle) {
+			CHECK_EQ(plugin_memory_remove(kept[i].handle), 0);
+			kept[i].handle = NULL;
+		} else {
+			if (!comms[c])
+				comms[c] = comm_new(c & 1 ? COMM_RECV : COMM_SEND);
+			kept[i].piece = rng_below(&rng, PIECES);
+			kept[i].comm = comms[c];
+			kept[i].handle = add(comms[c], kept[i].piece);
+		}
+		for (unsigned p = 0; p < PIECES; p++) {
+			unsigned wanted = 0;
+
+			for (unsigned r = 0; r < REGISTRATIONS; r++)
+				wanted += kept[r].handle && kept[r].comm && kept[r].piece == p &&
+					  kept[r].comm->side == COMM_SEND;
+			for (e = 0; e < ENGINES; e++)
+				CHECK(!there[e] || engines[e].known[p] == wanted);
+		}
+	}
+	for (unsigned c = 0; c < COMMS; c++)
+		if (comms[c])
+			comm_closes(comms[c]);
+	for (unsigned e = 0; e < ENGINES; e++)
+		if (there[e])
+			engine_leaves(&engines[e]);
+	plugin_memory_forget();
+}
+
+static void *leaving(void *arg)
+{
+	engine_leaves(arg);
+	return NULL;
+}
+
+/* An engine that is to go while somebody waits for its NIC: it is asked until it has let go, and never afterwards. */
+static void test_an_engine_goes_meanwhile(void)
+{
+	for (unsigned round = 0; round < 50; round++) {
+		struct comm *comm = comm_new(COMM_SEND);
+		pthread_t thread;
+		void *handle;
+
+		engines_begin(true);
+		plugin_memory_engine_open(&engines[0]);
+		plugin_memory_engine_open(&engines[2]);
+		handle = add(comm, 4);
+		engines[0].busy = 8;
+		CHECK_EQ(pthread_create(&thread, NULL, leaving, &engines[0]), 0);
+		CHECK_EQ(plugin_memory_remove(handle), 0);
+		CHECK_EQ(engines[2].known[4], 0);
+		CHECK_EQ(pthread_join(thread, NULL), 0);
+		engine_leaves(&engines[2]);
+		comm_closes(comm);
+	}
+	plugin_memory_forget();
+}
+
+int main(void)
+{
+	test_who_is_told();
+	test_handles_that_were_never_given();
+	test_a_nic_that_refuses();
+	test_a_nic_that_reads_on();
+	test_a_comm_that_closes_first();
+	test_any_order();
+	test_an_engine_goes_meanwhile();
+	return check_done();
+}
