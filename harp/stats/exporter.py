@@ -5,6 +5,7 @@ A scrape reads the host's pages and asks the source for harpd's part. What jobs 
 between (harp.stats.totals): nothing else is.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -82,6 +83,13 @@ class _Harp(Collector):
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S  # whoever connects and says nothing
+    server: "_Server"
+
+    def parse_request(self) -> bool:
+        """Reads the headers: now it is known what is asked."""
+        good = super().parse_request()
+        self.server.has_asked(self.connection)
+        return good
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("metrics: " + format, *args)
@@ -95,6 +103,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
         self._room = threading.BoundedSemaphore(REQUESTS_MAX)
+        self._lock = threading.Lock()
+        self._silent: dict[socket.socket, None] = {}  # have not asked yet, the oldest first
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -105,16 +115,36 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
 
+    def _has_room(self) -> bool:
+        """A Prometheus asks at once: who is slow with that makes room for the next."""
+        if self._room.acquire(blocking=False):
+            return True
+        with self._lock:
+            oldest = next(iter(self._silent), None)
+            if oldest is not None:
+                del self._silent[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends
+        return oldest is not None and self._room.acquire(timeout=REQUEST_TIMEOUT_S)
+
+    def has_asked(self, request: socket.socket) -> None:
+        """From now on it is answered."""
+        with self._lock:
+            self._silent.pop(request, None)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._has_room():
             self.shutdown_request(request)  # more at once than any Prometheus needs
             return
+        with self._lock:
+            self._silent[request] = None
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -61,6 +61,24 @@ def test_who_says_nothing_keeps_nobody_out(endpoint: exporter.Exporter) -> None:
             each.close()
 
 
+def test_a_crowd_that_never_finishes_its_question_keeps_nobody_out(
+    endpoint: exporter.Exporter,
+) -> None:
+    slow = []
+    for _ in range(2 * exporter.REQUESTS_MAX):
+        slow.append(socket.create_connection(endpoint.address, timeout=20))
+        slow[-1].sendall(b"GET /metrics HT")
+    try:
+        for _ in range(2):
+            assert "harp_build_info" in get(endpoint.url)
+        assert slow[0].recv(1) == b"", "the oldest has made room"
+        slow[-1].sendall(b"TP/1.0\r\n\r\n")
+        assert slow[-1].recv(12) == b"HTTP/1.0 200", "the newest may still ask"
+    finally:
+        for each in slow:
+            each.close()
+
+
 def test_nonsense_is_survived(endpoint: exporter.Exporter) -> None:
     for nonsense in (
         b"\0" * 5000,
