@@ -68,6 +68,11 @@ def _age(seconds: float) -> str:
     return str(timedelta(seconds=int(seconds)))
 
 
+def _leases(status: dict[str, Any]) -> str:
+    count = status["leases"]
+    return f"{count} lease{'' if count == 1 else 's'}"
+
+
 # --------------------------------------------------------------------------------------------------
 # start
 #
@@ -262,8 +267,7 @@ def restart(config: Path | None) -> None:
     with client:
         answer = client.query("restart")
     status = _wait_anew(config, float(answer["since_s"]))
-    count = status["leases"]
-    words = f"{count} lease{'' if count == 1 else 's'} taken over"
+    words = f"{_leases(status)} taken over"
     console.out.print(
         f"harpd {status['version']} restarted (process {status['pid']}), {words}", markup=False
     )
@@ -332,7 +336,7 @@ def status(config: Path | None, output: str) -> None:
         return
     console.out.print(
         f"{found['daemon']} {found['version']}, process {found['pid']}, up "
-        f"{_age(found['uptime_s'])}, {found['leases']} leases, on {found['socket']}",
+        f"{_age(found['uptime_s'])}, {_leases(found)}, on {found['socket']}",
         markup=False,
         soft_wrap=True,
     )

@@ -46,6 +46,7 @@ from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
+STATE_AGAIN_S = 5.0  # until there is room on the disk again
 ASK_S = 5.0
 INHERITED = "HARPD_INHERITED_FDS"  # over a restart: lock, listening socket, clients ("+": greeted)
 
@@ -193,6 +194,7 @@ class Daemon:
             self._server.take_over(*self._clients.pop())
         self.loop.watch(self._monitor.fileno(), READ, self._news)
         self.loop.every(SYNC_EVERY_S, self.nics.sync)
+        self.loop.every(STATE_AGAIN_S, self._save_again)
         self.nics.prepare_with(self._prepare_again)
         if self._start_metrics is not None:
             try:
@@ -251,6 +253,11 @@ class Daemon:
             log.info("%s can be written again", self._state_file.path)
         self._state_broken = ""
 
+    def _save_again(self) -> None:
+        """No lease may come or go for days, and a harpd that dies by then would take all along."""
+        if self._state_broken:
+            self.save()
+
     # ---- commands ----
 
     def status(self) -> dict[str, Any]:
@@ -305,8 +312,9 @@ class Daemon:
     def _words(self) -> str:
         count = len(self.table.leases)
         nics, ports = len(self.table.nics), len(self.leasing.ports.all)
-        also = f" and {ports} DPDK ports" if ports else ""
-        return f"{count} lease{'' if count == 1 else 's'} on {nics} NICs{also}"
+        also = f" and {ports} DPDK port{'' if ports == 1 else 's'}" if ports else ""
+        where = f"{nics} NIC{'' if nics == 1 else 's'}{also}"
+        return f"{count} lease{'' if count == 1 else 's'} on {where}"
 
     def run(self) -> None:
         """Serves until told to end; returns then, or executes harpd anew."""
@@ -346,6 +354,12 @@ class Daemon:
 
     def restart_problem(self) -> str:
         """Why a restart now would not come back as it should; empty: it would."""
+        self._save_again()
+        if self._state_broken and self.in_use:
+            return (
+                f"{self._state_file.path} can't be written ({self._state_broken}): a restart would "
+                f"lose {self._words()}; make room"
+            )
         if self._fresh_settings is None:
             return ""
         try:

@@ -2,8 +2,8 @@
 """What harpd must know after a restart, in run_dir/state.json.
 
 Written anew at every change and renamed into place, so that it is whole at any moment. When it
-can't be written (disk full, read-only) harpd says so once and serves on; the next change tries
-again.
+can't be written (disk full, read-only) harpd says so once and serves on; it tries again with the
+next change, every few seconds, and before a restart, which it refuses while there are leases.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ from daemon_rig import Running
 from fake_kernel import FakeKernel, FakeSteering
 from test_leases import holder, nothing_is_left, queue_state, steering
 
-from harp.daemon import rundir, state
+from harp.daemon import daemon, rundir, state
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon, Preparation
 from harp.daemon.settings import NicSettings, Settings
@@ -277,12 +277,13 @@ def test_a_damaged_state_is_set_aside(
     harpd.client().close()
 
 
+def full(_self: object, _state: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_full_disk_is_told_once_and_harpd_serves_on(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(_self: object, _state: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     def lease_and_return() -> None:
         with harpd.client() as client:
             lease, fds = client.lease("eth0")
@@ -301,6 +302,40 @@ def test_a_full_disk_is_told_once_and_harpd_serves_on(
     assert "can be written again" in caplog.text
     saved = json.loads((harpd.daemon.settings.run_dir / "state.json").read_text())
     assert saved["leases"] == []
+
+
+def test_what_a_full_disk_kept_back_is_saved_when_there_is_room(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "STATE_AGAIN_S", 0.01)
+    harpd = start()
+    with monkeypatch.context() as broken:
+        broken.setattr(state.StateFile, "write", full)
+        pid, writing = holder(str(harpd.path))
+        harpd.until(lambda: harpd.daemon.status()["state"] != "good", "the disk is full")
+    harpd.until(lambda: harpd.daemon.status()["state"] == "good", "saved without another change")
+    saved = json.loads((harpd.daemon.settings.run_dir / "state.json").read_text())
+    assert [each["owner"]["pid"] for each in saved["leases"]] == [pid]
+    end(pid, writing)
+
+
+def test_a_restart_that_would_lose_leases_is_refused(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(state.StateFile, "write", full)
+        pid, writing = holder(str(harpd.path))
+        with (
+            harpd.client() as client,
+            pytest.raises(RefusedByDaemonError, match=r"would lose 1 lease on .*; make room"),
+        ):
+            client.query("restart")
+        end(pid, writing)
+        nothing_is_left(harpd)
+        assert harpd.call(harpd.daemon.restart_problem) == "", "nobody is hurt"
+    pid, writing = holder(str(harpd.path))
+    assert harpd.call(harpd.daemon.restart_problem) == "", "there is room again"
+    end(pid, writing)
 
 
 class FakePreparation(Preparation):
