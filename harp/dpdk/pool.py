@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools of packet buffers (rte_mempool of mbufs)."""
 
+import contextlib
 import errno
 import threading
 from collections.abc import Iterable
@@ -104,18 +105,17 @@ class Pool:
 
 
 def _contents(packet: Any) -> bytes:
-    if isinstance(packet, int | str | list | tuple):
-        data = b""
-    else:
-        try:
+    data = None
+    if not isinstance(packet, int | str | list | tuple):
+        with contextlib.suppress(TypeError):
             data = bytes(packet)
-        except TypeError:
-            data = b""
-    if not data:
+    if data is None:
         kind = type(packet).__name__
         raise DpdkError(
             f"a packet is bytes, or something that bytes() makes some of, not {kind}:"
             f" {repr(packet)[:60]}",
             errno.EINVAL,
         )
+    if not data:
+        raise DpdkError("a packet of no bytes: it has 1 at least", errno.EINVAL)
     return data

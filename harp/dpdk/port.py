@@ -62,10 +62,20 @@ def _spec(text: str) -> Any:
     """The text of a port, by the one parser there is (host/port_spec.c)."""
     from harp._core import port_spec
 
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise TypeError(f"a port is named by text (net_memif0,role=client), not by {kind}")
+
     try:
         return port_spec(text.removeprefix(_PREFIX))
     except ValueError as error:
         raise DpdkError(str(error), errno.EINVAL) from None
+
+
+def _deadline(timeout: float) -> float:
+    if not timeout >= 0:
+        raise DpdkError(f"a timeout of {timeout} seconds: 0 or more are possible", errno.EINVAL)
+    return time.monotonic() + timeout
 
 
 def _text(field: Any) -> str:
@@ -95,6 +105,8 @@ class Port:
     ) -> None:
         self._id: int | None = None
         spec = _spec(device)
+        if not isinstance(pool, Pool | None):
+            raise TypeError(f"a pool is a dpdk.Pool, not {type(pool).__name__}: {pool!r:.60}")
         numbers = {
             "rx_queues": rx_queues or spec.queues,
             "tx_queues": tx_queues or spec.queues,
@@ -119,7 +131,7 @@ class Port:
             self._configure(numbers, promiscuous)
             if start:
                 self.start()
-        except DpdkError:
+        except BaseException:
             self.close()
             self._close_pool()
             raise
@@ -340,7 +352,7 @@ class Port:
         if not 0 < most <= BURST_MAX:
             raise DpdkError(f"{self.name}: a burst of {most} packets", errno.ERANGE)
         burst = Burst(most, self.pool._handle)
-        deadline = time.monotonic() + timeout if timeout else 0.0
+        deadline = _deadline(timeout)
         while True:
             with self._queue(self._rx_locks, queue) as port:
                 check(lib.dpdk_receive(port, queue, burst._handle, most), f"{self.name}: receiving")
@@ -368,7 +380,7 @@ class Port:
             return self._send_burst(burst, queue, False, timeout)
 
     def _send_burst(self, burst: Burst, queue: int, keep: bool, timeout: float) -> int:
-        deadline = time.monotonic() + timeout
+        deadline = _deadline(timeout)
         sent = 0
         with burst._held() as handle:
             want = int(handle.count)

@@ -123,9 +123,31 @@ def wrong_numbers() -> None:
         long = port.pool.build([bytes(5000)])
         with refused(errno.EMSGSIZE, "segments"):
             _ = long[0].data
+        held = port.pool.in_use
         for seconds in (-1.0, float("nan")):
             with refused(errno.EINVAL):
                 dpdk.sink(port, seconds=seconds)
+            with refused(errno.EINVAL, "timeout"):
+                port.receive(timeout=seconds)
+            with refused(errno.EINVAL, "timeout"):
+                port.send(b"x" * 60, timeout=seconds)
+        assert port.pool.in_use == held, "what was refused is free again"
+        with refused(errno.EINVAL, "no bytes"):
+            port.send(b"")
+
+
+def wrong_types() -> None:
+    """Refused by what they are, before there is a device: the name is free afterwards."""
+    for device in (5, None, b"net_null0"):
+        with pytest.raises(TypeError, match="named by text"):
+            dpdk.Port(device)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a dpdk\.Pool, not int"):
+        dpdk.Port("net_null0", pool=5)  # type: ignore[arg-type]
+    for wrong in ({"mtu": "x"}, {"promiscuous": "x"}):
+        with pytest.raises(TypeError) as kept:
+            dpdk.Port("net_null0", **wrong)  # type: ignore[arg-type]
+        assert kept.tb is not None, "which holds what __init__ had"
+        dpdk.Port("net_null0").close()
 
 
 def wrong_devices() -> None:
