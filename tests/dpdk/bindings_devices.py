@@ -99,7 +99,9 @@ def memif(folder: Path, role: str, more: str = "") -> str:
 
 def memif_carries(folder: Path) -> None:
     """Two processes: packets of up to 9000 bytes there, exchanged, and back."""
-    with subprocess.Popen([sys.executable, __file__, "memif_peer", str(folder)]) as peer:
+    words = [sys.executable, __file__, "memif_peer", str(folder)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as peer:
+        assert peer.stdin is not None
         with dpdk.Port(memif(folder, "server"), mtu=9000, pool=dpdk.Pool(4095)) as port:
             wait_for_link(port)
             for size in (60, 1514, 2048, 5000, 9014):
@@ -111,27 +113,32 @@ def memif_carries(folder: Path) -> None:
                     with port.receive(16, timeout=1) as burst:
                         got += [bytes(each) for each in burst]
                 assert got == [each[6:12] + each[:6] + each[12:] for each in given], size
+            assert port.send(b"\xff" * 60) == 1  # now by echo()
             burst = port.pool.build([bytes(60)])
             assert len(dpdk.ping(port, burst, rounds=10, wait=10)) == 10
-            assert port.send(b"\xff" * 60) == 1  # the end
+            peer.stdin.close()
             assert peer.wait(WAIT_S) == 0
 
 
 def memif_peer(folder: Path) -> None:
-    """Sends all of it back, and goes when it is told."""
+    """Sends all of it back: one by one until it is told, then by echo() until its input ends."""
+    stop = threading.Event()
+
+    def read() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=read, daemon=True).start()
     with dpdk.Port(memif(folder, "client"), mtu=9000, pool=dpdk.Pool(4095)) as port:
         wait_for_link(port)
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            with port.receive(1, timeout=0.01) as burst:
-                if not len(burst):
-                    dpdk.echo(port, seconds=0.001)
-                    continue
+        while True:
+            with port.receive(1, timeout=WAIT_S) as burst:
+                assert len(burst), "nobody said when to go"
                 data = bytes(burst[0])
-                if data == b"\xff" * 60:
-                    return
+            if data == b"\xff" * 60:
+                break
             assert port.send(data[6:12] + data[:6] + data[12:]) == 1
-        raise AssertionError("nobody said when to go")
+        dpdk.echo(port, stop=stop)
 
 
 def a_memif_peer_dies(folder: Path) -> None:
