@@ -270,7 +270,8 @@ struct comm {
 	struct comm_lane *only;       /* of a comm of one lane; else NULL */
 	struct comm_several *several; /* of a comm of several lanes; else NULL */
 	struct plugin_ctx *ctx;
-	struct comm *next, **pprev;   /* in ctx's list, under its lock */
+	struct comm *next, **pprev; /* in ctx's list, under its lock; once closed, in linger.c's */
+	uint64_t linger_until_ns;   /* linger.c's */
 	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
 	uint64_t comm_id;
 	struct harp_endpoint remote; /* of the first lane, for people */
@@ -343,6 +344,9 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 int comm_test(struct request *request, int *done, size_t *size);
 /* The keeper, at times: what was given to lanes of a comm of several is seen through though nobody polls it. */
 void comm_tend(struct comm *comm, uint64_t now_ns);
+/* Its application has nothing under way and may close it. Is a message that it was told is done not delivered yet, so that
+ * its lane's death would take it along? Any thread. */
+bool comm_owes(struct comm *comm);
 /* One line for people: by which lanes. */
 void comm_describe(struct comm *comm, char *buf, size_t len);
 /* The kernel's lanes alone. */
@@ -518,6 +522,8 @@ int comm_kept_place(const struct comm *comm);
 /* Copies the request there. */
 void comm_kept_take(struct comm *comm, int place, struct request *request, uint64_t message);
 uint8_t *comm_kept_data(const struct comm *comm, int place);
+/* Is one of them, of which no ACK has come, not delivered either as its lane's TCP says? */
+bool comm_kept_owes(const struct comm *comm);
 /* What is acknowledged and not being read is forgotten. */
 void comm_kept_shed(struct comm *comm);
 /* Of a request that has been cut: it is kept, and delivered as its lane says. */

@@ -16,10 +16,11 @@
  * comm, after waiting revive_ns for another to join; also when the peer has closed in order and what it counted is not
  * all here: it may have used a lane, and closed it, that is just being let in.
  *
- * Closing. `closing` keeps lanes from joining. A sender that keeps messages looks at every lane once more: what one
- * had that has died meanwhile goes by others. Then, driver by driver, its lanes say CLOSE, leave the table and
- * are closed; what one could not say CLOSE behind, the next take. When that is done nobody posts the work of any
- * lane any more, and another call to each driver returns behind the last of it.
+ * Closing. What its sender owes has been seen through before, if there was time (linger.c). `closing` keeps lanes from
+ * joining. A sender that keeps messages looks at every lane once more: what one had that has died meanwhile goes by
+ * others. Then, driver by driver, its lanes say CLOSE, leave the table and are closed; what one could not say CLOSE
+ * behind, the next take. When that is done nobody posts the work of any lane any more, and another call to each
+ * driver returns behind the last of it.
  */
 
 #define DRAIN_READS 256u

@@ -78,6 +78,21 @@ void comm_kept_shed(struct comm *comm)
 	}
 }
 
+bool comm_kept_owes(const struct comm *comm)
+{
+	const struct comm_several *s = comm->several;
+
+	for (uint64_t left = s->kept ? ~s->kept_free : 0; left; left &= left - 1) {
+		const struct comm_kept *kept = &s->kept[__builtin_ctzll(left)];
+
+		if (kept->message >= s->acked_message &&
+		    (!kept->lane ||
+		     s->stripe.lane[kept->lane->index].acked_bytes < kept->end_bytes))
+			return true;
+	}
+	return false;
+}
+
 bool comm_kept_is_done(const struct comm *comm, const struct request *request)
 {
 	const struct comm_kept *kept;

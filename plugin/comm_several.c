@@ -102,6 +102,21 @@ void comm_tend(struct comm *comm, uint64_t now_ns)
 			(void)driver_turn(s->drivers[i].driver, now_ns);
 }
 
+bool comm_owes(struct comm *comm)
+{
+	struct comm_several *s = comm->several;
+	bool owes;
+
+	if (!s || comm->side != COMM_SEND)
+		return false;
+	comm_lock(comm);
+	owes = !s->failing && !comm->end_error &&
+	       comm->completed == atomic_load_explicit(&comm->posted, memory_order_acquire) &&
+	       comm_kept_owes(comm);
+	comm_unlock(comm);
+	return owes;
+}
+
 void comm_several_poll(struct comm *comm)
 {
 	uint64_t now_ns = driver_clock_ns();

@@ -16,6 +16,7 @@
 #include "keeper.h"
 #include "keyfile.h"
 #include "lane_page.h"
+#include "linger.h"
 #include "memory.h"
 #include "peers.h"
 #include "preamble.h"
@@ -310,17 +311,44 @@ static void ctx_remove_comm(struct comm *comm)
 	pthread_mutex_unlock(&ctx_lock);
 }
 
-static void ctx_close_comm(struct comm *comm, bool abort)
+static void ctx_end_comm(struct comm *comm, bool abort)
 {
 	struct upkeep *upkeep = comm->upkeep;
+
+	upkeep_stop(upkeep);
+	comm_close(comm, abort);
+	upkeep_free(upkeep);
+}
+
+static void ctx_end_lingering(struct comm *comm)
+{
+	ctx_end_comm(comm, false);
+}
+
+static void ctx_close_comm(struct comm *comm, bool abort)
+{
 	unsigned registered = comm->registered;
 
 	ctx_remove_comm(comm);
 	registry_remove(comm);
-	upkeep_stop(upkeep);
-	comm_close(comm, abort);
+	if (!abort && comm_owes(comm)) { /* nothing of the application's */
+		plugin_memory_comm_closed(comm, registered);
+		registered = 0;
+		if (linger_take(comm, ctx_end_lingering))
+			return;
+	}
+	ctx_end_comm(comm, abort);
 	plugin_memory_comm_closed(comm, registered);
-	upkeep_free(upkeep);
+}
+
+/* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that linger. */
+static void ctx_finish_lingering(const struct plugin_ctx *ctx)
+{
+	while (ctx_list == ctx && !ctx->next && linger_is_used()) {
+		pthread_mutex_unlock(&ctx_lock);
+		linger_finish(plugin_config()->close_linger_ns);
+		pthread_mutex_lock(&ctx_lock);
+	}
 }
 
 int plugin_finalize(struct plugin_ctx *ctx)
@@ -339,6 +367,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 	while (ctx->comms)
 		ctx_close_comm(ctx->comms, true);
 	pthread_mutex_lock(&ctx_lock);
+	ctx_finish_lingering(ctx);
 	for (at = &ctx_list; *at && *at != ctx; at = &(*at)->next)
 		;
 	if (*at)

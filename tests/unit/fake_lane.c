@@ -113,7 +113,9 @@ static ssize_t fake_recv(struct lane *lane, void *dst, size_t len, unsigned unit
 
 static uint64_t fake_done_bytes(struct lane *lane)
 {
-	return to_fake(lane)->acked;
+	struct fake_lane *f = to_fake(lane);
+
+	return f->taken_is_done ? f->out->written : f->acked;
 }
 
 static void fake_info(struct lane *lane, struct lane_info *info)

@@ -30,7 +30,8 @@ struct fake_lane {
 	bool event;  /* owed to the owner */
 	bool closed; /* by its owner */
 	bool aborted;
-	unsigned watches; /* calls of watch() that changed something */
+	bool taken_is_done; /* done_bytes() as a kernel lane's: what the pipe has taken */
+	unsigned watches;   /* calls of watch() that changed something */
 	bool watching;
 };
 

@@ -478,6 +478,42 @@ static void test_kept_and_lost(void)
 	kept_and_lost(60); /* a record and a half */
 }
 
+/* What a kernel lane has taken is done, and its lane's death would take it along. Its comm says so until the network has
+ * delivered it, and sends it by another lane meanwhile, though nobody asks any more. */
+static void test_owes(void)
+{
+	enum { COUNT = 20 };
+	struct comm_options opt = { .several = true, .kept = true, .eager_bytes = 262144 };
+	uint64_t until_ns = driver_clock_ns() + WAIT_NS;
+	struct talk t;
+
+	memset(&t, 0, sizeof(t));
+	env_warns = 0;
+	fake_pair_init(&t.pairs[0], 83, 100000);
+	for (int i = 0; i < 2; i++)
+		t.pairs[0].lanes[i].lane.kind_bit = LANE_KERNEL;
+	t.pairs[0].lanes[0].taken_is_done = true;
+	t.pairs[0].frozen = true;
+	t.lanes = 1;
+	talk_comms(&t, &opt);
+	CHECK(!comm_owes(t.send) && !comm_owes(t.recv));
+	rig_send_some(&t, 0, COUNT);
+	CHECK(comm_owes(t.send) && !comm_owes(t.recv));
+	talk_attach(&t, 1, LANE_KERNEL, 100000);
+	t.pairs[1].lanes[0].taken_is_done = true;
+	fake_break(&t.pairs[0]);
+	CHECK(comm_owes(t.send));
+	while (comm_owes(t.send) && driver_clock_ns() < until_ns) {
+		comm_tend(t.send, driver_clock_ns());
+		(void)talk_turn(&t);
+	}
+	CHECK(!comm_owes(t.send));
+	CHECK(t.pairs[1].pipes[0].written > 0);
+	comm_close(t.send, false);
+	t.send = NULL;
+	rig_receive_all(&t, COUNT);
+}
+
 /* The sender has used and closed a lane that the receiver had proved and not yet taken. */
 static void test_late_lane(void)
 {
@@ -1105,6 +1141,7 @@ int main(int argc, char **argv)
 		test_answer_waits,
 		test_late_lane,
 		test_fails_in_a_record,
+		test_owes,
 	};
 
 	conversations(seeds, NULL);
