@@ -32,6 +32,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
+
 #define GUARD_TICK_NS UINT64_C(1000000)
 #define GUARD_LONG_NS UINT64_C(200000000)
 #define CONTROL_NS UINT64_C(250000000)    /* harp_instance_control(), when nothing calls for it */
@@ -460,13 +462,13 @@ static int drive_make(struct drive *d)
 		return -errno;
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	rc = pthread_cond_init(&d->news, &clock);
+	rc = -pthread_cond_init(&d->news, &clock);
 	pthread_condattr_destroy(&clock);
 	if (!rc && d->opt.guard) {
-		rc = pthread_create(&d->guard_thread, NULL, guard_main, d);
+		rc = thread_start(&d->guard_thread, guard_main, d, "harp-guard");
 		d->guarded = rc == 0;
 	}
-	return -rc;
+	return rc;
 }
 
 int drive_create(struct drive **out, const struct drive_member *members, unsigned count,

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_thread.c - threads of ours in somebody else's process. */
+#include "base/thread.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+
+struct seen {
+	sigset_t mask;
+	cpu_set_t cores;
+};
+
+static void *look(void *arg)
+{
+	struct seen *seen = arg;
+
+	pthread_sigmask(SIG_SETMASK, NULL, &seen->mask);
+	sched_getaffinity(0, sizeof(seen->cores), &seen->cores);
+	return arg;
+}
+
+/* Signals that can't be blocked, and the two that glibc keeps for itself, are none of ours to block. */
+static bool blocks_all(const sigset_t *mask)
+{
+	for (int signal = 1; signal <= SIGRTMAX; signal++)
+		if (signal != SIGKILL && signal != SIGSTOP && (signal < 32 || signal >= SIGRTMIN) &&
+		    sigismember(mask, signal) != 1)
+			return false;
+	return true;
+}
+
+static void test_takes_no_signals_and_its_starter_does(void)
+{
+	struct seen seen = { 0 };
+	sigset_t before, after;
+	pthread_t id;
+	void *result;
+
+	sigemptyset(&before);
+	sigaddset(&before, SIGUSR1);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	CHECK_EQ(thread_start(&id, look, &seen, "harp-test"), 0);
+	pthread_sigmask(SIG_SETMASK, NULL, &after);
+	pthread_join(id, &result);
+	CHECK(result == &seen);
+	CHECK(blocks_all(&seen.mask));
+	CHECK_EQ(sigismember(&after, SIGUSR1), 1);
+	CHECK_EQ(sigismember(&after, SIGUSR2), 0);
+}
+
+static void *wait_to_be_cancelled(void *arg)
+{
+	for (;;)
+		pause();
+	return arg;
+}
+
+static void test_has_a_name(void)
+{
+	char name[16];
+	pthread_t id;
+
+	CHECK_EQ(thread_start(&id, wait_to_be_cancelled, NULL, "harp-name"), 0);
+	CHECK_EQ(pthread_getname_np(id, name, sizeof(name)), 0);
+	CHECK(strcmp(name, "harp-name") == 0);
+	pthread_cancel(id);
+	pthread_join(id, NULL);
+}
+
+static void test_runs_on_the_core_it_is_given(void)
+{
+	struct seen seen = { 0 };
+	cpu_set_t allowed;
+	pthread_t id;
+	int core = 0;
+
+	sched_getaffinity(0, sizeof(allowed), &allowed);
+	while (!CPU_ISSET((size_t)core, &allowed))
+		core++;
+	CHECK_EQ(thread_start_on(&id, core, look, &seen, "harp-test"), 0);
+	pthread_join(id, NULL);
+	CHECK_EQ(CPU_COUNT(&seen.cores), 1);
+	CHECK(CPU_ISSET((size_t)core, &seen.cores));
+	CHECK_EQ(thread_start_on(&id, THREAD_ANY_CORE, look, &seen, "harp-test"), 0);
+	pthread_join(id, NULL);
+	CHECK(CPU_EQUAL(&seen.cores, &allowed));
+}
+
+static void test_core_that_is_not_there_is_an_error(void)
+{
+	struct seen seen;
+	pthread_t id;
+
+	CHECK_EQ(thread_start_on(&id, CPU_SETSIZE - 1, look, &seen, "harp-test"), -EINVAL);
+}
+
+int main(void)
+{
+	test_takes_no_signals_and_its_starter_does();
+	test_has_a_name();
+	test_runs_on_the_core_it_is_given();
+	test_core_that_is_not_there_is_an_error();
+	return check_done();
+}
