@@ -8,10 +8,10 @@ and delay them as it does the kernel's. Offloads must be off, or it sees packets
 import json
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from harp import _paths
+from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Lab, Switch, require_programs
 from harp.piped import PipedTool
@@ -25,7 +25,7 @@ def _switch(lab: Lab) -> Switch:
     return lab.switch
 
 
-class Dropper:
+class Dropper(Closing):
     """Loses TCP packets that enter the switch, by harp-drop; ends with its block.
 
     Port i is where host i's packets enter: losing there is losing what host i sends.
@@ -36,17 +36,6 @@ class Dropper:
         command: list[str | Path] = [_paths.find("harp-drop"), *self._switch.ports]
         process = self._switch.popen(command, stdin=subprocess.PIPE)
         self._tool = PipedTool("harp-drop", process)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Detaches. Safe to call twice."""

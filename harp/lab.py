@@ -24,11 +24,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import IO, Any, Self
 
 from pyroute2 import IPRoute
 
+from harp.closing import Closing
 from harp.errors import Exit, HarpError
 from harp.output import err
 from harp.spread import Spreader
@@ -214,7 +215,7 @@ class Switch(Namespace):
         return f"br{rail}"
 
 
-class Lab:
+class Lab(Closing):
     """The hosts, from __enter__ to __exit__."""
 
     def __init__(self, options: LabOptions | None = None) -> None:
@@ -239,14 +240,6 @@ class Lab:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends every process, removes every namespace. Safe to call twice."""

@@ -12,9 +12,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from harp.closing import Closing
 from harp.errors import Exit, HarpError
 from harp.lab import RUN_DIRS, Host, require_programs
 
@@ -37,7 +37,7 @@ def in_network(host: Host, args: Sequence[str | Path]) -> list[str]:
     return ["nsenter", f"--net=/run/netns/{host.netns}", "--", *map(str, args)]
 
 
-class LabHarpd:
+class LabHarpd(Closing):
     """harpd on one host, from __enter__ to __exit__."""
 
     def __init__(
@@ -75,14 +75,6 @@ class LabHarpd:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def environment(self) -> dict[str, str]:

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from harp import _paths
+from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Lab
 from harp.lab_harpd import in_network
@@ -68,7 +68,7 @@ class Rank:
         return self.stderr.read_text(errors="replace")
 
 
-class Stream:
+class Stream(Closing):
     """From host `source` to host `sink`, from __enter__ (it flows) to __exit__ (it is gone)."""
 
     def __init__(
@@ -93,14 +93,6 @@ class Stream:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Kills what still runs. Safe twice."""

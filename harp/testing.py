@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from harp._core import Stack
 from harp._drive import Acceptor, Driver, Endpoint
 from harp._nic import CallbackNic, Wire
+from harp.closing import Closing
 
 if TYPE_CHECKING:
     from scapy.packet import Packet
@@ -82,7 +82,7 @@ def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
 # --------------------------------------------------------------------------------------------------
 # One stack, and scapy.
 #
-class PacketBench:
+class PacketBench(Closing):
     """A stack whose peer is scapy: exchange() hands it packets and returns its answers.
 
     The stack is `stack`, at `address` and `mac`; it knows the peer's MAC address already. Time
@@ -147,14 +147,3 @@ class PacketBench:
         """Frees the stack and its NIC. Safe twice."""
         self.stack.close()
         self.nic.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -8,11 +8,11 @@ import os
 import socket
 import struct
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from harp import __version__, _host
 from harp._host import Kind, Leased, Message
+from harp.closing import Closing
 from harp.errors import Exit, HarpError
 
 TIMEOUT_S = 10.0
@@ -29,7 +29,7 @@ class RefusedByDaemonError(HarpError):
         self.why = why
 
 
-class DaemonClient:
+class DaemonClient(Closing):
     """A connection, after HELLO. devices and settings are as WELCOME has them."""
 
     def __init__(
@@ -65,17 +65,6 @@ class DaemonClient:
             ) from error
         except OSError as error:
             raise HarpError(f"{self.path}: {error.strerror or error}", Exit.NOT_RUNNING) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the connection; leases stay the process's. Safe twice."""

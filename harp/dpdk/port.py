@@ -8,8 +8,9 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from harp.closing import Closing
 from harp.dpdk import eal
 from harp.dpdk._binding import DpdkError, Why, check, ffi, lib, require_running
 from harp.dpdk.packets import BURST_MAX, Burst
@@ -82,7 +83,7 @@ def _text(field: Any) -> str:
     return str(ffi.string(field).decode(errors="replace"))
 
 
-class Port:
+class Port(Closing):
     """A device: PCI address or virtual device with its arguments, or a whole port spec
     ("net_memif0,role=client;mtu=9000;queues=2"), which says mtu and queues where the call doesn't.
 
@@ -223,12 +224,6 @@ class Port:
         if self._own_pool:
             with contextlib.suppress(DpdkError):
                 self.pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_id", None) is not None and eal.running():

@@ -11,10 +11,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from harp import _page
+from harp.closing import Closing
 from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, read_job
 
 PROC = Path("/proc")
@@ -53,7 +52,7 @@ class Page:
 
 
 @dataclass
-class Found:
+class Found(Closing):
     """What a search found; closes its pages when left."""
 
     pages: list[Page] = field(default_factory=list)  # of stacks
@@ -65,17 +64,6 @@ class Found:
         """Closes all pages."""
         for page in (*self.pages, *self.jobs):
             page.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _processes(proc: Path) -> Iterator[int]:

@@ -12,13 +12,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
 from harpd_rig import HostDaemon
 
 from harp import _paths, stats
+from harp.closing import Closing
 from harp.lab import IFNAME, Lab
 
 EVENT_S = 30
@@ -170,7 +170,7 @@ def add_nic(lab: Lab, ifname: str, network: str) -> None:
         host.run("ip", "link", "set", ifname, "up")
 
 
-class Site:
+class Site(Closing):
     """A laboratory with a harpd on each host."""
 
     def __init__(self, lab: Lab, daemon: str = "", nic: str = "") -> None:
@@ -188,14 +188,6 @@ class Site:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         for end in (*self._ranks, *self.daemons):

@@ -14,6 +14,8 @@ import socket
 import struct
 from typing import Any
 
+from harp.closing import Closing
+
 HELLO, CHALLENGE, PROOF, READY = b"HELO", b"CHLG", b"PROF", b"REDY"
 DATA, CREDIT, ACK, CLOSE = 1, 2, 3, 4
 RECORD_BYTES = 40
@@ -66,7 +68,7 @@ def record(
     return struct.pack("<BBHIQQQII", kind, 0, 0, size, message, total, offset, tag, 0) + payload
 
 
-class Peer:
+class Peer(Closing):
     """A connector on a kernel socket (section 3)."""
 
     def __init__(self, handle: Handle, timeout_s: float = 60.0) -> None:
@@ -78,12 +80,6 @@ class Peer:
 
     def close(self) -> None:
         self.socket.close()
-
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def send(self, data: bytes) -> None:
         self.transcript += data

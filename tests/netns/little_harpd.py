@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harp.closing import Closing
 from harp.lab import Host, in_namespace
 
 MAGIC, VERSION = 0x4C505248, 1
@@ -99,7 +100,7 @@ def _call(api: _Xdp, name: str, *kinds: Any) -> Callable[..., int]:
     return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(getattr(api, name))
 
 
-class LittleHarpd:
+class LittleHarpd(Closing):
     """Serves one host's interface on a socket until it is closed."""
 
     def __init__(self, build: Path, host: Host, path: Path) -> None:
@@ -132,12 +133,6 @@ class LittleHarpd:
         self._listener.close()
         self.path.unlink()
         _call(self._api, "detach", ctypes.c_void_p)(self._xdp)
-
-    def __enter__(self) -> "LittleHarpd":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # ----------------------------------------------------------------------------------------------
 
