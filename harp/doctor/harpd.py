@@ -3,21 +3,14 @@
 
 import errno
 import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SOCKET = Path("/run/harp/harpd.sock")
-_MAGIC, _VERSION = 0x4C505248, 1
-_HELLO, _WELCOME, _REFUSED = 1, 2, 5
-_HEADER = struct.Struct("=IHHII")
-_WELCOME_BODY = struct.Struct("=32sII")
-_DEVICE = struct.Struct("=16sIIIIIIi6s6sQQ16s16s256s")
-_REFUSED_BODY = struct.Struct("=i384s")
-_ONE_QUEUE = 4  # HARP_LEASE_DEVICE_ONE_QUEUE
-_DPDK = 8  # HARP_LEASE_DEVICE_DPDK
-_MESSAGE_MAX = 65536
+from harp import _host
+from harp._host import Kind
+
+SOCKET = Path(_host.SOCKET)
 _TIMEOUT_S = 3
 
 
@@ -46,48 +39,37 @@ class Harpd:
 
 def ask(path: Path = SOCKET) -> Harpd:
     """One question; never raises."""
-    hello = _HEADER.pack(_MAGIC, _VERSION, _HELLO, _HEADER.size + 32, 1) + b"harpctl check".ljust(
-        32, b"\0"
-    )
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.settimeout(_TIMEOUT_S)
             sock.connect(str(path))
-            sock.sendall(hello)
-            data = sock.recv(_MESSAGE_MAX)
+            sock.sendall(_host.pack_hello(1, "harpctl check"))
+            data = sock.recv(_host.MESSAGE_MAX)
     except TimeoutError:
         return Harpd(path, errno.ETIMEDOUT, f"no answer within {_TIMEOUT_S} s")
     except OSError as error:
         return Harpd(path, error.errno or errno.EIO, error.strerror or str(error))
     try:
         return _answer(path, data)
-    except (struct.error, ValueError) as error:
+    except ValueError as error:
         return Harpd(path, errno.EPROTO, f"it speaks another language: {error}")
 
 
 def _answer(path: Path, data: bytes) -> Harpd:
     if not data:
         return Harpd(path, errno.ECONNRESET, "it hung up")
-    magic, version, kind, _, _ = _HEADER.unpack_from(data)
-    if magic != _MAGIC or version != _VERSION:
-        raise ValueError(f"version {version}")
-    if kind == _REFUSED:
-        number, why = _REFUSED_BODY.unpack_from(data, _HEADER.size)
-        return Harpd(path, abs(number) or errno.EACCES, _text(why))
-    if kind != _WELCOME:
-        raise ValueError(f"answer {kind}")
-    daemon, count, _ = _WELCOME_BODY.unpack_from(data, _HEADER.size)
-    devices, at = {}, _HEADER.size + _WELCOME_BODY.size
-    for _ in range(count):
-        fields = _DEVICE.unpack_from(data, at)
-        at += _DEVICE.size
-        name = _text(fields[0])
-        flags = fields[2]
-        devices[name] = Device(
-            name, fields[1], fields[5], fields[6], bool(flags & _ONE_QUEUE), bool(flags & _DPDK)
-        )
-    return Harpd(path, version=_text(daemon), devices=devices)
+    answer = _host.unpack(data)
+    fields = answer.fields
+    if answer.kind is Kind.REFUSED:
+        return Harpd(path, abs(fields["error"]) or errno.EACCES, fields["why"])
+    if answer.kind is not Kind.WELCOME:
+        raise ValueError(f"it answers {answer.kind.name}")
+    devices = {each.ifname: _device(each) for each in fields["devices"]}
+    return Harpd(path, version=fields["daemon"], devices=devices)
 
 
-def _text(raw: bytes) -> str:
-    return raw.split(b"\0")[0].decode(errors="replace")
+def _device(told: _host.Device) -> Device:
+    one_queue, port = told.flags & _host.DEVICE_ONE_QUEUE, told.flags & _host.DEVICE_DPDK
+    return Device(
+        told.ifname, told.ifindex, told.queues, told.queues_free, bool(one_queue), bool(port)
+    )
