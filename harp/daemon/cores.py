@@ -4,16 +4,6 @@
 from collections.abc import Collection, Iterable
 
 
-def parse_cpu_list(text: str) -> set[int]:
-    """The kernel's list format, "0-3,8,10-11"; what is not a number is left out."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
-            cpus.update(range(int(first), int(last or first) + 1))
-    return cpus
-
-
 def suggest(
     allowed: Collection[int], local: Collection[int], taken: Iterable[int], queue: int
 ) -> int | None:

@@ -41,7 +41,7 @@ class Ports:
         lease = self._table.reserve_port(
             owner, name, port.device, granted, label, since_s=since_s, held=held
         )
-        allowed = cores.parse_cpu_list(peer.allowed_cpus(owner.pid))
+        allowed = peer.allowed_cpus(owner.pid)
         local = set(port.cores) or self._kernel.port(port).local_cpus or allowed
         others = self._table.leases.values()
         taken = [each.core for each in others if each.core is not None]

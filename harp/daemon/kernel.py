@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Protocol
 
 from harp.daemon import handed, netlink
-from harp.daemon.cores import parse_cpu_list
 from harp.daemon.loop import close_all
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block
@@ -254,7 +253,7 @@ class HostKernel:
             problem = error.strerror or str(error)
         if found is None:
             return PortFacts(problem)
-        cpus = parse_cpu_list(Host().read(found.folder / "local_cpulist") or "")
+        cpus = Host().numbers(found.folder / "local_cpulist")
         return PortFacts(problem, found.numa_node, str(found.folder.resolve()), frozenset(cpus))
 
     def pages(self, count: int, flows: int) -> Pages:
@@ -286,7 +285,4 @@ def _sysfs_is(sysfs: Path, link: Link) -> bool:
 
 
 def _local_cpus(sysfs: Path) -> frozenset[int]:
-    try:
-        return frozenset(parse_cpu_list((sysfs / "device" / "local_cpulist").read_text()))
-    except OSError:
-        return frozenset()
+    return frozenset(Host().numbers(sysfs / "device" / "local_cpulist"))

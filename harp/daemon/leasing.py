@@ -153,7 +153,7 @@ class Leasing:
             raise RefusedError(errno.ENETDOWN, f"{ifname} is down; `ip link set dev {ifname} up`")
         if nic is not None:
             self.nics.look_at_queues(nic)
-        allowed = cores.parse_cpu_list(peer.allowed_cpus(who.owner.pid))
+        allowed = peer.allowed_cpus(who.owner.pid)
         lease = self.table.reserve(
             who.owner,
             ifname,

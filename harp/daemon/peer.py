@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harp.daemon.table import Owner
+from harp.nicprep import ranges
 
 # linux/socket.h of 6.5; Python 3.11 and Debian 12's headers don't have it. The number is the same
 # on all architectures that HARP builds for (asm-generic/socket.h).
@@ -61,17 +62,17 @@ def command_name(pid: int, proc: Path = Path("/proc")) -> str:
     return "".join(c if c.isprintable() else "?" for c in raw.decode(errors="replace").strip())
 
 
-def allowed_cpus(pid: int, proc: Path = Path("/proc")) -> str:
-    """The processors it may run on, as the kernel lists them; empty when it is gone."""
+def allowed_cpus(pid: int, proc: Path = Path("/proc")) -> set[int]:
+    """The processors it may run on; none when it is gone."""
     try:
         text = (proc / str(pid) / "status").read_text()
     except OSError:
-        return ""
+        return set()
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
-            return value.strip()
-    return ""
+            return ranges.parse(value.strip())
+    return set()
 
 
 def capabilities(pid: int, proc: Path = Path("/proc")) -> int:

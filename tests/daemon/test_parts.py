@@ -109,9 +109,14 @@ def test_connections_have_a_limit_and_root_a_reserve() -> None:
 # ---- cores ----
 
 
-def test_cpu_lists() -> None:
-    assert cores.parse_cpu_list("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
-    assert cores.parse_cpu_list("") == cores.parse_cpu_list("x-y,-") == set()
+def test_where_a_process_may_run(tmp_path: Path) -> None:
+    status = tmp_path / "7" / "status"
+    status.parent.mkdir()
+    status.write_text("Name:\trank\nCpus_allowed:\td0f\nCpus_allowed_list:\t0-3,8,10-11\n")
+    assert peer.allowed_cpus(7, tmp_path) == {0, 1, 2, 3, 8, 10, 11}
+    status.write_text("Name:\trank\n")
+    assert peer.allowed_cpus(7, tmp_path) == set()
+    assert peer.allowed_cpus(8, tmp_path) == set(), "it is gone"
 
 
 @pytest.mark.parametrize(
