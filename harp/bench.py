@@ -121,8 +121,6 @@ def _failure(statuses: list[int], folder: Path) -> str:
 
 def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None) -> dict[str, Any]:
     """One harp-bench per host; rank 0's document. HarpError with the failing rank's own words."""
-    if options.nic == memif.NIC:
-        memif.check(len(lab.hosts), options.path)
     read_fd, write_fd = os.pipe()
     reader = threading.Thread(target=_report_progress, args=(read_fd, progress), daemon=True)
     reader.start()
