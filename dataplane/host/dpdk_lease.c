@@ -9,41 +9,21 @@
 #include <unistd.h>
 
 #include "host/daemon.h"
-#include "host/lease.h"
 
-static int lease_ask(struct dpdk_lease *lease, const char *name,
-		     const struct harp_instance_options *opt, struct daemon_port *found,
-		     const struct why *why)
+static int dpdk_lease_ask(struct dpdk_lease *lease, const char *name,
+			  const struct harp_instance_options *opt, struct daemon_port *found,
+			  const struct why *why)
 {
-	const char *label =
-		opt->label && opt->label[0] ? opt->label : program_invocation_short_name;
 	struct why reason = { .text = why->text, .size = why->size };
 	struct harp_daemon *daemon;
-	char client[32];
-	int rc;
+	int rc = lease_connect(&daemon, opt, lease->daemon, why);
 
-	snprintf(client, sizeof(client), "libharp %s", harp_version());
-	rc = harp_daemon_connect(&daemon, opt->daemon_socket, client, why->text, why->size);
 	if (rc)
 		return rc;
-	snprintf(lease->daemon, sizeof(lease->daemon), "%s", harp_daemon_name(daemon));
 	why_about(&reason, "%s: DPDK port %.15s", opt->daemon_socket, name);
-	rc = daemon_lease_port(daemon, name, opt->dpdk_queues, label, found, &reason);
+	rc = daemon_lease_port(daemon, name, opt->dpdk_queues, lease_label(opt), found, &reason);
 	harp_daemon_close(daemon);
 	return rc;
-}
-
-static struct dpdk_lease *lease_new(const char *socket)
-{
-	struct dpdk_lease *lease = calloc(1, sizeof(*lease));
-
-	if (!lease)
-		return NULL;
-	lease->socket = strdup(socket);
-	if (lease->socket)
-		return lease;
-	free(lease);
-	return NULL;
 }
 
 int dpdk_lease_take(struct dpdk_lease **out, const char *name,
@@ -51,12 +31,13 @@ int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 		    const struct why *why)
 {
 	struct daemon_port *found = malloc(sizeof(*found));
-	struct dpdk_lease *lease = lease_new(opt->daemon_socket);
-	int rc = found && lease ? lease_ask(lease, name, opt, found, why)
+	struct dpdk_lease *lease = calloc(1, sizeof(*lease));
+	int rc = found && lease ? dpdk_lease_ask(lease, name, opt, found, why)
 				: why_fail(why, -ENOMEM, "out of memory");
 
 	*out = NULL;
 	if (!rc) {
+		snprintf(lease->socket, sizeof(lease->socket), "%s", opt->daemon_socket);
 		lease->lease_id = found->lease_id;
 		lease->page_count = found->page_count;
 		lease->page_bytes = found->page_bytes;
@@ -64,8 +45,7 @@ int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 		memcpy(lease->page_fds, found->page_fds, found->page_count * sizeof(int));
 		*spec = found->port;
 		*out = lease;
-	} else if (lease) {
-		free(lease->socket);
+	} else {
 		free(lease);
 	}
 	free(found);
@@ -80,7 +60,6 @@ int dpdk_lease_give_back(struct dpdk_lease *lease, struct why *why)
 		return 0;
 	dpdk_lease_fork_child(lease);
 	rc = lease_release(lease->socket, lease->lease_id, why);
-	free(lease->socket);
 	free(lease);
 	return rc;
 }

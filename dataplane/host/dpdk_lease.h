@@ -5,13 +5,14 @@
 
 #include "base/why.h"
 #include "harp_host.h"
+#include "host/lease.h"
 
 struct dpdk_lease {
 	uint64_t lease_id;
 	uint32_t page_count, page_bytes;
-	uint32_t core;   /* for its first dedicated thread; 0xffffffff: none is suggested */
-	char daemon[32]; /* who leases it: "harpd 0.1.0" */
-	char *socket;
+	uint32_t core; /* for its first dedicated thread; 0xffffffff: none is suggested */
+	char daemon[LEASE_DAEMON_BYTES]; /* who leases it: "harpd 0.1.0" */
+	char socket[LEASE_SOCKET_BYTES];
 	int page_fds
 		[HARP_LEASE_PORT_PAGES_MAX]; /* open as long as it is: readers find pages there */
 };

@@ -33,6 +33,7 @@
 
 /* A harpd that is stopped must not hold up who closes several instances. */
 #define RELEASE_WAIT_MS 1000u
+#define LEASE_CLIENT_BYTES 32u
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* ---- what the descriptors are --------------------------------------------------------------- */
@@ -161,6 +162,29 @@ static int lease_judge(struct lease *lease, const struct why *why)
 
 /* ---- taking --------------------------------------------------------------------------------- */
 
+static void lease_client(char client[LEASE_CLIENT_BYTES])
+{
+	snprintf(client, LEASE_CLIENT_BYTES, "libharp %s", harp_version());
+}
+
+int lease_connect(struct harp_daemon **out, const struct harp_instance_options *opt,
+		  char name[LEASE_DAEMON_BYTES], const struct why *why)
+{
+	char client[LEASE_CLIENT_BYTES];
+	int rc;
+
+	lease_client(client);
+	rc = harp_daemon_connect(out, opt->daemon_socket, client, why->text, why->size);
+	if (!rc)
+		snprintf(name, LEASE_DAEMON_BYTES, "%s", harp_daemon_name(*out));
+	return rc;
+}
+
+const char *lease_label(const struct harp_instance_options *opt)
+{
+	return opt->label && opt->label[0] ? opt->label : program_invocation_short_name;
+}
+
 static int lease_ask(struct lease *lease, const struct harp_instance_options *opt, struct why *why)
 {
 	struct harp_lease_request request = {
@@ -169,17 +193,12 @@ static int lease_ask(struct lease *lease, const struct harp_instance_options *op
 		.copy_mode = opt->copy_mode,
 	};
 	struct harp_daemon *daemon;
-	char client[32];
-	int rc;
+	int rc = lease_connect(&daemon, opt, lease->daemon, why);
 
-	snprintf(client, sizeof(client), "libharp %s", harp_version());
-	rc = harp_daemon_connect(&daemon, opt->daemon_socket, client, why->text, why->size);
 	if (rc)
 		return rc;
-	snprintf(lease->daemon, sizeof(lease->daemon), "%s", harp_daemon_name(daemon));
 	snprintf(request.ifname, sizeof(request.ifname), "%s", opt->ifname);
-	snprintf(request.label, sizeof(request.label), "%s",
-		 opt->label && opt->label[0] ? opt->label : program_invocation_short_name);
+	snprintf(request.label, sizeof(request.label), "%s", lease_label(opt));
 	rc = daemon_lease(daemon, &request, &lease->told, lease->fds, why);
 	harp_daemon_close(daemon);
 	return rc;
@@ -254,10 +273,10 @@ bool lease_has_port(const struct lease *lease, uint16_t port)
 int lease_release(const char *socket, uint64_t lease_id, struct why *why)
 {
 	struct harp_daemon *daemon;
-	char client[32];
+	char client[LEASE_CLIENT_BYTES];
 	int rc;
 
-	snprintf(client, sizeof(client), "libharp %s", harp_version());
+	lease_client(client);
 	rc = daemon_open(&daemon, socket, client, RELEASE_WAIT_MS, why);
 	/* The next harpd sees by itself that the queue is nobody's. */
 	if (rc == -ENOENT || rc == -ECONNREFUSED)

@@ -9,14 +9,22 @@
 #include "base/why.h"
 #include "harp_host.h"
 
+#define LEASE_DAEMON_BYTES 32u
+#define LEASE_SOCKET_BYTES sizeof(((struct sockaddr_un *)0)->sun_path)
+
 struct lease {
 	struct harp_lease_leased told;
-	char daemon[32]; /* who made it: "harpd 0.1.0" */
-	char socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	char daemon[LEASE_DAEMON_BYTES]; /* who made it: "harpd 0.1.0" */
+	char socket[LEASE_SOCKET_BYTES];
 	int fds[HARP_LEASE_FDS]; /* -1: handed on, closed or not there */
 	void *page;              /* statistics, told.page_bytes; NULL: not mapped */
 };
 
+/* Connects to the daemon of opt->daemon_socket; name: who it is. Errors as harp_daemon_connect(). */
+int lease_connect(struct harp_daemon **out, const struct harp_instance_options *opt,
+		  char name[LEASE_DAEMON_BYTES], const struct why *why);
+/* What people read of a lease: opt's label, or the program's name. */
+const char *lease_label(const struct harp_instance_options *opt);
 /* Asks the daemon of opt->daemon_socket for one and checks every descriptor. On failure nothing is left,
  * and harpd has been told. */
 int lease_take(struct lease **out, const struct harp_instance_options *opt, struct why *why);

@@ -3,6 +3,7 @@
  * test_daemon.c - a job's side of the conversation with harpd, against a harpd that says what a test wants:
  * nonsense of every kind, nothing, too much. Each is one error, and no descriptor stays behind.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,6 +21,28 @@
 #include "host/daemon.h"
 
 #define DEVICES_MAX 40u
+
+/* Jobs and harpd may be of different builds: what they say to each other stays as it is. */
+#define STAYS(expression, value) static_assert((expression) == (value), "harp_lease.h")
+STAYS(HARP_LEASE_MAGIC, 0x4c505248);
+STAYS(HARP_LEASE_VERSION, 1);
+STAYS(HARP_LEASE_HELLO, 1);
+STAYS(HARP_LEASE_WELCOME, 2);
+STAYS(HARP_LEASE_REFUSED, 5);
+STAYS(sizeof(struct harp_lease_header), 16);
+STAYS(sizeof(struct harp_lease_hello), 48);
+STAYS(sizeof(struct harp_lease_welcome), 56);
+STAYS(offsetof(struct harp_lease_welcome, device_count), 48);
+STAYS(sizeof(struct harp_lease_device), 360);
+STAYS(offsetof(struct harp_lease_device, ifindex), 16);
+STAYS(offsetof(struct harp_lease_device, queues), 32);
+STAYS(sizeof(struct harp_lease_request), 112);
+STAYS(sizeof(struct harp_lease_leased), 1208);
+STAYS(offsetof(struct harp_lease_leased, rss_table), 184);
+STAYS(sizeof(struct harp_lease_port), 40);
+STAYS(sizeof(struct harp_lease_refused), 404);
+STAYS(offsetof(struct harp_lease_refused, why), 20);
+STAYS(sizeof(struct harp_lease_release), 24);
 
 /* What harpd answers to HELLO: a good WELCOME, then changed. */
 struct script {
