@@ -2,14 +2,13 @@
 /* door.c - where peers come in; see door.h. */
 #include "door.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "base/sockaddr.h"
 #include "engine.h"
 #include "forkguard.h"
 #include "lane_harp.h"
@@ -156,24 +155,11 @@ static void kernel_door_ready(struct keeper_source *source, uint64_t now_ns)
 int kernel_door_listen(struct kernel_door *door, const struct harp_addr *addr, uint32_t scope_id,
 		       struct guests *guests)
 {
+	struct harp_endpoint local = { .addr = *addr, .scope_id = scope_id };
 	struct sockaddr_storage sa;
-	struct sockaddr_in *v4 = (struct sockaddr_in *)&sa;
-	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&sa;
-	socklen_t len;
-	int fd, error;
+	socklen_t len = sockaddr_from_endpoint(&sa, &local);
+	int fd = forkguard_socket(sa.ss_family), error;
 
-	memset(&sa, 0, sizeof(sa));
-	if (harp_addr_is_v4(addr)) {
-		v4->sin_family = AF_INET;
-		memcpy(&v4->sin_addr, addr->bytes + 12, 4);
-		len = sizeof(*v4);
-	} else {
-		v6->sin6_family = AF_INET6;
-		v6->sin6_scope_id = scope_id;
-		memcpy(&v6->sin6_addr, addr->bytes, 16);
-		len = sizeof(*v6);
-	}
-	fd = forkguard_socket(sa.ss_family);
 	if (fd < 0)
 		return fd;
 	if (bind(fd, (struct sockaddr *)&sa, len) || listen(fd, BACKLOG) ||
@@ -183,7 +169,8 @@ int kernel_door_listen(struct kernel_door *door, const struct harp_addr *addr, u
 		return -error;
 	}
 	door->fd = fd;
-	door->port = ntohs(sa.ss_family == AF_INET ? v4->sin_port : v6->sin6_port);
+	sockaddr_to_endpoint(&sa, &local);
+	door->port = local.port;
 	door->guests = guests;
 	door->source.ready = kernel_door_ready;
 	door->rest.run = kernel_door_rested;

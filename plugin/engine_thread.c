@@ -73,15 +73,6 @@ struct engine_thread {
 	struct engine *watched[ENGINES_MAX]; /* whose two descriptors are in fds, in their order */
 };
 
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("isb");
-#endif
-}
-
 /* ---- rousing --------------------------------------------------------------------------------- */
 
 static void engine_rouse(struct engine *engine)
@@ -152,7 +143,7 @@ static bool thread_take(struct engine *engine)
 	for (unsigned i = 0; i < TAKE_TRIES_MAX; i++) {
 		if (driver_take(&engine->driver))
 			return true;
-		cpu_relax();
+		thread_relax();
 	}
 	return false;
 }
@@ -300,7 +291,7 @@ static void dedicated_spin(struct engine_thread *thread, struct engine *engine, 
 			if (!limit_ns && engine_is_blind(engine))
 				limit_ns = thread->spin_ns;
 		} else {
-			cpu_relax();
+			thread_relax();
 		}
 		now_ns = driver_clock_ns();
 	} while (now_ns - busy_ns <= limit_ns && !thread_stopped(thread));

@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include "base/sockaddr.h"
 #include "forkguard.h"
 #include "kernel_driver.h"
 #include "place.h"
@@ -89,52 +90,16 @@ static void lane_kernel_option(int fd, int level, int name, int value)
 	(void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-static socklen_t endpoint_to_sockaddr(const struct harp_endpoint *ep, struct sockaddr_storage *out)
-{
-	struct sockaddr_in *v4 = (struct sockaddr_in *)out;
-	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
-
-	memset(out, 0, sizeof(*out));
-	if (harp_addr_is_v4(&ep->addr)) {
-		v4->sin_family = AF_INET;
-		v4->sin_port = htons(ep->port);
-		memcpy(&v4->sin_addr, ep->addr.bytes + 12, 4);
-		return sizeof(*v4);
-	}
-	v6->sin6_family = AF_INET6;
-	v6->sin6_port = htons(ep->port);
-	v6->sin6_scope_id = ep->scope_id;
-	memcpy(&v6->sin6_addr, ep->addr.bytes, 16);
-	return sizeof(*v6);
-}
-
-static void endpoint_from_sockaddr(const struct sockaddr_storage *in, struct harp_endpoint *ep)
-{
-	const struct sockaddr_in *v4 = (const struct sockaddr_in *)in;
-	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)in;
-	const uint8_t *b = (const uint8_t *)&v4->sin_addr;
-
-	memset(ep, 0, sizeof(*ep));
-	if (in->ss_family == AF_INET) {
-		ep->addr = harp_addr_v4(b[0], b[1], b[2], b[3]);
-		ep->port = ntohs(v4->sin_port);
-	} else if (in->ss_family == AF_INET6) {
-		memcpy(ep->addr.bytes, &v6->sin6_addr, 16);
-		ep->port = ntohs(v6->sin6_port);
-		ep->scope_id = v6->sin6_scope_id;
-	}
-}
-
 static void lane_kernel_names(struct lane_kernel *k)
 {
 	struct sockaddr_storage sa = { 0 };
 	socklen_t len = sizeof(sa);
 
 	if (!getsockname(k->fd, (struct sockaddr *)&sa, &len))
-		endpoint_from_sockaddr(&sa, &k->lane.local);
+		sockaddr_to_endpoint(&sa, &k->lane.local);
 	len = sizeof(sa);
 	if (!getpeername(k->fd, (struct sockaddr *)&sa, &len))
-		endpoint_from_sockaddr(&sa, &k->lane.remote);
+		sockaddr_to_endpoint(&sa, &k->lane.remote);
 }
 
 static enum lane_state lane_kernel_state(struct lane *lane)
@@ -427,7 +392,7 @@ static int lane_kernel_bind(int fd, const struct harp_endpoint *local)
 	if (!memcmp(&local->addr, &none, sizeof(none)))
 		return 0;
 	any_port.port = 0;
-	len = endpoint_to_sockaddr(&any_port, &sa);
+	len = sockaddr_from_endpoint(&sa, &any_port);
 	lane_kernel_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
 	return bind(fd, (struct sockaddr *)&sa, len) ? -errno : 0;
 }
@@ -436,7 +401,7 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local
 			const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
 	struct sockaddr_storage sa;
-	socklen_t len = endpoint_to_sockaddr(remote, &sa);
+	socklen_t len = sockaddr_from_endpoint(&sa, remote);
 	int fd = forkguard_socket(sa.ss_family);
 	struct lane_kernel *k;
 	int rc;

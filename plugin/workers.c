@@ -62,15 +62,10 @@ static pthread_mutex_t workers_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void workers_relax(const struct workers *workers)
 {
-	if (workers->crowded) {
+	if (workers->crowded)
 		sched_yield();
-		return;
-	}
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("isb");
-#endif
+	else
+		thread_relax();
 }
 
 /* ---- the queue; lock held ---------------------------------------------------------------------- */

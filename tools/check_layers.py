@@ -27,6 +27,7 @@ DOORS = {
 }
 # Headers of the pile that programs above it may include, and why.
 SHARED = {
+    "dataplane/base/sockaddr.h": "an address as the kernel's",
     "dataplane/base/thread.h": "the one way to start a thread",
 }
 # What single files of the bindings may include besides, and why.

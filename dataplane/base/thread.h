@@ -14,4 +14,14 @@ int thread_start(pthread_t *id, void *(*run)(void *), void *arg, const char *nam
 /* The same on one core, or THREAD_ANY_CORE. */
 int thread_start_on(pthread_t *id, int core, void *(*run)(void *), void *arg, const char *name);
 
+/* Between two looks of a thread that spins. */
+static inline void thread_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
+
 #endif

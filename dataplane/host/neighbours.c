@@ -19,6 +19,8 @@
 #include <netinet/in.h>
 #include <string.h>
 
+#include "base/sockaddr.h"
+
 #define NUD_USABLE (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP)
 
 #define DISCARD_PORT 9
@@ -121,21 +123,17 @@ static struct ndmsg *neighbours_begin(const struct neighbours *n, struct netlink
  * that follows: the stack asks again, and gives up in its own time. */
 static void neighbours_send(const struct neighbours *n, const struct harp_addr *addr, int flags)
 {
-	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(DISCARD_PORT) };
-	struct sockaddr_in6 v6 = {
-		.sin6_family = AF_INET6,
-		.sin6_port = htons(DISCARD_PORT),
-		.sin6_scope_id = harp_addr_is_link_local(addr) ? n->ifindex : 0,
+	const struct harp_endpoint there = {
+		.addr = *addr,
+		.port = DISCARD_PORT,
+		.scope_id = harp_addr_is_link_local(addr) ? n->ifindex : 0,
 	};
+	struct sockaddr_storage sa;
+	socklen_t len = sockaddr_from_endpoint(&sa, &there);
+	int fd = harp_addr_is_v4(addr) ? n->probe_v4_fd : n->probe_v6_fd;
 
 	flags |= MSG_DONTWAIT | MSG_DONTROUTE | MSG_NOSIGNAL;
-	if (harp_addr_is_v4(addr)) {
-		memcpy(&v4.sin_addr, addr->bytes + 12, 4);
-		(void)!sendto(n->probe_v4_fd, NULL, 0, flags, (struct sockaddr *)&v4, sizeof(v4));
-	} else {
-		memcpy(&v6.sin6_addr, addr->bytes, 16);
-		(void)!sendto(n->probe_v6_fd, NULL, 0, flags, (struct sockaddr *)&v6, sizeof(v6));
-	}
+	(void)!sendto(fd, NULL, 0, flags, (struct sockaddr *)&sa, len);
 }
 
 /* The monitor hears what the kernel knows, and what it does not and then finds out. */

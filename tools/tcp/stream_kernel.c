@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/sockaddr.h"
 #include "common/endpoint.h"
 #include "stream.h"
 
@@ -81,7 +82,7 @@ static int kernel_open(struct stream_host *host, char *why, size_t why_len)
 static int kernel_listen(struct stream_host *host)
 {
 	struct sockaddr_storage address;
-	socklen_t len = endpoint_to_sockaddr(&host->opt.local, &address);
+	socklen_t len = sockaddr_from_endpoint(&address, &host->opt.local);
 	int fd = kernel_socket(&host->opt, address.ss_family);
 
 	if (fd < 0)
@@ -137,14 +138,14 @@ static int kernel_bind(const struct stream_options *opt, int fd, sa_family_t fam
 		return 0;
 	if (family == AF_INET)
 		any.addr = harp_addr_v4(0, 0, 0, 0);
-	len = endpoint_to_sockaddr(&any, &address);
+	len = sockaddr_from_endpoint(&address, &any);
 	return bind(fd, (struct sockaddr *)&address, len) < 0 ? -errno : 0;
 }
 
 static int kernel_connect(struct stream_host *host, struct stream **out)
 {
 	struct sockaddr_storage address;
-	socklen_t len = endpoint_to_sockaddr(&host->opt.remote, &address);
+	socklen_t len = sockaddr_from_endpoint(&address, &host->opt.remote);
 	int fd = kernel_socket(&host->opt, address.ss_family);
 	int rc;
 

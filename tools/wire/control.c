@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/sockaddr.h"
 #include "common/endpoint.h"
 #include "wire.h"
 
@@ -21,7 +22,7 @@ static int control_address(struct sockaddr_storage *out, const char *address, ui
 		snprintf(why, why_len, "%s is not an IP address", address);
 		return -EINVAL;
 	}
-	*len = endpoint_to_sockaddr(&ep, out);
+	*len = sockaddr_from_endpoint(out, &ep);
 	return 0;
 }
 
@@ -55,8 +56,8 @@ static int control_names(struct control *control)
 	if (getsockname(control->fd, (struct sockaddr *)&local, &local_len) < 0 ||
 	    getpeername(control->fd, (struct sockaddr *)&remote, &remote_len) < 0)
 		return -errno;
-	endpoint_from_sockaddr(&local, &control->local);
-	endpoint_from_sockaddr(&remote, &control->remote);
+	sockaddr_to_endpoint(&local, &control->local);
+	sockaddr_to_endpoint(&remote, &control->remote);
 	return 0;
 }
 
