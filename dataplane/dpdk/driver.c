@@ -8,6 +8,8 @@
 #include "dpdk/memif.h"
 #include "dpdk/port.h"
 
+#define DRIVER_ROOM_MORE 64u
+
 static const struct {
 	const char *name;
 	uint32_t traits;
@@ -63,10 +65,10 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 	const uint32_t slot = driver_slot_bytes(frame_size);
 	int len;
 
-	/* memif copies a whole packet at a time where its buffers are as large as an mbuf's room, and no larger:
-	 * then, and only then, both of its directions have a fast path. */
+	/* memif copies what a peer says is in a buffer into one mbuf, however long that is, unless its own buffers are larger than
+	 * an mbuf's room: then a peer with larger ones (another MTU, or memif's 2048 bytes) has its packets in chains. */
 	if (memif_is(device) && !driver_argument(device, "bsize="))
-		len = snprintf(out, out_len, "%s,bsize=%u", device, room);
+		len = snprintf(out, out_len, "%s,bsize=%u", device, room + DRIVER_ROOM_MORE);
 	/* af_packet's slots divide a block of whole pages, and what they hold fits into an mbuf. */
 	else if ((driver_traits(device) & DRIVER_SLOTS) && !driver_argument(device, "framesz="))
 		len = snprintf(out, out_len, "%s,blocksz=%u,framesz=%u", device,
