@@ -17,6 +17,8 @@
  * itself, where it reads it. relay_hold() does that to a port which is to be stopped, so that stopping finds
  * nothing under way.
  *
+ * The driver believes what a peer says; relay_handshake.c doesn't. Callers that say nothing are relay_strangers.c's.
+ *
  * All servers of a process accept in one place (relay_home()), each with a number of its own there: the number that a
  * client asks for is looked up, and replaced. A client's driver calls us, and we its server, as often as it
  * takes.
@@ -104,6 +106,10 @@ static int relay_add(struct relay *relay, const struct memif_text *text, const c
 
 	if (err)
 		return why_fail(why, err, "no thread for its sockets: %s", strerror(-err));
+	if (hub.relay_count == RELAY_PORTS_MAX)
+		return why_fail(why, -ENOSPC,
+				"this process has %u memif ports, and can't have more",
+				RELAY_PORTS_MAX);
 	err = text->serves ? relay_serve(relay, text, name, why)
 			   : relay_call(relay, text, name, why);
 	if (err)
@@ -112,6 +118,7 @@ static int relay_add(struct relay *relay, const struct memif_text *text, const c
 	relay->listener->users++;
 	relay->next = hub.relays;
 	hub.relays = relay;
+	hub.relay_count++;
 	return 0;
 }
 
@@ -139,6 +146,15 @@ int relay_open(struct relay **out, const char *device, char driver_text[RELAY_TE
 	pthread_mutex_unlock(&hub.lock);
 	hub_wake();
 	return err;
+}
+
+void relay_packets(struct relay *relay, uint32_t bytes)
+{
+	if (!relay)
+		return;
+	pthread_mutex_lock(&hub.lock);
+	relay->packet_bytes = bytes;
+	pthread_mutex_unlock(&hub.lock);
 }
 
 bool relay_is_lost(struct relay *relay)
@@ -186,6 +202,7 @@ void relay_close(struct relay *relay)
 	for (struct relay **at = &hub.relays; *at; at = &(*at)->next)
 		if (*at == relay) {
 			*at = relay->next;
+			hub.relay_count--;
 			break;
 		}
 	listener_leave(relay->listener);

@@ -9,21 +9,30 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "base/thread.h"
 
 #define RELAY_DIAL_MS 20 /* between calls of who is not there, or takes none just now */
 #define RELAY_ROUNDS 8   /* of DPDK's interrupt thread: each takes all that is ready */
-#define RELAY_PAIRS_MAX 128u
-#define RELAY_PORTS_MAX 64u
 
-/* What a client says, first and later, and where its first message has the number. */
-#define MEMIF_INIT 3
-#define MEMIF_INIT_ID_AT 4
-#define MEMIF_CONNECT 6
-#define MEMIF_DISCONNECT 8
+#define MEMIF_INIT_ID_AT 4     /* where a client's first message has the number of its server */
+#define MEMIF_REASON_AT 6      /* and a goodbye its words */
 #define MEMIF_NO_ID UINT32_MAX /* relay_home()'s: never to be had */
 
-struct hub hub = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+struct hub hub = { .lock = PTHREAD_MUTEX_INITIALIZER,
+		   .changed = PTHREAD_COND_INITIALIZER,
+		   .wake = -1,
+		   .round = -1 };
+
+static uint64_t hub_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 void hub_wake(void)
 {
@@ -123,12 +132,35 @@ static bool pair_hand_on(int to, struct relay_message *message)
 	return relay_send(to, message) && relay_message_type(message) != MEMIF_DISCONNECT;
 }
 
+/* The driver does not hear what the peer must not say; the peer hears why. */
+static bool pair_may_say(struct pair *pair, struct relay_message *message)
+{
+	uint32_t packet_bytes = pair->relay ? pair->relay->packet_bytes : 0;
+	const char *wrong = pair->listener->serves
+				    ? handshake_client(&pair->said, message, packet_bytes)
+				    : handshake_server(&pair->said, message);
+
+	if (!wrong)
+		return true;
+	relay_message_drop(message);
+	*message = (struct relay_message){ .bytes = { MEMIF_DISCONNECT },
+					   .len = sizeof(message->bytes) };
+	snprintf((char *)message->bytes + MEMIF_REASON_AT, sizeof(message->bytes) - MEMIF_REASON_AT,
+		 "%s", wrong);
+	(void)relay_send(pair->peer, message);
+	return false;
+}
+
 static void pair_from_peer(struct pair *pair)
 {
 	struct relay_message message;
 	int got = -1;
 
 	while (pair->peer >= 0 && (got = relay_receive(pair->peer, &message)) == 1) {
+		if (!pair_may_say(pair, &message)) {
+			pair_hang_up(pair);
+			continue;
+		}
 		pair_heard(pair, &message);
 		if (!pair_hand_on(pair->driver, &message))
 			pair_hang_up(pair);
@@ -142,9 +174,11 @@ static void pair_from_driver(struct pair *pair)
 	struct relay_message message;
 	int got = -1;
 
-	while (pair->driver >= 0 && (got = relay_receive(pair->driver, &message)) == 1)
+	while (pair->driver >= 0 && (got = relay_receive(pair->driver, &message)) == 1) {
+		pair->known |= relay_message_type(&message) == MEMIF_CONNECTED;
 		if (!pair_hand_on(pair->peer, &message) && pair->peer >= 0)
 			pair_hang_up(pair);
+	}
 	if (got == 0) {
 		fd_close(&pair->driver);
 		fd_close(&pair->peer);
@@ -200,6 +234,7 @@ static void pairs_reap(void)
 		hub.pair_count--;
 		if (pair->relay)
 			pair->relay->pairs--;
+		handshake_end(&pair->said);
 		free(pair);
 	}
 }
@@ -215,22 +250,26 @@ static struct relay *listener_caller(const struct listener *listener)
 	return relay;
 }
 
-static int listener_next(struct listener *listener)
+static int listener_next(struct listener *listener, uint64_t now_ns)
 {
+	struct pollfd caller = { .fd = listener->fd, .events = POLLIN };
 	int fd = -1;
 
-	errno = EMFILE;
-	if (hub.pair_count < RELAY_PAIRS_MAX)
+	listener->busy = false;
+	if (poll(&caller, 1, 0) != 1)
+		return -1;
+	if (strangers_room(listener, now_ns))
 		fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	hub.busy |= fd < 0 && errno != EAGAIN;
+	listener->busy = fd < 0;
 	return fd;
 }
 
 void listener_accept(struct listener *listener)
 {
+	const uint64_t now_ns = hub_now_ns();
 	int fd;
 
-	while ((fd = listener_next(listener)) >= 0) {
+	while ((fd = listener_next(listener, now_ns)) >= 0) {
 		struct pair *pair = calloc(1, sizeof(*pair));
 
 		if (!pair || (!listener->serves && !relay_is_us(fd))) {
@@ -242,7 +281,9 @@ void listener_accept(struct listener *listener)
 				       .listener = listener,
 				       .peer = listener->serves ? fd : -1,
 				       .driver = listener->serves ? -1 : fd,
-				       .dialling = true };
+				       .dialling = true,
+				       .since_ns = now_ns,
+				       .said = HANDSHAKE_BEGIN };
 		if (!listener->serves) {
 			pair->relay = listener_caller(listener);
 			pair->relay->pairs++;
@@ -303,15 +344,18 @@ struct listener *listener_add(int fd, bool serves)
 
 /* ---- the thread -------------------------------------------------------------------------------- */
 
-/* What to wait for: the fds, and for how long. */
-static int hub_wait_for(struct pollfd *fds, nfds_t *count)
+/* What to wait for: the fds, and for how long, which is at most until the next stranger's time is over. */
+static int hub_wait_for(struct pollfd *fds, nfds_t *count, uint64_t late_ns)
 {
-	int timeout = hub.busy ? RELAY_DIAL_MS : -1;
+	int timeout = late_ns == UINT64_MAX ? -1 : (int)(late_ns / 1000000) + 1;
 
 	*count = 0;
 	fds[(*count)++] = (struct pollfd){ .fd = hub.wake, .events = POLLIN };
-	for (struct listener *at = hub.listeners; at && !hub.busy; at = at->next)
-		fds[(*count)++] = (struct pollfd){ .fd = at->fd, .events = POLLIN };
+	for (struct listener *at = hub.listeners; at; at = at->next)
+		if (!at->busy)
+			fds[(*count)++] = (struct pollfd){ .fd = at->fd, .events = POLLIN };
+		else
+			timeout = RELAY_DIAL_MS;
 	for (struct pair *pair = hub.pairs; pair; pair = pair->next) {
 		if (!pair->dialling)
 			fds[(*count)++] = (struct pollfd){ .fd = pair->peer, .events = POLLIN };
@@ -328,22 +372,22 @@ static void *hub_main(void *arg)
 {
 	static struct pollfd fds[1 + RELAY_PORTS_MAX + 2 * RELAY_PAIRS_MAX];
 
-	pthread_setname_np(pthread_self(), "harp-memif");
 	for (;;) {
 		eventfd_t woken;
+		uint64_t late_ns;
 		nfds_t count;
 		int timeout;
 
 		pthread_mutex_lock(&hub.lock);
-		hub.busy = false;
 		for (struct listener *at = hub.listeners; at; at = at->next)
 			listener_accept(at);
 		for (struct pair *pair = hub.pairs; pair; pair = pair->next)
 			pair_turn(pair);
+		late_ns = strangers_late(hub_now_ns());
 		pairs_reap();
 		hub.turns++;
 		pthread_cond_broadcast(&hub.changed);
-		timeout = hub_wait_for(fds, &count);
+		timeout = hub_wait_for(fds, &count, late_ns);
 		pthread_mutex_unlock(&hub.lock);
 		poll(fds, count, timeout);
 		(void)eventfd_read(hub.wake, &woken);
@@ -355,9 +399,11 @@ void hub_forked(void)
 {
 	for (const struct listener *at = hub.listeners; at; at = at->next)
 		close(at->fd);
-	for (const struct pair *pair = hub.pairs; pair; pair = pair->next)
+	for (struct pair *pair = hub.pairs; pair; pair = pair->next) {
 		if (pair->peer >= 0)
 			close(pair->peer);
+		handshake_end(&pair->said);
+	}
 	/* A child of the child's has other files of these numbers. */
 	hub.listeners = NULL;
 	hub.pairs = NULL;
@@ -366,14 +412,20 @@ void hub_forked(void)
 static int hub_rounds_start(void)
 {
 	static struct rte_intr_handle *handle; /* stays, as the thread does */
+	int err = 0;
 
-	handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
-	hub.round = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!handle)
+		handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+	if (hub.round < 0)
+		hub.round = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!handle || hub.round < 0)
 		return -ENOMEM;
 	if (rte_intr_fd_set(handle, hub.round) || rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT))
 		return -rte_errno;
-	return rte_intr_callback_register(handle, hub_round, NULL);
+	if (!hub.rounds)
+		err = rte_intr_callback_register(handle, hub_round, NULL);
+	hub.rounds = !err;
+	return err;
 }
 
 int hub_start(void)
@@ -383,15 +435,15 @@ int hub_start(void)
 
 	if (hub.runs)
 		return 0;
-	hub.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (hub.wake < 0)
+		hub.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (hub.wake < 0)
 		return -errno;
 	err = hub_rounds_start();
+	if (!err)
+		err = thread_start(&thread, hub_main, NULL, "harp-memif");
 	if (err)
 		return err;
-	err = pthread_create(&thread, NULL, hub_main, NULL);
-	if (err)
-		return -err;
 	pthread_detach(thread);
 	hub.runs = true;
 	return 0;

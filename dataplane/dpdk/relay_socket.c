@@ -187,7 +187,19 @@ static bool relay_message_fits(const struct relay_message *message, const struct
 			  first->cmsg_len == CMSG_LEN(sizeof(int)));
 }
 
-static void relay_message_drop(struct relay_message *message)
+int relay_message_fd(const struct relay_message *message)
+{
+	const struct msghdr header = { .msg_control = (void *)(uintptr_t)message->control.bytes,
+				       .msg_controllen = message->control_len };
+	const struct cmsghdr *first = CMSG_FIRSTHDR(&header);
+	int fd = -1;
+
+	if (first && first->cmsg_level == SOL_SOCKET && first->cmsg_type == SCM_RIGHTS)
+		memcpy(&fd, CMSG_DATA(first), sizeof(fd));
+	return fd;
+}
+
+void relay_message_drop(struct relay_message *message)
 {
 	struct msghdr header = { .msg_control = message->control.bytes,
 				 .msg_controllen = message->control_len };

@@ -12,9 +12,15 @@
 
 #define RELAY_FDS_MAX 2 /* that a message has room for: memif's have one at most */
 
-/* The messages that have one: of memory, and of a ring's events. */
+/* What memif's ends say. Those of memory and of a ring, for its events, have a descriptor. */
+#define MEMIF_ACK 1
+#define MEMIF_HELLO 2
+#define MEMIF_INIT 3
 #define MEMIF_ADD_REGION 4
 #define MEMIF_ADD_RING 5
+#define MEMIF_CONNECT 6
+#define MEMIF_CONNECTED 7
+#define MEMIF_DISCONNECT 8
 
 /* Where a listener listens, and where who called it is put through to. */
 struct relay_address {
@@ -48,6 +54,10 @@ int relay_home(const char **name, struct relay_address *to, const struct why *wh
 
 /* The first thing in each. */
 uint16_t relay_message_type(const struct relay_message *message);
+/* The descriptor that came with it; -1: none. It stays the message's. */
+int relay_message_fd(const struct relay_message *message);
+/* One that is not handed on: its descriptors are closed. */
+void relay_message_drop(struct relay_message *message);
 /* 1; 0: the other end has gone, or says what no memif says. -1: there is none yet. */
 int relay_receive(int fd, struct relay_message *message);
 /* False: the other end has gone, or reads nothing. Its descriptors are closed here in any case. */

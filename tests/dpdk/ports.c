@@ -129,6 +129,8 @@ void end_receive(struct end *end)
 		uint32_t number;
 
 		end->filled--;
+		CHECK((descs[i].addr & (end->nic->caps.frame_size - 1)) + descs[i].len <=
+		      end->nic->caps.frame_size);
 		if (first) {
 			memcpy(&number, data + 14, 4);
 			end->wrong += number != end->next_in;
@@ -551,6 +553,9 @@ static const struct {
 	{ "memif_client_dies", case_memif_client_dies },
 	{ "memif_client_flees", case_memif_client_flees },
 	{ "memif_server_stands", case_memif_server_stands },
+	{ "memif_strangers", case_memif_strangers },
+	{ "memif_beyond", case_memif_beyond },
+	{ "memif_mtus", case_memif_mtus },
 	{ "virtio", case_virtio },
 	{ "forked", case_forked },
 };

@@ -52,6 +52,8 @@ void peers_end(void);
 /* A process with a port, up. */
 pid_t peer_start(const char *device);
 void peer_kill(pid_t peer);
+/* A socket that has called the server of peers_server; -EAGAIN: too many have. */
+int memif_caller(int flags);
 /* Something arrives, whatever its numbers. */
 bool peer_hears(struct end *end);
 
@@ -70,6 +72,9 @@ void case_memif_server_dies(void);
 void case_memif_client_dies(void);
 void case_memif_client_flees(void);
 void case_memif_server_stands(void);
+void case_memif_strangers(void);
+void case_memif_beyond(void);
+void case_memif_mtus(void);
 void case_virtio(void);
 void case_forked(void);
 

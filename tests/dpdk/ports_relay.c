@@ -40,8 +40,7 @@ void case_memif_again(void)
 	peers_end();
 }
 
-/* A socket that has called the server; -EAGAIN: too many have. */
-static int caller(int flags)
+int memif_caller(int flags)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | flags, 0);
@@ -92,7 +91,7 @@ void case_memif_client_flees(void)
 	if (!end_open(&a, peers_server, 0))
 		return;
 	for (unsigned i = 0; i < 2000; i++) {
-		int fd = caller(0);
+		int fd = memif_caller(0);
 		uint8_t greeting[128];
 
 		CHECK(fd >= 0);
@@ -131,7 +130,7 @@ void case_memif_server_stands(void)
 	peer = peer_start(peers_server);
 	kill(peer, SIGSTOP);
 	CHECK_EQ(waitid(P_PID, (id_t)peer, &info, WSTOPPED | WNOWAIT), 0);
-	while (count < BACKLOG_MOST && (fd = caller(SOCK_NONBLOCK)) >= 0)
+	while (count < BACKLOG_MOST && (fd = memif_caller(SOCK_NONBLOCK)) >= 0)
 		fds[count++] = fd;
 	CHECK_EQ(fd, -EAGAIN);
 	if (end_open(&end, peers_client, 0)) {
