@@ -30,6 +30,11 @@
  * the time, and sooner when the way in use gets slower. During a probe other sizes that are in flight
  * together with it go its way too, or else nothing would ever be measured where sizes alternate.
  *
+ * What a machine does besides comes and goes by milliseconds to minutes, and for longer messages that is no longer than a trial: of
+ * two runs one behind the other one may have had the good time. So in a trial of single messages of 256 KiB and more the
+ * ways take turns, message by message, and what counts is what they took then, not before: the lower third of it, as what
+ * disturbs only ever adds.
+ *
  * Trials are bounded in time, too: a way that shows one cost of milliseconds, well above those of the way in use, is
  * not tried on, and where the way in use itself takes so long the first comparison comes after one cost.
  *
@@ -38,6 +43,8 @@
 
 /* A stream's messages before the first probe, at least: NCCL posts eight at once, and one of them has to be done. */
 #define CHOICE_BEGIN 9u
+/* Single ones before the first probe in which the ways take turns. */
+#define CHOICE_WARM 3u
 /* So many more, where neighbours know. */
 #define CHOICE_TRUST 32u
 
@@ -131,6 +138,8 @@ static __attribute__((noinline)) void choice_meet(struct choice *choice, unsigne
 	cell->fresh = false;
 	cell->alarm = CHOICE_ALARM_MIN;
 	cell->wait = choice_want(index % CHOICE_CLASSES) * choice_batch(index) + 3;
+	if (choice_takes_turns(index)) /* nothing has to be known before */
+		cell->wait = index < CHOICE_LONG ? CHOICE_WARM : 1;
 	if (index >= CHOICE_CLASSES && cell->wait < CHOICE_BEGIN)
 		cell->wait = CHOICE_BEGIN;
 	if (choice_trusts(choice, index, same))
@@ -167,8 +176,10 @@ static unsigned choice_way(struct choice *choice, unsigned index, uint64_t messa
 	if (!choice_is_probed(choice, index))
 		return cell->way;
 	probe->left--;
-	probe->sent++;
 	probe->last = message;
+	if (probe->turns && index == probe->cell && probe->left % 2 == 0)
+		return cell->way;
+	probe->sent++;
 	return probe->way;
 }
 

@@ -38,6 +38,7 @@ struct choice_cell {
 	bool fresh;  /* its way was measured since the last probe */
 	uint8_t probes; /* since a kind came back, up to 255 */
 	uint8_t rival;  /* the way probed last */
+	uint8_t leans; /* towards that way: 1 + it, 0: towards none; it was better by less than the margin */
 	uint8_t since_look;
 	uint8_t rest;  /* messages that are not looked at: enough is known */
 	uint32_t wait; /* messages until the next probe */
@@ -47,15 +48,17 @@ struct choice_cell {
 	uint32_t settled_ns;  /* what the way took when it was found the best */
 };
 
-/* Messages in a row sent by another way than the best known, to measure it. */
+/* Messages in a row sent by another way than the best known, to measure it; or by both, taking turns. */
 struct choice_probe {
 	bool active; /* until the last of them is done */
+	bool turns;
 	uint8_t cell, way;
 	uint8_t slow;  /* costs far above those of the way in use */
 	uint16_t left; /* still to be sent that way */
 	uint16_t sent;
-	uint16_t costs; /* measured */
-	uint64_t last;  /* message */
+	uint16_t costs;                  /* measured */
+	uint64_t last;                   /* message */
+	struct choice_cost used, rivals; /* turns: of the way in use and of the other, meanwhile */
 };
 
 struct choice_flight {
@@ -111,6 +114,7 @@ void choice_seed(struct choice *choice, int dev, const struct harp_addr *remote)
 
 /* For choice_memory.c and choice_text.c. */
 uint32_t choice_typical(const struct choice_cost *cost); /* lower median, 0: none */
+uint32_t choice_low(const struct choice_cost *cost);     /* two in three are above, 0: none */
 bool choice_allows(const struct choice *choice, unsigned cell, unsigned way);
 void choice_push(struct choice_cost *cost, uint32_t ns);
 

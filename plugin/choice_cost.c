@@ -22,7 +22,8 @@ void choice_push(struct choice_cost *cost, uint32_t ns)
 		cost->count++;
 }
 
-uint32_t choice_typical(const struct choice_cost *cost)
+/* So that one in `share` is below it; 0: there is none. */
+static uint32_t choice_quantile(const struct choice_cost *cost, unsigned share)
 {
 	uint32_t sorted[CHOICE_COSTS];
 
@@ -35,7 +36,17 @@ uint32_t choice_typical(const struct choice_cost *cost)
 			sorted[at] = sorted[at - 1];
 		sorted[at] = cost->ns[i];
 	}
-	return sorted[(cost->count - 1) / 2];
+	return sorted[(cost->count - 1u) / share];
+}
+
+uint32_t choice_typical(const struct choice_cost *cost)
+{
+	return choice_quantile(cost, 2);
+}
+
+uint32_t choice_low(const struct choice_cost *cost)
+{
+	return choice_quantile(cost, 3);
 }
 
 /* From 32 KiB on time goes with size: as if the message were as long as its class's longest. */

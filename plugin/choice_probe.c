@@ -63,7 +63,8 @@ static unsigned choice_rival(struct choice_cell *cell, const struct choice *choi
 	}
 	if (next == CHOICE_NONE)
 		return next;
-	if (!cell->fresh) /* nothing to compare it with: measure the way in use, nothing else */
+	/* Nothing to compare it with: measure the way in use, nothing else. */
+	if (!cell->fresh && !choice_takes_turns(index))
 		return cell->way;
 	cell->rival = (uint8_t)next;
 	return next;
@@ -75,6 +76,8 @@ static uint16_t choice_trial(unsigned index, unsigned flying)
 	unsigned class = index % CHOICE_CLASSES, batch = choice_batch(index);
 	unsigned count = choice_want(class) * batch, burst = choice_burst(class, flying);
 
+	if (choice_takes_turns(index))
+		return (uint16_t)(2 * (class < CHOICE_LONG ? count | 1 : count));
 	if (count < CHOICE_BURSTS * burst)
 		count = CHOICE_BURSTS * burst;
 	/* What comes behind a batch ends it. */
@@ -95,6 +98,7 @@ void choice_probe_begin(struct choice *choice, unsigned index)
 	probe->active = true;
 	probe->cell = (uint8_t)index;
 	probe->way = (uint8_t)way;
+	probe->turns = choice_takes_turns(index);
 	probe->left = choice_trial(index, choice->flying);
 	cell->batch_count = 0;
 }
@@ -150,33 +154,71 @@ static uint32_t choice_pause(struct choice *choice, const struct choice_cell *ce
 	return (uint32_t)wait + choice_random(choice, (uint32_t)wait / 4 + 1);
 }
 
+/* What a trial says. */
+struct choice_verdict {
+	unsigned best; /* way */
+	bool sure;     /* by many costs, or not for the first time */
+	uint32_t way_ns, probed_ns, best_ns, second_ns;
+};
+
+/* All that is known of each way. */
+static struct choice_verdict choice_by_all(const struct choice *choice, unsigned index,
+					   unsigned probed)
+{
+	const struct choice_cell *cell = &choice->cells[index];
+	struct choice_verdict v = { .way_ns = choice_typical(&cell->cost[cell->way]),
+				    .probed_ns = choice_typical(&cell->cost[probed]) };
+
+	v.best = choice_best(choice, index, &v.best_ns, &v.second_ns);
+	v.sure = cell->cost[v.best].count >= CHOICE_SURE;
+	return v;
+}
+
+/* The two that took turns, as they did then. */
+static struct choice_verdict choice_by_turns(const struct choice_probe *probe,
+					     struct choice_cell *cell)
+{
+	struct choice_verdict v = { .way_ns = choice_low(&probe->used),
+				    .probed_ns = choice_low(&probe->rivals) };
+	bool better = v.probed_ns < v.way_ns;
+
+	v.best = better ? probe->way : cell->way;
+	v.best_ns = better ? v.probed_ns : v.way_ns;
+	v.second_ns = better ? v.way_ns : v.probed_ns;
+	v.sure = cell->leans == probe->way + 1;
+	cell->leans = (uint64_t)v.way_ns * 100 >= (uint64_t)v.probed_ns * CHOICE_MARGIN_SURE
+			      ? (uint8_t)(probe->way + 1)
+			      : 0;
+	return v;
+}
+
 /* A rival has been measured. */
 static void choice_judge(struct choice *choice, unsigned index, unsigned probed)
 {
+	const struct choice_probe *probe = &choice->probe;
 	struct choice_cell *cell = &choice->cells[index];
-	uint32_t best_ns, second_ns, way_ns = choice_typical(&cell->cost[cell->way]);
-	unsigned best = choice_best(choice, index, &best_ns, &second_ns);
-	bool first = !cell->own, changed = best != cell->way;
-	unsigned margin =
-		cell->cost[best].count >= CHOICE_SURE ? CHOICE_MARGIN_SURE : CHOICE_MARGIN;
+	const struct choice_verdict v = probe->turns && probe->used.count
+						? choice_by_turns(probe, cell)
+						: choice_by_all(choice, index, probed);
+	unsigned margin = v.sure ? CHOICE_MARGIN_SURE : CHOICE_MARGIN;
+	bool first = !cell->own, changed = v.best != cell->way;
 
-	if (changed && !first && (uint64_t)way_ns * 100 < (uint64_t)best_ns * margin)
+	if (changed && !first && (uint64_t)v.way_ns * 100 < (uint64_t)v.best_ns * margin)
 		changed = false;
 	if (changed) {
-		cell->way = cell->home = (uint8_t)best;
+		cell->way = cell->home = (uint8_t)v.best;
 		cell->backoff = CHOICE_BACKOFF_MIN;
 		cell->alarm = CHOICE_ALARM_MIN;
 		cell->fresh = true;
 	} else if (cell->backoff < CHOICE_BACKOFF_MAX &&
-		   ((uint64_t)second_ns * 100 > (uint64_t)best_ns * CHOICE_CLEAR ||
+		   ((uint64_t)v.second_ns * 100 > (uint64_t)v.best_ns * CHOICE_CLEAR ||
 		    cell->backoff < CHOICE_BACKOFF_MAX / 4)) {
 		cell->backoff *= 2;
 	}
 	cell->settled_ns = choice_typical(&cell->cost[cell->way]);
 	if (choice_tried_all(choice, index)) {
 		cell->own = true;
-		cell->wait = choice_pause(choice, cell, cell->settled_ns,
-					  choice_typical(&cell->cost[probed]));
+		cell->wait = choice_pause(choice, cell, cell->settled_ns, v.probed_ns);
 	} else {
 		cell->wait = CHOICE_BREATH;
 	}
@@ -276,7 +318,11 @@ static void choice_cost(struct choice *choice, unsigned index, unsigned way, uin
 			cell->wait = 0; /* what else is there? */
 		choice_look(cell);
 	}
-	if (!probe->active || probe->cell != index || probe->way != way)
+	if (!probe->active || probe->cell != index)
+		return;
+	if (probe->turns)
+		choice_push(probe->way == way ? &probe->rivals : &probe->used, ns);
+	if (probe->way != way)
 		return;
 	probe->costs++;
 	if (way != cell->way && choice_is_poor(choice, index, ns, CHOICE_POOR))

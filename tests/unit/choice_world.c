@@ -6,7 +6,9 @@
 
 #include "check.h"
 
-const struct world textbook = { { { 3, 0.5, 0 }, { 6, 0.2, 0 } }, true, 0.3, 0.002, { 0, 0 }, 1 };
+const struct world textbook = {
+	{ { 3, 0.5, 0 }, { 6, 0.2, 0 } }, true, 0.3, 0.002, { 0, 0 }, 1, 0, 0
+};
 
 static double rnd(struct world *world)
 {
@@ -14,11 +16,13 @@ static double rnd(struct world *world)
 	return (double)(world->random >> 11) / (double)(UINT64_C(1) << 53);
 }
 
-static double occupy(struct world *world, unsigned way, double bytes)
+static double occupy(struct world *world, unsigned way, double bytes, double at_us)
 {
 	const struct way_cost *cost = &world->way[way];
 	double us = cost->fixed_us + cost->per_kib_us * bytes / 1024;
 
+	if (world->tide > 0 && (uint64_t)(at_us / world->tide_us) % 2)
+		us *= world->tide;
 	us *= 1 + world->noise * (2 * rnd(world) - 1);
 	if (rnd(world) < world->spike_share)
 		us += 1000 + 4000 * rnd(world);
@@ -40,7 +44,7 @@ static double send_by(struct run *run, unsigned kinds, uint64_t size, double at_
 		/* One core: who comes second waits for the first. */
 		if (world->one_core && start_us < run->free_us[!way])
 			start_us = run->free_us[!way];
-		us = occupy(world, way, (double)size / (both ? 2 : 1));
+		us = occupy(world, way, (double)size / (both ? 2 : 1), start_us);
 		run->free_us[way] = start_us + us;
 		us = run->free_us[way] + world->way[way].latency_us;
 		if (world->turn_us[way] > 0)

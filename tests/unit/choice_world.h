@@ -11,7 +11,7 @@
  * The simulation: a way takes a message when its predecessor on that way is through, for
  * fixed + per_kib * size, and hands it over latency later. Both at once: half each; on one core they
  * take turns. Messages are posted `depth` deep and are done in order. Noise is uniform of so many per cent
- * either way; now and then the scheduler takes a millisecond or some.
+ * either way; now and then the scheduler takes a millisecond or some; and there are tides, in which all takes longer.
  */
 struct way_cost {
 	double fixed_us, per_kib_us, latency_us;
@@ -24,6 +24,8 @@ struct world {
 	double spike_share; /* of messages */
 	double turn_us[2];  /* ends by that way are seen at multiples of this only; 0: at once */
 	uint64_t random;
+	double tide,
+		tide_us; /* so many times as long, every other stretch of so long; 0: there are none */
 };
 
 struct run {

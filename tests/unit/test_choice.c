@@ -31,7 +31,9 @@ static void test_harp_wins_all(void)
 /* A latency that pipelines hide, and a rate that counts in streams: not the same answer. */
 static void test_latency_hidden(void)
 {
-	struct world world = { { { 3, 0.5, 0 }, { 1, 0.2, 8 } }, true, 0.3, 0.002, { 0, 0 }, 1 };
+	struct world world = {
+		{ { 3, 0.5, 0 }, { 1, 0.2, 8 } }, true, 0.3, 0.002, { 0, 0 }, 1, 0, 0
+	};
 	struct verdict one = truth(&world, 1, 256), stream = truth(&world, 8, 256);
 
 	CHECK_EQ(one.best, LANE_HARP);
@@ -43,7 +45,7 @@ static void test_latency_hidden(void)
 static void test_close_call(void)
 {
 	struct world world = {
-		{ { 4.2, 0.11, 0 }, { 3, 0.15, 0 } }, true, 0.3, 0.002, { 0, 0 }, 1
+		{ { 4.2, 0.11, 0 }, { 3, 0.15, 0 } }, true, 0.3, 0.002, { 0, 0 }, 1, 0, 0
 	};
 
 	check_world("close call", &world);
