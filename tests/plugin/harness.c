@@ -364,8 +364,7 @@ unsigned count_fds(void)
 
 void nothing_left(unsigned threads, unsigned fds)
 {
-	if (hosts_are_ports())
-		WAIT_UNTIL(count_threads() == threads && count_fds() == fds);
+	WAIT_UNTIL(count_threads() == threads && (!hosts_are_ports() || count_fds() == fds));
 	if (count_threads() != threads || count_fds() != fds)
 		fail(__FILE__, __LINE__, "%u threads and %u descriptors, not %u and %u",
 		     count_threads(), count_fds(), threads, fds);
@@ -435,10 +434,22 @@ void make_two_ports(const char *plugin)
 	host_ports_made = true;
 }
 
+static void *tell_tid(void *tid)
+{
+	*(pid_t *)tid = gettid();
+	return NULL;
+}
+
 void start_environment(const char *plugin, int version)
 {
 	struct library lib;
+	pthread_t thread;
+	char task[64];
+	pid_t tid;
 
+	REQUIRE(!pthread_create(&thread, NULL, tell_tid, &tid) && !pthread_join(thread, NULL));
+	snprintf(task, sizeof(task), "/proc/self/task/%d", tid);
+	WAIT_UNTIL(access(task, F_OK) != 0);
 	if (!hosts_are_ports())
 		return;
 	library_open(&lib, plugin, version);

@@ -93,7 +93,8 @@ bool filled(const uint8_t *data, size_t size, unsigned seed);
 /* ---- this process ---------------------------------------------------------------------------- */
 unsigned count_threads(void);
 unsigned count_fds(void);
-/* There are so many and no more. DPDK's own thread closes some a moment later. */
+/* There are so many and no more. The kernel shows a joined thread for a moment yet, and DPDK's own closes descriptors
+ * a moment later. */
 void nothing_left(unsigned threads, unsigned fds);
 /* One host: a network namespace with lo up; the machine's own when that isn't allowed. */
 void make_one_host(void);
@@ -106,7 +107,8 @@ const char *host_ifname(void); /* of this_host; of the sender for both */
 /* Two DPDK ports instead, net_memif's two ends, called "ha" and "hb". */
 void make_two_ports(const char *plugin);
 bool hosts_are_ports(void);
-/* What DPDK keeps in a process once it was started is there: threads and descriptors counted from now on are ours. */
+/* What DPDK keeps in a process once it was started is there, and what ThreadSanitizer does, which starts a thread of its
+ * own with the first one of a process: threads and descriptors counted from now on are ours. */
 void start_environment(const char *plugin, int version);
 
 #endif
