@@ -200,13 +200,34 @@ void external_reset(struct external *external)
 	external->done_count = 0;
 }
 
-void external_destroy(struct external *external)
+/* Those of closed ports of which others still hold mbufs. Under the lock. */
+static struct external *external_retired;
+static pthread_mutex_t external_retired_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void external_reap(void)
+{
+	pthread_mutex_lock(&external_retired_lock);
+	for (struct external **at = &external_retired, *external; (external = *at);) {
+		if (external_out(external)) {
+			at = &external->next_retired;
+			continue;
+		}
+		*at = external->next_retired;
+		external_free(external);
+	}
+	pthread_mutex_unlock(&external_retired_lock);
+}
+
+void external_retire(struct external *external)
 {
 	if (!external)
 		return;
 	external_forget_memory(external);
-	if (!external_out(external))
-		external_free(external);
+	pthread_mutex_lock(&external_retired_lock);
+	external->next_retired = external_retired;
+	external_retired = external;
+	pthread_mutex_unlock(&external_retired_lock);
+	external_reap();
 }
 
 /* ---- what is sent ------------------------------------------------------------------------------ */

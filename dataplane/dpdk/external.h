@@ -50,13 +50,16 @@ struct external {
 	rte_spinlock_t lock; /* of what follows: drivers free in any thread */
 	uint32_t *away;      /* freed by others */
 	uint32_t away_count; /* also read without */
+	struct external *next_retired;
 };
 
 /* -ENOMEM. */
 int external_create(struct external **out, uint32_t count, struct rte_device *device,
 		    int numa_node);
-/* Nobody is inside any more. What a driver still holds stays valid, for good. NULL is accepted. */
-void external_destroy(struct external *external);
+/* Nobody is inside any more. What a driver still holds stays valid: it is then kept, and given back by a later
+ * external_retire() or external_reap() when all has come home. NULL is accepted. */
+void external_retire(struct external *external);
+void external_reap(void);
 /* Does a driver hold any of it? */
 bool external_out(const struct external *external);
 /* Nobody is inside and nothing is out: as it was created, for another user. */

@@ -67,8 +67,8 @@ static void nic_destroy(struct harp_nic *harp_nic)
 		nic_clean_inside(nic);
 		if (external_out(nic->external))
 			port_flush(nic, PORT_FLUSH_QUEUE);
-		/* Its user's memory is its user's again. Where a driver can't stop a queue the queue's next user takes care
-		 * of what is out, or the port's end. */
+		/* Its user's memory is its user's again. Where a driver can't stop a queue the device is told of it for as long as
+		 * it may read it: until the queue's next user, who has none before all is home (port_nic()), or the port's end. */
 		if (!external_out(nic->external))
 			external_reset(nic->external);
 	}

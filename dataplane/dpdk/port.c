@@ -138,7 +138,7 @@ static void port_free(struct dpdk_port *port)
 	}
 	relay_close(port->relay);
 	for (uint16_t q = 0; port->nics && q < port->queues; q++) {
-		external_destroy(port->nics[q].external);
+		external_retire(port->nics[q].external);
 		pool_retire(port->nics[q].pool);
 	}
 	free(port->nics);
@@ -165,6 +165,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 		return why_fail(&why, -ENOMEM, "out of memory");
 	port_enter(&was);
 	pool_reap();
+	external_reap();
 	forked_before(&before);
 	err = port_name(port, opt->device, &why);
 	if (!err)

@@ -536,6 +536,7 @@ static const struct {
 	{ "twice", case_twice },
 	{ "external_again", case_external_again },
 	{ "external_behind", case_external_behind },
+	{ "external_held", case_external_held },
 	{ "external_kept", case_external_kept },
 	{ "fork", case_fork },
 	{ "options", case_options },

@@ -60,6 +60,7 @@ bool peer_hears(struct end *end);
 /* Cases in other files. */
 void case_external_again(void);
 void case_external_behind(void);
+void case_external_held(void);
 void case_external_kept(void);
 void case_memif(void);
 void case_memif_within(void);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ports_external.c - the application's memory on DPDK's devices: whose it is, and which devices may read it. */
 #include <errno.h>
+#include <rte_ethdev.h>
+#include <rte_mempool.h>
 
 #include "ports.h"
 
@@ -96,6 +98,48 @@ void case_external_kept(void)
 	CHECK(end_until(&end, &end, 1000, 1514, 1));
 	CHECK_EQ(end.wrong, 0);
 	end_close(&end);
+}
+
+static void mempool_count(struct rte_mempool *mempool, void *count)
+{
+	*(unsigned *)count += strncmp(mempool->name, "harp_", 5) == 0;
+}
+
+static unsigned mempools(void)
+{
+	unsigned count = 0;
+
+	rte_mempool_walk(mempool_count, &count);
+	return count;
+}
+
+/* Somebody holds what was sent when its port is closed, the application's bytes among it: it may give it back whenever it
+ * likes, and then nothing is left. */
+void case_external_held(void)
+{
+	static uint8_t memory[1000];
+	struct rte_mbuf *held[2];
+	struct end end;
+	uint16_t id;
+
+	for (unsigned i = 0; i < 2; i++) {
+		if (!end_open(&end, "net_ring0", 0))
+			return;
+		CHECK_EQ(mempools(), 2 + 2 * i);
+		CHECK_EQ(end.nic->ops->memory_add(end.nic, memory, sizeof(memory)), 0);
+		CHECK_EQ(external_send(&end, 3, memory), 2);
+		CHECK_EQ(rte_eth_dev_get_port_by_name("net_ring0", &id), 0);
+		CHECK_EQ(rte_eth_rx_burst(id, 0, &held[i], 1), 1);
+		end_close(&end);
+	}
+	CHECK_EQ(mempools(), 4);
+	rte_pktmbuf_free(held[0]);
+	if (end_open(&end, "net_ring1", 0)) {
+		CHECK_EQ(mempools(), 4);
+		rte_pktmbuf_free(held[1]);
+		end_close(&end);
+	}
+	CHECK_EQ(mempools(), 0);
 }
 
 /* A device behind a virtual one reads memory that nobody has mapped for it: nothing is sent in place through those. */

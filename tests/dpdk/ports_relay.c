@@ -111,7 +111,7 @@ void case_memif_client_flees(void)
 	}
 	end_close(&a);
 	/* DPDK's interrupt thread makes one anew now and then. */
-	for (until_ns = test_now_ns() + 5000000000u; descriptors() != fds;)
+	for (until_ns = test_now_ns() + 60000000000u; descriptors() != fds;)
 		if (test_now_ns() > until_ns)
 			break;
 	CHECK_EQ(descriptors(), fds);
