@@ -11,6 +11,9 @@
 #include "base/thread.h"
 #include "harp_page.h"
 
+#define SECOND_NS UINT64_C(1000000000)
+#define XSTATS_PERIOD_NS SECOND_NS
+
 struct dpdk_xstats {
 	const struct dpdk_port *port;
 	struct harp_stack *stack;
@@ -24,7 +27,7 @@ struct dpdk_xstats {
 };
 
 /* A driver that can't tell just now leaves what it said before. */
-static void xstats_bring(struct dpdk_xstats *xstats, const struct timespec *now)
+static void xstats_bring(struct dpdk_xstats *xstats, uint64_t now_ns)
 {
 	unsigned kept = 0;
 	int count;
@@ -43,8 +46,22 @@ static void xstats_bring(struct dpdk_xstats *xstats, const struct timespec *now)
 		item->value = xstats->values[i];
 		kept++;
 	}
-	harp_stack_publish_xstats(xstats->stack, xstats->items, kept,
-				  (uint64_t)now->tv_sec * 1000000000u + (uint64_t)now->tv_nsec);
+	harp_stack_publish_xstats(xstats->stack, xstats->items, kept, now_ns);
+}
+
+uint64_t dpdk_xstats_next_ns(uint64_t asked_ns, uint64_t answered_ns)
+{
+	uint64_t took_ns = answered_ns - asked_ns;
+
+	return took_ns < XSTATS_PERIOD_NS / 2 ? asked_ns + XSTATS_PERIOD_NS : answered_ns + took_ns;
+}
+
+static uint64_t xstats_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
 }
 
 static void *xstats_main(void *arg)
@@ -54,10 +71,13 @@ static void *xstats_main(void *arg)
 
 	pthread_mutex_lock(&xstats->lock);
 	while (!xstats->stop) {
+		uint64_t asked_ns = xstats_now_ns(), next_ns;
+
 		pthread_mutex_unlock(&xstats->lock);
-		clock_gettime(CLOCK_MONOTONIC, &at);
-		xstats_bring(xstats, &at);
-		at.tv_sec++;
+		xstats_bring(xstats, asked_ns);
+		next_ns = dpdk_xstats_next_ns(asked_ns, xstats_now_ns());
+		at = (struct timespec){ .tv_sec = (time_t)(next_ns / SECOND_NS),
+					.tv_nsec = (long)(next_ns % SECOND_NS) };
 		pthread_mutex_lock(&xstats->lock);
 		while (!xstats->stop && !pthread_cond_timedwait(&xstats->wake, &xstats->lock, &at))
 			;

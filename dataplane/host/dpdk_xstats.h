@@ -14,6 +14,9 @@ struct dpdk_xstats;
  * first HARP_PAGE_XSTATS_MAX are published. -ENOMEM, or -errno of the thread. */
 int dpdk_xstats_start(struct dpdk_xstats **out, const struct dpdk_port *port,
 		      struct harp_stack *stack, unsigned *count);
+/* When it is asked again: once a second; a driver that takes long over an answer rests for as long, since its port can't be
+ * opened or closed meanwhile. */
+uint64_t dpdk_xstats_next_ns(uint64_t asked_ns, uint64_t answered_ns);
 /* Before the stack ends. NULL is accepted. */
 void dpdk_xstats_stop(struct dpdk_xstats *xstats);
 

@@ -11,6 +11,7 @@
 #include "dpdk_rig.h"
 #include "fds.h"
 #include "harp_page.h"
+#include "host/dpdk_xstats.h"
 
 static void refused(const char *ifname, uint32_t queue, int error, const char *words)
 {
@@ -257,6 +258,18 @@ static void test_fork(void)
 	harp_instance_close(instance);
 }
 
+/* Once a second; but a driver that takes long is left alone for as long, however long that is. */
+static void test_xstats_period(void)
+{
+	const uint64_t ms = 1000000, second = 1000 * ms;
+
+	CHECK_EQ(dpdk_xstats_next_ns(second, second), 2 * second);
+	CHECK_EQ(dpdk_xstats_next_ns(second, second + 400 * ms), 2 * second);
+	CHECK_EQ(dpdk_xstats_next_ns(second, second + 500 * ms), 2 * second);
+	CHECK_EQ(dpdk_xstats_next_ns(second, second + 800 * ms), second + 1600 * ms);
+	CHECK_EQ(dpdk_xstats_next_ns(second, 4 * second), 7 * second);
+}
+
 int main(int argc, char **argv)
 {
 	unsigned before = fds_open();
@@ -269,6 +282,7 @@ int main(int argc, char **argv)
 	test_routes();
 	test_link();
 	test_xstats();
+	test_xstats_period();
 	test_refused();
 	test_other_version(argv[2]);
 	test_fork();
