@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "harp_config.h"
+#include "harp_host.h"
 
 #define CONFIG_PREFIX "HARP_"
 /* A name further away than this many edits is no misspelling. */
@@ -407,11 +408,26 @@ static int config_read_environment(struct plugin_config *out, char *const *envir
 	return result;
 }
 
-/* Values that are good each and no good together. */
+/* HARP_RSS, by the one parser there is; whether a NIC has these queues is asked when it is opened. */
+static bool config_rss_good(const char *text)
+{
+	struct harp_rss rss;
+
+	return !text[0] || !harp_rss_parse(text, UINT16_MAX + 1u, &rss);
+}
+
+/* Values whose shape is more than their type's, or that are good each and no good together. */
 static int config_check_together(const struct plugin_config *config)
 {
 	int result = 0;
 
+	if (!config_rss_good(config->rss)) {
+		WARN("HARP_RSS=\"%.40s\" is not understood: it must be empty, unknown, or "
+		     "toeplitz:KEY[:TABLE] with KEY 40 to %u bytes in hexadecimal and TABLE at most "
+		     "%u queue numbers with commas between",
+		     config->rss, HARP_RSS_KEY_MAX, HARP_RSS_TABLE_MAX);
+		result = -EINVAL;
+	}
 	if (config->congestion == HARP_CONGESTION_DCTCP && config->ecn == HARP_ECN_OFF) {
 		WARN("HARP_CONGESTION=dctcp needs ECN: HARP_ECN must not be off");
 		result = -EINVAL;

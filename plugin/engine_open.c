@@ -57,8 +57,9 @@ static int engine_rss(const struct device *device, struct harp_rss *rss,
 	if (!rc)
 		rc = harp_rss_parse(text, rss->queues, rss);
 	if (rc)
-		snprintf(why, why_len, "HARP_RSS=\"%.64s\" does not fit %s: %s", text,
-			 device->ifname, strerror(-rc));
+		snprintf(why, why_len,
+			 "HARP_RSS=\"%.64s\" does not fit %s, which has %u queues: %s", text,
+			 device->ifname, rss->queues, strerror(-rc));
 	*out = rss;
 	return rc;
 }

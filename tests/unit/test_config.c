@@ -144,6 +144,21 @@ static void test_cores(void)
 	check_cores("HARP_CORES=100-163", 64, 100, 163);
 }
 
+/* What the interface has is asked when it is opened; here it is the shape alone. */
+static void test_rss(void)
+{
+	struct plugin_config c;
+	char entry[160] = "HARP_RSS=toeplitz:";
+
+	memset(entry + strlen(entry), 'a', 2 * 40);
+	CHECK(!read_one(&c, entry) && warnings == 0);
+	strcat(entry, ":0,1,65535");
+	CHECK(!read_one(&c, entry) && warnings == 0);
+	CHECK(!strcmp(c.rss, entry + strlen("HARP_RSS=")));
+	strcat(entry, ",x");
+	CHECK(read_one(&c, entry) == -EINVAL && warnings == 1);
+}
+
 static void test_what_excludes_each_other(void)
 {
 	char *environment[] = { (char *)(uintptr_t) "HARP_CONGESTION=dctcp",
@@ -185,6 +200,8 @@ static void test_bad_values(void)
 	char entry[600] = "HARP_LIBDIR=/", ifname[600] = "NCCL_SOCKET_IFNAME=e";
 	struct plugin_config config;
 
+	check_bad("HARP_RSS=topelitz", "topelitz", "unknown, or toeplitz:KEY");
+	check_bad("HARP_RSS=toeplitz:6d5a", "toeplitz:6d5a", "KEY 40 to 64 bytes");
 	check_bad("HARP_PATH=dpd", "dpd", "auto|xdp|kernel|dpdk");
 	check_bad("HARP_DPDK_HUGE_PAGES=yes", "yes", "auto|never|require");
 	check_bad("HARP_DPDK_MEMORY_MIB=31", "31", "MiB from 32 to 1048576");
@@ -299,7 +316,7 @@ static void check_bad_settings(const char *settings, const char *value)
 
 static void test_bad_settings(void)
 {
-	char settings[4096] = "HARP_RSS=";
+	char settings[4096] = "HARP_KEY_FILE=";
 	struct plugin_config c;
 
 	check_bad_settings("HARP_FRAMES=12", "from 1024 to 1048576");
@@ -310,9 +327,9 @@ static void test_bad_settings(void)
 	CHECK(read_settings(&c, "HARP_ECN=off", "HARP_CONGESTION=dctcp") == -EINVAL);
 	CHECK(strstr(last_warning, "needs ECN"));
 	memset(settings + strlen(settings), 'x', 3000);
-	check_bad_settings(settings, "1023 characters");
-	settings[9 + 1023] = '\0';
-	CHECK(!read_settings(&c, "X=1", settings) && strlen(c.rss) == 1023);
+	check_bad_settings(settings, "255 characters");
+	settings[14 + 255] = '\0';
+	CHECK(!read_settings(&c, "X=1", settings) && strlen(c.key_file) == 255);
 }
 
 /* Every job key takes its own default, from both sources, and its help is a sentence worth printing. */
@@ -341,6 +358,7 @@ int main(void)
 	test_defaults();
 	test_values();
 	test_cores();
+	test_rss();
 	test_what_excludes_each_other();
 	test_precedence();
 	test_bad_values();
