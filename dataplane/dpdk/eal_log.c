@@ -4,7 +4,8 @@
  *
  * DPDK logs to a stream that can be replaced. A few places of its start print to stdout and stderr besides; as these
  * are variables in glibc, they are replaced too for as long as the start lasts. What other threads print
- * meanwhile is passed on to where they meant it.
+ * meanwhile is passed on to where they meant it. A line that comes again and again is said once, and counted (flood.h):
+ * drivers speak of each packet they lose, and whoever polls must not wait for a slow reader.
  */
 #include "dpdk/eal_log.h"
 
@@ -16,7 +17,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "dpdk/flood.h"
 
 #define EAL_LINE_BYTES 512
 
@@ -24,6 +28,7 @@ static struct {
 	pthread_mutex_t lock;
 	char line[EAL_LINE_BYTES]; /* begun and not ended */
 	size_t used;
+	struct flood flood;
 	bool telling; /* words[] are an error's */
 	char words[EAL_WORDS_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
@@ -63,13 +68,31 @@ static enum harp_log_level eal_log_level(void)
 	}
 }
 
-/*
- * A whole line, under the lock. DPDK's errors are not HARP's: what matters of them is in our own error's text. The sink
- * is called without the lock: it may print, and this thread's prints come here.
- */
+/* To the sink, without the lock: it may print, and this thread's prints come here. */
+static void eal_log_say(enum harp_log_level level, const char *line)
+{
+	pthread_mutex_unlock(&eal_log.lock);
+	pthread_mutex_lock(&eal_log_sink.lock);
+	eal_log_in_sink = true;
+	if (eal_log_sink.log)
+		eal_log_sink.log(eal_log_sink.ctx, level, line);
+	eal_log_in_sink = false;
+	pthread_mutex_unlock(&eal_log_sink.lock);
+	pthread_mutex_lock(&eal_log.lock);
+}
+
+static uint64_t eal_log_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A whole line, under the lock. DPDK's errors are not HARP's: what matters of them is in our own error's text. */
 static void eal_log_line(enum harp_log_level level)
 {
-	char line[EAL_LINE_BYTES];
+	char line[EAL_LINE_BYTES], text[FLOOD_TEXT_BYTES];
 
 	while (eal_log.used > 0 && isspace((unsigned char)eal_log.line[eal_log.used - 1]))
 		eal_log.used--;
@@ -82,15 +105,21 @@ static void eal_log_line(enum harp_log_level level)
 		snprintf(eal_log.words, sizeof(eal_log.words), "%.*s", EAL_WORDS_BYTES - 1, line);
 		eal_log.telling = level == HARP_LOG_ERROR;
 	}
-	pthread_mutex_unlock(&eal_log.lock);
-	pthread_mutex_lock(&eal_log_sink.lock);
-	eal_log_in_sink = true;
-	if (eal_log_sink.log)
-		eal_log_sink.log(eal_log_sink.ctx, level == HARP_LOG_DEBUG ? level : HARP_LOG_INFO,
-				 line);
-	eal_log_in_sink = false;
-	pthread_mutex_unlock(&eal_log_sink.lock);
+	/* Who asked for the others asked for all of them. */
+	if (level == HARP_LOG_DEBUG)
+		eal_log_say(level, line);
+	else if (flood_line(&eal_log.flood, line, eal_log_now_ns(), text))
+		eal_log_say(HARP_LOG_INFO, text);
+}
+
+void eal_log_rest(void)
+{
+	char text[FLOOD_TEXT_BYTES];
+
 	pthread_mutex_lock(&eal_log.lock);
+	while (flood_rest(&eal_log.flood, text))
+		eal_log_say(HARP_LOG_INFO, text);
+	pthread_mutex_unlock(&eal_log.lock);
 }
 
 static void eal_log_text(const char *text, size_t bytes, enum harp_log_level level)

@@ -16,6 +16,8 @@ void eal_log_to(harp_log_fn log, void *ctx);
 int eal_log_open(void (*leaving)(void));
 /* This thread is about to call code of DPDK's that prints besides (true), or has done so. One thread at a time. */
 void eal_log_quiet(bool on);
+/* Says how often lines came that were not said each time. */
+void eal_log_rest(void);
 /* Forgets the words. */
 void eal_log_mark(void);
 /* The most telling of DPDK's lines since the mark: its first error, else its last line; "" if it said nothing. */

@@ -201,5 +201,6 @@ void port_close(struct harp_dpdk_port *harp_port)
 	port_enter(&was);
 	port_free(port);
 	forked_closed();
+	eal_log_rest();
 	port_leave(&was);
 }
