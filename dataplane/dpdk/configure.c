@@ -119,6 +119,33 @@ static int port_choose_frames(struct dpdk_port *port, const struct harp_dpdk_por
 	return 0;
 }
 
+/*
+ * Of a queue's frames half are to receive into: where a ring is filled when the device is set up, it has to be filled again after
+ * each burst, whatever the burst has become, or some drivers never fill it. And what a card has sent it gives back when
+ * more is sent, to which the stack needs frames: it may keep a quarter.
+ */
+static int port_check_rings(struct dpdk_port *port, const struct why *why)
+{
+	uint32_t need = 0, chain = port->traits & DRIVER_INDIRECT ? 2 : 1;
+
+	if (!(port->traits & DRIVER_TAKES_LATE))
+		need = 2 * (port->rx_ring + min_u32(port->rx_ring, NIC_BURST));
+	if (!(port->traits & DRIVER_READS) && need < 4 * chain * port->tx_ring)
+		need = 4 * chain * port->tx_ring;
+	if (need > port->frame_count)
+		return why_fail(
+			why, -EINVAL,
+			"%u frames are too few for its rings, which have %u and %u descriptors at "
+			"least; make it %u",
+			port->frame_count, port->rx_ring, port->tx_ring, need);
+	/* Shorter chains, where a ring can't be as short as it should. */
+	port->frags_max = PORT_FRAGS_MAX;
+	if ((port->traits & DRIVER_INDIRECT) &&
+	    DRIVER_SLOT_MBUFS * 4 * port->tx_ring > port->frame_count)
+		port->frags_max = port->frame_count / (4 * port->tx_ring);
+	return 0;
+}
+
 static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 			      const struct why *why)
 {
@@ -138,16 +165,14 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 				port->frame_count, ring, 4 * ring);
 	ring = min_u32(ring, port->frame_count / 4);
 	port->rx_ring = port->tx_ring = (uint16_t)min_u32(ring, 32768);
-	/* It fills, and gives frames back, before the stack has half of them in it (nic.c). */
 	if (port->traits & DRIVER_INDIRECT)
-		port->tx_ring =
-			(uint16_t)min_u32(port->tx_ring,
-					  port->frame_count / (2 * (DRIVER_SLOT_MBUFS + 1)));
+		port->tx_ring = (uint16_t)min_u32(port->tx_ring,
+						  port->frame_count / (4 * DRIVER_SLOT_MBUFS));
 	err = rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &port->rx_ring, &port->tx_ring);
 	if (err)
 		return why_fail(why, err, "rings of %u descriptors: %s", ring, rte_strerror(-err));
 	port->spare_count = 2u * port->rx_ring + NIC_BURST;
-	return 0;
+	return port_check_rings(port, why);
 }
 
 /* ---- the device -------------------------------------------------------------------------------- */
@@ -178,13 +203,15 @@ static void port_features(struct dpdk_port *port)
 	bool chains = port->info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 
 	port->features = 0;
-	port->frags_max = 1;
 	if (chains) {
 		port->features |= HARP_NIC_TX_MULTI;
-		port->frags_max = PORT_FRAGS_MAX;
 		if (lim->nb_mtu_seg_max > 0)
 			port->frags_max = min_u32(port->frags_max, lim->nb_mtu_seg_max);
+	} else {
+		port->frags_max = 1;
 	}
+	port->slot_frames =
+		port->traits & DRIVER_INDIRECT ? min_u32(DRIVER_SLOT_MBUFS, port->frags_max) : 1;
 	if ((port->info.tx_offload_capa & PORT_TX_CSUM) == PORT_TX_CSUM)
 		port->features |= HARP_NIC_TX_CSUM;
 	if (chains && (port->info.tx_offload_capa & PORT_TX_TSO) == PORT_TX_TSO &&

@@ -91,7 +91,7 @@ static const struct harp_nic_ops nic_ops = {
 void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 {
 	struct harp_nic_caps *caps = &nic->nic.caps;
-	uint32_t half = port->frame_count / 2, tx = port->tx_ring;
+	uint32_t half = port->frame_count / 2, tx = port->tx_ring * port->slot_frames;
 	const struct external *external = nic->external;
 	const size_t kept = offsetof(struct dpdk_nic, pool), from = offsetof(struct dpdk_nic, port);
 
@@ -118,8 +118,6 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 		caps->rx_fill_min = caps->rx_ring;
 	/* More than the driver's: a ring that is full gives frames back when it is offered more, and by some drivers (virtio)
 	 * at no other time. */
-	if (port->traits & DRIVER_INDIRECT)
-		tx *= DRIVER_SLOT_MBUFS;
 	caps->tx_ring = tx + NIC_BURST < half ? tx + NIC_BURST : half;
 	caps->tx_frags_max = port->frags_max < caps->tx_ring ? port->frags_max : caps->tx_ring;
 	caps->mtu_bytes = port->mtu_bytes;

@@ -59,6 +59,7 @@ struct dpdk_port {
 	uint16_t id;
 	uint16_t queues, rx_ring, tx_ring;
 	uint32_t mtu_bytes, frame_size, frame_count, spare_count, frags_max;
+	uint32_t slot_frames; /* that a slot of its transmit ring takes at most */
 	uint32_t external_count, tso_bytes_max;
 	uint32_t features;       /* HARP_NIC_* */
 	uint32_t traits;         /* enum driver_trait */

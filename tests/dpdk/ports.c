@@ -558,6 +558,7 @@ static const struct {
 	{ "memif_beyond", case_memif_beyond },
 	{ "memif_mtus", case_memif_mtus },
 	{ "virtio", case_virtio },
+	{ "virtio_few", case_virtio_few },
 	{ "forked", case_forked },
 };
 

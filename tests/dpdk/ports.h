@@ -77,6 +77,7 @@ void case_memif_strangers(void);
 void case_memif_beyond(void);
 void case_memif_mtus(void);
 void case_virtio(void);
+void case_virtio_few(void);
 void case_forked(void);
 
 #endif
