@@ -15,7 +15,6 @@
 #include <string.h>
 
 #define TCP_FRAMES_DEFAULT 256u
-#define TCP_FRAMES_BUDGET_MIN 4u
 #define TCP_FRAMES_BUDGET_MAX 65536u /* of jumbo frames still less than half the sequence space */
 #define TCP_POOL_RESERVE_FRAMES 16u  /* for ACKs, RSTs and ARP when data has taken all it may */
 
@@ -122,6 +121,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	TAILQ_INIT(&tcp->ack_list);
 	TAILQ_INIT(&tcp->events);
 	TAILQ_INIT(&tcp->pool_waiters);
+	TAILQ_INIT(&tcp->reassembling);
 	TAILQ_INIT(&tcp->free_conns);
 	TAILQ_INIT(&tcp->time_wait);
 	tcp_init_limits(tcp, &tcp->io->nic->caps);

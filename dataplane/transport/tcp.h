@@ -79,6 +79,8 @@ enum tcp_flag {
 #define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, at most: RFC 5961 section 7 */
 #define TCP_CHALLENGE_ACKS_PER_S_STACK 1000u  /* of all together: see tcp_check.c */
 
+#define TCP_FRAMES_BUDGET_MIN                                                                      \
+	4u /* and so many every connection may have, as long as the pool has any */
 #define TCP_TIMER_KIND 0x746370u /* "tcp": struct timer.kind of a connection's timer */
 #define TCP_NEVER_NS UINT64_MAX
 
@@ -230,7 +232,7 @@ struct harp_conn {
 	uint8_t rto_lone;       /* the deadline allows for a delayed ACK of a single segment */
 	uint8_t rto_probe;      /* the loss probe has taken the timeout's place */
 	uint8_t challenge_left; /* in this epoch */
-	uint8_t on_ack_list, on_event_list, on_pool_list;
+	uint8_t on_ack_list, on_event_list, on_pool_list, on_reass_list;
 	uint8_t bulk_segs;   /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
 	uint8_t full_pushed; /* the last full-sized segment had PSH */
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
@@ -249,6 +251,7 @@ struct harp_conn {
 	TAILQ_ENTRY(harp_conn) ack_link;
 	TAILQ_ENTRY(harp_conn) event_link;
 	TAILQ_ENTRY(harp_conn) pool_link;  /* waits for frames of the pool */
+	TAILQ_ENTRY(harp_conn) reass_link; /* has data out of order, or had */
 	TAILQ_ENTRY(harp_conn) owner_link; /* free list, a listener's queues, or TIME-WAIT */
 	struct harp_listener *listener;    /* until accepted */
 	void *user;
@@ -350,6 +353,7 @@ struct tcp {
 	uint32_t acks_owed;             /* how many are on it */
 	struct conn_list events;
 	struct conn_list pool_waiters; /* their application waits for frames of the pool */
+	struct conn_list reassembling; /* those with data out of order: tcp_reass.c */
 	bool nic_full;                 /* the last transmit phase ended for want of room */
 	uint32_t resolved_seen; /* eth->resolved_generation when tx_unresolved was last woken */
 	uint32_t tx_frags_max;  /* frames of one segment */

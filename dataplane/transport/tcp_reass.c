@@ -5,7 +5,9 @@
  * Received frames are kept where the NIC put them. Both queues are flat lists of frames in sequence
  * order, each with the sequence number of its first byte; together with the frames that the application
  * holds they count against the connection's budget. When the budget is short the reassembly list gives
- * way to bytes that are in order, farthest first: they can be asked for again. When the receive queue
+ * way to bytes that are in order, farthest first: they can be asked for again. When the pool is short, and
+ * a connection has next to nothing of it, those of other connections do as well: else holes that nobody fills
+ * could keep everybody's frames. When the receive queue
  * holds half of the budget, small segments are copied into the spare room of its last frame, so that a
  * peer that sends bytes one by one can't use up frames by the window's measure of full segments.
  */
@@ -79,6 +81,23 @@ void tcp_rcvq_purge(struct harp_conn *conn)
 	conn->rcv_queued_bytes = 0;
 }
 
+/* Those with out-of-order data are listed, the longest so first; one whose holes were filled may still be. */
+static void reass_list(struct harp_conn *conn)
+{
+	if (conn->on_reass_list)
+		return;
+	TAILQ_INSERT_TAIL(&conn->tcp->reassembling, conn, reass_link);
+	conn->on_reass_list = 1;
+}
+
+static void reass_unlist(struct harp_conn *conn)
+{
+	if (!conn->on_reass_list)
+		return;
+	TAILQ_REMOVE(&conn->tcp->reassembling, conn, reass_link);
+	conn->on_reass_list = 0;
+}
+
 void tcp_reass_purge(struct harp_conn *conn)
 {
 	while (conn->reass_head) {
@@ -90,6 +109,7 @@ void tcp_reass_purge(struct harp_conn *conn)
 	conn->reass_tail = NULL;
 	conn->reass_hint = NULL;
 	conn->reass_frames = 0;
+	reass_unlist(conn);
 }
 
 /* The farthest frames of the reassembly list go; false when there are none. An eighth of them at once:
@@ -118,6 +138,23 @@ static bool reass_evict(struct harp_conn *conn)
 		f = rest;
 	}
 	return true;
+}
+
+/* Of another connection, by turns; false when none has any. */
+static bool reass_evict_other(struct tcp *tcp)
+{
+	struct harp_conn *conn;
+
+	while ((conn = TAILQ_FIRST(&tcp->reassembling)) != NULL) {
+		bool evicted = reass_evict(conn);
+
+		reass_unlist(conn);
+		if (conn->reass_head)
+			reass_list(conn);
+		if (evicted)
+			return true;
+	}
+	return false;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -314,6 +351,7 @@ static void reass_insert(struct harp_conn *conn, struct frame *f)
 		before->next = f;
 	else
 		conn->reass_head = f;
+	reass_list(conn);
 	if (!after)
 		conn->reass_tail = f;
 	conn->reass_hint = f;
@@ -323,19 +361,27 @@ static void reass_insert(struct harp_conn *conn, struct frame *f)
 /* ------------------------------------------------------------------------------------------------
  * Payload.
  */
+/* Its own frames have left the pool already: what is left must keep the NIC fed. */
+static bool reass_pool_short(const struct harp_conn *conn)
+{
+	return conn->tcp->pool->free_count < tcp_pool_floor_rx(conn);
+}
+
 /* Frames for it in the budget and in the pool, making room when it is in order. */
 static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 {
-	struct tcp *tcp = conn->tcp;
-
-	for (;;) {
-		/* Its own frames have left the pool already: what is left must keep the NIC fed. */
-		if (conn->rx_frames_held + frames <= conn->rx_frames_budget &&
-		    tcp->pool->free_count >= tcp_pool_floor_rx(conn))
-			return true;
-		if (!in_order || !reass_evict(conn))
-			return false;
+	while (in_order && reass_pool_short(conn)) {
+		if (reass_evict(conn))
+			continue;
+		/* Who has some is not stuck: the application takes them. And to take back what was acknowledged
+		 * selectively costs its sender a timeout. */
+		if (conn->rx_frames_held >= TCP_FRAMES_BUDGET_MIN || !reass_evict_other(conn->tcp))
+			break;
 	}
+	while (in_order && conn->rx_frames_held + frames > conn->rx_frames_budget)
+		if (!reass_evict(conn))
+			break;
+	return conn->rx_frames_held + frames <= conn->rx_frames_budget && !reass_pool_short(conn);
 }
 
 /* How many of len bytes behind the first `skip` of a chain the budget has frames for. */
@@ -344,8 +390,7 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
 {
 	uint32_t bytes;
 
-	if (conn->rx_frames_held >= conn->rx_frames_budget ||
-	    conn->tcp->pool->free_count < tcp_pool_floor_rx(conn))
+	if (conn->rx_frames_held >= conn->rx_frames_budget || reass_pool_short(conn))
 		return 0;
 	bytes = reass_count_bytes(f, conn->rx_frames_budget - conn->rx_frames_held);
 	if (bytes <= skip)

@@ -192,6 +192,44 @@ static void test_frames_of_all_connections_are_bounded(void)
 	rig_close(&rig);
 }
 
+/*
+ * Out-of-order data whose holes nobody fills, and bytes that nobody acknowledges, have all the frames there are: bytes in
+ * order of a connection that has none get in all the same, for as long as those bytes are taken.
+ */
+static void test_bytes_in_order_get_in_whatever_others_hold(void)
+{
+	struct harp_conn *conns[7];
+	uint8_t buf[4096];
+	uint32_t got = 0;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	conns[6] = rig.conn;
+	for (unsigned c = 0; c < 6; c++) {
+		rig.seq = RIG_PEER_ISS;
+		rig_established(&rig, NULL);
+		conns[c] = rig.conn;
+		while (rig_write(&rig, 1400) > 0)
+			rig.out_head = rig.out_tail;
+		for (unsigned i = 0; i < 400; i++)
+			say_at(2 + 2 * i, 1, 0);
+	}
+	CHECK(rig_stat(&rig, "drop_tcp_rx_budget") > 0);
+	rig.seq = RIG_PEER_ISS;
+	rig_established(&rig, NULL);
+	for (unsigned i = 0; i < 200; i++) {
+		say_at(got, 1000, 0);
+		CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, got + 1000);
+		CHECK_EQ(take_all(buf, sizeof(buf)), 1000);
+		got += 1000;
+	}
+	CHECK(rig.stack->io.fill_held >= rig.stack->io.fill_target);
+	for (unsigned c = 0; c < 7; c++)
+		harp_conn_abort(conns[c]);
+	CHECK_EQ(rig_stat(&rig, "frames_tcp_rx"), 0);
+	rig_close(&rig);
+}
+
 static void test_a_fin_that_lies_is_forgotten(void)
 {
 	struct rig_say say;
@@ -275,6 +313,7 @@ int main(void)
 	test_crumbs_out_of_order_are_bounded();
 	test_crumbs_in_order_are_merged();
 	test_frames_of_all_connections_are_bounded();
+	test_bytes_in_order_get_in_whatever_others_hold();
 	test_a_fin_that_lies_is_forgotten();
 	test_garbage_into_a_closed_window();
 	test_old_frames_of_a_packet_go();
