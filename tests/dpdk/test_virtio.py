@@ -58,34 +58,30 @@ def test_bytes_arrive(
 
 
 @pytest.mark.parametrize("order", ["", ",in_order=0"], ids=["", "indirect"])
-@pytest.mark.parametrize(
-    # Not in every run: a back-end so short of frames stalls in some (an open fault).
-    "frames",
-    ["", pytest.param(";frames=512", marks=pytest.mark.long)],
-    ids=["", "lost"],
-)
-def test_messages_verified(ends: Ends, tmp_path: Path, frames: str, order: str) -> None:
+@pytest.mark.parametrize("few", ["", "lost", "kept"])
+def test_messages_verified(ends: Ends, tmp_path: Path, few: str, order: str) -> None:
     """The application's frames in trains: nothing is copied on the way into the card.
 
     A back-end without frames for them drops trains: they are sent again, though virtio's ring
-    still holds them. Virtual machines' cards have no order, and a chain in one slot of the ring.
+    still holds them; net_vhost has a line for each. A card with few frames has enough for more
+    beside those that its ring keeps. Virtual machines' cards have no order, and a chain in one
+    slot of the ring.
     """
     run = ("--seconds", "0.5", "--skip", "0")
     flows = 4
-    server = ends.serve(
-        *("10.9.0.1", vhost(tmp_path, 1500, True) + frames, "--verify", "--count", str(flows)),
-        *run,
-        verb="sink",
-    )
+    spec = vhost(tmp_path, 1500, True) + (";frames=256" if few == "lost" else "")
+    server = ends.serve("10.9.0.1", spec, "--verify", "--count", str(flows), *run, verb="sink")
+    spec = virtio(tmp_path, 1500, order) + (";frames=256" if few == "kept" else "")
     report, _ = ends.call(
-        *("message", "10.9.0.1", virtio(tmp_path, 1500, order), "--frames", "--flows", str(flows)),
+        *("message", "10.9.0.1", spec, "--frames", "--flows", str(flows)),
         *run,
     )
-    sources, _ = finish(server)
+    sources, said = finish(server)
     assert all(source["verified"] and source["messages"] > 0 for source in sources)
     stats = report["host"]["stats"]
-    assert stats["tcp_retransmits"] > 0 or not frames
+    assert stats["tcp_retransmits"] > 0 or few != "lost"
     assert stats["tx_copied_bytes"] == 0 or stats["tcp_retransmits"] > 0
+    assert said.count("failed to allocate memory") <= 3
 
 
 def test_the_card_goes_and_comes_back(ends: Ends, tmp_path: Path) -> None:
