@@ -23,6 +23,10 @@
  * is compared: a median because a scheduling hiccup of milliseconds says nothing about a way, the lower
  * one because then six fresh costs of a way that got better outvote six old ones.
  *
+ * A stream's ends may all be seen at once and the next messages all be posted then: the first of them is one of the stream
+ * too, though nothing was in flight, and takes the time of them all. So what a message is that begins alone is known when
+ * others have come, or when it has ended; how it is to go is told by what became of the last such.
+ *
  * A cell without a verdict of its own goes the way of its nearest neighbour, of the other kind of traffic
  * if need be, else of the smaller round trip in the preamble. Then it measures: a few messages as they
  * go, a few by each other way, and it has a verdict. After that a *probe*, a run of consecutive messages by
@@ -183,11 +187,31 @@ static unsigned choice_way(struct choice *choice, unsigned index, uint64_t messa
 	return probe->way;
 }
 
+/* Is a new message one of a stream? With nothing in flight nobody knows yet: as the last time. */
+static bool choice_is_streamed(struct choice *choice, uint64_t message)
+{
+	struct choice_flight *before = &choice->flights[(message - 1) % PLUGIN_REQUESTS_MAX];
+
+	if (!choice->flying) {
+		choice->most_before = choice->most;
+		choice->most = 0;
+		return choice->joined;
+	}
+	if (choice->most < choice->flying)
+		choice->most = choice->flying;
+	if (choice->flying == 1 && before->alone) {
+		before->alone = false;
+		before->cell = (uint8_t)(before->class + CHOICE_CLASSES);
+		choice->joined = true;
+	}
+	return true;
+}
+
 unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 {
 	struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
-	unsigned class = choice_class(size), cell = class + (choice->flying ? CHOICE_CLASSES : 0);
-	unsigned way;
+	unsigned class = choice_class(size), way;
+	unsigned cell = class + (choice_is_streamed(choice, message) ? CHOICE_CLASSES : 0);
 
 	if (choice->kinds == (LANE_HARP | LANE_KERNEL))
 		way = choice_way(choice, cell, message);
@@ -198,6 +222,7 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 	flight->cell = (uint8_t)cell;
 	flight->class = (uint8_t) class;
 	flight->way = (uint8_t)way;
+	flight->alone = !choice->flying;
 	flight->counts = way != CHOICE_NONE &&
 			 (!choice->flying || choice->same > choice_settle(class, choice->flying));
 	choice->flying++;
@@ -207,11 +232,16 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigned kinds,
 		 uint64_t service_ns)
 {
-	const struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
-	struct choice_cell *cell = &choice->cells[flight->cell];
+	struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
 	struct choice_probe *probe = &choice->probe;
+	struct choice_cell *cell;
 
 	choice->flying--;
+	if (flight->alone) {
+		flight->cell = flight->class;
+		choice->joined = false;
+	}
+	cell = &choice->cells[flight->cell];
 	if (kinds) {
 		struct choice_count *count = &choice->counts[flight->class];
 

@@ -64,6 +64,7 @@ struct choice_probe {
 struct choice_flight {
 	uint8_t cell, class, way;
 	bool counts;
+	bool alone; /* nothing was in flight, and nothing has come since */
 };
 
 struct choice_count {
@@ -75,7 +76,10 @@ struct choice {
 	uint8_t last_way;
 	bool news;
 	uint16_t flying; /* messages taken and not done */
-	uint32_t same;   /* messages in a row by last_way */
+	uint16_t most,
+		most_before; /* in flight besides a new one, since there was none; and the time before */
+	bool joined;         /* others came while the last that was alone at first was in flight */
+	uint32_t same;       /* messages in a row by last_way */
 	uint64_t random;
 	uint64_t announce_ns, announce_gap_ns; /* not before; and then not for so long */
 	uint64_t rtt_ns[2];                    /* of WAY_HARP, WAY_KERNEL; 0: not measured */

@@ -99,7 +99,7 @@ void choice_probe_begin(struct choice *choice, unsigned index)
 	probe->cell = (uint8_t)index;
 	probe->way = (uint8_t)way;
 	probe->turns = choice_takes_turns(index);
-	probe->left = choice_trial(index, choice->flying);
+	probe->left = choice_trial(index, choice->flying ? choice->flying : choice->most_before);
 	cell->batch_count = 0;
 }
 

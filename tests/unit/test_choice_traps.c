@@ -54,6 +54,39 @@ static void test_bursts_are_not_fast(void)
 	CHECK(left >= SEEDS * 90 / 100);
 }
 
+/*
+ * 64 KiB on two cores with a load of 27: the receiver is let run every few milliseconds, takes all eight, and acknowledges them at once; then the
+ * next eight are posted. The first of eight has nothing else in flight, and takes all the time there is.
+ */
+static void test_all_end_at_once(void)
+{
+	unsigned right = 0;
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct choice *choice = malloc(sizeof(*choice));
+		struct world world = textbook;
+		struct run run = begin(choice, &world, 8, seed);
+		unsigned good = 0;
+
+		world.spike_share = 0;
+		world.way[0] = (struct way_cost){ 0, 600.0 / 64, 0 };
+		world.way[1] = (struct way_cost){ 0, 300.0 / 64, 0 };
+		world.turn_us[0] = 6000; /* nearly always one such turn for eight, or two */
+		world.turn_us[1] = 3000;
+		for (unsigned i = 0; i < 400; i++) {
+			unsigned kinds = send_one(&run, 65536, 0);
+
+			if (i % 8 == 7)
+				finish(&run);
+			good += i >= 200 && kinds == LANE_KERNEL;
+		}
+		right += good > 150;
+		free(choice);
+	}
+	printf("eight end at once: %u of %u by the kernel after 200\n", right, SEEDS);
+	CHECK(right >= SEEDS * 90 / 100);
+}
+
 /* 16 MiB at MTU 1500: the kernel's is three times as fast, and a bench of the driver sends 32. */
 static const struct way_cost slow_bulk = { 3, 0.63, 0 }, fast_bulk = { 6, 0.2, 0 };
 
@@ -181,6 +214,7 @@ static void test_pauses(void)
 int main(void)
 {
 	test_bursts_are_not_fast();
+	test_all_end_at_once();
 	test_long_messages_are_few();
 	test_bulk_is_bulk();
 	test_tides();
