@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* preamble.c - the mutual proof at the beginning of a lane, both roles. */
-#include "preamble.h"
-
+/* preamble.c - the mutual proof at the beginning of a lane, both roles: what is said. Proofs: preamble_proof.c. */
 #include <errno.h>
 #include <string.h>
 
-#include "blake2s.h"
-#include "keyfile.h"
-#include "lane_sealed.h"
+#include "preamble_impl.h"
 #include "rails.h"
 #include "record.h"
 
@@ -25,15 +21,6 @@
 #define MAGIC_CHALLENGE 0x474c4843u /* "CHLG" */
 #define MAGIC_PROOF 0x464f5250u     /* "PROF" */
 #define MAGIC_READY 0x59444552u     /* "REDY" */
-
-#define LABEL_BYTES 16u
-static const char label_challenge[LABEL_BYTES + 1] = "HARP1 acceptor  ";
-static const char label_proof[LABEL_BYTES + 1] = "HARP1 connector ";
-static const char label_ready[LABEL_BYTES + 1] = "HARP1 ready     ";
-static const char label_comm_key[LABEL_BYTES + 1] = "HARP1 comm key  ";
-static const char label_sealed[LABEL_BYTES + 1] = "HARP1 sealed    ";
-static const char label_connector_sends[LABEL_BYTES + 1] = "HARP1 conn sends";
-static const char label_acceptor_sends[LABEL_BYTES + 1] = "HARP1 acc sends ";
 
 /* Every message begins alike. */
 #define AT_MAGIC 0
@@ -61,36 +48,6 @@ static int preamble_fail(struct preamble *p, int error, const char *what)
 	return error;
 }
 
-/* out_bytes from the key, a label and the first len bytes of the transcript. The key is the secret, or what
- * the pre-shared key makes of it. */
-static void preamble_hash(const struct preamble *p, const char *label, size_t len, uint8_t *out,
-			  size_t out_bytes)
-{
-	uint8_t key[BLAKE2S_KEY_BYTES_MAX];
-	size_t key_bytes = PREAMBLE_KEY_BYTES;
-	struct blake2s state;
-
-	memcpy(key, p->key, PREAMBLE_KEY_BYTES);
-	if (p->own.psk) {
-		blake2s_init(&state, sizeof(key), p->own.psk, KEYFILE_KEY_BYTES);
-		blake2s_update(&state, label_sealed, LABEL_BYTES);
-		blake2s_update(&state, p->key, PREAMBLE_KEY_BYTES);
-		blake2s_final(&state, key);
-		key_bytes = sizeof(key);
-	}
-	blake2s_init(&state, out_bytes, key, key_bytes);
-	explicit_bzero(key, sizeof(key));
-	blake2s_update(&state, label, LABEL_BYTES);
-	blake2s_update(&state, p->transcript, len);
-	blake2s_final(&state, out);
-}
-
-static void preamble_mac(const struct preamble *p, const char *label, size_t len,
-			 uint8_t out[PREAMBLE_MAC_BYTES])
-{
-	preamble_hash(p, label, len, out, PREAMBLE_MAC_BYTES);
-}
-
 /* p->own is set: what follows from its psk. */
 static void preamble_want_sealed(struct preamble *p)
 {
@@ -112,41 +69,6 @@ const char *preamble_sealed_differs(bool peer_seals)
 			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank"
 			  : "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not: "
 			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank";
-}
-
-int preamble_seal(const struct preamble *p, struct lane **lane)
-{
-	uint8_t connector[CRYPTO_KEY_BYTES], acceptor[CRYPTO_KEY_BYTES];
-	int rc;
-
-	if (!p->own.psk)
-		return 0;
-	preamble_hash(p, label_connector_sends, p->end, connector, sizeof(connector));
-	preamble_hash(p, label_acceptor_sends, p->end, acceptor, sizeof(acceptor));
-	if (p->lookup)
-		rc = lane_seal(lane, p->sent_bytes, acceptor, connector);
-	else
-		rc = lane_seal(lane, p->sent_bytes, connector, acceptor);
-	explicit_bzero(connector, sizeof(connector));
-	explicit_bzero(acceptor, sizeof(acceptor));
-	return rc;
-}
-
-/* Appends the proof that ends an own message. */
-static void preamble_sign(struct preamble *p, const char *label)
-{
-	preamble_mac(p, label, p->end, p->transcript + p->end);
-	p->end += PREAMBLE_MAC_BYTES;
-}
-
-/* Checks the proof that ends the peer's message. */
-static bool preamble_holds(const struct preamble *p, const char *label)
-{
-	uint8_t mac[PREAMBLE_MAC_BYTES];
-	size_t signed_bytes = p->end - PREAMBLE_MAC_BYTES;
-
-	preamble_mac(p, label, signed_bytes, mac);
-	return blake2s_equal(mac, p->transcript + signed_bytes, PREAMBLE_MAC_BYTES);
 }
 
 static uint8_t *preamble_begin(struct preamble *p, enum preamble_step step, size_t len)
@@ -270,11 +192,6 @@ bool preamble_several(const struct preamble *p)
 	return p->own.lanes > 1 && p->peer.lanes > 1;
 }
 
-void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES])
-{
-	preamble_mac(p, label_comm_key, p->end, out);
-}
-
 bool preamble_placement(const struct preamble *p, struct placement_end *out)
 {
 	return p->placement_bytes &&
@@ -367,7 +284,7 @@ static void preamble_begin_challenge(struct preamble *p)
 	m = preamble_put_extension(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE, value,
 				   len);
 	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, rails_bytes);
-	preamble_sign(p, label_challenge);
+	preamble_sign(p, preamble_label_challenge);
 }
 
 static int preamble_got_hello(struct preamble *p)
@@ -404,20 +321,20 @@ static int preamble_got_challenge(struct preamble *p)
 	rc = preamble_check_sealed(p);
 	if (rc)
 		return rc;
-	if (!preamble_holds(p, label_challenge))
+	if (!preamble_holds(p, preamble_label_challenge))
 		return preamble_fail(p, -EACCES,
 				     p->own.psk ? "the listener's proof does not hold: do the "
 						  "pre-shared keys (HARP_KEY_FILE) differ?"
 						: "the listener's proof does not hold");
 	memcpy(p->peer.nonce, p->transcript + p->head + CHALLENGE_AT_NONCE, PREAMBLE_NONCE_BYTES);
-	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, 0, label_proof);
+	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, 0, preamble_label_proof);
 	return 0;
 }
 
 static int preamble_got_proof(struct preamble *p)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	int rc = preamble_check_short(p, MAGIC_PROOF, label_proof);
+	int rc = preamble_check_short(p, MAGIC_PROOF, preamble_label_proof);
 
 	if (rc)
 		return rc;
@@ -425,13 +342,13 @@ static int preamble_got_proof(struct preamble *p)
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
 			      p->lookup(p->lookup_ctx, p, key) ? PREAMBLE_ACCEPTED
 							       : PREAMBLE_NOT_LISTENING,
-			      label_ready);
+			      preamble_label_ready);
 	return 0;
 }
 
 static int preamble_got_ready(struct preamble *p)
 {
-	int rc = preamble_check_short(p, MAGIC_READY, label_ready);
+	int rc = preamble_check_short(p, MAGIC_READY, preamble_label_ready);
 
 	if (rc)
 		return rc;
