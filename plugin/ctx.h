@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctx.h - what plugin.c, connect.c and rendezvous.c share: contexts and the process-wide state.
+ * ctx.h - what plugin.c, ctx_devices.c, connect.c and rendezvous.c share: contexts and the process-wide state.
  */
 #ifndef HARP_PLUGIN_CTX_H
 #define HARP_PLUGIN_CTX_H
@@ -39,6 +39,14 @@ int ctx_keeper(void);
 int ctx_rendezvous(int dev, struct rendezvous **out);
 /* Of a DPDK port: nothing can come or go there. By any thread. */
 bool ctx_link_is_down(int dev);
+
+/* For plugin_init() and plugin_finalize(). HARP_PATH=xdp: a device that we offer and can't drive is an error now, not a
+ * hang later. ctx_lock not held. */
+int ctx_require_engines(void);
+/* ctx_lock held: plugin_devices_load()'s opener. */
+int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len);
+/* ctx_lock held: the last context is gone. */
+void ctx_forget_devices(void);
 
 /* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */
 void ctx_add_comm(struct comm *comm);

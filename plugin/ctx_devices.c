@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctx_devices.c - what each device is in this process: its engines, its rendezvous, the NICs that stand in for it. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "ctx.h"
+#include "keeper.h"
+#include "keyfile.h"
+#include "memory.h"
+#include "peers.h"
+#include "rendezvous.h"
+#include "workers.h"
+
+#define PORT_LINK_WAIT_NS 5000000000ull
+
+/* A device's path in this process, decided at its first use. */
+struct device_state {
+	bool decided;
+	struct engine_set *engines; /* NULL: why says the reason */
+	char why[384];
+	struct rendezvous *rdv;
+};
+
+static struct device_state device_states[PLUGIN_DEVICES_MAX]; /* under ctx_lock */
+
+/* ctx_lock held. */
+static struct device_state *ctx_device_state(int dev)
+{
+	struct device_state *state = &device_states[dev];
+
+	if (state->decided)
+		return state;
+	state->decided = true;
+	if (plugin_config()->path == PATH_KERNEL)
+		snprintf(state->why, sizeof(state->why), "HARP_PATH=kernel");
+	else
+		state->engines = engine_set_get(dev, state->why, sizeof(state->why));
+	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason, and a device of
+	 * another namespace listen and connect. */
+	if (!state->engines && !plugin_path_is_harp(plugin_config()->path) &&
+	    !plugin_device(dev)->netns)
+		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
+	return state;
+}
+
+struct engine_set *ctx_engines(int dev, char *why, size_t why_len)
+{
+	struct device_state *state;
+
+	pthread_mutex_lock(&ctx_lock);
+	state = ctx_device_state(dev);
+	pthread_mutex_unlock(&ctx_lock);
+	snprintf(why, why_len, "%s", state->why);
+	return state->engines;
+}
+
+/* ctx_lock held. The device's rendezvous, as far as it can have one; *out NULL: it can't. */
+static int ctx_open_rendezvous(int dev, struct device_state *state, struct rendezvous **out)
+{
+	int rc = 0;
+
+	*out = NULL;
+	if (plugin_device(dev)->netns && !state->engines)
+		return 0;
+	if (!state->rdv)
+		rc = keeper_start();
+	if (!rc && !state->rdv)
+		rc = rendezvous_open(&state->rdv, dev);
+	if (!rc && state->engines)
+		rc = rendezvous_open_harp(state->rdv, state->engines);
+	if (!rc)
+		*out = state->rdv;
+	return rc;
+}
+
+/* ctx_lock held. A spare NIC's queue is left to who needs it: HARP is on it only where this process uses it
+ * for its own sake, or for all its lanes. */
+static struct device_state *ctx_rail_state(int dev)
+{
+	return plugin_config()->rails == RAILS_ALL ? ctx_device_state(dev) : &device_states[dev];
+}
+
+struct engine_set *ctx_rail_engines(int dev)
+{
+	struct engine_set *engines;
+
+	pthread_mutex_lock(&ctx_lock);
+	engines = ctx_rail_state(dev)->engines;
+	pthread_mutex_unlock(&ctx_lock);
+	return engines;
+}
+
+int ctx_keeper(void)
+{
+	int rc;
+
+	pthread_mutex_lock(&ctx_lock);
+	rc = keeper_start();
+	pthread_mutex_unlock(&ctx_lock);
+	return rc;
+}
+
+/* ctx_lock held. Lanes of dev's comms may come by other NICs, too; one that can't be used is left out. */
+static void ctx_open_rails(int dev, struct rendezvous *rdv)
+{
+	struct rendezvous *list[RAIL_PAIRS_MAX];
+	int devs[RAIL_PAIRS_MAX];
+	unsigned count = rails_devices(dev, devs), listed = 0;
+
+	list[listed++] = rdv;
+	for (unsigned i = 1; i < count; i++) {
+		if (!ctx_open_rendezvous(devs[i], ctx_rail_state(devs[i]), &list[listed]) &&
+		    list[listed])
+			listed++;
+	}
+	rendezvous_set_rails(rdv, list, listed);
+}
+
+int ctx_rendezvous(int dev, struct rendezvous **out)
+{
+	struct device_state *state;
+	int rc;
+
+	pthread_mutex_lock(&ctx_lock);
+	state = ctx_device_state(dev);
+	rc = ctx_open_rendezvous(dev, state, out);
+	if (!rc && !*out) {
+		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
+		     "can use it (name another interface in HARP_IFNAME)",
+		     plugin_device(dev)->ifname, state->why);
+		rc = -EPROTONOSUPPORT;
+	}
+	if (!rc)
+		ctx_open_rails(dev, *out);
+	pthread_mutex_unlock(&ctx_lock);
+	return rc;
+}
+
+bool ctx_link_is_down(int dev)
+{
+	struct harp_instance_port port;
+	struct engine_set *engines;
+	bool down;
+
+	pthread_mutex_lock(&ctx_lock);
+	engines = device_states[dev].engines;
+	down = engines && !engine_set_port(engines, &port) && !port.up;
+	pthread_mutex_unlock(&ctx_lock);
+	return down;
+}
+
+void ctx_forget_devices(void)
+{
+	plugin_memory_forget();
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
+		if (device_states[dev].rdv)
+			rendezvous_close(device_states[dev].rdv);
+		engine_set_put(device_states[dev].engines);
+	}
+	memset(device_states, 0, sizeof(device_states));
+	keeper_stop();
+	engine_reset();
+	peers_reset();
+	workers_stop();
+	keyfile_forget();
+}
+
+/* HARP_PATH=auto has another way when a cable is out; a link may take seconds to come up. memif's is up when the
+ * peer is there, which may be a rank that starts after us. The engine's thread looks at the link. */
+static bool ctx_port_has_link(const struct engine_set *set, struct harp_instance_port *port)
+{
+	const struct timespec pause = { .tv_nsec = 20000000 };
+	uint64_t until_ns = driver_clock_ns() + PORT_LINK_WAIT_NS;
+
+	if (plugin_config()->path != PATH_AUTO || !strcmp(port->driver, "net_memif"))
+		return true;
+	while (!port->up && driver_clock_ns() < until_ns) {
+		nanosleep(&pause, NULL);
+		if (engine_set_port(set, port))
+			return false;
+	}
+	return port->up;
+}
+
+int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
+{
+	struct device_state *state = ctx_device_state(dev);
+
+	snprintf(why, why_len, "%s", state->why);
+	if (state->engines) {
+		int rc = engine_set_port(state->engines, out);
+
+		if (rc || ctx_port_has_link(state->engines, out))
+			return rc;
+		snprintf(why, why_len, "its link is down: a cable, or the other end");
+		engine_set_put(state->engines);
+	}
+	/* The number may be another device's next. */
+	memset(state, 0, sizeof(*state));
+	engine_reset();
+	return -ENODEV;
+}
+
+int ctx_require_engines(void)
+{
+	for (int dev = 0; dev < plugin_device_count(); dev++) {
+		char why[384];
+
+		if (ctx_engines(dev, why, sizeof(why)))
+			continue;
+		WARN("HARP_PATH=xdp, but %s cannot: %s (or name another interface in "
+		     "NCCL_SOCKET_IFNAME, or use HARP_PATH=auto)",
+		     plugin_device(dev)->ifname, why);
+		return -EPROTONOSUPPORT;
+	}
+	return 0;
+}
