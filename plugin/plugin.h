@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plugin.h - the one interface between the ABI tables (abi.c, the only file that knows NCCL's
+ * plugin.h - the one interface between the ABI tables (abi.c and abi_data.c, which alone know NCCL's
  * version numbers) and everything else.
  *
  * Results are 0 or -errno; abi.c alone turns them into ncclResult_t:
