@@ -3,21 +3,18 @@
 #include "upkeep_impl.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 
-#include "ctx.h"
 #include "lane_page.h"
-#include "peers.h"
 
 /*
  * Theory of operation
  *
- * The plan (upkeep_plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up is dialled: at once at first, and when it had lived for a
- * while; else after UPKEEP_BACKOFF_NS_MIN, twice as long after each failure. A slow one is dialled once more while it is
- * up, under its index: the new lane replaces it, from another source port.
+ * The plan (upkeep_plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up is dialled
+ * (upkeep_attempt.c): at once at first, and when it had lived for a while; else after UPKEEP_BACKOFF_NS_MIN, twice as
+ * long after each failure. A slow one is dialled once more while it is up, under its index: the new lane replaces it,
+ * from another source port.
  *
  * Who does what. The keeper decides, and dials kernel lanes itself, with its own baton. A HARP lane's dial belongs
  * to its engine's baton: it is started, advanced (rounds of SYNs, deadlines) and freed by work that the keeper
@@ -33,202 +30,8 @@
 #define BACKOFF_NS_MAX 5000000000ull
 #define PROVEN_NS 1000000000ull /* a lane that lived so long is dialled again at once */
 #define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
-#define DIAL_OPEN_NS 3000000000ull
-#define DIAL_NS 5000000000ull
-#define ADVANCE_NS 10000000ull /* dials of HARP lanes are looked at so often */
-#define SAY_NS 5000000000ull   /* no more often of one rail */
-
-/* One dial. */
-struct attempt {
-	struct upkeep *u;
-	struct comm_lane_options options;
-	struct candidates candidates;
-	struct dial dial;
-	struct keeper_source source; /* of a kernel lane */
-	bool waits_for_open;
-	struct work start_work, work, stop_work, free_work;
-	atomic_int
-		result; /* RESULT_NONE, 0, -errno. Writer: baton of the dial, release. Reader: keeper */
-	char text[96];
-};
-
-#define RESULT_NONE 1
-
-/* ---- one attempt; baton of the dial ----------------------------------------------------------- */
-
-static void attempt_ended(struct dial *dial, int error, const char *text, uint64_t now_ns)
-{
-	struct attempt *a = dial->owner;
-
-	(void)now_ns;
-	keeper_unwatch(&a->source);
-	if (!error) {
-		a->options.sent_bytes = dial->preamble.sent_bytes;
-		a->options.rtt_ns = dial->rtt_ns;
-		error = comm_attach(a->u->comm, dial->lane, &a->options);
-		text = "the comm does not take it";
-		if (error)
-			dial_stop(dial);
-		dial->lane = NULL;
-	}
-	snprintf(a->text, sizeof(a->text), "%s", text);
-	atomic_store_explicit(&a->result, error, memory_order_release);
-	driver_post(keeper_driver(), &a->u->work);
-}
-
-static void attempt_start_run(struct work *work, uint64_t now_ns)
-{
-	struct attempt *a = (struct attempt *)((char *)work - offsetof(struct attempt, start_work));
-
-	dial_start(&a->dial, now_ns);
-}
-
-static void attempt_run(struct work *work, uint64_t now_ns)
-{
-	struct attempt *a = (struct attempt *)((char *)work - offsetof(struct attempt, work));
-
-	dial_advance(&a->dial, now_ns);
-}
-
-static void attempt_stop_run(struct work *work, uint64_t now_ns)
-{
-	struct attempt *a = (struct attempt *)((char *)work - offsetof(struct attempt, stop_work));
-
-	(void)now_ns;
-	dial_stop(&a->dial);
-}
-
-static void attempt_free(struct attempt *a)
-{
-	candidates_forget(&a->candidates);
-	explicit_bzero(a->dial.key, sizeof(a->dial.key));
-	explicit_bzero(a->dial.preamble.key, sizeof(a->dial.preamble.key));
-	free(a);
-}
-
-static void attempt_free_run(struct work *work, uint64_t now_ns)
-{
-	(void)now_ns;
-	attempt_free((struct attempt *)((char *)work - offsetof(struct attempt, free_work)));
-}
-
-static void attempt_ready(struct keeper_source *source, uint64_t now_ns)
-{
-	struct attempt *a = (struct attempt *)((char *)source - offsetof(struct attempt, source));
-
-	dial_advance(&a->dial, now_ns);
-	if (a->source.watched && a->waits_for_open && a->dial.opened) {
-		a->waits_for_open = false;
-		keeper_rewatch(&a->source, EPOLLIN);
-	}
-}
-
-/* ---- beginning one; the keeper ---------------------------------------------------------------- */
-
-/* The next candidate in turn that is worth a try. */
-static int attempt_choose(struct attempt *a, unsigned turn, uint64_t now_ns)
-{
-	for (unsigned i = 0; i < a->candidates.count; i++) {
-		const struct candidate *candidate =
-			&a->candidates.list[(turn + i) % a->candidates.count];
-
-		if (candidate->harp &&
-		    peers_avoided_s(&candidate->remote, engine_index(candidate->engine), now_ns))
-			continue;
-		a->dial.candidate = *candidate;
-		return 0;
-	}
-	return -EHOSTUNREACH;
-}
-
-/* A kernel lane of a rail leaves by its NIC, or not at all. */
-static int attempt_bind(struct attempt *a, const struct upkeep_rail *rail)
-{
-	const struct device *device = plugin_device(rail->dev);
-	struct candidate *candidate = &a->dial.candidate;
-	struct harp_host_route route;
-	int rc;
-
-	if (candidate->harp || !rail->bound)
-		return 0;
-	rc = harp_host_route(&candidate->remote.addr, &route);
-	if (rc)
-		return rc;
-	if (route.ifindex != device->ifindex)
-		return -ENETUNREACH;
-	candidate->local.addr =
-		harp_addr_is_v4(&candidate->remote.addr) ? device->addr_v4 : device->addr_v6;
-	candidate->local.scope_id = device_scope_id(device, &candidate->local.addr);
-	return 0;
-}
-
-static void attempt_prepare(struct attempt *a, struct upkeep *u, const struct upkeep_lane *lane,
-			    uint64_t now_ns)
-{
-	const struct upkeep_rail *rail = &u->rails[lane->rail];
-	struct dial *dial = &a->dial;
-
-	a->u = u;
-	a->options = (struct comm_lane_options){
-		.index = lane->index,
-		.dev = rail->dev,
-		.backup = rail->backup,
-	};
-	a->start_work.run = attempt_start_run;
-	a->work.run = attempt_run;
-	a->stop_work.run = attempt_stop_run;
-	a->free_work.run = attempt_free_run;
-	a->source.ready = attempt_ready;
-	a->waits_for_open = true;
-	atomic_init(&a->result, RESULT_NONE);
-	dial->dev = rail->dev;
-	dial->driver = lane->harp ? engine_driver(dial->candidate.engine) : keeper_driver();
-	dial->dscp = u->dscp;
-	dial->comm_id = u->comm_id;
-	memcpy(dial->key, u->key, PREAMBLE_KEY_BYTES);
-	dial->own.lanes = u->planned;
-	dial->own.index = lane->index;
-	dial->own.join = true;
-	dial->open_deadline_ns = now_ns + DIAL_OPEN_NS;
-	dial->deadline_ns = now_ns + DIAL_NS;
-	dial->ended = attempt_ended;
-	dial->owner = a;
-}
-
-static void lane_failed(struct upkeep *u, struct upkeep_lane *lane, int error, const char *text,
-			uint64_t now_ns);
-
-static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
-{
-	struct upkeep_rail *rail = &u->rails[lane->rail];
-	struct attempt *a = calloc(1, sizeof(*a));
-	int rc = a ? 0 : -ENOMEM;
-
-	if (a) {
-		candidates_list(&a->candidates, rail->dev, lane->harp ? rail->engines : NULL,
-				&rail->handle);
-		rc = attempt_choose(a, lane->failures, now_ns);
-	}
-	if (!rc)
-		rc = attempt_bind(a, rail);
-	if (rc) {
-		if (a)
-			attempt_free(a);
-		lane_failed(u, lane, rc, lane_error_text(rc), now_ns);
-		return;
-	}
-	attempt_prepare(a, u, lane, now_ns);
-	lane->attempt = a;
-	if (lane->harp) {
-		rail->harp_dialled = true;
-		driver_post(a->dial.driver, &a->start_work);
-		return;
-	}
-	dial_start(&a->dial, now_ns);
-	if (a->dial.lane &&
-	    keeper_watch(&a->source, lane_kernel_fd(a->dial.lane), EPOLLIN | EPOLLOUT))
-		a->dial.open_deadline_ns = a->dial.deadline_ns = now_ns; /* nobody would look */
-}
+#define ADVANCE_NS 10000000ull  /* dials of HARP lanes are looked at so often */
+#define SAY_NS 5000000000ull    /* no more often of one rail */
 
 /* ---- what became of lanes --------------------------------------------------------------------- */
 
@@ -358,34 +161,28 @@ static void lane_is_slow(struct upkeep_lane *lane, uint64_t now_ns)
 	lane->next_ns = now_ns;
 }
 
+static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
+{
+	int rc = attempt_begin(&lane->attempt, u, lane, now_ns);
+
+	if (rc)
+		lane_failed(u, lane, rc, lane_error_text(rc), now_ns);
+}
+
 /* The lane's attempt, if it has ended. */
 static void lane_look(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
 {
 	struct attempt *a = lane->attempt;
-	int result = a ? atomic_load_explicit(&a->result, memory_order_acquire) : RESULT_NONE;
+	int result = a ? attempt_result(a) : ATTEMPT_RUNS;
 
-	if (result == RESULT_NONE)
+	if (result == ATTEMPT_RUNS)
 		return;
 	lane->attempt = NULL;
 	if (result)
-		lane_failed(u, lane, result, a->text, now_ns);
+		lane_failed(u, lane, result, attempt_text(a), now_ns);
 	else
 		lane_is_up(u, lane, now_ns);
-	if (lane->harp)
-		driver_post(a->dial.driver, &a->free_work);
-	else
-		attempt_free(a);
-}
-
-/* A dial that is under way: rounds, and what has taken too long. */
-static void lane_advance(struct upkeep_lane *lane, uint64_t now_ns)
-{
-	struct attempt *a = lane->attempt;
-
-	if (lane->harp)
-		driver_post(a->dial.driver, &a->work);
-	else if (now_ns >= a->dial.open_deadline_ns || now_ns >= a->dial.deadline_ns)
-		dial_advance(&a->dial, now_ns);
+	attempt_forget(a);
 }
 
 static void upkeep_look(struct upkeep *u, uint64_t now_ns)
@@ -405,7 +202,7 @@ static void upkeep_look(struct upkeep *u, uint64_t now_ns)
 		if (!lane->attempt && now_ns >= lane->next_ns)
 			lane_dial(u, lane, now_ns);
 		else if (lane->attempt)
-			lane_advance(lane, now_ns);
+			attempt_advance(lane->attempt, now_ns);
 		if (lane->attempt && now_ns + ADVANCE_NS < next_ns)
 			next_ns = now_ns + ADVANCE_NS;
 		else if (!lane->attempt && lane->next_ns < next_ns)
@@ -458,13 +255,9 @@ static void upkeep_stop_run(struct work *work, uint64_t now_ns)
 	u->ending = true;
 	keeper_timer_set(&u->timer, UINT64_MAX);
 	for (unsigned i = 0; i < u->lane_count; i++) {
-		struct attempt *a = u->lanes[i].attempt;
-
-		if (!a || u->lanes[i].harp)
+		if (!u->lanes[i].attempt || u->lanes[i].harp)
 			continue;
-		keeper_unwatch(&a->source);
-		dial_stop(&a->dial);
-		attempt_free(a);
+		attempt_end_kernel(u->lanes[i].attempt);
 		u->lanes[i].attempt = NULL;
 	}
 }
@@ -523,12 +316,9 @@ void upkeep_stop(struct upkeep *u)
 	tender_end(&u->tender);
 	driver_call(keeper_driver(), &u->stop_work);
 	for (unsigned i = 0; i < u->lane_count; i++) {
-		struct attempt *a = u->lanes[i].attempt;
-
-		if (!a)
+		if (!u->lanes[i].attempt)
 			continue;
-		driver_call(a->dial.driver, &a->stop_work);
-		attempt_free(a);
+		attempt_end_harp(u->lanes[i].attempt);
 		u->lanes[i].attempt = NULL;
 	}
 	for (unsigned i = 0; i < u->rail_count; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upkeep_impl.h - between upkeep.c and upkeep_plan.c: the plan of a comm's lanes, and how they fare. */
+/* upkeep_impl.h - between upkeep.c, upkeep_plan.c and upkeep_attempt.c: the plan of a comm's lanes, and how they fare. */
 #ifndef HARP_PLUGIN_UPKEEP_IMPL_H
 #define HARP_PLUGIN_UPKEEP_IMPL_H
 
@@ -58,5 +58,22 @@ struct upkeep {
 
 /* A thread of the application's, before the keeper hears of it: rails and lanes. */
 void upkeep_plan(struct upkeep *u);
+
+/* upkeep_attempt.c; baton of the keeper, but for attempt_end_harp(). */
+#define ATTEMPT_RUNS 1 /* no result yet */
+
+/* Dials the lane once; whoever ends it posts u->work. -errno: there is nothing to dial, or no memory. */
+int attempt_begin(struct attempt **out, struct upkeep *u, const struct upkeep_lane *lane,
+		  uint64_t now_ns);
+/* ATTEMPT_RUNS, 0: the comm has the lane, or -errno: attempt_text() says why. */
+int attempt_result(const struct attempt *a);
+const char *attempt_text(const struct attempt *a);
+/* While it runs: rounds, and what has taken too long. */
+void attempt_advance(struct attempt *a, uint64_t now_ns);
+/* It has a result, and nobody asks any more. */
+void attempt_forget(struct attempt *a);
+/* Whether or not it has one: nothing of it is left. Of a HARP lane: by the thread that stops the upkeep, no baton held. */
+void attempt_end_kernel(struct attempt *a);
+void attempt_end_harp(struct attempt *a);
 
 #endif
