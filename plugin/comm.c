@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c - one end of a connection: requests, done, failing, closing. */
-#include "comm.h"
+#include "comm_impl.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "choice.h"
-#include "comm.h"
+#include "comm_impl.h"
 
 int comm_choice_new(struct comm *comm, int dev)
 {

@@ -2,7 +2,7 @@
 /* comm_early.c - chunks that came before their receive was posted, and held up others that are wanted. */
 #include <stdlib.h>
 
-#include "comm.h"
+#include "comm_impl.h"
 
 /*
  * Theory of operation

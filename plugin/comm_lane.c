@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm.h"
+#include "comm_impl.h"
 #include "parallel.h"
 
 /*

@@ -2,7 +2,7 @@
 /* comm_recv.c - the receiving end of one lane: DATA records to posted receives; the CREDITs of every receiver. */
 #include <errno.h>
 
-#include "comm.h"
+#include "comm_impl.h"
 
 /*
  * Theory of operation

@@ -2,7 +2,7 @@
 /* comm_send.c - the sending end of one lane: messages to DATA records; the credits of every sender. */
 #include <errno.h>
 
-#include "comm.h"
+#include "comm_impl.h"
 
 /*
  * Theory of operation

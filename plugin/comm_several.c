@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm_several.c - a comm of several lanes as the application and the keeper drive it. */
-#include "comm.h"
+#include "comm_impl.h"
 
 #define TICK_NS 2000000u      /* lanes are looked at while a request waits */
 #define KERNEL_LOOK_NS 20000u /* kernel lanes, while HARP's are what is looked at */

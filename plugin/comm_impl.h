@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_impl.h - what the files of a comm have of each other; who touches what is said in comm.h. */
+#ifndef HARP_PLUGIN_COMM_IMPL_H
+#define HARP_PLUGIN_COMM_IMPL_H
+
+#include "comm.h"
+
+/* ---- comm.c, for the rest ---------------------------------------------------------------------- */
+
+static inline struct request *comm_request(struct comm *comm, uint64_t message)
+{
+	return &comm->requests[message % PLUGIN_REQUESTS_MAX];
+}
+/* Baton, or lock. observer: counts the latency; its baton is held. */
+void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size);
+/* Sticky failure with one WARN; tells the peer by CLOSE where the stream allows it. l: the lane whose baton is
+ * held, or NULL; lock not held. */
+void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_reason reason,
+	       const struct record *detail, const char *fmt, ...)
+	__attribute__((format(printf, 6, 7)));
+void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what);
+void comm_fail_truncated(struct comm *comm, struct comm_lane *l, const struct record *record,
+			 size_t posted);
+/* All is over: an error as soon as a request is or becomes outstanding. Baton, or lock. */
+void comm_end(struct comm *comm, int error, const char *text);
+/* The same, in the words of a lane that died of error. */
+void comm_end_by_error(struct comm *comm, int error);
+void comm_end_by_record(struct comm *comm, const struct record *close);
+/* Makes the end an error if a request is outstanding. Lock not held. */
+void comm_settle(struct comm *comm, struct comm_lane *l);
+
+/* ---- comm_lane.c; baton held ------------------------------------------------------------------- */
+
+struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
+				const struct comm_lane_options *opt);
+/* Closes the lane, if it has one still. */
+void comm_lane_shut(struct comm_lane *l, bool abort);
+/* And frees l. */
+void comm_lane_free(struct comm_lane *l, bool abort);
+void comm_lane_watch(struct comm_lane *l, bool wanted);
+/* A lane without events. */
+void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns);
+/* The drivers of kernel lanes, for a comm over that device; and their end: no worker takes a turn from there on.
+ * Twice is no harm. */
+int comm_kernels_open(struct comm *comm, int dev);
+void comm_kernels_close(struct comm *comm);
+/* A kernel lane comes to its driver. */
+void comm_lane_poll(struct comm_lane *l);
+/* Pushes l->out. 1: nothing is left to push, 0: the lane is full, or the error. */
+int comm_out_push(struct comm_lane *l);
+void comm_out_begin(struct comm_lane *l, const struct record *record);
+/* Reads the header of a record, and a CREDIT's payload behind it. 1, 0 (more is to come), or the error: the
+ * lane has ended (-ECONNRESET: by FIN), or, -EPROTO, comm_fail_protocol() was called. */
+int comm_read_record(struct comm_lane *l, struct record *record);
+/* CLOSE, unless a record is stuck in the middle. True: it and all before it is with the lane. */
+bool comm_lane_tell(struct comm_lane *l, const struct record *close);
+/* The same of a failure. Of several lanes, the rest of a record that has begun to leave may be the application's again, by
+ * another lane or by deregMr: the RST must do then. */
+bool comm_lane_tell_failed(struct comm_lane *l, const struct record *close);
+/* What is said of a lane that ended so. */
+const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len);
+
+/* ---- comms of one lane; baton held ------------------------------------------------------------- */
+
+void comm_send_advance(struct comm_lane *l, uint64_t now_ns);
+void comm_recv_advance(struct comm_lane *l, uint64_t now_ns);
+/* Payload that the next DATA record of the current message may carry, of `left`; -1: not even a header. */
+int64_t comm_send_allowance(const struct comm *comm, uint64_t left);
+/* A record with so much of the current message has been cut. True: the message is cut to its end. */
+bool comm_send_cut(struct comm *comm, uint64_t length);
+/* What a CREDIT says of receives posted. */
+void comm_send_grant(struct comm *comm, uint64_t granted);
+/* Is there something to be told that the sender may be waiting for? */
+bool comm_recv_credit_due(struct comm *comm, uint64_t posted);
+/* Puts a CREDIT into l->out. */
+void comm_recv_credit(struct comm_lane *l, uint64_t posted);
+
+/* ---- comms of several lanes -------------------------------------------------------------------- */
+
+static inline void comm_lock(struct comm *comm)
+{
+	extern void comm_lock_wait(struct comm_several * s);
+
+	if (atomic_exchange_explicit(&comm->several->lock, true, memory_order_acquire))
+		comm_lock_wait(comm->several);
+}
+static inline void comm_unlock(struct comm *comm)
+{
+	atomic_store_explicit(&comm->several->lock, false, memory_order_release);
+}
+/* comm_lanes.c; lock held */
+void comm_wake(struct comm *comm, int index);
+void comm_wake_all(struct comm *comm);
+/* The lane begins to touch bytes of a message, and ends. */
+void comm_use(struct comm_lane *l, int uses, uint64_t message, uint64_t begin, uint64_t end);
+void comm_unuse(struct comm_lane *l);
+/* Does another lane, right now? */
+bool comm_is_used(struct comm_lane *l, uint64_t message, uint64_t begin, uint64_t end);
+/* Publishes the failure when nobody touches requests any more. */
+void comm_publish(struct comm *comm);
+/* Chooses the control lane anew. */
+void comm_lanes_control(struct comm *comm);
+/* Baton held, lock not. */
+void comm_lane_run(struct work *work, uint64_t now_ns);
+void comm_lane_notify(struct lane *lane, uint64_t now_ns);
+
+/* comm_join.c */
+int comm_several_new(struct comm *comm, const struct comm_options *opt);
+void comm_several_free(struct comm *comm);
+/* Lock held. */
+bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns);
+bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver);
+/* Baton held, lock not: the lane has ended. Its chunks move, and its last run frees it. */
+void comm_lane_die(struct comm_lane *l, int error, const char *text);
+/* As above, of one that takes nothing more. True: it stays to be read, as what has come by it may come by no other. */
+bool comm_lane_mute(struct comm_lane *l);
+/* Lock held: the last lane has died of error. */
+void comm_end_by_lanes(struct comm *comm, int error);
+/* Baton held: the work of a dead lane runs. */
+void comm_lane_bury(struct comm_lane *l);
+void comm_several_close(struct comm *comm);
+
+/* comm_several.c: which lanes are to look at the new request, and who drives them */
+void comm_several_post(struct comm *comm, struct request *request);
+void comm_several_poll(struct comm *comm);
+
+/* comm_choice.c; of a sender, and the lock held where it says nothing else */
+int comm_choice_new(struct comm *comm, int dev); /* nobody else knows the comm; -ENOMEM */
+void comm_choice_free(struct comm *comm);        /* keeps and says what was learnt; as above */
+/* A lane is in the table now, or out of it. rtt_ns: of its preamble; 0: not measured. */
+void comm_choice_lanes(struct comm *comm, const struct comm_lane *l, uint64_t rtt_ns);
+/* The request just posted, before its first chunk. True: there is something to say. */
+bool comm_choice_take(struct comm *comm, struct request *request);
+void comm_choice_done(struct comm *comm, const struct request *request);
+void comm_choice_say(struct comm *comm, uint64_t now_ns); /* lock not held */
+
+/* comm_send_lanes.c */
+/* Lock held. True: comm_choice_say() has something to say. */
+bool comm_tx_post(struct comm *comm, struct request *request);
+void comm_tx_advance(struct comm_lane *l, uint64_t now_ns);
+/* 1: nothing is left to push, 0: the lane is full, or the error. */
+int comm_tx_push(struct comm_lane *l, uint64_t now_ns);
+/* Lock held: the chunks of a lane that has died, or, not lost, is closed in order. Returns how many others will send. */
+unsigned comm_tx_orphan(struct comm_lane *l, bool lost);
+/* Lock held: requests that are acknowledged and that no lane reads any more. */
+void comm_tx_complete(struct comm *comm, struct comm_lane *observer);
+/* Lock held. 0, or -EPROTO: of what was never sent. */
+int comm_tx_ack(struct comm *comm, uint64_t message, uint64_t offset);
+
+/* comm_plan.c; lock held */
+/* The lane that should take what is next is told so, unless it is self. */
+void comm_tx_kick(struct comm *comm, struct comm_lane *self, uint64_t now_ns);
+/* The next chunk becomes the lane's, and the record in its out. False: it is another's, or there is none. */
+bool comm_tx_claim(struct comm_lane *l, uint64_t now_ns);
+
+/* comm_kept.c; lock held but for _new and _free */
+int comm_kept_new(struct comm *comm); /* -ENOMEM */
+void comm_kept_free(struct comm *comm);
+/* Is the message to be kept? Then it is sent in one chunk. */
+static inline bool comm_is_kept(const struct comm *comm, uint64_t size)
+{
+	return size <= comm->several->kept_bytes && comm->several->kept_bytes;
+}
+/* A place for one more, the lowest; -1: there is none until an ACK comes. */
+int comm_kept_place(const struct comm *comm);
+/* Copies the request there. */
+void comm_kept_take(struct comm *comm, int place, struct request *request, uint64_t message);
+uint8_t *comm_kept_data(const struct comm *comm, int place);
+/* Is one of them, of which no ACK has come, not delivered either as its lane's TCP says? */
+bool comm_kept_owes(const struct comm *comm);
+/* What is acknowledged and not being read is forgotten. */
+void comm_kept_shed(struct comm *comm);
+/* Of a request that has been cut: it is kept, and delivered as its lane says. */
+bool comm_kept_is_done(const struct comm *comm, const struct request *request);
+
+/* comm_recv_lanes.c */
+/* Lock held: the peer's CLOSE; the comm ends when what was sent before it is here. */
+void comm_rx_close(struct comm *comm, const struct record *close);
+void comm_rx_post(struct comm *comm); /* lock held */
+void comm_rx_advance(struct comm_lane *l, uint64_t now_ns);
+
+/* comm_tell.c; baton held. 1: nothing is left to be told here, 0: the lane is full, or the error. */
+int comm_rx_tell(struct comm_lane *l, uint64_t now_ns);
+
+/* comm_early.c; lock held but for _new and _free */
+struct comm_early *comm_early_new(const struct comm_in *in);
+void comm_early_free(struct comm_early *early);
+struct comm_early *comm_early_find(struct comm *comm, uint64_t message, uint64_t offset);
+/* May one more of that length wait? */
+bool comm_early_fits(struct comm *comm, uint32_t length);
+void comm_early_add(struct comm *comm, struct comm_early *early);
+void comm_early_remove(struct comm *comm, struct comm_early *early);
+/* One that can go to its place; it is marked as moving. */
+struct comm_early *comm_early_take(struct comm *comm);
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_tell.c - the receiving end of several lanes: CREDIT and ACK. */
+#include <errno.h>
+
+#include "comm_impl.h"
+
+/*
+ * Theory of operation
+ *
+ * CREDIT follows the rules of one lane (comm_recv.c), with records counted when they reach their receive. ACK is told
+ * when messages are done, once a turn, and each MiB of a long one. Both are cumulative, go on the control lane, and
+ * are told again when that changes, and on a lane that brings what had come before: its peer has not heard of it.
+ */
+
+/* What it brought twice is to be answered now. What comes to a socket whose owner has closed it resets it, and what
+ * was still on its way here is lost: so not while more of it is seen to come. Who waits for the answer has sent its
+ * record to the end, or waits before one without receive. */
+static bool comm_rx_answers(const struct comm_lane *l)
+{
+	return l->repeats &&
+	       (l->kind != LANE_KERNEL || l->waits || (!l->in.here && !l->in_head_bytes));
+}
+
+/* Lock held: what is to be told on this lane is put into its out. */
+static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
+{
+	struct comm *comm = l->comm;
+	struct comm_several *s = comm->several;
+	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
+	bool credit = comm_recv_credit_due(comm, posted), mine = s->control == l->index;
+	bool answers = comm_rx_answers(l);
+	struct record ack = { .type = RECORD_ACK, .message = comm->completed };
+
+	if (l->dead || s->failing || comm->end_error || s->peer_closed)
+		return false;
+	credit |= s->credit_due && comm->rx.told;
+	if (!mine && (credit || s->ack_due))
+		comm_wake(comm, s->control);
+	if (!answers && (!mine || (!credit && !s->ack_due)))
+		return false;
+	l->out.header_bytes = l->out.header_sent = 0;
+	if ((mine && credit) || (answers && comm->rx.told)) {
+		comm_recv_credit(l, posted);
+		s->credit_due &= !mine;
+		s->ack_kept = mine ? 0 : s->ack_kept;
+	}
+	if ((mine && s->ack_due) || answers) {
+		ack.offset = ranges_prefix(&s->ranges, comm->completed);
+		record_encode(l->out.header + l->out.header_bytes, &ack);
+		l->out.header_bytes += RECORD_HEADER_BYTES;
+		s->ack_due &= !mine;
+		s->ack_kept = mine ? 0 : s->ack_kept;
+		s->ack_bytes = mine ? 0 : s->ack_bytes;
+	}
+	l->repeats &= !answers;
+	stripe_give(&s->stripe, l->index, l->out.header_bytes, now_ns);
+	return true;
+}
+
+int comm_rx_tell(struct comm_lane *l, uint64_t now_ns)
+{
+	struct comm *comm = l->comm;
+	bool more;
+	int rc;
+
+	do {
+		rc = l->send_broken ? -EPIPE : comm_out_push(l);
+		if (rc != 1)
+			return rc;
+		comm_lock(comm);
+		more = comm_rx_prepare(l, now_ns);
+		comm_unlock(comm);
+	} while (more);
+	return 1;
+}
