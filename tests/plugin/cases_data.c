@@ -225,48 +225,59 @@ void case_truncated(const char *plugin, int version)
 	library_close(&lib);
 }
 
+enum { WAY_ROUNDS = 40 };
+
+struct way {
+	struct pair pair;
+	uint8_t out[MIB], in[MIB];
+	unsigned rounds;
+	void *send, *recv;
+};
+
+/* A step of a round: posted, done at either end, looked at. */
+static void way_turn(struct net *net, struct way *way, unsigned salt)
+{
+	int done = 0;
+
+	if (way->rounds == WAY_ROUNDS)
+		return;
+	if (!way->send && !way->recv) {
+		fill(way->out, MIB, way->rounds + salt);
+		way->send = post_send(net, way->pair.send, way->out, MIB, 0);
+		way->recv = post_recv(net, way->pair.recv, way->in, MIB, 0);
+	}
+	if (way->send)
+		OK(net_test(net, way->send, &done, NULL));
+	if (done)
+		way->send = NULL;
+	done = 0;
+	if (way->recv)
+		OK(net_test(net, way->recv, &done, NULL));
+	if (done)
+		way->recv = NULL;
+	if (!way->send && !way->recv) {
+		REQUIRE(filled(way->in, MIB, way->rounds + salt));
+		way->rounds++;
+	}
+}
+
 void case_two_ways(const char *plugin, int version)
 {
-	enum { ROUNDS = 40 };
-	static uint8_t out[2][MIB], in[2][MIB];
+	static struct way ways[2];
 	struct library lib;
-	struct net *net = &lib.net;
-	struct pair pairs[2];
-	unsigned rounds[2] = { 0 };
-	void *sends[2] = { NULL }, *recvs[2] = { NULL };
 
 	library_open(&lib, plugin, version);
-	pair_open(net, &pairs[0]);
-	pair_open(net, &pairs[1]);
-	WAIT_UNTIL(rounds[0] == ROUNDS && rounds[1] == ROUNDS)
-	{
-		for (unsigned i = 0; i < 2; i++) {
-			int done = 0;
-
-			if (rounds[i] == ROUNDS)
-				continue;
-			if (!sends[i] && !recvs[i]) {
-				fill(out[i], MIB, rounds[i] + i);
-				sends[i] = post_send(net, pairs[i].send, out[i], MIB, 0);
-				recvs[i] = post_recv(net, pairs[i].recv, in[i], MIB, 0);
-			}
-			if (sends[i])
-				OK(net_test(net, sends[i], &done, NULL));
-			if (done)
-				sends[i] = NULL;
-			done = 0;
-			if (recvs[i])
-				OK(net_test(net, recvs[i], &done, NULL));
-			if (done)
-				recvs[i] = NULL;
-			if (!sends[i] && !recvs[i]) {
-				REQUIRE(filled(in[i], MIB, rounds[i] + i));
-				rounds[i]++;
-			}
+	for (unsigned i = 0; i < 2; i++)
+		pair_open(&lib.net, &ways[i].pair);
+	for (unsigned round = 1; round <= 2 * WAY_ROUNDS; round++) {
+		WAIT_UNTIL(ways[0].rounds + ways[1].rounds >= round)
+		{
+			way_turn(&lib.net, &ways[0], 0);
+			way_turn(&lib.net, &ways[1], 1);
 		}
 	}
-	pair_close(net, &pairs[0]);
-	pair_close(net, &pairs[1]);
+	for (unsigned i = 0; i < 2; i++)
+		pair_close(&lib.net, &ways[i].pair);
 	library_close(&lib);
 }
 
