@@ -28,7 +28,7 @@ SUITES = {"unit", "sim", "fuzz", "example", "dpdk"}
 # One version of the ABI: the engine's thread, its sleep, a fork.
 ALSO = ("conform-xdp-v12", "conform-dpdk-v12")
 # Instrumented, a seed takes some five times as long: a tenth of them, here.
-NOT_THESE = ("sim seeds from", "goodput is as")
+NOT_THESE = ("sim seeds from", "goodput is as", "a slow lane costs")
 SEEDS = 1000
 PYTEST = ("tests/packet", "tests/netns", "tests/dpdk", "tests/daemon/test_dpdk_jobs.py")
 # A BPF program: the kernel runs it.
