@@ -58,6 +58,14 @@ int memif_caller(int flags);
 bool peer_hears(struct end *end);
 
 /* Cases in other files. */
+void case_again(void);
+void case_strings(void);
+void case_twice(void);
+void case_fork(void);
+void case_options(void);
+void case_refused(void);
+void case_huge(void);
+void case_side_by_side(void);
 void case_external_again(void);
 void case_external_behind(void);
 void case_external_held(void);

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ports_open.c - starting DPDK and opening ports: again, twice, side by side, in a child, and what is refused. */
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ports.h"
+
+/* Fifty times: nothing of DPDK's memory, of ours, and no descriptor is lost. */
+void case_again(void)
+{
+	size_t used = 0;
+	unsigned fds = 0;
+
+	for (unsigned i = 0; i < 50; i++) {
+		struct end end;
+
+		if (!end_open(&end, i & 1 ? "net_ring0" : "net_null0", 0))
+			return;
+		end_fill(&end, 512);
+		if (i & 1)
+			CHECK(end_until(&end, &end, 200, 1514, 1));
+		end_close(&end);
+		if (i == 9) {
+			used = mallinfo2().uordblks;
+			fds = descriptors();
+		}
+	}
+	CHECK(mallinfo2().uordblks <= used + 4096);
+	CHECK_EQ(descriptors(), fds);
+}
+
+static void refused(const char *device, int err, const char *words)
+{
+	struct harp_dpdk_port *port;
+	int got = port_try(&port, device, 0);
+
+	if (got != err || !strstr(why, words)) {
+		fprintf(stderr, "%s: %d, %s\n", device, got, why);
+		CHECK(!"refused as expected");
+	}
+	CHECK(strncmp(why, device, strcspn(device, ",")) == 0); /* it names the device */
+}
+
+/* A file that is no socket is not taken for one whose server has died. */
+static void refused_file(void)
+{
+	char path[] = "/tmp/harp-dpdk-XXXXXX", device[128];
+	int fd = mkstemp(path);
+
+	CHECK(fd >= 0);
+	close(fd);
+	snprintf(device, sizeof(device), "net_memif0,role=server,socket=%s,socket-abstract=no",
+		 path);
+	refused(device, -EEXIST, "another kind");
+	CHECK_EQ(unlink(path), 0);
+}
+
+void case_strings(void)
+{
+	struct end end;
+
+	refused_file();
+	refused("net_nonsense0", -ENODEV, "driver");
+	refused("", -EINVAL, "PCI address");
+	refused(",", -EINVAL, "PCI address");
+	refused("ffff:ff:1f.6", -ENODEV, "");
+	refused("net_memif0,role=emperor", -EINVAL, "");
+	refused("net_memif0,nonsense=1", -EINVAL, "");
+	refused("net_af_packet0,iface=nosuchif0", -ENODEV, "nosuchif0");
+	/* None of it has spoilt anything. */
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	refused("net_ring0", -EBUSY, "open in this process");
+	end_close(&end);
+}
+
+void case_twice(void)
+{
+	struct harp_nic *second;
+	struct end end;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	CHECK_EQ(api->port_nic(end.port, 0, &second, why, sizeof(why)), -EBUSY);
+	CHECK_EQ(api->port_nic(end.port, 1, &second, why, sizeof(why)), -EINVAL);
+	end_fill(&end, 512);
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	/* Another user of the same queue finds all of its frames free. */
+	harp_nic_destroy(end.nic);
+	CHECK_EQ(api->port_nic(end.port, 0, &end.nic, why, sizeof(why)), 0);
+	end = (struct end){ .port = end.port, .nic = end.nic };
+	for (; end.free_count < END_FRAMES; end.free_count++)
+		end.free[end.free_count] = (uint64_t)end.free_count * end.nic->caps.frame_size;
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	end_close(&end);
+}
+
+/* A child can't use the parent's DPDK, and is told so; the parent goes on. */
+void case_fork(void)
+{
+	struct end end;
+	pid_t child;
+	int status = 0;
+
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	fflush(NULL);
+	child = fork();
+	if (child == 0) {
+		struct harp_dpdk_port *port;
+		int err = port_try(&port, "net_ring1", 0);
+
+		_exit(err == -ENXIO && strstr(why, "fork") ? 0 : 1);
+	}
+	waitpid(child, &status, 0);
+	CHECK_EQ(status, 0);
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	end_close(&end);
+}
+
+static int start(uint32_t huge_pages, uint32_t memory_mib, const char *args)
+{
+	const struct harp_dpdk_eal_options opt = {
+		.size = sizeof(opt),
+		.huge_pages = huge_pages,
+		.memory_mib = memory_mib,
+		.args = args,
+	};
+
+	return api->start(&opt, why, sizeof(why));
+}
+
+void case_options(void)
+{
+	struct end end;
+
+	CHECK_EQ(start(3, 0, NULL), -EINVAL);
+	CHECK_EQ(start(2, 1u << 30, NULL), -ENOMEM); /* nobody has a PiB of them */
+	CHECK(strstr(why, "nr_hugepages"));
+	CHECK_EQ(start(1, 64, NULL), 0);
+	CHECK_EQ(start(1, 64, NULL), 0);
+	CHECK_EQ(start(0, 0, NULL), 0);
+	CHECK_EQ(start(2, 0, NULL), -EALREADY);
+	CHECK_EQ(start(0, 128, NULL), -EALREADY);
+	CHECK_EQ(start(0, 0, "--no-hpet"), -EALREADY);
+	if (end_open(&end, "net_ring0", 0))
+		end_close(&end);
+}
+
+/* EAL refuses its arguments: its words are in the error, and a second try says what would help. */
+void case_refused(void)
+{
+	CHECK_EQ(start(1, 64, "--no-such-argument"), -EIO);
+	CHECK(strlen(why) > 20);
+	CHECK_EQ(start(1, 64, NULL), -EIO);
+	CHECK(strstr(why, "needs to be a new"));
+}
+
+void case_huge(void)
+{
+	struct harp_dpdk_info info;
+	struct end end;
+	int err = start(2, 64, NULL);
+
+	if (err == -ENOMEM)
+		_exit(check_skip("64 MiB of huge pages are not free: sysctl vm.nr_hugepages=128"));
+	CHECK_EQ(err, 0);
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	api->port_info(end.port, &info);
+	CHECK_EQ(info.huge_pages, 1);
+	CHECK(end_until(&end, &end, 10000, 1514, 1));
+	CHECK_EQ(end.wrong, 0);
+	end_close(&end);
+}
+
+void case_side_by_side(void)
+{
+	struct end a, b;
+
+	if (!end_open(&a, "net_ring0", 0))
+		return;
+	if (end_open(&b, "net_ring1", 9000)) {
+		for (unsigned i = 0; i < 10; i++) {
+			CHECK(end_until(&a, &a, 1000, 1514, 1));
+			CHECK(end_until(&b, &b, 1000, 9014, 1));
+		}
+		CHECK_EQ(a.wrong + b.wrong, 0);
+		end_close(&b);
+	}
+	CHECK(end_until(&a, &a, 1000, 1514, 1));
+	end_close(&a);
+}
