@@ -11,26 +11,29 @@ SIGINT, SIGTERM, SIGHUP, and at exit. What a killed run left is known by its nam
 
 import atexit
 import contextlib
-import ctypes
 import itertools
 import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Self
-
-from pyroute2 import IPRoute
+from typing import Any, Self
 
 from harp.closing import Closing
 from harp.errors import Exit, HarpError
+from harp.netns import (
+    NETNS_DIR,
+    Namespace,
+    end_processes,
+    in_namespace,
+    namespaces,
+    offloads_off,
+    run,
+    wait_for_carrier,
+)
 from harp.output import err
 from harp.spread import Spreader
 
@@ -39,18 +42,10 @@ RAILS_MAX = 4
 MTU_MIN, MTU_MAX = 1280, 65535
 IFNAME = "eth0"
 _NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
-_NETNS_DIR = Path("/run/netns")
 RUN_DIRS = Path("/run/harp-lab")  # of the hosts' harpds: lab_harpd.py
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_CLONE_NEWNET = 0x40000000
-_RTMGRP_LINK = 1
 _IFA_F_NODAD = 2
 _IPV6 = Path("/proc/net/if_inet6")
-_IFLA_KIND = ("IFLA_LINKINFO", "IFLA_INFO_KIND")
-_IFLA_PORT_STATE = ("IFLA_LINKINFO", "IFLA_INFO_SLAVE_DATA", "IFLA_BRPORT_STATE")
-_BR_STATE_FORWARDING = 3
-CARRIER_S = 60  # ends what hangs
-_libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
 
 
@@ -113,60 +108,6 @@ class LabOptions:
             raise HarpError(f"queues: {self.queues} is not in 1..16", Exit.USAGE)
         if self.ipv6 and not _IPV6.exists():
             raise HarpError("ipv6: this kernel runs without it", Exit.MISSING)
-
-
-@dataclass
-class Namespace:
-    """A network namespace of the laboratory, and what was started in it."""
-
-    netns: str
-    processes: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
-
-    def command(
-        self, args: Sequence[str | Path], cpu: int | None = None, realtime: int = 0
-    ) -> list[str]:
-        """The command line that runs args here: on one processor, before all others, if asked."""
-        pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
-        first = ["chrt", "--fifo", str(realtime)] if realtime else []
-        return ["ip", "netns", "exec", self.netns, *pin, *first, *map(str, args)]
-
-    def popen(
-        self,
-        args: Sequence[str | Path],
-        *,
-        cpu: int | None = None,
-        realtime: int = 0,
-        env: Mapping[str, str] | None = None,
-        stdin: int | IO[Any] | None = subprocess.DEVNULL,
-        stdout: int | IO[Any] | None = subprocess.PIPE,
-        stderr: int | IO[Any] | None = subprocess.PIPE,
-        pass_fds: Sequence[int] = (),
-    ) -> subprocess.Popen[str]:
-        """Starts a process here. It ends with the laboratory at the latest."""
-        process = subprocess.Popen(
-            self.command(args, cpu, realtime),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=None if env is None else dict(env),
-            pass_fds=tuple(pass_fds),
-            text=True,
-            errors="replace",
-        )
-        self.processes.append(process)
-        return process
-
-    def run(self, *args: str | Path, timeout_s: float = 30) -> str:
-        """Runs a short command here and returns what it printed; HarpError when it fails."""
-        return _run(self.command(args), timeout_s)
-
-    def sysctl(self, name: str, value: object) -> None:
-        """Sets a variable under /proc/sys/net: "ipv4/tcp_sack"."""
-
-        def write(_ipr: Any) -> None:
-            Path("/proc/sys/net", name).write_text(f"{value}\n")
-
-        in_namespace(self.netns, write)
 
 
 @dataclass(frozen=True)
@@ -247,9 +188,9 @@ class Lab(Closing):
             return  # a forked child runs atexit handlers too, and owns nothing
         places: list[Namespace] = [*self.hosts, *([self.switch] if self.switch else [])]
         for place in places:
-            _end_processes(place.processes)
+            end_processes(place.processes)
         self.hosts, self.switch, self.spreader = [], None, None
-        for name in _namespaces():
+        for name in namespaces():
             if name.startswith(self._prefix):
                 _remove_namespace(name)
         for number, handler in self._old_handlers.items():
@@ -279,7 +220,7 @@ class Lab(Closing):
             ]
             name = f"{self._prefix}h{index}"
             host = Host(name, index, nics[0].address, nics[0].ifname, tuple(nics[1:]))
-            _run(["ip", "netns", "add", host.netns])
+            run(["ip", "netns", "add", host.netns])
             self.hosts.append(host)
         if self.options.switched:
             self.switch = self._make_switch()
@@ -307,7 +248,7 @@ class Lab(Closing):
             for rail in range(len(self.options.every_rail))
         ]
         switch = Switch(f"{self._prefix}sw", rails[0], tuple(rails[1:]))
-        _run(["ip", "netns", "add", switch.netns])
+        run(["ip", "netns", "add", switch.netns])
         for rail, shape in enumerate(self.options.every_rail):
             self._make_bridge(switch, rail, shape)
         return switch
@@ -331,7 +272,7 @@ class Lab(Closing):
         in_namespace(switch.netns, bridge_ports)
         if not shape.offload:
             for port in ports:
-                _offloads_off(switch.netns, port)
+                offloads_off(switch.netns, port)
 
 
 def cpus() -> list[int]:
@@ -366,7 +307,7 @@ def require_programs(*names: str) -> None:
 def clean_leftovers() -> list[str]:
     """Removes the namespaces of runs that are dead, and what still runs in them."""
     removed = []
-    for name in _namespaces():
+    for name in namespaces():
         match = _NAME.fullmatch(name)
         if match and not _alive(int(match[1])):
             _remove_namespace(name)
@@ -379,48 +320,14 @@ def clean_leftovers() -> list[str]:
 # --------------------------------------------------------------------------------------------------
 
 
-def _run(command: Sequence[str], timeout_s: float = 30) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout_s, errors="replace", check=False
-    )
-    if done.returncode != 0:
-        reason = done.stderr.strip() or f"exit status {done.returncode}"
-        raise HarpError(f"{' '.join(command)}: {reason}")
-    return done.stdout
-
-
-def _namespaces() -> list[str]:
-    try:
-        return sorted(path.name for path in _NETNS_DIR.iterdir())
-    except FileNotFoundError:
-        return []
-
-
 def _alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
-
-
-def _end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """SIGTERM, and SIGKILL to what does not heed it within two seconds."""
-    living = [process for process in processes if process.poll() is None]
-    for process in living:
-        process.terminate()
-    for process in living:
-        try:
-            process.wait(2)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    for process in processes:
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
 
 
 def _remove_namespace(name: str) -> None:
     """Kills what runs in a namespace and deletes it; one that is gone already is no error."""
     with contextlib.suppress(HarpError):
-        for pid in _run(["ip", "netns", "pids", name]).split():
+        for pid in run(["ip", "netns", "pids", name]).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
     if (RUN_DIRS / name).exists():
@@ -428,32 +335,7 @@ def _remove_namespace(name: str) -> None:
 
         remove_run_dir(RUN_DIRS / name)
     with contextlib.suppress(HarpError):
-        _run(["ip", "netns", "delete", name])
-
-
-def in_namespace(name: str, work: Callable[[Any], None]) -> None:
-    """Runs work(IPRoute) inside a namespace.
-
-    In a thread that enters it and ends: pyroute2's own way forks, and the copy would share our
-    signal handlers and our duty to clean up.
-    """
-    failure: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            with (_NETNS_DIR / name).open("rb") as entry:
-                if _libc.setns(entry.fileno(), _CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), f"setns to {name}")
-            with IPRoute() as ipr:
-                work(ipr)
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=body, name=f"netns {name}")
-    thread.start()
-    thread.join()
-    if failure:
-        raise HarpError(f"namespace {name}: {failure[0]}") from failure[0]
+        run(["ip", "netns", "delete", name])
 
 
 def _make_veth(
@@ -467,7 +349,7 @@ def _make_veth(
     first = queues | {"num_tx_queues": options.queues + spare}
 
     def add(ipr: Any) -> None:
-        with (_NETNS_DIR / ns_b).open("rb") as entry:
+        with (NETNS_DIR / ns_b).open("rb") as entry:
             peer = {"ifname": if_b, "net_ns_fd": entry.fileno(), **queues}
             ipr.link("add", ifname=if_a, kind="veth", peer=peer, **first)
 
@@ -495,36 +377,4 @@ def _configure(host: Host, options: LabOptions) -> None:
     in_namespace(host.netns, configure)
     for nic, rail in zip(host.nics, options.every_rail, strict=True):
         if not rail.offload:
-            _offloads_off(host.netns, nic.ifname)
-
-
-def wait_for_carrier(ipr: Any, ifname: str | None = None, *, up: bool = True) -> None:
-    """Returns when every veth here is up (down), or the one: the kernel says so a moment after both
-    ends are. A port of a bridge is up when the bridge forwards over it."""
-    deadline = time.monotonic() + CARRIER_S
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as changes:
-        changes.bind((0, _RTMGRP_LINK))  # before the first look, so that no change is missed
-        while True:
-            links = [link for link in ipr.get_links() if link.get_nested(*_IFLA_KIND) == "veth"]
-            if ifname is not None:
-                links = [link for link in links if link.get_attr("IFLA_IFNAME") == ifname]
-            wrong = [link for link in links if _running(link) != up]
-            if not wrong:
-                return
-            changes.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                changes.recv(65536)
-            except TimeoutError:
-                name, word = wrong[0].get_attr("IFLA_IFNAME"), "up" if up else "down"
-                raise HarpError(f"{name} did not go {word} within {CARRIER_S} s") from None
-
-
-def _running(link: Any) -> bool:
-    if link.get("state") != "up" or link.get_attr("IFLA_OPERSTATE") != "UP":
-        return False
-    return link.get_nested(*_IFLA_PORT_STATE) in (None, _BR_STATE_FORWARDING)
-
-
-def _offloads_off(namespace: str, ifname: str) -> None:
-    features = [word for name in ("tso", "gso", "gro", "tx") for word in (name, "off")]
-    _run(["ip", "netns", "exec", namespace, "ethtool", "-K", ifname, *features])
+            offloads_off(host.netns, nic.ifname)

@@ -18,7 +18,8 @@ import numpy as np
 from harp import _paths
 from harp.bench import BenchOptions, run_bench
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions, in_namespace
+from harp.lab import Host, Lab, LabOptions
+from harp.netns import in_namespace
 
 Say = Callable[[str], None]
 KIB, MIB = 1024, 1 << 20

@@ -16,7 +16,7 @@ from harp.errors import HarpError
 from harp.piped import PipedTool
 
 if TYPE_CHECKING:
-    from harp.lab import Namespace
+    from harp.netns import Namespace
 
 
 class Spreader:

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from harp.attack import checksum
-from harp.lab import Lab, in_namespace
+from harp.lab import Lab
+from harp.netns import in_namespace
 
 _ETH_P_ALL, _OUTGOING = 3, 4
 _RST, _SYN, _FIN = 4, 2, 1

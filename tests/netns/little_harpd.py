@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harp.closing import Closing
-from harp.lab import Host, in_namespace
+from harp.lab import Host
+from harp.netns import in_namespace
 
 MAGIC, VERSION = 0x4C505248, 1
 HELLO, WELCOME, LEASE, LEASED, REFUSED, RELEASE, DONE = range(1, 8)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from steering_api import Library, Steering
 
-from harp.lab import Host, in_namespace
+from harp.lab import Host
+from harp.netns import in_namespace
 
 READY_S = 60
 

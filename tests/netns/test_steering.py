@@ -30,7 +30,8 @@ from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.layers.sctp import SCTP
 from scapy.packet import Packet
 
-from harp.lab import Lab, in_namespace
+from harp.lab import Lab
+from harp.netns import in_namespace
 
 PORT = 61000
 FREE = 61001

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from netns_tools import Tools, finish, run
 
-from harp.lab import Host, Lab, LabOptions, in_namespace
+from harp.lab import Host, Lab, LabOptions
+from harp.netns import in_namespace
 
 COUNT = 3000
 PORT = 7000

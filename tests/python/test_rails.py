@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from harp.errors import Exit, HarpError
-from harp.lab import Lab, LabOptions, RailOptions, in_namespace
+from harp.lab import Lab, LabOptions, RailOptions
+from harp.netns import in_namespace
 from harp.rails import Rails
 from harp.streams import Sample, Stream, StreamOptions, pause_ns, rate_bytes_per_s
 

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network namespaces: what runs in one, and what its interfaces are like."""
+
+import ctypes
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from pyroute2 import IPRoute
+
+from harp.errors import HarpError
+
+NETNS_DIR = Path("/run/netns")
+CARRIER_S = 60  # ends what hangs
+_CLONE_NEWNET = 0x40000000
+_RTMGRP_LINK = 1
+_IFLA_KIND = ("IFLA_LINKINFO", "IFLA_INFO_KIND")
+_IFLA_PORT_STATE = ("IFLA_LINKINFO", "IFLA_INFO_SLAVE_DATA", "IFLA_BRPORT_STATE")
+_BR_STATE_FORWARDING = 3
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def run(command: Sequence[str], timeout_s: float = 30) -> str:
+    """Runs a short command and returns what it printed; HarpError when it fails."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        raise HarpError(f"{' '.join(command)}: {reason}")
+    return done.stdout
+
+
+@dataclass
+class Namespace:
+    """A network namespace of the laboratory, and what was started in it."""
+
+    netns: str
+    processes: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
+
+    def command(
+        self, args: Sequence[str | Path], cpu: int | None = None, realtime: int = 0
+    ) -> list[str]:
+        """The command line that runs args here: on one processor, before all others, if asked."""
+        pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
+        first = ["chrt", "--fifo", str(realtime)] if realtime else []
+        return ["ip", "netns", "exec", self.netns, *pin, *first, *map(str, args)]
+
+    def popen(
+        self,
+        args: Sequence[str | Path],
+        *,
+        cpu: int | None = None,
+        realtime: int = 0,
+        env: Mapping[str, str] | None = None,
+        stdin: int | IO[Any] | None = subprocess.DEVNULL,
+        stdout: int | IO[Any] | None = subprocess.PIPE,
+        stderr: int | IO[Any] | None = subprocess.PIPE,
+        pass_fds: Sequence[int] = (),
+    ) -> subprocess.Popen[str]:
+        """Starts a process here. It ends with the laboratory at the latest."""
+        process = subprocess.Popen(
+            self.command(args, cpu, realtime),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=None if env is None else dict(env),
+            pass_fds=tuple(pass_fds),
+            text=True,
+            errors="replace",
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self, *args: str | Path, timeout_s: float = 30) -> str:
+        """Runs a short command here and returns what it printed; HarpError when it fails."""
+        return run(self.command(args), timeout_s)
+
+    def sysctl(self, name: str, value: object) -> None:
+        """Sets a variable under /proc/sys/net: "ipv4/tcp_sack"."""
+
+        def write(_ipr: Any) -> None:
+            Path("/proc/sys/net", name).write_text(f"{value}\n")
+
+        in_namespace(self.netns, write)
+
+
+def in_namespace(name: str, work: Callable[[Any], None]) -> None:
+    """Runs work(IPRoute) inside a namespace.
+
+    In a thread that enters it and ends: pyroute2's own way forks, and the copy would share our
+    signal handlers and our duty to clean up.
+    """
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            with (NETNS_DIR / name).open("rb") as entry:
+                if _libc.setns(entry.fileno(), _CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), f"setns to {name}")
+            with IPRoute() as ipr:
+                work(ipr)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=body, name=f"netns {name}")
+    thread.start()
+    thread.join()
+    if failure:
+        raise HarpError(f"namespace {name}: {failure[0]}") from failure[0]
+
+
+def namespaces() -> list[str]:
+    """The names of all there are."""
+    try:
+        return sorted(path.name for path in NETNS_DIR.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """SIGTERM, and SIGKILL to what does not heed it within two seconds."""
+    living = [process for process in processes if process.poll() is None]
+    for process in living:
+        process.terminate()
+    for process in living:
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for process in processes:
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def wait_for_carrier(ipr: Any, ifname: str | None = None, *, up: bool = True) -> None:
+    """Returns when every veth here is up (down), or the one: the kernel says so a moment after both
+    ends are. A port of a bridge is up when the bridge forwards over it."""
+    deadline = time.monotonic() + CARRIER_S
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as changes:
+        changes.bind((0, _RTMGRP_LINK))  # before the first look, so that no change is missed
+        while True:
+            links = [link for link in ipr.get_links() if link.get_nested(*_IFLA_KIND) == "veth"]
+            if ifname is not None:
+                links = [link for link in links if link.get_attr("IFLA_IFNAME") == ifname]
+            wrong = [link for link in links if _running(link) != up]
+            if not wrong:
+                return
+            changes.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                changes.recv(65536)
+            except TimeoutError:
+                name, word = wrong[0].get_attr("IFLA_IFNAME"), "up" if up else "down"
+                raise HarpError(f"{name} did not go {word} within {CARRIER_S} s") from None
+
+
+def _running(link: Any) -> bool:
+    if link.get("state") != "up" or link.get_attr("IFLA_OPERSTATE") != "UP":
+        return False
+    return link.get_nested(*_IFLA_PORT_STATE) in (None, _BR_STATE_FORWARDING)
+
+
+def offloads_off(namespace: str, ifname: str) -> None:
+    """Segmentation, merging and checksums are the kernel's own work."""
+    features = [word for name in ("tso", "gso", "gro", "tx") for word in (name, "off")]
+    run(["ip", "netns", "exec", namespace, "ethtool", "-K", ifname, *features])
