@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* choice_impl.h - between choice.c, choice_cost.c and choice_probe.c. */
+/* choice_impl.h - what the files of the choice have of each other. */
 #ifndef HARP_PLUGIN_CHOICE_IMPL_H
 #define HARP_PLUGIN_CHOICE_IMPL_H
 

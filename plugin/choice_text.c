@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "choice.h"
+#include "choice_impl.h"
 
 #define ANNOUNCE_FIRST_NS 100000000u /* after the kinds: most of what is found is found by then */
 #define ANNOUNCE_GAP_NS 1000000000u
@@ -55,19 +55,26 @@ static void text_cost(struct text *text, unsigned class, uint32_t ns, bool unit)
 		text_add(text, "%.1f%s", ns / 1e3, unit ? " us" : "");
 }
 
+/* As the ways are compared. */
+static uint32_t text_ns(const struct choice_cell *cell, unsigned index, unsigned way)
+{
+	return choice_takes_turns(index) ? choice_low(&cell->cost[way])
+					 : choice_typical(&cell->cost[way]);
+}
+
 static void text_costs(struct text *text, const struct choice *choice, unsigned index)
 {
 	const struct choice_cell *cell = &choice->cells[index];
 	unsigned class = index % CHOICE_CLASSES;
 
 	text_add(text, " (");
-	text_cost(text, class, choice_typical(&cell->cost[cell->way]), true);
+	text_cost(text, class, text_ns(cell, index, cell->way), true);
 	for (unsigned way = 0; way < CHOICE_WAYS; way++) {
 		if (way == cell->way || !cell->cost[way].count ||
 		    !choice_allows(choice, index, way))
 			continue;
 		text_add(text, ", %s ", way_short[way]);
-		text_cost(text, class, choice_typical(&cell->cost[way]), false);
+		text_cost(text, class, text_ns(cell, index, way), false);
 	}
 	text_add(text, ")");
 }
