@@ -16,6 +16,7 @@ from daemon_rig import Running
 from fake_kernel import FakeKernel, FakeSteering
 from test_leases import holder, nothing_is_left, queue_state, steering
 
+from harp import cli_daemon
 from harp.daemon import daemon, rundir, state
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon, Preparation
@@ -412,3 +413,14 @@ def test_a_restart_that_would_not_come_back_is_refused(
             client.query("restart")
         assert ("run_dir has changed" in str(caught.value)) is (change == "run_dir")
         assert client.query("status")["daemon"] == "harpd"
+
+
+def test_a_clock_that_is_set_back_does_not_hide_the_restart(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_daemon, "START_S", 0.2)
+    monkeypatch.setattr(cli_daemon, "_running", lambda _config: harpd.client())
+    before = harpd.daemon.since_s
+    with pytest.raises(HarpError, match="has not restarted"):
+        cli_daemon._wait_anew(None, before)
+    assert cli_daemon._wait_anew(None, before + 3600)["since_s"] == before
