@@ -40,7 +40,8 @@ struct memory_piece {
 
 struct memory_slot {
 	struct memory_piece piece;
-	struct comm *comm; /* NULL: it is closed */
+	struct comm *comm; /* NULL: it is closed, or */
+	uint64_t closing;  /* is being closed, as the so-manieth */
 	bool sent_from;    /* the NICs know it, unless it has no bytes */
 	uint32_t age;      /* odd: in use */
 	uint32_t next_free;
@@ -50,6 +51,7 @@ static struct memory_slot *slots;
 static uint32_t slot_count, slot_room, slot_free; /* slot_free: 1 + its number, 0: none */
 static struct engine *engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* those that read memory */
 static unsigned engine_count, memory_waiting;
+static uint64_t memory_closings;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
 
@@ -218,6 +220,7 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
 	slot = slot_take();
 	if (slot) {
 		slot->comm = comm;
+		slot->closing = 0;
 		slot->piece = (struct memory_piece){ base, bytes };
 		/* Who receives is written to by the processor. */
 		slot->sent_from = comm->side == COMM_SEND && bytes > 0;
@@ -253,17 +256,34 @@ int plugin_memory_remove(void *handle)
 	return rc;
 }
 
-void plugin_memory_comm_closed(const struct comm *comm, unsigned registered)
+uint64_t plugin_memory_comm_closes(struct comm *comm)
+{
+	uint64_t closing = 0;
+
+	pthread_mutex_lock(&memory_lock);
+	if (comm->registered)
+		closing = ++memory_closings;
+	for (uint32_t i = 0; comm->registered > 0 && i < slot_count; i++) {
+		if (!(slots[i].age & 1) || slots[i].comm != comm)
+			continue;
+		comm->registered--;
+		slots[i].comm = NULL;
+		slots[i].closing = closing;
+	}
+	pthread_mutex_unlock(&memory_lock);
+	return closing;
+}
+
+void plugin_memory_comm_closed(uint64_t closing)
 {
 	pthread_mutex_lock(&memory_lock);
-	for (uint32_t i = 0; registered > 0 && i < slot_count; i++) {
+	for (uint32_t i = 0; closing && i < slot_count; i++) {
 		struct memory_piece piece = slots[i].piece;
 		bool sent_from = slots[i].sent_from;
 
-		if (!(slots[i].age & 1) || slots[i].comm != comm)
+		if (!(slots[i].age & 1) || slots[i].closing != closing)
 			continue;
-		registered--;
-		slots[i].comm = NULL;
+		slots[i].closing = 0;
 		slots[i].sent_from = false;
 		if (sent_from)
 			(void)memory_take_back_all(&piece);

@@ -14,9 +14,10 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
  * could not be stopped, said by WARN: the memory must not be used again.
  */
 int plugin_memory_remove(void *handle);
-/* The comm is closed, and its memory no longer read: what it registered may still be removed. registered: its own count
- * of them. */
-void plugin_memory_comm_closed(const struct comm *comm, unsigned registered);
+/* The comm is about to close: what it registered is nobody's, and may still be removed. Returns what to say when it is
+ * closed and gone (another may have its address then), and its memory no longer read. */
+uint64_t plugin_memory_comm_closes(struct comm *comm);
+void plugin_memory_comm_closed(uint64_t closing);
 
 /* An engine is there: it learns what is registered, and what will be. It is about to go: it forgets all. */
 void plugin_memory_engine_open(struct engine *engine);

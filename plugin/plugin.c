@@ -112,18 +112,18 @@ static void ctx_end_lingering(struct comm *comm)
 
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
-	unsigned registered = comm->registered;
+	uint64_t closing = plugin_memory_comm_closes(comm);
 
 	ctx_remove_comm(comm);
 	registry_remove(comm);
 	if (!abort && comm_owes(comm)) { /* nothing of the application's */
-		plugin_memory_comm_closed(comm, registered);
-		registered = 0;
+		plugin_memory_comm_closed(closing);
+		closing = 0;
 		if (linger_take(comm, ctx_end_lingering))
 			return;
 	}
 	ctx_end_comm(comm, abort);
-	plugin_memory_comm_closed(comm, registered);
+	plugin_memory_comm_closed(closing);
 }
 
 /* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that linger. */

@@ -160,8 +160,10 @@ static struct comm *comm_new(enum comm_side side)
 
 static void comm_closes(struct comm *comm)
 {
-	plugin_memory_comm_closed(comm, comm->registered);
+	uint64_t closing = plugin_memory_comm_closes(comm);
+
 	free(comm);
+	plugin_memory_comm_closed(closing);
 }
 
 static void engines_begin(bool second_reads)
@@ -424,6 +426,35 @@ static void test_an_engine_goes_meanwhile(void)
 	plugin_memory_forget();
 }
 
+/* While a comm closes another one is made, at its address perhaps: what that registers is its own. */
+static void test_the_next_at_that_address(void)
+{
+	struct comm *comm = comm_new(COMM_SEND);
+	unsigned before = withdrawn.count;
+	void *old, *new;
+	uint64_t closing;
+
+	engines_begin(true);
+	plugin_memory_engine_open(&engines[0]);
+	old = add(comm, 0);
+	closing = plugin_memory_comm_closes(comm);
+	CHECK_EQ(comm->registered, 0);
+	CHECK_EQ(engines[0].known[0], 1); /* its lanes send from there still */
+	memset(comm, 0, sizeof(*comm));
+	comm->side = COMM_SEND;
+	new = add(comm, 1);
+	plugin_memory_comm_closed(closing);
+	CHECK_EQ(engines[0].known[0], 0);
+	CHECK_EQ(engines[0].known[1], 1);
+	CHECK_EQ(plugin_memory_remove(old), 0);
+	CHECK_EQ(withdrawn.count, before);
+	CHECK_EQ(plugin_memory_remove(new), 0);
+	CHECK(withdrawn.count == before + 1 && withdrawn.comm == comm);
+	engine_leaves(&engines[0]);
+	comm_closes(comm);
+	plugin_memory_forget();
+}
+
 int main(void)
 {
 	test_who_is_told();
@@ -431,6 +462,7 @@ int main(void)
 	test_a_nic_that_refuses();
 	test_a_nic_that_reads_on();
 	test_a_comm_that_closes_first();
+	test_the_next_at_that_address();
 	test_any_order();
 	test_an_engine_goes_meanwhile();
 	return check_done();
