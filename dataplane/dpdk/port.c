@@ -35,16 +35,20 @@ void port_unlock_all(void)
 	pthread_mutex_unlock(&port_lock);
 }
 
-void port_enter(struct sigpipe *was)
+void port_enter(struct port_call *call, const struct dpdk_port *port)
 {
-	sigpipe_block(was);
+	sigpipe_block(&call->sigpipe);
 	port_lock_all();
+	patience_begin(&call->patience, port->backend);
 }
 
-void port_leave(const struct sigpipe *was)
+bool port_leave(struct port_call *call)
 {
+	bool lost = patience_end(&call->patience);
+
 	port_unlock_all();
-	sigpipe_restore(was);
+	sigpipe_restore(&call->sigpipe);
+	return lost;
 }
 
 /* ---- opening ----------------------------------------------------------------------------------- */
@@ -145,13 +149,23 @@ static void port_free(struct dpdk_port *port)
 	free(port);
 }
 
+/* Where the driver meets who it waits for. */
+static void port_backend(struct dpdk_port *port, const char *device)
+{
+	const char *path = driver_argument(device, "path=");
+
+	if (path && (driver_traits(device) & DRIVER_ASKS))
+		snprintf(port->backend, sizeof(port->backend), "%.*s", (int)strcspn(path, ","),
+			 path);
+}
+
 int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why_text,
 	      size_t why_len)
 {
 	struct why why = { .text = why_text, .size = why_len };
 	struct dpdk_port *port;
 	struct forked before;
-	struct sigpipe was;
+	struct port_call call;
 	int err;
 
 	if (!opt || opt->size != sizeof(*opt) || !opt->device)
@@ -163,7 +177,8 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 	port = calloc(1, sizeof(*port));
 	if (!port)
 		return why_fail(&why, -ENOMEM, "out of memory");
-	port_enter(&was);
+	port_backend(port, opt->device);
+	port_enter(&call, port);
 	pool_reap();
 	external_reap();
 	forked_before(&before);
@@ -185,7 +200,9 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 	if (err)
 		port_free(port);
 	forked_after(&before);
-	port_leave(&was);
+	if (port_leave(&call) && err)
+		err = why_fail(&why, -ETIMEDOUT, "its back-end has not answered for %u seconds",
+			       PATIENCE_S);
 	if (!err)
 		*out = (struct harp_dpdk_port *)port;
 	return err;
@@ -194,13 +211,13 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 void port_close(struct harp_dpdk_port *harp_port)
 {
 	struct dpdk_port *port = port_of(harp_port);
-	struct sigpipe was;
+	struct port_call call;
 
 	if (!port)
 		return;
-	port_enter(&was);
+	port_enter(&call, port);
 	port_free(port);
 	forked_closed();
 	eal_log_rest();
-	port_leave(&was);
+	(void)port_leave(&call);
 }

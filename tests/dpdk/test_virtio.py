@@ -5,11 +5,14 @@ It is the driver of a virtual machine's card, with what that is asked to do: che
 never written, and trains of segments, which arrive as one packet, as nothing cuts them on the way.
 """
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dpdk_tools import Ends, finish
+from dpdk_tools import WAIT_S, Ends, finish, start
 from test_streams import HEADERS
 
 BYTES = 16 << 20
@@ -93,3 +96,49 @@ def test_the_card_goes_and_comes_back(ends: Ends, tmp_path: Path) -> None:
     _, said = finish(server)
     assert "vhost is down" in said
     assert "vhost is up again" in said
+
+
+# argv: a port, the folder of libharp-dpdk.so. It is closed at SIGUSR1.
+OPEN_AND_CLOSE = """
+import signal, sys, harp
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+instance = harp.Instance(sys.argv[1], lib_dir=sys.argv[2])
+print("open", flush=True)
+signal.sigwait([signal.SIGUSR1])
+instance.close()
+print("closed")
+"""
+
+
+def opened(ends: Ends, spec: str) -> "subprocess.Popen[str]":
+    """A process that has the port open until it is told."""
+    process = start([sys.executable, "-c", OPEN_AND_CLOSE, f"dpdk:{spec}", ends.library])
+    ends.started.append(process)
+    assert process.stdout is not None
+    if process.stdout.readline() != "open\n":
+        pytest.fail(process.communicate()[1])
+    return process
+
+
+def closes(process: "subprocess.Popen[str]") -> None:
+    """It is told, and has closed it."""
+    process.send_signal(signal.SIGUSR1)
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (out, process.returncode) == ("closed\n", 0), err
+
+
+def test_a_back_end_that_stands(ends: Ends, tmp_path: Path) -> None:
+    """One that was stopped answers nothing: its card is closed all the same, another refused."""
+    server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True))
+    card = opened(ends, virtio(tmp_path, 1500))
+    server.send_signal(signal.SIGSTOP)
+    closes(card)
+    assert "has not answered for 10 seconds" in ends.refused(virtio(tmp_path, 1500))
+
+
+def test_a_card_that_stands(ends: Ends, tmp_path: Path) -> None:
+    """Its back-end is closed all the same."""
+    back_end = opened(ends, vhost(tmp_path, 1500, True))
+    server = ends.serve("10.9.0.2", virtio(tmp_path, 1500))
+    server.send_signal(signal.SIGSTOP)
+    closes(back_end)
