@@ -7,6 +7,7 @@ process, so that each rank and each try here is one.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -63,19 +64,19 @@ def bench(build: Path, plugin: Path, rank: int, root: str, *arguments: str) -> l
 
 @contextmanager
 def ranks(
-    build: Path, plugin: Path, folder: Path, *arguments: str
+    build: Path, plugin: Path, ports: Path | list[str], *arguments: str, **variables: str
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """Two of harp-bench. The first is the memif's server; who starts first doesn't matter."""
+    """Two of harp-bench, on these devices or on the ends of a memif in a folder. Who starts first
+    doesn't matter."""
+    if isinstance(ports, Path):
+        ports = [f"net_memif0,role={role},socket={ports}/memif" for role in ("server", "client")]
     with ExitStack() as ends:
         started: list[subprocess.Popen[str]] = []
-        for rank, role in ((1, "client"), (0, "server")):
-            port = (
-                f"net_memif0,role={role},socket={folder}/memif;name=port{rank};"
-                f"ip=10.78.0.{rank + 1}/24;ip=fd78::{rank + 1}/64"
-            )
+        for rank in (1, 0):
+            port = f"{ports[rank]};name=port{rank};ip=10.78.0.{rank + 1}/24;ip=fd78::{rank + 1}/64"
             process = subprocess.Popen(
                 bench(build, plugin, rank, "127.0.0.1:29781", *arguments),
-                env=environment(HARP_PATH="dpdk", HARP_DPDK=port),
+                env=environment(HARP_PATH="dpdk", HARP_DPDK=port, **variables),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -95,6 +96,27 @@ def test_a_ring_all_reduce_is_exact(build_dir: Path, plugin: Path, tmp_path: Pat
     report = json.loads(out)
     assert report["ok"] is True
     assert report["net"] == "HARP"
+
+
+def test_each_queue_of_a_virtual_card_has_lanes(
+    build_dir: Path, plugin: Path, tmp_path: Path
+) -> None:
+    """virtio_user and net_vhost with two queues each: a stack on each, and exact sums by both."""
+    run = ("allreduce", "-b", "4", "-e", "1M", "-f", "16", "-n", "20", "--channels", "4")
+    # The card listens and the back-end calls: who starts first doesn't matter.
+    devices = (
+        f"net_vhost0,iface={tmp_path}/vhost,client=1,queues=2,tso=1",
+        f"net_virtio_user0,path={tmp_path}/vhost,server=1,queues=2,queue_size=1024",
+    )
+    variables = {"HARP_INSTANCES": "2", "NCCL_DEBUG": "INFO"}
+    ports = [f"{device};queues=2" for device in devices]
+    with ranks(build_dir, plugin, ports, *run, **variables) as (first, second):
+        out, errors = first.communicate(timeout=SECONDS_MAX)
+        _, other_errors = second.communicate(timeout=SECONDS_MAX)
+    assert (first.returncode, second.returncode) == (0, 0), errors + other_errors
+    assert json.loads(out)["ok"] is True
+    received = re.findall(r"port0\[([01])\]: HARP stats: rx_packets=([0-9]+)", errors)
+    assert {queue for queue, packets in received if int(packets) > 0} == {"0", "1"}, errors
 
 
 def test_lanes_are_shown_as_what_they_are(build_dir: Path, plugin: Path, tmp_path: Path) -> None:

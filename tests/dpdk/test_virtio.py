@@ -60,6 +60,31 @@ def test_bytes_arrive(
     assert (receiver["stats"]["rx_packets"] < segments // 2) == trains
 
 
+@pytest.mark.parametrize("test", ["send", "recv"])
+@pytest.mark.parametrize("address", list(HEADERS))
+def test_bytes_arrive_on_another_queue(ends: Ends, tmp_path: Path, address: str, test: str) -> None:
+    """What leaves on a queue pair arrives on the one of that number: neither end knows of RSS."""
+    queues, queue = ",queues=2;queues=2", ("--queue", "1")
+    back_end = vhost(tmp_path, 1500, True).replace(";", queues + ";", 1)
+    card = virtio(tmp_path, 1500).replace(";", queues + ";", 1)
+    server = ends.serve(address, back_end, *queue)
+    near, _ = ends.call(test, address, card, "--bytes", str(BYTES), *queue)
+    (far,), _ = finish(server)
+    assert near["bytes"] == BYTES
+    assert "net_virtio_user on virtio queue 1, MTU 1500" in near["conn"]["path"]
+    assert "net_vhost on vhost queue 1, MTU 1500" in far["path"]
+
+
+def test_a_port_has_no_more_queues_than_its_device(ends: Ends, tmp_path: Path) -> None:
+    """And whose back-end has fewer, or more, goes on with those that both have."""
+    server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True).replace(";", ",queues=2;", 1))
+    said = ends.refused(virtio(tmp_path, 1500) + ";queues=2")
+    assert "2 queues are asked for and the device has 1" in said
+    near, _ = ends.call("send", "10.9.0.1", virtio(tmp_path, 1500), "--bytes", str(BYTES))
+    assert near["bytes"] == BYTES
+    finish(server)
+
+
 @pytest.mark.parametrize("order", ["", ",in_order=0"], ids=["", "indirect"])
 @pytest.mark.parametrize("few", ["", "lost", "kept"])
 def test_messages_verified(ends: Ends, tmp_path: Path, few: str, order: str) -> None:
