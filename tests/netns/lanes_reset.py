@@ -7,6 +7,7 @@ quieter direction tells where that direction stands.
 
 import socket
 import struct
+from errno import ENETDOWN
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -112,20 +113,28 @@ class Resetter:
     def hear(self, host: int) -> list[Segment]:
         """What of the plugin's it has sent since it was last asked, as far as there was room."""
         heard = []
-        try:
-            while True:
+        while True:
+            try:
                 frame, where = self._sockets[host].recvfrom(262144)
-                if where[2] == _OUTGOING:
-                    continue
-                segment = parse(frame)
-                if segment and not segment.is_rendezvous:
-                    heard.append(segment)
-        except BlockingIOError:
-            return heard
+            except BlockingIOError:
+                return heard
+            except OSError as error:
+                if error.errno != ENETDOWN:  # said once; what came before is there still
+                    raise
+                continue
+            if where[2] == _OUTGOING:
+                continue
+            segment = parse(frame)
+            if segment and not segment.is_rendezvous:
+                heard.append(segment)
 
     def say(self, host: int, frame: bytes) -> None:
         """To the host, as if from the other one."""
-        self._sockets[host].send(frame)
+        try:
+            self._sockets[host].send(frame)
+        except OSError as error:
+            if error.errno != ENETDOWN:  # that cable is out: it is lost
+                raise
 
     def reset_all(self) -> int:
         """Resets every connection heard of, in both directions; how many RSTs that took."""
