@@ -59,17 +59,36 @@ static void refused_file(void)
 	CHECK_EQ(unlink(path), 0);
 }
 
+/* Names and arguments that are longer than what they have to fit in. */
+static void refused_long(void)
+{
+	char name[200], device[1200];
+
+	memset(name, 'x', sizeof(name) - 1);
+	name[sizeof(name) - 1] = '\0';
+	snprintf(device, sizeof(device), "net_memif0,socket=%s", name);
+	refused(device, -EINVAL, "1 to 107 characters");
+	snprintf(device, sizeof(device), "net_memif0,secret=%s,secret=%s,secret=%s", name, name,
+		 name);
+	refused(device, -EINVAL, "too long");
+}
+
 void case_strings(void)
 {
 	struct end end;
 
 	refused_file();
+	refused_long();
 	refused("net_nonsense0", -ENODEV, "driver");
 	refused("", -EINVAL, "PCI address");
 	refused(",", -EINVAL, "PCI address");
 	refused("ffff:ff:1f.6", -ENODEV, "");
 	refused("net_memif0,role=emperor", -EINVAL, "");
 	refused("net_memif0,nonsense=1", -EINVAL, "");
+	refused("net_memif0,socket=", -EINVAL, "1 to 107 characters");
+	refused("net_memif0,socket-abstract=perhaps", -EINVAL, "\"yes\" or \"no\"");
+	refused("net_memif0,role=server,socket=/nonexistent/m.sock,socket-abstract=no", -ENOENT,
+		"can't make its socket: No such file");
 	refused("net_af_packet0,iface=nosuchif0", -ENODEV, "nosuchif0");
 	/* None of it has spoilt anything. */
 	if (!end_open(&end, "net_ring0", 0))
