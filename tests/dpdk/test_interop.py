@@ -23,7 +23,7 @@ from test_interop_cases import (
     test_the_kernel_resets_what_it_receives,
     test_without_window_scaling,
 )
-from test_interop_matrix import CONTROLS, LONG_BYTES, LOSSES, PAIRS, group, label, path
+from test_interop_matrix import LONG_BYTES, PAIRS, every_case, group, label, path
 
 from harp.badpath import Dropper
 from harp.lab import Host, Lab
@@ -98,11 +98,7 @@ def test_a_selection(
     group(tools, path, pair, "cubic", loss, SHORT_BYTES)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("path", LABS, indirect=True, ids=label)
-@pytest.mark.parametrize("pair", PAIRS, ids=label)
-@pytest.mark.parametrize("control", CONTROLS)
-@pytest.mark.parametrize("loss", LOSSES)
+@every_case(LABS)
 def test_all(
     tools: PortTools, path: tuple[Lab, Dropper], pair: tuple[str, str], control: str, loss: float
 ) -> None:

@@ -8,9 +8,10 @@ receiver compares every byte with what belongs there, and both ends' digests mus
 `make test` runs a selection; `make test-long` all of it, ten gigabytes.
 """
 
+import functools
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -120,11 +121,19 @@ def test_a_selection(
     group(tools, path, pair, "cubic", loss, SHORT_BYTES)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("path", LABS, indirect=True, ids=label)
-@pytest.mark.parametrize("pair", PAIRS, ids=label)
-@pytest.mark.parametrize("control", CONTROLS)
-@pytest.mark.parametrize("loss", LOSSES)
+def every_case(labs: Sequence[tuple[int, bool]]) -> Callable[[Callable[..., None]], Any]:
+    """Marks a test: who calls whom, each control and loss, over each of the labs; a long one."""
+    marks = [
+        pytest.mark.parametrize("loss", LOSSES),
+        pytest.mark.parametrize("control", CONTROLS),
+        pytest.mark.parametrize("pair", PAIRS, ids=label),
+        pytest.mark.parametrize("path", labs, indirect=True, ids=label),
+        pytest.mark.long,
+    ]
+    return lambda test: functools.reduce(lambda marked, mark: mark(marked), marks, test)
+
+
+@every_case(LABS)
 def test_all(
     tools: Tools, path: tuple[Lab, Dropper], pair: tuple[str, str], control: str, loss: float
 ) -> None:
