@@ -4,6 +4,7 @@
 
 #include "base/checksum.h"
 #include "base/endian.h"
+#include "packet.h"
 
 #define HOST_ETHER 14u
 #define HOST_IPV4 20u
@@ -185,30 +186,12 @@ bool fuzz_host_put(struct fuzz_host *host, const uint8_t *frame, size_t len)
 size_t fuzz_host_ip(const struct fuzz_host *host, uint8_t *frame, uint8_t proto, size_t len)
 {
 	struct harp_addr src = host_addr(host->v6, 2), dst = host_addr(host->v6, 1);
-	uint8_t *ip = frame + HOST_ETHER;
+	size_t at =
+		packet_headers(frame, host_mac, host_peer_mac, &src, &dst, proto, (uint32_t)len);
 
-	memcpy(frame, host_mac, 6);
-	memcpy(frame + 6, host_peer_mac, 6);
-	if (host->v6) {
-		be16_store(frame + 12, ETH_TYPE_IPV6);
-		memset(ip, 0, HOST_IPV6);
-		ip[0] = 0x60;
-		be16_store(ip + 4, (uint16_t)len);
-		ip[6] = proto;
-		ip[7] = 255; /* neighbour discovery wants it */
-		memcpy(ip + 8, src.bytes, 16);
-		memcpy(ip + 24, dst.bytes, 16);
-		return HOST_ETHER + HOST_IPV6;
-	}
-	be16_store(frame + 12, ETH_TYPE_IPV4);
-	memset(ip, 0, HOST_IPV4);
-	ip[0] = 0x45;
-	be16_store(ip + 2, (uint16_t)(len + HOST_IPV4));
-	ip[8] = 64;
-	ip[9] = proto;
-	memcpy(ip + 12, src.bytes + 12, 4);
-	memcpy(ip + 16, dst.bytes + 12, 4);
-	return HOST_ETHER + HOST_IPV4;
+	if (host->v6)
+		frame[HOST_ETHER + 7] = 255; /* hop limit: neighbour discovery wants it */
+	return at;
 }
 
 /* The transport checksum of len bytes at th, as IPv4 and IPv6 have them. */
@@ -246,16 +229,13 @@ void fuzz_repair(uint8_t *frame, size_t len)
 	uint8_t *ip = frame + HOST_ETHER;
 	struct harp_addr src, dst;
 	size_t header, total;
-	uint16_t sum;
 
 	if (len >= HOST_ETHER + HOST_IPV4 && ip[0] >> 4 == 4) {
 		header = (ip[0] & 15u) * 4u;
 		total = be16_load(ip + 2);
 		if (header < HOST_IPV4 || total < header || total + HOST_ETHER > len)
 			return;
-		memset(ip + 10, 0, 2);
-		sum = csum_finish(csum_partial(ip, header, 0));
-		memcpy(ip + 10, &sum, 2);
+		packet_ipv4_seal(ip);
 		src = harp_addr_v4(ip[12], ip[13], ip[14], ip[15]);
 		dst = harp_addr_v4(ip[16], ip[17], ip[18], ip[19]);
 		total -= header;

@@ -14,6 +14,7 @@
 
 #include "base/checksum.h"
 #include "check.h"
+#include "packet.h"
 #include "stack/stack.h"
 
 #define RIG_QUEUE 256u
@@ -24,6 +25,8 @@
 #define RIG_PEER_PORT 5000u
 #define RIG_PEER_ISS 70000u
 #define RIG_PEER_WND 60000u /* unscaled */
+
+static const uint8_t rig_mac[6] = { 2, 0, 0, 0, 0, 1 }, rig_peer_mac[6] = { 2, 0, 0, 0, 0, 2 };
 
 /* A segment, as sent by the stack. */
 struct rig_seg {
@@ -101,7 +104,6 @@ static inline int rig_send(void *ctx, const void *frame, size_t len)
 
 static inline void rig_open(struct rig *rig)
 {
-	static const uint8_t peer_mac[6] = { 2, 0, 0, 0, 0, 2 };
 	struct harp_nic_callbacks nic = { .size = sizeof(nic),
 					  .mac = { 2, 0, 0, 0, 0, 1 },
 					  .ctx = rig,
@@ -122,7 +124,7 @@ static inline void rig_open(struct rig *rig)
 	CHECK_EQ(harp_nic_callback_create(&rig->nic, &nic), 0);
 	CHECK_EQ(harp_stack_create(&rig->stack, rig->nic, &options), 0);
 	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
-	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &peer, peer_mac), 0);
+	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &peer, rig_peer_mac), 0);
 	rig->timers = rig->stack->wheel.count;
 }
 
@@ -225,7 +227,6 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	struct harp_addr dst = harp_addr_v4(10, 0, 0, 1);
 	uint8_t *ip = p->bytes + 14, *th = ip + 20;
 	uint32_t tcp_len;
-	uint16_t sum;
 
 	if (rig->timestamps && !say.raw_options && !(say.flags & TCP_SYN)) {
 		tcp_options_write_timestamp(say.options, rig->tsval, rig->tsecr);
@@ -239,13 +240,9 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	}
 	tcp_len = 20 + say.options_len + say.len;
 	memset(p->bytes, 0, sizeof(p->bytes));
-	memcpy(p->bytes, "\2\0\0\0\0\1\2\0\0\0\0\2\x08\0", 14);
-	memcpy(ip, "\x45\0\0\0\0\0\x40\0\x40\6\0\0\x0a\0\0\2\x0a\0\0\1", 20);
-	be16_store(ip + 2, (uint16_t)(20 + tcp_len));
+	packet_headers(p->bytes, rig_mac, rig_peer_mac, &src, &dst, IP_PROTO_TCP, tcp_len);
 	ip[1] = say.tos;
-	be32_store(ip + 12, peer);
-	sum = csum_finish(csum_partial(ip, 20, 0));
-	memcpy(ip + 10, &sum, 2);
+	packet_ipv4_seal(ip);
 	be16_store(th, say.peer_port ? say.peer_port : RIG_PEER_PORT);
 	be16_store(th + 2, rig->port);
 	be32_store(th + 4, say.seq);
@@ -256,10 +253,8 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	memcpy(th + 20, say.options, say.options_len);
 	for (uint32_t i = 0; i < say.len; i++)
 		th[20 + say.options_len + i] = rig_byte(say.seq + i) ^ say.salt;
-	sum = csum_finish(
-		csum_partial(th, tcp_len, ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len)));
-	sum = (uint16_t)(sum ^ say.bad_checksum);
-	memcpy(th + 16, &sum, 2);
+	packet_seal(th, 16, tcp_len, &src, &dst, IP_PROTO_TCP);
+	th[16] = (uint8_t)(th[16] ^ say.bad_checksum);
 	p->len = 34 + tcp_len;
 }
 

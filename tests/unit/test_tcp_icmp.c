@@ -12,14 +12,12 @@ static struct rig rig;
 static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
 {
 	struct rig_packet *p = &rig.in[rig.in_tail++ % RIG_QUEUE];
-	uint8_t *ip = p->bytes + 14, *icmp = ip + 20, *quote = icmp + 8;
+	const struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
+	uint8_t *icmp = p->bytes + 34, *quote = icmp + 8;
 	uint16_t sum;
 
 	memset(p->bytes, 0, sizeof(p->bytes));
-	memcpy(p->bytes, "\2\0\0\0\0\1\2\0\0\0\0\2\x08\0", 14);
-	memcpy(ip, "\x45\0\0\x38\0\0\x40\0\x40\1\0\0\x0a\0\0\2\x0a\0\0\1", 20);
-	sum = csum_finish(csum_partial(ip, 20, 0));
-	memcpy(ip + 10, &sum, 2);
+	packet_headers(p->bytes, rig_mac, rig_peer_mac, &peer, &own, IP_PROTO_ICMP, 36);
 	icmp[0] = UNREACHABLE;
 	icmp[1] = code;
 	be16_store(icmp + 6, mtu_bytes);

@@ -13,6 +13,7 @@
 
 #include "base/checksum.h"
 #include "check.h"
+#include "packet.h"
 #include "stack/stack.h"
 
 #define RIG_QUEUE 512u
@@ -146,30 +147,8 @@ static inline uint8_t *rig_l4(struct rig *rig, struct rig_packet *p)
 static inline void rig_wrap(struct rig *rig, struct rig_packet *p, const struct harp_addr *src,
 			    uint8_t proto, uint32_t l4_len)
 {
-	uint8_t *ip = p->bytes + 14;
-	uint16_t sum;
-
-	memcpy(p->bytes, rig_mac, 6);
-	memcpy(p->bytes + 6, rig_peer_mac, 6);
-	be16_store(p->bytes + 12, rig->v6 ? ETH_TYPE_IPV6 : ETH_TYPE_IPV4);
-	if (rig->v6) {
-		memset(ip, 0, 40);
-		ip[0] = 0x60;
-		be16_store(ip + 4, (uint16_t)l4_len);
-		ip[6] = proto;
-		ip[7] = 64;
-		memcpy(ip + 8, src->bytes, 16);
-		memcpy(ip + 24, rig->own.bytes, 16);
-	} else {
-		memcpy(ip, "\x45\0\0\0\0\0\x40\0\x40\0\0\0", 12);
-		ip[9] = proto;
-		be16_store(ip + 2, (uint16_t)(20 + l4_len));
-		memcpy(ip + 12, src->bytes + 12, 4);
-		memcpy(ip + 16, rig->own.bytes + 12, 4);
-		sum = csum_finish(csum_partial(ip, 20, 0));
-		memcpy(ip + 10, &sum, 2);
-	}
-	p->len = 14 + rig_l3_bytes(rig) + l4_len;
+	p->len = l4_len +
+		 packet_headers(p->bytes, rig_mac, rig_peer_mac, src, &rig->own, proto, l4_len);
 }
 
 /* Everything about a datagram of the peer's that a test may want to be odd. */

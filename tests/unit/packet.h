@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packet.h - headers of packets that tests make by hand, for either family. */
+#ifndef HARP_TESTS_PACKET_H
+#define HARP_TESTS_PACKET_H
+
+#include <string.h>
+
+#include "base/checksum.h"
+#include "base/endian.h"
+#include "network/ip.h"
+
+#define PACKET_ETH_BYTES 14u
+
+static inline uint32_t packet_ip_bytes(const struct harp_addr *addr)
+{
+	return harp_addr_is_v4(addr) ? 20 : 40;
+}
+
+/* Of the IPv4 header at ip, when all else of it is written; of no use to IPv6. */
+static inline void packet_ipv4_seal(uint8_t *ip)
+{
+	uint16_t sum;
+
+	memset(ip + 10, 0, 2);
+	sum = csum_finish(csum_partial(ip, (ip[0] & 15u) * 4u, 0));
+	memcpy(ip + 10, &sum, 2);
+}
+
+/* Ethernet and IP header for payload_len bytes that the caller writes behind them: returns where. */
+static inline uint32_t packet_headers(uint8_t *p, const uint8_t dst_mac[6],
+				      const uint8_t src_mac[6], const struct harp_addr *src,
+				      const struct harp_addr *dst, uint8_t proto,
+				      uint32_t payload_len)
+{
+	uint8_t *ip = p + PACKET_ETH_BYTES;
+
+	memcpy(p, dst_mac, 6);
+	memcpy(p + 6, src_mac, 6);
+	if (harp_addr_is_v4(dst)) {
+		be16_store(p + 12, 0x0800);
+		memcpy(ip, "\x45\0\0\0\0\0\x40\0\x40\0\0\0", 12); /* not to be fragmented, TTL 64 */
+		ip[9] = proto;
+		be16_store(ip + 2, (uint16_t)(20 + payload_len));
+		memcpy(ip + 12, src->bytes + 12, 4);
+		memcpy(ip + 16, dst->bytes + 12, 4);
+		packet_ipv4_seal(ip);
+	} else {
+		be16_store(p + 12, 0x86dd);
+		memset(ip, 0, 8);
+		ip[0] = 0x60;
+		be16_store(ip + 4, (uint16_t)payload_len);
+		ip[6] = proto;
+		ip[7] = 64;
+		memcpy(ip + 8, src->bytes, 16);
+		memcpy(ip + 24, dst->bytes, 16);
+	}
+	return PACKET_ETH_BYTES + packet_ip_bytes(dst);
+}
+
+/* The transport's checksum, at th + at, of len bytes between these two. */
+static inline void packet_seal(uint8_t *th, uint32_t at, uint32_t len, const struct harp_addr *src,
+			       const struct harp_addr *dst, uint8_t proto)
+{
+	uint16_t sum;
+
+	memset(th + at, 0, 2);
+	sum = csum_finish(csum_partial(th, len, ip_pseudo_sum(src, dst, proto, len)));
+	memcpy(th + at, &sum, 2);
+}
+
+#endif
