@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driver_rig import Running, event, finish
 
 WRONG, USAGE, HANG, PLUGIN, PEER, INTERRUPTED = 1, 2, 3, 4, 5, 6
 REMOTE_ERROR = 6
@@ -41,7 +42,7 @@ class Arena:
         whoever asks for any, the plugins among them."""
         return next(self._ports)
 
-    def start(self, rank: int, ranks: int, port: int, *args: str, **env: str) -> "Running":
+    def start(self, rank: int, ranks: int, port: int, *args: str, **env: str) -> Running:
         """One rank in the background; args[0] is the mode."""
         mode, *rest = args
         words = [str(self.bench), mode, "--rank", str(rank), "--ranks", str(ranks)]
@@ -77,25 +78,6 @@ class Arena:
         assert document["exit"] == code
         assert document["ok"] == (code == 0)
         return document
-
-
-Running = subprocess.Popen[str]
-
-
-def finish(process: Running) -> None:
-    """No process outlives its test."""
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
-
-
-def event(process: Running) -> dict[str, Any]:
-    """The next JSON line that a role prints."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()[1]
-    parsed: dict[str, Any] = json.loads(line)
-    return parsed
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driver_rig import Running, event, finish
 
 REMOTE_ERROR, PLUGIN_FAILED = 6, 4
 PORT = 7000
 HANGS_S = 60
-Running = subprocess.Popen[str]
 
 
 class Cable:
@@ -53,22 +53,6 @@ class Cable:
             assert [process.returncode for process in ranks] == [0, 0], ended
         document: dict[str, Any] = json.loads(ended[0][0])
         return document
-
-
-def finish(process: Running) -> None:
-    """No process outlives its test."""
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
-
-
-def event(process: Running) -> dict[str, Any]:
-    """The next JSON line that a role prints."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()[1]
-    parsed: dict[str, Any] = json.loads(line)
-    return parsed
 
 
 def ip(*words: str) -> None:

@@ -5,12 +5,12 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from driver_rig import Running, event, finish
 from harpd_rig import HostDaemon
 from netns_tools import wait_until
 
@@ -22,7 +22,6 @@ NOBODY = (
     *("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
 )
 REMOTE_ERROR, PLUGIN_FAILED = 6, 4
-Running = subprocess.Popen[str]
 
 
 class Containers:
@@ -53,22 +52,6 @@ class Containers:
                 finish(rank)
         assert [rank.returncode for rank in ranks] == [0, 0], ended
         return json.loads(ended[0][0]), [err for _, err in ended]
-
-
-def finish(process: Running) -> None:
-    """No process outlives its test."""
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
-
-
-def event(process: Running) -> dict[str, Any]:
-    """The next JSON line that a role prints."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()[1]
-    parsed: dict[str, Any] = json.loads(line)
-    return parsed
 
 
 @pytest.fixture(params=[1], ids=[""])
