@@ -216,6 +216,11 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f)
 	uint32_t len = f->pub.len;
 
 	f->flags = 0;
+	/* Now, as whoever filled it has just written it: by the time it leaves it may lie in no near cache. */
+	if (!conn->tcp->csum_offload) {
+		f->csum = csum_partial(f->pub.data, len, 0);
+		f->flags = FRAME_CSUM;
+	}
 	if (seg && seg_bytes(seg) + len <= conn->snd_mss_bytes &&
 	    seg_frags(seg) < conn->tcp->tx_frags_max) {
 		tcp_sndq_last_frag(seg)->frag = f;
