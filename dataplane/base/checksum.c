@@ -5,18 +5,22 @@
  * RFC 1071 section 2(B), 2(C): a one's-complement sum may be taken in the machine's byte order and
  * in wider words. Each 64-bit word is split into its two 32-bit halves, which are added into 64-bit
  * lanes: those can't overflow below 2^32 words, so the loop has no carries and the compiler turns
- * it into plain vector code. The loop is compiled twice on x86-64, for AVX2 and for the baseline;
- * a flag that libgcc fills at load time chooses (no ifunc: those resolve too early for sanitizers
- * and not at all on other C libraries).
+ * it into plain vector code. The loop is compiled twice on x86-64, for AVX2 and for the baseline, and
+ * has a sibling that adds 16-bit words by AVX-512's dot product; flags that libgcc fills at load time
+ * choose (no ifunc: those resolve too early for sanitizers and not at all on other C libraries).
  */
 #include "base/checksum.h"
 
 #include <stdbool.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#define CSUM_VECTOR_BYTES_MIN 64u
 
 /* Unaligned on purpose; the compiler emits unaligned vector moves. */
-typedef uint64_t csum_vec32 __attribute__((vector_size(32), aligned(1), may_alias));
-typedef uint64_t csum_vec64 __attribute__((vector_size(64), aligned(1), may_alias));
+typedef uint64_t csum_vec __attribute__((vector_size(32), aligned(1), may_alias));
 
 static inline uint64_t csum_load64(const uint8_t *p)
 {
@@ -50,89 +54,133 @@ static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, b
 }
 
 /*
- * The one loop, by vectors that the processor has: wider ones are taken apart badly. `copy` is a constant at
- * every call, so each caller gets its own version. Two vectors a turn, so that no addition waits for the one before, each
- * loaded once (volatile: compilers load again for each use, and most lie across lines). All lanes together overflow
- * with 2^34 bytes.
+ * The one loop. `copy` is a constant at every call, so each caller gets its own version. Two vectors a turn, so that no
+ * addition waits for the one before, each loaded once (volatile: compilers load again for each use, and most lie across lines).
+ * All lanes together overflow with 2^34 bytes.
  */
-#define CSUM_STEP(bytes, at, low_sum, high_sum)                                                    \
+#define CSUM_STEP(at, low_sum, high_sum)                                                           \
 	do {                                                                                       \
-		csum_vec##bytes v = *(const volatile csum_vec##bytes *)(src + (at));               \
+		csum_vec v = *(const volatile csum_vec *)(src + (at));                             \
                                                                                                    \
 		if (copy)                                                                          \
-			*(csum_vec##bytes *)(dst + (at)) = v;                                      \
+			*(csum_vec *)(dst + (at)) = v;                                             \
 		low_sum += v & low;                                                                \
 		high_sum += v >> 32;                                                               \
 	} while (0)
-#define CSUM_LOOP(bytes)                                                                           \
-	static inline __attribute__((always_inline))                                               \
-	uint64_t csum_loop_##bytes(uint8_t *dst, const uint8_t *src, size_t len, bool copy)        \
-	{                                                                                          \
-		const csum_vec##bytes low = (csum_vec##bytes){ 0 } + 0xffffffffu;                  \
-		csum_vec##bytes a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };                        \
-		uint64_t sum = 0;                                                                  \
-                                                                                                   \
-		for (; len >= 2 * (bytes); src += 2 * (bytes), len -= 2 * (bytes)) {               \
-			CSUM_STEP(bytes, 0, a, b);                                                 \
-			CSUM_STEP(bytes, bytes, c, d);                                             \
-			dst = copy ? dst + 2 * (bytes) : dst;                                      \
-		}                                                                                  \
-		if (len >= (bytes)) {                                                              \
-			CSUM_STEP(bytes, 0, a, b);                                                 \
-			dst = copy ? dst + (bytes) : dst;                                          \
-			src += (bytes);                                                            \
-			len -= (bytes);                                                            \
-		}                                                                                  \
-		a += b;                                                                            \
-		c += d;                                                                            \
-		a += c;                                                                            \
-		for (unsigned i = 0; i < (bytes) / 8; i++)                                         \
-			sum += a[i];                                                               \
-		return (uint64_t)csum_fold64(sum) + csum_fold64(csum_tail(dst, src, len, copy));   \
+static inline __attribute__((always_inline)) uint64_t csum_loop(uint8_t *dst, const uint8_t *src,
+								size_t len, bool copy)
+{
+	const csum_vec low = (csum_vec){ 0 } + 0xffffffffu;
+	csum_vec a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
+	uint64_t sum = 0;
+
+	for (; len >= 64; src += 64, len -= 64, dst = copy ? dst + 64 : dst) {
+		CSUM_STEP(0, a, b);
+		CSUM_STEP(32, c, d);
 	}
-CSUM_LOOP(32)
+	if (len >= 32) {
+		CSUM_STEP(0, a, b);
+		dst = copy ? dst + 32 : dst;
+		src += 32;
+		len -= 32;
+	}
+	a += b;
+	c += d;
+	a += c;
+	for (unsigned i = 0; i < 4; i++)
+		sum += a[i];
+	return (uint64_t)csum_fold64(sum) + csum_fold64(csum_tail(dst, src, len, copy));
+}
 
 #ifdef __x86_64__
-CSUM_LOOP(64)
 #define CSUM_FOR(isa) __attribute__((target(isa), noinline))
-static CSUM_FOR("avx512f") uint64_t csum_partial_avx512(const uint8_t *src, size_t len)
+#define CSUM_AVX512 "avx512f,avx512bw,avx512vnni"
+#define CSUM_AVX512_BYTES_MAX 65536u /* the sum of so many bytes' words fits 32 bits */
+
+/*
+ * One instruction adds pairs of words into 32-bit lanes, but takes them as signed: so each word less 2^15 is added, which is
+ * what turning its highest bit over makes of it, and 2^15 for each in the end. Four sums, as an addition takes as many cycles.
+ */
+#define CSUM_WORDS(v, sum) sum = _mm512_dpwssd_epi32(sum, _mm512_xor_si512(v, top), one)
+#define CSUM_BLOCK(at, sum)                                                                        \
+	do {                                                                                       \
+		__m512i v = _mm512_loadu_si512(src + (at));                                        \
+                                                                                                   \
+		if (copy)                                                                          \
+			_mm512_storeu_si512(dst + (at), v);                                        \
+		CSUM_WORDS(v, sum);                                                                \
+	} while (0)
+static inline __attribute__((always_inline, target(CSUM_AVX512))) uint64_t csum_loop_avx512(
+	uint8_t *dst, const uint8_t *src, size_t len, bool copy)
 {
-	return csum_loop_64(NULL, src, len, false);
+	const __m512i top = _mm512_set1_epi16(INT16_MIN), one = _mm512_set1_epi16(1);
+	const uint32_t blocks = (uint32_t)((len + 63) / 64);
+	__m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+
+	for (; len >= 256; len -= 256, src += 256, dst = copy ? dst + 256 : dst) {
+		CSUM_BLOCK(0, a);
+		CSUM_BLOCK(64, b);
+		CSUM_BLOCK(128, c);
+		CSUM_BLOCK(192, d);
+	}
+	for (; len >= 64; len -= 64, src += 64, dst = copy ? dst + 64 : dst)
+		CSUM_BLOCK(0, a);
+	if (len > 0) {
+		const __mmask64 rest = ~UINT64_C(0) >> (64 - len);
+		__m512i v = _mm512_maskz_loadu_epi8(rest, src);
+
+		if (copy)
+			_mm512_mask_storeu_epi8(dst, rest, v);
+		CSUM_WORDS(v, b);
+	}
+	a = _mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
+	return (uint32_t)_mm512_reduce_add_epi32(a) + blocks * (32u << 15);
 }
-static CSUM_FOR("avx512f") uint64_t csum_copy_avx512(uint8_t *dst, const uint8_t *src, size_t len)
+static CSUM_FOR(CSUM_AVX512) uint64_t csum_partial_avx512(const uint8_t *src, size_t len)
 {
-	return csum_loop_64(dst, src, len, true);
+	return csum_loop_avx512(NULL, src, len, false);
 }
+static CSUM_FOR(CSUM_AVX512) uint64_t csum_copy_avx512(uint8_t *dst, const uint8_t *src, size_t len)
+{
+	return csum_loop_avx512(dst, src, len, true);
+}
+/* Not the first that had AVX-512, which slow down for it. */
+static bool csum_is_avx512(size_t len)
+{
+	return len <= CSUM_AVX512_BYTES_MAX && __builtin_cpu_supports("avx512vbmi2") &&
+	       __builtin_cpu_supports("avx512vnni");
+}
+
 static CSUM_FOR("avx2") uint64_t csum_partial_avx2(const uint8_t *src, size_t len)
 {
-	return csum_loop_32(NULL, src, len, false);
+	return csum_loop(NULL, src, len, false);
 }
 static CSUM_FOR("avx2") uint64_t csum_copy_avx2(uint8_t *dst, const uint8_t *src, size_t len)
 {
-	return csum_loop_32(dst, src, len, true);
+	return csum_loop(dst, src, len, true);
 }
 #define CSUM_CHOOSE(what, ...)                                                                     \
-	(__builtin_cpu_supports("avx512vbmi2") ? csum_##what##_avx512(__VA_ARGS__)                 \
-	 : __builtin_cpu_supports("avx2")      ? csum_##what##_avx2(__VA_ARGS__)                   \
-					       : csum_##what##_any(__VA_ARGS__))
+	(csum_is_avx512(len)              ? csum_##what##_avx512(__VA_ARGS__)                      \
+	 : __builtin_cpu_supports("avx2") ? csum_##what##_avx2(__VA_ARGS__)                        \
+					  : csum_##what##_any(__VA_ARGS__))
 #else
 #define CSUM_CHOOSE(what, ...) csum_##what##_any(__VA_ARGS__)
 #endif
 
 static uint64_t csum_partial_any(const uint8_t *src, size_t len)
 {
-	return csum_loop_32(NULL, src, len, false);
+	return csum_loop(NULL, src, len, false);
 }
 static uint64_t csum_copy_any(uint8_t *dst, const uint8_t *src, size_t len)
 {
-	return csum_loop_32(dst, src, len, true);
+	return csum_loop(dst, src, len, true);
 }
 
 uint32_t csum_partial(const void *data, size_t len, uint32_t sum)
 {
 	uint64_t s;
 
-	if (len < sizeof(csum_vec64)) /* headers: not worth a vector */
+	if (len < CSUM_VECTOR_BYTES_MIN) /* headers: not worth a vector */
 		s = csum_tail(NULL, data, len, false);
 	else
 		s = CSUM_CHOOSE(partial, data, len);
@@ -143,7 +191,7 @@ uint32_t csum_copy(void *restrict dst, const void *restrict src, size_t len, uin
 {
 	uint64_t s;
 
-	if (len < sizeof(csum_vec64))
+	if (len < CSUM_VECTOR_BYTES_MIN)
 		s = csum_tail(dst, src, len, true);
 	else
 		s = CSUM_CHOOSE(copy, dst, src, len);

@@ -87,6 +87,9 @@ static void test_saturated(void)
 	CHECK_EQ(csum_finish(csum_partial(p, len, 0xffffffff)), 0);
 	p[len - 1] = 0xfe;
 	CHECK_EQ(csum_finish(csum_partial(p, len, 0)), naive(p, len, 0));
+	/* Up to here 32 bits hold the sum of all words. */
+	for (len = 65534; len < 65540; len++)
+		CHECK(same(csum_finish(csum_partial(p, len, 0)), naive(p, len, 0)));
 	free(p);
 }
 
