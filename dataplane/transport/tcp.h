@@ -61,7 +61,8 @@ enum tcp_flag {
 #define TCP_MSS_BYTES_DEFAULT_V6 1220u
 #define TCP_MSS_BYTES_MIN 88u       /* below it headers are all that a peer wants to see us send */
 #define TCP_DUPACK_THRESHOLD 3u     /* RFC 5681 section 3.2 */
-#define TCP_ACK_EVERY_SEGMENTS 16u  /* full-sized segments within one burst */
+#define TCP_ACK_EVERY_SEGMENTS 16u  /* full-sized segments, */
+#define TCP_ACK_BURST_BYTES 131072u /* and so much of one burst, whose end is near */
 #define TCP_BULK_SEGMENTS 64u       /* in order in a row: a stream, whose ACKs may be held longer */
 #define TCP_ACK_HOLD_NS 10000u      /* a few segments' time */
 #define TCP_ACK_HOLD_BULK_NS 40000u /* a hundredth of the smallest RTO */

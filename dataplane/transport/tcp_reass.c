@@ -493,7 +493,8 @@ void tcp_reass_took(struct harp_conn *conn, const struct tcp_segment *seg, uint3
 		tcp_tx_hold_ack(conn, hold_ns);
 	else
 		tcp_tx_want_ack(conn, false);
-	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS)
+	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS &&
+	    conn->rcv_nxt_seq - conn->rcv_acked_seq >= TCP_ACK_BURST_BYTES)
 		(void)tcp_out_ack(conn);
 	tcp_conn_event(conn, HARP_EVENT_READABLE);
 }

@@ -16,7 +16,8 @@
  * for every two or three segments, each costs about as much as a data segment, and the next segment
  * waits meanwhile. A hold ends with TCP_ACK_EVERY_SEGMENTS (receivers with segment coalescing stretch
  * them likewise: RFC 9293 3.8.6.3 is a SHOULD), when its time is over, or with a segment that is not
- * in the middle: see reass_ack_hold_ns().
+ * in the middle: see reass_ack_hold_ns(). However many a burst brings, one ACK at its end says it, unless it is long
+ * (TCP_ACK_BURST_BYTES).
  *
  * What can't leave is not forgotten:
  *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
@@ -521,7 +522,8 @@ static bool tx_ack_is_due(const struct harp_conn *conn)
 	if (conn->flags & CONN_ACK_NOW)
 		return true;
 	if (conn->flags & CONN_ACK_HELD)
-		return conn->tcp->now_ns >= conn->ack_due_ns;
+		return conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS ||
+		       conn->tcp->now_ns >= conn->ack_due_ns;
 	return conn->full_segs_unacked >= 2 || conn->ack_poll != conn->tcp->poll_count;
 }
 
