@@ -83,6 +83,12 @@ void frame_nic_done(struct frame_pool *pool, struct frame *f);
 /* The payload sum of a packet to be sent (unfolded); sums made before are kept (FRAME_CSUM). len (may be
  * NULL): its bytes. */
 uint32_t frame_packet_sum(struct frame *packet, uint32_t *len);
+/* The same of a packet whose sum was made when it was written, as most are, in one frame. */
+static inline uint32_t frame_sum(struct frame *packet)
+{
+	return (packet->flags & FRAME_CSUM) && !packet->frag ? packet->csum
+							     : frame_packet_sum(packet, NULL);
+}
 
 /* The frame that holds a region offset; NULL when it is outside. */
 static inline struct frame *frame_of_offset(struct frame_pool *pool, uint64_t offset)

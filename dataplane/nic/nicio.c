@@ -175,6 +175,17 @@ static inline unsigned nicio_chain(struct nicio *io, struct nicio_chain *chain,
 	return n;
 }
 
+/* A packet in one frame, as most are; NULL: the NIC handed it over badly, or it has more. */
+static inline struct frame *nicio_single(struct nicio *io, const struct harp_desc *desc)
+{
+	uint32_t at = (uint32_t)(desc->addr & (io->pool->frame_size - 1));
+
+	if ((desc->flags & HARP_DESC_MORE) || desc->len == 0 ||
+	    desc->len > io->pool->frame_size - at)
+		return NULL;
+	return nicio_take(io, desc);
+}
+
 unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 {
 	struct harp_desc descs[NICIO_BURST];
@@ -189,7 +200,15 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 	if (got == 0)
 		return 0;
 	for (unsigned i = 0; i < got;) {
-		i += nicio_chain(io, &chain, descs + i, got - i);
+		if (i + 1 < got)
+			nicio_prefetch(io, &descs[i + 1]);
+		chain.first = nicio_single(io, &descs[i]);
+		if (chain.first) {
+			chain.bytes = descs[i++].len;
+			chain.bad = false;
+		} else {
+			i += nicio_chain(io, &chain, descs + i, got - i);
+		}
 		if (__builtin_expect(chain.bad, 0)) {
 			nicio_chain_drop(io, &chain);
 			continue;
@@ -234,28 +253,30 @@ static inline uint64_t nicio_addr(struct nicio *io, const struct frame *f, const
 	return (uint64_t)f->index << pool->frame_shift;
 }
 
-void nicio_tx(struct nicio *io, const struct packet_out *out)
+static inline void nicio_put(struct nicio *io, struct frame *f, const uint8_t *data, uint32_t len,
+			     uint32_t flags)
+{
+	assert(io->tx_count < NICIO_BURST && f->nic_refs < UINT8_MAX);
+	io->tx[io->tx_count++] = (struct harp_desc){
+		.addr = nicio_addr(io, f, data),
+		.len = len,
+		.flags = flags,
+	};
+	f->nic_refs++;
+	io->tx_held++;
+}
+
+/* The descriptors of a packet that has several. */
+static void nicio_tx_chain(struct nicio *io, const struct packet_out *out, uint32_t more)
 {
 	struct frame *f = out->frame, *packet = f, *next;
-	uint32_t more = out->segments > 1 ? out->segments - 1 : 0;
 	uint8_t *data = out->head;
 	uint32_t len = (uint32_t)(f->pub.data + f->pub.len - data);
 	uint32_t flags = out->flags, total = 0;
 
-	if (__builtin_expect(io->capture != NULL, 0))
-		capture_packet(io->capture, CAPTURE_OUT, io->now_ns, data, f, more);
-	io->stats->tx_packets++;
-	io->stats->tx_bytes += out->len;
 	for (;;) {
 		next = frame_after(f, &packet, &more);
-		assert(io->tx_count < NICIO_BURST && f->nic_refs < UINT8_MAX);
-		io->tx[io->tx_count++] = (struct harp_desc){
-			.addr = nicio_addr(io, f, data),
-			.len = len,
-			.flags = flags | (next ? HARP_DESC_MORE : 0),
-		};
-		f->nic_refs++;
-		io->tx_held++;
+		nicio_put(io, f, data, len, flags | (next ? HARP_DESC_MORE : 0));
 		total += len;
 		if (!next)
 			break;
@@ -265,6 +286,23 @@ void nicio_tx(struct nicio *io, const struct packet_out *out)
 		flags = 0;
 	}
 	assert(total == out->len);
+}
+
+void nicio_tx(struct nicio *io, const struct packet_out *out)
+{
+	struct frame *f = out->frame;
+	uint32_t more = out->segments > 1 ? out->segments - 1 : 0;
+
+	if (__builtin_expect(io->capture != NULL, 0))
+		capture_packet(io->capture, CAPTURE_OUT, io->now_ns, out->head, f, more);
+	io->stats->tx_packets++;
+	io->stats->tx_bytes += out->len;
+	if (f->frag || more > 0) {
+		nicio_tx_chain(io, out, more);
+		return;
+	}
+	assert(out->len == (uint32_t)(f->pub.data + f->pub.len - out->head));
+	nicio_put(io, f, out->head, out->len, out->flags);
 }
 
 void nicio_flush(struct nicio *io)

@@ -182,8 +182,7 @@ int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *
 		memcpy(head, burst->head, TCP_HEADER_BYTES);
 	memcpy(head + 4, &seq, sizeof(seq));
 	if (!tcp->csum_offload) { /* else it is of what does not differ */
-		csum = csum_finish(
-			csum_fold64((uint64_t)burst->sum + seq + frame_packet_sum(seg, NULL)));
+		csum = csum_finish(csum_fold64((uint64_t)burst->sum + seq + frame_sum(seg)));
 		memcpy(head + 16, &csum, sizeof(csum));
 	}
 	ip_output_next(tcp->ip, &conn->path, &out);

@@ -56,8 +56,14 @@ static void sndq_uncount(struct harp_conn *conn, const struct frame *f, uint32_t
 	stats->frames_tcp_tx -= frags - external;
 }
 
-static void sndq_release(struct harp_conn *conn, struct frame *seg)
+static inline void sndq_release(struct harp_conn *conn, struct frame *seg)
 {
+	if (!seg->frag) { /* one of ours, as an external frame is never a segment's first */
+		conn->tx_frames_held--;
+		conn->tcp->stats->frames_tcp_tx--;
+		frame_release(conn->tcp->pool, seg);
+		return;
+	}
 	sndq_uncount(conn, seg, seg_frags(seg));
 	frame_release_packet(conn->tcp->pool, seg);
 }
