@@ -68,6 +68,20 @@ static void test_a_held_ack_leaves_with_the_sixteenth_segment(void)
 	rig_close(&rig);
 }
 
+static void test_a_burst_is_acknowledged_at_its_end(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	for (unsigned i = 0; i < 2 * TCP_ACK_EVERY_SEGMENTS; i++) {
+		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
+		rig.seq += 1448;
+	}
+	rig_poll(&rig);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
 static void test_a_held_ack_leaves_with_a_short_segment(void)
 {
 	rig_open(&rig);
@@ -368,6 +382,7 @@ int main(void)
 	test_two_full_segments_are_acknowledged_at_once();
 	test_in_the_middle_of_a_stream_acks_are_held();
 	test_a_held_ack_leaves_with_the_sixteenth_segment();
+	test_a_burst_is_acknowledged_at_its_end();
 	test_a_held_ack_leaves_with_a_short_segment();
 	test_a_slow_stream_is_acknowledged_by_twos();
 	test_short_messages_in_a_slow_stream_are_acknowledged_at_once();
