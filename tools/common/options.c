@@ -13,6 +13,18 @@ const char *const option_xdp_modes[] = { "auto", "generic", "native", "sparing",
 const char *const option_copy_modes[] = { "auto", "copy", "zero-copy", NULL };
 const char *const option_outputs[] = { "text", "json", NULL };
 
+void option_help(const char *usage)
+{
+	fputs(usage, stdout);
+	exit(0);
+}
+
+void option_misused(const char *usage)
+{
+	fputs(usage, stderr);
+	exit(2);
+}
+
 uint64_t option_number(const char *tool, const char *name, const char *text, uint64_t min,
 		       uint64_t max)
 {

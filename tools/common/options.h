@@ -11,6 +11,9 @@
 extern const char *const option_xdp_modes[], *const option_copy_modes[];
 extern const char *const option_outputs[]; /* text, json */
 
+/* --help, and what is no option of the tool's: the end of the program. */
+__attribute__((noreturn)) void option_help(const char *usage);
+__attribute__((noreturn)) void option_misused(const char *usage);
 /* A whole number within [min, max]. */
 uint64_t option_number(const char *tool, const char *name, const char *text, uint64_t min,
 		       uint64_t max);

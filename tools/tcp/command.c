@@ -160,11 +160,9 @@ static void parse_option(int c, struct options *o)
 		o->json = option_choice(TOOL, "-o", optarg, option_outputs);
 		break;
 	case 'h':
-		fputs(usage, stdout);
-		exit(0);
+		option_help(usage);
 	default:
-		fputs(usage, stderr);
-		exit(2);
+		option_misused(usage);
 	}
 }
 
@@ -240,10 +238,8 @@ void command_parse(int argc, char **argv, struct options *o)
 	while ((c = getopt_long(argc, argv, "o:h", longs, NULL)) != -1)
 		if (!parse_stream(c, &o->stream))
 			parse_option(c, o);
-	if (argc - optind != 3 || (!o->stream.kernel && !o->stream.ifname)) {
-		fputs(usage, stderr);
-		exit(2);
-	}
+	if (argc - optind != 3 || (!o->stream.kernel && !o->stream.ifname))
+		option_misused(usage);
 	parse_rest(argv + optind, o);
 	o->stream.unsent_bytes = UNSENT_BYTES / o->flows;
 }

@@ -257,17 +257,13 @@ static void parse(int argc, char **argv, struct options *o)
 			o->instance.lib_dir = optarg;
 			break;
 		case 'h':
-			fputs(usage, stdout);
-			exit(0);
+			option_help(usage);
 		default:
-			fputs(usage, stderr);
-			exit(2);
+			option_misused(usage);
 		}
 	}
-	if (argc - optind != 3 || !o->instance.ifname) {
-		fputs(usage, stderr);
-		exit(2);
-	}
+	if (argc - optind != 3 || !o->instance.ifname)
+		option_misused(usage);
 	o->call = option_choice(TOOL, "command", argv[optind], commands) == 1;
 	if (endpoint_parse(argv[optind + 1], &o->end)) {
 		fprintf(stderr, TOOL ": %s is not an IP address\n", argv[optind + 1]);

@@ -106,17 +106,13 @@ static void parse(int argc, char **argv, struct options *o)
 			o->json = option_choice(TOOL, "--output", optarg, option_outputs);
 			break;
 		case 'h':
-			fputs(usage, stdout);
-			exit(0);
+			option_help(usage);
 		default:
-			fputs(usage, stderr);
-			exit(2);
+			option_misused(usage);
 		}
 	}
-	if (argc - optind != 3) {
-		fputs(usage, stderr);
-		exit(2);
-	}
+	if (argc - optind != 3)
+		option_misused(usage);
 	command = option_choice(TOOL, "command", argv[optind], commands);
 	o->serve = command == 3;
 	o->test = (enum wire_test)command;
