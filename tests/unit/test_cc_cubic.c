@@ -1,20 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cc_cubic.c - CUBIC by RFC 9438's formulas, in real numbers here; HyStart++ by RFC 9406's rules. */
-#include "transport/cc.h"
-
 #include <math.h>
 
-#include "check.h"
+#include "cc_rig.h"
 #include "transport/cc_hystart.h"
-
-#define MSS 1000u
-#define MS 1000000ull
-#define US 1000ull
-#define S 1000000000ull
-
-static struct cc cc;
-static uint64_t now_ns;
-static uint32_t una;
 
 static void open_with(uint32_t cwnd_bytes, uint32_t ssthresh_bytes)
 {
@@ -27,20 +16,6 @@ static void open_with(uint32_t cwnd_bytes, uint32_t ssthresh_bytes)
 	cc.ops->init(&cc, &ev);
 	cc.cwnd_bytes = cwnd_bytes;
 	cc.ssthresh_bytes = ssthresh_bytes;
-}
-
-static struct cc_event event(uint32_t acked, uint64_t rtt_ns)
-{
-	una += acked;
-	return (struct cc_event){ .now_ns = now_ns,
-				  .mss_bytes = MSS,
-				  .flight_bytes = cc.cwnd_bytes,
-				  .acked_bytes = acked,
-				  .rtt_ns = rtt_ns,
-				  .srtt_ns = rtt_ns,
-				  .snd_una_seq = una,
-				  .snd_nxt_seq = una + cc.cwnd_bytes,
-				  .limited = 1 };
 }
 
 /* A window of data is acknowledged, an ACK for every second segment, spread over the round trip. */

@@ -3,18 +3,8 @@
  * test_cc_delay.c - the delay-based controller against a path of its own: a round trip, a rate, a queue,
  * whose round trip is the larger of what propagation and what the window make it.
  */
-#include "transport/cc.h"
+#include "cc_rig.h"
 
-#include "check.h"
-
-#define MSS 1000u
-#define US 1000ull
-#define MS 1000000ull
-#define S 1000000000ull
-
-static struct cc cc;
-static uint64_t now_ns;
-static uint32_t una;
 static uint64_t base_ns, bytes_per_ms; /* the path */
 
 static uint64_t path_rtt_ns(void)
@@ -33,20 +23,6 @@ static void begin(uint64_t rtt_ns, uint64_t rate)
 	cc = (struct cc){ .ops = &cc_delay };
 	cc.ops->init(&cc, &ev);
 	una = 0;
-}
-
-static struct cc_event event(uint32_t acked, uint64_t rtt_ns)
-{
-	una += acked;
-	return (struct cc_event){ .now_ns = now_ns,
-				  .mss_bytes = MSS,
-				  .flight_bytes = cc.cwnd_bytes,
-				  .acked_bytes = acked,
-				  .rtt_ns = rtt_ns,
-				  .srtt_ns = rtt_ns,
-				  .snd_una_seq = una,
-				  .snd_nxt_seq = una + cc.cwnd_bytes,
-				  .limited = 1 };
 }
 
 static void run_rounds(unsigned count)
