@@ -95,21 +95,23 @@ def test_messages_verified(ends: Ends, tmp_path: Path, few: str, order: str) -> 
     beside those that its ring keeps. Virtual machines' cards have no order, and a chain in one
     slot of the ring.
     """
-    run = ("--seconds", "0.5", "--skip", "0")
     flows = 4
-    spec = vhost(tmp_path, 1500, True) + (";frames=256" if few == "lost" else "")
-    server = ends.serve("10.9.0.1", spec, "--verify", "--count", str(flows), *run, verb="sink")
-    spec = virtio(tmp_path, 1500, order) + (";frames=256" if few == "kept" else "")
-    report, _ = ends.call(
-        *("message", "10.9.0.1", spec, "--frames", "--flows", str(flows)),
-        *run,
-    )
-    sources, said = finish(server)
+    back_end = vhost(tmp_path, 1500, True) + (";frames=256" if few == "lost" else "")
+    card = virtio(tmp_path, 1500, order) + (";frames=256" if few == "kept" else "")
+    # On a busy machine it may take a while until more trains wait than the back-end has frames for.
+    for seconds in ("0.5", "2", "8"):
+        run = ("--seconds", seconds, "--skip", "0")
+        count = ("--count", str(flows), "--verify")
+        server = ends.serve("10.9.0.1", back_end, *count, *run, verb="sink")
+        report, _ = ends.call("message", "10.9.0.1", card, "--frames", "--flows", str(flows), *run)
+        sources, said = finish(server)
+        stats = report["host"]["stats"]
+        if few != "lost" or stats["tcp_retransmits"] > 0:
+            break
     assert all(source["verified"] and source["messages"] > 0 for source in sources)
-    stats = report["host"]["stats"]
     assert stats["tcp_retransmits"] > 0 or few != "lost"
     assert stats["tx_copied_bytes"] == 0 or stats["tcp_retransmits"] > 0
-    assert said.count("failed to allocate memory") <= 3
+    assert said.count("failed to allocate memory") <= 10
 
 
 def test_the_card_goes_and_comes_back(ends: Ends, tmp_path: Path) -> None:
