@@ -48,18 +48,6 @@ void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats)
 	};
 }
 
-uint32_t icmp_sum(const struct frame *f)
-{
-	uint32_t sum = 0;
-	size_t offset = 0;
-
-	for (; f; f = f->frag) {
-		sum = csum_append(sum, csum_partial(f->pub.data, f->pub.len, 0), offset);
-		offset += f->pub.len;
-	}
-	return sum;
-}
-
 bool icmp_allowed(struct icmp_bucket *bucket, uint64_t now_ns)
 {
 	uint64_t passed_ns = now_ns - bucket->last_ns;
@@ -110,7 +98,7 @@ static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
 		return ICMP_DROPPED;
 	h->type = ICMP_ECHO_REPLY;
 	h->csum = 0;
-	h->csum = csum_finish(icmp_sum(f));
+	h->csum = csum_finish(ip_sum_add(0, f));
 	/* An answer that can't leave now is lost, as any packet may be. */
 	if (ip_output(icmp->ip, &path, IP_PROTO_ICMP, in->tos & 0xfcu, &out) == 0)
 		icmp->stats->icmp_echo_in++;
@@ -216,7 +204,7 @@ enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in, struct har
 {
 	const struct icmp_header *h = (const struct icmp_header *)in->frame->pub.data;
 
-	if (in->frame->pub.len < ICMP_HEADER_BYTES || csum_finish(icmp_sum(in->frame)) != 0) {
+	if (in->frame->pub.len < ICMP_HEADER_BYTES || csum_finish(ip_sum_add(0, in->frame)) != 0) {
 		icmp->stats->drop_icmp_bad++;
 		return ICMP_DROPPED;
 	}

@@ -53,8 +53,6 @@ void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in);
 bool icmp_allowed(struct icmp_bucket *bucket, uint64_t now_ns);
 /* One more echo may be answered. Counts when not. */
 bool icmp_echo_allowed(struct icmp *icmp);
-/* Sum of a packet's bytes, all fragments. */
-uint32_t icmp_sum(const struct frame *f);
 /* The first 8 bytes of a quoted TCP or UDP header; false for other protocols and other people's packets. */
 bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport,
 		      struct harp_icmp_error *error);

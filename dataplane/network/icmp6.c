@@ -47,7 +47,7 @@ static enum icmp_verdict icmp6_echo(struct icmp *icmp, struct packet_in *in)
 	h->type = ICMP6_ECHO_REPLY;
 	h->csum = 0;
 	sum = ip_pseudo_sum(&path.src, &path.dst, IP_PROTO_ICMP6, in->len);
-	h->csum = csum_finish(csum_add(icmp_sum(f), sum));
+	h->csum = csum_finish(ip_sum_add(sum, f));
 	if (ip_output(icmp->ip, &path, IP_PROTO_ICMP6, in->tos & 0xfcu, &out) == 0)
 		icmp->stats->icmp_echo_in++;
 	return ICMP_CONSUMED;
@@ -134,7 +134,7 @@ enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
 	const struct icmp6_header *h = (const struct icmp6_header *)in->frame->pub.data;
 
 	if (in->frame->pub.len < ICMP6_HEADER_BYTES ||
-	    csum_finish(csum_add(icmp_sum(in->frame), in->l4_csum_pseudo)) != 0)
+	    csum_finish(ip_sum_add(in->l4_csum_pseudo, in->frame)) != 0)
 		return icmp6_bad(icmp);
 	switch (h->type) {
 	case ICMP6_ECHO_REQUEST:

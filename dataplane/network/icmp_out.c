@@ -51,7 +51,7 @@ void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in)
 	f->pub.len = out_write(f->pub.data, in, v4);
 	if (!v4)
 		sum = ip_pseudo_sum(&path.src, &path.dst, proto, f->pub.len);
-	csum = csum_finish(csum_add(icmp_sum(f), sum));
+	csum = csum_finish(ip_sum_add(sum, f));
 	memcpy(f->pub.data + 2, &csum, sizeof(csum));
 	out = (struct packet_out){ .frame = f, .head = f->pub.data, .len = f->pub.len };
 	/* Sent or lost: it answers a packet that is gone. */

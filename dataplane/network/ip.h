@@ -169,6 +169,33 @@ bool ip_output_repeats(const struct ip *ip, const struct ip_path *path, uint8_t 
 /* Sends a packet no longer than the one before, if they do and nicio_tx_ready(). */
 void ip_output_next(struct ip *ip, struct ip_path *path, struct packet_out *out);
 
+/* The sum of a packet's bytes, added to another. */
+static inline uint32_t ip_sum_add(uint32_t sum, const struct frame *f)
+{
+	size_t offset = f->pub.len;
+
+	sum = csum_partial(f->pub.data, f->pub.len, sum);
+	for (f = f->frag; f; f = f->frag) {
+		sum = csum_append(sum, csum_partial(f->pub.data, f->pub.len, 0), offset);
+		offset += f->pub.len;
+	}
+	return sum;
+}
+
+/* Does the transport's checksum hold? field: as it stands in the packet. A local kernel leaves the folded sum of the
+ * pseudo-header for a card to complete: where `partial` says that one may be there it is taken, and counted. */
+static inline bool ip_l4_csum_holds(const struct frame *packet, uint32_t pseudo_sum, uint16_t field,
+				    bool partial, uint64_t *partial_accepted)
+{
+	const uint16_t pseudo = (uint16_t)~csum_finish(pseudo_sum);
+
+	if (partial && field == pseudo) {
+		++*partial_accepted;
+		return true;
+	}
+	return csum_finish(ip_sum_add(pseudo_sum, packet)) == 0;
+}
+
 /* Pseudo-header sum (unfolded) for RFC 9293 section 3.1 / RFC 8200 section 8.1. */
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
 		       uint32_t len);

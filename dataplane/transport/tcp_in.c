@@ -24,27 +24,14 @@
  */
 static inline bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
 {
-	uint32_t sum = in->l4_csum_pseudo, offset;
-	uint16_t field, partial;
+	uint16_t field;
 
 	if (in->csum_good)
 		return true;
-	if (tcp->io->nic->caps.features & HARP_NIC_RX_CSUM_PARTIAL) {
-		/* A local kernel leaves the folded pseudo-header sum for a card to complete. */
-		memcpy(&field, in->frame->pub.data + 16, sizeof(field));
-		partial = (uint16_t)~csum_finish(sum);
-		if (field == partial) {
-			tcp->stats->csum_partial_accepted++;
-			return true;
-		}
-	}
-	sum = csum_partial(in->frame->pub.data, in->frame->pub.len, sum);
-	offset = in->frame->pub.len;
-	for (const struct frame *f = in->frame->frag; f; f = f->frag) {
-		sum = csum_append(sum, csum_partial(f->pub.data, f->pub.len, 0), offset);
-		offset += f->pub.len;
-	}
-	return csum_finish(sum) == 0;
+	memcpy(&field, in->frame->pub.data + 16, sizeof(field));
+	return ip_l4_csum_holds(in->frame, in->l4_csum_pseudo, field,
+				tcp->io->nic->caps.features & HARP_NIC_RX_CSUM_PARTIAL,
+				&tcp->stats->csum_partial_accepted);
 }
 
 bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in)

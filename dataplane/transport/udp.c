@@ -226,8 +226,7 @@ static_assert(sizeof(struct udp_header) == UDP_HEADER_BYTES, "RFC 768");
 static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 			      const struct udp_header *h)
 {
-	uint32_t sum = in->l4_csum_pseudo, offset = 0;
-	uint16_t partial;
+	uint32_t sum = in->l4_csum_pseudo;
 
 	/* "An all zero transmitted checksum value means that the transmitter generated no checksum"
 	 * (RFC 768); IPv6 forbids it (RFC 8200 section 8.1). */
@@ -238,17 +237,9 @@ static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 	/* The pseudo-header has UDP's own length, which a padded packet does not follow. */
 	if (be16_get(h->len) != in->len)
 		sum = ip_pseudo_sum(&in->src, &in->dst, IP_PROTO_UDP, be16_get(h->len));
-	partial = (uint16_t)~csum_finish(sum);
-	if ((udp->io->nic->caps.features & HARP_NIC_RX_CSUM_PARTIAL) && h->csum == partial) {
-		/* A local kernel leaves the folded pseudo-header sum for a card to complete. */
-		udp->stats->csum_partial_accepted++;
-		return true;
-	}
-	for (const struct frame *f = in->frame; f; f = f->frag) {
-		sum = csum_append(sum, csum_partial(f->pub.data, f->pub.len, 0), offset);
-		offset += f->pub.len;
-	}
-	return csum_finish(sum) == 0;
+	return ip_l4_csum_holds(in->frame, sum, h->csum,
+				udp->io->nic->caps.features & HARP_NIC_RX_CSUM_PARTIAL,
+				&udp->stats->csum_partial_accepted);
 }
 
 /* A valid datagram for this socket; the header and all before it make room for where it came from. */
