@@ -27,7 +27,8 @@ def harpd(need_root: None) -> Iterator[HostDaemon]:
 
 
 def holdings(harpd: HostDaemon) -> dict[str, int]:
-    """Descriptors, mappings and resident KiB of harpd; files in its bpffs."""
+    """Descriptors, mappings and resident KiB of harpd; its NIC's files in its bpffs. (iproute2
+    makes folders of its own in any bpffs that it finds, whoever runs it.)"""
     assert harpd.process is not None
     proc = Path(f"/proc/{harpd.process.pid}")
     status = (proc / "status").read_text()
@@ -35,7 +36,7 @@ def holdings(harpd: HostDaemon) -> dict[str, int]:
         "descriptors": len(list((proc / "fd").iterdir())),
         "mappings": len((proc / "maps").read_text().splitlines()),
         "resident_kib": int(status.partition("VmRSS:")[2].split()[0]),
-        "pins": len(list((harpd.run_dir / "bpf").rglob("*"))),
+        "pins": len(list((harpd.run_dir / "bpf" / harpd.host.ifname).rglob("*"))),
     }
 
 
