@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harp.errors import HarpError
-from harp.lab import cpus
+from harp.lab import cpus, unwinding
 
 PREFIX = "dpdk:"
 PING_BYTES = 64
@@ -177,7 +177,7 @@ def run(options: WireOptions) -> dict[str, Any]:
         if not spec.startswith(PREFIX):
             raise HarpError(f"{spec}: a DPDK port is dpdk:DEVICE, as dpdk:net_memif0")
     import_module("harp.dpdk")  # or its error, which says what is missing
-    with tempfile.TemporaryDirectory(prefix="harp-wire-") as folder:
+    with unwinding(), tempfile.TemporaryDirectory(prefix="harp-wire-") as folder:
         specs = [each for each in _specs(options, folder) if each]
         with _workers(specs, options) as workers:
             stream = _stream(workers, options)

@@ -17,6 +17,7 @@ import re
 import shutil
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -156,6 +157,24 @@ class Switch(Namespace):
         return f"br{rail}"
 
 
+@contextlib.contextmanager
+def unwinding() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind like Ctrl-C does, so that what was made is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def unwind(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, unwind) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Lab(Closing):
     """The hosts, from __enter__ to __exit__."""
 
@@ -167,14 +186,14 @@ class Lab(Closing):
         self.spreader: Spreader | None = None
         self._prefix = f"harp-{os.getpid()}-{next(_serial)}-"
         self._owner = os.getpid()
-        self._old_handlers: dict[signal.Signals, Any] = {}
+        self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         require_root("a laboratory of network namespaces")
         require_programs("ip", "ethtool", "taskset")
         clean_leftovers()
         atexit.register(self.close)
-        self._catch_signals()
+        self._signals.enter_context(unwinding())
         try:
             self._make()
         except BaseException:
@@ -193,23 +212,10 @@ class Lab(Closing):
         for name in namespaces():
             if name.startswith(self._prefix):
                 _remove_namespace(name)
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
-        self._old_handlers = {}
+        self._signals.close()
         atexit.unregister(self.close)
 
     # ----------------------------------------------------------------------------------------------
-
-    def _catch_signals(self) -> None:
-        """SIGTERM and SIGHUP unwind like Ctrl-C does."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-
-        def unwind(_number: int, _frame: FrameType | None) -> None:
-            raise KeyboardInterrupt
-
-        for number in _SIGNALS:
-            self._old_handlers[number] = signal.signal(number, unwind)
 
     def _make(self) -> None:
         count = self.options.hosts

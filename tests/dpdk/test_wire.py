@@ -2,12 +2,17 @@
 """`harpctl bench wire --nic dpdk:...`: raw frames between ports, by the generator of harp.dpdk."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from harp.errors import Exit
 
 HARPCTL = Path(sys.executable).with_name("harpctl")
 
@@ -51,6 +56,22 @@ def test_memif_makes_its_peer(mtu: int) -> None:
     assert stream["frames_per_s"] > 0
     assert ping["round_trips"] > 0
     assert 0 < ping["rtt_ns"]["min"] <= ping["rtt_ns"]["p50"] <= ping["rtt_ns"]["max"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
+def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """Neither the folder of its memif nor the processes of its ports."""
+    command = [HARPCTL, "bench", "wire", "--seconds", "60", "--nic", "dpdk:net_memif0"]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
+    ) as running:
+        while not list(tmp_path.glob("harp-wire-*/*")):  # the server listens
+            assert running.poll() is None
+            time.sleep(0.02)
+        running.send_signal(number)
+        _, words = running.communicate(timeout=60)
+    assert (running.returncode, words) == (Exit.INTERRUPTED, "\nharpctl: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_ports_by_name(tmp_path: Path) -> None:
