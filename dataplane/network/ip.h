@@ -187,11 +187,13 @@ static inline uint32_t ip_sum_add(uint32_t sum, const struct frame *f)
 static inline bool ip_l4_csum_holds(const struct frame *packet, uint32_t pseudo_sum, uint16_t field,
 				    bool partial, uint64_t *partial_accepted)
 {
-	const uint16_t pseudo = (uint16_t)~csum_finish(pseudo_sum);
+	if (partial) {
+		const uint16_t pseudo = (uint16_t)~csum_finish(pseudo_sum);
 
-	if (partial && field == pseudo) {
-		++*partial_accepted;
-		return true;
+		if (field == pseudo) {
+			++*partial_accepted;
+			return true;
+		}
 	}
 	return csum_finish(ip_sum_add(pseudo_sum, packet)) == 0;
 }
