@@ -280,7 +280,8 @@ static int flow_messages(const struct options *o, struct flow *flow)
 		return -ENOMEM;
 	flow->messages = messages;
 	for (uint32_t i = 0; i < message_slots(o); i++)
-		pattern_fill(MESSAGE_SEED, 0, flow->messages + (size_t)i * o->size, o->size);
+		pattern_repeat(MESSAGE_SEED, MESSAGE_PERIOD_BYTES,
+			       flow->messages + (size_t)i * o->size, o->size);
 	return 0;
 }
 

@@ -13,8 +13,10 @@ struct message_head {
 	uint32_t magic, size; /* head and tail included */
 	uint64_t serial;
 };
-/* Of the pattern between them (pattern.h), which is the same in every message. */
+/* Of the pattern between them (pattern.h), which is the same in every message. It repeats, so that what the receiver compares
+ * with lies in the nearest cache; after a prime number of bytes, so that segments and pages that are lost, doubled or moved show. */
 #define MESSAGE_SEED 0x6d657373616765u
+#define MESSAGE_PERIOD_BYTES 4093u
 #define MESSAGE_SIZE_MIN (sizeof(struct message_head) + sizeof(uint64_t))
 
 /* A receipt is the serial number of a message that has come whole. */

@@ -37,6 +37,14 @@ static inline void pattern_fill(uint64_t seed, uint64_t offset, uint8_t *buf, si
 		buf[i] = pattern_byte(seed, offset + i);
 }
 
+/* The first period bytes of it, again and again. */
+static inline void pattern_repeat(uint64_t seed, size_t period, uint8_t *buf, size_t len)
+{
+	pattern_fill(seed, 0, buf, len < period ? len : period);
+	for (size_t i = period; i < len; i++)
+		buf[i] = buf[i - period];
+}
+
 /* FNV-1a over bytes, 64 bits wide. */
 #define DIGEST_START 0xcbf29ce484222325u
 static inline uint64_t digest_add(uint64_t digest, const uint8_t *buf, size_t len)

@@ -10,11 +10,13 @@
 #include "window.h"
 
 #define CHUNKS_A_TURN 4u /* of one connection, before the others have theirs */
+#define BODY_BYTES                                                                                 \
+	(2u *                                                                                      \
+	 MESSAGE_PERIOD_BYTES) /* the pattern from any place in its period on, for a segment at least */
 
 struct source {
-	struct stream *s; /* NULL: over */
-	const uint8_t
-		*body; /* what every message has, by its place in it; NULL: it is not looked at */
+	struct stream *s;    /* NULL: over */
+	const uint8_t *body; /* BODY_BYTES of what every message has; NULL: it is not looked at */
 	struct message_head head;
 	uint64_t at;     /* bytes of the present message that have come */
 	uint64_t serial; /* of the present message */
@@ -53,7 +55,14 @@ static bool sink_body_good(const struct source *source, uint64_t at, const uint8
 	uint64_t tail = source->head.size - sizeof(uint64_t);
 	uint64_t end = at + len < tail ? at + len : tail;
 
-	return !source->body || at >= tail || !memcmp(data, source->body + at, end - at);
+	for (size_t n; source->body && at < end; at += n, data += n) {
+		size_t from = at % MESSAGE_PERIOD_BYTES;
+
+		n = end - at < BODY_BYTES - from ? end - at : BODY_BYTES - from;
+		if (memcmp(data, source->body + from, n) != 0)
+			return false;
+	}
+	return true;
 }
 
 static int sink_take(void *ctx, const uint8_t *data, size_t len)
@@ -191,11 +200,11 @@ static int sink_all(struct stream_host *host, const struct options *o, struct so
 int message_sink(struct stream_host *host, const struct options *o)
 {
 	struct source *sources = calloc(o->count, sizeof(*sources));
-	uint8_t *body = o->verify ? malloc(MESSAGE_MAX) : NULL;
+	uint8_t *body = o->verify ? malloc(BODY_BYTES) : NULL;
 	int rc = sources && (body || !o->verify) ? host->ops->listen(host) : -ENOMEM;
 
 	if (body)
-		pattern_fill(MESSAGE_SEED, 0, body, MESSAGE_MAX);
+		pattern_repeat(MESSAGE_SEED, MESSAGE_PERIOD_BYTES, body, BODY_BYTES);
 	for (uint32_t i = 0; sources && i < o->count; i++)
 		sources[i].body = body;
 	if (rc) {
