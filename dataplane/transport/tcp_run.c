@@ -5,7 +5,7 @@
  * In a stream nearly all do: identification, sequence number and checksums are new, the rest is as it was, byte for
  * byte. Of such a packet every layer would think what it thought of the one before, whose state cannot have
  * changed meanwhile: only the run's own connection was spoken to. So the layers are not asked again. The checksums
- * are verified as always, and the fast path's questions are asked anew; what they let pass is taken as
+ * are verified as always, and those of the fast path's questions asked that may have a new answer; what they let pass is taken as
  * tcp_input() would have, and anything else is left to it, untouched.
  */
 #include "transport/tcp_run.h"
