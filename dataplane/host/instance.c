@@ -84,6 +84,8 @@ void harp_instance_fork_child(struct harp_instance *instance)
 	for (unsigned i = 0; i < instance->udp_ports.count; i++)
 		close(instance->udp_ports.fds[i]);
 	close(harp_nic_af_xdp_fd(instance->nic));
+	if (harp_nic_af_xdp_tx_fd(instance->nic) != harp_nic_af_xdp_fd(instance->nic))
+		close(harp_nic_af_xdp_tx_fd(instance->nic));
 	close(instance->monitor.fd);
 	close(instance->questions.fd);
 	if (instance->lease)

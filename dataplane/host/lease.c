@@ -248,6 +248,7 @@ void lease_queue(struct lease *lease, struct harp_queue *out)
 	*out = (struct harp_queue){
 		.size = sizeof(*out),
 		.xsk_fd = lease_hand_on(lease, HARP_LEASE_FD_XSK),
+		.tx_fd = -1,
 		.frames_fd = lease_hand_on(lease, HARP_LEASE_FD_FRAMES),
 		.ifindex = told->ifindex,
 		.queue = told->queue,

@@ -227,6 +227,9 @@ struct harp_af_xdp_options {
 	uint32_t
 		bind_retry_ms; /* a queue is busy for tens of ms after its owner's death, longer on a
 				 * loaded machine. 0: 2000 */
+	uint32_t
+		receive_ifindex; /* the interface whose queue of that number packets come from, by a
+				   * socket of its own; 0: ifname's */
 };
 /* why (why_len bytes, may be NULL) receives one line on failure that names interface, queue, cause
  * and remedy. -EPERM, -ENODEV, -EBUSY, -EOPNOTSUPP, -ENOMEM, -EINVAL. */
@@ -254,21 +257,23 @@ struct harp_queue {
 	uint8_t mac[6];
 	uint8_t reserved;
 	char ifname[16];
+	int tx_fd; /* AF_XDP socket to send by, with the same memory; -1: xsk_fd sends, too */
 };
-/* As harp_nic_af_xdp_create(); on success both descriptors are the caller's (close-on-exec), on failure
+/* As harp_nic_af_xdp_create(); on success the descriptors are the caller's (close-on-exec), on failure
  * they are -1 and nothing is left. */
 HARP_API int harp_queue_make(struct harp_queue *out, const struct harp_af_xdp_options *opt,
 			     char *why, size_t why_len);
 /*
  * Adopt: maps rings and memory of a queue that another process made, and is then its NIC. Needs no
- * privilege and no locked memory. What *queue says is checked against what the kernel says of the two
- * descriptors. Takes both, on failure too: they are closed. -EBADF not what they are said to be,
+ * privilege and no locked memory. What *queue says is checked against what the kernel says of the
+ * descriptors. Takes them all, on failure too: they are closed. -EBADF not what they are said to be,
  * -EPROTO a size or a feature that cannot be, -EPERM memory that could shrink, -ENOMEM, other -errno.
  */
 HARP_API int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue, char *why,
 				   size_t why_len);
-/* The XSK's file descriptor, for the steering map. */
+/* The XSK's file descriptor, for the steering map; and the one that sends, which may be the same. */
 HARP_API int harp_nic_af_xdp_fd(const struct harp_nic *nic);
+HARP_API int harp_nic_af_xdp_tx_fd(const struct harp_nic *nic);
 
 #ifdef __cplusplus
 }

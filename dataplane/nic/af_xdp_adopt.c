@@ -30,6 +30,7 @@ struct adopting {
 
 struct adopting_ring {
 	struct xsk_ring *ring;
+	int fd;
 	size_t entry_bytes;
 	const struct xdp_ring_offset *offset;
 	uint64_t page_offset;
@@ -99,9 +100,9 @@ static int adopting_frames(struct adopting *a)
 
 /* ---- the rings ------------------------------------------------------------------------------- */
 
-static int adopting_socket(const struct adopting *a, struct xdp_mmap_offsets *offsets)
+static int adopting_socket(const struct adopting *a, int fd, struct xdp_mmap_offsets *offsets)
 {
-	int domain = 0, fd = a->queue->xsk_fd;
+	int domain = 0;
 	socklen_t len = sizeof(domain);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) < 0 || domain != AF_XDP)
@@ -118,12 +119,11 @@ static int adopting_socket(const struct adopting *a, struct xdp_mmap_offsets *of
 	return 0;
 }
 
-static void *adopting_map(const struct adopting *a, const struct adopting_ring *r, uint32_t size,
-			  size_t *bytes)
+static void *adopting_map(const struct adopting_ring *r, uint32_t size, size_t *bytes)
 {
 	*bytes = r->offset->desc + size * r->entry_bytes;
-	return mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-		    a->queue->xsk_fd, (off_t)r->page_offset);
+	return mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r->fd,
+		    (off_t)r->page_offset);
 }
 
 /* The kernel maps no more of a ring than there is, in whole pages: who finds room for twice the size
@@ -135,7 +135,7 @@ static bool adopting_ring_is_larger(const struct adopting *a, const struct adopt
 
 	if (r->offset->desc + 2 * a->queue->ring_size * r->entry_bytes <= page)
 		return false; /* one page holds both */
-	map = adopting_map(a, r, 2 * a->queue->ring_size, &bytes);
+	map = adopting_map(r, 2 * a->queue->ring_size, &bytes);
 	if (map == MAP_FAILED)
 		return false;
 	munmap(map, bytes);
@@ -146,7 +146,7 @@ static int adopting_ring(const struct adopting *a, const struct adopting_ring *r
 {
 	struct xsk_ring *ring = r->ring;
 	uint32_t size = a->queue->ring_size;
-	char *map = adopting_map(a, r, size, &ring->map_bytes);
+	char *map = adopting_map(r, size, &ring->map_bytes);
 
 	if (map == MAP_FAILED)
 		return why_fail(&a->why, errno == EINVAL ? -EPROTO : -errno,
@@ -173,13 +173,15 @@ static int adopting_rings(const struct adopting *a)
 	struct af_xdp *x = a->x;
 	struct xdp_mmap_offsets offsets = { 0 };
 	const struct adopting_ring rings[] = {
-		{ &x->fill, 8, &offsets.fr, XDP_UMEM_PGOFF_FILL_RING },
-		{ &x->completion, 8, &offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING },
-		{ &x->rx, sizeof(struct xdp_desc), &offsets.rx, XDP_PGOFF_RX_RING },
-		{ &x->tx, sizeof(struct xdp_desc), &offsets.tx, XDP_PGOFF_TX_RING },
+		{ &x->fill, x->fd, 8, &offsets.fr, XDP_UMEM_PGOFF_FILL_RING },
+		{ &x->completion, x->tx_fd, 8, &offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING },
+		{ &x->rx, x->fd, sizeof(struct xdp_desc), &offsets.rx, XDP_PGOFF_RX_RING },
+		{ &x->tx, x->tx_fd, sizeof(struct xdp_desc), &offsets.tx, XDP_PGOFF_TX_RING },
 	};
-	int rc = adopting_socket(a, &offsets);
+	int rc = adopting_socket(a, x->fd, &offsets);
 
+	if (!rc && x->tx_fd != x->fd)
+		rc = adopting_socket(a, x->tx_fd, &offsets);
 	for (unsigned i = 0; !rc && i < sizeof(rings) / sizeof(rings[0]); i++)
 		rc = adopting_ring(a, &rings[i]);
 	x->fill.limit = x->tx.limit = a->queue->ring_size;
@@ -232,12 +234,14 @@ int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue,
 	a.x = calloc(1, sizeof(*a.x));
 	if (!a.x) {
 		rc = why_fail(&a.why, -ENOMEM, "out of memory");
+		adopting_close(queue->tx_fd);
 		adopting_close(queue->xsk_fd);
 		adopting_close(queue->frames_fd);
 		return rc;
 	}
 	a.x->nic.ops = &af_xdp_ops;
 	a.x->fd = queue->xsk_fd; /* closed with the NIC */
+	a.x->tx_fd = queue->tx_fd >= 0 ? queue->tx_fd : queue->xsk_fd;
 	a.x->queue = queue->queue;
 	rc = adopting_numbers(&a);
 	if (!rc)

@@ -54,6 +54,7 @@ static void link_driver_and_queues(int fd, struct ifreq *request, struct af_xdp_
 	}
 	if (link_ethtool(fd, request, &channels) == 0) {
 		out->rx_queues = channels.rx_count + channels.combined_count;
+		out->rx_queues_max = channels.max_rx + channels.max_combined;
 		out->tx_queues = channels.tx_count + channels.combined_count;
 	}
 }

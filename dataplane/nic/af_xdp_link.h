@@ -20,6 +20,7 @@ struct af_xdp_link {
 	uint32_t ifindex;
 	uint32_t mtu_bytes;
 	uint32_t rx_queues, tx_queues; /* 0: the driver does not say */
+	uint32_t rx_queues_max;        /* that it could have */
 	uint32_t offloads;             /* enum af_xdp_offload */
 	bool up, carrier, loopback;
 	uint8_t mac[6];

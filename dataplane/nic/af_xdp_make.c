@@ -139,13 +139,12 @@ static int frames_register(const struct making *m)
 	return rc;
 }
 
-static int making_socket(struct making *m)
+static int making_socket(const struct making *m, int *out)
 {
-	unsigned long long bytes = (unsigned long long)m->opt.frame_count * m->opt.frame_size;
 	int sndbuf_bytes = (int)(m->opt.ring_size * 2 * 4096);
-	int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0), rc;
+	int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
 
-	m->queue->xsk_fd = fd;
+	*out = fd;
 	if (fd < 0 && errno == EPERM)
 		return why_fail(&m->why, -EPERM, "AF_XDP needs CAP_NET_RAW; run as root or add it");
 	if (fd < 0 && (errno == EAFNOSUPPORT || errno == EINVAL))
@@ -153,7 +152,18 @@ static int making_socket(struct making *m)
 				"this kernel has no AF_XDP; CONFIG_XDP_SOCKETS is needed");
 	if (fd < 0)
 		return why_fail(&m->why, -errno, "AF_XDP socket: %s", strerror(errno));
-	rc = frames_register(m);
+	/* Copy mode charges what is on its way to the socket; its default would hold less than a
+	 * ring. A wish: sending works without. */
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &sndbuf_bytes, sizeof(sndbuf_bytes)) < 0)
+		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf_bytes, sizeof(sndbuf_bytes));
+	return 0;
+}
+
+static int making_memory(const struct making *m)
+{
+	unsigned long long bytes = (unsigned long long)m->opt.frame_count * m->opt.frame_size;
+	int rc = frames_register(m);
+
 	if (rc == -ENOBUFS || rc == -EPERM)
 		return why_fail(&m->why, -EPERM,
 				"%llu bytes exceed RLIMIT_MEMLOCK; raise `ulimit -l` or "
@@ -162,18 +172,14 @@ static int making_socket(struct making *m)
 	if (rc)
 		return why_fail(&m->why, rc, "registering %u frames of %u: %s", m->opt.frame_count,
 				m->opt.frame_size, strerror(-rc));
-	/* Copy mode charges what is on its way to the socket; its default would hold less than a
-	 * ring. A wish: sending works without. */
-	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &sndbuf_bytes, sizeof(sndbuf_bytes)) < 0)
-		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf_bytes, sizeof(sndbuf_bytes));
 	return 0;
 }
 
-static int making_rings(struct making *m)
+/* Each socket has all four: the kernel wants fill and completion rings together. */
+static int making_rings(const struct making *m, int fd)
 {
 	static const int rings[] = { XDP_UMEM_FILL_RING, XDP_UMEM_COMPLETION_RING, XDP_RX_RING,
 				     XDP_TX_RING };
-	int fd = m->queue->xsk_fd;
 	uint32_t budget = TX_BUDGET_PACKETS;
 
 	for (unsigned i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)
@@ -190,30 +196,32 @@ static int making_rings(struct making *m)
 
 /* ---- bind ----------------------------------------------------------------------------------- */
 
-static int bind_once(const struct making *m, unsigned flags)
+/* The socket that sends, where another one receives, takes memory and mode from that. */
+static int bind_once(const struct making *m, int fd, unsigned flags)
 {
+	bool sender = fd == m->queue->tx_fd, aside = m->opt.receive_ifindex && !sender;
 	struct sockaddr_xdp address = {
 		.sxdp_family = AF_XDP,
-		.sxdp_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | flags),
-		.sxdp_ifindex = m->link.ifindex,
+		.sxdp_flags = (uint16_t)(sender ? XDP_SHARED_UMEM : XDP_USE_NEED_WAKEUP | flags),
+		.sxdp_ifindex = aside ? m->opt.receive_ifindex : m->link.ifindex,
 		.sxdp_queue_id = m->opt.queue,
+		.sxdp_shared_umem_fd = sender ? (uint32_t)m->queue->xsk_fd : 0,
 	};
 
-	return bind(m->queue->xsk_fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno
-											: 0;
+	return bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
 }
 
 /*
  * A queue stays busy for tens of milliseconds after its owner's death or clean close (the kernel
  * frees the old pool in a work queue), and no event tells the end: ask again for a bounded time.
  */
-static int bind_patiently(const struct making *m, unsigned flags)
+static int bind_patiently(const struct making *m, int fd, unsigned flags)
 {
 	const struct timespec pause = { .tv_nsec = BIND_RETRY_NS };
 	uint64_t tries = m->opt.bind_retry_ms * 1000000ull / BIND_RETRY_NS + 1;
 	int rc;
 
-	while ((rc = bind_once(m, flags)) == -EBUSY && --tries)
+	while ((rc = bind_once(m, fd, flags)) == -EBUSY && --tries)
 		nanosleep(&pause, NULL);
 	return rc;
 }
@@ -268,7 +276,7 @@ static int making_bind(struct making *m)
 		/* Without multi-buffer frames above one chunk would be dropped in silence. */
 		if (jumbo && !(flags & XDP_USE_SG))
 			continue;
-		rc = bind_patiently(m, flags);
+		rc = bind_patiently(m, m->queue->xsk_fd, flags);
 		m->sg = flags & XDP_USE_SG;
 		if (rc != -EOPNOTSUPP && rc != -EINVAL)
 			break;
@@ -283,6 +291,22 @@ static int making_bind(struct making *m)
 	if (getsockopt(m->queue->xsk_fd, SOL_XDP, XDP_OPTIONS, &options, &len) == 0)
 		m->queue->zero_copy = !!(options.flags & XDP_OPTIONS_ZEROCOPY);
 	return 0;
+}
+
+/* To send, where packets come from a device beside the interface. */
+static int making_sender(struct making *m)
+{
+	int rc;
+
+	if (!m->opt.receive_ifindex)
+		return 0;
+	rc = making_socket(m, &m->queue->tx_fd);
+	if (!rc)
+		rc = making_rings(m, m->queue->tx_fd);
+	if (rc)
+		return rc;
+	rc = bind_patiently(m, m->queue->tx_fd, 0);
+	return rc ? making_bind_failed(m, rc) : 0;
 }
 
 /* What the adopter is told beside the descriptors. */
@@ -304,7 +328,8 @@ static void making_describe(const struct making *m)
 		queue->tx_frags_max =
 			queue->zero_copy ? AF_XDP_ZEROCOPY_FRAGS_MIN : AF_XDP_COPY_FRAGS_MAX;
 	}
-	if (af_xdp_link_partial_csum(&m->link))
+	/* The kernel joins packets (GRO) before the ingress hook, and does not sum what it has joined. */
+	if (af_xdp_link_partial_csum(&m->link) || m->opt.receive_ifindex)
 		queue->features |= HARP_NIC_RX_CSUM_PARTIAL;
 }
 
@@ -314,24 +339,32 @@ int harp_queue_make(struct harp_queue *out, const struct harp_af_xdp_options *op
 	struct making m = { .queue = out, .why = { .text = why, .size = why_len } };
 	int rc;
 
-	*out = (struct harp_queue){ .size = sizeof(*out), .xsk_fd = -1, .frames_fd = -1 };
+	*out = (struct harp_queue){
+		.size = sizeof(*out), .xsk_fd = -1, .frames_fd = -1, .tx_fd = -1
+	};
 	rc = making_options(&m, opt);
 	if (!rc)
 		rc = making_frames(&m);
 	if (!rc)
-		rc = making_socket(&m);
+		rc = making_socket(&m, &out->xsk_fd);
 	if (!rc)
-		rc = making_rings(&m);
+		rc = making_memory(&m);
+	if (!rc)
+		rc = making_rings(&m, out->xsk_fd);
 	if (!rc)
 		rc = making_bind(&m);
+	if (!rc)
+		rc = making_sender(&m);
 	if (!rc) {
 		making_describe(&m);
 		return 0;
 	}
+	if (out->tx_fd >= 0)
+		close(out->tx_fd);
 	if (out->xsk_fd >= 0)
 		close(out->xsk_fd);
 	if (out->frames_fd >= 0)
 		close(out->frames_fd);
-	out->xsk_fd = out->frames_fd = -1;
+	out->xsk_fd = out->frames_fd = out->tx_fd = -1;
 	return rc;
 }

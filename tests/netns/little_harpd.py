@@ -72,6 +72,7 @@ class _Queue(ctypes.Structure):
         ("mac", ctypes.c_uint8 * 6),
         ("reserved", ctypes.c_uint8),
         ("ifname", ctypes.c_char * 16),
+        ("tx_fd", ctypes.c_int),
     )
 
 
