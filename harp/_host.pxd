@@ -130,6 +130,7 @@ cdef extern from "harp_nic.h" nogil:
         uint32_t copy_mode
         uint32_t huge_pages
         uint32_t bind_retry_ms
+        uint32_t receive_ifindex
 
     struct harp_queue:
         uint32_t size
@@ -146,6 +147,7 @@ cdef extern from "harp_nic.h" nogil:
         uint8_t zero_copy
         uint8_t mac[6]
         char ifname[16]
+        int tx_fd
 
     int harp_queue_make(
         harp_queue *out, const harp_af_xdp_options *opt, char *why, size_t why_len
@@ -181,6 +183,7 @@ cdef extern from "xdp/harp_xdp.h" nogil:
     enum:
         HARP_XDP_VERSION
         HARP_XDP_FDS_MAX
+        HARP_XDP_BESIDE
         STEER_PORT_TCP
         STEER_PORT_UDP
         STEER_VERDICT_COUNT
@@ -217,6 +220,7 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         int (*replace)(harp_xdp *xdp, char *why, size_t why_len)
         int (*unpin)(const char *dir)
         int (*arrivals)(const harp_xdp *xdp, steer_arrivals *sums, unsigned count)
+        uint32_t (*side)(const harp_xdp *xdp)
 
 
 cdef extern from "string.h" nogil:

@@ -585,13 +585,15 @@ cdef class Steering:
         self.xdp = NULL
 
     @staticmethod
-    def attach(str ifname, uint32_t mode=0):
-        """Loads and attaches it; mode as enum harp_xdp_mode. OSError."""
+    def attach(str ifname, uint32_t mode=0, bint beside=False):
+        """Loads and attaches it; mode as enum harp_xdp_mode, beside as HARP_XDP_BESIDE. OSError."""
         cdef Steering self = Steering.__new__(Steering)
         cdef char why[512]
         cdef int rc
         name = ifname.encode()
         why[0] = 0
+        if beside:
+            mode |= HARP_XDP_BESIDE
         rc = _loaded().attach(&self.xdp, name, mode, why, sizeof(why))
         if rc < 0:
             _fail(rc, why, ifname)
@@ -625,6 +627,11 @@ cdef class Steering:
     def native(self):
         """Native XDP, not generic."""
         return _loaded().native(self._open())
+
+    @property
+    def side(self):
+        """The device beside the interface that sockets receive from; 0: the interface itself."""
+        return _loaded().side(self._open())
 
     def pin(self, str directory):
         """Link, program and maps outlive us from now on."""

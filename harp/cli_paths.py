@@ -126,7 +126,8 @@ def attach(rounds: int, output: str, **lab: Any) -> None:
 
     NCCL's socket transport, without a program and with HARP's in each mode by turns; no port is in
     its maps. `named` is what auto does with an interface that was named, `unnamed` with another:
-    there it may cost 10 %, or HARP does not attach. Exit code 1 when it costs more.
+    there it may cost 10 %, or HARP does not attach. `direct` is a generic program on the interface
+    itself, as where there can be no device beside it. Exit code 1 when unnamed costs more.
 
     \b
     harpctl bench attach --mtu 1500

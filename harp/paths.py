@@ -127,15 +127,22 @@ def read_choices(lines: Sequence[str]) -> dict[int, dict[str, int]]:
 
 
 def program_attached(host: Host) -> bool:
-    """Is there an XDP program of anybody's on the host's interface? The kernel's answer."""
-    answers = []
+    """Is there an XDP program of anybody's on the host's interface, or on HARP's device beside it?
+    The kernel's answer."""
+    found: list[Any] = []
 
     def ask(ipr: Any) -> None:
-        (link,) = ipr.get_links(ifname=host.ifname)
-        answers.append(bool(link.get_nested("IFLA_XDP", "IFLA_XDP_ATTACHED")))
+        links = {link.get_attr("IFLA_IFNAME"): link for link in ipr.get_links()}
+        link = links[host.ifname]
+        beside = links.get(f"harp{link['index']}")
+        found.extend(each for each in (link, beside) if each and _has_program(each))
 
     in_namespace(host.netns, ask)
-    return answers[0]
+    return bool(found)
+
+
+def _has_program(link: Any) -> bool:
+    return bool(link.get_nested("IFLA_XDP", "IFLA_XDP_ATTACHED"))
 
 
 def check_bare(lab: Lab) -> None:
@@ -283,8 +290,15 @@ def run_paths(options: PathsOptions, say: Say) -> dict[str, Any]:
 # What attaching HARP's program costs the kernel's own traffic.
 #
 ATTACH_GOAL = 0.9  # the kernel's speed with HARP's program to that without: at least
-# enum harp_xdp_mode; "unnamed" is what auto does with an interface that nobody named.
-ATTACH_MODES = {"none": None, "unnamed": 3, "named": 0, "generic": 1, "native": 2}
+# enum harp_xdp_mode, and whether a device beside the interface will do; "unnamed" is what auto does
+# with an interface that nobody named, "direct" generic where there can be no such device.
+ATTACH_MODES: dict[str, tuple[int, bool] | None] = {
+    "none": None,
+    "unnamed": (3, True),
+    "named": (0, True),
+    "direct": (1, False),
+    "native": (2, False),
+}
 ATTACH_TESTS = {"lat 8 B": ("lat", 8), "lat 16 KiB": ("lat", 16 * KIB), "bw 1 MiB": ("bw", MIB)}
 
 
@@ -303,7 +317,7 @@ class AttachRefusedError(HarpError):
 class Attached:
     """HARP's steering program on every host, nobody's port in its maps; mode None: not there."""
 
-    def __init__(self, lab: Lab, mode: int | None) -> None:
+    def __init__(self, lab: Lab, mode: tuple[int, bool] | None) -> None:
         self.why = "no program"
         self._lab, self._mode = lab, mode
         self._undo = ExitStack()
@@ -315,11 +329,11 @@ class Attached:
         from harp import _host
 
         _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
-        mode = self._mode
+        mode, beside = self._mode
 
         def attach(host: Host) -> None:
             def work(_ipr: Any) -> None:
-                steering = _host.Steering.attach(host.ifname, mode)
+                steering = _host.Steering.attach(host.ifname, mode, beside)
                 self._undo.callback(steering.close)
                 self.why = steering.why
 

@@ -27,7 +27,7 @@ _SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine())
 _BPF_PROG_GET_NEXT_ID = 11
 _BPF_PROG_GET_FD_BY_ID = 13
 _BPF_OBJ_GET_INFO_BY_FD = 15
-_BPF_PROG_TYPE_XDP = 6
+_BPF_PROG_TYPES = (3, 6)  # SCHED_CLS, XDP
 
 
 @dataclass
@@ -151,7 +151,7 @@ def _prog_info(prog_id: int) -> tuple[int, str]:
 
 
 def xdp_programs() -> set[str]:
-    """Loaded XDP programs of HARP's, as "id name"."""
+    """Loaded steering programs of HARP's, as "id name"."""
     if _SYS_BPF is None or os.geteuid() != 0:
         return set()
     found, prog_id = set(), 0
@@ -161,7 +161,7 @@ def xdp_programs() -> set[str]:
             return found
         prog_id = int.from_bytes(attr.raw[4:8], "little")
         kind, name = _prog_info(prog_id)
-        if kind == _BPF_PROG_TYPE_XDP and name.startswith("harp"):
+        if kind in _BPF_PROG_TYPES and name.startswith("harp"):
             found.add(f"{prog_id} {name}")
 
 

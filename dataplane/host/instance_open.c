@@ -5,8 +5,9 @@
  * Theory of operation
  *
  * Opening goes from what fails most cheaply to what others could notice: options and privileges, the
- * AF_XDP queue (nobody's packets move yet), the steering program (which instances of this process on
- * other queues of the interface may have attached already), the stack, the host's addresses and
+ * steering program (which instances of this process on other queues of the interface may have attached
+ * already; with empty maps it moves nobody's packets), the AF_XDP queue, of the device that the program brings
+ * packets to, the stack, the host's addresses and
  * routes, and only as the last step the socket in the steering map. What fails unwinds the steps
  * before it in reverse; harp_instance_close() is the same unwinding from the end.
  *
@@ -34,7 +35,6 @@
 
 #include "host/opening.h"
 #include "host/privilege.h"
-#include "host/xdp_program.h"
 #include "nic/af_xdp_link.h"
 
 #define OWNERLESS_TRIES                                                                            \
@@ -235,34 +235,6 @@ int opening_kernel_tables(const struct opening *o, struct harp_instance *instanc
 	return 0;
 }
 
-static int opening_queue(const struct opening *o, struct harp_instance *instance)
-{
-	const struct harp_af_xdp_options opt = {
-		.size = sizeof(opt),
-		.ifname = o->opt.ifname,
-		.queue = o->opt.queue,
-		.frame_count = o->opt.frame_count,
-		.copy_mode = o->opt.copy_mode,
-		.huge_pages = o->opt.huge_pages,
-	};
-	uint32_t program;
-	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
-
-	/* Its release waits for a kernel thread and for locks of the whole host's. Whoever uses the
-	 * queue needs a program that brings it packets. */
-	for (unsigned i = 0; rc == -EBUSY && i < OWNERLESS_TRIES &&
-			     !xdp_program_read(o->link.ifindex, &program) && !program;
-	     i++) {
-		if (!i)
-			instance_log(instance, HARP_LOG_INFO,
-				     "%s queue %u is busy, and nobody uses it: the kernel is about "
-				     "to release it, which is waited for",
-				     instance->ifname, o->opt.queue);
-		rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
-	}
-	return rc;
-}
-
 static int opening_attach(const struct opening *o, struct harp_instance *instance)
 {
 	const struct xdp_wish wish = {
@@ -271,9 +243,6 @@ static int opening_attach(const struct opening *o, struct harp_instance *instanc
 		.mode = o->opt.xdp_mode,
 		.lib_dir = o->opt.lib_dir,
 	};
-	struct harp_nic_caps *caps = &instance->nic->caps;
-	const char *copy = strstr(caps->mode, "zero-copy") ? "zero-copy" : "copy";
-	const char *mode;
 	char why[320];
 	int rc = xdp_shared_get(&instance->shared, &wish, why, sizeof(why));
 
@@ -284,14 +253,50 @@ static int opening_attach(const struct opening *o, struct harp_instance *instanc
 	}
 	instance->api = xdp_shared_api(instance->shared);
 	instance->xdp = xdp_shared_program(instance->shared);
-	mode = instance->api->native(instance->xdp) ? "native" : "generic";
+	if (why[0])
+		instance_log(instance, HARP_LOG_INFO, "%s", why);
+	return 0;
+}
+
+static void opening_describe(const struct opening *o, struct harp_instance *instance)
+{
+	struct harp_nic_caps *caps = &instance->nic->caps;
+	const char *copy = strstr(caps->mode, "zero-copy") ? "zero-copy" : "copy";
+	const char *mode = instance->api->native(instance->xdp) ? "native" : "generic";
+
 	snprintf(caps->mode, sizeof(caps->mode), "af_xdp %s %s queue %u", mode, copy, o->opt.queue);
 	snprintf(instance->describe, sizeof(instance->describe),
 		 "AF_XDP %s %s on %s queue %u, MTU %u, %u frames of %u", mode, copy, o->opt.ifname,
 		 o->opt.queue, caps->mtu_bytes, caps->frame_count, caps->frame_size);
-	if (why[0])
-		instance_log(instance, HARP_LOG_INFO, "%s", why);
-	return 0;
+}
+
+static int opening_queue(const struct opening *o, struct harp_instance *instance)
+{
+	const struct harp_af_xdp_options opt = {
+		.size = sizeof(opt),
+		.ifname = o->opt.ifname,
+		.queue = o->opt.queue,
+		.frame_count = o->opt.frame_count,
+		.copy_mode = o->opt.copy_mode,
+		.huge_pages = o->opt.huge_pages,
+		.receive_ifindex = instance->api->side(instance->xdp),
+	};
+	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
+
+	/* Its release waits for a kernel thread and for locks of the whole host's. Whoever uses the
+	 * queue needs a program that brings it packets, and the only one is ours. */
+	for (unsigned i = 0;
+	     rc == -EBUSY && i < OWNERLESS_TRIES && xdp_shared_users(instance->shared) == 1; i++) {
+		if (!i)
+			instance_log(instance, HARP_LOG_INFO,
+				     "%s queue %u is busy, and nobody uses it: the kernel is about "
+				     "to release it, which is waited for",
+				     instance->ifname, o->opt.queue);
+		rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
+	}
+	if (!rc)
+		opening_describe(o, instance);
+	return rc;
 }
 
 static int opening_rss(const struct opening *o, struct harp_instance *instance)
@@ -339,9 +344,9 @@ static int opening_alone(struct opening *o, struct harp_instance *instance)
 	if (!rc)
 		rc = opening_rss(o, instance);
 	if (!rc)
-		rc = opening_queue(o, instance);
-	if (!rc)
 		rc = opening_attach(o, instance);
+	if (!rc)
+		rc = opening_queue(o, instance);
 	if (!rc) {
 		rc = ports_init(&instance->ports, instance->api, instance->xdp, STEER_PORT_TCP,
 				instance->queue);

@@ -2,8 +2,12 @@
 /* xdp_program.c - see xdp_program.h. */
 #include "host/xdp_program.h"
 
+#include <errno.h>
 #include <linux/if_link.h>
 #include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "host/netlink.h"
 
@@ -23,6 +27,20 @@ static int program_answer(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
+/* Of the device beside (xdp/side.h). That there is none is no error. */
+static int program_beside(struct netlink *nl, uint32_t ifindex, uint32_t *id)
+{
+	struct netlink_message message;
+	char name[IFNAMSIZ];
+	int rc;
+
+	snprintf(name, sizeof(name), "harp%u", ifindex);
+	netlink_begin(&message, RTM_GETLINK, 0, sizeof(struct ifinfomsg));
+	netlink_put(&message, IFLA_IFNAME, name, strlen(name) + 1);
+	rc = netlink_call(nl, &message, program_answer, id);
+	return rc == -ENODEV ? 0 : rc;
+}
+
 int xdp_program_read(uint32_t ifindex, uint32_t *id)
 {
 	struct netlink_message message;
@@ -36,6 +54,8 @@ int xdp_program_read(uint32_t ifindex, uint32_t *id)
 	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
 	body->ifi_index = (int)ifindex;
 	rc = netlink_call(&nl, &message, program_answer, id);
+	if (!rc && !*id)
+		rc = program_beside(&nl, ifindex, id);
 	netlink_close(&nl);
 	return rc;
 }

@@ -78,7 +78,8 @@ static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uin
 	shared->pid = getpid();
 	rc = xdp_library_open(wish->lib_dir, &shared->library, &shared->api, why, why_len);
 	if (!rc)
-		rc = shared->api->attach(&shared->xdp, wish->ifname, wish->mode, why, why_len);
+		rc = shared->api->attach(&shared->xdp, wish->ifname, wish->mode | HARP_XDP_BESIDE,
+					 why, why_len);
 	if (rc) {
 		shared_free(shared);
 		return rc;

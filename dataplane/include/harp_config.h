@@ -74,8 +74,9 @@ extern "C" {
 	    "prefixes; with = in front whole names; with ^ in front those not to take")                        \
 	KEY(HARP_XDP_MODE, CHOICE, "job", "xdp_mode", xdp_mode, "auto|generic|native", 0, 0,                   \
 	    "auto", LIVE, JOB,                                                                                 \
-	    "Where a process without harpd attaches its XDP program; auto: native where the kernel loses "     \
-	    "nothing by it, else generic, or, where no one named the interface, not at all")                   \
+	    "How a process without harpd attaches its XDP program; auto: native where the kernel loses "       \
+	    "nothing by it, else generic, on a device beside the interface. Where there can be no such "       \
+	    "device generic is on the interface itself, by auto only where someone named that")                \
 	KEY(HARP_INSTANCES, U32, "job", "instances", instances, "instances", 1, 64, "1", LIVE,                 \
 	    JOB,                                                                                               \
 	    "Queues that one process asks for on each interface, each with a stack of its own; "               \

@@ -12,8 +12,11 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 4u
+#define HARP_XDP_VERSION 5u
 #define HARP_XDP_FDS_MAX 16u
+/* With a mode: where it comes to generic XDP the program may be on a device beside the interface, from which the
+ * caller's sockets then have to receive (side). */
+#define HARP_XDP_BESIDE 0x100u
 #define HARP_XDP_HOME_NONE 0xffffffffu /* the port's packets are taken on any queue */
 
 struct harp_xdp;
@@ -27,7 +30,7 @@ struct harp_xdp_api {
 	uint32_t version; /* HARP_XDP_VERSION */
 	uint32_t verdict_count;
 	/*
-	 * Loads and attaches. mode: enum harp_xdp_mode. The link is this process's, unless pinned: its
+	 * Loads and attaches. mode: enum harp_xdp_mode, | HARP_XDP_BESIDE. The link is this process's, unless pinned: its
 	 * death detaches. why: on success too, if automatic choice was made, its reason.
 	 * -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP; -ECANCELED spared.
 	 */
@@ -50,7 +53,8 @@ struct harp_xdp_api {
 	unsigned (*fds)(const struct harp_xdp *xdp, int *fds, unsigned max);
 	/* Closes them. What is pinned stays attached, with its maps. */
 	void (*detach)(struct harp_xdp *xdp);
-	/* Number of the XDP program attached to the interface, 0 none, -errno. */
+	/* Number of the XDP program attached to the interface, or of HARP's at its ingress hook; 0 none,
+	 * -errno. */
 	int64_t (*attached_id)(uint32_t ifindex);
 	/*
 	 * Pins link, program and maps in a directory of a bpffs, made if its parent exists: from now on
@@ -76,6 +80,8 @@ struct harp_xdp_api {
 	/* Sums over all processors of what came to queues 0..count-1, since the maps were made; of a queue
 	 * beyond STEER_QUEUES_MAX nothing. */
 	int (*arrivals)(const struct harp_xdp *xdp, struct steer_arrivals *sums, unsigned count);
+	/* The device beside the interface that sockets receive from; 0: the interface itself. */
+	uint32_t (*side)(const struct harp_xdp *xdp);
 };
 
 __attribute__((visibility("default"))) const struct harp_xdp_api *harp_xdp_api(void);

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * steer.bpf.c - the steering program: HARP's own flows go to its AF_XDP socket, everything else to the
+ * steer.bpf.c - the steering programs: HARP's own flows go to its AF_XDP socket, everything else to the
  * kernel, untouched.
+ *
+ * harp_steer is an XDP program on the interface. Where it would be a generic one the kernel copies what it
+ * receives for itself before the program runs; there harp_aside does the same at the interface's ingress hook
+ * (tcx), which costs no copy, and hands what is HARP's to a device beside it, on which harp_side, generic, gives
+ * it to the socket. That device has the interface's queues, and nothing else ever comes there.
  *
  * Ours is a packet to an own address and a port that a HARP stack holds, and an ICMP error that
  * quotes a packet from one. IP fragments always pass, as only the first has ports, and so does IPv6 with
@@ -19,8 +24,8 @@
  * 0 is no VLAN but a priority (IEEE 802.1Q clause 6.9.1): what lies under such a tag counts. A tag that the
  * card took off (rxvlan offload) is not seen here; with VLANs on such a card the addresses are what tells.
  *
- * The license below is what the kernel demands of a program that may call its GPL-only helpers; this
- * one calls none, and says what is true.
+ * The license below is what the kernel demands of a program that may call its GPL-only helpers; these
+ * call none, and says what is true.
  */
 #include <linux/bpf.h>
 #include <linux/icmpv6.h>
@@ -95,9 +100,21 @@ struct {
 	__type(value, __u32);
 } layout SEC(".maps");
 
+/* The device beside, for harp_aside: written by the loader. */
+const volatile __u32 steer_side_ifindex;
+
 _Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map has room");
 
 #define HOME_NONE (~0u)
+
+/* Where a packet goes. */
+enum steer_way { STEER_KERNEL, STEER_SOCKET, STEER_NOWHERE };
+
+/* Linux 6.6; Debian 12's headers have 6.1. */
+enum {
+	TCX_KERNEL = -1 /* TCX_NEXT: other programs, then the stack */,
+	TCX_NOWHERE = 2 /* TCX_DROP */
+};
 
 /* Of a packet of ours: the queue of its stack, and what tells flows apart. */
 struct found {
@@ -248,10 +265,9 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 	return steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, found);
 }
 
-static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx, struct found *found)
+static __always_inline enum steer_verdict steer_packet(void *data, void *end, struct found *found)
 {
-	void *end = (void *)(long)ctx->data_end;
-	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct ethhdr *eth = data;
 	struct vlan_tag *tag = (void *)(eth + 1);
 	void *ip = tag;
 	__be16 type;
@@ -281,18 +297,18 @@ static __always_inline enum steer_verdict steer_packet(struct xdp_md *ctx, struc
 }
 
 /* Ours, and its home is another queue than the packet's. */
-static __always_inline int steer_elsewhere(__u32 home, __u32 *verdict)
+static __always_inline enum steer_way steer_elsewhere(__u32 home, __u32 *verdict)
 {
 	if (!bpf_map_lookup_elem(&xsks, &home)) {
 		*verdict = STEER_absent;
-		return XDP_PASS;
+		return STEER_KERNEL;
 	}
 	if (*verdict == STEER_redirect_icmp) {
 		*verdict = STEER_pass_icmp_queue;
-		return XDP_PASS;
+		return STEER_KERNEL;
 	}
 	*verdict = STEER_rss_mismatch;
-	return XDP_DROP;
+	return STEER_NOWHERE;
 }
 
 /* One more on its queue. The value is this processor's, and an interrupt of it does not nest here. */
@@ -309,30 +325,93 @@ static __always_inline void steer_arrived(__u32 queue, __u32 verdict, __u32 flow
 	arrived->flows |= 1ull << (flow & 63);
 }
 
+/* Decides where a packet goes that has been looked at, and counts it. */
+static __always_inline enum steer_way steer(__u32 verdict, const struct found *found, __u32 queue)
+{
+	int transport = verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp;
+	enum steer_way way = STEER_KERNEL;
+	__u64 *count;
+
+	if (transport || verdict == STEER_redirect_icmp) {
+		if (found->home != HOME_NONE && found->home != queue)
+			way = steer_elsewhere(found->home, &verdict);
+		else if (bpf_map_lookup_elem(&xsks, &queue))
+			way = STEER_SOCKET;
+		else
+			verdict = STEER_absent;
+	}
+	if (transport)
+		steer_arrived(queue, verdict, found->flow);
+	count = bpf_map_lookup_elem(&verdicts, &verdict);
+	if (count)
+		++*count;
+	return way;
+}
+
 SEC("xdp.frags")
 int harp_steer(struct xdp_md *ctx)
 {
 	struct found found = { .home = HOME_NONE };
-	__u32 verdict = steer_packet(ctx, &found), queue = ctx->rx_queue_index;
-	int transport = verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp;
-	int action = XDP_PASS;
-	__u64 *count;
+	__u32 verdict = steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, &found);
+	__u32 queue = ctx->rx_queue_index;
 
-	if (transport || verdict == STEER_redirect_icmp) {
-		if (found.home != HOME_NONE && found.home != queue) {
-			action = steer_elsewhere(found.home, &verdict);
-		} else {
-			action = bpf_redirect_map(&xsks, queue, XDP_PASS);
-			if (action != XDP_REDIRECT)
-				verdict = STEER_absent;
-		}
+	switch (steer(verdict, &found, queue)) {
+	case STEER_SOCKET:
+		return (int)bpf_redirect_map(&xsks, queue, XDP_PASS);
+	case STEER_NOWHERE:
+		return XDP_DROP;
+	default:
+		return XDP_PASS;
 	}
-	if (transport)
-		steer_arrived(queue, verdict, found.flow);
-	count = bpf_map_lookup_elem(&verdicts, &verdict);
-	if (count)
-		++*count;
-	return action;
+}
+
+/* The kernel has taken the outer tag off by now, whether the card had or not. */
+static __always_inline int aside_vlan(const struct __sk_buff *ctx)
+{
+	if (!ctx->vlan_present)
+		return 0;
+	return (ctx->vlan_tci & 0x0fff) || ctx->vlan_proto != bpf_htons(ETH_P_8021Q) ||
+	       ctx->protocol == bpf_htons(ETH_P_8021Q) || ctx->protocol == bpf_htons(ETH_P_8021AD);
+}
+
+static __always_inline __u32 aside_packet(struct __sk_buff *ctx, struct found *found)
+{
+	if (aside_vlan(ctx))
+		return STEER_pass_vlan;
+	return steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, found);
+}
+
+/* Headers of any packet that may be ours: Ethernet, VLAN 0, IPv4 with options, an ICMP error's quotation. */
+#define ASIDE_HEADERS_MAX 160u
+
+SEC("tc")
+int harp_aside(struct __sk_buff *ctx)
+{
+	struct found found = { .home = HOME_NONE };
+	__u32 verdict = aside_packet(ctx, &found);
+	/* As for an XDP program: a driver that recorded no queue has one. */
+	__u32 queue = ctx->queue_mapping ? ctx->queue_mapping - 1 : 0;
+
+	/* Some drivers leave headers in pages. */
+	if (verdict == STEER_pass_short && ctx->data_end - ctx->data < ctx->len) {
+		bpf_skb_pull_data(ctx, ctx->len < ASIDE_HEADERS_MAX ? ctx->len : ASIDE_HEADERS_MAX);
+		verdict = aside_packet(ctx, &found);
+	}
+	switch (steer(verdict, &found, queue)) {
+	case STEER_SOCKET:
+		return (int)bpf_redirect(steer_side_ifindex, BPF_F_INGRESS);
+	case STEER_NOWHERE:
+		return TCX_NOWHERE;
+	default:
+		return TCX_KERNEL;
+	}
+}
+
+/* What comes here harp_aside has sent: if the socket has gone meanwhile nobody else shall have it. */
+SEC("xdp.frags")
+int harp_side(struct xdp_md *ctx)
+{
+	return (int)bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_DROP);
 }
 
 char steer_license[] SEC("license") = "Apache-2.0";

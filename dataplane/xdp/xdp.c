@@ -15,6 +15,21 @@
 
 /* ---- attaching ------------------------------------------------------------------------------ */
 
+#define INGRESS_PROGRAMS_MAX 64u /* BPF_MPROG_MAX */
+
+/* The number of HARP's program at the ingress hook; 0: none, or we may not know. */
+static int64_t xdp_attached_aside(uint32_t ifindex)
+{
+	uint32_t ids[INGRESS_PROGRAMS_MAX], count = INGRESS_PROGRAMS_MAX;
+
+	if (bpf_prog_query((int)ifindex, XDP_TCX_INGRESS, 0, NULL, ids, &count))
+		return 0;
+	for (uint32_t i = 0; i < count && i < INGRESS_PROGRAMS_MAX; i++)
+		if (xdp_is_ours(ids[i]))
+			return ids[i];
+	return 0;
+}
+
 int64_t xdp_attached(uint32_t ifindex, bool *native)
 {
 	LIBBPF_OPTS(bpf_xdp_query_opts, query);
@@ -25,7 +40,9 @@ int64_t xdp_attached(uint32_t ifindex, bool *native)
 	*native = query.drv_prog_id;
 	if (query.drv_prog_id)
 		return query.drv_prog_id;
-	return query.skb_prog_id ? query.skb_prog_id : query.hw_prog_id;
+	if (query.skb_prog_id || query.hw_prog_id)
+		return query.skb_prog_id ? query.skb_prog_id : query.hw_prog_id;
+	return xdp_attached_aside(ifindex);
 }
 
 static int64_t xdp_attached_id(uint32_t ifindex)
@@ -45,7 +62,7 @@ bool xdp_is_ours(int64_t id)
 		return false;
 	rc = bpf_obj_get_info_by_fd(fd, &info, &len);
 	close(fd);
-	return !rc && !strcmp(info.name, XDP_PROGRAM_NAME);
+	return !rc && (!strcmp(info.name, XDP_PROGRAM_NAME) || !strcmp(info.name, XDP_ASIDE_NAME));
 }
 
 struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
@@ -54,7 +71,8 @@ struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
 
 	if (!xdp)
 		return NULL;
-	xdp->link_fd = xdp->program_fd = -1;
+	xdp->link_fd = xdp->program_fd = xdp->side_link_fd = xdp->side_program_fd = -1;
+	side_init(&xdp->side);
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		xdp->map_fds[i] = -1;
 	xdp->ifindex = ifindex;
@@ -76,12 +94,28 @@ static int xdp_link(struct harp_xdp *xdp, bool native)
 	return 0;
 }
 
-static void xdp_unlink(struct harp_xdp *xdp)
+static void xdp_close(int *fd)
 {
-	if (xdp->link_fd >= 0)
-		close(xdp->link_fd); /* the last reference: the kernel detaches */
-	xdp->link_fd = -1;
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
 }
+
+/* The last references: the kernel detaches. */
+void xdp_unlink(struct harp_xdp *xdp)
+{
+	xdp_close(&xdp->link_fd);
+	xdp_close(&xdp->side_link_fd);
+	xdp_close(&xdp->program_fd);
+	xdp_close(&xdp->side_program_fd);
+}
+
+/* How to attach. */
+struct xdp_manner {
+	const struct af_xdp_link *before; /* the interface without a program */
+	bool sparing;
+	bool beside; /* the sockets may receive from another device */
+};
 
 static int xdp_link_taken(const struct harp_xdp *xdp, const struct why *why)
 {
@@ -90,7 +124,7 @@ static int xdp_link_taken(const struct harp_xdp *xdp, const struct why *why)
 	if (id > 0 && xdp_is_ours(id))
 		return why_fail(
 			why, -EBUSY,
-			"HARP's steering program is attached already (XDP program %lld), by harpd or "
+			"HARP's steering program is attached already (program %lld), by harpd or "
 			"another process; processes share an interface through harpd (`harpctl "
 			"start`); what a dead harpd left goes with `harpctl stop`",
 			(long long)id);
@@ -151,40 +185,62 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 }
 
 /*
- * Native where the kernel loses nothing, else generic. What generic costs the kernel is by the mode, whichever
- * the driver: before the program sees it, the kernel copies each packet that is cloned, not linear, or has less
- * than 256 bytes before it, hence all of its own bulk. A program without frags is copied for as well, into one
- * piece of up to 64 KiB (docs/testing.md has both). So whoever is to spare the kernel does not attach.
+ * Generic. What an XDP program in generic mode costs the kernel is by the mode, whichever the driver: before
+ * the program sees it, the kernel copies each packet that is cloned, not linear, or has less than 256 bytes before
+ * it, hence all of its own bulk. A program without frags is copied for as well, into one piece of up to 64 KiB
+ * (docs/testing.md has both). So it runs on a device beside the interface, where only HARP's packets are; where
+ * that cannot be, on the interface, unless the kernel is to be spared.
  */
+static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why,
+			      const struct xdp_manner *manner, const char *reason)
+{
+	char words[200] = "";
+	const struct why beside = { .text = words,
+				    .size = sizeof(words),
+				    .subject = "; it cannot run on a device beside it" };
+	int rc = -EOPNOTSUPP;
+
+	if (manner->beside)
+		rc = xdp_beside(xdp, &beside, manner->before->rx_queues_max);
+	if (!rc)
+		return why_fail(why, 0, "generic XDP, on a device beside it (%s): %s",
+				xdp->side.name, reason);
+	if (rc == -EBUSY)
+		return xdp_link_taken(xdp, why);
+	if (manner->sparing)
+		return why_fail(why, -ECANCELED,
+				"no XDP program attached: generic XDP (%s) would copy what the "
+				"kernel receives for itself once more%s",
+				reason, words);
+	rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
+	if (rc)
+		return rc;
+	rc = xdp_link(xdp, false);
+	if (rc)
+		return xdp_link_failed(xdp, why, rc);
+	return why_fail(
+		why, 0,
+		"generic XDP: %s; what the kernel receives for itself is copied once more%s",
+		reason, words);
+}
+
+/* Native where the kernel loses nothing, else generic. */
 static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
-			   const struct af_xdp_link *before, bool sparing)
+			   const struct xdp_manner *manner)
 {
 	char lost[160];
 	int rc;
 
-	if (af_xdp_link_wants_generic(before)) {
-		snprintf(lost, sizeof(lost), "driver %s", before->driver);
-	} else {
-		rc = xdp_try_native(xdp, why, before, lost, sizeof(lost));
-		if (rc <= 0) {
-			if (!rc)
-				why_fail(why, 0,
-					 "native XDP: it changes neither MTU, queues "
-					 "nor offloads");
-			return rc;
-		}
+	if (af_xdp_link_wants_generic(manner->before)) {
+		snprintf(lost, sizeof(lost), "driver %s", manner->before->driver);
+		return xdp_attach_generic(xdp, why, manner, lost);
 	}
-	if (sparing)
-		return why_fail(why, -ECANCELED,
-				"no XDP program attached: generic XDP (%s) would copy what the "
-				"kernel receives for itself once more",
-				lost);
-	rc = xdp_link(xdp, false);
-	return rc ? xdp_link_failed(xdp, why, rc)
-		  : why_fail(why, 0,
-			     "generic XDP: %s; what the kernel receives for "
-			     "itself is copied once more",
-			     lost);
+	rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
+	if (!rc)
+		rc = xdp_try_native(xdp, why, manner->before, lost, sizeof(lost));
+	if (!rc)
+		return why_fail(why, 0, "native XDP: it changes neither MTU, queues nor offloads");
+	return rc < 0 ? rc : xdp_attach_generic(xdp, why, manner, lost);
 }
 
 void xdp_detach(struct harp_xdp *xdp)
@@ -195,8 +251,7 @@ void xdp_detach(struct harp_xdp *xdp)
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		if (xdp->map_fds[i] >= 0)
 			close(xdp->map_fds[i]);
-	if (xdp->program_fd >= 0)
-		close(xdp->program_fd);
+	side_drop(&xdp->side);
 	pthread_mutex_destroy(&xdp->ports_lock);
 	free(xdp);
 }
@@ -205,13 +260,26 @@ void xdp_detach(struct harp_xdp *xdp)
 static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t mode,
 			   const struct af_xdp_link *before)
 {
+	const struct xdp_manner manner = {
+		.before = before,
+		.sparing = (mode & ~HARP_XDP_BESIDE) == HARP_XDP_SPARING,
+		.beside = mode & HARP_XDP_BESIDE,
+	};
 	int rc;
 
-	if (mode == HARP_XDP_AUTO || mode == HARP_XDP_SPARING)
-		return xdp_attach_auto(xdp, why, before, mode == HARP_XDP_SPARING);
-	rc = xdp_link(xdp, mode == HARP_XDP_NATIVE);
-	return rc ? xdp_link_failed(xdp, why, rc)
-		  : why_fail(why, 0, "%s XDP: as asked", xdp->native ? "native" : "generic");
+	switch (mode & ~HARP_XDP_BESIDE) {
+	case HARP_XDP_GENERIC:
+		return xdp_attach_generic(xdp, why, &manner, "as asked");
+	case HARP_XDP_NATIVE:
+		rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
+		if (rc)
+			return rc;
+		rc = xdp_link(xdp, true);
+		return rc ? xdp_link_failed(xdp, why, rc)
+			  : why_fail(why, 0, "native XDP: as asked");
+	default:
+		return xdp_attach_auto(xdp, why, &manner);
+	}
 }
 
 static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, char *text,
@@ -233,8 +301,6 @@ static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, 
 	if (xdp_attached_id(before.ifindex) > 0)
 		rc = xdp_link_taken(xdp, &why);
 	else
-		rc = xdp_load(&why, &xdp->program_fd, xdp->map_fds);
-	if (!rc)
 		rc = xdp_attach_mode(xdp, &why, mode, &before);
 	if (rc) {
 		xdp_detach(xdp);
@@ -249,6 +315,11 @@ static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, 
 static bool xdp_native(const struct harp_xdp *xdp)
 {
 	return xdp->native;
+}
+
+static uint32_t xdp_side(const struct harp_xdp *xdp)
+{
+	return xdp->side.ifindex;
 }
 
 static int xdp_xsk_set(struct harp_xdp *xdp, uint32_t queue, int fd)
@@ -356,12 +427,13 @@ static int xdp_arrivals(const struct harp_xdp *xdp, struct steer_arrivals *sums,
 
 static unsigned xdp_fds(const struct harp_xdp *xdp, int *fds, unsigned max)
 {
+	const int own[] = { xdp->link_fd,         xdp->program_fd,    xdp->side_link_fd,
+			    xdp->side_program_fd, xdp->side.route.fd, xdp->side.away.fd };
 	unsigned count = 0;
 
-	if (count < max && xdp->link_fd >= 0)
-		fds[count++] = xdp->link_fd;
-	if (count < max && xdp->program_fd >= 0)
-		fds[count++] = xdp->program_fd;
+	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]) && count < max; i++)
+		if (own[i] >= 0)
+			fds[count++] = own[i];
 	for (unsigned i = 0; i < XDP_MAP_COUNT && count < max; i++)
 		fds[count++] = xdp->map_fds[i];
 	return count;
@@ -386,6 +458,7 @@ const struct harp_xdp_api *harp_xdp_api(void)
 		.replace = xdp_replace,
 		.unpin = xdp_unpin,
 		.arrivals = xdp_arrivals,
+		.side = xdp_side,
 	};
 	return &api;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libharp-xdp.so by ctypes: harp_xdp.h, version 3 of it, for tests of what harpd does with it.
+"""libharp-xdp.so by ctypes: harp_xdp.h, version 5 of it, for tests of what harpd does with it.
 
 As a program it attaches and pins, says "ready", and holds on until it is killed:
 steering_api.py BUILD DIR IFNAME
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VERSION = 4
+VERSION = 5
 HOME_NONE = 0xFFFFFFFF
 QUEUES_MAX = 256
 TCP, UDP = 1, 2
@@ -50,6 +50,7 @@ class _Table(ctypes.Structure):
         ("replace", _function(_P, _P, _Z)),
         ("unpin", _function(_S)),
         ("arrivals", _function(_P, _P, ctypes.c_uint)),
+        ("side", _function(_P, result=_U)),
     ]
 
 
@@ -61,7 +62,7 @@ class _QueueOptions(ctypes.Structure):
             (name, _U)
             for name in (
                 *("queue", "frame_count", "frame_size", "ring_size"),
-                *("copy_mode", "huge_pages", "bind_retry_ms"),
+                *("copy_mode", "huge_pages", "bind_retry_ms", "receive_ifindex"),
             )
         ),
     ]

@@ -74,9 +74,9 @@ def test_an_xdp_program(
     tools.started.append(server)
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n"
-    held = there.run("ip", "-d", "link", "show", "dev", there.ifname)
+    held = there.run("ip", "-d", "link", "show")
     number = held.split("prog/xdp id ")[1].split()[0]
-    mine = ("XDP program", f"{number} harp_steer")
+    mine = ("XDP program", f"{number} harp_side")
     new = leftovers(build_dir, tmp_path) - before
     assert mine in new
     ours = env[RUN] == os.environ[RUN]

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device beside an interface: who gets it, what comes through it, and that it goes."""
+
+import json
+import signal
+
+import pytest
+from netns_tools import NO_BESIDE, Tools, finish, wait_until
+
+from harp.lab import Host, Lab, LabOptions
+
+MIB = 1 << 20
+
+
+def links(host: Host) -> dict[str, dict[str, object]]:
+    found = json.loads(host.run("ip", "-j", "-d", "link", "show"))
+    return {link["ifname"]: link for link in found}
+
+
+def beside(host: Host) -> str:
+    """The name that the device has, or would have."""
+    return f"harp{links(host)[host.ifname]['ifindex']}"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_it_goes_with_its_process(tools: Tools, lab: Lab, how: signal.Signals) -> None:
+    host = lab.hosts[0]
+    name = beside(host)
+    server = tools.serve_tcp(host, "harp", 61000)
+    device = links(host)[name]
+    assert device["xdp"]["prog"]["name"] == "harp_side"  # type: ignore[index]
+    assert "LOWER_UP" not in device["flags"]  # type: ignore[operator]
+    assert "xdp" not in links(host)[host.ifname]
+    assert host.run("ip", "-j", "address", "show", "dev", name, "up").count('"local"') == 0
+    server.send_signal(how)
+    server.communicate()
+    wait_until(lambda: name not in links(host), "the device's end")
+
+
+def test_it_has_the_interfaces_queues(tools: Tools, need_root: None) -> None:
+    with Lab(LabOptions(queues=3)) as lab:
+        host = lab.hosts[0]
+        tools.serve_tcp(host, "harp", 61000, "--queue", "2")
+        assert links(host)[beside(host)]["num_rx_queues"] == 3
+
+
+@pytest.mark.parametrize("before", [(), NO_BESIDE], ids=["beside", "on the interface"])
+@pytest.mark.parametrize("test", ["send", "recv"])
+def test_both_ways_carry_a_connection(
+    tools: Tools, each: Lab, before: tuple[str, ...], test: str
+) -> None:
+    here, there = each.hosts
+    serve = [*before, tools.tcp, "serve", there.address, "61000", *tools.side(there, "harp")]
+    server = tools.serve(there, [*serve, "-o", "json"])
+    assert ("xdp" in links(there)[there.ifname]) is bool(before)
+    more = ("--bytes", str(4 * MIB))
+    report = tools.call_tcp(here, "kernel", test, there.address, 61000, *more)
+    assert report["bytes"] == 4 * MIB
+    steering = json.loads(finish(server)[0].splitlines()[-1])["steering"]
+    assert steering["redirect_tcp"] > 0
+
+
+def test_a_name_that_is_taken_is_said_and_done_without(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    name = beside(there)
+    there.run("ip", "link", "add", name, "type", "veth")
+    server = tools.serve_tcp(there, "harp", 61000)
+    assert "xdp" in links(there)[there.ifname]
+    report = tools.call_tcp(here, "kernel", "send", there.address, 61000, "--bytes", "1000")
+    assert report["bytes"] == 1000
+    assert f"cannot run on a device beside it: making {name}: File exists" in finish(server)[1]
+    assert name in links(there), "it is somebody else's"
+
+
+def test_packets_that_the_kernel_joined_are_taken_whole(tools: Tools, need_root: None) -> None:
+    """GRO is before the hook: up to 64 KiB in a packet, and a checksum that nobody finished."""
+    with Lab(LabOptions(offload=False)) as lab:
+        here, there = lab.hosts
+        here.run("ethtool", "-K", here.ifname, "tx", "on", "sg", "on", "gso", "on")
+        there.run("ethtool", "-K", there.ifname, "gro", "on")
+        server = tools.serve_tcp(there, "harp", 61000)
+        more = ("--bytes", str(16 * MIB))
+        report = tools.call_tcp(here, "kernel", "send", there.address, 61000, *more)
+        served = json.loads(finish(server)[0].splitlines()[-1])
+    assert report["bytes"] == 16 * MIB, "and the server's digest was the client's"
+    assert served["nic"]["rx_packets"] * 1448 < 16 * MIB
+    assert served["nic"]["rx_dropped"] == 0
