@@ -40,7 +40,7 @@ class Patient:
     toml: str = ""
     asked: list[Path] = field(default_factory=list)  # where harpd was looked for
 
-    def _open(self, text: str) -> PortLook:
+    def _open(self, text: str, _arguments: str) -> PortLook:
         self.opened.append(text)
         return self.look
 

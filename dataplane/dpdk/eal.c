@@ -146,6 +146,27 @@ static bool eal_arg_lcores(struct eal_args *args)
 	return eal_arg(args, "--lcores=0@(%s)", text);
 }
 
+/*
+ * Do the caller's arguments make this a secondary process, or perhaps one? It would wait for a primary for ever, dead or alive; and
+ * what it had of that one's ports would go with it. getopt takes any beginning of an option, its value behind "=" or next.
+ */
+static bool eal_args_share(const struct eal_args *args)
+{
+	static const char option[] = "--proc-type";
+
+	for (int i = 1; i < args->count; i++) {
+		size_t len = strcspn(args->items[i], "=");
+		const char *value = args->items[i] + len;
+
+		if (len < strlen("--p") || strncmp(args->items[i], option, len) != 0)
+			continue;
+		value = *value == '=' ? value + 1 : i + 1 < args->count ? args->items[i + 1] : "";
+		if (strcmp(value, "primary") != 0)
+			return true;
+	}
+	return false;
+}
+
 static bool eal_args_make(struct eal_args *args)
 {
 	bool good = eal_arg(args, "harp") && eal_arg(args, "--file-prefix=harp-%d", (int)getpid());
@@ -270,6 +291,13 @@ static int eal_init(const struct why *why)
 	if (!eal_args_make(&run->args)) {
 		free(run);
 		return why_fail(why, -EINVAL, "too many arguments (HARP_DPDK_ARGS)");
+	}
+	if (eal_args_share(&run->args)) {
+		free(run);
+		return why_fail(why, -EINVAL,
+				"--proc-type in its arguments (HARP_DPDK_ARGS): HARP shares no "
+				"primary process's ports, which may die; leave it out, and name a "
+				"port that this process opens itself");
 	}
 	eal_log_to(eal.opt.log, eal.opt.ctx);
 	err = eal_log_open(link_leaving);

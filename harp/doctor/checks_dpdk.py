@@ -13,6 +13,14 @@ _VIRTUAL = "vdev"
 _LOST = ("err", "drop", "miss", "discard", "nombuf")  # in names of counters of what did not arrive
 
 
+def _frame_bytes(mtu_bytes: int) -> int:
+    """Of a frame for packets of that size, at least: a power of two with what lies before them."""
+    size = 2048
+    while size < mtu_bytes + 470:
+        size *= 2
+    return size
+
+
 def _flaw(look: PortLook) -> bool:
     """There is nothing to say but what "dpdk-device" says."""
     return bool(look.error)
@@ -33,7 +41,7 @@ def _dpdk(view: View, spec: Any, look: PortLook) -> Answer:
 @check(
     "dpdk-memory",
     "opened",
-    "free huge pages, and what ports of a process are to get (dpdk_memory_mib)",
+    "free huge pages, what ports of a process are to get (dpdk_memory_mib), and what its frames take",
     "packets lie there; a card reads them by address, and small pages cost it translations",
 )
 def _memory(view: View, spec: Any, look: PortLook) -> Answer:
@@ -41,6 +49,14 @@ def _memory(view: View, spec: Any, look: PortLook) -> Answer:
         return None
     wanted = int(str(view.config["HARP_DPDK_MEMORY_MIB"])) if view.config else 256
     asked = str(view.config["HARP_DPDK_HUGE_PAGES"]) if view.config else "auto"
+    frames = spec.frame_count or (int(str(view.config["HARP_FRAMES"])) if view.config else 8192)
+    needed = max(spec.queues, 1) * frames * _frame_bytes(spec.mtu_bytes) >> 20
+    if needed > wanted:
+        return cannot(
+            f"{needed} MiB of frames are asked for ({max(spec.queues, 1)} queues of {frames}), "
+            f"and a process's ports have {wanted} MiB",
+            "a larger dpdk_memory_mib, or fewer frames",
+        )
     folder = view.host.sys / "kernel/mm/hugepages"
     free = 0
     for name in view.host.names(folder):

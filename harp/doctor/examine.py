@@ -121,7 +121,8 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
     if leased is not None and leased.port and leased.queues_free == 0:
         findings += run("used", view, spec, view.port_use(spec.name))
     elif all(finding.severity < Severity.NO for finding in findings):
-        findings += run("opened", view, spec, view.open_port(text))
+        arguments = str(view.config["HARP_DPDK_ARGS"]) if view.config else ""
+        findings += run("opened", view, spec, view.open_port(text, arguments))
     return Examined(f"{PORT_PREFIX}{spec.name}", 0, findings)
 
 

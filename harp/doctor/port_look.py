@@ -29,15 +29,16 @@ class PortLook:
     huge_pages: bool = False
 
 
-def look(spec: str) -> PortLook:
-    """Opens and closes the port. Never raises for what the port is."""
+def look(spec: str, arguments: str = "") -> PortLook:
+    """Opens and closes the port, as a job whose DPDK has these arguments would. Never raises for
+    what the port is."""
     try:
         import harp.dpdk  # noqa: F401
     except ImportError as error:
         return PortLook(str(error).removeprefix("harp.dpdk: "), missing=True)
     root = Path(__file__).resolve().parent.parent.parent
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    options = {"start": False, "pool": {"count": _BUFFERS}}
+    options = {"start": False, "pool": {"count": _BUFFERS}, "args": arguments}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "harp.dpdk.worker", spec, json.dumps(options)],

@@ -57,7 +57,7 @@ class View:
     xdp_socket: Callable[[], int]  # opens an AF_XDP socket: 0 or errno
     ask_harpd: Callable[[Path], Harpd]
     load_config: Callable[[], Config]  # or ConfigError
-    open_port: Callable[[str], PortLook]  # a DPDK port's text
+    open_port: Callable[[str, str], PortLook]  # a DPDK port's text; DPDK's arguments
     port_use: Callable[[str], PortUse]  # a leased port's name
     default_route: Callable[[str], bool]  # does it leave by this interface?
     may_open: Callable[[str], bool | None]  # a device's file, to read and write; None: not there

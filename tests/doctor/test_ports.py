@@ -71,6 +71,7 @@ ILLNESSES = [
     ("dpdk", refused("built without DPDK", True), NO, "built without DPDK"),
     ("dpdk-memory", no_huge(), COSTS, "6 MiB of huge pages are free; a process's ports take 256"),
     ("dpdk-memory", no_huge('[job]\ndpdk_huge_pages = "require"\n'), NO, "requires them"),
+    ("dpdk-memory", toml("[job]\nframes = 65536\n"), NO, "MiB of frames are asked for (2 queues of"),
     ("dpdk-device", refused("0000:01:00.0: in use, by another process"), NO, "in use"),
     ("dpdk-link", linked(up=False, speed_mbps=0), NO, "down"),
     ("dpdk-mtu", change(mtu_bytes_max=1500), NO, "9000 is asked for, and the device takes 1500"),
@@ -194,6 +195,35 @@ def test_a_port_that_is_not_there(dpdk: None) -> None:
     assert status == 1
     assert findings["dpdk-device"]["severity"] == 2
     assert "nosuch0: no such device" in findings["dpdk-device"]["text"]
+
+
+def test_a_real_port_as_a_job_has_it(dpdk: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DPDK's arguments are the job's: what would keep that from its port is found."""
+    monkeypatch.setenv("HARP_DPDK_ARGS", "--proc-type=secondary")
+    status, findings = check("net_null0")
+    assert status == 1
+    assert "HARP shares no primary process's ports" in findings["dpdk-device"]["text"]
+
+
+def test_a_real_port_that_another_process_has(dpdk: None, tmp_path: Path) -> None:
+    from harp import dpdk as ports
+
+    spec = f"net_memif0,role=server,socket={tmp_path}/m,socket-abstract=no"
+    options = json.dumps({"huge_pages": "never", "memory_mib": 64, "pool": {"count": 255}})
+    holder = subprocess.Popen(
+        [sys.executable, "-m", ports.__name__ + ".worker", spec, options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder.stdin, holder.stdout:
+        assert "driver" in json.loads(holder.stdout.readline())
+        status, findings = check(spec)
+    holder.wait()
+    assert status == 1
+    assert "Address already in use" in findings["dpdk-device"]["text"]
 
 
 def leased(patient: Patient, free: int = 0, port: bool = True) -> None:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import select
 import subprocess
 from collections.abc import Callable, Sequence
@@ -104,3 +105,21 @@ def memif(role: str, folder: Path, number: int, mtu: int = 1500, more: str = "")
     """A port on one end of a memif; addresses 10.9.0.N and fd00:9::N."""
     device = f"net_memif0,role={role},id=0,socket={folder}/memif.sock,socket-abstract=no"
     return f"{device};ip=10.9.0.{number}/24;ip=fd00:9::{number}/64;mtu={mtu}{more}"
+
+
+def ethdev(library: Path) -> str:
+    """DPDK's library of ports, as the loader looks for it for this one."""
+    listed = subprocess.run(
+        ["readelf", "-d", library], capture_output=True, text=True, check=True
+    ).stdout
+    found = re.search(r"librte_ethdev\.so\.[0-9.]+", listed)
+    assert found, listed
+    return found[0]
+
+
+def other_dpdk(library: Path, folder: Path) -> Path:
+    """A folder for LD_LIBRARY_PATH with a DPDK in it that has nothing of what the library needs."""
+    name = ethdev(library)
+    stub = ("gcc", "-shared", f"-Wl,-soname,{name}", "-x", "c", os.devnull, "-o", folder / name)
+    subprocess.run(stub, check=True)
+    return folder

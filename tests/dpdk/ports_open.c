@@ -160,7 +160,13 @@ void case_options(void)
 	CHECK_EQ(start(3, 0, NULL), -EINVAL);
 	CHECK_EQ(start(2, 1u << 30, NULL), -ENOMEM); /* nobody has a PiB of them */
 	CHECK(strstr(why, "nr_hugepages"));
-	CHECK_EQ(start(1, 64, NULL), 0);
+	/* A secondary process would wait for its primary, which may be dead, for ever. */
+	CHECK_EQ(start(1, 64, "--proc-type=secondary"), -EINVAL);
+	CHECK(strstr(why, "--proc-type"));
+	CHECK_EQ(start(1, 64, "--no-pci --proc-type auto"), -EINVAL);
+	CHECK_EQ(start(1, 64, "--pro=secondary"), -EINVAL);
+	CHECK_EQ(start(1, 64, "--proc-type"), -EINVAL);
+	CHECK_EQ(start(1, 64, "--proc-type primary"), 0);
 	CHECK_EQ(start(1, 64, NULL), 0);
 	CHECK_EQ(start(0, 0, NULL), 0);
 	CHECK_EQ(start(2, 0, NULL), -EALREADY);

@@ -2,12 +2,14 @@
 """harp-wire on DPDK ports: raw frames and round trips over memif, and what it refuses."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dpdk_tools import other_dpdk
 
 from harp import _paths, memif
 from harp.lab import Lab
@@ -77,6 +79,8 @@ def test_round_trips(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
         ("net_null0", ("--queue", "3"), "queue 3"),
         ("net_null0", ("--xdp", "native"), "--xdp and --copy are of AF_XDP"),
         ("net_null0", ("--size", "1515"), "--size exceeds the interface's MTU"),
+        ("net_null0;frames=1048576", (), "give DPDK more"),
+        ("net_null0", ("--lib-dir", "/nowhere"), "dpdk:net_null0: libharp-dpdk.so is not installed"),
     ],
 )
 def test_what_can_not_be_is_one_line(
@@ -92,6 +96,37 @@ def test_what_can_not_be_is_one_line(
     assert complaint in err
     assert err.count("\n") == 1
     assert ended(server)[0] == 1  # its client went away
+
+
+def test_a_port_that_another_process_has(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
+    """Both sides name the server's end of one memif."""
+    here, there = lab.hosts
+    taken = memif.port_texts(tmp_path)[0]
+    server = there.popen(words(build_dir, "serve", taken, there.address))
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+    status, _, err = ended(here.popen(words(build_dir, "send", taken, there.address)))
+    assert status == 1
+    assert "Address already in use: its socket has a server" in err
+    assert err.count("\n") == 1
+    assert ended(server)[0] == 1
+
+
+def test_dpdk_of_another_version(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
+    """Where DPDK's libraries should be is one that lacks what is needed of it."""
+    here, there = lab.hosts
+    server = there.popen(words(build_dir, "serve", "net_null0", there.address))
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+    other = other_dpdk(build_dir / "dataplane" / "dpdk" / "libharp-dpdk.so", tmp_path)
+    command = words(build_dir, "send", "net_null0", there.address)
+    environment = os.environ | {"LD_LIBRARY_PATH": str(other)}
+    status, _, err = ended(here.popen(command, env=environment))
+    assert status == 1
+    assert err.startswith("harp-wire: dpdk:net_null0: ")
+    assert "DPDK's own libraries are missing or of another version" in err
+    assert err.count("\n") == 1
+    assert ended(server)[0] == 1
 
 
 def test_a_peer_that_does_not_come_is_said(lab: Lab, build_dir: Path, tmp_path: Path) -> None:

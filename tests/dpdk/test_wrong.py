@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from dpdk_tools import Ends, memif, start
+from dpdk_tools import Ends, ethdev, memif, other_dpdk, start
 from test_plugin import Live, environment, live, plugin
 
 from harp.lab import Lab
@@ -54,18 +54,11 @@ CASES = {
         {"HARP_DPDK_MEMORY_MIB": "32"},
     ),
     "taken": Wrong("Address already in use", "{taken}"),
+    "no-primary": Wrong(
+        "HARP shares no primary process's ports, which may die",
+        more={"HARP_DPDK_ARGS": "--proc-type=secondary --file-prefix=gone"},
+    ),
 }
-
-
-def ethdev(ends: Ends) -> str:
-    """DPDK's library of ports, as the loader looks for it."""
-    library = ends.library / "libharp-dpdk.so"
-    listed = subprocess.run(
-        ["readelf", "-d", library], capture_output=True, text=True, check=True
-    ).stdout
-    found = re.search(r"librte_ethdev\.so\.[0-9.]+", listed)
-    assert found, listed
-    return found[0]
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES)
@@ -78,10 +71,9 @@ def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
     empty, other, broken = (tmp_path / name for name in ("empty", "other", "broken"))
     for folder in (empty, other, broken):
         folder.mkdir()
-    name = ethdev(ends)
-    (broken / name).touch()
-    stub = ("gcc", "-shared", f"-Wl,-soname,{name}", "-x", "c", os.devnull, "-o", other / name)
-    subprocess.run(stub, check=True)
+    library = ends.library / "libharp-dpdk.so"
+    other_dpdk(library, other)
+    (broken / ethdev(library)).touch()
 
     def here(text: str) -> str:
         return text.format(folder=empty, other=other, broken=broken, build=ends.build, taken=taken)

@@ -39,12 +39,13 @@ static int dpdk_device(struct card *card, const struct card_options *opt, const 
 int card_dpdk_open(struct card *card, const struct card_options *opt, const char *text, char *why,
 		   size_t why_len)
 {
-	const struct why told = { .text = why, .size = why_len };
+	struct why told = { .text = why, .size = why_len };
 	struct harp_dpdk_info info;
 	int rc;
 
+	why_about(&told, "%s", opt->ifname);
 	if (opt->xdp_mode || opt->copy_mode)
-		return why_fail(&told, -EINVAL, "%s: --xdp and --copy are of AF_XDP", opt->ifname);
+		return why_fail(&told, -EINVAL, "--xdp and --copy are of AF_XDP");
 	rc = dpdk_device(card, opt, text, &told);
 	if (!rc)
 		rc = card->dpdk->port_nic(card->dpdk_port, opt->queue, &card->nic, why, why_len);
