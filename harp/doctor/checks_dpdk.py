@@ -41,7 +41,7 @@ def _dpdk(view: View, spec: Any, look: PortLook) -> Answer:
 @check(
     "dpdk-memory",
     "opened",
-    "free huge pages, what ports of a process are to get (dpdk_memory_mib), and what its frames take",
+    "free huge pages, and what ports of a process are to get (dpdk_memory_mib): do frames fit",
     "packets lie there; a card reads them by address, and small pages cost it translations",
 )
 def _memory(view: View, spec: Any, look: PortLook) -> Answer:

@@ -71,7 +71,12 @@ ILLNESSES = [
     ("dpdk", refused("built without DPDK", True), NO, "built without DPDK"),
     ("dpdk-memory", no_huge(), COSTS, "6 MiB of huge pages are free; a process's ports take 256"),
     ("dpdk-memory", no_huge('[job]\ndpdk_huge_pages = "require"\n'), NO, "requires them"),
-    ("dpdk-memory", toml("[job]\nframes = 65536\n"), NO, "MiB of frames are asked for (2 queues of"),
+    (
+        "dpdk-memory",
+        toml("[job]\nframes = 65536\n"),
+        NO,
+        "MiB of frames are asked for (2",
+    ),
     ("dpdk-device", refused("0000:01:00.0: in use, by another process"), NO, "in use"),
     ("dpdk-link", linked(up=False, speed_mbps=0), NO, "down"),
     ("dpdk-mtu", change(mtu_bytes_max=1500), NO, "9000 is asked for, and the device takes 1500"),

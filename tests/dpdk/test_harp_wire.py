@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpdk_tools import other_dpdk
+from dpdk_tools import Ends, other_dpdk
+from dpdk_tools import memif as memif_text
 
 from harp import _paths, memif
 from harp.lab import Lab
@@ -80,7 +81,11 @@ def test_round_trips(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
         ("net_null0", ("--xdp", "native"), "--xdp and --copy are of AF_XDP"),
         ("net_null0", ("--size", "1515"), "--size exceeds the interface's MTU"),
         ("net_null0;frames=1048576", (), "give DPDK more"),
-        ("net_null0", ("--lib-dir", "/nowhere"), "dpdk:net_null0: libharp-dpdk.so is not installed"),
+        (
+            "net_null0",
+            ("--lib-dir", "/nowhere"),
+            "dpdk:net_null0: libharp-dpdk.so is not installed",
+        ),
     ],
 )
 def test_what_can_not_be_is_one_line(
@@ -98,16 +103,19 @@ def test_what_can_not_be_is_one_line(
     assert ended(server)[0] == 1  # its client went away
 
 
-def test_a_port_that_another_process_has(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
-    """Both sides name the server's end of one memif."""
+def test_a_port_that_another_process_has(
+    lab: Lab, ends: Ends, build_dir: Path, tmp_path: Path
+) -> None:
+    """The server's end of a memif, which harp-tcp has."""
     here, there = lab.hosts
-    taken = memif.port_texts(tmp_path)[0]
-    server = there.popen(words(build_dir, "serve", taken, there.address))
+    taken = memif_text("server", tmp_path, 1)
+    ends.serve("10.9.0.1", taken)
+    server = there.popen(words(build_dir, "serve", "net_null0", there.address))
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n"
     status, _, err = ended(here.popen(words(build_dir, "send", taken, there.address)))
     assert status == 1
-    assert "Address already in use: its socket has a server" in err
+    assert "net_memif0: Address already in use: its socket has a server" in err
     assert err.count("\n") == 1
     assert ended(server)[0] == 1
 

@@ -3,8 +3,6 @@
 that says what; auto says it and goes on by another path, and all sums are right."""
 
 import json
-import os
-import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
