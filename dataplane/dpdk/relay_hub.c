@@ -418,7 +418,9 @@ static int hub_rounds_start(void)
 		handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
 	if (hub.round < 0)
 		hub.round = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (!handle || hub.round < 0)
+	if (hub.round < 0)
+		return -errno;
+	if (!handle)
 		return -ENOMEM;
 	if (rte_intr_fd_set(handle, hub.round) || rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT))
 		return -rte_errno;

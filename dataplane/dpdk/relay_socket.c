@@ -15,6 +15,8 @@
 #include "dpdk/eal_log.h"
 
 #define RELAY_BACKLOG 16
+#define RELAY_HOME_FDS                                                                             \
+	4u /* the driver's listener, our file, and two for DPDK's interrupt thread, which makes one anew */
 
 int relay_socket(void)
 {
@@ -123,22 +125,50 @@ static int relay_folder(char *path, size_t len)
 	return -errno;
 }
 
+/* Are so many descriptors to be had? */
+static int relay_descriptors(unsigned count)
+{
+	int fds[RELAY_HOME_FDS], err = 0;
+	unsigned made = 0;
+
+	while (made < count && !err) {
+		fds[made] = relay_socket();
+		if (fds[made] < 0)
+			err = -errno;
+		else
+			made++;
+	}
+	while (made > 0)
+		close(fds[--made]);
+	return err;
+}
+
 /*
  * The driver forgets to close a listener, and goes on to use what it has freed of it. So there is one, that of a device which
  * is never started and never closed. Nobody but us reaches it: its file is kept open, and has no name.
+ *
+ * When it gets no socket the driver leaves half a device behind, that can't be removed: we look before, and a try that has failed
+ * all the same leaves its name to nobody.
  */
 static int relay_home_make(const struct why *why)
 {
-	char folder[48], device[160], words[EAL_WORDS_BYTES];
-	int err = relay_folder(folder, sizeof(folder));
+	static unsigned tries;
+	char folder[48], device[160], number[16] = "", words[EAL_WORDS_BYTES];
+	int err = relay_descriptors(RELAY_HOME_FDS);
 
+	if (err)
+		return why_fail(why, err, "no descriptors for its driver's socket: %s",
+				strerror(-err));
+	err = relay_folder(folder, sizeof(folder));
 	if (err)
 		return why_fail(why, err, "no folder for its socket, in /tmp, /dev/shm or /run: %s",
 				strerror(-err));
 	snprintf(home.name, sizeof(home.name), "%s/driver", folder);
+	if (tries++ > 0)
+		snprintf(number, sizeof(number), "%u", tries);
 	snprintf(device, sizeof(device),
-		 "net_memif_home,role=server,id=%u,socket=%s,socket-abstract=no", UINT32_MAX,
-		 home.name);
+		 "net_memif_home%s,role=server,id=%u,socket=%s,socket-abstract=no", number,
+		 UINT32_MAX, home.name);
 	eal_log_mark();
 	err = rte_dev_probe(device);
 	if (!err) {

@@ -368,6 +368,7 @@ static const struct {
 	{ "memif_strangers", case_memif_strangers },
 	{ "memif_beyond", case_memif_beyond },
 	{ "memif_mtus", case_memif_mtus },
+	{ "memif_poor", case_memif_poor },
 	{ "virtio", case_virtio },
 	{ "virtio_few", case_virtio_few },
 	{ "forked", case_forked },
