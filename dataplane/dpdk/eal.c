@@ -262,7 +262,13 @@ static void eal_failed(const struct eal_run *run)
 
 	eal.state = EAL_FAILED;
 	eal_log_words(words);
-	if (driver)
+	/* It reads its arguments before it loads any driver. */
+	if (run->result < 0 && run->error == EINVAL && driver && eal.args[0])
+		snprintf(eal.words, sizeof(eal.words),
+			 "it refuses its arguments; leave out of HARP_DPDK_ARGS what it does not "
+			 "take: %.*s",
+			 EAL_WORDS_BYTES - 1, eal.args);
+	else if (driver)
 		snprintf(eal.words, sizeof(eal.words),
 			 "%s was not loaded from %s; install DPDK's drivers (Debian: apt-get "
 			 "install dpdk)",
@@ -280,25 +286,21 @@ static void eal_after_fork(void)
 
 static int eal_init(const struct why *why)
 {
-	/* Kept: a thread that is left behind may look at it. */
-	struct eal_run *run = calloc(1, sizeof(*run));
+	/* Static: the thread is left behind, and DPDK keeps its arguments. */
+	static struct eal_run the_run = { .lock = PTHREAD_MUTEX_INITIALIZER,
+					  .changed = PTHREAD_COND_INITIALIZER };
+	struct eal_run *run = &the_run;
 	int err;
 
-	if (!run)
-		return why_fail(why, -ENOMEM, "out of memory");
-	pthread_mutex_init(&run->lock, NULL);
-	pthread_cond_init(&run->changed, NULL);
-	if (!eal_args_make(&run->args)) {
-		free(run);
+	run->args.count = 0; /* of a try before, which has started nothing */
+	run->args.used = 0;
+	if (!eal_args_make(&run->args))
 		return why_fail(why, -EINVAL, "too many arguments (HARP_DPDK_ARGS)");
-	}
-	if (eal_args_share(&run->args)) {
-		free(run);
+	if (eal_args_share(&run->args))
 		return why_fail(why, -EINVAL,
 				"--proc-type in its arguments (HARP_DPDK_ARGS): HARP shares no "
 				"primary process's ports, which may die; leave it out, and name a "
 				"port that this process opens itself");
-	}
 	eal_log_to(eal.opt.log, eal.opt.ctx);
 	err = eal_log_open(link_leaving);
 	if (!err)

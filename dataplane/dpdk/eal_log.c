@@ -89,6 +89,12 @@ static uint64_t eal_log_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* What reads like a failure and is none: secondary processes, which there are none of, would ask memif's regions so. */
+static bool eal_log_harmless(const char *line)
+{
+	return strstr(line, "Failed to register mp action callback") != NULL;
+}
+
 /* A whole line, under the lock. DPDK's errors are not HARP's: what matters of them is in our own error's text. */
 static void eal_log_line(enum harp_log_level level)
 {
@@ -101,6 +107,8 @@ static void eal_log_line(enum harp_log_level level)
 	eal_log.used = 0;
 	if (line[0] == '\0')
 		return;
+	if (eal_log_harmless(line))
+		level = HARP_LOG_DEBUG;
 	if (!eal_log.telling && (level == HARP_LOG_ERROR || !eal_log.words[0])) {
 		snprintf(eal_log.words, sizeof(eal_log.words), "%.*s", EAL_WORDS_BYTES - 1, line);
 		eal_log.telling = level == HARP_LOG_ERROR;

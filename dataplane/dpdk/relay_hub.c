@@ -404,7 +404,11 @@ void hub_forked(void)
 			close(pair->peer);
 		handshake_end(&pair->said);
 	}
-	/* A child of the child's has other files of these numbers. */
+	/* A child of the child's has other files of these numbers. They stay in reach of who looks for leaks. */
+	if (hub.listeners)
+		hub.parents_listeners = hub.listeners;
+	if (hub.pairs)
+		hub.parents_pairs = hub.pairs;
 	hub.listeners = NULL;
 	hub.pairs = NULL;
 }

@@ -62,6 +62,9 @@ struct hub {
 	struct listener *listeners;
 	struct relay *relays;
 	struct pair *pairs;
+	/* In a forked child, which doesn't use them. */
+	struct listener *parents_listeners;
+	struct pair *parents_pairs;
 };
 extern struct hub hub;
 
