@@ -341,9 +341,20 @@ def _fairness_run(
         found[f"{side}_conns"] = [flow["at_end"] for flow in report["flows"]]
     if sum(both) > options.mbit_per_s:
         raise HarpError(f"{sum(both):.1f} Mbit/s came through {options.mbit_per_s:.1f}")
-    found["jain"] = sum(both) ** 2 / (len(both) * sum(rate**2 for rate in both))
+    found["jain"] = _jain(both)
     found["drops"] = bottleneck_drops(lab, 1) - drops
     return found
+
+
+def _jain(rates: Sequence[float]) -> float:
+    """1: all have the same; one over their number: one has it all."""
+    squares = sum(rate**2 for rate in rates)
+    if not squares:
+        raise HarpError(
+            "no flow got a byte through while it counted: the machine is too busy; make it longer"
+            " (--seconds), or wait for a quiet moment"
+        )
+    return sum(rates) ** 2 / (len(rates) * squares)
 
 
 def _fairness_shares(found: dict[str, Any]) -> dict[str, Any]:

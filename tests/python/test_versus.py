@@ -70,6 +70,16 @@ def test_shares(harp: float, kernel: float, ratio: float) -> None:
     assert found["share_ratio"] == ratio
 
 
+@pytest.mark.parametrize(("rates", "index"), [((5.0, 5.0), 1.0), ((0.0, 7.0), 0.5), ((3.0,), 1.0)])
+def test_fairness_index(rates: tuple[float, ...], index: float) -> None:
+    assert versus._jain(rates) == pytest.approx(index)
+
+
+def test_nothing_came_through() -> None:
+    with pytest.raises(HarpError, match=r"no flow got a byte .* make it longer"):
+        versus._jain([0.0, 0.0])
+
+
 def result_with(harp: dict[str, float], cubic: dict[str, float]) -> dict[str, Any]:
     """A loss result of one round, made of 1.0s but for what is given."""
     names = versus._MEDIANS
