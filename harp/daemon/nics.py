@@ -22,6 +22,8 @@ from harp.daemon.table import Lease, LeaseTable, NicTable, QueueState
 
 log = logging.getLogger("harpd")
 DOWN, REMOVED, ADDRESS = "NIC is down", "NIC was removed", "address removed"
+# Of the program's 64 addresses (xdp/steer.h) so many may be ones that the interface no longer has.
+MISSED_MAX = 16
 
 
 @dataclass
@@ -34,6 +36,8 @@ class Nic:
     hardware: Hardware = field(default_factory=Hardware)
     steering: SteeringLike | None = None
     addresses: dict[bytes, Address] = field(default_factory=dict)
+    # In the map, and not the interface's for now; the longest missed first.
+    missed: dict[bytes, Address] = field(default_factory=dict)
     # Why it can't be leased now; empty: it can.
     why_not: str = "not looked at yet"
     error: int = errno.ENODEV
@@ -109,7 +113,7 @@ class Nics:
             if nic.steering is None:
                 self._take_up(nic, link)
             if nic.steering is not None:
-                self._mirror(nic, [each for each in addresses if each.ifindex == link.ifindex])
+                self._mirror(nic, link.ifindex, addresses)
                 self.look_at_queues(nic)
 
     def look_at_queues(self, nic: Nic) -> None:
@@ -163,7 +167,8 @@ class Nics:
         )
         self._table.remove_nic(nic.ifname)
         self._let_go(nic)
-        nic.link, nic.addresses, nic.fresh, nic.keep_pins = None, {}, True, False
+        nic.link, nic.fresh, nic.keep_pins = None, True, False
+        nic.addresses, nic.missed = {}, {}
         nic.why_not, nic.error = "the interface was removed", errno.ENODEV
         self._changed()
 
@@ -199,7 +204,7 @@ class Nics:
         self._before.pop(nic.ifname, None)
         self._tell(nic.ifname, "")
         nic.why_not, nic.error = "", 0
-        nic.addresses = {}
+        nic.addresses, nic.missed = {}, {}
         if adopted and before is not None:
             # In the map already, if they are still there; sync() takes out what is not.
             known = [bytes.fromhex(raw) for raw in before.addresses]
@@ -292,28 +297,53 @@ class Nics:
             log.warning("%s: %s%s", nic.ifname, words, _owners(leases, "; leased to"))
             self._changed()
 
-    def _mirror(self, nic: Nic, found: list[Address]) -> None:
-        """The program's own addresses become the interface's."""
-        assert nic.steering is not None
-        there = {address.raw: address for address in found}
+    def _mirror(self, nic: Nic, ifindex: int, found: list[Address]) -> None:
+        """The program's own addresses become the interface's.
+
+        One that goes stays in the program while a lease lives that had it: when it comes back the
+        kernel owns it before we hear of it, and would answer a peer that retransmits with an RST.
+        Meanwhile the lease's stack drops what comes for it. If another interface has it, it is the
+        kernel's.
+        """
+        there = {address.raw: address for address in found if address.ifindex == ifindex}
+        elsewhere = {address.raw for address in found if address.ifindex != ifindex}
         for raw in [raw for raw in nic.addresses if raw not in there]:
+            self._miss(nic, raw)
+        away = [raw for raw in nic.missed if raw not in there]
+        for number, raw in enumerate(away):
+            kept = number >= len(away) - MISSED_MAX and raw not in elsewhere
+            if kept and self._awaited(nic, nic.missed[raw]):
+                continue
             if self._address_set(nic, raw, ours=False):
-                leases = self.leases_on(nic)
-                words = _owners(leases, "; leased to")
-                log.info("%s: address %s removed%s", nic.ifname, nic.addresses[raw], words)
-                for lease in leases:
-                    lease.mark(f"{ADDRESS}: {nic.addresses[raw]}")
-                del nic.addresses[raw]
+                del nic.missed[raw]
                 self._changed()
         for raw, address in there.items():
             if raw in nic.addresses:
                 nic.addresses[raw] = address
-            elif self._address_set(nic, raw, ours=True):
+            elif raw in nic.missed or self._address_set(nic, raw, ours=True):
+                nic.missed.pop(raw, None)
                 nic.addresses[raw] = address
                 log.info("%s: address %s", nic.ifname, address)
                 for lease in self.leases_on(nic):
                     lease.unmark(f"{ADDRESS}: {address}")
                 self._changed()
+
+    def _miss(self, nic: Nic, raw: bytes) -> None:
+        nic.missed[raw] = address = nic.addresses.pop(raw)
+        leases = self.leases_on(nic)
+        words = _owners(leases, "; leased to")
+        log.info("%s: address %s removed%s", nic.ifname, address, words)
+        for lease in leases:
+            lease.mark(f"{ADDRESS}: {address}")
+        self._changed()
+
+    def _awaited(self, nic: Nic, address: Address) -> bool:
+        """May a lease have connections at an address that went? Those of the harpd before may, as
+        long as they are not taken up."""
+        mark = f"{ADDRESS}: {address}"
+        return any(mark in lease.marks for lease in self.leases_on(nic)) or (
+            nic.link is not None and bool(self._stranded(nic.ifname, nic.link.ifindex))
+        )
 
     def _address_set(self, nic: Nic, raw: bytes, ours: bool) -> bool:
         assert nic.steering is not None
@@ -331,6 +361,14 @@ class Nics:
         nic = self.all.get(lease.ifname)
         return bool(nic and nic.keep_pins and nic.link and nic.link.ifindex == lease.ifindex)
 
+    def mark_taken_up(self, nic: Nic) -> None:
+        """Leases that were taken up learn which addresses came and went without a harpd."""
+        for lease in self.leases_on(nic):
+            for address in nic.missed.values():
+                lease.mark(f"{ADDRESS}: {address}")
+            for address in nic.addresses.values():
+                lease.unmark(f"{ADDRESS}: {address}")
+
     def clean_maps(self, nic: Nic) -> None:
         """Takes out of an adopted program's maps what belongs to no lease."""
         table = self._table.nics.get(nic.ifname)
@@ -347,7 +385,9 @@ class Nics:
         """For state.json."""
         return {
             nic.ifname: NicState(
-                nic.link.ifindex, str(nic.pins or ""), sorted(raw.hex() for raw in nic.addresses)
+                nic.link.ifindex,
+                str(nic.pins or ""),
+                sorted(raw.hex() for raw in (*nic.addresses, *nic.missed)),
             )
             for nic in self.all.values()
             if nic.link is not None and nic.steering is not None

@@ -75,6 +75,7 @@ class Takeover:
                 continue
             self._adopt_one(lease, leasing, rest_s)
         for nic in leasing.nics.all.values():
+            leasing.nics.mark_taken_up(nic)
             leasing.nics.clean_maps(nic)
 
     def _adopt_one(self, lease: Lease, leasing: Leasing, rest_s: float) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NICs that go down, change and vanish under a job that leased a queue of them."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -90,6 +91,23 @@ def test_an_address_that_comes_back_was_not_missed(site: Site) -> None:
     wait_for(lambda: said in pair.sink.words(), "the job's word")
     harpd.host.run("ip", "address", "add", *address)
     pair.sink.goes_on()
+    wait_for(lambda: marks(harpd) == [], "the remark's end")
+    pair.finish()
+
+
+def test_an_address_comes_back_before_harpd_hears_of_it(site: Site) -> None:
+    """The kernel owns it then, gets nothing of the job's, and resets nothing."""
+    pair, harpd = site.pair(), site.daemons[1]
+    address = [f"{harpd.host.address}/24", "dev", "eth0"]
+    harpd.host.run("ip", "address", "del", *address)
+    wait_for(lambda: f"address removed: {harpd.host.address}" in marks(harpd), "the remark")
+    assert harpd.process is not None
+    harpd.process.send_signal(signal.SIGSTOP)
+    try:
+        harpd.host.run("ip", "address", "add", *address)
+        pair.sink.goes_on()
+    finally:
+        harpd.process.send_signal(signal.SIGCONT)
     wait_for(lambda: marks(harpd) == [], "the remark's end")
     pair.finish()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from daemon_rig import Running
-from fake_kernel import FakeKernel, FakeSteering
+from fake_kernel import FakeKernel, FakeSteering, address
 from test_leases import holder, nothing_is_left, queue_state, steering
 
 from harp import cli_daemon
@@ -75,6 +75,32 @@ def test_jobs_run_on_over_a_restart(
         assert (found["pid"], found["label"], found["active"]) == (pid, "holder", True)
     end(pid, writing)
     nothing_is_left(second)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
+def test_an_address_that_went_is_awaited_over_a_restart(
+    start: Callable[..., Running], seen: bool
+) -> None:
+    first = start()
+    kernel = first.kernel
+    pid, writing = holder(str(first.path))
+    kernel.own = []
+    if seen:
+        first.call(first.daemon.nics.sync)
+    first.end(remove=False)
+    second = start(kernel)
+    second.call(second.daemon.nics.sync)
+    assert steering(second).own == {address(1).raw}
+    with second.client() as client:
+        marks = client.query("instances")["instances"][0]["marks"]
+        assert marks == ["address removed: 10.0.0.1"]
+    second.end(remove=False)
+    kernel.own = [address(1)]
+    third = start(kernel)
+    with third.client() as client:
+        assert client.query("instances")["instances"][0]["marks"] == []
+    end(pid, writing)
+    nothing_is_left(third)
 
 
 def test_leases_of_the_dead_and_their_map_entries_go_at_the_next_start(
