@@ -180,7 +180,35 @@ static bool has_route(const struct mirror_tables *tables, const struct mirror_ro
 	return false;
 }
 
-/* What the stack has and the kernel no longer: out of the steering map before out of the stack. */
+/*
+ * An address that goes stays in the steering map: when it comes back the kernel owns it before we hear of it,
+ * and would answer a peer that retransmits with an RST. Meanwhile the stack drops what comes for it; only
+ * ports that our process holds are concerned.
+ */
+static void mirror_miss(struct mirror *m, const struct harp_addr *addr)
+{
+	if (!m->xdp)
+		return;
+	if (m->missed_count == MIRROR_MISSED_MAX) {
+		m->api->address_set(m->xdp, m->missed[0].bytes, false);
+		memmove(m->missed, m->missed + 1, --m->missed_count * sizeof(*m->missed));
+	}
+	m->missed[m->missed_count++] = *addr;
+}
+
+/* It is back, or was never missed. */
+static void mirror_found(struct mirror *m, const struct harp_addr *addr)
+{
+	for (unsigned i = 0; i < m->missed_count; i++) {
+		if (!addr_equal(&m->missed[i], addr))
+			continue;
+		memmove(m->missed + i, m->missed + i + 1,
+			(--m->missed_count - i) * sizeof(*m->missed));
+		return;
+	}
+}
+
+/* What the stack has and the kernel no longer. */
 static void mirror_remove(struct mirror *m, const struct mirror_tables *found)
 {
 	for (unsigned i = m->now.route_count; i-- > 0;) {
@@ -193,8 +221,7 @@ static void mirror_remove(struct mirror *m, const struct mirror_tables *found)
 	for (unsigned i = m->now.address_count; i-- > 0;) {
 		if (mirror_has_address(found, &m->now.addresses[i]))
 			continue;
-		if (m->xdp)
-			m->api->address_set(m->xdp, m->now.addresses[i].bytes, false);
+		mirror_miss(m, &m->now.addresses[i]);
 		harp_stack_address_remove(m->stack, &m->now.addresses[i]);
 		m->now.addresses[i] = m->now.addresses[--m->now.address_count];
 	}
@@ -215,6 +242,7 @@ static void mirror_add(struct mirror *m, const struct mirror_tables *found)
 			harp_stack_address_remove(m->stack, addr);
 			continue;
 		}
+		mirror_found(m, addr);
 		m->now.addresses[m->now.address_count++] = *addr;
 	}
 	for (unsigned i = 0; i < found->route_count; i++) {

@@ -8,6 +8,8 @@
 
 #define MIRROR_ADDRESSES_MAX 16u
 #define MIRROR_ROUTES_MAX 64u
+/* The map has room for as many as are there, these, and those of the process's other instances. */
+#define MIRROR_MISSED_MAX 16u
 
 struct mirror_route {
 	struct harp_addr prefix, gateway;
@@ -29,6 +31,9 @@ struct mirror {
 	struct harp_xdp *xdp; /* NULL: the steering map is harpd's, which sees to it */
 	uint32_t ifindex;
 	struct mirror_tables now; /* what the stack has */
+	/* Addresses in the steering map, and not the interface's for now; the longest missed first. */
+	unsigned missed_count;
+	struct harp_addr missed[MIRROR_MISSED_MAX];
 };
 
 /* What the kernel has of the interface. 0, or the -errno of the question. Any thread. */

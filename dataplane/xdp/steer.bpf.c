@@ -9,7 +9,8 @@
  * it to the socket. That device has the interface's queues, and nothing else ever comes there.
  *
  * Ours is a packet to an own address and a port that a HARP stack holds, and an ICMP error that
- * quotes a packet from one. IP fragments always pass, as only the first has ports, and so does IPv6 with
+ * quotes a packet from one. An address that the interface lost may stay in the map while stacks live that had it
+ * (host/mirror.c, harpd). IP fragments always pass, as only the first has ports, and so does IPv6 with
  * extension headers, and neighbour discovery, which is the kernel's. When no socket is on the packet's queue
  * (its owner died) the kernel gets it and answers RST.
  *

@@ -2,11 +2,20 @@
 """The host is reconfigured while HARP runs, or in ways that the stack has to understand."""
 
 import json
+import signal
+import socket
+import struct
+import subprocess
 from typing import Any
 
-from netns_tools import Tools, finish, outcome
+import pytest
+from netns_tools import NO_BESIDE, Tools, finish, inside, outcome, wait_until
 
 from harp.lab import Host, Lab
+
+ECHO = struct.Struct("=IIQQII")  # struct request of tools/tcp/main.c
+ECHO_MAGIC, ECHO_TEST = 0x48545032, 2
+TCP_CLOSE = 7
 
 
 def call_until_answered(tools: Tools, here: Host, address: str) -> Any:
@@ -46,6 +55,44 @@ def test_an_address_and_its_route_may_go_while_others_serve(tools: Tools, lab: L
     there.run("ip", "address", "del", f"{there.address}/24", "dev", there.ifname)
     assert call_until_answered(tools, here, "10.78.0.2")["bytes"] == 100000
     assert json.loads(finish(server)[0].splitlines()[-1])["bytes_received"] >= 100000
+
+
+def read_until(server: subprocess.Popen[str], words: str) -> None:
+    """The server says so, or ends: it waits for no client longer than its --timeout."""
+    assert server.stderr is not None
+    if not any(words in line for line in server.stderr):
+        pytest.fail(f"the server did not say {words!r}")
+
+
+def sent_again_or_reset(sock: socket.socket) -> bool:
+    """Of the kernel's connection: tcpi_retransmits, tcpi_state."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
+    return info[2] > 0 or info[0] == TCP_CLOSE
+
+
+@pytest.mark.parametrize("before", [(), NO_BESIDE], ids=["beside", "on the interface"])
+def test_an_address_comes_back_before_its_process_hears_of_it(
+    tools: Tools, each: Lab, before: tuple[str, ...]
+) -> None:
+    """The kernel owns it then, gets nothing of the connection's, and resets nothing."""
+    here, there = each.hosts
+    v6 = ":" in there.address
+    serve = [*before, tools.tcp, "serve", there.address, "61000", *tools.side(there, "harp")]
+    server = tools.serve(there, [*serve, "-o", "json"])
+    address = [f"{there.address}/{64 if v6 else 24}", "dev", there.ifname]
+    with inside(here, lambda: socket.create_connection((there.address, 61000), 30)) as sock:
+        sock.sendall(ECHO.pack(ECHO_MAGIC, ECHO_TEST, 2, 1, 16, 0) + b"before the stop.")
+        assert sock.recv(16, socket.MSG_WAITALL) == b"before the stop."
+        there.run("ip", "address", "del", *address)
+        read_until(server, f"the address {there.address} was removed")
+        server.send_signal(signal.SIGSTOP)
+        there.run("ip", "address", "add", *address, *(["nodad"] if v6 else []))
+        sock.sendall(b"during the stop.")
+        wait_until(lambda: sent_again_or_reset(sock), "a segment sent once more")
+        server.send_signal(signal.SIGCONT)
+        assert sock.recv(16, socket.MSG_WAITALL) == b"during the stop."
+    steering = json.loads(finish(server)[0].splitlines()[-1])["steering"]
+    assert steering["pass_address"] == 0
 
 
 def test_one_way_of_several_is_the_interface_s(tools: Tools, lab: Lab) -> None:
