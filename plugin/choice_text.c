@@ -93,7 +93,7 @@ static bool text_ranges(struct text *text, const struct choice *choice, unsigned
 			continue;
 		if (previous != CHOICE_CELLS &&
 		    (end || choice->cells[i].way != choice->cells[previous].way)) {
-			text_add(text, some ? ", " : title);
+			text_add(text, "%s", some ? ", " : title);
 			if (end) {
 				text_add(text, some ? "larger" : "all");
 			} else {

@@ -143,7 +143,7 @@ struct comm_lane {
 	bool repeats; /* brought a duplicate: tell CREDIT and ACK again, here */
 	/* It reads or writes these bytes of a message right now: in the request's memory, or in memory of the
 	 * comm's (early). */
-	enum { COMM_USES_NONE, COMM_USES_REQUEST, COMM_USES_EARLY, COMM_USES_KEPT } uses;
+	enum comm_uses { COMM_USES_NONE, COMM_USES_REQUEST, COMM_USES_EARLY, COMM_USES_KEPT } uses;
 	uint64_t use_message, use_begin, use_end;
 	bool full;            /* its last push ended there: room will be told, or it is polled */
 	uint64_t out_message; /* of the DATA record in out */

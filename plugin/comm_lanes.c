@@ -74,7 +74,7 @@ void comm_use(struct comm_lane *l, int uses, uint64_t message, uint64_t begin, u
 {
 	struct comm *comm = l->comm;
 
-	l->uses = uses;
+	l->uses = (enum comm_uses)uses;
 	l->use_message = message;
 	l->use_begin = begin;
 	l->use_end = end;

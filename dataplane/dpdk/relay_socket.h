@@ -32,9 +32,8 @@ struct relay_address {
 struct relay_message {
 	uint8_t bytes[128];
 	size_t len;
-	union {
-		char bytes[CMSG_SPACE(RELAY_FDS_MAX * sizeof(int))];
-		struct cmsghdr align;
+	struct {
+		_Alignas(struct cmsghdr) char bytes[CMSG_SPACE(RELAY_FDS_MAX * sizeof(int))];
 	} control;
 	size_t control_len;
 };

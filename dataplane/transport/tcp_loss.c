@@ -90,7 +90,7 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 			loss_remember(conn);
 		else
 			conn->undo_open = 0; /* the path said so, or the loss is certain */
-		ev.signal = signal;
+		ev.signal = (uint8_t)signal;
 		conn->cc.ops->congestion(&conn->cc, &ev);
 		tcp_ecn_reduced(conn);
 		conn->prr_delivered_bytes = 0;

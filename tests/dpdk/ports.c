@@ -39,7 +39,7 @@ bool end_open(struct end *end, const char *device, uint32_t mtu_bytes)
 	if (port_try(&end->port, device, mtu_bytes) != 0 ||
 	    api->port_nic(end->port, 0, &end->nic, why, sizeof(why)) != 0) {
 		fprintf(stderr, "%s\n", why);
-		CHECK(!"the port opens");
+		check_failed();
 		return false;
 	}
 	CHECK_EQ(end->nic->caps.frame_count, END_FRAMES);

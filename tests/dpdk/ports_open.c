@@ -40,7 +40,7 @@ static void refused(const char *device, int err, const char *words)
 
 	if (got != err || !strstr(why, words)) {
 		fprintf(stderr, "%s: %d, %s\n", device, got, why);
-		CHECK(!"refused as expected");
+		check_failed();
 	}
 	CHECK(strncmp(why, device, strcspn(device, ",")) == 0); /* it names the device */
 }

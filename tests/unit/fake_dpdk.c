@@ -278,11 +278,9 @@ static int fake_port_xstats(const struct harp_dpdk_port *port, char (*names)[64]
 
 	(void)port;
 	for (int i = 0; i < all && (unsigned)i < max; i++) {
-		snprintf(names[i], 64,
-			 i == 1   ? ""
-			 : i == 2 ? "odd \x1b[2J \"name\""
-				  : "counter_%d",
-			 i);
+		snprintf(names[i], 64, i == 2 ? "odd \x1b[2J \"name\"" : "counter_%d", i);
+		if (i == 1)
+			names[i][0] = '\0';
 		values[i] = (uint64_t)i + 1;
 	}
 	return all;
