@@ -26,7 +26,6 @@ _ETHERNET_BYTES = 14
 _BUFFER_BYTES = 2048
 _BUFFERS = {False: 8191, True: 4095}  # small ones and large ones
 _MEMIF_LARGE_BYTES = 16384
-_HEADROOM_BYTES = 128  # of a buffer, before the packet
 _ROUNDS = 2000
 
 
@@ -106,10 +105,6 @@ def _specs(options: WireOptions, folder: str) -> tuple[str, str]:
     if options.peer or not device.startswith("net_memif") or "role=" in device:
         return options.nic, options.peer
     shared = f"{device},id=0,socket-abstract=no,socket={folder}/memif.sock"
-    # memif is fast where its buffers are as large as an mbuf's room, and no larger.
-    buffer_bytes = _MEMIF_LARGE_BYTES if options.size > _BUFFER_BYTES else _BUFFER_BYTES
-    if "bsize=" not in device:
-        shared += f",bsize={buffer_bytes - _HEADROOM_BYTES}"
     # The server first: it makes the socket.
     return f"{shared},role=client{semicolon}{rest}", f"{shared},role=server{semicolon}{rest}"
 

@@ -20,6 +20,7 @@ _PREFIX = "dpdk:"
 _BUFFERS = 8191  # of a port's own pool
 _NAP_S = 50e-6  # between two looks for packets: a port has nothing to sleep on
 _XSTATS_TRIES = 5
+_MEMIF_MORE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,14 @@ def _spec(text: str) -> Any:
         return port_spec(text.removeprefix(_PREFIX))
     except ValueError as error:
         raise DpdkError(str(error), errno.EINVAL) from None
+
+
+def _with_buffers(device: str, pool: Pool) -> str:
+    """memif copies what a peer says is in a buffer into one of the pool's, however long that is,
+    unless its own buffers are larger than those: then longer packets take several."""
+    if not device.startswith("net_memif") or ",bsize=" in device:
+        return device
+    return f"{device},bsize={pool.buffer_bytes + _MEMIF_MORE_BYTES}"
 
 
 def _deadline(timeout: float) -> float:
@@ -128,7 +137,7 @@ class Port(Closing):
         self._rx_locks = [threading.Lock() for _ in range(numbers["rx_queues"])]
         self._tx_locks = [threading.Lock() for _ in range(numbers["tx_queues"])]
         try:
-            self._probe(spec.device)
+            self._probe(_with_buffers(spec.device, self.pool))
             self._configure(numbers, promiscuous)
             if start:
                 self.start()

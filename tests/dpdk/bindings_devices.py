@@ -120,6 +120,26 @@ def memif_carries(folder: Path) -> None:
             assert peer.wait(WAIT_S) == 0
 
 
+def memif_peers_differ(folder: Path) -> None:
+    """The peer's buffers are larger than ours: its packets take several, nothing else is written
+    to."""
+    pools = dpdk.Pool(1023), dpdk.Pool(511, 16384)
+    server = dpdk.Port(memif(folder, "server"), pool=pools[0])
+    device = memif(folder, "client").replace("net_memif0", "net_memif1")
+    client = dpdk.Port(device, mtu=9000, pool=pools[1])
+    with server, client:
+        wait_for_link(client)
+        kept = pools[0].build([b"k" * 2048] * 256)
+        for _ in range(64):
+            given = os.urandom(9014)
+            assert client.send(given) == 1
+            with server.receive(1, timeout=WAIT_S) as burst:
+                assert bytes(burst[0]) == given
+                assert len(burst[0].segments) == 5
+        assert {bytes(each) for each in kept} == {b"k" * 2048}
+        kept.free()
+
+
 def memif_peer(folder: Path) -> None:
     """Sends all of it back: one by one until it is told, then by echo() until its input ends."""
     stop = threading.Event()
