@@ -105,7 +105,7 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	char words[EAL_WORDS_BYTES];
 	int err;
 
-	relay_packets(port->relay, port->mtu_bytes + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN);
+	relay_wants(port->relay, port->mtu_bytes + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN, port->queues);
 	eal_log_mark();
 	err = rte_eth_dev_start(port->id);
 	if (err) {

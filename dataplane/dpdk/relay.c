@@ -148,12 +148,12 @@ int relay_open(struct relay **out, const char *device, char driver_text[RELAY_TE
 	return err;
 }
 
-void relay_packets(struct relay *relay, uint32_t bytes)
+void relay_wants(struct relay *relay, uint32_t packet_bytes, uint32_t queues)
 {
 	if (!relay)
 		return;
 	pthread_mutex_lock(&hub.lock);
-	relay->packet_bytes = bytes;
+	relay->wish = (struct handshake_wish){ packet_bytes, queues };
 	pthread_mutex_unlock(&hub.lock);
 }
 

@@ -16,8 +16,8 @@ struct relay; /* of one port */
  * interrupt thread. -EBUSY: the socket has a server; other -errno. */
 int relay_open(struct relay **out, const char *device, char text[RELAY_TEXT_BYTES],
 	       const struct why *why);
-/* The longest packet that the port sends: a client whose buffers are shorter is refused. */
-void relay_packets(struct relay *relay, uint32_t bytes);
+/* The longest packet that the port sends, and its queues: a client whose buffers are shorter, or that has fewer, is refused. */
+void relay_wants(struct relay *relay, uint32_t packet_bytes, uint32_t queues);
 /* A client whose driver has lost its server, and calls none before it is started anew: nothing is under way. */
 bool relay_is_lost(struct relay *relay);
 /* Ends the port's connection, and returns when the driver has taken it down; there is no other one before

@@ -139,6 +139,16 @@ static const char *handshake_ring(struct handshake *said, const struct relay_mes
 	return NULL;
 }
 
+/* A queue that has no ring the driver polls all the same: another queue's ring, from a second thread. */
+static const char *handshake_rings(const struct handshake *said, uint32_t queues)
+{
+	if (said->rings[0] == 0 || said->rings[1] == 0)
+		return "a ring for each direction comes before CONNECT";
+	if (said->rings[0] < queues || said->rings[1] < queues)
+		return "it has fewer queues than this end: say queues= alike at both";
+	return NULL;
+}
+
 void handshake_end(struct handshake *said)
 {
 	if (said->memory >= 0)
@@ -147,9 +157,10 @@ void handshake_end(struct handshake *said)
 }
 
 const char *handshake_client(struct handshake *said, const struct relay_message *message,
-			     uint32_t packet_bytes)
+			     const struct handshake_wish *wish)
 {
 	uint16_t type = relay_message_type(message);
+	const char *wrong;
 
 	if (message->len != sizeof(message->bytes))
 		return "a message has 128 bytes";
@@ -165,11 +176,12 @@ const char *handshake_client(struct handshake *said, const struct relay_message 
 	case MEMIF_ADD_REGION:
 		return handshake_region(said, message);
 	case MEMIF_ADD_RING:
-		return handshake_ring(said, message, packet_bytes);
+		return handshake_ring(said, message, wish->packet_bytes);
 	case MEMIF_CONNECT:
 		handshake_end(said);
-		said->connected = said->rings[0] > 0 && said->rings[1] > 0;
-		return said->connected ? NULL : "a ring for each direction comes before CONNECT";
+		wrong = handshake_rings(said, wish->queues);
+		said->connected = !wrong;
+		return wrong;
 	default:
 		return "no client says that";
 	}

@@ -22,10 +22,15 @@ struct handshake {
 	uint64_t region_bytes[HANDSHAKE_REGIONS_MAX];
 };
 
-/* May the client, or the server, say that now? NULL: yes; else why not, and the driver is not to hear of it. packet_bytes: the
- * longest packet that the client has to have room for. */
+/* What a server expects of a client. */
+struct handshake_wish {
+	uint32_t packet_bytes; /* of the longest packet that it has to have room for */
+	uint32_t queues;       /* rings for each direction, at least */
+};
+
+/* May the client, or the server, say that now? NULL: yes; else why not, and the driver is not to hear of it. */
 const char *handshake_client(struct handshake *said, const struct relay_message *message,
-			     uint32_t packet_bytes);
+			     const struct handshake_wish *wish);
 const char *handshake_server(struct handshake *said, const struct relay_message *message);
 void handshake_end(struct handshake *said);
 

@@ -135,10 +135,10 @@ static bool pair_hand_on(int to, struct relay_message *message)
 /* The driver does not hear what the peer must not say; the peer hears why. */
 static bool pair_may_say(struct pair *pair, struct relay_message *message)
 {
-	uint32_t packet_bytes = pair->relay ? pair->relay->packet_bytes : 0;
-	const char *wrong = pair->listener->serves
-				    ? handshake_client(&pair->said, message, packet_bytes)
-				    : handshake_server(&pair->said, message);
+	static const struct handshake_wish anything;
+	const struct handshake_wish *wish = pair->relay ? &pair->relay->wish : &anything;
+	const char *wrong = pair->listener->serves ? handshake_client(&pair->said, message, wish)
+						   : handshake_server(&pair->said, message);
 
 	if (!wrong)
 		return true;

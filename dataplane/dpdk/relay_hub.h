@@ -30,7 +30,7 @@ struct relay {
 	struct listener *listener;
 	uint32_t id, home_id; /* a server's: for its peers, and in relay_home() */
 	unsigned pairs;
-	uint32_t packet_bytes; /* of the longest packet that a client has to have room for */
+	struct handshake_wish wish; /* of its clients */
 	bool held;
 };
 

@@ -369,6 +369,7 @@ static const struct {
 	{ "memif_beyond", case_memif_beyond },
 	{ "memif_mtus", case_memif_mtus },
 	{ "memif_poor", case_memif_poor },
+	{ "memif_queues", case_memif_queues },
 	{ "virtio", case_virtio },
 	{ "virtio_few", case_virtio_few },
 	{ "forked", case_forked },

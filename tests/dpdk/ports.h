@@ -85,6 +85,7 @@ void case_memif_strangers(void);
 void case_memif_beyond(void);
 void case_memif_mtus(void);
 void case_memif_poor(void);
+void case_memif_queues(void);
 void case_virtio(void);
 void case_virtio_few(void);
 void case_forked(void);

@@ -366,3 +366,43 @@ void case_memif_beyond(void)
 	close(event);
 	peers_end();
 }
+
+static int port_of_queues(struct end *end, const char *device, uint32_t queues)
+{
+	const struct harp_dpdk_port_options opt = {
+		.size = sizeof(opt),
+		.device = device,
+		.queues = queues,
+		.frame_count = END_FRAMES,
+	};
+
+	return api->port_open(&end->port, &opt, why, sizeof(why));
+}
+
+/* A server of two queues: who has one is told so, and does not have its second queue read the first one's ring. */
+void case_memif_queues(void)
+{
+	struct end a = { 0 }, b = { 0 };
+	uint8_t last[129] = { 0 };
+	int fd;
+
+	peers_begin();
+	memory = memfd_create("region", MFD_CLOEXEC);
+	event = eventfd(0, EFD_CLOEXEC);
+	CHECK_EQ(ftruncate(memory, REGION_BYTES), 0);
+	CHECK_EQ(port_of_queues(&a, peers_server, 2), 0);
+	fd = memif_caller(0);
+	rings_good(fd);
+	say_connect(fd);
+	hear_out(fd, last);
+	CHECK_EQ(last[0], 8);
+	CHECK(strstr((const char *)last + 6, "fewer queues than this end"));
+	close(fd);
+	CHECK_EQ(port_of_queues(&b, peers_client, 2), 0);
+	CHECK(end_wait_up(&a, true) && end_wait_up(&b, true));
+	api->port_close(b.port);
+	api->port_close(a.port);
+	close(memory);
+	close(event);
+	peers_end();
+}
