@@ -103,6 +103,27 @@ def test_what_can_not_be_is_one_line(
     assert ended(server)[0] == 1  # its client went away
 
 
+@pytest.mark.parametrize(
+    ("port", "more", "complaint"),
+    [
+        ("", (), "a device of 1 to 511 bytes is needed first"),
+        ("net_null0;mtu=x", (), "mtu=x"),
+        ("net_null0", ("--queue", "3"), "the port has 1; say queues=4"),
+        ("net_null0", ("--copy", "copy"), "--xdp and --copy are of AF_XDP"),
+        ("net_null0", ("--lib-dir", "/nowhere"), "libharp-dpdk.so is not installed"),
+    ],
+)
+def test_a_server_that_can_not_be_is_not_ready(
+    lab: Lab, build_dir: Path, port: str, more: tuple[str, ...], complaint: str
+) -> None:
+    there = lab.hosts[1]
+    status, out, err = ended(there.popen(words(build_dir, "serve", port, there.address, *more)))
+    assert (status, out) == (1, "")
+    assert err.startswith("harp-wire: ")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
 def test_a_port_that_another_process_has(
     lab: Lab, ends: Ends, build_dir: Path, tmp_path: Path
 ) -> None:

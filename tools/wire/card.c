@@ -83,15 +83,29 @@ static int card_steer(const struct card *card, const struct card_options *opt,
 	return rc;
 }
 
+/* A DPDK port's text; NULL: an interface. */
+static const char *card_port_text(const struct card_options *opt)
+{
+	const size_t prefix = strlen(HARP_PORT_PREFIX);
+
+	return strncmp(opt->ifname, HARP_PORT_PREFIX, prefix) ? NULL : opt->ifname + prefix;
+}
+
+int card_check(const struct card_options *opt, char *why, size_t why_len)
+{
+	const char *text = card_port_text(opt);
+
+	return text ? card_dpdk_check(opt, text, why, why_len) : 0;
+}
+
 int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
 	      char *why, size_t why_len)
 {
-	const size_t prefix = strlen(HARP_PORT_PREFIX);
-	const bool dpdk = !strncmp(opt->ifname, HARP_PORT_PREFIX, prefix);
+	const char *text = card_port_text(opt);
 	int rc;
 
 	*card = (struct card){ .port = opt->port };
-	rc = dpdk ? card_dpdk_open(card, opt, opt->ifname + prefix, why, why_len)
+	rc = text ? card_dpdk_open(card, opt, text, why, why_len)
 		  : card_xdp_open(card, opt, why, why_len);
 	if (!rc) {
 		card->frame_bytes_max = card->nic->caps.mtu_bytes + ETHERNET_BYTES;
@@ -99,7 +113,7 @@ int card_open(struct card *card, const struct card_options *opt, const struct ha
 		if (rc)
 			snprintf(why, why_len, "%s: out of memory", opt->ifname);
 	}
-	if (!rc && !dpdk)
+	if (!rc && !text)
 		rc = card_steer(card, opt, own, why, why_len);
 	if (rc)
 		card_close(card);

@@ -13,18 +13,46 @@
 #define LINK_NS UINT64_C(10000000000)
 #define LINK_LOOK_NS 5000000
 
+/* What can be said of the port before it is opened. */
+static int dpdk_spec(const struct card_options *opt, const char *text, struct harp_port_spec *spec,
+		     const struct harp_dpdk_api **api, const struct why *why)
+{
+	uint32_t queues;
+	int rc;
+
+	if (opt->xdp_mode || opt->copy_mode)
+		return why_fail(why, -EINVAL, "--xdp and --copy are of AF_XDP");
+	rc = harp_port_spec_parse(text, spec, why->text, why->size);
+	if (rc)
+		return rc;
+	queues = spec->queues ? spec->queues : 1;
+	if (opt->queue >= queues)
+		return why_fail(why, -EINVAL,
+				"queue %u is asked for and the port has %u; say queues=%u in its "
+				"text",
+				opt->queue, queues, opt->queue + 1);
+	rc = dpdk_take_check(spec, why->text, why->size);
+	return rc ? rc : dpdk_library_open(opt->lib_dir, api, why);
+}
+
+int card_dpdk_check(const struct card_options *opt, const char *text, char *why, size_t why_len)
+{
+	struct why told = { .text = why, .size = why_len };
+	const struct harp_dpdk_api *api;
+	struct harp_port_spec spec;
+
+	why_about(&told, "%s", opt->ifname);
+	return dpdk_spec(opt, text, &spec, &api, &told);
+}
+
 static int dpdk_device(struct card *card, const struct card_options *opt, const char *text,
 		       const struct why *why)
 {
 	const struct harp_dpdk_eal_options eal = { .size = sizeof(eal) };
 	struct harp_dpdk_port_options port = { .size = sizeof(port) };
 	struct harp_port_spec spec;
-	int rc = harp_port_spec_parse(text, &spec, why->text, why->size);
+	int rc = dpdk_spec(opt, text, &spec, &card->dpdk, why);
 
-	if (!rc)
-		rc = dpdk_take_check(&spec, why->text, why->size);
-	if (!rc)
-		rc = dpdk_library_open(opt->lib_dir, &card->dpdk, why);
 	if (!rc)
 		rc = card->dpdk->start(&eal, why->text, why->size);
 	if (rc)
@@ -44,8 +72,6 @@ int card_dpdk_open(struct card *card, const struct card_options *opt, const char
 	int rc;
 
 	why_about(&told, "%s", opt->ifname);
-	if (opt->xdp_mode || opt->copy_mode)
-		return why_fail(&told, -EINVAL, "--xdp and --copy are of AF_XDP");
 	rc = dpdk_device(card, opt, text, &told);
 	if (!rc)
 		rc = card->dpdk->port_nic(card->dpdk_port, opt->queue, &card->nic, why, why_len);

@@ -159,8 +159,11 @@ static int serve(const struct options *o)
 	struct card card = { 0 };
 	struct wire_run run = { .card = &card, .control = &control };
 	char why[256] = "";
-	int listener = control_listen(o->address, o->control_port, why, sizeof(why)), rc;
+	int listener, rc;
 
+	if (card_check(&o->card, why, sizeof(why)))
+		return complain(why);
+	listener = control_listen(o->address, o->control_port, why, sizeof(why));
 	if (listener < 0)
 		return complain(why);
 	printf("ready\n");

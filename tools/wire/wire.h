@@ -41,12 +41,15 @@ struct card_options {
 	uint32_t queue, xdp_mode, copy_mode, frame_count;
 	uint16_t port;
 };
+/* What can be said of it before it is opened: a DPDK port's text, and whether there is its library. */
+int card_check(const struct card_options *opt, char *why, size_t why_len);
 int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
 	      char *why, size_t why_len);
 void card_close(struct card *card);
 /* Waits until frames can pass: a DPDK port's peer may be on its way. -ENETDOWN it did not come. */
 int card_link(const struct card *card);
 /* card_dpdk.c. text: the port's, without "dpdk:". */
+int card_dpdk_check(const struct card_options *opt, const char *text, char *why, size_t why_len);
 int card_dpdk_open(struct card *card, const struct card_options *opt, const char *text, char *why,
 		   size_t why_len);
 void card_dpdk_close(struct card *card);
