@@ -120,6 +120,16 @@ static void eal_log_line(enum harp_log_level level)
 		eal_log_say(HARP_LOG_INFO, text);
 }
 
+void eal_log_tell(const char *line)
+{
+	char text[FLOOD_TEXT_BYTES];
+
+	pthread_mutex_lock(&eal_log.lock);
+	if (flood_line(&eal_log.flood, line, eal_log_now_ns(), text))
+		eal_log_say(HARP_LOG_INFO, text);
+	pthread_mutex_unlock(&eal_log.lock);
+}
+
 void eal_log_rest(void)
 {
 	char text[FLOOD_TEXT_BYTES];

@@ -18,6 +18,8 @@ int eal_log_open(void (*leaving)(void));
 void eal_log_quiet(bool on);
 /* Says how often lines came that were not said each time. */
 void eal_log_rest(void);
+/* A line of our own among DPDK's, told like one that comes again and again. */
+void eal_log_tell(const char *line);
 /* Forgets the words. */
 void eal_log_mark(void);
 /* The most telling of DPDK's lines since the mark: its first error, else its last line; "" if it said nothing. */

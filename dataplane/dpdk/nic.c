@@ -103,6 +103,7 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	nic->port_id = port->id;
 	nic->queue = queue;
 	nic->cleans = true;
+	nic->starved = nic->pool->starved;
 	snprintf(caps->name, sizeof(caps->name), "%.31s", port->name);
 	snprintf(caps->mode, sizeof(caps->mode), "dpdk %s queue %u", port->info.driver_name, queue);
 	caps->frame_base = nic->pool->base;

@@ -7,8 +7,11 @@
  * that came through a net_ring from another port of this process) is copied into frames.
  */
 #include <rte_prefetch.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "dpdk/eal_log.h"
+#include "dpdk/flood.h"
 #include "dpdk/nic.h"
 
 #define NIC_JOIN_BYTES 96u /* Ethernet with a tag, IPv6 and TCP with timestamps have 90 */
@@ -202,6 +205,22 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 	return got;
 }
 
+/* The driver has found too few frames, since the last look. Drivers drop packets then, or leave them, and few say so. */
+static void nic_rx_starved(struct dpdk_nic *nic)
+{
+	char line[256];
+
+	nic->starved = nic->pool->starved;
+	if (nic->starved_ns > 0 && nic->now_ns - nic->starved_ns < FLOOD_QUIET_NS)
+		return;
+	nic->starved_ns = nic->now_ns;
+	snprintf(line, sizeof(line),
+		 "%s queue %u: too few of %u frames are free to receive into: packets wait or are "
+		 "lost; more: frames= in its text",
+		 nic->port->name, nic->queue, nic->port->frame_count);
+	eal_log_tell(line);
+}
+
 unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max, uint64_t now_ns)
 {
 	struct dpdk_nic *nic = nic_of(harp_nic);
@@ -217,6 +236,8 @@ unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max
 	}
 	got = nic_rx_take(nic, descs, max);
 	nic_leave(nic);
+	if (__builtin_expect(nic->pool->starved != nic->starved, 0))
+		nic_rx_starved(nic);
 	return got;
 }
 

@@ -55,6 +55,8 @@ struct dpdk_nic {
 	uint64_t now_ns;
 	uint64_t driver_stats_ns; /* when dropped was last asked for */
 	uint64_t dropped;
+	uint32_t starved;    /* the pool's, when it was looked at */
+	uint64_t starved_ns; /* when that was told; 0: never */
 	struct harp_nic_stats stats;
 };
 

@@ -264,18 +264,35 @@ static void case_partial(void)
 	end_close(&end);
 }
 
-/* Without frames nothing is received, which is counted, and nothing is lost of what comes after. */
+static unsigned starved_told;
+
+static void hear_starved(void *ctx, enum harp_log_level level, const char *line)
+{
+	(void)ctx;
+	if (!strstr(line, "free to receive into"))
+		return;
+	CHECK_EQ(level, HARP_LOG_INFO);
+	CHECK(strstr(line, "net_null0 queue 0: too few of 1024 frames") && strstr(line, "frames="));
+	starved_told++;
+}
+
+/* Without frames nothing is received, which is told once and counted, and nothing is lost of what comes after. */
 static void case_starved(void)
 {
+	const struct harp_dpdk_eal_options heard = { .size = sizeof(heard), .log = hear_starved };
 	struct harp_nic_stats stats;
 	struct end end;
 
+	CHECK_EQ(api->start(&heard, why, sizeof(why)), 0);
 	if (!end_open(&end, "net_null0", 0))
 		return;
 	end_receive(&end);
 	CHECK_EQ(end.received, 0);
 	end.nic->ops->stats(end.nic, &stats);
 	CHECK(stats.rx_fill_empty > 0);
+	CHECK_EQ(starved_told, 1);
+	end_receive(&end);
+	CHECK_EQ(starved_told, 1);
 	end_fill(&end, 256);
 	end_receive(&end);
 	CHECK_EQ(end.received, 64);
