@@ -32,7 +32,8 @@
  * go, a few by each other way, and it has a verdict. After that a *probe*, a run of consecutive messages by
  * a rival way, comes ever more rarely while the verdict stands, no sooner than keeps its cost near 2 % of
  * the time, and sooner when the way in use gets slower. During a probe other sizes that are in flight
- * together with it go its way too, or else nothing would ever be measured where sizes alternate.
+ * together with it go its way too, or else nothing would ever be measured where sizes alternate. One whose size comes no
+ * more is dropped, as there is one probe at a time, and the other sizes wait for it.
  *
  * What a machine does besides comes and goes by milliseconds to minutes, and for longer messages that is no longer than a trial: of
  * two runs one behind the other one may have had the good time. So in a trial of single messages of 256 KiB and more the
@@ -51,6 +52,9 @@
 #define CHOICE_WARM 3u
 /* So many more, where neighbours know. */
 #define CHOICE_TRUST 32u
+
+/* Messages of other sizes, none of a probe's between, after which the probe is not waited for. */
+#define CHOICE_MISSED 1024u
 
 /* ---- ways ----------------------------------------------------------------------------------- */
 
@@ -177,9 +181,13 @@ static unsigned choice_way(struct choice *choice, unsigned index, uint64_t messa
 		else
 			choice_probe_begin(choice, index);
 	}
-	if (!choice_is_probed(choice, index))
+	if (!choice_is_probed(choice, index)) {
+		if (probe->left && ++probe->missed == CHOICE_MISSED)
+			choice_probe_drop(choice);
 		return cell->way;
+	}
 	probe->left--;
+	probe->missed = 0;
 	probe->last = message;
 	if (probe->turns && index == probe->cell && probe->left % 2 == 0)
 		return cell->way;

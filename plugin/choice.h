@@ -56,8 +56,9 @@ struct choice_probe {
 	uint8_t slow;  /* costs far above those of the way in use */
 	uint16_t left; /* still to be sent that way */
 	uint16_t sent;
-	uint16_t costs;                  /* measured */
-	uint64_t last;                   /* message */
+	uint16_t costs;  /* measured */
+	uint16_t missed; /* messages since the last of it, while there are more to send */
+	uint64_t last;   /* message */
 	struct choice_cost used, rivals; /* turns: of the way in use and of the other, meanwhile */
 };
 

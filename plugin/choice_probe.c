@@ -249,6 +249,13 @@ void choice_probe_end(struct choice *choice)
 	}
 }
 
+void choice_probe_drop(struct choice *choice)
+{
+	choice->probe.left = 0;
+	choice->probe.costs = 0;
+	choice_probe_end(choice);
+}
+
 /* The way in use has one more cost: has it become worse? */
 static void choice_look(struct choice_cell *cell)
 {

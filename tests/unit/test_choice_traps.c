@@ -211,6 +211,32 @@ static void test_pauses(void)
 	CHECK(right >= SEEDS * 80 / 100);
 }
 
+/* Long messages that end wherever a trial of theirs has come to: the short ones behind them are learnt all the same. */
+static void test_sizes_that_end_in_a_trial(void)
+{
+	unsigned right = 0, trials = 0;
+
+	for (unsigned count = 0; count < SEEDS; count++) {
+		struct choice *choice = malloc(sizeof(*choice));
+		struct world world = textbook;
+		struct run run;
+
+		world.way[WAY_KERNEL] = (struct way_cost){ 1, 0.05, 0 };
+		run = begin(choice, &world, 1, 7);
+		for (unsigned i = 0; i < count; i++)
+			send_one(&run, MIB, 0);
+		finish(&run);
+		trials += choice->probe.left > 0;
+		for (unsigned i = 0; i < 2000; i++)
+			send_one(&run, 8, 0);
+		right += share(&run, 8, 400, LANE_KERNEL) > 0.95;
+		free(choice);
+	}
+	printf("sizes that end: %u of %u in a trial, right behind %u\n", trials, SEEDS, right);
+	CHECK(trials > 0);
+	CHECK(right == SEEDS);
+}
+
 int main(void)
 {
 	test_bursts_are_not_fast();
@@ -219,5 +245,6 @@ int main(void)
 	test_bulk_is_bulk();
 	test_tides();
 	test_pauses();
+	test_sizes_that_end_in_a_trial();
 	return check_done();
 }
