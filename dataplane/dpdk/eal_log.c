@@ -133,9 +133,10 @@ void eal_log_tell(const char *line)
 void eal_log_rest(void)
 {
 	char text[FLOOD_TEXT_BYTES];
+	unsigned place = 0;
 
 	pthread_mutex_lock(&eal_log.lock);
-	while (flood_rest(&eal_log.flood, text))
+	while (flood_rest(&eal_log.flood, &place, text))
 		eal_log_say(HARP_LOG_INFO, text);
 	pthread_mutex_unlock(&eal_log.lock);
 }

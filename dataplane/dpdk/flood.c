@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Its place, or the one that has been quiet the longest; NULL: none has been for long enough. */
+/* Its place, or one of those that have been quiet for long enough: the one that has been for the longest, and if need be one
+ * whose number has still to be told. NULL: there is none. */
 static struct flood_line *flood_find(struct flood *flood, const char *line, uint64_t now_ns)
 {
 	struct flood_line *oldest = NULL;
@@ -16,12 +17,15 @@ static struct flood_line *flood_find(struct flood *flood, const char *line, uint
 
 		if (strncmp(at->text, line, FLOOD_LINE_BYTES - 1) == 0)
 			return at;
-		/* Not one whose number has still to be told. */
-		if (at->kept == 0 && (!oldest || at->said_ns < oldest->said_ns))
+		if (at->text[0] && now_ns - at->said_ns < FLOOD_QUIET_NS)
+			continue;
+		if (!oldest || !at->kept > !oldest->kept ||
+		    (!at->kept == !oldest->kept && at->said_ns < oldest->said_ns))
 			oldest = at;
 	}
-	if (!oldest || (oldest->text[0] && now_ns - oldest->said_ns < FLOOD_QUIET_NS))
+	if (!oldest)
 		return NULL;
+	flood->others += oldest->kept;
 	*oldest = (struct flood_line){ 0 };
 	return oldest;
 }
@@ -49,10 +53,10 @@ bool flood_line(struct flood *flood, const char *line, uint64_t now_ns, char out
 	return true;
 }
 
-bool flood_rest(struct flood *flood, char out[FLOOD_TEXT_BYTES])
+bool flood_rest(struct flood *flood, unsigned *place, char out[FLOOD_TEXT_BYTES])
 {
-	for (unsigned i = 0; i < FLOOD_LINES; i++) {
-		struct flood_line *at = &flood->lines[i];
+	while (*place < FLOOD_LINES) {
+		struct flood_line *at = &flood->lines[(*place)++];
 
 		if (at->kept == 0)
 			continue;
@@ -60,8 +64,9 @@ bool flood_rest(struct flood *flood, char out[FLOOD_TEXT_BYTES])
 		at->kept = 0;
 		return true;
 	}
-	if (flood->others == 0)
+	if (*place > FLOOD_LINES || flood->others == 0)
 		return false;
+	(*place)++;
 	snprintf(out, FLOOD_TEXT_BYTES, "%" PRIu64 " other lines of DPDK's were not passed on",
 		 flood->others);
 	flood->others = 0;

@@ -26,12 +26,13 @@ struct flood_line {
 
 struct flood {
 	struct flood_line lines[FLOOD_LINES]; /* "": unused */
-	uint64_t others; /* lines that found no place here, and were not said */
+	uint64_t others; /* lines that found no place here, or lost it, and were not said */
 };
 
 /* May it be said? Then out is what to say. */
 bool flood_line(struct flood *flood, const char *line, uint64_t now_ns, char out[FLOOD_TEXT_BYTES]);
-/* What was not said, one line a call, and forgets it; false: nothing is left. */
-bool flood_rest(struct flood *flood, char out[FLOOD_TEXT_BYTES]);
+/* What was not said, one line a call, and forgets it; false: nothing is left. *place: 0 at first; each line has its turn once,
+ * though others go on saying it. */
+bool flood_rest(struct flood *flood, unsigned *place, char out[FLOOD_TEXT_BYTES]);
 
 #endif

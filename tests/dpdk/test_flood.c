@@ -19,8 +19,10 @@ static bool says(struct flood *flood, const char *line, uint64_t now_ns)
 
 static bool tells(struct flood *flood)
 {
+	unsigned place = 0;
+
 	said[0] = '\0';
-	return flood_rest(flood, said);
+	return flood_rest(flood, &place, said);
 }
 
 /* Two by turns, a hundred thousand in a second: each is said once, then its number once in ten seconds. */
@@ -65,16 +67,52 @@ static void test_all_different(void)
 	CHECK(tells(&flood));
 	CHECK(strcmp(said, "936 other lines of DPDK's were not passed on") == 0);
 	CHECK(!tells(&flood));
-	/* Those that have been quiet make place, though not one with a number to tell. */
+	/* Those that have been quiet make place, at last the one with a number to tell. */
 	CHECK(!says(&flood, "packet 0 is bad", SECOND_NS + 1));
 	times = 0;
 	for (unsigned i = 0; i < 1000; i++) {
 		snprintf(line, sizeof(line), "queue %u is bad", i);
 		times += says(&flood, line, SECOND_NS + 1000 + FLOOD_QUIET_NS);
 	}
-	CHECK_EQ(times, FLOOD_LINES - 1);
+	CHECK_EQ(times, FLOOD_LINES);
 	CHECK(tells(&flood));
-	CHECK(strcmp(said, "packet 0 is bad (1 times more)") == 0);
+	CHECK(strcmp(said, "937 other lines of DPDK's were not passed on") == 0);
+	CHECK(!tells(&flood));
+}
+
+/* All places have a number to tell: once they have been quiet a new line is said nevertheless. */
+static void test_none_is_for_ever(void)
+{
+	static struct flood flood;
+	char line[64];
+
+	for (unsigned i = 0; i < 2 * FLOOD_LINES; i++) {
+		snprintf(line, sizeof(line), "queue %u is bad", i % FLOOD_LINES);
+		CHECK_EQ(says(&flood, line, SECOND_NS + i), i < FLOOD_LINES);
+	}
+	CHECK(!says(&flood, "the link is down", SECOND_NS + FLOOD_QUIET_NS - 1));
+	CHECK(says(&flood, "the link is down", SECOND_NS + FLOOD_QUIET_NS));
+	CHECK(!says(&flood, "the link is down", SECOND_NS + FLOOD_QUIET_NS));
+}
+
+/* One that goes on being said while the numbers are told: each has its turn, once. */
+static void test_rest_has_an_end(void)
+{
+	static struct flood flood;
+	unsigned place = 0, told = 0;
+
+	for (unsigned i = 0; i < 2; i++) {
+		(void)says(&flood, "no mbuf", SECOND_NS);
+		(void)says(&flood, "no copy", SECOND_NS);
+	}
+	while (told < 100 && flood_rest(&flood, &place, said)) {
+		(void)flood_line(&flood, "no mbuf", SECOND_NS + 1, said);
+		told++;
+	}
+	CHECK_EQ(told, 2);
+	CHECK(!flood_rest(&flood, &place, said));
+	CHECK(tells(&flood));
+	CHECK(strcmp(said, "no mbuf (2 times more)") == 0);
 }
 
 /* The longest there can be, with a number behind it. */
@@ -96,6 +134,8 @@ int main(void)
 {
 	test_two_by_turns();
 	test_all_different();
+	test_none_is_for_ever();
+	test_rest_has_an_end();
 	test_long_lines();
 	return check_done();
 }
