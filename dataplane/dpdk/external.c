@@ -204,11 +204,22 @@ void external_reset(struct external *external)
 static struct external *external_retired;
 static pthread_mutex_t external_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* The lock: who freed the last of it has let go of it, too. */
+static bool external_is_home(struct external *external)
+{
+	bool out;
+
+	rte_spinlock_lock(&external->lock);
+	out = external_out(external);
+	rte_spinlock_unlock(&external->lock);
+	return !out;
+}
+
 void external_reap(void)
 {
 	pthread_mutex_lock(&external_retired_lock);
 	for (struct external **at = &external_retired, *external; (external = *at);) {
-		if (external_out(external)) {
+		if (!external_is_home(external)) {
 			at = &external->next_retired;
 			continue;
 		}
