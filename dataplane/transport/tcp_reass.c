@@ -430,16 +430,19 @@ static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bo
  * not about what ACKs cost: an ACK for each lets the sender put one segment into the place that one has
  * just left in a full queue, where those who are acknowledged by twos need two places at once, and lose:
  * four flows of Linux were left a quarter of the path by four of ours. PSH is no hint here, as others set
- * it wherever a call ended; two in a row are short messages, that someone may wait for.
+ * it wherever a call ended; two in a row are short messages, that someone may wait for. And what is larger than a
+ * segment has been joined on its way (GRO, LRO, a sender on this machine): it is two at least, and may be all that a
+ * sender with a small window has out.
  */
-static uint64_t reass_ack_pair_ns(struct harp_conn *conn, bool pushed)
+static uint64_t reass_ack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 {
 	bool again = pushed && conn->full_pushed;
 	/* Segments come in clusters: some pauses are much longer than the usual distance. */
 	uint64_t hold_ns = 8u * conn->full_gap_ns;
 
 	conn->full_pushed = pushed;
-	if (again || conn->full_segs_unacked >= 2 || conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
+	if (again || joined || conn->full_segs_unacked >= 2 ||
+	    conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
 		return 0;
 	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
 }
@@ -457,7 +460,7 @@ static uint64_t reass_ack_hold_ns(struct harp_conn *conn, const struct tcp_segme
 	    conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
 		return 0;
 	if (2 * conn->full_gap_ns > TCP_ACK_HOLD_BULK_NS)
-		return reass_ack_pair_ns(conn, seg->flags & TCP_PSH);
+		return reass_ack_pair_ns(conn, seg->flags & TCP_PSH, len > conn->rcv_mss_bytes);
 	if (seg->flags & TCP_PSH)
 		return 0;
 	if (conn->bulk_segs >= TCP_BULK_SEGMENTS)

@@ -142,6 +142,21 @@ static void test_a_slow_stream_is_acknowledged_by_twos(void)
 	rig_close(&rig);
 }
 
+/* Larger than a segment: it has been joined on its way, and is as good as two. */
+static void test_joined_segments_in_a_slow_stream_are_acknowledged_at_once(void)
+{
+	slow_stream();
+	rig.conn->rcv_mss_bytes = 1448 / 2;
+	for (unsigned i = 0; i < 10; i++) {
+		slow_segment(0);
+		rig_poll(&rig);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+		rig_wait(&rig, SLOW_GAP_NS);
+		rig_silent(&rig);
+	}
+	rig_close(&rig);
+}
+
 static void test_short_messages_in_a_slow_stream_are_acknowledged_at_once(void)
 {
 	slow_stream();
@@ -385,6 +400,7 @@ int main(void)
 	test_a_burst_is_acknowledged_at_its_end();
 	test_a_held_ack_leaves_with_a_short_segment();
 	test_a_slow_stream_is_acknowledged_by_twos();
+	test_joined_segments_in_a_slow_stream_are_acknowledged_at_once();
 	test_short_messages_in_a_slow_stream_are_acknowledged_at_once();
 	test_only_so_many_acks_wait_for_a_second_segment();
 	test_an_answer_carries_the_ack();
