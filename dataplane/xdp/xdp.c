@@ -168,6 +168,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 	if (rc) {
 		snprintf(lost, lost_len, "driver %s refuses native XDP: %s", before->driver,
 			 strerror(-rc));
+		xdp_unlink(xdp);
 		return 1;
 	}
 	rc = af_xdp_link_read(xdp->ifname, &after);

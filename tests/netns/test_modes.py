@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Native or generic XDP: what is chosen, and what is said about it."""
 
+import contextlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
-from netns_tools import NO_BESIDE, Tools, outcome, xdp_attached
+from netns_tools import NO_BESIDE, Tools, inside, outcome, xdp_attached
+from steering_api import AUTO, Library
 
 from harp.errors import HarpError
 from harp.lab import Host, Lab
@@ -94,6 +97,26 @@ def test_generic_where_the_driver_has_nothing_else(tools: Tools, bridge: Host) -
     _, err, status = outcome(bridge, args)
     assert status == 1
     assert err == "harp-tcp: br0: the driver has no native XDP; use generic mode\n"
+
+
+def programs() -> int:
+    """How many programs of the kernel's this process holds."""
+    held = 0
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            held += str(fd.readlink()) == "anon_inode:bpf-prog"
+    return held
+
+
+def test_of_a_driver_that_refused_nothing_stays(library: Library, lab: Lab) -> None:
+    """That ifb has no native XDP HARP finds out by asking."""
+    host = lab.hosts[0]
+    host.run("ip", "link", "add", "ifb7", "type", "ifb")
+    before = programs()
+    steering = inside(host, lambda: library.attach("ifb7", AUTO))
+    assert programs() == before + 1
+    steering.detach()
+    assert programs() == before
 
 
 def test_a_mode_that_was_asked_for_carries_a_connection(tools: Tools, lab: Lab) -> None:
