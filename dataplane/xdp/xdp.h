@@ -56,8 +56,9 @@ int64_t xdp_attached(uint32_t ifindex, bool *native);
 /* Is that program a steering program of HARP's? False, too, when we may not know. */
 bool xdp_is_ours(int64_t id);
 /*
- * harp_aside on the interface, and a device beside it for what is HARP's. -EBUSY HARP is there already; other
- * failures: what this kernel or this process cannot, nothing is left, and why says it.
+ * harp_aside on the interface, and a device beside it for what is HARP's, with so many queues; 0: as the interface can
+ * have. -EBUSY HARP is there already; other failures: what this kernel or this process cannot, nothing is left, and why
+ * says it.
  */
 int xdp_beside(struct harp_xdp *xdp, const struct why *why, uint32_t queues);
 /* Detaches, unless what it had is pinned. */

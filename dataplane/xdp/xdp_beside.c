@@ -4,6 +4,9 @@
  *
  * The hook takes many programs, so that it is the device's name that there can be only one of: who finds it
  * taken, and no program of HARP's on the interface, is there before the kernel has removed a dead process's.
+ *
+ * The kernel joins packets before the hook (GRO). Where it may join more than IP has a length for (BIG TCP) their
+ * headers are not what harp_aside and the stack read.
  */
 #include <bpf/bpf.h>
 #include <errno.h>
@@ -16,6 +19,55 @@
 #define BESIDE_RETRY_NS 2000000
 #define BESIDE_RETRIES 1000u
 #define BESIDE_FIRST (1u << 3) /* BPF_F_BEFORE of Linux 6.6: before all programs that are there */
+#define BESIDE_JOINED_BYTES_MAX 65536u
+#define BESIDE_GRO_IPV4_MAX_SIZE 64u /* IFLA_GRO_IPV4_MAX_SIZE of Linux 6.3 */
+
+/* What the kernel says of the interface. */
+struct beside_interface {
+	uint32_t queues;       /* that it can have */
+	uint32_t joined_bytes; /* of packets that were joined, at most */
+};
+
+static int beside_answer(void *ctx, const struct nlmsghdr *message)
+{
+	const struct rtattr *attributes[BESIDE_GRO_IPV4_MAX_SIZE + 1];
+	struct beside_interface *found = ctx;
+	uint32_t v4, v6;
+
+	if (message->nlmsg_type != RTM_NEWLINK)
+		return 0;
+	netlink_attributes(message, sizeof(struct ifinfomsg), attributes, BESIDE_GRO_IPV4_MAX_SIZE);
+	v4 = netlink_u32(attributes[BESIDE_GRO_IPV4_MAX_SIZE], 0);
+	v6 = netlink_u32(attributes[IFLA_GRO_MAX_SIZE], 0);
+	found->joined_bytes = v4 > v6 ? v4 : v6;
+	found->queues = netlink_u32(attributes[IFLA_NUM_RX_QUEUES], 1);
+	return 0;
+}
+
+static int beside_interface(const struct harp_xdp *xdp, const struct why *why,
+			    struct beside_interface *found)
+{
+	struct netlink_message message;
+	struct ifinfomsg *body;
+	struct netlink nl;
+	int rc = netlink_open(&nl, 0);
+
+	*found = (struct beside_interface){ 0 };
+	if (!rc) {
+		body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
+		body->ifi_index = (int)xdp->ifindex;
+		rc = netlink_call(&nl, &message, beside_answer, found);
+		netlink_close(&nl);
+	}
+	if (rc)
+		return why_fail(why, rc, "asking for the interface: %s", strerror(-rc));
+	if (found->joined_bytes > BESIDE_JOINED_BYTES_MAX)
+		return why_fail(why, -EOPNOTSUPP,
+				"the kernel joins packets up to %u bytes there (gro_max_size), and "
+				"%u are taken",
+				found->joined_bytes, BESIDE_JOINED_BYTES_MAX);
+	return 0;
+}
 
 static int beside_device(struct harp_xdp *xdp, const struct why *why, uint32_t queues)
 {
@@ -56,8 +108,11 @@ static int beside_links(struct harp_xdp *xdp, const struct why *why)
 
 int xdp_beside(struct harp_xdp *xdp, const struct why *why, uint32_t queues)
 {
-	int rc = beside_device(xdp, why, queues);
+	struct beside_interface interface;
+	int rc = beside_interface(xdp, why, &interface);
 
+	if (!rc)
+		rc = beside_device(xdp, why, queues ? queues : interface.queues);
 	if (!rc)
 		rc = xdp_load_aside(why, xdp->side.ifindex, &xdp->program_fd, &xdp->side_program_fd,
 				    xdp->map_fds);

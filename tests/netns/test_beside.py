@@ -44,6 +44,28 @@ def test_it_has_the_interfaces_queues(tools: Tools, need_root: None) -> None:
         assert links(host)[beside(host)]["num_rx_queues"] == 3
 
 
+def test_it_has_queues_that_a_driver_does_not_speak_of(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    queues = ("numrxqueues", "4", "numtxqueues", "4")
+    host.run("ip", "link", "add", "br0", *queues, "type", "bridge")
+    host.run("ip", "link", "set", host.ifname, "master", "br0")
+    host.run("ip", "link", "set", "br0", "up")
+    host.run("ip", "address", "add", "10.78.0.1/24", "dev", "br0")
+    bridge = Host(host.netns, 0, "10.78.0.1", "br0")
+    tools.serve_tcp(bridge, "harp", 61000, "--queue", "3")
+    assert links(host)[beside(bridge)]["num_rx_queues"] == 4
+
+
+def test_not_where_the_kernel_joins_more_than_a_packet_may_have(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    host.run("ip", "link", "set", host.ifname, "gro_max_size", "65537")
+    server = tools.serve_tcp(host, "harp", 61000)
+    assert "xdp" in links(host)[host.ifname]
+    assert beside(host) not in links(host)
+    server.terminate()
+    assert "it: the kernel joins packets up to 65537 bytes there" in finish(server)[1]
+
+
 @pytest.mark.parametrize("before", [(), NO_BESIDE], ids=["beside", "on the interface"])
 @pytest.mark.parametrize("test", ["send", "recv"])
 def test_both_ways_carry_a_connection(
