@@ -124,6 +124,20 @@ def test_a_server_that_can_not_be_is_not_ready(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("verb", ["send", "pingpong"])
+def test_a_port_that_never_runs_dry_ends_with_its_client(
+    lab: Lab, build_dir: Path, verb: str
+) -> None:
+    """net_null makes packets of nothing for as long as somebody looks."""
+    here, there = lab.hosts
+    server = there.popen(words(build_dir, "serve", "net_null0", there.address))
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+    status, _, err = ended(here.popen(words(build_dir, verb, "net_null0", there.address)))
+    assert (status, err) == (0, "")
+    assert ended(server) == (0, "", "")
+
+
 def test_a_port_that_another_process_has(
     lab: Lab, ends: Ends, build_dir: Path, tmp_path: Path
 ) -> None:

@@ -11,8 +11,9 @@
 
 #define QUIET_NS 20000000u /* nothing arrived for so long: nothing is under way */
 #define PING_LOST_NS 100000000u
-#define CONTROL_EVERY 4096u /* empty polls between looks at the control connection */
-#define YIELD_EVERY 512u    /* empty polls between sched_yield()s: we may share a core */
+#define DRAIN_NS UINT64_C(2000000000) /* the peer has long ended: what still arrives is not its */
+#define CONTROL_EVERY 4096u           /* polls between looks at the control connection */
+#define YIELD_EVERY 512u              /* empty polls between sched_yield()s: we may share a core */
 
 #define ETHERNET_BYTES 14u
 #define IPV4_BYTES 20u
@@ -170,7 +171,7 @@ static unsigned burst_recv(struct wire_run *run, uint64_t now_ns, uint64_t *byte
 void run_recv(struct wire_run *run, struct wire_result *result)
 {
 	uint64_t start_ns = wire_clock_ns(), done_ns = 0, now_ns;
-	unsigned idle = 0;
+	unsigned idle = 0, turns = 0;
 
 	for (;;) {
 		uint64_t bytes = 0;
@@ -178,6 +179,10 @@ void run_recv(struct wire_run *run, struct wire_result *result)
 
 		now_ns = wire_clock_ns();
 		packets = burst_recv(run, now_ns, &bytes);
+		if (!done_ns && ++turns % CONTROL_EVERY == 0 && control_ready(run->control))
+			done_ns = now_ns;
+		if (done_ns && now_ns - done_ns > DRAIN_NS)
+			break;
 		if (packets) {
 			if (!result->frames)
 				start_ns = now_ns;
@@ -187,8 +192,6 @@ void run_recv(struct wire_run *run, struct wire_result *result)
 		}
 		if (++idle % YIELD_EVERY == 0)
 			sched_yield();
-		if (!done_ns && idle % CONTROL_EVERY == 0 && control_ready(run->control))
-			done_ns = now_ns;
 		if (done_ns && now_ns - done_ns > QUIET_NS && now_ns - result->last_ns > QUIET_NS)
 			break;
 	}
@@ -274,11 +277,13 @@ void run_ping(struct wire_run *run, struct wire_result *result, struct samples *
 void run_pong(struct wire_run *run, struct wire_result *result)
 {
 	uint64_t start_ns = wire_clock_ns(), number = 0;
-	unsigned idle = 0;
+	unsigned idle = 0, turns = 0;
 
 	for (;;) {
 		uint64_t now_ns = wire_clock_ns();
 
+		if (++turns % CONTROL_EVERY == 0 && control_ready(run->control))
+			break;
 		if (recv_number(run, &number, now_ns)) {
 			if (send_number(run, number, now_ns))
 				result_count(result, start_ns, now_ns, 1, run->own.frame_bytes);
@@ -290,8 +295,6 @@ void run_pong(struct wire_run *run, struct wire_result *result)
 		}
 		if (++idle % YIELD_EVERY == 0)
 			sched_yield();
-		if (idle % CONTROL_EVERY == 0 && control_ready(run->control))
-			break;
 	}
 	result_nic(run, result);
 }
