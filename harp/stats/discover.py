@@ -119,9 +119,12 @@ def find(proc: Path = PROC) -> Found:
         except OSError as error:
             found.hidden_processes += error.errno in (errno.EACCES, errno.EPERM)
             continue
+        opened = {page.fd for page in by_inode.values()} if pid == os.getpid() else set()
         for link in links:
             if len(by_inode) >= PAGES_MAX:
                 break
+            if int(link.name) in opened:
+                continue  # ours by this search alone: who held it when we saw it has it
             with contextlib.suppress(OSError):
                 _take(proc, pid, link, found, by_inode, bad)
     found.pages = [page for page in by_inode.values() if not page.job]

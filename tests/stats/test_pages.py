@@ -15,7 +15,7 @@ import pytest
 from conftest_stats import MakeOwner, Owner
 
 from harp import _page, stats
-from harp.stats import schema
+from harp.stats import discover, schema
 from harp.stats.instance import look, restored_sight, sight_document
 from harp.stats.page import text
 from harp.stats.rates import quantile_ns
@@ -110,6 +110,26 @@ def test_a_page_that_several_processes_hold_is_found_once(owner: Owner) -> None:
                 assert len(owner.pages(again)) == 2
         finally:
             child.communicate(b"\n")
+
+
+def test_a_page_held_by_the_search_alone_is_not_the_searcher_s(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of an earlier life of ours that another one holds who is looked at before us: what we
+    open of it to read it does not make it ours."""
+    us = os.getpid()
+    with stats.find() as found:
+        held = owner.pages(found)[0].inode
+    monkeypatch.setattr(discover, "_processes", lambda _proc: iter((owner.process.pid, us)))
+    # In the page's word the owner's number is ours: as of a life that has ended.
+    own_pid = discover._own_pid
+    swapped = {us: owner.process.pid, owner.process.pid: us}
+    monkeypatch.setattr(
+        discover, "_own_pid", lambda proc, pid: own_pid(proc, swapped.get(pid, pid))
+    )
+    with stats.find() as found:
+        (page,) = [each for each in found.pages if each.inode == held]
+        assert page.pid == owner.process.pid
 
 
 def test_a_document_is_the_same_elsewhere(owner: Owner) -> None:
