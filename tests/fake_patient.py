@@ -59,7 +59,7 @@ class Patient:
             self._ask,
             lambda: config.parse(self.toml, "harp.toml"),
             self._open,
-            lambda _name: self.use,
+            lambda _name, _harpd: self.use,
             self.default_routes.__contains__,
             self.files.get,
             self.ssh_address,

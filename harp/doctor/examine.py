@@ -119,7 +119,7 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
     findings = list(run("port", view, spec))
     leased = view.harpd.devices.get(spec.name) if text in configured.values() else None
     if leased is not None and leased.port and leased.queues_free == 0:
-        findings += run("used", view, spec, view.port_use(spec.name))
+        findings += run("used", view, spec, view.port_use(spec.name, view.harpd.path))
     elif all(finding.severity < Severity.NO for finding in findings):
         arguments = str(view.config["HARP_DPDK_ARGS"]) if view.config else ""
         findings += run("opened", view, spec, view.open_port(text, arguments))

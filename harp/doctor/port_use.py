@@ -3,7 +3,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from harp.daemon.client import DaemonClient
+from harp.errors import HarpError
 from harp.stats.source import Source
 
 
@@ -16,10 +19,17 @@ class PortUse:
     xstats: Mapping[str, int] = field(default_factory=dict)
 
 
-def use(name: str) -> PortUse:
-    """Of the port of that name. The instance on queue 0 speaks for it."""
+def use(name: str, harpd: Path) -> PortUse:
+    """Of the port of that name, of the harpd on that socket: another one of this machine may lease
+    a port of the same name. The instance on queue 0 speaks for it."""
+    try:
+        with DaemonClient(harpd) as client:
+            leases = {each["lease_id"] for each in client.query("instances")["instances"]}
+    except HarpError:
+        return PortUse()
     for each in Source().look(flows=False).instances:
         identity, ended = each.snapshot.identity, each.snapshot.status.ended
-        if (identity.ifname, identity.queue) == (name, 0) and identity.lease_id and not ended:
+        leased = f"{identity.lease_id:016x}" in leases
+        if (identity.ifname, identity.queue) == (name, 0) and leased and not ended:
             return PortUse(each.pid, identity.label or each.comm, each.snapshot.xstats)
     return PortUse()

@@ -58,7 +58,7 @@ class View:
     ask_harpd: Callable[[Path], Harpd]
     load_config: Callable[[], Config]  # or ConfigError
     open_port: Callable[[str, str], PortLook]  # a DPDK port's text; DPDK's arguments
-    port_use: Callable[[str], PortUse]  # a leased port's name
+    port_use: Callable[[str, Path], PortUse]  # a leased port's name; harpd's socket
     default_route: Callable[[str], bool]  # does it leave by this interface?
     may_open: Callable[[str], bool | None]  # a device's file, to read and write; None: not there
     ssh_address: str  # of this host, where the session's connection ends; empty: no such session
