@@ -250,7 +250,7 @@ def refused(path: Path) -> config.ConfigError:
     assert time.process_time() - before < 10
     (problem,) = caught.value.problems
     assert problem.place.startswith(str(path))
-    assert len(str(problem)) < 400
+    assert len(str(problem)) < len(str(path)) + 320
     assert str(problem).isprintable()
     return caught.value
 
