@@ -53,8 +53,8 @@ struct harp_xdp_api {
 	unsigned (*fds)(const struct harp_xdp *xdp, int *fds, unsigned max);
 	/* Closes them. What is pinned stays attached, with its maps. */
 	void (*detach)(struct harp_xdp *xdp);
-	/* Number of the XDP program attached to the interface, or of HARP's at its ingress hook; 0 none,
-	 * -errno. */
+	/* Number of the XDP program attached to the interface, or of HARP's at its ingress hook, or on the device
+	 * beside it; 0 none, -errno. */
 	int64_t (*attached_id)(uint32_t ifindex);
 	/*
 	 * Pins link, program and maps in a directory of a bpffs, made if its parent exists: from now on

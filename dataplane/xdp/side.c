@@ -19,6 +19,11 @@ void side_init(struct side *side)
 	*side = (struct side){ .route.fd = -1, .away.fd = -1 };
 }
 
+void side_name(char name[IFNAMSIZ], uint32_t ifindex)
+{
+	snprintf(name, IFNAMSIZ, "harp%u", ifindex);
+}
+
 /* ---- the namespace of the other end ---------------------------------------------------------- */
 
 struct away {
@@ -139,7 +144,7 @@ int side_make(struct side *side, const struct why *why, uint32_t ifindex, uint32
 	int rc;
 
 	side_init(side);
-	snprintf(side->name, sizeof(side->name), "harp%u", ifindex);
+	side_name(side->name, ifindex);
 	rc = netlink_open(&side->route, 0);
 	if (!rc && !side_find(&side->route, side->name, &there))
 		rc = -EEXIST;

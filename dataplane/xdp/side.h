@@ -23,7 +23,9 @@ struct side {
 };
 
 void side_init(struct side *side);
-/* Makes harp<ifindex>. -EEXIST that is there already; -EPERM; other -errno. On failure nothing is left. */
+/* Of the device beside that interface: harp<ifindex>. */
+void side_name(char name[IFNAMSIZ], uint32_t ifindex);
+/* Makes it. -EEXIST that is there already; -EPERM; other -errno. On failure nothing is left. */
 int side_make(struct side *side, const struct why *why, uint32_t ifindex, uint32_t queues);
 /* Removes it. Safe twice. */
 void side_drop(struct side *side);

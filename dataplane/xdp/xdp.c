@@ -17,17 +17,30 @@
 
 #define INGRESS_PROGRAMS_MAX 64u /* BPF_MPROG_MAX */
 
-/* The number of HARP's program at the ingress hook; 0: none, or we may not know. */
+/* The number of the program on the device beside; 0: none. Anybody may ask. */
+static int64_t xdp_attached_side(uint32_t ifindex)
+{
+	LIBBPF_OPTS(bpf_xdp_query_opts, query);
+	char name[IFNAMSIZ];
+	unsigned side;
+
+	side_name(name, ifindex);
+	side = if_nametoindex(name);
+	return side && !bpf_xdp_query((int)side, 0, &query) ? query.skb_prog_id : 0;
+}
+
+/* The number of HARP's program at the ingress hook, or of that on the device beside for who may not ask whose those at
+ * the hook are (CAP_SYS_ADMIN); 0: none. */
 static int64_t xdp_attached_aside(uint32_t ifindex)
 {
 	uint32_t ids[INGRESS_PROGRAMS_MAX], count = INGRESS_PROGRAMS_MAX;
 
 	if (bpf_prog_query((int)ifindex, XDP_TCX_INGRESS, 0, NULL, ids, &count))
-		return 0;
+		count = 0;
 	for (uint32_t i = 0; i < count && i < INGRESS_PROGRAMS_MAX; i++)
 		if (xdp_is_ours(ids[i]))
 			return ids[i];
-	return 0;
+	return xdp_attached_side(ifindex);
 }
 
 int64_t xdp_attached(uint32_t ifindex, bool *native)
@@ -121,7 +134,7 @@ static int xdp_link_taken(const struct harp_xdp *xdp, const struct why *why)
 {
 	int64_t id = xdp_attached_id(xdp->ifindex);
 
-	if (id > 0 && xdp_is_ours(id))
+	if (id > 0 && (xdp_is_ours(id) || id == xdp_attached_side(xdp->ifindex)))
 		return why_fail(
 			why, -EBUSY,
 			"HARP's steering program is attached already (program %lld), by harpd or "

@@ -51,7 +51,8 @@ int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 /* The same with harp_aside, which sends to that device, and harp_side for it. */
 int xdp_load_aside(const struct why *why, uint32_t side_ifindex, int *program_fd,
 		   int *side_program_fd, int map_fds[XDP_MAP_COUNT]);
-/* Number of the XDP program attached, or of HARP's at the ingress hook; 0 none, -errno; native: in which mode. */
+/* Number of the XDP program attached, or of HARP's at the ingress hook, or on the device beside; 0 none, -errno; native: in
+ * which mode. */
 int64_t xdp_attached(uint32_t ifindex, bool *native);
 /* Is that program a steering program of HARP's? False, too, when we may not know. */
 bool xdp_is_ours(int64_t id);

@@ -5,7 +5,7 @@ import json
 import signal
 
 import pytest
-from netns_tools import NO_BESIDE, Tools, finish, wait_until
+from netns_tools import NO_BESIDE, Tools, finish, outcome, wait_until
 
 from harp.lab import Host, Lab, LabOptions
 
@@ -35,6 +35,20 @@ def test_it_goes_with_its_process(tools: Tools, lab: Lab, how: signal.Signals) -
     server.send_signal(how)
     server.communicate()
     wait_until(lambda: name not in links(host), "the device's end")
+
+
+@pytest.mark.parametrize("before", [(), NO_BESIDE], ids=["may ask", "may not ask"])
+def test_who_is_there_is_there_for_everybody(
+    tools: Tools, lab: Lab, before: tuple[str, ...]
+) -> None:
+    """Whose programs are at the hook only CAP_SYS_ADMIN may ask."""
+    host = lab.hosts[0]
+    tools.serve_tcp(host, "harp", 61000)
+    args = [*before, tools.tcp, "serve", host.address, "61001", *tools.side(host, "harp")]
+    _, err, status = outcome(host, args)
+    assert status == 1
+    assert err.startswith(f"harp-tcp: {host.ifname}: HARP's steering program is attached already")
+    assert "xdp" not in links(host)[host.ifname]
 
 
 def test_it_has_the_interfaces_queues(tools: Tools, need_root: None) -> None:
