@@ -185,7 +185,7 @@ def test_lane_kinds_interoperate(each: Hosts, key_file: Path) -> None:
 def refusal(receiver: Actor, sender: Actor) -> tuple[str, str]:
     """Connects, which must fail; the last WARN of either side."""
     handle, listen = receiver.call("listen")
-    refused = pytest.raises(ActorError, match=r"connect: ncclInvalidUsage|connect: ncclSystemError")
+    refused = pytest.raises(ActorError, match="connect: ncclInvalidUsage")
     with polled(receiver, listen), refused:
         sender.call("connect", handle=handle)
     assert len(sender.call("warnings")) == 1, sender.call("warnings")
