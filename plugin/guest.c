@@ -17,12 +17,20 @@
  * Nothing a guest sends reaches a comm before it has proved itself, and none is waited for: a guest is looked at
  * when something has come for it (the stack's events, the keeper's epoll) or when its time is up.
  *
- * Room. A door has room for 64 guests. When one more comes, one goes: of the address that has the most guests
- * here, the oldest. So who opens hundreds of connections pushes out its own, and a peer that is alone at
- * its address stays. Strangers at many addresses can still push it out before its proof, which takes two round
- * trips; it tries again (connect.c, upkeep.c).
+ * Strangers and known ones. A guest is a stranger until its HELLO has named a listen id or comm id that is ours:
+ * 64 bits drawn at random, which are in handles and go by in the clear. So who names one is a peer, or reads along; who does
+ * not take part in the job stays a stranger.
  *
- * Time. A guest has 5 s, and 1 s while more than half of the room is taken: slow ones are not worth more then.
+ * Room. A door has room for 64 strangers. When one more comes, one goes: of the address that has the most strangers
+ * here, the oldest. So who opens hundreds of connections pushes out its own, and a peer that is alone at
+ * its address stays. Strangers at many addresses can still push it out before its HELLO; it tries again (connect.c,
+ * upkeep.c). Strangers never push out a known one.
+ *
+ * Of known ones there is room for 192. One more, and of the address that has the most the newest goes: when
+ * hundreds of peers come at once those that are here first are through first, and make room, while the oldest
+ * would be pushed out by the next for ever.
+ *
+ * Time. A guest has 5 s, a stranger 1 s while there are more than 32: slow ones are not worth more then.
  */
 
 #define GUEST_TIME_NS 5000000000ull
@@ -34,6 +42,7 @@ static void guest_gone(struct guest *guest)
 	keeper_unwatch(&guest->source);
 	explicit_bzero(guest->preamble.key, sizeof(guest->preamble.key));
 	guest->lane = NULL;
+	guest->all->known -= guest->known;
 	guest->all->count--;
 }
 
@@ -145,6 +154,64 @@ static int guest_begin_comm(struct guest *guest)
 	return 0;
 }
 
+/* ---- room ------------------------------------------------------------------------------------- */
+
+/* Strangers, or known ones. */
+static unsigned guests_of_address(const struct guests *guests, bool known,
+				  const struct harp_addr *addr)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0, seen = 0; seen < guests->count && i < GUESTS_MAX; i++) {
+		const struct guest *guest = &guests->guest[i];
+
+		if (!guest->lane)
+			continue;
+		seen++;
+		count += guest->known == known &&
+			 !memcmp(&guest->lane->remote.addr, addr, sizeof(*addr));
+	}
+	return count;
+}
+
+/* There are too many strangers or known ones: who goes. */
+static struct guest *guests_push_out(struct guests *guests, bool known)
+{
+	struct guest *out = NULL;
+	unsigned most = 0;
+
+	for (unsigned i = 0; i < GUESTS_MAX; i++) {
+		struct guest *guest = &guests->guest[i];
+		unsigned count;
+
+		if (!guest->lane || guest->known != known)
+			continue;
+		count = guests_of_address(guests, known, &guest->lane->remote.addr);
+		if (out && count < most)
+			continue;
+		if (out && count == most &&
+		    (known ? guest->came_ns < out->came_ns : guest->came_ns >= out->came_ns))
+			continue;
+		out = guest;
+		most = count;
+	}
+	guests->pushed_out++;
+	guest_turn_away(out);
+	return out;
+}
+
+/* It has named an id of ours. False: it had to go. */
+static bool guest_becomes_known(struct guest *guest)
+{
+	struct guests *guests = guest->all;
+
+	guest->known = true;
+	guests->known++;
+	return guests->known <= GUESTS_KNOWN_MAX || guests_push_out(guests, true) != guest;
+}
+
+/* ---- going on --------------------------------------------------------------------------------- */
+
 static void guest_advance(struct guest *guest, uint64_t now_ns)
 {
 	struct preamble *p = &guest->preamble;
@@ -156,6 +223,9 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 		return;
 	}
 	rc = preamble_advance(p, guest->lane);
+	if (rc >= 0 && !guest->known && p->step != PREAMBLE_READ_HELLO &&
+	    !guest_becomes_known(guest))
+		return;
 	if (p->step == PREAMBLE_READ_PROOF && !guest->asked_ns)
 		guest->asked_ns = now_ns;
 	if (rc == 1) {
@@ -180,26 +250,29 @@ static void guest_ready(struct keeper_source *source, uint64_t now_ns)
 	guest_advance((struct guest *)((char *)source - offsetof(struct guest, source)), now_ns);
 }
 
-/* ---- room and time ---------------------------------------------------------------------------- */
+/* ---- coming, and time ------------------------------------------------------------------------- */
 
-static uint64_t guests_time_ns(const struct guests *guests)
+static unsigned guests_strangers(const struct guests *guests)
 {
-	return guests->count > GUESTS_MANY ? GUEST_TIME_CROWDED_NS : GUEST_TIME_NS;
+	return guests->count - guests->known;
 }
 
 void guests_look(struct guests *guests, uint64_t now_ns)
 {
-	uint64_t time_ns = guests_time_ns(guests), next_ns = UINT64_MAX;
+	bool crowd = guests_strangers(guests) > GUESTS_STRANGERS_MANY;
+	uint64_t next_ns = UINT64_MAX, at_ns;
 
 	for (unsigned i = 0; guests->count && i < GUESTS_MAX; i++) {
 		struct guest *guest = &guests->guest[i];
 
 		if (!guest->lane)
 			continue;
-		if (now_ns >= guest->came_ns + time_ns)
+		at_ns = guest->came_ns +
+			(crowd && !guest->known ? GUEST_TIME_CROWDED_NS : GUEST_TIME_NS);
+		if (now_ns >= at_ns)
 			guest_turn_away(guest);
-		else if (guest->came_ns + time_ns < next_ns)
-			next_ns = guest->came_ns + time_ns;
+		else if (at_ns < next_ns)
+			next_ns = at_ns;
 	}
 	if (!guests->placement)
 		keeper_timer_set(&guests->timer, next_ns);
@@ -220,44 +293,16 @@ void guests_turn_away(struct guests *guests)
 		keeper_timer_set(&guests->timer, UINT64_MAX);
 }
 
-static unsigned guests_of_address(const struct guests *guests, const struct harp_addr *addr)
-{
-	unsigned count = 0;
-
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		const struct lane *lane = guests->guest[i].lane;
-
-		count += lane && !memcmp(&lane->remote.addr, addr, sizeof(*addr));
-	}
-	return count;
-}
-
-/* The door is full: who goes. */
-static struct guest *guests_push_out(struct guests *guests)
-{
-	struct guest *out = NULL;
-	unsigned most = 0;
-
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		struct guest *guest = &guests->guest[i];
-		unsigned count = guests_of_address(guests, &guest->lane->remote.addr);
-
-		if (out && (count < most || (count == most && guest->came_ns >= out->came_ns)))
-			continue;
-		out = guest;
-		most = count;
-	}
-	guests->pushed_out++;
-	guest_turn_away(out);
-	return out;
-}
-
 static struct guest *guests_place(struct guests *guests)
 {
-	for (unsigned i = 0; i < GUESTS_MAX; i++)
-		if (!guests->guest[i].lane)
-			return &guests->guest[i];
-	return guests_push_out(guests);
+	unsigned i = 0;
+
+	if (guests_strangers(guests) == GUESTS_STRANGERS_MAX)
+		return guests_push_out(guests, false);
+	while (guests->guest[i]
+		       .lane) /* there is one: known ones are no more than GUESTS_KNOWN_MAX */
+		i++;
+	return &guests->guest[i];
 }
 
 void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_ns)
@@ -272,6 +317,7 @@ void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_
 	guest->all = guests;
 	guest->lane = lane;
 	guest->came_ns = now_ns;
+	guest->source.ready = guest_ready;
 	guests->count++;
 	if (guests->placement)
 		own.features = FEATURE_ACK_PROMPTLY;
@@ -287,7 +333,7 @@ void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_
 	lane->notify = guest_notify;
 	/* HELLO may have come with it. */
 	guest_advance(guest, now_ns);
-	if (guests->count == 1 || guests->count == GUESTS_MANY + 1)
+	if (guests->count == 1 || guests_strangers(guests) == GUESTS_STRANGERS_MANY + 1)
 		guests_look(guests, now_ns);
 }
 
@@ -298,6 +344,4 @@ void guests_init(struct guests *guests, struct rendezvous *rdv,
 	guests->lanes = rails_lanes_taken(rendezvous_dev(rdv));
 	guests->placement = placement;
 	guests->timer.run = guests_due;
-	for (unsigned i = 0; i < GUESTS_MAX; i++)
-		guests->guest[i].source.ready = guest_ready;
 }

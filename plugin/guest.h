@@ -12,12 +12,15 @@
 #include "rails.h"
 #include "rendezvous.h"
 
-#define GUESTS_MAX 64u
-#define GUESTS_MANY 32u /* from so many on each has less time */
+#define GUESTS_STRANGERS_MAX 64u
+#define GUESTS_STRANGERS_MANY 32u /* if there are more each has less time */
+#define GUESTS_KNOWN_MAX 192u
+#define GUESTS_MAX (GUESTS_STRANGERS_MAX + GUESTS_KNOWN_MAX)
 
 struct guest {
 	struct guests *all;
 	struct lane *lane; /* NULL: the place is free */
+	bool known; /* its HELLO named a listen id or comm id of ours; else it is a stranger */
 	uint64_t came_ns;  /* at the door */
 	uint64_t asked_ns; /* when CHALLENGE had left; 0: it has not */
 	uint64_t rtt_ns;   /* until PROOF was here */
@@ -32,9 +35,9 @@ struct guests {
 	const struct placement_end *placement; /* of a HARP door's engine; NULL: a kernel door */
 	uint8_t lanes;                         /* that CHALLENGE says we take */
 	struct keeper_timer timer;             /* of kernel doors: the earliest deadline */
-	unsigned count;
-	uint64_t turned_away, pushed_out; /* pushed_out, of them: to make room for others */
-	uint64_t warned_ns;               /* of a peer that differs about encryption; 0: never */
+	unsigned count, known;                 /* known: of count */
+	uint64_t turned_away, pushed_out;      /* pushed_out, of them: to make room for others */
+	uint64_t warned_ns; /* of a peer that differs about encryption; 0: never */
 	struct guest guest[GUESTS_MAX];
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_guest.c - strangers at a door: who has to go when it is full, and when everybody's time is up. By count and
+ * test_guest.c - strangers and peers at a door: who has to go when it is full, and when everybody's time is up. By count and
  * by a clock that the test turns, over lanes in memory.
  */
 #include <stdlib.h>
@@ -12,7 +12,8 @@
 #include "plugin.h"
 
 #define SECOND_NS 1000000000ull
-#define COMERS 300u
+#define COMERS 2000u
+#define LISTEN_ID 0x1122334455667788ull
 
 static struct guests *guests;
 static struct fake_pair *pairs; /* COMERS: who came, and from where */
@@ -43,11 +44,25 @@ static unsigned come(unsigned address, uint64_t now_ns)
 {
 	struct fake_pair *pair = &pairs[comers];
 
-	fake_pair_init(pair, comers, 64);
+	fake_pair_init(pair, comers, 512);
 	pair->lanes[0].lane.remote.addr =
 		harp_addr_v4(10, 0, (uint8_t)(address >> 8), (uint8_t)address);
 	guests_come(guests, &pair->lanes[0].lane, -1, now_ns);
 	return comers++;
+}
+
+/* What a peer says first, who has a handle. */
+static void say_hello(unsigned comer, uint64_t now_ns)
+{
+	static const uint8_t secret[PREAMBLE_KEY_BYTES];
+	struct preamble_terms own = { .lanes = 1, .eager_bytes = 65536 };
+	struct fake_lane *lane = &pairs[comer].lanes[0];
+	struct preamble p;
+
+	preamble_connect(&p, LISTEN_ID, comer, secret, &own);
+	CHECK_EQ(fake_inject(lane, p.transcript, PREAMBLE_HELLO_BYTES), PREAMBLE_HELLO_BYTES);
+	for (unsigned i = 0; i < 1000 && !lane->closed; i++) /* read in pieces */
+		lane->lane.notify(&lane->lane, now_ns);
 }
 
 static bool is_here(unsigned comer)
@@ -69,9 +84,9 @@ static void test_one_attacker(struct rendezvous *rdv)
 		CHECK(is_here(honest[i]));
 	for (unsigned i = 0; i < comers; i++)
 		others += is_here(i);
-	CHECK_EQ(others, GUESTS_MAX);
-	CHECK_EQ(guests->count, GUESTS_MAX);
-	CHECK_EQ(guests->pushed_out, 203 - GUESTS_MAX);
+	CHECK_EQ(others, GUESTS_STRANGERS_MAX);
+	CHECK_EQ(guests->count, GUESTS_STRANGERS_MAX);
+	CHECK_EQ(guests->pushed_out, 203 - GUESTS_STRANGERS_MAX);
 	/* Its oldest went first. */
 	CHECK(!is_here(3));
 	CHECK(is_here(comers - 1));
@@ -90,8 +105,8 @@ static void test_many_attackers(struct rendezvous *rdv)
 	for (unsigned i = 0; i < 100; i++)
 		(void)come(i, SECOND_NS + i);
 	for (unsigned i = 0; i < 100; i++)
-		CHECK_EQ(is_here(i), i >= 100 - GUESTS_MAX);
-	CHECK_EQ(guests->pushed_out, 100 - GUESTS_MAX);
+		CHECK_EQ(is_here(i), i >= 100 - GUESTS_STRANGERS_MAX);
+	CHECK_EQ(guests->pushed_out, 100 - GUESTS_STRANGERS_MAX);
 	door_close();
 }
 
@@ -110,10 +125,10 @@ static void test_time(struct rendezvous *rdv)
 	CHECK(!is_here(late));
 	CHECK_EQ(guests->count, 0);
 	/* A crowd has less of it. */
-	for (unsigned i = 0; i < GUESTS_MANY; i++)
+	for (unsigned i = 0; i < GUESTS_STRANGERS_MANY; i++)
 		(void)come(1, 10 * SECOND_NS);
 	guests_look(guests, 11 * SECOND_NS);
-	CHECK_EQ(guests->count, GUESTS_MANY);
+	CHECK_EQ(guests->count, GUESTS_STRANGERS_MANY);
 	late = come(2, 11 * SECOND_NS);
 	CHECK_EQ(guests->count, 1); /* it was one too many for those who had had their second */
 	CHECK(is_here(late));
@@ -138,17 +153,103 @@ static void test_babble(struct rendezvous *rdv)
 	door_close();
 }
 
+/*
+ * 513 peers of three addresses that are slow to go on. Strangers, whatever they do, push out none of those who have said HELLO;
+ * of these the first stay when there are too many, and each has its full time though there is a crowd.
+ */
+static void test_known(struct rendezvous *rdv)
+{
+	unsigned peers[513], here = 0;
+
+	door_open(rdv);
+	for (unsigned i = 0; i < 513; i++) {
+		peers[i] = come(1 + i % 3, SECOND_NS + i);
+		say_hello(peers[i], SECOND_NS + i);
+	}
+	CHECK_EQ(guests->known, GUESTS_KNOWN_MAX);
+	CHECK_EQ(guests->count, GUESTS_KNOWN_MAX);
+	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++)
+		CHECK(is_here(peers[i]));
+	/* Strangers of the same addresses and of others. */
+	for (unsigned i = 0; i < 500; i++)
+		(void)come(i, 2 * SECOND_NS + i);
+	guests_look(guests, 3 * SECOND_NS + 500);
+	CHECK_EQ(guests->count, GUESTS_KNOWN_MAX);
+	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++)
+		CHECK(is_here(peers[i]));
+	/* A peer that is alone at its address finds room among them, and stays. */
+	peers[0] = come(9, 3 * SECOND_NS);
+	say_hello(peers[0], 3 * SECOND_NS);
+	for (unsigned i = 1; i < 100; i++)
+		say_hello(come(1, 3 * SECOND_NS + i), 3 * SECOND_NS + i);
+	CHECK(is_here(peers[0]));
+	CHECK_EQ(guests->known, GUESTS_KNOWN_MAX);
+	/* Their time ends, too. */
+	guests_look(guests, 6 * SECOND_NS + 513);
+	for (unsigned i = 0; i < comers; i++)
+		here += is_here(i);
+	CHECK_EQ(here, guests->count);
+	CHECK(is_here(peers[0]));
+	guests_look(guests, 9 * SECOND_NS);
+	CHECK_EQ(guests->count, 0);
+	CHECK_EQ(guests->known, 0);
+	door_close();
+}
+
+/*
+ * The same peers, each slower with its proof than all others are with coming. Who is turned away comes again: each round lets
+ * as many through as there is room for. (Being through is a reset here.)
+ */
+static void test_known_all_get_through(struct rendezvous *rdv)
+{
+	static const unsigned want = 513;
+	unsigned through = 0, rounds = 0, waiting[513], left = want;
+	uint64_t now_ns = SECOND_NS;
+
+	door_open(rdv);
+	while (left && rounds < 4) {
+		unsigned again = 0;
+
+		for (unsigned i = 0; i < left; i++) {
+			waiting[i] = come(1 + i % 3, now_ns + i);
+			say_hello(waiting[i], now_ns + i);
+		}
+		now_ns += SECOND_NS;
+		for (unsigned i = 0; i < left; i++) {
+			if (!is_here(waiting[i])) {
+				again++;
+				continue;
+			}
+			through++;
+			fake_reset(&pairs[waiting[i]].lanes[0]);
+			pairs[waiting[i]].lanes[0].lane.notify(&pairs[waiting[i]].lanes[0].lane,
+							       now_ns);
+		}
+		left = again;
+		rounds++;
+	}
+	CHECK_EQ(through, want);
+	CHECK_EQ(rounds, 3);
+	door_close();
+}
+
 int main(void)
 {
+	struct listen_comm listen = { .id = LISTEN_ID };
 	struct rendezvous *rdv;
 	struct plugin_ctx *ctx;
 
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
 	CHECK_EQ(ctx_rendezvous(0, &rdv), 0);
+	listen.ctx = ctx;
+	rendezvous_add(rdv, &listen);
 	test_one_attacker(rdv);
 	test_many_attackers(rdv);
 	test_time(rdv);
 	test_babble(rdv);
+	test_known(rdv);
+	test_known_all_get_through(rdv);
+	rendezvous_remove(rdv, &listen);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
 }
