@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 
 #include "ctx.h"
 #include "dial.h"
 #include "forkguard.h"
+#include "keeper.h"
 #include "keyfile.h"
 #include "peers.h"
 #include "rails.h"
@@ -21,11 +23,16 @@
  * an error; it is found again by the handle's address and secret. It has a list of candidates, best
  * first: HARP lanes, then kernel lanes, each by the families that both sides have. An attempt takes the
  * next candidate, opens a lane and runs the preamble; when it fails the next one is tried, and after the
- * last a pause and another round: a peer may be about to bind, or strangers may have pushed us out.
+ * last a pause and another round: a peer may be about to bind, or others may have pushed us out (guest.c). The
+ * former has four rounds; the latter as many as there is time for, at moments that are not everybody's, since
+ * hundreds that come at once have all been pushed out at once.
  *
  * A lane is opened and proved by dial.c, a HARP lane from a source port that leads to both queues. Where none did, that
  * is remembered for some seconds (peers.c), and the next candidate is taken at once: HARP lanes between other
  * instances of ours and other ports of the peer's, which share ports and time, then kernel lanes.
+ *
+ * A kernel lane is the keeper's until it is proved: it answers when something comes, and not when the application,
+ * which may have hundreds to poll, comes round to this one. The acceptor does not wait for long.
  *
  * `stage` says whose turn it is. IDLE: the application's thread, which starts attempts (it alone
  * may choose another driver). RUNNING: the baton of the attempt's driver. DONE, FAILED: the
@@ -34,14 +41,17 @@
  */
 
 #define ROUNDS_MAX 4u
-#define PAUSE_NS 50000000ull       /* after the first round; doubles */
+#define PAUSE_NS 50000000ull       /* after the first round; doubles, */
+#define PAUSE_DOUBLES 4u           /* so often */
 #define HARP_OPEN_NS 3000000000ull /* HARP lanes of a family have so long if another kind is left */
+#define ANSWER_NS 6000000000ull    /* for CHALLENGE: a door has turned away after 5 s (guest.c) */
+#define LOOK_NS 1000000000ull      /* at the time, for a lane that is the keeper's */
 #define WAY_PORTS_MAX 64u          /* tried for each way but the first */
 
 enum connect_stage { CONNECT_IDLE, CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
 struct connect {
-	struct driver own_driver; /* of kernel lanes; first: aligned */
+	struct driver own_driver; /* of kernel lanes where there is no keeper; first: aligned */
 	struct connect *next;     /* in ctx's list */
 	struct plugin_ctx *ctx;
 	const void *key; /* the handle's address */
@@ -50,14 +60,17 @@ struct connect {
 	struct handle handle;
 	struct candidates candidates;
 	unsigned candidate, round; /* of the present attempt */
+	bool pushed_out;           /* in this round, after it had got through */
 	atomic_int stage;
 	struct driver *driver; /* of the present attempt */
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
-	uint64_t deadline_ns, not_before_ns;
-	uint64_t harp_deadline_ns; /* of all HARP lanes of a family, in this round */
-	struct dial dial;          /* the present attempt */
-	struct upkeep *upkeep;     /* of further lanes; NULL: there will be none */
+	uint64_t deadline_ns, not_before_ns, look_ns;
+	uint64_t harp_deadline_ns;   /* of all HARP lanes of a family, in this round */
+	struct dial dial;            /* the present attempt */
+	struct keeper_source source; /* of a kernel lane; the keeper's baton */
+	bool waits_for_open;
+	struct upkeep *upkeep; /* of further lanes; NULL: there will be none */
 	struct comm *comm;
 	int error;
 	char error_text[256];
@@ -75,6 +88,21 @@ static void connect_leave(struct connect *c, enum connect_stage stage)
 	atomic_store_explicit(&c->stage, (int)stage, memory_order_release);
 }
 
+/* The last candidate of a round has failed. False: there will be no other round. */
+static bool connect_round(struct connect *c, uint64_t now_ns)
+{
+	uint64_t pause_ns = PAUSE_NS << (c->round < PAUSE_DOUBLES ? c->round : PAUSE_DOUBLES);
+	bool again = c->pushed_out || c->round + 1 < ROUNDS_MAX;
+
+	if (c->pushed_out)
+		pause_ns += c->comm_id % pause_ns; /* of all values */
+	c->candidate = 0;
+	c->pushed_out = false;
+	c->round++;
+	c->not_before_ns = now_ns + pause_ns;
+	return again && c->not_before_ns < c->deadline_ns;
+}
+
 static void connect_attempt_failed(struct connect *c, int error, const char *text, uint64_t now_ns)
 {
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
@@ -86,6 +114,7 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 		text = preamble_sealed_differs(c->handle.sealed);
 		c->round = ROUNDS_MAX - 1;
 		c->candidate = c->candidates.count - 1;
+		c->pushed_out = false;
 	}
 	/* A lane that got through to the peer tells more than one that did not. */
 	if (!c->error || c->dial.opened || error != -ECONNREFUSED) {
@@ -94,12 +123,9 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 			 harp_endpoint_format(&candidate->remote, remote),
 			 candidate->harp ? "HARP TCP" : "kernel TCP", text);
 	}
-	if (++c->candidate == c->candidates.count) {
-		c->candidate = 0;
-		c->not_before_ns = now_ns + (PAUSE_NS << c->round);
-		c->round++;
-	}
-	if (c->round == ROUNDS_MAX || now_ns >= c->deadline_ns)
+	c->pushed_out |= c->dial.opened && (error == -ECONNRESET || error == -ETIMEDOUT);
+	if ((++c->candidate == c->candidates.count && !connect_round(c, now_ns)) ||
+	    now_ns >= c->deadline_ns)
 		connect_leave(c, CONNECT_FAILED);
 	else
 		connect_leave(c, CONNECT_IDLE);
@@ -134,6 +160,7 @@ static void connect_ended(struct dial *dial, int error, const char *text, uint64
 {
 	struct connect *c = dial->owner;
 
+	keeper_unwatch(&c->source);
 	if (!error)
 		error = connect_finish(c);
 	if (error && dial->lane) {
@@ -153,6 +180,30 @@ static void connect_run(struct work *work, uint64_t now_ns)
 
 	if (atomic_load_explicit(&c->stage, memory_order_relaxed) == CONNECT_RUNNING)
 		dial_advance(&c->dial, now_ns);
+}
+
+static void connect_ready(struct keeper_source *source, uint64_t now_ns)
+{
+	struct connect *c = (struct connect *)((char *)source - offsetof(struct connect, source));
+
+	dial_advance(&c->dial, now_ns);
+	if (c->source.watched && c->waits_for_open && c->dial.opened) {
+		c->waits_for_open = false;
+		keeper_rewatch(&c->source, EPOLLIN);
+	}
+}
+
+/* A kernel lane of the keeper's has been begun. */
+static void connect_watch(struct connect *c, uint64_t now_ns)
+{
+	struct dial *dial = &c->dial;
+	int rc = keeper_watch(&c->source, lane_kernel_fd(dial->lane), EPOLLIN | EPOLLOUT);
+
+	c->waits_for_open = true;
+	if (!rc)
+		return;
+	dial_stop(dial);
+	connect_attempt_failed(c, rc, lane_error_text(rc), now_ns);
 }
 
 /* False: it is no use to try this HARP lane now; text says why. */
@@ -198,6 +249,8 @@ static void connect_start_run(struct work *work, uint64_t now_ns)
 	}
 	connect_leave(c, CONNECT_RUNNING);
 	dial_start(&c->dial, now_ns);
+	if (!candidate->harp && c->driver != &c->own_driver && c->dial.lane)
+		connect_watch(c, now_ns);
 }
 
 static void connect_stop_run(struct work *work, uint64_t now_ns)
@@ -205,6 +258,7 @@ static void connect_stop_run(struct work *work, uint64_t now_ns)
 	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, stop_work));
 
 	(void)now_ns;
+	keeper_unwatch(&c->source);
 	dial_stop(&c->dial);
 }
 
@@ -235,6 +289,7 @@ static void connect_prepare_dial(struct connect *c)
 	dial->comm_id = c->comm_id;
 	memcpy(dial->key, c->handle.secret, PREAMBLE_KEY_BYTES);
 	dial->own.lanes = connect_plan(c);
+	dial->answer_ns = ANSWER_NS;
 	dial->ended = connect_ended;
 	dial->owner = c;
 }
@@ -253,6 +308,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	c->start_work.run = connect_start_run;
 	c->work.run = connect_run;
 	c->stop_work.run = connect_stop_run;
+	c->source.ready = connect_ready;
 	c->ctx = ctx;
 	c->key = key;
 	c->dev = dev;
@@ -329,15 +385,24 @@ static void connect_report(struct connect *c)
 		INFO("%s: connected by %s", plugin_device(c->dev)->ifname, text);
 }
 
+/* Of the next attempt. */
+static struct driver *connect_driver(struct connect *c)
+{
+	const struct candidate *candidate = &c->candidates.list[c->candidate];
+
+	if (candidate->harp)
+		return engine_driver(candidate->engine);
+	return ctx_keeper() ? &c->own_driver : keeper_driver();
+}
+
 static void connect_start(struct connect *c)
 {
-	struct driver *driver = c->candidates.list[c->candidate].harp
-					? engine_driver(c->candidates.list[c->candidate].engine)
-					: &c->own_driver;
+	struct driver *driver = connect_driver(c);
 
 	if (driver != c->driver) /* nothing of ours stays on the list of the old one */
 		driver_call(c->driver, &c->stop_work);
 	c->driver = driver;
+	c->look_ns = driver_clock_ns() + LOOK_NS;
 	driver_call(driver, &c->start_work);
 }
 
@@ -349,6 +414,17 @@ static const char *connect_remedy(int dev, int error)
 	if (error == -EPROTONOSUPPORT || error == -EACCES) /* it answered */
 		return "";
 	return "; is the peer's rank alive, and does a firewall let TCP through?";
+}
+
+/* The keeper sees what comes; what it does not look at is the time. */
+static bool connect_must_look(struct connect *c)
+{
+	uint64_t now_ns = driver_clock_ns();
+
+	if (c->driver == keeper_driver() && now_ns < c->look_ns && now_ns < c->deadline_ns)
+		return false;
+	c->look_ns = now_ns + LOOK_NS;
+	return true;
 }
 
 int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traffic_class,
@@ -382,7 +458,8 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 		connect_start(c);
 		break;
 	case CONNECT_RUNNING:
-		driver_post(c->driver, &c->work);
+		if (connect_must_look(c))
+			driver_post(c->driver, &c->work);
 		driver_poll(c->driver);
 		break;
 	default:

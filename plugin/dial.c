@@ -98,6 +98,13 @@ static void dial_done(struct dial *dial, uint64_t now_ns)
 	dial->ended(dial, 0, "", now_ns);
 }
 
+/* The door answers HELLO or resets, and a reset may be lost. Later than that the acceptor may have made a comm. */
+static bool dial_unanswered(const struct dial *dial, uint64_t now_ns)
+{
+	return dial->answer_ns && dial->preamble.step == PREAMBLE_READ_CHALLENGE &&
+	       now_ns >= dial->asked_ns + dial->answer_ns;
+}
+
 void dial_advance(struct dial *dial, uint64_t now_ns)
 {
 	struct preamble *p = &dial->preamble;
@@ -116,7 +123,7 @@ void dial_advance(struct dial *dial, uint64_t now_ns)
 		dial_done(dial, now_ns);
 	else if (rc)
 		dial_fail(dial, rc, p->what ? p->what : lane_error_text(rc), now_ns);
-	else if (now_ns >= dial->deadline_ns)
+	else if (now_ns >= dial->deadline_ns || dial_unanswered(dial, now_ns))
 		dial_fail(dial, -ETIMEDOUT, "the peer does not accept; is its rank alive?", now_ns);
 }
 

@@ -24,6 +24,7 @@ struct dial {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own;              /* lanes, index, join; the rest is set here */
 	uint64_t open_deadline_ns, deadline_ns; /* of the open lane, of the proved one */
+	uint64_t answer_ns;                     /* for CHALLENGE, after HELLO; 0: no limit */
 	/* It has ended: 0, and dial->lane is the caller's, who sets it to NULL; or -errno with a few words,
 	 * which pass, and nothing is left. May be called by dial_start() and dial_advance(). */
 	void (*ended)(struct dial *dial, int error, const char *text, uint64_t now_ns);

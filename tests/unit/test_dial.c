@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_dial.c - the round trip that a dial measures, over lanes in memory: from HELLO to CHALLENGE, and none where
- * the answer was there before the dial had come back from sending.
+ * the answer was there before the dial had come back from sending. And for how long it waits for which answer.
  */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -21,7 +22,7 @@ struct call {
 	struct preamble peer;
 	struct lane_ops ops; /* the dial's end: fake, or one whose peer is awake at once */
 	const struct lane_ops *fake;
-	int ended;
+	int ended, error;
 };
 
 static bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
@@ -37,7 +38,7 @@ static void ended(struct dial *dial, int error, const char *text, uint64_t now_n
 
 	(void)text;
 	(void)now_ns;
-	CHECK_EQ(error, 0);
+	call->error = error;
 	call->ended++;
 }
 
@@ -80,9 +81,10 @@ static void call_begin(struct call *call, uint64_t seed, bool late)
 	memcpy(call->dial.key, secret, sizeof(secret));
 }
 
-static void call_end(struct call *call)
+static void call_end(struct call *call, int error)
 {
 	CHECK_EQ(call->ended, 1);
+	CHECK_EQ(call->error, error);
 	dial_stop(&call->dial);
 	fake_pair_free(&call->pair);
 }
@@ -103,7 +105,7 @@ static void test_the_round_trip(void)
 			dial_advance(&call.dial, now_ns);
 		}
 		CHECK_EQ(call.dial.rtt_ns, 3 * MS);
-		call_end(&call);
+		call_end(&call, 0);
 	}
 }
 
@@ -117,12 +119,54 @@ static void test_an_answer_before_the_question_was_over(void)
 		dial_advance(&call.dial, BEGIN_NS);
 		CHECK_EQ(call.ended, 1);
 		CHECK_EQ(call.dial.rtt_ns, 0);
-		call_end(&call);
+		call_end(&call, 0);
+	}
+}
+
+/* CHALLENGE is missed after a while: the door may have reset us unheard. */
+static void test_nobody_answers_hello(void)
+{
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		struct call call;
+
+		call_begin(&call, seed, false);
+		call.dial.answer_ns = 10 * MS;
+		while (call.dial.preamble.step != PREAMBLE_READ_CHALLENGE || !call.dial.opened)
+			dial_advance(&call.dial, BEGIN_NS);
+		dial_advance(&call.dial, BEGIN_NS + 10 * MS - 1);
+		CHECK_EQ(call.ended, 0);
+		dial_advance(&call.dial, BEGIN_NS + 10 * MS);
+		call_end(&call, -ETIMEDOUT);
+	}
+}
+
+/* READY is waited for to the end: the peer may have made a comm already, of which there must be one. */
+static void test_ready_is_late(void)
+{
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		struct call call;
+
+		call_begin(&call, seed, false);
+		call.dial.answer_ns = 10 * MS;
+		while (call.dial.preamble.step != PREAMBLE_READ_READY || !call.dial.opened) {
+			dial_advance(&call.dial, BEGIN_NS);
+			if (call.peer.step != PREAMBLE_READ_PROOF)
+				(void)preamble_advance(&call.peer, &call.pair.lanes[1].lane);
+		}
+		dial_advance(&call.dial, BEGIN_NS + 1000 * MS);
+		CHECK_EQ(call.ended, 0);
+		for (unsigned i = 0; i < 1000 && !call.ended; i++) {
+			(void)preamble_advance(&call.peer, &call.pair.lanes[1].lane);
+			dial_advance(&call.dial, BEGIN_NS + 1000 * MS);
+		}
+		call_end(&call, 0);
 	}
 }
 
 int main(void)
 {
+	test_nobody_answers_hello();
+	test_ready_is_late();
 	test_the_round_trip();
 	test_an_answer_before_the_question_was_over();
 	return check_done();
