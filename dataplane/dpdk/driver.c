@@ -66,8 +66,9 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 	const uint32_t slot = driver_slot_bytes(frame_size);
 	int len;
 
-	/* memif copies what a peer says is in a buffer into one mbuf, however long that is, unless its own buffers are larger than
-	 * an mbuf's room: then a peer with larger ones (another MTU, or memif's 2048 bytes) has its packets in chains. */
+	/* Newer releases of DPDK's memif copy what a peer says is in a buffer into one mbuf, however long that is, unless their own
+	 * buffers are larger than an mbuf's room (a precaution: 22.11.11 was not seen to). With larger ones the packets of a peer
+	 * of another MTU, or with memif's own 2048 bytes, come in chains. */
 	if (memif_is(device) && !driver_argument(device, "bsize="))
 		len = snprintf(out, out_len, "%s,bsize=%u", device, room + DRIVER_ROOM_MORE);
 	/* af_packet's slots divide a block of whole pages, and what they hold fits into an mbuf. */

@@ -75,8 +75,9 @@ def _spec(text: str) -> Any:
 
 
 def _with_buffers(device: str, pool: Pool) -> str:
-    """memif copies what a peer says is in a buffer into one of the pool's, however long that is,
-    unless its own buffers are larger than those: then longer packets take several."""
+    """Newer releases of DPDK's memif copy what a peer says is in a buffer into one of the pool's,
+    however long that is, unless their own buffers are larger than those: then longer packets take
+    several. A precaution: 22.11.11 was not seen to."""
     if not device.startswith("net_memif") or ",bsize=" in device:
         return device
     return f"{device},bsize={pool.buffer_bytes + _MEMIF_MORE_BYTES}"
