@@ -36,8 +36,9 @@ struct choice_cell {
 	bool used,
 		own; /* a message was there; the way is of its own measuring, not a neighbour's */
 	bool fresh;  /* its way was measured since the last probe */
-	uint8_t probes; /* since a kind came back, up to 255 */
-	uint8_t rival;  /* the way probed last */
+	uint8_t probes;  /* since a kind came back, up to 255 */
+	uint8_t rival;   /* the way probed last */
+	uint8_t dropped; /* trials that were not waited for */
 	uint8_t leans; /* towards that way: 1 + it, 0: towards none; it was better by less than the margin */
 	uint8_t since_look;
 	uint8_t rest;  /* messages that are not looked at: enough is known */

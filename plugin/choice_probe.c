@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+/* So often the wait for a size that does not come is doubled. */
+#define CHOICE_MISSED_DOUBLED 5u
 /* From a probe to the next, messages. */
 #define CHOICE_BACKOFF_MAX 4096u
 #define CHOICE_WAIT_MAX 8192u
@@ -251,6 +253,10 @@ void choice_probe_end(struct choice *choice)
 
 void choice_probe_drop(struct choice *choice)
 {
+	struct choice_cell *cell = &choice->cells[choice->probe.cell];
+
+	if (cell->dropped < CHOICE_MISSED_DOUBLED)
+		cell->dropped++;
 	choice->probe.left = 0;
 	choice->probe.costs = 0;
 	choice_probe_end(choice);

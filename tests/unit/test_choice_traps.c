@@ -227,9 +227,9 @@ static void test_sizes_that_end_in_a_trial(void)
 			send_one(&run, MIB, 0);
 		finish(&run);
 		trials += choice->probe.left > 0;
-		for (unsigned i = 0; i < 2000; i++)
+		for (unsigned i = 0; i < 500; i++)
 			send_one(&run, 8, 0);
-		right += share(&run, 8, 400, LANE_KERNEL) > 0.95;
+		right += share(&run, 8, 300, LANE_KERNEL) > 0.9;
 		free(choice);
 	}
 	printf("sizes that end: %u of %u in a trial, right behind %u\n", trials, SEEDS, right);
