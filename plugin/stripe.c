@@ -172,6 +172,9 @@ static uint64_t stripe_rate_now(const struct stripe_lane *l, uint64_t now_ns)
 	if (!under_way)
 		return now_ns < l->given_ns + FORGET_NS ? l->rate : 0;
 	rate = l->rate;
+	/* Of a message's end the kernel's ACK comes up to 40 ms later (Linux's delayed ACK) when nothing follows. */
+	if (l->kind == LANE_KERNEL && under_way < SAMPLE_BYTES_MIN)
+		return rate;
 	if (now_ns >= l->sample_ns + OVERDUE_NS_MIN + 2 * l->srtt_ns) {
 		most = stripe_rate_of(l->given_bytes - l->sample_bytes, l->sample_ns, now_ns);
 		if (!rate || rate > most)

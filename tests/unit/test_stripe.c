@@ -336,6 +336,21 @@ static void test_a_kind_that_crawls(void)
 	CHECK(carried[1] > 4500000);
 }
 
+/* The ACK of a kernel's last small message is delayed as long as none follows it: the lane is as good as before. */
+static void test_an_ack_that_is_delayed(void)
+{
+	const uint64_t base_ns = 1000 * MS;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
+	stripe_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
+	stripe_give(&s, 0, 4096, base_ns);
+	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 0);
+	stripe_give(&s, 0, CHUNK, base_ns); /* this much is acknowledged at once, by one that moves */
+	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 1);
+}
+
 static void test_ranks(void)
 {
 	struct stripe s;
@@ -407,6 +422,7 @@ int main(void)
 	test_an_unknown_lane_gets_little();
 	test_late();
 	test_a_kind_that_crawls();
+	test_an_ack_that_is_delayed();
 	test_dead_only_while_another_lives();
 	return check_done();
 }
