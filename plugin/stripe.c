@@ -47,6 +47,7 @@
 #define LAG_SHARE 2u              /* less than so-manieth of another's rate */
 #define CRAWL_SHARE 4u            /* the same, of the other kind */
 #define CRAWL_NS 10000000u        /* so long a queue is worth a try of the other kind */
+#define CRAWL_QUEUE_NS 4000000u /* so short a queue is none: its rate may be what was asked of it */
 #define LATE_NS_MIN 3000000u
 #define WAITS_NS (UINT64_C(1) << 63) /* longer than anything */
 #define STALL_NS_MIN 20000000u
@@ -346,7 +347,7 @@ static bool stripe_crawls(const struct stripe_lane *l, uint64_t others, uint64_t
 {
 	uint64_t rate = stripe_rate_now(l, now_ns);
 
-	if (!rate || !others)
+	if (!rate || !others || finish_ns < CRAWL_QUEUE_NS)
 		return false;
 	return others == UINT64_MAX ? finish_ns >= CRAWL_NS : rate * CRAWL_SHARE < others;
 }

@@ -347,8 +347,28 @@ static void test_an_ack_that_is_delayed(void)
 	stripe_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
 	stripe_give(&s, 0, 4096, base_ns);
 	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 0);
-	stripe_give(&s, 0, CHUNK, base_ns); /* this much is acknowledged at once, by one that moves */
+	stripe_give(&s, 0, CHUNK,
+		    base_ns); /* this much is acknowledged at once, by one that moves */
 	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 1);
+}
+
+/* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */
+static void test_a_kind_that_was_asked_little(void)
+{
+	uint64_t now_ns = 1000 * MS;
+	unsigned given = 0;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 100, now_ns);
+	stripe_add(&s, 1, LANE_HARP, false, MS / 100, now_ns);
+	s.lane[0].rate = 500000;
+	s.lane[1].rate = 5000000;
+	s.lane[0].given_ns = s.lane[1].given_ns = now_ns;
+	for (; stripe_best(&s, LANE_KERNEL, CHUNK, now_ns) == 0; given++)
+		stripe_give(&s, 0, CHUNK, now_ns);
+	CHECK(given > 0);
+	CHECK(given * CHUNK < 4 * 500000 + CHUNK);
 }
 
 static void test_ranks(void)
@@ -422,6 +442,7 @@ int main(void)
 	test_an_unknown_lane_gets_little();
 	test_late();
 	test_a_kind_that_crawls();
+	test_a_kind_that_was_asked_little();
 	test_an_ack_that_is_delayed();
 	test_dead_only_while_another_lives();
 	return check_done();
