@@ -53,10 +53,6 @@
 /* So many more, where neighbours know. */
 #define CHOICE_TRUST 32u
 
-/* Messages of other sizes, none of a probe's between, after which the probe is not waited for; twice as many each time that its
- * size has come again. */
-#define CHOICE_MISSED 32u
-
 /* ---- ways ----------------------------------------------------------------------------------- */
 
 bool choice_allows(const struct choice *choice, unsigned cell, unsigned way)
@@ -183,9 +179,8 @@ static unsigned choice_way(struct choice *choice, unsigned index, uint64_t messa
 			choice_probe_begin(choice, index);
 	}
 	if (!choice_is_probed(choice, index)) {
-		if (probe->left && ++probe->missed >= CHOICE_MISSED
-							      << choice->cells[probe->cell].dropped)
-			choice_probe_drop(choice);
+		if (probe->left)
+			choice_probe_missed(choice);
 		return cell->way;
 	}
 	probe->left--;

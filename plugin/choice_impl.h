@@ -44,8 +44,9 @@ unsigned choice_settle(unsigned class, unsigned flying);
 /* choice_probe.c; rare, so that the path of every message stays short */
 void choice_probe_begin(struct choice *choice, unsigned index);
 void choice_probe_end(struct choice *choice);
-/* What it has measured is no verdict; its size may come again. None of it is in flight. */
-void choice_probe_drop(struct choice *choice);
+/* A message is none of the probe's, which has some to send. After many the probe is dropped: what it has measured is no verdict, its size
+ * may come again. */
+void choice_probe_missed(struct choice *choice);
 /* A message took ns. */
 void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32_t ns, bool counts);
 /* One of a trial that does not. */

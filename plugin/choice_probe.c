@@ -4,7 +4,9 @@
 
 #include <string.h>
 
-/* So often the wait for a size that does not come is doubled. */
+/* Messages of other sizes, none of a probe's between, after which the probe is not waited for; twice as many each time that its
+ * size has come again, so often. */
+#define CHOICE_MISSED 32u
 #define CHOICE_MISSED_DOUBLED 5u
 /* From a probe to the next, messages. */
 #define CHOICE_BACKOFF_MAX 4096u
@@ -251,14 +253,17 @@ void choice_probe_end(struct choice *choice)
 	}
 }
 
-void choice_probe_drop(struct choice *choice)
+void choice_probe_missed(struct choice *choice)
 {
-	struct choice_cell *cell = &choice->cells[choice->probe.cell];
+	struct choice_probe *probe = &choice->probe;
+	struct choice_cell *cell = &choice->cells[probe->cell];
 
+	if (++probe->missed < CHOICE_MISSED << cell->dropped)
+		return;
 	if (cell->dropped < CHOICE_MISSED_DOUBLED)
 		cell->dropped++;
-	choice->probe.left = 0;
-	choice->probe.costs = 0;
+	probe->left = 0;
+	probe->costs = 0;
 	choice_probe_end(choice);
 }
 
