@@ -184,6 +184,20 @@ static void write_buffers(uint32_t offset, uint16_t region, uint32_t at, uint32_
 			 sizeof(desc));
 }
 
+static void say_memory(int fd)
+{
+	say_init(fd);
+	say_region(fd, 0, REGION_BYTES, memory);
+}
+
+/* With buffers that lie there. */
+static void say_first_ring(int fd, uint16_t region, uint32_t at, uint32_t length)
+{
+	write_buffers(0, region, at, length);
+	say_memory(fd);
+	say_ring(fd, (struct ring){ .flags = 1, .log2 = 10 }, event);
+}
+
 /* Or the driver hangs up by itself, maybe before the relay has heard what is wrong. */
 static void write_cookie(uint32_t offset)
 {
@@ -196,11 +210,8 @@ static void rings_good(int fd)
 {
 	write_cookie(0);
 	write_cookie(RING_BYTES);
-	write_buffers(0, 0, REGION_BYTES - 1518, 1518);
 	write_buffers(RING_BYTES, 0, REGION_BYTES - 1518, 1518);
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
-	say_ring(fd, (struct ring){ .flags = 1, .log2 = 10 }, event);
+	say_first_ring(fd, 0, REGION_BYTES - 1518, 1518);
 	say_ring(fd, (struct ring){ .offset = RING_BYTES, .log2 = 10 }, event);
 }
 
@@ -229,52 +240,43 @@ static void second_region_first(int fd)
 
 static void ring_nowhere(int fd)
 {
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
+	say_memory(fd);
 	say_ring(fd, (struct ring){ .region = 1, .log2 = 10 }, event);
 }
 
 static void ring_at_the_end(int fd)
 {
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
+	say_memory(fd);
 	say_ring(fd, (struct ring){ .offset = REGION_BYTES - RING_BYTES + 4, .log2 = 10 }, event);
 }
 
 static void ring_beyond_4_gib(int fd)
 {
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
+	say_memory(fd);
 	say_ring(fd, (struct ring){ .offset = UINT32_MAX - 3, .log2 = 10 }, event);
 }
 
 static void ring_huge(int fd)
 {
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
+	say_memory(fd);
 	say_ring(fd, (struct ring){ .log2 = 63 }, event);
 }
 
 static void ring_of_a_file(int fd)
 {
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
+	say_memory(fd);
 	say_ring(fd, (struct ring){ .log2 = 10 }, memory);
 }
 
 static void second_ring_first(int fd)
 {
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
+	say_memory(fd);
 	say_ring(fd, (struct ring){ .index = 1, .log2 = 10 }, event);
 }
 
 static void one_direction(int fd)
 {
-	write_buffers(0, 0, 0, 1518);
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
-	say_ring(fd, (struct ring){ .flags = 1, .log2 = 10 }, event);
+	say_first_ring(fd, 0, 0, 1518);
 	say_connect(fd);
 }
 
@@ -287,28 +289,19 @@ static void ring_again(int fd)
 
 static void buffer_at_the_end(int fd)
 {
-	write_buffers(0, 0, REGION_BYTES - 1517, 1518);
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
-	say_ring(fd, (struct ring){ .flags = 1, .log2 = 10 }, event);
+	say_first_ring(fd, 0, REGION_BYTES - 1517, 1518);
 }
 
 static void buffer_nowhere(int fd)
 {
-	write_buffers(0, 1, 0, 1518);
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
-	say_ring(fd, (struct ring){ .flags = 1, .log2 = 10 }, event);
+	say_first_ring(fd, 1, 0, 1518);
 }
 
 /* What the client sends may be in short ones. */
 static void buffers_short(int fd)
 {
-	write_buffers(0, 0, 0, 1517);
 	write_buffers(RING_BYTES, 0, 0, 1517);
-	say_init(fd);
-	say_region(fd, 0, REGION_BYTES, memory);
-	say_ring(fd, (struct ring){ .flags = 1, .log2 = 10 }, event);
+	say_first_ring(fd, 0, 0, 1517);
 	say_ring(fd, (struct ring){ .offset = RING_BYTES, .log2 = 10 }, event);
 }
 
