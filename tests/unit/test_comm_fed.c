@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_comm_fed.c - records that the test writes itself, over several lanes: out of order, twice, by halves, at a bad
+ * moment, and those that a peer must not send. */
+#include <sys/mman.h>
+
+#include "comm_rig.h"
+
+/* A DATA record comes by a lane, its bytes numbered from the seed. */
+static void feed(struct fake_lane *lane, uint64_t message, uint64_t total, uint64_t offset,
+		 uint32_t length, int seed)
+{
+	struct record record = { .type = RECORD_DATA,
+				 .message = message,
+				 .total = total,
+				 .offset = offset,
+				 .length = length };
+	uint8_t header[RECORD_HEADER_BYTES];
+	uint8_t *bytes = malloc(length + 1);
+
+	for (uint32_t i = 0; i < length; i++)
+		bytes[i] = (uint8_t)((uint64_t)seed + offset + i);
+	record_encode(header, &record);
+	CHECK_EQ(fake_inject(lane, header, sizeof(header)), sizeof(header));
+	CHECK_EQ(fake_inject(lane, bytes, length), length);
+	free(bytes);
+}
+
+static bool fed(const uint8_t *bytes, size_t length, int seed)
+{
+	for (size_t i = 0; i < length; i++)
+		if (bytes[i] != (uint8_t)((uint64_t)seed + i))
+			return false;
+	return true;
+}
+
+/* A message that nobody asked for stands before one that is wanted: neither is lost. */
+static void test_early(void)
+{
+	uint8_t first[128] = { 0 }, second[1000] = { 0 };
+	struct request *one, *two;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	one = rig_post(t.recv, first, sizeof(first));
+	feed(&t.pairs[0].lanes[1], 1, 1000, 64, 936, 2); /* message 1, which has no receive */
+	feed(&t.pairs[0].lanes[1], 0, 128, 0, 64, 1);    /* behind it */
+	feed(&t.pairs[1].lanes[1], 0, 128, 64, 64, 1);
+	CHECK_EQ(rig_wait(&t, one, NULL), 0);
+	CHECK(fed(first, 128, 1));
+	two = rig_post(t.recv, second, sizeof(second));
+	feed(&t.pairs[1].lanes[1], 1, 1000, 0, 64, 2);
+	CHECK_EQ(rig_wait(&t, two, NULL), 0);
+	CHECK(fed(second, 1000, 2));
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+/* A kernel lane that brings what had come is answered when nothing more of its sender's is seen to come: who has closed
+ * its socket meanwhile answers RST. */
+static void test_answer_waits(void)
+{
+	struct record second = { .type = RECORD_DATA, .message = 1, .total = 1, .length = 1 };
+	uint8_t bytes[RECORD_HEADER_BYTES + 1] = { 0 }, rx[101];
+	struct request *recv[2];
+	struct fake_lane *kernel;
+	struct talk t;
+
+	rig_open_fed(&t, 1, 16384);
+	kernel = &t.pairs[1].lanes[1];
+	fake_pair_init(&t.pairs[1], 80, 100000);
+	kernel->lane.kind_bit = LANE_KERNEL;
+	CHECK_EQ(comm_attach(t.recv, &kernel->lane, &(struct comm_lane_options){ .index = 1 }), 0);
+	t.lanes = 2;
+	recv[0] = rig_post(t.recv, rx, 100);
+	recv[1] = rig_post(t.recv, rx + 100, 1);
+	feed(&t.pairs[0].lanes[1], 0, 100, 0, 100, 1);
+	CHECK_EQ(rig_wait(&t, recv[0], NULL), 0);
+	feed(kernel, 0, 100, 0, 100, 1);
+	record_encode(bytes, &second);
+	CHECK_EQ(fake_inject(kernel, bytes, 1), 1);
+	rig_turns(&t, 200);
+	CHECK_EQ(kernel->in->count, 0); /* all of it has been read */
+	CHECK_EQ(kernel->out->written, 0);
+	CHECK_EQ(fake_inject(kernel, bytes + 1, sizeof(bytes) - 1), sizeof(bytes) - 1);
+	CHECK_EQ(rig_wait(&t, recv[1], NULL), 0);
+	rig_turns(&t, 200);
+	CHECK(kernel->out->written > 0);
+	rig_free(&t);
+}
+
+/* The same chunk by two lanes, the first of which dies in the middle of it. */
+static void test_half_a_chunk(void)
+{
+	struct comm_lane_view views[COMM_LANES_MAX];
+	uint8_t room[4096] = { 0 };
+	struct request *request;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	request = rig_post(t.recv, room, sizeof(room));
+	feed(&t.pairs[0].lanes[1], 0, 4096, 0, 4096, 1);
+	t.pairs[0].lanes[1].in->count -= 1000; /* the rest is still on its way */
+	rig_turns(&t, 30);
+	feed(&t.pairs[1].lanes[1], 0, 4096, 0, 4096, 1);
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	CHECK(fed(room, 4096, 1));
+	/* The memory is the application's again; the rest of the first goes nowhere. */
+	memset(room, 0xee, sizeof(room));
+	request = rig_post(t.recv, room, sizeof(room));
+	t.pairs[0].lanes[1].in->count += 1000;
+	t.pairs[0].lanes[1].event = true;
+	rig_turns(&t, 30);
+	for (size_t i = 0; i < sizeof(room); i++)
+		CHECK_EQ(room[i], 0xee);
+	CHECK_EQ(comm_lane_views(t.recv, views), 2);
+	CHECK_EQ(views[0].counts.duplicates, 1);
+	CHECK_EQ(views[1].counts.duplicates, 0);
+	feed(&t.pairs[0].lanes[1], 1, 4096, 0, 4096, 9);
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	CHECK(fed(room, 4096, 9));
+	rig_free(&t);
+}
+
+/* What happens while the lane that has half of a record's payload reads: all of it is acknowledged by the other lane, the
+ * application takes its memory back, and the network has taken what was sent. Then comes what the comm fails of. */
+static struct {
+	struct lane_ops ops;
+	ssize_t (*recv)(struct lane *lane, void *dst, size_t len, unsigned unit);
+	struct fake_lane *other;
+	struct request *request;
+	void *memory;
+	size_t size;
+} meanwhile;
+
+static ssize_t meanwhile_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	struct fake_lane *mine = (struct fake_lane *)lane;
+	struct record ack = { .type = RECORD_ACK, .message = 1 };
+	uint8_t bytes[RECORD_HEADER_BYTES];
+	int done = 0;
+
+	if (!meanwhile.memory)
+		return meanwhile.recv(lane, dst, len, unit);
+	record_encode(bytes, &ack);
+	CHECK_EQ(fake_inject(meanwhile.other, bytes, sizeof(bytes)), sizeof(bytes));
+	for (unsigned i = 0; i < 100 && !done; i++) {
+		(void)fake_pair_turn(meanwhile.other->pair);
+		CHECK_EQ(comm_test(meanwhile.request, &done, NULL), 0);
+	}
+	CHECK_EQ(done, 1);
+	CHECK_EQ(mprotect(meanwhile.memory, meanwhile.size, PROT_NONE), 0);
+	meanwhile.memory = NULL;
+	mine->out->count = 0;
+	return meanwhile.recv(lane, dst, len, unit);
+}
+
+/* A failure is not told behind half of a record whose rest may be the application's again. */
+static void test_fails_in_a_record(void)
+{
+	struct comm_options opt = { .side = COMM_SEND, .several = true, .eager_bytes = 65536 };
+	struct record bad = { .type = RECORD_DATA, .length = 64, .total = 64 };
+	uint8_t bytes[RECORD_HEADER_BYTES];
+	struct fake_pair pairs[2];
+	struct fake_lane *mine;
+	struct comm *comm;
+	uint64_t written;
+	void *tx;
+	int done;
+
+	env_warns = 0;
+	for (int i = 0; i < 2; i++)
+		fake_pair_init(&pairs[i], 21, 3000);
+	CHECK_EQ(comm_create(&comm, &pairs[0].lanes[0].lane, &opt), 0);
+	CHECK_EQ(comm_attach(comm, &pairs[1].lanes[0].lane,
+			     &(struct comm_lane_options){ .index = 1 }),
+		 0);
+	meanwhile.size = 8192;
+	tx = mmap(NULL, meanwhile.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(tx != MAP_FAILED);
+	meanwhile.memory = tx;
+	meanwhile.request = rig_post(comm, tx, meanwhile.size);
+	mine = &pairs[pairs[0].lanes[0].out->written ? 0 : 1].lanes[0];
+	meanwhile.other = &pairs[mine == &pairs[0].lanes[0] ? 1 : 0].lanes[0];
+	written = mine->out->written;
+	CHECK_EQ(written, mine->out->capacity);
+	meanwhile.ops = *mine->lane.ops;
+	meanwhile.recv = meanwhile.ops.recv;
+	meanwhile.ops.recv = meanwhile_recv;
+	mine->lane.ops = &meanwhile.ops;
+	record_encode(bytes, &bad);
+	CHECK_EQ(fake_inject(mine, bytes, sizeof(bytes)), sizeof(bytes));
+	for (unsigned i = 0; i < 100 && !env_warns; i++)
+		(void)fake_pair_turn(mine->pair);
+	CHECK_EQ(env_warns, 1);
+	CHECK_EQ(comm->error, -EPROTO);
+	CHECK_EQ(mine->out->written, written);
+	CHECK_EQ(comm_test(meanwhile.request, &done, NULL), -EINVAL); /* it was done */
+	comm_close(comm, false);
+	CHECK(mine->aborted);
+	CHECK_EQ(munmap(tx, meanwhile.size), 0);
+	for (int i = 0; i < 2; i++)
+		fake_pair_free(&pairs[i]);
+}
+
+static void lie(enum comm_side side, const struct record *records, unsigned count, const char *word)
+{
+	struct comm_options opt = { .side = side, .several = true, .eager_bytes = 8192 };
+	uint8_t *room = calloc(1, 70000);
+	struct fake_pair pairs[2];
+	struct request *request;
+	struct comm *comm;
+	int done, rc = 0;
+
+	env_warns = 0;
+	for (int i = 0; i < 2; i++)
+		fake_pair_init(&pairs[i], 9, 70000);
+	CHECK_EQ(comm_create(&comm, &pairs[0].lanes[0].lane, &opt), 0);
+	CHECK_EQ(comm_attach(comm, &pairs[1].lanes[0].lane,
+			     &(struct comm_lane_options){ .index = 1 }),
+		 0);
+	CHECK_EQ(comm_post(comm, room, 65536, 0, NULL, &request), 0);
+	for (unsigned i = 0; i < count && !rc; i++) {
+		uint8_t header[RECORD_HEADER_BYTES];
+
+		record_encode(header, &records[i]);
+		fake_inject(&pairs[i % 2].lanes[0], header, sizeof(header));
+		if (records[i].type == RECORD_DATA || records[i].type == RECORD_CREDIT)
+			fake_inject(&pairs[i % 2].lanes[0], room, records[i].length);
+		for (int turn = 0; turn < 200 && !rc; turn++) {
+			fake_pair_turn(&pairs[0]);
+			fake_pair_turn(&pairs[1]);
+			rc = comm_test(request, &done, NULL);
+		}
+	}
+	CHECK_EQ(rc, -EPROTO);
+	CHECK_EQ(env_warns, 1);
+	if (!strstr(env_warn, word)) {
+		fprintf(stderr, "\"%s\" does not speak of \"%s\"\n", env_warn, word);
+		check_failed();
+	}
+	comm_close(comm, false);
+	for (int i = 0; i < 2; i++)
+		fake_pair_free(&pairs[i]);
+	free(room);
+}
+
+static void test_liars(void)
+{
+	struct record data = { .type = RECORD_DATA, .length = 128, .total = 65536 };
+	struct record more = data, record = { .type = RECORD_ACK, .message = 1, .offset = 1 };
+	static struct record holes[COMM_RANGES_MAX + 2];
+
+	more.offset = 64;
+	lie(COMM_RECV, (struct record[]){ data, more }, 2, "overlaps");
+	more.offset = 0;
+	more.length = 65536;
+	lie(COMM_RECV, (struct record[]){ data, more }, 2, "overlaps");
+	more = data;
+	more.offset = 256;
+	more.total = 65000;
+	lie(COMM_RECV, (struct record[]){ data, more }, 2, "changes its size");
+	more = data;
+	more.message = 1 + COMM_EAGER_MESSAGES;
+	lie(COMM_RECV, &more, 1, "out of order");
+	more.message = 1; /* no receive for it; and one that is wanted could stand behind */
+	more.length = 8192;
+	lie(COMM_RECV, &more, 1, "credits");
+	lie(COMM_RECV, &record, 1, "only a receiver");
+	lie(COMM_SEND, &data, 1, "only a sender");
+	lie(COMM_SEND, &record, 1, "were not sent");
+	record = (struct record){ .type = RECORD_ACK, .offset = 65537 };
+	lie(COMM_SEND, &record, 1, "were not sent");
+	record = (struct record){ .type = RECORD_CREDIT, .message = 7, .total = 7 };
+	lie(COMM_SEND, &record, 1, "were not sent");
+	for (unsigned i = 0; i < COMM_RANGES_MAX + 2; i++) /* more than 64 KiB have room for */
+		holes[i] = (struct record){ .type = RECORD_DATA,
+					    .length = 64,
+					    .total = 65536,
+					    .offset = 128ull * i % 65536 };
+	/* The same chunks again are no lie, only useless; these lie half across. */
+	for (unsigned i = 512; i < COMM_RANGES_MAX + 2; i++)
+		holes[i].length = 128;
+	lie(COMM_RECV, holes, COMM_RANGES_MAX + 2, "overlaps");
+}
+
+/* Truncation is said, once, and told to the sender. */
+static void test_truncation(void)
+{
+	uint8_t tx[64] = { 0 }, rx[64];
+	struct request *send, *recv;
+	struct talk t;
+
+	rig_open(&t, 2, 8192, 10000);
+	recv = rig_post(t.recv, rx, 10);
+	send = rig_post(t.send, tx, 11);
+	CHECK_EQ(rig_wait(&t, recv, NULL), -EMSGSIZE);
+	CHECK_EQ(env_warns, 1);
+	CHECK(strstr(env_warn, "truncated") != NULL);
+	CHECK_EQ(rig_wait(&t, send, NULL), -EMSGSIZE);
+	CHECK(strstr(env_warn, "truncated") != NULL);
+	rig_free(&t);
+}
+
+/* A lane is proved and nobody listens any more: nothing of the comm stays on the lane's driver. */
+static void test_drop(void)
+{
+	struct comm_options opt = { .side = COMM_RECV, .several = true, .eager_bytes = 65536 };
+	struct fake_pair pair;
+	struct comm *comm;
+
+	fake_pair_init(&pair, 79, 1000);
+	CHECK_EQ(comm_create(&comm, &pair.lanes[1].lane, &opt), 0);
+	comm_drop(comm);
+	CHECK(!atomic_load(&pair.driver.ready));
+	CHECK(pair.lanes[1].closed && pair.lanes[1].aborted);
+	fake_pair_free(&pair);
+}
+
+int main(void)
+{
+	static void (*const rules[])(void) = {
+		test_early, test_answer_waits, test_half_a_chunk, test_fails_in_a_record,
+		test_liars, test_truncation,   test_drop,
+	};
+
+	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
+		rules[i]();
+	return check_done();
+}

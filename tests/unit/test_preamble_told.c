@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_preamble_told.c - what a listener tells its callers: rails and queues in CHALLENGE, doors and queues in the handle.
+ * Believed as documented; damage and nonsense are refused.
+ */
+#include "preamble_rig.h"
+#include "rails.h"
+
+/* ---- rails, in CHALLENGE -------------------------------------------------------------------------- */
+
+static void example_rails(struct rails *rails)
+{
+	memset(rails, 0, sizeof(*rails));
+	rails->count = 3;
+	for (uint8_t i = 0; i < 3; i++) {
+		rails->entry[i] = (struct rail_entry){
+			.addr = harp_addr_v4(192, 0, 2, (uint8_t)(1 + i)),
+			.nic = (uint8_t)(i / 2),
+			.harp_port = (uint16_t)(61000 + i),
+			.kernel_port = (uint16_t)(40000 + i),
+			.placement = PLACEMENT_ONE_QUEUE,
+			.queues = 1,
+			.speed_mbps = 100000,
+		};
+	}
+	CHECK_EQ(harp_addr_parse("2001:db8::2", &rails->entry[1].addr), 0);
+}
+
+static void run_rails(struct run *r, const uint8_t *value, size_t len)
+{
+	struct preamble_terms t;
+
+	run_begin(r, len, FEATURE_ACK_PROMPTLY);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	t.rails = value;
+	t.rails_bytes = len;
+	preamble_accept(&r->acceptor, &t, lookup, NULL);
+	run(r);
+}
+
+static void test_rails(void)
+{
+	uint8_t value[RAILS_BYTES_MAX + 8] = { 0 };
+	struct rails rails, heard;
+	const uint8_t *told;
+	struct run r;
+	size_t len;
+
+	example_rails(&rails);
+	len = rails_encode(&rails, value);
+	CHECK_EQ(len, 4 + 3 * 32);
+	run_rails(&r, value, len);
+	CHECK_EQ(r.connected, 1);
+	told = preamble_rails(&r.connector, &len);
+	CHECK_EQ(rails_decode(&heard, told, len), 0);
+	CHECK_EQ(heard.count, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		CHECK_MEM(&heard.entry[i].addr, &rails.entry[i].addr, 16);
+		CHECK_EQ(heard.entry[i].nic, rails.entry[i].nic);
+		CHECK_EQ(heard.entry[i].harp_port, rails.entry[i].harp_port);
+		CHECK_EQ(heard.entry[i].kernel_port, rails.entry[i].kernel_port);
+		CHECK_EQ(heard.entry[i].speed_mbps, 100000);
+	}
+	fake_pair_free(&r.pair);
+	(void)preamble_rails(&r.acceptor, &len);
+	CHECK_EQ(len, 0);
+	/* Nothing that makes no sense is believed, though its proof holds. */
+	for (unsigned i = 0; i < 6; i++) {
+		example_rails(&rails);
+		if (i == 0)
+			rails.entry[2].nic = RAIL_ENTRIES_MAX;
+		else if (i == 1)
+			rails.entry[2].nic = 0; /* a second IPv4 address of that NIC */
+		else if (i == 2)
+			rails.entry[1].harp_port = rails.entry[1].kernel_port = 0;
+		len = rails_encode(&rails, value);
+		if (i == 3)
+			value[0] = 4;
+		else if (i == 4)
+			value[0] = 0;
+		else if (i == 5)
+			len -= 4;
+		run_rails(&r, value, len);
+		CHECK_EQ(r.connected, -EPROTO);
+		CHECK_STR(r.connector.what, "an extension that makes no sense");
+		fake_pair_free(&r.pair);
+	}
+}
+
+/* ---- queues, in CHALLENGE and in the handle ------------------------------------------------------- */
+
+static void toeplitz_end(struct placement_end *end)
+{
+	struct harp_rss rss = {
+		.kind = HARP_RSS_TOEPLITZ, .queues = 4, .key_bytes = 40, .table_count = 16
+	};
+
+	for (uint8_t i = 0; i < 40; i++)
+		rss.key[i] = (uint8_t)(3 * i + 1);
+	for (uint16_t i = 0; i < 16; i++)
+		rss.table[i] = i % 4;
+	placement_own(end, &rss, 2);
+}
+
+static void run_begin_placed(struct run *r, uint64_t seed, const struct placement_end *end)
+{
+	struct preamble_terms t;
+
+	run_begin(r, seed, FEATURE_ACK_PROMPTLY);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	t.placement = end;
+	preamble_accept(&r->acceptor, &t, lookup, NULL);
+}
+
+#define PLACED_EXTENSION_BYTES 56u /* 4, 8, 40 bytes of key, 2 of table, padded */
+
+static void test_placement_said(void)
+{
+	for (uint64_t seed = 0; seed < 100; seed++) {
+		struct placement_end end, heard;
+		struct run r;
+
+		toeplitz_end(&end);
+		run_begin_placed(&r, seed, &end);
+		run(&r);
+		CHECK_EQ(r.connected, 1);
+		CHECK_EQ(r.accepted, 1);
+		CHECK(preamble_placement(&r.connector, &heard));
+		CHECK(!preamble_placement(&r.acceptor, &heard));
+		CHECK_EQ(heard.queue, 2);
+		CHECK_EQ(heard.queues, 4);
+		CHECK_MEM(heard.rss.key, end.rss.key, 40);
+		for (uint32_t i = 0; i < 16; i++)
+			CHECK_EQ(heard.rss.table[i] == 2, i % 4 == 2);
+		CHECK_EQ(r.pair.pipes[1].written,
+			 PREAMBLE_CHALLENGE_BYTES + PLACED_EXTENSION_BYTES + PREAMBLE_MAC_BYTES +
+				 PREAMBLE_READY_BYTES);
+		fake_pair_free(&r.pair);
+	}
+}
+
+static void test_placement_not_said(void)
+{
+	struct placement_end one = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 }, heard;
+	struct run r;
+
+	run_begin_placed(&r, 1, &one);
+	run(&r);
+	CHECK_EQ(r.connected, 1);
+	CHECK(!preamble_placement(&r.connector, &heard));
+	CHECK_EQ(r.pair.pipes[1].written,
+		 PREAMBLE_CHALLENGE_BYTES + PREAMBLE_MAC_BYTES + PREAMBLE_READY_BYTES);
+	fake_pair_free(&r.pair);
+}
+
+/* Damaged on the way: each bit of the extension is proved, and nothing of it is believed. */
+static void test_placement_damage(void)
+{
+	for (uint64_t at = 0; at < PLACED_EXTENSION_BYTES; at++) {
+		struct placement_end end;
+		struct run r;
+
+		toeplitz_end(&end);
+		run_begin_placed(&r, at, &end);
+		r.pair.pipes[1].flip_at = PREAMBLE_CHALLENGE_BYTES + at;
+		r.pair.pipes[1].flip = (uint8_t)(1u << (at % 8));
+		run(&r);
+		CHECK(r.connected < 0);
+		CHECK(r.accepted != 1);
+		fake_pair_free(&r.pair);
+	}
+}
+
+/* A peer that knows the secret and lies: what makes no sense is refused, and said. */
+static void test_placement_lies(void)
+{
+	for (unsigned i = 0; i < 4; i++) {
+		struct placement_end end;
+		struct run r;
+
+		toeplitz_end(&end);
+		if (i == 0)
+			end.queue = 4; /* of four */
+		else if (i == 1)
+			end.queues = 0;
+		else if (i == 2)
+			end.rss.key_bytes = 39;
+		else
+			end.rss.table_count = 0;
+		run_begin_placed(&r, i, &end);
+		run(&r);
+		CHECK_EQ(r.connected, -EPROTO);
+		CHECK_STR(r.connector.what, "an extension that makes no sense");
+		CHECK(r.accepted != 1);
+		fake_pair_free(&r.pair);
+	}
+}
+
+/* ---- the handle ----------------------------------------------------------------------------------- */
+
+static void test_handle(void)
+{
+	uint8_t bytes[PLUGIN_HANDLE_BYTES];
+	struct handle out;
+	char why[192];
+
+	handle_encode(bytes, &handle);
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
+	CHECK_EQ(out.harp_port, handle.harp_port);
+	CHECK_EQ(out.kernel_port_v6, handle.kernel_port_v6);
+	CHECK_EQ(out.listen_id, handle.listen_id);
+	CHECK_MEM(&out.v4, &handle.v4, 16);
+	CHECK_MEM(&out.v6, &handle.v6, 16);
+	CHECK_MEM(out.secret, handle.secret, 16);
+	CHECK_MEM(out.host_id, handle.host_id, 16);
+	for (unsigned bit = 0; bit < 8 * PLUGIN_HANDLE_BYTES; bit++) {
+		bytes[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+		why[0] = 0;
+		CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), -EPROTONOSUPPORT);
+		CHECK(strlen(why) > 20);
+		bytes[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+	}
+	memset(bytes, 0, sizeof(bytes));
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), -EPROTONOSUPPORT);
+	CHECK(strstr(why, "not HARP's") != NULL);
+	CHECK_EQ(handle_host_id(0, out.host_id), 0);
+}
+
+static void test_handle_placement(void)
+{
+	uint8_t bytes[PLUGIN_HANDLE_BYTES];
+	struct handle out, in = handle;
+	char why[192];
+
+	in.sealed = true;
+	in.harp_placement = PLACEMENT_TOEPLITZ;
+	in.harp_queues = 64;
+	in.harp_queue = 63;
+	handle_encode(bytes, &in);
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
+	CHECK_EQ(out.harp_placement, PLACEMENT_TOEPLITZ);
+	CHECK_EQ(out.harp_queues, 64);
+	CHECK_EQ(out.harp_queue, 63);
+	CHECK(out.sealed);
+	CHECK_EQ(out.doors[0].port, 0);
+	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++)
+		in.doors[i] = (struct handle_door){ (uint16_t)(61000 + i), (uint16_t)(300 + i) };
+	handle_encode(bytes, &in);
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
+	CHECK_MEM(out.doors, in.doors, sizeof(in.doors));
+	/* An older listener's are zero: not said. */
+	handle_encode(bytes, &handle);
+	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
+	CHECK_EQ(out.harp_placement, PLACEMENT_NOT_SAID);
+	CHECK(!out.sealed);
+}
+
+int main(void)
+{
+	example_handle();
+	test_rails();
+	test_placement_said();
+	test_placement_not_said();
+	test_placement_damage();
+	test_placement_lies();
+	test_handle();
+	test_handle_placement();
+	return check_done();
+}
