@@ -195,7 +195,9 @@ def _idle_row(result: dict[str, Any]) -> dict[str, str]:
     return {
         "rank": str(result["rank"]),
         "asleep % of a core": f"{result['asleep_cpu_percent']:.3f}",
+        "wakes/s": f"{result['asleep_wakes_per_s']:.1f}",
         "waiting %": f"{result['waiting_cpu_percent']:.3f}",
+        "waiting wakes/s": f"{result['waiting_wakes_per_s']:.1f}",
         "(NCCL's own poll %)": f"{result['polling_cpu_percent']:.1f}",
     }
 

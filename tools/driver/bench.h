@@ -66,6 +66,16 @@ struct bench_rank {
 	uint64_t packets_known;
 };
 
+/* What a wait took: of the process, and of that of the thread that polled meanwhile. */
+struct bench_wait {
+	uint64_t time_ns, cpu_ns, polling_cpu_ns;
+	uint64_t wakes; /* how often its threads had been asleep; whoever polls, yields */
+};
+
+struct bench_idle {
+	struct bench_wait asleep, waiting;
+};
+
 /* SIGUSR1: an endless stream ends. */
 extern atomic_bool bench_stop;
 
@@ -109,8 +119,7 @@ void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struc
 	       const struct bench_rank *base, uint64_t base_messages);
 void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
 		      const struct bench_rank *ranks, const struct samples_summary *s);
-/* Per cent of a core: of the whole process asleep; of its other threads while one polls, and of that one. */
-void report_idle(struct bench *bench, int rank, double asleep, double waiting, double polling);
+void report_idle(struct bench *bench, int rank, const struct bench_idle *idle);
 int report_end(struct bench *bench, int rc);
 void report_event(struct bench *bench, const char *event, uint64_t done);
 /* One JSON line on stdout, for the kill tests. extra: more members, or "". */

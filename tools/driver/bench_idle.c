@@ -15,12 +15,6 @@
 
 #define IDLE_COUNT 1024u /* float32, in each all-reduce */
 
-/* Rank 0 does not wait: it is late. */
-struct idle_rank {
-	uint64_t asleep_ns, asleep_cpu_ns;
-	uint64_t waiting_ns, waiting_cpu_ns, polling_cpu_ns;
-};
-
 static void idle_sleep(double seconds)
 {
 	struct timespec left = { .tv_sec = (time_t)seconds,
@@ -42,20 +36,33 @@ static int idle_allreduce(struct bench *bench, float *values)
 	return rc;
 }
 
-static int idle_asleep(struct bench *bench, struct idle_rank *mine)
+static void idle_begin(struct bench_wait *wait)
+{
+	wait->time_ns = play_now_ns();
+	wait->cpu_ns = play_process_cpu_ns();
+	wait->wakes = play_process_wakes();
+}
+
+static void idle_end(struct bench_wait *wait)
+{
+	wait->wakes = play_process_wakes() - wait->wakes;
+	wait->cpu_ns = play_process_cpu_ns() - wait->cpu_ns;
+	wait->time_ns = play_now_ns() - wait->time_ns;
+}
+
+static int idle_asleep(struct bench *bench, struct bench_wait *mine)
 {
 	int rc = ncclplay_barrier(bench->play);
 
-	mine->asleep_ns = play_now_ns();
-	mine->asleep_cpu_ns = play_process_cpu_ns();
+	idle_begin(mine);
 	if (!rc)
 		idle_sleep(bench->seconds);
-	mine->asleep_cpu_ns = play_process_cpu_ns() - mine->asleep_cpu_ns;
-	mine->asleep_ns = play_now_ns() - mine->asleep_ns;
+	idle_end(mine);
 	return rc;
 }
 
-static int idle_waiting(struct bench *bench, struct idle_rank *mine, float *values)
+/* Rank 0 does not wait: it is late. */
+static int idle_waiting(struct bench *bench, struct bench_wait *mine, float *values)
 {
 	struct ncclplay_stats before, after;
 	int rc = ncclplay_barrier(bench->play);
@@ -63,20 +70,19 @@ static int idle_waiting(struct bench *bench, struct idle_rank *mine, float *valu
 	if (rc)
 		return rc;
 	ncclplay_stats(bench->play, &before);
-	mine->waiting_ns = play_now_ns();
+	idle_begin(mine);
 	if (bench->options.rank == 0)
 		idle_sleep(bench->seconds);
 	rc = idle_allreduce(bench, values);
-	mine->waiting_ns = play_now_ns() - mine->waiting_ns;
+	idle_end(mine);
 	ncclplay_stats(bench->play, &after);
 	mine->polling_cpu_ns = after.progress_cpu_ns - before.progress_cpu_ns;
-	mine->waiting_cpu_ns = after.process_cpu_ns - before.process_cpu_ns - mine->polling_cpu_ns;
 	return rc;
 }
 
 int bench_idle(struct bench *bench)
 {
-	struct idle_rank mine, all[NCCLPLAY_RANKS_MAX];
+	struct bench_idle mine, all[NCCLPLAY_RANKS_MAX];
 	float *values = calloc(IDLE_COUNT, sizeof(*values));
 	int rc = values ? 0 : NCCLPLAY_PEER;
 
@@ -84,15 +90,13 @@ int bench_idle(struct bench *bench)
 	if (!rc)
 		rc = idle_allreduce(bench, values); /* every connection has been used */
 	if (!rc)
-		rc = idle_asleep(bench, &mine);
+		rc = idle_asleep(bench, &mine.asleep);
 	if (!rc)
-		rc = idle_waiting(bench, &mine, values);
+		rc = idle_waiting(bench, &mine.waiting, values);
 	if (!rc)
 		rc = ncclplay_gather(bench->play, &mine, sizeof(mine), all);
 	for (int r = 0; !rc && bench->options.rank == 0 && r < bench->options.ranks; r++)
-		report_idle(bench, r, 1e2 * (double)all[r].asleep_cpu_ns / (double)all[r].asleep_ns,
-			    1e2 * (double)all[r].waiting_cpu_ns / (double)all[r].waiting_ns,
-			    1e2 * (double)all[r].polling_cpu_ns / (double)all[r].waiting_ns);
+		report_idle(bench, r, &all[r]);
 	if (!bench->play->stuck)
 		free(values);
 	return rc;

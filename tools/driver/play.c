@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "play.h"
@@ -35,6 +36,14 @@ uint64_t play_process_cpu_ns(void)
 
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+uint64_t play_process_wakes(void)
+{
+	struct rusage used;
+
+	getrusage(RUSAGE_SELF, &used);
+	return (uint64_t)used.ru_nvcsw;
 }
 
 static int play_vfail(struct ncclplay *play, enum ncclplay_result result, int nccl, const char *fmt,

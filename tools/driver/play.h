@@ -150,6 +150,7 @@ struct ncclplay {
 
 uint64_t play_now_ns(void);
 uint64_t play_process_cpu_ns(void);
+uint64_t play_process_wakes(void); /* how often its threads have slept, those that are over too */
 
 /* ncclplay_open with something to be done once the ranks have met and before the plugin's init:
  * what is measured then is measured without the plugin. before: enum ncclplay_result. */

@@ -78,8 +78,9 @@ void report_header(struct bench *bench)
 		       "size(B)", "count", "GB/s", "msg/s", "tx s/GB", "rx s/GB", "tx pkt/s",
 		       "#wrong", bench->baseline ? "  tcp GB/s  tcp tx,rx s/GB  ratio" : "");
 	else if (bench->mode == MODE_IDLE)
-		printf("# %.0f s each, in per cent of a core\n%6s %12s %12s %18s\n", bench->seconds,
-		       "rank", "asleep", "waiting", "(of NCCL's poll)");
+		printf("# %.0f s each, in per cent of a core\n%6s %12s %8s %12s %8s %18s\n",
+		       bench->seconds, "rank", "asleep", "wakes/s", "waiting", "wakes/s",
+		       "(of NCCL's poll)");
 	else
 		printf("%12s %12s %8s %6s %10s %10s %10s %6s\n", "size(B)", "count(elem)", "type",
 		       "redop", "time(us)", "algbw GB/s", "busbw GB/s", "#wrong");
@@ -221,16 +222,35 @@ void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
 	fflush(stdout);
 }
 
-void report_idle(struct bench *bench, int rank, double asleep, double waiting, double polling)
+/* Of a core. */
+static double report_percent(uint64_t cpu_ns, const struct bench_wait *wait)
 {
+	return 1e2 * (double)cpu_ns / (double)wait->time_ns;
+}
+
+static double report_wakes(const struct bench_wait *wait)
+{
+	return 1e9 * (double)wait->wakes / (double)wait->time_ns;
+}
+
+void report_idle(struct bench *bench, int rank, const struct bench_idle *idle)
+{
+	const struct bench_wait *asleep = &idle->asleep, *waiting = &idle->waiting;
+	double asleep_cpu = report_percent(asleep->cpu_ns, asleep);
+	double waiting_cpu = report_percent(waiting->cpu_ns - waiting->polling_cpu_ns, waiting);
+	double polling_cpu = report_percent(waiting->polling_cpu_ns, waiting);
+
 	report_comma(bench);
 	fprintf(bench->results,
 		"{\"rank\":%d,\"seconds\":%.3f,\"asleep_cpu_percent\":%.4f,"
-		"\"waiting_cpu_percent\":%.4f,\"polling_cpu_percent\":%.4f}",
-		rank, bench->seconds, asleep, waiting, polling);
+		"\"asleep_wakes_per_s\":%.1f,\"waiting_cpu_percent\":%.4f,"
+		"\"waiting_wakes_per_s\":%.1f,\"polling_cpu_percent\":%.4f}",
+		rank, bench->seconds, asleep_cpu, report_wakes(asleep), waiting_cpu,
+		report_wakes(waiting), polling_cpu);
 	if (bench->json)
 		return;
-	printf("%6d %12.3f %12.3f %18.3f\n", rank, asleep, waiting, polling);
+	printf("%6d %12.3f %8.1f %12.3f %8.1f %18.3f\n", rank, asleep_cpu, report_wakes(asleep),
+	       waiting_cpu, report_wakes(waiting), polling_cpu);
 	fflush(stdout);
 }
 
