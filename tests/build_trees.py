@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds of the tree that differ from build/: other compilers, sanitizers."""
 
+import json
 import os
 import subprocess
 import sys
@@ -39,11 +40,30 @@ def output(
     return done.stdout
 
 
-def built(root: Path, name: str, *options: str, cc: str = "gcc") -> Path:
-    """The tree built with these options into build-long/<name>; without Python if not said."""
+def _set_up(root: Path, name: str, options: Sequence[str], cc: str) -> Path:
     build = root / "build-long" / name
     again = ["--reconfigure"] if (build / "build.ninja").is_file() else []
     setup = ["meson", "setup", *again, build, root, "-Dpython=disabled", *options]
     output(setup, env={"CC": cc}, timeout_s=BUILD_S)
+    return build
+
+
+def built(root: Path, name: str, *options: str, cc: str = "gcc") -> Path:
+    """The tree built with these options into build-long/<name>; without Python if not said."""
+    build = _set_up(root, name, options, cc)
     output(["ninja", "-C", build], timeout_s=BUILD_S)
     return build
+
+
+def compiled(root: Path, name: str, *options: str, cc: str = "gcc") -> int:
+    """Each file of the tree compiled once with these options: unit tests compile the sources that
+    they look into again, each for itself, which is two thirds of a build. How many there are."""
+    build = _set_up(root, name, options, cc)
+    commands = json.loads((build / "compile_commands.json").read_text())
+
+    def defined(command: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(sorted(w for w in command["command"].split() if w.startswith("-D")))
+
+    objects = {(each["file"], defined(each)): each["output"] for each in commands}
+    output(["ninja", "-C", build, *objects.values()], timeout_s=BUILD_S)
+    return len(objects)

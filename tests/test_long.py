@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from build_trees import BUILD_S, built, output
+from build_trees import BUILD_S, built, compiled, output
 from machine import Machine
 from test_lint import sources
 from test_operating import STEPS, type_in
@@ -34,7 +34,7 @@ long = pytest.mark.long
 #
 def test_gcc_warns_of_nothing(root_dir: Path) -> None:
     """Without long optimisation, so that it can be part of `make test`."""
-    built(root_dir, "gcc", "-Dwerror=true", "-Doptimization=1")
+    assert compiled(root_dir, "gcc", "-Dwerror=true", "-Doptimization=1") > 300
 
 
 @long
