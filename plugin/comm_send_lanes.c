@@ -117,6 +117,9 @@ static bool comm_tx_prepare(struct comm_lane *l, uint64_t done_bytes, bool full,
 	comm_tx_full(l, full && !l->dead);
 	l->done_bytes = done_bytes;
 	comm_tx_complete(comm, l);
+	/* The memory is not ours any more, or another message's; also when nothing but CLOSE goes on. */
+	if (out->payload && l->out_message < comm_tx_over(l))
+		out->payload = NULL;
 	if (l->dead || comm->several->failing || comm->end_error)
 		return false;
 	if (l->kind == LANE_HARP)
@@ -125,11 +128,7 @@ static bool comm_tx_prepare(struct comm_lane *l, uint64_t done_bytes, bool full,
 		return false;
 	if (!out->header_bytes && !comm_tx_claim(l, now_ns))
 		return false;
-	if (!out->payload_left)
-		return true;
-	if (out->payload && l->out_message < comm_tx_over(l))
-		out->payload = NULL; /* the memory is not ours any more, or another message's */
-	else if (out->payload)
+	if (out->payload && out->payload_left)
 		comm_use(l, l->out_kept < 0 ? COMM_USES_REQUEST : COMM_USES_KEPT, l->out_message, 0,
 			 UINT64_MAX);
 	return true;

@@ -71,7 +71,8 @@ static inline void rig_free(struct talk *t)
 {
 	if (t->send)
 		comm_close(t->send, false);
-	comm_close(t->recv, false);
+	if (t->recv)
+		comm_close(t->recv, false);
 	for (unsigned i = 0; i < t->lanes; i++)
 		fake_pair_free(&t->pairs[i]);
 }

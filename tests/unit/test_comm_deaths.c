@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_deaths.c - lanes of a comm that are silent, stall, die, come again or are replaced: what moves to others, what
  * is waited for, when the comm fails. */
+#include <sys/mman.h>
+
 #include "comm_rig.h"
 
 /* A lane is silent and nothing says so: others send its chunks again at once, and it is given up. */
@@ -286,6 +288,43 @@ static void test_filler(void)
 	free(rx);
 }
 
+/* So it is when ACK and CLOSE come together, and the sender closes then: its memory has gone with the request. */
+static void test_filler_and_closed(void)
+{
+	size_t size = 65536;
+	uint8_t *tx = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *rx = malloc(size);
+	uint64_t until_ns = driver_clock_ns() + WAIT_NS;
+	struct fake_pipe *begun;
+	struct request *send, *recv;
+	struct talk t;
+	int done;
+
+	env_config.lane_timeout_ns = WAIT_NS;
+	rig_open(&t, 2, 16384, 3000);
+	begun = t.pairs[0].lanes[0].out;
+	recv = rig_post(t.recv, rx, size);
+	t.pairs[0].frozen = true;
+	send = rig_post(t.send, tx, size);
+	for (unsigned i = 0; !t.recv->completed && driver_clock_ns() < until_ns && !check_failures;
+	     i++)
+		CHECK_EQ(comm_test(i % 2 ? send : recv, &done, NULL), 0);
+	CHECK_EQ(t.send->completed, 0); /* the ACK is on its way */
+	comm_close(t.recv, false);
+	t.recv = NULL;
+	CHECK_EQ(rig_wait(&t, send, NULL), 0);
+	CHECK(begun->written > 0 && t.send->end_error);
+	munmap(tx, size);
+	begun->count = 0; /* there is room again */
+	comm_close(t.send, false);
+	t.send = NULL;
+	CHECK(begun->count > 0 && !begun->bytes[begun->begin]);
+	CHECK_EQ(env_warns, 0);
+	env_config.lane_timeout_ns = 500000000;
+	rig_free(&t);
+	free(rx);
+}
+
 /* A thread whose clock is older than the last one's: the lane has not been still for 2^64 ns. */
 static void test_older_clock(void)
 {
@@ -309,9 +348,9 @@ static void test_older_clock(void)
 int main(void)
 {
 	static void (*const rules[])(void) = {
-		test_silence,     test_patience,   test_closed_window,
-		test_all_silent,  test_last_death, test_revival,
-		test_replacement, test_filler,     test_older_clock,
+		test_silence,           test_patience,    test_closed_window, test_all_silent,
+		test_last_death,        test_revival,     test_replacement,   test_filler,
+		test_filler_and_closed, test_older_clock,
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
