@@ -111,9 +111,9 @@ void harp_stack_destroy(struct harp_stack *stack)
 	if (!stack)
 		return;
 	publish_end(stack);
+	eth_destroy(&stack->eth); /* its timers leave lists that lead through connections */
 	udp_destroy(&stack->udp);
 	tcp_destroy(&stack->tcp);
-	eth_destroy(&stack->eth);
 	if (stack->io.capture)
 		capture_destroy(stack->io.capture);
 	frame_pool_destroy(&stack->pool);

@@ -213,6 +213,27 @@ static void test_a_newer_caller_reads_zeros(struct rig *rig)
 		CHECK_EQ(info.newer[i], 0);
 }
 
+/* Its memory is large enough to be unmapped: who writes there afterwards faults. */
+static void test_a_stack_ends_with_timers_of_all_kinds_on_one_list(void)
+{
+	struct harp_nic_callbacks nic = { .size = sizeof(nic),
+					  .mac = { 2, 0, 0, 0, 0, 1 },
+					  .receive = rig_receive,
+					  .send = rig_send };
+	struct harp_stack_options options = { .size = sizeof(options), .max_conns = 4096 };
+	struct harp_stack *stack;
+	struct harp_nic *card;
+
+	CHECK_EQ(harp_nic_callback_create(&card, &nic), 0);
+	CHECK_EQ(harp_stack_create(&stack, card, &options), 0);
+	for (uint64_t at_ns = 0; at_ns < 100 * RIG_S; at_ns += RIG_S) {
+		wheel_set(&stack->wheel, &stack->eth.neighbours[0].timer, at_ns);
+		wheel_set(&stack->wheel, &stack->tcp.conns[4095].timer, at_ns);
+	}
+	harp_stack_destroy(stack);
+	harp_nic_destroy(card);
+}
+
 int main(void)
 {
 	static void (*const tests[])(struct rig *) = {
@@ -229,6 +250,7 @@ int main(void)
 	static struct rig rig;
 
 	test_options_are_refused_by_name();
+	test_a_stack_ends_with_timers_of_all_kinds_on_one_list();
 	for (unsigned i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
 		rig_open(&rig);
 		tests[i](&rig);
