@@ -50,7 +50,8 @@ static bool dial_open(struct dial *dial, uint64_t now_ns)
 		if (error == -ETIMEDOUT)
 			opening_silence(&dial->opening, silence, sizeof(silence));
 	}
-	if (dial->lane && dial->lane->ops->state(dial->lane) == LANE_OPEN)
+	/* What came before its end is read first: READY may be there. */
+	if (dial->lane && (dial->opened || dial->lane->ops->state(dial->lane) == LANE_OPEN))
 		return true;
 	if (dial->lane && dial->lane->ops->state(dial->lane) == LANE_DEAD)
 		error = dial->lane->error;
@@ -84,8 +85,10 @@ static int dial_begin_preamble(struct dial *dial)
 static void dial_done(struct dial *dial, uint64_t now_ns)
 {
 	struct placement_end end;
-	int rc = preamble_seal(&dial->preamble, &dial->lane);
+	int rc;
 
+	lane_kernel_ack_now(dial->lane); /* READY: the acceptor waits for that */
+	rc = preamble_seal(&dial->preamble, &dial->lane);
 	if (rc) {
 		dial_fail(dial, rc, lane_error_text(rc), now_ns);
 		return;

@@ -3,6 +3,7 @@
 #include "guest.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -31,10 +32,17 @@
  * would be pushed out by the next for ever.
  *
  * Time. A guest has 5 s, a stranger 1 s while there are more than 32: slow ones are not worth more then.
+ *
+ * READY. A first lane that breaks with READY on its way is nothing: its connector tries again, and an application that had its
+ * comm by then would never hear of the second. So the comm is made when the connector's TCP has acknowledged READY, which is
+ * a round trip later: a HARP lane tells, a kernel lane is asked. Who waits for that has proved itself, makes room for nobody,
+ * and has as long as connectors try. A further lane joins at once: its comm survives it.
  */
 
 #define GUEST_TIME_NS 5000000000ull
 #define GUEST_TIME_CROWDED_NS 1000000000ull
+#define READY_LOOK_NS                                                                              \
+	100000ull /* at READY's acknowledgement; later ones a quarter of the time since */
 #define WARN_AGAIN_NS 5000000000ull
 
 static void guest_gone(struct guest *guest)
@@ -154,6 +162,59 @@ static int guest_begin_comm(struct guest *guest)
 	return 0;
 }
 
+/* Both have proved themselves. */
+static int guest_enter(struct guest *guest)
+{
+	int rc = preamble_seal(&guest->preamble, &guest->lane);
+
+	if (rc)
+		return rc;
+	return guest->preamble.peer.join ? guest_join(guest) : guest_begin_comm(guest);
+}
+
+/* A lane without events tells it only to who asks. */
+static bool guest_is_cut(const struct guest *guest)
+{
+	struct pollfd at = { .fd = guest->source.fd };
+
+	if (guest->source.watched)
+		return poll(&at, 1, 0) > 0;
+	return guest->lane->ops->state(guest->lane) == LANE_DEAD;
+}
+
+/* A kernel that does not say what has been acknowledged. */
+static bool guest_cannot_tell(const struct guest *guest, const struct lane_info *info)
+{
+	return guest->lane->kind_bit == LANE_KERNEL && !info->rto_ns;
+}
+
+/* READY has left. */
+static void guest_look_ready(struct guest *guest, uint64_t now_ns)
+{
+	struct guests *guests = guest->all;
+	uint64_t end_ns = guest->came_ns + plugin_config()->connect_timeout_ns;
+	uint64_t wait_ns = (now_ns - guest->ready_ns) / 4;
+	struct lane_info info;
+
+	guest->lane->ops->info(guest->lane, &info);
+	if (info.acked_bytes >= guest->preamble.sent_bytes || guest_cannot_tell(guest, &info)) {
+		if (guest_enter(guest))
+			guest_turn_away(guest);
+		return;
+	}
+	if (now_ns >= end_ns || guest_is_cut(guest)) {
+		guest_turn_away(guest);
+		return;
+	}
+	guest->look_ns = now_ns + (wait_ns > READY_LOOK_NS ? wait_ns : READY_LOOK_NS);
+	if (guest->look_ns > end_ns)
+		guest->look_ns = end_ns;
+	if (!guests->placement && guest->look_ns < guests->next_ns) {
+		guests->next_ns = guest->look_ns;
+		keeper_timer_set(&guests->timer, guests->next_ns);
+	}
+}
+
 /* ---- room ------------------------------------------------------------------------------------- */
 
 /* Strangers, or known ones. */
@@ -184,7 +245,7 @@ static struct guest *guests_push_out(struct guests *guests, bool known)
 		struct guest *guest = &guests->guest[i];
 		unsigned count;
 
-		if (!guest->lane || guest->known != known)
+		if (!guest->lane || guest->known != known || guest->ready_ns)
 			continue;
 		count = guests_of_address(guests, known, &guest->lane->remote.addr);
 		if (out && count < most)
@@ -217,6 +278,10 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 	struct preamble *p = &guest->preamble;
 	int rc;
 
+	if (guest->ready_ns) {
+		guest_look_ready(guest, now_ns);
+		return;
+	}
 	if (guest->lane->ops->state(guest->lane) == LANE_DEAD) {
 		guest_warn_sealed(guest, guest->lane->error, now_ns);
 		guest_turn_away(guest);
@@ -230,9 +295,12 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 		guest->asked_ns = now_ns;
 	if (rc == 1) {
 		guest->rtt_ns = guest->asked_ns ? now_ns - guest->asked_ns : 0;
-		rc = preamble_seal(p, &guest->lane);
-		if (!rc)
-			rc = p->peer.join ? guest_join(guest) : guest_begin_comm(guest);
+		if (!p->peer.join) {
+			guest->ready_ns = now_ns;
+			guest_look_ready(guest, now_ns);
+			return;
+		}
+		rc = guest_enter(guest);
 	}
 	if (rc < 0) {
 		guest_warn_sealed(guest, rc, now_ns);
@@ -260,8 +328,9 @@ static unsigned guests_strangers(const struct guests *guests)
 void guests_look(struct guests *guests, uint64_t now_ns)
 {
 	bool crowd = guests_strangers(guests) > GUESTS_STRANGERS_MANY;
-	uint64_t next_ns = UINT64_MAX, at_ns;
+	uint64_t at_ns;
 
+	guests->next_ns = UINT64_MAX;
 	for (unsigned i = 0; guests->count && i < GUESTS_MAX; i++) {
 		struct guest *guest = &guests->guest[i];
 
@@ -269,13 +338,17 @@ void guests_look(struct guests *guests, uint64_t now_ns)
 			continue;
 		at_ns = guest->came_ns +
 			(crowd && !guest->known ? GUEST_TIME_CROWDED_NS : GUEST_TIME_NS);
-		if (now_ns >= at_ns)
+		if (guest->ready_ns && now_ns >= guest->look_ns)
+			guest_look_ready(guest, now_ns);
+		else if (!guest->ready_ns && now_ns >= at_ns)
 			guest_turn_away(guest);
-		else if (at_ns < next_ns)
-			next_ns = at_ns;
+		if (guest->lane && guest->ready_ns)
+			at_ns = guest->look_ns;
+		if (guest->lane && at_ns < guests->next_ns)
+			guests->next_ns = at_ns;
 	}
 	if (!guests->placement)
-		keeper_timer_set(&guests->timer, next_ns);
+		keeper_timer_set(&guests->timer, guests->next_ns);
 }
 
 static void guests_due(struct keeper_timer *timer, uint64_t now_ns)
@@ -344,4 +417,5 @@ void guests_init(struct guests *guests, struct rendezvous *rdv,
 	guests->lanes = rails_lanes_taken(rendezvous_dev(rdv));
 	guests->placement = placement;
 	guests->timer.run = guests_due;
+	guests->next_ns = UINT64_MAX;
 }

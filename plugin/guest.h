@@ -24,6 +24,8 @@ struct guest {
 	uint64_t came_ns;  /* at the door */
 	uint64_t asked_ns; /* when CHALLENGE had left; 0: it has not */
 	uint64_t rtt_ns;   /* until PROOF was here */
+	uint64_t ready_ns; /* of a first lane, when READY had left; 0: it has not */
+	uint64_t look_ns;  /* then: when its acknowledgement is looked for again */
 	struct preamble preamble;
 	uint8_t rails[RAILS_BYTES_MAX]; /* what CHALLENGE says of them */
 	struct keeper_source source;    /* of a kernel lane */
@@ -34,10 +36,11 @@ struct guests {
 	struct rendezvous *rdv;
 	const struct placement_end *placement; /* of a HARP door's engine; NULL: a kernel door */
 	uint8_t lanes;                         /* that CHALLENGE says we take */
-	struct keeper_timer timer;             /* of kernel doors: the earliest deadline */
-	unsigned count, known;                 /* known: of count */
-	uint64_t turned_away, pushed_out;      /* pushed_out, of them: to make room for others */
-	uint64_t warned_ns; /* of a peer that differs about encryption; 0: never */
+	struct keeper_timer timer;             /* of kernel doors: at next_ns */
+	uint64_t next_ns;                 /* the earliest deadline; UINT64_MAX: there is none */
+	unsigned count, known;            /* known: of count */
+	uint64_t turned_away, pushed_out; /* pushed_out, of them: to make room for others */
+	uint64_t warned_ns;               /* of a peer that differs about encryption; 0: never */
 	struct guest guest[GUESTS_MAX];
 };
 

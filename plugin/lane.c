@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane.c - the words for what ends a lane of any kind. */
+/* lane.c - what ends a lane of any kind, by number and in words. */
 #include "lane.h"
 
 #include <errno.h>
+
+int lane_errno(int error)
+{
+	/* Linux' word for what ICMPv6 calls administratively prohibited; of the same by ICMP it says the other. */
+	return error == EACCES ? -EHOSTUNREACH : -error;
+}
 
 const char *lane_error_text(int error)
 {
@@ -18,13 +24,15 @@ const char *lane_error_text(int error)
 	case ETIMEDOUT:
 		return "no answer in time";
 	case EHOSTUNREACH:
-		return "no route to the host, or it does not answer";
+		return "no route to the host, a firewall or route that rejects it, or it does not answer";
 	case ENETUNREACH:
 		return "network unreachable";
 	case ENETDOWN:
 		return "network down";
 	case EADDRNOTAVAIL:
 		return "no local address or port left";
+	case EPERM:
+		return "a firewall of this host forbids it";
 	case ENOMEM:
 	case ENOBUFS:
 		return "out of memory";

@@ -95,11 +95,15 @@ int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
 void lane_kernel_join(struct lane *lane, struct kernel_driver *kd);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);
+/* What has been received is acknowledged at once, this time. Of another lane, nothing is done. */
+void lane_kernel_ack_now(struct lane *lane);
 /* For how long the peer's host has been asked and has not answered, as far as the calls show: to be
  * asked regularly. One system call. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
-/* lane.c. "connection refused": a few words for the usual -errno of a lane. */
+/* lane.c. The -errno of a lane whose socket's call ended in error. */
+int lane_errno(int error);
+/* "connection refused": a few words for the usual -errno of a lane. */
 const char *lane_error_text(int error);
 
 /* lane_harp.c, on an engine's driver; baton held. */

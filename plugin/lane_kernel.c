@@ -117,7 +117,7 @@ static enum lane_state lane_kernel_state(struct lane *lane)
 	if (getsockopt(k->fd, SOL_SOCKET, SO_ERROR, &error, &error_len))
 		error = errno;
 	if (error) {
-		lane_kernel_fail(k, -error);
+		lane_kernel_fail(k, lane_errno(error));
 		return LANE_DEAD;
 	}
 	memset(&info, 0, sizeof(info));
@@ -173,8 +173,8 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 	if (errno == EAGAIN || errno == ENOBUFS)
 		return -EAGAIN;
 	if (!k->send_error && errno != EPIPE)
-		k->send_error = -errno;
-	return -errno;
+		k->send_error = lane_errno(errno);
+	return lane_errno(errno);
 }
 
 static void lane_kernel_ack(struct lane_kernel *k)
@@ -215,7 +215,7 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 		lane_kernel_ack(k);
 		return -EAGAIN;
 	}
-	return lane_kernel_fail(k, -errno);
+	return lane_kernel_fail(k, lane_errno(errno));
 }
 
 static size_t lane_kernel_take_ahead(struct lane_kernel *k, void *dst, size_t len, unsigned unit)
@@ -421,7 +421,7 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local
 	}
 	rc = lane_kernel_bind(fd, local);
 	if (!rc && connect(fd, (struct sockaddr *)&sa, len) && errno != EINPROGRESS)
-		rc = -errno;
+		rc = lane_errno(errno);
 	if (rc) {
 		lane_kernel_close(&k->lane, true);
 		return rc;
@@ -473,6 +473,16 @@ void lane_kernel_ack_promptly(struct lane *lane)
 
 	if (k->lane.ops == &lane_kernel_ops)
 		k->ack_promptly = true;
+}
+
+void lane_kernel_ack_now(struct lane *lane)
+{
+	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
+
+	if (k->lane.ops != &lane_kernel_ops)
+		return;
+	k->ack_owed = true;
+	lane_kernel_ack(k);
 }
 
 void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from actor import Actor, actors
+from actor import Actor, actors, polled
 from hosts import Hosts
 from wire import DATA, Handle, Peer, record
 
@@ -157,23 +157,27 @@ def test_lanes_that_there_cannot_be(several: Several, hello: dict[str, int]) -> 
 
 @pytest.mark.parametrize("path", LANES)
 @pytest.mark.parametrize("lanes", [1, 8])
-def test_a_second_attempt_takes_the_place_of_the_first(each: Hosts, path: str, lanes: int) -> None:
-    """READY was lost: the connector tries again with the comm id that it had."""
+def test_ready_that_did_not_arrive_makes_no_comm(each: Hosts, path: str, lanes: int) -> None:
+    """The connection breaks with READY on its way: nobody is given that comm. The second attempt is one."""
     receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
     with actors(receiver), contextlib.ExitStack() as stack:
         receiver.call("load", path=str(each.plugin))
-        raw, listen = receiver.call("listen")
+        (raw, listen), (other, _) = receiver.call("listen_many", count=2)
         handle = Handle.decode(base64.b64decode(raw))
         with each.inside(1):
-            lost = stack.enter_context(Peer(handle))
-            lost.handshake(lanes=lanes)
+            lost = Peer(handle)
+            behind = stack.enter_context(Peer(Handle.decode(base64.b64decode(other))))
             again = stack.enter_context(Peer(handle))
-            behind = stack.enter_context(Peer(handle))
+        lost.send(lost.hello(lanes=lanes))
+        lost.challenge()
+        with polled(receiver, listen):
+            lost.deafen()
+            lost.send(lost.proof())
+            behind.handshake(lanes=lanes, comm_id=0xC0FFEE + 1)  # READY is out by now
+            lost.reset()
+        receiver.start("accept", listen=listen)
         again.handshake(lanes=lanes)
-        # READY is said before the comm is there to be accepted; who is served next is told later.
-        behind.handshake(lanes=lanes, comm_id=0xC0FFEE + 1)
-        comm = receiver.call("accept", listen=listen)
+        comm = receiver.result()
         receiver.start("receive", comm=comm, size=64)
         again.send(record(DATA, total=5, payload=b"again"))
         assert base64.b64decode(receiver.result()) == b"again"
-        assert turned_away(lost)

@@ -6,6 +6,7 @@ With it a test can be a correct peer, and then stop being one.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import hashlib
 import ipaddress
@@ -19,6 +20,7 @@ from harp.closing import Closing
 HELLO, CHALLENGE, PROOF, READY = b"HELO", b"CHLG", b"PROF", b"REDY"
 DATA, CREDIT, ACK, CLOSE = 1, 2, 3, 4
 RECORD_BYTES = 40
+SO_ATTACH_FILTER = 26  # <asm-generic/socket.h>; the socket module does not have it
 
 
 @dataclasses.dataclass
@@ -80,6 +82,17 @@ class Peer(Closing):
 
     def close(self) -> None:
         self.socket.close()
+
+    def reset(self) -> None:
+        """RST instead of FIN."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def deafen(self) -> None:
+        """From here on our TCP hears nothing, and so acknowledges nothing."""
+        nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
+        program = struct.pack("HxxxxxxQ", 1, ctypes.addressof(nothing))
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def send(self, data: bytes) -> None:
         self.transcript += data

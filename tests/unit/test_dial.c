@@ -163,8 +163,29 @@ static void test_ready_is_late(void)
 	}
 }
 
+/* READY came, and behind it a reset: both sides have a comm. */
+static void test_ready_before_the_end(void)
+{
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		struct call call;
+
+		call_begin(&call, seed, false);
+		while (call.dial.preamble.step != PREAMBLE_READ_READY || !call.dial.opened) {
+			dial_advance(&call.dial, BEGIN_NS);
+			if (call.dial.preamble.step != PREAMBLE_READ_READY)
+				(void)preamble_advance(&call.peer, &call.pair.lanes[1].lane);
+		}
+		while (preamble_advance(&call.peer, &call.pair.lanes[1].lane) != 1)
+			;
+		fake_reset(&call.pair.lanes[0]);
+		dial_advance(&call.dial, BEGIN_NS);
+		call_end(&call, 0);
+	}
+}
+
 int main(void)
 {
+	test_ready_before_the_end();
 	test_nobody_answers_hello();
 	test_ready_is_late();
 	test_the_round_trip();

@@ -10,6 +10,7 @@
 #include "fake_lane.h"
 #include "guest.h"
 #include "plugin.h"
+#include "registry.h"
 
 #define SECOND_NS 1000000000ull
 #define COMERS 2000u
@@ -233,6 +234,139 @@ static void test_known_all_get_through(struct rendezvous *rdv)
 	door_close();
 }
 
+/* ---- READY -------------------------------------------------------------------------------------- */
+
+/* The whole preamble of a peer with this comm id, whose READY is not acknowledged. */
+static unsigned say_all(unsigned address, uint64_t comm_id, unsigned lanes, uint64_t now_ns)
+{
+	static const uint8_t secret[PREAMBLE_KEY_BYTES];
+	struct preamble_terms own = { .lanes = (uint8_t)lanes, .eager_bytes = 65536 };
+	unsigned comer = come(address, now_ns);
+	struct fake_lane *lane = &pairs[comer].lanes[0];
+	struct preamble p;
+	int rc = 0;
+
+	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
+	for (unsigned i = 0; i < 10000 && !rc; i++) {
+		rc = preamble_advance(&p, &pairs[comer].lanes[1].lane);
+		if (lane->lane.notify)
+			lane->lane.notify(&lane->lane, now_ns);
+	}
+	CHECK_EQ(rc, 1);
+	return comer;
+}
+
+static void acknowledge(unsigned comer)
+{
+	pairs[comer].lanes[0].acked = pairs[comer].lanes[0].out->written;
+}
+
+static void notify(unsigned comer, uint64_t now_ns)
+{
+	struct lane *lane = &pairs[comer].lanes[0].lane;
+
+	if (lane->notify)
+		lane->notify(lane, now_ns);
+}
+
+/* The comms that wait to be accepted, all dropped. */
+static unsigned accept_all(struct rendezvous *rdv, struct listen_comm *listen, uint64_t last_id)
+{
+	struct comm *comm;
+	unsigned count = 0;
+
+	while ((comm = rendezvous_accept(rdv, listen))) {
+		if (!count++)
+			CHECK_EQ(comm->comm_id, last_id);
+		registry_remove(comm);
+		comm_close(comm, true);
+	}
+	return count;
+}
+
+/* A first lane is a comm when READY has arrived, and not before. */
+static void test_ready_must_arrive(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	for (unsigned lanes = 1; lanes <= 2; lanes++) {
+		unsigned first, again;
+
+		door_open(rdv);
+		first = say_all(1, 77, lanes, SECOND_NS);
+		guests_look(guests, 2 * SECOND_NS);
+		CHECK_EQ(accept_all(rdv, listen, 77), 0);
+		/* It breaks. The connector tries again, with its comm id. */
+		fake_reset(&pairs[first].lanes[0]);
+		notify(first, 2 * SECOND_NS);
+		CHECK(!is_here(first));
+		CHECK_EQ(guests->known, 0);
+		again = say_all(1, 77, lanes, 3 * SECOND_NS);
+		CHECK_EQ(accept_all(rdv, listen, 77), 0);
+		pairs[again].lanes[0].acked = pairs[again].lanes[0].out->written - 1;
+		notify(again, 3 * SECOND_NS);
+		CHECK_EQ(accept_all(rdv, listen, 77), 0);
+		acknowledge(again);
+		notify(again, 3 * SECOND_NS);
+		CHECK_EQ(guests->count, 0);
+		CHECK_EQ(accept_all(rdv, listen, 77), 1);
+		door_close();
+	}
+}
+
+/* It arrived, and then the lane ended: somebody has that comm, and is told what became of it. */
+static void test_ready_arrives_last(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	unsigned peer;
+
+	door_open(rdv);
+	peer = say_all(1, 78, 1, SECOND_NS);
+	acknowledge(peer);
+	fake_reset(&pairs[peer].lanes[0]);
+	notify(peer, SECOND_NS);
+	CHECK_EQ(accept_all(rdv, listen, 78), 1);
+	door_close();
+}
+
+/* Nothing tells, for as long as a connector tries. Meanwhile nobody pushes it out. */
+static void test_ready_stays_unknown(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	uint64_t end_ns = SECOND_NS + plugin_config()->connect_timeout_ns;
+	unsigned peer;
+
+	door_open(rdv);
+	peer = say_all(1, 79, 1, SECOND_NS);
+	for (unsigned i = 0; i < 300; i++)
+		say_hello(come(1, 2 * SECOND_NS + i), 2 * SECOND_NS + i);
+	for (unsigned i = 0; i < 200; i++)
+		(void)come(1, 2 * SECOND_NS + i);
+	CHECK(is_here(peer));
+	CHECK_EQ(guests->known, GUESTS_KNOWN_MAX);
+	guests_look(guests, end_ns - 1);
+	CHECK(is_here(peer));
+	guests_look(guests, end_ns);
+	CHECK(!is_here(peer));
+	CHECK_EQ(accept_all(rdv, listen, 79), 0);
+	door_close();
+}
+
+/* The first attempt is a comm that nobody has been given yet, and its connector comes again: there is one comm. */
+static void test_a_second_attempt(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	for (unsigned lanes = 1; lanes <= 2; lanes++) {
+		unsigned first, again;
+
+		door_open(rdv);
+		first = say_all(1, 80, lanes, SECOND_NS);
+		acknowledge(first);
+		notify(first, SECOND_NS);
+		again = say_all(1, 80, lanes, 2 * SECOND_NS);
+		acknowledge(again);
+		notify(again, 2 * SECOND_NS);
+		CHECK_EQ(accept_all(rdv, listen, 80), 1);
+		CHECK(!is_here(first) && !is_here(again));
+		door_close();
+	}
+}
+
 int main(void)
 {
 	struct listen_comm listen = { .id = LISTEN_ID };
@@ -249,6 +383,10 @@ int main(void)
 	test_babble(rdv);
 	test_known(rdv);
 	test_known_all_get_through(rdv);
+	test_ready_must_arrive(rdv, &listen);
+	test_ready_arrives_last(rdv, &listen);
+	test_ready_stays_unknown(rdv, &listen);
+	test_a_second_attempt(rdv, &listen);
 	rendezvous_remove(rdv, &listen);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
