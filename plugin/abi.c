@@ -42,7 +42,7 @@ enum nccl_result abi_result(int rc)
 	case ECONNABORTED:
 		return NCCL_REMOTE_ERROR;
 	case EMSGSIZE:
-	case EACCES: /* a proof that does not hold: pre-shared keys that differ */
+	case EKEYREJECTED: /* a proof that does not hold: pre-shared keys that differ */
 	case EPROTONOSUPPORT:
 		return NCCL_INVALID_USAGE;
 	case EINVAL:

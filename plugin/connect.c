@@ -14,6 +14,7 @@
 #include "keyfile.h"
 #include "peers.h"
 #include "rails.h"
+#include "retry.h"
 #include "upkeep.h"
 
 /*
@@ -23,9 +24,7 @@
  * an error; it is found again by the handle's address and secret. It has a list of candidates, best
  * first: HARP lanes, then kernel lanes, each by the families that both sides have. An attempt takes the
  * next candidate, opens a lane and runs the preamble; when it fails the next one is tried, and after the
- * last a pause and another round: a peer may be about to bind, or others may have pushed us out (guest.c). The
- * former has four rounds; the latter as many as there is time for, at moments that are not everybody's, since
- * hundreds that come at once have all been pushed out at once.
+ * last a pause and another round (retry.c): others may have pushed us out (guest.c), or the listener may be gone.
  *
  * A lane is opened and proved by dial.c, a HARP lane from a source port that leads to both queues. Where none did, that
  * is remembered for some seconds (peers.c), and the next candidate is taken at once: HARP lanes between other
@@ -40,9 +39,6 @@
  * acquire.
  */
 
-#define ROUNDS_MAX 4u
-#define PAUSE_NS 50000000ull       /* after the first round; doubles, */
-#define PAUSE_DOUBLES 4u           /* so often */
 #define HARP_OPEN_NS 3000000000ull /* HARP lanes of a family have so long if another kind is left */
 #define ANSWER_NS 6000000000ull    /* for CHALLENGE: a door has turned away after 5 s (guest.c) */
 #define LOOK_NS 1000000000ull      /* at the time, for a lane that is the keeper's */
@@ -59,13 +55,13 @@ struct connect {
 	uint8_t dscp;
 	struct handle handle;
 	struct candidates candidates;
-	unsigned candidate, round; /* of the present attempt */
-	bool pushed_out;           /* in this round, after it had got through */
+	unsigned candidate; /* of the present attempt */
+	struct retry retry;
 	atomic_int stage;
 	struct driver *driver; /* of the present attempt */
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
-	uint64_t deadline_ns, not_before_ns, look_ns;
+	uint64_t deadline_ns, look_ns;
 	uint64_t harp_deadline_ns;   /* of all HARP lanes of a family, in this round */
 	struct dial dial;            /* the present attempt */
 	struct keeper_source source; /* of a kernel lane; the keeper's baton */
@@ -73,6 +69,7 @@ struct connect {
 	struct upkeep *upkeep; /* of further lanes; NULL: there will be none */
 	struct comm *comm;
 	int error;
+	enum retry_kind failure; /* where error comes from */
 	char error_text[256];
 };
 
@@ -88,47 +85,47 @@ static void connect_leave(struct connect *c, enum connect_stage stage)
 	atomic_store_explicit(&c->stage, (int)stage, memory_order_release);
 }
 
-/* The last candidate of a round has failed. False: there will be no other round. */
-static bool connect_round(struct connect *c, uint64_t now_ns)
+/* How the dial that has just ended failed. */
+static enum retry_kind connect_failure(const struct dial *dial, int error)
 {
-	uint64_t pause_ns = PAUSE_NS << (c->round < PAUSE_DOUBLES ? c->round : PAUSE_DOUBLES);
-	bool again = c->pushed_out || c->round + 1 < ROUNDS_MAX;
-
-	if (c->pushed_out)
-		pause_ns += c->comm_id % pause_ns; /* of all values */
-	c->candidate = 0;
-	c->pushed_out = false;
-	c->round++;
-	c->not_before_ns = now_ns + pause_ns;
-	return again && c->not_before_ns < c->deadline_ns;
+	if (error == -EKEYREJECTED)
+		return RETRY_WRONG;
+	if (!dial->opened || (error != -ECONNRESET && error != -ETIMEDOUT))
+		return RETRY_REFUSED;
+	if (error == -ECONNRESET && dial->preamble.step <= PREAMBLE_READ_CHALLENGE)
+		return RETRY_UNKNOWN;
+	return RETRY_TURNED_AWAY;
 }
 
 static void connect_attempt_failed(struct connect *c, int error, const char *text, uint64_t now_ns)
 {
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 	char remote[HARP_ENDPOINT_TEXT_MAX];
+	enum retry_kind failure = connect_failure(&c->dial, error);
+	bool over = c->handle.sealed != (keyfile_key() != NULL);
 
 	/* The listener has heard it now too: it says the same there. */
-	if (c->handle.sealed != (keyfile_key() != NULL)) {
+	if (over) {
 		error = -EPROTONOSUPPORT;
 		text = preamble_sealed_differs(c->handle.sealed);
-		c->round = ROUNDS_MAX - 1;
-		c->candidate = c->candidates.count - 1;
-		c->pushed_out = false;
 	}
 	/* A lane that got through to the peer tells more than one that did not. */
 	if (!c->error || c->dial.opened || error != -ECONNREFUSED) {
 		c->error = error;
+		c->failure = failure;
 		snprintf(c->error_text, sizeof(c->error_text), "%s by %s: %s",
 			 harp_endpoint_format(&candidate->remote, remote),
 			 candidate->harp ? "HARP TCP" : "kernel TCP", text);
 	}
-	c->pushed_out |= c->dial.opened && (error == -ECONNRESET || error == -ETIMEDOUT);
-	if ((++c->candidate == c->candidates.count && !connect_round(c, now_ns)) ||
-	    now_ns >= c->deadline_ns)
-		connect_leave(c, CONNECT_FAILED);
-	else
-		connect_leave(c, CONNECT_IDLE);
+	retry_note(&c->retry, failure);
+	if (++c->candidate == c->candidates.count) {
+		c->candidate = 0;
+		over |= !retry_again(&c->retry, now_ns);
+	}
+	connect_leave(c,
+		      over || now_ns >= c->deadline_ns || c->retry.not_before_ns >= c->deadline_ns
+			      ? CONNECT_FAILED
+			      : CONNECT_IDLE);
 }
 
 static int connect_finish(struct connect *c)
@@ -217,7 +214,7 @@ static bool connect_may_try(struct connect *c, const struct candidate *candidate
 		c->harp_deadline_ns = now_ns + HARP_OPEN_NS;
 	avoided_s = peers_avoided_s(&candidate->remote, engine_index(candidate->engine), now_ns);
 	/* Where HARP is all there is, what failed is tried again after all the rest. */
-	if (avoided_s && (!last_resort || (!c->round && c->candidates.count > 1))) {
+	if (avoided_s && (!last_resort || (!c->retry.rounds && c->candidates.count > 1))) {
 		snprintf(text, len, "no packet found the way %u s ago", avoided_s);
 		return false;
 	}
@@ -324,6 +321,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		free(c);
 		return rc;
 	}
+	retry_init(&c->retry, plugin_config()->connect_timeout_ns, c->comm_id);
 	connect_prepare_dial(c);
 	pthread_mutex_lock(&ctx_lock);
 	c->next = ctx->connects;
@@ -407,12 +405,17 @@ static void connect_start(struct connect *c)
 }
 
 /* What to look at when a connect has failed. */
-static const char *connect_remedy(int dev, int error)
+static const char *connect_remedy(const struct connect *c)
 {
-	if (ctx_link_is_down(dev))
+	int error = c->error;
+
+	if (ctx_link_is_down(c->dev))
 		return "; the link is down here: a cable, or a memif without its peer";
-	if (error == -EPROTONOSUPPORT || error == -EACCES) /* it answered */
+	if (error == -EPROTONOSUPPORT || error == -EKEYREJECTED) /* it answered */
 		return "";
+	if (c->failure == RETRY_UNKNOWN)
+		return " at HELLO each time: its rank has closed this listener (see the log there: it may have "
+		       "failed or been restarted), or strangers crowd the port";
 	return "; is the peer's rank alive, and does a firewall let TCP through?";
 }
 
@@ -453,7 +456,7 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	}
 	switch (atomic_load_explicit(&c->stage, memory_order_acquire)) {
 	case CONNECT_IDLE:
-		if (driver_clock_ns() < c->not_before_ns)
+		if (driver_clock_ns() < c->retry.not_before_ns)
 			return 0;
 		connect_start(c);
 		break;
@@ -480,7 +483,7 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	case CONNECT_FAILED:
 		rc = c->error;
 		WARN("%s: cannot connect to %s%s", plugin_device(dev)->ifname, c->error_text,
-		     connect_remedy(dev, rc));
+		     connect_remedy(c));
 		connect_free(c);
 		return rc;
 	default:

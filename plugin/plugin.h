@@ -7,7 +7,8 @@
  *   peer gone: ECONNRESET EPIPE ECONNREFUSED ETIMEDOUT EHOSTUNREACH ENETUNREACH EPROTO
  *              EBADMSG ECONNABORTED                                        -> ncclRemoteError
  *   EMSGSIZE (message truncated), EPROTONOSUPPORT (forced path not to be had,
- *              foreign or damaged handle)                                  -> ncclInvalidUsage
+ *              foreign or damaged handle), EKEYREJECTED (a proof that does
+ *              not hold: pre-shared keys that differ)                      -> ncclInvalidUsage
  *   EINVAL ENODEV EOPNOTSUPP                                               -> ncclInvalidArgument
  *   EBADF EFAULT                                                           -> ncclInternalError
  *   everything else                                                        -> ncclSystemError

@@ -250,7 +250,7 @@ static int preamble_check_short(struct preamble *p, uint32_t magic, const char *
 	if (wire_get32(m + AT_MAGIC) != magic || wire_get16(m + AT_VERSION) != WIRE_VERSION)
 		return preamble_fail(p, -EPROTO, "the preamble broke off");
 	if (!preamble_holds(p, label))
-		return preamble_fail(p, -EACCES, "the peer's proof does not hold");
+		return preamble_fail(p, -EKEYREJECTED, "the peer's proof does not hold");
 	return 0;
 }
 
@@ -322,7 +322,7 @@ static int preamble_got_challenge(struct preamble *p)
 	if (rc)
 		return rc;
 	if (!preamble_holds(p, preamble_label_challenge))
-		return preamble_fail(p, -EACCES,
+		return preamble_fail(p, -EKEYREJECTED,
 				     p->own.psk ? "the listener's proof does not hold: do the "
 						  "pre-shared keys (HARP_KEY_FILE) differ?"
 						: "the listener's proof does not hold");

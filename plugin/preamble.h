@@ -101,7 +101,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 		     void *lookup_ctx);
 /*
  * Goes on as far as the open lane allows. 1: done, the next byte of the lane is a record's.
- * 0: more is to come. -EPROTO, -EACCES (a proof does not hold), -EPROTONOSUPPORT (version or
+ * 0: more is to come. -EPROTO, -EKEYREJECTED (a proof does not hold), -EPROTONOSUPPORT (version or
  * mandatory feature), -ECONNREFUSED (READY says no), or the lane's error: p->what says it in words.
  */
 int preamble_advance(struct preamble *p, struct lane *lane);

@@ -155,7 +155,8 @@ extern "C" {
 	    "when a peer asks")                                                                                \
 	KEY(HARP_CONNECT_TIMEOUT_MS, MS, "tcp", "connect_timeout_ms", connect_timeout_ns, "ms",                \
 	    10, 3600000, "30000", LIVE, JOB,                                                                   \
-	    "How long connect and accept may take before they fail")                                           \
+	    "How long connect may take before it fails; a tenth of it where nobody is at any port of the "     \
+	    "peer's, a third where its listener is closed")                                                    \
 	KEY(HARP_USER_TIMEOUT_MS, MS, "tcp", "user_timeout_ms", user_timeout_ns, "ms", 100,                    \
 	    86400000, "120000", LIVE, JOB,                                                                     \
 	    "How long sent data may stay unacknowledged before the peer counts as gone (RFC 5482)")            \

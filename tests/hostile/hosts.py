@@ -8,6 +8,7 @@ import dataclasses
 import os
 import pathlib
 import signal
+import subprocess
 from collections.abc import Iterator
 
 from pyroute2 import netns as pyroute2_netns
@@ -30,6 +31,10 @@ class Hosts:
             "NCCL_DEBUG": "INFO",
             **more,
         }
+
+    def ip(self, host: int, *words: str) -> None:
+        """iproute2's, on that host."""
+        subprocess.run(["ip", "-n", self.netns[host], *words], check=True)
 
     @contextlib.contextmanager
     def inside(self, host: int) -> Iterator[None]:

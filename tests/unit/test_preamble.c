@@ -61,7 +61,7 @@ static void test_wrong_secret(void)
 	run_begin(&r, 1, 0);
 	r.connector.key[3] ^= 1;
 	run(&r);
-	CHECK_EQ(r.connected, -EACCES); /* the acceptor's proof does not hold */
+	CHECK_EQ(r.connected, -EKEYREJECTED); /* the acceptor's proof does not hold */
 	CHECK_EQ(r.accepted, 0);
 	fake_pair_free(&r.pair);
 }
@@ -88,7 +88,7 @@ static void test_replay(void)
 	r.connected = -1;
 	CHECK_EQ(fake_inject(&r.pair.lanes[1], said, sizeof(said)), sizeof(said));
 	run(&r);
-	CHECK_EQ(r.accepted, -EACCES);
+	CHECK_EQ(r.accepted, -EKEYREJECTED);
 	fake_pair_free(&r.pair);
 }
 
@@ -201,7 +201,7 @@ static void test_wrong_psk(void)
 	other_psk[31] ^= 1;
 	run_begin_sealed(&r, 4, psk, other_psk);
 	run(&r);
-	CHECK_EQ(r.connected, -EACCES);
+	CHECK_EQ(r.connected, -EKEYREJECTED);
 	CHECK(strstr(r.connector.what, "pre-shared keys") != NULL);
 	CHECK_EQ(r.accepted, 0);
 	fake_pair_free(&r.pair);
@@ -294,7 +294,7 @@ static void test_further_lanes(void)
 	}
 	/* Neither the handle's secret nor another comm's key will do. */
 	run_further(&r, 5, COMM_ID, 1, handle.secret);
-	CHECK_EQ(r.connected, -EACCES);
+	CHECK_EQ(r.connected, -EKEYREJECTED);
 	CHECK(r.accepted != 1);
 	fake_pair_free(&r.pair);
 	/* A comm that there is not. */
@@ -328,7 +328,7 @@ static void test_further_replay(void)
 	r.connected = -1;
 	CHECK_EQ(fake_inject(&r.pair.lanes[1], said, sizeof(said)), sizeof(said));
 	run(&r);
-	CHECK_EQ(r.accepted, -EACCES);
+	CHECK_EQ(r.accepted, -EKEYREJECTED);
 	fake_pair_free(&r.pair);
 }
 

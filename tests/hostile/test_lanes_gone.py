@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connect to nobody: the listener was closed, its process died, the way there is forbidden. One error that names the peer and
+what to look at. (How soon it comes is unit/test_retry's.)
+"""
+
+from __future__ import annotations
+
+import pytest
+from actor import Actor, ActorError, actors
+from hosts import Hosts
+
+SOON = {"HARP_CONNECT_TIMEOUT_MS": "3000"}
+
+
+def fails(sender: Actor, handle: str) -> str:
+    """The connect's one warning; it ends in ncclRemoteError."""
+    with pytest.raises(ActorError, match="ncclRemoteError"):
+        sender.call("connect", handle=handle)
+    (warning,) = sender.call("warnings")
+    return str(warning)
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+@pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
+def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
+    made = [Actor(netns, each.env(path, **SOON)) for netns in each.netns]
+    with actors(*made) as (receiver, sender):
+        for rank in (receiver, sender):
+            rank.call("load", path=str(each.plugin))
+        handle, listen = receiver.call("listen")
+        if how == "killed":
+            receiver.kill()
+        else:
+            receiver.call("close_listen", comm=listen)
+        warning = fails(sender, handle)
+        assert each.address[0] in warning
+        words = (
+            "its rank has closed this listener" if how == "closed" else "is the peer's rank alive"
+        )
+        assert words in warning
+
+
+def test_the_way_is_forbidden(each: Hosts) -> None:
+    """Linux says EACCES of a route that prohibits, and of IPv6 that a firewall rejects: the peer is out of reach."""
+    made = [Actor(netns, each.env("kernel", **SOON)) for netns in each.netns]
+    with actors(*made) as (receiver, sender):
+        for rank in (receiver, sender):
+            rank.call("load", path=str(each.plugin))
+        handle, listen = receiver.call("listen")
+        route = ["prohibit", each.address[0]]
+        family = "-6" if ":" in each.address[0] else "-4"
+        each.ip(1, family, "route", "add", *route)
+        try:
+            assert "rejects" in fails(sender, handle)
+        finally:
+            each.ip(1, family, "route", "del", *route)
+        receiver.start("accept", listen=listen)
+        assert sender.call("connect", handle=handle)
+        assert receiver.result()

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_retry.c - for how long a connect goes on, by what it hears; by a clock that the test turns. */
+#include "retry.h"
+
+#include "check.h"
+
+#define MS UINT64_C(1000000)
+#define BEGIN_NS (7000 * MS)
+#define TIMEOUT_NS (30000 * MS)
+
+/* Rounds of this kind until it gives up, or `most`; the time that took. */
+static uint64_t goes_on(struct retry *r, enum retry_kind kind, unsigned most, unsigned *rounds)
+{
+	uint64_t now_ns = BEGIN_NS;
+
+	for (*rounds = 1; *rounds < most; (*rounds)++) {
+		retry_note(r, kind);
+		if (!retry_again(r, now_ns))
+			break;
+		CHECK(r->not_before_ns > now_ns);
+		now_ns = r->not_before_ns;
+	}
+	return now_ns - BEGIN_NS;
+}
+
+static void test_patience(void)
+{
+	unsigned rounds;
+
+	for (uint64_t spread = 0; spread < 100; spread++) {
+		struct retry r;
+		uint64_t took_ns;
+
+		retry_init(&r, TIMEOUT_NS, spread * 0x9e3779b97f4a7c15ull);
+		CHECK_EQ(goes_on(&r, RETRY_WRONG, 1000, &rounds), 350 * MS);
+		CHECK_EQ(rounds, 4);
+		retry_init(&r, TIMEOUT_NS, spread * 0x9e3779b97f4a7c15ull);
+		took_ns = goes_on(&r, RETRY_REFUSED, 1000, &rounds);
+		CHECK(took_ns >= TIMEOUT_NS / 10 && took_ns < TIMEOUT_NS / 10 + 800 * MS);
+		retry_init(&r, TIMEOUT_NS, spread * 0x9e3779b97f4a7c15ull);
+		took_ns = goes_on(&r, RETRY_UNKNOWN, 1000, &rounds);
+		CHECK(took_ns >= TIMEOUT_NS / 3 && took_ns < TIMEOUT_NS / 3 + 1600 * MS);
+		retry_init(&r, TIMEOUT_NS, spread * 0x9e3779b97f4a7c15ull);
+		took_ns = goes_on(&r, RETRY_TURNED_AWAY, 1000, &rounds);
+		CHECK_EQ(rounds, 1000);
+		CHECK(took_ns > 700000 * MS); /* the deadline is the caller's */
+	}
+}
+
+/* However short the time: what is refused is tried four times. */
+static void test_little_time(void)
+{
+	struct retry r;
+	unsigned rounds;
+
+	retry_init(&r, 100 * MS, 1);
+	CHECK_EQ(goes_on(&r, RETRY_REFUSED, 1000, &rounds), 350 * MS);
+	CHECK_EQ(rounds, 4);
+}
+
+/* The best answer of a round counts, and somebody who knows us gives all the time back. */
+static void test_mixed(void)
+{
+	struct retry r;
+
+	retry_init(&r, TIMEOUT_NS, 0);
+	retry_note(&r, RETRY_UNKNOWN);
+	retry_note(&r, RETRY_REFUSED); /* the other door */
+	CHECK(retry_again(&r, BEGIN_NS));
+	retry_note(&r, RETRY_UNKNOWN);
+	CHECK(retry_again(&r, BEGIN_NS + TIMEOUT_NS / 3 - 1));
+	retry_note(&r, RETRY_TURNED_AWAY);
+	retry_note(&r, RETRY_WRONG);
+	CHECK(retry_again(&r, BEGIN_NS + TIMEOUT_NS / 3));
+	retry_note(&r, RETRY_UNKNOWN);
+	CHECK(retry_again(&r, BEGIN_NS + TIMEOUT_NS / 2));
+	retry_note(&r, RETRY_UNKNOWN);
+	CHECK(retry_again(&r, BEGIN_NS + TIMEOUT_NS / 2 + TIMEOUT_NS / 3 - 1));
+	retry_note(&r, RETRY_REFUSED);
+	CHECK(!retry_again(&r, BEGIN_NS + TIMEOUT_NS / 2 + TIMEOUT_NS / 3));
+}
+
+/* Hundreds that were pushed out together don't come back together. */
+static void test_spread(void)
+{
+	uint64_t first_ns = UINT64_MAX, last_ns = 0;
+
+	for (uint64_t spread = 0; spread < 1000; spread++) {
+		struct retry r;
+
+		retry_init(&r, TIMEOUT_NS, spread * 0x9e3779b97f4a7c15ull);
+		retry_note(&r, RETRY_TURNED_AWAY);
+		CHECK(retry_again(&r, BEGIN_NS));
+		CHECK(r.not_before_ns >= BEGIN_NS + 50 * MS && r.not_before_ns < BEGIN_NS + 100 * MS);
+		first_ns = r.not_before_ns < first_ns ? r.not_before_ns : first_ns;
+		last_ns = r.not_before_ns > last_ns ? r.not_before_ns : last_ns;
+	}
+	CHECK(last_ns - first_ns > 45 * MS);
+}
+
+int main(void)
+{
+	test_patience();
+	test_little_time();
+	test_mixed();
+	test_spread();
+	return check_done();
+}
