@@ -12,18 +12,18 @@
 
 /* How an attempt failed; of a round the last of these that there was. */
 enum retry_kind {
-	RETRY_WRONG,    /* it will do so again: a proof that does not hold */
-	RETRY_REFUSED,  /* no way to anybody: nothing at that port, no route, no descriptor */
-	RETRY_UNKNOWN,  /* HELLO was reset: nobody listens under that id, or strangers crowd the door */
+	RETRY_WRONG,   /* it will do so again: a proof that does not hold */
+	RETRY_REFUSED, /* no way to anybody: nothing at that port, no route, no descriptor */
+	RETRY_UNKNOWN, /* HELLO was reset: nobody listens under that id, or strangers crowd the door */
 	RETRY_TURNED_AWAY, /* silence, or reset later than that: somebody there knows us */
 };
 
 struct retry {
-	uint64_t timeout_ns; /* of the connect, HARP_CONNECT_TIMEOUT_MS */
-	uint64_t spread;     /* at random: who comes again does not come with all others */
-	unsigned rounds;     /* that are over */
-	enum retry_kind kind; /* of the present one so far */
-	uint64_t in_vain_ns;  /* since when nobody there has known us; 0: since never */
+	uint64_t timeout_ns;    /* of the connect, HARP_CONNECT_TIMEOUT_MS */
+	uint64_t spread;        /* at random: who comes again does not come with all others */
+	unsigned rounds;        /* that are over */
+	enum retry_kind kind;   /* of the present one so far */
+	uint64_t in_vain_ns;    /* since when nobody there has known us; 0: since never */
 	uint64_t not_before_ns; /* the next round */
 };
 

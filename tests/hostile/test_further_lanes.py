@@ -158,7 +158,8 @@ def test_lanes_that_there_cannot_be(several: Several, hello: dict[str, int]) -> 
 @pytest.mark.parametrize("path", LANES)
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_ready_that_did_not_arrive_makes_no_comm(each: Hosts, path: str, lanes: int) -> None:
-    """The connection breaks with READY on its way: nobody is given that comm. The second attempt is one."""
+    """The connection breaks with READY on its way: nobody is given that comm. The second attempt
+    is one."""
     receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
     with actors(receiver), contextlib.ExitStack() as stack:
         receiver.call("load", path=str(each.plugin))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connect to nobody: the listener was closed, its process died, the way there is forbidden. One error that names the peer and
-what to look at. (How soon it comes is unit/test_retry's.)
+"""A connect to nobody: the listener was closed, its process died, the way there is forbidden. One
+error that names the peer and what to look at. (How soon it comes is unit/test_retry's.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
 
 
 def test_the_way_is_forbidden(each: Hosts) -> None:
-    """Linux says EACCES of a route that prohibits, and of IPv6 that a firewall rejects: the peer is out of reach."""
+    """Linux says EACCES of a route that prohibits, and of IPv6 that a firewall rejects: to NCCL the
+    peer is out of reach."""
     made = [Actor(netns, each.env("kernel", **SOON)) for netns in each.netns]
     with actors(*made) as (receiver, sender):
         for rank in (receiver, sender):

@@ -91,7 +91,8 @@ static void test_spread(void)
 		retry_init(&r, TIMEOUT_NS, spread * 0x9e3779b97f4a7c15ull);
 		retry_note(&r, RETRY_TURNED_AWAY);
 		CHECK(retry_again(&r, BEGIN_NS));
-		CHECK(r.not_before_ns >= BEGIN_NS + 50 * MS && r.not_before_ns < BEGIN_NS + 100 * MS);
+		CHECK(r.not_before_ns >= BEGIN_NS + 50 * MS &&
+		      r.not_before_ns < BEGIN_NS + 100 * MS);
 		first_ns = r.not_before_ns < first_ns ? r.not_before_ns : first_ns;
 		last_ns = r.not_before_ns > last_ns ? r.not_before_ns : last_ns;
 	}
