@@ -180,7 +180,7 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 		seg->flags &= (uint8_t)~TCP_SYN;
 		seg->seq++;
 		seg->wnd_field >>= conn->snd_wscale; /* a SYN's is not scaled */
-		tcp_tx_want_ack(conn, true);
+		tcp_delack_want(conn, true);
 	}
 	space = seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
 	if (seg->flags & TCP_RST) /* it may carry a reason (RFC 9293 3.5.3) that is no data */
@@ -201,7 +201,7 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 		conn->tcp->stats->drop_tcp_rx_budget++;
 		seg->len = 0;
 		seg->flags &= (uint8_t)~TCP_FIN;
-		tcp_tx_want_ack(conn, true);
+		tcp_delack_want(conn, true);
 		return TCP_PASS;
 	}
 	return check_unacceptable(conn, seg, space);

@@ -105,7 +105,7 @@ void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg)
 		if (conn->rcv_acked_seq != conn->rcv_nxt_seq)
 			(void)tcp_out_ack(conn);
 		conn->flags ^= CONN_ECN_ECHO;
-		tcp_tx_want_ack(conn, true);
+		tcp_delack_want(conn, true);
 		return;
 	}
 	/* A segment may have both: the sender has heard, and there is news. */
@@ -114,7 +114,7 @@ void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg)
 	if (marked) {
 		conn->flags |= CONN_ECN_ECHO;
 		if (!before)
-			tcp_tx_want_ack(conn, true);
+			tcp_delack_want(conn, true);
 	}
 }
 

@@ -111,7 +111,7 @@ ssize_t tcp_external_evict(struct harp_conn *conn, const struct frame_memory *me
 
 		if (!external_refers(conn, seg, memory))
 			continue;
-		n = tcp_sndq_repack(conn, seg);
+		n = tcp_recut_into_pool(conn, seg);
 		if (n < 0)
 			return n;
 		conn->tcp->stats->tx_evicted_bytes += (uint64_t)n;

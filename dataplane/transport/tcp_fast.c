@@ -65,7 +65,7 @@ static inline void fast_keep(struct harp_conn *conn, const struct tcp_segment *s
 	conn->acct.bytes_received += seg->len;
 	conn->rcv_queued_bytes += seg->len;
 	conn->rcv_nxt_seq += seg->len;
-	tcp_reass_took(conn, seg, seg->len);
+	tcp_delack_took(conn, seg, seg->len);
 }
 
 static inline void fast_heard(struct harp_conn *conn, const struct tcp_segment *seg)

@@ -6,7 +6,7 @@
  * every respect is tcp_fast.c's; everything else goes step by step as the RFC tells it; whether a segment
  * may be believed at all is tcp_check.c's. A step either returns a verdict or lets the segment pass.
  *
- * Replies are made by wish (tcp_tx_want_ack(), tcp_tx_ready()); only resets, challenge ACKs and the
+ * Replies are made by wish (tcp_delack_want(), tcp_tx_ready()); only resets, challenge ACKs and the
  * answer to an unacceptable segment are sent from here, as what they answer is not remembered.
  */
 #include "transport/tcp_run.h"
@@ -112,7 +112,7 @@ static void in_fin(struct harp_conn *conn)
 	/* "advance RCV.NXT over the FIN, and send an acknowledgment for the FIN." */
 	conn->rcv_nxt_seq++;
 	conn->rcv_edge_seq = seq_max(conn->rcv_edge_seq, conn->rcv_nxt_seq);
-	tcp_tx_want_ack(conn, true);
+	tcp_delack_want(conn, true);
 	tcp_conn_event(conn, HARP_EVENT_EOF | HARP_EVENT_READABLE);
 	switch (conn->state) {
 	case HARP_TCP_ESTABLISHED:
@@ -176,7 +176,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
 	tcp_timer_acked(conn);
 	tcp_conn_established(conn);
-	tcp_tx_want_ack(conn, true);
+	tcp_delack_want(conn, true);
 	return TCP_DONE;
 }
 

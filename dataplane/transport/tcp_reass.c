@@ -56,7 +56,7 @@ void tcp_window_reopen(struct harp_conn *conn)
 	edge = tcp_window_edge(conn);
 	gain = edge - conn->rcv_edge_seq;
 	if (gain >= full / 4 || (gain > 0 && conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes))
-		tcp_tx_want_ack(conn, true);
+		tcp_delack_want(conn, true);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -424,84 +424,6 @@ static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bo
 	}
 }
 
-/*
- * In a slow stream an ACK waits for a second segment, as long as that may take (RFC 5681 section
- * 4.2: "an ACK SHOULD be generated for at least every second full-sized segment", and no oftener). It is
- * not about what ACKs cost: an ACK for each lets the sender put one segment into the place that one has
- * just left in a full queue, where those who are acknowledged by twos need two places at once, and lose:
- * four flows of Linux were left a quarter of the path by four of ours. PSH is no hint here, as others set
- * it wherever a call ended; two in a row are short messages, that someone may wait for. And what is larger than a
- * segment has been joined on its way (GRO, LRO, a sender on this machine): it is two at least, and may be all that a
- * sender with a small window has out.
- */
-static uint64_t reass_ack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
-{
-	bool again = pushed && conn->full_pushed;
-	/* Segments come in clusters: some pauses are much longer than the usual distance. */
-	uint64_t hold_ns = 8u * conn->full_gap_ns;
-
-	conn->full_pushed = pushed;
-	if (again || joined || conn->full_segs_unacked >= 2 ||
-	    conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
-		return 0;
-	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
-}
-
-/*
- * How long may the ACK of this segment wait for its successors? In the middle of what the sender has
- * only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in slow start may
- * have stopped for want of a window; longer in a stream; not at all where our window is what it
- * waits for.
- */
-static uint64_t reass_ack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg,
-				  uint32_t len)
-{
-	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes ||
-	    conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
-		return 0;
-	if (2 * conn->full_gap_ns > TCP_ACK_HOLD_BULK_NS)
-		return reass_ack_pair_ns(conn, seg->flags & TCP_PSH, len > conn->rcv_mss_bytes);
-	if (seg->flags & TCP_PSH)
-		return 0;
-	if (conn->bulk_segs >= TCP_BULK_SEGMENTS)
-		return TCP_ACK_HOLD_BULK_NS;
-	conn->bulk_segs++;
-	return TCP_ACK_HOLD_NS;
-}
-
-/* How far apart full-sized segments come: a pause counts for no more than twice what was usual. */
-static void reass_gap(struct harp_conn *conn)
-{
-	uint32_t now_ns = (uint32_t)conn->tcp->now_ns, gap_ns = now_ns - conn->full_ns;
-	uint32_t most_ns = 2 * conn->full_gap_ns + TCP_ACK_HOLD_NS;
-
-	if (gap_ns > most_ns)
-		gap_ns = most_ns;
-	conn->full_ns = now_ns;
-	conn->full_gap_ns += gap_ns / 8u - conn->full_gap_ns / 8u;
-	if (conn->full_gap_ns > TCP_ACK_HOLD_SLOW_NS_MAX)
-		conn->full_gap_ns = TCP_ACK_HOLD_SLOW_NS_MAX;
-}
-
-void tcp_reass_took(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
-{
-	uint64_t hold_ns;
-
-	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES) {
-		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
-		reass_gap(conn);
-	}
-	hold_ns = reass_ack_hold_ns(conn, seg, len);
-	if (hold_ns)
-		tcp_tx_hold_ack(conn, hold_ns);
-	else
-		tcp_tx_want_ack(conn, false);
-	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS &&
-	    conn->rcv_nxt_seq - conn->rcv_acked_seq >= TCP_ACK_BURST_BYTES)
-		(void)tcp_out_ack(conn);
-	tcp_conn_event(conn, HARP_EVENT_READABLE);
-}
-
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
@@ -516,7 +438,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 
 		tcp_sackout_duplicate(conn, seq, seq + (old < len ? old : len));
 		if (old >= len) {
-			tcp_tx_want_ack(conn, true);
+			tcp_delack_want(conn, true);
 			return TCP_DROP_DUPLICATE;
 		}
 		seq += old;
@@ -526,7 +448,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	if (seq_gt(seq + len, conn->rcv_edge_seq)) {
 		len = seq_gt(conn->rcv_edge_seq, seq) ? conn->rcv_edge_seq - seq : 0;
 		if (len == 0) {
-			tcp_tx_want_ack(conn, true);
+			tcp_delack_want(conn, true);
 			return TCP_DROP_WINDOW;
 		}
 	}
@@ -539,7 +461,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		/* The window is never taken back, so a segment may be larger than the frames left: its
 		 * beginning is kept, or the peer would send it for ever. */
 		len = in_order ? reass_admit_part(conn, f, skip, len) : 0;
-		tcp_tx_want_ack(conn, true);
+		tcp_delack_want(conn, true);
 		if (len == 0)
 			return TCP_DROP_RX_BUDGET;
 		tcp->stats->drop_tcp_rx_budget++;
@@ -559,8 +481,8 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	if (conn->reass_head) {
 		rcvq_drain_reass(conn);
 		tcp_sackout_advance(conn);
-		tcp_tx_want_ack(conn, true); /* a hole is filled, wholly or in part */
+		tcp_delack_want(conn, true); /* a hole is filled, wholly or in part */
 	}
-	tcp_reass_took(conn, seg, len);
+	tcp_delack_took(conn, seg, len);
 	return TCP_KEPT;
 }

@@ -6,18 +6,7 @@
  * exceptions of duplicate and challenge ACKs and resets: a connection with something to send is put on
  * tx_ready, one that owes an ACK on ack_list, and tcp_tx_phase(), once a poll, serves both: data
  * first, a few segments of each connection in turn, as that is what someone waits for, then those ACKs
- * that no data segment took along.
- *
- * An ACK waits for the poll after the one in which it became due, so that an application that answers
- * at once has its answer carry it; it does not wait when two full-sized segments are unacknowledged
- * (RFC 9293 3.8.6.3) or when CONN_ACK_NOW says so.
- *
- * While more segments are obviously coming ACKs are held (CONN_ACK_HELD): a fast poller would send one
- * for every two or three segments, each costs about as much as a data segment, and the next segment
- * waits meanwhile. A hold ends with TCP_ACK_EVERY_SEGMENTS (receivers with segment coalescing stretch
- * them likewise: RFC 9293 3.8.6.3 is a SHOULD), when its time is over, or with a segment that is not
- * in the middle: see reass_ack_hold_ns(). However many a burst brings, one ACK at its end says it, unless it is long
- * (TCP_ACK_BURST_BYTES).
+ * that no data segment took along and that are due (tcp_delack.c).
  *
  * What can't leave is not forgotten:
  *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
@@ -42,7 +31,7 @@
  */
 /*
  * Will nothing follow this segment before its ACK? A receiver of ours holds the ACK of one that others
- * follow (reass_ack_hold_ns()); of a window of two holds or less that would be a good part of the time,
+ * follow (delack_hold_ns()); of a window of two holds or less that would be a good part of the time,
  * unless the round trip is long.
  */
 static bool tx_is_last(const struct harp_conn *conn, const struct tcp_train *train)
@@ -148,7 +137,7 @@ static bool tx_fit_mss(struct harp_conn *conn, struct frame *seg)
 {
 	if (seg_bytes(seg) <= conn->snd_mss_bytes)
 		return true;
-	if (!tcp_sndq_split(conn, seg, conn->snd_mss_bytes))
+	if (!tcp_recut_split(conn, seg, conn->snd_mss_bytes))
 		return false;
 	conn->tcp->stats->tcp_resegmented++;
 	return true;
@@ -174,7 +163,7 @@ static bool tx_paced(struct harp_conn *conn, uint32_t bytes)
 /* The first bytes of a segment may leave. */
 static int tx_cut(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 {
-	return tcp_sndq_split(conn, seg, bytes) ? 1 : -ENOMEM;
+	return tcp_recut_split(conn, seg, bytes) ? 1 : -ENOMEM;
 }
 
 /* May the oldest unsent segment leave? 1: yes, perhaps cut as RFC 9293 3.8.6.2.1 allows; 0: no, and
@@ -251,7 +240,7 @@ static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
 	struct frame *seg = conn->snd_unsent;
 	int err;
 
-	if (bytes == 0 || !tcp_sndq_gather(conn, bytes))
+	if (bytes == 0 || !tcp_recut_gather(conn, bytes))
 		return 0;
 	err = tx_segment(conn, seg);
 	if (err)
@@ -404,31 +393,6 @@ void tcp_tx_ready(struct harp_conn *conn)
 		tx_move(conn, TX_LIST_READY);
 }
 
-void tcp_tx_want_ack(struct harp_conn *conn, bool now)
-{
-	if (now)
-		conn->flags |= CONN_ACK_NOW;
-	if (!(conn->flags & CONN_ACK_PENDING) || (conn->flags & CONN_ACK_HELD)) {
-		conn->flags &= ~(uint32_t)CONN_ACK_HELD;
-		conn->flags |= CONN_ACK_PENDING;
-		conn->ack_poll = conn->tcp->poll_count;
-	}
-	if (!conn->on_ack_list) {
-		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, ack_link);
-		conn->tcp->acks_owed++;
-		conn->on_ack_list = 1;
-	}
-}
-
-void tcp_tx_hold_ack(struct harp_conn *conn, uint64_t hold_ns)
-{
-	if (conn->flags & CONN_ACK_PENDING)
-		return; /* held already, or owed sooner */
-	tcp_tx_want_ack(conn, false);
-	conn->flags |= CONN_ACK_HELD;
-	conn->ack_due_ns = conn->tcp->now_ns + hold_ns;
-}
-
 void tcp_tx_unlist(struct harp_conn *conn)
 {
 	tx_move(conn, TX_LIST_NONE);
@@ -446,22 +410,12 @@ void tcp_tx_unlist(struct harp_conn *conn)
 
 uint64_t tcp_tx_next_ns(const struct tcp *tcp)
 {
-	const struct harp_conn *conn;
-	uint64_t next_ns = TCP_NEVER_NS;
-
 	if (tcp->nic_full)
 		return TCP_NEVER_NS;
 	if (!TAILQ_EMPTY(&tcp->tx_ready) || (!TAILQ_EMPTY(&tcp->tx_unresolved) &&
 					     tcp->resolved_seen != tcp->eth->resolved_generation))
 		return tcp->now_ns;
-	TAILQ_FOREACH(conn, &tcp->ack_list, ack_link)
-	{
-		if (!(conn->flags & CONN_ACK_HELD) || (conn->flags & CONN_ACK_NOW))
-			return tcp->now_ns;
-		if (conn->ack_due_ns < next_ns)
-			next_ns = conn->ack_due_ns;
-	}
-	return next_ns;
+	return tcp->acks_owed > 0 ? tcp_delack_next_ns(tcp) : TCP_NEVER_NS;
 }
 
 /* Blocked ones try again in every phase, unresolved ones when a neighbour has become usable. */
@@ -517,44 +471,6 @@ static bool tx_turn(struct harp_conn *conn, int result)
 	}
 }
 
-static bool tx_ack_is_due(const struct harp_conn *conn)
-{
-	if (conn->flags & CONN_ACK_NOW)
-		return true;
-	if (conn->flags & CONN_ACK_HELD)
-		return conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS ||
-		       conn->tcp->now_ns >= conn->ack_due_ns;
-	return conn->full_segs_unacked >= 2 || conn->ack_poll != conn->tcp->poll_count;
-}
-
-/* The ACKs that are due: of an earlier poll, of two full-sized segments, held long enough, or wanted
- * now. */
-static unsigned tx_acks(struct tcp *tcp)
-{
-	struct harp_conn *conn, *next;
-	unsigned sent = 0;
-
-	for (conn = TAILQ_FIRST(&tcp->ack_list); conn; conn = next) {
-		int err;
-
-		next = TAILQ_NEXT(conn, ack_link);
-		if (!tx_ack_is_due(conn))
-			continue;
-		err = tcp_out_ack(conn);
-		if (err == -ENOBUFS) {
-			tcp->nic_full = true;
-			break;
-		}
-		if (err) {
-			/* The peer will ask again. */
-			tcp_out_acked(conn);
-			continue;
-		}
-		sent++;
-	}
-	return sent;
-}
-
 unsigned tcp_tx_phase(struct tcp *tcp)
 {
 	struct harp_conn *conn;
@@ -566,7 +482,7 @@ unsigned tcp_tx_phase(struct tcp *tcp)
 		if (!tx_turn(conn, tx_conn(conn, &sent)))
 			break;
 	}
-	if (!tcp->nic_full)
-		sent += tx_acks(tcp);
+	if (!tcp->nic_full && tcp->acks_owed > 0)
+		sent += tcp_delack_phase(tcp);
 	return sent;
 }

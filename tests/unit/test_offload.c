@@ -107,13 +107,13 @@ static void test_cut_and_gathered(void)
 	}
 	first = net.from->snd_unsent;
 	CHECK(seg_bytes(first) == net.from->snd_mss_bytes && seg_frags(first) > 3);
-	CHECK(tcp_sndq_gather(net.from, 2111));
+	CHECK(tcp_recut_gather(net.from, 2111));
 	CHECK_EQ(seg_bytes(first), 2111);
-	CHECK(tcp_sndq_gather(net.from, 5222));
+	CHECK(tcp_recut_gather(net.from, 5222));
 	CHECK_EQ(seg_bytes(first), 5222);
 	CHECK_EQ(first->next->seq, first->seq + 5222);
-	CHECK(tcp_sndq_split(net.from, first, 1000)); /* between two pieces */
-	CHECK(tcp_sndq_split(net.from, first, 500));
+	CHECK(tcp_recut_split(net.from, first, 1000)); /* between two pieces */
+	CHECK(tcp_recut_split(net.from, first, 500));
 	net.from->snd_mss_bytes = 333;
 	net_arrives(100000, 100000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 0);

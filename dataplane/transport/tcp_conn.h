@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_conn.h - one connection: its conditions, what it remembers, and where in the cache that lies.
+ *
+ * tcp.h includes it; the files there say what each field is for in more than a line. The receive queue and the
+ * reassembly list are flat lists of frames (by ->next); of the send queue, tcp_sndq.h.
+ */
+#ifndef HARP_TRANSPORT_TCP_CONN_H
+#define HARP_TRANSPORT_TCP_CONN_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <sys/queue.h>
+
+#include "base/wheel.h"
+#include "network/ip.h"
+#include "transport/cc.h"
+#include "transport/flow.h"
+#include "transport/tcp_options.h"
+
+/* Conditions, as bits of conn->flags. */
+enum conn_flag {
+	/* The application, and how it came about. */
+	CONN_HANDLE = 0x00000001,  /* the application (or an accept queue) holds it */
+	CONN_PASSIVE = 0x00000002, /* opened by a listener */
+	CONN_ESTABLISHED_ONCE = 0x00000800,
+	CONN_WANT_WRITE = 0x00000100, /* the application saw -EAGAIN */
+	CONN_ECHO_LOOSE = 0x00010000, /* its handshake did not echo our timestamp */
+	/* The ends. */
+	CONN_FIN_WANTED = 0x00000004,   /* shutdown or close was called */
+	CONN_FIN_QUEUED = 0x00000008,   /* the FIN is in the send queue */
+	CONN_FIN_RECEIVED = 0x00000010, /* the peer's FIN is in order */
+	CONN_FIN_OOO = 0x00001000,      /* a FIN was seen out of order, at rcv_fin_seq */
+	/* To be sent. */
+	CONN_SYN_PENDING = 0x00000020,   /* SYN or SYN-ACK */
+	CONN_PROBE_PENDING = 0x00000200, /* a keepalive or window probe */
+	CONN_TLP_PENDING = 0x00100000,   /* a tail loss probe */
+	CONN_ACK_PENDING = 0x00000040,   /* an ACK is owed, */
+	CONN_ACK_NOW = 0x00000080,       /* and may not wait for the next poll; */
+	CONN_ACK_HELD = 0x00008000,      /* or may wait until ack_due_ns */
+	/* What holds data back. */
+	CONN_CWND_LIMITED = 0x00000400, /* the congestion window did: until limited_seq */
+	CONN_WINDOW_FORCE =
+		0x00002000, /* the peer's, with nothing in flight: cut a segment to fit */
+	/* ECN. */
+	CONN_ECN_IN = 0x01000000,    /* the peer may send ECT: its marks are told of */
+	CONN_ECN_ECHO = 0x02000000,  /* ECE is due: see tcp_ecn.c */
+	CONN_ECN_CWR = 0x04000000,   /* CWR is due, on the next new data */
+	CONN_ECN_ASKED = 0x08000000, /* a SYN of ours asked for ECN */
+	CONN_ECN_PLAIN = 0x10000000, /* a SYN of ours did not */
+};
+
+enum tcp_recovery {
+	TCP_RECOVERY_NONE = 0,
+	TCP_RECOVERY_FAST, /* segments were lost: until snd_una passes recover_seq */
+	TCP_RECOVERY_RTO,  /* after a timeout: likewise */
+	TCP_RECOVERY_CWR, /* nothing was lost, the window goes down: ECN, or a probe filled the hole */
+};
+
+enum tcp_mtu {
+	MTU_IDLE = 0, /* as large as can be */
+	MTU_SEARCH,   /* a probe may be sent at mtu_next_ns */
+	MTU_PROBING,  /* one is on its way */
+};
+
+#define TCP_FINGERS 64u
+#define TCP_SACK_RANGES 32u
+#define TCP_RESENT 128u
+
+/* The sender's memory of segments sent: see tcp_sack.c and tcp_rack.c. Not touched on the fast path. */
+struct tcp_board {
+	struct {
+		uint32_t seq, frame;
+	} finger[TCP_FINGERS]; /* every finger_step-th segment sent, oldest at finger_first */
+	struct tcp_sack_block range[TCP_SACK_RANGES]; /* sorted; every segment in them is marked */
+	struct {
+		uint32_t seq, frame;
+	} resent[TCP_RESENT]; /* segments sent again, in the order of time */
+	uint32_t finger_first, finger_count, finger_step;
+	uint32_t range_count;
+	uint32_t resent_first, resent_count;
+	bool resent_untracked; /* some found no room in it */
+};
+
+struct harp_conn {
+	/* Line 0: read for every segment in, written for most. */
+	struct tcp *tcp;
+	uint32_t snd_una_seq, snd_nxt_seq;
+	uint32_t rcv_nxt_seq, rcv_edge_seq; /* right edge of the advertised window */
+	uint32_t snd_wnd_bytes, snd_wl1_seq, snd_wl2_seq;
+	uint32_t ts_recent;
+	uint32_t rcv_acked_seq; /* the last acknowledgment number sent */
+	uint32_t flags;         /* enum conn_flag */
+	uint32_t reass_frames;
+	uint8_t state;    /* enum harp_tcp_state; written by tcp_state_set() only */
+	uint8_t recovery; /* enum tcp_recovery */
+	uint8_t snd_wscale, rcv_wscale;
+	uint8_t options; /* HARP_TCPI_* agreed on */
+	uint8_t dup_acks;
+	uint8_t rtx_backoff;       /* RFC 6298 (5.5): how often the timer was doubled */
+	uint8_t full_segs_unacked; /* full-sized segments received since the last ACK was sent */
+	uint8_t loss_open;         /* marks, a repair or a probe: ACKs take the slow path */
+	uint16_t finger_left;      /* segments to be sent until the next one has a finger */
+
+	/* Line 1: the queues. */
+	struct frame *snd_head;   /* oldest segment not acknowledged */
+	struct frame *snd_unsent; /* first segment never sent */
+	struct frame *snd_tail;
+	struct frame *rcv_head, *rcv_tail;
+	uint32_t snd_end_seq; /* sequence number after the last byte queued */
+	uint32_t tx_frames_held, tx_frames_budget;
+	uint32_t rx_frames_held, rx_frames_budget;
+	uint32_t rcv_bytes_per_frame; /* typical; turns frames into a window */
+
+	/* Lines 2 and 3: output. */
+	struct cc cc;
+
+	/* Clocks. */
+	uint64_t rto_deadline_ns; /* retransmission or persist timer; TCP_NEVER_NS: off */
+	uint64_t
+		loss_deadline_ns; /* reordering timer while something is marked, else the probe's */
+	uint64_t pto_ns; /* RFC 8985 section 7.2, of more than one segment; 0: no sample yet */
+	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
+	uint64_t keep_deadline_ns;
+	uint64_t pace_deadline_ns; /* new data may leave again */
+	uint64_t last_rcv_ns;
+	uint64_t progress_ns; /* snd_una last moved, or data became outstanding */
+	uint64_t rto_ns;      /* without backoff */
+	uint64_t srtt_ns, rttvar_ns;
+
+	/* Output of a segment. */
+	uint16_t snd_mss_bytes, rcv_mss_bytes;
+	uint16_t local_port, remote_port;
+	uint16_t
+		mtu_acked_bytes; /* the largest segment acknowledged since snd_mss_bytes went down */
+	uint8_t mtu_state;       /* enum tcp_mtu */
+	/* The window field said last, and what it follows from: see out_window_field(). */
+	uint16_t told_field;
+	uint32_t told_nxt_seq, told_edge_seq, told_frames;
+	uint32_t ts_offset;
+	uint32_t ts_echo_min, ts_echo_max, ts_sent; /* what the peer may echo: see tcp_check.c */
+	uint32_t ack_poll;                          /* tcp->poll_count when the ACK became due */
+	uint32_t snd_unsent_bytes_max;              /* the application's; UINT32_MAX: none */
+	uint32_t recover_seq;
+	uint32_t sacked_bytes, sacked_segs; /* marked SEG_SACKED */
+	uint32_t lost_bytes;                /* marked SEG_LOST */
+	uint32_t dup_acked_bytes; /* left the network, as duplicate ACKs tell; without SACK */
+	uint32_t rtx_seq;         /* of rtx_next */
+	struct frame *rtx_next;   /* nothing before it is SEG_LOST; older than snd_una: snd_head */
+	struct frame *rack_next;  /* likewise: what was sent once before it has been judged */
+	uint32_t rack_next_seq;
+	uint32_t snd_wnd_max_bytes;
+	uint32_t limited_seq;      /* CONN_CWND_LIMITED: SND.NXT when the window last held back */
+	uint32_t ecn_seq;          /* SND.NXT when the window was last reduced */
+	int64_t pace_credit_bytes; /* may leave at once; as of pace_ns */
+	uint64_t pace_ns;
+	uint32_t iss_seq, irs_seq;
+	uint32_t rcv_fin_seq;
+	uint8_t tos;
+	uint8_t ecn;       /* enum harp_ecn, as asked for */
+	uint8_t ack_ece;   /* the ACK being looked at has ECE */
+	uint8_t tx_queued; /* enum: on which of tcp's transmit lists */
+	uint8_t keep_unanswered;
+	uint8_t lone_quick;     /* single segments in a row that were acknowledged at once */
+	uint8_t rto_lone;       /* the deadline allows for a delayed ACK of a single segment */
+	uint8_t rto_probe;      /* the loss probe has taken the timeout's place */
+	uint8_t challenge_left; /* in this epoch */
+	uint8_t on_ack_list, on_event_list, on_pool_list, on_reass_list;
+	uint8_t bulk_segs;   /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
+	uint8_t full_pushed; /* the last full-sized segment had PSH */
+	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
+	uint8_t rtx_force;          /* one segment is sent again whatever the window says */
+	struct frame *reass_head, *reass_tail, *reass_hint; /* hint: inserted last */
+	uint32_t rcv_queued_bytes;
+	uint32_t full_ns;     /* when the last full-sized segment in order came, low bits */
+	uint32_t full_gap_ns; /* and how far apart they usually come */
+	uint64_t ack_due_ns;  /* CONN_ACK_HELD: no later than that */
+	uint32_t events;      /* HARP_EVENT_* not yet taken */
+	struct timer timer;
+
+	/* The rest: set-up, the application, and accounts. */
+	struct ip_path path;            /* path.src: local address, path.dst: remote */
+	TAILQ_ENTRY(harp_conn) tx_link; /* tx_ready, tx_blocked, tx_unresolved */
+	TAILQ_ENTRY(harp_conn) ack_link;
+	TAILQ_ENTRY(harp_conn) event_link;
+	TAILQ_ENTRY(harp_conn) pool_link;  /* waits for frames of the pool */
+	TAILQ_ENTRY(harp_conn) reass_link; /* has data out of order, or had */
+	TAILQ_ENTRY(harp_conn) owner_link; /* free list, a listener's queues, or TIME-WAIT */
+	struct harp_listener *listener;    /* until accepted */
+	void *user;
+	int error; /* -errno that ended it */
+	uint32_t index;
+	/* RACK (RFC 8985 section 5.3): the newest segment that arrived, and how reordered the path is. */
+	uint64_t rack_sent_ns, rack_rtt_ns;
+	uint32_t rack_end_seq, rack_fack_seq, rack_dsack_seq;
+	uint8_t rack_mult, rack_persist, rack_reordering, rack_dsack_round;
+	/* The tail loss probe on its way (section 7). */
+	uint32_t tlp_end_seq;
+	uint8_t tlp_out, tlp_again; /* one is; it carried nothing new */
+	/* RFC 6937. */
+	uint32_t prr_delivered_bytes, prr_out_bytes, prr_flight_bytes;
+	/* What to restore when all that was sent again turns out to have been in vain (RFC 4015). */
+	struct cc undo_cc;
+	uint32_t undo_seq, undo_end_seq; /* DSACKs for what lies between count */
+	uint32_t undo_last_seq;          /* after the episode: until this is acknowledged */
+	uint32_t undo_resent_segs;       /* sent again and not reported as a duplicate */
+	uint32_t undo_tsval;             /* of the first segment sent again */
+	uint32_t dsack_in_segs;
+	uint8_t undo_open, undo_tsval_set;
+	uint8_t undo_frto; /* the timeout is fresh: an original that arrives proves it wrong */
+	uint32_t ts_echo;  /* TSecr of the ACK being looked at */
+	/* Our own SACK blocks, the most recent first, and the duplicate to report. */
+	uint32_t sack_count;
+	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
+	uint32_t dsack_start_seq, dsack_end_seq; /* equal: none */
+	uint64_t persist_ns;                     /* of the last window probe; 0: none */
+	/* The path's MTU: tcp_mtu.c. Segments, as snd_mss_bytes. */
+	uint16_t mtu_top_bytes;   /* what link and peer allow */
+	uint16_t mtu_high_bytes;  /* MTU_SEARCH: nothing larger passes */
+	uint16_t mtu_probe_bytes; /* the last one sent */
+	uint16_t mtu_told_bytes;  /* ICMP, not believed yet; 0: nothing */
+	uint32_t mtu_probe_seq, mtu_probe_end_seq, mtu_told_seq;
+	uint8_t mtu_tries;    /* of this size, lost */
+	uint8_t mtu_failed;   /* the last probe was lost */
+	uint64_t mtu_next_ns; /* no probe before */
+	uint64_t confirm_next_ns;
+	uint64_t challenge_epoch_end_ns;
+	uint64_t ts_recent_ns;
+	uint64_t rtt_ns_min;
+	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
+	uint32_t keepalive_count;
+	uint32_t on_time_wait_list;
+	uint64_t bytes_queued;     /* taken from the application */
+	uint32_t tx_external_held; /* external frames in the send queue, beside tx_frames_held */
+	struct {
+		uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
+		uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
+		uint64_t retransmits, rto_count, fast_retransmits, dup_acks_in, out_of_order_in;
+		uint64_t zero_window_probes, keepalive_probes;
+		uint64_t ecn_ce_in, ecn_ece_in, ecn_reductions;
+		uint64_t tx_copied_bytes, rx_copied_bytes;
+		uint64_t lost_segs, tlp_probes, undos;
+	} acct;
+	/* For who looks at it: the statistics page. */
+	uint64_t serial;                   /* of this stack's connections */
+	char label[HARP_FLOW_LABEL_BYTES]; /* the application's */
+	bool page_shown; /* the page's record is not empty; outlives the connection */
+	struct tcp_board board;
+} __attribute__((aligned(64)));
+static_assert(offsetof(struct harp_conn, snd_head) == 64, "line 0 is what every segment needs");
+static_assert(offsetof(struct harp_conn, cc) == 128, "line 1 is the queues");
+static_assert(sizeof(struct cc) <= 128, "lines 2 and 3 are congestion control");
+
+TAILQ_HEAD(conn_list, harp_conn);
+
+enum tcp_tx_list { TX_LIST_NONE = 0, TX_LIST_READY, TX_LIST_BLOCKED, TX_LIST_UNRESOLVED };
+
+static inline uint32_t conn_flight_bytes(const struct harp_conn *conn)
+{
+	return conn->snd_nxt_seq - conn->snd_una_seq;
+}
+/* Queued and never sent. */
+static inline uint32_t conn_unsent_bytes(const struct harp_conn *conn)
+{
+	return conn->snd_unsent ? conn->snd_end_seq - conn->snd_unsent->seq : 0;
+}
+static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
+{
+	return conn->rcv_edge_seq - conn->rcv_nxt_seq;
+}
+/* No mark, no repair, no probe on its way. */
+static inline bool conn_loss_is_quiet(const struct harp_conn *conn)
+{
+	return conn->recovery == TCP_RECOVERY_NONE && conn->sacked_bytes == 0 &&
+	       conn->lost_bytes == 0 && conn->dup_acks == 0 && !conn->tlp_out;
+}
+static inline struct flow_key conn_flow_key(const struct harp_conn *conn)
+{
+	return (struct flow_key){ .local = conn->path.src,
+				  .remote = conn->path.dst,
+				  .local_port = conn->local_port,
+				  .remote_port = conn->remote_port };
+}
+/* Handshake done, not yet dead. */
+static inline bool conn_synchronized(const struct harp_conn *conn)
+{
+	return conn->state >= HARP_TCP_ESTABLISHED && conn->state <= HARP_TCP_TIME_WAIT;
+}
+
+#endif

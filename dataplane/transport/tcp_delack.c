@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_delack.c - when what has come is acknowledged.
+ *
+ * Theory of operation. Who owes an ACK is on ack_list; a data segment that leaves takes it along (tcp_out_acked()), and
+ * tcp_delack_phase(), behind the data of a poll, sends those that are due.
+ *
+ * An ACK waits for the poll after the one in which it became due, so that an application that answers
+ * at once has its answer carry it; it does not wait when two full-sized segments are unacknowledged
+ * (RFC 9293 3.8.6.3) or when CONN_ACK_NOW says so.
+ *
+ * While more segments are obviously coming ACKs are held (CONN_ACK_HELD): a fast poller would send one
+ * for every two or three segments, each costs about as much as a data segment, and the next segment
+ * waits meanwhile. A hold ends with TCP_ACK_EVERY_SEGMENTS (receivers with segment coalescing stretch
+ * them likewise: RFC 9293 3.8.6.3 is a SHOULD), when its time is over, or with a segment that is not
+ * in the middle: see delack_hold_ns(). However many a burst brings, one ACK at its end says it, unless it is long
+ * (TCP_ACK_BURST_BYTES).
+ */
+#include "transport/tcp.h"
+
+#include <errno.h>
+
+/* ------------------------------------------------------------------------------------------------
+ * Owed: at once, in the next poll, or later.
+ */
+void tcp_delack_want(struct harp_conn *conn, bool now)
+{
+	if (now)
+		conn->flags |= CONN_ACK_NOW;
+	if (!(conn->flags & CONN_ACK_PENDING) || (conn->flags & CONN_ACK_HELD)) {
+		conn->flags &= ~(uint32_t)CONN_ACK_HELD;
+		conn->flags |= CONN_ACK_PENDING;
+		conn->ack_poll = conn->tcp->poll_count;
+	}
+	if (!conn->on_ack_list) {
+		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, ack_link);
+		conn->tcp->acks_owed++;
+		conn->on_ack_list = 1;
+	}
+}
+
+static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
+{
+	if (conn->flags & CONN_ACK_PENDING)
+		return; /* held already, or owed sooner */
+	tcp_delack_want(conn, false);
+	conn->flags |= CONN_ACK_HELD;
+	conn->ack_due_ns = conn->tcp->now_ns + hold_ns;
+}
+
+/*
+ * In a slow stream an ACK waits for a second segment, as long as that may take (RFC 5681 section
+ * 4.2: "an ACK SHOULD be generated for at least every second full-sized segment", and no oftener). It is
+ * not about what ACKs cost: an ACK for each lets the sender put one segment into the place that one has
+ * just left in a full queue, where those who are acknowledged by twos need two places at once, and lose:
+ * four flows of Linux were left a quarter of the path by four of ours. PSH is no hint here, as others set
+ * it wherever a call ended; two in a row are short messages, that someone may wait for. And what is larger than a
+ * segment has been joined on its way (GRO, LRO, a sender on this machine): it is two at least, and may be all that a
+ * sender with a small window has out.
+ */
+static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
+{
+	bool again = pushed && conn->full_pushed;
+	/* Segments come in clusters: some pauses are much longer than the usual distance. */
+	uint64_t hold_ns = 8u * conn->full_gap_ns;
+
+	conn->full_pushed = pushed;
+	if (again || joined || conn->full_segs_unacked >= 2 ||
+	    conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
+		return 0;
+	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
+}
+
+/*
+ * How long may the ACK of this segment wait for its successors? In the middle of what the sender has
+ * only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in slow start may
+ * have stopped for want of a window; longer in a stream; not at all where our window is what it
+ * waits for.
+ */
+static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
+{
+	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes ||
+	    conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
+		return 0;
+	if (2 * conn->full_gap_ns > TCP_ACK_HOLD_BULK_NS)
+		return delack_pair_ns(conn, seg->flags & TCP_PSH, len > conn->rcv_mss_bytes);
+	if (seg->flags & TCP_PSH)
+		return 0;
+	if (conn->bulk_segs >= TCP_BULK_SEGMENTS)
+		return TCP_ACK_HOLD_BULK_NS;
+	conn->bulk_segs++;
+	return TCP_ACK_HOLD_NS;
+}
+
+/* How far apart full-sized segments come: a pause counts for no more than twice what was usual. */
+static void delack_gap(struct harp_conn *conn)
+{
+	uint32_t now_ns = (uint32_t)conn->tcp->now_ns, gap_ns = now_ns - conn->full_ns;
+	uint32_t most_ns = 2 * conn->full_gap_ns + TCP_ACK_HOLD_NS;
+
+	if (gap_ns > most_ns)
+		gap_ns = most_ns;
+	conn->full_ns = now_ns;
+	conn->full_gap_ns += gap_ns / 8u - conn->full_gap_ns / 8u;
+	if (conn->full_gap_ns > TCP_ACK_HOLD_SLOW_NS_MAX)
+		conn->full_gap_ns = TCP_ACK_HOLD_SLOW_NS_MAX;
+}
+
+void tcp_delack_took(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
+{
+	uint64_t hold_ns;
+
+	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES) {
+		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
+		delack_gap(conn);
+	}
+	hold_ns = delack_hold_ns(conn, seg, len);
+	if (hold_ns)
+		delack_hold(conn, hold_ns);
+	else
+		tcp_delack_want(conn, false);
+	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS &&
+	    conn->rcv_nxt_seq - conn->rcv_acked_seq >= TCP_ACK_BURST_BYTES)
+		(void)tcp_out_ack(conn);
+	tcp_conn_event(conn, HARP_EVENT_READABLE);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Due.
+ */
+static bool delack_is_due(const struct harp_conn *conn)
+{
+	if (conn->flags & CONN_ACK_NOW)
+		return true;
+	if (conn->flags & CONN_ACK_HELD)
+		return conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS ||
+		       conn->tcp->now_ns >= conn->ack_due_ns;
+	return conn->full_segs_unacked >= 2 || conn->ack_poll != conn->tcp->poll_count;
+}
+
+unsigned tcp_delack_phase(struct tcp *tcp)
+{
+	struct harp_conn *conn, *next;
+	unsigned sent = 0;
+
+	for (conn = TAILQ_FIRST(&tcp->ack_list); conn; conn = next) {
+		int err;
+
+		next = TAILQ_NEXT(conn, ack_link);
+		if (!delack_is_due(conn))
+			continue;
+		err = tcp_out_ack(conn);
+		if (err == -ENOBUFS) {
+			tcp->nic_full = true;
+			break;
+		}
+		if (err) {
+			/* The peer will ask again. */
+			tcp_out_acked(conn);
+			continue;
+		}
+		sent++;
+	}
+	return sent;
+}
+
+uint64_t tcp_delack_next_ns(const struct tcp *tcp)
+{
+	const struct harp_conn *conn;
+	uint64_t next_ns = TCP_NEVER_NS;
+
+	TAILQ_FOREACH(conn, &tcp->ack_list, ack_link)
+	{
+		if (!(conn->flags & CONN_ACK_HELD) || (conn->flags & CONN_ACK_NOW))
+			return tcp->now_ns;
+		if (conn->ack_due_ns < next_ns)
+			next_ns = conn->ack_due_ns;
+	}
+	return next_ns;
+}
