@@ -109,7 +109,9 @@ apt_install() {
 		rm -f "$log"
 		return
 	fi
-	apt_run -f install >>"$log" 2>&1 || true # a half-done installation from an interrupted run
+	# A half-done installation from an interrupted run: apt-get refuses everything until dpkg has ended it.
+	as_root env DEBIAN_FRONTEND=noninteractive dpkg --configure -a >>"$log" 2>&1 || true
+	apt_run -f install >>"$log" 2>&1 || true
 	if ! { apt_update && apt_run install --no-install-recommends "$@"; } >>"$log" 2>&1; then
 		tail -n 20 "$log" >&2
 		rm -f "$log"
