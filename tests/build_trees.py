@@ -55,15 +55,20 @@ def built(root: Path, name: str, *options: str, cc: str = "gcc") -> Path:
     return build
 
 
-def compiled(root: Path, name: str, *options: str, cc: str = "gcc") -> int:
-    """Each file of the tree compiled once with these options: unit tests compile the sources that
-    they look into again, each for itself, which is two thirds of a build. How many there are."""
-    build = _set_up(root, name, options, cc)
+def each_once(build: Path) -> list[dict[str, str]]:
+    """How each file of a build is compiled, once: unit tests compile the sources that they look
+    into again, each for itself, which is two thirds of a build. Twice where macros differ."""
     commands = json.loads((build / "compile_commands.json").read_text())
 
     def defined(command: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(sorted(w for w in command["command"].split() if w.startswith("-D")))
 
-    objects = {(each["file"], defined(each)): each["output"] for each in commands}
-    output(["ninja", "-C", build, *objects.values()], timeout_s=BUILD_S)
+    return list({(each["file"], defined(each)): each for each in commands}.values())
+
+
+def compiled(root: Path, name: str, *options: str, cc: str = "gcc") -> int:
+    """Each file of the tree compiled once with these options. How many there are."""
+    build = _set_up(root, name, options, cc)
+    objects = [each["output"] for each in each_once(build)]
+    output(["ninja", "-C", build, *objects], timeout_s=BUILD_S)
     return len(objects)
