@@ -36,6 +36,8 @@ give_back() {
 	fi
 }
 trap give_back EXIT
+# pip and apt-get end with a status of their own when they are interrupted, which reads as if they had failed.
+trap 'say "interrupted. Run make again"; exit 130' INT
 
 # Two runs at once would build over each other.
 exec 9<.
