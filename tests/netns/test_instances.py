@@ -234,7 +234,7 @@ def test_waiting_costs_next_to_nothing(
     monkeypatch.setenv("HARP_RSS", TOEPLITZ)
     monkeypatch.setenv("HARP_DRIVE", drive)
     monkeypatch.setenv("HARP_DAEMON", "off")
-    report = run_bench(switched, BenchOptions("idle", channels=4, seconds=5))
+    report = run_bench(switched, BenchOptions("idle", channels=4, seconds=2))
     assert report["ok"]
     assert "HARP TCP" in str(report["log"])
     late, polls = report["results"]

@@ -273,7 +273,7 @@ import resource, sys, time, harp
 with harp.Instance(sys.argv[1]) as instance, instance.listen(61000) as acceptor:
     used, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     try:
-        acceptor.accept(timeout=5)
+        acceptor.accept(timeout=2)
     except harp.WaitTimeoutError:
         pass
     now, took = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - began
@@ -283,7 +283,7 @@ with harp.Instance(sys.argv[1]) as instance, instance.listen(61000) as acceptor:
 
 
 def test_a_wait_costs_next_to_nothing(tools: Tools, lab: Lab) -> None:
-    """Five seconds of nobody calling: the waiter and the guard sleep."""
+    """Two seconds of nobody calling: the waiter and the guard sleep."""
     here = lab.hosts[0]
     out, err, status = outcome(here, script(here, IDLE, here.ifname))
     assert status == 0, err
