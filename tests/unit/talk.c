@@ -3,6 +3,7 @@
 #include "talk.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,18 +18,20 @@
 
 uint64_t talk_seed;
 uint64_t talk_look_ns = 1000;
-static uint64_t talk_now_ns = TALK_START_NS;
+static _Atomic uint64_t talk_now_ns = TALK_START_NS; /* threads look, too */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *ts);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
 {
+	uint64_t now_ns;
+
 	if (!talk_look_ns)
 		return __real_clock_gettime(clock, ts);
-	talk_now_ns += talk_look_ns;
-	ts->tv_sec = (time_t)(talk_now_ns / 1000000000u);
-	ts->tv_nsec = (long)(talk_now_ns % 1000000000u);
+	now_ns = atomic_fetch_add_explicit(&talk_now_ns, talk_look_ns, memory_order_relaxed);
+	ts->tv_sec = (time_t)(now_ns / 1000000000u);
+	ts->tv_nsec = (long)(now_ns % 1000000000u);
 	return 0;
 }
 
