@@ -36,7 +36,7 @@
  * more is dropped, as there is one probe at a time, and the other sizes wait for it.
  *
  * What a machine does besides comes and goes by milliseconds to minutes, and for longer messages that is no longer than a trial: of
- * two runs one behind the other one may have had the good time. So in a trial of single messages of 256 KiB and more the
+ * two runs one behind the other one may have had the good time. So in a trial of single messages of 8 KiB and more the
  * ways take turns, message by message, and what counts is what they took then, not before: the lower third of it, as what
  * disturbs only ever adds.
  *

@@ -16,9 +16,9 @@
 #define CHOICE_LONG 17u
 /* From this class on (1 MiB) the length of a message no longer matters to which way is better. */
 #define CHOICE_BULK 14u
-/* From this class on (256 KiB) a message sent alone takes so long that the two ways of a trial can take turns: looking
- * at the lanes of both costs it next to nothing. */
-#define CHOICE_TURNS 12u
+/* From this class on (8 KiB) a message sent alone takes so long that the two ways of a trial can take turns: looking
+ * at the lanes of both costs it little. */
+#define CHOICE_TURNS 7u
 
 static inline unsigned choice_mask(unsigned way)
 {

@@ -109,6 +109,23 @@ struct run begin(struct choice *choice, struct world *world, unsigned depth, uin
 	return run;
 }
 
+unsigned seeds_where(const struct world *like, unsigned depth,
+		     bool (*right)(struct run *run, uint64_t seed, const void *arg),
+		     const void *arg)
+{
+	struct choice *choice = malloc(sizeof(*choice));
+	unsigned count = 0;
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct world world = *like;
+		struct run run = begin(choice, &world, depth, seed);
+
+		count += right(&run, seed, arg);
+	}
+	free(choice);
+	return count;
+}
+
 /* Mean us of `count` messages, all of them that way. */
 static double alone(const struct world *like, unsigned depth, uint64_t size, unsigned kinds)
 {
@@ -157,35 +174,46 @@ double share(struct run *run, uint64_t size, unsigned count, unsigned best)
 	return all ? (double)good / all : 0;
 }
 
+struct learning {
+	const struct world *like;
+	uint64_t size;
+	unsigned settle, best;
+	struct outcome *out;
+};
+
+static bool learn_seed(struct run *run, uint64_t seed, const void *arg)
+{
+	const struct learning *l = arg;
+	struct world again = *l->like;
+	struct run ideal = begin(NULL, &again, run->depth, seed);
+	double us, ideal_us;
+	bool right;
+
+	for (unsigned i = 0; i < l->settle; i++)
+		send_one(run, l->size, 0);
+	right = share(run, l->size, 400, l->best) > 0.95;
+	for (unsigned i = l->settle + 400; i < 3000; i++)
+		send_one(run, l->size, 0);
+	for (unsigned i = 0; i < 3000; i++)
+		send_one(&ideal, l->size, l->best);
+	us = run->now_us;
+	ideal_us = ideal.now_us;
+	l->out->regret += (us / ideal_us - 1) / SEEDS;
+	for (unsigned i = 0; i < 20000; i++) {
+		send_one(run, l->size, 0);
+		send_one(&ideal, l->size, l->best);
+	}
+	l->out->later += ((run->now_us - us) / (ideal.now_us - ideal_us) - 1) / SEEDS;
+	return right;
+}
+
 struct outcome learn(const struct world *like, unsigned depth, uint64_t size, unsigned settle,
 		     unsigned best)
 {
 	struct outcome out = { 0, 0, 0 };
+	const struct learning learning = { like, size, settle, best, &out };
 
-	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct choice *choice = malloc(sizeof(*choice));
-		struct world world = *like, again = *like;
-		struct run run = begin(choice, &world, depth, seed);
-		struct run ideal = begin(NULL, &again, depth, seed);
-		double us, ideal_us;
-
-		for (unsigned i = 0; i < settle; i++)
-			send_one(&run, size, 0);
-		out.right += share(&run, size, 400, best) > 0.95;
-		for (unsigned i = settle + 400; i < 3000; i++)
-			send_one(&run, size, 0);
-		for (unsigned i = 0; i < 3000; i++)
-			send_one(&ideal, size, best);
-		us = run.now_us;
-		ideal_us = ideal.now_us;
-		out.regret += (us / ideal_us - 1) / SEEDS;
-		for (unsigned i = 0; i < 20000; i++) {
-			send_one(&run, size, 0);
-			send_one(&ideal, size, best);
-		}
-		out.later += ((run.now_us - us) / (ideal.now_us - ideal_us) - 1) / SEEDS;
-		free(choice);
-	}
+	out.right = seeds_where(like, depth, learn_seed, &learning);
 	return out;
 }
 

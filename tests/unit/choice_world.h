@@ -60,6 +60,10 @@ extern const struct world textbook;
 
 /* choice NULL: a run that says itself by what its messages go. */
 struct run begin(struct choice *choice, struct world *world, unsigned depth, uint64_t seed);
+/* In how many of SEEDS seeds `right` says so: of a run just begun, with a learner and a world of its own. */
+unsigned seeds_where(const struct world *like, unsigned depth,
+		     bool (*right)(struct run *run, uint64_t seed, const void *arg),
+		     const void *arg);
 /* A message, when fewer than `depth` are under way. fixed: the mask to use, 0: as the learner says. */
 unsigned send_one(struct run *run, uint64_t size, unsigned fixed);
 void finish(struct run *run);

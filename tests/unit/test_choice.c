@@ -55,117 +55,120 @@ static void test_close_call(void)
 
 /* ---- changes ---------------------------------------------------------------------------------- */
 
-/* The better way gets worse, or the worse one better: messages until nine in ten go by the new best one. */
-static void check_change(const char *name, unsigned depth, uint64_t size, struct way_cost harp,
-			 struct way_cost kernel, unsigned limit, unsigned best)
+struct change {
+	const char *name;
+	unsigned depth;
+	uint64_t size;
+	struct way_cost harp, kernel; /* after 20000 messages in the textbook's world */
+	unsigned limit, best;
+};
+
+static bool change_turned(struct run *run, uint64_t seed, const void *arg)
 {
-	unsigned right = 0;
+	const struct change *change = arg;
 
-	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct choice *choice = malloc(sizeof(*choice));
-		struct world world = textbook;
-		struct run run = begin(choice, &world, depth, seed);
-
-		for (unsigned i = 0; i < 20000; i++)
-			send_one(&run, size, 0);
-		world.way[0] = harp;
-		world.way[1] = kernel;
-		for (unsigned i = 0; i < limit; i++)
-			send_one(&run, size, 0);
-		right += share(&run, size, 400, best) > 0.95;
-		free(choice);
-	}
-	printf("%s: depth %u, %" PRIu64 " B: %u of %u turned within %u messages\n", name, depth,
-	       size, right, SEEDS, limit);
-	CHECK(right >= SEEDS * 95 / 100);
+	(void)seed;
+	for (unsigned i = 0; i < 20000; i++)
+		send_one(run, change->size, 0);
+	run->world->way[0] = change->harp;
+	run->world->way[1] = change->kernel;
+	for (unsigned i = 0; i < change->limit; i++)
+		send_one(run, change->size, 0);
+	return share(run, change->size, 400, change->best) > 0.95;
 }
 
+/* The better way gets worse, or the worse one better: messages until nine in ten go by the new best one. */
 static void test_changes(void)
 {
 	const struct way_cost harp = textbook.way[0], kernel = textbook.way[1];
 	const struct way_cost slow = { 30, 5, 0 }, fast = { 1, 0.05, 0 };
-
 	/* The way in use gets slow: soon. The other one gets fast: nobody sees it before the next probe. */
-	check_change("HARP gets slow", 1, 64, slow, kernel, 200, LANE_KERNEL);
-	check_change("kernel gets slow", 1, 1 << 20, harp, slow, 200, LANE_HARP);
-	check_change("kernel gets fast", 1, 64, harp, fast, 12000, LANE_KERNEL);
-	check_change("HARP gets slow", 8, 64, slow, kernel, 1000, LANE_KERNEL);
-	check_change("kernel gets slow", 8, 1 << 20, harp, slow, 1000, LANE_HARP);
-	check_change("HARP gets fast", 8, 1 << 20, fast, kernel, 12000, LANE_HARP);
+	const struct change changes[] = {
+		{ "HARP gets slow", 1, 64, slow, kernel, 200, LANE_KERNEL },
+		{ "kernel gets slow", 1, 1 << 20, harp, slow, 200, LANE_HARP },
+		{ "kernel gets fast", 1, 64, harp, fast, 12000, LANE_KERNEL },
+		{ "HARP gets slow", 8, 64, slow, kernel, 1000, LANE_KERNEL },
+		{ "kernel gets slow", 8, 1 << 20, harp, slow, 1000, LANE_HARP },
+		{ "HARP gets fast", 8, 1 << 20, fast, kernel, 12000, LANE_HARP },
+	};
+
+	for (unsigned i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+		const struct change *c = &changes[i];
+		unsigned right = seeds_where(&textbook, c->depth, change_turned, c);
+
+		printf("%s: depth %u, %" PRIu64 " B: %u of %u turned within %u messages\n", c->name,
+		       c->depth, c->size, right, SEEDS, c->limit);
+		CHECK(right >= SEEDS * 95 / 100);
+	}
 }
 
 /* A way a hundred times slower, from the start or from some time on, is not worth a dozen messages each time. */
-static void test_a_crawl_is_cut_short(void)
+static bool crawl_is_cut_short(struct run *run, uint64_t seed, const void *arg)
 {
 	const struct way_cost crawl = { 30, 20, 0 };
-	unsigned poor = 0;
+	uint64_t by;
 
-	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct choice *choice = malloc(sizeof(*choice));
-		struct world world = textbook;
-		struct run run = begin(choice, &world, 8, seed);
-		uint64_t by;
+	(void)arg;
+	run->world->way[seed % 2] = crawl;
+	for (unsigned i = 0; i < 3000; i++)
+		send_one(run, 1 << 20, 0);
+	by = run->by[seed % 2 ? WAY_KERNEL : WAY_HARP] + run->by[WAY_BOTH];
+	return by <= (seed % 2 ? 40 : 80);
+}
 
-		world.one_core = false;
-		world.way[seed % 2] = crawl;
-		for (unsigned i = 0; i < 3000; i++)
-			send_one(&run, 1 << 20, 0);
-		by = run.by[seed % 2 ? WAY_KERNEL : WAY_HARP] + run.by[WAY_BOTH];
-		poor += by > (seed % 2 ? 40 : 80);
-		free(choice);
-	}
-	printf("a crawl is cut short: %u of %u took too many\n", poor, SEEDS);
-	CHECK(poor <= SEEDS / 20);
+static void test_a_crawl_is_cut_short(void)
+{
+	struct world world = textbook;
+	unsigned good;
+
+	world.one_core = false;
+	good = seeds_where(&world, 8, crawl_is_cut_short, NULL);
+	printf("a crawl is cut short: in %u of %u\n", good, SEEDS);
+	CHECK(good >= SEEDS * 95 / 100);
 }
 
 /* ---- mixtures --------------------------------------------------------------------------------- */
 
+static bool mixed_is_right(struct run *run, uint64_t seed, const void *arg)
+{
+	const uint64_t sizes[] = { 64, 256 << 10 };
+	unsigned good = 0;
+
+	(void)seed;
+	(void)arg;
+	for (unsigned i = 0; i < 3000; i++)
+		send_one(run, sizes[i % 2], 0);
+	for (unsigned i = 0; i < 400; i++)
+		good += send_one(run, sizes[i % 2], 0) == (i % 2 ? LANE_KERNEL : LANE_HARP);
+	return good >= 360;
+}
+
 /* Sizes that alternate in one stream: each goes its best way though they are always mixed. */
 static void test_mixed_stream(void)
 {
-	const uint64_t sizes[] = { 64, 256 << 10 };
-	unsigned right = 0;
+	unsigned right = seeds_where(&textbook, 8, mixed_is_right, NULL);
 
-	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct choice *choice = malloc(sizeof(*choice));
-		struct world world = textbook;
-		struct run run = begin(choice, &world, 8, seed);
-		unsigned good = 0;
-
-		for (unsigned i = 0; i < 3000; i++)
-			send_one(&run, sizes[i % 2], 0);
-		for (unsigned i = 0; i < 400; i++) {
-			bool small = i % 2 == 0;
-
-			good += send_one(&run, sizes[i % 2], 0) ==
-				(small ? LANE_HARP : LANE_KERNEL);
-		}
-		right += good >= 360;
-		free(choice);
-	}
 	printf("mixed stream: %u of %u right\n", right, SEEDS);
 	CHECK(right >= SEEDS * 95 / 100);
+}
+
+static bool neighbours_are_right(struct run *run, uint64_t seed, const void *arg)
+{
+	(void)seed;
+	(void)arg;
+	for (unsigned i = 0; i < 200; i++) {
+		send_one(run, 64, 0);
+		send_one(run, 512 << 10, 0);
+	}
+	return send_one(run, 256, 0) == LANE_HARP && send_one(run, 1 << 20, 0) == LANE_KERNEL &&
+	       send_one(run, 16 << 20, 0) == LANE_KERNEL;
 }
 
 /* A size never seen before begins where its neighbours are. */
 static void test_neighbours(void)
 {
-	unsigned right = 0;
+	unsigned right = seeds_where(&textbook, 1, neighbours_are_right, NULL);
 
-	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct choice *choice = malloc(sizeof(*choice));
-		struct world world = textbook;
-		struct run run = begin(choice, &world, 1, seed);
-
-		for (unsigned i = 0; i < 200; i++) {
-			send_one(&run, 64, 0);
-			send_one(&run, 512 << 10, 0);
-		}
-		right += send_one(&run, 256, 0) == LANE_HARP &&
-			 send_one(&run, 1 << 20, 0) == LANE_KERNEL &&
-			 send_one(&run, 16 << 20, 0) == LANE_KERNEL;
-		free(choice);
-	}
 	printf("neighbours: %u of %u right\n", right, SEEDS);
 	CHECK(right >= SEEDS * 95 / 100);
 }
