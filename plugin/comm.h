@@ -123,7 +123,7 @@ struct comm_lane {
 	struct lane *lane;   /* NULL once closed */
 	uint64_t sent_bytes; /* of the preamble: where our records begin in the lane's count */
 	uint64_t turned_ns, asked_ns, looked_ns; /* last turn; info(); read by a sender */
-	bool rated;                              /* its rate was known at the last info() */
+	bool unrated; /* it has much under way, and its rate is not known: info() tells */
 	uint64_t silence_asked_ns;
 	bool silence_warned;
 	bool watching;
@@ -241,9 +241,11 @@ struct comm_several {
 	struct comm_kept *kept;               /* COMM_KEPT_MAX */
 	uint8_t *kept_data;                   /* COMM_KEPT_BYTES_MAX for each */
 	uint64_t kept_free;                   /* bit i: kept[i] */
-	struct choice *choice;                /* of the kinds that carry a message */
-	int choice_dev;                       /* of the first lane: what is learnt is kept by it */
-	uint64_t done_ns;                     /* when the last request was done */
+	int told; /* lane for the next of a new message, as of told_ns; -1 */
+	uint64_t told_ns;
+	struct choice *choice; /* of the kinds that carry a message */
+	int choice_dev;        /* of the first lane: what is learnt is kept by it */
+	uint64_t done_ns;      /* when the last request was done */
 	/* Receive. */
 	struct ranges ranges;
 	struct comm_early *early;
@@ -258,6 +260,7 @@ struct comm_several {
 	struct comm_driver drivers[COMM_LANES_MAX];
 	/* Hints between the application and the lanes; relaxed. */
 	atomic_uint_fast64_t kernel_active_ns; /* a kernel lane brought something */
+	atomic_uint_fast64_t kernel_message;   /* the last that one took or brought */
 	atomic_uint kernel_pushing;            /* kernel lanes whose socket is full */
 	/* Application. */
 	uint64_t ticked_ns, kernel_polled_ns;

@@ -150,12 +150,12 @@ static uint64_t comm_lane_patience_ns(const struct lane_info *info)
 }
 
 /* A kernel lane is given little before its rate is known, and looks are what tells it: until then often, or its
- * beginning would be measured by the looks. */
+ * beginning would be measured by the looks. What carries small messages alone never shows a rate. */
 static uint64_t comm_lane_ask_ns(const struct comm_lane *l)
 {
 	if (l->kind == LANE_HARP)
 		return ASK_HARP_NS;
-	return l->rated ? ASK_KERNEL_NS : ASK_UNRATED_NS;
+	return l->unrated ? ASK_UNRATED_NS : ASK_KERNEL_NS;
 }
 
 /* Looks at how the lane does, at times. False: it has died of it. */
@@ -194,7 +194,7 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 	if (news & (STRIPE_STALLED | STRIPE_MOVES | STRIPE_LAGS) && comm->side == COMM_SEND)
 		comm_tx_kick(comm, NULL, now_ns);
 	stalled = mine->stalled;
-	l->rated = mine->rate != 0;
+	l->unrated = stripe_is_unrated(mine);
 	comm_unlock(comm);
 	lane_page_lane_stalled(l->row, stalled);
 	if ((news & STRIPE_SLOW) && s->lane_lost)

@@ -176,6 +176,8 @@ void comm_tx_kick(struct comm *comm, struct comm_lane *self, uint64_t now_ns)
 	if (s->failing || !comm_plan_next(comm, &plan, now_ns))
 		return;
 	best = stripe_best(&s->stripe, plan.kinds, plan.length, now_ns);
+	s->told = plan.what == PLAN_NEW ? best : -1;
+	s->told_ns = now_ns;
 	/* One that is full hears of room by itself. */
 	if (best >= 0 && s->lanes[best] != self && !s->lanes[best]->full)
 		comm_wake(comm, best);
@@ -216,6 +218,7 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 		request->carried |= (uint8_t)l->kind;
 	comm_list_append(s, &l->under_way, i);
 	stripe_give(&s->stripe, l->index, RECORD_HEADER_BYTES + plan->length, now_ns);
+	l->unrated = stripe_is_unrated(&s->stripe.lane[l->index]);
 	if (kept) {
 		kept->lane = l;
 		kept->end_bytes =
@@ -246,13 +249,17 @@ bool comm_tx_claim(struct comm_lane *l, uint64_t now_ns)
 
 	if (!comm_plan_next(comm, &plan, now_ns))
 		return false;
-	best = stripe_best(&s->stripe, plan.kinds, plan.length, now_ns);
+	/* Who posts a message drives the lane that was told, and has looked at no clock since. */
+	best = plan.what == PLAN_NEW && s->told == l->index && s->told_ns == now_ns
+		       ? s->told
+		       : stripe_best(&s->stripe, plan.kinds, plan.length, now_ns);
 	/* Closing, it goes by whoever has room: there is no other time. */
 	if (best != l->index && !(s->closing && plan.what == PLAN_MOVED)) {
 		if (best >= 0 && !s->lanes[best]->full)
 			comm_wake(comm, best);
 		return false;
 	}
+	s->told = -1;
 	comm_plan_commit(l, &plan, now_ns);
 	comm_tx_kick(comm, l, now_ns); /* the one behind it may be another's */
 	return true;

@@ -390,6 +390,14 @@ static int comm_rx_header(struct comm_lane *l)
 	return 1;
 }
 
+static void comm_rx_by_kernel(struct comm_lane *l, uint64_t now_ns)
+{
+	struct comm_several *s = l->comm->several;
+
+	atomic_store_explicit(&s->kernel_active_ns, now_ns, memory_order_relaxed);
+	atomic_store_explicit(&s->kernel_message, l->in.message, memory_order_relaxed);
+}
+
 static int comm_rx_read(struct comm_lane *l, uint64_t now_ns)
 {
 	int rc = 1;
@@ -398,8 +406,7 @@ static int comm_rx_read(struct comm_lane *l, uint64_t now_ns)
 		if (!l->in.here) {
 			rc = comm_rx_header(l);
 			if (rc == 1 && l->kind == LANE_KERNEL)
-				atomic_store_explicit(&l->comm->several->kernel_active_ns, now_ns,
-						      memory_order_relaxed);
+				comm_rx_by_kernel(l, now_ns);
 		}
 		if (rc == 1 && l->in.here)
 			rc = comm_rx_payload(l, now_ns);

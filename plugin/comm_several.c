@@ -5,15 +5,37 @@
 #define TICK_NS 2000000u      /* lanes are looked at while a request waits */
 #define KERNEL_LOOK_NS 20000u /* kernel lanes, while HARP's are what is looked at */
 #define KERNEL_ACTIVE_NS 200000u
+/* The look is so many messages later as long again, to at most so many times, while nothing goes by kernel lanes. */
+#define KERNEL_LOOK_MESSAGES 16u
+#define KERNEL_LOOK_TIMES 10u
 
-/* Is it time to look at kernel lanes? Each look costs system calls; without HARP lanes it is what there is to do. */
+/*
+ * Theory of operation
+ *
+ * NCCL's thread polls all its comms in turn, each thousands of times between two messages. To look at an engine
+ * is to read memory; each look at kernel lanes costs a system call. So kernel lanes that nothing comes by are looked at
+ * now and then, and more seldom while messages go by HARP's: with tens of comms it would be what most of the time is
+ * spent on. What such a wait costs is the first message of those that come by the kernel's again.
+ */
+
+static uint64_t comm_kernel_look_ns(const struct comm *comm)
+{
+	uint64_t last = atomic_load_explicit(&comm->several->kernel_message, memory_order_relaxed);
+	/* What comes early is ahead of us. */
+	uint64_t since = comm->app_posted > last ? comm->app_posted - last : 0;
+	uint64_t times = 1 + since / KERNEL_LOOK_MESSAGES;
+
+	return KERNEL_LOOK_NS * (times < KERNEL_LOOK_TIMES ? times : KERNEL_LOOK_TIMES);
+}
+
+/* Is it time to look at kernel lanes? Without HARP lanes it is what there is to do. */
 static bool comm_kernel_is_due(struct comm *comm, uint64_t now_ns)
 {
 	struct comm_several *s = comm->several;
 	uint64_t active_ns;
 
 	if (!atomic_load_explicit(&s->harp_drivers, memory_order_relaxed) ||
-	    now_ns - s->kernel_polled_ns >= KERNEL_LOOK_NS)
+	    now_ns - s->kernel_polled_ns >= comm_kernel_look_ns(comm))
 		return true;
 	active_ns = atomic_load_explicit(&s->kernel_active_ns, memory_order_relaxed);
 	return now_ns < active_ns + KERNEL_ACTIVE_NS ||
@@ -38,6 +60,24 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 	}
 }
 
+/* Those that have work now. Kernel lanes first: an engine may have ACKs to send of messages that came by them, and who waits
+ * for a message waits for no ACK. */
+static void comm_several_start(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+
+	for (unsigned pass = 0; pass < 2; pass++) {
+		for (unsigned i = 0; i < count; i++) {
+			struct driver *driver = s->drivers[i].driver;
+
+			if (atomic_load_explicit(&driver->ready, memory_order_relaxed) &&
+			    comm_driver_is_kernel(comm, driver) == !pass)
+				driver_poll_at(driver, now_ns);
+		}
+	}
+}
+
 void comm_several_post(struct comm *comm, struct request *request)
 {
 	bool ended, news = false;
@@ -48,13 +88,17 @@ void comm_several_post(struct comm *comm, struct request *request)
 	comm_lock(comm);
 	/* Publishes the slot; in the lock, so that a lane which found nothing posted is woken. */
 	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
-	if (comm->side == COMM_SEND)
+	if (comm->side == COMM_SEND) {
 		news = comm_tx_post(comm, request);
-	else
+		if (request->kinds & LANE_KERNEL)
+			atomic_store_explicit(&comm->several->kernel_message, comm->app_posted,
+					      memory_order_relaxed);
+	} else {
 		comm_rx_post(comm);
+	}
 	ended = comm->end_error;
 	comm_unlock(comm);
-	comm_several_drive(comm, request->posted_ns);
+	comm_several_start(comm, request->posted_ns);
 	if (ended) /* nobody may be left to say so */
 		comm_settle(comm, NULL);
 	if (news)

@@ -352,6 +352,11 @@ static bool stripe_crawls(const struct stripe_lane *l, uint64_t others, uint64_t
 	return others == UINT64_MAX ? finish_ns >= CRAWL_NS : rate * CRAWL_SHARE < others;
 }
 
+bool stripe_is_unrated(const struct stripe_lane *l)
+{
+	return !l->rate && l->given_bytes - l->acked_bytes >= SAMPLE_BYTES_MIN;
+}
+
 /* Has it been given enough to learn its rate from? */
 static bool stripe_is_tried(const struct stripe_lane *l, uint64_t now_ns)
 {

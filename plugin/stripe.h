@@ -74,6 +74,8 @@ bool stripe_lags(const struct stripe *stripe, unsigned index, uint64_t now_ns);
 /* Of what it has under way, all but the last `behind` bytes: would lane `best` deliver `bytes` of it much sooner? */
 bool stripe_late(const struct stripe *stripe, unsigned index, uint64_t behind, unsigned best,
 		 uint64_t bytes, uint64_t now_ns);
+/* Has it enough under way to learn its rate from, which is not known? Then a look is due soon. */
+bool stripe_is_unrated(const struct stripe_lane *l);
 /* How many lanes stripe_best() chooses from. */
 unsigned stripe_choices(const struct stripe *stripe, unsigned kinds);
 /* The lane for records that steer: HARP's rather than the kernel's, else the lowest index. -1: no lane. */

@@ -122,6 +122,7 @@ static void fake_info(struct lane *lane, struct lane_info *info)
 {
 	struct fake_lane *f = to_fake(lane);
 
+	f->asked++;
 	memset(info, 0, sizeof(*info));
 	info->acked_bytes = f->acked;
 	info->rto_ns = f->pair->rto_ns;

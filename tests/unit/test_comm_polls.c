@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_comm_polls.c - how often a comm of HARP and kernel lanes looks at either: turns of drivers and info() are counted, over
+ * the rig's time, in which each poll takes a microsecond. */
+#include "choice.h"
+#include "comm_rig.h"
+
+static void polls_open(struct talk *t)
+{
+	rig_open_kept(t, 1);
+	talk_attach(t, 1, LANE_KERNEL, 100000);
+	CHECK_EQ(t->recv->kernel_count, 1);
+}
+
+/* From here on messages go that way. */
+static void polls_send_by(struct talk *t, enum plugin_path path)
+{
+	choice_init(t->send->several->choice, path, 1);
+	choice_kinds_alive(t->send->several->choice, LANE_HARP | LANE_KERNEL);
+}
+
+static uint64_t polls_turns(const struct driver *driver)
+{
+	return atomic_load(&driver->runs);
+}
+
+static void polls_message(struct talk *t)
+{
+	uint8_t tx[8] = { 7 }, rx[8];
+	struct request *recv = rig_post(t->recv, rx, sizeof(rx));
+
+	rig_both(t, rig_post(t->send, tx, sizeof(tx)), recv);
+}
+
+/* Turns of the receiver's kernel lanes while it waits for so long. */
+static uint64_t polls_while(struct talk *t, struct request *recv, uint64_t us)
+{
+	const struct driver *kernel = &t->recv->kernels[0].kd.driver;
+	uint64_t before = polls_turns(kernel);
+	int done = 0;
+
+	for (uint64_t i = 0; i < us; i++)
+		CHECK_EQ(comm_test(recv, &done, NULL), 0);
+	CHECK_EQ(done, 0);
+	return polls_turns(kernel) - before;
+}
+
+/* Each 20 us at first; each 200 us while all goes by HARP's; at each poll for 200 us behind one that came, and each 20 then. Lanes are
+ * looked at each 2 ms in any case. */
+static void test_kernel_lanes_that_rest(void)
+{
+	struct request *recv;
+	uint8_t rx[8], tx[8] = { 1 };
+	struct talk t;
+	uint64_t turns;
+
+	polls_open(&t);
+	polls_send_by(&t, PATH_XDP);
+	recv = rig_post(t.recv, rx, sizeof(rx));
+	turns = polls_while(&t, recv, 2000);
+	CHECK(turns >= 95 && turns <= 105);
+	rig_both(&t, rig_post(t.send, tx, sizeof(tx)), recv);
+	for (unsigned m = 0; m < 300; m++)
+		polls_message(&t);
+	recv = rig_post(t.recv, rx, sizeof(rx));
+	turns = polls_while(&t, recv, 20000);
+	CHECK(turns >= 95 && turns <= 115);
+	rig_both(&t, rig_post(t.send, tx, sizeof(tx)), recv);
+	polls_send_by(&t, PATH_KERNEL);
+	polls_message(&t);
+	recv = rig_post(t.recv, rx, sizeof(rx));
+	turns = polls_while(&t, recv, 100);
+	CHECK(turns >= 99);
+	(void)polls_while(&t, recv, 200);
+	turns = polls_while(&t, recv, 2000);
+	CHECK(turns >= 95 && turns <= 105);
+	rig_both(&t, rig_post(t.send, tx, sizeof(tx)), recv);
+	CHECK_EQ(t.send->several->choice->counts[0].messages[WAY_KERNEL], 2);
+	rig_free(&t);
+}
+
+/* To post is to drive the lanes that are given something, no others. */
+static void test_post_drives_what_has_work(void)
+{
+	static const enum plugin_path paths[] = { PATH_XDP, PATH_KERNEL };
+	uint8_t tx[8] = { 1 }, rx[8];
+	struct talk t;
+
+	polls_open(&t);
+	for (unsigned i = 0; i < 20; i++) {
+		const struct driver *kernel = &t.send->kernels[0].kd.driver;
+		const struct driver *harp = &t.pairs[0].driver;
+		uint64_t kernel_turns, harp_turns;
+		struct request *send, *recv;
+
+		polls_send_by(&t, paths[i % 2]);
+		rig_turns(&t, 10); /* what is left to do is done */
+		(void)driver_turn(&t.send->kernels[0].kd.driver, driver_clock_ns());
+		kernel_turns = polls_turns(kernel);
+		harp_turns = polls_turns(harp);
+		send = rig_post(t.send, tx, sizeof(tx));
+		CHECK_EQ(polls_turns(kernel) - kernel_turns, i % 2);
+		CHECK_EQ(polls_turns(harp) - harp_turns, !(i % 2));
+		recv = rig_post(t.recv, rx, sizeof(rx));
+		rig_both(&t, send, recv);
+	}
+	rig_free(&t);
+}
+
+/* A kernel lane that small messages go by has no rate, and none is needed: it is asked each millisecond. */
+static void test_small_messages_ask_for_no_rate(void)
+{
+	struct fake_lane *lane;
+	uint64_t begin_ns;
+	struct talk t;
+
+	polls_open(&t);
+	polls_send_by(&t, PATH_KERNEL);
+	lane = &t.pairs[1].lanes[0];
+	begin_ns = driver_clock_ns();
+	for (unsigned m = 0; m < 2000; m++)
+		polls_message(&t);
+	CHECK_EQ(t.send->several->stripe.lane[1].rate, 0);
+	CHECK(lane->asked <= 2 + (driver_clock_ns() - begin_ns) / 1000000);
+	CHECK(lane->asked >= 2);
+	rig_free(&t);
+}
+
+int main(void)
+{
+	test_kernel_lanes_that_rest();
+	test_post_drives_what_has_work();
+	test_small_messages_ask_for_no_rate();
+	return check_done();
+}
