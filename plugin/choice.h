@@ -67,6 +67,7 @@ struct choice_flight {
 	uint8_t cell, class, way;
 	bool counts;
 	bool alone; /* nothing was in flight, and nothing has come since */
+	bool exact; /* what it takes is to be seen exactly */
 };
 
 struct choice_count {
@@ -100,6 +101,9 @@ void choice_rtt(struct choice *choice, enum lane_kind kind, uint64_t rtt_ns);
 /* A new message, in order: the kinds that may carry it, those alive at most. 0: none is alive that the path
  * allows. */
 unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size);
+/* Of a message just taken, which nothing is in flight besides: will what it takes be looked at? Then its end is to be seen when it has
+ * been delivered, as by other ways. */
+bool choice_is_exact(const struct choice *choice, uint64_t message);
 /* It is done, in order; it went by `kinds`. service_ns: done(m) - max(posted(m), done(m-1)). */
 void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigned kinds,
 		 uint64_t service_ns);

@@ -48,6 +48,8 @@
 #define COMM_KEPT_BYTES_MAX 4096u
 #define COMM_KEPT_MAX 64u      /* a sender keeps so many at most: bits of a word */
 #define COMM_KEPT_MESSAGES 16u /* received since the last ACK: tell */
+/* One that is measured waits so long for its lane's acknowledgement. Linux delays some by 40 ms. */
+#define COMM_EXACT_NS_MAX 4000000u
 
 enum comm_side { COMM_SEND, COMM_RECV };
 
@@ -77,6 +79,7 @@ struct request {
 	uint8_t carried; /* and those that did */
 	uint8_t users;   /* lanes that read or write its memory right now */
 	uint8_t kept;    /* send: 1 + its place in the table of kept ones, 0: it is not kept */
+	bool exact;      /* send: kept, and by the kernel: done when acknowledged, not when taken */
 	bool begun;      /* receive: a record of it is here */
 };
 
@@ -124,6 +127,7 @@ struct comm_lane {
 	uint64_t sent_bytes; /* of the preamble: where our records begin in the lane's count */
 	uint64_t turned_ns, asked_ns, looked_ns; /* last turn; info(); read by a sender */
 	bool unrated; /* it has much under way, and its rate is not known: info() tells */
+	bool exact;   /* when what it has under way is acknowledged is to be seen exactly */
 	uint64_t silence_asked_ns;
 	bool silence_warned;
 	bool watching;

@@ -57,19 +57,23 @@ bool comm_choice_take(struct comm *comm, struct request *request)
 
 	request->carried = 0;
 	request->kinds = (uint8_t)choice_take(choice, comm->app_posted - 1, request->size);
+	request->exact = request->kinds == LANE_KERNEL && comm_is_kept(comm, request->size) &&
+			 choice_is_exact(choice, comm->app_posted - 1);
 	return choice_has_news(choice, request->posted_ns);
 }
 
-/* Kept and on a kernel lane, done is what the socket has taken, not what is there. */
+/* Kept and on a kernel lane, done is what the socket has taken, not what is there. What its TCP says of round trips is a mean that a
+ * pause of milliseconds spoils for tens of messages, so it is for paths that are longer than that. */
 static uint64_t comm_choice_rest_ns(const struct comm *comm, const struct request *request)
 {
 	const struct comm_several *s = comm->several;
-	const struct comm_lane *l;
+	const struct stripe_lane *lane;
 
-	if (!request->kept || comm->completed < s->acked_message)
+	if (!request->exact || comm->completed < s->acked_message ||
+	    !s->kept[request->kept - 1].lane)
 		return 0;
-	l = s->kept[request->kept - 1].lane;
-	return l && l->kind == LANE_KERNEL ? s->stripe.lane[l->index].srtt_ns : 0;
+	lane = &s->stripe.lane[s->kept[request->kept - 1].lane->index];
+	return comm_lane_is_far(lane) ? lane->srtt_ns : 0;
 }
 
 void comm_choice_done(struct comm *comm, const struct request *request)

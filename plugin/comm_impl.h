@@ -170,6 +170,11 @@ uint8_t *comm_kept_data(const struct comm *comm, int place);
 bool comm_kept_owes(const struct comm *comm);
 /* What is acknowledged and not being read is forgotten. */
 void comm_kept_shed(struct comm *comm);
+/* Is its path so long that nobody waits for an acknowledgement to see exactly when it comes? */
+static inline bool comm_lane_is_far(const struct stripe_lane *lane)
+{
+	return lane->rtt_min_ns >= COMM_EXACT_NS_MAX;
+}
 /* Of a request that has been cut: it is kept, and delivered as its lane says. */
 bool comm_kept_is_done(const struct comm *comm, const struct request *request);
 

@@ -100,5 +100,8 @@ bool comm_kept_is_done(const struct comm *comm, const struct request *request)
 	if (!request->kept)
 		return false;
 	kept = &comm->several->kept[request->kept - 1];
-	return kept->lane && kept->lane->done_bytes >= kept->end_bytes;
+	if (!kept->lane || kept->lane->done_bytes < kept->end_bytes)
+		return false;
+	return !request->exact || !kept->lane->exact ||
+	       comm->several->stripe.lane[kept->lane->index].acked_bytes >= kept->end_bytes;
 }

@@ -78,6 +78,17 @@ static void comm_several_start(struct comm *comm, uint64_t now_ns)
 	}
 }
 
+/* A message goes by kernel lanes. One that is measured is looked after until it is acknowledged. */
+static void comm_kernel_posted(struct comm *comm, const struct request *request)
+{
+	struct comm_several *s = comm->several;
+
+	atomic_store_explicit(&s->kernel_message, comm->app_posted, memory_order_relaxed);
+	if (request->exact)
+		atomic_store_explicit(&s->kernel_active_ns, request->posted_ns,
+				      memory_order_relaxed);
+}
+
 void comm_several_post(struct comm *comm, struct request *request)
 {
 	bool ended, news = false;
@@ -85,14 +96,14 @@ void comm_several_post(struct comm *comm, struct request *request)
 	request->received = 0;
 	request->begun = false;
 	request->kept = 0;
+	request->exact = false;
 	comm_lock(comm);
 	/* Publishes the slot; in the lock, so that a lane which found nothing posted is woken. */
 	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
 	if (comm->side == COMM_SEND) {
 		news = comm_tx_post(comm, request);
 		if (request->kinds & LANE_KERNEL)
-			atomic_store_explicit(&comm->several->kernel_message, comm->app_posted,
-					      memory_order_relaxed);
+			comm_kernel_posted(comm, request);
 	} else {
 		comm_rx_post(comm);
 	}

@@ -125,10 +125,64 @@ static void test_small_messages_ask_for_no_rate(void)
 	rig_free(&t);
 }
 
+/* Polls of the sender until its message is done. */
+static unsigned polls_until_sent(struct talk *t, bool turns)
+{
+	uint8_t tx[8] = { 1 };
+	struct request *send = rig_post(t->send, tx, sizeof(tx));
+	unsigned polls = 0;
+	int done = 0;
+
+	for (; !done && polls < 100000; polls++) {
+		if (turns)
+			(void)talk_turn(t);
+		CHECK_EQ(comm_test(send, &done, NULL), 0);
+	}
+	return polls;
+}
+
+/* What a kept message takes by the kernel is seen as it is by HARP: until it is acknowledged, though not for longer than 4 ms. One
+ * that is not looked at is done when the socket has taken it. */
+static void test_measured_until_acknowledged(void)
+{
+	struct choice *choice;
+	uint8_t rx[8];
+	struct talk t;
+	unsigned polls;
+
+	polls_open(&t);
+	choice = t.send->several->choice;
+	choice_init(choice, PATH_AUTO, 1);
+	choice_rtt(choice, LANE_HARP, 200000);
+	choice_rtt(choice, LANE_KERNEL, 90000);
+	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
+	t.pairs[1].lanes[0].taken_is_done = true;
+	t.pairs[1].frozen = true;
+	polls = polls_until_sent(&t, false);
+	CHECK(polls >= 4000 && polls < 4200);
+	CHECK_EQ(choice->cells[0].cost[WAY_KERNEL].count, 1);
+	CHECK(choice_typical(&choice->cells[0].cost[WAY_KERNEL]) >= COMM_EXACT_NS_MAX);
+	choice->cells[0].rest = 1;
+	CHECK_EQ(polls_until_sent(&t, false), 1);
+	CHECK_EQ(choice->cells[0].cost[WAY_KERNEL].count, 1);
+	t.pairs[1].frozen = false;
+	polls = polls_until_sent(&t, true);
+	CHECK(polls < 100);
+	CHECK_EQ(choice->cells[0].cost[WAY_KERNEL].count, 2);
+	CHECK_EQ(choice->counts[0].messages[WAY_KERNEL], 3);
+	for (unsigned m = 0; m < 3; m++) {
+		struct request *recv = rig_post(t.recv, rx, sizeof(rx));
+
+		CHECK_EQ(rig_wait(&t, recv, NULL), 0);
+	}
+	rig_free(&t);
+}
+
 int main(void)
 {
 	test_kernel_lanes_that_rest();
 	test_post_drives_what_has_work();
 	test_small_messages_ask_for_no_rate();
+	test_measured_until_acknowledged();
 	return check_done();
 }
