@@ -78,6 +78,8 @@ struct choice {
 	uint8_t kinds, seen, allowed; /* masks of enum lane_kind: alive, ever alive; the path's */
 	uint8_t last_way;
 	bool news;
+	bool learnt;     /* a verdict that choice_memory.c has not heard of */
+	uint64_t heard;  /* of it, until then */
 	uint16_t flying; /* messages taken and not done */
 	uint16_t most,
 		most_before; /* in flight besides a new one, since there was none; and the time before */
@@ -107,6 +109,8 @@ bool choice_is_exact(const struct choice *choice, uint64_t message);
 /* It is done, in order; it went by `kinds`. service_ns: done(m) - max(posted(m), done(m-1)). */
 void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigned kinds,
 		 uint64_t service_ns);
+/* No message comes any more: a trial under way is judged by what it has. */
+void choice_end(struct choice *choice);
 /* Is there something to announce? One comparison, for each turn. */
 static inline bool choice_has_news(const struct choice *choice, uint64_t now_ns)
 {
@@ -118,9 +122,13 @@ bool choice_announce(struct choice *choice, uint64_t now_ns, char *text, size_t 
 void choice_report(const struct choice *choice, char *text, size_t len);
 unsigned choice_class(uint64_t size);
 
-/* choice_memory.c, process-wide, any thread: a new comm begins where the last one to that host ended. */
-void choice_save(const struct choice *choice, int dev, const struct harp_addr *remote);
-void choice_seed(struct choice *choice, int dev, const struct harp_addr *remote);
+/* choice_memory.c, process-wide, any thread: what comms to a host know of it. _save: when there is something new (learnt), and at the
+ * end. _seed: a comm begins with what is known. _hear: before a message, in case its size is new to the comm and
+ * another one has learnt it since. */
+void choice_save(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns);
+void choice_seed(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns);
+void choice_hear(struct choice *choice, uint64_t size, int dev, const struct harp_addr *remote,
+		 uint64_t now_ns);
 
 /* For choice_memory.c and choice_text.c. */
 uint32_t choice_typical(const struct choice_cost *cost); /* lower median, 0: none */

@@ -88,25 +88,6 @@ static uint16_t choice_trial(unsigned index, unsigned flying)
 	return (uint16_t)(choice_settle(class, flying) + count + (batch > 1));
 }
 
-void choice_probe_begin(struct choice *choice, unsigned index)
-{
-	struct choice_cell *cell = &choice->cells[index];
-	struct choice_probe *probe = &choice->probe;
-	unsigned way = choice_rival(cell, choice, index);
-
-	if (way == CHOICE_NONE) {
-		cell->wait = CHOICE_WAIT_MAX;
-		return;
-	}
-	memset(probe, 0, sizeof(*probe));
-	probe->active = true;
-	probe->cell = (uint8_t)index;
-	probe->way = (uint8_t)way;
-	probe->turns = choice_takes_turns(index);
-	probe->left = choice_trial(index, choice->flying ? choice->flying : choice->most_before);
-	cell->batch_count = 0;
-}
-
 /* The two best ways that have been measured; their costs. */
 static unsigned choice_best(const struct choice *choice, unsigned index, uint32_t *best_ns,
 			    uint32_t *second_ns)
@@ -227,7 +208,31 @@ static void choice_judge(struct choice *choice, unsigned index, unsigned probed)
 		cell->wait = CHOICE_BREATH;
 	}
 	if (cell->own && (first || changed))
-		choice->news = true;
+		choice->news = choice->learnt = true;
+}
+
+void choice_probe_begin(struct choice *choice, unsigned index)
+{
+	struct choice_cell *cell = &choice->cells[index];
+	struct choice_probe *probe = &choice->probe;
+	unsigned way = choice_rival(cell, choice, index);
+
+	if (way == CHOICE_NONE) {
+		cell->wait = CHOICE_WAIT_MAX;
+		return;
+	}
+	memset(probe, 0, sizeof(*probe));
+	/* Other comms have tried them all, each a little. */
+	if (!cell->own && choice_tried_all(choice, index)) {
+		choice_judge(choice, index, way);
+		return;
+	}
+	probe->active = true;
+	probe->cell = (uint8_t)index;
+	probe->way = (uint8_t)way;
+	probe->turns = choice_takes_turns(index);
+	probe->left = choice_trial(index, choice->flying ? choice->flying : choice->most_before);
+	cell->batch_count = 0;
 }
 
 void choice_probe_end(struct choice *choice)
@@ -251,6 +256,19 @@ void choice_probe_end(struct choice *choice)
 		cell->since_probe = 0;
 		choice_judge(choice, probe->cell, probe->way);
 	}
+}
+
+void choice_end(struct choice *choice)
+{
+	struct choice_probe *probe = &choice->probe;
+
+	probe->left = 0;
+	if (probe->active && probe->costs)
+		choice_probe_end(choice);
+	else if (
+		probe->active) /* soon, in another comm; yet not all messages of short ones go a way that is tried */
+		choice->cells[probe->cell].wait = CHOICE_BACKOFF_MIN;
+	probe->active = false;
 }
 
 void choice_probe_missed(struct choice *choice)

@@ -13,7 +13,7 @@ int comm_choice_new(struct comm *comm, int dev)
 	if (!choice)
 		return -ENOMEM;
 	choice_init(choice, plugin_config()->path, comm->comm_id);
-	choice_seed(choice, dev, &comm->remote.addr);
+	choice_seed(choice, dev, &comm->remote.addr, driver_clock_ns());
 	comm->several->choice = choice;
 	comm->several->choice_dev = dev;
 	return 0;
@@ -26,7 +26,8 @@ void comm_choice_free(struct comm *comm)
 
 	if (!choice)
 		return;
-	choice_save(choice, comm->several->choice_dev, &comm->remote.addr);
+	choice_end(choice);
+	choice_save(choice, comm->several->choice_dev, &comm->remote.addr, driver_clock_ns());
 	choice_report(choice, text, sizeof(text));
 	if (*text)
 		INFO("%s", text);
@@ -56,6 +57,8 @@ bool comm_choice_take(struct comm *comm, struct request *request)
 	struct choice *choice = comm->several->choice;
 
 	request->carried = 0;
+	choice_hear(choice, request->size, comm->several->choice_dev, &comm->remote.addr,
+		    request->posted_ns);
 	request->kinds = (uint8_t)choice_take(choice, comm->app_posted - 1, request->size);
 	request->exact = request->kinds == LANE_KERNEL && comm_is_kept(comm, request->size) &&
 			 choice_is_exact(choice, comm->app_posted - 1);
@@ -86,6 +89,8 @@ void comm_choice_done(struct comm *comm, const struct request *request)
 		    (comm->now_ns > from_ns ? comm->now_ns - from_ns : 0) +
 			    (alone ? comm_choice_rest_ns(comm, request) : 0));
 	s->done_ns = comm->now_ns;
+	if (s->choice->learnt)
+		choice_save(s->choice, s->choice_dev, &comm->remote.addr, comm->now_ns);
 }
 
 void comm_choice_say(struct comm *comm, uint64_t now_ns)

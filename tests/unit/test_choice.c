@@ -290,6 +290,8 @@ static void test_classes(void)
 
 /* ---- memory and words ------------------------------------------------------------------------- */
 
+#define OLD_NS UINT64_C(60000000000)
+
 static void test_memory(void)
 {
 	const struct harp_addr here = { { 1 } }, there = { { 2 } };
@@ -302,16 +304,16 @@ static void test_memory(void)
 		send_one(&run, 1 << 20, 0);
 	}
 	finish(&run);
-	choice_save(&choice, 0, &here);
+	choice_save(&choice, 0, &here, 0);
 	for (unsigned i = 0; i < 2; i++) { /* a stranger knows nothing: HARP first */
 		choice_init(&next, PATH_AUTO, 12);
-		choice_seed(&next, (int)i, i ? &here : &there);
+		choice_seed(&next, (int)i, i ? &here : &there, OLD_NS);
 		choice_kinds_alive(&next, LANE_HARP);
 		choice_kinds_alive(&next, LANE_HARP | LANE_KERNEL);
 		CHECK_EQ(choice_take(&next, 0, 1 << 20), LANE_HARP);
 	}
 	choice_init(&next, PATH_AUTO, 12);
-	choice_seed(&next, 0, &here);
+	choice_seed(&next, 0, &here, OLD_NS);
 	choice_kinds_alive(&next, LANE_HARP); /* as comms come up: the second kind a little later */
 	choice_kinds_alive(&next, LANE_HARP | LANE_KERNEL);
 	run = (struct run){ .choice = &next, .world = &world, .depth = 1 };
@@ -322,11 +324,121 @@ static void test_memory(void)
 	for (unsigned i = 3; i < 100; i++) { /* more hosts than there is room for: the oldest go */
 		const struct harp_addr other = { { (uint8_t)i } };
 
-		choice_save(&choice, 0, &other);
+		choice_save(&choice, 0, &other, 0);
 	}
 	choice_init(&next, PATH_AUTO, 12);
-	choice_seed(&next, 0, &here);
+	choice_seed(&next, 0, &here, OLD_NS);
 	CHECK(!next.cells[0].own);
+}
+
+/* Comms to one host, one behind the other: so many messages each, and then it ends. */
+struct comms {
+	struct world world;
+	struct harp_addr remote;
+	unsigned depth, each;
+	uint64_t size, seed, now_ns;
+	struct run run;
+	struct choice choice;
+};
+
+static void comms_begin(struct comms *c)
+{
+	c->run = begin(&c->choice, &c->world, c->depth, ++c->seed);
+	choice_seed(&c->choice, 0, &c->remote, c->now_ns);
+}
+
+static unsigned comms_send(struct comms *c)
+{
+	unsigned kinds;
+
+	choice_hear(&c->choice, c->size, 0, &c->remote, c->now_ns);
+	kinds = send_one(&c->run, c->size, 0);
+	if (c->choice.learnt)
+		choice_save(&c->choice, 0, &c->remote, c->now_ns);
+	return kinds;
+}
+
+static void comms_end(struct comms *c)
+{
+	finish(&c->run);
+	c->now_ns += (uint64_t)(c->run.now_us * 1000);
+	choice_end(&c->choice);
+	choice_save(&c->choice, 0, &c->remote, c->now_ns);
+}
+
+/* Of so many comms: the share of messages that went by `best`. */
+static double comms_share(struct comms *c, unsigned count, unsigned best)
+{
+	unsigned good = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		comms_begin(c);
+		for (unsigned m = 0; m < c->each; m++)
+			good += comms_send(c) == best;
+		comms_end(c);
+	}
+	return (double)good / (count * c->each);
+}
+
+/* Many comms, each too short to learn anything: together they do, and again when a way changes. */
+static void test_short_comms(void)
+{
+	static const struct {
+		unsigned depth, each;
+		uint64_t size;
+		unsigned best, first;
+	} cases[] = {
+		{ 1, 5, 8, LANE_HARP, 20 },         { 1, 20, 8, LANE_HARP, 5 },
+		{ 1, 5, 1 << 20, LANE_KERNEL, 20 }, { 1, 20, 1 << 20, LANE_KERNEL, 5 },
+		{ 1, 50, 65536, LANE_KERNEL, 5 },   { 8, 50, 1 << 20, LANE_KERNEL, 10 },
+		{ 8, 200, 65536, LANE_KERNEL, 5 },
+	};
+	static struct comms c;
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		double share, back;
+
+		c = (struct comms){ .world = textbook,
+				    .remote = { { 9, (uint8_t)i } },
+				    .depth = cases[i].depth,
+				    .each = cases[i].each,
+				    .size = cases[i].size };
+		(void)comms_share(&c, cases[i].first, cases[i].best);
+		share = comms_share(&c, 1000, cases[i].best);
+		/* The better way gets slow: so many comms later it is left. */
+		c.world.way[cases[i].best - 1] = (struct way_cost){ 30, 5, 0 };
+		(void)comms_share(&c, 1 + 2000 / c.each, cases[i].best);
+		back = comms_share(&c, 100, 3 ^ cases[i].best);
+		printf("comms of %u messages of %" PRIu64
+		       " B, depth %u: %.3f by the best, %.3f when it got slow\n",
+		       c.each, c.size, c.depth, share, back);
+		CHECK(share > 0.9);
+		CHECK(back > 0.9);
+	}
+}
+
+/* Comms that are there together: what one has learnt those know that come to that size later, and do not try it anew. */
+static void test_comms_at_once(void)
+{
+	static struct comms c[8];
+	unsigned good = 0;
+
+	for (unsigned i = 0; i < 8; i++) {
+		c[i] = (struct comms){ .world = textbook,
+				       .remote = { { 8 } },
+				       .depth = 1,
+				       .size = 1 << 20,
+				       .seed = i };
+		comms_begin(&c[i]);
+	}
+	for (unsigned m = 0; m < 100; m++)
+		(void)comms_send(&c[0]);
+	for (unsigned i = 1; i < 8; i++)
+		for (unsigned m = 0; m < 16; m++)
+			good += comms_send(&c[i]) == LANE_KERNEL;
+	CHECK_EQ(good, 7 * 16);
+	c[1].size = 2 << 20; /* one that nobody has met: begins as its neighbour */
+	CHECK_EQ(comms_send(&c[1]), LANE_KERNEL);
 }
 
 static void test_words(void)
@@ -386,6 +498,8 @@ int main(void)
 	test_replay();
 	test_odd_times();
 	test_memory();
+	test_short_comms();
+	test_comms_at_once();
 	test_words();
 	return check_done();
 }
