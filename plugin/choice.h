@@ -89,6 +89,7 @@ struct choice {
 	uint64_t announce_ns, announce_gap_ns; /* not before; and then not for so long */
 	uint64_t rtt_ns[2];                    /* of WAY_HARP, WAY_KERNEL; 0: not measured */
 	uint32_t announced;                    /* sum of what was said last */
+	uint8_t said[CHOICE_CELLS];            /* the way, and 1; 0: nothing */
 	struct choice_probe probe;
 	struct choice_flight flights[PLUGIN_REQUESTS_MAX]; /* message m in slot m % 32 */
 	struct choice_cell cells[CHOICE_CELLS];            /* one at a time, then streams */
@@ -116,19 +117,30 @@ static inline bool choice_has_news(const struct choice *choice, uint64_t now_ns)
 {
 	return choice->news && now_ns >= choice->announce_ns;
 }
-/* True: text is one line for people on what goes how, and the numbers behind it. False: nothing new. */
+/* One line for people on what goes how, and the numbers behind it. */
+void choice_words(const struct choice *choice, char *text, size_t len);
+/* The same, and what has changed since the last time. False: nothing new. */
 bool choice_announce(struct choice *choice, uint64_t now_ns, char *text, size_t len);
-/* What went how, for the end of a comm; empty: nothing. "messages sent, by size: 64 B: 9 HARP, 1 kernel; ..." */
+/* What went how; empty: nothing. "messages sent, by size: 64 B: 9 HARP, 1 kernel; ..." */
 void choice_report(const struct choice *choice, char *text, size_t len);
 unsigned choice_class(uint64_t size);
 
-/* choice_memory.c, process-wide, any thread: what comms to a host know of it. _save: when there is something new (learnt), and at the
- * end. _seed: a comm begins with what is known. _hear: before a message, in case its size is new to the comm and
- * another one has learnt it since. */
-void choice_save(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns);
-void choice_seed(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns);
+/*
+ * choice_memory.c, process-wide, any thread: what comms to a host know of it.
+ *
+ * _join: a comm begins with what is known. _hear: before a message, in case its size is new to the comm and another one has
+ * learnt it since. _save: the comm has learnt something. _tell: it has news; true: text is to be said to people, as no
+ * comm to that host has said it. _leave: it ends; text is what went how by all comms to that host, when it is the last of
+ * them, else empty.
+ */
+void choice_join(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns);
 void choice_hear(struct choice *choice, uint64_t size, int dev, const struct harp_addr *remote,
 		 uint64_t now_ns);
+void choice_save(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns);
+bool choice_tell(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns,
+		 char *text, size_t len);
+void choice_leave(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns,
+		  char *text, size_t len);
 
 /* For choice_memory.c and choice_text.c. */
 uint32_t choice_typical(const struct choice_cost *cost); /* lower median, 0: none */

@@ -16,6 +16,8 @@
  *
  * What was learnt just now goes on as if it were the same comm, with as many messages until the next trial. What is
  * older is measured again soon.
+ *
+ * People are told the same way: of a host once, whichever comm found it, and of what all comms sent when the last has ended.
  */
 
 #define MEMORY_HOSTS 64u /* the oldest goes */
@@ -24,10 +26,11 @@
 
 struct memory_host {
 	int dev;
+	unsigned comms; /* that are there */
 	struct harp_addr remote;
 	uint64_t saved; /* 0: free; else a number that grows */
 	uint64_t saved_ns;
-	struct choice_cell cells[CHOICE_CELLS];
+	struct choice known; /* cells, counts, and what was said of them */
 };
 
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -43,6 +46,14 @@ static struct memory_host *memory_find(int dev, const struct harp_addr *remote)
 	return NULL;
 }
 
+/* Later than others: those to which there is a comm. */
+static bool memory_goes_before(const struct memory_host *host, const struct memory_host *other)
+{
+	if (!host->comms != !other->comms)
+		return !host->comms;
+	return host->saved < other->saved;
+}
+
 static struct memory_host *memory_make(int dev, const struct harp_addr *remote)
 {
 	struct memory_host *host = memory_find(dev, remote);
@@ -51,13 +62,20 @@ static struct memory_host *memory_make(int dev, const struct harp_addr *remote)
 		return host;
 	host = memory_hosts;
 	for (unsigned i = 1; i < MEMORY_HOSTS; i++)
-		if (memory_hosts[i].saved < host->saved)
+		if (memory_goes_before(&memory_hosts[i], host))
 			host = &memory_hosts[i];
 	memset(host, 0, sizeof(*host));
 	host->dev = dev;
 	host->remote = *remote;
 	return host;
 }
+
+static void memory_touch(struct memory_host *host)
+{
+	host->saved = atomic_fetch_add_explicit(&memory_saves, 1, memory_order_relaxed) + 1;
+}
+
+/* ---- what is known ------------------------------------------------------------------------------ */
 
 static bool memory_is_worth(const struct choice_cell *cell)
 {
@@ -67,27 +85,23 @@ static bool memory_is_worth(const struct choice_cell *cell)
 	return false;
 }
 
-void choice_save(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns)
+static struct memory_host *memory_save(struct choice *choice, int dev,
+				       const struct harp_addr *remote, uint64_t now_ns)
 {
-	struct memory_host *host = NULL;
+	struct memory_host *host = memory_make(dev, remote);
 
 	choice->learnt = false;
-	pthread_mutex_lock(&memory_lock);
 	for (unsigned i = 0; i < CHOICE_CELLS; i++) {
 		const struct choice_cell *cell = &choice->cells[i];
 
 		if (!cell->used || !memory_is_worth(cell))
 			continue;
-		if (!host)
-			host = memory_make(dev, remote);
-		if (cell->own || !host->cells[i].own)
-			host->cells[i] = *cell;
+		if (cell->own || !host->known.cells[i].own)
+			host->known.cells[i] = *cell;
 	}
-	if (host) {
-		host->saved = atomic_fetch_add_explicit(&memory_saves, 1, memory_order_relaxed) + 1;
-		host->saved_ns = now_ns;
-	}
-	pthread_mutex_unlock(&memory_lock);
+	memory_touch(host);
+	host->saved_ns = now_ns;
+	return host;
 }
 
 static void memory_recall(struct choice *choice, unsigned index, const struct choice_cell *from,
@@ -115,17 +129,28 @@ static void memory_recall(struct choice *choice, unsigned index, const struct ch
 		cell->alarm = MEMORY_WAIT;
 }
 
-void choice_seed(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns)
+static void memory_seed(struct choice *choice, const struct memory_host *host, uint64_t now_ns)
 {
-	const struct memory_host *host;
+	const struct choice_cell *cells = host->known.cells;
+
+	for (unsigned i = 0; i < CHOICE_CELLS; i++)
+		if (cells[i].used && !choice->cells[i].used)
+			memory_recall(choice, i, &cells[i],
+				      now_ns < host->saved_ns + MEMORY_FRESH_NS);
+	choice->heard = atomic_load_explicit(&memory_saves, memory_order_relaxed);
+}
+
+/* ---- for comms ----------------------------------------------------------------------------------- */
+
+void choice_join(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns)
+{
+	struct memory_host *host;
 
 	pthread_mutex_lock(&memory_lock);
-	choice->heard = atomic_load_explicit(&memory_saves, memory_order_relaxed);
-	host = memory_find(dev, remote);
-	for (unsigned i = 0; host && i < CHOICE_CELLS; i++)
-		if (host->cells[i].used && !choice->cells[i].used)
-			memory_recall(choice, i, &host->cells[i],
-				      now_ns < host->saved_ns + MEMORY_FRESH_NS);
+	host = memory_make(dev, remote);
+	memory_touch(host);
+	host->comms++;
+	memory_seed(choice, host, now_ns);
 	pthread_mutex_unlock(&memory_lock);
 }
 
@@ -133,9 +158,65 @@ void choice_hear(struct choice *choice, uint64_t size, int dev, const struct har
 		 uint64_t now_ns)
 {
 	unsigned class = choice_class(size);
+	const struct memory_host *host;
 
 	if (choice->heard == atomic_load_explicit(&memory_saves, memory_order_relaxed) ||
 	    (choice->cells[class].used && choice->cells[class + CHOICE_CLASSES].used))
 		return;
-	choice_seed(choice, dev, remote, now_ns);
+	pthread_mutex_lock(&memory_lock);
+	host = memory_find(dev, remote);
+	if (host)
+		memory_seed(choice, host, now_ns);
+	pthread_mutex_unlock(&memory_lock);
+}
+
+void choice_save(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns)
+{
+	pthread_mutex_lock(&memory_lock);
+	(void)memory_save(choice, dev, remote, now_ns);
+	pthread_mutex_unlock(&memory_lock);
+}
+
+bool choice_tell(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns,
+		 char *text, size_t len)
+{
+	struct choice *known;
+	bool new = false;
+
+	pthread_mutex_lock(&memory_lock);
+	known = &memory_save(choice, dev, remote, now_ns)->known;
+	choice->announce_ns = known->announce_ns;
+	if (now_ns >= known->announce_ns) {
+		known->kinds = choice->kinds;
+		memcpy(known->rtt_ns, choice->rtt_ns, sizeof(known->rtt_ns));
+		choice->news = false;
+		new = choice_announce(known, now_ns, text, len);
+	}
+	pthread_mutex_unlock(&memory_lock);
+	return new;
+}
+
+void choice_leave(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns,
+		  char *text, size_t len)
+{
+	struct memory_host *host;
+
+	choice_end(choice);
+	pthread_mutex_lock(&memory_lock);
+	host = memory_save(choice, dev, remote, now_ns);
+	for (unsigned class = 0; class < CHOICE_CLASSES; class ++)
+		for (unsigned way = 0; way < CHOICE_WAYS; way++) {
+			struct choice_count *sum = &host->known.counts[class];
+
+			sum->messages[way] += choice->counts[class].messages[way];
+			sum->bytes[way] += choice->counts[class].bytes[way];
+		}
+	*text = '\0';
+	if (host->comms) /* else it was forgotten, and is new: more hosts than there is room for */
+		host->comms--;
+	if (!host->comms) {
+		choice_report(&host->known, text, len);
+		memset(host->known.counts, 0, sizeof(host->known.counts));
+	}
+	pthread_mutex_unlock(&memory_lock);
 }

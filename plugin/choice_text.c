@@ -9,7 +9,8 @@
 #define ANNOUNCE_FIRST_NS 100000000u /* after the kinds: most of what is found is found by then */
 #define ANNOUNCE_GAP_NS 1000000000u
 #define ANNOUNCE_GAP_NS_MAX 64000000000u
-#define TEXT_BULK 10u /* from this class on (64 KiB) a rate says more than a time */
+#define TEXT_CHANGES 3u /* so many are named */
+#define TEXT_BULK 10u   /* from this class on (64 KiB) a rate says more than a time */
 
 static const char *const way_names[CHOICE_WAYS] = { "HARP TCP", "kernel TCP", "both" };
 static const char *const way_short[CHOICE_WAYS] = { "HARP", "kernel", "both" };
@@ -62,12 +63,16 @@ static uint32_t text_ns(const struct choice_cell *cell, unsigned index, unsigned
 					 : choice_typical(&cell->cost[way]);
 }
 
-static void text_costs(struct text *text, const struct choice *choice, unsigned index)
+static void text_costs(struct text *text, const struct choice *choice, unsigned index, bool size)
 {
 	const struct choice_cell *cell = &choice->cells[index];
 	unsigned class = index % CHOICE_CLASSES;
 
 	text_add(text, " (");
+	if (size) {
+		text_size(text, class);
+		text_add(text, ": ");
+	}
 	text_cost(text, class, text_ns(cell, index, cell->way), true);
 	for (unsigned way = 0; way < CHOICE_WAYS; way++) {
 		if (way == cell->way || !cell->cost[way].count ||
@@ -101,7 +106,7 @@ static bool text_ranges(struct text *text, const struct choice *choice, unsigned
 				text_size(text, previous - first);
 			}
 			text_add(text, " by %s", way_names[choice->cells[previous].way]);
-			text_costs(text, choice, shown);
+			text_costs(text, choice, shown, true);
 			some = true;
 			previous = CHOICE_CELLS;
 		}
@@ -135,11 +140,49 @@ static uint32_t text_sum(const struct choice *choice)
 	return sum;
 }
 
+static void text_words(struct text *text, const struct choice *choice)
+{
+	bool some = text_ranges(text, choice, 0, "messages one at a time: ");
+
+	some |= text_ranges(text, choice, CHOICE_CLASSES,
+			    some ? "; in streams: " : "messages in streams: ");
+	if (!some)
+		text_connect(text, choice);
+}
+
+void choice_words(const struct choice *choice, char *text, size_t len)
+{
+	struct text out = { text, len };
+
+	text_words(&out, choice);
+}
+
+/* What goes another way than was said before. */
+static void text_changes(struct text *text, const struct choice *choice)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < CHOICE_CELLS; i++) {
+		const struct choice_cell *cell = &choice->cells[i];
+
+		if (!cell->own || !choice->said[i] || choice->said[i] == cell->way + 1)
+			continue;
+		if (count++ >= TEXT_CHANGES)
+			continue;
+		text_add(text, count == 1 ? "; changed: " : ", ");
+		text_size(text, i % CHOICE_CLASSES);
+		text_add(text, "%s from %s to %s", i < CHOICE_CLASSES ? "" : " in streams",
+			 way_short[choice->said[i] - 1], way_short[cell->way]);
+		text_costs(text, choice, i, false);
+	}
+	if (count > TEXT_CHANGES)
+		text_add(text, ", and %u more", count - TEXT_CHANGES);
+}
+
 bool choice_announce(struct choice *choice, uint64_t now_ns, char *text, size_t len)
 {
 	struct text out = { text, len };
 	uint32_t sum = text_sum(choice);
-	bool some;
 
 	choice->news = false;
 	if (sum == choice->announced || !len || choice->kinds != (LANE_HARP | LANE_KERNEL))
@@ -151,11 +194,11 @@ bool choice_announce(struct choice *choice, uint64_t now_ns, char *text, size_t 
 				  : choice->announce_gap_ns < ANNOUNCE_GAP_NS_MAX
 					  ? 2 * choice->announce_gap_ns
 					  : ANNOUNCE_GAP_NS_MAX;
-	some = text_ranges(&out, choice, 0, "messages one at a time: ");
-	some |= text_ranges(&out, choice, CHOICE_CLASSES,
-			    some ? "; in streams: " : "messages in streams: ");
-	if (!some)
-		text_connect(&out, choice);
+	text_words(&out, choice);
+	text_changes(&out, choice);
+	for (unsigned i = 0; i < CHOICE_CELLS; i++)
+		if (choice->cells[i].own)
+			choice->said[i] = (uint8_t)(choice->cells[i].way + 1);
 	return true;
 }
 

@@ -13,7 +13,7 @@ int comm_choice_new(struct comm *comm, int dev)
 	if (!choice)
 		return -ENOMEM;
 	choice_init(choice, plugin_config()->path, comm->comm_id);
-	choice_seed(choice, dev, &comm->remote.addr, driver_clock_ns());
+	choice_join(choice, dev, &comm->remote.addr, driver_clock_ns());
 	comm->several->choice = choice;
 	comm->several->choice_dev = dev;
 	return 0;
@@ -22,15 +22,14 @@ int comm_choice_new(struct comm *comm, int dev)
 void comm_choice_free(struct comm *comm)
 {
 	struct choice *choice = comm->several->choice;
-	char text[768];
+	char text[768], peer[HARP_ADDR_TEXT_MAX];
 
 	if (!choice)
 		return;
-	choice_end(choice);
-	choice_save(choice, comm->several->choice_dev, &comm->remote.addr, driver_clock_ns());
-	choice_report(choice, text, sizeof(text));
+	choice_leave(choice, comm->several->choice_dev, &comm->remote.addr, driver_clock_ns(), text,
+		     sizeof(text));
 	if (*text)
-		INFO("%s", text);
+		INFO("to %s: %s", harp_addr_format(&comm->remote.addr, peer), text);
 	free(choice);
 }
 
@@ -95,14 +94,18 @@ void comm_choice_done(struct comm *comm, const struct request *request)
 
 void comm_choice_say(struct comm *comm, uint64_t now_ns)
 {
-	char text[512], peer[HARP_ADDR_TEXT_MAX];
-	bool new;
+	struct comm_several *s = comm->several;
+	char text[768], own[512], peer[HARP_ADDR_TEXT_MAX];
+	bool new, both;
 
 	comm_lock(comm);
-	new = choice_announce(comm->several->choice, now_ns, text, sizeof(text));
+	new = choice_tell(s->choice, s->choice_dev, &comm->remote.addr, now_ns, text, sizeof(text));
+	both = !s->choice->news && s->choice->kinds == (LANE_HARP | LANE_KERNEL);
+	if (both)
+		choice_words(s->choice, own, sizeof(own));
 	comm_unlock(comm);
-	if (!new)
-		return;
-	INFO("to %s: %s", harp_addr_format(&comm->remote.addr, peer), text);
-	lane_page_comm_choice(comm->row, text);
+	if (new)
+		INFO("to %s: %s", harp_addr_format(&comm->remote.addr, peer), text);
+	if (both)
+		lane_page_comm_choice(comm->row, own);
 }

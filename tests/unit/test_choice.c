@@ -298,6 +298,7 @@ static void test_memory(void)
 	static struct choice choice, next;
 	struct world world = textbook;
 	struct run run = begin(&choice, &world, 1, 11);
+	char text[512];
 
 	for (unsigned i = 0; i < 400; i++) {
 		send_one(&run, 64, 0);
@@ -307,13 +308,13 @@ static void test_memory(void)
 	choice_save(&choice, 0, &here, 0);
 	for (unsigned i = 0; i < 2; i++) { /* a stranger knows nothing: HARP first */
 		choice_init(&next, PATH_AUTO, 12);
-		choice_seed(&next, (int)i, i ? &here : &there, OLD_NS);
+		choice_join(&next, (int)i, i ? &here : &there, OLD_NS);
 		choice_kinds_alive(&next, LANE_HARP);
 		choice_kinds_alive(&next, LANE_HARP | LANE_KERNEL);
 		CHECK_EQ(choice_take(&next, 0, 1 << 20), LANE_HARP);
 	}
 	choice_init(&next, PATH_AUTO, 12);
-	choice_seed(&next, 0, &here, OLD_NS);
+	choice_join(&next, 0, &here, OLD_NS);
 	choice_kinds_alive(&next, LANE_HARP); /* as comms come up: the second kind a little later */
 	choice_kinds_alive(&next, LANE_HARP | LANE_KERNEL);
 	run = (struct run){ .choice = &next, .world = &world, .depth = 1 };
@@ -321,13 +322,14 @@ static void test_memory(void)
 		CHECK_EQ(send_one(&run, 64, 0), LANE_HARP);
 		CHECK_EQ(send_one(&run, 1 << 20, 0), LANE_KERNEL);
 	}
+	choice_leave(&next, 0, &here, 0, text, sizeof(text));
 	for (unsigned i = 3; i < 100; i++) { /* more hosts than there is room for: the oldest go */
 		const struct harp_addr other = { { (uint8_t)i } };
 
 		choice_save(&choice, 0, &other, 0);
 	}
 	choice_init(&next, PATH_AUTO, 12);
-	choice_seed(&next, 0, &here, OLD_NS);
+	choice_join(&next, 0, &here, OLD_NS);
 	CHECK(!next.cells[0].own);
 }
 
@@ -344,7 +346,7 @@ struct comms {
 static void comms_begin(struct comms *c)
 {
 	c->run = begin(&c->choice, &c->world, c->depth, ++c->seed);
-	choice_seed(&c->choice, 0, &c->remote, c->now_ns);
+	choice_join(&c->choice, 0, &c->remote, c->now_ns);
 }
 
 static unsigned comms_send(struct comms *c)
@@ -360,10 +362,11 @@ static unsigned comms_send(struct comms *c)
 
 static void comms_end(struct comms *c)
 {
+	char text[512];
+
 	finish(&c->run);
 	c->now_ns += (uint64_t)(c->run.now_us * 1000);
-	choice_end(&c->choice);
-	choice_save(&c->choice, 0, &c->remote, c->now_ns);
+	choice_leave(&c->choice, 0, &c->remote, c->now_ns, text, sizeof(text));
 }
 
 /* Of so many comms: the share of messages that went by `best`. */
@@ -441,6 +444,45 @@ static void test_comms_at_once(void)
 	CHECK_EQ(comms_send(&c[1]), LANE_KERNEL);
 }
 
+/* People hear of a host once, whichever comm has found it, then of what changes, and at the end of what all comms sent. */
+static void test_told_once(void)
+{
+	const struct harp_addr host = { { 7 } };
+	static struct choice comms[2];
+	struct world world = textbook;
+	uint64_t now_ns = 1000000000;
+	char text[512];
+
+	world.noise = world.spike_share = 0;
+	for (unsigned i = 0; i < 2; i++) {
+		struct run run = begin(&comms[i], &world, 1, i + 1);
+
+		choice_join(&comms[i], 0, &host, now_ns);
+		for (unsigned m = 0; m < 60; m++)
+			send_one(&run, 64, 0);
+		finish(&run);
+	}
+	CHECK(choice_tell(&comms[1], 0, &host, now_ns, text, sizeof(text)));
+	CHECK_STR(text, "messages one at a time: all by HARP TCP (64 B: 3.0 us, kernel 6.0)");
+	CHECK(!choice_tell(&comms[0], 0, &host, now_ns, text, sizeof(text)));
+	CHECK(!choice_has_news(&comms[0], now_ns) && comms[0].news); /* not so soon */
+	now_ns += UINT64_C(1000000000);
+	CHECK(choice_has_news(&comms[0], now_ns));
+	CHECK(!choice_tell(&comms[0], 0, &host, now_ns, text, sizeof(text)));
+	CHECK(!comms[0].news); /* nothing new */
+	comms[0].cells[0].way = comms[0].cells[0].home = WAY_KERNEL;
+	CHECK(choice_tell(&comms[0], 0, &host, now_ns, text, sizeof(text)));
+	CHECK_STR(text, "messages one at a time: all by kernel TCP (64 B: 6.0 us, HARP 3.0); "
+			"changed: 64 B from HARP to kernel (6.0 us, HARP 3.0)");
+	choice_leave(&comms[0], 0, &host, now_ns, text, sizeof(text));
+	CHECK_STR(text, "");
+	choice_leave(&comms[1], 0, &host, now_ns, text, sizeof(text));
+	CHECK_STR(text, "messages sent, by size: 64 B: 92 HARP, 28 kernel");
+	choice_leave(&comms[1], 0, &host, now_ns, text,
+		     sizeof(text)); /* of a host that was forgotten */
+	CHECK_STR(text, "messages sent, by size: 64 B: 46 HARP, 14 kernel");
+}
+
 static void test_words(void)
 {
 	static struct choice choice;
@@ -465,9 +507,10 @@ static void test_words(void)
 	CHECK(!choice_has_news(&choice, 50000000)); /* not so soon */
 	CHECK(choice_has_news(&choice, 100000000));
 	CHECK(choice_announce(&choice, 100000000, text, sizeof(text)));
-	CHECK_STR(text,
-		  "messages one at a time: up to 2 KiB by HARP TCP (3.0 us, kernel 6.0), larger by "
-		  "kernel TCP (40.9 Gbit/s, HARP 16.4, both 23.4)");
+	CHECK_STR(
+		text,
+		"messages one at a time: up to 2 KiB by HARP TCP (64 B: 3.0 us, kernel 6.0), larger by "
+		"kernel TCP (64 MiB: 40.9 Gbit/s, HARP 16.4, both 23.4)");
 	choice.news = true;
 	CHECK(!choice_announce(&choice, 9000000000, text, sizeof(text))); /* the same again */
 	choice.announced = 0;
@@ -500,6 +543,7 @@ int main(void)
 	test_memory();
 	test_short_comms();
 	test_comms_at_once();
+	test_told_once();
 	test_words();
 	return check_done();
 }
