@@ -215,11 +215,10 @@ static bool choice_is_streamed(struct choice *choice, uint64_t message)
 unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 {
 	struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
-	bool both = choice->kinds == (LANE_HARP | LANE_KERNEL);
 	unsigned class = choice_class(size), way;
 	unsigned cell = class + (choice_is_streamed(choice, message) ? CHOICE_CLASSES : 0);
 
-	if (both)
+	if (choice->kinds == (LANE_HARP | LANE_KERNEL))
 		way = choice_way(choice, cell, message);
 	else
 		way = choice->kinds ? choice->kinds - 1u : CHOICE_NONE;
@@ -229,8 +228,7 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 	flight->class = (uint8_t) class;
 	flight->way = (uint8_t)way;
 	flight->alone = !choice->flying;
-	flight->exact =
-		both && flight->alone && (choice->probe.active || !choice->cells[cell].rest);
+	flight->exact = flight->alone && (choice->probe.active || !choice->cells[class].rest);
 	flight->counts = way != CHOICE_NONE &&
 			 (!choice->flying || choice->same > choice_settle(class, choice->flying));
 	choice->flying++;
@@ -239,7 +237,8 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 
 bool choice_is_exact(const struct choice *choice, uint64_t message)
 {
-	return choice->flights[message % PLUGIN_REQUESTS_MAX].exact;
+	return choice->kinds == (LANE_HARP | LANE_KERNEL) &&
+	       choice->flights[message % PLUGIN_REQUESTS_MAX].exact;
 }
 
 void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigned kinds,
@@ -252,6 +251,7 @@ void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigne
 	choice->flying--;
 	if (flight->alone) {
 		flight->cell = flight->class;
+		flight->counts &= flight->exact;
 		choice->joined = false;
 	}
 	cell = &choice->cells[flight->cell];

@@ -243,6 +243,32 @@ static void test_round_trips(void)
 	free(choice);
 }
 
+/* Behind a stream the first single message is taken for one of it. What it turns out to be is what says whether it is looked at. */
+static void test_single_behind_stream(void)
+{
+	struct choice *choice = malloc(sizeof(*choice));
+	struct world world = textbook;
+	struct run run = begin(choice, &world, 8, 5);
+
+	while (run.message < 400 || !choice->cells[CHOICE_CLASSES].rest || choice->probe.active)
+		send_one(&run, 64, 0);
+	finish(&run);
+	CHECK(choice->cells[CHOICE_CLASSES].rest > 0);
+	CHECK(!choice->cells[0].rest);
+	(void)choice_take(choice, run.message, 64);
+	CHECK(choice_is_exact(choice, run.message));
+	choice_done(choice, run.message, 64, LANE_HARP, 3000);
+	choice->cells[0].rest =
+		2; /* and one that is not to be looked at is not, whatever begins meanwhile */
+	(void)choice_take(choice, run.message + 1, 64);
+	CHECK(!choice_is_exact(choice, run.message + 1));
+	choice->cells[0].rest = 0;
+	choice_done(choice, run.message + 1, 64, LANE_HARP, 0);
+	for (unsigned i = 0; i < choice->cells[0].cost[WAY_HARP].count; i++)
+		CHECK(choice->cells[0].cost[WAY_HARP].ns[i] > 0);
+	free(choice);
+}
+
 /* Same calls, same answers; other seeds probe at other times. */
 static void test_replay(void)
 {
@@ -538,6 +564,7 @@ int main(void)
 	test_kinds();
 	test_forced();
 	test_round_trips();
+	test_single_behind_stream();
 	test_replay();
 	test_odd_times();
 	test_memory();
