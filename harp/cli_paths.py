@@ -62,11 +62,13 @@ def paths(sizes: tuple[int, ...], rounds: int, check: bool, output: str, **lab: 
     """HARP auto, xdp and kernel, and NCCL's socket transport (1 and 2x8 sockets), side by side.
 
     The ways take turns for some rounds. auto/best: auto's time to that of the better of xdp and
-    kernel, auto/sockets: to the better shape of kernel sockets, with 95 % intervals; below 1 auto
-    is faster. Where xdp and kernel differ by more than 30 % auto has to send by the better kind (or
-    be within 10 % of it) in four rounds of five, and nowhere may it take 30 % longer than kernel
-    sockets (there are none with --ipv6). What auto chose is what the plugin counted. The sockets
-    run without HARP and without an XDP program on either host.
+    kernel, auto/sockets: to the better shape of kernel sockets, auto/it: to the kind that auto
+    chose, forced; with 95 % intervals, below 1 auto is faster. Costs are compared within a round.
+    Where xdp and kernel differ by more than 30 %, and four rounds of five agree which is better,
+    auto has to send by the better kind (or be within 10 % of it) in four rounds of five, and
+    nowhere may it take 30 % longer than kernel sockets (there are none with --ipv6). What auto
+    chose is what the plugin counted. The sockets run without HARP and without an XDP program on
+    either host.
 
     \b
     harpctl bench paths --check
@@ -85,7 +87,7 @@ def paths(sizes: tuple[int, ...], rounds: int, check: bool, output: str, **lab: 
 def _print_paths(report: dict[str, Any], shape: LabOptions) -> None:
     console.out.print(f"{report['rounds']} rounds by turns, {shape.words}")
     titles = report["ways"]
-    columns = ("size", *titles.values(), "auto/best", "auto/sockets", "auto chose", "")
+    columns = ("size", *titles.values(), "auto/best", "auto/sockets", "auto chose", "auto/it", "")
     for mode, rows in report["results"].items():
         console.out.print(f"\n{_TITLES[mode]}")
         cells = [_paths_row(mode, row, list(titles)) for row in rows]
@@ -108,8 +110,9 @@ def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
     favourites = row["favourites"]
     chosen = sorted(set(favourites), key=favourites.count, reverse=True)
     cells.append(", ".join(f"{name} {favourites.count(name)}" for name in chosen))
-    differs = row["differ"] > runner.DIFFER
-    cells.append("MISSED" if row["missed"] else "right" if differs else "alike")
+    cells.append(_interval(row["surplus"]) if row["surplus"] else "")
+    alike = "unsure" if row["differ"] > runner.DIFFER else "alike"
+    cells.append("MISSED" if row["missed"] else "right" if row["clear"] else alike)
     return cells
 
 

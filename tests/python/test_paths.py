@@ -91,6 +91,40 @@ def test_intervals_come_from_the_rounds() -> None:
     assert spread == paths.interval([1.0, 2.0, 3.0, 4.0, 5.0], [1.0] * 5), "no luck in it"
 
 
+def test_costs_are_compared_within_a_round() -> None:
+    """A machine of two speeds: each round all ways are slow, or all are fast."""
+    slow = [1.0, 2.5, 1.0, 2.5, 2.5]
+    costs = {
+        "auto": [3.0 * factor for factor in slow],
+        "xdp": [3.0 * factor for factor in slow],
+        "kernel": [6.0 * factor for factor in slow],
+        "sockets": [3.0 * factor for factor in slow],
+    }
+    verdict = paths.judge(costs, [{"HARP": 9}] * ROUNDS)
+    assert (verdict["best"], verdict["differ"], verdict["clear"]) == ("xdp", 2.0, True)
+    assert verdict["ratio"]["xdp"] == {"ratio": 1.0, "low": 1.0, "high": 1.0}
+    wrong = paths.judge(costs | {"auto": costs["kernel"]}, [{"kernel": 9}] * ROUNDS)
+    assert wrong["right_rounds"] == 0, "6.0 in a fast round is not near 7.5, the best's median"
+
+
+def test_rounds_that_disagree_assert_nothing() -> None:
+    """Which is better changes from round to round: there is no best to be missed."""
+    costs = {
+        "auto": [4.0] * ROUNDS,
+        "xdp": [3.0, 3.0, 3.0, 6.0, 6.0],
+        "kernel": [6.0, 6.0, 6.0, 3.0, 3.0],
+    }
+    verdict = paths.judge(costs, [{"kernel": 9}] * ROUNDS)
+    assert (verdict["differ"], verdict["clear"], verdict["missed"]) == (2.0, False, [])
+
+
+def test_surplus_is_to_the_kind_chosen() -> None:
+    costs = {"auto": [3.3, 6.6, 9.0], "xdp": [3.0] * 3, "kernel": [6.0] * 3}
+    verdict = paths.judge(costs, [{"HARP": 9}, {"kernel": 9}, {"both": 9}])
+    assert verdict["surplus"]["ratio"] == pytest.approx(1.1)
+    assert paths.judge(costs, [{}] * 3)["surplus"] is None
+
+
 def test_favourites() -> None:
     assert paths.favourite({}) == "none"
     assert paths.favourite({"HARP": 51, "kernel": 49}) == "HARP"
