@@ -8,17 +8,14 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_rig import Running, event, finish
+from driver_rig import HANGS_S, Running, event, finish, outlives
 
 WRONG, USAGE, HANG, PLUGIN, PEER, INTERRUPTED = 1, 2, 3, 4, 5, 6
-REMOTE_ERROR = 6
-HANGS_S = 60
 
 
 @dataclasses.dataclass
@@ -413,17 +410,7 @@ def test_survivor_of_a_kill(arena: Arena, plugin: list[str], role: str, fork: li
         stack.callback(finish, survivor)
         victim = arena.start(1, 2, port, peer, *plugin, *fork)
         stack.callback(finish, victim)
-        ready, dead = event(survivor), event(victim)
-        assert ready["event"] == dead["event"] == "ready"
-        if fork:
-            stack.callback(os.kill, dead["child"], signal.SIGKILL)
-        time.sleep(0.2)  # in the middle of the stream; there is no event for "in the middle"
-        os.kill(dead["pid"], signal.SIGKILL)
-        error = event(survivor)
-        assert error["event"] == "error"
-        assert error["nccl"] == REMOTE_ERROR
-        survivor.communicate(timeout=HANGS_S)
-        assert survivor.returncode == PLUGIN
+        outlives(survivor, victim, stack)
 
 
 def test_done_means_delivered(arena: Arena, plugin: list[str]) -> None:

@@ -4,7 +4,6 @@
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_rig import Running, event, finish
+from driver_rig import HANGS_S, Running, event, finish, outlives
 
-REMOTE_ERROR, PLUGIN_FAILED = 6, 4
 PORT = 7000
-HANGS_S = 60
 
 
 class Cable:
@@ -126,17 +123,7 @@ def test_survivor_of_a_kill(cable: Cable, role: str, fork: list[str]) -> None:
         stack.callback(finish, survivor)
         victim = cable.start(1, peer, *fork)
         stack.callback(finish, victim)
-        ready, dead = event(survivor), event(victim)
-        assert ready["event"] == dead["event"] == "ready"
-        if fork:
-            stack.callback(os.kill, dead["child"], signal.SIGKILL)
-        time.sleep(0.2)  # in the middle of the stream; there is no event for "in the middle"
-        os.kill(dead["pid"], signal.SIGKILL)
-        error = event(survivor)
-        assert error["event"] == "error"
-        assert error["nccl"] == REMOTE_ERROR
-        survivor.communicate(timeout=HANGS_S)
-        assert survivor.returncode == PLUGIN_FAILED
+        outlives(survivor, victim, stack)
 
 
 @pytest.mark.parametrize("size", ["9", "100000", "1M"])

@@ -66,20 +66,27 @@ static void test_wrong_secret(void)
 	fake_pair_free(&r.pair);
 }
 
+#define SAID_BYTES (PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES)
+
+static void said_by(const struct preamble *connector, uint8_t said[SAID_BYTES])
+{
+	memcpy(said, connector->transcript, PREAMBLE_HELLO_BYTES);
+	memcpy(said + PREAMBLE_HELLO_BYTES,
+	       connector->transcript + PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES +
+		       PREAMBLE_MAC_BYTES,
+	       PREAMBLE_PROOF_BYTES);
+}
+
 /* All that a connector once said, said again. */
 static void test_replay(void)
 {
-	uint8_t said[PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES];
+	uint8_t said[SAID_BYTES];
 	struct preamble_terms t;
 	struct run r;
 
 	run_begin(&r, 2, 0);
 	run(&r);
-	memcpy(said, r.connector.transcript, PREAMBLE_HELLO_BYTES);
-	memcpy(said + PREAMBLE_HELLO_BYTES,
-	       r.connector.transcript + PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES +
-		       PREAMBLE_MAC_BYTES,
-	       PREAMBLE_PROOF_BYTES);
+	said_by(&r.connector, said);
 	fake_pair_free(&r.pair);
 
 	run_begin(&r, 3, 0);
@@ -312,17 +319,13 @@ static void test_further_lanes(void)
 
 static void test_further_replay(void)
 {
-	uint8_t said[PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES];
+	uint8_t said[SAID_BYTES];
 	struct run r;
 
 	run_first(&r, 1, 4, 32);
 	run_further(&r, 2, COMM_ID, 1, comm.key);
 	CHECK_EQ(r.accepted, 1);
-	memcpy(said, r.connector.transcript, PREAMBLE_HELLO_BYTES);
-	memcpy(said + PREAMBLE_HELLO_BYTES,
-	       r.connector.transcript + PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES +
-		       PREAMBLE_MAC_BYTES,
-	       PREAMBLE_PROOF_BYTES);
+	said_by(&r.connector, said);
 	fake_pair_free(&r.pair);
 	run_begin(&r, 3, 0);
 	r.connected = -1;
