@@ -229,7 +229,7 @@ struct frame *tcp_rack_probe(struct harp_conn *conn)
 		return NULL;
 	/* Section 7.3: new data when the receiver's window allows it, whatever cwnd says. */
 	if (seg && seg_bytes(seg) <= conn->snd_mss_bytes &&
-	    seq_leq(seg->seq + seg_bytes(seg), edge))
+	    seq_leq(seg->seq + seg_space(seg), edge))
 		return seg;
 	return tcp_sack_find(conn, conn->snd_nxt_seq - 1);
 }

@@ -20,7 +20,7 @@ bool tcp_recut_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 	struct frame *f = seg, *rest, *piece = NULL;
 	uint32_t keep = bytes, frags = 1, total = seg_bytes(seg), tail_frags = 0, moved;
 
-	assert(bytes > 0 && bytes < total);
+	assert(bytes > 0 && bytes < seg_space(seg));
 	/* The rest needs a first frame with headroom; beyond the budget, as it must not fail. */
 	rest = frame_alloc(tcp->pool, 0);
 	if (!rest)

@@ -105,7 +105,7 @@ void tcp_sndq_purge(struct harp_conn *conn);
 uint32_t tcp_sndq_segment_bytes_max(const struct tcp *tcp);
 
 /* ---- tcp_recut.c ---- */
-/* Cuts a segment after `bytes`; the rest becomes the next one. False without a frame. */
+/* Cuts a segment after `bytes`; the rest, which may be a FIN alone, becomes the next one. False without a frame. */
 bool tcp_recut_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes);
 /* Makes the first unsent segment, which is smaller, `bytes` long with what follows it: more than that is
  * queued. False when it can't; it may have grown all the same. */

@@ -179,8 +179,13 @@ static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 		tx_limited(conn);
 		return 0;
 	}
-	if (bytes <= usable)
+	if (seg_space(seg) <= usable)
 		return conn->cc.pacing_bytes_per_s == 0 || bytes == 0 || tx_paced(conn, bytes);
+	if (bytes > 0 && bytes == usable) { /* no room for the FIN, which takes a sequence number */
+		if (conn->cc.pacing_bytes_per_s > 0 && !tx_paced(conn, bytes))
+			return 0;
+		return tx_cut(conn, seg, bytes);
+	}
 	/* "min(D,U) >= Fs*Max(SND.WND)", Fs = 1/2; or the override time-out: see tcp_timer.c. */
 	if (usable > 0 && (conn->flags & CONN_WINDOW_FORCE))
 		return tx_cut(conn, seg, usable);

@@ -308,9 +308,8 @@ void sim_watch_sent(struct sim *sim, unsigned stack, const uint8_t *packet, uint
 		return;
 	from = seg.seq - way->isn;
 	end = from + seg.len + ((seg.flags & FIN) != 0);
-	if (seg.len > 0 && way->told_edge && (int32_t)(from + seg.len - way->told_edge) > 0)
-		WATCH_FAIL(sim, way, "sent up to %u, allowed up to %u", from + seg.len,
-			   way->told_edge);
+	if (end != from && way->told_edge && (int32_t)(end - way->told_edge) > 0)
+		WATCH_FAIL(sim, way, "sent up to %u, allowed up to %u", end, way->told_edge);
 	if ((int32_t)(end - way->sent_end) > 0) {
 		if (way->fin_sent)
 			WATCH_FAIL(sim, way, "sent up to %u after FIN at %u", end, way->sent_end);

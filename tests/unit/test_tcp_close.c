@@ -271,6 +271,48 @@ static void test_closed_for_sending_while_connecting(void)
 	rig_close(&rig);
 }
 
+/* A FIN takes a sequence number, and so room in the window (RFC 9293 section 3.4): one that leaves behind a closed window
+ * would be dropped, and then wait for a time-out that had backed off. */
+static void test_a_fin_waits_for_the_window(uint32_t bytes)
+{
+	static uint8_t data[400];
+	struct iovec iov = { data, bytes };
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	say = rig_usual(&rig, TCP_ACK, 0);
+	say.wnd = bytes >> 2; /* its scale */
+	rig_says(&rig, say);
+	if (bytes > 0) /* they fill it, and the FIN would leave with them */
+		CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), bytes);
+	harp_conn_close(rig.conn);
+	rig.conn = NULL;
+	rig_poll(&rig);
+	if (bytes > 0) {
+		say.ack = rig.ack = rig_expect(&rig, TCP_ACK)->seq + bytes;
+		say.wnd = 0;
+		rig_says(&rig, say);
+	}
+	CHECK_EQ(rig_pending(&rig), 0);
+	for (unsigned i = 0; i < 100; i++) { /* 10 s; probes are answered */
+		rig_wait(&rig, 100 * RIG_MS);
+		while (rig_pending(&rig) > 0) {
+			CHECK(!(rig.out[rig.out_head++ % RIG_QUEUE].flags & TCP_FIN));
+			rig_says(&rig, say);
+		}
+	}
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_poll(&rig);
+	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
+	rig_poll(&rig);
+	rig_wait(&rig, 61 * RIG_S);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
+	rig.out_head = rig.out_tail;
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	test_active_close_through_time_wait();
@@ -284,5 +326,7 @@ int main(void)
 	test_time_wait_gives_way_to_a_newer_syn();
 	test_time_wait_slots_are_taken_back();
 	test_closed_for_sending_while_connecting();
+	test_a_fin_waits_for_the_window(0);
+	test_a_fin_waits_for_the_window(400);
 	return check_done();
 }
