@@ -133,10 +133,6 @@ class Stream(Closing):
         goal = self.received + more_bytes
         self.wait(lambda: self.received >= goal, f"{more_bytes} more bytes", seconds)
 
-    def wait_for_line(self, rank: int, text: str, since: int = 0, seconds: float = 60) -> None:
-        """Returns when the rank's log, from that place on, has the text."""
-        self.wait(lambda: text in self.ranks[rank].log()[since:], f"log line {text!r}", seconds)
-
     def finish(self, seconds: float = 60) -> int:
         """Ends it at its source; what was received in all. HarpError when anything was wrong."""
         self.ranks[SOURCE].process.send_signal(signal.SIGUSR1)

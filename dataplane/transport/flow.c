@@ -40,7 +40,7 @@ void flow_destroy(struct flow_table *table)
 	table->slots = NULL;
 }
 
-uint32_t flow_hash(const struct flow_table *table, const struct flow_key *key)
+static uint32_t flow_hash(const struct flow_table *table, const struct flow_key *key)
 {
 	return (uint32_t)siphash24(&table->secret, key, sizeof(*key));
 }

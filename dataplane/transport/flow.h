@@ -52,7 +52,6 @@ struct flow_table {
 int flow_init(struct flow_table *table, uint32_t max_flows, const struct siphash_key *secret,
 	      flow_match_fn match, const void *match_ctx);
 void flow_destroy(struct flow_table *table);
-uint32_t flow_hash(const struct flow_table *table, const struct flow_key *key);
 /* The index, or FLOW_NONE. */
 uint32_t flow_find(struct flow_table *table, const struct flow_key *key);
 /* The caller knows that the key is not there and that fewer than max_flows are. */

@@ -275,8 +275,6 @@ static inline bool tcp_check_echo(const struct harp_conn *conn, const struct tcp
 void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg);
 /* RFC 6191 section 2, RFC 9293 3.10.7.4: may a new SYN take over a connection in TIME-WAIT? */
 bool tcp_check_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg);
-/* A challenge ACK, if the connection's budget has one left. */
-void tcp_challenge(struct harp_conn *conn);
 
 /* ---- tcp_icmp.c ---- */
 /* An ICMP error quoted a segment of this flow (RFC 5927: quoted_seq is checked).

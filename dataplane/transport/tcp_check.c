@@ -67,7 +67,8 @@ static void check_new_epoch(struct harp_conn *conn)
 	conn->challenge_left = (uint8_t)(most - (hash & 0xffff) * (most / 2 + 1) / 0x10000);
 }
 
-void tcp_challenge(struct harp_conn *conn)
+/* Sends one, if the connection's budget has one left. */
+static void check_challenge(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
@@ -111,7 +112,7 @@ static enum tcp_verdict check_timestamps(struct harp_conn *conn, const struct tc
 		return seg->flags & TCP_SYN ? TCP_PASS : TCP_DROP_PAWS;
 	/* Section 5.3 R1: "Send an acknowledgment in reply". */
 	if ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0 && fresh) {
-		tcp_challenge(conn);
+		check_challenge(conn);
 		return TCP_DROP_PAWS;
 	}
 	if (!(seg->flags & TCP_ACK) || !fresh || tcp_check_echo(conn, seg) ||
@@ -122,7 +123,7 @@ static enum tcp_verdict check_timestamps(struct harp_conn *conn, const struct tc
 		conn->flags |= CONN_ECHO_LOOSE;
 		return TCP_PASS;
 	}
-	tcp_challenge(conn);
+	check_challenge(conn);
 	return TCP_DROP_ECHO;
 }
 
@@ -161,7 +162,7 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 			tcp_sackout_duplicate(conn, seg->seq, seg->seq + space);
 		(void)tcp_out_ack(conn);
 	} else {
-		tcp_challenge(conn);
+		check_challenge(conn);
 	}
 	if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))
 		return TCP_DROP_DUPLICATE;
@@ -215,7 +216,7 @@ static enum tcp_verdict check_rst(struct harp_conn *conn, const struct tcp_segme
 	if (seg->seq != conn->rcv_nxt_seq) {
 		/* "does not exactly match the next expected sequence value, yet is within the current
 		 * receive window ... MUST send an acknowledgment (challenge ACK)". */
-		tcp_challenge(conn);
+		check_challenge(conn);
 		return TCP_DROP_WINDOW;
 	}
 	/* RFC 1337 section 3 (F1): "Ignore RST segments in TIME-WAIT state", or an old duplicate would
@@ -244,7 +245,7 @@ static enum tcp_verdict check_syn(struct harp_conn *conn, const struct tcp_segme
 	if (!(seg->flags & TCP_SYN))
 		return TCP_PASS;
 	/* RFC 5961 section 4.2: "TCP endpoints MUST send a challenge ACK to the remote peer". */
-	tcp_challenge(conn);
+	check_challenge(conn);
 	return TCP_DROP_STATE;
 }
 
@@ -264,7 +265,7 @@ enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment 
 	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge. */
 	if (seq_gt(seg->ack, conn->snd_nxt_seq) ||
 	    seq_lt(seg->ack, conn->snd_una_seq - conn->snd_wnd_max_bytes)) {
-		tcp_challenge(conn);
+		check_challenge(conn);
 		return TCP_DROP_ACK;
 	}
 	return TCP_PASS;

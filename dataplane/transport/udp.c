@@ -174,7 +174,7 @@ static bool udp_pool_allows(const struct udp *udp, uint32_t held, uint32_t other
 }
 
 /* A quarter of the pool is for connections. */
-bool udp_pool_allows_rx(const struct udp *udp, uint32_t held)
+static bool udp_pool_allows_rx(const struct udp *udp, uint32_t held)
 {
 	return udp_pool_allows(udp, held, udp->shared_frames / 4);
 }

@@ -126,10 +126,8 @@ enum udp_verdict udp_input(struct udp *udp, struct packet_in *in);
 /* An ICMP error quoted a datagram that went from local to remote. */
 void udp_icmp_error(struct udp *udp, const struct harp_icmp_error *error);
 void udp_event(struct harp_udp *sock, uint32_t events);
-/* May a socket that holds `held` frames of the pool take another one, to send from or to keep a received
- * datagram in? */
+/* May a socket that holds `held` frames of the pool take another one to send from? */
 bool udp_pool_allows_tx(const struct udp *udp, uint32_t held);
-bool udp_pool_allows_rx(const struct udp *udp, uint32_t held);
 /* Lets go of a received datagram, or of one lent frame of it. */
 void udp_rx_release(struct harp_udp *sock, struct frame *datagram);
 
