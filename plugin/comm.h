@@ -219,6 +219,15 @@ struct comm_driver {
 	struct work look_work, close_work, flush_work;
 };
 
+enum comm_loss {
+	COMM_LOSS_SLOW,    /* much slower than its siblings of the same kind, and still there */
+	COMM_LOSS_BY_PEER, /* reset or closed */
+	COMM_LOSS,
+};
+/* What a lane's owner is told of it. A baton is held: must not block, nor call the comm. True: the peer has ended it because
+ * another that the owner dials takes its place, and it is no death. */
+typedef bool comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
+
 /* What the lanes of a comm share. */
 struct comm_several {
 	_Alignas(64) atomic_bool lock;
@@ -237,7 +246,7 @@ struct comm_several {
 	uint64_t revive_ns;
 	uint32_t kept_bytes; /* messages of up to so many are kept; 0: none is */
 	struct stripe stripe;
-	void (*lane_lost)(struct comm *comm, unsigned index, bool slow);
+	comm_lane_lost *lane_lost;
 	/* Send. */
 	uint64_t acked_message, acked_offset; /* all of messages before, and so much of that one */
 	struct comm_chunk *chunks;            /* COMM_CHUNKS_MAX */
@@ -327,9 +336,7 @@ struct comm_options {
 	uint64_t comm_id;
 	uint64_t revive_ns;            /* for so long the last lane's death is waited out */
 	struct comm_lane_options lane; /* of the first */
-	/* A lane has died, or is much slower than its siblings of the same kind (slow). Called with a
-	 * baton held: must not block, nor call the comm. NULL: nobody wants to know. */
-	void (*lane_lost)(struct comm *comm, unsigned index, bool slow);
+	comm_lane_lost *lane_lost;     /* NULL: nobody wants to know */
 };
 
 /* Takes the lane (baton of lane->driver held): one of the kernel's moves to the comm's own driver.

@@ -214,7 +214,7 @@ void comm_lane_die(struct comm_lane *l, int error, const char *text)
 	struct comm_several *s = comm->several;
 	char remote[HARP_ENDPOINT_TEXT_MAX], buf[96];
 	unsigned moved, left;
-	bool over, quiet;
+	bool over, quiet, replaced;
 
 	comm_lock(comm);
 	if (l->dead) {
@@ -234,17 +234,19 @@ void comm_lane_die(struct comm_lane *l, int error, const char *text)
 	comm_wake_all(comm);
 	comm_unlock(comm);
 	l->lane->notify = NULL;
-	if (!quiet && (left || s->revive_ns))
+	replaced = !quiet && s->lane_lost &&
+		   s->lane_lost(comm, l->index,
+				error == -ECONNRESET || error == -EPIPE ? COMM_LOSS_BY_PEER
+									: COMM_LOSS);
+	if (!quiet && !replaced && (left || s->revive_ns))
 		INFO("lane %u to %s over %s has ended (%s): %u lane%s left, %u chunk%s moved",
 		     l->index, harp_endpoint_format(&l->lane->remote, remote), l->lane->ops->kind,
 		     text ? text : comm_lane_end_text(error, false, buf, sizeof(buf)), left,
 		     left == 1 ? "" : "s", moved, moved == 1 ? "" : "s");
 	if (quiet)
 		lane_page_lane_closed(l->row, l);
-	else
+	else if (!replaced) /* else its row is the new one's soon */
 		lane_page_lane_died(l->row, l, error);
-	if (!quiet && s->lane_lost)
-		s->lane_lost(comm, l->index, false);
 	if (!left)
 		comm_settle(comm, l);
 }

@@ -14,7 +14,8 @@
  * The plan (upkeep_plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up is dialled
  * (upkeep_attempt.c): at once at first, and when it had lived for a while; else after UPKEEP_BACKOFF_NS_MIN, twice as
  * long after each failure. A slow one is dialled once more while it is up, under its index: the new lane replaces it,
- * from another source port.
+ * from another source port. The peer resets the old one when it lets the new one in, which may be seen here before the new
+ * one's READY: that is no death.
  *
  * Who does what. The keeper decides, and dials kernel lanes itself, with its own baton. A HARP lane's dial belongs
  * to its engine's baton: it is started, advanced (rounds of SYNs, deadlines) and freed by work that the keeper
@@ -161,12 +162,27 @@ static void lane_is_slow(struct upkeep_lane *lane, uint64_t now_ns)
 	lane->next_ns = now_ns;
 }
 
+/* It is not dialled any more. True: who was to be replaced has ended meanwhile. */
+static bool lane_rerolled(struct upkeep *u, const struct upkeep_lane *lane)
+{
+	unsigned bit = 1u << lane->index;
+
+	atomic_fetch_and(&u->rerolling, ~bit);
+	return (atomic_fetch_and(&u->ended, ~bit) & bit) != 0;
+}
+
 static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
 {
-	int rc = attempt_begin(&lane->attempt, u, lane, now_ns);
+	int rc;
 
-	if (rc)
+	if (lane->up) /* before the peer can hear of it */
+		atomic_fetch_or(&u->rerolling, 1u << lane->index);
+	rc = attempt_begin(&lane->attempt, u, lane, now_ns);
+
+	if (rc) {
+		(void)lane_rerolled(u, lane);
 		lane_failed(u, lane, rc, lane_error_text(rc), now_ns);
+	}
 }
 
 /* The lane's attempt, if it has ended. */
@@ -174,10 +190,14 @@ static void lane_look(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_n
 {
 	struct attempt *a = lane->attempt;
 	int result = a ? attempt_result(a) : ATTEMPT_RUNS;
+	bool ended;
 
 	if (result == ATTEMPT_RUNS)
 		return;
 	lane->attempt = NULL;
+	ended = lane_rerolled(u, lane);
+	if (result && ended)
+		lane_is_lost(u, lane, now_ns);
 	if (result)
 		lane_failed(u, lane, result, attempt_text(a), now_ns);
 	else
@@ -224,14 +244,23 @@ static void upkeep_due(struct keeper_timer *timer, uint64_t now_ns)
 	upkeep_look((struct upkeep *)((char *)timer - offsetof(struct upkeep, timer)), now_ns);
 }
 
-void upkeep_lost(struct comm *comm, unsigned index, bool slow)
+bool upkeep_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct upkeep *u = comm->upkeep;
+	unsigned bit = 1u << index;
 
 	if (!u || index >= COMM_LANES_MAX)
-		return;
-	atomic_fetch_or(slow ? &u->slow : &u->lost, 1u << index);
+		return false;
+	if (loss == COMM_LOSS_BY_PEER) {
+		/* In this order, and lane_rerolled() in the other: the keeper hears of it one way at least. */
+		atomic_fetch_or(&u->ended, bit);
+		if (atomic_load(&u->rerolling) & bit)
+			return true;
+		atomic_fetch_and(&u->ended, ~bit);
+	}
+	atomic_fetch_or(loss == COMM_LOSS_SLOW ? &u->slow : &u->lost, bit);
 	driver_post(keeper_driver(), &u->work);
+	return false;
 }
 
 /* ---- its life --------------------------------------------------------------------------------- */

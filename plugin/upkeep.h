@@ -7,6 +7,7 @@
 #ifndef HARP_PLUGIN_UPKEEP_H
 #define HARP_PLUGIN_UPKEEP_H
 
+#include "comm.h"
 #include "dial.h"
 
 struct upkeep;
@@ -20,7 +21,7 @@ void upkeep_made(struct upkeep *u, struct comm *comm, const struct dial *first);
 /* A thread of the application's, no lock held: the further lanes are dialled from now on. */
 void upkeep_begin(struct upkeep *u);
 /* comm_options.lane_lost. */
-void upkeep_lost(struct comm *comm, unsigned index, bool slow);
+bool upkeep_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 /* Before the comm is closed: nothing is being attached to it any more when this returns. No baton held. */
 void upkeep_stop(struct upkeep *u);
 /* After that. Both accept NULL. */

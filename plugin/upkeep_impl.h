@@ -47,6 +47,8 @@ struct upkeep {
 	struct work work, stop_work, idle_work;
 	/* Any baton; work is posted behind. */
 	atomic_uint lost, slow;
+	/* Lanes that are up and dialled once more (writer: the keeper); those of them that the peer has ended. */
+	atomic_uint rerolling, ended;
 	atomic_bool begun;
 	/* The keeper's. */
 	struct keeper_timer timer;

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from lanes_rig import MIB, options, railed, shaped, wait_for_rails
+from lanes_rig import MBIT, MIB, QUEUE_MS, calm, options, railed, shaped, wait_for_rails
 
 from harp import stats
-from harp.lab import Lab
+from harp.lab import Lab, LabOptions
 from harp.rails import Rails
 from harp.stats.instance import look
 from harp.stats.job import document
@@ -173,3 +173,46 @@ def test_a_lane_that_is_lost_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, 
         check_bytes(comm)
         json.dumps(back)
         stream.finish()
+
+
+@pytest.mark.parametrize(
+    ("path", "lanes"), [("kernel", "HARP_KERNEL_LANES"), ("xdp", "HARP_LANES")]
+)
+def test_a_lane_slower_than_its_siblings_comes_back_from_another_port(
+    need_root: None, path: str, lanes: str
+) -> None:
+    """A fabric keeps a connection to a path by its source port: who is on the slow one tries
+    another, under the same index, and no byte is lost."""
+    full = [MBIT / 2] * 4
+    with Lab(LabOptions(switch=True)) as fabric:
+        calm(fabric)
+        rails = Rails(fabric)
+        rails.shape_paths(0, full, queue_ms=QUEUE_MS)
+        # Long enough for no lane to count as dead.
+        patient = options(path, HARP_LANE_TIMEOUT_MS="20000", **{lanes: "4"})
+        with Stream(fabric, patient) as stream:
+            when(stream, SOURCE, lambda each: max(
+                sum(lane["payload_bytes"] > MIB // 4 for lane in comm["lanes"])
+                for comm in each["comms"]) > 2, "lanes that carry")  # fmt: skip
+            before = {
+                lane["index"]: lane["local_port"] for lane in streaming(stream, SOURCE)["lanes"]
+            }
+            carried = rails.path_bytes(0, SINK)
+            slow = carried.index(max(carried))
+            rates = [rate / 10 if n == slow else rate for n, rate in enumerate(full)]
+            rails.shape_paths(0, rates, queue_ms=QUEUE_MS)
+            seen = when(
+                stream, SOURCE, lambda each: each["counters"]["lanes_rerolled"] > 0, "a re-roll"
+            )
+            comm = max(seen["comms"], key=lambda each: each["bytes"])
+            again = [lane for lane in comm["lanes"] if lane["rerolls"]]
+            assert again
+            for lane in again:
+                assert lane["lanes"] > 1
+                assert lane["local_port"] != before[lane["index"]]
+            check_bytes(comm)
+            # The peer resets who was replaced: no death, and no reason to dial once more.
+            stream.flow(2 * MIB)
+            assert job(stream, SOURCE)["counters"]["lanes_died_reset"] == 0
+            assert "has ended" not in stream.ranks[SOURCE].log()
+            stream.finish()

@@ -199,7 +199,7 @@ void csim_dials_run(struct csim *sim)
 /* ---- joining ----------------------------------------------------------------------------------- */
 
 /* A baton is held, nothing may be called: a note for later. */
-static void lanes_lost(struct comm *comm, unsigned index, bool slow)
+static bool lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct csim *sim = lanes_sim;
 
@@ -209,13 +209,15 @@ static void lanes_lost(struct comm *comm, unsigned index, bool slow)
 
 		if (k->app[CSIM_SEND].comm != comm || !k->spec->redial_ns)
 			continue;
-		csim_note(sim, "comm %u: lane index %u %s", c, index, slow ? "is slow" : "is lost");
+		csim_note(sim, "comm %u: lane index %u %s", c, index,
+			  loss == COMM_LOSS_SLOW ? "is slow" : "is lost");
 		for (unsigned l = 0; l < sim->scenario->lane_count; l++) {
 			if (sim->scenario->lanes[l].comm == c && at++ == index)
 				csim_dial_at(sim, sim->now_ns + k->spec->redial_ns,
 					     &sim->scenario->lanes[l], index);
 		}
 	}
+	return false;
 }
 
 static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
