@@ -5,10 +5,11 @@ a lane it may be an error, which is named."""
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lanes_reset import Resetter, build
-from lanes_rig import MIB, options, railed, shaped, wait_for_rails
+from lanes_rig import MIB, counters, options, railed, shaped, wait_for_rails
 
 from harp.errors import HarpError
 from harp.lab import Lab
@@ -42,6 +43,29 @@ def test_a_lane_that_is_reset_is_no_error(lab: Lab, path: str) -> None:
             stream.flow(MIB)
         wait_for_rails(stream, rails, [0, 1])
         stream.finish()
+
+
+def test_sealed_lanes_are_reset_and_come_back(lab: Lab, tmp_path: Path) -> None:
+    """Each lane that is opened anew has keys of its own: what the old one had under way is sealed
+    again, and nobody takes anything for forged."""
+    key = tmp_path / "key"
+    key.write_text("5a" * 32 + "\n")
+    key.chmod(0o600)
+    sealed = {**FEW, "HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": str(key)}
+    rails = Rails(lab)
+    with Stream(lab, options("auto", **sealed)) as stream:
+        wait_for_rails(stream, rails, [0, 1])
+        for turn in range(4):
+            with Resetter(lab, turn % 2) as attacker:
+                stream.flow(MIB // 4)
+                attacker.reset_all()
+            stream.flow(MIB)
+        wait_for_rails(stream, rails, [0, 1])
+        assert counters(stream, SOURCE)["lanes_replaced"] > 0
+        stream.finish()
+        for rank in stream.ranks:
+            assert "sealed" in rank.log()
+            assert "is not what the peer sealed" not in rank.log()
 
 
 @pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
