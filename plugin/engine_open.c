@@ -8,6 +8,9 @@
 #include "daemon.h"
 #include "engine_impl.h"
 
+/* Of one stack, those in TIME-WAIT too: more than it has ports to call from. One takes 3.3 KB once it is used; the table of
+ * flows 128 KB at once. */
+#define ENGINE_CONNS_MAX 8192u
 #define ENGINE_PORT_TEXT_MAX (sizeof(HARP_PORT_PREFIX) + HARP_PORT_TEXT_MAX)
 
 static void engine_log(void *ctx, enum harp_log_level level, const char *message)
@@ -101,6 +104,7 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 		.label = config->label[0] ? config->label : NULL,
 		.xdp_mode = engine_xdp_mode(config),
 		.frame_count = config->frames,
+		.max_conns = ENGINE_CONNS_MAX,
 		.port_min = (uint16_t)config->port_min,
 		.port_max = (uint16_t)config->port_max,
 		.lib_dir = config->lib_dir[0] ? config->lib_dir : NULL,

@@ -33,6 +33,8 @@ const char *lane_error_text(int error)
 		return "no local address or port left";
 	case EPERM:
 		return "a firewall of this host forbids it";
+	case ENOSPC:
+		return "HARP's stack has no room for another connection";
 	case ENOMEM:
 	case ENOBUFS:
 		return "out of memory";

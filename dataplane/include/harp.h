@@ -129,7 +129,8 @@ struct harp_stack_options {
 	uint32_t size;           /* sizeof(struct harp_stack_options), set by the caller */
 	uint32_t max_conns;      /* connections in all states; UDP sockets, counted apart, at most
 				  * 65536. Half-open ones may have half of them: see
-				  * harp_tcp_options.backlog. 0: 1024. 1..1048576 */
+				  * harp_tcp_options.backlog. Memory is taken as they are used. 0: 1024.
+				  * 1..1048576 */
 	uint32_t max_listeners;  /* 0: 64 */
 	uint32_t max_neighbours; /* 0: 256 */
 	uint16_t port_min;       /* automatic local ports, both ends included. 0: 61000 */

@@ -93,6 +93,15 @@ static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
 		tcp->rx_payload_frame_bytes -= headroom;
 }
 
+static void tcp_slot_init(struct tcp *tcp, uint32_t index)
+{
+	struct harp_conn *conn = &tcp->conns[index];
+
+	conn->tcp = tcp;
+	conn->index = index;
+	conn->state = HARP_TCP_CLOSED;
+}
+
 int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rng,
 	     struct harp_stats *stats, const struct harp_stack_options *opt,
 	     const struct harp_stack_hooks *hooks)
@@ -134,19 +143,12 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	if (err)
 		return err;
 	tcp->listeners = calloc(opt->max_listeners, sizeof(*tcp->listeners));
-	tcp->conns = aligned_alloc(64, ((size_t)opt->max_conns + 1) * sizeof(*tcp->conns));
-	if (!tcp->listeners || !tcp->conns)
+	/* A large table costs the pages of the slots that were used: calloc() gets them zeroed and untouched. */
+	tcp->conns_memory = calloc(1, ((size_t)opt->max_conns + 2) * sizeof(*tcp->conns));
+	if (!tcp->listeners || !tcp->conns_memory)
 		return -ENOMEM;
-	memset(tcp->conns, 0, ((size_t)opt->max_conns + 1) * sizeof(*tcp->conns));
-	for (uint32_t i = 0; i <= opt->max_conns; i++) {
-		struct harp_conn *conn = &tcp->conns[i];
-
-		conn->tcp = tcp;
-		conn->index = i;
-		conn->state = HARP_TCP_CLOSED;
-		if (i < opt->max_conns)
-			TAILQ_INSERT_TAIL(&tcp->free_conns, conn, owner_link);
-	}
+	tcp->conns = (struct harp_conn *)(((uintptr_t)tcp->conns_memory + 63) & ~(uintptr_t)63);
+	tcp_slot_init(tcp, opt->max_conns);
 	return 0;
 }
 
@@ -155,8 +157,9 @@ void tcp_destroy(struct tcp *tcp)
 	port_destroy(&tcp->ports);
 	flow_destroy(&tcp->flows);
 	free(tcp->listeners);
-	free(tcp->conns);
+	free(tcp->conns_memory);
 	tcp->listeners = NULL;
+	tcp->conns_memory = NULL;
 	tcp->conns = NULL;
 }
 
@@ -230,18 +233,19 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt)
 {
-	struct harp_conn *conn = TAILQ_FIRST(&tcp->free_conns);
+	struct harp_conn *conn;
 
-	if (!conn && !TAILQ_EMPTY(&tcp->time_wait)) {
-		/* Out of slots: the oldest TIME-WAIT gives way. */
-		tcp_conn_die(TAILQ_FIRST(&tcp->time_wait), 0);
-		conn = TAILQ_FIRST(&tcp->free_conns);
-	}
-	if (!conn)
+	if (!tcp_has_slot(tcp))
 		return NULL;
+	if (TAILQ_EMPTY(&tcp->free_conns) && tcp->conns_high < tcp->max_conns) {
+		conn = &tcp->conns[tcp->conns_high];
+		tcp_slot_init(tcp, tcp->conns_high++);
+		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
+	}
+	if (TAILQ_EMPTY(&tcp->free_conns)) /* the oldest TIME-WAIT gives way */
+		tcp_conn_die(TAILQ_FIRST(&tcp->time_wait), 0);
+	conn = TAILQ_FIRST(&tcp->free_conns);
 	TAILQ_REMOVE(&tcp->free_conns, conn, owner_link);
-	if (conn->index >= tcp->conns_high)
-		tcp->conns_high = conn->index + 1;
 	tcp_conn_blank(conn, opt);
 	return conn;
 }

@@ -124,9 +124,10 @@ struct tcp {
 	struct port_table ports;
 	struct siphash_key isn_secret, challenge_secret, cookie_secret;
 	uint32_t cookies_used[TCP_COOKIES_USED]; /* lately; by their low bits */
-	struct harp_conn *conns;
-	uint32_t max_conns;  /* conns has one more, which is nobody's: see tcp_cookie.c */
-	uint32_t conns_high; /* slots from here on were never used */
+	void *conns_memory;
+	struct harp_conn *conns; /* in it, aligned */
+	uint32_t max_conns;      /* conns has one more, which is nobody's: see tcp_cookie.c */
+	uint32_t conns_high;     /* slots from here on were never used: zeros */
 	uint64_t conn_serial;
 	struct harp_page_histogram *rtt_histogram; /* NULL: nobody wants to know */
 	uint32_t embryonic_count;
@@ -216,7 +217,13 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	     const struct harp_stack_hooks *hooks);
 void tcp_destroy(struct tcp *tcp);
 void tcp_clock(struct tcp *tcp, uint64_t now_ns);
-/* A closed slot with options applied; takes back a TIME-WAIT one when none is free. */
+/* Is there a slot, or one in TIME-WAIT to be taken back? */
+static inline bool tcp_has_slot(const struct tcp *tcp)
+{
+	return !TAILQ_EMPTY(&tcp->free_conns) || tcp->conns_high < tcp->max_conns ||
+	       !TAILQ_EMPTY(&tcp->time_wait);
+}
+/* A closed slot with options applied; takes back a TIME-WAIT one when none is free. NULL: !tcp_has_slot(). */
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
 /* As new, with options applied. */
 void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt);

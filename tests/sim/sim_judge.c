@@ -306,7 +306,7 @@ static void judge_dump_app(const struct sim_app *app, const char *role)
 /* What the stack itself has left, applications or not. */
 static void judge_dump_conns(const struct harp_stack *stack)
 {
-	for (uint32_t i = 0; i < stack->tcp.max_conns; i++) {
+	for (uint32_t i = 0; i < stack->tcp.conns_high; i++) {
 		const struct harp_conn *c = &stack->tcp.conns[i];
 
 		if (c->state == 0 || c->state == HARP_TCP_CLOSED)

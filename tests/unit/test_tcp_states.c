@@ -92,7 +92,7 @@ static const char *state_now(void)
 	};
 	const struct tcp *tcp = &rig.stack->tcp;
 
-	for (uint32_t i = 0; i < tcp->max_conns; i++) {
+	for (uint32_t i = 0; i < tcp->conns_high; i++) {
 		if (tcp->conns[i].state != HARP_TCP_CLOSED)
 			return names[of[tcp->conns[i].state]];
 	}
