@@ -231,7 +231,8 @@ typedef bool comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss lo
 /* What the lanes of a comm share. */
 struct comm_several {
 	_Alignas(64) atomic_bool lock;
-	bool closing;                            /* no lane may join */
+	/* Not in the lock's word: gcc reads these three at once, and ThreadSanitizer the lock with them. */
+	_Alignas(8) bool closing;                /* no lane may join */
 	bool said;                               /* the WARN of `failing` */
 	int failing;                             /* the error to be, once nobody touches requests */
 	struct record close;                     /* what is told of it */

@@ -68,7 +68,24 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 	}
 	peer = conn_flow_key(conn);
 	conn->local_port = port_choose(&tcp->ports, &peer, conn_tuple_free, conn);
-	return conn->local_port ? 0 : -EADDRINUSE;
+	if (conn->local_port)
+		return 0;
+	return tcp->ports.shortage ? tcp->ports.shortage : -EADDRINUSE;
+}
+
+/* A port is held by a descriptor, and for a minute in TIME-WAIT: the oldest that has one to itself gives way. */
+static bool conn_take_back_port(struct tcp *tcp)
+{
+	struct harp_conn *old;
+
+	TAILQ_FOREACH(old, &tcp->time_wait, owner_link)
+	{
+		if (tcp->ports.users[old->local_port] == 1) {
+			tcp_conn_die(old, 0);
+			return true;
+		}
+	}
+	return false;
 }
 
 int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
@@ -97,6 +114,8 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	conn->remote_port = remote->port;
 	err = ip_path_lookup(tcp->ip, &conn->path);
 	if (!err)
+		err = conn_choose_port(conn, local ? local->port : 0);
+	if ((err == -EMFILE || err == -ENFILE) && conn_take_back_port(tcp))
 		err = conn_choose_port(conn, local ? local->port : 0);
 	if (err) {
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);

@@ -50,8 +50,13 @@ void port_destroy(struct port_table *table)
 
 int port_get(struct port_table *table, uint16_t port)
 {
-	if (table->users[port] == 0 && table->acquire && table->acquire(table->ctx, port) != 0)
-		return -EADDRINUSE;
+	int rc = 0;
+
+	if (table->users[port] == 0 && table->acquire)
+		rc = table->acquire(table->ctx, port);
+	table->shortage = rc == -EMFILE || rc == -ENFILE ? rc : 0;
+	if (rc)
+		return table->shortage ? table->shortage : -EADDRINUSE;
 	table->users[port]++;
 	return 0;
 }
@@ -93,15 +98,17 @@ uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
 {
 	uint32_t span = (uint32_t)table->port_max - table->port_min + 1u;
 	uint32_t first = port_first(table, peer) % span;
+	bool unused = true; /* those can still be had */
 
 	for (uint32_t pass = 0; pass < (shared ? 2u : 1u); pass++) {
 		for (uint32_t i = 0; i < span; i++) {
 			uint16_t port = (uint16_t)(table->port_min + (first + i) % span);
 
-			if (port_used(table, port) && (pass == 0 || !shared(ctx, port)))
+			if (port_used(table, port) ? pass == 0 || !shared(ctx, port) : !unused)
 				continue;
 			if (port_get(table, port) == 0)
 				return port;
+			unused = !table->shortage; /* the next port would take a descriptor, too */
 		}
 	}
 	return 0;

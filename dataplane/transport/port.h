@@ -20,6 +20,7 @@ struct port_table {
 	void (*release)(void *ctx, uint16_t port);
 	bool (*elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
 	void *ctx;
+	int shortage; /* -EMFILE or -ENFILE, if the last port was refused for that; 0 */
 };
 
 /* acquire and release: the hooks of struct harp_stack_hooks for this protocol. */
@@ -27,7 +28,8 @@ int port_init(struct port_table *table, const struct harp_stack_options *opt,
 	      int (*acquire)(void *ctx, uint16_t port), void (*release)(void *ctx, uint16_t port),
 	      void *ctx, struct rng *rng);
 void port_destroy(struct port_table *table);
-/* One more user of an explicit port. -EADDRINUSE when the owner of the host refuses it. */
+/* One more user of an explicit port. -EADDRINUSE when the owner of the host refuses it; -EMFILE, -ENFILE he has no
+ * descriptor to hold it with. */
 int port_get(struct port_table *table, uint16_t port);
 void port_put(struct port_table *table, uint16_t port);
 static inline bool port_used(const struct port_table *table, uint16_t port)
@@ -43,7 +45,7 @@ static inline bool port_elsewhere(const struct port_table *table, uint8_t protoc
 /*
  * Chooses a port of the range and takes it, for a connection to peer, or for a listener or socket that
  * has none (NULL): at first only ports that nobody uses, then, when shared is not NULL, those for which
- * shared() says that the 4-tuple is still free. 0: none.
+ * shared() says that the 4-tuple is still free. 0: none; table->shortage.
  */
 uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
 		     bool (*shared)(void *ctx, uint16_t port), void *ctx);

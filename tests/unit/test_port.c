@@ -11,6 +11,8 @@ struct owner {
 	uint16_t refused; /* 0: none */
 };
 
+static unsigned acquire_calls;
+
 static int acquire(void *ctx, uint16_t port)
 {
 	struct owner *owner = ctx;
@@ -33,6 +35,54 @@ static bool always(void *ctx, uint16_t port)
 {
 	(void)ctx;
 	return port == 61001;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The owner has no descriptor left to hold a port with.
+ */
+static int acquire_short(void *ctx, uint16_t port)
+{
+	unsigned *left = ctx;
+
+	(void)port;
+	acquire_calls++;
+	if (!*left)
+		return -EMFILE;
+	(*left)--;
+	return 0;
+}
+
+static void release_short(void *ctx, uint16_t port)
+{
+	(void)port;
+	++*(unsigned *)ctx;
+}
+
+/* He is asked once, not for every port of the range; one that is used already takes none. */
+static void test_no_descriptor(void)
+{
+	struct harp_stack_options opt = { .port_min = 61000, .port_max = 61999 };
+	struct flow_key peer = { .remote_port = 5000 };
+	struct port_table table;
+	unsigned left = 2;
+	struct rng rng;
+
+	rng_seed(&rng, 1);
+	CHECK_EQ(port_init(&table, &opt, acquire_short, release_short, &left, &rng), 0);
+	CHECK_EQ(port_get(&table, 61001), 0);
+	CHECK(port_choose(&table, &peer, NULL, NULL) != 0);
+	CHECK_EQ(table.shortage, 0);
+	acquire_calls = 0;
+	CHECK_EQ(port_choose(&table, &peer, NULL, NULL), 0);
+	CHECK_EQ(acquire_calls, 1);
+	CHECK_EQ(table.shortage, -EMFILE);
+	CHECK_EQ(port_get(&table, 61002), -EMFILE);
+	CHECK_EQ(port_choose(&table, &peer, always, NULL), 61001);
+	port_put(&table, 61001);
+	port_put(&table, 61001);
+	CHECK(port_choose(&table, &peer, NULL, NULL) != 0);
+	CHECK_EQ(table.shortage, 0);
+	port_destroy(&table);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -130,6 +180,7 @@ static void test_ports_of_a_remote_come_back_late(void)
 
 int main(void)
 {
+	test_no_descriptor();
 	struct owner owner = { .refused = 61002 };
 	struct harp_stack_hooks hooks = { .ctx = &owner,
 					  .port_acquire = acquire,
