@@ -2,13 +2,16 @@
 """How long a connect takes, while strangers are at the ports and while nobody is.
 
 Two processes play NCCL's service thread: one listens and accepts, the other connects, one
-comm after the other. A third host is the strangers' (harp.attack).
+comm after the other. A third host is the strangers' (harp.attack). By turns with each of these the
+same two connect by a kernel socket of their own, with as many messages as HARP's preamble has and
+at a port that no stranger is at: its tail is the machine's.
 """
 
 import base64
 import contextlib
 import json
 import os
+import socket
 import statistics
 import struct
 import subprocess
@@ -16,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from harp.ncclnet import NcclError, Net
 _ANSWER_S = 60
 NOBODY = "nobody"
 _JUDGED = ("p50_ms", "p99_ms")
+_MESSAGES = (64, 64, 32, 32)  # bytes, of the connector, the acceptor, the connector ...
 DELAY_GOAL_MS = 5.0  # by which strangers may make a healthy connect slower
 Say = Callable[[str], None]
 
@@ -73,10 +78,12 @@ class _Side:
 def run_connects(options: ConnectOptions, say: Say) -> dict[str, Any]:
     """Connects in peace and under each attack, alternately; their times."""
     times: dict[str, list[float]] = {kind: [] for kind in (NOBODY, *options.kinds)}
+    plain: dict[str, list[float]] = {kind: [] for kind in times}
     strangers: dict[str, int] = {}
     with Lab(LabOptions(hosts=3, ipv6=options.ipv6)) as lab:
         victim, healthy = (_Side(host, options) for host in lab.hosts[:2])
         ports = _doors(victim)
+        at = (lab.hosts[0].address, victim.ask("plain_listen", lab.hosts[0].address))
         for index in range(options.rounds):
             say(f"round {index + 1} of {options.rounds}")
             for kind, found in times.items():
@@ -87,6 +94,9 @@ def run_connects(options: ConnectOptions, say: Say) -> dict[str, Any]:
                     end = time.monotonic() + options.seconds
                     while time.monotonic() < end:
                         found.append(_connect_ms(victim, healthy))
+                        victim.start("plain_accept")
+                        plain[kind].append(float(healthy.ask("plain_connect", *at)))
+                        victim.collect()
                 if kind != NOBODY:
                     strangers[kind] = strangers.get(kind, 0) + attack.count
     results = {kind: _summary(found) for kind, found in times.items()}
@@ -98,6 +108,7 @@ def run_connects(options: ConnectOptions, say: Say) -> dict[str, Any]:
         "doors": ports,
         "strangers": strangers,
         "results": results,
+        "plain": {kind: _summary(found) for kind, found in plain.items()},
         "samples_ms": times,
         "delay_ms": delay,
         "goals": {"delay_ms": DELAY_GOAL_MS},
@@ -136,6 +147,14 @@ def _summary(found: Sequence[float]) -> dict[str, float]:
 # ---- one side's process --------------------------------------------------------------------------
 
 
+def _tried(call: Callable[[], Any]) -> Any:
+    """What it returns; None when it would have had to wait."""
+    try:
+        return call()
+    except BlockingIOError:
+        return None
+
+
 class _Commands:
     """Each method is a command; None is a good answer too."""
 
@@ -166,8 +185,37 @@ class _Commands:
     def close(self) -> None:
         self._close(self._comm)
 
+    def plain_listen(self, address: str) -> int:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._plain = socket.create_server((address, 0), family=family)
+        self._plain.setblocking(False)
+        return int(self._plain.getsockname()[1])
+
+    def plain_accept(self) -> None:
+        made, _ = self._poll(partial(_tried, self._plain.accept))
+        with made[0] as peer:
+            self._talk(peer, 1)
+
+    def plain_connect(self, address: str, port: int) -> float:
+        """Milliseconds, as connect()."""
+        begin = time.monotonic()
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as peer:
+            peer.setblocking(False)
+            peer.connect_ex((address, port))
+            self._talk(peer, 0)
+            return (time.monotonic() - begin) * 1000
+
+    def _talk(self, peer: socket.socket, turn: int) -> None:
+        peer.setblocking(False)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for n, count in enumerate(_MESSAGES):
+            if n % 2 == turn:
+                self._poll(partial(_tried, partial(peer.send, bytes(count))))
+            else:
+                self._poll(partial(_tried, partial(peer.recv, count)))
+
     @staticmethod
-    def _poll(step: Callable[[], int | None]) -> tuple[int, float]:
+    def _poll(step: Callable[[], Any]) -> tuple[Any, float]:
         begin = time.monotonic()
         while (comm := step()) is None:
             if time.monotonic() > begin + _ANSWER_S:

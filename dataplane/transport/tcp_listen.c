@@ -131,8 +131,7 @@ static bool listen_under_pressure(const struct harp_listener *l)
 	const struct tcp *tcp = l->tcp;
 
 	return l->embryonic_count + l->accept_count >= l->backlog ||
-	       tcp->embryonic_count >= (tcp->max_conns + 1) / 2 ||
-	       !tcp_has_slot(tcp);
+	       tcp->embryonic_count >= (tcp->max_conns + 1) / 2 || !tcp_has_slot(tcp);
 }
 
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg)
