@@ -44,6 +44,8 @@ void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns);
  * Twice is no harm. */
 int comm_kernels_open(struct comm *comm, int dev);
 void comm_kernels_close(struct comm *comm);
+/* How long it may be between two looks at how it does. */
+uint64_t comm_lane_ask_ns(const struct comm_lane *l); /* comm_lanes.c */
 /* A kernel lane comes to its driver. */
 void comm_lane_poll(struct comm_lane *l);
 /* Pushes l->out. 1: nothing is left to push, 0: the lane is full, or the error. */

@@ -196,22 +196,50 @@ void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns)
 	l->silence_warned = silent;
 }
 
-/* There is no event, so each lane is looked at; whether that costs a system call the driver knows. */
+/* Is there anything for it to do? Of several, of which most have nothing, only what wakes them, their driver, and
+ * the time at which they are looked at anyway say so. */
+static bool comm_lane_is_due(const struct comm_lane *l, uint64_t now_ns)
+{
+	bool writes = l->out.header_sent < l->out.header_bytes || l->out.payload_left;
+
+	return l->turned_ns != now_ns && /* its work has not run just now */
+	       (!l->comm->several || lane_kernel_is_due(l->lane, writes) ||
+		now_ns - l->turned_ns >= comm_lane_ask_ns(l));
+}
+
+/* True: some had something to do. */
+static bool comm_kernel_pass(struct comm_kernel *kernel, uint64_t now_ns)
+{
+	struct comm_lane *l, *next;
+	bool due = false;
+
+	for (l = kernel->polled; l; l = next) {
+		next = l->next_polled;
+		if (!comm_lane_is_due(l, now_ns))
+			continue;
+		due = true;
+		l->lane->notify(l->lane, now_ns);
+		if (l->watching)
+			comm_lane_ask_silence(l, now_ns);
+	}
+	return due;
+}
+
+/* There is no event: the driver is asked which lane has something to do. */
 static void comm_kernel_turn(struct kernel_driver *kd, uint64_t now_ns)
 {
 	struct comm_kernel *kernel = (struct comm_kernel *)kd;
-	struct comm_lane *l, *next;
 
 	/* A turn in which the comm is closed leaves no lane on the list, and the comm stays until the
 	 * closing thread had a turn of its own. */
 	(void)driver_run_ready(&kd->driver, now_ns);
-	for (l = kernel->polled; l; l = next) {
-		next = l->next_polled;
-		if (l->turned_ns != now_ns) /* its work has not run just now */
-			l->lane->notify(l->lane, now_ns);
-		if (l->watching)
-			comm_lane_ask_silence(l, now_ns);
+	if (!comm_kernel_pass(kernel, now_ns) && kernel->polled) {
+		kernel_driver_look(kd);
+		(void)comm_kernel_pass(kernel, now_ns);
 	}
+	/* An ACK for what one brought goes by another, and nobody may poll any more. */
+	if (atomic_load_explicit(&kd->driver.ready, memory_order_relaxed))
+		(void)driver_run_ready(&kd->driver, now_ns);
 }
 
 int comm_kernels_open(struct comm *comm, int dev)

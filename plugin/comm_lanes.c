@@ -151,7 +151,7 @@ static uint64_t comm_lane_patience_ns(const struct lane_info *info)
 
 /* A kernel lane is given little before its rate is known, and looks are what tells it: until then often, or its
  * beginning would be measured by the looks. What carries small messages alone never shows a rate. */
-static uint64_t comm_lane_ask_ns(const struct comm_lane *l)
+uint64_t comm_lane_ask_ns(const struct comm_lane *l)
 {
 	if (l->exact)
 		return 0;
@@ -218,6 +218,8 @@ static void comm_lane_finish(struct comm_lane *l)
 
 	comm_lock(comm);
 	dead = l->dead;
+	/* It has been read as far as anything has come. One that is muted rests. */
+	l->waits &= l->in.here || s->stripe.lane[l->index].mute;
 	wanted = comm->completed < atomic_load_explicit(&comm->posted, memory_order_relaxed) &&
 		 !s->failing;
 	ended = comm->end_error && wanted;

@@ -419,11 +419,10 @@ void comm_rx_post(struct comm *comm)
 	struct comm_several *s = comm->several;
 	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
 
-	/* The kernel's lanes are polled. */
 	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
 		struct comm_lane *l = s->lanes[__builtin_ctz(left)];
 
-		if (l->waits && l->kind == LANE_HARP)
+		if (l->waits)
 			comm_wake(comm, l->index);
 	}
 	if (s->early || comm_recv_credit_due(comm, posted))

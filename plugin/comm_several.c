@@ -58,6 +58,13 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 		    atomic_load_explicit(&driver->ready, memory_order_relaxed))
 			driver_poll_at(driver, now_ns);
 	}
+	/* What one's turn has left to another, ACKs: nobody may poll any more. Engines have threads to tell. */
+	for (unsigned i = 0; i < count; i++) {
+		struct driver *driver = s->drivers[i].driver;
+
+		if (!driver->wake && atomic_load_explicit(&driver->ready, memory_order_relaxed))
+			driver_poll_at(driver, now_ns);
+	}
 }
 
 /* Those that have work now. Kernel lanes first: an engine may have ACKs to send of messages that came by them, and who waits

@@ -145,6 +145,8 @@ void kernel_driver_look(struct kernel_driver *kd)
 	struct epoll_event events[EVENTS_MAX];
 	int count;
 
+	if (kd->looked)
+		return;
 	kd->looked = true;
 	kd->looks++;
 	if (kd->epoll_fd < 0 || kd->looks % LOOKS_UNTIL_ALL == 0) {

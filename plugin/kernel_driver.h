@@ -53,7 +53,8 @@ void kernel_driver_guard(struct kernel_driver *kd);
 /* ---- for lane_kernel.c -------------------------------------------------------------------------- */
 void kernel_driver_add(struct kernel_driver *kd, struct kernel_member *member);
 void kernel_driver_remove(struct kernel_member *member);
-/* The first time in a turn that somebody asks for a member not known to be ready: one epoll_wait(). */
+/* The first time in a turn that somebody asks for a member not known to be ready, or finds none that is: one
+ * epoll_wait(), or a guess. Again in that turn is no harm. */
 void kernel_driver_look(struct kernel_driver *kd);
 
 static inline bool kernel_member_may_read(struct kernel_member *member)

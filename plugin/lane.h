@@ -93,6 +93,8 @@ int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
 /* A kernel lane, also beneath a sealed one, moves to a driver of its comm's (kernel_driver.h). Batons held of
  * both drivers, unless nobody else knows of them. */
 void lane_kernel_join(struct lane *lane, struct kernel_driver *kd);
+/* Of one on a comm's driver: may it have something to read or, for who writes, room, as far as its driver knows? */
+bool lane_kernel_is_due(struct lane *lane, bool writes);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);
 /* What has been received is acknowledged at once, this time. Of another lane, nothing is done. */

@@ -5,18 +5,17 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/sockaddr.h"
 #include "forkguard.h"
 #include "kernel_driver.h"
+#include "kernel_info.h"
 #include "place.h"
 #include "plugin.h"
 #include "record.h"
@@ -42,15 +41,8 @@
  * kernel, which likes to delay: not while much arrives, but behind the last bytes of a message. So
  * TCP_QUICKACK, which acknowledges at once and does not last, is set when all that had arrived has been
  * read and the payload asked for is complete.
- *
- * Silence. Linux counts a TCP_USER_TIMEOUT also while the window is closed, whether or not the peer
- * answers the probes, against RFC 9293 section 3.8.6.1: a rank that rests for two minutes would be
- * given up. So the option is not used; the lane tells for how long a question has gone unanswered (data
- * unacknowledged, a probe) and the comm gives up. How long ago the last answer came says nothing by
- * itself: a closed window is probed every two minutes at last.
  */
 
-#define TCP_INFO_AT_SND_WND 228 /* tcpi_snd_wnd in Linux' struct tcp_info; glibc's ends before it */
 #define AHEAD_BYTES 16384u
 #define AHEAD_BULK_BYTES RECORD_HEADER_BYTES /* behind a large payload */
 #define SMALL_PAYLOAD_BYTES 32768u           /* larger ones turn the reading ahead off */
@@ -194,7 +186,10 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 	if (!kernel_member_may_read(&k->member))
 		return -EAGAIN;
 	do {
-		n = recvmsg(k->fd, &msg, MSG_DONTWAIT);
+		if (len && ahead)
+			n = recvmsg(k->fd, &msg, MSG_DONTWAIT);
+		else /* what is asked in vain most often: half the price */
+			n = recv(k->fd, len ? dst : k->ahead, len + ahead, MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
 	if (n > 0) {
 		k->member.readable = k->member.ended || (size_t)n == len + ahead;
@@ -258,7 +253,9 @@ static ssize_t lane_kernel_recv(struct lane *lane, void *dst, size_t len, unsign
 	}
 	if (k->bulk || len >= AHEAD_BYTES)
 		return lane_kernel_read(k, dst, len, 0);
-	return lane_kernel_read(k, dst, len, AHEAD_BYTES);
+	n = lane_kernel_read(k, k->ahead, 0, AHEAD_BYTES);
+	return k->ahead_begin < k->ahead_end ? (ssize_t)lane_kernel_take_ahead(k, dst, len, unit)
+					     : n;
 }
 
 static uint64_t lane_kernel_done_bytes(struct lane *lane)
@@ -269,34 +266,8 @@ static uint64_t lane_kernel_done_bytes(struct lane *lane)
 static void lane_kernel_info(struct lane *lane, struct lane_info *info)
 {
 	struct lane_kernel *k = to_kernel(lane);
-	uint8_t raw[256] = { 0 };
-	struct tcp_info tcp;
-	socklen_t len = sizeof(raw);
-	uint64_t waiting_bytes;
-	uint32_t window_bytes; /* 0 before Linux 5.4, too */
-	int queued = 0;
 
-	memset(info, 0, sizeof(*info));
-	if (getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, raw, &len) ||
-	    ioctl(k->fd, SIOCOUTQ, &queued) || queued < 0)
-		return;
-	memcpy(&tcp, raw, sizeof(tcp));
-	memcpy(&window_bytes, raw + TCP_INFO_AT_SND_WND, sizeof(window_bytes));
-	waiting_bytes = (uint64_t)queued < k->sent_bytes ? (uint64_t)queued : k->sent_bytes;
-	info->srtt_ns = tcp.tcpi_rtt * 1000ull;
-	info->rto_ns = (tcp.tcpi_rto * 1000ull) >> (tcp.tcpi_backoff & 31);
-	info->in_flight_bytes = (uint64_t)tcp.tcpi_unacked * tcp.tcpi_snd_mss;
-	if (info->in_flight_bytes > waiting_bytes) /* whole segments were counted */
-		info->in_flight_bytes = waiting_bytes;
-	/* The peer takes more and nothing leaves: the interface is down, or the route is gone. Or its window is closed
-	 * and it does not answer probes, as one that only rests would. */
-	if (!info->in_flight_bytes && waiting_bytes &&
-	    (window_bytes >= tcp.tcpi_snd_mss || tcp.tcpi_probes))
-		info->in_flight_bytes = waiting_bytes;
-	info->unsent_bytes = waiting_bytes - info->in_flight_bytes;
-	info->acked_bytes = k->sent_bytes - waiting_bytes;
-	info->retransmits = tcp.tcpi_total_retrans;
-	info->heard_ns = driver_clock_ns() - tcp.tcpi_last_ack_recv * 1000000ull;
+	kernel_info(k->fd, k->sent_bytes, info);
 }
 
 /* The kernel notices by itself; keepalive is always on. */
@@ -446,25 +417,9 @@ int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out)
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 {
 	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
-	struct tcp_info info;
-	socklen_t len = sizeof(info);
-	uint64_t answered_ns, since_ns;
 
-	memset(&info, 0, sizeof(info));
-	if (k->lane.ops != &lane_kernel_ops ||
-	    getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return 0;
-	/* Probes: of a closed window and keepalive; any ACK sets the count back. */
-	if (!info.tcpi_unacked && !info.tcpi_probes)
-		k->unanswered_ns = 0;
-	else if (!k->unanswered_ns)
-		k->unanswered_ns = now_ns;
-	if (!k->unanswered_ns)
-		return 0;
-	answered_ns = now_ns - info.tcpi_last_ack_recv * 1000000ull;
-	since_ns = answered_ns > k->unanswered_ns ? answered_ns : k->unanswered_ns;
-	/* Threads take turns here, and the one that looked last may have a clock older than ours. */
-	return now_ns > since_ns ? now_ns - since_ns : 0;
+	return k->lane.ops == &lane_kernel_ops ? kernel_silence_ns(k->fd, &k->unanswered_ns, now_ns)
+					       : 0;
 }
 
 void lane_kernel_ack_promptly(struct lane *lane)
@@ -483,6 +438,15 @@ void lane_kernel_ack_now(struct lane *lane)
 		return;
 	k->ack_owed = true;
 	lane_kernel_ack(k);
+}
+
+bool lane_kernel_is_due(struct lane *lane, bool writes)
+{
+	const struct lane_kernel *k = to_kernel(lane);
+
+	/* What is over one has bytes of its own. */
+	return lane->beneath || k->member.readable || k->ahead_begin < k->ahead_end ||
+	       (writes && k->member.writable);
 }
 
 void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)

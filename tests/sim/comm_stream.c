@@ -503,6 +503,22 @@ void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)
 	(void)kd;
 }
 
+bool lane_kernel_is_due(struct lane *lane, bool writes)
+{
+	struct stream_lane *l = to_stream(lane);
+	struct csim_stream *s = l->stream;
+	const struct stream_pipe *in = &s->pipes[!l->side], *out = &s->pipes[l->side];
+
+	pipe_advance(s, !l->side);
+	return in->arrived > in->taken || in->error || in->fin || out->error ||
+	       (writes && out->written - out->taken < out->capacity);
+}
+
+void kernel_driver_look(struct kernel_driver *kd)
+{
+	(void)kd; /* the lanes know by themselves */
+}
+
 /* As its keepalive, or the probes of what is not acknowledged, would tell. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 {

@@ -30,12 +30,14 @@ static struct {
 	bool no_epoll, unanswered;
 } calls;
 
+ssize_t __real_recv(int fd, void *data, size_t len, int flags);
 ssize_t __real_recvmsg(int fd, struct msghdr *msg, int flags);
 ssize_t __real_sendmsg(int fd, const struct msghdr *msg, int flags);
 int __real_epoll_wait(int fd, struct epoll_event *events, int max, int timeout);
 int __real_epoll_create1(int flags);
 int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
 int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
+ssize_t __wrap_recv(int fd, void *data, size_t len, int flags);
 ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout);
@@ -50,6 +52,12 @@ static bool calls_fail(void)
 	calls.fail_left--;
 	errno = calls.fail_errno;
 	return true;
+}
+
+ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
+{
+	calls.recv++;
+	return calls_fail() ? -1 : __real_recv(fd, data, len, flags);
 }
 
 ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
