@@ -265,6 +265,7 @@ struct comm_several {
 	struct comm_early *early;
 	bool ack_due, credit_due; /* credit_due: again, though nothing is new */
 	uint64_t ack_bytes;       /* received since the last ACK */
+	uint64_t ack_message;     /* messages received, as it told */
 	unsigned ack_kept;        /* kept messages received since */
 	bool peer_closed;         /* CLOSE has come by a lane: */
 	struct record peer_close; /* it */

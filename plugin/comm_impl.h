@@ -73,7 +73,9 @@ bool comm_send_cut(struct comm *comm, uint64_t length);
 /* What a CREDIT says of receives posted. */
 void comm_send_grant(struct comm *comm, uint64_t granted);
 /* Is there something to be told that the sender may be waiting for? */
-bool comm_recv_credit_due(struct comm *comm, uint64_t posted);
+bool comm_recv_credit_due(const struct comm *comm, uint64_t posted);
+/* So much of a record of that message has gone to its place. */
+void comm_recv_count(struct comm *comm, uint64_t message, uint64_t bytes);
 /* Puts a CREDIT into l->out. */
 void comm_recv_credit(struct comm_lane *l, uint64_t posted);
 
@@ -188,6 +190,10 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns);
 
 /* comm_tell.c; baton held. 1: nothing is left to be told here, 0: the lane is full, or the error. */
 int comm_rx_tell(struct comm_lane *l, uint64_t now_ns);
+/* Lock held. In the middle of a turn, before the payload: may the sender be waiting for what it is not told? */
+bool comm_rx_tells_early(const struct comm *comm, uint64_t posted);
+/* What is to be told, on the control lane if its driver is that of l. */
+void comm_rx_tell_early(struct comm_lane *l, uint64_t now_ns);
 
 /* comm_early.c; lock held but for _new and _free */
 struct comm_early *comm_early_new(const struct comm_in *in);

@@ -12,18 +12,27 @@
  * 8-byte units (NCCL contract section 4.3).
  *
  * A CREDIT record costs a packet, so small messages go without. Receives are told, all that are
- * posted at once, when (a) the last message begun was large, (b) a quarter of the eager bytes or 64
- * messages have come since the last time. docs/lanes.md section 5 shows that this suffices.
+ * posted at once, when (a) the last message begun was large and the sender knows of half of the posted receives
+ * at most, (b) a quarter of the eager bytes, of messages that had not been told, or 64 messages have come since the
+ * last time. docs/lanes.md section 5 shows that this suffices.
  */
 
 /* ---- credits, of every comm -------------------------------------------------------------------- */
 
-bool comm_recv_credit_due(struct comm *comm, uint64_t posted)
+bool comm_recv_credit_due(const struct comm *comm, uint64_t posted)
 {
 	const struct comm_recv_state *rx = &comm->rx;
+	uint64_t known = rx->told > comm->completed ? rx->told - comm->completed : 0;
 
-	return rx->told != posted && (rx->bulk || rx->bytes_since_told >= comm->eager_bytes / 4 ||
+	return rx->told != posted && ((rx->bulk && known <= posted - rx->told) ||
+				      rx->bytes_since_told >= comm->eager_bytes / 4 ||
 				      rx->messages_since_told >= COMM_CREDIT_MESSAGES);
+}
+
+void comm_recv_count(struct comm *comm, uint64_t message, uint64_t bytes)
+{
+	if (message >= comm->rx.told)
+		comm->rx.bytes_since_told += bytes;
 }
 
 void comm_recv_credit(struct comm_lane *l, uint64_t posted)
@@ -82,7 +91,7 @@ static int comm_recv_data(struct comm_lane *l, const struct record *record)
 	rx->total = record->total;
 	rx->bulk = record->total > COMM_BULK_BYTES;
 	rx->payload_left = record->length;
-	rx->bytes_since_told += RECORD_HEADER_BYTES;
+	comm_recv_count(comm, rx->current, RECORD_HEADER_BYTES);
 	return 0;
 }
 
@@ -107,7 +116,7 @@ static int comm_recv_payload(struct comm_lane *l)
 		lane_page_add(l->row, HARP_LANE_payload_bytes, (uint64_t)n);
 		rx->payload_left -= (uint64_t)n;
 		rx->offset += (uint64_t)n;
-		rx->bytes_since_told += (uint64_t)n;
+		comm_recv_count(comm, rx->current, (uint64_t)n);
 	}
 	if (rx->offset == rx->total) {
 		comm_complete(comm, l, rx->total);

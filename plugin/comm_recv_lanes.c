@@ -59,7 +59,8 @@ static bool comm_rx_admit(struct comm *comm, uint64_t message, uint64_t total, s
 		return false;
 	request->begun = true;
 	request->total = total;
-	comm->rx.bulk = total > COMM_BULK_BYTES;
+	/* Of shorter ones some may go unasked: the ACK behind has the CREDIT with it. */
+	comm->rx.bulk = total > COMM_BULK_BYTES && total > comm->eager_bytes / 4;
 	return true;
 }
 
@@ -155,7 +156,7 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 		return rc == -ENOSPC ? "too many holes between DATA records"
 				     : "a DATA record that overlaps others";
 	request->received += rc ? length : 0;
-	comm->rx.bytes_since_told += RECORD_HEADER_BYTES + length;
+	comm_recv_count(comm, message, RECORD_HEADER_BYTES + length);
 	l->counts.chunks_in++;
 	l->counts.bytes_in += length;
 	s->ack_bytes += length;
@@ -266,7 +267,7 @@ static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 	struct comm *comm = l->comm;
 	struct where where;
 	enum target target;
-	bool credit;
+	bool tell;
 
 	for (;;) {
 		const char *wrong = NULL;
@@ -275,9 +276,9 @@ static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 		comm_lock(comm);
 		target = comm_rx_target(l, &where);
 		/* Before the payload: the sender may be waiting. */
-		credit = !l->in.done && target == TARGET_MEMORY && comm->rx.bulk &&
-			 comm_recv_credit_due(comm, atomic_load_explicit(&comm->posted,
-									 memory_order_relaxed));
+		tell = !l->in.done && target == TARGET_MEMORY &&
+		       comm_rx_tells_early(comm, atomic_load_explicit(&comm->posted,
+								      memory_order_relaxed));
 		comm_unlock(comm);
 		if (target == TARGET_NONE)
 			return 0;
@@ -288,8 +289,8 @@ static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 				return -EPROTO;
 			continue;
 		}
-		if (credit)
-			(void)comm_rx_tell(l, now_ns);
+		if (tell)
+			comm_rx_tell_early(l, now_ns);
 		if (l->in.done < l->in.length)
 			n = comm_rx_piece(l, target, &where);
 		if (n > 0)

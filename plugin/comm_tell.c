@@ -10,6 +10,8 @@
  * CREDIT follows the rules of one lane (comm_recv.c), with records counted when they reach their receive. ACK is told
  * when messages are done, once a turn, and each MiB of a long one. Both are cumulative, go on the control lane, and
  * are told again when that changes, and on a lane that brings what had come before: its peer has not heard of it.
+ * While much comes, a turn can last until all that the sender had has been read: it would stand still behind it. So
+ * it is told in the middle of a turn when half of the receives are done that it has not heard of.
  */
 
 /* What it brought twice is to be answered now. What comes to a socket whose owner has closed it resets it, and what
@@ -34,6 +36,8 @@ static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 	if (l->dead || s->failing || comm->end_error || s->peer_closed)
 		return false;
 	credit |= s->credit_due && comm->rx.told;
+	/* With an ACK it costs nothing, and is not needed on its own then; kept messages go with few of either. */
+	credit |= mine && s->ack_due && !s->ack_kept && comm->rx.told != posted;
 	if (!mine && (credit || s->ack_due))
 		comm_wake(comm, s->control);
 	if (!answers && (!mine || (!credit && !s->ack_due)))
@@ -49,6 +53,7 @@ static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 		record_encode(l->out.header + l->out.header_bytes, &ack);
 		l->out.header_bytes += RECORD_HEADER_BYTES;
 		s->ack_due &= !mine;
+		s->ack_message = mine ? comm->completed : s->ack_message;
 		s->ack_kept = mine ? 0 : s->ack_kept;
 		s->ack_bytes = mine ? 0 : s->ack_bytes;
 	}
@@ -72,4 +77,30 @@ int comm_rx_tell(struct comm_lane *l, uint64_t now_ns)
 		comm_unlock(comm);
 	} while (more);
 	return 1;
+}
+
+bool comm_rx_tells_early(const struct comm *comm, uint64_t posted)
+{
+	const struct comm_several *s = comm->several;
+
+	return (comm->rx.bulk && comm_recv_credit_due(comm, posted)) ||
+	       (s->ack_due && comm->completed - s->ack_message >= posted - comm->completed);
+}
+
+void comm_rx_tell_early(struct comm_lane *l, uint64_t now_ns)
+{
+	struct comm *comm = l->comm;
+	struct comm_lane *control = NULL;
+
+	comm_lock(comm);
+	if (comm->several->control >= 0)
+		control = comm->several->lanes[comm->several->control];
+	/* Its baton is ours: nobody frees it. */
+	if (control && control->lane->driver != l->lane->driver) {
+		comm_wake(comm, control->index);
+		control = NULL;
+	}
+	comm_unlock(comm);
+	if (control)
+		(void)comm_rx_tell(control, now_ns);
 }
