@@ -228,6 +228,12 @@ enum comm_loss {
  * another that the owner dials takes its place, and it is no death. */
 typedef bool comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 
+/* The lane that small messages go by at the moment; kinds 0: none. */
+struct comm_habit {
+	uint8_t lane, kinds;
+	uint64_t since_ns, until_bytes; /* in the lane's count of what it was given */
+};
+
 /* What the lanes of a comm share. */
 struct comm_several {
 	_Alignas(64) atomic_bool lock;
@@ -260,6 +266,7 @@ struct comm_several {
 	struct choice *choice; /* of the kinds that carry a message */
 	int choice_dev;        /* of the first lane: what is learnt is kept by it */
 	uint64_t done_ns;      /* when the last request was done */
+	struct comm_habit habit;
 	/* Receive. */
 	struct ranges ranges;
 	struct comm_early *early;

@@ -190,10 +190,10 @@ static void test_owes(void)
 /* The sender has used and closed a lane that the receiver had proved and not yet taken. */
 static void test_late_lane(void)
 {
-	enum { COUNT = 8 };
+	enum { COUNT = 16, BYTES = COMM_KEPT_BYTES_MAX }; /* more than one lane is given in a row */
 	struct comm_lane_options late = { .index = 1 };
 	struct request *send[COUNT], *recv[COUNT];
-	uint8_t tx[COUNT], rx[COUNT] = { 0 };
+	static uint8_t tx[COUNT][BYTES], rx[COUNT][BYTES];
 	struct talk t;
 
 	rig_open_kept(&t, 1);
@@ -202,8 +202,8 @@ static void test_late_lane(void)
 	t.lanes = 2;
 	CHECK_EQ(comm_attach(t.send, &t.pairs[1].lanes[0].lane, &late), 0);
 	for (unsigned m = 0; m < COUNT; m++) {
-		tx[m] = (uint8_t)(m + 1);
-		send[m] = rig_post(t.send, &tx[m], 1);
+		memset(tx[m], (int)m + 1, BYTES);
+		send[m] = rig_post(t.send, tx[m], BYTES);
 	}
 	for (unsigned m = 0; m < COUNT; m++)
 		CHECK_EQ(rig_wait(&t, send[m], NULL), 0);
@@ -211,13 +211,13 @@ static void test_late_lane(void)
 	comm_close(t.send, false);
 	t.send = NULL;
 	for (unsigned m = 0; m < COUNT; m++)
-		recv[m] = rig_post(t.recv, &rx[m], 1);
+		recv[m] = rig_post(t.recv, rx[m], BYTES);
 	rig_turns(&t, 500);
 	CHECK(t.pairs[0].lanes[1].closed);
 	CHECK_EQ(comm_attach(t.recv, &t.pairs[1].lanes[1].lane, &late), 0);
 	for (unsigned m = 0; m < COUNT; m++)
 		CHECK_EQ(rig_wait(&t, recv[m], NULL), 0);
-	CHECK_MEM(rx, tx, COUNT);
+	CHECK_MEM(rx, tx, sizeof(rx));
 	CHECK_EQ(env_warns, 0);
 	rig_free(&t);
 }
