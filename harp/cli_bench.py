@@ -17,6 +17,7 @@ from harp import dpdk_bench, memif
 from harp import output as console
 from harp.cli_dpdk import dpdk
 from harp.cli_failover import connect, failover, rails
+from harp.cli_lanes import lanes
 from harp.cli_paths import attach, paths
 from harp.cli_versus import fairness, loss
 from harp.errors import Exit
@@ -49,6 +50,7 @@ def bench() -> None:
     harpctl bench fairness                 both at once through one bottleneck
     harpctl bench paths                    auto, xdp, kernel and NCCL's sockets side by side
     harpctl bench attach                   what HARP's XDP program costs the kernel's TCP
+    harpctl bench lanes                    kernel lanes, 1 to 16, beside NCCL's sockets
     harpctl bench rails                    one NIC, another, all at once
     harpctl bench failover                 a NIC that is cut off under a stream, and comes back
     harpctl bench dpdk                     raw frames and HARP over memif, kernel TCP beside
@@ -405,6 +407,7 @@ bench.add_command(loss)
 bench.add_command(fairness)
 bench.add_command(paths)
 bench.add_command(attach)
+bench.add_command(lanes)
 bench.add_command(rails)
 bench.add_command(failover)
 bench.add_command(connect)

@@ -11,14 +11,16 @@ from harp.errors import Exit
 from harp.lab import LabOptions
 from harp.options import lab_options, lab_shape, output_option
 
-_TITLES = {
+TITLES = {
     "lat": "half a round trip, us (p50; median of the rounds)",
     "bw": "one way, 8 messages in flight, Gbit/s (median of the rounds)",
 }
 _SUFFIXES = {"K": runner.KIB, "M": runner.MIB}
 
 
-class _Sizes(click.ParamType[tuple[int, ...]]):
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """8,64K,1M: sizes of messages, each once."""
+
     name = "SIZE,.."
 
     def convert(
@@ -51,7 +53,7 @@ def size_words(size: int) -> str:
 @lab_options
 @click.option(
     "--sizes",
-    type=_Sizes(),
+    type=Sizes(),
     default=runner.SIZES,
     help="Of the messages, bytes (K, M).  [default: 8 to 64M]",
 )
@@ -89,7 +91,7 @@ def _print_paths(report: dict[str, Any], shape: LabOptions) -> None:
     titles = report["ways"]
     columns = ("size", *titles.values(), "auto/best", "auto/sockets", "auto chose", "auto/it", "")
     for mode, rows in report["results"].items():
-        console.out.print(f"\n{_TITLES[mode]}")
+        console.out.print(f"\n{TITLES[mode]}")
         cells = [_paths_row(mode, row, list(titles)) for row in rows]
         console.out.print(console.table("", columns, cells))
     for mode, rows in report["results"].items():
@@ -105,8 +107,8 @@ def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
     cells = [size_words(row["size_bytes"])]
     cells += [f"{median[way]:.2f}" if mode == "lat" else f"{8 / median[way]:.2f}" for way in ways]
     sockets = [way for way in ways if way.startswith(runner.SOCKETS)]
-    cells.append(_interval(ratio[row["best"]]))
-    cells.append(_interval(ratio[min(sockets, key=median.__getitem__)]) if sockets else "")
+    cells.append(interval_words(ratio[row["best"]]))
+    cells.append(interval_words(ratio[min(sockets, key=median.__getitem__)]) if sockets else "")
     favourites = row["favourites"]
     chosen = sorted(set(favourites), key=favourites.count, reverse=True)
     cells.append(", ".join(f"{name} {favourites.count(name)}" for name in chosen))
@@ -116,7 +118,8 @@ def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
     return cells
 
 
-def _interval(found: dict[str, float]) -> str:
+def interval_words(found: dict[str, float]) -> str:
+    """1.02 [0.94, 1.04]."""
     return f"{found['ratio']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
 
 
@@ -152,7 +155,7 @@ def _print_attach(report: dict[str, Any], shape: LabOptions) -> None:
     )
     tests = list(runner.ATTACH_TESTS)
     rows = [
-        (mode, *(_interval(found[test]) for test in tests))
+        (mode, *(interval_words(found[test]) for test in tests))
         for mode, found in report["speed_ratio"].items()
     ]
     console.out.print(console.table("", ("", *tests), rows))

@@ -153,10 +153,13 @@ def check_bare(lab: Lab) -> None:
             raise HarpError(f"{host.netns}: an XDP program is attached: that is no baseline")
 
 
-def _measure(lab: Lab, sizes: Sequence[int], way: Way, mode: str) -> Run:
+def run_way(
+    lab: Lab, sizes: Sequence[int], way: Way, mode: str, harp_plugin: str | None = None
+) -> Run:
+    """One run of one way; harp_plugin: another build of HARP than this one's."""
     if way.sockets:
         check_bare(lab)
-    plugin = str(_paths.find(_paths.SOCKET_PLUGIN)) if way.sockets else None
+    plugin = str(_paths.find(_paths.SOCKET_PLUGIN)) if way.sockets else harp_plugin
     options = BenchOptions(
         mode,
         plugin=plugin,
@@ -268,10 +271,10 @@ def judge(
     }
 
 
-def collect(
-    measure: Measure, ways: Sequence[Way], sizes: Sequence[int], rounds: int, say: Say
-) -> dict[str, list[dict[str, Any]]]:
-    """All rounds, the ways by turns; the judged row of each size, by mode."""
+def take_turns(
+    measure: Measure, ways: Sequence[Way], rounds: int, say: Say
+) -> dict[tuple[str, str], list[Run]]:
+    """Runs by mode and way; each round begins with another way."""
     runs: dict[tuple[str, str], list[Run]] = {}
     for index in range(rounds):
         turn = index % len(ways)
@@ -279,6 +282,14 @@ def collect(
             for mode in MODES:
                 say(f"round {index + 1} of {rounds}: {way.title}, {mode}")
                 runs.setdefault((mode, way.name), []).append(measure(way, mode))
+    return runs
+
+
+def collect(
+    measure: Measure, ways: Sequence[Way], sizes: Sequence[int], rounds: int, say: Say
+) -> dict[str, list[dict[str, Any]]]:
+    """All rounds, the ways by turns; the judged row of each size, by mode."""
+    runs = take_turns(measure, ways, rounds, say)
     results: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     for mode in MODES:
         for size in sizes:
@@ -295,7 +306,7 @@ def run_paths(options: PathsOptions, say: Say) -> dict[str, Any]:
     ways = [way for way in WAYS if not (way.sockets and options.lab.ipv6)]
     with Lab(options.lab) as lab:
         results = collect(
-            lambda way, mode: _measure(lab, options.sizes, way, mode),
+            lambda way, mode: run_way(lab, options.sizes, way, mode),
             ways,
             options.sizes,
             options.rounds,
