@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "comm_impl.h"
 #include "double_env.h"
 #include "driver.h"
 #include "handle.h"
@@ -447,9 +448,45 @@ static void test_strangers(void)
 	CHECK_EQ(plugin_finalize(ctx), 0);
 }
 
+/* What a lane brings another acknowledges: in the poll that found it, as there may be no other. */
+static void test_acked_in_the_same_poll(void)
+{
+	enum { LANES = 4, COUNT = 40, BYTES = 65536 };
+	static uint8_t tx[BYTES], rx[BYTES];
+	struct comm_lane_view views[COMM_LANES_MAX];
+	unsigned by_others = 0;
+	struct pair pair;
+
+	env_config.kernel_lanes = LANES;
+	pair_open(&pair);
+	while (comm_lane_views(pair.recv, views) < LANES ||
+	       comm_lane_views(pair.send, views) < LANES)
+		sched_yield();
+	for (unsigned m = 0; m < COUNT; m++) {
+		struct request *send, *recv;
+		int sent = 0, received = 0;
+
+		CHECK_EQ(plugin_irecv(pair.recv, rx, BYTES, 0, NULL, &recv), 0);
+		CHECK_EQ(plugin_isend(pair.send, tx, BYTES, 0, NULL, &send), 0);
+		while (!received)
+			CHECK_EQ(plugin_test(recv, &received, NULL), 0);
+		comm_lock(pair.recv);
+		CHECK(!pair.recv->several->ack_due);
+		comm_unlock(pair.recv);
+		while (!sent)
+			CHECK_EQ(plugin_test(send, &sent, NULL), 0);
+	}
+	for (unsigned i = comm_lane_views(pair.recv, views); i--;)
+		by_others += views[i].control ? 0 : (unsigned)views[i].counts.chunks_in;
+	CHECK(by_others > 0);
+	pair_close(&pair);
+	env_config.kernel_lanes = 1;
+}
+
 int main(void)
 {
 	test_messages();
+	test_acked_in_the_same_poll();
 	test_threads();
 	test_refused();
 	test_reclaim();
