@@ -112,7 +112,7 @@ def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
     favourites = row["favourites"]
     chosen = sorted(set(favourites), key=favourites.count, reverse=True)
     cells.append(", ".join(f"{name} {favourites.count(name)}" for name in chosen))
-    cells.append(_interval(row["surplus"]) if row["surplus"] else "")
+    cells.append(interval_words(row["surplus"]) if row["surplus"] else "")
     alike = "unsure" if row["differ"] > runner.DIFFER else "alike"
     cells.append("MISSED" if row["missed"] else "right" if row["clear"] else alike)
     return cells
