@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <net/if.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "host/question.h"
 
@@ -72,12 +73,30 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
+/*
+ * Its interface's name and MTU. RTM_GETLINK waits for the kernel's RTNL lock, which somebody who makes interfaces or
+ * namespaces holds for tens of milliseconds, and every connect asks for a route: these two take no lock.
+ */
+static int route_interface(struct netlink *nl, struct harp_host_route *out)
+{
+	struct ifreq request = { .ifr_ifindex = (int)out->ifindex };
+
+	if (ioctl(nl->fd, SIOCGIFNAME, &request))
+		return -errno;
+	memcpy(out->ifname, request.ifr_name, sizeof(out->ifname));
+	if (out->mtu_bytes)
+		return 0;
+	if (ioctl(nl->fd, SIOCGIFMTU, &request))
+		return -errno;
+	out->mtu_bytes = (uint32_t)request.ifr_mtu;
+	return 0;
+}
+
 int question_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
 		   struct harp_host_route *out)
 {
 	struct route_answer answer = { .family = netlink_family(dst), .out = out };
 	struct netlink_message message;
-	struct question_link link;
 	struct rtmsg *body;
 	int rc;
 
@@ -94,13 +113,7 @@ int question_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifi
 		return rc;
 	if (!answer.found || answer.unreachable)
 		return -ENETUNREACH;
-	rc = question_link(nl, out->ifindex, &link);
-	if (rc)
-		return rc;
-	memcpy(out->ifname, link.ifname, sizeof(out->ifname));
-	if (!out->mtu_bytes)
-		out->mtu_bytes = link.mtu_bytes;
-	return 0;
+	return route_interface(nl, out);
 }
 
 int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct harp_host_route *out)
