@@ -215,11 +215,11 @@ static bool comm_kernel_pass(struct comm_kernel *kernel, uint64_t now_ns)
 
 	for (l = kernel->polled; l; l = next) {
 		next = l->next_polled;
-		if (!comm_lane_is_due(l, now_ns))
-			continue;
-		due = true;
-		l->lane->notify(l->lane, now_ns);
-		if (l->watching)
+		if (comm_lane_is_due(l, now_ns)) {
+			due = true;
+			l->lane->notify(l->lane, now_ns);
+		}
+		if (l->watching) /* also one whose work runs in every turn: who polls seldom wakes all */
 			comm_lane_ask_silence(l, now_ns);
 	}
 	return due;
