@@ -131,6 +131,7 @@ cdef extern from "harp_nic.h" nogil:
         uint32_t huge_pages
         uint32_t bind_retry_ms
         uint32_t receive_ifindex
+        int receive_netns_fd
 
     struct harp_queue:
         uint32_t size

@@ -405,7 +405,7 @@ cdef class Instance:
         did = self._stack.poll(now_ns)
         with nogil:
             rc = harp_instance_control(instance, now_ns)
-        if rc < 0 and rc != -100:  # ENETDOWN
+        if rc < 0 and rc not in (-100, -67):  # ENETDOWN, ENOLINK
             _check(rc, f"{self.ifname}")
         return did
 

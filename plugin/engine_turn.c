@@ -147,6 +147,18 @@ static void engine_gone(struct engine *engine, uint64_t now_ns)
 	}
 }
 
+static const char *engine_trouble(int error)
+{
+	switch (error) {
+	case -ENODEV:
+		return "the interface was removed; its connections end with an error";
+	case -ENOLINK:
+		return "packets do not reach HARP there any more; its connections end with an error";
+	default:
+		return "the interface is down; connections wait until it is back or their timeout";
+	}
+}
+
 static void engine_control(struct engine *engine, uint64_t now_ns)
 {
 	int rc;
@@ -158,12 +170,9 @@ static void engine_control(struct engine *engine, uint64_t now_ns)
 	/* One of the interface's engines speaks for all; of a DPDK port's link its instance does. */
 	if (rc && rc != engine->link_reported && !engine->index &&
 	    !(rc == -ENETDOWN && plugin_device(engine->dev)->dpdk))
-		WARN("%s: %s", plugin_device(engine->dev)->ifname,
-		     rc == -ENODEV ? "the interface was removed; its connections end with an error"
-				   : "the interface is down; connections wait until it is back or "
-				     "their timeout");
+		WARN("%s: %s", plugin_device(engine->dev)->ifname, engine_trouble(rc));
 	engine->link_reported = rc;
-	if (rc == -ENODEV)
+	if (rc == -ENODEV || rc == -ENOLINK)
 		engine_gone(engine, now_ns);
 }
 

@@ -7,6 +7,8 @@
 
 #include "base/thread.h"
 
+#define ASKER_LOOK_S 1
+
 /*
  * Theory of operation
  *
@@ -17,6 +19,8 @@
  *
  * Tables are dumps: answers of many messages that belong together. They are read over the questions' socket, under
  * its lock, into a copy; whoever polls applies it. Asked for while they are being read, they are read again.
+ *
+ * What no event tells of is looked after once a second (look), when there is nothing to ask.
  */
 
 static void asker_read_now(struct asker *asker)
@@ -34,6 +38,45 @@ static void asker_read_now(struct asker *asker)
 	pthread_mutex_unlock(&asker->lock);
 }
 
+/* Who sleeps on fd wakes by the answer to a question. */
+static void asker_look_now(struct asker *asker)
+{
+	struct netlink_message message;
+	struct ifinfomsg *body;
+
+	if (!asker->look(asker->look_ctx))
+		return;
+	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
+	body->ifi_index = (int)asker->ifindex;
+	(void)!send(asker->fd, &message, message.head.nlmsg_len, MSG_NOSIGNAL);
+}
+
+static bool asker_look_due(const struct asker *asker)
+{
+	struct timespec now;
+
+	if (!asker->look || asker->look_wanted)
+		return asker->look;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec > asker->look_at.tv_sec ||
+	       (now.tv_sec == asker->look_at.tv_sec && now.tv_nsec >= asker->look_at.tv_nsec);
+}
+
+static void asker_look_later(struct asker *asker)
+{
+	clock_gettime(CLOCK_MONOTONIC, &asker->look_at);
+	asker->look_at.tv_sec += ASKER_LOOK_S;
+	asker->look_wanted = false;
+}
+
+static void asker_wait(struct asker *asker)
+{
+	if (asker->look)
+		pthread_cond_timedwait(&asker->wake, &asker->lock, &asker->look_at);
+	else
+		pthread_cond_wait(&asker->wake, &asker->lock);
+}
+
 static void *asker_main(void *arg)
 {
 	struct asker *asker = arg;
@@ -42,23 +85,28 @@ static void *asker_main(void *arg)
 	while (!asker->stop) {
 		struct netlink_message message;
 		bool send_it = asker->count > 0, read_it = !send_it && asker->read_wanted;
+		bool look_it = !send_it && !read_it && asker_look_due(asker);
 
-		if (!send_it && !read_it) {
-			pthread_cond_wait(&asker->wake, &asker->lock);
+		if (!send_it && !read_it && !look_it) {
+			asker_wait(asker);
 			continue;
 		}
 		if (send_it) {
 			message = asker->ring[asker->head];
 			asker->head = (asker->head + 1) % ASKER_MESSAGES_MAX;
 			asker->count--;
-		} else {
+		} else if (read_it) {
 			asker->read_wanted = false;
+		} else {
+			asker_look_later(asker);
 		}
 		pthread_mutex_unlock(&asker->lock);
 		if (send_it)
 			(void)!send(asker->fd, &message, message.head.nlmsg_len, MSG_NOSIGNAL);
-		else
+		else if (read_it)
 			asker_read_now(asker);
+		else
+			asker_look_now(asker);
 		atomic_store_explicit(&asker->answered, true, memory_order_release);
 		pthread_mutex_lock(&asker->lock);
 	}
@@ -69,6 +117,7 @@ static void *asker_main(void *arg)
 int asker_start(struct asker *asker, int fd, uint32_t ifindex, struct netlink *questions,
 		pthread_mutex_t *questions_lock)
 {
+	pthread_condattr_t attributes;
 	int rc;
 
 	asker->fd = fd;
@@ -77,7 +126,11 @@ int asker_start(struct asker *asker, int fd, uint32_t ifindex, struct netlink *q
 	asker->questions_lock = questions_lock;
 	atomic_init(&asker->answered, false);
 	pthread_mutex_init(&asker->lock, NULL);
-	pthread_cond_init(&asker->wake, NULL);
+	asker_look_later(asker);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&asker->wake, &attributes);
+	pthread_condattr_destroy(&attributes);
 	rc = thread_start(&asker->id, asker_main, asker, "harp-asker");
 	asker->started = !rc;
 	return rc;
@@ -112,6 +165,14 @@ void asker_read(struct asker *asker)
 {
 	pthread_mutex_lock(&asker->lock);
 	asker->read_wanted = true;
+	pthread_cond_signal(&asker->wake);
+	pthread_mutex_unlock(&asker->lock);
+}
+
+void asker_look(struct asker *asker)
+{
+	pthread_mutex_lock(&asker->lock);
+	asker->look_wanted = true;
 	pthread_cond_signal(&asker->wake);
 	pthread_mutex_unlock(&asker->lock);
 }

@@ -10,6 +10,8 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <time.h>
 
 #include "host/mirror.h"
 
@@ -22,10 +24,15 @@ struct asker {
 	struct netlink *questions;
 	pthread_mutex_t *questions_lock;
 	uint32_t ifindex;
+	/* Called once a second and after asker_look(), with look_ctx; true: who polls is to be woken, over fd. NULL:
+	 * nothing is looked after. Set before the start. */
+	bool (*look)(void *ctx);
+	void *look_ctx;
 	atomic_bool answered; /* since asker_heard(): there is something to read */
 	pthread_mutex_t lock; /* of all that follows; never held while the kernel is asked */
 	pthread_cond_t wake;
-	bool stop, read_wanted, read_done;
+	bool stop, read_wanted, read_done, look_wanted;
+	struct timespec look_at;
 	int read_rc;
 	struct mirror_tables tables;
 	unsigned head, count; /* of the ring */
@@ -41,6 +48,8 @@ void asker_stop(struct asker *asker);
 void asker_post(struct asker *asker, const struct netlink_message *message);
 /* Addresses and routes, as they are from now on or later. */
 void asker_read(struct asker *asker);
+/* Have it looked at once. */
+void asker_look(struct asker *asker);
 /* True: they are in *tables, unless *rc is an error; false: not yet, or nobody wanted them. */
 bool asker_tables(struct asker *asker, struct mirror_tables *tables, int *rc);
 /* True when an answer came since the last asker_heard(). */

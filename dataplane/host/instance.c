@@ -58,6 +58,7 @@ void harp_instance_close(struct harp_instance *instance)
 		ports_destroy(&instance->udp_ports);
 	if (instance->xdp)
 		instance->api->xsk_set(instance->xdp, instance->queue, -1);
+	watch_close(&instance->watch);
 	xdp_shared_put(instance->shared);
 	instance_dpdk_close(instance);
 	harp_nic_destroy(instance->nic);
@@ -94,6 +95,21 @@ void harp_instance_fork_child(struct harp_instance *instance)
 
 /* ---- control -------------------------------------------------------------------------------- */
 
+/* The stack is whoever the kernel says that it is on the link. */
+static void control_mac(struct harp_instance *instance, const struct rtattr *attribute)
+{
+	uint8_t *mac = instance->nic->caps.mac;
+	const uint8_t *now = attribute ? RTA_DATA(attribute) : NULL;
+
+	if (!now || RTA_PAYLOAD(attribute) != sizeof(instance->nic->caps.mac) ||
+	    !memcmp(mac, now, sizeof(instance->nic->caps.mac)))
+		return;
+	memcpy(mac, now, sizeof(instance->nic->caps.mac));
+	instance_log(instance, HARP_LOG_WARN,
+		     "the MAC address of %s is %02x:%02x:%02x:%02x:%02x:%02x now", instance->ifname,
+		     mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
+}
+
 static void control_link(struct harp_instance *instance, const struct nlmsghdr *message)
 {
 	const struct ifinfomsg *body = NLMSG_DATA(message);
@@ -101,6 +117,10 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 	uint32_t mtu_bytes;
 	bool up;
 
+	/* It may be the device beside that has gone, or one of the interface's settings that matter. */
+	if (instance->shared && (message->nlmsg_type == RTM_DELLINK ||
+				 (uint32_t)body->ifi_index == instance->mirror.ifindex))
+		asker_look(&instance->asker);
 	if ((uint32_t)body->ifi_index != instance->mirror.ifindex)
 		return;
 	if (message->nlmsg_type == RTM_DELLINK) {
@@ -119,6 +139,7 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 	}
 	instance->up = up;
 	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
+	control_mac(instance, attributes[IFLA_ADDRESS]);
 	mtu_bytes = netlink_u32(attributes[IFLA_MTU], instance->mtu_bytes);
 	if (mtu_bytes != instance->mtu_bytes)
 		instance_log(
@@ -220,8 +241,12 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 		control_tables(instance);
 		neighbours_work(&instance->neighbours, &instance->asker);
 	}
+	rc = watch_news(instance);
+	instance->gone |= rc == -ENODEV;
 	if (instance->gone)
 		return -ENODEV;
+	if (rc)
+		return rc;
 	return instance->up ? 0 : -ENETDOWN;
 }
 

@@ -10,6 +10,7 @@
 #include "host/asker.h"
 #include "host/instance_dpdk.h"
 #include "host/instance_page.h"
+#include "host/instance_watch.h"
 #include "host/lease.h"
 #include "host/mirror.h"
 #include "host/neighbours.h"
@@ -35,6 +36,7 @@ struct harp_instance {
 	bool waited; /* of a DPDK port: its link has never been up */
 	bool tables_changed;
 	struct asker asker;
+	struct watch watch;
 	void *ctx;
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);

@@ -222,6 +222,8 @@ int opening_kernel_tables(const struct opening *o, struct harp_instance *instanc
 	if (rc)
 		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
 	mirror_apply(&instance->mirror, &found);
+	instance->asker.look = instance->shared ? watch_look : NULL;
+	instance->asker.look_ctx = instance;
 	rc = asker_start(&instance->asker, instance->monitor.fd, o->link.ifindex,
 			 &instance->questions, &instance->questions_lock);
 	if (rc)
@@ -280,8 +282,12 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 		.copy_mode = o->opt.copy_mode,
 		.huge_pages = o->opt.huge_pages,
 		.receive_ifindex = instance->api->side(instance->xdp),
+		.receive_netns_fd = instance->api->side_netns(instance->xdp),
 	};
-	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
+	int rc;
+
+	instance->watch.generation = xdp_shared_generation(instance->shared);
+	rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 
 	/* Its release waits for a kernel thread and for locks of the whole host's. Whoever uses the
 	 * queue needs a program that brings it packets, and the only one is ours. */
@@ -385,6 +391,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 		return why_fail(&o.why, -ENOMEM, "out of memory");
 	instance->monitor.fd = instance->questions.fd = instance->page.fd = -1;
 	pthread_mutex_init(&instance->questions_lock, NULL);
+	watch_init(&instance->watch);
 	instance->queue = o.opt.queue;
 	instance->ctx = o.opt.ctx;
 	instance->log = o.opt.log;

@@ -18,7 +18,8 @@ struct xdp_shared {
 	uint64_t netns; /* the namespace's cookie */
 	uint32_t ifindex;
 	unsigned users;
-	pid_t pid; /* whose it is */
+	unsigned generation; /* of the device that packets come from */
+	pid_t pid;           /* whose it is */
 	void *library;
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
@@ -167,6 +168,34 @@ const struct harp_xdp_api *xdp_shared_api(const struct xdp_shared *shared)
 struct harp_xdp *xdp_shared_program(const struct xdp_shared *shared)
 {
 	return shared->xdp;
+}
+
+unsigned xdp_shared_generation(const struct xdp_shared *shared)
+{
+	unsigned generation;
+
+	registry_enter(&registry);
+	generation = shared->generation;
+	registry_leave(&registry);
+	return generation;
+}
+
+int xdp_shared_look(struct xdp_shared *shared, struct xdp_shared_place *place, char *why,
+		    size_t why_len)
+{
+	int rc;
+
+	why[0] = '\0';
+	registry_enter(&registry);
+	rc = shared->api->look(shared->xdp, why, why_len);
+	shared->generation += rc == HARP_XDP_ELSEWHERE;
+	*place = (struct xdp_shared_place){
+		.generation = shared->generation,
+		.ifindex = shared->api->side(shared->xdp),
+		.netns_fd = shared->api->side_netns(shared->xdp),
+	};
+	registry_leave(&registry);
+	return rc < 0 ? rc : 0;
 }
 
 unsigned xdp_shared_users(const struct xdp_shared *shared)

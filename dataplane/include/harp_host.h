@@ -138,7 +138,8 @@ HARP_API int harp_instance_control_fd(const struct harp_instance *instance);
 /* Handles those changes and has the kernel asked, by a thread of the instance's, for what the stack wants to know.
  * By the thread that may poll the stack; a few times a second, and when control_fd is readable. Cheap when there is
  * nothing, and does not wait for the kernel.
- * -ENODEV when the interface is gone, -ENETDOWN while it is down. */
+ * -ENODEV when the interface is gone, -ENETDOWN while it is down, -ENOLINK while packets do not reach the stack
+ * though it is up: what brings them was taken away, and could not be mended. */
 HARP_API int harp_instance_control(struct harp_instance *instance, uint64_t now_ns);
 /* True when the stack has asked for something that harp_instance_control() must do soon. */
 HARP_API bool harp_instance_control_pending(const struct harp_instance *instance);

@@ -260,7 +260,7 @@ static void af_xdp_stats(struct harp_nic *nic, struct harp_nic_stats *out)
 	out->tx_invalid += kernel.tx_invalid_descs;
 }
 
-static void ring_unmap(struct xsk_ring *ring)
+void af_xdp_ring_unmap(struct xsk_ring *ring)
 {
 	if (ring->map)
 		munmap(ring->map, ring->map_bytes);
@@ -271,10 +271,10 @@ static void af_xdp_destroy(struct harp_nic *nic)
 	struct af_xdp *x = (struct af_xdp *)nic;
 
 	/* A mapped ring keeps the socket, and with it the queue: unmap first, close last. */
-	ring_unmap(&x->rx);
-	ring_unmap(&x->fill);
-	ring_unmap(&x->tx);
-	ring_unmap(&x->completion);
+	af_xdp_ring_unmap(&x->rx);
+	af_xdp_ring_unmap(&x->fill);
+	af_xdp_ring_unmap(&x->tx);
+	af_xdp_ring_unmap(&x->completion);
 	if (x->tx_fd >= 0 && x->tx_fd != x->fd)
 		close(x->tx_fd);
 	if (x->fd >= 0)

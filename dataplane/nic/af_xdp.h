@@ -45,6 +45,9 @@ struct af_xdp {
 
 extern const struct harp_nic_ops af_xdp_ops;
 
+/* Unmaps it, if it is mapped. */
+void af_xdp_ring_unmap(struct xsk_ring *ring);
+
 /* The memory of a queue: whole huge pages, whether it is made of them or not, and of this size for
  * ever: who mapped it must not get SIGBUS because someone else made it smaller. */
 #define AF_XDP_HUGE_PAGE_BYTES ((size_t)2 << 20)

@@ -258,6 +258,42 @@ int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue,
 	return 0;
 }
 
+/* ---- another receiver ------------------------------------------------------------------------ */
+
+int harp_nic_af_xdp_receive_by(struct harp_nic *nic, int fd)
+{
+	struct af_xdp *x = (struct af_xdp *)nic, fresh = { 0 };
+	const struct harp_queue queue = { .ring_size = nic->caps.rx_ring };
+	struct adopting a = { .queue = &queue, .x = &fresh };
+	struct xdp_mmap_offsets offsets = { 0 };
+	const struct adopting_ring rings[] = {
+		{ &fresh.fill, fd, 8, &offsets.fr, XDP_UMEM_PGOFF_FILL_RING },
+		{ &fresh.rx, fd, sizeof(struct xdp_desc), &offsets.rx, XDP_PGOFF_RX_RING },
+	};
+	struct harp_nic_stats counted;
+	int rc = adopting_socket(&a, fd, &offsets);
+
+	for (unsigned i = 0; !rc && i < sizeof(rings) / sizeof(rings[0]); i++)
+		rc = adopting_ring(&a, &rings[i]);
+	nic->ops->stats(nic, &counted); /* the kernel's part goes with the socket */
+	if (!rc && dup3(fd, x->fd, O_CLOEXEC) < 0)
+		rc = -errno;
+	close(fd);
+	if (rc) {
+		af_xdp_ring_unmap(&fresh.fill);
+		af_xdp_ring_unmap(&fresh.rx);
+		return rc;
+	}
+	af_xdp_ring_unmap(&x->fill);
+	af_xdp_ring_unmap(&x->rx);
+	fresh.fill.limit = queue.ring_size;
+	x->stats = counted;
+	x->fill = fresh.fill;
+	x->rx = fresh.rx;
+	x->stash_count = 0;
+	return 0;
+}
+
 int harp_nic_af_xdp_create(struct harp_nic **out, const struct harp_af_xdp_options *opt, char *why,
 			   size_t why_len)
 {

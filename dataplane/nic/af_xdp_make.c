@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "base/why.h"
 #include "nic/af_xdp.h"
 #include "nic/af_xdp_link.h"
@@ -139,10 +141,45 @@ static int frames_register(const struct making *m)
 	return rc;
 }
 
+/* A socket is of its thread's network namespace. */
+struct making_away {
+	int netns_fd, fd;
+};
+
+static void *making_away_run(void *arg)
+{
+	struct making_away *away = arg;
+
+	away->fd = setns(away->netns_fd, CLONE_NEWNET) ? -errno
+						       : socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+	if (away->fd == -1)
+		away->fd = -errno;
+	return NULL;
+}
+
+/* -1 with errno, as socket(). */
+static int making_socket_in(int netns_fd)
+{
+	struct making_away away = { .netns_fd = netns_fd };
+	pthread_t thread;
+	int rc;
+
+	if (netns_fd < 0)
+		return socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+	rc = thread_start(&thread, making_away_run, &away, "harp-away");
+	if (!rc)
+		pthread_join(thread, NULL);
+	if (!rc && away.fd >= 0)
+		return away.fd;
+	errno = rc ? -rc : -away.fd;
+	return -1;
+}
+
 static int making_socket(const struct making *m, int *out)
 {
+	bool aside = m->opt.receive_ifindex && out == &m->queue->xsk_fd;
 	int sndbuf_bytes = (int)(m->opt.ring_size * 2 * 4096);
-	int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+	int fd = making_socket_in(aside ? m->opt.receive_netns_fd : -1);
 
 	*out = fd;
 	if (fd < 0 && errno == EPERM)
@@ -366,5 +403,52 @@ int harp_queue_make(struct harp_queue *out, const struct harp_af_xdp_options *op
 	if (out->frames_fd >= 0)
 		close(out->frames_fd);
 	out->xsk_fd = out->frames_fd = out->tx_fd = -1;
+	return rc;
+}
+
+/* ---- another receiver ------------------------------------------------------------------------ */
+
+/* Over the memory of the socket that sends. */
+static int receiver_bind(const struct making *m, int tx_fd)
+{
+	const struct sockaddr_xdp address = {
+		.sxdp_family = AF_XDP,
+		.sxdp_flags = XDP_SHARED_UMEM,
+		.sxdp_ifindex = m->opt.receive_ifindex,
+		.sxdp_queue_id = m->opt.queue,
+		.sxdp_shared_umem_fd = (uint32_t)tx_fd,
+	};
+
+	return bind(m->queue->xsk_fd, (const struct sockaddr *)&address, sizeof(address)) < 0
+		       ? -errno
+		       : 0;
+}
+
+int harp_nic_af_xdp_receiver(const struct harp_nic *nic, uint32_t ifindex, int netns_fd)
+{
+	const struct af_xdp *x = (const struct af_xdp *)nic;
+	struct harp_queue queue = { .xsk_fd = -1, .tx_fd = -1 };
+	struct making m = { .queue = &queue };
+	int rc;
+
+	if (nic->ops != &af_xdp_ops || x->tx_fd == x->fd)
+		return -EINVAL;
+	if (!ifindex) {
+		rc = fcntl(x->tx_fd, F_DUPFD_CLOEXEC, 0);
+		return rc < 0 ? -errno : rc;
+	}
+	m.opt.queue = x->queue;
+	m.opt.ring_size = nic->caps.rx_ring;
+	m.opt.receive_ifindex = ifindex;
+	m.opt.receive_netns_fd = netns_fd;
+	rc = making_socket(&m, &queue.xsk_fd);
+	if (!rc)
+		rc = making_rings(&m, queue.xsk_fd);
+	if (!rc)
+		rc = receiver_bind(&m, x->tx_fd);
+	if (!rc)
+		return queue.xsk_fd;
+	if (queue.xsk_fd >= 0)
+		close(queue.xsk_fd);
 	return rc;
 }

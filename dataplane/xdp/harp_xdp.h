@@ -17,6 +17,7 @@
 /* With a mode: where it comes to generic XDP the program may be on a device beside the interface, from which the
  * caller's sockets then have to receive (side). */
 #define HARP_XDP_BESIDE 0x100u
+#define HARP_XDP_ELSEWHERE 1           /* look's */
 #define HARP_XDP_HOME_NONE 0xffffffffu /* the port's packets are taken on any queue */
 
 struct harp_xdp;
@@ -82,6 +83,14 @@ struct harp_xdp_api {
 	int (*arrivals)(const struct harp_xdp *xdp, struct steer_arrivals *sums, unsigned count);
 	/* The device beside the interface that sockets receive from; 0: the interface itself. */
 	uint32_t (*side)(const struct harp_xdp *xdp);
+	/* The network namespace that it lies in; a descriptor, which stays the library's. -1: there is none. */
+	int (*side_netns)(const struct harp_xdp *xdp);
+	/*
+	 * Is all that was attached still there? Mends what is not; may wait for the kernel. 0: it is, or is again;
+	 * HARP_XDP_ELSEWHERE: it is again, and sockets must receive from another device (side); -ENODEV the interface is
+	 * gone; other -errno: HARP gets nothing there, another look may mend it. why: empty unless there is something to tell.
+	 */
+	int (*look)(struct harp_xdp *xdp, char *why, size_t why_len);
 };
 
 __attribute__((visibility("default"))) const struct harp_xdp_api *harp_xdp_api(void);

@@ -3,6 +3,7 @@
 #include "xdp/side.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/sockios.h>
 #include <linux/veth.h>
 #include <sched.h>
@@ -16,13 +17,15 @@
 
 void side_init(struct side *side)
 {
-	*side = (struct side){ .route.fd = -1, .away.fd = -1 };
+	*side = (struct side){ .route.fd = -1, .away.fd = -1, .netns_fd = -1 };
 }
 
 void side_name(char name[IFNAMSIZ], uint32_t ifindex)
 {
 	snprintf(name, IFNAMSIZ, "harp%u", ifindex);
 }
+
+#define SIDE_AWAY "away" /* the other end's name there */
 
 /* ---- the namespace of the other end ---------------------------------------------------------- */
 
@@ -70,6 +73,9 @@ static void nest_end(const struct netlink_message *message, struct rtattr *nest)
 				   (const uint8_t *)nest);
 }
 
+/* Of the end that all see: locally administered, "HARP". Whoever finds a device of that name knows it for HARP's. */
+static const uint8_t side_mac[6] = { 0x02, 'H', 'A', 'R', 'P', 0 };
+
 static int side_create(struct netlink *nl, const char *name, uint32_t queues, int netns_fd)
 {
 	const struct ifinfomsg none = { 0 };
@@ -79,13 +85,16 @@ static int side_create(struct netlink *nl, const char *name, uint32_t queues, in
 	/* NLM_F_EXCL is a bit of NLM_F_DUMP, too, which netlink_call() wants no ACK for. */
 	netlink_begin(&message, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK, sizeof(none));
 	netlink_put(&message, IFLA_IFNAME, name, strlen(name) + 1);
+	netlink_put(&message, IFLA_ADDRESS, side_mac, sizeof(side_mac));
 	netlink_put(&message, IFLA_NUM_RX_QUEUES, &queues, sizeof(queues));
 	netlink_put(&message, IFLA_NUM_TX_QUEUES, &queues, sizeof(queues));
 	info = nest_begin(&message, IFLA_LINKINFO, "", 0);
 	netlink_put(&message, IFLA_INFO_KIND, "veth", 5);
 	data = nest_begin(&message, IFLA_INFO_DATA, "", 0);
 	peer = nest_begin(&message, VETH_INFO_PEER, &none, sizeof(none));
-	netlink_put(&message, IFLA_IFNAME, "away", 5);
+	netlink_put(&message, IFLA_IFNAME, SIDE_AWAY, sizeof(SIDE_AWAY));
+	netlink_put(&message, IFLA_NUM_RX_QUEUES, &queues, sizeof(queues));
+	netlink_put(&message, IFLA_NUM_TX_QUEUES, &queues, sizeof(queues));
 	netlink_put(&message, IFLA_NET_NS_FD, &netns_fd, sizeof(netns_fd));
 	nest_end(&message, peer);
 	nest_end(&message, data);
@@ -104,76 +113,168 @@ static int side_up(struct netlink *nl, uint32_t ifindex)
 	return netlink_call(nl, &message, NULL, NULL);
 }
 
-static int side_index(void *ctx, const struct nlmsghdr *message)
+struct side_found {
+	uint32_t ifindex;
+	bool ours;
+};
+
+static int side_answer(void *ctx, const struct nlmsghdr *message)
 {
 	const struct ifinfomsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[IFLA_ADDRESS + 1];
+	struct side_found *found = ctx;
 
-	if (message->nlmsg_type == RTM_NEWLINK)
-		*(uint32_t *)ctx = (uint32_t)body->ifi_index;
+	if (message->nlmsg_type != RTM_NEWLINK)
+		return 0;
+	netlink_attributes(message, sizeof(*body), attributes, IFLA_ADDRESS);
+	found->ifindex = (uint32_t)body->ifi_index;
+	found->ours = attributes[IFLA_ADDRESS] &&
+		      RTA_PAYLOAD(attributes[IFLA_ADDRESS]) == sizeof(side_mac) &&
+		      !memcmp(RTA_DATA(attributes[IFLA_ADDRESS]), side_mac, sizeof(side_mac));
 	return 0;
 }
 
 /* By the socket's namespace, which need not be this thread's. */
-static int side_find(struct netlink *nl, const char *name, uint32_t *ifindex)
+static int side_find(struct netlink *nl, const char *name, struct side_found *found)
 {
 	struct netlink_message message;
 
-	*ifindex = 0;
+	*found = (struct side_found){ 0 };
 	netlink_begin(&message, RTM_GETLINK, 0, sizeof(struct ifinfomsg));
 	netlink_put(&message, IFLA_IFNAME, name, strlen(name) + 1);
-	return netlink_call(nl, &message, side_index, ifindex);
+	return netlink_call(nl, &message, side_answer, found);
+}
+
+static int side_find_index(struct netlink *nl, const char *name, uint32_t *ifindex)
+{
+	struct side_found found;
+	int rc = side_find(nl, name, &found);
+
+	*ifindex = found.ifindex;
+	return rc;
 }
 
 static int side_pair(struct side *side, uint32_t queues)
 {
-	int netns_fd = ioctl(side->away.fd, SIOCGSKNS), rc;
+	int rc;
 
-	if (netns_fd < 0)
+	side->netns_fd = ioctl(side->away.fd, SIOCGSKNS);
+	if (side->netns_fd < 0)
 		return -errno;
-	rc = side_create(&side->route, side->name, queues, netns_fd);
-	close(netns_fd);
+	rc = side_create(&side->route, side->name, queues, side->netns_fd);
+	if (rc == -EEXIST)
+		return -EAGAIN; /* whose it is the next look tells */
 	if (!rc)
-		rc = side_find(&side->route, side->name, &side->ifindex);
-	return rc ? rc : side_up(&side->route, side->ifindex);
+		rc = side_find_index(&side->route, side->name, &side->ifindex);
+	if (!rc)
+		rc = side_find_index(&side->away, SIDE_AWAY, &side->away_ifindex);
+	return rc ? rc : side_up(&side->away, side->away_ifindex);
 }
 
 int side_make(struct side *side, const struct why *why, uint32_t ifindex, uint32_t queues)
 {
-	const char *what = "a network namespace";
-	uint32_t there;
+	const char *what = "a network namespace", *remedy = "";
+	struct side_found there;
 	int rc;
 
 	side_init(side);
 	side_name(side->name, ifindex);
 	rc = netlink_open(&side->route, 0);
 	if (!rc && !side_find(&side->route, side->name, &there))
-		rc = -EEXIST;
+		rc = there.ours ? -EAGAIN : -EEXIST;
 	if (!rc)
 		rc = away_open(&side->away);
-	if (!rc || rc == -EEXIST)
+	if (!rc || rc == -EEXIST || rc == -EAGAIN)
 		what = side->name;
 	if (!rc)
 		rc = side_pair(side, queues);
 	if (!rc)
 		return 0;
-	why_fail(why, rc, "making %s: %s%s", what, strerror(-rc),
-		 rc == -EPERM ? "; it takes CAP_SYS_ADMIN and CAP_NET_ADMIN" : "");
+	if (rc == -EPERM)
+		remedy = "; it takes CAP_SYS_ADMIN and CAP_NET_ADMIN";
+	else if (rc == -EEXIST)
+		remedy = ", and is none of HARP's; rename or remove that";
+	why_fail(why, rc, "making %s: %s%s", what, strerror(rc == -EAGAIN ? EEXIST : -rc), remedy);
 	side_drop(side);
 	return rc;
 }
 
-void side_drop(struct side *side)
+struct inside {
+	int netns_fd, rc;
+	int (*fn)(void *ctx);
+	void *ctx;
+};
+
+static void *inside_run(void *arg)
+{
+	struct inside *inside = arg;
+
+	inside->rc = setns(inside->netns_fd, CLONE_NEWNET) ? -errno : inside->fn(inside->ctx);
+	return NULL;
+}
+
+int side_inside(const struct side *side, int (*fn)(void *), void *ctx)
+{
+	struct inside inside = { .netns_fd = side->netns_fd, .fn = fn, .ctx = ctx };
+	pthread_t thread;
+	int rc = thread_start(&thread, inside_run, &inside, "harp-away");
+
+	if (rc)
+		return rc;
+	pthread_join(thread, NULL);
+	return inside.rc;
+}
+
+bool side_is_gone(struct side *side)
 {
 	struct netlink_message message;
-	struct ifinfomsg *body;
+	struct side_found found;
+	struct ifinfomsg *body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
 
-	/* At once; the kernel would do it a moment after the namespace has no one any more. */
-	if (side->ifindex) {
-		body = netlink_begin(&message, RTM_DELLINK, 0, sizeof(*body));
-		body->ifi_index = (int)side->ifindex;
-		netlink_call(&side->route, &message, NULL, NULL);
+	body->ifi_index = (int)side->ifindex;
+	/* The number may be another device's, where ours went. */
+	return netlink_call(&side->route, &message, side_answer, &found) == -ENODEV || !found.ours;
+}
+
+void side_remove(struct side *side)
+{
+	struct netlink_message message;
+
+	/* By the end that nobody can have moved; both go. */
+	netlink_begin(&message, RTM_DELLINK, 0, sizeof(struct ifinfomsg));
+	netlink_put(&message, IFLA_IFNAME, SIDE_AWAY, sizeof(SIDE_AWAY));
+	netlink_call(&side->away, &message, NULL, NULL);
+}
+
+void side_move_fd(int *fd, int *fresh)
+{
+	if (*fd >= 0 && *fresh >= 0) {
+		dup3(*fresh, *fd, O_CLOEXEC);
+		close(*fresh);
+	} else if (*fresh >= 0) {
+		*fd = *fresh;
 	}
+	*fresh = -1;
+}
+
+void side_take_over(struct side *side, struct side *fresh)
+{
+	side_move_fd(&side->route.fd, &fresh->route.fd);
+	side_move_fd(&side->away.fd, &fresh->away.fd);
+	side_move_fd(&side->netns_fd, &fresh->netns_fd);
+	side->ifindex = fresh->ifindex;
+	side->away_ifindex = fresh->away_ifindex;
+}
+
+void side_drop(struct side *side)
+{
+	/* At once; the kernel would do it a moment after the namespace has no one any more. */
+	if (side->ifindex)
+		side_remove(side);
 	side->ifindex = 0;
+	if (side->netns_fd >= 0)
+		close(side->netns_fd);
+	side->netns_fd = -1;
 	netlink_close(&side->away);
 	netlink_close(&side->route);
 }

@@ -16,18 +16,31 @@
 #include "host/netlink.h"
 
 struct side {
-	uint32_t ifindex;     /* 0: there is none */
-	struct netlink route; /* of the interface's network namespace */
-	struct netlink away;  /* holds the other end's */
+	uint32_t ifindex;      /* 0: there is none */
+	uint32_t away_ifindex; /* of the other end, where packets come out, in its namespace */
+	int netns_fd;          /* of the other end's namespace */
+	struct netlink route;  /* of the interface's network namespace */
+	struct netlink away;   /* holds the other end's */
 	char name[IFNAMSIZ];
 };
 
 void side_init(struct side *side);
 /* Of the device beside that interface: harp<ifindex>. */
 void side_name(char name[IFNAMSIZ], uint32_t ifindex);
-/* Makes it. -EEXIST that is there already; -EPERM; other -errno. On failure nothing is left. */
+/* Makes it. -EEXIST a device has its name; -EAGAIN one of HARP's, which may be about to go; -EPERM; other -errno. On
+ * failure nothing is left. */
 int side_make(struct side *side, const struct why *why, uint32_t ifindex, uint32_t queues);
-/* Removes it. Safe twice. */
+/* Runs fn in a thread in the other end's namespace; what it returned, or -errno. */
+int side_inside(const struct side *side, int (*fn)(void *), void *ctx);
+/* Has someone removed it, or moved it away? */
+bool side_is_gone(struct side *side);
+/* Removes it, wherever its end here is now. The descriptors stay. */
+void side_remove(struct side *side);
+/* *fresh becomes *fd, under its number if it has one. */
+void side_move_fd(int *fd, int *fresh);
+/* Becomes the other one, whose descriptors get the numbers of its own. */
+void side_take_over(struct side *side, struct side *fresh);
+/* Removes it, and closes all. Safe twice. */
 void side_drop(struct side *side);
 
 #endif

@@ -174,6 +174,15 @@ static __always_inline enum steer_verdict steer_transport(const struct address *
 		       found);
 }
 
+/* Without a length: longer than there is one for, joined by a kernel. HARP cannot read it, and the kernel's RST would end a
+ * connection that lives; what is sent again comes shorter. */
+static __always_inline enum steer_verdict steer_length(enum steer_verdict verdict, __be16 len)
+{
+	return !len && (verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp)
+		       ? STEER_too_long
+		       : verdict;
+}
+
 static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end,
 						      struct found *found)
 {
@@ -216,7 +225,7 @@ static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, 
 	if (!has_ports(ip->protocol))
 		return STEER_pass_protocol;
 	address_from_v4(&to, ip->daddr);
-	return steer_transport(&to, ip->protocol, start, end, found);
+	return steer_length(steer_transport(&to, ip->protocol, start, end, found), ip->tot_len);
 }
 
 static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end,
@@ -238,6 +247,27 @@ static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, voi
 	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, found);
 }
 
+/* RFC 2675: the length that no header has is an option's. */
+struct jumbo_start {
+	__u8 nexthdr, hdrlen;
+	__u8 option[6];
+};
+
+static __always_inline enum steer_verdict steer_jumbo(struct ipv6hdr *ip, void *end,
+						      struct found *found)
+{
+	struct jumbo_start *jumbo = (void *)(ip + 1);
+	struct address to;
+
+	if ((void *)(jumbo + 1) > end)
+		return STEER_pass_short;
+	if (ip->payload_len || jumbo->hdrlen || !has_ports(jumbo->nexthdr))
+		return STEER_pass_header;
+	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
+	return steer_length(steer_transport(&to, jumbo->nexthdr, (void *)(jumbo + 1), end, found),
+			    0);
+}
+
 static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end,
 						   struct found *found)
 {
@@ -256,6 +286,7 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 	case IPPROTO_FRAGMENT:
 		return STEER_pass_fragment;
 	case IPPROTO_HOPOPTS:
+		return steer_jumbo(ip, end, found);
 	case IPPROTO_ROUTING:
 	case IPPROTO_DSTOPTS:
 		return STEER_pass_header;
@@ -263,7 +294,8 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 		return STEER_pass_protocol;
 	}
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
-	return steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, found);
+	return steer_length(steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, found),
+			    ip->payload_len);
 }
 
 static __always_inline enum steer_verdict steer_packet(void *data, void *end, struct found *found)
@@ -333,6 +365,8 @@ static __always_inline enum steer_way steer(__u32 verdict, const struct found *f
 	enum steer_way way = STEER_KERNEL;
 	__u64 *count;
 
+	if (verdict == STEER_too_long)
+		way = STEER_NOWHERE;
 	if (transport || verdict == STEER_redirect_icmp) {
 		if (found->home != HOME_NONE && found->home != queue)
 			way = steer_elsewhere(found->home, &verdict);
@@ -400,7 +434,7 @@ int harp_aside(struct __sk_buff *ctx)
 	}
 	switch (steer(verdict, &found, queue)) {
 	case STEER_SOCKET:
-		return (int)bpf_redirect(steer_side_ifindex, BPF_F_INGRESS);
+		return (int)bpf_redirect_peer(steer_side_ifindex, 0);
 	case STEER_NOWHERE:
 		return TCX_NOWHERE;
 	default:

@@ -49,7 +49,8 @@ struct steer_arrivals {
 	X(pass_address, "to the kernel: our port, but not an address of ours")                     \
 	X(redirect_udp, "to HARP: UDP to an own address and a port of ours")                       \
 	X(rss_mismatch, "dropped: the NIC put it on another queue than its stack's")               \
-	X(pass_icmp_queue, "to the kernel: ICMP error about a flow of another queue")
+	X(pass_icmp_queue, "to the kernel: ICMP error about a flow of another queue")              \
+	X(too_long, "dropped: ours, and longer than IP has a length for (BIG TCP)")
 
 #define STEER_VERDICT_ENUM(name, help) STEER_##name,
 enum steer_verdict { STEER_VERDICTS(STEER_VERDICT_ENUM) STEER_VERDICT_COUNT };

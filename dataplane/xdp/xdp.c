@@ -43,6 +43,15 @@ static int64_t xdp_attached_aside(uint32_t ifindex)
 	return xdp_attached_side(ifindex);
 }
 
+uint32_t xdp_ingress_first(uint32_t ifindex)
+{
+	uint32_t ids[INGRESS_PROGRAMS_MAX], count = INGRESS_PROGRAMS_MAX;
+
+	if (bpf_prog_query((int)ifindex, XDP_TCX_INGRESS, 0, NULL, ids, &count) || !count)
+		return 0;
+	return ids[0];
+}
+
 int64_t xdp_attached(uint32_t ifindex, bool *native)
 {
 	LIBBPF_OPTS(bpf_xdp_query_opts, query);
@@ -84,7 +93,8 @@ struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
 
 	if (!xdp)
 		return NULL;
-	xdp->link_fd = xdp->program_fd = xdp->side_link_fd = xdp->side_program_fd = -1;
+	xdp->link_fd = xdp->program_fd = xdp->side_link_fd = xdp->side_program_fd =
+		xdp->mark_link_fd = -1;
 	side_init(&xdp->side);
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		xdp->map_fds[i] = -1;
@@ -94,11 +104,21 @@ struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
 	return xdp;
 }
 
-static int xdp_link(struct harp_xdp *xdp, bool native)
+int xdp_link_create(const struct harp_xdp *xdp, bool native)
 {
 	LIBBPF_OPTS(bpf_link_create_opts, options,
 		    .flags = native ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE);
-	int fd = bpf_link_create(xdp->program_fd, (int)xdp->ifindex, BPF_XDP, &options);
+	LIBBPF_OPTS(bpf_link_create_opts, first, .flags = XDP_TCX_FIRST);
+
+	return xdp->side.ifindex
+		       ? bpf_link_create(xdp->program_fd, (int)xdp->ifindex, XDP_TCX_INGRESS,
+					 &first)
+		       : bpf_link_create(xdp->program_fd, (int)xdp->ifindex, BPF_XDP, &options);
+}
+
+static int xdp_link(struct harp_xdp *xdp, bool native)
+{
+	int fd = xdp_link_create(xdp, native);
 
 	if (fd < 0)
 		return fd;
@@ -119,16 +139,10 @@ void xdp_unlink(struct harp_xdp *xdp)
 {
 	xdp_close(&xdp->link_fd);
 	xdp_close(&xdp->side_link_fd);
+	xdp_close(&xdp->mark_link_fd);
 	xdp_close(&xdp->program_fd);
 	xdp_close(&xdp->side_program_fd);
 }
-
-/* How to attach. */
-struct xdp_manner {
-	const struct af_xdp_link *before; /* the interface without a program */
-	bool sparing;
-	bool beside; /* the sockets may receive from another device */
-};
 
 static int xdp_link_taken(const struct harp_xdp *xdp, const struct why *why)
 {
@@ -205,8 +219,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
  * (docs/testing.md has both). So it runs on a device beside the interface, where only HARP's packets are; where
  * that cannot be, on the interface, unless the kernel is to be spared.
  */
-static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why,
-			      const struct xdp_manner *manner, const char *reason)
+int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason)
 {
 	char words[200] = "";
 	const struct why beside = { .text = words,
@@ -214,14 +227,14 @@ static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why,
 				    .subject = "; it cannot run on a device beside it" };
 	int rc = -EOPNOTSUPP;
 
-	if (manner->beside)
-		rc = xdp_beside(xdp, &beside, manner->before->rx_queues_max);
+	if (xdp->may_be_beside)
+		rc = xdp_beside(xdp, &beside);
 	if (!rc)
 		return why_fail(why, 0, "generic XDP, on a device beside it (%s): %s",
 				xdp->side.name, reason);
 	if (rc == -EBUSY)
 		return xdp_link_taken(xdp, why);
-	if (manner->sparing)
+	if (xdp->sparing)
 		return why_fail(why, -ECANCELED,
 				"no XDP program attached: generic XDP (%s) would copy what the "
 				"kernel receives for itself once more%s",
@@ -240,21 +253,21 @@ static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why,
 
 /* Native where the kernel loses nothing, else generic. */
 static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
-			   const struct xdp_manner *manner)
+			   const struct af_xdp_link *before)
 {
 	char lost[160];
 	int rc;
 
-	if (af_xdp_link_wants_generic(manner->before)) {
-		snprintf(lost, sizeof(lost), "driver %s", manner->before->driver);
-		return xdp_attach_generic(xdp, why, manner, lost);
+	if (af_xdp_link_wants_generic(before)) {
+		snprintf(lost, sizeof(lost), "driver %s", before->driver);
+		return xdp_attach_generic(xdp, why, lost);
 	}
 	rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
 	if (!rc)
-		rc = xdp_try_native(xdp, why, manner->before, lost, sizeof(lost));
+		rc = xdp_try_native(xdp, why, before, lost, sizeof(lost));
 	if (!rc)
 		return why_fail(why, 0, "native XDP: it changes neither MTU, queues nor offloads");
-	return rc < 0 ? rc : xdp_attach_generic(xdp, why, manner, lost);
+	return rc < 0 ? rc : xdp_attach_generic(xdp, why, lost);
 }
 
 void xdp_detach(struct harp_xdp *xdp)
@@ -274,16 +287,14 @@ void xdp_detach(struct harp_xdp *xdp)
 static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t mode,
 			   const struct af_xdp_link *before)
 {
-	const struct xdp_manner manner = {
-		.before = before,
-		.sparing = (mode & ~HARP_XDP_BESIDE) == HARP_XDP_SPARING,
-		.beside = mode & HARP_XDP_BESIDE,
-	};
 	int rc;
 
+	xdp->queues = before->rx_queues_max;
+	xdp->sparing = (mode & ~HARP_XDP_BESIDE) == HARP_XDP_SPARING;
+	xdp->may_be_beside = mode & HARP_XDP_BESIDE;
 	switch (mode & ~HARP_XDP_BESIDE) {
 	case HARP_XDP_GENERIC:
-		return xdp_attach_generic(xdp, why, &manner, "as asked");
+		return xdp_attach_generic(xdp, why, "as asked");
 	case HARP_XDP_NATIVE:
 		rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
 		if (rc)
@@ -292,7 +303,7 @@ static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t
 		return rc ? xdp_link_failed(xdp, why, rc)
 			  : why_fail(why, 0, "native XDP: as asked");
 	default:
-		return xdp_attach_auto(xdp, why, &manner);
+		return xdp_attach_auto(xdp, why, before);
 	}
 }
 
@@ -333,7 +344,12 @@ static bool xdp_native(const struct harp_xdp *xdp)
 
 static uint32_t xdp_side(const struct harp_xdp *xdp)
 {
-	return xdp->side.ifindex;
+	return xdp->side.ifindex ? xdp->side.away_ifindex : 0;
+}
+
+static int xdp_side_netns(const struct harp_xdp *xdp)
+{
+	return xdp->side.netns_fd;
 }
 
 static int xdp_xsk_set(struct harp_xdp *xdp, uint32_t queue, int fd)
@@ -442,7 +458,8 @@ static int xdp_arrivals(const struct harp_xdp *xdp, struct steer_arrivals *sums,
 static unsigned xdp_fds(const struct harp_xdp *xdp, int *fds, unsigned max)
 {
 	const int own[] = { xdp->link_fd,         xdp->program_fd,    xdp->side_link_fd,
-			    xdp->side_program_fd, xdp->side.route.fd, xdp->side.away.fd };
+			    xdp->side_program_fd, xdp->side.route.fd, xdp->side.away.fd,
+			    xdp->side.netns_fd,   xdp->mark_link_fd };
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]) && count < max; i++)
@@ -473,6 +490,8 @@ const struct harp_xdp_api *harp_xdp_api(void)
 		.unpin = xdp_unpin,
 		.arrivals = xdp_arrivals,
 		.side = xdp_side,
+		.side_netns = xdp_side_netns,
+		.look = xdp_look,
 	};
 	return &api;
 }

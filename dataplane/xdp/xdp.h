@@ -17,6 +17,7 @@
 #define XDP_SIDE_NAME "harp_side"
 /* enum bpf_attach_type of Linux 6.6. */
 #define XDP_TCX_INGRESS ((enum bpf_attach_type)46)
+#define XDP_TCX_FIRST (1u << 3) /* BPF_F_BEFORE: before all programs that are there */
 
 /* The maps, by their names in steer.bpf.c and in a directory of pins. X(name, type, key bytes, value bytes,
  * entries) */
@@ -34,10 +35,18 @@ enum xdp_map { XDP_MAPS(XDP_MAP_ENUM) XDP_MAP_COUNT };
 struct harp_xdp {
 	int link_fd, program_fd;           /* on the interface: harp_steer, or harp_aside */
 	int side_link_fd, side_program_fd; /* harp_side, on the device beside; else -1 */
+	int mark_link_fd;                  /* the same on its end here, for who looks for it */
 	int map_fds[XDP_MAP_COUNT];
 	struct side side;
 	uint32_t ifindex;
 	bool native;
+	/* As it was asked for. */
+	bool sparing, may_be_beside;
+	uint32_t queues; /* that the interface can have, by its driver; 0: it does not say */
+	/* xdp_look.c's. */
+	bool gone, nowhere; /* the interface; the program is attached nowhere */
+	uint32_t first;     /* program at the ingress hook */
+	char trouble[160];
 	pthread_mutex_t ports_lock; /* an entry is read, changed and written */
 	char ifname[IFNAMSIZ];
 	char pin_dir[PATH_MAX]; /* empty: not pinned */
@@ -56,12 +65,27 @@ int xdp_load_aside(const struct why *why, uint32_t side_ifindex, int *program_fd
 int64_t xdp_attached(uint32_t ifindex, bool *native);
 /* Is that program a steering program of HARP's? False, too, when we may not know. */
 bool xdp_is_ours(int64_t id);
+/* The number of the program that is first at the ingress hook; 0: there is none, or we may not know. */
+uint32_t xdp_ingress_first(uint32_t ifindex);
+/* A link of what is loaded, which is on the interface or beside it. A descriptor, or -errno. */
+int xdp_link_create(const struct harp_xdp *xdp, bool native);
+/* Beside the interface, or on it. reason: why generic, for people. 0: why says which. */
+int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason);
+
+/* What the kernel says of an interface. */
+struct beside_interface {
+	uint32_t queues;       /* that it can have */
+	uint32_t joined_bytes; /* of packets that were joined, at most */
+};
+#define BESIDE_JOINED_BYTES_MAX 65536u
+int beside_interface(uint32_t ifindex, struct beside_interface *found);
 /*
- * harp_aside on the interface, and a device beside it for what is HARP's, with so many queues; 0: as the interface can
- * have. -EBUSY HARP is there already; other failures: what this kernel or this process cannot, nothing is left, and why
+ * harp_aside on the interface, and a device beside it for what is HARP's. -EBUSY HARP is there already; other failures: what this kernel or this process cannot, nothing is left, and why
  * says it.
  */
-int xdp_beside(struct harp_xdp *xdp, const struct why *why, uint32_t queues);
+int xdp_beside(struct harp_xdp *xdp, const struct why *why);
+/* look of harp_xdp.h. */
+int xdp_look(struct harp_xdp *xdp, char *why, size_t why_len);
 /* Detaches, unless what it had is pinned. */
 void xdp_unlink(struct harp_xdp *xdp);
 void xdp_detach(struct harp_xdp *xdp);

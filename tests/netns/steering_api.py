@@ -63,6 +63,7 @@ class _QueueOptions(ctypes.Structure):
             for name in (
                 *("queue", "frame_count", "frame_size", "ring_size"),
                 *("copy_mode", "huge_pages", "bind_retry_ms", "receive_ifindex"),
+                "receive_netns_fd",
             )
         ),
     ]

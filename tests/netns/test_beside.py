@@ -51,6 +51,33 @@ def test_who_is_there_is_there_for_everybody(
     assert "xdp" not in links(host)[host.ifname]
 
 
+def test_of_two_that_begin_at_once_one_is_told_of_the_other(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    for port in range(61000, 61010, 2):
+        both = [
+            host.popen([tools.tcp, "serve", host.address, str(port + i), *tools.side(host, "harp")])
+            for i in range(2)
+        ]
+        tools.started += both
+        said = [process.stdout.readline() for process in both if process.stdout]
+        assert sorted(said) == ["", "ready\n"]
+        both[said.index("ready\n")].terminate()
+        loser = finish(both[said.index("")])[1]
+        assert "HARP's steering program is attached already" in loser
+        finish(both[said.index("ready\n")])
+
+
+def test_who_is_stopped_is_there(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    server = tools.serve_tcp(host, "harp", 61000)
+    server.send_signal(signal.SIGSTOP)
+    args = [tools.tcp, "serve", host.address, "61001", *tools.side(host, "harp")]
+    _, err, status = outcome(host, args)
+    assert status == 1
+    assert "HARP's steering program is attached already" in err
+    server.send_signal(signal.SIGCONT)
+
+
 def test_it_has_the_interfaces_queues(tools: Tools, need_root: None) -> None:
     with Lab(LabOptions(queues=3)) as lab:
         host = lab.hosts[0]
@@ -104,7 +131,8 @@ def test_a_name_that_is_taken_is_said_and_done_without(tools: Tools, lab: Lab) -
     assert "xdp" in links(there)[there.ifname]
     report = tools.call_tcp(here, "kernel", "send", there.address, 61000, "--bytes", "1000")
     assert report["bytes"] == 1000
-    assert f"cannot run on a device beside it: making {name}: File exists" in finish(server)[1]
+    said = finish(server)[1]
+    assert f"on a device beside it: making {name}: File exists, and is none of HARP's" in said
     assert name in links(there), "it is somebody else's"
 
 

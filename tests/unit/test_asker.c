@@ -106,9 +106,40 @@ static void test_tables(void)
 	netlink_close(&questions);
 }
 
+static atomic_uint looks;
+
+static bool look(void *ctx)
+{
+	atomic_fetch_add((atomic_uint *)ctx, 1);
+	return true;
+}
+
+/* Who looks has news: a question goes out whose answer wakes whoever sleeps on the socket. */
+static void test_look(void)
+{
+	struct netlink_message question;
+	int fd[2];
+
+	memset(&asker, 0, sizeof(asker));
+	asker.look = look;
+	asker.look_ctx = &looks;
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd), 0);
+	CHECK_EQ(asker_start(&asker, fd[0], 1, &questions, &questions_lock), 0);
+	/* Once by itself, within a second or so, and once more when asked to. */
+	CHECK(recv(fd[1], &question, sizeof(question), 0) > 0);
+	CHECK(atomic_load(&looks) >= 1);
+	asker_look(&asker);
+	CHECK(recv(fd[1], &question, sizeof(question), 0) > 0);
+	CHECK(atomic_load(&looks) >= 2);
+	asker_stop(&asker);
+	close(fd[0]);
+	close(fd[1]);
+}
+
 int main(void)
 {
 	test_post();
 	test_tables();
+	test_look();
 	return 0;
 }

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What root may do to BPF links: list a process's, detach one by force, put a program first."""
+
+import ctypes
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+_SYS_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+_PROG_LOAD, _LINK_CREATE, _LINK_GET_FD_BY_ID, _LINK_DETACH = 5, 28, 30, 34
+_SCHED_CLS = 3
+_TCX_INGRESS = 46
+_BEFORE = 8  # BPF_F_BEFORE: all that are there
+
+NEXT, PASS, DROP = -1, 0, 2  # what a program at the hook may return
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    buffer = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
+    result: int = _libc.syscall(_SYS_BPF, command, buffer, 128)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+@dataclass(frozen=True)
+class Link:
+    """One that a process holds."""
+
+    number: int
+    kind: str  # "tcx", "xdp"
+    ifindex: int
+
+
+def links_of(pid: int) -> list[Link]:
+    found = []
+    for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+        words = dict(re.findall(r"^(\w+):\s*(\S+)", entry.read_text(), re.M))
+        if "link_id" in words:
+            number, ifindex = int(words["link_id"]), int(words.get("ifindex", "0"))
+            found.append(Link(number, words["link_type"], ifindex))
+    return found
+
+
+def detach(link: Link) -> None:
+    """By force, whoever holds it."""
+    fd = _bpf(_LINK_GET_FD_BY_ID, struct.pack("I", link.number))
+    try:
+        _bpf(_LINK_DETACH, struct.pack("I", fd))
+    finally:
+        os.close(fd)
+
+
+def put_first(ifindex: int, verdict: int) -> int:
+    """A program that always says the same, before all that are at the interface's ingress hook.
+
+    In the interface's network namespace. The descriptor holds it there.
+    """
+    code = struct.pack("<BBhi", 0xB7, 0, 0, verdict) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+    instructions = ctypes.create_string_buffer(code, len(code))
+    license_ = ctypes.create_string_buffer(b"GPL")
+    program = _bpf(
+        _PROG_LOAD,
+        struct.pack(
+            "IIQQ", _SCHED_CLS, 2, ctypes.addressof(instructions), ctypes.addressof(license_)
+        ),
+    )
+    try:
+        return _bpf(_LINK_CREATE, struct.pack("IIII", program, ifindex, _TCX_INGRESS, _BEFORE))
+    finally:
+        os.close(program)
