@@ -12,7 +12,6 @@
 #define TEXT_CHANGES 3u /* so many are named */
 #define TEXT_BULK 10u   /* from this class on (64 KiB) a rate says more than a time */
 
-static const char *const way_names[CHOICE_WAYS] = { "HARP TCP", "kernel TCP", "both" };
 static const char *const way_short[CHOICE_WAYS] = { "HARP", "kernel", "both" };
 
 struct text {
@@ -84,7 +83,7 @@ static void text_costs(struct text *text, const struct choice *choice, unsigned 
 	text_add(text, ")");
 }
 
-/* Neighbours that go the same way are one range: "up to 16 KiB by HARP TCP (3.1 us, kernel 6.0), larger by ...". */
+/* Neighbours that go the same way are one range: "up to 16 KiB by HARP (64 B: 3.1 us, kernel 6.0), larger by ...". */
 static bool text_ranges(struct text *text, const struct choice *choice, unsigned first,
 			const char *title)
 {
@@ -105,7 +104,7 @@ static bool text_ranges(struct text *text, const struct choice *choice, unsigned
 				text_add(text, "up to ");
 				text_size(text, previous - first);
 			}
-			text_add(text, " by %s", way_names[choice->cells[previous].way]);
+			text_add(text, " by %s", way_short[choice->cells[previous].way]);
 			text_costs(text, choice, shown, true);
 			some = true;
 			previous = CHOICE_CELLS;
@@ -124,7 +123,7 @@ static bool text_ranges(struct text *text, const struct choice *choice, unsigned
 static void text_connect(struct text *text, const struct choice *choice)
 {
 	for (unsigned way = WAY_HARP; way <= WAY_KERNEL; way++) {
-		text_add(text, "%s%s", way ? " and " : "", way_names[way]);
+		text_add(text, "%s%s TCP", way ? " and " : "", way_short[way]);
 		if (choice->rtt_ns[way])
 			text_add(text, " (round trip %.1f us)", (double)choice->rtt_ns[way] / 1e3);
 	}

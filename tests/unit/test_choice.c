@@ -489,7 +489,7 @@ static void test_told_once(void)
 		finish(&run);
 	}
 	CHECK(choice_tell(&comms[1], 0, &host, now_ns, text, sizeof(text)));
-	CHECK_STR(text, "messages one at a time: all by HARP TCP (64 B: 3.0 us, kernel 6.0)");
+	CHECK_STR(text, "messages one at a time: all by HARP (64 B: 3.0 us, kernel 6.0)");
 	CHECK(!choice_tell(&comms[0], 0, &host, now_ns, text, sizeof(text)));
 	CHECK(!choice_has_news(&comms[0], now_ns) && comms[0].news); /* not so soon */
 	now_ns += UINT64_C(1000000000);
@@ -498,7 +498,7 @@ static void test_told_once(void)
 	CHECK(!comms[0].news); /* nothing new */
 	comms[0].cells[0].way = comms[0].cells[0].home = WAY_KERNEL;
 	CHECK(choice_tell(&comms[0], 0, &host, now_ns, text, sizeof(text)));
-	CHECK_STR(text, "messages one at a time: all by kernel TCP (64 B: 6.0 us, HARP 3.0); "
+	CHECK_STR(text, "messages one at a time: all by kernel (64 B: 6.0 us, HARP 3.0); "
 			"changed: 64 B from HARP to kernel (6.0 us, HARP 3.0)");
 	choice_leave(&comms[0], 0, &host, now_ns, text, sizeof(text));
 	CHECK_STR(text, "");
@@ -535,8 +535,8 @@ static void test_words(void)
 	CHECK(choice_announce(&choice, 100000000, text, sizeof(text)));
 	CHECK_STR(
 		text,
-		"messages one at a time: up to 2 KiB by HARP TCP (64 B: 3.0 us, kernel 6.0), larger by "
-		"kernel TCP (64 MiB: 40.9 Gbit/s, HARP 16.4, both 23.4)");
+		"messages one at a time: up to 2 KiB by HARP (64 B: 3.0 us, kernel 6.0), larger by "
+		"kernel (64 MiB: 40.9 Gbit/s, HARP 16.4, both 23.4)");
 	choice.news = true;
 	CHECK(!choice_announce(&choice, 9000000000, text, sizeof(text))); /* the same again */
 	choice.announced = 0;
