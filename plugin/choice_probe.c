@@ -26,6 +26,8 @@
 #define CHOICE_ALARM_MAX 4096u
 /* Of the way in use, once settled, one cost in so many and one is taken. */
 #define CHOICE_REST 3u
+/* The same of short single messages by the kernel: to see when one is acknowledged takes system calls at each poll. */
+#define CHOICE_REST_ASKED 15u
 /* Three costs so many times above those of the way in use end a probe. */
 #define CHOICE_SLOW 3u
 /* So long a cost says enough of a way by itself: that it is to be compared, or, so many times above that of the
@@ -339,6 +341,16 @@ void choice_settling(struct choice *choice, unsigned index, unsigned way, uint32
 	probe->left = 0;
 }
 
+/* Messages of the way in use that are not looked at, behind one that was. */
+static uint8_t choice_rest(const struct choice_cell *cell, unsigned index)
+{
+	if (!cell->own)
+		return 0;
+	if (index < CHOICE_TURNS && cell->way == WAY_KERNEL)
+		return CHOICE_REST_ASKED;
+	return (uint8_t)(CHOICE_REST * choice_batch(index));
+}
+
 /* The way in use or a rival has one more cost. */
 static void choice_cost(struct choice *choice, unsigned index, unsigned way, uint32_t ns)
 {
@@ -347,7 +359,7 @@ static void choice_cost(struct choice *choice, unsigned index, unsigned way, uin
 
 	choice_push(&cell->cost[way], ns);
 	if (way == cell->way) {
-		cell->rest = cell->own ? (uint8_t)(CHOICE_REST * choice_batch(index)) : 0;
+		cell->rest = choice_rest(cell, index);
 		cell->fresh = true;
 		cell->tried |= (uint8_t)(1u << way);
 		if (!cell->own && choice_takes_long(index, ns))
