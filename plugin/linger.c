@@ -16,11 +16,15 @@
  * peer's kernel may delay its acknowledgement. One whose peer takes nothing is not waited for longer than LINGER_NS: its
  * kernel goes on alone then.
  *
+ * Hundreds are looked at less often, so that they never take more than a fifth of a core.
+ *
  * The last finalize waits for the thread: for all comms together, and not long.
  */
 
 #define LINGER_NS 2000000000ull
-#define LINGER_LOOK_NS 1000000
+#define LINGER_LOOK_NS                                                                             \
+	1000000ull /* between two looks, or four times as long as the last one took: a fifth of a core */
+#define LINGER_LOOK_NS_MAX 20000000ull
 
 static pthread_mutex_t linger_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t linger_news = PTHREAD_COND_INITIALIZER; /* a comm, or the end */
@@ -60,10 +64,21 @@ static void linger_end_all(struct comm *over)
 	}
 }
 
+/* Hundreds of comms take a while to look at. */
+static void linger_nap(uint64_t took_ns)
+{
+	uint64_t nap_ns = 4 * took_ns > LINGER_LOOK_NS ? 4 * took_ns : LINGER_LOOK_NS;
+	struct timespec nap = {
+		.tv_nsec = (long)(nap_ns < LINGER_LOOK_NS_MAX ? nap_ns : LINGER_LOOK_NS_MAX)
+	};
+
+	nanosleep(&nap, NULL);
+}
+
 static void *linger_main(void *arg)
 {
-	const struct timespec nap = { .tv_nsec = LINGER_LOOK_NS };
 	struct comm *over;
+	uint64_t begin_ns, took_ns;
 	bool more;
 
 	(void)arg;
@@ -73,12 +88,14 @@ static void *linger_main(void *arg)
 			pthread_cond_wait(&linger_news, &linger_lock);
 			continue;
 		}
-		over = linger_look(driver_clock_ns());
+		begin_ns = driver_clock_ns();
+		over = linger_look(begin_ns);
+		took_ns = driver_clock_ns() - begin_ns;
 		more = linger_comms;
 		pthread_mutex_unlock(&linger_lock);
 		linger_end_all(over);
 		if (more)
-			nanosleep(&nap, NULL);
+			linger_nap(took_ns);
 		pthread_mutex_lock(&linger_lock);
 	}
 	pthread_mutex_unlock(&linger_lock);

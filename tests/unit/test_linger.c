@@ -2,6 +2,7 @@
 /* test_linger.c - closed comms are looked after as long as they owe something, and no longer than they may. */
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "check.h"
 #include "comm.h"
@@ -16,6 +17,8 @@ static atomic_int owed[3]; /* looks until nothing is owed; below 0: for ever */
 static atomic_uint closed; /* a bit for each */
 static atomic_uint_fast64_t now_ns = SECOND_NS;
 static sem_t looked, gone;
+static uint64_t tend_ns;        /* what one look at a comm takes */
+static atomic_long longest_nap; /* ns */
 
 static unsigned number(const struct comm *comm)
 {
@@ -35,9 +38,18 @@ bool comm_owes(struct comm *comm)
 void comm_tend(struct comm *comm, uint64_t at_ns)
 {
 	(void)at_ns;
+	atomic_fetch_add(&now_ns, tend_ns);
 	if (atomic_load(&owed[number(comm)]) > 0)
 		atomic_fetch_sub(&owed[number(comm)], 1);
 	sem_post(&looked);
+}
+
+int __wrap_nanosleep(const struct timespec *nap, struct timespec *rest);
+int __wrap_nanosleep(const struct timespec *nap, struct timespec *rest)
+{
+	if (nap->tv_nsec > atomic_load(&longest_nap))
+		atomic_store(&longest_nap, nap->tv_nsec);
+	return clock_nanosleep(CLOCK_MONOTONIC, 0, nap, rest);
 }
 
 static void close_it(struct comm *comm)
@@ -87,6 +99,26 @@ static void test_seen_through(void)
 	CHECK(!linger_is_used());
 }
 
+/* Looks take a fifth of a core at most, until they would be too rare. */
+static void test_many_to_look_at(void)
+{
+	const struct {
+		uint64_t tend_ns;
+		long nap_ns;
+	} costs[] = { { 0, 1000000 }, { 500000, 2000000 }, { 9000000, 20000000 } };
+
+	for (unsigned i = 0; i < 3; i++) {
+		tend_ns = costs[i].tend_ns;
+		atomic_store(&longest_nap, 0);
+		begin(5, 0, 0);
+		CHECK(linger_take(&comms[0], close_it));
+		sem_wait(&gone);
+		linger_finish(0);
+		CHECK_EQ(atomic_load(&longest_nap), costs[i].nap_ns);
+	}
+	tend_ns = 0;
+}
+
 /* One whose peer takes nothing is left to its kernel. */
 static void test_patience(void)
 {
@@ -132,6 +164,7 @@ int main(void)
 	sem_init(&gone, 0, 0);
 	test_nothing_owed();
 	test_seen_through();
+	test_many_to_look_at();
 	test_patience();
 	test_finish();
 	test_finish_in_time();
