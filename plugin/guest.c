@@ -47,6 +47,9 @@
 
 static void guest_gone(struct guest *guest)
 {
+	if (guest->expected)
+		registry_forget(guest->expected);
+	guest->expected = NULL;
 	keeper_unwatch(&guest->source);
 	explicit_bzero(guest->preamble.key, sizeof(guest->preamble.key));
 	guest->lane = NULL;
@@ -188,6 +191,18 @@ static bool guest_cannot_tell(const struct guest *guest, const struct lane_info 
 	return guest->lane->kind_bit == LANE_KERNEL && !info->rto_ns;
 }
 
+/* Who has READY calls further lanes at once, which may be here before we know that he has it. */
+static void guest_expect(struct guest *guest)
+{
+	uint8_t key[PREAMBLE_KEY_BYTES];
+
+	if (!preamble_several(&guest->preamble))
+		return;
+	preamble_comm_key(&guest->preamble, key);
+	guest->expected = registry_expect(guest->preamble.comm_id, key);
+	explicit_bzero(key, sizeof(key));
+}
+
 /* READY has left. */
 static void guest_look_ready(struct guest *guest, uint64_t now_ns)
 {
@@ -297,6 +312,7 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 		guest->rtt_ns = guest->asked_ns ? now_ns - guest->asked_ns : 0;
 		if (!p->peer.join) {
 			guest->ready_ns = now_ns;
+			guest_expect(guest);
 			guest_look_ready(guest, now_ns);
 			return;
 		}

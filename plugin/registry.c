@@ -15,7 +15,7 @@
 struct registry_entry {
 	struct registry_entry *next;
 	uint64_t id;
-	struct comm *comm;
+	struct comm *comm; /* NULL: it is expected */
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct tender tender;
 };
@@ -57,6 +57,39 @@ int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE
 	else
 		tender_begin(&entry->tender, comm);
 	return rc;
+}
+
+struct registry_entry *registry_expect(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	struct registry_entry *entry = calloc(1, sizeof(*entry)), **at;
+	bool known;
+
+	if (!entry)
+		return NULL;
+	entry->id = comm_id;
+	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
+	pthread_mutex_lock(&registry_lock);
+	at = registry_find(comm_id);
+	known = *at != NULL;
+	if (!known)
+		*at = entry;
+	pthread_mutex_unlock(&registry_lock);
+	if (!known)
+		return entry;
+	free(entry);
+	return NULL;
+}
+
+void registry_forget(struct registry_entry *expected)
+{
+	struct registry_entry **at;
+
+	pthread_mutex_lock(&registry_lock);
+	at = registry_find(expected->id);
+	*at = expected->next;
+	pthread_mutex_unlock(&registry_lock);
+	explicit_bzero(expected->key, sizeof(expected->key));
+	free(expected);
 }
 
 void registry_hide(struct comm *comm)
@@ -104,7 +137,7 @@ int registry_join(uint64_t comm_id, struct lane *lane, const struct comm_lane_op
 
 	pthread_mutex_lock(&registry_lock);
 	entry = *registry_find(comm_id);
-	if (entry)
+	if (entry && entry->comm)
 		rc = comm_attach(entry->comm, lane, opt);
 	pthread_mutex_unlock(&registry_lock);
 	return rc;
