@@ -397,7 +397,7 @@ void choice_measured(struct choice *choice, unsigned index, unsigned way, uint32
 	unsigned batch = choice_batch(index);
 	bool tail;
 
-	if (batch == 1) {
+	if (batch < 2) {
 		if (counts)
 			choice_cost(choice, index, way, ns);
 		return;
