@@ -31,14 +31,12 @@ bool engine_forbidden(const struct device *device, char *why, size_t why_len)
 
 	if (config->path == PATH_KERNEL)
 		snprintf(why, why_len, "HARP_PATH=kernel");
-	else if (device->dpdk)
-		return false;
-	else if (device->has_default_route && !config->ifname_set)
+	else if (!device->dpdk && device->has_default_route && !config->ifname_set)
 		snprintf(why, why_len,
 			 "%s carries the default route and is not named (set NCCL_SOCKET_IFNAME or "
 			 "HARP_IFNAME to use it)",
 			 device->ifname);
-	else if (!strcmp(device->ifname, "lo"))
+	else if (!device->dpdk && !strcmp(device->ifname, "lo"))
 		snprintf(why, why_len, "lo is the loopback interface");
 	else
 		return false;

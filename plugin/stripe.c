@@ -119,9 +119,7 @@ static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now
 		most = UINT64_MAX;
 	if (!idle)
 		l->rate = l->rate ? (l->rate + least) / 2 : least;
-	else if (!l->rate && most / SURE_SHARE <= least)
-		l->rate = least;
-	else if (l->rate && l->rate < least)
+	else if (l->rate ? l->rate < least : most / SURE_SHARE <= least)
 		l->rate = least;
 	else if (l->rate > most)
 		l->rate = (l->rate + most) / 2;
