@@ -48,10 +48,16 @@ static void lifetime_fork_child(void)
  * start goes before the loader's own clean-up, and after it at dlclose(), where it is run by the
  * first entry of .fini_array, that is last.
  */
-static void lifetime_note_exit(void)
+static void lifetime_note_exit(void *unused)
 {
+	(void)unused;
 	lifetime_exiting = true;
 }
+
+/* What atexit() of a library is made of. ThreadSanitizer's atexit() forgets whose function it is, and calls it when the
+ * library has gone. */
+int lifetime_at_exit(void (*run)(void *), void *arg, void *library) __asm__("__cxa_atexit");
+extern void *lifetime_library __asm__("__dso_handle") __attribute__((visibility("hidden")));
 
 __attribute__((constructor)) static void lifetime_load(void)
 {
@@ -118,7 +124,7 @@ int lifetime_implicit_open(nccl_logger logger)
 		rc = lifetime_open(&ctx, 0, NCCL_TRAFFIC_CLASS_UNSET, logger);
 		if (!rc) {
 			if (!lifetime_implicit_owner)
-				atexit(lifetime_note_exit);
+				lifetime_at_exit(lifetime_note_exit, NULL, lifetime_library);
 			lifetime_implicit_owner = getpid();
 			atomic_store(&lifetime_implicit_ctx, ctx);
 		}

@@ -140,12 +140,7 @@ def mapped(command: list[Any]) -> list[Any]:
     return ["setarch", "-R", *command] if bits.exists() and int(bits.read_text()) > 28 else command
 
 
-# They unload the plugin and fork after that. In a build with ThreadSanitizer such a child jumps to
-# where the library was; without it, and with AddressSanitizer, it does not. Looked into no further.
-UNLOADING = {"conform-xdp-v9", "conform-xdp-ipv6-v10"}
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name not in UNLOADING])
+@pytest.mark.parametrize("name", CASES)
 def test_thread(thread_build: Path, name: str) -> None:
     """No data race."""
     test = watched(thread_build, name)
