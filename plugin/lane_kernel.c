@@ -452,7 +452,8 @@ bool lane_kernel_is_due(struct lane *lane, bool writes)
 void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)
 {
 	for (; lane; lane = lane->beneath) {
-		lane->driver = &kd->driver;
+		if (lane->driver != &kd->driver) /* who replaces a lane reads it */
+			lane->driver = &kd->driver;
 		if (lane->ops == &lane_kernel_ops)
 			kernel_driver_add(kd, &to_kernel(lane)->member);
 	}
