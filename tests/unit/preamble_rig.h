@@ -63,7 +63,7 @@ static inline void example_handle(void)
 		handle.host_id[i] = (uint8_t)(0xa0 + i);
 		handle.secret[i] = i;
 	}
-	for (uint8_t i = 0; i < sizeof(psk); i++)
+	for (unsigned i = 0; i < sizeof(psk); i++)
 		psk[i] = (uint8_t)(0x80 + i);
 	listening = true;
 }

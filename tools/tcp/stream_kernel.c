@@ -177,7 +177,7 @@ static int kernel_connected(struct stream *s)
 
 static int kernel_again(struct stream *s, short events)
 {
-	self(s)->events |= events;
+	self(s)->events = (short)(self(s)->events | events);
 	return kernel_waits() ? -EAGAIN : -errno;
 }
 
@@ -243,9 +243,9 @@ static void kernel_turn(struct stream_host *host)
 	if (streams(host)->accepting)
 		fds[count++] = (struct pollfd){ .fd = streams(host)->listener, .events = POLLIN };
 	for (struct kernel_stream *k = streams(host)->all; k; k = k->next) {
-		fds[count++] =
-			(struct pollfd){ .fd = k->fd,
-					 .events = k->events ? k->events : POLLIN | POLLOUT };
+		fds[count++] = (struct pollfd){
+			.fd = k->fd, .events = (short)(k->events ? k->events : POLLIN | POLLOUT)
+		};
 		k->events = 0;
 	}
 	poll(fds, count, SLEEP_MS_MAX);
