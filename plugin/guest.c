@@ -144,6 +144,7 @@ static int guest_begin_comm(struct guest *guest)
 		.comm_id = p->comm_id,
 		.revive_ns = COMM_REVIVE_NS,
 	};
+	struct registry_entry *expected = guest->expected;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct comm *comm;
 	int rc;
@@ -157,10 +158,13 @@ static int guest_begin_comm(struct guest *guest)
 	if (rc)
 		return rc;
 	preamble_comm_key(p, key);
+	guest->expected = NULL; /* until the comm is there */
 	guest_gone(guest);
 	if (!rendezvous_ready(guest->all->rdv, p->listen_id, comm, p->comm_id,
 			      opt.several ? key : NULL))
 		comm_drop(comm);
+	if (expected)
+		registry_forget(expected);
 	explicit_bzero(key, sizeof(key));
 	return 0;
 }

@@ -12,6 +12,8 @@
 /* Ids are drawn at random by connectors that have proved themselves: their low bits will do. */
 #define BUCKETS 1024u
 
+/* Of one id the comm comes first, then those that are expected, the newest first: attempts of one connector, of which only the
+ * last can come about. */
 struct registry_entry {
 	struct registry_entry *next;
 	uint64_t id;
@@ -23,86 +25,103 @@ struct registry_entry {
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct registry_entry *registry_buckets[BUCKETS]; /* under registry_lock */
 
-/* registry_lock held: where the entry hangs, or would. */
-static struct registry_entry **registry_find(uint64_t id)
+/* registry_lock held: the first of that id. */
+static struct registry_entry *registry_find(uint64_t id)
 {
-	struct registry_entry **at = &registry_buckets[id % BUCKETS];
+	struct registry_entry *entry = registry_buckets[id % BUCKETS];
 
-	while (*at && (*at)->id != id)
+	while (entry && entry->id != id)
+		entry = entry->next;
+	return entry;
+}
+
+/* False, and nothing has changed: there is a comm of that id. */
+static bool registry_insert(struct registry_entry *entry)
+{
+	struct registry_entry **bucket = &registry_buckets[entry->id % BUCKETS];
+	const struct registry_entry *there;
+	bool known;
+
+	pthread_mutex_lock(&registry_lock);
+	there = registry_find(entry->id);
+	known = there && there->comm;
+	if (!known) {
+		entry->next = *bucket;
+		*bucket = entry;
+		if (entry->comm)
+			entry->comm->entry = entry;
+	}
+	pthread_mutex_unlock(&registry_lock);
+	return !known;
+}
+
+/* Safe twice. */
+static void registry_take_out(const struct registry_entry *entry)
+{
+	struct registry_entry **at = &registry_buckets[entry->id % BUCKETS];
+
+	pthread_mutex_lock(&registry_lock);
+	while (*at && *at != entry)
 		at = &(*at)->next;
-	return at;
+	if (*at)
+		*at = entry->next;
+	pthread_mutex_unlock(&registry_lock);
+}
+
+static struct registry_entry *registry_new(struct comm *comm, uint64_t id,
+					   const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	struct registry_entry *entry = calloc(1, sizeof(*entry));
+
+	if (!entry)
+		return NULL;
+	entry->id = id;
+	entry->comm = comm;
+	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
+	return entry;
+}
+
+static void registry_free(struct registry_entry *entry)
+{
+	explicit_bzero(entry->key, sizeof(entry->key));
+	free(entry);
 }
 
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
 {
-	struct registry_entry *entry = calloc(1, sizeof(*entry)), **at;
-	int rc = 0;
+	struct registry_entry *entry = registry_new(comm, comm_id, key);
 
 	if (!entry)
 		return -ENOMEM;
-	entry->id = comm_id;
-	entry->comm = comm;
-	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
-	pthread_mutex_lock(&registry_lock);
-	at = registry_find(comm_id);
-	if (*at) {
-		rc = -EEXIST;
-	} else {
-		*at = entry;
-		comm->entry = entry;
+	if (!registry_insert(entry)) {
+		registry_free(entry);
+		return -EEXIST;
 	}
-	pthread_mutex_unlock(&registry_lock);
-	if (rc)
-		free(entry);
-	else
-		tender_begin(&entry->tender, comm);
-	return rc;
+	tender_begin(&entry->tender, comm);
+	return 0;
 }
 
 struct registry_entry *registry_expect(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
 {
-	struct registry_entry *entry = calloc(1, sizeof(*entry)), **at;
-	bool known;
+	struct registry_entry *entry = registry_new(NULL, comm_id, key);
 
-	if (!entry)
+	if (entry && !registry_insert(entry)) {
+		registry_free(entry);
 		return NULL;
-	entry->id = comm_id;
-	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
-	pthread_mutex_lock(&registry_lock);
-	at = registry_find(comm_id);
-	known = *at != NULL;
-	if (!known)
-		*at = entry;
-	pthread_mutex_unlock(&registry_lock);
-	if (!known)
-		return entry;
-	free(entry);
-	return NULL;
+	}
+	return entry;
 }
 
 void registry_forget(struct registry_entry *expected)
 {
-	struct registry_entry **at;
-
-	pthread_mutex_lock(&registry_lock);
-	at = registry_find(expected->id);
-	*at = expected->next;
-	pthread_mutex_unlock(&registry_lock);
-	explicit_bzero(expected->key, sizeof(expected->key));
-	free(expected);
+	registry_take_out(expected);
+	registry_free(expected);
 }
 
 void registry_hide(struct comm *comm)
 {
-	struct registry_entry *entry = comm->entry, **at;
-
-	if (!entry)
-		return;
-	pthread_mutex_lock(&registry_lock);
-	at = registry_find(entry->id);
-	if (*at == entry) /* not hidden before: another may have the id by now */
-		*at = entry->next;
-	pthread_mutex_unlock(&registry_lock);
+	if (comm->entry)
+		registry_take_out(comm->entry);
 }
 
 void registry_remove(struct comm *comm)
@@ -114,8 +133,7 @@ void registry_remove(struct comm *comm)
 	registry_hide(comm);
 	comm->entry = NULL;
 	tender_end(&entry->tender);
-	explicit_bzero(entry->key, sizeof(entry->key));
-	free(entry);
+	registry_free(entry);
 }
 
 bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES])
@@ -123,7 +141,7 @@ bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES])
 	const struct registry_entry *entry;
 
 	pthread_mutex_lock(&registry_lock);
-	entry = *registry_find(comm_id);
+	entry = registry_find(comm_id);
 	if (entry)
 		memcpy(key, entry->key, PREAMBLE_KEY_BYTES);
 	pthread_mutex_unlock(&registry_lock);
@@ -136,7 +154,7 @@ int registry_join(uint64_t comm_id, struct lane *lane, const struct comm_lane_op
 	int rc = -ENOENT;
 
 	pthread_mutex_lock(&registry_lock);
-	entry = *registry_find(comm_id);
+	entry = registry_find(comm_id);
 	if (entry && entry->comm)
 		rc = comm_attach(entry->comm, lane, opt);
 	pthread_mutex_unlock(&registry_lock);

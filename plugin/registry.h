@@ -15,7 +15,7 @@
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
 /* A comm of that id is about to be added: who calls further lanes finds its key. NULL: there is one, or no memory. */
 struct registry_entry *registry_expect(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
-/* It is added next, or will not be. */
+/* It was added, or will not be. */
 void registry_forget(struct registry_entry *expected);
 /* Nothing is being attached to the comm when this returns, nor will be; its id is free. A comm that is not there is
  * accepted. */

@@ -367,6 +367,41 @@ static void test_a_second_attempt(struct rendezvous *rdv, struct listen_comm *li
 	}
 }
 
+/* The first attempt broke, and nobody told us: its connector is here again, and has the comm. So have its further lanes. */
+static void test_a_first_attempt_lingers(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	for (unsigned lanes = 1; lanes <= 2; lanes++) {
+		uint8_t keys[2][PREAMBLE_KEY_BYTES];
+		unsigned first, again;
+		struct comm *comm;
+
+		door_open(rdv);
+		first = say_all(1, 81, lanes, SECOND_NS);
+		CHECK_EQ(registry_key(81, keys[0]), lanes > 1);
+		again = say_all(1, 81, lanes, 2 * SECOND_NS);
+		CHECK_EQ(registry_key(81, keys[1]), lanes > 1);
+		if (lanes > 1) /* those of the last, by whose key they prove themselves */
+			CHECK(memcmp(keys[0], keys[1], sizeof(keys[0])));
+		acknowledge(again);
+		notify(again, 2 * SECOND_NS);
+		comm = rendezvous_accept(rdv, listen);
+		CHECK(comm != NULL);
+		CHECK(is_here(first));
+		fake_reset(&pairs[first].lanes[0]);
+		notify(first, 3 * SECOND_NS);
+		CHECK(!is_here(first));
+		CHECK_EQ(registry_key(81, keys[0]), lanes > 1);
+		if (lanes > 1)
+			CHECK(!memcmp(keys[0], keys[1], sizeof(keys[0])));
+		if (comm) {
+			registry_remove(comm);
+			comm_close(comm, true);
+		}
+		CHECK(!registry_key(81, keys[0]));
+		door_close();
+	}
+}
+
 int main(void)
 {
 	struct listen_comm listen = { .id = LISTEN_ID };
@@ -387,6 +422,7 @@ int main(void)
 	test_ready_arrives_last(rdv, &listen);
 	test_ready_stays_unknown(rdv, &listen);
 	test_a_second_attempt(rdv, &listen);
+	test_a_first_attempt_lingers(rdv, &listen);
 	rendezvous_remove(rdv, &listen);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
