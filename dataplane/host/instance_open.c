@@ -255,6 +255,7 @@ static int opening_attach(const struct opening *o, struct harp_instance *instanc
 	}
 	instance->api = xdp_shared_api(instance->shared);
 	instance->xdp = xdp_shared_program(instance->shared);
+	instance->watch.generation = xdp_shared_generation(instance->shared);
 	if (why[0])
 		instance_log(instance, HARP_LOG_INFO, "%s", why);
 	return 0;
@@ -284,10 +285,7 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 		.receive_ifindex = instance->api->side(instance->xdp),
 		.receive_netns_fd = instance->api->side_netns(instance->xdp),
 	};
-	int rc;
-
-	instance->watch.generation = xdp_shared_generation(instance->shared);
-	rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
+	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 
 	/* Its release waits for a kernel thread and for locks of the whole host's. Whoever uses the
 	 * queue needs a program that brings it packets, and the only one is ours. */

@@ -25,15 +25,31 @@ void watch_close(struct watch *watch)
 /* The socket for another device, in the steering map already: until it is taken up it has no frames. */
 static int watch_receiver(struct harp_instance *instance, const struct xdp_shared_place *place)
 {
+	struct watch *watch = &instance->watch;
 	int fd = harp_nic_af_xdp_receiver(instance->nic, place->ifindex, place->netns_fd), rc;
 
 	if (fd < 0)
 		return fd;
 	rc = instance->api->xsk_set(instance->xdp, instance->queue, fd);
-	if (!rc)
-		return fd;
-	close(fd);
-	return rc;
+	if (rc) {
+		close(fd);
+		return rc;
+	}
+	if (watch->fd >= 0) /* nobody took up the last one */
+		close(watch->fd);
+	watch->fd = fd;
+	watch->generation = place->generation;
+	return 0;
+}
+
+/* What was attached is there again, and packets come from where they came: the socket is in no map any more. */
+static int watch_again(struct harp_instance *instance)
+{
+	const struct watch *watch = &instance->watch;
+
+	return instance->api->xsk_set(instance->xdp, instance->queue,
+				      watch->fd >= 0 ? watch->fd
+						     : harp_nic_af_xdp_fd(instance->nic));
 }
 
 bool watch_look(void *ctx)
@@ -42,27 +58,23 @@ bool watch_look(void *ctx)
 	struct watch *watch = &instance->watch;
 	struct xdp_shared_place place;
 	char text[sizeof(watch->text)];
-	int rc = xdp_shared_look(instance->shared, &place, text, sizeof(text)), fd = -1;
-	bool news;
+	int rc = xdp_shared_look(instance->shared, &place, text, sizeof(text));
+	bool there = !rc, moved, news;
 
 	pthread_mutex_lock(&watch->lock);
-	if (!rc && place.generation != watch->generation) {
-		fd = watch_receiver(instance, &place);
-		rc = fd < 0 ? fd : 0;
-		if (rc)
-			snprintf(text, sizeof(text), "%s: a socket for its packets: %s",
-				 instance->ifname, strerror(-rc));
-		else
-			watch->generation = place.generation;
-	}
+	moved = there && place.generation != watch->generation;
+	if (moved)
+		rc = watch_receiver(instance, &place);
+	else if (there && watch->error)
+		rc = watch_again(instance);
+	if (there && rc)
+		snprintf(text, sizeof(text), "%s: a socket for its packets: %s", instance->ifname,
+			 strerror(-rc));
 	/* The kernel answers for us. */
 	if (rc)
 		instance->api->xsk_set(instance->xdp, instance->queue, -1);
-	news = fd >= 0 || rc != watch->error || (text[0] && !rc);
+	news = rc != watch->error || (!rc && (moved || text[0]));
 	if (news) {
-		if (watch->fd >= 0)
-			close(watch->fd);
-		watch->fd = fd;
 		watch->error = rc;
 		snprintf(watch->text, sizeof(watch->text), "%s", text);
 		watch->news = true;

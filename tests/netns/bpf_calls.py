@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What root may do to BPF links: list a process's, detach one by force, put a program first."""
+"""What root may do to BPF links: list a process's, detach one by force, put one's own there."""
 
 import ctypes
 import os
@@ -10,11 +10,13 @@ from pathlib import Path
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
 _PROG_LOAD, _LINK_CREATE, _LINK_GET_FD_BY_ID, _LINK_DETACH = 5, 28, 30, 34
-_SCHED_CLS = 3
-_TCX_INGRESS = 46
+_SCHED_CLS, _XDP = 3, 6
+_TCX_INGRESS, _ON_INTERFACE = 46, 37
+_GENERIC = 2  # XDP_FLAGS_SKB_MODE
 _BEFORE = 8  # BPF_F_BEFORE: all that are there
 
 NEXT, PASS, DROP = -1, 0, 2  # what a program at the hook may return
+PASS_XDP = 2  # what one on the interface
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -55,21 +57,29 @@ def detach(link: Link) -> None:
         os.close(fd)
 
 
-def put_first(ifindex: int, verdict: int) -> int:
-    """A program that always says the same, before all that are at the interface's ingress hook.
-
-    In the interface's network namespace. The descriptor holds it there.
-    """
+def _put(kind: int, verdict: int, ifindex: int, where: int, flags: int) -> int:
+    """A program that always says the same; the descriptor of its link."""
     code = struct.pack("<BBhi", 0xB7, 0, 0, verdict) + struct.pack("<BBhi", 0x95, 0, 0, 0)
     instructions = ctypes.create_string_buffer(code, len(code))
     license_ = ctypes.create_string_buffer(b"GPL")
     program = _bpf(
         _PROG_LOAD,
-        struct.pack(
-            "IIQQ", _SCHED_CLS, 2, ctypes.addressof(instructions), ctypes.addressof(license_)
-        ),
+        struct.pack("IIQQ", kind, 2, ctypes.addressof(instructions), ctypes.addressof(license_)),
     )
     try:
-        return _bpf(_LINK_CREATE, struct.pack("IIII", program, ifindex, _TCX_INGRESS, _BEFORE))
+        return _bpf(_LINK_CREATE, struct.pack("IIII", program, ifindex, where, flags))
     finally:
         os.close(program)
+
+
+def put_first(ifindex: int, verdict: int) -> int:
+    """A program that always says the same, before all that are at the interface's ingress hook.
+
+    In the interface's network namespace. The descriptor holds it there.
+    """
+    return _put(_SCHED_CLS, verdict, ifindex, _TCX_INGRESS, _BEFORE)
+
+
+def put_on(ifindex: int) -> int:
+    """One on the interface, which has none, that passes everything; as put_first()."""
+    return _put(_XDP, PASS_XDP, ifindex, _ON_INTERFACE, _GENERIC)

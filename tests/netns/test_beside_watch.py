@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of a connection when somebody takes away what brings HARP its packets."""
 
+import contextlib
 import json
 import os
 import select
@@ -8,7 +9,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import bpf_calls
 import pytest
@@ -40,7 +40,7 @@ def established(host: Host) -> bool:
     return str(PORT) in host.run("ss", "-Htn", "state", "established", "dport", f"= :{PORT}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def connection_held(tools: Tools, lab: Lab) -> Iterator[None]:
     """A connection of the kernel's to HARP, in whose middle the block runs; it must end well."""
     here, there = lab.hosts
@@ -139,6 +139,27 @@ def test_a_program_on_the_interface_is_attached_again(tools: Tools, lab: Lab) ->
     server = tools.serve(there, args)
     wait_line(server, "cannot run on a device beside it")
     bpf_calls.detach(aside_of(server, "xdp", links(there)[there.ifname]["ifindex"]))
+    wait_line(server, f"{there.ifname}: harp_steer was detached; it is attached again")
+    tools.call_tcp(here, "kernel", "echo", there.address, PORT, "--count", "10")
+
+
+def test_a_place_that_others_had_for_a_while_is_harps_again(tools: Tools, lab: Lab) -> None:
+    """Where nothing could be attached again at first. HARP's socket is where it was."""
+    here, there = lab.hosts
+    args = [*NO_BESIDE, tools.tcp, "serve", there.address, str(PORT), *tools.side(there, "harp")]
+    server = tools.serve(there, args)
+    wait_line(server, "cannot run on a device beside it")
+    ifindex = links(there)[there.ifname]["ifindex"]
+
+    def take() -> int:
+        while True:  # HARP may be quicker
+            with contextlib.suppress(OSError, StopIteration):
+                bpf_calls.detach(aside_of(server, "xdp", ifindex))
+                return inside(there, lambda: bpf_calls.put_on(ifindex))
+
+    fd = take()
+    wait_line(server, f"{there.ifname}: harp_steer was detached; attaching it again: ")
+    os.close(fd)
     wait_line(server, f"{there.ifname}: harp_steer was detached; it is attached again")
     tools.call_tcp(here, "kernel", "echo", there.address, PORT, "--count", "10")
 
