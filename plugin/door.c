@@ -33,7 +33,7 @@ static void harp_door_run(struct work *work, uint64_t now_ns)
 			break;
 		guests_come(&door->guests, lane, -1, now_ns);
 	}
-	if (door->guests.count && now_ns >= door->look_ns) {
+	if (door->guests.count && (now_ns >= door->look_ns || now_ns >= door->guests.next_ns)) {
 		door->look_ns = now_ns + LOOK_NS;
 		guests_look(&door->guests, now_ns);
 	}

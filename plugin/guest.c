@@ -36,7 +36,8 @@
  * READY. A first lane that breaks with READY on its way is nothing: its connector tries again, and an application that had its
  * comm by then would never hear of the second. So the comm is made when the connector's TCP has acknowledged READY, which is
  * a round trip later: a HARP lane tells, a kernel lane is asked. Who waits for that has proved itself, makes room for nobody,
- * and has as long as connectors try. A further lane joins at once: its comm survives it.
+ * and has as long as connectors try. A further lane joins at once, its comm survives it; unless it was quicker than the
+ * acknowledgement: then it waits, too, for as long as its comm is expected.
  */
 
 #define GUEST_TIME_NS 5000000000ull
@@ -127,7 +128,7 @@ static int guest_join(struct guest *guest)
 
 	guest_lane_options(guest, &opt);
 	keeper_unwatch(&guest->source); /* the comm may close it at once */
-	rc = registry_join(guest->preamble.comm_id, guest->lane, &opt);
+	rc = registry_join(guest->preamble.comm_id, guest->preamble.key, guest->lane, &opt);
 	if (!rc)
 		guest_gone(guest);
 	return rc;
@@ -169,16 +170,6 @@ static int guest_begin_comm(struct guest *guest)
 	return 0;
 }
 
-/* Both have proved themselves. */
-static int guest_enter(struct guest *guest)
-{
-	int rc = preamble_seal(&guest->preamble, &guest->lane);
-
-	if (rc)
-		return rc;
-	return guest->preamble.peer.join ? guest_join(guest) : guest_begin_comm(guest);
-}
-
 /* A lane without events tells it only to who asks. */
 static bool guest_is_cut(const struct guest *guest)
 {
@@ -207,31 +198,42 @@ static void guest_expect(struct guest *guest)
 	explicit_bzero(key, sizeof(key));
 }
 
-/* READY has left. */
+/* READY has left. -EAGAIN: it has to wait. */
+static int guest_enter(struct guest *guest)
+{
+	struct lane_info info;
+	int rc;
+
+	if (guest->preamble.peer.join)
+		return guest_join(guest);
+	guest->lane->ops->info(guest->lane, &info);
+	if (info.acked_bytes < guest->preamble.sent_bytes && !guest_cannot_tell(guest, &info))
+		return -EAGAIN;
+	rc = preamble_seal(&guest->preamble, &guest->lane);
+	return rc ? rc : guest_begin_comm(guest);
+}
+
 static void guest_look_ready(struct guest *guest, uint64_t now_ns)
 {
 	struct guests *guests = guest->all;
 	uint64_t end_ns = guest->came_ns + plugin_config()->connect_timeout_ns;
 	uint64_t wait_ns = (now_ns - guest->ready_ns) / 4;
-	struct lane_info info;
+	int rc = guest_enter(guest);
 
-	guest->lane->ops->info(guest->lane, &info);
-	if (info.acked_bytes >= guest->preamble.sent_bytes || guest_cannot_tell(guest, &info)) {
-		if (guest_enter(guest))
-			guest_turn_away(guest);
+	if (!rc)
 		return;
-	}
-	if (now_ns >= end_ns || guest_is_cut(guest)) {
+	if (rc != -EAGAIN || now_ns >= end_ns || guest_is_cut(guest)) {
 		guest_turn_away(guest);
 		return;
 	}
 	guest->look_ns = now_ns + (wait_ns > READY_LOOK_NS ? wait_ns : READY_LOOK_NS);
 	if (guest->look_ns > end_ns)
 		guest->look_ns = end_ns;
-	if (!guests->placement && guest->look_ns < guests->next_ns) {
-		guests->next_ns = guest->look_ns;
+	if (guest->look_ns >= guests->next_ns)
+		return;
+	guests->next_ns = guest->look_ns;
+	if (!guests->placement)
 		keeper_timer_set(&guests->timer, guests->next_ns);
-	}
 }
 
 /* ---- room ------------------------------------------------------------------------------------- */
@@ -292,6 +294,8 @@ static bool guest_becomes_known(struct guest *guest)
 
 /* ---- going on --------------------------------------------------------------------------------- */
 
+static void guest_hears(struct guest *guest);
+
 static void guest_advance(struct guest *guest, uint64_t now_ns)
 {
 	struct preamble *p = &guest->preamble;
@@ -314,23 +318,29 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 		guest->asked_ns = now_ns;
 	if (rc == 1) {
 		guest->rtt_ns = guest->asked_ns ? now_ns - guest->asked_ns : 0;
-		if (!p->peer.join) {
-			guest->ready_ns = now_ns;
+		guest->ready_ns = now_ns;
+		if (!p->peer.join)
 			guest_expect(guest);
-			guest_look_ready(guest, now_ns);
-			return;
-		}
-		rc = guest_enter(guest);
+		else if (!(rc = preamble_seal(p, &guest->lane)))
+			guest_hears(guest);
 	}
 	if (rc < 0) {
 		guest_warn_sealed(guest, rc, now_ns);
 		guest_turn_away(guest);
+	} else if (guest->ready_ns) {
+		guest_look_ready(guest, now_ns);
 	}
 }
 
 static void guest_notify(struct lane *lane, uint64_t now_ns)
 {
 	guest_advance(lane->owner, now_ns);
+}
+
+static void guest_hears(struct guest *guest)
+{
+	guest->lane->owner = guest;
+	guest->lane->notify = guest_notify;
 }
 
 static void guest_ready(struct keeper_source *source, uint64_t now_ns)
@@ -422,8 +432,7 @@ void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_
 		guest_turn_away(guest);
 		return;
 	}
-	lane->owner = guest;
-	lane->notify = guest_notify;
+	guest_hears(guest);
 	/* HELLO may have come with it. */
 	guest_advance(guest, now_ns);
 	if (guests->count == 1 || guests_strangers(guests) == GUESTS_STRANGERS_MANY + 1)

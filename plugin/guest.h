@@ -21,12 +21,12 @@ struct guest {
 	struct guests *all;
 	struct lane *lane; /* NULL: the place is free */
 	bool known; /* its HELLO named a listen id or comm id of ours; else it is a stranger */
-	uint64_t came_ns;                /* at the door */
-	uint64_t asked_ns;               /* when CHALLENGE had left; 0: it has not */
-	uint64_t rtt_ns;                 /* until PROOF was here */
-	uint64_t ready_ns;               /* of a first lane, when READY had left; 0: it has not */
-	uint64_t look_ns;                /* then: when its acknowledgement is looked for again */
-	struct registry_entry *expected; /* then, of several lanes: others may call already */
+	uint64_t came_ns;  /* at the door */
+	uint64_t asked_ns; /* when CHALLENGE had left; 0: it has not */
+	uint64_t rtt_ns;   /* until PROOF was here */
+	uint64_t ready_ns; /* when READY had left; 0: it has not */
+	uint64_t look_ns;  /* then: when it is looked for again whether it may come in */
+	struct registry_entry *expected; /* then, of a first lane: others may call already */
 	struct preamble preamble;
 	uint8_t rails[RAILS_BYTES_MAX]; /* what CHALLENGE says of them */
 	struct keeper_source source;    /* of a kernel lane */

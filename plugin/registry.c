@@ -148,15 +148,16 @@ bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES])
 	return entry != NULL;
 }
 
-int registry_join(uint64_t comm_id, struct lane *lane, const struct comm_lane_options *opt)
+int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+		  const struct comm_lane_options *opt)
 {
 	const struct registry_entry *entry;
 	int rc = -ENOENT;
 
 	pthread_mutex_lock(&registry_lock);
 	entry = registry_find(comm_id);
-	if (entry && entry->comm)
-		rc = comm_attach(entry->comm, lane, opt);
+	if (entry && !memcmp(entry->key, key, PREAMBLE_KEY_BYTES))
+		rc = entry->comm ? comm_attach(entry->comm, lane, opt) : -EAGAIN;
 	pthread_mutex_unlock(&registry_lock);
 	return rc;
 }

@@ -24,8 +24,9 @@ void registry_hide(struct comm *comm);
 void registry_remove(struct comm *comm);
 /* The key of that comm; false: there is none of that id. */
 bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES]);
-/* Attaches a lane (baton of lane->driver held). -ENOENT: there is no such comm any more, or what comm_attach()
- * says: the lane stays the caller's. */
-int registry_join(uint64_t comm_id, struct lane *lane, const struct comm_lane_options *opt);
+/* Attaches a lane (baton of lane->driver held) that has proved that it knows the key. -EAGAIN: the comm is expected; -ENOENT:
+ * there is none of that id and key any more; or what comm_attach() says: the lane stays the caller's. */
+int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+		  const struct comm_lane_options *opt);
 
 #endif

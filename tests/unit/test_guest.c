@@ -236,24 +236,43 @@ static void test_known_all_get_through(struct rendezvous *rdv)
 
 /* ---- READY -------------------------------------------------------------------------------------- */
 
-/* The whole preamble of a peer with this comm id, whose READY is not acknowledged. */
-static unsigned say_all(unsigned address, uint64_t comm_id, unsigned lanes, uint64_t now_ns)
+/* A whole preamble. */
+static unsigned say(struct preamble *p, unsigned address, uint64_t now_ns)
 {
-	static const uint8_t secret[PREAMBLE_KEY_BYTES];
-	struct preamble_terms own = { .lanes = (uint8_t)lanes, .eager_bytes = 65536 };
 	unsigned comer = come(address, now_ns);
 	struct fake_lane *lane = &pairs[comer].lanes[0];
-	struct preamble p;
 	int rc = 0;
 
-	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
 	for (unsigned i = 0; i < 10000 && !rc; i++) {
-		rc = preamble_advance(&p, &pairs[comer].lanes[1].lane);
+		rc = preamble_advance(p, &pairs[comer].lanes[1].lane);
 		if (lane->lane.notify)
 			lane->lane.notify(&lane->lane, now_ns);
 	}
 	CHECK_EQ(rc, 1);
 	return comer;
+}
+
+/* That of a peer with this comm id, whose READY is not acknowledged. */
+static unsigned say_all(unsigned address, uint64_t comm_id, unsigned lanes, uint64_t now_ns)
+{
+	static const uint8_t secret[PREAMBLE_KEY_BYTES];
+	struct preamble_terms own = { .lanes = (uint8_t)lanes, .eager_bytes = 65536 };
+	struct preamble p;
+
+	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
+	return say(&p, address, now_ns);
+}
+
+/* That of lane 1 of the comm that is expected, or there. */
+static unsigned say_further(unsigned address, uint64_t comm_id, uint64_t now_ns)
+{
+	struct preamble_terms own = { .lanes = 2, .eager_bytes = 65536, .join = true, .index = 1 };
+	uint8_t key[PREAMBLE_KEY_BYTES];
+	struct preamble p;
+
+	CHECK(registry_key(comm_id, key));
+	preamble_connect(&p, LISTEN_ID, comm_id, key, &own);
+	return say(&p, address, now_ns);
 }
 
 static void acknowledge(unsigned comer)
@@ -402,6 +421,64 @@ static void test_a_first_attempt_lingers(struct rendezvous *rdv, struct listen_c
 	}
 }
 
+/* A further lane is quicker than the acknowledgement of its comm's READY. */
+static void test_a_further_lane_waits(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	struct comm *comm;
+	unsigned first;
+
+	door_open(rdv);
+	first = say_all(1, 91, 2, SECOND_NS);
+	(void)say_further(1, 91, SECOND_NS);
+	CHECK_EQ(guests->count, 2);
+	CHECK(guests->next_ns < SECOND_NS + 1000000); /* it is looked at again soon */
+	guests_look(guests, guests->next_ns);
+	CHECK_EQ(guests->count, 2);
+	acknowledge(first);
+	guests_look(guests, 2 * SECOND_NS); /* the first lane first, as it came */
+	CHECK_EQ(guests->count, 0);
+	comm = rendezvous_accept(rdv, listen);
+	CHECK(comm != NULL);
+	CHECK_EQ(comm->comm_id, 91);
+	CHECK_EQ(comm->several->stripe.live, 3);
+	registry_remove(comm);
+	comm_close(comm, true);
+	door_close();
+}
+
+/* There will be no comm: the first lane breaks. Who comes in its place has another key. */
+static void test_a_further_lane_of_none(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	uint8_t key[PREAMBLE_KEY_BYTES];
+	unsigned first, further, again;
+
+	door_open(rdv);
+	first = say_all(1, 92, 2, SECOND_NS);
+	further = say_further(1, 92, SECOND_NS);
+	again = say_all(1, 92, 2, SECOND_NS + 1); /* before we heard of that */
+	fake_reset(&pairs[first].lanes[0]);
+	notify(first, SECOND_NS + 2);
+	CHECK(!is_here(first));
+	acknowledge(again);
+	notify(again, SECOND_NS + 3);
+	CHECK(is_here(further));
+	guests_look(guests, guests->next_ns);
+	CHECK(!is_here(further)); /* it proved that it belongs to the other */
+	CHECK_EQ(accept_all(rdv, listen, 92), 1);
+	CHECK(!registry_key(92, key));
+	/* Nobody comes in its place. */
+	first = say_all(1, 93, 2, SECOND_NS);
+	further = say_further(1, 93, SECOND_NS);
+	fake_reset(&pairs[first].lanes[0]);
+	notify(first, SECOND_NS + 1);
+	CHECK(is_here(further));
+	guests_look(guests, guests->next_ns);
+	CHECK(!is_here(further));
+	CHECK_EQ(guests->count, 0);
+	CHECK_EQ(accept_all(rdv, listen, 93), 0);
+	door_close();
+}
+
 int main(void)
 {
 	struct listen_comm listen = { .id = LISTEN_ID };
@@ -423,6 +500,8 @@ int main(void)
 	test_ready_stays_unknown(rdv, &listen);
 	test_a_second_attempt(rdv, &listen);
 	test_a_first_attempt_lingers(rdv, &listen);
+	test_a_further_lane_waits(rdv, &listen);
+	test_a_further_lane_of_none(rdv, &listen);
 	rendezvous_remove(rdv, &listen);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
