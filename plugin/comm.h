@@ -354,6 +354,8 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 /* A further lane, or a new one in the place of that index; as comm_create() takes it. Any thread. -ENOTCONN:
  * the comm is ending, -EINVAL: it is of one lane, -ENOMEM: each leaves the lane. */
 int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt);
+/* Is one of that index attached, and has not died? The comm has several. Any thread. */
+bool comm_has_lane(struct comm *comm, unsigned index);
 /* Ends and frees; the caller has taken it off its ctx's list, and nobody attaches to it any more. abort: RST in
  * any case. */
 void comm_close(struct comm *comm, bool abort);

@@ -137,6 +137,16 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 	return rc;
 }
 
+bool comm_has_lane(struct comm *comm, unsigned index)
+{
+	bool has;
+
+	comm_lock(comm);
+	has = comm->several->lanes[index] != NULL;
+	comm_unlock(comm);
+	return has;
+}
+
 int comm_several_new(struct comm *comm, const struct comm_options *opt)
 {
 	struct comm_several *s = aligned_alloc(64, (sizeof(*s) + 63) & ~(size_t)63);

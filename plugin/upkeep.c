@@ -162,7 +162,7 @@ static void lane_is_slow(struct upkeep_lane *lane, uint64_t now_ns)
 	lane->next_ns = now_ns;
 }
 
-/* It is not dialled any more. True: who was to be replaced has ended meanwhile. */
+/* It is not dialled any more. True: the peer has ended it meanwhile, or what took its place. */
 static bool lane_rerolled(struct upkeep *u, const struct upkeep_lane *lane)
 {
 	unsigned bit = 1u << lane->index;
@@ -179,10 +179,11 @@ static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_n
 		atomic_fetch_or(&u->rerolling, 1u << lane->index);
 	rc = attempt_begin(&lane->attempt, u, lane, now_ns);
 
-	if (rc) {
-		(void)lane_rerolled(u, lane);
-		lane_failed(u, lane, rc, lane_error_text(rc), now_ns);
-	}
+	if (!rc)
+		return;
+	if (lane_rerolled(u, lane))
+		lane_is_lost(u, lane, now_ns);
+	lane_failed(u, lane, rc, lane_error_text(rc), now_ns);
 }
 
 /* The lane's attempt, if it has ended. */
@@ -196,12 +197,13 @@ static void lane_look(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_n
 		return;
 	lane->attempt = NULL;
 	ended = lane_rerolled(u, lane);
-	if (result && ended)
+	if (!result)
+		lane_is_up(u, lane, now_ns);
+	/* The old one has ended when the new one came, as it should; or the new one has since, and nobody was told. */
+	if (ended && (result || !comm_has_lane(u->comm, lane->index)))
 		lane_is_lost(u, lane, now_ns);
 	if (result)
 		lane_failed(u, lane, result, attempt_text(a), now_ns);
-	else
-		lane_is_up(u, lane, now_ns);
 	attempt_forget(a);
 }
 
