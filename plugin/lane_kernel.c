@@ -445,8 +445,8 @@ bool lane_kernel_is_due(struct lane *lane, bool writes)
 	const struct lane_kernel *k = to_kernel(lane);
 
 	/* What is over one has bytes of its own. */
-	return lane->beneath || k->member.readable || k->ahead_begin < k->ahead_end ||
-	       (writes && k->member.writable);
+	return lane->ops != &lane_kernel_ops || k->member.readable ||
+	       k->ahead_begin < k->ahead_end || (writes && k->member.writable);
 }
 
 void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)
