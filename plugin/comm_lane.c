@@ -202,7 +202,8 @@ static bool comm_lane_is_due(const struct comm_lane *l, uint64_t now_ns)
 {
 	bool writes = l->out.header_sent < l->out.header_bytes || l->out.payload_left;
 
-	return l->turned_ns != now_ns && /* its work has not run just now */
+	return l->lane->notify &&        /* it has not died in this turn */
+	       l->turned_ns != now_ns && /* nor has its work run just now */
 	       (!l->comm->several || lane_kernel_is_due(l->lane, writes) ||
 		now_ns - l->turned_ns >= comm_lane_ask_ns(l));
 }
@@ -233,7 +234,8 @@ static void comm_kernel_turn(struct kernel_driver *kd, uint64_t now_ns)
 	/* A turn in which the comm is closed leaves no lane on the list, and the comm stays until the
 	 * closing thread had a turn of its own. */
 	(void)driver_run_ready(&kd->driver, now_ns);
-	if (!comm_kernel_pass(kernel, now_ns) && kernel->polled) {
+	/* Some that had something to do may have asked nothing: a sender leaves most lanes unread. */
+	if ((!comm_kernel_pass(kernel, now_ns) || !kd->looked) && kernel->polled) {
 		kernel_driver_look(kd);
 		(void)comm_kernel_pass(kernel, now_ns);
 	}

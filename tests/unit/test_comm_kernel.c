@@ -18,38 +18,8 @@
 #include "double_env.h"
 #include "driver.h"
 #include "handle.h"
+#include "kernel_pair.h"
 #include "base/rng.h"
-
-#define TURNS_MAX 20000000
-
-struct pair {
-	struct plugin_ctx *ctx;
-	struct listen_comm *listen;
-	struct comm *send, *recv;
-	uint8_t handle[PLUGIN_HANDLE_BYTES];
-};
-
-static void pair_open(struct pair *pair)
-{
-	memset(pair, 0, sizeof(*pair));
-	CHECK_EQ(plugin_init(&pair->ctx, 1, -1), 0);
-	CHECK_EQ(plugin_listen(pair->ctx, 0, pair->handle, &pair->listen), 0);
-	for (int i = 0; i < TURNS_MAX && (!pair->send || !pair->recv); i++) {
-		if (!pair->send)
-			CHECK_EQ(plugin_connect(pair->ctx, 0, pair->handle, -1, &pair->send), 0);
-		if (!pair->recv)
-			CHECK_EQ(plugin_accept(pair->listen, &pair->recv), 0);
-	}
-	CHECK(pair->send && pair->recv);
-	CHECK_EQ(plugin_close_listen(pair->listen), 0);
-}
-
-static void pair_close(struct pair *pair)
-{
-	CHECK_EQ(plugin_close(pair->send), 0);
-	CHECK_EQ(plugin_close(pair->recv), 0);
-	CHECK_EQ(plugin_finalize(pair->ctx), 0);
-}
 
 static uint8_t pattern(uint64_t message, size_t i)
 {
