@@ -12,7 +12,7 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 5u
+#define HARP_XDP_VERSION 6u
 #define HARP_XDP_FDS_MAX 16u
 /* With a mode: where it comes to generic XDP the program may be on a device beside the interface, from which the
  * caller's sockets then have to receive (side). */
@@ -58,8 +58,9 @@ struct harp_xdp_api {
 	 * beside it; 0 none, -errno. */
 	int64_t (*attached_id)(uint32_t ifindex);
 	/*
-	 * Pins link, program and maps in a directory of a bpffs, made if its parent exists: from now on
-	 * they outlive the process. On failure nothing is left pinned. A bpffs takes no dot in a name.
+	 * Pins links, programs and maps in a directory of a bpffs, made if its parent exists: from now on
+	 * they outlive the process. So does the device beside the interface, by a file beside the bpffs: BPFFS.NAME for
+	 * what is pinned in BPFFS/NAME. On failure nothing is left pinned. A bpffs takes no dot in a name.
 	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -EINVAL a dot in
 	 * the directory's name; -ENOENT no parent; -EPERM; -EBUSY pinned already.
 	 */
@@ -71,24 +72,27 @@ struct harp_xdp_api {
 	 */
 	int (*adopt)(struct harp_xdp **out, const char *dir, const char *ifname, char *why,
 		     size_t why_len);
-	/* This library's program takes the place of the attached one, over the same maps; no packet misses
-	 * both. Pins follow. On failure the old one goes on. */
+	/* This library's programs take the place of those attached, over the same maps; no packet misses
+	 * both. Pins follow. On failure the old ones go on. */
 	int (*replace)(struct harp_xdp *xdp, char *why, size_t why_len);
 	/* Removes our names from dir, and dir if nothing else is in it; what nobody holds open is then
-	 * detached. Other files are left. 0 also when some were missing; -ENOENT none was there;
-	 * -EPERM. */
+	 * detached. Then the device beside, whoever uses it. Other files are left. 0 also when some were missing;
+	 * -ENOENT none was there; -EPERM. */
 	int (*unpin)(const char *dir);
 	/* Sums over all processors of what came to queues 0..count-1, since the maps were made; of a queue
 	 * beyond STEER_QUEUES_MAX nothing. */
 	int (*arrivals)(const struct harp_xdp *xdp, struct steer_arrivals *sums, unsigned count);
 	/* The device beside the interface that sockets receive from; 0: the interface itself. */
 	uint32_t (*side)(const struct harp_xdp *xdp);
+	/* Its end in the interface's network namespace, which is there to be seen; 0: there is none. */
+	uint32_t (*side_seen)(const struct harp_xdp *xdp);
 	/* The network namespace that it lies in; a descriptor, which stays the library's. -1: there is none. */
 	int (*side_netns)(const struct harp_xdp *xdp);
 	/*
 	 * Is all that was attached still there? Mends what is not; may wait for the kernel. 0: it is, or is again;
 	 * HARP_XDP_ELSEWHERE: it is again, and sockets must receive from another device (side); -ENODEV the interface is
-	 * gone; other -errno: HARP gets nothing there, another look may mend it. why: empty unless there is something to tell.
+	 * gone; other -errno: HARP gets nothing there, another look may mend it, or, of what is pinned, who attaches it anew
+	 * (-ENOLINK). why: empty unless there is something to tell.
 	 */
 	int (*look)(struct harp_xdp *xdp, char *why, size_t why_len);
 };

@@ -4,12 +4,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/net_namespace.h>
 #include <linux/sockios.h>
 #include <linux/veth.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/thread.h"
@@ -31,6 +36,7 @@ void side_name(char name[IFNAMSIZ], uint32_t ifindex)
 
 struct away {
 	struct netlink *nl;
+	int netns_fd; /* -1: a new one */
 	int rc;
 };
 
@@ -38,15 +44,16 @@ struct away {
 static void *away_run(void *arg)
 {
 	struct away *away = arg;
+	int rc = away->netns_fd < 0 ? unshare(CLONE_NEWNET) : setns(away->netns_fd, CLONE_NEWNET);
 
-	away->rc = unshare(CLONE_NEWNET) ? -errno : netlink_open(away->nl, 0);
+	away->rc = rc ? -errno : netlink_open(away->nl, 0);
 	return NULL;
 }
 
-/* A socket in a new network namespace, which lives as long as the socket. */
-static int away_open(struct netlink *nl)
+/* A socket in that network namespace, or in a new one, which lives as long as the socket. */
+static int away_open(struct netlink *nl, int netns_fd)
 {
-	struct away away = { .nl = nl };
+	struct away away = { .nl = nl, .netns_fd = netns_fd };
 	pthread_t thread;
 	int rc = thread_start(&thread, away_run, &away, "harp-away");
 
@@ -54,6 +61,12 @@ static int away_open(struct netlink *nl)
 		return rc;
 	pthread_join(thread, NULL);
 	return away.rc;
+}
+
+static int away_netns(struct side *side)
+{
+	side->netns_fd = ioctl(side->away.fd, SIOCGSKNS);
+	return side->netns_fd < 0 ? -errno : 0;
 }
 
 /* ---- the pair -------------------------------------------------------------------------------- */
@@ -156,11 +169,10 @@ static int side_find_index(struct netlink *nl, const char *name, uint32_t *ifind
 
 static int side_pair(struct side *side, uint32_t queues)
 {
-	int rc;
+	int rc = away_netns(side);
 
-	side->netns_fd = ioctl(side->away.fd, SIOCGSKNS);
-	if (side->netns_fd < 0)
-		return -errno;
+	if (rc)
+		return rc;
 	rc = side_create(&side->route, side->name, queues, side->netns_fd);
 	if (rc == -EEXIST)
 		return -EAGAIN; /* whose it is the next look tells */
@@ -183,7 +195,7 @@ int side_make(struct side *side, const struct why *why, uint32_t ifindex, uint32
 	if (!rc && !side_find(&side->route, side->name, &there))
 		rc = there.ours ? -EAGAIN : -EEXIST;
 	if (!rc)
-		rc = away_open(&side->away);
+		rc = away_open(&side->away, -1);
 	if (!rc || rc == -EEXIST || rc == -EAGAIN)
 		what = side->name;
 	if (!rc)
@@ -236,14 +248,19 @@ bool side_is_gone(struct side *side)
 	return netlink_call(&side->route, &message, side_answer, &found) == -ENODEV || !found.ours;
 }
 
-void side_remove(struct side *side)
+/* By the end that nobody can have moved; both go. */
+static void away_remove(struct netlink *away)
 {
 	struct netlink_message message;
 
-	/* By the end that nobody can have moved; both go. */
 	netlink_begin(&message, RTM_DELLINK, 0, sizeof(struct ifinfomsg));
 	netlink_put(&message, IFLA_IFNAME, SIDE_AWAY, sizeof(SIDE_AWAY));
-	netlink_call(&side->away, &message, NULL, NULL);
+	netlink_call(away, &message, NULL, NULL);
+}
+
+void side_remove(struct side *side)
+{
+	away_remove(&side->away);
 }
 
 void side_move_fd(int *fd, int *fresh)
@@ -271,10 +288,170 @@ void side_drop(struct side *side)
 	/* At once; the kernel would do it a moment after the namespace has no one any more. */
 	if (side->ifindex)
 		side_remove(side);
+	side_close(side);
+}
+
+void side_close(struct side *side)
+{
 	side->ifindex = 0;
 	if (side->netns_fd >= 0)
 		close(side->netns_fd);
 	side->netns_fd = -1;
 	netlink_close(&side->away);
 	netlink_close(&side->route);
+}
+
+/* ---- a name for the namespace ---------------------------------------------------------------- */
+
+int side_keep(const struct side *side, const char *file)
+{
+	char from[32];
+	int fd, rc = 0;
+
+	fd = open(file, O_CREAT | O_EXCL | O_CLOEXEC | O_RDONLY, 0400);
+	if (fd < 0)
+		return -errno;
+	close(fd);
+	snprintf(from, sizeof(from), "/proc/self/fd/%d", side->netns_fd);
+	if (mount(from, file, NULL, MS_BIND, NULL)) {
+		rc = -errno;
+		unlink(file);
+	}
+	return rc;
+}
+
+int side_unkeep(const char *file)
+{
+	if (umount2(file, MNT_DETACH | UMOUNT_NOFOLLOW) && errno != EINVAL) /* nothing is mounted */
+		return -errno;
+	return unlink(file) ? -errno : 0;
+}
+
+/* A descriptor of what the file keeps, which may be nothing: then it is an ordinary one. */
+static int kept_open(const char *file, bool *kept)
+{
+	struct stat there, own;
+	struct statfs fs;
+	int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+	if (fd < 0)
+		return errno == ELOOP ? -ESTALE : -errno;
+	if (!fstatfs(fd, &fs) && !fstat(fd, &there) && !stat("/proc/thread-self/ns/net", &own)) {
+		*kept = fs.f_type == NSFS_MAGIC;
+		/* Ours has no other end of ours. */
+		if (*kept ? there.st_ino != own.st_ino : S_ISREG(there.st_mode) && !there.st_size)
+			return fd;
+	}
+	close(fd);
+	return -ESTALE;
+}
+
+struct side_other {
+	uint32_t ifindex, peer_ifindex;
+	int32_t peer_netns; /* its number there; -1: none */
+};
+
+static int other_answer(void *ctx, const struct nlmsghdr *message)
+{
+	const struct rtattr *attributes[IFLA_LINK_NETNSID + 1];
+	const struct ifinfomsg *body = NLMSG_DATA(message);
+	struct side_other *other = ctx;
+
+	if (message->nlmsg_type != RTM_NEWLINK)
+		return 0;
+	netlink_attributes(message, sizeof(*body), attributes, IFLA_LINK_NETNSID);
+	other->ifindex = (uint32_t)body->ifi_index;
+	/* Not there: a number that is the same on both sides. */
+	other->peer_ifindex = netlink_u32(attributes[IFLA_LINK], other->ifindex);
+	other->peer_netns = (int32_t)netlink_u32(attributes[IFLA_LINK_NETNSID], UINT32_MAX);
+	return 0;
+}
+
+static int netns_answer(void *ctx, const struct nlmsghdr *message)
+{
+	const struct rtattr *attributes[NETNSA_NSID + 1];
+
+	if (message->nlmsg_type != RTM_NEWNSID)
+		return 0;
+	netlink_attributes(message, sizeof(struct rtgenmsg), attributes, NETNSA_NSID);
+	*(int32_t *)ctx = (int32_t)netlink_u32(attributes[NETNSA_NSID], UINT32_MAX);
+	return 0;
+}
+
+/* The number that this thread's network namespace has there; -1: none. */
+static int32_t away_number(struct netlink *away)
+{
+	int own = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+	struct netlink_message message;
+	int32_t number = -1;
+
+	if (own < 0)
+		return -1;
+	netlink_begin(&message, RTM_GETNSID, 0, sizeof(struct rtgenmsg));
+	netlink_put(&message, NETNSA_FD, &own, sizeof(own));
+	netlink_call(away, &message, netns_answer, &number);
+	close(own);
+	return number;
+}
+
+/* Both ends, of which the one that packets come out of is in the namespace that is kept, the other one here. */
+static int side_take_pair(struct side *side)
+{
+	struct side_other other = { .peer_netns = -1 };
+	struct netlink_message message;
+	int rc;
+
+	netlink_begin(&message, RTM_GETLINK, 0, sizeof(struct ifinfomsg));
+	netlink_put(&message, IFLA_IFNAME, SIDE_AWAY, sizeof(SIDE_AWAY));
+	rc = netlink_call(&side->away, &message, other_answer, &other);
+	if (rc)
+		return rc == -ENODEV ? -ESTALE : rc;
+	if (other.peer_netns < 0 || other.peer_netns != away_number(&side->away))
+		return -ESTALE;
+	side->away_ifindex = other.ifindex;
+	side->ifindex = other.peer_ifindex;
+	return side_is_gone(side) ? -ESTALE : 0;
+}
+
+int side_take_up(struct side *side, const struct why *why, const char *file, uint32_t ifindex)
+{
+	bool kept = false;
+	int fd = kept_open(file, &kept), rc = fd;
+
+	side_init(side);
+	side_name(side->name, ifindex);
+	if (fd >= 0) {
+		rc = kept ? away_open(&side->away, fd) : -ESTALE;
+		close(fd); /* it would keep the file mounted */
+	}
+	if (!rc)
+		rc = away_netns(side);
+	if (!rc)
+		rc = netlink_open(&side->route, 0);
+	if (!rc)
+		rc = side_take_pair(side);
+	if (!rc)
+		return 0;
+	side_close(side);
+	return why_fail(why, rc, "%s: %s", file,
+			rc == -ESTALE ? "not what keeps the device beside the interface"
+				      : strerror(-rc));
+}
+
+int side_forget(const char *file)
+{
+	struct netlink away = { .fd = -1 };
+	bool kept;
+	int fd = kept_open(file, &kept), rc = 0;
+
+	if (fd < 0)
+		return fd;
+	if (kept) {
+		rc = away_open(&away, fd);
+		if (!rc)
+			away_remove(&away);
+		netlink_close(&away);
+	}
+	close(fd);
+	return rc ? rc : side_unkeep(file);
 }

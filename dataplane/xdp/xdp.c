@@ -15,76 +15,11 @@
 
 /* ---- attaching ------------------------------------------------------------------------------ */
 
-#define INGRESS_PROGRAMS_MAX 64u /* BPF_MPROG_MAX */
-
-/* The number of the program on the device beside; 0: none. Anybody may ask. */
-static int64_t xdp_attached_side(uint32_t ifindex)
-{
-	LIBBPF_OPTS(bpf_xdp_query_opts, query);
-	char name[IFNAMSIZ];
-	unsigned side;
-
-	side_name(name, ifindex);
-	side = if_nametoindex(name);
-	return side && !bpf_xdp_query((int)side, 0, &query) ? query.skb_prog_id : 0;
-}
-
-/* The number of HARP's program at the ingress hook, or of that on the device beside for who may not ask whose those at
- * the hook are (CAP_SYS_ADMIN); 0: none. */
-static int64_t xdp_attached_aside(uint32_t ifindex)
-{
-	uint32_t ids[INGRESS_PROGRAMS_MAX], count = INGRESS_PROGRAMS_MAX;
-
-	if (bpf_prog_query((int)ifindex, XDP_TCX_INGRESS, 0, NULL, ids, &count))
-		count = 0;
-	for (uint32_t i = 0; i < count && i < INGRESS_PROGRAMS_MAX; i++)
-		if (xdp_is_ours(ids[i]))
-			return ids[i];
-	return xdp_attached_side(ifindex);
-}
-
-uint32_t xdp_ingress_first(uint32_t ifindex)
-{
-	uint32_t ids[INGRESS_PROGRAMS_MAX], count = INGRESS_PROGRAMS_MAX;
-
-	if (bpf_prog_query((int)ifindex, XDP_TCX_INGRESS, 0, NULL, ids, &count) || !count)
-		return 0;
-	return ids[0];
-}
-
-int64_t xdp_attached(uint32_t ifindex, bool *native)
-{
-	LIBBPF_OPTS(bpf_xdp_query_opts, query);
-	int rc = bpf_xdp_query((int)ifindex, 0, &query);
-
-	if (rc)
-		return rc;
-	*native = query.drv_prog_id;
-	if (query.drv_prog_id)
-		return query.drv_prog_id;
-	if (query.skb_prog_id || query.hw_prog_id)
-		return query.skb_prog_id ? query.skb_prog_id : query.hw_prog_id;
-	return xdp_attached_aside(ifindex);
-}
-
 static int64_t xdp_attached_id(uint32_t ifindex)
 {
 	bool native;
 
 	return xdp_attached(ifindex, &native);
-}
-
-bool xdp_is_ours(int64_t id)
-{
-	struct bpf_prog_info info = { 0 };
-	uint32_t len = sizeof(info);
-	int fd = bpf_prog_get_fd_by_id((uint32_t)id), rc;
-
-	if (fd < 0)
-		return false;
-	rc = bpf_obj_get_info_by_fd(fd, &info, &len);
-	close(fd);
-	return !rc && (!strcmp(info.name, XDP_PROGRAM_NAME) || !strcmp(info.name, XDP_ASIDE_NAME));
 }
 
 struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
@@ -278,7 +213,10 @@ void xdp_detach(struct harp_xdp *xdp)
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		if (xdp->map_fds[i] >= 0)
 			close(xdp->map_fds[i]);
-	side_drop(&xdp->side);
+	if (xdp->pin_dir[0])
+		side_close(&xdp->side);
+	else
+		side_drop(&xdp->side);
 	pthread_mutex_destroy(&xdp->ports_lock);
 	free(xdp);
 }
@@ -345,6 +283,11 @@ static bool xdp_native(const struct harp_xdp *xdp)
 static uint32_t xdp_side(const struct harp_xdp *xdp)
 {
 	return xdp->side.ifindex ? xdp->side.away_ifindex : 0;
+}
+
+static uint32_t xdp_side_seen(const struct harp_xdp *xdp)
+{
+	return xdp->side.ifindex;
 }
 
 static int xdp_side_netns(const struct harp_xdp *xdp)
@@ -490,6 +433,7 @@ const struct harp_xdp_api *harp_xdp_api(void)
 		.unpin = xdp_unpin,
 		.arrivals = xdp_arrivals,
 		.side = xdp_side,
+		.side_seen = xdp_side_seen,
 		.side_netns = xdp_side_netns,
 		.look = xdp_look,
 	};

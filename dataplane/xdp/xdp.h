@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* xdp.h - a loaded steering program's parts, between its loading (xdp_load.c), its attaching and maps
- * (xdp.c), and its pins (xdp_pin.c). */
+ * (xdp.c, xdp_beside.c, xdp_look.c), and its pins (xdp_pin.c, xdp_adopt.c). */
 #ifndef HARP_XDP_XDP_H
 #define HARP_XDP_XDP_H
 
@@ -15,8 +15,9 @@
 #define XDP_PROGRAM_NAME "harp_steer"
 #define XDP_ASIDE_NAME "harp_aside"
 #define XDP_SIDE_NAME "harp_side"
-/* enum bpf_attach_type of Linux 6.6. */
+/* enum bpf_attach_type and bpf_link_type of Linux 6.6. */
 #define XDP_TCX_INGRESS ((enum bpf_attach_type)46)
+#define XDP_LINK_TYPE_TCX 11u
 #define XDP_TCX_FIRST (1u << 3) /* BPF_F_BEFORE: before all programs that are there */
 
 /* The maps, by their names in steer.bpf.c and in a directory of pins. X(name, type, key bytes, value bytes,
@@ -63,8 +64,13 @@ int xdp_load_aside(const struct why *why, uint32_t side_ifindex, int *program_fd
 /* Number of the XDP program attached, or of HARP's at the ingress hook, or on the device beside; 0 none, -errno; native: in
  * which mode. */
 int64_t xdp_attached(uint32_t ifindex, bool *native);
+/* The number of the program on the device beside; 0: none. Anybody may ask. */
+int64_t xdp_attached_side(uint32_t ifindex);
 /* Is that program a steering program of HARP's? False, too, when we may not know. */
 bool xdp_is_ours(int64_t id);
+/* Is the program of that number on that interface of this thread's network namespace: an XDP one, or (aside) one at the
+ * ingress hook? */
+bool xdp_is_attached(uint32_t ifindex, uint32_t id, bool aside);
 /* The number of the program that is first at the ingress hook; 0: there is none, or we may not know. */
 uint32_t xdp_ingress_first(uint32_t ifindex);
 /* A link of what is loaded, which is on the interface or beside it. A descriptor, or -errno. */
@@ -89,6 +95,23 @@ int xdp_look(struct harp_xdp *xdp, char *why, size_t why_len);
 /* Detaches, unless what it had is pinned. */
 void xdp_unlink(struct harp_xdp *xdp);
 void xdp_detach(struct harp_xdp *xdp);
+
+/* Names in a directory of pins, beside the maps'. */
+#define XDP_PIN_LINK "link"
+#define XDP_PIN_PROGRAM "program"
+#define XDP_PIN_SIDE_LINK "side_link"
+#define XDP_PIN_SIDE_PROGRAM "side_program"
+#define XDP_PIN_MARK_LINK "mark_link"
+#define XDP_PIN_NEW "_new" /* a program's, while it takes the other one's place */
+
+/* DIR/NAME; -ENAMETOOLONG. */
+int xdp_pin_path(char path[PATH_MAX], const char *dir, const char *name);
+/* The file that keeps the device beside (side_keep()), for what is pinned in bpffs/NAME: "bpffs.NAME". */
+int xdp_pin_keeper(char path[PATH_MAX], const char *dir);
+/* -ENOENT no such directory, -EOPNOTSUPP not on a bpffs. */
+int xdp_pin_dir_check(const char *dir);
+/* The link is another one than the one that is pinned. */
+int xdp_pin_link_anew(const struct harp_xdp *xdp);
 
 int xdp_pin(struct harp_xdp *xdp, const char *dir);
 int xdp_adopt(struct harp_xdp **out, const char *dir, const char *ifname, char *why,

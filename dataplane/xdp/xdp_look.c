@@ -148,9 +148,14 @@ static int look_mend(struct harp_xdp *xdp, const struct why *why, enum look_trou
 {
 	int rc;
 
+	/* Who pinned it has given its sockets away, and attaches anew. */
+	if (trouble == LOOK_AMISS && xdp->pin_dir[0])
+		return why_fail(why, -ENOLINK, "%s", xdp->trouble);
 	if (trouble == LOOK_AMISS)
 		return look_make(xdp, why);
 	rc = look_attach_again(xdp);
+	if (!rc && xdp->pin_dir[0])
+		rc = xdp_pin_link_anew(xdp);
 	if (rc)
 		return why_fail(why, rc, "%s; attaching it again: %s", xdp->trouble, strerror(-rc));
 	return why_fail(why, 0, "%s; it is attached again", xdp->trouble);

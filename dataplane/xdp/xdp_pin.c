@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_pin.c - a steering program that outlives its maker: pinned in a bpffs, adopted by the next, replaced
- * under way, removed.
+ * xdp_pin.c - a steering program that outlives its maker: pinned in a bpffs, replaced under way, removed;
+ * the next adopts it (xdp_adopt.c).
  *
- * A directory holds a name for each map, `program` and `link`; the link comes last and goes first, so that a
- * directory without it is one whose maker died in between, and nothing is attached. While a newer program
- * takes over there is `program_new` too. Who adopts believes nothing: the maps must be of our layout, the
- * program ours and working with these very maps, and the link that of this program on this interface.
+ * A directory holds a name for each map, `program` and `link`, and where the program is beside the interface
+ * `side_program` and `side_link`. `link` comes last and goes first, so that a directory without it is one whose maker
+ * died in between, and no packet is sent anywhere. While a newer program takes over there is `program_new`, too.
+ *
+ * A bpffs takes no network namespace, so what keeps the device beside is a file beside the bpffs, on which the namespace of
+ * its other end is mounted: /run/harp/bpf.eth1 for what is pinned in /run/harp/bpf/eth1. It lives as long as the pins.
  */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -18,25 +20,33 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "nic/af_xdp_link.h"
 #include "xdp/xdp.h"
 
-#define PIN_LINK "link"
-#define PIN_PROGRAM "program"
-#define PIN_PROGRAM_NEW "program_new"
-#define PIN_MAP_IDS_MAX 16u
-
-static int pin_path(char path[PATH_MAX], const char *dir, const char *name)
+int xdp_pin_path(char path[PATH_MAX], const char *dir, const char *name)
 {
 	int len = snprintf(path, PATH_MAX, "%s/%s", dir, name);
 
 	return len < 0 || len >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
+int xdp_pin_keeper(char path[PATH_MAX], const char *dir)
+{
+	char *last;
+	int len = snprintf(path, PATH_MAX, "%s", dir);
+
+	if (len < 0 || len >= PATH_MAX)
+		return -ENAMETOOLONG;
+	last = strrchr(path, '/');
+	if (!last || last == path || !last[1])
+		return -EINVAL;
+	*last = '.';
+	return 0;
+}
+
 static int pin_one(int fd, const char *dir, const char *name)
 {
 	char path[PATH_MAX];
-	int rc = pin_path(path, dir, name);
+	int rc = xdp_pin_path(path, dir, name);
 
 	return rc ? rc : bpf_obj_pin(fd, path);
 }
@@ -44,15 +54,14 @@ static int pin_one(int fd, const char *dir, const char *name)
 static int pin_remove(const char *dir, const char *name)
 {
 	char path[PATH_MAX];
-	int rc = pin_path(path, dir, name);
+	int rc = xdp_pin_path(path, dir, name);
 
 	if (rc)
 		return rc;
 	return unlink(path) ? -errno : 0;
 }
 
-/* -ENOENT no such directory, -EOPNOTSUPP not on a bpffs. */
-static int pin_dir_check(const char *dir)
+int xdp_pin_dir_check(const char *dir)
 {
 	struct statfs fs;
 
@@ -63,26 +72,59 @@ static int pin_dir_check(const char *dir)
 
 /* ---- pinning -------------------------------------------------------------------------------- */
 
+#define PIN_NAMES_MAX (XDP_MAP_COUNT + 5u)
+
+struct pin {
+	const char *name;
+	int fd;
+};
+
+/* What is pinned, in this order; returns how many. */
+static unsigned pin_list(const struct harp_xdp *xdp, struct pin pins[PIN_NAMES_MAX])
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
+		pins[count++] = (struct pin){ xdp_map_name(i), xdp->map_fds[i] };
+	if (xdp->side.ifindex) {
+		pins[count++] = (struct pin){ XDP_PIN_MARK_LINK, xdp->mark_link_fd };
+		pins[count++] = (struct pin){ XDP_PIN_SIDE_PROGRAM, xdp->side_program_fd };
+		pins[count++] = (struct pin){ XDP_PIN_SIDE_LINK, xdp->side_link_fd };
+	}
+	pins[count++] = (struct pin){ XDP_PIN_PROGRAM, xdp->program_fd };
+	pins[count++] = (struct pin){ XDP_PIN_LINK, xdp->link_fd };
+	return count;
+}
+
 static int pin_all(const struct harp_xdp *xdp, const char *dir)
 {
-	unsigned pinned = 0;
+	struct pin pins[PIN_NAMES_MAX];
+	unsigned count = pin_list(xdp, pins), pinned = 0;
 	int rc = 0;
 
-	while (pinned < XDP_MAP_COUNT && !rc) {
-		rc = pin_one(xdp->map_fds[pinned], dir, xdp_map_name(pinned));
+	while (pinned < count && !rc) {
+		rc = pin_one(pins[pinned].fd, dir, pins[pinned].name);
 		pinned += !rc;
 	}
-	if (!rc) {
-		rc = pin_one(xdp->program_fd, dir, PIN_PROGRAM);
-		if (!rc) {
-			rc = pin_one(xdp->link_fd, dir, PIN_LINK);
-			if (rc)
-				pin_remove(dir, PIN_PROGRAM);
-		}
-	}
 	while (rc && pinned)
-		pin_remove(dir, xdp_map_name(--pinned));
+		pin_remove(dir, pins[--pinned].name);
 	return rc;
+}
+
+static int pin_keep_side(const struct harp_xdp *xdp, const char *dir)
+{
+	char keeper[PATH_MAX];
+	int rc = xdp_pin_keeper(keeper, dir);
+
+	return rc || !xdp->side.ifindex ? rc : side_keep(&xdp->side, keeper);
+}
+
+static void pin_unkeep_side(const struct harp_xdp *xdp, const char *dir)
+{
+	char keeper[PATH_MAX];
+
+	if (xdp->side.ifindex && !xdp_pin_keeper(keeper, dir))
+		side_unkeep(keeper);
 }
 
 int xdp_pin(struct harp_xdp *xdp, const char *dir)
@@ -100,9 +142,14 @@ int xdp_pin(struct harp_xdp *xdp, const char *dir)
 	made = mkdir(dir, 0700) == 0;
 	if (!made && errno != EEXIST)
 		return -errno;
-	rc = pin_dir_check(dir);
+	rc = xdp_pin_dir_check(dir);
 	if (!rc)
+		rc = pin_keep_side(xdp, dir);
+	if (!rc) {
 		rc = pin_all(xdp, dir);
+		if (rc)
+			pin_unkeep_side(xdp, dir);
+	}
 	if (rc && made)
 		rmdir(dir);
 	if (!rc)
@@ -110,17 +157,31 @@ int xdp_pin(struct harp_xdp *xdp, const char *dir)
 	return rc;
 }
 
-int xdp_unpin(const char *dir)
+int xdp_pin_link_anew(const struct harp_xdp *xdp)
 {
-	static const char *const first[] = { PIN_LINK, PIN_PROGRAM, PIN_PROGRAM_NEW };
+	pin_remove(xdp->pin_dir, XDP_PIN_LINK);
+	return pin_one(xdp->link_fd, xdp->pin_dir, XDP_PIN_LINK);
+}
+
+/* Our names in a directory; 0 also when some were missing, -ENOENT none was there. */
+static int unpin_names(const char *dir)
+{
+	static const char *const first[] = { XDP_PIN_LINK,
+					     XDP_PIN_SIDE_LINK,
+					     XDP_PIN_MARK_LINK,
+					     XDP_PIN_PROGRAM,
+					     XDP_PIN_PROGRAM XDP_PIN_NEW,
+					     XDP_PIN_SIDE_PROGRAM,
+					     XDP_PIN_SIDE_PROGRAM XDP_PIN_NEW };
+	const unsigned count = sizeof(first) / sizeof(first[0]);
 	unsigned removed = 0;
 	int rc, one;
 
-	rc = pin_dir_check(dir);
+	rc = xdp_pin_dir_check(dir);
 	if (rc)
 		return rc == -EACCES ? -EPERM : -ENOENT;
-	for (unsigned i = 0; i < 3 + XDP_MAP_COUNT; i++) {
-		one = pin_remove(dir, i < 3 ? first[i] : xdp_map_name(i - 3));
+	for (unsigned i = 0; i < count + XDP_MAP_COUNT; i++) {
+		one = pin_remove(dir, i < count ? first[i] : xdp_map_name(i - count));
 		removed += !one;
 		if (one && one != -ENOENT && !rc)
 			rc = one;
@@ -131,259 +192,126 @@ int xdp_unpin(const char *dir)
 	return removed ? 0 : -ENOENT;
 }
 
-/* ---- adopting ------------------------------------------------------------------------------- */
-
-/* A descriptor of a pinned object; -ENOENT, -ESTALE what is there is none, -EPERM. */
-static int adopt_open(const char *dir, const char *name)
+/* The device goes last, when no packet is sent there any more. */
+int xdp_unpin(const char *dir)
 {
-	char path[PATH_MAX];
-	struct stat at;
-	int rc = pin_path(path, dir, name), fd;
+	char keeper[PATH_MAX];
+	int rc = unpin_names(dir), side;
 
-	if (rc)
+	if (rc && rc != -ENOENT)
 		return rc;
-	fd = bpf_obj_get(path);
-	if (fd != -EACCES)
-		return fd;
-	/* The answer, too, to directories and the like. */
-	return !lstat(path, &at) && !S_ISREG(at.st_mode) ? -ESTALE : -EPERM;
-}
-
-static int adopt_maps(struct harp_xdp *xdp, const struct why *why, const char *dir,
-		      unsigned *missing)
-{
-	for (unsigned i = 0; i < XDP_MAP_COUNT; i++) {
-		int fd = adopt_open(dir, xdp_map_name(i));
-
-		xdp->map_fds[i] = fd < 0 ? -1 : fd;
-		*missing += fd == -ENOENT;
-		if (fd < 0 && fd != -ENOENT)
-			return why_fail(why, fd, "%s/%s: %s", dir, xdp_map_name(i),
-					fd == -ESTALE ? "not a map of HARP's" : strerror(-fd));
-	}
-	return 0;
-}
-
-static int adopt_map_shape(const struct why *why, const char *dir, unsigned map, int fd,
-			   uint32_t *id)
-{
-#define XDP_MAP_SHAPE(name, type, key, value, entries) { type, key, value, entries },
-	static const struct {
-		uint32_t type, key_size, value_size, max_entries;
-	} shapes[] = { XDP_MAPS(XDP_MAP_SHAPE) };
-#undef XDP_MAP_SHAPE
-	struct bpf_map_info info = { 0 };
-	uint32_t len = sizeof(info);
-	int rc = bpf_obj_get_info_by_fd(fd, &info, &len);
-
-	if (rc)
-		return why_fail(why, rc, "%s/%s: %s", dir, xdp_map_name(map), strerror(-rc));
-	*id = info.id;
-	if (info.type == shapes[map].type && info.key_size == shapes[map].key_size &&
-	    info.value_size == shapes[map].value_size &&
-	    info.max_entries == shapes[map].max_entries)
+	side = xdp_pin_keeper(keeper, dir);
+	if (!side)
+		side = side_forget(keeper);
+	if (!side)
 		return 0;
-	return why_fail(why, -ESTALE,
-			"%s/%s is not a map of this HARP's; `harpctl stop` removes what is "
-			"pinned there",
-			dir, xdp_map_name(map));
-}
-
-/* Another layout may have other maps: where it says which it is, that is looked at first. */
-static int adopt_layout_number(const struct harp_xdp *xdp, const struct why *why, const char *dir)
-{
-	uint32_t zero = 0, layout = 0, id;
-	int rc = adopt_map_shape(why, dir, XDP_MAP_layout, xdp->map_fds[XDP_MAP_layout], &id);
-
-	if (rc)
-		return rc;
-	rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_layout], &zero, &layout);
-	if (rc)
-		return why_fail(why, rc, "%s/layout: %s", dir, strerror(-rc));
-	if (layout == STEER_LAYOUT)
-		return 0;
-	return why_fail(why, -ESTALE,
-			"pinned in %s by another version of HARP (layout %u, ours is %u); run that "
-			"version, or `harpctl stop` and start anew",
-			dir, layout, STEER_LAYOUT);
-}
-
-static int adopt_shapes(const struct harp_xdp *xdp, const struct why *why, const char *dir,
-			uint32_t map_ids[XDP_MAP_COUNT])
-{
-	int rc = 0;
-
-	for (unsigned i = 0; i < XDP_MAP_COUNT && !rc; i++)
-		rc = adopt_map_shape(why, dir, i, xdp->map_fds[i], &map_ids[i]);
-	return rc;
-}
-
-/* Is it the steering program, number id, over these maps? */
-static bool adopt_is_program(int fd, uint32_t id, const uint32_t map_ids[XDP_MAP_COUNT])
-{
-	uint32_t used[PIN_MAP_IDS_MAX];
-	struct bpf_prog_info info = { .nr_map_ids = PIN_MAP_IDS_MAX, .map_ids = (uintptr_t)used };
-	uint32_t len = sizeof(info), found = 0;
-
-	if (bpf_obj_get_info_by_fd(fd, &info, &len) || info.id != id ||
-	    info.type != BPF_PROG_TYPE_XDP || strcmp(info.name, XDP_PROGRAM_NAME))
-		return false;
-	for (unsigned map = 0; map < XDP_MAP_layout; map++)
-		for (unsigned i = 0; i < info.nr_map_ids && i < PIN_MAP_IDS_MAX; i++)
-			found += used[i] == map_ids[map];
-	return found == XDP_MAP_layout;
-}
-
-/*
- * The program that the link has. A replace that was cut off between updating the link and renaming the
- * pin has left the new one under its first name.
- */
-static int adopt_program(struct harp_xdp *xdp, const char *dir, uint32_t id,
-			 const uint32_t map_ids[XDP_MAP_COUNT])
-{
-	char from[PATH_MAX], to[PATH_MAX];
-	int fd = adopt_open(dir, PIN_PROGRAM);
-
-	if (fd >= 0 && adopt_is_program(fd, id, map_ids)) {
-		xdp->program_fd = fd;
-		return 0;
-	}
-	if (fd >= 0)
-		close(fd);
-	fd = adopt_open(dir, PIN_PROGRAM_NEW);
-	if (fd >= 0 && adopt_is_program(fd, id, map_ids) && !pin_path(from, dir, PIN_PROGRAM_NEW) &&
-	    !pin_path(to, dir, PIN_PROGRAM) && !rename(from, to)) {
-		xdp->program_fd = fd;
-		return 0;
-	}
-	if (fd >= 0)
-		close(fd);
-	return -ESTALE;
-}
-
-static int adopt_link(struct harp_xdp *xdp, const struct why *why, const char *dir,
-		      const uint32_t map_ids[XDP_MAP_COUNT])
-{
-	struct bpf_link_info info = { 0 };
-	uint32_t len = sizeof(info);
-	int rc = bpf_obj_get_info_by_fd(xdp->link_fd, &info, &len);
-
-	if (rc)
-		return why_fail(why, rc, "%s/" PIN_LINK ": %s", dir, strerror(-rc));
-	if (info.type != BPF_LINK_TYPE_XDP || info.xdp.ifindex != xdp->ifindex ||
-	    xdp_attached(xdp->ifindex, &xdp->native) != info.prog_id)
-		return why_fail(why, -ESTALE,
-				"what is pinned in %s is not attached to this interface (it was "
-				"made anew?); `harpctl stop` removes it",
-				dir);
-	rc = adopt_program(xdp, dir, info.prog_id, map_ids);
-	if (rc)
-		why_fail(why, rc,
-			 "%s/" PIN_PROGRAM " is not the steering program that is attached; "
-			 "`harpctl stop` removes what is pinned there",
-			 dir);
-	return rc;
-}
-
-static int adopt_all(struct harp_xdp *xdp, const struct why *why, const char *dir)
-{
-	uint32_t map_ids[XDP_MAP_COUNT];
-	unsigned missing = 0;
-	int rc = adopt_maps(xdp, why, dir, &missing);
-
-	if (rc)
-		return rc;
-	rc = adopt_open(dir, PIN_LINK);
-	missing += rc == -ENOENT;
-	if (rc < 0 && rc != -ENOENT)
-		return why_fail(why, rc, "%s/" PIN_LINK ": %s", dir,
-				rc == -ESTALE ? "not a link of HARP's" : strerror(-rc));
-	xdp->link_fd = rc < 0 ? -1 : rc;
-	if (missing == XDP_MAP_COUNT + 1)
-		return why_fail(why, -ENOENT, "nothing of HARP's is pinned in %s", dir);
-	rc = xdp->map_fds[XDP_MAP_layout] < 0 ? 0 : adopt_layout_number(xdp, why, dir);
-	if (rc)
-		return rc;
-	if (missing)
-		return why_fail(why, -ESTALE,
-				"%s is incomplete: its maker died while it pinned or removed; "
-				"`harpctl stop` removes the rest",
-				dir);
-	rc = adopt_shapes(xdp, why, dir, map_ids);
-	return rc ? rc : adopt_link(xdp, why, dir, map_ids);
-}
-
-int xdp_adopt(struct harp_xdp **out, const char *dir, const char *ifname, char *text,
-	      size_t text_len)
-{
-	struct why why = { .text = text, .size = text_len };
-	struct af_xdp_link link;
-	struct harp_xdp *xdp;
-	int rc = af_xdp_link_read(ifname, &link);
-
-	*out = NULL;
-	why_about(&why, "%s", ifname);
-	if (rc)
-		return why_fail(&why, rc, "cannot be used: %s", strerror(-rc));
-	if (strlen(dir) >= PATH_MAX)
-		return why_fail(&why, -ENAMETOOLONG, "the directory's name is too long");
-	rc = pin_dir_check(dir);
-	if (rc == -EOPNOTSUPP || rc == -ENOENT || rc == -ENOTDIR)
-		return why_fail(&why, -ENOENT, "nothing of HARP's is pinned in %s", dir);
-	if (rc)
-		return why_fail(&why, rc == -EACCES ? -EPERM : rc, "%s: %s", dir, strerror(-rc));
-	xdp = xdp_new(ifname, link.ifindex);
-	if (!xdp)
-		return why_fail(&why, -ENOMEM, "out of memory");
-	rc = adopt_all(xdp, &why, dir);
-	if (rc) {
-		xdp_detach(xdp);
-		return rc;
-	}
-	strcpy(xdp->pin_dir, dir);
-	*out = xdp;
-	return 0;
+	return side == -ENOENT || side == -ESTALE || side == -EINVAL ? rc : side;
 }
 
 /* ---- replacing ------------------------------------------------------------------------------ */
 
-int xdp_replace(struct harp_xdp *xdp, char *text, size_t text_len)
-{
-	struct why why = { .text = text, .size = text_len };
-	bool pinned = xdp->pin_dir[0];
-	char from[PATH_MAX], to[PATH_MAX];
-	int program_fd, rc;
+/* A program that takes another's place. */
+struct replacing {
+	int link_fd, *program_fd;
+	const char *pin;
+	int fresh_fd;
+	char from[PATH_MAX], to[PATH_MAX]; /* pins; empty: not pinned */
+};
 
-	why_about(&why, "%s", xdp->ifname);
-	rc = xdp_load(&why, &program_fd, xdp->map_fds);
+static int replacing_pin(struct replacing *r, const char *dir)
+{
+	char name[32];
+	int rc;
+
+	snprintf(name, sizeof(name), "%s" XDP_PIN_NEW, r->pin);
+	rc = xdp_pin_path(r->from, dir, name);
+	if (!rc)
+		rc = xdp_pin_path(r->to, dir, r->pin);
 	if (rc)
 		return rc;
-	if (pinned) {
-		rc = pin_path(from, xdp->pin_dir, PIN_PROGRAM_NEW);
-		if (!rc)
-			rc = pin_path(to, xdp->pin_dir, PIN_PROGRAM);
-		if (!rc) {
-			unlink(from); /* of a replace that was cut off before it took over */
-			rc = bpf_obj_pin(program_fd, from);
-		}
-		if (rc)
-			why_fail(&why, rc, "pinning the new program in %s: %s", xdp->pin_dir,
-				 strerror(-rc));
+	unlink(r->from); /* of a replace that was cut off before it took over */
+	return bpf_obj_pin(r->fresh_fd, r->from);
+}
+
+static int replace_pinned(struct replacing *each, unsigned count, const char *dir,
+			  const struct why *why)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < count && !rc && dir[0]; i++)
+		rc = replacing_pin(&each[i], dir);
+	return rc ? why_fail(why, rc, "pinning the new program in %s: %s", dir, strerror(-rc)) : 0;
+}
+
+/* Each at one stroke; on failure those that did take over go back. */
+static int replace_links(const struct replacing *each, unsigned count, const struct why *why)
+{
+	unsigned done = 0;
+	int rc = 0;
+
+	while (done < count && !rc) {
+		rc = bpf_link_update(each[done].link_fd, each[done].fresh_fd, NULL);
+		done += !rc;
 	}
-	if (!rc) {
-		rc = bpf_link_update(xdp->link_fd, program_fd, NULL);
-		if (rc)
-			why_fail(&why, rc, "the new program cannot take over: %s", strerror(-rc));
-		if (rc && pinned)
-			unlink(from);
+	if (!rc)
+		return 0;
+	why_fail(why, rc, "the new program cannot take over: %s", strerror(-rc));
+	while (done--)
+		bpf_link_update(each[done].link_fd, *each[done].program_fd, NULL);
+	return rc;
+}
+
+static void replace_undo(const struct replacing *each, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		if (each[i].from[0])
+			unlink(each[i].from);
+		if (each[i].fresh_fd >= 0)
+			close(each[i].fresh_fd);
 	}
+}
+
+static int replace_finish(const struct replacing *each, unsigned count, const struct why *why)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		close(*each[i].program_fd);
+		*each[i].program_fd = each[i].fresh_fd;
+		if (each[i].from[0] && rename(each[i].from, each[i].to) && !rc)
+			rc = why_fail(why, -errno, "renaming %s: %s", each[i].from,
+				      strerror(errno));
+	}
+	return rc;
+}
+
+/* Beside: the device's program first, so that what the other one sends has somewhere to go at any moment. */
+int xdp_replace(struct harp_xdp *xdp, char *text, size_t text_len)
+{
+	struct replacing each[] = {
+		{ xdp->side_link_fd, &xdp->side_program_fd, XDP_PIN_SIDE_PROGRAM, -1, "", "" },
+		{ xdp->link_fd, &xdp->program_fd, XDP_PIN_PROGRAM, -1, "", "" },
+	};
+	const bool beside = xdp->side.ifindex;
+	struct replacing *first = beside ? each : each + 1;
+	const unsigned count = beside ? 2 : 1;
+	struct why why = { .text = text, .size = text_len };
+	int rc;
+
+	why_about(&why, "%s", xdp->ifname);
+	rc = beside ? xdp_load_aside(&why, xdp->side.ifindex, &each[1].fresh_fd, &each[0].fresh_fd,
+				     xdp->map_fds)
+		    : xdp_load(&why, &each[1].fresh_fd, xdp->map_fds);
+	if (!rc)
+		rc = replace_pinned(first, count, xdp->pin_dir, &why);
+	if (!rc)
+		rc = replace_links(first, count, &why);
 	if (rc) {
-		close(program_fd);
+		replace_undo(first, count);
 		return rc;
 	}
-	close(xdp->program_fd);
-	xdp->program_fd = program_fd;
-	if (pinned && rename(from, to))
-		return why_fail(&why, -errno, "renaming %s: %s", from, strerror(errno));
-	return 0;
+	rc = replace_finish(first, count, &why);
+	if (beside) /* no packet comes there: nothing depends on it */
+		bpf_link_update(xdp->mark_link_fd, xdp->side_program_fd, NULL);
+	return rc;
 }

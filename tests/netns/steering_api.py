@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libharp-xdp.so by ctypes: harp_xdp.h, version 5 of it, for tests of what harpd does with it.
+"""libharp-xdp.so by ctypes: harp_xdp.h, version 6 of it, for tests of what harpd does with it.
 
 As a program it attaches and pins, says "ready", and holds on until it is killed:
-steering_api.py BUILD DIR IFNAME
+steering_api.py BUILD DIR IFNAME [MODE]
 """
 
 import ctypes
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VERSION = 5
+VERSION = 6
 HOME_NONE = 0xFFFFFFFF
 QUEUES_MAX = 256
 TCP, UDP = 1, 2
-AUTO, GENERIC = 0, 1
+AUTO, GENERIC, BESIDE = 0, 1, 0x100
 _WHY = 512
 _P = ctypes.c_void_p
 _S = ctypes.c_char_p
@@ -51,6 +51,9 @@ class _Table(ctypes.Structure):
         ("unpin", _function(_S)),
         ("arrivals", _function(_P, _P, ctypes.c_uint)),
         ("side", _function(_P, result=_U)),
+        ("side_seen", _function(_P, result=_U)),
+        ("side_netns", _function(_P)),
+        ("look", _function(_P, _P, _Z)),
     ]
 
 
@@ -164,13 +167,23 @@ class Steering:
         fds = (ctypes.c_int * 16)()
         return list(fds[: self._api.fds(self._handle, fds, 16)])
 
+    def side(self) -> int:
+        return int(self._api.side_seen(self._handle))
+
+    def look(self) -> str:
+        """What there is to tell; RefusedError."""
+        why = ctypes.create_string_buffer(_WHY)
+        rc = self._api.look(self._handle, why, _WHY)
+        _check(rc, why.value.decode())
+        return why.value.decode()
+
     def detach(self) -> None:
         self._api.detach(self._handle)
 
 
 def main() -> None:
-    build, directory, ifname = sys.argv[1:]
-    steering = Library(Path(build)).attach(ifname)
+    build, directory, ifname, *mode = sys.argv[1:]
+    steering = Library(Path(build)).attach(ifname, int(mode[0]) if mode else GENERIC)
     steering.pin(Path(directory))
     print("ready", flush=True)
     sys.stdin.read()
