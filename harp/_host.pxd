@@ -25,10 +25,15 @@ cdef extern from "harp_lease.h" nogil:
         HARP_LEASE_QUERY
         HARP_LEASE_ANSWER
         HARP_LEASE_FDS
+        HARP_LEASE_FDS_MAX
+        HARP_LEASE_ACCEPTS_BESIDE
+        HARP_LEASE_REQUEST_MIN
         HARP_LEASE_DEVICE_DEFAULT_ROUTE
         HARP_LEASE_DEVICE_UP
         HARP_LEASE_DEVICE_ONE_QUEUE
         HARP_LEASE_DEVICE_DPDK
+        HARP_LEASE_DEVICE_BESIDE
+        HARP_LEASE_DEVICE_COPIED
         HARP_LEASE_PORT
         HARP_LEASE_PORT_PAGES_MAX
 
@@ -73,6 +78,7 @@ cdef extern from "harp_lease.h" nogil:
         uint32_t copy_mode
         uint32_t queues
         char label[64]
+        uint32_t accepts
 
     struct harp_lease_leased:
         harp_lease_header header
@@ -98,6 +104,7 @@ cdef extern from "harp_lease.h" nogil:
         uint32_t rss_kind
         uint32_t rss_key_bytes
         uint32_t rss_table_count
+        uint32_t side_ifindex
         uint8_t rss_key[64]
         uint16_t rss_table[512]
 
@@ -185,6 +192,7 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         HARP_XDP_VERSION
         HARP_XDP_FDS_MAX
         HARP_XDP_BESIDE
+        HARP_XDP_ELSEWHERE
         STEER_PORT_TCP
         STEER_PORT_UDP
         STEER_VERDICT_COUNT
@@ -222,6 +230,9 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         int (*unpin)(const char *dir)
         int (*arrivals)(const harp_xdp *xdp, steer_arrivals *sums, unsigned count)
         uint32_t (*side)(const harp_xdp *xdp)
+        uint32_t (*side_seen)(const harp_xdp *xdp)
+        int (*side_netns)(const harp_xdp *xdp)
+        int (*look)(harp_xdp *xdp, char *why, size_t why_len)
 
 
 cdef extern from "string.h" nogil:

@@ -10,11 +10,15 @@ MESSAGE_MAX: int
 DEVICES_MAX: int
 QUEUE_ANY: int
 FDS: int
+FDS_MAX: int
+ACCEPTS_BESIDE: int
 CORE_NONE: int
 DEVICE_DEFAULT_ROUTE: int
 DEVICE_UP: int
 DEVICE_ONE_QUEUE: int
 DEVICE_DPDK: int
+DEVICE_BESIDE: int
+DEVICE_COPIED: int
 PORT_PAGES_MAX: int
 TCP_AND_UDP: int
 
@@ -65,6 +69,7 @@ class Queue(NamedTuple):
     tx_frags_max: int
     zero_copy: bool
     mac: bytes
+    tx_fd: int
 
 class Leased(NamedTuple):
     lease_id: int
@@ -87,6 +92,7 @@ class Leased(NamedTuple):
     page_bytes: int
     core: int
     rss: Rss
+    side_ifindex: int = 0
 
 class Port(NamedTuple):
     lease_id: int
@@ -110,6 +116,7 @@ def pack_lease(
     copy_mode: int = 0,
     queues: int = 0,
     label: str = "",
+    accepts: int = ...,
 ) -> bytes: ...
 def pack_release(serial: int, lease_id: int) -> bytes: ...
 def pack_query(serial: int, document: bytes) -> bytes: ...
@@ -130,6 +137,8 @@ def queue_make(
     copy_mode: int = 0,
     huge_pages: int = 0,
     bind_retry_ms: int = 0,
+    receive_ifindex: int = 0,
+    receive_netns_fd: int = -1,
 ) -> Queue: ...
 def page_create(flows: int) -> tuple[int, int]: ...
 def rss_read(ifname: str) -> Rss: ...
@@ -152,6 +161,8 @@ class Steering:
     def native(self) -> bool: ...
     @property
     def side(self) -> int: ...
+    def receive(self) -> tuple[int, int]: ...
+    def look(self) -> tuple[str, bool]: ...
     def pin(self, directory: str) -> None: ...
     def replace(self) -> None: ...
     def xsk_set(self, queue: int, fd: int) -> None: ...

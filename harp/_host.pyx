@@ -20,11 +20,15 @@ MESSAGE_MAX = HARP_LEASE_MESSAGE_MAX
 DEVICES_MAX = HARP_LEASE_DEVICES_MAX
 QUEUE_ANY = HARP_LEASE_QUEUE_ANY
 FDS = HARP_LEASE_FDS
+FDS_MAX = HARP_LEASE_FDS_MAX
+ACCEPTS_BESIDE = HARP_LEASE_ACCEPTS_BESIDE
 CORE_NONE = 0xFFFFFFFF
 DEVICE_DEFAULT_ROUTE = HARP_LEASE_DEVICE_DEFAULT_ROUTE
 DEVICE_UP = HARP_LEASE_DEVICE_UP
 DEVICE_ONE_QUEUE = HARP_LEASE_DEVICE_ONE_QUEUE
 DEVICE_DPDK = HARP_LEASE_DEVICE_DPDK
+DEVICE_BESIDE = HARP_LEASE_DEVICE_BESIDE
+DEVICE_COPIED = HARP_LEASE_DEVICE_COPIED
 PORT_PAGES_MAX = HARP_LEASE_PORT_PAGES_MAX
 TCP_AND_UDP = STEER_PORT_TCP | STEER_PORT_UDP
 WHY_BYTES = 512
@@ -74,7 +78,8 @@ class Rss(typing.NamedTuple):
 
 
 class Queue(typing.NamedTuple):
-    """struct harp_queue: a bound AF_XDP socket and its memory; the descriptors are the caller's."""
+    """struct harp_queue: a bound AF_XDP socket and its memory; the descriptors are the caller's.
+    tx_fd: the socket that sends; -1: the same."""
 
     xsk_fd: int
     frames_fd: int
@@ -88,10 +93,12 @@ class Queue(typing.NamedTuple):
     tx_frags_max: int
     zero_copy: bool
     mac: bytes
+    tx_fd: int
 
 
 class Leased(typing.NamedTuple):
-    """struct harp_lease_leased. core: CORE_NONE where none is suggested."""
+    """struct harp_lease_leased. core: CORE_NONE where none is suggested; side_ifindex: the device
+    beside the interface, 0 where there is none."""
 
     lease_id: int
     netns: int
@@ -113,6 +120,7 @@ class Leased(typing.NamedTuple):
     page_bytes: int
     core: int
     rss: Rss
+    side_ifindex: int = 0
 
 
 class Port(typing.NamedTuple):
@@ -184,13 +192,15 @@ def pack_lease(
     uint32_t copy_mode=0,
     uint32_t queues=0,
     str label="",
+    uint32_t accepts=HARP_LEASE_ACCEPTS_BESIDE,
 ):
-    """LEASE."""
+    """LEASE. accepts: HARP_LEASE_ACCEPTS_*."""
     cdef harp_lease_request m
     memset(&m, 0, sizeof(m))
     _put(m.ifname, sizeof(m.ifname), ifname)
     _put(m.label, sizeof(m.label), label)
     m.queue, m.frame_count, m.copy_mode, m.queues = queue, frame_count, copy_mode, queues
+    m.accepts = accepts
     return _finish(&m.header, HARP_LEASE_LEASE, serial, sizeof(m), b"")
 
 
@@ -258,6 +268,7 @@ def pack_leased(uint32_t serial, lease):
     _put_raw(m.rss_key, HARP_LEASE_RSS_KEY_MAX, lease.rss.key)
     m.rss_kind, m.rss_key_bytes = lease.rss.kind, len(lease.rss.key)
     m.rss_table_count = len(lease.rss.table)
+    m.side_ifindex = lease.side_ifindex
     for i, queue in enumerate(lease.rss.table):
         m.rss_table[i] = queue
     return _finish(&m.header, HARP_LEASE_LEASED, serial, sizeof(m), b"")
@@ -349,7 +360,7 @@ cdef _unpack_leased(bytes raw):
         m.lease_id, m.netns, _text(m.ifname, sizeof(m.ifname)), m.ifindex, m.queue, m.queue_count,
         m.frame_size, m.frame_count, m.ring_size, m.nic_features, m.tx_frags_max, m.mtu_bytes,
         bool(m.native), bool(m.zero_copy), m.port_min, m.port_max, (<const char *>m.mac)[:6],
-        m.page_bytes, m.core, rss,
+        m.page_bytes, m.core, rss, m.side_ifindex,
     )
     return {"lease": lease}
 
@@ -372,13 +383,16 @@ cdef dict _unpack_body(int kind, bytes raw):
         _body(raw, &hello, sizeof(hello))
         return {"client": _text(hello.client, sizeof(hello.client))}
     if kind == HARP_LEASE_LEASE:
-        _body(raw, &request, sizeof(request))
+        # Of a HARP that knows no `accepts`: it accepts nothing.
+        cut = len(raw) == HARP_LEASE_REQUEST_MIN
+        _body(raw + bytes(sizeof(request) - len(raw)) if cut else raw, &request, sizeof(request))
         return {
             "ifname": _text(request.ifname, sizeof(request.ifname)),
             "queue": request.queue,
             "frame_count": request.frame_count,
             "copy_mode": request.copy_mode,
             "queues": request.queues,
+            "accepts": request.accepts,
             "label": _text(request.label, sizeof(request.label)),
         }
     if kind == HARP_LEASE_RELEASE:
@@ -432,6 +446,8 @@ def queue_make(
     uint32_t copy_mode=0,
     uint32_t huge_pages=0,
     uint32_t bind_retry_ms=0,
+    uint32_t receive_ifindex=0,
+    int receive_netns_fd=-1,
 ):
     """harp_queue_make() of harp_nic.h; without the GIL, as it may wait for the kernel."""
     cdef harp_af_xdp_options opt
@@ -447,6 +463,7 @@ def queue_make(
     opt.queue, opt.frame_count, opt.frame_size = queue, frame_count, frame_size
     opt.ring_size, opt.copy_mode = ring_size, copy_mode
     opt.huge_pages, opt.bind_retry_ms = huge_pages, bind_retry_ms
+    opt.receive_ifindex, opt.receive_netns_fd = receive_ifindex, receive_netns_fd
     made.size = sizeof(made)
     with nogil:
         rc = harp_queue_make(&made, &opt, why, sizeof(why))
@@ -455,7 +472,7 @@ def queue_make(
     return Queue(
         made.xsk_fd, made.frames_fd, made.ifindex, made.queue, made.frame_size, made.frame_count,
         made.ring_size, made.mtu_bytes, made.features, made.tx_frags_max, bool(made.zero_copy),
-        (<const char *>made.mac)[:6],
+        (<const char *>made.mac)[:6], made.tx_fd,
     )
 
 
@@ -630,16 +647,34 @@ cdef class Steering:
 
     @property
     def side(self):
-        """The device beside the interface that sockets receive from; 0: the interface itself."""
-        return _loaded().side(self._open())
+        """The device beside the interface, by its end here; 0: sockets receive from the interface
+        itself."""
+        return _loaded().side_seen(self._open())
+
+    def receive(self):
+        """Where sockets receive from if there is such a device: an index, and a descriptor of the
+        network namespace that it lies in, the caller's; else 0 and -1."""
+        fd = _loaded().side_netns(self._open())
+        return _loaded().side(self._open()), os.dup(fd) if fd >= 0 else -1
+
+    def look(self):
+        """Is all that was attached still there? Words for people, or none; and whether sockets must
+        receive from elsewhere by now. OSError with ENOLINK: it must be attached anew; ENODEV: the
+        interface is gone."""
+        cdef char why[512]
+        why[0] = 0
+        rc = _loaded().look(self._open(), why, sizeof(why))
+        if rc < 0:
+            _fail(rc, why, f"{self.ifname}: its steering program")
+        return why.decode("utf-8", "replace"), rc == HARP_XDP_ELSEWHERE
 
     def pin(self, str directory):
-        """Link, program and maps outlive us from now on."""
+        """Links, programs, maps and the device beside outlive us from now on."""
         encoded = os.fsencode(directory)
         self._check(_loaded().pin(self._open(), encoded), f"pinning in {directory}")
 
     def replace(self):
-        """This library's program takes the place of the one attached."""
+        """This library's programs take the place of those attached."""
         cdef char why[512]
         why[0] = 0
         rc = _loaded().replace(self._open(), why, sizeof(why))

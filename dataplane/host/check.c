@@ -121,14 +121,14 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 			link->driver);
 	else if (af_xdp_link_wants_generic(link))
 		report_add(report, "xdp-mode", GOOD,
-			   "generic: on %s native XDP would cost the kernel its offloads, this "
-			   "a copy: without harpd only when it is named",
+			   "generic: on %s native XDP would cost the kernel its offloads; on a "
+			   "device beside it, where there can be one: on it a copy",
 			   link->driver);
 	else
 		report_add(
 			report, "xdp-mode", GOOD,
 			"native if attaching changes neither MTU, queues nor offloads of %s, else "
-			"generic",
+			"generic, on a device beside it where there can be one",
 			ifname);
 	if (link->rx_queues && queue >= link->rx_queues)
 		report_add(report, "queue", REFUSED, "no queue %u; there are %u|choose 0..%u",
@@ -149,11 +149,17 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 
 static void check_program(struct report *report, const char *ifname, const struct af_xdp_link *link)
 {
+	bool beside;
 	uint32_t id;
-	int rc = xdp_program_read(link->ifindex, &id);
+	int rc = xdp_program_read(link->ifindex, &id, &beside);
 
 	if (rc)
 		report_add(report, "xdp-program", SLOWER, "unknown: %s|", strerror(-rc));
+	else if (beside)
+		report_add(report, "xdp-program", REFUSED,
+			   "XDP program %u is on HARP's device harp%u beside %s|end the process of "
+			   "HARP's that has it, or `harpctl stop` where harpd has",
+			   id, link->ifindex, ifname);
 	else if (id)
 		report_add(report, "xdp-program", REFUSED,
 			   "XDP program %u is attached|stop its owner, or `ip link set %s xdp off`",

@@ -121,6 +121,15 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 	if (instance->shared && (message->nlmsg_type == RTM_DELLINK ||
 				 (uint32_t)body->ifi_index == instance->mirror.ifindex))
 		asker_look(&instance->asker);
+	if (instance->lease && message->nlmsg_type == RTM_DELLINK &&
+	    (uint32_t)body->ifi_index == instance->lease->told.side_ifindex) {
+		instance->gone = true;
+		instance_log(instance, HARP_LOG_WARN,
+			     "the device beside %s was removed: nothing is received any more",
+			     instance->ifname);
+		harp_stack_publish_note(instance->stack, "the device beside the interface is gone");
+		return;
+	}
 	if ((uint32_t)body->ifi_index != instance->mirror.ifindex)
 		return;
 	if (message->nlmsg_type == RTM_DELLINK) {

@@ -38,7 +38,7 @@
 
 /* ---- what the descriptors are --------------------------------------------------------------- */
 
-static const char *const lease_fd_names[HARP_LEASE_FDS] = {
+static const char *const lease_fd_names[HARP_LEASE_FDS_MAX] = {
 	[HARP_LEASE_FD_XSK] = "AF_XDP socket",
 	[HARP_LEASE_FD_FRAMES] = "memory",
 	[HARP_LEASE_FD_PAGE] = "statistics page",
@@ -46,6 +46,7 @@ static const char *const lease_fd_names[HARP_LEASE_FDS] = {
 	[HARP_LEASE_FD_QUESTIONS] = "netlink socket",
 	[HARP_LEASE_FD_PROBE_V4] = "IPv4 probe socket",
 	[HARP_LEASE_FD_PROBE_V6] = "IPv6 probe socket",
+	[HARP_LEASE_FD_XSK_TX] = "AF_XDP socket to send by",
 };
 
 static int lease_option(int fd, int option)
@@ -103,10 +104,13 @@ static int lease_one_namespace(const struct lease *lease, const struct why *why)
 {
 	uint64_t first = 0, cookie;
 
-	for (unsigned i = 0; i < HARP_LEASE_FDS; i++) {
+	for (unsigned i = 0; i < HARP_LEASE_FDS_MAX; i++) {
 		socklen_t len = sizeof(cookie);
 
-		if (i == HARP_LEASE_FD_FRAMES || i == HARP_LEASE_FD_PAGE)
+		if (i == HARP_LEASE_FD_FRAMES || i == HARP_LEASE_FD_PAGE || lease->fds[i] < 0)
+			continue;
+		/* It receives where only HARP's packets are. */
+		if (i == HARP_LEASE_FD_XSK && lease->told.side_ifindex)
 			continue;
 		if (getsockopt(lease->fds[i], SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) < 0)
 			continue;
@@ -145,7 +149,7 @@ int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
 	return 0;
 }
 
-/* XSK and frames are judged by the NIC that adopts them. */
+/* The AF_XDP sockets and frames are judged by the NIC that adopts them. */
 static int lease_judge(struct lease *lease, const struct why *why)
 {
 	for (unsigned i = HARP_LEASE_FD_MONITOR; i < HARP_LEASE_FDS; i++)
@@ -191,6 +195,7 @@ static int lease_ask(struct lease *lease, const struct harp_instance_options *op
 		.queue = opt->queue,
 		.frame_count = opt->frame_count,
 		.copy_mode = opt->copy_mode,
+		.accepts = HARP_LEASE_ACCEPTS_BESIDE,
 	};
 	struct harp_daemon *daemon;
 	int rc = lease_connect(&daemon, opt, lease->daemon, why);
@@ -213,7 +218,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	*out = NULL;
 	if (!lease)
 		return why_fail(why, -ENOMEM, "out of memory");
-	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
+	for (unsigned i = 0; i < HARP_LEASE_FDS_MAX; i++)
 		lease->fds[i] = -1;
 	snprintf(lease->socket, sizeof(lease->socket), "%s", opt->daemon_socket);
 	rc = lease_ask(lease, opt, why);
@@ -248,7 +253,7 @@ void lease_queue(struct lease *lease, struct harp_queue *out)
 	*out = (struct harp_queue){
 		.size = sizeof(*out),
 		.xsk_fd = lease_hand_on(lease, HARP_LEASE_FD_XSK),
-		.tx_fd = -1,
+		.tx_fd = lease_hand_on(lease, HARP_LEASE_FD_XSK_TX),
 		.frames_fd = lease_hand_on(lease, HARP_LEASE_FD_FRAMES),
 		.ifindex = told->ifindex,
 		.queue = told->queue,
@@ -305,7 +310,7 @@ int lease_give_back(struct lease *lease, struct why *why)
 
 void lease_fork_child(const struct lease *lease)
 {
-	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
+	for (unsigned i = 0; i < HARP_LEASE_FDS_MAX; i++)
 		if (lease->fds[i] >= 0)
 			close(lease->fds[i]);
 }

@@ -16,8 +16,8 @@ struct lease {
 	struct harp_lease_leased told;
 	char daemon[LEASE_DAEMON_BYTES]; /* who made it: "harpd 0.1.0" */
 	char socket[LEASE_SOCKET_BYTES];
-	int fds[HARP_LEASE_FDS]; /* -1: handed on, closed or not there */
-	void *page;              /* statistics, told.page_bytes; NULL: not mapped */
+	int fds[HARP_LEASE_FDS_MAX]; /* -1: handed on, closed or not there */
+	void *page;                  /* statistics, told.page_bytes; NULL: not mapped */
 };
 
 /* Connects to the daemon of opt->daemon_socket; name: who it is. Errors as harp_daemon_connect(). */
@@ -30,7 +30,7 @@ const char *lease_label(const struct harp_instance_options *opt);
 int lease_take(struct lease **out, const struct harp_instance_options *opt, struct why *why);
 /* The descriptor, from now on the caller's. */
 int lease_hand_on(struct lease *lease, enum harp_lease_fd which);
-/* What harp_nic_af_xdp_adopt() is told; the two descriptors are handed on. */
+/* What harp_nic_af_xdp_adopt() is told; its descriptors are handed on. */
 void lease_queue(struct lease *lease, struct harp_queue *out);
 /* Maps a statistics page of bytes that harpd made, for this process alone; NULL and -EPROTO when it is none. The
  * descriptor stays the caller's. */

@@ -41,7 +41,7 @@ static int program_beside(struct netlink *nl, uint32_t ifindex, uint32_t *id)
 	return rc == -ENODEV ? 0 : rc;
 }
 
-int xdp_program_read(uint32_t ifindex, uint32_t *id)
+int xdp_program_read(uint32_t ifindex, uint32_t *id, bool *beside)
 {
 	struct netlink_message message;
 	struct ifinfomsg *body;
@@ -49,13 +49,16 @@ int xdp_program_read(uint32_t ifindex, uint32_t *id)
 	int rc = netlink_open(&nl, 0);
 
 	*id = 0;
+	*beside = false;
 	if (rc)
 		return rc;
 	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
 	body->ifi_index = (int)ifindex;
 	rc = netlink_call(&nl, &message, program_answer, id);
-	if (!rc && !*id)
+	if (!rc && !*id) {
 		rc = program_beside(&nl, ifindex, id);
+		*beside = *id;
+	}
 	netlink_close(&nl);
 	return rc;
 }

@@ -4,9 +4,11 @@
 #ifndef HARP_HOST_XDP_PROGRAM_H
 #define HARP_HOST_XDP_PROGRAM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-/* *id: 0 where none is attached. 0, or -errno of rtnetlink (-ENODEV: no such interface). */
-int xdp_program_read(uint32_t ifindex, uint32_t *id);
+/* *id: 0 where none is attached; beside: it is on the device beside. 0, or -errno of rtnetlink (-ENODEV: no such
+ * interface). */
+int xdp_program_read(uint32_t ifindex, uint32_t *id, bool *beside);
 
 #endif
