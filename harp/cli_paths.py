@@ -132,8 +132,9 @@ def attach(rounds: int, output: str, **lab: Any) -> None:
 
     NCCL's socket transport, without a program and with HARP's in each mode by turns; no port is in
     its maps. `named` is what auto does with an interface that was named, `unnamed` with another:
-    there it may cost 10 %, or HARP does not attach. `direct` is a generic program on the interface
-    itself, as where there can be no device beside it. Exit code 1 when unnamed costs more.
+    there it may cost 10 %, or HARP does not attach. `leased` is harpd's, with a lease that nobody
+    uses: it may cost as much. `direct` is a generic program on the interface itself, as where there
+    can be no device beside it. Exit code 1 when unnamed or leased costs more.
 
     \b
     harpctl bench attach --mtu 1500
@@ -161,11 +162,11 @@ def _print_attach(report: dict[str, Any], shape: LabOptions) -> None:
     console.out.print(console.table("", ("", *tests), rows))
     for mode, words in report["refused"].items():
         console.out.print(f"{mode}: refused: {words}", markup=False)
-    for mode in ("unnamed", "named"):
+    for mode in ("unnamed", "named", "leased"):
         if mode in report["why"]:
             console.out.print(f"{mode}: {report['why'][mode]}", markup=False)
     goal = f"(goal: at least {report['goals']['speed_ratio']})"
     if report["ok"]:
-        console.out.print(f"unnamed {goal}: met")
+        console.out.print(f"unnamed and leased {goal}: met")
     else:
-        console.out.print(f"unnamed {goal}: MISSED: {', '.join(report['missed'])}")
+        console.out.print(f"unnamed and leased {goal}: MISSED: {', '.join(report['missed'])}")

@@ -211,7 +211,8 @@ def test_attach_command(need_root: None) -> None:
     assert report["why"]["named"] == report["why"]["unnamed"]
     assert report["why"]["direct"].startswith("eth0: generic XDP: as asked; ")
     assert report["why"]["none"] == "no program"
-    assert set(report["speed_ratio"]) == {"unnamed", "named", "direct", "native"}
+    assert set(report["speed_ratio"]) == {"unnamed", "named", "leased", "direct", "native"}
+    assert report["why"]["leased"].startswith("eth0: generic XDP, on a device beside it (harp")
     for found in report["costs"].values():
         assert set(found) == set(paths.ATTACH_TESTS)
 
