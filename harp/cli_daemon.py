@@ -283,7 +283,7 @@ def _nic_row(nic: dict[str, Any]) -> list[object]:
     return [
         nic["ifname"],
         state,
-        nic["mode"] or "-",
+        f"beside, {nic['side']}" if nic.get("side") else nic["mode"] or "-",
         len(queues),
         leased,
         nic["queues_free"],
@@ -347,6 +347,8 @@ def status(config: Path | None, output: str) -> None:
     console.out.print(console.table("", columns, [_nic_row(nic) for nic in found["nics"]]))
     _print_ports(found.get("dpdk", []))
     for nic in found["nics"]:
+        if nic.get("copied"):
+            console.out.print(nic["mode_why"], markup=False, soft_wrap=True)
         if nic["queues_unreachable_why"]:
             console.out.print(nic["queues_unreachable_why"], markup=False, soft_wrap=True)
         for queue, waiting in nic["queues_waiting"].items():

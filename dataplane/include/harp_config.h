@@ -226,7 +226,7 @@ extern "C" {
 	KEY(XDP_MODE, CHOICE, "nic", "xdp_mode", 0, "auto|generic|native", 0, 0, "auto", RESTART,             \
 	    DAEMON,                                                                                           \
 	    "Where the XDP program is attached; auto: native where the kernel loses nothing by it, "          \
-	    "else generic")                                                                                   \
+	    "else generic, on a device beside the NIC where there can be one")                                \
 	KEY(RSS, TEXT, "nic", "rss", 0, "rule", 0, 1023, "", LIVE, DAEMON,                                    \
 	    "As HARP_RSS, for this NIC. Empty: ask the NIC")                                                  \
 	KEY(RX_RING, U32, "nic", "rx_ring", 0, "packets", 0, 65536, "0", RESTART, DAEMON,                     \

@@ -81,13 +81,13 @@ def _lives(lease: Lease) -> bool:
 def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
     """The steering programs go with their pins."""
     pins = settings.pins_dir
-    if not pins.is_dir():
-        return []
     done = [
         f"removed the steering program of {path.name}"
-        for path in sorted(pins.iterdir())
-        if path.is_dir() and unpin(str(path))
+        for path in rundir.pinned(pins)
+        if unpin(str(path))
     ]
+    if not pins.is_dir():
+        return done
     rundir.unmount_bpffs(pins)
     if not pins.exists():
         done.append(f"unmounted {pins}")

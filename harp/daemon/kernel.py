@@ -8,9 +8,10 @@ import contextlib
 import errno
 import os
 import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harp.daemon import handed, netlink
 from harp.daemon.loop import close_all
@@ -19,7 +20,11 @@ from harp.daemon.ports import Block
 from harp.daemon.settings import PortSettings
 from harp.nicprep import Host, pci
 
+if TYPE_CHECKING:
+    from harp._host import Steering
+
 PROBE_FRAMES = 64
+UNPINNED_S = 1.0
 _SYSFS = Path("/sys/class/net")
 
 
@@ -28,6 +33,10 @@ class SteeringLike(Protocol):
 
     @property
     def native(self) -> bool: ...
+    @property
+    def side(self) -> int: ...
+    def receive(self) -> tuple[int, int]: ...
+    def look(self) -> tuple[str, bool]: ...
     def replace(self) -> None: ...
     def xsk_set(self, queue: int, fd: int) -> None: ...
     def ports_set(self, first: int, last: int, home_queue: int, ours: bool) -> None: ...
@@ -52,11 +61,41 @@ class Made:
     mac: bytes
     ifindex: int
     page_bytes: int
+    side: int = 0  # as it was wished
 
     def close(self) -> None:
         """No duplicate is kept. Safe twice."""
         while self.fds:
             os.close(self.fds.pop())
+
+
+@dataclass
+class Beside:
+    """The device beside that a queue receives from: its index here, and that of the end that
+    packets come out of, in the namespace of netns_fd, which is ours until closed. All zero: the
+    queue receives from the interface itself."""
+
+    side: int = 0
+    away: int = 0
+    netns_fd: int = -1
+
+    def close(self) -> None:
+        """Safe twice."""
+        if self.netns_fd >= 0:
+            os.close(self.netns_fd)
+        self.netns_fd = -1
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A queue that is to be made. beside: its maker closes that. flows: of the statistics page."""
+
+    ifname: str
+    queue: int
+    frames: int
+    copy_mode: int
+    flows: int
+    beside: Beside = field(default_factory=Beside)
 
 
 @dataclass
@@ -111,8 +150,8 @@ class Kernel(Protocol):
     def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]: ...
     def unpin(self, pins: Path) -> bool: ...
     def ports_busy(self, block: Block) -> bool: ...
-    def make(self, ifname: str, queue: int, frames: int, copy_mode: int, flows: int) -> Made: ...
-    def queue_free(self, ifname: str, queue: int) -> bool: ...
+    def make(self, wish: Wish) -> Made: ...
+    def queue_free(self, ifname: str, queue: int, beside: Beside) -> bool: ...
     def port(self, port: PortSettings) -> PortFacts: ...
     def pages(self, count: int, flows: int) -> Pages: ...
 
@@ -159,6 +198,7 @@ class HostKernel:
         _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
         self._host = _host
         self.netns = Path("/proc/self/ns/net").stat().st_ino
+        self._unpinned_s = -UNPINNED_S
 
     links = staticmethod(netlink.links)
     addresses = staticmethod(netlink.addresses)
@@ -195,49 +235,83 @@ class HostKernel:
         return self._host.Steering.adopt(str(pins), ifname)
 
     def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
-        """Attaches, and pins where there is a place to; the second is why in this mode."""
-        steering = self._host.Steering.attach(ifname, mode)
+        """Attaches, and pins where there is a place to; the second is why in this mode. A generic
+        program is beside the interface, where it can be and can be pinned."""
+        while True:
+            try:
+                return self._attach(ifname, mode, pins)
+            except OSError as error:
+                # The kernel detaches what was unpinned a moment later, and does not say when.
+                if error.errno != errno.EBUSY or time.monotonic() > self._unpinned_s + UNPINNED_S:
+                    raise
+            time.sleep(UNPINNED_S / 100)
+
+    def _attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
+        steering = self._host.Steering.attach(ifname, mode, beside=True)
+        beside, why = steering.side, steering.why
         try:
-            if pins is not None:
-                steering.pin(str(pins))
-        except BaseException:
-            steering.close()
-            raise
-        return steering, steering.why
+            _pin(steering, pins)
+        except OSError as error:
+            if not beside:
+                raise
+            steering = self._host.Steering.attach(ifname, mode)
+            _pin(steering, pins)
+            why = f"{steering.why}; the device beside it can't be kept: {error.strerror}"
+        return steering, why
 
     def unpin(self, pins: Path) -> bool:
         """Removes our pins there; False when there were none."""
+        self._unpinned_s = time.monotonic()
         return self._host.unpin(str(pins))
 
     # ---- a lease's descriptors ----
 
-    def make(self, ifname: str, queue: int, frames: int, copy_mode: int, flows: int) -> Made:
+    def make(self, wish: Wish) -> Made:
         """Everything that LEASED carries, fresh. May wait two seconds for the queue: a worker's."""
-        with contextlib.ExitStack() as undo:
-            q = self._host.queue_make(ifname, queue, frame_count=frames, copy_mode=copy_mode)
+        with contextlib.closing(wish.beside), contextlib.ExitStack() as undo:
+            q = self._host.queue_make(
+                wish.ifname,
+                wish.queue,
+                frame_count=wish.frames,
+                copy_mode=wish.copy_mode,
+                receive_ifindex=wish.beside.away,
+                receive_netns_fd=wish.beside.netns_fd,
+            )
             fds = [q.xsk_fd, q.frames_fd]
             undo.callback(close_all, fds)
-            page_fd, page_bytes = self._host.page_create(flows)
+            sender = [q.tx_fd] if q.tx_fd >= 0 else []
+            undo.callback(close_all, sender)
+            page_fd, page_bytes = self._host.page_create(wish.flows)
             fds.append(page_fd)
             fds += handed.route_sockets()
-            fds += handed.probe_sockets(ifname)
+            fds += handed.probe_sockets(wish.ifname)
+            fds += sender
             undo.pop_all()
         return Made(
             fds, q.frame_size, q.frame_count, q.ring_size, q.features, q.tx_frags_max, q.mtu_bytes,
-            q.zero_copy, q.mac, q.ifindex, page_bytes,
+            q.zero_copy, q.mac, q.ifindex, page_bytes, wish.beside.side,
         )  # fmt: skip
 
-    def queue_free(self, ifname: str, queue: int) -> bool:
-        """Can the queue be bound? Tries with a small socket of its own, once: a worker's."""
+    def queue_free(self, ifname: str, queue: int, beside: Beside) -> bool:
+        """Can the queue be bound, and that of the device beside? Tries with small sockets of its
+        own, once: a worker's."""
         try:
             made = self._host.queue_make(
-                ifname, queue, frame_count=PROBE_FRAMES, ring_size=64, huge_pages=1, bind_retry_ms=1
+                ifname,
+                queue,
+                frame_count=PROBE_FRAMES,
+                ring_size=64,
+                huge_pages=1,
+                bind_retry_ms=1,
+                receive_ifindex=beside.away,
+                receive_netns_fd=beside.netns_fd,
             )
         except OSError as error:
             # Busy is the only reason to wait; anything else the next lease will be told.
             return error.errno != errno.EBUSY
-        os.close(made.xsk_fd)
-        os.close(made.frames_fd)
+        finally:
+            beside.close()
+        close_all([fd for fd in (made.tx_fd, made.xsk_fd, made.frames_fd) if fd >= 0])
         return True
 
     # ---- DPDK ports ----
@@ -267,6 +341,16 @@ class HostKernel:
             made.close()
             raise
         return made
+
+
+def _pin(steering: "Steering", pins: Path | None) -> None:
+    """In a failure it is closed."""
+    try:
+        if pins is not None:
+            steering.pin(str(pins))
+    except BaseException:
+        steering.close()
+        raise
 
 
 def _number(path: Path, absent: int) -> int:

@@ -21,7 +21,7 @@ from harp import _host
 from harp.daemon import cores, peer
 from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
-from harp.daemon.kernel import Kernel, Made, Pages
+from harp.daemon.kernel import Kernel, Made, Pages, Wish
 from harp.daemon.loop import READ, Loop
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
@@ -147,6 +147,13 @@ class Leasing:
                 "mode of 0 to 2 are possible",
             )
         nic = self.nics.all.get(ifname)
+        side = nic.side if nic is not None else 0
+        if side and not int(str(fields["accepts"])) & _host.ACCEPTS_BESIDE:
+            raise RefusedError(
+                errno.EPROTONOSUPPORT,
+                f"{ifname}: packets come from a device beside it, which the job's HARP does not "
+                "know: it is older than harpd; install the same version for the job",
+            )
         if nic is not None and nic.why_not:
             raise RefusedError(nic.error, f"{ifname} can't be leased: {nic.why_not}")
         if nic is not None and nic.link is not None and not nic.link.up:
@@ -170,7 +177,8 @@ class Leasing:
         lease.core = cores.suggest(allowed, local, taken, lease.queue)
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
         flows = self.settings.page_flows
-        return lease, lambda: self._kernel.make(ifname, lease.queue, frames, copy_mode, flows)
+        wish = Wish(ifname, lease.queue, frames, copy_mode, flows, nic.receive())
+        return lease, lambda: self._kernel.make(wish)
 
     def _made(
         self,
@@ -218,6 +226,10 @@ class Leasing:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.why_not or 'it was removed'}")
         if made.ifindex != lease.ifindex:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: the interface is another one by now")
+        if made.side != nic.side:
+            raise RefusedError(
+                errno.ENODEV, f"{nic.ifname}: the device beside it is another one by now"
+            )
         self._steer(lease, nic, made)
         lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
         return self._message(lease, nic, made)
@@ -255,6 +267,7 @@ class Leasing:
             page_bytes=made.page_bytes,
             core=_host.CORE_NONE if lease.core is None else lease.core,
             rss=_host.Rss(hardware.rss_kind, hardware.queues, hardware.rss_key, hardware.rss_table),
+            side_ifindex=made.side,
         )
 
     def _delivered(self, lease: Lease, made: Made | Pages, good: bool) -> None:
@@ -338,8 +351,9 @@ class Leasing:
         if lease.device:
             return ""  # whether it has the port open, nobody can tell but it
         # A process that closed its queue while no harpd was there could not say so.
+        beside = self.nics.all[lease.ifname].receive()
         self._loop.work(
-            lambda: self._kernel.queue_free(lease.ifname, lease.queue),
+            lambda: self._kernel.queue_free(lease.ifname, lease.queue, beside),
             lambda free, _error: self._still_used(lease, bool(free)),
         )
         return ""
@@ -370,8 +384,9 @@ class Leasing:
         if nic is None or nic.queues.get(key[1]) is not QueueState.RECOVERING or self.closing:
             self.recovering.pop(key, None)  # a lease has it; its end begins anew
             return
+        beside = self.nics.all[key[0]].receive()
         self._loop.work(
-            lambda: self._kernel.queue_free(*key),
+            lambda: self._kernel.queue_free(*key, beside),
             lambda free, _error: self._probed(key, bool(free)),
         )
 
@@ -412,7 +427,9 @@ class Leasing:
             ifindex=link.ifindex,
             flags=(_host.DEVICE_UP if link.up else 0)
             | (_host.DEVICE_DEFAULT_ROUTE if hardware.default_route else 0)
-            | (_host.DEVICE_ONE_QUEUE if table and table.unreachable else 0),
+            | (_host.DEVICE_ONE_QUEUE if table and table.unreachable else 0)
+            | (_host.DEVICE_BESIDE if nic.side else 0)
+            | (_host.DEVICE_COPIED if nic.copied else 0),
             mtu_bytes=link.mtu_bytes,
             speed_mbps=hardware.speed_mbps,
             queues=len(table.leasable) if table else 0,

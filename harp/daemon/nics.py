@@ -8,12 +8,13 @@ logged once.
 
 import errno
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harp.daemon import reach
-from harp.daemon.kernel import Hardware, Kernel, SteeringLike
+from harp.daemon.kernel import Beside, Hardware, Kernel, SteeringLike
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
 from harp.daemon.settings import NicSettings, Settings
@@ -22,6 +23,7 @@ from harp.daemon.table import Lease, LeaseTable, NicTable, QueueState
 
 log = logging.getLogger("harpd")
 DOWN, REMOVED, ADDRESS = "NIC is down", "NIC was removed", "address removed"
+SIDE_GONE = "device beside the NIC was lost"
 # Of the program's 64 addresses (xdp/steer.h) so many may be ones that the interface no longer has.
 MISSED_MAX = 16
 
@@ -43,11 +45,27 @@ class Nic:
     error: int = errno.ENODEV
     fresh: bool = True  # since it appeared nobody has prepared it
     keep_pins: bool = False  # jobs depend on pins that we can't take up
+    mode_why: str = ""  # why the program is where it is, in this mode
 
     @property
     def ifname(self) -> str:
         """Its name."""
         return self.settings.ifname
+
+    @property
+    def side(self) -> int:
+        """The index of the device beside it that packets come from; 0: from itself."""
+        return self.steering.side if self.steering is not None else 0
+
+    def receive(self) -> Beside:
+        """Where its queues receive from; the caller closes it."""
+        return Beside(self.side, *self.steering.receive()) if self.steering else Beside()
+
+    @property
+    def copied(self) -> bool:
+        """Is a generic program on the interface, for which the kernel copies what it receives for
+        itself?"""
+        return self.steering is not None and not self.steering.native and not self.side
 
     def best(self, v4: bool) -> bytes:
         """The address to give to others; empty when there is none of the family."""
@@ -110,6 +128,7 @@ class Nics:
             before, nic.link = nic.link, link
             if before is not None:
                 self._compare(nic, before, link)
+            self._look_after(nic)
             if nic.steering is None:
                 self._take_up(nic, link)
             if nic.steering is not None:
@@ -172,6 +191,29 @@ class Nics:
         nic.why_not, nic.error = "the interface was removed", errno.ENODEV
         self._changed()
 
+    def _look_after(self, nic: Nic) -> None:
+        """What is attached, which anybody with privileges may take away. The sockets of leases end
+        with the device beside: their jobs notice, and lease anew."""
+        if nic.steering is None:
+            return
+        try:
+            words, elsewhere = nic.steering.look()
+        except OSError as error:
+            words, elsewhere = error.strerror or str(error), error.errno == errno.ENOLINK
+            if error.errno == errno.ENODEV:
+                return  # the next look at the links will find that
+            if elsewhere:
+                self._let_go(nic)
+        if not elsewhere:
+            self._tell(f"{nic.ifname} program", words)
+            return
+        leases = self.leases_on(nic)
+        for lease in leases:
+            lease.mark(SIDE_GONE)
+        lost = _owners(leases, "; its leases receive nothing any more:")
+        log.warning("%s: attached anew%s", words, lost)
+        self._changed()
+
     def _let_go(self, nic: Nic) -> None:
         """Closes and unpins: what is not pinned and not held is detached."""
         if nic.steering is not None:
@@ -196,7 +238,8 @@ class Nics:
             adopted = self._adopt(nic, link, before)
             if not adopted:
                 nic.steering, why = self._kernel.attach(nic.ifname, nic.settings.xdp_mode, nic.pins)
-                log.info("%s", why or f"{nic.ifname}: steering program attached")
+                nic.mode_why = why or f"{nic.ifname}: steering program attached"
+                log.log(logging.WARNING if nic.copied else logging.INFO, "%s", nic.mode_why)
         except OSError as error:
             nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
             self._tell(nic.ifname, f"can't be leased: {nic.why_not}")
@@ -209,7 +252,9 @@ class Nics:
             # In the map already, if they are still there; sync() takes out what is not.
             known = [bytes.fromhex(raw) for raw in before.addresses]
             nic.addresses = {raw: Address(raw, link.ifindex, 0) for raw in known}
-        self._table.add_nic(self._nic_table(nic, link))
+        table = self._table.nics.get(nic.ifname)
+        if table is None or table.ifindex != link.ifindex:
+            self._table.add_nic(self._nic_table(nic, link))
         self._changed()
 
     def _adopt(self, nic: Nic, link: Link, before: NicState | None) -> bool:
@@ -224,16 +269,40 @@ class Nics:
             if error.errno == errno.ESTALE:
                 self._check_unused(nic, link)
                 log.warning("%s; removed, attaching anew", error.strerror)
-                self._kernel.unpin(nic.pins)
+            if self._kernel.unpin(nic.pins) and error.errno == errno.ENOENT:
+                log.warning("%s: removed what a harpd left that died at its start", nic.ifname)
             return False
         whose = (
             "an earlier harpd" if before and before.ifindex == link.ifindex else "an unknown one"
         )
+        if not self._stays(nic, link):
+            log.info("%s: removed the steering program of %s, attaching anew", nic.ifname, whose)
+            self._let_go(nic)
+            return False
         try:
             nic.steering.replace()
             log.info("%s: took up the steering program of %s", nic.ifname, whose)
         except OSError as error:
             log.warning("%s; the one of %s goes on", error.strerror, whose)
+        return True
+
+    def _stays(self, nic: Nic, link: Link) -> bool:
+        """A generic program on the interface, which it costs the kernel to have there, is put
+        beside it when nobody has leases: their sockets are the interface's."""
+        assert nic.steering is not None
+        if not nic.copied:
+            beside = f"generic XDP, on a device beside it ({side_name(nic)})"
+            nic.mode_why = f"{nic.ifname}: {beside if nic.side else 'native XDP'}, as taken up"
+            return True
+        pids = self._stranded(nic.ifname, link.ifindex)
+        if not pids:
+            return False
+        nic.mode_why = (
+            f"{nic.ifname}: generic XDP on the interface, where what the kernel receives for "
+            "itself is copied once more: leases of an earlier harpd depend on it (process "
+            f"{', '.join(map(str, pids))}); restart harpd when they have ended"
+        )
+        log.warning("%s", nic.mode_why)
         return True
 
     def _check_unused(self, nic: Nic, link: Link) -> None:
@@ -401,6 +470,14 @@ class Nics:
             elif nic.steering is not None:
                 nic.steering.close()
                 nic.steering = None
+
+
+def side_name(nic: Nic) -> str:
+    """The device beside; empty: there is none."""
+    try:
+        return socket.if_indextoname(nic.side) if nic.side else ""
+    except OSError:
+        return f"interface {nic.side}, which is gone"
 
 
 def _owners(leases: list[Lease], words: str) -> str:

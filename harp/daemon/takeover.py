@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from harp.daemon import peer
+from harp.daemon import peer, rundir
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.settings import Settings
@@ -101,8 +101,8 @@ def clean_pins(settings: Settings, kernel: Kernel, leasing: Leasing) -> None:
         nic = leasing.nics.all.get(path.name)
         return nic is not None and (nic.steering is not None or nic.keep_pins)
 
-    for path in sorted(settings.pins_dir.iterdir()):
-        if not path.is_dir() or ours(path):
+    for path in rundir.pinned(settings.pins_dir):
+        if ours(path):
             continue
         try:
             if kernel.unpin(path):

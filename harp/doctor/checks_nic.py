@@ -96,6 +96,30 @@ def _native(view: View, link: Link, _queue: int) -> Answer:
 
 
 @check(
+    "harpd-program",
+    "interface",
+    "where harpd's generic XDP program is: on a device beside the interface, or on it",
+    "before a generic program the kernel copies what it receives for itself",
+)
+def _harpd_program(view: View, link: Link, _queue: int) -> Answer:
+    if not view.lent(link):
+        return None
+    device = view.harpd.devices[link.name]
+    if device.beside:
+        return good(
+            f"on the device harp{link.index} beside it: what the kernel receives for itself is "
+            "not copied"
+        )
+    if not device.copied:
+        return None
+    return costs(
+        "generic XDP on the interface: what the kernel receives for itself is copied once more",
+        "`harpctl status` says why it is not on a device beside it; then `harpctl restart` while "
+        "no job has a lease",
+    )
+
+
+@check(
     "channels",
     "interface",
     "the NIC's queues, and how many it could have",

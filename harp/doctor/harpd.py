@@ -24,6 +24,8 @@ class Device:
     queues_free: int
     one_queue: bool = False  # all packets were seen on one queue: no other is leased
     port: bool = False  # a DPDK port, leased whole
+    beside: bool = False  # packets come from a device beside it
+    copied: bool = False  # generic XDP is on it: the kernel copies what it receives for itself
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,11 @@ def _answer(path: Path, data: bytes) -> Harpd:
 
 
 def _device(told: _host.Device) -> Device:
-    one_queue, port = told.flags & _host.DEVICE_ONE_QUEUE, told.flags & _host.DEVICE_DPDK
+    flags = (_host.DEVICE_ONE_QUEUE, _host.DEVICE_DPDK, _host.DEVICE_BESIDE, _host.DEVICE_COPIED)
     return Device(
-        told.ifname, told.ifindex, told.queues, told.queues_free, bool(one_queue), bool(port)
+        told.ifname,
+        told.ifindex,
+        told.queues,
+        told.queues_free,
+        *(bool(told.flags & flag) for flag in flags),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harp import _host
-from harp.daemon.kernel import Hardware, Made, Pages, PortFacts
+from harp.daemon.kernel import Beside, Hardware, Made, Pages, PortFacts, Wish
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block
 from harp.daemon.settings import PortSettings
@@ -22,6 +22,8 @@ class FakeSteering:
     """What is in the maps. failing: the call of that name raises."""
 
     native: bool = False
+    side: int = 0  # the device beside; negative: it is gone
+    words: str = ""  # of look()
     xsks: dict[int, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
     own: set[bytes] = field(default_factory=set)
@@ -34,6 +36,14 @@ class FakeSteering:
     def _may_fail(self, name: str) -> None:
         if self.failing == name:
             raise OSError(errno.E2BIG, f"fake: {name}: the map is full")
+
+    def receive(self) -> tuple[int, int]:
+        return 2 if self.side else 0, -1
+
+    def look(self) -> tuple[str, bool]:
+        if self.side < 0:
+            raise OSError(errno.ENOLINK, "eth0: harp2 was removed")
+        return self.words, False
 
     def replace(self) -> None:
         self._may_fail("replace")
@@ -86,6 +96,7 @@ class FakeKernel:
         self.present = {"eth0": link()}
         self.own = [address(1)]
         self.queues = queues
+        self.side = 0  # of programs that are attached from now on
         self.pinned: dict[str, FakeSteering] = {}
         self.steerings: list[FakeSteering] = []
         self.held: set[tuple[str, int]] = set()
@@ -126,7 +137,7 @@ class FakeKernel:
     def attach(self, ifname: str, _mode: int, pins: Path | None) -> tuple[FakeSteering, str]:
         if self.attach_error is not None:
             raise self.attach_error
-        steering = FakeSteering()
+        steering = FakeSteering(side=self.side)
         self.steerings.append(steering)
         if pins is not None:
             pins.mkdir()
@@ -143,20 +154,23 @@ class FakeKernel:
     def ports_busy(self, block: Block) -> bool:
         return self.busy_blocks(block)
 
-    def make(self, ifname: str, queue: int, frames: int, _copy_mode: int, flows: int) -> Made:
+    def make(self, wish: Wish) -> Made:
         self.making.set()
         assert self.may_make.wait(20)
         if self.make_error is not None:
             raise self.make_error
-        if (ifname, queue) in self.held:
-            raise OSError(errno.EBUSY, f"{ifname} queue {queue}: another AF_XDP socket owns it")
-        fds = [os.memfd_create(f"fake-{n}") for n in range(_host.FDS)]
+        ifname, place = wish.ifname, (wish.ifname, wish.queue)
+        if place in self.held:
+            raise OSError(errno.EBUSY, f"{ifname} queue {wish.queue}: another socket owns it")
+        count = _host.FDS_MAX if wish.beside.side else _host.FDS
+        fds = [os.memfd_create(f"fake-{n}") for n in range(count)]
         now = self.present[ifname]
         made = Made(
-            fds, 2048, frames, 2048, 0, 17, now.mtu_bytes, False, now.mac, now.ifindex, 4096
-        )
+            fds, 2048, wish.frames, 2048, 0, 17, now.mtu_bytes, False, now.mac, now.ifindex, 4096,
+            wish.beside.side,
+        )  # fmt: skip
         self.made.append(made)
-        self.held.add((ifname, queue))
+        self.held.add(place)
         return made
 
     def port(self, port: PortSettings) -> PortFacts:
@@ -171,5 +185,5 @@ class FakeKernel:
         self.pages_made.append(made)
         return made
 
-    def queue_free(self, ifname: str, queue: int) -> bool:
+    def queue_free(self, ifname: str, queue: int, _beside: Beside) -> bool:
         return (ifname, queue) not in self.held

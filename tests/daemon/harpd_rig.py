@@ -154,6 +154,8 @@ class HostDaemon:
                 self.process.wait(10)
             if self.process.poll() is None:
                 self.end(signal.SIGKILL)
+        for keeper in self.run_dir.glob("bpf.*"):
+            subprocess.run(["umount", str(keeper)], check=False, stderr=subprocess.DEVNULL)
         pins = self.run_dir / "bpf"
         if pins.is_dir() and rundir.is_bpffs(pins):
             subprocess.run(["umount", str(pins)], check=True)
@@ -283,7 +285,22 @@ while True:
     return process
 
 
+def links(host: Host) -> dict[str, dict[str, Any]]:
+    """The host's interfaces, as `ip` shows them."""
+    found = json.loads(host.run("ip", "-j", "-d", "link", "show"))
+    return {link["ifname"]: link for link in found}
+
+
+def beside(host: Host) -> str:
+    """The name of the device beside the host's interface, which need not be there."""
+    return f"harp{links(host)[host.ifname]['ifindex']}"
+
+
 def xdp_id(host: Host) -> int:
-    """The number of the XDP program on the host's interface; 0: none."""
-    link = json.loads(host.run("ip", "-j", "link", "show", "dev", host.ifname))[0]
-    return int(link.get("xdp", {}).get("prog", {}).get("id", 0))
+    """The number of the XDP program on the host's interface, or on the device beside; 0: none."""
+    found = links(host)
+    for name in (host.ifname, f"harp{found[host.ifname]['ifindex']}"):
+        number = found.get(name, {}).get("xdp", {}).get("prog", {}).get("id", 0)
+        if number:
+            return int(number)
+    return 0

@@ -2,6 +2,7 @@
 """What a job can do to the host with what it was handed, even one with capabilities of its own."""
 
 import errno
+import mmap
 import os
 import socket
 import struct
@@ -11,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harpd_rig import HostDaemon, Job, enter, paused
+from harpd_rig import HostDaemon, Job, beside, enter, links, paused
 
 from harp.lab import Lab, LabOptions
+from harp.netns import in_namespace
 
 Tell = Callable[[Any], None]
-MONITOR, QUESTIONS, PROBE_V4, PROBE_V6 = 3, 4, 5, 6
+XSK, MONITOR, QUESTIONS, PROBE_V4, PROBE_V6, XSK_TX = 0, 3, 4, 5, 6, 7
 RTM_NEWADDR, RTM_GETLINK = 20, 18
 SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_LOCK_FILTER = 26, 27, 44
-SOL_XDP, XDP_SHARED_UMEM = 283, 1
+AF_XDP, SOL_XDP, XDP_SHARED_UMEM, XDP_MMAP_OFFSETS = 44, 283, 1, 1
+XDP_PGOFF_TX_RING = 0x80000000
+ETHERTYPE = 0x88B5  # of IEEE 802 for experiments
 SYS_BPF = 321
 
 
@@ -50,14 +54,25 @@ def leased(harpd: HostDaemon, work: Callable[[list[int], Any], Any], **how: Any)
         job.close()
 
 
+def link_message(fd: int, kind: int, ifindex: int, change: int) -> int:
+    """RTM_NEWLINK (set down) or RTM_DELLINK through a descriptor; the errno of the answer."""
+    body = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, ifindex, 0, change)
+    return _answered(fd, struct.pack("=IHHII", 16 + len(body), kind, 1 | 4, 1, 0) + body)
+
+
 def add_address(fd: int, ifindex: int) -> int:
     """RTM_NEWADDR of 10.99.99.99/32 through a descriptor; the errno of the answer."""
     body = struct.pack("=BBBBI", socket.AF_INET, 32, 0, 0, ifindex)
     body += struct.pack("=HH4s", 8, 2, bytes([10, 99, 99, 99]))  # IFA_LOCAL
     head = struct.pack("=IHHII", 16 + len(body), RTM_NEWADDR, 1 | 4 | 0x400, 1, 0)
+    return _answered(fd, head + body)
+
+
+def _answered(fd: int, message: bytes) -> int:
+    """Sends it; the errno of the answer."""
     with socket.socket(fileno=os.dup(fd)) as sock:
         sock.setblocking(True)
-        sock.send(head + body)
+        sock.send(message)
         while True:
             raw = sock.recv(65536)
             if struct.unpack_from("=H", raw, 4)[0] == 2:  # NLMSG_ERROR
@@ -159,28 +174,107 @@ sock.sendto(b"secret", ("{harpd.host.address}", {port}))
         job.close()
 
 
-def test_the_xsk_reaches_no_other_queue(harpd: HostDaemon) -> None:
-    """Bound once and for all; its memory shared with a queue of the job's own namespace at most."""
+def test_the_xsks_reach_no_other_queue(harpd: HostDaemon) -> None:
+    """Bound once and for all; their memory shared with a queue of the job's own namespace at
+    most."""
 
     def work(fds: list[int], lease: Any) -> Any:
         libc = CDLL(None, use_errno=True)
 
-        def bind(fd: int, queue: int, flags: int, shared: int) -> int:
-            address = struct.pack("=HHIII", 44, flags, lease.ifindex, queue, shared)
+        def bind(fd: int, ifindex: int, flags: int, shared: int) -> int:
+            address = struct.pack("=HHIII", 44, flags, ifindex, 1 - lease.queue, shared)
             return 0 if libc.bind(fd, address, len(address)) == 0 else get_errno()
 
-        again = bind(fds[0], 1 - lease.queue, 0, 0)
-        try:
-            own = socket.socket(44, socket.SOCK_RAW, 0)  # AF_XDP, where the job is: not the host
-        except PermissionError:
-            return again, errno.EPERM
-        return again, bind(own.fileno(), 1 - lease.queue, XDP_SHARED_UMEM, fds[0])
+        found = []
+        for fd in (fds[XSK], fds[XSK_TX]):
+            for ifindex in (lease.ifindex, lease.side_ifindex):
+                found.append(bind(fd, ifindex, 0, 0))
+                try:  # one of its own, where the job is: not the host
+                    own = socket.socket(AF_XDP, socket.SOCK_RAW, 0)
+                except PermissionError:
+                    found.append(errno.EPERM)
+                    continue
+                found.append(bind(own.fileno(), ifindex, XDP_SHARED_UMEM, fd))
+        return found
 
-    again, other = leased(harpd, work)
-    assert (again, other) == (errno.EBUSY, errno.EPERM)
-    again, other = leased(harpd, work, uid=None)
-    assert again == errno.EBUSY
-    assert other in (errno.ENODEV, errno.EINVAL), "no such interface in its namespace"
+    assert leased(harpd, work) == [errno.EBUSY, errno.EPERM] * 4
+    found = leased(harpd, work, uid=None)
+    assert set(found[::2]) == {errno.EBUSY}
+    assert set(found[1::2]) <= {errno.ENODEV, errno.EINVAL}, "no such interface in its namespace"
+
+
+def test_nothing_leads_to_the_device_beside(harpd: HostDaemon) -> None:
+    """No descriptor is of the other end's namespace, and what the job's sockets can be asked for by
+    who has all capabilities over a namespace of its own does not lead there."""
+    siocgskns = 0x894C
+
+    def work(fds: list[int], lease: Any) -> Any:
+        libc = CDLL(None, use_errno=True)
+        found = {}
+        for number, fd in enumerate(fds):
+            if str(Path(f"/proc/self/fd/{fd}").readlink()).startswith("net:"):
+                found[f"{number} is a namespace"] = 0
+            # A namespace by its socket: SIOCGSKNS wants CAP_NET_ADMIN over the host's.
+            at = libc.ioctl(fd, siocgskns)
+            if at >= 0:
+                found[f"{number} gives a namespace"] = at
+        for which in (MONITOR, QUESTIONS):
+            found[f"delete by {which}"] = link_message(fds[which], 17, lease.side_ifindex, 0)
+            found[f"set down by {which}"] = link_message(fds[which], 16, lease.side_ifindex, 1)
+        return found
+
+    before = links(harpd.host)[beside(harpd.host)]
+    refusals = {
+        f"{what} by {which}": errno.EPERM
+        for what in ("delete", "set down")
+        for which in (MONITOR, QUESTIONS)
+    }
+    assert leased(harpd, work) == refusals
+    after = links(harpd.host)[beside(harpd.host)]
+    assert (after["ifindex"], after["flags"]) == (before["ifindex"], before["flags"])
+
+
+def send_frame(fd: int, lease: Any) -> int:
+    """Puts one broadcast frame into the socket's ring, of the first one of its memory, and has the
+    kernel send; the errno."""
+    libc = CDLL(None, use_errno=True)
+    with socket.socket(AF_XDP, socket.SOCK_RAW, 0, fileno=os.dup(fd)) as sock:
+        offsets = sock.getsockopt(SOL_XDP, XDP_MMAP_OFFSETS, 128)
+    producer, _, entries, _ = struct.unpack_from("=4Q", offsets, 32)  # after the receive ring's
+    with mmap.mmap(fd, entries + lease.ring_size * 16, offset=XDP_PGOFF_TX_RING) as ring:
+        struct.pack_into("=QII", ring, entries, 0, 60, 0)
+        struct.pack_into("=I", ring, producer, 1)
+        rc = libc.sendto(fd, None, 0, socket.MSG_DONTWAIT, None, 0)
+    return 0 if rc >= 0 else get_errno()
+
+
+def test_what_the_receiving_socket_sends_gets_nowhere(harpd: HostDaemon) -> None:
+    """Its device has no carrier. The other one does send: any frame."""
+
+    def work(fds: list[int], lease: Any) -> Any:
+        found = []
+        for which, marker in ((XSK, b"r"), (XSK_TX, b"t")):
+            with mmap.mmap(fds[1], 2 << 20) as frames:
+                frames[:60] = b"\xff" * 6 + lease.mac + ETHERTYPE.to_bytes(2, "big") + marker * 46
+            found.append(send_frame(fds[which], lease))
+        return found
+
+    listening: list[socket.socket] = []
+
+    def listen(_ipr: Any) -> None:
+        kind = socket.htons(ETHERTYPE)
+        listening.append(socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, kind))
+
+    in_namespace(harpd.host.netns.removesuffix("h0") + "h1", listen)
+    with listening[0] as heard:
+        assert leased(harpd, work) == [errno.EBUSY, 0], "dropped, sent"
+        heard.settimeout(10)
+        assert heard.recv(64) == b"t" * 46
+        heard.settimeout(0.01)
+        with pytest.raises(OSError, match="timed out"):
+            heard.recv(64)
+    statistics = Path("/sys/class/net") / beside(harpd.host) / "statistics/tx_packets"
+    assert harpd.host.run("cat", str(statistics)).strip() == "0"
 
 
 def test_bpf_finds_nothing_behind_any_descriptor(harpd: HostDaemon) -> None:

@@ -189,7 +189,9 @@ def test_a_nic_that_appears_is_prepared(start: Callable[..., Running]) -> None:
 def test_a_program_that_can_not_be_replaced_goes_on(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = start()
+    kernel = FakeKernel()
+    kernel.side = 7
+    first = start(kernel)
     first.end(remove=False)
     steering(first).failing = "replace"
     second = start(first.kernel)

@@ -29,8 +29,8 @@ def virtual(patient: Patient, kind: str, **values: object) -> None:
     link(patient, kind=kind, **values)
 
 
-def lends(patient: Patient, free: int, one_queue: bool = False) -> None:
-    device = Device("eth1", 5, 8, free, one_queue)
+def lends(patient: Patient, free: int, one_queue: bool = False, **more: bool) -> None:
+    device = Device("eth1", 5, 8, free, one_queue, **more)
     patient.harpd = Harpd(NOT_RUNNING.path, version="harpd 0.1.0", devices={"eth1": device})
 
 
@@ -174,6 +174,7 @@ ILLNESSES: list[Illness] = [
     ("queue-busy", lambda p: p.fake.nic.xsk_queues.append(0), NO, "of another process"),
     ("queue-busy", lambda p: lends(p, 0), COSTS, "all 8 queues are lent"),
     ("queue-busy", lambda p: lends(p, 1, True), COSTS, "all came on one of 8 queues"),
+    ("harpd-program", lambda p: lends(p, 3, copied=True), COSTS, "is copied once more"),
 ]
 
 
@@ -211,7 +212,8 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
             continue
         # A veth's checksums are as they are: told, and no illness.
         assert each.name in tried or each.name == "checksums", each.name
-        assert each.name in said_well or each.name == "native-xdp", each.name
+        # Of harpd's program nothing is said without harpd: below.
+        assert each.name in {*said_well, "native-xdp", "harpd-program"}, each.name
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,7 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
         (light_sleep, "cpu-idle", "2 us from C1"),
         (lambda p: p.fake.nic.xsk_queues.append(3), "queue-busy", "queue 0 is free; taken: 3"),
         (lambda p: lends(p, 3), "queue-busy", "harpd has 3 of 8 queues to lend"),
+        (lambda p: lends(p, 3, beside=True), "harpd-program", "on the device harp5 beside it"),
         (lambda p: lends(p, 3), "harpd", "harpd 0.1.0 at /run/harp/harpd.sock lends eth1"),
         (lambda p: p.fake.remove("proc/interrupts"), "irq-affinity", "none of its own"),
         (lambda p: p.fake.allowed.__isub__({4, 5, 6}), "numa", "node 1, processors 7"),

@@ -68,6 +68,18 @@ def test_it_answers(serve: Callable[[bytes | None], Path]) -> None:
     assert found.devices["eth2"].queues_free == 0
 
 
+@pytest.mark.parametrize(
+    ("flag", "beside", "copied"),
+    [(_host.DEVICE_BESIDE, True, False), (_host.DEVICE_COPIED, False, True), (0, False, False)],
+)
+def test_it_says_where_its_program_is(
+    serve: Callable[[bytes | None], Path], flag: int, beside: bool, copied: bool
+) -> None:
+    told = device("eth1", 5, 8, 3)._replace(flags=_host.DEVICE_UP | flag)
+    found = harpd.ask(serve(welcome(told))).devices["eth1"]
+    assert (found.beside, found.copied) == (beside, copied)
+
+
 def test_it_refuses(serve: Callable[[bytes | None], Path]) -> None:
     why = "user nobody is not in harp.toml's users"
     found = harpd.ask(serve(_host.pack_refused(1, errno.EACCES, why)))
