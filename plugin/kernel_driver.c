@@ -21,7 +21,7 @@
  * last is readable, and leave epoll alone: a message then costs one recv(), as on a single lane. A driver
  * whose epoll has had nothing to say for a while is asked every eighth time only, by which the first bytes on a
  * lane long silent come a few microseconds later, and a comm of several drivers polls almost as fast as
- * one of one.
+ * one of one. Where turns are rare, as those of who guards a receiver that does not poll, each asks.
  *
  * A driver with one member has no epoll: to look is to try.
  *
@@ -32,12 +32,15 @@
 #define EVENTS_MAX 32
 #define LOOKS_UNTIL_ALL 4096u
 #define SILENT_LOOKS 64u
+#define RARE_NS 10000000u /* from a turn to the next */
 
 static void kernel_driver_advance(struct driver *driver, uint64_t now_ns)
 {
 	struct kernel_driver *kd = (struct kernel_driver *)driver;
 
 	kd->looked = false;
+	kd->rare = now_ns - kd->turned_ns >= RARE_NS;
+	kd->turned_ns = now_ns;
 	kd->turn(kd, now_ns);
 }
 
@@ -53,6 +56,8 @@ void kernel_driver_open(struct kernel_driver *kd, int dev,
 	kd->silent = 0;
 	kd->epoll_fd = -1;
 	kd->looked = false;
+	kd->rare = false;
+	kd->turned_ns = 0;
 	kd->guarded = false;
 	kd->moved_bytes = 0;
 	workers_enter(kd, dev);
@@ -153,7 +158,7 @@ void kernel_driver_look(struct kernel_driver *kd)
 		kernel_driver_try_all(kd);
 		return;
 	}
-	if (kd->looks % (kd->silent < SILENT_LOOKS ? 2 : 8)) {
+	if (!kd->rare && kd->looks % (kd->silent < SILENT_LOOKS ? 2 : 8)) {
 		if (kd->hot)
 			kd->hot->readable = true;
 		if (kd->hot || kd->silent >= SILENT_LOOKS)

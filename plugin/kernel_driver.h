@@ -34,6 +34,8 @@ struct kernel_driver {
 	unsigned looks, silent; /* all; those in a row of which epoll had nothing to say */
 	int epoll_fd;           /* -1: fewer than two members, or none to be had */
 	bool looked;            /* in this turn */
+	bool rare;              /* no turn was before this one for a while */
+	uint64_t turned_ns;     /* the last one's clock */
 	bool guarded;
 	uint64_t moved_bytes; /* by its lanes, both ways: the workers' measure of progress */
 	struct worker_seat seat;

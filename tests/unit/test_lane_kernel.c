@@ -377,6 +377,26 @@ static void test_any_lane(void)
 	rig_close(&rig);
 }
 
+/* Where turns are rare each looks at all lanes: nobody polls, and who guards the driver takes one now and then. */
+static void test_rare_turns(void)
+{
+	struct rig rig;
+	uint64_t now_ns;
+
+	rig_open(&rig, LANES);
+	rig_drain(&rig);
+	for (int turn = 0; turn < 200; turn++)
+		CHECK_EQ(rig_ask_all(&rig), -1);
+	now_ns = driver_clock_ns();
+	for (unsigned i = 0; i < LANES; i++) {
+		peer_write(&rig, i, source, 40);
+		now_ns += 100000000;
+		CHECK(driver_poll_at(&rig.kd.driver, now_ns));
+		CHECK_EQ(rig_recv(&rig, i, sink, 40, 1), 40);
+	}
+	rig_close(&rig);
+}
+
 /* The end of a stream, whose edge a read of the data before it may swallow. */
 static void test_ends(void)
 {
@@ -572,6 +592,7 @@ int main(void)
 	test_quickack();
 	test_idle_turns();
 	test_any_lane();
+	test_rare_turns();
 	test_ends();
 	test_full();
 	test_come_and_go();
