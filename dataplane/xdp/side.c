@@ -240,7 +240,7 @@ int side_inside(const struct side *side, int (*fn)(void *), void *ctx)
 bool side_is_gone(struct side *side)
 {
 	struct netlink_message message;
-	struct side_found found;
+	struct side_found found = { .ours = true }; /* until we hear something else */
 	struct ifinfomsg *body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
 
 	body->ifi_index = (int)side->ifindex;

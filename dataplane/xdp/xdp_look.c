@@ -31,8 +31,8 @@ static bool look_is_attached(int link_fd)
 	struct bpf_link_info info = { 0 };
 	uint32_t len = sizeof(info);
 
-	/* Of a tcx link the same field. */
-	return !bpf_obj_get_info_by_fd(link_fd, &info, &len) && info.xdp.ifindex;
+	/* Of a tcx link the same field. Who may not ask (any more) has heard of no change. */
+	return bpf_obj_get_info_by_fd(link_fd, &info, &len) || info.xdp.ifindex;
 }
 
 static void look_take_over(struct harp_xdp *xdp, struct harp_xdp *fresh)

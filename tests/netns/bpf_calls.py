@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_SYS_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+SYSTEM_CALL = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
 _PROG_LOAD, _LINK_CREATE, _LINK_GET_FD_BY_ID, _LINK_DETACH = 5, 28, 30, 34
 _SCHED_CLS, _XDP = 3, 6
 _TCX_INGRESS, _ON_INTERFACE = 46, 37
@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _bpf(command: int, attributes: bytes) -> int:
     buffer = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
-    result: int = _libc.syscall(_SYS_BPF, command, buffer, 128)
+    result: int = _libc.syscall(SYSTEM_CALL, command, buffer, 128)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

@@ -7,12 +7,15 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import bpf_calls
 import pytest
 from netns_tools import NO_BESIDE, READY_S, Tools, finish, inside, wait_until
+from steering_api import BESIDE, GENERIC
 from test_beside import beside, links
 
 from harp.lab import Host, Lab, LabOptions
@@ -162,6 +165,39 @@ def test_a_place_that_others_had_for_a_while_is_harps_again(tools: Tools, lab: L
     os.close(fd)
     wait_line(server, f"{there.ifname}: harp_steer was detached; it is attached again")
     tools.call_tcp(here, "kernel", "echo", there.address, PORT, "--count", "10")
+
+
+CONFINED = """
+import ctypes, os, struct, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import bpf_calls
+from steering_api import Library
+steering = Library(Path({build!r})).attach({ifname!r}, {mode})
+assert not steering.look()
+# seccomp (linux/seccomp.h): bpf() fails with EPERM.
+forbidden = (0x20, 0, 0, 0), (0x15, 0, 1, bpf_calls.SYSTEM_CALL), (0x06, 0, 0, 0x50001)
+steps = (*forbidden, (0x06, 0, 0, 0x7FFF0000))
+code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps), 32)
+libc = ctypes.CDLL(None, use_errno=True)
+assert not libc.prctl(38, 1, 0, 0, 0)
+assert not libc.prctl(22, 2, struct.pack("<HxxxxxxQ", 4, ctypes.addressof(code)))
+try:
+    os.close(bpf_calls.put_on(1))
+    sys.exit("bpf() still works")
+except PermissionError:
+    pass
+print([steering.look(), steering.look()])
+"""
+
+
+@pytest.mark.parametrize("mode", [GENERIC, GENERIC | BESIDE])
+def test_who_may_not_ask_any_more_goes_on(tools: Tools, lab: Lab, mode: int) -> None:
+    """A process that gave up its privileges: a question without an answer is no news."""
+    there = lab.hosts[1]
+    tests = str(Path(__file__).parent)
+    code = CONFINED.format(tests=tests, build=str(tools.build), ifname=there.ifname, mode=mode)
+    assert there.run(sys.executable, "-c", code) == "['', '']\n"
 
 
 def test_a_program_before_harps_is_named(tools: Tools, lab: Lab) -> None:
