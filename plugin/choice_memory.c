@@ -167,6 +167,8 @@ void choice_hear(struct choice *choice, uint64_t size, int dev, const struct har
 	host = memory_find(dev, remote);
 	if (host)
 		memory_seed(choice, host, now_ns);
+	else /* it was forgotten: not each message is to look for it */
+		choice->heard = atomic_load_explicit(&memory_saves, memory_order_relaxed);
 	pthread_mutex_unlock(&memory_lock);
 }
 

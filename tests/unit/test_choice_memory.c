@@ -41,6 +41,10 @@ static void test_memory(void)
 
 		choice_save(&choice, 0, &other, 0);
 	}
+	/* A comm to a host that was forgotten looks for it once, not for each message until somebody learns something. */
+	choice.heard = 0;
+	choice_hear(&choice, UINT64_C(64) << 20, 0, &here, OLD_NS);
+	CHECK(choice.heard != 0);
 	choice_init(&next, PATH_AUTO, 12);
 	choice_join(&next, 0, &here, OLD_NS);
 	CHECK(!next.cells[0].own);
