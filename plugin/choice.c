@@ -192,6 +192,11 @@ static unsigned choice_way(struct choice *choice, unsigned index, uint64_t messa
 	return probe->way;
 }
 
+bool choice_would_join(const struct choice *choice, uint64_t message)
+{
+	return choice->flying == 1 && choice->flights[(message - 1) % PLUGIN_REQUESTS_MAX].alone;
+}
+
 /* Is a new message one of a stream? With nothing in flight nobody knows yet: as the last time. */
 static bool choice_is_streamed(struct choice *choice, uint64_t message)
 {
@@ -204,7 +209,7 @@ static bool choice_is_streamed(struct choice *choice, uint64_t message)
 	}
 	if (choice->most < choice->flying)
 		choice->most = choice->flying;
-	if (choice->flying == 1 && before->alone) {
+	if (choice_would_join(choice, message)) {
 		before->alone = false;
 		before->cell = (uint8_t)(before->class + CHOICE_CLASSES);
 		choice->joined = true;

@@ -104,6 +104,8 @@ void choice_rtt(struct choice *choice, enum lane_kind kind, uint64_t rtt_ns);
 /* A new message, in order: the kinds that may carry it, those alive at most. 0: none is alive that the path
  * allows. */
 unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size);
+/* Would this message, taken now, show that the one in flight, which began alone, was of a stream? */
+bool choice_would_join(const struct choice *choice, uint64_t message);
 /* Of a message just taken, which nothing is in flight besides: will what it takes be looked at? Then its end is to be seen when it has
  * been delivered, as by other ways. */
 bool choice_is_exact(const struct choice *choice, uint64_t message);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm_several.c - a comm of several lanes as the application and the keeper drive it. */
+#include "choice.h"
 #include "comm_impl.h"
 
 #define TICK_NS 2000000u      /* lanes are looked at while a request waits */
@@ -67,24 +68,6 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 	}
 }
 
-/* Those that have work now. Kernel lanes first: an engine may have ACKs to send of messages that came by them, and who waits
- * for a message waits for no ACK. */
-static void comm_several_start(struct comm *comm, uint64_t now_ns)
-{
-	struct comm_several *s = comm->several;
-	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
-
-	for (unsigned pass = 0; pass < 2; pass++) {
-		for (unsigned i = 0; i < count; i++) {
-			struct driver *driver = s->drivers[i].driver;
-
-			if (atomic_load_explicit(&driver->ready, memory_order_relaxed) &&
-			    comm_driver_is_kernel(comm, driver) == !pass)
-				driver_poll_at(driver, now_ns);
-		}
-	}
-}
-
 /* A message goes by kernel lanes. One that is measured is looked after until it is acknowledged. */
 static void comm_kernel_posted(struct comm *comm, const struct request *request)
 {
@@ -105,6 +88,13 @@ void comm_several_post(struct comm *comm, struct request *request)
 	request->kept = 0;
 	request->exact = false;
 	comm_lock(comm);
+	/* One at a time, or a stream? The message in flight may be done, by what came with its answer. */
+	if (comm->side == COMM_SEND &&
+	    choice_would_join(comm->several->choice, comm->app_posted - 1)) {
+		comm_unlock(comm);
+		comm_several_drive(comm, request->posted_ns);
+		comm_lock(comm);
+	}
 	/* Publishes the slot; in the lock, so that a lane which found nothing posted is woken. */
 	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
 	if (comm->side == COMM_SEND) {
@@ -116,7 +106,8 @@ void comm_several_post(struct comm *comm, struct request *request)
 	}
 	ended = comm->end_error;
 	comm_unlock(comm);
-	comm_several_start(comm, request->posted_ns);
+	/* All of them: an engine has the ACKs to send of what this one answers. */
+	comm_several_drive(comm, request->posted_ns);
 	if (ended) /* nobody may be left to say so */
 		comm_settle(comm, NULL);
 	if (news)

@@ -78,7 +78,7 @@ static void test_kernel_lanes_that_rest(void)
 	rig_free(&t);
 }
 
-/* To post is to drive the lanes that are given something, no others. */
+/* To post is to drive the lanes that are given something, and the engines: they have ACKs to send. */
 static void test_post_drives_what_has_work(void)
 {
 	static const enum plugin_path paths[] = { PATH_XDP, PATH_KERNEL };
@@ -98,8 +98,9 @@ static void test_post_drives_what_has_work(void)
 		kernel_turns = polls_turns(kernel);
 		harp_turns = polls_turns(harp);
 		send = rig_post(t.send, tx, sizeof(tx));
-		CHECK_EQ(polls_turns(kernel) - kernel_turns, i % 2);
-		CHECK_EQ(polls_turns(harp) - harp_turns, !(i % 2));
+		if (i % 2)
+			CHECK_EQ(polls_turns(kernel) - kernel_turns, 1);
+		CHECK_EQ(polls_turns(harp) - harp_turns, 1);
 		recv = rig_post(t.recv, rx, sizeof(rx));
 		rig_both(&t, send, recv);
 	}
