@@ -369,7 +369,8 @@ void comm_withdraw(struct comm *comm, const void *memory, const void *base, size
 int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *memory,
 	      struct request **out);
 int comm_test(struct request *request, int *done, size_t *size);
-/* The keeper, at times: what was given to lanes of a comm of several is seen through though nobody polls it. */
+/* The keeper, at times: what was given to lanes of a comm of several, and what kernel lanes have to do, is seen through though nobody
+ * polls it. */
 void comm_tend(struct comm *comm, uint64_t now_ns);
 /* Its application has nothing under way and may close it. Is a message that it was told is done not delivered yet, so that
  * its lane's death would take it along? Any thread. */

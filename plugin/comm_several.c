@@ -149,10 +149,14 @@ void comm_tend(struct comm *comm, uint64_t now_ns)
 	if (owed)
 		comm_wake_all(comm);
 	comm_unlock(comm);
-	/* Engines have threads of their own, which that has woken. */
-	for (unsigned i = 0; owed && i < count; i++)
-		if (!s->drivers[i].driver->wake)
-			(void)driver_turn(s->drivers[i].driver, now_ns);
+	/* Engines have threads of their own, which that has woken. A kernel lane that has just come has nobody. */
+	for (unsigned i = 0; i < count; i++) {
+		struct driver *driver = s->drivers[i].driver;
+
+		if (!driver->wake &&
+		    (owed || atomic_load_explicit(&driver->ready, memory_order_relaxed)))
+			(void)driver_turn(driver, now_ns);
+	}
 }
 
 bool comm_owes(struct comm *comm)

@@ -179,8 +179,29 @@ static void test_measured_until_acknowledged(void)
 	rig_free(&t);
 }
 
+/* A receiver that has all it asked for polls no more. What is left to do by a kernel lane that comes then, or dies, is done all the
+ * same: the sender may wait for an ACK that goes by it. */
+static void test_tended_while_nobody_polls(void)
+{
+	const struct driver *kernel;
+	struct talk t;
+
+	polls_open(&t);
+	kernel = &t.recv->kernels[0].kd.driver;
+	CHECK(atomic_load(&kernel->ready) != NULL);
+	comm_tend(t.recv, driver_clock_ns());
+	CHECK(atomic_load(&kernel->ready) == NULL);
+	CHECK(t.recv->kernels[0].polled != NULL);
+	fake_break(&t.pairs[1]);
+	(void)driver_turn(&t.recv->kernels[0].kd.driver, driver_clock_ns());
+	comm_tend(t.recv, driver_clock_ns());
+	CHECK(t.recv->kernels[0].polled == NULL);
+	rig_free(&t);
+}
+
 int main(void)
 {
+	test_tended_while_nobody_polls();
 	test_kernel_lanes_that_rest();
 	test_post_drives_what_has_work();
 	test_small_messages_ask_for_no_rate();
