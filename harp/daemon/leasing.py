@@ -8,6 +8,7 @@ answer is sent. Whatever fails takes back what was done before it. Once sent, ou
 closed: the job alone holds them, so that its death is the queue's freedom.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -100,10 +101,14 @@ class Leasing:
             return
         try:
             self._check_may(who)
-            if str(fields["ifname"]) in self.ports.all:
-                lease, make = self._reserve_port(who, fields)
-            else:
-                lease, make = self._reserve(who, fields)
+            with contextlib.ExitStack() as undo:
+                pidfd = os.dup(who.pidfd)
+                undo.callback(os.close, pidfd)
+                if str(fields["ifname"]) in self.ports.all:
+                    lease, make = self._reserve_port(who, fields)
+                else:
+                    lease, make = self._reserve(who, fields)
+                undo.pop_all()
         except RefusedError as refused:
             if refused.error == errno.EDQUOT and self._held(who.owner.uid) and tries > 0:
                 # A queue given back a moment ago is not held against anyone.
@@ -111,8 +116,9 @@ class Leasing:
                 return
             answer(refused)
             return
-        pidfd = os.dup(who.pidfd)
-        os.set_inheritable(pidfd, False)
+        except OSError as error:
+            answer(_refusal(error, str(fields["ifname"])))
+            return
         self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, answer))
 
     def _check_may(self, who: Peer) -> None:
@@ -172,12 +178,17 @@ class Leasing:
             held=self._held(who.owner.uid),
         )
         assert nic is not None
+        try:
+            beside = nic.receive()
+        except OSError:
+            self.table.cancel(lease, self._loop.now_s(), bound=False)
+            raise
         local = set(nic.settings.cores) or nic.hardware.local_cpus or allowed
         taken = [each.core for each in self.table.leases.values() if each.core is not None]
         lease.core = cores.suggest(allowed, local, taken, lease.queue)
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
         flows = self.settings.page_flows
-        wish = Wish(ifname, lease.queue, frames, copy_mode, flows, nic.receive())
+        wish = Wish(ifname, lease.queue, frames, copy_mode, flows, beside)
         return lease, lambda: self._kernel.make(wish)
 
     def _made(

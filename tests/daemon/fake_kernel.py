@@ -38,6 +38,7 @@ class FakeSteering:
             raise OSError(errno.E2BIG, f"fake: {name}: the map is full")
 
     def receive(self) -> tuple[int, int]:
+        self._may_fail("receive")
         return 2 if self.side else 0, -1
 
     def look(self) -> tuple[str, bool]:

@@ -78,6 +78,24 @@ def test_a_device_beside_that_goes_while_a_lease_is_made(start: Callable[..., Ru
     nothing_is_left(harpd)
 
 
+def test_a_lease_for_which_descriptors_are_short_takes_no_queue(
+    start: Callable[..., Running],
+) -> None:
+    kernel = FakeKernel()
+    kernel.side = 7
+    harpd = start(kernel)
+    with harpd.client() as client:
+        steering(harpd).failing = "receive"
+        with pytest.raises(RefusedByDaemonError) as refused:
+            client.lease("eth0", queue=0)
+        assert refused.value.error == errno.E2BIG
+        steering(harpd).failing = ""
+        lease, fds = client.lease("eth0", queue=0)
+        client.release(lease.lease_id)
+        close(fds)
+    nothing_is_left(harpd)
+
+
 def test_what_was_mended_is_told_once(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
