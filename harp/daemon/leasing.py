@@ -395,7 +395,11 @@ class Leasing:
         if nic is None or nic.queues.get(key[1]) is not QueueState.RECOVERING or self.closing:
             self.recovering.pop(key, None)  # a lease has it; its end begins anew
             return
-        beside = self.nics.all[key[0]].receive()
+        try:
+            beside = self.nics.all[key[0]].receive()
+        except OSError:  # no descriptor: later
+            self._probed(key, free=False)
+            return
         self._loop.work(
             lambda: self._kernel.queue_free(*key, beside),
             lambda free, _error: self._probed(key, bool(free)),

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 from daemon_rig import Running
 from fake_kernel import FakeKernel, address
-from test_leases import _FD_XSK, close, inode, nothing_is_left, steering
+from test_leases import _FD_XSK, close, inode, nothing_is_left, queue_state, steering
 
 from harp import _host
 from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.table import QueueState
 
 
 def test_a_lease_of_a_device_beside(start: Callable[..., Running]) -> None:
@@ -93,6 +94,21 @@ def test_a_lease_for_which_descriptors_are_short_takes_no_queue(
         lease, fds = client.lease("eth0", queue=0)
         client.release(lease.lease_id)
         close(fds)
+    nothing_is_left(harpd)
+
+
+def test_a_queue_comes_back_though_descriptors_were_short(start: Callable[..., Running]) -> None:
+    kernel = FakeKernel()
+    kernel.side = 7
+    harpd = start(kernel)
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+        steering(harpd).failing = "receive"
+        client.release(lease.lease_id)
+        close(fds)
+        harpd.until(lambda: steering(harpd).failed > 0, "a look in vain")
+        steering(harpd).failing = ""
+        harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the queue")
     nothing_is_left(harpd)
 
 
