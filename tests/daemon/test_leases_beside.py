@@ -108,6 +108,7 @@ def test_a_queue_comes_back_though_descriptors_were_short(start: Callable[..., R
         close(fds)
         harpd.until(lambda: steering(harpd).failed > 0, "a look in vain")
         steering(harpd).failing = ""
+        kernel.held.clear()
         harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the queue")
     nothing_is_left(harpd)
 
