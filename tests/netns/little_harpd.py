@@ -27,7 +27,7 @@ _GENERIC = 1
 # The groups of links, neighbours, addresses and routes of both families (RTNLGRP_*).
 GROUPS = sum(1 << (group - 1) for group in (1, 3, 5, 7, 9, 11))
 
-_OPTIONS = ("queue", "count", "frame", "ring", "copy", "huge", "retry")
+_OPTIONS = ("queue", "count", "frame", "ring", "copy", "huge", "retry", "from", "from_netns")
 _NUMBERS = (
     *("ifindex", "queue", "frame_size", "frame_count"),
     *("ring_size", "mtu", "features", "frags"),

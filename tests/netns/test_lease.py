@@ -151,6 +151,16 @@ def one_more(_: bytearray, fds: list[int]) -> None:
     fds.append(os.dup(fds[0]))
 
 
+def sender(make: Callable[[], int]) -> Callable[[bytearray, list[int]], None]:
+    """A device beside the interface, and what shall be the socket that sends."""
+
+    def change(message: bytearray, fds: list[int]) -> None:
+        set_u32(116, 99)(message, fds)
+        fds.append(make())
+
+    return change
+
+
 def one_less(_: bytearray, fds: list[int]) -> None:
     os.close(fds.pop())
 
@@ -182,6 +192,12 @@ XSK, FRAMES, PAGE, MONITOR, QUESTIONS, PROBE_V4, PROBE_V6 = range(7)
 LIES: dict[str, tuple[Any, str]] = {
     "a descriptor more": (one_more, "harpd's message has 8 descriptors, not 7"),
     "a descriptor less": (one_less, "harpd's message has 6 descriptors, not 7"),
+    "a descriptor less than a device beside wants": (
+        set_u32(116, 99),
+        "harpd's message has 7 descriptors, not 8",
+    ),
+    "sender is memory": (sender(memfd(1 << 20)), "its socket is no AF_XDP socket"),
+    "sender of elsewhere": (sender(udp), "another network namespace"),
     "XSK and memory swapped": (swap, "its socket is no AF_XDP socket"),
     "memory unsealed": (replace(FRAMES, memfd(1 << 30)), "its memory is not sealed"),
     "page no memfd": (replace(PAGE, udp), "statistics page is no sealed memfd"),
