@@ -218,7 +218,11 @@ def stop(config: Path | None, force: bool) -> None:
         return
     with client:
         pid = int(client.query("status")["pid"])
-        pidfd = os.pidfd_open(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError as error:
+            text = f"harpd (process {pid}) has ended just now: somebody else stopped it"
+            raise HarpError(text, Exit.NOT_RUNNING) from error
         try:
             answer = client.query("stop", force=force)
             if not answer["stopping"]:

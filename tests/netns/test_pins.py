@@ -111,7 +111,10 @@ def test_replaced_under_traffic_without_a_packet_that_missed_it(
     thread = threading.Thread(target=lambda: inside(host, replace))
     thread.start()
     try:
-        assert sent(lab, steering, 100_000) == 100_000
+        for _ in range(20):
+            assert sent(lab, steering, 20_000) == 20_000
+            if replaced > 5:
+                break
     finally:
         done.set()
         thread.join()
