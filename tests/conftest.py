@@ -49,8 +49,8 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     ours = tmp_path_factory.getbasetemp()
     before, pages_before = leftovers(build, ours), huge_pages_used()
     yield
-    # The kernel frees namespaces, programs and pages in its own time: some tens of milliseconds, and
-    # longer behind the hundreds of namespaces that a whole run has left it to clean up.
+    # The kernel frees namespaces, programs and pages in its own time: some tens of milliseconds,
+    # and longer behind the hundreds of namespaces of a whole run.
     # What is new after this first look is somebody else's; so is what they are seen to own.
     left = leftovers(build, ours) - before
     deadline = time.monotonic() + 60
