@@ -90,12 +90,9 @@ def test_adopted_after_its_maker_was_killed(
     wait_until(lambda: not xdp_attached(host), "detaching")
 
 
-def test_replaced_under_traffic_without_a_packet_that_missed_it(
-    lab: Lab, library: Library, bpffs: Path
-) -> None:
-    host = lab.hosts[1]
-    at = bpffs / "eth0"
-    steering = attach(library, host)
+def replace_under_traffic(lab: Lab, steering: Steering, at: Path, pins: set[str]) -> None:
+    """Pins it, and replaces it more than five times while frames come, each of which has a verdict;
+    detaches it."""
     steering.ports_set(TCP | UDP, PORT, PORT)
     steering.address_set(OWN)
     steering.pin(at)
@@ -108,19 +105,26 @@ def test_replaced_under_traffic_without_a_packet_that_missed_it(
             steering.replace()
             replaced += 1
 
-    thread = threading.Thread(target=lambda: inside(host, replace))
+    thread = threading.Thread(target=lambda: inside(lab.hosts[1], replace))
     thread.start()
     try:
-        for _ in range(20):
-            assert sent(lab, steering, 20_000) == 20_000
+        for _ in range(20):  # it is as slow as the kernel is busy, or has failed
+            assert sent(lab, steering, 100_000) == 100_000
             if replaced > 5:
                 break
     finally:
         done.set()
         thread.join()
     assert replaced > 5
-    assert {path.name for path in at.iterdir()} == PINS
+    assert {path.name for path in at.iterdir()} == pins
     steering.detach()
+
+
+def test_replaced_under_traffic_without_a_packet_that_missed_it(
+    lab: Lab, library: Library, bpffs: Path
+) -> None:
+    host, at = lab.hosts[1], bpffs / "eth0"
+    replace_under_traffic(lab, attach(library, host), at, PINS)
     again = adopt(library, host, at)
     assert sent(lab, again, 10) == 10
     library.unpin(at)

@@ -4,15 +4,14 @@
 import errno
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import steering_api
 from netns_tools import Tools, inside, wait_until, xdp_attached
-from steering_api import BESIDE, GENERIC, TCP, UDP, Library, RefusedError, Steering
-from test_pins import OWN, PINS, PORT, absent, adopt, bpffs, refusal, sent
+from steering_api import BESIDE, GENERIC, TCP, Library, RefusedError, Steering
+from test_pins import OWN, PINS, PORT, absent, adopt, bpffs, refusal, replace_under_traffic, sent
 
 from harp.lab import Host, Lab
 from harp.lab_harpd import in_network
@@ -90,29 +89,7 @@ def test_replaced_under_traffic_without_a_packet_that_missed_them(
     """Every packet comes to the socket or is counted as one that had none: none is lost between
     two programs."""
     host, at = lab.hosts[1], bpffs / "eth0"
-    steering = attach(library, host)
-    steering.ports_set(TCP | UDP, PORT, PORT)
-    steering.address_set(OWN)
-    steering.pin(at)
-    done = threading.Event()
-    replaced = 0
-
-    def replace() -> None:
-        nonlocal replaced
-        while not done.is_set():
-            steering.replace()
-            replaced += 1
-
-    thread = threading.Thread(target=lambda: inside(host, replace))
-    thread.start()
-    try:
-        while replaced <= 5:
-            assert sent(lab, steering, 100_000) == 100_000
-    finally:
-        done.set()
-        thread.join()
-    assert names(at) == BOTH
-    steering.detach()
+    replace_under_traffic(lab, attach(library, host), at, BOTH)
     again = adopt(library, host, at)
     assert sent(lab, again, 10) == 10
     again.detach()
