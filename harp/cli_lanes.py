@@ -7,7 +7,14 @@ import click
 
 from harp import lanes as runner
 from harp import output as console
-from harp.cli_paths import TITLES, Sizes, interval_words, size_words
+from harp.cli_paths import (
+    TITLES,
+    Sizes,
+    cost_words,
+    interval_words,
+    print_missed,
+    size_words,
+)
 from harp.errors import Exit, HarpError
 from harp.lab import LabOptions
 from harp.options import lab_options, lab_shape, output_option, plugin_option
@@ -64,16 +71,10 @@ def _print(report: dict[str, Any], shape: LabOptions) -> None:
         cells = [
             [
                 size_words(row["size_bytes"]),
-                *(
-                    f"{row['median'][way] if mode == 'lat' else 8 / row['median'][way]:.2f}"
-                    for way in titles
-                ),
+                *(cost_words(mode, row["median"][way]) for way in titles),
                 *(interval_words(row["ratio"][way]) for way in rivals),
             ]
             for row in rows
         ]
         console.out.print(console.table("", ("size", *titles.values(), *ratios), cells))
-    for mode, rows in report["results"].items():
-        for row in rows:
-            for words in row["missed"]:
-                console.out.print(f"MISSED: {mode}, {size_words(row['size_bytes'])}: {words}")
+    print_missed(report)

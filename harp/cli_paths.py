@@ -94,10 +94,7 @@ def _print_paths(report: dict[str, Any], shape: LabOptions) -> None:
         console.out.print(f"\n{TITLES[mode]}")
         cells = [_paths_row(mode, row, list(titles)) for row in rows]
         console.out.print(console.table("", columns, cells))
-    for mode, rows in report["results"].items():
-        for row in rows:
-            for words in row["missed"]:
-                console.out.print(f"MISSED: {mode}, {size_words(row['size_bytes'])}: {words}")
+    print_missed(report)
     if report["ok"]:
         console.out.print("auto has found the best way wherever they differ")
 
@@ -105,7 +102,7 @@ def _print_paths(report: dict[str, Any], shape: LabOptions) -> None:
 def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
     median, ratio = row["median"], row["ratio"]
     cells = [size_words(row["size_bytes"])]
-    cells += [f"{median[way]:.2f}" if mode == "lat" else f"{8 / median[way]:.2f}" for way in ways]
+    cells += [cost_words(mode, median[way]) for way in ways]
     sockets = [way for way in ways if way.startswith(runner.SOCKETS)]
     cells.append(interval_words(ratio[row["best"]]))
     cells.append(interval_words(ratio[min(sockets, key=median.__getitem__)]) if sockets else "")
@@ -116,6 +113,19 @@ def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
     alike = "unsure" if row["differ"] > runner.DIFFER else "alike"
     cells.append("MISSED" if row["missed"] else "right" if row["clear"] else alike)
     return cells
+
+
+def print_missed(report: dict[str, Any]) -> None:
+    """A line for each sentence of each row."""
+    for mode, rows in report["results"].items():
+        for row in rows:
+            for words in row["missed"]:
+                console.out.print(f"MISSED: {mode}, {size_words(row['size_bytes'])}: {words}")
+
+
+def cost_words(mode: str, cost: float) -> str:
+    """As TITLES has it: us, or Gbit/s of ns a byte."""
+    return f"{cost if mode == 'lat' else 8 / cost:.2f}"
 
 
 def interval_words(found: dict[str, float]) -> str:

@@ -6,7 +6,7 @@ The ways take turns as those of harp.paths do, and it judges as that does: ratio
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -80,13 +80,8 @@ def run_lanes(options: LanesOptions, say: Say) -> dict[str, Any]:
             options.rounds,
             say,
         )
+    goals = {"differ_above": paths.DIFFER}
     return {
-        "lab": asdict(options.lab),
-        "rounds": options.rounds,
-        "ways": {way.name: way.title for way in ways},
+        **paths.document(options.lab, options.rounds, ways, goals, results),
         "rivals": RIVALS,
-        "units": {"lat": "us, half a round trip, p50", "bw": "ns a byte"},
-        "goals": {"differ_above": paths.DIFFER},
-        "results": results,
-        "ok": not any(row["missed"] for rows in results.values() for row in rows),
     }

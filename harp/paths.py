@@ -315,12 +315,24 @@ def run_paths(options: PathsOptions, say: Say) -> dict[str, Any]:
             options.rounds,
             say,
         )
+    goals = {"differ_above": DIFFER, "right_share": RIGHT_SHARE, "near": NEAR}
+    return document(options.lab, options.rounds, ways, goals, results)
+
+
+def document(
+    lab: LabOptions,
+    rounds: int,
+    ways: Sequence[Way],
+    goals: dict[str, float],
+    results: dict[str, list[dict[str, Any]]],
+) -> dict[str, Any]:
+    """What a bench of ways by turns reports; ok: no row has missed anything."""
     return {
-        "lab": asdict(options.lab),
-        "rounds": options.rounds,
+        "lab": asdict(lab),
+        "rounds": rounds,
         "ways": {way.name: way.title for way in ways},
         "units": {"lat": "us, half a round trip, p50", "bw": "ns a byte"},
-        "goals": {"differ_above": DIFFER, "right_share": RIGHT_SHARE, "near": NEAR},
+        "goals": goals,
         "results": results,
         "ok": not any(row["missed"] for rows in results.values() for row in rows),
     }
