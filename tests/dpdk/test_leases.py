@@ -4,6 +4,7 @@
 Two hosts with a harpd each; port rail0 of each is one end of the same memif.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ MORE_BYTES = 2 << 20
 QUEUES = 2
 UID = 65534
 METRICS_PORT = 9747
+LOOKS = 1000
 PORT = """
 [[dpdk]]
 device = "net_memif0,role={role},id=0,socket-abstract=no,socket={folder}/memif.sock"
@@ -200,24 +202,34 @@ def test_several_queues_are_shown(site: Site) -> None:
         command = daemon.command(sys.executable, "-c", HARPCTL, *watch)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout is not None
-            first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
+            looks = map(json.loads, itertools.islice(watching.stdout, LOOKS))
+            received = (
+                sum(each["counters"]["rx_packets"] for each in look["instances"]) for look in looks
+            )
+            before = next(received)
+            assert before > 0
+            assert any(now > before for now in received), "it flows"
             watching.kill()
-        received = [
-            sum(each["counters"]["rx_packets"] for each in look["instances"])
-            for look in (first, second)
-        ]
-        assert received[1] > received[0] > 0
         scraped = daemon.command(sys.executable, "-c", SCRAPE)
-        text = subprocess.run(scraped, capture_output=True, text=True, check=True).stdout
+
+        def told(row: str) -> list[float]:
+            """The values of metrics that begin so, as Prometheus would be told them now."""
+            text = subprocess.run(scraped, capture_output=True, text=True, check=True).stdout
+            lines = [line for line in text.splitlines() if line.startswith(row)]
+            return [float(line.split()[-1]) for line in lines]
+
         for queue in range(QUEUES):
-            row = f'harp_rx_packets_total{{nic="rail0",queue="{queue}"'
-            assert row in text, [line for line in text.splitlines() if "rail0" in line]
-        # What the job's driver counts, by its own words.
-        row = 'harp_port_xstat_total{name="rx_good_packets",nic="rail0",slot="0"} '
-        assert float(text.split(row)[1].split()[0]) > 0
-        first, second = shown("stats", "--pid", str(pid))["instances"]
-        assert first["xstats"]["tx_good_bytes"] > 0
-        assert second["xstats"] == {}
+            assert told(f'harp_rx_packets_total{{nic="rail0",queue="{queue}"')
+        # What the job's driver counts, by its own words; it is asked once a second.
+        row = 'harp_port_xstat_total{name="rx_good_packets",nic="rail0",slot="0"}'
+        wait_for(lambda: any(told(row)), "a packet that the driver has counted")
+
+        def counted() -> int:
+            first, second = shown("stats", "--pid", str(pid))["instances"]
+            assert second["xstats"] == {}
+            return int(first["xstats"]["tx_good_bytes"])
+
+        wait_for(lambda: counted() > 0, "a byte that the driver has counted")
         lease = {each["name"]: each for each in shown("check", "dpdk:rail0")["findings"]}
         assert f"process {pid} " in lease["dpdk-lease"]["text"]
         assert "dpdk-device" not in lease, "it was not opened"
