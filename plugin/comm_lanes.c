@@ -173,8 +173,10 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 	if (now_ns - l->asked_ns < comm_lane_ask_ns(l) || !l->lane->ops->info)
 		return true;
 	comm_lock(comm);
-	/* What was given and acknowledged between two looks has a round trip to tell of, too. */
-	used = !l->dead && (mine->given_bytes != mine->acked_bytes || mine->given_ns > l->asked_ns);
+	/* What was given and acknowledged between two looks has a round trip to tell of, too. And a stalled lane, which is
+	 * given nothing, may have been acknowledged since: nobody else takes the word back. */
+	used = !l->dead && (mine->given_bytes != mine->acked_bytes ||
+			    mine->given_ns > l->asked_ns || mine->stalled);
 	comm_unlock(comm);
 	l->asked_ns = now_ns;
 	if (!used)

@@ -41,6 +41,58 @@ static void test_silence(void)
 	free(rx);
 }
 
+/* A message by either lane. */
+static void deaths_message(struct talk *t)
+{
+	uint8_t tx[1000] = { 7 }, rx[sizeof(tx)];
+	struct request *recv = rig_post(t->recv, rx, sizeof(rx));
+
+	rig_both(t, rig_post(t->send, tx, sizeof(tx)), recv);
+}
+
+static bool deaths_stalled(struct talk *t, unsigned index)
+{
+	struct comm_lane_view views[COMM_LANES_MAX];
+
+	CHECK_EQ(comm_lane_views(t->send, views), 2);
+	return views[index].stalled;
+}
+
+/* All that a lane owed comes right behind a look that found it stalled: the next one is for that alone, and it is used again. */
+static void test_stalled_between_looks(void)
+{
+	uint64_t until_ns = driver_clock_ns() + WAIT_NS, carried;
+	const struct fake_lane *end;
+	struct talk t;
+	unsigned asked;
+
+	env_config.lane_timeout_ns = WAIT_NS;
+	rig_open(&t, 2, 16384, 100000);
+	end = &t.pairs[1].lanes[0];
+	t.pairs[1].frozen = true;
+	while (!deaths_stalled(&t, 1) && driver_clock_ns() < until_ns && !check_failures)
+		deaths_message(&t);
+	CHECK(end->acked < end->out->written);
+	for (asked = end->asked; end->asked == asked && !check_failures;)
+		deaths_message(&t);
+	t.pairs[1].frozen = false;
+	while (t.send->several->stripe.lane[1].acked_bytes !=
+		       t.send->several->stripe.lane[1].given_bytes &&
+	       driver_clock_ns() < until_ns)
+		(void)talk_turn(&t);
+	CHECK_EQ(end->asked, asked + 1);
+	carried = end->out->written;
+	while (deaths_stalled(&t, 1) && driver_clock_ns() < until_ns && !check_failures)
+		deaths_message(&t);
+	CHECK(!deaths_stalled(&t, 1));
+	for (unsigned i = 0; i < 100 && !check_failures; i++)
+		deaths_message(&t);
+	CHECK(end->out->written > carried);
+	CHECK_EQ(env_warns, 0);
+	env_config.lane_timeout_ns = 500000000;
+	rig_free(&t);
+}
+
 /* A lane whose TCP has not had the time to send again is not dead, however short the timeout. */
 static void test_patience(void)
 {
@@ -348,9 +400,12 @@ static void test_older_clock(void)
 int main(void)
 {
 	static void (*const rules[])(void) = {
-		test_silence,           test_patience,    test_closed_window, test_all_silent,
-		test_last_death,        test_revival,     test_replacement,   test_filler,
-		test_filler_and_closed, test_older_clock,
+		test_silence,     test_stalled_between_looks,
+		test_patience,    test_closed_window,
+		test_all_silent,  test_last_death,
+		test_revival,     test_replacement,
+		test_filler,      test_filler_and_closed,
+		test_older_clock,
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
