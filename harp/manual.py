@@ -15,13 +15,13 @@ PAGES = {"harpctl": 1, "harp.toml": 5, "harpd": 8}
 
 _EXIT_CODES = (
     ("0", "good"),
-    ("1", "it ran, and the result is wrong or a goal is missed"),
+    ("1", "it ran, and the result is wrong or a goal is missed; check: HARP can't use it"),
     ("2", "bad usage"),
     ("3", "needs root"),
     ("4", "a program, library, file or interface is missing"),
     ("5", "check: works, but something costs performance"),
     ("6", "start: another harpd runs; stop: leases exist"),
-    ("7", "there is no harpd to ask"),
+    ("7", "there is no harpd to ask; stop: and nothing that a dead one left"),
     ("8", "harpd refuses: not allowed, or no queue free"),
     ("126, 127", "run: the command can't be executed, or is not there"),
     ("130", "interrupted"),
@@ -96,7 +96,9 @@ def leaves(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, cl
 
 
 def _command(path: str, command: click.Command) -> Iterator[str]:
-    ctx = click.Context(command, info_name=path)
+    from harp.cli import cli
+
+    ctx = click.Context(command, info_name=path, **cli.context_settings)
     pieces = " ".join(command.collect_usage_pieces(ctx))
     yield f'.SS "{escape(path)}"'
     yield f"\\fB{escape(path)}\\fR {escape(pieces)}"
@@ -107,12 +109,14 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
 def _harpctl() -> Iterator[str]:
     from harp.cli import cli
 
-    ctx = click.Context(cli, info_name="harpctl")
+    ctx = click.Context(cli, info_name="harpctl", **cli.context_settings)
     yield from _head("harpctl", "looks after HARP, the user-space TCP stack that carries NCCL")
     yield ".SH SYNOPSIS"
     yield "\\fBharpctl\\fR COMMAND [OPTIONS] [ARGS]..."
     yield ".SH DESCRIPTION"
     yield from _help(cli.help or "")
+    yield ".SH OPTIONS"
+    yield from _parameters(cli, ctx)
     yield ".SH COMMANDS"
     for path, command in leaves(cli, ctx):
         yield from _command(path, command)
@@ -120,8 +124,16 @@ def _harpctl() -> Iterator[str]:
     for code, meaning in _EXIT_CODES:
         yield from _term(code, meaning)
     yield ".SH ENVIRONMENT"
-    yield escape("Every setting of harp.toml is a variable too, which beats the file:")
-    yield escape(", ".join(key.name for key in global_keys()) + ".")
+    yield escape(
+        "Every setting of harp.toml outside [[nic]] and [[dpdk]] is a variable too, which beats "
+        "the file:"
+    )
+    yield escape(", ".join(key.name for key in global_keys() if key.table) + ".")
+    yield ".PP"
+    yield "Others are no settings of the file's:"
+    for key in global_keys():
+        if not key.table:
+            yield from _term(key.name, f"{key.help}.")
     yield from _files()
     yield from _see_also("harp.toml", "harpd")
 
@@ -190,7 +202,7 @@ def _harpd() -> Iterator[str]:
     from harp.daemon.__main__ import harpd
 
     yield ".SH OPTIONS"
-    yield from _parameters(harpd, click.Context(harpd, info_name="harpd"))
+    yield from _parameters(harpd, click.Context(harpd, info_name="harpd", **harpd.context_settings))
     yield ".SH SIGNALS"
     yield from _term(
         "SIGHUP",

@@ -86,6 +86,12 @@ def test_manual_pages_say_it_all(tmp_path: Path) -> None:
         if key.table:
             assert f"{key.key} {' '.join(key.help.split())}." in text
     text = plain("harpctl", tmp_path)
+    assert "-h, --help Show this message" in text
+    assert "--version" in text
+    settings, others = text[text.index("ENVIRONMENT") : text.index("FILES")].split("Others are")
+    for key in keys.global_keys():
+        assert key.name in (settings if key.table else others)
+        assert key.name not in (others if key.table else settings).split()
     for path in ("harpctl config init", "harpctl bench lat", "harpctl run", "harpctl check"):
         assert path in text
     assert "--by-name" in text
@@ -94,6 +100,7 @@ def test_manual_pages_say_it_all(tmp_path: Path) -> None:
     assert {int(number) for number in re.findall(r"\b\d+\b", exits)} == {int(code) for code in Exit}
     text = plain("harpd", tmp_path)
     assert "--config" in text
+    assert "-h, --help Show this message" in text
     assert "SIGHUP Reads harp.toml again" in text
 
 
