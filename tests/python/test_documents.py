@@ -1,22 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What README.md, ARCHITECTURE.md and CONTRIBUTING.md name is there: files and commands."""
+"""What the documents name is there: files, commands, functions, settings, metrics, log lines."""
 
 import re
 import shlex
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
 import pytest
 
+from harp import manual
 from harp.cli import cli
+from harp.config import keys
+from harp.errors import Exit
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+DOCUMENTS = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 # A path or a file's name, perhaps with a star: `plugin/comm*.c`, `tcp_in.c`, `docs/lanes.md`.
-PATH = re.compile(r"`([\w*./-]+\.(?:c|h|pyx|pxd|py|md|txt|service|build)|(?:[\w*-]+/)+)`")
+SUFFIXES = "c|h|pyx|pxd|py|md|txt|service|build|yml|json|rules|yaml"
+PATH = re.compile(rf"`((?!/)[\w*./-]+\.(?:{SUFFIXES})|(?:[\w*-]+/)+)`")
 MADE = {".venv/", "build/", "build-long/", "build-coverage/"}
+# What is made elsewhere: by harpd, by DPDK's package.
+ELSEWHERE = {"state.json", "run_dir/state.json"}
 # Where a document's bare names lie, as it says itself.
-FOLDERS = ("", "dataplane", "harp", "plugin", "dataplane/*", "harp/*", "tests/*")
+FOLDERS = ("", "dataplane", "harp", "plugin", "tests", "dataplane/*", "harp/*", "tests/*")
+# CHANGELOG.md tells of what was, too.
+NOW = tuple(document for document in DOCUMENTS if document != "CHANGELOG.md")
+NAME = re.compile(r"\b(?:HARP_[A-Z]\w*|harpd?_[a-z]\w*|\w+(?=\(\)))\b(?!\*)")
+# An example, functions of the kernel's and of RFCs.
+FOREIGN = {
+    *("harp_noun_verb", "netif_receive_generic_xdp", "skb_pp_cow_data"),
+    *("IsLost", "NextSeg", "SetPipe", "Update"),
+}
+COMMAND = re.compile(
+    r"^(?:    |[#$] )(?:\w+=\S+ )*(?:\.venv/bin/)?harpctl (.*)$"
+    r"|`(?:\w+=\S+ )*(?:\.venv/bin/)?harpctl ([^`]*)`",
+    re.MULTILINE,
+)
+LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+LITERALS = re.compile(r'(?:[rf]*"(?:[^"\\\n]|\\.)*"(?:\s|PRI\w+)*)+')
+PUT_IN = re.compile(r"%[-0-9.*lhz]*[a-zA-Z]|\{[^{}]*\}")
+# Commands that show nothing but whether they went well.
+WITHOUT_JSON = {
+    *("start", "stop", "restart", "config init", "config reload"),
+    *("run", "completion", "man"),
+}
 
 
 def text_of(document: str) -> str:
@@ -30,32 +62,177 @@ def is_there(name: str) -> bool:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_file_that_is_named_is_there(document: str) -> None:
-    named = set(PATH.findall(text_of(document))) - MADE
-    assert named, "the document names files"
+    named = set(PATH.findall(text_of(document))) - MADE - ELSEWHERE
+    assert named or document == "docs/check.md", "the document names files"
     assert not sorted(name for name in named if not is_there(name))
 
 
-def harpctl_lines() -> list[str]:
-    """The command lines of README.md, without comments."""
-    lines = re.findall(
-        r"^    harpctl (.*)$|`(?:\.venv/bin/)?harpctl ([^`]*)`", text_of("README.md"), re.M
+def in_code() -> Iterator[Path]:
+    """Every source file."""
+    for folder in ("dataplane", "plugin", "harp", "tools", "tests", "examples"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".c", ".h", ".py", ".pyx", ".pxd", ".pyi"):
+                yield path
+
+
+@cache
+def words_of_the_code() -> frozenset[str]:
+    words: set[str] = set()
+    for path in in_code():
+        words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    return frozenset(words)
+
+
+@pytest.mark.parametrize("document", NOW)
+def test_every_name_that_is_used_is_there(document: str) -> None:
+    """Functions, variables, settings, metrics."""
+    metrics = set(re.findall(r"harpd?_\w+", text_of("docs/metrics.md")))
+    named = set(NAME.findall(text_of(document))) - FOREIGN
+    assert not sorted(named - words_of_the_code() - metrics)
+
+
+def test_every_variable_that_is_read_is_a_setting() -> None:
+    """So it is documented: docs/configuration.md is made of the list of settings."""
+    read: set[str] = set()
+    nccl: set[str] = set()
+    for path in in_code():
+        text = path.read_text(encoding="utf-8")
+        if "tests" not in path.parts:
+            read.update(re.findall(r"""(?:getenv\(|environ(?:\.get\(|\[))"(HARP_\w+)""", text))
+        if "plugin" in path.parts and path.suffix == ".c" and "tests" not in path.parts:
+            nccl.update(re.findall(r'"(NCCL_[A-Z_]+)"', text))
+    assert len(read) > 5
+    assert len(nccl) > 4
+    assert not read - {key.name for key in keys.global_keys()}
+    assert not nccl - set(re.findall(r"\| `(NCCL_\w+)`", text_of("docs/configuration.md")))
+
+
+# --------------------------------------------------------------------------------------------------
+# Commands.
+#
+def harpctl_lines(document: str) -> Iterator[str]:
+    """The command lines of a document, up to a comment or what the shell does with them."""
+    for found in COMMAND.findall(text_of(document)):
+        yield re.split(r"\s(?:#|\||&&|2?>|&$)|;\s|; *$", found[0] or found[1])[0].strip()
+
+
+def commands(words: list[str]) -> Iterator[tuple[click.Command, list[str]]]:
+    """What these words run, and the rest of them. `start|stop` is two commands."""
+    stack: list[tuple[click.Command, list[str]]] = [(cli, words)]
+    while stack:
+        command, rest = stack.pop()
+        if not isinstance(command, click.Group) or not rest or rest[0].startswith("-"):
+            yield command, rest
+            continue
+        for name in rest[0].split("|"):
+            child = command.get_command(click.Context(command), name)
+            assert child is not None, f"harpctl has no {name}"
+            stack.append((child, rest[1:]))
+
+
+def test_documents_have_commands() -> None:
+    assert len(list(harpctl_lines("README.md"))) > 30
+    assert sum(len(list(harpctl_lines(document))) for document in NOW) > 150
+    assert [command.name for command, _ in commands(["config", "show|diff"])] == ["diff", "show"]
+
+
+@pytest.mark.parametrize("document", NOW)
+def test_every_command_is_understood(document: str) -> None:
+    for line in harpctl_lines(document):
+        for command, rest in commands(shlex.split(line)):
+            if command.name == "run" and "--" in rest:  # what follows is another program's
+                rest = rest[: rest.index("--")]
+            options = {option for each in command.params for option in each.opts}
+            said = {word for word in rest if word.startswith("-")}
+            assert not said - options - {"--help"}, line
+
+
+def every_command() -> dict[str, click.Command]:
+    """By name without `harpctl`: `bench lat`."""
+    leaves = manual.leaves(cli, click.Context(cli, info_name="harpctl"))
+    return {path.removeprefix("harpctl "): command for path, command in leaves}
+
+
+def test_the_readme_has_every_command() -> None:
+    text = text_of("README.md")
+    here = {" ".join(line.split()[:2]) for line in harpctl_lines("README.md")}
+    bench = {name for name in every_command() if name.startswith("bench ")}
+    assert not bench - here
+    for name in every_command().keys() - bench:
+        assert name.split()[-1] in text, f"harpctl {name}"
+
+
+def test_what_shows_something_has_json_as_the_readme_says() -> None:
+    without = {
+        name
+        for name, command in every_command().items()
+        if not any("-o" in each.opts and "json" in str(each.type) for each in command.params)
+    }
+    assert without == WITHOUT_JSON
+
+
+def test_the_readme_has_every_exit_code() -> None:
+    part = text_of("README.md").partition("Exit codes:")[2].partition("\n## ")[0]
+    codes = [
+        int(code) for row in re.findall(r"^\| ([\d, ]+) \|", part, re.M) for code in row.split(",")
+    ]
+    assert codes == list(Exit)
+
+
+# --------------------------------------------------------------------------------------------------
+# Lines of logs, as tables quote them.
+#
+def plain_words(text: str) -> str:
+    return " ".join(re.sub(r"[;:(),\"]", " ", text).split())
+
+
+@cache
+def said_by_the_code() -> str:
+    """Every text of the code's, one a line; a NUL for what is put in."""
+    texts = []
+    for path in in_code():
+        if path.suffix in (".c", ".py") and "tests" not in path.parts:
+            for run in LITERALS.findall(path.read_text(encoding="utf-8")):
+                text = "".join(LITERAL.findall(run)).replace('\\"', '"')
+                texts.append(plain_words(re.sub(PUT_IN, "\0", text)))
+    return "\n".join(texts)
+
+
+def is_said(piece: str) -> bool:
+    """Is there a text that has these words? `...`, a number, an address stand for anything.
+
+    What the code puts in stands for one word in four.
+    """
+    pattern, plain = r"(?<!\S)", 0
+    for word in piece.split():
+        if word == "..." or re.search(r"\d", word):
+            pattern += r"(?:\S+ ){0,9}?"
+        else:
+            pattern += rf"({re.escape(word)}|\S*\0\S*)(?: |$)"
+            plain += 1
+    return any(
+        sum("\0" in word for word in found.groups()) <= max(1, plain // 4)
+        for found in re.finditer(f"(?={pattern})", said_by_the_code(), re.MULTILINE)
     )
-    return [(indented or quoted).split("#")[0].strip() for indented, quoted in lines]
 
 
-def test_readme_has_commands() -> None:
-    assert len(harpctl_lines()) > 30
+def quoted_pieces(document: str) -> Iterator[str]:
+    """Of what first cells of a document's tables quote: what has two words to go by at least."""
+    for cell in re.findall(r"^\| ([^|]*`[^|]*) \|", text_of(document), re.MULTILINE):
+        for quote in re.findall(r"`([^`]+)`", cell):
+            for piece in re.split(r"[;:(),]", quote):
+                if len(re.findall(r"(?<!\S)[A-Za-z'-]{2,}(?!\S)", piece)) > 1:
+                    yield piece.strip()
 
 
-@pytest.mark.parametrize("line", sorted(set(harpctl_lines())))
-def test_every_command_of_the_readme_is_understood(line: str) -> None:
-    words = shlex.split(line.split(";")[0])
-    for name in words[0].split("|"):  # start|stop|restart
-        command, rest = cli.get_command(click.Context(cli), name), words[1:]
-        while isinstance(command, click.Group) and rest:
-            command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
-        assert command is not None, "harpctl has no such command"
-        if command.name == "run":  # what follows is another program's
-            rest = rest[: rest.index("--")]
-        options = {option for each in command.params for option in each.opts}
-        assert {word for word in rest if word.startswith("-")} <= options
+def test_quotes_can_be_wrong() -> None:
+    assert is_said("no lane to 10.77.0.2 works over this NIC any more")
+    assert is_said("... lanes left")
+    assert not is_said("no lane to 10.77.0.2 works upon this NIC any more")
+
+
+@pytest.mark.parametrize("document", ["docs/operating.md", "docs/dpdk.md"])
+def test_lines_of_logs_are_what_the_code_says(document: str) -> None:
+    pieces = set(quoted_pieces(document))
+    assert len(pieces) > 8
+    assert not sorted(piece for piece in pieces if not is_said(piece))
