@@ -12,7 +12,9 @@
 /*
  * Theory of operation
  *
- * Where each NIC has one queue a SYN leaves from any port, and that is all.
+ * Where each NIC has one queue a SYN leaves from any port. Without an answer one from another port joins it, later and
+ * later: the peer may still have the end of an older connection from that port (TIME-WAIT), of a process of ours that
+ * is gone and whose sequence numbers we do not go on with, or a path of several may be dead.
  *
  * Where both NICs' ways to choose queues are known (placement.h) one SYN leaves from a port that is computed;
  * more only if it gets no answer for CERTAIN_NS: what was believed may be out of date.
@@ -26,6 +28,8 @@
  * A RST is an answer: it found the way back, so nobody listens there, whatever the port.
  */
 
+#define ANOTHER_NS                                                                                 \
+	1000000000ull /* for the answer to a SYN from any port; then twice that, and so on */
 #define CERTAIN_NS 300000000ull
 #define ROUND_NS 50000000ull
 #define ROUND_PORTS_MAX 32u
@@ -117,11 +121,22 @@ static int opening_calls(struct opening *o, unsigned wanted)
 	return 0;
 }
 
+/* From any port. What hinders a further SYN does not hinder those that are under way. */
+static int opening_any(struct opening *o, uint64_t now_ns)
+{
+	int rc = opening_call(o, 0);
+
+	o->next_ns = now_ns + (ANOTHER_NS << o->rounds);
+	return o->rounds++ ? 0 : rc;
+}
+
 static int opening_round(struct opening *o, uint64_t now_ns)
 {
 	unsigned wanted;
 	int rc;
 
+	if (placement_is_free(&o->ports))
+		return opening_any(o, now_ns);
 	if (o->rounds++ && placement_is_certain(&o->ports))
 		o->ports.distrust = true;
 	wanted = opening_round_ports(o);
@@ -145,10 +160,7 @@ static int opening_round(struct opening *o, uint64_t now_ns)
 static int opening_begin(struct opening *o, uint64_t now_ns)
 {
 	o->next_ns = o->give_up_ns = UINT64_MAX;
-	if (!placement_is_free(&o->ports))
-		return opening_round(o, now_ns);
-	o->rounds++;
-	return opening_call(o, 0);
+	return opening_round(o, now_ns);
 }
 
 /* The lane that is open, or what the others say: 0, or the error of an answer. */

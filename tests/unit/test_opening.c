@@ -142,13 +142,37 @@ static void test_one_queue_each(void)
 	uint64_t now_ns;
 
 	begin(&o, one, older);
-	CHECK_EQ(silence(&o, &now_ns), 0); /* TCP's own timeout is somebody else's business */
+	for (now_ns = 0; now_ns < 1000 * MS; now_ns += MS)
+		CHECK_EQ(opening_advance(&o, now_ns, &lane), 0);
 	CHECK_EQ(fake_count, 1);
 	CHECK_EQ(fakes[0].lane.local.port, 0);
 	CHECK_STR(opening_silence(&o, text, sizeof(text)), "");
 	fakes[0].state = LANE_OPEN;
 	CHECK_EQ(opening_advance(&o, now_ns, &lane), 1);
 	CHECK(lane == &fakes[0].lane && !fakes[0].closed);
+}
+
+/* The peer may have the end of an older connection from that very port, and then never agrees to a new one. */
+static void test_another_port(void)
+{
+	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
+	struct opening o;
+	struct lane *lane;
+	uint64_t now_ns;
+
+	begin(&o, one, one);
+	CHECK_EQ(silence(&o, &now_ns), 0); /* TCP's own timeout is somebody else's business */
+	CHECK_EQ(fake_count, 6);           /* at 0, 1, 3, 7, 15 and 31 s */
+	CHECK(!fakes[0].closed);
+	/* No room for one more: what is under way goes on. */
+	room = 0;
+	CHECK_EQ(opening_advance(&o, 64000 * MS, &lane), 0);
+	CHECK_EQ(fake_count, 6);
+	fakes[2].state = LANE_OPEN;
+	CHECK_EQ(opening_advance(&o, 64001 * MS, &lane), 1);
+	CHECK(lane == &fakes[2].lane && !fakes[2].closed);
+	CHECK_EQ(fake_alive, 1);
+	CHECK(fakes[0].closed && fakes[0].aborted);
 }
 
 static void test_computed(void)
@@ -296,6 +320,7 @@ int main(void)
 	there.addr = harp_addr_v4(10, 0, 0, 2);
 	there.port = 61234;
 	test_one_queue_each();
+	test_another_port();
 	test_computed();
 	test_tried_within_bounds();
 	test_the_first_wins();
