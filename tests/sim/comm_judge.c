@@ -225,8 +225,10 @@ bool csim_judge_end(struct csim *sim)
 		if (!judge_nic_end(sim, &sim->nics[i]))
 			return false;
 	}
-	return !sim->streams ||
-	       csim_fail(sim, "%llu kernel lanes are left", (unsigned long long)sim->streams);
+	if (sim->streams)
+		return csim_fail(sim, "%llu kernel lanes are left",
+				 (unsigned long long)sim->streams);
+	return !csim_kernel_is_left() || csim_fail(sim, "an epoll or a kernel driver is left");
 }
 
 void csim_judge_dump(struct csim *sim)

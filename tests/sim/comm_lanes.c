@@ -164,7 +164,7 @@ static void lane_dial(struct csim *sim, const struct csn_lane *spec, unsigned in
 	csim_note(sim, "lane %u: comm %llu's %u is dialed", lane->number,
 		  (unsigned long long)spec->comm, index);
 	if (spec->kind == CSN_KERNEL) {
-		lane->stream = csim_stream_make(lane);
+		csim_stream_make(lane);
 		return;
 	}
 	local.addr = csim_addr(sim, (unsigned)c->from, nic->rail);

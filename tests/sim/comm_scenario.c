@@ -156,6 +156,7 @@ static void make_world(struct maker *m)
 	w->interleave_ppm = PICK(m, 0, 1000, 20000, 100000, 500000);
 	w->hold_ppm = PICK(m, 0, 0, 20000, 100000);
 	w->kernel_threads = PICK(m, 0, 0, 1, 3);
+	w->no_epoll_ppm = PICK(m, 0, 0, 0, 0, 300000);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
 	for (unsigned i = 0; i < m->s->nic_count; i++)
 		make_way(m, &m->s->nics[i]);
@@ -251,12 +252,15 @@ static void make_event(struct maker *m, struct csn_event *e)
 		e->kind = below(m, CSN_GONE);
 	if ((e->kind == CSN_IMPAIR) && m->clean)
 		e->kind = CSN_RESET;
+	if (m->s->world.no_looks) /* what is told to who waits */
+		e->kind = PICK(m, CSN_RESET, CSN_RESET, CSN_FIN, CSN_FORGE, CSN_STALL);
 	e->lane = below(m, m->s->lane_count);
 	e->host = below(m, m->s->world.hosts);
 	e->rail = below(m, m->s->world.rails);
 	e->start_ns = below64(m, m->horizon_ns);
 	e->duration_ns = 1 + below64(m, PICK(m, 100 * US, 10 * MS, 300 * MS, 2 * S));
-	if (one_in(m,
+	if (!m->s->world.no_looks &&
+	    one_in(m,
 		   4)) { /* stalls, is passed over, and comes back with what others have sent again */
 		e->kind = CSN_SILENT;
 		e->duration_ns = 20 * MS + below64(m, 60 * MS);
@@ -290,6 +294,7 @@ void comm_scenario_make(struct comm_scenario *s, uint64_t seed)
 	rng_seed(&m.rng, seed);
 	m.clean = !one_in(&m, 3);
 	m.mortal = one_in(&m, 4);
+	s->world.no_looks = m.clean && one_in(&m, 3);
 	m.horizon_ns = PICK(&m, 200 * US, 2 * MS, 20 * MS, 200 * MS);
 	make_world(&m);
 	s->comm_count = 1 + below(&m, one_in(&m, 4) ? 8 : 3);

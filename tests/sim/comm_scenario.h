@@ -59,8 +59,11 @@ enum csn_event_kind {
 	X(linger_ns, SCN_KEEP)                                                                     \
 	X(guardian_lag_ns, 1000) /* how late an engine is driven when nobody polls, at most */     \
 	X(interleave_ppm,                                                                          \
-	  0)           /* chance that other threads run in the middle of a send or receive */      \
-	X(hold_ppm, 0) /* chance, per turn of an application, that others hold a baton */          \
+	  0)               /* chance that other threads run in the middle of a send or receive */  \
+	X(hold_ppm, 0)     /* chance, per turn of an application, that others hold a baton */      \
+	X(no_epoll_ppm, 0) /* chance that a driver of kernel lanes gets no epoll */                \
+	X(no_looks,                                                                                \
+	  0) /* nothing is looked at that has nothing under way: it is woken, or rests */          \
 	X(kernel_threads, 0) /* workers beside the applications' threads */                        \
 	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
 

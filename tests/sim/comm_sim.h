@@ -5,7 +5,8 @@
  *
  *	comm_sim.c     who runs when
  *	comm_host.c    hosts: NICs, wires, engines (the real turn of engine_turn.c)
- *	comm_stream.c  the simulated kernel lane
+ *	comm_stream.c  the simulated kernel: connections as lane_kernel.c calls them
+ *	comm_kernel.c  ... its epoll, and threads for kernel lanes
  *	comm_lanes.c   lanes open, join their comms, die, and are opened again
  *	comm_app.c     applications: they post, test, close, and check every byte and every buffer
  *	comm_judge.c   what may fail and what must not; what must be gone in the end
@@ -130,7 +131,8 @@ static inline bool csim_keeps(const struct csim_comm *k)
 struct csim_worker {
 	struct kernel_driver *kd;
 	unsigned host;
-	uint64_t due_ns;
+	uint64_t due_ns, busy_ns;
+	bool guarded;
 };
 
 struct csim {
@@ -198,15 +200,18 @@ void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side vi
 /* ---- comm_stream.c ---- */
 struct csim_stream;
 void csim_streams_begin(struct csim *sim);
-struct csim_stream *csim_stream_make(struct csim_lane *lane);
+void csim_stream_make(struct csim_lane *lane);
 void csim_stream_reset(struct csim_stream *stream, bool keep, bool fin);
 void csim_stream_slow(struct csim_stream *stream, bool slow);
 /* When something next changes for a side; CSIM_NEVER_NS. */
 uint64_t csim_stream_next_ns(const struct csim_stream *stream, enum csim_side side);
 void csim_stream_seen(struct csim_stream *stream, enum csim_side side);
+
+/* ---- comm_kernel.c ---- */
 /* Workers that are due have a turn; when the next one is. */
 void csim_workers_run(struct csim *sim);
 uint64_t csim_workers_next_ns(const struct csim *sim);
+bool csim_kernel_is_left(void);
 
 /* ---- comm_lanes.c ---- */
 bool csim_lanes_start(struct csim *sim);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_stream.c - the simulated kernel lane: two byte streams through memory, under the virtual clock.
+ * comm_stream.c - the simulated kernel's connections: two byte streams through memory, under the virtual clock, each
+ * end a descriptor that lane_kernel.c calls.
  *
  * Theory of operation. A pipe for each direction is a ring: bytes that were written lie in it until they are
  * read, so its capacity stands for both sockets' buffers. Each write leaves a mark: these bytes have arrived
@@ -8,21 +9,26 @@
  *
  * As Linux does it: what was accepted counts as done; close() with bytes unread, and bytes that come for a
  * socket that was closed, reset the connection, and with that what was under way the other way is lost.
- * After a reset what had arrived is still read, then the error comes. Payload is placed as recv() does:
- * in the order of addresses, without regard to units of eight.
+ * After a reset what had arrived is still read; the error is told once, by the first call that comes to it, and then
+ * nothing more is sent or read. Payload is placed as recv() does: in the order of addresses, without regard to units of
+ * eight.
+ *
+ * Calls that are cut short (short_ppm): a send as for want of memory, and room is told of when the peer has read; a
+ * receive as if the rest came right behind it.
  */
-#include "comm_sim.h"
+#include "comm_stream.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
-#include "parallel.h"
+#include "forkguard.h"
+#include "kernel_info.h"
 
 #define STREAM_MARKS_MAX 512u
-#define STREAM_WORKER_NS 20000u        /* until a worker sees what has come, at most */
-#define STREAM_GUARD_NS (10 * CSIM_MS) /* a guarded driver is advanced so often */
+#define STREAM_FD 1000000 /* of lane 0's sending end */
 
 struct stream_mark {
 	uint64_t end_bytes, at_ns;
@@ -34,41 +40,49 @@ struct stream_pipe {
 	uint64_t rate_bps, delay_ns, line_free_ns;
 	struct stream_mark marks[STREAM_MARKS_MAX];
 	unsigned mark_first, mark_count;
-	bool fin;         /* behind what was written */
-	bool fin_arrived; /* seen by the reader's application, for csim_stream_next_ns() */
-	int error;        /* behind what arrived: the reader's */
-	bool full;        /* a write was refused, or cut, since the writer last had news */
-	bool news;        /* of room, or of the end, for the writer */
+	bool fin;    /* behind what was written */
+	bool broken; /* the connection is gone behind what arrived: the reader's */
+	bool full;   /* a write was refused, or cut, since the writer last had news */
+	bool news;   /* of room, or of the end, for the writer */
 };
 
-/* An end as a lane. Its pipe to write is pipes[side]. */
-struct stream_lane {
-	struct lane lane; /* must be first */
-	struct csim_stream *stream;
-	enum csim_side side;
+/* A socket. Its pipe to write is pipes[side]. */
+struct stream_end {
 	bool exists;
-	bool news; /* the end, or an error */
+	bool lingers_not; /* close() resets */
+	bool news;        /* the end, or an error, or the rest of what was cut short */
+	int error;        /* that no call has told yet */
+	struct stream_watch watch;
+	/* Of what comes, when the watch last told of it. */
+	uint64_t told_arrived;
+	bool told_fin;
 };
 
 struct csim_stream {
 	struct csim *sim;
 	struct csim_lane *owner;
 	struct stream_pipe pipes[2]; /* by who writes */
-	struct stream_lane lanes[2];
-	const uint8_t *late_dst; /* of a planted bug: where the last payload was put */
-	unsigned late_comm;
+	struct stream_end ends[2];
 };
 
 static struct csim *stream_sim; /* whose drivers are made: it is not said */
 
-static struct stream_lane *to_stream(struct lane *lane)
+/* The socket behind a descriptor of ours. */
+static struct csim_stream *stream_at(int fd, enum csim_side *side)
 {
-	return (struct stream_lane *)lane;
+	unsigned number = (unsigned)(fd - STREAM_FD) / 2;
+
+	*side = (enum csim_side)((fd - STREAM_FD) & 1);
+	if (fd < STREAM_FD || number >= stream_sim->lane_count ||
+	    !stream_sim->lanes[number].stream ||
+	    !stream_sim->lanes[number].stream->ends[*side].exists)
+		abort();
+	return stream_sim->lanes[number].stream;
 }
 
 static void stream_free_if_done(struct csim_stream *s)
 {
-	if (s->lanes[0].exists || s->lanes[1].exists)
+	if (s->ends[0].exists || s->ends[1].exists)
 		return;
 	s->owner->stream = NULL;
 	s->sim->streams--;
@@ -115,31 +129,47 @@ static void pipe_write(struct csim_stream *s, enum csim_side writer, const uint8
 		(struct stream_mark){ p->written, p->line_free_ns + p->delay_ns };
 }
 
-/* The connection is gone for who reads this pipe; keep: what is under way still arrives. */
+/* Free for more, so that who waits for it is told: half as much as is taken, as Linux has it. */
+static bool pipe_has_room(const struct stream_pipe *p)
+{
+	uint64_t used = p->written - p->taken;
+
+	return p->capacity - used >= (used + 1) / 2;
+}
+
+static bool pipe_at_fin(const struct csim_stream *s, enum csim_side writer)
+{
+	const struct stream_pipe *p = &s->pipes[writer];
+
+	return p->fin && p->arrived == p->written && !csim_lane_silent(s->owner, writer);
+}
+
+/* The connection is gone for who reads this pipe (0: closed in order); keep: what is under way still arrives. */
 static void pipe_break(struct csim_stream *s, enum csim_side writer, int error, bool keep)
 {
 	struct stream_pipe *p = &s->pipes[writer];
 
-	if (p->error)
+	if (p->broken)
 		return;
 	pipe_advance(s, writer);
 	if (keep)
 		p->arrived = p->written;
 	p->mark_count = 0;
 	p->written = p->arrived;
-	if (error)
-		p->error = error;
-	s->lanes[!writer].news = true;
+	p->broken = error;
+	s->ends[!writer].error = error;
+	s->ends[!writer].watch.edge = true;
+	s->ends[!writer].news = true;
 }
 
 /* Bytes met a closed socket, or a socket was closed over bytes: RST. */
 static void stream_collapse(struct csim_stream *s, enum csim_side reader)
 {
-	pipe_break(s, reader, -ECONNRESET, true);
-	pipe_break(s, !reader, -ECONNRESET, rng_below(&s->sim->rng, 2));
+	pipe_break(s, reader, ECONNRESET, true);
+	pipe_break(s, !reader, ECONNRESET, rng_below(&s->sim->rng, 2));
 }
 
-/* ---- as a lane --------------------------------------------------------------------------------- */
+/* ---- calls of the system; the linker leads lane_kernel.c's to them -------------------------------- */
 
 static size_t stream_cut(struct csim_stream *s, size_t len)
 {
@@ -149,39 +179,54 @@ static size_t stream_cut(struct csim_stream *s, size_t len)
 	       rng_below(&s->sim->rng, len > 64 && rng_below(&s->sim->rng, 2) ? 64 : (uint32_t)len);
 }
 
-static enum lane_state stream_state(struct lane *lane)
+static ssize_t stream_refuse(int error)
 {
-	return lane->error ? LANE_DEAD : LANE_OPEN;
+	errno = error;
+	return -1;
 }
 
-static ssize_t stream_send(struct lane *lane, const struct iovec *iov, int iov_count)
+static ssize_t stream_send(struct csim_stream *s, enum csim_side side, const struct msghdr *msg)
 {
-	struct stream_lane *l = to_stream(lane);
-	struct csim_stream *s = l->stream;
-	struct stream_pipe *p = &s->pipes[l->side];
+	struct stream_pipe *p = &s->pipes[side];
+	struct stream_end *end = &s->ends[side];
+	int error = end->error;
 	size_t sent = 0;
 
-	csim_interleave(s->sim, csim_lane_host(s->owner, l->side));
-	if (s->pipes[!l->side].error)
-		return s->pipes[!l->side].error;
-	if (p->fin)
-		return -EPIPE;
-	for (int i = 0; i < iov_count; i++) {
+	end->error = 0;
+	if (error || s->pipes[!side].broken || p->fin)
+		return stream_refuse(error ? error : EPIPE);
+	for (size_t i = 0; i < msg->msg_iovlen; i++) {
+		const struct iovec *iov = &msg->msg_iov[i];
 		uint64_t room = p->capacity - (p->written - p->taken);
-		size_t len = iov[i].iov_len < room ? iov[i].iov_len : (size_t)room;
+		size_t len = iov->iov_len < room ? iov->iov_len : (size_t)room;
 
 		len = stream_cut(s, len);
-		pipe_write(s, l->side, iov[i].iov_base, len);
+		pipe_write(s, side, iov->iov_base, len);
 		sent += len;
-		if (len < iov[i].iov_len) {
+		if (len < iov->iov_len) {
 			p->full = true;
 			break;
 		}
 	}
-	csim_interleave(s->sim, csim_lane_host(s->owner, l->side));
-	if (sent && !s->lanes[!l->side].exists)
-		stream_collapse(s, !l->side);
-	return sent ? (ssize_t)sent : -EAGAIN;
+	return sent ? (ssize_t)sent : stream_refuse(EAGAIN);
+}
+
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	unsigned host = csim_lane_host(s->owner, side);
+	ssize_t sent;
+
+	(void)flags;
+	csim_interleave(s->sim, host);
+	sent = stream_send(s, side, msg);
+	if (sent > 0)
+		csim_interleave(s->sim, host);
+	if (sent > 0 && !s->ends[!side].exists)
+		stream_collapse(s, !side);
+	return sent;
 }
 
 /* A bug that the simulation must find: enum csn_plant. */
@@ -207,127 +252,221 @@ static void stream_plant(struct csim_stream *s, uint8_t *dst, size_t n, size_t l
 	}
 }
 
-static ssize_t stream_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+/* Out of the ring. */
+static size_t pipe_take(struct stream_pipe *p, uint8_t *dst, size_t len)
 {
-	struct stream_lane *l = to_stream(lane);
-	struct csim_stream *s = l->stream;
-	struct stream_pipe *p = &s->pipes[!l->side];
-	size_t n, first;
-	uint64_t at;
+	uint64_t at = p->taken % p->capacity;
+	size_t first = len < p->capacity - at ? len : (size_t)(p->capacity - at);
 
-	csim_interleave(s->sim, csim_lane_host(s->owner, l->side));
-	pipe_advance(s, !l->side);
-	if (p->taken == p->arrived) {
-		if (p->error)
-			return lane->error = p->error;
-		return p->fin && p->arrived == p->written && !csim_lane_silent(s->owner, !l->side)
-			       ? 0
-			       : -EAGAIN;
-	}
-	n = p->arrived - p->taken < len ? (size_t)(p->arrived - p->taken) : len;
-	n = stream_cut(s, n);
-	at = p->taken % p->capacity;
-	first = n < p->capacity - at ? n : (size_t)(p->capacity - at);
 	memcpy(dst, p->ring + at, first);
-	memcpy((uint8_t *)dst + first, p->ring, n - first);
-	p->taken += n;
-	if (p->full)
-		p->news = true;
-	p->full = false;
-	if (unit > 1) {
-		if (s->sim->scenario->world.plant)
-			stream_plant(s, dst, n, len);
-		(void)csim_placed(s->sim, dst, n);
+	memcpy(dst + first, p->ring, len - first);
+	p->taken += len;
+	return len;
+}
+
+static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct msghdr *msg)
+{
+	struct stream_pipe *p = &s->pipes[!side];
+	struct stream_end *end = &s->ends[side];
+	size_t wanted = 0, n, done = 0;
+	int error;
+
+	for (size_t i = 0; i < msg->msg_iovlen; i++)
+		wanted += msg->msg_iov[i].iov_len;
+	pipe_advance(s, !side);
+	if (p->taken == p->arrived) {
+		error = end->error;
+		end->error = 0;
+		if (error)
+			return stream_refuse(error);
+		return p->broken || pipe_at_fin(s, !side) ? 0 : stream_refuse(EAGAIN);
 	}
-	csim_interleave(s->sim, csim_lane_host(s->owner, l->side));
-	return (ssize_t)n;
+	n = p->arrived - p->taken < wanted ? (size_t)(p->arrived - p->taken) : wanted;
+	wanted = stream_cut(s, n);
+	if (wanted < n) { /* the rest comes behind it */
+		end->news = true;
+		end->watch.edge = true;
+	}
+	for (size_t i = 0; i < msg->msg_iovlen && done < wanted; i++) {
+		size_t len = msg->msg_iov[i].iov_len;
+
+		done += pipe_take(p, msg->msg_iov[i].iov_base,
+				  len < wanted - done ? len : wanted - done);
+	}
+	if (p->full && pipe_has_room(p)) {
+		p->full = false;
+		p->news = true;
+		s->ends[!side].watch.edge = true;
+	}
+	return (ssize_t)done;
 }
 
-static uint64_t stream_done_bytes(struct lane *lane)
+ssize_t __wrap_recv(int fd, void *dst, size_t len, int flags);
+ssize_t __wrap_recv(int fd, void *dst, size_t len, int flags)
 {
-	struct stream_lane *l = to_stream(lane);
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	struct iovec iov = { dst, len };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-	return l->stream->pipes[l->side].written;
+	(void)flags;
+	csim_interleave(s->sim, csim_lane_host(s->owner, side));
+	return stream_recv(s, side, &msg);
 }
 
-static void stream_info(struct lane *lane, struct lane_info *info)
+/* Payload, and what comes behind it. */
+ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
 {
-	struct stream_lane *l = to_stream(lane);
-	struct stream_pipe *p = &l->stream->pipes[l->side];
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	uint8_t *dst = msg->msg_iov[0].iov_base;
+	size_t len = msg->msg_iov[0].iov_len;
+	ssize_t n;
 
-	pipe_advance(l->stream, l->side);
-	*info = (struct lane_info){
-		.srtt_ns = 2 * p->delay_ns + 1000,
-		.acked_bytes = p->arrived,
-		.in_flight_bytes = p->written - p->arrived,
-		.heard_ns = csim_lane_silent(l->stream->owner, !l->side)
-				    ? l->stream->owner->silent_since_ns
-				    : l->stream->sim->now_ns,
-	};
+	(void)flags;
+	csim_interleave(s->sim, csim_lane_host(s->owner, side));
+	n = stream_recv(s, side, msg);
+	if (n <= 0)
+		return n;
+	if (s->sim->scenario->world.plant)
+		stream_plant(s, dst, (size_t)n < len ? (size_t)n : len, len);
+	(void)csim_placed(s->sim, dst, (size_t)n < len ? (size_t)n : len);
+	csim_interleave(s->sim, csim_lane_host(s->owner, side));
+	return n;
 }
 
-static void stream_watch(struct lane *lane, bool on)
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
-	(void)lane;
-	(void)on;
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	struct linger linger;
+
+	if (level == SOL_SOCKET && name == SO_LINGER && len == sizeof(linger)) {
+		memcpy(&linger, value, sizeof(linger));
+		s->ends[side].lingers_not = linger.l_onoff && !linger.l_linger;
+	}
+	return 0;
 }
 
-static void stream_shutdown(struct lane *lane)
+void csim_stream_close(int fd)
 {
-	struct stream_lane *l = to_stream(lane);
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	struct csim_end *end = &s->owner->end[side];
+	bool abort = s->ends[side].lingers_not;
 
-	l->stream->pipes[l->side].fin = true;
-	l->stream->lanes[!l->side].news = true;
-}
-
-static void stream_close(struct lane *lane, bool abort)
-{
-	struct stream_lane *l = to_stream(lane);
-	struct csim_stream *s = l->stream;
-	struct csim_end *end = &s->owner->end[l->side];
-
-	csim_note(s->sim, "lane %u: %s end %s", s->owner->number, l->side ? "receiving" : "sending",
+	csim_note(s->sim, "lane %u: %s end %s", s->owner->number, side ? "receiving" : "sending",
 		  abort ? "aborted" : "closed");
-	pipe_advance(s, !l->side);
-	if (abort || s->pipes[!l->side].arrived > s->pipes[!l->side].taken)
-		stream_collapse(s, l->side);
+	pipe_advance(s, !side);
+	if (abort || s->pipes[!side].arrived > s->pipes[!side].taken)
+		stream_collapse(s, side);
 	else
-		stream_shutdown(lane);
-	s->lanes[!l->side].news = true;
-	csim_rouse(s->sim, csim_lane_host(s->owner, !l->side));
-	l->exists = false;
+		s->pipes[side].fin = true;
+	s->ends[!side].news = true;
+	csim_rouse(s->sim, csim_lane_host(s->owner, !side));
+	s->ends[side].exists = false;
 	end->lane = NULL;
 	end->closed = true;
-	(void)csim_judge_lost_lane(s->owner, l->side);
+	(void)csim_judge_lost_lane(s->owner, side);
 	stream_free_if_done(s);
 }
 
-static void stream_describe(struct lane *lane, char *buf, size_t len)
+/* ---- in the place of kernel_info.c ---------------------------------------------------------------- */
+
+void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 {
-	snprintf(buf, len, "simulated kernel lane %u", to_stream(lane)->stream->owner->number);
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	const struct stream_pipe *p = &s->pipes[side];
+
+	pipe_advance(s, side);
+	*info = (struct lane_info){
+		.srtt_ns = 2 * p->delay_ns + 1000,
+		.acked_bytes = sent_bytes - (p->written - p->arrived),
+		.in_flight_bytes = p->written - p->arrived,
+		.heard_ns = csim_lane_silent(s->owner, !side) ? s->owner->silent_since_ns
+							      : s->sim->now_ns,
+	};
 }
 
-static const struct lane_ops stream_ops = {
-	.kind = "kernel-tcp",
-	.state = stream_state,
-	.send = stream_send,
-	.recv = stream_recv,
-	.done_bytes = stream_done_bytes,
-	.info = stream_info,
-	.watch = stream_watch,
-	.shutdown = stream_shutdown,
-	.close = stream_close,
-	.describe = stream_describe,
-};
+/* As its keepalive, or the probes of what is not acknowledged, would tell. */
+uint64_t kernel_silence_ns(int fd, uint64_t *unanswered_ns, uint64_t now_ns)
+{
+	enum csim_side side;
+	const struct csim_lane *owner = stream_at(fd, &side)->owner;
+
+	(void)unanswered_ns;
+	if (!csim_lane_silent(owner, CSIM_SEND) && !csim_lane_silent(owner, CSIM_RECV))
+		return 0;
+	return now_ns - owner->silent_since_ns;
+}
+
+/* ---- for the simulated epoll ------------------------------------------------------------------------ */
+
+struct stream_watch *csim_stream_watch(int fd)
+{
+	enum csim_side side;
+
+	return &stream_at(fd, &side)->ends[side].watch;
+}
+
+uint32_t csim_stream_events(int fd)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
+	struct stream_end *end = &s->ends[side];
+	uint32_t events = 0;
+	bool fin;
+
+	pipe_advance(s, !side);
+	fin = in->broken || pipe_at_fin(s, !side);
+	if (!end->watch.edge && in->arrived == end->told_arrived && fin == end->told_fin)
+		return 0;
+	end->watch.edge = false;
+	end->told_arrived = in->arrived;
+	end->told_fin = fin;
+	if (in->arrived > in->taken || fin)
+		events |= EPOLLIN;
+	if (fin)
+		events |= EPOLLRDHUP;
+	if (in->broken)
+		events |= EPOLLHUP;
+	if (end->error)
+		events |= EPOLLERR;
+	if (pipe_has_room(out) || in->broken)
+		events |= EPOLLOUT;
+	return events;
+}
 
 /* ---- for those who stand outside --------------------------------------------------------------- */
 
 void csim_streams_begin(struct csim *sim)
 {
 	stream_sim = sim;
+	csim_kernel_begin(sim);
 }
 
-struct csim_stream *csim_stream_make(struct csim_lane *lane)
+static void stream_open(struct csim_lane *owner, enum csim_side side)
+{
+	struct csim *sim = owner->sim;
+	unsigned host = csim_lane_host(owner, side), peer = csim_lane_host(owner, !side);
+	unsigned rail = (unsigned)owner->spec->rail;
+	int fd = STREAM_FD + (int)(2 * owner->number + side);
+	struct lane *lane;
+
+	if (lane_kernel_adopt(&sim->hosts[host].dial_driver, fd, &lane))
+		abort();
+	lane->local.addr = csim_addr(sim, host, rail);
+	lane->remote.addr = csim_addr(sim, peer, rail);
+	lane->local.port = (uint16_t)(40000 + 2 * owner->number + side);
+	lane->remote.port = (uint16_t)(40000 + 2 * owner->number + !side);
+	owner->end[side].lane = lane;
+}
+
+void csim_stream_make(struct csim_lane *lane)
 {
 	struct csim_stream *s = calloc(1, sizeof(*s));
 	struct csim *sim = lane->sim;
@@ -337,37 +476,27 @@ struct csim_stream *csim_stream_make(struct csim_lane *lane)
 	s->sim = sim;
 	s->owner = lane;
 	sim->streams++;
+	lane->stream = s;
 	for (unsigned side = 0; side < 2; side++) {
 		struct stream_pipe *p = &s->pipes[side];
-		struct stream_lane *l = &s->lanes[side];
-		unsigned host = csim_lane_host(lane, side), peer = csim_lane_host(lane, !side);
 
 		p->capacity = lane->spec->buffer_bytes;
 		p->ring = malloc(p->capacity);
 		p->rate_bps = lane->spec->rate_bps;
 		p->delay_ns = lane->spec->delay_ns;
-		l->stream = s;
-		l->side = side;
-		l->exists = true;
-		l->lane.ops = &stream_ops;
-		l->lane.kind_bit = LANE_KERNEL;
-		l->lane.driver = &sim->hosts[host].dial_driver;
-		l->lane.local.addr = csim_addr(sim, host, (unsigned)lane->spec->rail);
-		l->lane.remote.addr = csim_addr(sim, peer, (unsigned)lane->spec->rail);
-		l->lane.local.port = (uint16_t)(40000 + 2 * lane->number + side);
-		l->lane.remote.port = (uint16_t)(40000 + 2 * lane->number + !side);
-		lane->end[side].lane = &l->lane;
+		s->ends[side].exists = true;
+		s->ends[side].watch.epoll_fd = -1;
 		if (!p->ring)
 			abort();
+		stream_open(lane, side);
 	}
-	return s;
 }
 
 void csim_stream_reset(struct csim_stream *s, bool keep, bool fin)
 {
 	for (unsigned side = 0; side < 2; side++) {
 		s->pipes[side].fin |= fin;
-		pipe_break(s, side, fin ? 0 : -ECONNRESET, keep);
+		pipe_break(s, side, fin ? 0 : ECONNRESET, keep);
 		s->pipes[side].news = true;
 	}
 }
@@ -389,9 +518,9 @@ uint64_t csim_stream_next_ns(const struct csim_stream *s, enum csim_side side)
 	const struct csim_lane *lane = s->owner;
 	uint64_t silent_ns, at_ns;
 
-	if (!s->lanes[side].exists)
+	if (!s->ends[side].exists)
 		return CSIM_NEVER_NS;
-	if (s->lanes[side].news || s->pipes[side].news)
+	if (s->ends[side].news || s->pipes[side].news)
 		return s->sim->now_ns;
 	if (!in->mark_count)
 		return CSIM_NEVER_NS;
@@ -403,128 +532,6 @@ uint64_t csim_stream_next_ns(const struct csim_stream *s, enum csim_side side)
 void csim_stream_seen(struct csim_stream *s, enum csim_side side)
 {
 	pipe_advance(s, !side);
-	s->lanes[side].news = false;
+	s->ends[side].news = false;
 	s->pipes[side].news = false;
-	for (unsigned i = 0; i < s->sim->worker_count; i++) {
-		struct csim_worker *w = &s->sim->workers[i];
-
-		if (s->lanes[side].lane.driver == &w->kd->driver &&
-		    (w->kd->guarded || s->sim->scenario->world.kernel_threads))
-			w->due_ns = s->sim->now_ns + 1 + rng_below(&s->sim->rng, STREAM_WORKER_NS);
-	}
-}
-
-/* ---- in place of kernel_driver.c, workers.c and parallel.c --------------------------------------- */
-
-static void stream_driver_advance(struct driver *driver, uint64_t now_ns)
-{
-	struct kernel_driver *kd = (struct kernel_driver *)driver;
-
-	kd->turn(kd, now_ns);
-}
-
-void kernel_driver_open(struct kernel_driver *kd, int dev,
-			void (*turn)(struct kernel_driver *kd, uint64_t now_ns))
-{
-	struct csim *sim = stream_sim;
-
-	(void)dev;
-	memset(kd, 0, sizeof(*kd));
-	driver_init(&kd->driver, stream_driver_advance);
-	kd->turn = turn;
-	if (sim->worker_count == CSIM_WORKERS_MAX)
-		abort();
-	sim->workers[sim->worker_count++] =
-		(struct csim_worker){ kd, sim->opening_host, CSIM_NEVER_NS };
-}
-
-void kernel_driver_close(struct kernel_driver *kd)
-{
-	struct csim *sim = stream_sim;
-
-	for (unsigned i = 0; i < sim->worker_count; i++) {
-		if (sim->workers[i].kd == kd) {
-			sim->workers[i] = sim->workers[--sim->worker_count];
-			return;
-		}
-	}
-	(void)csim_fail(sim, "a kernel driver that is not open was closed");
-}
-
-void kernel_driver_guard(struct kernel_driver *kd)
-{
-	struct csim *sim = stream_sim;
-
-	kd->guarded = true;
-	for (unsigned i = 0; i < sim->worker_count; i++) {
-		if (sim->workers[i].kd == kd)
-			sim->workers[i].due_ns = sim->now_ns + STREAM_GUARD_NS;
-	}
-}
-
-void csim_workers_run(struct csim *sim)
-{
-	for (unsigned i = 0; i < sim->worker_count; i++) {
-		struct csim_worker *w = &sim->workers[i];
-
-		if (w->due_ns > sim->now_ns || csim_frozen(sim, w->host))
-			continue;
-		w->due_ns = w->kd->guarded ? sim->now_ns + STREAM_GUARD_NS : CSIM_NEVER_NS;
-		(void)driver_turn(&w->kd->driver, sim->now_ns); /* which may be its last */
-	}
-}
-
-uint64_t csim_workers_next_ns(const struct csim *sim)
-{
-	uint64_t next_ns = CSIM_NEVER_NS;
-
-	for (unsigned i = 0; i < sim->worker_count; i++) {
-		const struct csim_worker *w = &sim->workers[i];
-		uint64_t thaw_ns = sim->hosts[w->host].freeze_until_ns;
-		uint64_t due_ns = w->due_ns > thaw_ns ? w->due_ns : thaw_ns;
-
-		next_ns = w->due_ns != CSIM_NEVER_NS && due_ns < next_ns ? due_ns : next_ns;
-	}
-	return next_ns;
-}
-
-struct parallel parallel_of(int dev)
-{
-	(void)dev;
-	return (struct parallel){ .lanes = 1,
-				  .threads = (unsigned)stream_sim->scenario->world.kernel_threads };
-}
-
-/* ---- in place of lane_kernel.c ----------------------------------------------------------------- */
-
-void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)
-{
-	(void)lane; /* its driver is set by the comm */
-	(void)kd;
-}
-
-bool lane_kernel_is_due(struct lane *lane, bool writes)
-{
-	struct stream_lane *l = to_stream(lane);
-	struct csim_stream *s = l->stream;
-	const struct stream_pipe *in = &s->pipes[!l->side], *out = &s->pipes[l->side];
-
-	pipe_advance(s, !l->side);
-	return in->arrived > in->taken || in->error || in->fin || out->error ||
-	       (writes && out->written - out->taken < out->capacity);
-}
-
-void kernel_driver_look(struct kernel_driver *kd)
-{
-	(void)kd; /* the lanes know by themselves */
-}
-
-/* As its keepalive, or the probes of what is not acknowledged, would tell. */
-uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
-{
-	struct csim_lane *owner = to_stream(lane)->stream->owner;
-
-	if (!csim_lane_silent(owner, CSIM_SEND) && !csim_lane_silent(owner, CSIM_RECV))
-		return 0;
-	return now_ns - owner->silent_since_ns;
 }
