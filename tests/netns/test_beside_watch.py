@@ -5,7 +5,8 @@ import contextlib
 import json
 import os
 import select
-import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -21,7 +22,10 @@ from test_beside import beside, links
 from harp.lab import Host, Lab, LabOptions
 
 PORT = 61000
-COUNT = 20000  # round trips of a connection
+COUNT = 1000  # round trips of a connection before what happens to it, and after
+WAIT_S = 60
+# What harp-tcp's client says first (tools/tcp/main.c): magic, test, round trips, seed, size.
+REQUEST, MAGIC, ECHO = "=IIQQII", 0x48545032, 2
 
 
 def wait_line(process: subprocess.Popen[str], words: str) -> str:
@@ -39,23 +43,25 @@ def wait_line(process: subprocess.Popen[str], words: str) -> str:
     pytest.fail(f"{words!r} was not said, but: {said}")
 
 
-def established(host: Host) -> bool:
-    return str(PORT) in host.run("ss", "-Htn", "state", "established", "dport", f"= :{PORT}")
+def exchange(connection: socket.socket) -> None:
+    """Half of the round trips that the connection has asked for."""
+    with connection.makefile("rb") as answers:
+        for number in range(COUNT):
+            message = struct.pack("=Q", number)
+            connection.sendall(message)
+            assert answers.read(len(message)) == message
 
 
 @contextlib.contextmanager
-def connection_held(tools: Tools, lab: Lab) -> Iterator[None]:
+def connection_held(lab: Lab) -> Iterator[None]:
     """A connection of the kernel's to HARP, in whose middle the block runs; it must end well."""
     here, there = lab.hosts
-    args = [tools.tcp, "echo", there.address, str(PORT), "--kernel", "--count", str(COUNT)]
-    client = here.popen(args)
-    tools.started.append(client)
-    wait_until(lambda: established(here), "the connection")
-    client.send_signal(signal.SIGSTOP)
-    yield
-    client.send_signal(signal.SIGCONT)
-    _, err = finish(client)
-    assert client.returncode == 0, err
+    with inside(here, lambda: socket.create_connection((there.address, PORT), WAIT_S)) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.sendall(struct.pack(REQUEST, MAGIC, ECHO, 2 * COUNT, 0, 8, 0))
+        exchange(client)
+        yield
+        exchange(client)
 
 
 def serve(tools: Tools, host: Host, *more: str) -> subprocess.Popen[str]:
@@ -80,7 +86,7 @@ def test_a_device_that_was_taken_is_made_again(
     name = beside(there)
     server = serve(tools, there)
     before = links(there)[name]["ifindex"]
-    with connection_held(tools, lab):
+    with connection_held(lab):
         take(lab, name)
         wait_line(server, f"on a device beside it ({name}): {name} was removed")
     assert links(there)[name]["ifindex"] != before
@@ -111,7 +117,7 @@ def test_what_is_done_to_the_device_that_all_see_does_not_matter(
     there = lab.hosts[1]
     server = serve(tools, there)
     before = {link["ifindex"] for link in links(there).values()}
-    with connection_held(tools, lab):
+    with connection_held(lab):
         how(there, beside(there))
     assert {link["ifindex"] for link in links(there).values()} == before, "none was made anew"
     server.terminate()
@@ -216,7 +222,7 @@ def test_a_program_that_drops_holds_a_connection_and_ends_none(tools: Tools, lab
     there = lab.hosts[1]
     server = serve(tools, there)
     ifindex = links(there)[there.ifname]["ifindex"]
-    with connection_held(tools, lab):
+    with connection_held(lab):
         fd = inside(there, lambda: bpf_calls.put_first(ifindex, bpf_calls.DROP))
         wait_line(server, "is before HARP's at the ingress hook")
         os.close(fd)
@@ -226,7 +232,7 @@ def test_a_users_qdisc_does_not_matter(tools: Tools, lab: Lab) -> None:
     there = lab.hosts[1]
     qdisc = ("dev", there.ifname, "clsact")
     server = serve(tools, there)
-    with connection_held(tools, lab):
+    with connection_held(lab):
         there.run("tc", "qdisc", "add", *qdisc)
     there.run("tc", "qdisc", "del", *qdisc)
     server.terminate()
@@ -250,7 +256,7 @@ def test_packets_that_grow_too_long_move_the_program(tools: Tools, lab: Lab) -> 
     """BIG TCP: the program goes where the kernel joins nothing."""
     here, there = lab.hosts
     server = serve(tools, there)
-    with connection_held(tools, lab):
+    with connection_held(lab):
         there.run("ip", "link", "set", there.ifname, "gro_max_size", "100000")
         line = wait_line(server, "the kernel joins packets up to 100000 bytes now (gro_max_size)")
     assert "what the kernel receives for itself is copied once more" in line
@@ -292,7 +298,7 @@ def test_what_changes_of_the_interface_ends_no_connection(
         there.run("ethtool", "-L", there.ifname, "rx", "1", "tx", "1")
         there.run("ip", "link", "add", "br0", "type", "bridge")
         server = serve(tools, there)
-        with connection_held(tools, lab):
+        with connection_held(lab):
             there.run(*CHANGES[change])
             if change == "mac":
                 here.run("ip", "neigh", "flush", "dev", here.ifname)
