@@ -142,7 +142,7 @@ def _print(mode: str, report: dict[str, Any]) -> None:
     rows = [_ROWS[mode](result) for result in report["results"]]
     columns = list(rows[0]) if rows else ["size B"]
     cells = [list(row.values()) for row in rows]
-    console.out.print(console.table("", columns, cells))
+    console.print_table(columns, cells)
     if report["ok"]:
         console.out.print("wrong results: 0")
     else:
@@ -334,7 +334,7 @@ def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
         rtt = {key: value for key, value in ping["rtt_ns"].items() if key != "count"}
         row |= {f"rtt {name} us": f"{value / 1e3:.2f}" for name, value in rtt.items()}
         row["lost"] = str(ping["lost"])
-    console.out.print(console.table("", list(row), [list(row.values())]))
+    console.print_table(list(row), [list(row.values())])
 
 
 _RATIO_ROWS = (
@@ -390,7 +390,7 @@ def _print_ratios(report: dict[str, Any], shape: LabOptions) -> None:
         for name, latency, frames, rate in _RATIO_ROWS
     ]
     columns = ("", "half rtt p50 us", "data frames/s", "Gbit/s")
-    console.out.print(console.table("", columns, rows))
+    console.print_table(columns, rows)
     words = {True: "met", False: "MISSED"}
     console.out.print(
         f"latency, HARP/kernel: {median['latency_ratio']:.2f}"

@@ -314,7 +314,7 @@ def _print_ports(ports: list[dict[str, Any]]) -> None:
         ]
         for port in ports
     ]
-    console.out.print(console.table("", columns, rows))
+    console.print_table(columns, rows)
     for port in ports:
         if port["problem"]:
             console.out.print(f"{port['name']}: {port['problem']}", markup=False, soft_wrap=True)
@@ -348,7 +348,7 @@ def status(config: Path | None, output: str) -> None:
         *("NIC", "state", "XDP", "queues", "leased", "free", "RSS", "ports each"),
         *("rss_mismatch", "addresses"),
     )
-    console.out.print(console.table("", columns, [_nic_row(nic) for nic in found["nics"]]))
+    console.print_table(columns, [_nic_row(nic) for nic in found["nics"]])
     _print_ports(found.get("dpdk", []))
     for nic in found["nics"]:
         if nic.get("copied"):
@@ -399,4 +399,4 @@ def instances(config: Path | None, output: str) -> None:
     if not rows:
         console.out.print("no leases")
         return
-    console.out.print(console.table("", columns, rows))
+    console.print_table(columns, rows)

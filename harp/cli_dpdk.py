@@ -89,7 +89,7 @@ def _print(report: dict[str, Any]) -> None:
             million = "" if frames is None else f"{frames / 1e6:.2f}"
             rate = f"{median['gbit_per_s']:.1f}"
             rows.append((str(result["mtu_bytes"]), name, rate, million, *copies))
-    console.out.print(console.table("", columns, rows))
+    console.print_table(columns, rows)
     for result in report["results"]:
         for name, good in result["met"].items():
             console.out.print(f"MTU {result['mtu_bytes']}, {name}: {_WORDS[good]}", markup=False)

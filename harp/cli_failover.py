@@ -94,7 +94,7 @@ def _print_rails(report: dict[str, Any], options: runner.RailsOptions) -> None:
         rows.append((str(index + 1), *cells, carried))
     medians = [f"{report['median_mbit_per_s'][name]:.0f}" for name in names]
     rows.append(("median", *medians, ""))
-    console.out.print(console.table("", ("round", *names, "all: MB on each"), rows))
+    console.print_table(("round", *names, "all: MB on each"), rows)
     console.out.print(
         f"all to the sum: {report['sum_ratio']:.2f} (goal: at least {runner.SUM_GOAL}):"
         f" {_WORDS[report['ok']]}"
@@ -185,7 +185,7 @@ def _print_failover(report: dict[str, Any], options: runner.FailoverOptions) -> 
     ]:
         cells = ["never" if found[key] is None else f"{found[key]:.0f}" for key in keys]
         rows.append((name, *cells))
-    console.out.print(console.table("", columns, rows))
+    console.print_table(columns, rows)
     console.out.print(
         f"longest pause: {report['longest_pause_ms']:.0f} ms (goal: below"
         f" {runner.PAUSE_GOAL_MS:.0f}), used again: "
@@ -240,7 +240,7 @@ def connect(output: str, **given: Any) -> None:
             for words, results in both
             for kind, found in results.items()
         ]
-        console.out.print(console.table("", columns, rows))
+        console.print_table(columns, rows)
         console.out.print(
             f"delay: {report['delay_ms']:.2f} ms (goal: at most"
             f" {connects.DELAY_GOAL_MS:.0f}): {_WORDS[report['ok']]}"

@@ -76,5 +76,5 @@ def _print(report: dict[str, Any], shape: LabOptions) -> None:
             ]
             for row in rows
         ]
-        console.out.print(console.table("", ("size", *titles.values(), *ratios), cells))
+        console.print_table(("size", *titles.values(), *ratios), cells)
     print_missed(report)

@@ -93,7 +93,7 @@ def _print_paths(report: dict[str, Any], shape: LabOptions) -> None:
     for mode, rows in report["results"].items():
         console.out.print(f"\n{TITLES[mode]}")
         cells = [_paths_row(mode, row, list(titles)) for row in rows]
-        console.out.print(console.table("", columns, cells))
+        console.print_table(columns, cells)
     print_missed(report)
     if report["ok"]:
         console.out.print("auto has found the best way wherever they differ")
@@ -169,7 +169,7 @@ def _print_attach(report: dict[str, Any], shape: LabOptions) -> None:
         (mode, *(interval_words(found[test]) for test in tests))
         for mode, found in report["speed_ratio"].items()
     ]
-    console.out.print(console.table("", ("", *tests), rows))
+    console.print_table(("", *tests), rows)
     for mode, words in report["refused"].items():
         console.out.print(f"{mode}: refused: {words}", markup=False)
     for mode in ("unnamed", "named", "leased"):

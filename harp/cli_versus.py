@@ -119,7 +119,7 @@ def _print_loss(report: dict[str, Any]) -> None:
                 cells += ["", "", ""]
             resent = median["resent_to_lost"]
             rows.append((f"{result['loss']:.1%}", kind, *cells, f"{resent:.2f}"))
-    console.out.print(console.table("", columns, rows))
+    console.print_table(columns, rows)
     for result in report["results"]:
         words = ", ".join(f"{name} {_WORDS[good]}" for name, good in result["met"].items())
         console.out.print(f"loss {result['loss']:.1%}: {words}")
@@ -200,7 +200,7 @@ def _print_fairness(report: dict[str, Any]) -> None:
         cpu = " | ".join(_cpu(found, side) for side in ("harp", "kernel"))
         rows.append((str(index + 1), *_fairness_cells(found), " | ".join(each), cpu))
     rows.append(("median", *_fairness_cells(median), "", ""))
-    console.out.print(console.table("", (*columns, "flows", "CPU %"), rows))
+    console.print_table((*columns, "flows", "CPU %"), rows)
     for side, runs in report["alone"].items():
         for found in runs:
             console.out.print(

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-# Tables keep their columns when piped: a table cut at 80 columns is no use to grep.
+# What is piped is not cut at 80 columns, which would be no use to grep.
 _width = None if sys.stdout is not None and sys.stdout.isatty() else 120
+WIDEST = 10_000  # columns
 out = Console(width=_width, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
 
@@ -61,3 +63,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
         # Text, not a string: what a job calls itself is no markup.
         result.add_row(*(Text(str(cell)) for cell in row))
     return result
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table whole: numbers that are cut are none. A narrow terminal folds its lines."""
+    made = table("", columns, rows)
+    whole = Console(file=out.file, width=WIDEST, highlight=False)
+    wide = Measurement.get(whole, whole.options, made).maximum
+    Console(file=out.file, width=max(wide, out.width), highlight=False).print(made)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from harp import __version__, manual
+from harp import __version__, manual, output
 from harp._core import version
 from harp.cli import COMMANDS, cli
 from harp.errors import Exit, HarpError
@@ -44,6 +44,15 @@ def test_help_has_an_example(path: str) -> None:
     usage, _, rest = done.stdout.partition("\n")
     assert usage.startswith(f"Usage: {path} ")
     assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no line that one could type"
+
+
+def test_a_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """However many columns, and however narrow what it is printed on."""
+    columns, row = [f"column {n}" for n in range(40)], [f"{n}.123 [4.5, 6.7]" for n in range(40)]
+    output.print_table(columns, [row])
+    head, line = capsys.readouterr().out.splitlines()
+    assert len(line) > 120
+    assert [head.split("  ")[0], *line.split("  ")] == [columns[0], *row]
 
 
 def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
