@@ -8,6 +8,7 @@
 #include "ctx.h"
 #include "keeper.h"
 #include "keyfile.h"
+#include "lane_page.h"
 #include "memory.h"
 #include "peers.h"
 #include "rendezvous.h"
@@ -160,6 +161,7 @@ void ctx_forget_devices(void)
 		engine_set_put(device_states[dev].engines);
 	}
 	memset(device_states, 0, sizeof(device_states));
+	lane_page_rest();
 	keeper_stop();
 	engine_reset();
 	peers_reset();

@@ -39,6 +39,13 @@ struct keeper_timer {
 	uint64_t at_ns;
 	void (*run)(struct keeper_timer *timer, uint64_t now_ns);
 };
+/* The next of the times at which all is done that is done regularly, so that one wake is for all of it. */
+#define KEEPER_BEAT_NS 20000000ull
+
+static inline uint64_t keeper_beat_ns(uint64_t now_ns)
+{
+	return (now_ns / KEEPER_BEAT_NS + 1) * KEEPER_BEAT_NS;
+}
 /* UINT64_MAX: stops it. It has stopped when it runs. */
 void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns);
 

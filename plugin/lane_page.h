@@ -4,8 +4,8 @@
  *
  * One page a process (harp_page.h), made by the first init and gone with the last finalize; without privileges,
  * harpd or instances too. Who moves bytes counts them in a row of this process's memory, by any thread and
- * without a lock; lane_page_publish() copies rows to the page, at most once a millisecond and whenever
- * a comm has nothing outstanding. Without a page (no memory, no descriptors) everything here works and nobody
+ * without a lock; lane_page_publish() copies rows to the page now and then, and the keeper does when a comm has had
+ * nothing outstanding for a moment: a copy costs more than a small message's bookkeeping does otherwise. Without a page (no memory, no descriptors) everything here works and nobody
  * sees it. NULL rows are accepted everywhere: a row that could not be had is not missed.
  */
 #ifndef HARP_PLUGIN_LANE_PAGE_H
@@ -18,6 +18,8 @@
 #include "lane.h"
 
 struct comm_row;
+
+#define LANE_PAGE_PERIOD_NS 10000000u /* from a comm's copy to its next */
 
 /* A lane's place in its comm: lives as long as the comm's row, whoever has the place. */
 struct lane_row {
@@ -32,6 +34,8 @@ struct lane_row {
 /* The page; a failure is told by INFO and costs sight only. Repeated calls are free. ctx_lock held. */
 void lane_page_open(void);
 void lane_page_close(void);
+/* The keeper has nothing to do with the page from here on; no comm is left. */
+void lane_page_rest(void);
 /* In a forked child: lets go of the descriptor. Async-signal-safe. */
 void lane_page_fork_child(void);
 /* Any thread. Counts from the first init to the last finalize. */
@@ -103,7 +107,8 @@ static inline void lane_page_add(struct lane_row *row, enum harp_lane_value valu
 bool lane_page_wants_tcp(const struct lane_row *row, uint64_t now_ns);
 void lane_page_tcp(struct lane_row *row, const struct lane_info *tcp, uint64_t now_ns);
 
-/* By whoever has advanced a lane of the comm, at the end of it. idle: no request is outstanding. */
+/* By whoever has advanced a lane of the comm, at the end of it. idle: no request is outstanding, and the keeper
+ * sees to it that all is on the page at its next beat, if it isn't at once. */
 void lane_page_publish(struct comm_row *row, uint64_t now_ns, bool idle);
 
 #endif

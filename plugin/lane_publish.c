@@ -93,11 +93,28 @@ static void comm_publish(const struct harp_page_job *job, struct comm_row *row, 
 	harp_page_write_end(&record->sequence);
 }
 
+/* Nothing is on its way. */
+static void slot_settle(struct lane_slot *slot)
+{
+	static const enum harp_lane_value none[] = { HARP_LANE_in_flight_bytes,
+						     HARP_LANE_unsent_bytes };
+
+	for (unsigned i = 0; i < sizeof(none) / sizeof(*none); i++) {
+		if (!lane_value(&slot->row, none[i]))
+			continue;
+		atomic_store_explicit(&slot->row.value[none[i]], 0, memory_order_relaxed);
+		lane_page_touch(&slot->row);
+	}
+}
+
 void row_publish(struct comm_row *row, uint64_t now_ns, bool idle)
 {
 	const struct harp_page_job *job = page_get();
 
-	atomic_store_explicit(&row->next_ns, now_ns + HARP_PAGE_PERIOD_NS, memory_order_relaxed);
+	for (unsigned i = 0; idle && i < row->lane_count; i++)
+		if (row->lanes[i])
+			slot_settle(row->lanes[i]);
+	atomic_store_explicit(&row->next_ns, now_ns + LANE_PAGE_PERIOD_NS, memory_order_relaxed);
 	/* Each flag is cleared before what it tells of is read: who adds meanwhile sets it again. */
 	if (!job || !atomic_exchange_explicit(&row->dirty, false, memory_order_acq_rel))
 		return;
@@ -107,12 +124,6 @@ void row_publish(struct comm_row *row, uint64_t now_ns, bool idle)
 		if (!slot ||
 		    !atomic_exchange_explicit(&slot->row.dirty, false, memory_order_acq_rel))
 			continue;
-		if (idle) { /* nothing is on its way */
-			atomic_store_explicit(&slot->row.value[HARP_LANE_in_flight_bytes], 0,
-					      memory_order_relaxed);
-			atomic_store_explicit(&slot->row.value[HARP_LANE_unsent_bytes], 0,
-					      memory_order_relaxed);
-		}
 		slot_publish(job, slot, now_ns);
 	}
 	comm_publish(job, row, now_ns);
@@ -122,11 +133,12 @@ void lane_page_publish(struct comm_row *row, uint64_t now_ns, bool idle)
 {
 	if (!row || !atomic_load_explicit(&row->dirty, memory_order_relaxed))
 		return;
-	if (idle)
+	if (now_ns < atomic_load_explicit(&row->next_ns, memory_order_relaxed) ||
+	    atomic_flag_test_and_set_explicit(&row->busy, memory_order_acquire)) {
+		if (!idle || row_owe(row))
+			return;
 		row_lock(row);
-	else if (now_ns < atomic_load_explicit(&row->next_ns, memory_order_relaxed) ||
-		 atomic_flag_test_and_set_explicit(&row->busy, memory_order_acquire))
-		return;
+	}
 	row_publish(row, now_ns, idle);
 	row_unlock(row);
 }

@@ -14,14 +14,14 @@
  *
  * A row is memory of this process: numbers that many threads add to. The page has records; a comm's and each
  * of its lanes' is a copy of the row, made by lane_page_publish() under the comm's own lock (`busy`), which
- * is tried when the millisecond is over, and waited for when the comm falls idle: then no later call may
- * come, and the record must be the last word. A dirty flag, cleared before the copy, tells what is new.
+ * is tried when LANE_PAGE_PERIOD_NS are over. When the comm falls idle before, no later call may come: the keeper
+ * copies what is the last word (lane_owed.c). A dirty flag, cleared before the copy, tells what is new.
  *
  * A lane's row is a place (index) in its comm. It outlives the lane: what was lost and what took over add to
  * the same numbers, so that the lanes' bytes always add up to what the comm has moved. Numbers of the
  * NICs grow by what a lane's row grew since it was last published.
  *
- * Order of locks: busy, then lane_page.c's.
+ * Order of locks: lane_owed.c's, busy, lane_page.c's.
  */
 
 #define ROW_TCP_PERIOD_NS 10000000u
@@ -76,6 +76,7 @@ struct comm_row *lane_page_comm_add(const struct comm_row_options *opt)
 	page_open_add(PAGE_COMMS, 1);
 	lane_page_count(HARP_JOB_comms_opened, 1);
 	row_publish_now(row);
+	row_list(row);
 	return row;
 }
 
@@ -152,6 +153,7 @@ void lane_page_comm_remove(struct comm_row *row)
 {
 	if (!row)
 		return;
+	row_unlist(row);
 	row_lock(row);
 	row_publish(row, driver_clock_ns(), true); /* the NICs' records keep it */
 	for (unsigned i = 0; i < row->lane_count; i++)

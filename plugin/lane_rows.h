@@ -25,9 +25,11 @@ struct lane_slot {
 struct comm_row {
 	atomic_flag busy;
 	atomic_bool dirty;
+	atomic_bool owed; /* lane_owed.c's */
 	_Atomic(uint64_t) next_ns;
 	_Atomic(uint64_t) value[HARP_COMM_COUNT];
 	uint32_t place;
+	struct comm_row *next, **pprev; /* lane_owed.c's, under its lock */
 	/* Under busy. */
 	uint64_t told[HARP_COMM_COUNT]; /* to the process's counters */
 	unsigned lane_count;            /* the highest index in use, and one */
@@ -57,5 +59,11 @@ static inline uint64_t lane_value(const struct lane_row *row, enum harp_lane_val
 void slot_tell_rail(struct lane_slot *slot);
 /* busy held: everything that isn't on the page. idle: nothing is on its way. */
 void row_publish(struct comm_row *row, uint64_t now_ns, bool idle);
+
+/* lane_owed.c; busy not held */
+void row_list(struct comm_row *row);
+void row_unlist(struct comm_row *row);
+/* The comm has fallen idle: what isn't on the page will be, at the keeper's next beat. False: there is no keeper. */
+bool row_owe(struct comm_row *row);
 
 #endif

@@ -6,20 +6,12 @@
 
 #include "comm.h"
 
-#define TEND_NS 20000000ull
-
-/* At the same times for all comms, so that the keeper wakes for all of them at once. */
-static uint64_t tender_next_ns(uint64_t now_ns)
-{
-	return (now_ns / TEND_NS + 1) * TEND_NS;
-}
-
 static void tender_due(struct keeper_timer *timer, uint64_t now_ns)
 {
 	struct tender *tender = (struct tender *)((char *)timer - offsetof(struct tender, timer));
 
 	comm_tend(tender->comm, now_ns);
-	keeper_timer_set(timer, tender_next_ns(now_ns));
+	keeper_timer_set(timer, keeper_beat_ns(now_ns));
 }
 
 static void tender_begin_run(struct work *work, uint64_t now_ns)
@@ -27,7 +19,7 @@ static void tender_begin_run(struct work *work, uint64_t now_ns)
 	struct tender *tender =
 		(struct tender *)((char *)work - offsetof(struct tender, begin_work));
 
-	keeper_timer_set(&tender->timer, tender_next_ns(now_ns));
+	keeper_timer_set(&tender->timer, keeper_beat_ns(now_ns));
 }
 
 static void tender_end_run(struct work *work, uint64_t now_ns)

@@ -18,9 +18,9 @@ stack sleeps its numbers are at most 0.1 s old. What a job writes is its own wor
 
 Every process that runs the NCCL plugin is a *job* and has a page of its own besides, with its
 comms and their lanes, HARP's and the kernel's: without privileges, harpd or instances too. A
-comm's records are written at most once a millisecond while it works, and whenever nothing of it
-is outstanding; what TCP says of a lane (round trip, in flight) is asked now and then while it
-works.
+comm's records are written every 10 ms while it works, and some 20 ms after its last request is done
+at the latest; at once when it or a lane of it opens, fails or ends. What TCP says of a lane (round
+trip, in flight) is asked now and then while it works.
 
 ## What it costs
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_host.c - hosts of the simulation: NICs on the rails' wires, stacks, and engines whose turn is the
- * plugin's own (engine_turn.c). In the place of engine.c, engine_thread.c and the instance stand functions
+ * plugin's own (engine_turn.c). In the place of engine.c, engine_thread.c, keeper.c and the instance stand functions
  * of this file.
  */
 #include "comm_sim.h"
@@ -14,6 +14,7 @@
 #include "base/endian.h"
 #include "choice.h"
 #include "double_env.h"
+#include "keeper.h"
 #include "lane_harp.h"
 #include "nic/wire.h"
 #include "stack/stack.h"
@@ -22,7 +23,18 @@
 #define HOST_FRAMES 2048u
 #define HOST_PACKETS 4096u
 
-/* ---- in the place of instance.c and engine*.c -------------------------------------------------- */
+/* ---- in the place of instance.c, engine*.c and keeper.c ----------------------------------------- */
+
+struct driver *keeper_driver(void)
+{
+	return NULL;
+}
+
+void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
+{
+	(void)timer;
+	(void)at_ns;
+}
 
 static struct csim_nic *host_nic(const struct harp_instance *instance)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_lane_page.c - the job's page: rows and their records, many threads, no room, no page, a fork. */
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,130 +13,8 @@
 #include "double_env.h"
 #include "driver.h"
 #include "forkguard.h"
+#include "job_page.h"
 #include "lane_page.h"
-
-#define ROWS 64u /* HARP_PAGE_FLOWS 4, 16 lanes each */
-
-/* The page as a stranger finds it: by its link. -1: none. */
-static int page_find(void)
-{
-	char path[64], link[64];
-
-	for (int fd = 3; fd < 256; fd++) {
-		ssize_t n;
-
-		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-		n = readlink(path, link, sizeof(link) - 1);
-		if (n < 0)
-			continue;
-		link[n] = '\0';
-		if (!strcmp(link, HARP_PAGE_LINK))
-			return open(path, O_RDONLY | O_CLOEXEC);
-	}
-	return -1;
-}
-
-static int reader = -1;
-
-static void page_begin(void)
-{
-	env_config.page_flows = 4;
-	lane_page_open();
-	reader = page_find();
-	CHECK(reader >= 0);
-}
-
-static void page_end(void)
-{
-	struct harp_page_status status = { 0 };
-
-	lane_page_close();
-	CHECK_EQ(harp_page_read(reader, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1), 1);
-	CHECK_EQ(status.ended, 1);
-	CHECK_EQ(status.comms_open, 0);
-	CHECK_EQ(status.flows_open, 0);
-	close(reader);
-	CHECK_EQ(page_find(), -1);
-}
-
-static struct harp_page_status page_status(void)
-{
-	struct harp_page_status status = { 0 };
-
-	CHECK_EQ(harp_page_read(reader, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1), 1);
-	return status;
-}
-
-static struct harp_page_comm page_comm(uint32_t place)
-{
-	struct harp_page_comm comm = { 0 };
-
-	CHECK_EQ(harp_page_read(reader, HARP_PAGE_COMMS, place, &comm, sizeof(comm), 1), 1);
-	return comm;
-}
-
-static struct harp_page_lane page_lane(uint32_t place)
-{
-	struct harp_page_lane lane = { 0 };
-
-	CHECK_EQ(harp_page_read(reader, HARP_PAGE_LANES, place, &lane, sizeof(lane), 1), 1);
-	return lane;
-}
-
-static struct harp_page_rail page_rail(enum harp_page_kind kind)
-{
-	struct harp_page_rail rail = { 0 };
-
-	CHECK_EQ(harp_page_read(reader, HARP_PAGE_RAILS, kind == HARP_PAGE_KIND_KERNEL, &rail,
-				sizeof(rail), 1),
-		 1);
-	return rail;
-}
-
-static uint64_t page_counter(enum harp_job_counter counter)
-{
-	uint64_t value = 0;
-
-	CHECK_EQ(harp_page_read(reader, HARP_PAGE_JOB, counter, &value, 8, 1), 1);
-	return value;
-}
-
-static struct comm_row *comm_add(uint64_t comm_id)
-{
-	struct comm_row_options opt = {
-		.comm_id = comm_id,
-		.side = HARP_PAGE_SIDE_SEND,
-		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
-	};
-	struct comm_row *row = lane_page_comm_add(&opt);
-
-	CHECK(row);
-	return row;
-}
-
-/* The lane of that index, as died() and closed() are told. */
-#define WHO(index) ((void *)(uintptr_t)(0x1000u + (index)))
-
-static struct lane_row *lane_add_who(struct comm_row *comm, unsigned index,
-				     enum harp_page_kind kind, const void *who)
-{
-	struct lane_row_options opt = {
-		.index = index,
-		.kind = kind,
-		.local = { .addr = harp_addr_v4(10, 0, 0, 1), .port = (uint16_t)(5000 + index) },
-		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
-		.who = who,
-	};
-	struct lane_row *row = lane_page_lane_add(comm, &opt);
-
-	CHECK(row);
-	return row;
-}
-
-static struct lane_row *lane_add(struct comm_row *comm, unsigned index, enum harp_page_kind kind)
-{
-	return lane_add_who(comm, index, kind, WHO(index));
-}
 
 /* A message of two lanes, one of which dies: what is shown, and what stays when it is all over. */
 static void test_the_life_of_a_comm(void)
@@ -166,16 +43,16 @@ static void test_the_life_of_a_comm(void)
 	CHECK(lane_page_wants_tcp(harp, now_ns));
 	lane_page_tcp(harp, &tcp, now_ns);
 	CHECK(!lane_page_wants_tcp(harp, now_ns + 1000000));
-	lane_page_publish(comm, now_ns += HARP_PAGE_PERIOD_NS, false);
+	lane_page_publish(comm, now_ns += LANE_PAGE_PERIOD_NS, false);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1000);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_in_flight_bytes], 512);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_updated_ns], now_ns);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).srtt.count, 1);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).srtt.sum_ns, 30000);
 
-	/* Within the millisecond nothing is written, unless the comm falls idle. */
+	/* Before the next copy's time nothing is written, unless the comm falls idle and there is no keeper. */
 	lane_page_add(harp, HARP_LANE_payload_bytes, 24);
-	lane_page_publish(comm, now_ns + HARP_PAGE_PERIOD_NS - 1, false);
+	lane_page_publish(comm, now_ns + LANE_PAGE_PERIOD_NS - 1, false);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1000);
 	lane_page_comm_done(comm, 3, 4024);
 	lane_page_publish(comm, now_ns + 1, true);
@@ -334,7 +211,7 @@ static void *crowd_add(void *arg)
 		lane_page_add(mine, HARP_LANE_payload_bytes, 3);
 		lane_page_add(me->crowd->lane[0], HARP_LANE_chunks_sent, 1);
 		lane_page_count(HARP_JOB_dials_failed, 1);
-		lane_page_publish(me->crowd->comm, i * HARP_PAGE_PERIOD_NS, i % 16 == 0);
+		lane_page_publish(me->crowd->comm, i * LANE_PAGE_PERIOD_NS, i % 16 == 0);
 	}
 	lane_page_publish(me->crowd->comm, 1, true);
 	return NULL;
@@ -478,6 +355,7 @@ int main(void)
 	static void (*const tests[])(void) = {
 		test_the_life_of_a_comm,     test_every_end_has_its_counter, test_a_full_page,
 		test_many_threads,           test_a_nic_goes_down_once,      test_nobody_s_rows,
+
 		test_a_forked_child_lets_go,
 	};
 
