@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions per packet, counted by callgrind: tools/instructions.py [BUILD_DIR] [sealed|bulk].
+"""Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [sealed|bulk|lanes].
 
 For each kind of poll that tests/sim/sim_bench.c measures, and for 1, 100 and 10,000 flows: how many
 instructions the stack executes; then the same for a stack that publishes its statistics
 (harp_page.h) and is polled every microsecond. The wire's own (its functions, and the libc's copies
 that it asks for) are not counted. With `bulk`: of a segment in the middle of a stream, where
 polls find 64 of them (tests/sim/sim_bulk.c), the card's functions left out. With `sealed`: of a
-message on a sealed lane instead, without the lane beneath (tests/unit/seal_bench.c). The numbers
-depend on compiler and options, not on the load; valgrind has no AVX-512.
+message on a sealed lane instead, without the lane beneath (tests/unit/seal_bench.c). With `lanes`:
+of a small message over kernel lanes through the plugin, both ends together, and over the reference
+plugin's socket (tools/driver/cost.c); what the kernel executes is not seen. The numbers depend on
+compiler and options, not on the load; valgrind has no AVX-512.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -33,6 +36,20 @@ NOT_THE_LANE = re.compile(r"^(pipe_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NOT_THE_STACK = re.compile(r"^(wire_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NOT_BULK = re.compile(r"^(pair_|bulk_|step_|sender|receiver)")
 BULK_PACKETS = 20_000
+NOT_THE_PLUGIN = re.compile(r"^(net_|messages|polls|measured|check|finish|post_|report|main)")
+COST_MESSAGES = 1000
+COST_LANES = {
+    "1 lane": ("plugin/libnccl-net-harp.so", {"HARP_KERNEL_LANES": "1"}),
+    "2 lanes": ("plugin/libnccl-net-harp.so", {"HARP_KERNEL_LANES": "2"}),
+    "16 lanes": ("plugin/libnccl-net-harp.so", {"HARP_KERNEL_LANES": "16"}),
+    "1 socket": ("tools/driver/libnccl-net-sock.so", {}),
+}
+# How often harp-cost does it: some are warmed up.
+COST_ROWS = (
+    ("a poll in vain", "polls", 5, "1"),
+    ("8 B, one at a time", "messages", 6, "1"),
+    ("8 B, 8 in flight", "messages", 6, "8"),
+)
 NO_PACKET = ("idle", "publish")  # of these polls all copies are the stack's own
 
 
@@ -60,7 +77,12 @@ def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
     return total
 
 
-def callgrind(left_out: re.Pattern[str], *command: str, inside: str = "measured") -> int:
+def callgrind(
+    left_out: re.Pattern[str],
+    *command: str,
+    inside: str = "measured",
+    environment: dict[str, str] | None = None,
+) -> int:
     """Instructions of the command inside of a function of it."""
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "callgrind.out"
@@ -74,6 +96,7 @@ def callgrind(left_out: re.Pattern[str], *command: str, inside: str = "measured"
             ],
             check=True,
             capture_output=True,
+            env=os.environ | (environment or {}),
         )
         return own_costs(profile.read_text(), left_out)
 
@@ -111,13 +134,34 @@ def bulk(sim_bulk: Path) -> None:
             print(f"{f'{text}, {side}':30}" + "".join(f"{n:>16.0f}" for n in counts), flush=True)
 
 
+def lanes(build: Path) -> None:
+    print(f"{'instructions of a message':30}" + "".join(f"{name:>10}" for name in COST_LANES))
+    for text, inside, times, in_flight in COST_ROWS:
+        counts = []
+        for plugin, shape in COST_LANES.values():
+            environment = {
+                "HARP_PATH": "kernel",
+                "NCCL_SOCKET_IFNAME": "lo",
+                "NCCL_NET_PLUGIN": str((build / plugin).resolve()),
+            }
+            command = (str(build / "tools/driver/harp-cost"), "8", str(COST_MESSAGES), in_flight)
+            counts.append(
+                callgrind(NOT_THE_PLUGIN, *command, inside=inside, environment=environment | shape)
+                / (times * COST_MESSAGES)
+            )
+        print(f"{text:30}" + "".join(f"{count:>10.0f}" for count in counts), flush=True)
+
+
 def main() -> int:
     words = sys.argv[1:]
-    part = next((word for word in words if word in ("sealed", "bulk")), None)
+    part = next((word for word in words if word in ("sealed", "bulk", "lanes")), None)
     words = [word for word in words if word != part]
     build = Path(words[0] if words else "build")
     if part == "sealed":
         sealed(build / "tests/unit/seal_bench")
+        return 0
+    if part == "lanes":
+        lanes(build)
         return 0
     if part == "bulk":
         bulk(build / "tests/sim/sim_bulk")
