@@ -128,7 +128,7 @@ struct comm_lane {
 	uint64_t turned_ns, asked_ns, looked_ns; /* last turn; info(); read by a sender */
 	bool unrated; /* it has much under way, and its rate is not known: info() tells */
 	bool exact;   /* when what it has under way is acknowledged is to be seen exactly */
-	uint64_t silence_asked_ns;
+	uint64_t silence_due_ns; /* when it is asked again */
 	bool silence_warned;
 	bool watching;
 	bool send_broken; /* the lane takes nothing more */

@@ -169,15 +169,16 @@ static void comm_only_notify(struct lane *lane, uint64_t now_ns)
 /* Each second while a request is outstanding. HARP lanes do it by themselves. */
 void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns)
 {
-	uint64_t timeout_ns = plugin_config()->user_timeout_ns, silence_ns;
+	uint64_t timeout_ns, silence_ns;
 	char peer[HARP_ENDPOINT_TEXT_MAX];
 	bool silent;
 
 	/* Another thread may have asked with a newer clock. */
-	if (now_ns < l->silence_asked_ns + SILENCE_ASK_NS &&
-	    now_ns < l->silence_asked_ns + timeout_ns / 4)
+	if (now_ns < l->silence_due_ns)
 		return;
-	l->silence_asked_ns = now_ns;
+	timeout_ns = plugin_config()->user_timeout_ns;
+	l->silence_due_ns =
+		now_ns + (timeout_ns / 4 < SILENCE_ASK_NS ? timeout_ns / 4 : SILENCE_ASK_NS);
 	silence_ns = lane_kernel_silence_ns(l->lane, now_ns);
 	if (silence_ns >= timeout_ns) {
 		if (l->comm->several)
@@ -196,15 +197,15 @@ void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns)
 	l->silence_warned = silent;
 }
 
-/* Is there anything for it to do? Of several, of which most have nothing, only what wakes them, their driver, and
- * the time at which they are looked at anyway say so. */
+/* Is there anything for it to do? Most have nothing: only what wakes them, their driver, and the time at which they
+ * are looked at anyway say so. */
 static bool comm_lane_is_due(const struct comm_lane *l, uint64_t now_ns)
 {
 	bool writes = l->out.header_sent < l->out.header_bytes || l->out.payload_left;
 
 	return l->lane->notify &&        /* it has not died in this turn */
 	       l->turned_ns != now_ns && /* nor has its work run just now */
-	       (!l->comm->several || lane_kernel_is_due(l->lane, writes) ||
+	       (lane_kernel_is_due(l->lane, writes) ||
 		now_ns - l->turned_ns >= comm_lane_ask_ns(l));
 }
 
@@ -244,6 +245,22 @@ static void comm_kernel_turn(struct kernel_driver *kd, uint64_t now_ns)
 		(void)driver_run_ready(&kd->driver, now_ns);
 }
 
+/* Of a comm of one lane, which every turn advances. It is tried once in a turn: to find it empty again behind a small message
+ * is a call in vain. In the middle of a large one more is on its way. */
+static void comm_only_turn(struct kernel_driver *kd, uint64_t now_ns)
+{
+	struct comm_kernel *kernel = (struct comm_kernel *)kd;
+	struct comm_lane *l = kernel->polled;
+
+	if (l && !(l->comm->side == COMM_RECV ? l->comm->rx.bulk : l->out.payload_left > 0))
+		kernel_driver_look(kd);
+	if (!driver_run_ready(&kd->driver, now_ns) && l)
+		comm_only_advance(l, now_ns);
+	l = kernel->polled; /* the comm may be closed */
+	if (l && l->watching)
+		comm_lane_ask_silence(l, now_ns);
+}
+
 int comm_kernels_open(struct comm *comm, int dev)
 {
 	/* NCCL's thread and each worker can be at one of them. */
@@ -255,7 +272,8 @@ int comm_kernels_open(struct comm *comm, int dev)
 	comm->kernel_count = count;
 	for (unsigned i = 0; i < count; i++) {
 		comm->kernels[i].polled = NULL;
-		kernel_driver_open(&comm->kernels[i].kd, dev, comm_kernel_turn);
+		kernel_driver_open(&comm->kernels[i].kd, dev,
+				   comm->several ? comm_kernel_turn : comm_only_turn);
 		/* What comes twice is answered also when nobody polls. */
 		if (comm->several && comm->side == COMM_RECV)
 			kernel_driver_guard(&comm->kernels[i].kd);
