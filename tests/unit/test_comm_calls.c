@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_comm_calls.c - what a comm of one kernel lane asks of the kernel for a small message: one send, and one receive.
+ *
+ * The calls that move bytes are linked to counters (meson.build: --wrap).
+ */
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+#include "double_env.h"
+#include "kernel_pair.h"
+
+enum { MESSAGES = 1000, LARGE_BYTES = 1 << 20 };
+
+static atomic_uint sends, receives;
+
+ssize_t __real_recv(int fd, void *data, size_t len, int flags);
+ssize_t __real_recvmsg(int fd, struct msghdr *msg, int flags);
+ssize_t __real_sendmsg(int fd, const struct msghdr *msg, int flags);
+ssize_t __wrap_recv(int fd, void *data, size_t len, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
+
+ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
+{
+	atomic_fetch_add(&receives, 1);
+	return __real_recv(fd, data, len, flags);
+}
+
+ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
+{
+	atomic_fetch_add(&receives, 1);
+	return __real_recvmsg(fd, msg, flags);
+}
+
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	atomic_fetch_add(&sends, 1);
+	return __real_sendmsg(fd, msg, flags);
+}
+
+static void calls_reset(void)
+{
+	atomic_store(&sends, 0);
+	atomic_store(&receives, 0);
+}
+
+static void test_a_small_message(void)
+{
+	uint8_t tx[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, rx[8];
+	struct pair pair;
+
+	pair_open(&pair);
+	for (unsigned m = 0; m < MESSAGES && !check_failures; m++) {
+		struct request *send = NULL, *recv = NULL, *next = NULL;
+		int done = 0;
+		size_t size = 0;
+
+		tx[0] = (uint8_t)m;
+		calls_reset();
+		CHECK_EQ(plugin_irecv(pair.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
+		CHECK_EQ(plugin_irecv(pair.recv, rx, sizeof(rx), 0, NULL, &next), 0);
+		CHECK_EQ(atomic_load(&receives), 0); /* test() looks for it */
+		CHECK_EQ(plugin_isend(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
+		CHECK_EQ(atomic_load(&sends), 1);
+		CHECK(atomic_load(&receives) <= 1); /* what comes the other way, each millisecond */
+		CHECK_EQ(plugin_test(send, &done, NULL), 0);
+		CHECK(done); /* the kernel has it */
+		for (done = 0; !done && !check_failures;) {
+			calls_reset();
+			CHECK_EQ(plugin_test(recv, &done, &size), 0);
+			CHECK_EQ(atomic_load(&receives), 1); /* though one more receive is posted */
+		}
+		CHECK_EQ(size, sizeof(rx));
+		CHECK_MEM(rx, tx, sizeof(rx));
+		CHECK_EQ(plugin_isend(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
+		for (done = 0; !done && !check_failures;)
+			CHECK_EQ(plugin_test(next, &done, NULL), 0);
+		CHECK_EQ(plugin_test(send, &done, NULL), 0);
+	}
+	pair_close(&pair);
+}
+
+/* Much of a large one may be here when its receive is posted: it is read then. */
+static void test_a_large_message(void)
+{
+	static uint8_t tx[LARGE_BYTES], rx[LARGE_BYTES];
+	struct pair pair;
+
+	pair_open(&pair);
+	for (unsigned m = 0; m < 8 && !check_failures; m++) {
+		struct request *send = NULL, *recv = NULL;
+		int sent = 0, received = 0;
+
+		calls_reset();
+		CHECK_EQ(plugin_irecv(pair.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
+		CHECK(atomic_load(&receives) >= 1);
+		CHECK_EQ(plugin_isend(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
+		while ((!sent || !received) && !check_failures) {
+			if (!sent)
+				CHECK_EQ(plugin_test(send, &sent, NULL), 0);
+			if (!received)
+				CHECK_EQ(plugin_test(recv, &received, NULL), 0);
+		}
+	}
+	pair_close(&pair);
+}
+
+int main(void)
+{
+	test_a_small_message();
+	test_a_large_message();
+	return check_done();
+}
