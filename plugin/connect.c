@@ -409,6 +409,8 @@ static const char *connect_remedy(const struct connect *c)
 {
 	int error = c->error;
 
+	if (lane_error_remedy(error))
+		return lane_error_remedy(error);
 	if (ctx_link_is_down(c->dev))
 		return "; the link is down here: a cable, or a memif without its peer";
 	if (error == -EPROTONOSUPPORT || error == -EKEYREJECTED) /* it answered */

@@ -115,9 +115,8 @@ static void kernel_door_rest(struct kernel_door *door, int error, uint64_t now_n
 	if (warned_ns && now_ns < warned_ns + REST_WARN_NS)
 		return;
 	warned_ns = now_ns;
-	WARN("cannot let peers in: %s; they wait until descriptors are free again (raise the limit: "
-	     "ulimit -n)",
-	     lane_error_text(error));
+	WARN("cannot let peers in: %s%s; they wait until that has passed", lane_error_text(error),
+	     lane_error_remedy(error) ? lane_error_remedy(error) : "");
 }
 
 static void kernel_door_rested(struct keeper_timer *timer, uint64_t now_ns)

@@ -49,3 +49,18 @@ const char *lane_error_text(int error)
 		return "system error";
 	}
 }
+
+const char *lane_error_remedy(int error)
+{
+	switch (-error) {
+	case EMFILE:
+	case ENFILE:
+		return " (raise the limit: ulimit -n)";
+	case ENOMEM:
+	case ENOBUFS:
+	case ENOSPC:
+		return "";
+	default:
+		return NULL;
+	}
+}

@@ -107,6 +107,8 @@ uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 int lane_errno(int error);
 /* "connection refused": a few words for the usual -errno of a lane. */
 const char *lane_error_text(int error);
+/* What is to be done about it, to be put behind those words; NULL: the shortage is none of this host's. */
+const char *lane_error_remedy(int error);
 
 /* lane_harp.c, on an engine's driver; baton held. */
 struct engine;

@@ -155,8 +155,10 @@ static int rendezvous_open_kernel(struct rendezvous *rdv)
 		rc = rdv->open_result;
 	}
 	if (rc)
-		WARN("%s: cannot listen on %s: %s; is the address still the interface's?",
-		     device->ifname, harp_addr_format(addr, text), lane_error_text(rc));
+		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
+		     lane_error_text(rc),
+		     lane_error_remedy(rc) ? lane_error_remedy(rc)
+					   : "; is the address still the interface's?");
 	return rc;
 }
 

@@ -96,7 +96,31 @@ def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
             with pytest.raises(ActorError, match="ncclSystemError"):
                 sender.call("connect", handle=handle)
         warnings = "\n".join(sender.call("warnings")).lower()
-        assert "too many open files" in warnings, warnings
+        assert "too many open files (raise the limit: ulimit -n)" in warnings, warnings
+        assert "alive" not in warnings, warnings  # the peer has nothing to do with it
+        receiver.start("accept", listen=listen)
+        assert sender.call("connect", handle=handle)
+        assert receiver.result()
+
+
+def test_the_listener_has_no_descriptor_left(hosts: Hosts) -> None:
+    """One more at a time, until there are enough: whatever lacked its own said so."""
+    with pair(hosts, "kernel") as (receiver, sender):
+        listening, had = None, descriptors(receiver)
+        for limit in range(had, had + 16):
+            with (
+                limited(receiver, resource.RLIMIT_NOFILE, limit),
+                contextlib.suppress(ActorError),
+            ):
+                listening = receiver.call("listen")
+                break
+        assert listening
+        warnings = receiver.call("warnings")
+        assert any("cannot listen on" in warning for warning in warnings), warnings
+        for warning in warnings:
+            assert "ulimit -n" in warning, warning
+            assert "the interface's" not in warning, warning  # its address is as good as ever
+        handle, listen = listening
         receiver.start("accept", listen=listen)
         assert sender.call("connect", handle=handle)
         assert receiver.result()
