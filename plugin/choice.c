@@ -50,6 +50,11 @@
 #define CHOICE_BEGIN 9u
 /* Single ones before the first probe in which the ways take turns. */
 #define CHOICE_WARM 3u
+/* Messages in a row that end before the next one comes, after which they are taken to come one at a time: one of a stream
+ * does when who sends was not let run. */
+#define CHOICE_LONE 2u
+/* Messages in a row that come while one other is in flight, after which it is a stream of two. */
+#define CHOICE_DOUBTS 16u
 /* So many more, where neighbours know. */
 #define CHOICE_TRUST 32u
 
@@ -194,34 +199,68 @@ static unsigned choice_way(struct choice *choice, unsigned index, uint64_t messa
 
 bool choice_would_join(const struct choice *choice, uint64_t message)
 {
-	return choice->flying == 1 && choice->flights[(message - 1) % PLUGIN_REQUESTS_MAX].alone;
+	const struct choice_flight *before = &choice->flights[(message - 1) % PLUGIN_REQUESTS_MAX];
+
+	return choice->flying == 1 && (before->alone || before->kept);
 }
 
-/* Is a new message one of a stream? With nothing in flight nobody knows yet: as the last time. */
-static bool choice_is_streamed(struct choice *choice, uint64_t message)
+/* What is in flight is of a stream. */
+static void choice_joined(struct choice *choice, uint64_t message)
+{
+	for (unsigned i = 1; i <= choice->flying; i++) {
+		struct choice_flight *before =
+			&choice->flights[(message - i) % PLUGIN_REQUESTS_MAX];
+
+		before->alone = false;
+		before->cell = (uint8_t)(before->class + CHOICE_CLASSES);
+	}
+	choice->lone = 0;
+	choice->doubts = 0;
+}
+
+/*
+ * Is a new message one of a stream? With nothing in flight nobody knows yet: as the last time. Of small ones nor with one in flight: the
+ * acknowledgement may come behind the answer that this one answers, while in a stream there are soon two.
+ */
+static bool choice_is_streamed(struct choice *choice, uint64_t message, bool kept)
 {
 	struct choice_flight *before = &choice->flights[(message - 1) % PLUGIN_REQUESTS_MAX];
 
 	if (!choice->flying) {
 		choice->most_before = choice->most;
 		choice->most = 0;
-		return choice->joined;
+		return choice->lone < CHOICE_LONE;
 	}
 	if (choice->most < choice->flying)
 		choice->most = choice->flying;
-	if (choice_would_join(choice, message)) {
-		before->alone = false;
-		before->cell = (uint8_t)(before->class + CHOICE_CLASSES);
-		choice->joined = true;
+	if (choice->flying == 1 && kept && before->kept && choice->doubts < CHOICE_DOUBTS) {
+		before->doubt = true;
+		choice->doubts++;
+		return choice->lone < CHOICE_LONE;
 	}
+	if (choice->lone || choice->flights[(message - choice->flying) % PLUGIN_REQUESTS_MAX].alone)
+		choice_joined(choice, message);
 	return true;
 }
 
-unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
+/*
+ * Is the end of a message that begins alone to be seen exactly? By the kernel a kept one is asked for, which takes system calls;
+ * in a stream so many wait for none, as it is done sooner than the next one comes, and one has to be asked for at times, or
+ * nobody would see that they have come one at a time since.
+ */
+static bool choice_looks(const struct choice *choice, unsigned class, bool streamed, bool asked)
+{
+	if (asked && streamed)
+		return choice->lone || choice->unseen >= CHOICE_REST_ASKED;
+	return choice->probe.active || !choice->cells[class].rest;
+}
+
+unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size, bool kept)
 {
 	struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
 	unsigned class = choice_class(size), way;
-	unsigned cell = class + (choice_is_streamed(choice, message) ? CHOICE_CLASSES : 0);
+	bool streamed = choice_is_streamed(choice, message, kept), asked;
+	unsigned cell = class + (streamed ? CHOICE_CLASSES : 0);
 
 	if (choice->kinds == (LANE_HARP | LANE_KERNEL))
 		way = choice_way(choice, cell, message);
@@ -229,21 +268,43 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size)
 		way = choice->kinds ? choice->kinds - 1u : CHOICE_NONE;
 	choice->same = way == choice->last_way ? choice->same + 1 : 1;
 	choice->last_way = (uint8_t)way;
+	asked = kept && way == WAY_KERNEL;
 	flight->cell = (uint8_t)cell;
 	flight->class = (uint8_t) class;
 	flight->way = (uint8_t)way;
+	flight->kept = kept;
 	flight->alone = !choice->flying;
-	flight->exact = flight->alone && (choice->probe.active || !choice->cells[class].rest);
+	flight->doubt = false;
+	flight->exact = flight->alone && choice_looks(choice, class, streamed, asked);
+	flight->blind = asked && !flight->exact;
+	if (flight->alone)
+		choice->unseen = flight->blind ? choice->unseen + 1 : 0;
 	flight->counts = way != CHOICE_NONE &&
-			 (!choice->flying || choice->same > choice_settle(class, choice->flying));
+			 (!choice->flying ||
+			  (streamed && choice->same > choice_settle(class, choice->flying)));
 	choice->flying++;
 	return choice_mask(way);
 }
 
 bool choice_is_exact(const struct choice *choice, uint64_t message)
 {
-	return choice->kinds == (LANE_HARP | LANE_KERNEL) &&
-	       choice->flights[message % PLUGIN_REQUESTS_MAX].exact;
+	const struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
+
+	return choice->kinds == (LANE_HARP | LANE_KERNEL) && flight->alone && flight->exact;
+}
+
+/* It ended before another one came, if it can be told. */
+static void choice_ended_alone(struct choice *choice, struct choice_flight *flight)
+{
+	if (flight->blind || flight->doubt) {
+		flight->counts &= flight->cell >= CHOICE_CLASSES;
+		return;
+	}
+	flight->cell = flight->class;
+	flight->counts &= flight->exact;
+	choice->doubts = 0;
+	if (choice->lone < CHOICE_LONE)
+		choice->lone++;
 }
 
 void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigned kinds,
@@ -254,11 +315,8 @@ void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigne
 	struct choice_cell *cell;
 
 	choice->flying--;
-	if (flight->alone) {
-		flight->cell = flight->class;
-		flight->counts &= flight->exact;
-		choice->joined = false;
-	}
+	if (flight->alone)
+		choice_ended_alone(choice, flight);
 	cell = &choice->cells[flight->cell];
 	if (kinds) {
 		struct choice_count *count = &choice->counts[flight->class];
@@ -291,6 +349,7 @@ void choice_init(struct choice *choice, enum plugin_path path, uint64_t seed)
 						    : LANE_HARP | LANE_KERNEL;
 	choice->random = seed;
 	choice->last_way = CHOICE_NONE;
+	choice->lone = CHOICE_LONE;
 }
 
 void choice_kinds_alive(struct choice *choice, unsigned kinds)

@@ -66,8 +66,11 @@ struct choice_probe {
 struct choice_flight {
 	uint8_t cell, class, way;
 	bool counts;
-	bool alone; /* nothing was in flight, and nothing has come since */
+	bool kept;  /* what choice_take() was told */
+	bool alone; /* nothing was in flight, and what has come since shows no stream */
+	bool doubt; /* one has come since */
 	bool exact; /* what it takes is to be seen exactly */
+	bool blind; /* its end says no more than that a socket has taken it */
 };
 
 struct choice_count {
@@ -83,7 +86,9 @@ struct choice {
 	uint16_t flying; /* messages taken and not done */
 	uint16_t most,
 		most_before; /* in flight besides a new one, since there was none; and the time before */
-	bool joined;         /* others came while the last that was alone at first was in flight */
+	uint8_t lone; /* messages in a row that were seen to end before the next one came, up to CHOICE_LONE */
+	uint8_t doubts; /* messages in a row of which it can't be told what they are */
+	uint8_t unseen;      /* that began alone and of which nobody saw when they were delivered, in a row */
 	uint32_t same;       /* messages in a row by last_way */
 	uint64_t random;
 	uint64_t announce_ns, announce_gap_ns; /* not before; and then not for so long */
@@ -101,13 +106,16 @@ void choice_init(struct choice *choice, enum plugin_path path, uint64_t seed);
 void choice_kinds_alive(struct choice *choice, unsigned kinds);
 /* A preamble's round trip on a lane of that kind: what is known before the first message. */
 void choice_rtt(struct choice *choice, enum lane_kind kind, uint64_t rtt_ns);
-/* A new message, in order: the kinds that may carry it, those alive at most. 0: none is alive that the path
- * allows. */
-unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size);
-/* Would this message, taken now, show that the one in flight, which began alone, was of a stream? */
+/*
+ * A new message, in order: the kinds that may carry it, those alive at most. 0: none is alive that the path allows.
+ * kept: by the kernel it is done when the socket has taken it, delivered or not, unless choice_is_exact() says so.
+ */
+unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size, bool kept);
+/* Would this message, taken now, be seen to come before the only one in flight has ended? Its end may just not have been
+ * looked for. */
 bool choice_would_join(const struct choice *choice, uint64_t message);
-/* Of a message just taken, which nothing is in flight besides: will what it takes be looked at? Then its end is to be seen when it has
- * been delivered, as by other ways. */
+/* Of a message that nothing is in flight besides: is its end to be seen when it has been delivered, as by other ways? Not any
+ * more when another has come. */
 bool choice_is_exact(const struct choice *choice, uint64_t message);
 /* It is done, in order; it went by `kinds`. service_ns: done(m) - max(posted(m), done(m-1)). */
 void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigned kinds,

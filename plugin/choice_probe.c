@@ -26,8 +26,6 @@
 #define CHOICE_ALARM_MAX 4096u
 /* Of the way in use, once settled, one cost in so many and one is taken. */
 #define CHOICE_REST 3u
-/* The same of short single messages by the kernel: to see when one is acknowledged takes system calls at each poll. */
-#define CHOICE_REST_ASKED 15u
 /* Three costs so many times above those of the way in use end a probe. */
 #define CHOICE_SLOW 3u
 /* So long a cost says enough of a way by itself: that it is to be compared, or, so many times above that of the

@@ -51,16 +51,32 @@ void comm_choice_lanes(struct comm *comm, const struct comm_lane *l, uint64_t rt
 	choice_kinds_alive(choice, kinds ? kinds : backups);
 }
 
+/* Others have come: that the first is done need not be seen exactly any more, it was one of a stream. */
+static void comm_choice_joined(struct comm *comm)
+{
+	struct comm_several *s = comm->several;
+	struct request *request = comm_request(comm, comm->completed);
+
+	if (!request->exact || choice_is_exact(s->choice, comm->completed))
+		return;
+	request->exact = false;
+	if (request->kept && s->kept[request->kept - 1].lane)
+		s->kept[request->kept - 1].lane->exact = false;
+}
+
 bool comm_choice_take(struct comm *comm, struct request *request)
 {
 	struct choice *choice = comm->several->choice;
+	uint64_t message = comm->app_posted - 1;
+	bool kept = comm_is_kept(comm, request->size);
 
 	request->carried = 0;
 	choice_hear(choice, request->size, comm->several->choice_dev, &comm->remote.addr,
 		    request->posted_ns);
-	request->kinds = (uint8_t)choice_take(choice, comm->app_posted - 1, request->size);
-	request->exact = request->kinds == LANE_KERNEL && comm_is_kept(comm, request->size) &&
-			 choice_is_exact(choice, comm->app_posted - 1);
+	request->kinds = (uint8_t)choice_take(choice, message, request->size, kept);
+	request->exact =
+		request->kinds == LANE_KERNEL && kept && choice_is_exact(choice, message);
+	comm_choice_joined(comm);
 	return choice_has_news(choice, request->posted_ns);
 }
 
@@ -83,11 +99,14 @@ void comm_choice_done(struct comm *comm, const struct request *request)
 	struct comm_several *s = comm->several;
 	bool alone = request->posted_ns > s->done_ns;
 	uint64_t from_ns = alone ? request->posted_ns : s->done_ns;
+	/* A socket has taken it in this very turn, which began when it was posted. */
+	bool taken = request->kept && request->carried == LANE_KERNEL && !request->exact;
+	uint64_t now_ns = taken ? driver_clock_ns() : comm->now_ns;
 
 	choice_done(s->choice, comm->completed, request->size, request->carried,
-		    (comm->now_ns > from_ns ? comm->now_ns - from_ns : 0) +
+		    (now_ns > from_ns ? now_ns - from_ns : 0) +
 			    (alone ? comm_choice_rest_ns(comm, request) : 0));
-	s->done_ns = comm->now_ns;
+	s->done_ns = now_ns;
 	if (s->choice->learnt)
 		choice_save(s->choice, s->choice_dev, &comm->remote.addr, comm->now_ns);
 }

@@ -81,7 +81,7 @@ unsigned send_one(struct run *run, uint64_t size, unsigned fixed)
 	while (run->message - run->ended >= run->depth)
 		end_one(run);
 	if (!kinds)
-		kinds = choice_take(run->choice, run->message, size);
+		kinds = choice_take(run->choice, run->message, size, false);
 	run->posted_us[slot] = run->now_us;
 	run->kinds[slot] = kinds;
 	run->sizes[slot] = size;

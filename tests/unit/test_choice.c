@@ -196,7 +196,7 @@ static void test_kinds(void)
 	CHECK_EQ(send_one(&run, 1 << 20, 0),
 		 LANE_KERNEL); /* what was best, until it is measured again */
 	choice_kinds_alive(choice, 0);
-	CHECK_EQ(choice_take(choice, run.message, 64), 0);
+	CHECK_EQ(choice_take(choice, run.message, 64, false), 0);
 	choice_done(choice, run.message, 64, 0, 1000);
 	free(choice);
 }
@@ -224,7 +224,7 @@ static void test_forced(void)
 		/* The only kind that is allowed is not there. */
 		choice_kinds_alive(choice, 3 ^ cases[c].kinds);
 		finish(&run);
-		CHECK_EQ(choice_take(choice, run.message, 64), 0);
+		CHECK_EQ(choice_take(choice, run.message, 64, false), 0);
 		free(choice);
 	}
 }
@@ -239,12 +239,12 @@ static void test_round_trips(void)
 	choice_rtt(choice, LANE_KERNEL, 90000);
 	choice_rtt(choice, LANE_KERNEL, 95000); /* the best counts */
 	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
-	CHECK_EQ(choice_take(choice, 0, 64), LANE_KERNEL);
+	CHECK_EQ(choice_take(choice, 0, 64, false), LANE_KERNEL);
 	choice_init(choice, PATH_AUTO, 1);
 	choice_rtt(choice, LANE_HARP, 30000);
 	choice_rtt(choice, LANE_KERNEL, 90000);
 	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
-	CHECK_EQ(choice_take(choice, 0, 64), LANE_HARP);
+	CHECK_EQ(choice_take(choice, 0, 64, false), LANE_HARP);
 	free(choice);
 }
 
@@ -260,12 +260,12 @@ static void test_single_behind_stream(void)
 	finish(&run);
 	CHECK(choice->cells[CHOICE_CLASSES].rest > 0);
 	CHECK(!choice->cells[0].rest);
-	(void)choice_take(choice, run.message, 64);
+	(void)choice_take(choice, run.message, 64, false);
 	CHECK(choice_is_exact(choice, run.message));
 	choice_done(choice, run.message, 64, LANE_HARP, 3000);
 	choice->cells[0].rest =
 		2; /* and one that is not to be looked at is not, whatever begins meanwhile */
-	(void)choice_take(choice, run.message + 1, 64);
+	(void)choice_take(choice, run.message + 1, 64, false);
 	CHECK(!choice_is_exact(choice, run.message + 1));
 	choice->cells[0].rest = 0;
 	choice_done(choice, run.message + 1, 64, LANE_HARP, 0);
@@ -299,7 +299,7 @@ static void test_odd_times(void)
 
 		for (unsigned i = 0; i < 4000; i++, m++) {
 			uint64_t size = UINT64_C(1) << i % 41;
-			unsigned kinds = choice_take(&choice, m, i % 7 ? size : 0);
+			unsigned kinds = choice_take(&choice, m, i % 7 ? size : 0, false);
 
 			CHECK(kinds >= 1 && kinds <= 3);
 			choice_done(&choice, m, i % 7 ? size : 0, kinds, service_ns);

@@ -24,7 +24,7 @@ static void test_memory(void)
 		choice_join(&next, (int)i, i ? &here : &there, OLD_NS);
 		choice_kinds_alive(&next, LANE_HARP);
 		choice_kinds_alive(&next, LANE_HARP | LANE_KERNEL);
-		CHECK_EQ(choice_take(&next, 0, 1 << 20), LANE_HARP);
+		CHECK_EQ(choice_take(&next, 0, 1 << 20, false), LANE_HARP);
 	}
 	choice_init(&next, PATH_AUTO, 12);
 	choice_join(&next, 0, &here, OLD_NS);
