@@ -197,31 +197,27 @@ static unsigned choice_way(struct choice *choice, unsigned index, uint64_t messa
 	return probe->way;
 }
 
-bool choice_would_join(const struct choice *choice, uint64_t message)
-{
-	const struct choice_flight *before = &choice->flights[(message - 1) % PLUGIN_REQUESTS_MAX];
-
-	return choice->flying == 1 && (before->alone || before->kept);
-}
-
 /* What is in flight is of a stream. */
-static void choice_joined(struct choice *choice, uint64_t message)
+static void choice_joined(struct choice *choice, uint64_t next)
 {
 	for (unsigned i = 1; i <= choice->flying; i++) {
-		struct choice_flight *before =
-			&choice->flights[(message - i) % PLUGIN_REQUESTS_MAX];
+		struct choice_flight *flight = &choice->flights[(next - i) % PLUGIN_REQUESTS_MAX];
 
-		before->alone = false;
-		before->cell = (uint8_t)(before->class + CHOICE_CLASSES);
+		flight->alone = flight->doubt = false;
+		flight->cell = (uint8_t)(flight->class + CHOICE_CLASSES);
 	}
 	choice->lone = 0;
 	choice->doubts = 0;
 }
 
-/*
- * Is a new message one of a stream? With nothing in flight nobody knows yet: as the last time. Of small ones nor with one in flight: the
- * acknowledgement may come behind the answer that this one answers, while in a stream there are soon two.
- */
+bool choice_would_join(const struct choice *choice, uint64_t message, bool kept)
+{
+	const struct choice_flight *before = &choice->flights[(message - 1) % PLUGIN_REQUESTS_MAX];
+
+	return choice->flying == 1 && before->alone && !(kept && before->kept);
+}
+
+/* Is a new message one of a stream? With nothing in flight nobody knows yet, nor behind a small one: as the last time. */
 static bool choice_is_streamed(struct choice *choice, uint64_t message, bool kept)
 {
 	struct choice_flight *before = &choice->flights[(message - 1) % PLUGIN_REQUESTS_MAX];
@@ -233,9 +229,8 @@ static bool choice_is_streamed(struct choice *choice, uint64_t message, bool kep
 	}
 	if (choice->most < choice->flying)
 		choice->most = choice->flying;
-	if (choice->flying == 1 && kept && before->kept && choice->doubts < CHOICE_DOUBTS) {
-		before->doubt = true;
-		choice->doubts++;
+	if (choice->flying == 1 && kept && before->kept) {
+		before->doubt = before->alone;
 		return choice->lone < CHOICE_LONE;
 	}
 	if (choice->lone || choice->flights[(message - choice->flying) % PLUGIN_REQUESTS_MAX].alone)
@@ -244,14 +239,15 @@ static bool choice_is_streamed(struct choice *choice, uint64_t message, bool kep
 }
 
 /*
- * Is the end of a message that begins alone to be seen exactly? By the kernel a kept one is asked for, which takes system calls;
- * in a stream so many wait for none, as it is done sooner than the next one comes, and one has to be asked for at times, or
- * nobody would see that they have come one at a time since.
+ * Is the end of a message that begins alone to be seen exactly? A kept one is asked for, which costs an ACK of its own. In a
+ * stream by the kernel so many wait for none, as they are done sooner than the next one comes, and one has to be asked for
+ * at times, or nobody would see that they have come one at a time since.
  */
-static bool choice_looks(const struct choice *choice, unsigned class, bool streamed, bool asked)
+static bool choice_looks(const struct choice *choice, unsigned class, unsigned way, bool streamed,
+			 bool kept)
 {
-	if (asked && streamed)
-		return choice->lone || choice->unseen >= CHOICE_REST_ASKED;
+	if (kept && streamed)
+		return way == WAY_KERNEL && (choice->lone || choice->unseen >= CHOICE_REST_ASKED);
 	return choice->probe.active || !choice->cells[class].rest;
 }
 
@@ -259,7 +255,7 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size, boo
 {
 	struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
 	unsigned class = choice_class(size), way;
-	bool streamed = choice_is_streamed(choice, message, kept), asked;
+	bool streamed = choice_is_streamed(choice, message, kept);
 	unsigned cell = class + (streamed ? CHOICE_CLASSES : 0);
 
 	if (choice->kinds == (LANE_HARP | LANE_KERNEL))
@@ -268,20 +264,18 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size, boo
 		way = choice->kinds ? choice->kinds - 1u : CHOICE_NONE;
 	choice->same = way == choice->last_way ? choice->same + 1 : 1;
 	choice->last_way = (uint8_t)way;
-	asked = kept && way == WAY_KERNEL;
 	flight->cell = (uint8_t)cell;
 	flight->class = (uint8_t) class;
 	flight->way = (uint8_t)way;
 	flight->kept = kept;
-	flight->alone = !choice->flying;
+	flight->alone = choice->flying <= (streamed ? 0 : 1);
 	flight->doubt = false;
-	flight->exact = flight->alone && choice_looks(choice, class, streamed, asked);
-	flight->blind = asked && !flight->exact;
+	flight->exact = flight->alone && choice_looks(choice, class, way, streamed, kept);
+	flight->blind = kept && way == WAY_KERNEL && !flight->exact;
 	if (flight->alone)
 		choice->unseen = flight->blind ? choice->unseen + 1 : 0;
 	flight->counts = way != CHOICE_NONE &&
-			 (!choice->flying ||
-			  (streamed && choice->same > choice_settle(class, choice->flying)));
+			 (flight->alone || choice->same > choice_settle(class, choice->flying));
 	choice->flying++;
 	return choice_mask(way);
 }
@@ -293,10 +287,29 @@ bool choice_is_exact(const struct choice *choice, uint64_t message)
 	return choice->kinds == (LANE_HARP | LANE_KERNEL) && flight->alone && flight->exact;
 }
 
+/*
+ * Small, and the one behind it came while it was in flight, or so it seemed. That is no proof of a stream: an ACK may come behind the
+ * answer that the next one answers, while in a stream there are soon two. Many in a row are.
+ */
+static void choice_doubted(struct choice *choice, struct choice_flight *flight, uint64_t message)
+{
+	struct choice_flight *next = &choice->flights[(message + 1) % PLUGIN_REQUESTS_MAX];
+
+	if (choice->doubts < CHOICE_DOUBTS) {
+		choice->doubts++;
+		flight->counts &= flight->cell >= CHOICE_CLASSES;
+		next->counts &= next->cell >= CHOICE_CLASSES;
+		next->alone = false;
+		return;
+	}
+	choice_joined(choice, message + 1 + choice->flying);
+	flight->cell = (uint8_t)(flight->class + CHOICE_CLASSES);
+}
+
 /* It ended before another one came, if it can be told. */
 static void choice_ended_alone(struct choice *choice, struct choice_flight *flight)
 {
-	if (flight->blind || flight->doubt) {
+	if (flight->blind) {
 		flight->counts &= flight->cell >= CHOICE_CLASSES;
 		return;
 	}
@@ -308,14 +321,16 @@ static void choice_ended_alone(struct choice *choice, struct choice_flight *flig
 }
 
 void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigned kinds,
-		 uint64_t service_ns)
+		 uint64_t service_ns, bool before)
 {
 	struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
 	struct choice_probe *probe = &choice->probe;
 	struct choice_cell *cell;
 
 	choice->flying--;
-	if (flight->alone)
+	if (flight->doubt && !before)
+		choice_doubted(choice, flight, message);
+	else if (flight->alone)
 		choice_ended_alone(choice, flight);
 	cell = &choice->cells[flight->cell];
 	if (kinds) {

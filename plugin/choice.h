@@ -88,8 +88,8 @@ struct choice {
 		most_before; /* in flight besides a new one, since there was none; and the time before */
 	uint8_t lone; /* messages in a row that were seen to end before the next one came, up to CHOICE_LONE */
 	uint8_t doubts; /* messages in a row of which it can't be told what they are */
-	uint8_t unseen;      /* that began alone and of which nobody saw when they were delivered, in a row */
-	uint32_t same;       /* messages in a row by last_way */
+	uint8_t unseen; /* that began alone and of which nobody saw when they were delivered, in a row */
+	uint32_t same; /* messages in a row by last_way */
 	uint64_t random;
 	uint64_t announce_ns, announce_gap_ns; /* not before; and then not for so long */
 	uint64_t rtt_ns[2];                    /* of WAY_HARP, WAY_KERNEL; 0: not measured */
@@ -108,18 +108,20 @@ void choice_kinds_alive(struct choice *choice, unsigned kinds);
 void choice_rtt(struct choice *choice, enum lane_kind kind, uint64_t rtt_ns);
 /*
  * A new message, in order: the kinds that may carry it, those alive at most. 0: none is alive that the path allows.
- * kept: by the kernel it is done when the socket has taken it, delivered or not, unless choice_is_exact() says so.
+ * kept: unless choice_is_exact() says so it is done when its lane's TCP has delivered it, by the kernel when the socket has
+ * taken it.
  */
 unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size, bool kept);
-/* Would this message, taken now, be seen to come before the only one in flight has ended? Its end may just not have been
- * looked for. */
-bool choice_would_join(const struct choice *choice, uint64_t message);
-/* Of a message that nothing is in flight besides: is its end to be seen when it has been delivered, as by other ways? Not any
- * more when another has come. */
+/* Would this message, taken now, show that the one in flight, which began alone, was of a stream? Then it is worth while to see first
+ * whether that one is done by now. */
+bool choice_would_join(const struct choice *choice, uint64_t message, bool kept);
+/* Of a message that nothing was in flight besides: is it to be done when the peer has it, whichever way it goes? Not any more
+ * once others show that it was one of a stream. */
 bool choice_is_exact(const struct choice *choice, uint64_t message);
-/* It is done, in order; it went by `kinds`. service_ns: done(m) - max(posted(m), done(m-1)). */
+/* It is done, in order; it went by `kinds`. service_ns: done(m) - max(posted(m), done(m-1)). before: the next one, the last, has
+ * just been posted, and nobody had looked whether this one is done. */
 void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigned kinds,
-		 uint64_t service_ns);
+		 uint64_t service_ns, bool before);
 /* No message comes any more: a trial under way is judged by what it has. */
 void choice_end(struct choice *choice);
 /* Is there something to announce? One comparison, for each turn. */

@@ -19,8 +19,7 @@
 /* From this class on (8 KiB) a message sent alone takes so long that the two ways of a trial can take turns: looking
  * at the lanes of both costs it little. */
 #define CHOICE_TURNS 7u
-/* Of what is done when a socket has taken it, one in so many and one is looked at more closely: to see when it is acknowledged
- * takes system calls at each poll. */
+/* Of single messages that are kept one in so many and one asks for an ACK. */
 #define CHOICE_REST_ASKED 15u
 
 static inline unsigned choice_mask(unsigned way)

@@ -344,7 +344,7 @@ static uint8_t choice_rest(const struct choice_cell *cell, unsigned index)
 {
 	if (!cell->own)
 		return 0;
-	if (index < CHOICE_TURNS && cell->way == WAY_KERNEL)
+	if (index < CHOICE_TURNS)
 		return CHOICE_REST_ASKED;
 	return (uint8_t)(CHOICE_REST * choice_batch(index));
 }

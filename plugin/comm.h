@@ -48,8 +48,8 @@
 #define COMM_KEPT_BYTES_MAX 4096u
 #define COMM_KEPT_MAX 64u      /* a sender keeps so many at most: bits of a word */
 #define COMM_KEPT_MESSAGES 16u /* received since the last ACK: tell */
-/* One that is measured waits so long for its lane's acknowledgement. Linux delays some by 40 ms. */
-#define COMM_EXACT_NS_MAX 4000000u
+/* One that asks for an ACK is not done without it sooner than that: its receive may not be posted for long. */
+#define COMM_ASK_NS 4000000u
 
 enum comm_side { COMM_SEND, COMM_RECV };
 
@@ -79,7 +79,7 @@ struct request {
 	uint8_t carried; /* and those that did */
 	uint8_t users;   /* lanes that read or write its memory right now */
 	uint8_t kept;    /* send: 1 + its place in the table of kept ones, 0: it is not kept */
-	bool exact;      /* send: kept, and by the kernel: done when acknowledged, not when taken */
+	bool asks;       /* send: kept, and done when the ACK is here that it asks for */
 	bool begun;      /* receive: a record of it is here */
 };
 
@@ -97,6 +97,7 @@ struct comm_in {
 	bool admitted; /* checked against its receive */
 	uint64_t message, offset, total;
 	uint32_t length, done, tag;
+	bool asks;
 };
 
 struct comm_list { /* of chunks, by their numbers; -1: none */
@@ -127,7 +128,6 @@ struct comm_lane {
 	uint64_t sent_bytes; /* of the preamble: where our records begin in the lane's count */
 	uint64_t turned_ns, asked_ns, looked_ns; /* last turn; info(); read by a sender */
 	bool unrated; /* it has much under way, and its rate is not known: info() tells */
-	bool exact;   /* when what it has under way is acknowledged is to be seen exactly */
 	uint64_t silence_due_ns; /* when it is asked again */
 	bool silence_warned;
 	bool watching;
@@ -252,6 +252,7 @@ struct comm_several {
 	int orphan_error;                        /* of what */
 	uint64_t revive_ns;
 	uint32_t kept_bytes; /* messages of up to so many are kept; 0: none is */
+	bool asks;           /* DATA records may ask for an ACK */
 	struct stripe stripe;
 	comm_lane_lost *lane_lost;
 	/* Send. */
@@ -274,6 +275,7 @@ struct comm_several {
 	uint64_t ack_bytes;       /* received since the last ACK */
 	uint64_t ack_message;     /* messages received, as it told */
 	unsigned ack_kept;        /* kept messages received since */
+	uint64_t asked;           /* an ACK is asked for when so many messages are received */
 	bool peer_closed;         /* CLOSE has come by a lane: */
 	struct record peer_close; /* it */
 	/* Appended under the lock, read by the application without: count by release / acquire. */
@@ -342,6 +344,7 @@ struct comm_options {
 	bool no_credit;       /* means nothing when several */
 	bool several;         /* both sides plan more than one lane, from the first record on */
 	bool kept;            /* several: the connector has said that it keeps small messages */
+	bool asks;            /* several: the acceptor answers a DATA record that asks for an ACK */
 	uint64_t comm_id;
 	uint64_t revive_ns;            /* for so long the last lane's death is waited out */
 	struct comm_lane_options lane; /* of the first */

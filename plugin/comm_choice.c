@@ -51,61 +51,47 @@ void comm_choice_lanes(struct comm *comm, const struct comm_lane *l, uint64_t rt
 	choice_kinds_alive(choice, kinds ? kinds : backups);
 }
 
-/* Others have come: that the first is done need not be seen exactly any more, it was one of a stream. */
-static void comm_choice_joined(struct comm *comm)
+bool comm_choice_would_join(const struct comm *comm, const struct request *request)
 {
-	struct comm_several *s = comm->several;
-	struct request *request = comm_request(comm, comm->completed);
-
-	if (!request->exact || choice_is_exact(s->choice, comm->completed))
-		return;
-	request->exact = false;
-	if (request->kept && s->kept[request->kept - 1].lane)
-		s->kept[request->kept - 1].lane->exact = false;
+	return choice_would_join(comm->several->choice, comm->app_posted - 1,
+				 comm_is_kept(comm, request->size));
 }
 
 bool comm_choice_take(struct comm *comm, struct request *request)
 {
-	struct choice *choice = comm->several->choice;
+	struct comm_several *s = comm->several;
+	struct choice *choice = s->choice;
+	struct request *first = comm_request(comm, comm->completed);
 	uint64_t message = comm->app_posted - 1;
 	bool kept = comm_is_kept(comm, request->size);
 
 	request->carried = 0;
-	choice_hear(choice, request->size, comm->several->choice_dev, &comm->remote.addr,
-		    request->posted_ns);
+	choice_hear(choice, request->size, s->choice_dev, &comm->remote.addr, request->posted_ns);
 	request->kinds = (uint8_t)choice_take(choice, message, request->size, kept);
-	request->exact =
-		request->kinds == LANE_KERNEL && kept && choice_is_exact(choice, message);
-	comm_choice_joined(comm);
+	request->asks = s->asks && kept && choice_is_exact(choice, message);
+	/* It need not be waited for any more where others have come: it was one of a stream. */
+	first->asks = first->asks && choice_is_exact(choice, comm->completed);
 	return choice_has_news(choice, request->posted_ns);
 }
 
-/* Kept and on a kernel lane, done is what the socket has taken, not what is there. What its TCP says of round trips is a mean that a
- * pause of milliseconds spoils for tens of messages, so it is for paths that are longer than that. */
-static uint64_t comm_choice_rest_ns(const struct comm *comm, const struct request *request)
+/* Is it the last one posted, and this the turn in which it was? */
+static bool comm_choice_just_posted(struct comm *comm, uint64_t message)
 {
-	const struct comm_several *s = comm->several;
-	const struct stripe_lane *lane;
-
-	if (!request->exact || comm->completed < s->acked_message ||
-	    !s->kept[request->kept - 1].lane)
-		return 0;
-	lane = &s->stripe.lane[s->kept[request->kept - 1].lane->index];
-	return comm_lane_is_far(lane) ? lane->srtt_ns : 0;
+	return message + 1 == atomic_load_explicit(&comm->posted, memory_order_relaxed) &&
+	       comm_request(comm, message)->posted_ns == comm->now_ns;
 }
 
 void comm_choice_done(struct comm *comm, const struct request *request)
 {
 	struct comm_several *s = comm->several;
-	bool alone = request->posted_ns > s->done_ns;
-	uint64_t from_ns = alone ? request->posted_ns : s->done_ns;
+	uint64_t from_ns = request->posted_ns > s->done_ns ? request->posted_ns : s->done_ns;
 	/* A socket has taken it in this very turn, which began when it was posted. */
-	bool taken = request->kept && request->carried == LANE_KERNEL && !request->exact;
+	bool taken = request->kept && request->carried == LANE_KERNEL && !request->asks;
 	uint64_t now_ns = taken ? driver_clock_ns() : comm->now_ns;
 
 	choice_done(s->choice, comm->completed, request->size, request->carried,
-		    (now_ns > from_ns ? now_ns - from_ns : 0) +
-			    (alone ? comm_choice_rest_ns(comm, request) : 0));
+		    now_ns > from_ns ? now_ns - from_ns : 0,
+		    comm_choice_just_posted(comm, comm->completed + 1));
 	s->done_ns = now_ns;
 	if (s->choice->learnt)
 		choice_save(s->choice, s->choice_dev, &comm->remote.addr, comm->now_ns);

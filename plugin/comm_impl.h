@@ -134,6 +134,8 @@ void comm_choice_free(struct comm *comm);        /* keeps and says what was lear
 /* A lane is in the table now, or out of it. rtt_ns: of its preamble; 0: not measured. */
 void comm_choice_lanes(struct comm *comm, const struct comm_lane *l, uint64_t rtt_ns);
 /* The request just posted, before its first chunk. True: there is something to say. */
+/* What is in flight may be done by what came with its answer: is that to be seen before this one is taken? */
+bool comm_choice_would_join(const struct comm *comm, const struct request *request);
 bool comm_choice_take(struct comm *comm, struct request *request);
 void comm_choice_done(struct comm *comm, const struct request *request);
 void comm_choice_say(struct comm *comm, uint64_t now_ns); /* lock not held */
@@ -174,11 +176,6 @@ uint8_t *comm_kept_data(const struct comm *comm, int place);
 bool comm_kept_owes(const struct comm *comm);
 /* What is acknowledged and not being read is forgotten. */
 void comm_kept_shed(struct comm *comm);
-/* Is its path so long that nobody waits for an acknowledgement to see exactly when it comes? */
-static inline bool comm_lane_is_far(const struct stripe_lane *lane)
-{
-	return lane->rtt_min_ns >= COMM_EXACT_NS_MAX;
-}
 /* Of a request that has been cut: it is kept, and delivered as its lane says. */
 bool comm_kept_is_done(const struct comm *comm, const struct request *request);
 

@@ -163,6 +163,7 @@ int comm_several_new(struct comm *comm, const struct comm_options *opt)
 	s->control = -1;
 	s->told = -1;
 	s->revive_ns = opt->revive_ns;
+	s->asks = opt->asks;
 	s->lane_lost = opt->lane_lost;
 	s->unused = s->moved = (struct comm_list){ -1, -1 };
 	comm->several = s;

@@ -102,6 +102,5 @@ bool comm_kept_is_done(const struct comm *comm, const struct request *request)
 	kept = &comm->several->kept[request->kept - 1];
 	if (!kept->lane || kept->lane->done_bytes < kept->end_bytes)
 		return false;
-	return !request->exact || !kept->lane->exact ||
-	       comm->several->stripe.lane[kept->lane->index].acked_bytes >= kept->end_bytes;
+	return !request->asks || comm->now_ns >= request->posted_ns + COMM_ASK_NS;
 }

@@ -153,8 +153,6 @@ static uint64_t comm_lane_patience_ns(const struct lane_info *info)
  * beginning would be measured by the looks. What carries small messages alone never shows a rate. */
 uint64_t comm_lane_ask_ns(const struct comm_lane *l)
 {
-	if (l->exact)
-		return 0;
 	if (l->kind == LANE_HARP)
 		return ASK_HARP_NS;
 	return l->unrated ? ASK_UNRATED_NS : ASK_KERNEL_NS;
@@ -199,8 +197,6 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 		comm_tx_kick(comm, NULL, now_ns);
 	stalled = mine->stalled;
 	l->unrated = stripe_is_unrated(mine);
-	l->exact &= mine->given_bytes != mine->acked_bytes &&
-		    now_ns < mine->given_ns + COMM_EXACT_NS_MAX;
 	comm_unlock(comm);
 	lane_page_lane_stalled(l->row, stalled);
 	if ((news & STRIPE_SLOW) && s->lane_lost)

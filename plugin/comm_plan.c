@@ -247,8 +247,7 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	l->unrated = stripe_is_unrated(&s->stripe.lane[l->index]);
 	if (kept) {
 		kept->lane = l;
-		l->exact = plan->what == PLAN_NEW && request->exact && l->kind == LANE_KERNEL &&
-			   !comm_lane_is_far(&s->stripe.lane[l->index]);
+		record.ask = plan->what == PLAN_NEW && request->asks;
 		kept->end_bytes =
 			s->stripe.lane[l->index].given_bytes; /* nothing else goes this way */
 	}

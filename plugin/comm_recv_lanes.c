@@ -167,7 +167,8 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 		ranges_forget(&s->ranges, comm->completed);
 		comm_complete(comm, l, request->total);
 		comm->rx.messages_since_told++;
-		if (!comm_is_kept(comm, request->total) || ++s->ack_kept >= COMM_KEPT_MESSAGES)
+		if (!comm_is_kept(comm, request->total) || ++s->ack_kept >= COMM_KEPT_MESSAGES ||
+		    comm->completed == s->asked)
 			s->ack_due = true;
 	}
 	if (s->peer_closed)
@@ -190,6 +191,8 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 		l->repeats = true;
 		return NULL;
 	}
+	if (in->asks && l->comm->several->asked <= in->message)
+		l->comm->several->asked = in->message + 1;
 	lane_page_add(l->row, HARP_LANE_payload_bytes, in->length);
 	if (where->early) {
 		where->early->complete = true;
@@ -387,7 +390,8 @@ static int comm_rx_header(struct comm_lane *l)
 				  .offset = record.offset,
 				  .total = record.total,
 				  .length = record.length,
-				  .tag = record.tag };
+				  .tag = record.tag,
+				  .asks = record.ask };
 	return 1;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm_several.c - a comm of several lanes as the application and the keeper drive it. */
-#include "choice.h"
 #include "comm_impl.h"
 
 #define TICK_NS 2000000u      /* lanes are looked at while a request waits */
@@ -68,17 +67,6 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 	}
 }
 
-/* A message goes by kernel lanes. One that is measured is looked after until it is acknowledged. */
-static void comm_kernel_posted(struct comm *comm, const struct request *request)
-{
-	struct comm_several *s = comm->several;
-
-	atomic_store_explicit(&s->kernel_message, comm->app_posted, memory_order_relaxed);
-	if (request->exact)
-		atomic_store_explicit(&s->kernel_active_ns, request->posted_ns,
-				      memory_order_relaxed);
-}
-
 void comm_several_post(struct comm *comm, struct request *request)
 {
 	bool ended, news = false;
@@ -86,11 +74,9 @@ void comm_several_post(struct comm *comm, struct request *request)
 	request->received = 0;
 	request->begun = false;
 	request->kept = 0;
-	request->exact = false;
+	request->asks = false;
 	comm_lock(comm);
-	/* One at a time, or a stream? The message in flight may be done, by what came with its answer. */
-	if (comm->side == COMM_SEND &&
-	    choice_would_join(comm->several->choice, comm->app_posted - 1)) {
+	if (comm->side == COMM_SEND && comm_choice_would_join(comm, request)) {
 		comm_unlock(comm);
 		comm_several_drive(comm, request->posted_ns);
 		comm_lock(comm);
@@ -100,7 +86,8 @@ void comm_several_post(struct comm *comm, struct request *request)
 	if (comm->side == COMM_SEND) {
 		news = comm_tx_post(comm, request);
 		if (request->kinds & LANE_KERNEL)
-			comm_kernel_posted(comm, request);
+			atomic_store_explicit(&comm->several->kernel_message, comm->app_posted,
+					      memory_order_relaxed);
 	} else {
 		comm_rx_post(comm);
 	}

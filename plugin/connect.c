@@ -135,6 +135,7 @@ static int connect_finish(struct connect *c)
 				    .side = COMM_SEND,
 				    .several = preamble_several(p),
 				    .kept = (p->own.features & FEATURE_KEPT) != 0,
+				    .asks = (p->peer.features & FEATURE_ANSWERS) != 0,
 				    .comm_id = c->comm_id,
 				    .revive_ns = COMM_REVIVE_NS };
 	int rc;

@@ -229,6 +229,7 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.no_credit = k->spec->no_credit,
 		.several = k->spec->several,
 		.kept = csim_keeps(k),
+		.asks = csim_keeps(k),
 		.comm_id = k->spec->stream,
 		.lane_lost = lanes_lost,
 		.lane = { .index = (uint8_t)lane->index,

@@ -68,7 +68,7 @@ static void end_one(struct run *run)
 	run->spent_us += us;
 	if (run->choice)
 		choice_done(run->choice, run->ended, run->sizes[slot], run->kinds[slot],
-			    (uint64_t)(us * 1e3));
+			    (uint64_t)(us * 1e3), false);
 	run->ended++;
 	if (run->now_us < run->done_us[slot])
 		run->now_us = run->done_us[slot];

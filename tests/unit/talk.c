@@ -118,6 +118,7 @@ void talk_open(struct talk *t, uint64_t count, unsigned lanes)
 	opt.eager_bytes = eager[rng_below(rng, 4)];
 	opt.no_credit = rng_below(rng, 4) == 0;
 	opt.kept = rng_below(rng, 4) != 0;
+	opt.asks = rng_below(rng, 4) != 0;
 	talk_comms(t, &opt);
 	for (unsigned i = 1; i < lanes; i++)
 		talk_attach(t, i, rng_below(rng, 3) ? LANE_HARP : LANE_KERNEL, capacity);

@@ -197,7 +197,7 @@ static void test_kinds(void)
 		 LANE_KERNEL); /* what was best, until it is measured again */
 	choice_kinds_alive(choice, 0);
 	CHECK_EQ(choice_take(choice, run.message, 64, false), 0);
-	choice_done(choice, run.message, 64, 0, 1000);
+	choice_done(choice, run.message, 64, 0, 1000, false);
 	free(choice);
 }
 
@@ -262,13 +262,13 @@ static void test_single_behind_stream(void)
 	CHECK(!choice->cells[0].rest);
 	(void)choice_take(choice, run.message, 64, false);
 	CHECK(choice_is_exact(choice, run.message));
-	choice_done(choice, run.message, 64, LANE_HARP, 3000);
+	choice_done(choice, run.message, 64, LANE_HARP, 3000, false);
 	choice->cells[0].rest =
 		2; /* and one that is not to be looked at is not, whatever begins meanwhile */
 	(void)choice_take(choice, run.message + 1, 64, false);
 	CHECK(!choice_is_exact(choice, run.message + 1));
 	choice->cells[0].rest = 0;
-	choice_done(choice, run.message + 1, 64, LANE_HARP, 0);
+	choice_done(choice, run.message + 1, 64, LANE_HARP, 0, false);
 	for (unsigned i = 0; i < choice->cells[0].cost[WAY_HARP].count; i++)
 		CHECK(choice->cells[0].cost[WAY_HARP].ns[i] > 0);
 	free(choice);
@@ -302,7 +302,7 @@ static void test_odd_times(void)
 			unsigned kinds = choice_take(&choice, m, i % 7 ? size : 0, false);
 
 			CHECK(kinds >= 1 && kinds <= 3);
-			choice_done(&choice, m, i % 7 ? size : 0, kinds, service_ns);
+			choice_done(&choice, m, i % 7 ? size : 0, kinds, service_ns, false);
 		}
 	}
 }
