@@ -28,6 +28,7 @@
 #include "kernel_info.h"
 
 #define STREAM_MARKS_MAX 512u
+#define STREAM_PIECE_BYTES 32768u
 #define STREAM_FD 1000000 /* of lane 0's sending end */
 
 struct stream_mark {
@@ -111,15 +112,11 @@ static void pipe_advance(struct csim_stream *s, enum csim_side writer)
 	}
 }
 
-static void pipe_write(struct csim_stream *s, enum csim_side writer, const uint8_t *bytes,
-		       size_t len)
+/* So much at most arrives at once. */
+static void pipe_mark_piece(struct csim_stream *s, struct stream_pipe *p, size_t len)
 {
-	struct stream_pipe *p = &s->pipes[writer];
-	uint64_t now_ns = s->sim->now_ns, at = p->written % p->capacity;
-	size_t first = len < p->capacity - at ? len : (size_t)(p->capacity - at);
+	uint64_t now_ns = s->sim->now_ns;
 
-	memcpy(p->ring + at, bytes, first);
-	memcpy(p->ring, bytes + first, len - first);
 	p->written += len;
 	p->line_free_ns = (p->line_free_ns > now_ns ? p->line_free_ns : now_ns) +
 			  (p->rate_bps ? len * 8000000000u / p->rate_bps : 0);
@@ -127,6 +124,21 @@ static void pipe_write(struct csim_stream *s, enum csim_side writer, const uint8
 		p->mark_count--; /* the last one grows, and comes later */
 	*pipe_mark(p, p->mark_count++) =
 		(struct stream_mark){ p->written, p->line_free_ns + p->delay_ns };
+}
+
+static void pipe_write(struct csim_stream *s, enum csim_side writer, const uint8_t *bytes,
+		       size_t len)
+{
+	struct stream_pipe *p = &s->pipes[writer];
+	uint64_t at = p->written % p->capacity;
+	size_t first = len < p->capacity - at ? len : (size_t)(p->capacity - at), n;
+
+	memcpy(p->ring + at, bytes, first);
+	memcpy(p->ring, bytes + first, len - first);
+	for (; len; len -= n) {
+		n = len < STREAM_PIECE_BYTES ? len : STREAM_PIECE_BYTES;
+		pipe_mark_piece(s, p, n);
+	}
 }
 
 /* Free for more, so that who waits for it is told: half as much as is taken, as Linux has it. */
