@@ -14,7 +14,6 @@
 #include "base/endian.h"
 #include "choice.h"
 #include "double_env.h"
-#include "keeper.h"
 #include "lane_harp.h"
 #include "nic/wire.h"
 #include "stack/stack.h"
@@ -23,18 +22,7 @@
 #define HOST_FRAMES 2048u
 #define HOST_PACKETS 4096u
 
-/* ---- in the place of instance.c, engine*.c and keeper.c ----------------------------------------- */
-
-struct driver *keeper_driver(void)
-{
-	return NULL;
-}
-
-void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
-{
-	(void)timer;
-	(void)at_ns;
-}
+/* ---- in the place of instance.c and engine*.c -------------------------------------------------- */
 
 static struct csim_nic *host_nic(const struct harp_instance *instance)
 {
@@ -390,6 +378,7 @@ bool csim_hosts_make(struct csim *sim)
 	}
 	for (unsigned host = 0; host < w->hosts && !err; host++) {
 		driver_init(&sim->hosts[host].dial_driver, host_dial_advance);
+		csim_keeper_make(&sim->hosts[host]);
 		for (unsigned rail = 0; rail < w->rails && !err; rail++)
 			err = nic_make(sim, host, rail);
 	}

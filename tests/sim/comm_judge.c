@@ -24,7 +24,8 @@ static unsigned judge_warn_count;
 
 void csim_judge_log(enum plugin_log_level level, const char *text)
 {
-	if (level == PLUGIN_WARN)
+	/* Of a rail, which names the peer, too, but says nothing of a comm. */
+	if (level == PLUGIN_WARN && !strstr(text, "no lane to"))
 		snprintf(judge_warns[judge_warn_count++ % JUDGE_WARNS], sizeof(judge_warns[0]),
 			 "%s", text);
 }
@@ -169,7 +170,7 @@ bool csim_judge_progress(struct csim *sim)
 		} else if (k->bare_ns == CSIM_NEVER_NS) {
 			k->bare_ns = sim->now_ns;
 		}
-		if (!judge_comm_progress(sim, i))
+		if (!judge_comm_progress(sim, i) || !csim_upkeep_judge(&k->app[CSIM_SEND]))
 			return false;
 	}
 	return true;

@@ -5,7 +5,8 @@
  * What preamble and keeper do in the plugin is done here without words: who dials is known, so an accepted
  * connection finds its lane by its port. A comm begins with its first lane, at each end when it is open there;
  * others join when they are open, at each end at its own time. When a sending comm says that it has lost a lane,
- * or that one is much slower than the others, a new one of its index is dialed after redial_ns.
+ * or that one is much slower than the others, a new one of its index is dialed after redial_ns; or upkeep.c dials all but
+ * the first (comm_upkeep.c).
  *
  * Both ends of a HARP lane go through operations of ours, which count, and let others run in between.
  */
@@ -136,13 +137,52 @@ static bool dial_meets_trouble(const struct csim *sim, const struct csn_lane *sp
 	return false;
 }
 
+struct csim_lane *csim_lane_new(struct csim *sim, const struct csn_lane *spec, unsigned index)
+{
+	struct csim_lane *lane = &sim->lanes[sim->lane_count++];
+
+	*lane = (struct csim_lane){ .sim = sim,
+				    .spec = spec,
+				    .number = sim->lane_count - 1,
+				    .index = index,
+				    .silent_since_ns = sim->now_ns,
+				    .disturbed = dial_meets_trouble(sim, spec) };
+	csim_note(sim, "lane %u: comm %llu's %u is dialed", lane->number,
+		  (unsigned long long)spec->comm, index);
+	return lane;
+}
+
+int csim_lane_connect(struct csim_lane *lane)
+{
+	struct csim *sim = lane->sim;
+	const struct csn_lane *spec = lane->spec;
+	const struct csn_comm *c = &sim->scenario->comms[spec->comm];
+	struct csim_nic *nic = sim->hosts[c->from].nics[spec->rail];
+	struct harp_endpoint local = { 0 }, remote = { .port = LANES_PORT };
+	int rc;
+
+	if (spec->kind == CSN_KERNEL) {
+		csim_stream_make(lane);
+		return 0;
+	}
+	local.addr = csim_addr(sim, (unsigned)c->from, nic->rail);
+	remote.addr = csim_addr(sim, (unsigned)c->to, nic->rail);
+	rc = lane_harp_connect(&nic->engine, &local, &remote, 0, &lane->end[CSIM_SEND].lane);
+	if (rc) {
+		csim_note(sim, "lane %u: connect: %d", lane->number, rc);
+		return rc;
+	}
+	own_adopt(lane->end[CSIM_SEND].lane);
+	lane->port = lane->end[CSIM_SEND].lane->local.port;
+	nic->due_ns = sim->now_ns;
+	return 0;
+}
+
 static void lane_dial(struct csim *sim, const struct csn_lane *spec, unsigned index)
 {
 	const struct csn_comm *c = &sim->scenario->comms[spec->comm];
 	struct csim_nic *nic = sim->hosts[c->from].nics[spec->rail];
 	struct csim_lane *lane;
-	struct harp_endpoint local = { 0 }, remote = { .port = LANES_PORT };
-	int rc;
 
 	if (sim->lane_count == CSIM_DIALS_MAX || sim->comms[spec->comm].app[CSIM_SEND].closed ||
 	    sim->comms[spec->comm].app[CSIM_RECV].closed || sim->hosts[c->from].dead ||
@@ -154,31 +194,11 @@ static void lane_dial(struct csim *sim, const struct csn_lane *spec, unsigned in
 		csim_dial_at(sim, sim->now_ns + LANES_DIAL_RETRY_NS, spec, index);
 		return;
 	}
-	lane = &sim->lanes[sim->lane_count++];
-	*lane = (struct csim_lane){ .sim = sim,
-				    .spec = spec,
-				    .number = sim->lane_count - 1,
-				    .index = index,
-				    .silent_since_ns = sim->now_ns,
-				    .disturbed = dial_meets_trouble(sim, spec) };
-	csim_note(sim, "lane %u: comm %llu's %u is dialed", lane->number,
-		  (unsigned long long)spec->comm, index);
-	if (spec->kind == CSN_KERNEL) {
-		csim_stream_make(lane);
-		return;
-	}
-	local.addr = csim_addr(sim, (unsigned)c->from, nic->rail);
-	remote.addr = csim_addr(sim, (unsigned)c->to, nic->rail);
-	rc = lane_harp_connect(&nic->engine, &local, &remote, 0, &lane->end[CSIM_SEND].lane);
-	if (rc) {
+	lane = csim_lane_new(sim, spec, index);
+	if (csim_lane_connect(lane)) {
 		lane->broken = true;
-		csim_note(sim, "lane %u: connect: %d", lane->number, rc);
 		csim_dial_at(sim, sim->now_ns + LANES_DIAL_RETRY_NS, spec, index);
-		return;
 	}
-	own_adopt(lane->end[CSIM_SEND].lane);
-	lane->port = lane->end[CSIM_SEND].lane->local.port;
-	nic->due_ns = sim->now_ns;
 }
 
 void csim_dials_run(struct csim *sim)
@@ -198,24 +218,32 @@ void csim_dials_run(struct csim *sim)
 
 /* ---- joining ----------------------------------------------------------------------------------- */
 
+const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, unsigned index)
+{
+	for (unsigned l = 0; l < sim->scenario->lane_count; l++) {
+		if (sim->scenario->lanes[l].comm == comm && index-- == 0)
+			return &sim->scenario->lanes[l];
+	}
+	abort();
+}
+
 /* A baton is held, nothing may be called: a note for later. */
 static bool lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct csim *sim = lanes_sim;
 
 	for (unsigned c = 0; c < sim->scenario->comm_count; c++) {
-		const struct csim_comm *k = &sim->comms[c];
-		unsigned at = 0;
+		struct csim_comm *k = &sim->comms[c];
 
-		if (k->app[CSIM_SEND].comm != comm || !k->spec->redial_ns)
+		if (k->app[CSIM_SEND].comm != comm)
 			continue;
 		csim_note(sim, "comm %u: lane index %u %s", c, index,
 			  loss == COMM_LOSS_SLOW ? "is slow" : "is lost");
-		for (unsigned l = 0; l < sim->scenario->lane_count; l++) {
-			if (sim->scenario->lanes[l].comm == c && at++ == index)
-				csim_dial_at(sim, sim->now_ns + k->spec->redial_ns,
-					     &sim->scenario->lanes[l], index);
-		}
+		if (k->spec->upkeep)
+			return csim_upkeep_lost(k, index, loss);
+		if (k->spec->redial_ns)
+			csim_dial_at(sim, sim->now_ns + k->spec->redial_ns,
+				     csim_lane_spec(sim, c, index), index);
 	}
 	return false;
 }
@@ -232,13 +260,18 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.asks = csim_keeps(k),
 		.comm_id = k->spec->stream,
 		.lane_lost = lanes_lost,
+		.revive_ns = k->spec->upkeep ? COMM_REVIVE_NS : 0,
 		.lane = { .index = (uint8_t)lane->index,
 			  .dev = (int)lane->spec->rail,
 			  .backup = lane->spec->backup,
 			  .rtt_ns = 10000 },
 	};
 
-	return comm_create(&k->app[side].comm, lane->end[side].lane, &opt);
+	int rc = comm_create(&k->app[side].comm, lane->end[side].lane, &opt);
+
+	if (!rc && k->spec->upkeep)
+		csim_upkeep_made(lane, side);
+	return rc;
 }
 
 static int lane_join_comm(struct csim_lane *lane, enum csim_side side)
@@ -294,6 +327,10 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 
 	if (!end->lane || end->joined)
 		return;
+	if (lane->dial && side == CSIM_SEND) {
+		csim_dial_settle(lane);
+		return;
+	}
 	switch (end->lane->ops->state(end->lane)) {
 	case LANE_CONNECTING:
 		return;
@@ -308,6 +345,8 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 		return;
 	default:
 		end->opened = true;
+		if (!csim_dial_lets_in(lane))
+			return;
 		lane_join(lane, side);
 	}
 }

@@ -73,6 +73,8 @@ static const char *csn_check(const void *scenario)
 
 		if (c->from >= s->world.hosts || c->to >= s->world.hosts || c->from == c->to)
 			return "a comm that joins no two hosts";
+		if (c->upkeep && !c->several)
+			return "a comm of one lane whose further lanes are kept up";
 		if (!lanes[i] || lanes[i] > 32 || (!c->several && lanes[i] > 1))
 			return "a comm with too few or too many lanes";
 		if (c->sizes >= CSN_SIZES_KINDS || !c->s_burst || !c->r_burst)
@@ -104,6 +106,7 @@ struct maker {
 	uint64_t horizon_ns;
 	bool clean;  /* no packet is harmed */
 	bool mortal; /* processes may die, NICs may go */
+	bool calm; /* many seconds with few messages: lanes live long, and are dialled again for long */
 };
 
 static uint32_t below(struct maker *m, uint64_t bound)
@@ -156,7 +159,7 @@ static void make_world(struct maker *m)
 	w->interleave_ppm = PICK(m, 0, 1000, 20000, 100000, 500000);
 	w->hold_ppm = PICK(m, 0, 0, 20000, 100000);
 	w->kernel_threads = PICK(m, 0, 0, 1, 3);
-	w->no_epoll_ppm = PICK(m, 0, 0, 0, 0, 300000);
+	w->no_epoll_ppm = m->calm && one_in(m, 2) ? 300000 : PICK(m, 0, 0, 0, 0, 300000);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
 	for (unsigned i = 0; i < m->s->nic_count; i++)
 		make_way(m, &m->s->nics[i]);
@@ -170,11 +173,13 @@ static void make_lane(struct maker *m, unsigned comm, uint64_t kind, bool first)
 	l->kind = kind;
 	l->rail = below(m, m->s->world.rails);
 	l->backup = !first && one_in(m, 8);
-	l->start_ns = first || one_in(m, 2) ? 0 : below64(m, m->horizon_ns);
+	l->start_ns = first || m->calm || one_in(m, 2) ? 0 : below64(m, m->horizon_ns);
 	if (kind != CSN_KERNEL)
 		return;
 	l->delay_ns = PICK(m, 1 * US, 10 * US, 100 * US);
 	l->rate_bps = PICK(m, 0, 10000000000, 1000000000, 100000000);
+	if (m->calm)
+		l->rate_bps = PICK(m, 1000000000, 1000000000, 20000000);
 	l->buffer_bytes = PICK(m, 1000, 16384, 65536, 262144, 1000000);
 	l->short_ppm = PICK(m, 0, 10000, 300000);
 }
@@ -203,6 +208,19 @@ static void make_sizes(struct maker *m, struct csn_comm *c, uint32_t budget)
 		c->messages = 1 + budget * 2 / c->size_max;
 }
 
+/* Now and then a message; or enough of them that a slow lane is seen to be slow. */
+static void make_calm(struct maker *m, struct csn_comm *c)
+{
+	bool busy = one_in(m, 2);
+
+	c->messages = busy ? 60 + below(m, 40) : 20 + below(m, 40);
+	c->sizes = busy ? CSN_SIZES_BULK : c->sizes;
+	c->size_max = busy ? PICK(m, 65536, 131072) : c->size_max;
+	c->s_burst = c->r_burst = 4;
+	c->s_gap_ns = c->r_gap_ns = busy ? 300 * MS : 1 * S;
+	c->upkeep = c->several = 1;
+}
+
 static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 {
 	c->stream = rng_u64(&m->rng);
@@ -219,13 +237,16 @@ static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 	c->r_burst = PICK(m, 1, 2, 8, 32, 32);
 	c->s_gap_ns = one_in(m, 3) ? below64(m, PICK(m, 10 * US, MS, 20 * MS)) : 0;
 	c->r_gap_ns = one_in(m, 3) ? below64(m, PICK(m, 10 * US, MS, 20 * MS)) : 0;
-	c->r_delay_ns = one_in(m, 3) ? below64(m, m->horizon_ns) : 0;
+	if (m->calm)
+		make_calm(m, c);
+	c->r_delay_ns = !m->calm && one_in(m, 3) ? below64(m, m->horizon_ns) : 0;
 	c->s_poll_ns = PICK(m, 1 * US, 5 * US, 50 * US);
 	c->r_poll_ns = PICK(m, 1 * US, 5 * US, 50 * US);
 	c->s_close_at = one_in(m, 12) ? 1 + below(m, c->messages) : 0;
 	c->r_close_at = one_in(m, 12) ? 1 + below(m, c->messages) : 0;
 	c->s_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
 	c->r_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
+	c->upkeep |= c->several && !m->s->world.no_looks && one_in(m, 2);
 	c->redial_ns = one_in(m, 2) ? 1 + below64(m, PICK(m, MS, 100 * MS)) : 0;
 }
 
@@ -258,7 +279,8 @@ static void make_event(struct maker *m, struct csn_event *e)
 	e->host = below(m, m->s->world.hosts);
 	e->rail = below(m, m->s->world.rails);
 	e->start_ns = below64(m, m->horizon_ns);
-	e->duration_ns = 1 + below64(m, PICK(m, 100 * US, 10 * MS, 300 * MS, 2 * S));
+	e->duration_ns =
+		1 + below64(m, PICK(m, 100 * US, 10 * MS, 300 * MS, m->calm ? 9 * S : 2 * S));
 	if (!m->s->world.no_looks &&
 	    one_in(m,
 		   4)) { /* stalls, is passed over, and comes back with what others have sent again */
@@ -295,7 +317,8 @@ void comm_scenario_make(struct comm_scenario *s, uint64_t seed)
 	m.clean = !one_in(&m, 3);
 	m.mortal = one_in(&m, 4);
 	s->world.no_looks = m.clean && one_in(&m, 3);
-	m.horizon_ns = PICK(&m, 200 * US, 2 * MS, 20 * MS, 200 * MS);
+	m.calm = !s->world.no_looks && one_in(&m, 20);
+	m.horizon_ns = m.calm ? 12 * S : PICK(&m, 200 * US, 2 * MS, 20 * MS, 200 * MS);
 	make_world(&m);
 	s->comm_count = 1 + below(&m, one_in(&m, 4) ? 8 : 3);
 	budget = (one_in(&m, 20) ? 10 * BYTES_MAX : BYTES_MAX) / s->comm_count;

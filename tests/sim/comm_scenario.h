@@ -59,9 +59,10 @@ enum csn_event_kind {
 	X(linger_ns, SCN_KEEP)                                                                     \
 	X(guardian_lag_ns, 1000) /* how late an engine is driven when nobody polls, at most */     \
 	X(interleave_ppm,                                                                          \
-	  0)               /* chance that other threads run in the middle of a send or receive */  \
-	X(hold_ppm, 0)     /* chance, per turn of an application, that others hold a baton */      \
-	X(no_epoll_ppm, 0) /* chance that a driver of kernel lanes gets no epoll */                \
+	  0)           /* chance that other threads run in the middle of a send or receive */      \
+	X(hold_ppm, 0) /* chance, per turn of an application, that others hold a baton */          \
+	X(no_epoll_ppm,                                                                            \
+	  0) /* chance that a driver of kernel lanes gets no epoll, or a dial no keeper */         \
 	X(no_looks,                                                                                \
 	  0) /* nothing is looked at that has nothing under way: it is woken, or rests */          \
 	X(kernel_threads, 0) /* workers beside the applications' threads */                        \
@@ -110,7 +111,8 @@ enum csn_plant {
 	X(r_close_at, 0)                                                                           \
 	X(s_close_ns, 0) /* between its last request and its close */                              \
 	X(r_close_ns, 0)                                                                           \
-	X(redial_ns, 0) /* a lane that was given up is opened again after so long */
+	X(upkeep, 0)    /* upkeep.c opens its further lanes, and those that were given up */       \
+	X(redial_ns, 0) /* or else: a lane that was given up is opened again after so long */
 
 #define CSN_LANE(X)                                                                                \
 	X(comm, SCN_REF(CSN_COMM_KIND))                                                            \

@@ -455,6 +455,7 @@ static uint64_t sim_next_ns(struct csim *sim)
 
 	next_ns = sim_earlier(next_ns, sim_streams(sim));
 	next_ns = sim_earlier(next_ns, csim_workers_next_ns(sim));
+	next_ns = sim_earlier(next_ns, csim_keepers_next_ns(sim));
 	for (unsigned i = 0; i < sim->scenario->nic_count; i++)
 		next_ns = sim_earlier(next_ns, sim_nic_due_ns(sim, &sim->nics[i]));
 	for (unsigned i = 0; i < sim->scenario->comm_count && sim->zero_ns; i++) {
@@ -480,9 +481,11 @@ static void sim_begin(struct csim *sim)
 		for (unsigned l = 0; l < sim->scenario->lane_count; l++) {
 			const struct csn_lane *spec = &sim->scenario->lanes[l];
 
-			if (spec->comm == i && index++ > 0)
+			if (spec->comm == i && index++ > 0 && !k->spec->upkeep)
 				csim_dial_at(sim, sim->now_ns + spec->start_ns, spec, index - 1);
 		}
+		if (k->spec->upkeep)
+			csim_upkeep_go(&k->app[CSIM_SEND]);
 		k->app[CSIM_SEND].wake_ns = sim->now_ns;
 		k->app[CSIM_RECV].wake_ns = k->app[CSIM_RECV].next_post_ns =
 			sim->now_ns + k->spec->r_delay_ns;
@@ -508,6 +511,7 @@ static void sim_step(struct csim *sim)
 	}
 	csim_dials_run(sim);
 	csim_workers_run(sim);
+	csim_keepers_run(sim);
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++)
 		csim_lanes_settle(sim, h);
 	for (unsigned i = 0; i < sim->scenario->nic_count && !sim->failed; i++) {
@@ -595,6 +599,7 @@ bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 	running = sim;
 	sim_settings(&scenario->world);
 	csim_streams_begin(sim);
+	csim_upkeep_begin(sim);
 	good = csim_hosts_make(sim) && csim_apps_make(sim) && csim_lanes_start(sim) &&
 	       sim_loop(sim) && csim_judge_end(sim) && !sim->failed;
 	if (!good && dump)

@@ -8,6 +8,8 @@
  *	comm_stream.c  the simulated kernel: connections as lane_kernel.c calls them
  *	comm_kernel.c  ... its epoll, and threads for kernel lanes
  *	comm_lanes.c   lanes open, join their comms, die, and are opened again
+ *	comm_upkeep.c  ... by upkeep.c, which is judged
+ *	comm_dials.c   ... of a keeper on each host
  *	comm_app.c     applications: they post, test, close, and check every byte and every buffer
  *	comm_judge.c   what may fail and what must not; what must be gone in the end
  */
@@ -20,6 +22,7 @@
 #include "engine_impl.h"
 #include "harp.h"
 #include "runner.h"
+#include "tender.h"
 
 #define CSIM_NEVER_NS UINT64_MAX
 #define CSIM_US UINT64_C(1000)
@@ -58,6 +61,9 @@ struct csim_nic {
 struct csim_host {
 	struct csim_nic *nics[CSN_RAILS_MAX];
 	struct driver dial_driver; /* of kernel lanes that have no comm yet */
+	struct driver keeper;      /* comm_dials.c's */
+	struct keeper_timer *timers;
+	uint64_t keeper_ns, keeper_due_ns; /* woken; or that, or a timer or a dial */
 	uint64_t stall_until_ns, freeze_until_ns;
 	bool dead;
 	struct driver *held; /* its baton is held by a thread that is nowhere to be seen */
@@ -81,6 +87,10 @@ struct csim_lane {
 	struct csim_stream *stream;
 	uint64_t silent_until_ns[2]; /* by who sends: nothing arrives */
 	uint64_t silent_since_ns;
+	/* While upkeep.c dials it: */
+	struct dial *dial;
+	bool rerolls; /* there was one of that index */
+	uint64_t open_ns, ready_ns;
 	bool broken;    /* reset, or silent for ever */
 	bool disturbed; /* something in the scenario explains that it is given up */
 };
@@ -109,15 +119,26 @@ struct csim_app {
 	bool closed, closed_early, in_turn;
 	struct csim_buffer retired[4]; /* given back by the comm: nobody may write there */
 	unsigned retired_next;
+	/* Of a comm whose lanes are upkeep.c's: its sender's, its receiver's. */
+	struct upkeep *upkeep;
+	struct tender tender;
+};
+
+/* What was seen of a lane of a plan; 0: never. */
+struct csim_ledger {
+	uint64_t begun_ns, ended_ns; /* its last dial */
+	unsigned failures;           /* of dials, in a row */
+	uint64_t up_ns, lost_ns, rerolled_ns;
 };
 
 struct csim_comm {
 	const struct csn_comm *spec;
 	struct csim_app app[2];
-	uint64_t *sizes;   /* of its messages */
-	unsigned lanes;    /* of the scenario */
-	bool excused;      /* something in the scenario explains an error */
-	uint64_t bare_ns;  /* no lane of it works since then; CSIM_NEVER_NS: one does */
+	uint64_t *sizes;  /* of its messages */
+	unsigned lanes;   /* of the scenario */
+	bool excused;     /* something in the scenario explains an error */
+	uint64_t bare_ns; /* no lane of it works since then; CSIM_NEVER_NS: one does */
+	struct csim_ledger ledger[COMM_LANES_MAX];
 	uint64_t bared_ns; /* when that ended, for the last time that it lasted */
 };
 
@@ -154,9 +175,10 @@ struct csim {
 	unsigned dial_count;
 	uint8_t event_state[CSN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
 	uint64_t steps, bytes, trace;
-	unsigned yields; /* of threads that wait for others, in this step */
-	unsigned depth;  /* of threads in the middle of another one's step */
-	bool verbose;    /* prints what happens */
+	uint64_t dialled, rerolls, deaths; /* of upkeep.c's lanes */
+	unsigned yields;                   /* of threads that wait for others, in this step */
+	unsigned depth;                    /* of threads in the middle of another one's step */
+	bool verbose;                      /* prints what happens */
 	bool failed;
 	uint64_t streams;      /* that exist */
 	unsigned opening_host; /* where a comm is being made */
@@ -218,6 +240,11 @@ bool csim_lanes_start(struct csim *sim);
 void csim_dial_at(struct csim *sim, uint64_t at_ns, const struct csn_lane *spec, unsigned index);
 uint64_t csim_dials_next_ns(const struct csim *sim);
 void csim_dials_run(struct csim *sim);
+/* The scenario's lane of that index of a comm. */
+const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, unsigned index);
+struct csim_lane *csim_lane_new(struct csim *sim, const struct csn_lane *spec, unsigned index);
+/* -errno: the stack has no room. */
+int csim_lane_connect(struct csim_lane *lane);
 /* After a turn of a host: what was accepted, what is open, what failed. */
 void csim_lanes_settle(struct csim *sim, unsigned host);
 /* Nothing of what the sender sends arrives, by itself: until then. */
@@ -232,6 +259,24 @@ static inline unsigned csim_lane_host(const struct csim_lane *lane, enum csim_si
 	return (unsigned)(side == CSIM_SEND ? c->from : c->to);
 }
 void csim_lanes_destroy(struct csim *sim);
+
+/* ---- comm_upkeep.c ---- */
+void csim_upkeep_begin(struct csim *sim);
+void csim_upkeep_made(struct csim_lane *first, enum csim_side side);
+/* Further lanes are dialled from now on. */
+void csim_upkeep_go(struct csim_app *app);
+/* Closes the comm. */
+void csim_upkeep_end(struct csim_app *app, bool abort);
+bool csim_upkeep_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
+bool csim_upkeep_judge(struct csim_app *app);
+
+/* ---- comm_dials.c ---- */
+void csim_keeper_make(struct csim_host *host);
+uint64_t csim_keepers_next_ns(struct csim *sim);
+void csim_keepers_run(struct csim *sim);
+/* A lane that is open at the receiving end: may it join there? */
+bool csim_dial_lets_in(struct csim_lane *lane);
+void csim_dial_settle(struct csim_lane *lane);
 
 /* ---- comm_app.c ---- */
 bool csim_apps_make(struct csim *sim);

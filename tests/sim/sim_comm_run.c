@@ -17,6 +17,7 @@
 static struct csim sim;
 static struct comm_scenario scenario;
 static uint64_t plant;
+static uint64_t dialled, rerolls, died; /* in all runs */
 
 static void make(uint64_t seed)
 {
@@ -28,6 +29,9 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 {
 	bool good = csim_run(&sim, s, dump);
 
+	dialled += sim.dialled;
+	rerolls += sim.rerolls;
+	died += sim.deaths;
 	*result = (struct runner_result){ sim.reason, sim.trace, sim.bytes, sim.steps,
 					  sim.now_ns - sim.zero_ns };
 	return good;
@@ -172,6 +176,10 @@ int main(int argc, char **argv)
 	if (argc == 3 && strcmp(argv[1], "--check-plant") == 0)
 		return run_check_plant(strtoull(argv[2], NULL, 0));
 	rc = runner_command(argc, argv);
+	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
+		printf("upkeep: %llu dials, %llu of them re-rolls; %llu deaths\n",
+		       (unsigned long long)dialled, (unsigned long long)rerolls,
+		       (unsigned long long)died);
 	if (rc < 0)
 		fprintf(stderr,
 			"usage: sim_comm_run [--verbose] --seeds FROM COUNT | --seed N | --twice FROM "

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_dials.c - a keeper on each host, and dials, as upkeep.c, upkeep_attempt.c and tender.c find them (in the place of
+ * keeper.c, dial.c and the preamble).
+ *
+ * Theory of operation. A keeper has turns as the real one has them (posted work, sources, timers), a little late. A dial
+ * opens a lane of comm_lanes.c without words: when it is open the receiving end lets it in, and if it had one of that index
+ * drops it; READY takes a while from there to the dialling end, which may hear of the old one's end before. What is cut off
+ * gets nowhere, until the dial's deadlines.
+ */
+#include "comm_upkeep.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dial.h"
+#include "keeper.h"
+#include "lane.h"
+
+#define DIALS_WAKE_NS 20000u   /* until a keeper that was woken has its turn, at most */
+#define DIALS_READY_NS 100000u /* READY's way beside the path's delay, at most; at times: */
+#define DIALS_READY_NS_LONG (20 * CSIM_MS)
+
+static struct csim *dials_sim;
+static struct csim_host *dials_host;
+static struct keeper_source *dials_sources[CSIM_DIALS_MAX];
+static unsigned dials_source_count; /* NULL among them: gone */
+
+void csim_keepers_begin(struct csim *sim)
+{
+	dials_sim = sim;
+	dials_source_count = 0;
+}
+
+void csim_keeper_at(struct csim *sim, unsigned host)
+{
+	dials_host = &sim->hosts[host];
+}
+
+struct csim_host *csim_keeper_host(void)
+{
+	return dials_host;
+}
+
+/* ---- the keeper ---------------------------------------------------------------------------------- */
+
+struct driver *keeper_driver(void)
+{
+	return &dials_host->keeper;
+}
+
+/* The statistics page is the process's, and its timer: no host's keeper has it. Who would leave a copy to the keeper makes
+ * it himself. */
+struct comm_row;
+bool __wrap_row_owe(struct comm_row *row);
+bool __wrap_row_owe(struct comm_row *row)
+{
+	(void)row;
+	return false;
+}
+
+static void keeper_woken(struct driver *driver)
+{
+	struct csim_host *host =
+		(struct csim_host *)((char *)driver - offsetof(struct csim_host, keeper));
+	uint64_t due_ns = dials_sim->now_ns + rng_below(&dials_sim->rng, DIALS_WAKE_NS);
+
+	if (due_ns < host->keeper_ns)
+		host->keeper_ns = due_ns;
+}
+
+static void timer_unlink(struct keeper_timer *timer)
+{
+	if (!timer->pprev)
+		return;
+	*timer->pprev = timer->next;
+	if (timer->next)
+		timer->next->pprev = timer->pprev;
+	timer->pprev = NULL;
+}
+
+void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
+{
+	timer_unlink(timer);
+	if (at_ns == UINT64_MAX)
+		return;
+	timer->at_ns = at_ns;
+	timer->next = dials_host->timers;
+	timer->pprev = &dials_host->timers;
+	if (timer->next)
+		timer->next->pprev = &timer->next;
+	dials_host->timers = timer;
+}
+
+int keeper_watch(struct keeper_source *source, int fd, uint32_t events)
+{
+	(void)events;
+	/* Sometimes the kernel has no room for it. */
+	if (csim_chance(&dials_sim->rng, dials_sim->scenario->world.no_epoll_ppm))
+		return -ENOSPC;
+	source->fd = fd;
+	source->watched = true;
+	if (dials_source_count == CSIM_DIALS_MAX)
+		abort();
+	dials_sources[dials_source_count++] = source;
+	return 0;
+}
+
+void keeper_rewatch(struct keeper_source *source, uint32_t events)
+{
+	(void)source;
+	(void)events;
+}
+
+void keeper_unwatch(struct keeper_source *source)
+{
+	for (unsigned i = 0; source->watched && i < dials_source_count; i++) {
+		if (dials_sources[i] == source)
+			dials_sources[i] = NULL;
+	}
+	source->watched = false;
+	while (dials_source_count && !dials_sources[dials_source_count - 1])
+		dials_source_count--;
+}
+
+/* ---- dials --------------------------------------------------------------------------------------- */
+
+struct csim_lane *csim_dialled(struct csim *sim, unsigned comm, unsigned index)
+{
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		if (sim->lanes[i].dial && sim->lanes[i].spec->comm == comm &&
+		    sim->lanes[i].index == index)
+			return &sim->lanes[i];
+	}
+	return NULL;
+}
+
+static struct csim_lane *dial_lane(const struct dial *dial)
+{
+	for (unsigned i = 0; i < dials_sim->lane_count; i++) {
+		if (dials_sim->lanes[i].dial == dial)
+			return &dials_sim->lanes[i];
+	}
+	return NULL;
+}
+
+static void dial_ended(struct dial *dial, int error, uint64_t now_ns)
+{
+	struct csim_comm *k = &dials_sim->comms[dial->comm_id];
+	struct csim_lane *lane = dial_lane(dial);
+	unsigned index = dial->own.index;
+
+	csim_keeper_at(dials_sim, k->app[CSIM_SEND].host);
+	if (error)
+		dial_stop(dial);
+	if (lane) {
+		lane->end[CSIM_SEND].joined = !error;
+		lane->dial = NULL;
+	}
+	dial->rtt_ns = 10000;
+	csim_ledger_ended(k, index, lane && lane->rerolls, error, now_ns);
+	dial->ended(dial, error, lane_error_text(error), now_ns);
+	if (lane && !lane->end[CSIM_SEND].lane) { /* the comm did not take it */
+		lane->end[CSIM_SEND].joined = false;
+		if (!error)
+			csim_ledger_ended(k, index, lane->rerolls, -ENOTCONN, now_ns);
+	}
+	if (lane)
+		csim_note(dials_sim, "lane %u: the dial has ended: %d", lane->number, error);
+}
+
+void dial_start(struct dial *dial, uint64_t now_ns)
+{
+	struct csim *sim = dials_sim;
+	struct csim_comm *k = &sim->comms[dial->comm_id];
+	const struct csn_lane *spec = csim_lane_spec(sim, (unsigned)dial->comm_id, dial->own.index);
+	struct csim_lane *lane;
+
+	csim_ledger_dial(k, dial->own.index, now_ns);
+	lane = sim->lane_count < CSIM_DIALS_MAX ? csim_lane_new(sim, spec, dial->own.index) : NULL;
+	if (!lane || sim->hosts[k->app[CSIM_RECV].host].dead || k->app[CSIM_RECV].closed) {
+		if (lane)
+			lane->broken = true;
+		dial_ended(dial, lane ? -ECONNREFUSED : -EMFILE, now_ns);
+		return;
+	}
+	dial->under_way = true;
+	lane->dial = dial;
+	lane->rerolls = comm_has_lane(k->app[CSIM_SEND].comm, lane->index);
+	lane->open_ns = now_ns + 3 * spec->delay_ns + rng_below(&sim->rng, DIALS_READY_NS);
+	if (csim_lane_connect(lane))
+		dial_ended(dial, -ENOSPC, now_ns);
+	else
+		dial->lane = lane->end[CSIM_SEND].lane;
+}
+
+static bool dial_path_is_open(const struct csim_lane *lane)
+{
+	const struct csim *sim = lane->sim;
+
+	for (unsigned side = 0; side < 2; side++) {
+		unsigned host = csim_lane_host(lane, side);
+		const struct csim_nic *nic = sim->hosts[host].nics[lane->spec->rail];
+
+		if (csim_frozen(sim, host) || nic->gone || nic->cut_until_ns > sim->now_ns ||
+		    nic->cut_out_until_ns > sim->now_ns || csim_lane_silent(lane, side))
+			return false;
+	}
+	return true;
+}
+
+bool csim_dial_lets_in(struct csim_lane *lane)
+{
+	struct csim *sim = lane->sim;
+
+	if (!lane->dial)
+		return true;
+	if (sim->now_ns < lane->open_ns || !dial_path_is_open(lane))
+		return false;
+	lane->ready_ns = sim->now_ns + lane->spec->delay_ns +
+			 rng_below(&sim->rng,
+				   rng_below(&sim->rng, 4) ? DIALS_READY_NS : DIALS_READY_NS_LONG);
+	return true;
+}
+
+/* 1: READY is here, 0: not yet, or -errno. */
+static int dial_result(const struct csim_lane *lane)
+{
+	const struct csim_end *there = &lane->end[CSIM_RECV];
+
+	if (there->closed || lane->broken ||
+	    lane->dial->lane->ops->state(lane->dial->lane) == LANE_DEAD)
+		return -ECONNRESET;
+	return there->joined && lane->sim->now_ns >= lane->ready_ns && dial_path_is_open(lane);
+}
+
+void dial_advance(struct dial *dial, uint64_t now_ns)
+{
+	struct csim_lane *lane = dial_lane(dial);
+	int result;
+
+	if (!lane)
+		return;
+	dial->opened = lane->end[CSIM_RECV].joined;
+	result = dial_result(lane);
+	if (!result &&
+	    (now_ns >= dial->deadline_ns || (!dial->opened && now_ns >= dial->open_deadline_ns)))
+		result = -ETIMEDOUT;
+	if (result)
+		dial_ended(dial, result < 0 ? result : 0, now_ns);
+}
+
+void dial_stop(struct dial *dial)
+{
+	struct csim_lane *lane = dial_lane(dial);
+
+	if (lane) {
+		lane->broken = lane->disturbed = true;
+		lane->dial = NULL;
+	}
+	if (dial->lane)
+		dial->lane->ops->close(dial->lane, true);
+	dial->lane = NULL;
+}
+
+/* HARP lanes go on by themselves. */
+void csim_dial_settle(struct csim_lane *lane)
+{
+	struct driver *driver = lane->dial->driver;
+
+	if (!lane->stream && dial_result(lane) && driver_take(driver)) {
+		dial_advance(lane->dial, lane->sim->now_ns);
+		driver_give(driver);
+	}
+}
+
+/* ---- turns of keepers ------------------------------------------------------------------------------ */
+
+/* When the source's dial gets on, or has. */
+static uint64_t source_ns(const struct keeper_source *source, const struct csim_host *host)
+{
+	struct csim *sim = dials_sim;
+
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		const struct csim_lane *lane = &sim->lanes[i];
+
+		if (!lane->dial || !lane->stream || lane_kernel_fd(lane->dial->lane) != source->fd)
+			continue;
+		if (&sim->hosts[csim_lane_host(lane, CSIM_SEND)] != host)
+			return CSIM_NEVER_NS;
+		if (dial_result(lane))
+			return sim->now_ns;
+		return lane->end[CSIM_RECV].joined && dial_path_is_open(lane) ? lane->ready_ns
+									      : CSIM_NEVER_NS;
+	}
+	return CSIM_NEVER_NS;
+}
+
+static void keeper_turn(struct driver *driver, uint64_t now_ns)
+{
+	struct csim_host *host =
+		(struct csim_host *)((char *)driver - offsetof(struct csim_host, keeper));
+	struct keeper_timer *timer;
+
+	dials_host = host;
+	(void)driver_run_ready(driver, now_ns);
+	for (unsigned i = 0; i < dials_source_count; i++) {
+		if (dials_sources[i] && source_ns(dials_sources[i], host) <= now_ns)
+			dials_sources[i]->ready(dials_sources[i], now_ns);
+	}
+	for (;;) {
+		for (timer = host->timers; timer && timer->at_ns > now_ns; timer = timer->next)
+			;
+		if (!timer)
+			return;
+		timer_unlink(timer);
+		timer->run(timer, now_ns);
+	}
+}
+
+void csim_keeper_make(struct csim_host *host)
+{
+	driver_init(&host->keeper, keeper_turn);
+	host->keeper.wake = keeper_woken;
+	host->keeper_ns = CSIM_NEVER_NS;
+}
+
+uint64_t csim_keepers_next_ns(struct csim *sim)
+{
+	uint64_t next_ns = CSIM_NEVER_NS;
+
+	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
+		struct csim_host *host = &sim->hosts[h];
+		uint64_t due_ns = host->keeper_ns;
+
+		if (host->dead)
+			continue;
+
+		for (const struct keeper_timer *t = host->timers; t; t = t->next)
+			due_ns = t->at_ns < due_ns ? t->at_ns : due_ns;
+		for (unsigned i = 0; i < dials_source_count; i++) {
+			uint64_t at_ns = dials_sources[i] ? source_ns(dials_sources[i], host)
+							  : CSIM_NEVER_NS;
+
+			due_ns = at_ns < due_ns ? at_ns : due_ns;
+		}
+		host->keeper_due_ns = due_ns;
+		if (due_ns != CSIM_NEVER_NS && due_ns < host->freeze_until_ns)
+			due_ns = host->freeze_until_ns;
+		next_ns = due_ns < next_ns ? due_ns : next_ns;
+	}
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		const struct csim_lane *lane = &sim->lanes[i];
+
+		if (lane->dial && !lane->end[CSIM_RECV].joined && lane->open_ns > sim->now_ns &&
+		    lane->open_ns < next_ns)
+			next_ns = lane->open_ns;
+		if (lane->dial && lane->end[CSIM_RECV].joined && lane->ready_ns > sim->now_ns &&
+		    lane->ready_ns < next_ns)
+			next_ns = lane->ready_ns;
+	}
+	return next_ns;
+}
+
+void csim_keepers_run(struct csim *sim)
+{
+	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
+		struct csim_host *host = &sim->hosts[h];
+
+		if (host->keeper_due_ns > sim->now_ns || csim_frozen(sim, h))
+			continue;
+		host->keeper_ns = CSIM_NEVER_NS;
+		(void)driver_turn(&host->keeper, sim->now_ns);
+	}
+}
