@@ -23,6 +23,7 @@ from harp.cli_versus import fairness, loss
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
 from harp.options import (
+    FiniteRange,
     lab_options,
     lab_shape,
     nic_option,
@@ -67,7 +68,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--channels", type=click.IntRange(1, 32), default=1, show_default=True),
         click.option("--abi", type=click.IntRange(6, 12), help="ncclNetPlugin_vN to use."),
         click.option("--encrypt", is_flag=True, help="Sealed lanes, with a key of this run's."),
-        click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True),
+        click.option("--timeout", type=FiniteRange(0.1), default=60.0, show_default=True),
     ):
         command = option(command)
     return lab_options(path_option(nic_option(plugin_option(output_option(command)))))
@@ -255,7 +256,7 @@ def allreduce(hosts: int, output: str, **given: Any) -> None:
 
 @bench.command()
 @click.option("--hosts", type=click.IntRange(2, 4), default=2, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.1), default=60.0, show_default=True)
+@click.option("--seconds", type=FiniteRange(0.1), default=60.0, show_default=True)
 @_common
 def idle(hosts: int, output: str, **given: Any) -> None:
     """Processor time of ranks that wait with connections open, first asleep, then polling.

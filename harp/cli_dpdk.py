@@ -8,7 +8,7 @@ import click
 from harp import dpdk_versus
 from harp import output as console
 from harp.errors import Exit
-from harp.options import output_option, type_mtu
+from harp.options import FiniteRange, output_option, type_mtu
 
 _WORDS = {True: "met", False: "MISSED"}
 
@@ -41,7 +41,7 @@ _WORDS = {True: "met", False: "MISSED"}
     help="How HARP's sender gives its bytes; may be given again.",
 )
 @click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.5, 60), default=2, show_default=True)
+@click.option("--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True)
 @output_option
 def dpdk(
     mtus: tuple[int, ...],

@@ -12,7 +12,7 @@ from harp import failover as runner
 from harp import output as console
 from harp.errors import Exit
 from harp.lab import RAILS_MAX
-from harp.options import lab_options, output_option, path_option
+from harp.options import FiniteRange, lab_options, output_option, path_option
 
 _WORDS = {True: "met", False: "MISSED"}
 
@@ -30,7 +30,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rate(default: float) -> Callable[..., Any]:
-    kind = click.FloatRange(1, 100_000)
+    kind = FiniteRange(1, 100_000)
     return click.option(
         "--rate", type=kind, default=default, show_default=True, help="Of each rail, Mbit/s."
     )
@@ -58,7 +58,7 @@ def _shape(given: dict[str, Any], **more: Any) -> runner.RailsOptions:
 @click.command()
 @_rate(2000)
 @_rounds(5)
-@click.option("--seconds", type=click.FloatRange(0.5, 60), default=3, show_default=True)
+@click.option("--seconds", type=FiniteRange(0.5, 60), default=3, show_default=True)
 @_common
 def rails(output: str, **given: Any) -> None:
     """A verified stream over each NIC alone and over all of them (HARP_RAILS=all), alternately.
@@ -105,7 +105,7 @@ def _print_rails(report: dict[str, Any], options: runner.RailsOptions) -> None:
 @_rate(1000)
 @_rounds(5)
 @click.option(
-    "--seconds", type=click.FloatRange(0.5, 60), default=2, show_default=True, help="Before it."
+    "--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True, help="Before it."
 )
 @click.option(
     "--cut",
@@ -121,12 +121,8 @@ def _print_rails(report: dict[str, Any], options: runner.RailsOptions) -> None:
     show_default=True,
     help="HARP_RAILS.",
 )
-@click.option(
-    "--cut-for", type=click.FloatRange(0.5, 60), default=3, show_default=True, help="Seconds."
-)
-@click.option(
-    "--after", type=click.FloatRange(0.5, 60), default=8, show_default=True, help="Seconds."
-)
+@click.option("--cut-for", type=FiniteRange(0.5, 60), default=3, show_default=True, help="Seconds.")
+@click.option("--after", type=FiniteRange(0.5, 60), default=8, show_default=True, help="Seconds.")
 @click.option("--csv", type=click.Path(dir_okay=False, path_type=Path), help="All timelines.")
 @click.option(
     "--plot",
@@ -205,7 +201,7 @@ def _print_failover(report: dict[str, Any], options: runner.FailoverOptions) -> 
     help="What they do; may be given again.",
 )
 @_rounds(5)
-@click.option("--seconds", type=click.FloatRange(0.1, 60), default=2, show_default=True)
+@click.option("--seconds", type=FiniteRange(0.1, 60), default=2, show_default=True)
 @click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
 @path_option
 @output_option

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from harp import output as console
 from harp.errors import Exit, HarpError
-from harp.options import output_option
+from harp.options import FiniteRange, output_option
 from harp.stats import lanes_view, view
 from harp.stats.instance import Instance, Sight, sight_document
 from harp.stats.job import Job
@@ -142,7 +142,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--pid", type=click.IntRange(1), help="Only this process."),
         click.option(
             "--interval",
-            type=click.FloatRange(0.05),
+            type=FiniteRange(0.05),
             default=1.0,
             show_default=True,
             help="Seconds from one look to the next, with --watch.",

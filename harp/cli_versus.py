@@ -8,7 +8,7 @@ import click
 from harp import output as console
 from harp import versus
 from harp.errors import Exit
-from harp.options import output_option, type_mtu
+from harp.options import FiniteRange, output_option, type_mtu
 
 _mtu = click.option("--mtu", type=type_mtu, default=1500, show_default=True, help="Bytes.")
 _ipv6 = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
@@ -32,7 +32,7 @@ def _finish(report: dict[str, Any]) -> None:
 @click.option(
     "--loss",
     "losses",
-    type=click.FloatRange(0, 50),
+    type=FiniteRange(0, 50),
     multiple=True,
     default=(0.1, 1, 3),
     show_default=True,
@@ -47,7 +47,7 @@ def _finish(report: dict[str, Any]) -> None:
     help="The kernel's congestion control; may be given again.",
 )
 @click.option("--rounds", type=click.IntRange(1, 50), default=7, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.6, 60), default=2, show_default=True)
+@click.option("--seconds", type=FiniteRange(0.6, 60), default=2, show_default=True)
 @click.option("--spin", is_flag=True, help="Neither HARP nor kernel sockets ever sleep.")
 @_harp_cc
 @_priority
@@ -126,13 +126,13 @@ def _print_loss(report: dict[str, Any]) -> None:
 
 
 @click.command()
-@click.option("--rate", type=click.FloatRange(1, 5000), default=100, show_default=True)
+@click.option("--rate", type=FiniteRange(1, 5000), default=100, show_default=True)
 @click.option("--queue", type=click.IntRange(10_000), default=250_000, show_default=True)
 @click.option("--flows", type=click.IntRange(1, 32), default=4, show_default=True)
 @click.option("--against", default="cubic", show_default=True, metavar="NAME")
 @click.option("--rounds", type=click.IntRange(1, 50), default=7, show_default=True)
-@click.option("--seconds", type=click.FloatRange(3, 300), default=15, show_default=True)
-@click.option("--skip", type=click.FloatRange(0.5, 100), default=5, show_default=True)
+@click.option("--seconds", type=FiniteRange(3, 300), default=15, show_default=True)
+@click.option("--skip", type=FiniteRange(0.5, 100), default=5, show_default=True)
 @click.option("--alone", is_flag=True, help="Twice as many flows of each kind alone, too.")
 @_harp_cc
 @_mtu

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that several commands share."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,19 @@ from harp import memif
 from harp.lab import MTU_MAX, MTU_MIN, LabOptions
 
 type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
+
+
+class FiniteRange(click.FloatRange):
+    """click's lets nan through, which is outside of no range, and inf where there is no bound."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
+
 
 output_option = click.option(
     "-o",

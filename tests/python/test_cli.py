@@ -84,6 +84,7 @@ def test_every_command_of_the_list_is_there() -> None:
         ["demo", "--hosts", "9"],
         ["demo", "--mtu", "12"],
         ["bench", "lat", "--path", "pigeon"],
+        ["bench", "lat", "--timeout", "nan"],
         ["bench", "loss", "--loss", "99"],
         ["bench", "fairness", "--flows", "0"],
     ],
@@ -93,6 +94,35 @@ def test_bad_usage_is_exit_2(command: list[str]) -> None:
     done = harpctl(*command)
     assert done.returncode == Exit.USAGE
     assert "Traceback" not in done.stderr
+
+
+def float_options() -> list[tuple[str, click.Command, str]]:
+    """Every option of every command that takes a number with a point."""
+    leaves = manual.leaves(cli, click.Context(cli, info_name="harpctl"))
+    return [
+        (path, command, option.opts[0])
+        for path, command in leaves
+        for option in command.params
+        if isinstance(option.type, type(click.FLOAT))
+    ]
+
+
+@pytest.mark.parametrize("number", ["nan", "-nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize(
+    ("path", "command", "option"),
+    [pytest.param(*each, id=f"{each[0]} {each[2]}") for each in float_options()],
+)
+def test_every_number_is_finite(
+    path: str, command: click.Command, option: str, number: str
+) -> None:
+    """A plain click.FLOAT or FloatRange would take some of these."""
+    words = r"is no finite number|is not in the range"
+    with pytest.raises(click.BadParameter, match=words) as refused:
+        command.make_context(path, [option, number])
+    assert refused.value.exit_code == Exit.USAGE
+    message = refused.value.format_message()
+    assert message.startswith(f"Invalid value for '{option}'")
+    assert "\n" not in message
 
 
 def test_check_of_no_interface_names_those_there_are() -> None:
