@@ -7,6 +7,7 @@ import click
 
 from harp import output as console
 from harp import paths as runner
+from harp.attaching import ATTACH_TESTS, AttachOptions, run_attach
 from harp.errors import Exit
 from harp.lab import LabOptions
 from harp.options import lab_options, lab_shape, output_option
@@ -150,7 +151,7 @@ def attach(rounds: int, output: str, **lab: Any) -> None:
     harpctl bench attach --mtu 1500
     """
     shape = lab_shape(lab)
-    report = runner.run_attach(runner.AttachOptions(shape, rounds), console.err.print)
+    report = run_attach(AttachOptions(shape, rounds), console.err.print)
     if output == "json":
         console.print_json(report)
     else:
@@ -164,7 +165,7 @@ def _print_attach(report: dict[str, Any], shape: LabOptions) -> None:
         f"speed of kernel TCP to that without a program, {report['rounds']} rounds by turns,"
         f" {shape.words}"
     )
-    tests = list(runner.ATTACH_TESTS)
+    tests = list(ATTACH_TESTS)
     rows = [
         (mode, *(interval_words(found[test]) for test in tests))
         for mode, found in report["speed_ratio"].items()

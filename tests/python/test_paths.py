@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from harp import cli_bench, cli_paths, paths
+from harp.attaching import ATTACH_MODES, ATTACH_TESTS, Attached
 from harp.errors import HarpError
 from harp.lab import Lab
 from harp.paths import KIB, MIB, Run, Way
@@ -214,7 +215,7 @@ def test_attach_command(need_root: None) -> None:
     assert set(report["speed_ratio"]) == {"unnamed", "named", "leased", "direct", "native"}
     assert report["why"]["leased"].startswith("eth0: generic XDP, on a device beside it (harp")
     for found in report["costs"].values():
-        assert set(found) == set(paths.ATTACH_TESTS)
+        assert set(found) == set(ATTACH_TESTS)
 
 
 def test_no_baseline_beside_a_program(need_root: None) -> None:
@@ -222,7 +223,7 @@ def test_no_baseline_beside_a_program(need_root: None) -> None:
     with Lab() as lab:
         paths.check_bare(lab)
         for mode in ("unnamed", "direct"):
-            with paths.Attached(lab, paths.ATTACH_MODES[mode]):
+            with Attached(lab, ATTACH_MODES[mode]):
                 assert all(paths.program_attached(host) for host in lab.hosts)
                 with pytest.raises(HarpError, match="that is no baseline"):
                     paths.check_bare(lab)
