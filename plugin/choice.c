@@ -328,6 +328,8 @@ void choice_done(struct choice *choice, uint64_t message, uint64_t size, unsigne
 	struct choice_cell *cell;
 
 	choice->flying--;
+	if (before) /* then the next one began alone */
+		choice->flights[(message + 1) % PLUGIN_REQUESTS_MAX].alone = true;
 	if (flight->doubt && !before)
 		choice_doubted(choice, flight, message);
 	else if (flight->alone)
