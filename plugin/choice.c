@@ -238,6 +238,12 @@ static bool choice_is_streamed(struct choice *choice, uint64_t message, bool kep
 	return true;
 }
 
+/* Is there something to choose, and does the peer say when it has a kept message? */
+static bool choice_asks(const struct choice *choice)
+{
+	return choice->kinds == (LANE_HARP | LANE_KERNEL) && !choice->mute;
+}
+
 /*
  * Is the end of a message that begins alone to be seen exactly? A kept one is asked for, which costs an ACK of its own. In a
  * stream by the kernel so many wait for none, as they are done sooner than the next one comes, and one has to be asked for
@@ -271,7 +277,7 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size, boo
 	flight->alone = choice->flying <= (streamed ? 0 : 1);
 	flight->doubt = false;
 	flight->exact = flight->alone && choice_looks(choice, class, way, streamed, kept);
-	flight->blind = kept && way == WAY_KERNEL && !flight->exact;
+	flight->blind = kept && way == WAY_KERNEL && !(flight->exact && choice_asks(choice));
 	if (flight->alone)
 		choice->unseen = flight->blind ? choice->unseen + 1 : 0;
 	flight->counts = way != CHOICE_NONE &&
@@ -284,7 +290,7 @@ bool choice_is_exact(const struct choice *choice, uint64_t message)
 {
 	const struct choice_flight *flight = &choice->flights[message % PLUGIN_REQUESTS_MAX];
 
-	return choice->kinds == (LANE_HARP | LANE_KERNEL) && flight->alone && flight->exact;
+	return choice_asks(choice) && flight->alone && flight->exact;
 }
 
 /*

@@ -80,6 +80,7 @@ struct choice_count {
 struct choice {
 	uint8_t kinds, seen, allowed; /* masks of enum lane_kind: alive, ever alive; the path's */
 	uint8_t last_way;
+	bool mute; /* the peer does not answer who asks for an ACK */
 	bool news;
 	bool learnt;     /* a verdict that choice_memory.c has not heard of */
 	uint64_t heard;  /* of it, until then */

@@ -13,6 +13,7 @@ int comm_choice_new(struct comm *comm, int dev)
 	if (!choice)
 		return -ENOMEM;
 	choice_init(choice, plugin_config()->path, comm->comm_id);
+	choice->mute = !comm->several->asks;
 	choice_join(choice, dev, &comm->remote.addr, driver_clock_ns());
 	comm->several->choice = choice;
 	comm->several->choice_dev = dev;
@@ -68,7 +69,7 @@ bool comm_choice_take(struct comm *comm, struct request *request)
 	request->carried = 0;
 	choice_hear(choice, request->size, s->choice_dev, &comm->remote.addr, request->posted_ns);
 	request->kinds = (uint8_t)choice_take(choice, message, request->size, kept);
-	request->asks = s->asks && kept && choice_is_exact(choice, message);
+	request->asks = kept && choice_is_exact(choice, message);
 	/* It need not be waited for any more where others have come: it was one of a stream. */
 	first->asks = first->asks && choice_is_exact(choice, comm->completed);
 	return choice_has_news(choice, request->posted_ns);

@@ -207,6 +207,23 @@ static bool streams_by_kernel(struct kept_run *run)
 	return by_turns(run, false);
 }
 
+/* What a socket takes is no message's cost: neither while nothing else is alive, nor where the peer answers nobody. */
+static bool kernel_is_not_measured(struct kept_run *run)
+{
+	const struct choice_cost *cost = &run->choice.cells[0].cost[WAY_KERNEL];
+	bool right;
+
+	kept_pings(run, 500);
+	choice_kinds_alive(&run->choice, LANE_KERNEL);
+	kept_pings(run, 100);
+	right = cost->count && choice_low(cost) > 4000;
+	choice_kinds_alive(&run->choice, LANE_HARP | LANE_KERNEL);
+	memset(&run->choice.cells, 0, sizeof(run->choice.cells));
+	run->choice.mute = true;
+	kept_pings(run, 500);
+	return right && !cost->count;
+}
+
 static const struct {
 	const char *what;
 	struct kept_way harp, kernel;
@@ -216,6 +233,7 @@ static const struct {
 	{ "stream, the kernel is faster", { 3.0, 6, 6 }, { 1.2, 8, 9 }, stream_by_kernel },
 	{ "single, HARP is faster", { 1.0, 3.4, 3.4 }, { 2.0, 2.2, 5 }, pings_by_harp },
 	{ "single, the kernel is faster", { 1.0, 9, 9 }, { 2.0, 2.2, 5 }, pings_by_kernel },
+	{ "single, not asked for", { 1.0, 3.4, 3.4 }, { 2.0, 2.2, 5 }, kernel_is_not_measured },
 	{ "streams by HARP, single ones not", { 1.1, 9, 9 }, { 2.3, 2.6, 5 }, streams_by_harp },
 	{ "the same, each seen by the next",
 	  { 1.1, 9, 9 },
