@@ -275,8 +275,8 @@ struct comm_several {
 	uint64_t ack_bytes;       /* received since the last ACK */
 	uint64_t ack_message;     /* messages received, as it told */
 	unsigned ack_kept;        /* kept messages received since */
-	uint64_t asked;           /* an ACK is asked for when so many messages are received */
-	bool peer_closed;         /* CLOSE has come by a lane: */
+	uint64_t asked;   /* behind the last message that asks for an ACK: so far each gets one */
+	bool peer_closed; /* CLOSE has come by a lane: */
 	struct record peer_close; /* it */
 	/* Appended under the lock, read by the application without: count by release / acquire. */
 	atomic_uint driver_count;

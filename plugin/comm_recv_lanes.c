@@ -168,7 +168,7 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 		comm_complete(comm, l, request->total);
 		comm->rx.messages_since_told++;
 		if (!comm_is_kept(comm, request->total) || ++s->ack_kept >= COMM_KEPT_MESSAGES ||
-		    comm->completed == s->asked)
+		    comm->completed <= s->asked)
 			s->ack_due = true;
 	}
 	if (s->peer_closed)

@@ -55,6 +55,44 @@ static void test_early(void)
 	rig_free(&t);
 }
 
+/* One byte of a kept message, whose sender asks for an ACK. */
+static void feed_asking(struct fake_lane *lane, uint64_t message)
+{
+	struct record record = {
+		.type = RECORD_DATA, .ask = true, .message = message, .total = 1, .length = 1
+	};
+	uint8_t bytes[RECORD_HEADER_BYTES + 1] = { 0 };
+
+	record_encode(bytes, &record);
+	CHECK_EQ(fake_inject(lane, bytes, sizeof(bytes)), sizeof(bytes));
+}
+
+/* Two ask for an ACK, and the second comes first, before its receive is posted: each is answered when it is received. */
+static void test_both_are_answered(void)
+{
+	struct request *recv;
+	const struct fake_pipe *back;
+	struct talk t;
+	uint8_t rx;
+
+	rig_open_fed(&t, 2, 16384);
+	t.recv->several->kept_bytes = 4096;
+	back = t.pairs[0].lanes[1].out;
+	recv = rig_post(t.recv, &rx, 1);
+	feed_asking(&t.pairs[1].lanes[1], 1);
+	rig_turns(&t, 10);
+	CHECK_EQ(back->written, 0);
+	feed_asking(&t.pairs[0].lanes[1], 0);
+	CHECK_EQ(rig_wait(&t, recv, NULL), 0);
+	rig_turns(&t, 10);
+	CHECK_EQ(back->written, RECORD_HEADER_BYTES);
+	recv = rig_post(t.recv, &rx, 1);
+	CHECK_EQ(rig_wait(&t, recv, NULL), 0);
+	rig_turns(&t, 10);
+	CHECK_EQ(back->written, 2 * RECORD_HEADER_BYTES);
+	rig_free(&t);
+}
+
 /* A kernel lane that brings what had come is answered when nothing more of its sender's is seen to come: who has closed
  * its socket meanwhile answers RST. */
 static void test_answer_waits(void)
@@ -319,8 +357,14 @@ static void test_drop(void)
 int main(void)
 {
 	static void (*const rules[])(void) = {
-		test_early, test_answer_waits, test_half_a_chunk, test_fails_in_a_record,
-		test_liars, test_truncation,   test_drop,
+		test_early,
+		test_both_are_answered,
+		test_answer_waits,
+		test_half_a_chunk,
+		test_fails_in_a_record,
+		test_liars,
+		test_truncation,
+		test_drop,
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
