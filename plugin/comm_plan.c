@@ -247,7 +247,7 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	l->unrated = stripe_is_unrated(&s->stripe.lane[l->index]);
 	if (kept) {
 		kept->lane = l;
-		record.ask = plan->what == PLAN_NEW && request->asks;
+		record.ask = plan->message >= comm->completed && request->asks;
 		kept->end_bytes =
 			s->stripe.lane[l->index].given_bytes; /* nothing else goes this way */
 	}
