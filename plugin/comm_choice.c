@@ -62,7 +62,6 @@ bool comm_choice_take(struct comm *comm, struct request *request)
 {
 	struct comm_several *s = comm->several;
 	struct choice *choice = s->choice;
-	struct request *first = comm_request(comm, comm->completed);
 	uint64_t message = comm->app_posted - 1;
 	bool kept = comm_is_kept(comm, request->size);
 
@@ -70,8 +69,9 @@ bool comm_choice_take(struct comm *comm, struct request *request)
 	choice_hear(choice, request->size, s->choice_dev, &comm->remote.addr, request->posted_ns);
 	request->kinds = (uint8_t)choice_take(choice, message, request->size, kept);
 	request->asks = kept && choice_is_exact(choice, message);
-	/* It need not be waited for any more where others have come: it was one of a stream. */
-	first->asks = first->asks && choice_is_exact(choice, comm->completed);
+	/* Where others have come the first need not be waited for any more, nor a second: they were of a stream. */
+	for (uint64_t m = comm->completed; m < message && m < comm->completed + 2; m++)
+		comm_request(comm, m)->asks &= choice_is_exact(choice, m);
 	return choice_has_news(choice, request->posted_ns);
 }
 

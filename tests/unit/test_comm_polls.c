@@ -142,6 +142,21 @@ static unsigned polls_until_sent(struct talk *t, bool turns)
 	return polls;
 }
 
+/* As a comm with both kinds begins, by the kernel's, whose socket takes all at once. */
+static struct choice *polls_open_auto(struct talk *t)
+{
+	struct choice *choice;
+
+	polls_open(t);
+	choice = t->send->several->choice;
+	choice_init(choice, PATH_AUTO, 1);
+	choice_rtt(choice, LANE_HARP, 200000);
+	choice_rtt(choice, LANE_KERNEL, 90000);
+	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
+	t->pairs[1].lanes[0].taken_is_done = true;
+	return choice;
+}
+
 /* A kept message that is measured is done when the receiver says that it has it, though not later than after 4 ms, as its
  * receive may not be posted for long. One that is not looked at is done when the socket has taken it. */
 static void test_measured_until_received(void)
@@ -152,13 +167,7 @@ static void test_measured_until_received(void)
 	uint64_t begin_ns;
 	struct talk t;
 
-	polls_open(&t);
-	choice = t.send->several->choice;
-	choice_init(choice, PATH_AUTO, 1);
-	choice_rtt(choice, LANE_HARP, 200000);
-	choice_rtt(choice, LANE_KERNEL, 90000);
-	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
-	t.pairs[1].lanes[0].taken_is_done = true;
+	choice = polls_open_auto(&t);
 	begin_ns = driver_clock_ns();
 	(void)polls_until_sent(&t, true);
 	CHECK(driver_clock_ns() - begin_ns < COMM_ASK_NS + 2100000);
@@ -176,6 +185,44 @@ static void test_measured_until_received(void)
 	CHECK_EQ(choice->counts[0].messages[WAY_KERNEL], 3);
 	for (unsigned m = 0; m < 3; m++)
 		CHECK_EQ(rig_wait(&t, recv[m], NULL), 0);
+	rig_free(&t);
+}
+
+/* Two that ask, and a third shows that they were of a stream: nobody waits for the receiver any more. */
+static void test_stream_waits_for_nobody(void)
+{
+	uint8_t tx[8] = { 1 };
+	struct request *send[3];
+	uint64_t begin_ns;
+	struct talk t;
+
+	(void)polls_open_auto(&t);
+	begin_ns = driver_clock_ns();
+	for (unsigned m = 0; m < 3; m++)
+		send[m] = rig_post(t.send, tx, sizeof(tx));
+	for (unsigned m = 0; m < 3; m++)
+		CHECK_EQ(rig_wait(&t, send[m], NULL), 0);
+	CHECK(driver_clock_ns() - begin_ns < COMM_ASK_NS / 2);
+	CHECK_EQ(t.send->several->acked_message, 0);
+	rig_free(&t);
+}
+
+/* The lane of one that asks dies: who brings it in its place asks, too. */
+static void test_asks_again(void)
+{
+	uint8_t tx[8] = { 1 }, rx[8];
+	struct request *send, *recv;
+	struct talk t;
+
+	(void)polls_open_auto(&t);
+	t.pairs[1].frozen = true;
+	send = rig_post(t.send, tx, sizeof(tx));
+	rig_turns(&t, 10);
+	fake_break(&t.pairs[1]);
+	t.pairs[1].frozen = false;
+	recv = rig_post(t.recv, rx, sizeof(rx));
+	rig_both(&t, send, recv);
+	CHECK_EQ(t.send->several->acked_message, 1);
 	rig_free(&t);
 }
 
@@ -206,5 +253,7 @@ int main(void)
 	test_post_drives_what_has_work();
 	test_small_messages_ask_for_no_rate();
 	test_measured_until_received();
+	test_stream_waits_for_nobody();
+	test_asks_again();
 	return check_done();
 }
