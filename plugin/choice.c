@@ -19,13 +19,17 @@
  * ends are often seen at once (an acknowledgement covers many): the head of such a burst has taken the time of them all,
  * and the rest none. So the mean of a batch is one cost there, and a batch is made of whole bursts: were it
  * of any two ends, most costs would be nothing, and a way that ends in bursts the best there can be. Once the answer is
- * known, one message or batch in four is looked at. The last 12 costs of each way are kept, and their lower median
- * is compared: a median because a scheduling hiccup of milliseconds says nothing about a way, the lower
+ * known, one message or batch in four is looked at, of small single ones one in 16. The last 12 costs of each way are
+ * kept, and their lower median is compared: a median because a scheduling hiccup of milliseconds says nothing about a way, the lower
  * one because then six fresh costs of a way that got better outvote six old ones.
  *
  * A stream's ends may all be seen at once and the next messages all be posted then: the first of them is one of the stream
  * too, though nothing was in flight, and takes the time of them all. So what a message is that begins alone is known when
  * others have come, or when it has ended; how it is to go is told by what became of the last such.
+ *
+ * Small ones are *kept* (comm_kept.c): by the kernel one is done when the socket has taken it, which tells nothing of when the
+ * peer has it, nor whether it was alone (*blind*); by HARP it is done when its TCP has it acknowledged, which may be seen behind
+ * the answer that the next one answers (*doubt*). So one that is to be seen exactly asks for an ACK, either way.
  *
  * A cell without a verdict of its own goes the way of its nearest neighbour, of the other kind of traffic
  * if need be, else of the smaller round trip in the preamble. Then it measures: a few messages as they
@@ -50,13 +54,14 @@
 #define CHOICE_BEGIN 9u
 /* Single ones before the first probe in which the ways take turns. */
 #define CHOICE_WARM 3u
-/* Messages in a row that end before the next one comes, after which they are taken to come one at a time: one of a stream
- * does when who sends was not let run. */
-#define CHOICE_LONE 2u
-/* Messages in a row that come while one other is in flight, after which it is a stream of two. */
-#define CHOICE_DOUBTS 16u
 /* So many more, where neighbours know. */
 #define CHOICE_TRUST 32u
+/* Messages that are seen to end before the next one comes, after which they are taken to come one at a time: one of a stream
+ * does when who sends was not let run. */
+#define CHOICE_LONE 2u
+/* Small ones of which each was in flight when the next one came, none that was seen to end alone between, after which it is a
+ * stream of two. Those next ones are not counted besides. */
+#define CHOICE_DOUBTS 16u
 
 /* ---- ways ----------------------------------------------------------------------------------- */
 

@@ -87,8 +87,8 @@ struct choice {
 	uint16_t flying; /* messages taken and not done */
 	uint16_t most,
 		most_before; /* in flight besides a new one, since there was none; and the time before */
-	uint8_t lone; /* messages in a row that were seen to end before the next one came, up to CHOICE_LONE */
-	uint8_t doubts; /* messages in a row of which it can't be told what they are */
+	uint8_t lone; /* messages that were seen to end before the next one came, since a stream was seen; up to CHOICE_LONE */
+	uint8_t doubts; /* flights with a doubt since one was seen to end alone, or a stream; up to CHOICE_DOUBTS */
 	uint8_t unseen; /* that began alone and of which nobody saw when they were delivered, in a row */
 	uint32_t same; /* messages in a row by last_way */
 	uint64_t random;
@@ -116,8 +116,8 @@ unsigned choice_take(struct choice *choice, uint64_t message, uint64_t size, boo
 /* Would this message, taken now, show that the one in flight, which began alone, was of a stream? Then it is worth while to see first
  * whether that one is done by now. */
 bool choice_would_join(const struct choice *choice, uint64_t message, bool kept);
-/* Of a message that nothing was in flight besides: is it to be done when the peer has it, whichever way it goes? Not any more
- * once others show that it was one of a stream. */
+/* Of a message that nothing was in flight besides, or one small one that may have ended: is it to be done when the peer has
+ * it, whichever way it goes? Not any more once others show that it was one of a stream. */
 bool choice_is_exact(const struct choice *choice, uint64_t message);
 /* It is done, in order; it went by `kinds`. service_ns: done(m) - max(posted(m), done(m-1)). before: the next one, the last, has
  * just been posted, and nobody had looked whether this one is done. */

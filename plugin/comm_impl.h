@@ -133,9 +133,10 @@ int comm_choice_new(struct comm *comm, int dev); /* nobody else knows the comm; 
 void comm_choice_free(struct comm *comm);        /* keeps and says what was learnt; as above */
 /* A lane is in the table now, or out of it. rtt_ns: of its preamble; 0: not measured. */
 void comm_choice_lanes(struct comm *comm, const struct comm_lane *l, uint64_t rtt_ns);
-/* The request just posted, before its first chunk. True: there is something to say. */
-/* What is in flight may be done by what came with its answer: is that to be seen before this one is taken? */
+/* The request just posted. What is in flight may be done, by what came with its answer: is that to be seen before this one is
+ * taken? */
 bool comm_choice_would_join(const struct comm *comm, const struct request *request);
+/* The request just posted, before its first chunk. True: there is something to say. */
 bool comm_choice_take(struct comm *comm, struct request *request);
 void comm_choice_done(struct comm *comm, const struct request *request);
 void comm_choice_say(struct comm *comm, uint64_t now_ns); /* lock not held */
