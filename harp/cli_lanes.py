@@ -13,6 +13,7 @@ from harp.cli_paths import (
     cost_words,
     interval_words,
     print_missed,
+    print_rounds,
     size_words,
 )
 from harp.errors import Exit, HarpError
@@ -63,7 +64,7 @@ def lanes(
 
 
 def _print(report: dict[str, Any], shape: LabOptions) -> None:
-    console.out.print(f"{report['rounds']} rounds by turns, {shape.words}")
+    print_rounds(report, shape)
     titles, rivals = report["ways"], report["rivals"]
     ratios = [f"{titles[way]} to {titles[rival]}" for way, rival in rivals.items()]
     for mode, rows in report["results"].items():

@@ -88,7 +88,7 @@ def paths(sizes: tuple[int, ...], rounds: int, check: bool, output: str, **lab: 
 
 
 def _print_paths(report: dict[str, Any], shape: LabOptions) -> None:
-    console.out.print(f"{report['rounds']} rounds by turns, {shape.words}")
+    print_rounds(report, shape)
     titles = report["ways"]
     columns = ("size", *titles.values(), "auto/best", "auto/sockets", "auto chose", "auto/it", "")
     for mode, rows in report["results"].items():
@@ -114,6 +114,18 @@ def _paths_row(mode: str, row: dict[str, Any], ways: list[str]) -> list[str]:
     alike = "unsure" if row["differ"] > runner.DIFFER else "alike"
     cells.append("MISSED" if row["missed"] else "right" if row["clear"] else alike)
     return cells
+
+
+def print_rounds(report: dict[str, Any], shape: LabOptions) -> None:
+    """How many there were, of what; and whether the machine kept its pace in them."""
+    console.out.print(f"{report['rounds']} rounds by turns, {shape.words}")
+    pace = report["pace"]
+    uneven = sum(most > pace["steady_below"] * least for least, most in pace["rounds"])
+    if pace["again"]:
+        console.out.print(
+            f"{pace['again']} were taken again, as the machine's pace changed in them; "
+            f"in {uneven} of those kept it did, too"
+        )
 
 
 def print_missed(report: dict[str, Any]) -> None:

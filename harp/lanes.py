@@ -13,7 +13,7 @@ import numpy as np
 
 from harp import paths
 from harp.lab import Lab, LabOptions
-from harp.paths import KIB, MIB, MODES, Measure, Say, Way
+from harp.paths import KIB, MIB, MODES, Say, Way
 
 SIZES = (8, 4 * KIB, 64 * KIB, MIB)
 _2X8 = {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "8"}
@@ -57,10 +57,9 @@ def judge(costs: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 
 def collect(
-    measure: Measure, ways: Sequence[Way], sizes: Sequence[int], rounds: int, say: Say
+    runs: Mapping[tuple[str, str], Sequence[paths.Run]], ways: Sequence[Way], sizes: Sequence[int]
 ) -> dict[str, list[dict[str, Any]]]:
-    """All rounds, the ways by turns; the judged row of each size, by mode."""
-    runs = paths.take_turns(measure, ways, rounds, say)
+    """The judged row of each size, by mode."""
     results: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     for mode in MODES:
         for size in sizes:
@@ -73,15 +72,16 @@ def run_lanes(options: LanesOptions, say: Say) -> dict[str, Any]:
     """The table as a document."""
     ways = [*LANES, *(way for way in paths.WAYS if way.sockets)]
     with Lab(options.lab) as lab:
-        results = collect(
+        turns = paths.take_turns(
             lambda way, mode: paths.run_way(lab, options.sizes, way, mode, options.plugin),
             ways,
-            options.sizes,
             options.rounds,
             say,
+            lambda: paths.pace_of(lab),
         )
+    results = collect(turns.runs, ways, options.sizes)
     goals = {"differ_above": paths.DIFFER}
     return {
-        **paths.document(options.lab, options.rounds, ways, goals, results),
+        **paths.document(options.lab, turns, ways, goals, results),
         "rivals": RIVALS,
     }

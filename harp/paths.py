@@ -28,6 +28,8 @@ MODES = ("lat", "bw")
 DIFFER = 1.3  # below that two ways are the same here: the noise
 RIGHT_SHARE = 0.8  # of the rounds in which auto has to have chosen the best way, at least
 NEAR = 1.1  # a round that cost at most so much more than the best way's is no wrong choice
+STEADY = 1.5  # a round in which the same work takes so many times as long as at its best is none
+_TRIES = 4  # of a round
 _RESAMPLES = 2000
 
 
@@ -71,6 +73,16 @@ class Run:
 
 
 Measure = Callable[[Way, str], Run]
+Pace = Callable[[], float]
+
+
+@dataclass
+class Turns:
+    """What rounds of ways by turns found."""
+
+    runs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)  # by mode and way
+    paces: list[tuple[float, float]] = field(default_factory=list)  # of each round: least, most
+    again: int = 0  # rounds taken again, as the pace changed in them
 
 
 @dataclass(frozen=True)
@@ -177,6 +189,15 @@ def run_way(
     return Run(costs, {size: counts.get(class_bytes(size), {}) for size in sizes})
 
 
+def pace_of(lab: Lab) -> float:
+    """How fast the machine is just now: us, half a round trip of 8 B over one kernel socket."""
+    options = BenchOptions("lat", path=KERNEL, sizes="8:500:200", datacheck=False)
+    report = run_bench(lab, options)
+    if not report["ok"]:
+        raise HarpError(f"the machine's pace: {report['error']}")
+    return cost_of("lat", report["results"][0])
+
+
 def cost_of(mode: str, row: dict[str, Any]) -> float:
     """Of one row of harp-bench's report: us half a round trip, or ns a byte."""
     if mode == "lat":
@@ -271,25 +292,50 @@ def judge(
     }
 
 
+def _round(
+    measure: Measure, ways: Sequence[Way], words: str, say: Say, pace: Pace | None
+) -> tuple[dict[tuple[str, str], Run], list[float]]:
+    """Each way once, by mode and way; and the pace before and behind each."""
+    runs: dict[tuple[str, str], Run] = {}
+    paces = [pace()] if pace else []
+    for way in ways:
+        for mode in MODES:
+            say(f"{words}: {way.title}, {mode}")
+            runs[mode, way.name] = measure(way, mode)
+        if pace:
+            paces.append(pace())
+    return runs, paces
+
+
 def take_turns(
-    measure: Measure, ways: Sequence[Way], rounds: int, say: Say
-) -> dict[tuple[str, str], list[Run]]:
-    """Runs by mode and way; each round begins with another way."""
-    runs: dict[tuple[str, str], list[Run]] = {}
+    measure: Measure, ways: Sequence[Way], rounds: int, say: Say, pace: Pace | None = None
+) -> Turns:
+    """Rounds that each begin with another way.
+
+    pace: what the same work takes at the moment. A round in which that changes compares times of
+    day, so it is taken again, some times at most.
+    """
+    turns = Turns()
     for index in range(rounds):
-        turn = index % len(ways)
-        for way in (*ways[turn:], *ways[:turn]):
-            for mode in MODES:
-                say(f"round {index + 1} of {rounds}: {way.title}, {mode}")
-                runs.setdefault((mode, way.name), []).append(measure(way, mode))
-    return runs
+        words, turn = f"round {index + 1} of {rounds}", index % len(ways)
+        order = (*ways[turn:], *ways[:turn])
+        for left in reversed(range(_TRIES)):
+            runs, paces = _round(measure, order, words, say, pace)
+            if not left or not paces or max(paces) <= STEADY * min(paces):
+                break
+            turns.again += 1
+            say(f"{words}: again, the machine's pace was {min(paces):.2f} to {max(paces):.2f} us")
+        for key, run in runs.items():
+            turns.runs.setdefault(key, []).append(run)
+        if paces:
+            turns.paces.append((min(paces), max(paces)))
+    return turns
 
 
 def collect(
-    measure: Measure, ways: Sequence[Way], sizes: Sequence[int], rounds: int, say: Say
+    runs: Mapping[tuple[str, str], Sequence[Run]], ways: Sequence[Way], sizes: Sequence[int]
 ) -> dict[str, list[dict[str, Any]]]:
-    """All rounds, the ways by turns; the judged row of each size, by mode."""
-    runs = take_turns(measure, ways, rounds, say)
+    """The judged row of each size, by mode."""
     results: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     for mode in MODES:
         for size in sizes:
@@ -305,20 +351,21 @@ def run_paths(options: PathsOptions, say: Say) -> dict[str, Any]:
     # NCCL's transport as tools/driver plays it speaks IPv4.
     ways = [way for way in WAYS if not (way.sockets and options.lab.ipv6)]
     with Lab(options.lab) as lab:
-        results = collect(
+        turns = take_turns(
             lambda way, mode: run_way(lab, options.sizes, way, mode),
             ways,
-            options.sizes,
             options.rounds,
             say,
+            lambda: pace_of(lab),
         )
+    results = collect(turns.runs, ways, options.sizes)
     goals = {"differ_above": DIFFER, "right_share": RIGHT_SHARE, "near": NEAR}
-    return document(options.lab, options.rounds, ways, goals, results)
+    return document(options.lab, turns, ways, goals, results)
 
 
 def document(
     lab: LabOptions,
-    rounds: int,
+    turns: Turns,
     ways: Sequence[Way],
     goals: dict[str, float],
     results: dict[str, list[dict[str, Any]]],
@@ -326,7 +373,13 @@ def document(
     """What a bench of ways by turns reports; ok: no row has missed anything."""
     return {
         "lab": asdict(lab),
-        "rounds": rounds,
+        "rounds": len(next(iter(turns.runs.values()))),
+        "pace": {
+            "unit": "us, half a round trip of 8 B by HARP kernel, least and most of a round",
+            "rounds": turns.paces,
+            "again": turns.again,
+            "steady_below": STEADY,
+        },
         "ways": {way.name: way.title for way in ways},
         "units": {"lat": "us, half a round trip, p50", "bw": "ns a byte"},
         "goals": goals,

@@ -159,7 +159,8 @@ def test_ways_take_turns() -> None:
         cost = {"auto": 3.0, "xdp": 3.0}.get(way.name, 6.0) + (8 if mode == "bw" else 0)
         return Run({8: cost}, {8: {"HARP": 9}})
 
-    results = paths.collect(measure, paths.WAYS, (8,), 3, lambda _: None)
+    turns = paths.take_turns(measure, paths.WAYS, 3, lambda _: None)
+    results = paths.collect(turns.runs, paths.WAYS, (8,))
     names = [way.name for way in paths.WAYS]
     assert [name for name, mode in asked if mode == "lat"] == [
         *names,
@@ -171,6 +172,25 @@ def test_ways_take_turns() -> None:
     assert (row["best"], row["right_rounds"], row["favourites"]) == ("xdp", 3, ["HARP"] * 3)
     assert row["ratio"]["kernel"]["ratio"] == 0.5
     assert results["bw"][0]["median"]["auto"] == 11.0
+
+
+def test_a_round_in_which_the_pace_changes_is_taken_again() -> None:
+    """What is kept is of one pace, and in the end what there is."""
+    ways, costs = paths.WAYS[:2], iter(range(100))
+    looks = [2.0, 2.1, 5.5] + [5.5, 5.4, 5.6] + [2.0, 5.0, 2.0] * 4
+    said: list[str] = []
+    left = iter(looks)
+
+    def measure(_way: Way, _mode: str) -> Run:
+        return Run({8: float(next(costs))}, {})
+
+    turns = paths.take_turns(measure, ways, 2, said.append, lambda: next(left))
+    assert turns.again == 1 + 3
+    assert turns.paces == [(5.4, 5.6), (2.0, 5.0)]
+    assert sum("again" in words for words in said) == turns.again
+    # Four runs a round: the first round's are those of its second try, the other's of its fourth.
+    assert [run.cost[8] for run in turns.runs["lat", "auto"]] == [4.0, 22.0]
+    assert not list(left)
 
 
 def test_long_messages_are_few() -> None:
