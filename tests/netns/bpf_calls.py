@@ -41,7 +41,11 @@ class Link:
 def links_of(pid: int) -> list[Link]:
     found = []
     for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
-        words = dict(re.findall(r"^(\w+):\s*(\S+)", entry.read_text(), re.M))
+        try:
+            text = entry.read_text()
+        except FileNotFoundError:
+            continue  # closed since
+        words = dict(re.findall(r"^(\w+):\s*(\S+)", text, re.M))
         if "link_id" in words:
             number, ifindex = int(words["link_id"]), int(words.get("ifindex", "0"))
             found.append(Link(number, words["link_type"], ifindex))
