@@ -18,6 +18,8 @@ from harp.errors import HarpError
 
 NETNS_DIR = Path("/run/netns")
 CARRIER_S = 60  # ends what hangs
+# The same, of a short command: many wait for the kernel's RCU, which polling on all cores holds up.
+COMMAND_S = 120
 _CLONE_NEWNET = 0x40000000
 _RTMGRP_LINK = 1
 _BESIDE = re.compile(r"harp\d+")
@@ -27,7 +29,7 @@ _BR_STATE_FORWARDING = 3
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def run(command: Sequence[str], timeout_s: float = 30) -> str:
+def run(command: Sequence[str], timeout_s: float = COMMAND_S) -> str:
     """Runs a short command and returns what it printed; HarpError when it fails."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, errors="replace", check=False
@@ -79,7 +81,7 @@ class Namespace:
         self.processes.append(process)
         return process
 
-    def run(self, *args: str | Path, timeout_s: float = 30) -> str:
+    def run(self, *args: str | Path, timeout_s: float = COMMAND_S) -> str:
         """Runs a short command here and returns what it printed; HarpError when it fails."""
         return run(self.command(args), timeout_s)
 

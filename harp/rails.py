@@ -93,8 +93,7 @@ class Rails:
         return max(int(mbit_per_s * 1e6 / 8 * queue_ms / 1000), 20 * frame)
 
     def _tc(self, *words: str) -> None:
-        # It waits for the kernel's RCU, which ranks that poll on all cores hold up for long.
-        self._switch.run("tc", *words, timeout_s=120)
+        self._switch.run("tc", *words)
 
     # ---- cuts ------------------------------------------------------------------------------------
 

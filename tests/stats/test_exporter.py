@@ -35,7 +35,7 @@ def test_a_scrape_has_instances_and_harpd(owner: Owner, endpoint: exporter.Expor
     text = get(endpoint.url)
     assert 'harp_tcp_conns{nic="harp7",queue="0",slot="0"} 3.0' in text
     assert 'harp_steering_packets_total{nic="eth1",verdict="rss_mismatch"} 3.0' in text
-    assert str(owner.process.pid) not in text
+    assert f'"{owner.process.pid}"' not in text
     assert "train rank" not in text
 
 
