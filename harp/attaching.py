@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harp import _paths
-from harp.bench import BenchOptions, run_bench
+from harp.bench import BenchOptions
 from harp.daemon.client import DaemonClient
 from harp.daemon.loop import close_all
 from harp.errors import Exit, HarpError
@@ -25,7 +25,7 @@ from harp.paths import (
     Say,
     Way,
     check_bare,
-    cost_of,
+    cost_alone,
     interval,
     program_attached,
     sizes_argument,
@@ -168,10 +168,7 @@ def _kernel_cost(lab: Lab, sockets: Way, mode: str, size: int) -> float:
         datacheck=False,
         environment=sockets.environment,
     )
-    report = run_bench(lab, options)
-    if not report["ok"]:
-        raise HarpError(f"kernel sockets, {mode}: {report['error']}")
-    return cost_of(mode, report["results"][0])
+    return cost_alone(lab, options, f"kernel sockets, {mode}")
 
 
 def judge_attach(

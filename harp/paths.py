@@ -189,13 +189,18 @@ def run_way(
     return Run(costs, {size: counts.get(class_bytes(size), {}) for size in sizes})
 
 
+def cost_alone(lab: Lab, options: BenchOptions, words: str) -> float:
+    """What a run of one size costs; HarpError that begins with those words if it went wrong."""
+    report = run_bench(lab, options)
+    if not report["ok"]:
+        raise HarpError(f"{words}: {report['error']}")
+    return cost_of(options.mode, report["results"][0])
+
+
 def pace_of(lab: Lab) -> float:
     """How fast the machine is just now: us, half a round trip of 8 B over one kernel socket."""
     options = BenchOptions("lat", path=KERNEL, sizes="8:500:200", datacheck=False)
-    report = run_bench(lab, options)
-    if not report["ok"]:
-        raise HarpError(f"the machine's pace: {report['error']}")
-    return cost_of("lat", report["results"][0])
+    return cost_alone(lab, options, "the machine's pace")
 
 
 def cost_of(mode: str, row: dict[str, Any]) -> float:
