@@ -105,20 +105,10 @@ static void keeper_events(uint64_t now_ns)
 
 /* ---- timers ----------------------------------------------------------------------------------- */
 
-static void timer_unlink(struct keeper_timer *timer)
-{
-	if (!timer->pprev)
-		return;
-	*timer->pprev = timer->next;
-	if (timer->next)
-		timer->next->pprev = timer->pprev;
-	timer->pprev = NULL;
-}
-
 void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
 {
 	if (at_ns == UINT64_MAX) {
-		timer_unlink(timer);
+		keeper_timer_unlink(timer);
 		return;
 	}
 	timer->at_ns = at_ns;
@@ -148,7 +138,7 @@ static void keeper_timers(uint64_t now_ns)
 				keeper->earliest_ns = timer->at_ns;
 			continue;
 		}
-		timer_unlink(timer);
+		keeper_timer_unlink(timer);
 		timer->next = due;
 		timer->pprev = &due;
 		if (due)
@@ -157,7 +147,7 @@ static void keeper_timers(uint64_t now_ns)
 	}
 	while (due) {
 		timer = due;
-		timer_unlink(timer);
+		keeper_timer_unlink(timer);
 		timer->run(timer, now_ns);
 	}
 }

@@ -9,6 +9,8 @@
 #ifndef HARP_PLUGIN_KEEPER_H
 #define HARP_PLUGIN_KEEPER_H
 
+#include <stddef.h>
+
 #include "driver.h"
 
 /* Once it is needed; repeated calls are free. -errno, said by WARN. Under ctx_lock. */
@@ -39,6 +41,17 @@ struct keeper_timer {
 	uint64_t at_ns;
 	void (*run)(struct keeper_timer *timer, uint64_t now_ns);
 };
+/* Off the keeper's list, if it is there. For who keeps one. */
+static inline void keeper_timer_unlink(struct keeper_timer *timer)
+{
+	if (!timer->pprev)
+		return;
+	*timer->pprev = timer->next;
+	if (timer->next)
+		timer->next->pprev = timer->pprev;
+	timer->pprev = NULL;
+}
+
 /* The next of the times at which all is done that is done regularly, so that one wake is for all of it. */
 #define KEEPER_BEAT_NS 20000000ull
 

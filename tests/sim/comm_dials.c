@@ -70,19 +70,9 @@ static void keeper_woken(struct driver *driver)
 		host->keeper_ns = due_ns;
 }
 
-static void timer_unlink(struct keeper_timer *timer)
-{
-	if (!timer->pprev)
-		return;
-	*timer->pprev = timer->next;
-	if (timer->next)
-		timer->next->pprev = timer->pprev;
-	timer->pprev = NULL;
-}
-
 void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
 {
-	timer_unlink(timer);
+	keeper_timer_unlink(timer);
 	if (at_ns == UINT64_MAX)
 		return;
 	timer->at_ns = at_ns;
@@ -314,7 +304,7 @@ static void keeper_turn(struct driver *driver, uint64_t now_ns)
 			;
 		if (!timer)
 			return;
-		timer_unlink(timer);
+		keeper_timer_unlink(timer);
 		timer->run(timer, now_ns);
 	}
 }
