@@ -56,8 +56,8 @@ def built(root: Path, name: str, *options: str, cc: str = "gcc") -> Path:
 
 
 def each_once(build: Path) -> list[dict[str, str]]:
-    """How each file of a build is compiled, once: unit tests compile the sources that they look
-    into again, each for itself, which is two thirds of a build. Twice where macros differ."""
+    """How each file of a build is compiled, once: some are parts of several programs. Twice where
+    macros differ."""
     commands = json.loads((build / "compile_commands.json").read_text())
 
     def defined(command: Mapping[str, str]) -> tuple[str, ...]:
