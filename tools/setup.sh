@@ -279,9 +279,22 @@ setup_build() {
 	[ -z "$problem" ] || die "the build is done, but harp can't be imported: $problem"
 }
 
-setup_packages
+# Two at once: pip and apt-get take half a minute each, of one core. Both have ended when this returns.
+side_by_side() {
+	local each pids=() good=yes
+	for each in "$@"; do
+		# Ctrl-C is for them too: what a shell starts in the background ignores it.
+		{ trap - INT && "$each"; } &
+		pids+=($!)
+	done
+	for each in "${pids[@]}"; do
+		wait "$each" || good=no
+	done
+	[ $good = yes ] || exit 1
+}
+
 setup_python
-setup_venv
+side_by_side setup_packages setup_venv
 setup_prometheus
 setup_build
 say "plugin: $root/build/plugin/libnccl-net-harp.so"
