@@ -43,7 +43,7 @@ def test_rows_come_from_the_rounds() -> None:
     assert row["ratio"]["kernel2x8"] == {"ratio": 0.75, "low": 0.75, "high": 0.75}
 
 
-def test_lanes_command(need_root: None) -> None:
+def test_lanes_command(need_root: None, few_messages: None) -> None:
     words = ["lanes", "--sizes", "8,64K", "--rounds", "1", "-o", "json"]
     done = CliRunner().invoke(cli_bench.bench, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output

@@ -205,7 +205,7 @@ def test_long_messages_are_few() -> None:
 # --------------------------------------------------------------------------------------------------
 # On this machine.
 #
-def test_paths_command(need_root: None) -> None:
+def test_paths_command(need_root: None, few_messages: None) -> None:
     """A short run of everything: each way, each mode, both sizes, and what auto's plugin said."""
     words = ["paths", "--sizes", "8,64K", "--rounds", "1", "-o", "json"]
     done = CliRunner().invoke(cli_bench.bench, words, catch_exceptions=False)
@@ -222,7 +222,7 @@ def test_paths_command(need_root: None) -> None:
     )
 
 
-def test_attach_command(need_root: None) -> None:
+def test_attach_command(need_root: None, few_messages: None) -> None:
     done = CliRunner().invoke(
         cli_bench.bench, ["attach", "--rounds", "1", "-o", "json"], catch_exceptions=False
     )
