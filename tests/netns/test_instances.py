@@ -41,6 +41,13 @@ class Ranks:
     sends: list[int]
     receives: list[int]
 
+    def connect(self) -> None:
+        """One more comm, by a listener of its own."""
+        handle, listen = self.receiver.call("listen")
+        self.receiver.start("accept", listen=listen)
+        self.sends.append(self.sender.call("connect", handle=handle))
+        self.receives.append(self.receiver.result())
+
     def pump(self, seconds: float = 0.5) -> list[int]:
         """Messages on all comms, every byte checked; how many on each."""
         self.receiver.start("pump", sends=[], receives=self.receives, size=SIZE, seconds=0)
@@ -54,6 +61,10 @@ class Ranks:
         """Kind and queue of each comm's lane, as the sender's log has them."""
         found = [match for line in self.sender.call("log") if (match := _LANE.search(line))]
         return [(match[1], int(match[2]) if match[2] else None) for match in found]
+
+    def silent(self) -> list[str]:
+        """What the sender's log says of ways that nothing was heard on."""
+        return [line for line in self.sender.call("log") if "not tried again for 10 s" in line]
 
 
 @contextlib.contextmanager
@@ -80,10 +91,7 @@ def ranks(
             actor.call("load", path=str(_paths.plugin()))
         made = Ranks(sender, receiver, [], [])
         for _ in range(count):
-            handle, listen = receiver.call("listen")
-            receiver.start("accept", listen=listen)
-            made.sends.append(sender.call("connect", handle=handle))
-            made.receives.append(receiver.result())
+            made.connect()
         yield made
 
 
@@ -112,29 +120,41 @@ def test_toeplitz_is_computed(switched: Lab, drive: str) -> None:
 
 
 def test_what_challenge_said_saves_the_tries(switched: Lab) -> None:
-    """One listener, connections to its port: many SYNs, then one. Without kernel lanes: a comm's
-    further lanes come when they come, and would be counted with the next connection."""
+    """One listener, connections to its port: many SYNs, then one, or on a busy machine many again
+    where that gets no answer for 300 ms. Without kernel lanes: a comm's further lanes come when
+    they come, and would be counted with the next connection."""
     assert switched.spreader is not None
     with ranks(switched, 0, HARP_RSS=TOEPLITZ, HARP_PATH="xdp") as both:
         seen = []
         handle, listen = both.receiver.call("listen")
-        for _ in range(3):
+        for _ in range(4):
             before = sum(switched.spreader.counts(1))
             both.receiver.start("accept", listen=listen)
             both.sends.append(both.sender.call("connect", handle=handle))
             both.receives.append(both.receiver.result())
             seen.append(sum(switched.spreader.counts(1)) - before)
         assert all(lane == "HARP" for lane, _ in both.lanes())
-        assert seen[0] > seen[1], seen
-        # SYN, ACK, HELLO, PROOF, on a busy machine some of them twice: what any connection has.
-        assert max(seen[1:]) < 12, seen
+        # SYN, ACK, HELLO, PROOF, on a busy machine some of them twice: what any connection has. Who
+        # knows one side alone begins with 16 SYNs.
+        assert min(seen[1:]) < 12, seen
+        assert seen[0] > min(seen[1:]), seen
         assert all(both.pump())
 
 
+# Tries take what time they take where no kernel lane is to be had: else HARP has three seconds, of
+# which a busy machine may leave too few.
+TRIES = {"HARP_PATH": "xdp"}
+
+
 def test_an_unknown_hash_is_tried(switched: Lab) -> None:
+    """From each queue to its own: each SYN has one chance in 64, and 512 leave within a second.
+    They may all be lost by bad luck, or where the other process stands still so long; not often."""
     spread(switched, "hash:77")
-    with ranks(switched) as both:
-        assert sorted(both.lanes()) == [("HARP", queue) for queue in range(QUEUES)]
+    with ranks(switched, **TRIES) as both:
+        lanes, silent = both.lanes(), both.silent()
+        assert all(kind == "HARP" for kind, _ in lanes)
+        assert len(silent) <= 2, silent
+        assert len({queue for _, queue in lanes}) >= QUEUES - len(silent), (lanes, silent)
         assert all(both.pump())
 
 
@@ -142,16 +162,15 @@ def test_one_side_is_known(switched: Lab) -> None:
     """The sender's NIC does not tell, the receiver's does."""
     assert switched.spreader is not None
     switched.spreader.rule(0, "hash:5")
-    with ranks(switched, 4, receivers={"HARP_RSS": TOEPLITZ}) as both:
+    with ranks(switched, 4, receivers={"HARP_RSS": TOEPLITZ}, **TRIES) as both:
         assert all(kind == "HARP" for kind, _ in both.lanes())
         assert all(both.pump())
 
 
 def test_everything_on_queue_0(switched: Lab) -> None:
-    """One pair of instances can talk: all comms go there, and the log says why. Without kernel
-    lanes, by which a comm goes when finding that pair takes more than three seconds."""
+    """One pair of instances can talk: all comms go there, and the log says why."""
     spread(switched, "zero")
-    with ranks(switched, 3, HARP_PATH="xdp") as both:
+    with ranks(switched, 3, **TRIES) as both:
         log = both.sender.call("log")
         assert both.lanes() == [("HARP", 0)] * 3, "\n".join(log)
         assert sum("find no way; not tried again for 10 s" in line for line in log) == 2
@@ -167,15 +186,22 @@ def plain(tools: Tools) -> Iterator[Lab]:
 
 
 def test_a_nic_that_keeps_queues(plain: Lab) -> None:
-    """The way is found between other instances than the chosen ones, and remembered."""
-    with ranks(plain, 6, HARP_INSTANCES="4") as both:
-        assert both.lanes() == [("HARP", 0)] * 6
+    """The way is found between other instances than the chosen ones, in the three seconds that HARP
+    has; where they pass on a busy machine, by one of the next comms, which know what was silent."""
+    with ranks(plain, 1, HARP_INSTANCES="4") as both:
+        assert both.lanes() == [("HARP", 0)]
+        while len(both.sends) < 14 and both.lanes().count(("HARP", 0)) < 6:
+            both.connect()
+        lanes, silent = both.lanes(), both.silent()
+        assert lanes.count(("HARP", 0)) == 6, (lanes, silent)
+        assert len(silent) >= 2, "of four, whatever was chosen first"
+        assert {kind for kind, queue in lanes if queue != 0} <= {"kernel"}
         assert all(both.pump())
 
 
 def test_a_nic_that_keeps_queues_without_kernel_lanes(plain: Lab) -> None:
     """As where the NIC is in another namespace."""
-    with ranks(plain, 4, HARP_INSTANCES="4", HARP_PATH="xdp") as both:
+    with ranks(plain, 4, HARP_INSTANCES="4", **TRIES) as both:
         assert both.lanes() == [("HARP", 0)] * 4
         assert all(both.pump())
 
@@ -183,7 +209,7 @@ def test_a_nic_that_keeps_queues_without_kernel_lanes(plain: Lab) -> None:
 def test_what_was_believed_is_wrong(switched: Lab) -> None:
     """HARP_RSS says Toeplitz, the NIC hashes otherwise: it is tried after all."""
     spread(switched, "hash:3")
-    with ranks(switched, 2, HARP_RSS=TOEPLITZ) as both:
+    with ranks(switched, 2, HARP_RSS=TOEPLITZ, **TRIES) as both:
         assert all(kind == "HARP" for kind, _ in both.lanes())
         assert all(both.pump())
 
