@@ -123,7 +123,8 @@ int __wrap_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
 	    csim_stream_watch(fd)->epoll_fd >= 0 || !(event->events & EPOLLET))
 		abort();
 	e->fds[e->count++] = fd;
-	*csim_stream_watch(fd) = (struct stream_watch){ epoll_fd, event->data.ptr, true };
+	*csim_stream_watch(fd) =
+		(struct stream_watch){ epoll_fd, event->events, event->data.ptr, true };
 	return 0;
 }
 

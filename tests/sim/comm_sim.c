@@ -530,6 +530,15 @@ static void sim_step(struct csim *sim)
 	}
 }
 
+/* Time is about to pass. */
+static void sim_calm(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->comm_count && sim->zero_ns; i++) {
+		for (unsigned side = 0; side < 2 && !sim->failed; side++)
+			(void)csim_calm_look(&sim->comms[i].app[side]);
+	}
+}
+
 static bool sim_loop(struct csim *sim)
 {
 	uint64_t looked_ns = 0;
@@ -542,6 +551,8 @@ static bool sim_loop(struct csim *sim)
 		next_ns = sim_next_ns(sim);
 		if (next_ns == CSIM_NEVER_NS)
 			return true;
+		if (next_ns > sim->now_ns)
+			sim_calm(sim);
 		sim->now_ns = sim_later(sim->now_ns, next_ns);
 		(void)sim_events(sim);
 		sim_step(sim);

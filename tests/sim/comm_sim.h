@@ -11,6 +11,7 @@
  *	comm_upkeep.c  ... by upkeep.c, which is judged
  *	comm_dials.c   ... of a keeper on each host
  *	comm_app.c     applications: they post, test, close, and check every byte and every buffer
+ *	comm_calm.c    whoever has something to do was woken
  *	comm_judge.c   what may fail and what must not; what must be gone in the end
  */
 #ifndef HARP_TESTS_COMM_SIM_H
@@ -289,6 +290,10 @@ bool csim_app_look(struct csim_app *app, bool all);
 bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len);
 void csim_apps_destroy(struct csim *sim);
 struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm);
+
+/* ---- comm_calm.c ---- */
+/* Time is about to pass: may it? */
+bool csim_calm_look(struct csim_app *app);
 
 /* ---- comm_judge.c ---- */
 /* Each line that the plugin logs. */

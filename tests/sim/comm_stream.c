@@ -450,7 +450,25 @@ uint32_t csim_stream_events(int fd)
 		events |= EPOLLERR;
 	if (pipe_has_room(out) || in->broken)
 		events |= EPOLLOUT;
-	return events;
+	return events & (end->watch.events | EPOLLHUP | EPOLLERR);
+}
+
+const char *csim_stream_unheard(int fd, bool readable, bool writable)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
+	const struct stream_end *end = &s->ends[side];
+
+	if (end->watch.edge || in->arrived != end->told_arrived ||
+	    pipe_at_fin(s, !side) != end->told_fin)
+		return NULL;
+	if (!readable && in->arrived > in->taken)
+		return "bytes";
+	if (!readable && (in->broken || end->told_fin))
+		return "ended";
+	/* A write that was cut short is told of when the peer has read. */
+	return !writable && !out->full && pipe_has_room(out) ? "room" : NULL;
 }
 
 /* ---- for those who stand outside --------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 /* A socket's place in an epoll. */
 struct stream_watch {
 	int epoll_fd; /* -1: in none */
+	uint32_t events;
 	void *data;
 	bool edge; /* beside what has come, which is seen by itself */
 };
@@ -16,6 +17,9 @@ void csim_kernel_begin(struct csim *sim);
 struct stream_watch *csim_stream_watch(int fd);
 /* EPOLL* since the last time that there was an edge; 0: there has been none. */
 uint32_t csim_stream_events(int fd);
+/* What has come to the socket, or room for more, that neither its owner knows (readable, writable) nor the epoll has to tell;
+ * NULL: nothing. */
+const char *csim_stream_unheard(int fd, bool readable, bool writable);
 void csim_stream_close(int fd);
 
 #endif
