@@ -156,11 +156,11 @@ struct harp_conn {
 	uint64_t pace_ns;
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
+	uint32_t keep_unanswered; /* keepalive probes */
 	uint8_t tos;
-	uint8_t ecn;       /* enum harp_ecn, as asked for */
-	uint8_t ack_ece;   /* the ACK being looked at has ECE */
-	uint8_t tx_queued; /* enum: on which of tcp's transmit lists */
-	uint8_t keep_unanswered;
+	uint8_t ecn;            /* enum harp_ecn, as asked for */
+	uint8_t ack_ece;        /* the ACK being looked at has ECE */
+	uint8_t tx_queued;      /* enum: on which of tcp's transmit lists */
 	uint8_t lone_quick;     /* single segments in a row that were acknowledged at once */
 	uint8_t rto_lone;       /* the deadline allows for a delayed ACK of a single segment */
 	uint8_t rto_probe;      /* the loss probe has taken the timeout's place */

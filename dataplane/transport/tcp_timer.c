@@ -31,6 +31,12 @@
 #define TIMER_OVERRIDE_NS (100 * TCP_NS_PER_MS)
 #define TIMER_SUSPECT_BACKOFF 3u /* timeouts in a row: is the next hop still where it was? */
 
+/* What an application asks for may be longer than time lasts. */
+static uint64_t timer_sum(uint64_t from_ns, uint64_t after_ns)
+{
+	return after_ns < TCP_NEVER_NS - from_ns ? from_ns + after_ns : TCP_NEVER_NS;
+}
+
 static void timer_arm(struct harp_conn *conn)
 {
 	uint64_t earliest_ns = conn->rto_deadline_ns;
@@ -227,7 +233,7 @@ void tcp_timer_sliver(struct harp_conn *conn)
 
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns)
 {
-	conn->life_deadline_ns = conn->tcp->now_ns + after_ns;
+	conn->life_deadline_ns = timer_sum(conn->tcp->now_ns, after_ns);
 	timer_arm(conn);
 }
 
@@ -244,7 +250,7 @@ void tcp_timer_keepalive(struct harp_conn *conn)
 	if (conn->keepalive_idle_ns == 0 || !conn_synchronized(conn) ||
 	    conn->state == HARP_TCP_TIME_WAIT)
 		return;
-	conn->keep_deadline_ns = conn->last_rcv_ns + conn->keepalive_idle_ns;
+	conn->keep_deadline_ns = timer_sum(conn->last_rcv_ns, conn->keepalive_idle_ns);
 	timer_arm(conn);
 }
 
@@ -333,7 +339,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	if (conn->rtx_backoff < TIMER_BACKOFF_MAX)
 		conn->rtx_backoff++; /* RFC 6298 (5.5) */
 	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
-	limit_ns = conn->progress_ns + conn->user_timeout_ns;
+	limit_ns = timer_sum(conn->progress_ns, conn->user_timeout_ns);
 	if (limit_ns > conn->tcp->now_ns && limit_ns < conn->rto_deadline_ns)
 		conn->rto_deadline_ns = limit_ns;
 	tcp_tx_ready(conn);
@@ -343,7 +349,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 static bool timer_keep_expired(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
-	uint64_t due_ns = conn->last_rcv_ns + conn->keepalive_idle_ns;
+	uint64_t due_ns = timer_sum(conn->last_rcv_ns, conn->keepalive_idle_ns);
 
 	if (conn->keep_unanswered == 0 && due_ns > tcp->now_ns) {
 		conn->keep_deadline_ns = due_ns; /* segments have come since */
@@ -353,7 +359,7 @@ static bool timer_keep_expired(struct harp_conn *conn)
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
-	conn->keep_deadline_ns = tcp->now_ns + conn->keepalive_interval_ns;
+	conn->keep_deadline_ns = timer_sum(tcp->now_ns, conn->keepalive_interval_ns);
 	/* RFC 9293 3.8.4: "only when no sent data is outstanding": the retransmissions ask already. */
 	if (conn_flight_bytes(conn) > 0)
 		return true;

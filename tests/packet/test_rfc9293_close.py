@@ -252,6 +252,26 @@ def test_keepalive_is_content_with_an_answer(rig: Rig) -> None:
     conn.abort()
 
 
+def test_keepalive_counts_beyond_a_byte(rig: Rig) -> None:
+    conn = rig.open()
+    conn.set_keepalive(SECOND, SECOND, 300)
+    segments = rig.waits(299 * SECOND)
+    assert conn.error == 0
+    segments += rig.waits(5 * SECOND)
+    assert conn.error == 110
+    assert flags_of(segments) == ["A"] * 300 + ["RA"]
+    conn.close()
+
+
+@pytest.mark.parametrize(("idle_ns", "interval_ns"), [(2**64 - 1, 0), (SECOND, 2**64 - 1)])
+def test_keepalive_may_be_as_good_as_never(rig: Rig, idle_ns: int, interval_ns: int) -> None:
+    conn = rig.open()
+    conn.set_keepalive(idle_ns, interval_ns, 1)
+    assert len(rig.waits(10 * SECOND)) <= 1
+    assert conn.error == 0
+    conn.abort()
+
+
 def test_we_answer_keepalive_probes(rig: Rig) -> None:
     conn = rig.open()
     (answer,) = rig.says("A", seq=rig.seq - 1)

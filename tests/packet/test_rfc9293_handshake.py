@@ -233,6 +233,13 @@ def test_syns_that_cross_open_one_connection(rig: Rig) -> None:
     conn.abort()
 
 
+def test_connect_may_take_for_ever(rig: Rig) -> None:
+    conn = rig.stack.connect(rig.peer, PORT, connect_timeout_ns=2**64 - 1)
+    assert len(rig.waits(30 * SECOND)) > 5
+    assert conn.state == "SYN-SENT"
+    conn.abort()
+
+
 def test_connect_gives_up_after_its_timeout(rig: Rig) -> None:
     conn = rig.stack.connect(rig.peer, 80, connect_timeout_ns=3 * SECOND)
     syns = rig.waits(4 * SECOND)
