@@ -318,6 +318,8 @@ static bool timer_rto_expired(struct harp_conn *conn)
 {
 	uint64_t limit_ns;
 
+	/* A thread that was away asked the peer nothing: the user timeout is about a peer that was asked. */
+	conn->progress_ns += conn->tcp->now_ns - conn->rto_deadline_ns;
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	if (!conn_synchronized(conn)) {
 		conn->flags |= CONN_SYN_PENDING;

@@ -287,6 +287,20 @@ def test_the_user_timeout_ends_a_silent_connection(rig: Rig) -> None:
     conn.close()
 
 
+def test_a_thread_that_was_away_asks_before_it_gives_up(rig: Rig) -> None:
+    """Ten minutes without a poll: the peer has been silent for none of them."""
+    conn = rig.open(listen={"user_timeout_ns": 5 * SECOND})
+    conn.send(b"anybody?")
+    rig.poll()
+    again = rig.tcp(rig.poll(600 * SECOND))
+    assert [data_of(segment) for segment in again] == [b"anybody?"]
+    rig.waits(4 * SECOND)
+    assert conn.error == 0
+    rig.waits(2 * SECOND)
+    assert conn.error == 110
+    conn.close()
+
+
 def test_what_was_sent_before_a_reset_is_gone_and_counted(rig: Rig) -> None:
     conn = rig.open()
     with_data(rig.sends(conn, bytes(5000)))
