@@ -15,6 +15,8 @@
  */
 #include "transport/cc_hystart.h"
 
+#include "transport/seq.h"
+
 static void hystart_next_round(struct hystart *h, const struct cc_event *ev)
 {
 	h->round_end_seq = ev->snd_nxt_seq;
@@ -73,7 +75,7 @@ uint32_t hystart_acked(struct hystart *h, const struct cc_event *ev, bool *leave
 			h->css = 0;
 		}
 	}
-	if ((int32_t)(ev->snd_una_seq - h->round_end_seq) >= 0) {
+	if (!seq_awaited(h->round_end_seq, ev->snd_una_seq, ev->snd_nxt_seq)) {
 		/* "If the transition into CSS happens in the middle of a round, that partial round counts". */
 		if (h->css && ++h->css_rounds >= HYSTART_CSS_ROUNDS)
 			*leave = true;

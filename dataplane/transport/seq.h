@@ -22,6 +22,12 @@ static inline bool seq_geq(uint32_t a, uint32_t b)
 {
 	return seq_leq(b, a);
 }
+/* Is seq, which was snd_nxt once, still ahead of snd_una? One that nobody looked at while half the sequence space
+ * went by seems to be, to all of the above. */
+static inline bool seq_awaited(uint32_t seq, uint32_t snd_una, uint32_t snd_nxt)
+{
+	return seq - snd_una - 1 < snd_nxt - snd_una;
+}
 static inline uint32_t seq_max(uint32_t a, uint32_t b)
 {
 	return seq_lt(a, b) ? b : a;

@@ -196,9 +196,9 @@ static void loss_mark_head(struct harp_conn *conn)
 /* Section 3.2 step 2: not for duplicate ACKs that our own going back caused. */
 static bool loss_may_recover(const struct harp_conn *conn)
 {
-	if (conn->recovered_from_rto)
-		return seq_gt(conn->snd_una_seq, conn->recover_seq);
-	return seq_geq(conn->snd_una_seq, conn->recover_seq);
+	if (conn->recovered_from_rto && conn->recover_seq == conn->snd_una_seq)
+		return false;
+	return !seq_awaited(conn->recover_seq, conn->snd_una_seq, conn->snd_nxt_seq);
 }
 
 static void loss_dup_ack(struct harp_conn *conn, struct tcp_ack *a)

@@ -69,7 +69,7 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
  */
 void tcp_rack_adapt(struct harp_conn *conn, bool dsack, bool recovered)
 {
-	if (conn->rack_dsack_round && seq_geq(conn->snd_una_seq, conn->rack_dsack_seq))
+	if (!seq_awaited(conn->rack_dsack_seq, conn->snd_una_seq, conn->snd_nxt_seq))
 		conn->rack_dsack_round = 0;
 	if (dsack && !conn->rack_dsack_round) {
 		conn->rack_dsack_round = 1;

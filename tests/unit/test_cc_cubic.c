@@ -266,6 +266,17 @@ static void test_hystart_needs_samples(void)
 	CHECK(rounds(1, 20 * US) >= 190);
 }
 
+/* While the window is not the limit nobody asks whether a round is over: it is, 2.25 GiB later as well. */
+static void test_hystart_after_idling_for_half_the_sequence_space(void)
+{
+	open_with(20 * MSS, CC_WINDOW_BYTES_MAX);
+	rounds(2, 20 * US);
+	una += 0x90000000u;
+	rounds(2, 20 * US);
+	rounds(1, 200 * US);
+	CHECK(rounds(1, 200 * US) <= 126);
+}
+
 /* Loss ends HyStart++ for good: slow start after a timeout is the standard one. */
 static void test_hystart_is_for_the_first_slow_start(void)
 {
@@ -311,6 +322,7 @@ int main(void)
 	test_idle_and_application_limited();
 	test_hystart();
 	test_hystart_needs_samples();
+	test_hystart_after_idling_for_half_the_sequence_space();
 	test_hystart_is_for_the_first_slow_start();
 	test_undo();
 	return check_done();

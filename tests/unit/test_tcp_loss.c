@@ -59,6 +59,19 @@ static void test_fast_retransmit(void)
 	rig_close(&rig);
 }
 
+/* As long as recover_seq seems to lie ahead of what is outstanding: 2.25 GiB later, and nothing was lost meanwhile. */
+static void test_duplicates_long_after_the_last_recovery(void)
+{
+	uint32_t first = ten_in_flight();
+
+	rig.conn->recover_seq = first - 0x90000000u;
+	for (unsigned i = 0; i < 4; i++)
+		rig_says(&rig, ack_of(first));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	rig_close(&rig);
+}
+
 /* A peer that repeats itself until all that is in flight has left, as it says, and then takes one byte:
  * what is outstanding is little, not next to 2^32, which would be the next ssthresh. */
 static void test_duplicates_for_more_than_there_was(void)
@@ -203,6 +216,7 @@ int main(void)
 	test_real_timeout_is_not();
 	test_fast_retransmit();
 	test_duplicates_for_more_than_there_was();
+	test_duplicates_long_after_the_last_recovery();
 	test_not_every_repeated_ack_is_a_duplicate();
 	test_slow_start_doubles();
 	test_ack_in_the_middle_of_a_segment();
