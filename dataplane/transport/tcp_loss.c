@@ -245,6 +245,7 @@ static void loss_new_ack(struct harp_conn *conn, struct tcp_ack *a)
 		conn->dup_acked_bytes = conn_flight_bytes(conn);
 	a->delivered_bytes = a->acked_bytes - known;
 	loss_mark_head(conn);
+	tcp_mtu_probe_lost(conn, conn->snd_head);
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -218,11 +218,45 @@ static void test_a_lost_probe_is_no_congestion(void)
 	rig_close(&rig);
 }
 
+/* A partial ACK says that the probe is lost, as a duplicate does: what arrives in its place is no proof of anything. */
+static void test_a_probe_behind_a_hole_is_lost_too(void)
+{
+	uint32_t first, small = 1000 - 52;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
+	icmp_says(TOO_BIG, 1000, first);
+	rig.ack = first + 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_wait(&rig, 601 * RIG_S);
+	rig.out_head = rig.out_tail;
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 100);
+	CHECK_EQ(rig_write(&rig, 1448 + 5 * small), 1448 + 5 * small);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1448);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes"), 1);
+	for (int i = 0; i < 4; i++)
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+	rig.ack += 100;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes_lost"), 1);
+	rig.ack += 1448 + 5 * small;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_write(&rig, 10), 10);
+	CHECK_EQ(rig.conn->snd_mss_bytes, small);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 0);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	test_a_claim_against_the_evidence_waits();
 	test_a_claim_must_fit_what_it_quotes();
 	test_a_lost_probe_is_no_congestion();
+	test_a_probe_behind_a_hole_is_lost_too();
 	test_a_refusal_ends_a_connect_only();
 	test_a_smaller_path_cuts_what_is_in_flight();
 	test_absurd_mtus_do_little();
