@@ -471,6 +471,8 @@ bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
 /* ---- tcp_mtu.c ---- */
 /* snd_mss_bytes is what link and peer allow. */
 void tcp_mtu_init(struct harp_conn *conn);
+/* A segment was too large for our own route. False: though it was no larger than that allows. */
+bool tcp_mtu_refused(struct harp_conn *conn);
 /* A router says that the segment at quoted_seq, which is outstanding, does not fit. */
 void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes);
 /* The retransmission timer has expired. */

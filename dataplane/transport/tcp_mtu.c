@@ -4,7 +4,8 @@
  * 8899).
  *
  * Theory of operation. A connection begins with the largest segment that its own link and the peer's MSS
- * option allow, mtu_top_bytes. snd_mss_bytes goes down for two reasons:
+ * option allow, mtu_top_bytes. snd_mss_bytes goes down for three reasons:
+ *	- our own route became narrower (tcp_mtu_refused()): what left before may arrive, the rest is cut
  *	- a router says so (tcp_mtu_told()). Anyone may pretend to be one, so it must quote a segment that
  *	  is outstanding and larger than it claims; and when segments as large as the quoted one have been
  *	  acknowledged since the connection began, its word waits for a retransmission timeout of that very
@@ -91,6 +92,16 @@ static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise
 	conn->mtu_high_bytes = conn->mtu_top_bytes;
 	conn->mtu_tries = 0;
 	conn->mtu_next_ns = conn->tcp->now_ns + raise_after_ns;
+}
+
+bool tcp_mtu_refused(struct harp_conn *conn)
+{
+	uint32_t mss = mtu_segment_bytes(conn, conn->path.mtu_bytes);
+
+	if (mss >= conn->snd_mss_bytes)
+		return false;
+	mtu_lower(conn, mss, MTU_RAISE_NS);
+	return true;
 }
 
 void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes)

@@ -468,6 +468,10 @@ static bool tx_turn(struct harp_conn *conn, int result)
 	case -ENOMEM:
 		tx_move(conn, TX_LIST_BLOCKED);
 		return true;
+	case -EMSGSIZE: /* once more, cut */
+		if (tcp_mtu_refused(conn))
+			return true;
+		/* fall through */
 	default:
 		/* No route, or our address is gone: the timers decide how long to hope. */
 		tx_move(conn, TX_LIST_NONE);

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 import pytest
-from packet_rig import SECOND, Rig, with_data
+from packet_rig import SECOND, Rig, data_of, with_data
 from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.inet6 import (
     ICMPv6DestUnreach,
@@ -84,6 +84,17 @@ def test_too_big_from_a_router_of_old_names_the_next_plateau(rig: Rig, conn: Con
     """RFC 1191 section 7."""
     replies = error(rig, too_big(rig, 0), full_segment(rig, conn))
     assert max(ip_bytes(packet) for packet in replies) == 1492
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_route_that_becomes_narrower_cuts_what_is_to_be_sent(rig: Rig, in_flight: bool) -> None:
+    conn = rig.open()
+    if in_flight:
+        rig.sends(conn, bytes(rig.mss))
+    rig.stack.route_add(rig.peer, 128 if rig.family == "ipv6" else 32, mtu_bytes=1300)
+    lengths = [len(data_of(segment)) for segment in rig.sends(conn, bytes(3000))]
+    assert (max(lengths), sum(lengths)) == (1300 - rig.headers, 3000)
+    conn.abort()
 
 
 @over_ipv4
