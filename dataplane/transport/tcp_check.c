@@ -154,8 +154,10 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 
 	if (seg->flags & TCP_RST)
 		return TCP_DROP_WINDOW;
-	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN))
-		tcp_timer_life(conn, TCP_TIME_WAIT_NS); /* the retransmitted FIN: restart 2 MSL */
+	/* The retransmitted FIN: restart 2 MSL. Any other would let a stranger keep the slot for ever. */
+	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN) &&
+	    seg->seq + space == conn->rcv_nxt_seq)
+		tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(seg->flags & TCP_SYN) && conn->rcv_nxt_seq - seg->seq <= behind &&
 	    (space > 0 || seg->seq + 1 == conn->rcv_nxt_seq)) {
 		if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))

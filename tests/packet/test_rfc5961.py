@@ -128,6 +128,18 @@ def test_a_rst_does_not_cut_time_wait_short(rig: Rig) -> None:
     assert rig.stat("tcp_conns") == 1
 
 
+@pytest.mark.parametrize("off", [-1000, -1, 1, 2**30])
+def test_a_fin_that_is_not_the_peers_does_not_prolong_time_wait(rig: Rig, off: int) -> None:
+    conn = rig.open()
+    conn.close()
+    fin = rig.tcp(rig.poll())[-1]
+    rig.says("FA", ack=fin.seq + 1)
+    rig.waits(50 * SECOND)
+    rig.says("FA", seq=rig.seq + off, ack=fin.seq + 1)
+    rig.waits(15 * SECOND)
+    assert rig.stat("tcp_conns") == 0
+
+
 def test_a_fin_outside_the_window_closes_nothing(rig: Rig) -> None:
     conn = rig.open()
     rig.says("FA", seq=rig.seq + 2**30)
