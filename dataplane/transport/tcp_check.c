@@ -10,9 +10,9 @@
  *	RST	the very RCV.NXT: 1 in 2^32. Elsewhere in the window it gets a challenge ACK, whose answer
  *		by a peer that really reset is an RST that hits.
  *	SYN	nothing: always a challenge ACK (TIME-WAIT apart: tcp_check_time_wait_reuse()).
- *	data,	SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT], and with timestamps
- *	FIN,	a TSecr that we have sent and that the peer may still echo, beside a TSval that is not old.
- *	ACK
+ *	data,	SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before our first
+ *	FIN,	byte, and with timestamps a TSecr that we have sent and that the peer may still echo, beside
+ *	ACK	a TSval that is not old.
  *
  * The echo. Our timestamps begin at a secret offset (tcp_conn_secrets()). A peer echoes its TS.Recent,
  * which only grows. PAWS lets pass what has the TSval of our TS.Recent or a later one: that was sent after
@@ -264,9 +264,15 @@ enum tcp_verdict tcp_check_segment(struct harp_conn *conn, struct tcp_segment *s
 
 enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge. */
-	if (seq_gt(seg->ack, conn->snd_nxt_seq) ||
-	    seq_lt(seg->ack, conn->snd_una_seq - conn->snd_wnd_max_bytes)) {
+	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge. What lies
+	 * before our first byte nobody can have received: who sends with a forged address and guessed
+	 * his way through the handshake would have a window full of good ACKs
+	 * (draft-ietf-tcpm-tcp-ghost-acks). */
+	uint32_t behind = conn->snd_wnd_max_bytes;
+
+	if (conn->acct.bytes_acked < behind)
+		behind = conn->snd_una_seq - (conn->iss_seq + 1);
+	if (seq_gt(seg->ack, conn->snd_nxt_seq) || seq_lt(seg->ack, conn->snd_una_seq - behind)) {
 		check_challenge(conn);
 		return TCP_DROP_ACK;
 	}

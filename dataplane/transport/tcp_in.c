@@ -239,6 +239,7 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	v = tcp_check_ack(conn, seg);
 	if (v != TCP_PASS)
 		return v;
+	conn_heard(conn);
 	/* Later than RFC 7323 section 5.3 R3 has it: not before the segment has proved itself. */
 	tcp_check_take_timestamp(conn, seg);
 	conn->ts_echo = seg->opt.tsecr;
@@ -320,7 +321,6 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 	v = tcp_check_segment(conn, seg);
 	if (v != TCP_PASS)
 		return v;
-	conn_heard(conn);
 	v = in_check_ack(conn, seg);
 	if (v != TCP_PASS)
 		return v;

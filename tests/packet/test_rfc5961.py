@@ -74,6 +74,44 @@ def test_data_with_an_ack_of_long_ago_is_not_taken(rig: Rig, off: int) -> None:
     conn.abort()
 
 
+@pytest.mark.parametrize("sent", [0, 3000])
+def test_data_with_an_ack_from_before_our_first_byte_is_not_taken(rig: Rig, sent: int) -> None:
+    """However large the window was: nobody can have received it."""
+    conn = rig.open()
+    first = rig.ack
+    if sent:
+        rig.sends(conn, bytes(sent))
+        rig.ack += sent
+        rig.says("A")
+    for off in (1, 2, 20000):
+        rig.says("PA", b"injected", ack=first - off)
+    assert conn.info()["bytes_received"] == 0
+    rig.says("PA", b"from before what was acknowledged", ack=first)
+    assert conn.info()["bytes_received"] == 33
+    conn.abort()
+
+
+def test_data_that_a_fin_of_ours_overtook_is_taken(rig: Rig) -> None:
+    conn = rig.open()
+    conn.shutdown()
+    (fin,) = rig.tcp(rig.poll())
+    rig.says("A", ack=fin.seq + 1)
+    rig.says("PA", b"sent before", ack=fin.seq)
+    assert conn.recv() == b"sent before"
+    conn.abort()
+
+
+def test_segments_that_are_not_believed_keep_no_dead_peer_alive(rig: Rig) -> None:
+    """Inside the window, and acknowledging what was never sent."""
+    conn = rig.open()
+    conn.set_keepalive(SECOND, SECOND, 3)
+    for _ in range(20):
+        rig.waits(SECOND // 2)
+        rig.says("A", ack=rig.ack + 1000)
+    assert conn.error == 110
+    conn.close()
+
+
 def test_challenges_are_few_whatever_the_flood(rig: Rig) -> None:
     conn = rig.open()
     answers = 0
