@@ -282,9 +282,21 @@ static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
 	return err;
 }
 
+/* SND.NXT; or the edge of a window that was taken back from under it (RFC 9293 MUST-34): what lies beyond is
+ * unacceptable, and with it whatever we acknowledge. Less than a step of the scale is rounding (RFC 7323
+ * section 2.4). */
+static uint32_t out_acceptable_seq(const struct harp_conn *conn)
+{
+	uint32_t edge = conn->snd_una_seq + conn->snd_wnd_bytes;
+
+	if (!conn_synchronized(conn) || seq_lt(conn->snd_nxt_seq, edge + (1u << conn->snd_wscale)))
+		return conn->snd_nxt_seq;
+	return edge;
+}
+
 int tcp_out_ack(struct harp_conn *conn)
 {
-	return out_control(conn, conn->snd_nxt_seq, TCP_ACK);
+	return out_control(conn, out_acceptable_seq(conn), TCP_ACK);
 }
 
 int tcp_out_probe(struct harp_conn *conn)
@@ -296,7 +308,7 @@ int tcp_out_probe(struct harp_conn *conn)
 
 int tcp_out_rst(struct harp_conn *conn)
 {
-	int err = out_control(conn, conn->snd_nxt_seq, TCP_RST | TCP_ACK);
+	int err = out_control(conn, out_acceptable_seq(conn), TCP_RST | TCP_ACK);
 
 	if (!err)
 		conn->tcp->stats->tcp_rst_out++;

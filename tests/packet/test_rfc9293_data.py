@@ -243,6 +243,29 @@ def test_a_window_taken_back_in_silence_ends_in_the_user_timeout(rig: Rig) -> No
     conn.close()
 
 
+def test_what_we_say_lies_in_a_window_taken_back(rig: Rig) -> None:
+    """Beyond it nothing is acceptable, and our ACKs of the peer's data would not be heard."""
+    conn = rig.open()
+    rig.sends(conn, bytes(5000))
+    rig.says("A", window=1000)
+    answers = rig.receives(b"hello", window=1000) + rig.waits(MS)
+    assert [(a.seq - rig.ack, a.ack) for a in answers if not data_of(a)] == [(1000, rig.seq)]
+    conn.recv()
+    conn.abort()
+    (rst,) = rig.tcp(rig.poll())
+    assert (str(rst.flags), rst.seq) == ("RA", rig.ack + 1000)
+
+
+def test_a_window_that_rounding_took_back_is_no_such_thing(rig: Rig) -> None:
+    """RFC 7323 section 2.4."""
+    conn = rig.open(wscale=7)
+    rig.sends(conn, bytes(1000))
+    rig.says("A", window=7)
+    answers = rig.receives(b"hello", window=7) + rig.waits(MS)
+    assert [a.seq - rig.ack for a in answers if not data_of(a)] == [1000]
+    conn.abort()
+
+
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_a_closed_window_keeps_no_orphan_for_ever(rig: Rig, in_flight: bool) -> None:
     """RFC 6429: whose application has gone may end, though the peer answers."""
