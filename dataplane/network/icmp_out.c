@@ -26,6 +26,23 @@ static uint32_t out_write(uint8_t *at, const struct packet_in *in, bool v4)
 	return OUT_HEADER_BYTES + quote;
 }
 
+/*
+ * As many as the bucket has, on average: each takes none, one or two of it. The bucket is everybody's, and who
+ * could count on it would ask under others' names first and find by what is left for his own question which
+ * of their ports are open (SAD DNS, CVE-2020-25705).
+ */
+static bool out_allowed(struct icmp *icmp)
+{
+	struct icmp_bucket *bucket = &icmp->error;
+	uint64_t takes_ns = rng_below(icmp->ip->eth->rng, 3) * bucket->cost_ns;
+
+	if (!icmp_allowed(bucket, icmp->ip->eth->io->now_ns))
+		return false;
+	bucket->credit_ns += bucket->cost_ns;
+	bucket->credit_ns -= takes_ns < bucket->credit_ns ? takes_ns : bucket->credit_ns;
+	return true;
+}
+
 /* What the packet must not be, for an error to answer it (RFC 1122 section 3.2.2, RFC 4443 section 2.4
  * (e)), the layers before have seen to: no broadcast, no group, no fragment, no source but one host. */
 void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in)
@@ -39,8 +56,7 @@ void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in)
 	uint32_t sum = 0;
 	uint16_t csum;
 
-	if (!icmp_allowed(&icmp->error, io->now_ns) || ip_path_lookup(icmp->ip, &path) != 0 ||
-	    !nicio_tx_ready(io, 1))
+	if (!out_allowed(icmp) || ip_path_lookup(icmp->ip, &path) != 0 || !nicio_tx_ready(io, 1))
 		return;
 	f = frame_alloc(io->pool, 0);
 	if (!f) {
