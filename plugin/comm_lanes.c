@@ -114,10 +114,10 @@ void comm_unuse(struct comm_lane *l)
 
 bool comm_is_used(struct comm_lane *l, uint64_t message, uint64_t begin, uint64_t end)
 {
-	/* Those that die may be at it still. */
+	/* Those that die may be at it still. The one chunk of an empty message is nobody else's either. */
 	for (struct comm_lane *o = l->comm->several->all; o; o = o->next_all) {
-		if (o != l && o->uses && o->use_message == message && o->use_begin < end &&
-		    begin < o->use_end)
+		if (o != l && o->uses && o->use_message == message &&
+		    (begin == end || (o->use_begin < end && begin < o->use_end)))
 			return true;
 	}
 	return false;

@@ -314,6 +314,52 @@ static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 	}
 }
 
+/* Lock held: where an early chunk belongs whose receive is posted. Others may have brought its bytes, cut otherwise. */
+static enum target comm_rx_early_target(struct comm_lane *l, struct comm_early *early,
+					struct where *where)
+{
+	struct comm *comm = l->comm;
+	struct comm_in in = { .message = early->message,
+			      .offset = early->offset,
+			      .length = early->length };
+	uint64_t end = early->offset + early->length;
+	int has = comm_rx_has(comm, &in, atomic_load_explicit(&comm->posted, memory_order_relaxed));
+
+	if (has)
+		return has == 1 ? TARGET_NOWHERE
+				: comm_rx_fault(where, "a DATA record that overlaps others");
+	if (!comm_rx_admit(comm, early->message, early->total, where))
+		return TARGET_FAULT;
+	if (comm_is_used(l, early->message, early->offset, end)) {
+		l->blocked = comm->several->blocked = true;
+		early->moving = false;
+		return TARGET_NONE;
+	}
+	comm_use(l, COMM_USES_REQUEST, early->message, early->offset, end);
+	return TARGET_MEMORY;
+}
+
+/* To its place, unless it is here already. What is wrong with it, or NULL. */
+static const char *comm_rx_place_early(struct comm_lane *l, struct comm_early *early,
+				       enum target target)
+{
+	struct comm *comm = l->comm;
+	struct iovec piece = { early->data, early->length };
+	const char *wrong = NULL;
+
+	if (target == TARGET_MEMORY && early->length)
+		place_gather(comm_request(comm, early->message)->data + early->offset,
+			     early->length, &piece, 1);
+	comm_lock(comm);
+	comm_unuse(l);
+	comm_early_remove(comm, early);
+	if (target == TARGET_MEMORY)
+		wrong = comm_rx_placed(l, early->message, early->offset, early->length);
+	comm_unlock(comm);
+	comm_early_free(early);
+	return wrong;
+}
+
 /* Early chunks whose receives are posted go to their places. */
 static int comm_rx_move_early(struct comm_lane *l)
 {
@@ -321,37 +367,24 @@ static int comm_rx_move_early(struct comm_lane *l)
 
 	for (;;) {
 		struct where where = { 0 };
+		enum target target = TARGET_NONE;
 		struct comm_early *early;
 		const char *wrong;
-		struct iovec piece;
-		bool fits = true;
 
 		comm_lock(comm);
 		early = comm->several->failing ? NULL : comm_early_take(comm);
 		if (early)
-			fits = comm_rx_admit(comm, early->message, early->total, &where);
-		if (early && fits)
-			comm_use(l, COMM_USES_REQUEST, early->message, early->offset,
-				 early->offset + early->length);
+			target = comm_rx_early_target(l, early, &where);
 		comm_unlock(comm);
-		if (!early)
+		if (target == TARGET_NONE)
 			return 0;
-		if (!fits) {
+		if (target == TARGET_FAULT) {
 			l->in.message = early->message; /* what is said of it */
 			l->in.total = early->total;
 			l->in.tag = early->tag;
 			return comm_rx_refuse(l, &where);
 		}
-		piece = (struct iovec){ early->data, early->length };
-		if (early->length)
-			place_gather(comm_request(comm, early->message)->data + early->offset,
-				     early->length, &piece, 1);
-		comm_lock(comm);
-		comm_unuse(l);
-		comm_early_remove(comm, early);
-		wrong = comm_rx_placed(l, early->message, early->offset, early->length);
-		comm_unlock(comm);
-		comm_early_free(early);
+		wrong = comm_rx_place_early(l, early, target);
 		if (wrong) {
 			comm_fail_protocol(comm, l, wrong);
 			return -EPROTO;

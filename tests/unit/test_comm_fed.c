@@ -3,6 +3,7 @@
  * moment, and those that a peer must not send. */
 #include <sys/mman.h>
 
+#include "comm_impl.h"
 #include "comm_rig.h"
 
 /* A DATA record comes by a lane, its bytes numbered from the seed. */
@@ -52,6 +53,71 @@ static void test_early(void)
 	CHECK_EQ(rig_wait(&t, two, NULL), 0);
 	CHECK(fed(second, 1000, 2));
 	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+/* Two that nobody asked for lie half across each other: they break the comm as others do, when they go to their places. */
+static void test_early_overlap(void)
+{
+	uint8_t first[64], second[128];
+	struct request *two;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	(void)rig_post(t.recv, first, sizeof(first));
+	feed(&t.pairs[1].lanes[1], 1, 128, 0, 128, 2);
+	rig_turns(&t, 30);
+	feed(&t.pairs[0].lanes[1], 1, 128, 64, 64, 2); /* the last to come is the first to go */
+	rig_turns(&t, 30);
+	two = rig_post(t.recv, second, sizeof(second));
+	CHECK_EQ(rig_wait(&t, two, NULL), -EPROTO);
+	CHECK_EQ(env_warns, 1);
+	CHECK(strstr(env_warn, "overlaps") != NULL);
+	rig_free(&t);
+}
+
+/* The first of them to go is the whole message: the other one does not touch memory that is the application's again. */
+static void test_early_is_here(void)
+{
+	uint8_t first[64], second[128];
+	struct request *one, *two;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	one = rig_post(t.recv, first, sizeof(first));
+	feed(&t.pairs[0].lanes[1], 1, 128, 64, 64, 9);
+	rig_turns(&t, 30);
+	feed(&t.pairs[1].lanes[1], 1, 128, 0, 128, 2);
+	rig_turns(&t, 30);
+	feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
+	CHECK_EQ(rig_wait(&t, one, NULL), 0);
+	two = rig_post(t.recv, second, sizeof(second));
+	CHECK_EQ(rig_wait(&t, two, NULL), 0);
+	rig_turns(&t, 30);
+	CHECK(fed(second, sizeof(second), 2));
+	one = rig_post(t.recv, first, sizeof(first));
+	feed(&t.pairs[1].lanes[1], 2, 64, 0, 64, 3);
+	CHECK_EQ(rig_wait(&t, one, NULL), 0);
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+/* While a lane is at an empty message, which has nothing to lie across, no other brings it as well. */
+static void test_empty_is_used(void)
+{
+	struct comm_several *s;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	s = t.recv->several;
+	comm_lock(t.recv);
+	comm_use(s->lanes[0], COMM_USES_EARLY, 5, 0, 0);
+	CHECK(comm_is_used(s->lanes[1], 5, 0, 0));
+	CHECK(!comm_is_used(s->lanes[1], 6, 0, 0));
+	CHECK(!comm_is_used(s->lanes[0], 5, 0, 0));
+	comm_unuse(s->lanes[0]);
+	CHECK(!comm_is_used(s->lanes[1], 5, 0, 0));
+	comm_unlock(t.recv);
 	rig_free(&t);
 }
 
@@ -358,6 +424,9 @@ int main(void)
 {
 	static void (*const rules[])(void) = {
 		test_early,
+		test_early_overlap,
+		test_early_is_here,
+		test_empty_is_used,
 		test_both_are_answered,
 		test_answer_waits,
 		test_half_a_chunk,
