@@ -70,14 +70,18 @@ class Connections:
     def __post_init__(self) -> None:
         self.by_uid: dict[int, int] = {}
 
+    def has_too_many(self, uid: int) -> bool:
+        """Is it the user's own limit that one more of his would break?"""
+        return uid != 0 and self.by_uid.get(uid, 0) >= self.per_uid_max
+
     def admit(self, uid: int) -> str:
         """Counts one more and returns "", or says in a line why not."""
         mine = self.by_uid.get(uid, 0)
         reserve = min(self.root_reserve, self.total_max // 4) if uid == 0 else 0
+        if self.has_too_many(uid):
+            return f"user {uid} has {mine} connections to harpd, which is the limit; close some"
         if self.total >= self.total_max + reserve:
             return f"harpd has {self.total} connections, which is the limit; close some"
-        if uid != 0 and mine >= self.per_uid_max:
-            return f"user {uid} has {mine} connections to harpd, which is the limit; close some"
         self.by_uid[uid] = mine + 1
         self.total += 1
         return ""

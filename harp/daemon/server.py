@@ -5,7 +5,7 @@ A client is never waited for. Until it has taken its answer nothing more is read
 sends meanwhile fills its own socket's buffer and then makes it wait. A client that speaks
 nonsense, passes descriptors, does not say hello or does not take its answer in time is closed,
 with a line in the log (at most a few a second). So it costs one connection, one message in and one
-out, whatever it does.
+out, whatever it does. While there is no place left, who has not said hello makes room for the next.
 """
 
 import contextlib
@@ -82,6 +82,7 @@ class Client:
     def greeted(self, name: str) -> None:
         """HELLO came: from now on it may be silent."""
         self.name = name or "(unnamed)"
+        self._server.has_spoken(self)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -202,6 +203,7 @@ class Server:
         self.connections = Connections(connections_possible(CONNECTIONS_MAX), per_uid_max)
         self._connects = Buckets(CONNECTS_PER_S, CONNECTS_BURST)
         self.clients: set[Client] = set()
+        self._silent: dict[int, dict[Client, None]] = {}  # by user: no HELLO yet, the oldest first
         self._complaints = Bucket(COMPLAINTS_PER_S, COMPLAINTS_BURST)
         self._unsaid = 0
         listening.setblocking(False)
@@ -238,6 +240,8 @@ class Server:
             sock.close()
             return None
         why = self.connections.admit(who.owner.uid)
+        while why and self._make_room(who.owner.uid):
+            why = self.connections.admit(who.owner.uid)
         if why:
             self.complain(f"process {who.owner.pid} ({who.name}) is turned away: {why}")
             self._turn_away(sock, why)
@@ -245,7 +249,25 @@ class Server:
             return None
         client = Client(self, sock, who)
         self.clients.add(client)
+        self._silent.setdefault(who.owner.uid, {})[client] = None
         return client
+
+    def _make_room(self, uid: int) -> bool:
+        """One more of that user's has no place: the oldest goes that has not said hello, his own if
+        it is he who has too many, else of who has the most of them. Who speaks does so at once."""
+        own = self.connections.has_too_many(uid)
+        crowd = self._silent.get(uid) if own else max(self._silent.values(), key=len, default=None)
+        if not crowd:
+            return False
+        next(iter(crowd)).close("it has not said hello, and others want its place")
+        return True
+
+    def has_spoken(self, client: Client) -> None:
+        """It is no place to be had any more."""
+        crowd = self._silent.get(client.peer.owner.uid, {})
+        crowd.pop(client, None)
+        if not crowd:
+            self._silent.pop(client.peer.owner.uid, None)
 
     @staticmethod
     def _turn_away(sock: socket.socket, why: str) -> None:
@@ -267,6 +289,7 @@ class Server:
     def left(self, client: Client) -> None:
         """A client's connection is closed."""
         self.clients.discard(client)
+        self.has_spoken(client)
         self.connections.leave(client.peer.owner.uid)
 
     def complain(self, words: str) -> None:

@@ -118,6 +118,27 @@ def test_answers_that_nobody_takes_do_not_pile_up(harpd: Running) -> None:
         assert 0 < taken < 60
 
 
+@pytest.mark.parametrize("uid", [0, NOBODY])
+def test_who_says_nothing_makes_room(harpd: Running, uid: int) -> None:
+    """As many as one user may have, or as harpd has places for root, and more of them come: who
+    speaks is served, of whichever user."""
+    path, places = harpd.path, harpd.daemon._server.connections
+    count = places.total_max + places.root_reserve if uid == 0 else places.per_uid_max
+
+    def enemy() -> list[bool]:
+        held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count + 20)]
+        served = []
+        for sock in held:
+            sock.connect(str(path))
+        for each in {uid, NOBODY}:
+            os.seteuid(each)
+            with DaemonClient(path, "one that speaks") as client:
+                served.append(client.query("status")["connections"] >= places.per_uid_max)
+        return served
+
+    assert in_child(enemy, uid) == [True] * (1 if uid else 2)
+
+
 def test_a_large_welcome_still_fits(start: Callable[..., Running], settings: Settings) -> None:
     harpd = start(given=replace(settings, job="HARP_X=" + "x" * 50_000 + "\n"))
     with harpd.client() as client:
