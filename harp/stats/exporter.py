@@ -7,11 +7,13 @@ between (harp.stats.totals): nothing else is.
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -29,6 +31,8 @@ from harp.stats.xstats import Names
 log = logging.getLogger("harpd")
 REQUEST_TIMEOUT_S = 10.0
 REQUESTS_MAX = 8
+TAKE_S = 1.0  # who takes longer over an answer makes room for others
+MADE = "harp.made"  # of a request's environment: what to call when the answer is made
 DaemonSource = Callable[[], families.DaemonView | None]
 
 
@@ -91,6 +95,11 @@ class _Handler(WSGIRequestHandler):
         self.server.has_asked(self.connection)
         return good
 
+    def get_environ(self) -> dict[str, Any]:
+        """With a word for who makes the answer."""
+        made = functools.partial(self.server.is_answered, self.connection)
+        return {**super().get_environ(), MADE: made}
+
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("metrics: " + format, *args)
 
@@ -104,7 +113,9 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
         self._room = threading.BoundedSemaphore(REQUESTS_MAX)
         self._lock = threading.Lock()
-        self._silent: dict[socket.socket, None] = {}  # have not asked yet, the oldest first
+        # The oldest first: those that have not asked yet, and since when others take their answers.
+        self._silent: dict[socket.socket, None] = {}
+        self._taking: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -116,21 +127,33 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def _has_room(self) -> bool:
-        """A Prometheus asks at once: who is slow with that makes room for the next."""
+        """A Prometheus asks at once, and takes its answer at once: who is slow with that makes room
+        for the next."""
         if self._room.acquire(blocking=False):
             return True
         with self._lock:
-            oldest = next(iter(self._silent), None)
-            if oldest is not None:
-                del self._silent[oldest]
+            slow = self._slowest()
+            if slow is not None:
+                self._silent.pop(slow, None)
+                self._taking.pop(slow, None)
                 with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends
-        return oldest is not None and self._room.acquire(timeout=REQUEST_TIMEOUT_S)
+                    slow.shutdown(socket.SHUT_RDWR)  # its thread finds the end, and ends
+        return slow is not None and self._room.acquire(timeout=REQUEST_TIMEOUT_S)
+
+    def _slowest(self) -> socket.socket | None:
+        late_s = time.monotonic() - TAKE_S
+        slow = (request for request, since_s in self._taking.items() if since_s <= late_s)
+        return next(iter(self._silent), None) or next(slow, None)
 
     def has_asked(self, request: socket.socket) -> None:
-        """From now on it is answered."""
+        """From now on it is we who are waited for."""
         with self._lock:
             self._silent.pop(request, None)
+
+    def is_answered(self, request: socket.socket) -> None:
+        """From now on it has only to take its answer."""
+        with self._lock:
+            self._taking[request] = time.monotonic()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._has_room():
@@ -144,7 +167,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.has_asked(request)
+            with self._lock:
+                self._silent.pop(request, None)
+                self._taking.pop(request, None)
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -184,6 +209,18 @@ class Exporter:
         self._thread.join()
 
 
+def _app(registry: CollectorRegistry) -> Callable[..., Iterable[bytes]]:
+    """prometheus_client's, which says when it has made an answer."""
+    client = make_wsgi_app(registry)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        answer: Iterable[bytes] = client(environ, start_response)
+        environ[MADE]()
+        return answer
+
+    return app
+
+
 def _why(address: str, port: int, error: OSError) -> str:
     where = f"metrics endpoint {address} port {port}"
     if error.errno == errno.EADDRINUSE:
@@ -207,7 +244,7 @@ def start(
     kind = _Server6 if ":" in address else _Server
     try:
         server = make_server(
-            address, port, make_wsgi_app(registry), server_class=kind, handler_class=_Handler
+            address, port, _app(registry), server_class=kind, handler_class=_Handler
         )
     except OSError as error:
         raise ExporterError(_why(address, port, error)) from error

@@ -79,6 +79,30 @@ def test_a_crowd_that_never_finishes_its_question_keeps_nobody_out(
             each.close()
 
 
+def test_who_does_not_take_his_answer_keeps_nobody_out(
+    endpoint: exporter.Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there are places ask, and read nothing: those with the answer in their hands for
+    long go."""
+    monkeypatch.setattr(exporter, "TAKE_S", 0.0)
+    monkeypatch.setattr(exporter._Handler, "timeout", 1000.0)
+    # An answer of many instances' length is more than the kernel takes.
+    endpoint._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+    slow = []
+    try:
+        for _ in range(exporter.REQUESTS_MAX):
+            slow.append(socket.socket())
+            slow[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            slow[-1].settimeout(20)
+            slow[-1].connect(endpoint.address)
+            slow[-1].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert slow[-1].recv(12) == b"HTTP/1.0 200"
+        assert "harp_build_info" in get(endpoint.url)
+    finally:
+        for each in slow:
+            each.close()
+
+
 def test_nonsense_is_survived(endpoint: exporter.Exporter) -> None:
     for nonsense in (
         b"\0" * 5000,
