@@ -239,14 +239,19 @@ def lane_end_name(unsigned end):
     return "" if name == NULL else name.decode()
 
 
-def state_name(int state):
+cdef int _number(number):
+    """Of an enum; one that is none where a page says more than fits."""
+    return number if 0 <= number <= 255 else 256
+
+
+def state_name(state):
     """"ESTABLISHED" and so on; "?" when it is none."""
-    return harp_tcp_state_name(state).decode()
+    return harp_tcp_state_name(_number(state)).decode()
 
 
-def congestion_name(int congestion):
+def congestion_name(congestion):
     """"cubic" and so on; "?" when it is none."""
-    return harp_congestion_name(congestion).decode()
+    return harp_congestion_name(_number(congestion)).decode()
 
 
 # --------------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 
 import errno
 import importlib
+import json
 import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 from harp.daemon import peer, queries
 from harp.daemon.server import Client
-from harp.daemon.session import Command
+from harp.daemon.session import Command, Later, Then
 from harp.daemon.table import RefusedError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Commands:
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
         self._answers: Any = None  # harp.stats.source.Answers, once somebody has asked
+        self._waiting: dict[bool, list[Then]] = {}  # for a look that is under way, by its flows
 
     def all(self) -> dict[str, Command]:
         """By name."""
@@ -51,7 +53,7 @@ class Commands:
             "reload": self._reload,
         }
 
-    def _stats(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
+    def _stats(self, client: Client, question: dict[str, Any]) -> Later:
         """What all instances of the host publish, for those who may have some."""
         who = client.peer
         if who.owner.uid not in (0, os.geteuid()) and not self._daemon.leasing.access.allows(
@@ -60,11 +62,27 @@ class Commands:
             raise RefusedError(
                 errno.EACCES, f"user {who.owner.uid} may not have leases, nor see others' instances"
             )
+        return lambda then: self._look(question.get("flows") is not False, then)
+
+    def _look(self, flows: bool, then: Then) -> None:
+        """A worker looks, since any user's processes may make it long; once for all who ask
+        meanwhile."""
+        waiting = self._waiting.setdefault(flows, [])
+        waiting.append(then)
+        if len(waiting) == 1:
+            self._daemon.loop.work(
+                lambda: self._seen(flows), lambda text, error: self._tell(flows, text, error)
+            )
+
+    def _seen(self, flows: bool) -> str:
         if self._answers is None:
             # numpy takes a while to import: only who is asked waits.
             self._answers = importlib.import_module("harp.stats.source").Answers()
-        document: dict[str, Any] = self._answers.answer(question)
-        return document
+        return json.dumps(self._answers.answer({"flows": flows}), allow_nan=False)
+
+    def _tell(self, flows: bool, text: str | None, error: BaseException | None) -> None:
+        for then in self._waiting.pop(flows):
+            then(text, error)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

@@ -15,8 +15,11 @@ from harp.daemon.server import Client, Reply, document_fd
 from harp.daemon.table import RefusedError
 
 log = logging.getLogger("harpd")
-# A command: who asks, its other fields -> the document of the answer. RefusedError.
-Command = Callable[[Client, dict[str, Any]], dict[str, Any]]
+# Takes a document as JSON, or what went wrong, later and from the loop.
+Then = Callable[[str | None, BaseException | None], None]
+Later = Callable[[Then], None]
+# A command: who asks, its other fields -> the answer's document, or who makes it. RefusedError.
+Command = Callable[[Client, dict[str, Any]], dict[str, Any] | Later]
 
 
 class Session:
@@ -37,11 +40,7 @@ class Session:
         except RefusedError as refused:
             self._refuse(client, message.serial, refused)
         except Exception as error:  # our mistake, and no reason to let the client wait for ever
-            log.error("internal error: %s: %s; please report it", type(error).__name__, error)
-            log.debug("where", exc_info=True)
-            self._refuse(
-                client, message.serial, RefusedError(errno.EIO, "harpd failed; its log says more")
-            )
+            self._failed(client, message.serial, error)
 
     def _handle(self, client: Client, message: Message) -> None:
         serial, fields = message.serial, message.fields
@@ -70,6 +69,11 @@ class Session:
         log.debug("%s is refused: %s", client, refused)
         client.reply(Reply(_host.pack_refused(serial, refused.error, refused.why)))
 
+    def _failed(self, client: Client, serial: int, error: BaseException) -> None:
+        log.error("internal error: %s: %s; please report it", type(error).__name__, error)
+        log.debug("where", exc_info=error)
+        self._refuse(client, serial, RefusedError(errno.EIO, "harpd failed; its log says more"))
+
     def _leased(self, client: Client, serial: int, answer: Granted | RefusedError) -> None:
         if isinstance(answer, RefusedError):
             name = errno.errorcode.get(answer.error, "EIO")
@@ -93,6 +97,24 @@ class Session:
         if command is None:
             known = ", ".join(sorted(self._commands))
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
-        answer = json.dumps(command(client, question), allow_nan=False)
-        fd = document_fd(answer)
+        found = command(client, question)
+        if callable(found):
+            found(lambda text, error: self._made(client, serial, text, error))
+        else:
+            self._answer(client, serial, json.dumps(found, allow_nan=False))
+
+    def _made(
+        self, client: Client, serial: int, text: str | None, error: BaseException | None
+    ) -> None:
+        if text is None:
+            self._failed(client, serial, error or RuntimeError("no document"))
+            return
+        try:
+            self._answer(client, serial, text)
+        except OSError as error:
+            self._failed(client, serial, error)
+
+    @staticmethod
+    def _answer(client: Client, serial: int, text: str) -> None:
+        fd = document_fd(text)
         client.reply(Reply(_host.pack_answer(serial), [fd], lambda _arrived: os.close(fd)))

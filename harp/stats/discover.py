@@ -2,7 +2,8 @@
 """Finds statistics pages: memfds named harp-page that processes hold open (/proc/PID/fd).
 
 A page that several processes hold (a forked child, harpd) is found once, and belongs to the process
-that its identity names. Whose descriptors may not be looked at is counted, not complained of.
+that its identity names. Whose descriptors may not be looked at is counted, not complained of. A
+user's pages are found up to a limit: anybody can make some.
 """
 
 import contextlib
@@ -18,6 +19,9 @@ from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, re
 
 PROC = Path("/proc")
 PAGES_MAX = 4096
+# Of a user, but root: whoever looks reads them all, and they cost who holds them nothing.
+USER_PAGES_MAX = 512
+USER_BYTES_MAX = 512 << 20
 
 
 @dataclass
@@ -29,6 +33,7 @@ class Page:
     uid: int
     comm: str
     inode: int
+    size: int = 0  # bytes
     job: bool = False  # a job's; else a stack's
 
     def read(self, *, flows: bool = True) -> Snapshot:
@@ -73,10 +78,13 @@ def _processes(proc: Path) -> Iterator[int]:
 
 def _page_links(fds: Path) -> Iterator[Path]:
     """Descriptors whose link says that they are pages. OSError when we may not look."""
-    for each in sorted(fds.iterdir()):
+    with os.scandir(fds) as entries:  # there may be a million
+        numbers = sorted(int(entry.name) for entry in entries)
+    for number in numbers:
+        link = fds / str(number)
         with contextlib.suppress(OSError):
-            if str(each.readlink()) == _page.LINK:
-                yield each
+            if str(link.readlink()) == _page.LINK:
+                yield link
 
 
 def _status_field(proc: Path, pid: int, name: str) -> list[str]:
@@ -94,18 +102,39 @@ def _own_pid(proc: Path, pid: int) -> int:
     return int(values[-1]) if values else pid
 
 
-def _described(proc: Path, pid: int, fd: int, inode: int) -> Page:
+def _described(proc: Path, pid: int, fd: int, seen: os.stat_result) -> Page:
     uids = _status_field(proc, pid, "Uid")
     comm = " ".join(_status_field(proc, pid, "Name"))
     clean = "".join(char if char.isprintable() else "?" for char in comm)
-    return Page(fd, pid, int(uids[0]) if uids else -1, clean, inode)
+    return Page(fd, pid, int(uids[0]) if uids else -1, clean, seen.st_ino, seen.st_size)
 
 
-def _open(link: Path) -> tuple[int, int]:
-    """A descriptor and the memfd's inode."""
+def _open(link: Path) -> tuple[int, os.stat_result]:
+    """A descriptor, and what the memfd is."""
     # Whatever it has become since: never a device or a pipe that blocks.
     fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    return fd, os.fstat(fd).st_ino
+    return fd, os.fstat(fd)
+
+
+class _Shares:
+    """How much of what is looked at each user has."""
+
+    def __init__(self) -> None:
+        self._each: dict[int, tuple[int, int]] = {}
+        self._told: set[int] = set()
+
+    def take(self, page: Page, found: Found) -> bool:
+        """One more; False, and a word of it at the first time, when it is too many."""
+        count, size = self._each.get(page.uid, (0, 0))
+        count, size = count + 1, size + page.size
+        if page.uid == 0 or (count <= USER_PAGES_MAX and size <= USER_BYTES_MAX):
+            self._each[page.uid] = count, size
+            return True
+        if page.uid not in self._told:
+            self._told.add(page.uid)
+            why = f"user {page.uid} publishes more pages than are looked at: the rest is left out"
+            found.bad.append((page.pid, PageError(why, errno.EDQUOT)))
+        return False
 
 
 def find(proc: Path = PROC) -> Found:
@@ -113,6 +142,7 @@ def find(proc: Path = PROC) -> Found:
     found = Found()
     by_inode: dict[int, Page] = {}
     bad: set[int] = set()
+    shares = _Shares()
     for pid in _processes(proc):
         try:
             links = list(_page_links(proc / str(pid) / "fd"))
@@ -126,20 +156,32 @@ def find(proc: Path = PROC) -> Found:
             if int(link.name) in opened:
                 continue  # ours by this search alone: who held it when we saw it has it
             with contextlib.suppress(OSError):
-                _take(proc, pid, link, found, by_inode, bad)
+                if not _take(proc, pid, link, found, by_inode, bad, shares):
+                    break
     found.pages = [page for page in by_inode.values() if not page.job]
     found.jobs = [page for page in by_inode.values() if page.job]
     return found
 
 
 def _take(
-    proc: Path, pid: int, link: Path, found: Found, by_inode: dict[int, Page], bad: set[int]
-) -> None:
-    fd, inode = _open(link)
+    proc: Path,
+    pid: int,
+    link: Path,
+    found: Found,
+    by_inode: dict[int, Page],
+    bad: set[int],
+    shares: _Shares,
+) -> bool:
+    """False: the process's user has had his share."""
+    fd, seen = _open(link)
+    inode = seen.st_ino
     if inode in bad:
         os.close(fd)
-        return
-    page = _described(proc, pid, fd, inode)
+        return True
+    page = _described(proc, pid, fd, seen)
+    if inode not in by_inode and not shares.take(page, found):
+        page.close()
+        return False
     try:
         whose, page.job = identity(fd)
         claimed = whose.pid
@@ -149,7 +191,7 @@ def _take(
         # A lease's page between its making and the job's first word is nobody's fault.
         if error.errno != errno.ENODATA:
             found.bad.append((pid, error))
-        return
+        return True
     before = by_inode.get(inode)
     if before is None or (_own_pid(proc, before.pid) != claimed and _own_pid(proc, pid) == claimed):
         if before is not None:
@@ -157,3 +199,4 @@ def _take(
         by_inode[inode] = page
     else:
         page.close()
+    return True

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages and whose they are, at one moment: this host's, or of a document of harpd's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from harp import _page
 from harp.stats import job, schema
-from harp.stats.discover import Found
-from harp.stats.page import Identity, PageError, Snapshot, Status, address, text
+from harp.stats.discover import Found, Page
+from harp.stats.page import Identity, Items, PageError, Snapshot, Status, address, text
 
 FORMAT = 1
+RECORDS_MAX = 65536  # connections, comms and lanes of one user, but root, that are shown
 
 
 @dataclass(frozen=True)
@@ -45,20 +46,48 @@ class Sight:
     jobs: tuple[job.Job, ...] = ()
 
 
+class _Records:
+    """How many records of each user there are."""
+
+    def __init__(self, bad: list[tuple[int, str]]) -> None:
+        self._bad = bad
+        self._left: dict[int, int] = {}  # negative: it was said
+
+    def kept(self, page: Page, records: Items) -> Items:
+        """As many as the page's user may have, and a word of it when he has more."""
+        left = self._left.get(page.uid, RECORDS_MAX)
+        if page.uid == 0:
+            return records
+        if 0 <= left < len(records):
+            why = (
+                f"user {page.uid} has more than {RECORDS_MAX} connections and lanes: not all shown"
+            )
+            self._bad.append((page.pid, why))
+        self._left[page.uid] = left - len(records)
+        return records[: max(0, left)]
+
+
 def look(found: Found, *, flows: bool = True) -> Sight:
     """Reads all pages that were found. By NIC, queue and process. flows False: nor lanes."""
     bad = [(pid, str(error)) for pid, error in found.bad]
-    instances, jobs = [], []
+    instances, jobs, records = [], [], _Records(bad)
     for page in found.pages:
         try:
-            instances.append(Instance(page.pid, page.uid, page.comm, page.read(flows=flows)))
+            seen = page.read(flows=flows)
         except PageError as error:
             bad.append((page.pid, str(error)))
+            continue
+        seen = replace(seen, flows=records.kept(page, seen.flows))
+        instances.append(Instance(page.pid, page.uid, page.comm, seen))
     for page in found.jobs:
         try:
-            jobs.append(job.Job(page.pid, page.uid, page.comm, page.read_job(lanes=flows)))
+            did = page.read_job(lanes=flows)
         except PageError as error:
             bad.append((page.pid, str(error)))
+            continue
+        comms, lanes = records.kept(page, did.comms), records.kept(page, did.lanes)
+        did = replace(did, comms=comms, lanes=lanes)
+        jobs.append(job.Job(page.pid, page.uid, page.comm, did))
     instances.sort(key=lambda each: (*_place(each), each.pid))
     jobs.sort(key=lambda each: each.pid)
     return Sight(tuple(instances), found.hidden_processes, tuple(bad), tuple(jobs))

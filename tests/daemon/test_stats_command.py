@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +68,40 @@ def test_who_may_not_lease_sees_nothing(start: Callable[..., Running], settings:
     assert in_child(ask, NOBODY) == (
         f"user {NOBODY} may not have leases, nor see others' instances"
     )
+
+
+def test_others_are_served_during_a_look(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes; and who asks meanwhile is told what it finds."""
+    looks, seen = threading.Event(), threading.Event()
+    asked = []
+
+    def answer(_self: Answers, question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(question)
+        looks.set()
+        assert seen.wait(60)
+        return {"found": len(asked)}
+
+    monkeypatch.setattr(Answers, "answer", answer)
+    with harpd.client() as one, harpd.client() as other, ThreadPoolExecutor() as both:
+        answers = [both.submit(one.query, "stats")]
+        assert looks.wait(60)
+        answers.append(both.submit(other.query, "stats"))
+        with harpd.client() as third:
+            assert third.query("status")["leases"] == 0
+        harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
+        seen.set()
+        assert [each.result() for each in answers] == [{"found": 1}] * 2
+
+
+def test_a_look_that_fails_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_self: Answers, _question: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError("oops")
+
+    monkeypatch.setattr(Answers, "answer", broken)
+    with harpd.client() as client:
+        with pytest.raises(RefusedByDaemonError, match="its log says more"):
+            client.query("stats")
+        assert client.query("status")["leases"] == 0
 
 
 def test_who_asks_all_the_time_gets_the_last_answer(owner: Owner) -> None:

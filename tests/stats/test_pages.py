@@ -9,13 +9,14 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest_stats import MakeOwner, Owner
 
 from harp import _page, stats
-from harp.stats import discover, schema
+from harp.stats import discover, instance, schema
 from harp.stats.instance import look, restored_sight, sight_document
 from harp.stats.page import text
 from harp.stats.rates import quantile_ns
@@ -199,6 +200,58 @@ def test_strings_are_text_and_nothing_else(owner: Owner) -> None:
     finally:
         os.close(fd)
     assert text(b"a\0b") == "a"
+
+
+NOBODY = 65534
+
+
+def of_nobody(monkeypatch: pytest.MonkeyPatch, *owners: Owner) -> None:
+    """There is nobody else, and their pages are one user's who is not root."""
+    described, pids = discover._described, sorted(each.process.pid for each in owners)
+
+    def changed(*arguments: Any) -> stats.Page:
+        page = described(*arguments)
+        page.uid = NOBODY
+        return page
+
+    monkeypatch.setattr(discover, "_described", changed)
+    monkeypatch.setattr(discover, "_processes", lambda _proc: iter(pids))
+
+
+@pytest.mark.parametrize("limit", ["pages", "bytes"])
+def test_a_user_s_pages_are_looked_at_up_to_a_limit(
+    make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Somebody has more than that: it is said once, and what comes behind is left out."""
+    of_nobody(monkeypatch, make_owner(), make_owner())
+    with stats.find() as found:
+        size = found.pages[0].size
+        assert len(found.pages) == 4
+    most = 3 * (size if limit == "bytes" else 1)
+    monkeypatch.setattr(discover, f"USER_{limit.upper()}_MAX", most)
+    with stats.find() as found:
+        assert len(found.pages) == 3
+        assert ["publishes more pages" in str(error) for _, error in found.bad] == [True]
+
+
+def test_a_user_s_connections_are_shown_up_to_a_limit(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_nobody(monkeypatch, owner)
+    monkeypatch.setattr(instance, "RECORDS_MAX", 4)
+    with stats.find() as found:
+        sight = look(found)
+    assert [len(each.snapshot.flows) for each in sight.instances] == [3, 1]
+    assert ["more than 4 connections" in why for _, why in sight.bad] == [True]
+
+
+def test_a_number_that_is_no_state(owner: Owner) -> None:
+    """Of a connection: it is shown, and costs nobody else the answer."""
+    with stats.find() as found:
+        flow = owner.pages(found)[0].read().flows[0]
+    flow["state"] = flow["congestion"] = 2**64 - 1
+    document = instance.flow_document(flow)
+    assert (document["state"], document["congestion"]) == ("?", "?")
 
 
 def test_what_is_only_named_like_a_page(owner: Owner) -> None:
