@@ -18,6 +18,11 @@ void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size);
 void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_reason reason,
 	       const struct record *detail, const char *fmt, ...)
 	__attribute__((format(printf, 6, 7)));
+/* The two halves of it, of which the words are said in between. The first failure is the one (true), and fills in close; of
+ * several lanes, no request is begun to be touched from there on. Lock not held. */
+bool comm_fail_first(struct comm *comm, int error, struct record *close);
+/* Behind the words: who sees the error finds them said (ncclGetLastError()). */
+void comm_fail_publish(struct comm *comm, int error);
 void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what);
 void comm_fail_truncated(struct comm *comm, struct comm_lane *l, const struct record *record,
 			 size_t posted);
