@@ -118,7 +118,6 @@ int comm_several_new(struct comm *comm, const struct comm_options *opt);
 void comm_several_free(struct comm *comm);
 /* Lock held. */
 bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns);
-bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver);
 /* Baton held, lock not: the lane has ended. Its chunks move, and its last run frees it. */
 void comm_lane_die(struct comm_lane *l, int error, const char *text);
 /* As above, of one that takes nothing more. True: it stays to be read, as what has come by it may come by no other. */

@@ -31,7 +31,7 @@ static void comm_driver_look_run(struct work *work, uint64_t now_ns);
 static void comm_driver_close_run(struct work *work, uint64_t now_ns);
 static void comm_driver_flush_run(struct work *work, uint64_t now_ns);
 
-bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver)
+static bool comm_driver_is_kernel(const struct comm *comm, const struct driver *driver)
 {
 	const struct comm_kernel *kernel = (const struct comm_kernel *)driver;
 

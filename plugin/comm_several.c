@@ -54,7 +54,7 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 	for (unsigned i = 0; i < count; i++) {
 		struct driver *driver = s->drivers[i].driver;
 
-		if (due || !comm_driver_is_kernel(comm, driver) ||
+		if (due || driver->wake || /* an engine */
 		    atomic_load_explicit(&driver->ready, memory_order_relaxed))
 			driver_poll_at(driver, now_ns);
 	}

@@ -200,10 +200,16 @@ static void fake_turn(struct driver *driver, uint64_t now_ns)
 	driver_run_ready(driver, now_ns);
 }
 
+static void fake_wake(struct driver *driver)
+{
+	(void)driver;
+}
+
 void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity)
 {
 	memset(pair, 0, sizeof(*pair));
 	driver_init(&pair->driver, fake_turn);
+	pair->driver.wake = fake_wake; /* an engine has a thread to tell; kernel lanes move to their comm's drivers */
 	rng_seed(&pair->rng, seed);
 	for (int i = 0; i < 2; i++) {
 		pair->pipes[i].bytes = malloc(capacity);
