@@ -37,6 +37,7 @@ static void harp_door_run(struct work *work, uint64_t now_ns)
 		door->look_ns = now_ns + LOOK_NS;
 		guests_look(&door->guests, now_ns);
 	}
+	engine_door_due(door->engine, door->guests.count ? door->guests.next_ns : UINT64_MAX);
 }
 
 static void harp_door_open_run(struct work *work, uint64_t now_ns)

@@ -49,6 +49,8 @@ bool engine_not_heard(struct engine *engine, uint64_t now_ns);
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out);
 /* What is run in each turn, to look at a listener; NULL: nothing. Baton held. */
 void engine_set_door(struct engine *engine, struct work *door);
+/* A turn is due then though nothing comes, for the door's sake; UINT64_MAX: none is. Baton held. */
+void engine_door_due(struct engine *engine, uint64_t at_ns);
 /* Which it is of its set. */
 unsigned engine_index(const struct engine *engine);
 /* One line for people, from harp_instance_describe(). */

@@ -17,6 +17,7 @@ struct engine {
 	struct harp_stack *stack;
 	struct lane_harp *lanes;
 	struct work *door; /* run in each turn; NULL: none */
+	uint64_t door_ns;  /* when one is due for its sake */
 	unsigned closing_count;
 	uint64_t tick_ns;  /* next */
 	int link_reported; /* the interface's trouble that was logged, -errno; 0: none */

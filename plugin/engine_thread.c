@@ -45,6 +45,10 @@
  * application's that found work rouses too: it may leave an ACK or a timer behind that the sleeper does
  * not know of.
  *
+ * What is due at a time says so (engine_deadline_ns()), and everything else wakes the sleeper; so the length of a sleep
+ * only bounds how old numbers on the page may be that change without a packet: 100 ms behind whatever happened last
+ * (harp_page.h), and longer when nothing has since.
+ *
  * A NIC without a descriptor (most DPDK ports) wakes nobody: its engine is *blind*, and the sleep is cut into pieces
  * of an eighth of the time since its last work, from 50 us to 1 ms. So an idle port costs a thousand short turns a
  * second, and what comes after a silence waits for a millisecond at most where nobody polls.
@@ -53,6 +57,7 @@
 #define TURNS_EMPTY_MAX 8u /* turns that find nothing before the guardian sleeps */
 #define QUIET_NS 20000000ull
 #define SLEEP_NS_MAX 100000000ull
+#define SLEEP_QUIET_NS_MAX 1000000000ull /* one after another that nothing ended */
 #define SPIN_NS_MIN 5000u
 #define BLIND_NS_MIN 50000u
 #define BLIND_NS_MAX 1000000u
@@ -68,6 +73,7 @@ struct engine_thread {
 	atomic_bool stop;
 	/* The thread's own. */
 	uint64_t spin_ns;
+	bool quiet; /* the last sleep was as long as it may be */
 	struct pollfd fds[1 + 2 * ENGINES_MAX];
 	struct engine *asleep[ENGINES_MAX];
 	struct engine *watched[ENGINES_MAX]; /* whose two descriptors are in fds, in their order */
@@ -207,7 +213,9 @@ static void thread_woken(struct engine_thread *thread, unsigned fds)
 /* Sleeps until something is to be done. True when it was woken, by a packet or a post. */
 static bool thread_sleep(struct engine_thread *thread)
 {
-	uint64_t now_ns = driver_clock_ns(), until_ns = now_ns + SLEEP_NS_MAX, wait_ns;
+	uint64_t now_ns = driver_clock_ns(), wait_ns;
+	uint64_t max_ns = now_ns + (thread->quiet ? SLEEP_QUIET_NS_MAX : SLEEP_NS_MAX);
+	uint64_t until_ns = max_ns;
 	unsigned asleep = 0, fds = 1;
 	struct timespec ts;
 	int woken = 0;
@@ -238,6 +246,7 @@ static bool thread_sleep(struct engine_thread *thread)
 	}
 	for (unsigned i = 0; i < asleep; i++)
 		atomic_store_explicit(&thread->asleep[i]->sleeping, false, memory_order_relaxed);
+	thread->quiet = woken == 0 && until_ns == max_ns;
 	return woken > 0;
 }
 

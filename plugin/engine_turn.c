@@ -71,6 +71,12 @@ void engine_load(struct engine *engine, int change)
 void engine_set_door(struct engine *engine, struct work *door)
 {
 	engine->door = door;
+	engine->door_ns = UINT64_MAX;
+}
+
+void engine_door_due(struct engine *engine, uint64_t at_ns)
+{
+	engine->door_ns = at_ns;
 }
 
 /* ---- lanes ---------------------------------------------------------------------------------- */
@@ -206,8 +212,10 @@ uint64_t engine_deadline_ns(const struct engine *engine)
 {
 	uint64_t deadline_ns = harp_stack_next_deadline_ns(engine->stack);
 
+	if (engine->door && engine->door_ns < deadline_ns)
+		deadline_ns = engine->door_ns;
 	if (engine->closing_count && engine->tick_ns < deadline_ns)
-		return engine->tick_ns;
+		deadline_ns = engine->tick_ns;
 	return deadline_ns;
 }
 

@@ -23,6 +23,23 @@
  * What no event tells of is looked after once a second (look), when there is nothing to ask.
  */
 
+/* Who sleeps on fd wakes by the answer to a question. */
+static void asker_tell(const struct asker *asker)
+{
+	struct netlink_message message;
+	struct ifinfomsg *body;
+
+	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
+	body->ifi_index = (int)asker->ifindex;
+	(void)!send(asker->fd, &message, message.head.nlmsg_len, MSG_NOSIGNAL);
+}
+
+static void asker_look_now(struct asker *asker)
+{
+	if (asker->look(asker->look_ctx))
+		asker_tell(asker);
+}
+
 static void asker_read_now(struct asker *asker)
 {
 	struct mirror_tables tables;
@@ -36,19 +53,7 @@ static void asker_read_now(struct asker *asker)
 	asker->read_rc = rc;
 	asker->read_done = true;
 	pthread_mutex_unlock(&asker->lock);
-}
-
-/* Who sleeps on fd wakes by the answer to a question. */
-static void asker_look_now(struct asker *asker)
-{
-	struct netlink_message message;
-	struct ifinfomsg *body;
-
-	if (!asker->look(asker->look_ctx))
-		return;
-	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
-	body->ifi_index = (int)asker->ifindex;
-	(void)!send(asker->fd, &message, message.head.nlmsg_len, MSG_NOSIGNAL);
+	asker_tell(asker);
 }
 
 static bool asker_look_due(const struct asker *asker)
