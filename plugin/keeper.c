@@ -251,13 +251,15 @@ int keeper_start(void)
 
 void keeper_stop(void)
 {
-	if (!keeper)
+	struct keeper *k = keeper;
+
+	if (!k)
 		return;
-	atomic_store_explicit(&keeper->stop, true, memory_order_release);
+	atomic_store_explicit(&k->stop, true, memory_order_release);
 	keeper_rouse();
-	pthread_join(keeper->id, NULL);
-	keeper_free(keeper);
-	keeper = NULL;
+	pthread_join(k->id, NULL);
+	keeper = NULL; /* before: who forks now has a child that closes nothing twice */
+	keeper_free(k);
 }
 
 void keeper_fork_child(void)
