@@ -255,6 +255,10 @@ struct comm_several {
 	bool asks;           /* DATA records may ask for an ACK */
 	struct stripe stripe;
 	comm_lane_lost *lane_lost;
+	/* Its tender is at rest: this is posted to that driver when there is something to look after. */
+	struct work *rouse;
+	struct driver *rouse_driver;
+	bool restless; /* it may not be any more */
 	/* Send. */
 	uint64_t acked_message, acked_offset; /* all of messages before, and so much of that one */
 	struct comm_chunk *chunks;            /* COMM_CHUNKS_MAX */
@@ -373,8 +377,14 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	      struct request **out);
 int comm_test(struct request *request, int *done, size_t *size);
 /* The keeper, at times: what was given to lanes of a comm of several, and what kernel lanes have to do, is seen through though nobody
- * polls it. */
-void comm_tend(struct comm *comm, uint64_t now_ns);
+ * polls it. reads: the kernel lanes of a receiver that nobody has polled lately are read, too. False: there was nothing. */
+bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads);
+/* Has it kernel lanes to be read? */
+bool comm_is_read(const struct comm *comm);
+/* True: there is nothing to see through, and work is posted to driver when there is, once. */
+bool comm_rest(struct comm *comm, struct driver *driver, struct work *work);
+/* It is not posted from here on: comm_rest() is false. */
+void comm_rest_never(struct comm *comm);
 /* Its application has nothing under way and may close it. Is a message that it was told is done not delivered yet, so that
  * its lane's death would take it along? Any thread. */
 bool comm_owes(struct comm *comm);

@@ -100,6 +100,10 @@ static inline void comm_unlock(struct comm *comm)
 /* comm_lanes.c; lock held */
 void comm_wake(struct comm *comm, int index);
 void comm_wake_all(struct comm *comm);
+/* By who takes turns of kernel lanes himself, and need not rouse the tender. */
+void comm_look_all(struct comm *comm);
+/* There is something to look after, though nobody may poll any more. */
+void comm_rouse(struct comm *comm);
 /* The lane begins to touch bytes of a message, and ends. */
 void comm_use(struct comm_lane *l, int uses, uint64_t message, uint64_t begin, uint64_t end);
 void comm_unuse(struct comm_lane *l);

@@ -100,6 +100,7 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 		comm_wake(comm, s->control);
 	}
 	driver_post(l->lane->driver, &l->work);
+	comm_rouse(comm);
 	return moved;
 }
 

@@ -274,9 +274,6 @@ int comm_kernels_open(struct comm *comm, int dev)
 		comm->kernels[i].polled = NULL;
 		kernel_driver_open(&comm->kernels[i].kd, dev,
 				   comm->several ? comm_kernel_turn : comm_only_turn);
-		/* What comes twice is answered also when nobody polls. */
-		if (comm->several && comm->side == COMM_RECV)
-			kernel_driver_guard(&comm->kernels[i].kd);
 	}
 	return 0;
 }

@@ -48,18 +48,42 @@ void comm_lock_wait(struct comm_several *s)
 
 /* ---- being woken; lock held -------------------------------------------------------------------- */
 
+void comm_rouse(struct comm *comm)
+{
+	struct comm_several *s = comm->several;
+	struct work *rouse = s->rouse;
+
+	s->rouse = NULL;
+	if (rouse)
+		driver_post(s->rouse_driver, rouse);
+}
+
 void comm_wake(struct comm *comm, int index)
 {
 	struct comm_lane *l = index < 0 ? NULL : comm->several->lanes[index];
 
-	if (l)
-		driver_post(l->lane->driver, &l->work);
+	if (!l)
+		return;
+	driver_post(l->lane->driver, &l->work);
+	if (!l->lane->driver->wake) /* an engine has a thread to tell */
+		comm_rouse(comm);
 }
 
 void comm_wake_all(struct comm *comm)
 {
 	for (uint32_t left = comm->several->stripe.live; left; left &= left - 1)
 		comm_wake(comm, __builtin_ctz(left));
+}
+
+void comm_look_all(struct comm *comm)
+{
+	struct comm_several *s = comm->several;
+
+	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
+		struct comm_lane *l = s->lanes[__builtin_ctz(left)];
+
+		driver_post(l->lane->driver, &l->work);
+	}
 }
 
 void comm_publish(struct comm *comm)

@@ -244,6 +244,7 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 		request->carried |= (uint8_t)l->kind;
 	comm_list_append(s, &l->under_way, i);
 	stripe_give(&s->stripe, l->index, RECORD_HEADER_BYTES + plan->length, now_ns);
+	comm_rouse(comm);
 	l->unrated = stripe_is_unrated(&s->stripe.lane[l->index]);
 	if (kept) {
 		kept->lane = l;

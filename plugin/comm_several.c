@@ -5,6 +5,7 @@
 #define TICK_NS 2000000u      /* lanes are looked at while a request waits */
 #define KERNEL_LOOK_NS 20000u /* kernel lanes, while HARP's are what is looked at */
 #define KERNEL_ACTIVE_NS 200000u
+#define LEFT_NS 100000000u /* nobody has polled for so long */
 /* The look is so many messages later as long again, to at most so many times, while nothing goes by kernel lanes. */
 #define KERNEL_LOOK_MESSAGES 16u
 #define KERNEL_LOOK_TIMES 10u
@@ -109,7 +110,7 @@ static void comm_several_tick(struct comm *comm, uint64_t now_ns)
 
 	s->ticked_ns = now_ns;
 	comm_lock(comm);
-	comm_wake_all(comm);
+	comm_look_all(comm);
 	/* Who saw the last lane die may have had a newer clock. */
 	if (s->orphaned_ns && now_ns >= s->orphaned_ns + s->revive_ns && !s->stripe.live) {
 		comm_end_by_lanes(comm, s->orphan_error);
@@ -120,30 +121,87 @@ static void comm_several_tick(struct comm *comm, uint64_t now_ns)
 		comm_settle(comm, NULL);
 }
 
-void comm_tend(struct comm *comm, uint64_t now_ns)
+/* Lock held. Has a lane been given something that its TCP has not delivered, or is there something to give? */
+static bool comm_is_under_way(const struct comm *comm)
 {
-	struct comm_several *s = comm->several;
-	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
-	bool owed = false;
+	const struct comm_several *s = comm->several;
+	bool under_way = comm->side == COMM_SEND && s->moved.head >= 0;
 
-	comm_lock(comm);
-	owed = comm->side == COMM_SEND && s->moved.head >= 0;
 	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
 		const struct stripe_lane *l = &s->stripe.lane[__builtin_ctz(left)];
 
-		owed |= l->given_bytes != l->acked_bytes;
+		under_way |= l->given_bytes != l->acked_bytes;
 	}
-	if (owed)
-		comm_wake_all(comm);
+	return under_way;
+}
+
+/* Work of a kernel lane's, which nobody is told of. Engines have threads of their own. */
+static bool comm_driver_waits(const struct driver *driver)
+{
+	return !driver->wake && atomic_load_explicit(&driver->ready, memory_order_relaxed);
+}
+
+/* A receiver that has everything it asked for stops polling, yet the peer may still need something of it: an
+ * acknowledgement that was lost with its lane. What comes twice is answered. */
+bool comm_is_read(const struct comm *comm)
+{
+	return comm->side == COMM_RECV && comm->kernel_count;
+}
+
+static bool comm_driver_is_left(const struct driver *driver, uint64_t now_ns)
+{
+	return now_ns >= atomic_load_explicit(&driver->polled_ns, memory_order_relaxed) + LEFT_NS;
+}
+
+bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads)
+{
+	struct comm_several *s = comm->several;
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+	bool under_way, busy;
+
+	reads &= comm_is_read(comm);
+
+	comm_lock(comm);
+	under_way = busy = comm_is_under_way(comm);
+	if (under_way)
+		comm_look_all(comm);
 	comm_unlock(comm);
-	/* Engines have threads of their own, which that has woken. A kernel lane that has just come has nobody. */
 	for (unsigned i = 0; i < count; i++) {
 		struct driver *driver = s->drivers[i].driver;
 
-		if (!driver->wake &&
-		    (owed || atomic_load_explicit(&driver->ready, memory_order_relaxed)))
+		bool waits = !driver->wake && (under_way || comm_driver_waits(driver));
+
+		busy |= waits;
+		if (waits || (reads && !driver->wake && comm_driver_is_left(driver, now_ns)))
 			(void)driver_turn(driver, now_ns);
 	}
+	return busy;
+}
+
+bool comm_rest(struct comm *comm, struct driver *driver, struct work *work)
+{
+	struct comm_several *s = comm->several;
+	bool rests;
+
+	/* Lanes' work is posted under the lock: it is seen here, or finds the word. */
+	comm_lock(comm);
+	rests = !s->restless && !comm_is_under_way(comm);
+	for (unsigned i = 0; i < atomic_load_explicit(&s->driver_count, memory_order_relaxed); i++)
+		rests &= !comm_driver_waits(s->drivers[i].driver);
+	if (rests) {
+		s->rouse_driver = driver;
+		s->rouse = work;
+	}
+	comm_unlock(comm);
+	return rests;
+}
+
+void comm_rest_never(struct comm *comm)
+{
+	comm_lock(comm);
+	comm->several->restless = true;
+	comm->several->rouse = NULL;
+	comm_unlock(comm);
 }
 
 bool comm_owes(struct comm *comm)

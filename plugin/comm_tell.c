@@ -59,6 +59,7 @@ static bool comm_rx_prepare(struct comm_lane *l, uint64_t now_ns)
 	}
 	l->repeats &= !answers;
 	stripe_give(&s->stripe, l->index, l->out.header_bytes, now_ns);
+	comm_rouse(comm);
 	return true;
 }
 

@@ -21,7 +21,7 @@
  * last is readable, and leave epoll alone: a message then costs one recv(), as on a single lane. A driver
  * whose epoll has had nothing to say for a while is asked every eighth time only, by which the first bytes on a
  * lane long silent come a few microseconds later, and a comm of several drivers polls almost as fast as
- * one of one. Where turns are rare, as those of who guards a receiver that does not poll, each asks.
+ * one of one. Where turns are rare, as those of who looks after a receiver that does not poll (tender.c), each asks.
  *
  * A driver with one member has no epoll: to look is to try.
  *
@@ -58,7 +58,6 @@ void kernel_driver_open(struct kernel_driver *kd, int dev,
 	kd->looked = false;
 	kd->rare = false;
 	kd->turned_ns = 0;
-	kd->guarded = false;
 	kd->moved_bytes = 0;
 	workers_enter(kd, dev);
 }
@@ -69,11 +68,6 @@ void kernel_driver_close(struct kernel_driver *kd)
 	if (kd->epoll_fd >= 0)
 		forkguard_close(kd->epoll_fd);
 	kd->epoll_fd = -1;
-}
-
-void kernel_driver_guard(struct kernel_driver *kd)
-{
-	kd->guarded = true;
 }
 
 static bool kernel_driver_watch(struct kernel_driver *kd, struct kernel_member *member)
@@ -110,8 +104,6 @@ void kernel_driver_add(struct kernel_driver *kd, struct kernel_member *member)
 	member->next = kd->members;
 	kd->members = member;
 	kd->count++;
-	if (kd->guarded)
-		workers_guard(kd, true);
 	if (kd->count == 2)
 		kernel_driver_watch_all(kd);
 	else if (kd->epoll_fd >= 0 && !kernel_driver_watch(kd, member))
@@ -135,8 +127,6 @@ void kernel_driver_remove(struct kernel_member *member)
 		(void)epoll_ctl(kd->epoll_fd, EPOLL_CTL_DEL, member->fd, NULL);
 	if (--kd->count == 1)
 		kernel_driver_unwatch_all(kd);
-	if (!kd->count)
-		workers_guard(kd, false);
 }
 
 static void kernel_driver_try_all(struct kernel_driver *kd)

@@ -36,8 +36,7 @@ struct kernel_driver {
 	bool looked;            /* in this turn */
 	bool rare;              /* no turn was before this one for a while */
 	uint64_t turned_ns;     /* the last one's clock */
-	bool guarded;
-	uint64_t moved_bytes; /* by its lanes, both ways: the workers' measure of progress */
+	uint64_t moved_bytes;   /* by its lanes, both ways: the workers' measure of progress */
 	struct worker_seat seat;
 };
 
@@ -49,8 +48,6 @@ void kernel_driver_open(struct kernel_driver *kd, int dev,
 			void (*turn)(struct kernel_driver *kd, uint64_t now_ns));
 /* No lane is left, no work posted: when it returns no worker is in a turn, nor will be. Baton not held. */
 void kernel_driver_close(struct kernel_driver *kd);
-/* Before the first lane comes: take a turn now and then also while nobody polls, as long as there are any. */
-void kernel_driver_guard(struct kernel_driver *kd);
 
 /* ---- for lane_kernel.c -------------------------------------------------------------------------- */
 void kernel_driver_add(struct kernel_driver *kd, struct kernel_member *member);

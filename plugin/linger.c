@@ -41,7 +41,7 @@ static struct comm *linger_look(uint64_t now_ns)
 	struct comm **at = &linger_comms, *comm, *over = NULL;
 
 	while ((comm = *at)) {
-		comm_tend(comm, now_ns);
+		(void)comm_tend(comm, now_ns, false);
 		if (comm_owes(comm) && now_ns < comm->linger_until_ns &&
 		    (!linger_stop || now_ns < linger_until_ns)) {
 			at = &comm->next;

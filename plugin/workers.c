@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/thread.h"
 #include "cores.h"
@@ -29,11 +28,6 @@
  * is NCCL's polling, too, that finds what comes while the workers sleep: there is nothing that they
  * would have to be woken for by a socket, and small messages never wake them.
  *
- * Guarding. A receiver that has everything it asked for stops polling, yet the peer may still need
- * something of it (an acknowledgement that was lost with its lane). The first thread of a NIC therefore takes a
- * turn of each guarded driver that nobody has polled for WORKERS_GUARD_NS; it is started for that
- * alone where the NIC has no workers.
- *
  * With one core for everything a helper can only take time from who polls: there are never more
  * workers than usable cores less one. Where every core has its thread, a worker that found nothing yields.
  */
@@ -43,11 +37,10 @@
 
 struct workers {
 	pthread_mutex_t lock;
-	pthread_cond_t wake; /* something is queued, guarded or to be stopped */
+	pthread_cond_t wake; /* something is queued, or to be stopped */
 	/* Under the lock. */
-	struct kernel_driver *drivers;
 	struct kernel_driver *queue, **queue_tail;
-	unsigned guarded, sleeping, threads;
+	unsigned sleeping, threads;
 	bool stop;
 	pthread_t ids[PARALLEL_THREADS_MAX];
 	/* Written before the first thread starts. */
@@ -130,34 +123,6 @@ static bool workers_help(struct workers *workers, struct kernel_driver *kd)
 
 /* ---- the threads --------------------------------------------------------------------------------- */
 
-static uint64_t seat_polled_ns(struct kernel_driver *kd)
-{
-	return atomic_load_explicit(&kd->driver.polled_ns, memory_order_relaxed);
-}
-
-/* Lock held. Queues the guarded drivers that nobody has polled. */
-static void workers_guard_all(struct workers *workers, uint64_t now_ns)
-{
-	for (struct kernel_driver *kd = workers->drivers; kd; kd = kd->seat.next)
-		if (kd->seat.guarded && kd->seat.state == SEAT_IDLE &&
-		    seat_polled_ns(kd) + WORKERS_GUARD_NS <= now_ns)
-			workers_push(workers, kd);
-}
-
-/* Lock held. The first thread's look round, and its sleep; *guard_ns: when the next one is due. */
-static void workers_sleep(struct workers *workers, bool first, uint64_t *guard_ns)
-{
-	struct timespec until = { .tv_sec = (time_t)(*guard_ns / 1000000000u),
-				  .tv_nsec = (long)(*guard_ns % 1000000000u) };
-
-	workers->sleeping++;
-	if (first && workers->guarded)
-		pthread_cond_timedwait(&workers->wake, &workers->lock, &until);
-	else
-		pthread_cond_wait(&workers->wake, &workers->lock);
-	workers->sleeping--;
-}
-
 /* Lock held, and given meanwhile. */
 static void workers_serve(struct workers *workers, struct kernel_driver *kd)
 {
@@ -169,13 +134,10 @@ static void workers_serve(struct workers *workers, struct kernel_driver *kd)
 	if (atomic_exchange_explicit(&seat->kicked, false, memory_order_relaxed))
 		seat->busy_ns = now_ns;
 	pthread_mutex_unlock(&workers->lock);
-	if (now_ns - seat->busy_ns < SPIN_NS)
-		moved = workers_help(workers, kd);
-	else /* guarded */
-		moved = workers_turn(kd, now_ns) > 0;
+	moved = workers_help(workers, kd);
 	now_ns = driver_clock_ns();
 	pthread_mutex_lock(&workers->lock);
-	if (moved && workers->helpers)
+	if (moved)
 		seat->busy_ns = now_ns;
 	seat->state = SEAT_IDLE;
 	if (now_ns - seat->busy_ns < SPIN_NS ||
@@ -186,25 +148,16 @@ static void workers_serve(struct workers *workers, struct kernel_driver *kd)
 static void *workers_main(void *arg)
 {
 	struct workers *workers = arg;
-	uint64_t guard_ns = driver_clock_ns() + WORKERS_GUARD_NS;
-	bool first;
 
 	pthread_mutex_lock(&workers->lock);
-	first = pthread_equal(pthread_self(), workers->ids[0]);
 	while (!workers->stop) {
-		uint64_t now_ns;
-
-		if (workers->queue)
+		if (workers->queue) {
 			workers_serve(workers, workers_unqueue(workers, &workers->queue));
-		else
-			workers_sleep(workers, first, &guard_ns);
-		if (!first || !workers->guarded)
 			continue;
-		now_ns = driver_clock_ns();
-		if (now_ns < guard_ns)
-			continue;
-		workers_guard_all(workers, now_ns);
-		guard_ns = now_ns + WORKERS_GUARD_NS;
+		}
+		workers->sleeping++;
+		pthread_cond_wait(&workers->wake, &workers->lock);
+		workers->sleeping--;
 	}
 	pthread_mutex_unlock(&workers->lock);
 	return NULL;
@@ -212,7 +165,7 @@ static void *workers_main(void *arg)
 
 /* ---- starting and stopping ----------------------------------------------------------------------- */
 
-/* Lock held, so that a thread finds its own id in place. As many as there can be. */
+/* As many as there can be. */
 static void workers_start(struct workers *workers, unsigned wanted)
 {
 	int rc = 0;
@@ -231,21 +184,15 @@ static struct workers *workers_new(int dev)
 {
 	struct workers *workers = calloc(1, sizeof(*workers));
 	unsigned cores = cores_usable(), wanted = parallel_of(dev).threads;
-	pthread_condattr_t attr;
 
 	if (!workers)
 		return NULL;
 	pthread_mutex_init(&workers->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&workers->wake, &attr);
-	pthread_condattr_destroy(&attr);
+	pthread_cond_init(&workers->wake, NULL);
 	workers->queue_tail = &workers->queue;
 	workers->helpers = wanted < cores ? wanted : cores - 1;
 	workers->crowded = workers->helpers + 1 >= cores;
-	pthread_mutex_lock(&workers->lock);
 	workers_start(workers, workers->helpers);
-	pthread_mutex_unlock(&workers->lock);
 	return workers;
 }
 
@@ -285,15 +232,6 @@ void workers_enter(struct kernel_driver *kd, int dev)
 		workers = workers_of[dev] = workers_new(dev);
 	pthread_mutex_unlock(&workers_lock);
 	kd->seat.workers = workers;
-	if (!workers)
-		return;
-	pthread_mutex_lock(&workers->lock);
-	kd->seat.next = workers->drivers;
-	kd->seat.pprev = &workers->drivers;
-	if (kd->seat.next)
-		kd->seat.next->seat.pprev = &kd->seat.next;
-	workers->drivers = kd;
-	pthread_mutex_unlock(&workers->lock);
 }
 
 void workers_leave(struct kernel_driver *kd)
@@ -314,10 +252,6 @@ void workers_leave(struct kernel_driver *kd)
 			;
 		workers_unqueue(workers, at);
 	}
-	workers->guarded -= kd->seat.guarded;
-	*kd->seat.pprev = kd->seat.next;
-	if (kd->seat.next)
-		kd->seat.next->seat.pprev = kd->seat.pprev;
 	pthread_mutex_unlock(&workers->lock);
 	kd->seat.workers = NULL;
 }
@@ -334,20 +268,5 @@ void workers_kick(struct kernel_driver *kd)
 	pthread_mutex_lock(&workers->lock);
 	if (seat->state == SEAT_IDLE)
 		workers_push(workers, kd);
-	pthread_mutex_unlock(&workers->lock);
-}
-
-void workers_guard(struct kernel_driver *kd, bool on)
-{
-	struct workers *workers = kd->seat.workers;
-
-	if (!workers || kd->seat.guarded == on) /* Writer: the baton */
-		return;
-	pthread_mutex_lock(&workers->lock);
-	kd->seat.guarded = on;
-	workers->guarded += on ? 1u : -1u;
-	if (!workers->threads)
-		workers_start(workers, 1);
-	pthread_cond_broadcast(&workers->wake);
 	pthread_mutex_unlock(&workers->lock);
 }

@@ -17,11 +17,9 @@ enum worker_seat_state { SEAT_IDLE, SEAT_QUEUED, SEAT_RUNNING };
 
 /* What the workers know of a driver; embedded in it. Under workers->lock, but for `kicked`. */
 struct worker_seat {
-	struct workers *workers;             /* NULL: nobody helps. Never changes */
-	struct kernel_driver *next, **pprev; /* all of the NIC's */
+	struct workers *workers; /* NULL: nobody helps. Never changes */
 	struct kernel_driver *queue_next;
 	enum worker_seat_state state;
-	bool guarded;
 	uint64_t busy_ns; /* when it was last kicked, or a worker's turn last moved something */
 	/* Somebody has asked for help since a worker last took it up. Relaxed: it saves taking the lock,
 	 * and orders nothing. */
@@ -33,11 +31,7 @@ void workers_enter(struct kernel_driver *kd, int dev);
 void workers_leave(struct kernel_driver *kd);
 /* There is much to move: any thread, cheap when it has been said already. */
 void workers_kick(struct kernel_driver *kd);
-/* A turn each WORKERS_GUARD_NS while nobody polls it. Baton held, or nobody else knows kd. */
-void workers_guard(struct kernel_driver *kd, bool on);
 /* The last context is gone, and with it every driver: joins all threads. */
 void workers_stop(void);
-
-#define WORKERS_GUARD_NS 100000000ull
 
 #endif

@@ -244,12 +244,12 @@ def test_a_core_that_is_not_ours(switched: Lab) -> None:
         assert all(both.pump())
 
 
-SLEEPS_PER_S = 10  # of a guardian or an engine's thread: 100 ms each
+SLEEPS_PER_S = 1.5  # of a guardian or an engine's thread: one of 100 ms, then of a second each
 ASKS_PER_S = (
     2  # of an instance: a look at what brings packets, and once more where a lock was taken
 )
-# Of a process: the keeper's looks at what comms owe, for all at once, and the first worker's.
-PROCESS_WAKES_PER_S = 50 + 10
+# Of a process: the keeper reads what may have come to receivers' kernel lanes, all at once.
+PROCESS_WAKES_PER_S = 1
 SETTLING_PER_S = 30  # what the barrier before it leaves to be done, over two seconds
 LOOKS_PER_S = 1000  # of a thread that looks whether who polls still does: HARP_GUARDIAN_IDLE_US
 

@@ -6,8 +6,7 @@
  * Theory of operation. An epoll is a list of sockets, edge-triggered: each is told once of what came since. Nobody
  * sleeps in one: the plugin asks when it looks, and who does not look does not hear.
  *
- * Workers have turns of a driver as workers.c gives them: from a kick on as long as bytes move and a little longer, and
- * of a guarded one that nobody has polled for WORKERS_GUARD_NS.
+ * Workers have turns of a driver as workers.c gives them: from a kick on as long as bytes move and a little longer.
  */
 #include "comm_stream.h"
 
@@ -196,34 +195,15 @@ void workers_kick(struct kernel_driver *kd)
 	worker_soon(w);
 }
 
-static void worker_rest(struct csim_worker *w)
-{
-	w->due_ns = w->guarded ? kernel_sim->now_ns + WORKERS_GUARD_NS : CSIM_NEVER_NS;
-}
-
-void workers_guard(struct kernel_driver *kd, bool on)
-{
-	struct csim_worker *w = kernel_worker(kd);
-
-	if (!w || w->guarded == on)
-		return;
-	w->guarded = on;
-	worker_rest(w);
-}
-
 static void worker_turn(struct csim_worker *w)
 {
 	struct kernel_driver *kd = w->kd;
 	uint64_t now_ns = kernel_sim->now_ns, moved_bytes = kd->moved_bytes;
-	bool busy =
-		kernel_sim->scenario->world.kernel_threads && now_ns < w->busy_ns + KERNEL_SPIN_NS;
 
-	worker_rest(w);
-	if (!busy && atomic_load(&kd->driver.polled_ns) + WORKERS_GUARD_NS > now_ns)
-		return;
+	w->due_ns = CSIM_NEVER_NS;
 	(void)driver_turn(&kd->driver, now_ns); /* which may be its last */
 	w = kernel_worker(kd);
-	if (!w || !kernel_sim->scenario->world.kernel_threads)
+	if (!w)
 		return;
 	if (kd->moved_bytes != moved_bytes)
 		w->busy_ns = now_ns;

@@ -154,7 +154,6 @@ struct csim_worker {
 	struct kernel_driver *kd;
 	unsigned host;
 	uint64_t due_ns, busy_ns;
-	bool guarded;
 };
 
 struct csim {

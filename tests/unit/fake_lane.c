@@ -209,7 +209,8 @@ void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity)
 {
 	memset(pair, 0, sizeof(*pair));
 	driver_init(&pair->driver, fake_turn);
-	pair->driver.wake = fake_wake; /* an engine has a thread to tell; kernel lanes move to their comm's drivers */
+	pair->driver.wake =
+		fake_wake; /* an engine has a thread to tell; kernel lanes move to their comm's drivers */
 	rng_seed(&pair->rng, seed);
 	for (int i = 0; i < 2; i++) {
 		pair->pipes[i].bytes = malloc(capacity);

@@ -177,7 +177,7 @@ static void test_owes(void)
 	fake_break(&t.pairs[0]);
 	CHECK(comm_owes(t.send));
 	while (comm_owes(t.send) && driver_clock_ns() < until_ns) {
-		comm_tend(t.send, driver_clock_ns());
+		comm_tend(t.send, driver_clock_ns(), false);
 		(void)talk_turn(&t);
 	}
 	CHECK(!comm_owes(t.send));

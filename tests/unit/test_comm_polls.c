@@ -236,13 +236,111 @@ static void test_tended_while_nobody_polls(void)
 	polls_open(&t);
 	kernel = &t.recv->kernels[0].kd.driver;
 	CHECK(atomic_load(&kernel->ready) != NULL);
-	comm_tend(t.recv, driver_clock_ns());
+	comm_tend(t.recv, driver_clock_ns(), false);
 	CHECK(atomic_load(&kernel->ready) == NULL);
 	CHECK(t.recv->kernels[0].polled != NULL);
 	fake_break(&t.pairs[1]);
 	(void)driver_turn(&t.recv->kernels[0].kd.driver, driver_clock_ns());
-	comm_tend(t.recv, driver_clock_ns());
+	comm_tend(t.recv, driver_clock_ns(), false);
 	CHECK(t.recv->kernels[0].polled == NULL);
+	rig_free(&t);
+}
+
+static unsigned roused;
+
+static void rouse_run(struct work *work, uint64_t now_ns)
+{
+	(void)work;
+	(void)now_ns;
+	roused++;
+}
+
+/* All that was posted. */
+static unsigned rouse_count(struct driver *keeper)
+{
+	unsigned before = roused;
+
+	(void)driver_run_ready(keeper, 0);
+	return roused - before;
+}
+
+/* Where the peer acknowledges, and nobody polls. */
+static void rest_settle(struct talk *t, struct comm *comm)
+{
+	for (unsigned i = 0; i < 1000 && comm_tend(comm, driver_clock_ns(), false); i++)
+		(void)talk_turn(t);
+	CHECK(!comm_tend(comm, driver_clock_ns(), false));
+}
+
+/* Whoever looks after comms sleeps while nothing is on its way, and is told once when something is: of a message, of its ACK, of a
+ * lane that comes or dies. An application that waits and polls disturbs nobody. */
+static void test_rest(void)
+{
+	uint8_t tx[8] = { 1 }, rx[8];
+	struct work work = { .run = rouse_run };
+	struct request *recv, *send;
+	struct driver keeper;
+	struct talk t;
+
+	driver_init(&keeper, NULL);
+	polls_open(&t);
+	rest_settle(&t, t.recv);
+	rest_settle(&t, t.send);
+	CHECK(comm_rest(t.recv, &keeper, &work));
+	recv = rig_post(t.recv, rx, sizeof(rx));
+	(void)rouse_count(&keeper); /* CREDIT */
+	rest_settle(&t, t.recv);
+	CHECK(comm_rest(t.recv, &keeper, &work));
+	(void)polls_while(&t, recv, 10000);
+	CHECK_EQ(rouse_count(&keeper), 0);
+	comm_rest_never(t.recv);
+	CHECK(!comm_rest(t.recv, &keeper, &work));
+	/* What was given to a lane is under way, and is no time to rest. */
+	CHECK(comm_rest(t.send, &keeper, &work));
+	send = rig_post(t.send, tx, sizeof(tx));
+	CHECK_EQ(rouse_count(&keeper), 1);
+	CHECK(!comm_rest(t.send, &keeper, &work));
+	rig_both(&t, send, recv);
+	CHECK_EQ(rouse_count(&keeper), 0);
+	rest_settle(&t, t.send);
+	/* Lanes that come, and die. */
+	CHECK(comm_rest(t.send, &keeper, &work));
+	talk_attach(&t, 2, LANE_KERNEL, 100000);
+	CHECK_EQ(rouse_count(&keeper), 1);
+	rest_settle(&t, t.send);
+	CHECK(comm_rest(t.send, &keeper, &work));
+	fake_break(&t.pairs[2]);
+	(void)driver_turn(&t.send->kernels[0].kd.driver, driver_clock_ns() + 10000000);
+	CHECK_EQ(rouse_count(&keeper), 1);
+	rest_settle(&t, t.send);
+	CHECK_EQ(rouse_count(&keeper), 0);
+	rig_free(&t);
+}
+
+/* What comes to a receiver's kernel lanes that nobody polls any more is read now and then: the peer may send again what it has no
+ * ACK for. */
+static void test_read_while_nobody_polls(void)
+{
+	const struct driver *recv, *send;
+	uint64_t turns, left_ns;
+	struct talk t;
+
+	polls_open(&t);
+	rest_settle(&t, t.recv);
+	rest_settle(&t, t.send);
+	recv = &t.recv->kernels[0].kd.driver;
+	send = &t.send->kernels[0].kd.driver;
+	left_ns = atomic_load(&recv->polled_ns) + 100000000u;
+	turns = polls_turns(recv);
+	CHECK(!comm_tend(t.recv, left_ns - 1, true));
+	CHECK(!comm_tend(t.recv, left_ns, false));
+	CHECK_EQ(polls_turns(recv), turns);
+	CHECK(!comm_tend(t.recv, left_ns, true));
+	CHECK_EQ(polls_turns(recv), turns + 1);
+	CHECK(comm_is_read(t.recv) && !comm_is_read(t.send));
+	turns = polls_turns(send);
+	CHECK(!comm_tend(t.send, left_ns + left_ns, true));
+	CHECK_EQ(polls_turns(send), turns);
 	rig_free(&t);
 }
 
@@ -255,5 +353,7 @@ int main(void)
 	test_measured_until_received();
 	test_stream_waits_for_nobody();
 	test_asks_again();
+	test_rest();
+	test_read_while_nobody_polls();
 	return check_done();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_workers.c - the threads beside NCCL's: they help when kicked, guard, keep away, and end. */
+/* test_workers.c - the threads beside NCCL's: they help when kicked, keep away, and end. */
 #include "workers.h"
 
 #include <pthread.h>
@@ -187,50 +187,10 @@ static void test_close(void)
 		workers_kick(&job->kd);
 		if (i % 3 == 0)
 			wait_for(job, 1);
-		if (i % 5 == 0)
-			workers_guard(&job->kd, true);
 		kernel_driver_close(&job->kd);
 		memset(job, 0xff, sizeof(*job));
 		free(job);
 	}
-}
-
-static void test_guard(void)
-{
-	struct job job, unguarded;
-
-	job_open(&job);
-	job_open(&unguarded);
-	workers_guard(&job.kd, true);
-	wait_for(&job, 3); /* nobody polls */
-	CHECK_EQ(job_seen(&unguarded), 0);
-	workers_guard(&job.kd, false);
-	kernel_driver_close(&job.kd);
-	kernel_driver_close(&unguarded.kd);
-}
-
-/* A thread for guarding alone does not help. */
-static void test_guard_alone(void)
-{
-	uint64_t since_ns, turns;
-	unsigned before;
-	struct job job;
-
-	job_open(&job);
-	workers_kick(&job.kd);
-	workers_guard(&job.kd, true);
-	wait_for(&job, 2);
-	take_baton(&job);
-	job.left = 1000000;
-	before = job_seen(&job);
-	since_ns = driver_clock_ns();
-	driver_give(&job.kd.driver);
-	workers_kick(&job.kd);
-	wait_for(&job, before + 3);
-	turns = job_seen(&job) - before;
-	/* One that was due before, and one a period; who helps takes thousands. */
-	CHECK(turns <= 2 + (driver_clock_ns() - since_ns) / WORKERS_GUARD_NS);
-	kernel_driver_close(&job.kd);
 }
 
 static unsigned threads_now(void)
@@ -280,16 +240,12 @@ int main(void)
 	test_held();
 	test_crowd();
 	test_close();
-	test_guard();
 	workers_stop();
 	test_cores();
 	job_open(&job); /* after a stop it begins anew */
 	workers_kick(&job.kd);
 	wait_for(&job, 1);
 	kernel_driver_close(&job.kd);
-	workers_stop();
-	env_config.kernel_threads = 0;
-	test_guard_alone();
 	workers_stop();
 	workers_stop();
 	return check_done();
