@@ -299,8 +299,10 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	int rc;
 
 	*out = NULL;
-	if (!c)
+	if (!c) {
+		WARN("%s: cannot connect: out of memory", plugin_device(dev)->ifname);
 		return -ENOMEM;
+	}
 	memset(c, 0, sizeof(*c));
 	driver_init(&c->own_driver, connect_turn);
 	c->start_work.run = connect_start_run;
@@ -315,8 +317,10 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	c->driver = &c->own_driver;
 	c->deadline_ns = driver_clock_ns() + plugin_config()->connect_timeout_ns;
 	rc = candidates_find(&c->candidates, dev, handle);
-	if (!rc && getrandom(&c->comm_id, sizeof(c->comm_id), 0) != sizeof(c->comm_id))
+	if (!rc && getrandom(&c->comm_id, sizeof(c->comm_id), 0) != sizeof(c->comm_id)) {
+		WARN("%s: cannot connect: getrandom() gives no id", plugin_device(dev)->ifname);
 		rc = -EIO;
+	}
 	if (rc) {
 		candidates_forget(&c->candidates);
 		free(c);

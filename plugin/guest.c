@@ -156,8 +156,10 @@ static int guest_begin_comm(struct guest *guest)
 	guest_lane_options(guest, &opt.lane);
 	keeper_unwatch(&guest->source);
 	rc = comm_create(&comm, guest->lane, &opt);
-	if (rc)
+	if (rc) { /* it has READY, and will find a reset */
+		rendezvous_say_dropped(&guest->lane->remote, rc);
 		return rc;
+	}
 	preamble_comm_key(p, key);
 	guest->expected = NULL; /* until the comm is there */
 	guest_gone(guest);

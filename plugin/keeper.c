@@ -225,8 +225,10 @@ int keeper_start(void)
 
 	if (keeper)
 		return 0;
-	if (posix_memalign((void **)&k, 64, sizeof(*k)))
+	if (posix_memalign((void **)&k, 64, sizeof(*k))) {
+		WARN("cannot start the thread that lets peers in: out of memory");
 		return -ENOMEM;
+	}
 	memset(k, 0, sizeof(*k));
 	driver_init(&k->driver, keeper_turn);
 	k->driver.wake = keeper_wake;

@@ -35,8 +35,10 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	if (forkguard_is_child)
 		return -EBADF;
 	ctx = calloc(1, sizeof(*ctx));
-	if (!ctx)
+	if (!ctx) {
+		WARN("cannot begin: out of memory");
 		return -ENOMEM;
+	}
 	ctx->comm_id = comm_id;
 	ctx->traffic_class = traffic_class;
 	pthread_mutex_lock(&ctx_lock);
@@ -181,11 +183,14 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	if (!ctx || !handle_bytes || !plugin_device(dev))
 		return -EINVAL;
 	listen = calloc(1, sizeof(*listen));
-	if (!listen)
+	if (!listen) {
+		WARN("%s: cannot listen: out of memory", plugin_device(dev)->ifname);
 		return -ENOMEM;
+	}
 	listen->ctx = ctx;
 	if (getrandom(&listen->id, sizeof(listen->id), 0) != sizeof(listen->id) ||
 	    getrandom(listen->secret, sizeof(listen->secret), 0) != sizeof(listen->secret)) {
+		WARN("%s: cannot listen: getrandom() gives no secret", plugin_device(dev)->ifname);
 		free(listen);
 		return -EIO;
 	}

@@ -85,17 +85,28 @@ static void rendezvous_leave(struct listen_comm *listen, uint64_t comm_id)
 	registry_hide(comm);
 }
 
+void rendezvous_say_dropped(const struct harp_endpoint *peer, int error)
+{
+	char text[HARP_ENDPOINT_TEXT_MAX];
+
+	WARN("%s was let in, and is dropped: %s", harp_endpoint_format(peer, text),
+	     lane_error_text(error));
+}
+
 bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,
 		      uint64_t comm_id, const uint8_t *key)
 {
 	struct listen_comm *listen;
 	struct comm **tail;
+	int rc = 0;
 
 	pthread_mutex_lock(&rdv->lock);
 	listen = rendezvous_find(rdv, listen_id);
 	if (listen)
 		rendezvous_leave(listen, comm_id);
-	if (listen && key && registry_add(comm, comm_id, key))
+	if (listen && key)
+		rc = registry_add(comm, comm_id, key);
+	if (rc)
 		listen = NULL;
 	if (listen) {
 		comm->ctx = listen->ctx;
@@ -105,6 +116,8 @@ bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *c
 		*tail = comm;
 	}
 	pthread_mutex_unlock(&rdv->lock);
+	if (rc == -ENOMEM)
+		rendezvous_say_dropped(&comm->remote, rc);
 	return listen != NULL;
 }
 
@@ -168,8 +181,10 @@ int rendezvous_open(struct rendezvous **out, int dev)
 	int rc = 0;
 
 	*out = NULL;
-	if (!rdv)
+	if (!rdv) {
+		WARN("%s: cannot listen: out of memory", plugin_device(dev)->ifname);
 		return -ENOMEM;
+	}
 	pthread_mutex_init(&rdv->lock, NULL);
 	rdv->dev = dev;
 	rdv->v4.fd = rdv->v6.fd = -1;

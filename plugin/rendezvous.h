@@ -54,6 +54,8 @@ size_t rendezvous_tell(struct rendezvous *rdv, uint8_t out[RAILS_BYTES_MAX]);
 /* The secret of who listens under that id; false when nobody does. */
 bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
 		       uint8_t secret[HANDLE_SECRET_BYTES]);
+/* A connector that has READY, and gets no comm, is told by a reset only. */
+void rendezvous_say_dropped(const struct harp_endpoint *peer, int error);
 /* Puts a comm where rendezvous_accept() finds it, and lets further lanes in by key (NULL: a comm of one lane).
  * False when nobody listens there any more, or a comm of that id is there. */
 bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scarce.h - what HARP's libraries ask of the C library and the kernel, counted, and refused when a test says so.
+ *
+ * The functions that they call are defined here, in the program, where the loader looks first. Only calls from
+ * files whose name has "harp" in it are counted, and only those can be refused.
+ */
+#ifndef HARP_TESTS_PLUGIN_SCARCE_H
+#define HARP_TESTS_PLUGIN_SCARCE_H
+
+#include <stdbool.h>
+
+/* What runs out together. */
+enum scarce_kind {
+	SCARCE_MEMORY = 1,
+	SCARCE_DESCRIPTORS = 2,
+	SCARCE_THREADS = 4,
+	SCARCE_CALLS = 8
+};
+#define SCARCE_ALL (SCARCE_MEMORY | SCARCE_DESCRIPTORS | SCARCE_THREADS | SCARCE_CALLS)
+
+/* From here on the at-th call (from 1 on) of these kinds fails, and if for_good, every later one of its kind. 0: none does. */
+void scarce_begin(unsigned kinds, unsigned at, bool for_good);
+/* None is refused any more. How many there were. */
+unsigned scarce_end(void);
+/* The one that was refused, and where it was called; "" when it has not come to that. */
+const char *scarce_refused(void);
+/* Memory that was allocated since scarce_begin() and is not free; it says where that was. */
+unsigned scarce_leaks(void);
+
+#endif
