@@ -256,24 +256,34 @@ harp_import() {
 configure() {
 	rm -rf build
 	say "configuring build/"
-	logged meson setup build -Dpython=enabled || die "meson could not configure the build"
+	logged meson setup build -Dpython=enabled -Dwerror=true || die "meson could not configure the build"
+}
+
+# With the compilers that we know nothing warns, and what does is an error. With another's warnings HARP can be used.
+build_anew() {
+	configure
+	say "building"
+	logged ninja -C build && return
+	say "that was with warnings as errors; building without"
+	logged meson configure build -Dwerror=false || die "meson could not configure the build"
+	logged ninja -C build || die "the build failed"
 }
 
 setup_build() {
 	export PATH="$root/.venv/bin:$PATH" # meson, ninja and cython of the environment
 	local fresh=no problem
-	if ! build_usable; then
+	if build_usable; then
+		say "building"
+		logged ninja -C build || die "the build failed"
+	else
 		[ ! -e build ] || say "build/ is not usable here (moved, or interrupted): making it again"
-		configure
+		build_anew
 		fresh=yes
 	fi
-	say "building"
-	logged ninja -C build || die "the build failed"
 	problem=$(harp_import)
 	if [ -n "$problem" ] && [ $fresh = no ]; then
 		say "build/ was configured for something else: making it again"
-		configure
-		logged ninja -C build || die "the build failed"
+		build_anew
 		problem=$(harp_import)
 	fi
 	[ -z "$problem" ] || die "the build is done, but harp can't be imported: $problem"
