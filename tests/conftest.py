@@ -20,6 +20,15 @@ os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# What computes or waits for long in few tests: begun first, beside the many that are short. At the
+# end of a run one of them would have the machine for itself, half idle.
+_FIRST = ("test_meson.py", "test_long.py", "test_lint.py", "test_operating.py", "test_versus.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in _FIRST)
+
+
 @pytest.fixture(scope="session")
 def root_dir() -> Path:
     """The source tree."""
