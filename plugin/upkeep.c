@@ -249,10 +249,11 @@ static void upkeep_due(struct keeper_timer *timer, uint64_t now_ns)
 bool upkeep_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct upkeep *u = comm->upkeep;
-	unsigned bit = 1u << index;
+	unsigned bit;
 
 	if (!u || index >= COMM_LANES_MAX)
 		return false;
+	bit = 1u << index;
 	if (loss == COMM_LOSS_BY_PEER) {
 		/* In this order, and lane_rerolled() in the other: the keeper hears of it one way at least. */
 		atomic_fetch_or(&u->ended, bit);

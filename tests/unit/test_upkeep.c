@@ -300,11 +300,23 @@ static void test_the_old_one_ends_before_a_dial(void)
 	end();
 }
 
+static void test_no_such_lane(void)
+{
+	uint64_t now_ns = begin();
+
+	turn(now_ns);
+	CHECK(!upkeep_lost(&comm, COMM_LANES_MAX, COMM_LOSS_BY_PEER));
+	ended(0, now_ns);
+	CHECK_EQ(timer->at_ns, UINT64_MAX);
+	end();
+}
+
 int main(void)
 {
 	test_replaced();
 	test_the_old_one_ends_and_there_is_no_new_one();
 	test_the_new_one_ends_at_once();
 	test_the_old_one_ends_before_a_dial();
+	test_no_such_lane();
 	return check_done();
 }
