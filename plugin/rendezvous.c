@@ -340,13 +340,13 @@ void rendezvous_set_rails(struct rendezvous *rdv, struct rendezvous *const *list
 
 void rendezvous_add(struct rendezvous *rdv, struct listen_comm *listen)
 {
+	pthread_mutex_lock(&rdv->lock);
 	if (rdv->engines) {
 		struct engine *engine = engine_set_choose(rdv->engines);
 
 		listen->door = rdv->doors[engine_index(engine)];
 		engine_load(engine, 1); /* a connection is to come */
 	}
-	pthread_mutex_lock(&rdv->lock);
 	listen->next = rdv->listens;
 	rdv->listens = listen;
 	pthread_mutex_unlock(&rdv->lock);

@@ -32,6 +32,7 @@ SLOWER = 10  # than it is else
 PLUGIN = {
     "test_abi",
     "conform-v12",
+    "conform-auto-v12",
     "conform-xdp-v9",
     "conform-xdp-ipv6-v10",
     "conform-dpdk-v12",
@@ -146,6 +147,12 @@ def test_thread(thread_build: Path, name: str) -> None:
     test = watched(thread_build, name)
     env = DPDK_THREAD if "dpdk" in name else THREAD
     run_meson_test({**test, "cmd": mapped(test["cmd"])}, env)
+
+
+def test_thread_dedicated(thread_build: Path) -> None:
+    """Nor with a thread for each engine, beside kernel lanes."""
+    test = watched(thread_build, "conform-auto-v12")
+    run_meson_test({**test, "cmd": mapped(test["cmd"])}, THREAD | {"HARP_DRIVE": "dedicated"})
 
 
 def test_thread_packets(thread_build: Path) -> None:
