@@ -21,6 +21,8 @@
 
 #define CALM_ONE_IN 16u
 
+static bool calm_for_nothing; /* a lane has such a turn */
+
 /* What a turn that finds nothing to do leaves as it was. */
 struct calm_view {
 	uint64_t completed, offset, current, granted, told;
@@ -116,6 +118,14 @@ static bool calm_is_calm(struct comm *comm)
 {
 	if (comm->only)
 		return !calm_is_due(comm->only);
+	/* The peer hears no more of ours, and who is woken to tell it has nothing to do. */
+	if (comm->several->peer_closed)
+		return false;
+	/* Nor is anything told by such a lane. */
+	for (const struct comm_lane *l = comm->several->all; l; l = l->next_all) {
+		if (l->send_broken || comm->several->stripe.lane[l->index].mute)
+			return false;
+	}
 	for (const struct comm_lane *l = comm->several->all; l; l = l->next_all) {
 		if (calm_is_due(l))
 			return false;
@@ -154,12 +164,11 @@ static const char *calm_changed(const struct calm_view *was, const struct calm_v
 	return memcmp(was, is, sizeof(*was)) ? "had something to note" : NULL;
 }
 
-/* What a turn notes of itself and of what its lane's TCP has acknowledged. */
+/* What a turn notes of itself. */
 struct calm_notes {
 	uint64_t turned_ns, asked_ns, looked_ns, done_bytes, told_ns;
 	bool unrated, looked;
 	int told;
-	struct stripe_lane estimate;
 	struct comm_habit habit;
 };
 
@@ -180,7 +189,6 @@ static void calm_note(struct calm_notes *n, const struct comm *comm, const struc
 		return;
 	n->told_ns = comm->several->told_ns;
 	n->told = comm->several->told;
-	n->estimate = comm->several->stripe.lane[l->index];
 	n->habit = comm->several->habit;
 }
 
@@ -197,8 +205,19 @@ static void calm_take_back(const struct calm_notes *n, struct comm *comm, struct
 		return;
 	comm->several->told_ns = n->told_ns;
 	comm->several->told = n->told;
-	comm->several->stripe.lane[l->index] = n->estimate;
 	comm->several->habit = n->habit;
+}
+
+/* With another estimate another lane may be the best for what is under way already: that is no wake that is missing. */
+void __real_stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes,
+			 uint64_t now_ns);
+void __wrap_stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes,
+			 uint64_t now_ns);
+void __wrap_stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes,
+			 uint64_t now_ns)
+{
+	if (!calm_for_nothing)
+		__real_stripe_acked(stripe, index, acked_bytes, now_ns);
 }
 
 /* The lane's turn, for nothing. Baton held. What it had to do, or NULL. */
@@ -213,7 +232,9 @@ static const char *calm_turn(struct comm *comm, struct comm_lane *l)
 	l->asked_ns = comm->now_ns; /* nothing is sampled */
 	if (calm_kernel(l))
 		calm_kernel(l)->looked = true;
+	calm_for_nothing = true;
 	l->work.run(&l->work, comm->now_ns);
+	calm_for_nothing = false;
 	calm_see(&is, comm, l);
 	did = calm_changed(&was, &is);
 	if (!did && calm_is_woken(comm))
