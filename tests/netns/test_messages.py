@@ -84,7 +84,7 @@ def test_who_sleeps_takes_next_to_nothing_while_nothing_comes(tools: Tools, lab:
     assert cpu_s(serving.pid) - before < 0.1 * idle_s
     report = tools.call_tcp(
         *(here, "harp", "message", there.address, 61000),
-        *("--seconds", "0.3", "--skip", "0.1", "--sleep"),
+        *("--seconds", "2", "--skip", "0.1", "--sleep"),  # a busy machine may give it 50 ms of them
     )
     assert report["messages"] > 0, "it wakes for whoever calls"
     finish(serving)

@@ -18,18 +18,43 @@ def mtu(host: Host) -> int:
     return int(json.loads(host.run("ip", "-j", "link", "show", "dev", host.ifname))[0]["mtu"])
 
 
+# Both ends of a connection of the kernel's, on which bytes flow until its source is told to end:
+# how many there were, and their checksum. "ready": the first have left, the listener is there.
+TRANSFER = """
+import random, signal, socket, sys, zlib
+address, what = sys.argv[1:]
+count = check = 0
+if what == "sink":
+    server = socket.create_server((address, 7000), family=socket.getaddrinfo(address, 0)[0][0])
+    print("ready", flush=True)
+    connection = server.accept()[0]
+    while piece := connection.recv(1 << 16):
+        count, check = count + len(piece), zlib.crc32(piece, check)
+else:
+    over = []
+    signal.signal(signal.SIGTERM, lambda *_: over.append(True))
+    connection = socket.create_connection((address, 7000))
+    pieces = [random.randbytes(1 << 16) for _ in range(64)]
+    while not over:
+        piece = pieces[(count >> 16) % len(pieces)]
+        connection.sendall(piece)
+        if not count:
+            print("ready", flush=True)
+        count, check = count + len(piece), zlib.crc32(piece, check)
+    connection.close()
+print(count, check)
+"""
+
+
 def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
     tools: Tools, each: Lab
 ) -> None:
     here, there = each.hosts
     before = [(offloads(host), mtu(host)) for host in each.hosts]
-    kernel_server = tools.serve_tcp(there, "kernel", 7000)
     kernel_echo = tools.serve_tcp(there, "kernel", 7001)
-    # In steps, so that it is certain to live before, while and after HARP is attached.
-    kernel_client = here.popen(
-        [tools.tcp, "send", there.address, "7000", "--kernel", "--bytes", str(1536 << 20)]
-    )
-    tools.started.append(kernel_client)
+    transfer = [sys.executable, "-c", TRANSFER, there.address]
+    kernel_sink = tools.serve(there, [*transfer, "sink"])
+    kernel_source = tools.serve(here, [*transfer, "source"])
     harp_server = tools.serve_tcp(there, "harp", 61000)
     assert xdp_attached(there)
     assert [(offloads(host), mtu(host)) for host in each.hosts] == before
@@ -39,9 +64,11 @@ def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
     report = tools.call_tcp(here, "kernel", "echo", there.address, 61000, "--count", "50")
     assert report["rtt_ns"]["min"] > 0
     harp = json.loads(finish(harp_server)[0].splitlines()[-1])
-    assert kernel_client.poll() is None, "the kernel's transfer ended too early to prove anything"
-    assert kernel_client.wait(60) == 0
-    assert finish(kernel_server)[1] == ""
+    assert kernel_source.poll() is None, "it lived all the time"
+    kernel_source.terminate()
+    sent, arrived = finish(kernel_source), finish(kernel_sink)
+    assert sent == arrived, "every byte, in order; and no complaint"
+    assert int(sent[0].split()[0]) > 0
     # The kernel's packets were seen and passed; HARP got its own connection's only.
     assert harp["steering"]["pass_port"] > 200
     assert harp["nic"]["rx_packets"] == harp["steering"]["redirect_tcp"] < 300
