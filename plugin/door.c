@@ -14,7 +14,10 @@
 #include "lane_harp.h"
 
 #define ACCEPTS_A_TURN 16u
-#define BACKLOG 128
+#define BACKLOG 128 /* of our stacks, which answer by cookies beyond it */
+/* The kernel drops what is more, and who is dropped comes again after a second: strangers who come by thousands must not fill
+ * it while the keeper waits for a processor. */
+#define KERNEL_BACKLOG 1024
 #define LOOK_NS 50000000ull        /* at the guests' deadlines */
 #define REST_NS 100000000ull       /* of a door while descriptors are short */
 #define REST_WARN_NS 5000000000ull /* said no more often */
@@ -162,7 +165,7 @@ int kernel_door_listen(struct kernel_door *door, const struct harp_addr *addr, u
 
 	if (fd < 0)
 		return fd;
-	if (bind(fd, (struct sockaddr *)&sa, len) || listen(fd, BACKLOG) ||
+	if (bind(fd, (struct sockaddr *)&sa, len) || listen(fd, KERNEL_BACKLOG) ||
 	    getsockname(fd, (struct sockaddr *)&sa, &len)) {
 		error = errno;
 		forkguard_close(fd);

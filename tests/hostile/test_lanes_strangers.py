@@ -7,6 +7,11 @@ anything; every byte is right. `harpctl bench connect` has the times.
 from __future__ import annotations
 
 import base64
+import contextlib
+import os
+import select
+import signal
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -16,8 +21,10 @@ from actor import Actor, actors
 from harp import _paths
 from harp.attack import KINDS, Attack
 from harp.lab import Lab, LabOptions
+from harp.netns import in_namespace
 
 CONNECTS = 30
+BURST = 400
 ENV = {"NCCL_SOCKET_IFNAME": "=eth0", "HARP_LANES": "2", "HARP_KERNEL_LANES": "2"}
 
 
@@ -62,3 +69,32 @@ def test_strangers_hold_nobody_up(lab: Lab, kind: str, path: str) -> None:
             assert rank.call("warnings") == []
         said = "\n".join(healthy.call("log"))
         assert "tried again" not in said
+
+
+def test_a_burst_while_the_keeper_has_no_processor(lab: Lab) -> None:
+    """Nobody lets anybody in, and all get through to the kernel's queue: who came when it was full
+    would have to come again after a second."""
+    with contextlib.ExitStack() as stack:
+        (victim,) = stack.enter_context(
+            actors(Actor(lab.hosts[0].netns, {"HARP_PATH": "kernel", **ENV}))
+        )
+        victim.call("load", path=str(_paths.plugin()))
+        where = lab.hosts[0].address, doors(victim.call("listen")[0])[0]
+        family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+        burst: list[socket.socket] = []
+        in_namespace(
+            lab.hosts[2].netns, lambda _: burst.extend(socket.socket(family) for _ in range(BURST))
+        )
+        os.kill(victim.pid, signal.SIGSTOP)
+        stack.callback(os.kill, victim.pid, signal.SIGCONT)
+        poll = select.poll()
+        for each in burst:
+            stack.enter_context(each).setblocking(False)
+            each.connect_ex(where)
+            poll.register(each, select.POLLOUT)
+        waiting = {each.fileno() for each in burst}
+        while waiting and (ready := poll.poll(20_000)):
+            for fd, _ in ready:
+                poll.unregister(fd)
+                waiting.discard(fd)
+        assert not waiting, f"{len(waiting)} of {BURST} are not through"
