@@ -94,16 +94,6 @@ static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise
 	conn->mtu_next_ns = conn->tcp->now_ns + raise_after_ns;
 }
 
-bool tcp_mtu_refused(struct harp_conn *conn)
-{
-	uint32_t mss = mtu_segment_bytes(conn, conn->path.mtu_bytes);
-
-	if (mss >= conn->snd_mss_bytes)
-		return false;
-	mtu_lower(conn, mss, MTU_RAISE_NS);
-	return true;
-}
-
 void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes)
 {
 	uint32_t mss = mtu_segment_bytes(conn, mtu_bytes);
@@ -167,6 +157,20 @@ static void mtu_settle(struct harp_conn *conn)
 	conn->mtu_high_bytes = conn->mtu_top_bytes;
 	conn->mtu_next_ns = conn->tcp->now_ns + MTU_RAISE_NS;
 	conn->mtu_state = conn->snd_mss_bytes < conn->mtu_top_bytes ? MTU_SEARCH : MTU_IDLE;
+}
+
+bool tcp_mtu_refused(struct harp_conn *conn)
+{
+	uint32_t mss = mtu_segment_bytes(conn, conn->path.mtu_bytes);
+
+	if (mss < conn->snd_mss_bytes) {
+		mtu_lower(conn, mss, MTU_RAISE_NS);
+		return true;
+	}
+	if (conn->mtu_state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu_next_ns)
+		return false;
+	mtu_settle(conn); /* it was a probe of what the route was until now */
+	return true;
 }
 
 bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg)

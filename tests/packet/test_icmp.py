@@ -97,6 +97,17 @@ def test_a_route_that_becomes_narrower_cuts_what_is_to_be_sent(rig: Rig, in_flig
     conn.abort()
 
 
+def test_a_route_that_becomes_narrower_stops_no_search(rig: Rig, conn: Connection) -> None:
+    """The time for a probe of the old size comes when the route has become narrower."""
+    error(rig, too_big(rig, 1280), full_segment(rig, conn))
+    rig.ack += rig.mss
+    rig.says("A")
+    rig.waits(601 * SECOND)
+    rig.stack.route_add(rig.peer, 128 if rig.family == "ipv6" else 32, mtu_bytes=1400)
+    lengths = [len(data_of(segment)) for segment in rig.sends(conn, bytes(12000))]
+    assert (max(lengths), sum(lengths)) == (1280 - rig.headers, 12000)
+
+
 @over_ipv4
 def test_a_tiny_mtu_does_not_make_us_send_headers(rig: Rig, conn: Connection) -> None:
     replies = error(rig, too_big(rig, 68), full_segment(rig, conn))
