@@ -109,6 +109,7 @@ void tcp_reass_purge(struct harp_conn *conn)
 	conn->reass_tail = NULL;
 	conn->reass_hint = NULL;
 	conn->reass_frames = 0;
+	conn->sack_count = 0;
 	reass_unlist(conn);
 }
 

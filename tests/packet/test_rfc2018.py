@@ -225,6 +225,15 @@ def test_after_a_timeout_only_what_arrives_opens_the_window(rig: Rig) -> None:
     conn.abort()
 
 
+def test_what_a_close_threw_away_is_not_sacked(rig: Rig) -> None:
+    conn = rig.open(sack=True)
+    assert sack_of(rig.says("A", b"ahead", seq=rig.seq + 10)[-1])
+    conn.close()
+    (fin,) = rig.tcp(rig.poll())
+    assert "F" in str(fin.flags)
+    assert sack_of(fin) == []
+
+
 def test_a_peer_may_take_back_what_it_sacked(rig: Rig) -> None:
     """RFC 2018 section 8: reneging. Everything arrives in the end."""
     conn, mss = flight(rig)
