@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_dials.c - a keeper on each host, and dials, as upkeep.c, upkeep_attempt.c and tender.c find them (in the place of
- * keeper.c, dial.c and the preamble).
+ * comm_dials.c - a keeper on each host, and dials, as upkeep.c, upkeep_attempt.c and tender.c find them. HARP lanes are dialled by the
+ * plugin (comm_words.c), kernel lanes by functions of this file in the place of dial.c and the preamble.
  *
- * Theory of operation. A keeper has turns as the real one has them (posted work, sources, timers), a little late. A dial
- * opens a lane of comm_lanes.c without words: when it is open the receiving end lets it in, and if it had one of that index
+ * Theory of operation. A keeper has turns as the real one has them (posted work, sources, timers), a little late. A kernel
+ * lane opens without words: when it is open the receiving end lets it in, and if it had one of that index
  * drops it; READY takes a while from there to the dialling end, which may hear of the old one's end before. What is cut off
  * gets nowhere, until the dial's deadlines.
  */
 #include "comm_upkeep.h"
+#include "comm_words.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -114,6 +115,10 @@ void keeper_unwatch(struct keeper_source *source)
 		dials_source_count--;
 }
 
+void __wrap_dial_start(struct dial *dial, uint64_t now_ns);
+void __wrap_dial_advance(struct dial *dial, uint64_t now_ns);
+void __wrap_dial_stop(struct dial *dial);
+
 /* ---- dials --------------------------------------------------------------------------------------- */
 
 struct csim_lane *csim_dialled(struct csim *sim, unsigned comm, unsigned index)
@@ -126,7 +131,7 @@ struct csim_lane *csim_dialled(struct csim *sim, unsigned comm, unsigned index)
 	return NULL;
 }
 
-static struct csim_lane *dial_lane(const struct dial *dial)
+struct csim_lane *csim_dial_lane(const struct dial *dial)
 {
 	for (unsigned i = 0; i < dials_sim->lane_count; i++) {
 		if (dials_sim->lanes[i].dial == dial)
@@ -135,22 +140,21 @@ static struct csim_lane *dial_lane(const struct dial *dial)
 	return NULL;
 }
 
-static void dial_ended(struct dial *dial, int error, uint64_t now_ns)
+void csim_dial_report(struct dial *dial, struct csim_lane *lane, int error, const char *text,
+		      uint64_t now_ns)
 {
 	struct csim_comm *k = &dials_sim->comms[dial->comm_id];
-	struct csim_lane *lane = dial_lane(dial);
 	unsigned index = dial->own.index;
 
 	csim_keeper_at(dials_sim, k->app[CSIM_SEND].host);
-	if (error)
-		dial_stop(dial);
 	if (lane) {
 		lane->end[CSIM_SEND].joined = !error;
 		lane->dial = NULL;
+		lane->broken |= error != 0;
+		lane->disturbed |= error != 0;
 	}
-	dial->rtt_ns = 10000;
 	csim_ledger_ended(k, index, lane && lane->rerolls, error, now_ns);
-	dial->ended(dial, error, lane_error_text(error), now_ns);
+	dial->ended(dial, error, text, now_ns);
 	if (lane && !lane->end[CSIM_SEND].lane) { /* the comm did not take it */
 		lane->end[CSIM_SEND].joined = false;
 		if (!error)
@@ -160,7 +164,17 @@ static void dial_ended(struct dial *dial, int error, uint64_t now_ns)
 		csim_note(dials_sim, "lane %u: the dial has ended: %d", lane->number, error);
 }
 
-void dial_start(struct dial *dial, uint64_t now_ns)
+static void dial_ended(struct dial *dial, int error, uint64_t now_ns)
+{
+	struct csim_lane *lane = csim_dial_lane(dial);
+
+	if (error)
+		__wrap_dial_stop(dial);
+	dial->rtt_ns = 10000;
+	csim_dial_report(dial, lane, error, lane_error_text(error), now_ns);
+}
+
+void __wrap_dial_start(struct dial *dial, uint64_t now_ns)
 {
 	struct csim *sim = dials_sim;
 	struct csim_comm *k = &sim->comms[dial->comm_id];
@@ -169,7 +183,8 @@ void dial_start(struct dial *dial, uint64_t now_ns)
 
 	csim_ledger_dial(k, dial->own.index, now_ns);
 	lane = sim->lane_count < CSIM_DIALS_MAX ? csim_lane_new(sim, spec, dial->own.index) : NULL;
-	if (!lane || sim->hosts[k->app[CSIM_RECV].host].dead || k->app[CSIM_RECV].closed) {
+	if (!lane || (spec->kind == CSN_KERNEL &&
+		      (sim->hosts[k->app[CSIM_RECV].host].dead || k->app[CSIM_RECV].closed))) {
 		if (lane)
 			lane->broken = true;
 		dial_ended(dial, lane ? -ECONNREFUSED : -EMFILE, now_ns);
@@ -178,6 +193,10 @@ void dial_start(struct dial *dial, uint64_t now_ns)
 	dial->under_way = true;
 	lane->dial = dial;
 	lane->rerolls = comm_has_lane(k->app[CSIM_SEND].comm, lane->index);
+	if (spec->kind == CSN_HARP) {
+		csim_words_dial(dial, lane, now_ns);
+		return;
+	}
 	lane->open_ns = now_ns + 3 * spec->delay_ns + rng_below(&sim->rng, DIALS_READY_NS);
 	if (csim_lane_connect(lane))
 		dial_ended(dial, -ENOSPC, now_ns);
@@ -225,12 +244,14 @@ static int dial_result(const struct csim_lane *lane)
 	return there->joined && lane->sim->now_ns >= lane->ready_ns && dial_path_is_open(lane);
 }
 
-void dial_advance(struct dial *dial, uint64_t now_ns)
+void __wrap_dial_advance(struct dial *dial, uint64_t now_ns)
 {
-	struct csim_lane *lane = dial_lane(dial);
+	struct csim_lane *lane = csim_dial_lane(dial);
 	int result;
 
-	if (!lane)
+	if (dial->candidate.harp)
+		__real_dial_advance(dial, now_ns);
+	if (!lane || lane->words)
 		return;
 	dial->opened = lane->end[CSIM_RECV].joined;
 	result = dial_result(lane);
@@ -241,28 +262,21 @@ void dial_advance(struct dial *dial, uint64_t now_ns)
 		dial_ended(dial, result < 0 ? result : 0, now_ns);
 }
 
-void dial_stop(struct dial *dial)
+void __wrap_dial_stop(struct dial *dial)
 {
-	struct csim_lane *lane = dial_lane(dial);
+	struct csim_lane *lane = csim_dial_lane(dial);
 
 	if (lane) {
 		lane->broken = lane->disturbed = true;
 		lane->dial = NULL;
 	}
+	if (dial->candidate.harp) {
+		__real_dial_stop(dial);
+		return;
+	}
 	if (dial->lane)
 		dial->lane->ops->close(dial->lane, true);
 	dial->lane = NULL;
-}
-
-/* HARP lanes go on by themselves. */
-void csim_dial_settle(struct csim_lane *lane)
-{
-	struct driver *driver = lane->dial->driver;
-
-	if (!lane->stream && dial_result(lane) && driver_take(driver)) {
-		dial_advance(lane->dial, lane->sim->now_ns);
-		driver_give(driver);
-	}
 }
 
 /* ---- turns of keepers ------------------------------------------------------------------------------ */

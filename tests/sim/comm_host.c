@@ -13,6 +13,7 @@
 #include "base/checksum.h"
 #include "base/endian.h"
 #include "choice.h"
+#include "comm_words.h"
 #include "double_env.h"
 #include "lane_harp.h"
 #include "nic/wire.h"
@@ -51,8 +52,10 @@ const char *harp_instance_describe(const struct harp_instance *instance)
 
 const struct harp_rss *harp_instance_rss(const struct harp_instance *instance)
 {
+	static const struct harp_rss one = { .kind = HARP_RSS_NONE, .queues = 1 };
+
 	(void)instance;
-	return NULL;
+	return &one;
 }
 
 uint32_t harp_instance_queue(const struct harp_instance *instance)
@@ -150,7 +153,7 @@ static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uin
 		for (unsigned side = 0; side < 2; side++) {
 			if (csim_lane_host(lane, !side) == nic->host &&
 			    eth[11] == csim_lane_host(lane, side) &&
-			    be16_load(tcp + (side == CSIM_SEND ? 0 : 2)) == lane->port) {
+			    csim_words_port(lane, be16_load(tcp + (side == CSIM_SEND ? 0 : 2)))) {
 				*sender = side;
 				return lane;
 			}
@@ -269,8 +272,9 @@ static const struct harp_nic_ops card_ops = {
 uint64_t csim_nic_next_ns(struct csim_nic *nic)
 {
 	uint64_t engine_ns = engine_deadline_ns(&nic->engine);
-	uint64_t card_ns = card_next_ns(&nic->card.nic);
+	uint64_t card_ns = card_next_ns(&nic->card.nic), door_ns = csim_words_next_ns(nic);
 
+	engine_ns = door_ns < engine_ns ? door_ns : engine_ns;
 	return card_ns < engine_ns ? card_ns : engine_ns;
 }
 
@@ -410,6 +414,7 @@ void csim_nic_drop(struct csim_nic *nic)
 		free(h);
 	}
 	nic->engine.closing_count = 0;
+	csim_words_drop(nic);
 }
 
 void csim_nic_kill(struct csim_nic *nic)
@@ -474,8 +479,8 @@ static uint32_t rst_packet(const struct csim *sim, unsigned from, unsigned to, u
 
 void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side victim, bool fits)
 {
-	struct lane_harp *mine = (struct lane_harp *)lane->end[victim].lane;
-	struct lane_harp *its = (struct lane_harp *)lane->end[!victim].lane;
+	struct lane_harp *mine = (struct lane_harp *)csim_words_end(lane, victim);
+	struct lane_harp *its = (struct lane_harp *)csim_words_end(lane, !victim);
 	unsigned to = csim_lane_host(lane, victim), from = csim_lane_host(lane, !victim);
 	unsigned rail = (unsigned)lane->spec->rail;
 	uint8_t eth[128];

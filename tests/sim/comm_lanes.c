@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm_words.h"
 #include "lane_harp.h"
 
 #define LANES_PORT 7000u
@@ -83,7 +84,7 @@ static void own_close(struct lane *lane, bool abort)
 	harp_ops->close(lane, abort);
 }
 
-static void own_adopt(struct lane *lane)
+void csim_lane_adopt(struct lane *lane)
 {
 	if (!harp_ops) {
 		harp_ops = lane->ops;
@@ -172,7 +173,7 @@ int csim_lane_connect(struct csim_lane *lane)
 		csim_note(sim, "lane %u: connect: %d", lane->number, rc);
 		return rc;
 	}
-	own_adopt(lane->end[CSIM_SEND].lane);
+	csim_lane_adopt(lane->end[CSIM_SEND].lane);
 	lane->port = lane->end[CSIM_SEND].lane->local.port;
 	nic->due_ns = sim->now_ns;
 	return 0;
@@ -327,10 +328,8 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 
 	if (!end->lane || end->joined)
 		return;
-	if (lane->dial && side == CSIM_SEND) {
-		csim_dial_settle(lane);
-		return;
-	}
+	if (lane->dial && side == CSIM_SEND)
+		return; /* comm_dials.c's */
 	switch (end->lane->ops->state(end->lane)) {
 	case LANE_CONNECTING:
 		return;
@@ -351,33 +350,37 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 	}
 }
 
-static void nic_accept(struct csim_nic *nic)
+struct csim_lane *csim_lane_from(struct csim_nic *nic, const struct lane *lane)
 {
 	struct csim *sim = nic->sim;
+
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		struct csim_lane *l = &sim->lanes[i];
+		struct harp_addr from = csim_addr(sim, csim_lane_host(l, CSIM_SEND), nic->rail);
+
+		if (l->spec->kind == CSN_HARP && l->spec->rail == nic->rail &&
+		    csim_words_port(l, lane->remote.port) && !l->end[CSIM_RECV].lane &&
+		    !l->end[CSIM_RECV].closed && csim_lane_host(l, CSIM_RECV) == nic->host &&
+		    memcmp(&from, &lane->remote.addr, sizeof(from)) == 0)
+			return l;
+	}
+	return NULL;
+}
+
+static void nic_accept(struct csim_nic *nic)
+{
 	struct lane *lane;
 
 	if (!nic->listener || !driver_take(&nic->engine.driver))
 		return;
 	while (lane_harp_accept(&nic->engine, nic->listener, &lane) == 0) {
-		struct csim_lane *found = NULL;
+		struct csim_lane *found = csim_lane_from(nic, lane);
 
-		for (unsigned i = 0; i < sim->lane_count && !found; i++) {
-			struct csim_lane *l = &sim->lanes[i];
-			struct harp_addr from =
-				csim_addr(sim, csim_lane_host(l, CSIM_SEND), nic->rail);
-
-			if (l->spec->kind == CSN_HARP && l->spec->rail == nic->rail &&
-			    l->port == lane->remote.port && !l->end[CSIM_RECV].lane &&
-			    !l->end[CSIM_RECV].closed &&
-			    csim_lane_host(l, CSIM_RECV) == nic->host &&
-			    memcmp(&from, &lane->remote.addr, sizeof(from)) == 0)
-				found = l;
-		}
 		if (!found || found->end[CSIM_SEND].closed) {
 			lane->ops->close(lane, true);
 			continue;
 		}
-		own_adopt(lane);
+		csim_lane_adopt(lane);
 		found->end[CSIM_RECV].lane = lane;
 	}
 	driver_give(&nic->engine.driver);
@@ -444,6 +447,7 @@ bool csim_lane_works(const struct csim_lane *lane)
 bool csim_lanes_start(struct csim *sim)
 {
 	lanes_sim = sim;
+	csim_words_begin(sim);
 	for (unsigned l = 0; l < sim->scenario->lane_count; l++) {
 		const struct csn_lane *spec = &sim->scenario->lanes[l];
 		struct csim_comm *k = &sim->comms[spec->comm];

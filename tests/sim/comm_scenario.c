@@ -339,13 +339,20 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		unsigned char lanes, kinds[4]; /* CSN_HARP, CSN_KERNEL */
 		unsigned char sizes;
 		uint32_t size_max, messages;
+		bool upkeep;
 	} small[COMM_SCENARIO_SMALL] = {
-		{ 2, { CSN_HARP, CSN_HARP }, CSN_SIZES_BULK, 40000, 3 },
-		{ 2, { CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 40000, 3 },
-		{ 3, { CSN_HARP, CSN_KERNEL, CSN_HARP }, CSN_SIZES_ODD, 20000, 6 },
-		{ 3, { CSN_KERNEL, CSN_HARP, CSN_KERNEL }, CSN_SIZES_LL, 4096, 12 },
-		{ 4, { CSN_HARP, CSN_HARP, CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 70000, 2 },
-		{ 1, { CSN_HARP }, CSN_SIZES_ODD, 20000, 4 },
+		{ 2, { CSN_HARP, CSN_HARP }, CSN_SIZES_BULK, 40000, 3, false },
+		{ 2, { CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 40000, 3, false },
+		{ 3, { CSN_HARP, CSN_KERNEL, CSN_HARP }, CSN_SIZES_ODD, 20000, 6, false },
+		{ 3, { CSN_KERNEL, CSN_HARP, CSN_KERNEL }, CSN_SIZES_LL, 4096, 12, false },
+		{ 4,
+		  { CSN_HARP, CSN_HARP, CSN_KERNEL, CSN_KERNEL },
+		  CSN_SIZES_BULK,
+		  70000,
+		  2,
+		  false },
+		{ 1, { CSN_HARP }, CSN_SIZES_ODD, 20000, 4, false },
+		{ 3, { CSN_HARP, CSN_HARP, CSN_HARP }, CSN_SIZES_ODD, 20000, 4, true },
 	};
 	struct csn_comm *c = &s->comms[0];
 
@@ -379,6 +386,7 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		.r_poll_ns = 20 * US,
 	};
 	s->comm_count = 1;
+	c->upkeep = small[which].upkeep;
 	c->no_credit = small[which].kinds[0] == CSN_KERNEL;
 	for (unsigned i = 0; i < small[which].lanes; i++)
 		s->lanes[s->lane_count++] = (struct csn_lane){

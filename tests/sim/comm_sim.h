@@ -10,6 +10,7 @@
  *	comm_lanes.c   lanes open, join their comms, die, and are opened again
  *	comm_upkeep.c  ... by upkeep.c, which is judged
  *	comm_dials.c   ... of a keeper on each host
+ *	comm_words.c   ... and proved, if they are HARP's
  *	comm_app.c     applications: they post, test, close, and check every byte and every buffer
  *	comm_calm.c    whoever has something to do was woken
  *	comm_judge.c   what may fail and what must not; what must be gone in the end
@@ -34,6 +35,8 @@
 
 struct csim;
 struct csim_lane;
+struct dial;
+struct harp_door;
 
 enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 
@@ -52,6 +55,7 @@ struct csim_nic {
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;
+	struct harp_door *door;    /* of lanes with words; NULL: none */
 	bool gone, reported;       /* removed; the engine was told */
 	uint64_t cut_until_ns;     /* nothing arrives */
 	uint64_t cut_out_until_ns; /* nothing of it arrives anywhere */
@@ -90,6 +94,8 @@ struct csim_lane {
 	uint64_t silent_since_ns;
 	/* While upkeep.c dials it: */
 	struct dial *dial;
+	bool words; /* dialled and proved by the plugin: comm_words.c */
+	void (*dial_ended)(struct dial *dial, int error, const char *text, uint64_t now_ns);
 	bool rerolls; /* there was one of that index */
 	uint64_t open_ns, ready_ns;
 	bool broken;    /* reset, or silent for ever */
@@ -120,9 +126,7 @@ struct csim_app {
 	bool closed, closed_early, in_turn;
 	struct csim_buffer retired[4]; /* given back by the comm: nobody may write there */
 	unsigned retired_next;
-	/* Of a comm whose lanes are upkeep.c's: its sender's, its receiver's. */
-	struct upkeep *upkeep;
-	struct tender tender;
+	struct upkeep *upkeep; /* of a sender whose lanes are upkeep.c's */
 };
 
 /* What was seen of a lane of a plan; 0: never. */
@@ -276,7 +280,6 @@ uint64_t csim_keepers_next_ns(struct csim *sim);
 void csim_keepers_run(struct csim *sim);
 /* A lane that is open at the receiving end: may it join there? */
 bool csim_dial_lets_in(struct csim_lane *lane);
-void csim_dial_settle(struct csim_lane *lane);
 
 /* ---- comm_app.c ---- */
 bool csim_apps_make(struct csim *sim);

@@ -15,7 +15,9 @@
 #include <string.h>
 
 #include "candidates.h"
+#include "door.h"
 #include "peers.h"
+#include "registry.h"
 #include "upkeep_impl.h"
 
 #define UPKEEP_RULE_BACKOFF_NS (100 * CSIM_MS)
@@ -115,6 +117,15 @@ bool csim_upkeep_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
+/* Of the peer's door there; none if its lanes are the kernel's. */
+static uint16_t plan_port(const struct csn_lane *spec)
+{
+	const struct csn_comm *c = &upkeep_sim->scenario->comms[spec->comm];
+	const struct csim_nic *nic = upkeep_sim->hosts[c->to].nics[spec->rail];
+
+	return nic->door ? nic->door->port : 0;
+}
+
 static unsigned plan_rail(struct upkeep *u, const struct csn_lane *spec)
 {
 	const struct csn_comm *c = &upkeep_sim->scenario->comms[u->comm_id];
@@ -134,7 +145,8 @@ static unsigned plan_rail(struct upkeep *u, const struct csn_lane *spec)
 		.backup = spec->backup,
 		/* A set of one engine, which stands for it. */
 		.engines = (struct engine_set *)(void *)upkeep_sim->hosts[c->from].nics[spec->rail],
-		.handle = { .has_v4 = upkeep_sim->scenario->world.family == 4 },
+		.handle = { .has_v4 = upkeep_sim->scenario->world.family == 4,
+			    .harp_port = plan_port(spec) },
 	};
 	u->rails[u->rail_count].handle.v4 = u->rails[u->rail_count].handle.v6 =
 		csim_addr(upkeep_sim, (unsigned)c->to, (unsigned)spec->rail);
@@ -185,6 +197,10 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	candidate->engine = engines ? engine_set_at(engines, 0) : NULL;
 	candidate->local.addr = csim_addr(upkeep_sim, host, (unsigned)dev);
 	candidate->remote.addr = handle->v4;
+	candidate->remote.port = handle->harp_port;
+	candidate->harp_port = true;
+	candidate->peer_queues = 1;
+	candidate->peer_placement = PLACEMENT_ONE_QUEUE;
 }
 
 void candidates_forget(struct candidates *c)
@@ -198,19 +214,6 @@ unsigned peers_avoided_s(const struct harp_endpoint *remote, unsigned engine, ui
 	(void)engine;
 	(void)now_ns;
 	return 0;
-}
-
-void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES])
-{
-	(void)p;
-	memset(out, 0, PREAMBLE_KEY_BYTES);
-}
-
-const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes)
-{
-	(void)p;
-	*bytes = 0;
-	return NULL;
 }
 
 int rails_decode(struct rails *out, const uint8_t *in, size_t len)
@@ -230,11 +233,18 @@ void csim_upkeep_made(struct csim_lane *first, enum csim_side side)
 	struct csim_app *app = &k->app[side];
 	struct handle handle = { 0 };
 	struct dial dial = { .comm_id = first->spec->comm,
-			     .candidate = { .harp = first->spec->kind == CSN_HARP } };
+			     .candidate = { .harp = first->spec->kind == CSN_HARP },
+			     .preamble = { .own.lanes = (uint8_t)k->lanes,
+					   .peer.lanes = (uint8_t)k->lanes } };
+	uint8_t key[PREAMBLE_KEY_BYTES];
 
 	csim_keeper_at(upkeep_sim, app->host);
-	if (side == CSIM_RECV) { /* as registry.c does */
-		tender_begin(&app->tender, app->comm);
+	/* The first lane had no words. */
+	memcpy(dial.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
+	if (side == CSIM_RECV) {
+		preamble_comm_key(&dial.preamble, key);
+		if (registry_add(app->comm, first->spec->comm, key))
+			abort();
 		return;
 	}
 	app->upkeep = upkeep_new((int)first->spec->rail, 0, &handle);
@@ -254,7 +264,7 @@ void csim_upkeep_end(struct csim_app *app, bool abort)
 {
 	csim_keeper_at(upkeep_sim, app->host);
 	if (app->side == CSIM_RECV)
-		tender_end(&app->tender);
+		registry_remove(app->comm);
 	upkeep_stop(app->upkeep);
 	comm_close(app->comm, abort);
 	csim_keeper_at(upkeep_sim, app->host);

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_words.c - further HARP lanes are dialled and proved as in the plugin: dial.c, opening.c and the preamble on one end, door.c,
+ * guest.c and registry.c on the other, over the stacks and wires of the simulation. In the place of rendezvous.c, peers.c, keyfile.c and
+ * lane_sealed.c stand functions of this file.
+ *
+ * Theory of operation. A lane of comm_lanes.c is known by its port: that of each SYN while it is being opened, then its own. Its ends become
+ * its comm's when the plugin attaches them, and are until then what dial and door have of it.
+ */
+#include "comm_words.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "dial.h"
+#include "door.h"
+#include "keyfile.h"
+#include "lane_harp.h"
+#include "lane_sealed.h"
+#include "peers.h"
+#include "registry.h"
+
+static struct csim *words_sim;
+
+/* ---- in the place of others ------------------------------------------------------------------------ */
+
+ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags);
+ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags)
+{
+	uint8_t *out = buf;
+
+	(void)flags;
+	for (size_t i = 0; i < len; i++)
+		out[i] = (uint8_t)rng_u64(&words_sim->rng);
+	return (ssize_t)len;
+}
+
+const uint8_t *keyfile_key(void)
+{
+	return NULL;
+}
+
+int lane_seal(struct lane **lane, uint64_t sent_bytes, const uint8_t out[CRYPTO_KEY_BYTES],
+	      const uint8_t in[CRYPTO_KEY_BYTES])
+{
+	(void)lane;
+	(void)sent_bytes;
+	(void)out;
+	(void)in;
+	abort(); /* without a key */
+}
+
+bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
+{
+	(void)remote;
+	(void)out;
+	return false;
+}
+
+void peers_learn(const struct harp_endpoint *remote, const struct placement_end *end)
+{
+	(void)remote;
+	(void)end;
+}
+
+void peers_forget(const struct harp_endpoint *remote)
+{
+	(void)remote;
+}
+
+void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+{
+	(void)remote;
+	(void)engine;
+	(void)now_ns;
+}
+
+uint8_t rails_lanes_taken(int dev)
+{
+	(void)dev;
+	return PREAMBLE_LANES_MAX;
+}
+
+/* A NIC stands for its rendezvous. Nobody listens for first lanes there. */
+int rendezvous_dev(const struct rendezvous *rdv)
+{
+	return (int)((const struct csim_nic *)(const void *)rdv)->rail;
+}
+
+bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
+		       uint8_t secret[HANDLE_SECRET_BYTES])
+{
+	(void)rdv;
+	(void)listen_id;
+	(void)secret;
+	return false;
+}
+
+size_t rendezvous_tell(struct rendezvous *rdv, uint8_t out[RAILS_BYTES_MAX])
+{
+	(void)rdv;
+	(void)out;
+	return 0;
+}
+
+bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,
+		      uint64_t comm_id, const uint8_t *key)
+{
+	(void)rdv;
+	(void)listen_id;
+	(void)comm;
+	(void)comm_id;
+	(void)key;
+	abort();
+}
+
+void rendezvous_say_dropped(const struct harp_endpoint *peer, int error)
+{
+	(void)peer;
+	(void)error;
+	abort(); /* of first lanes */
+}
+
+int forkguard_accept(int fd);
+int forkguard_accept(int fd)
+{
+	(void)fd;
+	abort(); /* kernel lanes come without words */
+}
+
+/* ---- doors ------------------------------------------------------------------------------------------- */
+
+static void words_open(struct csim_nic *nic)
+{
+	if (!nic->door &&
+	    harp_door_open(&nic->door, (struct rendezvous *)(void *)nic, &nic->engine))
+		(void)csim_fail(nic->sim, "host %u rail %u: no door", nic->host, nic->rail);
+}
+
+void csim_words_begin(struct csim *sim)
+{
+	words_sim = sim;
+	for (unsigned i = 0; i < sim->scenario->lane_count; i++) {
+		const struct csn_lane *l = &sim->scenario->lanes[i];
+		const struct csn_comm *c = &sim->scenario->comms[l->comm];
+
+		if (c->upkeep && l->kind == CSN_HARP)
+			words_open(sim->hosts[c->to].nics[l->rail]);
+	}
+}
+
+/* What it had went with the stack. */
+void csim_words_drop(struct csim_nic *nic)
+{
+	nic->engine.door = NULL;
+	free(nic->door);
+	nic->door = NULL;
+}
+
+uint64_t csim_words_next_ns(const struct csim_nic *nic)
+{
+	return nic->door && nic->door->guests.count ? nic->door->guests.next_ns : CSIM_NEVER_NS;
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------------- */
+
+bool csim_words_port(const struct csim_lane *lane, uint16_t port)
+{
+	if (lane->port == port)
+		return true;
+	if (!lane->words || !lane->dial)
+		return false;
+	if (lane->dial->lane)
+		return lane->dial->lane->local.port == port;
+	for (unsigned i = 0; i < lane->dial->opening.lane_count; i++) {
+		if (lane->dial->opening.lanes[i]->local.port == port)
+			return true;
+	}
+	return false;
+}
+
+/* What is there of an end that is nobody's yet. */
+struct lane *csim_words_end(const struct csim_lane *lane, enum csim_side side)
+{
+	struct csim_nic *nic = lane->sim->hosts[csim_lane_host(lane, side)].nics[lane->spec->rail];
+	struct harp_addr from =
+		csim_addr(lane->sim, csim_lane_host(lane, CSIM_SEND), (unsigned)lane->spec->rail);
+
+	if (lane->end[side].lane || !lane->words || !lane->dial)
+		return lane->end[side].lane;
+	if (side == CSIM_SEND) {
+		const struct opening *o = &lane->dial->opening;
+
+		return lane->dial->lane || !o->lane_count ? lane->dial->lane
+							  : o->lanes[o->lane_count - 1];
+	}
+	for (unsigned i = 0; nic->door && i < GUESTS_MAX; i++) {
+		struct lane *guest = nic->door->guests.guest[i].lane;
+
+		if (guest && csim_words_port(lane, guest->remote.port) &&
+		    memcmp(&guest->remote.addr, &from, sizeof(from)) == 0)
+			return guest;
+	}
+	return NULL;
+}
+
+/* ---- dials ------------------------------------------------------------------------------------------- */
+
+static void words_ended(struct dial *dial, int error, const char *text, uint64_t now_ns)
+{
+	struct csim_lane *lane = csim_dial_lane(dial);
+
+	dial->ended = lane->dial_ended;
+	if (!error) {
+		lane->port = dial->lane->local.port;
+		lane->end[CSIM_SEND].lane = dial->lane;
+		csim_lane_adopt(dial->lane);
+	}
+	csim_dial_report(dial, lane, error, text, now_ns);
+}
+
+void csim_words_dial(struct dial *dial, struct csim_lane *lane, uint64_t now_ns)
+{
+	lane->words = true;
+	lane->dial_ended = dial->ended;
+	dial->ended = words_ended;
+	__real_dial_start(dial, now_ns);
+}
+
+/* A further lane is let in. */
+int __real_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt);
+int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt);
+int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt)
+{
+	const struct lane_ops *ops = lane->ops;
+	struct csim_nic *nic = (struct csim_nic *)lane->driver;
+	struct csim_lane *l = csim_lane_from(nic, lane);
+	int rc;
+
+	/* Whose SYN it was may have another, that was quicker. */
+	if (l) {
+		csim_lane_adopt(lane);
+		l->end[CSIM_RECV].lane = lane;
+		l->end[CSIM_RECV].joined = true;
+	}
+	words_sim->opening_host = nic->host;
+	rc = __real_registry_join(comm_id, key, lane, opt);
+	if (rc && l) {
+		lane->ops = ops;
+		l->end[CSIM_RECV].lane = NULL;
+		l->end[CSIM_RECV].joined = false;
+	}
+	return rc;
+}
