@@ -252,7 +252,8 @@ struct harp_tcp_options {
 	uint8_t reserved[3];
 	void *user; /* harp_conn_user() of the connection (and of accepted ones) */
 	/* harp_conn_send() takes no more while so many bytes have never been sent: bytes copied
-	 * shortly before they leave are still in the cache. 0: tx_frames is the only limit. */
+	 * shortly before they leave are still in the cache. Of more than that it takes what fills whole
+	 * segments. 0: tx_frames is the only limit. */
 	uint32_t unsent_bytes_max;
 	uint32_t congestion; /* enum harp_congestion; accepted connections have the listener's */
 	uint32_t fixed_window_bytes; /* of HARP_CONGESTION_FIXED: 1..2^30; else 0 */

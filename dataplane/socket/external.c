@@ -20,7 +20,7 @@ ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t
 	memory = external_find(conn->tcp->pool, data, len);
 	if (!memory)
 		return -EFAULT;
-	room = socket_unsent_room(conn);
+	room = socket_unsent_room(conn, len);
 	done = tcp_external_queue(conn, memory, data, len < room ? len : room, &records);
 	if (done < len && (records || done == room) && conn->tx_frames_held > 0)
 		conn->flags |=

@@ -25,8 +25,8 @@ int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 bool socket_addr_is_any(const struct harp_addr *addr);
 /* What a call on a connection that is not open returns; 0 when it is. */
 int socket_send_state(const struct harp_conn *conn);
-/* What may still be queued by harp_tcp_options.unsent_bytes_max. */
-size_t socket_unsent_room(const struct harp_conn *conn);
+/* What may still be queued by harp_tcp_options.unsent_bytes_max, when so many bytes want to be. */
+size_t socket_unsent_room(const struct harp_conn *conn, size_t bytes);
 /* The application got -EAGAIN: it hears when there is room. */
 void socket_want_write(struct harp_conn *conn);
 

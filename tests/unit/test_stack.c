@@ -94,6 +94,35 @@ static void test_a_dead_connection_says_why(struct rig *rig)
 	CHECK_EQ(harp_conn_send_room(rig->conn), 0);
 }
 
+/* The segment in which the limit lies would leave short, though the rest of the bytes follows. */
+static void test_what_may_wait_unsent_is_whole_segments(struct rig *rig)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .unsent_bytes_max = 5000 };
+	uint8_t bytes[20000] = { 0 };
+	struct iovec iov[] = { { bytes, 1000 }, { bytes, sizeof(bytes) } };
+
+	rig_established(rig, &opt);
+	CHECK_EQ(harp_conn_send(rig->conn, &iov[0], 1), 1000);
+	CHECK_EQ(harp_conn_send_room(rig->conn), 4000);
+	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), 3 * 1448 - 1000);
+	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), -EAGAIN);
+	rig_poll(rig);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQ(rig_expect(rig, TCP_ACK | (i == 2 ? TCP_PSH : 0))->len, 1448);
+	rig_silent(rig);
+	CHECK(rig_events(rig) & HARP_EVENT_WRITABLE);
+	/* In pieces, too; and what fits is taken as it is. */
+	CHECK_EQ(harp_conn_send(rig->conn, iov, 2), 3 * 1448);
+	rig_poll(rig);
+	rig->out_head = rig->out_tail;
+	CHECK_EQ(harp_conn_send(rig->conn, &(struct iovec){ bytes, 5000 }, 1), 5000);
+	rig_poll(rig);
+	rig->out_head = rig->out_tail;
+	/* A limit of less than a segment is one, too. */
+	rig->conn->snd_unsent_bytes_max = 700;
+	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), 700);
+}
+
 /* Asked for later, of a connection that has been silent for longer: the peer is asked at once. */
 static void test_keepalive_may_be_asked_for_later(struct rig *rig)
 {
@@ -240,6 +269,7 @@ int main(void)
 		test_a_connection_s_options_are_refused_by_name,
 		test_a_port_is_listened_to_once,
 		test_a_dead_connection_says_why,
+		test_what_may_wait_unsent_is_whole_segments,
 		test_keepalive_may_be_asked_for_later,
 		test_a_lost_address_is_waited_for,
 		test_a_route_that_is_gone_leads_nowhere,
