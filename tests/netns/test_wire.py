@@ -10,9 +10,9 @@ from netns_tools import Tools, finish, run
 from harp.lab import Host, Lab
 
 
-def wire(tools: Tools, lab: Lab, test: str) -> Any:
+def wire(tools: Tools, lab: Lab, test: str, *options: str) -> Any:
     here, there = lab.hosts
-    side = [*tools.lib_dir, "--seconds", "1"]
+    side = [*tools.lib_dir, "--seconds", "1", *options]
     server = tools.serve(there, [tools.wire, "serve", there.ifname, there.address, *side])
     client = [tools.wire, test, here.ifname, there.address, *side, "-o", "json"]
     report = json.loads(run(here, client))
@@ -27,11 +27,21 @@ def descriptors(mtu_bytes: int) -> int:
 
 
 @pytest.mark.parametrize("test", ["send", "recv"])
-def test_frames_of_full_size_arrive_whole(tools: Tools, lab_of_mtu: Lab, test: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ([], "af_xdp generic copy"),
+        (["--beside", "--payload"], "af_xdp generic copy beside"),
+    ],
+    ids=["bare", "moved"],
+)
+def test_frames_of_full_size_arrive_whole(
+    tools: Tools, lab_of_mtu: Lab, test: str, options: list[str], mode: str
+) -> None:
     mtu = lab_of_mtu.options.mtu_bytes
-    report = wire(tools, lab_of_mtu, test)
+    report = wire(tools, lab_of_mtu, test, *options)
     sent, received = report["sent"], report["received"]
-    assert report["mode"] == "af_xdp generic copy"
+    assert report["mode"] == mode
     assert report["frame_bytes"] == mtu + 14
     assert report["descriptors_per_frame"] == descriptors(mtu)
     assert 0 < received["frames"] <= sent["frames"]

@@ -30,6 +30,10 @@ static const char usage[] =
 	"  --queue N          receive queue (0)\n"
 	"  --xdp MODE         not with dpdk: auto, generic, native or sparing (auto)\n"
 	"  --copy MODE        not with dpdk: auto, copy or zero-copy (auto)\n"
+	"  --beside           not with dpdk: a generic program is on a device beside the interface, where a\n"
+	"                     stack's is; on the interface itself frames take a shorter way\n"
+	"  --payload          each frame's bytes are copied from 4 MiB of memory and into as much, and summed\n"
+	"                     on both sides, as by any stack (send, recv; the client's word)\n"
 	"  --frames N         frames of the region (8192)\n"
 	"  --port N           control connection's port (7100)\n"
 	"  --data-port N      the frames' TCP port (61000)\n"
@@ -38,7 +42,7 @@ static const char usage[] =
 
 struct options {
 	const char *ifname, *address;
-	bool serve, json;
+	bool serve, json, payload;
 	enum wire_test test;
 	double seconds;
 	uint32_t size;
@@ -55,11 +59,10 @@ static int complain(const char *line)
 static void parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "seconds", 1, 0, 's' }, { "size", 1, 0, 'z' },
-		{ "queue", 1, 0, 'q' },   { "xdp", 1, 0, 'x' },
-		{ "copy", 1, 0, 'c' },    { "frames", 1, 0, 'f' },
-		{ "port", 1, 0, 'p' },    { "data-port", 1, 0, 'd' },
-		{ "lib-dir", 1, 0, 'l' }, { "help", 0, 0, 'h' },
+		{ "seconds", 1, 0, 's' }, { "size", 1, 0, 'z' },      { "queue", 1, 0, 'q' },
+		{ "xdp", 1, 0, 'x' },     { "copy", 1, 0, 'c' },      { "frames", 1, 0, 'f' },
+		{ "port", 1, 0, 'p' },    { "data-port", 1, 0, 'd' }, { "lib-dir", 1, 0, 'l' },
+		{ "help", 0, 0, 'h' },    { "beside", 0, 0, 'b' },    { "payload", 0, 0, 'y' },
 		{ 0, 0, 0, 0 },
 	};
 	static const char *const commands[] = { "send", "recv", "pingpong", "serve", NULL };
@@ -101,6 +104,12 @@ static void parse(int argc, char **argv, struct options *o)
 			break;
 		case 'l':
 			o->card.lib_dir = optarg;
+			break;
+		case 'b':
+			o->card.beside = true;
+			break;
+		case 'y':
+			o->payload = true;
 			break;
 		case 'o':
 			o->json = option_choice(TOOL, "--output", optarg, option_outputs);
@@ -178,9 +187,11 @@ static int serve(const struct options *o)
 		close(control.fd); /* the client sees that we are gone; the reason is here */
 		return complain(why);
 	}
+	if (run.peer.payload && payload_open(&run.payload))
+		rc = complain("out of memory");
 	run.own = run.peer;
 	hello_fill(&run.own, &card);
-	if (run.peer.frame_bytes > card.frame_bytes_max)
+	if (!rc && run.peer.frame_bytes > card.frame_bytes_max)
 		rc = complain("the client's frames exceed this side's MTU");
 	if (!rc) {
 		run_headers(&run);
@@ -191,6 +202,7 @@ static int serve(const struct options *o)
 		rc = complain(NO_LINK);
 	else if (!rc)
 		rc = serve_test(&run) ? complain("the client went away") : 0;
+	payload_close(&run.payload);
 	card_close(&card);
 	close(control.fd);
 	return rc;
@@ -316,6 +328,7 @@ static int client(const struct options *o)
 		return complain(why);
 	hello_fill(&run.own, &card);
 	run.own.test = o->test;
+	run.own.payload = o->payload;
 	run.own.duration_ns = (uint64_t)(o->seconds * 1e9);
 	least = run_header_bytes(&control) + WIRE_STAMP_BYTES;
 	run.own.frame_bytes = client_frame_bytes(o, &card, least);
@@ -333,10 +346,13 @@ static int client(const struct options *o)
 		rc = complain("the server refused: its own output says why");
 	if (!rc && card_link(&card))
 		rc = complain(NO_LINK);
+	if (!rc && o->payload && payload_open(&run.payload))
+		rc = complain("out of memory");
 	if (!rc) {
 		run_headers(&run);
 		rc = client_test(o, &run);
 	}
+	payload_close(&run.payload);
 	card_close(&card);
 	close(control.fd);
 	return rc ? 1 : 0;

@@ -108,6 +108,16 @@ static void result_nic(const struct wire_run *run, struct wire_result *result)
 	result->dropped = stats.rx_dropped;
 }
 
+static void packet_fill(struct wire_run *run, const struct harp_desc *descs, unsigned frags)
+{
+	uint32_t skip = run->header_bytes;
+
+	memcpy(card_at(run->card, descs[0].addr), run->headers, skip);
+	for (unsigned i = 0; run->payload.memory && i < frags; i++, skip = 0)
+		payload_put(&run->payload, card_at(run->card, descs[i].addr) + skip,
+			    descs[i].len - skip);
+}
+
 /* Fills a burst with packets; returns descriptors. */
 static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 {
@@ -115,7 +125,7 @@ static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 
 	while (count + frags <= WIRE_BURST &&
 	       card_packet(run->card, run->own.frame_bytes, descs + count)) {
-		memcpy(card_at(run->card, descs[count].addr), run->headers, run->header_bytes);
+		packet_fill(run, descs + count, frags);
 		count += frags;
 	}
 	return count;
@@ -160,6 +170,9 @@ static unsigned burst_recv(struct wire_run *run, uint64_t now_ns, uint64_t *byte
 	for (unsigned i = 0; i < count; i++) {
 		addrs[i] = descs[i].addr & ~(uint64_t)(nic->caps.frame_size - 1);
 		*bytes += descs[i].len;
+		if (run->payload.memory)
+			payload_take(&run->payload, card_at(run->card, descs[i].addr),
+				     descs[i].len);
 		packets += !(descs[i].flags & HARP_DESC_MORE);
 	}
 	took = count ? nic->ops->fill(nic, addrs, count) : 0;

@@ -39,6 +39,7 @@ struct card {
 struct card_options {
 	const char *ifname, *lib_dir;
 	uint32_t queue, xdp_mode, copy_mode, frame_count;
+	bool beside; /* the program may be on a device beside the interface, as a stack's is */
 	uint16_t port;
 };
 /* What can be said of it before it is opened: a DPDK port's text, and whether there is its library. */
@@ -67,11 +68,12 @@ void card_housekeeping(struct card *card, uint64_t now_ns);
 enum wire_test { WIRE_SEND, WIRE_RECV, WIRE_PINGPONG }; /* as the client sees it */
 struct wire_hello { /* fixed-width and same-endian: both ends are one build */
 	uint32_t magic, test, frame_bytes, mtu_bytes;
+	uint32_t payload; /* both sides move it: payload.c */
 	uint64_t duration_ns;
 	uint8_t mac[6];
 	uint16_t data_port;
 };
-#define WIRE_MAGIC 0x48575231u /* "HWR1" */
+#define WIRE_MAGIC 0x48575232u /* "HWR2" */
 struct wire_result {
 	uint64_t frames, bytes, lost;
 	uint64_t first_ns, last_ns; /* of this side's clock */
@@ -92,11 +94,22 @@ int control_recv(const struct control *control, void *data, size_t len);
 /* 1 when the peer said something (or went), 0 when not; does not wait. */
 int control_ready(const struct control *control);
 
+/* ---- payload.c: memory that frames' bytes come from and go to ----------------------------------- */
+struct payload {
+	uint8_t *memory; /* NULL: nobody touches them */
+	uint32_t at, sum;
+};
+int payload_open(struct payload *payload);
+void payload_close(struct payload *payload);
+void payload_put(struct payload *payload, uint8_t *piece, uint32_t bytes);
+void payload_take(struct payload *payload, const uint8_t *piece, uint32_t bytes);
+
 /* ---- tests.c ---------------------------------------------------------------------------------- */
 struct wire_run {
 	struct card *card;
 	struct control *control;
 	struct wire_hello own, peer;
+	struct payload payload;
 	uint32_t header_bytes;
 	uint8_t headers[WIRE_HEADER_BYTES_MAX];
 };
