@@ -160,6 +160,8 @@ class WireOptions:
     seconds: int = 3
     xdp: str = "auto"
     frame_bytes: int | None = None
+    beside: bool = False  # a generic program as HARP's is: on a device beside the interface
+    payload: bool = False  # every byte is copied and summed on both sides, as by a stack
 
 
 def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
@@ -170,6 +172,8 @@ def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
     shared += ["--lib-dir", library]
     if options.frame_bytes is not None:
         shared += ["--size", str(options.frame_bytes)]
+    switches = {"--beside": options.beside, "--payload": options.payload}
+    shared += [name for name, on in switches.items() if on]
     client_host, server_host = lab.hosts[:2]
     usable = cpus()
     server = server_host.popen(
@@ -201,7 +205,11 @@ _HEADER_BYTES = {False: 52, True: 72}  # IPv4 or IPv6, and TCP with timestamps
 def run_ratios(
     options: LabOptions, *, rounds: int, seconds: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Raw wire, HARP's latency and bandwidth, and the kernel's, several rounds of each."""
+    """Raw wire, HARP's latency and bandwidth, and the kernel's, several rounds of each.
+
+    And raw frames that come the way of HARP's and whose bytes are moved as HARP's are: what is
+    between those and HARP is its protocol's, what is between those and the others is not.
+    """
     results: list[dict[str, Any]] = []
     for index in range(rounds):
         say(f"round {index + 1} of {rounds}")
@@ -216,16 +224,18 @@ def run_ratios(
                 lab,
                 BenchOptions("bw", path="xdp", baseline=True, min_bytes="512K", max_bytes="512K"),
             )
+            moved = run_wire(lab, "send", WireOptions(seconds=seconds, beside=True, payload=True))
         for report in (latency, stream):
             if not report["ok"]:
                 raise HarpError(f"{report['mode']}: {report['error']}")
-        results.append(_round(options, wire, ping, latency, stream))
+        results.append(_round(options, wire, moved, ping, latency, stream))
     return {
         "mtu_bytes": options.mtu_bytes,
         "offload": options.offload,
         "ipv6": options.ipv6,
         "path": path(latency),
         "wire_mode": wire["mode"],
+        "moved_mode": moved["mode"],
         "rounds": results,
         "median": {name: _median([row[name] for row in results]) for name in results[0]},
         "goals": {"latency_ratio_below": LATENCY_GOAL, "frames_ratio_at_least": FRAMES_GOAL},
@@ -235,6 +245,7 @@ def run_ratios(
 def _round(
     options: LabOptions,
     wire: dict[str, Any],
+    moved: dict[str, Any],
     ping: dict[str, Any],
     latency: dict[str, Any],
     stream: dict[str, Any],
@@ -245,6 +256,8 @@ def _round(
     return {
         "wire_frames_per_s": wire["frames_per_s"],
         "wire_gbit_per_s": wire["gbit_per_s"],
+        "moved_frames_per_s": moved["frames_per_s"],
+        "moved_gbit_per_s": moved["gbit_per_s"],
         "wire_half_rtt_p50_us": ping["rtt_ns"]["p50"] / 2e3,
         "harp_p50_us": lat["half_round_trip"]["p50_us"],
         "kernel_p50_us": lat["baseline_half_round_trip"]["p50_us"],
@@ -253,6 +266,7 @@ def _round(
         "harp_gbit_per_s": bw["rate_gb_per_s"] * 8,
         "kernel_gbit_per_s": bw["baseline"]["rate_gb_per_s"] * 8,
         "frames_ratio": frames / wire["frames_per_s"],
+        "moved_ratio": frames / moved["frames_per_s"],
         "bandwidth_ratio": bw["rate_ratio"],
     }
 
