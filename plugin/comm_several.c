@@ -43,6 +43,18 @@ static bool comm_kernel_is_due(struct comm *comm, uint64_t now_ns)
 	       atomic_load_explicit(&s->kernel_pushing, memory_order_relaxed);
 }
 
+/* What is ready: an ACK by another lane than that which brought what it is for. Nobody may poll any more; engines have threads to
+ * tell. */
+static void comm_kernel_run(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+
+	for (unsigned i = 0; i < count; i++)
+		if (!s->drivers[i].driver->wake)
+			kernel_driver_run((struct kernel_driver *)s->drivers[i].driver, now_ns);
+}
+
 static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 {
 	struct comm_several *s = comm->several;
@@ -59,13 +71,22 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 		    atomic_load_explicit(&driver->ready, memory_order_relaxed))
 			driver_poll_at(driver, now_ns);
 	}
-	/* What one's turn has left to another, ACKs: nobody may poll any more. Engines have threads to tell. */
-	for (unsigned i = 0; i < count; i++) {
-		struct driver *driver = s->drivers[i].driver;
+	comm_kernel_run(comm, now_ns);
+}
 
-		if (!driver->wake && atomic_load_explicit(&driver->ready, memory_order_relaxed))
-			driver_poll_at(driver, now_ns);
-	}
+/* As above, of who posts a request. He will ask whether it is done, or is told so at once: then is the time to ask kernel
+ * lanes what has come, which a stream of small messages would pay more for than for sending them. */
+static void comm_several_begin(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+
+	/* An engine has the ACKs to send of what this request answers. */
+	for (unsigned i = 0; i < count; i++)
+		if (s->drivers[i].driver->wake)
+			driver_poll_at(s->drivers[i].driver, now_ns);
+	comm_kernel_run(comm, now_ns);
+	comm_kernel_run(comm, now_ns); /* what that has left to another */
 }
 
 void comm_several_post(struct comm *comm, struct request *request)
@@ -94,8 +115,7 @@ void comm_several_post(struct comm *comm, struct request *request)
 	}
 	ended = comm->end_error;
 	comm_unlock(comm);
-	/* All of them: an engine has the ACKs to send of what this one answers. */
-	comm_several_drive(comm, request->posted_ns);
+	comm_several_begin(comm, request->posted_ns);
 	if (ended) /* nobody may be left to say so */
 		comm_settle(comm, NULL);
 	if (news)

@@ -70,6 +70,17 @@ void kernel_driver_close(struct kernel_driver *kd)
 	kd->epoll_fd = -1;
 }
 
+void kernel_driver_run(struct kernel_driver *kd, uint64_t now_ns)
+{
+	struct driver *driver = &kd->driver;
+
+	if (!atomic_load_explicit(&driver->ready, memory_order_relaxed) || !driver_take(driver))
+		return;
+	kd->looked = true;
+	(void)driver_run_ready(driver, now_ns);
+	driver_give(driver);
+}
+
 static bool kernel_driver_watch(struct kernel_driver *kd, struct kernel_member *member)
 {
 	struct epoll_event event = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,

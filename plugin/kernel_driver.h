@@ -48,6 +48,8 @@ void kernel_driver_open(struct kernel_driver *kd, int dev,
 			void (*turn)(struct kernel_driver *kd, uint64_t now_ns));
 /* No lane is left, no work posted: when it returns no worker is in a turn, nor will be. Baton not held. */
 void kernel_driver_close(struct kernel_driver *kd);
+/* Runs the work that is ready, without a look at what has come. Baton not held: nothing if another has it. */
+void kernel_driver_run(struct kernel_driver *kd, uint64_t now_ns);
 
 /* ---- for lane_kernel.c -------------------------------------------------------------------------- */
 void kernel_driver_add(struct kernel_driver *kd, struct kernel_member *member);

@@ -107,6 +107,33 @@ static void test_post_drives_what_has_work(void)
 	rig_free(&t);
 }
 
+/* And nobody is asked what has come: that is for who waits. */
+static void test_posts_ask_nobody(void)
+{
+	const struct kernel_driver *sends, *receives;
+	uint8_t tx[8] = { 1 }, rx[8];
+	unsigned looks[2];
+	struct request *send, *recv;
+	struct talk t;
+
+	polls_open(&t);
+	polls_send_by(&t, PATH_KERNEL);
+	t.pairs[1].lanes[0].taken_is_done = true;
+	sends = &t.send->kernels[0].kd;
+	receives = &t.recv->kernels[0].kd;
+	for (unsigned m = 0; m < 40; m++) {
+		looks[0] = sends->looks;
+		looks[1] = receives->looks;
+		recv = rig_post(t.recv, rx, sizeof(rx));
+		send = rig_post(t.send, tx, sizeof(tx));
+		CHECK_EQ(sends->looks, looks[0]);
+		CHECK_EQ(receives->looks, looks[1]);
+		rig_both(&t, send, recv);
+		CHECK(receives->looks > looks[1]);
+	}
+	rig_free(&t);
+}
+
 /* A kernel lane that small messages go by has no rate, and none is needed: it is asked each millisecond. */
 static void test_small_messages_ask_for_no_rate(void)
 {
@@ -349,6 +376,7 @@ int main(void)
 	test_tended_while_nobody_polls();
 	test_kernel_lanes_that_rest();
 	test_post_drives_what_has_work();
+	test_posts_ask_nobody();
 	test_small_messages_ask_for_no_rate();
 	test_measured_until_received();
 	test_stream_waits_for_nobody();
