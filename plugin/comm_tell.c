@@ -109,8 +109,9 @@ bool comm_rx_tells_early(const struct comm *comm, uint64_t posted)
 {
 	const struct comm_several *s = comm->several;
 
-	return (comm->rx.bulk && comm_recv_credit_due(comm, posted)) ||
-	       (s->ack_due && comm->completed - s->ack_message >= posted - comm->completed);
+	return !s->peer_closed &&
+	       ((comm->rx.bulk && comm_recv_credit_due(comm, posted)) ||
+		(s->ack_due && comm->completed - s->ack_message >= posted - comm->completed));
 }
 
 void comm_rx_tell_early(struct comm_lane *l, uint64_t now_ns)
