@@ -399,6 +399,15 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
 	return bytes - skip < len ? bytes - skip : len;
 }
 
+/* In order, and refused. Segments smaller than the window's measure of a frame use up the budget before the window,
+ * and the peer would send into it, ever more rarely, until its user timeout. It is taken back, though RFC 9293
+ * would rather not (SHLD-14): so the peer asks as long as it takes (MUST-37), and hears of room. */
+static void reass_refused(struct harp_conn *conn)
+{
+	if (conn->rx_frames_held >= conn->rx_frames_budget)
+		conn->rcv_edge_seq = conn->rcv_nxt_seq;
+}
+
 /* Hands the fragments one by one to where they belong. */
 static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bool in_order)
 {
@@ -459,12 +468,15 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		len = conn->reass_head->seq - seq;
 	if (!(in_order && rcvq_may_coalesce(conn, len)) &&
 	    !reass_admit(conn, reass_count_frames(f), in_order)) {
-		/* The window is never taken back, so a segment may be larger than the frames left: its
-		 * beginning is kept, or the peer would send it for ever. */
+		/* A segment may be larger than the frames left: its beginning is kept, or the peer would send
+		 * it for ever. */
 		len = in_order ? reass_admit_part(conn, f, skip, len) : 0;
 		tcp_delack_want(conn, true);
-		if (len == 0)
+		if (len == 0) {
+			if (in_order)
+				reass_refused(conn);
 			return TCP_DROP_RX_BUDGET;
+		}
 		tcp->stats->drop_tcp_rx_budget++;
 	}
 	f = reass_trim_front(tcp, f, skip);

@@ -243,6 +243,29 @@ def test_a_window_taken_back_in_silence_ends_in_the_user_timeout(rig: Rig) -> No
     conn.close()
 
 
+@pytest.mark.parametrize("size", [1000, 1300])
+def test_a_window_that_is_larger_than_the_budget_is_closed(rig: Rig, size: int) -> None:
+    """Frames that are not full use up the budget first: the peer hears to wait, and to go on."""
+    conn = rig.open(listen={"rx_frames": 64})
+    for _ in range(64):
+        rig.receives(bytes(size))
+    assert conn.info()["rcv_wnd_bytes"] > 0
+    with Counted(rig) as counted:
+        (answer,) = rig.says("A", bytes(size))
+    assert counted.moved == {"drop_tcp_rx_budget": 1}
+    assert (answer.ack, answer.window) == (rig.seq, 0)
+    assert [a.window for a in rig.says("A", seq=rig.seq - 1)] == [0]
+    read = 0
+    while read < 64 * size:
+        read += len(conn.recv())
+    told = rig.tcp(rig.poll())
+    assert told
+    assert told[-1].window >= 32 * size
+    rig.receives(bytes(size))
+    assert conn.recv() == bytes(size)
+    conn.abort()
+
+
 def test_what_we_say_lies_in_a_window_taken_back(rig: Rig) -> None:
     """Beyond it nothing is acceptable, and our ACKs of the peer's data would not be heard."""
     conn = rig.open()

@@ -7,7 +7,8 @@
  * taker's card, and what the taker said about them. What it knows of a way begins anew with every SYN.
  * It holds that
  *	- nothing is acknowledged, selectively or not, that did not arrive;
- *	- acknowledgments do not go back, the window's right edge does not either (RFC 9293 3.8.6);
+ *	- acknowledgments do not go back, the window's right edge does not either (RFC 9293 3.8.6), unless to a
+ *	  window of nothing: the frames ran out before it;
  *	- nothing is sent beyond the right edge that the sender has been told;
  *	- nothing new is sent beyond a FIN.
  */
@@ -251,12 +252,12 @@ static void watch_ack(struct sim *sim, struct way *way, const struct way *back,
 		WATCH_FAIL(sim, way, "acknowledgment %u after %u", ack, way->ack);
 	/* Less than one unit of the scaled field is rounding: RFC 7323 section 2.4. A SYN's window is
 	 * not scaled and can't say all (a SYN-ACK after an ACK happens in simultaneous opens). */
-	if (!(seg->flags & SYN) &&
+	if (!(seg->flags & SYN) && edge != ack &&
 	    (int32_t)(edge - way->edge) <=
 		    -(1 << (back->wscale_offer ? back->wscale_offer - 1 : 0)))
 		WATCH_FAIL(sim, way, "window's right edge %u after %u", edge, way->edge);
 	way->ack = ack;
-	if ((int32_t)(edge - way->edge) > 0)
+	if (edge == ack || (int32_t)(edge - way->edge) > 0)
 		way->edge = edge;
 	for (unsigned at = 2; sack && at + 8 <= sack[1]; at += 8) {
 		uint32_t from = be32_load(sack + at) - way->isn;
