@@ -171,6 +171,26 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	return TCP_DROP_WINDOW;
 }
 
+/* "If the RCV.WND is zero, ... special allowance should be made to accept valid ACKs": also of what was under way when the
+ * window was taken back, which RFC 7323 section 2.4 wants honoured. Its data is refused, and its place is the edge's, or
+ * what comes after it at the edge would pass for older. */
+static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32_t space)
+{
+	uint32_t offered = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+
+	if (conn_rcv_wnd_bytes(conn) > 0 || seg->seq - conn->rcv_nxt_seq > offered ||
+	    (seg->flags & (TCP_RST | TCP_SYN)))
+		return false;
+	if (space > 0) {
+		conn->tcp->stats->drop_tcp_rx_budget++;
+		tcp_delack_want(conn, true);
+	}
+	seg->seq = conn->rcv_nxt_seq;
+	seg->len = 0;
+	seg->flags &= (uint8_t)~TCP_FIN;
+	return true;
+}
+
 static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	uint32_t space;
@@ -196,17 +216,8 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 		tcp_tx_ready(conn);
 		return TCP_DROP_DUPLICATE;
 	}
-	if (check_acceptable(conn, seg, space))
+	if (check_acceptable(conn, seg, space) || check_closed(conn, seg, space))
 		return TCP_PASS;
-	if (conn_rcv_wnd_bytes(conn) == 0 && seg->seq == conn->rcv_nxt_seq &&
-	    !(seg->flags & (TCP_RST | TCP_SYN))) {
-		/* "If the RCV.WND is zero, ... special allowance should be made to accept valid ACKs". */
-		conn->tcp->stats->drop_tcp_rx_budget++;
-		seg->len = 0;
-		seg->flags &= (uint8_t)~TCP_FIN;
-		tcp_delack_want(conn, true);
-		return TCP_PASS;
-	}
 	return check_unacceptable(conn, seg, space);
 }
 

@@ -129,6 +129,8 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	/* It says nothing of the probe: something else is wrong (RFC 4821 section 7.6.4). */
 	if (conn->mtu_state == MTU_PROBING)
 		tcp_mtu_probe_lost(conn, NULL);
+	if (conn->snd_wnd_bytes == 0)
+		return; /* the window is why, not the path */
 	if (conn->mtu_told_bytes && conn->mtu_told_bytes < conn->snd_mss_bytes &&
 	    seg->seq == conn->mtu_told_seq) {
 		conn->tcp->stats->tcp_mtu_told++;

@@ -404,8 +404,12 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
  * would rather not (SHLD-14): so the peer asks as long as it takes (MUST-37), and hears of room. */
 static void reass_refused(struct harp_conn *conn)
 {
-	if (conn->rx_frames_held >= conn->rx_frames_budget)
-		conn->rcv_edge_seq = conn->rcv_nxt_seq;
+	if (conn->rx_frames_held < conn->rx_frames_budget)
+		return; /* the pool is short, and nobody would tell when it is not */
+	conn->rcv_edge_seq = conn->rcv_nxt_seq;
+	/* What the peer says from here on comes at the edge, and is no older than what is thrown away. */
+	if (seq_gt(conn->snd_wl1_seq, conn->rcv_nxt_seq))
+		conn->snd_wl1_seq = conn->rcv_nxt_seq;
 }
 
 /* Hands the fragments one by one to where they belong. */

@@ -289,8 +289,7 @@ static bool timer_retransmit(struct harp_conn *conn)
 	tcp->stats->tcp_rto++;
 	conn->acct.rto_count++;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
-	if (conn->snd_wnd_bytes > 0) /* else the window is why, not the path */
-		tcp_mtu_timeout(conn);
+	tcp_mtu_timeout(conn);
 	tcp_loss_timeout(conn);
 	return true;
 }

@@ -266,6 +266,25 @@ def test_a_window_that_is_larger_than_the_budget_is_closed(rig: Rig, size: int) 
     conn.abort()
 
 
+def test_what_was_under_way_as_the_window_closed_acknowledges(rig: Rig) -> None:
+    """Its data is refused, its ACK is good, and what comes at the edge behind it is newer."""
+    conn = rig.open(listen={"rx_frames": 64})
+    conn.send(b"a")
+    rig.poll()
+    for _ in range(64):
+        rig.receives(bytes(1000))
+    assert [a.window for a in rig.says("A", bytes(1000))] == [0]
+    behind = rig.seq + 1000
+    with Counted(rig) as counted:
+        rig.says("A", bytes(1000), seq=behind, ack=rig.ack + 1)
+        rig.says("A", seq=behind + 1000, ack=rig.ack + 1)
+    assert counted.moved == {"drop_tcp_rx_budget": 1}
+    assert conn.info()["bytes_acked"] == 1
+    rig.says("A", seq=rig.seq, ack=rig.ack + 1, window=7)
+    assert conn.info()["snd_wnd_bytes"] == 7 << conn.info()["snd_wscale"]
+    conn.abort()
+
+
 def test_what_we_say_lies_in_a_window_taken_back(rig: Rig) -> None:
     """Beyond it nothing is acceptable, and our ACKs of the peer's data would not be heard."""
     conn = rig.open()

@@ -39,6 +39,7 @@ struct way {
 	uint32_t isn;
 	uint32_t sent_end;            /* all below are relative to isn */
 	uint32_t ack, edge;           /* the taker's last words */
+	uint32_t edge_most;           /* and the farthest: words may overtake each other */
 	uint32_t told_ack, told_edge; /* what of them has reached the sender */
 	unsigned range_count;
 	struct range ranges[WATCH_RANGES]; /* what arrived, in order */
@@ -243,7 +244,7 @@ static void watch_ack(struct sim *sim, struct way *way, const struct way *back,
 			return;
 		way->live = true;
 		way->ack = ack;
-		way->edge = edge;
+		way->edge = way->edge_most = edge;
 	}
 	if (ack > 0 && ack < 1u << 31 && !watch_has(way, 0, ack))
 		WATCH_FAIL(sim, way, "acknowledged up to %u, contiguous only up to %u", ack,
@@ -259,6 +260,8 @@ static void watch_ack(struct sim *sim, struct way *way, const struct way *back,
 	way->ack = ack;
 	if (edge == ack || (int32_t)(edge - way->edge) > 0)
 		way->edge = edge;
+	if ((int32_t)(edge - way->edge_most) > 0)
+		way->edge_most = edge;
 	for (unsigned at = 2; sack && at + 8 <= sack[1]; at += 8) {
 		uint32_t from = be32_load(sack + at) - way->isn;
 		uint32_t to = be32_load(sack + at + 4) - way->isn;
@@ -340,6 +343,6 @@ void sim_watch_taken(struct sim *sim, unsigned stack, uint8_t *packet, uint32_t 
 	if (!(seg.flags & ACK) || back->blurred || !back->live)
 		return;
 	edge = seg.ack - back->isn + watch_window(back, way, &seg);
-	if ((int32_t)(edge - back->told_edge) > 0 && (int32_t)(edge - back->edge) <= 0)
+	if ((int32_t)(edge - back->told_edge) > 0 && (int32_t)(edge - back->edge_most) <= 0)
 		back->told_edge = edge;
 }
