@@ -259,22 +259,31 @@ configure() {
 	logged meson setup build -Dpython=enabled -Dwerror=true || die "meson could not configure the build"
 }
 
-# With the compilers that we know nothing warns, and what does is an error. With another's warnings HARP can be used.
+# With the compilers that we know nothing warns, and what does is an error. With another's warnings HARP can be used:
+# who has finished no build yet has another try without. An interrupted first build is finished so, too.
+readonly built=build/.harp-built
+
+build() {
+	say "building"
+	if ! logged ninja -C build; then
+		[ ! -e $built ] || die "the build failed"
+		say "that was with warnings as errors; building without"
+		logged meson configure build -Dwerror=false || die "meson could not configure the build"
+		logged ninja -C build || die "the build failed"
+	fi
+	touch $built
+}
+
 build_anew() {
 	configure
-	say "building"
-	logged ninja -C build && return
-	say "that was with warnings as errors; building without"
-	logged meson configure build -Dwerror=false || die "meson could not configure the build"
-	logged ninja -C build || die "the build failed"
+	build
 }
 
 setup_build() {
 	export PATH="$root/.venv/bin:$PATH" # meson, ninja and cython of the environment
 	local fresh=no problem
 	if build_usable; then
-		say "building"
-		logged ninja -C build || die "the build failed"
+		build
 	else
 		[ ! -e build ] || say "build/ is not usable here (moved, or interrupted): making it again"
 		build_anew

@@ -7,6 +7,7 @@ What a job says of itself is a claim: lanes may name comms that there aren't, nu
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,14 @@ class CommLanes:
     comm: np.void | None
     lanes: tuple[np.void, ...]
 
+    @cached_property
+    def _total_bytes(self) -> int:
+        # Once: a page may say that a comm has thousands.
+        return sum(int(each["payload_bytes"]) for each in self.lanes)
+
     def share(self, lane: np.void) -> float:
         """How much of what the comm's lanes carried was carried by this one, 0 to 1."""
-        total = sum(int(each["payload_bytes"]) for each in self.lanes)
-        return int(lane["payload_bytes"]) / total if total else 0.0
+        return int(lane["payload_bytes"]) / self._total_bytes if self._total_bytes else 0.0
 
     @property
     def peer(self) -> str:
