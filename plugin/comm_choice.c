@@ -70,8 +70,14 @@ bool comm_choice_take(struct comm *comm, struct request *request)
 	request->kinds = (uint8_t)choice_take(choice, message, request->size, kept);
 	request->asks = kept && choice_is_exact(choice, message);
 	/* Where others have come the first need not be waited for any more, nor a second: they were of a stream. */
-	for (uint64_t m = comm->completed; m < message && m < comm->completed + 2; m++)
-		comm_request(comm, m)->asks &= choice_is_exact(choice, m);
+	for (uint64_t m = comm->completed; m < message && m < comm->completed + 2; m++) {
+		struct request *before = comm_request(comm, m);
+
+		if (!before->asks || choice_is_exact(choice, m))
+			continue;
+		before->asks = false;
+		comm_kept_wake(comm, before);
+	}
 	return choice_has_news(choice, request->posted_ns);
 }
 

@@ -185,6 +185,8 @@ uint8_t *comm_kept_data(const struct comm *comm, int place);
 bool comm_kept_owes(const struct comm *comm);
 /* What is acknowledged and not being read is forgotten. */
 void comm_kept_shed(struct comm *comm);
+/* It may be done by now: its lane is to look. */
+void comm_kept_wake(struct comm *comm, const struct request *request);
 /* Of a request that has been cut: it is kept, and delivered as its lane says. */
 bool comm_kept_is_done(const struct comm *comm, const struct request *request);
 

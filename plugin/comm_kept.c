@@ -93,6 +93,15 @@ bool comm_kept_owes(const struct comm *comm)
 	return false;
 }
 
+void comm_kept_wake(struct comm *comm, const struct request *request)
+{
+	const struct comm_lane *lane =
+		request->kept ? comm->several->kept[request->kept - 1].lane : NULL;
+
+	if (lane)
+		comm_wake(comm, lane->index);
+}
+
 bool comm_kept_is_done(const struct comm *comm, const struct request *request)
 {
 	const struct comm_kept *kept;
