@@ -153,7 +153,7 @@ def test_registered_memory_is_not_copied(build_dir: Path, plugin: Path, tmp_path
 def test_what_was_sent_in_place_moves_to_other_rails(build_dir: Path, plugin: Path) -> None:
     """The port's cable is cut while registered memory is on it. It arrives by the other NIC's
     lanes, HARP's and the kernel's, every byte right, and deregMr gets it back."""
-    run = ("bw", "-b", "1M", "-e", "1M", "-n", "2000")
+    run = ("bw", "-b", "1M", "-e", "1M", "-n", "4000")
     require_root("network namespaces")
     with Lab(LabOptions(rails=(RailOptions(),))) as lab:
         root = lab.hosts[0].endpoint(29781)
@@ -169,7 +169,8 @@ def test_what_was_sent_in_place_moves_to_other_rails(build_dir: Path, plugin: Pa
             )
             started.append(host.popen(bench(build_dir, plugin, rank, root, *run), env=variables))
         first, second = started
-        counters_of(first.pid, second, tx_external_bytes=20 << 20)
+        # Where auto finds the kernel faster the port has trials alone, 2 % of the bytes.
+        counters_of(first.pid, second, tx_external_bytes=4 << 20)
         cable = lab.hosts[0].further[0].ifname
         lab.hosts[0].run("ip", "link", "set", cable, "down")
         out, errors = first.communicate(timeout=SECONDS_MAX)
