@@ -196,9 +196,7 @@ void comm_rx_close(struct comm *comm, const struct record *close);
 void comm_rx_post(struct comm *comm); /* lock held */
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns);
 
-/* comm_tell.c; lock held: a lane may have taken a CREDIT or an ACK along. They are told again, on the control lane; of a receiver. */
-void comm_rx_tell_again(struct comm *comm);
-/* Baton held. 1: nothing is left to be told here, 0: the lane is full, or the error. */
+/* comm_tell.c; baton held. 1: nothing is left to be told here, 0: the lane is full, or the error. */
 int comm_rx_tell(struct comm_lane *l, uint64_t now_ns);
 /* Lock held. In the middle of a turn, before the payload: may the sender be waiting for what it is not told? */
 bool comm_rx_tells_early(const struct comm *comm, uint64_t posted);

@@ -80,6 +80,18 @@ bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, ui
 	return true;
 }
 
+/* One that nothing can be sent by any more may have taken a CREDIT or an ACK along. */
+static void comm_lane_took(struct comm *comm)
+{
+	struct comm_several *s = comm->several;
+
+	if (comm->side != COMM_RECV)
+		return;
+	s->credit_due = s->ack_due = true;
+	s->ack_lane = -1;
+	comm_wake(comm, s->control);
+}
+
 /* It leaves the table. lost: what it had may not arrive. Any thread. */
 static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 {
@@ -95,7 +107,7 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	if (comm->side == COMM_SEND)
 		moved = comm_tx_orphan(l, lost);
 	comm_lanes_control(comm);
-	comm_rx_tell_again(comm);
+	comm_lane_took(comm);
 	driver_post(l->lane->driver, &l->work);
 	comm_rouse(comm);
 	return moved;
@@ -268,10 +280,10 @@ bool comm_lane_mute(struct comm_lane *l)
 
 	comm_lock(comm);
 	unread = !l->dead && (l->waits || l->blocked);
-	if (unread && !comm->several->stripe.lane[l->index].mute) {
+	if (unread) {
 		comm->several->stripe.lane[l->index].mute = true;
 		comm_lanes_control(comm);
-		comm_rx_tell_again(comm);
+		comm_lane_took(comm);
 	}
 	comm_unlock(comm);
 	return unread;

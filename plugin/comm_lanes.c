@@ -218,8 +218,6 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 			     comm_lane_patience_ns(&info), now_ns);
 	if (news & (STRIPE_STALLED | STRIPE_MOVES))
 		comm_lanes_control(comm);
-	if ((news & STRIPE_STALLED) && s->control != l->index)
-		comm_rx_tell_again(comm);
 	if (news & (STRIPE_STALLED | STRIPE_MOVES | STRIPE_LAGS) && comm->side == COMM_SEND)
 		comm_tx_kick(comm, NULL, now_ns);
 	stalled = mine->stalled;

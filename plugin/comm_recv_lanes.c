@@ -140,30 +140,14 @@ static enum target comm_rx_target(struct comm_lane *l, struct where *where)
 
 /* ---- what has arrived; lock held ---------------------------------------------------------------- */
 
-/* Messages are completed. there: does the sender look for the ACK on this lane (comm_tell.c)? Else it is the control lane's, with what
- * was to go by another. */
-static void comm_rx_answer(struct comm_lane *l, bool there, bool due)
-{
-	struct comm_several *s = l->comm->several;
-
-	if (there && !due)
-		s->ack_lane = l->index;
-	if (there || s->ack_lane < 0)
-		return;
-	s->ack_lane = -1;
-	comm_wake(l->comm, s->control);
-}
-
-/* All of a chunk is in its place. there: as above. What is wrong with it, or NULL. */
+/* All of a chunk is in its place. What is wrong with it, or NULL. */
 static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_t offset,
-				  uint64_t length, bool there)
+				  uint64_t length)
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
 	struct request *request = comm_request(comm, message);
 	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
-	uint64_t completed = comm->completed;
-	bool due = s->ack_due;
 	int rc = 1;
 
 	if (length < request->total)
@@ -187,8 +171,6 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 		    comm->completed <= s->asked)
 			s->ack_due = true;
 	}
-	if (comm->completed > completed && s->ack_due)
-		comm_rx_answer(l, there, due);
 	if (s->peer_closed)
 		comm_rx_close(comm, &s->peer_close);
 	s->ack_due |= s->ack_bytes >= ACK_BYTES;
@@ -201,6 +183,8 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 {
 	struct comm_several *s = l->comm->several;
 	struct comm_in *in = &l->in;
+	const char *wrong;
+	bool due;
 
 	comm_unuse(l);
 	in->here = false;
@@ -217,8 +201,12 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 		where->early->complete = true;
 		return NULL;
 	}
-	return comm_rx_placed(l, in->message, in->offset, in->length,
-			      l->kind == LANE_KERNEL && !comm_is_kept(l->comm, in->total));
+	due = s->ack_due;
+	wrong = comm_rx_placed(l, in->message, in->offset, in->length);
+	/* There the sender looks for it: see comm_tell.c. */
+	if (s->ack_due && !due && l->kind == LANE_KERNEL && !comm_is_kept(l->comm, in->total))
+		s->ack_lane = l->index;
+	return wrong;
 }
 
 /* ---- reading; baton held ------------------------------------------------------------------------ */
@@ -374,7 +362,7 @@ static const char *comm_rx_place_early(struct comm_lane *l, struct comm_early *e
 	comm_unuse(l);
 	comm_early_remove(comm, early);
 	if (target == TARGET_MEMORY)
-		wrong = comm_rx_placed(l, early->message, early->offset, early->length, false);
+		wrong = comm_rx_placed(l, early->message, early->offset, early->length);
 	comm_unlock(comm);
 	comm_early_free(early);
 	return wrong;

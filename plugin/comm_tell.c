@@ -13,9 +13,8 @@
  *
  * Of a longer message that a kernel lane has brought to its end ACK goes back by that lane: with HARP's as control lane
  * it would take a packet of ours, another that acknowledges it, and an engine's turn at both ends, for each message of a stream
- * that is the kernel's because that costs less. Its sender, which pays a system call to look, looks there while the oldest
- * request that is not done went that way; so an ACK that covers what went other ways alone goes on the control lane. When that lane
- * stalls, dies or takes nothing more all is told again.
+ * that is the kernel's because that costs less. Its sender, which pays a system call to look, looks there until the
+ * oldest request that went that way is done; so no ACK that is due already, of messages that went other ways, changes over to such a lane.
  *
  * While much comes, a turn can last until all that the sender had has been read: it would stand still behind it. So
  * it is told in the middle of a turn when half of the receives are done that it has not heard of.
@@ -35,21 +34,7 @@ static int comm_rx_teller(const struct comm_several *s)
 {
 	int index = s->ack_lane;
 
-	if (index < 0 || !s->lanes[index] || s->stripe.lane[index].mute ||
-	    s->stripe.lane[index].stalled)
-		return s->control;
-	return index;
-}
-
-void comm_rx_tell_again(struct comm *comm)
-{
-	struct comm_several *s = comm->several;
-
-	if (comm->side != COMM_RECV)
-		return;
-	s->credit_due = s->ack_due = true;
-	s->ack_lane = -1;
-	comm_wake(comm, s->control);
+	return index >= 0 && s->lanes[index] && !s->stripe.lane[index].mute ? index : s->control;
 }
 
 /* It was told on that lane, or what says as much. */

@@ -87,14 +87,13 @@ static ssize_t fake_recv(struct lane *lane, void *dst, size_t len, unsigned unit
 {
 	struct fake_lane *f = to_fake(lane);
 	struct fake_pipe *p = f->in;
-	bool cut = f->pair->frozen || (f->pair->mute && f == &f->pair->lanes[0]);
-	size_t avail = cut ? 0 : p->count, first, commit;
+	size_t avail = f->pair->frozen ? 0 : p->count, first, commit;
 	struct iovec pieces[2];
 
 	if (!avail) {
 		if (lane->error)
 			return lane->error;
-		return p->closed && !cut ? 0 : -EAGAIN;
+		return p->closed && !f->pair->frozen ? 0 : -EAGAIN;
 	}
 	/* A short view is not an end: there is no event for the rest, which a second call must find. */
 	first = avail < p->capacity - p->begin ? avail : p->capacity - p->begin;
@@ -182,14 +181,6 @@ static const struct lane_ops fake_ops = {
 	.describe = fake_describe,
 };
 
-/* An acknowledgement that is still to come. */
-static bool fake_owes(const struct fake_lane *f)
-{
-	const struct fake_pair *pair = f->pair;
-
-	return f->acked < f->out->written && !pair->frozen && !(pair->mute && f == &pair->lanes[1]);
-}
-
 static void fake_turn(struct driver *driver, uint64_t now_ns)
 {
 	struct fake_pair *pair = (struct fake_pair *)driver;
@@ -197,7 +188,7 @@ static void fake_turn(struct driver *driver, uint64_t now_ns)
 	for (int i = 0; i < 2; i++) {
 		struct fake_lane *f = &pair->lanes[i];
 
-		if (fake_owes(f) && rng_below(&pair->rng, 2)) {
+		if (!pair->frozen && f->acked < f->out->written && rng_below(&pair->rng, 2)) {
 			f->acked += fake_cut(f, (size_t)(f->out->written - f->acked));
 			f->event = true;
 		}
@@ -246,7 +237,7 @@ bool fake_pair_turn(struct fake_pair *pair)
 	for (int i = 0; i < 2; i++) {
 		const struct fake_lane *f = &pair->lanes[i];
 
-		if (!f->closed && (f->event || fake_owes(f)))
+		if (!f->closed && (f->event || (!pair->frozen && f->acked < f->out->written)))
 			return true;
 	}
 	return false;

@@ -43,7 +43,6 @@ struct fake_pair {
 	struct fake_lane lanes[2];
 	uint64_t rto_ns; /* what info() says of both ends */
 	bool frozen; /* the path is cut and nobody is told: nothing arrives, nothing is acknowledged */
-	bool mute; /* the same of what the second end writes, though it reads what had come before */
 };
 
 /* capacity: bytes that either pipe holds. */

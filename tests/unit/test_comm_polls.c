@@ -164,29 +164,6 @@ static void test_answered_where_it_came(void)
 	rig_free(&t);
 }
 
-/* The path of that lane is cut behind the message, whose receive comes late: its sender, which is owed nothing by TCP any more,
- * waits for an ACK that is lost. As the lane stalls the control lane tells all again. */
-static void test_answer_that_stalls(void)
-{
-	enum { BYTES = 32768 };
-	static uint8_t tx[BYTES], rx[BYTES];
-	const struct fake_lane *lane;
-	struct request *send;
-	struct talk t;
-
-	polls_open(&t);
-	polls_send_by(&t, PATH_KERNEL);
-	lane = &t.pairs[1].lanes[0];
-	send = rig_post(t.send, tx, BYTES);
-	do
-		rig_turns(&t, 10);
-	while (lane->out->written < BYTES || lane->acked < lane->out->written);
-	t.pairs[1].mute = true;
-	rig_both(&t, send, rig_post(t.recv, rx, BYTES));
-	CHECK(t.recv->several->stripe.lane[1].given_bytes > 0); /* it was told there first */
-	rig_free(&t);
-}
-
 /* A kernel lane that small messages go by has no rate, and none is needed: it is asked each millisecond. */
 static void test_small_messages_ask_for_no_rate(void)
 {
@@ -431,7 +408,6 @@ int main(void)
 	test_post_drives_what_has_work();
 	test_posts_ask_nobody();
 	test_answered_where_it_came();
-	test_answer_that_stalls();
 	test_small_messages_ask_for_no_rate();
 	test_measured_until_received();
 	test_stream_waits_for_nobody();
