@@ -276,10 +276,9 @@ struct comm_several {
 	struct ranges ranges;
 	struct comm_early *early;
 	bool ack_due, credit_due; /* credit_due: again, though nothing is new */
-	int ack_lane;         /* the kernel lane by which it is to be told, -1: the control lane */
-	uint64_t ack_bytes;   /* received since the last ACK */
-	uint64_t ack_message; /* messages received, as it told */
-	unsigned ack_kept;    /* kept messages received since */
+	uint64_t ack_bytes;       /* received since the last ACK */
+	uint64_t ack_message;     /* messages received, as it told */
+	unsigned ack_kept;        /* kept messages received since */
 	uint64_t asked;   /* behind the last message that asks for an ACK: so far each gets one */
 	bool peer_closed; /* CLOSE has come by a lane: */
 	struct record peer_close; /* it */
@@ -288,10 +287,9 @@ struct comm_several {
 	atomic_uint harp_drivers; /* of them: engines; added to before the count is */
 	struct comm_driver drivers[COMM_LANES_MAX];
 	/* Hints between the application and the lanes; relaxed. */
-	/* A kernel lane brought something, or took what is answered there. */
-	atomic_uint_fast64_t kernel_active_ns;
-	atomic_uint_fast64_t kernel_message; /* the last that one took or brought */
-	atomic_uint kernel_pushing;          /* kernel lanes whose socket is full */
+	atomic_uint_fast64_t kernel_active_ns; /* a kernel lane brought something */
+	atomic_uint_fast64_t kernel_message;   /* the last that one took or brought */
+	atomic_uint kernel_pushing;            /* kernel lanes whose socket is full */
 	/* Application. */
 	uint64_t ticked_ns, kernel_polled_ns;
 };

@@ -80,18 +80,6 @@ bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, ui
 	return true;
 }
 
-/* One that nothing can be sent by any more may have taken a CREDIT or an ACK along. */
-static void comm_lane_took(struct comm *comm)
-{
-	struct comm_several *s = comm->several;
-
-	if (comm->side != COMM_RECV)
-		return;
-	s->credit_due = s->ack_due = true;
-	s->ack_lane = -1;
-	comm_wake(comm, s->control);
-}
-
 /* It leaves the table. lost: what it had may not arrive. Any thread. */
 static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 {
@@ -107,7 +95,10 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	if (comm->side == COMM_SEND)
 		moved = comm_tx_orphan(l, lost);
 	comm_lanes_control(comm);
-	comm_lane_took(comm);
+	if (comm->side == COMM_RECV) { /* it may have taken a CREDIT or an ACK along */
+		s->credit_due = s->ack_due = true;
+		comm_wake(comm, s->control);
+	}
 	driver_post(l->lane->driver, &l->work);
 	comm_rouse(comm);
 	return moved;
@@ -171,7 +162,6 @@ int comm_several_new(struct comm *comm, const struct comm_options *opt)
 	}
 	memset(s, 0, sizeof(*s));
 	s->control = -1;
-	s->ack_lane = -1;
 	s->told = -1;
 	s->revive_ns = opt->revive_ns;
 	s->asks = opt->asks;
@@ -283,7 +273,6 @@ bool comm_lane_mute(struct comm_lane *l)
 	if (unread) {
 		comm->several->stripe.lane[l->index].mute = true;
 		comm_lanes_control(comm);
-		comm_lane_took(comm);
 	}
 	comm_unlock(comm);
 	return unread;

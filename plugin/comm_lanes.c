@@ -159,7 +159,6 @@ void comm_lanes_control(struct comm *comm)
 	if (comm->side != COMM_RECV)
 		return;
 	s->credit_due = s->ack_due = comm->rx.told || comm->completed || s->ranges.count;
-	s->ack_lane = -1;
 	if (s->credit_due) /* a new comm's lane has no work: comm_drop() */
 		comm_wake(comm, control);
 }

@@ -252,8 +252,6 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 		kept->end_bytes =
 			s->stripe.lane[l->index].given_bytes; /* nothing else goes this way */
 	}
-	if (!kept && l->kind == LANE_KERNEL)
-		atomic_store_explicit(&s->kernel_active_ns, now_ns, memory_order_relaxed);
 	l->counts.chunks_out++;
 	l->counts.bytes_out += plan->length;
 	lane_page_add(l->row, HARP_LANE_chunks_sent, 1);

@@ -181,10 +181,7 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 				   const struct where *where)
 {
-	struct comm_several *s = l->comm->several;
 	struct comm_in *in = &l->in;
-	const char *wrong;
-	bool due;
 
 	comm_unuse(l);
 	in->here = false;
@@ -194,19 +191,14 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 		l->repeats = true;
 		return NULL;
 	}
-	if (in->asks && s->asked <= in->message)
-		s->asked = in->message + 1;
+	if (in->asks && l->comm->several->asked <= in->message)
+		l->comm->several->asked = in->message + 1;
 	lane_page_add(l->row, HARP_LANE_payload_bytes, in->length);
 	if (where->early) {
 		where->early->complete = true;
 		return NULL;
 	}
-	due = s->ack_due;
-	wrong = comm_rx_placed(l, in->message, in->offset, in->length);
-	/* There the sender looks for it: see comm_tell.c. */
-	if (s->ack_due && !due && l->kind == LANE_KERNEL && !comm_is_kept(l->comm, in->total))
-		s->ack_lane = l->index;
-	return wrong;
+	return comm_rx_placed(l, in->message, in->offset, in->length);
 }
 
 /* ---- reading; baton held ------------------------------------------------------------------------ */

@@ -201,14 +201,6 @@ static int comm_tx_read(struct comm_lane *l)
 	return rc ? -1 : count;
 }
 
-/* Lock held, a request is not done: may its ACK come by this lane? That is by which its last chunk came. */
-static bool comm_tx_answered_by(const struct comm_lane *l)
-{
-	const struct request *request = comm_request(l->comm, l->comm->completed);
-
-	return l->under_way.head >= 0 && request->carried & l->kind && !request->kept;
-}
-
 static bool comm_tx_looks(struct comm_lane *l, uint64_t now_ns)
 {
 	struct comm *comm = l->comm;
@@ -217,8 +209,8 @@ static bool comm_tx_looks(struct comm_lane *l, uint64_t now_ns)
 	if (looks)
 		return true;
 	comm_lock(comm);
-	looks = comm->completed < atomic_load_explicit(&comm->posted, memory_order_relaxed) &&
-		(comm->several->control == l->index || comm_tx_answered_by(l));
+	looks = comm->several->control == l->index &&
+		comm->completed < atomic_load_explicit(&comm->posted, memory_order_relaxed);
 	comm_unlock(comm);
 	return looks;
 }

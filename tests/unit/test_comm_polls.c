@@ -134,36 +134,6 @@ static void test_posts_ask_nobody(void)
 	rig_free(&t);
 }
 
-/* An ACK goes by the kernel lane that brought a message to its end, but for short ones, which are kept and few of which wait for it: by
- * HARP's, where it costs the sender nothing to look. */
-static void test_answered_where_it_came(void)
-{
-	enum { BYTES = 32768 };
-	static uint8_t tx[BYTES], rx[BYTES];
-	const struct stripe_lane *harp, *kernel;
-	uint64_t told[2];
-	struct talk t;
-
-	polls_open(&t);
-	harp = &t.recv->several->stripe.lane[0];
-	kernel = &t.recv->several->stripe.lane[1];
-	for (unsigned m = 0; m < 30; m++) {
-		static const enum plugin_path paths[] = { PATH_XDP, PATH_KERNEL };
-		bool by_kernel = m % 2, small = m % 3 == 0;
-		struct request *recv;
-
-		polls_send_by(&t, paths[by_kernel]);
-		told[0] = harp->given_bytes;
-		told[1] = kernel->given_bytes;
-		recv = rig_post(t.recv, rx, BYTES);
-		rig_both(&t, rig_post(t.send, tx, small ? 8 : BYTES), recv);
-		rig_turns(&t, 10);
-		CHECK_EQ(kernel->given_bytes > told[1], by_kernel && !small);
-		CHECK(small || (harp->given_bytes > told[0]) == !by_kernel);
-	}
-	rig_free(&t);
-}
-
 /* A kernel lane that small messages go by has no rate, and none is needed: it is asked each millisecond. */
 static void test_small_messages_ask_for_no_rate(void)
 {
@@ -407,7 +377,6 @@ int main(void)
 	test_kernel_lanes_that_rest();
 	test_post_drives_what_has_work();
 	test_posts_ask_nobody();
-	test_answered_where_it_came();
 	test_small_messages_ask_for_no_rate();
 	test_measured_until_received();
 	test_stream_waits_for_nobody();
