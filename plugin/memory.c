@@ -230,6 +230,8 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
 			memory_tell(engines[i], &slot->piece);
 	}
 	pthread_mutex_unlock(&memory_lock);
+	if (!slot)
+		WARN("regMr: out of memory for %zu bytes at %p", bytes, base);
 	return slot ? 0 : -ENOMEM;
 }
 
