@@ -180,7 +180,6 @@ bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads)
 	bool under_way, busy;
 
 	reads &= comm_is_read(comm);
-
 	comm_lock(comm);
 	under_way = busy = comm_is_under_way(comm);
 	if (under_way)
@@ -188,11 +187,13 @@ bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads)
 	comm_unlock(comm);
 	for (unsigned i = 0; i < count; i++) {
 		struct driver *driver = s->drivers[i].driver;
+		bool waits;
 
-		bool waits = !driver->wake && (under_way || comm_driver_waits(driver));
-
+		if (driver->wake) /* an engine has a thread of its own */
+			continue;
+		waits = under_way || comm_driver_waits(driver);
 		busy |= waits;
-		if (waits || (reads && !driver->wake && comm_driver_is_left(driver, now_ns)))
+		if (waits || (reads && comm_driver_is_left(driver, now_ns)))
 			(void)driver_turn(driver, now_ns);
 	}
 	return busy;
