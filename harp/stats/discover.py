@@ -137,66 +137,75 @@ class _Shares:
         return False
 
 
-def find(proc: Path = PROC) -> Found:
-    """All pages of all processes that we may look at."""
-    found = Found()
-    by_inode: dict[int, Page] = {}
-    bad: set[int] = set()
-    shares = _Shares()
-    for pid in _processes(proc):
+class _Search:
+    """One look through all processes, and what it has found so far."""
+
+    def __init__(self, proc: Path) -> None:
+        self.found = Found()
+        self.by_inode: dict[int, Page] = {}
+        self._proc = proc
+        self._bad: set[int] = set()
+        self._shares = _Shares()
+
+    def look(self, pid: int) -> None:
+        """At one process."""
         try:
-            links = list(_page_links(proc / str(pid) / "fd"))
+            links = list(_page_links(self._proc / str(pid) / "fd"))
         except OSError as error:
-            found.hidden_processes += error.errno in (errno.EACCES, errno.EPERM)
-            continue
-        opened = {page.fd for page in by_inode.values()} if pid == os.getpid() else set()
+            self.found.hidden_processes += error.errno in (errno.EACCES, errno.EPERM)
+            return
+        mine = pid == os.getpid()
+        opened = {page.fd for page in self.by_inode.values()} if mine else set()
         for link in links:
-            if len(by_inode) >= PAGES_MAX:
-                break
+            if len(self.by_inode) >= PAGES_MAX:
+                return
             if int(link.name) in opened:
                 continue  # ours by this search alone: who held it when we saw it has it
             with contextlib.suppress(OSError):
-                if not _take(proc, pid, link, found, by_inode, bad, shares):
-                    break
-    found.pages = [page for page in by_inode.values() if not page.job]
-    found.jobs = [page for page in by_inode.values() if page.job]
-    return found
+                if not self._take(pid, link):
+                    return
 
+    def _take(self, pid: int, link: Path) -> bool:
+        """False: the process's user has had his share."""
+        fd, seen = _open(link)
+        inode = seen.st_ino
+        if inode in self._bad:
+            os.close(fd)
+            return True
+        page = _described(self._proc, pid, fd, seen)
+        if inode not in self.by_inode and not self._shares.take(page, self.found):
+            page.close()
+            return False
+        try:
+            whose, page.job = identity(fd)
+        except PageError as error:
+            page.close()
+            self._bad.add(inode)
+            # A lease's page between its making and the job's first word is nobody's fault.
+            if error.errno != errno.ENODATA:
+                self.found.bad.append((pid, error))
+            return True
+        self._keep(page, inode, whose.pid)
+        return True
 
-def _take(
-    proc: Path,
-    pid: int,
-    link: Path,
-    found: Found,
-    by_inode: dict[int, Page],
-    bad: set[int],
-    shares: _Shares,
-) -> bool:
-    """False: the process's user has had his share."""
-    fd, seen = _open(link)
-    inode = seen.st_ino
-    if inode in bad:
-        os.close(fd)
-        return True
-    page = _described(proc, pid, fd, seen)
-    if inode not in by_inode and not shares.take(page, found):
-        page.close()
-        return False
-    try:
-        whose, page.job = identity(fd)
-        claimed = whose.pid
-    except PageError as error:
-        page.close()
-        bad.add(inode)
-        # A lease's page between its making and the job's first word is nobody's fault.
-        if error.errno != errno.ENODATA:
-            found.bad.append((pid, error))
-        return True
-    before = by_inode.get(inode)
-    if before is None or (_own_pid(proc, before.pid) != claimed and _own_pid(proc, pid) == claimed):
+    def _keep(self, page: Page, inode: int, claimed: int) -> None:
+        """Of several processes that hold it, it is the one's that its identity names."""
+        before = self.by_inode.get(inode)
+        if before is not None and (
+            _own_pid(self._proc, before.pid) == claimed or _own_pid(self._proc, page.pid) != claimed
+        ):
+            page.close()
+            return
         if before is not None:
             before.close()
-        by_inode[inode] = page
-    else:
-        page.close()
-    return True
+        self.by_inode[inode] = page
+
+
+def find(proc: Path = PROC) -> Found:
+    """All pages of all processes that we may look at."""
+    search = _Search(proc)
+    for pid in _processes(proc):
+        search.look(pid)
+    search.found.pages = [page for page in search.by_inode.values() if not page.job]
+    search.found.jobs = [page for page in search.by_inode.values() if page.job]
+    return search.found
