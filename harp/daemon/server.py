@@ -239,9 +239,8 @@ class Server:
         except (peer.PeerGoneError, OSError):
             sock.close()
             return None
-        why = self.connections.admit(who.owner.uid)
-        while why and self._make_room(who.owner.uid):
-            why = self.connections.admit(who.owner.uid)
+        while (why := self.connections.admit(who.owner.uid)) and self._make_room(who.owner.uid):
+            pass
         if why:
             self.complain(f"process {who.owner.pid} ({who.name}) is turned away: {why}")
             self._turn_away(sock, why)

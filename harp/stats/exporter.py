@@ -134,11 +134,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         with self._lock:
             slow = self._slowest()
             if slow is not None:
-                self._silent.pop(slow, None)
-                self._taking.pop(slow, None)
+                self._forget(slow)
                 with contextlib.suppress(OSError):
                     slow.shutdown(socket.SHUT_RDWR)  # its thread finds the end, and ends
         return slow is not None and self._room.acquire(timeout=REQUEST_TIMEOUT_S)
+
+    def _forget(self, request: socket.socket) -> None:
+        self._silent.pop(request, None)
+        self._taking.pop(request, None)
 
     def _slowest(self) -> socket.socket | None:
         late_s = time.monotonic() - TAKE_S
@@ -168,8 +171,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             with self._lock:
-                self._silent.pop(request, None)
-                self._taking.pop(request, None)
+                self._forget(request)
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
