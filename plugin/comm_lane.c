@@ -166,10 +166,10 @@ static void comm_only_notify(struct lane *lane, uint64_t now_ns)
 
 /* ---- the kernel's lanes ------------------------------------------------------------------------ */
 
-/* Each second while a request is outstanding. HARP lanes do it by themselves. */
+/* Each second while a request is outstanding, and when the timeout is over. HARP lanes do it by themselves. */
 void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns)
 {
-	uint64_t timeout_ns, silence_ns;
+	uint64_t timeout_ns, silence_ns, wait_ns;
 	char peer[HARP_ENDPOINT_TEXT_MAX];
 	bool silent;
 
@@ -177,9 +177,11 @@ void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns)
 	if (now_ns < l->silence_due_ns)
 		return;
 	timeout_ns = plugin_config()->user_timeout_ns;
-	l->silence_due_ns =
-		now_ns + (timeout_ns / 4 < SILENCE_ASK_NS ? timeout_ns / 4 : SILENCE_ASK_NS);
+	wait_ns = timeout_ns / 4 < SILENCE_ASK_NS ? timeout_ns / 4 : SILENCE_ASK_NS;
 	silence_ns = lane_kernel_silence_ns(l->lane, now_ns);
+	if (silence_ns < timeout_ns && timeout_ns - silence_ns < wait_ns)
+		wait_ns = timeout_ns - silence_ns;
+	l->silence_due_ns = now_ns + wait_ns;
 	if (silence_ns >= timeout_ns) {
 		if (l->comm->several)
 			comm_lane_die(l, -ETIMEDOUT, NULL);

@@ -59,7 +59,7 @@ struct lane_kernel {
 	bool bulk;      /* the last payload was large */
 	int send_error; /* that a send has told: the kernel tells it once */
 	uint64_t sent_bytes;
-	uint64_t unanswered_ns; /* at each look since something was; 0: nothing at the last */
+	struct kernel_silence silence;
 	size_t ahead_begin, ahead_end;
 	uint8_t ahead[AHEAD_BYTES];
 };
@@ -418,8 +418,7 @@ uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 {
 	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
 
-	return k->lane.ops == &lane_kernel_ops ? kernel_silence_ns(k->fd, &k->unanswered_ns, now_ns)
-					       : 0;
+	return k->lane.ops == &lane_kernel_ops ? kernel_silence_ns(k->fd, &k->silence, now_ns) : 0;
 }
 
 void lane_kernel_ack_promptly(struct lane *lane)

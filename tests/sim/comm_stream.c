@@ -404,12 +404,12 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 }
 
 /* As its keepalive, or the probes of what is not acknowledged, would tell. */
-uint64_t kernel_silence_ns(int fd, uint64_t *unanswered_ns, uint64_t now_ns)
+uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)
 {
 	enum csim_side side;
 	const struct csim_lane *owner = stream_at(fd, &side)->owner;
 
-	(void)unanswered_ns;
+	(void)silence;
 	if (!csim_lane_silent(owner, CSIM_SEND) && !csim_lane_silent(owner, CSIM_RECV))
 		return 0;
 	return now_ns - owner->silent_since_ns;

@@ -12,14 +12,14 @@ enum { LANES = 4, BYTES = 65536 };
 
 static atomic_int silent; /* so many questions say that nobody has answered for long */
 
-uint64_t __wrap_kernel_silence_ns(int fd, uint64_t *unanswered_ns, uint64_t now_ns);
+uint64_t __wrap_kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns);
 
-uint64_t __wrap_kernel_silence_ns(int fd, uint64_t *unanswered_ns, uint64_t now_ns)
+uint64_t __wrap_kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)
 {
 	int left = atomic_load(&silent);
 
 	(void)fd;
-	(void)unanswered_ns;
+	(void)silence;
 	(void)now_ns;
 	while (left > 0)
 		if (atomic_compare_exchange_weak(&silent, &left, left - 1))

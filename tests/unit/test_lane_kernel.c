@@ -27,7 +27,7 @@ enum { LANES = 16, BULK = 50000 };
 static struct {
 	unsigned recv, send, epoll, quickack, fail_left;
 	int fail_errno;
-	bool no_epoll, unanswered;
+	bool no_epoll;
 } calls;
 
 ssize_t __real_recv(int fd, void *data, size_t len, int flags);
@@ -36,14 +36,12 @@ ssize_t __real_sendmsg(int fd, const struct msghdr *msg, int flags);
 int __real_epoll_wait(int fd, struct epoll_event *events, int max, int timeout);
 int __real_epoll_create1(int flags);
 int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
-int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
 ssize_t __wrap_recv(int fd, void *data, size_t len, int flags);
 ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout);
 int __wrap_epoll_create1(int flags);
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
 
 static bool calls_fail(void)
 {
@@ -90,18 +88,6 @@ int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t 
 {
 	calls.quickack += level == IPPROTO_TCP && name == TCP_QUICKACK;
 	return __real_setsockopt(fd, level, name, value, len);
-}
-
-/* unanswered: the peer owes an acknowledgement, and was last heard a minute ago. */
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
-{
-	int rc = __real_getsockopt(fd, level, name, value, len);
-
-	if (!rc && level == IPPROTO_TCP && name == TCP_INFO && calls.unanswered) {
-		((struct tcp_info *)value)->tcpi_unacked = 1;
-		((struct tcp_info *)value)->tcpi_last_ack_recv = 60000;
-	}
-	return rc;
 }
 
 static void calls_reset(void)
@@ -566,23 +552,6 @@ static void test_info(void)
 	rig_close(&rig);
 }
 
-/* Whoever has the baton asks with the clock that it read before it took it: the next may ask with an older one. */
-static void test_silence(void)
-{
-	const uint64_t then_ns = 100000000000ull, second_ns = 1000000000ull;
-	struct rig rig;
-
-	rig_open(&rig, 1);
-	CHECK_EQ(lane_kernel_silence_ns(rig.lanes[0], then_ns), 0);
-	calls.unanswered = true;
-	CHECK_EQ(lane_kernel_silence_ns(rig.lanes[0], then_ns), 0);
-	CHECK_EQ(lane_kernel_silence_ns(rig.lanes[0], then_ns - 1), 0);
-	CHECK_EQ(lane_kernel_silence_ns(rig.lanes[0], then_ns + 2 * second_ns), 2 * second_ns);
-	calls.unanswered = false;
-	CHECK_EQ(lane_kernel_silence_ns(rig.lanes[0], then_ns + 3 * second_ns), 0);
-	rig_close(&rig);
-}
-
 int main(void)
 {
 	CHECK_EQ(forkguard_init(), 0);
@@ -600,7 +569,6 @@ int main(void)
 	test_interrupted();
 	test_no_memory();
 	test_info();
-	test_silence();
 	workers_stop();
 	return check_done();
 }

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_silence.c - for how long the peer of a kernel lane has not answered, and when it is given up.
+ *
+ * What the kernel says (TCP_INFO) is the test's: a peer that is asked in steps, answers each question, and is gone at some time.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "comm_impl.h"
+#include "double_env.h"
+#include "forkguard.h"
+
+#define MS 1000000ull
+#define SECOND (1000 * MS)
+#define KERNEL_STEP (10 * MS) /* of its clock, HZ=100 */
+#define AT_SEGS_IN 140
+#define INFO_BYTES 232
+
+/* ---- what the kernel says ------------------------------------------------------------------------- */
+
+static struct {
+	uint64_t now_ns, acked_ns;
+	uint8_t probes;
+	uint32_t unacked, segments;
+} tcp;
+
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
+
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
+{
+	struct tcp_info info = { .tcpi_probes = tcp.probes, .tcpi_unacked = tcp.unacked };
+	uint64_t steps = tcp.now_ns / KERNEL_STEP - tcp.acked_ns / KERNEL_STEP;
+
+	(void)fd;
+	if (level != IPPROTO_TCP || name != TCP_INFO || *len < INFO_BYTES)
+		return -1;
+	info.tcpi_last_ack_recv = (uint32_t)(steps * KERNEL_STEP / MS);
+	memset(value, 0, INFO_BYTES);
+	memcpy(value, &info, sizeof(info));
+	memcpy((uint8_t *)value + AT_SEGS_IN, &tcp.segments, sizeof(tcp.segments));
+	*len = INFO_BYTES;
+	return 0;
+}
+
+/* ---- a lane, and a comm of that one lane ---------------------------------------------------------- */
+
+struct rig {
+	struct driver driver;
+	struct comm comm;
+	struct comm_lane lane;
+	int peer;
+};
+
+static void rig_open(struct rig *rig)
+{
+	int fds[2];
+
+	memset(rig, 0, sizeof(*rig));
+	memset(&tcp, 0, sizeof(tcp));
+	driver_init(&rig->driver, NULL);
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+	rig->peer = fds[1];
+	CHECK_EQ(lane_kernel_adopt(&rig->driver, fds[0], &rig->lane.lane), 0);
+	rig->lane.comm = &rig->comm;
+	rig->comm.only = &rig->lane;
+}
+
+static void rig_close(struct rig *rig)
+{
+	rig->lane.lane->ops->close(rig->lane.lane, false);
+	close(rig->peer);
+}
+
+/* The clock of who asks may be older than the kernel's. */
+static uint64_t rig_silence_ms(struct rig *rig, uint64_t ms, uint64_t older_ms)
+{
+	tcp.now_ns = 100 * SECOND + ms * MS;
+	return lane_kernel_silence_ns(rig->lane.lane, tcp.now_ns - older_ms * MS) / MS;
+}
+
+/* An answer came then, and nothing since. */
+static void tcp_answers(uint64_t ms, uint32_t segments)
+{
+	tcp.acked_ns = 100 * SECOND + ms * MS;
+	tcp.segments = segments;
+}
+
+/* ---- how long is it ------------------------------------------------------------------------------- */
+
+/* Whoever has the baton asks with the clock that it read before it took it: the next may ask with an older one. */
+static void test_one_question(void)
+{
+	struct rig rig;
+
+	rig_open(&rig);
+	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
+	tcp.unacked = 1;
+	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
+	CHECK_EQ(rig_silence_ms(&rig, 0, 1), 0);
+	CHECK_EQ(rig_silence_ms(&rig, 2000, 0), 2000);
+	tcp.unacked = 0;
+	CHECK_EQ(rig_silence_ms(&rig, 3000, 0), 0);
+	rig_close(&rig);
+}
+
+/* One is out at each look, and the one before it has been answered: nobody knows when this one was asked. */
+static void test_one_behind_the_other(void)
+{
+	struct rig rig;
+
+	rig_open(&rig);
+	tcp.probes = 1;
+	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
+	for (uint32_t looks = 1; looks <= 3; looks++) {
+		tcp_answers(looks * 500 - 490, looks);
+		CHECK_EQ(rig_silence_ms(&rig, looks * 500, 0), 0);
+	}
+	for (uint64_t ms = 500; ms <= 2000; ms += 500)
+		CHECK_EQ(rig_silence_ms(&rig, 1500 + ms, 0), ms);
+	rig_close(&rig);
+}
+
+/* By the clocks the answer was there before the last look: the kernel's goes in steps, and ours is old. */
+static void test_clocks_that_differ(void)
+{
+	struct rig rig;
+
+	rig_open(&rig);
+	tcp.unacked = 1;
+	CHECK_EQ(rig_silence_ms(&rig, 9, 0), 0);
+	tcp_answers(11, 1);
+	CHECK_EQ(rig_silence_ms(&rig, 509, 0), 0);
+	tcp_answers(600, 2);
+	CHECK_EQ(rig_silence_ms(&rig, 1509, 300), 0);
+	rig_close(&rig);
+}
+
+/* Anybody may send segments that look like the peer's. */
+static void test_a_flood_of_what_is_no_answer(void)
+{
+	struct rig rig;
+
+	rig_open(&rig);
+	tcp.unacked = 1;
+	tcp_answers(0, 1);
+	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
+	for (uint64_t ms = 1000; ms <= 5000; ms += 1000) {
+		tcp.segments += 100;
+		(void)rig_silence_ms(&rig, ms, 0);
+	}
+	CHECK(rig_silence_ms(&rig, 6000, 0) >= 4000);
+	rig_close(&rig);
+}
+
+/* Before Linux 4.2 segments are not counted: the time of the last ACK is all there is. */
+static void test_no_count(void)
+{
+	struct rig rig;
+
+	rig_open(&rig);
+	tcp.unacked = 1;
+	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
+	tcp_answers(1700, 0);
+	CHECK_EQ(rig_silence_ms(&rig, 2000, 0), 300);
+	rig_close(&rig);
+}
+
+/* ---- when is it given up -------------------------------------------------------------------------- */
+
+struct world {
+	uint64_t timeout_ns, step_ns; /* of who polls */
+	uint64_t asked_ns, period_ns; /* the first question, and from one to the next */
+	uint64_t answer_ns;           /* from a question to its answer */
+	uint64_t gone_ns;             /* what is asked from here on is not answered */
+	bool data;
+};
+
+/* The first question that nobody answers. */
+static uint64_t world_last_ns(const struct world *w)
+{
+	uint64_t before = (w->gone_ns - w->asked_ns + w->period_ns - 1) / w->period_ns;
+
+	return w->asked_ns + before * w->period_ns;
+}
+
+static void world_is(const struct world *w, uint64_t now_ns)
+{
+	uint64_t end_ns = world_last_ns(w), asked = 0, answered = 0;
+
+	if (now_ns >= w->asked_ns)
+		asked = (now_ns - w->asked_ns) / w->period_ns + 1;
+	if (now_ns >= w->asked_ns + w->answer_ns)
+		answered = (now_ns - w->asked_ns - w->answer_ns) / w->period_ns + 1;
+	if (answered > (end_ns - w->asked_ns) / w->period_ns)
+		answered = (end_ns - w->asked_ns) / w->period_ns;
+	tcp.now_ns = now_ns;
+	tcp.segments = (uint32_t)answered;
+	tcp.acked_ns = answered ? w->asked_ns + (answered - 1) * w->period_ns + w->answer_ns : 0;
+	tcp.unacked = w->data && asked > answered;
+	tcp.probes = w->data ? 0 : (uint8_t)(asked - answered < 127 ? asked - answered : 127);
+}
+
+/* Not before the timeout is over, nor later than by a quarter of it, and by what polling takes. */
+static void world_check(const struct world *w)
+{
+	uint64_t begun_ns = world_last_ns(w), now_ns = 0;
+	struct rig rig;
+
+	rig_open(&rig);
+	env_config.user_timeout_ns = w->timeout_ns;
+	while (!rig.comm.end_error && now_ns < begun_ns + 2 * w->timeout_ns) {
+		now_ns += w->step_ns;
+		world_is(w, now_ns);
+		comm_lane_ask_silence(&rig.lane, now_ns);
+	}
+	CHECK_EQ(rig.comm.end_error, -ETIMEDOUT);
+	CHECK(now_ns >= begun_ns + w->timeout_ns);
+	CHECK(now_ns <= begun_ns + w->timeout_ns + w->timeout_ns / 4 + 2 * w->step_ns);
+	rig_close(&rig);
+}
+
+static void test_given_up_in_time(void)
+{
+	static const uint64_t timeouts_ms[] = { 100, 2000, 4100, 7000 };
+	const uint64_t usual_ns = env_config.user_timeout_ns;
+
+	for (unsigned i = 0; i < 4 * 2 * 40 && !check_failures; i++) {
+		uint64_t timeout_ns = timeouts_ms[i % 4] * MS, look_ns = timeout_ns / 4;
+		unsigned phase = i / 8;
+		struct world w = { .timeout_ns = timeout_ns, .data = i / 4 % 2 };
+
+		look_ns = look_ns < SECOND ? look_ns : SECOND;
+		w.step_ns = timeout_ns / 200 + phase * 7919;
+		w.asked_ns = 100 * SECOND + look_ns * phase / 40;
+		w.period_ns = look_ns - look_ns * (phase % 5) / 37;
+		w.answer_ns = look_ns * (phase % 4) / 4 + MS;
+		w.gone_ns = w.asked_ns + w.period_ns * (3 + phase % 3) + 1;
+		world_check(&w);
+	}
+	env_config.user_timeout_ns = usual_ns;
+}
+
+int main(void)
+{
+	CHECK_EQ(forkguard_init(), 0);
+	test_one_question();
+	test_one_behind_the_other();
+	test_clocks_that_differ();
+	test_a_flood_of_what_is_no_answer();
+	test_no_count();
+	test_given_up_in_time();
+	return check_done();
+}
