@@ -137,6 +137,7 @@ struct comm_lane {
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];
 	struct comm_out out;
 	struct comm_in in;
+	uint32_t vain_bytes; /* read in this turn, and brought nothing new */
 	struct comm_lane *next_polled, **pprev_polled; /* of its kernel driver */
 
 	/* Lock. */

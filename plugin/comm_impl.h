@@ -117,6 +117,16 @@ void comm_lanes_control(struct comm *comm);
 void comm_lane_run(struct work *work, uint64_t now_ns);
 void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 
+/* So much that brings nothing new a lane reads in a turn; a record of that kind costs as much as so many bytes. */
+#define COMM_VAIN_BYTES_MAX 1048576u
+#define COMM_VAIN_RECORD_BYTES 1024u
+static inline bool comm_lane_is_vain(const struct comm_lane *l)
+{
+	return l->vain_bytes >= COMM_VAIN_BYTES_MAX;
+}
+/* Lock not held: another turn of it, whether or not there is an event. */
+void comm_lane_again(struct comm_lane *l);
+
 /* comm_join.c */
 int comm_several_new(struct comm *comm, const struct comm_options *opt);
 void comm_several_free(struct comm *comm);

@@ -24,6 +24,11 @@
  * Waking. A lane that has nothing to do is not looked at, unless it is the kernel's. Whoever changes what another
  * lane could act on posts that lane's work, under the same lock under which the other looked last: so it either
  * saw the change or is woken. `waits` and `blocked` are a receiver's notes that it has left something unread.
+ *
+ * Taking turns. What is new is bounded: by receives, credits and chunks under way. What is not (a chunk that is here,
+ * an ACK that says nothing) a peer could send as fast as it is read, and hold the baton, and with it its thread, for
+ * ever. So a turn of a lane ends behind a bounded amount of that, and its work is posted: the driver's events tell of what comes,
+ * not of what was left.
  */
 
 #define LOCK_SPINS 64u
@@ -67,6 +72,14 @@ void comm_wake(struct comm *comm, int index)
 	driver_post(l->lane->driver, &l->work);
 	if (!l->lane->driver->wake) /* an engine has a thread to tell */
 		comm_rouse(comm);
+}
+
+void comm_lane_again(struct comm_lane *l)
+{
+	comm_lock(l->comm);
+	if (!l->dead) /* else it is posted, and the index may be another's */
+		comm_wake(l->comm, l->index);
+	comm_unlock(l->comm);
 }
 
 void comm_wake_all(struct comm *comm)

@@ -189,6 +189,7 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 		l->counts.duplicates++;
 		lane_page_chunk_duplicate(l->row);
 		l->repeats = true;
+		l->vain_bytes += COMM_VAIN_RECORD_BYTES;
 		return NULL;
 	}
 	if (in->asks && l->comm->several->asked <= in->message)
@@ -246,6 +247,8 @@ static ssize_t comm_rx_piece(struct comm_lane *l, enum target target, const stru
 	else
 		n = l->lane->ops->recv(l->lane, nowhere,
 				       left < sizeof(nowhere) ? left : sizeof(nowhere), 8);
+	if (n > 0 && target != TARGET_MEMORY)
+		l->vain_bytes += (uint32_t)n;
 	if (n == -EAGAIN)
 		return 0;
 	if (n > 0)
@@ -264,7 +267,7 @@ void comm_rx_close(struct comm *comm, const struct record *close)
 		comm_end_by_record(comm, close);
 }
 
-/* 1: the record's payload is complete, 0: more is to come, or the error; -EPROTO: the comm fails. */
+/* 1: the record's payload is complete, or the turn over; 0: more is to come, or the error; -EPROTO: the comm fails. */
 static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 {
 	struct comm *comm = l->comm;
@@ -298,8 +301,11 @@ static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 			n = comm_rx_piece(l, target, &where);
 		if (n > 0)
 			l->in.done += (uint32_t)n;
-		if (n > 0 && l->in.done < l->in.length)
+		if (n > 0 && l->in.done < l->in.length) {
+			if (comm_lane_is_vain(l))
+				return 1;
 			continue;
+		}
 		comm_lock(comm);
 		if (l->in.done == l->in.length)
 			wrong = comm_rx_arrived(l, target, &where);
@@ -405,6 +411,7 @@ static int comm_rx_header(struct comm_lane *l)
 	if (record.type == RECORD_CLOSE) {
 		comm_lock(comm);
 		comm_rx_close(comm, &record);
+		l->vain_bytes += COMM_VAIN_RECORD_BYTES;
 		rc = comm->end_error ? 0 : 1;
 		comm_unlock(comm);
 		return rc;
@@ -440,7 +447,7 @@ static int comm_rx_read(struct comm_lane *l, uint64_t now_ns)
 {
 	int rc = 1;
 
-	while (rc == 1) {
+	while (rc == 1 && !comm_lane_is_vain(l)) {
 		if (!l->in.here) {
 			rc = comm_rx_header(l);
 			if (rc == 1 && l->kind == LANE_KERNEL)
@@ -449,7 +456,9 @@ static int comm_rx_read(struct comm_lane *l, uint64_t now_ns)
 		if (rc == 1 && l->in.here)
 			rc = comm_rx_payload(l, now_ns);
 	}
-	return rc;
+	if (rc == 1)
+		comm_lane_again(l);
+	return rc == 1 ? 0 : rc;
 }
 
 void comm_rx_post(struct comm *comm)
@@ -488,6 +497,7 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 {
 	int rc = comm_rx_move_early(l);
 
+	l->vain_bytes = 0;
 	if (!rc)
 		rc = comm_rx_read(l, now_ns);
 	if (rc != -EPROTO && comm_rx_move_early(l))
@@ -496,8 +506,8 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 		return;
 	if (!rc) {
 		rc = comm_rx_tell(l, now_ns);
-		if (rc < 0 && comm_lane_mute(l))
-			return;
+		if (rc < 0 && (comm_lane_is_vain(l) || comm_lane_mute(l)))
+			return; /* what has come by it may come by no other */
 	}
 	if (rc < 0 && !comm_rx_rests(l))
 		comm_lane_die(l, rc, NULL);

@@ -137,7 +137,7 @@ static bool comm_tx_prepare(struct comm_lane *l, uint64_t done_bytes, bool full,
 int comm_tx_push(struct comm_lane *l, uint64_t now_ns)
 {
 	struct comm *comm = l->comm;
-	int rc = 1;
+	int rc = l->send_broken ? -EPIPE : 1;
 
 	for (;;) {
 		uint64_t done_bytes = l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
@@ -186,16 +186,23 @@ static bool comm_tx_record(struct comm_lane *l, const struct record *record)
 	return !wrong && record->type != RECORD_CLOSE;
 }
 
-/* Records read, or -1: the lane's turn is over. */
+/* Records read, or -1: the lane's turn is over. An honest receiver has no use for as many as a turn takes. */
 static int comm_tx_read(struct comm_lane *l)
 {
 	struct record record;
 	int rc, count = -1;
+	bool goes_on;
 
 	do {
 		rc = comm_read_record(l, &record);
+		goes_on = rc == 1 && comm_tx_record(l, &record);
+		l->vain_bytes += goes_on ? COMM_VAIN_RECORD_BYTES : 0;
 		count++;
-	} while (rc == 1 && comm_tx_record(l, &record));
+	} while (goes_on && !comm_lane_is_vain(l));
+	if (goes_on) {
+		comm_lane_again(l);
+		return count + 1;
+	}
 	if (rc < 0 && rc != -EPROTO)
 		comm_lane_die(l, rc, NULL);
 	return rc ? -1 : count;
@@ -219,16 +226,19 @@ void comm_tx_advance(struct comm_lane *l, uint64_t now_ns)
 {
 	int rc = comm_tx_push(l, now_ns);
 
+	l->vain_bytes = 0;
 	/* Credits, ACKs, CLOSE, the end of the stream. A kernel lane costs a system call to ask. */
 	if (rc < 0 || comm_tx_looks(l, now_ns)) {
 		int count = comm_tx_read(l);
 
-		l->looked_ns = now_ns;
+		l->looked_ns = comm_lane_is_vain(l) ? 0 : now_ns; /* it is to look again at once */
 		if (count < 0)
 			return;
-		if (rc >= 0 && count > 0)
-			rc = comm_tx_push(l, now_ns); /* with the new credits */
+		/* With the new credits; and what is acknowledged is done. */
+		if (count > 0)
+			rc = comm_tx_push(l, now_ns);
 	}
-	if (rc < 0) /* what the peer said, read above, explains it better */
+	/* What the peer said, read above, explains it better; there may be more of it. */
+	if (rc < 0 && !comm_lane_is_vain(l))
 		comm_lane_die(l, rc, NULL);
 }

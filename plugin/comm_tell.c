@@ -19,8 +19,8 @@
  * record to the end, or waits before one without receive. */
 static bool comm_rx_answers(const struct comm_lane *l)
 {
-	return l->repeats &&
-	       (l->kind != LANE_KERNEL || l->waits || (!l->in.here && !l->in_head_bytes));
+	return l->repeats && (l->kind != LANE_KERNEL || l->waits ||
+			      (!l->in.here && !l->in_head_bytes && !comm_lane_is_vain(l)));
 }
 
 /* Lock held: what is to be told on this lane is put into its out. */

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_comm_vain.c - a peer that sends without end what brings nothing new: it has its turn of a lane, and no more. */
+#include "comm_impl.h"
+#include "comm_rig.h"
+
+#define TURN_RECORDS (COMM_VAIN_BYTES_MAX / COMM_VAIN_RECORD_BYTES)
+#define CHUNK_BYTES 300000u
+
+/* One lane is read from this: the same record again and again, and then what is in its pipe. */
+static struct flood {
+	const struct lane_ops *ops; /* of the lane that it is before */
+	uint8_t header[RECORD_HEADER_BYTES];
+	uint64_t record_bytes, read_bytes, left_bytes;
+} flood;
+
+static ssize_t flood_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	uint8_t *to = dst;
+
+	if (!flood.left_bytes)
+		return flood.ops->recv(lane, dst, len, unit);
+	if (len > flood.left_bytes)
+		len = flood.left_bytes;
+	for (size_t i = 0; i < len; i++) {
+		uint64_t at = (flood.read_bytes + i) % flood.record_bytes;
+
+		to[i] = at < sizeof(flood.header) ? flood.header[at] : 0;
+	}
+	flood.read_bytes += len;
+	flood.left_bytes -= len;
+	return (ssize_t)len;
+}
+
+static ssize_t flood_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	(void)lane;
+	(void)iov;
+	(void)iov_count;
+	return -EPIPE;
+}
+
+static void flood_open(struct lane *lane, const struct record *record, uint64_t bytes, bool broken)
+{
+	static struct lane_ops ops;
+
+	flood.ops = lane->ops;
+	ops = *lane->ops;
+	ops.recv = flood_recv;
+	if (broken)
+		ops.send = flood_send;
+	lane->ops = &ops;
+	record_encode(flood.header, record);
+	flood.record_bytes =
+		sizeof(flood.header) + (record->type == RECORD_DATA ? record->length : 0);
+	flood.read_bytes = 0;
+	flood.left_bytes = bytes / flood.record_bytes * flood.record_bytes;
+}
+
+static struct comm_lane *rig_lane(struct comm *comm)
+{
+	return comm->several->lanes[0];
+}
+
+/* Its event comes, once. */
+static void rig_event(struct comm *comm)
+{
+	comm_lock(comm);
+	comm_wake(comm, 0);
+	comm_unlock(comm);
+}
+
+/* What is posted runs, and no event is told. */
+static void rig_run(struct driver *driver)
+{
+	CHECK(driver_take(driver));
+	(void)driver_run_ready(driver, driver_clock_ns());
+	driver_give(driver);
+}
+
+/* Turns until the flood is over, each with its share of it. */
+static void rig_turns_of_flood(struct comm *comm, uint64_t share_bytes)
+{
+	const struct comm_lane *l = rig_lane(comm);
+
+	rig_event(comm);
+	while (flood.left_bytes && !check_failures) {
+		uint64_t before = flood.read_bytes;
+
+		CHECK(atomic_load(&l->work.queued));
+		rig_run(l->lane->driver);
+		CHECK(flood.read_bytes > before && flood.read_bytes <= before + share_bytes);
+	}
+}
+
+static void feed_message(struct talk *t, uint64_t message, uint8_t byte)
+{
+	struct record record = { .type = RECORD_DATA, .message = message, .total = 1, .length = 1 };
+	uint8_t bytes[RECORD_HEADER_BYTES + 1];
+
+	record_encode(bytes, &record);
+	bytes[RECORD_HEADER_BYTES] = byte;
+	CHECK_EQ(fake_inject(&t->pairs[0].lanes[1], bytes, sizeof(bytes)), sizeof(bytes));
+}
+
+/* A receiver that has had message 0, and waits for message 1. */
+static struct request *rig_open_receiver(struct talk *t, enum lane_kind kind, uint8_t *rx)
+{
+	struct request *first;
+
+	env_config.kernel_lanes = kind == LANE_KERNEL;
+	rig_open_fed(t, 0, 8192);
+	fake_pair_init(&t->pairs[0], 78, 100000);
+	t->lanes = 1;
+	t->pairs[0].lanes[1].lane.kind_bit = kind;
+	CHECK_EQ(comm_create(&t->recv, &t->pairs[0].lanes[1].lane,
+			     &(struct comm_options){
+				     .side = COMM_RECV, .several = true, .eager_bytes = 8192 }),
+		 0);
+	first = rig_post(t->recv, rx, 1);
+	feed_message(t, 0, 7);
+	CHECK_EQ(rig_wait(t, first, NULL), 0);
+	CHECK_EQ(*rx, 7);
+	return rig_post(t->recv, rx, 1);
+}
+
+/* A record again and again, of which a turn takes so much, and then message 1 by the same lane. */
+static void check_receiver(const struct record *record, uint64_t share_bytes)
+{
+	struct request *next;
+	struct talk t;
+	uint8_t rx;
+
+	next = rig_open_receiver(&t, LANE_HARP, &rx);
+	flood_open(&t.pairs[0].lanes[1].lane, record, 64 * share_bytes, false);
+	feed_message(&t, 1, 8);
+	t.pairs[0].lanes[1].event = false;
+	rig_turns_of_flood(t.recv, share_bytes);
+	CHECK_EQ(rig_wait(&t, next, NULL), 0);
+	CHECK_EQ(rx, 8);
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+static void test_duplicates(void)
+{
+	check_receiver(&(struct record){ .type = RECORD_DATA,
+					 .total = CHUNK_BYTES,
+					 .length = CHUNK_BYTES },
+		       COMM_VAIN_BYTES_MAX + 65536);
+}
+
+static void test_small_duplicates(void)
+{
+	check_receiver(&(struct record){ .type = RECORD_DATA, .total = 1, .length = 1 },
+		       TURN_RECORDS * (RECORD_HEADER_BYTES + 1ull));
+}
+
+static void test_closes(void)
+{
+	check_receiver(&(struct record){ .type = RECORD_CLOSE, .message = 2 },
+		       TURN_RECORDS * (uint64_t)RECORD_HEADER_BYTES);
+}
+
+/* Its answer finds that the lane takes nothing more. What stands behind is read all the same. */
+static void test_broken_receiver(void)
+{
+	struct request *next;
+	struct talk t;
+	uint8_t rx;
+
+	next = rig_open_receiver(&t, LANE_HARP, &rx);
+	flood_open(&t.pairs[0].lanes[1].lane,
+		   &(struct record){ .type = RECORD_DATA, .total = 1, .length = 1 },
+		   4 * COMM_VAIN_BYTES_MAX, true);
+	feed_message(&t, 1, 8);
+	CHECK_EQ(rig_wait(&t, next, NULL), 0);
+	CHECK_EQ(rx, 8);
+	rig_free(&t);
+}
+
+/* To answer on a kernel lane before all of it is read may reset the lane. */
+static void test_answer_by_a_kernel_lane(void)
+{
+	struct request *next;
+	struct talk t;
+	uint64_t written;
+	uint8_t rx;
+
+	next = rig_open_receiver(&t, LANE_KERNEL, &rx);
+	flood_open(&t.pairs[0].lanes[1].lane,
+		   &(struct record){ .type = RECORD_DATA, .total = 1, .length = 1 },
+		   4 * COMM_VAIN_BYTES_MAX, false);
+	written = t.pairs[0].lanes[1].out->written;
+	rig_event(t.recv);
+	while (flood.left_bytes && !check_failures) {
+		CHECK_EQ(t.pairs[0].lanes[1].out->written, written);
+		rig_run(rig_lane(t.recv)->lane->driver);
+	}
+	feed_message(&t, 1, 8);
+	CHECK_EQ(rig_wait(&t, next, NULL), 0);
+	CHECK(t.pairs[0].lanes[1].out->written > written);
+	rig_free(&t);
+	env_config.kernel_lanes = 1;
+}
+
+/* ---- a sender ------------------------------------------------------------------------------------- */
+
+static void rig_open_sender(struct talk *t, enum lane_kind kind)
+{
+	struct comm_options opt = { .side = COMM_SEND, .several = true, .eager_bytes = 8192 };
+
+	memset(t, 0, sizeof(*t));
+	env_warns = 0;
+	fake_pair_init(&t->pairs[0], 78, 100000);
+	t->lanes = 1;
+	t->pairs[0].lanes[0].lane.kind_bit = kind;
+	CHECK_EQ(comm_create(&t->send, &t->pairs[0].lanes[0].lane, &opt), 0);
+}
+
+static void feed_ack(struct talk *t, uint64_t message)
+{
+	struct record record = { .type = RECORD_ACK, .message = message };
+	uint8_t bytes[RECORD_HEADER_BYTES];
+
+	record_encode(bytes, &record);
+	CHECK_EQ(fake_inject(&t->pairs[0].lanes[0], bytes, sizeof(bytes)), sizeof(bytes));
+}
+
+/* An ACK of nothing, again and again, and then one of the message. */
+static void test_acks(void)
+{
+	static uint8_t tx[64];
+	const uint64_t share_bytes = TURN_RECORDS * (uint64_t)RECORD_HEADER_BYTES;
+	struct request *send;
+	struct talk t;
+
+	rig_open_sender(&t, LANE_HARP);
+	send = rig_post(t.send, tx, sizeof(tx));
+	rig_turns(&t, 100);
+	flood_open(&t.pairs[0].lanes[0].lane, &(struct record){ .type = RECORD_ACK },
+		   64 * share_bytes, false);
+	feed_ack(&t, 1);
+	t.pairs[0].lanes[0].event = false;
+	rig_turns_of_flood(t.send, share_bytes);
+	CHECK_EQ(rig_wait(&t, send, NULL), 0);
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+/* It takes nothing more: it is read to the end, and what is acknowledged there is done, before it is given up. */
+static void test_broken_sender(void)
+{
+	static uint8_t tx[64];
+	struct request *send, *next;
+	struct talk t;
+
+	rig_open_sender(&t, LANE_HARP);
+	send = rig_post(t.send, tx, sizeof(tx));
+	rig_turns(&t, 100);
+	flood_open(&t.pairs[0].lanes[0].lane, &(struct record){ .type = RECORD_ACK },
+		   COMM_VAIN_BYTES_MAX, true);
+	next = rig_post(t.send, tx, sizeof(tx));
+	feed_ack(&t, 1);
+	CHECK_EQ(rig_wait(&t, send, NULL), 0);
+	CHECK_EQ(rig_wait(&t, next, NULL), -ECONNRESET);
+	CHECK_EQ(env_warns, 1);
+	rig_free(&t);
+}
+
+/* By a kernel lane that nobody waits for anything of, which is read now and then. */
+static void test_acks_of_a_kernel_lane(void)
+{
+	const uint64_t share_bytes = TURN_RECORDS * (uint64_t)RECORD_HEADER_BYTES;
+	struct talk t;
+
+	rig_open_sender(&t, LANE_KERNEL);
+	flood_open(&t.pairs[0].lanes[0].lane, &(struct record){ .type = RECORD_ACK },
+		   64 * share_bytes, false);
+	rig_turns_of_flood(t.send, share_bytes);
+	rig_free(&t);
+}
+
+int main(void)
+{
+	test_duplicates();
+	test_small_duplicates();
+	test_closes();
+	test_broken_receiver();
+	test_answer_by_a_kernel_lane();
+	test_acks();
+	test_acks_of_a_kernel_lane();
+	test_broken_sender();
+	return check_done();
+}
