@@ -156,10 +156,8 @@ static int guest_begin_comm(struct guest *guest)
 	guest_lane_options(guest, &opt.lane);
 	keeper_unwatch(&guest->source);
 	rc = comm_create(&comm, guest->lane, &opt);
-	if (rc) { /* it has READY, and will find a reset */
-		rendezvous_say_dropped(&guest->lane->remote, rc);
+	if (rc)
 		return rc;
-	}
 	preamble_comm_key(p, key);
 	guest->expected = NULL; /* until the comm is there */
 	guest_gone(guest);
@@ -212,7 +210,12 @@ static int guest_enter(struct guest *guest)
 	if (info.acked_bytes < guest->preamble.sent_bytes && !guest_cannot_tell(guest, &info))
 		return -EAGAIN;
 	rc = preamble_seal(&guest->preamble, &guest->lane);
-	return rc ? rc : guest_begin_comm(guest);
+	if (!rc)
+		rc = guest_begin_comm(guest);
+	if (rc)
+		rendezvous_fail(guest->all->rdv, guest->preamble.listen_id, &guest->lane->remote,
+				rc);
+	return rc;
 }
 
 static void guest_look_ready(struct guest *guest, uint64_t now_ns)

@@ -221,15 +221,16 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 {
 	struct comm *comm;
 	char text[256];
+	int rc;
 
 	*out = NULL;
 	if (forkguard_is_child)
 		return -EBADF;
 	if (!listen)
 		return -EINVAL;
-	comm = rendezvous_accept(listen->rdv, listen);
-	if (!comm)
-		return 0;
+	rc = rendezvous_accept(listen->rdv, listen, &comm);
+	if (rc || !comm)
+		return rc;
 	comm_describe(comm, text, sizeof(text));
 	INFO("accepted by %s", text);
 	ctx_add_comm(comm);

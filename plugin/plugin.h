@@ -146,6 +146,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle, struct listen_c
  * progress in a table of the context keyed by the handle's address and secret. */
 int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_class,
 		   struct comm **out);
+/* Pending likewise. An error is of one peer that was let in and has no comm: the listen comm goes on. */
 int plugin_accept(struct listen_comm *listen, struct comm **out);
 int plugin_close_listen(struct listen_comm *listen);
 /* memory: the registration that data lies in, from plugin_reg_mr(); NULL: not said. */

@@ -85,12 +85,20 @@ static void rendezvous_leave(struct listen_comm *listen, uint64_t comm_id)
 	registry_hide(comm);
 }
 
-void rendezvous_say_dropped(const struct harp_endpoint *peer, int error)
+void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct harp_endpoint *peer,
+		     int error)
 {
 	char text[HARP_ENDPOINT_TEXT_MAX];
+	struct listen_comm *listen;
 
-	WARN("%s was let in, and is dropped: %s", harp_endpoint_format(peer, text),
-	     lane_error_text(error));
+	pthread_mutex_lock(&rdv->lock);
+	listen = rendezvous_find(rdv, listen_id);
+	if (listen)
+		listen->error = error;
+	pthread_mutex_unlock(&rdv->lock);
+	WARN("%s: cannot accept %s, which finds a reset: %s%s; connect again when that has passed",
+	     plugin_device(rdv->dev)->ifname, harp_endpoint_format(peer, text),
+	     lane_error_text(error), lane_error_remedy(error) ? lane_error_remedy(error) : "");
 }
 
 bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,
@@ -117,7 +125,7 @@ bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *c
 	}
 	pthread_mutex_unlock(&rdv->lock);
 	if (rc == -ENOMEM)
-		rendezvous_say_dropped(&comm->remote, rc);
+		rendezvous_fail(rdv, listen_id, &comm->remote, rc);
 	return listen != NULL;
 }
 
@@ -383,27 +391,34 @@ void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen)
 	rendezvous_drop(left);
 }
 
-static struct comm *rendezvous_pop(struct rendezvous *rdv, struct listen_comm *listen)
+/* The error goes with no comm. */
+static int rendezvous_pop(struct rendezvous *rdv, struct listen_comm *listen, struct comm **out)
 {
 	struct comm *comm, *left;
+	int error = 0;
 
 	pthread_mutex_lock(&rdv->lock);
 	comm = listen->waiting;
-	if (comm)
+	if (comm) {
 		listen->waiting = comm->next;
+	} else {
+		error = listen->error;
+		listen->error = 0;
+	}
 	left = listen->left;
 	listen->left = NULL;
 	pthread_mutex_unlock(&rdv->lock);
 	rendezvous_drop(left);
-	return comm;
+	*out = comm;
+	return error;
 }
 
-struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen)
+int rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen, struct comm **out)
 {
-	struct comm *comm = rendezvous_pop(rdv, listen);
+	int rc = rendezvous_pop(rdv, listen, out);
 
-	if (comm)
-		return comm;
+	if (rc || *out)
+		return rc;
 	driver_poll(keeper_driver());
 	if (listen->door) {
 		/* The handle named others, too: one at a time. */
@@ -413,5 +428,5 @@ struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *liste
 		if (other != listen->door)
 			driver_poll(engine_driver(other->engine));
 	}
-	return rendezvous_pop(rdv, listen);
+	return rendezvous_pop(rdv, listen, out);
 }

@@ -33,6 +33,7 @@ struct listen_comm {
 	uint8_t secret[HANDLE_SECRET_BYTES];
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
 	struct comm *left;    /* those that their connectors have given up: to be closed */
+	int error; /* why a peer that was let in has no comm; accept has not said it yet */
 };
 
 /* Chooses its door, too. */
@@ -44,8 +45,9 @@ void rendezvous_endpoints(const struct rendezvous *rdv, const struct listen_comm
 void rendezvous_set_rails(struct rendezvous *rdv, struct rendezvous *const *list, unsigned count);
 /* Takes it away and drops the comms that wait in it. */
 void rendezvous_remove(struct rendezvous *rdv, struct listen_comm *listen);
-/* Takes turns and the next ready comm, NULL when there is none yet. */
-struct comm *rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen);
+/* Takes turns and the next ready comm; 0 and NULL when there is none yet. An error is of a peer that rendezvous_fail() was called
+ * for, and told once: the next may be accepted. */
+int rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen, struct comm **out);
 
 /* ---- for guest.c; any baton -------------------------------------------------------------------- */
 
@@ -54,8 +56,10 @@ size_t rendezvous_tell(struct rendezvous *rdv, uint8_t out[RAILS_BYTES_MAX]);
 /* The secret of who listens under that id; false when nobody does. */
 bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
 		       uint8_t secret[HANDLE_SECRET_BYTES]);
-/* A connector that has READY, and gets no comm, is told by a reset only. */
-void rendezvous_say_dropped(const struct harp_endpoint *peer, int error);
+/* A connector that has READY gets no comm: it believes itself connected, finds a reset and does not come again. So accept must
+ * not wait for it any longer. */
+void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct harp_endpoint *peer,
+		     int error);
 /* Puts a comm where rendezvous_accept() finds it, and lets further lanes in by key (NULL: a comm of one lane).
  * False when nobody listens there any more, or a comm of that id is there. */
 bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,

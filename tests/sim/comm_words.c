@@ -116,8 +116,11 @@ bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *c
 	abort();
 }
 
-void rendezvous_say_dropped(const struct harp_endpoint *peer, int error)
+void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct harp_endpoint *peer,
+		     int error)
 {
+	(void)rdv;
+	(void)listen_id;
 	(void)peer;
 	(void)error;
 	abort(); /* of first lanes */

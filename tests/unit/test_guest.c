@@ -3,10 +3,14 @@
  * test_guest.c - strangers and peers at a door: who has to go when it is full, and when everybody's time is up. By count and
  * by a clock that the test turns, over lanes in memory.
  */
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "check.h"
 #include "ctx.h"
+#include "double_env.h"
 #include "fake_lane.h"
 #include "guest.h"
 #include "plugin.h"
@@ -19,6 +23,43 @@
 static struct guests *guests;
 static struct fake_pair *pairs; /* COMERS: who came, and from where */
 static unsigned comers;
+
+/* ---- what runs short of memory -------------------------------------------------------------------- */
+
+enum shortage { SHORT_OF_NOTHING, SHORT_IN_SEAL, SHORT_IN_CREATE, SHORT_IN_ADD };
+static enum shortage shortage; /* the next call, once */
+static char warning[512];
+
+static bool is_short(enum shortage of)
+{
+	if (shortage != of)
+		return false;
+	shortage = SHORT_OF_NOTHING;
+	return true;
+}
+
+int __real_preamble_seal(const struct preamble *p, struct lane **lane);
+int __wrap_preamble_seal(const struct preamble *p, struct lane **lane);
+int __wrap_preamble_seal(const struct preamble *p, struct lane **lane)
+{
+	return is_short(SHORT_IN_SEAL) ? -ENOMEM : __real_preamble_seal(p, lane);
+}
+
+int __real_comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt);
+int __wrap_comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt);
+int __wrap_comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
+{
+	return is_short(SHORT_IN_CREATE) ? -ENOMEM : __real_comm_create(out, lane, opt);
+}
+
+int __real_registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
+int __wrap_registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
+int __wrap_registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	return is_short(SHORT_IN_ADD) ? -ENOMEM : __real_registry_add(comm, comm_id, key);
+}
+
+/* ---- doors ---------------------------------------------------------------------------------------- */
 
 static void door_open(struct rendezvous *rdv)
 {
@@ -288,13 +329,21 @@ static void notify(unsigned comer, uint64_t now_ns)
 		lane->notify(lane, now_ns);
 }
 
+static struct comm *accepted(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	struct comm *comm;
+
+	CHECK_EQ(rendezvous_accept(rdv, listen, &comm), 0);
+	return comm;
+}
+
 /* The comms that wait to be accepted, all dropped. */
 static unsigned accept_all(struct rendezvous *rdv, struct listen_comm *listen, uint64_t last_id)
 {
 	struct comm *comm;
 	unsigned count = 0;
 
-	while ((comm = rendezvous_accept(rdv, listen))) {
+	while ((comm = accepted(rdv, listen))) {
 		if (!count++)
 			CHECK_EQ(comm->comm_id, last_id);
 		registry_remove(comm);
@@ -403,7 +452,7 @@ static void test_a_first_attempt_lingers(struct rendezvous *rdv, struct listen_c
 			CHECK(memcmp(keys[0], keys[1], sizeof(keys[0])));
 		acknowledge(again);
 		notify(again, 2 * SECOND_NS);
-		comm = rendezvous_accept(rdv, listen);
+		comm = accepted(rdv, listen);
 		CHECK(comm != NULL);
 		CHECK(is_here(first));
 		fake_reset(&pairs[first].lanes[0]);
@@ -437,7 +486,7 @@ static void test_a_further_lane_waits(struct rendezvous *rdv, struct listen_comm
 	acknowledge(first);
 	guests_look(guests, 2 * SECOND_NS); /* the first lane first, as it came */
 	CHECK_EQ(guests->count, 0);
-	comm = rendezvous_accept(rdv, listen);
+	comm = accepted(rdv, listen);
 	CHECK(comm != NULL);
 	CHECK_EQ(comm->comm_id, 91);
 	CHECK_EQ(comm->several->stripe.live, 3);
@@ -479,12 +528,59 @@ static void test_a_further_lane_of_none(struct rendezvous *rdv, struct listen_co
 	door_close();
 }
 
+/*
+ * A peer has READY, and then there is no memory for its comm: it will not come again, so accept says it, once, and goes on
+ * to accept others.
+ */
+static void test_no_memory_behind_ready(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	struct comm *comm;
+
+	for (enum shortage of = SHORT_IN_SEAL; of <= SHORT_IN_ADD; of++) {
+		unsigned before, unlucky, after;
+
+		door_open(rdv);
+		before = say_all(1, 101, 2, SECOND_NS);
+		unlucky = say_all(2, 102, 2, SECOND_NS);
+		acknowledge(before);
+		notify(before, SECOND_NS);
+		warning[0] = '\0';
+		shortage = of;
+		acknowledge(unlucky);
+		notify(unlucky, SECOND_NS);
+		CHECK_EQ(shortage, SHORT_OF_NOTHING);
+		CHECK(!is_here(unlucky));
+		CHECK(strstr(warning, "cannot accept 10.0.0.2") != NULL);
+		CHECK(strstr(warning, "out of memory") != NULL);
+		after = say_all(3, 103, 2, SECOND_NS);
+		/* What is there comes first. */
+		comm = accepted(rdv, listen);
+		CHECK(comm && comm->comm_id == 101);
+		registry_remove(comm);
+		comm_close(comm, true);
+		CHECK_EQ(rendezvous_accept(rdv, listen, &comm), -ENOMEM);
+		CHECK(!comm);
+		CHECK_EQ(accept_all(rdv, listen, 0), 0);
+		acknowledge(after);
+		notify(after, SECOND_NS);
+		CHECK_EQ(accept_all(rdv, listen, 103), 1);
+		door_close();
+	}
+}
+
+static void keep_warning(enum plugin_log_level level, const char *text)
+{
+	if (level == PLUGIN_WARN)
+		snprintf(warning, sizeof(warning), "%s", text);
+}
+
 int main(void)
 {
 	struct listen_comm listen = { .id = LISTEN_ID };
 	struct rendezvous *rdv;
 	struct plugin_ctx *ctx;
 
+	env_log = keep_warning;
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
 	CHECK_EQ(ctx_rendezvous(0, &rdv), 0);
 	listen.ctx = ctx;
@@ -502,6 +598,7 @@ int main(void)
 	test_a_first_attempt_lingers(rdv, &listen);
 	test_a_further_lane_waits(rdv, &listen);
 	test_a_further_lane_of_none(rdv, &listen);
+	test_no_memory_behind_ready(rdv, &listen);
 	rendezvous_remove(rdv, &listen);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
