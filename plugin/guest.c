@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* guest.c - letting in who proves that it knows a handle or a comm, keeping out the rest. */
-#include "guest.h"
+#include "guest_room.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -54,8 +54,7 @@ static void guest_gone(struct guest *guest)
 	keeper_unwatch(&guest->source);
 	explicit_bzero(guest->preamble.key, sizeof(guest->preamble.key));
 	guest->lane = NULL;
-	guest->all->known -= guest->known;
-	guest->all->count--;
+	guest_room_leave(guest);
 }
 
 static void guest_turn_away(struct guest *guest)
@@ -243,45 +242,10 @@ static void guest_look_ready(struct guest *guest, uint64_t now_ns)
 
 /* ---- room ------------------------------------------------------------------------------------- */
 
-/* Strangers, or known ones. */
-static unsigned guests_of_address(const struct guests *guests, bool known,
-				  const struct harp_addr *addr)
-{
-	unsigned count = 0;
-
-	for (unsigned i = 0, seen = 0; seen < guests->count && i < GUESTS_MAX; i++) {
-		const struct guest *guest = &guests->guest[i];
-
-		if (!guest->lane)
-			continue;
-		seen++;
-		count += guest->known == known &&
-			 !memcmp(&guest->lane->remote.addr, addr, sizeof(*addr));
-	}
-	return count;
-}
-
-/* There are too many strangers or known ones: who goes. */
 static struct guest *guests_push_out(struct guests *guests, bool known)
 {
-	struct guest *out = NULL;
-	unsigned most = 0;
+	struct guest *out = guest_room_excess(guests, known);
 
-	for (unsigned i = 0; i < GUESTS_MAX; i++) {
-		struct guest *guest = &guests->guest[i];
-		unsigned count;
-
-		if (!guest->lane || guest->known != known || guest->ready_ns)
-			continue;
-		count = guests_of_address(guests, known, &guest->lane->remote.addr);
-		if (out && count < most)
-			continue;
-		if (out && count == most &&
-		    (known ? guest->came_ns < out->came_ns : guest->came_ns >= out->came_ns))
-			continue;
-		out = guest;
-		most = count;
-	}
 	guests->pushed_out++;
 	guest_turn_away(out);
 	return out;
@@ -293,6 +257,7 @@ static bool guest_becomes_known(struct guest *guest)
 	struct guests *guests = guest->all;
 
 	guest->known = true;
+	guest->host->known++;
 	guests->known++;
 	return guests->known <= GUESTS_KNOWN_MAX || guests_push_out(guests, true) != guest;
 }
@@ -424,6 +389,7 @@ void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_
 	memset(guest, 0, offsetof(struct guest, preamble));
 	guest->all = guests;
 	guest->lane = lane;
+	guest->host = guest_room_come(guests, &lane->remote.addr);
 	guest->came_ns = now_ns;
 	guest->source.ready = guest_ready;
 	guests->count++;

@@ -17,9 +17,15 @@
 #define GUESTS_KNOWN_MAX 192u
 #define GUESTS_MAX (GUESTS_STRANGERS_MAX + GUESTS_KNOWN_MAX)
 
+struct guest_host {
+	struct harp_addr addr;
+	uint16_t guests, known; /* known: of guests */
+};
+
 struct guest {
 	struct guests *all;
-	struct lane *lane; /* NULL: the place is free */
+	struct lane *lane;       /* NULL: the place is free */
+	struct guest_host *host; /* where it is from */
 	bool known; /* its HELLO named a listen id or comm id of ours; else it is a stranger */
 	uint64_t came_ns;  /* at the door */
 	uint64_t asked_ns; /* when CHALLENGE had left; 0: it has not */
@@ -42,6 +48,8 @@ struct guests {
 	unsigned count, known;            /* known: of count */
 	uint64_t turned_away, pushed_out; /* pushed_out, of them: to make room for others */
 	uint64_t warned_ns;               /* of a peer that differs about encryption; 0: never */
+	unsigned host_count;              /* of `hosts`, some of them without guests */
+	struct guest_host hosts[GUESTS_MAX];
 	struct guest guest[GUESTS_MAX];
 };
 

@@ -152,6 +152,29 @@ static void test_many_attackers(struct rendezvous *rdv)
 	door_close();
 }
 
+/* As many hosts as there are guests, and hosts whose guests have gone make room for others. */
+static void test_many_hosts(struct rendezvous *rdv)
+{
+	door_open(rdv);
+	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++)
+		say_hello(come(1000 + i, SECOND_NS + i), SECOND_NS + i);
+	for (unsigned i = 0; i < 1000; i++) {
+		unsigned last = come(2000 + i, 2 * SECOND_NS + i);
+
+		CHECK(is_here(last));
+		CHECK(guests->host_count <= GUESTS_MAX);
+	}
+	CHECK_EQ(guests->count, GUESTS_MAX);
+	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++)
+		CHECK(is_here(i));
+	/* The same that were here before. */
+	for (unsigned i = 0; i < 200; i++)
+		(void)come(2000, 3 * SECOND_NS + i);
+	CHECK_EQ(guests->count, GUESTS_MAX);
+	CHECK(is_here(comers - 1));
+	door_close();
+}
+
 static void test_time(struct rendezvous *rdv)
 {
 	unsigned first, late;
@@ -587,6 +610,7 @@ int main(void)
 	rendezvous_add(rdv, &listen);
 	test_one_attacker(rdv);
 	test_many_attackers(rdv);
+	test_many_hosts(rdv);
 	test_time(rdv);
 	test_babble(rdv);
 	test_known(rdv);

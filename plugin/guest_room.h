@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* guest_room.h - room at a door: from which hosts its guests are, and who has to go when there is no more. */
+#ifndef HARP_PLUGIN_GUEST_ROOM_H
+#define HARP_PLUGIN_GUEST_ROOM_H
+
+#include "guest.h"
+
+/* Where its guest is from; the guest is counted there. */
+struct guest_host *guest_room_come(struct guests *guests, const struct harp_addr *addr);
+/* A guest goes. */
+void guest_room_leave(struct guest *guest);
+/* There are too many strangers, or known ones: who goes. */
+struct guest *guest_room_excess(struct guests *guests, bool known);
+
+#endif
