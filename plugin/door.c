@@ -143,14 +143,17 @@ static void kernel_door_ready(struct keeper_source *source, uint64_t now_ns)
 		(struct kernel_door *)((char *)source - offsetof(struct kernel_door, source));
 
 	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
-		int fd = forkguard_accept(door->fd);
+		struct sockaddr_storage peer;
+		int fd = forkguard_accept(door->fd, &peer);
+		struct harp_endpoint remote;
 		struct lane *lane;
 
 		if (is_shortage(fd))
 			kernel_door_rest(door, fd, now_ns);
 		if (fd < 0)
 			return; /* EAGAIN; ECONNABORTED and such: the next turn tries again */
-		if (!lane_kernel_adopt(keeper_driver(), fd, &lane))
+		sockaddr_to_endpoint(&peer, &remote);
+		if (!lane_kernel_adopt(keeper_driver(), fd, &door->local, &remote, &lane))
 			guests_come(door->guests, lane, fd, now_ns);
 	}
 }
@@ -158,13 +161,16 @@ static void kernel_door_ready(struct keeper_source *source, uint64_t now_ns)
 int kernel_door_listen(struct kernel_door *door, const struct harp_addr *addr, uint32_t scope_id,
 		       struct guests *guests)
 {
-	struct harp_endpoint local = { .addr = *addr, .scope_id = scope_id };
 	struct sockaddr_storage sa;
-	socklen_t len = sockaddr_from_endpoint(&sa, &local);
-	int fd = forkguard_socket(sa.ss_family), error;
+	socklen_t len;
+	int fd, error;
 
+	door->local = (struct harp_endpoint){ .addr = *addr, .scope_id = scope_id };
+	len = sockaddr_from_endpoint(&sa, &door->local);
+	fd = forkguard_socket(sa.ss_family);
 	if (fd < 0)
 		return fd;
+	lane_kernel_options(fd);
 	if (bind(fd, (struct sockaddr *)&sa, len) || listen(fd, KERNEL_BACKLOG) ||
 	    getsockname(fd, (struct sockaddr *)&sa, &len)) {
 		error = errno;
@@ -172,8 +178,7 @@ int kernel_door_listen(struct kernel_door *door, const struct harp_addr *addr, u
 		return -error;
 	}
 	door->fd = fd;
-	sockaddr_to_endpoint(&sa, &local);
-	door->port = local.port;
+	sockaddr_to_endpoint(&sa, &door->local);
 	door->guests = guests;
 	door->source.ready = kernel_door_ready;
 	door->rest.run = kernel_door_rested;

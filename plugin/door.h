@@ -23,7 +23,7 @@ uint64_t harp_door_close(struct harp_door *door);
 /* A listening socket; the keeper's baton. Part of the caller's. */
 struct kernel_door {
 	int fd; /* -1: none */
-	uint16_t port;
+	struct harp_endpoint local;
 	struct keeper_source source;
 	struct keeper_timer rest; /* no descriptor was left: it waits for one */
 	struct guests *guests;

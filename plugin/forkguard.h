@@ -9,13 +9,14 @@
 #define HARP_PLUGIN_FORKGUARD_H
 
 #include <stdbool.h>
+#include <sys/socket.h>
 
 /* Once per process image; repeated calls are free. */
 int forkguard_init(void);
 /* Makes a TCP socket, or accepts one: non-blocking, close-on-exec, registered before any fork() can
  * come in between. The descriptor, or -errno. */
 int forkguard_socket(int family);
-int forkguard_accept(int door);
+int forkguard_accept(int door, struct sockaddr_storage *peer);
 /* An epoll, likewise: the child's copy would speak of the parent's sockets. */
 int forkguard_epoll(void);
 /* Forgets and closes fd. */

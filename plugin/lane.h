@@ -88,8 +88,11 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local
 			const struct harp_endpoint *remote, int dscp, struct lane **out);
 /* Its socket, to be waited for; the lane's. */
 int lane_kernel_fd(struct lane *lane);
-/* Takes a socket of forkguard_accept(). */
-int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out);
+/* Takes a socket of forkguard_accept(), whose door has the options, and knows both ends. */
+int lane_kernel_adopt(struct driver *driver, int fd, const struct harp_endpoint *local,
+		      const struct harp_endpoint *remote, struct lane **out);
+/* Sets those of a door: the kernel hands them on to the sockets that it lets in. */
+void lane_kernel_options(int fd);
 /* A kernel lane, also beneath a sealed one, moves to a driver of its comm's (kernel_driver.h). Batons held of
  * both drivers, unless nobody else knows of them. */
 void lane_kernel_join(struct lane *lane, struct kernel_driver *kd);

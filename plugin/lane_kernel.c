@@ -315,7 +315,7 @@ static const struct lane_ops lane_kernel_ops = {
 	.describe = lane_kernel_describe,
 };
 
-static void lane_kernel_options(int fd)
+void lane_kernel_options(int fd)
 {
 	uint64_t user_timeout_s = plugin_config()->user_timeout_ns / 1000000000u;
 
@@ -343,7 +343,6 @@ static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
 	k->lane.kind_bit = LANE_KERNEL;
 	k->fd = fd;
 	k->member.fd = fd;
-	lane_kernel_options(fd);
 	return k;
 }
 
@@ -383,6 +382,7 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local
 	k = lane_kernel_new(driver, fd);
 	if (!k)
 		return -ENOMEM;
+	lane_kernel_options(fd);
 	k->lane.remote = *remote;
 	if (dscp > 0) {
 		if (sa.ss_family == AF_INET)
@@ -401,7 +401,8 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local
 	return 0;
 }
 
-int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out)
+int lane_kernel_adopt(struct driver *driver, int fd, const struct harp_endpoint *local,
+		      const struct harp_endpoint *remote, struct lane **out)
 {
 	struct lane_kernel *k = lane_kernel_new(driver, fd);
 
@@ -409,7 +410,8 @@ int lane_kernel_adopt(struct driver *driver, int fd, struct lane **out)
 	if (!k)
 		return -ENOMEM;
 	k->connected = true;
-	lane_kernel_names(k);
+	k->lane.local = *local;
+	k->lane.remote = *remote;
 	*out = &k->lane;
 	return 0;
 }

@@ -278,8 +278,8 @@ void rendezvous_endpoints(const struct rendezvous *rdv, const struct listen_comm
 		handle->harp_queue = listen->door->placement.queue;
 		rendezvous_more_doors(rdv, listen->door, handle);
 	}
-	handle->kernel_port_v4 = rdv->v4.port;
-	handle->kernel_port_v6 = rdv->v6.port;
+	handle->kernel_port_v4 = rdv->v4.local.port;
+	handle->kernel_port_v6 = rdv->v6.local.port;
 }
 
 static void rendezvous_entry(const struct rendezvous *rdv, uint8_t nic,
@@ -316,9 +316,9 @@ static void rendezvous_entries(struct rendezvous *rdv, uint8_t nic, struct rails
 		door = rdv->doors[engine_index(engine_set_choose(rdv->engines))];
 	pthread_mutex_unlock(&rdv->lock);
 	if (device->has_v4)
-		rendezvous_entry(rdv, nic, &device->addr_v4, rdv->v4.port, door, rails);
+		rendezvous_entry(rdv, nic, &device->addr_v4, rdv->v4.local.port, door, rails);
 	if (device->has_v6)
-		rendezvous_entry(rdv, nic, &device->addr_v6, rdv->v6.port, door, rails);
+		rendezvous_entry(rdv, nic, &device->addr_v6, rdv->v6.local.port, door, rails);
 }
 
 size_t rendezvous_tell(struct rendezvous *rdv, uint8_t out[RAILS_BYTES_MAX])

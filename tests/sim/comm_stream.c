@@ -485,14 +485,15 @@ static void stream_open(struct csim_lane *owner, enum csim_side side)
 	unsigned host = csim_lane_host(owner, side), peer = csim_lane_host(owner, !side);
 	unsigned rail = (unsigned)owner->spec->rail;
 	int fd = STREAM_FD + (int)(2 * owner->number + side);
+	struct harp_endpoint local = { 0 }, remote = { 0 };
 	struct lane *lane;
 
-	if (lane_kernel_adopt(&sim->hosts[host].dial_driver, fd, &lane))
+	local.addr = csim_addr(sim, host, rail);
+	remote.addr = csim_addr(sim, peer, rail);
+	local.port = (uint16_t)(40000 + 2 * owner->number + side);
+	remote.port = (uint16_t)(40000 + 2 * owner->number + !side);
+	if (lane_kernel_adopt(&sim->hosts[host].dial_driver, fd, &local, &remote, &lane))
 		abort();
-	lane->local.addr = csim_addr(sim, host, rail);
-	lane->remote.addr = csim_addr(sim, peer, rail);
-	lane->local.port = (uint16_t)(40000 + 2 * owner->number + side);
-	lane->remote.port = (uint16_t)(40000 + 2 * owner->number + !side);
 	owner->end[side].lane = lane;
 }
 

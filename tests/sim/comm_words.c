@@ -16,6 +16,7 @@
 
 #include "dial.h"
 #include "door.h"
+#include "forkguard.h"
 #include "keyfile.h"
 #include "lane_harp.h"
 #include "lane_sealed.h"
@@ -126,10 +127,10 @@ void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct ha
 	abort(); /* of first lanes */
 }
 
-int forkguard_accept(int fd);
-int forkguard_accept(int fd)
+int forkguard_accept(int fd, struct sockaddr_storage *peer)
 {
 	(void)fd;
+	(void)peer;
 	abort(); /* kernel lanes come without words */
 }
 

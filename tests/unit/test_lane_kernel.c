@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/sockaddr.h"
 #include "check.h"
 #include "double_env.h"
 #include "forkguard.h"
@@ -138,17 +139,25 @@ static void rig_open(struct rig *rig, unsigned count)
 	kernel_driver_open(&rig->kd, 0, rig_turn);
 	driver_init(&rig->outside, NULL);
 	rig->door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	lane_kernel_options(rig->door);
 	CHECK(!bind(rig->door, (struct sockaddr *)&addr, len) && !listen(rig->door, LANES) &&
 	      !getsockname(rig->door, (struct sockaddr *)&addr, &len));
 	for (rig->count = 0; rig->count < count; rig->count++) {
 		int *peer = &rig->peers[rig->count], fd;
+		struct harp_endpoint local, remote;
+		struct sockaddr_storage from;
 
 		*peer = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		CHECK(!connect(*peer, (struct sockaddr *)&addr, len));
-		fd = forkguard_accept(rig->door);
+		fd = forkguard_accept(rig->door, &from);
 		CHECK(fd >= 0);
 		rig->fds[rig->count] = fd;
-		CHECK_EQ(lane_kernel_adopt(&rig->outside, fd, &rig->lanes[rig->count]), 0);
+		sockaddr_to_endpoint(&from, &remote);
+		memcpy(&from, &addr, sizeof(addr));
+		sockaddr_to_endpoint(&from, &local);
+		CHECK_EQ(lane_kernel_adopt(&rig->outside, fd, &local, &remote,
+					   &rig->lanes[rig->count]),
+			 0);
 		lane_kernel_join(rig->lanes[rig->count], &rig->kd);
 		CHECK(rig->lanes[rig->count]->driver == &rig->kd.driver);
 	}
@@ -552,6 +561,37 @@ static void test_info(void)
 	rig_close(&rig);
 }
 
+/* Strangers come by thousands: whom a door lets in has its options, and costs no call for them. */
+static void test_door_options(void)
+{
+	static const struct {
+		int level, name;
+	} options[] = {
+		{ IPPROTO_TCP, TCP_NODELAY },  { SOL_SOCKET, SO_KEEPALIVE },
+		{ IPPROTO_TCP, TCP_KEEPIDLE }, { IPPROTO_TCP, TCP_KEEPINTVL },
+		{ IPPROTO_TCP, TCP_KEEPCNT },
+	};
+	struct sockaddr_in before = { 0 }, after = { 0 };
+	socklen_t len = sizeof(before);
+	struct rig rig;
+
+	rig_open(&rig, 1);
+	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+		int door = 0, lane = -1;
+		socklen_t size = sizeof(door);
+
+		CHECK(!getsockopt(rig.door, options[i].level, options[i].name, &door, &size));
+		CHECK(!getsockopt(rig.fds[0], options[i].level, options[i].name, &lane, &size));
+		CHECK(door > 0);
+		CHECK_EQ(lane, door);
+	}
+	CHECK(!getsockname(rig.peers[0], (struct sockaddr *)&before, &len));
+	CHECK_EQ(rig.lanes[0]->remote.port, ntohs(before.sin_port));
+	CHECK(!getsockname(rig.fds[0], (struct sockaddr *)&after, &len));
+	CHECK_EQ(rig.lanes[0]->local.port, ntohs(after.sin_port));
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	CHECK_EQ(forkguard_init(), 0);
@@ -568,6 +608,7 @@ int main(void)
 	test_no_epoll();
 	test_interrupted();
 	test_no_memory();
+	test_door_options();
 	test_info();
 	workers_stop();
 	return check_done();

@@ -58,6 +58,7 @@ struct rig {
 
 static void rig_open(struct rig *rig)
 {
+	static const struct harp_endpoint none;
 	int fds[2];
 
 	memset(rig, 0, sizeof(*rig));
@@ -65,7 +66,7 @@ static void rig_open(struct rig *rig)
 	driver_init(&rig->driver, NULL);
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
 	rig->peer = fds[1];
-	CHECK_EQ(lane_kernel_adopt(&rig->driver, fds[0], &rig->lane.lane), 0);
+	CHECK_EQ(lane_kernel_adopt(&rig->driver, fds[0], &none, &none, &rig->lane.lane), 0);
 	rig->lane.comm = &rig->comm;
 	rig->comm.only = &rig->lane;
 }
