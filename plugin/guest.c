@@ -29,14 +29,19 @@
  *
  * Of known ones there is room for 192. One more, and of the address that has the most the newest goes: when
  * hundreds of peers come at once those that are here first are through first, and make room, while the oldest
- * would be pushed out by the next for ever.
+ * would be pushed out by the next for ever. Of an address those go first whose TCP has not acknowledged READY for a second (see
+ * below); who was given READY just now never does.
  *
  * Time. A guest has 5 s, a stranger 1 s while there are more than 32: slow ones are not worth more then.
  *
  * READY. A first lane that breaks with READY on its way is nothing: its connector tries again, and an application that had its
  * comm by then would never hear of the second. So the comm is made when the connector's TCP has acknowledged READY, which is
- * a round trip later: a HARP lane tells, a kernel lane is asked. Who waits for that has proved itself, makes room for nobody,
- * and has as long as connectors try. A further lane joins at once, its comm survives it; unless it was quicker than the
+ * a round trip later: a HARP lane tells, a kernel lane is asked. Who waits for that has proved itself
+ * and has as long as connectors try; but the handle that it knows might be anybody's who then keeps silent. So 64 of one listen comm
+ * are in that state at a door. One more, and who has been silent for longest, a second at least, makes room; if nobody has, the
+ * newcomer is turned away before READY, as he is while 64 comms wait to be accepted, and comes again.
+ *
+ * A further lane joins at once, its comm survives it; unless it was quicker than the
  * acknowledgement: then it waits, too, for as long as its comm is expected.
  */
 
@@ -70,6 +75,31 @@ static void guest_turn_away(struct guest *guest)
 	lane->ops->close(lane, true);
 }
 
+static struct guest *guests_push_out(struct guests *guests, struct guest *out)
+{
+	guests->pushed_out++;
+	guest_turn_away(out);
+	return out;
+}
+
+/* It has proved that it knows the handle. */
+static bool guest_may_enter(struct guest *guest)
+{
+	struct guests *guests = guest->all;
+	uint64_t listen_id = guest->preamble.listen_id;
+	bool room = rendezvous_has_room(guests->rdv, listen_id);
+	struct guest *silent;
+
+	if (room && guest_room_entering(guests, listen_id, &silent) >= LISTEN_PEERS_MAX) {
+		room = silent != NULL;
+		if (silent)
+			guests_push_out(guests, silent);
+	}
+	if (!room)
+		rendezvous_say_full(guests->rdv, listen_id, &guest->lane->remote);
+	return room;
+}
+
 static bool guest_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	struct guest *guest = ctx;
@@ -78,7 +108,9 @@ static bool guest_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY
 		return registry_key(p->comm_id, key);
 	if (!rendezvous_secret(guest->all->rdv, p->listen_id, key))
 		return false;
-	if (preamble_several(p) && p->step == PREAMBLE_READ_HELLO) {
+	if (p->step == PREAMBLE_READ_PROOF) {
+		p->full = !guest_may_enter(guest);
+	} else if (preamble_several(p)) {
 		p->own.rails = guest->rails;
 		p->own.rails_bytes = rendezvous_tell(guest->all->rdv, guest->rails);
 	}
@@ -242,15 +274,6 @@ static void guest_look_ready(struct guest *guest, uint64_t now_ns)
 
 /* ---- room ------------------------------------------------------------------------------------- */
 
-static struct guest *guests_push_out(struct guests *guests, bool known)
-{
-	struct guest *out = guest_room_excess(guests, known);
-
-	guests->pushed_out++;
-	guest_turn_away(out);
-	return out;
-}
-
 /* It has named an id of ours. False: it had to go. */
 static bool guest_becomes_known(struct guest *guest)
 {
@@ -259,7 +282,8 @@ static bool guest_becomes_known(struct guest *guest)
 	guest->known = true;
 	guest->host->known++;
 	guests->known++;
-	return guests->known <= GUESTS_KNOWN_MAX || guests_push_out(guests, true) != guest;
+	return guests->known <= GUESTS_KNOWN_MAX ||
+	       guests_push_out(guests, guest_room_excess(guests, true)) != guest;
 }
 
 /* ---- going on --------------------------------------------------------------------------------- */
@@ -271,6 +295,7 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 	struct preamble *p = &guest->preamble;
 	int rc;
 
+	guest->all->now_ns = now_ns;
 	if (guest->ready_ns) {
 		guest_look_ready(guest, now_ns);
 		return;
@@ -371,7 +396,7 @@ static struct guest *guests_place(struct guests *guests)
 	unsigned i = 0;
 
 	if (guests_strangers(guests) == GUESTS_STRANGERS_MAX)
-		return guests_push_out(guests, false);
+		return guests_push_out(guests, guest_room_excess(guests, false));
 	while (guests->guest[i]
 		       .lane) /* there is one: known ones are no more than GUESTS_KNOWN_MAX */
 		i++;
@@ -380,12 +405,14 @@ static struct guest *guests_place(struct guests *guests)
 
 void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_ns)
 {
-	struct guest *guest = guests_place(guests);
+	struct guest *guest;
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
 				      .placement = guests->placement,
 				      .lanes = guests->lanes,
 				      .psk = keyfile_key() };
 
+	guests->now_ns = now_ns;
+	guest = guests_place(guests);
 	memset(guest, 0, offsetof(struct guest, preamble));
 	guest->all = guests;
 	guest->lane = lane;

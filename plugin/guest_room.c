@@ -7,10 +7,12 @@
 /*
  * Theory of operation
  *
- * A door that is scanned loses a guest for each that comes, thousands in a second, on the thread that lets peers in. So
- * each guest's host is looked up once, when it comes, in a table without holes to speak of, and counts its guests: who goes is found by one look at
- * each guest.
+ * A door that is scanned loses a guest for each that comes, thousands in a second, on the thread that lets peers in. So each
+ * guest's host is looked up once, when it comes, and counts its guests: who goes is found by one look at each guest.
  */
+
+/* A connector's TCP acknowledges READY at once; should it be lost twice, within this. */
+#define READY_HEARD_NS 1000000000ull
 
 struct guest_host *guest_room_come(struct guests *guests, const struct harp_addr *addr)
 {
@@ -47,13 +49,50 @@ static unsigned guest_room_shared(const struct guest *guest)
 	return guest->known ? guest->host->known : guest->host->guests - guest->host->known;
 }
 
-/* Of two of one kind. */
+/* It has READY, or will; a reset would end what its connector takes for a comm. */
+static bool guest_room_enters(const struct guest *guest)
+{
+	return guest->ready_ns && !guest->preamble.peer.join;
+}
+
+static bool guest_room_is_silent(const struct guest *guest)
+{
+	return guest_room_enters(guest) && guest->all->now_ns - guest->ready_ns >= READY_HEARD_NS;
+}
+
+unsigned guest_room_entering(struct guests *guests, uint64_t listen_id, struct guest **silent)
+{
+	unsigned count = 0;
+
+	*silent = NULL;
+	for (unsigned i = 0, seen = 0; seen < guests->count; i++) {
+		struct guest *guest = &guests->guest[i];
+
+		if (!guest->lane)
+			continue;
+		seen++;
+		if (!guest_room_enters(guest) || guest->preamble.listen_id != listen_id)
+			continue;
+		count++;
+		if (guest_room_is_silent(guest) &&
+		    (!*silent || guest->ready_ns < (*silent)->ready_ns))
+			*silent = guest;
+	}
+	return count;
+}
+
+/* Of two of one kind: whose host has more here, who is silent, the older stranger, the newer of known ones. */
 static bool guest_room_sooner(const struct guest *a, const struct guest *b)
 {
 	unsigned many = guest_room_shared(a), than = guest_room_shared(b);
+	bool silent = guest_room_is_silent(a);
 
 	if (many != than)
 		return many > than;
+	if (silent != guest_room_is_silent(b))
+		return silent;
+	if (silent)
+		return a->ready_ns < b->ready_ns;
 	return a->known ? a->came_ns >= b->came_ns : a->came_ns < b->came_ns;
 }
 
@@ -67,8 +106,10 @@ struct guest *guest_room_excess(struct guests *guests, bool known)
 		if (!guest->lane)
 			continue;
 		seen++;
-		if (guest->known == known && !guest->ready_ns &&
-		    (!out || guest_room_sooner(guest, out)))
+		if (guest->known != known ||
+		    (guest_room_enters(guest) && !guest_room_is_silent(guest)))
+			continue;
+		if (!out || guest_room_sooner(guest, out))
 			out = guest;
 	}
 	return out;

@@ -335,13 +335,16 @@ static int preamble_got_proof(struct preamble *p)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	int rc = preamble_check_short(p, MAGIC_PROOF, preamble_label_proof);
+	bool found;
 
 	if (rc)
 		return rc;
+	found = p->lookup(p->lookup_ctx, p, key);
+	if (p->full)
+		return preamble_fail(p, -EBUSY, "too many wait there already");
 	/* The listener may have gone meanwhile: say so rather than fall silent. */
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
-			      p->lookup(p->lookup_ctx, p, key) ? PREAMBLE_ACCEPTED
-							       : PREAMBLE_NOT_LISTENING,
+			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
 			      preamble_label_ready);
 	return 0;
 }

@@ -74,7 +74,8 @@ enum preamble_step {
 
 struct preamble;
 /* Acceptor: the key of whom HELLO asks for, a listen id or, where p->peer.join, a comm id and the lane's
- * index. False: there is none. Asked again before READY. At the first time it may set p->own.rails. */
+ * index. False: there is none. Asked again when PROOF holds, before READY. At the first time it may set p->own.rails, at the second
+ * p->full. */
 typedef bool preamble_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES]);
 
 struct preamble {
@@ -83,6 +84,7 @@ struct preamble {
 	uint64_t listen_id, comm_id;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	const char *what; /* after an error: a few words */
+	bool full;        /* acceptor: there is no room for it now; the lane ends without READY */
 	preamble_lookup *lookup;
 	void *lookup_ctx;
 	size_t at;         /* bytes of the transcript sent and received */
@@ -102,7 +104,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 		     void *lookup_ctx);
 /*
  * Goes on as far as the open lane allows. 1: done, the next byte of the lane is a record's.
- * 0: more is to come. -EPROTO, -EKEYREJECTED (a proof does not hold), -EPROTONOSUPPORT (version or
+ * 0: more is to come. -EBUSY (p->full), -EPROTO, -EKEYREJECTED (a proof does not hold), -EPROTONOSUPPORT (version or
  * mandatory feature), -ECONNREFUSED (READY says no), or the lane's error: p->what says it in words.
  */
 int preamble_advance(struct preamble *p, struct lane *lane);

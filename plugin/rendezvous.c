@@ -85,6 +85,38 @@ static void rendezvous_leave(struct listen_comm *listen, uint64_t comm_id)
 	registry_hide(comm);
 }
 
+bool rendezvous_has_room(struct rendezvous *rdv, uint64_t listen_id)
+{
+	const struct listen_comm *listen;
+	bool room;
+
+	pthread_mutex_lock(&rdv->lock);
+	listen = rendezvous_find(rdv, listen_id);
+	room = !listen || listen->count < LISTEN_PEERS_MAX;
+	pthread_mutex_unlock(&rdv->lock);
+	return room;
+}
+
+void rendezvous_say_full(struct rendezvous *rdv, uint64_t listen_id,
+			 const struct harp_endpoint *peer)
+{
+	char text[HARP_ENDPOINT_TEXT_MAX];
+	struct listen_comm *listen;
+	bool say;
+
+	pthread_mutex_lock(&rdv->lock);
+	listen = rendezvous_find(rdv, listen_id);
+	say = listen && !listen->full_said;
+	if (say)
+		listen->full_said = true;
+	pthread_mutex_unlock(&rdv->lock);
+	if (say)
+		WARN("%s: turned away %s, which comes again: %u that know the handle wait already; "
+		     "does this rank still call accept, and who else has its handle?",
+		     plugin_device(rdv->dev)->ifname, harp_endpoint_format(peer, text),
+		     LISTEN_PEERS_MAX);
+}
+
 void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct harp_endpoint *peer,
 		     int error)
 {
@@ -122,6 +154,7 @@ bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *c
 			;
 		comm->next = NULL;
 		*tail = comm;
+		listen->count++;
 	}
 	pthread_mutex_unlock(&rdv->lock);
 	if (rc == -ENOMEM)
@@ -401,12 +434,15 @@ static int rendezvous_pop(struct rendezvous *rdv, struct listen_comm *listen, st
 	comm = listen->waiting;
 	if (comm) {
 		listen->waiting = comm->next;
+		listen->count--;
 	} else {
 		error = listen->error;
 		listen->error = 0;
 	}
 	left = listen->left;
 	listen->left = NULL;
+	for (const struct comm *each = left; each; each = each->next)
+		listen->count--;
 	pthread_mutex_unlock(&rdv->lock);
 	rendezvous_drop(left);
 	*out = comm;

@@ -9,6 +9,10 @@
 #include "preamble.h"
 #include "rails.h"
 
+/* Of one listen comm: those that wait to be accepted and, at each door, those that READY is on its way to. Beyond, who holds
+ * its handle is turned away before READY, and comes again. */
+#define LISTEN_PEERS_MAX 64u
+
 struct rendezvous;
 struct harp_door;
 
@@ -33,6 +37,8 @@ struct listen_comm {
 	uint8_t secret[HANDLE_SECRET_BYTES];
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
 	struct comm *left;    /* those that their connectors have given up: to be closed */
+	unsigned count;       /* of both */
+	bool full_said;       /* that peers are turned away for want of room */
 	int error; /* why a peer that was let in has no comm; accept has not said it yet */
 };
 
@@ -56,6 +62,11 @@ size_t rendezvous_tell(struct rendezvous *rdv, uint8_t out[RAILS_BYTES_MAX]);
 /* The secret of who listens under that id; false when nobody does. */
 bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
 		       uint8_t secret[HANDLE_SECRET_BYTES]);
+/* May it have READY, or wait so many to be accepted already? */
+bool rendezvous_has_room(struct rendezvous *rdv, uint64_t listen_id);
+/* A peer that has proved itself was turned away for want of room: said once. */
+void rendezvous_say_full(struct rendezvous *rdv, uint64_t listen_id,
+			 const struct harp_endpoint *peer);
 /* A connector that has READY gets no comm: it believes itself connected, finds a reset and does not come again. So accept must
  * not wait for it any longer. */
 void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct harp_endpoint *peer,

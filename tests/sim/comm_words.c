@@ -117,6 +117,22 @@ bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *c
 	abort();
 }
 
+bool rendezvous_has_room(struct rendezvous *rdv, uint64_t listen_id)
+{
+	(void)rdv;
+	(void)listen_id;
+	abort(); /* of first lanes, as the next two */
+}
+
+void rendezvous_say_full(struct rendezvous *rdv, uint64_t listen_id,
+			 const struct harp_endpoint *peer)
+{
+	(void)rdv;
+	(void)listen_id;
+	(void)peer;
+	abort();
+}
+
 void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct harp_endpoint *peer,
 		     int error)
 {
@@ -124,7 +140,7 @@ void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct ha
 	(void)listen_id;
 	(void)peer;
 	(void)error;
-	abort(); /* of first lanes */
+	abort();
 }
 
 int forkguard_accept(int fd, struct sockaddr_storage *peer)

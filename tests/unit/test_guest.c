@@ -300,31 +300,58 @@ static void test_known_all_get_through(struct rendezvous *rdv)
 
 /* ---- READY -------------------------------------------------------------------------------------- */
 
-/* A whole preamble. */
-static unsigned say(struct preamble *p, unsigned address, uint64_t now_ns)
+/* As much of a preamble as is heard: 1, all of it. */
+static int say_what_is_heard(struct preamble *p, unsigned comer, uint64_t now_ns)
 {
-	unsigned comer = come(address, now_ns);
 	struct fake_lane *lane = &pairs[comer].lanes[0];
 	int rc = 0;
 
 	for (unsigned i = 0; i < 10000 && !rc; i++) {
 		rc = preamble_advance(p, &pairs[comer].lanes[1].lane);
-		if (lane->lane.notify)
+		if (!lane->closed && lane->lane.notify)
 			lane->lane.notify(&lane->lane, now_ns);
 	}
-	CHECK_EQ(rc, 1);
+	return rc;
+}
+
+/* A whole preamble. */
+static unsigned say(struct preamble *p, unsigned address, uint64_t now_ns)
+{
+	unsigned comer = come(address, now_ns);
+
+	CHECK_EQ(say_what_is_heard(p, comer, now_ns), 1);
 	return comer;
 }
 
 /* That of a peer with this comm id, whose READY is not acknowledged. */
-static unsigned say_all(unsigned address, uint64_t comm_id, unsigned lanes, uint64_t now_ns)
+static unsigned say_all_to(uint64_t listen_id, unsigned address, uint64_t comm_id, unsigned lanes,
+			   uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own = { .lanes = (uint8_t)lanes, .eager_bytes = 65536 };
 	struct preamble p;
 
-	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
+	preamble_connect(&p, listen_id, comm_id, secret, &own);
 	return say(&p, address, now_ns);
+}
+
+static unsigned say_all(unsigned address, uint64_t comm_id, unsigned lanes, uint64_t now_ns)
+{
+	return say_all_to(LISTEN_ID, address, comm_id, lanes, now_ns);
+}
+
+/* That of a peer for whom there is no room: it has no READY, and may come again. */
+static void say_in_vain(unsigned address, uint64_t comm_id, uint64_t now_ns)
+{
+	static const uint8_t secret[PREAMBLE_KEY_BYTES];
+	struct preamble_terms own = { .lanes = 2, .eager_bytes = 65536 };
+	unsigned comer = come(address, now_ns);
+	struct preamble p;
+
+	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
+	CHECK_EQ(say_what_is_heard(&p, comer, now_ns), -ECONNRESET);
+	CHECK_EQ(p.step, PREAMBLE_READ_READY);
+	CHECK(!is_here(comer));
 }
 
 /* That of lane 1 of the comm that is expected, or there. */
@@ -417,7 +444,7 @@ static void test_ready_arrives_last(struct rendezvous *rdv, struct listen_comm *
 	door_close();
 }
 
-/* Nothing tells, for as long as a connector tries. Meanwhile nobody pushes it out. */
+/* Nothing tells, for as long as a connector tries. Meanwhile a crowd pushes it out only if it is silent for a second. */
 static void test_ready_stays_unknown(struct rendezvous *rdv, struct listen_comm *listen)
 {
 	uint64_t end_ns = SECOND_NS + plugin_config()->connect_timeout_ns;
@@ -426,7 +453,7 @@ static void test_ready_stays_unknown(struct rendezvous *rdv, struct listen_comm 
 	door_open(rdv);
 	peer = say_all(1, 79, 1, SECOND_NS);
 	for (unsigned i = 0; i < 300; i++)
-		say_hello(come(1, 2 * SECOND_NS + i), 2 * SECOND_NS + i);
+		say_hello(come(1, 2 * SECOND_NS - 1), 2 * SECOND_NS - 1);
 	for (unsigned i = 0; i < 200; i++)
 		(void)come(1, 2 * SECOND_NS + i);
 	CHECK(is_here(peer));
@@ -436,7 +463,117 @@ static void test_ready_stays_unknown(struct rendezvous *rdv, struct listen_comm 
 	guests_look(guests, end_ns);
 	CHECK(!is_here(peer));
 	CHECK_EQ(accept_all(rdv, listen, 79), 0);
+	guests_turn_away(guests);
+	/* A crowd from elsewhere pushes out its own, one from its address the silent one first. */
+	peer = say_all(1, 79, 1, SECOND_NS);
+	for (unsigned i = 0; i < 300; i++)
+		say_hello(come(2, 2 * SECOND_NS + i), 2 * SECOND_NS + i);
+	CHECK(is_here(peer));
+	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++)
+		say_hello(come(1, 2 * SECOND_NS + i), 2 * SECOND_NS + i);
+	CHECK(!is_here(peer));
+	CHECK_EQ(accept_all(rdv, listen, 79), 0);
 	door_close();
+}
+
+/* Who knows a handle and never acknowledges READY fills neither its listen comm nor the door. */
+static void test_ready_and_silent(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	unsigned silent[LISTEN_PEERS_MAX], honest;
+
+	door_open(rdv);
+	warning[0] = '\0';
+	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++)
+		silent[i] = say_all(1, 1000 + i, 2, SECOND_NS + i);
+	CHECK_EQ(warning[0], '\0');
+	say_in_vain(2, 200, SECOND_NS + 100);
+	CHECK(strstr(warning, "turned away 10.0.0.2") != NULL);
+	warning[0] = '\0';
+	say_in_vain(1, 201, SECOND_NS + 100);
+	CHECK_EQ(warning[0], '\0'); /* it was said */
+	CHECK_EQ(guests->known, LISTEN_PEERS_MAX);
+	/* It comes again when the first of them have been silent for a second. */
+	honest = say_all(2, 200, 2, 2 * SECOND_NS + 1);
+	CHECK(!is_here(silent[0]) && is_here(silent[1]));
+	CHECK_EQ(guests->known, LISTEN_PEERS_MAX);
+	/* And isn't pushed out by those that come now, who push out each other. */
+	for (unsigned i = 0; i < LISTEN_PEERS_MAX - 1; i++)
+		(void)say_all(1, 2000 + i, 2, 2 * SECOND_NS + 100 + i);
+	say_in_vain(1, 2999, 2 * SECOND_NS + 200);
+	CHECK(is_here(honest));
+	acknowledge(honest);
+	notify(honest, 2 * SECOND_NS + 300);
+	CHECK_EQ(accept_all(rdv, listen, 200), 1);
+	door_close();
+	listen->full_said = false;
+}
+
+/* Who knows several handles fills a door for a second, not longer. */
+static void test_ready_and_silent_by_several(struct rendezvous *rdv)
+{
+	struct listen_comm others[GUESTS_KNOWN_MAX / LISTEN_PEERS_MAX] = { 0 };
+	unsigned first = 0, late;
+
+	door_open(rdv);
+	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++) {
+		struct listen_comm *other = &others[i / LISTEN_PEERS_MAX];
+		unsigned comer;
+
+		if (i % LISTEN_PEERS_MAX == 0) {
+			other->id = 500 + i;
+			rendezvous_add(rdv, other);
+		}
+		comer = say_all_to(other->id, 1 + i % 5, 4000 + i, 2, SECOND_NS + i);
+		first = i ? first : comer;
+	}
+	CHECK_EQ(guests->known, GUESTS_KNOWN_MAX);
+	late = come(9, 2 * SECOND_NS - 1);
+	say_hello(late, 2 * SECOND_NS - 1);
+	CHECK(!is_here(late) && is_here(first));
+	late = say_all(9, 203, 2, 2 * SECOND_NS);
+	CHECK(is_here(late) && !is_here(first));
+	CHECK_EQ(guests->known, GUESTS_KNOWN_MAX);
+	door_close();
+	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		rendezvous_remove(rdv, &others[i]);
+}
+
+/* Nor does who acknowledges it: so many comms wait to be accepted, and more may come when one was. */
+static void test_nobody_accepts(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	struct comm *comm;
+	unsigned peer;
+
+	door_open(rdv);
+	warning[0] = '\0';
+	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++) {
+		peer = say_all(1, 3000 + i, 2, SECOND_NS + i);
+		acknowledge(peer);
+		notify(peer, SECOND_NS + i);
+	}
+	CHECK_EQ(guests->count, 0);
+	say_in_vain(2, 202, SECOND_NS + 100);
+	CHECK(strstr(warning, "turned away 10.0.0.2") != NULL);
+	comm = accepted(rdv, listen);
+	CHECK(comm && comm->comm_id == 3000);
+	registry_remove(comm);
+	comm_close(comm, true);
+	peer = say_all(2, 202, 2, SECOND_NS + 200);
+	acknowledge(peer);
+	notify(peer, SECOND_NS + 200);
+	CHECK_EQ(accept_all(rdv, listen, 3001), LISTEN_PEERS_MAX);
+	CHECK_EQ(listen->count, 0);
+	/* Nor who comes with one comm id again and again. */
+	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++) {
+		peer = say_all(1, 204, 2, 2 * SECOND_NS + i);
+		acknowledge(peer);
+		notify(peer, 2 * SECOND_NS + i);
+	}
+	say_in_vain(1, 204, 2 * SECOND_NS + 100);
+	CHECK_EQ(accept_all(rdv, listen, 204), 1);
+	CHECK_EQ(listen->count, 0);
+	door_close();
+	listen->full_said = false;
 }
 
 /* The first attempt is a comm that nobody has been given yet, and its connector comes again: there is one comm. */
@@ -618,6 +755,9 @@ int main(void)
 	test_ready_must_arrive(rdv, &listen);
 	test_ready_arrives_last(rdv, &listen);
 	test_ready_stays_unknown(rdv, &listen);
+	test_ready_and_silent(rdv, &listen);
+	test_ready_and_silent_by_several(rdv);
+	test_nobody_accepts(rdv, &listen);
 	test_a_second_attempt(rdv, &listen);
 	test_a_first_attempt_lingers(rdv, &listen);
 	test_a_further_lane_waits(rdv, &listen);
