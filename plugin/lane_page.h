@@ -78,6 +78,8 @@ struct lane_row_options {
 struct lane_row *lane_page_lane_add(struct comm_row *comm, const struct lane_row_options *opt);
 /* It was lost of this error (0, -EPIPE: closed by the peer) while its comm lived. */
 void lane_page_lane_died(struct lane_row *row, const void *who, int error);
+/* The peer has ended the comm's lane of that index as if for another, and none came: it died, which nobody has told. */
+void lane_page_lane_unreplaced(struct comm_row *comm, unsigned index);
 /* It has ended with its comm, or never was of it. */
 void lane_page_lane_closed(struct lane_row *row, const void *who);
 /* As it is now; told again: nothing. */

@@ -278,6 +278,16 @@ static void slot_close(struct lane_slot *slot, const void *who, enum harp_page_l
 		lane_set(row, HARP_LANE_end, end);
 }
 
+static void slot_died(struct lane_slot *slot, const void *who, enum harp_page_lane_end end)
+{
+	struct comm_row *comm = slot->row.comm;
+
+	slot_close(slot, who, end);
+	comm_add(comm, HARP_COMM_lanes_died, 1);
+	page_rail_add(slot->rail, HARP_RAIL_lanes_died, 1);
+	row_publish_now(comm);
+}
+
 void lane_page_lane_died(struct lane_row *row, const void *who, int error)
 {
 	enum harp_page_lane_end end = lane_end(error);
@@ -288,11 +298,22 @@ void lane_page_lane_died(struct lane_row *row, const void *who, int error)
 	if (!row)
 		return;
 	row_lock(row->comm);
-	slot_close(slot_of(row), who, end);
-	comm_add(row->comm, HARP_COMM_lanes_died, 1);
-	page_rail_add(slot_of(row)->rail, HARP_RAIL_lanes_died, 1);
-	row_publish_now(row->comm);
+	slot_died(slot_of(row), who, end);
 	row_unlock(row->comm);
+}
+
+void lane_page_lane_unreplaced(struct comm_row *comm, unsigned index)
+{
+	struct lane_slot *slot;
+
+	lane_page_count(HARP_JOB_lanes_died_reset, 1);
+	if (!comm || index >= ROW_LANES_MAX)
+		return;
+	row_lock(comm);
+	slot = comm->lanes[index];
+	if (slot)
+		slot_died(slot, slot->who, HARP_PAGE_LANE_END_reset);
+	row_unlock(comm);
 }
 
 void lane_page_lane_closed(struct lane_row *row, const void *who)

@@ -171,6 +171,13 @@ static bool lane_rerolled(struct upkeep *u, const struct upkeep_lane *lane)
 	return (atomic_fetch_and(&u->ended, ~bit) & bit) != 0;
 }
 
+static void lane_is_unreplaced(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
+{
+	if (lane->up)
+		lane_page_lane_unreplaced(u->comm->row, lane->index);
+	lane_is_lost(u, lane, now_ns);
+}
+
 static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_ns)
 {
 	int rc;
@@ -182,7 +189,7 @@ static void lane_dial(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_n
 	if (!rc)
 		return;
 	if (lane_rerolled(u, lane))
-		lane_is_lost(u, lane, now_ns);
+		lane_is_unreplaced(u, lane, now_ns);
 	lane_failed(u, lane, rc, lane_error_text(rc), now_ns);
 }
 
@@ -201,7 +208,7 @@ static void lane_look(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_n
 		lane_is_up(u, lane, now_ns);
 	/* The old one has ended when the new one came, as it should; or the new one has since, and nobody was told. */
 	if (ended && (result || !comm_has_lane(u->comm, lane->index)))
-		lane_is_lost(u, lane, now_ns);
+		lane_is_unreplaced(u, lane, now_ns);
 	if (result)
 		lane_failed(u, lane, result, attempt_text(a), now_ns);
 	attempt_forget(a);

@@ -152,6 +152,30 @@ static void test_every_end_has_its_counter(void)
 	lane_page_comm_remove(comm);
 }
 
+/* The peer ended it for another, which did not come. */
+static void test_a_lane_that_is_not_replaced(void)
+{
+	uint64_t before = page_counter(HARP_JOB_lanes_died_reset);
+	struct comm_row *comm = comm_add(7);
+
+	(void)lane_add(comm, 0, HARP_PAGE_KIND_HARP);
+	(void)lane_add(comm, 1, HARP_PAGE_KIND_HARP);
+	lane_page_lane_unreplaced(comm, 1);
+	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), before + 1);
+	CHECK_EQ(page_lane(1).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
+	CHECK_EQ(page_lane(1).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
+	/* The next has the place of a dead one. */
+	(void)lane_add(comm, 1, HARP_PAGE_KIND_HARP);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_replaced], 1);
+	lane_page_lane_unreplaced(comm, 2);
+	lane_page_lane_unreplaced(comm, 1000);
+	lane_page_lane_unreplaced(NULL, 0);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
+	lane_page_comm_remove(comm);
+}
+
 /* A row for everybody, a record for those that there is room for. */
 static void test_a_full_page(void)
 {
@@ -353,8 +377,13 @@ static void test_no_page(void)
 int main(void)
 {
 	static void (*const tests[])(void) = {
-		test_the_life_of_a_comm,     test_every_end_has_its_counter, test_a_full_page,
-		test_many_threads,           test_a_nic_goes_down_once,      test_nobody_s_rows,
+		test_the_life_of_a_comm,
+		test_every_end_has_its_counter,
+		test_a_full_page,
+		test_a_lane_that_is_not_replaced,
+		test_many_threads,
+		test_a_nic_goes_down_once,
+		test_nobody_s_rows,
 
 		test_a_forked_child_lets_go,
 	};
