@@ -84,14 +84,18 @@ static void rail_say(const struct upkeep_rail *rail, bool down, uint64_t now_ns)
 		     text);
 }
 
-/* A comm without any lane says so itself. */
-static void rail_look(struct upkeep *u, struct upkeep_rail *rail, uint64_t now_ns)
+/* All of them: the first lane that comes back makes those that don't worth a word. A comm without any lane says so itself. */
+static void rails_look(struct upkeep *u, uint64_t now_ns)
 {
 	unsigned up = 0;
 
 	for (unsigned i = 0; i < u->rail_count; i++)
 		up += u->rails[i].up;
-	if ((!rail->up && up && !rail->down_said) || (rail->up && rail->down_said)) {
+	for (unsigned i = 0; i < u->rail_count && up; i++) {
+		struct upkeep_rail *rail = &u->rails[i];
+
+		if (!rail->used || rail->down_said == !rail->up)
+			continue;
 		rail->down_said = !rail->up;
 		rail_say(rail, rail->down_said, now_ns);
 	}
@@ -102,11 +106,12 @@ static void lane_is_up(struct upkeep *u, struct upkeep_lane *lane, uint64_t now_
 	struct upkeep_rail *rail = &u->rails[lane->rail];
 
 	rail->up += !lane->up;
+	rail->used = true;
 	lane->up = true;
 	lane->up_ns = now_ns;
 	lane->failures = 0;
 	lane->next_ns = UINT64_MAX;
-	rail_look(u, rail, now_ns);
+	rails_look(u, now_ns);
 }
 
 static void lane_back_off(struct upkeep_lane *lane, uint64_t now_ns)
@@ -149,7 +154,7 @@ static void lane_is_lost(struct upkeep *u, struct upkeep_lane *lane, uint64_t no
 	} else {
 		lane_back_off(lane, now_ns);
 	}
-	rail_look(u, &u->rails[lane->rail], now_ns);
+	rails_look(u, now_ns);
 }
 
 /* From another source port, under the same index. */
@@ -282,6 +287,7 @@ void upkeep_begin(struct upkeep *u)
 	u->lanes[0].up_ns = driver_clock_ns();
 	u->lanes[0].next_ns = UINT64_MAX;
 	u->rails[0].up = 1;
+	u->rails[0].used = true;
 	atomic_store_explicit(&u->begun, true, memory_order_release);
 	driver_post(keeper_driver(), &u->work);
 }

@@ -21,6 +21,7 @@ struct upkeep_rail {
 	bool bound; /* kernel lanes leave by our NIC or not at all */
 	bool harp_dialled;
 	unsigned up;
+	bool used; /* it has had a lane */
 	bool down_said;
 };
 
