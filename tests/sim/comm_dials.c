@@ -145,7 +145,10 @@ void csim_dial_report(struct dial *dial, struct csim_lane *lane, int error, cons
 {
 	struct csim_comm *k = &dials_sim->comms[dial->comm_id];
 	unsigned index = dial->own.index;
+	struct csim_ledger before = k->ledger[index];
 
+	if (error && lane)
+		csim_ledger_in_vain(lane, error);
 	csim_keeper_at(dials_sim, k->app[CSIM_SEND].host);
 	if (lane) {
 		lane->end[CSIM_SEND].joined = !error;
@@ -153,12 +156,14 @@ void csim_dial_report(struct dial *dial, struct csim_lane *lane, int error, cons
 		lane->broken |= error != 0;
 		lane->disturbed |= error != 0;
 	}
-	csim_ledger_ended(k, index, lane && lane->rerolls, error, now_ns);
+	csim_ledger_ended(k, index, error, lane ? lane->port : 0, now_ns);
 	dial->ended(dial, error, text, now_ns);
 	if (lane && !lane->end[CSIM_SEND].lane) { /* the comm did not take it */
 		lane->end[CSIM_SEND].joined = false;
-		if (!error)
-			csim_ledger_ended(k, index, lane->rerolls, -ENOTCONN, now_ns);
+		if (!error) {
+			k->ledger[index] = before;
+			csim_ledger_ended(k, index, -ENOTCONN, 0, now_ns);
+		}
 	}
 	if (lane)
 		csim_note(dials_sim, "lane %u: the dial has ended: %d", lane->number, error);
@@ -181,7 +186,7 @@ void __wrap_dial_start(struct dial *dial, uint64_t now_ns)
 	const struct csn_lane *spec = csim_lane_spec(sim, (unsigned)dial->comm_id, dial->own.index);
 	struct csim_lane *lane;
 
-	csim_ledger_dial(k, dial->own.index, now_ns);
+	csim_ledger_chooses(k, dial->own.index, dial->candidate.peer_placement);
 	lane = sim->lane_count < CSIM_DIALS_MAX ? csim_lane_new(sim, spec, dial->own.index) : NULL;
 	if (!lane || (spec->kind == CSN_KERNEL &&
 		      (sim->hosts[k->app[CSIM_RECV].host].dead || k->app[CSIM_RECV].closed))) {
@@ -192,7 +197,6 @@ void __wrap_dial_start(struct dial *dial, uint64_t now_ns)
 	}
 	dial->under_way = true;
 	lane->dial = dial;
-	lane->rerolls = comm_has_lane(k->app[CSIM_SEND].comm, lane->index);
 	if (spec->kind == CSN_HARP) {
 		csim_words_dial(dial, lane, now_ns);
 		return;

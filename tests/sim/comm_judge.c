@@ -25,7 +25,11 @@ static unsigned judge_warn_count;
 void csim_judge_log(enum plugin_log_level level, const char *text)
 {
 	/* Of a rail, which names the peer, too, but says nothing of a comm. */
-	if (level == PLUGIN_WARN && !strstr(text, "no lane to"))
+	bool rail = strstr(text, "no lane to") || strstr(text, "work over this NIC again");
+
+	if (rail)
+		(void)csim_ledger_log(text);
+	else if (level == PLUGIN_WARN)
 		snprintf(judge_warns[judge_warn_count++ % JUDGE_WARNS], sizeof(judge_warns[0]),
 			 "%s", text);
 }
@@ -226,6 +230,8 @@ bool csim_judge_end(struct csim *sim)
 		if (!judge_nic_end(sim, &sim->nics[i]))
 			return false;
 	}
+	if (!csim_ledger_judge_end(sim))
+		return false;
 	if (sim->streams)
 		return csim_fail(sim, "%llu kernel lanes are left",
 				 (unsigned long long)sim->streams);

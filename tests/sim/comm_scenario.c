@@ -181,6 +181,8 @@ static void make_lane(struct maker *m, unsigned comm, uint64_t kind, bool first)
 	if (m->calm)
 		l->rate_bps = PICK(m, 1000000000, 1000000000, 20000000);
 	l->buffer_bytes = PICK(m, 1000, 16384, 65536, 262144, 1000000);
+	if (m->calm && l->buffer_bytes < 16384)
+		l->buffer_bytes = 16384; /* less costs as many turns as all else */
 	l->short_ppm = PICK(m, 0, 10000, 300000);
 }
 
@@ -246,6 +248,8 @@ static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 	c->r_close_at = one_in(m, 12) ? 1 + below(m, c->messages) : 0;
 	c->s_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
 	c->r_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
+	if (m->calm)
+		c->s_close_ns = c->r_close_ns = one_in(m, 2) ? 30 * S : 0;
 	c->upkeep |= c->several && !m->s->world.no_looks && one_in(m, 2);
 	c->redial_ns = one_in(m, 2) ? 1 + below64(m, PICK(m, MS, 100 * MS)) : 0;
 }
@@ -281,6 +285,10 @@ static void make_event(struct maker *m, struct csn_event *e)
 	e->start_ns = below64(m, m->horizon_ns);
 	e->duration_ns =
 		1 + below64(m, PICK(m, 100 * US, 10 * MS, 300 * MS, m->calm ? 9 * S : 2 * S));
+	if (m->calm && one_in(m, 3)) { /* until pauses have grown to their limit */
+		e->kind = PICK(m, CSN_CUT, CSN_GONE);
+		e->duration_ns = 30 * S;
+	}
 	if (!m->s->world.no_looks &&
 	    one_in(m,
 		   4)) { /* stalls, is passed over, and comes back with what others have sent again */
@@ -353,6 +361,7 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		  false },
 		{ 1, { CSN_HARP }, CSN_SIZES_ODD, 20000, 4, false },
 		{ 3, { CSN_HARP, CSN_HARP, CSN_HARP }, CSN_SIZES_ODD, 20000, 4, true },
+		{ 3, { CSN_HARP, CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_ODD, 20000, 4, true },
 	};
 	struct csn_comm *c = &s->comms[0];
 

@@ -174,7 +174,7 @@ extern const struct scn_layout comm_scenario_layout;
 /* The scenario of a seed. */
 void comm_scenario_make(struct comm_scenario *s, uint64_t seed);
 /* A small one without trouble, for the exhaustive modes: which of COMM_SCENARIO_SMALL. */
-#define COMM_SCENARIO_SMALL 7u
+#define COMM_SCENARIO_SMALL 8u
 void comm_scenario_make_small(struct comm_scenario *s, unsigned which);
 
 #endif

@@ -200,6 +200,17 @@ static void event_silent(struct csim *sim, struct csim_lane *lane, const struct 
 		lane->silent_until_ns[CSIM_RECV] = until_ns;
 }
 
+/* A tenth of the rate, and what its buffer holds takes about as long as a lane may be silent. */
+static void event_slow(struct csim_lane *lane)
+{
+	const struct csn_lane *spec = lane->spec;
+	uint64_t timeout_ns = lane->sim->scenario->world.lane_timeout_ns;
+
+	lane->disturbed |= spec->rate_bps &&
+			   spec->buffer_bytes * 80 * CSIM_S / spec->rate_bps > timeout_ns / 2;
+	csim_stream_slow(lane->stream, true);
+}
+
 static void event_kill(struct csim *sim, unsigned host)
 {
 	if (sim->hosts[host].dead)
@@ -252,7 +263,7 @@ static void event_begin(struct csim *sim, const struct csn_event *e)
 		break;
 	case CSN_SLOW:
 		if (lane && lane->stream)
-			csim_stream_slow(lane->stream, true);
+			event_slow(lane);
 		break;
 	case CSN_FORGE:
 		for (unsigned side = 0; side < 2 && lane && lane->spec->kind == CSN_HARP; side++)

@@ -8,7 +8,8 @@
  *	comm_stream.c  the simulated kernel: connections as lane_kernel.c calls them
  *	comm_kernel.c  ... its epoll, and threads for kernel lanes
  *	comm_lanes.c   lanes open, join their comms, die, and are opened again
- *	comm_upkeep.c  ... by upkeep.c, which is judged
+ *	comm_upkeep.c  ... by upkeep.c
+ *	comm_ledger.c  ... which is judged by what is seen of it
  *	comm_dials.c   ... of a keeper on each host
  *	comm_words.c   ... and proved, if they are HARP's
  *	comm_app.c     applications: they post, test, close, and check every byte and every buffer
@@ -96,7 +97,6 @@ struct csim_lane {
 	struct dial *dial;
 	bool words; /* dialled and proved by the plugin: comm_words.c */
 	void (*dial_ended)(struct dial *dial, int error, const char *text, uint64_t now_ns);
-	bool rerolls; /* there was one of that index */
 	uint64_t open_ns, ready_ns;
 	bool broken;    /* reset, or silent for ever */
 	bool disturbed; /* something in the scenario explains that it is given up */
@@ -129,11 +129,22 @@ struct csim_app {
 	struct upkeep *upkeep; /* of a sender whose lanes are upkeep.c's */
 };
 
-/* What was seen of a lane of a plan; 0: never. */
+/* By when a lane is to be dialled, and the pause of its next failure. */
+struct csim_due {
+	uint64_t at_ns, pause_ns; /* at_ns CSIM_NEVER_NS: it is not */
+};
+
+/* What was seen of a lane of a plan; times are 0: never. */
 struct csim_ledger {
-	uint64_t begun_ns, ended_ns; /* its last dial */
-	unsigned failures;           /* of dials, in a row */
-	uint64_t up_ns, lost_ns, rerolled_ns;
+	bool up, dialled;
+	bool replaced;     /* the peer ended it while it was dialled once more */
+	uint64_t begun_ns; /* its last dial */
+	unsigned failures; /* of dials, in a row */
+	uint64_t up_ns, rerolled_ns;
+	uint64_t since_ns;               /* what made it due */
+	struct csim_due soonest, latest; /* they differ where the keeper's clock decides */
+	uint16_t port;                   /* of a HARP lane */
+	uint64_t opened, rerolled;
 };
 
 struct csim_comm {
@@ -144,7 +155,8 @@ struct csim_comm {
 	bool excused;     /* something in the scenario explains an error */
 	uint64_t bare_ns; /* no lane of it works since then; CSIM_NEVER_NS: one does */
 	struct csim_ledger ledger[COMM_LANES_MAX];
-	uint64_t bared_ns; /* when that ended, for the last time that it lasted */
+	uint64_t lanes_died, lanes_replaced; /* of the ledger's */
+	uint64_t bared_ns;                   /* when that ended, for the last time that it lasted */
 };
 
 /* Its sender keeps small messages (comm_kept.c): three comms of four. */
@@ -180,9 +192,11 @@ struct csim {
 	uint8_t event_state[CSN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
 	uint64_t steps, bytes, trace;
 	uint64_t dialled, rerolls, deaths; /* of upkeep.c's lanes */
-	unsigned yields;                   /* of threads that wait for others, in this step */
-	unsigned depth;                    /* of threads in the middle of another one's step */
-	bool verbose;                      /* prints what happens */
+	/* Seen; on the statistics page; of those that ended as their comm did. */
+	uint64_t dials_failed, dials_failed_told, dials_forgotten;
+	unsigned yields; /* of threads that wait for others, in this step */
+	unsigned depth;  /* of threads in the middle of another one's step */
+	bool verbose;    /* prints what happens */
 	bool failed;
 	uint64_t streams;      /* that exist */
 	unsigned opening_host; /* where a comm is being made */
@@ -273,6 +287,11 @@ void csim_upkeep_go(struct csim_app *app);
 void csim_upkeep_end(struct csim_app *app, bool abort);
 bool csim_upkeep_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
 bool csim_upkeep_judge(struct csim_app *app);
+
+/* ---- comm_ledger.c ---- */
+/* A line of the log is about a rail: not too often? */
+bool csim_ledger_log(const char *text);
+bool csim_ledger_judge_end(struct csim *sim);
 
 /* ---- comm_dials.c ---- */
 void csim_keeper_make(struct csim_host *host);

@@ -5,16 +5,30 @@
 
 #include "comm_sim.h"
 
+#define CSIM_CANDIDATES 2u /* for a lane */
+
 void csim_keepers_begin(struct csim *sim);
 /* Whose keeper is meant from here on: in the plugin there is one. */
 void csim_keeper_at(struct csim *sim, unsigned host);
 struct csim_host *csim_keeper_host(void);
 /* The lane of that index that is being dialled; NULL: none is. */
 struct csim_lane *csim_dialled(struct csim *sim, unsigned comm, unsigned index);
-/* A dial begins: may it? */
-void csim_ledger_dial(struct csim_comm *k, unsigned index, uint64_t now_ns);
-/* It has ended. rerolls: there was a lane of that index. */
-void csim_ledger_ended(struct csim_comm *k, unsigned index, bool rerolls, int error,
+
+/* ---- comm_ledger.c ---- */
+void csim_ledger_begin(struct csim *sim);
+/* Further lanes are dialled from now on. */
+void csim_ledger_go(struct csim_comm *k);
+/* A dial is begun, to that candidate. */
+void csim_ledger_chooses(const struct csim_comm *k, unsigned index, unsigned candidate);
+/* A dial has ended, of a lane that has that port (HARP). */
+void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t port,
 		       uint64_t now_ns);
+/* It has, and failed: had it to? */
+void csim_ledger_in_vain(const struct csim_lane *lane, int error);
+/* replaced: what upkeep_lost() said. */
+void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, bool replaced);
+/* What has ended badly, and perhaps nobody will look. */
+void csim_ledger_closes(const struct upkeep *u);
+bool csim_ledger_judge(struct csim_app *app);
 
 #endif

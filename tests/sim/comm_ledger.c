@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * comm_ledger.c - what is seen of the lanes that upkeep.c keeps up, and what it should have done.
+ *
+ * Theory of operation. The ledger says of each lane of each plan when it was dialled, what came of it and when it was lost, from
+ * what is seen outside of the plugin alone. From that it computes when the lane is to be dialled next, by the rules: at once at first, when
+ * it had lived for a second, and when it is slow and was not re-rolled for 5 s; else after a pause of 100 ms, which doubles with each failure
+ * and each short life, up to 5 s. A dial that comes sooner is one too many, one that has not begun a moment later is late. Where
+ * the keeper's clock decides, which is read a moment after ours, there are two answers, and what comes between them is right.
+ *
+ * The same account is compared with the statistics: lanes opened, re-rolled, replaced and lost, dials that failed, rails that are down.
+ */
+#include "comm_upkeep.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "lane_page.h"
+#include "lane_rows.h"
+#include "upkeep_impl.h"
+
+#define LEDGER_PAUSE_NS (100 * CSIM_MS)
+#define LEDGER_PAUSE_NS_MAX (5 * CSIM_S)
+#define LEDGER_PROVEN_NS CSIM_S
+#define LEDGER_REROLL_NS (5 * CSIM_S)
+#define LEDGER_OPEN_NS (3 * CSIM_S)
+#define LEDGER_DIAL_NS (5 * CSIM_S)
+#define LEDGER_WORDS_BYTES (64u + 32u) /* HELLO, PROOF */
+#define LEDGER_SAY_NS (5 * CSIM_S)
+#define LEDGER_CLOCKS_NS (200 * CSIM_US) /* the keeper's look is so much later */
+#define LEDGER_LATE_NS (5 * CSIM_MS)
+#define LEDGER_ADVANCE_NS (30 * CSIM_MS) /* deadlines of dials are looked at so often, about */
+
+static struct csim *ledger_sim;
+static struct {
+	char text[256];
+	uint64_t at_ns;
+} ledger_said[16];
+static unsigned ledger_said_next;
+
+void csim_ledger_begin(struct csim *sim)
+{
+	ledger_sim = sim;
+	memset(ledger_said, 0, sizeof(ledger_said));
+	ledger_said_next = 0;
+}
+
+static unsigned ledger_number(const struct csim_comm *k)
+{
+	return (unsigned)(k - ledger_sim->comms);
+}
+
+static const struct csim_host *ledger_host(const struct csim_comm *k)
+{
+	return &ledger_sim->hosts[k->app[CSIM_SEND].host];
+}
+
+/* ---- when a lane is due ---------------------------------------------------------------------------- */
+
+static void due_never(struct csim_ledger *e)
+{
+	e->soonest.at_ns = e->latest.at_ns = CSIM_NEVER_NS;
+}
+
+static void due_after_pause(struct csim_due *due, uint64_t now_ns)
+{
+	due->at_ns = now_ns + due->pause_ns;
+	due->pause_ns *= 2;
+	if (due->pause_ns > LEDGER_PAUSE_NS_MAX)
+		due->pause_ns = LEDGER_PAUSE_NS_MAX;
+}
+
+static void due_at_once(struct csim_due *due, uint64_t now_ns)
+{
+	due->at_ns = now_ns;
+	due->pause_ns = LEDGER_PAUSE_NS;
+}
+
+void csim_ledger_go(struct csim_comm *k)
+{
+	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
+		struct csim_ledger *e = &k->ledger[i];
+
+		*e = (struct csim_ledger){ .since_ns = ledger_sim->now_ns };
+		due_never(e);
+		e->soonest.pause_ns = e->latest.pause_ns = LEDGER_PAUSE_NS;
+		if (i > 0 && i < k->lanes)
+			e->soonest.at_ns = e->latest.at_ns = ledger_sim->now_ns;
+	}
+	k->ledger[0].up = true;
+	k->ledger[0].up_ns = ledger_sim->now_ns;
+	k->ledger[0].opened = 1;
+}
+
+/* ---- dials ----------------------------------------------------------------------------------------- */
+
+static void ledger_dial(struct csim_comm *k, unsigned index, uint64_t now_ns)
+{
+	struct csim_ledger *e = &k->ledger[index];
+	const char *wrong = NULL;
+
+	if (e->dialled)
+		wrong = "is dialled twice at a time";
+	else if (e->up && e->rerolled_ns && now_ns < e->rerolled_ns + LEDGER_REROLL_NS)
+		wrong = "is re-rolled too often";
+	else if (e->soonest.at_ns == CSIM_NEVER_NS)
+		wrong = "is dialled for no reason";
+	else if (now_ns < e->soonest.at_ns)
+		wrong = "is dialled too soon";
+	if (wrong)
+		(void)csim_fail(ledger_sim, "comm %u: lane %u %s: %.1f ms after %s, %u failures",
+				ledger_number(k), index, wrong,
+				(double)(now_ns - e->since_ns) / 1e6, e->up ? "it came" : "it went",
+				e->failures);
+	if (e->up) {
+		ledger_sim->rerolls++;
+		e->rerolled_ns = now_ns;
+	}
+	e->dialled = true;
+	e->begun_ns = now_ns;
+	ledger_sim->dialled++;
+}
+
+static void ledger_is_lost(struct csim_comm *k, unsigned index, uint64_t now_ns)
+{
+	struct csim_ledger *e = &k->ledger[index];
+	uint64_t lived_ns = now_ns - e->up_ns;
+	bool frozen = ledger_host(k)->freeze_until_ns >
+		      e->up_ns; /* one of the keeper's looks may be late */
+
+	if (!e->up)
+		return;
+	e->up = false;
+	e->since_ns = now_ns;
+	if (frozen || lived_ns + LEDGER_CLOCKS_NS >= LEDGER_PROVEN_NS)
+		due_at_once(&e->soonest, now_ns);
+	else
+		due_after_pause(&e->soonest, now_ns);
+	if (!frozen && lived_ns >= LEDGER_PROVEN_NS + LEDGER_CLOCKS_NS)
+		due_at_once(&e->latest, now_ns);
+	else
+		due_after_pause(&e->latest, now_ns);
+}
+
+static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
+{
+	struct csim_ledger *e = &k->ledger[index];
+
+	ledger_sim->dials_failed++;
+	ledger_sim->dials_forgotten += k->app[CSIM_SEND].closed;
+	e->failures++;
+	if (e->replaced) { /* by nothing */
+		k->lanes_died++;
+		ledger_is_lost(k, index, now_ns);
+	}
+	e->replaced = false;
+	e->since_ns = now_ns;
+	if (e->up) { /* it goes on */
+		due_never(e);
+		return;
+	}
+	due_after_pause(&e->soonest, now_ns);
+	due_after_pause(&e->latest, now_ns);
+}
+
+void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t port,
+		       uint64_t now_ns)
+{
+	struct csim_ledger *e = &k->ledger[index];
+	bool rerolls = e->up || e->replaced;
+
+	e->dialled = false;
+	if (error) {
+		ledger_failed(k, index, now_ns);
+		return;
+	}
+	if (rerolls && port && port == e->port)
+		(void)csim_fail(ledger_sim, "comm %u: lane %u is re-rolled from the same port",
+				ledger_number(k), index);
+	e->rerolled += rerolls;
+	k->lanes_replaced += !rerolls && e->opened;
+	e->opened++;
+	e->port = port;
+	e->failures = 0;
+	e->up = true;
+	e->replaced = false;
+	e->up_ns = e->since_ns = now_ns;
+	due_never(e);
+}
+
+int __real_attempt_begin(struct attempt **out, struct upkeep *u, const struct upkeep_lane *lane,
+			 uint64_t now_ns);
+int __wrap_attempt_begin(struct attempt **out, struct upkeep *u, const struct upkeep_lane *lane,
+			 uint64_t now_ns);
+int __wrap_attempt_begin(struct attempt **out, struct upkeep *u, const struct upkeep_lane *lane,
+			 uint64_t now_ns)
+{
+	struct csim_comm *k = &ledger_sim->comms[u->comm_id];
+	int rc;
+
+	ledger_dial(k, lane->index, now_ns);
+	rc = __real_attempt_begin(out, u, lane, now_ns);
+	if (rc)
+		csim_ledger_ended(k, lane->index, rc, 0, now_ns);
+	return rc;
+}
+
+/* Which candidate: the next after each failure. */
+void csim_ledger_chooses(const struct csim_comm *k, unsigned index, unsigned candidate)
+{
+	if (k->ledger[index].failures % CSIM_CANDIDATES != candidate)
+		(void)csim_fail(ledger_sim,
+				"comm %u: lane %u: candidate %u is tried after %u failures",
+				ledger_number(k), index, candidate, k->ledger[index].failures);
+}
+
+/* A lane that was dialled is given to its comm. */
+int __real_comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt);
+int __wrap_comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt);
+int __wrap_comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt)
+{
+	for (unsigned i = 0; i < ledger_sim->lane_count; i++) {
+		const struct csim_lane *l = &ledger_sim->lanes[i];
+		const struct upkeep *u = ledger_sim->comms[l->spec->comm].app[CSIM_SEND].upkeep;
+
+		if (l->end[CSIM_SEND].lane != lane || !u)
+			continue;
+		if (opt->index != l->index || opt->dev != (int)l->spec->rail ||
+		    opt->backup != u->rails[u->lanes[l->index].rail].backup || !opt->rtt_ns ||
+		    opt->sent_bytes != (l->words ? LEDGER_WORDS_BYTES : 0))
+			(void)csim_fail(
+				ledger_sim,
+				"lane %u is told to its comm as %u of NIC %d%s, %llu bytes, "
+				"%llu ns",
+				i, opt->index, opt->dev, opt->backup ? " (backup)" : "",
+				(unsigned long long)opt->sent_bytes,
+				(unsigned long long)opt->rtt_ns);
+	}
+	return __real_comm_attach(comm, lane, opt);
+}
+
+/* Nobody was in its way, and whom it calls is there. */
+void csim_ledger_in_vain(const struct csim_lane *lane, int error)
+{
+	const struct csim_comm *k = &ledger_sim->comms[lane->spec->comm];
+
+	if (lane->disturbed || lane->broken || error == -EMFILE || error == -ENOSPC ||
+	    ledger_sim->scenario->world.no_epoll_ppm || k->excused)
+		return;
+	for (unsigned side = 0; side < 2; side++) {
+		const struct csim_app *app = &k->app[side];
+
+		if (app->closed || app->error || !app->comm || app->comm->error ||
+		    app->comm->end_error || app->comm->several->failing ||
+		    app->comm->several->closing || app->comm->several->peer_closed)
+			return;
+	}
+	(void)csim_fail(ledger_sim, "comm %u: lane %u is dialled in vain for no reason: %d",
+			ledger_number(k), lane->index, error);
+}
+
+/* ---- lanes that are lost or slow ------------------------------------------------------------------- */
+
+static void ledger_is_slow(struct csim_ledger *e, uint64_t now_ns)
+{
+	if (!e->up || e->dialled)
+		return;
+	e->since_ns = e->soonest.at_ns = now_ns;
+	if (!e->rerolled_ns || now_ns >= e->rerolled_ns + LEDGER_REROLL_NS)
+		e->latest.at_ns = now_ns;
+}
+
+void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, bool replaced)
+{
+	struct csim_ledger *e = &k->ledger[index];
+	uint64_t now_ns = ledger_sim->now_ns;
+
+	if (loss == COMM_LOSS_SLOW) {
+		ledger_is_slow(e, now_ns);
+		return;
+	}
+	ledger_sim->deaths += !replaced;
+	if (replaced && e->dialled) {
+		e->replaced = true;
+		return;
+	}
+	k->lanes_died++;
+	/* A dial that has ended, and the keeper has not looked yet: it will see to it. */
+	if (replaced && !k->app[CSIM_SEND].upkeep->lanes[index].attempt)
+		(void)csim_fail(ledger_sim, "comm %u: lane %u has died and nothing replaces it",
+				ledger_number(k), index);
+	if (!replaced && loss == COMM_LOSS_BY_PEER && e->dialled && e->up)
+		(void)csim_fail(ledger_sim, "comm %u: lane %u is replaced, and counts as dead",
+				ledger_number(k), index);
+	ledger_is_lost(k, index, now_ns);
+}
+
+/* ---- judged ---------------------------------------------------------------------------------------- */
+
+/* When something was to have happened that was set going at since_ns; hosts may have slept meanwhile. */
+static uint64_t ledger_awake_ns(const struct csim_comm *k, uint64_t since_ns, uint64_t at_ns)
+{
+	const struct csim_host *host = ledger_host(k);
+	uint64_t frozen_until_ns = host->freeze_until_ns;
+
+	return frozen_until_ns > since_ns ? frozen_until_ns + (at_ns - since_ns) : at_ns;
+}
+
+static bool judge_due(const struct csim_comm *k, unsigned index, const struct csim_ledger *e)
+{
+	const struct csim_lane *lane = csim_dialled(ledger_sim, ledger_number(k), index);
+	uint64_t now_ns = ledger_sim->now_ns;
+	const char *wrong = NULL;
+
+	if (!e->dialled && e->latest.at_ns != CSIM_NEVER_NS &&
+	    now_ns > ledger_awake_ns(k, e->since_ns, e->latest.at_ns) + LEDGER_LATE_NS)
+		wrong = e->up ? "is slow, and is not re-rolled" : "is down, and is not dialled";
+	else if (e->dialled &&
+		 now_ns > ledger_awake_ns(k, e->begun_ns, e->begun_ns + LEDGER_DIAL_NS) +
+				  LEDGER_ADVANCE_NS)
+		wrong = "is dialled for ever";
+	else if (lane && !lane->dial->opened &&
+		 now_ns > ledger_awake_ns(k, e->begun_ns, e->begun_ns + LEDGER_OPEN_NS) +
+				  LEDGER_ADVANCE_NS)
+		wrong = "does not open, and is waited for";
+	return !wrong ||
+	       csim_fail(ledger_sim, "comm %u: lane %u %s since %.1f ms", ledger_number(k), index,
+			 wrong, (double)(now_ns - e->since_ns) / 1e6);
+}
+
+/* The statistics say what has happened. */
+static bool judge_rows(const struct csim_comm *k)
+{
+	struct comm_row *row = k->app[CSIM_SEND].comm->row;
+	const char *wrong = NULL;
+
+	if (!row)
+		return csim_fail(ledger_sim, "comm %u has no row", ledger_number(k));
+	if (atomic_load(&row->value[HARP_COMM_lanes_died]) != k->lanes_died)
+		wrong = "lanes lost";
+	else if (atomic_load(&row->value[HARP_COMM_lanes_replaced]) != k->lanes_replaced)
+		wrong = "lanes replaced";
+	for (unsigned i = 0; i < k->lanes && !wrong; i++) {
+		const struct lane_slot *slot = row->lanes[i];
+
+		if (k->ledger[i].opened != (slot ? lane_value(&slot->row, HARP_LANE_lanes) : 0))
+			wrong = "lanes opened";
+		else if (slot && k->ledger[i].rerolled != lane_value(&slot->row, HARP_LANE_rerolls))
+			wrong = "re-rolls";
+	}
+	return !wrong || csim_fail(ledger_sim, "comm %u: the statistics have other %s",
+				   ledger_number(k), wrong);
+}
+
+/* A NIC that had lanes and has none is said to be down, if another has some. */
+static bool judge_rails(const struct csim_comm *k, const struct upkeep *u)
+{
+	unsigned up[RAIL_PAIRS_MAX] = { 0 }, had[RAIL_PAIRS_MAX] = { 0 }, all = 0;
+
+	for (unsigned i = 0; i < u->lane_count; i++) {
+		up[u->lanes[i].rail] += k->ledger[i].up;
+		had[u->lanes[i].rail] += k->ledger[i].opened > 0;
+		all += k->ledger[i].up;
+	}
+	for (unsigned i = 0; i < u->rail_count; i++) {
+		bool down = had[i] && !up[i];
+
+		if (u->rails[i].up != up[i])
+			return csim_fail(ledger_sim,
+					 "comm %u: rail %u is said to have %u lanes of %u",
+					 ledger_number(k), i, u->rails[i].up, up[i]);
+		if (all && u->rails[i].down_said != down)
+			return csim_fail(ledger_sim, "comm %u: rail %u is %s, which is not said",
+					 ledger_number(k), i, down ? "down" : "up");
+	}
+	return true;
+}
+
+bool csim_ledger_judge(struct csim_app *app)
+{
+	const struct csim_comm *k = &ledger_sim->comms[app->number];
+
+	for (unsigned i = 0; i < app->upkeep->lane_count; i++)
+		if (!judge_due(k, i, &k->ledger[i]))
+			return false;
+	return judge_rows(k) && judge_rails(k, app->upkeep);
+}
+
+/* ---- what is told ---------------------------------------------------------------------------------- */
+
+void __real_lane_page_count(enum harp_job_counter counter, uint64_t n);
+void __wrap_lane_page_count(enum harp_job_counter counter, uint64_t n);
+void __wrap_lane_page_count(enum harp_job_counter counter, uint64_t n)
+{
+	if (counter == HARP_JOB_dials_failed)
+		ledger_sim->dials_failed_told += n;
+	__real_lane_page_count(counter, n);
+}
+
+/* Is there a comm on this host whose rail is so? */
+void __wrap_lane_page_rail(int dev, bool down);
+void __wrap_lane_page_rail(int dev, bool down)
+{
+	for (unsigned i = 0; i < ledger_sim->scenario->comm_count; i++) {
+		const struct csim_app *app = &ledger_sim->comms[i].app[CSIM_SEND];
+		const struct upkeep *u = app->upkeep;
+
+		for (unsigned r = 0;
+		     u && &ledger_sim->hosts[app->host] == csim_keeper_host() && r < u->rail_count;
+		     r++) {
+			if (u->rails[r].dev == dev && !u->rails[r].up == down &&
+			    u->rails[r].down_said == down)
+				return;
+		}
+	}
+	(void)csim_fail(ledger_sim, "rail %d is said to be %s, and is not", dev,
+			down ? "down" : "up");
+}
+
+bool csim_ledger_log(const char *text)
+{
+	uint64_t now_ns = ledger_sim->now_ns;
+
+	for (unsigned i = 0; i < sizeof(ledger_said) / sizeof(ledger_said[0]); i++) {
+		if (strncmp(ledger_said[i].text, text, sizeof(ledger_said[0].text) - 1) == 0 &&
+		    now_ns < ledger_said[i].at_ns + LEDGER_SAY_NS)
+			return csim_fail(ledger_sim, "said too often: %s", text);
+	}
+	ledger_said_next = (ledger_said_next + 1) % 16;
+	snprintf(ledger_said[ledger_said_next].text, sizeof(ledger_said[0].text), "%s", text);
+	ledger_said[ledger_said_next].at_ns = now_ns;
+	return true;
+}
+
+/* The keeper may look at it yet, before it is stopped. */
+void csim_ledger_closes(const struct upkeep *u)
+{
+	for (unsigned i = 0; u && i < u->lane_count; i++) {
+		const struct attempt *a = u->lanes[i].attempt;
+
+		if (a && attempt_result(a) != ATTEMPT_RUNS && attempt_result(a) != 0)
+			ledger_sim->dials_forgotten++;
+	}
+}
+
+bool csim_ledger_judge_end(struct csim *sim)
+{
+	return (sim->dials_failed_told <= sim->dials_failed &&
+		sim->dials_failed <= sim->dials_failed_told + sim->dials_forgotten) ||
+	       csim_fail(sim, "%llu dials failed, the statistics have %llu",
+			 (unsigned long long)sim->dials_failed,
+			 (unsigned long long)sim->dials_failed_told);
+}
