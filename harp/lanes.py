@@ -5,7 +5,6 @@ HARP_PATH=kernel is a complete plugin: by itself it shall be no worse than what 
 The ways take turns as those of harp.paths do, and it judges as that does: ratios with intervals.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from harp import paths
 from harp.lab import Lab, LabOptions
-from harp.paths import KIB, MIB, MODES, Say, Way
+from harp.paths import KIB, MIB, Say, Way
 
 SIZES = (8, 4 * KIB, 64 * KIB, MIB)
 _2X8 = {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "8"}
@@ -42,7 +41,7 @@ class LanesOptions:
     plugin: str | None = None  # HARP's, where another build is to be measured
 
 
-def judge(costs: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def judge(costs: paths.Costs, _: paths.Chose = ()) -> dict[str, Any]:
     """One size: each number of lanes to its sockets; surely worse than by noise is missed."""
     ratios = {way: paths.interval(costs[way], costs[RIVALS[way]]) for way in RIVALS}
     return {
@@ -56,18 +55,6 @@ def judge(costs: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     }
 
 
-def collect(
-    runs: Mapping[tuple[str, str], Sequence[paths.Run]], ways: Sequence[Way], sizes: Sequence[int]
-) -> dict[str, list[dict[str, Any]]]:
-    """The judged row of each size, by mode."""
-    results: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
-    for mode in MODES:
-        for size in sizes:
-            costs = {way.name: [run.cost[size] for run in runs[mode, way.name]] for way in ways}
-            results[mode].append({"size_bytes": size, "rounds": costs, **judge(costs)})
-    return results
-
-
 def run_lanes(options: LanesOptions, say: Say) -> dict[str, Any]:
     """The table as a document."""
     ways = [*LANES, *(way for way in paths.WAYS if way.sockets)]
@@ -79,7 +66,7 @@ def run_lanes(options: LanesOptions, say: Say) -> dict[str, Any]:
             say,
             lambda: paths.pace_of(lab),
         )
-    results = collect(turns.runs, ways, options.sizes)
+    results = paths.collect(turns.runs, ways, options.sizes, judge)
     goals = {"differ_above": paths.DIFFER}
     return {
         **paths.document(options.lab, turns, ways, goals, results),

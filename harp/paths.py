@@ -74,6 +74,9 @@ class Run:
 
 Measure = Callable[[Way, str], Run]
 Pace = Callable[[], float]
+Costs = Mapping[str, Sequence[float]]  # of each way, one for each round
+Chose = Sequence[Mapping[str, int]]  # auto's messages by kind of lane, for each round
+Verdict = Callable[[Costs, Chose], dict[str, Any]]
 
 
 @dataclass
@@ -233,7 +236,7 @@ def favourite(counts: Mapping[str, int]) -> str:
 _KIND_OF = {XDP: "HARP", KERNEL: "kernel"}
 
 
-def _kinds_differ(costs: Mapping[str, Sequence[float]]) -> tuple[str, float, bool]:
+def _kinds_differ(costs: Costs) -> tuple[str, float, bool]:
     """The better of xdp and kernel, the other's cost to its own, and whether that is more than the
     noise and nearly all rounds say so."""
     ratios = np.array(costs[KERNEL], dtype=float) / np.array(costs[XDP], dtype=float)
@@ -246,9 +249,7 @@ def _kinds_differ(costs: Mapping[str, Sequence[float]]) -> tuple[str, float, boo
     return best, differ, differ > DIFFER and agree >= RIGHT_SHARE * ratios.size
 
 
-def _surplus(
-    costs: Mapping[str, Sequence[float]], favourites: Sequence[str]
-) -> dict[str, float] | None:
+def _surplus(costs: Costs, favourites: Sequence[str]) -> dict[str, float] | None:
     """auto's cost to that of the kind which it chose, forced; None: in no round it chose one."""
     forced = {kind: way for way, kind in _KIND_OF.items()}
     pairs = [
@@ -259,13 +260,8 @@ def _surplus(
     return interval(*zip(*pairs, strict=True)) if pairs else None
 
 
-def judge(
-    costs: Mapping[str, Sequence[float]], chose: Sequence[Mapping[str, int]]
-) -> dict[str, Any]:
-    """One size: what is best, whether it matters, and whether auto found it.
-
-    costs: of each way, one for each round; chose: auto's messages by kind, for each round.
-    """
+def judge(costs: Costs, chose: Chose) -> dict[str, Any]:
+    """One size: what is best, whether it matters, and whether auto found it."""
     median = {way: float(np.median(values)) for way, values in costs.items()}
     best, differ, clear = _kinds_differ(costs)
     favourites = [favourite(counts) for counts in chose]
@@ -338,15 +334,18 @@ def take_turns(
 
 
 def collect(
-    runs: Mapping[tuple[str, str], Sequence[Run]], ways: Sequence[Way], sizes: Sequence[int]
+    runs: Mapping[tuple[str, str], Sequence[Run]],
+    ways: Sequence[Way],
+    sizes: Sequence[int],
+    verdict: Verdict = judge,
 ) -> dict[str, list[dict[str, Any]]]:
     """The judged row of each size, by mode."""
     results: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     for mode in MODES:
         for size in sizes:
             costs = {way.name: [run.cost[size] for run in runs[mode, way.name]] for way in ways}
-            chose = [run.chose.get(size, {}) for run in runs[mode, AUTO]]
-            row = {"size_bytes": size, "rounds": costs, **judge(costs, chose)}
+            chose = [run.chose.get(size, {}) for run in runs.get((mode, AUTO), ())]
+            row = {"size_bytes": size, "rounds": costs, **verdict(costs, chose)}
             results[mode].append(row)
     return results
 

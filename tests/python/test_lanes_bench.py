@@ -37,7 +37,7 @@ def test_rows_come_from_the_rounds() -> None:
         return Run({8: (4.0 if way.sockets else 3.0) * (1 if mode == "lat" else 2)}, {})
 
     turns = paths.take_turns(measure, ways, 2, lambda _: None)
-    results = lanes.collect(turns.runs, ways, (8,))
+    results = paths.collect(turns.runs, ways, (8,), lanes.judge)
     (row,) = results["bw"]
     assert row["rounds"]["kernel1"] == [6.0, 6.0]
     assert row["ratio"]["kernel2x8"] == {"ratio": 0.75, "low": 0.75, "high": 0.75}
