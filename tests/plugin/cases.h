@@ -37,7 +37,7 @@
 	CASE(memory_regions, "memory of any size and at any place may be registered")              \
 	/* cases_end.c */                                                                          \
 	CASE(close_in_flight,                                                                      \
-	     "closing with 32 requests in flight is quick and leaves memory alone")                \
+	     "closing with 32 requests in flight waits for nothing and leaves memory alone")       \
 	CASE(peer_dies_receiving, "a receiver hears of its peer's death, and keeps hearing it")    \
 	CASE(peer_dies_sending, "a sender hears of its peer's death, and keeps hearing it")        \
 	CASE(sender_exits, "what the sender was told is done arrives although it exits at once")   \

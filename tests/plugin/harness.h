@@ -42,6 +42,11 @@ bool patient(const char *file, int line, uint64_t start_ms);
 	for (uint64_t wait_start = now_ms();                                                       \
 	     !(condition) && patient(__FILE__, __LINE__, wait_start);)
 
+/* From clock_stop() on no time passes in this process, for the plugin neither: what waits until some time, or for a timer
+ * of a stack's, waits until the case's own end. */
+void clock_stop(void);
+void clock_go(void);
+
 /* ---- the log --------------------------------------------------------------------------------- */
 extern const nccl_logger log_collect;
 const char *log_last_warning(void); /* "" when there was none */
