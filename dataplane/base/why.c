@@ -14,18 +14,17 @@ void why_about(struct why *why, const char *format, ...)
 	va_end(args);
 }
 
-int why_fail(const struct why *why, int error, const char *format, ...)
+void why_say(const struct why *why, const char *format, ...)
 {
 	va_list args;
 	int used;
 
 	if (!why->text || !why->size)
-		return error;
+		return;
 	used = snprintf(why->text, why->size, "%s: ", why->subject);
 	if (used < 0 || (size_t)used >= why->size)
-		return error;
+		return;
 	va_start(args, format);
 	vsnprintf(why->text + used, why->size - (size_t)used, format, args);
 	va_end(args);
-	return error;
 }

@@ -13,8 +13,16 @@ struct why {
 
 /* Names the subject; the line begins with it. */
 void __attribute__((format(printf, 2, 3))) why_about(struct why *why, const char *format, ...);
-/* Writes "subject: ..." and returns error, so that a failure is one statement. */
-int __attribute__((format(printf, 3, 4)))
-why_fail(const struct why *why, int error, const char *format, ...);
+/* Writes "subject: ...". */
+void __attribute__((format(printf, 2, 3))) why_say(const struct why *why, const char *format, ...);
+
+/* Says so and is the error, so that a failure is one statement. A macro: who reads the caller, clang's analyzer
+ * too, sees which error comes back. */
+#define why_fail(why, error, ...)                                                                  \
+	({                                                                                         \
+		int why_error = (error); /* first: saying it may change errno */                   \
+		why_say((why), __VA_ARGS__);                                                       \
+		why_error;                                                                         \
+	})
 
 #endif

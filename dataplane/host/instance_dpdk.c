@@ -400,10 +400,11 @@ void instance_dpdk_close(struct harp_instance *instance)
 		return;
 	harp_nic_destroy(instance->nic);
 	instance->nic = NULL;
-	if (dpdk->port)
+	if (dpdk->port) {
 		dpdk_news_leave(dpdk->port->news, &dpdk->reader);
-	if (dpdk->page)
-		munmap(dpdk->page, dpdk->port->lease->page_bytes);
+		if (dpdk->page)
+			munmap(dpdk->page, dpdk->port->lease->page_bytes);
+	}
 	why_about(&why, "%s", instance->ifname);
 	if (dpdk_port_put(dpdk->port, &why))
 		instance_log(instance, HARP_LOG_WARN, "the lease ends with the process: %s", text);

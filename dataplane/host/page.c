@@ -237,7 +237,7 @@ static int page_read_records(int fd, uint64_t offset, uint8_t *items, uint32_t s
 int harp_page_read(int fd, enum harp_page_part part, uint32_t first, void *items,
 		   uint32_t item_bytes, uint32_t max)
 {
-	struct harp_page_header header;
+	struct harp_page_header header = { 0 };
 	const struct harp_page_place *place;
 	uint64_t offset;
 	uint8_t *copy;

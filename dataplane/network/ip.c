@@ -86,22 +86,26 @@ enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
 	}
 }
 
-/* Judges the addresses of a packet, and remembers those that are good: the counter of what is wrong, or
- * NULL. What they are judged by changes with the generation. */
-static uint64_t *ip_hear(struct ip *ip, const struct ipv4_header *h)
+/* Judges the addresses of a packet, counts what is wrong, and remembers those that are good. What they are
+ * judged by changes with the generation. */
+static bool ip_hear(struct ip *ip, const struct ipv4_header *h)
 {
 	struct harp_addr src = ipv4_mapped(h->src), dst = ipv4_mapped(h->dst);
 
-	if (!ip_is_own(ip, &dst))
-		return &ip->stats->drop_ip_not_ours;
-	if (!ip_source_good(ip, &src))
-		return &ip->stats->drop_ip_source;
+	if (!ip_is_own(ip, &dst)) {
+		ip->stats->drop_ip_not_ours++;
+		return false;
+	}
+	if (!ip_source_good(ip, &src)) {
+		ip->stats->drop_ip_source++;
+		return false;
+	}
 	ip->heard = (struct ip_heard){ .generation = ip->generation,
 				       .pseudo_sum = ip_pseudo_sum(&src, &dst, 0, 0),
 				       .src = src,
 				       .dst = dst };
 	memcpy(ip->heard.header, ipv4_addresses(h), sizeof(ip->heard.header));
-	return NULL;
+	return true;
 }
 
 enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
@@ -126,13 +130,10 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	if (!ip_trim(ip, f, total))
 		return ip_drop(&stats->drop_ip_short);
 
-	if (ip->heard.generation != ip->generation ||
-	    memcmp(ip->heard.header, ipv4_addresses(h), sizeof(ip->heard.header)) != 0) {
-		uint64_t *fault = ip_hear(ip, h);
-
-		if (fault)
-			return ip_drop(fault);
-	}
+	if ((ip->heard.generation != ip->generation ||
+	     memcmp(ip->heard.header, ipv4_addresses(h), sizeof(ip->heard.header)) != 0) &&
+	    !ip_hear(ip, h))
+		return IP_DROPPED;
 	in->src = ip->heard.src;
 	in->dst = ip->heard.dst;
 	if (be16_get(h->flags_offset) & (IPV4_FLAG_MF | IPV4_OFFSET_MASK))

@@ -9,6 +9,7 @@
  */
 #include "transport/tcp.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -228,6 +229,7 @@ ssize_t tcp_recut_into_pool(struct harp_conn *conn, struct frame *seg)
 		for (uint32_t at = 0, n; at < f->pub.len; at += n) {
 			if (recut_chunk_room(conn->tcp->pool, to) == 0)
 				to = to->frag;
+			assert(to); /* there is room for all of it */
 			room = recut_chunk_room(conn->tcp->pool, to);
 			n = f->pub.len - at < room ? f->pub.len - at : room;
 			/* COPY: the application wants its memory back. */

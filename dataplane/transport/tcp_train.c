@@ -50,6 +50,7 @@ static struct frame *train_copy_grow(struct harp_conn *conn, struct frame **firs
 
 struct frame *tcp_train_copy(struct harp_conn *conn, const struct frame *seg, uint32_t *frags)
 {
+	uint32_t bytes = seg_bytes(seg);
 	struct frame *first = NULL, *to;
 
 	*frags = 0;
@@ -70,8 +71,8 @@ struct frame *tcp_train_copy(struct harp_conn *conn, const struct frame *seg, ui
 			to->pub.len += n;
 		}
 	}
-	conn->acct.tx_copied_bytes += seg_bytes(seg);
-	conn->tcp->stats->tx_copied_bytes += seg_bytes(seg);
+	conn->acct.tx_copied_bytes += bytes;
+	conn->tcp->stats->tx_copied_bytes += bytes;
 	return first;
 }
 

@@ -18,6 +18,7 @@
  */
 #include "transport/tcp.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #define TX_SLIVER_BYTES (TCP_MSS_BYTES_MIN / 2) /* less is sent when the override timer says so */
@@ -44,6 +45,7 @@ static bool tx_is_last(const struct harp_conn *conn, const struct tcp_train *tra
 	if (conn->srtt_ns >= TX_PUSH_RTT_NS_MAX ||
 	    (cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
 		return false;
+	assert(seg->next); /* it is not the tail */
 	bytes = train->bytes + seg_bytes(seg->next);
 	return tcp_loss_pipe_bytes(conn) + bytes > cwnd || conn_flight_bytes(conn) + bytes > wnd;
 }

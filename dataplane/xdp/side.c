@@ -334,6 +334,7 @@ static int kept_open(const char *file, bool *kept)
 	struct statfs fs;
 	int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
+	*kept = false;
 	if (fd < 0)
 		return errno == ELOOP ? -ESTALE : -errno;
 	if (!fstatfs(fd, &fs) && !fstat(fd, &there) && !stat("/proc/thread-self/ns/net", &own)) {

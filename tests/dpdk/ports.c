@@ -345,7 +345,9 @@ unsigned descriptors(void)
 
 	while (dir && readdir(dir))
 		n++;
-	closedir(dir);
+	CHECK(n > 0);
+	if (dir)
+		closedir(dir);
 	return n;
 }
 

@@ -22,7 +22,8 @@ static int forked_taps(void)
 		if (readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1) > 0)
 			taps += strcmp(target, "/dev/net/tun") == 0;
 	}
-	closedir(dir);
+	if (dir)
+		closedir(dir);
 	return taps;
 }
 

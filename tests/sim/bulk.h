@@ -54,7 +54,7 @@ struct bench {
 };
 
 uint64_t bulk_clock_ns(void);
-void bulk_die(const char *what, long long value);
+__attribute__((noreturn)) void bulk_die(const char *what, long long value);
 /* The clock of a side moves; it is to be polled. */
 void bulk_tick(struct bench *b, struct side *side);
 void bulk_forget_events(struct side *side);

@@ -80,7 +80,7 @@ static bool memory_ask(struct sim *sim, struct sim_app *app)
 		struct harp_stack *stack = memory_stack(sim, app);
 		int err;
 
-		if (app->memory_back[i] == MEMORY_OURS ||
+		if (!app->memory[i] || app->memory_back[i] == MEMORY_OURS ||
 		    (app->memory_back[i] == MEMORY_THEIRS && rng_below(&sim->rng, MEMORY_ASKS)))
 			continue;
 		(void)harp_stack_memory_evict(stack, app->memory[i], app->send_total);

@@ -265,6 +265,8 @@ static int open_port(int dev, struct harp_instance_port *out, char *why, size_t 
 
 	opens++;
 	CHECK(device && device->dpdk);
+	if (!device)
+		return -EINVAL;
 	if (bad_port && !strcmp(device->ifname, bad_port)) {
 		snprintf(why, why_len, "no such device");
 		return -ENODEV;

@@ -48,7 +48,7 @@ static uint64_t bench_warm(const struct bench_size *size, uint64_t messages)
 /* Room for the samples of the step that has most. */
 static uint64_t *bench_samples(const struct bench *bench)
 {
-	uint64_t most = 0;
+	uint64_t most = 1; /* no room at all may be NULL */
 
 	for (size_t i = 0; i < bench->steps; i++) {
 		uint64_t n = bench_messages(bench, &bench->sizes[i]);

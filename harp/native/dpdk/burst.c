@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,6 +133,7 @@ static int transfer(const struct dpdk_burst *burst, uint32_t index, uint32_t off
 	for (m = burst->packets[index]; m && bytes; m = m->next) {
 		uint32_t here;
 
+		assert(!out != !from);
 		if (offset >= m->data_len) {
 			offset -= m->data_len;
 			continue;
