@@ -20,12 +20,13 @@ static const char usage[] =
 	"Verified bytes, round trips and messages over the HARP stack, or the kernel's TCP with --kernel.\n"
 	"ADDRESS: 10.0.0.1, fd00::1, fe80::1%eth0; of serve and sink also 0.0.0.0 and ::.\n"
 	"message: --flows connections at once send messages of --size bytes, at most --depth unanswered,\n"
-	"for --seconds; a message's time is from its first byte until its receipt comes back.\n"
+	"for --seconds or --count; a message's time is from its first byte until its receipt comes back.\n"
 	"\n"
 	"  --ifname NAME      the interface of the HARP stack, or dpdk:SPEC (needed without --kernel)\n"
 	"  --kernel           kernel sockets\n"
 	"  --bytes N          bytes to move (16777216)\n"
-	"  --count N          echo: round trips (10000); serve, sink: connections before it ends (1)\n"
+	"  --count N          echo: round trips (10000); serve, sink: connections before it ends (1);\n"
+	"                     message: of each connection, instead of --seconds\n"
 	"  --repeat N         send, recv, echo: so many connections, one after the other (1)\n"
 	"  --size N           message size (echo: 8, message: 65536)\n"
 	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5)\n"
@@ -179,7 +180,7 @@ static void parse_rest(char **words, struct options *o)
 		exit(2);
 	}
 	end->port = (uint16_t)option_number(TOOL, "PORT", words[2], 1, 65535);
-	if (!o->count)
+	if (!o->count && o->command != COMMAND_MESSAGE)
 		o->count = o->command == COMMAND_ECHO ? 10000 : 1;
 	if (!o->size)
 		o->size = o->command == COMMAND_MESSAGE ? 65536 : 8;

@@ -24,7 +24,7 @@ struct options {
 	bool verify;     /* sink: every byte */
 	bool half_close; /* recv: nothing is sent after the request */
 	uint64_t bytes;  /* send, recv */
-	uint32_t count;  /* echo: round trips; serve, sink: connections */
+	uint32_t count;  /* echo: round trips; serve, sink: connections; message: of each, or 0 */
 	uint32_t size;   /* echo, message: bytes of one */
 	uint32_t repeat; /* send, recv, echo: connections, one after the other */
 	uint32_t flows;  /* message: connections at once */

@@ -4,7 +4,7 @@
  *
  * A message's time is from when it may be sent (fewer than depth are unanswered and the one before it
  * has left) until its receipt has come. All messages that begin in the measured part count, however late
- * they end; goodput counts the receipts that come in that part.
+ * they end; goodput counts the receipts that come in that part. With --count all that is sent is measured.
  */
 #include "message.h"
 
@@ -67,12 +67,18 @@ static void message_make(const struct options *o, struct flow *flow)
 	memcpy(flow->message + size - sizeof(flow->begun), &flow->begun, sizeof(flow->begun));
 }
 
+/* Has it begun all of its messages? */
+static bool flow_is_through(const struct sending *all, const struct flow *flow, uint64_t now_ns)
+{
+	return all->o->count ? flow->begun == all->o->count : now_ns >= all->window.end_ns;
+}
+
 /* Is there a message to send, or the rest of one? */
 static bool flow_wants(const struct sending *all, struct flow *flow, uint64_t now_ns)
 {
 	if (flow->made)
 		return true;
-	if (now_ns >= all->window.end_ns || flow->begun - flow->answered >= all->o->depth)
+	if (flow_is_through(all, flow, now_ns) || flow->begun - flow->answered >= all->o->depth)
 		return false;
 	message_make(all->o, flow);
 	flow->starts_ns[flow->begun % MESSAGE_DEPTH_MAX] = stream_clock_ns();
@@ -204,6 +210,18 @@ static int sending_snapshot(struct sending *all, struct stream_host *host)
 	return 0;
 }
 
+/* With --count the last receipt ends what is measured. */
+static void sending_look(struct sending *all, uint64_t now_ns)
+{
+	bool answered = all->o->count > 0;
+
+	for (uint32_t i = 0; i < all->o->flows && answered; i++)
+		answered = all->flows[i].answered == all->o->count;
+	if (answered)
+		all->window.end_ns = now_ns;
+	window_look(&all->window, now_ns);
+}
+
 static int sending_run(struct sending *all, struct stream_host *host)
 {
 	bool busy = true;
@@ -211,13 +229,16 @@ static int sending_run(struct sending *all, struct stream_host *host)
 
 	if (late)
 		return late;
-	window_init(&all->window, all->o->start_ns, all->o->skip_ns, all->o->run_ns);
+	if (all->o->count)
+		window_init(&all->window, all->o->start_ns, 0, INT64_MAX);
+	else
+		window_init(&all->window, all->o->start_ns, all->o->skip_ns, all->o->run_ns);
 	all->progress_ns = all->window.start_ns;
 	while (busy) {
 		uint64_t now_ns = stream_clock_ns();
 
+		sending_look(all, now_ns);
 		busy = now_ns < all->window.end_ns;
-		window_look(&all->window, now_ns);
 		if (all->window.ended && !all->flows[0].at_end && sending_snapshot(all, host))
 			return -ENOMEM;
 		for (uint32_t i = 0; i < all->o->flows; i++) {
