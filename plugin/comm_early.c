@@ -10,7 +10,9 @@
  * On one lane a message that nobody has asked for waits in the lane. On several it may stand before a chunk of a
  * message that was asked for, and then it is taken into memory of ours. The eager limit bounds it: a sender
  * does not begin more than that beyond the credits it has been told, and what is posted has been told at the
- * earliest then. A chunk has one such memory, whichever lanes bring it.
+ * earliest then. A chunk has one such memory, whichever lanes bring it: what a lane that died has left unfinished is finished by
+ * who brings it again, and counts once. What is cut otherwise the second time, as no honest sender does, may leave it unfinished
+ * for good; it goes when its message is done.
  */
 
 struct comm_early *comm_early_new(const struct comm_in *in)
@@ -76,7 +78,10 @@ struct comm_early *comm_early_take(struct comm *comm)
 	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
 
 	for (struct comm_early *e = comm->several->early; e; e = e->next) {
-		if (e->complete && !e->moving && e->message < posted) {
+		/* A lane that writes there keeps others from bringing the same bytes, and so the message from being done. */
+		bool over = e->message < comm->completed;
+
+		if ((e->complete || over) && !e->moving && e->message < posted) {
 			e->moving = true;
 			return e;
 		}

@@ -221,7 +221,7 @@ struct comm_early *comm_early_find(struct comm *comm, uint64_t message, uint64_t
 bool comm_early_fits(struct comm *comm, uint32_t length);
 void comm_early_add(struct comm *comm, struct comm_early *early);
 void comm_early_remove(struct comm *comm, struct comm_early *early);
-/* One that can go to its place; it is marked as moving. */
+/* One that can go to its place, or has none any more; it is marked as moving. */
 struct comm_early *comm_early_take(struct comm *comm);
 
 #endif

@@ -102,6 +102,74 @@ static void test_early_is_here(void)
 	rig_free(&t);
 }
 
+/* All that may come unasked has begun to come when its lane dies. Another brings the same again: it has room, whether or not
+ * it is asked for by then. */
+static void early_again(bool asked)
+{
+	uint8_t first[64], second[8192 - RECORD_HEADER_BYTES];
+	struct request *one, *two = NULL;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	one = rig_post(t.recv, first, sizeof(first));
+	feed(&t.pairs[0].lanes[1], 1, sizeof(second), 0, sizeof(second), 2);
+	t.pairs[0].lanes[1].in->count -= 1000; /* the rest is still on its way */
+	rig_turns(&t, 30);
+	CHECK(t.recv->several->early != NULL);
+	fake_break(&t.pairs[0]);
+	rig_turns(&t, 30);
+	if (asked)
+		two = rig_post(t.recv, second, sizeof(second));
+	feed(&t.pairs[1].lanes[1], 1, sizeof(second), 0, sizeof(second), 2);
+	feed(&t.pairs[1].lanes[1], 0, 64, 0, 64, 1);
+	CHECK_EQ(rig_wait(&t, one, NULL), 0);
+	if (!asked)
+		two = rig_post(t.recv, second, sizeof(second));
+	CHECK_EQ(rig_wait(&t, two, NULL), 0);
+	CHECK(fed(second, sizeof(second), 2));
+	CHECK(!t.recv->several->early);
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
+static void test_early_again(void)
+{
+	early_again(false);
+	early_again(true);
+}
+
+/* Half of a message is begun before it is asked for, and the whole of it comes by another lane, again and again: the peer does
+ * not fill our memory with halves. */
+static void test_early_is_left(void)
+{
+	uint8_t room[128];
+	struct comm_several *s;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	s = t.recv->several;
+	for (uint64_t m = 0; m < 20 && !check_failures; m += 2) {
+		struct request *request = rig_post(t.recv, room, sizeof(room));
+
+		feed(&t.pairs[0].lanes[1], m + 1, 128, 64, 64, 9);
+		t.pairs[0].lanes[1].in->count -= 10;
+		rig_turns(&t, 30);
+		CHECK(s->early && s->early->message == m + 1 && !s->early->next);
+		feed(&t.pairs[1].lanes[1], m, 128, 0, 128, 1);
+		CHECK_EQ(rig_wait(&t, request, NULL), 0);
+		request = rig_post(t.recv, room, sizeof(room));
+		feed(&t.pairs[1].lanes[1], m + 1, 128, 0, 128, 2);
+		CHECK_EQ(rig_wait(&t, request, NULL), 0);
+		CHECK(fed(room, sizeof(room), 2));
+		t.pairs[0].lanes[1].in->count += 10;
+		t.pairs[0].lanes[1].event = true;
+		rig_turns(&t, 30);
+		CHECK(!s->early);
+	}
+	CHECK_EQ(env_warns, 0);
+	rig_free(&t);
+}
+
 /* While a lane is at an empty message, which has nothing to lie across, no other brings it as well. */
 static void test_empty_is_used(void)
 {
@@ -426,6 +494,8 @@ int main(void)
 		test_early,
 		test_early_overlap,
 		test_early_is_here,
+		test_early_again,
+		test_early_is_left,
 		test_empty_is_used,
 		test_both_are_answered,
 		test_answer_waits,
