@@ -144,6 +144,14 @@ static bool check_acceptable(const struct harp_conn *conn, const struct tcp_segm
 	return seg->seq - conn->rcv_nxt_seq < wnd || seg->seq + space - 1 - conn->rcv_nxt_seq < wnd;
 }
 
+/* Is it where data may be that was under way when the window was taken back (reass_refused())? */
+static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
+{
+	uint32_t offered = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+
+	return conn_rcv_wnd_bytes(conn) == 0 && seq - conn->rcv_nxt_seq <= offered;
+}
+
 static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct tcp_segment *seg,
 					   uint32_t space)
 {
@@ -152,8 +160,12 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	 * honest peer sends throttled, or a stranger could have us send his victim duplicate ACKs. */
 	uint32_t behind = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
 
-	if (seg->flags & TCP_RST)
+	if (seg->flags & TCP_RST) {
+		/* It left into a window: RFC 5961 section 3.2. Who has reset answers with an RST that fits. */
+		if (check_was_offered(conn, seg->seq))
+			check_challenge(conn);
 		return TCP_DROP_WINDOW;
+	}
 	/* The retransmitted FIN: restart 2 MSL. Any other would let a stranger keep the slot for ever. */
 	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN) &&
 	    seg->seq + space == conn->rcv_nxt_seq)
@@ -176,10 +188,7 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
  * what comes after it at the edge would pass for older. */
 static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32_t space)
 {
-	uint32_t offered = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
-
-	if (conn_rcv_wnd_bytes(conn) > 0 || seg->seq - conn->rcv_nxt_seq > offered ||
-	    (seg->flags & (TCP_RST | TCP_SYN)))
+	if (!check_was_offered(conn, seg->seq) || (seg->flags & (TCP_RST | TCP_SYN)))
 		return false;
 	if (space > 0) {
 		conn->tcp->stats->drop_tcp_rx_budget++;
