@@ -130,6 +130,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	TAILQ_INIT(&tcp->ack_list);
 	TAILQ_INIT(&tcp->events);
 	TAILQ_INIT(&tcp->pool_waiters);
+	TAILQ_INIT(&tcp->starved);
 	TAILQ_INIT(&tcp->reassembling);
 	TAILQ_INIT(&tcp->free_conns);
 	TAILQ_INIT(&tcp->time_wait);

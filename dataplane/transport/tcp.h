@@ -11,6 +11,7 @@
  *	tcp_cookie.c   and when too many came: SYN cookies
  *	tcp_ack.c      what an acceptable ACK does: queue, RTT, window
  *	tcp_reass.c    payload in: in order to the receive queue, else the reassembly list
+ *	tcp_starve.c   receivers that the pool has no frames for
  *	tcp_delack.c   when it is acknowledged
  *	tcp_tx.c       the transmit phase: who sends what, when
  *	tcp_out.c      one segment out: headers, options, window
@@ -113,11 +114,12 @@ struct tcp {
 	struct conn_list events;
 	struct conn_list pool_waiters; /* their application waits for frames of the pool */
 	struct conn_list reassembling; /* those with data out of order: tcp_reass.c */
-	bool nic_full;                 /* the last transmit phase ended for want of room */
-	uint32_t resolved_seen; /* eth->resolved_generation when tx_unresolved was last woken */
-	uint32_t tx_frags_max;  /* frames of one segment */
-	bool csum_offload;      /* the card fills in checksums */
-	uint32_t shared_frames; /* of the pool, beside the fill ring */
+	struct conn_list starved; /* those whose window is closed for want of frames of the pool */
+	bool nic_full;            /* the last transmit phase ended for want of room */
+	uint32_t resolved_seen;   /* eth->resolved_generation when tx_unresolved was last woken */
+	uint32_t tx_frags_max;    /* frames of one segment */
+	bool csum_offload;        /* the card fills in checksums */
+	uint32_t shared_frames;   /* of the pool, beside the fill ring */
 	uint32_t pool_plenty_frames;     /* free: more than any tcp_pool_floor_*() */
 	uint32_t rx_payload_frame_bytes; /* what the NIC puts in one received frame */
 	struct flow_table flows;
@@ -329,6 +331,14 @@ void tcp_rcvq_purge(struct harp_conn *conn);
 void tcp_window_reopen(struct harp_conn *conn);
 /* The right edge that the budget allows now; never left of the one advertised. */
 uint32_t tcp_window_edge(const struct harp_conn *conn);
+
+/* ---- tcp_starve.c ---- */
+/* Data in order was refused, as the pool is short. True: for a while, and the window is to be closed. */
+bool tcp_starve_refused(struct harp_conn *conn);
+void tcp_starve_end(struct harp_conn *conn);
+/* One at a time, in a transmit phase: it may take all the frames there are. */
+bool tcp_starve_may_feed(const struct tcp *tcp);
+void tcp_starve_feed(struct tcp *tcp);
 
 /* ---- tcp_delack.c ---- */
 /* An ACK is owed; now: it may not wait for the next poll. */

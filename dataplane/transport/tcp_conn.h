@@ -165,7 +165,7 @@ struct harp_conn {
 	uint8_t rto_lone;       /* the deadline allows for a delayed ACK of a single segment */
 	uint8_t rto_probe;      /* the loss probe has taken the timeout's place */
 	uint8_t challenge_left; /* in this epoch */
-	uint8_t on_ack_list, on_event_list, on_pool_list, on_reass_list;
+	uint8_t on_ack_list, on_event_list, on_pool_list, on_reass_list, on_starved_list;
 	uint8_t bulk_segs;   /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
 	uint8_t full_pushed; /* the last full-sized segment had PSH */
 	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
@@ -185,6 +185,8 @@ struct harp_conn {
 	TAILQ_ENTRY(harp_conn) event_link;
 	TAILQ_ENTRY(harp_conn) pool_link;  /* waits for frames of the pool */
 	TAILQ_ENTRY(harp_conn) reass_link; /* has data out of order, or had */
+	TAILQ_ENTRY(harp_conn)
+	starved_link;                      /* its window is closed for want of frames of the pool */
 	TAILQ_ENTRY(harp_conn) owner_link; /* free list, a listener's queues, or TIME-WAIT */
 	struct harp_listener *listener;    /* until accepted */
 	void *user;
@@ -230,6 +232,8 @@ struct harp_conn {
 	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
 	uint32_t keepalive_count;
 	uint32_t on_time_wait_list;
+	uint32_t refused_seq;      /* RCV.NXT when data at it was first refused for that, */
+	uint64_t refused_ns;       /* and when; 0: never */
 	uint64_t bytes_queued;     /* taken from the application */
 	uint32_t tx_external_held; /* external frames in the send queue, beside tx_frames_held */
 	struct {

@@ -37,7 +37,7 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 	room &= ~((1u << conn->rcv_wscale) - 1);
 	edge = conn->rcv_nxt_seq + room;
 	/* RFC 9293 3.8.6.2.2: no shrinking, and no steps smaller than min (Fr * RCV.BUFF, MSS). */
-	if (seq_lt(edge, conn->rcv_edge_seq + step))
+	if (seq_lt(edge, conn->rcv_edge_seq + step) || conn->on_starved_list)
 		return conn->rcv_edge_seq;
 	return edge;
 }
@@ -404,8 +404,8 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
  * would rather not (SHLD-14): so the peer asks as long as it takes (MUST-37), and hears of room. */
 static void reass_refused(struct harp_conn *conn)
 {
-	if (conn->rx_frames_held < conn->rx_frames_budget)
-		return; /* the pool is short, and nobody would tell when it is not */
+	if (conn->rx_frames_held < conn->rx_frames_budget && !tcp_starve_refused(conn))
+		return;
 	conn->rcv_edge_seq = conn->rcv_nxt_seq;
 	/* What the peer says from here on comes at the edge, and is no older than what is thrown away. */
 	if (seq_gt(conn->snd_wl1_seq, conn->rcv_nxt_seq))

@@ -411,6 +411,7 @@ void tcp_tx_unlist(struct harp_conn *conn)
 	if (conn->on_pool_list)
 		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, pool_link);
 	conn->on_pool_list = 0;
+	tcp_starve_end(conn);
 	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_PROBE_PENDING |
 				   CONN_SYN_PENDING | CONN_TLP_PENDING);
 }
@@ -421,6 +422,8 @@ uint64_t tcp_tx_next_ns(const struct tcp *tcp)
 		return TCP_NEVER_NS;
 	if (!TAILQ_EMPTY(&tcp->tx_ready) || (!TAILQ_EMPTY(&tcp->tx_unresolved) &&
 					     tcp->resolved_seen != tcp->eth->resolved_generation))
+		return tcp->now_ns;
+	if (tcp_starve_may_feed(tcp))
 		return tcp->now_ns;
 	return tcp->acks_owed > 0 ? tcp_delack_next_ns(tcp) : TCP_NEVER_NS;
 }
@@ -445,6 +448,7 @@ static void tx_wake(struct tcp *tcp)
 		conn->flags &= ~(uint32_t)CONN_WANT_WRITE;
 		tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 	}
+	tcp_starve_feed(tcp);
 }
 
 /* One connection's turn is over with this result. False: the phase is over too. */

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tcp_starve.c - receivers whose applications rest hold the frames of the pool: whom that leaves none closes its window, keeps
+ * its peer, and says so when there are some again.
+ */
+#include "tcp_rig.h"
+
+#define FULL 1448u
+
+enum { HOLDERS = 6 };
+
+static struct rig rig;
+static struct harp_conn *holders[HOLDERS];
+
+/* A segment in order, and what was said last. */
+static struct rig_seg says(struct harp_conn *conn, uint32_t flags, uint32_t len)
+{
+	struct rig_say say = rig_usual(&rig, (uint8_t)flags, len);
+
+	say.seq = conn->rcv_nxt_seq;
+	say.ack = conn->snd_una_seq;
+	rig.port = conn->local_port;
+	rig_says(&rig, say);
+	rig_poll(&rig);
+	rig.out_head = rig.out_tail;
+	return rig.out[(rig.out_tail - 1) % RIG_QUEUE];
+}
+
+/* True: it was taken. */
+static bool takes(struct harp_conn *conn)
+{
+	uint32_t before = conn->rcv_nxt_seq;
+
+	(void)says(conn, TCP_ACK, FULL);
+	return conn->rcv_nxt_seq != before;
+}
+
+static void reads(struct harp_conn *conn, uint32_t most)
+{
+	static uint8_t bytes[1u << 20];
+
+	(void)harp_conn_recv(conn, bytes, most < sizeof(bytes) ? most : sizeof(bytes));
+}
+
+static struct harp_conn *connects(void)
+{
+	rig.seq = RIG_PEER_ISS;
+	rig_established(&rig, NULL);
+	return rig.conn;
+}
+
+/* All hold what they are given; the last is refused although its budget is not used. */
+static void starve(void)
+{
+	rig_open(&rig);
+	for (unsigned i = 0; i < HOLDERS; i++) {
+		holders[i] = connects();
+		while (takes(holders[i]))
+			;
+	}
+	(void)connects();
+	while (takes(rig.conn))
+		;
+	CHECK(rig.conn->rx_frames_held < rig.conn->rx_frames_budget);
+	CHECK(conn_rcv_wnd_bytes(rig.conn) > 0); /* it may be over at once */
+	rig_wait(&rig, 50 * RIG_MS);
+	CHECK(!takes(rig.conn));
+	CHECK_EQ(conn_rcv_wnd_bytes(rig.conn), 0);
+}
+
+static void end(void)
+{
+	for (unsigned i = 0; i < HOLDERS; i++)
+		harp_conn_abort(holders[i]);
+	rig_poll(&rig);
+	rig.out_head = rig.out_tail;
+	rig_close(&rig);
+}
+
+static void frames_come_back(void)
+{
+	for (unsigned i = 0; i < HOLDERS; i++)
+		reads(holders[i], UINT32_MAX);
+}
+
+/* For as long as it takes the window is said to be closed, to what is sent again and to what asks. */
+static void test_a_peer_that_asks(void)
+{
+	starve();
+	for (unsigned minutes = 0; minutes < 10; minutes++) {
+		struct rig_seg probe;
+		struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
+
+		rig_wait(&rig, 60 * RIG_S);
+		CHECK_EQ(says(rig.conn, TCP_ACK, FULL).wnd, 0);
+		say.seq = rig.conn->rcv_nxt_seq - 1;
+		rig_says(&rig, say);
+		probe = *rig_expect(&rig, TCP_ACK);
+		CHECK_EQ(probe.wnd, 0);
+		CHECK_EQ(probe.ack, rig.conn->rcv_nxt_seq);
+	}
+	end();
+}
+
+/* The peer is told without having asked, and by which ACK: what others have is theirs. */
+static void test_frames_come_back(void)
+{
+	uint32_t before;
+
+	starve();
+	before = rig.conn->rcv_nxt_seq;
+	frames_come_back();
+	rig_poll(&rig);
+	CHECK(conn_rcv_wnd_bytes(rig.conn) > 0);
+	CHECK(rig.out[(rig.out_tail - 1) % RIG_QUEUE].wnd > 0);
+	CHECK_EQ(rig.out[(rig.out_tail - 1) % RIG_QUEUE].dst_port, RIG_PEER_PORT);
+	rig.out_head = rig.out_tail;
+	for (unsigned i = 0; i < 100; i++) {
+		CHECK(takes(rig.conn));
+		reads(rig.conn, UINT32_MAX);
+	}
+	CHECK_EQ(rig.conn->rcv_nxt_seq, before + 100 * FULL);
+	end();
+}
+
+/* Nobody polls for long unless there is something to do. */
+static void test_who_sleeps_is_woken(void)
+{
+	uint32_t owed;
+
+	starve();
+	rig_wait(&rig, RIG_S);
+	CHECK(harp_stack_next_deadline_ns(rig.stack) > rig.now_ns);
+	for (unsigned i = 0; i < 100 && !tcp_starve_may_feed(&rig.stack->tcp); i++)
+		reads(holders[i % HOLDERS], FULL);
+	owed = rig.stack->tcp.acks_owed;
+	rig.stack->tcp.acks_owed = 0; /* whatever is owed to others */
+	CHECK(harp_stack_next_deadline_ns(rig.stack) <= rig.now_ns);
+	rig.stack->tcp.acks_owed = owed;
+	end();
+}
+
+/* It ends while it is starved. */
+static void test_its_end(void)
+{
+	starve();
+	harp_conn_abort(rig.conn);
+	rig.conn = NULL;
+	rig_poll(&rig);
+	CHECK(TAILQ_EMPTY(&rig.stack->tcp.starved));
+	frames_come_back();
+	end();
+}
+
+int main(void)
+{
+	test_a_peer_that_asks();
+	test_frames_come_back();
+	test_who_sleeps_is_woken();
+	test_its_end();
+	return check_done();
+}
