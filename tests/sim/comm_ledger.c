@@ -225,7 +225,7 @@ int __wrap_comm_attach(struct comm *comm, struct lane *lane, const struct comm_l
 
 		if (l->end[CSIM_SEND].lane != lane || !u)
 			continue;
-		if (opt->index != l->index || opt->dev != (int)l->spec->rail ||
+		if (opt->index != l->index || opt->dev != u->rails[u->lanes[l->index].rail].dev ||
 		    opt->backup != u->rails[u->lanes[l->index].rail].backup || !opt->rtt_ns ||
 		    opt->sent_bytes != (l->words ? LEDGER_WORDS_BYTES : 0))
 			(void)csim_fail(
