@@ -6,8 +6,9 @@
  * tcp_delack_phase(), behind the data of a poll, sends those that are due.
  *
  * An ACK waits for the poll after the one in which it became due, so that an application that answers
- * at once has its answer carry it; it does not wait when two full-sized segments are unacknowledged
- * (RFC 9293 3.8.6.3) or when CONN_ACK_NOW says so.
+ * at once has its answer carry it, or go with it: what leaves by itself costs a kick of the NIC, and the application hears of its
+ * message behind that. It does not wait when two full-sized segments are unacknowledged (RFC 9293 3.8.6.3) and the last one was not
+ * the end of what its sender had (PSH), nor when CONN_ACK_NOW says so.
  *
  * While more segments are obviously coming ACKs are held (CONN_ACK_HELD): a fast poller would send one
  * for every two or three segments, each costs about as much as a data segment, and the next segment
@@ -115,6 +116,7 @@ void tcp_delack_took(struct harp_conn *conn, const struct tcp_segment *seg, uint
 		delack_gap(conn);
 	}
 	hold_ns = delack_hold_ns(conn, seg, len);
+	conn->last_pushed = (seg->flags & TCP_PSH) != 0;
 	if (hold_ns)
 		delack_hold(conn, hold_ns);
 	else
@@ -135,7 +137,8 @@ static bool delack_is_due(const struct harp_conn *conn)
 	if (conn->flags & CONN_ACK_HELD)
 		return conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS ||
 		       conn->tcp->now_ns >= conn->ack_due_ns;
-	return conn->full_segs_unacked >= 2 || conn->ack_poll != conn->tcp->poll_count;
+	return conn->ack_poll != conn->tcp->poll_count ||
+	       (conn->full_segs_unacked >= 2 && !conn->last_pushed);
 }
 
 unsigned tcp_delack_phase(struct tcp *tcp)

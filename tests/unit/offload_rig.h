@@ -178,11 +178,15 @@ struct how {
 	bool v6, v1, lazy;
 };
 
+/* As who sleeps between polls does: one that has left something for the next has it. */
 static inline void net_step(uint64_t ns)
 {
 	net.now_ns += ns;
-	for (unsigned i = 0; i < 2; i++)
+	for (unsigned i = 0; i < 2; i++) {
 		harp_stack_poll(net.stack[i], net.now_ns);
+		if (harp_stack_next_deadline_ns(net.stack[i]) <= net.now_ns)
+			harp_stack_poll(net.stack[i], net.now_ns);
+	}
 }
 
 static inline void net_connect(bool v6, uint32_t tx_frames)

@@ -23,14 +23,41 @@ static void test_data_is_delivered_and_acknowledged(void)
 	rig_close(&rig);
 }
 
-static void test_two_full_segments_are_acknowledged_at_once(void)
+/* A message of two full-sized segments and a short one, in one poll. */
+static void message_of_three(uint8_t flags)
 {
 	rig_open(&rig);
 	rig_established(&rig, NULL);
-	rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
-	rig.seq += 1448;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 1448));
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 1448);
+	for (unsigned i = 0; i < 2; i++) {
+		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
+		rig.seq += 1448;
+	}
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | flags, 1200));
+	rig.seq += 1200;
+}
+
+static void test_two_full_segments_are_acknowledged_at_once(void)
+{
+	message_of_three(0);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+/* The application hears of it before a NIC is kicked for its ACK, and may have an answer. */
+static void test_the_end_of_a_message_is_acknowledged_in_the_next_poll(void)
+{
+	message_of_three(TCP_PSH);
+	rig_silent(&rig);
+	CHECK_EQ(harp_stack_next_deadline_ns(rig.stack), rig.now_ns);
+	rig_poll(&rig);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_silent(&rig);
+	rig_close(&rig);
+	message_of_three(TCP_PSH);
+	CHECK_EQ(rig_write(&rig, 8), 8);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->ack, rig.seq);
+	rig_poll(&rig);
 	rig_silent(&rig);
 	rig_close(&rig);
 }
@@ -395,6 +422,7 @@ int main(void)
 {
 	test_data_is_delivered_and_acknowledged();
 	test_two_full_segments_are_acknowledged_at_once();
+	test_the_end_of_a_message_is_acknowledged_in_the_next_poll();
 	test_in_the_middle_of_a_stream_acks_are_held();
 	test_a_held_ack_leaves_with_the_sixteenth_segment();
 	test_a_burst_is_acknowledged_at_its_end();
