@@ -165,6 +165,7 @@ struct comm_chunk {
 	int16_t next;
 	int16_t kept; /* place of its message in the table of kept ones, -1: it is the application's memory */
 	bool resent; /* another lane has it too */
+	bool again;  /* another one had it before */
 };
 
 /* A message that its sender keeps. */

@@ -31,10 +31,16 @@ static inline bool comm_tx_is_acked(const struct comm_several *s, const struct c
 		chunk->offset + chunk->length <= s->acked_offset);
 }
 
-static inline void comm_list_shed(struct comm_several *s, struct comm_list *list)
+/* Takes off the head what is acknowledged. True: that was all, and what was given last came by no other lane. */
+static inline bool comm_list_shed(struct comm_several *s, struct comm_list *list)
 {
-	while (list->head >= 0 && comm_tx_is_acked(s, &s->chunks[list->head]))
+	bool alone = false;
+
+	while (list->head >= 0 && comm_tx_is_acked(s, &s->chunks[list->head])) {
+		alone = !s->chunks[list->head].resent && !s->chunks[list->head].again;
 		comm_list_append(s, &s->unused, comm_list_pop(s, list));
+	}
+	return alone && list->head < 0;
 }
 
 #endif

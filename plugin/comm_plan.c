@@ -160,7 +160,7 @@ static bool comm_plan_next(struct comm *comm, struct plan *plan, uint64_t now_ns
 {
 	struct comm_several *s = comm->several;
 
-	comm_list_shed(s, &s->moved);
+	(void)comm_list_shed(s, &s->moved);
 	if (s->moved.head >= 0) {
 		comm_plan_chunk(comm, plan, PLAN_MOVED, s->moved.head);
 		return true;
@@ -239,7 +239,8 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	s->chunks[i] = (struct comm_chunk){ .message = plan->message,
 					    .offset = plan->offset,
 					    .length = plan->length,
-					    .kept = plan->kept };
+					    .kept = plan->kept,
+					    .again = plan->what != PLAN_NEW };
 	if (plan->message >= comm->completed)
 		request->carried |= (uint8_t)l->kind;
 	comm_list_append(s, &l->under_way, i);

@@ -85,8 +85,14 @@ int comm_tx_ack(struct comm *comm, uint64_t message, uint64_t offset)
 		return 0; /* by another lane, overtaken */
 	s->acked_message = message;
 	s->acked_offset = offset;
-	for (uint32_t left = s->stripe.live; left; left &= left - 1)
-		comm_list_shed(s, &s->lanes[__builtin_ctz(left)]->under_way);
+	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
+		unsigned index = (unsigned)__builtin_ctz(left);
+		const struct stripe_lane *lane = &s->stripe.lane[index];
+
+		/* What has arrived its TCP has delivered, whose word a kernel lane is asked for seldom, and has late. */
+		if (comm_list_shed(s, &s->lanes[index]->under_way) && lane->kind == LANE_KERNEL)
+			stripe_acked(&s->stripe, index, lane->given_bytes, comm->now_ns);
+	}
 	comm_kept_shed(comm);
 	return 0;
 }

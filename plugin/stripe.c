@@ -42,6 +42,7 @@
 #define SAMPLE_NS_MIN 1000000u
 #define SAMPLE_BYTES_MIN 32768u
 #define SURE_SHARE 4u             /* a first rate is one when its bounds are no further apart */
+#define TAIL_NS 60000000u         /* Linux delays an ACK by 40 ms, and some for its clock */
 #define OVERDUE_NS_MIN 5000000u   /* a sample that lasts so long says something unfinished */
 #define UNKNOWN_BYTES_MAX 262144u /* under way while the rate is not known */
 #define LAG_SHARE 2u              /* less than so-manieth of another's rate */
@@ -79,6 +80,13 @@ void stripe_remove(struct stripe *stripe, unsigned index)
 	stripe->stalled &= ~(1u << index);
 }
 
+/* Of a message's end the kernel's ACK comes up to 40 ms later (Linux's delayed ACK) when nothing follows: what is waited for then says
+ * nothing of the lane. */
+static bool stripe_is_tail(const struct stripe_lane *l)
+{
+	return l->kind == LANE_KERNEL && l->given_bytes - l->acked_bytes < SAMPLE_BYTES_MIN;
+}
+
 void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t now_ns)
 {
 	struct stripe_lane *l = &stripe->lane[index];
@@ -87,6 +95,9 @@ void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t
 		l->progress_ns = l->acked_ns = now_ns;
 		l->sample_ns += now_ns - l->busy_ns; /* the idle time */
 		l->busy_ns = l->began_ns = now_ns;
+	} else if (stripe_is_tail(l) && now_ns > l->given_ns + SAMPLE_NS_MIN) {
+		l->sample_bytes = l->given_bytes;
+		l->sample_ns = l->busy_ns = now_ns;
 	}
 	l->given_bytes += bytes;
 	l->given_ns = now_ns;
@@ -103,10 +114,11 @@ static uint64_t stripe_rate_of(uint64_t bytes, uint64_t from_ns, uint64_t to_ns)
 static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now_ns)
 {
 	uint64_t bytes = l->acked_bytes - l->sample_bytes, spent_ns, rtt_ns = l->rtt_min_ns;
-	bool idle = l->acked_bytes == l->given_bytes;
+	bool idle = l->acked_bytes == l->given_bytes || stripe_is_tail(l);
 	uint64_t least, most;
 
-	if (!was_owed || now_ns <= l->sample_ns) /* each driver has its clock's last look */
+	/* Each driver has its clock's last look. And a sample may begin behind a tail. */
+	if (!was_owed || now_ns <= l->sample_ns || l->acked_bytes < l->sample_bytes)
 		return;
 	if (!idle)
 		l->busy_ns = now_ns;
@@ -171,8 +183,7 @@ static uint64_t stripe_rate_now(const struct stripe_lane *l, uint64_t now_ns)
 	if (!under_way)
 		return now_ns < l->given_ns + FORGET_NS ? l->rate : 0;
 	rate = l->rate;
-	/* Of a message's end the kernel's ACK comes up to 40 ms later (Linux's delayed ACK) when nothing follows. */
-	if (l->kind == LANE_KERNEL && under_way < SAMPLE_BYTES_MIN)
+	if (stripe_is_tail(l))
 		return rate;
 	if (now_ns >= l->sample_ns + OVERDUE_NS_MIN + 2 * l->srtt_ns) {
 		most = stripe_rate_of(l->given_bytes - l->sample_bytes, l->sample_ns, now_ns);
@@ -297,6 +308,8 @@ unsigned stripe_sample(struct stripe *stripe, unsigned index, bool owed, uint64_
 	limit_ns = l->srtt_ns * STALL_ROUND_TRIPS;
 	if (limit_ns < STALL_NS_MIN)
 		limit_ns = STALL_NS_MIN;
+	if (limit_ns < TAIL_NS && stripe_is_tail(l))
+		limit_ns = TAIL_NS;
 	still_ns = now_ns - l->progress_ns;
 	l->stalled = still_ns >= limit_ns;
 	stripe->stalled &= ~(1u << index);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_kept.c - when a send is done: acknowledged by the peer, or, where the receiver keeps messages, delivered by a
  * lane; what is owed then, and what becomes of it when lanes or the sender go. */
+#include "comm_impl.h"
 #include "comm_rig.h"
 
 /* Done means acknowledged by the peer, unless the message is kept: a lane's TCP alone does not do. */
@@ -187,6 +188,44 @@ static void test_owes(void)
 	rig_receive_all(&t, COUNT);
 }
 
+/* What a kernel lane has under way, after an ACK for all of it; how: what is so of the only chunk. */
+static uint64_t left_under_way(bool resent, bool again)
+{
+	struct comm_lane_view views[COMM_LANES_MAX];
+	static uint8_t tx[100];
+	struct lane_ops mute; /* its TCP's own word comes too late */
+	struct comm_several *s;
+	struct talk t;
+	uint64_t left;
+
+	rig_open_kept(&t, 1);
+	mute = *t.pairs[0].lanes[0].lane.ops;
+	mute.info = NULL;
+	t.pairs[0].lanes[0].lane.ops = &mute;
+	s = t.send->several;
+	s->stripe.lane[0].kind = LANE_KERNEL;
+	(void)rig_post(t.send, tx, sizeof(tx));
+	rig_turns(&t, 2);
+	CHECK(s->lanes[0]->under_way.head >= 0);
+	CHECK_EQ(comm_lane_views(t.send, views), 1);
+	CHECK_EQ(views[0].under_way_bytes, RECORD_HEADER_BYTES + sizeof(tx));
+	s->chunks[s->lanes[0]->under_way.head].resent = resent;
+	s->chunks[s->lanes[0]->under_way.head].again = again;
+	CHECK_EQ(comm_tx_ack(t.send, 1, 0), 0);
+	(void)comm_lane_views(t.send, views);
+	left = views[0].under_way_bytes;
+	rig_free(&t);
+	return left;
+}
+
+/* The peer has it: so its lane has delivered it, unless another lane may have. */
+static void test_an_ack_tells_of_a_kernel_lane(void)
+{
+	CHECK_EQ(left_under_way(false, false), 0);
+	CHECK(left_under_way(true, false) > 0);
+	CHECK(left_under_way(false, true) > 0);
+}
+
 /* The sender has used and closed a lane that the receiver had proved and not yet taken. */
 static void test_late_lane(void)
 {
@@ -225,8 +264,14 @@ static void test_late_lane(void)
 int main(void)
 {
 	static void (*const rules[])(void) = {
-		test_done_is_acked, test_kept, test_kept_acks, test_kept_and_closed,
-		test_kept_and_lost, test_owes, test_late_lane,
+		test_done_is_acked,
+		test_kept,
+		test_kept_acks,
+		test_kept_and_closed,
+		test_kept_and_lost,
+		test_owes,
+		test_an_ack_tells_of_a_kernel_lane,
+		test_late_lane,
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)

@@ -352,6 +352,30 @@ static void test_an_ack_that_is_delayed(void)
 	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 1);
 }
 
+/* Nor is the time in which it is waited for one in which the lane was slow: not in the rate that was known, nor in the first. */
+static void test_a_delayed_ack_is_no_rate(void)
+{
+	uint64_t now_ns = 1000 * MS;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	s.lane[0].rate = 500000;
+	for (unsigned i = 0; i < 16; i++)
+		stripe_give(&s, 0, 4096, now_ns + i * MS / 100);
+	stripe_acked(&s, 0, 15 * 4096, now_ns + 30 * MS);
+	CHECK_EQ(s.lane[0].rate, 500000);
+	stripe_give(&s, 0, CHUNK, now_ns + 35 * MS);
+	stripe_acked(&s, 0, 16 * 4096 + CHUNK, now_ns + 36 * MS);
+	CHECK_EQ(s.lane[0].rate, 500000);
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	stripe_give(&s, 0, 4096, now_ns);
+	stripe_give(&s, 0, 4 * CHUNK, now_ns + 30 * MS);
+	stripe_acked(&s, 0, 4096 + 2 * CHUNK, now_ns + 32 * MS);
+	CHECK_EQ(s.lane[0].rate, CHUNK);
+}
+
 /* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */
 static void test_a_kind_that_was_asked_little(void)
 {
@@ -426,6 +450,29 @@ static void test_stalls(void)
 	CHECK_EQ(news, 0);
 }
 
+/* As long as Linux delays an ACK, a little under way is none; much is, and HARP's lanes are told at once. */
+static void test_a_delayed_ack_is_no_stall(void)
+{
+	static const struct {
+		unsigned kind;
+		uint64_t bytes;
+		bool early;
+	} cases[] = { { LANE_KERNEL, 4096, false },
+		      { LANE_KERNEL, CHUNK, true },
+		      { LANE_HARP, 4096, true } };
+	struct stripe s;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		memset(&s, 0, sizeof(s));
+		stripe_add(&s, 0, cases[i].kind, false, 0, 0);
+		stripe_give(&s, 0, cases[i].bytes, 900 * MS);
+		CHECK_EQ(stripe_sample(&s, 0, true, 100000, TIMEOUT_NS, 950 * MS),
+			 cases[i].early ? STRIPE_STALLED : 0);
+		CHECK_EQ(stripe_sample(&s, 0, true, 100000, TIMEOUT_NS, 961 * MS),
+			 cases[i].early ? 0 : STRIPE_STALLED);
+	}
+}
+
 int main(void)
 {
 	test_ranks();
@@ -444,6 +491,8 @@ int main(void)
 	test_a_kind_that_crawls();
 	test_a_kind_that_was_asked_little();
 	test_an_ack_that_is_delayed();
+	test_a_delayed_ack_is_no_rate();
+	test_a_delayed_ack_is_no_stall();
 	test_dead_only_while_another_lives();
 	return check_done();
 }
