@@ -2,7 +2,8 @@
 /* comm_several.c - a comm of several lanes as the application and the keeper drive it. */
 #include "comm_impl.h"
 
-#define TICK_NS 2000000u      /* lanes are looked at while a request waits */
+#define TICK_NS 2000000u /* lanes are looked at while a request waits */
+#define FIRST_BYTES_MAX 65536u
 #define KERNEL_LOOK_NS 20000u /* kernel lanes, while HARP's are what is looked at */
 #define KERNEL_ACTIVE_NS 200000u
 #define LEFT_NS 100000000u /* nobody has polled for so long */
@@ -75,12 +76,16 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 }
 
 /* As above, of who posts a request. He will ask whether it is done, or is told so at once: then is the time to ask kernel
- * lanes what has come, which a stream of small messages would pay more for than for sending them. */
-static void comm_several_begin(struct comm *comm, uint64_t now_ns)
+ * lanes what has come, which a stream of small messages would pay more for than for sending them. By a kernel lane it goes before
+ * the engine's ACKs, as the peer waits for it rather than for those; a long one would hold them up. */
+static void comm_several_begin(struct comm *comm, const struct request *request)
 {
+	uint64_t now_ns = request->posted_ns;
 	struct comm_several *s = comm->several;
 	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
 
+	if (request->size <= FIRST_BYTES_MAX)
+		comm_kernel_run(comm, now_ns);
 	/* An engine has the ACKs to send of what this request answers. */
 	for (unsigned i = 0; i < count; i++)
 		if (s->drivers[i].driver->wake)
@@ -115,7 +120,7 @@ void comm_several_post(struct comm *comm, struct request *request)
 	}
 	ended = comm->end_error;
 	comm_unlock(comm);
-	comm_several_begin(comm, request->posted_ns);
+	comm_several_begin(comm, request);
 	if (ended) /* nobody may be left to say so */
 		comm_settle(comm, NULL);
 	if (news)
