@@ -317,6 +317,7 @@ void nicio_flush(struct nicio *io)
 		if (io->tx_count > 0)
 			memmove(io->tx, io->tx + taken, io->tx_count * sizeof(io->tx[0]));
 	}
+	io->tx_refused = io->tx_count;
 	/* While the NIC holds frames it may want another kick; whether that costs a system call it
 	 * knows best. */
 	if (io->tx_held > io->tx_count || io->kick_wanted)

@@ -44,6 +44,7 @@ struct nicio {
 	uint32_t fill_held;
 	uint32_t tx_held;     /* descriptors not completed, those waiting in tx[] included */
 	unsigned tx_count;    /* descriptors waiting for nicio_flush */
+	unsigned tx_refused;  /* so many of them the NIC had no room for at the last one */
 	uint64_t tx_moved_ns; /* descriptors went out or came back */
 	bool kick_wanted;
 	uint32_t features;      /* HARP_NIC_* */

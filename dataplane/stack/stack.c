@@ -252,13 +252,16 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 /*
  * While the NIC holds packets: it may need another kick, and frames and room that come back are what a
  * full transmit phase, a segment to be sent again and who waits for a frame are waiting for. A NIC that
- * knows says when (next_ns); the others are asked again, the later the longer nothing has moved.
+ * knows says when (next_ns); the others are asked again, the later the longer nothing has moved. None knows of what was
+ * made between two polls, as the RST of a connection that was aborted.
  */
 static uint64_t stack_nic_next_ns(const struct harp_stack *stack)
 {
 	const struct nicio *io = &stack->io;
 	uint64_t still_ns = stack->now_ns - io->tx_moved_ns;
 
+	if (io->tx_count > io->tx_refused)
+		return stack->now_ns;
 	if (io->nic->ops->next_ns ||
 	    !(stack->tcp.nic_full || stack->udp.nic_full || io->tx_held > 0))
 		return UINT64_MAX;

@@ -216,6 +216,24 @@ static void test_datagrams(void)
 	net_close();
 }
 
+/* A card says when it has done with what it has, and has not got this yet. */
+static void test_what_is_made_between_polls_is_due(void)
+{
+	struct how how = { 0 };
+
+	net_open(&how);
+	for (int i = 0; i < 4; i++)
+		net_step(MS);
+	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
+	harp_conn_abort(net.from);
+	CHECK_EQ(harp_stack_next_deadline_ns(net.stack[0]), net.now_ns);
+	harp_stack_poll(net.stack[0], net.now_ns);
+	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
+	CHECK_EQ(net_stat(0, "tcp_rst_out"), 1);
+	net.from = NULL;
+	net_close();
+}
+
 int main(void)
 {
 	test_trains_are_segments(false, BY_COPY, 9000);
@@ -235,5 +253,6 @@ int main(void)
 	test_sent_again_when_kept(IN_PLACE);
 	test_first_version();
 	test_datagrams();
+	test_what_is_made_between_polls_is_due();
 	return check_done();
 }
