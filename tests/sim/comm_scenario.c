@@ -15,6 +15,7 @@
 #define S UINT64_C(1000000000)
 
 #define BYTES_MAX 400000u /* of all comms, in most seeds */
+#define SLOW_BPS 100000000u
 
 /* ---- as data ----------------------------------------------------------------------------------- */
 
@@ -132,7 +133,7 @@ static void make_way(struct maker *m, struct csn_nic *n)
 {
 	n->delay_ns = PICK(m, 1 * US, 5 * US, 20 * US, 100 * US);
 	n->jitter_ns = one_in(m, 4) ? below64(m, n->delay_ns) : 0;
-	n->rate_bps = PICK(m, 0, 10000000000, 1000000000, 1000000000, 100000000);
+	n->rate_bps = PICK(m, 0, 10000000000, 1000000000, 1000000000, SLOW_BPS);
 	n->queue_bytes = n->rate_bps && one_in(m, 2) ? PICK(m, 30000, 100000, 1000000) : 0;
 	if (m->clean)
 		return;
@@ -161,8 +162,12 @@ static void make_world(struct maker *m)
 	w->kernel_threads = PICK(m, 0, 0, 1, 3);
 	w->no_epoll_ppm = m->calm && one_in(m, 2) ? 300000 : PICK(m, 0, 0, 0, 0, 300000);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
-	for (unsigned i = 0; i < m->s->nic_count; i++)
+	for (unsigned i = 0; i < m->s->nic_count; i++) {
 		make_way(m, &m->s->nics[i]);
+		/* What all comms of a host have under way takes 50 ms there: its ACKs may come behind it. */
+		if (m->s->nics[i].rate_bps == SLOW_BPS && w->lane_timeout_ns < 200 * MS)
+			w->lane_timeout_ns = 200 * MS;
+	}
 }
 
 static void make_lane(struct maker *m, unsigned comm, uint64_t kind, bool first)
