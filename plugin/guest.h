@@ -45,7 +45,7 @@ struct guests {
 	uint8_t lanes;                         /* that CHALLENGE says we take */
 	struct keeper_timer timer;             /* of kernel doors: at next_ns */
 	uint64_t next_ns;                 /* the earliest deadline; UINT64_MAX: there is none */
-	uint64_t now_ns;                  /* of the present turn */
+	uint64_t now_ns;                  /* of the present turn; it never goes back */
 	unsigned count, known;            /* known: of count */
 	uint64_t turned_away, pushed_out; /* pushed_out, of them: to make room for others */
 	uint64_t warned_ns;               /* of a peer that differs about encryption; 0: never */

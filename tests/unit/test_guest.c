@@ -463,8 +463,9 @@ static void test_ready_stays_unknown(struct rendezvous *rdv, struct listen_comm 
 	guests_look(guests, end_ns);
 	CHECK(!is_here(peer));
 	CHECK_EQ(accept_all(rdv, listen, 79), 0);
-	guests_turn_away(guests);
+	door_close();
 	/* A crowd from elsewhere pushes out its own, one from its address the silent one first. */
+	door_open(rdv);
 	peer = say_all(1, 79, 1, SECOND_NS);
 	for (unsigned i = 0; i < 300; i++)
 		say_hello(come(2, 2 * SECOND_NS + i), 2 * SECOND_NS + i);
@@ -504,6 +505,26 @@ static void test_ready_and_silent(struct rendezvous *rdv, struct listen_comm *li
 	acknowledge(honest);
 	notify(honest, 2 * SECOND_NS + 300);
 	CHECK_EQ(accept_all(rdv, listen, 200), 1);
+	door_close();
+	listen->full_said = false;
+}
+
+/* A turn whose clock was read before that of the last one: nobody has been silent for a second by it. */
+static void test_an_older_clock(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	unsigned peers[LISTEN_PEERS_MAX];
+
+	door_open(rdv);
+	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++)
+		peers[i] = say_all(1, 1000 + i, 2, SECOND_NS);
+	say_in_vain(2, 205, SECOND_NS - 1);
+	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++)
+		CHECK(is_here(peers[i]));
+	/* Nor is its READY looked for at the end only. */
+	notify(peers[0], SECOND_NS - 1);
+	acknowledge(peers[0]);
+	guests_look(guests, 2 * SECOND_NS);
+	CHECK_EQ(accept_all(rdv, listen, 1000), 1);
 	door_close();
 	listen->full_said = false;
 }
@@ -756,6 +777,7 @@ int main(void)
 	test_ready_arrives_last(rdv, &listen);
 	test_ready_stays_unknown(rdv, &listen);
 	test_ready_and_silent(rdv, &listen);
+	test_an_older_clock(rdv, &listen);
 	test_ready_and_silent_by_several(rdv);
 	test_nobody_accepts(rdv, &listen);
 	test_a_second_attempt(rdv, &listen);
