@@ -240,9 +240,12 @@ void comm_tx_advance(struct comm_lane *l, uint64_t now_ns)
 		l->looked_ns = comm_lane_is_vain(l) ? 0 : now_ns; /* it is to look again at once */
 		if (count < 0)
 			return;
-		/* With the new credits; and what is acknowledged is done. */
-		if (count > 0)
-			rc = comm_tx_push(l, now_ns);
+		/* With the new credits; and what is acknowledged is done. How it broke the first push has said. */
+		if (count > 0) {
+			int again = comm_tx_push(l, now_ns);
+
+			rc = rc < 0 ? rc : again;
+		}
 	}
 	/* What the peer said, read above, explains it better; there may be more of it. */
 	if (rc < 0 && !comm_lane_is_vain(l))

@@ -267,6 +267,63 @@ static void test_broken_sender(void)
 	rig_free(&t);
 }
 
+static struct {
+	unsigned lanes;
+	enum comm_loss loss;
+} lost;
+
+static bool rig_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss)
+{
+	(void)comm;
+	(void)index;
+	lost.lanes++;
+	lost.loss = loss;
+	return false;
+}
+
+static bool unreachable; /* a send has said so */
+
+static ssize_t unreachable_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	(void)lane;
+	(void)iov;
+	(void)iov_count;
+	unreachable = true;
+	return -EHOSTUNREACH;
+}
+
+static ssize_t unreachable_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	return unreachable ? flood.ops->recv(lane, dst, len, unit) : -EAGAIN;
+}
+
+/* What broke it is what it ends of, though an ACK was read behind that: not the peer has ended it. */
+static void test_how_a_sender_broke(void)
+{
+	static uint8_t tx[64];
+	static struct lane_ops ops;
+	struct request *send, *next;
+	struct talk t;
+
+	rig_open_sender(&t, LANE_HARP);
+	memset(&lost, 0, sizeof(lost));
+	t.send->several->lane_lost = rig_lane_lost;
+	send = rig_post(t.send, tx, sizeof(tx));
+	rig_turns(&t, 100);
+	flood.ops = t.pairs[0].lanes[0].lane.ops;
+	ops = *flood.ops;
+	ops.send = unreachable_send;
+	ops.recv = unreachable_recv;
+	t.pairs[0].lanes[0].lane.ops = &ops;
+	feed_ack(&t, 1);
+	next = rig_post(t.send, tx, sizeof(tx));
+	CHECK_EQ(rig_wait(&t, send, NULL), 0);
+	CHECK(rig_wait(&t, next, NULL) < 0);
+	CHECK_EQ(lost.lanes, 1);
+	CHECK_EQ(lost.loss, COMM_LOSS);
+	rig_free(&t);
+}
+
 /* By a kernel lane that nobody waits for anything of, which is read now and then. */
 static void test_acks_of_a_kernel_lane(void)
 {
@@ -290,5 +347,6 @@ int main(void)
 	test_acks();
 	test_acks_of_a_kernel_lane();
 	test_broken_sender();
+	test_how_a_sender_broke();
 	return check_done();
 }
