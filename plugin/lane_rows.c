@@ -305,15 +305,18 @@ void lane_page_lane_died(struct lane_row *row, const void *who, int error)
 void lane_page_lane_unreplaced(struct comm_row *comm, unsigned index)
 {
 	struct lane_slot *slot;
+	bool died = true;
 
-	lane_page_count(HARP_JOB_lanes_died_reset, 1);
-	if (!comm || index >= ROW_LANES_MAX)
-		return;
-	row_lock(comm);
-	slot = comm->lanes[index];
-	if (slot)
-		slot_died(slot, slot->who, HARP_PAGE_LANE_END_reset);
-	row_unlock(comm);
+	if (comm && index < ROW_LANES_MAX) {
+		row_lock(comm);
+		slot = comm->lanes[index];
+		died = !slot || slot_open(slot); /* else it came, and of its end was told */
+		if (slot && died)
+			slot_died(slot, slot->who, HARP_PAGE_LANE_END_reset);
+		row_unlock(comm);
+	}
+	if (died)
+		lane_page_count(HARP_JOB_lanes_died_reset, 1);
 }
 
 void lane_page_lane_closed(struct lane_row *row, const void *who)

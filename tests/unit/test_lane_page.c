@@ -166,6 +166,10 @@ static void test_a_lane_that_is_not_replaced(void)
 	CHECK_EQ(page_lane(1).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
+	/* Another came after all, and was told of: one death, one count. */
+	lane_page_lane_unreplaced(comm, 1);
+	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), before + 1);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
 	/* The next has the place of a dead one. */
 	(void)lane_add(comm, 1, HARP_PAGE_KIND_HARP);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_replaced], 1);
