@@ -467,5 +467,6 @@ void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes)
 		io->tx_held -= n;
 	}
 	io->tx_count = kept;
+	io->tx_refused = 0; /* it has not been asked since how much of this it has room for */
 	io->stats->frames_tx_nic = io->tx_held;
 }

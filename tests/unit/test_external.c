@@ -149,6 +149,26 @@ static void test_evicted_from_a_full_card(void)
 	net_close();
 }
 
+/* What is made behind that is due at once. */
+static void test_due_behind_what_was_evicted(void)
+{
+	struct how how = { .external_count = 64 };
+	uint8_t *apart;
+
+	net_open(&how);
+	net.spy[0].full = true;
+	apart = send_apart(40000);
+	net_step(MS);
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), (ssize_t)net.sent - 10);
+	harp_conn_abort(net.from);
+	CHECK_EQ(harp_stack_next_deadline_ns(net.stack[0]), net.now_ns);
+	net.from = NULL;
+	scribble(apart);
+	net.spy[0].full = false;
+	net_step(MS);
+	net_close();
+}
+
 /* What waits for the card and lies elsewhere goes on. */
 static void test_evicted_beside_others(void)
 {
@@ -285,6 +305,7 @@ int main(void)
 	test_evicted(true);
 	test_evicted(false);
 	test_evicted_from_a_full_card();
+	test_due_behind_what_was_evicted();
 	test_evicted_beside_others();
 	test_evicted_without_frames();
 	test_evicted_without_room();
