@@ -125,9 +125,8 @@ static void scribble(uint8_t *apart)
 	free(apart);
 }
 
-/* A card that takes nothing, as a memif's whose peer has stopped: what waits for it is given up, and the memory is its
- * owner's at once. */
-static void test_evicted_from_a_full_card(void)
+/* A card that takes nothing, as a memif's whose peer has stopped, and what waits for it. */
+static uint8_t *send_to_a_full_card(void)
 {
 	struct how how = { .external_count = 64 };
 	uint8_t *apart;
@@ -136,6 +135,14 @@ static void test_evicted_from_a_full_card(void)
 	net.spy[0].full = true;
 	apart = send_apart(40000);
 	net_step(MS);
+	return apart;
+}
+
+/* It is given up, and the memory is its owner's at once. */
+static void test_evicted_from_a_full_card(void)
+{
+	uint8_t *apart = send_to_a_full_card();
+
 	CHECK(net_stat(0, "frames_tx_nic") > 0);
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), -EBUSY);
 	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), (ssize_t)net.sent - 10);
@@ -152,13 +159,8 @@ static void test_evicted_from_a_full_card(void)
 /* What is made behind that is due at once. */
 static void test_due_behind_what_was_evicted(void)
 {
-	struct how how = { .external_count = 64 };
-	uint8_t *apart;
+	uint8_t *apart = send_to_a_full_card();
 
-	net_open(&how);
-	net.spy[0].full = true;
-	apart = send_apart(40000);
-	net_step(MS);
 	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), (ssize_t)net.sent - 10);
 	harp_conn_abort(net.from);
 	CHECK_EQ(harp_stack_next_deadline_ns(net.stack[0]), net.now_ns);
