@@ -45,7 +45,7 @@ static size_t page_bytes;
 static int page_fd = -1;
 static struct page_records page_records[PAGE_TABLES];
 static uint64_t page_publications;
-static atomic_bool page_rail_down[PLUGIN_DEVICES_MAX];
+static atomic_uint page_rail_down[PLUGIN_DEVICES_MAX]; /* comms by whose word it is */
 /* Writer: page_lock, release. Reader: page_get(), acquire. */
 static _Atomic(const struct harp_page_job *) page_live;
 
@@ -205,7 +205,7 @@ static void page_unmake(void)
 		page_records[table] = (struct page_records){ 0 };
 	}
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
-		atomic_store_explicit(&page_rail_down[dev], false, memory_order_relaxed);
+		atomic_store_explicit(&page_rail_down[dev], 0, memory_order_relaxed);
 }
 
 void lane_page_open(void)
@@ -277,7 +277,7 @@ unsigned page_rail(int dev, enum harp_page_kind kind)
 	pthread_mutex_lock(&page_lock);
 	if (!record->value[HARP_RAIL_kind]) {
 		page_ifname(record->ifname, (int)number);
-		down = atomic_load_explicit(&page_rail_down[number], memory_order_relaxed);
+		down = atomic_load_explicit(&page_rail_down[number], memory_order_relaxed) > 0;
 		page_number_set(&record->value[HARP_RAIL_down], down);
 		page_number_set(&record->value[HARP_RAIL_kind], kind);
 	}
@@ -306,14 +306,41 @@ void page_rail_srtt(unsigned rail, uint64_t srtt_ns)
 	page_number_add(&histogram->count, 1);
 }
 
-void lane_page_rail(int dev, bool down)
+static void page_rail_set(int dev, bool down)
 {
 	const struct harp_page_job *job = page_get();
 
-	if (dev < 0 || dev >= (int)PLUGIN_DEVICES_MAX ||
-	    atomic_exchange_explicit(&page_rail_down[dev], down, memory_order_relaxed) == down)
-		return;
-	lane_page_count(down ? HARP_JOB_rails_down : HARP_JOB_rails_up, 1);
 	for (unsigned kind = 0; kind < 2 && job; kind++)
 		page_number_set(&job->rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down], down);
+}
+
+/* One comm less says so. True: it was the last. */
+static bool page_rail_less(int dev)
+{
+	unsigned comms = atomic_load_explicit(&page_rail_down[dev], memory_order_relaxed);
+
+	if (!comms)
+		return false;
+	atomic_store_explicit(&page_rail_down[dev], comms - 1, memory_order_relaxed);
+	if (comms == 1)
+		page_rail_set(dev, false);
+	return comms == 1;
+}
+
+void lane_page_rail(int dev, bool down)
+{
+	if (dev < 0 || dev >= (int)PLUGIN_DEVICES_MAX)
+		return;
+	if (!down && page_rail_less(dev))
+		lane_page_count(HARP_JOB_rails_up, 1);
+	if (!down || atomic_fetch_add_explicit(&page_rail_down[dev], 1, memory_order_relaxed))
+		return;
+	lane_page_count(HARP_JOB_rails_down, 1);
+	page_rail_set(dev, true);
+}
+
+void lane_page_rail_left(int dev)
+{
+	if (dev >= 0 && dev < (int)PLUGIN_DEVICES_MAX)
+		(void)page_rail_less(dev);
 }

@@ -40,8 +40,12 @@ void lane_page_rest(void);
 void lane_page_fork_child(void);
 /* Any thread. Counts from the first init to the last finalize. */
 void lane_page_count(enum harp_job_counter counter, uint64_t n);
-/* A NIC that comms use has no working lane left; or has one again. Told again: nothing. Any thread. */
+/*
+ * The keeper's baton. A comm has no working lane left over a NIC that it uses; or has one again; or ends before it has (_left). The NIC is
+ * down as long as one comm says so.
+ */
 void lane_page_rail(int dev, bool down);
+void lane_page_rail_left(int dev);
 
 /* ---- comms ------------------------------------------------------------------------------------ */
 

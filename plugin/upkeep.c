@@ -305,6 +305,9 @@ static void upkeep_stop_run(struct work *work, uint64_t now_ns)
 		attempt_end_kernel(u->lanes[i].attempt);
 		u->lanes[i].attempt = NULL;
 	}
+	for (unsigned i = 0; i < u->rail_count; i++)
+		if (u->rails[i].down_said)
+			lane_page_rail_left(u->rails[i].dev);
 }
 
 static void upkeep_idle_run(struct work *work, uint64_t now_ns)

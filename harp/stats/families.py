@@ -272,7 +272,7 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
     comms.add_metric((), jobs.comms_open)
     yield comms
     down = GaugeMetricFamily(
-        "harp_rail_down", "Jobs for which no lane over the NIC works.", labels=("nic",)
+        "harp_rail_down", "Jobs with a comm for which no lane over the NIC works.", labels=("nic",)
     )
     for nic, count in sorted(jobs.down.items()):
         down.add_metric((nic,), count)

@@ -306,17 +306,27 @@ static void test_a_nic_goes_down_once(void)
 {
 	uint64_t down = page_counter(HARP_JOB_rails_down), up = page_counter(HARP_JOB_rails_up);
 
-	lane_page_rail(0, true);
+	lane_page_rail(0, true); /* by two comms */
 	lane_page_rail(0, true);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_down], 1);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_KERNEL).value[HARP_RAIL_down], 1);
 	lane_page_rail(0, false);
+	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_down], 1);
+	lane_page_rail(0, false);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_down], 0);
 	CHECK_EQ(page_counter(HARP_JOB_rails_down), down + 1);
 	CHECK_EQ(page_counter(HARP_JOB_rails_up), up + 1);
+	lane_page_rail(0, true); /* by one that ends so: nobody knows of the NIC */
+	lane_page_rail_left(0);
+	CHECK_EQ(page_rail(HARP_PAGE_KIND_KERNEL).value[HARP_RAIL_down], 0);
+	lane_page_rail_left(0); /* from before the page was there */
+	lane_page_rail(0, false);
 	lane_page_rail(-1, true); /* no device at all */
 	lane_page_rail((int)PLUGIN_DEVICES_MAX, true);
-	CHECK_EQ(page_counter(HARP_JOB_rails_down), down + 1);
+	lane_page_rail_left(-1);
+	lane_page_rail_left((int)PLUGIN_DEVICES_MAX);
+	CHECK_EQ(page_counter(HARP_JOB_rails_down), down + 2);
+	CHECK_EQ(page_counter(HARP_JOB_rails_up), up + 1);
 }
 
 /* Rows that could not be had are not missed. */

@@ -203,7 +203,9 @@ static void test_a_nic_that_comes_and_goes(void)
 		CHECK_EQ(warned, 1 + i / 3);
 		now_ns = due();
 	}
+	CHECK_EQ(rails_down, 1u << 1);
 	end_said(7);
+	CHECK_EQ(rails_down, 0); /* the comm that said so is no more */
 	rails = 1;
 }
 

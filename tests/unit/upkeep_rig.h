@@ -158,6 +158,11 @@ void lane_page_rail(int dev, bool down)
 	rails_down = down ? rails_down | 1u << dev : rails_down & ~(1u << dev);
 }
 
+void lane_page_rail_left(int dev)
+{
+	rails_down &= ~(1u << dev);
+}
+
 const struct device *plugin_device(int dev)
 {
 	static const struct device device;
