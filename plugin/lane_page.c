@@ -306,41 +306,34 @@ void page_rail_srtt(unsigned rail, uint64_t srtt_ns)
 	page_number_add(&histogram->count, 1);
 }
 
-static void page_rail_set(int dev, bool down)
+/* One comm more says so, or one less (change 1, -1). True: the NIC is down by this, or is not any more. */
+static bool page_rail_says(int dev, int change)
 {
 	const struct harp_page_job *job = page_get();
+	unsigned before, comms;
 
-	for (unsigned kind = 0; kind < 2 && job; kind++)
-		page_number_set(&job->rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down], down);
-}
-
-/* One comm less says so. True: it was the last. */
-static bool page_rail_less(int dev)
-{
-	unsigned comms = atomic_load_explicit(&page_rail_down[dev], memory_order_relaxed);
-
-	if (!comms)
+	if (dev < 0 || dev >= (int)PLUGIN_DEVICES_MAX)
 		return false;
-	atomic_store_explicit(&page_rail_down[dev], comms - 1, memory_order_relaxed);
-	if (comms == 1)
-		page_rail_set(dev, false);
-	return comms == 1;
+	before = atomic_load_explicit(&page_rail_down[dev], memory_order_relaxed);
+	if (!before && change < 0) /* said before the page was there */
+		return false;
+	comms = before + (unsigned)change;
+	atomic_store_explicit(&page_rail_down[dev], comms, memory_order_relaxed);
+	if (!before == !comms)
+		return false;
+	for (unsigned kind = 0; kind < 2 && job; kind++)
+		page_number_set(&job->rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down],
+				comms > 0);
+	return true;
 }
 
 void lane_page_rail(int dev, bool down)
 {
-	if (dev < 0 || dev >= (int)PLUGIN_DEVICES_MAX)
-		return;
-	if (!down && page_rail_less(dev))
-		lane_page_count(HARP_JOB_rails_up, 1);
-	if (!down || atomic_fetch_add_explicit(&page_rail_down[dev], 1, memory_order_relaxed))
-		return;
-	lane_page_count(HARP_JOB_rails_down, 1);
-	page_rail_set(dev, true);
+	if (page_rail_says(dev, down ? 1 : -1))
+		lane_page_count(down ? HARP_JOB_rails_down : HARP_JOB_rails_up, 1);
 }
 
 void lane_page_rail_left(int dev)
 {
-	if (dev >= 0 && dev < (int)PLUGIN_DEVICES_MAX)
-		(void)page_rail_less(dev);
+	(void)page_rail_says(dev, -1);
 }
