@@ -2,9 +2,9 @@
 /* comm_several.c - a comm of several lanes as the application and the keeper drive it. */
 #include "comm_impl.h"
 
-#define TICK_NS 2000000u /* lanes are looked at while a request waits */
-#define FIRST_BYTES_MAX 65536u
-#define KERNEL_LOOK_NS 20000u /* kernel lanes, while HARP's are what is looked at */
+#define TICK_NS 2000000u       /* lanes are looked at while a request waits */
+#define FIRST_BYTES_MAX 65536u /* a longer message by a kernel lane waits for the engine's ACKs */
+#define KERNEL_LOOK_NS 20000u  /* kernel lanes, while HARP's are what is looked at */
 #define KERNEL_ACTIVE_NS 200000u
 #define LEFT_NS 100000000u /* nobody has polled for so long */
 /* The look is so many messages later as long again, to at most so many times, while nothing goes by kernel lanes. */
