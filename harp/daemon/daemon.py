@@ -387,6 +387,7 @@ class Daemon:
         if self._metrics is not None:
             self._metrics.close()
         self.loop.finish_work()  # leases that are being made are refused now
+        self.leasing.end_waiting()
         if self._server is not None:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from harp._host import Steering
 
 PROBE_FRAMES = 64
+BIND_WAIT_MS = 20
 UNPINNED_S = 1.0
 _SYSFS = Path("/sys/class/net")
 
@@ -267,13 +268,15 @@ class HostKernel:
     # ---- a lease's descriptors ----
 
     def make(self, wish: Wish) -> Made:
-        """Everything that LEASED carries, fresh. May wait two seconds for the queue: a worker's."""
+        """Everything that LEASED carries, fresh. Waits for the queue for a moment only, so that
+        workers are there for others: EBUSY. A worker's."""
         with contextlib.closing(wish.beside), contextlib.ExitStack() as undo:
             q = self._host.queue_make(
                 wish.ifname,
                 wish.queue,
                 frame_count=wish.frames,
                 copy_mode=wish.copy_mode,
+                bind_retry_ms=BIND_WAIT_MS,
                 receive_ifindex=wish.beside.away,
                 receive_netns_fd=wish.beside.netns_fd,
             )

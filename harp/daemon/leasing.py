@@ -10,6 +10,7 @@ closed: the job alone holds them, so that its death is the queue's freedom.
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import select
@@ -34,7 +35,12 @@ FRAMES_DEFAULT = 8192
 FRAMES_MIN = 64
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.02, 1.0
 RECOVER_TELL_S = 5.0
-QUOTA_WAIT_S, QUOTA_TRIES = 0.05, 20
+# Who asks for what is about to come back waits: for a queue that an AF_XDP socket owns, for one
+# whose socket was of harpd's making until RELEASE_S ago (a loaded kernel holds it for so long),
+# for the user's own share. A job gives up after 10 s (host/daemon.c).
+AGAIN_S = 0.05
+BUSY_WAIT_S, RELEASED_WAIT_S, QUOTA_WAIT_S = 2.0, 8.0, 1.0
+RELEASE_S = 20.0
 
 # Answers a request: the lease's message and descriptors, or why not. Returns False when the client
 # can't be reached; calls back with False when it turns out later that it could not.
@@ -49,6 +55,16 @@ class Granted:
     leased: _host.Leased | _host.Port
     made: Made | Pages
     delivered: Callable[[bool], None]
+
+
+@dataclass(eq=False)
+class _Request:
+    """One LEASE, until it is answered."""
+
+    who: Peer
+    fields: dict[str, object]
+    answer: Answer
+    since_s: float
 
 
 @dataclass
@@ -81,6 +97,8 @@ class Leasing:
         self._saved = saved
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
+        self._let_go_s: dict[tuple[str, int], float] = {}  # when a queue's socket of ours went
+        self._waiting: set[_Request] = set()  # for what is about to come back
         self.closing = False
         # For the metrics: leases handed over, requests refused by errno's name.
         self.granted = 0
@@ -92,12 +110,15 @@ class Leasing:
 
     # ---- a request ----
 
-    def request(
-        self, who: Peer, fields: dict[str, object], answer: Answer, tries: int = QUOTA_TRIES
-    ) -> None:
-        """Handles LEASE. The answer comes at once, or when a worker has made what it takes."""
+    def request(self, who: Peer, fields: dict[str, object], answer: Answer) -> None:
+        """Handles LEASE. The answer comes at once, when a worker has made what it takes, or when
+        what is about to come back has not come in time."""
+        self._try(_Request(who, fields, answer, self._loop.now_s()))
+
+    def _try(self, request: _Request) -> None:
+        who, fields = request.who, request.fields
         if who.pidfd < 0:  # its connection was closed meanwhile
-            answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
+            request.answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
             return
         try:
             self._check_may(who)
@@ -110,16 +131,39 @@ class Leasing:
                     lease, make = self._reserve(who, fields)
                 undo.pop_all()
         except RefusedError as refused:
-            if refused.error == errno.EDQUOT and self._held(who.owner.uid) and tries > 0:
-                # A queue given back a moment ago is not held against anyone.
-                self._loop.after(QUOTA_WAIT_S, lambda: self.request(who, fields, answer, tries - 1))
-                return
-            answer(refused)
+            # A queue given back a moment ago is not held against anyone.
+            back = refused.error == errno.EDQUOT and self._held(who.owner.uid)
+            self._again(request, refused, QUOTA_WAIT_S if back else 0)
             return
         except OSError as error:
-            answer(_refusal(error, str(fields["ifname"])))
+            request.answer(_refusal(error, str(fields["ifname"])))
             return
-        self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, answer))
+        self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, request))
+
+    def _again(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
+        """Once more a little later, until it has waited so long; then it is refused."""
+        if self.closing or self._loop.now_s() - request.since_s >= wait_s:
+            request.answer(refused)
+            return
+
+        def again() -> None:
+            if request in self._waiting:
+                self._waiting.remove(request)
+                self._try(request)
+
+        self._waiting.add(request)
+        self._loop.after(AGAIN_S, again)
+
+    def end_waiting(self) -> None:
+        """Nobody waits any more: harpd ends."""
+        while self._waiting:
+            self._try(self._waiting.pop())
+
+    def _busy_wait_s(self, lease: Lease) -> float:
+        """How long a queue is asked for that an AF_XDP socket owns."""
+        let_go_s = self._let_go_s.get((lease.ifname, lease.queue), -RELEASE_S)
+        late = self._loop.now_s() - let_go_s >= RELEASE_S
+        return BUSY_WAIT_S if late else RELEASED_WAIT_S
 
     def _check_may(self, who: Peer) -> None:
         if self.closing:
@@ -197,7 +241,7 @@ class Leasing:
         pidfd: int,
         made: Made | Pages | None,
         error: BaseException | None,
-        answer: Answer,
+        request: _Request,
     ) -> None:
         """The worker is back: the rest, or all of it undone."""
         try:
@@ -209,15 +253,19 @@ class Leasing:
             os.close(pidfd)
             if made is not None:
                 made.close()
+                self._let_go(lease.ifname, lease.queue)
             self.table.cancel(lease, self._loop.now_s(), bound=True)
             self._recover(lease)
-            answer(refused)
+            busy = made is None and refused.error == errno.EBUSY
+            self._again(request, refused, self._busy_wait_s(lease) if busy else 0)
             return
         lease.page_bytes = made.page_bytes
         self.table.activate(lease)
+        self.recovering.pop((lease.ifname, lease.queue), None)
         self._watch(lease.owner, pidfd)
         self._saved()
-        answer(Granted(leased, made, lambda good: self._delivered(lease, made, good)))
+        delivered = functools.partial(self._delivered, lease, made)
+        request.answer(Granted(leased, made, delivered))
 
     def _check_still_there(self, lease: Lease, pidfd: int) -> None:
         """Things may have changed while the worker was at it."""
@@ -306,6 +354,7 @@ class Leasing:
         """Out of the map at once; the queue comes back when the kernel lets go of it."""
         self._unsteer(lease)
         self.table.release(lease, self._loop.now_s())
+        self._let_go(lease.ifname, lease.queue)
         log.info(
             "lease %016x: %s of process %d ended: %s",
             lease.lease_id, lease.what, lease.owner.pid, why,
@@ -380,6 +429,10 @@ class Leasing:
         and dies must not get around the limit."""
         return sum(each.uid == uid for each in self.recovering.values())
 
+    def _let_go(self, ifname: str, queue: int) -> None:
+        """A socket of harpd's making was on the queue: of a lease, or a probe's."""
+        self._let_go_s[ifname, queue] = self._loop.now_s()
+
     def _recover(self, lease: Lease) -> None:
         """Asks the kernel again and again, ever more rarely, whether the queue is free."""
         key = (lease.ifname, lease.queue)
@@ -387,43 +440,53 @@ class Leasing:
         if key in self.recovering or nic is None or nic.ifindex != lease.ifindex:
             return
         uid = lease.owner.uid if lease.active else None
-        self.recovering[key] = _Recovery(lease.owner.pid, self._loop.now_s(), uid)
-        self._loop.after(RECOVER_FIRST_S, lambda: self._probe(key))
+        recovery = _Recovery(lease.owner.pid, self._loop.now_s(), uid)
+        self.recovering[key] = recovery
+        self._loop.after(RECOVER_FIRST_S, lambda: self._probe(key, recovery))
 
-    def _probe(self, key: tuple[str, int]) -> None:
+    def _probe(self, key: tuple[str, int], recovery: _Recovery) -> None:
+        if self.recovering.get(key) is not recovery:
+            return  # a lease has the queue; its end begins anew
         nic = self.table.nics.get(key[0])
-        if nic is None or nic.queues.get(key[1]) is not QueueState.RECOVERING or self.closing:
-            self.recovering.pop(key, None)  # a lease has it; its end begins anew
+        state = nic.queues.get(key[1]) if nic is not None else None
+        if state is QueueState.RESERVED:  # a lease is being made, and may find it busy
+            self._probed(key, recovery, free=False)
+            return
+        if state is not QueueState.RECOVERING or self.closing:
+            del self.recovering[key]
             return
         try:
             beside = self.nics.all[key[0]].receive()
         except OSError:  # no descriptor: later
-            self._probed(key, free=False)
+            self._probed(key, recovery, free=False)
             return
         self._loop.work(
             lambda: self._kernel.queue_free(*key, beside),
-            lambda free, _error: self._probed(key, bool(free)),
+            lambda free, _error: self._probed(key, recovery, bool(free)),
         )
 
-    def _probed(self, key: tuple[str, int], free: bool) -> None:
-        recovery = self.recovering.get(key)
-        if recovery is None:
+    def _probed(self, key: tuple[str, int], recovery: _Recovery, free: bool) -> None:
+        if self.recovering.get(key) is not recovery:
             return
         waited_s = self._loop.now_s() - recovery.since_s
         if free:
+            self._let_go(*key)
+        if free and self.table.recovered(*key):
             del self.recovering[key]
-            if self.table.recovered(*key) and recovery.told:
+            if recovery.told:
                 log.info("%s queue %d is free after %.0f s", *key, waited_s)
             return
         if waited_s > RECOVER_TELL_S and not recovery.told:
             recovery.told = True
-            log.warning(
-                "%s queue %d: process %d has ended, and another that it forked still holds "
-                "the queue; it can be leased again when that one ends",
-                *key, recovery.pid,
-            )  # fmt: skip
+            whose = (
+                "an AF_XDP socket without a lease of harpd's owns the queue"
+                if recovery.uid is None
+                else f"process {recovery.pid} has ended, and another that it forked still holds "
+                "the queue"
+            )
+            log.warning("%s queue %d: %s; it can be leased when that one ends", *key, whose)
         recovery.delay_s = min(RECOVER_MAX_S, recovery.delay_s * 2)
-        self._loop.after(recovery.delay_s, lambda: self._probe(key))
+        self._loop.after(recovery.delay_s, lambda: self._probe(key, recovery))
 
     # ---- for others ----
 

@@ -122,19 +122,30 @@ class NicTable:
         return [queue for queue in self.leasable if self.one_queue in (None, queue)]
 
     @property
+    def coming_back(self) -> list[int]:
+        """The queues that the kernel may still hold; first the one that was not tried for longest,
+        as settle() has it."""
+        return [queue for queue, state in self.queues.items() if state is QueueState.RECOVERING]
+
+    def settle(self, queue: int, state: QueueState) -> None:
+        """A lease of the queue is over."""
+        self.queues.pop(queue, None)
+        self.queues[queue] = state
+
+    @property
     def unreachable(self) -> list[int]:
         """Queues that may be leased as far as harp.toml says, and get no packets."""
         return sorted(set(self.leasable) - set(self._reachable))
 
     def choose(self, wanted: int) -> int:
-        """A queue for a new lease: the wanted one, else a free one, else one that is coming
-        back."""
+        """A queue for a new lease: the wanted one, else a free one, else the one of those that are
+        coming back that was not tried for longest."""
         if wanted != QUEUE_ANY:
             return self._wanted(wanted)
-        for state in (QueueState.FREE, QueueState.RECOVERING):
-            for queue in self._reachable:
-                if self.queues[queue] is state:
-                    return queue
+        free = [queue for queue in self._reachable if self.queues[queue] is QueueState.FREE]
+        back = [queue for queue in self.coming_back if queue in self._reachable]
+        if free or back:
+            return (*free, *back)[0]
         if self.unreachable:
             raise RefusedError(errno.EBUSY, self.one_queue_why)
         raise RefusedError(
@@ -316,7 +327,7 @@ class LeaseTable:
         del self.leases[lease.lease_id]
         nic = self.nic_of(lease)
         if nic is not None:
-            nic.queues[lease.queue] = state
+            nic.settle(lease.queue, state)
             nic.ports.give_back(lease.block, now_s, rest, lease.owner.uid)
 
     def adopt(self, lease: Lease) -> bool:
@@ -340,7 +351,7 @@ class LeaseTable:
         return True
 
     def recovered(self, ifname: str, queue: int) -> bool:
-        """The kernel has let go of the queue; False when it has a new owner already."""
+        """The kernel has let go of the queue; False when somebody has, or will have, it already."""
         nic = self.nics.get(ifname)
         if nic is None or nic.queues.get(queue) is not QueueState.RECOVERING:
             return False

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues that the kernel has not let go of yet, and such that a stranger's socket owns."""
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from daemon_rig import Running
+from fake_kernel import FakeKernel
+
+from harp import _host
+from harp.daemon import leasing
+from harp.daemon.client import DaemonClient
+from harp.daemon.kernel import Beside, Made, Wish
+
+
+class SlowKernel(FakeKernel):
+    """Counts who finds a queue busy."""
+
+    def __init__(self, queues: int) -> None:
+        super().__init__(queues)
+        self.refused = 0
+
+    def make(self, wish: Wish) -> Made:
+        try:
+            return super().make(wish)
+        except OSError as error:
+            self.refused += error.errno == errno.EBUSY
+            raise
+
+    def queue_free(self, ifname: str, queue: int, beside: Beside) -> bool:
+        return False  # it is the lease that finds out
+
+
+def close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def give_back(client: DaemonClient, count: int) -> None:
+    """Leases of so many queues that end together."""
+    leases = [client.lease("eth0") for _ in range(count)]
+    for lease, fds in leases:
+        close(fds)
+        client.release(lease.lease_id)
+
+
+def asks(client: DaemonClient, **wishes: Any) -> None:
+    """For a lease, whose answer is awaited later."""
+    client._sock.send(_host.pack_lease(9, "eth0", **wishes))
+
+
+def leased(client: DaemonClient) -> Any:
+    raw, fds, _, _ = socket.recv_fds(client._sock, 65536, _host.FDS)
+    close(fds)
+    return _host.unpack(raw).fields["lease"]
+
+
+def refused(client: DaemonClient) -> tuple[int, str]:
+    fields = _host.unpack(client._sock.recv(65536)).fields
+    return fields["error"], fields["why"]
+
+
+def test_a_lease_right_behind_a_release_waits_for_the_kernel(
+    start: Callable[..., Running],
+) -> None:
+    kernel = SlowKernel(queues=1)
+    harpd = start(kernel)
+    with harpd.client() as client, harpd.client() as other:
+        give_back(client, 1)
+        asks(client)
+        harpd.until(lambda: kernel.refused >= 3, "tries")
+        assert other.query("status")["connections"] == 2, "others are served meanwhile"
+        kernel.held.clear()
+        assert leased(client).queue == 0
+
+
+def test_of_queues_that_come_back_the_one_that_does(start: Callable[..., Running]) -> None:
+    """A forked child has the first one, and it is not waited for."""
+    kernel = SlowKernel(queues=3)
+    harpd = start(kernel)
+    with harpd.client() as client:
+        give_back(client, 3)
+        asks(client)
+        harpd.until(lambda: kernel.refused >= 3, "tries")
+        kernel.held.discard(("eth0", 1))
+        assert leased(client).queue == 1
+
+
+def test_a_stranger_s_queue_is_refused(
+    start: Callable[..., Running],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Sooner than one that harpd had leased; who asks for any gets another one."""
+    monkeypatch.setattr(leasing, "BUSY_WAIT_S", 0.2)
+    monkeypatch.setattr(leasing, "RECOVER_TELL_S", 0.0)
+    kernel = SlowKernel(queues=2)
+    kernel.held = {("eth0", 0)}
+    harpd = start(kernel)
+    with harpd.client() as client:
+        asks(client, queue=0)
+        assert refused(client) == (errno.EBUSY, "eth0 queue 0: another socket owns it")
+        assert 1 < kernel.refused < 20
+        asks(client)
+        assert leased(client).queue == 1
+    told = "eth0 queue 0: an AF_XDP socket without a lease of harpd's owns the queue"
+    harpd.until(lambda: told in caplog.text, "a word of it")
+    assert "that it forked" not in caplog.text
+
+
+def test_what_a_probe_held_is_waited_for_too(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """harpd's own look at the queue takes the kernel as long as a lease."""
+    monkeypatch.setattr(leasing, "BUSY_WAIT_S", 0.0)
+    kernel = SlowKernel(queues=1)
+    monkeypatch.setattr(kernel, "queue_free", lambda *_: True)
+    harpd = start(kernel)
+    with harpd.client() as client:
+        give_back(client, 1)
+        harpd.until(lambda: not harpd.daemon.leasing.recovering, "the probe")
+        asks(client)
+        harpd.until(lambda: kernel.refused >= 2, "tries")
+        kernel.held.clear()
+        assert leased(client).queue == 0
+
+
+def test_who_waits_for_a_queue_is_refused_when_harpd_ends(start: Callable[..., Running]) -> None:
+    kernel = SlowKernel(queues=1)
+    harpd = start(kernel)
+    with harpd.client() as client:
+        give_back(client, 1)
+        asks(client)
+        harpd.until(lambda: kernel.refused >= 1, "a try")
+        harpd.end(remove=True)
+        assert refused(client) == (errno.ESHUTDOWN, "harpd is being stopped")
