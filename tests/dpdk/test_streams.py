@@ -57,11 +57,11 @@ def heard(process: "subprocess.Popen[str]", words: str) -> None:
 
 def test_peer_comes_and_goes(ends: Ends, tmp_path: Path) -> None:
     """The link is down until the other process is there, and again when it has gone."""
-    spec, run = memif("server", tmp_path, 1), ("--seconds", "1", "--skip", "0")
-    server = ends.serve("10.9.0.1", spec, "--count", "2", *run, verb="sink")
+    server = ends.serve("10.9.0.1", memif("server", tmp_path, 1), "--count", "2", verb="sink")
     heard(server, "the link of net_memif0 is down so far")
     for word in ("up", "up again"):
-        client = start(ends.command("message", "10.9.0.1", memif("client", tmp_path, 2), *run))
+        spec = memif("client", tmp_path, 2)
+        client = start(ends.command("message", "10.9.0.1", spec, "--count", "100"))
         ends.started.append(client)
         heard(server, f"net_memif0 is {word}")
         client.communicate(timeout=60)
