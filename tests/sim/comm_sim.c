@@ -369,7 +369,9 @@ static void sim_stepped(struct csim *sim, uint64_t who)
 	sim->steps++;
 	sim->yields = 0;
 	csim_trace(sim, who);
-	for (unsigned i = 0; i < sim->scenario->comm_count && sim->zero_ns; i++) {
+	if (!sim->zero_ns || sim->unwatched)
+		return;
+	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
 		if (!csim_app_look(&sim->comms[i].app[CSIM_RECV], false))
 			return;
 		(void)csim_app_look(&sim->comms[i].app[CSIM_SEND], false);
@@ -609,10 +611,11 @@ static void sim_abandon(struct csim *sim)
 
 bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 {
-	bool good, verbose = sim->verbose;
+	bool good, verbose = sim->verbose, unwatched = sim->unwatched;
 
 	memset(sim, 0, sizeof(*sim));
 	sim->verbose = verbose;
+	sim->unwatched = unwatched;
 	sim->scenario = scenario;
 	sim->now_ns = SIM_START_NS;
 	sim->trace = 0xcbf29ce484222325ull;

@@ -197,6 +197,7 @@ struct csim {
 	unsigned yields; /* of threads that wait for others, in this step */
 	unsigned depth;  /* of threads in the middle of another one's step */
 	bool verbose;    /* prints what happens */
+	bool unwatched;  /* memory is looked at when a message is done, not at each step */
 	bool failed;
 	uint64_t streams;      /* that exist */
 	unsigned opening_host; /* where a comm is being made */
