@@ -5,7 +5,7 @@ import json
 import select
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,12 @@ def outcome(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> tu
         process.communicate()
         pytest.fail(f"{args}: still running after {timeout_s} s")
     return out, err, process.returncode
+
+
+def all_came(steering: Mapping[str, int], rx_packets: int) -> bool:
+    """Did the instance receive what was redirected to it? The peer's last words may have come
+    after its last turn."""
+    return 0 <= steering["redirect_tcp"] - rx_packets <= 2
 
 
 def finish(server: subprocess.Popen[str], timeout_s: float = 60) -> tuple[str, str]:
