@@ -157,6 +157,7 @@ def share_of(round_of: Callable[[], float]) -> list[float]:
     return shares
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 def test_a_rail_of_a_tenth_does_not_hold_the_others_up(need_root: None, path: str) -> None:
     """Total above 90 % of what the healthy rails give: rounds of both, in one stream."""
@@ -176,6 +177,7 @@ def test_a_rail_of_a_tenth_does_not_hold_the_others_up(need_root: None, path: st
     assert statistics.median(shares) > 0.9, shares
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("path", "lanes"), [("xdp", "HARP_LANES"), ("kernel", "HARP_KERNEL_LANES")]
 )

@@ -36,7 +36,7 @@ def test_loss(need_root: None) -> None:
 def test_fairness(need_root: None) -> None:
     """Who ran when, and what is reported of it; how much they got is the bench's to say."""
     options = versus.FairnessOptions(
-        mbit_per_s=100, queue_bytes=250_000, flows=2, rounds=2, seconds=4, skip_s=2, alone=True
+        mbit_per_s=100, queue_bytes=250_000, flows=2, rounds=2, seconds=2, skip_s=1, alone=True
     )
     said: list[str] = []
     report = versus.run_fairness(options, said.append)
