@@ -319,7 +319,7 @@ def test_a_sleeping_child_that_was_forked_raw_keeps_only_the_queue(
     _, child = job.hear()
     job.kill()
     try:
-        wait_for(lambda: harpd.query("status")["leases"] == 0, "the lease's end", 1)
+        wait_for(lambda: harpd.query("status")["leases"] == 0, "the lease's end")
         nic = harpd.query("status")["nics"][0]
         assert nic["queues"]["1"] == "recovering"
         assert nic["queues_waiting"]["1"]["pid"] == job.pid
@@ -331,7 +331,7 @@ def test_a_sleeping_child_that_was_forked_raw_keeps_only_the_queue(
         assert nic["queues"]["1"] == "recovering"
     finally:
         os.kill(child, signal.SIGKILL)
-    wait_for(lambda: queues(harpd)["1"] == "free", "the queue", 3)
+    wait_for(lambda: queues(harpd)["1"] == "free", "the queue")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_traffic_goes_on_without_harpd_and_the_next_one_takes_over(
         assert [harp.stats.read(page.fd).identity.label for page in pages] == ["e"]
     # And it is watched again.
     job.kill()
-    wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues", 2)
+    wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues")
 
 
 def test_a_stop_is_refused_under_a_lease_and_force_cleans_all(
@@ -403,7 +403,7 @@ def test_a_dead_harpd_and_dead_jobs_are_cleaned_up_by_the_next_start_and_stop(
     words = harpd.words()
     assert "which a dead harpd had left" in words
     assert "is over: process" in words
-    wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues", 2)
+    wait_for(lambda: set(queues(harpd).values()) == {"free"}, "the queues")
     assert harpd.harpctl("stop").returncode == 0
     nothing_is_left(lab, harpd)
 
@@ -479,7 +479,7 @@ def test_start_status_instances_stop_from_the_command_line(
         assert "train.py rank 3" in daemon.harpctl("instances").stdout
         assert "beside, harp" in daemon.harpctl("status").stdout
         job.kill()
-        wait_for(lambda: daemon.query("status")["leases"] == 0, "the lease's end", 2)
+        wait_for(lambda: daemon.query("status")["leases"] == 0, "the lease's end")
         pid = daemon.query("status")["pid"]
         assert daemon.harpctl("stop").returncode == 0
         assert not alive(pid)
