@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
 # A shell's background job (nohup make test &) ignores it, and so would every child.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Who is ended ends what he has started.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 # What computes or waits for long in few tests: begun first, beside the many that are short. At the
