@@ -398,7 +398,7 @@ static int comm_rx_move_early(struct comm_lane *l)
 	}
 }
 
-/* The next header. 1: that of a DATA record is in l->in, or it was a CLOSE and more may come by other lanes. */
+/* The next header. 1: that of a DATA record is in l->in. -EPIPE: it was a CLOSE, and more may come by other lanes. */
 static int comm_rx_header(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
@@ -411,8 +411,7 @@ static int comm_rx_header(struct comm_lane *l)
 	if (record.type == RECORD_CLOSE) {
 		comm_lock(comm);
 		comm_rx_close(comm, &record);
-		l->vain_bytes += COMM_VAIN_RECORD_BYTES;
-		rc = comm->end_error ? 0 : 1;
+		rc = comm->end_error ? 0 : -EPIPE;
 		comm_unlock(comm);
 		return rc;
 	}

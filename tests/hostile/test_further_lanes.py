@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 from actor import Actor, actors, polled
 from hosts import Hosts
-from wire import DATA, Handle, Peer, record
+from wire import CLOSE, DATA, Handle, Peer, record
 
 SEED = 20261122
 COMM_ID = 0xC0FFEE
@@ -107,6 +107,31 @@ def test_the_first_lane_may_be_opened_again(several: Several) -> None:
     several.first.close()
     with several.further(0) as again:
         several.goes_on(again)
+
+
+def test_nothing_follows_close(several: Several) -> None:
+    """A lane is over with it: what comes behind is of no message, and others bring the rest."""
+    data = random.Random(SEED).randbytes(1024)
+    with several.further(1) as second:
+        several.receiver.start("receive", comm=several.comm, size=len(data))
+        second.send(record(DATA, total=1024, payload=data[:512]))
+        second.send(record(CLOSE, message=1))
+        second.send(record(DATA, total=1024, offset=512, payload=bytes(512)))
+        while not turned_away(second):
+            pass  # acknowledgements
+        several.first.send(record(DATA, total=1024, offset=512, payload=data[512:]))
+        assert base64.b64decode(several.receiver.result()) == data
+
+
+def test_close_on_every_lane_is_the_end_without_fin(several: Several) -> None:
+    with several.further(1) as second:
+        several.receiver.start("receive_error", comm=several.comm, size=64)
+        for lane in (several.first, second):
+            lane.send(record(CLOSE, message=1))
+        assert several.receiver.result()[0] == "ncclRemoteError"
+        said = several.receiver.call("warnings")
+        assert len(said) == 1
+        assert several.hosts.address[1] in said[0]
 
 
 def test_neither_the_secret_nor_another_key_opens_one(several: Several) -> None:

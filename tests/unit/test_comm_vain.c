@@ -155,12 +155,6 @@ static void test_small_duplicates(void)
 		       TURN_RECORDS * (RECORD_HEADER_BYTES + 1ull));
 }
 
-static void test_closes(void)
-{
-	check_receiver(&(struct record){ .type = RECORD_CLOSE, .message = 2 },
-		       TURN_RECORDS * (uint64_t)RECORD_HEADER_BYTES);
-}
-
 /* Its answer finds that the lane takes nothing more. What stands behind is read all the same. */
 static void test_broken_receiver(void)
 {
@@ -341,7 +335,6 @@ int main(void)
 {
 	test_duplicates();
 	test_small_duplicates();
-	test_closes();
 	test_broken_receiver();
 	test_answer_by_a_kernel_lane();
 	test_acks();
