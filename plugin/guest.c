@@ -151,6 +151,24 @@ static void guest_lane_options(const struct guest *guest, struct comm_lane_optio
 		lane_kernel_ack_promptly(guest->lane);
 }
 
+/* Of those that wait for their comm: let in behind its successor it would take that one's place. */
+static void guest_replaces(struct guest *guest)
+{
+	const struct preamble *p = &guest->preamble;
+
+	for (unsigned i = 0; i < GUESTS_MAX; i++) {
+		struct guest *old = &guest->all->guest[i];
+		struct lane *lane = old->lane;
+
+		if (old == guest || !lane || !old->ready_ns || !old->preamble.peer.join ||
+		    old->preamble.comm_id != p->comm_id ||
+		    old->preamble.peer.index != p->peer.index)
+			continue;
+		guest_gone(old);
+		lane->ops->close(lane, true);
+	}
+}
+
 /* A further lane of a comm that is there. */
 static int guest_join(struct guest *guest)
 {
@@ -322,10 +340,14 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 	if (rc == 1) {
 		guest->rtt_ns = guest->asked_ns ? now_ns - guest->asked_ns : 0;
 		guest->ready_ns = now_ns;
-		if (!p->peer.join)
+		if (p->peer.join) {
+			guest_replaces(guest);
+			rc = preamble_seal(p, &guest->lane);
+			if (!rc)
+				guest_hears(guest);
+		} else {
 			guest_expect(guest);
-		else if (!(rc = preamble_seal(p, &guest->lane)))
-			guest_hears(guest);
+		}
 	}
 	if (rc < 0) {
 		guest_warn_sealed(guest, rc, now_ns);

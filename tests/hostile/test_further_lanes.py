@@ -207,3 +207,33 @@ def test_ready_that_did_not_arrive_makes_no_comm(each: Hosts, path: str, lanes: 
         receiver.start("receive", comm=comm, size=64)
         again.send(record(DATA, total=5, payload=b"again"))
         assert base64.b64decode(receiver.result()) == b"again"
+
+
+@pytest.mark.parametrize("path", LANES)
+def test_a_lane_that_waits_for_its_comm_is_replaced(each: Hosts, path: str) -> None:
+    """Further lanes may be here before the acknowledgement of the first one's READY. Of two of an
+    index the second counts."""
+    receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
+    with actors(receiver), contextlib.ExitStack() as stack:
+        receiver.call("load", path=str(each.plugin))
+        raw, listen = receiver.call("listen")
+        handle = Handle.decode(base64.b64decode(raw))
+        with each.inside(1):
+            first, old, new = (stack.enter_context(Peer(handle)) for _ in range(3))
+        receiver.start("accept", listen=listen)
+        first.send(first.hello(lanes=8))
+        first.challenge()
+        proof = first.proof()
+        first.deafen()
+        first.send(proof)
+        first.foresee_ready()
+        old.key = new.key = first.comm_key()
+        # Nobody there knows yet whether we have READY.
+        old.handshake(index=1, lanes=8, join=True)
+        new.handshake(index=1, lanes=8, join=True)
+        assert turned_away(old)
+        first.hear()
+        comm = receiver.result()
+        receiver.start("receive", comm=comm, size=64)
+        new.send(record(DATA, total=3, payload=b"new"))
+        assert base64.b64decode(receiver.result()) == b"new"

@@ -20,7 +20,7 @@ from harp.closing import Closing
 HELLO, CHALLENGE, PROOF, READY = b"HELO", b"CHLG", b"PROF", b"REDY"
 DATA, CREDIT, ACK, CLOSE = 1, 2, 3, 4
 RECORD_BYTES = 40
-SO_ATTACH_FILTER = 26  # <asm-generic/socket.h>; the socket module does not have it
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>; the socket module has neither
 
 
 @dataclasses.dataclass
@@ -94,6 +94,10 @@ class Peer(Closing):
         program = struct.pack("HxxxxxxQ", 1, ctypes.addressof(nothing))
         self.socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
+    def hear(self) -> None:
+        """Again, what is sent again too."""
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+
     def send(self, data: bytes) -> None:
         self.transcript += data
         self.socket.sendall(data)
@@ -152,6 +156,11 @@ class Peer(Closing):
         assert ready[:8] == READY + struct.pack("<HH", 1, 0), ready
         expected = self.mac(b"HARP1 ready")
         assert self.read(16) == expected, "READY's proof"
+
+    def foresee_ready(self) -> None:
+        """It has one form only, so its bytes are known before it comes."""
+        self.transcript += READY + struct.pack("<HHQ", 1, 0, 0)
+        self.transcript += self.mac(b"HARP1 ready")
 
     def handshake(self, **hello: Any) -> int:
         """HELLO to READY, everything checked; the lanes that the acceptor takes."""
