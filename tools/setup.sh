@@ -37,7 +37,7 @@ give_back() {
 }
 trap give_back EXIT
 # pip and apt-get end with a status of their own when they are interrupted, which reads as if they had failed.
-trap 'say "interrupted. Run make again"; exit 130' INT
+trap 'wait; say "interrupted. Run make again"; exit 130' INT
 
 # Two runs at once would build over each other.
 exec 9<.
@@ -302,8 +302,8 @@ setup_build() {
 side_by_side() {
 	local each pids=() good=yes
 	for each in "$@"; do
-		# Ctrl-C is for them too: what a shell starts in the background ignores it.
-		{ trap - INT && "$each"; } &
+		# Ctrl-C is for them too: what a shell starts in the background ignores it. Without a word: it is said above.
+		{ trap 'exit 130' INT && "$each"; } &
 		pids+=($!)
 	done
 	for each in "${pids[@]}"; do
