@@ -49,6 +49,12 @@ static void daemon_clean(char *text, size_t size)
 
 /* ---- one question --------------------------------------------------------------------------- */
 
+/* harpd hangs up, and says why. */
+static bool daemon_is_last_word(const struct harp_lease_header *header)
+{
+	return header->type == HARP_LEASE_REFUSED && !header->serial;
+}
+
 /* The answer's header; type: what it should be beside REFUSED. */
 static int daemon_judge(const struct harp_daemon *daemon, uint16_t type, const struct why *why)
 {
@@ -60,7 +66,7 @@ static int daemon_judge(const struct harp_daemon *daemon, uint16_t type, const s
 	if (header->size != daemon->wire.answer_bytes)
 		return why_fail(why, -EPROTO, "harpd's message has %zu bytes and says %u",
 				daemon->wire.answer_bytes, header->size);
-	if (header->serial != daemon->serial)
+	if (header->serial != daemon->serial && !daemon_is_last_word(header))
 		return why_fail(why, -EPROTO, "harpd answers message %u, it was asked %u",
 				header->serial, daemon->serial);
 	if (header->type != type && header->type != HARP_LEASE_REFUSED)
@@ -127,6 +133,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 	else
 		rc = daemon_judge(daemon, answer_type, why);
 	if (!rc && answer->type == HARP_LEASE_REFUSED) {
+		daemon->wire.ended |= daemon_is_last_word(answer);
 		daemon_wire_drop_fds(&daemon->wire);
 		return daemon_refused(daemon, why);
 	}

@@ -86,7 +86,7 @@ static void wire_take_fds(struct daemon_wire *wire, struct msghdr *message)
 	}
 }
 
-/* One message into answer and fds; -EAGAIN there is none. */
+/* One message into answer and fds; -EAGAIN there is none. What harpd said last is behind the reset. */
 static int wire_receive(struct daemon_wire *wire)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(DAEMON_WIRE_FDS_MAX * sizeof(int))];
@@ -97,11 +97,12 @@ static int wire_receive(struct daemon_wire *wire)
 		.msg_control = control,
 		.msg_controllen = sizeof(control),
 	};
+	unsigned resets = 0;
 	ssize_t got;
 
 	do {
 		got = recvmsg(wire->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	} while (got < 0 && errno == EINTR);
+	} while (got < 0 && (errno == EINTR || (errno == ECONNRESET && !resets++)));
 	if (got < 0)
 		return -errno;
 	wire_take_fds(wire, &message);
@@ -145,6 +146,8 @@ int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t b
 
 	wire->answer_bytes = 0;
 	rc = wire_send(wire, message, bytes, until_ms);
+	if (rc == -ECONNRESET)
+		return wire_receive(wire) ? rc : 0;
 	return rc ? rc : wire_await(wire, until_ms);
 }
 

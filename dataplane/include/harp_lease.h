@@ -19,6 +19,9 @@
  *   QUERY     ------------->            a JSON document: harpctl's commands (docs/operating.md)
  *             <-------------  ANSWER    and one descriptor: a sealed memfd that holds a JSON document
  *
+ * REFUSED with serial 0 answers no question: it is the last that harpd says to one that has no place (EUSERS) or was
+ * silent for too long (ETIMEDOUT), before it hangs up.
+ *
  * Where a NIC's steering program is beside it (LEASED names the device), the socket that receives is bound to that
  * device's queue, and there is one descriptor more: the socket that sends, on the NIC's queue. Who asks says whether it
  * knows that (LEASE, accepts); a job of a HARP from before says nothing, and is refused with EPROTONOSUPPORT there. A harpd

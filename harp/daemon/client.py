@@ -2,7 +2,9 @@
 """harpd from the other side: what harpctl asks, and leases for tests and tools in Python."""
 
 import array
+import contextlib
 import errno
+import functools
 import json
 import os
 import socket
@@ -81,7 +83,8 @@ class DaemonClient(Closing):
     def _ask(self, payload: bytes, wanted: Kind) -> tuple[Message, list[int]]:
         """Sends, and reads the answer; the descriptors are the caller's."""
         try:
-            self._sock.send(payload)
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                self._sock.send(payload)
             raw, fds = self._receive()
         except BlockingIOError as error:
             raise HarpError(f"harpd at {self.path} does not answer", Exit.NOT_RUNNING) from error
@@ -106,9 +109,13 @@ class DaemonClient(Closing):
     def _receive(self) -> tuple[bytes, list[int]]:
         fds = array.array("i")
         room = socket.CMSG_SPACE(max(_host.FDS_MAX, _host.PORT_PAGES_MAX) * fds.itemsize)
-        raw, ancillary, _, _ = self._sock.recvmsg(
-            _host.MESSAGE_MAX + 1, room, socket.MSG_CMSG_CLOEXEC
+        read = functools.partial(
+            self._sock.recvmsg, _host.MESSAGE_MAX + 1, room, socket.MSG_CMSG_CLOEXEC
         )
+        try:
+            raw, ancillary, _, _ = read()
+        except ConnectionResetError:  # harpd's last word may be behind it
+            raw, ancillary, _, _ = read()
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])

@@ -34,7 +34,19 @@ CONNECTS_PER_S, CONNECTS_BURST = 100.0, 500.0
 ACCEPTS_PER_TURN = 64
 BACKLOG = 4096
 ACCEPT_PAUSE_S = 0.1
+UNREAD_MAX = 16  # messages that are looked for before a last word
 SEND_SMALL = 2048  # bytes of a message that fits the smallest send buffer
+
+
+def last_word(sock: socket.socket, error: int, why: str) -> None:
+    """REFUSED that answers no question, before harpd hangs up."""
+    with contextlib.suppress(OSError):
+        # What is left unread would come to the client before it, as a reset.
+        for _ in range(UNREAD_MAX):
+            if not sock.recv(1, socket.MSG_DONTWAIT):
+                break
+    with contextlib.suppress(OSError):  # it gets end-of-file
+        sock.send(_host.pack_refused(0, error, why), socket.MSG_DONTWAIT)
 
 
 @dataclass
@@ -77,7 +89,7 @@ class Client:
         self._server.loop.unwatch(self._sock.fileno())
 
     def _no_hello(self) -> None:
-        self.close(f"it said nothing for {HELLO_S:.0f} s")
+        self.hang_up(errno.ETIMEDOUT, f"it said nothing for {HELLO_S:.0f} s")
 
     def greeted(self, name: str) -> None:
         """HELLO came: from now on it may be silent."""
@@ -174,6 +186,12 @@ class Client:
             return None
         return os.dup(self._sock.fileno()), bool(self.name)
 
+    def hang_up(self, error: int, why: str) -> None:
+        """close(), on one that may mean well, and is told."""
+        if self._pending is None:
+            last_word(self._sock, error, f"process {self.peer.owner.pid}: {why}")
+        self.close(why)
+
     def close(self, why: str) -> None:
         """Ends the connection; leases are the process's and stay. why: empty when it is no news."""
         if not self.open:
@@ -227,8 +245,9 @@ class Server:
                 return
             uid = peer.connected_uid(sock)
             if uid != 0 and self._connects.take(uid, self.loop.now_s()) > 0:
-                self.complain(f"user {uid} connects more than {CONNECTS_PER_S:.0f} times a second")
-                sock.close()
+                why = f"user {uid} connects more than {CONNECTS_PER_S:.0f} times a second"
+                self.complain(why)
+                self._turn_away(sock, why)
                 continue
             self._admit(sock)
 
@@ -258,7 +277,8 @@ class Server:
         crowd = self._silent.get(uid) if own else max(self._silent.values(), key=len, default=None)
         if not crowd:
             return False
-        next(iter(crowd)).close("it has not said hello, and others want its place")
+        why = "it has not said hello, and others want its place"
+        next(iter(crowd)).hang_up(errno.EUSERS, why)
         return True
 
     def has_spoken(self, client: Client) -> None:
@@ -271,8 +291,7 @@ class Server:
     @staticmethod
     def _turn_away(sock: socket.socket, why: str) -> None:
         with sock:
-            with contextlib.suppress(OSError):  # it gets end-of-file
-                sock.send(_host.pack_refused(0, errno.EUSERS, why))
+            last_word(sock, errno.EUSERS, why)
 
     def hand_over(self) -> list[tuple[int, bool]]:
         """Connections that the next harpd can go on with, as if nothing had happened."""

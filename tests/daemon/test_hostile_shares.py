@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from daemon_rig import NOBODY, Running, in_child
@@ -137,6 +138,39 @@ def test_who_says_nothing_makes_room(harpd: Running, uid: int) -> None:
         return served
 
     assert in_child(enemy, uid) == [True] * (1 if uid else 2)
+
+
+def test_who_makes_room_is_told_why(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when its hello was on the way, and when there is no other to make room."""
+    server = harpd.daemon._server
+    monkeypatch.setattr(server.connections, "per_uid_max", 1)
+    path = harpd.path
+
+    def crowd() -> list[str]:
+        said = []
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+            silent.connect(str(path))
+            with DaemonClient(path, "one that speaks") as speaks:
+                speaks.query("status")
+                for _ in range(2):
+                    try:
+                        _late(silent)
+                    except RefusedByDaemonError as refused:
+                        said.append(refused.why)
+                    silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    silent.connect(str(path))
+        return said
+
+    pushed, away = in_child(crowd, NOBODY)
+    assert pushed.endswith("it has not said hello, and others want its place")
+    assert away == f"user {NOBODY} has 1 connections to harpd, which is the limit; close some"
+
+
+def _late(sock: socket.socket) -> None:
+    """Says hello on a connection that is over."""
+    client = DaemonClient.__new__(DaemonClient)
+    client.path, client._serial, client._sock = Path(), 0, sock
+    client._ask(_host.pack_hello(1, "late"), _host.Kind.WELCOME)
 
 
 def test_a_large_welcome_still_fits(start: Callable[..., Running], settings: Settings) -> None:

@@ -233,6 +233,26 @@ static void test_welcome(void)
 	CHECK_EQ(converse(NULL), 0);
 }
 
+/* Said before the question came; behind a reset where harpd left something unread. */
+static void test_last_word(void)
+{
+	for (unsigned unread = 0; unread < 2; unread++) {
+		struct why reason = { .text = why, .size = sizeof(why) };
+		struct harp_daemon *daemon;
+		int ends[2];
+
+		refuse(EUSERS, "no place");
+		script.answer.refused.header.serial = 0;
+		CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+		if (unread)
+			CHECK_EQ(send(ends[0], "x", 1, 0), 1);
+		answer(ends[1]);
+		close(ends[1]);
+		CHECK_EQ(daemon_open_on(&daemon, ends[0], "test", 1000, &reason), -EUSERS);
+		CHECK(strstr(why, "harpd refuses: no place"));
+	}
+}
+
 static void test_bad_headers(void)
 {
 	good(1, "");
@@ -437,6 +457,7 @@ int main(void)
 	snprintf(path, sizeof(path), "%s/harpd.sock", folder);
 	open_door();
 	test_welcome();
+	test_last_word();
 	test_bad_headers();
 	test_bad_welcomes();
 	test_descriptors_nobody_asked_for();
