@@ -3,17 +3,18 @@
 
 Prometheus is told sums over jobs, for a job is no label. A job that ends would take its share of a
 sum with it, and rate() would see a restart; so Totals remembers. A job that is there at the first
-look counts from then on, as harpd's own start counts for nothing; a later one from its beginning.
+look counts from then on, as harpd's own start counts for nothing; a later one from its beginning;
+one that was not looked at for a while, from where it was (its user had had his share of the look).
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from harp import _page
-from harp.stats import schema
+from harp.stats import discover, schema
 from harp.stats.job import KINDS, Job
 from harp.stats.page import text
 
@@ -23,6 +24,7 @@ GAUGES = ("lanes_open",)
 RAIL_COUNTERS = tuple(
     name for name, _ in _page.rail_values() if name not in ("kind", "down", *GAUGES)
 )
+ABSENT_MAX = 512  # jobs that live and are not seen; those of before them are forgotten
 BUCKETS = len(_page.histogram_upper_ns()) + 1
 
 
@@ -50,6 +52,7 @@ class Jobs:
 
 
 Key = tuple[object, ...]
+_Seen = dict[tuple[int, int], dict[Key, int]]  # by Job.key
 
 
 def _numbers(job: Job, nics: frozenset[str]) -> dict[Key, int]:
@@ -81,12 +84,17 @@ def _place(rail: np.void, nics: frozenset[str]) -> tuple[str, str] | None:
     return (name if name in nics else OTHER), kind
 
 
-class Totals:
-    """Remembers between scrapes; by any thread."""
+def _lives(pid: int) -> bool:
+    return (discover.PROC / str(pid)).exists()
 
-    def __init__(self) -> None:
+
+class Totals:
+    """Remembers between scrapes; by any thread. lives: is there a process of that number?"""
+
+    def __init__(self, lives: Callable[[int], bool] = _lives) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[tuple[int, int], dict[Key, int]] = {}
+        self._lives = lives
+        self._seen: _Seen = {}
         self._sums: dict[Key, int] = {}
         self._first = True
 
@@ -101,10 +109,15 @@ class Totals:
                     earlier = before.get(name, 0)
                     grown = value - earlier if value >= earlier else 0
                     self._sums[name] = self._sums.get(name, 0) + grown
-            self._seen, self._first = now, False
+            self._seen, self._first = self._absent(now) | now, False
             result = self._jobs()
         _gauges(result, kept, nics)
         return result
+
+    def _absent(self, now: _Seen) -> _Seen:
+        """Who was seen before and may come again, the longest absent first."""
+        keys = [key for key in self._seen if key not in now and self._lives(key[0])]
+        return {key: self._seen[key] for key in keys[-ABSENT_MAX:]}
 
     def _jobs(self) -> Jobs:
         result = Jobs()

@@ -12,7 +12,7 @@ from harp.stats import families, schema
 from harp.stats.exporter import scene
 from harp.stats.families import Scene
 from harp.stats.job import Job
-from harp.stats.totals import OTHER, Totals
+from harp.stats.totals import ABSENT_MAX, OTHER, Totals
 
 NICS = frozenset({"lo", "eth1"})
 MakeJob = Callable[..., JobOwner]
@@ -39,6 +39,35 @@ def test_sums_outlive_jobs(make_job: MakeJob) -> None:
     none = sums.take((), NICS)
     assert none.rails["lo", "kernel"].counters == one.rails["lo", "kernel"].counters
     assert none.rails["lo", "kernel"].lanes_open == 0
+
+
+def test_who_is_not_looked_at_for_a_while_goes_on_from_where_he_was(make_job: MakeJob) -> None:
+    """Its user had had his share of that look, or the process is hidden for a moment."""
+    sums = Totals()
+    sums.take((), NICS)
+    jobs = [make_job(name) for name in "ab"]
+    for each in jobs:
+        each.say(*A_LIFE)
+    first, second = (each.job() for each in jobs)
+    both = sums.take((first, second), NICS)
+    assert sums.take((first,), NICS).counters == both.counters
+    assert sums.take((), NICS).counters == both.counters
+    again = sums.take((first, second), NICS)
+    assert (again.counters, again.rails) == (both.counters, both.rails)
+    jobs[1].say("bytes 0 1 700")
+    grown = sums.take((first, jobs[1].job()), NICS).rails["lo", "kernel"]
+    assert grown.counters["payload_bytes"] == 30700
+
+
+def test_who_is_gone_is_forgotten_and_the_absent_are_bounded(job_owner: JobOwner) -> None:
+    alive = set(range(1, ABSENT_MAX + 11))
+    sums, job = Totals(alive.__contains__), job_owner.job()
+    sums.take([replace(job, pid=pid) for pid in alive], NICS)
+    sums.take((), NICS)
+    assert [pid for pid, _ in sums._seen] == list(range(11, ABSENT_MAX + 11))
+    alive.clear()
+    sums.take((), NICS)
+    assert not sums._seen
 
 
 def test_who_was_there_before_counts_from_the_first_look_on(job_owner: JobOwner) -> None:
