@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages and whose they are, at one moment: this host's, or of a document of harpd's."""
 
+import functools
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +14,10 @@ from harp.stats.discover import Found, Page
 from harp.stats.page import Identity, Items, PageError, Snapshot, Status, address, text
 
 FORMAT = 1
-RECORDS_MAX = 65536  # connections, comms and lanes of one user, but root, that are shown
+# Of a document, as JSON; shared by users whose pages there are. A page full of connections fits.
+DOCUMENT_BYTES_MAX = 128 << 20
+# Of a record: names, where the longest says "?", and the comm of a lane whose own is not shown.
+EXTRA_BYTES = 192
 
 
 @dataclass(frozen=True)
@@ -46,51 +51,87 @@ class Sight:
     jobs: tuple[job.Job, ...] = ()
 
 
-class _Records:
-    """How many records of each user there are."""
+class _Room:
+    """What the pages of each user may take of a document."""
 
-    def __init__(self, bad: list[tuple[int, str]]) -> None:
+    def __init__(self, found: Found, bad: list[tuple[int, str]]) -> None:
+        users = {page.uid for page in (*found.pages, *found.jobs)}
+        self._left = dict.fromkeys(users, DOCUMENT_BYTES_MAX // max(1, len(users)))
         self._bad = bad
-        self._left: dict[int, int] = {}  # negative: it was said
+        self._told: set[int] = set()
 
-    def kept(self, page: Page, records: Items) -> Items:
-        """As many as the page's user may have, and a word of it when he has more."""
-        left = self._left.get(page.uid, RECORDS_MAX)
-        if page.uid == 0:
-            return records
-        if 0 <= left < len(records):
-            why = (
-                f"user {page.uid} has more than {RECORDS_MAX} connections and lanes: not all shown"
-            )
+    def take(self, page: Page, count: int, each_bytes: int) -> int:
+        """For how many of so many things there is room; a word of it where that is not all."""
+        given = min(count, self._left[page.uid] // each_bytes)
+        self._left[page.uid] -= given * each_bytes
+        if given < count and page.uid not in self._told:
+            self._told.add(page.uid)
+            why = f"user {page.uid} publishes more than there is room for: not all is shown"
             self._bad.append((page.pid, why))
-        self._left[page.uid] = left - len(records)
-        return records[: max(0, left)]
+        return given
+
+    def kept(self, page: Page, records: Items, each_bytes: int) -> Items:
+        """Records, as many as there is room for."""
+        return records[: self.take(page, len(records), each_bytes)]
+
+
+def _most(dtype: np.dtype[np.void], document: Any) -> int:
+    """The bytes of the longest record of a kind as a document."""
+    longest = np.frombuffer(b"\xff" * dtype.itemsize, dtype)[0]
+    return len(json.dumps(document(longest))) + EXTRA_BYTES
+
+
+@functools.cache
+def _record_bytes() -> tuple[int, int, int]:
+    """Of a flow, a comm and a lane, at most."""
+    share = 1 / 3e5
+    return (
+        _most(schema.flow_type(), flow_document),
+        _most(schema.comm_type(), lambda comm: job.comm_document(job.CommLanes(comm, ()))),
+        _most(schema.lane_type(), lambda lane: job.lane_document(lane, share)),
+    )
 
 
 def look(found: Found, *, flows: bool = True) -> Sight:
     """Reads all pages that were found. By NIC, queue and process. flows False: nor lanes."""
     bad = [(pid, str(error)) for pid, error in found.bad]
-    instances, jobs, records = [], [], _Records(bad)
-    for page in found.pages:
+    instances: list[Instance] = []
+    jobs: list[job.Job] = []
+    room = _Room(found, bad)
+    for page in (*found.pages, *found.jobs):
         try:
-            seen = page.read(flows=flows)
+            if page.job:
+                jobs += _job(page, room, flows)
+            else:
+                instances += _instance(page, room, flows)
         except PageError as error:
             bad.append((page.pid, str(error)))
-            continue
-        seen = replace(seen, flows=records.kept(page, seen.flows))
-        instances.append(Instance(page.pid, page.uid, page.comm, seen))
-    for page in found.jobs:
-        try:
-            did = page.read_job(lanes=flows)
-        except PageError as error:
-            bad.append((page.pid, str(error)))
-            continue
-        comms, lanes = records.kept(page, did.comms), records.kept(page, did.lanes)
-        did = replace(did, comms=comms, lanes=lanes)
-        jobs.append(job.Job(page.pid, page.uid, page.comm, did))
     instances.sort(key=lambda each: (*_place(each), each.pid))
     jobs.sort(key=lambda each: each.pid)
     return Sight(tuple(instances), found.hidden_processes, tuple(bad), tuple(jobs))
+
+
+def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
+    """The one of a page; none where there is no room."""
+    seen = page.read(flows=flows)
+    bare = Instance(page.pid, page.uid, page.comm, replace(seen, flows=seen.flows[:0]))
+    if not room.take(page, 1, len(json.dumps(document(bare)))):
+        return []
+    kept = room.kept(page, seen.flows, _record_bytes()[0])
+    return [replace(bare, snapshot=replace(seen, flows=kept))]
+
+
+def _job(page: Page, room: _Room, lanes: bool) -> list[job.Job]:
+    """As above."""
+    did = page.read_job(lanes=lanes)
+    bare = replace(did, comms=did.comms[:0], lanes=did.lanes[:0])
+    one = job.Job(page.pid, page.uid, page.comm, bare)
+    if not room.take(page, 1, len(json.dumps(job.document(one)))):
+        return []
+    _, comm_bytes, lane_bytes = _record_bytes()
+    comms = room.kept(page, did.comms, comm_bytes)
+    kept = replace(did, comms=comms, lanes=room.kept(page, did.lanes, lane_bytes))
+    return [replace(one, snapshot=kept)]
 
 
 def _place(each: Instance) -> tuple[str, int]:

@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import pytest
 from conftest_stats import MakeOwner, Owner
 
 from harp import _page, stats
+from harp.daemon import client
 from harp.stats import discover, instance, schema
 from harp.stats.instance import look, restored_sight, sight_document
-from harp.stats.page import text
+from harp.stats.page import FLOWS_MAX, text
 from harp.stats.rates import quantile_ns
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -238,11 +240,51 @@ def test_a_user_s_connections_are_shown_up_to_a_limit(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_nobody(monkeypatch, owner)
-    monkeypatch.setattr(instance, "RECORDS_MAX", 4)
     with stats.find() as found:
+        whole = look(found, flows=False)
+        pages = sum(len(json.dumps(instance.document(each))) for each in whole.instances)
+        room = pages + 4 * instance._record_bytes()[0]
+        monkeypatch.setattr(instance, "DOCUMENT_BYTES_MAX", room)
         sight = look(found)
     assert [len(each.snapshot.flows) for each in sight.instances] == [3, 1]
-    assert ["more than 4 connections" in why for _, why in sight.bad] == [True]
+    assert ["more than there is room for" in why for _, why in sight.bad] == [True]
+    assert len(json.dumps(sight_document(sight)["instances"])) <= room
+
+
+def longest(dtype: Any, count: int) -> Any:
+    """Records than which none takes more room in a document."""
+    return np.frombuffer(b"\xff" * (dtype.itemsize * count), dtype)
+
+
+@dataclass
+class Full(discover.Page):
+    """A page of connections, as many as there can be, of the longest words and numbers."""
+
+    snapshot: Any = None
+
+    def read(self, *, flows: bool = True) -> Any:
+        return replace(self.snapshot, flows=longest(schema.flow_type(), FLOWS_MAX if flows else 0))
+
+
+def test_the_longest_page_is_a_document_that_a_client_takes(owner: Owner) -> None:
+    """Beside it another user's has the room that it had."""
+    with stats.find() as found:
+        mine = owner.pages(found)[0]
+        full = Full(-1, 1, NOBODY, "x", 1, snapshot=mine.read())
+        sight = look(discover.Found(pages=[full]))
+        assert (len(sight.instances[0].snapshot.flows), sight.bad) == (FLOWS_MAX, ())
+        both = look(discover.Found(pages=[full, mine]))
+    shown = {each.uid: len(each.snapshot.flows) for each in both.instances}
+    assert (40_000 < shown[NOBODY] < FLOWS_MAX, shown[0]) == (True, 3)
+    assert [pid for pid, _ in both.bad] == [1]
+    few = json.dumps(instance.document(replace_flows(sight.instances[0], 100)))
+    whole = len(few) * FLOWS_MAX // 100
+    assert whole <= instance.DOCUMENT_BYTES_MAX < client.DOCUMENT_BYTES_MAX
+    assert whole > 64 << 20
+
+
+def replace_flows(one: instance.Instance, count: int) -> instance.Instance:
+    return replace(one, snapshot=replace(one.snapshot, flows=one.snapshot.flows[:count]))
 
 
 def test_a_number_that_is_no_state(owner: Owner) -> None:
