@@ -9,9 +9,21 @@ from typing import Any
 import numpy as np
 
 from harp import _page
+from harp.errors import HarpError
 from harp.stats import job, schema
 from harp.stats.discover import Found, Page
-from harp.stats.page import Identity, Items, PageError, Snapshot, Status, address, text
+from harp.stats.page import (
+    Identity,
+    Items,
+    PageError,
+    Snapshot,
+    Status,
+    address,
+    of_kind,
+    printable,
+    text,
+)
+from harp.stats.page import restored as restored_record
 
 FORMAT = 1
 # Of a document, as JSON; shared by users whose pages there are. A page full of connections fits.
@@ -233,21 +245,27 @@ def restored(given: dict[str, Any]) -> Instance:
     for said, item in zip(given["flows"], flows, strict=True):
         _restored_flow(said, item)
     snapshot = Snapshot(
-        Identity(**given["identity"]),
-        Status(**given["status"]),
+        restored_record(Identity, given["identity"]),
+        restored_record(Status, given["status"]),
         counters[0],
         histograms,
         flows,
-        given.get("xstats", {}),
+        {printable(name): of_kind(int, value) for name, value in given.get("xstats", {}).items()},
     )
-    return Instance(given["pid"], given["uid"], given["comm"], snapshot)
+    return Instance(*job.publisher(given), snapshot)
 
 
 def restored_sight(given: dict[str, Any]) -> Sight:
-    """What sight_document() was made of."""
-    return Sight(
-        tuple(restored(each) for each in given["instances"]),
-        given["hidden_processes"],
-        tuple((each["pid"], each["why"]) for each in given["bad_pages"]),
-        tuple(job.restored(each) for each in given.get("jobs", ())),
-    )
+    """What sight_document() was made of, by a harpd of any version. HarpError when it was not."""
+    try:
+        return Sight(
+            tuple(restored(each) for each in given["instances"]),
+            of_kind(int, given["hidden_processes"]),
+            tuple((of_kind(int, x["pid"]), of_kind(str, x["why"])) for x in given["bad_pages"]),
+            tuple(job.restored(each) for each in given.get("jobs", ())),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise HarpError(
+            f"harpd's statistics can't be read ({type(error).__name__}: {printable(str(error))}); "
+            "are harpd and harpctl of one version?"
+        ) from error

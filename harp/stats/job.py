@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harp import _page
-from harp.stats import schema
+from harp.stats import page, schema
 from harp.stats.page import Identity, Items, JobSnapshot, Status, address, text
 
 KINDS = {1: "harp", 2: "kernel", 4: "dpdk"}  # enum harp_page_kind
@@ -234,6 +234,17 @@ def restored(given: dict[str, Any]) -> Job:
     for said, item in zip(said_lanes, lanes, strict=True):
         _restored_lane(said, item)
     snapshot = JobSnapshot(
-        Identity(**given["identity"]), Status(**given["status"]), counters[0], rails, kept, lanes
+        page.restored(Identity, given["identity"]),
+        page.restored(Status, given["status"]),
+        counters[0],
+        rails,
+        kept,
+        lanes,
     )
-    return Job(given["pid"], given["uid"], given["comm"], snapshot)
+    return Job(*publisher(given), snapshot)
+
+
+def publisher(given: dict[str, Any]) -> tuple[int, int, str]:
+    """Process, user and name of who publishes."""
+    pid, uid = (page.of_kind(int, given[name]) for name in ("pid", "uid"))
+    return pid, uid, page.of_kind(str, given["comm"])

@@ -5,8 +5,8 @@ import contextlib
 import errno
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,8 +29,19 @@ class PageError(HarpError):
 
 def text(raw: bytes) -> str:
     """A string of a page: text and nothing else, whatever its owner wrote (no escape sequences)."""
-    decoded = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "?" for char in decoded)
+    return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
+
+
+def printable(words: str) -> str:
+    """Nothing in it that a terminal obeys."""
+    return "".join(char if char.isprintable() else "?" for char in words)
+
+
+def of_kind(kind: Any, value: Any) -> Any:
+    """A value of a document that must be of this type; words are printable(). TypeError."""
+    if type(value) is not kind:
+        raise TypeError(f"{str(value)[:40]!r} where {kind.__name__} should be")
+    return printable(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,16 @@ class Status:
     note: str
     comms_open: int = 0  # these two of a job
     comms_hidden: int = 0
+
+
+_Record = TypeVar("_Record", Identity, Status)
+
+
+def restored(kind: type[_Record], given: Mapping[str, Any]) -> _Record:
+    """The Identity or Status that vars() made a document of; what others know besides is left out.
+    LookupError, TypeError."""
+    known = [each for each in fields(kind) if each.name in given or each.default is MISSING]
+    return kind(**{each.name: of_kind(each.type, given[each.name]) for each in known})
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,23 @@ import errno
 import fcntl
 import io
 import json
+import math
 import os
+import random
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import ip_network
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest_stats import JobOwner
+from conftest_stats import JobOwner, MakeOwner
 from rich.console import Console
 from test_cli_stats import HARPCTL, harpctl
 
 from harp import _page, stats
-from harp.errors import Exit
+from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, schema
 from harp.stats.instance import Sight, look, restored_sight, sight_document
 from harp.stats.job import comms, document
@@ -296,3 +299,50 @@ def test_the_lists_are_the_plugin_s() -> None:
     for dtype in (schema.lane_type(), schema.comm_type(), schema.rail_type()):
         assert dtype.itemsize % 8 == 0
     assert np.dtype(schema.lane_type()).fields is not None
+
+
+HOSTILE: list[Any] = [
+    None, True, "", "\x1b[2J\n", "1.2.3", -1, 2**64, 10**400, 0.5, math.nan, [], [[]], {},
+    {"x": 1}, [1, 2, 3],
+]  # fmt: skip
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to everything in a document."""
+    yield way
+    keys = (
+        list(value) if isinstance(value, dict) else range(len(value)) if type(value) is list else ()
+    )
+    for key in keys:
+        yield from places(value[key], (*way, key))
+
+
+def test_an_answer_that_is_none_is_one_line(job_owner: JobOwner, make_owner: MakeOwner) -> None:
+    """Of another harpd, or of something else at its socket: any value for any field."""
+    make_owner()
+    with stats.find() as found:
+        said = json.dumps(sight_document(look(found)))
+    seed, refusals = 7, []
+    rng = random.Random(seed)
+    for way in list(places(json.loads(said)))[1:]:
+        document = inner = json.loads(said)
+        for key in way[:-1]:
+            inner = inner[key]
+        value = inner[way[-1]] = rng.choice(HOSTILE)
+        try:
+            shown = json.dumps(sight_document(restored_sight(document)))
+        except HarpError as error:
+            refusals.append(str(error))
+        else:
+            assert "\\u001b" not in shown, (seed, way, value)
+    assert len(refusals) > 100
+    assert not [words for words in refusals if "\n" in words or "\x1b" in words]
+
+
+def test_what_a_later_harpd_says_besides_is_left_out(job_owner: JobOwner) -> None:
+    with stats.find() as found:
+        said = sight_document(look(found))
+    later = json.loads(json.dumps(said))
+    for each in later["jobs"] + later["instances"]:
+        each["identity"]["colour"] = each["status"]["colour"] = "red"
+    assert sight_document(restored_sight(later)) == said
