@@ -19,10 +19,10 @@ from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
 from harp.daemon.settings import NicSettings, Settings
 from harp.daemon.state import NicState
-from harp.daemon.table import Lease, LeaseTable, NicTable, QueueState
+from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState
 
 log = logging.getLogger("harpd")
-DOWN, REMOVED, ADDRESS = "NIC is down", "NIC was removed", "address removed"
+DOWN, ADDRESS = "NIC is down", "address removed"
 SIDE_GONE = "device beside the NIC was lost"
 # Of the program's 64 addresses (xdp/steer.h) so many may be ones that the interface no longer has.
 MISSED_MAX = 16
@@ -119,7 +119,7 @@ class Nics:
             return
         self._tell("", "")
         for nic in self.all.values():
-            link = links.get(nic.ifname)
+            link = links.get(nic.ifname) or _renamed(nic, links)
             if nic.link is not None and (link is None or link.ifindex != nic.link.ifindex):
                 self._removed(nic)
             if link is None:
@@ -128,12 +128,25 @@ class Nics:
             before, nic.link = nic.link, link
             if before is not None:
                 self._compare(nic, before, link)
+                self._look_at_name(nic, before, link)
             self._look_after(nic)
             if nic.steering is None:
                 self._take_up(nic, link)
             if nic.steering is not None:
                 self._mirror(nic, link.ifindex, addresses)
                 self.look_at_queues(nic)
+
+    def _look_at_name(self, nic: Nic, before: Link, now: Link) -> None:
+        if now.ifname != nic.ifname:
+            nic.error = errno.ENODEV
+            nic.why_not = (
+                f"the interface is called {now.ifname} now; name that in harp.toml, or rename it"
+            )
+            self._tell(nic.ifname, f"can't be leased: {nic.why_not}")
+        elif before.ifname != nic.ifname:
+            nic.why_not, nic.error = "", 0
+            self._tell(nic.ifname, "")
+            log.info("%s: the interface has its name again", nic.ifname)
 
     def look_at_queues(self, nic: Nic) -> None:
         """Which queues packets reach, as far as the steering program has seen."""
@@ -170,7 +183,7 @@ class Nics:
         return [
             lease
             for lease in self._table.leases.values()
-            if lease.ifname == nic.ifname and lease.ifindex == index
+            if (lease.ifname, lease.ifindex) == (nic.ifname, index) and REMOVED not in lease.marks
         ]
 
     # ---- a NIC comes and goes ----
@@ -470,6 +483,13 @@ class Nics:
             elif nic.steering is not None:
                 nic.steering.close()
                 nic.steering = None
+
+
+def _renamed(nic: Nic, links: dict[str, Link]) -> Link | None:
+    """The NIC under a name that harp.toml does not know: its leases are the interface's, and go on;
+    nobody gets new ones. None: it is gone, or was not used."""
+    index = nic.link.ifindex if nic.link is not None and nic.steering is not None else 0
+    return next((link for link in links.values() if link.ifindex == index), None)
 
 
 def side_name(nic: Nic) -> str:

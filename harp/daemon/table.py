@@ -16,6 +16,7 @@ from enum import Enum
 from harp.daemon.ports import Block, PortBlocks
 
 QUEUE_ANY = 0xFFFFFFFF
+REMOVED = "NIC was removed"  # a mark: the lease has no queue any more, whatever comes in its place
 
 
 class RefusedError(Exception):
@@ -192,7 +193,8 @@ class LeaseTable:
     def nic_of(self, lease: Lease) -> NicTable | None:
         """The NIC that the lease is on, if it is still the same one."""
         nic = self.nics.get(lease.ifname)
-        return nic if nic is not None and nic.ifindex == lease.ifindex else None
+        same = nic is not None and nic.ifindex == lease.ifindex and REMOVED not in lease.marks
+        return nic if same else None
 
     # ---- leases ----
 

@@ -351,6 +351,51 @@ def test_the_longest_missed_addresses_make_room(harpd: Running) -> None:
         client.release(lease.lease_id)
 
 
+def test_away_and_back_with_its_index(harpd: Running) -> None:
+    """As from another network namespace: a lease of before has nothing of the NIC any more."""
+    with harpd.client() as client:
+        old, fds = client.lease("eth0")
+        gone = harpd.kernel.present.pop("eth0")
+        sync(harpd)
+        harpd.kernel.present["eth0"] = gone
+        harpd.kernel.held.clear()
+        sync(harpd)
+        new, more = client.lease("eth0")
+        assert (new.queue, new.port_min) == (old.queue, old.port_min)
+        client.release(old.lease_id)
+        assert set(steering(harpd).xsks) == {new.queue}
+        assert steering(harpd).ports
+        assert queue_state(harpd, new.queue) is QueueState.LEASED
+        close(fds), close(more)
+        client.release(new.lease_id)
+    nothing_is_left(harpd)
+
+
+def test_renamed_and_back(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Leases go on; nobody gets a new one, and is told why."""
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+        before = steering(harpd)
+        known = harpd.kernel.present.pop("eth0")
+        harpd.kernel.present["wan7"] = replace(known, ifname="wan7")
+        sync(harpd), sync(harpd)
+        assert logged(caplog, "eth0: can't be leased: the interface is called wan7 now") == 1
+        with pytest.raises(RefusedByDaemonError, match="is called wan7 now; name that in harp"):
+            client.lease("eth0")
+        assert set(before.xsks) == {lease.queue}
+        assert not before.closed
+        assert client.query("instances")["instances"][0]["marks"] == []
+        harpd.kernel.present = {"eth0": known}
+        sync(harpd)
+        again, more = client.lease("eth0")
+        assert again.queue != lease.queue
+        assert steering(harpd) is before
+        for each in (lease, again):
+            client.release(each.lease_id)
+        close(fds), close(more)
+    nothing_is_left(harpd)
+
+
 def test_removed_and_back_under_the_same_name(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
