@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harp import procfs
 from harp.daemon.table import Owner
 from harp.nicprep import ranges
 
@@ -62,30 +63,14 @@ def command_name(pid: int, proc: Path = Path("/proc")) -> str:
     return "".join(c if c.isprintable() else "?" for c in raw.decode(errors="replace").strip())
 
 
-def allowed_cpus(pid: int, proc: Path = Path("/proc")) -> set[int]:
+def allowed_cpus(pid: int, proc: Path = procfs.PROC) -> set[int]:
     """The processors it may run on; none when it is gone."""
-    try:
-        text = (proc / str(pid) / "status").read_text()
-    except OSError:
-        return set()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name == "Cpus_allowed_list":
-            return ranges.parse(value.strip())
-    return set()
+    return ranges.parse(procfs.status_field(pid, "Cpus_allowed_list", proc))
 
 
-def capabilities(pid: int, proc: Path = Path("/proc")) -> int:
+def capabilities(pid: int) -> int:
     """Its effective capabilities, as bits; none when it is gone."""
-    try:
-        text = (proc / str(pid) / "status").read_text()
-    except OSError:
-        return 0
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name == "CapEff":
-            return int(value, 16)
-    return 0
+    return int(procfs.status_field(pid, "CapEff") or "0", 16)
 
 
 def pidfd_pid(pidfd: int) -> int:

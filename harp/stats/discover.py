@@ -15,9 +15,17 @@ from pathlib import Path
 
 from harp import _page
 from harp.closing import Closing
-from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, read_job
+from harp.procfs import PROC, status_field
+from harp.stats.page import (
+    JobSnapshot,
+    PageError,
+    Snapshot,
+    identity,
+    printable,
+    read,
+    read_job,
+)
 
-PROC = Path("/proc")
 PAGES_MAX = 4096
 # Of a user, but root: whoever looks reads them all, and they cost who holds them nothing.
 USER_PAGES_MAX = 512
@@ -87,25 +95,15 @@ def _page_links(fds: Path) -> Iterator[Path]:
                 yield link
 
 
-def _status_field(proc: Path, pid: int, name: str) -> list[str]:
-    with contextlib.suppress(OSError):
-        for line in (proc / str(pid) / "status").read_text().splitlines():
-            key, _, values = line.partition(":")
-            if key == name:
-                return values.split()
-    return []
-
-
 def _own_pid(proc: Path, pid: int) -> int:
     """The process's number as it sees itself, in its own PID namespace."""
-    values = _status_field(proc, pid, "NSpid")
+    values = status_field(pid, "NSpid", proc).split()
     return int(values[-1]) if values else pid
 
 
 def _described(proc: Path, pid: int, fd: int, seen: os.stat_result) -> Page:
-    uids = _status_field(proc, pid, "Uid")
-    comm = " ".join(_status_field(proc, pid, "Name"))
-    clean = "".join(char if char.isprintable() else "?" for char in comm)
+    uids = status_field(pid, "Uid", proc).split()
+    clean = printable(status_field(pid, "Name", proc))
     return Page(fd, pid, int(uids[0]) if uids else -1, clean, seen.st_ino, seen.st_size)
 
 

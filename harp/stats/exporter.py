@@ -24,6 +24,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from harp.errors import HarpError
+from harp.procfs import PROC
 from harp.stats import discover, families, totals
 from harp.stats.instance import look
 from harp.stats.xstats import Names
@@ -48,7 +49,7 @@ def _nics(daemon: families.DaemonView | None) -> frozenset[str]:
 
 def scene(
     source: DaemonSource,
-    proc: Path = discover.PROC,
+    proc: Path = PROC,
     sums: totals.Totals | None = None,
     names: Names | None = None,
 ) -> families.Scene:

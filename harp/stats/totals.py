@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harp import _page
-from harp.stats import discover, schema
+from harp.procfs import PROC
+from harp.stats import schema
 from harp.stats.job import KINDS, Job
 from harp.stats.page import text
 
@@ -85,7 +86,7 @@ def _place(rail: np.void, nics: frozenset[str]) -> tuple[str, str] | None:
 
 
 def _lives(pid: int) -> bool:
-    return (discover.PROC / str(pid)).exists()
+    return (PROC / str(pid)).exists()
 
 
 class Totals:

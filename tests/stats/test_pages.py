@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of another process, as numpy arrays: found, read, told apart, and not trusted."""
 
+import ctypes
 import errno
 import fcntl
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import pytest
 from conftest_stats import MakeOwner, Owner
 
 from harp import _page, stats
-from harp.daemon import client
+from harp.daemon import client, peer
 from harp.stats import discover, instance, schema
 from harp.stats.instance import look, restored_sight, sight_document
 from harp.stats.page import FLOWS_MAX, text
@@ -285,6 +287,35 @@ def test_the_longest_page_is_a_document_that_a_client_takes(owner: Owner) -> Non
 
 def replace_flows(one: instance.Instance, count: int) -> instance.Instance:
     return replace(one, snapshot=replace(one.snapshot, flows=one.snapshot.flows[:count]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"\xff\xfe", b"x\x0bUid:\t0", b"x\x0cCapEff:\t1000", b"x\xc2\x85Uid:\t7", b"a\nUid:\t0"],
+)
+def test_a_process_called_as_it_likes(name: bytes) -> None:
+    """Bytes that are no text, and lines of its status that are none."""
+    fd = _page.create_fd()
+    pid = os.fork()
+    if pid == 0:
+        if os.geteuid() == 0:
+            os.setuid(NOBODY)
+        ctypes.CDLL(None).prctl(15, name, 0, 0, 0)  # PR_SET_NAME
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    try:
+        os.waitpid(pid, os.WUNTRACED)
+        uid = NOBODY if os.geteuid() == 0 else os.geteuid()
+        page = discover._described(Path("/proc"), pid, fd, os.fstat(fd))
+        assert (page.uid, page.comm.isprintable()) == (uid, True)
+        assert peer.capabilities(pid) == 0 or uid == 0
+        assert peer.allowed_cpus(pid) == os.sched_getaffinity(pid)
+        with stats.find() as found:
+            look(found)
+    finally:
+        os.close(fd)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_a_number_that_is_no_state(owner: Owner) -> None:
