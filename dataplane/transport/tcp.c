@@ -297,7 +297,7 @@ void tcp_conn_begin(struct harp_conn *conn)
 	conn->rcv_mss_bytes = (uint16_t)(mtu - headers);
 	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, mtu, conn->rcv_mss_bytes);
 	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
-	       (65535u << conn->rcv_wscale) < conn->rx_frames_budget * conn->rcv_bytes_per_frame)
+	       (65535u << conn->rcv_wscale) < conn_rcv_wnd_bytes_max(conn))
 		conn->rcv_wscale++;
 	ip_path_label(tcp->ip, &conn->path, conn->local_port, conn->remote_port);
 	tcp_conn_secrets(conn);

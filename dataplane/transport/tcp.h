@@ -198,7 +198,7 @@ static inline uint32_t tcp_mss_bytes_default(const struct harp_addr *peer)
 /* The window that a SYN of ours offers: never scaled (RFC 7323 section 2.2). */
 static inline uint32_t conn_syn_wnd_bytes(const struct harp_conn *conn)
 {
-	uint32_t wnd = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+	uint32_t wnd = conn_rcv_wnd_bytes_max(conn);
 
 	return wnd > 65535 ? 65535 : wnd;
 }

@@ -269,6 +269,11 @@ static inline uint32_t conn_unsent_bytes(const struct harp_conn *conn)
 {
 	return conn->snd_unsent ? conn->snd_end_seq - conn->snd_unsent->seq : 0;
 }
+/* Of all its frames: the largest window there can be. */
+static inline uint32_t conn_rcv_wnd_bytes_max(const struct harp_conn *conn)
+{
+	return conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+}
 static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
 {
 	return conn->rcv_edge_seq - conn->rcv_nxt_seq;

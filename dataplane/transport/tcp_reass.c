@@ -27,7 +27,7 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 				       ? conn->rx_frames_budget - conn->rx_frames_held
 				       : 0;
 	uint32_t room = free_frames * conn->rcv_bytes_per_frame;
-	uint32_t full = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+	uint32_t full = conn_rcv_wnd_bytes_max(conn);
 	uint32_t step = full / 4 < conn->rcv_mss_bytes ? full / 4 : conn->rcv_mss_bytes;
 	uint32_t most = 65535u << conn->rcv_wscale, edge;
 
@@ -44,11 +44,10 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 
 void tcp_window_reopen(struct harp_conn *conn)
 {
-	uint32_t edge, gain, full;
+	uint32_t edge, gain, full = conn_rcv_wnd_bytes_max(conn);
 
 	if (!conn_synchronized(conn) || (conn->flags & CONN_FIN_RECEIVED))
 		return;
-	full = conn->rx_frames_budget * conn->rcv_bytes_per_frame;
 	/* What is open leaves less than a quarter to gain. */
 	if (conn_rcv_wnd_bytes(conn) > full - full / 4 &&
 	    conn_rcv_wnd_bytes(conn) >= 2u * conn->rcv_mss_bytes)
