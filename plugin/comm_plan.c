@@ -290,6 +290,9 @@ bool comm_tx_claim(struct comm_lane *l, uint64_t now_ns)
 	}
 	s->told = -1;
 	comm_plan_commit(l, &plan, now_ns);
-	comm_tx_kick(comm, l, now_ns); /* the one behind it may be another's */
+	/* The one behind it may be another's. Where there is none, who lags is seen to by looks at the lanes. */
+	if (plan.what != PLAN_NEW || s->stripe.stalled ||
+	    comm->tx.current < atomic_load_explicit(&comm->posted, memory_order_relaxed))
+		comm_tx_kick(comm, l, now_ns);
 	return true;
 }
