@@ -44,6 +44,12 @@ static bool comm_kernel_is_due(struct comm *comm, uint64_t now_ns)
 	       atomic_load_explicit(&s->kernel_pushing, memory_order_relaxed);
 }
 
+/* Work of a kernel lane's, which nobody is told of. Engines have threads of their own. */
+static bool comm_driver_waits(const struct driver *driver)
+{
+	return !driver->wake && atomic_load_explicit(&driver->ready, memory_order_relaxed);
+}
+
 /* What is ready: an ACK by another lane than that which brought what it is for. Nobody may poll any more; engines have threads to
  * tell. */
 static void comm_kernel_run(struct comm *comm, uint64_t now_ns)
@@ -52,7 +58,7 @@ static void comm_kernel_run(struct comm *comm, uint64_t now_ns)
 	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
 
 	for (unsigned i = 0; i < count; i++)
-		if (!s->drivers[i].driver->wake)
+		if (comm_driver_waits(s->drivers[i].driver))
 			kernel_driver_run((struct kernel_driver *)s->drivers[i].driver, now_ns);
 }
 
@@ -158,12 +164,6 @@ static bool comm_is_under_way(const struct comm *comm)
 		under_way |= l->given_bytes != l->acked_bytes;
 	}
 	return under_way;
-}
-
-/* Work of a kernel lane's, which nobody is told of. Engines have threads of their own. */
-static bool comm_driver_waits(const struct driver *driver)
-{
-	return !driver->wake && atomic_load_explicit(&driver->ready, memory_order_relaxed);
 }
 
 /* A receiver that has everything it asked for stops polling, yet the peer may still need something of it: an
