@@ -138,6 +138,7 @@ struct comm_lane {
 	struct comm_out out;
 	struct comm_in in;
 	uint32_t vain_bytes; /* read in this turn, and brought nothing new */
+	bool sees_early;     /* there were early ones when it had the lock last: a receiver */
 	struct comm_lane *next_polled, **pprev_polled; /* of its kernel driver */
 
 	/* Lock. */

@@ -280,7 +280,6 @@ static bool comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
-	struct record close;
 	uint64_t turned_ns = now_ns; /* as comm_kernel_turn() knows it */
 	bool failing, ended, dead;
 
@@ -288,7 +287,7 @@ static bool comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 	dead = l->dead;
 	ended = comm->end_error;
 	failing = s->failing;
-	close = s->close;
+	l->sees_early = s->early != NULL;
 	/* The clock was read before the baton was taken: another thread may have been here since. */
 	if (now_ns < comm->now_ns)
 		now_ns = comm->now_ns;
@@ -300,7 +299,7 @@ static bool comm_lane_advance(struct comm_lane *l, uint64_t now_ns)
 	comm_lane_poll(l);
 	if (failing) {
 		if (!l->told_close)
-			(void)comm_lane_tell_failed(l, &close);
+			(void)comm_lane_tell_failed(l, &s->close); /* it stays */
 		return true;
 	}
 	if (!comm_lane_sample(l, now_ns))

@@ -109,6 +109,7 @@ static enum target comm_rx_target(struct comm_lane *l, struct where *where)
 
 	comm_unuse(l);
 	l->waits = false;
+	l->sees_early = comm->several->early != NULL;
 	where->early = NULL;
 	if (l->dead || comm->several->failing || comm->end_error)
 		return TARGET_NONE;
@@ -197,6 +198,7 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 	lane_page_add(l->row, HARP_LANE_payload_bytes, in->length);
 	if (where->early) {
 		where->early->complete = true;
+		l->sees_early = true;
 		return NULL;
 	}
 	return comm_rx_placed(l, in->message, in->offset, in->length);
@@ -366,12 +368,13 @@ static const char *comm_rx_place_early(struct comm_lane *l, struct comm_early *e
 	return wrong;
 }
 
-/* Early chunks whose receives are posted go to their places. */
+/* Early chunks whose receives are posted go to their places. What others have put there since, they take there, or who is woken
+ * when its receive is posted. */
 static int comm_rx_move_early(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
 
-	for (;;) {
+	while (l->sees_early) {
 		struct where where = { 0 };
 		enum target target = TARGET_NONE;
 		struct comm_early *early;
@@ -396,6 +399,7 @@ static int comm_rx_move_early(struct comm_lane *l)
 			return -EPROTO;
 		}
 	}
+	return 0;
 }
 
 /* The next header. 1: that of a DATA record is in l->in. -EPIPE: it was a CLOSE, and more may come by other lanes. */
