@@ -46,12 +46,12 @@ class Ends:
         return self.build / "dataplane" / "dpdk"
 
     def command(self, verb: str, address: str, spec: str | None, *more: str) -> list[str | Path]:
-        """harp-tcp on a port, or the kernel's (None). DPDK may start slowly: it is patient."""
+        """harp-tcp on a port, or the kernel's (None)."""
         side: list[str | Path] = ["--kernel"]
         if spec is not None:
             side = ["--ifname", f"dpdk:{spec}", "--lib-dir", self.library]
         tool = self.build / "tools" / "tcp" / "harp-tcp"
-        return [tool, verb, address, "7000", "--timeout", str(WAIT_S - 20), *side, *more]
+        return [tool, verb, address, "7000", *side, *more]
 
     def serve(
         self, address: str, spec: str | None, *more: str, verb: str = "serve", run: Popen = start
