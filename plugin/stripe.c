@@ -114,7 +114,8 @@ static uint64_t stripe_rate_of(uint64_t bytes, uint64_t from_ns, uint64_t to_ns)
 static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now_ns)
 {
 	uint64_t bytes = l->acked_bytes - l->sample_bytes, spent_ns, rtt_ns = l->rtt_min_ns;
-	bool idle = l->acked_bytes == l->given_bytes || stripe_is_tail(l);
+	bool done = l->acked_bytes == l->given_bytes;
+	bool idle = done || stripe_is_tail(l); /* it may have been, for a while */
 	uint64_t least, most;
 
 	/* Each driver has its clock's last look. And a sample may begin behind a tail. */
@@ -123,7 +124,7 @@ static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now
 	if (!idle)
 		l->busy_ns = now_ns;
 	spent_ns = now_ns - l->sample_ns;
-	if (!idle && (spent_ns < SAMPLE_NS_MIN + rtt_ns || bytes < SAMPLE_BYTES_MIN))
+	if (!done && (spent_ns < SAMPLE_NS_MIN + rtt_ns || bytes < SAMPLE_BYTES_MIN))
 		return;
 	least = stripe_rate_of(bytes, l->sample_ns, now_ns);
 	most = stripe_rate_of(bytes, l->sample_ns + rtt_ns, l->busy_ns);

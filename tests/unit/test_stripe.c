@@ -376,6 +376,22 @@ static void test_a_delayed_ack_is_no_rate(void)
 	CHECK_EQ(s.lane[0].rate, CHUNK);
 }
 
+/* And the end of a chunk comes as slowly as the rest of it, if in bursts: two segments in the millisecond before a look are no rate. */
+static void test_a_tail_in_bursts(void)
+{
+	const uint64_t base_ns = 1000 * MS, burst = 2896, rate = burst / 4;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
+	s.lane[0].rate = rate;
+	stripe_give(&s, 0, 65536, base_ns);
+	for (uint64_t ms = 1; s.lane[0].acked_bytes != s.lane[0].given_bytes; ms++)
+		stripe_acked(&s, 0, ms / 4 * burst, base_ns + ms * MS);
+	CHECK(s.lane[0].rate <= rate);
+	CHECK(s.lane[0].rate > rate - rate / 8);
+}
+
 /* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */
 static void test_a_kind_that_was_asked_little(void)
 {
@@ -492,6 +508,7 @@ int main(void)
 	test_a_kind_that_was_asked_little();
 	test_an_ack_that_is_delayed();
 	test_a_delayed_ack_is_no_rate();
+	test_a_tail_in_bursts();
 	test_a_delayed_ack_is_no_stall();
 	test_dead_only_while_another_lives();
 	return check_done();
