@@ -5,7 +5,8 @@
  *
  * Each lane is 1 Gbit/s, HARP's on a rail of its own. The tenth is there from the start, or comes while a message is
  * under way. Virtual time, from the first post to the last receive. Under SHARE_PERCENT_MIN of what two
- * lanes carry alone is a failure, whatever the table says.
+ * lanes carry alone is a failure, whatever the table says. In the last rows lanes are so slow that a chunk takes the tenth
+ * longer than Linux delays an ACK.
  */
 #include "comm_share.h"
 
@@ -15,32 +16,41 @@
 #include "comm_sim.h"
 #include "table.h"
 
-#define SHARE_RATE_BPS 1000000000u
+#define SHARE_MBPS 1000u
+#define SHARE_MBPS_SLOW 60u
+#define SHARE_LATER_MBIT 5u /* of a lane's line */
 #define SHARE_BYTES (64u << 20)
 #define SHARE_PERCENT_MIN 90u
 
-static const struct {
+#define H CSN_HARP
+#define K CSN_KERNEL
+static const struct share_row {
 	const char *name;
 	uint8_t kinds[3];      /* the last one is slow */
 	uint32_t buffer_bytes; /* of a kernel lane: both sockets' */
+	unsigned mbps;
 } share_lanes[] = {
-	{ "HARP, HARP, HARP", { CSN_HARP, CSN_HARP, CSN_HARP }, 262144 },
-	{ "kernel, kernel, kernel; 128 KiB", { CSN_KERNEL, CSN_KERNEL, CSN_KERNEL }, 131072 },
-	{ "kernel, kernel, kernel; 1 MiB", { CSN_KERNEL, CSN_KERNEL, CSN_KERNEL }, 1u << 20 },
-	{ "kernel, kernel, kernel; 4 MiB", { CSN_KERNEL, CSN_KERNEL, CSN_KERNEL }, 4u << 20 },
-	{ "kernel, kernel, HARP; 128 KiB", { CSN_KERNEL, CSN_KERNEL, CSN_HARP }, 131072 },
-	{ "kernel, kernel, HARP; 4 MiB", { CSN_KERNEL, CSN_KERNEL, CSN_HARP }, 4u << 20 },
-	{ "HARP, HARP, kernel; 128 KiB", { CSN_HARP, CSN_HARP, CSN_KERNEL }, 131072 },
-	{ "HARP, HARP, kernel; 4 MiB", { CSN_HARP, CSN_HARP, CSN_KERNEL }, 4u << 20 },
+	{ "HARP, HARP, HARP", { H, H, H }, 262144, SHARE_MBPS },
+	{ "kernel, kernel, kernel; 128 KiB", { K, K, K }, 131072, SHARE_MBPS },
+	{ "kernel, kernel, kernel; 1 MiB", { K, K, K }, 1u << 20, SHARE_MBPS },
+	{ "kernel, kernel, kernel; 4 MiB", { K, K, K }, 4u << 20, SHARE_MBPS },
+	{ "kernel, kernel, HARP; 128 KiB", { K, K, H }, 131072, SHARE_MBPS },
+	{ "kernel, kernel, HARP; 4 MiB", { K, K, H }, 4u << 20, SHARE_MBPS },
+	{ "HARP, HARP, kernel; 128 KiB", { H, H, K }, 131072, SHARE_MBPS },
+	{ "HARP, HARP, kernel; 4 MiB", { H, H, K }, 4u << 20, SHARE_MBPS },
+	{ "kernel, kernel, kernel; 4 MiB; 60 Mbit/s", { K, K, K }, 4u << 20, SHARE_MBPS_SLOW },
+	{ "HARP, HARP, kernel; 128 KiB; 60 Mbit/s", { H, H, K }, 131072, SHARE_MBPS_SLOW },
 };
+#undef H
+#undef K
 static const uint64_t share_sizes[] = { 64u << 10, 512u << 10, 4u << 20 };
 
 enum share_fault { SHARE_TWO, SHARE_THREE, SHARE_TENTH, SHARE_TENTH_LATER, SHARE_FAULTS };
 
-static void share_make(struct comm_scenario *s, const uint8_t *kinds, uint64_t buffer_bytes,
-		       uint64_t size, enum share_fault fault)
+static void share_make(struct comm_scenario *s, const struct share_row *row, uint64_t size,
+		       enum share_fault fault)
 {
-	uint64_t tenth_bps = SHARE_RATE_BPS / 10;
+	uint64_t rate_bps = row->mbps * UINT64_C(1000000), tenth_bps = rate_bps / 10;
 
 	comm_scenario_make_small(s, 0);
 	s->world.rails = 3;
@@ -48,22 +58,23 @@ static void share_make(struct comm_scenario *s, const uint8_t *kinds, uint64_t b
 	s->lane_count = fault == SHARE_TWO ? 2 : 3;
 	for (unsigned i = 0; i < s->nic_count; i++)
 		s->nics[i] = (struct csn_nic){ .delay_ns = 10000,
-					       .rate_bps = SHARE_RATE_BPS,
+					       .rate_bps = rate_bps,
 					       .queue_bytes = 250000 };
 	for (unsigned i = 0; i < s->lane_count; i++)
-		s->lanes[i] = (struct csn_lane){ .kind = kinds[i],
+		s->lanes[i] = (struct csn_lane){ .kind = row->kinds[i],
 						 .rail = i,
 						 .delay_ns = 10000,
-						 .rate_bps = SHARE_RATE_BPS,
-						 .buffer_bytes = buffer_bytes };
+						 .rate_bps = rate_bps,
+						 .buffer_bytes = row->buffer_bytes };
 	if (fault == SHARE_TENTH)
 		s->nics[2].rate_bps = s->lanes[2].rate_bps = tenth_bps;
 	if (fault == SHARE_TENTH_LATER)
 		s->events[s->event_count++] =
-			(struct csn_event){ .kind = kinds[2] == CSN_HARP ? CSN_IMPAIR : CSN_SLOW,
+			(struct csn_event){ .kind = row->kinds[2] == CSN_HARP ? CSN_IMPAIR
+									      : CSN_SLOW,
 					    .lane = 2,
 					    .rail = 2,
-					    .start_ns = 5 * CSIM_MS,
+					    .start_ns = SHARE_LATER_MBIT * CSIM_S / row->mbps,
 					    .duration_ns = 100 * CSIM_S,
 					    .delay_ns = 10000,
 					    .rate_bps = tenth_bps,
@@ -82,13 +93,12 @@ static void share_make(struct comm_scenario *s, const uint8_t *kinds, uint64_t b
 }
 
 /* Mbit/s; 0: it failed. */
-static uint64_t share_run(const uint8_t *kinds, uint64_t buffer_bytes, uint64_t size,
-			  enum share_fault fault)
+static uint64_t share_run(const struct share_row *row, uint64_t size, enum share_fault fault)
 {
 	static struct comm_scenario scenario;
 	static struct csim sim;
 
-	share_make(&scenario, kinds, buffer_bytes, size, fault);
+	share_make(&scenario, row, size, fault);
 	sim.unwatched = true; /* seeds look at each step */
 	if (!csim_run(&sim, &scenario, true)) {
 		printf("FAILED: %s\n", sim.reason);
@@ -106,8 +116,8 @@ int comm_share(const char *path, bool update)
 #define SHARE_SAY(...) (len += (size_t)snprintf(text + len, sizeof(text) - len, __VA_ARGS__))
 	SHARE_SAY(
 		"Mbit/s of a comm by tests/sim/comm_share.c; `make tables` writes this file, `make test` "
-		"compares.\nEach lane is 1 Gbit/s; the last one has a tenth of it from the start, or after "
-		"5 ms.\n");
+		"compares.\nEach lane is 1 Gbit/s, or as said; the last one has a tenth of it from the start, or after "
+		"5 Mbit of a lane.\n");
 	for (unsigned l = 0; l < sizeof(share_lanes) / sizeof(share_lanes[0]); l++) {
 		SHARE_SAY(
 			"\n== %s\n  message KiB |  two lanes  three | tenth  %% of two | later  %% of two\n",
@@ -116,8 +126,7 @@ int comm_share(const char *path, bool update)
 			uint64_t mbps[SHARE_FAULTS];
 
 			for (unsigned f = 0; f < SHARE_FAULTS; f++) {
-				mbps[f] = share_run(share_lanes[l].kinds,
-						    share_lanes[l].buffer_bytes, share_sizes[i], f);
+				mbps[f] = share_run(&share_lanes[l], share_sizes[i], f);
 				if (!mbps[f])
 					return 1;
 			}

@@ -27,8 +27,9 @@
 #include "forkguard.h"
 #include "kernel_info.h"
 
-#define STREAM_MARKS_MAX 512u
-#define STREAM_PIECE_BYTES 32768u
+#define STREAM_MARKS_MAX 2048u
+#define STREAM_PIECE_BYTES_MIN 2896u /* two segments */
+#define STREAM_PIECE_BYTES_MAX 32768u
 #define STREAM_FD 1000000 /* of lane 0's sending end */
 
 struct stream_mark {
@@ -112,7 +113,16 @@ static void pipe_advance(struct csim_stream *s, enum csim_side writer)
 	}
 }
 
-/* So much at most arrives at once. */
+/* So much at most arrives at once: what the line carries in a millisecond. */
+static size_t pipe_piece_bytes(const struct stream_pipe *p)
+{
+	uint64_t bytes = p->rate_bps ? p->rate_bps / 8000 : STREAM_PIECE_BYTES_MAX;
+
+	if (bytes < STREAM_PIECE_BYTES_MIN)
+		bytes = STREAM_PIECE_BYTES_MIN;
+	return bytes < STREAM_PIECE_BYTES_MAX ? bytes : STREAM_PIECE_BYTES_MAX;
+}
+
 static void pipe_mark_piece(struct csim_stream *s, struct stream_pipe *p, size_t len)
 {
 	uint64_t now_ns = s->sim->now_ns;
@@ -132,11 +142,12 @@ static void pipe_write(struct csim_stream *s, enum csim_side writer, const uint8
 	struct stream_pipe *p = &s->pipes[writer];
 	uint64_t at = p->written % p->capacity;
 	size_t first = len < p->capacity - at ? len : (size_t)(p->capacity - at), n;
+	size_t piece = pipe_piece_bytes(p);
 
 	memcpy(p->ring + at, bytes, first);
 	memcpy(p->ring, bytes + first, len - first);
 	for (; len; len -= n) {
-		n = len < STREAM_PIECE_BYTES ? len : STREAM_PIECE_BYTES;
+		n = len < piece ? len : piece;
 		pipe_mark_piece(s, p, n);
 	}
 }
