@@ -284,7 +284,8 @@ HARP_API void harp_listener_close(struct harp_listener *listener);
 
 /*
  * Opens a connection; returns 0 at once with the connection in SYN-SENT. local NULL, or with a
- * zero address or port: chosen. Ends in HARP_EVENT_CONNECTED or HARP_EVENT_CLOSED.
+ * zero address or port: chosen. Ends in HARP_EVENT_CONNECTED or HARP_EVENT_CLOSED. The 4-tuple may
+ * be that of a connection in TIME-WAIT whose timestamps tell the two apart, after a second.
  * A link-local address needs the stack's scope_id. The source is chosen by RFC 6724.
  * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL.
  */

@@ -8,6 +8,8 @@
 
 #define CONN_BACKLOG_DEFAULT 128u
 #define CONN_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
+#define CONN_REOPEN_NS                                                                             \
+	TCP_NS_PER_S /* the slowest clock of timestamps has ticked: RFC 7323 section 5.4 */
 
 bool socket_addr_is_any(const struct harp_addr *addr)
 {
@@ -45,14 +47,29 @@ int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 /* ------------------------------------------------------------------------------------------------
  * Opening.
  */
+/*
+ * RFC 6191 for who opens himself, as Linux does (tcp_tw_reuse): TIME-WAIT is there lest segments of the old connection be taken
+ * for the new one's. Each end's new timestamps are greater than all its old ones, so PAWS tells them apart. One that was accepted had
+ * its timestamps from a cookie, perhaps.
+ */
+static bool conn_may_reopen(const struct harp_conn *old)
+{
+	return old->on_time_wait_list && !(old->flags & CONN_PASSIVE) &&
+	       (old->options & HARP_TCPI_TIMESTAMPS) &&
+	       old->tcp->now_ns - old->ts_recent_ns >= CONN_REOPEN_NS;
+}
+
 static bool conn_tuple_free(void *ctx, uint16_t port)
 {
 	struct harp_conn *conn = ctx;
 	struct flow_key key = conn_flow_key(conn);
+	uint32_t index;
 
+	if (tcp_listener_find(conn->tcp, &conn->path.src, port))
+		return false;
 	key.local_port = port;
-	return !tcp_listener_find(conn->tcp, &key.local, port) &&
-	       flow_find(&conn->tcp->flows, &key) == FLOW_NONE;
+	index = flow_find(&conn->tcp->flows, &key);
+	return index == FLOW_NONE || conn_may_reopen(&conn->tcp->conns[index]);
 }
 
 static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
@@ -88,6 +105,22 @@ static bool conn_take_back_port(struct tcp *tcp)
 	return false;
 }
 
+/* In the place of the one of that tuple that is in TIME-WAIT, if there is one. */
+static void conn_bind(struct harp_conn *conn)
+{
+	struct flow_key key = conn_flow_key(conn);
+	uint32_t index = flow_find(&conn->tcp->flows, &key), old_nxt_seq;
+
+	if (index == FLOW_NONE) {
+		tcp_conn_bind(conn);
+		return;
+	}
+	old_nxt_seq = conn->tcp->conns[index].snd_nxt_seq;
+	tcp_conn_die(&conn->tcp->conns[index], 0);
+	tcp_conn_bind(conn);
+	tcp_conn_iss_beyond(conn, old_nxt_seq);
+}
+
 int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 		 const struct harp_endpoint *remote, const struct harp_tcp_options *opt,
 		 struct harp_conn **out)
@@ -121,7 +154,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
 		return err;
 	}
-	tcp_conn_bind(conn);
+	conn_bind(conn);
 	conn->flags |= CONN_HANDLE | CONN_SYN_PENDING;
 	tcp_state_set(conn, HARP_TCP_SYN_SENT);
 	tcp->stats->tcp_active_opens++;

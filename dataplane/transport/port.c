@@ -102,7 +102,8 @@ uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
 
 	for (uint32_t pass = 0; pass < (shared ? 2u : 1u); pass++) {
 		for (uint32_t i = 0; i < span; i++) {
-			uint16_t port = (uint16_t)(table->port_min + (first + i) % span);
+			uint32_t at = first + i < span ? first + i : first + i - span;
+			uint16_t port = (uint16_t)(table->port_min + at);
 
 			if (port_used(table, port) ? pass == 0 || !shared(ctx, port) : !unused)
 				continue;

@@ -17,6 +17,7 @@
 #define TCP_FRAMES_DEFAULT 256u
 #define TCP_FRAMES_BUDGET_MAX 65536u /* of jumbo frames still less than half the sequence space */
 #define TCP_POOL_RESERVE_FRAMES 16u  /* for ACKs, RSTs and ARP when data has taken all it may */
+#define TCP_REUSE_GAP_SEQ 65537u     /* beyond an unscaled window of the previous incarnation */
 
 #define S(state) (1u << HARP_TCP_##state)
 /* RFC 9293 figure 5; CLOSED may be reached from everywhere (RST, abort, timeout). LISTEN is not a
@@ -323,6 +324,12 @@ void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
 	conn->recover_seq = iss_seq;
 	conn->rack_fack_seq = iss_seq;
 	conn->rtx_seq = iss_seq;
+}
+
+void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq)
+{
+	if (!seq_gt(conn->iss_seq, old_nxt_seq))
+		tcp_conn_iss(conn, old_nxt_seq + TCP_REUSE_GAP_SEQ);
 }
 
 void tcp_conn_event(struct harp_conn *conn, uint32_t events)

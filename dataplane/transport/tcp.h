@@ -239,6 +239,8 @@ void tcp_conn_begin(struct harp_conn *conn);
 void tcp_conn_secrets(struct harp_conn *conn);
 /* Where its sequence numbers begin; nothing was sent yet. */
 void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq);
+/* In the place of one in TIME-WAIT: RFC 9293 section 3.6.1. */
+void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq);
 void tcp_state_set(struct harp_conn *conn, enum harp_tcp_state state);
 void tcp_conn_event(struct harp_conn *conn, uint32_t events);
 /* Dead: timers off, flow gone, segments freed; error 0 or -errno. The slot goes too when nobody

@@ -17,8 +17,6 @@
 #include "base/checksum.h"
 #include "base/endian.h"
 
-#define IN_REUSE_GAP_SEQ 65537u /* beyond an unscaled window of the previous incarnation */
-
 /* ------------------------------------------------------------------------------------------------
  * Before the connection.
  */
@@ -305,8 +303,8 @@ static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, struct tcp_se
 	tcp_conn_die(conn, 0);
 	v = in_no_flow(tcp, seg);
 	conn = in_find(tcp, seg);
-	if (conn && !seq_gt(conn->iss_seq, old_nxt_seq))
-		tcp_conn_iss(conn, old_nxt_seq + IN_REUSE_GAP_SEQ);
+	if (conn)
+		tcp_conn_iss_beyond(conn, old_nxt_seq);
 	return v;
 }
 

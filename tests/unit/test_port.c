@@ -105,6 +105,34 @@ static uint16_t choose_for(struct port_table *table, uint32_t who)
 	return port;
 }
 
+static bool counted(void *ctx, uint16_t port)
+{
+	(void)port;
+	++*(unsigned *)ctx;
+	return true;
+}
+
+/* All are used, and all can be shared: the first is taken, whatever the number of ports. */
+static void test_a_full_range_is_not_searched(void)
+{
+	struct harp_stack_options opt = { .port_min = 61000, .port_max = 65535 };
+	struct port_table table;
+	struct rng rng;
+
+	rng_seed(&rng, 1);
+	CHECK_EQ(port_init(&table, &opt, NULL, NULL, NULL, &rng), 0);
+	for (uint32_t port = opt.port_min; port <= opt.port_max; port++)
+		CHECK_EQ(port_get(&table, (uint16_t)port), 0);
+	for (uint32_t who = 0; who < 100; who++) {
+		struct flow_key peer = peer_key(who);
+		unsigned asked = 0;
+
+		CHECK(port_choose(&table, &peer, counted, &asked) != 0);
+		CHECK_EQ(asked, 1);
+	}
+	port_destroy(&table);
+}
+
 static void open_table(struct port_table *table, uint64_t seed)
 {
 	struct harp_stack_options opt = { .port_min = 61000, .port_max = 65095 }; /* 4096 */
@@ -220,6 +248,7 @@ int main(void)
 	CHECK_EQ(table.users[61001], 2);
 	port_destroy(&table);
 	CHECK_EQ(owner.released, owner.acquired); /* what was still in use is given back */
+	test_a_full_range_is_not_searched();
 	test_ports_are_spread_evenly();
 	test_one_remote_cannot_tell_anothers_port();
 	test_ports_of_a_remote_come_back_late();

@@ -313,6 +313,110 @@ static void test_time_wait_does_not_give_way_to_an_old_syn(void)
 	rig_close(&rig);
 }
 
+/* We connect, from the port of a connection of ours that we closed first. */
+static int connect_again(void)
+{
+	struct harp_endpoint local = { .port = rig.port };
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
+
+	return harp_tcp_connect(rig.stack, &local, &remote, NULL, &rig.conn);
+}
+
+static void test_connect_takes_over_time_wait(void)
+{
+	uint32_t old_nxt, old_seq, old_tsval, ours;
+	const struct rig_seg *s;
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	/* So fast that its sequence numbers are ahead of the clock that begins them still. */
+	for (unsigned i = 0; i < 1000; i++) {
+		CHECK_EQ(rig_write(&rig, 1000), 1000);
+		s = rig_expect(&rig, TCP_ACK | TCP_PSH);
+		rig.ack += s->len;
+		peer_says(TCP_ACK, 0);
+	}
+	ours = s->opt.tsval;
+	to_time_wait();
+	old_nxt = rig.ack;
+	old_seq = rig.seq;
+	old_tsval = rig.tsval;
+	/* Not before each end's clock has ticked, slow as it may be. */
+	rig_wait(&rig, RIG_S - 1);
+	CHECK_EQ(connect_again(), -EADDRINUSE);
+	rig_wait(&rig, 1);
+	CHECK_EQ(connect_again(), 0);
+	rig_poll(&rig);
+	s = rig_expect(&rig, TCP_SYN);
+	CHECK_EQ(s->src_port, rig.port);
+	CHECK(seq_gt(s->seq, old_nxt));
+	CHECK((int32_t)(s->opt.tsval - ours) > 0);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
+	rig.ack = s->seq + 1;
+	/* The peer never heard that we have its FIN: our answer resets it. */
+	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0);
+	say.seq = old_seq - 1;
+	say.ack = old_nxt;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_expect(&rig, TCP_RST)->seq, old_nxt);
+	rig.tsval += 1000;
+	rig.seq = old_seq - 100; /* a peer whose numbers begin where the old ones were */
+	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	/* What is left of the old connection lies in the window, and is not taken. */
+	rig.tsval = old_tsval;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 50));
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 1);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_close(&rig);
+}
+
+/* Nothing tells old segments from new ones there, or somebody has it still. */
+static void test_connect_leaves_time_wait_alone(void)
+{
+	rig_open(&rig);
+	rig.timestamps = false;
+	rig_established(&rig, NULL);
+	to_time_wait();
+	rig_wait(&rig, 59 * RIG_S);
+	CHECK_EQ(connect_again(), -EADDRINUSE);
+	rig_wait(&rig, 2 * RIG_S);
+	CHECK_EQ(connect_again(), 0);
+	rig_close(&rig);
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	our_fin();
+	peer_says(TCP_ACK, 0);
+	peer_says(TCP_ACK | TCP_FIN, 0);
+	rig_expect(&rig, TCP_ACK);
+	rig_wait(&rig, 2 * RIG_S);
+	struct harp_conn *held = rig.conn;
+
+	CHECK_EQ(connect_again(), -EADDRINUSE);
+	harp_conn_close(held);
+	CHECK_EQ(connect_again(), 0);
+	rig_close(&rig);
+
+	/* One that was accepted; its listener is gone. */
+	rig_open(&rig);
+	rig_listen(&rig, 4);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
+	rig.seq++;
+	peer_says(TCP_ACK, 0);
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	harp_listener_close(rig.listener);
+	rig.listener = NULL;
+	to_time_wait();
+	rig_wait(&rig, 2 * RIG_S);
+	CHECK_EQ(connect_again(), -EADDRINUSE);
+	rig_close(&rig);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Timers of minutes.
  */
@@ -513,6 +617,8 @@ int main(void)
 	test_peer_never_ends_and_the_application_has_gone();
 	test_time_wait_gives_way_to_a_newer_syn();
 	test_time_wait_does_not_give_way_to_an_old_syn();
+	test_connect_takes_over_time_wait();
+	test_connect_leaves_time_wait_alone();
 	test_zero_window_for_half_an_hour();
 	test_zero_window_and_then_silence();
 	test_user_timeout_is_about_data();
