@@ -100,17 +100,34 @@ static bool guest_may_enter(struct guest *guest)
 	return room;
 }
 
+/* It has named an id of ours, and heard nothing yet. False: it has to go. */
+static bool guest_becomes_known(struct guest *guest)
+{
+	struct guests *guests = guest->all;
+	struct guest *out;
+
+	guest->known = true;
+	guest->host->known++;
+	if (++guests->known <= GUESTS_KNOWN_MAX)
+		return true;
+	out = guest_room_excess(guests, true);
+	if (out != guest)
+		guests_push_out(guests, out);
+	return out != guest;
+}
+
 static bool guest_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	struct guest *guest = ctx;
 
-	if (p->peer.join)
-		return registry_key(p->comm_id, key);
-	if (!rendezvous_secret(guest->all->rdv, p->listen_id, key))
+	if (p->peer.join ? !registry_key(p->comm_id, key)
+			 : !rendezvous_secret(guest->all->rdv, p->listen_id, key))
 		return false;
-	if (p->step == PREAMBLE_READ_PROOF) {
+	if (p->step == PREAMBLE_READ_HELLO)
+		p->full = !guest_becomes_known(guest);
+	else if (!p->peer.join)
 		p->full = !guest_may_enter(guest);
-	} else if (preamble_several(p)) {
+	if (p->step == PREAMBLE_READ_HELLO && !p->peer.join && preamble_several(p)) {
 		p->own.rails = guest->rails;
 		p->own.rails_bytes = rendezvous_tell(guest->all->rdv, guest->rails);
 	}
@@ -290,20 +307,6 @@ static void guest_look_ready(struct guest *guest, uint64_t now_ns)
 		keeper_timer_set(&guests->timer, guests->next_ns);
 }
 
-/* ---- room ------------------------------------------------------------------------------------- */
-
-/* It has named an id of ours. False: it had to go. */
-static bool guest_becomes_known(struct guest *guest)
-{
-	struct guests *guests = guest->all;
-
-	guest->known = true;
-	guest->host->known++;
-	guests->known++;
-	return guests->known <= GUESTS_KNOWN_MAX ||
-	       guests_push_out(guests, guest_room_excess(guests, true)) != guest;
-}
-
 /* ---- going on --------------------------------------------------------------------------------- */
 
 static void guest_hears(struct guest *guest);
@@ -332,9 +335,6 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 		return;
 	}
 	rc = preamble_advance(p, guest->lane);
-	if (rc >= 0 && !guest->known && p->step != PREAMBLE_READ_HELLO &&
-	    !guest_becomes_known(guest))
-		return;
 	if (p->step == PREAMBLE_READ_PROOF && !guest->asked_ns)
 		guest->asked_ns = now_ns;
 	if (rc == 1) {

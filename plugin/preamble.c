@@ -304,6 +304,8 @@ static int preamble_got_hello(struct preamble *p)
 		return preamble_fail(p, -ECONNREFUSED,
 				     p->peer.join ? "there is no comm of that id"
 						  : "nobody listens under that id");
+	if (p->full)
+		return preamble_fail(p, -EBUSY, "too many are at the door already");
 	rc = preamble_check_sealed(p);
 	if (rc)
 		return rc;

@@ -74,8 +74,7 @@ enum preamble_step {
 
 struct preamble;
 /* Acceptor: the key of whom HELLO asks for, a listen id or, where p->peer.join, a comm id and the lane's
- * index. False: there is none. Asked again when PROOF holds, before READY. At the first time it may set p->own.rails, at the second
- * p->full. */
+ * index. False: there is none. Asked again when PROOF holds, before READY. It may set p->full, at the first time p->own.rails. */
 typedef bool preamble_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES]);
 
 struct preamble {
@@ -84,7 +83,7 @@ struct preamble {
 	uint64_t listen_id, comm_id;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	const char *what; /* after an error: a few words */
-	bool full;        /* acceptor: there is no room for it now; the lane ends without READY */
+	bool full; /* acceptor: there is no room for it now; the lane ends with nothing more said */
 	preamble_lookup *lookup;
 	void *lookup_ctx;
 	size_t at;         /* bytes of the transcript sent and received */

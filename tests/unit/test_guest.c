@@ -477,6 +477,75 @@ static void test_ready_stays_unknown(struct rendezvous *rdv, struct listen_comm 
 	door_close();
 }
 
+/* Each time the door has nothing to read the peer goes on, as one does whose door's thread stands still in between. */
+static struct {
+	const struct lane_ops *ops;
+	struct preamble preamble;
+	struct lane *lane; /* the peer's end */
+	int rc;
+} prompt;
+
+static ssize_t prompt_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	ssize_t n = prompt.ops->recv(lane, dst, len, unit);
+
+	for (unsigned i = 0; i < 100 && n == -EAGAIN && !prompt.rc; i++) {
+		prompt.rc = preamble_advance(&prompt.preamble, prompt.lane);
+		n = prompt.ops->recv(lane, dst, len, unit);
+	}
+	return n;
+}
+
+/* A peer that says all of its preamble in one turn of the door. */
+static unsigned come_promptly(unsigned address, uint64_t comm_id, uint64_t now_ns)
+{
+	static const uint8_t secret[PREAMBLE_KEY_BYTES];
+	static struct lane_ops ops;
+	struct preamble_terms own = { .lanes = 2, .eager_bytes = 65536 };
+	unsigned comer = come(address, now_ns);
+	struct lane *lane = &pairs[comer].lanes[0].lane;
+
+	prompt.ops = lane->ops;
+	prompt.lane = &pairs[comer].lanes[1].lane;
+	prompt.rc = 0;
+	ops = *lane->ops;
+	ops.recv = prompt_recv;
+	lane->ops = &ops;
+	preamble_connect(&prompt.preamble, LISTEN_ID, comm_id, secret, &own);
+	for (unsigned i = 0; i < 1000 && is_here(comer) && !prompt.rc; i++) {
+		lane->notify(lane, now_ns);
+		if (!prompt.rc)
+			prompt.rc = preamble_advance(&prompt.preamble, prompt.lane);
+	}
+	lane->ops = prompt.ops;
+	return comer;
+}
+
+/* The door is full, and who comes has to go: before CHALLENGE, not behind READY. */
+static void test_nobody_goes_behind_ready(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	unsigned peer;
+
+	door_open(rdv);
+	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++)
+		say_hello(come(1, SECOND_NS + i), SECOND_NS + i);
+	CHECK_EQ(guests->known, GUESTS_KNOWN_MAX);
+	peer = come_promptly(1, 94, 2 * SECOND_NS);
+	CHECK(!is_here(peer));
+	CHECK(prompt.preamble.step <= PREAMBLE_READ_CHALLENGE);
+	/* One who may stay does. */
+	peer = come_promptly(2, 95, 2 * SECOND_NS);
+	CHECK(is_here(peer));
+	CHECK_EQ(prompt.preamble.step, PREAMBLE_DONE);
+	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++)
+		say_hello(come(2, 2 * SECOND_NS + i), 2 * SECOND_NS + i);
+	CHECK(is_here(peer));
+	acknowledge(peer);
+	notify(peer, 2 * SECOND_NS + 300);
+	CHECK_EQ(accept_all(rdv, listen, 95), 1);
+	door_close();
+}
+
 /* Who knows a handle and never acknowledges READY fills neither its listen comm nor the door. */
 static void test_ready_and_silent(struct rendezvous *rdv, struct listen_comm *listen)
 {
@@ -776,6 +845,7 @@ int main(void)
 	test_ready_must_arrive(rdv, &listen);
 	test_ready_arrives_last(rdv, &listen);
 	test_ready_stays_unknown(rdv, &listen);
+	test_nobody_goes_behind_ready(rdv, &listen);
 	test_ready_and_silent(rdv, &listen);
 	test_an_older_clock(rdv, &listen);
 	test_ready_and_silent_by_several(rdv);
