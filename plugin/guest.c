@@ -38,8 +38,10 @@
  * comm by then would never hear of the second. So the comm is made when the connector's TCP has acknowledged READY, which is
  * a round trip later: a HARP lane tells, a kernel lane is asked. Who waits for that has proved itself
  * and has as long as connectors try; but the handle that it knows might be anybody's who then keeps silent. So 64 of one listen comm
- * are in that state at a door. One more, and who has been silent for longest, a second at least, makes room; if nobody has, the
- * newcomer is turned away before READY, as he is while 64 comms wait to be accepted, and comes again.
+ * are in that state at a door, and no more than there is room left for others. So who knows some handles and keeps silent
+ * leaves room for who knows another: two have 64 of the 192 places each, a third 32, and so on down to the ninth. One more, and
+ * who has been silent for longest, a second at least, makes room; if nobody has, the newcomer is turned away before READY, as
+ * he is while 64 comms wait to be accepted, and comes again.
  *
  * A further lane joins at once, its comm survives it; unless it was quicker than the
  * acknowledgement: then it waits, too, for as long as its comm is expected.
@@ -87,14 +89,12 @@ static bool guest_may_enter(struct guest *guest)
 {
 	struct guests *guests = guest->all;
 	uint64_t listen_id = guest->preamble.listen_id;
-	bool room = rendezvous_has_room(guests->rdv, listen_id);
-	struct guest *silent;
+	struct guest *out = NULL;
+	bool room = rendezvous_has_room(guests->rdv, listen_id) &&
+		    guest_room_lets_in(guests, listen_id, &out);
 
-	if (room && guest_room_entering(guests, listen_id, &silent) >= LISTEN_PEERS_MAX) {
-		room = silent != NULL;
-		if (silent)
-			guests_push_out(guests, silent);
-	}
+	if (out)
+		guests_push_out(guests, out);
 	if (!room)
 		rendezvous_say_full(guests->rdv, listen_id, &guest->lane->remote);
 	return room;

@@ -60,25 +60,32 @@ static bool guest_room_is_silent(const struct guest *guest)
 	return guest_room_enters(guest) && guest->all->now_ns - guest->ready_ns >= READY_HEARD_NS;
 }
 
-unsigned guest_room_entering(struct guests *guests, uint64_t listen_id, struct guest **silent)
+bool guest_room_lets_in(struct guests *guests, uint64_t listen_id, struct guest **out)
 {
-	unsigned count = 0;
+	struct guest *silent[2] = { NULL, NULL }; /* for longest: of all, of that listen id */
+	unsigned all = 0, same = 0;
 
-	*silent = NULL;
 	for (unsigned i = 0, seen = 0; seen < guests->count; i++) {
 		struct guest *guest = &guests->guest[i];
+		bool is_same = guest->preamble.listen_id == listen_id;
 
 		if (!guest->lane)
 			continue;
 		seen++;
-		if (!guest_room_enters(guest) || guest->preamble.listen_id != listen_id)
+		if (!guest_room_enters(guest))
 			continue;
-		count++;
-		if (guest_room_is_silent(guest) &&
-		    (!*silent || guest->ready_ns < (*silent)->ready_ns))
-			*silent = guest;
+		all++;
+		same += is_same;
+		for (unsigned k = 0; k <= is_same && guest_room_is_silent(guest); k++) {
+			if (!silent[k] || guest->ready_ns < silent[k]->ready_ns)
+				silent[k] = guest;
+		}
 	}
-	return count;
+	*out = NULL;
+	if (same < LISTEN_PEERS_MAX && same < GUESTS_KNOWN_MAX - all)
+		return true;
+	*out = silent[same >= LISTEN_PEERS_MAX];
+	return *out != NULL;
 }
 
 /* Of two of one kind: whose host has more here, who is silent, the older stranger, the newer of known ones. */

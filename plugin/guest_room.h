@@ -9,9 +9,8 @@
 struct guest_host *guest_room_come(struct guests *guests, const struct harp_addr *addr);
 /* A guest goes. */
 void guest_room_leave(struct guest *guest);
-/* READY is on its way to those who want a comm of that listen id: how many they are. silent: of those who haven't acknowledged it
- * for a second the one that it left to first; NULL: there is none. */
-unsigned guest_room_entering(struct guests *guests, uint64_t listen_id, struct guest **silent);
+/* May one more be given READY who wants a comm of that listen id? Yes where *out, if not NULL, goes. */
+bool guest_room_lets_in(struct guests *guests, uint64_t listen_id, struct guest **out);
 /* There are too many strangers, or known ones: who goes. */
 struct guest *guest_room_excess(struct guests *guests, bool known);
 

@@ -111,10 +111,9 @@ void rendezvous_say_full(struct rendezvous *rdv, uint64_t listen_id,
 		listen->full_said = true;
 	pthread_mutex_unlock(&rdv->lock);
 	if (say)
-		WARN("%s: turned away %s, which comes again: %u that know the handle wait already; "
-		     "does this rank still call accept, and who else has its handle?",
-		     plugin_device(rdv->dev)->ifname, harp_endpoint_format(peer, text),
-		     LISTEN_PEERS_MAX);
+		WARN("%s: turned away %s, which comes again: too many that know a handle wait already; "
+		     "does this rank still call accept, and who else has its handles?",
+		     plugin_device(rdv->dev)->ifname, harp_endpoint_format(peer, text));
 }
 
 void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct harp_endpoint *peer,

@@ -598,33 +598,61 @@ static void test_an_older_clock(struct rendezvous *rdv, struct listen_comm *list
 	listen->full_said = false;
 }
 
-/* Who knows several handles fills a door for a second, not longer. */
-static void test_ready_and_silent_by_several(struct rendezvous *rdv)
+/* So many listen comms that nobody closes, to be silent at. */
+static void listen_at(struct rendezvous *rdv, struct listen_comm others[], unsigned count)
 {
-	struct listen_comm others[GUESTS_KNOWN_MAX / LISTEN_PEERS_MAX] = { 0 };
-	unsigned first = 0, late;
+	for (unsigned i = 0; i < count; i++) {
+		others[i] = (struct listen_comm){ .id = 500 + i };
+		rendezvous_add(rdv, &others[i]);
+	}
+}
+
+/* Who knows several handles leaves room for who knows another: the more have it, the less is a further one's. */
+static void test_ready_and_silent_by_several(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	static const unsigned share[] = { 64, 64, 32, 16, 8, 4, 2, 1, 1 };
+	enum { HANDLES = sizeof(share) / sizeof(share[0]) };
+	struct listen_comm others[HANDLES];
+	unsigned first = 0, peer, crowd, came = 0;
+	uint64_t now_ns = SECOND_NS;
 
 	door_open(rdv);
-	for (unsigned i = 0; i < GUESTS_KNOWN_MAX; i++) {
-		struct listen_comm *other = &others[i / LISTEN_PEERS_MAX];
-		unsigned comer;
-
-		if (i % LISTEN_PEERS_MAX == 0) {
-			other->id = 500 + i;
-			rendezvous_add(rdv, other);
+	listen_at(rdv, others, HANDLES);
+	for (unsigned h = 0; h < HANDLES; h++) {
+		for (unsigned i = 0; i < share[h]; i++) {
+			peer = say_all_to(others[h].id, 1000 + came, 4000 + came, 2, now_ns++);
+			first = came++ ? first : peer;
 		}
-		comer = say_all_to(other->id, 1 + i % 5, 4000 + i, 2, SECOND_NS + i);
-		first = i ? first : comer;
+		if (h == HANDLES - 1)
+			break;
+		/* Three, and the rest of the door is others who are about to say it. */
+		crowd = comers;
+		for (unsigned i = 0; h == 2 && i < GUESTS_KNOWN_MAX; i++)
+			say_hello(come(1 + i % 5, now_ns), now_ns);
+		CHECK_EQ(guests->known, h == 2 ? GUESTS_KNOWN_MAX : came);
+		/* Who knows another handle is in at once, the moment that he comes. */
+		peer = say_all(9, 203 + h, 2, now_ns);
+		CHECK(is_here(peer));
+		acknowledge(peer);
+		notify(peer, now_ns);
+		CHECK_EQ(accept_all(rdv, listen, 203 + h), 1);
+		for (; crowd < comers; crowd++) {
+			if (!is_here(crowd))
+				continue;
+			fake_reset(&pairs[crowd].lanes[0]);
+			notify(crowd, now_ns);
+		}
 	}
-	CHECK_EQ(guests->known, GUESTS_KNOWN_MAX);
-	late = come(9, 2 * SECOND_NS - 1);
-	say_hello(late, 2 * SECOND_NS - 1);
-	CHECK(!is_here(late) && is_here(first));
-	late = say_all(9, 203, 2, 2 * SECOND_NS);
-	CHECK(is_here(late) && !is_here(first));
+	/* All of the door, by nine handles: for a second, not longer. */
+	CHECK_EQ(came, GUESTS_KNOWN_MAX);
+	peer = come(9, 2 * SECOND_NS - 1);
+	say_hello(peer, 2 * SECOND_NS - 1);
+	CHECK(!is_here(peer) && is_here(first));
+	peer = say_all(9, 303, 2, 2 * SECOND_NS);
+	CHECK(is_here(peer) && !is_here(first));
 	CHECK_EQ(guests->known, GUESTS_KNOWN_MAX);
 	door_close();
-	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+	for (unsigned i = 0; i < HANDLES; i++)
 		rendezvous_remove(rdv, &others[i]);
 }
 
@@ -848,7 +876,7 @@ int main(void)
 	test_nobody_goes_behind_ready(rdv, &listen);
 	test_ready_and_silent(rdv, &listen);
 	test_an_older_clock(rdv, &listen);
-	test_ready_and_silent_by_several(rdv);
+	test_ready_and_silent_by_several(rdv, &listen);
 	test_nobody_accepts(rdv, &listen);
 	test_a_second_attempt(rdv, &listen);
 	test_a_first_attempt_lingers(rdv, &listen);
