@@ -14,6 +14,9 @@
  * data_bytes - credited_bytes is what is out beyond the credits; end_ring remembers the positions of
  * the messages that a later CREDIT may cover.
  *
+ * A peer can't hold a turn up: each CREDIT has to tell of more receives than the last, and of 64 at most behind the messages
+ * sent, of which 256 at most are not credited. A sender that wants no credits, whose messages never are, takes none.
+ *
  * A request is done when the lane's done_bytes() passes its end: acknowledged by the peer's TCP
  * (HARP), or taken by the kernel (kernel lane).
  */
@@ -140,6 +143,10 @@ static int comm_send_credit(struct comm_lane *l, const struct record *record)
 {
 	struct comm *comm = l->comm;
 
+	if (comm->no_credit) {
+		comm_fail_protocol(comm, l, "a CREDIT record that was not wanted");
+		return -EPROTO;
+	}
 	/* More received than sent, or fewer posted than before: nonsense. */
 	if (record->message > comm->tx.current || record->total <= comm->tx.granted) {
 		comm_fail_protocol(comm, l, "a CREDIT record out of order");

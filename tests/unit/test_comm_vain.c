@@ -331,8 +331,70 @@ static void test_acks_of_a_kernel_lane(void)
 	rig_free(&t);
 }
 
+/* ---- a sender of one lane ------------------------------------------------------------------------- */
+
+/* CREDITs without end, each of one receive more; so many were read. */
+static uint64_t credits_read;
+static bool credits_in_payload;
+
+static ssize_t credits_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	uint64_t message =
+		credits_read + 1 > RECORD_CREDITS_MAX ? credits_read + 1 - RECORD_CREDITS_MAX : 0;
+	struct record record = { .type = RECORD_CREDIT,
+				 .message = message,
+				 .total = credits_read + 1,
+				 .length = (uint32_t)(8 * (credits_read + 1 - message)) };
+
+	(void)lane;
+	(void)unit;
+	memset(dst, 0, len);
+	if (!credits_in_payload)
+		record_encode(dst, &record);
+	credits_read += credits_in_payload;
+	credits_in_payload = !credits_in_payload;
+	return (ssize_t)len;
+}
+
+static void check_credits(bool no_credit, uint64_t messages, uint64_t accepted)
+{
+	struct comm_options opt = { .side = COMM_SEND,
+				    .no_credit = no_credit,
+				    .eager_bytes = 262144 };
+	static struct lane_ops ops;
+	struct request *next;
+	struct talk t;
+	uint8_t tx = 0;
+
+	memset(&t, 0, sizeof(t));
+	env_warns = 0;
+	fake_pair_init(&t.pairs[0], 78, 100000);
+	t.lanes = 1;
+	CHECK_EQ(comm_create(&t.send, &t.pairs[0].lanes[0].lane, &opt), 0);
+	for (uint64_t m = 0; m < messages && !check_failures; m++)
+		CHECK_EQ(rig_wait(&t, rig_post(t.send, &tx, 1), NULL), 0);
+	ops = *t.pairs[0].lanes[0].lane.ops;
+	ops.recv = credits_recv;
+	t.pairs[0].lanes[0].lane.ops = &ops;
+	credits_read = 0;
+	next = rig_post(t.send, &tx, 1);
+	CHECK_EQ(rig_wait(&t, next, NULL), -EPROTO);
+	CHECK_EQ(credits_read, accepted + 1);
+	CHECK_EQ(env_warns, 1);
+	CHECK(strstr(env_warn, "CREDIT") != NULL);
+	rig_free(&t);
+}
+
+static void test_credits(void)
+{
+	check_credits(false, 0, RECORD_CREDITS_MAX + 1);
+	check_credits(false, COMM_EAGER_MESSAGES - 1, COMM_EAGER_MESSAGES + RECORD_CREDITS_MAX);
+	check_credits(true, 2000, 0);
+}
+
 int main(void)
 {
+	test_credits();
 	test_duplicates();
 	test_small_duplicates();
 	test_broken_receiver();
