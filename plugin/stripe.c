@@ -91,6 +91,8 @@ void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t
 {
 	struct stripe_lane *l = &stripe->lane[index];
 
+	if (now_ns < l->acked_ns) /* the giver's turn has lasted since before another thread's */
+		now_ns = l->acked_ns;
 	if (l->given_bytes == l->acked_bytes) { /* nothing was owed until now */
 		l->progress_ns = l->acked_ns = now_ns;
 		l->sample_ns += now_ns - l->busy_ns; /* the idle time */

@@ -392,6 +392,31 @@ static void test_a_tail_in_bursts(void)
 	CHECK(s.lane[0].rate > rate - rate / 8);
 }
 
+/* Who gives may have looked at the clock long before another thread saw the lane become idle. */
+static void test_a_clock_of_long_ago(void)
+{
+	const uint64_t base_ns = 1000 * MS, seen_ns = base_ns + 100 * MS;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
+	stripe_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
+	s.lane[0].rate = s.lane[1].rate = 500000;
+	stripe_give(&s, 1, CHUNK, base_ns);
+	stripe_acked(&s, 1, CHUNK, base_ns + MS);
+	stripe_give(&s, 0, 8 * CHUNK, base_ns);
+	stripe_acked(&s, 0, 8 * CHUNK, base_ns + MS);
+	stripe_give(&s, 0, CHUNK, base_ns + 99 * MS);
+	stripe_acked(&s, 0, 9 * CHUNK, seen_ns);
+	for (unsigned i = 1; i <= 8; i++) {
+		stripe_give(&s, 0, 8 * CHUNK, base_ns);
+		CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, seen_ns + i * MS), 0);
+		CHECK_EQ(stripe_sample(&s, 0, true, MS / 10, TIMEOUT_NS, seen_ns + i * MS), 0);
+		stripe_acked(&s, 0, (9 + i * 8) * CHUNK, seen_ns + i * MS);
+	}
+	CHECK(s.lane[0].rate >= 500000);
+}
+
 /* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */
 static void test_a_kind_that_was_asked_little(void)
 {
@@ -509,6 +534,7 @@ int main(void)
 	test_an_ack_that_is_delayed();
 	test_a_delayed_ack_is_no_rate();
 	test_a_tail_in_bursts();
+	test_a_clock_of_long_ago();
 	test_a_delayed_ack_is_no_stall();
 	test_dead_only_while_another_lives();
 	return check_done();
