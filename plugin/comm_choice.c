@@ -94,8 +94,10 @@ void comm_choice_done(struct comm *comm, const struct request *request)
 	uint64_t from_ns = request->posted_ns > s->done_ns ? request->posted_ns : s->done_ns;
 	/* A socket has taken it in this very turn, which began when it was posted. */
 	bool taken = request->kept && request->carried == LANE_KERNEL && !request->asks;
-	uint64_t now_ns = taken ? driver_clock_ns() : comm->now_ns;
+	uint64_t now_ns = comm->now_ns;
 
+	if (taken || now_ns <= request->posted_ns) /* in a turn that began before */
+		now_ns = driver_clock_ns();
 	choice_done(s->choice, comm->completed, request->size, request->carried,
 		    now_ns > from_ns ? now_ns - from_ns : 0,
 		    comm_choice_just_posted(comm, comm->completed + 1));
