@@ -137,8 +137,9 @@ struct comm_lane {
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];
 	struct comm_out out;
 	struct comm_in in;
-	uint32_t vain_bytes; /* read in this turn, and brought nothing new */
-	bool sees_early;     /* there were early ones when it had the lock last: a receiver */
+	uint32_t turn_bytes;   /* of payload, in this turn: sent (begun), or read */
+	uint32_t vain_records; /* read in this turn, and brought nothing new */
+	bool sees_early;       /* there were early ones when it had the lock last: a receiver */
 	struct comm_lane *next_polled, **pprev_polled; /* of its kernel driver */
 
 	/* Lock. */

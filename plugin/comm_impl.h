@@ -117,12 +117,17 @@ void comm_lanes_control(struct comm *comm);
 void comm_lane_run(struct work *work, uint64_t now_ns);
 void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 
-/* So much that brings nothing new a lane reads in a turn; a record of that kind costs as much as so many bytes. */
-#define COMM_VAIN_BYTES_MAX 1048576u
-#define COMM_VAIN_RECORD_BYTES 1024u
+/* So many records that bring nothing new a lane reads in a turn. */
+#define COMM_VAIN_RECORDS_MAX 1024u
 static inline bool comm_lane_is_vain(const struct comm_lane *l)
 {
-	return l->vain_bytes >= COMM_VAIN_BYTES_MAX;
+	return l->vain_records >= COMM_VAIN_RECORDS_MAX;
+}
+/* And it moves so much payload: other lanes wait, engines among them, and the turn's time is that of its beginning. */
+#define COMM_TURN_BYTES_MAX 262144u
+static inline bool comm_lane_is_over(const struct comm_lane *l)
+{
+	return l->turn_bytes >= COMM_TURN_BYTES_MAX || comm_lane_is_vain(l);
 }
 /* Lock not held: another turn of it, whether or not there is an event. */
 void comm_lane_again(struct comm_lane *l);

@@ -21,8 +21,8 @@
  * for which there is less of that for each lane is divided evenly down to 64 KiB. */
 #define CHUNK_BYTES_MAX 131072u
 #define CHUNK_BYTES_MIN 65536u
-/* Where one lane takes everything: what is sent again when it dies. */
-#define CHUNK_BYTES_ALONE 1048576u
+/* Where one lane takes everything: a turn, and what is sent again when it dies. */
+#define CHUNK_BYTES_ALONE COMM_TURN_BYTES_MAX
 #define HABIT_NS 100000u
 #define HABIT_BYTES 32768u
 
@@ -253,6 +253,7 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 		kept->end_bytes =
 			s->stripe.lane[l->index].given_bytes; /* nothing else goes this way */
 	}
+	l->turn_bytes += plan->length;
 	l->counts.chunks_out++;
 	l->counts.bytes_out += plan->length;
 	lane_page_add(l->row, HARP_LANE_chunks_sent, 1);

@@ -190,7 +190,7 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 		l->counts.duplicates++;
 		lane_page_chunk_duplicate(l->row);
 		l->repeats = true;
-		l->vain_bytes += COMM_VAIN_RECORD_BYTES;
+		l->vain_records++;
 		return NULL;
 	}
 	if (in->asks && l->comm->several->asked <= in->message)
@@ -249,12 +249,12 @@ static ssize_t comm_rx_piece(struct comm_lane *l, enum target target, const stru
 	else
 		n = l->lane->ops->recv(l->lane, nowhere,
 				       left < sizeof(nowhere) ? left : sizeof(nowhere), 8);
-	if (n > 0 && target != TARGET_MEMORY)
-		l->vain_bytes += (uint32_t)n;
 	if (n == -EAGAIN)
 		return 0;
-	if (n > 0)
+	if (n > 0) {
+		l->turn_bytes += (uint32_t)n;
 		lane_page_add(l->row, HARP_LANE_received_bytes, (uint64_t)n);
+	}
 	return n ? n : -EPIPE;
 }
 
@@ -304,7 +304,7 @@ static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 		if (n > 0)
 			l->in.done += (uint32_t)n;
 		if (n > 0 && l->in.done < l->in.length) {
-			if (comm_lane_is_vain(l))
+			if (comm_lane_is_over(l))
 				return 1;
 			continue;
 		}
@@ -450,7 +450,7 @@ static int comm_rx_read(struct comm_lane *l, uint64_t now_ns)
 {
 	int rc = 1;
 
-	while (rc == 1 && !comm_lane_is_vain(l)) {
+	while (rc == 1 && !comm_lane_is_over(l)) {
 		if (!l->in.here) {
 			rc = comm_rx_header(l);
 			if (rc == 1 && l->kind == LANE_KERNEL)
@@ -500,7 +500,7 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 {
 	int rc = comm_rx_move_early(l);
 
-	l->vain_bytes = 0;
+	l->turn_bytes = l->vain_records = 0;
 	if (!rc)
 		rc = comm_rx_read(l, now_ns);
 	if (rc != -EPROTO && comm_rx_move_early(l))
@@ -509,7 +509,7 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 		return;
 	if (!rc) {
 		rc = comm_rx_tell(l, now_ns);
-		if (rc < 0 && (comm_lane_is_vain(l) || comm_lane_mute(l)))
+		if (rc < 0 && (comm_lane_is_over(l) || comm_lane_mute(l)))
 			return; /* what has come by it may come by no other */
 	}
 	if (rc < 0 && !comm_rx_rests(l))

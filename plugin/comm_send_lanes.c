@@ -132,6 +132,10 @@ static bool comm_tx_prepare(struct comm_lane *l, uint64_t done_bytes, bool full,
 		stripe_acked(&comm->several->stripe, l->index, done_bytes, now_ns);
 	if (full || l->send_broken)
 		return false;
+	if (!out->header_bytes && l->turn_bytes >= COMM_TURN_BYTES_MAX && !comm->several->closing) {
+		comm_wake(comm, l->index);
+		return false;
+	}
 	if (!out->header_bytes && !comm_tx_claim(l, now_ns))
 		return false;
 	if (out->payload && out->payload_left)
@@ -202,7 +206,7 @@ static int comm_tx_read(struct comm_lane *l)
 	do {
 		rc = comm_read_record(l, &record);
 		goes_on = rc == 1 && comm_tx_record(l, &record);
-		l->vain_bytes += goes_on ? COMM_VAIN_RECORD_BYTES : 0;
+		l->vain_records += goes_on;
 		count++;
 	} while (goes_on && !comm_lane_is_vain(l));
 	if (goes_on) {
@@ -230,9 +234,10 @@ static bool comm_tx_looks(struct comm_lane *l, uint64_t now_ns)
 
 void comm_tx_advance(struct comm_lane *l, uint64_t now_ns)
 {
-	int rc = comm_tx_push(l, now_ns);
+	int rc;
 
-	l->vain_bytes = 0;
+	l->turn_bytes = l->vain_records = 0;
+	rc = comm_tx_push(l, now_ns);
 	/* Credits, ACKs, CLOSE, the end of the stream. A kernel lane costs a system call to ask. */
 	if (rc < 0 || comm_tx_looks(l, now_ns)) {
 		int count = comm_tx_read(l);

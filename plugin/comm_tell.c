@@ -20,7 +20,7 @@
 static bool comm_rx_answers(const struct comm_lane *l)
 {
 	return l->repeats && (l->kind != LANE_KERNEL || l->waits ||
-			      (!l->in.here && !l->in_head_bytes && !comm_lane_is_vain(l)));
+			      (!l->in.here && !l->in_head_bytes && !comm_lane_is_over(l)));
 }
 
 /* Lock held: what is to be told on this lane is put into its out. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_comm_vain.c - a peer that sends without end what brings nothing new: it has its turn of a lane, and no more. */
+/* test_comm_vain.c - turns of lanes: a peer that sends without end what brings nothing new has its own, and no more; so has a long message. */
 #include "comm_impl.h"
 #include "comm_rig.h"
 
-#define TURN_RECORDS (COMM_VAIN_BYTES_MAX / COMM_VAIN_RECORD_BYTES)
 #define CHUNK_BYTES 300000u
+#define FLOOD_BYTES 1048576u
 
 /* One lane is read from this: the same record again and again, and then what is in its pipe. */
 static struct flood {
@@ -146,13 +146,13 @@ static void test_duplicates(void)
 	check_receiver(&(struct record){ .type = RECORD_DATA,
 					 .total = CHUNK_BYTES,
 					 .length = CHUNK_BYTES },
-		       COMM_VAIN_BYTES_MAX + 65536);
+		       COMM_TURN_BYTES_MAX + 65536);
 }
 
 static void test_small_duplicates(void)
 {
 	check_receiver(&(struct record){ .type = RECORD_DATA, .total = 1, .length = 1 },
-		       TURN_RECORDS * (RECORD_HEADER_BYTES + 1ull));
+		       COMM_VAIN_RECORDS_MAX * (RECORD_HEADER_BYTES + 1ull));
 }
 
 /* Its answer finds that the lane takes nothing more. What stands behind is read all the same. */
@@ -165,7 +165,7 @@ static void test_broken_receiver(void)
 	next = rig_open_receiver(&t, LANE_HARP, &rx);
 	flood_open(&t.pairs[0].lanes[1].lane,
 		   &(struct record){ .type = RECORD_DATA, .total = 1, .length = 1 },
-		   4 * COMM_VAIN_BYTES_MAX, true);
+		   4 * FLOOD_BYTES, true);
 	feed_message(&t, 1, 8);
 	CHECK_EQ(rig_wait(&t, next, NULL), 0);
 	CHECK_EQ(rx, 8);
@@ -183,7 +183,7 @@ static void test_answer_by_a_kernel_lane(void)
 	next = rig_open_receiver(&t, LANE_KERNEL, &rx);
 	flood_open(&t.pairs[0].lanes[1].lane,
 		   &(struct record){ .type = RECORD_DATA, .total = 1, .length = 1 },
-		   4 * COMM_VAIN_BYTES_MAX, false);
+		   4 * FLOOD_BYTES, false);
 	written = t.pairs[0].lanes[1].out->written;
 	rig_event(t.recv);
 	while (flood.left_bytes && !check_failures) {
@@ -224,7 +224,7 @@ static void feed_ack(struct talk *t, uint64_t message)
 static void test_acks(void)
 {
 	static uint8_t tx[64];
-	const uint64_t share_bytes = TURN_RECORDS * (uint64_t)RECORD_HEADER_BYTES;
+	const uint64_t share_bytes = COMM_VAIN_RECORDS_MAX * (uint64_t)RECORD_HEADER_BYTES;
 	struct request *send;
 	struct talk t;
 
@@ -251,8 +251,8 @@ static void test_broken_sender(void)
 	rig_open_sender(&t, LANE_HARP);
 	send = rig_post(t.send, tx, sizeof(tx));
 	rig_turns(&t, 100);
-	flood_open(&t.pairs[0].lanes[0].lane, &(struct record){ .type = RECORD_ACK },
-		   COMM_VAIN_BYTES_MAX, true);
+	flood_open(&t.pairs[0].lanes[0].lane, &(struct record){ .type = RECORD_ACK }, FLOOD_BYTES,
+		   true);
 	next = rig_post(t.send, tx, sizeof(tx));
 	feed_ack(&t, 1);
 	CHECK_EQ(rig_wait(&t, send, NULL), 0);
@@ -321,7 +321,7 @@ static void test_how_a_sender_broke(void)
 /* By a kernel lane that nobody waits for anything of, which is read now and then. */
 static void test_acks_of_a_kernel_lane(void)
 {
-	const uint64_t share_bytes = TURN_RECORDS * (uint64_t)RECORD_HEADER_BYTES;
+	const uint64_t share_bytes = COMM_VAIN_RECORDS_MAX * (uint64_t)RECORD_HEADER_BYTES;
 	struct talk t;
 
 	rig_open_sender(&t, LANE_KERNEL);
@@ -329,6 +329,50 @@ static void test_acks_of_a_kernel_lane(void)
 		   64 * share_bytes, false);
 	rig_turns_of_flood(t.send, share_bytes);
 	rig_free(&t);
+}
+
+/* ---- what is wanted ------------------------------------------------------------------------------- */
+
+#define LONG_BYTES (16 * COMM_TURN_BYTES_MAX)
+
+/* A long message, either way, has its turns too, each with its share; and nobody has to say that there is more. */
+static void test_a_long_message(void)
+{
+	struct comm_options opt = { .several = true, .eager_bytes = 2 * LONG_BYTES };
+	uint8_t *tx = malloc(LONG_BYTES), *rx = malloc(LONG_BYTES);
+	const uint64_t share_bytes = COMM_TURN_BYTES_MAX + RECORD_HEADER_BYTES;
+	struct request *send, *recv;
+	struct talk t;
+
+	memset(&t, 0, sizeof(t));
+	memset(tx, 7, LONG_BYTES);
+	fake_pair_init(&t.pairs[0], 78, 2 * LONG_BYTES);
+	t.lanes = 1;
+	talk_comms(&t, &opt);
+	send = rig_post(t.send, tx, LONG_BYTES);
+	for (unsigned side = 0; side < 2; side++) {
+		struct comm_lane *l = rig_lane(side ? t.recv : t.send);
+		const struct fake_pipe *pipe = t.pairs[0].lanes[0].out;
+		uint64_t moved_bytes, before;
+
+		recv = side ? rig_post(t.recv, rx, LONG_BYTES) : NULL;
+		moved_bytes = pipe->written - (side ? pipe->count : 0);
+		CHECK(moved_bytes <= 4 * share_bytes); /* who posts takes some turns */
+		rig_event(l->comm);
+		while (atomic_load(&l->work.queued) && !check_failures) {
+			before = moved_bytes;
+			rig_run(l->lane->driver);
+			moved_bytes = pipe->written - (side ? pipe->count : 0);
+			CHECK(moved_bytes - before <= share_bytes);
+		}
+		CHECK(moved_bytes >= LONG_BYTES);
+	}
+	CHECK_EQ(rig_wait(&t, recv, NULL), 0);
+	CHECK_EQ(rig_wait(&t, send, NULL), 0);
+	CHECK_EQ(memcmp(tx, rx, LONG_BYTES), 0);
+	rig_free(&t);
+	free(tx);
+	free(rx);
 }
 
 /* ---- a sender of one lane ------------------------------------------------------------------------- */
@@ -403,5 +447,6 @@ int main(void)
 	test_acks_of_a_kernel_lane();
 	test_broken_sender();
 	test_how_a_sender_broke();
+	test_a_long_message();
 	return check_done();
 }
