@@ -303,11 +303,8 @@ static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 			n = comm_rx_piece(l, target, &where);
 		if (n > 0)
 			l->in.done += (uint32_t)n;
-		if (n > 0 && l->in.done < l->in.length) {
-			if (comm_lane_is_over(l))
-				return 1;
+		if (n > 0 && l->in.done < l->in.length && !comm_lane_is_over(l))
 			continue;
-		}
 		comm_lock(comm);
 		if (l->in.done == l->in.length)
 			wrong = comm_rx_arrived(l, target, &where);
@@ -318,7 +315,7 @@ static int comm_rx_payload(struct comm_lane *l, uint64_t now_ns)
 			comm_fail_protocol(comm, l, wrong);
 			return -EPROTO;
 		}
-		return l->in.here ? (int)n : 1;
+		return l->in.here && n <= 0 ? (int)n : 1;
 	}
 }
 

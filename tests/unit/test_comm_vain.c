@@ -375,6 +375,36 @@ static void test_a_long_message(void)
 	free(rx);
 }
 
+/* Between two turns in the middle of a chunk nobody touches the message: a failure, or who takes its memory back, would wait for
+ * a lane that may never have another. */
+static void test_withdrawn_between_turns(void)
+{
+	struct comm_options opt = { .side = COMM_RECV, .several = true, .eager_bytes = 8192 };
+	struct record record = { .type = RECORD_DATA, .total = LONG_BYTES, .length = LONG_BYTES };
+	uint8_t header[RECORD_HEADER_BYTES], *rx = calloc(1, LONG_BYTES);
+	struct request *recv;
+	struct talk t;
+
+	memset(&t, 0, sizeof(t));
+	fake_pair_init(&t.pairs[0], 78, 2 * LONG_BYTES);
+	t.lanes = 1;
+	CHECK_EQ(comm_create(&t.recv, &t.pairs[0].lanes[1].lane, &opt), 0);
+	recv = rig_post(t.recv, rx, LONG_BYTES);
+	record_encode(header, &record);
+	CHECK_EQ(fake_inject(&t.pairs[0].lanes[1], header, sizeof(header)), sizeof(header));
+	CHECK_EQ(fake_inject(&t.pairs[0].lanes[1], rx, LONG_BYTES / 2), LONG_BYTES / 2);
+	rig_event(t.recv);
+	rig_run(rig_lane(t.recv)->lane->driver);
+	CHECK(atomic_load(&rig_lane(t.recv)->work.queued));
+	CHECK_EQ(rig_lane(t.recv)->in.done, LONG_BYTES / 2);
+	CHECK_EQ(t.recv->several->users, 0);
+	if (!t.recv->several->users) /* else it waits */
+		comm_withdraw(t.recv, NULL, rx, LONG_BYTES);
+	CHECK_EQ(rig_wait(&t, recv, NULL), -ECANCELED);
+	rig_free(&t);
+	free(rx);
+}
+
 /* ---- a sender of one lane ------------------------------------------------------------------------- */
 
 /* CREDITs without end, each of one receive more; so many were read. */
@@ -448,5 +478,6 @@ int main(void)
 	test_broken_sender();
 	test_how_a_sender_broke();
 	test_a_long_message();
+	test_withdrawn_between_turns();
 	return check_done();
 }
