@@ -133,6 +133,7 @@ struct comm_lane {
 	bool watching;
 	bool send_broken; /* the lane takes nothing more */
 	bool told_close;
+	bool heard_close;     /* a receiver of several lanes: nothing follows */
 	size_t in_head_bytes; /* of the header being read */
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];
 	struct comm_out out;

@@ -405,11 +405,12 @@ static int comm_rx_header(struct comm_lane *l)
 	struct comm *comm = l->comm;
 	struct record record;
 	uint64_t posted;
-	int rc = comm_read_record(l, &record);
+	int rc = l->heard_close ? -EPIPE : comm_read_record(l, &record);
 
 	if (rc != 1)
 		return rc;
 	if (record.type == RECORD_CLOSE) {
+		l->heard_close = true;
 		comm_lock(comm);
 		comm_rx_close(comm, &record);
 		rc = comm->end_error ? 0 : -EPIPE;

@@ -138,6 +138,31 @@ static void test_early_again(void)
 	early_again(true);
 }
 
+/* Nor does anything follow CLOSE on the last lane, which stays for the sake of what came early. */
+static void test_early_before_close(void)
+{
+	struct record close = { .type = RECORD_CLOSE, .tag = CLOSE_ORDERLY, .message = 3 };
+	uint8_t header[RECORD_HEADER_BYTES], room[64];
+	struct request *request;
+	struct talk t;
+
+	rig_open_fed(&t, 1, 8192);
+	request = rig_post(t.recv, room, sizeof(room));
+	feed(&t.pairs[0].lanes[1], 1, 64, 0, 64, 2); /* message 1, which has no receive */
+	feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
+	record_encode(header, &close);
+	CHECK_EQ(fake_inject(&t.pairs[0].lanes[1], header, sizeof(header)), sizeof(header));
+	feed(&t.pairs[0].lanes[1], 2, 64, 0, 64, 3);
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	rig_turns(&t, 30);
+	request = rig_post(t.recv, room, sizeof(room));
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	CHECK(fed(room, sizeof(room), 2));
+	request = rig_post(t.recv, room, sizeof(room));
+	CHECK_EQ(rig_wait(&t, request, NULL), -ECONNRESET);
+	rig_free(&t);
+}
+
 /* Half of a message is begun before it is asked for, and the whole of it comes by another lane, again and again: the peer does
  * not fill our memory with halves. */
 static void test_early_is_left(void)
@@ -495,6 +520,7 @@ int main(void)
 		test_early_overlap,
 		test_early_is_here,
 		test_early_again,
+		test_early_before_close,
 		test_early_is_left,
 		test_empty_is_used,
 		test_both_are_answered,
