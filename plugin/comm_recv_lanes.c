@@ -477,19 +477,24 @@ void comm_rx_post(struct comm *comm)
 		comm_wake(comm, s->control);
 }
 
-/* The last lane has ended, and what it brought is here and waits for receives: it stays, to take it there. */
+/* The last lane has ended, and what it brought is here and waits for receives: it stays, to take it there. So it does where one was
+ * posted since it looked. */
 static bool comm_rx_rests(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
-	bool rests = false;
+	bool rests = false, idle;
+	uint64_t posted;
 
 	comm_lock(comm);
-	if (s->stripe.live == 1u << l->index &&
-	    comm->completed == atomic_load_explicit(&comm->posted, memory_order_relaxed))
+	posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
+	idle = comm->completed == posted;
+	if (s->stripe.live == 1u << l->index)
 		for (const struct comm_early *e = s->early; e && !rests; e = e->next)
-			rests = e->complete;
+			rests = e->complete && (idle || e->message < posted);
 	l->waits |= rests; /* a receive wakes it */
+	if (rests && !idle)
+		comm_wake(comm, l->index);
 	comm_unlock(comm);
 	return rests && comm_lane_mute(l);
 }

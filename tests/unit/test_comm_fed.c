@@ -163,6 +163,48 @@ static void test_early_before_close(void)
 	rig_free(&t);
 }
 
+static struct late {
+	struct talk *t;
+	uint8_t room[64];
+	struct request *request;
+} late;
+
+/* Another thread posts a receive just now. */
+static ssize_t late_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	(void)lane;
+	(void)iov;
+	(void)iov_count;
+	if (!late.request)
+		late.request = rig_post(late.t->recv, late.room, sizeof(late.room));
+	return -EPIPE;
+}
+
+/* What came early by the last lane is not lost where its receive is posted as the lane ends. */
+static void test_early_at_the_end(void)
+{
+	struct request *request;
+	struct lane_ops ops;
+	struct talk t;
+	uint8_t room[64];
+
+	rig_open_fed(&t, 1, 8192);
+	late = (struct late){ .t = &t };
+	ops = *t.pairs[0].lanes[1].lane.ops;
+	request = rig_post(t.recv, room, sizeof(room));
+	rig_turns(&t, 30);
+	ops.send = late_send;
+	t.pairs[0].lanes[1].lane.ops = &ops;
+	feed(&t.pairs[0].lanes[1], 1, 64, 0, 64, 2); /* message 1, which has no receive */
+	feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	rig_turns(&t, 30);
+	CHECK(late.request != NULL);
+	CHECK_EQ(rig_wait(&t, late.request, NULL), 0);
+	CHECK(fed(late.room, sizeof(late.room), 2));
+	rig_free(&t);
+}
+
 /* Half of a message is begun before it is asked for, and the whole of it comes by another lane, again and again: the peer does
  * not fill our memory with halves. */
 static void test_early_is_left(void)
@@ -516,20 +558,11 @@ static void test_drop(void)
 int main(void)
 {
 	static void (*const rules[])(void) = {
-		test_early,
-		test_early_overlap,
-		test_early_is_here,
-		test_early_again,
-		test_early_before_close,
-		test_early_is_left,
-		test_empty_is_used,
-		test_both_are_answered,
-		test_answer_waits,
-		test_half_a_chunk,
-		test_fails_in_a_record,
-		test_liars,
-		test_truncation,
-		test_drop,
+		test_early,         test_early_overlap,      test_early_is_here,
+		test_early_again,   test_early_before_close, test_early_at_the_end,
+		test_early_is_left, test_empty_is_used,      test_both_are_answered,
+		test_answer_waits,  test_half_a_chunk,       test_fails_in_a_record,
+		test_liars,         test_truncation,         test_drop,
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
