@@ -13,7 +13,6 @@ import errno
 import functools
 import logging
 import os
-import select
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -271,7 +270,7 @@ class Leasing:
         """Things may have changed while the worker was at it."""
         if self.closing:
             raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
-        if select.select([pidfd], [], [], 0)[0]:
+        if peer.ended(pidfd):
             raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
 
     def _join(self, lease: Lease, made: Made | Pages) -> _host.Leased | _host.Port:

@@ -4,6 +4,7 @@ end."""
 
 import errno
 import os
+import select
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -71,6 +72,13 @@ def allowed_cpus(pid: int, proc: Path = procfs.PROC) -> set[int]:
 def capabilities(pid: int) -> int:
     """Its effective capabilities, as bits; none when it is gone."""
     return int(procfs.status_field(pid, "CapEff") or "0", 16)
+
+
+def ended(pidfd: int) -> bool:
+    """Is the process of a pidfd dead? Not by select(), which takes no descriptor beyond 1023."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def pidfd_pid(pidfd: int) -> int:

@@ -4,6 +4,7 @@
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -205,6 +206,22 @@ def holder(path: str, uid: int | None = None) -> tuple[int, int]:
     assert os.read(told, 1) == b"x"
     os.close(told)
     return pid, writing
+
+
+def test_a_lease_of_a_harpd_with_a_thousand_descriptors(harpd: Running) -> None:
+    """Five hundred connections are as many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    many = [os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC) for _ in range(1024)]
+    try:
+        with harpd.client() as client:
+            lease, fds = client.lease("eth0")
+            close(fds)
+            client.release(lease.lease_id)
+        nothing_is_left(harpd)
+    finally:
+        close(many)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_death_ends_the_lease_and_the_queue_comes_back_when_the_kernel_lets_go(
