@@ -116,7 +116,7 @@ class Leasing:
 
     def _try(self, request: _Request) -> None:
         who, fields = request.who, request.fields
-        if who.pidfd < 0:  # its connection was closed meanwhile
+        if who.pidfd < 0 or peer.ended(who.pidfd):  # its connection was closed meanwhile
             request.answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
             return
         try:

@@ -3,12 +3,13 @@
 
 import errno
 import os
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from daemon_rig import Running
+from daemon_rig import Running, leave_harpd
 from fake_kernel import FakeKernel
 
 from harp import _host
@@ -126,6 +127,35 @@ def test_what_a_probe_held_is_waited_for_too(
         asks(client)
         harpd.until(lambda: kernel.refused >= 2, "tries")
         kernel.held.clear()
+        assert leased(client).queue == 0
+
+
+def test_who_dies_waiting_leaves_the_queue_to_others(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leasing, "RELEASED_WAIT_S", 1000.0)
+    kernel = SlowKernel(queues=1)
+    harpd = start(kernel)
+    path = harpd.path
+    with harpd.client() as client:
+        give_back(client, 1)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                leave_harpd()
+                with DaemonClient(path, "mortal") as mortal:
+                    asks(mortal)
+                    signal.pause()
+            finally:
+                os._exit(0)
+        try:
+            harpd.until(lambda: kernel.refused >= 1, "a try")
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        harpd.until(lambda: harpd.daemon.leasing.refused["ESRCH"] == 1, "the end of its request")
+        kernel.held.clear()
+        asks(client)
         assert leased(client).queue == 0
 
 
