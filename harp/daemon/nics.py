@@ -119,7 +119,7 @@ class Nics:
             return
         self._tell("", "")
         for nic in self.all.values():
-            link = links.get(nic.ifname) or _renamed(nic, links)
+            link = links.get(nic.ifname) or self._renamed(nic, links)
             if nic.link is not None and (link is None or link.ifindex != nic.link.ifindex):
                 self._removed(nic)
             if link is None:
@@ -135,6 +135,13 @@ class Nics:
             if nic.steering is not None:
                 self._mirror(nic, link.ifindex, addresses)
                 self.look_at_queues(nic)
+
+    def _renamed(self, nic: Nic, links: dict[str, Link]) -> Link | None:
+        """The NIC under a name that harp.toml does not know: its leases are the interface's, and go
+        on; nobody gets new ones. None: it is gone, was not used, or is another [[nic]] now."""
+        index = nic.link.ifindex if nic.link is not None and nic.steering is not None else 0
+        found = next((link for link in links.values() if link.ifindex == index), None)
+        return found if found is not None and found.ifname not in self.all else None
 
     def _look_at_name(self, nic: Nic, before: Link, now: Link) -> None:
         if now.ifname != nic.ifname:
@@ -483,13 +490,6 @@ class Nics:
             elif nic.steering is not None:
                 nic.steering.close()
                 nic.steering = None
-
-
-def _renamed(nic: Nic, links: dict[str, Link]) -> Link | None:
-    """The NIC under a name that harp.toml does not know: its leases are the interface's, and go on;
-    nobody gets new ones. None: it is gone, or was not used."""
-    index = nic.link.ifindex if nic.link is not None and nic.steering is not None else 0
-    return next((link for link in links.values() if link.ifindex == index), None)
 
 
 def side_name(nic: Nic) -> str:

@@ -413,6 +413,27 @@ def test_renamed_and_back(harpd: Running, caplog: pytest.LogCaptureFixture) -> N
     nothing_is_left(harpd)
 
 
+def test_renamed_to_what_harp_toml_names_too(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    """It is that one's then, and not leased under two names."""
+    harpd = start(given=replace(settings, nics=(NicSettings("eth0"), NicSettings("wan7"))))
+    with harpd.client() as client:
+        old, fds = client.lease("eth0")
+        before = steering(harpd)
+        harpd.kernel.present = {"wan7": replace(harpd.kernel.present["eth0"], ifname="wan7")}
+        harpd.kernel.held.clear()
+        sync(harpd)
+        assert client.query("instances")["instances"][0]["marks"] == ["NIC was removed"]
+        assert before.closed
+        new, more = client.lease("wan7", queue=old.queue)
+        assert set(steering(harpd).xsks) == {new.queue}
+        for each in (old, new):
+            client.release(each.lease_id)
+        close(fds), close(more)
+    nothing_is_left(harpd)
+
+
 def test_removed_and_back_under_the_same_name(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
