@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from harp.daemon import peer, queries
-from harp.daemon.server import Client
+from harp.daemon.server import Client, document_fd
 from harp.daemon.session import Command, Later, Then
 from harp.daemon.table import RefusedError
 
@@ -71,18 +71,20 @@ class Commands:
         waiting.append(then)
         if len(waiting) == 1:
             self._daemon.loop.work(
-                lambda: self._seen(flows), lambda text, error: self._tell(flows, text, error)
+                lambda: self._seen(flows), lambda fd, error: self._tell(flows, fd, error)
             )
 
-    def _seen(self, flows: bool) -> str:
+    def _seen(self, flows: bool) -> int:
         if self._answers is None:
             # numpy takes a while to import: only who is asked waits.
             self._answers = importlib.import_module("harp.stats.source").Answers()
-        return json.dumps(self._answers.answer({"flows": flows}), allow_nan=False)
+        return document_fd(json.dumps(self._answers.answer({"flows": flows}), allow_nan=False))
 
-    def _tell(self, flows: bool, text: str | None, error: BaseException | None) -> None:
+    def _tell(self, flows: bool, fd: int | None, error: BaseException | None) -> None:
         for then in self._waiting.pop(flows):
-            then(text, error)
+            then(fd, error)
+        if fd is not None:
+            os.close(fd)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

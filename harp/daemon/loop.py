@@ -2,8 +2,8 @@
 """harpd's one thread: descriptors, timers, signals, and a few workers for what may take long.
 
 A callback that raises is our mistake: it is logged and the loop goes on, as everyone else's jobs
-hang on it. Work (binding a queue waits up to half a second for the kernel) runs in a worker thread
-and its result comes back as a callback; only that thread touches harpd's state.
+hang on it. Work (frames to allocate, pages to look at) runs in a worker thread and its result comes
+back as a callback; only the loop's thread touches harpd's state.
 """
 
 import contextlib

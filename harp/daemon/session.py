@@ -15,8 +15,8 @@ from harp.daemon.server import Client, Reply, document_fd
 from harp.daemon.table import RefusedError
 
 log = logging.getLogger("harpd")
-# Takes a document as JSON, or what went wrong, later and from the loop.
-Then = Callable[[str | None, BaseException | None], None]
+# Takes a document by descriptor, the caller's, or what went wrong, later and from the loop.
+Then = Callable[[int | None, BaseException | None], None]
 Later = Callable[[Then], None]
 # A command: who asks, its other fields -> the answer's document, or who makes it. RefusedError.
 Command = Callable[[Client, dict[str, Any]], dict[str, Any] | Later]
@@ -99,22 +99,23 @@ class Session:
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
         found = command(client, question)
         if callable(found):
-            found(lambda text, error: self._made(client, serial, text, error))
+            found(lambda fd, error: self._made(client, serial, fd, error))
         else:
-            self._answer(client, serial, json.dumps(found, allow_nan=False))
+            self._answer(client, serial, document_fd(json.dumps(found, allow_nan=False)))
 
     def _made(
-        self, client: Client, serial: int, text: str | None, error: BaseException | None
+        self, client: Client, serial: int, fd: int | None, error: BaseException | None
     ) -> None:
-        if text is None:
+        if fd is None:
             self._failed(client, serial, error or RuntimeError("no document"))
             return
         try:
-            self._answer(client, serial, text)
+            # One document for all who asked, with an offset for each.
+            own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+            self._answer(client, serial, own)
         except OSError as error:
             self._failed(client, serial, error)
 
     @staticmethod
-    def _answer(client: Client, serial: int, text: str) -> None:
-        fd = document_fd(text)
+    def _answer(client: Client, serial: int, fd: int) -> None:
         client.reply(Reply(_host.pack_answer(serial), [fd], lambda _arrived: os.close(fd)))

@@ -3,6 +3,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,8 @@ import pytest
 from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, in_child
 
+from harp import _host
+from harp.daemon import commands, server, session
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.settings import Settings
 from harp.stats.instance import restored_sight
@@ -91,6 +94,35 @@ def test_others_are_served_during_a_look(harpd: Running, monkeypatch: pytest.Mon
         harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
         seen.set()
         assert [each.result() for each in answers] == [{"found": 1}] * 2
+
+
+def test_all_who_ask_have_one_document(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of up to 128 MiB, which a worker writes. None moves another's offset."""
+    looks, threads = threading.Event(), []
+
+    def answer(_self: Answers, _question: dict[str, Any]) -> dict[str, Any]:
+        assert looks.wait(60)
+        return {}
+
+    def document_fd(text: str) -> int:
+        threads.append(threading.current_thread().name)
+        return written(text)
+
+    written = server.document_fd
+    monkeypatch.setattr(Answers, "answer", answer)
+    for module in (commands, session):
+        monkeypatch.setattr(module, "document_fd", document_fd, raising=False)
+    with harpd.client() as one, harpd.client() as other:
+        for client in (one, other):
+            client._sock.send(_host.pack_query(9, b'{"command": "stats"}'))
+        harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
+        looks.set()
+        fds = [socket.recv_fds(client._sock, 65536, 4)[1][0] for client in (one, other)]
+    assert [os.read(fd, 9) for fd in fds] == [b"{}"] * 2
+    inodes = {os.fstat(fd).st_ino for fd in fds}
+    for fd in fds:
+        os.close(fd)
+    assert (len(inodes), [name[:10] for name in threads]) == (1, ["harpd-work"])
 
 
 def test_a_look_that_fails_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
