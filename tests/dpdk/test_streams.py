@@ -4,10 +4,11 @@
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-from dpdk_tools import ENVIRONMENT, Ends, finish, memif, start
+from dpdk_tools import ENVIRONMENT, WAIT_S, Ends, finish, memif, start
 
 BYTES = 16 << 20
 HEADERS = {"10.9.0.1": 52, "fd00:9::1": 72}  # IP, TCP, timestamps
@@ -47,11 +48,16 @@ def test_messages_verified(ends: Ends, tmp_path: Path, flows: int) -> None:
 
 
 def heard(process: "subprocess.Popen[str]", words: str) -> None:
-    """Waits until the process says a line with these words."""
+    """Waits until the process says a line with these words. One that never does is ended."""
     assert process.stderr is not None
-    for line in process.stderr:
-        if words in line:
-            return
+    end = threading.Timer(WAIT_S, process.kill)
+    end.start()
+    try:
+        for line in process.stderr:
+            if words in line:
+                return
+    finally:
+        end.cancel()
     pytest.fail(f"it ended without saying {words!r}")
 
 
@@ -61,11 +67,12 @@ def test_peer_comes_and_goes(ends: Ends, tmp_path: Path) -> None:
     heard(server, "the link of net_memif0 is down so far")
     for word in ("up", "up again"):
         spec = memif("client", tmp_path, 2)
-        client = start(ends.command("message", "10.9.0.1", spec, "--count", "100"))
+        client = start([sys.executable, "-c", PYTHON, f"dpdk:{spec}", "hold"])
         ends.started.append(client)
         heard(server, f"net_memif0 is {word}")
-        client.communicate(timeout=60)
-        assert client.returncode == 0
+        client.send_signal(signal.SIGUSR1)
+        _, err = client.communicate(timeout=WAIT_S)
+        assert client.returncode == 0, err
         if word == "up":
             heard(server, "net_memif0 is down")
     finish(server)
@@ -91,8 +98,9 @@ def test_killed_and_opened_again(ends: Ends, tmp_path: Path) -> None:
 
 
 PYTHON = """
-import sys
+import signal, sys
 from harp import Instance
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 with Instance(sys.argv[1]) as instance:
     assert instance.fileno() == -1
     print(instance.describe, flush=True)
@@ -100,6 +108,9 @@ with Instance(sys.argv[1]) as instance:
         with instance.listen(7000) as acceptor, acceptor.accept(timeout=60) as endpoint:
             while endpoint.recv(65536, timeout=20):
                 print("bytes come", flush=True)
+    elif sys.argv[2] == "hold":
+        with instance.connect("10.9.0.1", 7000, timeout=20):
+            signal.sigwait({signal.SIGUSR1})
     elif sys.argv[2] == "serve":
         with instance.listen(7000) as acceptor, acceptor.accept(timeout=60) as endpoint:
             data = bytearray()
