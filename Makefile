@@ -11,7 +11,7 @@ SIDE_BY_SIDE = -n 3 --dist worksteal
 help:
 	@echo 'make build      set up and build into build/'
 	@echo 'make demo       ... and train a model across two hosts (namespaces) over HARP'
-	@echo 'make test       ... and run the tests (about 15 minutes on two cores)'
+	@echo 'make test       ... and run the tests (15 to 20 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
