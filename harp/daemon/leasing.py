@@ -28,6 +28,7 @@ from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
 from harp.daemon.settings import Settings
 from harp.daemon.table import Lease, LeaseTable, Owner, QueueState, RefusedError
+from harp.words import printable
 
 log = logging.getLogger("harpd")
 FRAMES_DEFAULT = 8192
@@ -535,4 +536,4 @@ def _refusal(error: BaseException | None, ifname: str) -> RefusedError:
 
 def _clean(text: str) -> str:
     """Text of a job's, for logs and terminals: one line, nothing that a terminal obeys."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:64]
+    return printable(text)[:64]

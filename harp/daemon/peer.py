@@ -13,6 +13,7 @@ from pathlib import Path
 from harp import procfs
 from harp.daemon.table import Owner
 from harp.nicprep import ranges
+from harp.words import printable
 
 # linux/socket.h of 6.5; Python 3.11 and Debian 12's headers don't have it. The number is the same
 # on all architectures that HARP builds for (asm-generic/socket.h).
@@ -55,13 +56,13 @@ def start_ticks(pid: int, proc: Path = Path("/proc")) -> int:
     return int(fields[19])
 
 
-def command_name(pid: int, proc: Path = Path("/proc")) -> str:
+def command_name(pid: int, proc: Path = procfs.PROC) -> str:
     """The process's short name, for people; empty when it is gone."""
     try:
         raw = (proc / str(pid) / "comm").read_bytes()
     except OSError:
         return ""
-    return "".join(c if c.isprintable() else "?" for c in raw.decode(errors="replace").strip())
+    return printable(raw.decode(errors="replace").strip())
 
 
 def allowed_cpus(pid: int, proc: Path = procfs.PROC) -> set[int]:

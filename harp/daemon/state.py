@@ -16,6 +16,7 @@ from typing import Any
 
 from harp.daemon.ports import Block
 from harp.daemon.table import Lease, Owner
+from harp.words import printable
 
 VERSION = 1
 FILE = "state.json"
@@ -81,7 +82,7 @@ def _text(value: Any) -> str:
     """One line, nothing that a terminal obeys."""
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:40]!r} is no text")
-    return "".join(c if c.isprintable() else "?" for c in value)
+    return printable(value)
 
 
 def _lease(raw: dict[str, Any]) -> Lease:

@@ -16,15 +16,8 @@ from pathlib import Path
 from harp import _page
 from harp.closing import Closing
 from harp.procfs import PROC, status_field
-from harp.stats.page import (
-    JobSnapshot,
-    PageError,
-    Snapshot,
-    identity,
-    printable,
-    read,
-    read_job,
-)
+from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, read_job
+from harp.words import printable
 
 PAGES_MAX = 4096
 # Of a user, but root: whoever looks reads them all, and they cost who holds them nothing.

@@ -20,10 +20,10 @@ from harp.stats.page import (
     Status,
     address,
     of_kind,
-    printable,
     text,
 )
 from harp.stats.page import restored as restored_record
+from harp.words import printable
 
 FORMAT = 1
 # Of a document, as JSON; shared by users whose pages there are. A page full of connections fits.

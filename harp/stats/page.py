@@ -13,6 +13,7 @@ import numpy as np
 from harp import _page
 from harp.errors import HarpError
 from harp.stats import schema
+from harp.words import printable
 
 FLOWS_MAX = 65536
 RAILS_MAX = 64
@@ -30,11 +31,6 @@ class PageError(HarpError):
 def text(raw: bytes) -> str:
     """A string of a page: text and nothing else, whatever its owner wrote (no escape sequences)."""
     return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
-
-
-def printable(words: str) -> str:
-    """Nothing in it that a terminal obeys."""
-    return "".join(char if char.isprintable() else "?" for char in words)
 
 
 def of_kind(kind: Any, value: Any) -> Any:
