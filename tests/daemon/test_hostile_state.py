@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """state.json that somebody has changed or cut: harpd starts, says so, and answers valid JSON."""
 
-import copy
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from daemon_rig import Running
+from documents import changed, places
 from fake_kernel import FakeKernel
 
 from harp.daemon import peer
@@ -54,28 +54,6 @@ def a_state() -> dict[str, Any]:
     }
 
 
-def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to everything in a document."""
-    yield way
-    keys = (
-        list(value) if isinstance(value, dict) else range(len(value)) if type(value) is list else ()
-    )
-    for key in keys:
-        yield from places(value[key], (*way, key))
-
-
-def changed(way: tuple[Any, ...], value: Any) -> Any:
-    """The state with one place changed."""
-    if not way:
-        return value
-    document = copy.deepcopy(a_state())
-    inner: Any = document
-    for key in way[:-1]:
-        inner = inner[key]
-    inner[way[-1]] = value
-    return document
-
-
 def readable(text: str) -> bool:
     try:
         decode(text)
@@ -96,7 +74,7 @@ def test_every_field_of_every_wrong_kind_is_one_error_or_harmless(
     survivors = []
     for way in places(a_state()):
         for value in HOSTILE:
-            document = changed(way, value)
+            document = changed(a_state(), way, value)
             if readable(json.dumps(document)):
                 survivors.append(document)
     assert len(survivors) > 20

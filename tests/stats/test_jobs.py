@@ -10,13 +10,14 @@ import os
 import random
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ipaddress import ip_network
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest_stats import JobOwner, MakeOwner
+from documents import changed, places
 from rich.console import Console
 from test_cli_stats import HARPCTL, harpctl
 
@@ -307,16 +308,6 @@ HOSTILE: list[Any] = [
 ]  # fmt: skip
 
 
-def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to everything in a document."""
-    yield way
-    keys = (
-        list(value) if isinstance(value, dict) else range(len(value)) if type(value) is list else ()
-    )
-    for key in keys:
-        yield from places(value[key], (*way, key))
-
-
 def test_an_answer_that_is_none_is_one_line(job_owner: JobOwner, make_owner: MakeOwner) -> None:
     """Of another harpd, or of something else at its socket: any value for any field."""
     make_owner()
@@ -325,12 +316,11 @@ def test_an_answer_that_is_none_is_one_line(job_owner: JobOwner, make_owner: Mak
     seed, refusals = 7, []
     rng = random.Random(seed)
     for way in list(places(json.loads(said)))[1:]:
-        document = inner = json.loads(said)
-        for key in way[:-1]:
-            inner = inner[key]
-        value = inner[way[-1]] = rng.choice(HOSTILE)
+        value = rng.choice(HOSTILE)
         try:
-            shown = json.dumps(sight_document(restored_sight(document)))
+            shown = json.dumps(
+                sight_document(restored_sight(changed(json.loads(said), way, value)))
+            )
         except HarpError as error:
             refusals.append(str(error))
         else:
