@@ -277,6 +277,10 @@ bool comm_tx_claim(struct comm_lane *l, uint64_t now_ns)
 	struct plan plan;
 	int best;
 
+	if (l->turn_bytes >= COMM_TURN_BYTES_MAX && !s->closing) {
+		comm_wake(comm, l->index);
+		return false;
+	}
 	if (!comm_plan_next(comm, &plan, now_ns))
 		return false;
 	/* Who posts a message drives the lane that was told, and has looked at no clock since. */

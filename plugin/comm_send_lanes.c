@@ -132,10 +132,6 @@ static bool comm_tx_prepare(struct comm_lane *l, uint64_t done_bytes, bool full,
 		stripe_acked(&comm->several->stripe, l->index, done_bytes, now_ns);
 	if (full || l->send_broken)
 		return false;
-	if (!out->header_bytes && l->turn_bytes >= COMM_TURN_BYTES_MAX && !comm->several->closing) {
-		comm_wake(comm, l->index);
-		return false;
-	}
 	if (!out->header_bytes && !comm_tx_claim(l, now_ns))
 		return false;
 	if (out->payload && out->payload_left)

@@ -74,7 +74,7 @@ void kernel_driver_run(struct kernel_driver *kd, uint64_t now_ns)
 {
 	struct driver *driver = &kd->driver;
 
-	if (!atomic_load_explicit(&driver->ready, memory_order_relaxed) || !driver_take(driver))
+	if (!driver_take(driver))
 		return;
 	kd->looked = true;
 	(void)driver_run_ready(driver, now_ns);
