@@ -123,11 +123,12 @@ static bool guest_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY
 	if (p->peer.join ? !registry_key(p->comm_id, key)
 			 : !rendezvous_secret(guest->all->rdv, p->listen_id, key))
 		return false;
-	if (p->step == PREAMBLE_READ_HELLO)
-		p->full = !guest_becomes_known(guest);
-	else if (!p->peer.join)
-		p->full = !guest_may_enter(guest);
-	if (p->step == PREAMBLE_READ_HELLO && !p->peer.join && preamble_several(p)) {
+	if (p->step != PREAMBLE_READ_HELLO) {
+		p->full = !p->peer.join && !guest_may_enter(guest);
+		return true;
+	}
+	p->full = !guest_becomes_known(guest);
+	if (!p->peer.join && preamble_several(p)) {
 		p->own.rails = guest->rails;
 		p->own.rails_bytes = rendezvous_tell(guest->all->rdv, guest->rails);
 	}
