@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from actor import Actor, actors, polled
@@ -60,14 +61,19 @@ class Several:
         self.messages += 1
 
 
+def listens(receiver: Actor, each: Hosts) -> tuple[Handle, Any]:
+    """Loads the plugin there; its handle, and the actor's name for the listen comm."""
+    receiver.call("load", path=str(each.plugin))
+    raw, listen = receiver.call("listen")
+    return Handle.decode(base64.b64decode(raw)), listen
+
+
 @pytest.fixture(params=["xdp", "kernel"])
 def several(request: pytest.FixtureRequest, each: Hosts) -> Iterator[Several]:
     path = str(request.param)
     receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
     with actors(receiver), contextlib.ExitStack() as stack:
-        receiver.call("load", path=str(each.plugin))
-        raw, listen = receiver.call("listen")
-        handle = Handle.decode(base64.b64decode(raw))
+        handle, listen = listens(receiver, each)
         with each.inside(1):
             first = stack.enter_context(Peer(handle))
         receiver.start("accept", listen=listen)
@@ -215,9 +221,7 @@ def test_a_lane_that_waits_for_its_comm_is_replaced(each: Hosts, path: str) -> N
     index the second counts."""
     receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
     with actors(receiver), contextlib.ExitStack() as stack:
-        receiver.call("load", path=str(each.plugin))
-        raw, listen = receiver.call("listen")
-        handle = Handle.decode(base64.b64decode(raw))
+        handle, listen = listens(receiver, each)
         with each.inside(1):
             first, old, new = (stack.enter_context(Peer(handle)) for _ in range(3))
         receiver.start("accept", listen=listen)

@@ -248,6 +248,17 @@ static void test_peer_never_ends_and_the_application_has_gone(void)
 /* ------------------------------------------------------------------------------------------------
  * TIME-WAIT.
  */
+/* A connection that the peer opened. */
+static void accept_one(void)
+{
+	rig_listen(&rig, 4);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN));
+	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
+	rig.seq++;
+	peer_says(TCP_ACK, 0);
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+}
+
 /* A connection that the peer opened and we closed first; then its SYN comes again. */
 static const struct rig_seg *syn_into_time_wait(bool timestamps, uint32_t seq_off, uint32_t ts_off,
 						uint32_t *old_nxt)
@@ -256,12 +267,7 @@ static const struct rig_seg *syn_into_time_wait(bool timestamps, uint32_t seq_of
 
 	rig_open(&rig);
 	rig.timestamps = timestamps;
-	rig_listen(&rig, 4);
-	rig_says(&rig, rig_syn(&rig, TCP_SYN));
-	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
-	rig.seq++;
-	peer_says(TCP_ACK, 0);
-	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	accept_one();
 	/* A fast connection: its sequence numbers overtake the clock that begins them. */
 	for (unsigned i = 0; i < 40; i++) {
 		CHECK_EQ(rig_write(&rig, 1000), 1000);
@@ -403,12 +409,7 @@ static void test_connect_leaves_time_wait_alone(void)
 
 	/* One that was accepted; its listener is gone. */
 	rig_open(&rig);
-	rig_listen(&rig, 4);
-	rig_says(&rig, rig_syn(&rig, TCP_SYN));
-	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
-	rig.seq++;
-	peer_says(TCP_ACK, 0);
-	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	accept_one();
 	harp_listener_close(rig.listener);
 	rig.listener = NULL;
 	to_time_wait();
