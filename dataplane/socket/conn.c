@@ -8,8 +8,8 @@
 
 #define CONN_BACKLOG_DEFAULT 128u
 #define CONN_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
-#define CONN_REOPEN_NS                                                                             \
-	TCP_NS_PER_S /* the slowest clock of timestamps has ticked: RFC 7323 section 5.4 */
+/* The slowest clock of timestamps has ticked: RFC 7323 section 5.4. */
+#define CONN_REOPEN_NS TCP_NS_PER_S
 
 bool socket_addr_is_any(const struct harp_addr *addr)
 {

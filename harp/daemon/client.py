@@ -18,9 +18,8 @@ from harp.closing import Closing
 from harp.errors import Exit, HarpError
 
 TIMEOUT_S = 10.0
-DOCUMENT_BYTES_MAX = (
-    160 << 20
-)  # harpd keeps to 128 MiB of them (harp/stats/instance.py), and says the rest
+# harpd keeps to 128 MiB of them (harp/stats/instance.py), and says the rest.
+DOCUMENT_BYTES_MAX = 160 << 20
 
 
 class RefusedByDaemonError(HarpError):
