@@ -134,6 +134,7 @@ struct comm_lane {
 	bool send_broken; /* the lane takes nothing more */
 	bool told_close;
 	bool heard_close;     /* a receiver of several lanes: nothing follows */
+	bool unread;          /* and its turn has left something that is here */
 	size_t in_head_bytes; /* of the header being read */
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];
 	struct comm_out out;

@@ -137,9 +137,15 @@ int comm_several_new(struct comm *comm, const struct comm_options *opt);
 void comm_several_free(struct comm *comm);
 /* Lock held. */
 bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns);
-/* Baton held, lock not: the lane has ended. Its chunks move, and its last run frees it. */
-void comm_lane_die(struct comm_lane *l, int error, const char *text);
-/* As above, of one that takes nothing more. True: it stays to be read, as what has come by it may come by no other. */
+enum comm_death {
+	COMM_DEATH_ENDED,   /* its stream has */
+	COMM_DEATH_SILENT,  /* for longer than TCP's patience */
+	COMM_DEATH_STALLED, /* and other lanes get on */
+};
+/* Baton held, lock not: the lane has ended. Its chunks move, and its last run frees it. False: it is the last by now, and stays. */
+bool comm_lane_die(struct comm_lane *l, int error, enum comm_death how);
+/* As above, of one that takes nothing more. True: it stays to be read, as what has come by it may come by no other. What it waited
+ * for may be over by now: its work is posted then. */
 bool comm_lane_mute(struct comm_lane *l);
 /* Lock held: the last lane has died of error. */
 void comm_end_by_lanes(struct comm *comm, int error);
@@ -209,6 +215,9 @@ bool comm_kept_is_done(const struct comm *comm, const struct request *request);
 /* Lock held: the peer's CLOSE; the comm ends when what was sent before it is here. */
 void comm_rx_close(struct comm *comm, const struct record *close);
 void comm_rx_post(struct comm *comm); /* lock held */
+/* Lock held. The last lane has ended, and what it brought is here and waits for receives: it stays, to take it there. So it does
+ * where one was posted since it looked. */
+bool comm_rx_rests(struct comm_lane *l);
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns);
 
 /* comm_tell.c; baton held. 1: nothing is left to be told here, 0: the lane is full, or the error. */

@@ -220,18 +220,47 @@ void comm_end_by_lanes(struct comm *comm, int error)
 		comm_end_by_error(comm, error);
 }
 
-void comm_lane_die(struct comm_lane *l, int error, const char *text)
+static const char *comm_death_text(int error, enum comm_death how, char *buf, size_t len)
+{
+	if (how == COMM_DEATH_STALLED)
+		return "nothing acknowledged, while other lanes get on";
+	return comm_lane_end_text(error, false, buf, len);
+}
+
+/* Lock held. */
+static void comm_lane_muted(struct comm_lane *l)
+{
+	l->comm->several->stripe.lane[l->index].mute = true;
+	comm_lanes_control(l->comm);
+}
+
+/* Lock held. The others may have gone since it was found to have ended: of the last one more is to be asked, in the hold in which
+ * it would go. */
+static bool comm_lane_stays(struct comm_lane *l, enum comm_death how)
+{
+	if (l->comm->several->stripe.live != 1u << l->index)
+		return false;
+	if (how == COMM_DEATH_STALLED)
+		return true;
+	if (how != COMM_DEATH_ENDED || l->comm->side != COMM_RECV || !comm_rx_rests(l))
+		return false;
+	comm_lane_muted(l);
+	return true;
+}
+
+bool comm_lane_die(struct comm_lane *l, int error, enum comm_death how)
 {
 	struct comm *comm = l->comm;
 	struct comm_several *s = comm->several;
 	char remote[HARP_ENDPOINT_TEXT_MAX], buf[96];
 	unsigned moved, left;
-	bool over, quiet, replaced;
+	bool over, quiet, replaced, stays;
 
 	comm_lock(comm);
-	if (l->dead) {
+	stays = !l->dead && comm_lane_stays(l, how);
+	if (l->dead || stays) {
 		comm_unlock(comm);
-		return;
+		return !stays;
 	}
 	over = s->closing || s->failing || comm->end_error;
 	quiet = over || s->peer_closed;
@@ -253,14 +282,15 @@ void comm_lane_die(struct comm_lane *l, int error, const char *text)
 	if (!quiet && !replaced && (left || s->revive_ns))
 		INFO("lane %u to %s over %s has ended (%s): %u lane%s left, %u chunk%s moved",
 		     l->index, harp_endpoint_format(&l->lane->remote, remote), l->lane->ops->kind,
-		     text ? text : comm_lane_end_text(error, false, buf, sizeof(buf)), left,
-		     left == 1 ? "" : "s", moved, moved == 1 ? "" : "s");
+		     comm_death_text(error, how, buf, sizeof(buf)), left, left == 1 ? "" : "s",
+		     moved, moved == 1 ? "" : "s");
 	if (quiet)
 		lane_page_lane_closed(l->row, l);
 	else if (!replaced) /* else its row is the new one's soon */
 		lane_page_lane_died(l->row, l, error);
 	if (!left)
 		comm_settle(comm, l);
+	return true;
 }
 
 bool comm_lane_mute(struct comm_lane *l)
@@ -269,11 +299,9 @@ bool comm_lane_mute(struct comm_lane *l)
 	bool unread;
 
 	comm_lock(comm);
-	unread = !l->dead && (l->waits || l->blocked);
-	if (unread) {
-		comm->several->stripe.lane[l->index].mute = true;
-		comm_lanes_control(comm);
-	}
+	unread = !l->dead && l->unread;
+	if (unread)
+		comm_lane_muted(l);
 	comm_unlock(comm);
 	return unread;
 }

@@ -184,7 +184,7 @@ void comm_lane_ask_silence(struct comm_lane *l, uint64_t now_ns)
 	l->silence_due_ns = now_ns + wait_ns;
 	if (silence_ns >= timeout_ns) {
 		if (l->comm->several)
-			comm_lane_die(l, -ETIMEDOUT, NULL);
+			(void)comm_lane_die(l, -ETIMEDOUT, COMM_DEATH_SILENT);
 		else
 			comm_end_by_error(l->comm, -ETIMEDOUT);
 		return;

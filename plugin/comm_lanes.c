@@ -238,9 +238,7 @@ static bool comm_lane_sample(struct comm_lane *l, uint64_t now_ns)
 	lane_page_lane_stalled(l->row, stalled);
 	if ((news & STRIPE_SLOW) && s->lane_lost)
 		(void)s->lane_lost(comm, l->index, COMM_LOSS_SLOW);
-	if (news & STRIPE_DEAD)
-		comm_lane_die(l, -ETIMEDOUT, "nothing acknowledged, while other lanes get on");
-	return !(news & STRIPE_DEAD);
+	return !(news & STRIPE_DEAD) || !comm_lane_die(l, -ETIMEDOUT, COMM_DEATH_STALLED);
 }
 
 /* Watching: this lane while a request waits; when none does, all the others that still do. */

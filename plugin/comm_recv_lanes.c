@@ -92,7 +92,7 @@ static enum target comm_rx_early(struct comm_lane *l, struct where *where, uint6
 	struct comm *comm = l->comm;
 
 	if (comm->completed == posted) { /* nothing waits behind it */
-		l->waits = true;
+		l->waits = l->unread = true;
 		return TARGET_NONE;
 	}
 	if (!comm_early_fits(comm, l->in.length))
@@ -128,7 +128,7 @@ static enum target comm_rx_target(struct comm_lane *l, struct where *where)
 	if (!where->early && !in->admitted && !comm_rx_admit(comm, in->message, in->total, where))
 		return TARGET_FAULT;
 	if (comm_is_used(l, in->message, in->offset, in->offset + in->length)) {
-		l->blocked = comm->several->blocked = true;
+		l->blocked = l->unread = comm->several->blocked = true;
 		return TARGET_NONE;
 	}
 	in->admitted |= !where->early;
@@ -336,7 +336,7 @@ static enum target comm_rx_early_target(struct comm_lane *l, struct comm_early *
 	if (!comm_rx_admit(comm, early->message, early->total, where))
 		return TARGET_FAULT;
 	if (comm_is_used(l, early->message, early->offset, end)) {
-		l->blocked = comm->several->blocked = true;
+		l->blocked = l->unread = comm->several->blocked = true;
 		early->moving = false;
 		return TARGET_NONE;
 	}
@@ -477,33 +477,27 @@ void comm_rx_post(struct comm *comm)
 		comm_wake(comm, s->control);
 }
 
-/* The last lane has ended, and what it brought is here and waits for receives: it stays, to take it there. So it does where one was
- * posted since it looked. */
-static bool comm_rx_rests(struct comm_lane *l)
+bool comm_rx_rests(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
-	struct comm_several *s = comm->several;
-	bool rests = false, idle;
-	uint64_t posted;
+	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
+	bool rests = false, idle = comm->completed == posted;
 
-	comm_lock(comm);
-	posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
-	idle = comm->completed == posted;
-	if (s->stripe.live == 1u << l->index)
-		for (const struct comm_early *e = s->early; e && !rests; e = e->next)
-			rests = e->complete && (idle || e->message < posted);
+	for (const struct comm_early *e = comm->several->early; e && !rests; e = e->next)
+		rests = e->complete && (idle || e->message < posted);
 	l->waits |= rests; /* a receive wakes it */
 	if (rests && !idle)
 		comm_wake(comm, l->index);
-	comm_unlock(comm);
-	return rests && comm_lane_mute(l);
+	return rests;
 }
 
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 {
-	int rc = comm_rx_move_early(l);
+	int rc;
 
+	l->unread = false;
 	l->turn_bytes = l->vain_records = 0;
+	rc = comm_rx_move_early(l);
 	if (!rc)
 		rc = comm_rx_read(l, now_ns);
 	if (rc != -EPROTO && comm_rx_move_early(l))
@@ -515,6 +509,6 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 		if (rc < 0 && (comm_lane_is_over(l) || comm_lane_mute(l)))
 			return; /* what has come by it may come by no other */
 	}
-	if (rc < 0 && !comm_rx_rests(l))
-		comm_lane_die(l, rc, NULL);
+	if (rc < 0)
+		(void)comm_lane_die(l, rc, COMM_DEATH_ENDED);
 }

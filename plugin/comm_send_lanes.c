@@ -210,7 +210,7 @@ static int comm_tx_read(struct comm_lane *l)
 		return count + 1;
 	}
 	if (rc < 0 && rc != -EPROTO)
-		comm_lane_die(l, rc, NULL);
+		(void)comm_lane_die(l, rc, COMM_DEATH_ENDED);
 	return rc ? -1 : count;
 }
 
@@ -250,5 +250,5 @@ void comm_tx_advance(struct comm_lane *l, uint64_t now_ns)
 	}
 	/* What the peer said, read above, explains it better; there may be more of it. */
 	if (rc < 0 && !comm_lane_is_vain(l))
-		comm_lane_die(l, rc, NULL);
+		(void)comm_lane_die(l, rc, COMM_DEATH_ENDED);
 }

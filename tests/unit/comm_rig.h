@@ -125,4 +125,32 @@ static inline void rig_turns(struct talk *t, unsigned turns)
 		(void)talk_turn(t);
 }
 
+/* A DATA record comes by a lane, its bytes numbered from the seed. */
+static inline void rig_feed(struct fake_lane *lane, uint64_t message, uint64_t total,
+			    uint64_t offset, uint32_t length, int seed)
+{
+	struct record record = { .type = RECORD_DATA,
+				 .message = message,
+				 .total = total,
+				 .offset = offset,
+				 .length = length };
+	uint8_t header[RECORD_HEADER_BYTES];
+	uint8_t *bytes = malloc(length + 1);
+
+	for (uint32_t i = 0; i < length; i++)
+		bytes[i] = (uint8_t)((uint64_t)seed + offset + i);
+	record_encode(header, &record);
+	CHECK_EQ(fake_inject(lane, header, sizeof(header)), sizeof(header));
+	CHECK_EQ(fake_inject(lane, bytes, length), length);
+	free(bytes);
+}
+
+static inline bool rig_fed(const uint8_t *bytes, size_t length, int seed)
+{
+	for (size_t i = 0; i < length; i++)
+		if (bytes[i] != (uint8_t)((uint64_t)seed + i))
+			return false;
+	return true;
+}
+
 #endif

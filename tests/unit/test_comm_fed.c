@@ -6,34 +6,6 @@
 #include "comm_impl.h"
 #include "comm_rig.h"
 
-/* A DATA record comes by a lane, its bytes numbered from the seed. */
-static void feed(struct fake_lane *lane, uint64_t message, uint64_t total, uint64_t offset,
-		 uint32_t length, int seed)
-{
-	struct record record = { .type = RECORD_DATA,
-				 .message = message,
-				 .total = total,
-				 .offset = offset,
-				 .length = length };
-	uint8_t header[RECORD_HEADER_BYTES];
-	uint8_t *bytes = malloc(length + 1);
-
-	for (uint32_t i = 0; i < length; i++)
-		bytes[i] = (uint8_t)((uint64_t)seed + offset + i);
-	record_encode(header, &record);
-	CHECK_EQ(fake_inject(lane, header, sizeof(header)), sizeof(header));
-	CHECK_EQ(fake_inject(lane, bytes, length), length);
-	free(bytes);
-}
-
-static bool fed(const uint8_t *bytes, size_t length, int seed)
-{
-	for (size_t i = 0; i < length; i++)
-		if (bytes[i] != (uint8_t)((uint64_t)seed + i))
-			return false;
-	return true;
-}
-
 /* A message that nobody asked for stands before one that is wanted: neither is lost. */
 static void test_early(void)
 {
@@ -43,15 +15,15 @@ static void test_early(void)
 
 	rig_open_fed(&t, 2, 8192);
 	one = rig_post(t.recv, first, sizeof(first));
-	feed(&t.pairs[0].lanes[1], 1, 1000, 64, 936, 2); /* message 1, which has no receive */
-	feed(&t.pairs[0].lanes[1], 0, 128, 0, 64, 1);    /* behind it */
-	feed(&t.pairs[1].lanes[1], 0, 128, 64, 64, 1);
+	rig_feed(&t.pairs[0].lanes[1], 1, 1000, 64, 936, 2); /* message 1, which has no receive */
+	rig_feed(&t.pairs[0].lanes[1], 0, 128, 0, 64, 1);    /* behind it */
+	rig_feed(&t.pairs[1].lanes[1], 0, 128, 64, 64, 1);
 	CHECK_EQ(rig_wait(&t, one, NULL), 0);
-	CHECK(fed(first, 128, 1));
+	CHECK(rig_fed(first, 128, 1));
 	two = rig_post(t.recv, second, sizeof(second));
-	feed(&t.pairs[1].lanes[1], 1, 1000, 0, 64, 2);
+	rig_feed(&t.pairs[1].lanes[1], 1, 1000, 0, 64, 2);
 	CHECK_EQ(rig_wait(&t, two, NULL), 0);
-	CHECK(fed(second, 1000, 2));
+	CHECK(rig_fed(second, 1000, 2));
 	CHECK_EQ(env_warns, 0);
 	rig_free(&t);
 }
@@ -65,9 +37,9 @@ static void test_early_overlap(void)
 
 	rig_open_fed(&t, 2, 8192);
 	(void)rig_post(t.recv, first, sizeof(first));
-	feed(&t.pairs[1].lanes[1], 1, 128, 0, 128, 2);
+	rig_feed(&t.pairs[1].lanes[1], 1, 128, 0, 128, 2);
 	rig_turns(&t, 30);
-	feed(&t.pairs[0].lanes[1], 1, 128, 64, 64, 2); /* the last to come is the first to go */
+	rig_feed(&t.pairs[0].lanes[1], 1, 128, 64, 64, 2); /* the last to come is the first to go */
 	rig_turns(&t, 30);
 	two = rig_post(t.recv, second, sizeof(second));
 	CHECK_EQ(rig_wait(&t, two, NULL), -EPROTO);
@@ -85,18 +57,18 @@ static void test_early_is_here(void)
 
 	rig_open_fed(&t, 2, 8192);
 	one = rig_post(t.recv, first, sizeof(first));
-	feed(&t.pairs[0].lanes[1], 1, 128, 64, 64, 9);
+	rig_feed(&t.pairs[0].lanes[1], 1, 128, 64, 64, 9);
 	rig_turns(&t, 30);
-	feed(&t.pairs[1].lanes[1], 1, 128, 0, 128, 2);
+	rig_feed(&t.pairs[1].lanes[1], 1, 128, 0, 128, 2);
 	rig_turns(&t, 30);
-	feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
+	rig_feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
 	CHECK_EQ(rig_wait(&t, one, NULL), 0);
 	two = rig_post(t.recv, second, sizeof(second));
 	CHECK_EQ(rig_wait(&t, two, NULL), 0);
 	rig_turns(&t, 30);
-	CHECK(fed(second, sizeof(second), 2));
+	CHECK(rig_fed(second, sizeof(second), 2));
 	one = rig_post(t.recv, first, sizeof(first));
-	feed(&t.pairs[1].lanes[1], 2, 64, 0, 64, 3);
+	rig_feed(&t.pairs[1].lanes[1], 2, 64, 0, 64, 3);
 	CHECK_EQ(rig_wait(&t, one, NULL), 0);
 	CHECK_EQ(env_warns, 0);
 	rig_free(&t);
@@ -112,7 +84,7 @@ static void early_again(bool asked)
 
 	rig_open_fed(&t, 2, 8192);
 	one = rig_post(t.recv, first, sizeof(first));
-	feed(&t.pairs[0].lanes[1], 1, sizeof(second), 0, sizeof(second), 2);
+	rig_feed(&t.pairs[0].lanes[1], 1, sizeof(second), 0, sizeof(second), 2);
 	t.pairs[0].lanes[1].in->count -= 1000; /* the rest is still on its way */
 	rig_turns(&t, 30);
 	CHECK(t.recv->several->early != NULL);
@@ -120,13 +92,13 @@ static void early_again(bool asked)
 	rig_turns(&t, 30);
 	if (asked)
 		two = rig_post(t.recv, second, sizeof(second));
-	feed(&t.pairs[1].lanes[1], 1, sizeof(second), 0, sizeof(second), 2);
-	feed(&t.pairs[1].lanes[1], 0, 64, 0, 64, 1);
+	rig_feed(&t.pairs[1].lanes[1], 1, sizeof(second), 0, sizeof(second), 2);
+	rig_feed(&t.pairs[1].lanes[1], 0, 64, 0, 64, 1);
 	CHECK_EQ(rig_wait(&t, one, NULL), 0);
 	if (!asked)
 		two = rig_post(t.recv, second, sizeof(second));
 	CHECK_EQ(rig_wait(&t, two, NULL), 0);
-	CHECK(fed(second, sizeof(second), 2));
+	CHECK(rig_fed(second, sizeof(second), 2));
 	CHECK(!t.recv->several->early);
 	CHECK_EQ(env_warns, 0);
 	rig_free(&t);
@@ -148,16 +120,16 @@ static void test_early_before_close(void)
 
 	rig_open_fed(&t, 1, 8192);
 	request = rig_post(t.recv, room, sizeof(room));
-	feed(&t.pairs[0].lanes[1], 1, 64, 0, 64, 2); /* message 1, which has no receive */
-	feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
+	rig_feed(&t.pairs[0].lanes[1], 1, 64, 0, 64, 2); /* message 1, which has no receive */
+	rig_feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
 	record_encode(header, &close);
 	CHECK_EQ(fake_inject(&t.pairs[0].lanes[1], header, sizeof(header)), sizeof(header));
-	feed(&t.pairs[0].lanes[1], 2, 64, 0, 64, 3);
+	rig_feed(&t.pairs[0].lanes[1], 2, 64, 0, 64, 3);
 	CHECK_EQ(rig_wait(&t, request, NULL), 0);
 	rig_turns(&t, 30);
 	request = rig_post(t.recv, room, sizeof(room));
 	CHECK_EQ(rig_wait(&t, request, NULL), 0);
-	CHECK(fed(room, sizeof(room), 2));
+	CHECK(rig_fed(room, sizeof(room), 2));
 	request = rig_post(t.recv, room, sizeof(room));
 	CHECK_EQ(rig_wait(&t, request, NULL), -ECONNRESET);
 	rig_free(&t);
@@ -195,13 +167,13 @@ static void test_early_at_the_end(void)
 	rig_turns(&t, 30);
 	ops.send = late_send;
 	t.pairs[0].lanes[1].lane.ops = &ops;
-	feed(&t.pairs[0].lanes[1], 1, 64, 0, 64, 2); /* message 1, which has no receive */
-	feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
+	rig_feed(&t.pairs[0].lanes[1], 1, 64, 0, 64, 2); /* message 1, which has no receive */
+	rig_feed(&t.pairs[0].lanes[1], 0, 64, 0, 64, 1);
 	CHECK_EQ(rig_wait(&t, request, NULL), 0);
 	rig_turns(&t, 30);
 	CHECK(late.request != NULL);
 	CHECK_EQ(rig_wait(&t, late.request, NULL), 0);
-	CHECK(fed(late.room, sizeof(late.room), 2));
+	CHECK(rig_fed(late.room, sizeof(late.room), 2));
 	rig_free(&t);
 }
 
@@ -218,16 +190,16 @@ static void test_early_is_left(void)
 	for (uint64_t m = 0; m < 20 && !check_failures; m += 2) {
 		struct request *request = rig_post(t.recv, room, sizeof(room));
 
-		feed(&t.pairs[0].lanes[1], m + 1, 128, 64, 64, 9);
+		rig_feed(&t.pairs[0].lanes[1], m + 1, 128, 64, 64, 9);
 		t.pairs[0].lanes[1].in->count -= 10;
 		rig_turns(&t, 30);
 		CHECK(s->early && s->early->message == m + 1 && !s->early->next);
-		feed(&t.pairs[1].lanes[1], m, 128, 0, 128, 1);
+		rig_feed(&t.pairs[1].lanes[1], m, 128, 0, 128, 1);
 		CHECK_EQ(rig_wait(&t, request, NULL), 0);
 		request = rig_post(t.recv, room, sizeof(room));
-		feed(&t.pairs[1].lanes[1], m + 1, 128, 0, 128, 2);
+		rig_feed(&t.pairs[1].lanes[1], m + 1, 128, 0, 128, 2);
 		CHECK_EQ(rig_wait(&t, request, NULL), 0);
-		CHECK(fed(room, sizeof(room), 2));
+		CHECK(rig_fed(room, sizeof(room), 2));
 		t.pairs[0].lanes[1].in->count += 10;
 		t.pairs[0].lanes[1].event = true;
 		rig_turns(&t, 30);
@@ -312,9 +284,9 @@ static void test_answer_waits(void)
 	t.lanes = 2;
 	recv[0] = rig_post(t.recv, rx, 100);
 	recv[1] = rig_post(t.recv, rx + 100, 1);
-	feed(&t.pairs[0].lanes[1], 0, 100, 0, 100, 1);
+	rig_feed(&t.pairs[0].lanes[1], 0, 100, 0, 100, 1);
 	CHECK_EQ(rig_wait(&t, recv[0], NULL), 0);
-	feed(kernel, 0, 100, 0, 100, 1);
+	rig_feed(kernel, 0, 100, 0, 100, 1);
 	record_encode(bytes, &second);
 	CHECK_EQ(fake_inject(kernel, bytes, 1), 1);
 	rig_turns(&t, 200);
@@ -337,12 +309,12 @@ static void test_half_a_chunk(void)
 
 	rig_open_fed(&t, 2, 8192);
 	request = rig_post(t.recv, room, sizeof(room));
-	feed(&t.pairs[0].lanes[1], 0, 4096, 0, 4096, 1);
+	rig_feed(&t.pairs[0].lanes[1], 0, 4096, 0, 4096, 1);
 	t.pairs[0].lanes[1].in->count -= 1000; /* the rest is still on its way */
 	rig_turns(&t, 30);
-	feed(&t.pairs[1].lanes[1], 0, 4096, 0, 4096, 1);
+	rig_feed(&t.pairs[1].lanes[1], 0, 4096, 0, 4096, 1);
 	CHECK_EQ(rig_wait(&t, request, NULL), 0);
-	CHECK(fed(room, 4096, 1));
+	CHECK(rig_fed(room, 4096, 1));
 	/* The memory is the application's again; the rest of the first goes nowhere. */
 	memset(room, 0xee, sizeof(room));
 	request = rig_post(t.recv, room, sizeof(room));
@@ -354,9 +326,9 @@ static void test_half_a_chunk(void)
 	CHECK_EQ(comm_lane_views(t.recv, views), 2);
 	CHECK_EQ(views[0].counts.duplicates, 1);
 	CHECK_EQ(views[1].counts.duplicates, 0);
-	feed(&t.pairs[0].lanes[1], 1, 4096, 0, 4096, 9);
+	rig_feed(&t.pairs[0].lanes[1], 1, 4096, 0, 4096, 9);
 	CHECK_EQ(rig_wait(&t, request, NULL), 0);
-	CHECK(fed(room, 4096, 9));
+	CHECK(rig_fed(room, 4096, 9));
 	rig_free(&t);
 }
 
