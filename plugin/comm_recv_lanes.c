@@ -228,11 +228,13 @@ static int comm_rx_make_early(struct comm_lane *l)
 		return -EPROTO;
 	}
 	comm_lock(comm);
-	mine = !comm_early_find(comm, early->message, early->offset);
+	/* Another lane may bring it, too, or has taken the room since. */
+	mine = !comm_early_find(comm, early->message, early->offset) &&
+	       comm_early_fits(comm, early->length);
 	if (mine)
 		comm_early_add(comm, early);
 	comm_unlock(comm);
-	if (!mine) /* another lane brings it, too */
+	if (!mine)
 		comm_early_free(early);
 	return 0;
 }

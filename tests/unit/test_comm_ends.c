@@ -4,14 +4,17 @@
 #include "comm_impl.h"
 #include "comm_rig.h"
 
-/* Once, when a lane is about to leave. */
+/* Once, when a lane is about to leave, or memory for an early chunk has been made. */
 static struct {
 	struct talk *t;
 	void (*dies)(struct talk *t);
+	void (*makes)(struct talk *t);
 } meanwhile;
 
 bool __real_comm_lane_die(struct comm_lane *l, int error, enum comm_death how);
 bool __wrap_comm_lane_die(struct comm_lane *l, int error, enum comm_death how);
+struct comm_early *__real_comm_early_new(const struct comm_in *in);
+struct comm_early *__wrap_comm_early_new(const struct comm_in *in);
 
 static void meanwhile_happens(void (**what)(struct talk *t))
 {
@@ -26,6 +29,14 @@ bool __wrap_comm_lane_die(struct comm_lane *l, int error, enum comm_death how)
 {
 	meanwhile_happens(&meanwhile.dies);
 	return __real_comm_lane_die(l, error, how);
+}
+
+struct comm_early *__wrap_comm_early_new(const struct comm_in *in)
+{
+	struct comm_early *early = __real_comm_early_new(in);
+
+	meanwhile_happens(&meanwhile.makes);
+	return early;
 }
 
 static void lane_turns(struct talk *t, unsigned index)
@@ -175,12 +186,36 @@ static void test_unread(void)
 	rig_free(&t);
 }
 
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+/* Each of two chunks without receive would fit, and both come at the same time. */
+static void test_both_early(void)
+{
+	uint8_t first[64];
+	struct request *request;
+	struct talk t;
+
+	rig_open_fed(&t, 2, 8192);
+	request = rig_post(t.recv, first, sizeof(first));
+	rig_turns(&t, 30);
+	meanwhile.t = &t;
+	meanwhile.makes = other_turns;
+	rig_feed(&t.pairs[0].lanes[1], 1, 6000, 0, 6000, 2);
+	rig_feed(&t.pairs[1].lanes[1], 2, 6000, 0, 6000, 3);
+	lane_turns(&t, 0);
+	CHECK(!meanwhile.makes);
+	CHECK_EQ(rig_wait(&t, request, NULL), -EPROTO);
+	CHECK(strstr(env_warn, "credits") != NULL);
+	rig_free(&t);
+}
+
 int main(void)
 {
 	static void (*const rules[])(void) = {
 		test_both_end,
 		test_the_others_have_gone,
 		test_unread,
+		test_both_early,
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
