@@ -38,6 +38,7 @@ static bool comm_driver_is_kernel(const struct comm *comm, const struct driver *
 	return kernel >= comm->kernels && kernel < comm->kernels + comm->kernel_count;
 }
 
+/* Lock held: it is one of the comm's, if there is room for it. */
 static bool comm_lanes_driver(struct comm *comm, struct driver *driver)
 {
 	struct comm_several *s = comm->several;
@@ -63,12 +64,11 @@ static bool comm_lanes_driver(struct comm *comm, struct driver *driver)
 	return true;
 }
 
-bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns)
+void comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns)
 {
 	struct comm_several *s = comm->several;
 
-	if (!comm_lanes_driver(comm, l->lane->driver))
-		return false;
+	(void)comm_lanes_driver(comm, l->lane->driver); /* there is room */
 	s->lanes[l->index] = l;
 	l->next_all = s->all;
 	s->all = l;
@@ -77,7 +77,6 @@ bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, ui
 	comm_choice_lanes(comm, l, rtt_ns);
 	s->orphaned_ns = 0;
 	comm_lanes_control(comm);
-	return true;
 }
 
 /* It leaves the table. lost: what it had may not arrive. Any thread. */
@@ -119,12 +118,13 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 	comm_lock(comm);
 	if (s->closing || s->failing || comm->end_error) {
 		rc = -ENOTCONN;
+	} else if (!comm_lanes_driver(comm, lane->driver)) {
+		rc = -ENOMEM;
 	} else {
 		old = s->lanes[opt->index];
 		if (old)
 			(void)comm_lane_detach(old, true);
-		if (!comm_lanes_join(comm, l, opt->rtt_ns, driver_clock_ns()))
-			rc = -ENOMEM;
+		comm_lanes_join(comm, l, opt->rtt_ns, driver_clock_ns());
 		comm_wake_all(comm); /* there may be work for it, or from the old one */
 	}
 	comm_unlock(comm);

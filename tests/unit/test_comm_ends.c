@@ -209,13 +209,34 @@ static void test_both_early(void)
 	rig_free(&t);
 }
 
+/* ---- no room for a driver ---------------------------------------------------------------------------- */
+
+/* A lane that can't be taken replaces none. */
+static void test_no_room_for_another(void)
+{
+	struct comm_lane_options again = { .index = 1 };
+	struct fake_pair fresh;
+	struct request *request;
+	uint8_t room[64];
+	struct talk t;
+
+	rig_open_fed(&t, COMM_LANES_MAX, 8192);
+	fake_pair_init(&fresh, 5, 1000);
+	CHECK_EQ(comm_attach(t.recv, &fresh.lanes[1].lane, &again), -ENOMEM);
+	rig_turns(&t, 30);
+	CHECK(!t.pairs[1].lanes[1].closed && comm_has_lane(t.recv, 1));
+	request = rig_post(t.recv, room, sizeof(room));
+	rig_feed(&t.pairs[1].lanes[1], 0, 64, 0, 64, 1);
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	rig_free(&t);
+	fake_pair_free(&fresh);
+}
+
 int main(void)
 {
 	static void (*const rules[])(void) = {
-		test_both_end,
-		test_the_others_have_gone,
-		test_unread,
-		test_both_early,
+		test_both_end,   test_the_others_have_gone, test_unread,
+		test_both_early, test_no_room_for_another,
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
