@@ -87,12 +87,19 @@ static bool stripe_is_tail(const struct stripe_lane *l)
 	return l->kind == LANE_KERNEL && l->given_bytes - l->acked_bytes < SAMPLE_BYTES_MIN;
 }
 
+/* A turn may have lasted since before another thread's: what has been seen of a lane does not become older. */
+static uint64_t stripe_clock(const struct stripe_lane *l, uint64_t now_ns)
+{
+	uint64_t seen_ns = l->acked_ns > l->given_ns ? l->acked_ns : l->given_ns;
+
+	return now_ns > seen_ns ? now_ns : seen_ns;
+}
+
 void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t now_ns)
 {
 	struct stripe_lane *l = &stripe->lane[index];
 
-	if (now_ns < l->acked_ns) /* the giver's turn has lasted since before another thread's */
-		now_ns = l->acked_ns;
+	now_ns = stripe_clock(l, now_ns);
 	if (l->given_bytes == l->acked_bytes) { /* nothing was owed until now */
 		l->progress_ns = l->acked_ns = now_ns;
 		l->sample_ns += now_ns - l->busy_ns; /* the idle time */
@@ -120,7 +127,7 @@ static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now
 	bool idle = done || stripe_is_tail(l); /* it may have been, for a while */
 	uint64_t least, most;
 
-	/* Each driver has its clock's last look. And a sample may begin behind a tail. */
+	/* A sample may begin behind a tail. */
 	if (!was_owed || now_ns <= l->sample_ns || l->acked_bytes < l->sample_bytes)
 		return;
 	if (!idle)
@@ -147,6 +154,7 @@ void stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes, u
 	struct stripe_lane *l = &stripe->lane[index];
 	bool was_owed = l->acked_bytes != l->given_bytes;
 
+	now_ns = stripe_clock(l, now_ns);
 	if (acked_bytes > l->given_bytes) /* the count of a lane is never ahead of ours */
 		acked_bytes = l->given_bytes;
 	if (acked_bytes > l->acked_bytes) {
@@ -301,6 +309,7 @@ unsigned stripe_sample(struct stripe *stripe, unsigned index, bool owed, uint64_
 	uint64_t limit_ns, still_ns;
 	unsigned news;
 
+	now_ns = stripe_clock(l, now_ns);
 	if (srtt_ns) {
 		l->srtt_ns = srtt_ns;
 		if (!l->rtt_min_ns || srtt_ns < l->rtt_min_ns)

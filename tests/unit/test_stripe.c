@@ -417,6 +417,32 @@ static void test_a_clock_of_long_ago(void)
 	CHECK(s.lane[0].rate >= 500000);
 }
 
+/* Nor does who looks. A thread was away in the middle of its turn, and another one has heard of the lane meanwhile. */
+static void test_a_look_of_long_ago(void)
+{
+	const uint64_t base_ns = 1000 * MS, heard_ns = base_ns + 30 * MS;
+	struct stripe s;
+
+	memset(&s, 0, sizeof(s));
+	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
+	stripe_add(&s, 1, LANE_KERNEL, false, MS / 10, base_ns);
+	s.lane[0].rate = s.lane[1].rate = 500000;
+	stripe_give(&s, 0, CHUNK, base_ns);
+	stripe_acked(&s, 0, CHUNK, heard_ns);
+	stripe_acked(&s, 0, CHUNK, base_ns);
+	/* Nothing was owed until just now: it does not stall. */
+	stripe_give(&s, 0, 4 * CHUNK, base_ns);
+	CHECK_EQ(stripe_sample(&s, 0, true, MS / 10, TIMEOUT_NS, base_ns), 0);
+	CHECK_EQ(stripe_sample(&s, 0, true, MS / 10, TIMEOUT_NS, heard_ns + MS), 0);
+	/* Nor has it done with much of what it was given just now. */
+	stripe_acked(&s, 0, 2 * CHUNK, heard_ns + 10 * MS);
+	stripe_acked(&s, 0, 2 * CHUNK, heard_ns + 2 * MS);
+	stripe_give(&s, 0, 20 * CHUNK, heard_ns + 10 * MS);
+	stripe_give(&s, 1, 12 * CHUNK, heard_ns + 10 * MS);
+	s.lane[0].rate = s.lane[1].rate = 500000;
+	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, heard_ns + 10 * MS), 1);
+}
+
 /* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */
 static void test_a_kind_that_was_asked_little(void)
 {
@@ -535,6 +561,7 @@ int main(void)
 	test_a_delayed_ack_is_no_rate();
 	test_a_tail_in_bursts();
 	test_a_clock_of_long_ago();
+	test_a_look_of_long_ago();
 	test_a_delayed_ack_is_no_stall();
 	test_dead_only_while_another_lives();
 	return check_done();
