@@ -20,6 +20,7 @@ void driver_init(struct driver *driver, void (*advance)(struct driver *, uint64_
 	atomic_init(&driver->runs, 0);
 	atomic_init(&driver->ready, NULL);
 	atomic_init(&driver->polled_ns, 0);
+	driver->now_ns = 0;
 	driver->advance = advance;
 	driver->wake = NULL;
 }
@@ -83,11 +84,18 @@ void driver_give(struct driver *driver)
 	atomic_store_explicit(&driver->baton, false, memory_order_release);
 }
 
+uint64_t driver_turn_clock(struct driver *driver, uint64_t now_ns)
+{
+	if (now_ns > driver->now_ns)
+		driver->now_ns = now_ns;
+	return driver->now_ns;
+}
+
 bool driver_turn(struct driver *driver, uint64_t now_ns)
 {
 	if (!driver_take(driver))
 		return false;
-	driver->advance(driver, now_ns);
+	driver->advance(driver, driver_turn_clock(driver, now_ns));
 	driver_give(driver);
 	return true;
 }

@@ -28,6 +28,7 @@ struct driver {
 	_Alignas(64) atomic_bool baton; /* acquire on taking, release on giving */
 	/* Times the ready list was run, to its end. Writer: baton, release. Reader: driver_call, acquire */
 	atomic_uint_fast64_t runs;
+	uint64_t now_ns;                           /* the clock of the last turn; baton */
 	_Alignas(64) _Atomic(struct work *) ready; /* multi-producer push, one consumer takes all */
 	_Alignas(64) atomic_uint_fast64_t polled_ns; /* last turn of an application thread */
 	void (*advance)(struct driver *driver, uint64_t now_ns); /* baton held */
@@ -42,6 +43,9 @@ void driver_post(struct driver *driver, struct work *work);
 /* The baton if it is free, without a turn; who has taken it gives it. */
 bool driver_take(struct driver *driver);
 void driver_give(struct driver *driver);
+/* Baton held: the clock of a turn. Who takes it has read his own before he had the baton, and another may have been here since, with
+ * a later one. */
+uint64_t driver_turn_clock(struct driver *driver, uint64_t now_ns);
 /* One turn if the baton is free; false when another thread has it. */
 bool driver_turn(struct driver *driver, uint64_t now_ns);
 /* As driver_turn, by the application: notes the time so that the guardian keeps away. now_ns: the clock. */

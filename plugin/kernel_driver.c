@@ -77,7 +77,7 @@ void kernel_driver_run(struct kernel_driver *kd, uint64_t now_ns)
 	if (!driver_take(driver))
 		return;
 	kd->looked = true;
-	(void)driver_run_ready(driver, now_ns);
+	(void)driver_run_ready(driver, driver_turn_clock(driver, now_ns));
 	driver_give(driver);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_driver.c - work that is called runs once and has run on return, whoever has the baton. */
+/* test_driver.c - work that is called runs once and has run on return, whoever has the baton; and turns have one clock. */
 #include "driver.h"
 
 #include <pthread.h>
@@ -103,9 +103,30 @@ static void test_kept_for_ever(void)
 	CHECK(driver_take(&driver));
 }
 
+static uint64_t seen_ns;
+
+static void sees(struct driver *d, uint64_t now_ns)
+{
+	(void)d;
+	seen_ns = now_ns;
+}
+
+/* Two have read the clock, and the second was here first: what it has noted is not later than now. */
+static void test_the_clock_does_not_go_back(void)
+{
+	driver_init(&driver, sees);
+	CHECK(driver_turn(&driver, 2000));
+	CHECK_EQ(seen_ns, 2000);
+	CHECK(driver_poll_at(&driver, 1999));
+	CHECK_EQ(seen_ns, 2000);
+	CHECK(driver_turn(&driver, 2001));
+	CHECK_EQ(seen_ns, 2001);
+}
+
 int main(void)
 {
 	test_nobody_keeps_it();
 	test_kept_for_ever();
+	test_the_clock_does_not_go_back();
 	return check_done();
 }
