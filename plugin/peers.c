@@ -107,14 +107,19 @@ void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t n
 unsigned peers_avoided_s(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
 	const struct peer *peer;
+	uint64_t until_ns = 0;
 	unsigned seconds = 0;
 
 	pthread_mutex_lock(&peers_lock);
 	peer = peers_find(remote, false);
-	if (peer && engine < ENGINES_MAX && now_ns < peer->avoid_until_ns[engine])
-		/* Begun seconds count, so that it is never 0 while it holds. */
-		seconds = 1u + (unsigned)((now_ns + PEERS_AVOID_NS - peer->avoid_until_ns[engine]) /
-					  1000000000u);
+	if (peer && engine < ENGINES_MAX)
+		until_ns = peer->avoid_until_ns[engine];
+	/* Begun seconds count, so that it is never 0 while it holds. Whose clock is older than what began it is in the first. */
+	if (now_ns < until_ns)
+		seconds = 1u +
+			  (now_ns + PEERS_AVOID_NS > until_ns
+				   ? (unsigned)((now_ns + PEERS_AVOID_NS - until_ns) / 1000000000u)
+				   : 0);
 	pthread_mutex_unlock(&peers_lock);
 	return seconds;
 }

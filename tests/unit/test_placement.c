@@ -237,6 +237,8 @@ static void test_memory(void)
 	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns), 0);
 	peers_avoid(&peer, 1, now_ns);
 	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns), 1);
+	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns - 1),
+		 1); /* asked by who looked at the clock before */
 	CHECK_EQ(peers_avoided_s(&peer, 0, now_ns), 0); /* another engine may try */
 	CHECK_EQ(peers_avoided_s(&other, 1, now_ns), 0);
 	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns + PEERS_AVOID_NS - 1),
