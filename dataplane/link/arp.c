@@ -96,7 +96,7 @@ enum eth_verdict arp_input(struct eth *eth, const struct frame *f)
 	reply = be16_get(arp->op) == ARP_OP_REPLY;
 	for_us = arp_is_own(eth, &target);
 	if (arp_is_own(eth, &sender)) {
-		neighbour_conflict(eth);
+		neighbour_conflict(eth, arp->sender_mac);
 		return ETH_CONSUMED;
 	}
 	/* A probe (RFC 5227) has no sender address: answered, nothing learned. */

@@ -121,8 +121,8 @@ void neighbour_heard(struct eth *eth, const struct harp_addr *addr, const uint8_
 /* The same of one that another stack heard. */
 void neighbour_told(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
 		    unsigned news);
-/* Another machine claims an own address. */
-void neighbour_conflict(struct eth *eth);
+/* Somebody claims an own address, from mac (NULL: it does not say): another machine, unless that is our own. */
+void neighbour_conflict(struct eth *eth, const uint8_t *mac);
 /* neigh.c, for eth.c: someone wants to send through n. */
 void neighbour_ask(struct eth *eth, struct neighbour *n, const struct harp_addr *src_addr);
 extern const uint8_t eth_broadcast[ETH_MAC_BYTES];

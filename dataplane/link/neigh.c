@@ -331,10 +331,13 @@ void neighbour_told(struct eth *eth, const struct harp_addr *addr, const uint8_t
 	}
 }
 
-void neighbour_conflict(struct eth *eth)
+void neighbour_conflict(struct eth *eth, const uint8_t *mac)
 {
 	uint64_t now_ns = eth->io->now_ns;
 
+	/* What we said ourselves, and a switch or a loop sends back (RFC 5227 section 2.4: "does not match"). */
+	if (mac && eth_mac_same(mac, eth->io->nic->caps.mac))
+		return;
 	eth->stats->arp_conflicts++;
 	if (!eth->hooks->log ||
 	    (eth->conflict_told_ns && now_ns - eth->conflict_told_ns < NEIGHBOUR_CONFLICT_LOG_NS))

@@ -35,7 +35,7 @@ static enum icmp_verdict icmp6_echo(struct icmp *icmp, struct packet_in *in)
 	struct packet_out out = { .frame = f, .head = f->pub.data, .len = in->len };
 	uint32_t sum;
 
-	if (h->code != 0 || ipv6_is_unspecified(&in->src))
+	if (h->code != 0 || !ip6_source_is_other(icmp->ip, &in->src))
 		return icmp6_bad(icmp);
 	if (!icmp_echo_allowed(icmp))
 		return ICMP_DROPPED;
@@ -143,7 +143,7 @@ enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
 	case ICMP6_TOO_BIG:
 	case ICMP6_TIME_EXCEEDED:
 	case ICMP6_PARAMETER_PROBLEM:
-		if (ipv6_is_unspecified(&in->src))
+		if (!ip6_source_is_other(icmp->ip, &in->src))
 			return icmp6_bad(icmp);
 		return icmp6_error(icmp, in, error);
 	case ND_ROUTER_SOLICITATION:

@@ -27,13 +27,16 @@ static enum ip_verdict ip6_drop(uint64_t *counter)
 	return IP_DROPPED;
 }
 
-/* RFC 4291: what must never be a source. :: may, of a neighbour solicitation only: *unspecified. */
-static bool ip6_source_good(const struct ip *ip, const struct harp_addr *src, bool *unspecified)
+/* RFC 4291: what must never be a source. */
+static bool ip6_source_good(const struct harp_addr *src)
 {
-	*unspecified = ipv6_is_unspecified(src);
 	/* A mapped address on the wire would pass for IPv4's (RFC 4942 section 2.2). */
-	return !ipv6_is_multicast(src) && !ipv6_is_loopback(src) && !harp_addr_is_v4(src) &&
-	       !ip_is_own(ip, src);
+	return !ipv6_is_multicast(src) && !ipv6_is_loopback(src) && !harp_addr_is_v4(src);
+}
+
+bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src)
+{
+	return !ipv6_is_unspecified(src) && !ip_is_own(ip, src);
 }
 
 /* An own address, or a group that an own address or every node belongs to. */
@@ -119,7 +122,6 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 	struct harp_stats *stats = ip->stats;
 	enum ip_verdict verdict;
 	uint32_t word, total, ext;
-	bool unspecified;
 
 	/* The headers must lie in the first frame: every card puts them there. */
 	if (f->pub.len < IPV6_HEADER_BYTES)
@@ -134,7 +136,7 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 	in->dst = h->dst;
 	if (!ip6_is_ours(ip, in))
 		return ip6_drop(&stats->drop_ip_not_ours);
-	if (!ip6_source_good(ip, &in->src, &unspecified))
+	if (!ip6_source_good(&in->src))
 		return ip6_drop(&stats->drop_ip_source);
 	in->proto = h->next;
 	verdict = ip6_extensions(ip, in, f->pub.data + IPV6_HEADER_BYTES,
@@ -142,7 +144,7 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 	if (verdict == IP_DROPPED)
 		return verdict;
 	if (verdict != IP_LOCAL_ICMP6) {
-		if (unspecified)
+		if (!ip6_source_is_other(ip, &in->src))
 			return ip6_drop(&stats->drop_ip_source);
 		if (ipv6_is_multicast(&in->dst)) /* RFC 9293 section 3.9.2.3 MUST-57 */
 			return ip6_drop(&stats->drop_ip_not_ours);

@@ -81,6 +81,8 @@ static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t 
 }
 
 /* ipv6.c */
+/* A source that anything but neighbour discovery may have: neither :: nor an address of ours. */
+bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src);
 void ip6_write_header(struct packet_out *out, const struct ip_path *path, uint8_t proto,
 		      uint8_t tclass, uint8_t hop_limit);
 

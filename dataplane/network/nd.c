@@ -182,13 +182,19 @@ static void nd_advertised(struct ip *ip, const struct packet_in *in, const uint8
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
 
-	if (ip_is_own(ip, &m->target)) {
-		neighbour_conflict(ip->eth);
-		return;
-	}
 	neighbour_heard(ip->eth, &m->target, mac,
 			((m->flags & ND_FLAG_SOLICITED) ? NEIGHBOUR_REPLY : 0u) |
 				((m->flags & ND_FLAG_OVERRIDE) ? NEIGHBOUR_OVERRIDE : 0u));
+}
+
+/* RFC 4862 section 5.4.4: an advertisement of an own address, which its other owner sends from that very address; or
+ * anything else from there. */
+static bool nd_claims_ours(const struct ip *ip, const struct packet_in *in)
+{
+	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
+
+	return ip_is_own(ip, &in->src) ||
+	       (m->type == ND_ADVERTISEMENT && ip_is_own(ip, &m->target));
 }
 
 void nd_input(struct ip *ip, const struct packet_in *in)
@@ -207,7 +213,9 @@ void nd_input(struct ip *ip, const struct packet_in *in)
 	ip->stats->nd_in++;
 	if (ip->eth->neighbour_mode == HARP_NEIGHBOUR_EXTERNAL)
 		return; /* the kernel has it too, and answers */
-	if (type == ND_SOLICITATION)
+	if (nd_claims_ours(ip, in))
+		neighbour_conflict(ip->eth, mac);
+	else if (type == ND_SOLICITATION)
 		nd_solicited(ip, in, mac);
 	else
 		nd_advertised(ip, in, mac);

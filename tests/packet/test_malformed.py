@@ -8,6 +8,7 @@ import pytest
 from packet_rig import OUR_ADDRESS, OUR_MAC, PEER_ADDRESS, PEER_MAC, PEER_PORT, PORT, Rig, seal
 from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.inet6 import (
+    ICMPv6DestUnreach,
     ICMPv6EchoReply,
     ICMPv6EchoRequest,
     ICMPv6ND_NS,
@@ -116,6 +117,11 @@ IPV6 = {
     "no-next-header": (ip6(Raw(b""), nh=59), "drop_ip_protocol"),
     "icmp-checksum": (ip6(ICMPv6EchoRequest(cksum=0x1111)), "drop_icmp_bad"),
     "icmp-unknown": (ip6(ICMPv6EchoReply()), "drop_icmp_bad"),
+    "icmp-source-ours": (ip6(ICMPv6EchoRequest(), src=OURS6), "drop_icmp_bad"),
+    "icmp-error-source-ours": (
+        ip6(ICMPv6DestUnreach() / IPv6(src=OURS6, dst=PEER6) / syn(), src=OURS6),
+        "drop_icmp_bad",
+    ),
     "solicitation-hop-limit": (ip6(ICMPv6ND_NS(tgt=OURS6) / SOURCE, hlim=254), "drop_nd_bad"),
     "solicitation-option-0": (
         ip6(ICMPv6ND_NS(tgt=OURS6) / Raw(b"\x01\x00" + b"\0" * 6), hlim=255),

@@ -266,6 +266,8 @@ static void test_conflict(void)
 		make_arp(p, everyone, 1, peer_mac, host_ip, host_ip); /* "I am you" */
 		peer_say(&h, p, 42);
 	}
+	make_arp(p, everyone, 1, host_mac, host_ip, peer_ip); /* our own, come back by a loop */
+	peer_say(&h, p, 42);
 	CHECK_EQ(h.stats.arp_conflicts, 5);
 	CHECK_EQ(logged, 1); /* said once, not per packet */
 	CHECK_EQ(peer_receive(&h, r), 0);

@@ -54,12 +54,21 @@ static uint32_t make_nd(uint8_t *p, uint8_t type, uint8_t flags, const struct ha
 	return AT + len;
 }
 
+static void says_from(struct host *h, const struct harp_addr *src, uint8_t type, uint8_t flags,
+		      const struct harp_addr *target, const uint8_t *mac)
+{
+	uint8_t p[100];
+	uint32_t len = make_nd(p, type, flags, target, mac ? (type == NS ? 1 : 2) : 0, mac);
+
+	header(p)->src = *src;
+	icmp6_seal(p, AT, len - AT);
+	peer_say(h, p, len);
+}
+
 static void says(struct host *h, uint8_t type, uint8_t flags, const struct harp_addr *target,
 		 const uint8_t *mac)
 {
-	uint8_t p[100];
-
-	peer_say(h, p, make_nd(p, type, flags, target, mac ? (type == NS ? 1 : 2) : 0, mac));
+	says_from(h, &peer_ip6, type, flags, target, mac);
 }
 
 static void wait_ns(struct host *h, uint64_t ns)
@@ -381,6 +390,15 @@ static void test_conflict(void)
 	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
 	says(&h, NA, OVERRIDE, &host_ip6, evil_mac);
 	CHECK_EQ(h.stats.arp_conflicts, 1);
+	/* RFC 4861 section 7.2.4: its source is the very address, as an owner's is. */
+	says_from(&h, &host_ip6, NA, OVERRIDE, &host_ip6, evil_mac);
+	says_from(&h, &host_ip6, NA, SOLICITED, &host_ip6, NULL);
+	says_from(&h, &host_ip6, NS, 0, &host_ip6, evil_mac);
+	CHECK_EQ(h.stats.arp_conflicts, 4);
+	/* Our own, come back by a loop. */
+	says_from(&h, &host_ip6, NA, OVERRIDE, &host_ip6, host_mac);
+	says_from(&h, &host_ip6, NS, 0, &peer_ip6, host_mac);
+	CHECK_EQ(h.stats.arp_conflicts, 4);
 	CHECK_EQ(h.eth.neighbour_count, 0);
 	CHECK_EQ(peer_receive(&h, r), 0);
 	host_done(&h);
