@@ -4,11 +4,12 @@
  *
  * Extension headers. None is ever sent. Hop-by-hop and destination options are stepped over, option by
  * option, up to IP6_EXT_BYTES_MAX bytes in IP6_EXT_MAX headers (RFC 8504 section 5.3 asks for limits); an
- * unknown option whose type says "discard" discards. A routing header of type 0 is refused whatever it
- * says (RFC 5095), others when they want to go on. What is refused is not answered by a parameter
- * problem: it is counted. Fragments are refused, and so are atomic ones, which RFC 6946 would have us
- * take: nobody who speaks TCP with path MTU discovery sends them, RFC 8021 forbids what once made hosts
- * send them, and RFC 6980 wants neighbour discovery in them refused anyway.
+ * unknown option whose type says "discard" discards. A routing header, whatever its type, is stepped over
+ * when it has nothing left to do and refused when it wants to go on (section 4.4; RFC 5095 section 3 would
+ * have no other of type 0). What is refused is not answered by a parameter problem: it is counted.
+ * Fragments are refused, and so are atomic ones, which RFC 6946 would have us take: nobody who speaks TCP
+ * with path MTU discovery sends them, RFC 8021 forbids what once made hosts send them, and RFC 6980 wants
+ * neighbour discovery in them refused anyway.
  */
 #include "network/ipv6.h"
 
@@ -77,8 +78,8 @@ static bool ip6_options_good(const uint8_t *p, uint32_t len)
 
 static bool ip6_ext_good(uint8_t proto, const uint8_t *p, uint32_t bytes, unsigned count)
 {
-	if (proto == IPV6_EXT_ROUTING) /* RFC 8200 section 4.4: type, segments left */
-		return p[2] != 0 && p[3] == 0;
+	if (proto == IPV6_EXT_ROUTING) /* RFC 8200 section 4.4: segments left */
+		return p[3] == 0;
 	/* Section 4.1: hop-by-hop options come first or not at all. */
 	return (proto == IPV6_EXT_DESTINATION || count == 0) && ip6_options_good(p + 2, bytes - 2);
 }

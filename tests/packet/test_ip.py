@@ -78,6 +78,7 @@ EXTENSIONS: dict[str, Packet] = {
     "destination-padding": IPv6ExtHdrDestOpt(options=[PadN(optdata=b"\0" * 20)]),
     "hop-by-hop-and-destination": IPv6ExtHdrHopByHop() / IPv6ExtHdrDestOpt(),
     "routing-done": IPv6ExtHdrRouting(type=2, segleft=0, addresses=["fd00::2"]),
+    "routing-done-type-0": IPv6ExtHdrRouting(type=0, segleft=0, addresses=["fd00::2"]),
 }
 
 

@@ -107,7 +107,10 @@ IPV6 = {
     "fragment-first": (ip6(IPv6ExtHdrFragment(m=1, id=1) / syn()), "drop_ip_fragment"),
     "fragment-later": (ip6(IPv6ExtHdrFragment(offset=8, id=1) / syn()), "drop_ip_fragment"),
     "fragment-atomic": (ip6(IPv6ExtHdrFragment(id=1) / syn()), "drop_ip_fragment"),
-    "routing-type-0": (ip6(IPv6ExtHdrRouting(type=0, addresses=[PEER6]) / syn()), "drop_ip6_ext"),
+    "routing-type-0": (
+        ip6(IPv6ExtHdrRouting(type=0, segleft=1, addresses=[PEER6]) / syn()),
+        "drop_ip6_ext",
+    ),
     "routing-to-go": (
         ip6(IPv6ExtHdrRouting(type=2, segleft=1, addresses=[PEER6]) / syn()),
         "drop_ip6_ext",

@@ -129,7 +129,10 @@ static void test_extensions_pass(void)
 		{ 0, { 60, 6 }, { 16, 24 } },
 		{ 0, { 60, 60, 60, 6 }, { 8, 8, 8, 8 } },
 		{ 60, { 6 }, { 256 } },
-		{ 0, { 43, 60, 6 }, { 8, 8, 8 } }, /* routing, with nothing left to do */
+		{ 0, { 43, 60, 6 }, { 8, 8, 8 } }, /* routing, with nothing left to do: type 2 */
+		{ 43,
+		  { 60, 43, 6 },
+		  { 8, 8, 8 } }, /* and 0 (RFC 5095 section 3), before and behind others */
 	};
 	struct host h;
 	uint8_t p[400];
@@ -143,7 +146,7 @@ static void test_extensions_pass(void)
 
 			put_ext(p + at, good[i].headers[k], good[i].len[k]);
 			if (kind == 43)
-				memcpy(p + at + 2, "\2\0", 2);
+				memcpy(p + at + 2, good[i].first ? "\0\0" : "\2\0", 2);
 			at += good[i].len[k];
 		}
 		make_ipv6(p, good[i].first, at - HOST6_PAYLOAD + 20);
@@ -163,7 +166,6 @@ static void test_extensions_refused(void)
 		uint8_t first, ext[16];
 		size_t counter;
 	} bad[] = {
-		{ "routing type 0", 43, { 6, 0, 0, 0 }, DROP(drop_ip6_ext) }, /* RFC 5095 */
 		{ "routing type 0 with a way to go", 43, { 6, 1, 0, 1 }, DROP(drop_ip6_ext) },
 		{ "routing type 4 with a way to go", 43, { 6, 1, 4, 1 }, DROP(drop_ip6_ext) },
 		{ "fragment, more to come", 44, { 6, 0, 0, 1 }, DROP(drop_ip_fragment) },
