@@ -86,6 +86,27 @@ enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
 	}
 }
 
+/*
+ * Is somebody else its destination, by a source route (RFC 791 section 3.1: kinds 131 and 137) that is not at its end?
+ * RFC 1122 section 3.3.5 lets a host pass it on; no host does any more (RFC 7126 section 4.3). What else options say, and
+ * where they lie, is ignored.
+ */
+static bool ip_is_routed_on(const uint8_t *options, uint32_t len)
+{
+	for (uint32_t at = 0, size; at < len && options[at] != IPV4_OPTION_END; at += size) {
+		size = 1;
+		if (options[at] == IPV4_OPTION_NOP)
+			continue;
+		if (len - at < 2 || options[at + 1] < 2 || options[at + 1] > len - at)
+			return false;
+		size = options[at + 1];
+		if (options[at] == IPV4_OPTION_LSRR || options[at] == IPV4_OPTION_SSRR)
+			return size >= 3 &&
+			       options[at + 2] <= size; /* the pointer to the next hop */
+	}
+	return false;
+}
+
 /* Judges the addresses of a packet, counts what is wrong, and remembers those that are good. What they are
  * judged by changes with the generation. */
 static bool ip_hear(struct ip *ip, const struct ipv4_header *h)
@@ -138,9 +159,10 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	in->dst = ip->heard.dst;
 	if (be16_get(h->flags_offset) & (IPV4_FLAG_MF | IPV4_OFFSET_MASK))
 		return ip_drop(&stats->drop_ip_fragment);
-
-	/* Options are skipped: a host may ignore all of those that are in use (RFC 1122 section
-	 * 3.2.1.8; source routes are not followed, RFC 7126). */
+	/* Other options are skipped: a host may ignore all of those that are in use (RFC 1122 section 3.2.1.8). */
+	if (header > IPV4_HEADER_BYTES &&
+	    ip_is_routed_on(f->pub.data + IPV4_HEADER_BYTES, header - IPV4_HEADER_BYTES))
+		return ip_drop(&stats->drop_ip_not_ours);
 	in->ip_header = f->pub.data;
 	in->len = total - header;
 	in->proto = h->proto;

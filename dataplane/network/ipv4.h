@@ -12,7 +12,11 @@
 #define IPV4_FLAG_DF 0x4000u
 #define IPV4_FLAG_MF 0x2000u
 #define IPV4_OFFSET_MASK 0x1fffu
-#define IPV4_PREFIX_BITS 96u /* the mapped form's own prefix, in bits */
+#define IPV4_OPTION_END 0u
+#define IPV4_OPTION_NOP 1u
+#define IPV4_OPTION_LSRR 131u /* loose source route */
+#define IPV4_OPTION_SSRR 137u /* strict */
+#define IPV4_PREFIX_BITS 96u  /* the mapped form's own prefix, in bits */
 
 struct ipv4_header {
 	uint8_t version_ihl; /* 4 bits each */

@@ -13,7 +13,7 @@ from scapy.layers.inet6 import (
     RouterAlert,
 )
 from scapy.layers.l2 import Dot1Q, Ether
-from scapy.packet import Packet
+from scapy.packet import Packet, Raw
 
 
 def built_again(packet: Packet) -> bytes:
@@ -87,6 +87,27 @@ def test_extension_headers_are_stepped_over(rig6: Rig, name: str) -> None:
     """RFC 8200 section 4."""
     rig6.listen()
     (reply,) = rig6.raw(rig6.frame(EXTENSIONS[name] / rig6.segment("S", ack=0)))
+    assert str(reply[TCP].flags) == "SA"
+
+
+OPTIONS = {
+    "route-done": b"\x83\x07\x08\x0a\x00\x00\x02\x00",
+    "strict-route-that-is-empty": b"\x89\x03\x04\x00",
+    "record-route": b"\x07\x07\x04\x00\x00\x00\x00\x00",
+    "router-alert": b"\x01\x94\x04\x00\x00\x01\x01\x01",
+    "beyond-the-header": b"\x44\x20\x05\x00",
+    "without-a-length": b"\x01\x01\x01\x83",
+    "of-length-0": b"\x83\x00\x04\x00",
+    "of-length-2": b"\x83\x02\x00\x00",
+    "behind-the-end": b"\x00\x83\x03\x01",
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_ipv4_options_are_skipped(rig4: Rig, name: str) -> None:
+    """RFC 1122 section 3.2.1.8."""
+    rig4.listen()
+    (reply,) = rig4.raw(rig4.frame(rig4.segment("S", ack=0), options=[Raw(OPTIONS[name])]))
     assert str(reply[TCP].flags) == "SA"
 
 

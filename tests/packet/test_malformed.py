@@ -84,6 +84,14 @@ IPV4 = {
     "ip-source-ours": (ip4(syn(), src=OURS4), "drop_ip_source"),
     "ip-first-fragment": (ip4(syn(), flags="MF"), "drop_ip_fragment"),
     "ip-later-fragment": (ip4(syn(), frag=8), "drop_ip_fragment"),
+    "ip-loose-route-to-go": (
+        ip4(syn(), options=[Raw(b"\x83\x07\x04\x0a\0\0\x09\0")]),
+        "drop_ip_not_ours",
+    ),
+    "ip-strict-route-to-go": (
+        ip4(syn(), options=[Raw(b"\x01\x89\x0b\x08\x0a\0\0\x08\x0a\0\0\x09")]),
+        "drop_ip_not_ours",
+    ),
     "ip-protocol": (ip4(Raw(b"x" * 20), proto=132), "drop_ip_protocol"),
     "icmp-truncated": (ip4(Raw(b"\x08\x00"), proto=1), "drop_icmp_bad"),
     "icmp-checksum": (ip4(ICMP(type=8, chksum=0x1111)), "drop_icmp_bad"),
