@@ -40,6 +40,8 @@
 /* RFC 7323 section 5.5: a timestamp older than 24 days may have wrapped. */
 #define CHECK_TS_AGE_NS (24ull * 86400 * TCP_NS_PER_S)
 #define CHECK_EPOCH_NS_MAX (16 * TCP_NS_PER_S)
+/* Less than any timer that probes waits for. */
+#define CHECK_PROBE_NS (4 * TCP_NS_PER_MS)
 
 /* ------------------------------------------------------------------------------------------------
  * Challenge ACKs: RFC 5961 section 7.
@@ -151,6 +153,19 @@ static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 	       seq - conn->rcv_nxt_seq <= conn_rcv_wnd_bytes_max(conn);
 }
 
+/*
+ * A keepalive's or window's probe without a byte. Two ends that are a byte apart in both directions, whosever fault that is, take
+ * each other's ACKs for such, and would answer for ever, as fast as they can (Linux: tcp_invalid_ratelimit). Nothing but the
+ * very SEG.SEQ gets here, so a blind attacker has no say in who is answered.
+ */
+static bool check_answers_probe(struct harp_conn *conn)
+{
+	if (conn->tcp->now_ns < conn->probe_next_ns)
+		return false;
+	conn->probe_next_ns = conn->tcp->now_ns + CHECK_PROBE_NS;
+	return true;
+}
+
 static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct tcp_segment *seg,
 					   uint32_t space)
 {
@@ -173,7 +188,8 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	    (space > 0 || seg->seq + 1 == conn->rcv_nxt_seq)) {
 		if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))
 			tcp_sackout_duplicate(conn, seg->seq, seg->seq + space);
-		(void)tcp_out_ack(conn);
+		if (space > 0 || check_answers_probe(conn))
+			(void)tcp_out_ack(conn);
 	} else {
 		check_challenge(conn);
 	}

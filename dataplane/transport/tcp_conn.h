@@ -228,6 +228,7 @@ struct harp_conn {
 	uint64_t mtu_next_ns; /* no probe before */
 	uint64_t confirm_next_ns;
 	uint64_t challenge_epoch_end_ns;
+	uint64_t probe_next_ns; /* no probe of the peer's is answered before */
 	uint64_t ts_recent_ns;
 	uint64_t rtt_ns_min;
 	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;

@@ -145,13 +145,26 @@ def test_a_flood_on_one_connection_silences_no_other(rig: Rig) -> None:
     second.abort()
 
 
-def test_two_acks_do_not_play_ping_pong(rig: Rig) -> None:
+@pytest.mark.parametrize("behind", [1, 2, 20000])
+def test_two_acks_do_not_play_ping_pong(rig: Rig, behind: int) -> None:
+    """One byte behind it is what a probe would be."""
     conn = rig.open()
     answers = 0
     for _ in range(300):
-        segment = rig.segment("A", seq=rig.seq - 20000)
+        segment = rig.segment("A", seq=rig.seq - behind)
         answers += len(rig.raw(rig.frame(segment), after_ns=1000))
-    assert answers <= 20
+    assert 1 <= answers <= 20
+    conn.abort()
+
+
+def test_what_a_timer_probes_for_is_answered(rig: Rig) -> None:
+    """However many challenges a stranger has had us send."""
+    conn = rig.open()
+    for i in range(100):
+        rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000)
+    for _ in range(20):
+        probe = rig.frame(rig.segment("A", seq=rig.seq - 1))
+        assert flags_of(rig.tcp(rig.raw(probe, after_ns=5 * MS))) == ["A"]
     conn.abort()
 
 
