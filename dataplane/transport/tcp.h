@@ -323,6 +323,8 @@ void tcp_ack_new(struct harp_conn *conn, uint32_t ack);
 /* Any acceptable ACK. */
 void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg);
 void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg);
+/* The peer hears us, as what it acknowledges or sends is new: the next hop is where we think (RFC 4861 section 7.3.1). */
+void tcp_ack_progress(struct harp_conn *conn);
 
 /* ---- tcp_reass.c ---- */
 /* Payload of an acceptable segment; takes the frames unless it says DONE or DROP. */

@@ -28,11 +28,19 @@ static void ack_advance(struct harp_conn *conn, struct tcp_ack *a)
 	conn->acct.bytes_acked += a->acked_bytes - fin;
 }
 
-/* Whom progress concerns. */
-static void ack_tell(struct harp_conn *conn)
+void tcp_ack_progress(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
+	if (tcp->now_ns < conn->confirm_next_ns || !ip_path_neighbour(&conn->path))
+		return;
+	conn->confirm_next_ns = tcp->now_ns + ACK_CONFIRM_NS;
+	neighbour_confirm(tcp->eth, conn->path.neighbour, tcp->now_ns);
+}
+
+/* Whom progress concerns. */
+static void ack_tell(struct harp_conn *conn)
+{
 	tcp_cc_pace(conn);
 	tcp_timer_acked(conn);
 	if (conn->snd_head)
@@ -40,10 +48,7 @@ static void ack_tell(struct harp_conn *conn)
 	tcp_conn_event(conn, HARP_EVENT_ACKED);
 	if (conn->flags & CONN_WANT_WRITE)
 		tcp_ack_writable(conn);
-	if (tcp->now_ns >= conn->confirm_next_ns && ip_path_neighbour(&conn->path)) {
-		conn->confirm_next_ns = tcp->now_ns + ACK_CONFIRM_NS;
-		neighbour_confirm(tcp->eth, conn->path.neighbour, tcp->now_ns);
-	}
+	tcp_ack_progress(conn);
 }
 
 /* Karn's rule is in sent_ns: 0 when what arrived was sent twice. */

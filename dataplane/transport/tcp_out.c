@@ -78,6 +78,9 @@ static uint32_t out_window_field(struct harp_conn *conn)
 
 void tcp_out_acked(struct harp_conn *conn)
 {
+	if (conn->rcv_acked_seq !=
+	    conn->rcv_nxt_seq) /* it goes on, so it has heard the ACK before */
+		tcp_ack_progress(conn);
 	conn->rcv_acked_seq = conn->rcv_nxt_seq;
 	conn->full_segs_unacked = 0;
 	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_ACK_HELD);

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from packet_rig import OUR_MAC, PEER_MAC, Rig
+from packet_rig import OUR_MAC, PEER_MAC, SECOND, Rig
 from scapy.layers.inet import TCP
 from scapy.layers.inet6 import (
     ICMPv6ND_NA,
@@ -15,7 +15,9 @@ from scapy.layers.inet6 import (
     IPv6,
 )
 from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet
 
+EVIL_MAC = "02:66:66:66:66:66"
 GROUP, GROUP_MAC = "ff02::1:ff00:1", "33:33:ff:00:00:01"
 
 
@@ -63,6 +65,45 @@ def test_a_connect_asks_for_its_next_hop(host4: Rig) -> None:
     replies = host4.raw(bytes(Ether(src=PEER_MAC, dst=OUR_MAC) / told))
     assert [str(packet[TCP].flags) for packet in replies] == ["S"]
     conn.abort()
+
+
+def claim(rig: Rig, mac: str, *, asked: bool) -> bytes:
+    """Somebody says that the peer's address is his; asked or not."""
+    if rig.family == "ipv6":
+        said = ICMPv6ND_NA(tgt=rig.peer, R=0, S=int(asked), O=1)
+        return rig.frame(said / ICMPv6NDOptDstLLAddr(lladdr=mac), src=rig.peer, hlim=255)
+    told = ARP(op=2 if asked else 1, hwsrc=mac, psrc=rig.peer, hwdst=OUR_MAC, pdst=rig.ours)
+    return bytes(Ether(src=mac, dst=OUR_MAC) / told)
+
+
+def answered(rig: Rig, packets: list[Packet]) -> set[str]:
+    """The peer answers who asks for it; where the segments went."""
+    if any(ARP in packet or ICMPv6ND_NS in packet for packet in packets):
+        rig.raw(claim(rig, PEER_MAC, asked=True))
+    return {packet.dst for packet in packets if TCP in packet}
+
+
+@pytest.mark.parametrize("sends", [False, True], ids=["receiver", "sender"])
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_nobody_takes_the_place_of_a_peer_that_is_heard(family: str, sends: bool) -> None:
+    """RFC 4861 section 7.3.1: what is new in either direction confirms where the peer is."""
+    rig = Rig(family, own_neighbours=True)
+    rig.raw(who_has(rig, rig.ours) if family == "ipv4" else solicit(rig))
+    conn, went = rig.open(), set()
+    for second in range(100):
+        if sends:
+            rig.ack += conn.send(b"a message")
+            went |= answered(rig, rig.poll() + rig.raw(rig.frame(rig.segment("A"))))
+        else:
+            went |= answered(rig, rig.raw(rig.frame(rig.segment("PA", b"news"))))
+            rig.seq += len(b"news")
+        went |= answered(rig, rig.wait(SECOND))
+        if second % 33 == 32:
+            went |= answered(rig, rig.raw(claim(rig, EVIL_MAC, asked=False)))
+    assert went == {PEER_MAC}
+    assert rig.stat("drop_arp_claim") == 3
+    conn.abort()
+    rig.close()
 
 
 # ---- neighbour discovery -------------------------------------------------------------------------
