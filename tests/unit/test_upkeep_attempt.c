@@ -485,7 +485,7 @@ static void test_it_fails(void)
 {
 	prepare(false);
 	begin_ok();
-	world.ends_at_once = true;
+	world.ends_at_once = world.dial->opened = true;
 	world.source->ready(world.source, NOW_NS + 1);
 	CHECK_EQ(world.now_ns, NOW_NS + 1);
 	CHECK_EQ(attempt_result(a), -ECONNREFUSED);

@@ -316,6 +316,10 @@ static void test_the_first_is_bound(void)
 	route.rc = -ENETUNREACH;
 	upkeep_plan(&u);
 	CHECK(!u.rails[0].bound);
+	prepare(); /* IPv4 where there is both */
+	u.handle.has_v6 = true;
+	upkeep_plan(&u);
+	CHECK(u.rails[0].bound);
 	prepare(); /* IPv6 where there is no IPv4 */
 	u.handle.has_v4 = false;
 	u.handle.has_v6 = true;
