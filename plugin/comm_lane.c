@@ -259,8 +259,11 @@ static void comm_only_turn(struct kernel_driver *kd, uint64_t now_ns)
 	if (!driver_run_ready(&kd->driver, now_ns) && l)
 		comm_only_advance(l, now_ns);
 	l = kernel->polled; /* the comm may be closed */
-	if (l && l->watching)
-		comm_lane_ask_silence(l, now_ns);
+	if (!l || !l->watching)
+		return;
+	comm_lane_ask_silence(l, now_ns);
+	if (l->comm->end_error) /* said now: nobody is woken for it */
+		comm_only_advance(l, now_ns);
 }
 
 int comm_kernels_open(struct comm *comm, int dev)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_comm_turns.c - turns of a driver of several kernel lanes, over sockets: which lanes are looked at, and one that ends in
- * the middle of a turn. */
+/* test_comm_turns.c - turns of a driver of kernel lanes, over sockets: which lanes are looked at, and one that ends in the
+ * middle of a turn, or is the only one. */
+#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -128,9 +129,33 @@ static void test_silent_lanes(void)
 	env_config.user_timeout_ns = timeout_ns;
 }
 
+/* Nobody is woken for what a turn has found, but did not say. */
+static void test_the_only_lane_is_given_up_in_that_turn(void)
+{
+	static uint8_t rx[8];
+	uint64_t timeout_ns = env_config.user_timeout_ns;
+	struct request *recv;
+	int received = 0, rc = 0;
+	struct pair pair;
+
+	env_config.user_timeout_ns = 4000; /* asked each microsecond */
+	pair_open(&pair);
+	CHECK(pair.recv->only != NULL);
+	CHECK_EQ(plugin_irecv(pair.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
+	CHECK_EQ(plugin_test(recv, &received, NULL), 0);
+	atomic_store(&silent, 1);
+	while (atomic_load(&silent))
+		rc = plugin_test(recv, &received, NULL);
+	CHECK_EQ(rc, -ETIMEDOUT);
+	CHECK_EQ(received, 0);
+	pair_close(&pair);
+	env_config.user_timeout_ns = timeout_ns;
+}
+
 int main(void)
 {
 	test_lanes_that_are_not_read();
 	test_silent_lanes();
+	test_the_only_lane_is_given_up_in_that_turn();
 	return check_done();
 }
