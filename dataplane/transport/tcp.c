@@ -288,6 +288,16 @@ void tcp_conn_bind(struct harp_conn *conn)
 	flow_insert(&conn->tcp->flows, &key, conn->index);
 }
 
+void tcp_conn_offer(struct harp_conn *conn)
+{
+	conn->options = 0;
+	conn->flags &= ~(uint32_t)CONN_ECN_IN;
+	conn->rcv_wscale = 0;
+	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
+	       (65535u << conn->rcv_wscale) < conn_rcv_wnd_bytes_max(conn))
+		conn->rcv_wscale++;
+}
+
 void tcp_conn_begin(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
@@ -297,9 +307,7 @@ void tcp_conn_begin(struct harp_conn *conn)
 	/* RFC 6691: the MSS option counts no IP or TCP options. */
 	conn->rcv_mss_bytes = (uint16_t)(mtu - headers);
 	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, mtu, conn->rcv_mss_bytes);
-	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
-	       (65535u << conn->rcv_wscale) < conn_rcv_wnd_bytes_max(conn))
-		conn->rcv_wscale++;
+	tcp_conn_offer(conn);
 	ip_path_label(tcp->ip, &conn->path, conn->local_port, conn->remote_port);
 	tcp_conn_secrets(conn);
 }

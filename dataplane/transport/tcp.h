@@ -235,6 +235,8 @@ void tcp_conn_free(struct harp_conn *conn);
 void tcp_conn_bind(struct harp_conn *conn);
 /* The same without being found. */
 void tcp_conn_begin(struct harp_conn *conn);
+/* Nothing is agreed on with a peer: the window scale is that of our SYN. */
+void tcp_conn_offer(struct harp_conn *conn);
 /* RFC 6528: a clock plus a keyed hash of the 4-tuple; and the timestamp offset (RFC 7323 5.4). */
 void tcp_conn_secrets(struct harp_conn *conn);
 /* Where its sequence numbers begin; nothing was sent yet. */

@@ -178,6 +178,19 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	return TCP_DONE;
 }
 
+/*
+ * A SYN has made a simultaneous open of our connect, and now a SYN-ACK with another ISN acknowledges ours, which who
+ * sent that SYN need not have known: it was old, or a stranger's. RFC 9293 would answer by an ACK, the peer that with
+ * a reset, and anyone who knows the 4-tuple could end a connect by one packet.
+ */
+static bool in_syn_was_anothers(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
+	       (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
+	       seg->seq != conn->irs_seq && seg->ack == conn->iss_seq + 1 &&
+	       seg->ack == conn->snd_nxt_seq;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Fifth, check the ACK field.
  */
@@ -314,6 +327,10 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 
 	if (conn->state == HARP_TCP_SYN_SENT)
 		return in_syn_sent(conn, seg);
+	if (in_syn_was_anothers(conn, seg)) {
+		tcp_conn_offer(conn);
+		return in_syn_sent(conn, seg);
+	}
 	if (tcp_check_time_wait_reuse(conn, seg))
 		return in_time_wait_reuse(conn, seg);
 	v = tcp_check_segment(conn, seg);

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """RFC 9293: opening connections (sections 3.5, 3.7.1, 3.10.7.1 to 3.10.7.3)."""
 
+from typing import Any
+
 import pytest
-from packet_rig import MODULUS, MS, PORT, SECOND, Counted, Rig, flags_of, options_of
+from packet_rig import MODULUS, MS, PORT, SECOND, Counted, Rig, data_of, flags_of, options_of
 
 from harp._core import Event
 
@@ -230,6 +232,26 @@ def test_syns_that_cross_open_one_connection(rig: Rig) -> None:
     rig.seq += 1
     rig.says("A", ack=syn.seq + 1, **there)
     assert conn.state == "ESTABLISHED"
+    conn.abort()
+
+
+@pytest.mark.parametrize("offer", [{}, {"timestamps": True, "sack": True, "wscale": 3}])
+def test_a_strangers_syn_ends_no_connect(rig: Rig, offer: dict[str, Any]) -> None:
+    """It makes a simultaneous open; but the SYN-ACK that comes then knows our ISN."""
+    conn = rig.stack.connect(rig.peer, PORT)
+    (syn,) = rig.tcp(rig.poll())
+    rig.sport, rig.dport, rig.ack = PORT, syn.sport, syn.seq + 1
+    (crossed,) = rig.says("S", seq=rig.seq + 10**6, ack=0, options=rig.syn_options(wscale=9))
+    assert (str(crossed.flags), conn.state) == ("SA", "SYN-RECEIVED")
+    rig.says("SA", options=rig.syn_options(**offer))
+    assert conn.state == "ESTABLISHED"
+    rig.timestamps = bool(offer)
+    rig.seq += 1
+    rig.receives(b"hello")
+    assert conn.recv() == b"hello"
+    assert [data_of(sent) for sent in rig.sends(conn, b"you, too")] == [b"you, too"]
+    info = conn.info()
+    assert (info["snd_wscale"], bool(info["options"])) == (offer.get("wscale", 0), bool(offer))
     conn.abort()
 
 
