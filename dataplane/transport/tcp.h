@@ -11,6 +11,7 @@
  *	tcp_cookie.c   and when too many came: SYN cookies
  *	tcp_ack.c      what an acceptable ACK does: queue, RTT, window
  *	tcp_reass.c    payload in: in order to the receive queue, else the reassembly list
+ *	tcp_window.c   the window that we offer
  *	tcp_starve.c   receivers that the pool has no frames for
  *	tcp_delack.c   when it is acknowledged
  *	tcp_tx.c       the transmit phase: who sends what, when
@@ -333,6 +334,8 @@ void tcp_ack_progress(struct harp_conn *conn);
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg);
 void tcp_reass_purge(struct harp_conn *conn);
 void tcp_rcvq_purge(struct harp_conn *conn);
+
+/* ---- tcp_window.c ---- */
 /* Frames went back: advertise more when it is worth a segment. */
 void tcp_window_reopen(struct harp_conn *conn);
 /* The right edge that the budget allows now; never left of the one advertised. */

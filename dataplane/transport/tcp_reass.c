@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_reass.c - payload in: in order to the receive queue, else to the reassembly list; and the window.
+ * tcp_reass.c - payload in: in order to the receive queue, else to the reassembly list.
  *
  * Received frames are kept where the NIC put them. Both queues are flat lists of frames in sequence
  * order, each with the sequence number of its first byte; together with the frames that the application
@@ -17,46 +17,6 @@
 
 /* A peer that fills holes at random may not have us search for ever (CVE-2018-5390). */
 #define REASS_WALK_FRAMES_MAX 1024u
-
-/* ------------------------------------------------------------------------------------------------
- * The window.
- */
-uint32_t tcp_window_edge(const struct harp_conn *conn)
-{
-	uint32_t free_frames = conn->rx_frames_budget > conn->rx_frames_held
-				       ? conn->rx_frames_budget - conn->rx_frames_held
-				       : 0;
-	uint32_t room = free_frames * conn->rcv_bytes_per_frame;
-	uint32_t full = conn_rcv_wnd_bytes_max(conn);
-	uint32_t step = full / 4 < conn->rcv_mss_bytes ? full / 4 : conn->rcv_mss_bytes;
-	uint32_t most = 65535u << conn->rcv_wscale, edge;
-
-	if (room > most)
-		room = most;
-	/* The field is cut to multiples of the scale: offer only what it can say. */
-	room &= ~((1u << conn->rcv_wscale) - 1);
-	edge = conn->rcv_nxt_seq + room;
-	/* RFC 9293 3.8.6.2.2: no shrinking, and no steps smaller than min (Fr * RCV.BUFF, MSS). */
-	if (seq_lt(edge, conn->rcv_edge_seq + step) || conn->on_starved_list)
-		return conn->rcv_edge_seq;
-	return edge;
-}
-
-void tcp_window_reopen(struct harp_conn *conn)
-{
-	uint32_t edge, gain, full = conn_rcv_wnd_bytes_max(conn);
-
-	if (!conn_synchronized(conn) || (conn->flags & CONN_FIN_RECEIVED))
-		return;
-	/* What is open leaves less than a quarter to gain. */
-	if (conn_rcv_wnd_bytes(conn) > full - full / 4 &&
-	    conn_rcv_wnd_bytes(conn) >= 2u * conn->rcv_mss_bytes)
-		return;
-	edge = tcp_window_edge(conn);
-	gain = edge - conn->rcv_edge_seq;
-	if (gain >= full / 4 || (gain > 0 && conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes))
-		tcp_delack_want(conn, true);
-}
 
 /* ------------------------------------------------------------------------------------------------
  * Frames in and out of the account.
@@ -437,54 +397,78 @@ static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bo
 	}
 }
 
+/* What of a segment's text is taken: len bytes from seq on, behind `skip` of its packet. */
+struct reass_text {
+	uint32_t seq, len, skip;
+};
+
+/* RFC 9293 3.10.7.4: "trimming off any portions that lie outside the window". TCP_PASS: something is left. */
+static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reass_text *t)
+{
+	if (seq_lt(t->seq, conn->rcv_nxt_seq)) {
+		uint32_t old = conn->rcv_nxt_seq - t->seq;
+
+		tcp_sackout_duplicate(conn, t->seq, t->seq + (old < t->len ? old : t->len));
+		if (old >= t->len) {
+			tcp_delack_want(conn, true);
+			return TCP_DROP_DUPLICATE;
+		}
+		t->seq += old;
+		t->len -= old;
+		t->skip += old;
+	}
+	if (seq_gt(t->seq + t->len, conn->rcv_edge_seq)) {
+		if (!seq_gt(conn->rcv_edge_seq, t->seq)) {
+			tcp_delack_want(conn, true);
+			return TCP_DROP_WINDOW;
+		}
+		t->len = conn->rcv_edge_seq - t->seq;
+	}
+	return TCP_PASS;
+}
+
+/* Room for it; what is in order may be larger than the frames left: its beginning is kept then, or the peer would send it
+ * for ever. False: none of it. */
+static bool reass_trim_to_room(struct harp_conn *conn, const struct frame *f, struct reass_text *t,
+			       bool in_order)
+{
+	if (in_order && rcvq_may_coalesce(conn, t->len))
+		return true;
+	if (reass_admit(conn, reass_count_frames(f), in_order))
+		return true;
+	t->len = in_order ? reass_admit_part(conn, f, t->skip, t->len) : 0;
+	tcp_delack_want(conn, true);
+	if (t->len > 0) {
+		conn->tcp->stats->drop_tcp_rx_budget++;
+		return true;
+	}
+	if (in_order)
+		reass_refused(conn);
+	return false;
+}
+
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
 	struct frame *f = seg->in->frame;
-	uint32_t seq = seg->seq, len = seg->len, skip = seg->header_bytes;
+	struct reass_text text = { .seq = seg->seq, .len = seg->len, .skip = seg->header_bytes };
+	enum tcp_verdict v;
 	bool in_order;
 
 	conn->acct.data_segs_in++;
 	tcp->stats->tcp_data_segs_in++;
-	if (seq_lt(seq, conn->rcv_nxt_seq)) {
-		uint32_t old = conn->rcv_nxt_seq - seq;
-
-		tcp_sackout_duplicate(conn, seq, seq + (old < len ? old : len));
-		if (old >= len) {
-			tcp_delack_want(conn, true);
-			return TCP_DROP_DUPLICATE;
-		}
-		seq += old;
-		len -= old;
-		skip += old;
-	}
-	if (seq_gt(seq + len, conn->rcv_edge_seq)) {
-		len = seq_gt(conn->rcv_edge_seq, seq) ? conn->rcv_edge_seq - seq : 0;
-		if (len == 0) {
-			tcp_delack_want(conn, true);
-			return TCP_DROP_WINDOW;
-		}
-	}
-	in_order = seq == conn->rcv_nxt_seq;
+	v = reass_trim_to_window(conn, &text);
+	if (v != TCP_PASS)
+		return v;
+	in_order = text.seq == conn->rcv_nxt_seq;
 	/* What was received out of order stays as it was received: this may only fill the hole before. */
-	if (in_order && conn->reass_head && seq_gt(seq + len, conn->reass_head->seq))
-		len = conn->reass_head->seq - seq;
-	if (!(in_order && rcvq_may_coalesce(conn, len)) &&
-	    !reass_admit(conn, reass_count_frames(f), in_order)) {
-		/* A segment may be larger than the frames left: its beginning is kept, or the peer would send
-		 * it for ever. */
-		len = in_order ? reass_admit_part(conn, f, skip, len) : 0;
-		tcp_delack_want(conn, true);
-		if (len == 0) {
-			if (in_order)
-				reass_refused(conn);
-			return TCP_DROP_RX_BUDGET;
-		}
-		tcp->stats->drop_tcp_rx_budget++;
-	}
-	f = reass_trim_front(tcp, f, skip);
-	reass_trim_back(tcp, f, len);
-	reass_take(conn, f, seq, in_order);
+	if (in_order && conn->reass_head && seq_gt(text.seq + text.len, conn->reass_head->seq))
+		text.len = conn->reass_head->seq - text.seq;
+	if (!reass_trim_to_room(conn, f, &text, in_order))
+		return TCP_DROP_RX_BUDGET;
+	f = reass_trim_front(tcp, f, text.skip);
+	reass_trim_back(tcp, f, text.len);
+	reass_take(conn, f, text.seq, in_order);
 	if (!in_order) {
 		conn->bulk_segs = 0;
 		tcp->stats->tcp_out_of_order++;
@@ -499,6 +483,6 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		tcp_sackout_advance(conn);
 		tcp_delack_want(conn, true); /* a hole is filled, wholly or in part */
 	}
-	tcp_delack_took(conn, seg, len);
+	tcp_delack_took(conn, seg, text.len);
 	return TCP_KEPT;
 }
