@@ -4,6 +4,21 @@
  *
  * tcp.h includes it; the files there say what each field is for in more than a line. The receive queue and the
  * reassembly list are flat lists of frames (by ->next); of the send queue, tcp_sndq.h.
+ *
+ * What the RFCs call otherwise:
+ *	RCV.WND			rcv_edge_seq - rcv_nxt_seq, conn_rcv_wnd_bytes()
+ *	MAX.SND.WND		snd_wnd_max_bytes (RFC 5961)
+ *	Eff.snd.MSS		snd_mss_bytes
+ *	Last.ACK.sent		rcv_acked_seq (RFC 7323)
+ *	FlightSize, pipe	conn_flight_bytes(), tcp_loss_pipe_bytes()
+ *	recover, RecoveryPoint	recover_seq (RFC 6582, 6675)
+ *	RACK.xmit_ts		rack_sent_ns (RFC 8985)
+ *	RACK.min_RTT		rtt_ns_min
+ *	RACK.reo_wnd_mult	rack_mult
+ *	RACK.dsack_round	rack_dsack_seq, while rack_dsack_round
+ *	TLP.end_seq		tlp_end_seq, while tlp_out
+ *	TLP.is_retrans		tlp_again
+ *	RecoverFS		prr_flight_bytes (RFC 9937)
  */
 #ifndef HARP_TRANSPORT_TCP_CONN_H
 #define HARP_TRANSPORT_TCP_CONN_H
@@ -116,7 +131,9 @@ struct harp_conn {
 	struct cc cc;
 
 	/* Clocks. */
-	uint64_t rto_deadline_ns; /* retransmission or persist timer; TCP_NEVER_NS: off */
+	/* The one timer of RFC 9293 that asks again: what it means when it fires, retransmission, SYN, persist or
+	 * override, follows from what is outstanding then (timer_rto_expired()). TCP_NEVER_NS: off. */
+	uint64_t rto_deadline_ns;
 	uint64_t
 		loss_deadline_ns; /* reordering timer while something is marked, else the probe's */
 	uint64_t pto_ns; /* RFC 8985 section 7.2, of more than one segment; 0: no sample yet */

@@ -309,7 +309,7 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 }
 
 /* Everything this connection may send, up to its quota. 0: nothing more to send now; 1: quota used up;
- * -errno as tcp_out_segment(). *sent counts. */
+ * -errno as tcp_out_train(). *sent counts. */
 static int tx_conn(struct harp_conn *conn, unsigned *sent)
 {
 	int quota = TCP_TX_QUOTA_SEGMENTS;
