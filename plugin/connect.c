@@ -62,6 +62,7 @@ struct connect {
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
 	uint64_t deadline_ns, look_ns;
+	uint64_t began_ns;           /* the present attempt */
 	uint64_t harp_deadline_ns;   /* of all HARP lanes of a family, in this round */
 	struct dial dial;            /* the present attempt */
 	struct keeper_source source; /* of a kernel lane; the keeper's baton */
@@ -97,20 +98,30 @@ static enum retry_kind connect_failure(const struct dial *dial, int error)
 	return RETRY_TURNED_AWAY;
 }
 
+static enum retry_news connect_news(const struct connect *c, int error)
+{
+	if (!c->began_ns)
+		return RETRY_NOT_TRIED;
+	if (c->dial.opened)
+		return RETRY_PEER;
+	return error == -ETIMEDOUT ? RETRY_SILENCE : RETRY_NO_WAY;
+}
+
 static void connect_attempt_failed(struct connect *c, int error, const char *text, uint64_t now_ns)
 {
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 	enum retry_kind failure = connect_failure(&c->dial, error);
-	bool over = c->handle.sealed != (keyfile_key() != NULL);
+	bool over = c->handle.sealed != (keyfile_key() != NULL), cut_short;
 
 	/* The listener has heard it now too: it says the same there. */
 	if (over) {
 		error = -EPROTONOSUPPORT;
 		text = preamble_sealed_differs(c->handle.sealed);
 	}
-	/* A lane that got through to the peer tells more than one that did not. */
-	if (!c->error || c->dial.opened || error != -ECONNREFUSED) {
+	cut_short =
+		error == -ETIMEDOUT && now_ns >= c->deadline_ns && now_ns < c->began_ns + ANSWER_NS;
+	if (retry_tells(&c->retry, connect_news(c, error), cut_short)) {
 		c->error = error;
 		c->failure = failure;
 		snprintf(c->error_text, sizeof(c->error_text), "%s by %s: %s",
@@ -240,11 +251,13 @@ static void connect_start_run(struct work *work, uint64_t now_ns)
 	c->dial.driver = c->driver;
 	c->dial.opened = false;
 	c->dial.ports_max = 0;
+	c->began_ns = 0;
 	c->dial.deadline_ns = c->dial.open_deadline_ns = c->deadline_ns;
 	if (candidate->harp && !connect_may_try(c, candidate, now_ns, text, sizeof(text))) {
 		connect_attempt_failed(c, -ETIMEDOUT, text, now_ns);
 		return;
 	}
+	c->began_ns = now_ns;
 	connect_leave(c, CONNECT_RUNNING);
 	dial_start(&c->dial, now_ns);
 	if (!candidate->harp && c->driver != &c->own_driver && c->dial.lane)
@@ -423,6 +436,8 @@ static const char *connect_remedy(const struct connect *c)
 	if (c->failure == RETRY_UNKNOWN)
 		return " at HELLO each time: its rank has closed this listener (see the log there: it may have "
 		       "failed or been restarted), or strangers crowd the port";
+	if (c->failure == RETRY_TURNED_AWAY) /* silence has its question already */
+		return error == -ETIMEDOUT ? "" : "; is the peer's rank alive?";
 	return "; is the peer's rank alive, and does a firewall let TCP through?";
 }
 

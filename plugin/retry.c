@@ -30,6 +30,14 @@ void retry_note(struct retry *r, enum retry_kind kind)
 		r->kind = kind;
 }
 
+bool retry_tells(struct retry *r, enum retry_news news, bool cut_short)
+{
+	if (news < r->news || (cut_short && r->rounds))
+		return false;
+	r->news = news;
+	return true;
+}
+
 static bool retry_has_patience(const struct retry *r, uint64_t now_ns)
 {
 	uint64_t in_vain_ns = now_ns - r->in_vain_ns;
@@ -62,5 +70,6 @@ bool retry_again(struct retry *r, uint64_t now_ns)
 	r->not_before_ns = now_ns + pause_ns;
 	again = retry_has_patience(r, now_ns);
 	r->kind = RETRY_WRONG;
+	r->news = RETRY_NOT_TRIED;
 	return again;
 }

@@ -18,11 +18,20 @@ enum retry_kind {
 	RETRY_TURNED_AWAY, /* silence, or reset later than that: somebody there knows us */
 };
 
+/* What the end of an attempt tells who reads of it. Of a round the last that tells most is kept. */
+enum retry_news {
+	RETRY_NOT_TRIED,
+	RETRY_SILENCE, /* no answer */
+	RETRY_NO_WAY,  /* an error on the way, here or there */
+	RETRY_PEER     /* it had got through to the peer */
+};
+
 struct retry {
 	uint64_t timeout_ns;    /* of the connect, HARP_CONNECT_TIMEOUT_MS */
 	uint64_t spread;        /* at random: who comes again does not come with all others */
 	unsigned rounds;        /* that are over */
 	enum retry_kind kind;   /* of the present one so far */
+	enum retry_news news;   /* of the present one so far */
 	uint64_t in_vain_ns;    /* since when nobody there has known us; 0: since never */
 	uint64_t not_before_ns; /* the next round */
 };
@@ -30,6 +39,8 @@ struct retry {
 void retry_init(struct retry *r, uint64_t timeout_ns, uint64_t spread);
 /* An attempt of the present round has failed so. */
 void retry_note(struct retry *r, enum retry_kind kind);
+/* It is what is to be said if there is no more. cut_short: by the deadline, before an answer was due. */
+bool retry_tells(struct retry *r, enum retry_news news, bool cut_short);
 /* The last of the round has. False: that was all, though there may be time. */
 bool retry_again(struct retry *r, uint64_t now_ns);
 

@@ -5,6 +5,8 @@ error that names the peer and what to look at. (How soon it comes is unit/test_r
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from actor import Actor, ActorError, actors
 from hosts import Hosts
@@ -38,6 +40,21 @@ def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
             "its rank has closed this listener" if how == "closed" else "is the peer's rank alive"
         )
         assert words in warning
+
+
+def test_the_peer_is_stopped(each: Hosts) -> None:
+    """One question, and none of a firewall: the peer's kernel has answered."""
+    made = [Actor(netns, each.env("kernel", **SOON)) for netns in each.netns]
+    with actors(*made) as (receiver, sender):
+        for rank in (receiver, sender):
+            rank.call("load", path=str(each.plugin))
+        handle, _listen = receiver.call("listen")
+        receiver.process.send_signal(signal.SIGSTOP)
+        try:
+            warning = fails(sender, handle)
+        finally:
+            receiver.process.send_signal(signal.SIGCONT)
+    assert warning.endswith("the peer does not accept; is its rank alive?")
 
 
 def test_the_way_is_forbidden(each: Hosts) -> None:

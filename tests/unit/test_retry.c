@@ -99,11 +99,32 @@ static void test_spread(void)
 	CHECK(last_ns - first_ns > 45 * MS);
 }
 
+/* Of a round what tells most is said, of several rounds the last; an attempt that had no time says nothing new. */
+static void test_what_is_said(void)
+{
+	struct retry r;
+
+	retry_init(&r, TIMEOUT_NS, 0);
+	CHECK(retry_tells(&r, RETRY_NOT_TRIED, false)); /* better than nothing */
+	CHECK(retry_tells(&r, RETRY_SILENCE, true));    /* so is this: there was none before it */
+	CHECK(retry_tells(&r, RETRY_PEER, false));
+	CHECK(!retry_tells(&r, RETRY_NO_WAY, false));
+	CHECK(!retry_tells(&r, RETRY_NOT_TRIED, false));
+	CHECK(retry_tells(&r, RETRY_PEER, false));
+	CHECK(retry_again(&r, BEGIN_NS));
+	CHECK(retry_tells(&r, RETRY_NO_WAY, false)); /* the peer has gone since */
+	CHECK(!retry_tells(&r, RETRY_SILENCE, false));
+	CHECK(retry_again(&r, BEGIN_NS));
+	CHECK(!retry_tells(&r, RETRY_SILENCE, true));
+	CHECK(!retry_tells(&r, RETRY_PEER, true));
+}
+
 int main(void)
 {
 	test_patience();
 	test_little_time();
 	test_mixed();
 	test_spread();
+	test_what_is_said();
 	return check_done();
 }
