@@ -56,7 +56,10 @@ digits, blanks and `_.:/[]-`; `harp_port_xstats_ignored` counts what that leaves
 Of jobs there are sums over all that are root's or have a lease, by `nic` and `kind` (`harp`,
 `kernel`) of their lanes; a NIC that this host doesn't have is called `other`. Sums go on when a job
 ends, and begin at 0 when harpd does. What a job did after the last scrape before its end is not in
-them.
+them. A job that began after harpd's first scrape counts from its beginning, in whichever scrape it
+is first seen: one whose user publishes more pages than are looked at, or that has no lease yet, may
+come late, as a step. One that is older counts from when it is first seen. The series of a NIC and
+kind are there from the first job on that has lanes of it, at what that job did.
 """
 
 

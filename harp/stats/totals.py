@@ -2,12 +2,15 @@
 """What all jobs of a host did together, as numbers that only grow.
 
 Prometheus is told sums over jobs, for a job is no label. A job that ends would take its share of a
-sum with it, and rate() would see a restart; so Totals remembers. A job that is there at the first
-look counts from then on, as harpd's own start counts for nothing; a later one from its beginning;
-one that was not looked at for a while, from where it was (its user had had his share of the look).
+sum with it, and rate() would see a restart; so Totals remembers. A job that had begun by the first
+look counts from when it is first seen, as what was before harpd's start counts for nothing; a later
+one from its beginning, whenever it is seen; one that was not looked at for a while, from where it
+was (its user had had his share of the look). When one of those is forgotten, as they are too many,
+all that is not remembered counts as if that look were the first: nothing is counted twice.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -90,14 +93,17 @@ def _lives(pid: int) -> bool:
 
 
 class Totals:
-    """Remembers between scrapes; by any thread. lives: is there a process of that number?"""
+    """Remembers between scrapes; by any thread. lives: is there a process of that number? wall_ns:
+    the clock of jobs' beginnings."""
 
-    def __init__(self, lives: Callable[[int], bool] = _lives) -> None:
+    def __init__(
+        self, lives: Callable[[int], bool] = _lives, wall_ns: Callable[[], int] = time.time_ns
+    ) -> None:
         self._lock = threading.Lock()
-        self._lives = lives
+        self._lives, self._wall_ns = lives, wall_ns
         self._seen: _Seen = {}
         self._sums: dict[Key, int] = {}
-        self._first = True
+        self._since_ns: int | None = None  # who began later is known from his beginning
 
     def take(self, jobs: Iterable[Job], nics: frozenset[str]) -> Jobs:
         """The sums, with what these jobs say now. nics: names that may become labels."""
@@ -105,19 +111,28 @@ class Totals:
         with self._lock:
             now = {job.key: _numbers(job, nics) for job in kept}
             for key, numbers in now.items():
-                before: Mapping[Key, int] = self._seen.get(key, numbers if self._first else {})
+                unseen: Mapping[Key, int] = {} if self._is_new(key) else numbers
+                before = self._seen.get(key, unseen)
                 for name, value in numbers.items():
                     earlier = before.get(name, 0)
                     grown = value - earlier if value >= earlier else 0
                     self._sums[name] = self._sums.get(name, 0) + grown
-            self._seen, self._first = self._absent(now) | now, False
+            if self._since_ns is None:
+                self._since_ns = self._wall_ns()
+            self._seen = self._absent(now) | now
             result = self._jobs()
         _gauges(result, kept, nics)
         return result
 
+    def _is_new(self, key: tuple[int, int]) -> bool:
+        """Did it begin under our eyes?"""
+        return self._since_ns is not None and key[1] >= self._since_ns
+
     def _absent(self, now: _Seen) -> _Seen:
         """Who was seen before and may come again, the longest absent first."""
         keys = [key for key in self._seen if key not in now and self._lives(key[0])]
+        if len(keys) > ABSENT_MAX:
+            self._since_ns = self._wall_ns()
         return {key: self._seen[key] for key in keys[-ABSENT_MAX:]}
 
     def _jobs(self) -> Jobs:

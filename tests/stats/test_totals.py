@@ -18,6 +18,13 @@ NICS = frozenset({"lo", "eth1"})
 MakeJob = Callable[..., JobOwner]
 
 
+def sums_from_the_beginning() -> Totals:
+    """Whose first look was before any job's beginning."""
+    sums = Totals(wall_ns=lambda: 0)
+    sums.take((), NICS)
+    return sums
+
+
 def test_sums_outlive_jobs(make_job: MakeJob) -> None:
     """Prometheus sees a counter that restarts when a number falls: it must not."""
     sums = Totals()
@@ -77,6 +84,31 @@ def test_who_was_there_before_counts_from_the_first_look_on(job_owner: JobOwner)
     assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 512
 
 
+def test_who_was_missed_at_the_first_look_counts_from_when_he_was_seen(make_job: MakeJob) -> None:
+    """What he had done before is nobody's news; of who came later it is."""
+    missed = make_job("missed")
+    missed.say(*A_LIFE)
+    sums = Totals()
+    sums.take((), NICS)
+    later = make_job("later")
+    later.say(*A_LIFE)
+    assert sums.take((missed.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 0
+    missed.say("bytes 0 0 512")
+    found = sums.take((missed.job(), later.job()), NICS)
+    assert found.rails["lo", "harp"].counters["payload_bytes"] == 5000 + 512
+
+
+def test_who_was_forgotten_does_not_count_twice(job_owner: JobOwner) -> None:
+    now_ns = [0]
+    sums, job = Totals(lambda _pid: True, lambda: now_ns[0]), job_owner.job()
+    sums.take((), NICS)
+    crowd = [replace(job, pid=pid) for pid in range(1, ABSENT_MAX + 11)]
+    before = sums.take(crowd, NICS)
+    now_ns[0] = job.snapshot.identity.start_wall_ns + 1
+    sums.take((), NICS)
+    assert sums.take(crowd, NICS).counters == before.counters
+
+
 def test_a_number_that_falls_is_not_believed(job_owner: JobOwner) -> None:
     sums, job = Totals(), job_owner.job()
     sums.take((), NICS)
@@ -87,8 +119,7 @@ def test_a_number_that_falls_is_not_believed(job_owner: JobOwner) -> None:
 
 
 def test_names_of_nics_are_this_host_s(job_owner: JobOwner) -> None:
-    sums = Totals()
-    sums.take((), NICS)
+    sums = sums_from_the_beginning()
     found = sums.take((job_owner.job(),), frozenset({"eth1"}))
     assert {place for place, _ in found.rails} == {OTHER}
     assert found.rails[OTHER, "harp"].counters["payload_bytes"] == 5000
@@ -115,9 +146,7 @@ def test_whose_jobs_count(job_owner: JobOwner) -> None:
 
 
 def _families_of(jobs: tuple[Job, ...]) -> Scene:
-    sums = Totals()
-    sums.take((), NICS)
-    return Scene(jobs=sums.take(jobs, NICS))
+    return Scene(jobs=sums_from_the_beginning().take(jobs, NICS))
 
 
 def test_series_of_jobs(job_owner: JobOwner) -> None:
