@@ -47,6 +47,7 @@ from harp.errors import HarpError
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
 STATE_AGAIN_S = 5.0  # until there is room on the disk again
+NEWS_AGAIN_S = 1.0
 ASK_S = 5.0
 INHERITED = "HARPD_INHERITED_FDS"  # over a restart: lock, listening socket, clients ("+": greeted)
 
@@ -208,8 +209,25 @@ class Daemon:
 
     def _news(self, _events: int) -> None:
         assert self._monitor is not None
-        if netlink.drain(self._monitor):
+        try:
+            heard = netlink.drain(self._monitor)
+        except OSError as error:
+            log.warning("news of links and addresses: %s; listening anew", error.strerror)
+            self.loop.unwatch(self._monitor.fileno())
+            self._monitor.close()
+            self.loop.after(NEWS_AGAIN_S, self._listen_anew)
+            return
+        if heard:
             self.nics.sync()
+
+    def _listen_anew(self) -> None:
+        try:
+            self._monitor = netlink.monitor()
+        except OSError:  # no descriptor, no memory: nics.sync() looks by itself, if seldom
+            self.loop.after(NEWS_AGAIN_S, self._listen_anew)
+            return
+        self.loop.watch(self._monitor.fileno(), READ, self._news)
+        self.nics.sync()
 
     # ---- state ----
 

@@ -6,6 +6,7 @@ What the monitor says is not parsed: it says that something changed, and the dum
 things are. So a message lost to a full buffer costs nothing.
 """
 
+import errno
 import ipaddress
 import os
 import socket
@@ -32,6 +33,7 @@ MONITOR_GROUPS = 0x1 | 0x10 | 0x100
 # What a job's monitor hears: those, neighbours and routes (dataplane/host/instance_open.c).
 JOB_GROUPS = MONITOR_GROUPS | 0x4 | 0x40 | 0x400
 _TRIES = 4
+READS_MAX = 256
 
 
 @dataclass(frozen=True)
@@ -80,17 +82,18 @@ def monitor(groups: int = MONITOR_GROUPS) -> socket.socket:
 
 
 def drain(sock: socket.socket) -> bool:
-    """Reads the monitor empty; True when there was anything, lost messages counted."""
-    heard = False
-    while True:
+    """Reads the monitor empty, or for a while where news come faster than that; True when there was
+    anything, lost messages counted. OSError: it will not be heard of any more."""
+    for reads in range(READS_MAX):
         try:
             if not sock.recv(65536):
-                return heard
-            heard = True
+                return reads > 0
         except BlockingIOError:
-            return heard
-        except OSError:  # ENOBUFS: messages were lost
-            heard = True
+            return reads > 0
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:  # messages were lost
+                raise
+    return True
 
 
 def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
