@@ -152,6 +152,7 @@ def failover(
     """
     shape = _shape(given, message_bytes=65536)
     options = runner.FailoverOptions(shape, cut, use, cut_for, after)
+    runner.check_output(csv, plot)
     report = runner.run_failover(options, console.err.print)
     if csv is not None:
         runner.write_csv(report, csv)

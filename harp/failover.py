@@ -7,6 +7,7 @@ the line and not the processor is the limit, and look at it at the receiver.
 
 import csv
 import itertools
+import os
 import statistics
 import threading
 import time
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harp import files
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions, RailOptions
 from harp.rails import Rails
@@ -295,9 +297,28 @@ def typical_round(report: dict[str, Any]) -> dict[str, Any]:
     return rounds[len(rounds) // 2]
 
 
+def check_output(csv_file: Path | None, plot: Path | None) -> None:
+    """What would be in the way of writing them is said before minutes of measuring."""
+    for file in filter(None, (csv_file, plot)):
+        with _writable(file):
+            os.close(files.open_output(file, 0))
+    if plot is not None:
+        _matplotlib()
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    """Figure, and the canvas that draws it."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise HarpError("a plot needs matplotlib: pip install 'harp[plot]'", Exit.MISSING) from None
+    return Figure, FigureCanvasAgg
+
+
 def write_csv(report: dict[str, Any], file: Path) -> None:
     """Every round's timeline: what was received and what each rail carried."""
-    with _writable(file), file.open("w", newline="") as out:
+    with _writable(file), files.opened(file, newline="") as out:
         rows = csv.writer(out)
         rows.writerow(("round", "series", "at_ms", "mbit_per_s"))
         for index, found in enumerate(report["rounds"]):
@@ -310,15 +331,11 @@ def write_csv(report: dict[str, Any], file: Path) -> None:
 
 def write_plot(report: dict[str, Any], file: Path) -> None:
     """The typical round as a picture, PNG or SVG by the file's name. It takes matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise HarpError("a plot needs matplotlib: pip install 'harp[plot]'", Exit.MISSING) from None
+    figure_of, canvas_of = _matplotlib()
     found = typical_round(report)
     shape = report["options"]["shape"]
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figure_of(figsize=(9, 4), layout="constrained")
+    canvas_of(figure)
     axes = figure.add_subplot()
     line = found["timeline"]["received"]
     axes.plot(*_columns(line, 1), color="black", lw=0.9, label="received and right")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from harp import __version__
+from harp import __version__, files
 from harp.config import reference, values
 from harp.config.keys import global_keys, tables
 
@@ -235,5 +235,6 @@ def write_all(directory: Path) -> Iterator[Path]:
     for name, section in PAGES.items():
         path = directory / f"man{section}" / f"{name}.{section}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(name), encoding="utf-8")
+        with files.opened(path) as file:
+            file.write(page(name))
         yield path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """harp.toml as a file: read with suspicion, parsed, its positions known."""
 
-import errno
-import os
 import re
 import stat
 import tomllib
@@ -11,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harp import files
 from harp.config.positions import Keys, Position, positions
 from harp.config.problems import ConfigError, Problem
 from harp.errors import Exit
@@ -49,18 +48,6 @@ class Document:
 
 def _refuse(file: str, message: str, code: Exit = Exit.FAILURE) -> ConfigError:
     return ConfigError([Problem(file, "", message)], code)
-
-
-def _read(path: Path) -> tuple[bytes, os.stat_result]:
-    # Not blocking: a named pipe that nobody writes to must not hold harpd up.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if stat.S_ISDIR(info.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(info.st_mode):
-            raise _refuse(str(path), "is no regular file")
-        return file.read(FILE_BYTES_MAX + 1), info
 
 
 def _decode(file: str, data: bytes) -> str:
@@ -109,12 +96,14 @@ def read(path: Path) -> Document:
     """The file at path. ConfigError, with Exit.MISSING when it is not there."""
     file = str(path)
     try:
-        data, info = _read(path)
+        data, info = files.read(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         remedy = "is not there; `harpctl config init` writes one"
         raise _refuse(file, remedy, Exit.MISSING) from None
     except PermissionError:
         raise _refuse(file, "may not be read by this user", Exit.PRIVILEGE) from None
+    except files.NotRegularError:
+        raise _refuse(file, files.NOT_REGULAR) from None
     except OSError as error:
         raise _refuse(file, f"cannot be read: {error.strerror}") from None
     warnings = []

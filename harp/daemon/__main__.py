@@ -7,11 +7,12 @@ import logging.handlers
 import os
 import resource
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
 
-from harp import __version__
+from harp import __version__, files
 from harp.errors import Exit, HarpError
 
 log = logging.getLogger("harpd")
@@ -28,13 +29,29 @@ class _JournalFormatter(logging.Formatter):
         return _JOURNAL.get(record.levelname, "") + super().format(record)
 
 
+class _BoundedFile(logging.handlers.RotatingFileHandler):
+    """The file and the one before it: no more than so much on the disk, whatever is in the way."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
+
+    def _open(self) -> TextIOWrapper:
+        fd = files.open_output(Path(self.baseFilename), os.O_APPEND)
+        return os.fdopen(fd, "a", encoding=self.encoding, errors=self.errors)
+
+    def doRollover(self) -> None:  # noqa: N802 - the base class calls it so
+        try:
+            super().doRollover()
+        except OSError:  # else no line would be written any more
+            self.stream = self._open()
+            self.stream.truncate(0)
+
+
 def _log_to(path: Path | None) -> None:
     handler: logging.Handler
     if path is not None:
         try:
-            handler = logging.handlers.RotatingFileHandler(
-                path, maxBytes=LOG_BYTES_MAX, backupCount=1
-            )
+            handler = _BoundedFile(path)
         except OSError as error:
             raise HarpError(f"{path}: {error.strerror}; choose another file with --log") from error
         text = "%(asctime)s harpd: %(levelname)s: %(message)s"
@@ -117,7 +134,8 @@ def main() -> None:
         sys.exit(status if isinstance(status, int) else Exit.OK)
     except HarpError as error:
         # On stderr for who started us, and in the log when that is a file.
-        log.error("%s", error)
+        if logging.getLogger().handlers:
+            log.error("%s", error)
         if not any(type(each) is logging.StreamHandler for each in logging.getLogger().handlers):
             with contextlib.suppress(OSError):  # nobody reads it any more
                 sys.stderr.write(f"harpd: {error}\n")

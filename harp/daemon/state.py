@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harp import files
 from harp.daemon.ports import Block
 from harp.daemon.table import Lease, Owner
 from harp.words import printable
 
 VERSION = 1
+FILE_BYTES_MAX = 64 << 20  # 65536 leases take 40
 FILE = "state.json"
 U32_MAX, U64_MAX, PID_MAX = 2**32 - 1, 2**64 - 1, 2**31 - 1
 QUEUES_MAX = 65536  # of any NIC
@@ -181,17 +183,25 @@ class StateFile:
     def read(self) -> State | None:
         """What the harpd before left; None when there is nothing. BadStateError, OSError."""
         try:
-            return decode(self.path.read_text(encoding="utf-8"))
+            raw, _ = files.read(self.path, FILE_BYTES_MAX)
         except FileNotFoundError:
             return None
+        except (files.NotRegularError, IsADirectoryError) as error:
+            raise BadStateError(str(error.strerror)) from error
+        if len(raw) > FILE_BYTES_MAX:
+            raise BadStateError(f"it has more than {FILE_BYTES_MAX >> 20} MiB")
+        try:
+            return decode(raw.decode())
         except UnicodeDecodeError as error:
             raise BadStateError(str(error)) from error
 
     def write(self, state: State) -> None:
         """Replaces the file, whole; OSError leaves the old one as it is."""
         try:
-            with self._new.open("w", encoding="utf-8") as file:
-                os.fchmod(file.fileno(), 0o600)
+            # Whatever is in its place, a harpd that was killed or somebody left there.
+            self._new.unlink(missing_ok=True)
+            fd = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
                 file.write(encode(state))
             self._new.replace(self.path)
         except OSError:

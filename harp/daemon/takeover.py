@@ -21,10 +21,9 @@ def read_state(file: StateFile) -> State:
     try:
         state = file.read()
     except BadStateError as error:
-        aside = file.set_aside()
         log.error(
-            "%s can't be read (%s); it is now %s, and jobs of before are not known",
-            file.path, error, aside,
+            "%s can't be read (%s); %s, and jobs of before are not known",
+            file.path, error, _set_aside(file),
         )  # fmt: skip
         return State()
     except OSError as error:
@@ -38,6 +37,13 @@ def read_state(file: StateFile) -> State:
             state.version, state.pid, len(state.leases), "" if len(state.leases) == 1 else "s",
         )  # fmt: skip
     return state
+
+
+def _set_aside(file: StateFile) -> str:
+    try:
+        return f"it is now {file.set_aside()}"
+    except OSError as error:
+        return f"it can't be renamed either ({error.strerror})"
 
 
 class Takeover:

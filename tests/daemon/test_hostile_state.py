@@ -4,7 +4,10 @@
 import json
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,3 +106,51 @@ def test_a_state_that_is_no_text_is_set_aside(
         assert (settings.run_dir / "state.bad").read_bytes() == raw
     assert "internal error" not in caplog.text
     assert caplog.text.count("jobs of before are not known") == 4
+
+
+def an_empty_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def a_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("state.json", os.mkfifo),
+        ("state.json", an_empty_directory),
+        ("state.json", a_loop),
+        ("state.json.new", os.mkfifo),
+        ("state.json.new", a_loop),
+    ],
+)
+def test_what_is_no_file_holds_nobody_up(
+    start: Callable[..., Running],
+    settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    make: Callable[[Path], None],
+) -> None:
+    """Not the state, nor what is to become it: harpd puts it aside, or out of the way."""
+    settings.run_dir.mkdir(exist_ok=True)
+    make(settings.run_dir / name)
+    # In a process of its own: who waits for a FIFO's other end can't be stopped here.
+    code = f"from harp.daemon.state import *; StateFile(Path({str(settings.run_dir)!r})).read()"
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=30, capture_output=True)
+    harpd = start(FakeKernel())
+    with harpd.client() as client:
+        assert client.query("status")["state"] == "good"
+    harpd.end(remove=False)
+    decode((settings.run_dir / "state.json").read_text())
+    assert ("jobs of before are not known" in caplog.text) == (name == "state.json")
+
+
+def test_a_state_that_can_not_be_set_aside(
+    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    (settings.run_dir / "state.bad" / "x").mkdir(parents=True)
+    (settings.run_dir / "state.json").write_text("{")
+    start(FakeKernel()).end(remove=True)
+    assert "it can't be renamed either (Is a directory), and jobs of before" in caplog.text
