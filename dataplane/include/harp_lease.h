@@ -17,7 +17,8 @@
  *   RELEASE   ------------->
  *             <-------------  DONE, or REFUSED
  *   QUERY     ------------->            a JSON document: harpctl's commands (docs/operating.md)
- *             <-------------  ANSWER    and one descriptor: a sealed memfd that holds a JSON document
+ *             <-------------  ANSWER    and one descriptor, to read: a memfd that holds a JSON document,
+ *                                     sealed but for its end: emptied when nobody has it open
  *
  * REFUSED with serial 0 answers no question: it is the last that harpd says to one that has no place (EUSERS) or was
  * silent for too long (ETIMEDOUT), before it hangs up.

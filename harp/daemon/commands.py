@@ -2,15 +2,14 @@
 """What harpctl may ask of harpd over the socket: each command's answer is a JSON document."""
 
 import errno
-import importlib
-import json
 import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 from harp.daemon import peer, queries
-from harp.daemon.server import Client, document_fd
-from harp.daemon.session import Command, Later, Then
+from harp.daemon.looks import Looks
+from harp.daemon.server import Client
+from harp.daemon.session import Command, Later
 from harp.daemon.table import RefusedError
 
 if TYPE_CHECKING:
@@ -35,10 +34,8 @@ def _only_root(client: Client) -> None:
 class Commands:
     """All of them, over one harpd."""
 
-    def __init__(self, daemon: "Daemon") -> None:
-        self._daemon = daemon
-        self._answers: Any = None  # harp.stats.source.Answers, once somebody has asked
-        self._waiting: dict[bool, list[Then]] = {}  # for a look that is under way, by its flows
+    def __init__(self, daemon: "Daemon", looks: Looks) -> None:
+        self._daemon, self._looks = daemon, looks
 
     def all(self) -> dict[str, Command]:
         """By name."""
@@ -62,29 +59,8 @@ class Commands:
             raise RefusedError(
                 errno.EACCES, f"user {who.owner.uid} may not have leases, nor see others' instances"
             )
-        return lambda then: self._look(question.get("flows") is not False, then)
-
-    def _look(self, flows: bool, then: Then) -> None:
-        """A worker looks, since any user's processes may make it long; once for all who ask
-        meanwhile."""
-        waiting = self._waiting.setdefault(flows, [])
-        waiting.append(then)
-        if len(waiting) == 1:
-            self._daemon.loop.work(
-                lambda: self._seen(flows), lambda fd, error: self._tell(flows, fd, error)
-            )
-
-    def _seen(self, flows: bool) -> int:
-        if self._answers is None:
-            # numpy takes a while to import: only who is asked waits.
-            self._answers = importlib.import_module("harp.stats.source").Answers()
-        return document_fd(json.dumps(self._answers.answer({"flows": flows}), allow_nan=False))
-
-    def _tell(self, flows: bool, fd: int | None, error: BaseException | None) -> None:
-        for then in self._waiting.pop(flows):
-            then(fd, error)
-        if fd is not None:
-            os.close(fd)
+        flows = question.get("flows") is not False
+        return lambda then: self._looks.ask(who.owner.uid, flows, then)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

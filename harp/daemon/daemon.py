@@ -32,8 +32,11 @@ from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir, takeover
 from harp.daemon.access import Access
 from harp.daemon.commands import Commands
+from harp.daemon.documents import Lending
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
+from harp.daemon.limits import documents_possible
+from harp.daemon.looks import Looks
 from harp.daemon.loop import READ, Loop
 from harp.daemon.nics import Nics
 from harp.daemon.server import BACKLOG, Server
@@ -100,6 +103,8 @@ class Daemon:
         self._takeover = Takeover(State())
         self.since_s = time.time()
         self.loop = Loop()
+        self._lending = Lending(self.loop, documents_possible())
+        self._looks = Looks(self.loop, self._lending)
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
         self._state_file = StateFile(settings.run_dir)
         self._state_broken = ""
@@ -187,7 +192,8 @@ class Daemon:
     def _serve(self) -> None:
         assert self._listening is not None
         assert self._monitor is not None
-        session = Session(self.leasing, Commands(self).all(), lambda: self.settings.job)
+        commands = Commands(self, self._looks).all()
+        session = Session(self.leasing, commands, lambda: self.settings.job, self._lending)
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
@@ -409,6 +415,8 @@ class Daemon:
         if self._server is not None:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
+        self._looks.close()
+        self._lending.close()
         if self._remove:
             self._take_back()
         else:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 DESCRIPTORS_KEPT = 48  # harpd's own, and those of the leases that are being made
 
 
+DOCUMENTS_MAX = 1024
+
+
 @dataclass
 class Bucket:
     """Tokens that come back with time. now_s: the caller's clock, in seconds."""
@@ -54,7 +57,13 @@ def connections_possible(wanted: int) -> int:
     """At most so many connections leave descriptors for leases: each costs two, its socket and a
     pidfd."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(4, min(wanted, (soft - DESCRIPTORS_KEPT) // 2))
+    return max(4, min(wanted, (soft - DESCRIPTORS_KEPT - documents_possible()) // 2))
+
+
+def documents_possible() -> int:
+    """So many answers may be watched for who keeps them: a descriptor each."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(4, min(DOCUMENTS_MAX, soft // 16))
 
 
 @dataclass

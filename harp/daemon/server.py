@@ -10,7 +10,6 @@ out, whatever it does. While there is no place left, who has not said hello make
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import socket
@@ -325,17 +324,3 @@ class Server:
         self.loop.unwatch(self._listening.fileno())
         for client in list(self.clients):
             client.close("")
-
-
-def document_fd(text: str) -> int:
-    """A sealed memfd that holds a document: whoever gets it can rely on it."""
-    fd = os.memfd_create("harp-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        with os.fdopen(os.dup(fd), "wb") as file:
-            file.write(text.encode())
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

@@ -10,13 +10,13 @@ from typing import Any
 
 from harp import __version__, _host
 from harp._host import Kind, Message
+from harp.daemon.documents import Lending, document_fd
 from harp.daemon.leasing import Granted, Leasing
-from harp.daemon.server import Client, Reply, document_fd
+from harp.daemon.looks import Then
+from harp.daemon.server import Client, Reply
 from harp.daemon.table import RefusedError
 
 log = logging.getLogger("harpd")
-# Takes a document by descriptor, the caller's, or what went wrong, later and from the loop.
-Then = Callable[[int | None, BaseException | None], None]
 Later = Callable[[Then], None]
 # A command: who asks, its other fields -> the answer's document, or who makes it. RefusedError.
 Command = Callable[[Client, dict[str, Any]], dict[str, Any] | Later]
@@ -26,9 +26,14 @@ class Session:
     """The handler of server.Server."""
 
     def __init__(
-        self, leasing: Leasing, commands: dict[str, Command], settings: Callable[[], str]
+        self,
+        leasing: Leasing,
+        commands: dict[str, Command],
+        settings: Callable[[], str],
+        lending: Lending,
     ) -> None:
         self._leasing, self._commands, self._settings = leasing, commands, settings
+        self._lending = lending
 
     def __call__(self, client: Client, message: Message) -> None:
         """Handles one message; answers exactly once, or closes the connection."""
@@ -101,20 +106,19 @@ class Session:
         if callable(found):
             found(lambda fd, error: self._made(client, serial, fd, error))
         else:
-            self._answer(client, serial, document_fd(json.dumps(found, allow_nan=False)))
+            text, uid = json.dumps(found, allow_nan=False), client.peer.owner.uid
+            self._lending.expect_room(uid, len(text))
+            self._answer(client, serial, self._lending.lend(uid, document_fd(text)))
 
     def _made(
         self, client: Client, serial: int, fd: int | None, error: BaseException | None
     ) -> None:
-        if fd is None:
+        if fd is not None:
+            self._answer(client, serial, fd)
+        elif isinstance(error, RefusedError):
+            self._refuse(client, serial, error)
+        else:
             self._failed(client, serial, error or RuntimeError("no document"))
-            return
-        try:
-            # One document for all who asked, with an offset for each.
-            own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-            self._answer(client, serial, own)
-        except OSError as error:
-            self._failed(client, serial, error)
 
     @staticmethod
     def _answer(client: Client, serial: int, fd: int) -> None:

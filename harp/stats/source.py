@@ -7,17 +7,15 @@ harpd answers whom it would lease to.
 
 import importlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from harp.errors import HarpError
 from harp.stats.discover import find
-from harp.stats.instance import Sight, look, restored_sight, sight_document
+from harp.stats.instance import Sight, look, restored_sight
 
 SOCKET = "/run/harp/harpd.sock"
-ANSWER_AGE_S = 0.5
 
 
 def ask_harpd(flows: bool) -> dict[str, Any] | None:
@@ -49,24 +47,3 @@ class Source:
                 return restored_sight(answer)
         with find() as found:
             return look(found, flows=flows)
-
-
-class Answers:
-    """harpd's answers to {"command": "stats", "flows": bool}: looked up at most twice a second.
-
-    A look takes milliseconds of harpd's one thread; who asks more often gets the last one again.
-    """
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self._kept: dict[bool, tuple[float, dict[str, Any]]] = {}
-
-    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The document; as harpctl's -o json."""
-        flows = question.get("flows") is not False
-        until_s, document = self._kept.get(flows, (0.0, {}))
-        if not document or self._now_s() >= until_s:
-            with find() as found:
-                document = sight_document(look(found, flows=flows))
-            self._kept[flows] = self._now_s() + ANSWER_AGE_S, document
-        return document

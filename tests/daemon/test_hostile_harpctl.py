@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harp import _host, output
-from harp.daemon.server import document_fd
+from harp.daemon.documents import document_fd
 
 CODE = "from harp.cli import main; main()"
 

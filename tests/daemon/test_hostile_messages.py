@@ -231,7 +231,7 @@ def test_root_without_capabilities_controls_nothing(harpd: Running) -> None:
 
 
 def test_few_descriptors_mean_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, count in ((64, 8), (256, 104), (65536, 1024), (10, 4)):
+    for soft, count in ((64, 6), (256, 96), (65536, 1024), (10, 4)):
         monkeypatch.setattr(resource, "getrlimit", lambda _which, soft=soft: (soft, soft))
         assert limits.connections_possible(1024) == count
     few = limits.Connections(8, 128)

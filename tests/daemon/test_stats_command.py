@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +16,11 @@ from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, in_child
 
 from harp import _host
-from harp.daemon import commands, server, session
+from harp.daemon import looks
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.documents import document_fd
 from harp.daemon.settings import Settings
 from harp.stats.instance import restored_sight
-from harp.stats.source import Answers
 
 __all__ = ["make_owner", "owner"]
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes nobody")
@@ -73,75 +72,70 @@ def test_who_may_not_lease_sees_nothing(start: Callable[..., Running], settings:
     )
 
 
+def both_ask(harpd: Running, *clients: DaemonClient) -> None:
+    """Two questions, of which harpd has both."""
+    for client in clients:
+        client._sock.send(_host.pack_query(9, b'{"command": "stats"}'))
+    harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
+
+
 def test_others_are_served_during_a_look(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes; and who asks meanwhile is told what it finds."""
-    looks, seen = threading.Event(), threading.Event()
-    asked = []
+    looked, seen = [], threading.Event()
 
-    def answer(_self: Answers, question: dict[str, Any]) -> dict[str, Any]:
-        asked.append(question)
-        looks.set()
+    def look(_flows: bool) -> int:
         assert seen.wait(60)
-        return {"found": len(asked)}
+        looked.append(threading.current_thread().name[:10])
+        return document_fd("{}")
 
-    monkeypatch.setattr(Answers, "answer", answer)
-    with harpd.client() as one, harpd.client() as other, ThreadPoolExecutor() as both:
-        answers = [both.submit(one.query, "stats")]
-        assert looks.wait(60)
-        answers.append(both.submit(other.query, "stats"))
+    monkeypatch.setattr(looks, "_look", look)
+    with harpd.client() as one, harpd.client() as other:
+        both_ask(harpd, one, other)
         with harpd.client() as third:
             assert third.query("status")["leases"] == 0
-        harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
         seen.set()
-        assert [each.result() for each in answers] == [{"found": 1}] * 2
-
-
-def test_all_who_ask_have_one_document(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of up to 128 MiB, which a worker writes. None moves another's offset."""
-    looks, threads = threading.Event(), []
-
-    def answer(_self: Answers, _question: dict[str, Any]) -> dict[str, Any]:
-        assert looks.wait(60)
-        return {}
-
-    def document_fd(text: str) -> int:
-        threads.append(threading.current_thread().name)
-        return written(text)
-
-    written = server.document_fd
-    monkeypatch.setattr(Answers, "answer", answer)
-    for module in (commands, session):
-        monkeypatch.setattr(module, "document_fd", document_fd, raising=False)
-    with harpd.client() as one, harpd.client() as other:
         for client in (one, other):
-            client._sock.send(_host.pack_query(9, b'{"command": "stats"}'))
-        harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
-        looks.set()
+            fds = socket.recv_fds(client._sock, 65536, 4)[1]
+            assert os.read(fds[0], 9) == b"{}"
+            os.close(fds[0])
+    assert looked == ["harpd-work"]
+
+
+def test_all_of_a_user_have_one_document(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of up to 128 MiB, which a worker writes. None moves another's offset."""
+    monkeypatch.setattr(looks, "AGE_S", 60)
+    with harpd.client() as one, harpd.client() as other:
+        both_ask(harpd, one, other)
         fds = [socket.recv_fds(client._sock, 65536, 4)[1][0] for client in (one, other)]
-    assert [os.read(fd, 9) for fd in fds] == [b"{}"] * 2
+        one._sock.send(_host.pack_query(9, b'{"command": "stats"}'))  # a look that is young
+        fds += socket.recv_fds(one._sock, 65536, 4)[1]
+    assert [os.read(fd, 10) for fd in fds] == [b'{"format":'] * 3
     inodes = {os.fstat(fd).st_ino for fd in fds}
     for fd in fds:
         os.close(fd)
-    assert (len(inodes), [name[:10] for name in threads]) == (1, ["harpd-work"])
+    assert len(inodes) == 1
 
 
 def test_a_look_that_fails_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_self: Answers, _question: dict[str, Any]) -> dict[str, Any]:
+    def broken(_flows: bool) -> int:
         raise KeyError("oops")
 
-    monkeypatch.setattr(Answers, "answer", broken)
+    monkeypatch.setattr(looks, "_look", broken)
     with harpd.client() as client:
         with pytest.raises(RefusedByDaemonError, match="its log says more"):
             client.query("stats")
         assert client.query("status")["leases"] == 0
 
 
-def test_who_asks_all_the_time_gets_the_last_answer(owner: Owner) -> None:
-    now_s = [100.0]
-    answers = Answers(lambda: now_s[0])
-    first = answers.answer({})
-    owner.say("run 50")
-    assert answers.answer({}) is first
-    assert answers.answer({"flows": False}) is not first
-    now_s[0] += 0.6
-    assert answers.answer({})["instances"] != first["instances"]
+def test_who_asks_all_the_time_gets_the_last_answer(
+    harpd: Running, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "AGE_S", 60)
+    with harpd.client() as client:
+        first = client.query("stats")
+        owner.say("run 50")
+        assert client.query("stats") == first
+        assert client.query("stats", flows=False) != first
+        told = harpd.daemon._looks
+        harpd.call(lambda: told._forget(True, told._seen[True]))
+        assert client.query("stats")["instances"] != first["instances"]

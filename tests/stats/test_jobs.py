@@ -27,6 +27,7 @@ from harp.stats import lanes_view, schema
 from harp.stats.instance import Sight, look, restored_sight, sight_document
 from harp.stats.job import comms, document
 from harp.stats.page import read_job
+from harp.stats.text import sight_text
 
 MakeJob = Callable[..., JobOwner]
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -92,7 +93,9 @@ def test_a_document_is_the_same_elsewhere(job_owner: JobOwner, make_job: MakeJob
     full.say("comm 2", "lane 2 0 harp")
     job_owner.say("choice 0 bulk by kernel: 12 against 8 Gbit/s", "failed 1")
     with stats.find() as found:
-        said = sight_document(look(found))
+        sight = look(found)
+        said = sight_document(sight)
+    assert b"".join(sight_text(sight)).decode() == json.dumps(said)
     back = restored_sight(json.loads(json.dumps(said)))
     assert sight_document(back) == said
     (mine,) = [each for each in said["jobs"] if each["pid"] == job_owner.process.pid]

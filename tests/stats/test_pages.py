@@ -24,6 +24,7 @@ from harp.stats import discover, instance, schema
 from harp.stats.instance import look, restored_sight, sight_document
 from harp.stats.page import FLOWS_MAX, text
 from harp.stats.rates import quantile_ns
+from harp.stats.text import sight_text
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -145,6 +146,7 @@ def test_a_document_is_the_same_elsewhere(owner: Owner) -> None:
     document = sight_document(sight)
     back = restored_sight(json.loads(json.dumps(document)))
     assert sight_document(back) == document
+    assert b"".join(sight_text(sight)).decode() == json.dumps(document)
     mine = [each for each in back.instances if each.pid == owner.process.pid]
     assert mine[0].snapshot.status.note == "harp7 is down"
     assert mine[0].name == "harp7/0"

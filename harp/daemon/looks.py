@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all instances of the host publish, for who asks harpd.
+
+A worker looks, since any user's processes may make it long: once for all who ask meanwhile, and for
+some time after, as pages change all the time and a look costs as much as it finds. What it finds
+is one document; each user who asks has a copy.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harp.daemon.documents import Lending, copied, written
+from harp.daemon.loop import Loop
+from harp.daemon.table import RefusedError
+
+AGE_S = 0.5
+# Takes a document by descriptor, from then on the caller's, or what went wrong.
+Then = Callable[[int | None, BaseException | None], None]
+
+
+@dataclass
+class _Seen:
+    """A look's document. waiting: who has asked for it, by user, while his copy is made."""
+
+    fd: int
+    waiting: dict[int, list[Then]] = field(default_factory=dict)
+
+
+def _look(flows: bool) -> int:
+    # numpy takes a while to import: only who is asked waits.
+    text = importlib.import_module("harp.stats.text")
+    return written(text.seen(flows=flows))
+
+
+class Looks:
+    """The last of each kind, with and without connections. Used by the loop's thread."""
+
+    def __init__(self, loop: Loop, lending: Lending) -> None:
+        self._loop, self._lending = loop, lending
+        self._seen: dict[bool, _Seen] = {}
+        self._waiting: dict[bool, list[tuple[int, Then]]] = {}  # for a look that is under way
+
+    def ask(self, uid: int, flows: bool, then: Then) -> None:
+        """then() now or later, from the loop."""
+        seen = self._seen.get(flows)
+        if seen is not None:
+            self._give(seen, uid, then)
+            return
+        waiting = self._waiting.setdefault(flows, [])
+        waiting.append((uid, then))
+        if len(waiting) == 1:
+            self._loop.work(lambda: _look(flows), lambda fd, error: self._found(flows, fd, error))
+
+    def _found(self, flows: bool, fd: int | None, error: BaseException | None) -> None:
+        waiting = self._waiting.pop(flows)
+        if fd is None:
+            for _, then in waiting:
+                then(None, error)
+            return
+        self._seen[flows] = seen = _Seen(fd)
+        for uid, then in waiting:
+            self._give(seen, uid, then)
+        self._loop.after(AGE_S, lambda: self._forget(flows, seen))
+
+    def _forget(self, flows: bool, seen: _Seen) -> None:
+        if self._seen.get(flows) is seen:
+            os.close(self._seen.pop(flows).fd)
+
+    def _give(self, seen: _Seen, uid: int, then: Then) -> None:
+        """His copy, which may be there already."""
+        if uid in seen.waiting:
+            seen.waiting[uid].append(then)
+            return
+        try:
+            fd = self._lending.again(uid, seen)
+            if fd is not None:
+                then(fd, None)
+                return
+            self._lending.expect_room(uid, os.fstat(seen.fd).st_size)
+            own = os.open(f"/proc/self/fd/{seen.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        except (RefusedError, OSError) as error:
+            then(None, error)
+            return
+        seen.waiting[uid] = [then]
+        self._loop.work(lambda: copied(own), lambda fd, error: self._made(seen, uid, fd, error))
+
+    def _made(self, seen: _Seen, uid: int, fd: int | None, error: BaseException | None) -> None:
+        for number, then in enumerate(seen.waiting.pop(uid)):
+            try:
+                if fd is None:
+                    then(None, error)
+                elif number == 0:
+                    then(self._lending.lend(uid, fd, seen), None)
+                else:
+                    then(self._lending.again(uid, seen), None)
+            except OSError as failed:
+                then(None, failed)
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        for flows, seen in list(self._seen.items()):
+            self._forget(flows, seen)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users who keep the answers that they get: what that costs harpd is bounded, and comes back."""
+
+import errno
+import fcntl
+import os
+import resource
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from daemon_rig import NOBODY, Running, in_child
+
+from harp import _host
+from harp._host import Kind
+from harp.daemon import documents, looks
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.settings import Settings
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
+STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
+
+
+def keep(client: DaemonClient, question: bytes = STATUS) -> int:
+    """An answer's descriptor."""
+    _, fds = client._ask(_host.pack_query(client._next(), question), Kind.ANSWER)
+    return fds[0]
+
+
+def kept(client: DaemonClient, most: int) -> tuple[list[int], str]:
+    """As many answers as harpd lets one have, and what it says then."""
+    fds: list[int] = []
+    try:
+        while len(fds) < most:
+            fds.append(keep(client))
+    except RefusedByDaemonError as refused:
+        return fds, refused.why if refused.error == errno.EDQUOT else ""
+    return fds, ""
+
+
+@ROOT_ONLY
+def test_who_keeps_answers_is_told_so_and_nobody_else(harpd: Running) -> None:
+    harpd.daemon._lending._each_max = 5
+    path = harpd.path
+
+    def enemy() -> list[Any]:
+        with DaemonClient(path, "enemy") as client, DaemonClient(path, "another") as other:
+            fds, why = kept(client, 50)
+            refused = kept(other, 1)[1]
+            os.close(fds.pop())
+            return [len(fds) + 1, why, refused != "", kept(client, 50)[1] != "", len(fds)]
+
+    found = in_child(enemy, NOBODY)
+    assert found[:1] + found[2:] == [5, True, True, 4]
+    assert found[1].startswith(f"user {NOBODY} keeps 5 of harpd's answers open, 0 MiB in all, ")
+    held = []
+    with harpd.client() as client:  # root's are not counted, and do not pile up either
+        held, why = kept(client, 50)
+        assert (len(held), why) == (50, "")
+        assert harpd.call(lambda: len(harpd.daemon._lending._lent[0])) <= 5
+    for fd in held:
+        os.close(fd)
+
+
+@ROOT_ONLY
+def test_bytes_count(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "HELD_BYTES_MAX", 3000)
+    monkeypatch.setattr(looks, "_look", lambda _flows: documents.document_fd("x" * 2000))
+    monkeypatch.setattr(looks, "AGE_S", 0.01)
+    path = harpd.path
+
+    def enemy() -> list[int]:
+        with DaemonClient(path, "enemy") as client:
+            first = keep(client, STATS)
+            errors = []
+            while not errors:  # the same one, as long as it is young
+                try:
+                    os.close(keep(client, STATS))
+                except RefusedByDaemonError as refused:
+                    errors.append(refused.error)
+            os.close(first)
+            os.close(keep(client, STATS))
+            return errors
+
+    assert in_child(enemy, NOBODY) == [errno.EDQUOT]
+
+
+@ROOT_ONLY
+def test_users_have_documents_of_their_own(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one keeps is not charged to another who asked at the same time."""
+    monkeypatch.setattr(looks, "AGE_S", 60)
+    path = harpd.path
+
+    def number() -> int:
+        with DaemonClient(path, "one of them") as client:
+            return os.fstat(keep(client, STATS)).st_ino
+
+    mine = number()
+    theirs = in_child(number, NOBODY)
+    assert mine != theirs
+
+
+def until_empty(harpd: Running) -> None:
+    harpd.until(lambda: not harpd.daemon._lending._lent, "nothing lent")
+
+
+def test_memory_comes_back_although_a_path_is_kept(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is no open of it: the kernel does not tell of those."""
+    monkeypatch.setattr(documents, "SWEEP_S", 0.01)
+    harpd = start()
+    with harpd.client() as client:
+        fd = keep(client)
+        path = os.open(f"/proc/self/fd/{fd}", os.O_PATH)
+        for _ in range(20):
+            harpd.call(lambda: harpd.daemon._lending._sweep())
+        assert os.fstat(fd).st_size > 100, "who has it open relies on it"
+        os.close(fd)
+        until_empty(harpd)
+        assert os.fstat(path).st_blocks == 0
+        os.close(path)
+
+
+def test_nobody_writes_to_it_or_cuts_it(harpd: Running) -> None:
+    with harpd.client() as client:
+        fd = keep(client)
+    for attempt in (
+        lambda: os.ftruncate(fd, 0),
+        lambda: os.pwrite(fd, b"x", 0),
+        lambda: os.pwrite(os.open(f"/proc/self/fd/{fd}", os.O_RDWR), b"x", 0),
+    ):
+        with pytest.raises(OSError, match=r"\[Errno"):
+            attempt()
+    os.close(fd)
+
+
+def test_without_leases_of_files_answers_are_answers(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fs.leases-enable = 0: nobody knows who keeps what."""
+    real = fcntl.fcntl
+
+    def refused(fd: int, what: int, *arguments: Any) -> Any:
+        if what == fcntl.F_SETLEASE:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(fd, what, *arguments)
+
+    monkeypatch.setattr(documents.fcntl, "fcntl", refused)
+    with harpd.client() as client:
+        fd = keep(client)
+        assert client.query("status")["daemon"] == "harpd"
+    until_empty(harpd)
+    assert os.fstat(fd).st_size > 100
+    os.close(fd)
+
+
+def test_who_hangs_up_keeps_nothing(harpd: Running) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(harpd.path))
+        sock.send(_host.pack_hello(1, "enemy"))
+        assert sock.recv(65536)
+        for _ in range(5):
+            sock.send(_host.pack_query(5, STATUS))
+    until_empty(harpd)
+
+
+def test_answers_leave_descriptors_for_leases(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        harpd = start(given=replace(settings, users=("*",)))
+        assert harpd.daemon._lending._each_max == 512 // 16 // 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
