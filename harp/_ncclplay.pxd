@@ -28,6 +28,7 @@ cdef extern from "ncclplay.h" nogil:
         bint pin
         int cpu
         bint quiet
+        unsigned int rest_us
         bint ll
         ncclplay_log_fn log
         void *log_arg

@@ -32,7 +32,7 @@ cdef class Rank:
     """A rank: open on creation, then connect(), allreduce() and close().
 
     plugin: name or path; root: "host:port" where rank 0 listens; cpu: processor to pin the driver's
-    threads to, or None.
+    threads to, or None; rest_us: how long they sleep when nothing moves (0: they spin).
     """
 
     cdef ncclplay *play
@@ -44,7 +44,7 @@ cdef class Rank:
         self.log = []
 
     def __init__(self, str plugin, int rank, int ranks, str root, *, int channels=1,
-                 double timeout_s=60, cpu=None, bint quiet=True):
+                 double timeout_s=60, cpu=None, bint quiet=True, unsigned int rest_us=0):
         cdef ncclplay_options options
         cdef char error[NCCLPLAY_ERROR_BYTES]
         cdef int code
@@ -59,6 +59,7 @@ cdef class Rank:
         options.channels = channels
         options.timeout_s = timeout_s
         options.quiet = quiet
+        options.rest_us = rest_us
         options.log = _keep_log
         options.log_arg = <void *>self.log
         if cpu is not None:

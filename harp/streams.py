@@ -40,6 +40,7 @@ class StreamOptions:
     devices: int = 1  # of those, the channels take turns with so many
     tick_ms: int = 10
     timeout_s: float = 30  # without any progress it is a hang
+    rest_us: int = 0  # ranks sleep so long when nothing moves; 0: they spin, as NCCL does
     verified: bool = True
     env: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     prefix: tuple[Sequence[str], Sequence[str]] = ((), ())
@@ -173,6 +174,7 @@ class Stream(Closing):
         command += ["--channels", str(options.channels), "--devices", str(options.devices)]
         command += ["-b", str(options.message_bytes), "--datacheck", str(int(options.verified))]
         command += ["--tick", str(options.tick_ms), "--timeout", str(options.timeout_s)]
+        command += ["--rest", str(options.rest_us)]
         stderr = Path(self._folder.name) / mode
         with stderr.open("w") as file:
             process = subprocess.Popen(

@@ -46,7 +46,7 @@ def play(rank: Rank, me: int, ranks: int) -> None:
 def main() -> int:
     plugin, me, ranks, root = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     try:
-        with Rank(plugin, me, ranks, root, channels=2, timeout_s=60) as rank:
+        with Rank(plugin, me, ranks, root, channels=2, timeout_s=60, rest_us=100) as rank:
             rank.connect()
             say(event="ready")
             play(rank, me, ranks)

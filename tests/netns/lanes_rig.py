@@ -17,6 +17,8 @@ MBIT = 60
 QUEUE_MS = 100  # bbr, the default here, loses much of what it sends to short ones
 # The default; the kernel's shortest retransmission timeout is 200 ms.
 LANE_TIMEOUT_MS = 500
+# Ranks that spin would have both processors for themselves, whatever so slow a rail brings.
+REST_US = 100
 
 
 def railed(rails: int = 2, *, ipv6: bool = False) -> Lab:
@@ -45,6 +47,7 @@ def options(
     common = {"HARP_LANE_TIMEOUT_MS": str(LANE_TIMEOUT_MS), **env}
     return StreamOptions(
         tick_ms=TICK_MS,
+        rest_us=REST_US,
         channels=channels,
         env=(
             {"HARP_PATH": paths[0], **common},

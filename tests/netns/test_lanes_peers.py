@@ -4,6 +4,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from lanes_rig import (
@@ -39,7 +40,7 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 
 def with_prefix(made: StreamOptions, poor: int) -> StreamOptions:
     prefix = tuple(NOBODY if rank == poor else () for rank in range(2))
-    return StreamOptions(tick_ms=made.tick_ms, env=made.env, prefix=(prefix[0], prefix[1]))
+    return replace(made, prefix=(prefix[0], prefix[1]))
 
 
 @pytest.mark.parametrize("poor", [SINK, SOURCE], ids=["poor receiver", "poor sender"])

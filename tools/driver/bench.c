@@ -46,6 +46,7 @@ static const char usage[] =
 	"how\n"
 	"  --timeout S         longest time without progress (default 60)\n"
 	"  --cpu N             pin progress and service thread to processor N\n"
+	"  --rest US           sleep so long after passes that moved nothing (default 0: spin, as NCCL)\n"
 	"  -o json             one JSON document on rank 0's standard output\n"
 	"  --progress-fd N     JSON lines of progress to file descriptor N\n"
 	"  --tick MS           source, sink, wait: a JSON line of what has been moved, so often\n"
@@ -114,6 +115,7 @@ enum {
 	O_SECONDS,
 	O_TICK,
 	O_DEVICES,
+	O_REST,
 	O_SIZES,
 	O_HELP
 };
@@ -139,6 +141,7 @@ static const struct option long_options[] = {
 	{ "seconds", 1, NULL, O_SECONDS },
 	{ "tick", 1, NULL, O_TICK },
 	{ "devices", 1, NULL, O_DEVICES },
+	{ "rest", 1, NULL, O_REST },
 	{ "sizes", 1, NULL, O_SIZES },
 	{ "minbytes", 1, NULL, 'b' },
 	{ "maxbytes", 1, NULL, 'e' },
@@ -210,6 +213,8 @@ static bool bench_number(struct bench *bench, int option, const char *text)
 		return parse_number(text, 1, 60000, &n) && (bench->tick_ms = (uint64_t)n, true);
 	case O_DEVICES:
 		return parse_number(text, 1, 1023, &n) && (o->devices = (int)n, true);
+	case O_REST:
+		return parse_number(text, 0, 999999, &n) && (o->rest_us = (unsigned)n, true);
 	case O_SIZES:
 		return parse_sizes(bench, text);
 	case O_TIMEOUT:

@@ -83,6 +83,9 @@ struct ncclplay_options {
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
 	int devices; /* channel c uses device dev + c % devices; 0 = 1 */
+	/* Both threads sleep so long after passes in a row that moved nothing, where NCCL spins: for who
+	 * waits for what takes milliseconds, and has the processor not for himself. 0: they spin. */
+	unsigned rest_us;
 };
 
 /*

@@ -10,6 +10,7 @@
  * touch is freed. The first failure of any thread stays the rank's; its text is what users see.
  * play_open.c has the beginning and the end.
  */
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,16 @@
 #include "ring.h"
 
 #define PLAY_GRACE_NS 3000000000ull /* for a thread to come back once abort is set */
+
+void play_rest(const struct ncclplay *play, unsigned *passes)
+{
+	struct timespec rest = { .tv_nsec = play->options.rest_us * 1000l };
+
+	if (play->options.rest_us && ++*passes > PLAY_SPINS)
+		nanosleep(&rest, NULL);
+	else
+		sched_yield(); /* NCCL spins here; two processors must be shared */
+}
 
 uint64_t play_now_ns(void)
 {

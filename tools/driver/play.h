@@ -18,6 +18,7 @@
 #define PLAY_SLOTS 8u                  /* NCCL_STEPS */
 #define PLAY_SLOT_BYTES (512u << 10)   /* NCCL_BUFFSIZE / NCCL_STEPS */
 #define PLAY_LL_SLOT_BYTES (64u << 10) /* of which half is payload */
+#define PLAY_SPINS 64u                 /* passes that move nothing before a rest */
 #define PLAY_TICK_NS 100000000ull      /* how often a waiting caller looks up, unless told */
 
 /* The name of the plugin's function that a thread is in; NULL: in none. Writer: that thread. */
@@ -149,6 +150,8 @@ struct ncclplay {
 };
 
 uint64_t play_now_ns(void);
+/* A pass has moved nothing, so many in a row by now: lets others run, and rests if it may. */
+void play_rest(const struct ncclplay *play, unsigned *passes);
 uint64_t play_process_cpu_ns(void);
 uint64_t play_process_wakes(void); /* how often its threads have slept, those that are over too */
 

@@ -31,6 +31,8 @@ static int play_check_options(const struct ncclplay_options *o, char *error, siz
 		snprintf(error, len, "timeout is %g s: want up to 86400", o->timeout_s);
 	else if (o->ranks > 1 && (!o->root || !*o->root))
 		snprintf(error, len, "root is missing: host:port where rank 0 listens");
+	else if (o->rest_us >= 1000000)
+		snprintf(error, len, "rest is %u us: want less than a second", o->rest_us);
 	else if (o->pin && (o->cpu < 0 || o->cpu >= CPU_SETSIZE))
 		snprintf(error, len, "cpu is %d: want 0 to %d", o->cpu, CPU_SETSIZE - 1);
 	else

@@ -10,7 +10,6 @@
  * would be led astray by a plugin's mistake (a request or done flag not written), the driver
  * says so instead.
  */
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -260,6 +259,7 @@ static uint64_t progress_cpu_ns(void)
 static void progress_op(struct ncclplay *play, struct op *op)
 {
 	uint64_t start_ns = play_now_ns();
+	unsigned idle = 0;
 
 	while (!op->finished) {
 		int rc;
@@ -277,7 +277,9 @@ static void progress_op(struct ncclplay *play, struct op *op)
 		if (rc < 0)
 			break;
 		if (rc == 0)
-			sched_yield();
+			play_rest(play, &idle);
+		else
+			idle = 0;
 	}
 	play_bump(&play->stats.busy_ns, play_now_ns() - start_ns);
 	atomic_store_explicit(&play->stats.cpu_ns, progress_cpu_ns(), memory_order_relaxed);

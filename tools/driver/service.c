@@ -8,7 +8,6 @@
  * of the messages, and once more a part of it, since NCCL registers overlapping memory (the pool
  * that all point-to-point connections share).
  */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,6 +137,7 @@ static void service_describe_pending(struct ncclplay *play)
 
 static void service_connect(struct ncclplay *play)
 {
+	unsigned idle = 0;
 	int open = 0;
 
 	while (open < play->options.channels) {
@@ -154,7 +154,7 @@ static void service_connect(struct ncclplay *play)
 			service_describe_pending(play);
 			return;
 		}
-		sched_yield(); /* NCCL spins here; two processors must be shared */
+		play_rest(play, &idle);
 	}
 	for (int c = 0; c < play->options.channels; c++) {
 		if (service_register(play, &play->channels[c].send) ||
