@@ -218,6 +218,8 @@ def init(force: bool, target: str | None) -> None:
     harpctl config init --output ./harp.toml
     harpctl config init --output -
     """
+    if target == "":  # a shell's variable that is not set: not the default, which others read
+        raise HarpError("--output: the file has no name", Exit.USAGE)
     text = reference.to_toml()
     if target == "-":
         click.echo(text, nl=False)

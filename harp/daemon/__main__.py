@@ -6,9 +6,11 @@ import logging
 import logging.handlers
 import os
 import resource
+import select
 import sys
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -33,7 +35,13 @@ class _BoundedFile(logging.handlers.RotatingFileHandler):
     """The file and the one before it: no more than so much on the disk, whatever is in the way."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
+        super().__init__(
+            path,
+            maxBytes=LOG_BYTES_MAX,
+            backupCount=1,
+            encoding="utf-8",
+            errors="backslashreplace",  # a path need not be text
+        )
 
     def _open(self) -> TextIOWrapper:
         fd = files.open_output(Path(self.baseFilename), os.O_APPEND)
@@ -47,6 +55,30 @@ class _BoundedFile(logging.handlers.RotatingFileHandler):
             self.stream.truncate(0)
 
 
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Lines that nobody takes (a pipe that is full, a terminal that was stopped) are left out and
+    counted: jobs must not wait for who reads a log."""
+
+    _unsaid = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._takes():
+            self._unsaid += 1
+            return
+        if self._unsaid:
+            record = logging.makeLogRecord(record.__dict__)
+            lost = f" ({self._unsaid} lines before it were left out: nobody read them)"
+            record.msg, record.args = record.getMessage() + lost, ()
+            self._unsaid = 0
+        super().emit(record)
+
+    @staticmethod
+    def _takes() -> bool:
+        poll = select.poll()
+        poll.register(2, select.POLLOUT)
+        return bool(poll.poll(0))
+
+
 def _log_to(path: Path | None) -> None:
     handler: logging.Handler
     if path is not None:
@@ -57,7 +89,7 @@ def _log_to(path: Path | None) -> None:
         text = "%(asctime)s harpd: %(levelname)s: %(message)s"
         handler.setFormatter(logging.Formatter(text))
     else:
-        handler = logging.StreamHandler()
+        handler = _Stderr()
         if "JOURNAL_STREAM" in os.environ:
             handler.setFormatter(_JournalFormatter("%(message)s"))
         else:
@@ -116,8 +148,12 @@ def harpd(config: Path | None, log_file: Path | None) -> None:
     harpd --config /etc/harp/harp.toml
     """
     # Relative paths must mean the same after a restart, and no mount is kept busy.
-    config = config.absolute() if config else None
-    _log_to(log_file.absolute() if log_file else None)
+    try:
+        config = config.absolute() if config else None
+        log_file = log_file.absolute() if log_file else None
+    except OSError as error:
+        raise HarpError(f"the current directory: {error.strerror}") from error
+    _log_to(log_file)
     log.setLevel(logging.INFO)
     try:
         _serve(config)
@@ -136,7 +172,7 @@ def main() -> None:
         # On stderr for who started us, and in the log when that is a file.
         if logging.getLogger().handlers:
             log.error("%s", error)
-        if not any(type(each) is logging.StreamHandler for each in logging.getLogger().handlers):
+        if not any(isinstance(each, _Stderr) for each in logging.getLogger().handlers):
             with contextlib.suppress(OSError):  # nobody reads it any more
                 sys.stderr.write(f"harpd: {error}\n")
                 sys.stderr.flush()

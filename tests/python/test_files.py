@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever stands where a file is named: one clear error, and nobody waits."""
 
+import fcntl
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -10,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from harp import failover, files, manual
+from harp import cli_config, failover, files, manual
 from harp.daemon import __main__ as harpd
-from harp.errors import HarpError
+from harp.errors import Exit, HarpError
 
 HANGS_S = 30  # whoever waits for the other end of a FIFO waits for ever
 
@@ -105,3 +108,55 @@ def test_pages_and_timelines(make: Callable[[Path], None], said: str, tmp_path: 
         with pytest.raises(HarpError, match=said):
             failover.check_output(*given)
     failover.check_output(tmp_path / "new.csv", None)
+
+
+def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
+    """stderr is a full pipe: what is said meanwhile is counted, and harpd goes on."""
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
+    code = (
+        "import logging; from harp.daemon import __main__ as harpd; harpd._log_to(None)\n"
+        "log = logging.getLogger('harpd')\n"
+        "for number in range(100): log.error('line %d', number)\n"
+        "print('went on', flush=True); input(); log.error('again %d', 7)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, text=True,
+    ) as process:  # fmt: skip
+        os.close(writing)
+        assert process.stdout is not None
+        goes_on = select.select([process.stdout], [], [], HANGS_S)[0]
+        os.set_blocking(reading, False)
+        os.read(reading, 1 << 20)
+        process.communicate("\n", HANGS_S)
+        said = os.read(reading, 1 << 20).decode()
+    os.close(reading)
+    assert goes_on
+    assert said == ("harpd: ERROR: again 7 (100 lines before it were left out: nobody read them)\n")
+
+
+def test_a_directory_that_is_gone(tmp_path: Path) -> None:
+    """harpd was started in it, with a path that is relative to it."""
+    code = (
+        "import os, sys; os.rmdir(os.getcwd()); sys.argv[1:] = ['--config', 'x']; "
+        "from harp.daemon.__main__ import main; main()"
+    )
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "gone", capture_output=True, text=True, check=False, timeout=HANGS_S,
+    )  # fmt: skip
+    assert done.stderr == "harpd: the current directory: No such file or directory\n"
+    assert done.returncode == 1
+
+
+def test_a_file_without_a_name_is_not_the_default_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """--output "$FILE" of a shell that knows no FILE."""
+    monkeypatch.setenv("HARP_CONFIG", str(tmp_path / "harp.toml"))
+    done = CliRunner().invoke(cli_config.init, ["--output", ""])
+    assert isinstance(done.exception, HarpError)
+    assert done.exception.code == Exit.USAGE
+    assert not (tmp_path / "harp.toml").exists()
