@@ -195,6 +195,7 @@ cdef extern from "harp.h" nogil:
     uint64_t harp_conn_acked_bytes(const harp_conn *conn)
     int harp_conn_set_keepalive(harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
                                 uint32_t count)
+    int harp_conn_set_delayed_ack(harp_conn *conn, uint64_t delay_ns)
     int harp_conn_probe(harp_conn *conn)
     enum harp_tcp_state:
         HARP_TCP_ESTABLISHED

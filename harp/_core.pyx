@@ -736,6 +736,10 @@ cdef class Connection:
         """Changes keepalive; idle_ns 0 turns it off."""
         _check(harp_conn_set_keepalive(self._open(), idle_ns, interval_ns, count), "keepalive")
 
+    def set_delayed_ack(self, delay_ns):
+        """ACKs of short segments may wait so long, below 500 ms; 0: until the next poll."""
+        _check(harp_conn_set_delayed_ack(self._open(), delay_ns), "delayed ACK")
+
     def probe(self):
         """Sends one keepalive probe at the next poll."""
         _check(harp_conn_probe(self._open()), "probe")

@@ -8,6 +8,7 @@
 
 #define CONN_BACKLOG_DEFAULT 128u
 #define CONN_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
+#define CONN_DELAYED_ACK_NS_MAX (TCP_NS_PER_S / 2) /* RFC 5681 section 4.2 */
 /* The slowest clock of timestamps has ticked: RFC 7323 section 5.4. */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
@@ -378,6 +379,14 @@ int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns, uint64_t i
 	conn->keepalive_interval_ns = interval_ns ? interval_ns : idle_ns;
 	conn->keepalive_count = count ? count : 8;
 	tcp_timer_keepalive(conn);
+	return 0;
+}
+
+int harp_conn_set_delayed_ack(struct harp_conn *conn, uint64_t delay_ns)
+{
+	if (delay_ns >= CONN_DELAYED_ACK_NS_MAX)
+		return -EINVAL;
+	conn->delayed_ack_ns = (uint32_t)delay_ns;
 	return 0;
 }
 

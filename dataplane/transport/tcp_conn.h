@@ -190,10 +190,11 @@ struct harp_conn {
 	uint8_t rtx_force;          /* one segment is sent again whatever the window says */
 	struct frame *reass_head, *reass_tail, *reass_hint; /* hint: inserted last */
 	uint32_t rcv_queued_bytes;
-	uint32_t full_ns;     /* when the last full-sized segment in order came, low bits */
-	uint32_t full_gap_ns; /* and how far apart they usually come */
-	uint64_t ack_due_ns;  /* CONN_ACK_HELD: no later than that */
-	uint32_t events;      /* HARP_EVENT_* not yet taken */
+	uint32_t full_ns;        /* when the last full-sized segment in order came, low bits */
+	uint32_t full_gap_ns;    /* and how far apart they usually come */
+	uint32_t delayed_ack_ns; /* harp_conn_set_delayed_ack() */
+	uint64_t ack_due_ns;     /* CONN_ACK_HELD: no later than that */
+	uint32_t events;         /* HARP_EVENT_* not yet taken */
 	struct timer timer;
 
 	/* The rest: set-up, the application, and accounts. */

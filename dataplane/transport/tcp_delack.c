@@ -42,11 +42,15 @@ void tcp_delack_want(struct harp_conn *conn, bool now)
 
 static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
 {
-	if (conn->flags & CONN_ACK_PENDING)
-		return; /* held already, or owed sooner */
+	uint64_t due_ns = conn->tcp->now_ns + hold_ns;
+
+	/* Owed sooner, or held already, unless for longer: behind a short segment. */
+	if (conn->flags & CONN_ACK_PENDING &&
+	    (!(conn->flags & CONN_ACK_HELD) || !conn->delayed_ack_ns || conn->ack_due_ns <= due_ns))
+		return;
 	tcp_delack_want(conn, false);
 	conn->flags |= CONN_ACK_HELD;
-	conn->ack_due_ns = conn->tcp->now_ns + hold_ns;
+	conn->ack_due_ns = due_ns;
 }
 
 /*
@@ -73,16 +77,17 @@ static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 }
 
 /*
- * How long may the ACK of this segment wait for its successors? In the middle of what the sender has
- * only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in slow start may
+ * How long may the ACK of this segment wait for its successors? A short one's, as long as the application says
+ * (harp_conn_set_delayed_ack()). Else in the middle of what the sender has only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in slow start may
  * have stopped for want of a window; longer in a stream; not at all where our window is what it
  * waits for.
  */
 static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
 {
-	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes ||
-	    conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
+	if (conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
 		return 0;
+	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes)
+		return conn->tcp->acks_owed < TCP_ACKS_HELD_MAX ? conn->delayed_ack_ns : 0;
 	if (2 * conn->full_gap_ns > TCP_ACK_HOLD_BULK_NS)
 		return delack_pair_ns(conn, seg->flags & TCP_PSH, len > conn->rcv_mss_bytes);
 	if (seg->flags & TCP_PSH)

@@ -43,6 +43,7 @@ static void run_app_begins(struct sim *sim, struct sim_app *app, struct harp_con
 	app->conn = conn;
 	app->progress_ns = sim->now_ns;
 	harp_conn_set_user(conn, app);
+	(void)harp_conn_set_delayed_ack(conn, app->delayed_ack_ns);
 }
 
 static int run_connect(struct sim *sim, struct sim_pair *pair, enum sim_role role)
@@ -376,7 +377,8 @@ static bool run_loop(struct sim *sim)
 		.send = (spec)->side##_send, .recv = (spec)->side##_recv,                          \
 		.stall_ppm = (spec)->side##_stall_ppm, .stall_ns = (spec)->side##_stall_ns,        \
 		.pause_at = (spec)->side##_pause_at, .pause_ns = (spec)->side##_pause_ns,          \
-		.abort_at = (spec)->side##_abort_at, .hold_ns = (spec)->side##_hold_ns             \
+		.abort_at = (spec)->side##_abort_at, .hold_ns = (spec)->side##_hold_ns,            \
+		.delayed_ack_ns = (spec)->side##_delayed_ack_ns                                    \
 	}
 
 static void run_make_pairs(struct sim *sim)

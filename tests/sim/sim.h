@@ -37,7 +37,7 @@ struct sim_app {
 	uint64_t progress_ns; /* last time it got anywhere */
 	/* From the scenario. */
 	uint64_t piece_bytes, send, recv, stall_ppm, stall_ns, pause_at, pause_ns, abort_at,
-		hold_ns;
+		hold_ns, delayed_ack_ns;
 	bool connected, shut, eof, closed, wait_writable, paused, ready;
 	struct harp_frame *held[4]; /* received frames it keeps for a while */
 	unsigned held_count;

@@ -122,6 +122,68 @@ static void test_a_held_ack_leaves_with_a_short_segment(void)
 	rig_close(&rig);
 }
 
+#define DELAY_NS 200000u
+
+/* Nobody waits for ACKs, the application has said: one for all that is short, by its time or by what leaves anyway. */
+static void test_short_segments_acks_may_be_delayed(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(harp_conn_set_delayed_ack(rig.conn, 500 * RIG_MS), -EINVAL);
+	CHECK_EQ(harp_conn_set_delayed_ack(rig.conn, DELAY_NS), 0);
+	for (unsigned i = 0; i < 4; i++) {
+		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
+		rig.seq += 40;
+		rig_silent(&rig);
+		CHECK_EQ(harp_stack_next_deadline_ns(rig.stack),
+			 rig.now_ns + DELAY_NS - i * (DELAY_NS / 4));
+		rig_wait(&rig, DELAY_NS / 4 - (i == 3));
+		rig_silent(&rig);
+	}
+	rig_wait(&rig, 1);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_silent(&rig);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
+	rig.seq += 40;
+	CHECK_EQ(rig_write(&rig, 8), 8);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->ack, rig.seq);
+	rig_wait(&rig, DELAY_NS);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+/* A hole, the end of the stream: who sends waits for those. */
+static void test_a_delayed_ack_does_not_delay_others(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(harp_conn_set_delayed_ack(rig.conn, DELAY_NS), 0);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
+	rig_silent(&rig);
+	rig.seq += 80;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq - 40);
+	rig_close(&rig);
+	for (unsigned full = 0; full < 2; full++) {
+		rig_open(&rig);
+		rig_established(&rig, NULL);
+		CHECK_EQ(harp_conn_set_delayed_ack(rig.conn, DELAY_NS), 0);
+		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
+		rig_silent(&rig);
+		rig.seq += 40;
+		if (full) {
+			rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 1448));
+			rig.seq += 1448;
+			rig_poll(&rig);
+		} else {
+			rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
+			rig.seq++;
+		}
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+		rig_close(&rig);
+	}
+}
+
 #define SLOW_GAP_NS 100000u
 
 /* A full-sized segment, that the application takes at once; its ACK is left to be looked for. */
@@ -427,6 +489,8 @@ int main(void)
 	test_a_held_ack_leaves_with_the_sixteenth_segment();
 	test_a_burst_is_acknowledged_at_its_end();
 	test_a_held_ack_leaves_with_a_short_segment();
+	test_short_segments_acks_may_be_delayed();
+	test_a_delayed_ack_does_not_delay_others();
 	test_a_slow_stream_is_acknowledged_by_twos();
 	test_joined_segments_in_a_slow_stream_are_acknowledged_at_once();
 	test_short_messages_in_a_slow_stream_are_acknowledged_at_once();
