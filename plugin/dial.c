@@ -97,6 +97,7 @@ static void dial_done(struct dial *dial, uint64_t now_ns)
 		peers_learn(&dial->candidate.remote, &end);
 	if (dial->preamble.peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(dial->lane);
+	lane_harp_delay_acks(dial->lane);
 	dial->under_way = false;
 	dial->ended(dial, 0, "", now_ns);
 }

@@ -119,5 +119,7 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 		      const struct harp_endpoint *remote, int dscp, struct lane **out);
 /* -EAGAIN when no connection waits. */
 int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out);
+/* The peer waits for no ACK of what it sends. A lane of any kind. */
+void lane_harp_delay_acks(struct lane *lane);
 
 #endif

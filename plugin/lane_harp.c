@@ -343,6 +343,14 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	return 0;
 }
 
+void lane_harp_delay_acks(struct lane *lane)
+{
+	struct lane_harp *h = to_harp(lane->beneath ? lane->beneath : lane);
+
+	if (h->lane.ops == &lane_harp_ops)
+		(void)harp_conn_set_delayed_ack(h->conn, LANE_HARP_DELAYED_ACK_NS);
+}
+
 void lane_harp_probe_on(struct lane_harp *h)
 {
 	const struct plugin_config *config = plugin_config();

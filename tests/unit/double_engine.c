@@ -154,6 +154,11 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	return -EAGAIN;
 }
 
+void lane_harp_delay_acks(struct lane *lane)
+{
+	(void)lane;
+}
+
 void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 {
 	(void)dscp;

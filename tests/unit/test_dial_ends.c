@@ -17,7 +17,7 @@
 static struct world {
 	enum lane_state state;
 	int lane_error;
-	unsigned closed, opened_stopped, advanced, ended, acked_now, acked_promptly;
+	unsigned closed, opened_stopped, advanced, ended, acked_now, acked_promptly, acks_delayed;
 	unsigned avoided, forgotten, learnt, connected, said;
 	int connect_rc, opening_rc, preamble_rc, seal_rc, error;
 	enum preamble_step step; /* where the preamble gets to */
@@ -67,6 +67,12 @@ void lane_kernel_ack_promptly(struct lane *l)
 {
 	CHECK(l == &lane);
 	world.acked_promptly++;
+}
+
+void lane_harp_delay_acks(struct lane *l)
+{
+	CHECK(l == &lane);
+	world.acks_delayed++;
 }
 
 const char *lane_error_text(int error)
@@ -373,6 +379,7 @@ static void test_done(void)
 		CHECK_EQ(dial.rtt_ns, 7 * MS);
 		CHECK_EQ(world.acked_now, 1);
 		CHECK_EQ(world.acked_promptly, !harp);
+		CHECK_EQ(world.acks_delayed, 1);
 		CHECK_EQ(world.learnt, harp);
 		dial_advance(&dial, NOW_NS + 60000 * MS);
 		dial_stop(&dial);
