@@ -29,7 +29,8 @@
  *
  * Small ones are *kept* (comm_kept.c): by the kernel one is done when the socket has taken it, which tells nothing of when the
  * peer has it, nor whether it was alone (*blind*); by HARP it is done when its TCP has it acknowledged, which may be seen behind
- * the answer that the next one answers (*doubt*). So one that is to be seen exactly asks for an ACK, either way.
+ * the answer that the next one answers (*doubt*). So one that is to be seen exactly asks for an ACK, either way. So does a longer one:
+ * who asks is told before the receiver's application answers by a kernel lane, which takes longer than to tell by HARP's.
  *
  * A cell without a verdict of its own goes the way of its nearest neighbour, of the other kind of traffic
  * if need be, else of the smaller round trip in the preamble. Then it measures: a few messages as they

@@ -79,7 +79,7 @@ struct request {
 	uint8_t carried; /* and those that did */
 	uint8_t users;   /* lanes that read or write its memory right now */
 	uint8_t kept;    /* send: 1 + its place in the table of kept ones, 0: it is not kept */
-	bool asks;       /* send: kept, and done when the ACK is here that it asks for */
+	bool asks;       /* send: for an ACK at once; a kept one is done with it */
 	bool begun;      /* receive: a record of it is here */
 };
 
@@ -296,6 +296,7 @@ struct comm_several {
 	atomic_uint_fast64_t kernel_active_ns; /* a kernel lane brought something */
 	atomic_uint_fast64_t kernel_message;   /* the last that one took or brought */
 	atomic_uint kernel_pushing;            /* kernel lanes whose socket is full */
+	atomic_bool answers; /* a kernel lane has brought what asks for an ACK: it goes at once */
 	/* Application. */
 	uint64_t ticked_ns, kernel_polled_ns;
 };

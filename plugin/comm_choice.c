@@ -68,7 +68,7 @@ bool comm_choice_take(struct comm *comm, struct request *request)
 	request->carried = 0;
 	choice_hear(choice, request->size, s->choice_dev, &comm->remote.addr, request->posted_ns);
 	request->kinds = (uint8_t)choice_take(choice, message, request->size, kept);
-	request->asks = kept && choice_is_exact(choice, message);
+	request->asks = choice_is_exact(choice, message);
 	/* Where others have come the first need not be waited for any more, nor a second: they were of a stream. */
 	for (uint64_t m = comm->completed; m < message && m < comm->completed + 2; m++) {
 		struct request *before = comm_request(comm, m);

@@ -220,7 +220,8 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	struct record record = { .type = RECORD_DATA,
 				 .message = plan->message,
 				 .offset = plan->offset,
-				 .length = plan->length };
+				 .length = plan->length,
+				 .ask = plan->message >= comm->completed && request->asks };
 	int16_t i = comm_list_pop(s, plan->what == PLAN_MOVED ? &s->moved : &s->unused);
 
 	if (plan->what == PLAN_RESENT) {
@@ -249,7 +250,6 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	l->unrated = stripe_is_unrated(&s->stripe.lane[l->index]);
 	if (kept) {
 		kept->lane = l;
-		record.ask = plan->message >= comm->completed && request->asks;
 		kept->end_bytes =
 			s->stripe.lane[l->index].given_bytes; /* nothing else goes this way */
 	}

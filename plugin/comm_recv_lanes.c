@@ -141,6 +141,17 @@ static enum target comm_rx_target(struct comm_lane *l, struct where *where)
 
 /* ---- what has arrived; lock held ---------------------------------------------------------------- */
 
+/* A message is complete. Its ACK is due at once where it asks for one. */
+static void comm_rx_due(struct comm_lane *l, bool due)
+{
+	struct comm_several *s = l->comm->several;
+	bool asked = l->comm->completed <= s->asked;
+
+	s->ack_due |= due || asked;
+	if (asked && l->kind == LANE_KERNEL)
+		atomic_store_explicit(&s->answers, true, memory_order_relaxed);
+}
+
 /* All of a chunk is in its place. What is wrong with it, or NULL. */
 static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_t offset,
 				  uint64_t length)
@@ -168,9 +179,8 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 		ranges_forget(&s->ranges, comm->completed);
 		comm_complete(comm, l, request->total);
 		comm->rx.messages_since_told++;
-		if (!comm_is_kept(comm, request->total) || ++s->ack_kept >= COMM_KEPT_MESSAGES ||
-		    comm->completed <= s->asked)
-			s->ack_due = true;
+		comm_rx_due(l, !comm_is_kept(comm, request->total) ||
+				       ++s->ack_kept >= COMM_KEPT_MESSAGES);
 	}
 	if (s->peer_closed)
 		comm_rx_close(comm, &s->peer_close);

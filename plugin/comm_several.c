@@ -62,6 +62,17 @@ static void comm_kernel_run(struct comm *comm, uint64_t now_ns)
 			kernel_driver_run((struct kernel_driver *)s->drivers[i].driver, now_ns);
 }
 
+/* An engine has the ACKs to send of what has come, and of what is done. */
+static void comm_engines_run(struct comm *comm, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
+
+	for (unsigned i = 0; i < count; i++)
+		if (s->drivers[i].driver->wake)
+			driver_poll_at(s->drivers[i].driver, now_ns);
+}
+
 static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 {
 	struct comm_several *s = comm->several;
@@ -79,6 +90,10 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 			driver_poll_at(driver, now_ns);
 	}
 	comm_kernel_run(comm, now_ns);
+	if (atomic_load_explicit(&s->answers, memory_order_relaxed)) {
+		atomic_store_explicit(&s->answers, false, memory_order_relaxed);
+		comm_engines_run(comm, now_ns);
+	}
 }
 
 /* As above, of who posts a request. He will ask whether it is done, or is told so at once: then is the time to ask kernel
@@ -87,15 +102,10 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 static void comm_several_begin(struct comm *comm, const struct request *request)
 {
 	uint64_t now_ns = request->posted_ns;
-	struct comm_several *s = comm->several;
-	unsigned count = atomic_load_explicit(&s->driver_count, memory_order_acquire);
 
 	if (request->size <= FIRST_BYTES_MAX)
 		comm_kernel_run(comm, now_ns);
-	/* An engine has the ACKs to send of what this request answers. */
-	for (unsigned i = 0; i < count; i++)
-		if (s->drivers[i].driver->wake)
-			driver_poll_at(s->drivers[i].driver, now_ns);
+	comm_engines_run(comm, now_ns);
 	comm_kernel_run(comm, now_ns);
 	comm_kernel_run(comm, now_ns); /* what that has left to another */
 }

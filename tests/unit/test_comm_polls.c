@@ -215,6 +215,37 @@ static void test_measured_until_received(void)
 	rig_free(&t);
 }
 
+/* What a kernel lane brings that asks for an ACK, kept or not, has it by the engine before the receiver's application hears of the
+ * message: it may have an answer, and send that first. */
+static void test_answered_before_it_is_known(void)
+{
+	static const size_t sizes[] = { 8, 8192 };
+	static uint8_t tx[8192], rx[8192];
+	struct choice *choice;
+	struct talk t;
+
+	choice = polls_open_auto(&t);
+	for (unsigned i = 0; i < 2; i++) {
+		struct request *recv = rig_post(t.recv, rx, sizes[i]), *send;
+		const struct fake_pipe *back = t.pairs[0].lanes[1].out;
+		uint64_t before;
+		int done = 0;
+
+		rig_turns(&t, 10);
+		before = back->written;
+		send = rig_post(t.send, tx, sizes[i]);
+		CHECK_EQ(send->kinds, LANE_KERNEL);
+		CHECK(choice_is_exact(choice, i));
+		for (unsigned polls = 0; !done && polls < 100000; polls++)
+			CHECK_EQ(comm_test(recv, &done, NULL), 0);
+		CHECK(done);
+		CHECK(back->written >= before + RECORD_HEADER_BYTES);
+		CHECK_EQ(rig_wait(&t, send, NULL), 0);
+		CHECK_EQ(t.send->several->acked_message, i + 1);
+	}
+	rig_free(&t);
+}
+
 /* Two that ask, and a third shows that they were of a stream: nobody waits for the receiver any more. */
 static void test_stream_waits_for_nobody(void)
 {
@@ -381,6 +412,7 @@ int main(void)
 	test_measured_until_received();
 	test_stream_waits_for_nobody();
 	test_asks_again();
+	test_answered_before_it_is_known();
 	test_rest();
 	test_read_while_nobody_polls();
 	return check_done();
