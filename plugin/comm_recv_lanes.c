@@ -148,6 +148,7 @@ static void comm_rx_due(struct comm_lane *l, bool due)
 	bool asked = l->comm->completed <= s->asked;
 
 	s->ack_due |= due || asked;
+	l->ack_fresh = (l->ack_fresh || due) && !asked && l->kind == LANE_HARP;
 	if (asked && l->kind == LANE_KERNEL)
 		atomic_store_explicit(&s->answers, true, memory_order_relaxed);
 }
@@ -503,6 +504,18 @@ bool comm_rx_rests(struct comm_lane *l)
 	return rests;
 }
 
+/* An ACK that this turn of the engine has made due goes in the next one, with what the application answers: what leaves by itself costs a
+ * kick of the NIC. */
+static bool comm_rx_puts_off(struct comm_lane *l)
+{
+	uint64_t turn = atomic_load_explicit(&l->lane->driver->runs, memory_order_relaxed) + 1;
+
+	if (l->ack_fresh)
+		l->ack_turn = turn;
+	l->ack_fresh = false;
+	return l->ack_turn == turn;
+}
+
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 {
 	int rc;
@@ -516,6 +529,10 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)
 		rc = -EPROTO;
 	if (rc == -EPROTO)
 		return;
+	if (!rc && comm_rx_puts_off(l)) {
+		comm_lane_again(l);
+		return;
+	}
 	if (!rc) {
 		rc = comm_rx_tell(l, now_ns);
 		if (rc < 0 && (comm_lane_is_over(l) || comm_lane_mute(l)))

@@ -98,13 +98,16 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 
 /* As above, of who posts a request. He will ask whether it is done, or is told so at once: then is the time to ask kernel
  * lanes what has come, which a stream of small messages would pay more for than for sending them. By a kernel lane it goes before
- * the engine's ACKs, as the peer waits for it rather than for those; a long one would hold them up. */
+ * the engine's ACKs, as the peer waits for it rather than for those; a long one would hold them up. Who posts a receive answers nothing,
+ * and an engine has nothing to send for it. */
 static void comm_several_begin(struct comm *comm, const struct request *request)
 {
 	uint64_t now_ns = request->posted_ns;
 
-	if (request->size <= FIRST_BYTES_MAX)
+	if (comm->side == COMM_RECV || request->size <= FIRST_BYTES_MAX)
 		comm_kernel_run(comm, now_ns);
+	if (comm->side == COMM_RECV)
+		return;
 	comm_engines_run(comm, now_ns);
 	comm_kernel_run(comm, now_ns);
 	comm_kernel_run(comm, now_ns); /* what that has left to another */

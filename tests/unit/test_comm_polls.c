@@ -107,6 +107,37 @@ static void test_post_drives_what_has_work(void)
 	rig_free(&t);
 }
 
+/* What an engine's lane has brought is acknowledged in its next turn, so that an answer takes the ACK along: not by who hears of the
+ * message, nor by who posts the next receive. */
+static void test_ack_goes_with_the_answer(void)
+{
+	static uint8_t tx[8192], rx[2][8192];
+	struct talk t;
+
+	polls_open(&t);
+	polls_send_by(&t, PATH_XDP);
+	t.send->several->choice->mute = true; /* nothing is asked for */
+	for (unsigned i = 0; i < 20 && !check_failures; i++) {
+		const struct fake_pipe *back = t.pairs[0].lanes[1].out;
+		struct request *recv = rig_post(t.recv, rx[0], sizeof(rx[0])), *next, *send;
+		uint64_t before;
+		int done = 0;
+
+		rig_turns(&t, 10);
+		before = back->written;
+		send = rig_post(t.send, tx, sizeof(tx));
+		for (unsigned polls = 0; !done && polls < 100000; polls++)
+			CHECK_EQ(comm_test(recv, &done, NULL), 0);
+		next = rig_post(t.recv, rx[1], sizeof(rx[1]));
+		CHECK_EQ(back->written, before);
+		(void)driver_turn(&t.pairs[0].driver, driver_clock_ns());
+		CHECK(back->written >= before + RECORD_HEADER_BYTES);
+		CHECK_EQ(rig_wait(&t, send, NULL), 0);
+		rig_both(&t, rig_post(t.send, tx, sizeof(tx)), next);
+	}
+	rig_free(&t);
+}
+
 /* And nobody is asked what has come: that is for who waits. */
 static void test_posts_ask_nobody(void)
 {
@@ -407,6 +438,7 @@ int main(void)
 	test_tended_while_nobody_polls();
 	test_kernel_lanes_that_rest();
 	test_post_drives_what_has_work();
+	test_ack_goes_with_the_answer();
 	test_posts_ask_nobody();
 	test_small_messages_ask_for_no_rate();
 	test_measured_until_received();
