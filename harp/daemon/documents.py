@@ -13,6 +13,7 @@ They are sealed against everything but that, which only harpd does: who has one 
 import errno
 import fcntl
 import os
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -63,6 +64,9 @@ class _Lent:
     def is_kept(self) -> bool:
         """Has anybody else it open?"""
         try:
+            # Who opens it just then, as root may, has a signal sent to us: not SIGIO, which would
+            # end us.
+            fcntl.fcntl(self.fd, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except BlockingIOError:
             return True

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import resource
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -177,3 +178,32 @@ def test_answers_leave_descriptors_for_leases(
         assert harpd.daemon._lending._each_max == 512 // 16 // 4
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_who_opens_a_document_that_is_looked_at_ends_nobody(harpd: Running) -> None:
+    """He breaks the lease, of which the kernel tells by a signal: SIGIO ends who has it unasked."""
+    lock, opens = fcntl.fcntl, []
+
+    def opened_meanwhile(fd: int, what: int, value: int = 0) -> Any:
+        found = lock(fd, what, value)
+        if (what, value) == (fcntl.F_SETLEASE, fcntl.F_WRLCK):
+            with pytest.raises(BlockingIOError):
+                os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+            opens.append(fd)
+        return found
+
+    def sweep() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fcntl, "fcntl", opened_meanwhile)
+            harpd.daemon._lending._sweep()
+
+    heard: list[int] = []
+    before = signal.signal(signal.SIGIO, lambda number, _frame: heard.append(number))
+    try:
+        with harpd.client() as client:
+            os.close(keep(client))
+            harpd.call(sweep)
+        assert opens
+        assert not heard
+    finally:
+        signal.signal(signal.SIGIO, before)
