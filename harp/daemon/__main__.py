@@ -23,6 +23,9 @@ DESCRIPTORS = 65536
 # sd-daemon(3): levels in front of lines that go to the journal.
 _JOURNAL = {"DEBUG": "<7>", "INFO": "<6>", "WARNING": "<4>", "ERROR": "<3>", "CRITICAL": "<2>"}
 
+# A character is 10 bytes at most, as what can't be encoded is spelled.
+PIECE_CHARS = select.PIPE_BUF // 10
+
 
 class _JournalFormatter(logging.Formatter):
     """The journal adds time and name itself."""
@@ -60,6 +63,7 @@ class _Stderr(logging.StreamHandler[TextIO]):
     counted: jobs must not wait for who reads a log."""
 
     _unsaid = 0
+    _lead = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not self._takes():
@@ -70,7 +74,21 @@ class _Stderr(logging.StreamHandler[TextIO]):
             lost = f" ({self._unsaid} lines before it were left out: nobody read them)"
             record.msg, record.args = record.getMessage() + lost, ()
             self._unsaid = 0
-        super().emit(record)
+        try:
+            self._say(self.format(record) + self.terminator)
+        except Exception:  # as StreamHandler.emit()
+            self.handleError(record)
+
+    def _say(self, text: str) -> None:
+        """A piece at a time: where a write of PIPE_BUF bytes would not wait, a longer one may."""
+        text, self._lead = self._lead + text, ""
+        for at in range(0, len(text), PIECE_CHARS):
+            if not self._takes():
+                self._unsaid += 1
+                self._lead = "\n"  # the next one is a line of its own
+                return
+            self.stream.write(text[at : at + PIECE_CHARS])
+            self.stream.flush()
 
     @staticmethod
     def _takes() -> bool:

@@ -110,30 +110,41 @@ def test_pages_and_timelines(make: Callable[[Path], None], said: str, tmp_path: 
     failover.check_output(tmp_path / "new.csv", None)
 
 
-def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
-    """stderr is a full pipe: what is said meanwhile is counted, and harpd goes on."""
+@pytest.mark.parametrize(
+    ("room", "line", "begun"), [(0, 1, ""), (4096, 10000, "harpd: ERROR: xxx")]
+)
+def test_a_log_that_nobody_reads_holds_nobody_up(room: int, line: int, begun: str) -> None:
+    """stderr is a full pipe, or one with less room than a line (a traceback) takes: what is said
+    meanwhile is counted, and harpd goes on."""
     reading, writing = os.pipe()
-    os.write(writing, b"x" * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
+    full = fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ) - room
+    os.write(writing, b"x" * full)
     code = (
-        "import logging; from harp.daemon import __main__ as harpd; harpd._log_to(None)\n"
+        "import logging, sys; from harp.daemon import __main__ as harpd; harpd._log_to(None)\n"
         "log = logging.getLogger('harpd')\n"
-        "for number in range(100): log.error('line %d', number)\n"
+        "for _ in range(100): log.error('x' * int(sys.argv[1]))\n"
         "print('went on', flush=True); input(); log.error('again %d', 7)"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, str(line)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, text=True,
     ) as process:  # fmt: skip
         os.close(writing)
         assert process.stdout is not None
         goes_on = select.select([process.stdout], [], [], HANGS_S)[0]
+        if not goes_on:
+            process.kill()
         os.set_blocking(reading, False)
-        os.read(reading, 1 << 20)
+        before = os.read(reading, 1 << 20)[full:].decode()
         process.communicate("\n", HANGS_S)
         said = os.read(reading, 1 << 20).decode()
     os.close(reading)
     assert goes_on
-    assert said == ("harpd: ERROR: again 7 (100 lines before it were left out: nobody read them)\n")
+    assert before.startswith(begun)
+    assert bool(begun) == said.startswith("\n")
+    assert said.lstrip("\n") == (
+        "harpd: ERROR: again 7 (100 lines before it were left out: nobody read them)\n"
+    )
 
 
 def test_a_directory_that_is_gone(tmp_path: Path) -> None:
