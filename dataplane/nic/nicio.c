@@ -466,6 +466,9 @@ void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes)
 			frame_nic_done(io->pool, frame_of_offset(io->pool, io->tx[i].addr));
 		io->tx_held -= n;
 	}
+	/* Then nothing is news to the NIC: an owner who asks at each poll would have the stack due at once, for ever. */
+	if (kept == io->tx_count)
+		return;
 	io->tx_count = kept;
 	io->tx_refused = 0; /* it has not been asked since how much of this it has room for */
 	io->stats->frames_tx_nic = io->tx_held;

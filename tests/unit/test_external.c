@@ -186,6 +186,8 @@ static void test_evicted_beside_others(void)
 	net_step(MS);
 	CHECK_EQ(harp_stack_memory_evict(net.stack[0], other, sizeof(other)), 0);
 	CHECK_EQ(net_stat(0, "tx_forgotten") + net_stat(0, "tx_evicted_bytes"), 0);
+	/* Nor does the card have more room for it than it had. */
+	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
 	net.spy[0].full = false;
 	arrives();
 	CHECK_EQ(net_stat(0, "tcp_retransmits") + net_stat(0, "tx_copied_bytes"), 0);
