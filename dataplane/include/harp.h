@@ -405,8 +405,8 @@ HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
 HARP_API int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
 				     uint32_t count);
 /* Acknowledgements of what is less than a full-sized segment may wait so long for more of it, or for a segment to take them
- * along: below 500 ms (RFC 5681 section 4.2), 0, as at first: until the next poll. For who knows that his peer waits for none of
- * them; each that leaves by itself costs both sides as much as a segment of data. -EINVAL. */
+ * along: below 500 ms, of two segments' worth at most (RFC 5681 section 4.2). 0, as at first: until the next poll. For who
+ * knows that his peer waits for none of them; each that leaves by itself costs both sides as much as a segment of data. -EINVAL. */
 HARP_API int harp_conn_set_delayed_ack(struct harp_conn *conn, uint64_t delay_ns);
 /* Sends one keepalive probe at the next poll, whatever the timers say: a living peer answers with
  * an ACK, a dead process's host with RST. */

@@ -76,18 +76,26 @@ static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
 }
 
+/* As the application says (harp_conn_set_delayed_ack()), but "at least every 2*RMSS bytes" (RFC 5681 section 4.2). */
+static uint64_t delack_short_ns(const struct harp_conn *conn)
+{
+	if (conn->rcv_nxt_seq - conn->rcv_acked_seq >= 2u * conn->rcv_mss_bytes ||
+	    conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
+		return 0;
+	return conn->delayed_ack_ns;
+}
+
 /*
- * How long may the ACK of this segment wait for its successors? A short one's, as long as the application says
- * (harp_conn_set_delayed_ack()). Else in the middle of what the sender has only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in slow start may
- * have stopped for want of a window; longer in a stream; not at all where our window is what it
- * waits for.
+ * How long may the ACK of this segment wait for its successors? A short one's as long as the application says. Else in
+ * the middle of what the sender has only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in
+ * slow start may have stopped for want of a window; longer in a stream; not at all where our window is what it waits for.
  */
 static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
 {
 	if (conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
 		return 0;
 	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes)
-		return conn->tcp->acks_owed < TCP_ACKS_HELD_MAX ? conn->delayed_ack_ns : 0;
+		return delack_short_ns(conn);
 	if (2 * conn->full_gap_ns > TCP_ACK_HOLD_BULK_NS)
 		return delack_pair_ns(conn, seg->flags & TCP_PSH, len > conn->rcv_mss_bytes);
 	if (seg->flags & TCP_PSH)

@@ -152,6 +152,23 @@ static void test_short_segments_acks_may_be_delayed(void)
 	rig_close(&rig);
 }
 
+/* Two segments' worth of them, and it leaves in the next poll. */
+static void test_a_delayed_ack_is_of_two_segments_at_most(void)
+{
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(harp_conn_set_delayed_ack(rig.conn, DELAY_NS), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		rig_silent(&rig);
+		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 1000));
+		rig.seq += 1000;
+		rig_silent(&rig);
+		rig_poll(&rig);
+	}
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	rig_close(&rig);
+}
+
 /* A hole, the end of the stream: who sends waits for those. */
 static void test_a_delayed_ack_does_not_delay_others(void)
 {
@@ -490,6 +507,7 @@ int main(void)
 	test_a_burst_is_acknowledged_at_its_end();
 	test_a_held_ack_leaves_with_a_short_segment();
 	test_short_segments_acks_may_be_delayed();
+	test_a_delayed_ack_is_of_two_segments_at_most();
 	test_a_delayed_ack_does_not_delay_others();
 	test_a_slow_stream_is_acknowledged_by_twos();
 	test_joined_segments_in_a_slow_stream_are_acknowledged_at_once();
