@@ -140,7 +140,7 @@ struct comm_lane {
 	struct comm_out out;
 	struct comm_in in;
 	bool ack_fresh;        /* this turn has made an ACK due: of an engine's lane */
-	uint64_t ack_turn;     /* 1 + the engine's runs then */
+	uint64_t ack_turn;     /* 1 + the engine's runs then; 0: none waits */
 	uint32_t turn_bytes;   /* of payload, in this turn: sent (begun), or read */
 	uint32_t vain_records; /* read in this turn, and brought nothing new */
 	bool sees_early;       /* there were early ones when it had the lock last: a receiver */

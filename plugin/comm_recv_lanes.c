@@ -504,16 +504,28 @@ bool comm_rx_rests(struct comm_lane *l)
 	return rests;
 }
 
-/* An ACK that this turn of the engine has made due goes in the next one, with what the application answers: what leaves by itself costs a
- * kick of the NIC. */
+/*
+ * An ACK that this turn of the engine has made due goes in the next one, with what the application answers: what leaves by
+ * itself costs a kick of the NIC. It is put off once, and not at all where it is asked for. Of an application that polls no more
+ * the guardian takes that turn, as for TCP's own ACKs.
+ */
 static bool comm_rx_puts_off(struct comm_lane *l)
 {
+	const struct comm_several *s = l->comm->several;
 	uint64_t turn = atomic_load_explicit(&l->lane->driver->runs, memory_order_relaxed) + 1;
+	bool asked;
 
-	if (l->ack_fresh)
+	if (l->ack_fresh && !l->ack_turn)
 		l->ack_turn = turn;
 	l->ack_fresh = false;
-	return l->ack_turn == turn;
+	if (l->ack_turn != turn) {
+		l->ack_turn = 0;
+		return false;
+	}
+	comm_lock(l->comm);
+	asked = s->ack_message < s->asked && s->asked <= l->comm->completed;
+	comm_unlock(l->comm);
+	return !asked;
 }
 
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)

@@ -266,6 +266,37 @@ static void test_both_are_answered(void)
 	rig_free(&t);
 }
 
+/* An ACK waits for the engine's next turn, once: neither for another that each turn makes due, nor where it is asked for and one that is
+ * not comes in the same turn. */
+static void test_put_off_once(void)
+{
+	for (unsigned i = 0; i < 40 && !check_failures; i++) {
+		struct driver *engine;
+		const struct fake_pipe *back;
+		struct talk t;
+		uint8_t rx[8];
+
+		rig_open_fed(&t, 1, 16384);
+		engine = &t.pairs[0].driver;
+		back = t.pairs[0].lanes[1].out;
+		for (unsigned m = 0; m < 8; m++)
+			(void)rig_post(t.recv, rx + m, 1);
+		rig_turns(&t, i);
+		if (i & 1)
+			feed_asking(&t.pairs[0].lanes[1], 0);
+		else
+			rig_feed(&t.pairs[0].lanes[1], 0, 1, 0, 1, 1);
+		for (unsigned n = 0; !(i & 1) && !t.recv->completed && n < 1000; n++)
+			(void)driver_turn(engine, driver_clock_ns());
+		CHECK_EQ(back->written, 0);
+		rig_feed(&t.pairs[0].lanes[1], 1, 1, 0, 1, 1);
+		for (unsigned n = 0; t.recv->completed < 2 && n < 1000; n++)
+			(void)driver_turn(engine, driver_clock_ns());
+		CHECK(back->written >= RECORD_HEADER_BYTES);
+		rig_free(&t);
+	}
+}
+
 /* A kernel lane that brings what had come is answered when nothing more of its sender's is seen to come: who has closed
  * its socket meanwhile answers RST. */
 static void test_answer_waits(void)
@@ -530,11 +561,22 @@ static void test_drop(void)
 int main(void)
 {
 	static void (*const rules[])(void) = {
-		test_early,         test_early_overlap,      test_early_is_here,
-		test_early_again,   test_early_before_close, test_early_at_the_end,
-		test_early_is_left, test_empty_is_used,      test_both_are_answered,
-		test_answer_waits,  test_half_a_chunk,       test_fails_in_a_record,
-		test_liars,         test_truncation,         test_drop,
+		test_early,
+		test_early_overlap,
+		test_early_is_here,
+		test_early_again,
+		test_early_before_close,
+		test_early_at_the_end,
+		test_early_is_left,
+		test_empty_is_used,
+		test_both_are_answered,
+		test_put_off_once,
+		test_answer_waits,
+		test_half_a_chunk,
+		test_fails_in_a_record,
+		test_liars,
+		test_truncation,
+		test_drop,
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !check_failures; i++)
