@@ -351,6 +351,19 @@ unsigned descriptors(void)
 	return n;
 }
 
+unsigned descriptors_most(void)
+{
+	uint64_t until_ns = test_now_ns() + 20000000u;
+	unsigned most = 0;
+
+	do {
+		unsigned now = descriptors();
+
+		most = now > most ? now : most;
+	} while (test_now_ns() < until_ns);
+	return most;
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);

@@ -41,6 +41,8 @@ bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len,
 bool end_wait_up(const struct end *end, bool up);
 uint64_t test_now_ns(void);
 unsigned descriptors(void); /* that this process has */
+/* The most of some milliseconds: DPDK's interrupt thread makes one anew now and then, and has none of it meanwhile. */
+unsigned descriptors_most(void);
 
 /* A process that sends or receives on a port for ever, and says on a pipe when it is up. */
 __attribute__((noreturn)) void peer_main(const char *device, int ready_fd);

@@ -34,9 +34,9 @@ void case_memif_again(void)
 			end_close(&a);
 		}
 		if (i == 9)
-			fds = descriptors();
+			fds = descriptors_most();
 	}
-	CHECK_EQ(descriptors(), fds);
+	CHECK_EQ(descriptors_most(), fds);
 	peers_end();
 }
 
@@ -87,7 +87,7 @@ void case_memif_client_flees(void)
 	if (!end_open(&a, peers_server, 0))
 		return;
 	end_close(&a);
-	fds = descriptors();
+	fds = descriptors_most();
 	if (!end_open(&a, peers_server, 0))
 		return;
 	for (unsigned i = 0; i < 2000; i++) {
@@ -110,11 +110,10 @@ void case_memif_client_flees(void)
 		end_close(&b);
 	}
 	end_close(&a);
-	/* DPDK's interrupt thread makes one anew now and then. */
-	for (until_ns = test_now_ns() + 60000000000u; descriptors() != fds;)
+	for (until_ns = test_now_ns() + 60000000000u; descriptors() > fds;)
 		if (test_now_ns() > until_ns)
 			break;
-	CHECK_EQ(descriptors(), fds);
+	CHECK(descriptors() <= fds);
 	peers_end();
 }
 
