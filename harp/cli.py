@@ -6,6 +6,7 @@ import importlib
 import sys
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,24 +15,72 @@ from harp import output as console
 from harp.errors import Exit, HarpError
 from harp.output import err
 
-# Every command: its name, and module and attribute of the click command. A module is imported when
-# its command is run, or asked for help.
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+# Every command: its name; module and attribute of the click command; how that one's help begins.
+# A module is imported when its command is run, or asked for help.
 COMMANDS = {
-    "bench": "harp.cli_bench:bench",
-    "check": "harp.cli_check:check",
-    "completion": "harp.cli_docs:completion",
-    "config": "harp.cli_config:config",
-    "demo": "harp.cli_demo:demo",
-    "env": "harp.cli_run:env",
-    "flows": "harp.cli_stats:flows",
-    "instances": "harp.cli_daemon:instances",
-    "man": "harp.cli_docs:man",
-    "restart": "harp.cli_daemon:restart",
-    "run": "harp.cli_run:run",
-    "start": "harp.cli_daemon:start",
-    "stats": "harp.cli_stats:stats",
-    "status": "harp.cli_daemon:status",
-    "stop": "harp.cli_daemon:stop",
+    "bench": (
+        "harp.cli_bench:bench",
+        "Measures between hosts made on this machine (network namespaces). Needs root.",
+    ),
+    "check": (
+        "harp.cli_check:check",
+        "Would HARP work on this host and INTERFACE, in which mode, and what is missing?",
+    ),
+    "completion": (
+        "harp.cli_docs:completion",
+        "Prints the script by which SHELL completes harpctl's commands and options.",
+    ),
+    "config": (
+        "harp.cli_config:config",
+        "The settings: harp.toml, HARP_* variables and defaults.",
+    ),
+    "demo": (
+        "harp.cli_demo:demo",
+        "Trains a small neural network across hosts made on this machine.",
+    ),
+    "env": (
+        "harp.cli_run:env",
+        "Prints the variables that make a job use HARP.",
+    ),
+    "flows": (
+        "harp.cli_stats:flows",
+        "Lanes by peer and comm: bytes, shares, round trips, losses, moves; and other connections.",
+    ),
+    "instances": (
+        "harp.cli_daemon:instances",
+        "Who has which queue or DPDK port: one line for each lease.",
+    ),
+    "man": (
+        "harp.cli_docs:man",
+        "Prints a manual page, or writes all of them.",
+    ),
+    "restart": (
+        "harp.cli_daemon:restart",
+        "Restart harpd, with a new version or configuration; jobs run on.",
+    ),
+    "run": (
+        "harp.cli_run:run",
+        "Runs CMD with the variables of `harpctl env`.",
+    ),
+    "start": (
+        "harp.cli_daemon:start",
+        "Start harpd, and return when it serves.",
+    ),
+    "stats": (
+        "harp.cli_stats:stats",
+        "What this host's jobs and instances do: bytes, lanes, losses, round trips",
+    ),
+    "status": (
+        "harp.cli_daemon:status",
+        "What harpd is doing: its NICs, their queues, DPDK ports, trouble if there is any.",
+    ),
+    "stop": (
+        "harp.cli_daemon:stop",
+        "Stop harpd and put everything back as it was.",
+    ),
 }
 
 EPILOG = """\b
@@ -66,13 +115,29 @@ class Commands(click.Group):
         """The command of that name; None when there is none."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        place, _ = COMMANDS[cmd_name]
+        module, _, attribute = place.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
         except ImportError as error:
             return _unusable(cmd_name, error)
         assert isinstance(found, click.Command)
         return found
+
+    def _outline(self) -> click.Group:
+        """Of the same commands, with nothing behind them: to list them no module is imported."""
+        listed = {name: click.Command(name, help=begin) for name, (_, begin) in COMMANDS.items()}
+        return click.Group(commands={**self.commands, **listed})
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of them in the help."""
+        self._outline().format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Commands and options that begin so."""
+        outline = self._outline()
+        names = outline.shell_complete(click.Context(outline, help_option_names=[]), incomplete)
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)

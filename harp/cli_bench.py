@@ -22,15 +22,8 @@ from harp.cli_paths import attach, paths
 from harp.cli_versus import fairness, loss
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
-from harp.options import (
-    FiniteRange,
-    lab_options,
-    lab_shape,
-    nic_option,
-    output_option,
-    path_option,
-    plugin_option,
-)
+from harp.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.options import FiniteRange, output_option
 
 
 @click.group()

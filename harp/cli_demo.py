@@ -7,14 +7,8 @@ import click
 
 from harp import memif
 from harp.errors import Exit, HarpError
-from harp.options import (
-    lab_options,
-    lab_shape,
-    nic_option,
-    output_option,
-    path_option,
-    plugin_option,
-)
+from harp.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.options import output_option
 from harp.output import out, print_json
 
 

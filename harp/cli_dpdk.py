@@ -8,7 +8,8 @@ import click
 from harp import dpdk_versus
 from harp import output as console
 from harp.errors import Exit
-from harp.options import FiniteRange, output_option, type_mtu
+from harp.lab_options import type_mtu
+from harp.options import FiniteRange, output_option
 
 _WORDS = {True: "met", False: "MISSED"}
 

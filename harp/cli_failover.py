@@ -12,7 +12,8 @@ from harp import failover as runner
 from harp import output as console
 from harp.errors import Exit
 from harp.lab import RAILS_MAX
-from harp.options import FiniteRange, lab_options, output_option, path_option
+from harp.lab_options import lab_options, path_option
+from harp.options import FiniteRange, output_option
 
 _WORDS = {True: "met", False: "MISSED"}
 

@@ -18,7 +18,8 @@ from harp.cli_paths import (
 )
 from harp.errors import Exit, HarpError
 from harp.lab import LabOptions
-from harp.options import lab_options, lab_shape, output_option, plugin_option
+from harp.lab_options import lab_options, lab_shape, plugin_option
+from harp.options import output_option
 
 
 @click.command()

@@ -10,7 +10,8 @@ from harp import paths as runner
 from harp.attaching import ATTACH_TESTS, AttachOptions, run_attach
 from harp.errors import Exit
 from harp.lab import LabOptions
-from harp.options import lab_options, lab_shape, output_option
+from harp.lab_options import lab_options, lab_shape
+from harp.options import output_option
 
 TITLES = {
     "lat": "half a round trip, us (p50; median of the rounds)",

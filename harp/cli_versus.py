@@ -8,7 +8,8 @@ import click
 from harp import output as console
 from harp import versus
 from harp.errors import Exit
-from harp.options import FiniteRange, output_option, type_mtu
+from harp.lab_options import type_mtu
+from harp.options import FiniteRange, output_option
 
 _mtu = click.option("--mtu", type=type_mtu, default=1500, show_default=True, help="Bytes.")
 _ipv6 = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")

@@ -2,9 +2,11 @@
 """harpctl as a script sees it: output, messages and exit codes."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -15,10 +17,25 @@ from harp._core import version
 from harp.cli import COMMANDS, cli
 from harp.errors import Exit, HarpError
 
+SLOW = {"matplotlib", "numpy", "pyroute2", "scapy"}
 
-def harpctl(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+
+def harpctl(
+    *arguments: str, timeout: float = 120, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from harp.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=False, env=env
+    )
+
+
+def imported(*arguments: str, env: Mapping[str, str] = os.environ) -> set[str]:
+    """The packages that a harpctl with these arguments imports."""
+    done = harpctl(*arguments, env={**env, "PYTHONPROFILEIMPORTTIME": "1"})
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    packages = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert {"click", "harp"} <= packages, done.stderr
+    return packages
 
 
 def test_versions_agree(root_dir: Path) -> None:
@@ -58,7 +75,7 @@ def test_a_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(COMMANDS, "bench", "harp.no_such_module:bench")
+    monkeypatch.setitem(COMMANDS, "bench", ("harp.no_such_module:bench", "Measures."))
     context = click.Context(cli, info_name="harpctl")
     broken = cli.get_command(context, "bench")
     assert broken is not None
@@ -68,12 +85,40 @@ def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
 
 
 def test_every_command_of_the_list_is_there() -> None:
-    for name, place in COMMANDS.items():
+    for name, (place, begin) in COMMANDS.items():
         context = click.Context(cli, info_name="harpctl")
         command = cli.get_command(context, name)
         assert command is not None, place
         assert command.name == name
+        assert command.help is not None
+        assert command.help.startswith(begin)
     assert list(COMMANDS) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        ("--help", set()),
+        ("config show", set()),
+        ("env", set()),
+        ("flows", {"numpy"}),
+        ("instances", set()),
+        ("run --help", set()),
+        ("stats", {"numpy"}),
+        ("status", set()),
+    ],
+)
+def test_what_takes_long_to_import_is_left_to_those_who_need_it(
+    command: str, needed: set[str]
+) -> None:
+    assert imported(*command.split()) & SLOW <= needed
+
+
+def test_a_command_is_completed_without_its_module() -> None:
+    typed = {"_HARPCTL_COMPLETE": "bash_complete", "COMP_WORDS": "harpctl sta", "COMP_CWORD": "1"}
+    assert not imported(env=os.environ | typed) & SLOW
+    done = harpctl(env=os.environ | typed)
+    assert done.stdout.splitlines() == ["plain,start", "plain,stats", "plain,status"]
 
 
 @pytest.mark.parametrize(
