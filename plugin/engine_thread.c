@@ -19,8 +19,8 @@
  * A turn is one harp_stack_poll(): packets, timers, then through the requests hook the stack's events
  * and the comms' new requests, then transmission. Who holds the baton does it.
  *
- * Inline. An application thread that calls isend, irecv or test takes a turn (driver_poll); it spins
- * anyway. One guardian thread for all engines of a device stands by. It is one and not one each, because
+ * Inline. An application thread that calls isend or test takes a turn (driver_poll), and for a comm of one lane irecv, too; it
+ * spins anyway. One guardian thread for all engines of a device stands by. It is one and not one each, because
  * while the application polls it must look every idle_ns whether it still does: a timer that costs the same
  * for eight engines as for one; and when nobody polls, nobody waits for the last microsecond. To each engine
  * it is in one of three ways:
@@ -34,7 +34,7 @@
  * work, so that the application only posts requests and reads done flags; posting costs it no turn. After
  * spin_ns without work it gives the baton and sleeps. Then application threads take turns, as they do
  * inline: they would otherwise wait for a wake-up, which costs tens of microseconds, many times a
- * turn. So a poll or a post after silence is never slower than inline, and the thread, roused by the first
+ * turn. So a poll or a send after silence is never slower than inline, and the thread, roused by the first
  * turn that found work, takes over within a wake-up's time. How long it spins follows what came of it:
  * a sleep that was interrupted sooner than the spin could have lasted was not worth it, the next spin has full
  * length; each longer sleep halves the next spin. With fewer cores than such threads a spinning one would hold
