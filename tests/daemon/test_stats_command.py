@@ -73,10 +73,14 @@ def test_who_may_not_lease_sees_nothing(start: Callable[..., Running], settings:
     )
 
 
-def both_ask(harpd: Running, *clients: DaemonClient) -> None:
-    """Two questions, of which harpd has both."""
+def ask(*clients: DaemonClient) -> None:
     for client in clients:
         client._sock.send(_host.pack_query(9, b'{"command": "stats"}'))
+
+
+def both_ask(harpd: Running, *clients: DaemonClient) -> None:
+    """Two questions, of which harpd has both: for a look that lasts."""
+    ask(*clients)
     harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
 
 
@@ -106,9 +110,9 @@ def test_all_of_a_user_have_one_document(harpd: Running, monkeypatch: pytest.Mon
     """Of up to 128 MiB, which a worker writes. None moves another's offset."""
     monkeypatch.setattr(looks, "AGE_S", 60)
     with harpd.client() as one, harpd.client() as other:
-        both_ask(harpd, one, other)
+        ask(one, other)
         fds = [socket.recv_fds(client._sock, 65536, 4)[1][0] for client in (one, other)]
-        one._sock.send(_host.pack_query(9, b'{"command": "stats"}'))  # a look that is young
+        ask(one)  # a look that is young
         fds += socket.recv_fds(one._sock, 65536, 4)[1]
     assert [os.read(fd, 10) for fd in fds] == [b'{"format":'] * 3
     inodes = {os.fstat(fd).st_ino for fd in fds}
