@@ -392,16 +392,22 @@ static void test_a_tail_in_bursts(void)
 	CHECK(s.lane[0].rate > rate - rate / 8);
 }
 
+/* A kernel lane, and one of that kind, both of a known rate. */
+static void two_rated(struct stripe *s, unsigned kind, uint64_t now_ns)
+{
+	memset(s, 0, sizeof(*s));
+	stripe_add(s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	stripe_add(s, 1, kind, false, MS / 10, now_ns);
+	s->lane[0].rate = s->lane[1].rate = 500000;
+}
+
 /* Who gives may have looked at the clock long before another thread saw the lane become idle. */
 static void test_a_clock_of_long_ago(void)
 {
 	const uint64_t base_ns = 1000 * MS, seen_ns = base_ns + 100 * MS;
 	struct stripe s;
 
-	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
-	stripe_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
-	s.lane[0].rate = s.lane[1].rate = 500000;
+	two_rated(&s, LANE_HARP, base_ns);
 	stripe_give(&s, 1, CHUNK, base_ns);
 	stripe_acked(&s, 1, CHUNK, base_ns + MS);
 	stripe_give(&s, 0, 8 * CHUNK, base_ns);
@@ -423,10 +429,7 @@ static void test_a_look_of_long_ago(void)
 	const uint64_t base_ns = 1000 * MS, heard_ns = base_ns + 30 * MS;
 	struct stripe s;
 
-	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
-	stripe_add(&s, 1, LANE_KERNEL, false, MS / 10, base_ns);
-	s.lane[0].rate = s.lane[1].rate = 500000;
+	two_rated(&s, LANE_KERNEL, base_ns);
 	stripe_give(&s, 0, CHUNK, base_ns);
 	stripe_acked(&s, 0, CHUNK, heard_ns);
 	stripe_acked(&s, 0, CHUNK, base_ns);
