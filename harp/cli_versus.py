@@ -8,11 +8,10 @@ import click
 from harp import output as console
 from harp import versus
 from harp.errors import Exit
-from harp.lab_options import type_mtu
+from harp.lab_options import ipv6_option, type_mtu
 from harp.options import FiniteRange, output_option
 
 _mtu = click.option("--mtu", type=type_mtu, default=1500, show_default=True, help="Bytes.")
-_ipv6 = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
 _harp_cc = click.option("--cc", metavar="NAME", help="HARP's congestion control, not its default.")
 _priority = click.option(
     "--priority",
@@ -53,7 +52,7 @@ def _finish(report: dict[str, Any]) -> None:
 @_harp_cc
 @_priority
 @_mtu
-@_ipv6
+@ipv6_option
 @output_option
 def loss(
     losses: tuple[float, ...],
@@ -137,7 +136,7 @@ def _print_loss(report: dict[str, Any]) -> None:
 @click.option("--alone", is_flag=True, help="Twice as many flows of each kind alone, too.")
 @_harp_cc
 @_mtu
-@_ipv6
+@ipv6_option
 @output_option
 def fairness(
     rate: float,

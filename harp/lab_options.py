@@ -27,11 +27,11 @@ nic_option = click.option(
     show_default=True,
     help=f"{memif.NIC}: a DPDK port in each rank, joined by shared memory; for two hosts.",
 )
+ipv6_option = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
 
 
 def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--mtu, --offload and --ipv6 of the laboratory."""
-    ipv6 = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
     offload = click.option(
         "--offload",
         type=click.Choice(["on", "off"]),
@@ -42,7 +42,7 @@ def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
     mtu = click.option(
         "--mtu", type=type_mtu, default=1500, show_default=True, help="Of every interface, bytes."
     )
-    return mtu(offload(ipv6(command)))
+    return mtu(offload(ipv6_option(command)))
 
 
 def lab_shape(given: dict[str, Any], hosts: int = 2) -> LabOptions:
