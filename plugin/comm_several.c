@@ -104,10 +104,12 @@ static void comm_several_begin(struct comm *comm, const struct request *request)
 {
 	uint64_t now_ns = request->posted_ns;
 
-	if (comm->side == COMM_RECV || request->size <= FIRST_BYTES_MAX)
+	if (comm->side == COMM_RECV) {
 		comm_kernel_run(comm, now_ns);
-	if (comm->side == COMM_RECV)
 		return;
+	}
+	if (request->size <= FIRST_BYTES_MAX)
+		comm_kernel_run(comm, now_ns);
 	comm_engines_run(comm, now_ns);
 	comm_kernel_run(comm, now_ns);
 	comm_kernel_run(comm, now_ns); /* what that has left to another */
