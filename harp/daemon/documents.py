@@ -78,7 +78,7 @@ class _Lent:
 
 
 class Lending:
-    """All that are lent, up to so many. Used by the loop's thread."""
+    """All that are lent, to each user up to a quarter of so many. Used by the loop's thread."""
 
     def __init__(self, loop: Loop, count_max: int) -> None:
         self._loop = loop
