@@ -44,7 +44,7 @@ void driver_post(struct driver *driver, struct work *work);
 bool driver_take(struct driver *driver);
 void driver_give(struct driver *driver);
 /* Baton held: the clock of a turn. Who takes it has read his own before he had the baton, and another may have been here since, with
- * a later one. */
+ * a later one. Engines' threads do without: a stack's clock never goes back, and what an engine does besides compares times only. */
 uint64_t driver_turn_clock(struct driver *driver, uint64_t now_ns);
 /* One turn if the baton is free; false when another thread has it. */
 bool driver_turn(struct driver *driver, uint64_t now_ns);

@@ -98,7 +98,7 @@ static int workers_turn(struct kernel_driver *kd, uint64_t now_ns)
 	if (!driver_take(driver))
 		return -1;
 	moved_bytes = kd->moved_bytes;
-	driver->advance(driver, now_ns);
+	driver->advance(driver, driver_turn_clock(driver, now_ns));
 	moved = kd->moved_bytes != moved_bytes;
 	driver_give(driver);
 	return moved;

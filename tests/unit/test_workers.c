@@ -20,6 +20,7 @@ struct job {
 	unsigned turns;          /* baton */
 	unsigned left;           /* baton: turns that move something */
 	bool in_turn;            /* baton */
+	uint64_t now_ns;         /* baton: of the last turn */
 	atomic_uint seen;        /* of turns */
 	pthread_t by;            /* baton: who took the last turn */
 };
@@ -47,8 +48,8 @@ static void job_turn(struct kernel_driver *kd, uint64_t now_ns)
 {
 	struct job *job = (struct job *)kd;
 
-	(void)now_ns;
 	CHECK(!job->in_turn);
+	job->now_ns = now_ns;
 	job->in_turn = true;
 	job->turns++;
 	job->by = pthread_self();
@@ -115,6 +116,22 @@ static void test_kick(void)
 	before = job_seen(&job);
 	workers_kick(&job.kd);
 	wait_for(&job, before + 1);
+	kernel_driver_close(&job.kd);
+}
+
+/* Another has had the baton since the worker read its clock, with a later one: time does not go back. */
+static void test_the_clock_does_not_go_back(void)
+{
+	const uint64_t later_ns = UINT64_MAX / 2;
+	struct job job;
+
+	job_open(&job);
+	CHECK(driver_turn(&job.kd.driver, later_ns));
+	workers_kick(&job.kd);
+	wait_for(&job, 2);
+	take_baton(&job);
+	CHECK_EQ(job.now_ns, later_ns);
+	driver_give(&job.kd.driver);
 	kernel_driver_close(&job.kd);
 }
 
@@ -237,6 +254,7 @@ int main(void)
 
 	env_config.kernel_threads = THREADS;
 	test_kick();
+	test_the_clock_does_not_go_back();
 	test_held();
 	test_crowd();
 	test_close();
