@@ -230,22 +230,30 @@ void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 	atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 
+/* Baton, or lock. */
+static bool comm_fail_begin(struct comm *comm, int error, struct record *close)
+{
+	struct comm_several *s = comm->several;
+
+	close->message = comm->completed;
+	if (!s)
+		return !comm->error;
+	if (s->failing)
+		return false;
+	s->failing = error;
+	s->close = *close;
+	return true;
+}
+
 bool comm_fail_first(struct comm *comm, int error, struct record *close)
 {
 	bool first;
 
-	if (!comm->several) {
-		close->message = comm->completed;
-		return !comm->error;
-	}
-	comm_lock(comm);
-	close->message = comm->completed;
-	first = !comm->several->failing;
-	if (first) {
-		comm->several->failing = error;
-		comm->several->close = *close;
-	}
-	comm_unlock(comm);
+	if (comm->several)
+		comm_lock(comm);
+	first = comm_fail_begin(comm, error, close);
+	if (comm->several)
+		comm_unlock(comm);
 	return first;
 }
 
@@ -262,11 +270,26 @@ void comm_fail_publish(struct comm *comm, int error)
 	comm_unlock(comm);
 }
 
+/* What follows comm_fail_begin(). */
+static void comm_fail_say(struct comm *comm, struct comm_lane *l, int error,
+			  const struct record *close, const char *text)
+{
+	char peer[HARP_ENDPOINT_TEXT_MAX];
+
+	if (l)
+		(void)comm_lane_tell_failed(l, close);
+	WARN("%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
+	     harp_endpoint_format(&comm->remote, peer),
+	     l && !comm->several ? l->lane->ops->kind : "several lanes", text);
+	lane_page_comm_failed(comm->row);
+	comm_fail_publish(comm, error);
+}
+
 void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_reason reason,
 	       const struct record *detail, const char *fmt, ...)
 {
 	struct record close = { .type = RECORD_CLOSE, .tag = reason };
-	char peer[HARP_ENDPOINT_TEXT_MAX], text[256];
+	char text[256];
 	va_list args;
 
 	if (detail) {
@@ -278,13 +301,7 @@ void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_rea
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	if (l)
-		(void)comm_lane_tell_failed(l, &close);
-	WARN("%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
-	     harp_endpoint_format(&comm->remote, peer),
-	     l && !comm->several ? l->lane->ops->kind : "several lanes", text);
-	lane_page_comm_failed(comm->row);
-	comm_fail_publish(comm, error);
+	comm_fail_say(comm, l, error, &close, text);
 }
 
 void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what)
@@ -347,19 +364,19 @@ void comm_end_by_record(struct comm *comm, const struct record *close)
 
 void comm_settle(struct comm *comm, struct comm_lane *l)
 {
-	char text[sizeof(comm->end_text)];
-	int error;
+	struct record close = { .type = RECORD_CLOSE, .tag = CLOSE_ABORTED };
+	bool first;
 
 	if (comm->several)
 		comm_lock(comm);
-	error = comm->completed < atomic_load_explicit(&comm->posted, memory_order_acquire)
-			? comm->end_error
-			: 0;
-	memcpy(text, comm->end_text, sizeof(text));
+	/* In one hold: what waits is given up, or is done and no failure. */
+	first = comm->end_error &&
+		comm->completed < atomic_load_explicit(&comm->posted, memory_order_acquire) &&
+		comm_fail_begin(comm, comm->end_error, &close);
 	if (comm->several)
 		comm_unlock(comm);
-	if (error)
-		comm_fail(comm, l, error, CLOSE_ABORTED, NULL, "%s", text);
+	if (first) /* the end is the first one's, and does not change */
+		comm_fail_say(comm, l, comm->end_error, &close, comm->end_text);
 }
 
 /* ---- closing ---------------------------------------------------------------------------------- */
