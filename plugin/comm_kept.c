@@ -95,11 +95,12 @@ bool comm_kept_owes(const struct comm *comm)
 
 void comm_kept_wake(struct comm *comm, const struct request *request)
 {
-	const struct comm_lane *lane =
-		request->kept ? comm->several->kept[request->kept - 1].lane : NULL;
+	const struct comm_several *s = comm->several;
+	const struct comm_kept *kept = request->kept ? &s->kept[request->kept - 1] : NULL;
 
-	if (lane)
-		comm_wake(comm, lane->index);
+	/* Of one that is acknowledged the lane may be gone; who has read the ACK is about to call it done. */
+	if (kept && kept->lane && kept->message >= s->acked_message)
+		comm_wake(comm, kept->lane->index);
 }
 
 bool comm_kept_is_done(const struct comm *comm, const struct request *request)
