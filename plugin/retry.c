@@ -40,7 +40,8 @@ bool retry_tells(struct retry *r, enum retry_news news, bool cut_short)
 
 static bool retry_has_patience(const struct retry *r, uint64_t now_ns)
 {
-	uint64_t in_vain_ns = now_ns - r->in_vain_ns;
+	/* Another driver's clock may be older than that of the round before. */
+	uint64_t in_vain_ns = now_ns > r->in_vain_ns ? now_ns - r->in_vain_ns : 0;
 
 	switch (r->kind) {
 	case RETRY_TURNED_AWAY:

@@ -58,6 +58,18 @@ static void test_little_time(void)
 	CHECK_EQ(rounds, 4);
 }
 
+/* A round's attempts have several drivers, each with a clock of its own: what is older takes no patience away. */
+static void test_an_older_clock(void)
+{
+	struct retry r;
+
+	retry_init(&r, TIMEOUT_NS, 0);
+	retry_note(&r, RETRY_UNKNOWN);
+	CHECK(retry_again(&r, BEGIN_NS));
+	retry_note(&r, RETRY_UNKNOWN);
+	CHECK(retry_again(&r, BEGIN_NS - 1));
+}
+
 /* The best answer of a round counts, and somebody who knows us gives all the time back. */
 static void test_mixed(void)
 {
@@ -123,6 +135,7 @@ int main(void)
 {
 	test_patience();
 	test_little_time();
+	test_an_older_clock();
 	test_mixed();
 	test_spread();
 	test_what_is_said();
