@@ -81,7 +81,7 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 	}
 	if (comm->several) {
 		comm_lock(comm);
-		comm_lanes_join(comm, l, opt->lane.rtt_ns, driver_clock_ns());
+		(void)comm_lanes_join(comm, l, opt->lane.rtt_ns, driver_clock_ns()); /* the first */
 		comm_unlock(comm);
 	} else {
 		comm->only = l;

@@ -135,8 +135,9 @@ void comm_lane_again(struct comm_lane *l);
 /* comm_join.c */
 int comm_several_new(struct comm *comm, const struct comm_options *opt);
 void comm_several_free(struct comm *comm);
-/* Lock held; its driver is one of the comm's, or there is room for it. */
-void comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns);
+/* Lock held. In the place of the one of that index, if there is one. False: the comm has no room for its driver, and nothing has
+ * changed. */
+bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns);
 enum comm_death {
 	COMM_DEATH_ENDED,   /* its stream has */
 	COMM_DEATH_SILENT,  /* for longer than TCP's patience */

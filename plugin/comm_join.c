@@ -64,21 +64,6 @@ static bool comm_lanes_driver(struct comm *comm, struct driver *driver)
 	return true;
 }
 
-void comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns)
-{
-	struct comm_several *s = comm->several;
-
-	(void)comm_lanes_driver(comm, l->lane->driver); /* there is room */
-	s->lanes[l->index] = l;
-	l->next_all = s->all;
-	s->all = l;
-	l->waits = true; /* something may have come with the preamble */
-	stripe_add(&s->stripe, l->index, l->kind, l->backup, rtt_ns, now_ns);
-	comm_choice_lanes(comm, l, rtt_ns);
-	s->orphaned_ns = 0;
-	comm_lanes_control(comm);
-}
-
 /* It leaves the table. lost: what it had may not arrive. Any thread. */
 static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 {
@@ -103,11 +88,30 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	return moved;
 }
 
+bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, uint64_t now_ns)
+{
+	struct comm_several *s = comm->several;
+
+	if (!comm_lanes_driver(comm, l->lane->driver))
+		return false;
+	if (s->lanes[l->index])
+		(void)comm_lane_detach(s->lanes[l->index], true);
+	s->lanes[l->index] = l;
+	l->next_all = s->all;
+	s->all = l;
+	l->waits = true; /* something may have come with the preamble */
+	stripe_add(&s->stripe, l->index, l->kind, l->backup, rtt_ns, now_ns);
+	comm_choice_lanes(comm, l, rtt_ns);
+	s->orphaned_ns = 0;
+	comm_lanes_control(comm);
+	return true;
+}
+
 int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt)
 {
 	struct comm_several *s = comm->several;
 	struct lane before = *lane;
-	struct comm_lane *l, *old;
+	struct comm_lane *l;
 	int rc = 0;
 
 	if (!s || opt->index >= COMM_LANES_MAX)
@@ -116,17 +120,12 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 	if (!l)
 		return -ENOMEM;
 	comm_lock(comm);
-	if (s->closing || s->failing || comm->end_error) {
+	if (s->closing || s->failing || comm->end_error)
 		rc = -ENOTCONN;
-	} else if (!comm_lanes_driver(comm, lane->driver)) {
+	else if (!comm_lanes_join(comm, l, opt->rtt_ns, driver_clock_ns()))
 		rc = -ENOMEM;
-	} else {
-		old = s->lanes[opt->index];
-		if (old)
-			(void)comm_lane_detach(old, true);
-		comm_lanes_join(comm, l, opt->rtt_ns, driver_clock_ns());
+	else
 		comm_wake_all(comm); /* there may be work for it, or from the old one */
-	}
 	comm_unlock(comm);
 	if (rc) {
 		lane->driver = before.driver;
