@@ -139,8 +139,7 @@ struct comm_lane {
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];
 	struct comm_out out;
 	struct comm_in in;
-	bool ack_fresh;        /* this turn has made an ACK due: of an engine's lane */
-	uint64_t ack_turn;     /* 1 + the engine's runs then; 0: none waits */
+	uint64_t ack_turn;     /* 1 + its engine's runs when an ACK was first due; 0: none waits */
 	uint32_t turn_bytes;   /* of payload, in this turn: sent (begun), or read */
 	uint32_t vain_records; /* read in this turn, and brought nothing new */
 	bool sees_early;       /* there were early ones when it had the lock last: a receiver */

@@ -221,7 +221,12 @@ void comm_rx_post(struct comm *comm); /* lock held */
 bool comm_rx_rests(struct comm_lane *l);
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns);
 
-/* comm_tell.c; baton held. 1: nothing is left to be told here, 0: the lane is full, or the error. */
+/* comm_tell.c */
+/* Lock held: a message is complete. due: its ACK is, whether or not it asks for one; then it is due at once. */
+void comm_rx_due(struct comm_lane *l, bool due);
+/* Baton held: is what is due to go in the next turn? */
+bool comm_rx_puts_off(struct comm_lane *l);
+/* Baton held. 1: nothing is left to be told here, 0: the lane is full, or the error. */
 int comm_rx_tell(struct comm_lane *l, uint64_t now_ns);
 /* Lock held. In the middle of a turn, before the payload: may the sender be waiting for what it is not told? */
 bool comm_rx_tells_early(const struct comm *comm, uint64_t posted);

@@ -141,18 +141,6 @@ static enum target comm_rx_target(struct comm_lane *l, struct where *where)
 
 /* ---- what has arrived; lock held ---------------------------------------------------------------- */
 
-/* A message is complete. Its ACK is due at once where it asks for one. */
-static void comm_rx_due(struct comm_lane *l, bool due)
-{
-	struct comm_several *s = l->comm->several;
-	bool asked = l->comm->completed <= s->asked;
-
-	s->ack_due |= due || asked;
-	l->ack_fresh = (l->ack_fresh || due) && !asked && l->kind == LANE_HARP;
-	if (asked && l->kind == LANE_KERNEL)
-		atomic_store_explicit(&s->answers, true, memory_order_relaxed);
-}
-
 /* All of a chunk is in its place. What is wrong with it, or NULL. */
 static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_t offset,
 				  uint64_t length)
@@ -502,30 +490,6 @@ bool comm_rx_rests(struct comm_lane *l)
 	if (rests && !idle)
 		comm_wake(comm, l->index);
 	return rests;
-}
-
-/*
- * An ACK that this turn of the engine has made due goes in the next one, with what the application answers: what leaves by
- * itself costs a kick of the NIC. It is put off once, and not at all where it is asked for. Of an application that polls no more
- * the guardian takes that turn, as for TCP's own ACKs.
- */
-static bool comm_rx_puts_off(struct comm_lane *l)
-{
-	const struct comm_several *s = l->comm->several;
-	uint64_t turn = atomic_load_explicit(&l->lane->driver->runs, memory_order_relaxed) + 1;
-	bool asked;
-
-	if (l->ack_fresh && !l->ack_turn)
-		l->ack_turn = turn;
-	l->ack_fresh = false;
-	if (l->ack_turn != turn) {
-		l->ack_turn = 0;
-		return false;
-	}
-	comm_lock(l->comm);
-	asked = s->ack_message < s->asked && s->asked <= l->comm->completed;
-	comm_unlock(l->comm);
-	return !asked;
 }
 
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns)

@@ -14,6 +14,46 @@
  * it is told in the middle of a turn when half of the receives are done that it has not heard of.
  */
 
+/* Of the driver; never 0. */
+static uint64_t comm_rx_turn(const struct comm_lane *l)
+{
+	return atomic_load_explicit(&l->lane->driver->runs, memory_order_relaxed) + 1;
+}
+
+void comm_rx_due(struct comm_lane *l, bool due)
+{
+	struct comm_several *s = l->comm->several;
+	bool asked = l->comm->completed <= s->asked;
+
+	s->ack_due |= due || asked;
+	if (asked)
+		l->ack_turn = 0;
+	else if (due && !l->ack_turn && l->kind == LANE_HARP)
+		l->ack_turn = comm_rx_turn(l);
+	if (asked && l->kind == LANE_KERNEL)
+		atomic_store_explicit(&s->answers, true, memory_order_relaxed);
+}
+
+/*
+ * An ACK that this turn of the engine has made due goes in the next one, with what the application answers: what leaves by
+ * itself costs a kick of the NIC. It is put off once, and not at all where it is asked for. Of an application that polls no more
+ * the guardian takes that turn, as for TCP's own ACKs.
+ */
+bool comm_rx_puts_off(struct comm_lane *l)
+{
+	const struct comm_several *s = l->comm->several;
+	bool asked;
+
+	if (l->ack_turn != comm_rx_turn(l)) {
+		l->ack_turn = 0;
+		return false;
+	}
+	comm_lock(l->comm);
+	asked = s->ack_message < s->asked && s->asked <= l->comm->completed;
+	comm_unlock(l->comm);
+	return !asked;
+}
+
 /* What it brought twice is to be answered now. What comes to a socket whose owner has closed it resets it, and what
  * was still on its way here is lost: so not while more of it is seen to come. Who waits for the answer has sent its
  * record to the end, or waits before one without receive. */
