@@ -265,7 +265,8 @@ struct comm_several {
 	/* Its tender is at rest: this is posted to that driver when there is something to look after. */
 	struct work *rouse;
 	struct driver *rouse_driver;
-	bool restless; /* it may not be any more */
+	bool restless;    /* it may not be any more */
+	uint64_t done_ns; /* when the last request was done */
 	/* Send. */
 	uint64_t acked_message, acked_offset; /* all of messages before, and so much of that one */
 	struct comm_chunk *chunks;            /* COMM_CHUNKS_MAX */
@@ -277,7 +278,6 @@ struct comm_several {
 	uint64_t told_ns;
 	struct choice *choice; /* of the kinds that carry a message */
 	int choice_dev;        /* of the first lane: what is learnt is kept by it */
-	uint64_t done_ns;      /* when the last request was done */
 	struct comm_habit habit;
 	/* Receive. */
 	struct ranges ranges;
@@ -287,6 +287,7 @@ struct comm_several {
 	uint64_t ack_message;     /* messages received, as it told */
 	unsigned ack_kept;        /* kept messages received since */
 	uint64_t asked;   /* behind the last message that asks for an ACK: so far each gets one */
+	bool pauses;      /* the last time that nothing was outstanding, for a while */
 	bool peer_closed; /* CLOSE has come by a lane: */
 	struct record peer_close; /* it */
 	/* Appended under the lock, read by the application without: count by release / acquire. */

@@ -224,6 +224,8 @@ void comm_rx_advance(struct comm_lane *l, uint64_t now_ns);
 /* comm_tell.c */
 /* Lock held: a message is complete. due: its ACK is, whether or not it asks for one; then it is due at once. */
 void comm_rx_due(struct comm_lane *l, bool due);
+/* Lock held: a receive has just been posted. */
+void comm_rx_resumes(struct comm *comm, uint64_t posted);
 /* Baton held: is what is due to go in the next turn? */
 bool comm_rx_puts_off(struct comm_lane *l);
 /* Baton held. 1: nothing is left to be told here, 0: the lane is full, or the error. */

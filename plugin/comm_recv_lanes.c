@@ -167,6 +167,7 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 			break;
 		ranges_forget(&s->ranges, comm->completed);
 		comm_complete(comm, l, request->total);
+		s->done_ns = comm->now_ns;
 		comm->rx.messages_since_told++;
 		comm_rx_due(l, !comm_is_kept(comm, request->total) ||
 				       ++s->ack_kept >= COMM_KEPT_MESSAGES);
@@ -468,6 +469,7 @@ void comm_rx_post(struct comm *comm)
 	struct comm_several *s = comm->several;
 	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
 
+	comm_rx_resumes(comm, posted);
 	for (uint32_t left = s->stripe.live; left; left &= left - 1) {
 		struct comm_lane *l = s->lanes[__builtin_ctz(left)];
 

@@ -4,6 +4,9 @@
 
 #include "comm_impl.h"
 
+/* From the end of the last message until another receive is posted: who answers posts sooner. */
+#define PAUSE_NS 100000u
+
 /*
  * Theory of operation
  *
@@ -34,24 +37,37 @@ void comm_rx_due(struct comm_lane *l, bool due)
 		atomic_store_explicit(&s->answers, true, memory_order_relaxed);
 }
 
+void comm_rx_resumes(struct comm *comm, uint64_t posted)
+{
+	struct comm_several *s = comm->several;
+
+	if (comm->completed && comm->completed + 1 == posted)
+		s->pauses = comm_request(comm, comm->completed)->posted_ns >= s->done_ns + PAUSE_NS;
+}
+
 /*
  * An ACK that this turn of the engine has made due goes in the next one, with what the application answers: what leaves by
  * itself costs a kick of the NIC. It is put off once, and not at all where it is asked for. Of an application that polls no more
- * the guardian takes that turn, as for TCP's own ACKs.
+ * the guardian takes that turn, a millisecond later, and the sender's may wait for it: where everything has been received
+ * and the application took its time the last time that it had, it is not put off.
  */
 bool comm_rx_puts_off(struct comm_lane *l)
 {
-	const struct comm_several *s = l->comm->several;
-	bool asked;
+	struct comm *comm = l->comm;
+	const struct comm_several *s = comm->several;
+	bool put_off = l->ack_turn == comm_rx_turn(l);
 
-	if (l->ack_turn != comm_rx_turn(l)) {
-		l->ack_turn = 0;
-		return false;
+	if (put_off) {
+		comm_lock(comm);
+		put_off = !(s->ack_message < s->asked && s->asked <= comm->completed) &&
+			  !(s->pauses &&
+			    comm->completed ==
+				    atomic_load_explicit(&comm->posted, memory_order_relaxed));
+		comm_unlock(comm);
 	}
-	comm_lock(l->comm);
-	asked = s->ack_message < s->asked && s->asked <= l->comm->completed;
-	comm_unlock(l->comm);
-	return !asked;
+	if (!put_off)
+		l->ack_turn = 0;
+	return put_off;
 }
 
 /* What it brought twice is to be answered now. What comes to a socket whose owner has closed it resets it, and what

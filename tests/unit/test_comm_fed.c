@@ -297,6 +297,57 @@ static void test_put_off_once(void)
 	}
 }
 
+/* A message comes whose receive has been posted; the turn in which it is done is the last one. True: its ACK has been sent. */
+static bool ack_goes_at_once(struct talk *t, uint64_t message)
+{
+	const struct fake_pipe *back = t->pairs[0].lanes[1].out;
+	uint64_t before = back->written;
+
+	rig_feed(&t->pairs[0].lanes[1], message, 1, 0, 1, 1);
+	for (unsigned n = 0; t->recv->completed <= message && n < 1000; n++)
+		(void)driver_turn(&t->pairs[0].driver, driver_clock_ns());
+	CHECK_EQ(t->recv->completed, message + 1);
+	return back->written > before;
+}
+
+static void application_rests(uint64_t rest_ns)
+{
+	uint64_t until_ns = driver_clock_ns() + rest_ns;
+
+	while (driver_clock_ns() < until_ns)
+		;
+}
+
+/* Who has everything and pauses takes no turn for its ACK, which its sender may wait for: it goes at once, where the application has paused
+ * the last time that it had everything. Where it has not, or waits for more, an answer takes it along. */
+static void test_who_pauses_puts_nothing_off(void)
+{
+	struct request *request = NULL;
+	uint8_t rx[8];
+	struct talk t;
+
+	rig_open_fed(&t, 1, 16384);
+	for (uint64_t m = 0; m < 8; m++) {
+		bool paused = m % 4 == 1;
+
+		if (paused)
+			application_rests(1000000);
+		request = rig_post(t.recv, rx + m, 1);
+		CHECK_EQ(ack_goes_at_once(&t, m), paused);
+		CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	}
+	application_rests(1000000);
+	for (uint64_t m = 8; m < 11; m++)
+		request = rig_post(t.recv, rx + m % 8, 1);
+	CHECK(!ack_goes_at_once(&t, 8));
+	rig_turns(&t, 10);
+	CHECK(!ack_goes_at_once(&t, 9));
+	rig_turns(&t, 10);
+	CHECK(ack_goes_at_once(&t, 10));
+	CHECK_EQ(rig_wait(&t, request, NULL), 0);
+	rig_free(&t);
+}
+
 /* A kernel lane that brings what had come is answered when nothing more of its sender's is seen to come: who has closed
  * its socket meanwhile answers RST. */
 static void test_answer_waits(void)
@@ -571,6 +622,7 @@ int main(void)
 		test_empty_is_used,
 		test_both_are_answered,
 		test_put_off_once,
+		test_who_pauses_puts_nothing_off,
 		test_answer_waits,
 		test_half_a_chunk,
 		test_fails_in_a_record,
