@@ -46,7 +46,7 @@
  * disturbs only ever adds.
  *
  * Trials are bounded in time, too: a way that shows one cost of milliseconds, well above those of the way in use, is
- * not tried on, and where the way in use itself takes so long the first comparison comes after one cost.
+ * not tried on, and where the way in use itself takes so long the first comparison comes after one cost, unless neighbours know.
  *
  * A rival must be better by a margin, smaller the more costs it has; between equals nothing changes.
  */
@@ -117,10 +117,9 @@ static unsigned choice_neighbour(const struct choice *choice, unsigned cell, uns
 	return CHOICE_CELLS;
 }
 
-/* Do all verdicts of sizes up to four times as long or short, and of all bulk, agree? Then there is no hurry to look. */
-static bool choice_trusts(const struct choice *choice, unsigned index, unsigned first)
+bool choice_trusts(const struct choice *choice, unsigned index)
 {
-	const struct choice_cell *cells = &choice->cells[first];
+	const struct choice_cell *cells = &choice->cells[index - index % CHOICE_CLASSES];
 	unsigned class = index % CHOICE_CLASSES, found = 0;
 	unsigned low = class > 2 ? class - 2 : 0, high = class + 2;
 
@@ -158,7 +157,7 @@ static __attribute__((noinline)) void choice_meet(struct choice *choice, unsigne
 		cell->wait = index < CHOICE_LONG ? CHOICE_WARM : 1;
 	if (index >= CHOICE_CLASSES && cell->wait < CHOICE_BEGIN)
 		cell->wait = CHOICE_BEGIN;
-	if (choice_trusts(choice, index, same))
+	if (choice_trusts(choice, index))
 		cell->wait += CHOICE_TRUST;
 	cell->backoff = CHOICE_BACKOFF_MIN;
 }

@@ -32,6 +32,9 @@ static inline bool choice_takes_turns(unsigned cell)
 	return cell >= CHOICE_TURNS && cell < CHOICE_CLASSES;
 }
 
+/* choice.c: do all verdicts of sizes up to four times as long or short, and of all bulk, agree? Then there is no hurry to look. */
+bool choice_trusts(const struct choice *choice, unsigned index);
+
 /* choice_cost.c */
 /* A message took so long: as a cost, on the scale of its class. */
 uint32_t choice_scaled(unsigned class, uint64_t size, uint64_t service_ns);

@@ -360,7 +360,7 @@ static void choice_cost(struct choice *choice, unsigned index, unsigned way, uin
 		cell->rest = choice_rest(cell, index);
 		cell->fresh = true;
 		cell->tried |= (uint8_t)(1u << way);
-		if (!cell->own && choice_takes_long(index, ns))
+		if (!cell->own && choice_takes_long(index, ns) && !choice_trusts(choice, index))
 			cell->wait = 0; /* what else is there? */
 		choice_look(cell);
 	}
