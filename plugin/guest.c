@@ -265,6 +265,13 @@ static void guest_expect(struct guest *guest)
 	explicit_bzero(key, sizeof(key));
 }
 
+/* What comes now is its comm's, and stays unread until there is one: told each time the keeper would turn round and round. */
+static void guest_leaves_the_rest(struct guest *guest)
+{
+	if (guest->source.watched)
+		keeper_rewatch(&guest->source, EPOLLIN | EPOLLET);
+}
+
 /* READY has left. -EAGAIN: it has to wait. */
 static int guest_enter(struct guest *guest)
 {
@@ -348,6 +355,7 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 				guest_hears(guest);
 		} else {
 			guest_expect(guest);
+			guest_leaves_the_rest(guest);
 		}
 	}
 	if (rc < 0) {

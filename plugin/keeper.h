@@ -29,7 +29,8 @@ struct keeper_source {
 	bool watched;
 	void (*ready)(struct keeper_source *source, uint64_t now_ns);
 };
-/* events: EPOLLIN, EPOLLOUT; ready() is called in each turn in which one of them, or an error, is there. */
+/* events: EPOLLIN, EPOLLOUT; ready() is called in each turn in which one of them, or an error, is there. With EPOLLET: in one when more of
+ * it has come. */
 int keeper_watch(struct keeper_source *source, int fd, uint32_t events);
 void keeper_rewatch(struct keeper_source *source, uint32_t events);
 /* Before the descriptor is closed or given away; harmless on one that is not watched (zeroed). */

@@ -18,8 +18,25 @@
 #include "double_env.h"
 #include "driver.h"
 #include "handle.h"
+#include "kernel_info.h"
 #include "kernel_pair.h"
+#include "preamble.h"
 #include "base/rng.h"
+
+static atomic_bool unheard; /* as TCP has it, the peer has acknowledged nothing */
+static atomic_uint asked;   /* so often it was asked then */
+
+void __real_kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info);
+void __wrap_kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info);
+
+void __wrap_kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
+{
+	__real_kernel_info(fd, sent_bytes, info);
+	if (!atomic_load(&unheard))
+		return;
+	info->acked_bytes = 0;
+	atomic_fetch_add(&asked, 1);
+}
 
 static uint8_t pattern(uint64_t message, size_t i)
 {
@@ -418,6 +435,58 @@ static void test_strangers(void)
 	CHECK_EQ(plugin_finalize(ctx), 0);
 }
 
+/* A peer's whole preamble, and a byte behind it. */
+static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct driver *driver)
+{
+	struct preamble_terms own = { .eager_bytes = 16384, .lanes = 1, .nonce = { 1 } };
+	struct harp_endpoint remote = { 0 }, any = { 0 };
+	struct iovec more = { (uint8_t[]){ 1 }, 1 };
+	struct preamble preamble;
+	struct handle handle;
+	struct lane *lane;
+	char why[192];
+
+	CHECK_EQ(handle_decode(bytes, &handle, why, sizeof(why)), 0);
+	remote.addr = handle.v4;
+	remote.port = handle.kernel_port_v4;
+	CHECK_EQ(lane_kernel_connect(driver, &any, &remote, 0, &lane), 0);
+	while (lane->ops->state(lane) == LANE_CONNECTING)
+		sched_yield();
+	preamble_connect(&preamble, handle.listen_id, 5, handle.secret, &own);
+	while (preamble_advance(&preamble, lane) == 0)
+		sched_yield();
+	CHECK(preamble.step == PREAMBLE_DONE);
+	CHECK_EQ(lane->ops->send(lane, &more, 1), 1);
+	return lane;
+}
+
+/* What a peer goes on to say, whose TCP does not acknowledge READY, is not looked at again and again until its time is up: each look is a
+ * quarter later than the one before. */
+static void test_a_byte_behind_the_preamble(void)
+{
+	uint64_t timeout_ns = env_config.connect_timeout_ns;
+	uint8_t bytes[PLUGIN_HANDLE_BYTES], byte;
+	struct listen_comm *listen;
+	struct plugin_ctx *ctx;
+	struct driver driver;
+	struct lane *lane;
+
+	env_config.connect_timeout_ns = 100000000;
+	driver_init(&driver, NULL);
+	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
+	CHECK_EQ(plugin_listen(ctx, 0, bytes, &listen), 0);
+	atomic_store(&unheard, true);
+	lane = talks_on(bytes, &driver);
+	while (lane->ops->recv(lane, &byte, 1, 1) == -EAGAIN)
+		sched_yield();
+	atomic_store(&unheard, false);
+	CHECK(atomic_load(&asked) < 64);
+	lane->ops->close(lane, true);
+	CHECK_EQ(plugin_close_listen(listen), 0);
+	CHECK_EQ(plugin_finalize(ctx), 0);
+	env_config.connect_timeout_ns = timeout_ns;
+}
+
 /* What a lane brings another acknowledges: in the poll that found it, as there may be no other. */
 static void test_acked_in_the_same_poll(void)
 {
@@ -468,5 +537,6 @@ int main(void)
 	test_done_is_done();
 	test_fork();
 	test_strangers();
+	test_a_byte_behind_the_preamble();
 	return check_done();
 }
