@@ -106,6 +106,37 @@ void frame_release_packet(struct frame_pool *pool, struct frame *f)
 	}
 }
 
+struct frame *frame_packet_cut_front(struct frame_pool *pool, struct frame *f, uint32_t n)
+{
+	while (f && (n > 0 || f->pub.len == 0)) {
+		if (n < f->pub.len) {
+			f->pub.data += n;
+			f->pub.len -= n;
+			return f;
+		}
+		struct frame *rest = f->frag;
+
+		n -= f->pub.len;
+		f->frag = NULL;
+		frame_release(pool, f);
+		f = rest;
+	}
+	return f;
+}
+
+void frame_packet_cut_back(struct frame_pool *pool, struct frame *f, uint32_t len)
+{
+	while (len > f->pub.len) {
+		len -= f->pub.len;
+		f = f->frag;
+	}
+	f->pub.len = len;
+	if (f->frag) {
+		frame_release_packet(pool, f->frag);
+		f->frag = NULL;
+	}
+}
+
 void frame_nic_done(struct frame_pool *pool, struct frame *f)
 {
 	assert(f->nic_refs > 0);

@@ -77,6 +77,10 @@ struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor);
 void frame_release_packet(struct frame_pool *pool, struct frame *f);
 /* The same for one frame, its fragments untouched. */
 void frame_release(struct frame_pool *pool, struct frame *f);
+/* Cuts n bytes off the front of a packet; frames left empty are set free. Returns the new first frame; NULL: none is left. */
+struct frame *frame_packet_cut_front(struct frame_pool *pool, struct frame *f, uint32_t n);
+/* Keeps the first len bytes of a packet that has as many (len > 0). */
+void frame_packet_cut_back(struct frame_pool *pool, struct frame *f, uint32_t len);
 /* The NIC completed one transmission of this frame. */
 void frame_nic_done(struct frame_pool *pool, struct frame *f);
 

@@ -118,41 +118,8 @@ static bool reass_evict_other(struct tcp *tcp)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Chains of fragments, before they are taken apart.
+ * Packets, before they are taken apart.
  */
-/* Cuts n bytes off the front; frames left empty are set free. Returns the new first frame. */
-static struct frame *reass_trim_front(struct tcp *tcp, struct frame *f, uint32_t n)
-{
-	while (f && (n > 0 || f->pub.len == 0)) {
-		if (n < f->pub.len) {
-			f->pub.data += n;
-			f->pub.len -= n;
-			return f;
-		}
-		struct frame *rest = f->frag;
-
-		n -= f->pub.len;
-		f->frag = NULL;
-		frame_release(tcp->pool, f);
-		f = rest;
-	}
-	return f;
-}
-
-/* Keeps the first len bytes (len > 0). */
-static void reass_trim_back(struct tcp *tcp, struct frame *f, uint32_t len)
-{
-	while (len > f->pub.len) {
-		len -= f->pub.len;
-		f = f->frag;
-	}
-	f->pub.len = len;
-	if (f->frag) {
-		frame_release_packet(tcp->pool, f->frag);
-		f->frag = NULL;
-	}
-}
-
 static uint32_t reass_count_frames(const struct frame *f)
 {
 	uint32_t n = 0;
@@ -466,8 +433,8 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		text.len = conn->reass_head->seq - text.seq;
 	if (!reass_trim_to_room(conn, f, &text, in_order))
 		return TCP_DROP_RX_BUDGET;
-	f = reass_trim_front(tcp, f, text.skip);
-	reass_trim_back(tcp, f, text.len);
+	f = frame_packet_cut_front(tcp->pool, f, text.skip);
+	frame_packet_cut_back(tcp->pool, f, text.len);
 	reass_take(conn, f, text.seq, in_order);
 	if (!in_order) {
 		conn->bulk_segs = 0;
