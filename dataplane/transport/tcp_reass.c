@@ -194,33 +194,45 @@ static void rcvq_append(struct harp_conn *conn, struct frame *f)
 	conn->rcv_tail = f;
 }
 
-/* What the reassembly list has at rcv_nxt follows. */
-static void rcvq_drain_reass(struct harp_conn *conn)
-{
-	while (conn->reass_head && seq_leq(conn->reass_head->seq, conn->rcv_nxt_seq)) {
-		struct frame *f = conn->reass_head;
-		uint32_t old = conn->rcv_nxt_seq - f->seq;
+/* ------------------------------------------------------------------------------------------------
+ * The reassembly list: sorted, without overlaps. What came first stays, and of a frame that overlaps it what is new.
+ */
+/* What of a segment's text is taken: len bytes from seq on, behind `skip` of its packet. */
+struct reass_text {
+	uint32_t seq, len, skip;
+	uint32_t dup_start_seq, dup_end_seq; /* had come before; equal: nothing */
+};
 
-		conn->reass_head = f->next;
-		conn->reass_hint = NULL;
-		if (!conn->reass_head)
-			conn->reass_tail = NULL;
-		conn->reass_frames--;
-		if (old >= f->pub.len) {
-			reass_release(conn, f);
-			continue;
-		}
-		f->pub.data += old;
-		f->pub.len -= old;
-		f->seq += old;
-		rcvq_append(conn, f);
-	}
+/* These bytes of it had. "The receiver reports the first such duplicate segment in a single D-SACK block": RFC 2883
+ * section 4.2. */
+static void reass_note_duplicate(struct reass_text *t, uint32_t start_seq, uint32_t end_seq)
+{
+	if (t->dup_start_seq == t->dup_end_seq)
+		t->dup_start_seq = start_seq;
+	else if (t->dup_end_seq != start_seq)
+		return;
+	t->dup_end_seq = end_seq;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The reassembly list: sorted, without overlaps. What came first stays: of a frame that overlaps what is
- * there only the bytes up to it are taken, the rest has to come again.
- */
+/* Cuts off the bytes before seq, which had come before. False: that was all of it, and the frame is gone. */
+static bool reass_cut_old(struct harp_conn *conn, struct frame *f, uint32_t seq,
+			  struct reass_text *t)
+{
+	uint32_t old = seq - f->seq;
+
+	if (old >= f->pub.len) {
+		reass_note_duplicate(t, f->seq, f->seq + f->pub.len);
+		reass_release(conn, f);
+		return false;
+	}
+	if (old > 0)
+		reass_note_duplicate(t, f->seq, seq);
+	f->pub.data += old;
+	f->pub.len -= old;
+	f->seq += old;
+	return true;
+}
+
 /* The last frame that begins at or before seq goes to *before. False: too far to walk. */
 static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame **before)
 {
@@ -245,8 +257,47 @@ static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame 
 	return true;
 }
 
-/* Inserts one frame; bytes that are there already are cut off. Frees it when nothing is left. */
-static void reass_insert(struct harp_conn *conn, struct frame *f)
+/* Takes the frame behind `before` (NULL: the first one) off the list. */
+static struct frame *reass_unlink(struct harp_conn *conn, struct frame *before)
+{
+	struct frame **link = before ? &before->next : &conn->reass_head, *f = *link;
+
+	*link = f->next;
+	if (!f->next)
+		conn->reass_tail = before;
+	conn->reass_hint = NULL;
+	conn->reass_frames--;
+	return f;
+}
+
+/*
+ * The frames behind `before` that f, which begins before them, overlaps. Those that lie amidst of it become part of it, so
+ * that what is new on both sides of them needs no other frame; of one that goes on to its end or beyond, f has no bytes.
+ */
+static void reass_join(struct harp_conn *conn, struct frame *before, struct frame *f,
+		       struct reass_text *t)
+{
+	uint32_t end = f->seq + f->pub.len;
+	struct frame *kept;
+
+	while ((kept = before ? before->next : conn->reass_head) != NULL &&
+	       seq_lt(kept->seq, end)) {
+		uint32_t kept_end = kept->seq + kept->pub.len;
+
+		reass_note_duplicate(t, kept->seq, seq_min(kept_end, end));
+		if (seq_geq(kept_end, end)) {
+			f->pub.len = kept->seq - f->seq;
+			return;
+		}
+		/* COPY: bytes that came first, over those that a segment around them repeats. */
+		memcpy(f->pub.data + (kept->seq - f->seq), kept->pub.data, kept->pub.len);
+		conn->tcp->stats->rx_coalesced_bytes += kept->pub.len;
+		reass_release(conn, reass_unlink(conn, before));
+	}
+}
+
+/* Out of order: to its place. Frees the frame when it brings nothing new. */
+static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_text *t)
 {
 	struct frame *before, *after;
 
@@ -255,24 +306,16 @@ static void reass_insert(struct harp_conn *conn, struct frame *f)
 		reass_release(conn, f);
 		return;
 	}
+	tcp_sackout_kept(conn, f->seq, f->seq + f->pub.len);
+	if (before && seq_gt(before->seq + before->pub.len, f->seq) &&
+	    !reass_cut_old(conn, f, before->seq + before->pub.len, t))
+		return;
+	reass_join(conn, before, f, t);
 	after = before ? before->next : conn->reass_head;
-	if (before && seq_gt(before->seq + before->pub.len, f->seq)) {
-		uint32_t old = before->seq + before->pub.len - f->seq;
-
-		old = old < f->pub.len ? old : f->pub.len;
-		tcp_sackout_duplicate(conn, f->seq, f->seq + old);
-		tcp_sackout_kept(conn, f->seq, f->seq + old);
-		f->pub.data += old;
-		f->pub.len -= old;
-		f->seq += old;
-	}
-	if (after && seq_gt(f->seq + f->pub.len, after->seq))
-		f->pub.len = after->seq - f->seq;
-	if (f->pub.len == 0) {
+	if (f->pub.len == 0) { /* between two that touch */
 		reass_release(conn, f);
 		return;
 	}
-	tcp_sackout_kept(conn, f->seq, f->seq + f->pub.len);
 	f->next = after;
 	if (before)
 		before->next = f;
@@ -283,6 +326,18 @@ static void reass_insert(struct harp_conn *conn, struct frame *f)
 		conn->reass_tail = f;
 	conn->reass_hint = f;
 	conn->reass_frames++;
+}
+
+/* In order: to the receive queue, and what follows it there. */
+static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_text *t)
+{
+	/* Of a packet of several frames those before may have let out what lies here, too. */
+	if (!reass_cut_old(conn, f, conn->rcv_nxt_seq, t))
+		return;
+	reass_join(conn, NULL, f, t);
+	rcvq_append(conn, f);
+	while (conn->reass_head && conn->reass_head->seq == conn->rcv_nxt_seq)
+		rcvq_append(conn, reass_unlink(conn, NULL));
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -339,8 +394,10 @@ static void reass_refused(struct harp_conn *conn)
 }
 
 /* Hands the fragments one by one to where they belong. */
-static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bool in_order)
+static void reass_take(struct harp_conn *conn, struct frame *f, struct reass_text *t, bool in_order)
 {
+	uint32_t seq = t->seq;
+
 	while (f) {
 		struct frame *rest = f->frag;
 
@@ -356,18 +413,14 @@ static void reass_take(struct harp_conn *conn, struct frame *f, uint32_t seq, bo
 			conn->rx_frames_held++;
 			conn->tcp->stats->frames_tcp_rx++;
 			if (in_order)
-				rcvq_append(conn, f);
+				reass_append(conn, f, t);
 			else
-				reass_insert(conn, f);
+				reass_insert(conn, f, t);
 		}
 		f = rest;
 	}
+	tcp_sackout_duplicate(conn, t->dup_start_seq, t->dup_end_seq);
 }
-
-/* What of a segment's text is taken: len bytes from seq on, behind `skip` of its packet. */
-struct reass_text {
-	uint32_t seq, len, skip;
-};
 
 /* RFC 9293 3.10.7.4: "trimming off any portions that lie outside the window". TCP_PASS: something is left. */
 static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reass_text *t)
@@ -375,11 +428,12 @@ static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reas
 	if (seq_lt(t->seq, conn->rcv_nxt_seq)) {
 		uint32_t old = conn->rcv_nxt_seq - t->seq;
 
-		tcp_sackout_duplicate(conn, t->seq, t->seq + (old < t->len ? old : t->len));
 		if (old >= t->len) {
+			tcp_sackout_duplicate(conn, t->seq, t->seq + t->len);
 			tcp_delack_want(conn, true);
 			return TCP_DROP_DUPLICATE;
 		}
+		reass_note_duplicate(t, t->seq, conn->rcv_nxt_seq);
 		t->seq += old;
 		t->len -= old;
 		t->skip += old;
@@ -399,7 +453,8 @@ static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reas
 static bool reass_trim_to_room(struct harp_conn *conn, const struct frame *f, struct reass_text *t,
 			       bool in_order)
 {
-	if (in_order && rcvq_may_coalesce(conn, t->len))
+	/* Copied, it needs none; unless what a first frame of it lets out comes between it and the next. */
+	if (in_order && !(f->frag && conn->reass_head) && rcvq_may_coalesce(conn, t->len))
 		return true;
 	if (reass_admit(conn, reass_count_frames(f), in_order))
 		return true;
@@ -420,7 +475,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	struct frame *f = seg->in->frame;
 	struct reass_text text = { .seq = seg->seq, .len = seg->len, .skip = seg->header_bytes };
 	enum tcp_verdict v;
-	bool in_order;
+	bool in_order, hole;
 
 	conn->acct.data_segs_in++;
 	tcp->stats->tcp_data_segs_in++;
@@ -428,14 +483,12 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	if (v != TCP_PASS)
 		return v;
 	in_order = text.seq == conn->rcv_nxt_seq;
-	/* What was received out of order stays as it was received: this may only fill the hole before. */
-	if (in_order && conn->reass_head && seq_gt(text.seq + text.len, conn->reass_head->seq))
-		text.len = conn->reass_head->seq - text.seq;
 	if (!reass_trim_to_room(conn, f, &text, in_order))
 		return TCP_DROP_RX_BUDGET;
 	f = frame_packet_cut_front(tcp->pool, f, text.skip);
 	frame_packet_cut_back(tcp->pool, f, text.len);
-	reass_take(conn, f, text.seq, in_order);
+	hole = conn->reass_head != NULL;
+	reass_take(conn, f, &text, in_order);
 	if (!in_order) {
 		conn->bulk_segs = 0;
 		tcp->stats->tcp_out_of_order++;
@@ -445,10 +498,9 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		(void)tcp_out_ack(conn);
 		return TCP_KEPT;
 	}
-	if (conn->reass_head) {
-		rcvq_drain_reass(conn);
+	if (hole) {
 		tcp_sackout_advance(conn);
-		tcp_delack_want(conn, true); /* a hole is filled, wholly or in part */
+		tcp_delack_want(conn, true); /* it is filled, wholly or in part */
 	}
 	tcp_delack_took(conn, seg, text.len);
 	return TCP_KEPT;

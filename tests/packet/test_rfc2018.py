@@ -105,6 +105,48 @@ def test_a_duplicate_within_a_block_is_told_with_its_block(rig: Rig) -> None:
     conn.abort()
 
 
+def test_a_duplicate_part_is_told(rig: Rig) -> None:
+    """RFC 2883 section 4.2.1: a segment whose first half had come."""
+    conn = rig.open(sack=True)
+    start = rig.seq
+    rig.says("A", b"x" * 500, seq=start + 1000)
+    rig.says("A", b"x" * 500, seq=start)
+    (answer,) = rig.says("A", b"x" * 1000, seq=start)
+    assert answer.ack == start + 1500
+    assert sack_of(answer) == [(start, start + 500)]
+    conn.abort()
+
+
+@pytest.mark.parametrize("first", [0, 500])
+def test_of_two_duplicate_parts_the_first_is_told(rig: Rig, first: int) -> None:
+    """RFC 2883 sections 4.2.2 and 4.2.3: below the ACK and above it."""
+    conn = rig.open(sack=True)
+    start = rig.seq + first
+    rig.says("A", b"x" * 100, seq=start + 2000)
+    rig.says("A", b"x" * 100, seq=start + 100)
+    rig.says("A", b"x" * 100, seq=start + 300)
+    (answer,) = rig.says("A", b"x" * 600, seq=start)
+    assert answer.ack == (rig.seq if first else start + 600)
+    assert sack_of(answer) == [
+        (start + 100, start + 200),
+        *([(start, start + 600)] if first else []),
+        (start + 2000, start + 2100),
+    ]
+    conn.abort()
+
+
+def test_neighbouring_duplicate_pieces_are_one(rig: Rig) -> None:
+    """Linux: tools/testing/selftests/net/packetdrill/tcp_dsack_mult.pkt."""
+    conn = rig.open(sack=True)
+    start = rig.seq
+    for piece in (100, 200, 400, 700):
+        rig.says("A", b"x" * 100, seq=start + piece)
+    (answer,) = rig.says("A", b"x" * 600, seq=start)
+    assert answer.ack == start + 600
+    assert sack_of(answer) == [(start + 100, start + 300), (start + 700, start + 800)]
+    conn.abort()
+
+
 # ---- the sender ----------------------------------------------------------------------------------
 
 

@@ -63,12 +63,8 @@ static void test_overlaps_never_change_what_was_received(void)
 
 			if (at >= 200 && at < 300)
 				CHECK_EQ(salt, 0); /* first come */
-			else if (at < 200 && theirs)
-				CHECK_EQ(salt, 0x55);
-			else if (!theirs)
-				CHECK_EQ(salt, 0xaa);
-			else /* behind an overlap it may have had to come again */
-				CHECK(salt == 0x55 || salt == 0xaa);
+			else
+				CHECK_EQ(salt, theirs ? 0x55 : 0xaa);
 			if (check_failures) {
 				fprintf(stderr, "%s: byte %u\n", rows[i].relation, at);
 				break;
@@ -306,6 +302,82 @@ static void test_old_frames_of_a_packet_go(void)
 	rig_frame_bytes = 0;
 }
 
+/* One segment around pieces that were kept, out of order and then in order: nothing of it has to come again, and what lies
+ * amidst of it needs no frame of its own any more. */
+static void test_both_sides_of_pieces_are_kept(void)
+{
+	uint8_t buf[1400];
+
+	for (uint32_t start = 0; start <= 50; start += 50) {
+		rig_open(&rig);
+		rig_established(&rig, NULL);
+		for (uint32_t piece = 100; piece < 1300; piece += 100)
+			say_at(piece, 50, 0);
+		say_at(1300, 100, 0);
+		CHECK_EQ(rig.conn->reass_frames, 13);
+		say_at(start, 1350 - start, 0x55); /* ends within the last one */
+		CHECK_EQ(rig.conn->rx_frames_held, 2);
+		say_at(0, start, 0x55);
+		CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
+		CHECK_EQ(take_all(buf, sizeof(buf)), 1400);
+		for (uint32_t at = 0; at < sizeof(buf); at++) {
+			bool first = at >= 1300 || (at >= 100 && at % 100 < 50);
+
+			CHECK_EQ(buf[at] ^ rig_byte(rig.seq + at), first ? 0 : 0x55);
+		}
+		rig_close(&rig);
+	}
+}
+
+/* Likewise of a packet of several frames: pieces within one, in two, and what a frame lets out that the next one has. */
+static void test_both_sides_of_pieces_in_a_packet_of_frames(void)
+{
+	uint8_t buf[1400];
+
+	rig_frame_bytes = 1024;
+	for (uint32_t from = 100; from < 1400; from += 111) {
+		for (uint32_t to = from + 1; to <= 1400; to += 97) {
+			rig_open(&rig);
+			rig_established(&rig, NULL);
+			say_at(from, to - from, 0);
+			say_at(0, 1400, 0x55);
+			CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
+			CHECK_EQ(take_all(buf, sizeof(buf)), 1400);
+			for (uint32_t at = 0; at < sizeof(buf); at++)
+				CHECK_EQ(buf[at] ^ rig_byte(rig.seq + at),
+					 at >= from && at < to ? 0 : 0x55);
+			rig_close(&rig);
+		}
+	}
+	rig_frame_bytes = 0;
+}
+
+/* RFC 2883 section 4 (3): one block says all of a duplicate, however many frames it came in; and with it the block that it
+ * is part of. */
+static void test_a_duplicate_of_several_frames_is_one_block(void)
+{
+	struct rig_say say;
+	const struct rig_seg *s;
+
+	rig_frame_bytes = 1024;
+	rig_open(&rig);
+	rig.sack = true;
+	rig_established(&rig, NULL);
+	say_at(100, 1300, 0);
+	say_at(1400, 100, 0);
+	say = rig_usual(&rig, TCP_ACK, 1400);
+	say.seq += 100;
+	rig_says(&rig, say);
+	s = rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(s->opt.sack_count, 2);
+	CHECK_EQ(s->opt.sack[0].start_seq - rig.seq, 100);
+	CHECK_EQ(s->opt.sack[0].end_seq - rig.seq, 1500);
+	CHECK_EQ(s->opt.sack[1].start_seq - rig.seq, 100);
+	CHECK_EQ(s->opt.sack[1].end_seq - rig.seq, 1500);
+	rig_close(&rig);
+	rig_frame_bytes = 0;
+}
+
 int main(void)
 {
 	test_overlaps_never_change_what_was_received();
@@ -317,5 +389,8 @@ int main(void)
 	test_a_fin_that_lies_is_forgotten();
 	test_garbage_into_a_closed_window();
 	test_old_frames_of_a_packet_go();
+	test_both_sides_of_pieces_are_kept();
+	test_both_sides_of_pieces_in_a_packet_of_frames();
+	test_a_duplicate_of_several_frames_is_one_block();
 	return check_done();
 }
