@@ -285,27 +285,41 @@ static bool sack_is_dsack(const struct tcp_options *opt, uint32_t ack)
 	       seq_leq(opt->sack[0].end_seq, opt->sack[1].end_seq);
 }
 
+/* Believed for what may have been outstanding, and for no more segments than we sent again: the network makes copies too. A
+ * receiver that joins segments (GRO) reports several at once. How many of them are believed. */
+static uint32_t sack_dsack_segs(const struct harp_conn *conn, uint32_t bytes)
+{
+	uint64_t most = conn->acct.retransmits - conn->dsack_in_segs;
+	uint32_t segs = (bytes + conn->snd_mss_bytes - 1) / conn->snd_mss_bytes;
+
+	return segs < most ? segs : (uint32_t)most;
+}
+
 static void sack_dsack(struct harp_conn *conn, uint32_t start, uint32_t end, struct tcp_ack *a)
 {
-	/* Believed for what may have been outstanding, and no oftener than we sent something again: the
-	 * network makes copies too. */
+	uint32_t segs;
+
 	if (!seq_lt(start, end) || seq_gt(end, conn->snd_nxt_seq) ||
 	    seq_lt(start, conn->snd_una_seq - SACK_DSACK_BYTES_MAX)) {
 		conn->tcp->stats->tcp_sack_bad++;
 		return;
 	}
 	conn->tcp->stats->tcp_dsack_in++;
-	if (conn->dsack_in_segs >= conn->acct.retransmits)
+	segs = sack_dsack_segs(conn, end - start);
+	if (segs == 0)
 		return;
-	conn->dsack_in_segs++;
+	conn->dsack_in_segs += segs;
 	if (conn->tlp_out && conn->tlp_again && end == conn->tlp_end_seq) {
 		a->dsack_tlp = true;
 		return;
 	}
 	a->dsack = true;
 	if (conn->undo_open && conn->undo_resent_segs > 0 && seq_geq(start, conn->undo_seq) &&
-	    seq_leq(end, conn->undo_end_seq))
-		a->undo = --conn->undo_resent_segs == 0;
+	    seq_leq(end, conn->undo_end_seq)) {
+		conn->undo_resent_segs -=
+			segs < conn->undo_resent_segs ? segs : conn->undo_resent_segs;
+		a->undo = conn->undo_resent_segs == 0;
+	}
 }
 
 void tcp_sack_in(struct harp_conn *conn, const struct tcp_segment *seg, struct tcp_ack *a)
