@@ -183,11 +183,11 @@ struct harp_conn {
 	uint8_t rto_probe;      /* the loss probe has taken the timeout's place */
 	uint8_t challenge_left; /* in this epoch */
 	uint8_t on_ack_list, on_event_list, on_pool_list, on_reass_list, on_starved_list;
-	uint8_t bulk_segs;   /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
-	uint8_t full_pushed; /* the last full-sized segment had PSH */
-	uint8_t last_pushed; /* the last one that brought data */
-	uint8_t recovered_from_rto; /* how recovery last ended: see loss_may_recover() */
-	uint8_t rtx_force;          /* one segment is sent again whatever the window says */
+	uint8_t bulk_segs;      /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
+	uint8_t full_pushed;    /* the last full-sized segment had PSH */
+	uint8_t last_pushed;    /* the last one that brought data */
+	uint8_t recover_resent; /* the last repair sent segments again: see loss_may_recover() */
+	uint8_t rtx_force;      /* one segment is sent again whatever the window says */
 	struct frame *reass_head, *reass_tail, *reass_hint; /* hint: inserted last */
 	uint32_t rcv_queued_bytes;
 	uint32_t full_ns;        /* when the last full-sized segment in order came, low bits */

@@ -176,7 +176,7 @@ static void loss_undo(struct harp_conn *conn)
 			tcp_sack_unmark_lost(conn, seg);
 	}
 	tcp_rack_restart(conn);
-	conn->recovered_from_rto = 1; /* what was sent again makes duplicate ACKs */
+	conn->recover_resent = 1;
 	conn->recovery = TCP_RECOVERY_NONE;
 	conn->undo_open = 0;
 	conn->rtx_force = 0;
@@ -193,10 +193,11 @@ static void loss_mark_head(struct harp_conn *conn)
 	conn->rtx_force = 1;
 }
 
-/* Section 3.2 step 2: not for duplicate ACKs that our own going back caused. */
+/* Section 3.2 step 2: only where "the Cumulative Acknowledgment field covers more than recover", or copies of what was sent
+ * again, of which the peer tells in the same way, would begin the next repair. */
 static bool loss_may_recover(const struct harp_conn *conn)
 {
-	if (conn->recovered_from_rto && conn->recover_seq == conn->snd_una_seq)
+	if (conn->recover_resent && conn->recover_seq == conn->snd_una_seq)
 		return false;
 	return !seq_awaited(conn->recover_seq, conn->snd_una_seq, conn->snd_nxt_seq);
 }
@@ -256,7 +257,7 @@ static void loss_end(struct harp_conn *conn)
 {
 	if (loss_is_reducing(conn))
 		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
-	conn->recovered_from_rto = conn->recovery == TCP_RECOVERY_RTO;
+	conn->recover_resent = conn->recovery != TCP_RECOVERY_CWR;
 	conn->recovery = TCP_RECOVERY_NONE;
 	conn->rtx_force = 0;
 	conn->undo_frto = 0;

@@ -59,6 +59,50 @@ static void test_fast_retransmit(void)
 	rig_close(&rig);
 }
 
+/* RFC 6582 section 3.2 step 2. All that was outstanding when the repair began has arrived, new data is in flight, and the
+ * peer has the copies of what was sent again in vain. */
+static void test_copies_of_what_was_sent_again_begin_no_repair(void)
+{
+	uint32_t first = ten_in_flight(), recover;
+
+	for (unsigned i = 0; i < 4; i++)
+		rig_says(&rig, ack_of(first));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	recover = rig.conn->recover_seq;
+	for (uint32_t ack = first + 1448; ack != recover; ack += 1448)
+		rig_says(&rig, ack_of(ack)); /* it was only late: each of these sends one again */
+	rig_says(&rig, ack_of(recover));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK(conn_flight_bytes(rig.conn) > 0);
+	for (unsigned i = 0; i < 8; i++)
+		rig_says(&rig, ack_of(recover));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	/* What is lost behind that is mended as ever. */
+	rig_says(&rig, ack_of(recover + 1448));
+	CHECK(conn_flight_bytes(rig.conn) > 0);
+	for (unsigned i = 0; i < 3; i++)
+		rig_says(&rig, ack_of(recover + 1448));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 2);
+	rig_close(&rig);
+}
+
+/* A mark takes the window down, and nothing was sent again: so nothing has copies. */
+static void test_a_loss_behind_a_mark_is_mended(void)
+{
+	uint32_t first = ten_in_flight(), recover;
+
+	tcp_loss_ecn(rig.conn);
+	recover = rig.conn->recover_seq;
+	rig_says(&rig, ack_of(recover));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK_EQ(recover, first + 10 * 1448);
+	for (unsigned i = 0; i < 4; i++) /* the first of them opens the window: it was the SYN's */
+		rig_says(&rig, ack_of(recover));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+	rig_close(&rig);
+}
+
 /* As long as recover_seq seems to lie ahead of what is outstanding: 2.25 GiB later, and nothing was lost meanwhile. */
 static void test_duplicates_long_after_the_last_recovery(void)
 {
@@ -216,6 +260,8 @@ int main(void)
 	test_real_timeout_is_not();
 	test_fast_retransmit();
 	test_duplicates_for_more_than_there_was();
+	test_copies_of_what_was_sent_again_begin_no_repair();
+	test_a_loss_behind_a_mark_is_mended();
 	test_duplicates_long_after_the_last_recovery();
 	test_not_every_repeated_ack_is_a_duplicate();
 	test_slow_start_doubles();
