@@ -201,6 +201,38 @@ def test_another_key_is_named_on_both_sides(hosts: Hosts, path: str, tmp_path: P
             assert bytes([0]).hex() * 32 not in said
 
 
+def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path) -> None:
+    """As docs/security.md says: a running job keeps the key that it began with, for its new comms
+    too; whoever begins later has the new one, and neither gets into the other's."""
+    env = sealing(key_file)
+    with two(hosts, path, env, env) as (receiver, sender):
+        before = Pair(receiver, sender)
+        before.exchange(PLAIN)
+        write_key(key_file.with_suffix(".new"), PSK[::-1]).replace(key_file)
+        Pair(receiver, sender).exchange(PLAIN)
+        with two(hosts, "kernel", env, env) as (later_receiver, later_sender):
+            Pair(later_receiver, later_sender).exchange(PLAIN)
+            for pair in ((receiver, later_sender), (later_receiver, sender)):
+                for said in refusal(*pair):
+                    assert "do the pre-shared keys (HARP_KEY_FILE) differ?" in said
+            before.exchange(PLAIN)
+
+
+def test_the_next_job_of_a_process_has_the_new_key(hosts: Hosts, path: str, key_file: Path) -> None:
+    env = sealing(key_file)
+    with two(hosts, path, env, env) as (receiver, sender):
+        first = Pair(receiver, sender)
+        first.exchange(PLAIN)
+        sender.call("close_send", comm=first.send_comm)
+        receiver.call("close_recv", comm=first.recv_comm)
+        receiver.call("close_listen", comm=first.listen)
+        receiver.call("finalize")
+        write_key(key_file, PSK[::-1])
+        receiver.call("load", path=str(hosts.plugin))
+        with actors(spawn(hosts, 1, "kernel", **env)) as (later,):
+            Pair(receiver, later).exchange(PLAIN)
+
+
 @pytest.mark.parametrize("who", ["receiver", "sender"])
 def test_one_side_alone_is_named_on_both_sides(
     hosts: Hosts, path: str, key_file: Path, who: str
