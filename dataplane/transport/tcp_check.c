@@ -215,19 +215,22 @@ static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32
 	return true;
 }
 
+/* Simultaneous open: the SYN is known, and its ACK is what we wait for. */
+static bool check_is_their_syn_ack(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
+	       (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
+	       seg->seq == conn->irs_seq;
+}
+
 static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	uint32_t space;
 
-	if (conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
-	    (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
-	    seg->seq == conn->irs_seq) {
-		/* Simultaneous open: the SYN is known, and its ACK is what we wait for. The peer may wait for
-		 * ours, as our SYN-ACK may be lost. */
-		seg->flags &= (uint8_t)~TCP_SYN;
-		seg->seq++;
-		seg->wnd_field >>= conn->snd_wscale; /* a SYN's is not scaled */
-		tcp_delack_want(conn, true);
+	if (check_is_their_syn_ack(conn, seg)) {
+		tcp_delack_want(conn,
+				true); /* the peer may wait for it, as our SYN-ACK may be lost */
+		return TCP_PASS;
 	}
 	space = seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
 	if (seg->flags & TCP_RST) /* it may carry a reason (RFC 9293 3.5.3) that is no data */
@@ -279,7 +282,7 @@ static enum tcp_verdict check_rst(struct harp_conn *conn, const struct tcp_segme
 /* Fourth, check the SYN bit. */
 static enum tcp_verdict check_syn(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	if (!(seg->flags & TCP_SYN))
+	if (!(seg->flags & TCP_SYN) || check_is_their_syn_ack(conn, seg))
 		return TCP_PASS;
 	/* RFC 5961 section 4.2: "TCP endpoints MUST send a challenge ACK to the remote peer". */
 	check_challenge(conn);

@@ -203,7 +203,8 @@ static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct
 		return TCP_DROP_ACK;
 	}
 	conn->snd_una_seq = seg->ack;
-	conn->snd_wnd_bytes = seg->wnd_field << conn->snd_wscale;
+	/* RFC 7323 section 2.2: the window of a SYN-ACK, in a simultaneous open, is never scaled. */
+	conn->snd_wnd_bytes = seg->wnd_field << (seg->flags & TCP_SYN ? 0 : conn->snd_wscale);
 	conn->snd_wnd_max_bytes = conn->snd_wnd_bytes;
 	conn->snd_wl1_seq = seg->seq;
 	conn->snd_wl2_seq = seg->ack;
@@ -260,7 +261,7 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	if (conn->ack_ece)
 		tcp_ecn_echo_in(conn);
 	conn->ack_ece = 0;
-	if (seq_geq(seg->ack, conn->snd_una_seq))
+	if (seq_geq(seg->ack, conn->snd_una_seq) && !(seg->flags & TCP_SYN))
 		tcp_window_update(conn, seg);
 	if ((conn->flags & CONN_FIN_QUEUED) && conn->snd_una_seq == conn->snd_end_seq &&
 	    !in_fin_acked(conn))
@@ -339,6 +340,8 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 	v = in_check_ack(conn, seg);
 	if (v != TCP_PASS)
 		return v;
+	if (seg->flags & TCP_SYN) /* what else it brings comes again, as in SYN-SENT */
+		return TCP_DONE;
 	/* "Sixth, check the URG bit": urgent data is delivered in line (RFC 6093). */
 	return in_text_and_fin(conn, seg);
 }

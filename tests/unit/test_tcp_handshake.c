@@ -122,6 +122,46 @@ static void test_simultaneous_open(void)
 	rig_close(&rig);
 }
 
+/* RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be
+ * scaled", to the byte; and its ECE agrees on ECN, it tells of no mark. */
+static void test_the_syn_ack_of_a_simultaneous_open(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
+	struct rig_say syn;
+
+	for (uint32_t wnd = 1; wnd <= 65535; wnd += 65534) {
+		const struct rig_seg *s;
+
+		rig_open(&rig);
+		CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, &opt, &rig.conn), 0);
+		rig_poll(&rig);
+		s = rig_expect(&rig, TCP_SYN | TCP_ECE | TCP_CWR);
+		rig.port = s->src_port;
+		rig.ack = s->seq + 1;
+		syn = rig_syn(&rig, TCP_SYN | TCP_ECE | TCP_CWR);
+		syn.options[syn.options_len - 1] = 14; /* the window scale comes last */
+		rig_says(&rig, syn);
+		CHECK_EQ(rig.conn->snd_wscale, 14);
+		rig.out_head = rig.out_tail;
+		syn.flags = TCP_SYN | TCP_ACK | TCP_ECE;
+		syn.wnd = wnd;
+		rig.seq++;
+		rig_says(&rig, syn);
+		rig_poll(&rig);
+		CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+		CHECK_EQ(rig.conn->snd_wnd_bytes, wnd);
+		CHECK_EQ(rig.conn->acct.ecn_ece_in, 0);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+		/* From then on it is. */
+		syn = rig_usual(&rig, TCP_ACK, 0);
+		syn.wnd = 3;
+		rig_says(&rig, syn);
+		CHECK_EQ(rig.conn->snd_wnd_bytes, 3 << 14);
+		rig_close(&rig);
+	}
+}
+
 static void test_passive_open(void)
 {
 	const struct rig_seg *s;
@@ -231,6 +271,7 @@ int main(void)
 	test_refused();
 	test_bad_ack_in_syn_sent_is_reset();
 	test_simultaneous_open();
+	test_the_syn_ack_of_a_simultaneous_open();
 	test_passive_open();
 	test_listener_answers_strays();
 	test_full_backlog_answers_with_cookies();
