@@ -44,6 +44,8 @@
  * no more at a receiver, which allows for twice as many. At 128 KiB each it is 64 MiB: 5 ms at 100 Gbit/s. */
 #define COMM_CHUNKS_MAX 512u
 #define COMM_RANGES_MAX (2 * COMM_CHUNKS_MAX)
+#define COMM_EARLY_MAX                                                                             \
+	(2 * COMM_CHUNKS_MAX) /* so are those that come before their receive is posted */
 /* Small messages of several lanes, kept by their sender until an ACK covers them (docs/lanes.md section 4.2). */
 #define COMM_KEPT_BYTES_MAX 4096u
 #define COMM_KEPT_MAX 64u      /* a sender keeps so many at most: bits of a word */

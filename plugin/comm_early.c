@@ -10,8 +10,8 @@
  * On one lane a message that nobody has asked for waits in the lane. On several it may stand before a chunk of a
  * message that was asked for, and then it is taken into memory of ours. The eager limit bounds it: a sender
  * does not begin more than that beyond the credits it has been told, and what is posted has been told at the
- * earliest then. A chunk has one such memory, whichever lanes bring it: what a lane that died has left unfinished is finished by
- * who brings it again, and counts once. What is cut otherwise the second time, as no honest sender does, may leave it unfinished
+ * earliest then. Their number is bounded, too, as a list is searched for each: no sender has so many under way. A chunk has one
+ * such memory, whichever lanes bring it: what a lane that died has left unfinished is finished by who brings it again, and counts once. What is cut otherwise the second time, as no honest sender does, may leave it unfinished
  * for good; it goes when its message is done.
  */
 
@@ -50,12 +50,14 @@ bool comm_early_fits(struct comm *comm, uint32_t length)
 {
 	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_relaxed);
 	uint64_t bytes = RECORD_HEADER_BYTES + (uint64_t)length;
+	unsigned count = 1;
 
 	for (const struct comm_early *e = comm->several->early; e; e = e->next) {
+		count++;
 		if (e->message >= posted)
 			bytes += RECORD_HEADER_BYTES + (uint64_t)e->length;
 	}
-	return bytes <= comm->eager_bytes;
+	return bytes <= comm->eager_bytes && count <= COMM_EARLY_MAX;
 }
 
 void comm_early_add(struct comm *comm, struct comm_early *early)

@@ -110,6 +110,29 @@ static void test_early_again(void)
 	early_again(true);
 }
 
+/* As many chunks that nobody asked for as no sender has under way break the comm, however small: each is looked for among the others. */
+static void test_early_crowd(void)
+{
+	uint8_t first[64];
+	struct request *request;
+	struct talk t;
+
+	rig_open_fed(&t, 1, 16777216);
+	request = rig_post(t.recv, first, sizeof(first));
+	for (unsigned i = 0; i < COMM_EARLY_MAX; i++) {
+		rig_feed(&t.pairs[0].lanes[1], 1, 1 << 20, i * 64, 64, 2);
+		while (t.pairs[0].lanes[1].in->count > 50000)
+			rig_turns(&t, 1);
+	}
+	rig_turns(&t, 100);
+	CHECK_EQ(t.pairs[0].lanes[1].in->count, 0);
+	CHECK_EQ(env_warns, 0);
+	rig_feed(&t.pairs[0].lanes[1], 1, 1 << 20, COMM_EARLY_MAX * 64, 64, 2);
+	CHECK_EQ(rig_wait(&t, request, NULL), -EPROTO);
+	CHECK(strstr(env_warn, "credits") != NULL);
+	rig_free(&t);
+}
+
 /* Nor does anything follow CLOSE on the last lane, which stays for the sake of what came early. */
 static void test_early_before_close(void)
 {
@@ -616,6 +639,7 @@ int main(void)
 		test_early_overlap,
 		test_early_is_here,
 		test_early_again,
+		test_early_crowd,
 		test_early_before_close,
 		test_early_at_the_end,
 		test_early_is_left,
