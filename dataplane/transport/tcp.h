@@ -23,6 +23,7 @@
  *	tcp_sack.c     the sender's scoreboard: what the peer has, by its SACK blocks (RFC 2018, 2883)
  *	tcp_sackout.c  the receiver's SACK blocks
  *	tcp_rack.c     when a segment counts as lost, and the tail loss probe (RFC 8985)
+ *	tcp_dupack.c   what duplicate ACKs tell without SACK (RFC 6582)
  *	tcp_loss.c     the repair: when it begins and ends, what leaves meanwhile, when it was in vain
  *	tcp_mtu.c      how large a segment the path carries (RFC 1191, 4821)
  *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
@@ -443,6 +444,13 @@ struct frame *tcp_rack_probe(struct harp_conn *conn);
 void tcp_rack_probed(struct harp_conn *conn, bool again);
 /* RFC 8985 section 7.4.2. True: the probe repaired a loss. */
 bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a);
+
+/* ---- tcp_dupack.c ---- */
+/* Without SACK: one that duplicates, or one that moved snd_una, which may mark what is lost. */
+void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a);
+void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a);
+/* What they told is over. */
+void tcp_dupack_forget(struct harp_conn *conn);
 
 /* ---- tcp_loss.c ---- */
 /* An ACK that moved snd_una, or while loss_open, or with SACK blocks, or a duplicate one. */

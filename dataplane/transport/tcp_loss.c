@@ -3,26 +3,33 @@
  * tcp_loss.c - the repair: when it begins and ends, what may leave meanwhile, and when it was in vain.
  *
  * Theory of operation. Segments carry marks (tcp_sack.c): with SACK, RACK decides which are lost
- * (tcp_rack.c); without, three duplicate ACKs say it of the oldest one and each partial ACK of the next
- * (RFC 6582), and a duplicate ACK takes one segment's bytes off what is in flight, whichever it was; so
- * limited transmit (RFC 3042) is the same comparison as everything else. A timeout says it of everything
+ * (tcp_rack.c); without, duplicate and partial ACKs tell (tcp_dupack.c). A timeout says it of everything
  * that is not SACKed and not too young. What is marked is sent again, the oldest first, as the window
  * allows; when the mark goes the segment is in flight again.
  *
- * An episode lasts until snd_una passes recover_seq, what was sent when it began:
- *	FAST   the controller set ssthresh (cc.h), and RFC 9937 (PRR) leads cwnd there: what leaves is a
- *	       share of what arrives, so the pipe neither runs dry nor bursts
- *	CWR    the same with nothing lost: ECN, or a tail loss probe that repaired a loss
- *	RTO    slow start from one segment
- * loss_open is set from the first mark or duplicate on, keeps ACKs off the fast path, and goes when all
- * is quiet.
+ * conn->recovery is the state. All but NONE are an episode, which lasts until snd_una reaches recover_seq, what had been
+ * sent when the state was entered, whatever else is lost meanwhile:
+ *	NONE	the controller (cc.h) moves cwnd. Something may be marked, as duplicates or late segments are being
+ *		watched.
+ *		-> FAST at the first loss: an ACK (loss_repair()), or RACK's timer (tcp_loss_found())
+ *		-> CWR  at a mark of ECN's (tcp_loss_ecn()), or when the tail loss probe has repaired a loss
+ *	FAST	segments were lost. The controller has set ssthresh, and RFC 9937 (PRR) leads cwnd there: what
+ *		leaves is a share of what arrives, so the pipe neither runs dry nor bursts
+ *	CWR	the same with nothing to repair
+ *		-> FAST when something is: PRR goes on, towards the ssthresh that is set
+ *	RTO	the timer has expired, in whichever state (tcp_loss_timeout()): slow start from one segment, towards
+ *		the ssthresh that the controller has set. It stays when the timer expires again
+ *	all	-> NONE by loss_end(), at recover_seq; or by loss_undo(), when it was in vain
+ *
+ * Two more bits live longer than that. loss_open is set from the first mark, duplicate or probe on, keeps
+ * ACKs off the fast path, and goes when all is quiet (loss_close()). undo_open is set by what may turn out to have been in
+ * vain, FAST and RTO, and goes when data sent after the episode is acknowledged: a DSACK comes a round trip late.
  *
  * An episode was in vain when the first ACK of new data echoes a timestamp from before the first segment
  * sent again (Eifel, RFC 3522), when every segment sent again is reported as a duplicate (DSACK, RFC
  * 3708), or, after a timeout, when a segment arrives that was sent before it and not again (F-RTO with
  * SACK, RFC 5682 section 3). Then struct cc is what it was (RFC 4015), and the marks go; RACK finds again
- * what is lost after all. A DSACK comes a round trip late, so undoing is possible until data sent after
- * the episode is acknowledged.
+ * what is lost after all.
  */
 #include "transport/tcp.h"
 
@@ -52,12 +59,6 @@ static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_
 		.srtt_ns = conn->srtt_ns,
 		.rtt_ns_min = conn->rtt_ns_min,
 	};
-}
-
-static void loss_forget_dups(struct harp_conn *conn)
-{
-	conn->dup_acks = 0;
-	conn->dup_acked_bytes = 0;
 }
 
 /* PRR leads the window. */
@@ -180,73 +181,7 @@ static void loss_undo(struct harp_conn *conn)
 	conn->recovery = TCP_RECOVERY_NONE;
 	conn->undo_open = 0;
 	conn->rtx_force = 0;
-	loss_forget_dups(conn);
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Without SACK: RFC 6582.
- */
-static void loss_mark_head(struct harp_conn *conn)
-{
-	if (conn->snd_head && conn->snd_head != conn->snd_unsent && !conn->snd_head->tcp_flags)
-		tcp_sack_mark_lost(conn, conn->snd_head);
-	conn->rtx_force = 1;
-}
-
-/* Section 3.2 step 2: only where "the Cumulative Acknowledgment field covers more than recover", or copies of what was sent
- * again, of which the peer tells in the same way, would begin the next repair. */
-static bool loss_may_recover(const struct harp_conn *conn)
-{
-	if (conn->recover_resent && conn->recover_seq == conn->snd_una_seq)
-		return false;
-	return !seq_awaited(conn->recover_seq, conn->snd_una_seq, conn->snd_nxt_seq);
-}
-
-static void loss_dup_ack(struct harp_conn *conn, struct tcp_ack *a)
-{
-	uint32_t most = conn_flight_bytes(conn), room;
-
-	/* RFC 5681 section 3.2 (4): no more than was outstanding when recovery began, or a peer could draw
-	 * on new data for ever by duplicates of one ACK (Savage et al. 1999). */
-	if (conn->recovery == TCP_RECOVERY_FAST && conn->recover_seq - conn->snd_una_seq < most)
-		most = conn->recover_seq - conn->snd_una_seq;
-	room = most > conn->dup_acked_bytes ? most - conn->dup_acked_bytes : 0;
-
-	if (conn->recovery == TCP_RECOVERY_RTO)
-		return;
-	if (conn->dup_acks < UINT8_MAX)
-		conn->dup_acks++;
-	a->delivered_bytes = conn->snd_mss_bytes < room ? conn->snd_mss_bytes : room;
-	conn->dup_acked_bytes += a->delivered_bytes;
-	if (conn->recovery != TCP_RECOVERY_FAST && conn->dup_acks >= TCP_DUPACK_THRESHOLD &&
-	    !tcp_mtu_explains(conn) &&
-	    (conn->recovery == TCP_RECOVERY_CWR || loss_may_recover(conn))) {
-		loss_mark_head(conn);
-		a->lost = !tcp_mtu_probe_lost(conn, conn->snd_head);
-	}
-}
-
-static void loss_new_ack(struct harp_conn *conn, struct tcp_ack *a)
-{
-	uint32_t known;
-
-	if (conn->recovery != TCP_RECOVERY_FAST) {
-		known = conn->dup_acked_bytes;
-		a->delivered_bytes = a->acked_bytes > known ? a->acked_bytes - known : 0;
-		loss_forget_dups(conn);
-		return;
-	}
-	/* A partial ACK: of what it covers all but the segment sent again had been reported. */
-	known = a->acked_bytes > conn->snd_mss_bytes ? a->acked_bytes - conn->snd_mss_bytes : 0;
-	if (known > conn->dup_acked_bytes)
-		known = conn->dup_acked_bytes;
-	conn->dup_acked_bytes -= known;
-	/* Duplicates may have claimed all of what was in flight, the lost segment too. */
-	if (conn->dup_acked_bytes > conn_flight_bytes(conn))
-		conn->dup_acked_bytes = conn_flight_bytes(conn);
-	a->delivered_bytes = a->acked_bytes - known;
-	loss_mark_head(conn);
-	tcp_mtu_probe_lost(conn, conn->snd_head);
+	tcp_dupack_forget(conn);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -263,7 +198,7 @@ static void loss_end(struct harp_conn *conn)
 	conn->undo_frto = 0;
 	conn->undo_end_seq = conn->recover_seq;
 	conn->undo_last_seq = conn->snd_nxt_seq;
-	loss_forget_dups(conn);
+	tcp_dupack_forget(conn);
 	tcp_rack_adapt(conn, false, true);
 	assert(tcp_sack_sums_good(conn));
 }
@@ -312,9 +247,9 @@ static void loss_repair(struct harp_conn *conn, struct tcp_ack *a)
 		if (repaired && conn->recovery == TCP_RECOVERY_NONE && !a->lost)
 			loss_begin(conn, TCP_RECOVERY_CWR, CC_SIGNAL_LOSS, a->flight_bytes);
 	} else if (a->acked_bytes > 0) {
-		loss_new_ack(conn, a);
+		tcp_dupack_advance(conn, a);
 	} else if (a->dup) {
-		loss_dup_ack(conn, a);
+		tcp_dupack_count(conn, a);
 	}
 	if (a->lost && conn->recovery != TCP_RECOVERY_RTO && conn->recovery != TCP_RECOVERY_FAST)
 		loss_begin(conn, TCP_RECOVERY_FAST, CC_SIGNAL_LOSS, a->flight_bytes);
@@ -404,7 +339,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	conn->tlp_out = 0;
 	conn->rtx_force = 1;
 	conn->loss_open = 1;
-	loss_forget_dups(conn);
+	tcp_dupack_forget(conn);
 	loss_mark_all(conn);
 	tcp_rack_restart(conn);
 	/* RFC 5681: the loss window, beside what may still be on its way. */

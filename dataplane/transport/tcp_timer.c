@@ -2,9 +2,34 @@
 /*
  * tcp_timer.c - round trips and time-outs: RFC 6298, persist, keepalive, user timeout, TIME-WAIT.
  *
- * A connection has several deadlines and one timer in the wheel, set to the earliest. A deadline that
- * moves away (every ACK moves the retransmission's) leaves the timer where it is: it fires early, finds
- * nothing due, and is set anew. So the common case costs a store, not a move in the wheel.
+ * Theory of operation. A connection has five deadlines and one timer in the wheel, set to the earliest
+ * (timer_arm()). A deadline that moves away (every ACK moves the retransmission's) leaves the timer where it is: it fires
+ * early, finds nothing due, and is set anew. So the common case costs a store, not a move in the wheel. The
+ * functions of tcp.h are events; each says to a deadline what follows from it:
+ *
+ *	rto	asks again. What for follows from what waits when it comes (timer_rto_expired()):
+ *			no handshake yet	SYN or SYN-ACK leaves once more
+ *			something in flight	a retransmission timeout: tcp_loss_timeout()
+ *			only unsent data	a probe of the window, if that is shut (persist); else what fits into it
+ *						leaves (override: RFC 9293 3.8.6.2.1)
+ *			nothing			it was set for what is acknowledged by now
+ *		Set by what leaves while it is off (_sent()), and by what waits though nothing is in flight (_blocked(),
+ *		_sliver()); moved by ACKs of new data (_acked()) and by what is sent again (_resent()); off when nothing is
+ *		in flight any more. Each time it comes in vain rtx_backoff doubles the next one, until an ACK of new data
+ *		or a window that opens.
+ *	loss	RACK's, of peers with SACK: while something is marked its reordering timer (_loss()), else the tail loss
+ *		probe, PTO (timer_restart_pto()). The two exclude each other: what is marked needs no probe.
+ *	life	ends it: connect timeout, FIN-WAIT-2 without an application, TIME-WAIT
+ *	keep	the next keepalive
+ *	pace	new data may leave again
+ *
+ * The user timeout is no deadline: it is looked at where rto comes, which, once it has come in vain, is no later. It counts
+ * from progress_ns: when snd_una moved last, or something came to wait.
+ *
+ * A lone segment in flight is special. Its receiver may hold the ACK back for TIMER_ACK_DELAY_NS in the hope of a second
+ * one, so RTO and PTO wait for so much more (rto_lone), unless this peer has shown often enough that it doesn't
+ * (lone_quick). And where the RTO would come before the PTO, on a long path that hardly varies, the probe takes its place,
+ * and the RTO begins anew behind it, once (rto_probe).
  */
 #include "base/histogram.h"
 #include "transport/tcp.h"
@@ -77,10 +102,16 @@ void tcp_timer_stop(struct harp_conn *conn)
 		wheel_cancel(conn->tcp->wheel, &conn->timer);
 }
 
-/* One segment is outstanding: its ACK may be delayed by the receiver. */
+/* One segment is outstanding. */
 static bool timer_lone(const struct harp_conn *conn)
 {
 	return conn->snd_head && conn->snd_head->next == conn->snd_unsent;
+}
+
+/* A single segment, whose ACK may be delayed as far as we know. */
+static bool timer_may_be_delayed(const struct harp_conn *conn)
+{
+	return timer_lone(conn) && conn->lone_quick < TIMER_QUICK_SAMPLES;
 }
 
 /* The time-out for what is outstanding now, backoff included. */
@@ -88,8 +119,7 @@ uint64_t tcp_timer_rto_ns(const struct harp_conn *conn)
 {
 	uint64_t rto_ns = conn->rto_ns;
 
-	if (timer_lone(conn) && conn->lone_quick < TIMER_QUICK_SAMPLES &&
-	    rto_ns < TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS)
+	if (timer_may_be_delayed(conn) && rto_ns < TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS)
 		rto_ns = TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS;
 	rto_ns <<= conn->rtx_backoff;
 	return rto_ns < TIMER_RTO_NS_MAX ? rto_ns : TIMER_RTO_NS_MAX;
@@ -141,7 +171,7 @@ static void timer_restart_pto(struct harp_conn *conn)
 	if (conn->rto_probe && conn->loss_deadline_ns != TCP_NEVER_NS)
 		return; /* what is sent since puts off no timeout, and so not what stands for it */
 	conn->loss_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
-	if (timer_lone(conn) && conn->lone_quick < TIMER_QUICK_SAMPLES)
+	if (timer_may_be_delayed(conn))
 		conn->loss_deadline_ns += TIMER_ACK_DELAY_NS;
 	if (conn->loss_deadline_ns < conn->rto_deadline_ns)
 		return;
