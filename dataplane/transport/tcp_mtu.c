@@ -14,7 +14,7 @@
  *	  7.7). Then it is what nearly every path carries, MTU_BASE_BYTES, and in IPv4, if that is too much
  *	  too, MTU_LEAST_BYTES. A path that is dead for a while looks the same: the search is cheap.
  * What is outstanding and too large counts as lost, is cut (tcp_resegmented) and sent again, in slow start
- * after a timeout, otherwise within the same window: it is no sign of congestion (RFC 1191 section 6.5).
+ * after a timeout, otherwise within the same window: it is no sign of congestion (RFC 1191 section 6.4).
  *
  * It goes up by probes (MTU_SEARCH): the next bytes of the queue in one segment larger than the others,
  * with more behind it, so that its loss is noticed without a timeout. When it is acknowledged it is the
