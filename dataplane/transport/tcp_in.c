@@ -110,6 +110,7 @@ static void in_fin(struct harp_conn *conn)
 	/* "advance RCV.NXT over the FIN, and send an acknowledgment for the FIN." */
 	conn->rcv_nxt_seq++;
 	conn->rcv_edge_seq = seq_max(conn->rcv_edge_seq, conn->rcv_nxt_seq);
+	tcp_reass_purge(conn); /* behind the end there is nothing, whatever came */
 	tcp_delack_want(conn, true);
 	tcp_conn_event(conn, HARP_EVENT_EOF | HARP_EVENT_READABLE);
 	switch (conn->state) {

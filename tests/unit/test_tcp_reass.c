@@ -242,6 +242,31 @@ static void test_a_fin_that_lies_is_forgotten(void)
 	rig_close(&rig);
 }
 
+/* Bytes behind the end, with a hole before them: a peer that lies would have us keep them, and tell of them in each ACK, as long
+ * as the application goes on sending. */
+static void test_what_lies_behind_the_end_goes(void)
+{
+	struct rig_say say;
+	const struct rig_seg *s;
+
+	rig_open(&rig);
+	rig.sack = true;
+	rig_established(&rig, NULL);
+	say_at(200, 100, 0);
+	CHECK_EQ(rig.conn->reass_frames, 1);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 100));
+	s = rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(s->ack, rig.seq + 101);
+	CHECK_EQ(s->opt.sack_count, 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
+	CHECK_EQ(rig.conn->rx_frames_held, 1);
+	say = rig_usual(&rig, TCP_ACK, 100);
+	say.seq += 101; /* nor does the hole fill any more */
+	rig_says(&rig, say);
+	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 101);
+	rig_close(&rig);
+}
+
 static void test_garbage_into_a_closed_window(void)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
@@ -387,6 +412,7 @@ int main(void)
 	test_frames_of_all_connections_are_bounded();
 	test_bytes_in_order_get_in_whatever_others_hold();
 	test_a_fin_that_lies_is_forgotten();
+	test_what_lies_behind_the_end_goes();
 	test_garbage_into_a_closed_window();
 	test_old_frames_of_a_packet_go();
 	test_both_sides_of_pieces_are_kept();
