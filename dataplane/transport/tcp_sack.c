@@ -285,28 +285,20 @@ static bool sack_is_dsack(const struct tcp_options *opt, uint32_t ack)
 	       seq_leq(opt->sack[0].end_seq, opt->sack[1].end_seq);
 }
 
-/* Believed for what may have been outstanding, and for no more segments than we sent again: the network makes copies too. A
- * receiver that joins segments (GRO) reports several at once. How many of them are believed. */
-static uint32_t sack_dsack_segs(const struct harp_conn *conn, uint32_t bytes)
-{
-	uint64_t most = conn->acct.retransmits - conn->dsack_in_segs;
-	uint32_t segs = (bytes + conn->snd_mss_bytes - 1) / conn->snd_mss_bytes;
-
-	return segs < most ? segs : (uint32_t)most;
-}
-
 static void sack_dsack(struct harp_conn *conn, uint32_t start, uint32_t end, struct tcp_ack *a)
 {
-	uint32_t segs;
+	/* A receiver that joins segments (GRO) reports several at once. */
+	uint32_t segs = (end - start + conn->snd_mss_bytes - 1) / conn->snd_mss_bytes;
 
+	/* Believed for what may have been outstanding, and of no more segments than we sent again: the
+	 * network makes copies too. */
 	if (!seq_lt(start, end) || seq_gt(end, conn->snd_nxt_seq) ||
 	    seq_lt(start, conn->snd_una_seq - SACK_DSACK_BYTES_MAX)) {
 		conn->tcp->stats->tcp_sack_bad++;
 		return;
 	}
 	conn->tcp->stats->tcp_dsack_in++;
-	segs = sack_dsack_segs(conn, end - start);
-	if (segs == 0)
+	if (conn->dsack_in_segs + segs > conn->acct.retransmits)
 		return;
 	conn->dsack_in_segs += segs;
 	if (conn->tlp_out && conn->tlp_again && end == conn->tlp_end_seq) {
