@@ -9,8 +9,8 @@
  *	  lost ends the walk, as all behind it left later;
  *	- what was sent again is remembered in the order of time (board.resent), and leaves at the front. An
  *	  entry is stale when its segment was acknowledged, SACKed or marked since; sequence numbers tell,
- *	  as a frame goes home only when snd_una has passed it. What finds no room is picked up by one walk
- *	  once the array is empty.
+ *	  as a frame goes home only when snd_una has passed it; and of the head's a part may be left. What
+ *	  finds no room is picked up by one walk once the array is empty.
  * The clock is that of a poll: segments of one poll left at the same time, in the order of their
  * sequence numbers.
  *
@@ -169,6 +169,12 @@ static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, ui
 	return lost;
 }
 
+/* An entry from before snd_una: is it the segment that was acknowledged in part? */
+static bool rack_is_rest(const struct harp_conn *conn, const struct frame *seg)
+{
+	return seg == conn->snd_head && seg != conn->snd_unsent && (seg->flags & FRAME_RETRANS);
+}
+
 static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint64_t *deadline_ns)
 {
 	struct tcp_board *b = &conn->board;
@@ -178,16 +184,15 @@ static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint6
 		rack_track(conn);
 	for (; b->resent_count > 0; b->resent_count--) {
 		uint32_t at = b->resent_first;
+		struct frame *seg = &conn->tcp->pool->frames[b->resent[at].frame];
+		bool stale =
+			seq_lt(b->resent[at].seq, conn->snd_una_seq) && !rack_is_rest(conn, seg);
 
-		if (seq_geq(b->resent[at].seq, conn->snd_una_seq)) {
-			struct frame *seg = &conn->tcp->pool->frames[b->resent[at].frame];
-
-			if (!seg->tcp_flags) {
-				if (!rack_is_late(conn, seg, window_ns, deadline_ns))
-					break;
-				tcp_sack_mark_lost(conn, seg);
-				lost = true;
-			}
+		if (!stale && !seg->tcp_flags) {
+			if (!rack_is_late(conn, seg, window_ns, deadline_ns))
+				break;
+			tcp_sack_mark_lost(conn, seg);
+			lost = true;
 		}
 		b->resent_first = (at + 1) % TCP_RESENT;
 	}

@@ -65,6 +65,31 @@ static void test_a_lost_retransmission_is_found(void)
 	rig_close(&rig);
 }
 
+/* A receiver that had room for a part of what was sent again: the rest is lost, and found as ever. */
+static void test_the_rest_of_a_retransmission_is_found(void)
+{
+	uint32_t block[1][2] = { { 1, 10 } };
+	struct rig_say say;
+
+	in_flight(20, true);
+	later(RTT_NS);
+	sack(0, 1, 10);
+	expect_segment(0);
+	rig.out_head = rig.out_tail;
+	for (unsigned i = 0; i < 2; i++) {
+		say = ack_say(0, 1, block);
+		say.ack += 700;
+		rig_says(&rig, say);
+		CHECK_EQ(rig.conn->snd_head->seq, at(0) + 700);
+		later(RTT_NS);
+		block[0][1] =
+			(rig.conn->snd_nxt_seq - first_seq) / MSS; /* and what left behind it */
+	}
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, at(0) + 700);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig_close(&rig);
+}
+
 static void test_dsack_widens_the_window(void)
 {
 	uint64_t narrow;
@@ -381,6 +406,7 @@ int main(void)
 	test_reordering_within_the_window_costs_nothing();
 	test_what_is_later_than_the_window_is_lost();
 	test_a_lost_retransmission_is_found();
+	test_the_rest_of_a_retransmission_is_found();
 	test_dsack_widens_the_window();
 	test_a_lost_tail_is_probed_for();
 	test_the_probe_is_new_data_when_there_is_some();
