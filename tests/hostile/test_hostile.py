@@ -204,6 +204,45 @@ def test_a_replayed_preamble_is_refused(each: Hosts, path: str) -> None:
         pair.exchange(b"established")
 
 
+def test_a_replay_that_overtakes_and_one_that_comes_late_are_refused(
+    each: Hosts, path: str
+) -> None:
+    """Neither takes the place of whom it copies, whose proof comes behind it, nor of the next."""
+    with ranks(each, path) as pair:
+        raw, listen = pair.receiver.call("listen")
+        handle = Handle.decode(base64.b64decode(raw))
+        with each.inside(1):
+            first, ahead = Peer(handle), Peer(handle)
+        with first, ahead:
+            hello = first.hello()
+            pair.receiver.start("accept", listen=listen)
+            for peer in (ahead, first):
+                peer.send(hello)
+                peer.read(64)
+            proof = first.proof()
+            ahead.send(proof)
+            with pytest.raises((EOFError, ConnectionError)):
+                ahead.read(32)
+            first.send(proof)
+            first.read(32)
+            comm = pair.receiver.result()
+            pair.receiver.start("receive", comm=comm, size=8)
+            first.send(record(DATA, total=4, payload=b"mine"))
+            assert base64.b64decode(pair.receiver.result()) == b"mine"
+        pair.receiver.call("close_recv", comm=comm)
+        with each.inside(1):
+            late, later = Peer(handle), Peer(handle)
+        with late, polled(pair.receiver, listen):
+            late.send(hello + proof)
+            with pytest.raises((EOFError, ConnectionError)):
+                late.read(64 + 32)
+        pair.receiver.call("close_listen", comm=listen)
+        with later, pytest.raises((EOFError, ConnectionError)):
+            later.send(hello + proof)
+            later.read(64)
+        pair.exchange(b"established")
+
+
 def test_a_peer_without_the_secret_is_refused(each: Hosts, path: str) -> None:
     with ranks(each, path) as pair:
         raw, listen = pair.receiver.call("listen")
