@@ -186,7 +186,7 @@ struct harp_conn {
 	uint8_t bulk_segs;      /* full-sized segments in order in a row, up to TCP_BULK_SEGMENTS */
 	uint8_t full_pushed;    /* the last full-sized segment had PSH */
 	uint8_t last_pushed;    /* the last one that brought data */
-	uint8_t recover_resent; /* the last repair sent segments again: see loss_may_recover() */
+	uint8_t recover_resent; /* segments sent again by the last repair, up to 255: tcp_dupack.c */
 	uint8_t rtx_force;      /* one segment is sent again whatever the window says */
 	struct frame *reass_head, *reass_tail, *reass_hint; /* hint: inserted last */
 	uint32_t rcv_queued_bytes;

@@ -21,13 +21,17 @@ static void dupack_mark_head(struct harp_conn *conn)
 	conn->rtx_force = 1;
 }
 
-/* Section 3.2 step 2: only where "the Cumulative Acknowledgment field covers more than recover", or copies of what was sent
- * again, of which the peer tells in the same way, would begin the next repair. */
+/*
+ * Section 3.2 step 2 begins no repair before an ACK of more than recover, as the copies of what was sent again make duplicates
+ * of recover itself. But what was lost right behind it would then wait for the timeout each time: there are no more
+ * copies than segments sent again, so it takes so many duplicates more.
+ */
 static bool dupack_may_recover(const struct harp_conn *conn)
 {
-	if (conn->recover_resent && conn->recover_seq == conn->snd_una_seq)
-		return false;
-	return !seq_awaited(conn->recover_seq, conn->snd_una_seq, conn->snd_nxt_seq);
+	uint32_t copies = conn->recover_seq == conn->snd_una_seq ? conn->recover_resent : 0;
+
+	return conn->dup_acks >= TCP_DUPACK_THRESHOLD + copies &&
+	       !seq_awaited(conn->recover_seq, conn->snd_una_seq, conn->snd_nxt_seq);
 }
 
 void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)

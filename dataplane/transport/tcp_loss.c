@@ -94,6 +94,7 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 		ev.signal = (uint8_t)signal;
 		conn->cc.ops->congestion(&conn->cc, &ev);
 		tcp_ecn_reduced(conn);
+		conn->recover_resent = 0;
 		conn->prr_delivered_bytes = 0;
 		conn->prr_out_bytes = 0;
 		conn->prr_flight_bytes = flight_bytes > 0 ? flight_bytes : 1;
@@ -177,7 +178,6 @@ static void loss_undo(struct harp_conn *conn)
 			tcp_sack_unmark_lost(conn, seg);
 	}
 	tcp_rack_restart(conn);
-	conn->recover_resent = 1;
 	conn->recovery = TCP_RECOVERY_NONE;
 	conn->undo_open = 0;
 	conn->rtx_force = 0;
@@ -192,7 +192,6 @@ static void loss_end(struct harp_conn *conn)
 {
 	if (loss_is_reducing(conn))
 		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
-	conn->recover_resent = conn->recovery != TCP_RECOVERY_CWR;
 	conn->recovery = TCP_RECOVERY_NONE;
 	conn->rtx_force = 0;
 	conn->undo_frto = 0;
@@ -330,6 +329,8 @@ void tcp_loss_timeout(struct harp_conn *conn)
 		conn->cc.ops->timeout(&conn->cc, &ev);
 		tcp_ecn_reduced(conn);
 		conn->undo_frto = (conn->options & HARP_TCPI_SACK) != 0;
+		if (conn->recovery == TCP_RECOVERY_NONE)
+			conn->recover_resent = 0;
 	} else {
 		conn->undo_frto = 0;
 	}
@@ -380,6 +381,8 @@ void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
 	if (!again)
 		return;
 	conn->rtx_force = 0;
+	if (conn->recover_resent < UINT8_MAX)
+		conn->recover_resent++;
 	if (seg->tcp_flags & SEG_LOST)
 		tcp_sack_unmark_lost(conn, seg);
 	if (conn->undo_open) {

@@ -87,6 +87,30 @@ static void test_copies_of_what_was_sent_again_begin_no_repair(void)
 	rig_close(&rig);
 }
 
+/* One segment was lost and mended, and what left right behind that repair is lost as well: one duplicate more than usual tells,
+ * as the segment sent again may have had a copy. */
+static void test_a_loss_behind_the_last_repair_is_mended(void)
+{
+	uint32_t first = ten_in_flight(), recover;
+
+	for (unsigned i = 0; i < 5; i++)
+		rig_says(&rig, ack_of(first));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	CHECK_EQ(rig.conn->acct.retransmits, 1);
+	recover = rig.conn->recover_seq;
+	rig_says(&rig, ack_of(recover));
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK(conn_flight_bytes(rig.conn) > 0);
+	for (unsigned i = 0; i < 3; i++)
+		rig_says(&rig, ack_of(recover));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+	rig.out_head = rig.out_tail;
+	rig_says(&rig, ack_of(recover));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 2);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, recover);
+	rig_close(&rig);
+}
+
 /* A mark takes the window down, and nothing was sent again: so nothing has copies. */
 static void test_a_loss_behind_a_mark_is_mended(void)
 {
@@ -261,6 +285,7 @@ int main(void)
 	test_fast_retransmit();
 	test_duplicates_for_more_than_there_was();
 	test_copies_of_what_was_sent_again_begin_no_repair();
+	test_a_loss_behind_the_last_repair_is_mended();
 	test_a_loss_behind_a_mark_is_mended();
 	test_duplicates_long_after_the_last_recovery();
 	test_not_every_repeated_ack_is_a_duplicate();
