@@ -70,7 +70,8 @@ static void open_stacks(struct harp_stack *stack[2], struct harp_wire *wire, uns
 	}
 }
 
-static void publish(struct harp_stack *stack)
+/* Returns the page, which must outlive the stack. */
+static void *publish(struct harp_stack *stack)
 {
 	struct harp_page_identity identity = { .size = sizeof(identity) };
 	void *page = aligned_alloc(64, harp_page_bytes(0));
@@ -79,6 +80,7 @@ static void publish(struct harp_stack *stack)
 		must(-12, "page");
 	memset(page, 0, harp_page_bytes(0));
 	must(harp_stack_publish_to(stack, page, harp_page_bytes(0), &identity), "publish");
+	return page;
 }
 
 /* Returns how often it woke. */
@@ -109,17 +111,22 @@ int main(int argc, char **argv)
 	unsigned conns = argc >= 3 ? (unsigned)atoi(argv[2]) : 0, wakes;
 	struct harp_stack *stack[2];
 	struct harp_wire *wire;
+	void *page = NULL;
 
 	if (seconds <= 0 || conns > CONNS_MAX || (argc == 4 && strcmp(argv[3], "page")))
 		must(-22, "usage: sim_idle SECONDS CONNECTIONS [page]");
 	must(harp_wire_create(&wire, &options), "wire");
 	open_stacks(stack, wire, conns);
 	if (argc == 4)
-		publish(stack[0]);
+		page = publish(stack[0]);
 	idle(stack[0], clock_ns() + 500000000u); /* what opening left to be done and said */
 	before_s = cpu_s();
 	wakes = idle(stack[0], clock_ns() + (uint64_t)(seconds * 1e9));
 	printf("%.6f s of processor time in %.0f s, %u wakes\n", cpu_s() - before_s, seconds,
 	       wakes);
+	harp_stack_destroy(stack[0]);
+	harp_stack_destroy(stack[1]);
+	harp_wire_destroy(wire);
+	free(page);
 	return 0;
 }
