@@ -14,7 +14,6 @@ first of it is out, goes on until its stdin ends, and says then how much it did:
 import json
 import os
 import random
-import select
 import socket
 import struct
 import subprocess
@@ -27,6 +26,7 @@ from typing import Self
 from harp.errors import Exit, HarpError
 from harp.lab import Host
 from harp.piped import PipedTool
+from harp.waiting import readable
 
 KINDS = ("syn", "scan", "silent", "loris")
 _BURST, _PAUSE_S = 20, 0.01  # frames at a time, and between them: 2000 a second
@@ -66,7 +66,7 @@ class Attack:
 
 
 def _over(wait_s: float) -> bool:
-    return bool(select.select([0], [], [], wait_s)[0])
+    return bool(readable([0], wait_s))
 
 
 def checksum(data: bytes) -> int:

@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from harp.daemon import rundir
 from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
 from harp.options import output_option
+from harp.waiting import readable
 
 START_S, STOP_S = 60.0, 30.0
 LOG_NAME = "harpd.log"
@@ -93,7 +93,7 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
     try:
         while True:
             left_s = deadline - time.monotonic()
-            found = select.select([ready.fileno(), pidfd], [], [], max(0.0, left_s))[0]
+            found = readable([ready.fileno(), pidfd], left_s)
             if ready.fileno() in found:
                 if b"READY=1" in ready.recv(4096).split(b"\n"):
                     return
@@ -163,7 +163,7 @@ def start(config: Path | None, foreground: bool) -> None:
 # stop, restart
 #
 def _wait_end(pid: int, pidfd: int) -> None:
-    if not select.select([pidfd], [], [], STOP_S)[0]:
+    if not readable([pidfd], STOP_S):
         raise HarpError(f"harpd (process {pid}) has not ended after {STOP_S:.0f} s; see its log")
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tool that a laboratory holds by a pipe: a line to it, a line back; it ends with its stdin."""
 
-import select
 import subprocess
 
 from harp.errors import HarpError
+from harp.waiting import readable
 
 _ANSWER_S = 20
 
@@ -42,7 +42,7 @@ class PipedTool:
     def _line(self) -> str:
         stdout = self._process.stdout
         assert stdout is not None
-        if not select.select([stdout], [], [], _ANSWER_S)[0]:
+        if not readable([stdout.fileno()], _ANSWER_S):
             raise HarpError(f"{self._name}: no answer in {_ANSWER_S} s")
         line = str(stdout.readline()).rstrip("\n")
         if not line:

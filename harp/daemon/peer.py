@@ -4,7 +4,6 @@ end."""
 
 import errno
 import os
-import select
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from harp import procfs
 from harp.daemon.table import Owner
 from harp.nicprep import ranges
+from harp.waiting import readable
 from harp.words import printable
 
 # linux/socket.h of 6.5; Python 3.11 and Debian 12's headers don't have it. The number is the same
@@ -76,10 +76,8 @@ def capabilities(pid: int) -> int:
 
 
 def ended(pidfd: int) -> bool:
-    """Is the process of a pidfd dead? Not by select(), which takes no descriptor beyond 1023."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
+    """Is the process of a pidfd dead?"""
+    return bool(readable([pidfd], 0))
 
 
 def pidfd_pid(pidfd: int) -> int:

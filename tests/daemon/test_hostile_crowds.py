@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,6 +112,25 @@ def gone(daemon: HostDaemon) -> bool:
     except OSError as error:
         return error.errno in (errno.ENOENT, errno.ECONNREFUSED)
     return False
+
+
+# Leaves a command no descriptor below 1024, as a program that has many open does.
+MANY_OPEN = """
+import os, resource, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+for fd in range(3, 1024):
+    os.dup2(0, fd)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_an_operator_who_has_many_descriptors(daemon: HostDaemon) -> None:
+    for word in ("start", "restart", "stop"):
+        command = [sys.executable, "-c", MANY_OPEN, *daemon.harpctl_command(word)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        assert (done.returncode, done.stderr) == (Exit.OK, "")
+    assert gone(daemon)
 
 
 def test_operators_who_do_not_know_of_each_other(daemon: HostDaemon) -> None:
