@@ -167,6 +167,15 @@ def _wait_end(pid: int, pidfd: int) -> None:
         raise HarpError(f"harpd (process {pid}) has not ended after {STOP_S:.0f} s; see its log")
 
 
+def _check_gone(path: Path) -> None:
+    """The socket goes behind everything else that harpd takes back."""
+    if path.exists() and not rundir.answers(path):
+        raise HarpError(
+            f"harpd has ended and left {path} behind: its log says why; `harpctl stop` once more "
+            "takes back what it left"
+        )
+
+
 def _what(lease: dict[str, Any]) -> str:
     if lease.get("device"):
         return f"DPDK port {lease['ifname']}"
@@ -234,6 +243,7 @@ def stop(config: Path | None, force: bool) -> None:
             _wait_end(pid, pidfd)
         finally:
             os.close(pidfd)
+    _check_gone(client.path)
     console.out.print("harpd has stopped", markup=False)
 
 

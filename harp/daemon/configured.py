@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harp.toml as harpd takes it, and the preparation of NICs as harp.nicprep does it."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
@@ -138,4 +139,6 @@ class NicPreparation(Preparation):
         """As it was."""
         result = nicprep.restore(self._undo(undo), self._host, self._record(record))
         self._tell(result.outcomes)
-        record(result.undo.to_json() if result.undo.entries else None)
+        # What can't be written down was told just now; the end of harpd must not hang on it.
+        with contextlib.suppress(OSError):
+            record(result.undo.to_json() if result.undo.entries else None)

@@ -16,6 +16,7 @@ refused. SIGKILL is like SIGTERM with leases: the pins hold the program, the ker
 jobs' sockets out of the map, and all other packets pass.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -26,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from harp import __version__
@@ -433,7 +435,7 @@ class Daemon:
             if self._pinnable:
                 rundir.unmount_bpffs(self.settings.pins_dir)
             if not self._undo:
-                self._state_file.remove()
+                _remove(self._state_file.path)
         os.close(self._lock)
         log.info("harpd has ended")
 
@@ -447,7 +449,7 @@ class Daemon:
 
     def _close_socket(self) -> None:
         if self._listening is not None:
-            self.settings.socket_path.unlink(missing_ok=True)
+            _remove(self.settings.socket_path)
             self._listening.close()
 
     def _abandon(self) -> None:
@@ -471,8 +473,17 @@ class Daemon:
         os.environ[INHERITED] = ",".join(f"{fd}{'+' if greeted else '-'}" for fd, greeted in fds)
         log.info("executing harpd anew")
         for handler in logging.getLogger().handlers:
-            handler.flush()
+            with contextlib.suppress(OSError):  # a full disk: jobs wait for us, lines don't matter
+                handler.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _remove(path: Path) -> None:
+    """A file of ours, at the end: one that stays keeps nothing else back."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s can't be removed: %s", path, error.strerror)
 
 
 def _inherited() -> list[tuple[int, bool]]:

@@ -52,7 +52,7 @@ def lock(run_dir: Path) -> int:
 # --------------------------------------------------------------------------------------------------
 # The socket.
 #
-def _answers(path: Path) -> bool:
+def answers(path: Path) -> bool:
     """Does somebody listen there?"""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(1)
@@ -78,7 +78,7 @@ def _clear(path: Path) -> str:
         raise HarpError(
             f"{path} belongs to user {found.st_uid}; remove it, or set `socket` elsewhere"
         )
-    if _answers(path):
+    if answers(path):
         raise HarpError(
             f"another program listens on {path}; end it, or set `socket` elsewhere", Exit.RUNNING
         )

@@ -166,6 +166,45 @@ def test_a_full_disk_is_told_and_harpd_serves(daemon: HostDaemon) -> None:
     assert daemon.harpctl("stop").returncode == 0
 
 
+def left(daemon: HostDaemon) -> list[str]:
+    """What lies in its directory."""
+    return sorted(path.name for path in daemon.run_dir.iterdir())
+
+
+def test_a_restart_while_the_log_can_not_be_written(daemon: HostDaemon) -> None:
+    full(daemon)
+    for word in ("start", "restart", "stop"):
+        done = daemon.harpctl(word)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert left(daemon) == ["filler", "harpd.log"]
+
+
+@pytest.mark.parametrize("inodes", [4, 5, 6, 7])
+def test_no_room_for_the_list_of_changes(daemon: HostDaemon, inodes: int) -> None:
+    disk(daemon, f"nr_inodes={inodes}")
+    for word in ("start", "stop"):
+        done = daemon.harpctl(word)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert left(daemon) == ["harpd.log"]
+    assert xdp_id(daemon.host) == 0
+    assert bpffs_mounts(daemon.folder) == []
+
+
+def test_what_can_not_be_removed_is_named_and_goes_later(daemon: HostDaemon) -> None:
+    disk(daemon)
+    daemon.start()  # its log is elsewhere
+    again = ["mount", "-o", "remount", str(daemon.run_dir)]
+    subprocess.run([*again, "-r"], check=True)
+    done = daemon.harpctl("stop")
+    assert done.returncode == FAILURE
+    assert done.stderr.startswith(f"harpctl: harpd has ended and left {daemon.socket} behind")
+    assert xdp_id(daemon.host) == 0
+    subprocess.run([*again, "-w"], check=True)
+    done = daemon.harpctl("stop")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert left(daemon) == []
+
+
 def test_huge_pages_that_are_not_there(daemon: HostDaemon) -> None:
     """Asked for in a container that may not have any: harpd serves, and says so once."""
     daemon.configure("huge_pages = 4096")
