@@ -14,6 +14,7 @@ from harp import __version__
 from harp import output as console
 from harp.errors import Exit, HarpError
 from harp.output import err
+from harp.standard import open_standard
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -214,5 +215,5 @@ def _run() -> int:
 
 def main() -> None:
     """Entry point: errors become one line on stderr and an exit code that means something."""
-    console.open_standard()
+    open_standard()
     sys.exit(_finish(_run()))

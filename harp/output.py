@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables for people on a terminal, JSON for scripts; messages go to stderr."""
 
-import errno
-import io
 import json
 import os
 import sys
@@ -19,26 +17,6 @@ _width = None if sys.stdout is not None and sys.stdout.isatty() else 120
 WIDEST = 10_000  # columns
 out = Console(width=_width, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
-
-
-def open_standard() -> None:
-    """Makes stdin, stdout and stderr ones that can be used, whoever started us closed them or not.
-
-    Were a number below 3 free, a socket of ours would get it, and be printed to.
-    """
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(fd)
-        except OSError as error:
-            if error.errno != errno.EBADF:
-                raise
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
-        if getattr(sys, name) is None:
-            stream = os.fdopen(fd, mode, encoding="utf-8", closefd=False)
-            setattr(sys, name, stream)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a locale without the characters
 
 
 def discard_stdout() -> None:

@@ -16,6 +16,7 @@ import click
 
 from harp import __version__, files
 from harp.errors import Exit, HarpError
+from harp.standard import open_standard
 
 log = logging.getLogger("harpd")
 LOG_BYTES_MAX = 1 << 20
@@ -183,6 +184,7 @@ def harpd(config: Path | None, log_file: Path | None) -> None:
 
 def main() -> None:
     """Entry point: an error is one line and an exit code, never a traceback."""
+    open_standard()
     try:
         status = harpd.main(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else Exit.OK)

@@ -119,6 +119,22 @@ def test_systemd_reads_the_unit(root_dir: Path, tmp_path: Path) -> None:
     assert not lines, lines
 
 
+def test_started_without_stdin_stdout_and_stderr(daemon: HostDaemon) -> None:
+    """No descriptor of its own gets their numbers, to which libraries and Python write."""
+
+    def standard() -> list[str]:
+        assert daemon.process is not None
+        folder = Path("/proc", str(daemon.process.pid), "fd")
+        return [str((folder / str(fd)).readlink()) for fd in range(3)]
+
+    daemon.wrapper = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"]
+    daemon.start()
+    assert standard() == ["/dev/null"] * 3
+    assert daemon.harpctl("restart").returncode == 0
+    assert standard() == ["/dev/null"] * 3
+    leases(daemon)
+
+
 def test_64_kib_of_locked_memory(daemon: HostDaemon) -> None:
     daemon.wrapper = ["prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock"]
     daemon.start()
