@@ -7,6 +7,7 @@ import logging.handlers
 import os
 import resource
 import select
+import signal
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -21,6 +22,7 @@ from harp.standard import open_standard
 log = logging.getLogger("harpd")
 LOG_BYTES_MAX = 1 << 20
 DESCRIPTORS = 65536
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # that Daemon.run() handles
 # sd-daemon(3): levels in front of lines that go to the journal.
 _JOURNAL = {"DEBUG": "<7>", "INFO": "<6>", "WARNING": "<4>", "ERROR": "<3>", "CRITICAL": "<2>"}
 
@@ -185,6 +187,8 @@ def harpd(config: Path | None, log_file: Path | None) -> None:
 def main() -> None:
     """Entry point: an error is one line and an exit code, never a traceback."""
     open_standard()
+    # A start is not broken off half way: the loop hears of them when it runs. Threads never do.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         status = harpd.main(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else Exit.OK)

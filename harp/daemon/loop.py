@@ -59,6 +59,7 @@ class Loop:
         for end in (self._wake_in, self._wake_out):
             end.setblocking(False)
         self._signals: dict[int, Callable[[], None]] = {}
+        self._came: set[int] = set()  # signals that are to be handled
         self._signal_fd_before = -1
         self.watch(self._wake_in.fileno(), READ, self._woken)
 
@@ -148,13 +149,12 @@ class Loop:
 
     def _woken(self, _events: int) -> None:
         try:
-            numbers = self._wake_in.recv(4096)
+            self._wake_in.recv(4096)
         except BlockingIOError:
             return
-        # The kernel's wake-up descriptor writes the signal's number, we write 0.
-        for number in sorted(set(numbers) - {0}):
-            if number in self._signals:
-                self._call(self._signals[number])
+        came, self._came = self._came, set()
+        for number in sorted(came):
+            self._call(self._signals[number])
         while True:
             with self._lock:
                 if not self._finished:
@@ -165,13 +165,21 @@ class Loop:
     # ---- signals ----
 
     def on_signal(self, number: signal.Signals, callback: Callable[[], None]) -> None:
-        """callback() from the loop when the signal comes. Main thread only."""
+        """callback() from the loop when the signal comes, or has come while it was blocked. Main
+        thread only."""
         if not self._signals:
+            # It wakes the loop, so that Python calls the handler. It does not tell which came: its
+            # buffer is full when many have come while the loop was busy.
             self._signal_fd_before = signal.set_wakeup_fd(
                 self._wake_out.fileno(), warn_on_full_buffer=False
             )
         self._signals[number] = callback
-        signal.signal(number, lambda _number, _frame: None)
+        signal.signal(number, self._signalled)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        self._came.add(number)
+        self._wake()
 
     # ---- running ----
 
@@ -215,9 +223,12 @@ class Loop:
             self._call(self._finished.popleft())
 
     def close(self) -> None:
-        """The end. finish_work() comes before, and whoever watches descriptors closes them."""
+        """The end. finish_work() comes before, and whoever watches descriptors closes them. Signals
+        are blocked from now on."""
         self._workers.shutdown(wait=True)
         if self._signals:
+            # What is left to do is done whole; a harpd that is executed anew gets them.
+            signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
             signal.set_wakeup_fd(self._signal_fd_before)
             for number in self._signals:
                 signal.signal(number, signal.SIG_DFL)

@@ -5,9 +5,11 @@ import contextlib
 import errno
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from harpd_rig import HostDaemon, Job, paused, xdp_id
 from netns_tools import wait_until
 
+from harp import procfs
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
 
@@ -131,6 +134,40 @@ def test_an_operator_who_has_many_descriptors(daemon: HostDaemon) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
         assert (done.returncode, done.stderr) == (Exit.OK, "")
     assert gone(daemon)
+
+
+def shields(pid: int, number: signal.Signals) -> bool:
+    """Does the process block a signal, or handle it?"""
+    masks = (int(procfs.status_field(pid, name) or "0", 16) for name in ("SigBlk", "SigCgt"))
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
+def test_signals_while_it_starts_restarts_and_ends(daemon: HostDaemon) -> None:
+    daemon.start(wait=False)
+    assert daemon.process is not None
+    process, over = daemon.process, threading.Event()
+    wait_until(lambda: shields(process.pid, signal.SIGHUP), "harpd's first steps")
+
+    def storm() -> None:
+        while not over.is_set():
+            process.send_signal(signal.SIGHUP)
+            over.wait(0.001)
+
+    thread = threading.Thread(target=storm)
+    thread.start()
+    try:
+        wait_until(lambda: not gone(daemon), "harpd serves")
+        assert ends(operator(daemon, "restart")) == [Exit.OK]
+        assert daemon.query("status")["pid"] == process.pid
+        for _ in range(20):
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        over.set()
+        thread.join()
+    assert list(daemon.run_dir.iterdir()) == []
+    assert xdp_id(daemon.host) == 0
 
 
 def test_operators_who_do_not_know_of_each_other(daemon: HostDaemon) -> None:

@@ -4,6 +4,7 @@
 import contextlib
 import itertools
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from harp import _host
 from harp.daemon import cores, netlink, notify, peer
 from harp.daemon.access import Access
 from harp.daemon.limits import Bucket, Buckets, Connections
+from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
 from harp.daemon.state import BadStateError, NicState, State, StateFile, decode, encode
 from harp.daemon.table import Lease, Owner
@@ -71,6 +73,23 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
 
 
 # ---- limits ----
+
+
+def test_no_signal_is_lost_in_a_storm() -> None:
+    """So many while the loop is busy that its wake-up descriptor takes no more."""
+    came: list[str] = []
+    loop = Loop()
+    try:
+        loop.on_signal(signal.SIGUSR1, lambda: came.append("storm"))
+        loop.on_signal(signal.SIGUSR2, lambda: came.append("the one"))
+        for _ in range(2000):
+            signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR2)
+        loop.turn(0)
+    finally:
+        loop.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+    assert came == ["storm", "the one"]
 
 
 def test_a_bucket_bounds_the_rate() -> None:
