@@ -311,10 +311,11 @@ static void test_threads(void)
 
 /* ---- liars ------------------------------------------------------------------------------------ */
 
-static void lie(enum comm_side side, const struct record *record, const char *word)
+/* A record, and eight bytes behind it: the comm ends with this result, and a warning that has the word. */
+static void fed(enum comm_side side, const struct record *record, int result, const char *word)
 {
 	struct comm_options opt = { .side = side, .eager_bytes = 8192 };
-	uint8_t header[RECORD_HEADER_BYTES], room[128] = { 0 };
+	uint8_t header[RECORD_HEADER_BYTES], room[16384] = { 0 };
 	struct request *request;
 	struct fake_pair pair;
 	struct comm *comm;
@@ -323,7 +324,7 @@ static void lie(enum comm_side side, const struct record *record, const char *wo
 	fake_pair_init(&pair, 9, 4096);
 	CHECK_EQ(comm_create(&comm, &pair.lanes[0].lane, &opt), 0);
 	env_warns = 0;
-	CHECK_EQ(comm_post(comm, room, 128, 0, NULL, &request), 0);
+	CHECK_EQ(comm_post(comm, room, sizeof(room), 0, NULL, &request), 0);
 	record_encode(header, record);
 	CHECK_EQ(fake_inject(&pair.lanes[0], header, sizeof(header)), sizeof(header));
 	fake_inject(&pair.lanes[0], room, 8);
@@ -331,7 +332,7 @@ static void lie(enum comm_side side, const struct record *record, const char *wo
 		fake_pair_turn(&pair);
 		rc = comm_test(request, &done, NULL);
 	}
-	CHECK_EQ(rc, -EPROTO);
+	CHECK_EQ(rc, result);
 	CHECK_EQ(env_warns, 1);
 	if (!strstr(env_warn, word)) {
 		fprintf(stderr, "\"%s\" does not speak of \"%s\"\n", env_warn, word);
@@ -340,6 +341,11 @@ static void lie(enum comm_side side, const struct record *record, const char *wo
 
 	comm_close(comm, false);
 	fake_pair_free(&pair);
+}
+
+static void lie(enum comm_side side, const struct record *record, const char *word)
+{
+	fed(side, record, -EPROTO, word);
 }
 
 static void test_liars(void)
@@ -388,6 +394,29 @@ static void test_liars(void)
 	    "disagree");
 	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .length = 8 * 65, .total = 65 },
 	    "impossible length");
+}
+
+/* What the peer's CLOSE gives as its reason is the result here, and is said. */
+static void test_reasons(void)
+{
+	static const struct {
+		uint32_t reason;
+		int result;
+		const char *word;
+	} cases[] = {
+		{ CLOSE_ORDERLY, -ECONNRESET, "the peer closed the connection" },
+		{ CLOSE_TRUNCATED, -EMSGSIZE, "a receive smaller than the message" },
+		{ CLOSE_PROTOCOL, -EPROTO, "the peer saw a protocol error" },
+		{ CLOSE_ABORTED, -ECONNRESET, "the peer aborted" },
+		{ CLOSE_LOCAL, -ECONNRESET, "the peer had an error of its own" },
+		{ UINT32_MAX, -ECONNRESET, "for an unknown reason" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		for (int side = 0; side < 2; side++)
+			fed(side ? COMM_RECV : COMM_SEND,
+			    &(struct record){ .type = RECORD_CLOSE, .tag = cases[i].reason },
+			    cases[i].result, cases[i].word);
 }
 
 /* Noise and half-truths: never a crash (ASan, UBSan), never done without its bytes. */
@@ -447,6 +476,7 @@ int main(int argc, char **argv)
 	test_death();
 	test_threads();
 	test_liars();
+	test_reasons();
 	test_noise(seeds * 5);
 	return check_done();
 }
