@@ -252,6 +252,52 @@ static void test_time_wait_slots_are_taken_back(void)
 	rig_close(&rig);
 }
 
+static unsigned descriptors; /* that ports may take */
+
+static int port_takes(void *ctx, uint16_t port)
+{
+	(void)ctx, (void)port;
+	if (descriptors == 0)
+		return -EMFILE;
+	descriptors--;
+	return 0;
+}
+
+static void port_gives_back(void *ctx, uint16_t port)
+{
+	(void)ctx, (void)port;
+	descriptors++;
+}
+
+/* A port is held by a descriptor: without another one TIME-WAIT gives way to who connects, and nobody else. */
+static void test_time_wait_gives_its_port_back(void)
+{
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
+	struct harp_conn *conn;
+
+	rig_open(&rig);
+	rig.stack->tcp.ports.acquire = port_takes;
+	rig.stack->tcp.ports.release = port_gives_back;
+	descriptors = 1;
+	rig_established(&rig, NULL);
+	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, NULL, &conn), -EMFILE);
+	harp_conn_close(rig.conn);
+	rig.conn = NULL;
+	rig_poll(&rig);
+	expect_fin();
+	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, NULL, &conn), -EMFILE);
+	peer_fin();
+	rig_expect(&rig, TCP_ACK);
+	rig_events(&rig);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
+	rig.seq = RIG_PEER_ISS;
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
+	CHECK_EQ(descriptors, 0);
+	rig_close(&rig);
+	CHECK_EQ(descriptors, 1);
+}
+
 /* RFC 9293 section 3.10.4, SYN-SENT and SYN-RECEIVED: "queue this until entering ESTABLISHED". */
 static void test_closed_for_sending_while_connecting(void)
 {
@@ -325,6 +371,7 @@ int main(void)
 	test_abort_and_bytes_before_a_reset();
 	test_time_wait_gives_way_to_a_newer_syn();
 	test_time_wait_slots_are_taken_back();
+	test_time_wait_gives_its_port_back();
 	test_closed_for_sending_while_connecting();
 	test_a_fin_waits_for_the_window(0);
 	test_a_fin_waits_for_the_window(400);
