@@ -24,9 +24,8 @@ def _table(title: str, findings: Iterable[Finding], problems: bool) -> Table | N
     if not shown:
         return None
     table = console.table(title, ("what", "", "found"), [])
-    for column in table.columns[1:]:
-        column.justify = "left"
-    table.columns[2].no_wrap = False
+    table.columns[1].justify = "left"
+    console.fold(table, 2)
     for finding in shown:
         remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
         word = Text(_WORDS[finding.severity], _STYLES[finding.severity])
@@ -83,9 +82,9 @@ def check(interface: str | None, queue: int, problems: bool, take: bool, output:
         else:
             tables = [_table(_title(examined.ifname, queue), examined.findings, problems)]
         for table in filter(None, tables):
-            console.out.print(table)
+            console.print_whole(table)
             console.out.print()
-        console.out.print(examined.verdict, markup=False)
+        console.out.print(examined.verdict, markup=False, soft_wrap=True)
     if isinstance(examined, Report) and not examined.interfaces:
         raise click.exceptions.Exit(Exit.MISSING)
     if examined.severity:

@@ -57,13 +57,10 @@ def _source(row: dict[str, Any]) -> str:
 
 def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     table = console.table("", columns, [])
-    for column in table.columns:
-        column.justify = "left"
-        column.no_wrap, column.overflow = False, "fold"
-    table.columns[0].no_wrap = True
+    console.fold(table, *range(1, len(columns)))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console.out.print(table)
+    console.print_whole(table)
 
 
 def _matches(row: dict[str, Any], wanted: tuple[str, ...], name: str = "") -> bool:

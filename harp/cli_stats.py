@@ -127,7 +127,7 @@ def _watch(
         return
     if not sys.stdout.isatty():
         for _ in _beats(interval):
-            WIDE.print(draw(look()))
+            console.print_whole(draw(look()), WIDE)
             sys.stdout.flush()
         return
     with Live(console=WIDE, auto_refresh=False, screen=True) as live:
@@ -204,14 +204,14 @@ def stats(
     elif everything:
         for job in sight.jobs:
             if any(job.snapshot.counters.tolist()):
-                WIDE.print(lanes_view.all_job_counters(job))
+                console.print_whole(lanes_view.all_job_counters(job), WIDE)
         for each in sight.instances:
-            WIDE.print(view.all_counters(each))
+            console.print_whole(view.all_counters(each), WIDE)
             if (of_driver := view.all_xstats(each)) is not None:
-                WIDE.print(of_driver)
+                console.print_whole(of_driver, WIDE)
     elif sight.instances or sight.jobs:
         fresh = [(Rates(None, each.snapshot, 0), each) for each in sight.instances]
-        WIDE.print(draw(sight, fresh, False))
+        console.print_whole(draw(sight, fresh, False), WIDE)
 
 
 class _Peers(click.ParamType):  # type: ignore[type-arg]
@@ -280,4 +280,4 @@ def flows(
     if output == "json":
         console.print_json(sight_document(sight))
     elif sight.instances or sight.jobs:
-        WIDE.print(draw(sight))
+        console.print_whole(draw(sight), WIDE)

@@ -4,10 +4,10 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,7 @@ from rich.text import Text
 # What is piped is not cut at 80 columns, which would be no use to grep.
 _width = None if sys.stdout is not None and sys.stdout.isatty() else 120
 WIDEST = 10_000  # columns
+FOLDED = 16  # of a column of words on a narrow terminal
 out = Console(width=_width, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
 
@@ -43,9 +44,44 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     return result
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table whole: numbers that are cut are none. A narrow terminal folds its lines."""
-    made = table("", columns, rows)
-    whole = Console(file=out.file, width=WIDEST, highlight=False)
+def fold(made: Table, *columns: int) -> None:
+    """These columns are words, which may take several lines."""
+    for index in columns:
+        column = made.columns[index]
+        column.justify, column.no_wrap, column.overflow = "left", False, "fold"
+
+
+def _width_of(made: Table) -> int:
+    """What a table takes whole, its words folded."""
+    words = [column for column in made.columns if not column.no_wrap]
+    for column in words:
+        column.max_width = FOLDED
+    whole = Console(width=WIDEST)
     wide = Measurement.get(whole, whole.options, made).maximum
-    Console(file=out.file, width=max(wide, out.width), highlight=False).print(made)
+    for column in words:
+        column.max_width = None
+    return wide
+
+
+def _parts(made: RenderableType) -> Iterator[RenderableType]:
+    if isinstance(made, Group):
+        for each in made.renderables:
+            yield from _parts(each)
+    else:
+        yield made
+
+
+def print_whole(made: RenderableType, console: Console = out) -> None:
+    """Prints tables and lines whole, also where they are wider than what they are printed on: a
+    number or a key that is cut is none. A narrow terminal folds their lines."""
+    for each in _parts(made):
+        if isinstance(each, Table):
+            wide = max(_width_of(each), console.width)
+            Console(file=console.file, width=wide, highlight=False).print(each)
+        else:
+            console.print(each, soft_wrap=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table whole."""
+    print_whole(table("", columns, rows))

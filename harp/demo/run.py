@@ -304,9 +304,8 @@ def print_report(report: dict[str, Any]) -> None:
     )
     output.out.print()
     table = output.table("ranks", columns, rows)
-    table.columns[-1].justify = "left"
-    table.columns[-1].no_wrap = False
-    output.out.print(table)
+    output.fold(table, len(columns) - 1)
+    output.print_whole(table)
     for rank in report["ranks"]:
         for text in rank.get("warnings", []):
             output.out.print(f"rank {rank['rank']} warns: {text}", markup=False)

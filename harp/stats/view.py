@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import _page
-from harp.output import table
+from harp.output import fold, table
 from harp.stats import schema
 from harp.stats.instance import Instance, Sight
 from harp.stats.page import endpoint, text
@@ -90,9 +90,8 @@ def drops(seen: Iterable[tuple[Rates, Instance]], *, live: bool) -> Table | None
     result = table(
         "Drops", ("nic/queue", "pid", "reason", "per s" if live else "count", "what"), rows
     )
-    for index in (2, 4):
-        result.columns[index].justify = "left"
-    result.columns[4].no_wrap = False
+    result.columns[2].justify = "left"
+    fold(result, 4)
     return result
 
 
@@ -121,8 +120,7 @@ def counters_table(
     """Those of the known counters that aren't 0, with their meaning."""
     rows = [(one.name, int(values[one.name]), one.help) for one in known if values[one.name]]
     result = table(title, (what, "value", "what"), rows)
-    result.columns[2].justify = "left"
-    result.columns[2].no_wrap = False
+    fold(result, 2)
     return result
 
 

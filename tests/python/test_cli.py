@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl as a script sees it: output, messages and exit codes."""
 
+import contextlib
 import json
 import os
 import re
@@ -70,6 +71,41 @@ def test_a_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
     head, line = capsys.readouterr().out.splitlines()
     assert len(line) > 120
     assert [head.split("  ")[0], *line.split("  ")] == [columns[0], *row]
+
+
+def on_terminal(columns: int, *arguments: str) -> tuple[int, str]:
+    """A harpctl on a terminal of so many columns: its exit code, and what it shows."""
+    ours, its = os.openpty()
+    code = "from harp.cli import main; main()"
+    env = {**os.environ, "TERM": "dumb", "COLUMNS": str(columns), "LINES": "40"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdin=its, stdout=its, stderr=its, env=env
+    ) as process:
+        os.close(its)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: its last one is closed
+            while more := os.read(ours, 65536):
+                shown += more
+        os.close(ours)
+    return process.returncode, shown.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80])
+def test_a_key_is_whole_on_every_terminal(columns: int) -> None:
+    code, shown = on_terminal(columns, "config", "show")
+    assert code == Exit.OK
+    rows = json.loads(harpctl("config", "show", "-o", "json").stdout)["settings"]
+    words = {line.split(" ")[0] for line in shown.splitlines()}
+    assert not {row["key"] for row in rows} - words
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+
+
+def test_what_check_finds_is_whole_on_a_narrow_terminal() -> None:
+    _, shown = on_terminal(20, "check", "lo")
+    found = json.loads(harpctl("check", "lo", "-o", "json").stdout)["findings"]
+    words = {line.split(" ")[0] for line in shown.splitlines()}
+    assert not {each["name"] for each in found} - words
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
 def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
