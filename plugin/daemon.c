@@ -120,8 +120,8 @@ static int daemon_missing(int error)
 		WARN("harpd is not used: %s", daemon_why_not);
 		return 0;
 	}
-	WARN("harpd does not tell what harp.toml requires: %s. Encryption may be required, so init fails: "
-	     "mend harpd (`harpctl status`), or set HARP_ENCRYPT=aes-256-gcm",
+	WARN("cannot learn from harpd whether harp.toml requires encryption "
+	     "(HARP_ENCRYPT=aes-256-gcm needs no answer): %s",
 	     daemon_why_not);
 	return -EIO;
 }

@@ -2,9 +2,9 @@
 /*
  * toml_scan.c - whether harp.toml requires encryption, for a job that harpd cannot tell.
  *
- * This is no TOML parser, and errs on the safe side: a line that mentions `encrypt` or `key_file`, or has an escape,
- * which could spell either, counts as a requirement. Exempt are comments and the plain assignments
- * encrypt = "off" and encrypt = "auto". tests/python/test_toml_scan.py compares it with a parser.
+ * This is no TOML parser, and errs on the safe side: a line that mentions `encrypt` or `key_file`, or has what could
+ * hide them, counts as a requirement. Exempt are comments and the plain assignments encrypt = "off" and
+ * encrypt = "auto". tests/python/test_toml_scan.py compares it with a parser.
  */
 #include "toml_scan.h"
 
@@ -72,10 +72,15 @@ static bool toml_is_exempt(const char *text)
 
 static bool toml_line_requires(const char *text)
 {
-	if (toml_skip(text, "#"))
+	/* Escapes can spell either name. In a string of several lines a line that begins with # is no comment. */
+	static const char *const signs[] = { "encrypt", "key_file", "\\", "\"\"\"", "'''" };
+
+	if (toml_skip(text, "#") || toml_is_exempt(text))
 		return false;
-	return (strstr(text, "encrypt") || strstr(text, "key_file") || strchr(text, '\\')) &&
-	       !toml_is_exempt(text);
+	for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
+		if (strstr(text, signs[i]))
+			return true;
+	return false;
 }
 
 static int toml_scan_text(char *text, unsigned *line)

@@ -45,8 +45,13 @@ def requires(text: str) -> bool:
 def spellings() -> Iterator[str]:
     """Ways to write the assignment that TOML knows."""
     names = ("encrypt", '"encrypt"', "'encrypt'", '"\\u0065ncrypt"', '"encr\\U00000079pt"')
-    values = (f'"{REQUIRED}"', f"'{REQUIRED}'", f'"""{REQUIRED}"""', f"'''\n{REQUIRED}'''")
-    values += ('"aes-256\\u002dgcm"', '"""aes-\\\n  256-gcm"""')
+    values: tuple[str, ...] = (
+        f'"{REQUIRED}"',
+        f"'{REQUIRED}'",
+        f'"""{REQUIRED}"""',
+        f"'''\n{REQUIRED}'''",
+    )
+    values = (*values, '"aes-256\\u002dgcm"', '"""aes-\\\n  256-gcm"""')
     tables = (
         "[lanes]\n{}\n",
         "[ lanes ]\r\n\t{}\r\n",
@@ -54,6 +59,8 @@ def spellings() -> Iterator[str]:
         "lanes = {{ {} }}\n",
         'lanes = {{ harp = 1, {}, rails = "all" }} # off\n',
         "[lanes]\n# encrypt\n{} # comment\n[job]\nframes = 1024\n",
+        'lanes = {{ rails = """\n#""", {} }}\n',
+        "lanes = {{ rails = '''\n#''', {} }}\n",
     )
     for table, name, value in itertools.product(tables, names, values):
         for equals in ("=", " = ", "\t=  "):
