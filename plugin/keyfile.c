@@ -114,9 +114,10 @@ int keyfile_read(const char *path, uint8_t key[KEYFILE_KEY_BYTES], char *why, si
 		explicit_bzero(key, KEYFILE_KEY_BYTES);
 		rc = -EINVAL;
 	} else if (!rc && keyfile_is_zero(key)) {
-		snprintf(why, why_len,
-			 "holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
-			 KEYFILE_KEY_BYTES);
+		snprintf(
+			why, why_len,
+			"holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
+			KEYFILE_KEY_BYTES);
 		rc = -EINVAL;
 	}
 	explicit_bzero(text, sizeof(text));

@@ -98,7 +98,8 @@ static int toml_scan_text(char *text, unsigned *line)
 
 int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_len)
 {
-	static char text[TOML_BYTES_MAX + 2]; /* under ctx_lock; one byte more than there may be, and NUL */
+	static char text[TOML_BYTES_MAX +
+			 2]; /* under ctx_lock; one byte more than there may be, and NUL */
 	size_t len = 0;
 	ssize_t n = 0;
 	/* O_NONBLOCK: a FIFO is refused, not waited for. */

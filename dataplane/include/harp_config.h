@@ -128,8 +128,8 @@ extern "C" {
 	    "retransmission timeout (Linux: 200 ms or more)")                                                  \
 	KEY(HARP_ENCRYPT, CHOICE, "lanes", "encrypt", encrypt, "auto|off|aes-256-gcm", 0, 0,                   \
 	    "auto", LIVE, JOB,                                                                                 \
-	    "Whether everything on a lane is encrypted. auto: where there is a key file; aes-256-gcm: always, " \
-	    "and a missing key is an error; off: never, and a key file is an error. The stronger of "          \
+	    "Whether everything on a lane is encrypted. auto: where there is a key file; aes-256-gcm: "        \
+	    "always, and a missing key is an error; off: never, and a key file is an error. The stronger of "  \
 	    "environment and harp.toml holds: off against aes-256-gcm is an error. Needs OpenSSL's "           \
 	    "libcrypto.so.3")                                                                                  \
 	KEY(HARP_KEY_FILE, TEXT, "lanes", "key_file", key_file, "file", 0, 255, "", LIVE, JOB,                 \
