@@ -18,8 +18,8 @@ static bool trust_namespace_is_partial(void)
 
 	if (!map)
 		return false;
-	partial = fscanf(map, "%u %u %u", &inside, &outside, &count) == 3 &&
-		  count != TRUST_ALL_USERS;
+	partial =
+		fscanf(map, "%u %u %u", &inside, &outside, &count) == 3 && count != TRUST_ALL_USERS;
 	fclose(map);
 	return partial;
 }
