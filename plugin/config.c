@@ -341,8 +341,8 @@ static int config_read_nccl(struct plugin_config *config, char *const *environme
 	return 0;
 }
 
-/* May harpd set it? Not the two by which a job finds harpd, nor what harp.toml does not have: among those are the
- * paths of libraries. */
+/* Keys that harpd may set: those of harp.toml, without the two by which a job finds harpd. Keys that can load a
+ * library are variables only. */
 static bool config_is_harpds(unsigned index)
 {
 	const struct harp_config_key *key = harp_config_key(index);

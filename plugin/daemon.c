@@ -84,7 +84,7 @@ static int daemon_take(const struct harp_daemon *daemon, const char *socket)
 	return 0;
 }
 
-/* There is no harpd: harp.toml is looked into for what it requires. */
+/* No harpd runs, so the plugin itself looks for requirements in harp.toml. */
 static int daemon_absent(void)
 {
 	unsigned line;

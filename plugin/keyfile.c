@@ -77,7 +77,7 @@ static int keyfile_decode(const char *text, size_t len, uint8_t key[KEYFILE_KEY_
 	return 0;
 }
 
-/* What a template, a failed generator or a truncated secret leaves: known to everybody. */
+/* Templates and failed generators leave zeros, and every attacker tries them first. */
 static bool keyfile_is_zero(const uint8_t key[KEYFILE_KEY_BYTES])
 {
 	uint8_t any = 0;
@@ -140,7 +140,7 @@ static int keyfile_make_page(void)
 	return 0;
 }
 
-/* A file that exists and may not be looked at counts: encryption is never given up for lack of a permission. */
+/* A file that may exist counts as one that does: a missing permission must not turn encryption off. */
 static bool keyfile_exists(const char *path)
 {
 	struct stat st;

@@ -183,7 +183,7 @@ class StateFile:
 
     def read(self) -> State | None:
         """What the harpd before left; None when there is nothing. BadStateError, OSError, HarpError
-        when others can change it: what is in it is done as root."""
+        when other users can change it: harpd acts on it as root."""
         try:
             raw = files.read(self.path, FILE_BYTES_MAX)
         except FileNotFoundError:
