@@ -10,6 +10,7 @@
 #include "ctx.h"
 #include "daemon.h"
 #include "forkguard.h"
+#include "harp_config.h"
 #include "keyfile.h"
 #include "lane_page.h"
 #include "linger.h"
@@ -47,7 +48,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	if (!rc && first)
 		rc = plugin_daemon_load();
 	if (!rc && first)
-		rc = keyfile_load();
+		rc = keyfile_load(HARP_CONFIG_KEY_FILE);
 	if (!rc && first)
 		rc = plugin_devices_load(ctx_open_port);
 	if (rc && first)

@@ -188,8 +188,8 @@ HARP_API int harp_instance_route(struct harp_instance *instance, const struct ha
 struct harp_daemon;
 
 /* Connects to harpd and says hello. client: who asks, for its log ("harp 0.1.0 plugin", at most 31
- * bytes). -ENOENT, -ECONNREFUSED no daemon there, -EACCES the socket's permissions, -ETIMEDOUT, -EPROTO
- * nonsense; why (one line) names the socket, the cause and what to do. */
+ * bytes). -ENOENT, -ECONNREFUSED no daemon there, -EACCES the socket's permissions, -ETIMEDOUT, -EPERM a
+ * listener that is neither root's nor this user's, -EPROTO nonsense; why (one line) names the socket, the cause and what to do. */
 HARP_API int harp_daemon_connect(struct harp_daemon **out, const char *socket, const char *client,
 				 char *why, size_t why_len);
 /* The NICs of which it leases queues; the daemon's memory. */
