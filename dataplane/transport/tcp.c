@@ -381,6 +381,7 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 	tcp_sndq_purge(conn);
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(conn->flags & CONN_HANDLE)) {

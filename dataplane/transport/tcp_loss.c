@@ -214,7 +214,13 @@ static void loss_close(struct harp_conn *conn)
 	conn->board.range_count = 0;
 	conn->board.resent_untracked |= conn->board.resent_count > 0;
 	conn->board.resent_count = 0;
-	tcp_timer_probe(conn);
+	tcp_timer_loss(conn, TCP_NEVER_NS);
+}
+
+void tcp_loss_settle(struct harp_conn *conn)
+{
+	conn->undo_open = 0;
+	loss_close(conn);
 }
 
 void tcp_loss_ecn(struct harp_conn *conn)

@@ -2,7 +2,7 @@
 /*
  * tcp_timer.c - round trips and time-outs: RFC 6298, persist, keepalive, user timeout, TIME-WAIT.
  *
- * Theory of operation. A connection has five deadlines and one timer in the wheel, set to the earliest
+ * Theory of operation. A connection has six deadlines and one timer in the wheel, set to the earliest
  * (timer_arm()). A deadline that moves away (every ACK moves the retransmission's) leaves the timer where it is: it fires
  * early, finds nothing due, and is set anew. So the common case costs a store, not a move in the wheel. The
  * functions of tcp.h are events; each says to a deadline what follows from it:
@@ -17,8 +17,9 @@
  *		_sliver()); moved by ACKs of new data (_acked()) and by what is sent again (_resent()); off when nothing is
  *		in flight any more. Each time it comes in vain rtx_backoff doubles the next one, until an ACK of new data
  *		or a window that opens.
- *	loss	RACK's, of peers with SACK: while something is marked its reordering timer (_loss()), else the tail loss
- *		probe, PTO (timer_restart_pto()). The two exclude each other: what is marked needs no probe.
+ *	loss	the reordering timer of RACK, for peers with SACK (_loss())
+ *	probe	the tail loss probe, PTO, for peers with SACK. New data and ACKs of new data restart it
+ *		(timer_restart_pto()). It sends nothing while segments are marked: RACK repairs those.
  *	life	ends it: connect timeout, FIN-WAIT-2 without an application, TIME-WAIT
  *	keep	the next keepalive
  *	pace	new data may leave again
@@ -68,6 +69,8 @@ static void timer_arm(struct harp_conn *conn)
 
 	if (conn->loss_deadline_ns < earliest_ns)
 		earliest_ns = conn->loss_deadline_ns;
+	if (conn->probe_deadline_ns < earliest_ns)
+		earliest_ns = conn->probe_deadline_ns;
 	if (conn->life_deadline_ns < earliest_ns)
 		earliest_ns = conn->life_deadline_ns;
 	if (conn->keep_deadline_ns < earliest_ns)
@@ -85,6 +88,7 @@ void tcp_timer_init(struct harp_conn *conn)
 	conn->timer.kind = TCP_TIMER_KIND;
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	conn->pace_deadline_ns = TCP_NEVER_NS;
@@ -95,6 +99,7 @@ void tcp_timer_stop(struct harp_conn *conn)
 {
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	conn->pace_deadline_ns = TCP_NEVER_NS;
@@ -163,21 +168,25 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 /* ------------------------------------------------------------------------------------------------
  * Events.
  */
-/* RFC 8985 section 7.2: not while something is marked: the deadline is the reordering timer's then. */
+/* RFC 8985 section 7.2: no probe is due in a recovery or while segments are SACKed. Data sent behind a probe
+ * needs one of its own, which does not take the place of the timeout: that repairs what the first one left. */
 static void timer_restart_pto(struct harp_conn *conn)
 {
-	if (conn->pto_ns == 0 || (conn->loss_open && !conn_loss_is_quiet(conn)))
+	if (conn->pto_ns == 0 || conn->recovery != TCP_RECOVERY_NONE || conn->sacked_bytes > 0 ||
+	    conn->lost_bytes > 0) {
+		conn->probe_deadline_ns = TCP_NEVER_NS;
 		return;
-	if (conn->rto_probe && conn->loss_deadline_ns != TCP_NEVER_NS)
-		return; /* what is sent since puts off no timeout, and so not what stands for it */
-	conn->loss_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
+	}
+	if (conn->rto_probe && conn->probe_deadline_ns != TCP_NEVER_NS)
+		return; /* new data moves no timeout, so it does not move the probe in its place */
+	conn->probe_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
 	if (timer_may_be_delayed(conn))
-		conn->loss_deadline_ns += TIMER_ACK_DELAY_NS;
-	if (conn->loss_deadline_ns < conn->rto_deadline_ns)
+		conn->probe_deadline_ns += TIMER_ACK_DELAY_NS;
+	if (conn->probe_deadline_ns < conn->rto_deadline_ns)
 		return;
-	/* Where the timeout would come sooner the probe takes its place, and its time begins anew, once. */
-	conn->loss_deadline_ns = conn->rto_deadline_ns;
-	if (!conn->rto_probe)
+	/* Where the timeout would come sooner the probe takes its place, and the RTO restarts, once. */
+	conn->probe_deadline_ns = conn->rto_deadline_ns;
+	if (!conn->rto_probe && !conn->tlp_out)
 		conn->rto_deadline_ns += tcp_timer_rto_ns(conn);
 	conn->rto_probe = 1;
 }
@@ -197,12 +206,14 @@ void tcp_timer_resent(struct harp_conn *conn)
 	timer_arm(conn);
 }
 
-void tcp_timer_probe(struct harp_conn *conn)
+void tcp_timer_reopened(struct harp_conn *conn)
 {
-	conn->loss_deadline_ns = TCP_NEVER_NS;
-	if (conn_flight_bytes(conn) == 0)
-		return;
-	timer_restart_pto(conn);
+	uint64_t deadline_ns;
+
+	conn->rtx_backoff = 0;
+	deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	if (deadline_ns < conn->rto_deadline_ns)
+		conn->rto_deadline_ns = deadline_ns;
 	timer_arm(conn);
 }
 
@@ -222,7 +233,8 @@ void tcp_timer_sent(struct harp_conn *conn)
 		timer_restart_rto(conn); /* a second segment: no receiver delays their ACK */
 	} else {
 		timer_restart_pto(conn);
-		if (!timer_is_set(&conn->timer) || conn->loss_deadline_ns < conn->timer.deadline_ns)
+		if (!timer_is_set(&conn->timer) ||
+		    conn->probe_deadline_ns < conn->timer.deadline_ns)
 			timer_arm(conn);
 	}
 }
@@ -234,6 +246,7 @@ void tcp_timer_acked(struct harp_conn *conn)
 	if (conn_flight_bytes(conn) == 0) {
 		conn->rto_deadline_ns = TCP_NEVER_NS; /* RFC 6298 (5.2) */
 		conn->loss_deadline_ns = TCP_NEVER_NS;
+		conn->probe_deadline_ns = TCP_NEVER_NS;
 		return;
 	}
 	timer_restart_rto(conn); /* (5.3) */
@@ -319,6 +332,7 @@ static bool timer_retransmit(struct harp_conn *conn)
 	tcp->stats->tcp_rto++;
 	conn->acct.rto_count++;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	tcp_mtu_timeout(conn);
 	tcp_loss_timeout(conn);
 	return true;
@@ -414,6 +428,10 @@ void tcp_timer_fire(struct harp_conn *conn)
 	if (now_ns >= conn->loss_deadline_ns) {
 		conn->loss_deadline_ns = TCP_NEVER_NS;
 		tcp_rack_timeout(conn);
+	}
+	if (now_ns >= conn->probe_deadline_ns) {
+		conn->probe_deadline_ns = TCP_NEVER_NS;
+		tcp_rack_probe_timeout(conn);
 	}
 	if (now_ns >= conn->keep_deadline_ns && !timer_keep_expired(conn))
 		return;
