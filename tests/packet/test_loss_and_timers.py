@@ -152,6 +152,38 @@ def test_a_spurious_timeout_is_undone(rig: Rig) -> None:
     conn.abort()
 
 
+@pytest.mark.parametrize("congestion", ["newreno", "cubic"])
+def test_slow_start_goes_on_after_the_timeout_of_a_lone_segment(rig: Rig, congestion: str) -> None:
+    """RFC 5681 section 3.1: its ACK ends the recovery, and the loss window was what limited it."""
+    conn = rig.open(listen={"congestion": congestion})
+    rig.sends(conn, bytes(rig.mss))
+    assert len(with_data(rig.waits(60 * MS))) == 1
+    assert conn.info()["snd_cwnd_bytes"] == rig.mss
+    rig.ack += rig.mss
+    rig.says("A")
+    assert conn.info()["snd_cwnd_bytes"] == 2 * rig.mss
+    assert len(rig.sends(conn, bytes(20 * rig.mss))) == 2
+    rig.ack += 2 * rig.mss
+    rig.says("A")
+    assert conn.info()["snd_cwnd_bytes"] >= 3 * rig.mss
+    conn.abort()
+
+
+def test_the_undone_timeout_of_a_lone_segment_leaves_the_window_as_it_was(rig: Rig) -> None:
+    """The window had not limited anything, so the ACK must not make it larger either."""
+    conn = rig.open(timestamps=True)
+    window = conn.info()["snd_cwnd_bytes"]
+    rig.sends(conn, bytes(rig.mss - 12))
+    original = rig.tsecr
+    assert len(with_data(rig.waits(60 * MS))) == 1
+    rig.tsecr = original
+    rig.ack += rig.mss - 12
+    rig.says("A")
+    assert rig.stat("tcp_spurious_rto") == 1
+    assert conn.info()["snd_cwnd_bytes"] == window
+    conn.abort()
+
+
 def test_a_retransmission_has_the_same_bytes(rig: Rig) -> None:
     conn = rig.open()
     payload = bytes(range(256)) * 4
