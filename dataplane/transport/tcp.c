@@ -221,6 +221,7 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 {
 	conn->rx_frames_budget = tcp_budget(conn->tcp, opt->rx_frames);
 	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
+	conn->rto_ns = opt->initial_rto_ns;
 	conn->user_timeout_ns = opt->user_timeout_ns ? opt->user_timeout_ns : 120 * TCP_NS_PER_S;
 	conn->keepalive_idle_ns = opt->keepalive_idle_ns;
 	conn->keepalive_interval_ns =

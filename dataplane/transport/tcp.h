@@ -74,6 +74,13 @@ enum tcp_flag {
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
+/*
+ * RFC 6298 (2.4) says "RTO SHOULD be rounded up to 1 second" for want of better clocks and knowledge; like every stack
+ * for data centers we know both. 5 ms is some hundred round trips of a rack.
+ */
+#define TCP_RTO_NS_MIN (5 * TCP_NS_PER_MS)
+#define TCP_RTO_NS_MAX (60 * TCP_NS_PER_S)    /* RFC 6298 (2.5) */
+#define TCP_RTO_NS_INITIAL (1 * TCP_NS_PER_S) /* (2.1); harp_tcp_options.initial_rto_ns */
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S) /* closed by the application, peer silent */
 #define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, at most: RFC 5961 section 7 */
@@ -523,8 +530,9 @@ static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 void tcp_timer_init(struct harp_conn *conn);
 void tcp_timer_fire(struct harp_conn *conn);
 /* Events, after WireGuard's manner. */
-void tcp_timer_sent(struct harp_conn *conn);   /* data, SYN or FIN left */
-void tcp_timer_acked(struct harp_conn *conn);  /* snd_una moved */
+void tcp_timer_sent(struct harp_conn *conn);      /* data, SYN or FIN left */
+void tcp_timer_acked(struct harp_conn *conn);     /* snd_una moved */
+void tcp_timer_handshake(struct harp_conn *conn); /* the SYN or SYN-ACK is acknowledged */
 void tcp_timer_resent(struct harp_conn *conn); /* the oldest segment or a probe: restarts the RTO */
 /* A closed window has opened: the RTO without backoff, unless the timer expires sooner. */
 void tcp_timer_reopened(struct harp_conn *conn);

@@ -37,15 +37,6 @@
 
 #include <errno.h>
 
-/*
- * RFC 6298 (2.4) says "RTO SHOULD be rounded up to 1 second" for want of better clocks and knowledge;
- * like every stack for data centres we know both. 5 ms is some hundred round trips of a rack.
- */
-#define TIMER_RTO_NS_MIN (5 * TCP_NS_PER_MS)
-#define TIMER_RTO_NS_MAX (60 * TCP_NS_PER_S) /* RFC 6298 (2.5) */
-/* RFC 6298 (2.1) says 1 second before the first sample. A SYN is lost to a full queue far more often
- * than to a slow path; five of them fit into the default connect timeout. */
-#define TIMER_RTO_NS_INITIAL (200 * TCP_NS_PER_MS)
 /* A receiver may sit on the ACK of a single segment: Linux for 40 ms and a tick. */
 #define TIMER_ACK_DELAY_NS (45 * TCP_NS_PER_MS)
 /* So many single segments answered at once, in a row, and we stop expecting that. */
@@ -92,7 +83,6 @@ void tcp_timer_init(struct harp_conn *conn)
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	conn->pace_deadline_ns = TCP_NEVER_NS;
-	conn->rto_ns = TIMER_RTO_NS_INITIAL;
 }
 
 void tcp_timer_stop(struct harp_conn *conn)
@@ -124,10 +114,10 @@ uint64_t tcp_timer_rto_ns(const struct harp_conn *conn)
 {
 	uint64_t rto_ns = conn->rto_ns;
 
-	if (timer_may_be_delayed(conn) && rto_ns < TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS)
-		rto_ns = TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS;
+	if (timer_may_be_delayed(conn) && rto_ns < TCP_RTO_NS_MIN + TIMER_ACK_DELAY_NS)
+		rto_ns = TCP_RTO_NS_MIN + TIMER_ACK_DELAY_NS;
 	rto_ns <<= conn->rtx_backoff;
-	return rto_ns < TIMER_RTO_NS_MAX ? rto_ns : TIMER_RTO_NS_MAX;
+	return rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
 }
 
 void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
@@ -152,14 +142,14 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 	/* (2.3): "RTO <- SRTT + max (G, K*RTTVAR)", with the floor for G: a path of 100 ms that never
 	 * varied may do so for once. */
 	rto_ns = 4 * conn->rttvar_ns;
-	if (rto_ns < TIMER_RTO_NS_MIN)
-		rto_ns = TIMER_RTO_NS_MIN;
+	if (rto_ns < TCP_RTO_NS_MIN)
+		rto_ns = TCP_RTO_NS_MIN;
 	rto_ns += conn->srtt_ns;
 	if (conn->options & HARP_TCPI_SACK)
 		conn->pto_ns =
 			conn->srtt_ns * 2 > TIMER_PTO_NS_MIN ? conn->srtt_ns * 2 : TIMER_PTO_NS_MIN;
-	conn->rto_ns = rto_ns < TIMER_RTO_NS_MAX ? rto_ns : TIMER_RTO_NS_MAX;
-	if (lone && rtt_ns >= TIMER_RTO_NS_MIN)
+	conn->rto_ns = rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
+	if (lone && rtt_ns >= TCP_RTO_NS_MIN)
 		conn->lone_quick = 0;
 	else if (lone && conn->lone_quick < TIMER_QUICK_SAMPLES)
 		conn->lone_quick++;
@@ -250,6 +240,19 @@ void tcp_timer_acked(struct harp_conn *conn)
 		return;
 	}
 	timer_restart_rto(conn); /* (5.3) */
+}
+
+void tcp_timer_handshake(struct harp_conn *conn)
+{
+	if (conn->rtx_backoff == 0) {
+		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
+	} else {
+		/* RFC 6298 (5.7): 3 s instead of 1 s, as the SYN may have been sent again too early. So too
+		 * behind a SYN cookie, whose time of sending is unknown. */
+		conn->rto_ns =
+			conn->rto_ns * 3 < TCP_RTO_NS_MAX ? conn->rto_ns * 3 : TCP_RTO_NS_MAX;
+	}
+	tcp_timer_acked(conn);
 }
 
 void tcp_timer_blocked(struct harp_conn *conn)
