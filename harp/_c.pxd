@@ -159,6 +159,7 @@ cdef extern from "harp.h" nogil:
         uint32_t congestion
         uint32_t fixed_window_bytes
         uint32_t ecn
+        uint64_t initial_rto_ns
 
     enum harp_congestion:
         HARP_CONGESTION_DEFAULT

@@ -226,6 +226,7 @@ cdef int _tcp_options(harp_tcp_options *out, dict given) except -1:
     out.keepalive_interval_ns = given.pop("keepalive_interval_ns", 0)
     out.keepalive_count = given.pop("keepalive_count", 0)
     out.dscp = given.pop("dscp", 0)
+    out.initial_rto_ns = given.pop("initial_rto_ns", 0)
     out.unsent_bytes_max = given.pop("unsent_bytes_max", 0)
     out.fixed_window_bytes = given.pop("fixed_window_bytes", 0)
     out.congestion = _congestion(given.pop("congestion", "default"))

@@ -258,6 +258,9 @@ struct harp_tcp_options {
 	uint32_t congestion; /* enum harp_congestion; accepted connections have the listener's */
 	uint32_t fixed_window_bytes; /* of HARP_CONGESTION_FIXED: 1..2^30; else 0 */
 	uint32_t ecn;                /* enum harp_ecn. OFF with DCTCP is -EINVAL */
+	/* Retransmission timeout before the first round trip is measured, 5 ms to 60 s; three times that when the
+	 * handshake measured none (RFC 6298 (2.1), (5.7)). 0: 1 s */
+	uint64_t initial_rto_ns;
 };
 
 /* Events, as a bit mask. */

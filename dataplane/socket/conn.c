@@ -32,7 +32,13 @@ int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 		memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
 		out->size = sizeof(*out);
 	}
-	fault = out->dscp > 63 ? "harp_tcp_options: dscp is above 63" : tcp_cc_check(out);
+	if (out->initial_rto_ns == 0)
+		out->initial_rto_ns = TCP_RTO_NS_INITIAL;
+	fault = tcp_cc_check(out);
+	if (out->dscp > 63)
+		fault = "harp_tcp_options: dscp is above 63";
+	if (out->initial_rto_ns < TCP_RTO_NS_MIN || out->initial_rto_ns > TCP_RTO_NS_MAX)
+		fault = "harp_tcp_options: initial_rto_ns is neither 0 nor 5 ms to 60 s";
 	if (fault) {
 		if (tcp->hooks->log)
 			tcp->hooks->log(tcp->hooks->ctx, HARP_LOG_ERROR, fault);
@@ -248,6 +254,7 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 	}
 	if (done == 0)
 		return (conn->flags & CONN_WANT_WRITE) ? -EAGAIN : 0;
+	tcp_sndq_handed_over(conn, done == bytes);
 	tcp_tx_ready(conn);
 	return (ssize_t)done;
 }

@@ -53,6 +53,7 @@ enum conn_flag {
 	CONN_ACK_PENDING = 0x00000040,   /* an ACK is owed, */
 	CONN_ACK_NOW = 0x00000080,       /* and may not wait for the next poll; */
 	CONN_ACK_HELD = 0x00008000,      /* or may wait until ack_due_ns */
+	CONN_PUSH = 0x00004000,          /* what is queued ends what the application handed over */
 	/* What holds data back. */
 	CONN_CWND_LIMITED = 0x00000400, /* the congestion window did: until limited_seq */
 	CONN_WINDOW_FORCE =
@@ -134,8 +135,8 @@ struct harp_conn {
 	/* The one timer of RFC 9293 that asks again: what it means when it fires, retransmission, SYN, persist or
 	 * override, follows from what is outstanding then (timer_rto_expired()). TCP_NEVER_NS: off. */
 	uint64_t rto_deadline_ns;
-	uint64_t
-		loss_deadline_ns; /* reordering timer while something is marked, else the probe's */
+	uint64_t loss_deadline_ns;  /* the reordering timer (RFC 8985 section 6.2 step 5) */
+	uint64_t probe_deadline_ns; /* the tail loss probe (section 7.2) */
 	uint64_t pto_ns; /* RFC 8985 section 7.2, of more than one segment; 0: no sample yet */
 	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
 	uint64_t keep_deadline_ns;
