@@ -173,7 +173,7 @@ static void step_take(struct fuzz_input *in)
 		break;
 	case STEP_SHUTDOWN:
 		if (host.conn)
-			(void)harp_conn_shutdown(host.conn);
+			(void)harp_conn_shutdown(host.conn, SHUT_WR);
 		break;
 	case STEP_CLOSE:
 		harp_conn_close(host.conn);

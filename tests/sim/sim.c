@@ -40,10 +40,14 @@ static uint64_t run_later(uint64_t a, uint64_t b)
 
 static void run_app_begins(struct sim *sim, struct sim_app *app, struct harp_conn *conn)
 {
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+
 	app->conn = conn;
 	app->progress_ns = sim->now_ns;
-	harp_conn_set_user(conn, app);
-	(void)harp_conn_set_delayed_ack(conn, app->delayed_ack_ns);
+	(void)harp_conn_options(conn, &opt);
+	opt.user = app;
+	opt.delayed_ack_ns = app->delayed_ack_ns;
+	(void)harp_conn_set_options(conn, &opt);
 }
 
 static int run_connect(struct sim *sim, struct sim_pair *pair, enum sim_role role)

@@ -243,7 +243,7 @@ static bool app_finish(struct sim *sim, struct sim_app *app)
 	}
 	app->shut = true;
 	app->progress_ns = sim->now_ns;
-	err = harp_conn_shutdown(app->conn);
+	err = harp_conn_shutdown(app->conn, SHUT_WR);
 	return err == 0 || sim_judge_error(sim, app, err);
 }
 

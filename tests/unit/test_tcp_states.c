@@ -33,7 +33,7 @@ static const char *const names[STATES] = {
  */
 static void our_fin(void)
 {
-	CHECK_EQ(harp_conn_shutdown(rig.conn), 0);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_WR), 0);
 	rig_poll(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 }
@@ -211,7 +211,7 @@ static int ev_recv(void)
 }
 static int ev_shutdown(void)
 {
-	int err = rig.conn ? harp_conn_shutdown(rig.conn) : -EBADF;
+	int err = rig.conn ? harp_conn_shutdown(rig.conn, SHUT_WR) : -EBADF;
 
 	rig_poll(&rig);
 	return err;
