@@ -536,7 +536,7 @@ struct harp_tcp_info {
 	uint64_t undone_recoveries;  /* timeouts too: nothing had been lost */
 	uint64_t reorder_window_ns;  /* later than that counts as lost */
 	uint32_t ca_state;           /* enum harp_ca_state */
-	uint32_t backoff;            /* times rto_ns was doubled since the last progress (RFC 6298 5.5) */
+	uint32_t backoff; /* times rto_ns was doubled since the last progress (RFC 6298 5.5) */
 	/* Segments in flight by their state, as Linux's tcpi_sacked, tcpi_lost and tcpi_retrans;
 	 * retransmits and lost_segs count over the connection's life. */
 	uint64_t sacked_out_segs;  /* received by the peer out of order */

@@ -366,8 +366,8 @@ int harp_conn_probe(struct harp_conn *conn)
 const char *harp_ca_state_name(enum harp_ca_state state)
 {
 	static const char *const names[] = {
-		[HARP_CA_OPEN] = "open",         [HARP_CA_DISORDER] = "disorder",
-		[HARP_CA_CWR] = "cwr",           [HARP_CA_RECOVERY] = "recovery",
+		[HARP_CA_OPEN] = "open", [HARP_CA_DISORDER] = "disorder",
+		[HARP_CA_CWR] = "cwr",   [HARP_CA_RECOVERY] = "recovery",
 		[HARP_CA_LOSS] = "loss",
 	};
 

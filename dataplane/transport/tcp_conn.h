@@ -239,9 +239,9 @@ struct harp_conn {
 	/* The path's MTU: tcp_mtu.c. Segments, as snd_mss_bytes. */
 	uint16_t mtu_agreed_bytes; /* what link and peer allowed in the handshake */
 	uint16_t mtu_top_bytes;    /* the same within mss_limit_bytes */
-	uint16_t mtu_high_bytes;  /* MTU_SEARCH: nothing larger passes */
-	uint16_t mtu_probe_bytes; /* the last one sent */
-	uint16_t mtu_told_bytes;  /* ICMP, not believed yet; 0: nothing */
+	uint16_t mtu_high_bytes;   /* MTU_SEARCH: nothing larger passes */
+	uint16_t mtu_probe_bytes;  /* the last one sent */
+	uint16_t mtu_told_bytes;   /* ICMP, not believed yet; 0: nothing */
 	uint32_t mtu_probe_seq, mtu_probe_end_seq, mtu_told_seq;
 	uint8_t mtu_tries;    /* of this size, lost */
 	uint8_t mtu_failed;   /* the last probe was lost */
