@@ -12,13 +12,13 @@ from harp._nic import Nic, _Closing
 from harp._nic import Wire as Wire
 
 __all__ = [
+    "SSTHRESH_NONE",
     "CallbackNic",
     "Connection",
     "Event",
     "Frame",
     "Listener",
     "PortSpec",
-    "SSTHRESH_NONE",
     "Stack",
     "UdpSocket",
     "Wire",

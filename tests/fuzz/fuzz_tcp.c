@@ -161,7 +161,7 @@ static void step_options(struct fuzz_input *in)
 	while (changes-- > 0) {
 		size_t at = sizeof(opt.size) + fuzz_u8(in) % (sizeof(opt) - sizeof(opt.size));
 
-		((uint8_t *)&opt)[at] = fuzz_u8(in);
+		((uint8_t *)&opt)[at] = (uint8_t)fuzz_u8(in);
 	}
 	if (harp_conn_set_options(host.conn, &opt) != 0) {
 		FUZZ_CLAIM(harp_conn_options(host.conn, &opt) == 0);

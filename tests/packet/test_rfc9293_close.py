@@ -234,9 +234,7 @@ def test_a_retransmitted_fin_restarts_two_msl(rig: Rig) -> None:
 
 def test_keepalive_finds_a_dead_peer(rig: Rig) -> None:
     conn = rig.open()
-    conn.set_options(
-        keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3
-    )
+    conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3)
     probes = rig.waits(10 * SECOND)
     assert conn.error == 110
     assert len([p for p in probes if "R" not in str(p.flags)]) == 3
@@ -245,9 +243,7 @@ def test_keepalive_finds_a_dead_peer(rig: Rig) -> None:
 
 def test_keepalive_is_content_with_an_answer(rig: Rig) -> None:
     conn = rig.open()
-    conn.set_options(
-        keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3
-    )
+    conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3)
     for _ in range(20):
         for probe in rig.waits(SECOND + 10 * MS):
             assert probe.seq == rig.ack - 1, "RFC 9293 section 3.8.4"
@@ -258,9 +254,7 @@ def test_keepalive_is_content_with_an_answer(rig: Rig) -> None:
 
 def test_keepalive_counts_beyond_a_byte(rig: Rig) -> None:
     conn = rig.open()
-    conn.set_options(
-        keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=300
-    )
+    conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=300)
     segments = rig.waits(299 * SECOND)
     assert conn.error == 0
     segments += rig.waits(5 * SECOND)
