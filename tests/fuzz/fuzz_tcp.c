@@ -26,6 +26,8 @@ enum step {
 	STEP_RARE_MIN = 240,
 };
 
+#define FUZZ_TIMEOUT_NS_MAX (120000 * FUZZ_NS_PER_MS + 1)
+
 static struct fuzz_host host;
 static uint32_t peer_seq;  /* the peer's SND.NXT */
 static uint32_t read_seq;  /* of the next byte that the application reads */
@@ -163,6 +165,9 @@ static void step_options(struct fuzz_input *in)
 
 		((uint8_t *)&opt)[at] = (uint8_t)fuzz_u8(in);
 	}
+	/* Or a connection that the application has closed lives on behind the end. */
+	opt.connect_timeout_ns %= FUZZ_TIMEOUT_NS_MAX;
+	opt.user_timeout_ns %= FUZZ_TIMEOUT_NS_MAX;
 	if (harp_conn_set_options(host.conn, &opt) != 0) {
 		FUZZ_CLAIM(harp_conn_options(host.conn, &opt) == 0);
 		FUZZ_CLAIM(opt.user_timeout_ns == before.user_timeout_ns &&
