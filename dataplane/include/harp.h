@@ -420,8 +420,8 @@ HARP_API ssize_t harp_conn_send_external(struct harp_conn *conn, const void *dat
  * stream. The peer learns nothing of it: the stack acknowledges the discarded bytes
  * (rx_discarded_bytes), so the window stays open, and HARP_EVENT_READABLE follows only with the peer's
  * FIN. Pieces of harp_conn_peek() are invalid from here, frames of harp_conn_recv_frame() stay valid.
- * BSD and POSIX have it so; Linux lets the application read what arrives afterwards. As discarded
- * bytes are not unread, harp_conn_close() sends FIN and no RST for them.
+ * BSD does the same. Linux keeps what waits and what arrives later readable, and closes the window
+ * when the buffer is full. Discarded bytes are not unread: harp_conn_close() sends no RST for them.
  *
  * Calling it again has no effect. -EINVAL: how is none of these; -EPIPE or the connection's error when
  * it is dead.
@@ -458,7 +458,8 @@ HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_opt
  *
  * rx_frames	more opens the window at once, up to what the window scale of the handshake can say
  *		(RFC 7323 section 2.2). Less does not withdraw the window that was advertised (RFC 9293
- *		section 3.8.6, SHLD-14): bytes in it that exceed the budget are dropped and come again
+ *		section 3.8.6, SHLD-14). Bytes in it that exceed the budget are dropped, which closes
+ *		the window until frames are free again; the peer sends them again
  * tx_frames, unsent_bytes_max	less refuses new bytes until the queue has shrunk
  * user_timeout_ns, keepalive_*	count from the last progress and the last segment received, as always:
  *		a timeout that has passed by then ends the connection at the next poll
@@ -506,7 +507,7 @@ enum harp_ca_state {
 HARP_API const char *harp_ca_state_name(enum harp_ca_state state);
 
 /* snd_ssthresh_bytes of a connection that has had no congestion: it is in its first slow start
- * (RFC 5681 section 3.1, "SHOULD be set arbitrarily high"). */
+ * (RFC 5681 section 3.1: ssthresh "SHOULD be set arbitrarily high"). */
 #define HARP_SSTHRESH_NONE 0x40000000u
 
 struct harp_tcp_info {
