@@ -169,6 +169,7 @@ cdef extern from "harp.h" nogil:
         uint32_t mss_bytes
         uint32_t options_off
         uint64_t delayed_ack_ns
+        uint64_t initial_rto_ns
 
     enum:
         HARP_TCPI_TIMESTAMPS

@@ -236,6 +236,7 @@ cdef int _change_tcp_options(harp_tcp_options *out, dict given) except -1:
     out.fixed_window_bytes = given.pop("fixed_window_bytes", out.fixed_window_bytes)
     out.mss_bytes = given.pop("mss_bytes", out.mss_bytes)
     out.delayed_ack_ns = given.pop("delayed_ack_ns", out.delayed_ack_ns)
+    out.initial_rto_ns = given.pop("initial_rto_ns", out.initial_rto_ns)
     if "congestion" in given:
         out.congestion = _congestion(given.pop("congestion"))
     if "ecn" in given:

@@ -54,6 +54,7 @@ struct plugin_config {
 	uint32_t frames;                        /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns;            /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
 	uint64_t user_timeout_ns;               /* HARP_USER_TIMEOUT_MS, default 120000 */
+	uint64_t initial_rto_ns;                /* HARP_INITIAL_RTO_MS, default 200 */
 	uint64_t probe_interval_ns;             /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
 	uint64_t close_linger_ns;               /* HARP_CLOSE_LINGER_MS, default 50 */
 	uint64_t guardian_idle_ns; /* HARP_GUARDIAN_IDLE_US, default 1000: nobody polled so long */

@@ -284,6 +284,9 @@ struct harp_tcp_options {
 	 * worth. 0: until the next poll. Set it only where the peer does not wait for these ACKs; each
 	 * pure ACK costs both sides as much as a data segment. */
 	uint64_t delayed_ack_ns;
+	/* Retransmission timeout before the first round trip is measured, 5 ms to 60 s; three times that
+	 * when the handshake measured none (RFC 6298 (2.1), (5.7)). 0: 1 s */
+	uint64_t initial_rto_ns;
 };
 
 /* Events, as a bit mask. */
@@ -469,7 +472,7 @@ HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_opt
  * backlog	ignored
  *
  * -EISCONN: ecn and options_off belong to the SYN, which harp_tcp_connect() has prepared and an accepted
- * connection has answered; connect_timeout_ns can change until the handshake is complete.
+ * connection has answered; connect_timeout_ns and initial_rto_ns can change until the handshake is complete.
  * -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is out of
  * range (the log hook names it). -E2BIG: a field that the library does not know is not 0. -EPIPE or the
  * connection's error when it is dead.

@@ -160,6 +160,11 @@ extern "C" {
 	KEY(HARP_USER_TIMEOUT_MS, MS, "tcp", "user_timeout_ms", user_timeout_ns, "ms", 100,                    \
 	    86400000, "120000", LIVE, JOB,                                                                     \
 	    "How long sent data may stay unacknowledged before the peer counts as gone (RFC 5482)")            \
+	KEY(HARP_INITIAL_RTO_MS, MS, "tcp", "initial_rto_ms", initial_rto_ns, "ms", 5, 60000,                  \
+	    "200", LIVE, JOB,                                                                                  \
+	    "Retransmission timeout of HARP's TCP before it has measured a round trip; three times as long "   \
+	    "after a retransmitted SYN. 200 is for data centers, where a SYN is lost in a full queue more "    \
+	    "often than it travels that long; RFC 6298 says 1000")                                             \
 	KEY(HARP_PROBE_INTERVAL_MS, MS, "tcp", "probe_interval_ms", probe_interval_ns, "ms", 0,                \
 	    60000, "250", LIVE, JOB,                                                                           \
 	    "How often a silent peer is probed while a request waits for it; 0: never")                        \

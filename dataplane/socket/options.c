@@ -42,6 +42,9 @@ static const char *options_check(const struct harp_tcp_options *opt)
 		       "and _WSCALE";
 	if (opt->delayed_ack_ns >= OPTIONS_DELAYED_ACK_NS_MAX)
 		return "harp_tcp_options: delayed_ack_ns is not below 500 ms";
+	if (opt->initial_rto_ns != 0 &&
+	    (opt->initial_rto_ns < TCP_RTO_NS_MIN || opt->initial_rto_ns > TCP_RTO_NS_MAX))
+		return "harp_tcp_options: initial_rto_ns is neither 0 nor 5 ms to 60 s";
 	return tcp_cc_check(opt);
 }
 
@@ -61,6 +64,8 @@ static void options_defaults(struct harp_tcp_options *opt)
 		opt->keepalive_interval_ns = opt->keepalive_idle_ns;
 	if (opt->keepalive_count == 0)
 		opt->keepalive_count = OPTIONS_KEEPALIVE_COUNT;
+	if (opt->initial_rto_ns == 0)
+		opt->initial_rto_ns = TCP_RTO_NS_INITIAL;
 	if (opt->congestion == HARP_CONGESTION_DEFAULT)
 		opt->congestion = HARP_CONGESTION_CUBIC;
 }
@@ -119,6 +124,7 @@ static struct harp_tcp_options options_in_force(const struct harp_conn *conn)
 		.mss_bytes = conn->mss_limit_bytes,
 		.options_off = conn->options_off,
 		.delayed_ack_ns = conn->delayed_ack_ns,
+		.initial_rto_ns = conn->initial_rto_ns,
 	};
 }
 
@@ -144,7 +150,8 @@ static int options_check_state(const struct harp_conn *conn, const struct harp_t
 		return -EISCONN;
 	if (!conn_synchronized(conn))
 		return 0;
-	if (want->connect_timeout_ns != now->connect_timeout_ns)
+	if (want->connect_timeout_ns != now->connect_timeout_ns ||
+	    want->initial_rto_ns != now->initial_rto_ns)
 		return -EISCONN;
 	/* Before the handshake tcp_cc_begin() decides. */
 	if (want->congestion == HARP_CONGESTION_DCTCP && now->congestion != want->congestion &&
@@ -175,6 +182,8 @@ static void options_set_timers(struct harp_conn *conn, const struct harp_tcp_opt
 		conn->connect_timeout_ns = want->connect_timeout_ns;
 		tcp_timer_life(conn, want->connect_timeout_ns);
 	}
+	if (want->initial_rto_ns != now->initial_rto_ns) /* from the next SYN on */
+		conn->initial_rto_ns = conn->rto_ns = want->initial_rto_ns;
 	if (want->user_timeout_ns != now->user_timeout_ns) {
 		conn->user_timeout_ns = want->user_timeout_ns;
 		tcp_timer_user_timeout(conn);

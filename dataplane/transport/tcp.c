@@ -220,6 +220,8 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
 	conn->connect_timeout_ns = opt->connect_timeout_ns;
 	conn->user_timeout_ns = opt->user_timeout_ns;
+	conn->initial_rto_ns = opt->initial_rto_ns;
+	conn->rto_ns = opt->initial_rto_ns;
 	conn->keepalive_idle_ns = opt->keepalive_idle_ns;
 	conn->keepalive_interval_ns = opt->keepalive_interval_ns;
 	conn->keepalive_count = opt->keepalive_count;
@@ -384,6 +386,7 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 	tcp_sndq_purge(conn);
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(conn->flags & CONN_HANDLE)) {

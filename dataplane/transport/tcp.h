@@ -74,6 +74,13 @@ enum tcp_flag {
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
+/*
+ * RFC 6298 (2.4) says "RTO SHOULD be rounded up to 1 second" for want of better clocks and knowledge; like every stack
+ * for data centers we know both. 5 ms is some hundred round trips of a rack.
+ */
+#define TCP_RTO_NS_MIN (5 * TCP_NS_PER_MS)
+#define TCP_RTO_NS_MAX (60 * TCP_NS_PER_S)    /* RFC 6298 (2.5) */
+#define TCP_RTO_NS_INITIAL (1 * TCP_NS_PER_S) /* (2.1); harp_tcp_options.initial_rto_ns */
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S) /* closed by the application, peer silent */
 #define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, at most: RFC 5961 section 7 */
@@ -454,8 +461,10 @@ bool tcp_rack_detect(struct harp_conn *conn);
 /* Everything is judged anew. */
 void tcp_rack_restart(struct harp_conn *conn);
 uint64_t tcp_rack_window_ns(const struct harp_conn *conn);
-/* loss_deadline_ns has come. */
+/* loss_deadline_ns has passed. */
 void tcp_rack_timeout(struct harp_conn *conn);
+/* probe_deadline_ns has passed. */
+void tcp_rack_probe_timeout(struct harp_conn *conn);
 /* The probe to send: a segment never sent, or the last one again; NULL: none any more. */
 struct frame *tcp_rack_probe(struct harp_conn *conn);
 void tcp_rack_probed(struct harp_conn *conn, bool again);
@@ -475,6 +484,8 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a);
 /* RACK's timer found segments lost. */
 void tcp_loss_found(struct harp_conn *conn);
 void tcp_loss_timeout(struct harp_conn *conn);
+/* Two quiet round trips after a repair: DSACKs that could undo it would have arrived. */
+void tcp_loss_settle(struct harp_conn *conn);
 /* ECE came (RFC 3168): the window goes down, once per window of data. */
 void tcp_loss_ecn(struct harp_conn *conn);
 /* Bytes believed to be on the way. */
@@ -540,10 +551,12 @@ static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 void tcp_timer_init(struct harp_conn *conn);
 void tcp_timer_fire(struct harp_conn *conn);
 /* Events, after WireGuard's manner. */
-void tcp_timer_sent(struct harp_conn *conn);   /* data, SYN or FIN left */
-void tcp_timer_acked(struct harp_conn *conn);  /* snd_una moved */
-void tcp_timer_resent(struct harp_conn *conn); /* the oldest, or a probe: the RTO begins anew */
-void tcp_timer_probe(struct harp_conn *conn);  /* nothing is marked any more */
+void tcp_timer_sent(struct harp_conn *conn);      /* data, SYN or FIN left */
+void tcp_timer_acked(struct harp_conn *conn);     /* snd_una moved */
+void tcp_timer_handshake(struct harp_conn *conn); /* the SYN or SYN-ACK is acknowledged */
+void tcp_timer_resent(struct harp_conn *conn); /* the oldest segment or a probe: restarts the RTO */
+/* A closed window has opened: the RTO without backoff, unless the timer expires sooner. */
+void tcp_timer_reopened(struct harp_conn *conn);
 void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns);
 void tcp_timer_blocked(struct harp_conn *conn); /* nothing is in flight, yet something waits */
 void tcp_timer_sliver(

@@ -135,8 +135,8 @@ struct harp_conn {
 	/* The one timer of RFC 9293 that asks again: what it means when it fires, retransmission, SYN, persist or
 	 * override, follows from what is outstanding then (timer_rto_expired()). TCP_NEVER_NS: off. */
 	uint64_t rto_deadline_ns;
-	uint64_t
-		loss_deadline_ns; /* reordering timer while something is marked, else the probe's */
+	uint64_t loss_deadline_ns;  /* the reordering timer (RFC 8985 section 6.2 step 5) */
+	uint64_t probe_deadline_ns; /* the tail loss probe (section 7.2) */
 	uint64_t pto_ns; /* RFC 8985 section 7.2, of more than one segment; 0: no sample yet */
 	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
 	uint64_t keep_deadline_ns;
@@ -252,7 +252,7 @@ struct harp_conn {
 	uint64_t ts_recent_ns;
 	uint64_t rtt_ns_min;
 	/* As in struct harp_tcp_options. */
-	uint64_t connect_timeout_ns, user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
+	uint64_t initial_rto_ns, connect_timeout_ns, user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
 	uint32_t keepalive_count;
 	uint16_t mss_limit_bytes; /* mss_bytes */
 	uint8_t options_off;

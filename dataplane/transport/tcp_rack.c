@@ -211,19 +211,22 @@ bool tcp_rack_detect(struct harp_conn *conn)
 
 void tcp_rack_timeout(struct harp_conn *conn)
 {
-	if (conn_flight_bytes(conn) == 0)
-		return;
-	if (!conn->loss_open) {
-		conn->flags |= CONN_TLP_PENDING;
-		tcp_tx_ready(conn);
-	} else if (tcp_rack_detect(conn)) {
+	if (conn_flight_bytes(conn) > 0 && tcp_rack_detect(conn))
 		tcp_loss_found(conn);
-	}
 }
 
 /* ------------------------------------------------------------------------------------------------
  * The tail loss probe: section 7.
  */
+void tcp_rack_probe_timeout(struct harp_conn *conn)
+{
+	if (conn_flight_bytes(conn) == 0 || !conn_loss_is_quiet(conn))
+		return;
+	tcp_loss_settle(conn);
+	conn->flags |= CONN_TLP_PENDING;
+	tcp_tx_ready(conn);
+}
+
 struct frame *tcp_rack_probe(struct harp_conn *conn)
 {
 	struct frame *seg = conn->snd_unsent;
@@ -245,7 +248,7 @@ void tcp_rack_probed(struct harp_conn *conn, bool again)
 	conn->tlp_again = again;
 	conn->tlp_end_seq = conn->snd_nxt_seq;
 	conn->loss_open = 1;
-	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->acct.tlp_probes++;
 	conn->tcp->stats->tcp_tlp_probes++;
 	tcp_timer_resent(conn);

@@ -57,6 +57,7 @@ static void test_defaults(void)
 	CHECK(config.eager_bytes == 262144 && config.frames == 8192 && config.speed_mbps == 0);
 	CHECK(config.connect_timeout_ns == 30000000000ull);
 	CHECK(config.user_timeout_ns == 120000000000ull);
+	CHECK(config.initial_rto_ns == 200000000ull);
 	CHECK(config.probe_interval_ns == 250000000ull && config.close_linger_ns == 50000000ull);
 	CHECK(config.guardian_idle_ns == 1000000ull && config.family == 0);
 	CHECK(config.lanes == 1 && config.kernel_lanes == 0 && config.kernel_threads == 0);
@@ -92,6 +93,7 @@ static void test_values(void)
 	CHECK(!read_one(&c, "HARP_ECN=request") && c.ecn == HARP_ECN_REQUEST);
 	CHECK(!read_one(&c, "HARP_EAGER_BYTES=65536") && c.eager_bytes == 65536);
 	CHECK(!read_one(&c, "HARP_FRAMES=1024") && c.frames == 1024);
+	CHECK(!read_one(&c, "HARP_INITIAL_RTO_MS=1000") && c.initial_rto_ns == 1000000000ull);
 	CHECK(!read_one(&c, "HARP_PROBE_INTERVAL_MS=0") && c.probe_interval_ns == 0);
 	CHECK(!read_one(&c, "HARP_GUARDIAN_IDLE_US=250") && c.guardian_idle_ns == 250000);
 	CHECK(!read_one(&c, "HARP_CONNECT_TIMEOUT_MS=0050") && c.connect_timeout_ns == 50000000);

@@ -38,6 +38,7 @@ static void test_defaults_are_reported(void)
 	CHECK_EQ(opt.backlog, 0);
 	CHECK_EQ(opt.connect_timeout_ns, 10 * RIG_S);
 	CHECK_EQ(opt.user_timeout_ns, 120 * RIG_S);
+	CHECK_EQ(opt.initial_rto_ns, RIG_S);
 	CHECK_EQ(opt.keepalive_idle_ns, 0);
 	CHECK_EQ(opt.keepalive_interval_ns, 0);
 	CHECK_EQ(opt.keepalive_count, 8);
@@ -72,6 +73,7 @@ static struct harp_tcp_options full_options(void)
 	opt.mss_bytes = 1000;
 	opt.options_off = HARP_TCPI_WSCALE;
 	opt.delayed_ack_ns = RIG_MS;
+	opt.initial_rto_ns = 300 * RIG_MS;
 	return opt;
 }
 
@@ -279,6 +281,28 @@ static void test_the_dscp_changes(void)
 	rig_close(&rig);
 }
 
+static void test_the_initial_rto_changes_until_established(void)
+{
+	struct harp_tcp_options opt;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	opt = rig_options(&rig);
+	opt.initial_rto_ns = 100 * RIG_MS;
+	set(&opt);
+	rig_wait(&rig, RIG_S + RIG_MS); /* the first SYN was sent with the old one */
+	rig_expect(&rig, TCP_SYN);
+	rig_silent(&rig);
+	rig_wait(&rig, 200 * RIG_MS); /* backed off */
+	rig_expect(&rig, TCP_SYN);
+	rig_close(&rig);
+	begin(NULL);
+	opt = rig_options(&rig);
+	opt.initial_rto_ns = 100 * RIG_MS;
+	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EISCONN);
+	rig_close(&rig);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Refused.
  */
@@ -335,6 +359,9 @@ static void test_values_out_of_range(void)
 		BAD(delayed_ack_ns, RIG_S / 2),
 		BAD(delayed_ack_ns, 1ull << 32),
 		BAD(delayed_ack_ns, UINT64_MAX),
+		BAD(initial_rto_ns, 5 * RIG_MS - 1),
+		BAD(initial_rto_ns, 60 * RIG_S + 1),
+		BAD(initial_rto_ns, UINT64_MAX),
 #undef BAD
 	};
 	const struct harp_stack_hooks hooks = { .log = count_complaint }, *before;
@@ -452,6 +479,7 @@ int main(void)
 	test_a_longer_user_timeout_extends_the_wait();
 	test_a_user_timeout_leaves_an_idle_connection();
 	test_a_connect_timeout_changes_until_established();
+	test_the_initial_rto_changes_until_established();
 	test_the_dscp_changes();
 	test_values_out_of_range();
 	test_wrong_sizes();
