@@ -220,6 +220,7 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 	}
 	if (done == 0)
 		return (conn->flags & CONN_WANT_WRITE) ? -EAGAIN : 0;
+	tcp_sndq_handed_over(conn, done == bytes);
 	tcp_tx_ready(conn);
 	return (ssize_t)done;
 }

@@ -136,6 +136,7 @@ int harp_conn_send_frame(struct harp_conn *conn, struct harp_frame *frame)
 	    frame->len > frame->capacity)
 		return -EINVAL;
 	tcp_sndq_frame(conn, f);
+	tcp_sndq_handed_over(conn, true);
 	tcp_tx_ready(conn);
 	return 0;
 }

@@ -54,6 +54,7 @@ enum conn_flag {
 	CONN_ACK_PENDING = 0x00000040,   /* an ACK is owed, */
 	CONN_ACK_NOW = 0x00000080,       /* and may not wait for the next poll; */
 	CONN_ACK_HELD = 0x00008000,      /* or may wait until ack_due_ns */
+	CONN_PUSH = 0x00004000,          /* what is queued ends what the application handed over */
 	/* What holds data back. */
 	CONN_CWND_LIMITED = 0x00000400, /* the congestion window did: until limited_seq */
 	CONN_WINDOW_FORCE =

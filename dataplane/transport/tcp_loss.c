@@ -313,7 +313,7 @@ static void loss_mark_all(struct harp_conn *conn)
 	bool young_ones = (conn->options & HARP_TCPI_SACK) && conn->rack_rtt_ns > 0;
 
 	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
-		if (seg->tcp_flags & (SEG_SACKED | SEG_LOST))
+		if (seg->tcp_flags & SEG_MARKS)
 			continue;
 		if (young_ones && seg != conn->snd_head && seg->sent_ns + age_ns > now_ns &&
 		    seg_bytes(seg) <= conn->snd_mss_bytes)

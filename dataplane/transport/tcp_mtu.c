@@ -89,7 +89,7 @@ static uint32_t mtu_top(const struct harp_conn *conn)
 static void mtu_mark_large(struct harp_conn *conn)
 {
 	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
-		if (seg_bytes(seg) > conn->snd_mss_bytes && !seg->tcp_flags)
+		if (seg_bytes(seg) > conn->snd_mss_bytes && !(seg->tcp_flags & SEG_MARKS))
 			tcp_sack_mark_lost(conn, seg);
 	}
 	if (conn->lost_bytes > 0)

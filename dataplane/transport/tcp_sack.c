@@ -34,7 +34,7 @@ static uint32_t sack_end(const struct frame *seg)
 
 void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg)
 {
-	assert(!(seg->tcp_flags & (SEG_SACKED | SEG_LOST)));
+	assert(!(seg->tcp_flags & SEG_MARKS));
 	/* A cursor from before snd_una stands for the head: nothing is before that. */
 	if (conn->lost_bytes == 0 ||
 	    (seq_geq(conn->rtx_seq, conn->snd_una_seq) && seq_lt(seg->seq, conn->rtx_seq))) {
