@@ -46,7 +46,7 @@ enum conn_flag {
 	CONN_FIN_QUEUED = 0x00000008,   /* the FIN is in the send queue */
 	CONN_FIN_RECEIVED = 0x00000010, /* the peer's FIN is in order */
 	CONN_FIN_OOO = 0x00001000,      /* a FIN was seen out of order, at rcv_fin_seq */
-	CONN_READ_SHUT = 0x00004000,    /* shutdown(SHUT_RD): received bytes are discarded */
+	CONN_READ_SHUT = 0x00020000,    /* shutdown(SHUT_RD): received bytes are discarded */
 	/* To be sent. */
 	CONN_SYN_PENDING = 0x00000020,   /* SYN or SYN-ACK */
 	CONN_PROBE_PENDING = 0x00000200, /* a keepalive or window probe */
