@@ -253,7 +253,8 @@ struct harp_conn {
 	uint64_t ts_recent_ns;
 	uint64_t rtt_ns_min;
 	/* As in struct harp_tcp_options. */
-	uint64_t initial_rto_ns, connect_timeout_ns, user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
+	uint64_t initial_rto_ns, connect_timeout_ns, user_timeout_ns, keepalive_idle_ns,
+		keepalive_interval_ns;
 	uint32_t keepalive_count;
 	uint16_t mss_limit_bytes; /* mss_bytes */
 	uint8_t options_off;
