@@ -155,7 +155,7 @@ static void client_writable(struct client *c)
 	if (!err)
 		err = client_send_frames(c);
 	if (!err)
-		err = harp_conn_shutdown(c->conn); /* no more to send; still receiving */
+		err = harp_conn_shutdown(c->conn, SHUT_WR); /* no more to send; still receiving */
 	if (err && err != -EAGAIN && err != -EPIPE)
 		die("client", err);
 }

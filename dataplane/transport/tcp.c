@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TCP_FRAMES_DEFAULT 256u
 #define TCP_FRAMES_BUDGET_MAX 65536u /* of jumbo frames still less than half the sequence space */
 #define TCP_POOL_RESERVE_FRAMES 16u  /* for ACKs, RSTs and ARP when data has taken all it may */
 #define TCP_REUSE_GAP_SEQ 65537u     /* beyond an unscaled window of the previous incarnation */
@@ -195,11 +194,9 @@ uint32_t tcp_pool_floor_rx(const struct harp_conn *conn)
 	return tcp_pool_floor(conn->tcp, conn->rx_frames_held, conn->tcp->stats->frames_tcp_tx);
 }
 
-/* A budget as asked for, yet no more than half of what the fill ring leaves of the pool. */
-static uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
+uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
 {
-	if (frames == 0)
-		frames = TCP_FRAMES_DEFAULT;
+	/* No more than half of what the fill ring leaves of the pool. */
 	if (frames > tcp->shared_frames / 2)
 		frames = tcp->shared_frames / 2;
 	if (frames > TCP_FRAMES_BUDGET_MAX)
@@ -221,16 +218,20 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 {
 	conn->rx_frames_budget = tcp_budget(conn->tcp, opt->rx_frames);
 	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
+	conn->connect_timeout_ns = opt->connect_timeout_ns;
+	conn->user_timeout_ns = opt->user_timeout_ns;
+	conn->initial_rto_ns = opt->initial_rto_ns;
 	conn->rto_ns = opt->initial_rto_ns;
-	conn->user_timeout_ns = opt->user_timeout_ns ? opt->user_timeout_ns : 120 * TCP_NS_PER_S;
 	conn->keepalive_idle_ns = opt->keepalive_idle_ns;
-	conn->keepalive_interval_ns =
-		opt->keepalive_interval_ns ? opt->keepalive_interval_ns : opt->keepalive_idle_ns;
-	conn->keepalive_count = opt->keepalive_count ? opt->keepalive_count : 8;
+	conn->keepalive_interval_ns = opt->keepalive_interval_ns;
+	conn->keepalive_count = opt->keepalive_count;
 	conn->tos = (uint8_t)(opt->dscp << 2);
 	conn->user = opt->user;
 	conn->snd_unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
 	conn->ecn = (uint8_t)opt->ecn;
+	conn->mss_limit_bytes = (uint16_t)opt->mss_bytes;
+	conn->options_off = (uint8_t)opt->options_off;
+	conn->delayed_ack_ns = (uint32_t)opt->delayed_ack_ns;
 	tcp_cc_select(conn, opt->congestion, opt->fixed_window_bytes);
 }
 
@@ -294,6 +295,8 @@ void tcp_conn_offer(struct harp_conn *conn)
 	conn->options = 0;
 	conn->flags &= ~(uint32_t)CONN_ECN_IN;
 	conn->rcv_wscale = 0;
+	if (conn->options_off & HARP_TCPI_WSCALE)
+		return;
 	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
 	       (65535u << conn->rcv_wscale) < conn_rcv_wnd_bytes_max(conn))
 		conn->rcv_wscale++;
@@ -302,12 +305,12 @@ void tcp_conn_offer(struct harp_conn *conn)
 void tcp_conn_begin(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
-	uint32_t mtu = conn->path.mtu_bytes;
-	uint32_t headers = TCP_HEADER_BYTES + ip_header_bytes(&conn->path.dst);
+	uint32_t mss = conn_link_mss_bytes(conn);
 
-	/* RFC 6691: the MSS option counts no IP or TCP options. */
-	conn->rcv_mss_bytes = (uint16_t)(mtu - headers);
-	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, mtu, conn->rcv_mss_bytes);
+	if (conn->mss_limit_bytes != 0 && mss > conn->mss_limit_bytes)
+		mss = conn->mss_limit_bytes;
+	conn->rcv_mss_bytes = (uint16_t)mss;
+	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, conn->path.mtu_bytes, mss);
 	tcp_conn_offer(conn);
 	ip_path_label(tcp->ip, &conn->path, conn->local_port, conn->remote_port);
 	tcp_conn_secrets(conn);
@@ -333,6 +336,7 @@ void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
 	conn->recover_seq = iss_seq;
 	conn->rack_fack_seq = iss_seq;
 	conn->rtx_seq = iss_seq;
+	conn->retrans_end_seq = iss_seq;
 }
 
 void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq)

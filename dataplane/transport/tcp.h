@@ -204,6 +204,11 @@ static inline uint32_t tcp_mss_bytes_default(const struct harp_addr *peer)
 {
 	return harp_addr_is_v4(peer) ? TCP_MSS_BYTES_DEFAULT_V4 : TCP_MSS_BYTES_DEFAULT_V6;
 }
+/* The MSS option that the link's MTU allows: RFC 6691 counts no IP or TCP options. */
+static inline uint32_t conn_link_mss_bytes(const struct harp_conn *conn)
+{
+	return conn->path.mtu_bytes - TCP_HEADER_BYTES - ip_header_bytes(&conn->path.dst);
+}
 /* The window that a SYN of ours offers: never scaled (RFC 7323 section 2.2). */
 static inline uint32_t conn_syn_wnd_bytes(const struct harp_conn *conn)
 {
@@ -269,6 +274,8 @@ void tcp_conn_established(struct harp_conn *conn);
  */
 uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
 uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
+/* The budget for a request of `frames`: within the pool and the limits of harp_tcp_options. */
+uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames);
 
 /* ---- tcp_in.c ---- */
 struct tcp_run; /* tcp_run.h */
@@ -342,10 +349,14 @@ void tcp_ack_progress(struct harp_conn *conn);
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg);
 void tcp_reass_purge(struct harp_conn *conn);
 void tcp_rcvq_purge(struct harp_conn *conn);
+/* The application shut down reading: received bytes that wait are discarded. */
+void tcp_rcvq_discard(struct harp_conn *conn);
 
 /* ---- tcp_window.c ---- */
 /* Frames went back: advertise more when it is worth a segment. */
 void tcp_window_reopen(struct harp_conn *conn);
+/* rx_frames_budget has changed. */
+void tcp_window_rebudget(struct harp_conn *conn);
 /* The right edge that the budget allows now; never left of the one advertised. */
 uint32_t tcp_window_edge(const struct harp_conn *conn);
 
@@ -417,6 +428,12 @@ void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg);
 void tcp_sack_unmark_lost(struct harp_conn *conn, struct frame *seg);
 /* The peer went back on its word (RFC 2018 section 8): what was SACKed isn't. */
 void tcp_sack_forget(struct harp_conn *conn);
+/* Counts the segments in flight that are marked lost, and those sent again and neither lost nor SACKed. Walks
+ * over the queue when there are any. */
+struct tcp_marks {
+	uint32_t lost_segs, retrans_segs;
+};
+struct tcp_marks tcp_sack_marks(const struct harp_conn *conn);
 /* The sums are those of the queue: for assert(). */
 bool tcp_sack_sums_good(const struct harp_conn *conn);
 
@@ -500,6 +517,8 @@ void tcp_ecn_reduced(struct harp_conn *conn);
 const char *tcp_cc_check(const struct harp_tcp_options *opt);
 void tcp_cc_select(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes);
 enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn);
+/* The application chose another controller, or another fixed window, for an open connection. */
+void tcp_cc_change(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes);
 void tcp_cc_begin(struct harp_conn *conn);   /* established */
 void tcp_cc_restart(struct harp_conn *conn); /* about to send after idling */
 void tcp_cc_pace(struct harp_conn *conn);    /* the window or the round trip moved */
@@ -507,8 +526,10 @@ void tcp_cc_pace(struct harp_conn *conn);    /* the window or the round trip mov
 bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
 
 /* ---- tcp_mtu.c ---- */
-/* snd_mss_bytes is what link and peer allow. */
+/* snd_mss_bytes is what link and peer allow; the application's limit is applied here. */
 void tcp_mtu_init(struct harp_conn *conn);
+/* mss_limit_bytes has changed. */
+void tcp_mtu_limit(struct harp_conn *conn);
 /* A segment was too large for our own route. False: though it was no larger than that allows. */
 bool tcp_mtu_refused(struct harp_conn *conn);
 /* A router says that the segment at quoted_seq, which is outstanding, does not fit. */
@@ -543,6 +564,7 @@ void tcp_timer_sliver(
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
 void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns); /* it has to wait so long */
 void tcp_timer_keepalive(struct harp_conn *conn);               /* its settings changed */
+void tcp_timer_user_timeout(struct harp_conn *conn);            /* it changed */
 void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone);
 void tcp_timer_stop(struct harp_conn *conn);
 uint64_t tcp_timer_rto_ns(const struct harp_conn *conn);

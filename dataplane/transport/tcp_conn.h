@@ -46,6 +46,7 @@ enum conn_flag {
 	CONN_FIN_QUEUED = 0x00000008,   /* the FIN is in the send queue */
 	CONN_FIN_RECEIVED = 0x00000010, /* the peer's FIN is in order */
 	CONN_FIN_OOO = 0x00001000,      /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_READ_SHUT = 0x00020000,    /* shutdown(SHUT_RD): received bytes are discarded */
 	/* To be sent. */
 	CONN_SYN_PENDING = 0x00000020,   /* SYN or SYN-ACK */
 	CONN_PROBE_PENDING = 0x00000200, /* a keepalive or window probe */
@@ -193,7 +194,7 @@ struct harp_conn {
 	uint32_t rcv_queued_bytes;
 	uint32_t full_ns;        /* when the last full-sized segment in order came, low bits */
 	uint32_t full_gap_ns;    /* and how far apart they usually come */
-	uint32_t delayed_ack_ns; /* harp_conn_set_delayed_ack() */
+	uint32_t delayed_ack_ns; /* harp_tcp_options.delayed_ack_ns */
 	uint64_t ack_due_ns;     /* CONN_ACK_HELD: no later than that */
 	uint32_t events;         /* HARP_EVENT_* not yet taken */
 	struct timer timer;
@@ -237,10 +238,11 @@ struct harp_conn {
 	uint32_t dsack_start_seq, dsack_end_seq; /* equal: none */
 	uint64_t persist_ns;                     /* of the last window probe; 0: none */
 	/* The path's MTU: tcp_mtu.c. Segments, as snd_mss_bytes. */
-	uint16_t mtu_top_bytes;   /* what link and peer allow */
-	uint16_t mtu_high_bytes;  /* MTU_SEARCH: nothing larger passes */
-	uint16_t mtu_probe_bytes; /* the last one sent */
-	uint16_t mtu_told_bytes;  /* ICMP, not believed yet; 0: nothing */
+	uint16_t mtu_agreed_bytes; /* what link and peer allowed in the handshake */
+	uint16_t mtu_top_bytes;    /* the same within mss_limit_bytes */
+	uint16_t mtu_high_bytes;   /* MTU_SEARCH: nothing larger passes */
+	uint16_t mtu_probe_bytes;  /* the last one sent */
+	uint16_t mtu_told_bytes;   /* ICMP, not believed yet; 0: nothing */
 	uint32_t mtu_probe_seq, mtu_probe_end_seq, mtu_told_seq;
 	uint8_t mtu_tries;    /* of this size, lost */
 	uint8_t mtu_failed;   /* the last probe was lost */
@@ -250,8 +252,13 @@ struct harp_conn {
 	uint64_t probe_next_ns; /* no probe of the peer's is answered before */
 	uint64_t ts_recent_ns;
 	uint64_t rtt_ns_min;
-	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
+	/* As in struct harp_tcp_options. */
+	uint64_t initial_rto_ns, connect_timeout_ns, user_timeout_ns, keepalive_idle_ns,
+		keepalive_interval_ns;
 	uint32_t keepalive_count;
+	uint16_t mss_limit_bytes; /* mss_bytes */
+	uint8_t options_off;
+	uint32_t retrans_end_seq; /* behind the last segment that was sent again */
 	uint32_t on_time_wait_list;
 	uint32_t refused_seq;      /* RCV.NXT when data at it was first refused for that, */
 	uint64_t refused_ns;       /* and when; 0: never */

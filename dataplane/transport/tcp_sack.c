@@ -94,6 +94,22 @@ void tcp_sack_forget(struct harp_conn *conn)
 	tcp_rack_restart(conn);
 }
 
+struct tcp_marks tcp_sack_marks(const struct harp_conn *conn)
+{
+	struct tcp_marks marks = { 0 };
+
+	if (conn->lost_bytes == 0 && !seq_lt(conn->snd_una_seq, conn->retrans_end_seq))
+		return marks;
+	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	     seg = seg->next) {
+		if (seg->tcp_flags & SEG_LOST)
+			marks.lost_segs++;
+		else if ((seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & SEG_SACKED))
+			marks.retrans_segs++;
+	}
+	return marks;
+}
+
 bool tcp_sack_sums_good(const struct harp_conn *conn)
 {
 	uint32_t sacked = 0, segs = 0, lost = 0;

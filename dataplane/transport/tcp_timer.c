@@ -300,6 +300,21 @@ void tcp_timer_keepalive(struct harp_conn *conn)
 	timer_arm(conn);
 }
 
+void tcp_timer_user_timeout(struct harp_conn *conn)
+{
+	uint64_t limit_ns = timer_sum(conn->progress_ns, conn->user_timeout_ns);
+
+	/* Without a backoff the next RTO is near, and asks the peer once more before it gives up. */
+	if (conn->rto_deadline_ns == TCP_NEVER_NS || conn->rtx_backoff == 0)
+		return;
+	if (limit_ns < conn->tcp->now_ns)
+		limit_ns = conn->tcp->now_ns;
+	if (limit_ns >= conn->rto_deadline_ns)
+		return;
+	conn->rto_deadline_ns = limit_ns;
+	timer_arm(conn);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Deadlines. Each returns false when the connection died.
  */

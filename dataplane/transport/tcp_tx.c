@@ -65,6 +65,7 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 	}
 	if (again) {
 		seg->flags |= FRAME_RETRANS;
+		conn->retrans_end_seq = seq_max(conn->retrans_end_seq, seg->seq + seg_space(seg));
 		tcp->stats->tcp_retransmits++;
 		conn->acct.retransmits++;
 		conn->acct.bytes_retransmitted += bytes;

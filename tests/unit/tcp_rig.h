@@ -357,6 +357,34 @@ static inline void rig_established(struct rig *rig, const struct harp_tcp_option
 	CHECK(rig_events(rig) & HARP_EVENT_CONNECTED);
 }
 
+/* The options in force, to be changed and set. */
+static inline struct harp_tcp_options rig_options(const struct rig *rig)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+
+	CHECK_EQ(harp_conn_options(rig->conn, &opt), 0);
+	return opt;
+}
+
+static inline int rig_set_keepalive(struct rig *rig, uint64_t idle_ns, uint64_t interval_ns,
+				    uint32_t count)
+{
+	struct harp_tcp_options opt = rig_options(rig);
+
+	opt.keepalive_idle_ns = idle_ns;
+	opt.keepalive_interval_ns = interval_ns;
+	opt.keepalive_count = count;
+	return harp_conn_set_options(rig->conn, &opt);
+}
+
+static inline int rig_set_delayed_ack(struct rig *rig, uint64_t delay_ns)
+{
+	struct harp_tcp_options opt = rig_options(rig);
+
+	opt.delayed_ack_ns = delay_ns;
+	return harp_conn_set_options(rig->conn, &opt);
+}
+
 static inline void rig_listen(struct rig *rig, uint32_t backlog)
 {
 	struct harp_endpoint at = { .port = RIG_PORT };

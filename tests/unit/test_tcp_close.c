@@ -32,7 +32,7 @@ static void test_active_close_through_time_wait(void)
 	rig_open(&rig);
 	rig_established(&rig, NULL);
 	conn = rig.conn;
-	CHECK_EQ(harp_conn_shutdown(conn), 0);
+	CHECK_EQ(harp_conn_shutdown(conn, SHUT_WR), 0);
 	rig_poll(&rig);
 	expect_fin();
 	CHECK_EQ(conn->state, HARP_TCP_FIN_WAIT_1);
@@ -98,7 +98,7 @@ static void test_simultaneous_close(void)
 
 	rig_open(&rig);
 	rig_established(&rig, NULL);
-	harp_conn_shutdown(rig.conn);
+	harp_conn_shutdown(rig.conn, SHUT_WR);
 	rig_poll(&rig);
 	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0); /* does not acknowledge ours */
 	expect_fin();
@@ -120,7 +120,7 @@ static void test_fin_rides_on_data_and_is_repeated(void)
 	rig_open(&rig);
 	rig_established(&rig, NULL);
 	CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), 10);
-	harp_conn_shutdown(rig.conn);
+	harp_conn_shutdown(rig.conn, SHUT_WR);
 	rig_poll(&rig);
 	s = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH);
 	CHECK_EQ(s->len, 10);
@@ -303,7 +303,7 @@ static void test_closed_for_sending_while_connecting(void)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
-	CHECK_EQ(harp_conn_shutdown(rig.conn), 0);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_WR), 0);
 	rig_poll(&rig);
 	rig_silent(&rig);
 	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
