@@ -56,6 +56,7 @@ def test_setup_installs_with_hashes_or_says_that_it_does_not(root_dir: Path) -> 
     script = f"""
         python={sys.executable}
         say() {{ echo "$*"; }}
+        die() {{ echo "$*"; exit 1; }}
         logged() {{ echo "$*"; }}
         {functions}
         FITS
@@ -65,10 +66,15 @@ def test_setup_installs_with_hashes_or_says_that_it_does_not(root_dir: Path) -> 
         install
     """
 
-    def said(fits: str) -> str:
+    def said(fits: str, **variables: str) -> str:
         command = ["bash", "-euc", script.replace("FITS", f"lock_fits() {{ {fits}; }}")]
         done = subprocess.run(
-            command, cwd=root_dir, capture_output=True, text=True, check=True, env=os.environ
+            command,
+            cwd=root_dir,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | variables,
         )
         return done.stdout
 
@@ -77,3 +83,9 @@ def test_setup_installs_with_hashes_or_says_that_it_does_not(root_dir: Path) -> 
     without = said("false")
     assert "--require-hashes" not in without
     assert "no hashes of Python packages are checked" in without
+    # CI has no such way out.
+    assert "\nexport REQUIRE_HASHES=1\n" in (root_dir / ".ci" / "run").read_text()
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        said("false", REQUIRE_HASHES="1")
+    assert "REQUIRE_HASHES is set" in refused.value.stdout
+    assert "--require-hashes" in said("true", REQUIRE_HASHES="1")
