@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
+from socket import if_nametoindex
 
 import pytest
 import steering_api
@@ -273,6 +274,19 @@ def test_a_list_outlives_who_made_it(
     assert taken(dual, again, "10.77.0.1", "10.78.0.1", "fd77::1") == [False, True, False]
     library.unpin(at)
     again.detach()
+
+
+def test_a_list_stays_when_the_program_moves(dual: Lab, library: Library) -> None:
+    """Somebody removes the device beside: what takes its place enforces the same list."""
+    there = dual.hosts[1]
+    steering = own(attach(library, there, GENERIC | BESIDE))
+    steering.sources_set(LIST)
+    before = steering.side()
+    there.run("ip", "link", "delete", f"harp{inside(there, lambda: if_nametoindex(there.ifname))}")
+    assert "was removed" in inside(there, steering.look)
+    assert steering.side() not in (0, before)
+    assert taken(dual, steering, "10.77.0.1", "10.78.0.1", "fd77::1") == [True, False, True]
+    steering.detach()
 
 
 # bpf_skb_vlan_push(): the tag goes beside the packet, where a NIC with rxvlan puts it too.
