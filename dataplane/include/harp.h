@@ -139,7 +139,9 @@ struct harp_stack_options {
 	uint16_t port_min;       /* automatic local ports, both ends included. 0: 61000 */
 	uint16_t port_max;       /* 0: 65535 */
 	uint32_t neighbour_mode; /* enum harp_neighbour_mode */
-	uint64_t seed;           /* seeds randomness, ISN secret and ports; 0 is a valid seed */
+	uint64_t seed;           /* 0: numbers and secrets come from getrandom(). Else all of them
+				  * come from it, for simulators and tests: who knows it, or guesses
+				  * it from what the stack sends, knows every secret */
 	uint64_t now_ns;         /* the clock at creation */
 	struct harp_stack_hooks hooks;
 	/* The interface's number, as harp_endpoint.scope_id of link-local addresses names it. */

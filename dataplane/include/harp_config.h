@@ -239,6 +239,11 @@ extern "C" {
 	    "else generic, on a device beside the NIC where there can be one")                                \
 	KEY(RSS, TEXT, "nic", "rss", 0, "rule", 0, 1023, "", LIVE, DAEMON,                                    \
 	    "As HARP_RSS, for this NIC. Empty: ask the NIC")                                                  \
+	KEY(ALLOW_SOURCES, LIST, "nic", "allow_sources", 0, "prefixes", 0, 64, "", LIVE, DAEMON,              \
+	    "IPv4 and IPv6 prefixes that may send to HARP's ports: 10.0.0.0/8, fd00::/8. The XDP program "    \
+	    "drops all other packets for them, and ICMP errors about HARP's connections from elsewhere; a "   \
+	    "family without a prefix is closed. Empty: every source. DPDK ports and processes without harpd " \
+	    "have no such list")                                                                              \
 	KEY(RX_RING, U32, "nic", "rx_ring", 0, "packets", 0, 65536, "0", RESTART, DAEMON,                     \
 	    "Length of the NIC's receive rings; 0: as it is")                                                 \
 	KEY(TX_RING, U32, "nic", "tx_ring", 0, "packets", 0, 65536, "0", RESTART, DAEMON,                     \

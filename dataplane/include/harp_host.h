@@ -87,7 +87,7 @@ struct harp_instance_options {
 	uint32_t frame_count;        /* 0: 8192 */
 	uint32_t max_conns;          /* 0: 1024 */
 	uint16_t port_min, port_max; /* 0: 61000, 65535 */
-	uint64_t seed;               /* 0: from getrandom() */
+	uint64_t seed;               /* harp_stack_options.seed: 0 but in tests */
 	const char *lib_dir; /* where libharp-xdp.so lies; NULL: beside this library, then the
 				* loader's search path */
 	void *ctx;           /* of the two hooks */

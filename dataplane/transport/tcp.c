@@ -106,7 +106,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	     struct harp_stats *stats, const struct harp_stack_options *opt,
 	     const struct harp_stack_hooks *hooks)
 {
-	struct siphash_key flow_secret = { .k = { rng_u64(rng), rng_u64(rng) } };
+	struct siphash_key flow_secret = rng_key(rng);
 	int err;
 
 	*tcp = (struct tcp){
@@ -118,9 +118,9 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 		.rng = rng,
 		.stats = stats,
 		.hooks = hooks,
-		.isn_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
-		.challenge_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
-		.cookie_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
+		.isn_secret = rng_key(rng),
+		.challenge_secret = rng_key(rng),
+		.cookie_secret = rng_key(rng),
 		.max_conns = opt->max_conns,
 		.max_listeners = opt->max_listeners,
 	};

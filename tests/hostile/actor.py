@@ -2,7 +2,7 @@
 """A process in a namespace that does what a test tells it, one JSON line a command.
 
 As a module it is the test's side (`Actor`); run as a program it is the process's side, which holds
-one plugin (harp.ncclnet.Net) and answers each command with one line. Commands may be started and
+one plugin (ncclnet.Net) and answers each command with one line. Commands may be started and
 collected apart, so that a test can be hostile while one is under way.
 """
 
@@ -168,7 +168,7 @@ class Commands:
         self.flows: dict[int, Flow] = {}
 
     def load(self, path: str) -> None:
-        from harp import ncclnet
+        import ncclnet
 
         self.ncclnet = ncclnet
         self.net = ncclnet.Net(path)
@@ -352,7 +352,7 @@ class Commands:
         import ctypes as ct
         import threading
 
-        from harp import ncclnet
+        import ncclnet
 
         table = ncclnet._Table.in_dll(ct.CDLL(path), "ncclNetPlugin_v11")
         failed: list[int] = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Port scanners, half-open floods and slow-loris peers at every door, while a healthy host connects
 again and again and a transfer of several lanes goes on: no connect fails, is tried again, or says
-anything; every byte is right. `harpctl bench connect` has the times.
+anything; every byte is right. `connects.py` has the times.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 import pytest
 from actor import Actor, actors
+from attack import KINDS, Attack
 
 from harp import _paths
-from harp.attack import KINDS, Attack
 from harp.lab import Lab, LabOptions
 from harp.netns import in_namespace
 

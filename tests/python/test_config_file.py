@@ -99,6 +99,18 @@ MISTAKES = [
         '[[nic]]\nifname = "a"\nqueues = 2\nlease_queues = "1-2"\n',
         "f:4: nic.lease_queues names queue 2, and queues = 2 numbers them 0 to 1",
     ),
+    (
+        '[[nic]]\nifname = "a"\nallow_sources = ["10.0.0.0/8", "10.0.0.1/8"]\n',
+        'f:3:1: nic.allow_sources = ["10.0.0.0/8", "10.0.0.1/8"]: must be prefixes like 10.0.0.0/8 '
+        'or fd00::/8, and "10.0.0.1/8" is not: it has bits set after the first 8; write 10.0.0.0/8',
+    ),
+    (
+        '[[nic]]\nifname = "a"\nallow_sources = ["::/0"' + ', "::/0"' * 5000 + "]\n",
+        'f:3:1: nic.allow_sources = ["::/0"'
+        + ', "::/0"' * 8
+        + ', "::/...: must be a list of at most '
+        "64 words without commas or spaces",
+    ),
     ("dpdk = 1\n", "f:1:1: dpdk must be an array of tables: write [[dpdk]], once for each"),
     ('[[dpdk]]\nname = "a"\n', 'f:1:1: dpdk needs device = "..."'),
     (

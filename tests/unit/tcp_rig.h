@@ -113,6 +113,7 @@ static inline void rig_open(struct rig *rig)
 					  .frame_count = rig_frame_count };
 	struct harp_stack_options options = { .size = sizeof(options),
 					      .max_conns = 8,
+					      .seed = 1,
 					      .neighbour_mode = HARP_NEIGHBOUR_EXTERNAL };
 	struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
 

@@ -131,7 +131,7 @@ static void set_up(bool v6, uint32_t nic_mtu_bytes, uint32_t loss_ppm)
 						  .receive = net_receive,
 						  .send = net_send };
 		struct harp_stack_options options = {
-			.size = sizeof(options), .max_conns = 4, .now_ns = net.now_ns, .seed = i
+			.size = sizeof(options), .max_conns = 4, .now_ns = net.now_ns, .seed = i + 1
 		};
 		struct harp_addr own = harp_addr_v4(10, 0, 0, (uint8_t)(1 + i));
 
