@@ -376,6 +376,7 @@ static const struct {
 	{ "bad_descriptors", case_bad_descriptors },
 	{ "again", case_again },
 	{ "strings", case_strings },
+	{ "log", case_log },
 	{ "twice", case_twice },
 	{ "external_again", case_external_again },
 	{ "external_behind", case_external_behind },

@@ -62,6 +62,7 @@ bool peer_hears(struct end *end);
 /* Cases in other files. */
 void case_again(void);
 void case_strings(void);
+void case_log(void);
 void case_twice(void);
 void case_fork(void);
 void case_options(void);
