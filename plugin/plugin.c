@@ -10,6 +10,7 @@
 #include "ctx.h"
 #include "daemon.h"
 #include "forkguard.h"
+#include "keeper.h"
 #include "keyfile.h"
 #include "lane_page.h"
 #include "linger.h"
@@ -48,6 +49,8 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 		rc = plugin_daemon_load();
 	if (!rc && first)
 		rc = keyfile_load();
+	if (!rc && first)
+		rc = keeper_start();
 	if (!rc && first)
 		rc = plugin_devices_load(ctx_open_port);
 	if (rc && first)
@@ -107,28 +110,28 @@ static void ctx_end_comm(struct comm *comm, bool abort)
 	upkeep_free(upkeep);
 }
 
-static void ctx_end_lingering(struct comm *comm)
+static void ctx_end_closed(struct comm *comm)
 {
 	ctx_end_comm(comm, false);
 }
 
+/* With requests in flight lanes may touch the application's memory: the comm has ended when this returns. */
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
 	uint64_t closing = plugin_memory_comm_closes(comm);
 
 	ctx_remove_comm(comm);
 	registry_remove(comm);
-	if (!abort && comm_owes(comm)) { /* nothing of the application's */
+	if (abort || comm_has_requests(comm)) {
+		ctx_end_comm(comm, abort);
 		plugin_memory_comm_closed(closing);
-		closing = 0;
-		if (linger_take(comm, ctx_end_lingering))
-			return;
+		return;
 	}
-	ctx_end_comm(comm, abort);
 	plugin_memory_comm_closed(closing);
+	linger_take(comm, ctx_end_closed);
 }
 
-/* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that linger. */
+/* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that are being ended. */
 static void ctx_finish_lingering(const struct plugin_ctx *ctx)
 {
 	while (ctx_list == ctx && !ctx->next && linger_is_used()) {
