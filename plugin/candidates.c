@@ -189,12 +189,14 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 {
 	const struct device *device = plugin_device(dev);
 	enum plugin_path path = plugin_config()->path;
-
 	struct engine_set *engines;
 
 	memset(out, 0, sizeof(*out));
 	engines = ctx_engines(dev, out->why_kernel, sizeof(out->why_kernel));
-	if (engines)
+	/* The first lane is a kernel lane while the peer's instances are being opened: CHALLENGE names their ports. */
+	if (engines && handle->opening && !plugin_path_is_harp(path) && !device->netns)
+		snprintf(out->why_kernel, sizeof(out->why_kernel), "the peer was still opening its NIC");
+	else if (engines)
 		candidates_find_harp(out, device, engines, handle);
 	if (!out->count && (plugin_path_is_harp(path) || device->dpdk)) {
 		candidates_warn_none(out, device, path);

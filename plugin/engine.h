@@ -22,6 +22,8 @@
 struct engine;
 struct engine_set;
 
+/* Is there a reason that needs no try? One line in why. Never waits. */
+bool engine_is_forbidden(const struct device *device, char *why, size_t why_len);
 /* The device's engines, +1 reference; NULL when it has none (config, privilege, queue busy, ...):
  * why (one line) says the reason, the same each time. */
 struct engine_set *engine_set_get(int dev, char *why, size_t why_len);

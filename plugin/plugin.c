@@ -68,12 +68,10 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 		free(ctx);
 		return rc;
 	}
-	if (plugin_config()->path == PATH_XDP) {
-		rc = ctx_require_engines();
-		if (rc) {
-			plugin_finalize(ctx);
-			return rc;
-		}
+	rc = ctx_open_at_init();
+	if (rc) {
+		plugin_finalize(ctx);
+		return rc;
 	}
 	*out = ctx;
 	return 0;
@@ -149,6 +147,8 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		return 0;
 	if (forkguard_is_child)
 		return -EBADF;
+	/* Connects that have a task, or tasks to free them. */
+	keeper_tasks_wait();
 	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
 	while (ctx->connects)
 		connect_free(ctx->connects);
@@ -178,6 +178,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 {
 	struct listen_comm *listen;
 	struct handle handle;
+	bool opening;
 	int rc;
 
 	*out = NULL;
@@ -197,7 +198,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		free(listen);
 		return -EIO;
 	}
-	rc = ctx_rendezvous(dev, &listen->rdv);
+	rc = ctx_rendezvous(dev, &listen->rdv, &opening);
 	if (rc) {
 		free(listen);
 		return rc;
@@ -207,6 +208,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.sealed = keyfile_key() != NULL;
 	rendezvous_endpoints(listen->rdv, listen, &handle);
+	handle.opening = opening;
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
 	(void)handle_host_id(plugin_device(dev)->netns,

@@ -24,15 +24,16 @@
  * woken. What all touch, the list of listen comms and their ready lists, is under `lock`, which is held for a
  * few instructions.
  *
- * The HARP doors come with the device's engines, which may be after the kernel's: where a device is another's
- * spare rail, nobody asks for its engines.
+ * The HARP doors come with the device's engines, which may be after the kernel's: they are being opened, or the device is a
+ * spare rail of another and no listen needs its engines. While they are being opened the kernel doors are held: CHALLENGE must
+ * name the HARP doors.
  */
 
 struct rendezvous {
 	int dev;
 	struct kernel_door v4, v6;
 	struct guests kernel_guests; /* the keeper's */
-	struct work open_work, close_work;
+	struct work open_work, let_in_work, close_work;
 	int open_result;
 	unsigned door_count;
 	struct harp_door *doors[ENGINES_MAX]; /* as the engines are numbered */
@@ -42,6 +43,7 @@ struct rendezvous {
 	struct listen_comm *listens;
 	unsigned rail_count;
 	struct rendezvous *rails[RAIL_PAIRS_MAX]; /* of our comms; the first is ourselves */
+	atomic_bool held; /* the kernel sockets accept nobody */
 };
 
 /* ---- for guests ----------------------------------------------------------------------------- */
@@ -179,6 +181,27 @@ static void rendezvous_open_run(struct work *work, uint64_t now_ns)
 		rdv->open_result = kernel_door_open(&rdv->v6);
 }
 
+void rendezvous_hold(struct rendezvous *rdv)
+{
+	atomic_store(&rdv->held, true);
+}
+
+static void rendezvous_let_in_run(struct work *work, uint64_t now_ns)
+{
+	struct rendezvous *rdv =
+		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, let_in_work));
+
+	(void)now_ns;
+	kernel_door_let_in(&rdv->v4);
+	kernel_door_let_in(&rdv->v6);
+}
+
+void rendezvous_let_in(struct rendezvous *rdv)
+{
+	atomic_store(&rdv->held, false);
+	driver_post(keeper_driver(), &rdv->let_in_work);
+}
+
 static void rendezvous_close_run(struct work *work, uint64_t now_ns)
 {
 	struct rendezvous *rdv =
@@ -228,7 +251,9 @@ int rendezvous_open(struct rendezvous **out, int dev)
 	pthread_mutex_init(&rdv->lock, NULL);
 	rdv->dev = dev;
 	rdv->v4.fd = rdv->v6.fd = -1;
+	rdv->v4.held = rdv->v6.held = &rdv->held;
 	rdv->open_work.run = rendezvous_open_run;
+	rdv->let_in_work.run = rendezvous_let_in_run;
 	rdv->close_work.run = rendezvous_close_run;
 	guests_init(&rdv->kernel_guests, rdv, NULL);
 	/* The addresses of a NIC in another namespace are not ours to bind. */
@@ -448,6 +473,24 @@ static int rendezvous_pop(struct rendezvous *rdv, struct listen_comm *listen, st
 	return error;
 }
 
+/* The listen comm's own, and one other: the handle named others, too. */
+static void rendezvous_poll_doors(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	const struct engine_set *engines;
+	struct harp_door *other;
+
+	pthread_mutex_lock(&rdv->lock);
+	engines = rdv->engines;
+	pthread_mutex_unlock(&rdv->lock);
+	if (!engines)
+		return;
+	other = rdv->doors[listen->turn++ % rdv->door_count];
+	if (listen->door)
+		driver_poll(engine_driver(listen->door->engine));
+	if (other != listen->door)
+		driver_poll(engine_driver(other->engine));
+}
+
 int rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen, struct comm **out)
 {
 	int rc = rendezvous_pop(rdv, listen, out);
@@ -455,13 +498,6 @@ int rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen, struct
 	if (rc || *out)
 		return rc;
 	driver_poll(keeper_driver());
-	if (listen->door) {
-		/* The handle named others, too: one at a time. */
-		struct harp_door *other = rdv->doors[listen->turn++ % rdv->door_count];
-
-		driver_poll(engine_driver(listen->door->engine));
-		if (other != listen->door)
-			driver_poll(engine_driver(other->engine));
-	}
+	rendezvous_poll_doors(rdv, listen);
 	return rendezvous_pop(rdv, listen, out);
 }
