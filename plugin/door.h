@@ -32,7 +32,7 @@ struct kernel_door {
 /* On the device's own address; the kernel chooses the port. No baton yet. */
 int kernel_door_listen(struct kernel_door *door, const struct harp_addr *addr, uint32_t scope_id,
 		       struct guests *guests);
-/* Lets in from now on; baton held. */
+/* Lets in from now on; no baton needed. */
 int kernel_door_open(struct kernel_door *door);
 /* It is not held any more; baton held. */
 void kernel_door_let_in(struct kernel_door *door);

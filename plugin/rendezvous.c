@@ -33,8 +33,7 @@ struct rendezvous {
 	int dev;
 	struct kernel_door v4, v6;
 	struct guests kernel_guests; /* the keeper's */
-	struct work open_work, let_in_work, close_work;
-	int open_result;
+	struct work let_in_work, close_work;
 	unsigned door_count;
 	struct harp_door *doors[ENGINES_MAX]; /* as the engines are numbered */
 	pthread_mutex_t lock;
@@ -170,17 +169,6 @@ int rendezvous_dev(const struct rendezvous *rdv)
 	return rdv->dev;
 }
 
-static void rendezvous_open_run(struct work *work, uint64_t now_ns)
-{
-	struct rendezvous *rdv =
-		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, open_work));
-
-	(void)now_ns;
-	rdv->open_result = kernel_door_open(&rdv->v4);
-	if (!rdv->open_result)
-		rdv->open_result = kernel_door_open(&rdv->v6);
-}
-
 void rendezvous_hold(struct rendezvous *rdv)
 {
 	atomic_store(&rdv->held, true);
@@ -226,10 +214,10 @@ static int rendezvous_open_kernel(struct rendezvous *rdv)
 		addr = &device->addr_v6;
 		rc = kernel_door_listen(&rdv->v6, addr, device->scope_id, &rdv->kernel_guests);
 	}
-	if (!rc) {
-		driver_call(keeper_driver(), &rdv->open_work);
-		rc = rdv->open_result;
-	}
+	if (!rc)
+		rc = kernel_door_open(&rdv->v4);
+	if (!rc)
+		rc = kernel_door_open(&rdv->v6);
 	if (rc)
 		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
 		     lane_error_text(rc),
@@ -252,7 +240,6 @@ int rendezvous_open(struct rendezvous **out, int dev)
 	rdv->dev = dev;
 	rdv->v4.fd = rdv->v6.fd = -1;
 	rdv->v4.held = rdv->v6.held = &rdv->held;
-	rdv->open_work.run = rendezvous_open_run;
 	rdv->let_in_work.run = rendezvous_let_in_run;
 	rdv->close_work.run = rendezvous_close_run;
 	guests_init(&rdv->kernel_guests, rdv, NULL);

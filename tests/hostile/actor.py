@@ -190,6 +190,16 @@ class Commands:
         step = self.net.connect_start(base64.b64decode(handle))
         return self.ncclnet.poll_until([step], timeout_s)[0]
 
+    def call_while_opening(self, handle: str, listen: int, calls: int) -> list[Any]:
+        """Calls of a process whose interface cannot be opened yet: connects and accepts that gave
+        a comm, and another listener's handle, which is closed again."""
+        step = self.net.connect_start(base64.b64decode(handle))
+        found = [step() for _ in range(calls)]
+        found += [self.net.accept_step(listen) for _ in range(calls)]
+        other, comm = self.net.listen()
+        self.net.close_listen(comm)
+        return [[comm for comm in found if comm], base64.b64encode(other).decode()]
+
     def poll(self, listen: int) -> bool:
         """Says so, and accepts until the next command comes: was there anybody?"""
         print(json.dumps({"value": "polling"}), flush=True)
