@@ -19,10 +19,10 @@
 /*
  * Theory of operation
  *
- * The thread sleeps in poll() on the epoll descriptor, with no baton, and then takes a turn: the posted work, a batch of
- * events, the timers that are due. After each turn it runs one task, without the baton. A turn of any other thread handles
- * events only: work, timers and tasks may wait for the kernel or for harpd, and no call of the application may. Events are
- * level-triggered, so an event that one thread has handled is not reported again, and any other is.
+ * The thread sleeps in poll() on the epoll descriptor, with no baton, and then takes a turn as any thread may: the posted
+ * work, a batch of events, the timers that are due. Slow timers and tasks may wait for the kernel or for harpd, and no call of
+ * the application may: so the control thread alone runs them, and tasks without the baton. Events are level-triggered: an event
+ * that one thread has handled is not reported again, and any other is.
  *
  * A source that goes while a batch is being gone through is struck from the batch.
  *
@@ -58,6 +58,11 @@ static struct keeper *keeper; /* under ctx_lock; who uses the rest has seen it s
 struct driver *keeper_driver(void)
 {
 	return keeper ? &keeper->driver : NULL;
+}
+
+bool keeper_may_wait(void)
+{
+	return pthread_equal(pthread_self(), keeper->id);
 }
 
 /* ---- sources ---------------------------------------------------------------------------------- */
@@ -132,13 +137,14 @@ void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
 static void keeper_timers(uint64_t now_ns)
 {
 	struct keeper_timer *due = NULL, *timer, *next;
+	bool may_wait = keeper_may_wait();
 
 	if (now_ns < keeper->earliest_ns)
 		return;
 	keeper->earliest_ns = UINT64_MAX;
 	for (timer = keeper->timers; timer; timer = next) {
 		next = timer->next;
-		if (timer->at_ns > now_ns) {
+		if (timer->at_ns > now_ns || (timer->is_slow && !may_wait)) {
 			if (timer->at_ns < keeper->earliest_ns)
 				keeper->earliest_ns = timer->at_ns;
 			continue;
@@ -176,20 +182,10 @@ static void keeper_publish_timer(void)
 		keeper_rouse();
 }
 
-static bool keeper_is_self(void)
-{
-	return pthread_equal(pthread_self(), keeper->id);
-}
-
 static void keeper_turn(struct driver *driver, uint64_t now_ns)
 {
-	if (keeper_is_self())
-		driver_run_ready(driver, now_ns);
+	driver_run_ready(driver, now_ns);
 	keeper_events(now_ns);
-	if (!keeper_is_self()) {
-		keeper_publish_timer(); /* a handler may have set a timer */
-		return;
-	}
 	keeper_timers(now_ns);
 	keeper_publish_timer();
 }

@@ -3,9 +3,8 @@
  * keeper.h - the control thread: it lets peers in, opens lanes and interfaces, and ends comms. One in a process.
  *
  * It sleeps in epoll until a descriptor, a timer, posted work or a task is ready. Descriptors, timers and work belong to one
- * driver. A thread of the application may poll that driver, which is quicker than waking the control thread; it handles
- * descriptors only. Timers, work and tasks may ask the kernel or harpd, and wait for the answer: the control thread alone
- * runs them.
+ * driver, and a thread of the application may take its turns (driver_poll), which is quicker than waking the control thread.
+ * Slow timers and tasks may ask the kernel or harpd, and wait for the answer: the control thread alone runs them.
  */
 #ifndef HARP_PLUGIN_KEEPER_H
 #define HARP_PLUGIN_KEEPER_H
@@ -52,10 +51,14 @@ void keeper_rewatch(struct keeper_source *source, uint32_t events);
 /* Before the descriptor is closed or given away; harmless on one that is not watched (zeroed). */
 void keeper_unwatch(struct keeper_source *source);
 
-/* Embedded, zeroed but for run. */
+/* Is this the control thread? No other may wait for the kernel or for harpd. */
+bool keeper_may_wait(void);
+
+/* Embedded, zeroed but for run and is_slow. */
 struct keeper_timer {
 	struct keeper_timer *next, **pprev;
 	uint64_t at_ns;
+	bool is_slow; /* its run may wait: on the control thread only */
 	void (*run)(struct keeper_timer *timer, uint64_t now_ns);
 };
 /* Off the keeper's list, if it is there. For who keeps one. */

@@ -256,20 +256,26 @@ static void upkeep_plan_lanes(struct upkeep *u, uint64_t now_ns)
 	u->rails[0].used = true;
 }
 
+/* The plan, and dials, ask the kernel for routes. */
+static void upkeep_due(struct keeper_timer *timer, uint64_t now_ns)
+{
+	struct upkeep *u = (struct upkeep *)((char *)timer - offsetof(struct upkeep, timer));
+
+	if (!u->rail_count)
+		upkeep_plan_lanes(u, now_ns);
+	upkeep_look(u, now_ns);
+}
+
 static void upkeep_run(struct work *work, uint64_t now_ns)
 {
 	struct upkeep *u = (struct upkeep *)((char *)work - offsetof(struct upkeep, work));
 
 	if (u->ending || !atomic_load_explicit(&u->begun, memory_order_acquire))
 		return;
-	if (!u->rail_count)
-		upkeep_plan_lanes(u, now_ns);
-	upkeep_look(u, now_ns);
-}
-
-static void upkeep_due(struct keeper_timer *timer, uint64_t now_ns)
-{
-	upkeep_look((struct upkeep *)((char *)timer - offsetof(struct upkeep, timer)), now_ns);
+	if (keeper_may_wait())
+		upkeep_due(&u->timer, now_ns);
+	else
+		keeper_timer_set(&u->timer, now_ns);
 }
 
 bool upkeep_lost(struct comm *comm, unsigned index, enum comm_loss loss)
@@ -337,6 +343,7 @@ struct upkeep *upkeep_new(int dev, uint8_t dscp, const struct handle *handle)
 	u->stop_work.run = upkeep_stop_run;
 	u->idle_work.run = upkeep_idle_run;
 	u->timer.run = upkeep_due;
+	u->timer.is_slow = true;
 	return u;
 }
 
