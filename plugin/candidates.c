@@ -195,7 +195,8 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 	engines = ctx_engines(dev, out->why_kernel, sizeof(out->why_kernel));
 	/* The first lane is a kernel lane while the peer's instances are being opened: CHALLENGE names their ports. */
 	if (engines && handle->opening && !plugin_path_is_harp(path) && !device->netns)
-		snprintf(out->why_kernel, sizeof(out->why_kernel), "HARP lanes follow: the peer was still opening its NIC");
+		snprintf(out->why_kernel, sizeof(out->why_kernel),
+			 "HARP lanes follow: the peer was still opening its NIC");
 	else if (engines)
 		candidates_find_harp(out, device, engines, handle);
 	if (!out->count && (plugin_path_is_harp(path) || device->dpdk)) {

@@ -63,7 +63,7 @@ struct connect {
 	unsigned candidate;           /* of the present attempt */
 	struct retry retry;
 	atomic_int stage;
-	struct driver *driver; /* of the present attempt */
+	struct driver *driver;   /* of the present attempt */
 	struct keeper_task task; /* that starts an attempt, or frees this */
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
@@ -77,7 +77,7 @@ struct connect {
 	struct comm *comm;
 	int error;
 	enum retry_kind failure; /* where error comes from */
-	char error_text[256]; /* empty: the error has been logged */
+	char error_text[256];    /* empty: the error has been logged */
 };
 
 struct connect *connect_next(struct connect *c)

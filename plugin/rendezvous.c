@@ -42,7 +42,7 @@ struct rendezvous {
 	struct listen_comm *listens;
 	unsigned rail_count;
 	struct rendezvous *rails[RAIL_PAIRS_MAX]; /* of our comms; the first is ourselves */
-	atomic_bool held; /* the kernel sockets accept nobody */
+	atomic_bool held;                         /* the kernel sockets accept nobody */
 };
 
 /* ---- for guests ----------------------------------------------------------------------------- */

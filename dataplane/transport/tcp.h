@@ -74,7 +74,7 @@ enum tcp_flag {
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
-#define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
+#define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S) /* 2 MSL with an MSL of 30 s, as Linux */
 /* Connections in TIME-WAIT that we opened: each has a port to itself, which may cost a descriptor of the host's. */
 #define TCP_TIME_WAIT_PORTS_MAX 16u
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S) /* closed by the application, peer silent */
