@@ -193,7 +193,8 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 
 	memset(out, 0, sizeof(*out));
 	engines = ctx_engines(dev, out->why_kernel, sizeof(out->why_kernel));
-	/* The first lane is a kernel lane while the peer's instances are being opened: CHALLENGE names their ports. */
+	/* The first lane is a kernel lane while the peer's instances are being opened: CHALLENGE
+	 * names their ports. */
 	if (engines && handle->opening && !plugin_path_is_harp(path) && !device->netns)
 		snprintf(out->why_kernel, sizeof(out->why_kernel),
 			 "HARP lanes follow: the peer was still opening its NIC");

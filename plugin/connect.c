@@ -30,13 +30,15 @@
  * is remembered for some seconds (peers.c), and the next candidate is taken at once: HARP lanes between other
  * instances of ours and other ports of the peer's, which share ports and time, then kernel lanes.
  *
- * A kernel lane is the control thread's until it is proved: it answers when something comes, and not when the application,
- * which may have hundreds to poll, comes round to this one. The acceptor does not wait for long.
+ * A kernel lane is the control thread's until it is proved: it answers when something comes, and
+ * not when the application, which may have hundreds to poll, comes round to this one. The acceptor
+ * does not wait for long.
  *
- * `stage` says who advances it. IDLE: the application's thread, until the pause is over. STARTING: a task of the control thread.
- * The first one opens the interface and asks for routes, which may take long; each chooses the attempt's driver. RUNNING: the
- * baton of that driver. DONE, FAILED: the application's again. Each stage is left with release, the application looks with
- * acquire. The control thread frees a connect that has ended, since that waits for its drivers.
+ * `stage` says who advances it. IDLE: the application's thread, until the pause is over. STARTING:
+ * a task of the control thread. The first one opens the interface and asks for routes, which may
+ * take long; each chooses the attempt's driver. RUNNING: the baton of that driver. DONE, FAILED:
+ * the application's again. Each stage is left with release, the application looks with acquire. The
+ * control thread frees a connect that has ended, since that waits for its drivers.
  */
 
 #define HARP_OPEN_NS 3000000000ull /* HARP lanes of a family have so long if another kind is left */

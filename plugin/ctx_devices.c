@@ -21,10 +21,12 @@
 /*
  * Theory of operation
  *
- * To open an interface takes tens of milliseconds, and harpd may take seconds to answer. So a call of NCCL's never opens one. Init
- * opens the devices that HARP alone can use: a handle must carry their ports. The control thread opens the others, at their first
- * listen or connect. A listen meanwhile gives out its kernel ports and says in the handle that instances are being opened; peers
- * wait in the backlog of its kernel sockets until CHALLENGE can name the instances' ports. A connect meanwhile is pending.
+ * To open an interface takes tens of milliseconds, and harpd may take seconds to answer. So a call
+ * of NCCL's never opens one. Init opens the devices that HARP alone can use: a handle must carry
+ * their ports. The control thread opens the others, at their first listen or connect. A listen
+ * meanwhile gives out its kernel ports and says in the handle that instances are being opened;
+ * peers wait in the backlog of its kernel sockets until CHALLENGE can name the instances' ports. A
+ * connect meanwhile is pending.
  */
 
 /* A device's path in this process, decided at its first use. */
@@ -40,8 +42,8 @@ static struct device_state device_states[PLUGIN_DEVICES_MAX]; /* under ctx_lock 
 
 static void ctx_log_path(int dev, const struct device_state *state)
 {
-	/* An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a device of
-	 * another namespace listen and connect. */
+	/* An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a
+	 * device of another namespace listen and connect. */
 	if (!state->engines && !plugin_path_is_harp(plugin_config()->path) &&
 	    !plugin_device(dev)->netns)
 		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
@@ -85,8 +87,9 @@ static void ctx_decide(int dev)
 	engine_set_put(engines); /* another init was faster */
 }
 
-/* The devices whose engines a comm of dev's may use. A spare NIC's queue is left to the process that needs it: HARP is on it only
- * where this process uses it for its own sake, or for all its lanes. */
+/* The devices whose engines a comm of dev's may use. A spare NIC's queue is left to the process
+ * that needs it: HARP is on it only where this process uses it for its own sake, or for all its
+ * lanes. */
 static unsigned ctx_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])
 {
 	unsigned count = rails_devices(dev, devs);
@@ -162,7 +165,8 @@ static void ctx_open_rails(int dev, struct rendezvous *rdv)
 	rendezvous_set_rails(rdv, list, listed);
 }
 
-/* Peers are let in even when a listener of HARP's cannot be opened, which has been logged: they get kernel lanes. */
+/* Peers are let in even when a listener of HARP's cannot be opened, which has been logged: they
+ * get kernel lanes. */
 static void ctx_open_run(struct keeper_task *task)
 {
 	struct device_state *state =

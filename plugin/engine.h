@@ -2,9 +2,9 @@
 /*
  * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their batons and their threads.
  *
- * A device has one *set* of engines in a process, shared by all contexts and comms, gone (threads joined) with the last reference.
- * Init or the control thread makes it (ctx_open_device()), since that waits. How many engines a device can have, and why not more,
- * is decided once.
+ * A device has one *set* of engines in a process, shared by all contexts and comms, gone (threads
+ * joined) with the last reference. Init or the control thread makes it (ctx_open_device()), since
+ * that waits. How many engines a device can have, and why not more, is decided once.
  *
  *   engine.c         the sets: opening, closing, references, fork
  *   engine_open.c    one engine: by harpd, or by the process itself

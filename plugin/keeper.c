@@ -19,10 +19,11 @@
 /*
  * Theory of operation
  *
- * The thread sleeps in poll() on the epoll descriptor, with no baton, and then takes a turn as any thread may: the posted
- * work, a batch of events, the timers that are due. Slow timers and tasks may wait for the kernel or for harpd, and no call of
- * the application may: so the control thread alone runs them, and tasks without the baton. Events are level-triggered: an event
- * that one thread has handled is not reported again, and any other is.
+ * The thread sleeps in poll() on the epoll descriptor, with no baton, and then takes a turn as any
+ * thread may: the posted work, a batch of events, the timers that are due. Slow timers and tasks
+ * may wait for the kernel or for harpd, and no call of the application may: so the control thread
+ * alone runs them, and tasks without the baton. Events are level-triggered: an event that one
+ * thread has handled is not reported again, and any other is.
  *
  * A source that goes while a batch is being gone through is struck from the batch.
  *
@@ -218,7 +219,8 @@ void keeper_task_post(struct keeper_task *task, uint64_t at_ns)
 	keeper_rouse();
 }
 
-/* Runs the first one that is due. UINT64_MAX: there is none at all; 0: one has run; else the time of the next. */
+/* Runs the first one that is due. UINT64_MAX: there is none at all; 0: one has run; else the
+ * time of the next. */
 static uint64_t keeper_run_task(uint64_t now_ns)
 {
 	struct keeper_task **at, *task;
@@ -290,7 +292,8 @@ static void *keeper_main(void *arg)
 	pthread_mutex_lock(&keeper->task_lock); /* until its id is known */
 	pthread_mutex_unlock(&keeper->task_lock);
 	while (!atomic_load_explicit(&keeper->stop, memory_order_acquire)) {
-		/* The holder of the baton may have looked before the event that woke this thread. */
+		/* The holder of the baton may have looked before the event that woke this
+		 * thread. */
 		while (!driver_turn(&keeper->driver, driver_clock_ns()))
 			sched_yield();
 		task_ns = keeper_run_task(driver_clock_ns());

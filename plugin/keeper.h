@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keeper.h - the control thread: it lets peers in, opens lanes and interfaces, and ends comms. One in a process.
+ * keeper.h - the control thread: it lets peers in, opens lanes and interfaces, and ends comms. One
+ * in a process.
  *
- * It sleeps in epoll until a descriptor, a timer, posted work or a task is ready. Descriptors, timers and work belong to one
- * driver, and a thread of the application may take its turns (driver_poll), which is quicker than waking the control thread.
- * Slow timers and tasks may ask the kernel or harpd, and wait for the answer: the control thread alone runs them.
+ * It sleeps in epoll until a descriptor, a timer, posted work or a task is ready. Descriptors,
+ * timers and work belong to one driver, and a thread of the application may take its turns
+ * (driver_poll), which is quicker than waking the control thread. Slow timers and tasks may ask the
+ * kernel or harpd, and wait for the answer: the control thread alone runs them.
  */
 #ifndef HARP_PLUGIN_KEEPER_H
 #define HARP_PLUGIN_KEEPER_H
@@ -15,7 +17,8 @@
 
 /* By the first init. Repeated calls are free. -errno, logged by WARN. Under ctx_lock. */
 int keeper_start(void);
-/* Joins it. No source, timer, work or task is left. Accepted when it does not run. Under ctx_lock. */
+/* Joins it. No source, timer, work or task is left. Accepted when it does not run. Under
+ * ctx_lock. */
 void keeper_stop(void);
 /* Closes its descriptors in a forked child; async-signal-safe. */
 void keeper_fork_child(void);
@@ -24,8 +27,9 @@ void keeper_fork_child(void);
 struct driver *keeper_driver(void);
 
 /*
- * A function that may wait: it opens an interface, asks for a route, or calls drivers. The control thread runs tasks one after
- * the other, in the order of posting, with no lock and no baton held. Embedded, zeroed but for run.
+ * A function that may wait: it opens an interface, asks for a route, or calls drivers. The control
+ * thread runs tasks one after the other, in the order of posting, with no lock and no baton held.
+ * Embedded, zeroed but for run.
  */
 struct keeper_task {
 	struct keeper_task *next;
@@ -33,9 +37,11 @@ struct keeper_task {
 	uint64_t at_ns; /* not before; 0: as soon as possible */
 	void (*run)(struct keeper_task *task);
 };
-/* Never waits. A task that is queued already keeps its place, and the earlier of both times. Its run may post or free it. */
+/* Never waits. A task that is queued already keeps its place, and the earlier of both times. Its
+ * run may post or free it. */
 void keeper_task_post(struct keeper_task *task, uint64_t at_ns);
-/* Returns when the tasks that were posted before this call, and are due, have run. Not by a task. */
+/* Returns when the tasks that were posted before this call, and are due, have run. Not by a
+ * task. */
 void keeper_tasks_wait(void);
 
 /* A descriptor. Embedded. */

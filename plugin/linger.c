@@ -10,9 +10,10 @@
 /*
  * Theory of operation
  *
- * One task of the control thread looks at all of them. It ends those that owe nothing. While some owe something it looks again
- * after LINGER_LOOK_NS. Most owe nothing after a round trip, or after the 40 ms for which the peer's kernel may delay its ACK. A
- * comm whose peer reads nothing is ended after LINGER_NS: its kernel goes on alone then.
+ * One task of the control thread looks at all of them. It ends those that owe nothing. While some
+ * owe something it looks again after LINGER_LOOK_NS. Most owe nothing after a round trip, or after
+ * the 40 ms for which the peer's kernel may delay its ACK. A comm whose peer reads nothing is ended
+ * after LINGER_NS: its kernel goes on alone then.
  *
  * With hundreds of comms it looks less often, so that it never takes more than a fifth of a core.
  */

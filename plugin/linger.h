@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * linger.h - comms that their application has closed: the control thread ends them, so that closing waits for nothing.
+ * linger.h - comms that their application has closed: the control thread ends them, so that closing
+ * waits for nothing.
  *
- * Most are ended at once. A buffered send (comm_kept.c) is done when a kernel lane's socket has taken it. If that lane is reset
- * before the network has delivered the message, only its comm can send it again. So a comm that still owes one stays for a while.
+ * Most are ended at once. A buffered send (comm_kept.c) is done when a kernel lane's socket has
+ * taken it. If that lane is reset before the network has delivered the message, only its comm can
+ * send it again. So a comm that still owes one stays for a while.
  */
 #ifndef HARP_PLUGIN_LINGER_H
 #define HARP_PLUGIN_LINGER_H
@@ -13,12 +15,13 @@
 
 struct comm;
 
-/* Takes a comm that is on no list of its context and has no request in flight. end() ends it, on the control thread, in the order
- * of closing unless something is owed. Never waits. */
+/* Takes a comm that is on no list of its context and has no request in flight. end() ends it, on
+ * the control thread, in the order of closing unless something is owed. Never waits. */
 void linger_take(struct comm *comm, void (*end)(struct comm *comm));
 /* Is there a comm that has not been ended? */
 bool linger_is_used(void);
-/* Returns when all have been ended. Those that owe something get so much time. Not by the control thread, one caller at a time. */
+/* Returns when all have been ended. Those that owe something get so much time. Not by the
+ * control thread, one caller at a time. */
 void linger_finish(uint64_t timeout_ns);
 
 #endif

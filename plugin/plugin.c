@@ -113,7 +113,8 @@ static void ctx_end_closed(struct comm *comm)
 	ctx_end_comm(comm, false);
 }
 
-/* With requests in flight lanes may touch the application's memory: the comm has ended when this returns. */
+/* With requests in flight lanes may touch the application's memory: the comm has ended when this
+ * returns. */
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
 	uint64_t closing = plugin_memory_comm_closes(comm);
@@ -129,7 +130,8 @@ static void ctx_close_comm(struct comm *comm, bool abort)
 	linger_take(comm, ctx_end_closed);
 }
 
-/* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that are being ended. */
+/* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that are
+ * being ended. */
 static void ctx_finish_lingering(const struct plugin_ctx *ctx)
 {
 	while (ctx_list == ctx && !ctx->next && linger_is_used()) {

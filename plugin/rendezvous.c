@@ -24,9 +24,9 @@
  * woken. What all touch, the list of listen comms and their ready lists, is under `lock`, which is held for a
  * few instructions.
  *
- * The HARP doors come with the device's engines, which may be after the kernel's: they are being opened, or the device is a
- * spare rail of another and no listen needs its engines. While they are being opened the kernel doors are held: CHALLENGE must
- * name the HARP doors.
+ * The HARP doors come with the device's engines, which may be after the kernel's: they are being
+ * opened, or the device is a spare rail of another and no listen needs its engines. While they are
+ * being opened the kernel doors are held: CHALLENGE must name the HARP doors.
  */
 
 struct rendezvous {

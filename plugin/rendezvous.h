@@ -20,7 +20,8 @@ struct harp_door;
 int rendezvous_open(struct rendezvous **out, int dev);
 /* A listener on each of the device's engines, unless there are any. Under ctx_lock. */
 int rendezvous_open_harp(struct rendezvous *rdv, struct engine_set *engines);
-/* New connections wait in the backlog of the kernel sockets, until peers are let in again. Any thread; never waits. */
+/* New connections wait in the backlog of the kernel sockets, until peers are let in again. Any
+ * thread; never waits. */
 void rendezvous_hold(struct rendezvous *rdv);
 void rendezvous_let_in(struct rendezvous *rdv);
 /* Drops everybody who is not in a comm. No listen comm is left. */

@@ -17,11 +17,11 @@
  * from another source port. The peer resets the old one when it lets the new one in, which may be seen here before the new
  * one's READY: that is no death.
  *
- * Who does what. The control thread makes the plan, since it asks the kernel for routes. It decides, and dials kernel lanes
- * itself, with the keeper's baton. A HARP lane's dial belongs
- * to its engine's baton: it is started, advanced (rounds of SYNs, deadlines) and freed by work that the keeper
- * posts there, which runs in the order of posting. Whoever ends a dial attaches the lane to the comm at
- * once and leaves the result for the keeper. upkeep_lost() leaves bits.
+ * Who does what. The control thread makes the plan, since it asks the kernel for routes. It
+ * decides, and dials kernel lanes itself, with the keeper's baton. A HARP lane's dial belongs to
+ * its engine's baton: it is started, advanced (rounds of SYNs, deadlines) and freed by work that
+ * the keeper posts there, which runs in the order of posting. Whoever ends a dial attaches the lane
+ * to the comm at once and leaves the result for the keeper. upkeep_lost() leaves bits.
  *
  * Stopping. First the keeper forgets the plan, and with it all kernel dials; then each HARP dial is stopped with
  * its engine's baton, by the thread that stops. After that nobody attaches anything. An engine may be just behind

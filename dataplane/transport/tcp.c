@@ -378,7 +378,8 @@ void tcp_conn_established(struct harp_conn *conn)
 	tcp_conn_event(conn, HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE);
 }
 
-/* As Linux's tcp_max_tw_buckets. The next connection from that port has greater timestamps, and PAWS tells the two apart. */
+/* As Linux's tcp_max_tw_buckets. The next connection from that port has greater timestamps, and
+ * PAWS tells the two apart. */
 void tcp_time_wait_add(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;

@@ -75,7 +75,8 @@ enum tcp_flag {
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S) /* 2 MSL with an MSL of 30 s, as Linux */
-/* Connections in TIME-WAIT that we opened: each has a port to itself, which may cost a descriptor of the host's. */
+/* Connections in TIME-WAIT that we opened: each has a port to itself, which may cost a
+ * descriptor of the host's. */
 #define TCP_TIME_WAIT_PORTS_MAX 16u
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S) /* closed by the application, peer silent */
 #define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, at most: RFC 5961 section 7 */
@@ -258,7 +259,8 @@ void tcp_conn_die(struct harp_conn *conn, int error);
 /* The same with an RST on its way out where the peer could still be listening. */
 void tcp_conn_reset(struct harp_conn *conn, int error);
 void tcp_enter_time_wait(struct harp_conn *conn);
-/* In TIME-WAIT, and closed by the application. The oldest one that we opened ends when there are too many. */
+/* In TIME-WAIT, and closed by the application. The oldest one that we opened ends when there are
+ * too many. */
 void tcp_time_wait_add(struct harp_conn *conn);
 /* The handshake is complete. */
 void tcp_conn_established(struct harp_conn *conn);

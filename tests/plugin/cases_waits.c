@@ -6,7 +6,8 @@
 #include "cases.h"
 #include "waits.h"
 
-/* HARP's lanes are there, and nobody has asked for them by name: the first listen and connect open the interfaces. */
+/* HARP's lanes are there, and nobody has asked for them by name: the first listen and connect
+ * open the interfaces. */
 static bool opens_at_first_use(void)
 {
 	const char *path = getenv("HARP_PATH");
@@ -84,7 +85,8 @@ void case_calls_return(const char *plugin, int version)
 	library_close(&lib);
 }
 
-/* One stack on each host. Standing alone, each of its connections in TIME-WAIT has a descriptor: TCP_TIME_WAIT_PORTS_MAX. */
+/* One stack on each host. Standing alone, each of its connections in TIME-WAIT has a descriptor:
+ * TCP_TIME_WAIT_PORTS_MAX. */
 #define TIME_WAIT_MAX 16u
 
 static void live(struct net *net, struct pair *pairs, unsigned count)

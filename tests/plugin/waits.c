@@ -43,7 +43,8 @@ static void note_if(bool waits, const char *function)
 		note(function);
 }
 
-/* rtnetlink answers within the call, behind the lock of all interfaces; any other socket waits unless it was told not to. */
+/* rtnetlink answers within the call, behind the lock of all interfaces; any other socket waits
+ * unless it was told not to. */
 static bool socket_waits(int fd, int flags)
 {
 	socklen_t len = sizeof(int);

@@ -2,7 +2,8 @@
 /*
  * waits.h - notices when a call of the plugin may wait, and holds up the opening of interfaces.
  *
- * The program defines functions of the C library that the plugin calls, as harness.c does with the clock.
+ * The program defines functions of the C library that the plugin calls, as harness.c does with the
+ * clock.
  */
 #ifndef HARP_TESTS_PLUGIN_WAITS_H
 #define HARP_TESTS_PLUGIN_WAITS_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_linger.c - closed comms are ended in order, and those that owe something no later than they may. */
+/* test_linger.c - closed comms are ended in order, and those that owe something no later than
+ * they may. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -123,7 +124,8 @@ static void test_seen_through(void)
 	CHECK(!linger_is_used() && !atomic_load(&posted));
 }
 
-/* One that is closed while others are being ended is not lost, nor does it wait for those that stay. */
+/* One that is closed while others are being ended is not lost, nor does it wait for those that
+ * stay. */
 static void test_closed_meanwhile(void)
 {
 	begin(-1, 0, 0);

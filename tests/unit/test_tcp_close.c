@@ -317,7 +317,8 @@ static uint16_t closed_into_time_wait(void)
 	return port;
 }
 
-/* Hundreds of connections come and go: those in TIME-WAIT hold a bounded number of ports, the newest ones. */
+/* Hundreds of connections come and go: those in TIME-WAIT hold a bounded number of ports, the
+ * newest ones. */
 static void test_time_wait_holds_few_ports(void)
 {
 	uint16_t newest = 0;
