@@ -183,6 +183,16 @@ class Commands:
         handle, comm = self.net.listen()
         return [base64.b64encode(handle).decode(), comm]
 
+    def listen_with_harp(self, timeout_s: float = HANGS_S) -> list[Any]:
+        """Listens once the instances are open, which the first listen begins (HARP_PATH=auto): the
+        handle has their ports."""
+        deadline = time.monotonic() + timeout_s
+        while (made := self.net.listen())[0][11] & 8:  # docs/lanes.md section 2
+            assert time.monotonic() < deadline, "the instances are not open"
+            self.net.close_listen(made[1])
+            time.sleep(0.01)
+        return [base64.b64encode(made[0]).decode(), made[1]]
+
     def accept(self, listen: int, timeout_s: float = HANGS_S) -> int:
         return self.ncclnet.poll_until([lambda: self.net.accept_step(listen)], timeout_s)[0]
 
