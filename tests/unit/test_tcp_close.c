@@ -340,6 +340,45 @@ static void test_time_wait_holds_few_ports(void)
 	rig_close(&rig);
 }
 
+/* FINs of one burst: the one that has to go has not acknowledged its FIN yet. */
+static void test_time_wait_gives_way_acknowledged(void)
+{
+	enum { CONNS = TCP_TIME_WAIT_PORTS_MAX + 1 };
+	struct {
+		uint16_t port;
+		uint32_t seq, ack;
+	} peers[CONNS];
+
+	rig_open_conns(&rig, 64);
+	rig.timestamps = false; /* they would differ */
+	for (unsigned i = 0; i < CONNS; i++) {
+		rig.seq = RIG_PEER_ISS;
+		rig_established(&rig, NULL);
+		harp_conn_close(rig.conn);
+		rig.conn = NULL;
+		rig_poll(&rig);
+		expect_fin();
+		peer_acks();
+		rig_poll(&rig);
+		peers[i].port = rig.port;
+		peers[i].seq = rig.seq;
+		peers[i].ack = rig.ack;
+	}
+	rig_silent(&rig);
+	for (unsigned i = 0; i < CONNS; i++) {
+		rig.port = peers[i].port;
+		rig.seq = peers[i].seq;
+		rig.ack = peers[i].ack;
+		rig_put(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
+	}
+	rig_poll(&rig);
+	for (unsigned i = 0; i < CONNS; i++)
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 1);
+	rig_silent(&rig);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), TCP_TIME_WAIT_PORTS_MAX);
+	rig_close(&rig);
+}
+
 static void peer_says(uint16_t peer_port, struct rig_say say)
 {
 	say.peer_port = peer_port;
@@ -448,6 +487,7 @@ int main(void)
 	test_time_wait_slots_are_taken_back();
 	test_time_wait_gives_its_port_back();
 	test_time_wait_holds_few_ports();
+	test_time_wait_gives_way_acknowledged();
 	test_accepted_time_wait_is_not_bounded();
 	test_closed_for_sending_while_connecting();
 	test_a_fin_waits_for_the_window(0);
