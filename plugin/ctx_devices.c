@@ -198,7 +198,8 @@ int ctx_rendezvous(int dev, struct rendezvous **out, bool *opening)
 	}
 	if (!rc && *opening) {
 		rendezvous_hold(*out);
-		state->open_task.run = ctx_open_run;
+		if (!state->open_task.run) /* it may be running */
+			state->open_task.run = ctx_open_run;
 		keeper_task_post(&state->open_task, 0);
 	} else if (!rc) {
 		ctx_open_rails(dev, *out);

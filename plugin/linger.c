@@ -79,18 +79,20 @@ static void linger_run(struct keeper_task *task)
 {
 	uint64_t begin_ns = driver_clock_ns(), until_ns, end_ns;
 	struct comm *stay, *over, *comm;
+	void (*end)(struct comm * comm);
 	unsigned count = 0;
 
 	pthread_mutex_lock(&linger_lock);
 	stay = linger_comms;
 	linger_comms = NULL;
 	until_ns = linger_until_ns;
+	end = linger_end;
 	pthread_mutex_unlock(&linger_lock);
 	over = linger_look(&stay, begin_ns, until_ns);
 	end_ns = driver_clock_ns();
 	while ((comm = over)) {
 		over = comm->next;
-		linger_end(comm);
+		end(comm);
 		count++;
 	}
 	pthread_mutex_lock(&linger_lock);
