@@ -68,7 +68,7 @@ static bool conn_take_back_port(struct tcp *tcp)
 {
 	struct harp_conn *old;
 
-	TAILQ_FOREACH(old, &tcp->time_wait, owner_link)
+	TAILQ_FOREACH(old, &tcp->time_wait_opened, owner_link)
 	{
 		if (tcp->ports.users[old->local_port] == 1) {
 			tcp_conn_die(old, 0);
@@ -284,8 +284,7 @@ void harp_conn_close(struct harp_conn *conn)
 		return;
 	case HARP_TCP_TIME_WAIT:
 		tcp_rcvq_purge(conn);
-		TAILQ_INSERT_TAIL(&conn->tcp->time_wait, conn, owner_link);
-		conn->on_time_wait_list = 1;
+		tcp_time_wait_add(conn);
 		return;
 	default:
 		break;

@@ -134,6 +134,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	TAILQ_INIT(&tcp->reassembling);
 	TAILQ_INIT(&tcp->free_conns);
 	TAILQ_INIT(&tcp->time_wait);
+	TAILQ_INIT(&tcp->time_wait_opened);
 	tcp_init_limits(tcp, &tcp->io->nic->caps);
 	tcp_clock(tcp, opt->now_ns);
 	err = flow_init(&tcp->flows, opt->max_conns, &flow_secret, tcp_flow_match, tcp);
@@ -246,8 +247,10 @@ struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options 
 		tcp_slot_init(tcp, tcp->conns_high++);
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
 	}
-	if (TAILQ_EMPTY(&tcp->free_conns)) /* the oldest TIME-WAIT gives way */
-		tcp_conn_die(TAILQ_FIRST(&tcp->time_wait), 0);
+	if (TAILQ_EMPTY(&tcp->free_conns)) { /* the oldest TIME-WAIT gives way */
+		conn = TAILQ_FIRST(&tcp->time_wait);
+		tcp_conn_die(conn ? conn : TAILQ_FIRST(&tcp->time_wait_opened), 0);
+	}
 	conn = TAILQ_FIRST(&tcp->free_conns);
 	TAILQ_REMOVE(&tcp->free_conns, conn, owner_link);
 	tcp_conn_blank(conn, opt);
@@ -380,6 +383,42 @@ void tcp_conn_established(struct harp_conn *conn)
 	tcp_conn_event(conn, HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE);
 }
 
+/* As Linux's tcp_max_tw_buckets. The next connection from that port has greater timestamps, and
+ * PAWS tells the two apart. */
+void tcp_time_wait_add(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+	struct harp_conn *oldest;
+
+	conn->on_time_wait_list = 1;
+	if (conn->flags & CONN_PASSIVE) {
+		TAILQ_INSERT_TAIL(&tcp->time_wait, conn, owner_link);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&tcp->time_wait_opened, conn, owner_link);
+	if (++tcp->time_wait_opened_count <= TCP_TIME_WAIT_PORTS_MAX)
+		return;
+	oldest = TAILQ_FIRST(&tcp->time_wait_opened);
+	if (oldest->flags & CONN_ACK_PENDING) /* of the peer's FIN */
+		(void)tcp_out_ack(oldest);
+	tcp_conn_die(oldest, 0);
+}
+
+static void tcp_time_wait_remove(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+
+	if (!conn->on_time_wait_list)
+		return;
+	conn->on_time_wait_list = 0;
+	if (conn->flags & CONN_PASSIVE) {
+		TAILQ_REMOVE(&tcp->time_wait, conn, owner_link);
+		return;
+	}
+	TAILQ_REMOVE(&tcp->time_wait_opened, conn, owner_link);
+	tcp->time_wait_opened_count--;
+}
+
 void tcp_enter_time_wait(struct harp_conn *conn)
 {
 	tcp_state_set(conn, HARP_TCP_TIME_WAIT);
@@ -389,10 +428,8 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
-	if (!(conn->flags & CONN_HANDLE)) {
-		TAILQ_INSERT_TAIL(&conn->tcp->time_wait, conn, owner_link);
-		conn->on_time_wait_list = 1;
-	}
+	if (!(conn->flags & CONN_HANDLE))
+		tcp_time_wait_add(conn);
 	/* For the application it is over. */
 	tcp_conn_event(conn, HARP_EVENT_CLOSED);
 }
@@ -415,9 +452,7 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 	tcp_reass_purge(conn);
 	flow_remove(&tcp->flows, &key, conn->index);
 	port_put(&tcp->ports, conn->local_port);
-	if (conn->on_time_wait_list)
-		TAILQ_REMOVE(&tcp->time_wait, conn, owner_link);
-	conn->on_time_wait_list = 0;
+	tcp_time_wait_remove(conn);
 	if (conn->listener) {
 		/* Died before accept: it vanishes. */
 		tcp_listener_forget(conn);

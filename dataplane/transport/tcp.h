@@ -82,6 +82,9 @@ enum tcp_flag {
 #define TCP_RTO_NS_MAX (60 * TCP_NS_PER_S)    /* RFC 6298 (2.5) */
 #define TCP_RTO_NS_INITIAL (1 * TCP_NS_PER_S) /* (2.1); harp_tcp_options.initial_rto_ns */
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
+/* Connections in TIME-WAIT that we opened: each has a port to itself, which may cost a
+ * descriptor of the host's. */
+#define TCP_TIME_WAIT_PORTS_MAX 16u
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S) /* closed by the application, peer silent */
 #define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, at most: RFC 5961 section 7 */
 #define TCP_CHALLENGE_ACKS_PER_S_STACK 1000u  /* of all together: see tcp_check.c */
@@ -143,7 +146,10 @@ struct tcp {
 	struct harp_page_histogram *rtt_histogram; /* NULL: nobody wants to know */
 	uint32_t embryonic_count;
 	struct conn_list free_conns;
-	struct conn_list time_wait; /* closed by the application too: may be taken back */
+	/* Closed by the application too: may be taken back. */
+	struct conn_list time_wait;        /* accepted */
+	struct conn_list time_wait_opened; /* by us */
+	uint32_t time_wait_opened_count;
 	struct harp_listener *listeners;
 	uint32_t max_listeners;
 };
@@ -237,7 +243,7 @@ void tcp_clock(struct tcp *tcp, uint64_t now_ns);
 static inline bool tcp_has_slot(const struct tcp *tcp)
 {
 	return !TAILQ_EMPTY(&tcp->free_conns) || tcp->conns_high < tcp->max_conns ||
-	       !TAILQ_EMPTY(&tcp->time_wait);
+	       !TAILQ_EMPTY(&tcp->time_wait) || !TAILQ_EMPTY(&tcp->time_wait_opened);
 }
 /* A closed slot with options applied; takes back a TIME-WAIT one when none is free. NULL: !tcp_has_slot(). */
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
@@ -265,6 +271,9 @@ void tcp_conn_die(struct harp_conn *conn, int error);
 /* The same with an RST on its way out where the peer could still be listening. */
 void tcp_conn_reset(struct harp_conn *conn, int error);
 void tcp_enter_time_wait(struct harp_conn *conn);
+/* In TIME-WAIT, and closed by the application. The oldest one that we opened ends when there are
+ * too many. */
+void tcp_time_wait_add(struct harp_conn *conn);
 /* The handshake is complete. */
 void tcp_conn_established(struct harp_conn *conn);
 /*

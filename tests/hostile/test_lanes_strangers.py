@@ -47,7 +47,8 @@ def test_strangers_hold_nobody_up(lab: Lab, kind: str, path: str) -> None:
     with actors(*made) as (victim, healthy):
         for rank in (victim, healthy):
             rank.call("load", path=str(_paths.plugin()))
-        (handle, listen), *later = victim.call("listen_many", count=1 + CONNECTS)
+        handle, listen = victim.call("listen_with_harp")
+        later = victim.call("listen_many", count=CONNECTS)
         victim.start("accept", listen=listen)
         sends, receives = healthy.call("connect", handle=handle), victim.result()
         with Attack(lab.hosts[2], kind, lab.hosts[0].address, doors(handle)) as attack:
