@@ -10,6 +10,7 @@
 #include "keyfile.h"
 #include "lane_page.h"
 #include "memory.h"
+#include "path_policy.h"
 #include "peers.h"
 #include "rendezvous.h"
 #include "workers.h"
@@ -36,6 +37,9 @@ static struct device_state *ctx_device_state(int dev)
 	state->decided = true;
 	if (plugin_config()->path == PATH_KERNEL)
 		snprintf(state->why, sizeof(state->why), "HARP_PATH=kernel");
+	else if (!path_policy_harp_bytes_max(plugin_device(dev), plugin_config()))
+		snprintf(state->why, sizeof(state->why),
+			 "HARP_PATH=auto with HARP_XDP_BYTES_MAX=0; set either to use AF_XDP");
 	else
 		state->engines = engine_set_get(dev, state->why, sizeof(state->why));
 	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason, and a device of

@@ -50,6 +50,7 @@ struct plugin_config {
 	enum plugin_huge_pages dpdk_huge_pages; /* HARP_DPDK_HUGE_PAGES=auto|never|require */
 	uint32_t dpdk_memory_mib;               /* HARP_DPDK_MEMORY_MIB, default 256 */
 	char dpdk_args[1024];                   /* HARP_DPDK_ARGS, for EAL */
+	uint32_t xdp_bytes_max;                 /* HARP_XDP_BYTES_MAX; path_policy.h */
 	uint32_t eager_bytes;                   /* HARP_EAGER_BYTES, default 262144 */
 	uint32_t frames;                        /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns;            /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
