@@ -7,7 +7,7 @@ import click
 
 from harp import memif
 from harp.errors import Exit, HarpError
-from harp.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.lab_options import lab_options, lab_shape, nic_option, plugin_option
 from harp.options import output_option
 from harp.output import out, print_json
 
@@ -30,7 +30,11 @@ from harp.output import out, print_json
 @click.option(
     "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="To train."
 )
-@path_option
+@click.option(
+    "--path",
+    type=click.Choice(["auto", "xdp", "kernel"]),
+    help="HARP_PATH.  [default: xdp, HARP's own TCP; auto with --nic dpdk-memif]",
+)
 @lab_options
 @plugin_option
 @output_option
@@ -40,7 +44,7 @@ def demo(
     daemon: bool,
     nic: str,
     epochs: int,
-    path: str,
+    path: str | None,
     plugin: str | None,
     output: str,
     **lab: Any,
@@ -64,6 +68,7 @@ def demo(
         raise HarpError(
             f"the demo needs {error.name}: pip install 'harp[demo]'", Exit.MISSING
         ) from error
+    path = path or ("auto" if nic == memif.NIC else "xdp")
     options = run.DemoOptions(
         lab_shape(lab, hosts),
         epochs,

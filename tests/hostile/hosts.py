@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 
+from path_env import path_env
 from pyroute2 import netns as pyroute2_netns
 
 
@@ -26,7 +27,7 @@ class Hosts:
     def env(self, path: str, **more: str) -> dict[str, str]:
         """What a job would set."""
         return {
-            "HARP_PATH": path,
+            **path_env(path),
             "NCCL_SOCKET_IFNAME": "=" + self.ifname[0],
             "NCCL_DEBUG": "INFO",
             **more,

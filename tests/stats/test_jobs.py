@@ -130,7 +130,6 @@ def test_flows_is_a_tree(job_owner: JobOwner) -> None:
     assert lane.split()[5:9] == ["kernel", "lo", "open", "75.0"]
     assert "-0 +1" in lane
     assert any("dead: reset" in line for line in lines)
-    assert any(line.startswith("auto, comm 1 of train rank 1: bulk by kernel") for line in lines)
     assert "mixed 1" in next(line for line in lines if "comm 1 of train rank 1: send" in line)
 
 
