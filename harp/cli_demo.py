@@ -7,7 +7,7 @@ import click
 
 from harp import memif
 from harp.errors import Exit, HarpError
-from harp.lab_options import lab_options, lab_shape, nic_option, plugin_option
+from harp.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
 from harp.options import output_option
 from harp.output import out, print_json
 
@@ -30,11 +30,7 @@ from harp.output import out, print_json
 @click.option(
     "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="To train."
 )
-@click.option(
-    "--path",
-    type=click.Choice(["auto", "xdp", "kernel"]),
-    help="HARP_PATH.  [default: xdp, HARP's own TCP; auto with --nic dpdk-memif]",
-)
+@path_option
 @lab_options
 @plugin_option
 @output_option
@@ -44,7 +40,7 @@ def demo(
     daemon: bool,
     nic: str,
     epochs: int,
-    path: str | None,
+    path: str,
     plugin: str | None,
     output: str,
     **lab: Any,
@@ -68,7 +64,6 @@ def demo(
         raise HarpError(
             f"the demo needs {error.name}: pip install 'harp[demo]'", Exit.MISSING
         ) from error
-    path = path or ("auto" if nic == memif.NIC else "xdp")
     options = run.DemoOptions(
         lab_shape(lab, hosts),
         epochs,

@@ -46,7 +46,7 @@
 #define COMM_EARLY_MAX                                                                             \
 	(2 * COMM_CHUNKS_MAX) /* so are those that come before their receive is posted */
 /* Small messages of several lanes, kept by their sender until an ACK covers them (docs/lanes.md section 4.2). */
-#define COMM_KEPT_BYTES_MAX 4096u
+#define COMM_KEPT_BYTES_MAX 65536u
 #define COMM_KEPT_MAX 64u      /* a sender keeps so many at most: bits of a word */
 #define COMM_KEPT_MESSAGES 16u /* received since the last ACK: tell */
 

@@ -27,6 +27,20 @@ struct device_state {
 
 static struct device_state device_states[PLUGIN_DEVICES_MAX]; /* under ctx_lock */
 
+/* Which messages take which path, where both are open. */
+static void ctx_report_policy(const struct device *device)
+{
+	const struct plugin_config *config = plugin_config();
+	uint64_t bytes_max = path_policy_harp_bytes_max(device, config);
+
+	if (bytes_max != PATH_POLICY_ALL)
+		INFO("%s: messages of up to %llu bytes go over HARP lanes, longer ones over kernel TCP: %s",
+		     device->ifname, (unsigned long long)bytes_max,
+		     config->xdp_bytes_max ? "HARP_XDP_BYTES_MAX"
+		     : device->segments    ? "two segments of the MTU (segmentation offload is on)"
+					: "16 segments of the MTU (segmentation offload is off)");
+}
+
 /* ctx_lock held. */
 static struct device_state *ctx_device_state(int dev)
 {
@@ -37,9 +51,6 @@ static struct device_state *ctx_device_state(int dev)
 	state->decided = true;
 	if (plugin_config()->path == PATH_KERNEL)
 		snprintf(state->why, sizeof(state->why), "HARP_PATH=kernel");
-	else if (!path_policy_harp_bytes_max(plugin_device(dev), plugin_config()))
-		snprintf(state->why, sizeof(state->why),
-			 "HARP_PATH=auto with HARP_XDP_BYTES_MAX=0; set either to use AF_XDP");
 	else
 		state->engines = engine_set_get(dev, state->why, sizeof(state->why));
 	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason, and a device of
@@ -47,6 +58,8 @@ static struct device_state *ctx_device_state(int dev)
 	if (!state->engines && !plugin_path_is_harp(plugin_config()->path) &&
 	    !plugin_device(dev)->netns)
 		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
+	else if (state->engines)
+		ctx_report_policy(plugin_device(dev));
 	return state;
 }
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 
-from path_env import path_env
 from pyroute2 import netns as pyroute2_netns
 
 
@@ -27,7 +26,7 @@ class Hosts:
     def env(self, path: str, **more: str) -> dict[str, str]:
         """What a job would set."""
         return {
-            **path_env(path),
+            "HARP_PATH": path,
             "NCCL_SOCKET_IFNAME": "=" + self.ifname[0],
             "NCCL_DEBUG": "INFO",
             **more,

@@ -370,7 +370,7 @@ class TestForcedPath:
         with actors(Actor(hosts.netns[0], hosts.env("xdp"), drop)) as (actor,):
             with pytest.raises(ActorError, match="init: "):
                 actor.call("load", path=str(hosts.plugin))
-        with actors(Actor(hosts.netns[0], hosts.env("mixed"), drop)) as (actor,):
+        with actors(Actor(hosts.netns[0], hosts.env("auto"), drop)) as (actor,):
             actor.call("load", path=str(hosts.plugin))
             actor.call("listen")
             assert any("CAP_" in line for line in actor.call("log")), actor.call("log")
@@ -381,7 +381,7 @@ class TestForcedPath:
             with actors(Actor(hosts.netns[0], hosts.env("xdp"))) as (second,):
                 with pytest.raises(ActorError, match="init: "):
                     second.call("load", path=str(hosts.plugin))
-            with actors(spawn(hosts, 0, "mixed"), spawn(hosts, 1, "mixed")) as (second, sender):
+            with actors(spawn(hosts, 0, "auto"), spawn(hosts, 1, "auto")) as (second, sender):
                 Pair(second, sender).exchange(b"over a kernel lane")
                 log = "\n".join(second.call("log"))
                 assert "is attached already" in log, log

@@ -23,7 +23,7 @@ def fails(sender: Actor, handle: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
-@pytest.mark.parametrize("path", ["mixed", "xdp", "kernel"])
+@pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
 def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
     made = [Actor(netns, each.env(path, **SOON)) for netns in each.netns]
     with actors(*made) as (receiver, sender):

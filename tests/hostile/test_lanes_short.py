@@ -74,7 +74,7 @@ class Comms:
         self.receiver.call("each", name="close_listen", values=self.listens)
 
 
-@pytest.mark.parametrize("path", ["mixed", "kernel"])
+@pytest.mark.parametrize("path", ["auto", "kernel"])
 def test_the_receiver_has_no_descriptor_left(hosts: Hosts, path: str) -> None:
     with pair(hosts, path) as (receiver, sender):
         limit = descriptors(receiver) + FEW
@@ -128,7 +128,7 @@ def test_the_listener_has_no_descriptor_left(hosts: Hosts) -> None:
 
 def test_the_sender_has_no_memory_left(hosts: Hosts) -> None:
     """Some of its comms come and some don't, each with a result. With memory again, others do."""
-    with pair(hosts, "mixed", HARP_CONNECT_TIMEOUT_MS="2000") as (receiver, sender):
+    with pair(hosts, "auto", HARP_CONNECT_TIMEOUT_MS="2000") as (receiver, sender):
         handles, listens = zip(*receiver.call("listen_many", count=2 * COMMS), strict=True)
         receiver.start("join", handles=[], listens=listens[COMMS:])
         results = []
@@ -144,7 +144,7 @@ def test_the_sender_has_no_memory_left(hosts: Hosts) -> None:
         assert len(receiver.result()[1]) == len(sender.result()[0]) == COMMS
 
 
-@pytest.mark.parametrize("path", ["mixed", "xdp", "kernel"])
+@pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
 def test_five_hundred_connects_with_few_descriptors(hosts: Hosts, path: str) -> None:
     """A HARP port takes a descriptor, and is held in TIME-WAIT for a minute: that gives way. At
     worst a comm has fewer lanes."""

@@ -35,7 +35,7 @@ def listening(hosts: Hosts, path: str, beside: bool = True, **env: str) -> Actor
 
 @pytest.mark.parametrize("names", ["", "^lo,docker"], ids=["no list", "all but some"])
 def test_unnamed_has_it_beside(hosts: Hosts, names: str) -> None:
-    with actors(listening(hosts, "mixed", NCCL_SOCKET_IFNAME=names)) as (actor,):
+    with actors(listening(hosts, "auto", NCCL_SOCKET_IFNAME=names)) as (actor,):
         assert attached(hosts)
         said = "\n".join(actor.call("log"))
         assert "generic XDP, on a device beside it (harp" in said
@@ -46,7 +46,7 @@ def test_unnamed_has_it_beside(hosts: Hosts, names: str) -> None:
 
 @pytest.mark.parametrize("names", ["", "^lo,docker"], ids=["no list", "all but some"])
 def test_unnamed_is_spared_in_one_line(hosts: Hosts, names: str) -> None:
-    with actors(listening(hosts, "mixed", False, NCCL_SOCKET_IFNAME=names)) as (actor,):
+    with actors(listening(hosts, "auto", False, NCCL_SOCKET_IFNAME=names)) as (actor,):
         assert not attached(hosts)
         (said,) = [line for line in actor.call("log") if "no XDP program attached" in line]
         ifname = hosts.ifname[0]
@@ -62,9 +62,9 @@ def test_unnamed_is_spared_in_one_line(hosts: Hosts, names: str) -> None:
 @pytest.mark.parametrize(
     ("path", "env"),
     [
-        ("mixed", {"HARP_IFNAME": "eth"}),
-        ("mixed", {"NCCL_SOCKET_IFNAME": "=eth0"}),
-        ("mixed", {"HARP_XDP_MODE": "generic"}),
+        ("auto", {"HARP_IFNAME": "eth"}),
+        ("auto", {"NCCL_SOCKET_IFNAME": "=eth0"}),
+        ("auto", {"HARP_XDP_MODE": "generic"}),
         ("xdp", {}),
     ],
     ids=["HARP_IFNAME", "NCCL_SOCKET_IFNAME", "HARP_XDP_MODE", "HARP_PATH"],
@@ -79,12 +79,3 @@ def test_named_or_forced_is_attached_and_says_what_it_costs(
         if "HARP_XDP_MODE" not in env:
             assert "what the kernel receives for itself is copied once more" in said
     assert not attached(hosts)
-
-
-def test_auto_attaches_nothing_by_default(hosts: Hosts) -> None:
-    with actors(listening(hosts, "auto", False, HARP_IFNAME="eth")) as (actor,):
-        assert not attached(hosts)
-        ifname = hosts.ifname[0]
-        said = "\n".join(actor.call("log"))
-        assert f"{ifname}: path kernel TCP: HARP_PATH=auto with HARP_XDP_BYTES_MAX=0" in said
-        assert actor.call("warnings") == []

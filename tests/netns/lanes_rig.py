@@ -3,8 +3,6 @@
 
 from collections.abc import Callable
 
-from path_env import path_env
-
 from harp.errors import HarpError
 from harp.lab import Lab, LabOptions, RailOptions
 from harp.rails import Rails
@@ -45,15 +43,15 @@ def shaped(lab: Lab, mbit_per_s: float = MBIT) -> Rails:
 def options(
     *paths: str, sender: dict[str, str] | None = None, channels: int = 1, **env: str
 ) -> StreamOptions:
-    """Paths (path_env) of receiver and sender, or of both; env: of both; sender: of it alone."""
+    """HARP_PATH of receiver and sender, or of both; env: of both; sender: of it alone."""
     common = {"HARP_LANE_TIMEOUT_MS": str(LANE_TIMEOUT_MS), **env}
     return StreamOptions(
         tick_ms=TICK_MS,
         rest_us=REST_US,
         channels=channels,
         env=(
-            {**path_env(paths[0]), **common},
-            {**path_env(paths[-1]), **common, **(sender or {})},
+            {"HARP_PATH": paths[0], **common},
+            {"HARP_PATH": paths[-1], **common, **(sender or {})},
         ),
     )
 

@@ -27,7 +27,7 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
         yield made
 
 
-@pytest.mark.parametrize("path", ["xdp", "kernel", "mixed"])
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 def test_a_lane_that_is_reset_is_no_error(lab: Lab, path: str) -> None:
     """The right RST at the sender, until a lane has ended, five times: what it carried goes on
     others."""
@@ -55,7 +55,7 @@ def test_sealed_lanes_are_reset_and_come_back(lab: Lab, tmp_path: Path) -> None:
         key.chmod(0o600)
     sealed = {**FEW, "HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": str(keys[0])}
     rails = Rails(lab)
-    with Stream(lab, options("mixed", sender={"HARP_KEY_FILE": str(keys[1])}, **sealed)) as stream:
+    with Stream(lab, options("auto", sender={"HARP_KEY_FILE": str(keys[1])}, **sealed)) as stream:
         wait_for_rails(stream, rails, [0, 1])
         keys[0].write_text("a5" * 32 + "\n")
         for turn in range(4):
@@ -71,7 +71,7 @@ def test_sealed_lanes_are_reset_and_come_back(lab: Lab, tmp_path: Path) -> None:
             assert "is not what the peer sealed" not in rank.log()
 
 
-@pytest.mark.parametrize("path", ["xdp", "kernel", "mixed"])
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 def test_every_lane_reset_at_once_comes_back(lab: Lab, path: str) -> None:
     """The connector has one more try when the last lane has died; so nothing is lost."""
     rails = Rails(lab)

@@ -21,7 +21,7 @@ def lab(need_root: None) -> Iterator[Lab]:
         yield made
 
 
-@pytest.mark.parametrize("path", ["xdp", "mixed"])
+@pytest.mark.parametrize("path", ["xdp", "auto"])
 @pytest.mark.parametrize("rank", [SINK, SOURCE], ids=["receiver", "sender"])
 def test_a_device_that_was_removed_costs_a_warning(lab: Lab, path: str, rank: int) -> None:
     rails = Rails(lab)

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 from lanes_reset import Resetter
 from lanes_rig import CUTS, cuts, railed, shaped
-from path_env import path_env
 
 from harp import _paths
 from harp.lab import Lab
@@ -163,13 +162,13 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 SEEDS = [1, 2, pytest.param(None, marks=pytest.mark.long)]
 
 
-@pytest.mark.parametrize("path", ["mixed", "xdp", "kernel"])
+@pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_chaos(lab: Lab, path: str, seed: int | None) -> None:
     given = os.environ.get("HARP_CHAOS_SEED") or seed
     chosen = random.SystemRandom().getrandbits(32) if given is None else int(given)
     print(f"HARP_CHAOS_SEED={chosen}")
-    env = {**path_env(path), "HARP_RAILS": "all", "HARP_LANE_TIMEOUT_MS": "500"}
+    env = {"HARP_PATH": path, "HARP_RAILS": "all", "HARP_LANE_TIMEOUT_MS": "500"}
     rng = random.Random(chosen)
     rails = shaped(lab, 200)
     with ExitStack() as stack:

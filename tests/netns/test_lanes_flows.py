@@ -72,7 +72,7 @@ def check_bytes(comm: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "kinds"), [("kernel", {"kernel"}), ("xdp", {"harp"}), ("mixed", {"harp", "kernel"})]
+    ("path", "kinds"), [("kernel", {"kernel"}), ("xdp", {"harp"}), ("auto", {"harp", "kernel"})]
 )
 def test_lanes_are_shown_while_they_carry(lab: Lab, path: str, kinds: set[str]) -> None:
     rails = Rails(lab)

@@ -44,11 +44,11 @@ def with_prefix(made: StreamOptions, poor: int) -> StreamOptions:
 
 
 @pytest.mark.parametrize("poor", [SINK, SOURCE], ids=["poor receiver", "poor sender"])
-@pytest.mark.parametrize("rich", ["mixed", "xdp"])
+@pytest.mark.parametrize("rich", ["auto", "xdp"])
 def test_a_host_without_privileges_and_one_with_them(lab: Lab, poor: int, rich: str) -> None:
     """Several lanes over both rails, of which one end is the kernel's, the other HARP's."""
     rails = Rails(lab)
-    paths = ("mixed", rich) if poor == SINK else (rich, "mixed")
+    paths = ("auto", rich) if poor == SINK else (rich, "auto")
     made = options(*paths, HARP_RAILS="all", **FEW)
     with Stream(lab, with_prefix(made, poor)) as stream:
         wait_for_rails(stream, rails, [0, 1])
@@ -65,7 +65,7 @@ def test_a_host_without_privileges_and_one_with_them(lab: Lab, poor: int, rich: 
     assert "path HARP" not in logs[poor]
 
 
-@pytest.mark.parametrize("path", ["xdp", "kernel", "mixed"])
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 def test_many_lanes_of_several_comms(lab: Lab, path: str) -> None:
     rails = Rails(lab)
     with Stream(lab, options(path, channels=4, HARP_RAILS="all", **FEW)) as stream:
@@ -74,7 +74,7 @@ def test_many_lanes_of_several_comms(lab: Lab, path: str) -> None:
         stream.finish()
 
 
-@pytest.mark.parametrize("path", ["xdp", "kernel", "mixed"])
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 @pytest.mark.parametrize("stopped", [SINK, SOURCE], ids=["receiver", "sender"])
 def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: int) -> None:
     """SIGSTOP for far longer than a lane may be silent, SIGCONT: no error, nothing lost."""
@@ -92,7 +92,7 @@ def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: in
         stream.finish()
 
 
-@pytest.mark.parametrize("path", ["xdp", "kernel", "mixed"])
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 @pytest.mark.parametrize("killed", [SINK, SOURCE], ids=["receiver", "sender"])
 def test_a_killed_peer_is_an_error_that_names_it(lab: Lab, path: str, killed: int) -> None:
     with Stream(lab, options(path, HARP_RAILS="all", **FEW)) as stream:
@@ -105,7 +105,7 @@ def test_a_killed_peer_is_an_error_that_names_it(lab: Lab, path: str, killed: in
         assert any(address in line for line in said for address in addresses), said
 
 
-@pytest.mark.parametrize("path", ["xdp", "mixed"])
+@pytest.mark.parametrize("path", ["xdp", "auto"])
 def test_both_sides_start_again_at_once(lab: Lab, path: str) -> None:
     """Killed in the middle of it and started anew, five times: queues, ports and rails are there
     again, and nothing old reaches the new ones."""

@@ -89,7 +89,7 @@ def test_a_backup_works_only_while_the_own_rail_does_not(lab: Lab, path: str) ->
 def test_both_rails_dead_is_no_error_before_the_user_timeout(lab: Lab) -> None:
     """Everything is silent for longer than a lane may be: nothing is given up, nothing is lost."""
     rails = Rails(lab)
-    with Stream(lab, options("mixed", HARP_RAILS="all")) as stream:
+    with Stream(lab, options("auto", HARP_RAILS="all")) as stream:
         wait_for_rails(stream, rails, [0, 1])
         for rail in (0, 1):
             rails.silence(rail)
@@ -105,7 +105,7 @@ def test_both_rails_dead_is_no_error_before_the_user_timeout(lab: Lab) -> None:
 
 def test_both_rails_dead_is_an_error_that_names_the_peer(lab: Lab) -> None:
     rails = Rails(lab)
-    stream_options = options("mixed", HARP_RAILS="all", HARP_USER_TIMEOUT_MS="1500")
+    stream_options = options("auto", HARP_RAILS="all", HARP_USER_TIMEOUT_MS="1500")
     with Stream(lab, stream_options) as stream:
         wait_for_rails(stream, rails, [0, 1])
         for rail in (0, 1):
@@ -123,7 +123,7 @@ def test_both_rails_dead_is_an_error_that_names_the_peer(lab: Lab) -> None:
 def test_rails_that_die_in_turns(lab: Lab, cut: str) -> None:
     """One is back just before the other goes, again and again: the stream goes on over either."""
     rails = Rails(lab)
-    with Stream(lab, options("mixed", HARP_RAILS="all")) as stream:
+    with Stream(lab, options("auto", HARP_RAILS="all")) as stream:
         wait_for_rails(stream, rails, [0, 1])
         for turn in range(6):
             off, on = cuts(rails, turn % 2)[cut]
@@ -158,7 +158,7 @@ def share_of(round_of: Callable[[], float]) -> list[float]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", ["xdp", "kernel", "mixed"])
+@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 def test_a_rail_of_a_tenth_does_not_hold_the_others_up(need_root: None, path: str) -> None:
     """Total above 90 % of what the healthy rails give: rounds of both, in one stream."""
     with railed(3) as lab:

@@ -109,7 +109,7 @@ static void test_post_drives_what_has_work(void)
  * message, nor by who posts the next receive. */
 static void test_ack_goes_with_the_answer(void)
 {
-	static uint8_t tx[8192], rx[2][8192];
+	static uint8_t tx[COMM_KEPT_BYTES_MAX + 64], rx[2][COMM_KEPT_BYTES_MAX + 64];
 	struct talk t;
 
 	polls_open(&t);
