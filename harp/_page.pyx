@@ -58,7 +58,6 @@ cdef extern from "harp_page.h" nogil:
         uint16_t remote_port
         uint32_t scope_id
         char ifname[16]
-        char choice[256]
         uint64_t value[1]
 
     struct harp_page_lane:
@@ -358,7 +357,6 @@ def comm_layout():
         ("remote_port", "=u2", <size_t>&at.remote_port),
         ("scope_id", "=u4", <size_t>&at.scope_id),
         ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
-        ("choice", f"S{sizeof(at.choice)}", <size_t>&at.choice[0]),
     ] + _numbers(comm_values(), <size_t>&at.value[0]), sizeof(harp_page_comm))
 
 

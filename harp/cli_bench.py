@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench: wire, lat, bw, idle, allreduce, ratios; the others are in modules of their own."""
+"""harpctl bench: wire, lat, bw, idle and allreduce; the others are in modules of their own."""
 
 import secrets
 import tempfile
@@ -17,8 +17,7 @@ from harp import dpdk_bench, memif
 from harp import output as console
 from harp.cli_dpdk import dpdk
 from harp.cli_failover import failover, rails
-from harp.cli_lanes import lanes
-from harp.cli_paths import attach, paths
+from harp.cli_nccl import nccl
 from harp.cli_versus import fairness, loss
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions
@@ -31,6 +30,7 @@ def bench() -> None:
     """Measures between hosts made on this machine (network namespaces). Needs root.
 
     \b
+    harpctl bench nccl                     HARP's paths and NCCL's sockets, NCCL's traffic
     harpctl bench lat --baseline           HARP and kernel TCP in one run
     harpctl bench bw --mtu 9000 -o json
     harpctl bench bw --ipv6
@@ -39,12 +39,8 @@ def bench() -> None:
     harpctl bench idle                     what waiting costs
     harpctl bench wire                     raw AF_XDP frames: the limit
     harpctl bench wire --nic dpdk:SPEC     raw frames on DPDK
-    harpctl bench ratios                   all of it alternately, and whether the goals are met
     harpctl bench loss                     HARP and kernel TCP over a path that loses packets
     harpctl bench fairness                 both at once through one bottleneck
-    harpctl bench paths                    auto, xdp, kernel and NCCL's sockets side by side
-    harpctl bench attach                   what HARP's XDP program costs the kernel's TCP
-    harpctl bench lanes                    kernel lanes, 1 to 16, beside NCCL's sockets
     harpctl bench rails                    one NIC, another, all at once
     harpctl bench failover                 a NIC that is cut off under a stream, and comes back
     harpctl bench dpdk                     raw frames and HARP over memif, kernel TCP beside
@@ -330,84 +326,9 @@ def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
     console.print_table(list(row), [list(row.values())])
 
 
-_RATIO_ROWS = (
-    ("raw wire", "wire_half_rtt_p50_us", "wire_frames_per_s", "wire_gbit_per_s"),
-    ("raw, moved as HARP's", None, "moved_frames_per_s", "moved_gbit_per_s"),
-    ("HARP", "harp_p50_us", "harp_frames_per_s", "harp_gbit_per_s"),
-    ("kernel TCP", "kernel_p50_us", None, "kernel_gbit_per_s"),
-)
-
-
-@bench.command()
-@lab_options
-@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
-@click.option("--seconds", type=click.IntRange(1, 60), default=2, show_default=True)
-@output_option
-def ratios(rounds: int, seconds: int, output: str, **lab: Any) -> None:
-    """Raw wire, HARP and kernel TCP alternately; medians, ratios, and whether the goals are met.
-
-    HARP is its own stack alone here (HARP_PATH=xdp); `bench paths` has what auto makes of both.
-    Goals: HARP's median latency is below a bare kernel socket's; HARP moves at least 80 % of the
-    data frames a second that the raw wire moves. Exit code 1 when one is missed.
-
-    Raw frames are sent twice: as fast as they go, and the way of HARP's with every byte copied and
-    summed on both sides. What HARP falls behind those is TCP's and the plugin's.
-
-    \b
-    harpctl bench ratios --mtu 1500 --rounds 5
-    """
-    shape = lab_shape(lab)
-    report = runner.run_ratios(shape, rounds=rounds, seconds=seconds, say=console.err.print)
-    median = report["median"]
-    met = {
-        "latency": median["latency_ratio"] < runner.LATENCY_GOAL,
-        "frames": median["frames_ratio"] >= runner.FRAMES_GOAL,
-    }
-    report["met"] = met
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print_ratios(report, shape)
-    if not all(met.values()):
-        raise click.exceptions.Exit(Exit.FAILURE)
-
-
-def _print_ratios(report: dict[str, Any], shape: LabOptions) -> None:
-    median, met = report["median"], report["met"]
-    rounds = len(report["rounds"])
-    console.out.print(f"medians of {rounds} rounds, {shape.words}")
-    console.out.print(f"wire: {report['wire_mode']}; HARP: {report['path']}", markup=False)
-    rows = [
-        (
-            name,
-            "" if latency is None else f"{median[latency]:.2f}",
-            "" if frames is None else f"{median[frames]:.0f}",
-            f"{median[rate]:.2f}",
-        )
-        for name, latency, frames, rate in _RATIO_ROWS
-    ]
-    columns = ("", "half rtt p50 us", "data frames/s", "Gbit/s")
-    console.print_table(columns, rows)
-    words = {True: "met", False: "MISSED"}
-    console.out.print(
-        f"latency, HARP/kernel: {median['latency_ratio']:.2f}"
-        f" (goal: below {runner.LATENCY_GOAL:.0f}): {words[met['latency']]}"
-    )
-    console.out.print(
-        f"data frames, HARP/wire: {median['frames_ratio']:.2f}"
-        f" (goal: at least {runner.FRAMES_GOAL}): {words[met['frames']]}"
-    )
-    console.out.print(
-        f"data frames, HARP/raw moved as HARP's: {median['moved_ratio']:.2f} (no goal)"
-    )
-    console.out.print(f"bandwidth, HARP/kernel: {median['bandwidth_ratio']:.2f} (no goal)")
-
-
 bench.add_command(loss)
 bench.add_command(fairness)
-bench.add_command(paths)
-bench.add_command(attach)
-bench.add_command(lanes)
+bench.add_command(nccl)
 bench.add_command(rails)
 bench.add_command(failover)
 bench.add_command(dpdk)

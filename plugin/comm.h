@@ -13,7 +13,6 @@
  *   comm_plan.c        the sending end of several lanes: what goes next, by which lane
  *   comm_recv_lanes.c  the receiving end of several lanes: placing, early messages
  *   comm_tell.c        the receiving end of several lanes: CREDIT and ACK
- *   comm_choice.c      the sending end of several lanes: which kinds carry a message
  *   comm_early.c       memory for chunks that came before their receive was posted
  *   comm_kept.c        the sending end of several lanes: copies of small messages, until they are acknowledged
  *
@@ -47,11 +46,9 @@
 #define COMM_EARLY_MAX                                                                             \
 	(2 * COMM_CHUNKS_MAX) /* so are those that come before their receive is posted */
 /* Small messages of several lanes, kept by their sender until an ACK covers them (docs/lanes.md section 4.2). */
-#define COMM_KEPT_BYTES_MAX 4096u
+#define COMM_KEPT_BYTES_MAX 65536u
 #define COMM_KEPT_MAX 64u      /* a sender keeps so many at most: bits of a word */
 #define COMM_KEPT_MESSAGES 16u /* received since the last ACK: tell */
-/* One that asks for an ACK is not done without it sooner than that: its receive may not be posted for long. */
-#define COMM_ASK_NS 4000000u
 
 enum comm_side { COMM_SEND, COMM_RECV };
 
@@ -81,7 +78,6 @@ struct request {
 	uint8_t carried; /* and those that did */
 	uint8_t users;   /* lanes that read or write its memory right now */
 	uint8_t kept;    /* send: 1 + its place in the table of kept ones, 0: it is not kept */
-	bool asks;       /* send: for an ACK at once; a kept one is done with it */
 	bool begun;      /* receive: a record of it is here */
 };
 
@@ -99,7 +95,6 @@ struct comm_in {
 	bool admitted; /* checked against its receive */
 	uint64_t message, offset, total;
 	uint32_t length, done, tag;
-	bool asks;
 };
 
 struct comm_list { /* of chunks, by their numbers; -1: none */
@@ -261,7 +256,6 @@ struct comm_several {
 	int orphan_error;                        /* of what */
 	uint64_t revive_ns;
 	uint32_t kept_bytes; /* messages of up to so many are kept; 0: none is */
-	bool asks;           /* DATA records may ask for an ACK */
 	struct stripe stripe;
 	comm_lane_lost *lane_lost;
 	/* Its tender is at rest: this is posted to that driver when there is something to look after. */
@@ -278,8 +272,7 @@ struct comm_several {
 	uint64_t kept_free;                   /* bit i: kept[i] */
 	int told; /* lane for the next of a new message, as of told_ns; -1 */
 	uint64_t told_ns;
-	struct choice *choice; /* of the kinds that carry a message */
-	int choice_dev;        /* of the first lane: what is learnt is kept by it */
+	uint64_t harp_bytes_max; /* messages of up to this many bytes go over HARP lanes; path_policy.h */
 	struct comm_habit habit;
 	/* Receive. */
 	struct ranges ranges;
@@ -288,7 +281,6 @@ struct comm_several {
 	uint64_t ack_bytes;       /* received since the last ACK */
 	uint64_t ack_message;     /* messages received, as it told */
 	unsigned ack_kept;        /* kept messages received since */
-	uint64_t asked;   /* behind the last message that asks for an ACK: so far each gets one */
 	bool pauses;      /* the last time that nothing was outstanding, for a while */
 	bool peer_closed; /* CLOSE has come by a lane: */
 	struct record peer_close; /* it */
@@ -300,7 +292,6 @@ struct comm_several {
 	atomic_uint_fast64_t kernel_active_ns; /* a kernel lane brought something */
 	atomic_uint_fast64_t kernel_message;   /* the last that one took or brought */
 	atomic_uint kernel_pushing;            /* kernel lanes whose socket is full */
-	atomic_bool answers; /* a kernel lane has brought what asks for an ACK: it goes at once */
 	/* Application. */
 	uint64_t ticked_ns, kernel_polled_ns;
 };
@@ -359,11 +350,11 @@ struct comm_options {
 	bool no_credit;       /* means nothing when several */
 	bool several;         /* both sides plan more than one lane, from the first record on */
 	bool kept;            /* several: the connector has said that it keeps small messages */
-	bool asks;            /* several: the acceptor answers a DATA record that asks for an ACK */
 	uint64_t comm_id;
 	uint64_t revive_ns;            /* for so long the last lane's death is waited out */
 	struct comm_lane_options lane; /* of the first */
 	comm_lane_lost *lane_lost;     /* NULL: nobody wants to know */
+	uint64_t harp_bytes_max;       /* several, send: path_policy.h */
 };
 
 /* Takes the lane (baton of lane->driver held): one of the kernel's moves to the comm's own driver.

@@ -158,22 +158,9 @@ void comm_several_close(struct comm *comm);
 void comm_several_post(struct comm *comm, struct request *request);
 void comm_several_poll(struct comm *comm);
 
-/* comm_choice.c; of a sender, and the lock held where it says nothing else */
-int comm_choice_new(struct comm *comm, int dev); /* nobody else knows the comm; -ENOMEM */
-void comm_choice_free(struct comm *comm);        /* keeps and says what was learnt; as above */
-/* A lane is in the table now, or out of it. rtt_ns: of its preamble; 0: not measured. */
-void comm_choice_lanes(struct comm *comm, const struct comm_lane *l, uint64_t rtt_ns);
-/* The request just posted. What is in flight may be done, by what came with its answer: is that to be seen before this one is
- * taken? */
-bool comm_choice_would_join(const struct comm *comm, const struct request *request);
-/* The request just posted, before its first chunk. True: there is something to say. */
-bool comm_choice_take(struct comm *comm, struct request *request);
-void comm_choice_done(struct comm *comm, const struct request *request);
-void comm_choice_say(struct comm *comm, uint64_t now_ns); /* lock not held */
-
 /* comm_send_lanes.c */
-/* Lock held. True: comm_choice_say() has something to say. */
-bool comm_tx_post(struct comm *comm, struct request *request);
+/* Lock held. */
+void comm_tx_post(struct comm *comm, struct request *request);
 void comm_tx_advance(struct comm_lane *l, uint64_t now_ns);
 /* 1: nothing is left to push, 0: the lane is full, or the error. */
 int comm_tx_push(struct comm_lane *l, uint64_t now_ns);
@@ -207,8 +194,6 @@ uint8_t *comm_kept_data(const struct comm *comm, int place);
 bool comm_kept_owes(const struct comm *comm);
 /* What is acknowledged and not being read is forgotten. */
 void comm_kept_shed(struct comm *comm);
-/* It may be done by now: its lane is to look. */
-void comm_kept_wake(struct comm *comm, const struct request *request);
 /* Of a request that has been cut: it is kept, and delivered as its lane says. */
 bool comm_kept_is_done(const struct comm *comm, const struct request *request);
 
@@ -222,8 +207,8 @@ bool comm_rx_rests(struct comm_lane *l);
 void comm_rx_advance(struct comm_lane *l, uint64_t now_ns);
 
 /* comm_tell.c */
-/* Lock held: a message is complete. due: its ACK is, whether or not it asks for one; then it is due at once. */
-void comm_rx_due(struct comm_lane *l, bool due);
+/* Lock held: a message is complete, and its ACK is due. */
+void comm_rx_due(struct comm_lane *l);
 /* Lock held: a receive has just been posted. */
 void comm_rx_resumes(struct comm *comm, uint64_t posted);
 /* Baton held: is what is due to go in the next turn? */

@@ -75,7 +75,6 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	s->lanes[l->index] = NULL;
 	stripe_remove(&s->stripe, l->index);
 	s->watched &= ~(1u << l->index);
-	comm_choice_lanes(comm, l, 0);
 	if (comm->side == COMM_SEND)
 		moved = comm_tx_orphan(l, lost);
 	comm_lanes_control(comm);
@@ -101,7 +100,6 @@ bool comm_lanes_join(struct comm *comm, struct comm_lane *l, uint64_t rtt_ns, ui
 	s->all = l;
 	l->waits = true; /* something may have come with the preamble */
 	stripe_add(&s->stripe, l->index, l->kind, l->backup, rtt_ns, now_ns);
-	comm_choice_lanes(comm, l, rtt_ns);
 	s->orphaned_ns = 0;
 	comm_lanes_control(comm);
 	return true;
@@ -163,7 +161,7 @@ int comm_several_new(struct comm *comm, const struct comm_options *opt)
 	s->control = -1;
 	s->told = -1;
 	s->revive_ns = opt->revive_ns;
-	s->asks = opt->asks;
+	s->harp_bytes_max = opt->harp_bytes_max;
 	s->lane_lost = opt->lane_lost;
 	s->unused = s->moved = (struct comm_list){ -1, -1 };
 	comm->several = s;
@@ -183,10 +181,6 @@ int comm_several_new(struct comm *comm, const struct comm_options *opt)
 	for (int16_t i = 0; i < (int16_t)COMM_CHUNKS_MAX; i++)
 		s->chunks[i].next = (int16_t)(i + 1 < (int16_t)COMM_CHUNKS_MAX ? i + 1 : -1);
 	s->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
-	if (comm_choice_new(comm, opt->lane.dev)) {
-		comm_several_free(comm);
-		return -ENOMEM;
-	}
 	return 0;
 }
 
@@ -202,7 +196,6 @@ void comm_several_free(struct comm *comm)
 		s->early = early->next;
 		comm_early_free(early);
 	}
-	comm_choice_free(comm);
 	comm_kept_free(comm);
 	free(s->chunks);
 	free(s->ranges.table);

@@ -93,16 +93,6 @@ bool comm_kept_owes(const struct comm *comm)
 	return false;
 }
 
-void comm_kept_wake(struct comm *comm, const struct request *request)
-{
-	const struct comm_several *s = comm->several;
-	const struct comm_kept *kept = request->kept ? &s->kept[request->kept - 1] : NULL;
-
-	/* Of one that is acknowledged the lane may be gone; who has read the ACK is about to call it done. */
-	if (kept && kept->lane && kept->message >= s->acked_message)
-		comm_wake(comm, kept->lane->index);
-}
-
 bool comm_kept_is_done(const struct comm *comm, const struct request *request)
 {
 	const struct comm_kept *kept;
@@ -110,7 +100,5 @@ bool comm_kept_is_done(const struct comm *comm, const struct request *request)
 	if (!request->kept)
 		return false;
 	kept = &comm->several->kept[request->kept - 1];
-	if (!kept->lane || kept->lane->done_bytes < kept->end_bytes)
-		return false;
-	return !request->asks || comm->now_ns >= request->posted_ns + COMM_ASK_NS;
+	return kept->lane && kept->lane->done_bytes >= kept->end_bytes;
 }

@@ -220,8 +220,7 @@ static void comm_plan_commit(struct comm_lane *l, const struct plan *plan, uint6
 	struct record record = { .type = RECORD_DATA,
 				 .message = plan->message,
 				 .offset = plan->offset,
-				 .length = plan->length,
-				 .ask = plan->message >= comm->completed && request->asks };
+				 .length = plan->length };
 	int16_t i = comm_list_pop(s, plan->what == PLAN_MOVED ? &s->moved : &s->unused);
 
 	if (plan->what == PLAN_RESENT) {

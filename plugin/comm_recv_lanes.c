@@ -169,8 +169,8 @@ static const char *comm_rx_placed(struct comm_lane *l, uint64_t message, uint64_
 		comm_complete(comm, l, request->total);
 		s->done_ns = comm->now_ns;
 		comm->rx.messages_since_told++;
-		comm_rx_due(l, !comm_is_kept(comm, request->total) ||
-				       ++s->ack_kept >= COMM_KEPT_MESSAGES);
+		if (!comm_is_kept(comm, request->total) || ++s->ack_kept >= COMM_KEPT_MESSAGES)
+			comm_rx_due(l);
 	}
 	if (s->peer_closed)
 		comm_rx_close(comm, &s->peer_close);
@@ -193,8 +193,6 @@ static const char *comm_rx_arrived(struct comm_lane *l, enum target target,
 		l->vain_records++;
 		return NULL;
 	}
-	if (in->asks && l->comm->several->asked <= in->message)
-		l->comm->several->asked = in->message + 1;
 	lane_page_add(l->row, HARP_LANE_payload_bytes, in->length);
 	if (where->early) {
 		where->early->complete = true;
@@ -433,8 +431,7 @@ static int comm_rx_header(struct comm_lane *l)
 				  .offset = record.offset,
 				  .total = record.total,
 				  .length = record.length,
-				  .tag = record.tag,
-				  .asks = record.ask };
+				  .tag = record.tag };
 	return 1;
 }
 

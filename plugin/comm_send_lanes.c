@@ -69,7 +69,6 @@ void comm_tx_complete(struct comm *comm, struct comm_lane *observer)
 			    ? request->users
 			    : !comm_kept_is_done(comm, request))
 			return;
-		comm_choice_done(comm, request);
 		comm_complete(comm, observer, request->size);
 	}
 }
@@ -97,12 +96,12 @@ int comm_tx_ack(struct comm *comm, uint64_t message, uint64_t offset)
 	return 0;
 }
 
-bool comm_tx_post(struct comm *comm, struct request *request)
+void comm_tx_post(struct comm *comm, struct request *request)
 {
-	bool news = comm_choice_take(comm, request);
-
+	/* A preference: the scheduler takes another kind's lane where this kind has none that works. */
+	request->kinds = request->size <= comm->several->harp_bytes_max ? LANE_HARP : LANE_KERNEL;
+	request->carried = 0;
 	comm_tx_kick(comm, NULL, request->posted_ns);
-	return news;
 }
 
 /* ---- a turn; baton held ------------------------------------------------------------------------- */

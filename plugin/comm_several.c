@@ -90,10 +90,6 @@ static void comm_several_drive(struct comm *comm, uint64_t now_ns)
 			driver_poll_at(driver, now_ns);
 	}
 	comm_kernel_run(comm, now_ns);
-	if (atomic_load_explicit(&s->answers, memory_order_relaxed)) {
-		atomic_store_explicit(&s->answers, false, memory_order_relaxed);
-		comm_engines_run(comm, now_ns);
-	}
 }
 
 /* As above, of who posts a request. He will ask whether it is done, or is told so at once: then is the time to ask kernel
@@ -117,22 +113,16 @@ static void comm_several_begin(struct comm *comm, const struct request *request)
 
 void comm_several_post(struct comm *comm, struct request *request)
 {
-	bool ended, news = false;
+	bool ended;
 
 	request->received = 0;
 	request->begun = false;
 	request->kept = 0;
-	request->asks = false;
 	comm_lock(comm);
-	if (comm->side == COMM_SEND && comm_choice_would_join(comm, request)) {
-		comm_unlock(comm);
-		comm_several_drive(comm, request->posted_ns);
-		comm_lock(comm);
-	}
 	/* Publishes the slot; in the lock, so that a lane which found nothing posted is woken. */
 	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
 	if (comm->side == COMM_SEND) {
-		news = comm_tx_post(comm, request);
+		comm_tx_post(comm, request);
 		if (request->kinds & LANE_KERNEL)
 			atomic_store_explicit(&comm->several->kernel_message, comm->app_posted,
 					      memory_order_relaxed);
@@ -144,8 +134,6 @@ void comm_several_post(struct comm *comm, struct request *request)
 	comm_several_begin(comm, request);
 	if (ended) /* nobody may be left to say so */
 		comm_settle(comm, NULL);
-	if (news)
-		comm_choice_say(comm, request->posted_ns);
 }
 
 /* Requests wait, if perhaps none for long: lanes that nothing comes from are looked at too. */

@@ -23,18 +23,11 @@ static uint64_t comm_rx_turn(const struct comm_lane *l)
 	return atomic_load_explicit(&l->lane->driver->runs, memory_order_relaxed) + 1;
 }
 
-void comm_rx_due(struct comm_lane *l, bool due)
+void comm_rx_due(struct comm_lane *l)
 {
-	struct comm_several *s = l->comm->several;
-	bool asked = l->comm->completed <= s->asked;
-
-	s->ack_due |= due || asked;
-	if (asked)
-		l->ack_turn = 0;
-	else if (due && !l->ack_turn && l->kind == LANE_HARP)
+	l->comm->several->ack_due = true;
+	if (!l->ack_turn && l->kind == LANE_HARP)
 		l->ack_turn = comm_rx_turn(l);
-	if (asked && l->kind == LANE_KERNEL)
-		atomic_store_explicit(&s->answers, true, memory_order_relaxed);
 }
 
 void comm_rx_resumes(struct comm *comm, uint64_t posted)
@@ -46,10 +39,11 @@ void comm_rx_resumes(struct comm *comm, uint64_t posted)
 }
 
 /*
- * An ACK that this turn of the engine has made due goes in the next one, with what the application answers: what leaves by
- * itself costs a kick of the NIC. It is put off once, and not at all where it is asked for. Of an application that polls no more
- * the guardian takes that turn, a millisecond later, and the sender's may wait for it: where everything has been received
- * and the application took its time the last time that it had, it is not put off.
+ * An ACK that becomes due in this turn of the engine waits for the next turn, to leave together with the
+ * application's answer: on its own it costs a kick of the NIC. It waits once. If the application stops
+ * polling, the background poller takes that turn a millisecond later, and the sender may wait for the ACK.
+ * So an ACK does not wait when every posted receive is complete and the application paused the last time
+ * that this was so.
  */
 bool comm_rx_puts_off(struct comm_lane *l)
 {
@@ -59,8 +53,7 @@ bool comm_rx_puts_off(struct comm_lane *l)
 
 	if (put_off) {
 		comm_lock(comm);
-		put_off = !(s->ack_message < s->asked && s->asked <= comm->completed) &&
-			  !(s->pauses &&
+		put_off = !(s->pauses &&
 			    comm->completed ==
 				    atomic_load_explicit(&comm->posted, memory_order_relaxed));
 		comm_unlock(comm);

@@ -12,6 +12,7 @@
 #include "forkguard.h"
 #include "keeper.h"
 #include "keyfile.h"
+#include "path_policy.h"
 #include "peers.h"
 #include "rails.h"
 #include "retry.h"
@@ -154,7 +155,6 @@ static int connect_finish(struct connect *c)
 				    .side = COMM_SEND,
 				    .several = preamble_several(p),
 				    .kept = (p->own.features & FEATURE_KEPT) != 0,
-				    .asks = (p->peer.features & FEATURE_ANSWERS) != 0,
 				    .comm_id = c->comm_id,
 				    .revive_ns = COMM_REVIVE_NS };
 	int rc;
@@ -165,8 +165,11 @@ static int connect_finish(struct connect *c)
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
-	if (opt.several)
+	if (opt.several) {
 		opt.lane_lost = upkeep_lost;
+		opt.harp_bytes_max =
+			path_policy_harp_bytes_max(plugin_device(c->dev), plugin_config());
+	}
 	rc = comm_create(&c->comm, c->dial.lane, &opt);
 	if (!rc && opt.several)
 		upkeep_made(c->upkeep, c->comm, &c->dial);

@@ -11,6 +11,7 @@
 #include "keyfile.h"
 #include "lane_page.h"
 #include "memory.h"
+#include "path_policy.h"
 #include "peers.h"
 #include "rails.h"
 #include "rendezvous.h"
@@ -40,6 +41,20 @@ struct device_state {
 
 static struct device_state device_states[PLUGIN_DEVICES_MAX]; /* under ctx_lock */
 
+/* Which messages take which path, where both are open. */
+static void ctx_report_policy(const struct device *device)
+{
+	const struct plugin_config *config = plugin_config();
+	uint64_t bytes_max = path_policy_harp_bytes_max(device, config);
+
+	if (bytes_max != PATH_POLICY_ALL)
+		INFO("%s: messages of up to %llu bytes go over HARP lanes, longer ones over kernel TCP: %s",
+		     device->ifname, (unsigned long long)bytes_max,
+		     config->xdp_bytes_max ? "HARP_XDP_BYTES_MAX"
+		     : device->segments    ? "two segments of the MTU (segmentation offload is on)"
+					   : "16 segments of the MTU (segmentation offload is off)");
+}
+
 static void ctx_log_path(int dev, const struct device_state *state)
 {
 	/* An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a
@@ -47,6 +62,8 @@ static void ctx_log_path(int dev, const struct device_state *state)
 	if (!state->engines && !plugin_path_is_harp(plugin_config()->path) &&
 	    !plugin_device(dev)->netns)
 		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
+	else if (state->engines)
+		ctx_report_policy(plugin_device(dev));
 }
 
 /* ctx_lock held. True when that needs no try. */

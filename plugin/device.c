@@ -313,6 +313,7 @@ static void device_describe(const struct device_host *host, const struct plugin_
 		mtu = host->mtu(device->ifname);
 		device->mtu_bytes = mtu > 0 ? (uint32_t)mtu : 0;
 		device->has_default_route = host->default_route(device->ifname) == 1;
+		device->segments = host->segments(device->ifname) == 1;
 	}
 	if (!device->speed_mbps)
 		device->speed_mbps = DEVICE_SPEED_MBPS_DEFAULT;

@@ -14,6 +14,7 @@ struct device_host {
 	const char *comm_id;                      /* NCCL_COMM_ID or NULL */
 	int (*mtu)(const char *ifname);           /* bytes, or -errno */
 	int (*default_route)(const char *ifname); /* 1, 0, -errno */
+	int (*segments)(const char *ifname); /* the kernel hands it GSO packets: 1, 0, -errno */
 	/* enum harp_address_state, or -errno: unknown */
 	int (*address_state)(const char *ifname, const struct harp_addr *addr);
 	/* What harpd leases (harp_lease.h), and the number of this process's network namespace. */

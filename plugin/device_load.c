@@ -86,6 +86,24 @@ static void device_warn_none(const struct plugin_config *config, const struct if
 		     family, there);
 }
 
+static int device_segments(const char *ifname)
+{
+	static const uint32_t offloads[] = { ETHTOOL_GTSO, ETHTOOL_GGSO };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), found = 0;
+
+	if (fd < 0)
+		return -errno;
+	for (size_t i = 0; i < sizeof(offloads) / sizeof(*offloads); i++) {
+		struct ethtool_value value = { .cmd = offloads[i] };
+		struct ifreq request = { .ifr_data = (void *)&value };
+
+		snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", ifname);
+		found |= !ioctl(fd, SIOCETHTOOL, &request) && value.data;
+	}
+	close(fd);
+	return found;
+}
+
 /* IFF_RUNNING follows the carrier up to a second late: an interface just set up is asked itself. */
 static void device_ask_carrier(struct ifaddrs *addresses)
 {
@@ -142,6 +160,7 @@ static int devices_load_interfaces(const struct plugin_config *config)
 		.comm_id = getenv("NCCL_COMM_ID"),
 		.mtu = device_mtu,
 		.default_route = harp_host_has_default_route,
+		.segments = device_segments,
 		.address_state = harp_host_address_state,
 		.netns = plugin_netns(),
 	};

@@ -460,7 +460,7 @@ void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_
 	guest->came_ns = now_ns;
 	guest->source.ready = guest_ready;
 	guests->count++;
-	own.features = FEATURE_ANSWERS | (guests->placement ? FEATURE_ACK_PROMPTLY : 0);
+	own.features = guests->placement ? FEATURE_ACK_PROMPTLY : 0;
 	preamble_accept(&guest->preamble, &own, guest_lookup, guest);
 	guest->preamble.before_ready = guest_expect;
 	/* A known nonce would let a replay in; a socket that is not watched would never be looked at. */

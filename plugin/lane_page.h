@@ -60,8 +60,6 @@ struct comm_row *lane_page_comm_add(const struct comm_row_options *opt);
 /* A request is done; its message went out over these kinds, the bits of enum lane_kind; 0: it came. Any one
  * thread at a time. */
 void lane_page_comm_done(struct comm_row *row, unsigned kinds, uint64_t bytes);
-/* What choice_announce() said. */
-void lane_page_comm_choice(struct comm_row *row, const char *text);
 /* The comm has failed. */
 void lane_page_comm_failed(struct comm_row *row);
 /* The comm and its lanes are gone; nobody counts in their rows any more. */

@@ -86,7 +86,6 @@ static void comm_publish(const struct harp_page_job *job, struct comm_row *row, 
 	record->remote_port = row->remote.port;
 	record->scope_id = row->remote.scope_id;
 	memcpy(record->ifname, row->ifname, sizeof(record->ifname));
-	memcpy(record->choice, row->choice, sizeof(record->choice));
 	for (unsigned i = 0; i < HARP_COMM_COUNT; i++)
 		record->value[i] = atomic_load_explicit(&row->value[i], memory_order_relaxed);
 	record->value[HARP_COMM_updated_ns] = now_ns;

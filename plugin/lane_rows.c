@@ -110,19 +110,6 @@ void lane_page_comm_done(struct comm_row *row, unsigned kinds, uint64_t bytes)
 	atomic_store_explicit(&row->dirty, true, memory_order_release);
 }
 
-void lane_page_comm_choice(struct comm_row *row, const char *text)
-{
-	lane_page_count(HARP_JOB_choices_changed, 1);
-	if (!row)
-		return;
-	row_lock(row);
-	memset(row->choice, 0, sizeof(row->choice));
-	snprintf(row->choice, sizeof(row->choice), "%s", text);
-	atomic_store_explicit(&row->dirty, true, memory_order_release);
-	row_publish_now(row);
-	row_unlock(row);
-}
-
 void lane_page_comm_failed(struct comm_row *row)
 {
 	lane_page_count(HARP_JOB_comms_failed, 1);

@@ -36,7 +36,6 @@ struct comm_row {
 	struct lane_slot *lanes[ROW_LANES_MAX];
 	struct harp_endpoint remote;
 	char ifname[16];
-	char choice[256];
 };
 
 static inline void row_lock(struct comm_row *row)

@@ -50,7 +50,8 @@ struct plugin_config {
 	enum plugin_huge_pages dpdk_huge_pages; /* HARP_DPDK_HUGE_PAGES=auto|never|require */
 	uint32_t dpdk_memory_mib;               /* HARP_DPDK_MEMORY_MIB, default 256 */
 	char dpdk_args[1024];                   /* HARP_DPDK_ARGS, for EAL */
-	uint32_t eager_bytes;                   /* HARP_EAGER_BYTES, default 262144 */
+	uint32_t xdp_bytes_max;                 /* HARP_XDP_BYTES_MAX; path_policy.h */
+	uint32_t eager_bytes;                   /* HARP_EAGER_BYTES, default 1048576 */
 	uint32_t frames;                        /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns;            /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
 	uint64_t user_timeout_ns;               /* HARP_USER_TIMEOUT_MS, default 120000 */
@@ -108,6 +109,7 @@ struct device {
 	uint32_t mtu_bytes;
 	int numa_node;
 	bool has_default_route;
+	bool segments; /* takes GSO packets of the kernel's: TSO, or GSO in software */
 	/* Of the network namespace whose NIC and addresses these are, harpd's; 0: this process's own.
 	 * Elsewhere there are no kernel sockets of ours: such a device is HARP's or nothing. A DPDK port has a number
 	 * of its own. */

@@ -36,7 +36,6 @@
 #define FEATURE_NO_CREDIT 0x1ull      /* send me no CREDIT records (section 5.4) */
 #define FEATURE_ACK_PROMPTLY 0x2ull   /* my sends are done when TCP acknowledges them */
 #define FEATURE_KEPT 0x4ull           /* small messages I keep: acknowledge them now and then */
-#define FEATURE_ANSWERS 0x8ull        /* DATA records may ask me for an ACK */
 #define FEATURE_SEALED 0x100000000ull /* what follows READY is sealed */
 #define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
 

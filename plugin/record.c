@@ -16,13 +16,10 @@
 #define AT_TAG 32
 #define AT_RESERVED32 36
 
-#define FLAG_ASK 0x01u
-
 void record_encode(uint8_t out[RECORD_HEADER_BYTES], const struct record *record)
 {
 	memset(out, 0, RECORD_HEADER_BYTES);
 	out[AT_TYPE] = record->type;
-	out[AT_FLAGS] = record->ask ? FLAG_ASK : 0;
 	wire_put32(out + AT_LENGTH, record->length);
 	wire_put64(out + AT_MESSAGE, record->message);
 	wire_put64(out + AT_TOTAL, record->total);
@@ -63,14 +60,12 @@ int record_decode(const uint8_t in[RECORD_HEADER_BYTES], struct record *record, 
 	const char *wrong = NULL;
 
 	record->type = in[AT_TYPE];
-	record->ask = in[AT_FLAGS] == FLAG_ASK && record->type == RECORD_DATA;
 	record->length = wire_get32(in + AT_LENGTH);
 	record->message = wire_get64(in + AT_MESSAGE);
 	record->total = wire_get64(in + AT_TOTAL);
 	record->offset = wire_get64(in + AT_OFFSET);
 	record->tag = wire_get32(in + AT_TAG);
-	if (in[AT_FLAGS] != (record->ask ? FLAG_ASK : 0) || wire_get16(in + AT_RESERVED16) ||
-	    wire_get32(in + AT_RESERVED32)) {
+	if (in[AT_FLAGS] || wire_get16(in + AT_RESERVED16) || wire_get32(in + AT_RESERVED32)) {
 		wrong = "a record with reserved bits set";
 	} else {
 		switch (record->type) {

@@ -18,7 +18,7 @@
 #define RECORD_TOTAL_MAX (1ull << 48) /* no message is longer */
 
 enum record_type {
-	RECORD_DATA = 1,   /* message, tag, total, offset, length, ask */
+	RECORD_DATA = 1,   /* message, tag, total, offset, length */
 	RECORD_CREDIT = 2, /* message: messages received; total: receives posted; payload: a u64
 			    * size for each receive between */
 	RECORD_ACK = 3,    /* message, offset: everything before is received; several lanes only */
@@ -36,7 +36,6 @@ enum close_reason {
 
 struct record {
 	uint8_t type;
-	bool ask; /* DATA: an ACK once the message is received; several lanes, and only who said FEATURE_ANSWERS */
 	uint32_t length;
 	uint64_t message;
 	uint64_t total;

@@ -223,7 +223,6 @@ struct harp_page_flow {
 	X(messages_harp, "messages sent by HARP TCP alone")                                        \
 	X(messages_kernel, "messages sent by kernel TCP alone")                                    \
 	X(messages_mixed, "messages sent over lanes of both kinds")                                \
-	X(choices_changed, "times that path auto chose anew what goes where")                      \
 	X(rails_down, "times that a NIC in use had no working lane left")                          \
 	X(rails_up, "times that such a NIC had one again")                                         \
 	X(dials_failed, "further lanes that could not be established, tries counted one by one")   \
@@ -351,7 +350,6 @@ struct harp_page_comm {
 	uint16_t reserved;
 	uint32_t scope_id;
 	char ifname[16];  /* the NIC that NCCL asked for */
-	char choice[256]; /* path auto's last words on it; empty: it has nothing to choose */
 	uint64_t value[HARP_COMM_COUNT];
 };
 

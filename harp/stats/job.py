@@ -127,7 +127,6 @@ def comm_document(each: CommLanes) -> dict[str, Any]:
         "peer_port": int(each.comm["remote_port"]),
         "scope_id": int(each.comm["scope_id"]),
         "ifname": text(each.comm["ifname"]),
-        "choice": text(each.comm["choice"]),
         **values,
         "state": COMM_STATES.get(values["state"], UNKNOWN),
         "side": SIDES.get(values["side"], UNKNOWN),
@@ -203,7 +202,7 @@ def _restored_lane(given: dict[str, Any], into: np.void) -> None:
 def _restored_comm(given: dict[str, Any], into: np.void) -> None:
     into["remote_addr"] = np.void(packed(given["peer"]))
     into["remote_port"], into["scope_id"] = given["peer_port"], given["scope_id"]
-    into["ifname"], into["choice"] = given["ifname"].encode(), given["choice"].encode()
+    into["ifname"] = given["ifname"].encode()
     _fill(into, _page.comm_values(), given)
     into["state"] = _number(COMM_STATES, given["state"])
     into["side"] = _number(SIDES, given["side"])

@@ -263,19 +263,6 @@ def without_lanes(sight: Sight) -> Sight:
     return Sight(tuple(rest(each) for each in sight.instances))
 
 
-def _choices(sight: Sight) -> Iterator[Text]:
-    """What auto says, each text once."""
-    said: dict[str, list[str]] = {}
-    for job in sight.jobs:
-        for comm in job.snapshot.comms:
-            choice = text(comm["choice"])
-            if choice:
-                said.setdefault(choice, []).append(f"{int(comm['serial'])} of {job.name}")
-    for choice, whose in said.items():
-        shown = ", ".join(whose[:4]) + (f" and {len(whose) - 4} more" if len(whose) > 4 else "")
-        yield Text(f"auto, comm {shown}: {choice}")
-
-
 def job_notes(sight: Sight) -> list[Text]:
     """What jobs' pages have no room for, and NICs without a working lane."""
     lines = []
@@ -299,7 +286,7 @@ def lanes_view(sight: Sight, rates: LaneRates, *, wide: bool = False) -> Rendera
     lines = list(tree(sight, rates))
     parts: list[RenderableType] = []
     if lines:
-        parts += [_lanes_table(lines, rates.seconds > 0), *_choices(sight)]
+        parts += [_lanes_table(lines, rates.seconds > 0)]
     rest = without_lanes(sight)
     if any(len(each.snapshot.flows) for each in rest.instances):
         parts += ["", flows_view(rest, wide=wide)]

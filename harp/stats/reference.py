@@ -118,7 +118,7 @@ each:
 - `rails`: for each NIC and kind of lane `ifname`, `kind`, `down` (true: no lane of a comm that
   wants the NIC works), the numbers below, and `srtt`, a histogram.
 - `comms`: a list, by age. `peer`, `peer_port`, `scope_id`, `ifname` (the NIC that NCCL asked
-  for), `choice` (path auto's last words), `state` (`open`, `failed`), `side` (`send`, `receive`),
+  for), `state` (`open`, `failed`), `side` (`send`, `receive`),
   the numbers below, and `lanes`. One whose record the page has no room for has `peer` and `lanes`
   alone.
 - `lanes` of each comm, by index: `local`, `local_port`, `remote`, `remote_port`, `scope_id`,

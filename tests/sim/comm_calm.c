@@ -26,7 +26,7 @@ static bool calm_for_nothing; /* a lane has such a turn */
 /* What a turn that finds nothing to do leaves as it was. */
 struct calm_view {
 	uint64_t completed, offset, current, granted, told;
-	uint64_t acked_message, acked_offset, kept_free, ack_bytes, asked;
+	uint64_t acked_message, acked_offset, kept_free, ack_bytes;
 	int error, end_error, failing, control;
 	uint32_t live, watched;
 	struct comm_list unused, moved, under_way;
@@ -48,7 +48,6 @@ static void calm_see_several(struct calm_view *v, const struct comm *comm,
 	v->acked_offset = s->acked_offset;
 	v->kept_free = s->kept_free;
 	v->ack_bytes = s->ack_bytes;
-	v->asked = s->asked;
 	v->failing = s->failing;
 	v->control = s->control;
 	v->live = s->stripe.live;

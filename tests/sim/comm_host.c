@@ -12,7 +12,6 @@
 
 #include "base/checksum.h"
 #include "base/endian.h"
-#include "choice.h"
 #include "comm_words.h"
 #include "double_env.h"
 #include "lane_harp.h"
@@ -74,42 +73,6 @@ int harp_instance_fd(const struct harp_instance *instance)
 {
 	(void)instance;
 	return -1;
-}
-
-/* No memory from one run to the next: each is as its seed says. */
-void choice_join(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns)
-{
-	(void)choice;
-	(void)dev;
-	(void)remote;
-	(void)now_ns;
-}
-
-void choice_hear(struct choice *choice, uint64_t size, int dev, const struct harp_addr *remote,
-		 uint64_t now_ns)
-{
-	(void)size;
-	choice_join(choice, dev, remote, now_ns);
-}
-
-void choice_save(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns)
-{
-	choice_join(choice, dev, remote, now_ns);
-	choice->learnt = false;
-}
-
-bool choice_tell(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns,
-		 char *text, size_t len)
-{
-	choice_join(choice, dev, remote, now_ns);
-	return choice_announce(choice, now_ns, text, len);
-}
-
-void choice_leave(struct choice *choice, int dev, const struct harp_addr *remote, uint64_t now_ns,
-		  char *text, size_t len)
-{
-	choice_join(choice, dev, remote, now_ns);
-	choice_report(choice, text, len);
 }
 
 /* Work was posted: whoever sleeps must look. */

@@ -258,7 +258,7 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.no_credit = k->spec->no_credit,
 		.several = k->spec->several,
 		.kept = csim_keeps(k),
-		.asks = csim_keeps(k),
+		.harp_bytes_max = csim_harp_bytes_max(k),
 		.comm_id = k->spec->stream,
 		.lane_lost = lanes_lost,
 		.revive_ns = k->spec->upkeep ? COMM_REVIVE_NS : 0,

@@ -34,12 +34,8 @@ static const struct share_row {
 	{ "kernel, kernel, kernel; 128 KiB", { K, K, K }, 131072, SHARE_MBPS },
 	{ "kernel, kernel, kernel; 1 MiB", { K, K, K }, 1u << 20, SHARE_MBPS },
 	{ "kernel, kernel, kernel; 4 MiB", { K, K, K }, 4u << 20, SHARE_MBPS },
-	{ "kernel, kernel, HARP; 128 KiB", { K, K, H }, 131072, SHARE_MBPS },
-	{ "kernel, kernel, HARP; 4 MiB", { K, K, H }, 4u << 20, SHARE_MBPS },
-	{ "HARP, HARP, kernel; 128 KiB", { H, H, K }, 131072, SHARE_MBPS },
-	{ "HARP, HARP, kernel; 4 MiB", { H, H, K }, 4u << 20, SHARE_MBPS },
 	{ "kernel, kernel, kernel; 4 MiB; 60 Mbit/s", { K, K, K }, 4u << 20, SHARE_MBPS_SLOW },
-	{ "HARP, HARP, kernel; 128 KiB; 60 Mbit/s", { H, H, K }, 131072, SHARE_MBPS_SLOW },
+	{ "HARP, HARP, HARP; 60 Mbit/s", { H, H, H }, 262144, SHARE_MBPS_SLOW },
 };
 #undef H
 #undef K
@@ -79,7 +75,8 @@ static void share_make(struct comm_scenario *s, const struct share_row *row, uin
 					    .delay_ns = 10000,
 					    .rate_bps = tenth_bps,
 					    .queue_bytes = 250000 };
-	s->comms[0] = (struct csn_comm){ .stream = 1,
+	s->comms[0] = (struct csn_comm){ .stream = row->kinds[0] == CSN_HARP ? CSIM_STREAM_HARP
+									   : CSIM_STREAM_KERNEL,
 					 .to = 1,
 					 .several = 1,
 					 .eager_bytes = 262144,

@@ -165,6 +165,16 @@ static inline bool csim_keeps(const struct csim_comm *k)
 	return k->spec->several && k->spec->stream % 4;
 }
 
+/* The comm's path policy (path_policy.h), by its stream's number as well. */
+#define CSIM_STREAM_KERNEL 1u /* a stream whose messages prefer kernel lanes */
+#define CSIM_STREAM_HARP 13u  /* one whose messages prefer HARP lanes */
+static inline uint64_t csim_harp_bytes_max(const struct csim_comm *k)
+{
+	static const uint64_t policies[] = { 0, 512, 65536, UINT64_MAX };
+
+	return policies[k->spec->stream / 4 % 4];
+}
+
 /* A kernel driver of a comm, and the threads that advance it. */
 struct csim_worker {
 	struct kernel_driver *kd;

@@ -91,7 +91,7 @@ def test_what_is_gone_is_not_shown_and_still_counted(job_owner: JobOwner) -> Non
 def test_a_document_is_the_same_elsewhere(job_owner: JobOwner, make_job: MakeJob) -> None:
     full = make_job("full", 0)
     full.say("comm 2", "lane 2 0 harp")
-    job_owner.say("choice 0 bulk by kernel: 12 against 8 Gbit/s", "failed 1")
+    job_owner.say("failed 1")
     with stats.find() as found:
         sight = look(found)
         said = sight_document(sight)
@@ -99,7 +99,6 @@ def test_a_document_is_the_same_elsewhere(job_owner: JobOwner, make_job: MakeJob
     back = restored_sight(json.loads(json.dumps(said)))
     assert sight_document(back) == said
     (mine,) = [each for each in said["jobs"] if each["pid"] == job_owner.process.pid]
-    assert mine["comms"][0]["choice"] == "bulk by kernel: 12 against 8 Gbit/s"
     assert mine["comms"][1]["state"] == "failed"
     (hidden,) = [each for each in said["jobs"] if each["pid"] == full.process.pid]
     assert hidden["comms"] == []
@@ -120,7 +119,7 @@ def _pid(owner: JobOwner) -> tuple[str, str]:
 
 
 def test_flows_is_a_tree(job_owner: JobOwner) -> None:
-    job_owner.say("choice 0 bulk by kernel", "move 0 0 1")
+    job_owner.say("move 0 0 1")
     done = harpctl("flows", *_pid(job_owner))
     assert (done.returncode, done.stderr) == (Exit.OK, "")
     lines = done.stdout.splitlines()
@@ -131,7 +130,6 @@ def test_flows_is_a_tree(job_owner: JobOwner) -> None:
     assert lane.split()[5:9] == ["kernel", "lo", "open", "75.0"]
     assert "-0 +1" in lane
     assert any("dead: reset" in line for line in lines)
-    assert any(line.startswith("auto, comm 1 of train rank 1: bulk by kernel") for line in lines)
     assert "mixed 1" in next(line for line in lines if "comm 1 of train rank 1: send" in line)
 
 
@@ -255,7 +253,7 @@ def test_nonsense_in_records_is_shown_as_such(job_owner: JobOwner) -> None:
     put(lanes, layout, "ifname", b"\x1b[2J\n")
     put(lanes + stride, layout, "comm", struct.pack("=Q", 77))
     put(comm_at + comm_stride, comm_layout, "serial", struct.pack("=Q", 1))
-    put(comm_at, comm_layout, "choice", b"\x1b]0;x\x07" + b"\xff" * 240)
+    put(comm_at, comm_layout, "ifname", b"\x1b]0;x\x07" + b"\xff" * 10)
     put(comm_at, comm_layout, "side", struct.pack("=Q", 9))
     fd = _memfd(raw)
     try:
@@ -267,7 +265,7 @@ def test_nonsense_in_records_is_shown_as_such(job_owner: JobOwner) -> None:
     lane = said["comms"][0]["lanes"][0]
     assert (lane["state"], lane["kind"], lane["end"], lane["ifname"]) == ("?", "?", "", "?[2J?")
     assert said["comms"][0]["side"] == "?"
-    assert said["comms"][0]["choice"].startswith("?]0;x?")
+    assert said["comms"][0]["ifname"].startswith("?]0;x?")
     orphan = said["comms"][-1]
     assert "serial" not in orphan
     assert orphan["lanes"][0]["comm"] == 77

@@ -134,11 +134,17 @@ static inline void reset(void)
 static struct device devices[8];
 static unsigned device_total;
 
+static int rig_segments(const char *ifname)
+{
+	return !strcmp(ifname, "eth0");
+}
+
 static const struct device_host picture = {
 	.addresses = entries,
 	.sysfs = sysfs,
 	.mtu = fixed_mtu,
 	.default_route = harp_host_has_default_route,
+	.segments = rig_segments,
 	.address_state = fixed_state,
 };
 

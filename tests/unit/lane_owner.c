@@ -11,7 +11,6 @@
  *	move C I J          a chunk of lane I is sent again over lane J
  *	die C I ERRNO       the lane is lost
  *	stall C I YES       1: it makes no progress; 0: it does
- *	choice C TEXT       what auto says
  *	failed C            the comm fails
  *	rail YES            1: the NIC has no working lane; 0: it has again
  *	remove C            the comm is gone
@@ -120,8 +119,6 @@ static void obey(char *line)
 		lane_page_lane_died(lanes[c][i], &lanes[c][i], -(int)j);
 	} else if (!strncmp(line, "stall ", 6)) {
 		lane_page_lane_stalled(lanes[c][i], j != 0);
-	} else if (!strncmp(line, "choice ", 7)) {
-		lane_page_comm_choice(comms[c], strchr(line + 7, ' ') + 1);
 	} else if (!strncmp(line, "failed ", 7)) {
 		lane_page_comm_failed(comms[c]);
 	} else if (!strncmp(line, "rail ", 5)) {

@@ -87,6 +87,7 @@ static size_t size_any(struct rng *rng)
 void talk_open(struct talk *t, uint64_t count, unsigned lanes)
 {
 	static const uint32_t eager[] = { 4096, 5000, 16384, 262144 };
+	static const uint64_t harp_bytes_max[] = { 0, 512, 4096, UINT64_MAX };
 	struct rng *rng = &t->pairs[0].rng;
 	size_t largest = 0;
 	size_t capacity;
@@ -118,7 +119,7 @@ void talk_open(struct talk *t, uint64_t count, unsigned lanes)
 	opt.eager_bytes = eager[rng_below(rng, 4)];
 	opt.no_credit = rng_below(rng, 4) == 0;
 	opt.kept = rng_below(rng, 4) != 0;
-	opt.asks = rng_below(rng, 4) != 0;
+	opt.harp_bytes_max = harp_bytes_max[rng_below(rng, 4)];
 	talk_comms(t, &opt);
 	for (unsigned i = 1; i < lanes; i++)
 		talk_attach(t, i, rng_below(rng, 3) ? LANE_HARP : LANE_KERNEL, capacity);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_ends.c - lanes of a comm that end at the same time, on two threads: what another one does between a lane's finding that
  * it has ended and its leaving is done by the test, at just that time. */
-#include <malloc.h>
 
 #include "comm_impl.h"
 #include "comm_rig.h"
@@ -198,90 +197,6 @@ static void test_unread(void)
 	rig_free(&t);
 }
 
-/* ---- what a lane had ------------------------------------------------------------------------------- */
-
-enum { GONE_BYTE = 0x55 };
-
-static struct {
-	struct talk *t;
-	unsigned lane; /* that had both */
-	uint8_t tx;
-	bool over;
-} acked;
-
-/* An ACK of all that was sent has been read, and nothing is done with it yet. */
-static ssize_t acked_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
-{
-	struct comm_lane_options again = { .index = (uint8_t)acked.lane };
-	struct talk *t = acked.t;
-	ssize_t n = t->pairs[2].lanes[0].lane.ops->recv(lane, dst, len, unit);
-
-	if (n >= 0 || acked.over || t->send->several->acked_message < 2)
-		return n;
-	acked.over = true;
-	fake_pair_init(&t->pairs[t->lanes], 83, 100000);
-	CHECK_EQ(comm_attach(t->send, &t->pairs[t->lanes++].lanes[0].lane, &again), 0);
-	(void)fake_pair_turn(&t->pairs[acked.lane]);
-	CHECK(t->pairs[acked.lane].lanes[0].closed);
-	(void)rig_post(t->send, &acked.tx, 1);
-	return n;
-}
-
-/* Two messages that ask for an ACK have it, and the lane that they went by is replaced before they are called done. A third shows
- * that they were of a stream: their ends need not be waited for any more, and there is no lane to look at them. */
-static void test_acknowledged_and_gone(void)
-{
-	struct record ack = { .type = RECORD_ACK, .message = 2 };
-	struct comm_options opt = { .side = COMM_SEND,
-				    .several = true,
-				    .kept = true,
-				    .asks = true,
-				    .eager_bytes = 262144 };
-	uint8_t header[RECORD_HEADER_BYTES], tx[2] = { 1, 2 };
-	struct request *requests[2];
-	struct lane_ops ops;
-	struct talk t;
-	unsigned other;
-
-	memset(&t, 0, sizeof(t));
-	env_warns = 0;
-	(void)mallopt(M_PERTURB, GONE_BYTE); /* a sanitizer sees by itself what is read then */
-	for (; t.lanes < 4; t.lanes++) {
-		struct lane *lane = &t.pairs[t.lanes].lanes[0].lane;
-
-		fake_pair_init(&t.pairs[t.lanes], 82, 100000);
-		if (t.lanes == 3) /* there is something to choose */
-			lane->kind_bit = LANE_KERNEL;
-		opt.lane.index = (uint8_t)t.lanes;
-		if (t.lanes)
-			CHECK_EQ(comm_attach(t.send, lane, &opt.lane), 0);
-		else
-			CHECK_EQ(comm_create(&t.send, lane, &opt), 0);
-	}
-	for (unsigned i = 0; i < 2; i++)
-		requests[i] = rig_post(t.send, &tx[i], 1);
-	CHECK(requests[0]->asks && requests[1]->asks && t.send->tx.current == 2);
-	acked.t = &t;
-	acked.over = false;
-	acked.lane = t.send->several->kept[1].lane->index;
-	CHECK_EQ(t.send->several->kept[0].lane->index, acked.lane);
-	CHECK(acked.lane < 2);
-	other = !acked.lane;
-	ops = *t.pairs[other].lanes[0].lane.ops;
-	ops.recv = acked_recv;
-	t.pairs[other].lanes[0].lane.ops = &ops;
-	record_encode(header, &ack);
-	CHECK_EQ(fake_inject(&t.pairs[other].lanes[0], header, sizeof(header)), sizeof(header));
-	lane_turns(&t, other);
-	CHECK(acked.over);
-	for (unsigned i = 0; i < 2; i++)
-		CHECK_EQ(rig_wait(&t, requests[i], NULL), 0);
-	CHECK_EQ(env_warns, 0);
-	t.pairs[other].lanes[0].lane.ops = t.pairs[2].lanes[0].lane.ops;
-	rig_free(&t);
-	(void)mallopt(M_PERTURB, 0);
-}
-
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
 /* Each of two chunks without receive would fit, and both come at the same time. */
@@ -331,7 +246,7 @@ static void test_no_room_for_another(void)
 int main(void)
 {
 	static void (*const rules[])(void) = {
-		test_both_end,   test_the_others_have_gone, test_unread, test_acknowledged_and_gone,
+		test_both_end,   test_the_others_have_gone, test_unread,
 		test_both_early, test_no_room_for_another,
 	};
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_polls.c - how often a comm of HARP and kernel lanes looks at either: turns of drivers and info() are counted, over
  * the rig's time, in which each poll takes a microsecond. */
-#include "choice.h"
 #include "comm_rig.h"
 
 static void polls_open(struct talk *t)
@@ -11,11 +10,10 @@ static void polls_open(struct talk *t)
 	CHECK_EQ(t->recv->kernel_count, 1);
 }
 
-/* From here on messages go that way. */
-static void polls_send_by(struct talk *t, enum plugin_path path)
+/* From here on all messages prefer lanes of that kind. */
+static void polls_send_by(struct talk *t, enum lane_kind kind)
 {
-	choice_init(t->send->several->choice, path, 1);
-	choice_kinds_alive(t->send->several->choice, LANE_HARP | LANE_KERNEL);
+	t->send->several->harp_bytes_max = kind == LANE_HARP ? UINT64_MAX : 0;
 }
 
 static uint64_t polls_turns(const struct driver *driver)
@@ -54,7 +52,7 @@ static void test_kernel_lanes_that_rest(void)
 	uint64_t turns;
 
 	polls_open(&t);
-	polls_send_by(&t, PATH_XDP);
+	polls_send_by(&t, LANE_HARP);
 	recv = rig_post(t.recv, rx, sizeof(rx));
 	turns = polls_while(&t, recv, 2000);
 	CHECK(turns >= 95 && turns <= 105);
@@ -65,7 +63,7 @@ static void test_kernel_lanes_that_rest(void)
 	turns = polls_while(&t, recv, 20000);
 	CHECK(turns >= 95 && turns <= 115);
 	rig_both(&t, rig_post(t.send, tx, sizeof(tx)), recv);
-	polls_send_by(&t, PATH_KERNEL);
+	polls_send_by(&t, LANE_KERNEL);
 	polls_message(&t);
 	recv = rig_post(t.recv, rx, sizeof(rx));
 	turns = polls_while(&t, recv, 100);
@@ -74,14 +72,14 @@ static void test_kernel_lanes_that_rest(void)
 	turns = polls_while(&t, recv, 2000);
 	CHECK(turns >= 95 && turns <= 105);
 	rig_both(&t, rig_post(t.send, tx, sizeof(tx)), recv);
-	CHECK_EQ(t.send->several->choice->counts[0].messages[WAY_KERNEL], 2);
+	CHECK_EQ(t.send->several->lanes[1]->counts.chunks_out, 2);
 	rig_free(&t);
 }
 
 /* To post is to drive the lanes that are given something, and the engines: they have ACKs to send. */
 static void test_post_drives_what_has_work(void)
 {
-	static const enum plugin_path paths[] = { PATH_XDP, PATH_KERNEL };
+	static const enum lane_kind kinds[] = { LANE_HARP, LANE_KERNEL };
 	uint8_t tx[8] = { 1 }, rx[8];
 	struct talk t;
 
@@ -92,7 +90,7 @@ static void test_post_drives_what_has_work(void)
 		uint64_t kernel_turns, harp_turns;
 		struct request *send, *recv;
 
-		polls_send_by(&t, paths[i % 2]);
+		polls_send_by(&t, kinds[i % 2]);
 		rig_turns(&t, 10); /* what is left to do is done */
 		(void)driver_turn(&t.send->kernels[0].kd.driver, driver_clock_ns());
 		kernel_turns = polls_turns(kernel);
@@ -111,12 +109,11 @@ static void test_post_drives_what_has_work(void)
  * message, nor by who posts the next receive. */
 static void test_ack_goes_with_the_answer(void)
 {
-	static uint8_t tx[8192], rx[2][8192];
+	static uint8_t tx[COMM_KEPT_BYTES_MAX + 64], rx[2][COMM_KEPT_BYTES_MAX + 64];
 	struct talk t;
 
 	polls_open(&t);
-	polls_send_by(&t, PATH_XDP);
-	t.send->several->choice->mute = true; /* nothing is asked for */
+	polls_send_by(&t, LANE_HARP);
 	for (unsigned i = 0; i < 20 && !check_failures; i++) {
 		const struct fake_pipe *back = t.pairs[0].lanes[1].out;
 		struct request *recv = rig_post(t.recv, rx[0], sizeof(rx[0])), *next, *send;
@@ -148,7 +145,7 @@ static void test_posts_ask_nobody(void)
 	struct talk t;
 
 	polls_open(&t);
-	polls_send_by(&t, PATH_KERNEL);
+	polls_send_by(&t, LANE_KERNEL);
 	t.pairs[1].lanes[0].taken_is_done = true;
 	sends = &t.send->kernels[0].kd;
 	receives = &t.recv->kernels[0].kd;
@@ -173,7 +170,7 @@ static void test_small_messages_ask_for_no_rate(void)
 	struct talk t;
 
 	polls_open(&t);
-	polls_send_by(&t, PATH_KERNEL);
+	polls_send_by(&t, LANE_KERNEL);
 	lane = &t.pairs[1].lanes[0];
 	begin_ns = driver_clock_ns();
 	for (unsigned m = 0; m < 2000; m++)
@@ -181,137 +178,6 @@ static void test_small_messages_ask_for_no_rate(void)
 	CHECK_EQ(t.send->several->stripe.lane[1].rate, 0);
 	CHECK(lane->asked <= 2 + (driver_clock_ns() - begin_ns) / 1000000);
 	CHECK(lane->asked >= 2);
-	rig_free(&t);
-}
-
-/* Polls of the sender until its message is done. */
-static unsigned polls_until_sent(struct talk *t, bool turns)
-{
-	uint8_t tx[8] = { 1 };
-	struct request *send = rig_post(t->send, tx, sizeof(tx));
-	unsigned polls = 0;
-	int done = 0;
-
-	for (; !done && polls < 100000; polls++) {
-		if (turns)
-			(void)talk_turn(t);
-		CHECK_EQ(comm_test(send, &done, NULL), 0);
-	}
-	return polls;
-}
-
-/* As a comm with both kinds begins, by the kernel's, whose socket takes all at once. */
-static struct choice *polls_open_auto(struct talk *t)
-{
-	struct choice *choice;
-
-	polls_open(t);
-	choice = t->send->several->choice;
-	choice_init(choice, PATH_AUTO, 1);
-	choice_rtt(choice, LANE_HARP, 200000);
-	choice_rtt(choice, LANE_KERNEL, 90000);
-	choice_kinds_alive(choice, LANE_HARP | LANE_KERNEL);
-	t->pairs[1].lanes[0].taken_is_done = true;
-	return choice;
-}
-
-/* A kept message that is measured is done when the receiver says that it has it, though not later than after 4 ms, as its
- * receive may not be posted for long. One that is not looked at is done when the socket has taken it. */
-static void test_measured_until_received(void)
-{
-	struct request *recv[3];
-	struct choice *choice;
-	uint8_t rx[3][8];
-	uint64_t begin_ns;
-	struct talk t;
-
-	choice = polls_open_auto(&t);
-	begin_ns = driver_clock_ns();
-	(void)polls_until_sent(&t, true);
-	CHECK(driver_clock_ns() - begin_ns < COMM_ASK_NS + 2100000);
-	CHECK_EQ(t.send->several->acked_message, 0);
-	CHECK_EQ(choice->cells[0].cost[WAY_KERNEL].count, 1);
-	CHECK(choice_typical(&choice->cells[0].cost[WAY_KERNEL]) >= COMM_ASK_NS);
-	choice->cells[0].rest = 1;
-	CHECK_EQ(polls_until_sent(&t, false), 1);
-	CHECK_EQ(choice->cells[0].cost[WAY_KERNEL].count, 1);
-	for (unsigned m = 0; m < 3; m++)
-		recv[m] = rig_post(t.recv, rx[m], sizeof(rx[m]));
-	CHECK(polls_until_sent(&t, true) < 100);
-	CHECK_EQ(t.send->several->acked_message, 3);
-	CHECK_EQ(choice->cells[0].cost[WAY_KERNEL].count, 2);
-	CHECK_EQ(choice->counts[0].messages[WAY_KERNEL], 3);
-	for (unsigned m = 0; m < 3; m++)
-		CHECK_EQ(rig_wait(&t, recv[m], NULL), 0);
-	rig_free(&t);
-}
-
-/* What a kernel lane brings that asks for an ACK, kept or not, has it by the engine before the receiver's application hears of the
- * message: it may have an answer, and send that first. */
-static void test_answered_before_it_is_known(void)
-{
-	static const size_t sizes[] = { 8, 8192 };
-	static uint8_t tx[8192], rx[8192];
-	struct choice *choice;
-	struct talk t;
-
-	choice = polls_open_auto(&t);
-	for (unsigned i = 0; i < 2; i++) {
-		struct request *recv = rig_post(t.recv, rx, sizes[i]), *send;
-		const struct fake_pipe *back = t.pairs[0].lanes[1].out;
-		uint64_t before;
-		int done = 0;
-
-		rig_turns(&t, 10);
-		before = back->written;
-		send = rig_post(t.send, tx, sizes[i]);
-		CHECK_EQ(send->kinds, LANE_KERNEL);
-		CHECK(choice_is_exact(choice, i));
-		for (unsigned polls = 0; !done && polls < 100000; polls++)
-			CHECK_EQ(comm_test(recv, &done, NULL), 0);
-		CHECK(done);
-		CHECK(back->written >= before + RECORD_HEADER_BYTES);
-		CHECK_EQ(rig_wait(&t, send, NULL), 0);
-		CHECK_EQ(t.send->several->acked_message, i + 1);
-	}
-	rig_free(&t);
-}
-
-/* Two that ask, and a third shows that they were of a stream: nobody waits for the receiver any more. */
-static void test_stream_waits_for_nobody(void)
-{
-	uint8_t tx[8] = { 1 };
-	struct request *send[3];
-	uint64_t begin_ns;
-	struct talk t;
-
-	(void)polls_open_auto(&t);
-	begin_ns = driver_clock_ns();
-	for (unsigned m = 0; m < 3; m++)
-		send[m] = rig_post(t.send, tx, sizeof(tx));
-	for (unsigned m = 0; m < 3; m++)
-		CHECK_EQ(rig_wait(&t, send[m], NULL), 0);
-	CHECK(driver_clock_ns() - begin_ns < COMM_ASK_NS / 2);
-	CHECK_EQ(t.send->several->acked_message, 0);
-	rig_free(&t);
-}
-
-/* The lane of one that asks dies: who brings it in its place asks, too. */
-static void test_asks_again(void)
-{
-	uint8_t tx[8] = { 1 }, rx[8];
-	struct request *send, *recv;
-	struct talk t;
-
-	(void)polls_open_auto(&t);
-	t.pairs[1].frozen = true;
-	send = rig_post(t.send, tx, sizeof(tx));
-	rig_turns(&t, 10);
-	fake_break(&t.pairs[1]);
-	t.pairs[1].frozen = false;
-	recv = rig_post(t.recv, rx, sizeof(rx));
-	rig_both(&t, send, recv);
-	CHECK_EQ(t.send->several->acked_message, 1);
 	rig_free(&t);
 }
 
@@ -441,10 +307,6 @@ int main(void)
 	test_ack_goes_with_the_answer();
 	test_posts_ask_nobody();
 	test_small_messages_ask_for_no_rate();
-	test_measured_until_received();
-	test_stream_waits_for_nobody();
-	test_asks_again();
-	test_answered_before_it_is_known();
 	test_rest();
 	test_read_while_nobody_polls();
 	return check_done();

@@ -335,7 +335,6 @@ static void test_nobody_s_rows(void)
 	struct lane_info tcp = { .srtt_ns = 1 };
 
 	lane_page_comm_done(NULL, 1, 1);
-	lane_page_comm_choice(NULL, "bulk by kernel");
 	lane_page_comm_remove(NULL);
 	CHECK(!lane_page_lane_add(NULL, &(struct lane_row_options){ .index = 0 }));
 	lane_page_add(NULL, HARP_LANE_sent_bytes, 1);

@@ -20,6 +20,7 @@ static const char usage[] =
 	"  lat                 ping-pong between 2 ranks: half round trip, percentiles\n"
 	"  bw                  stream from rank 0 to rank 1, 8 messages in flight\n"
 	"  idle                the processor time of ranks that wait: asleep, then for rank 0\n"
+	"  alltoall            each rank sends size / ranks bytes to every rank but itself\n"
 	"  allreduce           ring all-reduce of float32 over all ranks, nccl-tests' columns\n"
 	"  source, sink, wait  one end of an endless stream (sink: receives; wait: the same, from\n"
 	"                      a peer that may send nothing); JSON lines; for tests that kill the\n"
@@ -316,16 +317,17 @@ static int bench_check(struct bench *bench)
 	static const struct {
 		size_t first, last, factor;
 	} defaults[] = {
-		[MODE_LAT] = { 8, 32 << 10, 4 },     [MODE_BW] = { 64 << 10, 1 << 20, 4 },
-		[MODE_IDLE] = { 4096, 4096, 2 },     [MODE_ALLREDUCE] = { 8, 16 << 20, 8 },
-		[MODE_SOURCE] = { 65536, 65536, 2 }, [MODE_SINK] = { 65536, 65536, 2 },
-		[MODE_WAIT] = { 65536, 65536, 2 },
+		[MODE_LAT] = { 8, 32 << 10, 4 },       [MODE_BW] = { 64 << 10, 1 << 20, 4 },
+		[MODE_IDLE] = { 4096, 4096, 2 },       [MODE_ALLREDUCE] = { 8, 16 << 20, 8 },
+		[MODE_ALLTOALL] = { 64, 16 << 20, 8 }, [MODE_SOURCE] = { 65536, 65536, 2 },
+		[MODE_SINK] = { 65536, 65536, 2 },     [MODE_WAIT] = { 65536, 65536, 2 },
 	};
 	bool two = bench->mode == MODE_LAT || bench->mode == MODE_BW;
 
 	if (bench->steps) {
-		if (!two)
-			return bench_usage("--sizes goes with lat and bw", NULL);
+		if (!two && bench->mode != MODE_ALLREDUCE && bench->mode != MODE_ALLTOALL)
+			return bench_usage("--sizes goes with lat, bw, alltoall and allreduce",
+					   NULL);
 		if (bench->first_bytes != SIZE_MAX || bench->last_bytes != SIZE_MAX ||
 		    bench->factor)
 			return bench_usage("--sizes goes without -b, -e and -f", NULL);
@@ -347,7 +349,14 @@ static int bench_check(struct bench *bench)
 		return bench_usage("-b 0 has no next size: give -e 0 with it", NULL);
 	if (bench->mode == MODE_ALLREDUCE && (bench->first_bytes % 4 || bench->first_bytes < 4))
 		return bench_usage("allreduce: -b must be a multiple of 4 (float32)", NULL);
-	if (bench->mode != MODE_ALLREDUCE && bench->last_bytes > (size_t)64 << 20)
+	if (bench->mode == MODE_ALLTOALL) {
+		if (bench->options.ranks < 2)
+			return bench_usage("alltoall needs --ranks 2 or more", NULL);
+		bench->options.mesh = true;
+		bench->options.channels *= bench->options.ranks - 1;
+		if (bench->options.channels > NCCLPLAY_CHANNELS_MAX)
+			return bench_usage("alltoall: fewer ranks or --channels", NULL);
+	} else if (bench->mode != MODE_ALLREDUCE && bench->last_bytes > (size_t)64 << 20)
 		return bench_usage("a message has at most 64M (NCCL's have 1M)", NULL);
 	if (two && bench->options.ranks != 2)
 		return bench_usage("lat and bw need --ranks 2", NULL);
@@ -367,8 +376,8 @@ static int bench_check(struct bench *bench)
 
 static int bench_parse(struct bench *bench, int argc, char **argv)
 {
-	static const char *const modes[] = { "lat",    "bw",   "idle", "allreduce",
-					     "source", "sink", "wait" };
+	static const char *const modes[] = { "lat",       "bw",     "idle", "alltoall",
+					     "allreduce", "source", "sink", "wait" };
 	int option, rc;
 
 	if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
@@ -462,6 +471,8 @@ static int bench_run(struct bench *bench)
 		return bench_bw(bench);
 	if (bench->mode == MODE_IDLE)
 		return bench_idle(bench);
+	if (bench->mode == MODE_ALLTOALL)
+		return bench_alltoall(bench);
 	if (bench->mode == MODE_ALLREDUCE)
 		return bench_allreduce(bench);
 	return bench_role(bench);
@@ -502,7 +513,8 @@ int main(int argc, char **argv)
 	bench.play->tick = bench_tick;
 	bench.play->tick_ns = bench.tick_ms * 1000000;
 	bench.play->tick_arg = &bench;
-	if (bench.mode != MODE_ALLREDUCE && bench.last_bytes > bench.play->slot_bytes)
+	if (bench.mode != MODE_ALLREDUCE && bench.mode != MODE_ALLTOALL &&
+	    bench.last_bytes > bench.play->slot_bytes)
 		bench.play->slot_bytes = (bench.last_bytes + 4095) / 4096 * 4096;
 	rc = report_end(&bench, bench_run(&bench));
 	report_event(&bench, "end", 0);

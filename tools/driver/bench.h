@@ -12,6 +12,7 @@ enum bench_mode {
 	MODE_LAT,
 	MODE_BW,
 	MODE_IDLE,
+	MODE_ALLTOALL,
 	MODE_ALLREDUCE, /* the last that measures */
 	MODE_SOURCE,
 	MODE_SINK,
@@ -62,7 +63,7 @@ struct bench_rank {
 	uint64_t sent_ns;
 	uint64_t tx_packets, rx_packets; /* of the interface, in run_ns: warm-up and window */
 	uint64_t run_ns;
-	uint64_t time_ns; /* all-reduce: mean time of an iteration */
+	uint64_t time_ns; /* all-reduce, all-to-all: mean time of an iteration */
 	uint64_t packets_known;
 };
 
@@ -94,6 +95,7 @@ struct bench_base {
 int bench_baseline(void *arg, struct ncclplay *play);
 int bench_lat(struct bench *bench);
 int bench_bw(struct bench *bench);
+int bench_alltoall(struct bench *bench);
 int bench_allreduce(struct bench *bench);
 int bench_role(struct bench *bench);
 /* bench_idle.c */
@@ -117,6 +119,8 @@ void report_lat(struct bench *bench, size_t bytes, const struct samples_summary 
 		const struct samples_summary *base);
 void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struct bench_rank *ranks,
 	       const struct bench_rank *base, uint64_t base_messages);
+void report_alltoall(struct bench *bench, size_t bytes, uint64_t iterations,
+		     const struct bench_rank *ranks);
 void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
 		      const struct bench_rank *ranks, const struct samples_summary *s);
 void report_idle(struct bench *bench, int rank, const struct bench_idle *idle);

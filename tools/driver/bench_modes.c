@@ -38,6 +38,11 @@ static uint64_t bench_messages(const struct bench *bench, const struct bench_siz
 	return bench_count(size->messages, 512 * AUTO_MIB, size->bytes, 100, 100000);
 }
 
+static uint64_t bench_iterations(const struct bench_size *size)
+{
+	return bench_count(size->messages, 256 * AUTO_MIB, size->bytes, 20, 1000);
+}
+
 static uint64_t bench_warm(const struct bench_size *size, uint64_t messages)
 {
 	if (size->warm != UINT64_MAX)
@@ -51,7 +56,9 @@ static uint64_t *bench_samples(const struct bench *bench)
 	uint64_t most = 1; /* no room at all may be NULL */
 
 	for (size_t i = 0; i < bench->steps; i++) {
-		uint64_t n = bench_messages(bench, &bench->sizes[i]);
+		uint64_t n = bench->mode == MODE_ALLREDUCE
+				     ? bench_iterations(&bench->sizes[i])
+				     : bench_messages(bench, &bench->sizes[i]);
 
 		most = n > most ? n : most;
 	}
@@ -241,6 +248,50 @@ int bench_bw(struct bench *bench)
 	return rc;
 }
 
+/*
+ * alltoall: in an iteration each rank sends one part, size / ranks bytes, to every other rank; a part of more than a
+ * slot goes as several messages. Iterations are streamed, as launches on a stream are; the time is a rank's receive
+ * window by the number of iterations, averaged over the ranks.
+ */
+static int bench_alltoall_size(struct bench *bench, const struct bench_size *size)
+{
+	size_t part = size->bytes / (size_t)bench->options.ranks;
+	uint64_t pieces = part > bench->play->slot_bytes
+				  ? (part + bench->play->slot_bytes - 1) / bench->play->slot_bytes
+				  : 1;
+	uint64_t n = bench_count(size->messages, 256 * AUTO_MIB, size->bytes, 20, 2000);
+	uint64_t warm = bench_warm(size, n), channels = (uint64_t)bench->options.channels;
+	size_t bytes = part / pieces;
+	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
+	struct stream_op op;
+	int rc;
+
+	memset(&mine, 0, sizeof(mine));
+	bench_step(bench, size->bytes, 2 * (n + warm) * pieces * channels);
+	rc = bench_stream(bench, &op, STREAM_BOTH, bytes, warm * pieces, n * pieces, false, NULL);
+	if (rc)
+		return rc;
+	mine.time_ns = (op.received.end_ns - op.received.start_ns) / n;
+	if (bench->datacheck) {
+		rc = bench_stream(bench, &op, STREAM_BOTH, bytes, 0, CHECK_MESSAGES, true, NULL);
+		mine.wrong = op.wrong;
+	}
+	if (!rc)
+		rc = bench_gather(bench, &mine, all);
+	if (!rc && bench->options.rank == 0)
+		report_alltoall(bench, size->bytes, n, all);
+	return rc;
+}
+
+int bench_alltoall(struct bench *bench)
+{
+	int rc = 0;
+
+	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
+		rc = bench_alltoall_size(bench, &bench->sizes[bench->step]);
+	return rc;
+}
+
 /* Whole numbers small enough for every sum to be exact in float32, different by rank and place. */
 static float bench_value(int rank, size_t i, unsigned round)
 {
@@ -301,12 +352,13 @@ static int bench_allreduce_check(struct bench *bench, struct ring_op *ring, floa
  * allreduce: out of place, iterations back to back as launches on a stream; the time is the mean
  * per iteration, averaged over the ranks, as nccl-tests prints it.
  */
-static int bench_allreduce_size(struct bench *bench, size_t bytes, struct ring_op *ring, float *src,
-				float *dst, uint64_t *iteration_ns)
+static int bench_allreduce_size(struct bench *bench, const struct bench_size *size,
+				struct ring_op *ring, float *src, float *dst,
+				uint64_t *iteration_ns)
 {
-	size_t count = bytes / sizeof(float);
-	uint64_t n = bench_count(bench->iterations, 256 * AUTO_MIB, bytes, 20, 1000);
-	uint64_t warm = bench->warm != UINT64_MAX ? bench->warm : n / 10 + 1;
+	size_t bytes = size->bytes, count = bytes / sizeof(float);
+	uint64_t n = bench_iterations(size);
+	uint64_t warm = size->warm != UINT64_MAX ? size->warm : n / 10 + 1;
 	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
 	struct samples_summary summary;
 	uint64_t cpu_ns, last_ns;
@@ -346,14 +398,13 @@ static int bench_allreduce_size(struct bench *bench, size_t bytes, struct ring_o
 
 int bench_allreduce(struct bench *bench)
 {
-	uint64_t most = bench->iterations > 1000 ? bench->iterations : 1000;
-	uint64_t *iteration_ns = malloc((size_t)most * sizeof(*iteration_ns));
+	uint64_t *iteration_ns = bench_samples(bench);
 	struct ring_op *ring = malloc(sizeof(*ring));
 	float *src = malloc(bench->last_bytes), *dst = malloc(bench->last_bytes);
 	int rc = iteration_ns && ring && src && dst ? 0 : NCCLPLAY_PEER;
 
 	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
-		rc = bench_allreduce_size(bench, bench->sizes[bench->step].bytes, ring, src, dst,
+		rc = bench_allreduce_size(bench, &bench->sizes[bench->step], ring, src, dst,
 					  iteration_ns);
 	if (!bench->play->stuck) {
 		free(iteration_ns);

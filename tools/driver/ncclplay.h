@@ -86,6 +86,9 @@ struct ncclplay_options {
 	/* Both threads sleep so long after passes in a row that moved nothing, where NCCL spins: for who
 	 * waits for what takes milliseconds, and has the processor not for himself. 0: they spin. */
 	unsigned rest_us;
+	/* Channel c connects to the rank 1 + c % (ranks - 1) places on in the ring, so that ranks - 1 channels
+	 * join each rank to every other one; for all-to-all. */
+	bool mesh;
 };
 
 /*

@@ -239,10 +239,15 @@ int ncclplay_barrier(struct ncclplay *play)
 	return play_gather(play, "barrier", &in, 1, out);
 }
 
+/* How many places on in the ring the channel's peer is. */
+static int play_distance(const struct ncclplay *play, int channel)
+{
+	return play->options.mesh ? 1 + channel % (play->options.ranks - 1) : 1;
+}
+
 static int play_make_channels(struct ncclplay *play)
 {
 	int ranks = play->options.ranks, rank = play->options.rank, n = play->options.channels;
-	int next = (rank + 1) % ranks, prev = (rank + ranks - 1) % ranks;
 	size_t ll_bytes = PLAY_LL_SLOT_BYTES / 2;
 
 	play->handles = calloc((size_t)n, NET_HANDLE_BYTES);
@@ -251,10 +256,11 @@ static int play_make_channels(struct ncclplay *play)
 		return play_fail(play, NCCLPLAY_PEER, "out of memory");
 	for (int c = 0; c < n; c++) {
 		struct channel *ch = &play->channels[c];
+		int distance = play_distance(play, c), prev = (rank + ranks - distance) % ranks;
 
 		ch->send = (struct conn){ .play = play,
 					  .channel = c,
-					  .peer = next,
+					  .peer = (rank + distance) % ranks,
 					  .tag = rank,
 					  .sends = true,
 					  .slot_bytes = play->slot_bytes };
@@ -277,8 +283,7 @@ static int play_make_channels(struct ncclplay *play)
 int ncclplay_connect(struct ncclplay *play)
 {
 	size_t len = (size_t)play->options.channels * NET_HANDLE_BYTES;
-	int rank = play->options.rank, ranks = play->options.ranks;
-	int next = (rank + 1) % ranks;
+	int ranks = play->options.ranks;
 	char *all;
 	int rc = atomic_load(&play->failed);
 
@@ -301,7 +306,9 @@ int ncclplay_connect(struct ncclplay *play)
 	rc = play_gather(play, "handles", play->handles, len, all);
 	for (int c = 0; !rc && c < play->options.channels; c++)
 		memcpy(play->channels[c].handle,
-		       all + (size_t)next * len + (size_t)c * NET_HANDLE_BYTES, NET_HANDLE_BYTES);
+		       all + (size_t)play->channels[c].send.peer * len +
+			       (size_t)c * NET_HANDLE_BYTES,
+		       NET_HANDLE_BYTES);
 	/* The reply buffer was a temporary one: a plugin that kept its address finds 0x5a. */
 	memset(play->handles, 0x5a, len);
 	free(all);

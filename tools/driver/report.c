@@ -16,9 +16,9 @@
 #endif
 
 static const char *const mode_names[] = {
-	[MODE_LAT] = "lat",   [MODE_BW] = "bw",         [MODE_ALLREDUCE] = "allreduce",
-	[MODE_IDLE] = "idle", [MODE_SOURCE] = "source", [MODE_SINK] = "sink",
-	[MODE_WAIT] = "wait",
+	[MODE_LAT] = "lat",           [MODE_BW] = "bw",     [MODE_ALLREDUCE] = "allreduce",
+	[MODE_ALLTOALL] = "alltoall", [MODE_IDLE] = "idle", [MODE_SOURCE] = "source",
+	[MODE_SINK] = "sink",         [MODE_WAIT] = "wait",
 };
 
 void json_string(FILE *f, const char *text)
@@ -77,6 +77,9 @@ void report_header(struct bench *bench)
 		       bench->bidir ? "both directions, rates added" : "rank 0 to rank 1",
 		       "size(B)", "count", "GB/s", "msg/s", "tx s/GB", "rx s/GB", "tx pkt/s",
 		       "#wrong", bench->baseline ? "  tcp GB/s  tcp tx,rx s/GB  ratio" : "");
+	else if (bench->mode == MODE_ALLTOALL)
+		printf("%12s %8s %10s %10s %10s %6s\n", "size(B)", "count", "time(us)",
+		       "algbw GB/s", "busbw GB/s", "#wrong");
 	else if (bench->mode == MODE_IDLE)
 		printf("# %.0f s each, in per cent of a core\n%6s %12s %8s %12s %8s %18s\n",
 		       bench->seconds, "rank", "asleep", "wakes/s", "waiting", "wakes/s",
@@ -187,6 +190,32 @@ void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struc
 		       report_per_gb(base[1].received_cpu_ns, base_bytes),
 		       base_rate > 0 ? rate / base_rate : 0);
 	putchar('\n');
+	fflush(stdout);
+}
+
+void report_alltoall(struct bench *bench, size_t bytes, uint64_t iterations,
+		     const struct bench_rank *ranks)
+{
+	int n = bench->options.ranks;
+	uint64_t wrong = 0, time_ns = 0;
+	double algbw, busbw;
+
+	for (int r = 0; r < n; r++) {
+		wrong += ranks[r].wrong;
+		time_ns += ranks[r].time_ns / (uint64_t)n;
+	}
+	algbw = report_gbps((double)bytes, time_ns);
+	busbw = algbw * (n - 1) / n;
+	report_comma(bench);
+	fprintf(bench->results,
+		"{\"size_bytes\":%zu,\"iterations\":%llu,\"time_us\":%.3f,\"algbw_gb_per_s\":%.4f,"
+		"\"busbw_gb_per_s\":%.4f,\"wrong\":%llu}",
+		bytes, (unsigned long long)iterations, report_us(time_ns), algbw, busbw,
+		(unsigned long long)wrong);
+	if (bench->json)
+		return;
+	printf("%12zu %8llu %10.2f %10.3f %10.3f %6llu\n", bytes, (unsigned long long)iterations,
+	       report_us(time_ns), algbw, busbw, (unsigned long long)wrong);
 	fflush(stdout);
 }
 
