@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl bench nccl: what it makes of times, and one real run of every shape."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from harp import cli_nccl, nccl_bench
+from harp.errors import Exit, HarpError
+from harp.lab import LabOptions
+from harp.nccl_bench import AUTO, KERNEL, SOCKETS, XDP, Shape, judge
+
+ROUNDS = 5
+
+
+def times(auto: float, xdp: float, kernel: float, sockets: float) -> dict[str, list[float]]:
+    """The same in each round."""
+    every = {AUTO: auto, XDP: xdp, KERNEL: kernel, SOCKETS: sockets}
+    return {name: [value] * ROUNDS for name, value in every.items()}
+
+
+def test_auto_is_compared_with_the_faster_forced_path() -> None:
+    cell = judge(times(10, 20, 10.2, 12))
+    assert cell["best_forced"] == KERNEL
+    assert cell["speed"][KERNEL]["ratio"] == pytest.approx(1.02)
+    assert cell["speed"][SOCKETS]["ratio"] == pytest.approx(1.2)
+    assert cell["missed"] == []
+
+
+def test_slower_than_a_goal_by_the_whole_interval_is_missed() -> None:
+    missed = judge(times(10, 9, 20, 9.9))["missed"]
+    assert missed == ["0.90 of the speed of xdp", "0.99 of the speed of NCCL's sockets"]
+
+
+def test_an_interval_that_reaches_the_goal_is_not_missed() -> None:
+    found = times(10, 9, 20, 20)
+    found[AUTO] = [10, 10, 9, 9, 9]
+    assert judge(found)["missed"] == []
+
+
+def test_ratios_are_of_one_round() -> None:
+    """A minute in which the machine is three times slower changes no ratio."""
+    found = times(10, 12, 20, 15)
+    slow = {
+        name: [value * (3 if index == 2 else 1) for index, value in enumerate(values)]
+        for name, values in found.items()
+    }
+    assert judge(slow)["speed"] == judge(found)["speed"]
+
+
+def test_repetitions_are_bounded_by_bytes_and_number() -> None:
+    shape = Shape("allreduce", "allreduce", (8, 64 * nccl_bench.MIB))
+    assert shape.argument() == f"8:1000:200,{64 * nccl_bench.MIB}:4:1"
+
+
+def test_sizes_above_the_limit_are_left_out() -> None:
+    shape = nccl_bench.replace_sizes(Shape("stream", "bw", (8, 4096, 65536)), 4096)
+    assert shape.sizes == (8, 4096)
+
+
+@pytest.mark.parametrize("words", [["--ranks", "4", "--shape", "pingpong"], ["--channels", "3"]])
+def test_a_choice_without_shapes_is_an_error(words: list[str]) -> None:
+    result = CliRunner().invoke(cli_nccl.nccl, words)
+    assert isinstance(result.exception, HarpError)
+    assert result.exception.code == Exit.USAGE
+
+
+def test_a_plot_without_an_all_reduce_of_two_ranks_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(HarpError, match="all-reduce of 2 ranks"):
+        nccl_bench.plot_allreduce({"settings": []}, tmp_path / "plot.png")
+
+
+@pytest.fixture(scope="module")
+def report(need_root: None) -> dict[str, Any]:
+    """Every kind of shape once, with two sizes."""
+    shapes = {shape.name: shape for shape in nccl_bench.SHAPES if shape.channels < 4}
+    small = tuple(nccl_bench.replace_sizes(shape, 65536) for shape in shapes.values())
+    options = nccl_bench.NcclOptions((LabOptions(),), small, rounds=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nccl_bench, "_RUNS_MAX", 16)  # nothing is judged by these times
+        return nccl_bench.run_nccl(options, lambda words: None)
+
+
+def test_every_transport_measures_every_shape(report: dict[str, Any]) -> None:
+    (setting,) = report["settings"]
+    assert {shape["name"] for shape in setting["shapes"]} == set(nccl_bench.SHAPE_NAMES)
+    for shape in setting["shapes"]:
+        assert "AF_XDP" in shape["paths"][XDP]
+        assert "kernel TCP" in shape["paths"][KERNEL]
+        for cell in shape["cells"]:
+            assert set(cell["median_us"]) == set(nccl_bench.TRANSPORTS)
+            assert all(time > 0 for time in cell["median_us"].values())
+    json.dumps(report)
