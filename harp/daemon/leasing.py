@@ -100,6 +100,7 @@ class Leasing:
         self._let_go_s: dict[tuple[str, int], float] = {}  # when a queue's socket of ours went
         self._waiting: set[_Request] = set()  # for what is about to come back
         self.closing = False
+        self.ended: Callable[[Lease], None] = lambda _lease: None
         # For the metrics: leases handed over, requests refused by errno's name.
         self.granted = 0
         self.refused: Counter[str] = Counter()
@@ -175,6 +176,19 @@ class Leasing:
                 "or to one of `groups`, in harp.toml",
             )
 
+    def _check_network_admin(self, who: Peer) -> None:
+        """An AF_XDP socket leads to the namespace it is of, for who has CAP_NET_ADMIN over that."""
+        if self.settings.allow_net_admin_containers:
+            return
+        why = peer.network_admin_elsewhere(who.owner.pid)
+        if why:
+            raise RefusedError(
+                errno.EPERM,
+                f"process {who.owner.pid} is of another network namespace, and {why}: a lease "
+                "would let it change this host's network; drop CAP_NET_ADMIN from the container, "
+                "or set allow_net_admin_containers = true in harp.toml",
+            )
+
     def _reserve_port(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
         lease = self.ports.reserve(
             who.owner,
@@ -206,6 +220,7 @@ class Leasing:
             )
         if nic is not None and nic.why_not:
             raise RefusedError(nic.error, f"{ifname} can't be leased: {nic.why_not}")
+        self._check_network_admin(who)
         if nic is not None and nic.link is not None and not nic.link.up:
             raise RefusedError(errno.ENETDOWN, f"{ifname} is down; `ip link set dev {ifname} up`")
         if nic is not None:
@@ -353,6 +368,7 @@ class Leasing:
     def end(self, lease: Lease, why: str) -> None:
         """Out of the map at once; the queue comes back when the kernel lets go of it."""
         self._unsteer(lease)
+        self.ended(lease)
         self.table.release(lease, self._loop.now_s())
         self._let_go(lease.ifname, lease.queue)
         log.info(

@@ -3,6 +3,7 @@
 end."""
 
 import errno
+import fcntl
 import os
 import socket
 import struct
@@ -20,6 +21,8 @@ from harp.words import printable
 SO_PEERPIDFD = 77
 SO_PEERGROUPS = 59
 _UCRED = struct.Struct("3i")
+_CAP_NET_ADMIN = 12
+_NS_GET_USERNS = 0xB701  # linux/nsfs.h
 _GROUPS_BYTES = 1024  # the most that Python's getsockopt() takes: 256 groups
 
 
@@ -73,6 +76,48 @@ def allowed_cpus(pid: int, proc: Path = procfs.PROC) -> set[int]:
 def capabilities(pid: int) -> int:
     """Its effective capabilities, as bits; none when it is gone."""
     return int(procfs.status_field(pid, "CapEff") or "0", 16)
+
+
+def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
+    """Why a process of another network namespace than ours may have CAP_NET_ADMIN over ours; empty:
+    it is of ours, or may not. Capabilities over another user namespace than ours do not count, and
+    the bounding set is what a process can get by any means. What can't be looked at counts against
+    it."""
+    try:
+        if _namespace(proc / str(pid), "net") == _namespace(proc / "self", "net"):
+            return ""
+        own_user = _namespace(proc / "self", "user")
+        # One that harpd can look into and that is not its own is beneath it.
+        if _namespace(proc / str(pid), "user") != own_user and _network_owner(proc) == own_user:
+            return ""
+    except OSError as error:
+        return f"its namespaces can't be read ({error.strerror})"
+    bounding = procfs.status_field(pid, "CapBnd", proc)
+    if not bounding:
+        return "its capabilities can't be read"
+    if int(bounding, 16) >> _CAP_NET_ADMIN & 1:
+        return "its capability bounding set has CAP_NET_ADMIN"
+    return ""
+
+
+def _namespace(process: Path, kind: str) -> tuple[int, int]:
+    found = (process / "ns" / kind).stat()
+    return found.st_dev, found.st_ino
+
+
+def _network_owner(proc: Path) -> tuple[int, int]:
+    """The user namespace that our network namespace belongs to: capabilities over it are what
+    counts."""
+    with (proc / "self/ns/net").open("rb") as network:
+        try:
+            owner = fcntl.ioctl(network, _NS_GET_USERNS)
+        except PermissionError:  # one above ours: nobody here has any
+            return _namespace(proc / "self", "user")
+    try:
+        found = os.fstat(owner)
+    finally:
+        os.close(owner)
+    return found.st_dev, found.st_ino
 
 
 def ended(pidfd: int) -> bool:

@@ -14,7 +14,7 @@ from harp.closing import Closing
 from harp.lab import Host
 from harp.netns import in_namespace
 
-MAGIC, VERSION = 0x4C505248, 1
+MAGIC, VERSION = 0x4C505248, 2
 HELLO, WELCOME, LEASE, LEASED, REFUSED, RELEASE, DONE = range(1, 8)
 HEADER = struct.Struct("=IHHII")
 DEVICE = struct.Struct("=16s6Ii6s6xQQ16s16s256s")
