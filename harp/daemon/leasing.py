@@ -176,18 +176,19 @@ class Leasing:
                 "or to one of `groups`, in harp.toml",
             )
 
-    def _check_network_admin(self, who: Peer) -> None:
-        """An AF_XDP socket leads to the namespace it is of, for who has CAP_NET_ADMIN over that."""
-        if self.settings.allow_net_admin_containers:
-            return
-        why = peer.network_admin_elsewhere(who.owner.pid)
+    def _make(self, wish: Wish, who: Owner, allowed: bool) -> Made:
+        """A queue for a process that may have its sockets: an AF_XDP socket leads to the network
+        namespace that it is of, for who has CAP_NET_ADMIN over that. A worker's."""
+        why = "" if allowed else peer.network_admin_elsewhere(who.pid)
         if why:
-            raise RefusedError(
+            wish.beside.close()
+            raise OSError(
                 errno.EPERM,
-                f"process {who.owner.pid} is of another network namespace, and {why}: a lease "
-                "would let it change this host's network; drop CAP_NET_ADMIN from the container, "
-                "or set allow_net_admin_containers = true in harp.toml",
+                f"process {who.pid} is of another network namespace, and {why}: a lease would let "
+                "it change this host's network; drop CAP_NET_ADMIN from the container, or set "
+                "allow_net_admin_containers = true in harp.toml",
             )
+        return self._kernel.make(wish)
 
     def _reserve_port(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
         lease = self.ports.reserve(
@@ -220,7 +221,6 @@ class Leasing:
             )
         if nic is not None and nic.why_not:
             raise RefusedError(nic.error, f"{ifname} can't be leased: {nic.why_not}")
-        self._check_network_admin(who)
         if nic is not None and nic.link is not None and not nic.link.up:
             raise RefusedError(errno.ENETDOWN, f"{ifname} is down; `ip link set dev {ifname} up`")
         if nic is not None:
@@ -248,7 +248,8 @@ class Leasing:
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
         flows = self.settings.page_flows
         wish = Wish(ifname, lease.queue, frames, copy_mode, flows, beside)
-        return lease, lambda: self._kernel.make(wish)
+        net_admin = self.settings.allow_net_admin_containers
+        return lease, lambda: self._make(wish, who.owner, net_admin)
 
     def _made(
         self,

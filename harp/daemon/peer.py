@@ -22,6 +22,8 @@ SO_PEERPIDFD = 77
 SO_PEERGROUPS = 59
 _UCRED = struct.Struct("3i")
 _CAP_NET_ADMIN = 12
+_CAPABILITY_SETS = ("CapBnd", "CapPrm", "CapInh")
+_THREADS_MAX = 4096
 _NS_GET_USERNS = 0xB701  # linux/nsfs.h
 _GROUPS_BYTES = 1024  # the most that Python's getsockopt() takes: 256 groups
 
@@ -80,23 +82,43 @@ def capabilities(pid: int) -> int:
 
 def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
     """Why a process of another network namespace than ours may have CAP_NET_ADMIN over ours; empty:
-    it is of ours, or may not. Capabilities over another user namespace than ours do not count, and
-    the bounding set is what a process can get by any means. What can't be looked at counts against
-    it."""
+    it is of ours, or may not.
+
+    A process can have what is permitted to it, or inheritable, or in its bounding set (by a
+    program's file capabilities); each of its threads has sets of its own. In a container its
+    parents count, too: a process that gave the capability up may pass on what it is given. What
+    can't be looked at counts as the capability.
+    """
     try:
         if _namespace(proc / str(pid), "net") == _namespace(proc / "self", "net"):
             return ""
-        own_user = _namespace(proc / "self", "user")
-        # One that harpd can look into and that is not its own is beneath it.
-        if _namespace(proc / str(pid), "user") != own_user and _network_owner(proc) == own_user:
-            return ""
+        own_pids = _namespace(proc / "self", "pid")
+        while True:
+            why = _may_administer(pid, proc)
+            if why:
+                return why
+            pid = int(procfs.status_field(pid, "PPid", proc) or "0")
+            if not pid or _namespace(proc / str(pid), "pid") == own_pids:
+                return ""
     except OSError as error:
-        return f"its namespaces can't be read ({error.strerror})"
-    bounding = procfs.status_field(pid, "CapBnd", proc)
-    if not bounding:
-        return "its capabilities can't be read"
-    if int(bounding, 16) >> _CAP_NET_ADMIN & 1:
-        return "its capability bounding set has CAP_NET_ADMIN"
+        return f"/proc does not show its namespaces ({error.strerror})"
+
+
+def _may_administer(pid: int, proc: Path) -> str:
+    own_user = _namespace(proc / "self", "user")
+    # One that harpd can look into and that is not its own is beneath it.
+    if _namespace(proc / str(pid), "user") != own_user and _network_owner(proc) == own_user:
+        return ""
+    tasks = [task.name for task in (proc / str(pid) / "task").iterdir()]
+    if len(tasks) > _THREADS_MAX:
+        return f"process {pid} has {len(tasks)} threads, too many to look at"
+    for task in tasks:
+        sets = [procfs.status_field(int(task), name, proc) for name in _CAPABILITY_SETS]
+        if not all(sets) and (proc / str(pid) / "task" / task).exists():
+            return f"/proc does not show the capabilities of process {pid}"
+        for name, found in zip(_CAPABILITY_SETS, sets, strict=True):
+            if int(found or "0", 16) >> _CAP_NET_ADMIN & 1:
+                return f"process {pid} has CAP_NET_ADMIN in {name}"
     return ""
 
 
