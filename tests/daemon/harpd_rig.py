@@ -307,7 +307,7 @@ def echo_server(host: Host, port: int) -> subprocess.Popen[str]:
     """A kernel TCP server that says what it gets, in a host."""
     code = f"""
 import socket, threading
-server = socket.create_server(("", {port}))
+server = socket.create_server(("", {port}), family=socket.AF_INET6, dualstack_ipv6=True)
 print("ready", flush=True)
 def serve(sock):
     with sock:

@@ -264,6 +264,35 @@ def test_net_admin_elsewhere_is_refused_a_lease(lab: Lab) -> None:
         assert harpd.query("status")["leases"] == 0
 
 
+def test_the_xsks_reach_no_other_queue(harpd: HostDaemon) -> None:
+    """Bound once and for all; their memory shared with a queue of the job's own namespace at
+    most."""
+
+    def work(fds: list[int], lease: Any) -> Any:
+        libc = CDLL(None, use_errno=True)
+
+        def bind(fd: int, ifindex: int, flags: int, shared: int) -> int:
+            address = struct.pack("=HHIII", 44, flags, ifindex, 1 - lease.queue, shared)
+            return 0 if libc.bind(fd, address, len(address)) == 0 else get_errno()
+
+        found = []
+        for fd in (fds[XSK], fds[XSK_TX]):
+            for ifindex in (lease.ifindex, lease.side_ifindex):
+                found.append(bind(fd, ifindex, 0, 0))
+                try:  # one of its own, where the job is: not the host
+                    own = socket.socket(AF_XDP, socket.SOCK_RAW, 0)
+                except PermissionError:
+                    found.append(errno.EPERM)
+                    continue
+                found.append(bind(own.fileno(), ifindex, XDP_SHARED_UMEM, fd))
+        return found
+
+    assert leased(harpd, work) == [errno.EBUSY, errno.EPERM] * 4
+    found = leased(harpd, work, uid=None, net_admin=True)
+    assert set(found[::2]) == {errno.EBUSY}
+    assert set(found[1::2]) <= {errno.ENODEV, errno.EINVAL}, "no such interface in its namespace"
+
+
 def test_nothing_leads_to_the_device_beside(harpd: HostDaemon) -> None:
     """No descriptor is of the other end's namespace, and what a job can do with its sockets does
     not lead there."""
