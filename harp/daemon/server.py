@@ -5,7 +5,8 @@ A client is never waited for. Until it has taken its answer nothing more is read
 sends meanwhile fills its own socket's buffer and then makes it wait. A client that speaks
 nonsense, passes descriptors, does not say hello or does not take its answer in time is closed,
 with a line in the log (at most a few a second). So it costs one connection, one message in and two
-out, whatever it does: an answer, and what it is told unasked (watching.py). While there is no place left, who has not said hello makes room for the next.
+out, whatever it does: an answer, and news that it has asked to be told (watching.py). While there
+is no place left, who has not said hello makes room for the next.
 """
 
 import contextlib

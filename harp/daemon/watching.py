@@ -110,19 +110,20 @@ class Watching:
     def watch(self, client: Client, serial: int, lease_id: int, side: int) -> None:
         """Handles WATCH: answered when the interface was read; RefusedError."""
         lease = self._lease(client, lease_id)
+        elsewhere = self._watches.get(lease_id)
+        self._left(client)
+        if elsewhere is not None and elsewhere.client is not client:
+            elsewhere.client.close("")
         self._open()
-        for old in (self._watches.get(lease_id), self._of_client.get(client)):
-            if old is not None:
-                self._drop(old)
-                if old.client is not client:
-                    old.client.close("")
         watch = _Watch(client, lease, (lease.ifindex, side), serial)
         self._watches[lease_id] = self._of_client[client] = watch
         self._networks.setdefault(watch.place, _Network()).watches.add(watch)
         client.closed = lambda: self._left(client)
         self._read(watch.place)
 
-    def neighbors(self, client: Client, serial: int, entries: list[tuple[bytes, bytes, int]]) -> None:
+    def neighbors(
+        self, client: Client, serial: int, entries: list[tuple[bytes, bytes, int]]
+    ) -> None:
         """Handles NEIGHBORS of a job; RefusedError."""
         watch = self._of_client.get(client)
         if watch is None:
@@ -219,10 +220,14 @@ class Watching:
 
     def close(self) -> None:
         """Nothing is heard any more, until the next watch."""
-        if self._monitor is not None:
-            self._loop.unwatch(self._monitor.fileno())
-            self._monitor.close()
-        self._monitor = None
+        monitor, self._monitor = self._monitor, None
+        if monitor is None:
+            return
+        self._loop.unwatch(monitor.fileno())
+        if self._resolving:  # in a worker, which must not find another descriptor in its place
+            self._worker.work(monitor.close, lambda _done, _error: None)
+        else:
+            monitor.close()
 
     def _readable(self, _events: int) -> None:
         assert self._monitor is not None
@@ -315,9 +320,7 @@ class Watching:
         if watch.serial:
             serial, watch.serial, watch.network = watch.serial, 0, found
             watch.client.news = lambda: self._news(watch)
-            watch.client.reply(
-                Reply(_host.pack_network(serial, watch.lease.lease_id, found))
-            )
+            watch.client.reply(Reply(_host.pack_network(serial, watch.lease.lease_id, found)))
         watch.client.tell()
 
     def _news(self, watch: _Watch) -> bytes | None:

@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from ctypes import CDLL, addressof, create_string_buffer, get_errno
+from ctypes import CDLL, create_string_buffer, get_errno
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +135,7 @@ def test_no_descriptor_of_a_lease_changes_the_host(harpd: HostDaemon, uid: int |
     """All that a job of another namespace receives, one by one, with CAP_NET_ADMIN in reach."""
 
     def work(fds: list[int], lease: Any) -> Any:
-        return [
-            (kind(fd), by_ioctl(fd, lease.ifname), by_netlink(fd, lease.ifindex)) for fd in fds
-        ]
+        return [(kind(fd), by_ioctl(fd, lease.ifname), by_netlink(fd, lease.ifindex)) for fd in fds]
 
     before = harpd.host.run("ip", "-j", "addr", "show", harpd.host.ifname)
     found = leased(harpd, work, uid=uid, net_admin=True)
