@@ -184,9 +184,7 @@ class Leasing:
             wish.beside.close()
             raise OSError(
                 errno.EPERM,
-                f"process {who.pid} is of another network namespace, and {why}: a lease would let "
-                "it change this host's network; drop CAP_NET_ADMIN from the container, or set "
-                "allow_net_admin_containers = true in harp.toml",
+                f"process {who.pid}: {why}, or set allow_net_admin_containers = true in harp.toml",
             )
         return self._kernel.make(wish)
 

@@ -96,12 +96,18 @@ def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
         while True:
             why = _may_administer(pid, proc)
             if why:
-                return why
+                return (
+                    f"it is of another network namespace, and {why}: a lease would let it change "
+                    "this host's network; drop CAP_NET_ADMIN from the container"
+                )
             pid = int(procfs.status_field(pid, "PPid", proc) or "0")
             if not pid or _namespace(proc / str(pid), "pid") == own_pids:
                 return ""
     except OSError as error:
-        return f"/proc does not show its namespaces ({error.strerror})"
+        return (
+            f"its namespaces can't be read ({error.strerror}), so it may have CAP_NET_ADMIN over "
+            "this one from another; give harpd CAP_SYS_PTRACE"
+        )
 
 
 def _may_administer(pid: int, proc: Path) -> str:
