@@ -226,7 +226,8 @@ static void control_lost(struct harp_instance *instance)
 }
 
 /* Addresses that the kernel no longer has, and connections may still have. */
-static void control_tell_removed(struct harp_instance *instance, const struct harp_lease_tables *before)
+static void control_tell_removed(struct harp_instance *instance,
+				 const struct harp_lease_tables *before)
 {
 	const struct harp_lease_tables *now = &instance->mirror.now;
 	char text[HARP_ADDR_TEXT_MAX];
@@ -311,8 +312,8 @@ static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
 			     "%s: routes and neighbors stay as they are: %s", instance->ifname,
 			     instance->netwatch->why);
 	if (!lost && instance->netwatch_lost)
-		instance_log(instance, HARP_LOG_INFO,
-			     "%s: harpd sends routes and neighbors again", instance->ifname);
+		instance_log(instance, HARP_LOG_INFO, "%s: harpd sends routes and neighbors again",
+			     instance->ifname);
 	instance->netwatch_lost = lost;
 }
 

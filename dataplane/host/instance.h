@@ -24,11 +24,12 @@ struct harp_instance {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	struct netlink monitor, questions;
-	pthread_mutex_t questions_lock; /* of `questions`, or netwatch's routes: one at a time, any thread's */
-	struct instance_dpdk *dpdk;     /* NULL: on a NIC that the kernel keeps using */
+	pthread_mutex_t
+		questions_lock; /* of `questions`, or netwatch's routes: one at a time, any thread's */
+	struct instance_dpdk *dpdk; /* NULL: on a NIC that the kernel keeps using */
 	/* NULL: the kernel of this network namespace is asked; else monitor, questions and asker are not used. */
 	struct netwatch *netwatch;
-	bool netwatch_lost; /* the log says so */
+	bool netwatch_lost;  /* the log says so */
 	struct lease *lease; /* NULL: stand-alone; then library, api, xdp and ports are set */
 	struct mirror mirror;
 	struct ports ports, udp_ports;

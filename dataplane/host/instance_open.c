@@ -238,8 +238,7 @@ int opening_kernel_tables(const struct opening *o, struct harp_instance *instanc
 	instance->asker.look_ctx = instance;
 	rc = asker_start(&instance->asker, instance->monitor.fd, o->link.ifindex,
 			 &instance->questions, &instance->questions_lock);
-	return rc ? why_fail(&o->why, rc,
-			     "cannot start a thread: %s; raise the limit (ulimit -u)",
+	return rc ? why_fail(&o->why, rc, "cannot start a thread: %s; raise the limit (ulimit -u)",
 			     strerror(-rc))
 		  : 0;
 }

@@ -16,7 +16,7 @@
 struct netwatch_route {
 	struct harp_addr dst;
 	struct harp_host_route route;
-	int rc; /* of the last answer: 0, or why there is no route */
+	int rc;            /* of the last answer: 0, or why there is no route */
 	uint64_t fresh_ns; /* until then it is not asked for again */
 };
 

@@ -175,7 +175,8 @@ int question_route_from(struct netlink *nl, uint32_t ifindex, const struct harp_
 	int rc = question_route(nl, dst, harp_addr_is_link_local(dst) ? ifindex : 0, out);
 
 	/* It may be another interface's (a loopback address that is routed here): the stack has no such. */
-	if (!rc && (out->ifindex != ifindex || question_address_state(nl, ifindex, &out->source) < 0))
+	if (!rc &&
+	    (out->ifindex != ifindex || question_address_state(nl, ifindex, &out->source) < 0))
 		memset(&out->source, 0, sizeof(out->source));
 	return rc;
 }

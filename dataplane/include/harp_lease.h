@@ -250,7 +250,7 @@ struct harp_lease_network {
 	struct harp_lease_tables tables;
 };
 
-#define HARP_LEASE_NEIGHBORS_MAX 64u      /* in one message */
+#define HARP_LEASE_NEIGHBORS_MAX 64u        /* in one message */
 #define HARP_LEASE_NEIGHBORS_LEASE_MAX 256u /* that harpd follows for a lease: the latest */
 /* What a message says of a neighbor. From a job: */
 #define HARP_LEASE_NEIGHBOR_WANTED 1u    /* the kernel shall resolve it, and harpd say what it is */
