@@ -366,7 +366,7 @@ def network(uint32_t ifindex, uint32_t side_ifindex):
 
 
 def pack_network(uint32_t serial, uint64_t lease_id, bytes found):
-    """NETWORK, of what network() found. serial 0: nobody asked."""
+    """NETWORK, of what network() found. serial 0: it answers no message."""
     cdef harp_lease_network m
     cdef size_t at = <size_t>(<char *>&m.lease_id - <char *>&m) + sizeof(m.lease_id)
     if len(found) != sizeof(m) - at:

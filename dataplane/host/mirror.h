@@ -25,7 +25,7 @@ int mirror_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *
 /* Makes the stack and the steering map agree with it. */
 void mirror_apply(struct mirror *mirror, const struct harp_lease_tables *found);
 
-/* What NETWORK says of an interface, but for the header and the lease's number. 0, or -errno. Any thread. */
+/* Reads the fields of NETWORK that describe an interface; the others are zeroed. 0, or -errno. Any thread. */
 int mirror_network(uint32_t ifindex, uint32_t side_ifindex, struct harp_lease_network *out);
 
 bool mirror_has_address(const struct harp_lease_tables *tables, const struct harp_addr *addr);

@@ -35,7 +35,7 @@
 #define MSG_PROBE 0x10
 #endif
 
-/* Bound to no port before it sends, and read by nobody: what comes is dropped by the kernel. */
+/* Not bound to a port before it sends, and never read: the kernel drops what exceeds the receive buffer. */
 static int neighbours_probe(int family, const char *ifname)
 {
 	const int hops = 1, none = 0, level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
@@ -237,7 +237,7 @@ static void neighbours_collect(struct neighbours *n, unsigned *at,
 	}
 }
 
-/* What harpd does not take now stays noted. */
+/* An entry that harpd does not take now stays noted. */
 static void neighbours_tell(struct neighbours *n)
 {
 	struct host_neighbour *entries[HARP_LEASE_NEIGHBORS_MAX];

@@ -25,7 +25,7 @@ struct neighbours {
 	bool pending; /* something is wanted */
 	bool confirm;
 	bool unsent; /* harpd did not take a message: again when harp_instance_control() comes round */
-	/* Who is asked: harpd, or (NULL) the kernel of this network namespace. */
+	/* The connection to harpd; NULL: the kernel of this network namespace is asked. */
 	struct netwatch *netwatch;
 	/* UDP sockets bound to the NIC; -1: none. privileged: the kernel resolves by rtnetlink instead. */
 	int probe_v4_fd, probe_v6_fd;
@@ -44,11 +44,11 @@ void neighbours_close(struct neighbours *n);
 void neighbours_fork_child(const struct neighbours *n);
 void neighbours_wanted(struct neighbours *n, const struct harp_addr *next_hop);
 void neighbours_confirmed(struct neighbours *n, const struct harp_addr *next_hop);
-/* Has the kernel or harpd asked about all that is wanted, and what made progress confirmed. */
+/* Asks the kernel or harpd about the wanted neighbors, and confirms those that made progress. */
 void neighbours_work(struct neighbours *n, struct asker *asker, uint64_t now_ns);
 /* An RTM_NEWNEIGH or RTM_DELNEIGH. */
 void neighbours_event(struct neighbours *n, const struct nlmsghdr *message);
-/* What harpd says of them: NEIGHBORS. */
+/* Applies a NEIGHBORS message of harpd. */
 void neighbours_message(struct neighbours *n, const struct harp_lease_neighbors *message);
 /* Events were lost: look at every known neighbour again. */
 void neighbours_resync(struct neighbours *n);

@@ -5,9 +5,9 @@
  * Theory of operation
  *
  * HELLO and WATCH are sent together when the connection is made. harpd answers WATCH with NETWORK, and sends NETWORK
- * and NEIGHBORS on its own from then on; whatever else it answers (WELCOME, DONE) is skipped. A message that is none
+ * and NEIGHBORS on its own from then on; other answers (WELCOME, DONE) are skipped. A message that is none
  * of these ends the connection, and a new one is tried a second later: so does a harpd that was restarted, and a job
- * that was stopped for so long that harpd hung up. Between connections the caller keeps what it was told last.
+ * that was stopped for so long that harpd closed the connection. Between connections the caller keeps its last state.
  *
  * Routes are asked for over connections of their own: the caller of harp_instance_route() is any thread, and waits.
  */
@@ -137,7 +137,7 @@ static int netwatch_take(struct netwatch *watch, netwatch_fn fn, void *ctx, cons
 
 	daemon_wire_drop_fds(&watch->wire);
 	if (bytes < sizeof(*header) || header->magic != HARP_LEASE_MAGIC || header->size != bytes)
-		return why_fail(why, -EPROTO, "whoever listens there is not harpd");
+		return why_fail(why, -EPROTO, "the other end of the socket is not harpd");
 	switch (header->type) {
 	case HARP_LEASE_WELCOME:
 	case HARP_LEASE_DONE:
@@ -297,7 +297,7 @@ static struct netwatch_route *netwatch_add(struct netwatch *watch, const struct 
 	return record;
 }
 
-/* 0, and *rc is what the kernel answered; or why harpd did not say. */
+/* 0, and *rc is the kernel's answer; or the reason why harpd did not answer. */
 static int netwatch_ask(const struct netwatch *watch, const struct harp_addr *dst,
 			struct harp_host_route *route, int *rc)
 {
@@ -312,7 +312,7 @@ static int netwatch_ask(const struct netwatch *watch, const struct harp_addr *ds
 		return error;
 	*rc = daemon_route(daemon, watch->lease_id, dst, route, &quiet);
 	harp_daemon_close(daemon);
-	/* -ENETUNREACH and its kind are the kernel's; these mean that nobody was asked. */
+	/* -ENETUNREACH and its kind are the kernel's; these mean that the kernel was not asked. */
 	switch (*rc) {
 	case -ETIMEDOUT:
 	case -ECONNRESET:

@@ -45,7 +45,7 @@ int netwatch_open(struct netwatch **out, const char *socket, const struct harp_l
 void netwatch_close(struct netwatch *watch);
 /* In a forked child. Async-signal-safe. */
 void netwatch_fork_child(const struct netwatch *watch);
-/* Gives fn what has come. 0; -ENOTCONN there is no connection, and a new one is tried once a second. A NETWORK with a
+/* Passes the received messages to fn. 0; -ENOTCONN there is no connection, and a new one is tried once a second. A NETWORK with a
  * serial other than 0 is the first of a connection: harpd knows nothing of the neighbors before. */
 int netwatch_events(struct netwatch *watch, uint64_t now_ns, netwatch_fn fn, void *ctx);
 /* Sends all[0..count-1]; message's header is filled in here. 0; -EAGAIN, -ENOTCONN it was not sent. */

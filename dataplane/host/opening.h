@@ -19,7 +19,7 @@ int opening_stack(const struct opening *o, struct harp_instance *instance);
 int opening_netlink(const struct opening *o, struct harp_instance *instance, bool privileged);
 /* The host's addresses and routes; monitor and questions are open. */
 int opening_kernel_tables(const struct opening *o, struct harp_instance *instance);
-/* Addresses and routes, as somebody else has read them. */
+/* Addresses and routes that were read before. */
 void opening_mirror(const struct opening *o, struct harp_instance *instance,
 		    const struct harp_lease_tables *found);
 /* Everything, from harpd. */

@@ -177,8 +177,8 @@ class Leasing:
             )
 
     def _make(self, wish: Wish, who: Owner, allowed: bool) -> Made:
-        """A queue for a process that may have its sockets: an AF_XDP socket leads to the network
-        namespace that it is of, for who has CAP_NET_ADMIN over that. A worker's."""
+        """Makes a queue, unless its holder could use the AF_XDP socket to reach our network
+        namespace: that takes CAP_NET_ADMIN over it. Runs in a worker."""
         why = "" if allowed else peer.network_admin_elsewhere(who.pid)
         if why:
             wish.beside.close()

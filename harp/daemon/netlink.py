@@ -312,8 +312,8 @@ class NetworkMonitor:
         self._sock.send(messages)
 
     def confirm(self, ifindex: int, addr: bytes) -> None:
-        """Has the kernel believe a neighbor that it knows for a while longer. Nothing is sent, and
-        nobody is waited for. Not by rtnetlink: NUD_REACHABLE makes a permanent entry one that
+        """Confirms a known neighbor's reachability to the kernel. Sends no packet and does not
+        wait. rtnetlink is not used: NUD_REACHABLE turns a permanent entry into one that
         expires."""
         v4 = addr.startswith(_V4_MAPPED)
         family = socket.AF_INET if v4 else socket.AF_INET6

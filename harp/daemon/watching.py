@@ -219,7 +219,7 @@ class Watching:
         self._loop.watch(self._monitor.fileno(), READ, self._readable)
 
     def close(self) -> None:
-        """Nothing is heard any more, until the next watch."""
+        """Closes the monitor; the next watch opens another."""
         monitor, self._monitor = self._monitor, None
         if monitor is None:
             return

@@ -293,7 +293,7 @@ static void test_lies(void)
 	const size_t all = sizeof(lie.network);
 
 	lie_network();
-	REFUSES(8, HARP_LEASE_NETWORK, "not harpd");
+	REFUSES(8, HARP_LEASE_NETWORK, "is not harpd");
 	REFUSES(all - 1, HARP_LEASE_NETWORK, "type 12 is nonsense");
 	lie.network.tables.address_count = HARP_LEASE_ADDRESSES_MAX + 1;
 	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is nonsense");
