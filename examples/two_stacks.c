@@ -155,7 +155,7 @@ static void client_writable(struct client *c)
 	if (!err)
 		err = client_send_frames(c);
 	if (!err)
-		err = harp_conn_shutdown(c->conn); /* no more to send; still receiving */
+		err = harp_conn_shutdown(c->conn, SHUT_WR); /* no more to send; still receiving */
 	if (err && err != -EAGAIN && err != -EPIPE)
 		die("client", err);
 }
@@ -224,6 +224,7 @@ int main(void)
 	if (err)
 		die("harp_wire_create", err);
 	for (unsigned i = 0; i < 2; i++) {
+		/* A seed, so that the run repeats. On a network it stays 0: secrets are the system's. */
 		struct harp_stack_options options = { .size = sizeof(options), .seed = i + 1 };
 		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
 

@@ -12,6 +12,7 @@ from harp import _paths
 
 if TYPE_CHECKING:
     from harp._core import (
+        SSTHRESH_NONE,
         Connection,
         Event,
         Frame,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "SSTHRESH_NONE",
     "Acceptor",
     "CallbackNic",
     "Connection",
@@ -60,6 +62,7 @@ if (_build := _paths.build_dir()) is not None:
 # Where each public name is made: nothing compiled is loaded before it is used.
 _MADE_IN = {
     "harp._core": (
+        "SSTHRESH_NONE",
         "Connection",
         "Event",
         "Frame",

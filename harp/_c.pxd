@@ -10,6 +10,13 @@ cdef extern from "sys/uio.h" nogil:
         size_t iov_len
 
 
+cdef extern from "sys/socket.h" nogil:
+    enum:
+        SHUT_RD
+        SHUT_WR
+        SHUT_RDWR
+
+
 cdef extern from "harp_nic.h" nogil:
     struct harp_nic_caps:
         char name[32]
@@ -159,6 +166,16 @@ cdef extern from "harp.h" nogil:
         uint32_t congestion
         uint32_t fixed_window_bytes
         uint32_t ecn
+        uint32_t mss_bytes
+        uint32_t options_off
+        uint64_t delayed_ack_ns
+        uint64_t initial_rto_ns
+
+    enum:
+        HARP_TCPI_TIMESTAMPS
+        HARP_TCPI_SACK
+        HARP_TCPI_WSCALE
+        HARP_SSTHRESH_NONE
 
     enum harp_congestion:
         HARP_CONGESTION_DEFAULT
@@ -177,6 +194,7 @@ cdef extern from "harp.h" nogil:
     ssize_t harp_conn_send(harp_conn *conn, const iovec *iov, int iov_count)
     size_t harp_conn_send_room(const harp_conn *conn)
     ssize_t harp_conn_recv(harp_conn *conn, void *buf, size_t length)
+    size_t harp_conn_readable_bytes(const harp_conn *conn)
 
     struct harp_frame:
         uint8_t *data
@@ -187,15 +205,14 @@ cdef extern from "harp.h" nogil:
     int harp_conn_send_frame(harp_conn *conn, harp_frame *frame)
     int harp_conn_recv_frame(harp_conn *conn, harp_frame **out)
     void harp_frame_release(harp_conn *conn, harp_frame *frame)
-    int harp_conn_shutdown(harp_conn *conn)
+    int harp_conn_shutdown(harp_conn *conn, int how)
     void harp_conn_close(harp_conn *conn)
     void harp_conn_abort(harp_conn *conn)
     int harp_conn_error(const harp_conn *conn)
     void harp_conn_endpoints(const harp_conn *conn, harp_endpoint *local, harp_endpoint *remote)
     uint64_t harp_conn_acked_bytes(const harp_conn *conn)
-    int harp_conn_set_keepalive(harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
-                                uint32_t count)
-    int harp_conn_set_delayed_ack(harp_conn *conn, uint64_t delay_ns)
+    int harp_conn_options(const harp_conn *conn, harp_tcp_options *opt)
+    int harp_conn_set_options(harp_conn *conn, const harp_tcp_options *opt)
     int harp_conn_probe(harp_conn *conn)
     enum harp_tcp_state:
         HARP_TCP_ESTABLISHED
@@ -204,6 +221,10 @@ cdef extern from "harp.h" nogil:
         HARP_TCP_CLOSED
 
     const char *harp_tcp_state_name(harp_tcp_state state)
+    enum harp_ca_state:
+        HARP_CA_OPEN
+
+    const char *harp_ca_state_name(harp_ca_state state)
 
     struct harp_tcp_info:
         uint32_t state
@@ -255,6 +276,11 @@ cdef extern from "harp.h" nogil:
         uint64_t tlp_probes
         uint64_t undone_recoveries
         uint64_t reorder_window_ns
+        uint32_t ca_state
+        uint32_t backoff
+        uint64_t sacked_out_segs
+        uint64_t lost_out_segs
+        uint64_t retrans_out_segs
 
     int harp_conn_info(const harp_conn *conn, harp_tcp_info *info, size_t size)
 

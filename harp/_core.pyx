@@ -26,8 +26,8 @@ from harp._nic import CallbackNic, Wire
 
 __all__ = [
     "CallbackNic", "Connection", "Event", "Frame", "Listener", "PortSpec", "Stack", "UdpSocket",
-    "Wire", "api_version", "config_keys", "flow_dtype", "host_check", "port_spec", "stat_names",
-    "stats_delta", "stats_dtype", "version",
+    "SSTHRESH_NONE", "Wire", "api_version", "config_keys", "flow_dtype", "host_check", "port_spec",
+    "stat_names", "stats_delta", "stats_dtype", "version",
 ]
 
 
@@ -89,7 +89,7 @@ def flow_dtype():
 
         memset(&info, 0, sizeof(info))
         ends = [("local", "U45"), ("local_port", "u2"), ("remote", "U45"), ("remote_port", "u2")]
-        names = [("state_name", "U16"), ("congestion_name", "U16")]
+        names = [("state_name", "U16"), ("congestion_name", "U16"), ("ca_state_name", "U16")]
         numbers = [(name, "u8") for name in dict(info)]
         _dtypes["flow"] = numpy.dtype(ends + names + numbers)
     return _dtypes["flow"]
@@ -202,7 +202,14 @@ cdef void _stack_log(void *ctx, harp_log_level level, const char *message) noexc
         stack._log_error = error  # raised by the poll that is running
 
 
+SSTHRESH_NONE = HARP_SSTHRESH_NONE
+
 _ECN = {"default": 0, "off": 1, "request": 2}
+_HANDSHAKE = {
+    "timestamps": HARP_TCPI_TIMESTAMPS,
+    "sack": HARP_TCPI_SACK,
+    "window_scaling": HARP_TCPI_WSCALE,
+}
 
 
 cdef int _congestion(str name) except -1:
@@ -213,26 +220,43 @@ cdef int _congestion(str name) except -1:
     return congestion
 
 
-cdef int _tcp_options(harp_tcp_options *out, dict given) except -1:
-    memset(out, 0, sizeof(harp_tcp_options))
-    out.size = sizeof(harp_tcp_options)
+cdef int _change_tcp_options(harp_tcp_options *out, dict given) except -1:
+    """Overwrites the fields that are given."""
     given = dict(given)
-    out.rx_frames = given.pop("rx_frames", 0)
-    out.tx_frames = given.pop("tx_frames", 0)
-    out.backlog = given.pop("backlog", 0)
-    out.connect_timeout_ns = given.pop("connect_timeout_ns", 0)
-    out.user_timeout_ns = given.pop("user_timeout_ns", 0)
-    out.keepalive_idle_ns = given.pop("keepalive_idle_ns", 0)
-    out.keepalive_interval_ns = given.pop("keepalive_interval_ns", 0)
-    out.keepalive_count = given.pop("keepalive_count", 0)
-    out.dscp = given.pop("dscp", 0)
-    out.unsent_bytes_max = given.pop("unsent_bytes_max", 0)
-    out.fixed_window_bytes = given.pop("fixed_window_bytes", 0)
-    out.congestion = _congestion(given.pop("congestion", "default"))
-    out.ecn = _ECN[given.pop("ecn", "default")]
+    out.rx_frames = given.pop("rx_frames", out.rx_frames)
+    out.tx_frames = given.pop("tx_frames", out.tx_frames)
+    out.backlog = given.pop("backlog", out.backlog)
+    out.connect_timeout_ns = given.pop("connect_timeout_ns", out.connect_timeout_ns)
+    out.user_timeout_ns = given.pop("user_timeout_ns", out.user_timeout_ns)
+    out.keepalive_idle_ns = given.pop("keepalive_idle_ns", out.keepalive_idle_ns)
+    out.keepalive_interval_ns = given.pop("keepalive_interval_ns", out.keepalive_interval_ns)
+    out.keepalive_count = given.pop("keepalive_count", out.keepalive_count)
+    out.dscp = given.pop("dscp", out.dscp)
+    out.unsent_bytes_max = given.pop("unsent_bytes_max", out.unsent_bytes_max)
+    out.fixed_window_bytes = given.pop("fixed_window_bytes", out.fixed_window_bytes)
+    out.mss_bytes = given.pop("mss_bytes", out.mss_bytes)
+    out.delayed_ack_ns = given.pop("delayed_ack_ns", out.delayed_ack_ns)
+    out.initial_rto_ns = given.pop("initial_rto_ns", out.initial_rto_ns)
+    if "congestion" in given:
+        out.congestion = _congestion(given.pop("congestion"))
+    if "ecn" in given:
+        out.ecn = _ECN[given.pop("ecn")]
+    for name, bit in _HANDSHAKE.items():
+        if name not in given:
+            continue
+        if given.pop(name):
+            out.options_off &= ~<uint32_t>bit
+        else:
+            out.options_off |= <uint32_t>bit
     if given:
         raise TypeError(f"no such TCP option: {', '.join(given)}")
     return 0
+
+
+cdef int _tcp_options(harp_tcp_options *out, dict given) except -1:
+    memset(out, 0, sizeof(harp_tcp_options))
+    out.size = sizeof(harp_tcp_options)
+    return _change_tcp_options(out, given)
 
 
 def _no_driver():
@@ -700,6 +724,11 @@ cdef class Connection:
         return used
 
     @property
+    def readable_bytes(self):
+        """Bytes that recv() would return now."""
+        return harp_conn_readable_bytes(self._open())
+
+    @property
     def error(self):
         """0, or the errno that ended the connection."""
         return -harp_conn_error(self._open())
@@ -723,30 +752,49 @@ cdef class Connection:
         return self.info()["state_name"]
 
     def info(self):
-        """struct harp_tcp_info as a dict, and state_name."""
+        """struct harp_tcp_info as a dict, and state_name, congestion_name and ca_state_name.
+        snd_ssthresh_bytes is harp.SSTHRESH_NONE before the first congestion."""
         cdef harp_tcp_info info
         memset(&info, 0, sizeof(info))
         _check(harp_conn_info(self._open(), &info, sizeof(info)), "info")
         fields = dict(info)
         fields["congestion_name"] = harp_congestion_name(<harp_congestion>info.congestion).decode()
         fields["state_name"] = harp_tcp_state_name(<harp_tcp_state>info.state).decode()
+        fields["ca_state_name"] = harp_ca_state_name(<harp_ca_state>info.ca_state).decode()
         return fields
 
-    def set_keepalive(self, idle_ns, interval_ns=0, unsigned count=0):
-        """Changes keepalive; idle_ns 0 turns it off."""
-        _check(harp_conn_set_keepalive(self._open(), idle_ns, interval_ns, count), "keepalive")
+    def options(self):
+        """The options in force, as connect(), listen() and set_options() take them."""
+        cdef harp_tcp_options tcp
+        tcp.size = sizeof(tcp)
+        _check(harp_conn_options(self._open(), &tcp), "options")
+        fields = dict(tcp)
+        for name in ("size", "backlog"):
+            del fields[name]
+        fields["congestion"] = harp_congestion_name(<harp_congestion>tcp.congestion).decode()
+        fields["ecn"] = {number: name for name, number in _ECN.items()}[tcp.ecn]
+        off = fields.pop("options_off")
+        fields |= {name: not off & bit for name, bit in _HANDSHAKE.items()}
+        return fields
 
-    def set_delayed_ack(self, delay_ns):
-        """ACKs of short segments may wait so long, below 500 ms; 0: until the next poll."""
-        _check(harp_conn_set_delayed_ack(self._open(), delay_ns), "delayed ACK")
+    def set_options(self, **options):
+        """Changes the options that are given, all of them or, on error, none; 0 restores a default.
+        See harp_conn_set_options() for what can change when."""
+        cdef harp_tcp_options tcp
+        tcp.size = sizeof(tcp)
+        _check(harp_conn_options(self._open(), &tcp), "set_options")
+        _change_tcp_options(&tcp, options)
+        _check(harp_conn_set_options(self._open(), &tcp), "set_options")
 
     def probe(self):
         """Sends one keepalive probe at the next poll."""
         _check(harp_conn_probe(self._open()), "probe")
 
-    def shutdown(self):
-        """FIN after what is queued; receiving goes on."""
-        _check(harp_conn_shutdown(self._open()), "shutdown")
+    def shutdown(self, int how=SHUT_WR):
+        """Ends one or both directions. socket.SHUT_WR: FIN after what is queued; receiving goes on.
+        SHUT_RD: received bytes, present and future, are acknowledged and discarded, and recv()
+        returns b""."""
+        _check(harp_conn_shutdown(self._open(), how), "shutdown")
 
     @property
     def closed(self):

@@ -677,12 +677,24 @@ cdef class Endpoint:
         if rc == 0:
             raise WaitTimeoutError(f"flush: not all acknowledged within {wait} s")
 
-    def shutdown(self):
-        """Says that nothing more is sent: the peer reads the end of the stream. Receiving goes
-        on."""
+    def shutdown(self, int how=SHUT_WR):
+        """Ends one or both directions. socket.SHUT_WR: nothing more is sent, and the peer reads the
+        end of the stream. SHUT_RD: received bytes, present and future, are discarded."""
         conn = self._open()
         with self.driver.hold():
-            conn.shutdown()
+            conn.shutdown(how)
+
+    def options(self):
+        """The options in force, as connect(), listen() and set_options() take them."""
+        conn = self._open()
+        with self.driver.hold():
+            return conn.options()
+
+    def set_options(self, **options):
+        """Changes the options that are given, all of them or, on error, none."""
+        conn = self._open()
+        with self.driver.hold():
+            conn.set_options(**options)
 
     @property
     def copied(self):

@@ -245,6 +245,7 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         HARP_XDP_ELSEWHERE
         STEER_PORT_TCP
         STEER_PORT_UDP
+        STEER_SOURCES_MAX
         STEER_VERDICT_COUNT
 
     struct steer_arrivals:
@@ -254,6 +255,11 @@ cdef extern from "xdp/harp_xdp.h" nogil:
 
     struct harp_xdp:
         pass
+
+    struct harp_xdp_source:
+        uint8_t address_bytes
+        uint8_t prefix_bits
+        uint8_t address[16]
 
     struct harp_xdp_api:
         uint32_t version
@@ -283,6 +289,7 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         uint32_t (*side_seen)(const harp_xdp *xdp)
         int (*side_netns)(const harp_xdp *xdp)
         int (*look)(harp_xdp *xdp, char *why, size_t why_len)
+        int (*sources_set)(harp_xdp *xdp, const harp_xdp_source *sources, unsigned count)
 
 
 cdef extern from "string.h" nogil:

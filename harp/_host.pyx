@@ -846,6 +846,23 @@ cdef class Steering:
             return
         self._check(rc, "address in the steering map")
 
+    def sources_set(self, sources):
+        """The prefixes that may send to HARP, each an address of 4 or 16 bytes and a number of
+        bits; none: every source."""
+        cdef harp_xdp_source each[STEER_SOURCES_MAX]
+        cdef unsigned count = 0
+        memset(each, 0, sizeof(each))
+        for address, bits in sources:
+            if count == STEER_SOURCES_MAX:
+                raise ValueError(f"more than {STEER_SOURCES_MAX} sources")
+            if len(address) not in (4, 16):
+                raise ValueError(f"an address of {len(address)} bytes")
+            each[count].address_bytes, each[count].prefix_bits = len(address), bits
+            memcpy(each[count].address, <const char *>address, len(address))
+            count += 1
+        rc = _loaded().sources_set(self._open(), each, count)
+        self._check(rc, "allow_sources in the XDP program")
+
     def verdicts(self):
         """Packets by verdict since it was attached, in the order of verdict_names()."""
         cdef uint64_t counts[64]

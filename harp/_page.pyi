@@ -19,6 +19,7 @@ LANES: int
 XSTATS: int
 XSTATS_MAX: int
 LINK: str
+SSTHRESH_NONE: int
 
 def page_bytes(flows: int = 0) -> int: ...
 def create_fd(flows: int = 0) -> int: ...

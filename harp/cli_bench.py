@@ -16,7 +16,7 @@ from harp import bench as runner
 from harp import dpdk_bench, memif
 from harp import output as console
 from harp.cli_dpdk import dpdk
-from harp.cli_failover import connect, failover, rails
+from harp.cli_failover import failover, rails
 from harp.cli_lanes import lanes
 from harp.cli_paths import attach, paths
 from harp.cli_versus import fairness, loss
@@ -48,7 +48,6 @@ def bench() -> None:
     harpctl bench rails                    one NIC, another, all at once
     harpctl bench failover                 a NIC that is cut off under a stream, and comes back
     harpctl bench dpdk                     raw frames and HARP over memif, kernel TCP beside
-    harpctl bench connect                  connects with and without strangers at the ports
     """
 
 
@@ -411,5 +410,4 @@ bench.add_command(attach)
 bench.add_command(lanes)
 bench.add_command(rails)
 bench.add_command(failover)
-bench.add_command(connect)
 bench.add_command(dpdk)

@@ -363,6 +363,13 @@ def status(config: Path | None, output: str) -> None:
     for nic in found["nics"]:
         if nic.get("copied"):
             console.out.print(nic["mode_why"], markup=False, soft_wrap=True)
+        if nic["allow_sources"]:
+            console.out.print(
+                f"{nic['ifname']}: takes packets from {', '.join(nic['allow_sources'])}; dropped "
+                f"from other sources: {nic['verdicts'].get('drop_source', 0)}",
+                markup=False,
+                soft_wrap=True,
+            )
         if nic["queues_unreachable_why"]:
             console.out.print(nic["queues_unreachable_why"], markup=False, soft_wrap=True)
         for queue, waiting in nic["queues_waiting"].items():

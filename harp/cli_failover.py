@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench rails, failover and connect: several NICs, one that goes away, and strangers."""
+"""harpctl bench rails and failover: several NICs, and one that goes away."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from harp import attack, connects
 from harp import failover as runner
 from harp import output as console
 from harp.errors import Exit
@@ -190,58 +189,3 @@ def _print_failover(report: dict[str, Any], options: runner.FailoverOptions) -> 
         f"{sum(found['back_ms'] is not None for found in report['rounds'])} of {shape.rounds}:"
         f" {_WORDS[report['ok']]}"
     )
-
-
-@click.command()
-@click.option(
-    "--strangers",
-    "kinds",
-    type=click.Choice(attack.KINDS),
-    multiple=True,
-    default=attack.KINDS,
-    show_default=True,
-    help="What they do; may be given again.",
-)
-@_rounds(5)
-@click.option("--seconds", type=FiniteRange(0.1, 60), default=2, show_default=True)
-@click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
-@path_option
-@output_option
-def connect(output: str, **given: Any) -> None:
-    """What a connect takes while strangers are at HARP's ports, and while nobody is.
-
-    syn: 2000 SYNs a second to the ports that the handle names, half of them from addresses that
-    nobody has. scan: to all ports. silent, loris: 100 connections to each of those ports that say
-    nothing, or a byte of a preamble now and then. Goal: medians and 99th percentiles at most 5 ms
-    later. Exit code 1 when it is missed. Plain kernel sockets connect by turns, at a port of their
-    own, with as many messages: their tail is the machine's.
-
-    \b
-    harpctl bench connect
-    harpctl bench connect --strangers loris --rounds 3 -o json
-    """
-    options = connects.ConnectOptions(**given)
-    report = connects.run_connects(options, console.err.print)
-    if output == "json":
-        console.print_json(report)
-    else:
-        columns = ("strangers", "came", "connects", "p50 ms", "p90 ms", "p99 ms", "max ms")
-        keys = ("p50_ms", "p90_ms", "p99_ms", "max_ms")
-        both = [("", report["results"]), (", plain kernel socket", report["plain"])]
-        rows = [
-            (
-                kind + words,
-                str(report["strangers"].get(kind, 0)),
-                str(found["count"]),
-                *(f"{found[key]:.2f}" for key in keys),
-            )
-            for words, results in both
-            for kind, found in results.items()
-        ]
-        console.print_table(columns, rows)
-        console.out.print(
-            f"delay: {report['delay_ms']:.2f} ms (goal: at most"
-            f" {connects.DELAY_GOAL_MS:.0f}): {_WORDS[report['ok']]}"
-        )
-    if not report["ok"]:
-        raise click.exceptions.Exit(Exit.FAILURE)

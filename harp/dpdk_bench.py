@@ -104,7 +104,7 @@ def _specs(options: WireOptions, folder: str) -> tuple[str, str]:
     device, semicolon, rest = options.nic.removeprefix(PREFIX).partition(";")
     if options.peer or not device.startswith("net_memif") or "role=" in device:
         return options.nic, options.peer
-    shared = f"{device},id=0,socket-abstract=no,socket={folder}/memif.sock"
+    shared = f"{device},socket={folder}/memif.sock"
     # The server first: it makes the socket.
     return f"{shared},role=client{semicolon}{rest}", f"{shared},role=server{semicolon}{rest}"
 

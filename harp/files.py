@@ -11,6 +11,9 @@ from typing import TextIO
 # terminal.
 _AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 NOT_REGULAR = "is no regular file"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_LINKS_MAX = 40  # as the kernel's MAXSYMLINKS
+_UNMAPPED, _ALL_USERS = 65534, "4294967295"
 
 
 class NotRegularError(OSError):
@@ -20,8 +23,76 @@ class NotRegularError(OSError):
         super().__init__(errno.EINVAL, NOT_REGULAR, str(path))
 
 
-def read(path: Path, bytes_max: int) -> tuple[bytes, os.stat_result]:
-    """A regular file, up to one byte more than bytes_max, and what it is. OSError."""
+class UntrustedError(OSError):
+    """Others than root and this user can change what is at the path: one line, what to do."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(errno.EPERM, why, str(path))
+
+
+def _namespace_is_partial() -> bool:
+    """user_namespaces(7): the initial one maps every user to itself, in one line."""
+    try:
+        lines = Path("/proc/self/uid_map").read_text().splitlines()
+    except OSError:
+        return False
+    return bool(lines) and lines[0].split()[2] != _ALL_USERS
+
+
+def trusted_user(uid: int) -> bool:
+    """Is it root or this user? As trust_user() of dataplane/base/trust.c: in a user namespace also
+    one that the namespace does not map, as the host's root."""
+    return uid in (0, os.geteuid()) or (uid == _UNMAPPED and _namespace_is_partial())
+
+
+def _distrust(entry: Path, info: os.stat_result, last: bool) -> None:
+    if not trusted_user(info.st_uid):
+        why = f"belongs to user {info.st_uid}, who can change it: chown root {entry}"
+        raise UntrustedError(entry, f"{entry} {why}")
+    # In a sticky directory others may not replace what is not theirs; a link has no mode.
+    sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX and not last
+    if not stat.S_ISLNK(info.st_mode) and info.st_mode & _OTHERS_WRITE and not sticky:
+        mode = stat.S_IMODE(info.st_mode)
+        why = f"can be changed by other users (mode {mode:03o}): chmod go-w {entry}"
+        raise UntrustedError(entry, f"{entry} {why}")
+
+
+def check_trusted(path: Path) -> os.stat_result:
+    """Raises UntrustedError unless only root and this user can change or replace what is at path,
+    else says what is there.
+
+    Every directory and symbolic link on the way counts: a user who can write to a directory can
+    replace what is in it. OSError when nothing is there.
+    """
+    at, links = Path("/"), 0
+    ahead = list(reversed(path.absolute().parts[1:]))
+    info = at.lstat()
+    _distrust(at, info, not ahead)
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            at = at.parent
+            info = at.lstat()
+            continue
+        entry = at / name
+        info = entry.lstat()
+        _distrust(entry, info, not ahead)
+        if not stat.S_ISLNK(info.st_mode):
+            at = entry
+            continue
+        links += 1
+        if links > _LINKS_MAX:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = entry.readlink()
+        if target.is_absolute():
+            at = Path("/")
+        ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+    return info
+
+
+def read(path: Path, bytes_max: int) -> bytes:
+    """A regular file that only root and this user can change, up to one byte more than bytes_max.
+    OSError, UntrustedError."""
     fd = os.open(path, os.O_RDONLY | _AT_ONCE)
     with os.fdopen(fd, "rb") as file:
         info = os.fstat(fd)
@@ -29,7 +100,9 @@ def read(path: Path, bytes_max: int) -> tuple[bytes, os.stat_result]:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(info.st_mode):
             raise NotRegularError(path)
-        return file.read(bytes_max + 1), info
+        if not os.path.samestat(info, check_trusted(path)):
+            raise UntrustedError(path, f"{path} was replaced while it was read: read it again")
+        return file.read(bytes_max + 1)
 
 
 def open_output(path: Path, flags: int) -> int:

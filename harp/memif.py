@@ -19,7 +19,7 @@ def address(end: int, *, ipv6: bool = False) -> str:
 def port_texts(folder: Path, *, mtu_bytes: int = 1500, ipv6: bool = False) -> tuple[str, str]:
     """The texts of both ports, the server's first: it makes the socket, in this folder."""
     prefix = _NETWORK[ipv6][1]
-    device = f"net_memif0,id=0,socket-abstract=no,socket={folder}/memif.sock,role="
+    device = f"net_memif0,socket={folder}/memif.sock,role="
     return tuple(  # type: ignore[return-value]
         f"{device}{role};ip={address(end, ipv6=ipv6)}/{prefix};mtu={mtu_bytes}"
         for end, role in enumerate(("server", "client"))

@@ -141,6 +141,15 @@ static void candidates_find_harp(struct candidates *c, const struct device *devi
 		c->why_kernel[0] = '\0';
 }
 
+/* The peer's instances are being opened: CHALLENGE of a kernel lane names their ports. */
+static void candidates_wait_for_harp(struct candidates *c, const struct device *device,
+				     const struct handle *h)
+{
+	if (!candidates_on_this_host(c, device, h))
+		snprintf(c->why_kernel, sizeof(c->why_kernel),
+			 "HARP lanes follow: the peer was still opening its NIC");
+}
+
 /* Kernel lanes go to the peer's kernel, and to its stack where that is all it offers and a NIC lies
  * between. */
 static void candidates_find_kernel(struct candidates *c, const struct device *device,
@@ -189,12 +198,13 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 {
 	const struct device *device = plugin_device(dev);
 	enum plugin_path path = plugin_config()->path;
-
 	struct engine_set *engines;
 
 	memset(out, 0, sizeof(*out));
 	engines = ctx_engines(dev, out->why_kernel, sizeof(out->why_kernel));
-	if (engines)
+	if (engines && handle->opening && !plugin_path_is_harp(path) && !device->netns)
+		candidates_wait_for_harp(out, device, handle);
+	else if (engines)
 		candidates_find_harp(out, device, engines, handle);
 	if (!out->count && (plugin_path_is_harp(path) || device->dpdk)) {
 		candidates_warn_none(out, device, path);

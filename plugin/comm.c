@@ -210,6 +210,15 @@ int comm_test(struct request *request, int *done, size_t *size)
 	return 0;
 }
 
+bool comm_has_requests(const struct comm *comm)
+{
+	for (unsigned i = 0; i < PLUGIN_REQUESTS_MAX; i++)
+		if (atomic_load_explicit(&comm->requests[i].state, memory_order_acquire) ==
+		    REQUEST_POSTED)
+			return true;
+	return false;
+}
+
 /* ---- completing and failing ------------------------------------------------------------------- */
 
 void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)

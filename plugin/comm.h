@@ -387,6 +387,9 @@ void comm_withdraw(struct comm *comm, const void *memory, const void *base, size
 int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *memory,
 	      struct request **out);
 int comm_test(struct request *request, int *done, size_t *size);
+/* Requests that are not done, so that lanes may touch the application's memory. The application,
+ * which posts none meanwhile. */
+bool comm_has_requests(const struct comm *comm);
 /* The keeper, at times: what was given to lanes of a comm of several, and what kernel lanes have to do, is seen through though nobody
  * polls it. reads: the kernel lanes of a receiver that nobody has polled lately are read, too. False: there was nothing. */
 bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads);

@@ -56,7 +56,7 @@ static_assert(DAEMON_AUTO == 0 && DAEMON_OFF == 1 && DAEMON_REQUIRE == 2, "HARP_
 static_assert(DRIVE_AUTO == 0 && DRIVE_INLINE == 1 && DRIVE_DEDICATED == 2, "HARP_DRIVE");
 static_assert(sizeof(enum plugin_daemon) == 4 && sizeof(enum plugin_drive) == 4, "CHOICE fields");
 static_assert(RAILS_OWN == 0 && RAILS_BACKUP == 1 && RAILS_ALL == 2, "HARP_RAILS");
-static_assert(ENCRYPT_OFF == 0 && ENCRYPT_AES_256_GCM == 1, "HARP_ENCRYPT");
+static_assert(ENCRYPT_AUTO == 0 && ENCRYPT_OFF == 1 && ENCRYPT_AES_256_GCM == 2, "HARP_ENCRYPT");
 static_assert(sizeof(enum plugin_rails) == 4 && sizeof(enum plugin_encrypt) == 4, "CHOICE fields");
 static_assert(PLUGIN_CORES_MAX <= HARP_CONFIG_LIST_MAX, "HARP_CORES");
 
@@ -341,10 +341,14 @@ static int config_read_nccl(struct plugin_config *config, char *const *environme
 	return 0;
 }
 
-/* The two by which a job finds harpd: harpd can't tell them. */
-static bool config_finds_daemon(const struct harp_config_key *key)
+/* Keys that harpd may set: those of harp.toml, without the two by which a job finds harpd. Keys that can load a
+ * library are variables only. */
+static bool config_is_harpds(unsigned index)
 {
-	return !strcmp(key->name, "HARP_DAEMON") || !strcmp(key->name, "HARP_SOCKET");
+	const struct harp_config_key *key = harp_config_key(index);
+
+	return index < CONFIG_JOB_COUNT && key->table[0] && strcmp(key->name, "HARP_DAEMON") != 0 &&
+	       strcmp(key->name, "HARP_SOCKET") != 0;
 }
 
 /*
@@ -364,14 +368,15 @@ static int config_read_settings(struct plugin_config *out, const char *settings)
 		unsigned index = config_find(settings, name_len);
 		char value[CONFIG_VALUE_BYTES_MAX];
 
-		if (!equals || index >= CONFIG_JOB_COUNT) {
+		if (!equals || !config_is_harpds(index)) {
 			if (len)
-				INFO("%s%.*s is unknown and ignored", source,
+				INFO("%s%.*s is not known as a key of harp.toml, and ignored",
+				     source,
 				     (int)(name_len < CONFIG_NAME_BYTES_MAX
 						   ? name_len
 						   : CONFIG_NAME_BYTES_MAX),
 				     settings);
-		} else if (value_len && !config_finds_daemon(harp_config_key(index))) {
+		} else if (value_len) {
 			bool whole = value_len < sizeof(value);
 
 			snprintf(value, sizeof(value), "%.*s", (int)value_len, equals + 1);
@@ -440,8 +445,23 @@ static int config_check_together(const struct plugin_config *config)
 	return result;
 }
 
+/* What harp.toml requires, the environment cannot take back. */
+static int config_keep_encryption(struct plugin_config *config, enum plugin_encrypt of_settings)
+{
+	if (of_settings != ENCRYPT_AES_256_GCM)
+		return 0;
+	if (config->encrypt == ENCRYPT_OFF) {
+		WARN("HARP_ENCRYPT=off, and harp.toml requires encryption (encrypt under [lanes]): unset "
+		     "HARP_ENCRYPT, or change harp.toml");
+		return -EINVAL;
+	}
+	config->encrypt = ENCRYPT_AES_256_GCM;
+	return 0;
+}
+
 int config_read(struct plugin_config *out, char *const *environment, const char *settings)
 {
+	enum plugin_encrypt of_settings;
 	int result = 0;
 
 	memset(out, 0, sizeof(*out));
@@ -453,7 +473,10 @@ int config_read(struct plugin_config *out, char *const *environment, const char 
 	}
 	if (settings)
 		result = config_read_settings(out, settings);
+	of_settings = out->encrypt;
 	if (config_read_environment(out, environment, !settings))
+		result = -EINVAL;
+	if (config_keep_encryption(out, of_settings))
 		result = -EINVAL;
 	if (config_check_together(out))
 		result = -EINVAL;

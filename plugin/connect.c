@@ -30,35 +30,43 @@
  * is remembered for some seconds (peers.c), and the next candidate is taken at once: HARP lanes between other
  * instances of ours and other ports of the peer's, which share ports and time, then kernel lanes.
  *
- * A kernel lane is the keeper's until it is proved: it answers when something comes, and not when the application,
- * which may have hundreds to poll, comes round to this one. The acceptor does not wait for long.
+ * A kernel lane is the control thread's until it is proved: it answers when something comes, and
+ * not when the application, which may have hundreds to poll, comes round to this one. The acceptor
+ * does not wait for long.
  *
- * `stage` says whose turn it is. IDLE: the application's thread, which starts attempts (it alone
- * may choose another driver). RUNNING: the baton of the attempt's driver. DONE, FAILED: the
- * application's again. The baton's holder leaves RUNNING with release, the application looks with
- * acquire.
+ * `stage` says who advances it. IDLE: the application's thread, until the pause is over. STARTING:
+ * a task of the control thread. The first one opens the interface and asks for routes, which may
+ * take long; each chooses the attempt's driver. RUNNING: the baton of that driver. DONE, FAILED:
+ * the application's again. Each stage is left with release, the application looks with acquire. The
+ * control thread frees a connect that has ended, since that waits for its drivers.
  */
 
 #define HARP_OPEN_NS 3000000000ull /* HARP lanes of a family have so long if another kind is left */
 #define ANSWER_NS 6000000000ull    /* for CHALLENGE: a door has turned away after 5 s (guest.c) */
-#define LOOK_NS 1000000000ull      /* at the time, for a lane that is the keeper's */
+#define LOOK_NS 1000000000ull      /* at the time, for a lane that is the control thread's */
 #define WAY_PORTS_MAX 64u          /* tried for each way but the first */
 
-enum connect_stage { CONNECT_IDLE, CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
+enum connect_stage {
+	CONNECT_IDLE,
+	CONNECT_STARTING,
+	CONNECT_RUNNING,
+	CONNECT_DONE,
+	CONNECT_FAILED,
+};
 
 struct connect {
-	struct driver own_driver; /* of kernel lanes where there is no keeper; first: aligned */
-	struct connect *next;     /* in ctx's list */
+	struct connect *next; /* in ctx's list */
 	struct plugin_ctx *ctx;
 	const void *key; /* the handle's address */
 	int dev;
 	uint8_t dscp;
 	struct handle handle;
-	struct candidates candidates;
-	unsigned candidate; /* of the present attempt */
+	struct candidates candidates; /* none before the first attempt */
+	unsigned candidate;           /* of the present attempt */
 	struct retry retry;
 	atomic_int stage;
-	struct driver *driver; /* of the present attempt */
+	struct driver *driver;   /* of the present attempt */
+	struct keeper_task task; /* that starts an attempt, or frees this */
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
 	uint64_t deadline_ns, look_ns;
@@ -71,7 +79,7 @@ struct connect {
 	struct comm *comm;
 	int error;
 	enum retry_kind failure; /* where error comes from */
-	char error_text[256];
+	char error_text[256];    /* empty: the error has been logged */
 };
 
 struct connect *connect_next(struct connect *c)
@@ -260,7 +268,7 @@ static void connect_start_run(struct work *work, uint64_t now_ns)
 	c->began_ns = now_ns;
 	connect_leave(c, CONNECT_RUNNING);
 	dial_start(&c->dial, now_ns);
-	if (!candidate->harp && c->driver != &c->own_driver && c->dial.lane)
+	if (!candidate->harp && c->dial.lane)
 		connect_watch(c, now_ns);
 }
 
@@ -273,19 +281,17 @@ static void connect_stop_run(struct work *work, uint64_t now_ns)
 	dial_stop(&c->dial);
 }
 
-static void connect_turn(struct driver *driver, uint64_t now_ns)
-{
-	driver_run_ready(driver, now_ns);
-}
+/* ---- starting an attempt; the control thread, no lock and no baton held ----------------------- */
 
-/* ---- plugin_connect --------------------------------------------------------------------------- */
-
-/* Lanes to come are the keeper's; without it, or memory, the comm has one. */
+/* The lanes to come are upkeep.c's; without memory for it the comm has one. */
 static uint8_t connect_plan(struct connect *c)
 {
-	unsigned lanes = rails_lanes(c->dev, c->candidates.list[0].harp);
+	char why[384];
+	bool harp = c->candidates.list[0].harp ||
+		    (c->handle.opening && ctx_engines(c->dev, why, sizeof(why)));
+	unsigned lanes = rails_lanes(c->dev, harp);
 
-	if (lanes > 1 && !ctx_keeper())
+	if (lanes > 1)
 		c->upkeep = upkeep_new(c->dev, c->dscp, &c->handle);
 	return c->upkeep ? (uint8_t)lanes : 1;
 }
@@ -305,19 +311,58 @@ static void connect_prepare_dial(struct connect *c)
 	dial->owner = c;
 }
 
+/* Before the first attempt: opens the interface, and asks the kernel for routes. */
+static int connect_prepare(struct connect *c)
+{
+	int rc;
+
+	ctx_open_device(c->dev);
+	rc = candidates_find(&c->candidates, c->dev, &c->handle);
+	if (!rc)
+		connect_prepare_dial(c);
+	return rc;
+}
+
+/* Of the next attempt. */
+static struct driver *connect_driver(struct connect *c)
+{
+	const struct candidate *candidate = &c->candidates.list[c->candidate];
+
+	return candidate->harp ? engine_driver(candidate->engine) : keeper_driver();
+}
+
+static void connect_start(struct keeper_task *task)
+{
+	struct connect *c = (struct connect *)((char *)task - offsetof(struct connect, task));
+	struct driver *driver;
+
+	if (!c->candidates.count) {
+		c->error = connect_prepare(c);
+		if (c->error) {
+			connect_leave(c, CONNECT_FAILED);
+			return;
+		}
+	}
+	driver = connect_driver(c);
+	if (driver != c->driver) /* nothing of ours stays on the list of the old one */
+		driver_call(c->driver, &c->stop_work);
+	c->driver = driver;
+	driver_call(driver, &c->start_work);
+}
+
+/* ---- plugin_connect --------------------------------------------------------------------------- */
+
 static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		       const struct handle *handle, int traffic_class, struct connect **out)
 {
-	struct connect *c = aligned_alloc(64, (sizeof(*c) + 63) & ~(size_t)63);
-	int rc;
+	struct connect *c = calloc(1, sizeof(*c));
 
 	*out = NULL;
 	if (!c) {
 		WARN("%s: cannot connect: out of memory", plugin_device(dev)->ifname);
 		return -ENOMEM;
 	}
-	memset(c, 0, sizeof(*c));
-	driver_init(&c->own_driver, connect_turn);
+	c->task.run = connect_start;
 	c->start_work.run = connect_start_run;
 	c->work.run = connect_run;
 	c->stop_work.run = connect_stop_run;
@@ -327,20 +372,14 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	c->dev = dev;
 	c->dscp = ctx_dscp(ctx, traffic_class);
 	c->handle = *handle;
-	c->driver = &c->own_driver;
+	c->driver = keeper_driver();
 	c->deadline_ns = driver_clock_ns() + plugin_config()->connect_timeout_ns;
-	rc = candidates_find(&c->candidates, dev, handle);
-	if (!rc && getrandom(&c->comm_id, sizeof(c->comm_id), 0) != sizeof(c->comm_id)) {
+	if (getrandom(&c->comm_id, sizeof(c->comm_id), 0) != sizeof(c->comm_id)) {
 		WARN("%s: cannot connect: getrandom() gives no id", plugin_device(dev)->ifname);
-		rc = -EIO;
-	}
-	if (rc) {
-		candidates_forget(&c->candidates);
 		free(c);
-		return rc;
+		return -EIO;
 	}
 	retry_init(&c->retry, plugin_config()->connect_timeout_ns, c->comm_id);
-	connect_prepare_dial(c);
 	pthread_mutex_lock(&ctx_lock);
 	c->next = ctx->connects;
 	ctx->connects = c;
@@ -375,10 +414,10 @@ static void connect_unlink(struct connect *c)
 	pthread_mutex_unlock(&ctx_lock);
 }
 
-void connect_free(struct connect *c)
+/* Off the list, and without a task that is queued. */
+static void connect_destroy(struct connect *c)
 {
-	connect_unlink(c);
-	/* c->work, if still queued, runs before: it was posted by this thread or an earlier one. */
+	/* c->work, if it is still queued, runs before: it was posted earlier. */
 	driver_call(c->driver, &c->stop_work);
 	if (c->comm) {
 		upkeep_stop(c->comm->upkeep);
@@ -387,6 +426,25 @@ void connect_free(struct connect *c)
 	upkeep_free(c->upkeep);
 	candidates_forget(&c->candidates);
 	free(c);
+}
+
+void connect_free(struct connect *c)
+{
+	connect_unlink(c);
+	connect_destroy(c);
+}
+
+static void connect_destroy_run(struct keeper_task *task)
+{
+	connect_destroy((struct connect *)((char *)task - offsetof(struct connect, task)));
+}
+
+/* Its drivers may be busy: the control thread waits for them. */
+static void connect_end(struct connect *c)
+{
+	connect_unlink(c);
+	c->task.run = connect_destroy_run;
+	keeper_task_post(&c->task, 0);
 }
 
 static void connect_report(struct connect *c)
@@ -399,27 +457,6 @@ static void connect_report(struct connect *c)
 		     c->candidates.why_kernel[0] ? c->candidates.why_kernel : c->error_text);
 	else
 		INFO("%s: connected by %s", plugin_device(c->dev)->ifname, text);
-}
-
-/* Of the next attempt. */
-static struct driver *connect_driver(struct connect *c)
-{
-	const struct candidate *candidate = &c->candidates.list[c->candidate];
-
-	if (candidate->harp)
-		return engine_driver(candidate->engine);
-	return ctx_keeper() ? &c->own_driver : keeper_driver();
-}
-
-static void connect_start(struct connect *c)
-{
-	struct driver *driver = connect_driver(c);
-
-	if (driver != c->driver) /* nothing of ours stays on the list of the old one */
-		driver_call(c->driver, &c->stop_work);
-	c->driver = driver;
-	c->look_ns = driver_clock_ns() + LOOK_NS;
-	driver_call(driver, &c->start_work);
 }
 
 /* What to look at when a connect has failed. */
@@ -441,7 +478,7 @@ static const char *connect_remedy(const struct connect *c)
 	return "; is the peer's rank alive, and does a firewall let TCP through?";
 }
 
-/* The keeper sees what comes; what it does not look at is the time. */
+/* The control thread sees what comes; it does not look at the time. */
 static bool connect_must_look(struct connect *c)
 {
 	uint64_t now_ns = driver_clock_ns();
@@ -457,6 +494,7 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 {
 	struct handle handle;
 	struct connect *c;
+	uint64_t now_ns;
 	char why[192];
 	int rc;
 
@@ -478,10 +516,13 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	}
 	switch (atomic_load_explicit(&c->stage, memory_order_acquire)) {
 	case CONNECT_IDLE:
-		if (driver_clock_ns() < c->retry.not_before_ns)
+		now_ns = driver_clock_ns();
+		if (now_ns < c->retry.not_before_ns)
 			return 0;
-		connect_start(c);
-		break;
+		c->look_ns = now_ns + LOOK_NS;
+		connect_leave(c, CONNECT_STARTING);
+		keeper_task_post(&c->task, 0);
+		return 0;
 	case CONNECT_RUNNING:
 		if (connect_must_look(c))
 			driver_post(c->driver, &c->work);
@@ -500,13 +541,14 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 		}
 		*out = c->comm;
 		c->comm = NULL;
-		connect_free(c);
+		connect_end(c);
 		return 0;
 	case CONNECT_FAILED:
 		rc = c->error;
-		WARN("%s: cannot connect to %s%s", plugin_device(dev)->ifname, c->error_text,
-		     connect_remedy(c));
-		connect_free(c);
+		if (c->error_text[0])
+			WARN("%s: cannot connect to %s%s", plugin_device(dev)->ifname,
+			     c->error_text, connect_remedy(c));
+		connect_end(c);
 		return rc;
 	default:
 		return 0;

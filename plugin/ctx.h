@@ -24,28 +24,32 @@ struct plugin_ctx {
 	struct listen_comm *listens;
 };
 
-/* Protects the contexts, their lists, and the tables of engines and rendezvous. Held for list work
- * only, never while a lane or a stack is used; opening an engine or rendezvous is the exception. */
+/* Protects the contexts, their lists, and the tables of engines and rendezvous. Held for list
+ * work, and to open kernel sockets and listeners. Never held while an interface is opened,
+ * except by the first init. */
 extern pthread_mutex_t ctx_lock;
 
-/* The device's engines, open until the last finalize; NULL, and why, when it has none. The first call
- * for a device logs its path. ctx_lock not held. */
+/*
+ * Opens the engines that lanes of the device's comms may use, unless that was tried before: they
+ * stay open until the last finalize. It waits for the kernel and for harpd: by init or the control
+ * thread, without a lock. The first time logs the path.
+ */
+void ctx_open_device(int dev);
+/* The device's engines. NULL: it has none, and why says the reason, or ctx_open_device() has not
+ * run. ctx_lock not held. */
 struct engine_set *ctx_engines(int dev, char *why, size_t why_len);
-/* As far as the process may use them for lanes of another device's comms, too (HARP_RAILS); NULL: not. */
-struct engine_set *ctx_rail_engines(int dev);
-/* The keeper runs from now on. */
-int ctx_keeper(void);
-/* The device's rendezvous, likewise. */
-int ctx_rendezvous(int dev, struct rendezvous **out);
+/* The device's rendezvous, without waiting. opening: its engines are being opened, and no peer
+ * is let in until that has ended. */
+int ctx_rendezvous(int dev, struct rendezvous **out, bool *opening);
 /* Of a DPDK port: nothing can come or go there. By any thread. */
 bool ctx_link_is_down(int dev);
 
-/* For plugin_init() and plugin_finalize(). HARP_PATH=xdp: a device that we offer and can't drive is an error now, not a
- * hang later. ctx_lock not held. */
-int ctx_require_engines(void);
+/* For plugin_init() and plugin_finalize(). Opens what cannot be opened later: devices that HARP
+ * alone can use. HARP_PATH=xdp: a device that has no engine is an error. ctx_lock not held. */
+int ctx_open_at_init(void);
 /* ctx_lock held: plugin_devices_load()'s opener. */
 int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len);
-/* ctx_lock held: the last context is gone. */
+/* ctx_lock held: the last context is gone, and no task is left. */
 void ctx_forget_devices(void);
 
 /* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctx_devices.c - what each device is in this process: its engines, its rendezvous, the NICs that stand in for it. */
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -11,10 +12,22 @@
 #include "lane_page.h"
 #include "memory.h"
 #include "peers.h"
+#include "rails.h"
 #include "rendezvous.h"
 #include "workers.h"
 
 #define PORT_LINK_WAIT_NS 5000000000ull
+
+/*
+ * Theory of operation
+ *
+ * To open an interface takes tens of milliseconds, and harpd may take seconds to answer. So a call
+ * of NCCL's never opens one. Init opens the devices that HARP alone can use: a handle must carry
+ * their ports. The control thread opens the others, at their first listen or connect. A listen
+ * meanwhile gives out its kernel ports and says in the handle that instances are being opened;
+ * peers wait in the backlog of its kernel sockets until CHALLENGE can name the instances' ports. A
+ * connect meanwhile is pending.
+ */
 
 /* A device's path in this process, decided at its first use. */
 struct device_state {
@@ -22,84 +35,118 @@ struct device_state {
 	struct engine_set *engines; /* NULL: why says the reason */
 	char why[384];
 	struct rendezvous *rdv;
+	struct keeper_task open_task; /* of a listen */
 };
 
 static struct device_state device_states[PLUGIN_DEVICES_MAX]; /* under ctx_lock */
 
-/* ctx_lock held. */
-static struct device_state *ctx_device_state(int dev)
+static void ctx_log_path(int dev, const struct device_state *state)
 {
-	struct device_state *state = &device_states[dev];
-
-	if (state->decided)
-		return state;
-	state->decided = true;
-	if (plugin_config()->path == PATH_KERNEL)
-		snprintf(state->why, sizeof(state->why), "HARP_PATH=kernel");
-	else
-		state->engines = engine_set_get(dev, state->why, sizeof(state->why));
-	/* An engine says itself what it is; HARP_PATH=xdp makes init fail with the reason, and a device of
-	 * another namespace listen and connect. */
+	/* An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a
+	 * device of another namespace listen and connect. */
 	if (!state->engines && !plugin_path_is_harp(plugin_config()->path) &&
 	    !plugin_device(dev)->netns)
 		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
-	return state;
+}
+
+/* ctx_lock held. True when that needs no try. */
+static bool ctx_is_decided(int dev)
+{
+	struct device_state *state = &device_states[dev];
+
+	if (!state->decided &&
+	    engine_is_forbidden(plugin_device(dev), state->why, sizeof(state->why))) {
+		state->decided = true;
+		ctx_log_path(dev, state);
+	}
+	return state->decided;
+}
+
+static void ctx_decide(int dev)
+{
+	struct device_state *state = &device_states[dev];
+	struct engine_set *engines;
+	char why[sizeof(state->why)] = "";
+	bool decided;
+
+	pthread_mutex_lock(&ctx_lock);
+	decided = ctx_is_decided(dev);
+	pthread_mutex_unlock(&ctx_lock);
+	if (decided)
+		return;
+	engines = engine_set_get(dev, why, sizeof(why));
+	pthread_mutex_lock(&ctx_lock);
+	if (!state->decided) {
+		state->decided = true;
+		state->engines = engines;
+		memcpy(state->why, why, sizeof(why));
+		ctx_log_path(dev, state);
+		engines = NULL;
+	}
+	pthread_mutex_unlock(&ctx_lock);
+	engine_set_put(engines); /* another init was faster */
+}
+
+/* The devices whose engines a comm of dev's may use. A spare NIC's queue is left to the process
+ * that needs it: HARP is on it only where this process uses it for its own sake, or for all its
+ * lanes. */
+static unsigned ctx_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])
+{
+	unsigned count = rails_devices(dev, devs);
+
+	return plugin_config()->rails == RAILS_ALL ? count : 1;
+}
+
+void ctx_open_device(int dev)
+{
+	int devs[RAIL_PAIRS_MAX];
+	unsigned count = ctx_engine_devices(dev, devs);
+
+	for (unsigned i = 0; i < count; i++)
+		ctx_decide(devs[i]);
+}
+
+/* ctx_lock held. */
+static bool ctx_device_is_open(int dev)
+{
+	int devs[RAIL_PAIRS_MAX];
+	unsigned count = ctx_engine_devices(dev, devs);
+
+	for (unsigned i = 0; i < count; i++)
+		if (!ctx_is_decided(devs[i]))
+			return false;
+	return true;
 }
 
 struct engine_set *ctx_engines(int dev, char *why, size_t why_len)
 {
-	struct device_state *state;
+	struct device_state *state = &device_states[dev];
+	struct engine_set *engines;
 
 	pthread_mutex_lock(&ctx_lock);
-	state = ctx_device_state(dev);
-	pthread_mutex_unlock(&ctx_lock);
+	engines = state->engines;
 	snprintf(why, why_len, "%s", state->why);
-	return state->engines;
+	pthread_mutex_unlock(&ctx_lock);
+	return engines;
 }
 
+/* ---- rendezvous -------------------------------------------------------------------------------- */
+
 /* ctx_lock held. The device's rendezvous, as far as it can have one; *out NULL: it can't. */
-static int ctx_open_rendezvous(int dev, struct device_state *state, struct rendezvous **out)
+static int ctx_open_rendezvous(int dev, struct rendezvous **out)
 {
+	struct device_state *state = &device_states[dev];
 	int rc = 0;
 
 	*out = NULL;
 	if (plugin_device(dev)->netns && !state->engines)
 		return 0;
 	if (!state->rdv)
-		rc = keeper_start();
-	if (!rc && !state->rdv)
 		rc = rendezvous_open(&state->rdv, dev);
 	if (!rc && state->engines)
 		rc = rendezvous_open_harp(state->rdv, state->engines);
 	if (!rc)
 		*out = state->rdv;
-	return rc;
-}
-
-/* ctx_lock held. A spare NIC's queue is left to who needs it: HARP is on it only where this process uses it
- * for its own sake, or for all its lanes. */
-static struct device_state *ctx_rail_state(int dev)
-{
-	return plugin_config()->rails == RAILS_ALL ? ctx_device_state(dev) : &device_states[dev];
-}
-
-struct engine_set *ctx_rail_engines(int dev)
-{
-	struct engine_set *engines;
-
-	pthread_mutex_lock(&ctx_lock);
-	engines = ctx_rail_state(dev)->engines;
-	pthread_mutex_unlock(&ctx_lock);
-	return engines;
-}
-
-int ctx_keeper(void)
-{
-	int rc;
-
-	pthread_mutex_lock(&ctx_lock);
-	rc = keeper_start();
-	pthread_mutex_unlock(&ctx_lock);
 	return rc;
 }
 
@@ -112,29 +159,51 @@ static void ctx_open_rails(int dev, struct rendezvous *rdv)
 
 	list[listed++] = rdv;
 	for (unsigned i = 1; i < count; i++) {
-		if (!ctx_open_rendezvous(devs[i], ctx_rail_state(devs[i]), &list[listed]) &&
-		    list[listed])
+		if (!ctx_open_rendezvous(devs[i], &list[listed]) && list[listed])
 			listed++;
 	}
 	rendezvous_set_rails(rdv, list, listed);
 }
 
-int ctx_rendezvous(int dev, struct rendezvous **out)
+/* Peers are let in even when a listener of HARP's cannot be opened, which has been logged: they
+ * get kernel lanes. */
+static void ctx_open_run(struct keeper_task *task)
 {
-	struct device_state *state;
+	struct device_state *state =
+		(struct device_state *)((char *)task - offsetof(struct device_state, open_task));
+	int dev = (int)(state - device_states);
+	struct rendezvous *rdv;
+
+	ctx_open_device(dev);
+	pthread_mutex_lock(&ctx_lock);
+	(void)ctx_open_rendezvous(dev, &rdv);
+	ctx_open_rails(dev, state->rdv);
+	pthread_mutex_unlock(&ctx_lock);
+	rendezvous_let_in(state->rdv);
+}
+
+int ctx_rendezvous(int dev, struct rendezvous **out, bool *opening)
+{
+	struct device_state *state = &device_states[dev];
 	int rc;
 
 	pthread_mutex_lock(&ctx_lock);
-	state = ctx_device_state(dev);
-	rc = ctx_open_rendezvous(dev, state, out);
+	*opening = !ctx_device_is_open(dev);
+	rc = ctx_open_rendezvous(dev, out);
 	if (!rc && !*out) {
 		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
 		     "can use it (name another interface in HARP_IFNAME)",
 		     plugin_device(dev)->ifname, state->why);
 		rc = -EPROTONOSUPPORT;
 	}
-	if (!rc)
+	if (!rc && *opening) {
+		rendezvous_hold(*out);
+		if (!state->open_task.run) /* it may be running */
+			state->open_task.run = ctx_open_run;
+		keeper_task_post(&state->open_task, 0);
+	} else if (!rc) {
 		ctx_open_rails(dev, *out);
+	}
 	pthread_mutex_unlock(&ctx_lock);
 	return rc;
 }
@@ -151,6 +220,8 @@ bool ctx_link_is_down(int dev)
 	pthread_mutex_unlock(&ctx_lock);
 	return down;
 }
+
+/* ---- the first init and the last finalize ------------------------------------------------------ */
 
 void ctx_forget_devices(void)
 {
@@ -188,9 +259,10 @@ static bool ctx_port_has_link(const struct engine_set *set, struct harp_instance
 
 int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
 {
-	struct device_state *state = ctx_device_state(dev);
+	struct device_state *state = &device_states[dev];
 
-	snprintf(why, why_len, "%s", state->why);
+	state->engines = engine_set_get(dev, why, why_len);
+	state->decided = true;
 	if (state->engines) {
 		int rc = engine_set_port(state->engines, out);
 
@@ -205,12 +277,17 @@ int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why
 	return -ENODEV;
 }
 
-int ctx_require_engines(void)
+int ctx_open_at_init(void)
 {
+	bool forced = plugin_config()->path == PATH_XDP;
+
 	for (int dev = 0; dev < plugin_device_count(); dev++) {
 		char why[384];
 
-		if (ctx_engines(dev, why, sizeof(why)))
+		if (!forced && !plugin_device(dev)->netns)
+			continue;
+		ctx_open_device(dev);
+		if (!forced || ctx_engines(dev, why, sizeof(why)))
 			continue;
 		WARN("HARP_PATH=xdp, but %s cannot: %s (or name another interface in "
 		     "NCCL_SOCKET_IFNAME, or use HARP_PATH=auto)",

@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon.c - whose queues this process uses: harpd's or its own.
+ * daemon.c - whose queues this process uses, harpd's or its own, and what harp.toml says.
  *
- * Where harpd's socket is, the environment alone can say; what else harp.toml says comes from there. harpd
- * is asked once, at the first init, for what it offers; leases are asked for when a device is first used
- * (harp_instance_open). A device that harpd does not offer is the process's own affair.
+ * Theory of operation
+ *
+ * harpd is asked once, at the first init, for its devices and for harp.toml's settings. A lease is requested when a
+ * device is first used (harp_instance_open). A device that harpd does not lease is opened by the process itself.
+ *
+ * harp.toml may require encryption, and that must not depend on harpd's health. So:
+ *
+ * - HARP_DAEMON=off leases nothing, but the settings are still asked for;
+ * - a harpd that is there (its socket exists) and does not answer fails the init;
+ * - without a socket the plugin looks into /etc/harp/harp.toml itself (toml_scan.h).
+ *
+ * HARP_ENCRYPT=aes-256-gcm in the environment is the strongest value, so harpd cannot add to it: with it a harpd
+ * that does not answer is a warning.
  */
 #include "daemon.h"
 
@@ -12,6 +22,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#include "harp_config.h"
+#include "toml_scan.h"
 
 /* Writer: plugin_daemon_load, at the first init. */
 static struct harp_lease_device daemon_devices[HARP_LEASE_DEVICES_MAX];
@@ -49,24 +62,50 @@ static void daemon_report(const char *name)
 	INFO("%s at %s leases%s", name, daemon_socket, daemon_device_count ? line : " nothing");
 }
 
-/* harpd's answer: its devices are kept, its settings read. */
+/* harpd's answer: its settings, and its devices unless HARP_DAEMON=off. */
 static int daemon_take(const struct harp_daemon *daemon, const char *socket)
 {
-	const struct harp_lease_device *devices = harp_daemon_devices(daemon, &daemon_device_count);
+	const struct harp_lease_device *devices;
+	unsigned count;
 	int rc = plugin_config_load(harp_daemon_settings(daemon));
 
 	if (rc)
 		return rc;
 	if (plugin_config()->daemon == DAEMON_OFF) {
-		daemon_device_count = 0;
-		snprintf(daemon_why_not, sizeof(daemon_why_not), "harp.toml says daemon = \"off\"");
+		snprintf(daemon_why_not, sizeof(daemon_why_not), "HARP_DAEMON=off");
 		return 0;
 	}
-	memcpy(daemon_devices, devices, daemon_device_count * sizeof(devices[0]));
+	devices = harp_daemon_devices(daemon, &count);
+	memcpy(daemon_devices, devices, count * sizeof(devices[0]));
+	daemon_device_count = count;
 	snprintf(daemon_socket, sizeof(daemon_socket), "%s", socket);
 	daemon_why_not[0] = '\0';
 	daemon_report(harp_daemon_name(daemon));
 	return 0;
+}
+
+/* No harpd runs, so the plugin itself looks for requirements in harp.toml. */
+static int daemon_absent(void)
+{
+	unsigned line;
+	char why[256];
+	int rc = 0;
+
+	INFO("no harpd: %s", daemon_why_not);
+	if (plugin_config()->daemon == DAEMON_OFF)
+		snprintf(daemon_why_not, sizeof(daemon_why_not), "HARP_DAEMON=off");
+	if (plugin_config()->encrypt != ENCRYPT_AES_256_GCM)
+		rc = toml_scan_encrypt(HARP_CONFIG_FILE, &line, why, sizeof(why));
+	if (rc < 0) {
+		WARN("%s cannot be read: %s; it may require encryption: make it readable, start harpd, or "
+		     "set HARP_ENCRYPT=aes-256-gcm",
+		     HARP_CONFIG_FILE, why);
+		return rc;
+	}
+	if (!rc)
+		return 0;
+	INFO("%s:%u: encryption is required", HARP_CONFIG_FILE, line);
+	return plugin_config_load("HARP_ENCRYPT=aes-256-gcm\n");
 }
 
 static int daemon_missing(int error)
@@ -75,12 +114,16 @@ static int daemon_missing(int error)
 		WARN("HARP_DAEMON=require, but %s", daemon_why_not);
 		return -EPROTONOSUPPORT;
 	}
-	/* No harpd is an ordinary state; one that cannot be spoken to is not. */
 	if (error == -ENOENT)
-		INFO("no harpd: %s", daemon_why_not);
-	else
+		return daemon_absent();
+	if (plugin_config()->encrypt == ENCRYPT_AES_256_GCM) {
 		WARN("harpd is not used: %s", daemon_why_not);
-	return 0;
+		return 0;
+	}
+	WARN("cannot learn from harpd whether harp.toml requires encryption "
+	     "(HARP_ENCRYPT=aes-256-gcm needs no answer): %s",
+	     daemon_why_not);
+	return -EIO;
 }
 
 int plugin_daemon_load(void)
@@ -93,10 +136,6 @@ int plugin_daemon_load(void)
 	daemon_socket[0] = '\0';
 	if (rc)
 		return rc;
-	if (plugin_config()->daemon == DAEMON_OFF) {
-		snprintf(daemon_why_not, sizeof(daemon_why_not), "HARP_DAEMON=off");
-		return 0;
-	}
 	snprintf(socket, sizeof(socket), "%s",
 		 plugin_config()->socket[0] ? plugin_config()->socket : HARP_LEASE_SOCKET);
 	snprintf(client, sizeof(client), "harp %s plugin", harp_version());

@@ -8,9 +8,9 @@
 #include "plugin.h"
 
 /*
- * Reads the configuration: the environment, and beneath it what harpd says of harp.toml, if HARP_DAEMON lets
- * us ask and there is a harpd. What was chosen, and why, is logged. -EINVAL a bad value; -EPROTONOSUPPORT
- * HARP_DAEMON=require, and there is none.
+ * Reads the configuration: the environment, and beneath it harp.toml's settings, which harpd tells. What was chosen, and
+ * why, is logged. -EINVAL a bad value, or a harp.toml that cannot be read; -EPROTONOSUPPORT HARP_DAEMON=require and no
+ * harpd; -EIO harpd is there and does not answer, and harp.toml may require encryption.
  */
 int plugin_daemon_load(void);
 /* The NICs that harpd leases; none without it. */

@@ -142,6 +142,10 @@ static void kernel_door_ready(struct keeper_source *source, uint64_t now_ns)
 	struct kernel_door *door =
 		(struct kernel_door *)((char *)source - offsetof(struct kernel_door, source));
 
+	if (atomic_load(door->held)) {
+		keeper_rewatch(&door->source, 0);
+		return;
+	}
 	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
 		struct sockaddr_storage peer;
 		int fd = forkguard_accept(door->fd, &peer);
@@ -188,6 +192,12 @@ int kernel_door_listen(struct kernel_door *door, const struct harp_addr *addr, u
 int kernel_door_open(struct kernel_door *door)
 {
 	return door->fd < 0 ? 0 : keeper_watch(&door->source, door->fd, EPOLLIN);
+}
+
+void kernel_door_let_in(struct kernel_door *door)
+{
+	if (door->fd >= 0 && !door->rest.pprev)
+		keeper_rewatch(&door->source, EPOLLIN);
 }
 
 void kernel_door_close(struct kernel_door *door)

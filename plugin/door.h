@@ -27,12 +27,15 @@ struct kernel_door {
 	struct keeper_source source;
 	struct keeper_timer rest; /* no descriptor was left: it waits for one */
 	struct guests *guests;
+	const atomic_bool *held; /* accepts nobody while it is set; then kernel_door_let_in() */
 };
 /* On the device's own address; the kernel chooses the port. No baton yet. */
 int kernel_door_listen(struct kernel_door *door, const struct harp_addr *addr, uint32_t scope_id,
 		       struct guests *guests);
-/* Lets in from now on; baton held. */
+/* Lets in from now on; no baton needed. */
 int kernel_door_open(struct kernel_door *door);
+/* It is not held any more; baton held. */
+void kernel_door_let_in(struct kernel_door *door);
 /* Baton held. A door that was never opened is accepted. */
 void kernel_door_close(struct kernel_door *door);
 

@@ -139,7 +139,7 @@ static struct engine_set *set_new(int dev, char *why, size_t why_len)
 {
 	struct engine_set *set;
 
-	if (engine_forbidden(plugin_device(dev), why, why_len))
+	if (engine_is_forbidden(plugin_device(dev), why, why_len))
 		return NULL;
 	set = calloc(1, sizeof(*set));
 	if (!set) {

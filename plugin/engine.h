@@ -2,9 +2,9 @@
 /*
  * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their batons and their threads.
  *
- * A device has one *set* of engines in a process, made at its first use (a DPDK port's at init), shared by all contexts and
- * comms, gone (threads joined) with the last reference. How many a device can have, and why not more, is
- * decided once.
+ * A device has one *set* of engines in a process, shared by all contexts and comms, gone (threads
+ * joined) with the last reference. Init or the control thread makes it (ctx_open_device()), since
+ * that waits. How many engines a device can have, and why not more, is decided once.
  *
  *   engine.c         the sets: opening, closing, references, fork
  *   engine_open.c    one engine: by harpd, or by the process itself
@@ -22,6 +22,8 @@
 struct engine;
 struct engine_set;
 
+/* Is there a reason that needs no try? One line in why. Never waits. */
+bool engine_is_forbidden(const struct device *device, char *why, size_t why_len);
 /* The device's engines, +1 reference; NULL when it has none (config, privilege, queue busy, ...):
  * why (one line) says the reason, the same each time. */
 struct engine_set *engine_set_get(int dev, char *why, size_t why_len);

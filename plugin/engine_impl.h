@@ -42,8 +42,6 @@ struct engine {
 
 /* ---- engine_open.c --------------------------------------------------------------------------- */
 
-/* Reasons against it that need no try: one line in why. */
-bool engine_forbidden(const struct device *device, char *why, size_t why_len);
 /* The device's queue of that index, or any other of harpd's NICs. NULL: why says the reason. */
 struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len);
 void engine_free(struct engine *engine);

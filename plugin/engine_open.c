@@ -25,7 +25,7 @@ static void engine_log(void *ctx, enum harp_log_level level, const char *message
 }
 
 /* Reasons that need no try. */
-bool engine_forbidden(const struct device *device, char *why, size_t why_len)
+bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 {
 	const struct plugin_config *config = plugin_config();
 

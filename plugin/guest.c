@@ -253,12 +253,14 @@ static bool guest_cannot_tell(const struct guest *guest, const struct lane_info 
 	return guest->lane->kind_bit == LANE_KERNEL && !info->rto_ns;
 }
 
-/* Who has READY calls further lanes at once, which may be here before we know that he has it. */
-static void guest_expect(struct guest *guest)
+/* READY is about to leave. A connector that has it opens further lanes at once: another thread
+ * may see them before this one has seen READY leave. */
+static void guest_expect(void *ctx)
 {
+	struct guest *guest = ctx;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
-	if (!preamble_several(&guest->preamble))
+	if (guest->preamble.peer.join || !preamble_several(&guest->preamble))
 		return;
 	preamble_comm_key(&guest->preamble, key);
 	guest->expected = registry_expect(guest->preamble.comm_id, key);
@@ -354,7 +356,6 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 			if (!rc)
 				guest_hears(guest);
 		} else {
-			guest_expect(guest);
 			guest_leaves_the_rest(guest);
 		}
 	}
@@ -461,6 +462,7 @@ void guests_come(struct guests *guests, struct lane *lane, int fd, uint64_t now_
 	guests->count++;
 	own.features = FEATURE_ANSWERS | (guests->placement ? FEATURE_ACK_PROMPTLY : 0);
 	preamble_accept(&guest->preamble, &own, guest_lookup, guest);
+	guest->preamble.before_ready = guest_expect;
 	/* A known nonce would let a replay in; a socket that is not watched would never be looked at. */
 	if (getrandom(guest->preamble.own.nonce, PREAMBLE_NONCE_BYTES, GRND_NONBLOCK) !=
 		    PREAMBLE_NONCE_BYTES ||

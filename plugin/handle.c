@@ -41,6 +41,7 @@
 #define FLAG_V4 1u
 #define FLAG_V6 2u
 #define FLAG_SEALED 4u
+#define FLAG_OPENING 8u
 
 static const uint8_t handle_magic[8] = { 'H', 'A', 'R', 'P', 'h', 'n', 'd', 'l' };
 static const char handle_label[] = "HARP handle v1"; /* 14 bytes, no NUL */
@@ -66,7 +67,8 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	out[AT_WIRE_MIN] = handle->wire_min;
 	out[AT_WIRE_MAX] = handle->wire_max;
 	out[AT_FLAGS] = (uint8_t)((handle->has_v4 ? FLAG_V4 : 0) | (handle->has_v6 ? FLAG_V6 : 0) |
-				  (handle->sealed ? FLAG_SEALED : 0));
+				  (handle->sealed ? FLAG_SEALED : 0) |
+				  (handle->opening ? FLAG_OPENING : 0));
 	wire_put16(out + AT_HARP_PORT, handle->harp_port);
 	wire_put16(out + AT_KERNEL_PORT_V4, handle->kernel_port_v4);
 	wire_put16(out + AT_KERNEL_PORT_V6, handle->kernel_port_v6);
@@ -128,6 +130,7 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->has_v4 = (in[AT_FLAGS] & FLAG_V4) != 0;
 	handle->has_v6 = (in[AT_FLAGS] & FLAG_V6) != 0;
 	handle->sealed = (in[AT_FLAGS] & FLAG_SEALED) != 0;
+	handle->opening = (in[AT_FLAGS] & FLAG_OPENING) != 0;
 	handle->harp_port = wire_get16(in + AT_HARP_PORT);
 	handle->kernel_port_v4 = wire_get16(in + AT_KERNEL_PORT_V4);
 	handle->kernel_port_v6 = wire_get16(in + AT_KERNEL_PORT_V6);

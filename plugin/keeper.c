@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keeper.c - the thread that lets peers in and opens lanes; see keeper.h. */
+/* keeper.c - the control thread; see keeper.h. */
 #include "keeper.h"
 
 #include <errno.h>
@@ -19,9 +19,11 @@
 /*
  * Theory of operation
  *
- * The thread sleeps in poll() on the epoll descriptor, with no baton, and then takes a turn as anybody may: the
- * posted work, a batch of events, the timers that are due. Events are level-triggered, so it does not matter who
- * was faster: what another thread has dealt with is not reported again, and what nobody has is.
+ * The thread sleeps in poll() on the epoll descriptor, with no baton, and then takes a turn as any
+ * thread may: the posted work, a batch of events, the timers that are due. Slow timers and tasks
+ * may wait for the kernel or for harpd, and no call of the application may: so the control thread
+ * alone runs them, and tasks without the baton. Events are level-triggered: an event that one
+ * thread has handled is not reported again, and any other is.
  *
  * A source that goes while a batch is being gone through is struck from the batch.
  *
@@ -46,6 +48,10 @@ struct keeper {
 	 * second, he who writes until_ns or the thread that sets `sleeping`, sees what the other wrote. */
 	atomic_uint_fast64_t until_ns;
 	atomic_bool sleeping;
+	pthread_mutex_t task_lock; /* of all that follows */
+	pthread_cond_t task_done;
+	struct keeper_task *tasks; /* in the order of posting */
+	struct keeper_task *running;
 };
 
 static struct keeper *keeper; /* under ctx_lock; who uses the rest has seen it start */
@@ -53,6 +59,11 @@ static struct keeper *keeper; /* under ctx_lock; who uses the rest has seen it s
 struct driver *keeper_driver(void)
 {
 	return keeper ? &keeper->driver : NULL;
+}
+
+bool keeper_may_wait(void)
+{
+	return pthread_equal(pthread_self(), keeper->id);
 }
 
 /* ---- sources ---------------------------------------------------------------------------------- */
@@ -127,13 +138,14 @@ void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
 static void keeper_timers(uint64_t now_ns)
 {
 	struct keeper_timer *due = NULL, *timer, *next;
+	bool may_wait = keeper_may_wait();
 
 	if (now_ns < keeper->earliest_ns)
 		return;
 	keeper->earliest_ns = UINT64_MAX;
 	for (timer = keeper->timers; timer; timer = next) {
 		next = timer->next;
-		if (timer->at_ns > now_ns) {
+		if (timer->at_ns > now_ns || (timer->is_slow && !may_wait)) {
 			if (timer->at_ns < keeper->earliest_ns)
 				keeper->earliest_ns = timer->at_ns;
 			continue;
@@ -161,16 +173,22 @@ static void keeper_rouse(void)
 	(void)!write(keeper->wake_fd, &one, sizeof(one));
 }
 
-static void keeper_turn(struct driver *driver, uint64_t now_ns)
+/* The time at which the thread must look again. */
+static void keeper_publish_timer(void)
 {
-	driver_run_ready(driver, now_ns);
-	keeper_events(now_ns);
-	keeper_timers(now_ns);
 	if (keeper->earliest_ns == atomic_load_explicit(&keeper->until_ns, memory_order_relaxed))
 		return;
 	atomic_store(&keeper->until_ns, keeper->earliest_ns);
 	if (atomic_load(&keeper->sleeping))
 		keeper_rouse();
+}
+
+static void keeper_turn(struct driver *driver, uint64_t now_ns)
+{
+	driver_run_ready(driver, now_ns);
+	keeper_events(now_ns);
+	keeper_timers(now_ns);
+	keeper_publish_timer();
 }
 
 /* Work was posted. */
@@ -180,7 +198,76 @@ static void keeper_wake(struct driver *driver)
 	keeper_rouse();
 }
 
-static void keeper_sleep(void)
+/* ---- tasks ------------------------------------------------------------------------------------ */
+
+void keeper_task_post(struct keeper_task *task, uint64_t at_ns)
+{
+	struct keeper_task **at;
+
+	pthread_mutex_lock(&keeper->task_lock);
+	if (!task->queued) {
+		for (at = &keeper->tasks; *at; at = &(*at)->next)
+			;
+		task->next = NULL;
+		task->queued = true;
+		task->at_ns = at_ns;
+		*at = task;
+	} else if (at_ns < task->at_ns) {
+		task->at_ns = at_ns;
+	}
+	pthread_mutex_unlock(&keeper->task_lock);
+	keeper_rouse();
+}
+
+/* Runs the first one that is due. UINT64_MAX: there is none at all; 0: one has run; else the
+ * time of the next. */
+static uint64_t keeper_run_task(uint64_t now_ns)
+{
+	struct keeper_task **at, *task;
+	uint64_t next_ns = UINT64_MAX;
+
+	pthread_mutex_lock(&keeper->task_lock);
+	for (at = &keeper->tasks; *at && (*at)->at_ns > now_ns; at = &(*at)->next)
+		if ((*at)->at_ns < next_ns)
+			next_ns = (*at)->at_ns;
+	task = *at;
+	if (task) {
+		*at = task->next;
+		task->queued = false;
+		keeper->running = task;
+	}
+	pthread_mutex_unlock(&keeper->task_lock);
+	if (!task)
+		return next_ns;
+	task->run(task);
+	pthread_mutex_lock(&keeper->task_lock);
+	keeper->running = NULL;
+	pthread_cond_broadcast(&keeper->task_done);
+	pthread_mutex_unlock(&keeper->task_lock);
+	return 0;
+}
+
+static void keeper_barrier_run(struct keeper_task *task)
+{
+	(void)task;
+}
+
+/* On the caller's stack: it stays there until it has run. */
+void keeper_tasks_wait(void)
+{
+	struct keeper_task barrier = { .run = keeper_barrier_run };
+
+	keeper_task_post(&barrier, 0);
+	pthread_mutex_lock(&keeper->task_lock);
+	while (barrier.queued || keeper->running == &barrier)
+		pthread_cond_wait(&keeper->task_done, &keeper->task_lock);
+	pthread_mutex_unlock(&keeper->task_lock);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------- */
+
+/* Until then at the latest. */
+static void keeper_sleep(uint64_t task_ns)
 {
 	struct pollfd fds[2] = { { .fd = keeper->epoll_fd, .events = POLLIN },
 				 { .fd = keeper->wake_fd, .events = POLLIN } };
@@ -188,6 +275,8 @@ static void keeper_sleep(void)
 
 	atomic_store(&keeper->sleeping, true);
 	until_ns = atomic_load(&keeper->until_ns);
+	if (task_ns < until_ns)
+		until_ns = task_ns;
 	wait_ms = until_ns > now_ns ? (until_ns - now_ns + 999999u) / 1000000u : 0;
 	if (poll(fds, 2, wait_ms < SLEEP_MS_MAX ? (int)wait_ms : SLEEP_MS_MAX) > 0 &&
 	    fds[1].revents)
@@ -197,12 +286,19 @@ static void keeper_sleep(void)
 
 static void *keeper_main(void *arg)
 {
+	uint64_t task_ns;
+
 	(void)arg;
+	pthread_mutex_lock(&keeper->task_lock); /* until its id is known */
+	pthread_mutex_unlock(&keeper->task_lock);
 	while (!atomic_load_explicit(&keeper->stop, memory_order_acquire)) {
-		/* Who has the baton may have looked before what woke us came. */
+		/* The holder of the baton may have looked before the event that woke this
+		 * thread. */
 		while (!driver_turn(&keeper->driver, driver_clock_ns()))
 			sched_yield();
-		keeper_sleep();
+		task_ns = keeper_run_task(driver_clock_ns());
+		if (task_ns)
+			keeper_sleep(task_ns);
 	}
 	return NULL;
 }
@@ -215,6 +311,8 @@ static void keeper_free(struct keeper *k)
 		close(k->epoll_fd);
 	if (k->wake_fd >= 0)
 		close(k->wake_fd);
+	pthread_cond_destroy(&k->task_done);
+	pthread_mutex_destroy(&k->task_lock);
 	free(k);
 }
 
@@ -226,23 +324,27 @@ int keeper_start(void)
 	if (keeper)
 		return 0;
 	if (posix_memalign((void **)&k, 64, sizeof(*k))) {
-		WARN("cannot start the thread that lets peers in: out of memory");
+		WARN("cannot start the control thread: out of memory");
 		return -ENOMEM;
 	}
 	memset(k, 0, sizeof(*k));
 	driver_init(&k->driver, keeper_turn);
 	k->driver.wake = keeper_wake;
 	k->earliest_ns = UINT64_MAX;
+	pthread_mutex_init(&k->task_lock, NULL);
+	pthread_cond_init(&k->task_done, NULL);
 	atomic_init(&k->until_ns, UINT64_MAX);
 	k->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	k->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (k->epoll_fd < 0 || k->wake_fd < 0)
 		rc = -errno;
 	keeper = k;
+	pthread_mutex_lock(&k->task_lock);
 	if (!rc)
-		rc = thread_start(&keeper->id, keeper_main, NULL, "harp-keeper");
+		rc = thread_start(&k->id, keeper_main, NULL, "harp-keeper");
+	pthread_mutex_unlock(&k->task_lock);
 	if (rc) {
-		WARN("cannot start the thread that lets peers in: %s; raise the limits on open "
+		WARN("cannot start the control thread: %s; raise the limits on open "
 		     "files (ulimit -n) and processes (ulimit -u)",
 		     strerror(-rc));
 		keeper = NULL;

@@ -77,6 +77,16 @@ static int keyfile_decode(const char *text, size_t len, uint8_t key[KEYFILE_KEY_
 	return 0;
 }
 
+/* Templates and failed generators leave zeros, and every attacker tries them first. */
+static bool keyfile_is_zero(const uint8_t key[KEYFILE_KEY_BYTES])
+{
+	uint8_t any = 0;
+
+	for (size_t i = 0; i < KEYFILE_KEY_BYTES; i++)
+		any |= key[i];
+	return !any;
+}
+
 int keyfile_read(const char *path, uint8_t key[KEYFILE_KEY_BYTES], char *why, size_t why_len)
 {
 	char text[KEYFILE_DIGITS + 2]; /* one more than there may be */
@@ -103,6 +113,12 @@ int keyfile_read(const char *path, uint8_t key[KEYFILE_KEY_BYTES], char *why, si
 			KEYFILE_DIGITS, KEYFILE_KEY_BYTES);
 		explicit_bzero(key, KEYFILE_KEY_BYTES);
 		rc = -EINVAL;
+	} else if (!rc && keyfile_is_zero(key)) {
+		snprintf(
+			why, why_len,
+			"holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
+			KEYFILE_KEY_BYTES);
+		rc = -EINVAL;
 	}
 	explicit_bzero(text, sizeof(text));
 	close(fd);
@@ -124,34 +140,48 @@ static int keyfile_make_page(void)
 	return 0;
 }
 
-int keyfile_load(void)
+/* A file that may exist counts as one that does: a missing permission must not turn encryption off. */
+static bool keyfile_exists(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+int keyfile_load(const char *host_path)
 {
 	const struct plugin_config *config = plugin_config();
+	const char *path = config->key_file[0] ? config->key_file : host_path;
+	bool is_there = config->key_file[0] || keyfile_exists(path);
 	char why[384];
 	int rc;
 
 	keyfile_forget();
-	if (config->encrypt == ENCRYPT_OFF) {
-		if (config->key_file[0])
-			WARN("HARP_KEY_FILE names a key, but HARP_ENCRYPT is off: nothing is encrypted "
-			     "(set HARP_ENCRYPT=aes-256-gcm on every rank, or take HARP_KEY_FILE away)");
+	if (!is_there && config->encrypt != ENCRYPT_AES_256_GCM)
 		return 0;
+	if (config->encrypt == ENCRYPT_OFF) {
+		WARN("HARP_ENCRYPT=off, and the key file %s requires encryption: unset HARP_ENCRYPT, or "
+		     "remove the key",
+		     path);
+		return -EINVAL;
 	}
-	if (!config->key_file[0]) {
-		WARN("HARP_ENCRYPT=aes-256-gcm needs HARP_KEY_FILE: a file with a key of 64 hexadecimal "
-		     "digits, the same on every host (`(umask 077; openssl rand -hex 32 >FILE)`)");
+	if (!is_there) {
+		WARN("encryption is required (HARP_ENCRYPT, or encrypt in harp.toml), and there is no key: "
+		     "needs HARP_KEY_FILE, or %s: a file with a key of 64 hexadecimal digits, the same on "
+		     "every host (`(umask 077; openssl rand -hex 32 >FILE)`)",
+		     path);
 		return -EINVAL;
 	}
 	rc = keyfile_make_page();
 	if (rc) {
-		WARN("HARP_ENCRYPT=aes-256-gcm: no memory for the key");
+		WARN("encryption is required: no memory for the key");
 		return rc;
 	}
-	rc = keyfile_read(config->key_file, keyfile_page, why, sizeof(why));
+	rc = keyfile_read(path, keyfile_page, why, sizeof(why));
 	if (rc)
-		WARN("HARP_ENCRYPT=aes-256-gcm: HARP_KEY_FILE=%s %s", config->key_file, why);
+		WARN("encryption is required: key file %s %s", path, why);
 	else if ((rc = crypto_load(why, sizeof(why))))
-		WARN("HARP_ENCRYPT=aes-256-gcm: %s", why);
+		WARN("encryption is required: %s", why);
 	if (rc)
 		keyfile_forget();
 	return rc;

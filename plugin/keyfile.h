@@ -9,10 +9,12 @@
 #define KEYFILE_KEY_BYTES 32u
 
 /*
- * At the first init, before anything else uses the key: does what HARP_ENCRYPT asks for. 0; -EINVAL (no
- * usable file), -EPROTONOSUPPORT (no libcrypto), -ENOMEM, each after one WARN that says what to do.
+ * At the first init, before anything else uses the key: reads it where encryption is required, by HARP_ENCRYPT or by
+ * a key file that HARP_KEY_FILE names or that exists at host_path (HARP_CONFIG_KEY_FILE). 0; -EINVAL (no usable
+ * file, or one against HARP_ENCRYPT=off), -EPROTONOSUPPORT (no libcrypto), -ENOMEM, each after one WARN that says
+ * what to do.
  */
-int keyfile_load(void);
+int keyfile_load(const char *host_path);
 /* With the last context: wipes it. */
 void keyfile_forget(void);
 /* KEYFILE_KEY_BYTES; NULL: lanes are not sealed. */

@@ -192,7 +192,7 @@ static void lane_harp_watch(struct lane *lane, bool on)
 static void lane_harp_shutdown(struct lane *lane)
 {
 	if (!lane->error)
-		(void)harp_conn_shutdown(to_harp(lane)->conn);
+		(void)harp_conn_shutdown(to_harp(lane)->conn, SHUT_WR);
 }
 
 static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
@@ -232,7 +232,7 @@ static void lane_harp_close(struct lane *lane, bool abort)
 		lane_harp_free(h, true);
 		return;
 	}
-	(void)harp_conn_shutdown(h->conn);
+	(void)harp_conn_shutdown(h->conn, SHUT_WR);
 	h->closing_deadline_ns =
 		harp_stack_now_ns(engine_stack(h->engine)) + plugin_config()->close_linger_ns;
 	engine_lane_closing(h->engine, h);
@@ -293,6 +293,7 @@ void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 	opt->size = sizeof(*opt);
 	opt->connect_timeout_ns = config->connect_timeout_ns;
 	opt->user_timeout_ns = config->user_timeout_ns;
+	opt->initial_rto_ns = config->initial_rto_ns;
 	opt->rx_frames = LANE_HARP_FRAMES;
 	opt->tx_frames = LANE_HARP_FRAMES;
 	opt->unsent_bytes_max = LANE_HARP_UNSENT_BYTES;
@@ -346,9 +347,24 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 void lane_harp_delay_acks(struct lane *lane)
 {
 	struct lane_harp *h = to_harp(lane->beneath ? lane->beneath : lane);
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
 
-	if (h->lane.ops == &lane_harp_ops)
-		(void)harp_conn_set_delayed_ack(h->conn, LANE_HARP_DELAYED_ACK_NS);
+	if (h->lane.ops != &lane_harp_ops)
+		return;
+	(void)harp_conn_options(h->conn, &opt);
+	opt.delayed_ack_ns = LANE_HARP_DELAYED_ACK_NS;
+	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
+}
+
+/* idle_ns 0: off. */
+static void lane_harp_keepalive(struct lane_harp *h, uint64_t idle_ns, uint32_t count)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+
+	(void)harp_conn_options(h->conn, &opt);
+	opt.keepalive_idle_ns = opt.keepalive_interval_ns = idle_ns;
+	opt.keepalive_count = count;
+	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
 }
 
 void lane_harp_probe_on(struct lane_harp *h)
@@ -360,8 +376,7 @@ void lane_harp_probe_on(struct lane_harp *h)
 		return;
 	h->probing = true;
 	/* Silence is the user timeout's business; probes are there to provoke a RST. */
-	(void)harp_conn_set_keepalive(h->conn, interval_ns, interval_ns,
-				      (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
+	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
 }
 
 /* What a closing lane does with events: throws away what comes, ends when the peer has ended. */
@@ -427,7 +442,7 @@ void lane_harp_tick(struct lane_harp *h, uint64_t now_ns)
 		return;
 	if (!h->watched) {
 		if (h->probing)
-			(void)harp_conn_set_keepalive(h->conn, 0, 0, 0);
+			lane_harp_keepalive(h, 0, 0);
 		h->probing = false;
 		return;
 	}

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * linger.h - comms that their application has closed, and that still have something of their own to see through.
+ * linger.h - comms that their application has closed: the control thread ends them, so that closing
+ * waits for nothing.
  *
- * A message that is kept (comm_kept.c) is done when a kernel lane's socket has taken it. Should that lane be reset before the
- * network has delivered it, nobody but its comm can send it again. So the comm stays for a while, at no cost to who closes.
+ * Most are ended at once. A buffered send (comm_kept.c) is done when a kernel lane's socket has
+ * taken it. If that lane is reset before the network has delivered the message, only its comm can
+ * send it again. So a comm that still owes one stays for a while.
  */
 #ifndef HARP_PLUGIN_LINGER_H
 #define HARP_PLUGIN_LINGER_H
@@ -13,12 +15,13 @@
 
 struct comm;
 
-/* Takes a comm that is on no list of its context's any more, whose end close() makes later, in a thread of its own.
- * False: nothing is owed, or there is no thread; it is the caller's to close. No baton, no lock held. */
-bool linger_take(struct comm *comm, void (*close)(struct comm *comm));
-/* Is there a thread, and perhaps a comm? */
+/* Takes a comm that is on no list of its context and has no request in flight. end() ends it, on
+ * the control thread, in the order of closing unless something is owed. Never waits. */
+void linger_take(struct comm *comm, void (*end)(struct comm *comm));
+/* Is there a comm that has not been ended? */
 bool linger_is_used(void);
-/* When it returns neither is left, after so long at the latest. One at a time; as above. */
-void linger_finish(uint64_t patience_ns);
+/* Returns when all have been ended. Those that owe something get so much time. Not by the
+ * control thread, one caller at a time. */
+void linger_finish(uint64_t timeout_ns);
 
 #endif

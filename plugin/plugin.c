@@ -10,6 +10,8 @@
 #include "ctx.h"
 #include "daemon.h"
 #include "forkguard.h"
+#include "harp_config.h"
+#include "keeper.h"
 #include "keyfile.h"
 #include "lane_page.h"
 #include "linger.h"
@@ -47,7 +49,9 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	if (!rc && first)
 		rc = plugin_daemon_load();
 	if (!rc && first)
-		rc = keyfile_load();
+		rc = keyfile_load(HARP_CONFIG_KEY_FILE);
+	if (!rc && first)
+		rc = keeper_start();
 	if (!rc && first)
 		rc = plugin_devices_load(ctx_open_port);
 	if (rc && first)
@@ -65,12 +69,10 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 		free(ctx);
 		return rc;
 	}
-	if (plugin_config()->path == PATH_XDP) {
-		rc = ctx_require_engines();
-		if (rc) {
-			plugin_finalize(ctx);
-			return rc;
-		}
+	rc = ctx_open_at_init();
+	if (rc) {
+		plugin_finalize(ctx);
+		return rc;
 	}
 	*out = ctx;
 	return 0;
@@ -107,28 +109,30 @@ static void ctx_end_comm(struct comm *comm, bool abort)
 	upkeep_free(upkeep);
 }
 
-static void ctx_end_lingering(struct comm *comm)
+static void ctx_end_closed(struct comm *comm)
 {
 	ctx_end_comm(comm, false);
 }
 
+/* With requests in flight lanes may touch the application's memory: the comm has ended when this
+ * returns. */
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
 	uint64_t closing = plugin_memory_comm_closes(comm);
 
 	ctx_remove_comm(comm);
 	registry_remove(comm);
-	if (!abort && comm_owes(comm)) { /* nothing of the application's */
+	if (abort || comm_has_requests(comm)) {
+		ctx_end_comm(comm, abort);
 		plugin_memory_comm_closed(closing);
-		closing = 0;
-		if (linger_take(comm, ctx_end_lingering))
-			return;
+		return;
 	}
-	ctx_end_comm(comm, abort);
 	plugin_memory_comm_closed(closing);
+	linger_take(comm, ctx_end_closed);
 }
 
-/* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that linger. */
+/* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that are
+ * being ended. */
 static void ctx_finish_lingering(const struct plugin_ctx *ctx)
 {
 	while (ctx_list == ctx && !ctx->next && linger_is_used()) {
@@ -146,6 +150,8 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		return 0;
 	if (forkguard_is_child)
 		return -EBADF;
+	/* Connects that have a task, or tasks to free them. */
+	keeper_tasks_wait();
 	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
 	while (ctx->connects)
 		connect_free(ctx->connects);
@@ -175,6 +181,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 {
 	struct listen_comm *listen;
 	struct handle handle;
+	bool opening;
 	int rc;
 
 	*out = NULL;
@@ -194,7 +201,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		free(listen);
 		return -EIO;
 	}
-	rc = ctx_rendezvous(dev, &listen->rdv);
+	rc = ctx_rendezvous(dev, &listen->rdv, &opening);
 	if (rc) {
 		free(listen);
 		return rc;
@@ -204,6 +211,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.sealed = keyfile_key() != NULL;
 	rendezvous_endpoints(listen->rdv, listen, &handle);
+	handle.opening = opening;
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
 	(void)handle_host_id(plugin_device(dev)->netns,

@@ -38,7 +38,7 @@ enum plugin_huge_pages { HUGE_PAGES_AUTO, HUGE_PAGES_NEVER, HUGE_PAGES_REQUIRE }
 enum plugin_daemon { DAEMON_AUTO, DAEMON_OFF, DAEMON_REQUIRE };
 enum plugin_drive { DRIVE_AUTO, DRIVE_INLINE, DRIVE_DEDICATED };
 enum plugin_rails { RAILS_OWN, RAILS_BACKUP, RAILS_ALL };
-enum plugin_encrypt { ENCRYPT_OFF, ENCRYPT_AES_256_GCM };
+enum plugin_encrypt { ENCRYPT_AUTO, ENCRYPT_OFF, ENCRYPT_AES_256_GCM };
 #define PLUGIN_CORES_MAX 64u
 struct plugin_cores {
 	uint32_t count;
@@ -54,6 +54,7 @@ struct plugin_config {
 	uint32_t frames;                        /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns;            /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
 	uint64_t user_timeout_ns;               /* HARP_USER_TIMEOUT_MS, default 120000 */
+	uint64_t initial_rto_ns;                /* HARP_INITIAL_RTO_MS, default 200 */
 	uint64_t probe_interval_ns;             /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
 	uint64_t close_linger_ns;               /* HARP_CLOSE_LINGER_MS, default 50 */
 	uint64_t guardian_idle_ns; /* HARP_GUARDIAN_IDLE_US, default 1000: nobody polled so long */
@@ -72,8 +73,8 @@ struct plugin_config {
 	uint32_t lanes, kernel_lanes, kernel_threads;
 	enum plugin_rails rails;     /* HARP_RAILS=own|backup|all */
 	uint64_t lane_timeout_ns;    /* HARP_LANE_TIMEOUT_MS, default 500 */
-	enum plugin_encrypt encrypt; /* HARP_ENCRYPT=off|aes-256-gcm */
-	char key_file[256];          /* HARP_KEY_FILE */
+	enum plugin_encrypt encrypt; /* HARP_ENCRYPT=auto|off|aes-256-gcm */
+	char key_file[256];          /* HARP_KEY_FILE; empty: HARP_CONFIG_KEY_FILE, if it exists */
 	char lib_dir[256];           /* HARP_LIBDIR, else where this .so lies */
 	enum plugin_daemon daemon;   /* HARP_DAEMON=auto|off|require */
 	char socket[108];            /* HARP_SOCKET; empty: HARP_LEASE_SOCKET */
@@ -92,8 +93,9 @@ static inline bool plugin_path_is_harp(enum plugin_path path)
 {
 	return path == PATH_XDP || path == PATH_DPDK;
 }
-/* Reads settings (of WELCOME, NULL before harpd was asked) and the environment, which beats them. -EINVAL
- * names variable, value and range through WARN; what was read before then stays. */
+/* Reads settings (of harp.toml, NULL before they are known) and the environment, which beats them, except that it
+ * cannot take back required encryption. -EINVAL names variable, value and range through WARN; what was read before
+ * then stays. */
 int plugin_config_load(const char *settings);
 
 /* device_load.c: the interfaces and ports we offer, stable for the life of the process's first init. */

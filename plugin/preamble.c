@@ -348,6 +348,8 @@ static int preamble_got_proof(struct preamble *p)
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
 			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
 			      preamble_label_ready);
+	if (found && p->before_ready)
+		p->before_ready(p->lookup_ctx);
 	return 0;
 }
 

@@ -86,6 +86,9 @@ struct preamble {
 	bool full; /* acceptor: there is no room for it now; the lane ends with nothing more said */
 	preamble_lookup *lookup;
 	void *lookup_ctx;
+	/* Acceptor: READY is made, so that preamble_comm_key() holds, and has not left. NULL:
+	 * nothing. */
+	void (*before_ready)(void *lookup_ctx);
 	size_t at;         /* bytes of the transcript sent and received */
 	size_t sent_bytes; /* of them */
 	size_t end;        /* where the present message ends, as far as is known */

@@ -24,16 +24,16 @@
  * woken. What all touch, the list of listen comms and their ready lists, is under `lock`, which is held for a
  * few instructions.
  *
- * The HARP doors come with the device's engines, which may be after the kernel's: where a device is another's
- * spare rail, nobody asks for its engines.
+ * The HARP doors come with the device's engines, which may be after the kernel's: they are being
+ * opened, or the device is a spare rail of another and no listen needs its engines. While they are
+ * being opened the kernel doors are held: CHALLENGE must name the HARP doors.
  */
 
 struct rendezvous {
 	int dev;
 	struct kernel_door v4, v6;
 	struct guests kernel_guests; /* the keeper's */
-	struct work open_work, close_work;
-	int open_result;
+	struct work let_in_work, close_work;
 	unsigned door_count;
 	struct harp_door *doors[ENGINES_MAX]; /* as the engines are numbered */
 	pthread_mutex_t lock;
@@ -42,6 +42,7 @@ struct rendezvous {
 	struct listen_comm *listens;
 	unsigned rail_count;
 	struct rendezvous *rails[RAIL_PAIRS_MAX]; /* of our comms; the first is ourselves */
+	atomic_bool held;                         /* the kernel sockets accept nobody */
 };
 
 /* ---- for guests ----------------------------------------------------------------------------- */
@@ -168,15 +169,25 @@ int rendezvous_dev(const struct rendezvous *rdv)
 	return rdv->dev;
 }
 
-static void rendezvous_open_run(struct work *work, uint64_t now_ns)
+void rendezvous_hold(struct rendezvous *rdv)
+{
+	atomic_store(&rdv->held, true);
+}
+
+static void rendezvous_let_in_run(struct work *work, uint64_t now_ns)
 {
 	struct rendezvous *rdv =
-		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, open_work));
+		(struct rendezvous *)((char *)work - offsetof(struct rendezvous, let_in_work));
 
 	(void)now_ns;
-	rdv->open_result = kernel_door_open(&rdv->v4);
-	if (!rdv->open_result)
-		rdv->open_result = kernel_door_open(&rdv->v6);
+	kernel_door_let_in(&rdv->v4);
+	kernel_door_let_in(&rdv->v6);
+}
+
+void rendezvous_let_in(struct rendezvous *rdv)
+{
+	atomic_store(&rdv->held, false);
+	driver_post(keeper_driver(), &rdv->let_in_work);
 }
 
 static void rendezvous_close_run(struct work *work, uint64_t now_ns)
@@ -203,10 +214,10 @@ static int rendezvous_open_kernel(struct rendezvous *rdv)
 		addr = &device->addr_v6;
 		rc = kernel_door_listen(&rdv->v6, addr, device->scope_id, &rdv->kernel_guests);
 	}
-	if (!rc) {
-		driver_call(keeper_driver(), &rdv->open_work);
-		rc = rdv->open_result;
-	}
+	if (!rc)
+		rc = kernel_door_open(&rdv->v4);
+	if (!rc)
+		rc = kernel_door_open(&rdv->v6);
 	if (rc)
 		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
 		     lane_error_text(rc),
@@ -228,7 +239,8 @@ int rendezvous_open(struct rendezvous **out, int dev)
 	pthread_mutex_init(&rdv->lock, NULL);
 	rdv->dev = dev;
 	rdv->v4.fd = rdv->v6.fd = -1;
-	rdv->open_work.run = rendezvous_open_run;
+	rdv->v4.held = rdv->v6.held = &rdv->held;
+	rdv->let_in_work.run = rendezvous_let_in_run;
 	rdv->close_work.run = rendezvous_close_run;
 	guests_init(&rdv->kernel_guests, rdv, NULL);
 	/* The addresses of a NIC in another namespace are not ours to bind. */
@@ -448,6 +460,24 @@ static int rendezvous_pop(struct rendezvous *rdv, struct listen_comm *listen, st
 	return error;
 }
 
+/* The listen comm's own, and one other: the handle named others, too. */
+static void rendezvous_poll_doors(struct rendezvous *rdv, struct listen_comm *listen)
+{
+	const struct engine_set *engines;
+	struct harp_door *other;
+
+	pthread_mutex_lock(&rdv->lock);
+	engines = rdv->engines;
+	pthread_mutex_unlock(&rdv->lock);
+	if (!engines)
+		return;
+	other = rdv->doors[listen->turn++ % rdv->door_count];
+	if (listen->door)
+		driver_poll(engine_driver(listen->door->engine));
+	if (other != listen->door)
+		driver_poll(engine_driver(other->engine));
+}
+
 int rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen, struct comm **out)
 {
 	int rc = rendezvous_pop(rdv, listen, out);
@@ -455,13 +485,6 @@ int rendezvous_accept(struct rendezvous *rdv, struct listen_comm *listen, struct
 	if (rc || *out)
 		return rc;
 	driver_poll(keeper_driver());
-	if (listen->door) {
-		/* The handle named others, too: one at a time. */
-		struct harp_door *other = rdv->doors[listen->turn++ % rdv->door_count];
-
-		driver_poll(engine_driver(listen->door->engine));
-		if (other != listen->door)
-			driver_poll(engine_driver(other->engine));
-	}
+	rendezvous_poll_doors(rdv, listen);
 	return rendezvous_pop(rdv, listen, out);
 }

@@ -16,10 +16,14 @@
 struct rendezvous;
 struct harp_door;
 
-/* Opens the kernel sockets. The keeper runs. */
+/* Opens the kernel sockets. The control thread runs. */
 int rendezvous_open(struct rendezvous **out, int dev);
 /* A listener on each of the device's engines, unless there are any. Under ctx_lock. */
 int rendezvous_open_harp(struct rendezvous *rdv, struct engine_set *engines);
+/* New connections wait in the backlog of the kernel sockets, until peers are let in again. Any
+ * thread; never waits. */
+void rendezvous_hold(struct rendezvous *rdv);
+void rendezvous_let_in(struct rendezvous *rdv);
 /* Drops everybody who is not in a comm. No listen comm is left. */
 void rendezvous_close(struct rendezvous *rdv);
 int rendezvous_dev(const struct rendezvous *rdv);

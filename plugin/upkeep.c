@@ -17,10 +17,11 @@
  * from another source port. The peer resets the old one when it lets the new one in, which may be seen here before the new
  * one's READY: that is no death.
  *
- * Who does what. The keeper decides, and dials kernel lanes itself, with its own baton. A HARP lane's dial belongs
- * to its engine's baton: it is started, advanced (rounds of SYNs, deadlines) and freed by work that the keeper
- * posts there, which runs in the order of posting. Whoever ends a dial attaches the lane to the comm at
- * once and leaves the result for the keeper. upkeep_lost() leaves bits.
+ * Who does what. The control thread makes the plan, since it asks the kernel for routes. It
+ * decides, and dials kernel lanes itself, with the keeper's baton. A HARP lane's dial belongs to
+ * its engine's baton: it is started, advanced (rounds of SYNs, deadlines) and freed by work that
+ * the keeper posts there, which runs in the order of posting. Whoever ends a dial attaches the lane
+ * to the comm at once and leaves the result for the keeper. upkeep_lost() leaves bits.
  *
  * Stopping. First the keeper forgets the plan, and with it all kernel dials; then each HARP dial is stopped with
  * its engine's baton, by the thread that stops. After that nobody attaches anything. An engine may be just behind
@@ -245,17 +246,36 @@ static void upkeep_look(struct upkeep *u, uint64_t now_ns)
 	keeper_timer_set(&u->timer, next_ns);
 }
 
+static void upkeep_plan_lanes(struct upkeep *u, uint64_t now_ns)
+{
+	upkeep_plan(u);
+	u->lanes[0].up = true;
+	u->lanes[0].up_ns = now_ns;
+	u->lanes[0].next_ns = UINT64_MAX;
+	u->rails[0].up = 1;
+	u->rails[0].used = true;
+}
+
+/* The plan, and dials, ask the kernel for routes. */
+static void upkeep_due(struct keeper_timer *timer, uint64_t now_ns)
+{
+	struct upkeep *u = (struct upkeep *)((char *)timer - offsetof(struct upkeep, timer));
+
+	if (!u->rail_count)
+		upkeep_plan_lanes(u, now_ns);
+	upkeep_look(u, now_ns);
+}
+
 static void upkeep_run(struct work *work, uint64_t now_ns)
 {
 	struct upkeep *u = (struct upkeep *)((char *)work - offsetof(struct upkeep, work));
 
-	if (!u->ending && atomic_load_explicit(&u->begun, memory_order_acquire))
-		upkeep_look(u, now_ns);
-}
-
-static void upkeep_due(struct keeper_timer *timer, uint64_t now_ns)
-{
-	upkeep_look((struct upkeep *)((char *)timer - offsetof(struct upkeep, timer)), now_ns);
+	if (u->ending || !atomic_load_explicit(&u->begun, memory_order_acquire))
+		return;
+	if (keeper_may_wait())
+		upkeep_due(&u->timer, now_ns);
+	else
+		keeper_timer_set(&u->timer, now_ns);
 }
 
 bool upkeep_lost(struct comm *comm, unsigned index, enum comm_loss loss)
@@ -282,12 +302,6 @@ bool upkeep_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 
 void upkeep_begin(struct upkeep *u)
 {
-	upkeep_plan(u);
-	u->lanes[0].up = true;
-	u->lanes[0].up_ns = driver_clock_ns();
-	u->lanes[0].next_ns = UINT64_MAX;
-	u->rails[0].up = 1;
-	u->rails[0].used = true;
 	atomic_store_explicit(&u->begun, true, memory_order_release);
 	driver_post(keeper_driver(), &u->work);
 }
@@ -329,6 +343,7 @@ struct upkeep *upkeep_new(int dev, uint8_t dscp, const struct handle *handle)
 	u->stop_work.run = upkeep_stop_run;
 	u->idle_work.run = upkeep_idle_run;
 	u->timer.run = upkeep_due;
+	u->timer.is_slow = true;
 	return u;
 }
 

@@ -18,7 +18,7 @@ struct engine_set;
 struct upkeep *upkeep_new(int dev, uint8_t dscp, const struct handle *handle);
 /* Baton of the first lane held: comm has just been made of it, first is how. */
 void upkeep_made(struct upkeep *u, struct comm *comm, const struct dial *first);
-/* A thread of the application's, no lock held: the further lanes are dialled from now on. */
+/* Any thread; never waits: the further lanes are planned and dialled from now on. */
 void upkeep_begin(struct upkeep *u);
 /* comm_options.lane_lost. */
 bool upkeep_lost(struct comm *comm, unsigned index, enum comm_loss loss);

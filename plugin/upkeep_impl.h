@@ -59,7 +59,7 @@ struct upkeep {
 	struct upkeep_lane lanes[COMM_LANES_MAX];
 };
 
-/* A thread of the application's, before the keeper hears of it: rails and lanes. */
+/* Rails and lanes; the control thread, baton of the keeper: it asks the kernel for routes. */
 void upkeep_plan(struct upkeep *u);
 
 /* upkeep_attempt.c; baton of the keeper, but for attempt_end_harp(). */

@@ -20,7 +20,7 @@ static void rail_handle(struct upkeep_rail *rail, const struct upkeep *u, unsign
 	struct handle *h = &rail->handle;
 
 	*h = u->handle;
-	if (!nic)
+	if (!nic && !h->opening) /* the handle knows more doors of it */
 		return;
 	h->has_v4 = h->has_v6 = false;
 	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;
@@ -49,10 +49,10 @@ static void rail_handle(struct upkeep_rail *rail, const struct upkeep *u, unsign
 static bool rail_reaches(void *ctx, int dev, const struct rail_entry *entry)
 {
 	const struct device *device = plugin_device(dev);
-	struct engine_set *engines = ctx_rail_engines(dev);
 	struct harp_host_route route;
 	struct harp_addr source;
-	char why[256];
+	char why[384];
+	struct engine_set *engines = ctx_engines(dev, why, sizeof(why));
 
 	(void)ctx;
 	if (harp_addr_is_v4(&entry->addr) ? !device->has_v4 : !device->has_v6)
@@ -127,10 +127,11 @@ void upkeep_plan(struct upkeep *u)
 	u->rail_count = rails_pair(devs, dev_count, &u->peer_rails, rail_reaches, NULL, pairs);
 	for (unsigned i = 0; i < u->rail_count; i++) {
 		struct upkeep_rail *rail = &u->rails[i];
+		char why[384];
 
 		rail->dev = pairs[i].dev;
 		rail->backup = pairs[i].backup;
-		rail->engines = ctx_rail_engines(rail->dev);
+		rail->engines = ctx_engines(rail->dev, why, sizeof(why));
 		rail_handle(rail, u, pairs[i].nic);
 		rail->bound = i || rail_is_ours(rail);
 		rail_plan(u, i);

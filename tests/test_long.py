@@ -168,7 +168,7 @@ def in_the_wheel(build: Path) -> set[str]:
 
 
 # What is compiled, or needed to compile.
-NOT_INSTALLED = (".c", ".h", ".pxd", ".pyx", "meson.build")
+NOT_INSTALLED = (".c", ".h", ".pxd", ".pyx", "meson.build", "native/dpdk/ffi.py")
 
 
 def of_the_package(root: Path) -> set[str]:

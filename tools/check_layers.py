@@ -30,6 +30,7 @@ DOORS = {
 SHARED = {
     "dataplane/base/sockaddr.h": "an address as the kernel's",
     "dataplane/base/thread.h": "the one way to start a thread",
+    "dataplane/base/trust.h": "whose files and programs are believed",
 }
 # What single files of the bindings may include besides, and why.
 BINDINGS = {

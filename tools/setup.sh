@@ -177,14 +177,13 @@ stamp_text() {
 	requirements
 }
 
+# The hashes of tools/requirements.lock are those of the wheels for one Python (tools/lock.py).
+lock_fits() {
+	"$python" tools/lock.py --fits
+}
+
 requirements() {
-	"$python" - <<'PY'
-import tomllib
-with open("pyproject.toml", "rb") as file:
-    project = tomllib.load(file)["project"]
-extras = project["optional-dependencies"]
-print("\n".join(project["dependencies"] + extras["demo"] + extras["dev"]))
-PY
+	if lock_fits; then cat tools/requirements.lock; else "$python" tools/lock.py --ranges; fi
 }
 
 venv_usable() {
@@ -198,9 +197,16 @@ setup_venv() {
 	rm -rf .venv
 	"$python" -m venv .venv
 	requirements >.venv/requirements.txt
+	local hashes=(--require-hashes --only-binary :all:) from=tools/requirements.lock
+	if ! lock_fits; then
+		[ -z "${REQUIRE_HASHES:-}" ] || die "REQUIRE_HASHES is set, and tools/requirements.lock is not for" \
+			"$python; set PYTHON to a CPython 3.11 on x86-64"
+		hashes=() from=pyproject.toml
+		say "no hashes of Python packages are checked: $from decides, as the lock is for Python 3.11 on x86-64"
+	fi
 	logged env PIP_ROOT_USER_ACTION=ignore .venv/bin/python -m pip install --retries 5 \
-		--disable-pip-version-check -r .venv/requirements.txt ||
-		die "pip could not install the packages of pyproject.toml. Is there a network or a mirror?"
+		--disable-pip-version-check "${hashes[@]}" -r .venv/requirements.txt ||
+		die "pip could not install the packages of $from. Is there a network or a mirror?"
 	install_harp
 	rm -rf build # its compiled modules belong to the interpreter that is gone
 	stamp_text >.venv/harp-stamp

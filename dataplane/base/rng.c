@@ -2,6 +2,10 @@
 /* rng.c - xoshiro256** 1.0 (Blackman, Vigna 2018), its state filled by splitmix64. */
 #include "base/rng.h"
 
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
 static uint64_t rng_splitmix64(uint64_t *state)
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -16,6 +20,42 @@ void rng_seed(struct rng *rng, uint64_t seed)
 	/* splitmix64 never gives four zeros in a row, the one state xoshiro can't leave. */
 	for (int i = 0; i < 4; i++)
 		rng->s[i] = rng_splitmix64(&seed);
+	rng->is_replayable = true;
+	rng->error = 0;
+}
+
+/* At most 256 bytes: getrandom() then gives all or fails, and only a signal before the pool is ready interrupts it. */
+static void rng_system(struct rng *rng, void *out, size_t bytes)
+{
+	ssize_t got;
+
+	do {
+		got = getrandom(out, bytes, 0);
+	} while (got < 0 && errno == EINTR);
+	if (got == (ssize_t)bytes)
+		return;
+	memset(out, 0, bytes);
+	rng->error = got < 0 ? -errno : -EIO;
+}
+
+void rng_seed_system(struct rng *rng)
+{
+	rng->is_replayable = false;
+	rng->error = 0;
+	rng_system(rng, rng->s, sizeof(rng->s));
+}
+
+struct siphash_key rng_key(struct rng *rng)
+{
+	struct siphash_key key;
+
+	if (rng->is_replayable) {
+		key.k[0] = rng_u64(rng);
+		key.k[1] = rng_u64(rng);
+	} else {
+		rng_system(rng, &key, sizeof(key));
+	}
+	return key;
 }
 
 static inline uint64_t rng_rotl(uint64_t x, unsigned bits)

@@ -25,7 +25,7 @@ static const struct {
 				   DRIVER_SLOTS | DRIVER_READS },
 	{ "net_af_xdp",
 	  DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS | DRIVER_CHUNKS },
-	{ "net_virtio_user", DRIVER_INDIRECT | DRIVER_ASKS },
+	{ "net_virtio_user", DRIVER_INDIRECT },
 	/* Unless the host keeps them in order (VIRTIO_F_IN_ORDER, which few do). */
 	{ "net_virtio", DRIVER_INDIRECT },
 	{ "net_vhost", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },

@@ -4,13 +4,14 @@
  *
  * DPDK logs to a stream that can be replaced. A few places of its start print to stdout and stderr besides; as these
  * are variables in glibc, they are replaced too for as long as the start lasts. What other threads print
- * meanwhile is passed on to where they meant it. A line that comes again and again is said once, and counted (flood.h):
- * drivers speak of each packet they lose, and whoever polls must not wait for a slow reader.
+ * meanwhile is passed on to where they meant it. Drivers log each packet that they lose, in the thread
+ * that polls: so a limited number of lines is passed on, and the rest is counted.
  */
 #include "dpdk/eal_log.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <rte_interrupts.h>
 #include <rte_log.h>
@@ -20,16 +21,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dpdk/flood.h"
-
 #define EAL_LINE_BYTES 512
+#define EAL_LINES_MAX 10u /* that are passed on in a window */
+#define EAL_WINDOW_NS 10000000000u
 
 static struct {
 	pthread_mutex_t lock;
 	char line[EAL_LINE_BYTES]; /* begun and not ended */
 	size_t used;
-	struct flood flood;
-	bool telling; /* words[] are an error's */
+	uint64_t window_ns;       /* when it began */
+	uint64_t passed, dropped; /* lines in it */
+	bool telling;             /* words[] are an error's */
 	char words[EAL_WORDS_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
 	void (*leaving)(void);
@@ -89,6 +91,34 @@ static uint64_t eal_log_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* A new window; says what the last one dropped. Under the lock. */
+static void eal_log_window(uint64_t now_ns)
+{
+	uint64_t dropped = eal_log.dropped;
+	char line[96];
+
+	eal_log.window_ns = now_ns;
+	eal_log.passed = eal_log.dropped = 0;
+	if (dropped == 0)
+		return;
+	snprintf(line, sizeof(line), "%" PRIu64 " more lines of DPDK's were not passed on",
+		 dropped);
+	eal_log_say(HARP_LOG_INFO, line);
+}
+
+/* A line that may come with each packet. Under the lock. */
+static void eal_log_limited(const char *line)
+{
+	uint64_t now_ns = eal_log_now_ns();
+
+	if (now_ns - eal_log.window_ns >= EAL_WINDOW_NS)
+		eal_log_window(now_ns);
+	if (eal_log.passed++ < EAL_LINES_MAX)
+		eal_log_say(HARP_LOG_INFO, line);
+	else
+		eal_log.dropped++;
+}
+
 /* What reads like a failure and is none: secondary processes, which there are none of, would ask memif's regions so. */
 static bool eal_log_harmless(const char *line)
 {
@@ -98,7 +128,7 @@ static bool eal_log_harmless(const char *line)
 /* A whole line, under the lock. DPDK's errors are not HARP's: what matters of them is in our own error's text. */
 static void eal_log_line(enum harp_log_level level)
 {
-	char line[EAL_LINE_BYTES], text[FLOOD_TEXT_BYTES];
+	char line[EAL_LINE_BYTES];
 
 	while (eal_log.used > 0 && isspace((unsigned char)eal_log.line[eal_log.used - 1]))
 		eal_log.used--;
@@ -116,28 +146,21 @@ static void eal_log_line(enum harp_log_level level)
 	/* Who asked for the others asked for all of them. */
 	if (level == HARP_LOG_DEBUG)
 		eal_log_say(level, line);
-	else if (flood_line(&eal_log.flood, line, eal_log_now_ns(), text))
-		eal_log_say(HARP_LOG_INFO, text);
+	else
+		eal_log_limited(line);
 }
 
 void eal_log_tell(const char *line)
 {
-	char text[FLOOD_TEXT_BYTES];
-
 	pthread_mutex_lock(&eal_log.lock);
-	if (flood_line(&eal_log.flood, line, eal_log_now_ns(), text))
-		eal_log_say(HARP_LOG_INFO, text);
+	eal_log_limited(line);
 	pthread_mutex_unlock(&eal_log.lock);
 }
 
 void eal_log_rest(void)
 {
-	char text[FLOOD_TEXT_BYTES];
-	unsigned place = 0;
-
 	pthread_mutex_lock(&eal_log.lock);
-	while (flood_rest(&eal_log.flood, &place, text))
-		eal_log_say(HARP_LOG_INFO, text);
+	eal_log_window(eal_log_now_ns());
 	pthread_mutex_unlock(&eal_log.lock);
 }
 

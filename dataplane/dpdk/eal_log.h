@@ -16,9 +16,9 @@ void eal_log_to(harp_log_fn log, void *ctx);
 int eal_log_open(void (*leaving)(void));
 /* This thread is about to call code of DPDK's that prints besides (true), or has done so. One thread at a time. */
 void eal_log_quiet(bool on);
-/* Says how often lines came that were not said each time. */
+/* Says how many lines were not passed on. */
 void eal_log_rest(void);
-/* A line of our own among DPDK's, told like one that comes again and again. */
+/* A line of our own among DPDK's, and limited as they are. */
 void eal_log_tell(const char *line);
 /* Forgets the words. */
 void eal_log_mark(void);

@@ -16,8 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
-#include "dpdk/relay_hub.h"
 
 #define FORKED_AF_XDP 44
 
@@ -127,5 +127,5 @@ void forked_child(void)
 		if (forked_is_drivers(forked_fds[i]))
 			close(forked_fds[i]);
 	forked_count = 0;
-	hub_forked();
+	memif_forked();
 }

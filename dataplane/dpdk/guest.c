@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guest.c - memif ports that somebody else drives in this process (harp.dpdk), behind our relay. */
+/* guest.c - memif ports that harp.dpdk drives in this process: the switch carries their handshake, too. */
 #include <errno.h>
 #include <rte_dev.h>
+#include <string.h>
 
 #include "dpdk/eal_log.h"
+#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
-#include "dpdk/relay.h"
 
 struct guest_probing {
 	const char *device;
 	const struct why *why;
-	struct relay *relay;
+	struct memif *memif;
 	int err;
 };
 
 /* harp_dpdk.h's is opaque. */
-static struct relay *guest_relay(struct harp_dpdk_memif *memif)
+static struct memif *guest_of(struct harp_dpdk_memif *memif)
 {
-	return (struct relay *)(uintptr_t)memif;
+	return (struct memif *)(uintptr_t)memif;
 }
 
 static void guest_probe_device(void *arg)
 {
 	struct guest_probing *probing = arg;
-	char text[RELAY_TEXT_BYTES], words[EAL_WORDS_BYTES];
+	char text[MEMIF_TEXT_BYTES], words[EAL_WORDS_BYTES];
 
-	probing->err = relay_open(&probing->relay, probing->device, text, probing->why);
+	probing->err = memif_open(&probing->memif, probing->device, text, probing->why);
 	if (probing->err)
 		return;
 	eal_log_mark();
@@ -41,27 +42,31 @@ int guest_memif_probe(struct harp_dpdk_memif **out, const char *device, char *wh
 {
 	struct why why = { .text = why_text, .size = why_len };
 	struct guest_probing probing = { .device = device, .why = &why };
+	int err;
 
 	why_about(&why, "%s", device);
-	link_run_there(guest_probe_device, &probing);
+	err = link_run_there(guest_probe_device, &probing);
+	if (err)
+		return why_fail(&why, err, "no event for DPDK's interrupt thread: %s",
+				strerror(-err));
 	if (probing.err)
-		relay_close(probing.relay);
+		memif_close(probing.memif);
 	else
-		*out = (struct harp_dpdk_memif *)probing.relay;
+		*out = (struct harp_dpdk_memif *)probing.memif;
 	return probing.err;
 }
 
 void guest_memif_hold(struct harp_dpdk_memif *memif)
 {
-	relay_hold(guest_relay(memif));
+	memif_hold(guest_of(memif));
 }
 
 void guest_memif_release(struct harp_dpdk_memif *memif)
 {
-	relay_release(guest_relay(memif));
+	memif_release(guest_of(memif));
 }
 
 void guest_memif_close(struct harp_dpdk_memif *memif)
 {
-	relay_close(guest_relay(memif));
+	memif_close(guest_of(memif));
 }

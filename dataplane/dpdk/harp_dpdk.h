@@ -16,7 +16,7 @@
 
 #include "harp_host.h"
 
-#define HARP_DPDK_VERSION 2u
+#define HARP_DPDK_VERSION 3u
 
 struct harp_dpdk_port;
 struct harp_dpdk_memif; /* of a port that is not ours */
@@ -91,9 +91,12 @@ struct harp_dpdk_api {
 	 * bursts. leaving() is called in DPDK's interrupt thread before that, and returns when no burst is under way;
 	 * done() afterwards. Once in a process; after start(). */
 	void (*guard)(void (*leaving)(void), void (*done)(void));
-	/* For them too: rte_dev_probe() of a memif, whose peers the driver then never meets but through us. hold() ends its
-	 * connection and keeps off others: before it is stopped or closed. release(): before it is started again. close(): after
-	 * the device is gone. None of them in DPDK's interrupt thread. */
+	/* Likewise: runs a function in DPDK's interrupt thread, in which memifs are started, stopped, closed and
+	 * asked for their link; one call in each of its rounds. After memif_probe(); not in that thread. */
+	int (*run_there)(void (*run)(void *arg), void *arg);
+	/* Likewise: rte_dev_probe() of a memif, whose handshake the switch carries. hold() ends its connection
+	 * and refuses others: before it is stopped or closed. release(): before it is started again. close():
+	 * after the device is gone. Not in DPDK's interrupt thread. */
 	int (*memif_probe)(struct harp_dpdk_memif **out, const char *device, char *why,
 			   size_t why_len);
 	void (*memif_hold)(struct harp_dpdk_memif *memif);

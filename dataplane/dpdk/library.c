@@ -14,6 +14,7 @@ static const struct harp_dpdk_api api = {
 	.port_xstats = port_xstats,
 	.port_close = port_close,
 	.guard = link_guard,
+	.run_there = link_run_there,
 	.memif_probe = guest_memif_probe,
 	.memif_hold = guest_memif_hold,
 	.memif_release = guest_memif_release,

@@ -4,12 +4,13 @@
  *
  * Theory of operation
  *
- * A memif connection is made and ended in DPDK's interrupt thread, which nothing in the driver keeps apart from
- * other threads that start, stop or close the device. So all of that is done in the interrupt thread too, by
- * alarms, which it runs one after the other with what comes from peers.
+ * A memif connection is made and ended in DPDK's interrupt thread. Nothing in the driver keeps that
+ * thread apart from threads that start, stop or close the device, so they do it there: an event of
+ * ours runs one call in each round of the interrupt thread. A socket that one call closes has no
+ * event left when the next call opens a socket with the same number.
  *
- * memif calls its server once, when it is started; relay.c sees to it that the call waits for a server that comes later. Every tenth of a
- * second clients are looked at, and those that have lost their server are started anew: it may come back.
+ * A memif client connects once, when it is started; memif_switch.c makes that work for a server that
+ * comes later. Every tenth of a second clients that have lost their server are restarted.
  *
  * When a peer dies, or says goodbye, the driver unmaps the rings at once, under bursts that are copying from them.
  * There is no hook before that but its own log: at its debug level it says, in the interrupt thread, that what
@@ -19,11 +20,13 @@
 #include <errno.h>
 #include <rte_alarm.h>
 #include <rte_interrupts.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "dpdk/gate.h"
 #include "dpdk/port.h"
-#include "dpdk/relay.h"
+#include "dpdk/memif_switch.h"
 
 #define LINK_LOOK_US 100000u
 #define LINK_RETRY_NS 1000000000u /* after a start that worked: the peers are shaking hands */
@@ -52,7 +55,7 @@ static void link_look(struct dpdk_port *port, uint64_t now_ns)
 {
 	struct rte_eth_link link = { 0 };
 
-	if (now_ns < port->retry_ns || !relay_is_lost(port->relay))
+	if (now_ns < port->retry_ns || !memif_is_lost(port->memif))
 		return;
 	if (port->started && rte_eth_link_get_nowait(port->id, &link) == 0 &&
 	    link.link_status == RTE_ETH_LINK_UP)
@@ -87,51 +90,85 @@ static void link_tick(void *arg)
 	pthread_mutex_unlock(&link_list_lock);
 }
 
-struct link_call {
-	void (*run)(void *arg);
-	void *arg;
-	bool done;
-	pthread_mutex_t lock;
+/* ---- calls in the interrupt thread ------------------------------------------------------------- */
+
+static struct {
+	pthread_mutex_t turn; /* one call at a time */
+	pthread_mutex_t lock; /* guards the rest */
 	pthread_cond_t changed;
+	struct rte_intr_handle *handle; /* NULL: not made */
+	void (*run)(void *arg);         /* NULL: done */
+	void *arg;
+} link_call = {
+	.turn = PTHREAD_MUTEX_INITIALIZER,
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+	.changed = PTHREAD_COND_INITIALIZER,
 };
 
-static void link_call_run(void *arg)
+static void link_event(void *arg)
 {
-	struct link_call *call = arg;
+	eventfd_t count;
 
-	call->run(call->arg);
-	pthread_mutex_lock(&call->lock);
-	call->done = true;
-	pthread_cond_signal(&call->changed);
-	pthread_mutex_unlock(&call->lock);
+	(void)arg;
+	(void)eventfd_read(rte_intr_fd_get(link_call.handle), &count);
+	pthread_mutex_lock(&link_call.lock);
+	if (link_call.run)
+		link_call.run(link_call.arg);
+	link_call.run = NULL;
+	pthread_cond_signal(&link_call.changed);
+	pthread_mutex_unlock(&link_call.lock);
 }
 
-void link_run_there(void (*run)(void *arg), void *arg)
+/* The event. It stays, as the interrupt thread does. */
+static int link_event_make(void)
 {
-	struct link_call call = {
-		.run = run,
-		.arg = arg,
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.changed = PTHREAD_COND_INITIALIZER,
-	};
+	struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), err = fd < 0 ? -errno : 0;
 
-	if (rte_eal_alarm_set(1, link_call_run, &call) != 0) {
-		run(arg);
-		return;
+	if (!err && (!handle || rte_intr_fd_set(handle, fd) ||
+		     rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT)))
+		err = -ENOMEM;
+	if (!err)
+		err = rte_intr_callback_register(handle, link_event, NULL);
+	if (!err) {
+		link_call.handle = handle;
+		return 0;
 	}
-	pthread_mutex_lock(&call.lock);
-	while (!call.done)
-		pthread_cond_wait(&call.changed, &call.lock);
-	pthread_mutex_unlock(&call.lock);
+	if (fd >= 0)
+		close(fd);
+	rte_intr_instance_free(handle);
+	return err;
 }
 
-void link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg)
+int link_run_there(void (*run)(void *arg), void *arg)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&link_call.turn);
+	if (!link_call.handle)
+		err = link_event_make();
+	if (!err) {
+		pthread_mutex_lock(&link_call.lock);
+		link_call.run = run;
+		link_call.arg = arg;
+		(void)eventfd_write(rte_intr_fd_get(link_call.handle), 1);
+		while (link_call.run)
+			pthread_cond_wait(&link_call.changed, &link_call.lock);
+		pthread_mutex_unlock(&link_call.lock);
+	}
+	pthread_mutex_unlock(&link_call.turn);
+	return err;
+}
+
+int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg)
 {
 	if (port->traits & DRIVER_DIALS)
-		link_run_there(run, arg);
-	else
-		run(arg);
+		return link_run_there(run, arg);
+	run(arg);
+	return 0;
 }
+
+/* ---- ports ------------------------------------------------------------------------------------- */
 
 void link_add(struct dpdk_port *port)
 {

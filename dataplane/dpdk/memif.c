@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memif.c - the text of a memif port: what of it is the relay's, and what the driver's. */
+/* memif.c - the text of a memif port: which arguments the switch reads, and which the driver. */
 #include "dpdk/memif.h"
 
 #include <errno.h>
@@ -7,22 +7,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "dpdk/port.h"
 
-/* The driver's own defaults. */
-#define MEMIF_SOCKET "/run/memif.sock"
-#define MEMIF_ABSTRACT "yes"
+#define MEMIF_FOLDER "/tmp/harp-memif-%u" /* with the user's number */
 
-/* memif ignores all of its arguments when it does not know one. */
+/* The driver ignores all of its arguments when it does not know one. Its zero-copy= is left out: it
+ * shares DPDK's own memory, whose files are not sealed. */
 static const struct {
 	const char *key;
-	bool relays; /* the driver is told something else */
+	bool is_switch; /* the driver gets another value */
 } memif_keys[] = {
-	{ "role=", false },     { "bsize=", false },    { "rsize=", false },
-	{ "mac=", false },      { "secret=", false },   { "zero-copy=", false },
-	{ "id=", true },        { "socket=", true },    { "socket-abstract=", true },
-	{ "owner-uid=", true }, { "owner-gid=", true },
+	{ "role=", false },           { "bsize=", false },
+	{ "rsize=", false },          { "mac=", false },
+	{ "secret=", false },         { "id=", true },
+	{ "socket-abstract=", true }, { "socket=", true },
 };
 #define MEMIF_KEYS (sizeof(memif_keys) / sizeof(memif_keys[0]))
 
@@ -38,7 +39,7 @@ static const char *memif_argument_or(const char *device, const char *key, const 
 	return value ? value : otherwise;
 }
 
-/* The name, and the arguments that are not the relay's. */
+/* The name, and the arguments that the driver reads as they are. */
 static int memif_rest(struct memif_text *out, const char *device, const struct why *why)
 {
 	const char *at = device;
@@ -52,12 +53,10 @@ static int memif_rest(struct memif_text *out, const char *device, const struct w
 				if (strncmp(at, memif_keys[i].key, strlen(memif_keys[i].key)) == 0)
 					break;
 			if (i == MEMIF_KEYS)
-				return why_fail(
-					why, -EINVAL,
-					"has an argument that its driver does not know: %.*s",
-					(int)len, at);
+				return why_fail(why, -EINVAL, "has an unknown argument: %.*s",
+						(int)len, at);
 		}
-		if (i == MEMIF_KEYS || !memif_keys[i].relays)
+		if (i == MEMIF_KEYS || !memif_keys[i].is_switch)
 			used += (size_t)snprintf(out->rest + used, sizeof(out->rest) - used,
 						 "%s%.*s", used ? "," : "", (int)len, at);
 		if (used >= sizeof(out->rest))
@@ -68,22 +67,31 @@ static int memif_rest(struct memif_text *out, const char *device, const struct w
 	}
 }
 
-/* A path, or an abstract name as memif's other programs write one: without a NUL at its end. */
+/* A path; an abstract name (without a NUL at its end, as other programs write it) only on request. */
 static int memif_address(struct memif_text *out, const char *device, const struct why *why)
 {
-	const char *name = memif_argument_or(device, "socket=", MEMIF_SOCKET),
-		   *abstract = memif_argument_or(device, "socket-abstract=", MEMIF_ABSTRACT);
-	bool path = strncmp(abstract, "no", 2) == 0;
-	size_t len = strcspn(name, ",");
+	const char *name = driver_argument(device, "socket=");
+	const char *abstract = memif_argument_or(device, "socket-abstract=", "no");
+	bool is_path = strncmp(abstract, "no", 2) == 0;
+	char path[sizeof(out->address.un.sun_path)];
+	size_t len;
 
-	if (!path && strncmp(abstract, "yes", 3) != 0)
+	if (!is_path && strncmp(abstract, "yes", 3) != 0)
 		return why_fail(why, -EINVAL, "socket-abstract is \"yes\" or \"no\"");
-	if (len == 0 || len >= sizeof(out->address.sun_path))
+	if (!is_path && !name)
+		return why_fail(why, -EINVAL, "an abstract socket needs a name; say socket=NAME");
+	out->is_default = !name;
+	if (!name) {
+		snprintf(path, sizeof(path), MEMIF_FOLDER "/memif.sock", geteuid());
+		name = path;
+	}
+	len = strcspn(name, ",");
+	if (len == 0 || len >= sizeof(path))
 		return why_fail(why, -EINVAL, "a socket's name has 1 to %zu characters",
-				sizeof(out->address.sun_path) - 1);
-	out->address.sun_family = AF_UNIX;
-	memcpy(out->address.sun_path + !path, name, len);
-	out->address_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + 1);
+				sizeof(path) - 1);
+	out->address.un.sun_family = AF_UNIX;
+	memcpy(out->address.un.sun_path + !is_path, name, len);
+	out->address.len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + 1);
 	return 0;
 }
 
@@ -95,7 +103,7 @@ static int memif_role(struct memif_text *out, const char *device, const struct w
 
 	while (i < 4 && strncmp(role, roles[i], strlen(roles[i])) != 0)
 		i++;
-	out->serves = i >= 2;
+	out->is_server = i >= 2;
 	return i < 4 ? 0 : why_fail(why, -EINVAL, "its role is \"server\" or \"client\"");
 }
 
@@ -105,11 +113,28 @@ int memif_parse(struct memif_text *out, const char *device, const struct why *wh
 
 	*out = (struct memif_text){
 		.id = (uint32_t)strtoul(memif_argument_or(device, "id=", "0"), NULL, 10),
-		.uid = (uid_t)strtol(memif_argument_or(device, "owner-uid=", "-1"), NULL, 10),
-		.gid = (gid_t)strtol(memif_argument_or(device, "owner-gid=", "-1"), NULL, 10),
 	};
 	err = memif_rest(out, device, why);
 	if (!err)
 		err = memif_role(out, device, why);
 	return err ? err : memif_address(out, device, why);
+}
+
+int memif_folder(const struct why *why)
+{
+	struct stat folder;
+	char path[64];
+
+	snprintf(path, sizeof(path), MEMIF_FOLDER, geteuid());
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return why_fail(why, -errno,
+				"%s can't be made: %s; name a socket with socket=", path,
+				strerror(errno));
+	if (lstat(path, &folder) == 0 && S_ISDIR(folder.st_mode) && folder.st_uid == geteuid() &&
+	    (folder.st_mode & 0077) == 0)
+		return 0;
+	return why_fail(why, -EPERM,
+			"%s is not a folder that this user alone can open (mode 0700); remove it, "
+			"or name a socket with socket=",
+			path);
 }

@@ -6,23 +6,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
-#include <sys/types.h>
 #include <sys/un.h>
 
 #include "base/why.h"
 
+/* A UNIX socket's name: a path, or an abstract name. */
+struct memif_address {
+	struct sockaddr_un un;
+	socklen_t len;
+};
+
 struct memif_text {
-	bool serves;
+	bool is_server;
+	bool is_default; /* the address is the default one: memif_folder() makes its folder */
 	uint32_t id;
-	uid_t uid; /* the socket file's owner; -1: who makes it */
-	gid_t gid;
-	struct sockaddr_un address;
-	socklen_t address_len;
-	char rest[512]; /* the device's name, and the arguments that are the driver's alone */
+	struct memif_address address;
+	char rest[512]; /* the device's name, and the arguments that only the driver reads */
 };
 
 bool memif_is(const char *device);
-/* -EINVAL: an argument is unknown, or no good. */
+/* -EINVAL: an argument is unknown, or its value is not valid. */
 int memif_parse(struct memif_text *out, const char *device, const struct why *why);
+/* Makes the folder of the default socket, or checks that only this user can search it. */
+int memif_folder(const struct why *why);
 
 #endif

@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "dpdk/eal_log.h"
-#include "dpdk/flood.h"
 #include "dpdk/nic.h"
 
+#define NIC_STARVED_NS UINT64_C(10000000000) /* between two lines of it */
 #define NIC_JOIN_BYTES 96u /* Ethernet with a tag, IPv6 and TCP with timestamps have 90 */
 
 unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned count)
@@ -211,7 +211,7 @@ static void nic_rx_starved(struct dpdk_nic *nic)
 	char line[256];
 
 	nic->starved = nic->pool->starved;
-	if (nic->starved_ns > 0 && nic->now_ns - nic->starved_ns < FLOOD_QUIET_NS)
+	if (nic->starved_ns > 0 && nic->now_ns - nic->starved_ns < NIC_STARVED_NS)
 		return;
 	nic->starved_ns = nic->now_ns;
 	snprintf(line, sizeof(line),

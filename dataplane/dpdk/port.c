@@ -15,8 +15,8 @@
 
 #include "dpdk/eal.h"
 #include "dpdk/eal_log.h"
+#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
-#include "dpdk/relay.h"
 
 static pthread_mutex_t port_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -35,20 +35,16 @@ void port_unlock_all(void)
 	pthread_mutex_unlock(&port_lock);
 }
 
-void port_enter(struct port_call *call, const struct dpdk_port *port)
+void port_enter(struct sigpipe *was)
 {
-	sigpipe_block(&call->sigpipe);
+	sigpipe_block(was);
 	port_lock_all();
-	patience_begin(&call->patience, port->backend);
 }
 
-bool port_leave(struct port_call *call)
+void port_leave(const struct sigpipe *was)
 {
-	bool lost = patience_end(&call->patience);
-
 	port_unlock_all();
-	sigpipe_restore(&call->sigpipe);
-	return lost;
+	sigpipe_restore(was);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------- */
@@ -105,7 +101,8 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	char words[EAL_WORDS_BYTES];
 	int err;
 
-	relay_wants(port->relay, port->mtu_bytes + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN, port->queues);
+	memif_expect(port->memif, port->mtu_bytes + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN,
+		     port->queues);
 	eal_log_mark();
 	err = rte_eth_dev_start(port->id);
 	if (err) {
@@ -135,12 +132,12 @@ static void port_free(struct dpdk_port *port)
 	port_rules_flush(port);
 	if (port->started && !(port->traits & DRIVER_DIALS))
 		port_drain(port);
-	relay_hold(port->relay);
+	memif_hold(port->memif);
 	if (port->device) {
 		link_run(port, port_stop, port);
 		rte_dev_remove(port->device);
 	}
-	relay_close(port->relay);
+	memif_close(port->memif);
 	for (uint16_t q = 0; port->nics && q < port->queues; q++) {
 		external_retire(port->nics[q].external);
 		pool_retire(port->nics[q].pool);
@@ -149,23 +146,13 @@ static void port_free(struct dpdk_port *port)
 	free(port);
 }
 
-/* Where the driver meets who it waits for. */
-static void port_backend(struct dpdk_port *port, const char *device)
-{
-	const char *path = driver_argument(device, "path=");
-
-	if (path && (driver_traits(device) & DRIVER_ASKS))
-		snprintf(port->backend, sizeof(port->backend), "%.*s", (int)strcspn(path, ","),
-			 path);
-}
-
 int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why_text,
 	      size_t why_len)
 {
 	struct why why = { .text = why_text, .size = why_len };
 	struct dpdk_port *port;
 	struct forked before;
-	struct port_call call;
+	struct sigpipe was;
 	int err;
 
 	if (!opt || opt->size != sizeof(*opt) || !opt->device)
@@ -177,8 +164,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 	port = calloc(1, sizeof(*port));
 	if (!port)
 		return why_fail(&why, -ENOMEM, "out of memory");
-	port_backend(port, opt->device);
-	port_enter(&call, port);
+	port_enter(&was);
 	pool_reap();
 	external_reap();
 	forked_before(&before);
@@ -200,9 +186,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 	if (err)
 		port_free(port);
 	forked_after(&before);
-	if (port_leave(&call) && err)
-		err = why_fail(&why, -ETIMEDOUT, "its back-end has not answered for %u seconds",
-			       PATIENCE_S);
+	port_leave(&was);
 	if (!err)
 		*out = (struct harp_dpdk_port *)port;
 	return err;
@@ -211,13 +195,13 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 void port_close(struct harp_dpdk_port *harp_port)
 {
 	struct dpdk_port *port = port_of(harp_port);
-	struct port_call call;
+	struct sigpipe was;
 
 	if (!port)
 		return;
-	port_enter(&call, port);
+	port_enter(&was);
 	port_free(port);
 	forked_closed();
 	eal_log_rest();
-	(void)port_leave(&call);
+	port_leave(&was);
 }

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <rte_ethdev.h>
 #include <signal.h>
-#include <sys/un.h>
 
 #include "base/why.h"
 #include "dpdk/harp_dpdk.h"
@@ -33,11 +32,10 @@ enum driver_trait {
 	DRIVER_MAKES = 0x400,  /* makes the interface in which it ends */
 	DRIVER_TRAINS = 0x800, /* what it receives may be a train of segments, in a long chain */
 	DRIVER_INDIRECT = 0x1000, /* a chain may take one slot of its ring */
-	DRIVER_ASKS = 0x2000,     /* waits for its back-end's answers, on a socket at path= */
 };
 
 struct dpdk_port;
-struct relay;
+struct memif;
 
 /* The NIC of one queue pair. */
 struct dpdk_nic {
@@ -69,13 +67,12 @@ struct dpdk_port {
 	uint32_t features;       /* HARP_NIC_* */
 	uint32_t traits;         /* enum driver_trait */
 	bool started;            /* Writers: the ports' lock */
-	struct relay *relay;     /* of a driver that dials; NULL: of another */
+	struct memif *memif;     /* NULL: of another driver */
 	uint32_t shut;           /* gate.h */
 	uint64_t retry_ns;       /* when link.c tries again */
 	struct port_rule *rules; /* steer.c */
 	unsigned rule_count;
 	char name[64]; /* as DPDK has it: without arguments */
-	char backend[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* DRIVER_ASKS: path=; else "" */
 	struct rte_device *device;
 	struct rte_eth_dev_info info;
 	struct rte_ether_addr mac;
@@ -114,27 +111,6 @@ struct sigpipe {
 void sigpipe_block(struct sigpipe *was);
 void sigpipe_restore(const struct sigpipe *was);
 
-/* patience.c: around what may wait for a driver's back-end (DRIVER_ASKS). */
-#define PATIENCE_S 10
-struct patience {
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool watched;
-	bool over, lost; /* under the lock */
-	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-};
-/* path: where its back-end is met; "": it has none. */
-void patience_begin(struct patience *p, const char *path);
-/* Was it given up? */
-bool patience_end(struct patience *p);
-
-/* A call of the application's into drivers, under the ports' lock. */
-struct port_call {
-	struct sigpipe sigpipe;
-	struct patience patience;
-};
-
 /* forked.c: what drivers open and map while a port is opened, or started again, is closed and not there in forked children. Under the ports' lock but for the last. */
 #define FORKED_MAX 256u
 struct forked {
@@ -149,9 +125,10 @@ void forked_child(void); /* in the child */
 /* link.c: peers of drivers that connect to one. Called under the ports' lock but for link_leaving(). */
 void link_add(struct dpdk_port *port);
 void link_remove(struct dpdk_port *port);
-/* Runs a function where the port's driver wants it run: in DPDK's interrupt thread for those that have peers. */
-void link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
-void link_run_there(void (*run)(void *arg), void *arg);
+/* Runs a function in the thread that its driver needs: DPDK's interrupt thread for DRIVER_DIALS. The
+ * first call may fail (-errno), later ones do not. */
+int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
+int link_run_there(void (*run)(void *arg), void *arg); /* not in the interrupt thread */
 /* DPDK's interrupt thread is about to take a memif connection down, under the bursts that use it. */
 void link_leaving(void);
 void link_guard(void (*leaving)(void), void (*done)(void)); /* harp_dpdk.h */
@@ -159,10 +136,9 @@ void link_guard(void (*leaving)(void), void (*done)(void)); /* harp_dpdk.h */
 void port_lock_all(void);
 bool port_trylock_all(void);
 void port_unlock_all(void);
-/* With it, a call of the application's that is not to end by what the driver does. */
-void port_enter(struct port_call *call, const struct dpdk_port *port);
-/* Was its back-end given up? */
-bool port_leave(struct port_call *call);
+/* The lock, around a call into drivers in a thread of the application's. */
+void port_enter(struct sigpipe *was);
+void port_leave(const struct sigpipe *was);
 
 /* harp_dpdk.h's is opaque. */
 static inline struct dpdk_port *port_of(const struct harp_dpdk_port *port)

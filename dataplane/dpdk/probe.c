@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "dpdk/eal_log.h"
+#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
-#include "dpdk/relay.h"
 
 int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 {
@@ -71,10 +71,10 @@ static void port_probe_device(void *arg)
 	uint32_t frame_size =
 		opt->frame_size ? opt->frame_size : port_frame_size(NULL, port->traits, mtu);
 	const char *asked = opt->device;
-	char text[RELAY_TEXT_BYTES], device[RELAY_TEXT_BYTES];
+	char text[MEMIF_TEXT_BYTES], device[MEMIF_TEXT_BYTES];
 
 	if (port->traits & DRIVER_DIALS) {
-		probing->err = relay_open(&port->relay, opt->device, text, probing->why);
+		probing->err = memif_open(&port->memif, opt->device, text, probing->why);
 		if (probing->err)
 			return;
 		asked = text;
@@ -98,7 +98,10 @@ int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
 		return why_fail(why, -EBUSY, "is open in this process already");
 	port->traits = driver_traits(opt->device);
-	link_run(port, port_probe_device, &probing);
+	err = link_run(port, port_probe_device, &probing);
+	if (err)
+		return why_fail(why, err, "no event for DPDK's interrupt thread: %s",
+				strerror(-err));
 	if (probing.err)
 		return probing.err;
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)

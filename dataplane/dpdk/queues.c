@@ -5,8 +5,8 @@
 
 #include "dpdk/eal.h"
 #include "dpdk/gate.h"
+#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
-#include "dpdk/relay.h"
 
 #define PORT_DRAIN_BURSTS 1024u /* more than any ring holds */
 
@@ -54,14 +54,14 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 	if (port->started) {
 		port_rules_stop(port);
 		port_drain(port);
-		relay_hold(port->relay);
+		memif_hold(port->memif);
 		rte_eth_dev_stop(port->id);
 		err = port_queues_setup(port, why);
 		if (!err)
 			err = rte_eth_dev_start(port->id);
 		if (!err)
 			err = port_rules_start(port);
-		relay_release(port->relay);
+		memif_release(port->memif);
 	}
 	forked_after(&before);
 	if (err)
@@ -73,14 +73,14 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 void port_flush(struct dpdk_nic *nic, enum port_flush how)
 {
 	const struct why nobody = { 0 }; /* a port that does not start again has no link */
-	struct port_call call;
+	struct sigpipe was;
 
-	port_enter(&call, nic->port);
+	port_enter(&was);
 	if (how == PORT_FLUSH_PORT)
 		(void)port_restart(nic->port, &nobody);
 	else if (nic->port->started && rte_eth_dev_tx_queue_stop(nic->port_id, nic->queue) == 0)
 		(void)rte_eth_dev_tx_queue_start(nic->port_id, nic->queue);
-	(void)port_leave(&call);
+	port_leave(&was);
 }
 
 /* A queue that was in use, likewise. */
@@ -108,13 +108,13 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 	struct why why = { .text = why_text, .size = why_len };
 	struct dpdk_port *port = port_of(harp_port);
 	struct dpdk_nic *nic;
-	struct port_call call;
+	struct sigpipe was;
 	int err = 0;
 
 	why_about(&why, "%s queue %u", port->name, queue);
 	if (queue >= port->queues)
 		return why_fail(&why, -EINVAL, "the port was opened with %u queues", port->queues);
-	port_enter(&call, port);
+	port_enter(&was);
 	nic = &port->nics[queue];
 	err = eal_usable(&why);
 	if (!err && __atomic_load_n(&nic->taken, __ATOMIC_ACQUIRE))
@@ -130,6 +130,6 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 		nic->used = true;
 		*out = &nic->nic;
 	}
-	(void)port_leave(&call);
+	port_leave(&was);
 	return err;
 }

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/trust.h"
+
 static uint64_t wire_clock_ms(void)
 {
 	struct timespec now;
@@ -185,6 +187,23 @@ static int wire_call(const struct daemon_wire *wire, const struct sockaddr_un *a
 	return -EAGAIN;
 }
 
+/* Any user who may write to the directory can listen at that path. harpd's settings decide how a job sends, so harpd
+ * must run as root or as the job's own user. */
+static int wire_check_user(const struct daemon_wire *wire, const struct why *why)
+{
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	if (getsockopt(wire->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
+		return why_fail(why, -errno, "SO_PEERCRED: %s", strerror(errno));
+	if (!trust_user(peer.uid))
+		return why_fail(why, -EPERM,
+				"user %u listens there, and harpd must run as root or as this user "
+				"(%u); set HARP_SOCKET to harpd's own socket",
+				(unsigned)peer.uid, (unsigned)geteuid());
+	return 0;
+}
+
 int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wait_ms,
 			const struct why *why)
 {
@@ -201,7 +220,7 @@ int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wai
 	rc = wire_call(wire, &address, wait_ms);
 	switch (rc) {
 	case 0:
-		return 0;
+		return wire_check_user(wire, why);
 	case -ENOENT:
 		return why_fail(why, rc, "no such socket; is harpd running (`harpctl start`)?");
 	case -ECONNREFUSED:

@@ -21,8 +21,8 @@ struct daemon_wire {
 	_Alignas(uint64_t) uint8_t answer[HARP_LEASE_MESSAGE_MAX];
 };
 
-/* Calls whoever listens at path. -EINVAL no path; -ENOENT, -ECONNREFUSED nobody; -EACCES; -ETIMEDOUT he takes
- * no calls; -EPROTO he is not harpd: one line in why. */
+/* Connects to harpd at path. -EINVAL no path; -ENOENT, -ECONNREFUSED no listener; -EACCES; -ETIMEDOUT connections are
+ * not accepted; -EPROTO not harpd; -EPERM a listener of a user who is not trusted (base/trust.h): one line in why. */
 int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wait_ms,
 			const struct why *why);
 /*

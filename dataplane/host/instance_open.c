@@ -31,7 +31,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 #include "host/opening.h"
@@ -184,9 +183,6 @@ int opening_stack(const struct opening *o, struct harp_instance *instance)
 		instance_dpdk_hooks(instance, &opt);
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	opt.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	while (!opt.seed)
-		if (getrandom(&opt.seed, sizeof(opt.seed), 0) < 0 && errno != EINTR)
-			return why_fail(&o->why, -errno, "getrandom: %s", strerror(errno));
 	rc = harp_stack_create(&instance->stack, instance->nic, &opt);
 	if (rc)
 		return why_fail(&o->why, rc, "the stack: %s; look at frames and port range",

@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -138,7 +139,9 @@ struct harp_stack_options {
 	uint16_t port_min;       /* automatic local ports, both ends included. 0: 61000 */
 	uint16_t port_max;       /* 0: 65535 */
 	uint32_t neighbour_mode; /* enum harp_neighbour_mode */
-	uint64_t seed;           /* seeds randomness, ISN secret and ports; 0 is a valid seed */
+	uint64_t seed;           /* 0: numbers and secrets come from getrandom(). Else all of them
+				  * come from it, for simulators and tests: who knows it, or guesses
+				  * it from what the stack sends, knows every secret */
 	uint64_t now_ns;         /* the clock at creation */
 	struct harp_stack_hooks hooks;
 	/* The interface's number, as harp_endpoint.scope_id of link-local addresses names it. */
@@ -237,27 +240,55 @@ enum harp_ecn {
 	HARP_ECN_REQUEST, /* asked for */
 };
 
+/* TCP options of the handshake, as bits of harp_tcp_options.options_off and harp_tcp_info.options. */
+#define HARP_TCPI_TIMESTAMPS 1u /* RFC 7323 section 3 */
+#define HARP_TCPI_SACK 2u       /* RFC 2018 */
+#define HARP_TCPI_WSCALE 4u     /* RFC 7323 section 2 */
+#define HARP_TCPI_ECN 8u        /* RFC 3168; harp_tcp_options.ecn turns it off */
+
+/*
+ * Options of a connection. harp_tcp_connect() and harp_tcp_listen() take them, accepted connections
+ * inherit the listener's, and harp_conn_set_options() changes them later. 0 selects the default.
+ */
 struct harp_tcp_options {
-	uint32_t size;      /* sizeof(struct harp_tcp_options) */
+	/* sizeof(struct harp_tcp_options), set by the caller. Of a smaller one the missing fields have
+	 * their defaults; of a larger one the fields that the library does not know must be 0. */
+	uint32_t size;
 	uint32_t rx_frames; /* receive budget in frames, at most 65536; bounds the window. 0: 256 */
 	uint32_t tx_frames; /* send budget in frames, at most 65536. 0: 256 */
-	uint32_t backlog;   /* listeners: embryonic plus unaccepted. 0: 128. Beyond it
-					 * SYN cookies, and nothing while so many wait for accept */
+	uint32_t backlog;   /* listeners only: half-open plus unaccepted connections. 0: 128. Above
+			     * it the listener answers with SYN cookies, and with nothing while that
+			     * many wait for accept */
 	uint64_t connect_timeout_ns;    /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
 	uint64_t user_timeout_ns;       /* RFC 5482: data unacknowledged for so long. 0: 120 s */
-	uint64_t keepalive_idle_ns;     /* 0: no keepalive */
+	uint64_t keepalive_idle_ns;     /* since the last segment received. 0: no keepalive */
 	uint64_t keepalive_interval_ns; /* 0: keepalive_idle_ns */
 	uint32_t keepalive_count;       /* unanswered probes before -ETIMEDOUT. 0: 8 */
 	uint8_t dscp;                   /* 0..63 */
 	uint8_t reserved[3];
 	void *user; /* harp_conn_user() of the connection (and of accepted ones) */
-	/* harp_conn_send() takes no more while so many bytes have never been sent: bytes copied
-	 * shortly before they leave are still in the cache. Of more than that it takes what fills whole
-	 * segments. 0: tx_frames is the only limit. */
+	/* Limit of bytes queued and never sent: harp_conn_send() takes no more than that, rounded
+	 * down to whole segments. Bytes copied shortly before they leave are still in the cache.
+	 * 0: tx_frames is the only limit. */
 	uint32_t unsent_bytes_max;
-	uint32_t congestion; /* enum harp_congestion; accepted connections have the listener's */
+	uint32_t congestion;         /* enum harp_congestion */
 	uint32_t fixed_window_bytes; /* of HARP_CONGESTION_FIXED: 1..2^30; else 0 */
 	uint32_t ecn;                /* enum harp_ecn. OFF with DCTCP is -EINVAL */
+	/* Largest segment, as the MSS option counts (RFC 6691: without IP and TCP options): announced
+	 * in the SYN, and a limit for what is sent. 88..65535; values above the MTU's have no effect.
+	 * 0: what the MTU allows. As Linux's TCP_MAXSEG, but a later change limits what is sent from
+	 * then on. harp_tcp_info.snd_mss_bytes is the payload of a full segment. */
+	uint32_t mss_bytes;
+	/* HARP_TCPI_TIMESTAMPS, _SACK, _WSCALE: not offered to the peer and not agreed to. */
+	uint32_t options_off;
+	/* How long the ACK of a segment below the full size may wait for more data or for a segment to
+	 * carry it (RFC 5681 section 4.2): below 500 ms, and never for more than two full segments'
+	 * worth. 0: until the next poll. Set it only where the peer does not wait for these ACKs; each
+	 * pure ACK costs both sides as much as a data segment. */
+	uint64_t delayed_ack_ns;
+	/* Retransmission timeout before the first round trip is measured, 5 ms to 60 s; three times that
+	 * when the handshake measured none (RFC 6298 (2.1), (5.7)). 0: 1 s */
+	uint64_t initial_rto_ns;
 };
 
 /* Events, as a bit mask. */
@@ -272,7 +303,7 @@ struct harp_tcp_options {
 
 /*
  * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the
- * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL.
+ * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL, -E2BIG (options).
  */
 HARP_API int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
 			     const struct harp_tcp_options *opt, struct harp_listener **out);
@@ -287,7 +318,7 @@ HARP_API void harp_listener_close(struct harp_listener *listener);
  * zero address or port: chosen. Ends in HARP_EVENT_CONNECTED or HARP_EVENT_CLOSED. The 4-tuple may
  * be that of a connection in TIME-WAIT whose timestamps tell the two apart, after a second.
  * A link-local address needs the stack's scope_id. The source is chosen by RFC 6724.
- * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL.
+ * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL, -E2BIG (options).
  */
 HARP_API int harp_tcp_connect(struct harp_stack *stack, const struct harp_endpoint *local,
 			      const struct harp_endpoint *remote,
@@ -312,6 +343,9 @@ HARP_API size_t harp_conn_send_room(const struct harp_conn *conn);
 /* Receives: copies at most len in-order bytes out (counted as rx_copied_bytes). Returns the
  * count; 0 at end of stream; -EAGAIN when nothing waits; the connection's error when dead. */
 HARP_API ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len);
+/* Bytes that harp_conn_recv() would return now: received in order and not taken yet (Linux's SIOCINQ).
+ * Valid in every state, also when the connection is dead. */
+HARP_API size_t harp_conn_readable_bytes(const struct harp_conn *conn);
 /*
  * Looks at received bytes where they lie: fills at most iov_count pieces in stream order without
  * taking them. Returns the number of pieces; 0 at end of stream; -EAGAIN; the error.
@@ -381,8 +415,23 @@ HARP_API ssize_t harp_conn_send_external(struct harp_conn *conn, const void *dat
  * Ending a connection. A handle is dead after close or abort and must not be used again; frames
  * of the connection that the application still holds must be released before.
  */
-/* Sends FIN after what is queued. Receiving goes on. */
-HARP_API int harp_conn_shutdown(struct harp_conn *conn);
+/*
+ * Ends one or both directions; how is SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>.
+ *
+ * SHUT_WR: sends FIN after what is queued; harp_conn_send() returns -EPIPE from then on. Receiving
+ * goes on.
+ *
+ * SHUT_RD: discards the bytes that wait and all that arrive later, and receive calls return end of
+ * stream. The peer learns nothing of it: the stack acknowledges the discarded bytes
+ * (rx_discarded_bytes), so the window stays open, and HARP_EVENT_READABLE follows only with the peer's
+ * FIN. Pieces of harp_conn_peek() are invalid from here, frames of harp_conn_recv_frame() stay valid.
+ * BSD does the same. Linux keeps what waits and what arrives later readable, and closes the window
+ * when the buffer is full. Discarded bytes are not unread: harp_conn_close() sends no RST for them.
+ *
+ * Calling it again has no effect. -EINVAL: how is none of these; -EPIPE or the connection's error when
+ * it is dead.
+ */
+HARP_API int harp_conn_shutdown(struct harp_conn *conn, int how);
 /* Orderly: FIN after what is queued, then the stack finishes alone (TIME-WAIT included). Unread
  * received bytes make it a reset (RFC 2525 section 2.17). NULL is accepted. */
 HARP_API void harp_conn_close(struct harp_conn *conn);
@@ -400,14 +449,37 @@ HARP_API void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endp
 				  struct harp_endpoint *remote);
 /* Bytes of the application acknowledged by the peer since the connection began. */
 HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
-/* Changes keepalive at run time; idle_ns 0 turns it off. Probing starts idle_ns after the last
- * segment received. */
-HARP_API int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
-				     uint32_t count);
-/* Acknowledgements of what is less than a full-sized segment may wait so long for more of it, or for a segment to take them
- * along: below 500 ms, of two segments' worth at most (RFC 5681 section 4.2). 0, as at first: until the next poll. For who
- * knows that his peer waits for none of them; each that leaves by itself costs both sides as much as a segment of data. -EINVAL. */
-HARP_API int harp_conn_set_delayed_ack(struct harp_conn *conn, uint64_t delay_ns);
+/*
+ * The options in force, as harp_conn_set_options() takes them: defaults and limits applied. Budgets
+ * are what the pool allows, congestion is never DEFAULT, backlog is 0. opt->size is the caller's
+ * sizeof; fields behind it are not written. Valid in every state. -EINVAL: size.
+ */
+HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt);
+/*
+ * Changes the options of a connection that connect began or accept returned. As with tcgetattr() and
+ * tcsetattr(): fill *opt with harp_conn_options(), change fields, set it. A field with the value that
+ * is in force has no effect, so changing one option restarts no timer and no controller of another.
+ * All or nothing: on error the connection is as it was.
+ *
+ * rx_frames	more opens the window at once, up to what the window scale of the handshake can say
+ *		(RFC 7323 section 2.2). Less does not withdraw the window that was advertised (RFC 9293
+ *		section 3.8.6, SHLD-14). Bytes in it that exceed the budget are dropped, which closes
+ *		the window until frames are free again; the peer sends them again
+ * tx_frames, unsent_bytes_max	less refuses new bytes until the queue has shrunk
+ * user_timeout_ns, keepalive_*	count from the last progress and the last segment received, as always:
+ *		a timeout that has passed by then ends the connection at the next poll
+ * congestion	the new controller starts with the window and ssthresh of the old one, as with Linux's
+ *		TCP_CONGESTION; from and to FIXED the window starts anew
+ * mss_bytes	see there; what is in flight stays as it is, unless it is lost
+ * backlog	ignored
+ *
+ * -EISCONN: ecn and options_off belong to the SYN, which harp_tcp_connect() has prepared and an accepted
+ * connection has answered; connect_timeout_ns and initial_rto_ns can change until the handshake is complete.
+ * -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is out of
+ * range (the log hook names it). -E2BIG: a field that the library does not know is not 0. -EPIPE or the
+ * connection's error when it is dead.
+ */
+HARP_API int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
 /* Sends one keepalive probe at the next poll, whatever the timers say: a living peer answers with
  * an ACK, a dead process's host with RST. */
 HARP_API int harp_conn_probe(struct harp_conn *conn);
@@ -427,6 +499,21 @@ enum harp_tcp_state {
 	HARP_TCP_CLOSED,
 };
 HARP_API const char *harp_tcp_state_name(enum harp_tcp_state state);
+
+/* What the sender knows of losses: Linux's tcpi_ca_state, with its values. */
+enum harp_ca_state {
+	HARP_CA_OPEN = 0, /* nothing suspicious */
+	HARP_CA_DISORDER, /* duplicate ACKs or SACK blocks: a segment is missing, or late */
+	HARP_CA_CWR,      /* the window goes down for ECN, or for a loss that a probe repaired */
+	HARP_CA_RECOVERY, /* fast recovery: segments counted as lost are sent again */
+	HARP_CA_LOSS,     /* after a retransmission timeout */
+};
+/* "open" and so on; "?" when it is none. */
+HARP_API const char *harp_ca_state_name(enum harp_ca_state state);
+
+/* snd_ssthresh_bytes of a connection that has had no congestion: it is in its first slow start
+ * (RFC 5681 section 3.1: ssthresh "SHOULD be set arbitrarily high"). */
+#define HARP_SSTHRESH_NONE 0x40000000u
 
 struct harp_tcp_info {
 	uint32_t state;   /* enum harp_tcp_state */
@@ -450,17 +537,21 @@ struct harp_tcp_info {
 	uint64_t ecn_ece_in;         /* segments received that told of marks of ours */
 	uint64_t ecn_reductions;     /* of the window, for that */
 	uint64_t sacked_bytes;       /* of bytes_in_flight: the peer has them out of order */
-	uint64_t lost_segs;          /* counted as lost, whether they were or not */
+	uint64_t lost_segs;          /* counted as lost so far, whether they were or not */
 	uint64_t tlp_probes;         /* tail loss probes (RFC 8985) */
 	uint64_t undone_recoveries;  /* timeouts too: nothing had been lost */
 	uint64_t reorder_window_ns;  /* later than that counts as lost */
+	uint32_t ca_state;           /* enum harp_ca_state */
+	uint32_t backoff; /* times rto_ns was doubled since the last progress (RFC 6298 5.5) */
+	/* Segments in flight by their state, as Linux's tcpi_sacked, tcpi_lost and tcpi_retrans;
+	 * retransmits and lost_segs count over the connection's life. */
+	uint64_t sacked_out_segs;  /* received by the peer out of order */
+	uint64_t lost_out_segs;    /* counted as lost and not sent again yet */
+	uint64_t retrans_out_segs; /* sent again, and not acknowledged, SACKed or lost since */
 };
-#define HARP_TCPI_TIMESTAMPS 1u
-#define HARP_TCPI_SACK 2u
-#define HARP_TCPI_WSCALE 4u
-#define HARP_TCPI_ECN 8u
 
-/* Fills at most size bytes of info (the caller's sizeof): older callers get the older fields. */
+/* Fills at most size bytes of info (the caller's sizeof): older callers get the older fields. Valid in
+ * every state. While segments are lost it walks over those in flight. */
 HARP_API int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size);
 
 /* ------------------------------------------------------------------------------------------------

@@ -40,10 +40,13 @@ extern "C" {
 #endif
 
 #define HARP_CONFIG_FILE "/etc/harp/harp.toml"
+/* The pre-shared key of a host: where it exists, lanes are encrypted. */
+#define HARP_CONFIG_KEY_FILE "/etc/harp/job.key"
 #define HARP_CONFIG_CORE_MAX 1024u /* core numbers are below it */
 #define HARP_CONFIG_LIST_MAX 64u   /* entries of any LIST or CORES */
 
-/* What the plugin reads. harp.toml's values of these reach a job through harpd (WELCOME) or `harpctl env`. */
+/* What the plugin reads. Those that stand in harp.toml reach a job through harpd (WELCOME) or `harpctl env`. What can
+ * load a library (HARP_LIBDIR, HARP_DPDK_ARGS) is a variable only, so that harpd cannot choose code for a job. */
 #define HARP_CONFIG_JOB_KEYS(KEY)                                                                              \
 	KEY(HARP_PATH, CHOICE, "job", "path", path, "auto|xdp|kernel|dpdk", 0, 0, "auto", LIVE,                \
 	    JOB,                                                                                               \
@@ -58,13 +61,13 @@ extern "C" {
 	    "Whether DPDK's memory lies in huge pages; auto: where there are enough")                          \
 	KEY(HARP_DPDK_MEMORY_MIB, U32, "job", "dpdk_memory_mib", dpdk_memory_mib, "MiB", 32,                   \
 	    1048576, "256", LIVE, JOB, "Memory that DPDK has for all ports of a process")                      \
-	KEY(HARP_DPDK_ARGS, TEXT, "job", "dpdk_args", dpdk_args, "arguments", 0, 1023, "", LIVE,               \
-	    JOB, "More arguments of DPDK's environment (EAL), with spaces between: --no-pci, say")             \
+	KEY(HARP_DPDK_ARGS, TEXT, "", "", dpdk_args, "arguments", 0, 1023, "", LIVE, JOB,                      \
+	    "More arguments of DPDK's environment (EAL), with spaces between: --no-pci, say")                  \
 	KEY(HARP_DAEMON, CHOICE, "job", "daemon", daemon, "auto|off|require", 0, 0, "auto", LIVE,              \
 	    JOB,                                                                                               \
 	    "Whose queues a job uses. auto: leases from harpd where its socket is there, else the "            \
-	    "process's own where it has the privileges; off: never ask harpd; require: an error "              \
-	    "without harpd")                                                                                   \
+	    "process's own where it has the privileges; off: none of harpd's, but its settings still hold; "   \
+	    "require: an error without harpd")                                                                 \
 	KEY(HARP_SOCKET, TEXT, "daemon", "socket", socket, "path", 0, 107, "", RESTART,                        \
 	    JOB | DAEMON | TOOL,                                                                               \
 	    "harpd's socket. Empty: harpd.sock in run_dir for harpd and harpctl, "                             \
@@ -123,14 +126,16 @@ extern "C" {
 	    "A lane on which nothing is acknowledged for so long counts as dead while others of its comm "     \
 	    "work: what it carried is sent again on them. A kernel lane has at least twice its "               \
 	    "retransmission timeout (Linux: 200 ms or more)")                                                  \
-	KEY(HARP_ENCRYPT, CHOICE, "lanes", "encrypt", encrypt, "off|aes-256-gcm", 0, 0, "off",                 \
-	    LIVE, JOB,                                                                                         \
-	    "Whether everything on a lane is encrypted; needs key_file, the same on every host, and "          \
-	    "OpenSSL's libcrypto.so.3")                                                                        \
+	KEY(HARP_ENCRYPT, CHOICE, "lanes", "encrypt", encrypt, "auto|off|aes-256-gcm", 0, 0,                   \
+	    "auto", LIVE, JOB,                                                                                 \
+	    "Whether everything on a lane is encrypted. auto: where there is a key file; aes-256-gcm: "        \
+	    "always, and a missing key is an error; off: never, and a key file is an error. The stronger of "  \
+	    "environment and harp.toml holds: off against aes-256-gcm is an error. Needs OpenSSL's "           \
+	    "libcrypto.so.3")                                                                                  \
 	KEY(HARP_KEY_FILE, TEXT, "lanes", "key_file", key_file, "file", 0, 255, "", LIVE, JOB,                 \
-	    "File with the pre-shared key: 64 hexadecimal digits (`openssl rand -hex 32`), readable by its "   \
-	    "owner alone")                                                                                     \
-	KEY(HARP_LIBDIR, TEXT, "job", "libdir", lib_dir, "directory", 0, 255, "", LIVE, JOB,                   \
+	    "File with the pre-shared key, the same on every host: 64 hexadecimal digits (`openssl rand -hex " \
+	    "32`), readable by its owner alone. Empty: /etc/harp/job.key, where it exists")                    \
+	KEY(HARP_LIBDIR, TEXT, "", "", lib_dir, "directory", 0, 255, "", LIVE, JOB,                            \
 	    "Where libharp-xdp.so and libharp-dpdk.so lie; empty: beside this library")                        \
 	KEY(HARP_DRIVE, CHOICE, "drive", "mode", drive, "auto|inline|dedicated", 0, 0, "auto",                 \
 	    LIVE, JOB,                                                                                         \
@@ -160,6 +165,11 @@ extern "C" {
 	KEY(HARP_USER_TIMEOUT_MS, MS, "tcp", "user_timeout_ms", user_timeout_ns, "ms", 100,                    \
 	    86400000, "120000", LIVE, JOB,                                                                     \
 	    "How long sent data may stay unacknowledged before the peer counts as gone (RFC 5482)")            \
+	KEY(HARP_INITIAL_RTO_MS, MS, "tcp", "initial_rto_ms", initial_rto_ns, "ms", 5, 60000,                  \
+	    "200", LIVE, JOB,                                                                                  \
+	    "Retransmission timeout of HARP's TCP before it has measured a round trip; three times as long "   \
+	    "after a retransmitted SYN. 200 is for data centers, where a SYN is lost in a full queue more "    \
+	    "often than it travels that long; RFC 6298 says 1000")                                             \
 	KEY(HARP_PROBE_INTERVAL_MS, MS, "tcp", "probe_interval_ms", probe_interval_ns, "ms", 0,                \
 	    60000, "250", LIVE, JOB,                                                                           \
 	    "How often a silent peer is probed while a request waits for it; 0: never")                        \
@@ -234,6 +244,11 @@ extern "C" {
 	    "else generic, on a device beside the NIC where there can be one")                                \
 	KEY(RSS, TEXT, "nic", "rss", 0, "rule", 0, 1023, "", LIVE, DAEMON,                                    \
 	    "As HARP_RSS, for this NIC. Empty: ask the NIC")                                                  \
+	KEY(ALLOW_SOURCES, LIST, "nic", "allow_sources", 0, "prefixes", 0, 64, "", LIVE, DAEMON,              \
+	    "IPv4 and IPv6 prefixes that may send to HARP's ports: 10.0.0.0/8, fd00::/8. The XDP program "    \
+	    "drops all other packets for them, and ICMP errors about HARP's connections from elsewhere; a "   \
+	    "family without a prefix is closed. Empty: every source. DPDK ports and processes without harpd " \
+	    "have no such list")                                                                              \
 	KEY(RX_RING, U32, "nic", "rx_ring", 0, "packets", 0, 65536, "0", RESTART, DAEMON,                     \
 	    "Length of the NIC's receive rings; 0: as it is")                                                 \
 	KEY(TX_RING, U32, "nic", "tx_ring", 0, "packets", 0, 65536, "0", RESTART, DAEMON,                     \

@@ -87,7 +87,7 @@ struct harp_instance_options {
 	uint32_t frame_count;        /* 0: 8192 */
 	uint32_t max_conns;          /* 0: 1024 */
 	uint16_t port_min, port_max; /* 0: 61000, 65535 */
-	uint64_t seed;               /* 0: from getrandom() */
+	uint64_t seed;               /* harp_stack_options.seed: 0 but in tests */
 	const char *lib_dir; /* where libharp-xdp.so lies; NULL: beside this library, then the
 				* loader's search path */
 	void *ctx;           /* of the two hooks */
@@ -190,8 +190,8 @@ HARP_API int harp_instance_route(struct harp_instance *instance, const struct ha
 struct harp_daemon;
 
 /* Connects to harpd and says hello. client: who asks, for its log ("harp 0.1.0 plugin", at most 31
- * bytes). -ENOENT, -ECONNREFUSED no daemon there, -EACCES the socket's permissions, -ETIMEDOUT, -EPROTO
- * nonsense; why (one line) names the socket, the cause and what to do. */
+ * bytes). -ENOENT, -ECONNREFUSED no daemon there, -EACCES the socket's permissions, -ETIMEDOUT, -EPERM a
+ * listener that is neither root's nor this user's, -EPROTO nonsense; why (one line) names the socket, the cause and what to do. */
 HARP_API int harp_daemon_connect(struct harp_daemon **out, const char *socket, const char *client,
 				 char *why, size_t why_len);
 /* The NICs of which it leases queues; the daemon's memory. */

@@ -156,7 +156,8 @@
 	  "bytes queued in place that were copied after all, for the application wanted its "      \
 	  "memory back (in tx_copied_bytes, too)")                                                 \
 	X(tx_forgotten, counter,                                                                   \
-	  "packets given up before the NIC took them, for the same reason (sent again later)")
+	  "packets given up before the NIC took them, for the same reason (sent again later)")     \
+	X(rx_discarded_bytes, counter, "received bytes discarded after shutdown(SHUT_RD)")
 
 #define HARP_STATS_FIELD(name, kind, help) uint64_t name;
 struct harp_stats {

@@ -32,7 +32,7 @@ int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng 
 		.vlan_id = opt ? opt->vlan_id : 0,
 		.neighbour_max = max,
 		.hash_mask = buckets - 1,
-		.hash_key = { .k = { rng_u64(rng), rng_u64(rng) } },
+		.hash_key = rng_key(rng),
 	};
 	eth->neighbours = calloc(max, sizeof(*eth->neighbours));
 	eth->hash = calloc(buckets, sizeof(*eth->hash));

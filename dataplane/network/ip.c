@@ -24,7 +24,7 @@ void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
 	     const struct harp_stack_options *opt)
 {
 	*ip = (struct ip){ .eth = eth, .stats = stats, .generation = 1 };
-	ip->label_key = (struct siphash_key){ .k = { rng_u64(eth->rng), rng_u64(eth->rng) } };
+	ip->label_key = rng_key(eth->rng);
 	ip->scope_id = opt ? opt->scope_id : 0;
 	eth->network = (struct eth_network){ ip, ip_is_own_ctx, ip_solicit };
 }

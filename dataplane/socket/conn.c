@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CONN_BACKLOG_DEFAULT 128u
-#define CONN_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
-#define CONN_DELAYED_ACK_NS_MAX (TCP_NS_PER_S / 2) /* RFC 5681 section 4.2 */
 /* The slowest clock of timestamps has ticked: RFC 7323 section 5.4. */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
@@ -18,31 +15,6 @@ bool socket_addr_is_any(const struct harp_addr *addr)
 	static const struct harp_addr any_v4 = { { [10] = 0xff, [11] = 0xff } };
 
 	return memcmp(addr, &any, sizeof(*addr)) == 0 || memcmp(addr, &any_v4, sizeof(*addr)) == 0;
-}
-
-int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
-		   struct harp_tcp_options *out)
-{
-	const char *fault;
-
-	*out = (struct harp_tcp_options){ .size = sizeof(*out) };
-	if (in) {
-		if (in->size < offsetof(struct harp_tcp_options, backlog) || in->size > 4096)
-			return -EINVAL;
-		memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
-		out->size = sizeof(*out);
-	}
-	fault = out->dscp > 63 ? "harp_tcp_options: dscp is above 63" : tcp_cc_check(out);
-	if (fault) {
-		if (tcp->hooks->log)
-			tcp->hooks->log(tcp->hooks->ctx, HARP_LOG_ERROR, fault);
-		return -EINVAL;
-	}
-	if (out->backlog == 0)
-		out->backlog = CONN_BACKLOG_DEFAULT;
-	if (out->connect_timeout_ns == 0)
-		out->connect_timeout_ns = CONN_CONNECT_TIMEOUT_NS;
-	return 0;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -96,7 +68,7 @@ static bool conn_take_back_port(struct tcp *tcp)
 {
 	struct harp_conn *old;
 
-	TAILQ_FOREACH(old, &tcp->time_wait, owner_link)
+	TAILQ_FOREACH(old, &tcp->time_wait_opened, owner_link)
 	{
 		if (tcp->ports.users[old->local_port] == 1) {
 			tcp_conn_die(old, 0);
@@ -248,6 +220,7 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 	}
 	if (done == 0)
 		return (conn->flags & CONN_WANT_WRITE) ? -EAGAIN : 0;
+	tcp_sndq_handed_over(conn, done == bytes);
 	tcp_tx_ready(conn);
 	return (ssize_t)done;
 }
@@ -266,12 +239,20 @@ size_t harp_conn_send_room(const struct harp_conn *conn)
 /* ------------------------------------------------------------------------------------------------
  * Ending.
  */
-int harp_conn_shutdown(struct harp_conn *conn)
+int harp_conn_shutdown(struct harp_conn *conn, int how)
 {
+	if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR)
+		return -EINVAL;
 	if (conn->state == HARP_TCP_CLOSED)
 		return conn->error ? conn->error : -EPIPE;
-	conn->flags |= CONN_FIN_WANTED;
-	tcp_tx_ready(conn);
+	if (how != SHUT_WR) {
+		conn->flags |= CONN_READ_SHUT;
+		tcp_rcvq_discard(conn);
+	}
+	if (how != SHUT_RD) {
+		conn->flags |= CONN_FIN_WANTED;
+		tcp_tx_ready(conn);
+	}
 	return 0;
 }
 
@@ -303,8 +284,7 @@ void harp_conn_close(struct harp_conn *conn)
 		return;
 	case HARP_TCP_TIME_WAIT:
 		tcp_rcvq_purge(conn);
-		TAILQ_INSERT_TAIL(&conn->tcp->time_wait, conn, owner_link);
-		conn->on_time_wait_list = 1;
+		tcp_time_wait_add(conn);
 		return;
 	default:
 		break;
@@ -370,26 +350,6 @@ uint64_t harp_conn_acked_bytes(const struct harp_conn *conn)
 	return conn->acct.bytes_acked;
 }
 
-int harp_conn_set_keepalive(struct harp_conn *conn, uint64_t idle_ns, uint64_t interval_ns,
-			    uint32_t count)
-{
-	if (conn->state == HARP_TCP_CLOSED)
-		return conn->error ? conn->error : -EPIPE;
-	conn->keepalive_idle_ns = idle_ns;
-	conn->keepalive_interval_ns = interval_ns ? interval_ns : idle_ns;
-	conn->keepalive_count = count ? count : 8;
-	tcp_timer_keepalive(conn);
-	return 0;
-}
-
-int harp_conn_set_delayed_ack(struct harp_conn *conn, uint64_t delay_ns)
-{
-	if (delay_ns >= CONN_DELAYED_ACK_NS_MAX)
-		return -EINVAL;
-	conn->delayed_ack_ns = (uint32_t)delay_ns;
-	return 0;
-}
-
 int harp_conn_probe(struct harp_conn *conn)
 {
 	if (conn->state == HARP_TCP_CLOSED)
@@ -403,8 +363,36 @@ int harp_conn_probe(struct harp_conn *conn)
 	return 0;
 }
 
+const char *harp_ca_state_name(enum harp_ca_state state)
+{
+	static const char *const names[] = {
+		[HARP_CA_OPEN] = "open", [HARP_CA_DISORDER] = "disorder",
+		[HARP_CA_CWR] = "cwr",   [HARP_CA_RECOVERY] = "recovery",
+		[HARP_CA_LOSS] = "loss",
+	};
+
+	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
+}
+
+static enum harp_ca_state conn_ca_state(const struct harp_conn *conn)
+{
+	switch ((enum tcp_recovery)conn->recovery) {
+	case TCP_RECOVERY_FAST:
+		return HARP_CA_RECOVERY;
+	case TCP_RECOVERY_RTO:
+		return HARP_CA_LOSS;
+	case TCP_RECOVERY_CWR:
+		return HARP_CA_CWR;
+	case TCP_RECOVERY_NONE:
+		break;
+	}
+	return conn->sacked_bytes || conn->lost_bytes || conn->dup_acks ? HARP_CA_DISORDER
+									: HARP_CA_OPEN;
+}
+
 int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size)
 {
+	const struct tcp_marks marks = tcp_sack_marks(conn);
 	struct harp_tcp_info full = {
 		.state = conn->state,
 		.options = conn->options,
@@ -455,6 +443,11 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 		.tlp_probes = conn->acct.tlp_probes,
 		.undone_recoveries = conn->acct.undos,
 		.reorder_window_ns = tcp_rack_window_ns(conn),
+		.ca_state = conn_ca_state(conn),
+		.backoff = conn->rtx_backoff,
+		.sacked_out_segs = conn->sacked_segs,
+		.lost_out_segs = marks.lost_segs,
+		.retrans_out_segs = marks.retrans_segs,
 	};
 
 	memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));

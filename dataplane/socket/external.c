@@ -29,6 +29,7 @@ ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t
 		socket_want_write(conn);
 	if (done == 0)
 		return -EAGAIN;
+	tcp_sndq_handed_over(conn, done == len);
 	tcp_tx_ready(conn);
 	return (ssize_t)done;
 }

@@ -10,7 +10,7 @@ static int frames_nothing(const struct harp_conn *conn)
 {
 	if (conn->error)
 		return conn->error;
-	if ((conn->flags & CONN_FIN_RECEIVED) || conn->state == HARP_TCP_CLOSED)
+	if ((conn->flags & (CONN_FIN_RECEIVED | CONN_READ_SHUT)) || conn->state == HARP_TCP_CLOSED)
 		return 0;
 	return -EAGAIN;
 }
@@ -60,6 +60,11 @@ ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len)
 	conn->tcp->stats->rx_copied_bytes += done;
 	tcp_window_reopen(conn);
 	return (ssize_t)done;
+}
+
+size_t harp_conn_readable_bytes(const struct harp_conn *conn)
+{
+	return conn->rcv_queued_bytes;
 }
 
 int harp_conn_peek(struct harp_conn *conn, struct iovec *iov, int iov_count)
@@ -131,6 +136,7 @@ int harp_conn_send_frame(struct harp_conn *conn, struct harp_frame *frame)
 	    frame->len > frame->capacity)
 		return -EINVAL;
 	tcp_sndq_frame(conn, f);
+	tcp_sndq_handed_over(conn, true);
 	tcp_tx_ready(conn);
 	return 0;
 }

@@ -18,7 +18,8 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 	     struct harp_udp **out);
 struct harp_udp *udp_next_event(struct udp *udp, uint32_t *events);
 
-/* The caller's options (NULL: defaults) in this library's size. -EINVAL. */
+/* The caller's options (NULL: defaults) in this library's size, each default in place of its 0. -EINVAL,
+ * -E2BIG. */
 int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 		   struct harp_tcp_options *out);
 /* No address in particular, of either family. */

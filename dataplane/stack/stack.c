@@ -77,7 +77,10 @@ int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
 	memset(stack, 0, sizeof(*stack));
 	stack->options = options;
 	stack->now_ns = options.now_ns;
-	rng_seed(&stack->rng, options.seed);
+	if (options.seed)
+		rng_seed(&stack->rng, options.seed);
+	else
+		rng_seed_system(&stack->rng);
 	wheel_init(&stack->wheel, options.now_ns);
 	caps = nicio_caps(nic);
 	err = frame_pool_init(&stack->pool, &caps);
@@ -96,6 +99,8 @@ int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
 	if (!err)
 		err = udp_init(&stack->udp, &stack->icmp, &stack->wheel, &stack->rng, &stack->stats,
 			       &stack->options);
+	if (!err)
+		err = stack->rng.error; /* all keys are drawn by now */
 	if (err)
 		goto fail;
 	nicio_fill(&stack->io);

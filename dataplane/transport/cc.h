@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "harp.h"
+
 #define CC_WINDOW_BYTES_MAX (1u << 30)
 #define CC_PRIV_WORDS 12u
 

@@ -91,7 +91,7 @@ static void cubic_init(struct cc *cc, const struct cc_event *ev)
 	struct cubic *c = cubic_of(cc);
 
 	cc->cwnd_bytes = cc_initial_window_bytes(ev->mss_bytes);
-	cc->ssthresh_bytes = CC_WINDOW_BYTES_MAX;
+	cc->ssthresh_bytes = HARP_SSTHRESH_NONE;
 	*c = (struct cubic){ .last_ns = ev->now_ns };
 	hystart_begin(&c->hystart, ev);
 }

@@ -88,7 +88,7 @@ static uint64_t delay_target_ns(const struct delay *d)
 static void delay_init(struct cc *cc, const struct cc_event *ev)
 {
 	cc->cwnd_bytes = cc_initial_window_bytes(ev->mss_bytes);
-	cc->ssthresh_bytes = CC_WINDOW_BYTES_MAX;
+	cc->ssthresh_bytes = HARP_SSTHRESH_NONE;
 	*delay_of(cc) = (struct delay){ .scale16 = 16,
 					.span_end_ns = ev->now_ns + DELAY_SPAN_NS_MIN,
 					.rtt_ns_span = { UINT64_MAX, UINT64_MAX },

@@ -33,7 +33,7 @@ void cc_reno_grow(struct cc *cc, const struct cc_event *ev, uint64_t *counted_by
 static void newreno_init(struct cc *cc, const struct cc_event *ev)
 {
 	cc->cwnd_bytes = cc_initial_window_bytes(ev->mss_bytes);
-	cc->ssthresh_bytes = CC_WINDOW_BYTES_MAX;
+	cc->ssthresh_bytes = HARP_SSTHRESH_NONE;
 	cc->priv[0] = 0;
 }
 

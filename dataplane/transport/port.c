@@ -26,7 +26,7 @@ int port_init(struct port_table *table, const struct harp_stack_options *opt,
 		return -ENOMEM;
 	table->port_min = opt->port_min;
 	table->port_max = opt->port_max;
-	table->secret = (struct siphash_key){ .k = { rng_u64(rng), rng_u64(rng) } };
+	table->secret = rng_key(rng);
 	for (uint32_t i = 0; i < PORT_STEPS; i++)
 		table->steps[i] = (uint16_t)rng_u64(rng);
 	table->acquire = acquire;

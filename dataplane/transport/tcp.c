@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TCP_FRAMES_DEFAULT 256u
 #define TCP_FRAMES_BUDGET_MAX 65536u /* of jumbo frames still less than half the sequence space */
 #define TCP_POOL_RESERVE_FRAMES 16u  /* for ACKs, RSTs and ARP when data has taken all it may */
 #define TCP_REUSE_GAP_SEQ 65537u     /* beyond an unscaled window of the previous incarnation */
@@ -107,7 +106,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	     struct harp_stats *stats, const struct harp_stack_options *opt,
 	     const struct harp_stack_hooks *hooks)
 {
-	struct siphash_key flow_secret = { .k = { rng_u64(rng), rng_u64(rng) } };
+	struct siphash_key flow_secret = rng_key(rng);
 	int err;
 
 	*tcp = (struct tcp){
@@ -119,9 +118,9 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 		.rng = rng,
 		.stats = stats,
 		.hooks = hooks,
-		.isn_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
-		.challenge_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
-		.cookie_secret = { .k = { rng_u64(rng), rng_u64(rng) } },
+		.isn_secret = rng_key(rng),
+		.challenge_secret = rng_key(rng),
+		.cookie_secret = rng_key(rng),
 		.max_conns = opt->max_conns,
 		.max_listeners = opt->max_listeners,
 	};
@@ -135,6 +134,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	TAILQ_INIT(&tcp->reassembling);
 	TAILQ_INIT(&tcp->free_conns);
 	TAILQ_INIT(&tcp->time_wait);
+	TAILQ_INIT(&tcp->time_wait_opened);
 	tcp_init_limits(tcp, &tcp->io->nic->caps);
 	tcp_clock(tcp, opt->now_ns);
 	err = flow_init(&tcp->flows, opt->max_conns, &flow_secret, tcp_flow_match, tcp);
@@ -195,11 +195,9 @@ uint32_t tcp_pool_floor_rx(const struct harp_conn *conn)
 	return tcp_pool_floor(conn->tcp, conn->rx_frames_held, conn->tcp->stats->frames_tcp_tx);
 }
 
-/* A budget as asked for, yet no more than half of what the fill ring leaves of the pool. */
-static uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
+uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
 {
-	if (frames == 0)
-		frames = TCP_FRAMES_DEFAULT;
+	/* No more than half of what the fill ring leaves of the pool. */
 	if (frames > tcp->shared_frames / 2)
 		frames = tcp->shared_frames / 2;
 	if (frames > TCP_FRAMES_BUDGET_MAX)
@@ -221,15 +219,20 @@ static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_optio
 {
 	conn->rx_frames_budget = tcp_budget(conn->tcp, opt->rx_frames);
 	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
-	conn->user_timeout_ns = opt->user_timeout_ns ? opt->user_timeout_ns : 120 * TCP_NS_PER_S;
+	conn->connect_timeout_ns = opt->connect_timeout_ns;
+	conn->user_timeout_ns = opt->user_timeout_ns;
+	conn->initial_rto_ns = opt->initial_rto_ns;
+	conn->rto_ns = opt->initial_rto_ns;
 	conn->keepalive_idle_ns = opt->keepalive_idle_ns;
-	conn->keepalive_interval_ns =
-		opt->keepalive_interval_ns ? opt->keepalive_interval_ns : opt->keepalive_idle_ns;
-	conn->keepalive_count = opt->keepalive_count ? opt->keepalive_count : 8;
+	conn->keepalive_interval_ns = opt->keepalive_interval_ns;
+	conn->keepalive_count = opt->keepalive_count;
 	conn->tos = (uint8_t)(opt->dscp << 2);
 	conn->user = opt->user;
 	conn->snd_unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
 	conn->ecn = (uint8_t)opt->ecn;
+	conn->mss_limit_bytes = (uint16_t)opt->mss_bytes;
+	conn->options_off = (uint8_t)opt->options_off;
+	conn->delayed_ack_ns = (uint32_t)opt->delayed_ack_ns;
 	tcp_cc_select(conn, opt->congestion, opt->fixed_window_bytes);
 }
 
@@ -244,8 +247,10 @@ struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options 
 		tcp_slot_init(tcp, tcp->conns_high++);
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
 	}
-	if (TAILQ_EMPTY(&tcp->free_conns)) /* the oldest TIME-WAIT gives way */
-		tcp_conn_die(TAILQ_FIRST(&tcp->time_wait), 0);
+	if (TAILQ_EMPTY(&tcp->free_conns)) { /* the oldest TIME-WAIT gives way */
+		conn = TAILQ_FIRST(&tcp->time_wait);
+		tcp_conn_die(conn ? conn : TAILQ_FIRST(&tcp->time_wait_opened), 0);
+	}
 	conn = TAILQ_FIRST(&tcp->free_conns);
 	TAILQ_REMOVE(&tcp->free_conns, conn, owner_link);
 	tcp_conn_blank(conn, opt);
@@ -293,6 +298,8 @@ void tcp_conn_offer(struct harp_conn *conn)
 	conn->options = 0;
 	conn->flags &= ~(uint32_t)CONN_ECN_IN;
 	conn->rcv_wscale = 0;
+	if (conn->options_off & HARP_TCPI_WSCALE)
+		return;
 	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
 	       (65535u << conn->rcv_wscale) < conn_rcv_wnd_bytes_max(conn))
 		conn->rcv_wscale++;
@@ -301,12 +308,12 @@ void tcp_conn_offer(struct harp_conn *conn)
 void tcp_conn_begin(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
-	uint32_t mtu = conn->path.mtu_bytes;
-	uint32_t headers = TCP_HEADER_BYTES + ip_header_bytes(&conn->path.dst);
+	uint32_t mss = conn_link_mss_bytes(conn);
 
-	/* RFC 6691: the MSS option counts no IP or TCP options. */
-	conn->rcv_mss_bytes = (uint16_t)(mtu - headers);
-	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, mtu, conn->rcv_mss_bytes);
+	if (conn->mss_limit_bytes != 0 && mss > conn->mss_limit_bytes)
+		mss = conn->mss_limit_bytes;
+	conn->rcv_mss_bytes = (uint16_t)mss;
+	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, conn->path.mtu_bytes, mss);
 	tcp_conn_offer(conn);
 	ip_path_label(tcp->ip, &conn->path, conn->local_port, conn->remote_port);
 	tcp_conn_secrets(conn);
@@ -332,6 +339,7 @@ void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
 	conn->recover_seq = iss_seq;
 	conn->rack_fack_seq = iss_seq;
 	conn->rtx_seq = iss_seq;
+	conn->retrans_end_seq = iss_seq;
 }
 
 void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq)
@@ -375,18 +383,53 @@ void tcp_conn_established(struct harp_conn *conn)
 	tcp_conn_event(conn, HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE);
 }
 
+/* As Linux's tcp_max_tw_buckets. The next connection from that port has greater timestamps, and
+ * PAWS tells the two apart. */
+void tcp_time_wait_add(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+	struct harp_conn *oldest;
+
+	conn->on_time_wait_list = 1;
+	if (conn->flags & CONN_PASSIVE) {
+		TAILQ_INSERT_TAIL(&tcp->time_wait, conn, owner_link);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&tcp->time_wait_opened, conn, owner_link);
+	if (++tcp->time_wait_opened_count <= TCP_TIME_WAIT_PORTS_MAX)
+		return;
+	oldest = TAILQ_FIRST(&tcp->time_wait_opened);
+	if (oldest->flags & CONN_ACK_PENDING) /* of the peer's FIN */
+		(void)tcp_out_ack(oldest);
+	tcp_conn_die(oldest, 0);
+}
+
+static void tcp_time_wait_remove(struct harp_conn *conn)
+{
+	struct tcp *tcp = conn->tcp;
+
+	if (!conn->on_time_wait_list)
+		return;
+	conn->on_time_wait_list = 0;
+	if (conn->flags & CONN_PASSIVE) {
+		TAILQ_REMOVE(&tcp->time_wait, conn, owner_link);
+		return;
+	}
+	TAILQ_REMOVE(&tcp->time_wait_opened, conn, owner_link);
+	tcp->time_wait_opened_count--;
+}
+
 void tcp_enter_time_wait(struct harp_conn *conn)
 {
 	tcp_state_set(conn, HARP_TCP_TIME_WAIT);
 	tcp_sndq_purge(conn);
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
-	if (!(conn->flags & CONN_HANDLE)) {
-		TAILQ_INSERT_TAIL(&conn->tcp->time_wait, conn, owner_link);
-		conn->on_time_wait_list = 1;
-	}
+	if (!(conn->flags & CONN_HANDLE))
+		tcp_time_wait_add(conn);
 	/* For the application it is over. */
 	tcp_conn_event(conn, HARP_EVENT_CLOSED);
 }
@@ -409,9 +452,7 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 	tcp_reass_purge(conn);
 	flow_remove(&tcp->flows, &key, conn->index);
 	port_put(&tcp->ports, conn->local_port);
-	if (conn->on_time_wait_list)
-		TAILQ_REMOVE(&tcp->time_wait, conn, owner_link);
-	conn->on_time_wait_list = 0;
+	tcp_time_wait_remove(conn);
 	if (conn->listener) {
 		/* Died before accept: it vanishes. */
 		tcp_listener_forget(conn);

@@ -74,7 +74,17 @@ enum tcp_flag {
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
+/*
+ * RFC 6298 (2.4) says "RTO SHOULD be rounded up to 1 second" for want of better clocks and knowledge; like every stack
+ * for data centers we know both. 5 ms is some hundred round trips of a rack.
+ */
+#define TCP_RTO_NS_MIN (5 * TCP_NS_PER_MS)
+#define TCP_RTO_NS_MAX (60 * TCP_NS_PER_S)    /* RFC 6298 (2.5) */
+#define TCP_RTO_NS_INITIAL (1 * TCP_NS_PER_S) /* (2.1); harp_tcp_options.initial_rto_ns */
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
+/* Connections in TIME-WAIT that we opened: each has a port to itself, which may cost a
+ * descriptor of the host's. */
+#define TCP_TIME_WAIT_PORTS_MAX 16u
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S) /* closed by the application, peer silent */
 #define TCP_CHALLENGE_ACKS_PER_S 10u          /* per connection, at most: RFC 5961 section 7 */
 #define TCP_CHALLENGE_ACKS_PER_S_STACK 1000u  /* of all together: see tcp_check.c */
@@ -136,7 +146,10 @@ struct tcp {
 	struct harp_page_histogram *rtt_histogram; /* NULL: nobody wants to know */
 	uint32_t embryonic_count;
 	struct conn_list free_conns;
-	struct conn_list time_wait; /* closed by the application too: may be taken back */
+	/* Closed by the application too: may be taken back. */
+	struct conn_list time_wait;        /* accepted */
+	struct conn_list time_wait_opened; /* by us */
+	uint32_t time_wait_opened_count;
 	struct harp_listener *listeners;
 	uint32_t max_listeners;
 };
@@ -197,6 +210,11 @@ static inline uint32_t tcp_mss_bytes_default(const struct harp_addr *peer)
 {
 	return harp_addr_is_v4(peer) ? TCP_MSS_BYTES_DEFAULT_V4 : TCP_MSS_BYTES_DEFAULT_V6;
 }
+/* The MSS option that the link's MTU allows: RFC 6691 counts no IP or TCP options. */
+static inline uint32_t conn_link_mss_bytes(const struct harp_conn *conn)
+{
+	return conn->path.mtu_bytes - TCP_HEADER_BYTES - ip_header_bytes(&conn->path.dst);
+}
 /* The window that a SYN of ours offers: never scaled (RFC 7323 section 2.2). */
 static inline uint32_t conn_syn_wnd_bytes(const struct harp_conn *conn)
 {
@@ -225,7 +243,7 @@ void tcp_clock(struct tcp *tcp, uint64_t now_ns);
 static inline bool tcp_has_slot(const struct tcp *tcp)
 {
 	return !TAILQ_EMPTY(&tcp->free_conns) || tcp->conns_high < tcp->max_conns ||
-	       !TAILQ_EMPTY(&tcp->time_wait);
+	       !TAILQ_EMPTY(&tcp->time_wait) || !TAILQ_EMPTY(&tcp->time_wait_opened);
 }
 /* A closed slot with options applied; takes back a TIME-WAIT one when none is free. NULL: !tcp_has_slot(). */
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
@@ -253,6 +271,9 @@ void tcp_conn_die(struct harp_conn *conn, int error);
 /* The same with an RST on its way out where the peer could still be listening. */
 void tcp_conn_reset(struct harp_conn *conn, int error);
 void tcp_enter_time_wait(struct harp_conn *conn);
+/* In TIME-WAIT, and closed by the application. The oldest one that we opened ends when there are
+ * too many. */
+void tcp_time_wait_add(struct harp_conn *conn);
 /* The handshake is complete. */
 void tcp_conn_established(struct harp_conn *conn);
 /*
@@ -262,6 +283,8 @@ void tcp_conn_established(struct harp_conn *conn);
  */
 uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
 uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
+/* The budget for a request of `frames`: within the pool and the limits of harp_tcp_options. */
+uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames);
 
 /* ---- tcp_in.c ---- */
 struct tcp_run; /* tcp_run.h */
@@ -335,10 +358,14 @@ void tcp_ack_progress(struct harp_conn *conn);
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg);
 void tcp_reass_purge(struct harp_conn *conn);
 void tcp_rcvq_purge(struct harp_conn *conn);
+/* The application shut down reading: received bytes that wait are discarded. */
+void tcp_rcvq_discard(struct harp_conn *conn);
 
 /* ---- tcp_window.c ---- */
 /* Frames went back: advertise more when it is worth a segment. */
 void tcp_window_reopen(struct harp_conn *conn);
+/* rx_frames_budget has changed. */
+void tcp_window_rebudget(struct harp_conn *conn);
 /* The right edge that the budget allows now; never left of the one advertised. */
 uint32_t tcp_window_edge(const struct harp_conn *conn);
 
@@ -410,6 +437,12 @@ void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg);
 void tcp_sack_unmark_lost(struct harp_conn *conn, struct frame *seg);
 /* The peer went back on its word (RFC 2018 section 8): what was SACKed isn't. */
 void tcp_sack_forget(struct harp_conn *conn);
+/* Counts the segments in flight that are marked lost, and those sent again and neither lost nor SACKed. Walks
+ * over the queue when there are any. */
+struct tcp_marks {
+	uint32_t lost_segs, retrans_segs;
+};
+struct tcp_marks tcp_sack_marks(const struct harp_conn *conn);
 /* The sums are those of the queue: for assert(). */
 bool tcp_sack_sums_good(const struct harp_conn *conn);
 
@@ -437,8 +470,10 @@ bool tcp_rack_detect(struct harp_conn *conn);
 /* Everything is judged anew. */
 void tcp_rack_restart(struct harp_conn *conn);
 uint64_t tcp_rack_window_ns(const struct harp_conn *conn);
-/* loss_deadline_ns has come. */
+/* loss_deadline_ns has passed. */
 void tcp_rack_timeout(struct harp_conn *conn);
+/* probe_deadline_ns has passed. */
+void tcp_rack_probe_timeout(struct harp_conn *conn);
 /* The probe to send: a segment never sent, or the last one again; NULL: none any more. */
 struct frame *tcp_rack_probe(struct harp_conn *conn);
 void tcp_rack_probed(struct harp_conn *conn, bool again);
@@ -458,6 +493,8 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a);
 /* RACK's timer found segments lost. */
 void tcp_loss_found(struct harp_conn *conn);
 void tcp_loss_timeout(struct harp_conn *conn);
+/* Two quiet round trips after a repair: DSACKs that could undo it would have arrived. */
+void tcp_loss_settle(struct harp_conn *conn);
 /* ECE came (RFC 3168): the window goes down, once per window of data. */
 void tcp_loss_ecn(struct harp_conn *conn);
 /* Bytes believed to be on the way. */
@@ -489,6 +526,8 @@ void tcp_ecn_reduced(struct harp_conn *conn);
 const char *tcp_cc_check(const struct harp_tcp_options *opt);
 void tcp_cc_select(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes);
 enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn);
+/* The application chose another controller, or another fixed window, for an open connection. */
+void tcp_cc_change(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes);
 void tcp_cc_begin(struct harp_conn *conn);   /* established */
 void tcp_cc_restart(struct harp_conn *conn); /* about to send after idling */
 void tcp_cc_pace(struct harp_conn *conn);    /* the window or the round trip moved */
@@ -496,8 +535,10 @@ void tcp_cc_pace(struct harp_conn *conn);    /* the window or the round trip mov
 bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
 
 /* ---- tcp_mtu.c ---- */
-/* snd_mss_bytes is what link and peer allow. */
+/* snd_mss_bytes is what link and peer allow; the application's limit is applied here. */
 void tcp_mtu_init(struct harp_conn *conn);
+/* mss_limit_bytes has changed. */
+void tcp_mtu_limit(struct harp_conn *conn);
 /* A segment was too large for our own route. False: though it was no larger than that allows. */
 bool tcp_mtu_refused(struct harp_conn *conn);
 /* A router says that the segment at quoted_seq, which is outstanding, does not fit. */
@@ -519,10 +560,12 @@ static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 void tcp_timer_init(struct harp_conn *conn);
 void tcp_timer_fire(struct harp_conn *conn);
 /* Events, after WireGuard's manner. */
-void tcp_timer_sent(struct harp_conn *conn);   /* data, SYN or FIN left */
-void tcp_timer_acked(struct harp_conn *conn);  /* snd_una moved */
-void tcp_timer_resent(struct harp_conn *conn); /* the oldest, or a probe: the RTO begins anew */
-void tcp_timer_probe(struct harp_conn *conn);  /* nothing is marked any more */
+void tcp_timer_sent(struct harp_conn *conn);      /* data, SYN or FIN left */
+void tcp_timer_acked(struct harp_conn *conn);     /* snd_una moved */
+void tcp_timer_handshake(struct harp_conn *conn); /* the SYN or SYN-ACK is acknowledged */
+void tcp_timer_resent(struct harp_conn *conn); /* the oldest segment or a probe: restarts the RTO */
+/* A closed window has opened: the RTO without backoff, unless the timer expires sooner. */
+void tcp_timer_reopened(struct harp_conn *conn);
 void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns);
 void tcp_timer_blocked(struct harp_conn *conn); /* nothing is in flight, yet something waits */
 void tcp_timer_sliver(
@@ -530,6 +573,7 @@ void tcp_timer_sliver(
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
 void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns); /* it has to wait so long */
 void tcp_timer_keepalive(struct harp_conn *conn);               /* its settings changed */
+void tcp_timer_user_timeout(struct harp_conn *conn);            /* it changed */
 void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone);
 void tcp_timer_stop(struct harp_conn *conn);
 uint64_t tcp_timer_rto_ns(const struct harp_conn *conn);

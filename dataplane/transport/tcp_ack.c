@@ -143,10 +143,10 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 	if (wnd > conn->snd_wnd_max_bytes)
 		conn->snd_wnd_max_bytes = wnd;
 	if (opened && shut && conn_flight_bytes(conn) > 0 && (conn->flags & CONN_HANDLE)) {
-		/* It had been taken back: what it covers again is asked for soon, and its time begins now. */
-		conn->rtx_backoff = 0;
+		/* The peer had taken its window back. Data behind the edge was no loss: backoff and user
+		 * timeout begin again. */
 		conn->progress_ns = conn->tcp->now_ns;
-		tcp_timer_resent(conn);
+		tcp_timer_reopened(conn);
 	}
 	if (!conn->snd_unsent)
 		return;

@@ -58,11 +58,14 @@ const char *tcp_cc_check(const struct harp_tcp_options *opt)
 	return NULL;
 }
 
+static struct cc cc_select(uint32_t congestion, uint32_t fixed_window_bytes)
+{
+	return (struct cc){ .ops = cc_controllers[congestion], .priv = { fixed_window_bytes } };
+}
+
 void tcp_cc_select(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes)
 {
-	conn->cc.ops =
-		congestion == HARP_CONGESTION_DEFAULT ? &cc_cubic : cc_controllers[congestion];
-	conn->cc.priv[0] = fixed_window_bytes;
+	conn->cc = cc_select(congestion, fixed_window_bytes);
 }
 
 enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn)
@@ -74,14 +77,20 @@ enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn)
 	return (enum harp_congestion)i;
 }
 
+/* What a controller begins with. */
+static struct cc_event cc_begin_event(const struct harp_conn *conn)
+{
+	return (struct cc_event){ .now_ns = conn->tcp->now_ns,
+				  .mss_bytes = conn->snd_mss_bytes,
+				  .snd_una_seq = conn->snd_una_seq,
+				  .snd_nxt_seq = conn->snd_nxt_seq,
+				  .srtt_ns = conn->srtt_ns,
+				  .rtt_ns_min = conn->rtt_ns_min };
+}
+
 void tcp_cc_begin(struct harp_conn *conn)
 {
-	struct cc_event ev = { .now_ns = conn->tcp->now_ns,
-			       .mss_bytes = conn->snd_mss_bytes,
-			       .snd_una_seq = conn->snd_una_seq,
-			       .snd_nxt_seq = conn->snd_nxt_seq,
-			       .srtt_ns = conn->srtt_ns,
-			       .rtt_ns_min = conn->rtt_ns_min };
+	struct cc_event ev = cc_begin_event(conn);
 
 	/* RFC 8257 is about marks: without them its sender would know loss only. */
 	if (conn->cc.ops == &cc_dctcp && !(conn->options & HARP_TCPI_ECN))
@@ -90,6 +99,36 @@ void tcp_cc_begin(struct harp_conn *conn)
 	/* RFC 6928 section 2: "more than one SYN or SYN/ACK retransmissions". */
 	if (conn->acct.rto_count > 1 && !conn->cc.ops->constant)
 		conn->cc.cwnd_bytes = conn->snd_mss_bytes;
+}
+
+/* As Linux: what the old controller learned is lost, the window and ssthresh stay. A constant window is no
+ * measurement of the path, so that nothing is taken over from or to it. */
+static void cc_replace(struct cc *cc, const struct cc *chosen, const struct cc_event *ev)
+{
+	struct cc old = *cc;
+
+	*cc = *chosen;
+	cc->ops->init(cc, ev);
+	if (old.ops->constant || cc->ops->constant)
+		return;
+	cc->cwnd_bytes = old.cwnd_bytes;
+	cc->ssthresh_bytes = old.ssthresh_bytes;
+}
+
+void tcp_cc_change(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes)
+{
+	const struct cc chosen = cc_select(congestion, fixed_window_bytes);
+	struct cc_event ev = cc_begin_event(conn);
+
+	if (!conn_synchronized(conn)) { /* tcp_cc_begin() follows */
+		conn->cc = chosen;
+		return;
+	}
+	cc_replace(&conn->cc, &chosen, &ev);
+	if (conn->undo_open) /* loss_undo() would bring the old one back */
+		cc_replace(&conn->undo_cc, &chosen, &ev);
+	tcp_cc_pace(conn);
+	tcp_tx_ready(conn);
 }
 
 void tcp_cc_restart(struct harp_conn *conn)

@@ -46,6 +46,7 @@ enum conn_flag {
 	CONN_FIN_QUEUED = 0x00000008,   /* the FIN is in the send queue */
 	CONN_FIN_RECEIVED = 0x00000010, /* the peer's FIN is in order */
 	CONN_FIN_OOO = 0x00001000,      /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_READ_SHUT = 0x00020000,    /* shutdown(SHUT_RD): received bytes are discarded */
 	/* To be sent. */
 	CONN_SYN_PENDING = 0x00000020,   /* SYN or SYN-ACK */
 	CONN_PROBE_PENDING = 0x00000200, /* a keepalive or window probe */
@@ -53,6 +54,7 @@ enum conn_flag {
 	CONN_ACK_PENDING = 0x00000040,   /* an ACK is owed, */
 	CONN_ACK_NOW = 0x00000080,       /* and may not wait for the next poll; */
 	CONN_ACK_HELD = 0x00008000,      /* or may wait until ack_due_ns */
+	CONN_PUSH = 0x00004000,          /* what is queued ends what the application handed over */
 	/* What holds data back. */
 	CONN_CWND_LIMITED = 0x00000400, /* the congestion window did: until limited_seq */
 	CONN_WINDOW_FORCE =
@@ -134,8 +136,8 @@ struct harp_conn {
 	/* The one timer of RFC 9293 that asks again: what it means when it fires, retransmission, SYN, persist or
 	 * override, follows from what is outstanding then (timer_rto_expired()). TCP_NEVER_NS: off. */
 	uint64_t rto_deadline_ns;
-	uint64_t
-		loss_deadline_ns; /* reordering timer while something is marked, else the probe's */
+	uint64_t loss_deadline_ns;  /* the reordering timer (RFC 8985 section 6.2 step 5) */
+	uint64_t probe_deadline_ns; /* the tail loss probe (section 7.2) */
 	uint64_t pto_ns; /* RFC 8985 section 7.2, of more than one segment; 0: no sample yet */
 	uint64_t life_deadline_ns; /* connect timeout, FIN-WAIT-2, TIME-WAIT */
 	uint64_t keep_deadline_ns;
@@ -192,7 +194,7 @@ struct harp_conn {
 	uint32_t rcv_queued_bytes;
 	uint32_t full_ns;        /* when the last full-sized segment in order came, low bits */
 	uint32_t full_gap_ns;    /* and how far apart they usually come */
-	uint32_t delayed_ack_ns; /* harp_conn_set_delayed_ack() */
+	uint32_t delayed_ack_ns; /* harp_tcp_options.delayed_ack_ns */
 	uint64_t ack_due_ns;     /* CONN_ACK_HELD: no later than that */
 	uint32_t events;         /* HARP_EVENT_* not yet taken */
 	struct timer timer;
@@ -236,10 +238,11 @@ struct harp_conn {
 	uint32_t dsack_start_seq, dsack_end_seq; /* equal: none */
 	uint64_t persist_ns;                     /* of the last window probe; 0: none */
 	/* The path's MTU: tcp_mtu.c. Segments, as snd_mss_bytes. */
-	uint16_t mtu_top_bytes;   /* what link and peer allow */
-	uint16_t mtu_high_bytes;  /* MTU_SEARCH: nothing larger passes */
-	uint16_t mtu_probe_bytes; /* the last one sent */
-	uint16_t mtu_told_bytes;  /* ICMP, not believed yet; 0: nothing */
+	uint16_t mtu_agreed_bytes; /* what link and peer allowed in the handshake */
+	uint16_t mtu_top_bytes;    /* the same within mss_limit_bytes */
+	uint16_t mtu_high_bytes;   /* MTU_SEARCH: nothing larger passes */
+	uint16_t mtu_probe_bytes;  /* the last one sent */
+	uint16_t mtu_told_bytes;   /* ICMP, not believed yet; 0: nothing */
 	uint32_t mtu_probe_seq, mtu_probe_end_seq, mtu_told_seq;
 	uint8_t mtu_tries;    /* of this size, lost */
 	uint8_t mtu_failed;   /* the last probe was lost */
@@ -249,8 +252,13 @@ struct harp_conn {
 	uint64_t probe_next_ns; /* no probe of the peer's is answered before */
 	uint64_t ts_recent_ns;
 	uint64_t rtt_ns_min;
-	uint64_t user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns;
+	/* As in struct harp_tcp_options. */
+	uint64_t initial_rto_ns, connect_timeout_ns, user_timeout_ns, keepalive_idle_ns,
+		keepalive_interval_ns;
 	uint32_t keepalive_count;
+	uint16_t mss_limit_bytes; /* mss_bytes */
+	uint8_t options_off;
+	uint32_t retrans_end_seq; /* behind the last segment that was sent again */
 	uint32_t on_time_wait_list;
 	uint32_t refused_seq;      /* RCV.NXT when data at it was first refused for that, */
 	uint64_t refused_ns;       /* and when; 0: never */

@@ -93,7 +93,8 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 	uint32_t mss = syn->opt.seen & TCP_OPT_MSS ? syn->opt.mss_bytes
 						   : tcp_mss_bytes_default(&syn->in->src);
 
-	if (!(syn->opt.seen & TCP_OPT_TIMESTAMP)) {
+	if (!(syn->opt.seen & TCP_OPT_TIMESTAMP) ||
+	    (l->options.options_off & HARP_TCPI_TIMESTAMPS)) {
 		known.opt.seen &= TCP_OPT_MSS;
 		known.flags = TCP_SYN;
 	}
@@ -141,7 +142,7 @@ static bool cookie_check(const struct harp_conn *conn, const struct tcp_segment 
 	syn->wnd_field = ack->wnd_field;
 	syn->opt.seen = TCP_OPT_MSS;
 	syn->opt.mss_bytes = cookie_mss[in.mss_index];
-	if (!(ack->opt.seen & TCP_OPT_TIMESTAMP))
+	if (!(ack->opt.seen & TCP_OPT_TIMESTAMP) || (conn->options_off & HARP_TCPI_TIMESTAMPS))
 		return true;
 	age_ms_max = (uint32_t)(((uint64_t)COOKIE_PERIODS << COOKIE_PERIOD_SHIFT) / TCP_NS_PER_MS);
 	if (conn_tsval(conn) - ack->opt.tsecr > age_ms_max)

@@ -76,7 +76,7 @@ static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
 }
 
-/* As the application says (harp_conn_set_delayed_ack()), but "at least every 2*RMSS bytes" (RFC 5681 section 4.2). */
+/* harp_tcp_options.delayed_ack_ns, but "at least every 2*RMSS bytes" (RFC 5681 section 4.2). */
 static uint64_t delack_short_ns(const struct harp_conn *conn)
 {
 	if (conn->rcv_nxt_seq - conn->rcv_acked_seq >= 2u * conn->rcv_mss_bytes ||
@@ -137,7 +137,8 @@ void tcp_delack_took(struct harp_conn *conn, const struct tcp_segment *seg, uint
 	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS &&
 	    conn->rcv_nxt_seq - conn->rcv_acked_seq >= TCP_ACK_BURST_BYTES)
 		(void)tcp_out_ack(conn);
-	tcp_conn_event(conn, HARP_EVENT_READABLE);
+	if (!(conn->flags & CONN_READ_SHUT))
+		tcp_conn_event(conn, HARP_EVENT_READABLE);
 }
 
 /* ------------------------------------------------------------------------------------------------

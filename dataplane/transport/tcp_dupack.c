@@ -16,7 +16,8 @@ void tcp_dupack_forget(struct harp_conn *conn)
 
 static void dupack_mark_head(struct harp_conn *conn)
 {
-	if (conn->snd_head && conn->snd_head != conn->snd_unsent && !conn->snd_head->tcp_flags)
+	if (conn->snd_head && conn->snd_head != conn->snd_unsent &&
+	    !(conn->snd_head->tcp_flags & SEG_MARKS))
 		tcp_sack_mark_lost(conn, conn->snd_head);
 	conn->rtx_force = 1;
 }

@@ -26,7 +26,8 @@ static inline bool fast_is_slow(const struct harp_conn *conn, const struct tcp_s
 	slow |= !tcp_check_echo(conn, seg);
 	slow |= conn->loss_open;
 	slow |= conn->reass_head != NULL;
-	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED | CONN_ECN_ECHO)) != 0;
+	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED | CONN_READ_SHUT | CONN_ECN_ECHO)) !=
+		0;
 	slow |= ((conn->flags & CONN_ECN_IN) != 0) & ((seg->in->tos & 3) == 3); /* CE */
 	return slow;
 }

@@ -171,9 +171,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	if ((conn->options & HARP_TCPI_TIMESTAMPS) && !tcp_check_echo(conn, seg))
 		conn->flags |= CONN_ECHO_LOOSE;
 	conn->snd_una_seq = seg->ack;
-	if (conn->rtx_backoff == 0)
-		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
-	tcp_timer_acked(conn);
+	tcp_timer_handshake(conn);
 	tcp_conn_established(conn);
 	tcp_delack_want(conn, true);
 	return TCP_DONE;
@@ -209,9 +207,7 @@ static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct
 	conn->snd_wnd_max_bytes = conn->snd_wnd_bytes;
 	conn->snd_wl1_seq = seg->seq;
 	conn->snd_wl2_seq = seg->ack;
-	if (conn->rtx_backoff == 0)
-		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
-	tcp_timer_acked(conn);
+	tcp_timer_handshake(conn);
 	tcp_conn_established(conn);
 	return TCP_PASS;
 }

@@ -45,9 +45,24 @@ void tcp_listener_forget(struct harp_conn *conn)
 	conn->listener = NULL;
 }
 
+/* An option that the application has turned off counts as not sent. */
+static uint8_t syn_options_seen(const struct harp_conn *conn, const struct tcp_options *opt)
+{
+	uint8_t off = 0;
+
+	if (conn->options_off & HARP_TCPI_TIMESTAMPS)
+		off |= TCP_OPT_TIMESTAMP;
+	if (conn->options_off & HARP_TCPI_SACK)
+		off |= TCP_OPT_SACK_PERMITTED;
+	if (conn->options_off & HARP_TCPI_WSCALE)
+		off |= TCP_OPT_WSCALE;
+	return opt->seen & (uint8_t)~off;
+}
+
 void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	const struct tcp_options *opt = &seg->opt;
+	uint8_t seen = syn_options_seen(conn, opt);
 	uint32_t mss =
 		opt->seen & TCP_OPT_MSS ? opt->mss_bytes : tcp_mss_bytes_default(&conn->path.dst);
 	uint32_t most;
@@ -57,14 +72,14 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 	conn->rcv_acked_seq = conn->rcv_nxt_seq;
 	tcp_ecn_syn_in(conn, seg->flags);
 	conn->rcv_edge_seq = conn->rcv_nxt_seq;
-	if (opt->seen & TCP_OPT_TIMESTAMP) {
+	if (seen & TCP_OPT_TIMESTAMP) {
 		conn->options |= HARP_TCPI_TIMESTAMPS;
 		conn->ts_recent = opt->tsval;
 		conn->ts_recent_ns = conn->tcp->now_ns;
 	}
-	if (opt->seen & TCP_OPT_SACK_PERMITTED)
+	if (seen & TCP_OPT_SACK_PERMITTED)
 		conn->options |= HARP_TCPI_SACK;
-	if (opt->seen & TCP_OPT_WSCALE) {
+	if (seen & TCP_OPT_WSCALE) {
 		conn->options |= HARP_TCPI_WSCALE;
 		conn->snd_wscale = opt->wscale;
 	} else {
@@ -75,8 +90,8 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 	/* RFC 9293 3.7.1: Eff.snd.MSS = min (SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize. */
 	if (mss < TCP_MSS_BYTES_MIN)
 		mss = TCP_MSS_BYTES_MIN;
-	if (mss > conn->rcv_mss_bytes)
-		mss = conn->rcv_mss_bytes;
+	if (mss > conn_link_mss_bytes(conn))
+		mss = conn_link_mss_bytes(conn);
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
 		mss -= TCP_OPTIONS_TIMESTAMP_BYTES;
 	most = tcp_sndq_segment_bytes_max(conn->tcp);

@@ -214,7 +214,13 @@ static void loss_close(struct harp_conn *conn)
 	conn->board.range_count = 0;
 	conn->board.resent_untracked |= conn->board.resent_count > 0;
 	conn->board.resent_count = 0;
-	tcp_timer_probe(conn);
+	tcp_timer_loss(conn, TCP_NEVER_NS);
+}
+
+void tcp_loss_settle(struct harp_conn *conn)
+{
+	conn->undo_open = 0;
+	loss_close(conn);
 }
 
 void tcp_loss_ecn(struct harp_conn *conn)
@@ -234,8 +240,6 @@ void tcp_loss_ecn(struct harp_conn *conn)
 
 static void loss_repair(struct harp_conn *conn, struct tcp_ack *a)
 {
-	if (conn->undo_open && loss_was_in_vain(conn, a))
-		loss_undo(conn);
 	if (conn->recovery != TCP_RECOVERY_NONE && seq_geq(conn->snd_una_seq, conn->recover_seq))
 		loss_end(conn);
 	if (conn->options & HARP_TCPI_SACK) {
@@ -258,9 +262,14 @@ static void loss_repair(struct harp_conn *conn, struct tcp_ack *a)
 
 void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 {
-	bool reducing = loss_is_reducing(conn), timed_out = conn->recovery == TCP_RECOVERY_RTO;
+	bool reducing, timed_out;
 	struct cc_event ev;
 
+	if (conn->loss_open && conn->undo_open && loss_was_in_vain(conn, a))
+		loss_undo(conn);
+	/* Asked before the repair may end: its last ACK counts as one of the repair. */
+	reducing = loss_is_reducing(conn);
+	timed_out = conn->recovery == TCP_RECOVERY_RTO;
 	if (conn->loss_open)
 		loss_repair(conn, a);
 	ev = loss_event(conn, a->flight_bytes);
@@ -271,7 +280,8 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 	ev.marked_bytes = conn->ack_ece ? a->delivered_bytes : 0;
 	ev.rtt_ns = a->rtt_ns;
 	ev.recovering = reducing || loss_is_reducing(conn);
-	ev.limited = conn->recovery == TCP_RECOVERY_RTO || (conn->flags & CONN_CWND_LIMITED) != 0;
+	/* After a timeout the loss window is the limit, however little is left to send. */
+	ev.limited = timed_out || (conn->flags & CONN_CWND_LIMITED) != 0;
 	if (a->delivered_bytes > 0) {
 		conn->cc.ops->acked(&conn->cc, &ev);
 		if (seq_geq(conn->snd_una_seq, conn->limited_seq))
@@ -303,7 +313,7 @@ static void loss_mark_all(struct harp_conn *conn)
 	bool young_ones = (conn->options & HARP_TCPI_SACK) && conn->rack_rtt_ns > 0;
 
 	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
-		if (seg->tcp_flags & (SEG_SACKED | SEG_LOST))
+		if (seg->tcp_flags & SEG_MARKS)
 			continue;
 		if (young_ones && seg != conn->snd_head && seg->sent_ns + age_ns > now_ns &&
 		    seg_bytes(seg) <= conn->snd_mss_bytes)

@@ -55,9 +55,22 @@ static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_byt
 	return mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers : TCP_MSS_BYTES_MIN;
 }
 
+/* The payload of a full segment that link, peer and the application's limit allow. */
+static uint16_t mtu_limited(const struct harp_conn *conn)
+{
+	uint32_t limit = conn->mss_limit_bytes;
+
+	if (limit == 0)
+		return conn->mtu_agreed_bytes;
+	if (conn->options & HARP_TCPI_TIMESTAMPS)
+		limit -= TCP_OPTIONS_TIMESTAMP_BYTES;
+	return limit < conn->mtu_agreed_bytes ? (uint16_t)limit : conn->mtu_agreed_bytes;
+}
+
 void tcp_mtu_init(struct harp_conn *conn)
 {
-	conn->mtu_top_bytes = conn->snd_mss_bytes;
+	conn->mtu_agreed_bytes = conn->snd_mss_bytes;
+	conn->mtu_top_bytes = conn->snd_mss_bytes = mtu_limited(conn);
 	conn->mtu_state = MTU_IDLE;
 }
 
@@ -76,7 +89,7 @@ static uint32_t mtu_top(const struct harp_conn *conn)
 static void mtu_mark_large(struct harp_conn *conn)
 {
 	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
-		if (seg_bytes(seg) > conn->snd_mss_bytes && !seg->tcp_flags)
+		if (seg_bytes(seg) > conn->snd_mss_bytes && !(seg->tcp_flags & SEG_MARKS))
 			tcp_sack_mark_lost(conn, seg);
 	}
 	if (conn->lost_bytes > 0)
@@ -85,7 +98,8 @@ static void mtu_mark_large(struct harp_conn *conn)
 
 static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise_after_ns)
 {
-	conn->snd_mss_bytes = (uint16_t)mss_bytes;
+	if (mss_bytes < conn->snd_mss_bytes) /* what is in flight may be older than a lower limit */
+		conn->snd_mss_bytes = (uint16_t)mss_bytes;
 	conn->mtu_acked_bytes = 0;
 	conn->mtu_told_bytes = 0;
 	conn->mtu_state = MTU_SEARCH;
@@ -159,6 +173,21 @@ static void mtu_settle(struct harp_conn *conn)
 	conn->mtu_high_bytes = conn->mtu_top_bytes;
 	conn->mtu_next_ns = conn->tcp->now_ns + MTU_RAISE_NS;
 	conn->mtu_state = conn->snd_mss_bytes < conn->mtu_top_bytes ? MTU_SEARCH : MTU_IDLE;
+}
+
+void tcp_mtu_limit(struct harp_conn *conn)
+{
+	bool searching = conn->mtu_state != MTU_IDLE;
+
+	if (!conn_synchronized(conn))
+		return; /* tcp_mtu_init() applies it */
+	conn->mtu_top_bytes = mtu_limited(conn);
+	/* Without a search nothing speaks against the new top, as at the handshake. */
+	if (!searching || conn->snd_mss_bytes > conn->mtu_top_bytes)
+		conn->snd_mss_bytes = (uint16_t)mtu_top(conn);
+	mtu_settle(conn);
+	if (searching)
+		conn->mtu_next_ns = conn->tcp->now_ns;
 }
 
 bool tcp_mtu_refused(struct harp_conn *conn)

@@ -363,6 +363,7 @@ int tcp_out_syn(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 	bool reply = conn->state == HARP_TCP_SYN_RECEIVED;
+	uint8_t offered = reply ? conn->options : (uint8_t)~conn->options_off;
 	struct tcp_options opt = { .mss_bytes = conn->rcv_mss_bytes,
 				   .wscale = conn->rcv_wscale,
 				   .tsval = conn_tsval(conn),
@@ -386,11 +387,11 @@ int tcp_out_syn(struct harp_conn *conn)
 	if (!f)
 		return -ENOMEM;
 	opt.seen = TCP_OPT_MSS;
-	if (!reply || (conn->options & HARP_TCPI_SACK))
+	if (offered & HARP_TCPI_SACK)
 		opt.seen |= TCP_OPT_SACK_PERMITTED;
-	if (!reply || (conn->options & HARP_TCPI_TIMESTAMPS))
+	if (offered & HARP_TCPI_TIMESTAMPS)
 		opt.seen |= TCP_OPT_TIMESTAMP;
-	if (!reply || (conn->options & HARP_TCPI_WSCALE))
+	if (offered & HARP_TCPI_WSCALE)
 		opt.seen |= TCP_OPT_WSCALE;
 	if (reply) {
 		h.flags |= TCP_ACK;

@@ -126,7 +126,7 @@ static void rack_track(struct harp_conn *conn)
 	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
 	     seg = seg->next) {
 		conn->tcp->stats->tcp_sack_walked++;
-		if ((seg->flags & FRAME_RETRANS) && !seg->tcp_flags)
+		if ((seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & SEG_MARKS))
 			tcp_rack_resent(conn, seg);
 		if (b->resent_untracked)
 			break;
@@ -159,7 +159,7 @@ static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, ui
 		conn->tcp->stats->tcp_sack_walked++;
 		conn->rack_next = seg;
 		conn->rack_next_seq = seg->seq;
-		if (seg->tcp_flags || (seg->flags & FRAME_RETRANS))
+		if ((seg->tcp_flags & SEG_MARKS) || (seg->flags & FRAME_RETRANS))
 			continue;
 		if (!rack_is_late(conn, seg, window_ns, deadline_ns))
 			break;
@@ -188,7 +188,7 @@ static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint6
 		bool stale =
 			seq_lt(b->resent[at].seq, conn->snd_una_seq) && !rack_is_rest(conn, seg);
 
-		if (!stale && !seg->tcp_flags) {
+		if (!stale && !(seg->tcp_flags & SEG_MARKS)) {
 			if (!rack_is_late(conn, seg, window_ns, deadline_ns))
 				break;
 			tcp_sack_mark_lost(conn, seg);
@@ -211,19 +211,22 @@ bool tcp_rack_detect(struct harp_conn *conn)
 
 void tcp_rack_timeout(struct harp_conn *conn)
 {
-	if (conn_flight_bytes(conn) == 0)
-		return;
-	if (!conn->loss_open) {
-		conn->flags |= CONN_TLP_PENDING;
-		tcp_tx_ready(conn);
-	} else if (tcp_rack_detect(conn)) {
+	if (conn_flight_bytes(conn) > 0 && tcp_rack_detect(conn))
 		tcp_loss_found(conn);
-	}
 }
 
 /* ------------------------------------------------------------------------------------------------
  * The tail loss probe: section 7.
  */
+void tcp_rack_probe_timeout(struct harp_conn *conn)
+{
+	if (conn_flight_bytes(conn) == 0 || !conn_loss_is_quiet(conn))
+		return;
+	tcp_loss_settle(conn);
+	conn->flags |= CONN_TLP_PENDING;
+	tcp_tx_ready(conn);
+}
+
 struct frame *tcp_rack_probe(struct harp_conn *conn)
 {
 	struct frame *seg = conn->snd_unsent;
@@ -245,7 +248,7 @@ void tcp_rack_probed(struct harp_conn *conn, bool again)
 	conn->tlp_again = again;
 	conn->tlp_end_seq = conn->snd_nxt_seq;
 	conn->loss_open = 1;
-	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->acct.tlp_probes++;
 	conn->tcp->stats->tcp_tlp_probes++;
 	tcp_timer_resent(conn);

@@ -40,6 +40,13 @@ void tcp_rcvq_purge(struct harp_conn *conn)
 	conn->rcv_queued_bytes = 0;
 }
 
+void tcp_rcvq_discard(struct harp_conn *conn)
+{
+	conn->tcp->stats->rx_discarded_bytes += conn->rcv_queued_bytes;
+	tcp_rcvq_purge(conn);
+	tcp_window_reopen(conn);
+}
+
 /* Those with out-of-order data are listed, the longest so first; one whose holes were filled may still be. */
 static void reass_list(struct harp_conn *conn)
 {
@@ -179,8 +186,13 @@ static void rcvq_append(struct harp_conn *conn, struct frame *f)
 	uint32_t len = f->pub.len;
 
 	conn->rcv_nxt_seq += len;
-	conn->rcv_queued_bytes += len;
 	conn->acct.bytes_received += len;
+	if (conn->flags & CONN_READ_SHUT) {
+		conn->tcp->stats->rx_discarded_bytes += len;
+		reass_release(conn, f);
+		return;
+	}
+	conn->rcv_queued_bytes += len;
 	if (rcvq_coalesce(conn, f)) {
 		reass_release(conn, f);
 		return;

@@ -62,6 +62,7 @@ bool tcp_recut_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 	f->frag = NULL;
 	f->flags &= (uint8_t)~FRAME_CSUM;
 	seg->flags &= (uint8_t)~FRAME_FIN;
+	seg->tcp_flags &= (uint8_t)~SEG_PUSH;
 	seg_set(seg, bytes, frags);
 	seg_set(rest, total - bytes, tail_frags);
 	seg->next = rest;
@@ -140,6 +141,7 @@ static void recut_drop_second(struct harp_conn *conn, struct frame *seg)
 {
 	struct frame *from = seg->next;
 
+	seg->tcp_flags |= from->tcp_flags & SEG_PUSH;
 	seg->next = from->next;
 	from->next = NULL;
 	tcp_sndq_uncount(conn, from, seg_frags(from));

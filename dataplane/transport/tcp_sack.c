@@ -34,7 +34,7 @@ static uint32_t sack_end(const struct frame *seg)
 
 void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg)
 {
-	assert(!(seg->tcp_flags & (SEG_SACKED | SEG_LOST)));
+	assert(!(seg->tcp_flags & SEG_MARKS));
 	/* A cursor from before snd_una stands for the head: nothing is before that. */
 	if (conn->lost_bytes == 0 ||
 	    (seq_geq(conn->rtx_seq, conn->snd_una_seq) && seq_lt(seg->seq, conn->rtx_seq))) {
@@ -92,6 +92,22 @@ void tcp_sack_forget(struct harp_conn *conn)
 	conn->sacked_segs = 0;
 	conn->board.range_count = 0;
 	tcp_rack_restart(conn);
+}
+
+struct tcp_marks tcp_sack_marks(const struct harp_conn *conn)
+{
+	struct tcp_marks marks = { 0 };
+
+	if (conn->lost_bytes == 0 && !seq_lt(conn->snd_una_seq, conn->retrans_end_seq))
+		return marks;
+	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	     seg = seg->next) {
+		if (seg->tcp_flags & SEG_LOST)
+			marks.lost_segs++;
+		else if ((seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & SEG_SACKED))
+			marks.retrans_segs++;
+	}
+	return marks;
 }
 
 bool tcp_sack_sums_good(const struct harp_conn *conn)

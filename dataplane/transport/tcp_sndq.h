@@ -13,10 +13,13 @@
 
 struct tcp_ack;
 
-/* Of a sent segment: frame.tcp_flags. Neither: on its way, as far as we know. */
+/* frame.tcp_flags. A sent segment without a mark is on its way, as far as we know. */
 enum seg_flag {
 	SEG_SACKED = 0x01, /* the peer has it, and not all before it */
 	SEG_LOST = 0x02,   /* it doesn't, and it is to be sent again */
+	SEG_MARKS = SEG_SACKED | SEG_LOST,
+	SEG_PUSH =
+		0x04, /* the application handed over what ends in it: leaves with PSH, each time */
 };
 
 /* Segments keep their length and fragment count in frame.owner. */
@@ -96,6 +99,11 @@ size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len);
 size_t tcp_sndq_room(const struct harp_conn *conn);
 struct frame *tcp_sndq_alloc(struct harp_conn *conn);
 void tcp_sndq_frame(struct harp_conn *conn, struct frame *f);
+/* The application called to send. whole: the call took all of its bytes, so that they end here. */
+static inline void tcp_sndq_handed_over(struct harp_conn *conn, bool whole)
+{
+	conn->flags = (conn->flags & ~(uint32_t)CONN_PUSH) | (whole ? CONN_PUSH : 0u);
+}
 /* The FIN takes its place; false when no frame could be had. */
 bool tcp_sndq_fin(struct harp_conn *conn);
 /* Everything before ack is gone; a learns what that delivers. */

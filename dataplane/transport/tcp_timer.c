@@ -2,7 +2,7 @@
 /*
  * tcp_timer.c - round trips and time-outs: RFC 6298, persist, keepalive, user timeout, TIME-WAIT.
  *
- * Theory of operation. A connection has five deadlines and one timer in the wheel, set to the earliest
+ * Theory of operation. A connection has six deadlines and one timer in the wheel, set to the earliest
  * (timer_arm()). A deadline that moves away (every ACK moves the retransmission's) leaves the timer where it is: it fires
  * early, finds nothing due, and is set anew. So the common case costs a store, not a move in the wheel. The
  * functions of tcp.h are events; each says to a deadline what follows from it:
@@ -17,8 +17,9 @@
  *		_sliver()); moved by ACKs of new data (_acked()) and by what is sent again (_resent()); off when nothing is
  *		in flight any more. Each time it comes in vain rtx_backoff doubles the next one, until an ACK of new data
  *		or a window that opens.
- *	loss	RACK's, of peers with SACK: while something is marked its reordering timer (_loss()), else the tail loss
- *		probe, PTO (timer_restart_pto()). The two exclude each other: what is marked needs no probe.
+ *	loss	the reordering timer of RACK, for peers with SACK (_loss())
+ *	probe	the tail loss probe, PTO, for peers with SACK. New data and ACKs of new data restart it
+ *		(timer_restart_pto()). It sends nothing while segments are marked: RACK repairs those.
  *	life	ends it: connect timeout, FIN-WAIT-2 without an application, TIME-WAIT
  *	keep	the next keepalive
  *	pace	new data may leave again
@@ -36,15 +37,6 @@
 
 #include <errno.h>
 
-/*
- * RFC 6298 (2.4) says "RTO SHOULD be rounded up to 1 second" for want of better clocks and knowledge;
- * like every stack for data centres we know both. 5 ms is some hundred round trips of a rack.
- */
-#define TIMER_RTO_NS_MIN (5 * TCP_NS_PER_MS)
-#define TIMER_RTO_NS_MAX (60 * TCP_NS_PER_S) /* RFC 6298 (2.5) */
-/* RFC 6298 (2.1) says 1 second before the first sample. A SYN is lost to a full queue far more often
- * than to a slow path; five of them fit into the default connect timeout. */
-#define TIMER_RTO_NS_INITIAL (200 * TCP_NS_PER_MS)
 /* A receiver may sit on the ACK of a single segment: Linux for 40 ms and a tick. */
 #define TIMER_ACK_DELAY_NS (45 * TCP_NS_PER_MS)
 /* So many single segments answered at once, in a row, and we stop expecting that. */
@@ -68,6 +60,8 @@ static void timer_arm(struct harp_conn *conn)
 
 	if (conn->loss_deadline_ns < earliest_ns)
 		earliest_ns = conn->loss_deadline_ns;
+	if (conn->probe_deadline_ns < earliest_ns)
+		earliest_ns = conn->probe_deadline_ns;
 	if (conn->life_deadline_ns < earliest_ns)
 		earliest_ns = conn->life_deadline_ns;
 	if (conn->keep_deadline_ns < earliest_ns)
@@ -85,16 +79,17 @@ void tcp_timer_init(struct harp_conn *conn)
 	conn->timer.kind = TCP_TIMER_KIND;
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	conn->pace_deadline_ns = TCP_NEVER_NS;
-	conn->rto_ns = TIMER_RTO_NS_INITIAL;
 }
 
 void tcp_timer_stop(struct harp_conn *conn)
 {
 	conn->rto_deadline_ns = TCP_NEVER_NS;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	conn->life_deadline_ns = TCP_NEVER_NS;
 	conn->keep_deadline_ns = TCP_NEVER_NS;
 	conn->pace_deadline_ns = TCP_NEVER_NS;
@@ -119,10 +114,10 @@ uint64_t tcp_timer_rto_ns(const struct harp_conn *conn)
 {
 	uint64_t rto_ns = conn->rto_ns;
 
-	if (timer_may_be_delayed(conn) && rto_ns < TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS)
-		rto_ns = TIMER_RTO_NS_MIN + TIMER_ACK_DELAY_NS;
+	if (timer_may_be_delayed(conn) && rto_ns < TCP_RTO_NS_MIN + TIMER_ACK_DELAY_NS)
+		rto_ns = TCP_RTO_NS_MIN + TIMER_ACK_DELAY_NS;
 	rto_ns <<= conn->rtx_backoff;
-	return rto_ns < TIMER_RTO_NS_MAX ? rto_ns : TIMER_RTO_NS_MAX;
+	return rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
 }
 
 void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
@@ -147,14 +142,14 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 	/* (2.3): "RTO <- SRTT + max (G, K*RTTVAR)", with the floor for G: a path of 100 ms that never
 	 * varied may do so for once. */
 	rto_ns = 4 * conn->rttvar_ns;
-	if (rto_ns < TIMER_RTO_NS_MIN)
-		rto_ns = TIMER_RTO_NS_MIN;
+	if (rto_ns < TCP_RTO_NS_MIN)
+		rto_ns = TCP_RTO_NS_MIN;
 	rto_ns += conn->srtt_ns;
 	if (conn->options & HARP_TCPI_SACK)
 		conn->pto_ns =
 			conn->srtt_ns * 2 > TIMER_PTO_NS_MIN ? conn->srtt_ns * 2 : TIMER_PTO_NS_MIN;
-	conn->rto_ns = rto_ns < TIMER_RTO_NS_MAX ? rto_ns : TIMER_RTO_NS_MAX;
-	if (lone && rtt_ns >= TIMER_RTO_NS_MIN)
+	conn->rto_ns = rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
+	if (lone && rtt_ns >= TCP_RTO_NS_MIN)
 		conn->lone_quick = 0;
 	else if (lone && conn->lone_quick < TIMER_QUICK_SAMPLES)
 		conn->lone_quick++;
@@ -163,21 +158,25 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 /* ------------------------------------------------------------------------------------------------
  * Events.
  */
-/* RFC 8985 section 7.2: not while something is marked: the deadline is the reordering timer's then. */
+/* RFC 8985 section 7.2: no probe is due in a recovery or while segments are SACKed. Data sent behind a probe
+ * needs one of its own, which does not take the place of the timeout: that repairs what the first one left. */
 static void timer_restart_pto(struct harp_conn *conn)
 {
-	if (conn->pto_ns == 0 || (conn->loss_open && !conn_loss_is_quiet(conn)))
+	if (conn->pto_ns == 0 || conn->recovery != TCP_RECOVERY_NONE || conn->sacked_bytes > 0 ||
+	    conn->lost_bytes > 0) {
+		conn->probe_deadline_ns = TCP_NEVER_NS;
 		return;
-	if (conn->rto_probe && conn->loss_deadline_ns != TCP_NEVER_NS)
-		return; /* what is sent since puts off no timeout, and so not what stands for it */
-	conn->loss_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
+	}
+	if (conn->rto_probe && conn->probe_deadline_ns != TCP_NEVER_NS)
+		return; /* new data moves no timeout, so it does not move the probe in its place */
+	conn->probe_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
 	if (timer_may_be_delayed(conn))
-		conn->loss_deadline_ns += TIMER_ACK_DELAY_NS;
-	if (conn->loss_deadline_ns < conn->rto_deadline_ns)
+		conn->probe_deadline_ns += TIMER_ACK_DELAY_NS;
+	if (conn->probe_deadline_ns < conn->rto_deadline_ns)
 		return;
-	/* Where the timeout would come sooner the probe takes its place, and its time begins anew, once. */
-	conn->loss_deadline_ns = conn->rto_deadline_ns;
-	if (!conn->rto_probe)
+	/* Where the timeout would come sooner the probe takes its place, and the RTO restarts, once. */
+	conn->probe_deadline_ns = conn->rto_deadline_ns;
+	if (!conn->rto_probe && !conn->tlp_out)
 		conn->rto_deadline_ns += tcp_timer_rto_ns(conn);
 	conn->rto_probe = 1;
 }
@@ -197,12 +196,14 @@ void tcp_timer_resent(struct harp_conn *conn)
 	timer_arm(conn);
 }
 
-void tcp_timer_probe(struct harp_conn *conn)
+void tcp_timer_reopened(struct harp_conn *conn)
 {
-	conn->loss_deadline_ns = TCP_NEVER_NS;
-	if (conn_flight_bytes(conn) == 0)
-		return;
-	timer_restart_pto(conn);
+	uint64_t deadline_ns;
+
+	conn->rtx_backoff = 0;
+	deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	if (deadline_ns < conn->rto_deadline_ns)
+		conn->rto_deadline_ns = deadline_ns;
 	timer_arm(conn);
 }
 
@@ -222,7 +223,8 @@ void tcp_timer_sent(struct harp_conn *conn)
 		timer_restart_rto(conn); /* a second segment: no receiver delays their ACK */
 	} else {
 		timer_restart_pto(conn);
-		if (!timer_is_set(&conn->timer) || conn->loss_deadline_ns < conn->timer.deadline_ns)
+		if (!timer_is_set(&conn->timer) ||
+		    conn->probe_deadline_ns < conn->timer.deadline_ns)
 			timer_arm(conn);
 	}
 }
@@ -234,9 +236,23 @@ void tcp_timer_acked(struct harp_conn *conn)
 	if (conn_flight_bytes(conn) == 0) {
 		conn->rto_deadline_ns = TCP_NEVER_NS; /* RFC 6298 (5.2) */
 		conn->loss_deadline_ns = TCP_NEVER_NS;
+		conn->probe_deadline_ns = TCP_NEVER_NS;
 		return;
 	}
 	timer_restart_rto(conn); /* (5.3) */
+}
+
+void tcp_timer_handshake(struct harp_conn *conn)
+{
+	if (conn->rtx_backoff == 0) {
+		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
+	} else {
+		/* RFC 6298 (5.7): 3 s instead of 1 s, as the SYN may have been sent again too early. So too
+		 * behind a SYN cookie, whose time of sending is unknown. */
+		conn->rto_ns =
+			conn->rto_ns * 3 < TCP_RTO_NS_MAX ? conn->rto_ns * 3 : TCP_RTO_NS_MAX;
+	}
+	tcp_timer_acked(conn);
 }
 
 void tcp_timer_blocked(struct harp_conn *conn)
@@ -284,6 +300,21 @@ void tcp_timer_keepalive(struct harp_conn *conn)
 	timer_arm(conn);
 }
 
+void tcp_timer_user_timeout(struct harp_conn *conn)
+{
+	uint64_t limit_ns = timer_sum(conn->progress_ns, conn->user_timeout_ns);
+
+	/* Without a backoff the next RTO is near, and asks the peer once more before it gives up. */
+	if (conn->rto_deadline_ns == TCP_NEVER_NS || conn->rtx_backoff == 0)
+		return;
+	if (limit_ns < conn->tcp->now_ns)
+		limit_ns = conn->tcp->now_ns;
+	if (limit_ns >= conn->rto_deadline_ns)
+		return;
+	conn->rto_deadline_ns = limit_ns;
+	timer_arm(conn);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Deadlines. Each returns false when the connection died.
  */
@@ -319,6 +350,7 @@ static bool timer_retransmit(struct harp_conn *conn)
 	tcp->stats->tcp_rto++;
 	conn->acct.rto_count++;
 	conn->loss_deadline_ns = TCP_NEVER_NS;
+	conn->probe_deadline_ns = TCP_NEVER_NS;
 	tcp_mtu_timeout(conn);
 	tcp_loss_timeout(conn);
 	return true;
@@ -414,6 +446,10 @@ void tcp_timer_fire(struct harp_conn *conn)
 	if (now_ns >= conn->loss_deadline_ns) {
 		conn->loss_deadline_ns = TCP_NEVER_NS;
 		tcp_rack_timeout(conn);
+	}
+	if (now_ns >= conn->probe_deadline_ns) {
+		conn->probe_deadline_ns = TCP_NEVER_NS;
+		tcp_rack_probe_timeout(conn);
 	}
 	if (now_ns >= conn->keep_deadline_ns && !timer_keep_expired(conn))
 		return;

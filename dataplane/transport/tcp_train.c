@@ -5,7 +5,7 @@
  * A train is what would have left in this turn one by one: full-sized segments that were never sent, and
  * at its end perhaps a smaller one. It has the first one's headers; what the card writes into those of the
  * others is what we would have: sequence number and identification counted on, FIN and PSH on the last
- * only. Each segment keeps its record in the send queue, so that an ACK, a SACK block or a loss
+ * only. So a segment with PSH ends a train. Each segment keeps its record in the send queue, so that an ACK, a SACK block or a loss
  * concerns segments, never trains; and what is sent again is sent alone.
  */
 #include "transport/tcp.h"
@@ -103,7 +103,8 @@ struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg)
 	     CONN_ECN_CWR)) /* for one segment: cards differ in what they make of it */
 		return train;
 	while (seg_bytes(train.last) == conn->snd_mss_bytes && !(train.last->flags & FRAME_FIN) &&
-	       train.last->next && train_admits(conn, &train, train.last->next)) {
+	       !(train.last->tcp_flags & SEG_PUSH) && train.last->next &&
+	       train_admits(conn, &train, train.last->next)) {
 		train.last = train.last->next;
 		train.segments++;
 		train.frags += seg_frags(train.last) - (train.last->pub.len == 0 ? 1 : 0);

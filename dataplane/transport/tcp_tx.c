@@ -22,7 +22,7 @@
 #include <errno.h>
 
 #define TX_SLIVER_BYTES (TCP_MSS_BYTES_MIN / 2) /* less is sent when the override timer says so */
-#define TX_PUSH_RTT_NS_MAX (2 * TCP_NS_PER_MS)  /* see tx_is_last() */
+#define TX_PUSH_RTT_NS_MAX (2 * TCP_NS_PER_MS)  /* see tx_is_pushed() */
 #define TX_PHASE_SEGMENTS_MAX 256u              /* then the receive ring has its turn */
 #define CACHE_LINE_BYTES 64u
 #define TX_KEPT_NS (10 * TCP_NS_PER_MS) /* longer than a card takes to send what it was given */
@@ -31,16 +31,16 @@
  * Data.
  */
 /*
- * Will nothing follow this segment before its ACK? A receiver of ours holds the ACK of one that others
- * follow (delack_hold_ns()); of a window of two holds or less that would be a good part of the time,
- * unless the round trip is long.
+ * PSH marks the end of what the application handed over, and the end of the queue. It also marks the last segment
+ * that a small window lets out: a receiver of ours holds the ACK of a segment in the middle of a stream
+ * (delack_hold_ns()), which on a short path is a good part of the round trip.
  */
-static bool tx_is_last(const struct harp_conn *conn, const struct tcp_train *train)
+static bool tx_is_pushed(const struct harp_conn *conn, const struct tcp_train *train)
 {
 	uint32_t cwnd = conn->cc.cwnd_bytes, wnd = conn->snd_wnd_bytes, bytes;
 	const struct frame *seg = train->last;
 
-	if (seg == conn->snd_tail)
+	if (seg == conn->snd_tail || (seg->tcp_flags & SEG_PUSH))
 		return true;
 	if (conn->srtt_ns >= TX_PUSH_RTT_NS_MAX ||
 	    (cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
@@ -65,6 +65,7 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 	}
 	if (again) {
 		seg->flags |= FRAME_RETRANS;
+		conn->retrans_end_seq = seq_max(conn->retrans_end_seq, seg->seq + seg_space(seg));
 		tcp->stats->tcp_retransmits++;
 		conn->acct.retransmits++;
 		conn->acct.bytes_retransmitted += bytes;
@@ -108,7 +109,7 @@ static int tx_train(struct harp_conn *conn, const struct tcp_train *train, struc
 		tcp_train_forget_sums(conn, train->first);
 	if (train->last->flags & FRAME_FIN)
 		flags |= TCP_FIN;
-	if (tx_is_last(conn, train))
+	if (tx_is_pushed(conn, train))
 		flags |= TCP_PSH;
 	if (tcp_train_is_busy(train->first))
 		err = tx_copy(conn, train->first, flags);
@@ -264,7 +265,7 @@ static bool tx_goes_on(const struct harp_conn *conn, const struct tcp_burst *bur
 	const struct tcp_train train = tcp_train_one(seg);
 
 	return burst->header_bytes > 0 && train.bytes == burst->bytes &&
-	       !(seg->flags & FRAME_FIN) && !tx_is_last(conn, &train) && !tcp_train_is_busy(seg);
+	       !(seg->flags & FRAME_FIN) && !tx_is_pushed(conn, &train) && !tcp_train_is_busy(seg);
 }
 
 /* What was never sent, as much as may leave; as tx_conn(). */
@@ -331,6 +332,10 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 		conn->flags &= ~(uint32_t)CONN_PROBE_PENDING;
 		++*sent;
 	}
+	/* All calls since the last poll count as one. */
+	if ((conn->flags & CONN_PUSH) && conn->snd_unsent)
+		conn->snd_tail->tcp_flags |= SEG_PUSH;
+	conn->flags &= ~(uint32_t)CONN_PUSH;
 	if ((conn->flags & (CONN_FIN_WANTED | CONN_FIN_QUEUED)) == CONN_FIN_WANTED &&
 	    !tcp_sndq_fin(conn))
 		return -ENOMEM;

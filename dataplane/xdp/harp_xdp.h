@@ -12,8 +12,8 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 6u
-#define HARP_XDP_FDS_MAX 16u
+#define HARP_XDP_VERSION 7u
+#define HARP_XDP_FDS_MAX 24u
 /* With a mode: where it comes to generic XDP the program may be on a device beside the interface, from which the
  * caller's sockets then have to receive (side). */
 #define HARP_XDP_BESIDE 0x100u
@@ -21,6 +21,13 @@
 #define HARP_XDP_HOME_NONE 0xffffffffu /* the port's packets are taken on any queue */
 
 struct harp_xdp;
+
+/* Sources that may send to HARP: a prefix, with nothing set behind its bits. */
+struct harp_xdp_source {
+	uint8_t address_bytes; /* 4: IPv4, 16: IPv6 */
+	uint8_t prefix_bits;
+	uint8_t address[16];
+};
 
 /*
  * The library's only symbol is harp_xdp_api(), so that one dlsym() gets all, checked by version.
@@ -95,6 +102,14 @@ struct harp_xdp_api {
 	 * (-ENOLINK). why: empty unless there is something to tell.
 	 */
 	int (*look)(struct harp_xdp *xdp, char *why, size_t why_len);
+	/*
+	 * Packets to HARP's ports, and ICMP errors about its flows, are taken from these sources only; count 0: from
+	 * all, as after attach. A list without a prefix of a family excludes that family. It takes effect at once, for
+	 * open connections too. -EINVAL not a prefix; -E2BIG more than STEER_SOURCES_MAX of a family; -ENOSPC, -ENOMEM:
+	 * the list before is in force.
+	 */
+	int (*sources_set)(struct harp_xdp *xdp, const struct harp_xdp_source *sources,
+			   unsigned count);
 };
 
 __attribute__((visibility("default"))) const struct harp_xdp_api *harp_xdp_api(void);

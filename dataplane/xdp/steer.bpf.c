@@ -21,6 +21,10 @@
  * nothing of the flow's; the kernel gets it: no socket of the kernel's is connected so, hence all that it
  * can do is to remember the path MTU, which is true, while a drop would lose it to everyone.
  *
+ * harpd can restrict the sources of a NIC (allow_sources in harp.toml). A packet of ours from any other source,
+ * ICMP errors included, is dropped rather than passed: the kernel would answer it, with an RST for each spoofed
+ * source address, and any process that binds one of HARP's ports would receive what the list excludes.
+ *
  * A VLAN's packets belong to another interface than this one: a tag in the frame makes it the kernel's. VLAN
  * 0 is no VLAN but a priority (IEEE 802.1Q clause 6.9.1): what lies under such a tag counts. A tag that the
  * card took off (rxvlan offload) is not seen here; with VLANs on such a card the addresses are what tells.
@@ -92,6 +96,30 @@ struct {
 	__type(key, __u32);
 	__type(value, struct steer_arrivals);
 } arrivals SEC(".maps");
+
+/* One entry: nonzero when only the prefixes below may send to HARP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} restricted SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC); /* the kernel requires it */
+	__uint(max_entries, STEER_SOURCES_MAX);
+	__type(key, struct steer_source_v4);
+	__type(value, __u32);
+} sources_v4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, STEER_SOURCES_MAX);
+	__type(key, struct steer_source_v6);
+	__type(value, __u32);
+} sources_v6 SEC(".maps");
 
 /* For whoever adopts the maps: STEER_LAYOUT, written by the loader. */
 struct {
@@ -183,6 +211,40 @@ static __always_inline enum steer_verdict steer_length(enum steer_verdict verdic
 		       : verdict;
 }
 
+static __always_inline int is_ours(enum steer_verdict verdict)
+{
+	return verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp ||
+	       verdict == STEER_redirect_icmp;
+}
+
+static __always_inline int sources_are_restricted(void)
+{
+	__u32 zero = 0, *value = bpf_map_lookup_elem(&restricted, &zero);
+
+	return !value || *value;
+}
+
+static __always_inline enum steer_verdict check_source_v4(enum steer_verdict verdict, __be32 source)
+{
+	struct steer_source_v4 key = { .prefix_bits = 32 };
+
+	if (!is_ours(verdict) || !sources_are_restricted())
+		return verdict;
+	__builtin_memcpy(key.address, &source, sizeof(key.address));
+	return bpf_map_lookup_elem(&sources_v4, &key) ? verdict : STEER_drop_source;
+}
+
+static __always_inline enum steer_verdict check_source_v6(enum steer_verdict verdict,
+							  const struct in6_addr *source)
+{
+	struct steer_source_v6 key = { .prefix_bits = 128 };
+
+	if (!is_ours(verdict) || !sources_are_restricted())
+		return verdict;
+	__builtin_memcpy(key.address, source, sizeof(key.address));
+	return bpf_map_lookup_elem(&sources_v6, &key) ? verdict : STEER_drop_source;
+}
+
 static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end,
 						      struct found *found)
 {
@@ -208,7 +270,8 @@ static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, 
 	return own_end(&source, quoted->protocol, start->source, STEER_redirect_icmp, found);
 }
 
-static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, struct found *found)
+static __always_inline enum steer_verdict steer_to_us_v4(struct iphdr *ip, void *end,
+							 struct found *found)
 {
 	struct address to;
 	void *start;
@@ -226,6 +289,14 @@ static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, 
 		return STEER_pass_protocol;
 	address_from_v4(&to, ip->daddr);
 	return steer_length(steer_transport(&to, ip->protocol, start, end, found), ip->tot_len);
+}
+
+static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, struct found *found)
+{
+	enum steer_verdict verdict = steer_to_us_v4(ip, end, found);
+
+	/* Short packets have been decided by now; the verifier wants to see it. */
+	return (void *)(ip + 1) > end ? STEER_pass_short : check_source_v4(verdict, ip->saddr);
 }
 
 static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end,
@@ -268,8 +339,8 @@ static __always_inline enum steer_verdict steer_jumbo(struct ipv6hdr *ip, void *
 			    0);
 }
 
-static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end,
-						   struct found *found)
+static __always_inline enum steer_verdict steer_to_us_v6(struct ipv6hdr *ip, void *end,
+							 struct found *found)
 {
 	struct address to;
 
@@ -296,6 +367,14 @@ static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
 	return steer_length(steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, found),
 			    ip->payload_len);
+}
+
+static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end,
+						   struct found *found)
+{
+	enum steer_verdict verdict = steer_to_us_v6(ip, end, found);
+
+	return (void *)(ip + 1) > end ? STEER_pass_short : check_source_v6(verdict, &ip->saddr);
 }
 
 static __always_inline enum steer_verdict steer_packet(void *data, void *end, struct found *found)
@@ -365,9 +444,9 @@ static __always_inline enum steer_way steer(__u32 verdict, const struct found *f
 	enum steer_way way = STEER_KERNEL;
 	__u64 *count;
 
-	if (verdict == STEER_too_long)
+	if (verdict == STEER_too_long || verdict == STEER_drop_source)
 		way = STEER_NOWHERE;
-	if (transport || verdict == STEER_redirect_icmp) {
+	if (is_ours(verdict)) {
 		if (found->home != HOME_NONE && found->home != queue)
 			way = steer_elsewhere(found->home, &verdict);
 		else if (bpf_map_lookup_elem(&xsks, &queue))

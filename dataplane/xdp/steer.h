@@ -8,9 +8,10 @@
 
 /* What the maps are and mean. Another number: no program works over maps of before, nor may it adopt
  * them. Verdicts may be appended without. */
-#define STEER_LAYOUT 2
+#define STEER_LAYOUT 3
 #define STEER_PORTS 65536
 #define STEER_ADDRESSES_MAX 64
+#define STEER_SOURCES_MAX 256 /* prefixes of each family */
 #define STEER_QUEUES_MAX 256
 #define STEER_VERDICTS_MAX 64
 /*
@@ -35,6 +36,16 @@ struct steer_arrivals {
 	unsigned long long packets, mismatches, flows;
 };
 
+/* Keys of the maps of allowed sources. The kernel reads prefix_bits of the address (BPF_MAP_TYPE_LPM_TRIE). */
+struct steer_source_v4 {
+	unsigned int prefix_bits;
+	unsigned char address[4];
+};
+struct steer_source_v6 {
+	unsigned int prefix_bits;
+	unsigned char address[16];
+};
+
 #define STEER_VERDICTS(X)                                                                          \
 	X(redirect_tcp, "to HARP: TCP to an own address and a port of ours")                       \
 	X(redirect_icmp, "to HARP: ICMP error that quotes a flow of ours")                         \
@@ -50,7 +61,8 @@ struct steer_arrivals {
 	X(redirect_udp, "to HARP: UDP to an own address and a port of ours")                       \
 	X(rss_mismatch, "dropped: the NIC put it on another queue than its stack's")               \
 	X(pass_icmp_queue, "to the kernel: ICMP error about a flow of another queue")              \
-	X(too_long, "dropped: ours, and longer than IP has a length for (BIG TCP)")
+	X(too_long, "dropped: ours, and longer than IP has a length for (BIG TCP)")                \
+	X(drop_source, "dropped: ours, from a source that the NIC's allow_sources does not list")
 
 #define STEER_VERDICT_ENUM(name, help) STEER_##name,
 enum steer_verdict { STEER_VERDICTS(STEER_VERDICT_ENUM) STEER_VERDICT_COUNT };

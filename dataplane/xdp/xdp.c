@@ -34,7 +34,7 @@ struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		xdp->map_fds[i] = -1;
 	xdp->ifindex = ifindex;
-	pthread_mutex_init(&xdp->ports_lock, NULL);
+	pthread_mutex_init(&xdp->maps_lock, NULL);
 	snprintf(xdp->ifname, sizeof(xdp->ifname), "%s", ifname);
 	return xdp;
 }
@@ -217,7 +217,7 @@ void xdp_detach(struct harp_xdp *xdp)
 		side_close(&xdp->side);
 	else
 		side_drop(&xdp->side);
-	pthread_mutex_destroy(&xdp->ports_lock);
+	pthread_mutex_destroy(&xdp->maps_lock);
 	free(xdp);
 }
 
@@ -327,7 +327,7 @@ static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t firs
 	    first > last ||
 	    (ours && home_queue >= STEER_QUEUES_MAX && home_queue != HARP_XDP_HOME_NONE))
 		return -EINVAL;
-	pthread_mutex_lock(&xdp->ports_lock);
+	pthread_mutex_lock(&xdp->maps_lock);
 	for (uint32_t port = first, value; port <= last && !rc; port++) {
 		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_ports], &port, &value);
 		for (unsigned i = 0; i < 2 && !rc; i++)
@@ -337,7 +337,7 @@ static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t firs
 			rc = bpf_map_update_elem(xdp->map_fds[XDP_MAP_ports], &port, &value,
 						 BPF_ANY);
 	}
-	pthread_mutex_unlock(&xdp->ports_lock);
+	pthread_mutex_unlock(&xdp->maps_lock);
 	return rc;
 }
 
@@ -436,6 +436,7 @@ const struct harp_xdp_api *harp_xdp_api(void)
 		.side_seen = xdp_side_seen,
 		.side_netns = xdp_side_netns,
 		.look = xdp_look,
+		.sources_set = xdp_sources_set,
 	};
 	return &api;
 }

@@ -28,6 +28,9 @@
 	X(addresses, BPF_MAP_TYPE_HASH, 16, 4, STEER_ADDRESSES_MAX)                                \
 	X(verdicts, BPF_MAP_TYPE_PERCPU_ARRAY, 4, 8, STEER_VERDICTS_MAX)                           \
 	X(arrivals, BPF_MAP_TYPE_PERCPU_ARRAY, 4, sizeof(struct steer_arrivals), STEER_QUEUES_MAX) \
+	X(restricted, BPF_MAP_TYPE_ARRAY, 4, 4, 1)                                                 \
+	X(sources_v4, BPF_MAP_TYPE_LPM_TRIE, sizeof(struct steer_source_v4), 4, STEER_SOURCES_MAX) \
+	X(sources_v6, BPF_MAP_TYPE_LPM_TRIE, sizeof(struct steer_source_v6), 4, STEER_SOURCES_MAX) \
 	X(layout, BPF_MAP_TYPE_ARRAY, 4, 4, 1)
 #define XDP_MAP_ENUM(name, type, key, value, entries) XDP_MAP_##name,
 enum xdp_map { XDP_MAPS(XDP_MAP_ENUM) XDP_MAP_COUNT };
@@ -48,7 +51,7 @@ struct harp_xdp {
 	bool gone, nowhere; /* the interface; the program is attached nowhere */
 	uint32_t first;     /* program at the ingress hook */
 	char trouble[160];
-	pthread_mutex_t ports_lock; /* an entry is read, changed and written */
+	pthread_mutex_t maps_lock; /* entries are read, changed and written */
 	char ifname[IFNAMSIZ];
 	char pin_dir[PATH_MAX]; /* empty: not pinned */
 };
@@ -90,6 +93,8 @@ int beside_interface(uint32_t ifindex, struct beside_interface *found);
  * says it.
  */
 int xdp_beside(struct harp_xdp *xdp, const struct why *why);
+/* sources_set of harp_xdp.h. */
+int xdp_sources_set(struct harp_xdp *xdp, const struct harp_xdp_source *sources, unsigned count);
 /* look of harp_xdp.h. */
 int xdp_look(struct harp_xdp *xdp, char *why, size_t why_len);
 /* Detaches, unless what it had is pinned. */

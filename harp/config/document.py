@@ -2,7 +2,6 @@
 """harp.toml as a file: read with suspicion, parsed, its positions known."""
 
 import re
-import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ class Document:
     file: str
     tree: Mapping[str, Any] = field(default_factory=dict)
     where: Mapping[Keys, Position] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
 
     def line(self, *keys: str | int) -> int:
         """The line of a key, or of the nearest thing around it."""
@@ -75,14 +73,14 @@ def _syntax(file: str, text: str, error: tomllib.TOMLDecodeError) -> ConfigError
     return _refuse(f"{file}:{line}:{column}", f"{message[:200]} (TOML syntax)")
 
 
-def parse(file: str, text: str, warnings: tuple[str, ...] = ()) -> Document:
+def parse(file: str, text: str) -> Document:
     """The document in text, called file in messages. ConfigError says where its syntax is wrong."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.count(".") > _DOTS_MAX and not line.lstrip().startswith("#"):
             raise _refuse(f"{file}:{number}:1", f"has more than {_DOTS_MAX} dots in a line")
     try:
         tree = tomllib.loads(text)
-        return Document(file, tree, positions(text), warnings)
+        return Document(file, tree, positions(text))
     except tomllib.TOMLDecodeError as error:
         raise _syntax(file, text, error) from None
     except RecursionError:
@@ -96,7 +94,7 @@ def read(path: Path) -> Document:
     """The file at path. ConfigError, with Exit.MISSING when it is not there."""
     file = str(path)
     try:
-        data, info = files.read(path, FILE_BYTES_MAX)
+        data = files.read(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         remedy = "is not there; `harpctl config init` writes one"
         raise _refuse(file, remedy, Exit.MISSING) from None
@@ -104,9 +102,8 @@ def read(path: Path) -> Document:
         raise _refuse(file, "may not be read by this user", Exit.PRIVILEGE) from None
     except files.NotRegularError:
         raise _refuse(file, files.NOT_REGULAR) from None
+    except files.UntrustedError as error:
+        raise _refuse(file, f"is not trusted: {error.strerror}") from None
     except OSError as error:
         raise _refuse(file, f"cannot be read: {error.strerror}") from None
-    warnings = []
-    if info.st_mode & stat.S_IWOTH:
-        warnings.append(f"{file}: everybody may write it, and harpd believes it: chmod o-w {file}")
-    return parse(file, _decode(file, data), tuple(warnings))
+    return parse(file, _decode(file, data))

@@ -29,6 +29,7 @@ from harp.config.schema import Reading
 ALL_READERS = Reader.JOB | Reader.DAEMON | Reader.TOOL
 _ENVIRONMENT = "environment"
 _COMMAND_LINE = "command line"
+_ENCRYPT = "HARP_ENCRYPT"
 
 
 def file_of(environ: Mapping[str, str] | None = None) -> tuple[Path, bool]:
@@ -95,6 +96,21 @@ def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
         wrong("HARP_PORT_MIN", "HARP_PORT_MAX", f"port_min = {low} is above port_max = {high}")
     if found["HARP_SOCKET"].value == "" and len(str(found["HARP_RUN_DIR"].value)) > 96:
         wrong("HARP_SOCKET", "HARP_RUN_DIR", "is too long for the path of a socket in it")
+
+
+def _keep_encryption(
+    found: dict[str, Value], file: Mapping[str, Value], problems: list[Problem]
+) -> None:
+    """What harp.toml requires, neither the environment nor a command line takes back: as
+    config_keep_encryption() of plugin/config.c."""
+    required = file.get(_ENCRYPT)
+    if required is None or required.value != "aes-256-gcm":
+        return
+    if found[_ENCRYPT].value == "off":
+        message = f'= "off", and {_blame(required)} requires encryption: unset it, or change that'
+        problems.append(Problem(_blame(found[_ENCRYPT]), found[_ENCRYPT].key.place, message))
+    elif found[_ENCRYPT].value != required.value:
+        found[_ENCRYPT] = required
 
 
 def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
@@ -178,13 +194,14 @@ def build(
     """A configuration of these sources, a command line's settings first."""
     reading = Reading(doc or document.Document(""))
     problems = list(reading.problems)
-    warnings = list(doc.warnings) if doc else []
+    warnings: list[str] = []
     told = _from_command_line(settings or {}, problems)
     surroundings = _from_environment(environ, readers, problems, warnings)
     found = _complete(global_keys(), told, surroundings, reading.values)
     nics = [_complete(nic_keys(), nic) for nic in reading.arrays[NIC_TABLE]]
     ports = [_complete(dpdk_keys(), port) for port in reading.arrays[DPDK_TABLE]]
     _together(found, problems)
+    _keep_encryption(found, reading.values, problems)
     for nic in nics:
         _nic_together(nic, problems)
     _ports_together(ports, nics, problems)

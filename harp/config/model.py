@@ -100,6 +100,7 @@ class NicConfig:
     ports: tuple[int, int]
     xdp_mode: str
     rss: str
+    allow_sources: tuple[str, ...]
     rx_ring: int
     tx_ring: int
     coalesce: str

@@ -134,6 +134,31 @@ def _rss(text: str) -> None:
         )
 
 
+def _prefix_problem(text: str) -> str:
+    """Why it is no prefix that a packet's source can be in; empty: it is one."""
+    address, _, bits = text.partition("/")
+    try:
+        # Also a netmask, a zone or no slash is good for ipaddress, and none of them is meant here.
+        if not re.fullmatch(r"[0-9]{1,3}", bits) or "%" in address:
+            raise ValueError
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return "write ADDRESS/BITS"
+    if network.network_address != ipaddress.ip_address(address):
+        return f"it has bits set after the first {network.prefixlen}; write {network}"
+    if network.version == 6 and network.network_address.ipv4_mapped is not None:
+        return "no packet comes from a mapped address; write the IPv4 prefix"
+    return ""
+
+
+def _prefix(text: str) -> None:
+    problem = _prefix_problem(text)
+    if problem:
+        raise ValueError(
+            f"must be prefixes like 10.0.0.0/8 or fd00::/8, and {quote(text)} is not: {problem}"
+        )
+
+
 def _in_port(key: str) -> Callable[[str], None]:
     """What a port's text takes there: harp_port_spec_parse() is the one who knows."""
     # A gateway is of the family of some address.
@@ -163,6 +188,7 @@ _MEANING: dict[str, Callable[[str], None]] = {
     "HARP_RSS": _rss,
     "IFNAME": _ifname,
     "RSS": _rss,
+    "ALLOW_SOURCES": _prefix,
     "DEVICE": _in_port(""),
     "NAME": _in_port("name"),
     "ADDRESSES": _in_port("ip"),

@@ -25,6 +25,7 @@ def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: boo
     """
     if not settings.run_dir.is_dir():
         return []
+    rundir.check(settings.run_dir)
     lock = rundir.lock(settings.run_dir)
     try:
         return _clean(settings, preparation, unpin, force)

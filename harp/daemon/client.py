@@ -12,9 +12,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from harp import __version__, _host
+from harp import __version__, _host, files
 from harp._host import Kind, Leased, Message
 from harp.closing import Closing
+from harp.daemon import peer
 from harp.errors import Exit, HarpError
 
 TIMEOUT_S = 10.0
@@ -68,6 +69,13 @@ class DaemonClient(Closing):
             ) from error
         except OSError as error:
             raise HarpError(f"{self.path}: {error.strerror or error}", Exit.NOT_RUNNING) from error
+        uid = peer.connected_uid(self._sock)
+        if not files.trusted_user(uid):
+            raise HarpError(
+                f"{self.path}: user {uid} listens there, and harpd must run as root or as this "
+                "user; name harpd's own socket",
+                Exit.NOT_RUNNING,
+            )
 
     def close(self) -> None:
         """Ends the connection; leases stay the process's. Safe twice."""

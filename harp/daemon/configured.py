@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def _nic(nic: config.NicConfig) -> NicSettings:
         xdp_mode=_XDP_MODES[nic.xdp_mode],
         rss=nic.rss,
         cores=nic.cores,
+        allow_sources=tuple(map(ip_network, nic.allow_sources)),
     )
 
 

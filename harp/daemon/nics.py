@@ -17,7 +17,7 @@ from harp.daemon import reach
 from harp.daemon.kernel import Beside, Hardware, Kernel, SteeringLike
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
-from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.settings import NicSettings, Prefix, Settings
 from harp.daemon.state import NicState
 from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState
 
@@ -46,6 +46,8 @@ class Nic:
     fresh: bool = True  # since it appeared nobody has prepared it
     keep_pins: bool = False  # jobs depend on pins that we can't take up
     mode_why: str = ""  # why the program is where it is, in this mode
+    # The allow_sources that the program enforces; None: not known.
+    sources: tuple[Prefix, ...] | None = None
 
     @property
     def ifname(self) -> str:
@@ -133,8 +135,36 @@ class Nics:
             if nic.steering is None:
                 self._take_up(nic, link)
             if nic.steering is not None:
+                self._restrict(nic)
                 self._mirror(nic, link.ifindex, addresses)
                 self.look_at_queues(nic)
+
+    def _restrict(self, nic: Nic) -> None:
+        """Has the XDP program enforce allow_sources. On failure the list before stays in force, and
+        no lease is granted: it would receive from sources that harp.toml excludes."""
+        assert nic.steering is not None
+        wanted, before = nic.settings.allow_sources, nic.sources
+        if before == wanted:
+            return
+        try:
+            nic.steering.sources_set(
+                (each.network_address.packed, each.prefixlen) for each in wanted
+            )
+        except OSError as error:
+            nic.sources = None
+            nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
+            self._tell(f"{nic.ifname} sources", f"{nic.ifname} can't be leased: {nic.why_not}")
+            return
+        nic.sources = wanted
+        if self._told.pop(f"{nic.ifname} sources", "") and self._has_its_name(nic):
+            nic.why_not, nic.error = "", 0
+        if wanted or before:
+            words = ", ".join(map(str, wanted)) or "every source"
+            log.info("%s: HARP's ports take packets from %s", nic.ifname, words)
+
+    @staticmethod
+    def _has_its_name(nic: Nic) -> bool:
+        return nic.link is not None and nic.link.ifname == nic.ifname
 
     def _renamed(self, nic: Nic, links: dict[str, Link]) -> Link | None:
         """The NIC under a name that harp.toml does not know: its leases are the interface's, and go
@@ -267,7 +297,7 @@ class Nics:
         self._before.pop(nic.ifname, None)
         self._tell(nic.ifname, "")
         nic.why_not, nic.error = "", 0
-        nic.addresses, nic.missed = {}, {}
+        nic.addresses, nic.missed, nic.sources = {}, {}, None
         if adopted and before is not None:
             # In the map already, if they are still there; sync() takes out what is not.
             known = [bytes.fromhex(raw) for raw in before.addresses]

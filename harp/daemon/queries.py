@@ -97,6 +97,7 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
         "ports_per_instance": ports.size if ports else 0,
         "port_blocks_resting": len(ports.resting) if ports else 0,
         "addresses": sorted(str(Address(raw, 0, 0)) for raw in each.addresses),
+        "allow_sources": None if each.sources is None else [str(net) for net in each.sources],
         "verdicts": _verdicts(each),
     }
 

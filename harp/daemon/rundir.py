@@ -10,6 +10,7 @@ import socket
 import stat
 from pathlib import Path
 
+from harp import files
 from harp.daemon.access import group_number
 from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
@@ -32,6 +33,17 @@ def prepare(run_dir: Path) -> None:
         raise HarpError(
             f"{run_dir} can't be written to (read-only?); set run_dir to a directory that can"
         )
+    check(run_dir)
+
+
+def check(run_dir: Path) -> None:
+    """HarpError when others could put a socket or a state of theirs in it."""
+    try:
+        files.check_trusted(run_dir)
+    except files.UntrustedError as error:
+        raise HarpError(f"run_dir is not trusted: {error.strerror}, or set run_dir") from error
+    except OSError as error:
+        raise HarpError(f"{run_dir}: {error.strerror}; set run_dir") from error
 
 
 def lock(run_dir: Path) -> int:

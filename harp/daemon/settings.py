@@ -2,11 +2,13 @@
 """What harpd is told: harp.toml's [daemon], [metrics] and [[nic]], in the shape that harpd uses."""
 
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
 from harp.daemon.ports import Block
 
+Prefix = IPv4Network | IPv6Network
 RUN_DIR = Path("/run/harp")
 SOCKET_NAME = "harpd.sock"
 PINS_NAME = "bpf"
@@ -23,6 +25,7 @@ class NicSettings:
     xdp_mode: int = 0
     rss: str = ""
     cores: tuple[int, ...] = ()
+    allow_sources: tuple[Prefix, ...] = ()  # empty: every source
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 from harp import files
 from harp.daemon.ports import Block
 from harp.daemon.table import Lease, Owner
+from harp.errors import HarpError
 from harp.words import printable
 
 VERSION = 1
@@ -181,11 +182,14 @@ class StateFile:
         self._new = run_dir / (FILE + ".new")
 
     def read(self) -> State | None:
-        """What the harpd before left; None when there is nothing. BadStateError, OSError."""
+        """What the harpd before left; None when there is nothing. BadStateError, OSError, HarpError
+        when other users can change it: harpd acts on it as root."""
         try:
-            raw, _ = files.read(self.path, FILE_BYTES_MAX)
+            raw = files.read(self.path, FILE_BYTES_MAX)
         except FileNotFoundError:
             return None
+        except files.UntrustedError as error:
+            raise HarpError(f"the state is not trusted: {error.strerror}, or remove it") from error
         except (files.NotRegularError, IsADirectoryError) as error:
             raise BadStateError(str(error.strerror)) from error
         if len(raw) > FILE_BYTES_MAX:

@@ -202,6 +202,36 @@ def _checksums(view: View, link: Link, _queue: int) -> Answer:
 
 
 @check(
+    "vlan-tags",
+    "interface",
+    "whether the NIC takes VLAN tags off (rxvlan) while it has VLANs",
+    "an XDP program does not see such a tag: it can take a VLAN's packet for HARP's",
+)
+def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
+    # The VLANs of a bond arrive on its members.
+    lower = {link.name, link.master} - {""}
+    vlans = sorted(
+        each.name for each in view.links.values() if each.kind == "vlan" and each.beneath in lower
+    )
+    if not vlans:
+        return good("no VLAN interface here")
+    try:
+        offload = view.host.ethtool.get("features", link.name).get("rx-vlan-hw-parse")
+    except OSError:
+        return None
+    names = ", ".join(vlans)
+    if not offload:
+        return good(f"rxvlan is off: the XDP program passes what belongs to {names}")
+    if view.lent(link) and view.harpd.devices[link.name].beside:
+        return good(f"harpd's program is beside the interface, where it sees the tags of {names}")
+    return costs(
+        f"rxvlan is on and there is {names}: HARP can receive a VLAN's packets for its own "
+        "addresses and ports",
+        f"ethtool -K {link.name} rxvlan off; or allow_sources of {link.name} in harp.toml",
+    )
+
+
+@check(
     "coalescing",
     "interface",
     "how long the NIC waits before it interrupts",

@@ -159,7 +159,7 @@ def _flow_cells(each: Instance, flow: np.void) -> dict[str, object]:
         "lane": text(flow["label"]) or "-",
         "cc": _page.congestion_name(int(flow["congestion"])),
         "cwnd": amount(int(flow["cwnd_bytes"])),
-        "ssthresh": "-" if threshold >= 1 << 30 else amount(threshold),
+        "ssthresh": "-" if threshold >= _page.SSTHRESH_NONE else amount(threshold),
         "in flight": amount(int(flow["in_flight_bytes"])),
         "srtt": span(int(flow["srtt_ns"])),
         "rttvar": span(int(flow["rttvar_ns"])),

@@ -4,7 +4,7 @@
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ class FakeSteering:
     xsks: dict[int, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
     own: set[bytes] = field(default_factory=set)
+    sources: list[tuple[bytes, int]] = field(default_factory=list)
     closed: bool = False
     replaced: int = 0
     failing: str = ""
@@ -70,6 +71,10 @@ class FakeSteering:
     def address_set(self, address: bytes, ours: bool) -> None:
         self._may_fail("address_set")
         (self.own.add if ours else self.own.discard)(address)
+
+    def sources_set(self, sources: Iterable[tuple[bytes, int]]) -> None:
+        self._may_fail("sources_set")
+        self.sources = list(sources)
 
     def verdicts(self) -> list[int]:
         return [0] * len(_host.verdict_names())

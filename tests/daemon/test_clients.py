@@ -327,3 +327,23 @@ def test_no_harpd_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(HarpError, match=r"no harpd at .*; `harpctl start` starts it") as caught:
         DaemonClient(tmp_path / "harpd.sock")
     assert caught.value.code == Exit.NOT_RUNNING
+
+
+@pytest.mark.usefixtures("need_root")
+def test_harpctl_asks_no_harpd_of_another_user(run_dir: Path) -> None:
+    """Root's harpctl would act on what it answers."""
+    run_dir.mkdir()
+    path = run_dir / "harpd.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        os.seteuid(NOBODY)  # what SO_PEERCRED says is who listened
+        try:
+            listening.listen(1)
+        finally:
+            os.seteuid(0)
+        why = f"user {NOBODY} listens there, and harpd must run as root or as this user"
+        with pytest.raises(HarpError, match=why) as caught:
+            DaemonClient(path)
+        assert caught.value.code == Exit.NOT_RUNNING
+        with listening.accept()[0] as asked:
+            assert asked.recv(64) == b"", "nothing was sent"

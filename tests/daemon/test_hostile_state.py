@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import Running
+from daemon_rig import NOBODY, Running
 from documents import changed, places
 from fake_kernel import FakeKernel
 
-from harp.daemon import peer
+from harp.daemon import cleaning, peer
+from harp.daemon.daemon import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, decode
+from harp.errors import HarpError
 
 HOSTILE: list[Any] = [
     None, True, "", "../../etc/passwd", "\x1b[2J\n", -1, 0, 2**31, 2**64, 10**400, 0.5, 1e999,
@@ -154,3 +156,92 @@ def test_a_state_that_can_not_be_set_aside(
     (settings.run_dir / "state.json").write_text("{")
     start(FakeKernel()).end(remove=True)
     assert "it can't be renamed either (Is a directory), and jobs of before" in caplog.text
+
+
+# What lets another user write harpd's state; `path` is the file or the directory.
+def group_may_write(path: Path) -> str:
+    path.chmod(path.stat().st_mode | 0o020)
+    return "can be changed by other users"
+
+
+def everybody_may_write(path: Path) -> str:
+    path.chmod(path.stat().st_mode | 0o002)
+    return "can be changed by other users"
+
+
+def everybody_may_write_and_it_is_sticky(path: Path) -> str:
+    path.chmod(path.stat().st_mode | 0o1002)
+    return "can be changed by other users"
+
+
+def another_owns_it(path: Path) -> str:
+    os.chown(path, NOBODY, NOBODY)
+    return f"belongs to user {NOBODY}, who can change it"
+
+
+def a_link_of_another(path: Path) -> str:
+    elsewhere = path.parent / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    return f"belongs to user {NOBODY}, who can change it"
+
+
+def a_link_to_what_another_owns(path: Path) -> str:
+    elsewhere = path.parent / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    os.chown(elsewhere, NOBODY, NOBODY)
+    return f"belongs to user {NOBODY}, who can change it"
+
+
+UNTRUSTED = (
+    group_may_write,
+    everybody_may_write,
+    everybody_may_write_and_it_is_sticky,
+    another_owns_it,
+    a_link_of_another,
+    a_link_to_what_another_owns,
+)
+
+
+@pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize("name", ["state.json", "run_dir"])
+@pytest.mark.parametrize("spoil", UNTRUSTED, ids=lambda spoil: spoil.__name__)
+def test_a_state_that_another_user_can_change_is_refused(
+    start: Callable[..., Running], settings: Settings, name: str, spoil: Callable[[Path], str]
+) -> None:
+    """Neither a start nor `harpctl stop` believes it, and it is left for a person to look at."""
+    settings.run_dir.mkdir()
+    file = settings.run_dir / "state.json"
+    text = json.dumps(a_state())
+    file.write_text(text)
+    said = spoil(file if name == "state.json" else settings.run_dir)
+    subject = "the state" if name == "state.json" else "run_dir"
+    unpinned: list[str] = []
+
+    def unpin(path: str) -> bool:
+        unpinned.append(path)
+        return True
+
+    for use in (
+        lambda: start(FakeKernel()),
+        lambda: cleaning.clean(settings, Preparation(), unpin, force=True),
+    ):
+        with pytest.raises(HarpError) as caught:
+            use()
+        assert str(caught.value).startswith(f"{subject} is not trusted: ")
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert file.read_text() == text
+    assert not unpinned
+
+
+def test_a_state_of_this_user_is_read_through_a_link(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    elsewhere = settings.run_dir.parent / "elsewhere"
+    elsewhere.mkdir()
+    settings.run_dir.symlink_to(elsewhere)
+    start(FakeKernel()).end(remove=False)
+    assert readable((elsewhere / "state.json").read_text())

@@ -13,6 +13,7 @@ from fake_patient import NOT_RUNNING, Patient
 from harp.doctor import document
 from harp.doctor.finding import CHECKS, Finding, Severity
 from harp.doctor.harpd import Device, Harpd
+from harp.doctor.view import Link
 
 COSTS, NO = Severity.COSTS, Severity.NO
 CPU = "sys/devices/system/cpu"
@@ -78,6 +79,19 @@ def ena_with_all_queues(patient: Patient) -> None:
 def fixed_merging(patient: Patient) -> None:
     patient.fake.nic.parts["features"]["rx-gro-hw"] = True
     patient.fake.ethtool.fixed.add("rx-gro-hw")
+
+
+def tagged(patient: Patient, offload: bool = True, beneath: str = "eth1") -> None:
+    """VLAN 5 is on the NIC, or on another device."""
+    patient.fake.nic.parts["features"]["rx-vlan-hw-parse"] = offload
+    patient.links["vlan5"] = Link("vlan5", 50, "vlan", up=False, beneath=beneath)
+
+
+def tagged_bond(patient: Patient) -> None:
+    """What comes for a bond's VLANs comes to its members."""
+    tagged(patient, beneath="bond0")
+    patient.links["vlan6"] = replace(patient.links["vlan5"], name="vlan6", index=51)
+    link(patient, master="bond0", master_kind="bond")
 
 
 def all_on_one(patient: Patient) -> None:
@@ -174,6 +188,9 @@ ILLNESSES: list[Illness] = [
     ("queue-busy", lambda p: p.fake.nic.xsk_queues.append(0), NO, "of another process"),
     ("queue-busy", lambda p: lends(p, 0), COSTS, "all 8 queues are lent"),
     ("queue-busy", lambda p: lends(p, 1, True), COSTS, "all came on one of 8 queues"),
+    ("vlan-tags", tagged, COSTS, "rxvlan is on and there is vlan5: HARP can receive"),
+    ("vlan-tags", lambda p: tagged(p) or lends(p, 3), COSTS, "rxvlan is on"),
+    ("vlan-tags", tagged_bond, COSTS, "there is vlan5, vlan6"),
     ("harpd-program", lambda p: lends(p, 3, copied=True), COSTS, "is copied once more"),
 ]
 
@@ -235,6 +252,13 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
         (light_sleep, "cpu-idle", "2 us from C1"),
         (lambda p: p.fake.nic.xsk_queues.append(3), "queue-busy", "queue 0 is free; taken: 3"),
         (lambda p: lends(p, 3), "queue-busy", "harpd has 3 of 8 queues to lend"),
+        (lambda p: tagged(p, offload=False), "vlan-tags", "rxvlan is off"),
+        (lambda p: tagged(p, beneath="eth2"), "vlan-tags", "no VLAN interface here"),
+        (
+            lambda p: tagged(p) or lends(p, 3, beside=True),
+            "vlan-tags",
+            "beside the interface, where it sees the tags of vlan5",
+        ),
         (lambda p: lends(p, 3, beside=True), "harpd-program", "on the device harp5 beside it"),
         (lambda p: lends(p, 3), "harpd", "harpd 0.1.0 at /run/harp/harpd.sock lends eth1"),
         (lambda p: p.fake.remove("proc/interrupts"), "irq-affinity", "none of its own"),

@@ -94,7 +94,7 @@ def the_kernel_answers(folder: Path) -> None:
 
 def memif(folder: Path, role: str, more: str = "") -> str:
     """One end."""
-    return f"net_memif0,role={role},id=0,socket-abstract=no,socket={folder}/memif.sock{more}"
+    return f"net_memif0,role={role},socket={folder}/memif.sock{more}"
 
 
 def memif_carries(folder: Path) -> None:

@@ -103,7 +103,7 @@ def finish(server: "subprocess.Popen[str]") -> tuple[list[Any], str]:
 
 def memif(role: str, folder: Path, number: int, mtu: int = 1500, more: str = "") -> str:
     """A port on one end of a memif; addresses 10.9.0.N and fd00:9::N."""
-    device = f"net_memif0,role={role},id=0,socket={folder}/memif.sock,socket-abstract=no"
+    device = f"net_memif0,role={role},socket={folder}/memif.sock"
     return f"{device};ip=10.9.0.{number}/24;ip=fd00:9::{number}/64;mtu={mtu}{more}"
 
 

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harp.ncclnet import WARN, NcclError, Net
+from ncclnet import WARN, NcclError, Net
+
 from harp.stats import find
 
 

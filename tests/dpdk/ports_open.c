@@ -2,6 +2,7 @@
 /* ports_open.c - starting DPDK and opening ports: again, twice, side by side, in a child, and what is refused. */
 #include <errno.h>
 #include <malloc.h>
+#include <rte_log.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -95,6 +96,31 @@ void case_strings(void)
 		return;
 	refused("net_ring0", -EBUSY, "open in this process");
 	end_close(&end);
+}
+
+static unsigned log_lines, log_summaries;
+
+static void hear_log(void *ctx, enum harp_log_level level, const char *line)
+{
+	(void)ctx;
+	log_lines += level == HARP_LOG_INFO && strstr(line, "a packet was lost") != NULL;
+	log_summaries += strstr(line, "99990 more lines of DPDK's were not passed on") != NULL;
+}
+
+/* A driver may log each packet that it loses: few of these lines are passed on, the rest is counted. */
+void case_log(void)
+{
+	const struct harp_dpdk_eal_options opt = { .size = sizeof(opt), .log = hear_log };
+	struct end end;
+
+	CHECK_EQ(api->start(&opt, why, sizeof(why)), 0);
+	if (!end_open(&end, "net_ring0", 0))
+		return;
+	for (unsigned i = 0; i < 100000; i++)
+		rte_log(RTE_LOG_ERR, RTE_LOGTYPE_PMD, "a packet was lost, number %u\n", i);
+	CHECK_EQ(log_lines, 10);
+	end_close(&end);
+	CHECK_EQ(log_summaries, 1);
 }
 
 void case_twice(void)

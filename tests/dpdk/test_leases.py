@@ -29,7 +29,7 @@ METRICS_PORT = 9747
 LOOKS = 1000
 PORT = """
 [[dpdk]]
-device = "net_memif0,role={role},id=0,socket-abstract=no,socket={folder}/memif.sock"
+device = "net_memif0,role={role},socket={folder}/memif.sock"
 name = "rail0"
 addresses = ["10.9.0.{number}/24"]
 queues = {queues}

@@ -24,6 +24,7 @@ from harp.stats.instance import look
 from harp.stats.job import document
 
 SECONDS_MAX = 180
+NCCLNET = Path(__file__).parent.parent / "hostile"  # where plugin_lives.py finds ncclnet.py
 PORT = "net_null0,no-rx=1;ip=10.78.1.1/24"  # swallows what it is given
 Environment = dict[str, str]
 Live = Callable[..., list[dict[str, Any]]]
@@ -201,7 +202,7 @@ def live(plugin: Path) -> Live:
     def run(lives: int = 1, **variables: str) -> list[dict[str, Any]]:
         done = subprocess.run(
             [sys.executable, Path(__file__).with_name("plugin_lives.py"), plugin, str(lives)],
-            env=environment(**variables),
+            env=environment(PYTHONPATH=str(NCCLNET), **variables),
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,

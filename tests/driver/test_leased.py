@@ -250,7 +250,6 @@ def test_a_socket_that_is_not_harpds(containers: Containers) -> None:
     path = containers.daemons[0].folder / "file"
     path.touch()
     path.chmod(0o666)
-    _, said = containers.run("lat", "-e", "8", "-n", "10", HARP_SOCKET=str(path))
-    for rank in said:
-        line = rank.split("harpd is not used: ")[1].splitlines()[0]
-        assert line == f"{path}: nobody listens; is harpd running (`harpctl start`)?"
+    why = f"{path}: nobody listens; is harpd running (`harpctl start`)?"
+    for rank in refused(containers, HARP_SOCKET=str(path)):
+        assert rank.split("needs no answer): ")[1].splitlines()[0] == why

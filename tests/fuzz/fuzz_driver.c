@@ -23,7 +23,7 @@ static void memif_text(const char *text)
 	FUZZ_CLAIM(err == 0 || err == -EINVAL);
 	if (err)
 		return;
-	FUZZ_CLAIM(parsed.address_len <= sizeof(parsed.address));
+	FUZZ_CLAIM(parsed.address.len <= sizeof(parsed.address.un));
 	FUZZ_CLAIM(strnlen(parsed.rest, sizeof(parsed.rest)) < sizeof(parsed.rest));
 	FUZZ_CLAIM(memif_is(parsed.rest) && !driver_argument(parsed.rest, "socket="));
 }

@@ -118,6 +118,7 @@ void fuzz_host_open(struct fuzz_host *host, const struct fuzz_host_options *opt)
 		.max_conns = 8,
 		.max_listeners = 2,
 		.max_neighbours = 8,
+		.seed = 1,
 		.neighbour_mode =
 			opt->own_neighbours ? HARP_NEIGHBOUR_OWN : HARP_NEIGHBOUR_EXTERNAL,
 	};

@@ -20,7 +20,13 @@ enum step {
 	STEP_CONNECT,
 	STEP_SACK, /* blocks anywhere around what is in flight */
 	STEPS,
+	/* Operation bytes from STEP_RARE_MIN on: the inputs that are kept mean what they meant. */
+	STEP_OPTIONS = STEPS, /* any bytes of struct harp_tcp_options */
+	STEP_SHUT_READ,
+	STEP_RARE_MIN = 240,
 };
+
+#define FUZZ_TIMEOUT_NS_MAX (120000 * FUZZ_NS_PER_MS + 1)
 
 static struct fuzz_host host;
 static uint32_t peer_seq;  /* the peer's SND.NXT */
@@ -145,6 +151,39 @@ static void step_recv(struct fuzz_input *in)
 	fuzz_host_poll(&host, 1000);
 }
 
+static void step_options(struct fuzz_input *in)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt) }, before;
+	unsigned changes = fuzz_u8(in) % 8;
+
+	if (!host.conn)
+		return;
+	FUZZ_CLAIM(harp_conn_options(host.conn, &opt) == 0);
+	before = opt;
+	while (changes-- > 0) {
+		size_t at = sizeof(opt.size) + fuzz_u8(in) % (sizeof(opt) - sizeof(opt.size));
+
+		((uint8_t *)&opt)[at] = (uint8_t)fuzz_u8(in);
+	}
+	/* Or a connection that the application has closed lives on behind the end. */
+	opt.connect_timeout_ns %= FUZZ_TIMEOUT_NS_MAX;
+	opt.user_timeout_ns %= FUZZ_TIMEOUT_NS_MAX;
+	if (harp_conn_set_options(host.conn, &opt) != 0) {
+		FUZZ_CLAIM(harp_conn_options(host.conn, &opt) == 0);
+		FUZZ_CLAIM(opt.user_timeout_ns == before.user_timeout_ns &&
+			   opt.rx_frames == before.rx_frames && opt.mss_bytes == before.mss_bytes);
+	}
+	fuzz_host_poll(&host, 1000);
+}
+
+static void step_shut_read(void)
+{
+	if (!host.conn || harp_conn_shutdown(host.conn, SHUT_RD) != 0)
+		return;
+	comparing = false; /* bytes are missing from here on */
+	FUZZ_CLAIM(harp_conn_readable_bytes(host.conn) == 0);
+}
+
 static void tcp_begin(bool timestamps)
 {
 	peer_seq = FUZZ_PEER_ISS + 1;
@@ -155,7 +194,9 @@ static void tcp_begin(bool timestamps)
 
 static void step_take(struct fuzz_input *in)
 {
-	switch (fuzz_u8(in) % STEPS) {
+	unsigned step = fuzz_u8(in);
+
+	switch (step >= STEP_RARE_MIN ? STEP_OPTIONS + step % 2 : step % STEPS) {
 	case STEP_SEGMENT:
 		step_segment(in);
 		break;
@@ -173,7 +214,7 @@ static void step_take(struct fuzz_input *in)
 		break;
 	case STEP_SHUTDOWN:
 		if (host.conn)
-			(void)harp_conn_shutdown(host.conn);
+			(void)harp_conn_shutdown(host.conn, SHUT_WR);
 		break;
 	case STEP_CLOSE:
 		harp_conn_close(host.conn);
@@ -191,6 +232,12 @@ static void step_take(struct fuzz_input *in)
 		break;
 	case STEP_SACK:
 		step_sack(in);
+		break;
+	case STEP_OPTIONS:
+		step_options(in);
+		break;
+	case STEP_SHUT_READ:
+		step_shut_read();
 		break;
 	default:
 		break;

@@ -2,7 +2,7 @@
 """A process in a namespace that does what a test tells it, one JSON line a command.
 
 As a module it is the test's side (`Actor`); run as a program it is the process's side, which holds
-one plugin (harp.ncclnet.Net) and answers each command with one line. Commands may be started and
+one plugin (ncclnet.Net) and answers each command with one line. Commands may be started and
 collected apart, so that a test can be hostile while one is under way.
 """
 
@@ -168,7 +168,7 @@ class Commands:
         self.flows: dict[int, Flow] = {}
 
     def load(self, path: str) -> None:
-        from harp import ncclnet
+        import ncclnet
 
         self.ncclnet = ncclnet
         self.net = ncclnet.Net(path)
@@ -183,12 +183,32 @@ class Commands:
         handle, comm = self.net.listen()
         return [base64.b64encode(handle).decode(), comm]
 
+    def listen_with_harp(self, timeout_s: float = HANGS_S) -> list[Any]:
+        """Listens once the instances are open, which the first listen begins (HARP_PATH=auto): the
+        handle has their ports."""
+        deadline = time.monotonic() + timeout_s
+        while (made := self.net.listen())[0][11] & 8:  # docs/lanes.md section 2
+            assert time.monotonic() < deadline, "the instances are not open"
+            self.net.close_listen(made[1])
+            time.sleep(0.01)
+        return [base64.b64encode(made[0]).decode(), made[1]]
+
     def accept(self, listen: int, timeout_s: float = HANGS_S) -> int:
         return self.ncclnet.poll_until([lambda: self.net.accept_step(listen)], timeout_s)[0]
 
     def connect(self, handle: str, timeout_s: float = HANGS_S) -> int:
         step = self.net.connect_start(base64.b64decode(handle))
         return self.ncclnet.poll_until([step], timeout_s)[0]
+
+    def call_while_opening(self, handle: str, listen: int, calls: int) -> list[Any]:
+        """Calls of a process whose interface cannot be opened yet: connects and accepts that gave
+        a comm, and another listener's handle, which is closed again."""
+        step = self.net.connect_start(base64.b64decode(handle))
+        found = [step() for _ in range(calls)]
+        found += [self.net.accept_step(listen) for _ in range(calls)]
+        other, comm = self.net.listen()
+        self.net.close_listen(comm)
+        return [[comm for comm in found if comm], base64.b64encode(other).decode()]
 
     def poll(self, listen: int) -> bool:
         """Says so, and accepts until the next command comes: was there anybody?"""
@@ -352,7 +372,7 @@ class Commands:
         import ctypes as ct
         import threading
 
-        from harp import ncclnet
+        import ncclnet
 
         table = ncclnet._Table.in_dll(ct.CDLL(path), "ncclNetPlugin_v11")
         failed: list[int] = []

@@ -19,10 +19,10 @@ import sys
 import time
 from typing import Any
 
+from ncclnet import HANDLE_BYTES, NcclError, Net, Request
 from wire import ACK, CHALLENGE, CLOSE, CREDIT, DATA, READY, RECORD_BYTES, Handle, Peer, record
 
 from harp import _paths
-from harp.ncclnet import HANDLE_BYTES, NcclError, Net, Request
 
 HANGS_S = 60.0
 KEPT = 4

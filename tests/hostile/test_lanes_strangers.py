@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Port scanners, half-open floods and slow-loris peers at every door, while a healthy host connects
 again and again and a transfer of several lanes goes on: no connect fails, is tried again, or says
-anything; every byte is right. `harpctl bench connect` has the times.
+anything; every byte is right. `connects.py` has the times.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 import pytest
 from actor import Actor, actors
+from attack import KINDS, Attack
 
 from harp import _paths
-from harp.attack import KINDS, Attack
 from harp.lab import Lab, LabOptions
 from harp.netns import in_namespace
 
@@ -47,7 +47,8 @@ def test_strangers_hold_nobody_up(lab: Lab, kind: str, path: str) -> None:
     with actors(*made) as (victim, healthy):
         for rank in (victim, healthy):
             rank.call("load", path=str(_paths.plugin()))
-        (handle, listen), *later = victim.call("listen_many", count=1 + CONNECTS)
+        handle, listen = victim.call("listen_with_harp")
+        later = victim.call("listen_many", count=CONNECTS)
         victim.start("accept", listen=listen)
         sends, receives = healthy.call("connect", handle=handle), victim.result()
         with Attack(lab.hosts[2], kind, lab.hosts[0].address, doors(handle)) as attack:

@@ -194,11 +194,11 @@ def refusal(receiver: Actor, sender: Actor) -> tuple[str, str]:
 
 
 def test_another_key_is_named_on_both_sides(hosts: Hosts, path: str, tmp_path: Path) -> None:
-    keys = [write_key(tmp_path / str(i), bytes([i]) * 32) for i in range(2)]
+    keys = [write_key(tmp_path / str(i), bytes([i]) * 32) for i in (1, 2)]
     with two(hosts, path, sealing(keys[0]), sealing(keys[1])) as (receiver, sender):
         for said in refusal(receiver, sender):
             assert "do the pre-shared keys (HARP_KEY_FILE) differ?" in said
-            assert bytes([0]).hex() * 32 not in said
+            assert bytes([1]).hex() * 32 not in said
 
 
 def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path) -> None:
@@ -251,6 +251,7 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "nowhere": ("cannot be opened: No such file", lambda path: str(path / "nothing")),
     "a folder": ("is not a regular file", str),
     "open to all": ("chmod 600", lambda path: str(write_key(path / "key", PSK, 0o644))),
+    "zeros": ("a key of zeros", lambda path: str(write_key(path / "key", bytes(32)))),
     "too short": ("64 hexadecimal digits", lambda path: str(write_key(path / "key", PSK[1:]))),
 }
 

@@ -11,7 +11,8 @@ from errno import ENETDOWN
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from harp.attack import checksum
+from attack import checksum
+
 from harp.lab import Lab
 from harp.netns import in_namespace
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from steering_api import Library, Steering
+from steering_api import GENERIC, Library, Steering
 
 from harp.lab import Host
 from harp.netns import in_namespace
@@ -119,8 +119,8 @@ def inside(host: Host, work: Callable[[], Any]) -> Any:
     return result[0]
 
 
-def attach(library: Library, host: Host) -> Steering:
-    steering: Steering = inside(host, lambda: library.attach(host.ifname))
+def attach(library: Library, host: Host, mode: int = GENERIC) -> Steering:
+    steering: Steering = inside(host, lambda: library.attach(host.ifname, mode))
     return steering
 
 

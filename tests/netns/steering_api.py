@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libharp-xdp.so by ctypes: harp_xdp.h, version 6 of it, for tests of what harpd does with it.
+"""libharp-xdp.so by ctypes: harp_xdp.h, version 7 of it, for tests of what harpd does with it.
 
 As a program it attaches and pins, says "ready", and holds on until it is killed:
 steering_api.py BUILD DIR IFNAME [MODE]
@@ -9,11 +9,11 @@ import ctypes
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-VERSION = 6
+VERSION = 7
 HOME_NONE = 0xFFFFFFFF
 QUEUES_MAX = 256
 TCP, UDP = 1, 2
@@ -54,6 +54,15 @@ class _Table(ctypes.Structure):
         ("side_seen", _function(_P, result=_U)),
         ("side_netns", _function(_P)),
         ("look", _function(_P, _P, _Z)),
+        ("sources_set", _function(_P, _P, ctypes.c_uint)),
+    ]
+
+
+class _Source(ctypes.Structure):
+    _fields_ = [
+        ("address_bytes", ctypes.c_uint8),
+        ("prefix_bits", ctypes.c_uint8),
+        ("address", ctypes.c_uint8 * 16),
     ]
 
 
@@ -152,6 +161,14 @@ class Steering:
     def xsk_set(self, queue: int, fd: int) -> None:
         _check(self._api.xsk_set(self._handle, queue, fd))
 
+    def sources_set(self, sources: Iterable[tuple[bytes, int]]) -> None:
+        """Each an address of 4 or 16 bytes and a number of bits."""
+        each = [
+            _Source(len(address), bits, (ctypes.c_uint8 * 16)(*address))
+            for address, bits in sources
+        ]
+        _check(self._api.sources_set(self._handle, (_Source * len(each))(*each), len(each)))
+
     def verdicts(self) -> dict[str, int]:
         counts = (ctypes.c_uint64 * self._api.verdict_count)()
         _check(self._api.verdicts(self._handle, counts, len(counts)))
@@ -164,8 +181,8 @@ class Steering:
         return [(sums[at], sums[at + 1], sums[at + 2].bit_count()) for at in range(0, 3 * count, 3)]
 
     def fds(self) -> list[int]:
-        fds = (ctypes.c_int * 16)()
-        return list(fds[: self._api.fds(self._handle, fds, 16)])
+        fds = (ctypes.c_int * 24)()
+        return list(fds[: self._api.fds(self._handle, fds, 24)])
 
     def side(self) -> int:
         return int(self._api.side_seen(self._handle))

@@ -22,6 +22,7 @@ PORT = 61000
 OWN = bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2])  # ::ffff:10.77.0.2
 PINS = {
     *("xsks", "ports", "addresses", "verdicts", "arrivals", "layout"),
+    *("restricted", "sources_v4", "sources_v6"),
     *("program", "link"),
 }
 
@@ -183,7 +184,7 @@ def test_an_older_layout_with_fewer_maps_is_named(lab: Lab, library: Library, pi
     os.close(fd)
     error = refusal(library, lab.hosts[1], pinned)
     assert error.errno == errno.ESTALE
-    assert "by another version of HARP (layout 1, ours is 2)" in error.strerror
+    assert "by another version of HARP (layout 1, ours is 3)" in error.strerror
     assert xdp_attached(lab.hosts[1]), "refused is not removed"
 
 

@@ -4,7 +4,9 @@
 import itertools
 
 import pytest
-from packet_rig import MODULUS, MS, SECOND, Rig, data_of, with_data
+from packet_rig import MODULUS, MS, PORT, SECOND, Rig, data_of, with_data
+
+from harp._core import Connection
 
 
 def test_the_initial_window_is_ten_segments(rig: Rig) -> None:
@@ -113,6 +115,74 @@ def test_a_timeout_sends_the_oldest_segment_first(rig: Rig) -> None:
     conn.abort()
 
 
+def handshake(rig: Rig, opens: str, answer_after_ns: int, **options: object) -> Connection:
+    """Without timestamps, by us ("active") or by the peer, which answers so late and only once."""
+    if opens == "passive":
+        listener = rig.listen(**options)
+        first = rig.says("S", ack=0, options=rig.syn_options())[0]
+        rig.wait(answer_after_ns - MS)
+        rig.seq, rig.ack = rig.seq + 1, first.seq + 1
+        rig.says("A")
+        conn = listener.accept()
+        assert conn
+        return conn
+    conn = rig.stack.connect(rig.peer, PORT, **options)
+    first = rig.tcp(rig.poll(0))[0]
+    rig.sport, rig.dport, rig.ack = PORT, first.sport, first.seq + 1
+    rig.wait(answer_after_ns - MS)
+    rig.says("SA", options=rig.syn_options())
+    rig.seq += 1
+    assert conn.state == "ESTABLISHED"
+    return conn
+
+
+FIRST_RTO = {"default": (0, 1), "data-center": (200 * MS, 2)}
+
+
+@pytest.mark.parametrize("segments", [1, 10])
+@pytest.mark.parametrize("opens", ["active", "passive"])
+@pytest.mark.parametrize("name", FIRST_RTO)
+def test_a_path_of_250_ms_has_its_first_flight_sent_once(
+    rig: Rig, name: str, opens: str, segments: int
+) -> None:
+    """RFC 6298 (2.1), and (5.7) where the first RTO is shorter and repeats the SYN in vain."""
+    initial_rto_ns, syns = FIRST_RTO[name]
+    conn = handshake(rig, opens, 250 * MS, initial_rto_ns=initial_rto_ns)
+    assert conn.info()["rto_count"] == syns - 1
+    sent = rig.sends(conn, bytes(segments * rig.mss))
+    assert len(sent) == segments
+    assert with_data(rig.waits(249 * MS)) == []
+    rig.ack += segments * rig.mss
+    rig.says("A")
+    assert conn.info()["retransmits"] == 0
+    assert conn.info()["srtt_ns"] // MS in range(248, 253)
+    conn.abort()
+
+
+@pytest.mark.parametrize("opens", ["active", "passive"])
+@pytest.mark.parametrize(("initial_rto_ns", "after_ns"), [(0, 3 * SECOND), (200 * MS, 600 * MS)])
+def test_after_a_syn_sent_twice_the_first_timeout_is_longer(
+    rig: Rig, initial_rto_ns: int, after_ns: int, opens: str
+) -> None:
+    """RFC 6298 (5.7): 3 s for 1 s, and as much more of another first RTO."""
+    first_ns = initial_rto_ns or SECOND
+    conn = handshake(rig, opens, first_ns + 100 * MS, initial_rto_ns=initial_rto_ns)
+    sent = rig.sends(conn, bytes(2 * rig.mss))
+    assert with_data(rig.waits(after_ns - 2 * MS)) == []
+    assert [s.seq for s in with_data(rig.waits(3 * MS))] == [sent[0].seq]
+    conn.abort()
+
+
+def test_the_first_sample_replaces_the_longer_timeout(rig: Rig) -> None:
+    conn = handshake(rig, "active", SECOND + 100 * MS)
+    assert conn.info()["rto_ns"] == 3 * SECOND
+    rig.sends(conn, bytes(2 * rig.mss))
+    rig.ack += 2 * rig.mss
+    rig.says("A")
+    assert conn.info()["rto_ns"] < 100 * MS
+    conn.abort()
+
+
 def test_timeouts_back_off(rig: Rig) -> None:
     """RFC 6298 (5.5)."""
     conn = rig.open(listen={"user_timeout_ns": 300 * SECOND})
@@ -149,6 +219,38 @@ def test_a_spurious_timeout_is_undone(rig: Rig) -> None:
     frame = rig.frame(rig.segment("A"))
     rig.raw(frame)
     assert conn.info()["snd_cwnd_bytes"] >= window
+    conn.abort()
+
+
+@pytest.mark.parametrize("congestion", ["newreno", "cubic"])
+def test_slow_start_goes_on_after_the_timeout_of_a_lone_segment(rig: Rig, congestion: str) -> None:
+    """RFC 5681 section 3.1: its ACK ends the recovery, and the loss window was what limited it."""
+    conn = rig.open(listen={"congestion": congestion})
+    rig.sends(conn, bytes(rig.mss))
+    assert len(with_data(rig.waits(60 * MS))) == 1
+    assert conn.info()["snd_cwnd_bytes"] == rig.mss
+    rig.ack += rig.mss
+    rig.says("A")
+    assert conn.info()["snd_cwnd_bytes"] == 2 * rig.mss
+    assert len(rig.sends(conn, bytes(20 * rig.mss))) == 2
+    rig.ack += 2 * rig.mss
+    rig.says("A")
+    assert conn.info()["snd_cwnd_bytes"] >= 3 * rig.mss
+    conn.abort()
+
+
+def test_the_undone_timeout_of_a_lone_segment_leaves_the_window_as_it_was(rig: Rig) -> None:
+    """The window had not limited anything, so the ACK must not make it larger either."""
+    conn = rig.open(timestamps=True)
+    window = conn.info()["snd_cwnd_bytes"]
+    rig.sends(conn, bytes(rig.mss - 12))
+    original = rig.tsecr
+    assert len(with_data(rig.waits(60 * MS))) == 1
+    rig.tsecr = original
+    rig.ack += rig.mss - 12
+    rig.says("A")
+    assert rig.stat("tcp_spurious_rto") == 1
+    assert conn.info()["snd_cwnd_bytes"] == window
     conn.abort()
 
 

@@ -4,7 +4,10 @@
 import struct
 
 import pytest
-from packet_rig import MS, SECOND, Rig, data_of, options_of, sack_of, seal, with_data
+from packet_rig import MS, SECOND, WINDOW, Rig, data_of, options_of, sack_of, seal, with_data
+from scapy.layers.inet import TCP
+
+from harp._core import Connection
 
 
 def sack(*blocks: tuple[int, int]) -> list[object]:
@@ -223,6 +226,110 @@ def test_a_lost_tail_is_probed_before_the_timeout(rig: Rig) -> None:
     probes = with_data(rig.waits(400 * MS))
     assert probes
     assert probes[0].seq == rig.ack + 2 * rig.mss, "the last segment, not the first"
+    conn.abort()
+
+
+def long_path(rig: Rig, **offer: object) -> Connection:
+    """A connection over 100 ms whose timeout is 250 ms and whose probe is due after 200 ms."""
+    listener = rig.listen()
+    reply = rig.says("S", ack=0, options=rig.syn_options(**offer))[0]
+    rig.wait(100 * MS)
+    rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
+    rig.says("A")
+    conn = listener.accept()
+    assert conn
+    rig.sends(conn, bytes(2 * rig.mss))
+    rig.wait(100 * MS)
+    rig.ack += 2 * rig.mss
+    rig.says("A")
+    assert conn.info()["rto_ns"] // MS in range(240, 260)
+    assert conn.info()["srtt_ns"] // MS in range(100, 103)
+    return conn
+
+
+def a_dsack(rig: Rig) -> list[TCP]:
+    return rig.says("A", options=sack((rig.ack - rig.mss, rig.ack)))
+
+
+USELESS = {
+    "dsack": a_dsack,
+    "sack-of-the-unsent": lambda rig: rig.says(
+        "A", options=sack((rig.ack + 9 * rig.mss, rig.ack + 10 * rig.mss))
+    ),
+    "sack-of-a-part": lambda rig: rig.says("A", options=sack((rig.ack + 10, rig.ack + 20))),
+    "old-sack": lambda rig: rig.says(
+        "A", ack=rig.ack - 2 * rig.mss, options=sack((rig.ack - rig.mss, rig.ack))
+    ),
+    "old-ack": lambda rig: rig.says("A", ack=rig.ack - rig.mss),
+    "window-update": lambda rig: rig.says("A", window=WINDOW - rig.now // MS % 1000),
+    "beyond-the-window": lambda rig: rig.says("A", seq=rig.seq + 2**24),
+    "keepalive": lambda rig: rig.says("A", seq=rig.seq - 1),
+}
+
+
+def useless_acks(rig: Rig, name: str, count: int, pause_ns: int) -> list[TCP]:
+    """So many ACKs of nothing new, so far apart; what the stack sends meanwhile."""
+    sent = []
+    for _ in range(count):
+        sent += rig.waits(pause_ns - MS)
+        sent += USELESS[name](rig)
+    return with_data(sent)
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_an_ack_of_nothing_new_does_not_move_the_probe(rig: Rig, name: str) -> None:
+    """RFC 8985 section 7.2: new data and ACKs of new data start the timer, nothing else."""
+    conn = long_path(rig, sack=True)
+    sent = rig.sends(conn, bytes(4 * rig.mss))
+    due = rig.now + 2 * conn.info()["srtt_ns"]
+    assert useless_acks(rig, name, 3, 50 * MS) == []
+    assert with_data(rig.waits(due - MS - rig.now)) == []
+    assert [s.seq for s in with_data(rig.waits(2 * MS))] == [sent[3].seq]
+    assert conn.info()["rto_count"] == 0
+    conn.abort()
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_acks_of_nothing_new_prevent_neither_probe_nor_timeout(rig: Rig, name: str) -> None:
+    """RFC 6298 (5.3): the timeout comes one RTO behind the probe (RFC 8985 section 7.3)."""
+    conn = long_path(rig, sack=True)
+    sent = rig.sends(conn, bytes(4 * rig.mss))
+    rto = conn.info()["rto_ns"]
+    due = rig.now + 2 * conn.info()["srtt_ns"] + rto
+    out = useless_acks(rig, name, 8, 50 * MS)
+    assert [s.seq for s in out] == [sent[3].seq]
+    assert conn.info()["rto_count"] == 0
+    while rig.now < due + 2 * MS:
+        out += useless_acks(rig, name, 1, 10 * MS)
+    assert conn.info()["rto_count"] == 1
+    assert sent[0].seq in [s.seq for s in out]
+    conn.abort()
+
+
+@pytest.mark.parametrize("name", ["old-ack", "window-update", "beyond-the-window", "keepalive"])
+def test_acks_of_nothing_new_do_not_move_the_timeout(rig: Rig, name: str) -> None:
+    """RFC 6298 (5.3), without SACK."""
+    conn = long_path(rig)
+    rig.sends(conn, bytes(4 * rig.mss))
+    due = rig.now + conn.info()["rto_ns"]
+    while rig.now < due - 15 * MS:
+        assert useless_acks(rig, name, 1, 10 * MS) == []
+    rig.wait(due + 2 * MS - rig.now)
+    assert conn.info()["rto_count"] == 1
+    conn.abort()
+
+
+def test_a_window_that_opens_and_closes_does_not_move_the_timeout(rig: Rig) -> None:
+    conn = long_path(rig)
+    rig.sends(conn, bytes(4 * rig.mss))
+    due = rig.now + conn.info()["rto_ns"]
+    for _ in range(23):
+        rig.wait(8 * MS)
+        rig.says("A", window=0)
+        rig.says("A")
+    assert conn.info()["rto_count"] == 0
+    rig.wait(due + 2 * MS - rig.now)
+    assert conn.info()["rto_count"] == 1
     conn.abort()
 
 

@@ -104,7 +104,7 @@ def test_data_that_a_fin_of_ours_overtook_is_taken(rig: Rig) -> None:
 def test_segments_that_are_not_believed_keep_no_dead_peer_alive(rig: Rig) -> None:
     """Inside the window, and acknowledging what was never sent."""
     conn = rig.open()
-    conn.set_keepalive(SECOND, SECOND, 3)
+    conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3)
     for _ in range(20):
         rig.waits(SECOND // 2)
         rig.says("A", ack=rig.ack + 1000)

@@ -234,7 +234,7 @@ def test_a_retransmitted_fin_restarts_two_msl(rig: Rig) -> None:
 
 def test_keepalive_finds_a_dead_peer(rig: Rig) -> None:
     conn = rig.open()
-    conn.set_keepalive(SECOND, SECOND, 3)
+    conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3)
     probes = rig.waits(10 * SECOND)
     assert conn.error == 110
     assert len([p for p in probes if "R" not in str(p.flags)]) == 3
@@ -243,7 +243,7 @@ def test_keepalive_finds_a_dead_peer(rig: Rig) -> None:
 
 def test_keepalive_is_content_with_an_answer(rig: Rig) -> None:
     conn = rig.open()
-    conn.set_keepalive(SECOND, SECOND, 3)
+    conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3)
     for _ in range(20):
         for probe in rig.waits(SECOND + 10 * MS):
             assert probe.seq == rig.ack - 1, "RFC 9293 section 3.8.4"
@@ -254,7 +254,7 @@ def test_keepalive_is_content_with_an_answer(rig: Rig) -> None:
 
 def test_keepalive_counts_beyond_a_byte(rig: Rig) -> None:
     conn = rig.open()
-    conn.set_keepalive(SECOND, SECOND, 300)
+    conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=300)
     segments = rig.waits(299 * SECOND)
     assert conn.error == 0
     segments += rig.waits(5 * SECOND)
@@ -266,7 +266,9 @@ def test_keepalive_counts_beyond_a_byte(rig: Rig) -> None:
 @pytest.mark.parametrize(("idle_ns", "interval_ns"), [(2**64 - 1, 0), (SECOND, 2**64 - 1)])
 def test_keepalive_may_be_as_good_as_never(rig: Rig, idle_ns: int, interval_ns: int) -> None:
     conn = rig.open()
-    conn.set_keepalive(idle_ns, interval_ns, 1)
+    conn.set_options(
+        keepalive_idle_ns=idle_ns, keepalive_interval_ns=interval_ns, keepalive_count=1
+    )
     assert len(rig.waits(10 * SECOND)) <= 1
     assert conn.error == 0
     conn.abort()

@@ -5,6 +5,9 @@ import itertools
 
 import pytest
 from packet_rig import MODULUS, MS, SECOND, Counted, Rig, data_of, flags_of, with_data
+from scapy.layers.inet import TCP
+
+from harp._core import Connection
 
 
 def read_all(conn: object) -> bytes:
@@ -351,6 +354,98 @@ def test_push_marks_the_end_of_what_was_written(rig: Rig) -> None:
     conn = rig.open()
     segments = rig.sends(conn, bytes(3 * rig.mss))
     assert [("P" in word) for word in flags_of(segments)] == [False, False, True]
+    conn.abort()
+
+
+def pushed(segments: list[TCP]) -> list[int]:
+    """Which of them have PSH."""
+    return [i for i, word in enumerate(flags_of(segments)) if "P" in word]
+
+
+def long_path(rig: Rig, **listen: object) -> Connection:
+    """A connection over 20 ms, where the window's end is not marked."""
+    listener = rig.listen(**listen)
+    reply = rig.says("S", ack=0, options=rig.syn_options(wscale=4))[0]
+    rig.wait(20 * MS)
+    rig.seq, rig.ack = rig.seq + 1, reply.seq + 1
+    rig.says("A")
+    conn = listener.accept()
+    assert conn
+    return conn
+
+
+def everything(rig: Rig, sent: list[TCP]) -> list[TCP]:
+    """The peer acknowledges what comes, until nothing does; all of it."""
+    more = sent
+    while more:
+        rig.ack = more[-1].seq + len(data_of(more[-1]))
+        more = with_data(rig.says("A") + rig.waits(19 * MS))
+        sent = sent + more
+    return sent
+
+
+def test_push_marks_the_end_of_each_handover_behind_a_full_window(rig: Rig) -> None:
+    conn = long_path(rig)
+    sent = []
+    for segments in (10, 3, 8):
+        sent += rig.sends(conn, bytes(segments * rig.mss))
+    assert len(sent) == 10, "the initial window"
+    sent = everything(rig, sent)
+    assert len(sent) == 21
+    assert pushed(sent) == [9, 12, 20]
+    conn.abort()
+
+
+def test_calls_between_two_polls_are_one_handover(rig: Rig) -> None:
+    conn = long_path(rig)
+    for _ in range(4):
+        conn.send(bytes(rig.mss))
+    conn.send(b"end")
+    assert pushed(with_data(rig.tcp(rig.poll()))) == [4]
+    conn.abort()
+
+
+def test_what_a_call_did_not_take_is_not_the_end(rig: Rig) -> None:
+    """The application still has the rest, which follows as soon as there is room."""
+    conn = long_path(rig, tx_frames=40)
+    data = bytes(50 * rig.mss)
+    taken = conn.send(data)
+    assert taken == 40 * rig.mss
+    sent = with_data(rig.tcp(rig.poll()))
+    assert len(sent) == 10
+    while taken < len(data):
+        rig.ack += 2 * rig.mss
+        sent += with_data(rig.says("A"))
+        assert taken > len(sent) * rig.mss, "the queue is not empty"
+        taken += conn.send(data[taken:])
+    sent = everything(rig, sent + with_data(rig.waits(20 * MS)))
+    assert len(sent) == 50
+    assert pushed(sent) == [49]
+    conn.abort()
+
+
+def test_a_retransmission_has_the_push_of_its_segment(rig: Rig) -> None:
+    conn = long_path(rig)
+    first = rig.sends(conn, bytes(rig.mss))
+    rig.sends(conn, bytes(3 * rig.mss))
+    again = rig.says("A") + rig.says("A") + rig.says("A")
+    assert [(s.seq, "P" in str(s.flags)) for s in with_data(again)] == [(first[0].seq, True)]
+    conn.abort()
+
+
+def test_a_cut_leaves_push_to_the_last_piece(rig: Rig) -> None:
+    """What waits is cut, as the path has become narrower; the mark stays at the end."""
+    conn = long_path(rig)
+    sent = rig.sends(conn, bytes(10 * rig.mss))
+    rig.sends(conn, bytes(rig.mss))
+    rig.sends(conn, bytes(rig.mss))
+    rig.stack.route_add(rig.peer, 128 if rig.family == "ipv6" else 32, mtu_bytes=1300)
+    waited = everything(rig, sent)[10:]
+    assert [len(data_of(s)) for s in waited] == [
+        1300 - rig.headers,
+        rig.mss + rig.headers - 1300,
+    ] * 2
+    assert pushed(waited) == [1, 3]
     conn.abort()
 
 

@@ -257,14 +257,14 @@ def test_a_strangers_syn_ends_no_connect(rig: Rig, offer: dict[str, Any]) -> Non
 
 def test_connect_may_take_for_ever(rig: Rig) -> None:
     conn = rig.stack.connect(rig.peer, PORT, connect_timeout_ns=2**64 - 1)
-    assert len(rig.waits(30 * SECOND)) > 5
+    assert len(rig.waits(40 * SECOND)) > 5
     assert conn.state == "SYN-SENT"
     conn.abort()
 
 
 def test_connect_gives_up_after_its_timeout(rig: Rig) -> None:
-    conn = rig.stack.connect(rig.peer, 80, connect_timeout_ns=3 * SECOND)
-    syns = rig.waits(4 * SECOND)
+    conn = rig.stack.connect(rig.peer, 80, connect_timeout_ns=4 * SECOND)
+    syns = rig.waits(5 * SECOND)
     assert len(syns) >= 3
     assert {segment.seq for segment in syns if "S" in str(segment.flags)} == {syns[0].seq}
     assert conn.error == 110

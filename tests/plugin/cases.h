@@ -16,6 +16,9 @@
 	CASE(corrupt_handle, "a handle with any byte changed gives one error and no comm")         \
 	CASE(refused, "a handle whose listener is gone gives a remote error")                      \
 	CASE(abandoned, "half-open connections left behind do not survive finalize")               \
+	/* cases_waits.c */                                                                        \
+	CASE(calls_return, "after init no call waits, for an interface that opens neither")        \
+	CASE(many_lives, "hundreds of set-ups and closes leave no descriptor and no thread")       \
 	/* cases_data.c */                                                                         \
 	CASE(sizes, "messages of all sizes and alignments arrive whole, with their real size")     \
 	CASE(nothing, "messages of no bytes complete without touching memory")                     \

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,10 @@ MISTAKES = [
     ),
     ('[daemon]\nprepare = "true"\n', "write true without quotes"),
     ('[job]\npath = "xpd"\n', "must be one of auto, xdp, kernel, dpdk; did you mean xdp?"),
-    ('[job]\ndpdk = "net_null0"\n', "f:2:1: job.dpdk is an unknown key: did you mean dpdk_args?"),
+    ('[job]\ndpdk = "net_null0"\n', "f:2:1: job.dpdk is an unknown key: [job] has path"),
+    # A library's path, or an argument that names one, is no affair of a file that harpd hands on.
+    ('[job]\nlibdir = "/tmp"\n', "f:2:1: job.libdir is an unknown key: [job] has path"),
+    ('[job]\ndpdk_args = "-d x"\n', "f:2:1: job.dpdk_args is an unknown key"),
     (
         "[job]\ndpdk_memory_mib = 31\n",
         "f:2:1: job.dpdk_memory_mib = 31: must be a whole number of MiB from 32 to 1048576",
@@ -94,6 +98,18 @@ MISTAKES = [
     (
         '[[nic]]\nifname = "a"\nqueues = 2\nlease_queues = "1-2"\n',
         "f:4: nic.lease_queues names queue 2, and queues = 2 numbers them 0 to 1",
+    ),
+    (
+        '[[nic]]\nifname = "a"\nallow_sources = ["10.0.0.0/8", "10.0.0.1/8"]\n',
+        'f:3:1: nic.allow_sources = ["10.0.0.0/8", "10.0.0.1/8"]: must be prefixes like 10.0.0.0/8 '
+        'or fd00::/8, and "10.0.0.1/8" is not: it has bits set after the first 8; write 10.0.0.0/8',
+    ),
+    (
+        '[[nic]]\nifname = "a"\nallow_sources = ["::/0"' + ', "::/0"' * 5000 + "]\n",
+        'f:3:1: nic.allow_sources = ["::/0"'
+        + ', "::/0"' * 8
+        + ', "::/...: must be a list of at most '
+        "64 words without commas or spaces",
     ),
     ("dpdk = 1\n", "f:1:1: dpdk must be an array of tables: write [[dpdk]], once for each"),
     ('[[dpdk]]\nname = "a"\n', 'f:1:1: dpdk needs device = "..."'),
@@ -209,27 +225,32 @@ def test_an_unknown_variable_is_a_warning_with_the_nearest() -> None:
     )
 
 
-def test_variables_of_others_are_left_alone() -> None:
+def test_variables_of_others_are_left_alone(empty: Path) -> None:
     """harpd's own environment must not hide what the file says to jobs."""
     environ = {"HARP_FRAMES": "nonsense", "HARP_LOG_LEVEL": "debug", "HARP_SEEDS": "nonsense"}
-    found = config.load(_empty(), environ, readers=config.Reader.DAEMON)
+    found = config.load(empty, environ, readers=config.Reader.DAEMON)
     assert found["HARP_LOG_LEVEL"] == "debug"
     assert found["HARP_FRAMES"] == 8192
 
 
-def _empty() -> Path:
-    return Path(__file__).resolve().parents[2] / "conf" / "harp.toml"
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A copy: the tree may belong to somebody else than the user of the tests."""
+    text = (Path(__file__).resolve().parents[2] / "conf" / "harp.toml").read_text()
+    file = tmp_path / "empty.toml"
+    file.write_text(text)
+    return file
 
 
-def test_a_command_line_beats_all_and_is_checked() -> None:
+def test_a_command_line_beats_all_and_is_checked(empty: Path) -> None:
     found = config.load(
-        _empty(), {"HARP_ECN": "off"}, settings={"tcp.ecn": "request", "HARP_FRAMES": "1024"}
+        empty, {"HARP_ECN": "off"}, settings={"tcp.ecn": "request", "HARP_FRAMES": "1024"}
     )
     assert (found["HARP_ECN"], found["HARP_FRAMES"]) == ("request", 1024)
     assert found.values["HARP_ECN"].source.kind == "command line"
     wrong = {"tcp.ecm": "x", "nic.queues": "1", "frames": "1", "zzz": "", "HARP_FRAMEZ": "1"}
     with pytest.raises(config.ConfigError) as caught:
-        config.load(_empty(), {}, settings=wrong)
+        config.load(empty, {}, settings=wrong)
     assert [str(problem) for problem in caught.value.problems] == [
         "command line: tcp.ecm is an unknown key: did you mean tcp.ecn?",
         "command line: nic.queues is an unknown key: `harpctl config show` lists the keys",
@@ -363,14 +384,137 @@ def test_unreadable_says_who_may_not(tmp_path: Path) -> None:
     assert done.stdout == f"{Exit.PRIVILEGE.value} {file}: may not be read by this user\n"
 
 
-def test_a_file_that_everybody_may_write_is_worth_a_warning(tmp_path: Path) -> None:
+# What lets another user change harp.toml; `file` is it, in a folder of its own.
+def group_may_write(file: Path) -> str:
+    file.chmod(0o664)
+    return f"{file} can be changed by other users (mode 664): chmod go-w {file}"
+
+
+def everybody_may_write(file: Path) -> str:
+    file.chmod(0o646)
+    return f"{file} can be changed by other users (mode 646): chmod go-w {file}"
+
+
+def another_owns_it(file: Path) -> str:
+    os.chown(file, NOBODY, NOBODY)
+    return f"{file} belongs to user {NOBODY}, who can change it: chown root {file}"
+
+
+def another_owns_the_folder(file: Path) -> str:
+    os.chown(file.parent, NOBODY, NOBODY)
+    return f"{file.parent} belongs to user {NOBODY}, who can change it: chown root {file.parent}"
+
+
+def everybody_may_write_to_the_folder(file: Path) -> str:
+    file.parent.chmod(0o777)
+    return f"{file.parent} can be changed by other users (mode 777): chmod go-w {file.parent}"
+
+
+def a_link_to_what_another_owns(file: Path) -> str:
+    target = file.rename(file.parent.parent / "theirs")
+    os.chown(target, NOBODY, NOBODY)
+    file.symlink_to(target)
+    return f"{target} belongs to user {NOBODY}"
+
+
+def a_link_that_another_owns(file: Path) -> str:
+    """In a sticky folder, as /tmp: the target is root's, and the link can be pointed elsewhere."""
+    target = file.rename(file.parent.parent / "ours")
+    file.symlink_to(target)
+    os.chown(file, NOBODY, NOBODY, follow_symlinks=False)
+    file.parent.chmod(0o1777)
+    return f"{file} belongs to user {NOBODY}"
+
+
+def a_link_through_a_folder_of_another(file: Path) -> str:
+    theirs = file.parent.parent / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    (theirs / "link").symlink_to(file.rename(file.parent.parent / "ours"))
+    os.chown(theirs / "link", 0, 0, follow_symlinks=False)
+    file.symlink_to("../theirs/link")
+    return f"{theirs} belongs to user {NOBODY}"
+
+
+UNTRUSTED = (
+    group_may_write,
+    everybody_may_write,
+    another_owns_it,
+    another_owns_the_folder,
+    everybody_may_write_to_the_folder,
+    a_link_to_what_another_owns,
+    a_link_that_another_owns,
+    a_link_through_a_folder_of_another,
+)
+
+
+@pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize("spoil", UNTRUSTED, ids=lambda spoil: spoil.__name__)
+def test_a_file_that_another_user_can_change_is_refused(
+    tmp_path: Path, spoil: Callable[[Path], str]
+) -> None:
+    file = tmp_path / "etc" / "harp.toml"
+    file.parent.mkdir()
+    file.write_text("")
+    assert config.load(file, {}).file == str(file)
+    said = spoil(file)
+    error = str(refused(file))
+    assert error.startswith(f"{file}: is not trusted: {said}")
+    assert "\n" not in error
+
+
+def test_links_and_sticky_folders_of_trusted_users_are_good(tmp_path: Path) -> None:
     file = tmp_path / "harp.toml"
     file.write_text("")
-    file.chmod(0o666)
-    (warning,) = config.load(file, {}).warnings
-    assert "chmod o-w" in warning
-    file.chmod(0o644)
-    assert config.load(file, {}).warnings == ()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc").chmod(0o1777)
+    link = tmp_path / "etc" / "harp.toml"
+    link.symlink_to("../etc/./../harp.toml")
+    assert config.load(link, {}).file == str(link)
+
+
+# --------------------------------------------------------------------------------------------------
+# Of environment, command line and harp.toml the strongest wish for encryption holds.
+#
+REQUIRED = '[lanes]\nencrypt = "aes-256-gcm"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "set_to", "holds"),
+    [
+        (REQUIRED, "", "", "aes-256-gcm"),
+        (REQUIRED, "auto", "", "aes-256-gcm"),
+        (REQUIRED, "", "auto", "aes-256-gcm"),
+        ("", "aes-256-gcm", "", "aes-256-gcm"),
+        ('[lanes]\nencrypt = "off"\n', "aes-256-gcm", "", "aes-256-gcm"),
+        ('[lanes]\nencrypt = "off"\n', "", "", "off"),
+        ("", "off", "", "off"),
+        ("", "", "", "auto"),
+    ],
+)
+def test_the_strongest_wish_for_encryption_holds(
+    tmp_path: Path, text: str, environ: str, set_to: str, holds: str
+) -> None:
+    file = tmp_path / "harp.toml"
+    file.write_text(text)
+    given_by_command = {"lanes.encrypt": set_to} if set_to else {}
+    found = config.load(file, {"HARP_ENCRYPT": environ}, settings=given_by_command)
+    assert found["HARP_ENCRYPT"] == holds
+
+
+@pytest.mark.parametrize("where", ["environment", "command line"])
+def test_required_encryption_is_not_taken_back(tmp_path: Path, where: str) -> None:
+    file = tmp_path / "harp.toml"
+    file.write_text(REQUIRED)
+    environ = {"HARP_ENCRYPT": "off"} if where == "environment" else {}
+    set_to = {} if where == "environment" else {"lanes.encrypt": "off"}
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(file, environ, settings=set_to)
+    (problem,) = caught.value.problems
+    assert str(problem) == (
+        f'{where}: lanes.encrypt = "off", and {file}:2 requires encryption: unset it, or change '
+        "that"
+    )
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))

@@ -109,7 +109,9 @@ static void run_make(struct run *run, const struct cell *cell)
 	if (!err)
 		err = harp_wire_set_impair(run->wire, 0, &slow);
 	for (unsigned i = 0; i < 2 && !err; i++) {
-		struct harp_stack_options so = { .size = sizeof(so), .max_conns = 4, .seed = i };
+		struct harp_stack_options so = { .size = sizeof(so),
+						 .max_conns = 4,
+						 .seed = i + 1 };
 		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
 
 		run->nic[i] = harp_wire_port(run->wire, i);

@@ -40,10 +40,14 @@ static uint64_t run_later(uint64_t a, uint64_t b)
 
 static void run_app_begins(struct sim *sim, struct sim_app *app, struct harp_conn *conn)
 {
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+
 	app->conn = conn;
 	app->progress_ns = sim->now_ns;
-	harp_conn_set_user(conn, app);
-	(void)harp_conn_set_delayed_ack(conn, app->delayed_ack_ns);
+	(void)harp_conn_options(conn, &opt);
+	opt.user = app;
+	opt.delayed_ack_ns = app->delayed_ack_ns;
+	(void)harp_conn_set_options(conn, &opt);
 }
 
 static int run_connect(struct sim *sim, struct sim_pair *pair, enum sim_role role)
@@ -378,7 +382,8 @@ static bool run_loop(struct sim *sim)
 		.stall_ppm = (spec)->side##_stall_ppm, .stall_ns = (spec)->side##_stall_ns,        \
 		.pause_at = (spec)->side##_pause_at, .pause_ns = (spec)->side##_pause_ns,          \
 		.abort_at = (spec)->side##_abort_at, .hold_ns = (spec)->side##_hold_ns,            \
-		.delayed_ack_ns = (spec)->side##_delayed_ack_ns                                    \
+		.delayed_ack_ns = (spec)->side##_delayed_ack_ns,                                   \
+		.change_ppm = (spec)->side##_change_ppm                                            \
 	}
 
 static void run_make_pairs(struct sim *sim)

@@ -156,7 +156,7 @@ static void make_side(struct bench *b, struct side *side, unsigned number)
 		.size = sizeof(so),
 		.max_conns = b->option[CONNS],
 		.port_min = 1024,
-		.seed = number,
+		.seed = number + 1,
 		.now_ns = b->option[THREADS] ? bulk_clock_ns() : 1,
 	};
 	struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(number + 1));

@@ -97,12 +97,14 @@ static bool judge_frames(struct sim *sim, unsigned index)
 	return true;
 }
 
-/* The FIN may be one more than the budget; so are a segment's rest when the path carries only a part of
+/* What a larger budget allowed before may still be held. The FIN may be one more; so are a segment's rest when the path carries only a part of
  * it, what a probe of the path needs, and what was sent in place and is copied, at least half a frame each time. */
 static uint64_t judge_budget(const struct sim *sim, const struct sim_app *app, uint64_t budget)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
 
+	if (budget < app->tx_frames_most)
+		budget = app->tx_frames_most;
 	return budget + 1 + s->tcp_resegmented + s->tx_evicted_bytes / 1024 +
 	       s->tcp_mtu_probes * sim->stacks[app->stack].stack->tcp.tx_frags_max;
 }
@@ -115,6 +117,17 @@ static bool judge_may_copy(const struct sim *sim, const struct sim_app *app)
 
 	return app->send != SCN_SEND_EXTERNAL || s->tcp_resegmented > 0 || s->tcp_mtu_probes > 0 ||
 	       s->tx_evicted_bytes > 0;
+}
+
+/* Segments in flight that were sent again, counted without the shortcut of tcp_sack_marks(). */
+static uint64_t judge_retrans_segs(const struct harp_conn *conn)
+{
+	uint64_t segs = 0;
+
+	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	     seg = seg->next)
+		segs += (seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & (SEG_SACKED | SEG_LOST));
+	return segs;
 }
 
 static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct sim_app *peer)
@@ -130,6 +143,10 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 		wrong = "the congestion window is empty";
 	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_good(conn))
 		wrong = "what is in flight, lost or SACKed does not add up";
+	else if (info.retrans_out_segs != judge_retrans_segs(conn))
+		wrong = "the segments sent again are miscounted";
+	else if (info.ca_state == HARP_CA_OPEN && info.sacked_out_segs + info.lost_out_segs > 0)
+		wrong = "segments are marked, and the state is open";
 	else if (info.tx_frames_held > judge_budget(sim, app, info.tx_frames_budget))
 		wrong = "the send budget is overdrawn";
 	else if (info.tx_copied_bytes > 0 && !judge_may_copy(sim, app))

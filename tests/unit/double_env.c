@@ -19,6 +19,7 @@ struct plugin_config env_config = {
 	.lane_timeout_ns = 500000000,
 	.connect_timeout_ns = 5000000000ull,
 	.user_timeout_ns = 120000000000ull,
+	.initial_rto_ns = 200000000,
 	.probe_interval_ns = 250000000,
 	.close_linger_ns = 50000000,
 	.guardian_idle_ns = 1000000,

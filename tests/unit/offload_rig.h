@@ -214,7 +214,7 @@ static inline void net_open(const struct how *how)
 					 .external_count = how->external_count,
 					 .tso_bytes_max = how->tso_bytes_max,
 					 .complete_delay_ns = how->complete_delay_ns };
-	struct harp_stack_options stack = { .size = sizeof(stack), .now_ns = MS };
+	struct harp_stack_options stack = { .size = sizeof(stack), .seed = 1, .now_ns = MS };
 
 	memset(&net, 0, sizeof(net));
 	net.now_ns = MS;

@@ -102,7 +102,7 @@ static inline int rig_send(void *ctx, const void *frame, size_t len)
 	return 0;
 }
 
-static inline void rig_open(struct rig *rig)
+static inline void rig_open_conns(struct rig *rig, uint32_t max_conns)
 {
 	struct harp_nic_callbacks nic = { .size = sizeof(nic),
 					  .mac = { 2, 0, 0, 0, 0, 1 },
@@ -112,7 +112,8 @@ static inline void rig_open(struct rig *rig)
 					  .frame_size = rig_frame_bytes,
 					  .frame_count = rig_frame_count };
 	struct harp_stack_options options = { .size = sizeof(options),
-					      .max_conns = 8,
+					      .max_conns = max_conns,
+					      .seed = 1,
 					      .neighbour_mode = HARP_NEIGHBOUR_EXTERNAL };
 	struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
 
@@ -126,6 +127,11 @@ static inline void rig_open(struct rig *rig)
 	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
 	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &peer, rig_peer_mac), 0);
 	rig->timers = rig->stack->wheel.count;
+}
+
+static inline void rig_open(struct rig *rig)
+{
+	rig_open_conns(rig, 8);
 }
 
 static inline uint64_t rig_stat(const struct rig *rig, const char *name)
@@ -355,6 +361,34 @@ static inline void rig_established(struct rig *rig, const struct harp_tcp_option
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
 	CHECK(rig_events(rig) & HARP_EVENT_CONNECTED);
+}
+
+/* The options in force, to be changed and set. */
+static inline struct harp_tcp_options rig_options(const struct rig *rig)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+
+	CHECK_EQ(harp_conn_options(rig->conn, &opt), 0);
+	return opt;
+}
+
+static inline int rig_set_keepalive(struct rig *rig, uint64_t idle_ns, uint64_t interval_ns,
+				    uint32_t count)
+{
+	struct harp_tcp_options opt = rig_options(rig);
+
+	opt.keepalive_idle_ns = idle_ns;
+	opt.keepalive_interval_ns = interval_ns;
+	opt.keepalive_count = count;
+	return harp_conn_set_options(rig->conn, &opt);
+}
+
+static inline int rig_set_delayed_ack(struct rig *rig, uint64_t delay_ns)
+{
+	struct harp_tcp_options opt = rig_options(rig);
+
+	opt.delayed_ack_ns = delay_ns;
+	return harp_conn_set_options(rig->conn, &opt);
 }
 
 static inline void rig_listen(struct rig *rig, uint32_t backlog)

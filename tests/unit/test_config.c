@@ -57,11 +57,12 @@ static void test_defaults(void)
 	CHECK(config.eager_bytes == 262144 && config.frames == 8192 && config.speed_mbps == 0);
 	CHECK(config.connect_timeout_ns == 30000000000ull);
 	CHECK(config.user_timeout_ns == 120000000000ull);
+	CHECK(config.initial_rto_ns == 200000000ull);
 	CHECK(config.probe_interval_ns == 250000000ull && config.close_linger_ns == 50000000ull);
 	CHECK(config.guardian_idle_ns == 1000000ull && config.family == 0);
 	CHECK(config.lanes == 1 && config.kernel_lanes == 0 && config.kernel_threads == 0);
 	CHECK(config.rails == RAILS_BACKUP && config.lane_timeout_ns == 500000000);
-	CHECK(config.encrypt == ENCRYPT_OFF && !config.key_file[0]);
+	CHECK(config.encrypt == ENCRYPT_AUTO && !config.key_file[0]);
 	CHECK(!config.ifname[0] && !config.ifname_set && !config.lib_dir[0]);
 	CHECK(config.daemon == DAEMON_AUTO && !config.socket[0] && config.instances == 1);
 	CHECK(config.port_min == 61000 && config.port_max == 65535 && !config.rss[0]);
@@ -92,6 +93,7 @@ static void test_values(void)
 	CHECK(!read_one(&c, "HARP_ECN=request") && c.ecn == HARP_ECN_REQUEST);
 	CHECK(!read_one(&c, "HARP_EAGER_BYTES=65536") && c.eager_bytes == 65536);
 	CHECK(!read_one(&c, "HARP_FRAMES=1024") && c.frames == 1024);
+	CHECK(!read_one(&c, "HARP_INITIAL_RTO_MS=1000") && c.initial_rto_ns == 1000000000ull);
 	CHECK(!read_one(&c, "HARP_PROBE_INTERVAL_MS=0") && c.probe_interval_ns == 0);
 	CHECK(!read_one(&c, "HARP_GUARDIAN_IDLE_US=250") && c.guardian_idle_ns == 250000);
 	CHECK(!read_one(&c, "HARP_CONNECT_TIMEOUT_MS=0050") && c.connect_timeout_ns == 50000000);
@@ -306,6 +308,36 @@ static void test_settings(void)
 	CHECK(!memcmp(&c, &defaults, sizeof(c)) && warnings == 0);
 }
 
+/* A harpd that was taken over must not choose what code a job loads. */
+static void test_settings_that_are_not_harpds(void)
+{
+	struct plugin_config c, defaults;
+
+	CHECK(!read_one(&defaults, "X=1"));
+	CHECK(!read_settings(&c, "X=1",
+			     "HARP_LIBDIR=/tmp/evil\nHARP_DPDK_ARGS=-d /tmp/evil.so\n"
+			     "HARP_DPDK=net_null0\nHARP_LABEL=x\nHARP_CONFIG=/tmp/x"));
+	CHECK(!memcmp(&c, &defaults, sizeof(c)) && warnings == 0);
+}
+
+/* Of environment and harp.toml the stronger holds. */
+static void test_required_encryption(void)
+{
+	static const char required[] = "HARP_ENCRYPT=aes-256-gcm";
+	struct plugin_config c;
+
+	CHECK(!read_settings(&c, "X=1", required) && c.encrypt == ENCRYPT_AES_256_GCM);
+	CHECK(!read_settings(&c, "HARP_ENCRYPT=", required) && c.encrypt == ENCRYPT_AES_256_GCM);
+	CHECK(!read_settings(&c, "HARP_ENCRYPT=auto", required) &&
+	      c.encrypt == ENCRYPT_AES_256_GCM);
+	CHECK(read_settings(&c, "HARP_ENCRYPT=off", required) == -EINVAL && warnings == 1);
+	CHECK(strstr(last_warning, "harp.toml requires encryption"));
+	CHECK(!read_settings(&c, required, "HARP_ENCRYPT=off") && c.encrypt == ENCRYPT_AES_256_GCM);
+	CHECK(!read_settings(&c, "X=1", "HARP_ENCRYPT=off") && c.encrypt == ENCRYPT_OFF);
+	CHECK(!read_settings(&c, "HARP_ENCRYPT=auto", "HARP_ENCRYPT=off") &&
+	      c.encrypt == ENCRYPT_AUTO);
+}
+
 static void check_bad_settings(const char *settings, const char *value)
 {
 	struct plugin_config c;
@@ -364,6 +396,8 @@ int main(void)
 	test_bad_values();
 	test_unknown();
 	test_settings();
+	test_settings_that_are_not_harpds();
+	test_required_encryption();
 	test_bad_settings();
 	test_list();
 	return failures != 0;

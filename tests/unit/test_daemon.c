@@ -7,13 +7,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -402,6 +405,79 @@ static void test_no_harpd(void)
 	open_door();
 }
 
+/* Whose harpd this process (of user `job`) believes: root's, its own user's, and no other's. */
+static void believes(uid_t listener, uid_t job, int error)
+{
+	int status = -1;
+	pid_t child;
+
+	CHECK_EQ(seteuid(listener), 0);
+	open_door();
+	CHECK_EQ(chmod(path, 0666), 0);
+	CHECK_EQ(seteuid(0), 0);
+	good(0, "HARP_ENCRYPT=off\n");
+	child = fork();
+	if (child == 0) {
+		check_failures = 0;
+		CHECK_EQ(setuid(job), 0);
+		if (error)
+			no_door(error, path,
+				"listens there, and harpd must run as root or as this user");
+		else
+			CHECK_EQ(converse(NULL), 0);
+		_exit(check_failures != 0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+}
+
+static void write_to(const char *file, const char *text)
+{
+	int fd = open(file, O_WRONLY | O_CLOEXEC);
+
+	CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+}
+
+/* A rootless container maps its own user alone, and sees the host's root as a user that is not mapped. */
+static void test_rootless_container(void)
+{
+	int status = -1;
+	pid_t child = fork();
+
+	if (child == 0) {
+		check_failures = 0;
+		good(0, "");
+		CHECK_EQ(setuid(60001), 0);
+		CHECK_EQ(prctl(PR_SET_DUMPABLE, 1), 0); /* its files in /proc are its own again */
+		if (unshare(CLONE_NEWUSER) != 0)
+			_exit(CHECK_SKIP);
+		write_to("/proc/self/uid_map", "1000 60001 1");
+		CHECK_EQ(geteuid(), 1000);
+		CHECK_EQ(converse(NULL), 0);
+		_exit(check_failures != 0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK(status == 0 || (WIFEXITED(status) && WEXITSTATUS(status) == CHECK_SKIP));
+}
+
+static void test_users(void)
+{
+	if (geteuid() != 0)
+		return;
+	CHECK_EQ(chmod(folder, 0777), 0);
+	believes(0, 0, 0);
+	believes(0, 65534, 0);
+	believes(65534, 65534, 0);
+	believes(65534, 0, -EPERM);
+	believes(65534, 60001, -EPERM);
+	believes(60001, 65534, -EPERM);
+	believes(0, 60001, 0);
+	test_rootless_container();
+	CHECK_EQ(chmod(folder, 0700), 0);
+	open_door();
+}
+
 static volatile sig_atomic_t alarms;
 
 static void on_alarm(int number)
@@ -473,6 +549,7 @@ int main(void)
 	test_descriptors_nobody_asked_for();
 	test_refusals();
 	test_no_harpd();
+	test_users();
 	test_silence();
 	test_sizes_of_options();
 	close(door);

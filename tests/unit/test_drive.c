@@ -38,7 +38,7 @@ static void world_make(struct world *w, bool guard)
 	for (unsigned i = 0; i < 2; i++) {
 		const struct harp_stack_options stack = {
 			.size = sizeof(stack),
-			.seed = i,
+			.seed = i + 1,
 			.now_ns = drive_now_ns(),
 		};
 		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));

@@ -857,10 +857,12 @@ int main(void)
 	struct listen_comm listen = { .id = LISTEN_ID };
 	struct rendezvous *rdv;
 	struct plugin_ctx *ctx;
+	bool opening;
 
 	env_log = keep_warning;
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
-	CHECK_EQ(ctx_rendezvous(0, &rdv), 0);
+	CHECK_EQ(ctx_rendezvous(0, &rdv, &opening), 0);
+	CHECK(!opening);
 	listen.ctx = ctx;
 	rendezvous_add(rdv, &listen);
 	test_one_attacker(rdv);

@@ -70,7 +70,8 @@ static void test_contents(void)
 		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1g\n",
 		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1\n",
 	};
-	char null[65] = DIGITS, *large = calloc(1, 1 << 20);
+	char null[65] = DIGITS, *large = calloc(1, 1 << 20), why[384];
+	uint8_t key[KEYFILE_KEY_BYTES];
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		write_file(bad[i], strlen(bad[i]), 0600);
@@ -82,6 +83,11 @@ static void test_contents(void)
 	memset(large, '0', 1 << 20);
 	write_file(large, 1 << 20, 0600);
 	refused(path, "openssl rand");
+	write_file(large, 64, 0600); /* the right length, and known to everybody */
+	refused(path, "a key of zeros");
+	large[63] = '1';
+	write_file(large, 64, 0600);
+	CHECK_EQ(keyfile_read(path, key, why, sizeof(why)), 0);
 	free(large);
 }
 
@@ -150,38 +156,104 @@ static void test_owners(void)
 	CHECK_EQ(status, 0);
 }
 
-/* What init does: the variables, the key's place. */
+/* Refused by one WARN that holds `word`, and no key. */
+static void load_refused(const char *word)
+{
+	env_warns = 0;
+	CHECK_EQ(keyfile_load(path), -EINVAL);
+	CHECK(!keyfile_key());
+	CHECK_EQ(env_warns, 1);
+	if (!strstr(env_warn, word)) {
+		fprintf(stderr, "\"%s\" does not say \"%s\"\n", env_warn, word);
+		check_failed();
+	}
+}
+
+/* `path` is the host's key file here, and is not there. */
+static void test_load_without_a_key(void)
+{
+	static const enum plugin_encrypt not_required[] = { ENCRYPT_AUTO, ENCRYPT_OFF };
+
+	CHECK_EQ(unlink(path), 0);
+	env_warns = 0;
+	env_config.key_file[0] = '\0';
+	for (size_t i = 0; i < 2; i++) {
+		env_config.encrypt = not_required[i];
+		CHECK_EQ(keyfile_load(path), 0);
+		CHECK_EQ(keyfile_load("/dev/null/job.key"), 0); /* ENOTDIR */
+		CHECK(!keyfile_key() && env_warns == 0);
+	}
+	env_config.encrypt = ENCRYPT_AES_256_GCM;
+	load_refused("needs HARP_KEY_FILE");
+	/* One that is named must be there, whatever HARP_ENCRYPT says. */
+	strcpy(env_config.key_file, "/nowhere/at/all");
+	load_refused("key file /nowhere/at/all cannot be opened");
+	env_config.encrypt = ENCRYPT_AUTO;
+	load_refused("key file /nowhere/at/all cannot be opened");
+	env_config.encrypt = ENCRYPT_OFF;
+	load_refused("HARP_ENCRYPT=off, and the key file /nowhere/at/all");
+	env_config.key_file[0] = '\0';
+	/* A link to a secret that is not mounted yet is no permission to send in plaintext. */
+	CHECK_EQ(symlink("/nowhere/at/all", path), 0);
+	env_config.encrypt = ENCRYPT_AUTO;
+	load_refused("cannot be opened: No such file");
+	CHECK_EQ(unlink(path), 0);
+}
+
+/* The host's key file alone requires encryption: whether it can be read is not asked. */
+static void test_load_of_the_host(void)
+{
+	int status = -1;
+	pid_t child;
+
+	env_config.key_file[0] = '\0';
+	env_config.encrypt = ENCRYPT_AUTO;
+	write_file(DIGITS, 64, 0600);
+	env_warns = 0;
+	CHECK_EQ(keyfile_load(path), 0);
+	CHECK(keyfile_key() && keyfile_key()[31] == 31 && env_warns == 0);
+	env_config.encrypt = ENCRYPT_OFF;
+	load_refused("HARP_ENCRYPT=off, and the key file");
+	env_config.encrypt = ENCRYPT_AUTO;
+	write_file("", 0, 0600);
+	load_refused("hexadecimal digits");
+	write_file(DIGITS, 64, 0644);
+	load_refused("chmod 600");
+	if (geteuid() != 0)
+		return;
+	write_file(DIGITS, 64, 0600);
+	for (int searchable = 0; searchable < 2; searchable++) { /* the folder, then the file */
+		CHECK_EQ(chmod(folder, searchable ? 0755 : 0700), 0);
+		child = fork();
+		if (child == 0) {
+			check_failures = 0;
+			CHECK_EQ(setuid(65534), 0);
+			load_refused("cannot be opened: Permission denied");
+			_exit(check_failures != 0);
+		}
+		CHECK_EQ(waitpid(child, &status, 0), child);
+		CHECK_EQ(status, 0);
+	}
+}
+
+/* The key's place in memory. */
 static void test_load(void)
 {
 	int status = -1;
 	pid_t child;
 
-	env_config.encrypt = ENCRYPT_OFF;
-	env_warns = 0;
-	CHECK_EQ(keyfile_load(), 0);
-	CHECK(!keyfile_key() && env_warns == 0);
+	write_file(DIGITS, 64, 0600);
 	strcpy(env_config.key_file, path);
-	CHECK_EQ(keyfile_load(), 0); /* a key, and nothing is encrypted: said */
-	CHECK(!keyfile_key() && env_warns == 1 && strstr(env_warn, "nothing is encrypted"));
-
 	env_config.encrypt = ENCRYPT_AES_256_GCM;
-	env_config.key_file[0] = '\0';
-	CHECK_EQ(keyfile_load(), -EINVAL);
-	CHECK(!keyfile_key() && env_warns == 2 && strstr(env_warn, "needs HARP_KEY_FILE"));
-	strcpy(env_config.key_file, "/nowhere/at/all");
-	CHECK_EQ(keyfile_load(), -EINVAL);
-	CHECK(!keyfile_key() && env_warns == 3 &&
-	      strstr(env_warn, "HARP_KEY_FILE=/nowhere/at/all cannot be opened"));
-
-	strcpy(env_config.key_file, path);
-	CHECK_EQ(keyfile_load(), 0);
-	CHECK(keyfile_key() && keyfile_key()[31] == 31 && env_warns == 3);
+	env_warns = 0;
+	CHECK_EQ(keyfile_load("/nowhere/at/all"), 0);
+	CHECK(keyfile_key() && keyfile_key()[31] == 31 && env_warns == 0);
 	child = fork(); /* a data loader's worker: not its key */
 	if (child == 0)
 		_exit(keyfile_key()[31]);
 	CHECK_EQ(waitpid(child, &status, 0), child);
 	CHECK_EQ(status, 0);
-	CHECK_EQ(keyfile_load(), 0); /* once more: no second page */
+	CHECK_EQ(keyfile_load("/nowhere/at/all"), 0); /* once more: no second page */
 	keyfile_forget();
 	CHECK(!keyfile_key());
 	keyfile_forget();
@@ -200,6 +272,8 @@ int main(void)
 	test_modes();
 	test_kinds();
 	test_owners();
+	test_load_without_a_key();
+	test_load_of_the_host();
 	test_load();
 	CHECK_EQ(unlink(path), 0);
 	CHECK_EQ(rmdir(folder), 0);

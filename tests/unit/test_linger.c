@@ -1,28 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_linger.c - closed comms are looked after as long as they owe something, and no longer than they may. */
-#include <semaphore.h>
+/* test_linger.c - closed comms are ended in order, and those that owe something no later than
+ * they may. */
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #include "check.h"
 #include "comm.h"
+#include "keeper.h"
 #include "linger.h"
 
 #define SECOND_NS 1000000000ull
+#define MS_NS 1000000ull
 
-/* ---- comms that do what the test says ------------------------------------------------------------ */
+/* ---- comms that do what the test says, and a control thread whose clock is the test's --------------- */
 
 static struct comm comms[3];
-static atomic_int owed[3]; /* looks until nothing is owed; below 0: for ever */
-static atomic_uint closed; /* a bit for each */
-static atomic_uint_fast64_t now_ns = SECOND_NS;
-static sem_t looked, gone;
-static uint64_t tend_ns;        /* what one look at a comm takes */
-static atomic_long longest_nap; /* ns */
+static int owed[3];                 /* looks until nothing is owed; below 0: for ever */
+static char ended[8];               /* their numbers, in order */
+static uint64_t tend_ns;            /* the time that one look at a comm takes */
+static struct comm *closes_another; /* while a comm is being ended */
+static _Atomic(struct keeper_task *) posted;
+static atomic_uint_fast64_t now_ns = SECOND_NS, posted_ns;
 
-static unsigned number(const struct comm *comm)
+static void end_comm(struct comm *comm)
 {
-	return (unsigned)(comm - comms);
+	size_t count = strlen(ended);
+	struct comm *another = closes_another;
+
+	closes_another = NULL;
+	ended[count] = (char)('0' + (comm - comms));
+	if (another)
+		linger_take(another, end_comm);
 }
 
 uint64_t driver_clock_ns(void)
@@ -32,7 +41,7 @@ uint64_t driver_clock_ns(void)
 
 bool comm_owes(struct comm *comm)
 {
-	return atomic_load(&owed[number(comm)]) != 0;
+	return owed[comm - comms] != 0;
 }
 
 bool comm_tend(struct comm *comm, uint64_t at_ns, bool reads)
@@ -40,136 +49,171 @@ bool comm_tend(struct comm *comm, uint64_t at_ns, bool reads)
 	(void)at_ns;
 	CHECK(!reads);
 	atomic_fetch_add(&now_ns, tend_ns);
-	if (atomic_load(&owed[number(comm)]) > 0)
-		atomic_fetch_sub(&owed[number(comm)], 1);
-	sem_post(&looked);
+	if (owed[comm - comms] > 0)
+		owed[comm - comms]--;
 	return true;
 }
 
-int __wrap_nanosleep(const struct timespec *nap, struct timespec *rest);
-int __wrap_nanosleep(const struct timespec *nap, struct timespec *rest)
+/* A task that is queued keeps the earlier time. */
+void keeper_task_post(struct keeper_task *task, uint64_t at_ns)
 {
-	if (nap->tv_nsec > atomic_load(&longest_nap))
-		atomic_store(&longest_nap, nap->tv_nsec);
-	return clock_nanosleep(CLOCK_MONOTONIC, 0, nap, rest);
+	if (!atomic_load(&posted) || at_ns < atomic_load(&posted_ns))
+		atomic_store(&posted_ns, at_ns);
+	atomic_store(&posted, task);
 }
 
-static void close_it(struct comm *comm)
+/* The control thread runs the task at its time. Returns how long it waited for that. */
+static uint64_t run_task(void)
 {
-	atomic_fetch_or(&closed, 1u << number(comm));
-	sem_post(&gone);
+	struct keeper_task *task = atomic_exchange(&posted, NULL);
+	uint64_t before_ns = atomic_load(&now_ns), at_ns = atomic_load(&posted_ns);
+
+	CHECK(task);
+	if (at_ns > before_ns)
+		atomic_store(&now_ns, at_ns);
+	task->run(task);
+	return at_ns > before_ns ? at_ns - before_ns : 0;
 }
 
 static void begin(int first, int second, int third)
 {
 	const int owes[] = { first, second, third };
 
-	for (unsigned i = 0; i < 3; i++)
-		atomic_store(&owed[i], owes[i]);
-	atomic_store(&closed, 0);
+	memcpy(owed, owes, sizeof(owed));
+	memset(ended, 0, sizeof(ended));
+}
+
+static void take(unsigned number)
+{
+	linger_take(&comms[number], end_comm);
+	CHECK(linger_is_used());
 }
 
 /* ---- the rules ----------------------------------------------------------------------------------- */
 
+/* Closing does nothing itself; the next task ends all, in the order of closing. */
 static void test_nothing_owed(void)
 {
 	begin(0, 0, 0);
-	CHECK(!linger_take(&comms[0], close_it));
 	CHECK(!linger_is_used());
-	linger_finish(0); /* no thread: nothing to do */
-	CHECK_EQ(atomic_load(&closed), 0);
+	take(2);
+	take(0);
+	take(1);
+	CHECK_STR(ended, "");
+	CHECK_EQ(run_task(), 0);
+	CHECK_STR(ended, "201");
+	CHECK(!linger_is_used() && !atomic_load(&posted));
 }
 
-/* Each ends when it owes nothing, whatever the others do; then the thread waits for the next. */
+/* Each ends when it owes nothing, whatever the others do. */
 static void test_seen_through(void)
 {
-	begin(-1, 5, 2);
+	begin(-1, 2, 0);
 	for (unsigned i = 0; i < 3; i++)
-		CHECK(linger_take(&comms[i], close_it));
-	CHECK(linger_is_used());
-	sem_wait(&gone);
-	sem_wait(&gone);
-	CHECK_EQ(atomic_load(&closed), 6);
-	atomic_store(&owed[0], 3);
-	sem_wait(&gone);
-	CHECK_EQ(atomic_load(&closed), 7);
-	begin(0, 1, 0);
-	CHECK(linger_take(&comms[1], close_it));
-	sem_wait(&gone);
-	CHECK_EQ(atomic_load(&closed), 2);
-	linger_finish(0);
-	CHECK(!linger_is_used());
+		take(i);
+	run_task();
+	CHECK_STR(ended, "2");
+	CHECK_EQ(run_task(), MS_NS);
+	CHECK_STR(ended, "21");
+	for (unsigned i = 0; i < 100; i++)
+		CHECK_EQ(run_task(), MS_NS);
+	CHECK_STR(ended, "21");
+	owed[0] = 0;
+	run_task();
+	CHECK_STR(ended, "210");
+	CHECK(!linger_is_used() && !atomic_load(&posted));
+}
+
+/* One that is closed while others are being ended is not lost, nor does it wait for those that
+ * stay. */
+static void test_closed_meanwhile(void)
+{
+	begin(-1, 0, 0);
+	closes_another = &comms[2];
+	take(0);
+	take(1);
+	run_task();
+	CHECK_STR(ended, "1");
+	CHECK_EQ(run_task(), 0);
+	CHECK_STR(ended, "12");
+	owed[0] = 0;
+	run_task();
+	CHECK_STR(ended, "120");
 }
 
 /* Looks take a fifth of a core at most, until they would be too rare. */
 static void test_many_to_look_at(void)
 {
 	const struct {
-		uint64_t tend_ns;
-		long nap_ns;
-	} costs[] = { { 0, 1000000 }, { 500000, 2000000 }, { 9000000, 20000000 } };
+		uint64_t tend_ns, pause_ns;
+	} costs[] = { { 0, MS_NS }, { MS_NS / 2, 2 * MS_NS }, { 9 * MS_NS, 20 * MS_NS } };
 
 	for (unsigned i = 0; i < 3; i++) {
 		tend_ns = costs[i].tend_ns;
-		atomic_store(&longest_nap, 0);
-		begin(5, 0, 0);
-		CHECK(linger_take(&comms[0], close_it));
-		sem_wait(&gone);
-		linger_finish(0);
-		CHECK_EQ(atomic_load(&longest_nap), costs[i].nap_ns);
+		begin(2, 0, 0);
+		take(0);
+		run_task();
+		CHECK_EQ(run_task(), costs[i].pause_ns);
+		CHECK_STR(ended, "0");
 	}
 	tend_ns = 0;
 }
 
 /* One whose peer takes nothing is left to its kernel. */
-static void test_patience(void)
+static void test_timeout(void)
 {
-	begin(-1, 0, 0);
-	CHECK(linger_take(&comms[0], close_it));
-	atomic_fetch_add(&now_ns, SECOND_NS);
-	while (sem_trywait(&looked) == 0)
-		;
-	sem_wait(&looked);
-	sem_wait(&looked); /* a whole look has been taken since */
-	CHECK_EQ(atomic_load(&closed), 0);
-	atomic_fetch_add(&now_ns, 2 * SECOND_NS);
-	sem_wait(&gone);
-	CHECK_EQ(atomic_load(&closed), 1);
-	linger_finish(0);
-}
+	uint64_t begin_ns = atomic_load(&now_ns);
 
-/* The last finalize waits for those that get on (the clock stands still), */
-static void test_finish(void)
-{
-	begin(50, -1, 3);
-	CHECK(linger_take(&comms[0], close_it) && linger_take(&comms[2], close_it));
-	linger_finish(SECOND_NS);
-	CHECK_EQ(atomic_load(&closed), 5);
-	CHECK(!comm_owes(&comms[0]) && !comm_owes(&comms[2]));
+	begin(-1, 0, 0);
+	take(0);
+	while (!ended[0])
+		run_task();
+	CHECK_EQ(atomic_load(&now_ns), begin_ns + 2 * SECOND_NS);
 	CHECK(!linger_is_used());
 }
 
-/* and for none longer than it may. */
-static void test_finish_in_time(void)
+/* From linger_finish() on. */
+static void *control_thread(void *stop)
 {
-	begin(-1, -1, -1);
+	while (atomic_load(&posted_ns) == UINT64_MAX)
+		sched_yield();
+	while (!atomic_load((atomic_bool *)stop)) {
+		if (atomic_load(&posted))
+			run_task();
+		sched_yield();
+	}
+	return NULL;
+}
+
+/* The last finalize waits for those that get on, and for none longer than it may. */
+static void test_finish(void)
+{
+	uint64_t begin_ns = atomic_load(&now_ns);
+	atomic_bool stop = false;
+	pthread_t thread;
+
+	linger_finish(0); /* nothing to do */
+	begin(20, -1, 3);
 	for (unsigned i = 0; i < 3; i++)
-		CHECK(linger_take(&comms[i], close_it));
-	linger_finish(0);
-	CHECK_EQ(atomic_load(&closed), 7);
+		take(i);
+	atomic_store(&posted_ns, UINT64_MAX);
+	CHECK_EQ(pthread_create(&thread, NULL, control_thread, &stop), 0);
+	linger_finish(SECOND_NS);
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
+	CHECK_STR(ended, "201");
+	CHECK_EQ(atomic_load(&now_ns), begin_ns + SECOND_NS);
 	CHECK(!linger_is_used());
 }
 
 int main(void)
 {
-	sem_init(&looked, 0, 0);
-	sem_init(&gone, 0, 0);
 	test_nothing_owed();
 	test_seen_through();
+	test_closed_meanwhile();
 	test_many_to_look_at();
-	test_patience();
+	test_timeout();
 	test_finish();
-	test_finish_in_time();
-	test_nothing_owed(); /* another life begins anew */
+	test_nothing_owed(); /* linger_finish() leaves no trace */
 	return check_done();
 }

@@ -109,10 +109,14 @@ static void test_cut_and_gathered(void)
 	CHECK(seg_bytes(first) == net.from->snd_mss_bytes && seg_frags(first) > 3);
 	CHECK(tcp_recut_gather(net.from, 2111));
 	CHECK_EQ(seg_bytes(first), 2111);
+	first->next->tcp_flags |= SEG_PUSH; /* the end of a handover, which the next one takes in */
+	CHECK_EQ(first->tcp_flags, 0);
 	CHECK(tcp_recut_gather(net.from, 5222));
 	CHECK_EQ(seg_bytes(first), 5222);
 	CHECK_EQ(first->next->seq, first->seq + 5222);
 	CHECK(tcp_recut_split(net.from, first, 1000)); /* between two pieces */
+	CHECK_EQ(first->tcp_flags, 0);
+	CHECK_EQ(first->next->tcp_flags, SEG_PUSH);
 	CHECK(tcp_recut_split(net.from, first, 500));
 	net.from->snd_mss_bytes = 333;
 	net_arrives(100000, 100000);

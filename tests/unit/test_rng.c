@@ -32,7 +32,7 @@ static void test_sequence(void)
 		10595114339597558777u,
 		2904607092377533576u,
 	};
-	struct rng rng = { { 1, 2, 3, 4 } };
+	struct rng rng = { .s = { 1, 2, 3, 4 } };
 
 	for (unsigned i = 0; i < 10; i++)
 		CHECK_EQ(rng_u64(&rng), want[i]);

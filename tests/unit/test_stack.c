@@ -87,9 +87,9 @@ static void test_a_dead_connection_says_why(struct rig *rig)
 	rig_established(rig, NULL);
 	rig_says(rig, rig_usual(rig, TCP_RST, 0));
 	CHECK_EQ(rig->conn->state, HARP_TCP_CLOSED);
-	CHECK_EQ(harp_conn_shutdown(rig->conn), -ECONNRESET);
+	CHECK_EQ(harp_conn_shutdown(rig->conn, SHUT_WR), -ECONNRESET);
 	CHECK_EQ(harp_conn_probe(rig->conn), -ECONNRESET);
-	CHECK_EQ(harp_conn_set_keepalive(rig->conn, RIG_S, 0, 0), -ECONNRESET);
+	CHECK_EQ(rig_set_keepalive(rig, RIG_S, 0, 0), -ECONNRESET);
 	CHECK_EQ(harp_conn_recv(rig->conn, &byte, 1), -ECONNRESET);
 	CHECK_EQ(harp_conn_send_room(rig->conn), 0);
 }
@@ -129,16 +129,16 @@ static void test_keepalive_may_be_asked_for_later(struct rig *rig)
 	rig_established(rig, NULL);
 	rig_wait(rig, 100 * RIG_S);
 	rig_silent(rig);
-	CHECK_EQ(harp_conn_set_keepalive(rig->conn, 5 * RIG_S, RIG_S, 3), 0);
+	CHECK_EQ(rig_set_keepalive(rig, 5 * RIG_S, RIG_S, 3), 0);
 	rig_wait(rig, RIG_S / 2);
 	CHECK_EQ(rig_expect(rig, TCP_ACK)->seq, rig->ack - 1);
 	rig_says(rig, rig_usual(rig, TCP_ACK, 0)); /* it lives */
-	CHECK_EQ(harp_conn_set_keepalive(rig->conn, 0, 0, 0), 0);
+	CHECK_EQ(rig_set_keepalive(rig, 0, 0, 0), 0);
 	rig_wait(rig, 100 * RIG_S);
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
 	/* And now nobody answers: three probes, a second apart. */
-	CHECK_EQ(harp_conn_set_keepalive(rig->conn, 5 * RIG_S, RIG_S, 3), 0);
+	CHECK_EQ(rig_set_keepalive(rig, 5 * RIG_S, RIG_S, 3), 0);
 	rig_wait(rig, 4 * RIG_S);
 	CHECK_EQ(harp_conn_error(rig->conn), -ETIMEDOUT);
 	for (unsigned i = 0; i < 3; i++)

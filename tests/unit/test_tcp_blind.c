@@ -230,7 +230,7 @@ static void test_rst_in_time_wait_is_ignored(void)
 {
 	rig_open(&rig);
 	rig_established(&rig, NULL);
-	harp_conn_shutdown(rig.conn);
+	harp_conn_shutdown(rig.conn, SHUT_WR);
 	rig_poll(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));

@@ -32,7 +32,7 @@ static void test_active_close_through_time_wait(void)
 	rig_open(&rig);
 	rig_established(&rig, NULL);
 	conn = rig.conn;
-	CHECK_EQ(harp_conn_shutdown(conn), 0);
+	CHECK_EQ(harp_conn_shutdown(conn, SHUT_WR), 0);
 	rig_poll(&rig);
 	expect_fin();
 	CHECK_EQ(conn->state, HARP_TCP_FIN_WAIT_1);
@@ -98,7 +98,7 @@ static void test_simultaneous_close(void)
 
 	rig_open(&rig);
 	rig_established(&rig, NULL);
-	harp_conn_shutdown(rig.conn);
+	harp_conn_shutdown(rig.conn, SHUT_WR);
 	rig_poll(&rig);
 	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0); /* does not acknowledge ours */
 	expect_fin();
@@ -120,7 +120,7 @@ static void test_fin_rides_on_data_and_is_repeated(void)
 	rig_open(&rig);
 	rig_established(&rig, NULL);
 	CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), 10);
-	harp_conn_shutdown(rig.conn);
+	harp_conn_shutdown(rig.conn, SHUT_WR);
 	rig_poll(&rig);
 	s = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH);
 	CHECK_EQ(s->len, 10);
@@ -298,12 +298,126 @@ static void test_time_wait_gives_its_port_back(void)
 	CHECK_EQ(descriptors, 1);
 }
 
+/* The port of the connection that is closed now. */
+static uint16_t closed_into_time_wait(void)
+{
+	uint16_t port;
+
+	rig.seq = RIG_PEER_ISS;
+	rig_established(&rig, NULL);
+	port = rig.port;
+	harp_conn_close(rig.conn);
+	rig.conn = NULL;
+	rig_poll(&rig);
+	expect_fin();
+	peer_fin();
+	rig_expect(&rig, TCP_ACK);
+	rig_silent(&rig);
+	rig_events(&rig);
+	return port;
+}
+
+/* Hundreds of connections come and go: those in TIME-WAIT hold a bounded number of ports, the
+ * newest ones. */
+static void test_time_wait_holds_few_ports(void)
+{
+	uint16_t newest = 0;
+
+	rig_open_conns(&rig, 64);
+	rig.stack->tcp.ports.acquire = port_takes;
+	rig.stack->tcp.ports.release = port_gives_back;
+	descriptors = TCP_TIME_WAIT_PORTS_MAX + 1;
+	for (unsigned i = 1; i <= 330; i++) {
+		newest = closed_into_time_wait();
+		CHECK_EQ(rig_stat(&rig, "tcp_conns"),
+			 i < TCP_TIME_WAIT_PORTS_MAX ? i : TCP_TIME_WAIT_PORTS_MAX);
+	}
+	CHECK_EQ(descriptors, 1);
+	CHECK(port_used(&rig.stack->tcp.ports, newest));
+	rig_wait(&rig, 61 * RIG_S);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
+	CHECK_EQ(descriptors, TCP_TIME_WAIT_PORTS_MAX + 1);
+	rig_close(&rig);
+}
+
+/* FINs of one burst: the one that has to go has not acknowledged its FIN yet. */
+static void test_time_wait_gives_way_acknowledged(void)
+{
+	enum { CONNS = TCP_TIME_WAIT_PORTS_MAX + 1 };
+	struct {
+		uint16_t port;
+		uint32_t seq, ack;
+	} peers[CONNS];
+
+	rig_open_conns(&rig, 64);
+	rig.timestamps = false; /* they would differ */
+	for (unsigned i = 0; i < CONNS; i++) {
+		rig.seq = RIG_PEER_ISS;
+		rig_established(&rig, NULL);
+		harp_conn_close(rig.conn);
+		rig.conn = NULL;
+		rig_poll(&rig);
+		expect_fin();
+		peer_acks();
+		rig_poll(&rig);
+		peers[i].port = rig.port;
+		peers[i].seq = rig.seq;
+		peers[i].ack = rig.ack;
+	}
+	rig_silent(&rig);
+	for (unsigned i = 0; i < CONNS; i++) {
+		rig.port = peers[i].port;
+		rig.seq = peers[i].seq;
+		rig.ack = peers[i].ack;
+		rig_put(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
+	}
+	rig_poll(&rig);
+	for (unsigned i = 0; i < CONNS; i++)
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 1);
+	rig_silent(&rig);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), TCP_TIME_WAIT_PORTS_MAX);
+	rig_close(&rig);
+}
+
+static void peer_says(uint16_t peer_port, struct rig_say say)
+{
+	say.peer_port = peer_port;
+	rig_says(&rig, say);
+}
+
+/* Those that were accepted share their listener's port, and are not counted. */
+static void test_accepted_time_wait_is_not_bounded(void)
+{
+	rig_open_conns(&rig, 64);
+	rig_listen(&rig, 64);
+	for (uint16_t i = 1; i <= 2 * TCP_TIME_WAIT_PORTS_MAX; i++) {
+		uint16_t peer_port = (uint16_t)(RIG_PEER_PORT + i);
+
+		rig.seq = RIG_PEER_ISS;
+		peer_says(peer_port, rig_syn(&rig, TCP_SYN));
+		rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
+		rig.seq++;
+		peer_says(peer_port, rig_usual(&rig, TCP_ACK, 0));
+		CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+		harp_conn_close(rig.conn);
+		rig.conn = NULL;
+		rig_poll(&rig);
+		expect_fin();
+		peer_says(peer_port, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
+		rig_poll(&rig);
+		rig.seq++;
+		rig_expect(&rig, TCP_ACK);
+		CHECK_EQ(rig_stat(&rig, "tcp_conns"), i);
+	}
+	rig_close(&rig);
+}
+
 /* RFC 9293 section 3.10.4, SYN-SENT and SYN-RECEIVED: "queue this until entering ESTABLISHED". */
 static void test_closed_for_sending_while_connecting(void)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
-	CHECK_EQ(harp_conn_shutdown(rig.conn), 0);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_WR), 0);
 	rig_poll(&rig);
 	rig_silent(&rig);
 	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
@@ -372,6 +486,9 @@ int main(void)
 	test_time_wait_gives_way_to_a_newer_syn();
 	test_time_wait_slots_are_taken_back();
 	test_time_wait_gives_its_port_back();
+	test_time_wait_holds_few_ports();
+	test_time_wait_gives_way_acknowledged();
+	test_accepted_time_wait_is_not_bounded();
 	test_closed_for_sending_while_connecting();
 	test_a_fin_waits_for_the_window(0);
 	test_a_fin_waits_for_the_window(400);

@@ -129,7 +129,7 @@ static void test_fallback(void)
 	s = rig_expect(&rig, ASK);
 	rig.port = s->src_port;
 	rig.ack = s->seq + 1;
-	rig_wait(&rig, 250 * RIG_MS);
+	rig_wait(&rig, 1050 * RIG_MS);
 	rig_expect(&rig, TCP_SYN);
 	/* The answer to the first one, late: we must not set ECT, having sent a plain SYN. */
 	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK | TCP_ECE));

@@ -55,24 +55,47 @@ static void test_peer_without_options(void)
 	rig_close(&rig);
 }
 
-static void test_syn_is_repeated_then_times_out(void)
+static void syn_is_repeated_then_times_out(uint64_t initial_rto_ns)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt), .connect_timeout_ns = 2 * RIG_S };
+	uint64_t rto_ns = initial_rto_ns ? initial_rto_ns : RIG_S;
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.initial_rto_ns = initial_rto_ns,
+					.connect_timeout_ns = 8 * rto_ns };
 	uint32_t iss;
 
 	rig_open(&rig);
 	iss = rig_syn_sent(&rig, &opt)->seq;
-	rig_wait(&rig, 190 * RIG_MS);
+	for (unsigned i = 0; i < 3; i++, rto_ns *= 2) {
+		rig_wait(&rig, rto_ns - 2 * RIG_MS);
+		rig_silent(&rig);
+		rig_wait(&rig, 3 * RIG_MS);
+		CHECK_EQ(rig_expect(&rig, TCP_SYN)->seq, iss);
+	}
+	rig_wait(&rig, rto_ns);
 	rig_silent(&rig);
-	rig_wait(&rig, 20 * RIG_MS); /* 200 ms, then 400, 800 */
-	CHECK_EQ(rig_expect(&rig, TCP_SYN)->seq, iss);
-	rig_wait(&rig, 380 * RIG_MS);
-	rig_silent(&rig);
-	rig_wait(&rig, 20 * RIG_MS);
-	CHECK_EQ(rig_expect(&rig, TCP_SYN)->seq, iss);
-	rig_wait(&rig, 2 * RIG_S);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	CHECK(rig_events(&rig) & HARP_EVENT_CLOSED);
+	rig_close(&rig);
+}
+
+static void test_syn_is_repeated_then_times_out(void)
+{
+	syn_is_repeated_then_times_out(0); /* RFC 6298 (2.1) */
+	syn_is_repeated_then_times_out(200 * RIG_MS);
+}
+
+static void test_initial_rto_has_bounds(void)
+{
+	static const uint64_t bad[] = { 1, 5 * RIG_MS - 1, 60 * RIG_S + 1, UINT64_MAX };
+	struct harp_endpoint to = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+	struct harp_conn *conn;
+
+	rig_open(&rig);
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		opt.initial_rto_ns = bad[i];
+		CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &to, &opt, &conn), -EINVAL);
+	}
 	rig_close(&rig);
 }
 
@@ -268,6 +291,7 @@ int main(void)
 	test_established_agrees_on_options();
 	test_peer_without_options();
 	test_syn_is_repeated_then_times_out();
+	test_initial_rto_has_bounds();
 	test_refused();
 	test_bad_ack_in_syn_sent_is_reset();
 	test_simultaneous_open();

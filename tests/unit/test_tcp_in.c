@@ -128,14 +128,14 @@ static void open_delayed(void)
 {
 	rig_open(&rig);
 	rig_established(&rig, NULL);
-	CHECK_EQ(harp_conn_set_delayed_ack(rig.conn, DELAY_NS), 0);
+	CHECK_EQ(rig_set_delayed_ack(&rig, DELAY_NS), 0);
 }
 
 /* Nobody waits for ACKs, the application has said: one for all that is short, by its time or by what leaves anyway. */
 static void test_short_segments_acks_may_be_delayed(void)
 {
 	open_delayed();
-	CHECK_EQ(harp_conn_set_delayed_ack(rig.conn, 500 * RIG_MS), -EINVAL);
+	CHECK_EQ(rig_set_delayed_ack(&rig, 500 * RIG_MS), -EINVAL);
 	for (unsigned i = 0; i < 4; i++) {
 		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
 		rig.seq += 40;

@@ -41,7 +41,7 @@ static void pair_open(struct pair *p, uint16_t vlan_0, uint16_t vlan_1)
 		struct harp_stack_options opt = { .size = sizeof(opt),
 						  .max_conns = 16,
 						  .now_ns = p->now_ns,
-						  .seed = i,
+						  .seed = i + 1,
 						  .scope_id = i ? 8 : 3,
 						  .vlan_id = i ? vlan_1 : vlan_0 };
 

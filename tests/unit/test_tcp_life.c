@@ -16,7 +16,7 @@ static void peer_says(uint8_t flags, uint32_t len)
 
 static void our_fin(void)
 {
-	CHECK_EQ(harp_conn_shutdown(rig.conn), 0);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_WR), 0);
 	rig_poll(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 }

@@ -131,7 +131,7 @@ static void set_up(bool v6, uint32_t nic_mtu_bytes, uint32_t loss_ppm)
 						  .receive = net_receive,
 						  .send = net_send };
 		struct harp_stack_options options = {
-			.size = sizeof(options), .max_conns = 4, .now_ns = net.now_ns, .seed = i
+			.size = sizeof(options), .max_conns = 4, .now_ns = net.now_ns, .seed = i + 1
 		};
 		struct harp_addr own = harp_addr_v4(10, 0, 0, (uint8_t)(1 + i));
 
@@ -246,6 +246,49 @@ static void test_black_hole(bool v6, uint32_t nic_mtu_bytes, uint32_t path_mtu_b
 	tear_down();
 }
 
+static void limit_segments(uint32_t mss_bytes)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+
+	CHECK_EQ(harp_conn_options(net.from, &opt), 0);
+	opt.mss_bytes = mss_bytes;
+	CHECK_EQ(harp_conn_set_options(net.from, &opt), 0);
+}
+
+/* The application limits segments while a probe of the path is on its way: the probe that arrives raises
+ * nothing above the limit, and without the limit the search goes on. */
+static void test_an_application_limit_bounds_the_search(void)
+{
+	uint32_t top = 9000 - headers(false), fits = 4000 - headers(false);
+	uint64_t probes;
+
+	set_up(false, 9000, 0);
+	net.mtu_bytes = 4000;
+	for (int i = 0;
+	     i < 10000 && (net.from->mtu_state != MTU_PROBING || net.from->mtu_probe_bytes > fits);
+	     i++)
+		flow(STEP_NS);
+	CHECK_EQ(net.from->mtu_state, MTU_PROBING);
+	CHECK(net.from->snd_mss_bytes > 600);
+	limit_segments(600);
+	probes = stat_of(0, "tcp_mtu_probes");
+	for (int i = 0; i < 100; i++) {
+		flow(MS);
+		CHECK_EQ(net.from->snd_mss_bytes, 588);
+	}
+	CHECK_EQ(stat_of(0, "tcp_mtu_probes"), probes);
+	limit_segments(3000);
+	flow(500 * MS);
+	CHECK_EQ(net.from->snd_mss_bytes, 2988);
+	/* As at the handshake: the top, which the path swallows, until that is noticed. */
+	limit_segments(0);
+	CHECK_EQ(net.from->mtu_top_bytes, top);
+	flow(2000 * MS);
+	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
+	idle(1 * S);
+	tear_down();
+}
+
 /* Narrow from the beginning: the handshake passes, data does not. */
 static void test_narrow_from_the_beginning(bool v6)
 {
@@ -314,6 +357,7 @@ int main(void)
 		test_losses_besides(v6);
 	}
 	test_very_narrow();
+	test_an_application_limit_bounds_the_search();
 	free(net.paths[0].ring);
 	free(net.paths[1].ring);
 	return check_done();

@@ -141,6 +141,50 @@ static void test_a_lost_tail_is_probed_for(void)
 	rig_close(&rig);
 }
 
+/* While a DSACK may still undo the last repair, the next tail is probed for all the same. */
+static void test_a_tail_behind_a_repair_is_probed_for(void)
+{
+	in_flight(10, true);
+	later(RTT_NS);
+	sack(0, 1, 10);
+	expect_segment(0);
+	later(RTT_NS);
+	ack(10);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK_EQ(rig.conn->undo_open, 1);
+	CHECK_EQ(rig_write(&rig, 4 * MSS), 4 * MSS);
+	rig.out_head = rig.out_tail;
+	rig_wait(&rig, RIG_MS);
+	expect_segment(13);
+	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 1);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig_close(&rig);
+}
+
+/* A DSACK of the probe acknowledges nothing: the probe of what was sent behind it comes as if there were none. */
+static void test_data_behind_a_probe_is_probed_for(void)
+{
+	uint64_t due_ns;
+
+	in_flight(4, true);
+	rig_wait(&rig, RIG_MS);
+	expect_segment(3);
+	CHECK_EQ(rig_write(&rig, 2 * MSS), 2 * MSS);
+	rig.out_head = rig.out_tail;
+	later(RTT_NS);
+	ack(4);
+	CHECK_EQ(rig.conn->tlp_out, 1);
+	due_ns = rig.now_ns + rig.conn->pto_ns;
+	later(RTT_NS);
+	sack(4, 3, 4);
+	CHECK_EQ(rig.conn->tlp_out, 0);
+	CHECK(rig.conn->probe_deadline_ns == due_ns);
+	rig_wait(&rig, RIG_MS);
+	expect_segment(5);
+	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 2);
+	rig_close(&rig);
+}
+
 static void test_the_probe_is_new_data_when_there_is_some(void)
 {
 	in_flight(12, true);
@@ -274,7 +318,7 @@ static void test_frto_undoes_a_timeout_without_timestamps(void)
 
 	in_flight(10, false);
 	before = rig.conn->cc.cwnd_bytes;
-	rig.conn->loss_deadline_ns = TCP_NEVER_NS; /* the probe would have asked in time */
+	rig.conn->probe_deadline_ns = TCP_NEVER_NS; /* the probe would have asked in time */
 	rig_wait(&rig, 8 * RIG_MS);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, MSS);
@@ -295,7 +339,7 @@ static void test_dsack_undoes_a_timeout(void)
 
 	in_flight(1, false); /* nothing else is there to arrive */
 	before = rig.conn->cc.cwnd_bytes;
-	rig.conn->loss_deadline_ns = TCP_NEVER_NS;
+	rig.conn->probe_deadline_ns = TCP_NEVER_NS;
 	rig_wait(&rig, 60 * RIG_MS);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
 	ack(1);
@@ -365,7 +409,7 @@ static void test_eifel_undoes_a_fast_recovery(void)
 static void test_a_real_timeout_stays(void)
 {
 	in_flight(10, false);
-	rig.conn->loss_deadline_ns = TCP_NEVER_NS;
+	rig.conn->probe_deadline_ns = TCP_NEVER_NS;
 	rig_wait(&rig, 8 * RIG_MS);
 	expect_segment(0);
 	later(RTT_NS);
@@ -409,6 +453,8 @@ int main(void)
 	test_the_rest_of_a_retransmission_is_found();
 	test_dsack_widens_the_window();
 	test_a_lost_tail_is_probed_for();
+	test_a_tail_behind_a_repair_is_probed_for();
+	test_data_behind_a_probe_is_probed_for();
 	test_the_probe_is_new_data_when_there_is_some();
 	test_a_probe_that_repairs_counts_as_loss();
 	test_a_probe_too_many_does_not();

@@ -33,7 +33,7 @@ static const char *const names[STATES] = {
  */
 static void our_fin(void)
 {
-	CHECK_EQ(harp_conn_shutdown(rig.conn), 0);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_WR), 0);
 	rig_poll(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 }
@@ -211,7 +211,15 @@ static int ev_recv(void)
 }
 static int ev_shutdown(void)
 {
-	int err = rig.conn ? harp_conn_shutdown(rig.conn) : -EBADF;
+	int err = rig.conn ? harp_conn_shutdown(rig.conn, SHUT_WR) : -EBADF;
+
+	rig_poll(&rig);
+	return err;
+}
+/* Says nothing to the peer, and moves nothing. */
+static int ev_shutdown_read(void)
+{
+	int err = rig.conn ? harp_conn_shutdown(rig.conn, SHUT_RD) : -EBADF;
 
 	rig_poll(&rig);
 	return err;
@@ -293,6 +301,7 @@ static const struct {
 	{ "send", ev_send, { "- = EBADF", "- = ENOTCONN", "- = EBADF", "A =", "- = EPIPE", "- = EPIPE", "A =", "- = EPIPE", "- = EPIPE", "- = EPIPE" } },
 	{ "recv", ev_recv, { "- = EBADF", "- = EAGAIN", "- = EBADF", "- = EAGAIN", "- = EAGAIN", "- = EAGAIN", "- =", "- =", "- =", "- =" } },
 	{ "shutdown", ev_shutdown, { "- = EBADF", "- =", "- = EBADF", "F F1", "- =", "- =", "F LA", "- =", "- =", "- =" } },
+	{ "shutdown_read", ev_shutdown_read, { "- = EBADF", "- =", "- = EBADF", "- =", "- =", "- =", "- =", "- =", "- =", "- =" } },
 	{ "close", ev_close, { "- 0", "- 0", "RA 0", "F F1", "- =", "- =", "F LA", "- =", "- =", "- =" } },
 	{ "abort", ev_abort, { "- 0", "- 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "- 0" } },
 	/* of peer and application, for 150 s */

@@ -178,7 +178,8 @@ static struct harp_wire *set_up(uint64_t seed, uint32_t *most)
 
 	CHECK_EQ(harp_wire_create(&wire, &opt), 0);
 	for (unsigned i = 0; i < 2; i++) {
-		struct harp_stack_options options = { .size = sizeof(options), .seed = seed + i };
+		struct harp_stack_options options = { .size = sizeof(options),
+						      .seed = seed + i + 1 };
 		struct harp_endpoint at = { .port = PORT };
 		struct harp_addr own = harp_addr_v4(10, 0, 0, (uint8_t)(1 + i));
 

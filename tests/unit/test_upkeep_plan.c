@@ -41,8 +41,9 @@ struct parallel parallel_of(int dev)
 	return (struct parallel){ .lanes = KERNEL_LANES + (unsigned)dev };
 }
 
-struct engine_set *ctx_rail_engines(int dev)
+struct engine_set *ctx_engines(int dev, char *why, size_t why_len)
 {
+	snprintf(why, why_len, "none");
 	return has_engines[dev] ? &sets[dev] : NULL;
 }
 

@@ -85,6 +85,7 @@ static inline void rig_open(struct rig *rig, bool v6)
 					  .frame_count = 1024 };
 	struct harp_stack_options options = { .size = sizeof(options),
 					      .max_conns = 8,
+					      .seed = 1,
 					      .neighbour_mode = HARP_NEIGHBOUR_EXTERNAL,
 					      .now_ns = 10 * RIG_S };
 

@@ -279,7 +279,7 @@ static ssize_t harp_send_in_place(struct stream *s, const void *data, size_t len
 
 static int harp_shutdown(struct stream *s)
 {
-	return harp_conn_shutdown(self(s)->conn);
+	return harp_conn_shutdown(self(s)->conn, SHUT_WR);
 }
 
 /* Sleeps on the queue and the kernel's news until the stack's next deadline. */
@@ -355,7 +355,7 @@ static void harp_hangup(struct stream *s)
 	struct harp_conn *conn = self(s)->conn;
 	uint64_t end_ns = stream_clock_ns() + HANGUP_NS_MAX;
 
-	if (harp_conn_shutdown(conn) == 0)
+	if (harp_conn_shutdown(conn, SHUT_WR) == 0)
 		while (!harp_delivered(conn) && stream_clock_ns() < end_ns)
 			harp_turn(s->host);
 	harp_conn_set_user(conn, NULL);

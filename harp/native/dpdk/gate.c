@@ -4,13 +4,10 @@
  *
  * Each thread counts itself in and out of the drivers in a place of its own (shared by a few, where there are many
  * threads). Who shuts the gate waits until all places are empty; who finds it shut stays out for this burst. The
- * driver guards nothing else against its interrupt thread either: so ports of memif are started, stopped, closed and asked
- * for their link there, by alarms, which that thread runs one after the other.
+ * driver guards nothing else against its interrupt thread either: so ports of memif are started,
+ * stopped, closed and asked for their link there.
  */
-#include <pthread.h>
-#include <rte_alarm.h>
 #include <rte_ethdev.h>
-#include <rte_interrupts.h>
 #include <sched.h>
 #include <string.h>
 
@@ -62,21 +59,13 @@ struct call {
 	uint16_t port;
 	void *argument;
 	int result;
-	bool done;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
 };
 
 static void call_run(void *argument)
 {
 	struct call *call = argument;
-	int result = call->run(call->port, call->argument);
 
-	pthread_mutex_lock(&call->lock);
-	call->result = result;
-	call->done = true;
-	pthread_cond_signal(&call->changed);
-	pthread_mutex_unlock(&call->lock);
+	call->result = call->run(call->port, call->argument);
 }
 
 static bool connects(uint16_t port)
@@ -88,19 +77,11 @@ static bool connects(uint16_t port)
 
 int dpdk_in_driver_thread(uint16_t port, int (*run)(uint16_t port, void *argument), void *argument)
 {
-	struct call call = {
-		.run = run,
-		.port = port,
-		.argument = argument,
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.changed = PTHREAD_COND_INITIALIZER,
-	};
+	struct call call = { .run = run, .port = port, .argument = argument };
+	int result;
 
-	if (!connects(port) || rte_thread_is_intr() || rte_eal_alarm_set(1, call_run, &call))
+	if (!connects(port))
 		return run(port, argument);
-	pthread_mutex_lock(&call.lock);
-	while (!call.done)
-		pthread_cond_wait(&call.changed, &call.lock);
-	pthread_mutex_unlock(&call.lock);
-	return call.result;
+	result = dpdk_library()->run_there(call_run, &call);
+	return result ? result : call.result;
 }

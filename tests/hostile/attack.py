@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What strangers do to a host whose ports they can reach, for tests and `harpctl bench connect`.
+"""What attackers do to a host whose ports they can reach, in a laboratory's namespaces.
 
-`python -m harp.attack KIND ADDRESS PORT...` in the stranger's namespace. It prints "ready" once the
-first of it is out, goes on until its stdin ends, and says then how much it did:
+`attack.py KIND ADDRESS PORT...` in the attacker's namespace. It prints "ready" after its first
+packets, continues until its stdin ends, and then prints how many there were:
 
     syn    half-open floods: SYNs to these ports from any source port, half of them from
            addresses that nobody has
@@ -36,14 +36,14 @@ _HELLO = b"HELO" + struct.pack("<HHQIBBH", 1, 0, 0, 262144, 0, 1, 0) + bytes(40)
 
 
 class Attack:
-    """A stranger on a host, at work from __enter__ to __exit__."""
+    """An attacker on a host, active from __enter__ to __exit__."""
 
-    def __init__(self, stranger: Host, kind: str, victim: str, ports: Sequence[int]) -> None:
+    def __init__(self, host: Host, kind: str, victim: str, ports: Sequence[int]) -> None:
         if kind not in KINDS:
             raise HarpError(f"attack: {kind} is none of {', '.join(KINDS)}", Exit.USAGE)
-        words = [sys.executable, "-m", "harp.attack", kind, victim, *map(str, ports)]
-        self._process = stranger.popen(words, stdin=subprocess.PIPE)
-        self._tool = PipedTool("harp.attack", self._process)
+        words = [sys.executable, __file__, kind, victim, *map(str, ports)]
+        self._process = host.popen(words, stdin=subprocess.PIPE)
+        self._tool = PipedTool("attack.py", self._process)
         self.count = 0  # of frames or connections, once it is over
 
     def __enter__(self) -> Self:
@@ -56,13 +56,13 @@ class Attack:
         trace: TracebackType | None,
     ) -> None:
         if self._process.poll() is not None:
-            raise HarpError(f"the stranger ended: {self._process.communicate()[1]}")
+            raise HarpError(f"the attacker ended: {self._process.communicate()[1]}")
         self._tool.close()
         assert self._process.stdout is not None
         self.count = int(json.loads(self._process.stdout.readline())["count"])
 
 
-# ---- the stranger's process ----------------------------------------------------------------------
+# ---- the attacker's process ----------------------------------------------------------------------
 
 
 def _over(wait_s: float) -> bool:
@@ -185,7 +185,7 @@ def _crowd(kind: str, victim: str, ports: Sequence[int]) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Entry point of `python -m harp.attack`."""
+    """Entry point."""
     kind, victim, *ports = words
     act = _flood if kind in ("syn", "scan") else _crowd
     count = act(kind, victim, [int(port) for port in ports])

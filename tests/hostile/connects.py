@@ -1,10 +1,11 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long a connect takes, while strangers are at the ports and while nobody is.
+"""How long a connect takes, with and without attackers at the ports. Needs root.
 
-Two processes play NCCL's service thread: one listens and accepts, the other connects, one
-comm after the other. A third host is the strangers' (harp.attack). By turns with each of these the
-same two connect by a kernel socket of their own, with as many messages as HARP's preamble has and
-at a port that no stranger is at: its tail is the machine's.
+Two processes play NCCL's service thread: one listens and accepts, the other connects, one comm
+after the other. A third host attacks (attack.py). Alternately with each attack the same two connect
+by a plain kernel socket, with as many messages as HARP's preamble has and at a port that is not
+attacked: its tail is the machine's.
 """
 
 import base64
@@ -23,23 +24,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+from attack import KINDS, Attack
+from ncclnet import NcclError, Net
+
 from harp import _paths
-from harp.attack import KINDS, Attack
+from harp import output as console
 from harp.errors import HarpError
 from harp.lab import Host, Lab, LabOptions
-from harp.ncclnet import NcclError, Net
+from harp.lab_options import ipv6_option, path_option
+from harp.options import FiniteRange, output_option
 
 _ANSWER_S = 60
-NOBODY = "nobody"
+QUIET = "none"
 _JUDGED = ("p50_ms", "p99_ms")
 _MESSAGES = (64, 64, 32, 32)  # bytes, of the connector, the acceptor, the connector ...
-DELAY_GOAL_MS = 5.0  # by which strangers may make a healthy connect slower
+DELAY_GOAL_MS = 5.0  # by which attackers may delay a healthy connect
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class ConnectOptions:
-    """What the bench does: connects for so long with each kind of strangers, in each round."""
+    """What the bench does: connects for so long with each kind of attack, in each round."""
 
     path: str = "auto"
     kinds: tuple[str, ...] = KINDS
@@ -54,7 +60,7 @@ class _Side:
     def __init__(self, host: Host, options: ConnectOptions) -> None:
         keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
         env = keep | {"HARP_PATH": options.path, "NCCL_SOCKET_IFNAME": f"={host.ifname}"}
-        words: list[str | Path] = [sys.executable, "-m", "harp.connects", _paths.plugin()]
+        words: list[str | Path] = [sys.executable, __file__, "rank", _paths.plugin()]
         self._process = host.popen(words, stdin=subprocess.PIPE, env=env)
         self.collect()
 
@@ -76,10 +82,10 @@ class _Side:
 
 
 def run_connects(options: ConnectOptions, say: Say) -> dict[str, Any]:
-    """Connects in peace and under each attack, alternately; their times."""
-    times: dict[str, list[float]] = {kind: [] for kind in (NOBODY, *options.kinds)}
+    """Connects without and under each attack, alternately; their times."""
+    times: dict[str, list[float]] = {kind: [] for kind in (QUIET, *options.kinds)}
     plain: dict[str, list[float]] = {kind: [] for kind in times}
-    strangers: dict[str, int] = {}
+    came: dict[str, int] = {}
     with Lab(LabOptions(hosts=3, ipv6=options.ipv6)) as lab:
         victim, healthy = (_Side(host, options) for host in lab.hosts[:2])
         ports = _doors(victim)
@@ -88,7 +94,7 @@ def run_connects(options: ConnectOptions, say: Say) -> dict[str, Any]:
             say(f"round {index + 1} of {options.rounds}")
             for kind, found in times.items():
                 with contextlib.ExitStack() as stack:
-                    if kind != NOBODY:
+                    if kind != QUIET:
                         attack = Attack(lab.hosts[2], kind, lab.hosts[0].address, ports)
                         stack.enter_context(attack)
                     end = time.monotonic() + options.seconds
@@ -97,16 +103,14 @@ def run_connects(options: ConnectOptions, say: Say) -> dict[str, Any]:
                         victim.start("plain_accept")
                         plain[kind].append(float(healthy.ask("plain_connect", *at)))
                         victim.collect()
-                if kind != NOBODY:
-                    strangers[kind] = strangers.get(kind, 0) + attack.count
+                if kind != QUIET:
+                    came[kind] = came.get(kind, 0) + attack.count
     results = {kind: _summary(found) for kind, found in times.items()}
-    delay = max(
-        result[key] - results[NOBODY][key] for result in results.values() for key in _JUDGED
-    )
+    delay = max(result[key] - results[QUIET][key] for result in results.values() for key in _JUDGED)
     return {
         "options": asdict(options),
         "doors": ports,
-        "strangers": strangers,
+        "came": came,
         "results": results,
         "plain": {kind: _summary(found) for kind, found in plain.items()},
         "samples_ms": times,
@@ -224,8 +228,8 @@ class _Commands:
         return comm, time.monotonic() - begin
 
 
-def main(plugin: str) -> int:
-    """Entry point of `python -m harp.connects`."""
+def play_rank(plugin: str) -> int:
+    """One of the two processes: commands on stdin, answers on stdout."""
     try:
         commands = _Commands(plugin)
         print(json.dumps("ready"), flush=True)
@@ -238,5 +242,62 @@ def main(plugin: str) -> int:
     return 0
 
 
+# ---- the command line ----------------------------------------------------------------------------
+
+
+def _print(report: dict[str, Any]) -> None:
+    columns = ("attack", "came", "connects", "p50 ms", "p90 ms", "p99 ms", "max ms")
+    keys = ("p50_ms", "p90_ms", "p99_ms", "max_ms")
+    both = [("", report["results"]), (", plain kernel socket", report["plain"])]
+    rows = [
+        (
+            kind + words,
+            str(report["came"].get(kind, 0)),
+            str(found["count"]),
+            *(f"{found[key]:.2f}" for key in keys),
+        )
+        for words, results in both
+        for kind, found in results.items()
+    ]
+    console.print_table(columns, rows)
+    console.out.print(
+        f"delay: {report['delay_ms']:.2f} ms (goal: at most {DELAY_GOAL_MS:.0f}):"
+        f" {'met' if report['ok'] else 'MISSED'}"
+    )
+
+
+@click.command()
+@click.option(
+    "--attack",
+    "kinds",
+    type=click.Choice(KINDS),
+    multiple=True,
+    default=KINDS,
+    show_default=True,
+    help="May be given again.",
+)
+@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
+@click.option("--seconds", type=FiniteRange(0.1, 60), default=2, show_default=True)
+@ipv6_option
+@path_option
+@output_option
+def main(output: str, **given: Any) -> None:
+    """Connects with and without attackers, alternately.
+
+    syn: 2000 SYNs a second to the ports that the handle names, half of them from addresses that no
+    host has. scan: to all ports. silent, loris: 100 connections to each of those ports that send
+    nothing, or a byte of a preamble now and then. Goal: medians and 99th percentiles at most 5 ms
+    later. Exit code 1 when it is missed.
+    """
+    report = run_connects(ConnectOptions(**given), console.err.print)
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print(report)
+    sys.exit(0 if report["ok"] else 1)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    if sys.argv[1:2] == ["rank"]:
+        sys.exit(play_rank(sys.argv[2]))
+    main()

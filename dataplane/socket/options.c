@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c - struct harp_tcp_options: checked, defaults applied, read back and changed. */
+#include "socket/socket.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define OPTIONS_SIZE_MIN offsetof(struct harp_tcp_options, backlog)
+#define OPTIONS_SIZE_MAX 4096u
+
+#define OPTIONS_FRAMES_DEFAULT 256u
+#define OPTIONS_BACKLOG_DEFAULT 128u
+#define OPTIONS_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
+#define OPTIONS_USER_TIMEOUT_NS (120 * TCP_NS_PER_S)
+#define OPTIONS_KEEPALIVE_COUNT 8u
+#define OPTIONS_DELAYED_ACK_NS_MAX (TCP_NS_PER_S / 2) /* RFC 5681 section 4.2 */
+#define OPTIONS_OFF_ALL (HARP_TCPI_TIMESTAMPS | HARP_TCPI_SACK | HARP_TCPI_WSCALE)
+
+/* Copies the fields that the caller has over those of *out. */
+static int options_copy(const struct harp_tcp_options *in, struct harp_tcp_options *out)
+{
+	if (in->size < OPTIONS_SIZE_MIN || in->size > OPTIONS_SIZE_MAX)
+		return -EINVAL;
+	for (size_t i = sizeof(*out); i < in->size; i++)
+		if (((const uint8_t *)in)[i])
+			return -E2BIG;
+	memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
+	out->size = sizeof(*out);
+	return 0;
+}
+
+/* The first fault; NULL: none. */
+static const char *options_check(const struct harp_tcp_options *opt)
+{
+	if (opt->dscp > 63)
+		return "harp_tcp_options: dscp is above 63";
+	if (opt->mss_bytes != 0 &&
+	    (opt->mss_bytes < TCP_MSS_BYTES_MIN || opt->mss_bytes > UINT16_MAX))
+		return "harp_tcp_options: mss_bytes is neither 0 nor 88 to 65535";
+	if (opt->options_off & ~OPTIONS_OFF_ALL)
+		return "harp_tcp_options: options_off has bits beside HARP_TCPI_TIMESTAMPS, _SACK "
+		       "and _WSCALE";
+	if (opt->delayed_ack_ns >= OPTIONS_DELAYED_ACK_NS_MAX)
+		return "harp_tcp_options: delayed_ack_ns is not below 500 ms";
+	if (opt->initial_rto_ns != 0 &&
+	    (opt->initial_rto_ns < TCP_RTO_NS_MIN || opt->initial_rto_ns > TCP_RTO_NS_MAX))
+		return "harp_tcp_options: initial_rto_ns is neither 0 nor 5 ms to 60 s";
+	return tcp_cc_check(opt);
+}
+
+static void options_defaults(struct harp_tcp_options *opt)
+{
+	if (opt->rx_frames == 0)
+		opt->rx_frames = OPTIONS_FRAMES_DEFAULT;
+	if (opt->tx_frames == 0)
+		opt->tx_frames = OPTIONS_FRAMES_DEFAULT;
+	if (opt->backlog == 0)
+		opt->backlog = OPTIONS_BACKLOG_DEFAULT;
+	if (opt->connect_timeout_ns == 0)
+		opt->connect_timeout_ns = OPTIONS_CONNECT_TIMEOUT_NS;
+	if (opt->user_timeout_ns == 0)
+		opt->user_timeout_ns = OPTIONS_USER_TIMEOUT_NS;
+	if (opt->keepalive_interval_ns == 0)
+		opt->keepalive_interval_ns = opt->keepalive_idle_ns;
+	if (opt->keepalive_count == 0)
+		opt->keepalive_count = OPTIONS_KEEPALIVE_COUNT;
+	if (opt->initial_rto_ns == 0)
+		opt->initial_rto_ns = TCP_RTO_NS_INITIAL;
+	if (opt->congestion == HARP_CONGESTION_DEFAULT)
+		opt->congestion = HARP_CONGESTION_CUBIC;
+}
+
+/* The caller's fields over those of *out, which are good. */
+static int options_apply(const struct tcp *tcp, const struct harp_tcp_options *in,
+			 struct harp_tcp_options *out)
+{
+	int err = options_copy(in, out);
+	const char *fault;
+
+	if (err)
+		return err;
+	fault = options_check(out);
+	if (fault) {
+		if (tcp->hooks->log)
+			tcp->hooks->log(tcp->hooks->ctx, HARP_LOG_ERROR, fault);
+		return -EINVAL;
+	}
+	options_defaults(out);
+	return 0;
+}
+
+int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
+		   struct harp_tcp_options *out)
+{
+	static const struct harp_tcp_options none = { .size = sizeof(none) };
+
+	*out = none;
+	return options_apply(tcp, in ? in : &none, out);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Of a connection.
+ */
+static struct harp_tcp_options options_in_force(const struct harp_conn *conn)
+{
+	uint32_t congestion = tcp_cc_congestion(conn), unsent = conn->snd_unsent_bytes_max;
+
+	return (struct harp_tcp_options){
+		.size = sizeof(struct harp_tcp_options),
+		.rx_frames = conn->rx_frames_budget,
+		.tx_frames = conn->tx_frames_budget,
+		.connect_timeout_ns = conn->connect_timeout_ns,
+		.user_timeout_ns = conn->user_timeout_ns,
+		.keepalive_idle_ns = conn->keepalive_idle_ns,
+		.keepalive_interval_ns = conn->keepalive_interval_ns,
+		.keepalive_count = conn->keepalive_count,
+		.dscp = conn->tos >> 2,
+		.user = conn->user,
+		.unsent_bytes_max = unsent == UINT32_MAX ? 0 : unsent,
+		.congestion = congestion,
+		.fixed_window_bytes =
+			congestion == HARP_CONGESTION_FIXED ? (uint32_t)conn->cc.priv[0] : 0,
+		.ecn = conn->ecn,
+		.mss_bytes = conn->mss_limit_bytes,
+		.options_off = conn->options_off,
+		.delayed_ack_ns = conn->delayed_ack_ns,
+		.initial_rto_ns = conn->initial_rto_ns,
+	};
+}
+
+int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt)
+{
+	const struct harp_tcp_options now = options_in_force(conn);
+	uint32_t size = opt->size;
+
+	if (size < OPTIONS_SIZE_MIN || size > OPTIONS_SIZE_MAX)
+		return -EINVAL;
+	memcpy(opt, &now, size < sizeof(now) ? size : sizeof(now));
+	if (size > sizeof(now))
+		memset((uint8_t *)opt + sizeof(now), 0, size - sizeof(now));
+	opt->size = size;
+	return 0;
+}
+
+/* May they change now? */
+static int options_check_state(const struct harp_conn *conn, const struct harp_tcp_options *now,
+			       const struct harp_tcp_options *want)
+{
+	if (want->ecn != now->ecn || want->options_off != now->options_off)
+		return -EISCONN;
+	if (!conn_synchronized(conn))
+		return 0;
+	if (want->connect_timeout_ns != now->connect_timeout_ns ||
+	    want->initial_rto_ns != now->initial_rto_ns)
+		return -EISCONN;
+	/* Before the handshake tcp_cc_begin() decides. */
+	if (want->congestion == HARP_CONGESTION_DCTCP && now->congestion != want->congestion &&
+	    !(conn->options & HARP_TCPI_ECN))
+		return -EOPNOTSUPP;
+	return 0;
+}
+
+/* What has room now hears of it. */
+static void options_set_budgets(struct harp_conn *conn, const struct harp_tcp_options *want)
+{
+	uint32_t rx_frames = tcp_budget(conn->tcp, want->rx_frames);
+
+	conn->tx_frames_budget = tcp_budget(conn->tcp, want->tx_frames);
+	conn->snd_unsent_bytes_max = want->unsent_bytes_max ? want->unsent_bytes_max : UINT32_MAX;
+	if (conn->flags & CONN_WANT_WRITE)
+		tcp_ack_writable(conn);
+	if (rx_frames == conn->rx_frames_budget)
+		return;
+	conn->rx_frames_budget = rx_frames;
+	tcp_window_rebudget(conn);
+}
+
+static void options_set_timers(struct harp_conn *conn, const struct harp_tcp_options *now,
+			       const struct harp_tcp_options *want)
+{
+	if (want->connect_timeout_ns != now->connect_timeout_ns) {
+		conn->connect_timeout_ns = want->connect_timeout_ns;
+		tcp_timer_life(conn, want->connect_timeout_ns);
+	}
+	if (want->initial_rto_ns != now->initial_rto_ns) /* from the next SYN on */
+		conn->initial_rto_ns = conn->rto_ns = want->initial_rto_ns;
+	if (want->user_timeout_ns != now->user_timeout_ns) {
+		conn->user_timeout_ns = want->user_timeout_ns;
+		tcp_timer_user_timeout(conn);
+	}
+	if (want->keepalive_idle_ns != now->keepalive_idle_ns ||
+	    want->keepalive_interval_ns != now->keepalive_interval_ns ||
+	    want->keepalive_count != now->keepalive_count) {
+		conn->keepalive_idle_ns = want->keepalive_idle_ns;
+		conn->keepalive_interval_ns = want->keepalive_interval_ns;
+		conn->keepalive_count = want->keepalive_count;
+		tcp_timer_keepalive(conn);
+	}
+}
+
+int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
+{
+	const struct harp_tcp_options now = options_in_force(conn);
+	struct harp_tcp_options want = now;
+	int err;
+
+	if (conn->state == HARP_TCP_CLOSED)
+		return conn->error ? conn->error : -EPIPE;
+	err = opt ? options_apply(conn->tcp, opt, &want) : -EINVAL;
+	if (!err)
+		err = options_check_state(conn, &now, &want);
+	if (err)
+		return err;
+	conn->user = want.user;
+	conn->tos = (uint8_t)(want.dscp << 2);
+	conn->delayed_ack_ns = (uint32_t)want.delayed_ack_ns;
+	options_set_budgets(conn, &want);
+	options_set_timers(conn, &now, &want);
+	if (want.mss_bytes != now.mss_bytes) {
+		conn->mss_limit_bytes = (uint16_t)want.mss_bytes;
+		tcp_mtu_limit(conn);
+	}
+	if (want.congestion != now.congestion || want.fixed_window_bytes != now.fixed_window_bytes)
+		tcp_cc_change(conn, want.congestion, want.fixed_window_bytes);
+	return 0;
+}

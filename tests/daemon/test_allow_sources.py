@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""allow_sources of harp.toml: harpd has the XDP program enforce it, from its start on."""
+
+import json
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+from daemon_rig import Running
+from fake_kernel import FakeSteering
+from harpd_rig import HostDaemon, Job, echo_server, xdp_id
+from test_harpd import PORT, echo, echoing, wait_for
+
+from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.loop import close_all
+from harp.daemon.settings import NicSettings, Settings
+from harp.lab import Lab
+
+TEN, TWENTY = ip_network("10.0.0.0/8"), ip_network("fd00::/8")
+TEN_RAW, TWENTY_RAW = (bytes([10, 0, 0, 0]), 8), (bytes([0xFD]) + bytes(15), 8)
+
+
+def asking(settings: Settings, *sources: object) -> Settings:
+    """The settings with these allow_sources."""
+    return replace(settings, nics=(NicSettings("eth0", allow_sources=sources),))  # type: ignore[arg-type]
+
+
+def program(harpd: Running) -> FakeSteering:
+    return harpd.kernel.steerings[-1]
+
+
+def sync(harpd: Running) -> None:
+    harpd.call(lambda: harpd.daemon.nics.sync())
+
+
+def is_leased(harpd: Running) -> bool:
+    """Is a lease granted? What it got goes back."""
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+        close_all(fds)
+        client.release(lease.lease_id)
+    return True
+
+
+def test_the_program_gets_the_list_at_start_and_at_a_reload(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    later = [asking(settings, TWENTY), asking(settings)]
+    harpd = start(given=asking(settings, TEN, TWENTY), reload=lambda _old: later.pop(0))
+    assert program(harpd).sources == [TEN_RAW, TWENTY_RAW]
+    with harpd.client() as client:
+        status = client.query("status")["nics"][0]
+        assert status["allow_sources"] == ["10.0.0.0/8", "fd00::/8"]
+        client.query("reload")
+        assert program(harpd).sources == [TWENTY_RAW]
+        client.query("reload")
+        assert program(harpd).sources == []
+        assert client.query("status")["nics"][0]["allow_sources"] == []
+    assert len(harpd.kernel.steerings) == 1, "nothing was attached again"
+
+
+def test_no_lease_while_the_list_is_not_enforced(
+    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    harpd = start(given=asking(settings, TEN), reload=lambda _old: asking(settings, TWENTY))
+    program(harpd).failing = "sources_set"
+    with harpd.client() as client:
+        assert client.query("reload") == {"problem": ""}
+        assert program(harpd).sources == [TEN_RAW], "the one before"
+        with pytest.raises(RefusedByDaemonError, match="can't be leased: fake: sources_set"):
+            client.lease("eth0")
+        assert client.query("status")["nics"][0]["allow_sources"] is None
+    sync(harpd)
+    assert caplog.text.count("eth0 can't be leased: fake: sources_set") == 1
+    program(harpd).failing = ""
+    sync(harpd)
+    assert program(harpd).sources == [TWENTY_RAW]
+    assert is_leased(harpd)
+    assert caplog.records[-1].levelno < logging.ERROR
+
+
+def test_an_adopted_program_gets_the_list_of_now(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    first = start(given=asking(settings, TEN))
+    with first.client() as client:
+        _, fds = client.lease("eth0")
+        first.end(remove=False)
+        found = program(first)
+        assert found.sources == [TEN_RAW], "it goes on without a harpd"
+        again = start(first.kernel, given=asking(settings, TWENTY))
+        assert found is program(again)
+        assert found.sources == [TWENTY_RAW]
+        again.end(remove=False)
+        start(first.kernel, given=settings)
+        assert found.sources == []
+        close_all(fds)
+
+
+# --------------------------------------------------------------------------------------------------
+# Real queues, and a connection under it.
+#
+@pytest.fixture
+def lab(need_root: None) -> Iterator[Lab]:
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture
+def jobs() -> Iterator[Callable[..., Job]]:
+    started: list[Job] = []
+
+    def start(work: Callable[[Callable[[object], None], int], None], netns: str) -> Job:
+        started.append(Job(work, netns=netns))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.close()
+
+
+def nic(harpd: HostDaemon) -> dict[str, object]:
+    found: dict[str, object] = harpd.query("status")["nics"][0]
+    return found
+
+
+def dropped(harpd: HostDaemon) -> int:
+    verdicts = nic(harpd)["verdicts"]
+    assert isinstance(verdicts, dict)
+    return int(verdicts["drop_source"])
+
+
+def test_a_connection_lives_through_changes_of_the_list_and_of_harpd(
+    lab: Lab, jobs: Callable[..., Job]
+) -> None:
+    """A source that is taken from the list is cut off at once, also from what is open; TCP goes on
+    when it is back. Nothing is detached meanwhile, and a new harpd finds the list in force."""
+    here, peer = lab.hosts
+    allow, refuse = 'allow_sources = ["10.77.0.0/24"]', 'allow_sources = ["192.0.2.0/24", "::/0"]'
+    harpd = HostDaemon(here, nic=allow)
+    try:
+        harpd.start()
+        echo_server(peer, PORT)
+        job = jobs(echoing(harpd, peer.address), here.netns)
+        assert job.hear() == 1
+        echo(job, 2)
+        program, before = xdp_id(here), dropped(harpd)
+        assert before == 0
+
+        harpd.configure(nic=refuse)
+        harpd.query("reload")
+        assert nic(harpd)["allow_sources"] == ["192.0.2.0/24", "::/0"]
+        job.go()
+        wait_for(lambda: dropped(harpd) > 0, "the echo is dropped")
+        assert xdp_id(here) == program
+
+        harpd.end(signal.SIGKILL)
+        harpd.start()
+        assert nic(harpd)["allow_sources"] == ["192.0.2.0/24", "::/0"]
+        count = dropped(harpd)
+        wait_for(lambda: dropped(harpd) > count, "what is retransmitted is dropped")
+
+        words = harpd.harpctl("status").stdout
+        assert f"{here.ifname}: takes packets from 192.0.2.0/24, ::/0; dropped from" in words
+
+        harpd.configure(nic=allow)
+        assert harpd.query("reload") == {"problem": ""}
+        assert job.hear() == 3
+        echo(job, 4)
+        assert json.loads(harpd.harpctl("status", "-o", "json").stdout)["leases"] == 1
+    finally:
+        harpd.close()
+
+
+def test_a_bad_list_is_refused_and_the_one_before_stays(lab: Lab) -> None:
+    harpd = HostDaemon(lab.hosts[0], nic='allow_sources = ["10.0.0.0/8"]')
+    try:
+        harpd.start()
+        harpd.configure(nic='allow_sources = ["10.0.0.1/8"]')
+        answer = harpd.query("reload")
+        assert "nic.allow_sources" in answer["problem"]
+        assert "write 10.0.0.0/8" in answer["problem"]
+        assert nic(harpd)["allow_sources"] == ["10.0.0.0/8"]
+        harpd.end(signal.SIGTERM)
+        harpd.start(wait=False)
+        assert harpd.process is not None
+        assert harpd.process.wait(30) != 0
+        assert "write 10.0.0.0/8" in harpd.words()
+    finally:
+        harpd.close()

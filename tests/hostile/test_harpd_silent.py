@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A harpd that is stopped after a job's init holds up no call: listen, connect, accept and
+closeListen return while it withholds the lease. When it goes on the job gets its lease, and comms
+whose handles were made meanwhile use it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import pytest
+from actor import Actor, actors
+from harpd_rig import HostDaemon
+
+from harp import _paths
+from harp.lab import Lab
+
+OPENING = 8  # a flag of the handle, at FLAGS: docs/lanes.md section 2
+FLAGS = 11
+
+
+@pytest.fixture
+def daemons(need_root: None) -> Iterator[list[HostDaemon]]:
+    """Two hosts with a harpd each, in the namespace of its host, as are the jobs."""
+    with contextlib.ExitStack() as stack:
+        lab = stack.enter_context(Lab())
+        made = [HostDaemon(host) for host in lab.hosts]
+        for daemon in made:
+            stack.callback(daemon.close)
+            daemon.start()
+        yield made
+
+
+def test_calls_return_while_harpd_is_stopped(daemons: list[HostDaemon]) -> None:
+    jobs = [
+        Actor(
+            daemon.host.netns,
+            {"HARP_SOCKET": str(daemon.socket), "NCCL_SOCKET_IFNAME": "=eth0"},
+        )
+        for daemon in daemons
+    ]
+    with actors(*jobs) as (here, there):
+        for job in jobs:
+            job.call("load", path=str(_paths.plugin()))
+        for daemon in daemons:
+            assert daemon.process is not None
+            daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            (a, a_listen), (b, b_listen) = (job.call("listen") for job in jobs)
+            pending_here, _ = here.call("call_while_opening", handle=b, listen=a_listen, calls=100)
+            pending_there, late = there.call(
+                "call_while_opening", handle=a, listen=b_listen, calls=100
+            )
+        finally:
+            for daemon in daemons:
+                assert daemon.process is not None
+                daemon.process.send_signal(signal.SIGCONT)
+        assert not pending_here
+        assert not pending_there
+        assert all(base64.b64decode(handle)[FLAGS] & OPENING for handle in (a, b, late))
+        here.start("join", handles=[b], listens=[a_listen])
+        sends_there, receives_there = there.call("join", handles=[a], listens=[b_listen])
+        sends_here, receives_here = here.result()
+        here.start("pump", sends=sends_here, receives=receives_here, size=100_000, seconds=1)
+        pumped = there.call(
+            "pump", sends=sends_there, receives=receives_there, size=100_000, seconds=1
+        )
+        assert [result for _, result in pumped + here.result()] == ["ncclSuccess"] * 4
+        # Listeners of now say their HARP ports, and comms have HARP's lanes as well.
+        for job in jobs:
+            handle, _ = job.call("listen")
+            assert not base64.b64decode(handle)[FLAGS] & OPENING
+            assert any("leased from harpd" in line for line in job.call("log"))

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sources that may send to HARP's ports: real packets, from listed prefixes and from others."""
+
+import errno
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from ipaddress import ip_network
+from pathlib import Path
+from socket import if_nametoindex
+
+import pytest
+import steering_api
+from netns_tools import Tools, attach, inside
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import ICMPv6PacketTooBig, IPv6, IPv6ExtHdrFragment
+from scapy.layers.l2 import Dot1Q
+from scapy.packet import Packet
+from steering_api import AUTO, BESIDE, GENERIC, Library, RefusedError, Steering
+from steering_api import TCP as TCP_BIT
+from steering_api import UDP as UDP_BIT
+from test_pins import adopt, bpffs  # noqa: F401 (a fixture)
+from test_steering import V4, V6, ethernet_of, send_frames
+
+from harp.lab import Host, Lab
+
+PORT, FREE = 61000, 61001
+OWN = (bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2]), bytes.fromhex("fd77") + bytes(13) + b"\2")
+NATIVE = 2  # enum harp_xdp_mode
+MAX = 256  # STEER_SOURCES_MAX
+# Nobody's socket is on the queue, so the kernel gets what the program takes for HARP's.
+TAKEN, DROPPED = "absent", "drop_source"
+
+
+def prefixes(*texts: str) -> list[tuple[bytes, int]]:
+    networks = map(ip_network, texts)
+    return [(each.network_address.packed, each.prefixlen) for each in networks]
+
+
+def own(steering: Steering) -> Steering:
+    """Both families' addresses and one port are HARP's."""
+    for address in OWN:
+        steering.address_set(address)
+    steering.ports_set(TCP_BIT | UDP_BIT, PORT, PORT)
+    return steering
+
+
+@pytest.fixture(params=[GENERIC, GENERIC | BESIDE, NATIVE], ids=["generic", "beside", "native"])
+def steering(request: pytest.FixtureRequest, dual: Lab, library: Library) -> Iterator[Steering]:
+    """In each place that the program can be."""
+    made = own(attach(library, dual.hosts[1], request.param))
+    yield made
+    made.detach()
+
+
+def syn(source: str, port: int = PORT) -> Packet:
+    if ":" in source:
+        return IPv6(src=source, dst=V6.own) / TCP(sport=7, dport=port)
+    return IP(src=source, dst=V4.own) / TCP(sport=7, dport=port)
+
+
+def udp(source: str) -> Packet:
+    if ":" in source:
+        return IPv6(src=source, dst=V6.own) / UDP(dport=PORT)
+    return IP(src=source, dst=V4.own) / UDP(dport=PORT)
+
+
+def error(source: str) -> Packet:
+    """An ICMP error of that router, about a connection of HARP's to the peer."""
+    if ":" in source:
+        return IPv6(src=source, dst=V6.own) / ICMPv6PacketTooBig(mtu=1280) / V6.from_us()
+    return IP(src=source, dst=V4.own) / ICMP(type=3, code=4) / V4.from_us()
+
+
+def fragment(source: str) -> Packet:
+    if ":" in source:
+        return IPv6(src=source, dst=V6.own) / IPv6ExtHdrFragment(m=1) / TCP(dport=PORT)
+    return IP(src=source, dst=V4.own, flags="MF") / TCP(dport=PORT)
+
+
+def verdict_of(lab: Lab, steering: Steering, packet: Packet) -> str:
+    """What became of one packet."""
+    return next(iter(counted(lab, steering, [packet])))
+
+
+def counted(lab: Lab, steering: Steering, packets: list[Packet]) -> Counter[str]:
+    """The verdicts that grew meanwhile, but those of what kernels send by themselves."""
+    ethernet = ethernet_of(lab)
+    before = steering.verdicts()
+    send_frames(lab, [bytes(ethernet / packet) for packet in packets])
+    after = steering.verdicts()
+    noise = {"pass_protocol", "pass_type", "pass_header"}
+    grown = {name: after[name] - before[name] for name in after if name not in noise}
+    return +Counter(grown)
+
+
+def resets(host: Host) -> int:
+    """RSTs that the host's kernel has sent, over IPv4 and IPv6."""
+    lines = host.run("cat", "/proc/net/snmp").splitlines()
+    names, numbers = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(dict(zip(names, numbers, strict=True))["OutRsts"])
+
+
+ALLOWED = ("10.77.0.1", "10.77.0.127", "fd77::1", "fd77::ffff")
+OTHERS = ("10.77.0.128", "10.78.0.1", "192.0.2.1", "fd77::1:0", "fd78::1", "2001:db8::1")
+LIST = prefixes("10.77.0.0/25", "fd77::/112")
+
+
+def test_only_listed_prefixes_reach_harp(dual: Lab, steering: Steering) -> None:
+    """TCP, UDP and ICMP errors of both families; what is dropped the kernel does not answer."""
+    kinds = (syn, udp, error)
+    assert counted(dual, steering, [kind(source) for kind in kinds for source in OTHERS]) == {
+        TAKEN: 3 * len(OTHERS)
+    }, "without a list every source is taken"
+    steering.sources_set(LIST)
+    before = resets(dual.hosts[1])
+    assert counted(dual, steering, [kind(source) for kind in kinds for source in OTHERS]) == {
+        DROPPED: 3 * len(OTHERS)
+    }
+    assert resets(dual.hosts[1]) == before
+    assert counted(dual, steering, [kind(source) for kind in kinds for source in ALLOWED]) == {
+        TAKEN: 3 * len(ALLOWED)
+    }
+    assert resets(dual.hosts[1]) == before + len(ALLOWED)
+
+
+def test_the_list_concerns_nothing_but_harps_packets(dual: Lab, steering: Steering) -> None:
+    """Other ports, fragments and VLANs are the kernel's, from wherever they come."""
+    steering.sources_set(LIST)
+    packets = [
+        each
+        for source in (*ALLOWED, *OTHERS)
+        for each in (syn(source, FREE), fragment(source), Dot1Q(vlan=5) / syn(source))
+    ]
+    count = len(ALLOWED) + len(OTHERS)
+    assert counted(dual, steering, packets) == {
+        "pass_port": count,
+        "pass_fragment": count,
+        "pass_vlan": count,
+    }
+    # A priority tag is none: what it hides is judged like anything else.
+    assert verdict_of(dual, steering, Dot1Q(vlan=0, prio=5) / syn(OTHERS[0])) == DROPPED
+    assert verdict_of(dual, steering, Dot1Q(vlan=0, prio=5) / syn(ALLOWED[0])) == TAKEN
+
+
+@pytest.fixture
+def one(dual: Lab, library: Library) -> Iterator[Steering]:
+    """Where the place does not matter."""
+    made = own(attach(library, dual.hosts[1], AUTO | BESIDE))
+    yield made
+    made.detach()
+
+
+def taken(lab: Lab, steering: Steering, *sources: str) -> list[bool]:
+    return [verdict_of(lab, steering, syn(source)) == TAKEN for source in sources]
+
+
+def test_a_family_without_a_prefix_is_closed(dual: Lab, one: Steering) -> None:
+    one.sources_set(prefixes("0.0.0.0/0"))
+    assert taken(dual, one, "192.0.2.1", "10.77.0.1", "fd77::1") == [True, True, False]
+    # IPv6's everything has all mapped addresses in it, and no packet of IPv4.
+    one.sources_set(prefixes("::/0"))
+    assert taken(dual, one, "192.0.2.1", "10.77.0.1", "fd77::1") == [False, False, True]
+    one.sources_set([])
+    assert taken(dual, one, "192.0.2.1", "fd77::1", "2001:db8::1") == [True, True, True]
+
+
+def test_prefixes_of_every_length(dual: Lab, one: Steering) -> None:
+    """The first and last bit that count, and prefixes in prefixes that come and go."""
+    one.sources_set(prefixes("10.77.0.1/32", "fd77::1/128"))
+    assert taken(dual, one, "10.77.0.1", "10.77.0.3", "fd77::1", "fd77::3") == [True, False] * 2
+    one.sources_set(prefixes("0.0.0.0/1", "::/1"))
+    sources = ("127.9.9.9", "10.0.0.1", "128.0.0.1", "7fff::1", "fd77::1")
+    assert taken(dual, one, *sources) == [True, True, False, True, False]
+    one.sources_set(prefixes("10.0.0.0/8", "10.77.0.0/16", "10.77.0.0/24"))
+    assert taken(dual, one, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [True, True, True]
+    one.sources_set(prefixes("10.77.0.0/16"))
+    assert taken(dual, one, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [True, True, False]
+    one.sources_set(prefixes("10.77.0.0/24"))
+    assert taken(dual, one, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [True, False, False]
+
+
+def test_what_is_no_prefix_changes_nothing(dual: Lab, one: Steering) -> None:
+    one.sources_set(prefixes("10.77.0.0/24"))
+    refused: list[tuple[list[tuple[bytes, int]], int]] = [
+        ([(bytes([10, 77, 0, 1]), 24)], errno.EINVAL),  # a bit behind the prefix
+        ([(bytes(4), 33)], errno.EINVAL),
+        ([(bytes(16), 129)], errno.EINVAL),
+        ([(bytes(5), 8)], errno.EINVAL),
+        ([(bytes(4), 0), (b"", 0)], errno.EINVAL),
+        ([(bytes([9, 9, n >> 8, n & 255]), 32) for n in range(MAX + 1)], errno.E2BIG),
+    ]
+    for sources, number in refused:
+        with pytest.raises(RefusedError) as found:
+            one.sources_set(sources)
+        assert found.value.errno == number
+        assert taken(dual, one, "10.77.0.1", "9.9.0.1", "fd77::1") == [True, False, False]
+
+
+def test_a_full_list_is_replaced_or_left_as_it_was(dual: Lab, one: Steering) -> None:
+    """The map has no room for two full lists at once: the one before stays in force."""
+    full = [(bytes([9, 9, n, 0]), 24) for n in range(MAX)]
+    one.sources_set(full)
+    assert taken(dual, one, "9.9.0.1", "9.9.255.1", "10.77.0.1") == [True, True, False]
+    with pytest.raises(RefusedError) as found:
+        one.sources_set([(bytes([10, 77, n, 0]), 24) for n in range(MAX)])
+    assert found.value.errno == errno.ENOSPC
+    assert taken(dual, one, "9.9.0.1", "9.9.255.1", "10.77.0.1") == [True, True, False]
+    one.sources_set(full[:128])
+    one.sources_set([(bytes([10, 77, n, 0]), 24) for n in range(128)])
+    assert taken(dual, one, "9.9.0.1", "10.77.0.1", "10.77.127.1") == [False, True, True]
+
+
+def test_no_packet_of_a_source_that_stays_is_dropped_by_a_change(dual: Lab, one: Steering) -> None:
+    """And none of a source that neither list has is taken."""
+    lists = (
+        prefixes("10.77.0.0/16", "10.1.0.0/16", "fd77::/16"),
+        prefixes("10.77.0.0/24", "10.2.0.0/16", "10.3.0.0/16", "fd77::/64"),
+    )
+    one.sources_set(lists[0])
+    done, changes = threading.Event(), 0
+
+    def change() -> None:
+        nonlocal changes
+        while not done.is_set():
+            changes += 1
+            one.sources_set(lists[changes % 2])
+
+    thread = threading.Thread(target=lambda: inside(dual.hosts[1], change))
+    thread.start()
+    try:
+        packets = [syn("10.77.0.1"), syn("fd77::1"), syn("10.9.0.1")] * 2000
+        ethernet = ethernet_of(dual)
+        frames = [bytes(ethernet / packet) for packet in packets]
+        before = one.verdicts()
+        for _ in range(20):  # changes are as slow as the kernel is busy
+            sent = one.verdicts()
+            send_frames(dual, frames)
+            after = one.verdicts()
+            assert after[TAKEN] - sent[TAKEN] == 4000
+            assert after[DROPPED] - sent[DROPPED] == 2000
+            if changes > 20:
+                break
+        assert changes > 20
+        assert after[TAKEN] > before[TAKEN]
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_list_outlives_who_made_it(
+    tools: Tools,
+    dual: Lab,
+    library: Library,
+    bpffs: Path,  # noqa: F811
+) -> None:
+    """In the maps that the next one adopts, and under the program that replaces it."""
+    host, at = dual.hosts[1], bpffs / "eth0"
+    script = [sys.executable, steering_api.__file__, tools.build, at, host.ifname]
+    maker = tools.serve(host, script)
+    first = own(adopt(library, host, at))
+    first.sources_set(LIST)
+    first.detach()
+    maker.kill()
+    maker.communicate()
+    again = adopt(library, host, at)
+    assert taken(dual, again, "10.77.0.1", "10.78.0.1") == [True, False]
+    inside(host, again.replace)
+    assert taken(dual, again, "10.77.0.1", "10.78.0.1", "fd77::1") == [True, False, True]
+    again.sources_set(prefixes("10.78.0.0/24"))
+    assert taken(dual, again, "10.77.0.1", "10.78.0.1", "fd77::1") == [False, True, False]
+    library.unpin(at)
+    again.detach()
+
+
+def test_a_list_stays_when_the_program_moves(dual: Lab, library: Library) -> None:
+    """Somebody removes the device beside: what takes its place enforces the same list."""
+    there = dual.hosts[1]
+    steering = own(attach(library, there, GENERIC | BESIDE))
+    steering.sources_set(LIST)
+    before = steering.side()
+    there.run("ip", "link", "delete", f"harp{inside(there, lambda: if_nametoindex(there.ifname))}")
+    assert "was removed" in inside(there, steering.look)
+    assert steering.side() not in (0, before)
+    assert taken(dual, steering, "10.77.0.1", "10.78.0.1", "fd77::1") == [True, False, True]
+    steering.detach()
+
+
+# bpf_skb_vlan_push(): the tag goes beside the packet, where a NIC with rxvlan puts it too.
+TAGGER = """
+static long (*vlan_push)(void *skb, unsigned short protocol, unsigned short tag) = (void *)18;
+__attribute__((section("tc"), used)) int tag(void *skb) { vlan_push(skb, 0x0081, 5); return 0; }
+char _license[] __attribute__((section("license"), used)) = "GPL";
+"""
+
+
+def test_where_the_program_does_not_see_a_tag_that_the_nic_took_off(
+    dual: Lab, library: Library, tmp_path: Path
+) -> None:
+    """What docs/security.md says of rxvlan, and what `harpctl check` warns of: VLAN 5's packet is
+    taken for HARP's by a program on the interface, native or generic, but not beside it."""
+    here, there = dual.hosts
+    source, program = tmp_path / "tagger.c", tmp_path / "tagger.o"
+    source.write_text(TAGGER)
+    subprocess.run(["clang", "-O2", "-target", "bpf", "-c", source, "-o", program], check=True)
+    here.run("tc", "qdisc", "add", "dev", here.ifname, "clsact")
+    here.run(
+        *("tc", "filter", "add", "dev", here.ifname, "egress"),
+        *("bpf", "da", "obj", str(program), "sec", "tc"),
+    )
+    ethernet = ethernet_of(dual)
+    frame = bytes(ethernet / syn("10.77.0.1"))
+
+    def sent() -> None:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
+            raw.bind((here.ifname, 0))
+            raw.send(frame)
+
+    found = {}
+    for mode in (NATIVE, GENERIC, GENERIC | BESIDE):
+        steering = own(attach(library, there, mode))
+        inside(here, sent)
+        verdicts = steering.verdicts()
+        found[mode] = {name for name in (TAKEN, "pass_vlan") if verdicts[name]}
+        if mode == NATIVE:  # the list holds for those packets as for all
+            steering.sources_set(prefixes("10.78.0.0/16"))
+            inside(here, sent)
+            assert steering.verdicts()[DROPPED] == 1
+        steering.detach()
+    assert found == {NATIVE: {TAKEN}, GENERIC: {TAKEN}, GENERIC | BESIDE: {"pass_vlan"}}

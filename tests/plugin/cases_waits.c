@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cases_waits.c - calls wait for nothing, and what they set up goes again. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "waits.h"
+
+/* HARP's lanes are there, and nobody has asked for them by name: the first listen and connect
+ * open the interfaces. */
+static bool opens_at_first_use(void)
+{
+	const char *path = getenv("HARP_PATH");
+
+	return path && !strcmp(path, "auto") && strcmp(host_ifname(), "lo") != 0;
+}
+
+static void calls_of_a_life(struct net *net, struct pair *pair)
+{
+	static uint8_t out[100000], in[100000];
+	void *send_memory = NULL, *recv_memory = NULL, *send = NULL, *recv = NULL;
+	int sent = 0, received = 0, size = 0;
+
+	fill(out, sizeof(out), 1);
+	OK_AT_ONCE(net_reg_mr(net, pair->send, out, sizeof(out), NCCL_PTR_HOST, &send_memory));
+	OK_AT_ONCE(net_reg_mr(net, pair->recv, in, sizeof(in), NCCL_PTR_HOST, &recv_memory));
+	while (!recv)
+		OK_AT_ONCE(net_irecv(net, pair->recv, in, sizeof(in), 0, recv_memory, &recv));
+	while (!send)
+		OK_AT_ONCE(net_isend(net, pair->send, out, sizeof(out), 0, send_memory, &send));
+	WAIT_UNTIL(sent && received)
+	{
+		if (!sent)
+			OK_AT_ONCE(net_test(net, send, &sent, NULL));
+		if (!received)
+			OK_AT_ONCE(net_test(net, recv, &received, &size));
+	}
+	REQUIRE(size == sizeof(in) && filled(in, sizeof(in), 1));
+	OK_AT_ONCE(net_dereg_mr(net, pair->send, send_memory));
+	OK_AT_ONCE(net_dereg_mr(net, pair->recv, recv_memory));
+	OK_AT_ONCE(net_close_listen(net, pair->listen));
+	OK_AT_ONCE(net_close_send(net, pair->send));
+	OK_AT_ONCE(net_close_recv(net, pair->recv));
+}
+
+void case_calls_return(const char *plugin, int version)
+{
+	struct library lib;
+	struct net *net = &lib.net;
+	struct pair pair = { .send = NULL };
+	void *listen;
+	char handle[NCCL_HANDLE_BYTES];
+
+	library_open(&lib, plugin, version);
+	interfaces_hold();
+	OK_AT_ONCE(net_listen(net, 0, pair.handle, &pair.listen));
+	WAIT_UNTIL(!opens_at_first_use() || interfaces_held() == 2)
+	{
+		OK_AT_ONCE(net_connect(net, 0, pair.handle, &pair.send));
+		OK_AT_ONCE(net_accept(net, pair.listen, &pair.recv));
+		REQUIRE(!pair.send && !pair.recv);
+	}
+	/* Neither can go on, and nobody has to wait for that. */
+	for (unsigned i = 0; i < 1000 && opens_at_first_use(); i++) {
+		OK_AT_ONCE(net_connect(net, 0, pair.handle, &pair.send));
+		OK_AT_ONCE(net_accept(net, pair.listen, &pair.recv));
+		REQUIRE(!pair.send && !pair.recv);
+	}
+	OK_AT_ONCE(net_listen(net, 0, handle, &listen));
+	OK_AT_ONCE(net_close_listen(net, listen));
+	interfaces_go();
+	for (unsigned life = 0; life < 3; life++) {
+		WAIT_UNTIL(pair.send && pair.recv)
+		{
+			if (!pair.send)
+				OK_AT_ONCE(net_connect(net, 0, pair.handle, &pair.send));
+			if (!pair.recv)
+				OK_AT_ONCE(net_accept(net, pair.listen, &pair.recv));
+		}
+		calls_of_a_life(net, &pair);
+		memset(&pair, 0, sizeof(pair));
+		OK_AT_ONCE(net_listen(net, 0, pair.handle, &pair.listen));
+	}
+	OK_AT_ONCE(net_close_listen(net, pair.listen));
+	library_close(&lib);
+}
+
+/* One stack on each host. Standing alone, each of its connections in TIME-WAIT has a descriptor:
+ * TCP_TIME_WAIT_PORTS_MAX. */
+#define TIME_WAIT_MAX 16u
+
+static void live(struct net *net, struct pair *pairs, unsigned count)
+{
+	unsigned out = 1, in = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		pair_open(net, &pairs[i]);
+		complete_both(net, post_send(net, pairs[i].send, &out, 4, 0),
+			      post_recv(net, pairs[i].recv, &in, 4, 0), NULL, NULL);
+	}
+	for (unsigned i = 0; i < count; i++)
+		pair_close(net, &pairs[i]);
+}
+
+void case_many_lives(const char *plugin, int version)
+{
+	enum { LIVES = 330, BURST = 10 };
+	static struct pair pairs[BURST];
+	struct library lib;
+	unsigned threads, fds;
+
+	start_environment(plugin, version);
+	library_open(&lib, plugin, version);
+	live(&lib.net, pairs, 1);
+	threads = count_threads();
+	fds = count_fds() + (strcmp(host_ifname(), "lo") ? 2 * TIME_WAIT_MAX : 0);
+	for (unsigned i = 0; i < LIVES / BURST; i++)
+		live(&lib.net, pairs, BURST);
+	WAIT_UNTIL(count_threads() <= threads && count_fds() <= fds);
+	library_close(&lib);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* waits.c - see waits.h. */
+#include "waits.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static _Thread_local bool watched;
+static _Thread_local const char *first;
+
+void waits_begin(void)
+{
+	first = NULL;
+	watched = true;
+}
+
+const char *waits_end(void)
+{
+	watched = false;
+	return first;
+}
+
+static void note(const char *function)
+{
+	if (watched && !first)
+		first = function;
+}
+
+static void note_if(bool waits, const char *function)
+{
+	if (waits)
+		note(function);
+}
+
+/* rtnetlink answers within the call, behind the lock of all interfaces; any other socket waits
+ * unless it was told not to. */
+static bool socket_waits(int fd, int flags)
+{
+	socklen_t len = sizeof(int);
+	int domain = 0;
+
+	if (!watched)
+		return false;
+	(void)getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len);
+	return domain == AF_NETLINK ||
+	       (!(flags & MSG_DONTWAIT) && !(fcntl(fd, F_GETFL) & O_NONBLOCK));
+}
+
+/* ---- interfaces -------------------------------------------------------------------------------- */
+
+static pthread_mutex_t hold_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t hold_over = PTHREAD_COND_INITIALIZER;
+static bool hold; /* under hold_lock, as is: */
+static unsigned hold_count;
+
+void interfaces_hold(void)
+{
+	pthread_mutex_lock(&hold_lock);
+	hold = true;
+	pthread_mutex_unlock(&hold_lock);
+}
+
+void interfaces_go(void)
+{
+	pthread_mutex_lock(&hold_lock);
+	hold = false;
+	pthread_cond_broadcast(&hold_over);
+	pthread_mutex_unlock(&hold_lock);
+}
+
+unsigned interfaces_held(void)
+{
+	unsigned count;
+
+	pthread_mutex_lock(&hold_lock);
+	count = hold_count;
+	pthread_mutex_unlock(&hold_lock);
+	return count;
+}
+
+/* A watched thread would wait for ever: it is noted only. */
+static void interface_opens(void)
+{
+	note("the opening of an interface");
+	pthread_mutex_lock(&hold_lock);
+	hold_count++;
+	while (hold && !watched)
+		pthread_cond_wait(&hold_over, &hold_lock);
+	hold_count--;
+	pthread_mutex_unlock(&hold_lock);
+}
+
+/* ---- the C library's --------------------------------------------------------------------------- */
+
+/* The next definition of the function that it is written in. */
+#define NEXT(type)                                                                                 \
+	({                                                                                         \
+		static _Atomic(void *) next_;                                                      \
+		if (!atomic_load(&next_))                                                          \
+			atomic_store(&next_, dlsym(RTLD_NEXT, __func__));                          \
+		(type) atomic_load(&next_);                                                        \
+	})
+
+#define WAITS(when, result, name, parameters, arguments)                                           \
+	result name parameters                                                                     \
+	{                                                                                          \
+		note_if(when, __func__);                                                           \
+		return NEXT(result(*) parameters) arguments;                                       \
+	}
+
+#pragma GCC visibility push(default) /* the loader is to find them */
+
+int socket(int domain, int type, int protocol)
+{
+	if (domain == AF_XDP)
+		interface_opens();
+	return NEXT(int (*)(int, int, int))(domain, type, protocol);
+}
+
+WAITS(timeout_ms != 0, int, poll, (struct pollfd * fds, nfds_t count, int timeout_ms),
+      (fds, count, timeout_ms))
+WAITS(true, int, ppoll,
+      (struct pollfd * fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask),
+      (fds, count, timeout, mask))
+WAITS(true, int, select,
+      (int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict bad,
+       struct timeval *restrict timeout),
+      (count, in, out, bad, timeout))
+WAITS(timeout_ms != 0, int, epoll_wait,
+      (int fd, struct epoll_event *events, int count, int timeout_ms),
+      (fd, events, count, timeout_ms))
+WAITS(true, int, nanosleep, (const struct timespec *time, struct timespec *left), (time, left))
+WAITS(true, int, clock_nanosleep,
+      (clockid_t id, int flags, const struct timespec *time, struct timespec *left),
+      (id, flags, time, left))
+WAITS(true, int, usleep, (useconds_t us), (us))
+WAITS(true, int, pthread_join, (pthread_t id, void **result), (id, result))
+WAITS(true, int, sem_wait, (sem_t * sem), (sem))
+WAITS(socket_waits(fd, 0), int, connect, (int fd, const struct sockaddr *addr, socklen_t len),
+      (fd, addr, len))
+WAITS(socket_waits(fd, flags), ssize_t, recv, (int fd, void *to, size_t bytes, int flags),
+      (fd, to, bytes, flags))
+WAITS(socket_waits(fd, flags), ssize_t, recvmsg, (int fd, struct msghdr *message, int flags),
+      (fd, message, flags))
+WAITS(socket_waits(fd, flags), ssize_t, send, (int fd, const void *from, size_t bytes, int flags),
+      (fd, from, bytes, flags))
+WAITS(socket_waits(fd, flags), ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags),
+      (fd, message, flags))
+
+#pragma GCC visibility pop

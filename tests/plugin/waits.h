@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * waits.h - notices when a call of the plugin may wait, and holds up the opening of interfaces.
+ *
+ * The program defines functions of the C library that the plugin calls, as harness.c does with the
+ * clock.
+ */
+#ifndef HARP_TESTS_PLUGIN_WAITS_H
+#define HARP_TESTS_PLUGIN_WAITS_H
+
+/* From here on the calling thread must not wait; what it calls that may is noted. */
+void waits_begin(void);
+/* The first such function since then; NULL: none. */
+const char *waits_end(void);
+/* As OK(), and the call must not wait. */
+#define OK_AT_ONCE(call)                                                                           \
+	do {                                                                                       \
+		enum nccl_result once_result;                                                      \
+		const char *once_waits;                                                            \
+		waits_begin();                                                                     \
+		once_result = (call);                                                              \
+		once_waits = waits_end();                                                          \
+		if (once_waits)                                                                    \
+			fail(__FILE__, __LINE__, "%s may wait in %s", #call, once_waits);          \
+		OK(once_result);                                                                   \
+	} while (0)
+
+/* Threads that open an AF_XDP socket wait until interfaces_go(), and how many do now. */
+void interfaces_hold(void);
+unsigned interfaces_held(void);
+void interfaces_go(void);
+
+#endif

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/requirements.lock: what `make build`, and so CI, installs is pinned to hashes."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ENTRY = re.compile(r"(\S+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}\n")
+
+
+def tool(root_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, root_dir / "tools" / "lock.py", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def locked(root_dir: Path) -> dict[str, str]:
+    """Versions by name; every line belongs to an entry with a hash."""
+    text = (root_dir / "tools" / "requirements.lock").read_text()
+    assert ENTRY.sub("", re.sub(r"^#.*\n", "", text, flags=re.M)) == ""
+    return {canonicalize_name(name): version for name, version in ENTRY.findall(text)}
+
+
+def test_the_lock_has_what_pyproject_asks_for(root_dir: Path, locked: dict[str, str]) -> None:
+    wanted = [Requirement(line) for line in tool(root_dir, "--ranges").stdout.splitlines()]
+    assert len(wanted) > 15
+    for each in wanted:
+        assert locked[canonicalize_name(each.name)] in each.specifier, each
+
+
+def test_the_lock_has_what_those_need(root_dir: Path, locked: dict[str, str]) -> None:
+    """Of what is installed here, which --require-hashes would refuse to install otherwise."""
+    if tool(root_dir, "--fits").returncode:
+        pytest.skip("the lock is for another Python")
+    for name, version in locked.items():
+        assert metadata.version(name) == version
+        for line in metadata.requires(name) or ():
+            need = Requirement(line)
+            if need.marker is None or need.marker.evaluate({"extra": ""}):
+                assert locked[canonicalize_name(need.name)] in need.specifier, (name, line)
+
+
+def test_setup_installs_with_hashes_or_says_that_it_does_not(root_dir: Path) -> None:
+    """The words of setup.sh between finding Python and pip's start, with pip replaced by echo."""
+    text = (root_dir / "tools" / "setup.sh").read_text()
+    assert text.count("pip install") == 1, "no other way in"
+    functions = text[text.index("lock_fits() {") : text.index("venv_usable() {")]
+    body = text[text.index("\tlocal hashes=") : text.index('\t\tdie "pip could not')]
+    script = f"""
+        python={sys.executable}
+        say() {{ echo "$*"; }}
+        die() {{ echo "$*"; exit 1; }}
+        logged() {{ echo "$*"; }}
+        {functions}
+        FITS
+        install() {{
+        {body} true
+        }}
+        install
+    """
+
+    def said(fits: str, **variables: str) -> str:
+        command = ["bash", "-euc", script.replace("FITS", f"lock_fits() {{ {fits}; }}")]
+        done = subprocess.run(
+            command,
+            cwd=root_dir,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | variables,
+        )
+        return done.stdout
+
+    assert "--require-hashes --only-binary :all: -r .venv/requirements.txt" in said("true")
+    assert "no hashes" not in said("true")
+    without = said("false")
+    assert "--require-hashes" not in without
+    assert "no hashes of Python packages are checked" in without
+    # CI has no such way out.
+    assert "\nexport REQUIRE_HASHES=1\n" in (root_dir / ".ci" / "run").read_text()
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        said("false", REQUIRE_HASHES="1")
+    assert "REQUIRE_HASHES is set" in refused.value.stdout
+    assert "--require-hashes" in said("true", REQUIRE_HASHES="1")

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin sees in harp.toml without harpd, against a TOML parser: nothing is missed."""
+
+import itertools
+import os
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+
+NOBODY = 65534
+REQUIRED = "aes-256-gcm"
+
+
+@pytest.fixture(scope="module")
+def probe(build_dir: Path) -> Path:
+    return build_dir / "tests" / "unit" / "toml_probe"
+
+
+def scanned(probe: Path, *files: Path) -> list[tuple[int, str]]:
+    """The result for each file, and the line or the reason."""
+    done = subprocess.run([probe, *files], capture_output=True, text=True, check=True)
+    rows = [line.partition(" ") for line in done.stdout.splitlines()]
+    return [(int(result), rest) for result, _, rest in rows]
+
+
+def scan(probe: Path, folder: Path, text: str | bytes) -> tuple[int, str]:
+    file = folder / "harp.toml"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    (found,) = scanned(probe, file)
+    return found
+
+
+def requires(text: str) -> bool:
+    """As TOML: is there a requirement that a job must not miss?"""
+    lanes = tomllib.loads(text).get("lanes", {})
+    return lanes.get("encrypt", "off") not in ("off", "auto") or bool(lanes.get("key_file"))
+
+
+def spellings() -> Iterator[str]:
+    """Ways to write the assignment that TOML knows."""
+    names = ("encrypt", '"encrypt"', "'encrypt'", '"\\u0065ncrypt"', '"encr\\U00000079pt"')
+    values: tuple[str, ...] = (
+        f'"{REQUIRED}"',
+        f"'{REQUIRED}'",
+        f'"""{REQUIRED}"""',
+        f"'''\n{REQUIRED}'''",
+    )
+    values = (*values, '"aes-256\\u002dgcm"', '"""aes-\\\n  256-gcm"""')
+    tables = (
+        "[lanes]\n{}\n",
+        "[ lanes ]\r\n\t{}\r\n",
+        '["lanes"]\nharp = 1\n  {}',
+        "lanes = {{ {} }}\n",
+        'lanes = {{ harp = 1, {}, rails = "all" }} # off\n',
+        "[lanes]\n# encrypt\n{} # comment\n[job]\nframes = 1024\n",
+        'lanes = {{ rails = """\n#""", {} }}\n',
+        "lanes = {{ rails = '''\n#''', {} }}\n",
+    )
+    for table, name, value in itertools.product(tables, names, values):
+        for equals in ("=", " = ", "\t=  "):
+            yield table.format(name + equals + value)
+    for name, value in itertools.product(names, values):
+        yield f"lanes.{name} = {value}\n"
+        yield f"'lanes' . {name}={value}\n"
+    yield '[lanes]\nkey_file = "/k"\n'
+    yield "[lanes]\n'key_file' = '/k'\n"
+    yield '[lanes]\n"key\\u005ffile" = "/k"\n'
+
+
+def test_every_spelling_is_seen(probe: Path, tmp_path: Path) -> None:
+    files = []
+    for number, text in enumerate(spellings()):
+        assert requires(text), text
+        file = tmp_path / f"{number}.toml"
+        file.write_bytes(text.encode())
+        files.append(file)
+    assert len(files) > 500
+    for file, (result, _) in zip(files, scanned(probe, *files), strict=True):
+        assert result == 1, file.read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n\n",
+        "# encrypt = \"aes-256-gcm\"\n  #key_file = '\\'\n",
+        '[job]\npath = "xdp"\n[[nic]]\nifname = "eth1"\n',
+        '[lanes]\nencrypt = "off"\n',
+        "[lanes]\n  encrypt='auto'# no key\r\n",
+        '[lanes]\n\tencrypt\t=\t"off"  ',
+    ],
+)
+def test_a_file_without_a_requirement(probe: Path, tmp_path: Path, text: str) -> None:
+    assert not requires(text)
+    assert scan(probe, tmp_path, text) == (0, "0")
+
+
+def test_the_file_that_harpctl_writes_requires_nothing(probe: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[2] / "conf" / "harp.toml").read_text()
+    assert scan(probe, tmp_path, text) == (0, "0")
+
+
+def test_the_line_is_named(probe: Path, tmp_path: Path) -> None:
+    text = f'# harp.toml\n\n[lanes]\nencrypt = "{REQUIRED}"\n'
+    assert scan(probe, tmp_path, text) == (1, "4")
+
+
+PIECES = st.sampled_from(
+    [
+        *(
+            "[lanes]",
+            "lanes",
+            ".",
+            "encrypt",
+            '"',
+            "'",
+            '"""',
+            "'''",
+            "=",
+            " ",
+            "\n",
+            "#",
+            "{",
+            "}",
+        ),
+        *(",", "off", "auto", REQUIRED, "\\u0065ncrypt", "\\\n", "\t", "\r\n", "rails", "[job]"),
+    ]
+)
+NOISE = st.lists(PIECES, max_size=8).map("".join)
+
+
+@given(NOISE, st.sampled_from([*spellings(), ""]), NOISE)
+@limits(max_examples=2000, database=None, deadline=None)
+def test_no_text_hides_a_requirement(
+    probe: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    before: str,
+    spelling: str,
+    after: str,
+) -> None:
+    text = before + spelling + after
+    try:
+        if not requires(text):
+            return
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError):
+        return  # harpd does not start with it
+    assert scan(probe, tmp_path_factory.getbasetemp(), text)[0] == 1
+
+
+def a_folder(file: Path) -> None:
+    file.mkdir()
+
+
+def too_large(file: Path) -> None:
+    file.write_bytes(b"\n" * (256 * 1024 + 1))
+
+
+def zeros(file: Path) -> None:
+    file.write_bytes(b'[lanes]\n\0encrypt = "aes-256-gcm"\n')
+
+
+def utf_16(file: Path) -> None:
+    file.write_text(f'[lanes]\nencrypt = "{REQUIRED}"\n', encoding="utf-16")
+
+
+def group_may_write(file: Path) -> None:
+    file.write_text("")
+    file.chmod(0o664)
+
+
+def everybody_may_write(file: Path) -> None:
+    file.write_text("")
+    file.chmod(0o646)
+
+
+def another_owns_it(file: Path) -> None:
+    file.write_text("")
+    os.chown(file, NOBODY, NOBODY)
+
+
+def a_link_to_what_another_owns(file: Path) -> None:
+    another_owns_it(file.with_suffix(".theirs"))
+    file.symlink_to(file.with_suffix(".theirs"))
+
+
+def a_loop(file: Path) -> None:
+    file.symlink_to(file)
+
+
+@pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (a_folder, "it is not a regular file"),
+        (os.mkfifo, "it is not a regular file"),
+        (too_large, "it is no harp.toml: too large, or not text"),
+        (zeros, "it is no harp.toml: too large, or not text"),
+        (utf_16, "it is no harp.toml: too large, or not text"),
+        (group_may_write, "others may write it (mode 664): chmod go-w"),
+        (everybody_may_write, "others may write it (mode 646): chmod go-w"),
+        (
+            another_owns_it,
+            f"it belongs to user {NOBODY}, and must belong to root or to this user (0)",
+        ),
+        (a_link_to_what_another_owns, f"it belongs to user {NOBODY}, and must belong"),
+        (a_loop, "Too many levels of symbolic links"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_can_not_be_read_is_no_permission(
+    probe: Path, tmp_path: Path, make: Callable[[Path], None], said: str
+) -> None:
+    file = tmp_path / "harp.toml"
+    make(file)
+    ((result, why),) = scanned(probe, file)
+    assert result < 0
+    assert why.startswith(said)
+
+
+def test_no_file_requires_nothing(probe: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    absent = (
+        tmp_path / "harp.toml",
+        tmp_path / "no" / "harp.toml",
+        tmp_path / "file" / "harp.toml",
+    )
+    assert scanned(probe, *absent) == [(0, "0")] * 3

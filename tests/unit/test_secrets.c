@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_secrets.c - each secret of a stack is drawn from getrandom(), which this file stands in for. */
+#include <errno.h>
+#include <sys/random.h>
+
+#include "tcp_rig.h"
+
+#define DRAWS_MAX 64u
+#define SIGNALS 3u
+
+static struct {
+	unsigned draws, signals;
+	unsigned fail_at; /* 0: never; that draw and all after it fail */
+	int error;        /* 0: it gives too little */
+	struct {
+		size_t bytes;
+		uint8_t given[256];
+	} each[DRAWS_MAX];
+} kernel;
+
+ssize_t getrandom(void *out, size_t bytes, unsigned flags)
+{
+	CHECK_EQ(flags, 0); /* it waits for entropy rather than fail */
+	CHECK(bytes <= sizeof(kernel.each[0].given));
+	if (kernel.signals) {
+		kernel.signals--;
+		errno = EINTR;
+		return -1;
+	}
+	CHECK(kernel.draws < DRAWS_MAX);
+	if (++kernel.draws >= kernel.fail_at && kernel.fail_at) {
+		errno = kernel.error;
+		return kernel.error ? -1 : (ssize_t)bytes - 1;
+	}
+	for (size_t i = 0; i < bytes; i++)
+		kernel.each[kernel.draws - 1].given[i] = (uint8_t)(kernel.draws * 31 + i * 7 + 1);
+	memcpy(out, kernel.each[kernel.draws - 1].given, bytes);
+	kernel.each[kernel.draws - 1].bytes = bytes;
+	return (ssize_t)bytes;
+}
+
+static int create(struct harp_stack **stack, struct harp_nic **card, uint64_t seed)
+{
+	struct harp_nic_callbacks nic = { .size = sizeof(nic),
+					  .mac = { 2, 0, 0, 0, 0, 1 },
+					  .receive = rig_receive,
+					  .send = rig_send };
+	struct harp_stack_options options = { .size = sizeof(options), .seed = seed };
+
+	CHECK_EQ(harp_nic_callback_create(card, &nic), 0);
+	*stack = NULL;
+	return harp_stack_create(stack, *card, &options);
+}
+
+static void destroy(struct harp_stack *stack, struct harp_nic *card)
+{
+	harp_stack_destroy(stack);
+	harp_nic_destroy(card);
+}
+
+/* All that a stack keeps secret. */
+static unsigned secrets_of(const struct harp_stack *stack, struct siphash_key keys[8])
+{
+	const struct siphash_key all[] = {
+		stack->eth.hash_key,     stack->ip.label_key,         stack->tcp.flows.secret,
+		stack->tcp.isn_secret,   stack->tcp.challenge_secret, stack->tcp.cookie_secret,
+		stack->tcp.ports.secret, stack->udp.ports.secret,
+	};
+
+	memcpy(keys, all, sizeof(all));
+	return sizeof(all) / sizeof(all[0]);
+}
+
+static bool is_drawn(const struct siphash_key *key)
+{
+	for (unsigned i = 0; i < kernel.draws; i++)
+		if (kernel.each[i].bytes == sizeof(*key) &&
+		    !memcmp(kernel.each[i].given, key, sizeof(*key)))
+			return true;
+	return false;
+}
+
+static void test_each_secret_is_the_kernel_s(void)
+{
+	struct siphash_key keys[8];
+	struct harp_stack *stack;
+	struct harp_nic *card;
+	unsigned count;
+
+	memset(&kernel, 0, sizeof(kernel));
+	kernel.signals = SIGNALS;
+	CHECK_EQ(create(&stack, &card, 0), 0);
+	CHECK_EQ(kernel.signals, 0);
+	count = secrets_of(stack, keys);
+	for (unsigned i = 0; i < count; i++) {
+		CHECK(is_drawn(&keys[i]));
+		for (unsigned j = 0; j < i; j++)
+			CHECK(memcmp(&keys[i], &keys[j], sizeof(keys[i])));
+	}
+	/* And what the numbers begin with, which no key depends on. */
+	CHECK_EQ(kernel.draws, count + 1);
+	destroy(stack, card);
+}
+
+/* The numbers of two stacks are the same here. */
+static void test_no_secret_follows_from_the_generator_s_state(void)
+{
+	struct rng a, b;
+	struct siphash_key one, other;
+
+	memset(&kernel, 0, sizeof(kernel));
+	rng_seed_system(&a);
+	b = a;
+	one = rng_key(&a);
+	other = rng_key(&b);
+	CHECK(memcmp(&one, &other, sizeof(one)));
+	CHECK_EQ(rng_u64(&a), rng_u64(&b));
+}
+
+static void test_a_seed_replays_all_and_asks_nobody(void)
+{
+	struct siphash_key first[8], second[8];
+	struct harp_stack *stack;
+	struct harp_nic *card;
+	unsigned count;
+
+	memset(&kernel, 0, sizeof(kernel));
+	CHECK_EQ(create(&stack, &card, 7), 0);
+	count = secrets_of(stack, first);
+	destroy(stack, card);
+	CHECK_EQ(create(&stack, &card, 7), 0);
+	secrets_of(stack, second);
+	destroy(stack, card);
+	CHECK(!memcmp(first, second, count * sizeof(first[0])));
+	CHECK_EQ(kernel.draws, 0);
+}
+
+static void test_no_stack_without_all_its_secrets(void)
+{
+	static const int errors[] = { ENOSYS, EPERM, 0 };
+	struct harp_stack *stack;
+	struct harp_nic *card;
+	unsigned draws;
+
+	memset(&kernel, 0, sizeof(kernel));
+	CHECK_EQ(create(&stack, &card, 0), 0);
+	destroy(stack, card);
+	draws = kernel.draws;
+	for (unsigned e = 0; e < 3; e++) {
+		for (unsigned at = 1; at <= draws; at++) {
+			memset(&kernel, 0, sizeof(kernel));
+			kernel.fail_at = at;
+			kernel.error = errors[e];
+			CHECK_EQ(create(&stack, &card, 0), errors[e] ? -errors[e] : -EIO);
+			CHECK(!stack);
+			harp_nic_destroy(card);
+		}
+	}
+}
+
+int main(void)
+{
+	test_each_secret_is_the_kernel_s();
+	test_no_secret_follows_from_the_generator_s_state();
+	test_a_seed_replays_all_and_asks_nobody();
+	test_no_stack_without_all_its_secrets();
+	return check_done();
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tcp_set_budgets.c - frames to receive and to send, and the limit of unsent bytes, changed on an open
+ * connection.
+ */
+#include "tcp_rig.h"
+
+static struct rig rig;
+
+static void begin(const struct harp_tcp_options *opt)
+{
+	rig_open(&rig);
+	rig_established(&rig, opt);
+}
+
+static void set_frames(uint32_t rx_frames, uint32_t tx_frames)
+{
+	struct harp_tcp_options opt = rig_options(&rig);
+
+	opt.rx_frames = rx_frames;
+	opt.tx_frames = tx_frames;
+	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), 0);
+}
+
+static uint64_t rcv_wnd_bytes(void)
+{
+	struct harp_tcp_info info;
+
+	CHECK_EQ(harp_conn_info(rig.conn, &info, sizeof(info)), 0);
+	return info.rcv_wnd_bytes;
+}
+
+static void test_more_receive_frames_open_the_window_at_once(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 16 };
+	uint64_t before;
+
+	begin(&opt);
+	before = rcv_wnd_bytes();
+	CHECK(before <= 16 * 1460);
+	set_frames(40, 16);
+	rig_poll(&rig);
+	/* The scale of the handshake is 0: 65535 at most. */
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->wnd, 40 * 1460);
+	CHECK_EQ(rcv_wnd_bytes(), 40 * 1460);
+	set_frames(64, 16);
+	rig_poll(&rig);
+	CHECK(rcv_wnd_bytes() <= 65535);
+	rig_close(&rig);
+}
+
+/* RFC 9293 SHLD-14: the edge that was advertised stays; the window closes as it is used. */
+static void test_fewer_receive_frames_do_not_move_the_edge_back(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 40 };
+	const struct rig_seg *s;
+	uint32_t edge;
+
+	begin(&opt);
+	edge = rig.conn->rcv_edge_seq;
+	set_frames(16, 16);
+	rig_poll(&rig);
+	rig_silent(&rig);
+	for (unsigned i = 0; i < 10; i++) {
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+		rig.seq += 1448;
+		rig_poll(&rig);
+		while (rig_pending(&rig)) {
+			s = rig_expect(&rig, TCP_ACK);
+			CHECK_EQ(s->ack, rig.seq);
+			CHECK_EQ(s->ack + (s->wnd << rig.conn->rcv_wscale), edge);
+		}
+	}
+	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 10 * 1448);
+	CHECK_EQ(rig.conn->rx_frames_budget, 16);
+	rig_close(&rig);
+}
+
+/* What comes in the old window and has no frame is refused, and nothing is lost of it. */
+static void test_a_budget_below_what_is_held_refuses_more(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 40 };
+	static uint8_t buf[40 * 1448];
+
+	begin(&opt);
+	for (unsigned i = 0; i < 20; i++) {
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+		rig.seq += 1448;
+	}
+	set_frames(8, 8);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 20 * 1448);
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_rx_budget"), 1);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 20 * 1448);
+	rig_poll(&rig);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1448);
+	rig_close(&rig);
+}
+
+static void test_more_send_frames_wake_the_writer(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
+
+	begin(&opt);
+	CHECK(rig_write(&rig, 100 * 1448) < 100 * 1448);
+	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
+	CHECK(!(rig_events(&rig) & HARP_EVENT_WRITABLE));
+	set_frames(16, 32);
+	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
+	CHECK(rig_write(&rig, 1448) > 0);
+	rig_close(&rig);
+}
+
+static void test_fewer_send_frames_refuse_until_acknowledged(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.tx_frames = 32,
+					.congestion = HARP_CONGESTION_FIXED,
+					.fixed_window_bytes = 100000 };
+
+	begin(&opt);
+	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
+	set_frames(16, 8);
+	CHECK_EQ(harp_conn_send_room(rig.conn), 0);
+	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
+	rig.out_head = rig.out_tail;
+	rig.ack += 20 * 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
+	CHECK_EQ(harp_conn_send_room(rig.conn), 8 * 1448);
+	rig_close(&rig);
+}
+
+static void test_the_unsent_limit_changes(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .unsent_bytes_max = 1448 };
+
+	begin(&opt);
+	CHECK_EQ(harp_conn_send_room(rig.conn), 1448);
+	opt = rig_options(&rig);
+	opt.unsent_bytes_max = 2 * 1448;
+	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), 0);
+	CHECK_EQ(harp_conn_send_room(rig.conn), 2 * 1448);
+	opt.unsent_bytes_max = 0;
+	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), 0);
+	CHECK(harp_conn_send_room(rig.conn) > 10 * 1448);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_more_receive_frames_open_the_window_at_once();
+	test_fewer_receive_frames_do_not_move_the_edge_back();
+	test_a_budget_below_what_is_held_refuses_more();
+	test_more_send_frames_wake_the_writer();
+	test_fewer_send_frames_refuse_until_acknowledged();
+	test_the_unsent_limit_changes();
+	return check_done();
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tcp_shut_read.c - shutdown(SHUT_RD): received bytes are acknowledged and discarded, reads return end
+ * of stream, and the other direction and the end of the connection are as without it.
+ */
+#include "tcp_rig.h"
+
+static struct rig rig;
+static uint8_t buf[4000];
+
+static void begin(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 16 };
+
+	rig_open(&rig);
+	rig_established(&rig, &opt);
+}
+
+/* The peer sends the next len bytes; no event tells the application. The ACK. */
+static const struct rig_seg *peer_sends(uint32_t len)
+{
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, len));
+	rig.seq += len;
+	rig_poll(&rig);
+	return rig_expect(&rig, TCP_ACK);
+}
+
+static void check_end_of_stream(void)
+{
+	struct harp_frame *frame = NULL;
+	struct iovec iov;
+
+	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 0);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
+	CHECK_EQ(harp_conn_peek(rig.conn, &iov, 1), 0);
+	CHECK_EQ(harp_conn_recv_frame(rig.conn, &frame), 0);
+}
+
+static void test_later_bytes_are_acknowledged_and_discarded(void)
+{
+	const struct rig_seg *s;
+	uint64_t fast;
+
+	begin();
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), -EAGAIN);
+	/* The frames are plenty, so that the fast path would keep what comes. */
+	fast = rig_stat(&rig, "tcp_fast_path_in");
+	peer_sends(100);
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_path_in"), fast + 1);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 100);
+	rig_events(&rig);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	rig_poll(&rig);
+	rig_silent(&rig); /* the peer learns nothing of it */
+	check_end_of_stream();
+	/* Many times the budget: the window stays open. */
+	for (unsigned i = 0; i < 200; i++) {
+		s = peer_sends(1448);
+		CHECK_EQ(s->ack, rig.seq);
+		CHECK(s->wnd << rig.conn->rcv_wscale >= 8 * 1448);
+		rig.out_head = rig.out_tail;
+	}
+	CHECK(!(rig_events(&rig) & (HARP_EVENT_READABLE | HARP_EVENT_EOF)));
+	check_end_of_stream();
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 200 * 1448);
+	CHECK_EQ(rig_stat(&rig, "frames_tcp_rx"), 0);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	/* The other direction is open. */
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 100);
+	rig_close(&rig);
+}
+
+static void test_waiting_bytes_are_discarded(void)
+{
+	begin();
+	/* Until the window is closed. */
+	while (rig.conn->rcv_edge_seq - rig.conn->rcv_nxt_seq >= 1448) {
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
+		rig.seq += 1448;
+		rig_poll(&rig);
+	}
+	rig.out_head = rig.out_tail;
+	CHECK(harp_conn_readable_bytes(rig.conn) >= 10 * 1448);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	check_end_of_stream();
+	CHECK_EQ(rig_stat(&rig, "frames_tcp_rx"), 0);
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), rig.seq - RIG_PEER_ISS - 1);
+	/* And the peer, which waits for it, hears of the open window. */
+	rig_poll(&rig);
+	CHECK(rig_expect(&rig, TCP_ACK)->wnd >= 8 * 1448);
+	rig_close(&rig);
+}
+
+/* A frame in the application's hands stays its own. */
+static void test_a_lent_frame_stays(void)
+{
+	struct harp_frame *frame = NULL;
+	uint32_t seq;
+
+	begin();
+	seq = rig.seq;
+	peer_sends(100);
+	peer_sends(100);
+	CHECK_EQ(harp_conn_recv_frame(rig.conn, &frame), 1);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	peer_sends(100);
+	CHECK_EQ(frame->len, 100);
+	for (uint32_t i = 0; i < 100; i++)
+		CHECK_EQ(frame->data[i], rig_byte(seq + i));
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 200);
+	harp_frame_release(rig.conn, frame);
+	check_end_of_stream();
+	rig_close(&rig);
+}
+
+/* Holes are filled before anything is acknowledged, as always. */
+static void test_bytes_out_of_order_wait_for_the_hole(void)
+{
+	struct rig_say say;
+
+	begin();
+	say = rig_usual(&rig, TCP_ACK, 100);
+	say.seq += 100;
+	rig_says(&rig, say); /* before the call, and after it */
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	say.seq += 200;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 0);
+	CHECK_EQ(peer_sends(100)->ack, rig.seq + 100);
+	rig.seq += 100;
+	CHECK_EQ(peer_sends(100)->ack, rig.seq + 100);
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 400);
+	CHECK_EQ(rig_stat(&rig, "frames_tcp_rx"), 0);
+	rig_close(&rig);
+}
+
+/* The peer's FIN is told of, and the connection ends as any. */
+static void test_the_peer_ends(void)
+{
+	begin();
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 100));
+	rig.seq += 101;
+	rig_poll(&rig);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100);
+	CHECK(rig_events(&rig) & HARP_EVENT_EOF);
+	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
+	check_end_of_stream();
+	harp_conn_close(rig.conn);
+	rig.conn = NULL;
+	rig_poll(&rig);
+	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
+	rig_close(&rig);
+}
+
+/* Discarded bytes are not unread: close sends FIN (without the call it is RFC 2525's reset). What comes after
+ * the close is a reset, as always (RFC 1122 section 4.2.2.13). */
+static void test_close_sends_fin(void)
+{
+	begin();
+	peer_sends(100);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	peer_sends(100);
+	harp_conn_close(rig.conn);
+	rig.conn = NULL;
+	rig_poll(&rig);
+	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 100));
+	rig_expect(&rig, TCP_RST | TCP_ACK);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
+	rig_close(&rig);
+}
+
+static void test_both_directions_at_once(void)
+{
+	begin();
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RDWR), 0);
+	rig_poll(&rig);
+	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	CHECK_EQ(rig_write(&rig, 1), -EPIPE);
+	check_end_of_stream();
+	for (unsigned i = 0; i < 100; i++) {
+		CHECK_EQ(peer_sends(1448)->ack, rig.seq);
+		rig.out_head = rig.out_tail;
+	}
+	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
+	rig.seq++;
+	rig_poll(&rig);
+	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100 * 1448);
+	rig_close(&rig);
+}
+
+static void test_before_the_handshake_is_complete(void)
+{
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	check_end_of_stream();
+	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(peer_sends(100)->ack, rig.seq);
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100);
+	rig_close(&rig);
+}
+
+static void test_again_and_nonsense(void)
+{
+	static const int bad[] = { -1, 3, INT32_MAX, INT32_MIN };
+
+	begin();
+	peer_sends(100);
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK_EQ(harp_conn_shutdown(rig.conn, bad[i]), -EINVAL);
+	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 100);
+	CHECK_EQ(rig_write(&rig, 1), 1); /* neither direction was shut */
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig.ack++;
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
+	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100);
+	/* A dead one says why, and so does reading. */
+	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
+	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), -ECONNRESET);
+	CHECK_EQ(harp_conn_shutdown(rig.conn, -1), -EINVAL);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), -ECONNRESET);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	rig_frame_count = 4096;
+	test_later_bytes_are_acknowledged_and_discarded();
+	test_waiting_bytes_are_discarded();
+	test_a_lent_frame_stays();
+	test_bytes_out_of_order_wait_for_the_hole();
+	test_the_peer_ends();
+	test_close_sends_fin();
+	test_both_directions_at_once();
+	test_before_the_handshake_is_complete();
+	test_again_and_nonsense();
+	return check_done();
+}
