@@ -5,6 +5,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 
 
+cdef extern from "harp.h" nogil:
+    struct harp_addr:
+        uint8_t bytes[16]
+
+
 cdef extern from "harp_lease.h" nogil:
     const char *HARP_LEASE_SOCKET
     enum:
@@ -36,6 +41,16 @@ cdef extern from "harp_lease.h" nogil:
         HARP_LEASE_DEVICE_COPIED
         HARP_LEASE_PORT
         HARP_LEASE_PORT_PAGES_MAX
+        HARP_LEASE_WATCH
+        HARP_LEASE_NETWORK
+        HARP_LEASE_NEIGHBORS
+        HARP_LEASE_ROUTE
+        HARP_LEASE_ROUTED
+        HARP_LEASE_NEIGHBORS_MAX
+        HARP_LEASE_NEIGHBORS_LEASE_MAX
+        HARP_LEASE_NEIGHBOR_WANTED
+        HARP_LEASE_NEIGHBOR_CONFIRMED
+        HARP_LEASE_NEIGHBOR_KNOWN
 
     struct harp_lease_header:
         uint32_t magic
@@ -124,6 +139,41 @@ cdef extern from "harp_lease.h" nogil:
     struct harp_lease_release:
         harp_lease_header header
         uint64_t lease_id
+
+    struct harp_lease_watch:
+        harp_lease_header header
+        uint64_t lease_id
+        uint32_t side_ifindex
+
+    struct harp_lease_network:
+        harp_lease_header header
+        uint64_t lease_id
+
+    struct harp_lease_neighbor:
+        harp_addr addr
+        uint8_t mac[6]
+        uint8_t flags
+
+    struct harp_lease_neighbors:
+        harp_lease_header header
+        uint32_t count
+        harp_lease_neighbor all[64]
+
+    struct harp_lease_route_query:
+        harp_lease_header header
+        uint64_t lease_id
+        harp_addr dst
+
+    struct harp_lease_routed:
+        harp_lease_header header
+        int32_t error
+        uint32_t ifindex
+        uint32_t mtu_bytes
+        uint8_t is_local
+        uint8_t has_gateway
+        harp_addr source
+        harp_addr next_hop
+        char ifname[16]
 
 
 cdef extern from "harp_nic.h" nogil:
@@ -252,6 +302,14 @@ cdef extern from "dlfcn.h" nogil:
     void *dlopen(const char *path, int flags)
     void *dlsym(void *handle, const char *name)
     char *dlerror()
+
+
+cdef extern from "host/mirror.h" nogil:
+    int mirror_network(uint32_t ifindex, uint32_t side_ifindex, harp_lease_network *out)
+
+
+cdef extern from "host/question.h" nogil:
+    void question_routed(uint32_t ifindex, const harp_addr *dst, harp_lease_routed *out)
 
 
 cdef extern from "host/dpdk_take.h" nogil:

@@ -30,6 +30,10 @@ DEVICE_DPDK = HARP_LEASE_DEVICE_DPDK
 DEVICE_BESIDE = HARP_LEASE_DEVICE_BESIDE
 DEVICE_COPIED = HARP_LEASE_DEVICE_COPIED
 PORT_PAGES_MAX = HARP_LEASE_PORT_PAGES_MAX
+NEIGHBORS_MAX = HARP_LEASE_NEIGHBORS_MAX
+NEIGHBORS_LEASE_MAX = HARP_LEASE_NEIGHBORS_LEASE_MAX
+WANTED = HARP_LEASE_NEIGHBOR_WANTED
+CONFIRMED = HARP_LEASE_NEIGHBOR_CONFIRMED
 TCP_AND_UDP = STEER_PORT_TCP | STEER_PORT_UDP
 WHY_BYTES = 512
 
@@ -47,6 +51,11 @@ class Kind(enum.IntEnum):
     QUERY = HARP_LEASE_QUERY
     ANSWER = HARP_LEASE_ANSWER
     PORT = HARP_LEASE_PORT
+    WATCH = HARP_LEASE_WATCH
+    NETWORK = HARP_LEASE_NETWORK
+    NEIGHBORS = HARP_LEASE_NEIGHBORS
+    ROUTE = HARP_LEASE_ROUTE
+    ROUTED = HARP_LEASE_ROUTED
 
 
 class Device(typing.NamedTuple):
@@ -172,6 +181,20 @@ cdef bytes _finish(harp_lease_header *header, int kind, uint32_t serial, size_t 
     return (<const char *>header)[:size] + rest
 
 
+cdef bytes _pack_neighbors(uint32_t serial, entries):
+    cdef harp_lease_neighbors m
+    memset(&m, 0, sizeof(m))
+    if len(entries) > HARP_LEASE_NEIGHBORS_MAX:
+        raise ValueError(f"{len(entries)} neighbors; {HARP_LEASE_NEIGHBORS_MAX} fit")
+    for i, (addr, mac, flags) in enumerate(entries):
+        _put_raw(m.all[i].addr.bytes, 16, addr)
+        _put_raw(m.all[i].mac, 6, mac)
+        m.all[i].flags = flags
+    m.count = len(entries)
+    size = <size_t>(<char *>&m.all - <char *>&m) + m.count * sizeof(harp_lease_neighbor)
+    return _finish(&m.header, HARP_LEASE_NEIGHBORS, serial, size, b"")
+
+
 # --------------------------------------------------------------------------------------------------
 # What a job says.
 #
@@ -210,6 +233,28 @@ def pack_release(uint32_t serial, uint64_t lease_id):
     memset(&m, 0, sizeof(m))
     m.lease_id = lease_id
     return _finish(&m.header, HARP_LEASE_RELEASE, serial, sizeof(m), b"")
+
+
+def pack_watch(uint32_t serial, uint64_t lease_id, uint32_t side_ifindex=0):
+    """WATCH."""
+    cdef harp_lease_watch m
+    memset(&m, 0, sizeof(m))
+    m.lease_id, m.side_ifindex = lease_id, side_ifindex
+    return _finish(&m.header, HARP_LEASE_WATCH, serial, sizeof(m), b"")
+
+
+def pack_wanted(uint32_t serial, wanted):
+    """NEIGHBORS as a job says it: pairs of an address of 16 bytes and WANTED or CONFIRMED."""
+    return _pack_neighbors(serial, [(addr, b"", flags) for addr, flags in wanted])
+
+
+def pack_route(uint32_t serial, uint64_t lease_id, bytes dst):
+    """ROUTE."""
+    cdef harp_lease_route_query m
+    memset(&m, 0, sizeof(m))
+    m.lease_id = lease_id
+    _put_raw(m.dst.bytes, 16, dst)
+    return _finish(&m.header, HARP_LEASE_ROUTE, serial, sizeof(m), b"")
 
 
 def pack_query(uint32_t serial, bytes document):
@@ -308,6 +353,60 @@ def pack_answer(uint32_t serial):
     return _finish(&m, HARP_LEASE_ANSWER, serial, sizeof(m), b"")
 
 
+def network(uint32_t ifindex, uint32_t side_ifindex):
+    """What NETWORK says of an interface of this network namespace, for pack_network(); OSError."""
+    cdef harp_lease_network m
+    cdef int rc
+    with nogil:
+        rc = mirror_network(ifindex, side_ifindex, &m)
+    if rc:
+        raise OSError(-rc, f"interface {ifindex}: {os.strerror(-rc)}")
+    at = <size_t>(<char *>&m.lease_id - <char *>&m) + sizeof(m.lease_id)
+    return (<const char *>&m)[at : sizeof(m)]
+
+
+def pack_network(uint32_t serial, uint64_t lease_id, bytes found):
+    """NETWORK, of what network() found. serial 0: it answers no message."""
+    cdef harp_lease_network m
+    cdef size_t at = <size_t>(<char *>&m.lease_id - <char *>&m) + sizeof(m.lease_id)
+    if len(found) != sizeof(m) - at:
+        raise ValueError(f"{len(found)} bytes of a network")
+    memset(&m, 0, sizeof(m))
+    m.lease_id = lease_id
+    memcpy(<char *>&m + at, <const char *>found, len(found))
+    return _finish(&m.header, HARP_LEASE_NETWORK, serial, sizeof(m), b"")
+
+
+def pack_neighbors(found):
+    """NEIGHBORS as harpd says it: pairs of an address of 16 bytes and a MAC address; empty: it has
+    none."""
+    return _pack_neighbors(
+        0, [(addr, mac, HARP_LEASE_NEIGHBOR_KNOWN if mac else 0) for addr, mac in found]
+    )
+
+
+def route(uint32_t ifindex, bytes dst):
+    """ROUTED from an interface of this network namespace to 16 bytes of address, for
+    pack_routed()."""
+    cdef harp_lease_routed m
+    cdef harp_addr addr
+    if len(dst) != 16:
+        raise ValueError(f"an address of {len(dst)} bytes")
+    memcpy(addr.bytes, <const char *>dst, 16)
+    with nogil:
+        question_routed(ifindex, &addr, &m)
+    return (<const char *>&m)[sizeof(m.header) : sizeof(m)]
+
+
+def pack_routed(uint32_t serial, bytes found):
+    """ROUTED, of what route() found."""
+    cdef harp_lease_routed m
+    if len(found) != sizeof(m) - sizeof(m.header):
+        raise ValueError(f"{len(found)} bytes of a route")
+    memcpy(<char *>&m + sizeof(m.header), <const char *>found, len(found))
+    return _finish(&m.header, HARP_LEASE_ROUTED, serial, sizeof(m), b"")
+
+
 # --------------------------------------------------------------------------------------------------
 # Reading both.
 #
@@ -374,11 +473,41 @@ cdef _unpack_port(bytes raw):
     return {"port": Port(m.lease_id, m.page_count, m.page_bytes, m.core, text)}
 
 
+cdef _unpack_neighbors(bytes raw):
+    cdef harp_lease_neighbors m
+    cdef size_t head = <size_t>(<char *>&m.all - <char *>&m)
+    _body(raw, &m, head)
+    if m.count > HARP_LEASE_NEIGHBORS_MAX:
+        raise ValueError(f"{m.count} neighbors")
+    _body(raw, &m, head + m.count * sizeof(harp_lease_neighbor))
+    return [
+        (
+            (<const char *>m.all[i].addr.bytes)[:16],
+            (<const char *>m.all[i].mac)[:6] if m.all[i].flags & HARP_LEASE_NEIGHBOR_KNOWN else b"",
+            m.all[i].flags,
+        )
+        for i in range(m.count)
+    ]
+
+
+cdef dict _unpack_routed(bytes raw):
+    cdef harp_lease_routed m
+    _body(raw, &m, sizeof(m))
+    return {
+        "error": m.error, "ifindex": m.ifindex, "mtu_bytes": m.mtu_bytes,
+        "is_local": bool(m.is_local), "source": (<const char *>m.source.bytes)[:16],
+        "next_hop": (<const char *>m.next_hop.bytes)[:16],
+        "ifname": _text(m.ifname, sizeof(m.ifname)),
+    }
+
+
 cdef dict _unpack_body(int kind, bytes raw):
     cdef harp_lease_hello hello
     cdef harp_lease_request request
     cdef harp_lease_release release
     cdef harp_lease_refused refused
+    cdef harp_lease_watch watch
+    cdef harp_lease_route_query query
     if kind == HARP_LEASE_HELLO:
         _body(raw, &hello, sizeof(hello))
         return {"client": _text(hello.client, sizeof(hello.client))}
@@ -407,6 +536,20 @@ cdef dict _unpack_body(int kind, bytes raw):
         return _unpack_leased(raw)
     if kind == HARP_LEASE_PORT:
         return _unpack_port(raw)
+    if kind == HARP_LEASE_WATCH:
+        _body(raw, &watch, sizeof(watch))
+        return {"lease_id": watch.lease_id, "side_ifindex": watch.side_ifindex}
+    if kind == HARP_LEASE_NEIGHBORS:
+        return {"neighbors": _unpack_neighbors(raw)}
+    if kind == HARP_LEASE_ROUTE:
+        _body(raw, &query, sizeof(query))
+        return {"lease_id": query.lease_id, "dst": (<const char *>query.dst.bytes)[:16]}
+    if kind == HARP_LEASE_NETWORK:
+        if len(raw) < <Py_ssize_t>sizeof(harp_lease_network):
+            raise ValueError(f"a network of {len(raw)} bytes")
+        return {"network": raw[sizeof(harp_lease_header) + 8 :]}
+    if kind == HARP_LEASE_ROUTED:
+        return _unpack_routed(raw)
     if kind == HARP_LEASE_QUERY:
         return {"document": raw[sizeof(harp_lease_header) :]}
     return {}

@@ -42,7 +42,7 @@ static void asker_look_now(struct asker *asker)
 
 static void asker_read_now(struct asker *asker)
 {
-	struct mirror_tables tables;
+	struct harp_lease_tables tables;
 	int rc;
 
 	pthread_mutex_lock(asker->questions_lock);
@@ -182,7 +182,7 @@ void asker_look(struct asker *asker)
 	pthread_mutex_unlock(&asker->lock);
 }
 
-bool asker_tables(struct asker *asker, struct mirror_tables *tables, int *rc)
+bool asker_tables(struct asker *asker, struct harp_lease_tables *tables, int *rc)
 {
 	bool done;
 

@@ -34,7 +34,7 @@ struct asker {
 	bool stop, read_wanted, read_done, look_wanted;
 	struct timespec look_at;
 	int read_rc;
-	struct mirror_tables tables;
+	struct harp_lease_tables tables;
 	unsigned head, count; /* of the ring */
 	struct netlink_message ring[ASKER_MESSAGES_MAX];
 };
@@ -51,7 +51,7 @@ void asker_read(struct asker *asker);
 /* Have it looked at once. */
 void asker_look(struct asker *asker);
 /* True: they are in *tables, unless *rc is an error; false: not yet, or nobody wanted them. */
-bool asker_tables(struct asker *asker, struct mirror_tables *tables, int *rc);
+bool asker_tables(struct asker *asker, struct harp_lease_tables *tables, int *rc);
 /* True when an answer came since the last asker_heard(). */
 bool asker_answered(const struct asker *asker);
 /* Before the answers are read. */

@@ -75,14 +75,14 @@ static int daemon_judge(const struct harp_daemon *daemon, uint16_t type, const s
 	return 0;
 }
 
-static int daemon_refused(struct harp_daemon *daemon, const struct why *why)
+int daemon_refused(const void *message, size_t bytes, const struct why *why)
 {
 	struct harp_lease_refused refused;
 
-	if (daemon->wire.answer_bytes < sizeof(refused))
-		return why_fail(why, -EPROTO, "harpd's refusal has %zu bytes, not %zu",
-				daemon->wire.answer_bytes, sizeof(refused));
-	memcpy(&refused, daemon->wire.answer, sizeof(refused));
+	if (bytes < sizeof(refused))
+		return why_fail(why, -EPROTO, "harpd's refusal has %zu bytes, not %zu", bytes,
+				sizeof(refused));
+	memcpy(&refused, message, sizeof(refused));
 	daemon_clean(refused.why, sizeof(refused.why));
 	if (refused.error <= 0 || refused.error > ERRNO_MAX)
 		return why_fail(why, -EPROTO, "harpd refuses with error %d", refused.error);
@@ -135,7 +135,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 	if (!rc && answer->type == HARP_LEASE_REFUSED) {
 		daemon->wire.ended |= daemon_is_last_word(answer);
 		daemon_wire_drop_fds(&daemon->wire);
-		return daemon_refused(daemon, why);
+		return daemon_refused(daemon->wire.answer, daemon->wire.answer_bytes, why);
 	}
 	if (!rc && daemon->wire.answer_bytes < answer_bytes)
 		rc = why_fail(why, -EPROTO, "harpd's message has %zu bytes, not %zu",
@@ -468,4 +468,32 @@ int daemon_release(struct harp_daemon *daemon, uint64_t lease_id, struct why *wh
 
 	return daemon_call(daemon, &release, sizeof(release), HARP_LEASE_RELEASE, HARP_LEASE_DONE,
 			   sizeof(struct harp_lease_header), 0, why);
+}
+
+int daemon_route(struct harp_daemon *daemon, uint64_t lease_id, const struct harp_addr *dst,
+		 struct harp_host_route *out, struct why *why)
+{
+	struct harp_lease_route_query query = { .lease_id = lease_id, .dst = *dst };
+	struct harp_lease_routed routed;
+	int rc = daemon_call(daemon, &query, sizeof(query), HARP_LEASE_ROUTE, HARP_LEASE_ROUTED,
+			     sizeof(routed), 0, why);
+
+	if (rc)
+		return rc;
+	memcpy(&routed, daemon->wire.answer, sizeof(routed));
+	if (routed.error < 0 || routed.error > ERRNO_MAX)
+		return why_fail(why, -EPROTO, "harpd tells of a route with error %d", routed.error);
+	if (routed.error)
+		return why_fail(why, -routed.error, "the route: %s", strerror(routed.error));
+	daemon_clean(routed.ifname, sizeof(routed.ifname));
+	*out = (struct harp_host_route){
+		.source = routed.source,
+		.next_hop = routed.next_hop,
+		.ifindex = routed.ifindex,
+		.mtu_bytes = routed.mtu_bytes,
+		.is_local = !!routed.is_local,
+		.has_gateway = !!routed.has_gateway,
+	};
+	memcpy(out->ifname, routed.ifname, sizeof(out->ifname));
+	return 0;
 }

@@ -40,5 +40,11 @@ int daemon_lease_port(struct harp_daemon *daemon, const char *name, uint32_t que
 		      const char *label, struct daemon_port *out, struct why *why);
 /* Gives a lease of this process back. As above. */
 int daemon_release(struct harp_daemon *daemon, uint64_t lease_id, struct why *why);
+/* The kernel's way from the NIC of a lease to dst, as harp_instance_route(). As above, or the errno of the kernel's
+ * answer. */
+int daemon_route(struct harp_daemon *daemon, uint64_t lease_id, const struct harp_addr *dst,
+		 struct harp_host_route *out, struct why *why);
+/* The errno of a REFUSED as -errno, and its line in why; -EPROTO it is none. */
+int daemon_refused(const void *message, size_t bytes, const struct why *why);
 
 #endif

@@ -54,15 +54,23 @@ static int wire_wait(const struct daemon_wire *wire, short events, uint64_t unti
 	}
 }
 
+int daemon_wire_send(struct daemon_wire *wire, const void *message, size_t bytes)
+{
+	for (;;) {
+		if (send(wire->fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+			return 0;
+		if (errno != EINTR)
+			return errno == EPIPE ? -ECONNRESET : -errno;
+	}
+}
+
 static int wire_send(struct daemon_wire *wire, const void *message, size_t bytes, uint64_t until_ms)
 {
 	for (;;) {
-		int rc;
+		int rc = daemon_wire_send(wire, message, bytes);
 
-		if (send(wire->fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
-			return 0;
-		if (errno != EAGAIN && errno != EINTR)
-			return errno == EPIPE ? -ECONNRESET : -errno;
+		if (rc != -EAGAIN)
+			return rc;
 		rc = wire_wait(wire, POLLOUT, until_ms);
 		if (rc)
 			return rc;
@@ -88,8 +96,8 @@ static void wire_take_fds(struct daemon_wire *wire, struct msghdr *message)
 	}
 }
 
-/* One message into answer and fds; -EAGAIN there is none. What harpd said last is behind the reset. */
-static int wire_receive(struct daemon_wire *wire)
+/* What harpd said last is behind the reset. */
+int daemon_wire_receive(struct daemon_wire *wire)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(DAEMON_WIRE_FDS_MAX * sizeof(int))];
 	struct iovec piece = { .iov_base = wire->answer, .iov_len = sizeof(wire->answer) };
@@ -131,13 +139,13 @@ static int wire_await(struct daemon_wire *wire, uint64_t until_ms)
 		rc = wire_wait(wire, POLLIN, until_ms);
 		if (rc)
 			break;
-		rc = wire_receive(wire);
+		rc = daemon_wire_receive(wire);
 		if (rc != -EAGAIN)
 			return rc;
 	}
 	wire->ended = true;
 	shutdown(wire->fd, SHUT_RD);
-	return wire_receive(wire) ? rc : 0;
+	return daemon_wire_receive(wire) ? rc : 0;
 }
 
 int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t bytes,
@@ -149,7 +157,7 @@ int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t b
 	wire->answer_bytes = 0;
 	rc = wire_send(wire, message, bytes, until_ms);
 	if (rc == -ECONNRESET)
-		return wire_receive(wire) ? rc : 0;
+		return daemon_wire_receive(wire) ? rc : 0;
 	return rc ? rc : wire_await(wire, until_ms);
 }
 

@@ -32,6 +32,9 @@ int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wai
  */
 int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t bytes,
 			 unsigned wait_ms);
+/* The same without waiting: -EAGAIN the socket's buffer is full, or no message is there. */
+int daemon_wire_send(struct daemon_wire *wire, const void *message, size_t bytes);
+int daemon_wire_receive(struct daemon_wire *wire);
 void daemon_wire_drop_fds(struct daemon_wire *wire);
 void daemon_wire_close(struct daemon_wire *wire);
 

@@ -64,6 +64,8 @@ void harp_instance_close(struct harp_instance *instance)
 	harp_nic_destroy(instance->nic);
 	netlink_close(&instance->monitor);
 	netlink_close(&instance->questions);
+	neighbours_close(&instance->neighbours);
+	netwatch_close(instance->netwatch);
 	instance_give_back(instance);
 	pthread_mutex_destroy(&instance->questions_lock);
 	free(instance);
@@ -87,8 +89,13 @@ void harp_instance_fork_child(struct harp_instance *instance)
 	close(harp_nic_af_xdp_fd(instance->nic));
 	if (harp_nic_af_xdp_tx_fd(instance->nic) != harp_nic_af_xdp_fd(instance->nic))
 		close(harp_nic_af_xdp_tx_fd(instance->nic));
-	close(instance->monitor.fd);
-	close(instance->questions.fd);
+	neighbours_fork_child(&instance->neighbours);
+	if (instance->netwatch) {
+		netwatch_fork_child(instance->netwatch);
+	} else {
+		close(instance->monitor.fd);
+		close(instance->questions.fd);
+	}
 	if (instance->lease)
 		lease_fork_child(instance->lease);
 }
@@ -96,13 +103,11 @@ void harp_instance_fork_child(struct harp_instance *instance)
 /* ---- control -------------------------------------------------------------------------------- */
 
 /* The stack is whoever the kernel says that it is on the link. */
-static void control_mac(struct harp_instance *instance, const struct rtattr *attribute)
+static void control_mac(struct harp_instance *instance, const uint8_t *now)
 {
 	uint8_t *mac = instance->nic->caps.mac;
-	const uint8_t *now = attribute ? RTA_DATA(attribute) : NULL;
 
-	if (!now || RTA_PAYLOAD(attribute) != sizeof(instance->nic->caps.mac) ||
-	    !memcmp(mac, now, sizeof(instance->nic->caps.mac)))
+	if (!memcmp(mac, now, sizeof(instance->nic->caps.mac)))
 		return;
 	memcpy(mac, now, sizeof(instance->nic->caps.mac));
 	instance_log(instance, HARP_LOG_WARN,
@@ -110,46 +115,18 @@ static void control_mac(struct harp_instance *instance, const struct rtattr *att
 		     mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
 }
 
-static void control_link(struct harp_instance *instance, const struct nlmsghdr *message)
+static void control_up(struct harp_instance *instance, bool up)
 {
-	const struct ifinfomsg *body = NLMSG_DATA(message);
-	const struct rtattr *attributes[IFLA_MAX + 1];
-	uint32_t mtu_bytes;
-	bool up;
-
-	/* It may be the device beside that has gone, or one of the interface's settings that matter. */
-	if (instance->shared && (message->nlmsg_type == RTM_DELLINK ||
-				 (uint32_t)body->ifi_index == instance->mirror.ifindex))
-		asker_look(&instance->asker);
-	if (instance->lease && message->nlmsg_type == RTM_DELLINK &&
-	    (uint32_t)body->ifi_index == instance->lease->told.side_ifindex) {
-		instance->gone = true;
-		instance_log(instance, HARP_LOG_WARN,
-			     "the device beside %s was removed: nothing is received any more",
-			     instance->ifname);
-		harp_stack_publish_note(instance->stack, "the device beside the interface is gone");
-		return;
-	}
-	if ((uint32_t)body->ifi_index != instance->mirror.ifindex)
-		return;
-	if (message->nlmsg_type == RTM_DELLINK) {
-		/* A bridge says DELLINK of a port that leaves it, too: family tells them apart. */
-		if (body->ifi_family == AF_UNSPEC) {
-			instance->gone = true;
-			harp_stack_publish_note(instance->stack, "the interface is gone");
-		}
-		return;
-	}
-	up = (body->ifi_flags & IFF_UP) && (body->ifi_flags & LINK_LOWER_UP);
 	if (up != instance->up) {
 		instance_log(instance, HARP_LOG_WARN, "%s is %s", instance->ifname,
 			     up ? "up again" : "down");
 		harp_stack_publish_note(instance->stack, up ? "" : "the interface is down");
 	}
 	instance->up = up;
-	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
-	control_mac(instance, attributes[IFLA_ADDRESS]);
-	mtu_bytes = netlink_u32(attributes[IFLA_MTU], instance->mtu_bytes);
+}
+
+static void control_mtu(struct harp_instance *instance, uint32_t mtu_bytes)
+{
 	if (mtu_bytes != instance->mtu_bytes)
 		instance_log(
 			instance, HARP_LOG_WARN,
@@ -157,6 +134,54 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 			instance->ifname, instance->mtu_bytes, mtu_bytes,
 			instance->nic->caps.mtu_bytes);
 	instance->mtu_bytes = mtu_bytes;
+}
+
+static void control_gone(struct harp_instance *instance)
+{
+	if (!instance->gone)
+		harp_stack_publish_note(instance->stack, "the interface is gone");
+	instance->gone = true;
+}
+
+static void control_side_gone(struct harp_instance *instance)
+{
+	if (instance->gone)
+		return;
+	instance->gone = true;
+	instance_log(instance, HARP_LOG_WARN,
+		     "the device beside %s was removed: nothing is received any more",
+		     instance->ifname);
+	harp_stack_publish_note(instance->stack, "the device beside the interface is gone");
+}
+
+static void control_link(struct harp_instance *instance, const struct nlmsghdr *message)
+{
+	const struct ifinfomsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[IFLA_MAX + 1], *mac;
+
+	/* It may be the device beside that has gone, or one of the interface's settings that matter. */
+	if (instance->shared && (message->nlmsg_type == RTM_DELLINK ||
+				 (uint32_t)body->ifi_index == instance->mirror.ifindex))
+		asker_look(&instance->asker);
+	if (instance->lease && message->nlmsg_type == RTM_DELLINK &&
+	    (uint32_t)body->ifi_index == instance->lease->told.side_ifindex) {
+		control_side_gone(instance);
+		return;
+	}
+	if ((uint32_t)body->ifi_index != instance->mirror.ifindex)
+		return;
+	if (message->nlmsg_type == RTM_DELLINK) {
+		/* A bridge says DELLINK of a port that leaves it, too: family tells them apart. */
+		if (body->ifi_family == AF_UNSPEC)
+			control_gone(instance);
+		return;
+	}
+	control_up(instance, (body->ifi_flags & IFF_UP) && (body->ifi_flags & LINK_LOWER_UP));
+	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
+	mac = attributes[IFLA_ADDRESS];
+	if (mac && RTA_PAYLOAD(mac) == sizeof(instance->nic->caps.mac))
+		control_mac(instance, RTA_DATA(mac));
+	control_mtu(instance, netlink_u32(attributes[IFLA_MTU], instance->mtu_bytes));
 }
 
 static int control_event(void *ctx, const struct nlmsghdr *message)
@@ -201,9 +226,10 @@ static void control_lost(struct harp_instance *instance)
 }
 
 /* Addresses that the kernel no longer has, and connections may still have. */
-static void control_tell_removed(struct harp_instance *instance, const struct mirror_tables *before)
+static void control_tell_removed(struct harp_instance *instance,
+				 const struct harp_lease_tables *before)
 {
-	const struct mirror_tables *now = &instance->mirror.now;
+	const struct harp_lease_tables *now = &instance->mirror.now;
 	char text[HARP_ADDR_TEXT_MAX];
 
 	for (unsigned i = 0; i < before->address_count; i++) {
@@ -218,22 +244,77 @@ static void control_tell_removed(struct harp_instance *instance, const struct mi
 	}
 }
 
+static void control_apply(struct harp_instance *instance, const struct harp_lease_tables *found)
+{
+	struct harp_lease_tables before = instance->mirror.now;
+
+	mirror_apply(&instance->mirror, found);
+	control_tell_removed(instance, &before);
+}
+
 static void control_tables(struct harp_instance *instance)
 {
-	struct mirror_tables before = instance->mirror.now, found;
+	struct harp_lease_tables found;
 	int rc;
 
 	if (asker_tables(&instance->asker, &found, &rc)) {
 		/* A table that changes faster than it can be read: again. */
 		instance->tables_changed |= rc != 0;
-		if (!rc) {
-			mirror_apply(&instance->mirror, &found);
-			control_tell_removed(instance, &before);
-		}
+		if (!rc)
+			control_apply(instance, &found);
 	}
 	if (instance->tables_changed)
 		asker_read(&instance->asker);
 	instance->tables_changed = false;
+}
+
+static void control_kernel(struct harp_instance *instance)
+{
+	asker_heard(&instance->asker);
+	if (netlink_events(&instance->monitor, control_event, instance) == -ENOBUFS)
+		control_lost(instance);
+	if (!instance->gone)
+		control_tables(instance);
+}
+
+static void hear_network(struct harp_instance *instance, const struct harp_lease_network *network)
+{
+	if (network->side_gone)
+		control_side_gone(instance);
+	if (network->link == HARP_LEASE_LINK_GONE)
+		control_gone(instance);
+	if (instance->gone)
+		return;
+	control_up(instance, network->link == HARP_LEASE_LINK_UP);
+	control_mac(instance, network->mac);
+	control_mtu(instance, network->mtu_bytes);
+	control_apply(instance, &network->tables);
+	if (network->header.serial) /* a harpd that knows nothing of the neighbors */
+		neighbours_resync(&instance->neighbours);
+}
+
+void instance_hear(void *ctx, const struct harp_lease_header *message)
+{
+	struct harp_instance *instance = ctx;
+
+	if (message->type == HARP_LEASE_NETWORK)
+		hear_network(instance, (const void *)message);
+	else
+		neighbours_message(&instance->neighbours, (const void *)message);
+}
+
+static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
+{
+	bool lost = netwatch_events(instance->netwatch, now_ns, instance_hear, instance) != 0;
+
+	if (lost && !instance->netwatch_lost)
+		instance_log(instance, HARP_LOG_WARN,
+			     "%s: routes and neighbors stay as they are: %s", instance->ifname,
+			     instance->netwatch->why);
+	if (!lost && instance->netwatch_lost)
+		instance_log(instance, HARP_LOG_INFO, "%s: harpd sends routes and neighbors again",
+			     instance->ifname);
+	instance->netwatch_lost = lost;
 }
 
 int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
@@ -242,14 +323,12 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 
 	if (instance->dpdk)
 		return instance_dpdk_control(instance, now_ns);
-	asker_heard(&instance->asker);
-	rc = netlink_events(&instance->monitor, control_event, instance);
-	if (rc == -ENOBUFS)
-		control_lost(instance);
-	if (!instance->gone) {
-		control_tables(instance);
-		neighbours_work(&instance->neighbours, &instance->asker);
-	}
+	if (instance->netwatch)
+		control_harpd(instance, now_ns);
+	else
+		control_kernel(instance);
+	if (!instance->gone)
+		neighbours_work(&instance->neighbours, &instance->asker, now_ns);
 	rc = watch_news(instance);
 	instance->gone |= rc == -ENODEV;
 	if (instance->gone)
@@ -262,18 +341,15 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 int harp_instance_route(struct harp_instance *instance, const struct harp_addr *dst,
 			struct harp_host_route *out)
 {
-	uint32_t ifindex = instance->mirror.ifindex;
-	uint32_t scope_id = harp_addr_is_link_local(dst) ? ifindex : 0;
 	int rc;
 
 	if (instance->dpdk)
 		return instance_dpdk_route(instance, dst, out);
 	pthread_mutex_lock(&instance->questions_lock);
-	rc = question_route(&instance->questions, dst, scope_id, out);
-	/* It may be another interface's (a loopback address that is routed here): the stack has no such. */
-	if (!rc && (out->ifindex != ifindex ||
-		    question_address_state(&instance->questions, ifindex, &out->source) < 0))
-		memset(&out->source, 0, sizeof(out->source));
+	if (instance->netwatch)
+		rc = netwatch_route(instance->netwatch, dst, out);
+	else
+		rc = question_route_from(&instance->questions, instance->mirror.ifindex, dst, out);
 	pthread_mutex_unlock(&instance->questions_lock);
 	return rc;
 }
@@ -307,7 +383,9 @@ int harp_instance_fd(const struct harp_instance *instance)
 
 int harp_instance_control_fd(const struct harp_instance *instance)
 {
-	return instance->dpdk ? instance->dpdk->reader.fd : instance->monitor.fd;
+	if (instance->dpdk)
+		return instance->dpdk->reader.fd;
+	return instance->netwatch ? instance->netwatch->fd : instance->monitor.fd;
 }
 
 const struct harp_rss *harp_instance_rss(const struct harp_instance *instance)

@@ -24,8 +24,12 @@ struct harp_instance {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	struct netlink monitor, questions;
-	pthread_mutex_t questions_lock; /* of `questions`: one question at a time, any thread's */
-	struct instance_dpdk *dpdk;     /* NULL: on a NIC that the kernel keeps using */
+	pthread_mutex_t
+		questions_lock; /* of `questions`, or netwatch's routes: one at a time, any thread's */
+	struct instance_dpdk *dpdk; /* NULL: on a NIC that the kernel keeps using */
+	/* NULL: the kernel of this network namespace is asked; else monitor, questions and asker are not used. */
+	struct netwatch *netwatch;
+	bool netwatch_lost;  /* the log says so */
 	struct lease *lease; /* NULL: stand-alone; then library, api, xdp and ports are set */
 	struct mirror mirror;
 	struct ports ports, udp_ports;
@@ -48,5 +52,7 @@ struct harp_instance {
 void __attribute__((format(printf, 3, 4)))
 instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format,
 	     ...);
+/* A netwatch_fn. ctx: the instance. */
+void instance_hear(void *ctx, const struct harp_lease_header *message);
 
 #endif

@@ -3,8 +3,8 @@
  * instance_lease.c - opens a stack on a queue that harpd leases: no privilege, no program, no map.
  *
  * What the process cannot do for itself harpd has done: the queue is made and in the steering map, the
- * ports are reserved, and the sockets through which the NIC's network namespace is asked are open. What
- * is left is to believe none of it: the kernel is asked what the interface is.
+ * ports are reserved. In the NIC's network namespace the process then asks the kernel what the interface is, as a
+ * stand-alone one does. In another one it has no socket that the kernel would answer on, and asks harpd (netwatch.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,29 +13,60 @@
 #include "host/opening.h"
 #include "host/question.h"
 
-/* The interface as the kernel of its namespace sees it, through the socket that came with it. */
-static int lease_link(struct opening *o, struct harp_instance *instance)
+static int lease_link_up(const struct opening *o, struct harp_instance *instance, bool up,
+			 uint32_t mtu_bytes)
+{
+	if (!up)
+		return why_fail(&o->why, -ENETDOWN, "the interface is down or has no carrier");
+	instance->up = true;
+	instance->mtu_bytes = mtu_bytes;
+	return 0;
+}
+
+/* The interface as the kernel sees it. */
+static int lease_here(struct opening *o, struct harp_instance *instance)
 {
 	const struct harp_lease_leased *told = &instance->lease->told;
 	struct question_link link;
-	int rc = question_link(&instance->questions, told->ifindex, &link);
+	int rc = opening_netlink(o, instance, false);
 
 	if (rc)
-		return why_fail(&o->why, rc, "harpd's netlink socket knows no interface %u: %s",
-				told->ifindex, strerror(-rc));
+		return rc;
+	rc = question_link(&instance->questions, told->ifindex, &link);
+	if (rc)
+		return why_fail(&o->why, rc, "harpd's interface %u is not here: %s", told->ifindex,
+				strerror(-rc));
 	if (strcmp(link.ifname, instance->ifname) != 0 ||
 	    memcmp(link.mac, told->mac, sizeof(link.mac)) != 0)
 		return why_fail(&o->why, -EPROTO,
-				"harpd's netlink socket knows interface %u as %s, or by another "
-				"MAC address than harpd",
+				"harpd's interface %u is %s here, or has another MAC address",
 				told->ifindex, link.ifname);
-	if (!link.up)
-		return why_fail(&o->why, -ENETDOWN, "the interface is down or has no carrier");
-	instance->up = true;
-	instance->mtu_bytes = link.mtu_bytes;
-	o->link.ifindex = told->ifindex;
-	o->link.mtu_bytes = link.mtu_bytes;
-	return 0;
+	return lease_link_up(o, instance, link.up, link.mtu_bytes);
+}
+
+/* The first NETWORK: there is no stack yet that it could change. */
+static void lease_heard(void *ctx, const struct harp_lease_header *message)
+{
+	if (message->type == HARP_LEASE_NETWORK)
+		memcpy(ctx, message, sizeof(struct harp_lease_network));
+}
+
+/* As harpd sees it. */
+static int lease_elsewhere(struct opening *o, struct harp_instance *instance,
+			   struct harp_lease_network *network)
+{
+	struct lease *lease = instance->lease;
+	int rc = netwatch_open(&instance->netwatch, lease->socket, &lease->told, lease_heard,
+			       network, &o->why);
+
+	if (rc)
+		return rc;
+	neighbours_remote(&instance->neighbours, instance->netwatch);
+	if (memcmp(network->mac, lease->told.mac, sizeof(network->mac)) != 0)
+		return why_fail(&o->why, -EPROTO, "harpd's interface has two MAC addresses");
+	return lease_link_up(o, instance,
+			     network->link == HARP_LEASE_LINK_UP && !network->side_gone,
+			     network->mtu_bytes);
 }
 
 static void lease_rss(const struct harp_lease_leased *told, struct harp_rss *out)
@@ -79,8 +110,10 @@ static int lease_publish(const struct opening *o, struct harp_instance *instance
 
 int opening_lease(struct opening *o, struct harp_instance *instance)
 {
+	struct harp_lease_network network = { 0 };
 	struct harp_queue queue;
 	struct lease *lease;
+	bool elsewhere;
 	int rc = lease_take(&instance->lease, &o->opt, &o->why);
 
 	if (rc)
@@ -93,21 +126,23 @@ int opening_lease(struct opening *o, struct harp_instance *instance)
 		lease_rss(&lease->told, &instance->rss);
 	o->opt.port_min = lease->told.port_min;
 	o->opt.port_max = lease->told.port_max;
-	netlink_adopt(&instance->monitor, lease_hand_on(lease, HARP_LEASE_FD_MONITOR));
-	netlink_adopt(&instance->questions, lease_hand_on(lease, HARP_LEASE_FD_QUESTIONS));
+	o->link.ifindex = lease->told.ifindex;
+	elsewhere = lease_is_elsewhere(lease);
 	lease_queue(lease, &queue);
 	rc = harp_nic_af_xdp_adopt(&instance->nic, &queue, o->why.text, o->why.size);
 	if (!rc)
-		rc = lease_link(o, instance);
+		rc = elsewhere ? lease_elsewhere(o, instance, &network) : lease_here(o, instance);
 	if (rc)
 		return rc;
+	o->link.mtu_bytes = instance->mtu_bytes;
 	lease_describe(instance);
-	neighbours_init(&instance->neighbours, lease->told.ifindex,
-			lease->fds[HARP_LEASE_FD_PROBE_V4], lease->fds[HARP_LEASE_FD_PROBE_V6]);
 	rc = opening_stack(o, instance);
 	if (!rc)
 		rc = lease_publish(o, instance);
-	if (!rc)
-		rc = opening_kernel_tables(o, instance);
-	return rc;
+	if (rc)
+		return rc;
+	if (!instance->netwatch)
+		return opening_kernel_tables(o, instance);
+	opening_mirror(o, instance, &network.tables);
+	return 0;
 }

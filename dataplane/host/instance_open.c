@@ -16,8 +16,9 @@
  * the stack as the port's home; port_release goes the other way. When we die, the kernel drops link, map
  * and sockets, and packets to the port meet no listener: the peers get RST.
  *
- * All that is of an instance that stands alone. One that is leased (instance_lease.c) gets queue, ports and
- * netlink sockets from harpd, which has program and map; stack, hooks and control are the same. One on a DPDK
+ * All that is of an instance that stands alone. One that is leased (instance_lease.c) gets queue and ports from
+ * harpd, which has program and map; stack and hooks are the same, and control too where the process is in the NIC's
+ * network namespace. Elsewhere harpd tells what the monitor would (netwatch.h). One on a DPDK
  * port (instance_dpdk.c) has nothing to do with the kernel.
  *
  * The stack's hooks run inside harp_stack_poll() and only take notes. harp_instance_control(), called
@@ -190,7 +191,7 @@ int opening_stack(const struct opening *o, struct harp_instance *instance)
 	return 0;
 }
 
-static int opening_netlink(const struct opening *o, struct harp_instance *instance)
+int opening_netlink(const struct opening *o, struct harp_instance *instance, bool privileged)
 {
 	/* The monitor first: what changes while we read is heard. */
 	int rc = netlink_open(&instance->monitor, RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR |
@@ -199,38 +200,43 @@ static int opening_netlink(const struct opening *o, struct harp_instance *instan
 
 	if (!rc)
 		rc = netlink_open(&instance->questions, 0);
-	neighbours_init(&instance->neighbours, o->link.ifindex, -1, -1);
-	return rc ? why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc)) : 0;
+	if (rc)
+		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
+	rc = neighbours_open(&instance->neighbours, instance->ifname, o->link.ifindex, privileged);
+	return rc ? why_fail(&o->why, rc, "a UDP socket on the interface: %s", strerror(-rc)) : 0;
 }
 
-int opening_kernel_tables(const struct opening *o, struct harp_instance *instance)
+void opening_mirror(const struct opening *o, struct harp_instance *instance,
+		    const struct harp_lease_tables *found)
 {
-	struct mirror_tables found;
-	int rc;
-
 	instance->mirror = (struct mirror){
 		.stack = instance->stack,
 		.api = instance->api,
 		.xdp = instance->xdp,
 		.ifindex = o->link.ifindex,
 	};
-	rc = mirror_read(o->link.ifindex, &instance->questions, &found);
-	if (rc)
-		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
-	mirror_apply(&instance->mirror, &found);
-	instance->asker.look = instance->shared ? watch_look : NULL;
-	instance->asker.look_ctx = instance;
-	rc = asker_start(&instance->asker, instance->monitor.fd, o->link.ifindex,
-			 &instance->questions, &instance->questions_lock);
-	if (rc)
-		return why_fail(&o->why, rc,
-				"cannot start a thread: %s; raise the limit (ulimit -u)",
-				strerror(-rc));
+	mirror_apply(&instance->mirror, found);
 	if (!instance->mirror.now.address_count)
 		instance_log(instance, HARP_LOG_WARN,
 			     "%s has no usable IP address yet; `ip address add ... dev %s`",
 			     instance->ifname, instance->ifname);
-	return 0;
+}
+
+int opening_kernel_tables(const struct opening *o, struct harp_instance *instance)
+{
+	struct harp_lease_tables found;
+	int rc = mirror_read(o->link.ifindex, &instance->questions, &found);
+
+	if (rc)
+		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
+	opening_mirror(o, instance, &found);
+	instance->asker.look = instance->shared ? watch_look : NULL;
+	instance->asker.look_ctx = instance;
+	rc = asker_start(&instance->asker, instance->monitor.fd, o->link.ifindex,
+			 &instance->questions, &instance->questions_lock);
+	return rc ? why_fail(&o->why, rc, "cannot start a thread: %s; raise the limit (ulimit -u)",
+			     strerror(-rc))
+		  : 0;
 }
 
 static int opening_attach(const struct opening *o, struct harp_instance *instance)
@@ -359,7 +365,7 @@ static int opening_alone(struct opening *o, struct harp_instance *instance)
 	if (!rc)
 		rc = opening_stack(o, instance);
 	if (!rc)
-		rc = opening_netlink(o, instance);
+		rc = opening_netlink(o, instance, true);
 	if (!rc)
 		rc = opening_kernel_tables(o, instance);
 	if (!rc)
@@ -384,6 +390,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	if (!instance)
 		return why_fail(&o.why, -ENOMEM, "out of memory");
 	instance->monitor.fd = instance->questions.fd = instance->page.fd = -1;
+	instance->neighbours.probe_v4_fd = instance->neighbours.probe_v6_fd = -1;
 	pthread_mutex_init(&instance->questions_lock, NULL);
 	watch_init(&instance->watch);
 	instance->queue = o.opt.queue;

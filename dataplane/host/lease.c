@@ -12,9 +12,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,89 +35,24 @@
 
 /* ---- what the descriptors are --------------------------------------------------------------- */
 
-static const char *const lease_fd_names[HARP_LEASE_FDS_MAX] = {
-	[HARP_LEASE_FD_XSK] = "AF_XDP socket",
-	[HARP_LEASE_FD_FRAMES] = "memory",
-	[HARP_LEASE_FD_PAGE] = "statistics page",
-	[HARP_LEASE_FD_MONITOR] = "netlink monitor",
-	[HARP_LEASE_FD_QUESTIONS] = "netlink socket",
-	[HARP_LEASE_FD_PROBE_V4] = "IPv4 probe socket",
-	[HARP_LEASE_FD_PROBE_V6] = "IPv6 probe socket",
-	[HARP_LEASE_FD_XSK_TX] = "AF_XDP socket to send by",
-};
-
-static int lease_option(int fd, int option)
+static bool lease_namespace(int fd, uint64_t *cookie)
 {
-	int value = -1;
-	socklen_t len = sizeof(value);
+	socklen_t len = sizeof(*cookie);
 
-	return getsockopt(fd, SOL_SOCKET, option, &value, &len) < 0 ? -1 : value;
+	return getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, cookie, &len) == 0;
 }
 
-/* A host without IPv6 has nothing but IPv4 to probe with. */
-static bool lease_family_good(unsigned which, int domain)
+bool lease_is_elsewhere(const struct lease *lease)
 {
-	switch (which) {
-	case HARP_LEASE_FD_PROBE_V4:
-		return domain == AF_INET;
-	case HARP_LEASE_FD_PROBE_V6:
-		return domain == AF_INET6 || domain == AF_INET;
-	default:
-		return domain == AF_NETLINK;
-	}
-}
+	unsigned which = lease->told.side_ifindex ? HARP_LEASE_FD_XSK_TX : HARP_LEASE_FD_XSK;
+	int own_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	uint64_t nic, own;
+	bool here = lease_namespace(own_fd, &own) && lease_namespace(lease->fds[which], &nic) &&
+		    own == nic;
 
-static bool lease_socket_good(const struct lease *lease, unsigned which)
-{
-	int fd = lease->fds[which];
-	int type = lease_option(fd, SO_TYPE), protocol = lease_option(fd, SO_PROTOCOL);
-
-	if (!lease_family_good(which, lease_option(fd, SO_DOMAIN)))
-		return false;
-	if (which == HARP_LEASE_FD_MONITOR || which == HARP_LEASE_FD_QUESTIONS)
-		return protocol == NETLINK_ROUTE;
-	return type == SOCK_DGRAM && (protocol == IPPROTO_UDP || protocol == 0);
-}
-
-/* Does the monitor hear all that harp_instance_control() must hear? */
-static bool lease_monitor_listens(int fd)
-{
-	static const unsigned groups[] = { RTNLGRP_LINK,        RTNLGRP_NEIGH,
-					   RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE,
-					   RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE };
-	uint32_t member[8] = { 0 };
-	socklen_t len = sizeof(member);
-
-	if (getsockopt(fd, SOL_NETLINK, NETLINK_LIST_MEMBERSHIPS, member, &len) < 0)
-		return false;
-	for (unsigned i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
-		if (!(member[(groups[i] - 1) / 32] >> (groups[i] - 1) % 32 & 1))
-			return false;
-	return true;
-}
-
-/* All sockets must be of one network namespace: the NIC's. Kernels before 5.14 do not tell. */
-static int lease_one_namespace(const struct lease *lease, const struct why *why)
-{
-	uint64_t first = 0, cookie;
-
-	for (unsigned i = 0; i < HARP_LEASE_FDS_MAX; i++) {
-		socklen_t len = sizeof(cookie);
-
-		if (i == HARP_LEASE_FD_FRAMES || i == HARP_LEASE_FD_PAGE || lease->fds[i] < 0)
-			continue;
-		/* It receives where only HARP's packets are. */
-		if (i == HARP_LEASE_FD_XSK && lease->told.side_ifindex)
-			continue;
-		if (getsockopt(lease->fds[i], SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) < 0)
-			continue;
-		if (first && cookie != first)
-			return why_fail(why, -EPROTO,
-					"harpd's %s is of another network namespace than its %s",
-					lease_fd_names[i], lease_fd_names[HARP_LEASE_FD_XSK]);
-		first = cookie;
-	}
-	return 0;
+	if (own_fd >= 0)
+		close(own_fd);
+	return !here;
 }
 
 int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
@@ -147,21 +79,6 @@ int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
 	}
 	*out = page;
 	return 0;
-}
-
-/* The AF_XDP sockets and frames are judged by the NIC that adopts them. */
-static int lease_judge(struct lease *lease, const struct why *why)
-{
-	for (unsigned i = HARP_LEASE_FD_MONITOR; i < HARP_LEASE_FDS; i++)
-		if (!lease_socket_good(lease, i))
-			return why_fail(why, -EPROTO, "harpd's %s is something else",
-					lease_fd_names[i]);
-	if (!lease_monitor_listens(lease->fds[HARP_LEASE_FD_MONITOR]))
-		return why_fail(why, -EPROTO,
-				"harpd's %s is not in the groups of links, neighbours, addresses "
-				"and routes",
-				lease_fd_names[HARP_LEASE_FD_MONITOR]);
-	return lease_one_namespace(lease, why);
 }
 
 /* ---- taking --------------------------------------------------------------------------------- */
@@ -226,10 +143,9 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 		free(lease);
 		return rc;
 	}
-	rc = lease_judge(lease, why);
-	if (!rc)
-		rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->told.page_bytes,
-				    &lease->page, why);
+	/* The AF_XDP sockets and frames are judged by the NIC that adopts them. */
+	rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->told.page_bytes, &lease->page,
+			    why);
 	if (rc) {
 		lease_give_back(lease, &quiet);
 		return rc;

@@ -28,6 +28,9 @@ const char *lease_label(const struct harp_instance_options *opt);
 /* Asks the daemon of opt->daemon_socket for one and checks every descriptor. On failure nothing is left,
  * and harpd has been told. */
 int lease_take(struct lease **out, const struct harp_instance_options *opt, struct why *why);
+/* Is the NIC in another network namespace than this thread? Before 5.14 the kernel does not tell: then it counts as
+ * another. */
+bool lease_is_elsewhere(const struct lease *lease);
 /* The descriptor, from now on the caller's. */
 int lease_hand_on(struct lease *lease, enum harp_lease_fd which);
 /* What harp_nic_af_xdp_adopt() is told; its descriptors are handed on. */

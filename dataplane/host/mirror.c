@@ -12,11 +12,13 @@
 #include <errno.h>
 #include <string.h>
 
+#include "host/question.h"
+
 #define MIRROR_DUMP_TRIES 4
 
 struct mirror_dump {
 	uint32_t ifindex;
-	struct mirror_tables found;
+	struct harp_lease_tables found;
 };
 
 static bool addr_equal(const struct harp_addr *a, const struct harp_addr *b)
@@ -27,7 +29,7 @@ static bool addr_equal(const struct harp_addr *a, const struct harp_addr *b)
 static int dump_address(void *ctx, const struct nlmsghdr *message)
 {
 	struct mirror_dump *dump = ctx;
-	struct mirror_tables *found = &dump->found;
+	struct harp_lease_tables *found = &dump->found;
 	const struct ifaddrmsg *body = NLMSG_DATA(message);
 	struct harp_addr addr;
 	int state;
@@ -36,14 +38,14 @@ static int dump_address(void *ctx, const struct nlmsghdr *message)
 	if (!netlink_own_address(message, &addr, &state) || state < HARP_ADDRESS_DEPRECATED ||
 	    body->ifa_index != dump->ifindex || body->ifa_scope > RT_SCOPE_LINK)
 		return 0;
-	if (found->address_count < MIRROR_ADDRESSES_MAX)
+	if (found->address_count < HARP_LEASE_ADDRESSES_MAX)
 		found->addresses[found->address_count++] = addr;
 	else
 		found->skipped++;
 	return 0;
 }
 
-static bool route_same_prefix(const struct mirror_route *a, const struct mirror_route *b)
+static bool route_same_prefix(const struct harp_lease_route *a, const struct harp_lease_route *b)
 {
 	return a->prefix_len == b->prefix_len && addr_equal(&a->prefix, &b->prefix) &&
 	       netlink_family(&a->prefix) == netlink_family(&b->prefix);
@@ -60,7 +62,7 @@ static bool route_fits(const struct rtmsg *body, const struct rtattr *const *att
 }
 
 /* Does the route leave by our interface, and can the stack follow it? attributes become that way's. */
-static bool route_way(struct mirror_route *route, const struct rtmsg *body,
+static bool route_way(struct harp_lease_route *route, const struct rtmsg *body,
 		      const struct rtattr **attributes, uint32_t ifindex)
 {
 	if (attributes[RTA_MULTIPATH]) {
@@ -106,10 +108,10 @@ static uint8_t route_preference(const struct rtattr *attribute)
 static int dump_route(void *ctx, const struct nlmsghdr *message)
 {
 	struct mirror_dump *dump = ctx;
-	struct mirror_tables *found = &dump->found;
+	struct harp_lease_tables *found = &dump->found;
 	const struct rtmsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[RTA_MAX + 1];
-	struct mirror_route route = { .prefix_len = body->rtm_dst_len };
+	struct harp_lease_route route = { .prefix_len = body->rtm_dst_len };
 
 	if (message->nlmsg_type != RTM_NEWROUTE)
 		return 0;
@@ -126,7 +128,7 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 		return 0;
 	/* The kernel dumps the better metric of one prefix first. */
 	for (unsigned i = 0; i < found->route_count; i++) {
-		struct mirror_route *other = &found->routes[i];
+		struct harp_lease_route *other = &found->routes[i];
 
 		if (!route_same_prefix(other, &route))
 			continue;
@@ -134,7 +136,7 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 			*other = route;
 		return 0;
 	}
-	if (found->route_count < MIRROR_ROUTES_MAX)
+	if (found->route_count < HARP_LEASE_ROUTES_MAX)
 		found->routes[found->route_count++] = route;
 	else
 		found->skipped++;
@@ -144,7 +146,7 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 static int mirror_dump(struct netlink *nl, uint16_t type, size_t body_bytes, netlink_fn fn,
 		       struct mirror_dump *dump)
 {
-	struct mirror_tables before = dump->found;
+	struct harp_lease_tables before = dump->found;
 	int rc = -EINTR;
 
 	for (int tries = 0; rc == -EINTR && tries < MIRROR_DUMP_TRIES; tries++) {
@@ -159,7 +161,7 @@ static int mirror_dump(struct netlink *nl, uint16_t type, size_t body_bytes, net
 
 /* ---- applying ------------------------------------------------------------------------------- */
 
-bool mirror_has_address(const struct mirror_tables *tables, const struct harp_addr *addr)
+bool mirror_has_address(const struct harp_lease_tables *tables, const struct harp_addr *addr)
 {
 	for (unsigned i = 0; i < tables->address_count; i++)
 		if (addr_equal(&tables->addresses[i], addr))
@@ -167,10 +169,10 @@ bool mirror_has_address(const struct mirror_tables *tables, const struct harp_ad
 	return false;
 }
 
-static bool has_route(const struct mirror_tables *tables, const struct mirror_route *route)
+static bool has_route(const struct harp_lease_tables *tables, const struct harp_lease_route *route)
 {
 	for (unsigned i = 0; i < tables->route_count; i++) {
-		const struct mirror_route *r = &tables->routes[i];
+		const struct harp_lease_route *r = &tables->routes[i];
 
 		if (route_same_prefix(r, route) && r->mtu_bytes == route->mtu_bytes &&
 		    r->has_gateway == route->has_gateway &&
@@ -209,7 +211,7 @@ static void mirror_found(struct mirror *m, const struct harp_addr *addr)
 }
 
 /* What the stack has and the kernel no longer. */
-static void mirror_remove(struct mirror *m, const struct mirror_tables *found)
+static void mirror_remove(struct mirror *m, const struct harp_lease_tables *found)
 {
 	for (unsigned i = m->now.route_count; i-- > 0;) {
 		if (has_route(found, &m->now.routes[i]))
@@ -228,7 +230,7 @@ static void mirror_remove(struct mirror *m, const struct mirror_tables *found)
 }
 
 /* What is new. What the stack refuses (IPv6 where the MTU is too small) stays the kernel's alone. */
-static void mirror_add(struct mirror *m, const struct mirror_tables *found)
+static void mirror_add(struct mirror *m, const struct harp_lease_tables *found)
 {
 	for (unsigned i = 0; i < found->address_count; i++) {
 		const struct harp_addr *addr = &found->addresses[i];
@@ -246,7 +248,7 @@ static void mirror_add(struct mirror *m, const struct mirror_tables *found)
 		m->now.addresses[m->now.address_count++] = *addr;
 	}
 	for (unsigned i = 0; i < found->route_count; i++) {
-		const struct mirror_route *r = &found->routes[i];
+		const struct harp_lease_route *r = &found->routes[i];
 
 		if (has_route(&m->now, r) ||
 		    harp_stack_route_add(m->stack, &r->prefix, r->prefix_len,
@@ -256,7 +258,7 @@ static void mirror_add(struct mirror *m, const struct mirror_tables *found)
 	}
 }
 
-int mirror_read(uint32_t ifindex, struct netlink *nl, struct mirror_tables *found)
+int mirror_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *found)
 {
 	struct mirror_dump dump = { .ifindex = ifindex };
 	int rc = mirror_dump(nl, RTM_GETADDR, sizeof(struct ifaddrmsg), dump_address, &dump);
@@ -267,7 +269,32 @@ int mirror_read(uint32_t ifindex, struct netlink *nl, struct mirror_tables *foun
 	return rc;
 }
 
-void mirror_apply(struct mirror *mirror, const struct mirror_tables *found)
+int mirror_network(uint32_t ifindex, uint32_t side_ifindex, struct harp_lease_network *out)
+{
+	struct question_link link;
+	struct netlink nl;
+	int rc = netlink_open(&nl, 0);
+
+	memset(out, 0, sizeof(*out));
+	if (rc)
+		return rc;
+	rc = question_link(&nl, ifindex, &link);
+	if (!rc) {
+		out->link = link.up ? HARP_LEASE_LINK_UP : HARP_LEASE_LINK_DOWN;
+		out->mtu_bytes = link.mtu_bytes;
+		memcpy(out->mac, link.mac, sizeof(out->mac));
+		rc = mirror_read(ifindex, &nl, &out->tables);
+	} else if (rc == -ENODEV) {
+		out->link = HARP_LEASE_LINK_GONE;
+		rc = 0;
+	}
+	if (!rc && side_ifindex)
+		out->side_gone = question_link(&nl, side_ifindex, &link) == -ENODEV;
+	netlink_close(&nl);
+	return rc;
+}
+
+void mirror_apply(struct mirror *mirror, const struct harp_lease_tables *found)
 {
 	mirror_remove(mirror, found);
 	mirror_add(mirror, found);

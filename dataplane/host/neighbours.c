@@ -4,13 +4,15 @@
  *
  * NTF_USE tells the kernel "a packet is about to go there": it resolves or re-verifies by itself, and
  * the monitor hears the result. Our own traffic does not pass the kernel, so it would take a busy
- * neighbour for idle and probe it; progress of a connection is passed on as NUD_REACHABLE (RFC 4861
- * section 7.3.1), without a MAC address, so that it can't overwrite one that has changed.
+ * neighbour for idle and probe it; progress of a connection is passed on as a confirmation (RFC 4861
+ * section 7.3.1), which has no MAC address, so that it can't overwrite one that has changed.
  *
- * Both take CAP_NET_ADMIN. Who has none has two UDP sockets instead, bound to the NIC by harpd: a real
- * packet is on its way when an empty datagram is sent (to the discard port, RFC 863, and no further than
- * the next hop), and the same call with MSG_CONFIRM and MSG_PROBE sends nothing at all and confirms.
+ * NTF_USE takes CAP_NET_ADMIN. Without it a real packet is sent: an empty datagram (to the discard port, RFC
+ * 863, and no further than the next hop). Confirming takes none: the same call with MSG_CONFIRM and MSG_PROBE sends
+ * nothing at all. rtnetlink's way, NUD_REACHABLE, would turn an operator's permanent entry into one that expires.
  * tests/assumptions/neighbour_facts.c shows that the kernel does so.
+ *
+ * A job of another network namespace than the NIC's asks harpd (host/netwatch.h), which does the same.
  */
 #include "host/neighbours.h"
 
@@ -18,29 +20,68 @@
 #include <linux/neighbour.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/sockaddr.h"
 
 #define NUD_USABLE (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP)
 
 #define DISCARD_PORT 9
+/* Confirmations to harpd: the kernel believes one for half a minute (base_reachable_time). */
+#define CONFIRM_EVERY_NS UINT64_C(1000000000)
 
 /* include/linux/socket.h, not in the C library: "do not send, only probe the path". */
 #ifndef MSG_PROBE
 #define MSG_PROBE 0x10
 #endif
 
-void neighbours_init(struct neighbours *n, uint32_t ifindex, int probe_v4_fd, int probe_v6_fd)
+/* Not bound to a port before it sends, and never read: the kernel drops what exceeds the receive buffer. */
+static int neighbours_probe(int family, const char *ifname)
 {
-	static const int hops = 1;
+	const int hops = 1, none = 0, level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
+	int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
 
+	if (fd < 0)
+		return -errno;
+	if (!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, ifname, (socklen_t)strlen(ifname) + 1) &&
+	    !setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &none, sizeof(none)) &&
+	    !setsockopt(fd, level, family == AF_INET ? IP_TTL : IPV6_UNICAST_HOPS, &hops,
+			sizeof(hops)))
+		return fd;
+	rc = -errno;
+	close(fd);
+	return rc;
+}
+
+int neighbours_open(struct neighbours *n, const char *ifname, uint32_t ifindex, bool privileged)
+{
 	n->ifindex = ifindex;
-	n->probe_v4_fd = probe_v4_fd;
-	n->probe_v6_fd = probe_v6_fd;
-	if (probe_v4_fd >= 0)
-		setsockopt(probe_v4_fd, IPPROTO_IP, IP_TTL, &hops, sizeof(hops));
-	if (probe_v6_fd >= 0)
-		setsockopt(probe_v6_fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &hops, sizeof(hops));
+	n->privileged = privileged;
+	n->probe_v6_fd = neighbours_probe(AF_INET6, ifname);
+	/* A host without IPv6 has no such neighbors. */
+	if (n->probe_v6_fd < 0 && n->probe_v6_fd != -EAFNOSUPPORT)
+		return n->probe_v6_fd;
+	n->probe_v4_fd = neighbours_probe(AF_INET, ifname);
+	return n->probe_v4_fd < 0 ? n->probe_v4_fd : 0;
+}
+
+void neighbours_remote(struct neighbours *n, struct netwatch *netwatch)
+{
+	n->netwatch = netwatch;
+}
+
+void neighbours_close(struct neighbours *n)
+{
+	neighbours_fork_child(n);
+	n->probe_v4_fd = n->probe_v6_fd = -1;
+}
+
+void neighbours_fork_child(const struct neighbours *n)
+{
+	if (n->probe_v4_fd >= 0)
+		close(n->probe_v4_fd);
+	if (n->probe_v6_fd >= 0)
+		close(n->probe_v6_fd);
 }
 
 static struct host_neighbour *neighbours_find(struct neighbours *n, const struct harp_addr *addr)
@@ -81,6 +122,18 @@ void neighbours_confirmed(struct neighbours *n, const struct harp_addr *next_hop
 {
 	neighbours_note(n, next_hop)->confirm = true;
 	n->confirm = true;
+}
+
+void neighbours_message(struct neighbours *n, const struct harp_lease_neighbors *message)
+{
+	for (unsigned i = 0; i < message->count; i++) {
+		const struct harp_lease_neighbor *one = &message->all[i];
+
+		if (neighbours_find(n, &one->addr))
+			harp_stack_neighbour_set(n->stack, &one->addr,
+						 one->flags & HARP_LEASE_NEIGHBOR_KNOWN ? one->mac
+											: NULL);
+	}
 }
 
 void neighbours_event(struct neighbours *n, const struct nlmsghdr *message)
@@ -143,7 +196,7 @@ static void neighbours_ask(struct neighbours *n, struct asker *asker, const stru
 
 	neighbours_begin(n, &message, RTM_GETNEIGH, 0, addr);
 	asker_post(asker, &message);
-	if (n->probe_v4_fd >= 0) {
+	if (!n->privileged) {
 		neighbours_send(n, addr, 0);
 		return;
 	}
@@ -151,36 +204,72 @@ static void neighbours_ask(struct neighbours *n, struct asker *asker, const stru
 	asker_post(asker, &message);
 }
 
-static void neighbours_confirm(const struct neighbours *n, struct asker *asker,
-			       const struct harp_addr *addr)
+static void neighbours_local(struct neighbours *n, struct asker *asker)
 {
-	struct netlink_message message;
-
-	if (n->probe_v4_fd >= 0) {
-		neighbours_send(n, addr, MSG_CONFIRM | MSG_PROBE);
-		return;
-	}
-	neighbours_begin(n, &message, RTM_NEWNEIGH, 0, addr)->ndm_state = NUD_REACHABLE;
-	asker_post(asker, &message);
-}
-
-void neighbours_work(struct neighbours *n, struct asker *asker)
-{
-	n->turn++;
-	if (!n->pending && !n->confirm)
-		return;
-	n->pending = n->confirm = false;
 	for (unsigned i = 0; i < n->count; i++) {
 		struct host_neighbour *one = &n->all[i];
-		struct harp_addr addr = one->addr;
-		bool wanted = one->wanted, confirm = one->confirm;
 
+		if (one->wanted)
+			neighbours_ask(n, asker, &one->addr);
+		if (one->confirm)
+			neighbours_send(n, &one->addr, MSG_CONFIRM | MSG_PROBE);
 		one->wanted = one->confirm = false;
-		if (wanted)
-			neighbours_ask(n, asker, &addr);
-		if (confirm)
-			neighbours_confirm(n, asker, &addr);
 	}
+}
+
+/* The next message of those from *at on; which of them it has is in entries. */
+static void neighbours_collect(struct neighbours *n, unsigned *at,
+			       struct harp_lease_neighbors *message,
+			       struct host_neighbour *entries[HARP_LEASE_NEIGHBORS_MAX])
+{
+	message->count = 0;
+	for (; *at < n->count && message->count < HARP_LEASE_NEIGHBORS_MAX; ++*at) {
+		struct host_neighbour *one = &n->all[*at];
+
+		if (!one->wanted && !one->confirm)
+			continue;
+		entries[message->count] = one;
+		message->all[message->count++] = (struct harp_lease_neighbor){
+			.addr = one->addr,
+			.flags = (one->wanted ? HARP_LEASE_NEIGHBOR_WANTED : 0u) |
+				 (one->confirm ? HARP_LEASE_NEIGHBOR_CONFIRMED : 0u),
+		};
+	}
+}
+
+/* An entry that harpd does not take now stays noted. */
+static void neighbours_tell(struct neighbours *n)
+{
+	struct host_neighbour *entries[HARP_LEASE_NEIGHBORS_MAX];
+	struct harp_lease_neighbors message = { 0 };
+	unsigned at = 0;
+
+	for (;;) {
+		neighbours_collect(n, &at, &message, entries);
+		if (!message.count)
+			return;
+		if (netwatch_neighbors(n->netwatch, &message)) {
+			n->unsent = true;
+			return;
+		}
+		for (unsigned i = 0; i < message.count; i++)
+			entries[i]->wanted = entries[i]->confirm = false;
+	}
+}
+
+void neighbours_work(struct neighbours *n, struct asker *asker, uint64_t now_ns)
+{
+	bool confirm = n->confirm && (!n->netwatch || now_ns >= n->confirm_ns);
+
+	n->turn++;
+	if (!n->pending && !n->unsent && !confirm)
+		return;
+	n->pending = n->unsent = n->confirm = false;
+	n->confirm_ns = now_ns + CONFIRM_EVERY_NS;
+	if (n->netwatch)
+		neighbours_tell(n);
+	else
+		neighbours_local(n, asker);
 }
 
 void neighbours_resync(struct neighbours *n)

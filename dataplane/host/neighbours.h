@@ -8,6 +8,7 @@
 #define HARP_HOST_NEIGHBOURS_H
 
 #include "host/asker.h"
+#include "host/netwatch.h"
 
 #define NEIGHBOURS_MAX 256u
 
@@ -23,21 +24,32 @@ struct neighbours {
 	unsigned count;
 	bool pending; /* something is wanted */
 	bool confirm;
-	/* How the kernel is made to look: sockets of harpd's that are bound to the NIC, or -1 and -1, by
-	 * rtnetlink, which takes CAP_NET_ADMIN. */
+	bool unsent; /* harpd did not take a message: again when harp_instance_control() comes round */
+	/* The connection to harpd; NULL: the kernel of this network namespace is asked. */
+	struct netwatch *netwatch;
+	/* UDP sockets bound to the NIC; -1: none. privileged: the kernel resolves by rtnetlink instead. */
 	int probe_v4_fd, probe_v6_fd;
+	bool privileged;
+	uint64_t confirm_ns; /* harpd: when neighbors are confirmed next */
 	uint64_t turn;
 	struct host_neighbour all[NEIGHBOURS_MAX];
 };
 
-/* probe_*_fd: UDP sockets bound to the interface, the caller's; -1: none, and privileges instead. */
-void neighbours_init(struct neighbours *n, uint32_t ifindex, int probe_v4_fd, int probe_v6_fd);
+/* Asks the kernel of this namespace about neighbors of an interface. privileged: with CAP_NET_ADMIN. 0 or -errno. */
+int neighbours_open(struct neighbours *n, const char *ifname, uint32_t ifindex, bool privileged);
+/* Asks harpd. */
+void neighbours_remote(struct neighbours *n, struct netwatch *netwatch);
+void neighbours_close(struct neighbours *n);
+/* In a forked child. Async-signal-safe. */
+void neighbours_fork_child(const struct neighbours *n);
 void neighbours_wanted(struct neighbours *n, const struct harp_addr *next_hop);
 void neighbours_confirmed(struct neighbours *n, const struct harp_addr *next_hop);
-/* Has the kernel asked about all that is wanted, and what made progress confirmed. */
-void neighbours_work(struct neighbours *n, struct asker *asker);
+/* Asks the kernel or harpd about the wanted neighbors, and confirms those that made progress. */
+void neighbours_work(struct neighbours *n, struct asker *asker, uint64_t now_ns);
 /* An RTM_NEWNEIGH or RTM_DELNEIGH. */
 void neighbours_event(struct neighbours *n, const struct nlmsghdr *message);
+/* Applies a NEIGHBORS message of harpd. */
+void neighbours_message(struct neighbours *n, const struct harp_lease_neighbors *message);
 /* Events were lost: look at every known neighbour again. */
 void neighbours_resync(struct neighbours *n);
 

@@ -29,15 +29,6 @@ int netlink_open(struct netlink *nl, uint32_t groups)
 	return rc;
 }
 
-void netlink_adopt(struct netlink *nl, int fd)
-{
-	const struct timeval limit = { .tv_sec = 1 };
-
-	nl->fd = fd;
-	nl->sequence = 0;
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-}
-
 void netlink_close(struct netlink *nl)
 {
 	if (nl->fd >= 0)

@@ -27,8 +27,6 @@ typedef int (*netlink_fn)(void *ctx, const struct nlmsghdr *message);
 
 /* groups: RTMGRP_* to watch; with any, reads never block. */
 int netlink_open(struct netlink *nl, uint32_t groups);
-/* Goes on with a socket that somebody else opened. */
-void netlink_adopt(struct netlink *nl, int fd);
 void netlink_close(struct netlink *nl);
 
 /* Begins a request and returns its zeroed body (struct rtmsg, ndmsg, ...). */

@@ -15,8 +15,13 @@ struct opening {
 
 /* The stack on instance->nic. */
 int opening_stack(const struct opening *o, struct harp_instance *instance);
+/* rtnetlink and neighbors of the interface o->link, in this network namespace. privileged: with CAP_NET_ADMIN. */
+int opening_netlink(const struct opening *o, struct harp_instance *instance, bool privileged);
 /* The host's addresses and routes; monitor and questions are open. */
 int opening_kernel_tables(const struct opening *o, struct harp_instance *instance);
+/* Addresses and routes that were read before. */
+void opening_mirror(const struct opening *o, struct harp_instance *instance,
+		    const struct harp_lease_tables *found);
 /* Everything, from harpd. */
 int opening_lease(struct opening *o, struct harp_instance *instance);
 

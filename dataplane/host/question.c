@@ -169,6 +169,40 @@ int question_address_state(struct netlink *nl, uint32_t ifindex, const struct ha
 	return rc ? rc : question.state;
 }
 
+int question_route_from(struct netlink *nl, uint32_t ifindex, const struct harp_addr *dst,
+			struct harp_host_route *out)
+{
+	int rc = question_route(nl, dst, harp_addr_is_link_local(dst) ? ifindex : 0, out);
+
+	/* It may be another interface's (a loopback address that is routed here): the stack has no such. */
+	if (!rc &&
+	    (out->ifindex != ifindex || question_address_state(nl, ifindex, &out->source) < 0))
+		memset(&out->source, 0, sizeof(out->source));
+	return rc;
+}
+
+void question_routed(uint32_t ifindex, const struct harp_addr *dst, struct harp_lease_routed *out)
+{
+	struct harp_host_route route = { 0 };
+	struct netlink nl;
+	int rc = netlink_open(&nl, 0);
+
+	if (!rc) {
+		rc = question_route_from(&nl, ifindex, dst, &route);
+		netlink_close(&nl);
+	}
+	*out = (struct harp_lease_routed){
+		.error = -rc,
+		.ifindex = route.ifindex,
+		.mtu_bytes = route.mtu_bytes,
+		.is_local = route.is_local,
+		.has_gateway = route.has_gateway,
+		.source = route.source,
+		.next_hop = route.next_hop,
+	};
+	memcpy(out->ifname, route.ifname, sizeof(out->ifname));
+}
+
 int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 {
 	uint32_t ifindex = if_nametoindex(ifname);

@@ -197,6 +197,11 @@ extern "C" {
 	KEY(HARP_GROUPS, LIST, "daemon", "groups", 0, "groups", 0, 64, "harp", LIVE, DAEMON,                 \
 	    "Groups, by name or number, whose members may have leases. One that does not exist has no "      \
 	    "members")                                                                                       \
+	KEY(HARP_ALLOW_NET_ADMIN_CONTAINERS, BOOL, "daemon", "allow_net_admin_containers", 0, "",            \
+	    0, 1, "false", LIVE, DAEMON,                                                                     \
+	    "Whether a process of another network namespace may have a lease though its capability "         \
+	    "bounding set has CAP_NET_ADMIN in harpd's user namespace. With the lease's AF_XDP socket it "   \
+	    "can reach the host's network namespace and change it")                                          \
 	KEY(HARP_LEASES_PER_UID, U32, "daemon", "leases_per_uid", 0, "leases", 1, 4096, "64",                \
 	    LIVE, DAEMON, "Leases that one user may hold at a time")                                         \
 	KEY(HARP_CONNECTIONS_PER_UID, U32, "daemon", "connections_per_uid", 0, "connections", 1,             \

@@ -177,7 +177,9 @@ struct harp_instance_port {
 HARP_API int harp_instance_dpdk(const struct harp_instance *instance,
 				struct harp_instance_port *out);
 /* harp_host_route_on() as the instance's NIC sees it, which may lie in another network namespace. The
- * source is zero when the kernel's choice is no address of the interface. By any thread. */
+ * source is zero when the kernel's choice is no address of the interface. By any thread. For a lease of
+ * another network namespace than the process's harpd is asked, which takes a millisecond; two seconds at most where
+ * it does not answer, and then the answer is the last one to the same destination, if there was one. */
 HARP_API int harp_instance_route(struct harp_instance *instance, const struct harp_addr *dst,
 				 struct harp_host_route *out);
 

@@ -16,6 +16,12 @@
  *                             REFUSED   errno and one line for people
  *   RELEASE   ------------->
  *             <-------------  DONE, or REFUSED
+ *   WATCH     ------------->            the network of a lease's NIC, for a job of another network namespace
+ *             <-------------  NETWORK   link, addresses and routes; again with serial 0 after each change
+ *   NEIGHBORS ------------->            after WATCH: next hops to resolve, or that make progress
+ *             <-------------  DONE; NEIGHBORS with serial 0 when harpd knows one, and after each change
+ *   ROUTE     ------------->            to a destination, from a lease's NIC
+ *             <-------------  ROUTED, or REFUSED
  *   QUERY     ------------->            a JSON document: harpctl's commands (docs/operating.md)
  *             <-------------  ANSWER    and one descriptor, to read: a memfd that holds a JSON document,
  *                                     sealed but for its end: emptied when nobody has it open
@@ -30,15 +36,23 @@
  *
  * A lease belongs to the process that connected (SO_PEERPIDFD), not to the connection: it ends with RELEASE
  * or with the process, so that harpd may be restarted while jobs run. Who reconnects may release its own leases.
+ *
+ * No socket of the NIC's network namespace but the AF_XDP sockets is handed over: ioctl() checks capabilities
+ * against the namespace of the socket that it is called on. A job in the NIC's namespace opens its own sockets. A
+ * job of another namespace asks harpd (WATCH, NEIGHBORS, ROUTE). WATCH belongs to its connection; it ends with it,
+ * with the lease, and with another WATCH of the same lease. After harpd was restarted the job connects and asks
+ * again; until then it goes on with what it was told last.
  */
 #ifndef HARP_LEASE_H
 #define HARP_LEASE_H
 
 #include <stdint.h>
 
+#include "harp.h"
+
 #define HARP_LEASE_SOCKET "/run/harp/harpd.sock"
 #define HARP_LEASE_MAGIC 0x4c505248u /* "HRPL" */
-#define HARP_LEASE_VERSION 1u
+#define HARP_LEASE_VERSION 2u
 #define HARP_LEASE_MESSAGE_MAX 65536u
 #define HARP_LEASE_DEVICES_MAX 32u
 #define HARP_LEASE_PORT_PAGES_MAX 64u
@@ -57,6 +71,11 @@ enum harp_lease_type {
 	HARP_LEASE_QUERY = 8,
 	HARP_LEASE_ANSWER = 9,
 	HARP_LEASE_PORT = 10, /* the answer to LEASE of a DPDK port */
+	HARP_LEASE_WATCH = 11,
+	HARP_LEASE_NETWORK = 12,
+	HARP_LEASE_NEIGHBORS = 13, /* in both directions */
+	HARP_LEASE_ROUTE = 14,
+	HARP_LEASE_ROUTED = 15,
 };
 
 /* The descriptors of LEASED, in this order. */
@@ -64,19 +83,13 @@ enum harp_lease_fd {
 	HARP_LEASE_FD_XSK = 0, /* bound AF_XDP socket, in the steering map; rings set, not mapped */
 	HARP_LEASE_FD_FRAMES =
 		1, /* its memory, a sealed memfd of frame_count * frame_size bytes or more */
-	HARP_LEASE_FD_PAGE = 2,      /* statistics page (harp_page.h), a sealed memfd */
-	HARP_LEASE_FD_MONITOR = 3,   /* NETLINK_ROUTE of the NIC's namespace, in its groups */
-	HARP_LEASE_FD_QUESTIONS = 4, /* NETLINK_ROUTE of the NIC's namespace, for questions */
-	HARP_LEASE_FD_PROBE_V4 =
-		5, /* UDP socket bound to the NIC (SO_BINDTODEVICE): makes the kernel */
-	HARP_LEASE_FD_PROBE_V6 =
-		6, /* resolve and confirm neighbours for a job without privileges */
+	HARP_LEASE_FD_PAGE = 2, /* statistics page (harp_page.h), a sealed memfd */
 	HARP_LEASE_FD_XSK_TX =
-		7, /* with side_ifindex: AF_XDP socket that sends, bound to the NIC's queue, over the
+		3, /* with side_ifindex: AF_XDP socket that sends, bound to the NIC's queue, over the
 		    * same memory; the first one receives from the device beside */
 };
-#define HARP_LEASE_FDS 7u
-#define HARP_LEASE_FDS_MAX 8u /* with side_ifindex */
+#define HARP_LEASE_FDS 3u
+#define HARP_LEASE_FDS_MAX 4u /* with side_ifindex */
 
 struct harp_lease_header {
 	uint32_t magic;   /* HARP_LEASE_MAGIC */
@@ -194,6 +207,84 @@ struct harp_lease_refused {
 struct harp_lease_release {
 	struct harp_lease_header header;
 	uint64_t lease_id;
+};
+
+/* ---- the network of a lease's NIC, for a job of another network namespace ---------------------- */
+
+struct harp_lease_watch {
+	struct harp_lease_header header;
+	uint64_t lease_id;
+	uint32_t side_ifindex; /* of LEASED */
+	uint32_t reserved;
+};
+
+#define HARP_LEASE_ADDRESSES_MAX 16u
+#define HARP_LEASE_ROUTES_MAX 64u
+struct harp_lease_route {
+	struct harp_addr prefix, gateway;
+	uint32_t mtu_bytes, metric;
+	uint8_t prefix_len, has_gateway;
+	uint8_t preference; /* among routes of equal metric: RFC 4191, larger is better */
+	uint8_t reserved;
+};
+/* Addresses of the NIC, and routes of the main table that leave by it. */
+struct harp_lease_tables {
+	uint32_t address_count, route_count;
+	uint32_t skipped; /* found, but more than there is space for */
+	struct harp_addr addresses[HARP_LEASE_ADDRESSES_MAX];
+	struct harp_lease_route routes[HARP_LEASE_ROUTES_MAX];
+};
+
+enum harp_lease_link {
+	HARP_LEASE_LINK_GONE = 0,
+	HARP_LEASE_LINK_DOWN = 1,
+	HARP_LEASE_LINK_UP = 2, /* with carrier */
+};
+struct harp_lease_network {
+	struct harp_lease_header header;
+	uint64_t lease_id;
+	uint8_t link;      /* enum harp_lease_link */
+	uint8_t side_gone; /* the device that packets come from was removed */
+	uint8_t mac[6];
+	uint32_t mtu_bytes;
+	struct harp_lease_tables tables;
+};
+
+#define HARP_LEASE_NEIGHBORS_MAX 64u        /* in one message */
+#define HARP_LEASE_NEIGHBORS_LEASE_MAX 256u /* that harpd follows for a lease: the latest */
+/* What a message says of a neighbor. From a job: */
+#define HARP_LEASE_NEIGHBOR_WANTED 1u    /* the kernel shall resolve it, and harpd say what it is */
+#define HARP_LEASE_NEIGHBOR_CONFIRMED 2u /* a connection through it makes progress */
+/* From harpd: */
+#define HARP_LEASE_NEIGHBOR_KNOWN 4u /* its MAC address is mac; without: it has none */
+struct harp_lease_neighbor {
+	struct harp_addr addr;
+	uint8_t mac[6];
+	uint8_t flags; /* HARP_LEASE_NEIGHBOR_* */
+	uint8_t reserved;
+};
+struct harp_lease_neighbors {
+	struct harp_lease_header header;
+	uint32_t count;
+	uint32_t reserved;
+	struct harp_lease_neighbor all[HARP_LEASE_NEIGHBORS_MAX]; /* count of them are sent */
+};
+
+struct harp_lease_route_query {
+	struct harp_lease_header header;
+	uint64_t lease_id;
+	struct harp_addr dst;
+};
+/* As struct harp_host_route, unless error is an errno: ENETUNREACH there is no route. */
+struct harp_lease_routed {
+	struct harp_lease_header header;
+	int32_t error;
+	uint32_t ifindex;
+	uint32_t mtu_bytes;
+	uint8_t is_local, has_gateway;
+	uint8_t reserved[2];
+	struct harp_addr source, next_hop;
+	char ifname[16];
 };
 
 #endif

@@ -66,6 +66,7 @@ class DaemonConfig:
     socket_group: str
     users: tuple[str, ...]
     groups: tuple[str, ...]
+    allow_net_admin_containers: bool
     leases_per_uid: int
     connections_per_uid: int
     ports_per_instance: int

@@ -46,6 +46,7 @@ def settings(found: config.Config) -> Settings:
         socket_group=daemon.socket_group,
         users=daemon.users,
         groups=daemon.groups,
+        allow_net_admin_containers=daemon.allow_net_admin_containers,
         leases_per_uid=daemon.leases_per_uid,
         connections_per_uid=daemon.connections_per_uid,
         ports_per_instance=daemon.ports_per_instance,

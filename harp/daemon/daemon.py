@@ -47,6 +47,7 @@ from harp.daemon.settings import Settings
 from harp.daemon.state import State, StateFile
 from harp.daemon.table import LeaseTable
 from harp.daemon.takeover import Takeover
+from harp.daemon.watching import Watching
 from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
@@ -195,7 +196,10 @@ class Daemon:
         assert self._listening is not None
         assert self._monitor is not None
         commands = Commands(self, self._looks).all()
-        session = Session(self.leasing, commands, lambda: self.settings.job, self._lending)
+        self._watching = Watching(self.loop, self._kernel, self.leasing)
+        session = Session(
+            self.leasing, commands, lambda: self.settings.job, self._lending, self._watching
+        )
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
@@ -417,6 +421,7 @@ class Daemon:
         if self._server is not None:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
+            self._watching.close()
         self._looks.close()
         self._lending.close()
         if self._remove:

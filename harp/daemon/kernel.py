@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from harp.daemon import handed, netlink
+from harp.daemon import netlink
 from harp.daemon.loop import close_all
-from harp.daemon.netlink import Address, Link
+from harp.daemon.netlink import Address, Link, News
 from harp.daemon.ports import Block
 from harp.daemon.settings import PortSettings
 from harp.nicprep import Host, pci
@@ -46,6 +46,16 @@ class SteeringLike(Protocol):
     def sources_set(self, sources: Iterable[tuple[bytes, int]]) -> None: ...
     def verdicts(self) -> list[int]: ...
     def arrivals(self, count: int) -> list[tuple[int, int, int]]: ...
+    def close(self) -> None: ...
+
+
+class MonitorLike(Protocol):
+    """Changes of the network: harp.daemon.netlink.NetworkMonitor, or a test's."""
+
+    def fileno(self) -> int: ...
+    def read(self) -> News: ...
+    def resolve(self, neighbors: list[tuple[int, bytes]]) -> None: ...
+    def confirm(self, ifindex: int, addr: bytes) -> None: ...
     def close(self) -> None: ...
 
 
@@ -157,6 +167,9 @@ class Kernel(Protocol):
     def queue_free(self, ifname: str, queue: int, beside: Beside) -> bool: ...
     def port(self, port: PortSettings) -> PortFacts: ...
     def pages(self, count: int, flows: int) -> Pages: ...
+    def network(self, ifindex: int, side: int) -> bytes: ...
+    def route(self, ifindex: int, dst: bytes) -> bytes: ...
+    def monitor(self) -> MonitorLike: ...
 
 
 def _bind(family: int, kind: int, port: int) -> bool:
@@ -204,6 +217,7 @@ class HostKernel:
         self._unpinned_s = -UNPINNED_S
 
     links = staticmethod(netlink.links)
+    monitor = staticmethod(netlink.NetworkMonitor)
     addresses = staticmethod(netlink.addresses)
     ports_busy = staticmethod(ports_busy)
 
@@ -288,8 +302,6 @@ class HostKernel:
             undo.callback(close_all, sender)
             page_fd, page_bytes = self._host.page_create(wish.flows)
             fds.append(page_fd)
-            fds += handed.route_sockets()
-            fds += handed.probe_sockets(wish.ifname)
             fds += sender
             undo.pop_all()
         return Made(
@@ -318,6 +330,16 @@ class HostKernel:
             beside.close()
         close_all([fd for fd in (made.tx_fd, made.xsk_fd, made.frames_fd) if fd >= 0])
         return True
+
+    # ---- the network, for jobs of other namespaces ----
+
+    def network(self, ifindex: int, side: int) -> bytes:
+        """As _host.network(): waits for the kernel. A worker's."""
+        return self._host.network(ifindex, side)
+
+    def route(self, ifindex: int, dst: bytes) -> bytes:
+        """As _host.route(): the same."""
+        return self._host.route(ifindex, dst)
 
     # ---- DPDK ports ----
 

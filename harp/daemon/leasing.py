@@ -100,6 +100,7 @@ class Leasing:
         self._let_go_s: dict[tuple[str, int], float] = {}  # when a queue's socket of ours went
         self._waiting: set[_Request] = set()  # for what is about to come back
         self.closing = False
+        self.ended: Callable[[Lease], None] = lambda _lease: None
         # For the metrics: leases handed over, requests refused by errno's name.
         self.granted = 0
         self.refused: Counter[str] = Counter()
@@ -175,6 +176,18 @@ class Leasing:
                 "or to one of `groups`, in harp.toml",
             )
 
+    def _make(self, wish: Wish, who: Owner, allowed: bool) -> Made:
+        """Makes a queue, unless its holder could use the AF_XDP socket to reach our network
+        namespace: that takes CAP_NET_ADMIN over it. Runs in a worker."""
+        why = "" if allowed else peer.network_admin_elsewhere(who.pid)
+        if why:
+            wish.beside.close()
+            raise OSError(
+                errno.EPERM,
+                f"process {who.pid}: {why}, or set allow_net_admin_containers = true in harp.toml",
+            )
+        return self._kernel.make(wish)
+
     def _reserve_port(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
         lease = self.ports.reserve(
             who.owner,
@@ -233,7 +246,8 @@ class Leasing:
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
         flows = self.settings.page_flows
         wish = Wish(ifname, lease.queue, frames, copy_mode, flows, beside)
-        return lease, lambda: self._kernel.make(wish)
+        net_admin = self.settings.allow_net_admin_containers
+        return lease, lambda: self._make(wish, who.owner, net_admin)
 
     def _made(
         self,
@@ -353,6 +367,7 @@ class Leasing:
     def end(self, lease: Lease, why: str) -> None:
         """Out of the map at once; the queue comes back when the kernel lets go of it."""
         self._unsteer(lease)
+        self.ended(lease)
         self.table.release(lease, self._loop.now_s())
         self._let_go(lease.ifname, lease.queue)
         log.info(

@@ -2,10 +2,12 @@
 """Links and addresses of our network namespace, from rtnetlink: a monitor that wakes, dumps that
 tell.
 
-What the monitor says is not parsed: it says that something changed, and the dump then says how
-things are. So a message lost to a full buffer costs nothing.
+What monitor() says is not parsed: it says that something changed, and the dump then says how
+things are. So a message lost to a full buffer costs nothing. NetworkMonitor listens for jobs of
+other network namespaces, and reads what concerns single neighbors.
 """
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -13,7 +15,8 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
@@ -30,8 +33,20 @@ _SCOPE_LINK = 253
 _ARPHRD_ETHER = 1
 # Links, IPv4 and IPv6 addresses (RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR).
 MONITOR_GROUPS = 0x1 | 0x10 | 0x100
-# What a job's monitor hears: those, neighbours and routes (dataplane/host/instance_open.c).
-JOB_GROUPS = MONITOR_GROUPS | 0x4 | 0x40 | 0x400
+# Those, neighbors and routes.
+NETWORK_GROUPS = MONITOR_GROUPS | 0x4 | 0x40 | 0x400
+_NEIGHBOR = struct.Struct("=BxHiHBB")  # struct ndmsg
+_INTERFACE = struct.Struct("=4xi")  # of a link or an address
+_NEWLINK_TO_DELADDR, _NEWROUTE, _DELROUTE = range(16, 22), 24, 25
+_NEWNEIGH, _DELNEIGH, _GETNEIGH = 28, 29, 30
+_CREATE, _NTF_USE = 0x400, 1
+_NDA_DST, _NDA_LLADDR = 1, 2
+# NUD_REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT
+_USABLE, _FAILED = 0x2 | 0x4 | 0x8 | 0x10 | 0x40 | 0x80, 0x20
+_V4_MAPPED = b"\0" * 10 + b"\xff\xff"
+_IP_PKTINFO = 8  # socket has no name for it
+_MSG_DONTROUTE, _MSG_PROBE, _MSG_CONFIRM = 0x4, 0x10, 0x800
+_DISCARD_PORT = 9
 _TRIES = 4
 READS_MAX = 256
 
@@ -199,3 +214,120 @@ def addresses() -> list[Address]:
     body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     found = (parse_address(rest) for kind, rest in _dump(_GETADDR, body) if kind == _NEWADDR)
     return [address for address in found if address is not None]
+
+
+@dataclass
+class News:
+    """What changed. interfaces: whose link or addresses did; routes: some route did; lost: so much
+    that not all of it is known; neighbors: index, address in 16 bytes, MAC address or nothing."""
+
+    interfaces: set[int] = field(default_factory=set)
+    routes: bool = False
+    lost: bool = False
+    neighbors: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+
+
+def parse_neighbor(kind: int, body: bytes) -> tuple[int, bytes, bytes] | None:
+    """RTM_NEWNEIGH or RTM_DELNEIGH; None while the kernel does not know yet."""
+    family, _, ifindex, state, _, _ = _NEIGHBOR.unpack_from(body)
+    found = dict(_attributes(body[_NEIGHBOR.size :]))
+    addr, mac = found.get(_NDA_DST, b""), found.get(_NDA_LLADDR, b"")
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    if len(addr) != (4 if family == socket.AF_INET else 16):
+        return None
+    addr = addr if family == socket.AF_INET6 else _V4_MAPPED + addr
+    if kind == _NEWNEIGH and state & _USABLE:
+        return (ifindex, addr, mac) if len(mac) == 6 else None
+    if kind == _DELNEIGH or state & _FAILED:
+        return ifindex, addr, b""
+    return None
+
+
+def _note(news: News, kind: int, body: bytes) -> None:
+    if kind in _NEWLINK_TO_DELADDR:
+        news.interfaces.add(_INTERFACE.unpack_from(body)[0])
+    elif kind in (_NEWROUTE, _DELROUTE):
+        news.routes = True
+    elif kind in (_NEWNEIGH, _DELNEIGH) and len(body) >= _NEIGHBOR.size:
+        neighbor = parse_neighbor(kind, body)
+        if neighbor is not None:
+            news.neighbors.append(neighbor)
+
+
+def _neighbor_request(
+    kind: int, flags: int, ifindex: int, raw: bytes, neighbor_flags: int
+) -> bytes:
+    v4 = raw.startswith(_V4_MAPPED)
+    family, addr = (socket.AF_INET, raw[12:]) if v4 else (socket.AF_INET6, raw)
+    body = _NEIGHBOR.pack(family, 0, ifindex, 0, neighbor_flags, 0)
+    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(addr), _NDA_DST) + addr
+    return _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | flags, 0, 0) + body
+
+
+class NetworkMonitor:
+    """Links, addresses, routes and neighbors of our namespace."""
+
+    def __init__(self) -> None:
+        self._sock = monitor(NETWORK_GROUPS)
+        self._probes: dict[int, socket.socket] = {}
+
+    def fileno(self) -> int:
+        """Readable when there is news."""
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Safe twice."""
+        self._sock.close()
+        while self._probes:
+            self._probes.popitem()[1].close()
+
+    def read(self) -> News:
+        """What there is, or part of it where it comes faster than it can be read. OSError: nothing
+        will come any more."""
+        news = News()
+        for _ in range(READS_MAX):
+            try:
+                raw, sender = self._sock.recvfrom(65536)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                news.lost = True
+                continue
+            if sender[0] == 0:  # the kernel; root's processes may send here, too
+                for kind, _, body in _messages(raw):
+                    _note(news, kind, body)
+        return news
+
+    def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
+        """Has the kernel say what it knows of neighbors (index, address), and find out what it does
+        not: read() has the answers. Waits for the kernel: a worker's."""
+        messages = b"".join(
+            _neighbor_request(_GETNEIGH, 0, ifindex, addr, 0)
+            + _neighbor_request(_NEWNEIGH, _CREATE, ifindex, addr, _NTF_USE)
+            for ifindex, addr in neighbors
+        )
+        self._sock.send(messages)
+
+    def confirm(self, ifindex: int, addr: bytes) -> None:
+        """Confirms a known neighbor's reachability to the kernel. Sends no packet and does not
+        wait. rtnetlink is not used: NUD_REACHABLE turns a permanent entry into one that
+        expires."""
+        v4 = addr.startswith(_V4_MAPPED)
+        family = socket.AF_INET if v4 else socket.AF_INET6
+        if family not in self._probes:
+            self._probes[family] = sock = socket.socket(family, socket.SOCK_DGRAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+        if v4:
+            where: Any = (socket.inet_ntoa(addr[12:]), _DISCARD_PORT)
+            by = (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i8x", ifindex))
+        else:
+            text = socket.inet_ntop(socket.AF_INET6, addr)
+            scope = ifindex if addr[:2] == b"\xfe\x80" else 0
+            where = (text, _DISCARD_PORT, 0, scope)
+            by = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xi", ifindex))
+        flags = _MSG_CONFIRM | _MSG_PROBE | _MSG_DONTROUTE | socket.MSG_DONTWAIT
+        with contextlib.suppress(OSError):  # the NIC is down, or there is no such neighbor
+            self._probes[family].sendmsg([], [by], flags, where)

@@ -3,6 +3,7 @@
 end."""
 
 import errno
+import fcntl
 import os
 import socket
 import struct
@@ -20,6 +21,10 @@ from harp.words import printable
 SO_PEERPIDFD = 77
 SO_PEERGROUPS = 59
 _UCRED = struct.Struct("3i")
+_CAP_NET_ADMIN = 12
+_CAPABILITY_SETS = ("CapBnd", "CapPrm", "CapInh")
+_THREADS_MAX = 4096
+_NS_GET_USERNS = 0xB701  # linux/nsfs.h
 _GROUPS_BYTES = 1024  # the most that Python's getsockopt() takes: 256 groups
 
 
@@ -73,6 +78,74 @@ def allowed_cpus(pid: int, proc: Path = procfs.PROC) -> set[int]:
 def capabilities(pid: int) -> int:
     """Its effective capabilities, as bits; none when it is gone."""
     return int(procfs.status_field(pid, "CapEff") or "0", 16)
+
+
+def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
+    """Why a process of another network namespace than ours may have CAP_NET_ADMIN over ours; empty:
+    it is of ours, or may not.
+
+    A process can have what is permitted to it, or inheritable, or in its bounding set (by a
+    program's file capabilities); each of its threads has sets of its own. In a container its
+    parents count, too: a process that gave the capability up may pass on what it is given. What
+    can't be looked at counts as the capability.
+    """
+    try:
+        if _namespace(proc / str(pid), "net") == _namespace(proc / "self", "net"):
+            return ""
+        own_pids = _namespace(proc / "self", "pid")
+        while True:
+            why = _may_administer(pid, proc)
+            if why:
+                return (
+                    f"it is of another network namespace, and {why}: a lease would let it change "
+                    "this host's network; drop CAP_NET_ADMIN from the container"
+                )
+            pid = int(procfs.status_field(pid, "PPid", proc) or "0")
+            if not pid or _namespace(proc / str(pid), "pid") == own_pids:
+                return ""
+    except OSError as error:
+        return (
+            f"its namespaces can't be read ({error.strerror}), so it may have CAP_NET_ADMIN over "
+            "this one from another; give harpd CAP_SYS_PTRACE"
+        )
+
+
+def _may_administer(pid: int, proc: Path) -> str:
+    own_user = _namespace(proc / "self", "user")
+    # One that harpd can look into and that is not its own is beneath it.
+    if _namespace(proc / str(pid), "user") != own_user and _network_owner(proc) == own_user:
+        return ""
+    tasks = [task.name for task in (proc / str(pid) / "task").iterdir()]
+    if len(tasks) > _THREADS_MAX:
+        return f"process {pid} has {len(tasks)} threads, too many to look at"
+    for task in tasks:
+        sets = [procfs.status_field(int(task), name, proc) for name in _CAPABILITY_SETS]
+        if not all(sets) and (proc / str(pid) / "task" / task).exists():
+            return f"/proc does not show the capabilities of process {pid}"
+        for name, found in zip(_CAPABILITY_SETS, sets, strict=True):
+            if int(found or "0", 16) >> _CAP_NET_ADMIN & 1:
+                return f"process {pid} has CAP_NET_ADMIN in {name}"
+    return ""
+
+
+def _namespace(process: Path, kind: str) -> tuple[int, int]:
+    found = (process / "ns" / kind).stat()
+    return found.st_dev, found.st_ino
+
+
+def _network_owner(proc: Path) -> tuple[int, int]:
+    """The user namespace that our network namespace belongs to: capabilities over it are what
+    counts."""
+    with (proc / "self/ns/net").open("rb") as network:
+        try:
+            owner = fcntl.ioctl(network, _NS_GET_USERNS)
+        except PermissionError:  # one above ours: nobody here has any
+            return _namespace(proc / "self", "user")
+    try:
+        found = os.fstat(owner)
+    finally:
+        os.close(owner)
+    return found.st_dev, found.st_ino
 
 
 def ended(pidfd: int) -> bool:

@@ -4,8 +4,9 @@
 A client is never waited for. Until it has taken its answer nothing more is read from it; what it
 sends meanwhile fills its own socket's buffer and then makes it wait. A client that speaks
 nonsense, passes descriptors, does not say hello or does not take its answer in time is closed,
-with a line in the log (at most a few a second). So it costs one connection, one message in and one
-out, whatever it does. While there is no place left, who has not said hello makes room for the next.
+with a line in the log (at most a few a second). So it costs one connection, one message in and two
+out, whatever it does: an answer, and news that it has asked to be told (watching.py). While there
+is no place left, who has not said hello makes room for the next.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import errno
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -70,8 +72,13 @@ class Client:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)
         self.name = ""  # as HELLO says; empty before it
         self.open = True
-        self._pending: Reply | None = None
+        # What the client has not taken: an answer, and a message that it did not ask for, at most.
+        self._pending: deque[Reply] = deque()
+        self._answer: Reply | None = None
         self._busy = False
+        # Gives the next message that the client did not ask for, while it takes them; see tell().
+        self.news: Callable[[], bytes | None] | None = None
+        self.closed: Callable[[], None] = lambda: None
         self._bucket = Bucket(CLIENT_PER_S, CLIENT_BURST)
         self._timer: Timer | None = server.loop.after(HELLO_S, self._no_hello)
         self._listen()
@@ -122,7 +129,7 @@ class Client:
             self._message(raw)
 
     def _resume(self) -> None:
-        if self.open and not self._busy:
+        if self.open and not self._busy and not self._pending:
             self._listen()
 
     def _message(self, raw: bytes) -> None:
@@ -139,33 +146,59 @@ class Client:
 
     def reply(self, reply: Reply) -> None:
         """Sends an answer, now if the client takes it, else when it does, else never."""
-        if not self.open or self._pending is not None:
+        if not self.open or self._answer is not None:
             reply.done(False)
             return
-        self._pending = reply
-        if len(reply.payload) > SEND_SMALL:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(reply.payload))
-        self._send()
+        self._answer = reply
+        self._put(reply)
+
+    def tell(self) -> None:
+        """There is news: it is sent, message by message, as fast as the client takes it."""
+        if self.open and not self._pending:
+            self._put_news()
+
+    def _put_news(self) -> None:
+        message = self.news() if self.news is not None else None
+        if message is not None:
+            self._put(Reply(message))
+
+    def _put(self, reply: Reply) -> None:
+        self._pending.append(reply)
+        if len(self._pending) == 1:
+            self._send()
 
     def _send(self) -> None:
-        reply = self._pending
-        assert reply is not None
-        try:
-            socket.send_fds(self._sock, [reply.payload], reply.fds)
-        except BlockingIOError:
-            if not self._waiting_to_send():
-                self._timer = self._server.loop.after(TAKE_S, self._not_taken)
-                self._server.loop.watch(self._sock.fileno(), WRITE, self._writable)
-            return
-        except OSError as error:
-            gone = error.errno in (errno.EPIPE, errno.ECONNRESET)
-            self.close("" if gone else f"sending: {error.strerror}")
-            return
+        while self.open and self._pending:
+            reply = self._pending[0]
+            if len(reply.payload) > SEND_SMALL:
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(reply.payload))
+            try:
+                socket.send_fds(self._sock, [reply.payload], reply.fds)
+            except BlockingIOError:
+                if not self._waiting_to_send():
+                    self._timer = self._server.loop.after(TAKE_S, self._not_taken)
+                    self._server.loop.watch(self._sock.fileno(), WRITE, self._writable)
+                return
+            except OSError as error:
+                gone = error.errno in (errno.EPIPE, errno.ECONNRESET)
+                self.close("" if gone else f"sending: {error.strerror}")
+                return
+            self._sent(reply)
+
+    def _sent(self, reply: Reply) -> None:
         if self._timer is not None and self.name:
             self._timer.cancel()
-        self._pending, self._busy = None, False
-        self._listen()
+        self._pending.popleft()
+        if reply is self._answer:
+            self._answer, self._busy = None, False
+        if not self._pending:
+            if self._busy:
+                self._pause()
+            else:
+                self._listen()
         reply.done(True)
+        if self.open and not self._pending:
+            self._put_news()
 
     def _waiting_to_send(self) -> bool:
         return self._server.loop.watched(self._sock.fileno()) == WRITE
@@ -180,14 +213,14 @@ class Client:
 
     def hand_over(self) -> tuple[int, bool] | None:
         """The connection for the harpd after this one, and whether it was greeted; None when an
-        answer is stuck."""
-        if self._pending is not None or self._busy:
+        answer is stuck, or it takes news, which it asks the next harpd for."""
+        if self._pending or self._busy or self.news is not None:
             return None
         return os.dup(self._sock.fileno()), bool(self.name)
 
     def hang_up(self, error: int, why: str) -> None:
         """close(), on one that may mean well, and is told."""
-        if self._pending is None:
+        if not self._pending:
             last_word(self._sock, error, f"process {self.peer.owner.pid}: {why}")
         self.close(why)
 
@@ -203,9 +236,9 @@ class Client:
         self._server.loop.unwatch(self._sock.fileno())
         self._sock.close()
         self._server.left(self)
-        reply, self._pending = self._pending, None
-        if reply is not None:
-            reply.done(False)
+        while self._pending:
+            self._pending.popleft().done(False)
+        self.closed()
         self.peer.close()
 
 

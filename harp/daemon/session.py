@@ -15,6 +15,7 @@ from harp.daemon.leasing import Granted, Leasing
 from harp.daemon.looks import Then
 from harp.daemon.server import Client, Reply
 from harp.daemon.table import RefusedError
+from harp.daemon.watching import Watching
 
 log = logging.getLogger("harpd")
 Later = Callable[[Then], None]
@@ -31,9 +32,10 @@ class Session:
         commands: dict[str, Command],
         settings: Callable[[], str],
         lending: Lending,
+        watching: Watching,
     ) -> None:
         self._leasing, self._commands, self._settings = leasing, commands, settings
-        self._lending = lending
+        self._lending, self._watching = lending, watching
 
     def __call__(self, client: Client, message: Message) -> None:
         """Handles one message; answers exactly once, or closes the connection."""
@@ -64,6 +66,12 @@ class Session:
         elif message.kind is Kind.RELEASE:
             self._leasing.release(client.peer.owner, fields["lease_id"])
             client.reply(Reply(_host.pack_done(serial)))
+        elif message.kind is Kind.WATCH:
+            self._watching.watch(client, serial, fields["lease_id"], fields["side_ifindex"])
+        elif message.kind is Kind.NEIGHBORS:
+            self._watching.neighbors(client, serial, fields["neighbors"])
+        elif message.kind is Kind.ROUTE:
+            self._watching.route(client, serial, fields["lease_id"], fields["dst"])
         elif message.kind is Kind.QUERY:
             self._query(client, serial, fields["document"])
         else:

@@ -52,6 +52,7 @@ class Settings:
     socket_group: str = ""
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ("harp",)
+    allow_net_admin_containers: bool = False
     leases_per_uid: int = 64
     connections_per_uid: int = 128
     ports_per_instance: int = 0

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * neighbour_facts.c - what a stack without privileges relies on to have neighbours resolved and confirmed,
- * asked of the kernel that runs the tests. Sockets made and bound to the NIC by root, used by nobody:
+ * asked of the kernel that runs the tests. Its sockets are its own:
+ *   0. a socket that is bound to no device may be bound to one without privileges (Linux 5.7)
  *   1. a datagram of no bytes with TTL 1 makes the kernel resolve the next hop
  *   2. sendto() of no bytes with MSG_CONFIRM and MSG_PROBE keeps the entry REACHABLE ...
  *   3. ... and sends nothing
  *   4. left alone the same entry stops being REACHABLE: so 2 says something
- *   5. a netlink socket of root's lets nobody ask (RTM_GETNEIGH) and change nothing (EPERM)
+ *   5. a netlink socket lets it ask (RTM_GETNEIGH) and change nothing (EPERM)
  * usage: neighbour_facts IFNAME ADDRESS REACHABLE_MS, as root; the interface's reachable time has been set
  * to the last. Exit 0, or 1 and the fact that does not hold.
  */
@@ -107,6 +108,8 @@ static void sockets_open(const char *ifname)
 	const int hops = 1;
 	int family = netlink_family(&peer);
 
+	fact(setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0,
+	     "to be nobody");
 	fact(netlink_open(&monitor, RTMGRP_NEIGH) == 0, "a monitor");
 	fact(netlink_open(&questions, 0) == 0, "a netlink socket");
 	probe_fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -118,8 +121,6 @@ static void sockets_open(const char *ifname)
 				: setsockopt(probe_fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &hops,
 					     sizeof(hops))) == 0,
 	     "one hop");
-	fact(setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0,
-	     "to be nobody");
 }
 
 /* Datagrams that this namespace has sent. */
@@ -180,7 +181,7 @@ static void fact_of_confirming(unsigned reachable_ms)
 static void fact_of_privilege(void)
 {
 	fact(entry_call(RTM_NEWNEIGH, NLM_F_CREATE, NUD_REACHABLE, NULL) == -EPERM,
-	     "nobody may not change a neighbour by root's socket");
+	     "nobody may not change a neighbour");
 }
 
 int main(int argc, char **argv)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harp import _host
 from harp.daemon.kernel import Beside, Hardware, Made, Pages, PortFacts, Wish
-from harp.daemon.netlink import Address, Link
+from harp.daemon.netlink import Address, Link, News
 from harp.daemon.ports import Block
 from harp.daemon.settings import PortSettings
 
@@ -95,6 +95,52 @@ def address(last: int, ifindex: int = 2) -> Address:
     return Address(V4 + bytes([10, 0, 0, last]), ifindex, 6)
 
 
+NETWORK_BYTES, ROUTED_BYTES = 3096, 64  # of NETWORK and ROUTED, behind header and lease
+
+
+class FakeMonitor:
+    """News are a test's, by tell(); failing: read() and resolve() do."""
+
+    def __init__(self) -> None:
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self._news: list[News] = []
+        self.resolved: list[tuple[int, bytes]] = []
+        self.confirmed: list[tuple[int, bytes]] = []
+        self.failing = False
+        self.closed = False
+
+    def tell(self, news: News) -> None:
+        """Something happens to the network."""
+        self._news.append(news)
+        os.eventfd_write(self._wake_fd, 1)
+
+    def fileno(self) -> int:
+        return self._wake_fd
+
+    def read(self) -> News:
+        if self.failing:
+            raise OSError(errno.EBADF, "fake: no monitor")
+        os.eventfd_read(self._wake_fd)
+        found = News()
+        while self._news:
+            news = self._news.pop(0)
+            found.interfaces |= news.interfaces
+            found.routes |= news.routes
+            found.lost |= news.lost
+            found.neighbors += news.neighbors
+        return found
+
+    def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
+        self.resolved += neighbors
+
+    def confirm(self, ifindex: int, addr: bytes) -> None:
+        self.confirmed.append((ifindex, addr))
+
+    def close(self) -> None:
+        self.closed = True
+        os.close(self._wake_fd)
+
+
 class FakeKernel:
     """Queues are held by whoever holds their socket; a test says when one is let go."""
 
@@ -115,6 +161,11 @@ class FakeKernel:
         self.unpinned: list[str] = []
         self.port_problems: dict[str, str] = {}  # of DPDK ports, by name
         self.pages_made: list[Pages] = []
+        self.monitors: list[FakeMonitor] = []
+        self.look = b"a"  # of every network, until a test changes it
+        self.reads: list[tuple[int, int]] = []
+        self.routes: list[tuple[int, bytes]] = []
+        self.network_error: OSError | None = None
         # While cleared, a worker that makes a lease waits: time for things to happen meanwhile.
         self.may_make = threading.Event()
         self.may_make.set()
@@ -192,6 +243,20 @@ class FakeKernel:
         made = Pages([os.memfd_create(f"fake-page-{n}") for n in range(count)], 4096)
         self.pages_made.append(made)
         return made
+
+    def network(self, ifindex: int, side: int) -> bytes:
+        self.reads.append((ifindex, side))
+        if self.network_error is not None:
+            raise self.network_error
+        return self.look * NETWORK_BYTES
+
+    def route(self, ifindex: int, dst: bytes) -> bytes:
+        self.routes.append((ifindex, dst))
+        return bytes(ROUTED_BYTES)
+
+    def monitor(self) -> FakeMonitor:
+        self.monitors.append(FakeMonitor())
+        return self.monitors[-1]
 
     def queue_free(self, ifname: str, queue: int, _beside: Beside) -> bool:
         return (ifname, queue) not in self.held

@@ -8,12 +8,13 @@ import pickle
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from ctypes import CDLL, get_errno
+from ctypes import CDLL, create_string_buffer, get_errno
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from harp.lab import Host
 READY_S = 30
 HARPCTL = "from harp.cli import main; main()"
 CLONE_NEWNET = 0x40000000
+PR_CAPBSET_DROP, CAP_NET_ADMIN = 24, 12
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
 _libc = CDLL(None, use_errno=True)
 
@@ -34,6 +36,7 @@ TOML = """
 [daemon]
 run_dir = "{folder}"
 users = ["nobody"]
+allow_net_admin_containers = {net_admin}
 {daemon}
 [metrics]
 port = {metrics_port}
@@ -50,12 +53,35 @@ def enter(netns: str) -> None:
             raise OSError(get_errno(), f"setns to {netns}")
 
 
-class HostDaemon:
-    """harpd in a host's network namespace, with a directory of its own."""
+def drop_net_admin() -> None:
+    """CAP_NET_ADMIN out of all sets of this thread, for good."""
+    header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
+    sets = create_string_buffer(24)
+    if _libc.prctl(PR_CAPBSET_DROP, CAP_NET_ADMIN, 0, 0, 0) or _libc.capget(header, sets):
+        raise OSError(get_errno(), "dropping CAP_NET_ADMIN")
+    low = [number & ~(1 << CAP_NET_ADMIN) for number in struct.unpack("=6I", sets.raw)[:3]]
+    if _libc.capset(header, struct.pack("=6I", *low, *struct.unpack("=6I", sets.raw)[3:])):
+        raise OSError(get_errno(), "dropping CAP_NET_ADMIN")
 
-    def __init__(self, host: Host, daemon: str = "", nic: str = "", metrics_port: int = 0) -> None:
+
+class HostDaemon:
+    """harpd in a host's network namespace, with a directory of its own.
+
+    net_admin: allow_net_admin_containers. Tests that lease in their own process need it: that is
+    root's, and in no host's namespace.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        daemon: str = "",
+        nic: str = "",
+        metrics_port: int = 0,
+        net_admin: bool = True,
+    ) -> None:
         self.host = host
         self.metrics_port = metrics_port
+        self.net_admin = net_admin
         # Put in front of harpd's command: what takes capabilities or memory away from it.
         self.wrapper: list[str] = []
         self.folder = Path(tempfile.mkdtemp(prefix=f"harp-test-{os.getpid()}-"))
@@ -71,6 +97,7 @@ class HostDaemon:
         self.file.write_text(
             TOML.format(
                 folder=self.run_dir,
+                net_admin=str(self.net_admin).lower(),
                 daemon=daemon,
                 metrics_port=self.metrics_port,
                 ifname=self.host.ifname,
@@ -163,7 +190,8 @@ class HostDaemon:
 
 
 class Job:
-    """A forked process, by default of user nobody in an empty network namespace of its own.
+    """A forked process, by default of user nobody in an empty network namespace of its own, and
+    never able to get CAP_NET_ADMIN there: harpd would refuse it. net_admin: it keeps that.
 
     Its work gets a function tell() that the test reads with hear(), and a file descriptor that is
     readable when the test has let it go().
@@ -175,12 +203,13 @@ class Job:
         uid: int | None = NOBODY,
         netns: str | None = None,
         container: bool = False,
+        net_admin: bool = False,
     ) -> None:
         self._told, tell_fd = os.pipe()
         wait_fd, self._go = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(work, tell_fd, wait_fd, uid, netns, container)
+            self._run(work, tell_fd, wait_fd, uid, netns, container, net_admin)
         os.close(tell_fd)
         os.close(wait_fd)
         self.pidfd = os.pidfd_open(self.pid)
@@ -188,7 +217,13 @@ class Job:
 
     @staticmethod
     def _run(
-        work: Any, tell_fd: int, wait_fd: int, uid: int | None, netns: str | None, container: bool
+        work: Any,
+        tell_fd: int,
+        wait_fd: int,
+        uid: int | None,
+        netns: str | None,
+        container: bool,
+        net_admin: bool,
     ) -> None:
         def tell(value: Any) -> None:
             raw = pickle.dumps(value)
@@ -202,6 +237,8 @@ class Job:
                 enter(netns)
             elif _libc.unshare(CLONE_NEWNET) != 0:
                 raise OSError(get_errno(), "unshare")
+            if netns is None and not net_admin:
+                drop_net_admin()
             if container and _libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID) == 0:
                 inner = os.fork()  # the first process of the new PID namespace
                 if inner:
@@ -270,7 +307,7 @@ def echo_server(host: Host, port: int) -> subprocess.Popen[str]:
     """A kernel TCP server that says what it gets, in a host."""
     code = f"""
 import socket, threading
-server = socket.create_server(("", {port}))
+server = socket.create_server(("", {port}), family=socket.AF_INET6, dualstack_ipv6=True)
 print("ready", flush=True)
 def serve(sock):
     with sock:

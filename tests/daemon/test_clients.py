@@ -66,7 +66,7 @@ def descriptors() -> int:
 
 
 def header(**fields: int) -> bytes:
-    values = {"magic": 0x4C505248, "version": 1, "type": 1, "size": 16, "serial": 1} | fields
+    values = {"magic": 0x4C505248, "version": 2, "type": 1, "size": 16, "serial": 1} | fields
     return struct.pack("=IHHII", *values.values())
 
 
@@ -75,7 +75,7 @@ NONSENSE = {
     "text": b"GET / HTTP/1.0\r\n\r\n",
     "zeros": bytes(64),
     "magic": header(magic=1) + bytes(32),
-    "version": header(version=2, size=48) + bytes(32),
+    "version": header(version=1, size=48) + bytes(32),
     "size": header(size=4096) + bytes(32),
     "short-hello": header(),
     "type": header(type=99),

@@ -1,26 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job can do to the host with what it was handed, even one with capabilities of its own."""
+"""What a job can do to the host with what it was handed, even one with capabilities of its own.
 
+ioctl() and netlink ask whether the caller has a capability over the network namespace of the
+*socket*. So a job that shares the host's user namespace (Docker's default) and has CAP_NET_ADMIN in
+a network namespace of its own has it over the host's, too, as soon as it holds a socket of it.
+"""
+
+import contextlib
 import errno
 import mmap
 import os
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
-from ctypes import CDLL, addressof, create_string_buffer, get_errno
+from ctypes import CDLL, create_string_buffer, get_errno
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harpd_rig import HostDaemon, Job, beside, enter, links, paused
+from harpd_rig import HostDaemon, Job, beside, drop_net_admin, enter, links, paused
 
+from harp.daemon.client import RefusedByDaemonError
 from harp.lab import Lab, LabOptions
 from harp.netns import in_namespace
 
 Tell = Callable[[Any], None]
-XSK, MONITOR, QUESTIONS, PROBE_V4, PROBE_V6, XSK_TX = 0, 3, 4, 5, 6, 7
+XSK, FRAMES, PAGE, XSK_TX = range(4)
 RTM_NEWADDR, RTM_GETLINK = 20, 18
-SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_LOCK_FILTER = 26, 27, 44
+SIOCSIFFLAGS, SIOCSIFADDR, SIOCGSKNS, SIOCBRADDBR = 0x8914, 0x8916, 0x894C, 0x89A0
+AN_XSK = "socket of family 44"
 AF_XDP, SOL_XDP, XDP_SHARED_UMEM, XDP_MMAP_OFFSETS = 44, 283, 1, 1
 XDP_PGOFF_TX_RING = 0x80000000
 ETHERTYPE = 0x88B5  # of IEEE 802 for experiments
@@ -28,14 +37,17 @@ SYS_BPF = 321
 
 
 @pytest.fixture
-def harpd(need_root: None) -> Iterator[HostDaemon]:
-    """harpd on a host with two queues."""
-    with Lab(LabOptions(queues=2)) as lab:
-        daemon = HostDaemon(lab.hosts[0])
-        try:
-            yield daemon.start()
-        finally:
-            daemon.close()
+def lab(need_root: None) -> Iterator[Lab]:
+    """A host with two queues."""
+    with Lab(LabOptions(queues=2)) as two:
+        yield two
+
+
+@pytest.fixture
+def harpd(lab: Lab) -> Iterator[HostDaemon]:
+    """harpd there, which leases to jobs with CAP_NET_ADMIN, too."""
+    with contextlib.closing(HostDaemon(lab.hosts[0])) as daemon:
+        yield daemon.start()
 
 
 def leased(harpd: HostDaemon, work: Callable[[list[int], Any], Any], **how: Any) -> Any:
@@ -70,7 +82,7 @@ def add_address(fd: int, ifindex: int) -> int:
 
 def _answered(fd: int, message: bytes) -> int:
     """Sends it; the errno of the answer."""
-    with socket.socket(fileno=os.dup(fd)) as sock:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0, fileno=os.dup(fd)) as sock:
         sock.setblocking(True)
         sock.send(message)
         while True:
@@ -79,99 +91,175 @@ def _answered(fd: int, message: bytes) -> int:
                 return -int(struct.unpack_from("=i", raw, 16)[0])
 
 
-def test_the_netlink_sockets_change_nothing_whoever_has_them(harpd: HostDaemon) -> None:
-    """A container with CAP_NET_ADMIN over its own namespace: these are sockets of the host's."""
+def by_ioctl(fd: int, ifname: str) -> dict[str, int]:
+    """Sets an interface down and gives it an address by a descriptor: the errno of each."""
+    libc = CDLL(None, use_errno=True)
+
+    def call(request: int, rest: bytes) -> int:
+        ifreq = create_string_buffer(struct.pack("=16s", ifname.encode()) + rest, 40)
+        return 0 if libc.ioctl(fd, request, ifreq) == 0 else get_errno()
+
+    address = struct.pack("=HH4s", socket.AF_INET, 0, bytes([10, 99, 99, 98]))
+    return {
+        "SIOCSIFADDR": call(SIOCSIFADDR, address),
+        "SIOCSIFFLAGS": call(SIOCSIFFLAGS, struct.pack("=h", 0)),
+    }
+
+
+def by_netlink(fd: int, ifindex: int) -> dict[str, int]:
+    """The same by rtnetlink; a descriptor that takes no such message is as good as a refusal."""
+    found = {}
+    for name, attempt in (
+        ("RTM_NEWADDR", lambda: add_address(fd, ifindex)),
+        ("RTM_NEWLINK", lambda: link_message(fd, 16, ifindex, 1)),
+    ):
+        try:
+            found[name] = attempt()
+        except (OSError, struct.error) as error:
+            found[name] = getattr(error, "errno", None) or errno.EPROTO
+    return found
+
+
+def kind(fd: int) -> str:
+    """What a descriptor is: the family of a socket, or the name of the file."""
+    what = str(Path(f"/proc/self/fd/{fd}").readlink()).split(" ")[0]
+    if not what.startswith("socket:"):
+        return what
+    with socket.socket(AF_XDP, socket.SOCK_RAW, 0, fileno=os.dup(fd)) as sock:
+        family = sock.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN)
+        return f"socket of family {family}"
+
+
+@pytest.mark.parametrize("uid", [None, 65534], ids=["root", "nobody"])
+def test_no_descriptor_of_a_lease_changes_the_host(harpd: HostDaemon, uid: int | None) -> None:
+    """All that a job of another namespace receives, one by one, with CAP_NET_ADMIN in reach."""
 
     def work(fds: list[int], lease: Any) -> Any:
-        return [add_address(fds[which], lease.ifindex) for which in (MONITOR, QUESTIONS)]
+        return [(kind(fd), by_ioctl(fd, lease.ifname), by_netlink(fd, lease.ifindex)) for fd in fds]
 
-    assert leased(harpd, work, uid=None) == [errno.EPERM] * 2
-    assert leased(harpd, work) == [errno.EPERM] * 2
-    assert "10.99.99.99" not in harpd.host.run("ip", "addr")
+    before = harpd.host.run("ip", "-j", "addr", "show", harpd.host.ifname)
+    found = leased(harpd, work, uid=uid, net_admin=True)
+    assert [what for what, _, _ in found] == [
+        AN_XSK, "/memfd:harp-frames", "/memfd:harp-page", *[AN_XSK] * (len(found) - 3),
+    ]  # fmt: skip
+    for what, ioctl, netlink in found:
+        assert 0 not in ioctl.values(), (what, ioctl)
+        assert 0 not in netlink.values(), (what, netlink)
+    assert harpd.host.run("ip", "-j", "addr", "show", harpd.host.ifname) == before
 
 
-def test_an_ordinary_socket_would(harpd: HostDaemon) -> None:
-    """The test above could fail: one that root opened in the host changes it from elsewhere."""
-    ifindex = int(harpd.host.run("cat", f"/sys/class/net/{harpd.host.ifname}/ifindex"))
+def test_ordinary_sockets_would(harpd: HostDaemon) -> None:
+    """The test above could fail: sockets that root opened in the host change it from elsewhere."""
+    ifname = harpd.host.ifname
+    ifindex = int(harpd.host.run("cat", f"/sys/class/net/{ifname}/ifindex"))
 
     def body(tell: Tell, _wait_fd: int) -> None:
         enter(harpd.host.netns)
-        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         assert CDLL(None).unshare(0x40000000) == 0
-        tell(add_address(sock.fileno(), ifindex))
+        tell((by_netlink(route.fileno(), ifindex), by_ioctl(probe.fileno(), ifname)))
 
-    job = Job(body, uid=None)
+    job = Job(body, uid=None, net_admin=True)
     try:
-        assert job.hear() == 0
+        assert job.hear() == (
+            {"RTM_NEWADDR": 0, "RTM_NEWLINK": 0},
+            {"SIOCSIFADDR": 0, "SIOCSIFFLAGS": 0},
+        )
     finally:
         job.close()
-    assert "10.99.99.99" in harpd.host.run("ip", "addr")
+    assert "10.99.99.98" in harpd.host.run("ip", "addr")
+    assert "UP" not in links(harpd.host)[ifname]["flags"]
 
 
-def refused(attempt: Callable[[], Any]) -> int:
-    """The errno; 0 when it worked."""
-    try:
-        attempt()
-    except OSError as error:
-        return error.errno or -1
-    return 0
+def by_xsk(fd: int) -> dict[str, int]:
+    """What the kernel does for every socket, whatever its family: errno by request, 0: it did."""
+    libc = CDLL(None, use_errno=True)
+    name = create_string_buffer(b"harpbr0", 16)
+    namespace = libc.ioctl(fd, SIOCGSKNS)
+    found = {"SIOCGSKNS": 0 if namespace >= 0 else get_errno()}
+    if namespace >= 0:
+        found["namespace"] = os.fstat(namespace).st_ino
+    return found | {"SIOCBRADDBR": 0 if libc.ioctl(fd, SIOCBRADDBR, name) == 0 else get_errno()}
 
 
-def probed(sock: socket.socket) -> dict[str, Any]:
-    """What its holder may do with a probe socket: errno by attempt."""
-    port = sock.getsockname()[1]
-    text = create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 65535), 8)  # accepts everything
-    accept = struct.pack("@HP", 1, addressof(text))
-    level = socket.SOL_SOCKET
-    anywhere = "::" if sock.family == socket.AF_INET6 else "0.0.0.0"
-    found: dict[str, Any] = {
-        "unbind": refused(lambda: sock.setsockopt(level, socket.SO_BINDTODEVICE, b"\0")),
-        "transparent": refused(lambda: sock.setsockopt(socket.SOL_IP, 19, 1)),  # IP_TRANSPARENT
-        "mark": refused(lambda: sock.setsockopt(level, 36, 1)),
-    }
-    # This would let go of a port that was not asked for by its number, and does of the device
-    # (docs/security.md).
-    CDLL(None).connect(sock.fileno(), struct.pack("=H14x", socket.AF_UNSPEC), 16)
-    return found | {
-        "bind": refused(lambda: sock.bind((anywhere, 7777))),
-        "detach": refused(lambda: sock.setsockopt(level, SO_DETACH_FILTER, 0)),
-        "unlock": refused(lambda: sock.setsockopt(level, SO_LOCK_FILTER, 0)),
-        "other": refused(lambda: sock.setsockopt(level, SO_ATTACH_FILTER, accept)),
-        "port": 0 < port == sock.getsockname()[1],
-    }
+def test_an_xsk_leads_to_its_namespace_with_net_admin_alone(harpd: HostDaemon) -> None:
+    """What docs/security.md says of the XSK, and why harpd refuses such jobs by default."""
+
+    def work(fds: list[int], lease: Any) -> Any:
+        return by_xsk(fds[XSK_TX if lease.side_ifindex else XSK])
+
+    host = Path(f"/run/netns/{harpd.host.netns}").stat().st_ino
+    refusals = {"SIOCGSKNS": errno.EPERM, "SIOCBRADDBR": errno.EPERM}
+    assert leased(harpd, work) == refusals
+    assert leased(harpd, work, uid=None) == refusals, "root without CAP_NET_ADMIN"
+    assert "harpbr0" not in links(harpd.host)
+    found = leased(harpd, work, uid=None, net_admin=True)
+    assert found == {"SIOCGSKNS": 0, "namespace": host, "SIOCBRADDBR": 0}
+    assert "harpbr0" in links(harpd.host)
 
 
-def test_the_probe_sockets_keep_port_and_filter(harpd: HostDaemon) -> None:
-    def work(fds: list[int], _lease: Any) -> Any:
-        return [probed(socket.socket(fileno=fds[which])) for which in (PROBE_V4, PROBE_V6)]
+def lease_or_why(harpd: HostDaemon, before: Callable[[], bool] = bool, **how: Any) -> str:
+    """A job's refusal; empty: it has a lease. before: in the job, True in a process that does
+    without one."""
 
-    limits = dict.fromkeys(("unbind", "transparent", "mark", "detach", "unlock", "other"), 1)
-    assert errno.EPERM == 1
-    assert leased(harpd, work) == [limits | {"bind": errno.EINVAL, "port": True}] * 2
-
-
-def test_a_datagram_to_a_probe_socket_is_dropped(harpd: HostDaemon) -> None:
     def body(tell: Tell, wait_fd: int) -> None:
+        if before():
+            return
         with harpd.client() as client:
-            _, fds = client.lease(harpd.host.ifname)
-            sock = socket.socket(fileno=fds[PROBE_V4])
-            tell(sock.getsockname()[1])
+            try:
+                client.lease(harpd.host.ifname)
+                tell("")
+            except RefusedByDaemonError as error:
+                tell(f"{errno.errorcode[error.error]}: {error.why}")
             paused(wait_fd)
-            tell(refused(lambda: sock.recv(1, socket.MSG_DONTWAIT)))
 
-    job = Job(body)
+    job = Job(body, **how)
     try:
-        port = job.hear()
-        send = f"""
-import socket
-sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-sock.sendto(b"secret", ("{harpd.host.address}", {port}))
-"""
-        harpd.host.run("python3", "-c", send)
-        job.go()
-        assert job.hear() == errno.EAGAIN
+        found: str = job.hear()
+        return found
     finally:
         job.close()
+
+
+def own_user_namespace() -> bool:
+    assert CDLL(None).unshare(0x10000000) == 0  # CLONE_NEWUSER
+    return False
+
+
+def child_without() -> bool:
+    """A child gives up what its parent, to whom it can pass all it gets, keeps."""
+    if os.fork():
+        os.wait()
+        return True
+    drop_net_admin()
+    return False
+
+
+def thread_with() -> bool:
+    """This thread gives up what another one of the process keeps."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    drop_net_admin()
+    return False
+
+
+def test_net_admin_elsewhere_is_refused_a_lease(lab: Lab) -> None:
+    """The bounding set counts, not what the process happens to have: a set-user-ID program gives
+    it. Over a user namespace of its own it is worth nothing here."""
+    with contextlib.closing(HostDaemon(lab.hosts[0], net_admin=False)) as harpd:
+        harpd.start()
+        for uid in (None, 65534):
+            why = lease_or_why(harpd, uid=uid, net_admin=True)
+            assert why.startswith("EPERM: ")
+            assert "has CAP_NET_ADMIN in CapBnd" in why
+            assert "allow_net_admin_containers" in why
+            assert lease_or_why(harpd, uid=uid) == ""
+            assert lease_or_why(harpd, uid=uid, netns=harpd.host.netns, net_admin=True) == ""
+        assert lease_or_why(harpd, own_user_namespace, net_admin=True) == ""
+        for trick in (child_without, thread_with):
+            why = lease_or_why(harpd, trick, uid=None, net_admin=True, container=True)
+            assert "has CAP_NET_ADMIN in Cap" in why, trick.__name__
+        assert harpd.query("status")["leases"] == 0
 
 
 def test_the_xsks_reach_no_other_queue(harpd: HostDaemon) -> None:
@@ -198,38 +286,22 @@ def test_the_xsks_reach_no_other_queue(harpd: HostDaemon) -> None:
         return found
 
     assert leased(harpd, work) == [errno.EBUSY, errno.EPERM] * 4
-    found = leased(harpd, work, uid=None)
+    found = leased(harpd, work, uid=None, net_admin=True)
     assert set(found[::2]) == {errno.EBUSY}
     assert set(found[1::2]) <= {errno.ENODEV, errno.EINVAL}, "no such interface in its namespace"
 
 
 def test_nothing_leads_to_the_device_beside(harpd: HostDaemon) -> None:
-    """No descriptor is of the other end's namespace, and what the job's sockets can be asked for by
-    who has all capabilities over a namespace of its own does not lead there."""
-    siocgskns = 0x894C
+    """No descriptor is of the other end's namespace, and what a job can do with its sockets does
+    not lead there."""
 
-    def work(fds: list[int], lease: Any) -> Any:
-        libc = CDLL(None, use_errno=True)
-        found = {}
-        for number, fd in enumerate(fds):
-            if str(Path(f"/proc/self/fd/{fd}").readlink()).startswith("net:"):
-                found[f"{number} is a namespace"] = 0
-            # A namespace by its socket: SIOCGSKNS wants CAP_NET_ADMIN over the host's.
-            at = libc.ioctl(fd, siocgskns)
-            if at >= 0:
-                found[f"{number} gives a namespace"] = at
-        for which in (MONITOR, QUESTIONS):
-            found[f"delete by {which}"] = link_message(fds[which], 17, lease.side_ifindex, 0)
-            found[f"set down by {which}"] = link_message(fds[which], 16, lease.side_ifindex, 1)
-        return found
+    def work(fds: list[int], _lease: Any) -> Any:
+        return {fd: (kind(fd), by_xsk(fd)["SIOCGSKNS"]) for fd in fds}
 
     before = links(harpd.host)[beside(harpd.host)]
-    refusals = {
-        f"{what} by {which}": errno.EPERM
-        for what in ("delete", "set down")
-        for which in (MONITOR, QUESTIONS)
-    }
-    assert leased(harpd, work) == refusals
+    for uid in (None, 65534):
+        found = leased(harpd, work, uid=uid)
+        assert all(not what.startswith("net:") and error for what, error in found.values()), found
     after = links(harpd.host)[beside(harpd.host)]
     assert (after["ifindex"], after["flags"]) == (before["ifindex"], before["flags"])
 

@@ -284,6 +284,35 @@ def leases() -> None:
     write("fuzz_lease", "port-refused", b"\4\0" + start + refused)
 
 
+def networks() -> None:
+    """fuzz_network: an interface's addresses and routes, its neighbors, and counts that lie."""
+    v4 = bytes(10) + b"\xff\xff"
+    address, gateway = v4 + b"\n\0\0\7", v4 + b"\n\0\0\xfe"
+    tables = struct.pack("=III", 1, 2, 0) + address + bytes(15 * 16)
+    tables += v4 + bytes(4) + gateway + struct.pack("=IIBBBB", 1400, 0, 0, 1, 1, 0)
+    tables += v4 + b"\n\0\0\0" + bytes(16) + struct.pack("=IIBBBB", 0, 0, 24, 0, 1, 0)
+    tables += bytes(62 * 44)
+    found = struct.pack("=BB6sI", 2, 0, bytes.fromhex("020000000001"), 1500) + tables
+    network = _host.pack_network(0, 9, found)
+    neighbors = _host.pack_neighbors([(gateway, b"\2\0\0\0\0\7"), (address, b"")])
+
+    def message(raw: bytes) -> bytes:
+        return struct.pack(">BH", 1, len(raw)) + raw
+
+    write("fuzz_network", "network", message(network))
+    write("fuzz_network", "neighbors", message(network) + message(neighbors))
+    write("fuzz_network", "cut", struct.pack(">BH", 0, 4000) + network[:900])
+    lies = bytearray(network)
+    lies[36:44] = b"\xff" * 8
+    write("fuzz_network", "counts", message(bytes(lies)))
+    lies = bytearray(neighbors)
+    lies[16:20] = b"\x40\0\0\0"
+    write("fuzz_network", "too-many-neighbors", message(bytes(lies)))
+    gone = bytearray(network)
+    gone[36:44] = bytes(8)
+    write("fuzz_network", "addresses-go", message(network) + message(bytes(gone)))
+
+
 def pages() -> None:
     """fuzz_page: a page with all parts, one whose table lies, one that is being written."""
     shapes = [(376, 1), (208, 1), (8, 100), (1040, 3), (320, 2)]
@@ -340,7 +369,7 @@ def drivers() -> None:
 def main() -> None:
     """All of them."""
     first = (frames, tcp, reassembly, datagrams, options, records, sealed, handles, config)
-    for make in (*first, leases, pages, ports, drivers):
+    for make in (*first, leases, networks, pages, ports, drivers):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)
 

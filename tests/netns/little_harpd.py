@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A harpd of a few lines: it leases one queue of one host, or what a test makes of the lease."""
+"""A small harpd: it leases one queue of one host, or what a test makes of the lease."""
 
+import contextlib
 import ctypes
 import os
+import select
 import socket
 import struct
 import threading
@@ -10,12 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harp import _host
 from harp.closing import Closing
+from harp.daemon.netlink import NetworkMonitor
 from harp.lab import Host
 from harp.netns import in_namespace
 
-MAGIC, VERSION = 0x4C505248, 1
+MAGIC, VERSION = 0x4C505248, 2
 HELLO, WELCOME, LEASE, LEASED, REFUSED, RELEASE, DONE = range(1, 8)
+WATCH, NEIGHBORS, ROUTE = 11, 13, 14
 HEADER = struct.Struct("=IHHII")
 DEVICE = struct.Struct("=16s6Ii6s6xQQ16s16s256s")
 LEASED_BODY = struct.Struct("=QQ16s9IBBHH6s6I64s1024s")
@@ -24,8 +29,6 @@ LABEL_AT = HEADER.size + 16 + 4 * 4
 PORTS = (61000, 61255)
 _TCP_AND_UDP = 3
 _GENERIC = 1
-# The groups of links, neighbours, addresses and routes of both families (RTNLGRP_*).
-GROUPS = sum(1 << (group - 1) for group in (1, 3, 5, 7, 9, 11))
 
 _OPTIONS = ("queue", "count", "frame", "ring", "copy", "huge", "retry", "from", "from_netns")
 _NUMBERS = (
@@ -107,7 +110,7 @@ class LittleHarpd(Closing):
 
     def __init__(self, build: Path, host: Host, path: Path) -> None:
         self.host, self.path = host, path
-        self.asked: list[int] = []  # types of the messages that came
+        self.asked: list[int] = []  # LEASE and RELEASE, as they came
         self.labels: list[str] = []
         # What a test changes before a job comes.
         self.refuse: tuple[int, str] | None = None
@@ -180,14 +183,6 @@ class LittleHarpd(Closing):
         if self._libharp.harp_page_create_fd(16, ctypes.byref(page)) != 0:
             raise OSError("no page")
         fds = [queue.xsk_fd, queue.frames_fd, page.value]
-        for groups in (GROUPS, 0):
-            route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-            route.bind((0, groups))
-            fds.append(route.detach())
-        for family in (socket.AF_INET, socket.AF_INET6):
-            probe = socket.socket(family, socket.SOCK_DGRAM)
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.host.ifname.encode())
-            fds.append(probe.detach())
         made += [queue, fds]
 
     # ----------------------------------------------------------------------------------------------
@@ -198,18 +193,24 @@ class LittleHarpd(Closing):
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection:
-                while message := connection.recv(65536):
-                    self._answer(connection, message)
+            threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        with connection:
+            while message := connection.recv(65536):
+                self._answer(connection, message)
 
     def _answer(self, connection: socket.socket, message: bytes) -> None:
         _, _, kind, _, serial = HEADER.unpack_from(message)
-        self.asked.append(kind)
+        if kind in (LEASE, RELEASE):
+            self.asked.append(kind)
         fds: list[int] = []
         if kind == HELLO:
             answer = self._welcome(serial)
         elif kind == RELEASE:
             answer = frame(DONE, serial, b"")
+        elif kind in (WATCH, NEIGHBORS, ROUTE):
+            answer = self._of_the_network(_host.unpack(message))
         elif self.refuse:
             body = struct.pack("=i384s", self.refuse[0], self.refuse[1].encode())
             answer = frame(REFUSED, serial, body)
@@ -222,6 +223,35 @@ class LittleHarpd(Closing):
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _of_the_network(self, message: _host.Message) -> bytes:
+        """What it says to a job of another namespace, asked for each time anew."""
+        found: list[bytes] = []
+        serial, fields = message.serial, message.fields
+
+        def look(_: Any) -> None:
+            if message.kind is _host.Kind.WATCH:
+                network = _host.network(self._ifindex, 0)
+                found.append(_host.pack_network(serial, fields["lease_id"], network))
+            elif message.kind is _host.Kind.ROUTE:
+                found.append(_host.pack_routed(serial, _host.route(self._ifindex, fields["dst"])))
+            else:
+                asked = [addr for addr, _, flags in fields["neighbors"] if flags & _host.WANTED]
+                found.append(_host.pack_neighbors(self._resolved(asked)))
+
+        in_namespace(self.host.netns, look)
+        return found[0]
+
+    def _resolved(self, asked: list[bytes]) -> list[tuple[bytes, bytes]]:
+        monitor = NetworkMonitor()
+        known: dict[bytes, bytes] = {}
+        with contextlib.closing(monitor):
+            if asked:
+                monitor.resolve([(self._ifindex, addr) for addr in asked])
+            while not known.keys() >= set(asked):
+                select.select([monitor], [], [])
+                known |= {addr: mac for index, addr, mac in monitor.read().neighbors}
+        return [(addr, known[addr]) for addr in asked]
 
     def _welcome(self, serial: int) -> bytes:
         v4, v6 = bytes(16), bytes(16)

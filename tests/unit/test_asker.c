@@ -88,7 +88,7 @@ static void test_post(void)
 static void test_tables(void)
 {
 	struct netlink_message question;
-	struct mirror_tables tables;
+	struct harp_lease_tables tables;
 	int rc = 0, fd[2];
 
 	memset(&asker, 0, sizeof(asker));
@@ -105,7 +105,7 @@ static void test_tables(void)
 	CHECK_EQ(question.head.nlmsg_type, RTM_GETLINK);
 	CHECK(asker_tables(&asker, &tables, &rc));
 	CHECK_EQ(rc, 0);
-	CHECK(tables.address_count <= MIRROR_ADDRESSES_MAX);
+	CHECK(tables.address_count <= HARP_LEASE_ADDRESSES_MAX);
 	asker_stop(&asker);
 	close(fd[0]);
 	close(fd[1]);

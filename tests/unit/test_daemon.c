@@ -28,7 +28,7 @@
 /* Jobs and harpd may be of different builds: what they say to each other stays as it is. */
 #define STAYS(expression, value) static_assert((expression) == (value), "harp_lease.h")
 STAYS(HARP_LEASE_MAGIC, 0x4c505248);
-STAYS(HARP_LEASE_VERSION, 1);
+STAYS(HARP_LEASE_VERSION, 2);
 STAYS(HARP_LEASE_HELLO, 1);
 STAYS(HARP_LEASE_WELCOME, 2);
 STAYS(HARP_LEASE_REFUSED, 5);
@@ -48,6 +48,16 @@ STAYS(sizeof(struct harp_lease_port), 40);
 STAYS(sizeof(struct harp_lease_refused), 404);
 STAYS(offsetof(struct harp_lease_refused, why), 20);
 STAYS(sizeof(struct harp_lease_release), 24);
+STAYS(HARP_LEASE_FDS, 3);
+STAYS(sizeof(struct harp_lease_watch), 32);
+STAYS(sizeof(struct harp_lease_route), 44);
+STAYS(sizeof(struct harp_lease_tables), 3084);
+STAYS(sizeof(struct harp_lease_network), 3120);
+STAYS(offsetof(struct harp_lease_network, tables), 36);
+STAYS(sizeof(struct harp_lease_neighbor), 24);
+STAYS(offsetof(struct harp_lease_neighbors, all), 24);
+STAYS(sizeof(struct harp_lease_route_query), 40);
+STAYS(sizeof(struct harp_lease_routed), 80);
 
 /* What harpd answers to HELLO: a good WELCOME, then changed. */
 struct script {

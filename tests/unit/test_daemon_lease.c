@@ -139,14 +139,14 @@ static void test_too_many_open_files(void)
 static void test_unusable(void)
 {
 	good();
-	descriptors = 3;
-	REFUSES(-EPROTO, ~0u, "has 3 descriptors, not 7");
+	descriptors = 2;
+	REFUSES(-EPROTO, ~0u, "has 2 descriptors, not 3");
 	good();
 	descriptors = HARP_LEASE_FDS_MAX;
-	REFUSES(-EPROTO, ~0u, "has 8 descriptors, not 7");
+	REFUSES(-EPROTO, ~0u, "has 4 descriptors, not 3");
 	good_beside();
 	descriptors = HARP_LEASE_FDS;
-	REFUSES(-EPROTO, ~0u, "has 7 descriptors, not 8");
+	REFUSES(-EPROTO, ~0u, "has 3 descriptors, not 4");
 	good_beside();
 	leased.side_ifindex = leased.ifindex;
 	REFUSES(-EPROTO, ~0u, "the device beside eth1 is that itself");

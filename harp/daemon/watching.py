@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harpd tells jobs of other network namespaces: link, addresses, routes and neighbors.
+
+Such a job has no socket that the kernel of the NIC's namespace would answer on (docs/security.md).
+It asks by WATCH, once for each lease and connection, and is sent what changes from then on; by
+NEIGHBORS for next hops, at most NEIGHBORS_LEASE_MAX of a lease; by ROUTE for one destination.
+
+Bounds. What a client has not taken is kept as the difference between what it was told and what is
+so: one network and NEIGHBORS_LEASE_MAX neighbors. The kernel is asked by one worker, one question
+at a time, so that leases find the others; an interface is read READS_PER_S times a second at most,
+for all its watches together. New neighbors cost entries of a table that the host shares: a user may
+add NEIGHBORS_PER_S a second. Messages themselves are limited as all are (server.py).
+"""
+
+import errno
+import ipaddress
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harp import _host
+from harp.daemon.kernel import Kernel, MonitorLike
+from harp.daemon.leasing import Leasing
+from harp.daemon.limits import Buckets
+from harp.daemon.loop import READ, Loop
+from harp.daemon.netlink import News
+from harp.daemon.server import Client, Reply
+from harp.daemon.table import Lease, RefusedError
+
+log = logging.getLogger("harpd")
+READS_PER_S = 10.0
+NEIGHBORS_PER_S, NEIGHBORS_BURST = 50.0, 512.0
+RESOLVE_BATCH = 128
+MONITOR_AGAIN_S = 1.0
+Place = tuple[int, int]  # an interface's index, and that of the device beside it or 0
+Neighbor = tuple[int, bytes]  # an interface's index, and 16 bytes of address
+
+
+class OneWorker:
+    """Runs jobs one after the other, so that they keep one worker busy and no more."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._queue: deque[tuple[Callable[[], Any], Callable[[Any, Any], None]]] = deque()
+        self._busy = False
+
+    def work(self, job: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
+        """As Loop.work(), after those that came before."""
+        self._queue.append((job, done))
+        self._next()
+
+    def _next(self) -> None:
+        if self._busy or not self._queue:
+            return
+        self._busy = True
+        job, done = self._queue.popleft()
+
+        def finished(result: Any, error: BaseException | None) -> None:
+            self._busy = False
+            self._next()
+            done(result, error)
+
+        self._loop.work(job, finished)
+
+
+@dataclass(eq=False)
+class _Watch:
+    """One lease's. serial: of the WATCH that is not answered yet; 0: it is. neighbors: the MAC
+    address that the job was told, None: nothing yet; those asked for last are at the end."""
+
+    client: Client
+    lease: Lease
+    place: Place
+    serial: int
+    network: bytes = b""
+    neighbors: dict[bytes, bytes | None] = field(default_factory=dict)
+    changed: dict[bytes, bytes] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Network:
+    """An interface that is watched. found: as it was read last; wanted: it is to be read again."""
+
+    watches: set[_Watch] = field(default_factory=set)
+    found: bytes = b""
+    wanted: bool = False
+    reading: bool = False  # or it was read a moment ago
+
+
+class Watching:
+    """All watches. Used by the loop's thread."""
+
+    def __init__(self, loop: Loop, kernel: Kernel, leasing: Leasing) -> None:
+        self._loop, self._kernel, self._leasing = loop, kernel, leasing
+        self._worker = OneWorker(loop)
+        self._monitor: MonitorLike | None = None
+        self._watches: dict[int, _Watch] = {}  # by lease
+        self._of_client: dict[Client, _Watch] = {}
+        self._networks: dict[Place, _Network] = {}
+        self._of_neighbor: dict[Neighbor, set[_Watch]] = {}
+        self._resolve: dict[Neighbor, None] = {}  # the kernel is to be asked
+        self._resolving = False
+        self._new_neighbors = Buckets(NEIGHBORS_PER_S, NEIGHBORS_BURST)
+        leasing.ended = self._ended
+
+    # ---- what jobs ask ----
+
+    def watch(self, client: Client, serial: int, lease_id: int, side: int) -> None:
+        """Handles WATCH: answered when the interface was read; RefusedError."""
+        lease = self._lease(client, lease_id)
+        elsewhere = self._watches.get(lease_id)
+        self._left(client)
+        if elsewhere is not None and elsewhere.client is not client:
+            elsewhere.client.close("")
+        self._open()
+        watch = _Watch(client, lease, (lease.ifindex, side), serial)
+        self._watches[lease_id] = self._of_client[client] = watch
+        self._networks.setdefault(watch.place, _Network()).watches.add(watch)
+        client.closed = lambda: self._left(client)
+        self._read(watch.place)
+
+    def neighbors(
+        self, client: Client, serial: int, entries: list[tuple[bytes, bytes, int]]
+    ) -> None:
+        """Handles NEIGHBORS of a job; RefusedError."""
+        watch = self._of_client.get(client)
+        if watch is None:
+            raise RefusedError(errno.ENOENT, "neighbors are of a lease: WATCH comes first")
+        for addr, _, flags in entries:
+            if flags & _host.WANTED and _is_unicast(addr):
+                self._wanted(watch, addr)
+            if flags & _host.CONFIRMED and watch.neighbors.get(addr) and self._monitor is not None:
+                self._monitor.confirm(watch.lease.ifindex, addr)
+        client.reply(Reply(_host.pack_done(serial)))
+
+    def route(self, client: Client, serial: int, lease_id: int, dst: bytes) -> None:
+        """Handles ROUTE; RefusedError."""
+        ifindex = self._lease(client, lease_id).ifindex
+
+        def done(found: bytes | None, error: BaseException | None) -> None:
+            if found is None:
+                why = f"the route can't be looked up: {error}"
+                client.reply(Reply(_host.pack_refused(serial, errno.EIO, why)))
+            else:
+                client.reply(Reply(_host.pack_routed(serial, found)))
+
+        self._worker.work(lambda: self._kernel.route(ifindex, dst), done)
+
+    def _lease(self, client: Client, lease_id: int) -> Lease:
+        owner = client.peer.owner
+        lease = self._leasing.table.leases.get(lease_id)
+        if lease is None or lease.owner != owner or not lease.active or lease.device:
+            raise RefusedError(
+                errno.ENOENT, f"process {owner.pid} has no lease {lease_id:016x} of a queue"
+            )
+        return lease
+
+    def _wanted(self, watch: _Watch, addr: bytes) -> None:
+        neighbor = (watch.lease.ifindex, addr)
+        if addr in watch.neighbors:
+            del watch.neighbors[addr]
+        else:
+            # The job asks again, as for any neighbor that stays unknown.
+            if self._new_neighbors.take(watch.lease.owner.uid, self._loop.now_s()) > 0:
+                return
+            if len(watch.neighbors) >= _host.NEIGHBORS_LEASE_MAX:
+                self._forget(watch, next(iter(watch.neighbors)))
+        watch.neighbors[addr] = None
+        self._of_neighbor.setdefault(neighbor, set()).add(watch)
+        self._resolve[neighbor] = None
+        self._resolve_next()
+
+    # ---- the end of a watch ----
+
+    def _forget(self, watch: _Watch, addr: bytes) -> None:
+        neighbor = (watch.lease.ifindex, addr)
+        del watch.neighbors[addr]
+        watch.changed.pop(addr, None)
+        others = self._of_neighbor[neighbor]
+        others.discard(watch)
+        if not others:
+            del self._of_neighbor[neighbor]
+            self._resolve.pop(neighbor, None)
+
+    def _drop(self, watch: _Watch) -> None:
+        for addr in list(watch.neighbors):
+            self._forget(watch, addr)
+        watch.client.news = None
+        del self._watches[watch.lease.lease_id]
+        del self._of_client[watch.client]
+        network = self._networks[watch.place]
+        network.watches.discard(watch)
+        if not network.watches:
+            del self._networks[watch.place]
+
+    def _left(self, client: Client) -> None:
+        watch = self._of_client.get(client)
+        if watch is not None:
+            self._drop(watch)
+        if not self._watches:
+            self.close()
+
+    def _ended(self, lease: Lease) -> None:
+        watch = self._watches.get(lease.lease_id)
+        if watch is not None:
+            self._drop(watch)
+
+    # ---- the kernel ----
+
+    def _open(self) -> None:
+        if self._monitor is not None:
+            return
+        try:
+            self._monitor = self._kernel.monitor()
+        except OSError as error:
+            raise RefusedError(error.errno or errno.EIO, f"rtnetlink: {error.strerror}") from error
+        self._loop.watch(self._monitor.fileno(), READ, self._readable)
+
+    def close(self) -> None:
+        """Closes the monitor; the next watch opens another."""
+        monitor, self._monitor = self._monitor, None
+        if monitor is None:
+            return
+        self._loop.unwatch(monitor.fileno())
+        if self._resolving:  # in a worker, which must not find another descriptor in its place
+            self._worker.work(monitor.close, lambda _done, _error: None)
+        else:
+            monitor.close()
+
+    def _readable(self, _events: int) -> None:
+        assert self._monitor is not None
+        try:
+            news = self._monitor.read()
+        except OSError as error:
+            log.warning("news of the network: %s; listening again", error.strerror)
+            self.close()
+            self._loop.after(MONITOR_AGAIN_S, self._open_again)
+            return
+        self._spread(news)
+
+    def _open_again(self) -> None:
+        if not self._watches or self._monitor is not None:
+            return
+        try:
+            self._open()
+        except RefusedError:
+            self._loop.after(MONITOR_AGAIN_S, self._open_again)
+            return
+        self._spread(News(lost=True))
+
+    def _spread(self, news: News) -> None:
+        everything = news.routes or news.lost
+        for place in list(self._networks):
+            if everything or not news.interfaces.isdisjoint(place):
+                self._read(place)
+        if news.lost:
+            self._resolve |= dict.fromkeys(self._of_neighbor)
+            self._resolve_next()
+        concerned = set()
+        for ifindex, addr, mac in news.neighbors:
+            for watch in self._of_neighbor.get((ifindex, addr), ()):
+                if watch.neighbors[addr] == mac:
+                    watch.changed.pop(addr, None)
+                else:
+                    watch.changed[addr] = mac
+                    concerned.add(watch)
+        for watch in concerned:
+            watch.client.tell()
+
+    def _resolve_next(self) -> None:
+        if self._resolving or not self._resolve or self._monitor is None:
+            return
+        self._resolving = True
+        batch = list(self._resolve)[:RESOLVE_BATCH]
+        for neighbor in batch:
+            del self._resolve[neighbor]
+        monitor = self._monitor
+
+        def done(_: None, error: BaseException | None) -> None:
+            self._resolving = False
+            if error is not None:  # the jobs ask again
+                log.debug("asking the kernel for neighbors: %s", error)
+            self._resolve_next()
+
+        self._worker.work(lambda: monitor.resolve(batch), done)
+
+    # ---- networks ----
+
+    def _read(self, place: Place) -> None:
+        network = self._networks[place]
+        network.wanted = True
+        if not network.reading:
+            self._read_now(place, network)
+
+    def _read_now(self, place: Place, network: _Network) -> None:
+        network.wanted, network.reading = False, True
+
+        def rested() -> None:
+            network.reading = False
+            if network.wanted and self._networks.get(place) is network:
+                self._read_now(place, network)
+
+        def done(found: bytes | None, error: BaseException | None) -> None:
+            self._loop.after(1 / READS_PER_S, rested)
+            if found is not None:
+                network.found = found
+            else:  # tables that change faster than they can be read
+                log.debug("interface %d: %s", place[0], error)
+                network.wanted = True
+            for watch in list(network.watches):
+                self._tell_network(watch, network.found)
+
+        self._worker.work(lambda: self._kernel.network(*place), done)
+
+    def _tell_network(self, watch: _Watch, found: bytes) -> None:
+        if not found:
+            return
+        if watch.serial:
+            serial, watch.serial, watch.network = watch.serial, 0, found
+            watch.client.news = lambda: self._news(watch)
+            watch.client.reply(Reply(_host.pack_network(serial, watch.lease.lease_id, found)))
+        watch.client.tell()
+
+    def _news(self, watch: _Watch) -> bytes | None:
+        """The next message for a client that has taken all before."""
+        network = self._networks[watch.place]
+        if watch.network != network.found:
+            watch.network = network.found
+            return _host.pack_network(0, watch.lease.lease_id, watch.network)
+        if not watch.changed:
+            return None
+        some = list(watch.changed.items())[: _host.NEIGHBORS_MAX]
+        for addr, mac in some:
+            del watch.changed[addr]
+            watch.neighbors[addr] = mac
+        return _host.pack_neighbors(some)
+
+
+def _is_unicast(raw: bytes) -> bool:
+    """Can it be another host's address?"""
+    v6 = ipaddress.IPv6Address(raw)
+    address = v6.ipv4_mapped or v6
+    return not (
+        address.is_multicast
+        or address.is_loopback
+        or address.is_unspecified
+        or raw[12:] == b"\xff" * 4
+    )

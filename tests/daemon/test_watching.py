@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harpd tells jobs of other network namespaces, and what it costs who asks too much."""
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_rig import NOBODY, Running, in_child
+from fake_kernel import NETWORK_BYTES, V4, FakeMonitor
+
+from harp import _host
+from harp._host import CONFIRMED, WANTED, Kind, Message
+from harp.closing import Closing
+from harp.daemon import peer, watching
+from harp.daemon.client import DaemonClient
+from harp.daemon.netlink import News, parse_neighbor
+from harp.daemon.settings import Settings
+
+MAC, OTHER = b"\2\0\0\0\0\x21", b"\2\0\0\0\0\x22"
+
+
+def addr(number: int) -> bytes:
+    return V4 + (0x0A000000 + number).to_bytes(4, "big")
+
+
+class Watcher(Closing):
+    """A job's connection, message by message."""
+
+    def __init__(self, path: Path) -> None:
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock.settimeout(10)
+        self._sock.connect(str(path))
+        self.ask(_host.pack_hello(1, "job"))
+
+    def send(self, payload: bytes) -> None:
+        self._sock.send(payload)
+
+    def next(self) -> Message:
+        return _host.unpack(self._sock.recv(65536))
+
+    def ask(self, payload: bytes) -> Message:
+        self.send(payload)
+        return self.next()
+
+    def silent(self) -> bool:
+        """Nothing is there: after an answer, nothing was sent before it."""
+        return not select.select([self._sock], [], [], 0)[0]
+
+    def ended(self) -> bool:
+        return self._sock.recv(65536) == b""
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+@pytest.fixture
+def lease(harpd: Running) -> Iterator[int]:
+    """A lease of this process."""
+    with harpd.client() as client:
+        leased, fds = client.lease("eth0")
+        for fd in fds:
+            os.close(fd)
+        yield leased.lease_id
+
+
+@pytest.fixture
+def watcher(harpd: Running, lease: int) -> Iterator[Watcher]:
+    """Its watch, which has been answered."""
+    with Watcher(harpd.path) as own:
+        answer = own.ask(_host.pack_watch(2, lease))
+        assert (answer.kind, answer.serial) == (Kind.NETWORK, 2)
+        assert answer.fields["network"] == b"a" * NETWORK_BYTES
+        yield own
+
+
+def monitor(harpd: Running) -> FakeMonitor:
+    return harpd.kernel.monitors[-1]
+
+
+def want(watcher: Watcher, *addresses: bytes, flags: int = WANTED) -> None:
+    answer = watcher.ask(_host.pack_wanted(3, [(each, flags) for each in addresses]))
+    assert answer.kind is Kind.DONE
+
+
+def test_changes_of_the_network_are_told_once(harpd: Running, watcher: Watcher) -> None:
+    for news in (News(interfaces={2}), News(routes=True), News(lost=True)):
+        before = harpd.kernel.look
+        harpd.kernel.look = bytes([before[0] + 1])
+        monitor(harpd).tell(news)
+        told = watcher.next()
+        assert (told.kind, told.serial) == (Kind.NETWORK, 0)
+        assert told.fields["network"][:1] == harpd.kernel.look
+    reads = len(harpd.kernel.reads)
+    monitor(harpd).tell(News(interfaces={7}))
+    monitor(harpd).tell(News(routes=True))
+    harpd.until(lambda: len(harpd.kernel.reads) > reads, "the routes are read")
+    want(watcher)
+    assert watcher.silent(), "nothing is different"
+
+
+def test_many_changes_are_few_reads(harpd: Running, watcher: Watcher) -> None:
+    """As fast as a bus of containers can make them."""
+    reads = len(harpd.kernel.reads)
+    for _ in range(200):
+        monitor(harpd).tell(News(routes=True))
+        harpd.call(lambda: None)
+    harpd.kernel.look = b"z"
+    monitor(harpd).tell(News(routes=True))
+    assert watcher.next().fields["network"][:1] == b"z"
+    assert len(harpd.kernel.reads) - reads < 100
+
+
+def test_a_network_that_changes_too_fast_is_read_again(harpd: Running, lease: int) -> None:
+    harpd.kernel.network_error = OSError(errno.EINTR, "fake: interrupted")
+    with Watcher(harpd.path) as watcher:
+        watcher.send(_host.pack_watch(2, lease))
+        harpd.until(lambda: len(harpd.kernel.reads) > 1, "a second try")
+        harpd.kernel.network_error = None
+        assert watcher.next().kind is Kind.NETWORK
+
+
+def test_a_neighbor_is_asked_for_and_told(harpd: Running, watcher: Watcher) -> None:
+    want(watcher, addr(1))
+    harpd.until(lambda: monitor(harpd).resolved == [(2, addr(1))], "the kernel is asked")
+    monitor(harpd).tell(News(neighbors=[(2, addr(2), MAC), (3, addr(1), MAC), (2, addr(1), MAC)]))
+    assert watcher.next().fields["neighbors"] == [(addr(1), MAC, 4)]
+    monitor(harpd).tell(News(neighbors=[(2, addr(1), MAC)]))
+    monitor(harpd).tell(News(neighbors=[(2, addr(1), OTHER)]))
+    assert watcher.next().fields["neighbors"] == [(addr(1), OTHER, 4)]
+    monitor(harpd).tell(News(neighbors=[(2, addr(1), b"")]))
+    assert watcher.next().fields["neighbors"] == [(addr(1), b"", 0)]
+    want(watcher, addr(1))
+    harpd.until(lambda: len(monitor(harpd).resolved) == 2, "it is asked for again")
+    monitor(harpd).tell(News(neighbors=[(2, addr(1), b"")]))
+    assert watcher.next().fields["neighbors"] == [(addr(1), b"", 0)], "told again, asked again"
+
+
+def test_only_known_neighbors_are_confirmed(harpd: Running, watcher: Watcher) -> None:
+    want(watcher, addr(1), flags=CONFIRMED)
+    want(watcher, addr(1))
+    want(watcher, addr(1), flags=CONFIRMED)
+    assert monitor(harpd).confirmed == []
+    monitor(harpd).tell(News(neighbors=[(2, addr(1), MAC)]))
+    assert watcher.next().kind is Kind.NEIGHBORS
+    want(watcher, addr(1), addr(2), flags=CONFIRMED)
+    assert monitor(harpd).confirmed == [(2, addr(1))]
+
+
+@pytest.mark.parametrize(
+    "text", ["224.0.0.1", "127.0.0.1", "0.0.0.0", "255.255.255.255", "ff02::1", "::1", "::"]
+)
+def test_what_is_no_neighbor_is_not_asked_for(harpd: Running, watcher: Watcher, text: str) -> None:
+    v6 = ":" in text
+    raw = socket.inet_pton(socket.AF_INET6, text) if v6 else V4 + socket.inet_aton(text)
+    want(watcher, raw, addr(1))
+    harpd.until(lambda: monitor(harpd).resolved != [], "the kernel is asked")
+    assert monitor(harpd).resolved == [(2, addr(1))]
+
+
+def test_a_lease_has_a_bounded_number_of_neighbors(
+    harpd: Running, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a user so many new ones a second: they are entries of a table of the host's."""
+    monkeypatch.setattr(watching, "NEIGHBORS_PER_S", 0.001)
+    limit = _host.NEIGHBORS_LEASE_MAX
+    for first in range(0, 640, 64):
+        want(watcher, *map(addr, range(first + 1, first + 65)))
+    own = harpd.daemon._watching
+    (watch,) = own._watches.values()
+    assert harpd.call(lambda: len(watch.neighbors)) == limit
+    assert harpd.call(lambda: len(own._of_neighbor)) == limit
+    harpd.until(lambda: not own._resolving and not own._resolve, "all were asked for")
+    # The bucket's burst, and what came back while this ran.
+    assert len(set(monitor(harpd).resolved)) < watching.NEIGHBORS_BURST + 60
+
+
+def test_a_client_that_reads_nothing_costs_a_difference(harpd: Running, watcher: Watcher) -> None:
+    """Its answers wait, what changed is kept once, and others are told meanwhile."""
+    addresses = list(map(addr, range(1, 65)))
+    want(watcher, *addresses)
+    for turn in range(200):
+        mac = turn.to_bytes(6, "big")
+        monitor(harpd).tell(News(neighbors=[(2, each, mac) for each in addresses]))
+        harpd.call(lambda: None)
+    (client,) = (client for client in harpd.daemon._server.clients if client.news)
+    assert harpd.call(lambda: len(client._pending)) == 1
+    (watch,) = harpd.daemon._watching._watches.values()
+    assert harpd.call(lambda: len(watch.changed)) <= 64
+    with harpd.client() as other:
+        assert other.query("status")["leases"] == 1
+    last = {}
+    while not last or last[addresses[0]] != (199).to_bytes(6, "big"):
+        last |= {each: mac for each, mac, _ in watcher.next().fields["neighbors"]}
+    assert set(last.values()) == {(199).to_bytes(6, "big")}
+
+
+def test_an_answer_waits_behind_news_and_both_arrive(harpd: Running, watcher: Watcher) -> None:
+    addresses = list(map(addr, range(1, 65)))
+    want(watcher, *addresses)
+    watcher.send(_host.pack_route(9, next(iter(harpd.daemon.table.leases)), addr(1)))
+    for turn in range(1, 20):
+        monitor(harpd).tell(News(neighbors=[(2, each, bytes([turn] * 6)) for each in addresses]))
+        harpd.call(lambda: None)
+    kinds = set()
+    while kinds != {Kind.ROUTED, Kind.NEIGHBORS}:
+        message = watcher.next()
+        kinds.add(message.kind)
+        assert message.serial == (9 if message.kind is Kind.ROUTED else 0)
+    want_done = _host.pack_wanted(10, [])
+    watcher.send(want_done)
+    while watcher.next().kind is not Kind.DONE:
+        pass
+
+
+def test_lost_news_are_asked_for(harpd: Running, watcher: Watcher) -> None:
+    want(watcher, addr(1))
+    harpd.until(lambda: len(monitor(harpd).resolved) == 1, "the kernel is asked")
+    harpd.kernel.look = b"b"
+    monitor(harpd).tell(News(lost=True))
+    assert watcher.next().fields["network"][:1] == b"b"
+    harpd.until(lambda: len(monitor(harpd).resolved) == 2, "it is asked again")
+
+
+def test_a_monitor_that_fails_is_replaced(
+    harpd: Running, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MONITOR_AGAIN_S", 0.01)
+    first = monitor(harpd)
+    first.failing = True
+    first.tell(News())
+    harpd.until(lambda: len(harpd.kernel.monitors) == 2, "another one")
+    assert first.closed
+    harpd.kernel.look = b"b"
+    monitor(harpd).tell(News(routes=True))
+    assert watcher.next().kind is Kind.NETWORK
+
+
+@pytest.mark.parametrize("end", ["released", "hung up", "watched again", "watched elsewhere"])
+def test_the_end_of_a_watch_leaves_nothing(
+    harpd: Running, lease: int, watcher: Watcher, end: str
+) -> None:
+    want(watcher, addr(1))
+    own = harpd.daemon._watching
+    with contextlib.ExitStack() as stack:
+        if end == "released":
+            with harpd.client() as client:
+                client.release(lease)
+            assert watcher.ask(_host.pack_wanted(4, [(addr(1), WANTED)])).kind is Kind.REFUSED
+        elif end == "hung up":
+            watcher.close()
+            harpd.until(lambda: harpd.kernel.monitors[-1].closed, "nobody listens any more")
+        else:
+            other = watcher if end == "watched again" else Watcher(harpd.path)
+            stack.callback(other.close)
+            assert other.ask(_host.pack_watch(5, lease)).kind is Kind.NETWORK
+            if other is not watcher:
+                assert watcher.ended()
+            harpd.call(lambda: None)
+            assert not monitor(harpd).closed
+            assert len(own._watches) == len(own._of_client) == len(own._networks) == 1
+            assert own._of_neighbor == {}
+            return
+        harpd.until(lambda: not own._of_client, "the end of the watch")
+        assert not own._watches
+        assert own._networks == own._of_neighbor == {}
+
+
+def refusal(path: Path, make: Callable[[], bytes]) -> Any:
+    with Watcher(path) as own:
+        answer = own.ask(make())
+        return answer.kind.name, answer.fields.get("error")
+
+
+def test_another_users_lease_is_none(harpd: Running, lease: int) -> None:
+    questions: list[Callable[[], bytes]] = [
+        lambda: _host.pack_watch(2, lease),
+        lambda: _host.pack_route(2, lease, addr(1)),
+        lambda: _host.pack_wanted(2, [(addr(1), WANTED)]),
+    ]
+    for make in questions:
+        for uid in (None, NOBODY):
+            found = in_child(lambda make=make: refusal(harpd.path, make), uid)  # type: ignore[misc]
+            assert found == ("REFUSED", errno.ENOENT)
+    assert harpd.kernel.reads == harpd.kernel.routes == []
+
+
+def test_a_route_is_the_kernels(harpd: Running, lease: int) -> None:
+    with Watcher(harpd.path) as own:
+        answer = own.ask(_host.pack_route(2, lease, addr(5)))
+        assert (answer.kind, answer.fields["error"]) == (Kind.ROUTED, 0)
+    assert harpd.kernel.routes == [(2, addr(5))]
+
+
+def test_questions_keep_one_worker_busy(harpd: Running, lease: int) -> None:
+    """A kernel that takes long over them does not keep leases from the others."""
+    jobs = harpd.daemon._watching._worker
+    started: list[int] = []
+    with DaemonClient(harpd.path, "test") as client:
+        go = threading.Event()
+        for number in range(8):
+            harpd.call(
+                lambda number=number: jobs.work(  # type: ignore[misc]
+                    lambda: (started.append(number), go.wait(10)), lambda *_: None
+                )
+            )
+        other, fds = client.lease("eth0")
+        assert other.lease_id
+        assert started == [0]
+        go.set()
+        for fd in fds:
+            os.close(fd)
+    harpd.until(lambda: started == list(range(8)), "all of them, in order")
+
+
+# --------------------------------------------------------------------------------------------------
+# Parts.
+#
+def neighbor_body(state: int, raw: bytes, mac: bytes, family: int = socket.AF_INET) -> bytes:
+    body = bytes([family, 0, 0, 0]) + (7).to_bytes(4, "little") + state.to_bytes(2, "little")
+    body += bytes(2) + (4 + len(raw)).to_bytes(2, "little") + b"\1\0" + raw
+    return body + (4 + len(mac)).to_bytes(2, "little") + b"\2\0" + mac
+
+
+def test_messages_of_neighbors_are_read_carefully() -> None:
+    new, gone, raw = 28, 29, bytes([10, 0, 0, 1])
+    assert parse_neighbor(new, neighbor_body(2, raw, MAC)) == (7, addr(1), MAC)
+    assert parse_neighbor(new, neighbor_body(0x20, raw, b"")) == (7, addr(1), b"")
+    assert parse_neighbor(gone, neighbor_body(2, raw, MAC)) == (7, addr(1), b"")
+    assert parse_neighbor(new, neighbor_body(1, raw, b"")) is None, "it is being asked for"
+    assert parse_neighbor(new, neighbor_body(2, raw, b"\1\2\3")) is None
+    assert parse_neighbor(new, neighbor_body(2, raw + raw, MAC)) is None
+    assert parse_neighbor(new, neighbor_body(2, raw, MAC, family=7)) is None
+
+
+PROCESSES = {
+    # net, user and pid namespace of a process and of harpd, sets of its threads; may it?
+    "of our network": ("n0 u0 p0", ["1000"], True),
+    "of another one, without": ("n1 u0 p0", ["0"], True),
+    "with": ("n1 u0 p0", ["1000"], False),
+    "a thread with": ("n1 u0 p0", ["0", "1000"], False),
+    "a parent with": ("n1 u0 p1", ["0"], False),
+    "a parent with, not of its container": ("n1 u0 p0", ["0"], True),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_who_may_administer_our_network(tmp_path: Path, name: str) -> None:
+    namespaces, threads, allowed = PROCESSES[name]
+
+    def process(pid: str, spaces: str, sets: list[str], parent: int) -> None:
+        (tmp_path / pid / "ns").mkdir(parents=True)
+        for kind, space in zip(("net", "user", "pid"), spaces.split(), strict=True):
+            (tmp_path / space).touch()
+            (tmp_path / pid / "ns" / kind).hardlink_to(tmp_path / space)
+        for number, bounding in enumerate(sets):
+            task = str(int(pid) + number) if pid != "self" else "0"
+            (tmp_path / pid / "task" / task).mkdir(parents=True)
+            status = f"PPid:\t{parent}\nCapInh:\t0\nCapPrm:\t0\nCapBnd:\t{bounding}\n"
+            (tmp_path / task).mkdir(exist_ok=True)
+            (tmp_path / task / "status").write_text(status)
+
+    process("self", "n0 u0 p0", ["0"], 0)
+    process("10", namespaces, threads, 20)
+    process("20", namespaces, ["1000"], 0)
+    why = peer.network_admin_elsewhere(10, tmp_path)
+    assert (why == "") is allowed, why
+
+
+def test_what_proc_does_not_show_counts_as_the_capability(tmp_path: Path) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/net").touch()
+    assert "its namespaces can't be read" in peer.network_admin_elsewhere(10, tmp_path)
+
+
+def test_the_setting_is_off_and_live(harpd: Running, settings: Settings) -> None:
+    assert settings.allow_net_admin_containers is False
+    new = replace(settings, allow_net_admin_containers=True)
+    harpd.call(lambda: harpd.daemon._apply(new))
+    assert harpd.daemon.leasing.settings.allow_net_admin_containers

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_network.c - what a harpd may say of a network and its neighbors: refused, or kept in a stack.
+ *
+ * Input: messages, each as a byte (1: it has the length that its header says) and 16 bits of length before it; their
+ * addresses are the stack's own, too.
+ */
+#include "fuzz_host.h"
+
+#include "host/mirror.h"
+#include "host/neighbours.h"
+
+#define MESSAGE_BYTES_MAX 4096u
+
+static struct fuzz_host host;
+static struct neighbours neighbors;
+
+static void apply(struct mirror *mirror, const void *message)
+{
+	const struct harp_lease_header *header = message;
+	const struct harp_lease_network *network = message;
+	const struct harp_lease_neighbors *all = message;
+
+	if (header->type == HARP_LEASE_NETWORK) {
+		mirror_apply(mirror, &network->tables);
+		FUZZ_CLAIM(mirror->now.address_count <= HARP_LEASE_ADDRESSES_MAX);
+		FUZZ_CLAIM(mirror->now.route_count <= HARP_LEASE_ROUTES_MAX);
+		return;
+	}
+	for (unsigned i = 0; i < all->count; i += 2) /* the others were not asked for */
+		neighbours_wanted(&neighbors, &all->all[i].addr);
+	neighbours_message(&neighbors, all);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	struct fuzz_input in = { bytes, len };
+	struct fuzz_host_options opt = { 0 };
+	struct mirror mirror = { .ifindex = 1 };
+
+	fuzz_host_open(&host, &opt);
+	mirror.stack = host.stack;
+	memset(&neighbors, 0, sizeof(neighbors));
+	neighbors.stack = host.stack;
+	while (in.left > 0) {
+		_Alignas(8) uint8_t message[MESSAGE_BYTES_MAX] = { 0 };
+		bool whole = fuzz_u8(&in) & 1;
+		size_t wanted = fuzz_u16(&in) % sizeof(message);
+		size_t got = fuzz_bytes(&in, message, wanted);
+
+		if (whole)
+			got = wanted;
+		if (got >= sizeof(struct harp_lease_header) && netwatch_message_good(message, got))
+			apply(&mirror, message);
+		fuzz_host_poll(&host, 1000);
+	}
+	fuzz_host_close(&host);
+	return 0;
+}

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpd's monitor, asked about the neighbors of a real kernel."""
+
+import contextlib
+import json
+import select
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from netns_tools import inside
+
+from harp.daemon.netlink import NetworkMonitor
+from harp.lab import Host, Lab
+
+V4 = b"\0" * 10 + b"\xff\xff"
+
+
+def raw(address: str) -> bytes:
+    v6 = ":" in address
+    return socket.inet_pton(socket.AF_INET6, address) if v6 else V4 + socket.inet_aton(address)
+
+
+def with_monitor(host: Host, work: Callable[[NetworkMonitor, int], Any]) -> Any:
+    def body() -> Any:
+        with contextlib.closing(NetworkMonitor()) as monitor:
+            return work(monitor, socket.if_nametoindex(host.ifname))
+
+    return inside(host, body)
+
+
+def told(monitor: NetworkMonitor, addr: bytes) -> bytes:
+    """What the kernel says next of a neighbor."""
+    while select.select([monitor], [], [], 30)[0]:
+        for _, found, mac in monitor.read().neighbors:
+            if found == addr:
+                return mac
+    pytest.fail("the kernel says nothing")
+
+
+def states(host: Host, address: str) -> list[str]:
+    found: list[str] = json.loads(host.run("ip", "-j", "neigh", "show", "to", address))[0]["state"]
+    return found
+
+
+def test_a_neighbor_is_resolved_or_not(each: Lab) -> None:
+    here, there = each.hosts
+    absent = "fd77::99" if ":" in there.address else "10.77.0.99"
+    family = "ipv6" if ":" in there.address else "ipv4"
+    here.sysctl(f"{family}/neigh/{here.ifname}/retrans_time_ms", 100)
+    mac = json.loads(there.run("ip", "-j", "link", "show", there.ifname))[0]["address"]
+
+    def work(monitor: NetworkMonitor, ifindex: int) -> None:
+        monitor.resolve([(ifindex, raw(address)) for address in (there.address, absent)])
+        assert told(monitor, raw(there.address)) == bytes.fromhex(mac.replace(":", ""))
+        assert told(monitor, raw(absent)) == b""
+        # One that is known is told at once.
+        monitor.resolve([(ifindex, raw(there.address))])
+        assert told(monitor, raw(there.address)) == bytes.fromhex(mac.replace(":", ""))
+
+    with_monitor(here, work)
+
+
+def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
+    """An operator's permanent entry is not turned into one that expires, as NUD_REACHABLE would;
+    one that does not exist is not made."""
+    here, there = each.hosts
+    dev = ["dev", here.ifname]
+    mac = ["lladdr", "02:00:00:00:00:55"]
+    here.run("ip", "neigh", "replace", there.address, *mac, *dev, "nud", "permanent")
+    absent = "fd77::99" if ":" in there.address else "10.77.0.99"
+
+    def work(monitor: NetworkMonitor, ifindex: int) -> None:
+        monitor.confirm(ifindex, raw(there.address))
+        monitor.confirm(ifindex, raw(absent))
+
+    with_monitor(here, work)
+    assert states(here, there.address) == ["PERMANENT"]
+    assert absent not in here.run("ip", "neigh", "show")
+
+
+def test_changes_are_told_by_their_interface(lab: Lab) -> None:
+    here = lab.hosts[0]
+
+    def news(monitor: NetworkMonitor, ready: Callable[[Any], bool]) -> bool:
+        while select.select([monitor], [], [], 30)[0]:
+            if ready(monitor.read()):
+                return True
+        return False
+
+    def work(monitor: NetworkMonitor, ifindex: int) -> None:
+        dev = ["dev", here.ifname]
+        here.run("ip", "link", "set", *dev, "mtu", "1400")
+        assert news(monitor, lambda found: ifindex in found.interfaces)
+        here.run("ip", "address", "add", "10.99.0.1/24", *dev)
+        assert news(monitor, lambda found: ifindex in found.interfaces)
+        here.run("ip", "route", "add", "10.98.0.0/24", *dev)
+        assert news(monitor, lambda found: found.routes)
+
+    with_monitor(here, work)
