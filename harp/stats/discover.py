@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harp import _page
+from harp import _page, memfd
 from harp.closing import Closing
 from harp.procfs import PROC, status_field
 from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, read_job
@@ -100,13 +100,6 @@ def _described(proc: Path, pid: int, fd: int, seen: os.stat_result) -> Page:
     return Page(fd, pid, int(uids[0]) if uids else -1, clean, seen.st_ino, seen.st_size)
 
 
-def _open(link: Path) -> tuple[int, os.stat_result]:
-    """A descriptor, and what the memfd is."""
-    # Whatever it has become since: never a device or a pipe that blocks.
-    fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    return fd, os.fstat(fd)
-
-
 class _Shares:
     """How much of what is looked at each user has."""
 
@@ -158,7 +151,7 @@ class _Search:
 
     def _take(self, pid: int, link: Path) -> bool:
         """False: the process's user has had his share."""
-        fd, seen = _open(link)
+        fd, seen = memfd.open_link(link, os.O_RDONLY)
         inode = seen.st_ino
         if inode in self._bad:
             os.close(fd)
