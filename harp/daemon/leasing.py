@@ -26,7 +26,9 @@ from harp.daemon.kernel import Kernel, Made, Pages, Wish
 from harp.daemon.loop import READ, Loop
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
+from harp.daemon.ports import Block
 from harp.daemon.settings import Settings
+from harp.daemon.sockets import PortLooks
 from harp.daemon.table import Lease, LeaseTable, Owner, QueueState, RefusedError
 from harp.words import printable
 
@@ -98,6 +100,7 @@ class Leasing:
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
         self._let_go_s: dict[tuple[str, int], float] = {}  # when a queue's socket of ours went
+        self._port_looks = PortLooks(loop, self._look)
         self._waiting: set[_Request] = set()  # for what is about to come back
         self.closing = False
         # For the metrics: leases handed over, requests refused by errno's name.
@@ -115,20 +118,26 @@ class Leasing:
         what is about to come back has not come in time."""
         self._try(_Request(who, fields, answer, self._loop.now_s()))
 
-    def _try(self, request: _Request) -> None:
+    def _try(self, request: _Request, in_use: frozenset[int] | None = None) -> None:
+        """in_use: ports of the kernel's sockets; None: not looked at yet."""
         who, fields = request.who, request.fields
+        is_port = str(fields["ifname"]) in self.ports.all
         if who.pidfd < 0 or peer.ended(who.pidfd):  # its connection was closed meanwhile
             request.answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
             return
         try:
             self._check_may(who)
+            if in_use is None and not is_port:
+                self._check_nic(who, fields)
+                self._port_looks.ask(functools.partial(self._looked, request))
+                return
             with contextlib.ExitStack() as undo:
                 pidfd = os.dup(who.pidfd)
                 undo.callback(os.close, pidfd)
-                if str(fields["ifname"]) in self.ports.all:
+                if is_port:
                     lease, make = self._reserve_port(who, fields)
                 else:
-                    lease, make = self._reserve(who, fields)
+                    lease, make = self._reserve(who, fields, in_use or frozenset())
                 undo.pop_all()
         except RefusedError as refused:
             # A queue given back a moment ago is not held against anyone.
@@ -139,6 +148,21 @@ class Leasing:
             request.answer(_refusal(error, str(fields["ifname"])))
             return
         self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, request))
+
+    def _looked(
+        self, request: _Request, in_use: frozenset[int] | None, error: BaseException | None
+    ) -> None:
+        """A worker has read the kernel's tables of sockets."""
+        if in_use is None:
+            request.answer(_refusal(error, str(request.fields["ifname"])))
+        else:
+            self._try(request, in_use)
+
+    def _look(self) -> frozenset[int]:
+        """A worker's: the ports in use of all NICs' ranges."""
+        spans = [nic.settings.ports for nic in self.nics.all.values()]
+        first, last = min(span.first for span in spans), max(span.last for span in spans)
+        return self._kernel.ports_in_use(Block(first, last))
 
     def _again(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
         """Once more a little later, until it has waited so long; then it is refused."""
@@ -158,6 +182,7 @@ class Leasing:
         """Nobody waits any more: harpd ends."""
         while self._waiting:
             self._try(self._waiting.pop())
+        self._port_looks.end()
 
     def _busy_wait_s(self, lease: Lease) -> float:
         """How long a queue is asked for that an AF_XDP socket owns."""
@@ -187,7 +212,8 @@ class Leasing:
         flows = self.settings.page_flows
         return lease, lambda: self._kernel.pages(lease.queues, flows)
 
-    def _reserve(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
+    def _check_nic(self, who: Peer, fields: dict[str, object]) -> None:
+        """What is refused without a look at the kernel's sockets. RefusedError."""
         ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
         frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
         if copy_mode > 2 or (frames and frames < FRAMES_MIN):
@@ -210,6 +236,16 @@ class Leasing:
             raise RefusedError(errno.ENETDOWN, f"{ifname} is down; `ip link set dev {ifname} up`")
         if nic is not None:
             self.nics.look_at_queues(nic)
+        held = self._held(who.owner.uid)
+        self.table.choose(who.owner, ifname, queue, now_s=self._loop.now_s(), held=held)
+
+    def _reserve(
+        self, who: Peer, fields: dict[str, object], in_use: frozenset[int]
+    ) -> tuple[Lease, Make]:
+        self._check_nic(who, fields)  # much may have changed during the look
+        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
+        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
+        nic = self.nics.all[ifname]
         allowed = peer.allowed_cpus(who.owner.pid)
         lease = self.table.reserve(
             who.owner,
@@ -218,10 +254,9 @@ class Leasing:
             _clean(str(fields["label"]) or who.name),
             now_s=self._loop.now_s(),
             since_s=time.time(),
-            busy=self._kernel.ports_busy,
+            in_use=in_use,
             held=self._held(who.owner.uid),
         )
-        assert nic is not None
         try:
             beside = nic.receive()
         except OSError:

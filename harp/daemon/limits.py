@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds on what a client may cost: messages a second, connections."""
 
+import math
 import resource
 from dataclasses import dataclass
 
@@ -16,24 +17,31 @@ class Bucket:
 
     rate_per_s: float
     burst: float
-    tokens: float = -1.0
+    tokens: float = math.inf  # as many as there can be
     at_s: float = 0.0
+
+    def _refill(self, now_s: float) -> None:
+        self.tokens = min(self.burst, self.tokens + (now_s - self.at_s) * self.rate_per_s)
+        self.at_s = now_s
 
     def take(self, now_s: float) -> float:
         """0 and one token less, or the seconds until there is one."""
-        if self.tokens < 0:
-            self.tokens, self.at_s = self.burst, now_s
-        self.tokens = min(self.burst, self.tokens + (now_s - self.at_s) * self.rate_per_s)
-        self.at_s = now_s
+        self._refill(now_s)
         # A little less than a whole one will do: floating point must not make a caller wait twice.
         if self.tokens >= 1.0 - 1e-9:
             self.tokens = max(0.0, self.tokens - 1.0)
             return 0.0
         return (1.0 - self.tokens) / self.rate_per_s
 
+    def charge(self, count: float, now_s: float) -> None:
+        """Takes tokens that need not be there: what is missing delays the next take(). The debt is
+        at most a burst."""
+        self._refill(now_s)
+        self.tokens = max(-self.burst, self.tokens - count)
+
     def full(self, now_s: float) -> bool:
-        """Nothing is owed: the bucket may be forgotten."""
-        return self.tokens < 0 or self.tokens + (now_s - self.at_s) * self.rate_per_s >= self.burst
+        """No token is missing: the bucket may be forgotten."""
+        return self.tokens + (now_s - self.at_s) * self.rate_per_s >= self.burst
 
 
 class Buckets:
@@ -47,10 +55,16 @@ class Buckets:
 
     def take(self, key: int, now_s: float) -> float:
         """As Bucket.take(), for this key."""
+        return self._of(key, now_s).take(now_s)
+
+    def charge(self, key: int, count: float, now_s: float) -> None:
+        """As Bucket.charge(), for this key."""
+        self._of(key, now_s).charge(count, now_s)
+
+    def _of(self, key: int, now_s: float) -> Bucket:
         if len(self._each) >= self._SWEEP_AT:
             self._each = {k: b for k, b in self._each.items() if not b.full(now_s)}
-        bucket = self._each.setdefault(key, Bucket(self._rate_per_s, self._burst))
-        return bucket.take(now_s)
+        return self._each.setdefault(key, Bucket(self._rate_per_s, self._burst))
 
 
 def connections_possible(wanted: int) -> int:

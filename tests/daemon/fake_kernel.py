@@ -4,7 +4,6 @@
 import errno
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -104,7 +103,8 @@ class FakeKernel:
         self.steerings: list[FakeSteering] = []
         self.held: set[tuple[str, int]] = set()
         self.made: list[Made] = []
-        self.busy_blocks: Callable[[Block], bool] = lambda _block: False
+        self.ports: frozenset[int] = frozenset()  # of the kernel's sockets
+        self.looks = 0
         self.attach_error: OSError | None = None
         self.make_error: OSError | None = None
         self.unpinned: list[str] = []
@@ -154,8 +154,9 @@ class FakeKernel:
             pins.rmdir()
         return found is not None
 
-    def ports_busy(self, block: Block) -> bool:
-        return self.busy_blocks(block)
+    def ports_in_use(self, _span: Block) -> frozenset[int]:
+        self.looks += 1
+        return self.ports
 
     def make(self, wish: Wish) -> Made:
         self.making.set()

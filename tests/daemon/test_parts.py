@@ -102,6 +102,19 @@ def test_a_bucket_bounds_the_rate() -> None:
     assert bucket.take(100) > 0, "a long silence saves up no more than the burst"
 
 
+def test_a_bucket_may_owe() -> None:
+    """What refusals cost is paid later, up to a limit."""
+    bucket = Bucket(rate_per_s=10, burst=5)
+    bucket.charge(4, 0)
+    assert bucket.take(0) == 0
+    bucket.charge(2, 0)
+    assert bucket.take(0) == pytest.approx(0.3)
+    bucket.charge(100, 0)
+    assert bucket.take(0) == pytest.approx(0.6)
+    assert not bucket.full(0.9)
+    assert bucket.full(1.0)
+
+
 def test_buckets_of_users_who_are_silent_are_forgotten() -> None:
     buckets = Buckets(10, 5)
     for uid in range(5000):
