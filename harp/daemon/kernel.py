@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PROBE_FRAMES = 64
 BIND_WAIT_MS = 20
 UNPINNED_S = 1.0
+FD_FRAMES = 1  # of Made.fds: HARP_LEASE_FD_FRAMES
 _SYSFS = Path("/sys/class/net")
 
 

@@ -22,7 +22,8 @@ from harp import _host
 from harp.daemon import cores, peer
 from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
-from harp.daemon.kernel import Kernel, Made, Pages, Wish
+from harp.daemon.frames import Frames, empty
+from harp.daemon.kernel import FD_FRAMES, Kernel, Made, Pages, Wish
 from harp.daemon.loop import READ, Loop
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
@@ -91,7 +92,9 @@ class Leasing:
         table: LeaseTable,
         nics: Nics,
         saved: Callable[[], None],
+        frames: Frames | None = None,
     ) -> None:
+        self.frames = frames or Frames()
         self.settings = settings
         self.access = Access.of(settings.users, settings.groups)
         self._loop, self._kernel, self.table, self.nics = loop, kernel, table, nics
@@ -286,6 +289,7 @@ class Leasing:
             leased = self._join(lease, made)
         except RefusedError as refused:
             os.close(pidfd)
+            self.frames.forget(lease.lease_id)
             if made is not None:
                 made.close()
                 self._let_go(lease.ifname, lease.queue)
@@ -324,6 +328,10 @@ class Leasing:
             raise RefusedError(
                 errno.ENODEV, f"{nic.ifname}: the device beside it is another one by now"
             )
+        try:
+            lease.frames = self.frames.keep(lease.lease_id, made.fds[FD_FRAMES])
+        except OSError as error:
+            raise _refusal(error, lease.ifname) from error
         self._steer(lease, nic, made)
         lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
         return self._message(lease, nic, made)
@@ -395,9 +403,27 @@ class Leasing:
             lease.lease_id, lease.what, lease.owner.pid, why,
         )  # fmt: skip
         self._recover(lease)
+        self._empty(self.frames.take(lease.lease_id), lease.what)
         if not self.table.of_owner(lease.owner):
             self._unwatch(lease.owner)
         self._saved()
+
+    def _empty(self, fd: int, what: str) -> None:
+        """Frees the frame memory of a lease that is over. Takes the descriptor; -1: none."""
+
+        def failed(error: BaseException | None) -> None:
+            if error is not None:
+                log.error("%s: the frame memory of a lease can't be freed: %s", what, error)
+
+        if fd < 0:
+            return
+        if not self.closing:
+            self._loop.work(lambda: empty(fd), lambda _none, error: failed(error))
+            return
+        try:
+            empty(fd)
+        except OSError as error:
+            failed(error)
 
     def _unsteer(self, lease: Lease) -> None:
         nic = self.nics.all.get(lease.ifname)
@@ -439,8 +465,12 @@ class Leasing:
             pidfd = peer.reopen(lease.owner)
         except peer.PeerGoneError as gone:
             return str(gone)
+        if not lease.device and not self.frames.find(lease.lease_id, lease.owner.pid, lease.frames):
+            os.close(pidfd)
+            return "the process has neither open nor mapped what was its frame memory"
         if not self.table.adopt(lease):
             os.close(pidfd)
+            self._empty(self.frames.take(lease.lease_id), lease.what)
             return "its NIC, its queue or its ports are no longer what they were"
         self._watch(lease.owner, pidfd)
         if lease.device:
@@ -452,6 +482,11 @@ class Leasing:
             lambda free, _error: self._still_used(lease, bool(free)),
         )
         return ""
+
+    def adopted(self) -> None:
+        """All leases of the harpd before were taken up or are over: the others' memory goes."""
+        for fd in self.frames.unclaimed():
+            self._empty(fd, "a lease that is over")
 
     def _still_used(self, lease: Lease, free: bool) -> None:
         if free and self.table.leases.get(lease.lease_id) is lease:
@@ -557,9 +592,10 @@ class Leasing:
         )
 
     def close(self) -> None:
-        """Closes the pidfds; leases are not touched."""
+        """Closes pidfds and frame memory; leases are not touched."""
         for owner in list(self._watched):
             self._unwatch(owner)
+        self.frames.close()
 
 
 def _refusal(error: BaseException | None, ifname: str) -> RefusedError:

@@ -65,6 +65,7 @@ class Lease:
     frame_count: int = 0
     frame_size: int = 0
     page_bytes: int = 0
+    frames: tuple[int, int] = (0, 0)  # device and inode of its frame memory
     core: int | None = None
     active: bool = False
     # A DPDK port's device, and how many queues its holder has; ifindex and queue are 0 then.

@@ -27,6 +27,7 @@ from harp.daemon.table import Lease, Owner
 def some_state() -> State:
     lease = Lease(5, Owner(1, 2, 3), "eth0", 4, 1, Block(61000, 61255), "a \u00e9", 12.5, core=3)
     lease.mark("NIC is down")
+    lease.frames = 1, 2**32
     return State(
         pid=7,
         start_ticks=8,
