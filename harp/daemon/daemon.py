@@ -71,7 +71,7 @@ class Preparation:
 
 
 class Metrics(Protocol):
-    """The Prometheus endpoint: harp.stats.exporter.Exporter."""
+    """The Prometheus endpoint: harp.daemon.exporter.Exporter."""
 
     @property
     def url(self) -> str: ...
@@ -418,6 +418,7 @@ class Daemon:
         self._started = False
         if self._metrics is not None:
             self._metrics.close()
+        self._looks.end()
         self.loop.finish_work()  # leases that are being made are refused now
         self.leasing.end_waiting()
         if self._server is not None:

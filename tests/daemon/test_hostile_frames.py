@@ -224,7 +224,7 @@ class MemoryGroup:
 
 
 def test_what_a_lessee_writes_after_the_end_is_its_own(need_root: None) -> None:
-    """harpd's control group pays for the memory until the end, the lessee's for what comes after."""
+    """harpd's control group pays for the memory until the end, the lessee's for what follows."""
     size = 16 << 20
     lessees = MemoryGroup("lessee")
     fd = os.memfd_create("harp-frames", os.MFD_CLOEXEC)
