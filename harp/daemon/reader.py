@@ -5,6 +5,7 @@ The process is started by the first request, and again by a later one if it has 
 harpd. Requests are a worker's or another thread's, never the loop's: they wait for the answer.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ from harp.errors import HarpError
 log = logging.getLogger("harpd")
 COMMAND = (sys.executable, "-P", "-m", "harp.stats.reader")
 START_S = 20.0  # it imports numpy, and the host may be loaded
+END_S = 5.0
 ANSWER_S = 60.0  # a document of 128 MiB
 RESTART_S = 1.0  # it is started at most so often
 _ANSWER_BYTES_MAX = 4096
@@ -55,7 +57,7 @@ class Reader:
                 connection.settimeout(limit_s)
                 return self._exchange(connection, request, more)
             except OSError as error:
-                self._kill()
+                self._end()
                 raise ReaderError(f"the reader of statistics has failed: {error}") from error
 
     def _exchange(self, connection: socket.socket, request: dict[str, Any], more: Any) -> int:
@@ -107,25 +109,33 @@ class Reader:
         except OSError as error:
             said = str(error).encode()
         if said != b"ready":
-            self._kill()
+            self._end()
             why = said.decode(errors="replace") or "it has ended at once; harpd's log says more"
             raise ReaderError(f"the reader of statistics {why}")
         log.debug("process %d reads statistics", self.pid)
         return here
 
-    def _kill(self) -> None:
+    def _hang_up(self) -> None:
+        """The process ends by itself then. harpd has no CAP_KILL, and the process another user."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _end(self) -> None:
+        self._hang_up()
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            try:
+                self._process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                log.error("process %d, which reads statistics, does not end", self.pid)
         self._connection = self._process = None
 
     def close(self) -> None:
         """Ends the process, and a request that is under way in another thread. Safe twice."""
         self._closed = True
-        process = self._process
-        if process is not None:
-            process.kill()
+        self._hang_up()
         with self._lock:
-            self._kill()
+            self._end()

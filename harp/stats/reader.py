@@ -37,7 +37,6 @@ from harp.stats.xstats import Names
 
 REQUEST_BYTES_MAX = 4096
 SCAN_AGE_S = 1.0
-NICE = 10
 NOBODY = 65534
 _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 8, 38
 _CAP_DAC_READ_SEARCH, _CAP_SYS_PTRACE = 2, 19
@@ -75,7 +74,6 @@ def confine() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's; harpd tells us by the socket
         signal.signal(number, signal.SIG_IGN)
-    os.nice(NICE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # it dies before harpd where memory is short
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -156,7 +156,7 @@ def test_one_that_died_is_started_again(
     assert reader.pid not in (0, first)
 
 
-def test_one_that_does_not_answer_is_killed(make_reader: Callable[..., Reader]) -> None:
+def test_one_that_does_not_answer_is_ended(make_reader: Callable[..., Reader]) -> None:
     reader = make_reader(variant("discover.find = lambda: time.sleep(1000)"))
     with pytest.raises(ReaderError, match="timed out"):
         reader.ask(DOCUMENT, None, 0.05)
