@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harp.daemon import handed, netlink, sockets
+from harp.daemon.limits import MemoryRoom
 from harp.daemon.loop import close_all
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PROBE_FRAMES = 64
 BIND_WAIT_MS = 20
 UNPINNED_S = 1.0
+FRAME_BYTES_MAX = 4096
 FD_FRAMES = 1  # of Made.fds: HARP_LEASE_FD_FRAMES
 _SYSFS = Path("/sys/class/net")
 
@@ -168,6 +170,7 @@ class HostKernel:
         self._host = _host
         self.netns = Path("/proc/self/ns/net").stat().st_ino
         self._unpinned_s = -UNPINNED_S
+        self._room = MemoryRoom()
 
     links = staticmethod(netlink.links)
     addresses = staticmethod(netlink.addresses)
@@ -238,7 +241,8 @@ class HostKernel:
     def make(self, wish: Wish) -> Made:
         """Everything that LEASED carries, fresh. Waits for the queue for a moment only, so that
         workers are there for others: EBUSY. A worker's."""
-        with contextlib.closing(wish.beside), contextlib.ExitStack() as undo:
+        room = self._room.take(wish.frames * FRAME_BYTES_MAX)
+        with contextlib.closing(wish.beside), room, contextlib.ExitStack() as undo:
             q = self._host.queue_make(
                 wish.ifname,
                 wish.queue,

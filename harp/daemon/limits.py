@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds on what a client may cost: messages a second, connections."""
 
+import contextlib
+import errno
 import math
 import resource
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 DESCRIPTORS_KEPT = 48  # harpd's own, and those of the leases that are being made
-
-
 DOCUMENTS_MAX = 1024
+MEMORY_KEPT = 256 << 20  # for harpd itself, its answers and the processes that read statistics
 
 
 @dataclass
@@ -78,6 +82,58 @@ def documents_possible() -> int:
     """So many answers may be watched for who keeps them: a descriptor each."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(DOCUMENTS_MAX, soft // 16))
+
+
+def own_group() -> Path | None:
+    """The directory of this process's control group (version 2); None: there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return Path("/sys/fs/cgroup" + line.removeprefix("0::"))
+    return None
+
+
+class MemoryRoom:
+    """Memory that harpd's control group has left for frames. By any thread.
+
+    The kernel would end harpd where a lease takes more than MemoryMax= of the unit leaves.
+    """
+
+    def __init__(self, group: Path | None = None) -> None:
+        self._group = group or own_group()
+        self._lock = threading.Lock()
+        self._promised = 0  # bytes of leases that are being made
+
+    def _left(self) -> int | None:
+        """Bytes; None: there is no limit."""
+        if self._group is None:
+            return None
+        try:
+            limit = (self._group / "memory.max").read_text().strip()
+            used = int((self._group / "memory.current").read_text())
+        except OSError:  # memory is not counted
+            return None
+        return None if limit == "max" else int(limit) - used
+
+    @contextlib.contextmanager
+    def take(self, size: int) -> Iterator[None]:
+        """Sets bytes aside until what they are for has been allocated. OSError: there are not so
+        many."""
+        with self._lock:
+            left = self._left()
+            if left is not None and left - self._promised < size + MEMORY_KEPT:
+                raise OSError(
+                    errno.ENOMEM,
+                    f"harpd's control group has {max(0, left - self._promised) >> 20} MiB left, "
+                    f"and the frames take up to {size >> 20} MiB; use fewer frames (HARP_FRAMES), "
+                    "or raise MemoryMax= of harpd.service",
+                )
+            self._promised += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._promised -= size
 
 
 @dataclass

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harp import _host
 from harp.daemon import cores, netlink, notify, peer
 from harp.daemon.access import Access
-from harp.daemon.limits import Bucket, Buckets, Connections
+from harp.daemon.limits import Bucket, Buckets, Connections, MemoryRoom
 from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
 from harp.daemon.state import BadStateError, NicState, State, StateFile, decode, encode
@@ -121,6 +121,28 @@ def test_buckets_of_users_who_are_silent_are_forgotten() -> None:
     for uid in range(5000):
         assert buckets.take(uid, uid * 1.0) == 0
     assert len(buckets._each) < 1100
+
+
+def test_memory_is_refused_before_the_kernel_ends_harpd(tmp_path: Path) -> None:
+    """What leases that are being made will take is counted; so is what harpd needs itself."""
+    limit, used = tmp_path / "memory.max", tmp_path / "memory.current"
+    limit.write_text(f"{1 << 30}\n")
+    used.write_text(f"{256 << 20}\n")
+    room = MemoryRoom(tmp_path)
+    with room.take(300 << 20):
+        with pytest.raises(OSError, match="has 468 MiB left") as caught:
+            room.take(300 << 20).__enter__()
+        assert caught.value.errno == errno.ENOMEM
+        with room.take(200 << 20):
+            pass
+    with room.take(512 << 20):
+        pass
+    limit.write_text("max\n")
+    with room.take(1 << 50):
+        pass
+    limit.unlink()
+    with room.take(1 << 50):
+        pass
 
 
 def test_connections_have_a_limit_and_root_a_reserve() -> None:
