@@ -2,6 +2,7 @@
 """The small parts: state on disk, limits, cores, access, messages, netlink."""
 
 import contextlib
+import errno
 import itertools
 import os
 import signal
