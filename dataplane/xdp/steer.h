@@ -8,7 +8,7 @@
 
 /* What the maps are and mean. Another number: no program works over maps of before, nor may it adopt
  * them. Verdicts may be appended without. */
-#define STEER_LAYOUT 2
+#define STEER_LAYOUT 3
 #define STEER_PORTS 65536
 #define STEER_ADDRESSES_MAX 64
 #define STEER_QUEUES_MAX 256
@@ -28,8 +28,9 @@
 /*
  * What the map of arrivals holds for each receive queue, a value per processor, to be summed (flows: or-ed):
  * TCP and UDP packets that came to an own address and a port of ours on that queue, whatever became of them;
- * those among them that were dropped because their stack is on another queue; and of the latter one bit for
- * each flow, by a hash of its ports: bits that are set are fewer than the flows, never more.
+ * mismatches: TCP segments among them with the ACK bit, which answer a stack here, that were dropped because
+ * that stack is on another queue; and of the latter one bit for each flow, by a hash of its ports: bits that
+ * are set are fewer than the flows, never more.
  */
 struct steer_arrivals {
 	unsigned long long packets, mismatches, flows;
