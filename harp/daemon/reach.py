@@ -32,9 +32,9 @@ class OneQueue:
         """One line: what was seen and what to do."""
         return (
             f"{ifname}: the NIC puts all of HARP's packets on queue {self.queue} "
-            f"({self.mismatches} answers to {self.flows} flows or more of other queues were dropped "
-            "there and none came elsewhere), so a stack on another queue hears nothing; let it "
-            f"spread TCP (`ethtool -x {ifname}`, then -X or -L), or set "
+            f"({self.mismatches} answers to {self.flows} flows or more of other queues were "
+            "dropped there and none came elsewhere), so a stack on another queue hears nothing; "
+            f"let it spread TCP (`ethtool -x {ifname}`, then -X or -L), or set "
             f'lease_queues = "{self.queue}" in harp.toml'
         )
 
