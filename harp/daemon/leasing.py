@@ -5,7 +5,8 @@ back.
 The order is what makes a failure harmless. Queue and ports are set aside first; a worker makes the
 descriptors; then ports, then the socket go into the steering map, the state is saved, and the
 answer is sent. Whatever fails takes back what was done before it. Once sent, our descriptors are
-closed: the job alone holds them, so that its death is the queue's freedom.
+closed, so that the job's death frees the queue; but the one of the frame memory is kept, to free
+that at the end (frames.py).
 """
 
 import contextlib
